@@ -241,7 +241,7 @@ func (f *judging) setPortsInStatus(a netip.Addr, services []*service) {
 }
 
 // whyNotBeside returns why s may not have a besides the holders of other namespaces, or "": it needs
-// their consent unless its status names the address. The first holder that does not consent is marked
+// their consent, or the operator's, unless its status names the address. The first holder that does not consent is marked
 // contended, if it asks for the address. The control plane needs nobody's consent: its address is refused to others.
 func (f *filter) whyNotBeside(s *service, a netip.Addr, holders []*service) string {
 	if s.reserved || s.statusHas(a) {
@@ -251,7 +251,7 @@ func (f *filter) whyNotBeside(s *service, a netip.Addr, holders []*service) stri
 		if o.Key.Namespace == s.Key.Namespace {
 			continue
 		}
-		if why := whyNotShared(s, o); why != "" {
+		if why := f.whyNotShared(s, o, a); why != "" {
 			o.contended = o.contended || o.hasAddress(a)
 			if s.clientOf(a) != nil {
 				return leasedText + ", but in use by a Service of another namespace" // its user did not choose it
@@ -262,12 +262,15 @@ func (f *filter) whyNotBeside(s *service, a netip.Addr, holders []*service) stri
 	return ""
 }
 
-// whyNotShared returns why s may not share an address with o, a Service of another namespace that has it,
-// as the end of a sentence, or "": they need the same sharing key, and must not differ in what would
-// change how o is announced. Nothing of o is told.
-func whyNotShared(s, o *service) string {
+// whyNotShared returns why s may not share a with o, a Service of another namespace that has it,
+// as the end of a sentence, or "": they need the same sharing key, or the operator lets the Services of both namespaces
+// share addresses of pools (allow-share), and must not differ in what would
+// change how o is announced (pool.Manner). Nothing of o is told.
+func (p *pass) whyNotShared(s, o *service, a netip.Addr) string {
+	byKey := s.SharingKey != "" && s.SharingKey == o.SharingKey
+	byPool := p.offers != nil && p.offers.policy.MayShare(a, s.Key.Namespace, o.Key.Namespace)
 	switch {
-	case s.SharingKey == "" || s.SharingKey != o.SharingKey || o.notOurs:
+	case !byKey && !byPool || o.notOurs:
 		return "; ask for another address, or agree with its user on a value of the annotation heraldvip.io/sharing-key for both"
 	case s.Local || o.Local:
 		return ", which is shared only if externalTrafficPolicy of both is Cluster"

@@ -291,3 +291,45 @@ func TestStatusNotKeptForWhatIsNotAskedFor(t *testing.T) {
 		t.Errorf("the statuses are %v, want that of x cleared:\n%s", s, summary(p))
 	}
 }
+
+// With allow-share for both namespaces the operator lets their Services share addresses of pools, whether these were given or asked for by name: for others, of no pool,
+// and where they differ in how they are announced, nothing changes.
+func TestShareByPool(t *testing.T) {
+	const shared = `follow herald-pools -> n3
+		acquire kubevip-a
+		acquire kubevip-x
+		bind 10.77.0.50/32 dev eth0
+		a: VIPAnnounced
+		x: VIPAnnounced`
+	const refused = `follow herald-pools -> n3
+		acquire kubevip-a
+		bind 10.77.0.50/32 dev eth0
+		a: VIPAnnounced
+		x: AddressConflict
+		event x AddressConflict`
+	given := func(s *vip.Service) { s.Allocated = "cidr-global" }
+	for _, tt := range []struct {
+		name, pools string
+		change      []func(*vip.Service)
+		want        string
+	}{
+		{"for all", "cidr-global=10.77.0.0/24 allow-share-global=true", []func(*vip.Service){given}, shared},
+		{"asked for by name", "cidr-global=10.77.0.0/24 allow-share-default=true allow-share-tenant=true", nil, shared},
+		{"for one namespace only", "cidr-global=10.77.0.0/24 allow-share-global=true allow-share-tenant=false", []func(*vip.Service){given}, refused},
+		{"of no pool", "cidr-global=10.77.1.0/24 allow-share-global=true", nil, refused},
+		{"Local", "cidr-global=10.77.0.0/24 allow-share-global=true", []func(*vip.Service){given, local("n1")}, refused},
+		{"on another link", "cidr-global=10.77.0.0/24 allow-share-global=true", []func(*vip.Service){given, on("eth1")}, refused},
+		{"with the same port", "cidr-global=10.77.0.0/24 allow-share-global=true", []func(*vip.Service){given, func(s *vip.Service) { s.Ports = svc("a", "").Ports }}, refused},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			x := svc("x", "10.77.0.50", append([]func(*vip.Service){tenant}, tt.change...)...)
+			w := heldBy(held(world(svc("a", "10.77.0.50", written("n1")), x), "a", "n1"), "tenant", "x", "n1")
+			w.Pools = &vip.PoolSource{Data: make(map[string]string)}
+			for line := range strings.FieldsSeq(tt.pools) {
+				k, v, _ := strings.Cut(line, "=")
+				w.Pools.Data[k] = v
+			}
+			diff(t, summary(Make(poolRules(), w)), tt.want)
+		})
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"time"
 
@@ -25,8 +26,19 @@ type Request struct {
 	Addresses []netip.Addr // that it has, or names; 0.0.0.0 and :: ask a DHCP server
 	Allocated string       // the pools that they were allocated from, with commas; "" if a person set them
 	Shown     []netip.Addr // in its status: clients may use them
-	Renumber  bool         // what it was given is replaced if no pool has it any more (decision 0097)
-	Foreign   bool         // it is another implementation's: what it has is in use, and it is given nothing
+	Manner    Manner
+	Lease     string // that it names, which it may share with others; "" for its own
+	Renumber  bool   // what it was given is replaced if no pool has it any more (decision 0097)
+	Foreign   bool   // it is another implementation's: what it has is in use, and it is given nothing
+}
+
+// A Manner is what decides how a Service is announced. Services of two namespaces share an address only if they do not differ in it.
+type Manner struct {
+	Local            bool         // externalTrafficPolicy; then they never do
+	Interface        string       // that the Service names
+	Announce         []vip.Method // that the Service names
+	BGPAttributes    vip.BGPAttributes
+	ClientIPAffinity bool
 }
 
 // written returns what is written on a Service: its addresses, and those that its status shows.
@@ -165,7 +177,7 @@ func (a *Allocator) Set(r Request, now time.Time) {
 		s.Labels, s.Shown = r.Labels, r.Shown // what it was given stays
 		return
 	}
-	before, contest := s.has, s.SharingKey != r.SharingKey || !slices.Equal(s.Ports, r.Ports) || !slices.Equal(s.Shown, r.Shown)
+	before, contest := s.has, s.SharingKey != r.SharingKey || !slices.Equal(s.Ports, r.Ports) || !slices.Equal(s.Shown, r.Shown) || !s.Manner.equal(&r.Manner)
 	a.setKey(s, r.Service.Namespace, r.SharingKey)
 	written := s.written()
 	if !slices.Equal(s.Ports, r.Ports) {
@@ -236,7 +248,14 @@ func (a *Allocator) contest(s *service, changed bool) {
 // sameWishes reports whether two Requests of one Service differ in labels and status only.
 func sameWishes(x, y *Request) bool {
 	return x.SharingKey == y.SharingKey && x.DualStack == y.DualStack && x.Allocated == y.Allocated && x.Foreign == y.Foreign && x.Renumber == y.Renumber &&
-		slices.Equal(x.Addresses, y.Addresses) && slices.Equal(x.Families, y.Families) && slices.Equal(x.Ports, y.Ports) && slices.Equal(x.Pools, y.Pools)
+		slices.Equal(x.Addresses, y.Addresses) && slices.Equal(x.Families, y.Families) && slices.Equal(x.Ports, y.Ports) && slices.Equal(x.Pools, y.Pools) &&
+		x.Lease == y.Lease && x.Manner.equal(&y.Manner)
+}
+
+// equal reports whether two Manners are the same.
+func (m *Manner) equal(o *Manner) bool {
+	return m.Local == o.Local && m.Interface == o.Interface && m.ClientIPAffinity == o.ClientIPAffinity &&
+		reflect.DeepEqual(m.Announce, o.Announce) && reflect.DeepEqual(m.BGPAttributes, o.BGPAttributes)
 }
 
 // Delete forgets a Service, and releases what it had at now.

@@ -285,6 +285,21 @@ func TestAllocation(t *testing.T) {
 			w.set("d", families(vip.SingleStack, six))
 			w.set("e", func(r *Request) { r.Families, r.Ports = []vip.Family{six}, []vip.Port{{Protocol: "TCP", Port: 81}} })
 		}, []string{"a: 10.0.0.1 of cidr-global", "web/b: 10.0.0.1 of cidr-global", "own/c: 10.0.0.2 of cidr-global", "d: 2001:db8::1 of cidr-global", "e: 2001:db8::2 of cidr-global"}, ""},
+		{"by allow-share of other namespaces only what can be announced together", []string{"cidr-global=10.0.0.0/24", "allow-share-global=true", "interface-link=eth1"}, func(w *world) {
+			other := func(port uint16, change func(r *Request)) func(*Request) {
+				return func(r *Request) { key("", port)(r); change(r) }
+			}
+			w.set("a", key("", 80))
+			w.set("web/local", other(81, func(r *Request) { r.Manner.Local = true }))
+			w.set("web/local2", other(82, func(r *Request) { r.Manner.Local = true }))
+			w.set("own/local", other(83, func(r *Request) { r.Manner.Local = true }))
+			w.set("own/link", other(84, func(r *Request) { r.Manner.Interface = "eth1" }))
+			w.set("link/b", other(85, func(*Request) {}))
+			w.set("web/bgp", other(86, func(r *Request) { r.Manner.BGPAttributes.Communities = []vip.Community{} }))
+			w.set("web/lease", other(87, func(r *Request) { r.Lease = "shared" }))
+			w.set("x/same", other(88, func(*Request) {}))
+		}, []string{"a: 10.0.0.1 of cidr-global", "web/local: 10.0.0.2 of cidr-global", "web/local2: 10.0.0.2 of cidr-global", "own/local: 10.0.0.3 of cidr-global", "own/link: 10.0.0.3 of cidr-global",
+			"link/b: 10.0.0.4 of cidr-global", "web/bgp: 10.0.0.2 of cidr-global", "web/lease: 10.0.0.2 of cidr-global", "x/same: 10.0.0.1 of cidr-global"}, ""},
 
 		{"two set by people stay as they are", []string{"cidr-global=10.0.0.0/24"}, func(w *world) { w.set("a", pinned("10.0.0.1")); w.set("b", pinned("10.0.0.1")) },
 			[]string{"a: 10.0.0.1", "b: 10.0.0.1"}, ""},

@@ -153,6 +153,7 @@ func newRequest(q vip.AddressRequest) Request {
 		Service: q.Key, UID: q.UID, Created: q.Created, Labels: q.Labels, Ports: q.Ports, SharingKey: q.SharingKey,
 		Families: q.Families, DualStack: q.DualStack, Pools: q.Pools,
 		Shown: q.StatusVIPs(), Addresses: q.Addresses, Allocated: q.Allocated, Renumber: q.Renumber, Foreign: q.Foreign,
+		Lease: q.Lease, Manner: Manner{q.Local, q.Interface, q.Announce, q.BGPAttributes, q.ClientIPAffinity},
 	}
 	if q.Refused {
 		r.Addresses = nil

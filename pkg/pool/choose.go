@@ -227,19 +227,29 @@ func (a *Allocator) findShared(p *Pool, f vip.Family, s *service) (best netip.Ad
 }
 
 // mayShareWithAll reports whether s is given x beside all that keep it: each has the same sharing key in the same
-// namespace, or allow-share is on for both, and none has a port in common with s, or has no ports.
+// namespace, or shares it by allow-share, and none has a port in common with s, or has no ports. Beside a Service of another namespace
+// only one may come that has nothing else, and no lease that it may share: that would have to move with x.
 func (a *Allocator) mayShareWithAll(s *service, x netip.Addr) bool {
 	if a.contested[x] || a.isOccupied(x) {
 		return false
 	}
 	for _, o := range a.entitled(x) {
-		byKey := o.SharingKey != "" && o.SharingKey == s.SharingKey && o.Service.Namespace == s.Service.Namespace
-		byPool := x.Is4() && a.pools.sharing(o.Service.Namespace) && a.pools.sharing(s.Service.Namespace)
+		same := o.Service.Namespace == s.Service.Namespace
+		byKey := o.SharingKey != "" && o.SharingKey == s.SharingKey && same
+		byPool := a.shareByPool(x, s, o) && (same || len(s.Shown) == 0 && s.Lease == "")
 		if o == s || o.Foreign || len(o.Ports) == 0 || !byKey && !byPool || portsOverlap(o, s) {
 			return false
 		}
 	}
 	return true
+}
+
+// shareByPool reports whether allow-share is on for both Services, and x is an IPv4 address of a pool. Of several namespaces they must be announced in the same manner, or the one that comes
+// later would not be announced at all (whyNotShared of package plan).
+func (a *Allocator) shareByPool(x netip.Addr, s, o *service) bool {
+	one, other := s.Service.Namespace, o.Service.Namespace
+	return a.pools.MayShare(x, one, other) && (one == other ||
+		!s.Manner.Local && s.Manner.equal(&o.Manner) && a.pools.Interface(one, x) == a.pools.Interface(other, x))
 }
 
 // candidates is the pools that s may get an address of, best first. If there is none, problem says why.

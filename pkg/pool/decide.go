@@ -107,7 +107,7 @@ func (a *Allocator) conflicting(holders []*service, s *service, x netip.Addr) *s
 	for _, o := range holders {
 		consent := o.Service.Namespace == s.Service.Namespace ||
 			o.SharingKey != "" && o.SharingKey == s.SharingKey ||
-			a.pools.MayShare(x, o.Service.Namespace, s.Service.Namespace) ||
+			a.shareByPool(x, s, o) ||
 			slices.Contains(o.Shown, x) && slices.Contains(s.Shown, x)
 		if !consent || portsOverlap(o, s) {
 			return o

@@ -23,6 +23,8 @@ type PoolPolicy interface {
 	// WhyNotOffered returns why Services of a namespace with these labels may not ask for an address, as a
 	// sentence that begins with the address, or "".
 	WhyNotOffered(namespace string, labels map[string]string, a netip.Addr, poolsOnly bool) string
+	// MayShare reports whether Services of both namespaces share a, if their ports differ.
+	MayShare(a netip.Addr, one, other string) bool
 	// Interface returns the link of a VIP of a namespace's Service that names none; "" if no pool says.
 	Interface(namespace string, a netip.Addr) string
 	// LimitsNodes reports whether not every node may carry a.
