@@ -131,15 +131,16 @@ func (p *pass) wayTo(node, owner *member, a netip.Addr) (via netip.Addr, link st
 // keepsSource begins messages about what is without egress.
 const keepsSource = "kube-vip.io/egress: what the Service's pods send keeps the source that the network plugin gives it: "
 
-// whyNoEgress returns why what the pods of s send can't have its VIP as its source, or that of some of them; "" if it can.
+// whyNoEgress returns why what the pods of s send can't have its VIP as its source, or that of some of them; "" if it can, or will once they
+// are listed. Then s has a unit.
 func (p *pass) whyNoEgress(s *service) string {
 	switch {
+	case s.everyNodeAdvertises || s.unit == nil || s.unit.lease.IsZero():
+		return keepsSource + "no single node has its VIP, to which answers would come; set svc_election=true, or vip_arp=true"
 	case s.PodsUnknown == vip.PodsBeingListed:
 		return ""
 	case s.PodsUnknown != "":
 		return keepsSource + s.PodsUnknown
-	case s.everyNodeAdvertises || s.unit == nil || s.unit.lease.IsZero():
-		return keepsSource + "no single node has its VIP, to which answers would come; set svc_election=true, or vip_arp=true"
 	}
 	for _, a := range s.addrs {
 		if !p.knowsPodRanges(a.Addr.Is4()) {

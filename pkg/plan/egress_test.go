@@ -103,6 +103,9 @@ func TestEgress(t *testing.T) {
 		{"nftables refuses it", on, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) { w.EgressRefused = "operation not supported" }),
 			"10.77.0.60 [10.240.1.2 10.240.2.2]\n" + keepsSource + "nftables on node n1, which owns its VIP, refuses it: operation not supported\n"},
 		{"every node has the VIP", everywhere, w("n1", svc("a", "10.77.0.60", withEgress, written("n1"))), keepsSource + "no single node has its VIP, to which answers would come; set svc_election=true, or vip_arp=true\n"},
+		{"... and its pods are being listed", everywhere, w("n1", svc("a", "10.77.0.60", withEgress, written("n1"), func(s *vip.Service) { s.Pods, s.PodsUnknown = nil, vip.PodsBeingListed })),
+			keepsSource + "no single node has its VIP, to which answers would come; set svc_election=true, or vip_arp=true\n"},
+		{"its pods are being listed", on, w("n1", svc("a", "10.77.0.60", withEgress, func(s *vip.Service) { s.Pods, s.PodsUnknown = nil, vip.PodsBeingListed })), ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
