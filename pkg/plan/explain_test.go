@@ -206,3 +206,16 @@ func TestMoveCause(t *testing.T) {
 		t.Errorf("%+v", events)
 	}
 }
+
+// A Service that may not have what it asks for, because what it shares a lease with would have to move, is in no unit; it is explained like others, and so are the nodes.
+func TestExplainLeftOutOfUnit(t *testing.T) {
+	shared := func(s *vip.Service) { s.Lease = "shared" }
+	w := world(svc("a", "10.77.0.50", written("n1"), sharing("k")), svc("x", "10.77.0.52", tenant, shared), svc("y", "10.77.0.50", tenant, shared, sharing("k"), younger))
+	w = held(w, "a", "n1")
+	if e, ok := Explain(rules(), w, vip.Key{Namespace: "tenant", Name: "y"}); !ok || e.Reason != vip.AddressConflict {
+		t.Errorf("%v %+v", ok, e)
+	}
+	if e, ok := ExplainNode(rules(), w, "n2"); !ok || len(e.Services) != 2 {
+		t.Errorf("%v %+v", ok, e)
+	}
+}

@@ -10,7 +10,7 @@ import (
 
 // groupIntoUnits returns the units, complete, of the Services that share an address, a lease
 // or a DHCP client; a Service that shares nothing is a unit of its own. It sets the unit of
-// each. Services without an owner are left out. services must be sorted, oldest first; so are
+// each. Services without an owner are left out, and so are those that joinAsked leaves without an address; they have no unit. services must be sorted, oldest first; so are
 // the units.
 //
 // Units of several namespaces are not merged because a Service asks for addresses of both: it does
@@ -44,6 +44,11 @@ func groupIntoUnits(p *pass, services []*service) []*unit {
 	}
 	for _, s := range asking {
 		p.joinAsked(byAddr, s)
+	}
+	for _, s := range asking {
+		if len(s.addrs)+len(s.dhcpFamilies) == 0 {
+			s.unit = nil
+		}
 	}
 	units = slices.DeleteFunc(units, func(u *unit) bool {
 		u.services = slices.DeleteFunc(u.services, func(s *service) bool { return len(s.addrs)+len(s.dhcpFamilies) == 0 })
