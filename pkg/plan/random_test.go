@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/heraldvip/herald/pkg/pool"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -256,7 +257,7 @@ func (r random) answer(w vip.World, p vip.Plan) vip.World {
 
 // FuzzMake: whatever users, nodes and servers have written, a Plan can be made of it and explained, and a second one of the same World is the same.
 func FuzzMake(f *testing.F) {
-	for seed := range uint64(100) {
+	for seed := range uint64(20) {
 		f.Add(seed)
 	}
 	equate := cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}, netip.AddrPort{})
@@ -287,3 +288,92 @@ func sorted(p vip.Plan) vip.Plan {
 }
 
 func byText[T any](a, b T) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) }
+
+// FuzzGiven: what Services are given of pools that have enough they may have, however they are to be announced and may share, and whatever their users change: none ends in a conflict.
+func FuzzGiven(f *testing.F) {
+	for seed := range uint64(100) {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		r := random{rand.New(rand.NewPCG(seed, 0))}
+		rules := poolRules()
+		rules.Election, rules.BGP, rules.ARP = r.yes(), pick(r, nil, &BGP{}), true
+		w := poolWorld("n1")
+		w.Pools.Data = map[string]string{"cidr-global": "10.77.0.50-10.77.0.99,fd77::50-fd77::99", "allow-share-global": pick(r, "true", "false"), "allow-share-other": pick(r, "true", "false"), "interface-other": pick(r, "eth0", "eth1")}
+		w.Services = nil
+		assigner := pool.NewAssigner(time.Minute, func() {})
+		given := func(i int) vip.Service {
+			s := svc(fmt.Sprint("s", i), "")
+			s.Key.Namespace = pick(r, "default", "tenant", "other")
+			s.Created = epoch.Add(time.Duration(i) * time.Second)
+			s.Families = pick(r, []vip.Family{vip.IPv4}, []vip.Family{vip.IPv4, vip.IPv6})
+			s.DualStack = pick(r, vip.SingleStack, vip.PreferDualStack)
+			s.Ports = []vip.Port{r.port()}
+			s.Local, s.ClientIPAffinity, s.Interface = r.rarely(), r.rarely(), pick(r, "", "", "eth1")
+			s.SharingKey, s.Announce = pick(r, "", "k"), pick(r, nil, nil, []vip.Method{vip.ByARP})
+			return s
+		}
+		for round := range 30 {
+			if round < 16 && r.yes() {
+				w.Services = append(w.Services, given(round))
+				slices.SortFunc(w.Services, func(a, b vip.Service) int { return a.Key.Compare(b.Key) })
+			}
+			if i := r.IntN(20); round < 16 && i < len(w.Services) { // its user changes it
+				s := &w.Services[i]
+				switch r.IntN(4) {
+				case 0:
+					s.Local = !s.Local
+				case 1:
+					s.Interface = pick(r, "", "eth1")
+				case 2:
+					s.SharingKey = pick(r, "", "k")
+				case 3:
+					s.Ports = []vip.Port{r.port()}
+				}
+			}
+			assigner.Observe(&w)
+			p := Make(rules, w)
+			assigner.Put(p.Pools)
+			for _, x := range p.Assignments {
+				for i := range w.Services {
+					if s := &w.Services[i]; s.Key == x.Service {
+						s.Addresses, s.Source, s.Allocated = x.Addresses, "kube-vip.io/loadbalancerIPs", x.Pool
+					}
+				}
+			}
+			w = r.claimAndShow(w, p)
+		}
+		for _, v := range Make(rules, w).Verdicts {
+			if v.Reason == vip.AddressConflict {
+				t.Errorf("%s: %s", v.Service, v.Message)
+			}
+		}
+	})
+}
+
+// claimAndShow has w show what p binds and announces, with the leases that it acquires, and the statuses that it writes.
+func (r random) claimAndShow(w vip.World, p vip.Plan) vip.World {
+	w.Bound, w.Claims, w.Services = p.Addresses, maps.Clone(w.Claims), slices.Clone(w.Services)
+	w.CheckResults = make(map[netip.Addr]vip.CheckResult)
+	for _, x := range p.AddressChecks {
+		w.CheckResults[x.Addr] = vip.CheckResult{AddressCheck: x, At: w.Now, NoAnswer: true}
+	}
+	for _, x := range p.LeaseIntents {
+		if w.Claims[x.Lease].Holder == "" {
+			w.Claims[x.Lease] = vip.Claim{Holder: "n1", Valid: true, AcquiredAt: w.Now}
+		}
+	}
+	for _, x := range p.Statuses {
+		for i := range w.Services {
+			if s := &w.Services[i]; s.Key == x.Service {
+				if !x.ConditionsOnly {
+					s.Ingress, s.VIPHost, s.Announcer = x.Ingress, x.VIPHost, x.Announcer
+				}
+				s.Conditions = x.Conditions
+			}
+		}
+	}
+	w.Now = w.Now.Add(5 * time.Second)
+	w.Tenure.Until = w.Now.Add(time.Hour)
+	return w
+}

@@ -244,12 +244,16 @@ func (a *Allocator) mayShareWithAll(s *service, x netip.Addr) bool {
 	return true
 }
 
-// shareByPool reports whether allow-share is on for both Services, and x is an IPv4 address of a pool. Of several namespaces they must be announced in the same manner, or the one that comes
-// later would not be announced at all (whyNotShared of package plan).
+// shareByPool reports whether allow-share is on for both Services, x is an IPv4 address of a pool, and they can be announced together.
 func (a *Allocator) shareByPool(x netip.Addr, s, o *service) bool {
+	return a.pools.MayShare(x, s.Service.Namespace, o.Service.Namespace) && a.canBeTogether(x, s, o)
+}
+
+// canBeTogether reports whether two Services that have x can be announced together: those of several namespaces must be announced in the same manner, or the one that comes
+// later would not be announced at all (whyNotShared of package plan).
+func (a *Allocator) canBeTogether(x netip.Addr, s, o *service) bool {
 	one, other := s.Service.Namespace, o.Service.Namespace
-	return a.pools.MayShare(x, one, other) && (one == other ||
-		!s.Manner.Local && s.Manner.equal(&o.Manner) && a.pools.Interface(one, x) == a.pools.Interface(other, x))
+	return one == other || !s.Manner.Local && s.Manner.equal(&o.Manner) && a.pools.Interface(one, x) == a.pools.Interface(other, x)
 }
 
 // candidates is the pools that s may get an address of, best first. If there is none, problem says why.

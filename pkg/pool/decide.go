@@ -102,11 +102,11 @@ func ranked(holders []*service, x netip.Addr, pending map[*service]bool) []*serv
 
 // conflicting is the first of holders that s may not share x with; nil if there is none.
 // Two may share it if they have no port in common, and are of one namespace, have the same
-// sharing key, may by allow-share, or both show it already: an edit of pools takes nothing away.
+// sharing key and can be announced together, may by allow-share, or both show it already: an edit of pools takes nothing away.
 func (a *Allocator) conflicting(holders []*service, s *service, x netip.Addr) *service {
 	for _, o := range holders {
 		consent := o.Service.Namespace == s.Service.Namespace ||
-			o.SharingKey != "" && o.SharingKey == s.SharingKey ||
+			o.SharingKey != "" && o.SharingKey == s.SharingKey && a.canBeTogether(x, s, o) ||
 			a.shareByPool(x, s, o) ||
 			slices.Contains(o.Shown, x) && slices.Contains(s.Shown, x)
 		if !consent || portsOverlap(o, s) {
