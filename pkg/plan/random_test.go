@@ -145,7 +145,7 @@ func (r random) lease() vip.DHCPLease {
 
 func (r random) claim() vip.Claim {
 	return vip.Claim{
-		Holder: r.node(), Valid: !r.rarely(), Foreign: r.rarely(), PreviousHolder: r.node(), AcquiredAt: pick(r, time.Time{}, r.time()), Transitions: r.Int64N(3), Until: pick(r, time.Time{}, time.Time{}, r.time()),
+		Holder: r.node(), Valid: !r.rarely(), Foreign: r.rarely(), PreviousHolder: r.node(), AcquiredAt: pick(r, time.Time{}, r.time()), Transitions: r.Int32N(3), Until: pick(r, time.Time{}, time.Time{}, r.time()),
 		FormerHolders: some(r, 3, func() vip.FormerHolder { return vip.FormerHolder{Node: r.node(), Until: r.time()} }),
 	}
 }
