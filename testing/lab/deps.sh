@@ -22,6 +22,7 @@ need() { # PROGRAM PACKAGE
     [ -n "$(find /var/lib/apt/lists -name '*_Packages*' -mtime -7 2>/dev/null | head -n 1)" ] || apt-get -qq update
     updated=yes
   fi
+  [ ! -t 1 ] || printf '\r\033[K' # over the progress of a build beside it
   echo "installing $2"
   quietly env DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes apt-get -qq install -y --no-install-recommends "$2" >/dev/null
 }
