@@ -154,7 +154,7 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 		return nil, err
 	}
 	n.announcer = l2.New(l2.Options{
-		Log: log, Poke: poke, Tenure: tenure, Rate: cfg.ARP.Period, Links: n.links.Links,
+		Log: log, Poke: poke, PokeNow: func() { n.agent.PokeNow() }, Tenure: tenure, Rate: cfg.ARP.Period, Links: n.links.Links,
 	})
 	n.checker = health.NewChecker(log, poke)
 	n.dataPlane = health.NewDataPlane(health.DataPlaneOptions{

@@ -90,6 +90,8 @@ const (
 type Agent struct {
 	o            Options
 	poke         mailbox.Signal
+	pokeNow      mailbox.Signal
+	restCutAt    time.Time   // when a PokeNow last ended a rest
 	stopping     atomic.Bool // Run was asked to end; other nodes see that on the node lease
 	handingOver  bool        // Plans are made as if this node were eligible for nothing
 	last         atomic.Pointer[Pass]
@@ -110,7 +112,7 @@ type Pass struct {
 
 // New makes an Agent. Run does the work.
 func New(o Options) *Agent {
-	return &Agent{o: o, poke: mailbox.NewSignal(), timer: time.NewTimer(0), logged: make(map[string]string), metrics: newMetrics()}
+	return &Agent{o: o, poke: mailbox.NewSignal(), pokeNow: mailbox.NewSignal(), timer: time.NewTimer(0), logged: make(map[string]string), metrics: newMetrics()}
 }
 
 // String names the task.
@@ -118,6 +120,13 @@ func (a *Agent) String() string { return "agent" }
 
 // Poke says that the World may have changed. It never blocks and carries nothing.
 func (a *Agent) Poke() { a.poke.Send() }
+
+// PokeNow is Poke for what clients wait for: it also ends the rest after the last pass, once each maxRest, so that the agent rests most of the
+// time however often it is called.
+func (a *Agent) PokeNow() {
+	a.poke.Send()
+	a.pokeNow.Send()
+}
 
 // Stopping reports whether Run was asked to end and hands everything over.
 func (a *Agent) Stopping() bool { return a.stopping.Load() }
@@ -143,11 +152,21 @@ func (a *Agent) Run(ctx context.Context) error {
 		case <-a.poke:
 		case <-a.timer.C:
 		}
+		select {
+		case <-a.pokeNow: // this is the pass
+		default:
+		}
 		began := time.Now()
 		a.pass(ctx)
+		pokeNow := a.pokeNow
+		if time.Since(a.restCutAt) < maxRest {
+			pokeNow = nil
+		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(rest(time.Since(began))):
+		case <-pokeNow:
+			a.restCutAt = time.Now()
 		}
 	}
 }

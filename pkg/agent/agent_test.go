@@ -577,6 +577,40 @@ func TestMappings(t *testing.T) {
 }
 
 // A pass during which the process was stopped is no reason to rest for as long.
+// What clients wait for is planned at once, though not more often than four times a second.
+func TestPokeNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var passes []time.Duration
+		began := time.Now()
+		a := newAgent(&machine{world: known()}, func(vip.World) vip.Plan {
+			passes = append(passes, time.Since(began))
+			time.Sleep(20 * time.Millisecond)
+			return vip.Plan{}
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- a.Run(ctx) }()
+		for _, x := range []struct {
+			at   time.Duration
+			poke func()
+		}{{30, a.Poke}, {40, a.PokeNow}, {50, a.PokeNow}, {70, a.PokeNow}, {300, a.PokeNow}, {310, a.PokeNow}, {500, a.PokeNow}, {505, a.Poke}} {
+			time.Sleep(x.at*time.Millisecond - time.Since(began))
+			x.poke()
+		}
+		time.Sleep(time.Second)
+		cancel()
+		<-done
+		// At 40 the rest of the first pass, until 90, is cut, and again at 310; at 60 and 70 not, nor at 505.
+		want := []time.Duration{0, 40, 130, 300, 320, 500, 590}
+		for i := range want {
+			want[i] *= time.Millisecond
+		}
+		if got := passes[:min(len(want), len(passes))]; !slices.Equal(got, want) {
+			t.Errorf("passes after %v, want %v", passes, want)
+		}
+	})
+}
+
 func TestRest(t *testing.T) {
 	for took, want := range map[time.Duration]time.Duration{
 		0: minRest, time.Millisecond: 7 * time.Millisecond, 100 * time.Millisecond: 150 * time.Millisecond, time.Hour: maxRest,

@@ -118,7 +118,7 @@ func (c *AddressChecks) step(now time.Time) time.Duration {
 	next, other := c.advance(now)
 	if changed || other {
 		c.updateMetric()
-		c.a.opts.Poke()
+		c.a.opts.PokeNow()
 	}
 	return max(time.Until(next), stepGap)
 }

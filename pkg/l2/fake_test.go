@@ -338,15 +338,16 @@ func newFixture(t *testing.T, l *fakeLAN) *fixture {
 			return a
 		},
 	}))
+	poke := func() {
+		r.lock.Lock()
+		defer r.lock.Unlock()
+		r.pokes++
+	}
 	r.Announcer = newAnnouncer(Options{
 		Log:   logger,
 		Rate:  3 * time.Second,
 		Links: l.links,
-		Poke: func() {
-			r.lock.Lock()
-			defer r.lock.Unlock()
-			r.pokes++
-		},
+		Poke:  poke, PokeNow: poke,
 		Tenure: func() vip.Tenure {
 			r.lock.Lock()
 			defer r.lock.Unlock()

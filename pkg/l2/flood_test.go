@@ -39,7 +39,7 @@ func (n *junkNetwork) receive() (m neighborMessage, ok bool, err error) {
 func TestFloodOfJunk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &junkNetwork{ended: make(chan struct{})}
-		a := newAnnouncer(Options{Log: slog.New(slog.DiscardHandler), Poke: func() {}}, n)
+		a := newAnnouncer(Options{Log: slog.New(slog.DiscardHandler), Poke: func() {}, PokeNow: func() {}}, n)
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- a.receive(ctx, &receiver{}, vip.Link{Name: "eth0"}, vip.IPv4) }()

@@ -30,17 +30,18 @@ func newKernelAnnouncer(t testing.TB) (a *Announcer, log *buffer, poked chan str
 	t.Helper()
 	log = &buffer{}
 	poked = make(chan struct{}, 1)
+	poke := func() {
+		select {
+		case poked <- struct{}{}:
+		default:
+		}
+	}
 	a = New(Options{
 		Log:    slog.New(slog.NewTextHandler(log, nil)),
 		Rate:   3 * time.Second,
 		Links:  namespace.Links,
 		Tenure: func() vip.Tenure { return vip.Tenure{Confirmed: true, Until: time.Now().Add(time.Hour)} },
-		Poke: func() {
-			select {
-			case poked <- struct{}{}:
-			default:
-			}
-		},
+		Poke:   poke, PokeNow: poke,
 	})
 	updates, done := make(chan netlink.LinkUpdate), make(chan struct{})
 	check.OK(t, netlink.LinkSubscribe(updates, done))

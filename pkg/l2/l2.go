@@ -22,8 +22,9 @@ import (
 // Options of an Announcer. All fields are required.
 type Options struct {
 	Log *slog.Logger
-	// Poke is called when the next World will differ. It must not block.
-	Poke func()
+	// Poke is called when the next World will differ, PokeNow when it is a result of an address check that does: the VIP may be bound now.
+	// Neither may block.
+	Poke, PokeNow func()
 	// Tenure is this node's right to hold VIPs at the moment of the call.
 	Tenure func() vip.Tenure
 	// Rate is the time between two announcements of a VIP that has been announced for some
