@@ -61,6 +61,7 @@ type link struct {
 	name     string
 	kind     string // what ip link calls it: bridge, veth, vlan...; "" for hardware
 	up       bool   // up, and with a carrier if the kernel knows of one
+	noIPv6   bool   // the kernel takes no address of IPv6 there: disable_ipv6, an MTU below 1280, or IPv6 is missing altogether
 	loopback bool
 	master   int    // the link it belongs to, or 0
 	mac      string // its Ethernet address as net.HardwareAddr writes it, or ""

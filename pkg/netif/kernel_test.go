@@ -254,6 +254,44 @@ func TestKernelIPv6SwitchedOff(t *testing.T) {
 	}
 }
 
+// Others are told whether IPv6 is disabled on a link, also if it had no address of IPv6 by whose removal the kernel would say so.
+func TestKernelFollowsIPv6SwitchedOff(t *testing.T) {
+	for _, addressed := range []bool{true, false} {
+		eth0 := newVeth(t, "eth0")
+		if !addressed {
+			check.OK(t, netlink.LinkSetIP6AddrGenMode(eth0, 1)) // IN6_ADDR_GEN_MODE_NONE
+			list, err := netlink.AddrList(eth0, netlink.FAMILY_V6)
+			check.OK(t, err)
+			for _, a := range list {
+				check.OK(t, netlink.AddrDel(eth0, &a))
+			}
+		}
+		r, stop := kernelRig(t)
+		for _, off := range []string{"1", "0", "1"} {
+			sysctl(t, "net/ipv6/conf/eth0/disable_ipv6", off)
+			r.await(t, "disable_ipv6="+off, func() bool { return r.Info().Links[0].NoIPv6 == (off == "1") })
+		}
+		sysctl(t, "net/ipv6/conf/eth0/disable_ipv6", "0")
+		for _, mtu := range []int{1279, 1280} { // RFC 8200 section 5
+			check.OK(t, netlink.LinkSetMTU(eth0, mtu))
+			r.await(t, fmt.Sprint("an MTU of ", mtu), func() bool { return r.Info().Links[0].NoIPv6 == (mtu < 1280) })
+		}
+		sysctl(t, "net/ipv6/conf/eth0/disable_ipv6", "1")
+		stop()
+		r, stop = kernelRig(t)
+		if !r.Info().Links[0].NoIPv6 {
+			t.Error("it is not known at the beginning")
+		}
+		// While the link is down nothing tells, but the link does when it comes up.
+		check.OK(t, netlink.LinkSetDown(eth0))
+		sysctl(t, "net/ipv6/conf/eth0/disable_ipv6", "0")
+		check.OK(t, netlink.LinkSetUp(eth0))
+		r.await(t, "IPv6", func() bool { return r.Info().Links[0].Up && !r.Info().Links[0].NoIPv6 })
+		stop()
+		check.OK(t, netlink.LinkDel(eth0))
+	}
+}
+
 // The kernel's changes come faster than they are read.
 func TestKernelOverrun(t *testing.T) {
 	eth0 := newVeth(t, "eth0")

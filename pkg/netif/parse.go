@@ -37,7 +37,23 @@ func parseLink(m []byte) (link, bool) {
 	if err != nil || parsed.Attrs().Name == "" {
 		return link{}, false
 	}
-	return newLink(parsed), true
+	l := newLink(parsed)
+	l.noIPv6 = noIPv6(m[unix.SizeofIfInfomsg:])
+	return l, true
+}
+
+// devconfDisableIPv6 is DEVCONF_DISABLE_IPV6 of linux/ipv6.h.
+const devconfDisableIPv6 = 26
+
+// noIPv6 reports whether the attributes of an RTM_NEWLINK say that the link takes no address of IPv6: those of its address
+// families have no AF_INET6 (inet6_fill_link_af: it has no inet6_dev), or disable_ipv6 is set.
+func noIPv6(attributes []byte) bool {
+	families := attribute(attributes, unix.IFLA_AF_SPEC)
+	if families == nil {
+		return false // it does not say
+	}
+	conf := attribute(families, unix.AF_INET6, unix.IFLA_INET6_CONF) // int32s
+	return len(conf) < 4*(devconfDisableIPv6+1) || binary.NativeEndian.Uint32(conf[4*devconfDisableIPv6:]) != 0
 }
 
 // newLink is the library's link as this package has it.
@@ -97,6 +113,23 @@ func parseAddress(m []byte) (kernelAddress, bool) {
 	a.secondary = head.Family == unix.AF_INET && flags&unix.IFA_F_SECONDARY != 0 && !a.marked
 	a.temporary = head.Family == unix.AF_INET6 && flags&unix.IFA_F_TEMPORARY != 0
 	return a, a.prefix.IsValid()
+}
+
+// switchedIPv6 returns the index of a link on which IPv6 may have been enabled or disabled by an RTM_NEWROUTE or RTM_DELROUTE: the
+// kernel sends no RTM_NEWLINK then, but adds or removes the link's route to multicast groups, ff00::/8 of the table local
+// (addrconf_add_mroute, addrconf_ifdown). 0 for any other message.
+func switchedIPv6(m syscall.NetlinkMessage) int {
+	if m.Header.Type != unix.RTM_NEWROUTE && m.Header.Type != unix.RTM_DELROUTE || len(m.Data) < unix.SizeofRtMsg {
+		return 0
+	}
+	if head := nl.DeserializeRtMsg(m.Data); head.Family != unix.AF_INET6 || head.Dst_len != 8 || head.Table != unix.RT_TABLE_LOCAL {
+		return 0
+	}
+	link := attribute(m.Data[unix.SizeofRtMsg:], unix.RTA_OIF)
+	if len(link) != 4 {
+		return 0
+	}
+	return int(binary.NativeEndian.Uint32(link))
 }
 
 // isDefaultRoute reports whether an RTM_NEWROUTE or RTM_DELROUTE is about a default route of the

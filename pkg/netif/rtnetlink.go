@@ -1,6 +1,7 @@
 package netif
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -242,6 +243,23 @@ func (k *rtnetlink) routes() (routes []route, err error) {
 	return routes, nil
 }
 
+// link reads one link; false if it is gone.
+func (k *rtnetlink) link(index int) (link, bool, error) {
+	r := k.request(unix.RTM_GETLINK, unix.NLM_F_ACK)
+	head := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	head.Index = int32(index)
+	r.AddData(head)
+	messages, err := r.Execute(unix.NETLINK_ROUTE, 0)
+	switch {
+	case errors.Is(err, unix.ENODEV):
+		return link{}, false, nil
+	case err != nil || len(messages) == 0:
+		return link{}, false, fmt.Errorf("can't read the network interface %d: %w", index, cmp.Or(err, errors.New("the kernel did not answer with it")))
+	}
+	l, ok := parseLink(messages[0])
+	return l, ok, nil
+}
+
 // dump requests all objects of a kind.
 func (k *rtnetlink) dump(kind, answer int, head nl.NetlinkRequestData) (messages [][]byte, err error) {
 	err = retryDump(func() error {
@@ -265,7 +283,10 @@ func retryDump(dump func() error) error {
 }
 
 // netlinkSubscription is a subscription to rtnetlink's multicast groups.
-type netlinkSubscription struct{ socket *nl.NetlinkSocket }
+type netlinkSubscription struct {
+	socket *nl.NetlinkSocket
+	link   func(index int) (link, bool, error) // reads a link
+}
 
 func (k *rtnetlink) subscribe() (subscription, error) {
 	s, err := nl.Subscribe(unix.NETLINK_ROUTE,
@@ -282,7 +303,7 @@ func (k *rtnetlink) subscribe() (subscription, error) {
 		s.Close()
 		return nil, fmt.Errorf("can't subscribe to the kernel's changes of network interfaces but our own: %w", err)
 	}
-	return &netlinkSubscription{s}, nil
+	return &netlinkSubscription{s, k.link}, nil
 }
 
 // omitRenewals has the kernel send s no messages about what this process did by renew: there are
@@ -326,6 +347,15 @@ func (s *netlinkSubscription) receive() ([]change, error) {
 		for _, m := range messages {
 			if c, ok := parseChange(m); ok {
 				changes = append(changes, c)
+			}
+			if index := switchedIPv6(m); index != 0 {
+				l, ok, err := s.link(index)
+				if err != nil {
+					return nil, err
+				}
+				if ok {
+					changes = append(changes, change{link: &l})
+				}
 			}
 		}
 		if len(changes) > 0 {

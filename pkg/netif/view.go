@@ -82,7 +82,7 @@ func (n *Interfaces) newView() *view {
 	v.info.Interface = cmp.Or(n.opts.ServicesInterface, n.opts.Interface, byRoute)
 	var others []netip.Prefix
 	for _, l := range s.links {
-		link := vip.Link{Index: l.index, Name: l.name, Up: l.up, MAC: l.mac, Prefixes: all[l.index]}
+		link := vip.Link{Index: l.index, Name: l.name, Up: l.up, NoIPv6: l.noIPv6, MAC: l.mac, Prefixes: all[l.index]}
 		v.links = append(v.links, link)
 		if l.byHerald() { // for one VIP, and no link for others to choose
 			if m, ok := n.macvlans.ready[l.name]; ok && l.adminUp && l.mac == m.MAC {

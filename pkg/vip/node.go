@@ -34,6 +34,7 @@ type Link struct {
 	Index    int            `json:"-"` // of this node's kernel (if_nametoindex(3)); 0 for a link of another node
 	Name     string         `json:"name"`
 	Up       bool           `json:"up"`
+	NoIPv6   bool           `json:"noIPv6,omitempty"`   // IPv6 is disabled on it (net.ipv6.conf.LINK.disable_ipv6), or the kernel has none: it takes no address of IPv6
 	MAC      string         `json:"mac,omitempty"`      // its Ethernet address, as 02:00:00:00:00:0a; "" if it has none
 	Prefixes []netip.Prefix `json:"prefixes,omitempty"` // its own addresses with their masks, VIPs left out
 }
