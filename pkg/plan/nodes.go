@@ -29,6 +29,7 @@ type member struct {
 	// labelsKnown: the labels of Nodes can be read.
 	labelsKnown bool
 	notReady    bool            // its condition Ready is not True
+	lacksIPv6   bool            // IPv6 is disabled on one of its links
 	unheard     map[string]bool // the links on which the other nodes get no answer from it
 	hash        uint64
 	units       int // how many it holds, or is about to
@@ -75,7 +76,7 @@ func newNodes(w *vip.World) *nodes {
 	all := &nodes{members: make(map[string]*member, len(w.Members)), addresses: objects[w.Self].Addresses}
 	for _, x := range w.Members {
 		o := objects[x.Name]
-		n := &member{Member: x, hash: hash(x.Name), exclusion: o.Excluded, notReady: o.NotReady, labels: o.Labels, labelsKnown: nodesKnown}
+		n := &member{Member: x, hash: hash(x.Name), exclusion: o.Excluded, notReady: o.NotReady, labels: o.Labels, labelsKnown: nodesKnown, lacksIPv6: anyLinkWithoutIPv6(&x.Info)}
 		switch {
 		case nodesKnown && !hasNode(x):
 			n.exclusion = "Kubernetes has no Node of that name"
@@ -118,6 +119,7 @@ const (
 	rankWell       rank = iota
 	rankNotReady        // kubelet does not report it as ready, though it may serve
 	rankRestarting      // its Herald was killed or crashed more than once in the last minutes (decision 0071)
+	rankNoIPv6          // IPv6 is disabled on a link that is needed for an address of IPv6: it may serve those of IPv4
 	rankFaulty          // its data plane would not forward packets to VIPs, or has not been seen to (decision 0070)
 	rankUnheard         // the other nodes get no answer from it on a link that is needed (decision 0067)
 	rankStalled         // it was the one to claim a VIP lease, and was slow
@@ -138,6 +140,8 @@ func (n *member) rankFor(need *requirements) rank {
 		return rankUnheard
 	case need.nodeExclusion && !n.Info.ForwardsToServices():
 		return rankFaulty
+	case n.linkWithoutIPv6(need) != "":
+		return rankNoIPv6
 	case len(n.Info.Restarts) > restartsTolerated:
 		return rankRestarting
 	case need.nodeExclusion && n.notReady:
@@ -166,15 +170,15 @@ type linkOf struct {
 }
 
 // linksOn returns the links of n to which addresses, and macvlans, of what has these requirements are to be
-// bound; some of them several times, and "" for one that can't be told.
-func (need *requirements) linksOn(n *member) iter.Seq[string] {
-	return func(yield func(string) bool) {
+// bound, each with its address (zero for what a DHCP server leases); some of them several times, and "" for one that can't be told.
+func (need *requirements) linksOn(n *member) iter.Seq2[string, netip.Addr] {
+	return func(yield func(string, netip.Addr) bool) {
 		for _, l := range need.links {
 			link := n.Info.LinkFor(l.requested)
 			if l.addr.IsValid() && cmp.Or(l.requested, n.Info.Interface) == "auto" {
 				link, _ = linkFor(&n.Info, l.requested, l.addr)
 			}
-			if !yield(link) {
+			if !yield(link, l.addr) {
 				return
 			}
 		}

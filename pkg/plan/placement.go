@@ -15,7 +15,7 @@ type placement struct {
 // setTargets sets the target of every unit that is free, or that this node holds and is not
 // eligible for, unless that is only for as long as it is Rejoining, then of those that returnUnits and rebalance move. A free unit goes to
 // formerHolder, else to bestNode; one that this node can't keep, to bestNode; one whose clients this
-// node's data plane or link fails, to betterNode. target stays nil if no node is eligible, and for
+// node's data plane or link fails, or of which it can't bind all addresses, to betterNode. target stays nil if no node is eligible, and for
 // all other units.
 //
 // The oldest unit comes first and counts for the next, so that a burst of new Services spreads
@@ -39,7 +39,7 @@ func (p *placement) setTargets() {
 		case p.self != nil && u.claim.Holder == p.Self && whyIneligible(&u.requirements, p.self) != "":
 			u.target, u.cause = p.bestSuccessor(u), p.Self+": "+whyIneligible(&u.requirements, p.self)
 		case p.self != nil && u.claim.Holder == p.Self:
-			u.target, u.cause = p.betterNode(u), p.Self+": "+cmp.Or(p.DataPlaneFault, "the other nodes get no answer from it on the VIP's link")
+			u.target, u.cause = p.betterNode(u)
 		}
 		if u.target != nil {
 			u.target.units++
@@ -71,20 +71,39 @@ func (p *placement) whyFree(u *unit) string {
 }
 
 // betterNode returns the node to which u, which this node holds, is to move because of a fault of
-// this node, or nil. Faults are that the data plane here does not forward packets to VIPs
-// (World.DataPlaneFault; the control plane does not need it), and that the other nodes get no
-// answer from this one on a link of u (isUnheard). The node is bestSuccessor, if it has neither
-// fault and is not stalled. It returns nil if there is none, so that VIPs never go to a node that
+// this node (faultHere), and the cause. The node is bestSuccessor, if its rank is low enough.
+// It returns nil if there is none, so that VIPs never go to a node that
 // is no better, if nothing is wrong here, and without a valid tenure or while a renewal of the node lease is late.
-func (p *placement) betterNode(u *unit) *member {
-	faulty := p.DataPlaneFault != "" && u.requirements.nodeExclusion
-	if !faulty && !p.self.isUnheard(&u.requirements) || !p.Tenure.Holds(p.Now) || !p.Tenure.RenewalLateSince.IsZero() {
-		return nil
+func (p *placement) betterNode(u *unit) (to *member, cause string) {
+	fault, limit := p.faultHere(u)
+	if fault == "" || !p.Tenure.Holds(p.Now) || !p.Tenure.RenewalLateSince.IsZero() {
+		return nil, ""
 	}
-	if n := p.bestSuccessor(u); n != nil && n != p.self && n.rankFor(&u.requirements) < rankFaulty {
-		return n
+	if n := p.bestSuccessor(u); n != nil && n != p.self && n.rankFor(&u.requirements) < limit {
+		return n, p.Self + ": " + fault
 	}
-	return nil
+	return nil, ""
+}
+
+// faultHere returns why clients of u, which this node holds, are not served well here, and below which rank a node serves them better; "" if they are.
+// Faults are that the data plane here does not forward packets to VIPs
+// (World.DataPlaneFault; the control plane does not need it), that the other nodes get no
+// answer from this one on a link of u (isUnheard), and that IPv6 is disabled on such a link (linkWithoutIPv6). For the first two a node without IPv6 is better, too, if u has addresses of IPv4.
+func (p *placement) faultHere(u *unit) (fault string, limit rank) {
+	limit = rankFaulty
+	if u.requirements.needsOnlyIPv6() {
+		limit = rankNoIPv6
+	}
+	switch {
+	case p.DataPlaneFault != "" && u.requirements.nodeExclusion:
+		return p.DataPlaneFault, limit
+	case p.self.isUnheard(&u.requirements):
+		return "the other nodes get no answer from it on the VIP's link", limit
+	}
+	if link := p.self.linkWithoutIPv6(&u.requirements); link != "" {
+		return ipv6Disabled(link), rankNoIPv6
+	}
+	return "", limit
 }
 
 // formerHolder returns the node that had a free unit, if it is alive, of rankNotReady or better
