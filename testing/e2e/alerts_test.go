@@ -216,7 +216,7 @@ func tryServiceAlerts(t *testing.T, p *prometheus) {
 		createService(t, forwardedService(fmt.Sprint("mapped-", i), fmt.Sprint("10.77.0.", 70+i), lab.Annotated("heraldvip.io/upnp-external-port", "8081")))
 	}
 	p.await(2*time.Minute, true, "TwoHostsAnswer", "VIPUnanswered", "DHCPFailing", "PortNotMapped")
-	tryKernelRefuses(t, p)
+	tryCannotApply(t, p)
 	runOn(t, "rt", "ip", "addr", "del", "10.77.0.51/32", "dev", "eth0")
 	runOn(t, muted, "nft", "delete table arp e2e")
 	deleteServices(t, names[2:]...)
@@ -224,15 +224,17 @@ func tryServiceAlerts(t *testing.T, p *prometheus) {
 	deleteServices(t, names[:2]...)
 }
 
-// tryKernelRefuses has a VIP of IPv6 on a node whose link is switched to have none.
-func tryKernelRefuses(t *testing.T, p *prometheus) {
-	createService(t, webService("six", "fd77::53"))
-	owner := awaitOwner(t, "six")
-	runOn(t, owner, "sysctl", "-qw", "net.ipv6.conf.eth0.disable_ipv6=1")
-	t.Cleanup(func() { cluster.Run(context.Background(), owner, "sysctl", "-qw", "net.ipv6.conf.eth0.disable_ipv6=0") })
+// tryCannotApply takes a VIP away from its owner, where another program has put the same address in a network of its own, of link scope,
+// so that it is not published as the node's.
+func tryCannotApply(t *testing.T, p *prometheus) {
+	createService(t, webService("taken", "10.77.0.56"))
+	owner := awaitOwner(t, "taken")
+	runOn(t, owner, "ip", "addr", "add", "10.77.0.56/25", "dev", "eth0", "scope", "link", "noprefixroute")
+	t.Cleanup(func() { cluster.Run(context.Background(), owner, "ip", "addr", "del", "10.77.0.56/25", "dev", "eth0") })
+	runOn(t, owner, "ip", "addr", "del", "10.77.0.56/32", "dev", "eth0")
 	p.await(time.Minute, true, "CannotApply")
-	runOn(t, owner, "sysctl", "-qw", "net.ipv6.conf.eth0.disable_ipv6=0")
-	deleteServices(t, "six")
+	runOn(t, owner, "ip", "addr", "del", "10.77.0.56/25", "dev", "eth0")
+	deleteServices(t, "taken")
 }
 
 // tryNodeAlerts makes at the same time what concerns single nodes: of n1 a second process, of n2 no heartbeats and a BGP peer
