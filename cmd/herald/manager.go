@@ -154,7 +154,7 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 		return nil, err
 	}
 	n.announcer = l2.New(l2.Options{
-		Log: log, Poke: poke, PokeNow: func() { n.agent.PokeNow() }, Tenure: tenure, Rate: cfg.ARP.Period, Links: n.links.Links,
+		Log: log, Poke: poke, PokeNow: n.pokeNow, Tenure: tenure, Rate: cfg.ARP.Period, Links: n.links.Links,
 	})
 	n.checker = health.NewChecker(log, poke)
 	n.dataPlane = health.NewDataPlane(health.DataPlaneOptions{
@@ -203,6 +203,9 @@ func namedLeases(cfg config.Config) (leases []vip.Key) {
 	}
 	return leases
 }
+
+// pokeNow is agent.PokeNow, for rooms that are made before the agent.
+func (n *node) pokeNow() { n.agent.PokeNow() }
 
 // newAgent hands the agent the rooms; those of UPnP and of BGP only if these are enabled.
 func (n *node) newAgent() *agent.Agent {
