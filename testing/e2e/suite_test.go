@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -217,6 +218,17 @@ func (f *heralds) end() {
 	}
 	cluster.Client().CoreV1().Events("default").DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 	awaitForgotten(f.t, deleted)
+	forgetConnections(f.t)
+}
+
+// forgetConnections has the kernels of all nodes forget the connections of a test. Of one whose end a node did not see, as when its VIP had moved
+// away, the node remembers for minutes to which pod it went, and would send a connection of a later test there, if that has the same port.
+func forgetConnections(t *testing.T) {
+	for _, n := range cluster.Nodes() {
+		if err := cluster.InNamespace(n, func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) }); err != nil {
+			t.Errorf("%s can't forget connections: %v", n, err)
+		}
+	}
 }
 
 // removeFinalizers waits until the Heralds have taken their finalizer off the Services that are deleted. If that is not
