@@ -306,7 +306,7 @@ func FuzzGiven(f *testing.F) {
 			s := svc(fmt.Sprint("s", i), "")
 			s.Key.Namespace = pick(r, "default", "tenant", "other")
 			s.Created = epoch.Add(time.Duration(i) * time.Second)
-			s.Families = pick(r, []vip.Family{vip.IPv4}, []vip.Family{vip.IPv4, vip.IPv6})
+			s.Families = pick(r, []vip.Family{vip.IPv4}, []vip.Family{vip.IPv6}, []vip.Family{vip.IPv4, vip.IPv6})
 			s.DualStack = pick(r, vip.SingleStack, vip.PreferDualStack)
 			s.Ports = []vip.Port{r.port()}
 			s.Local, s.ClientIPAffinity, s.Interface = r.rarely(), r.rarely(), pick(r, "", "", "eth1")
@@ -343,9 +343,9 @@ func FuzzGiven(f *testing.F) {
 			}
 			w = r.claimAndShow(w, p)
 		}
-		for _, v := range Make(rules, w).Verdicts {
-			if v.Reason == vip.AddressConflict {
-				t.Errorf("%s: %s", v.Service, v.Message)
+		for _, e := range Make(rules, w).Events { // also of one address of several
+			if e.Reason == vip.AddressConflict {
+				t.Errorf("%s: %s", e.Service, e.Message)
 			}
 		}
 	})

@@ -301,6 +301,19 @@ func TestAllocation(t *testing.T) {
 		}, []string{"a: 10.0.0.1 of cidr-global", "web/local: 10.0.0.2 of cidr-global", "web/local2: 10.0.0.2 of cidr-global", "own/local: 10.0.0.3 of cidr-global", "own/link: 10.0.0.3 of cidr-global",
 			"link/b: 10.0.0.4 of cidr-global", "web/bgp: 10.0.0.2 of cidr-global", "web/lease: 10.0.0.2 of cidr-global", "x/same: 10.0.0.1 of cidr-global"}, ""},
 
+		{"by allow-share of another namespace no Service that shares another address by its key", []string{"cidr-global=10.0.0.0/24,2001:db8::/64", "allow-share-global=true"}, func(w *world) {
+			w.set("web/a", key("", 80))
+			w.set("b", func(r *Request) { key("k", 81)(r); r.Families = []vip.Family{six} })
+			w.set("c", func(r *Request) {
+				key("k", 82)(r)
+				r.Families, r.DualStack = []vip.Family{four, six}, vip.RequireDualStack
+			})
+			w.set("d", func(r *Request) {
+				key("", 83)(r)
+				r.Families, r.DualStack = []vip.Family{four, six}, vip.RequireDualStack
+			})
+		}, []string{"web/a: 10.0.0.1 of cidr-global", "b: 2001:db8::1 of cidr-global", "c: 10.0.0.2 2001:db8::1 of cidr-global", "d: 10.0.0.1 2001:db8::2 of cidr-global"}, ""},
+
 		{"two set by people stay as they are", []string{"cidr-global=10.0.0.0/24"}, func(w *world) { w.set("a", pinned("10.0.0.1")); w.set("b", pinned("10.0.0.1")) },
 			[]string{"a: 10.0.0.1", "b: 10.0.0.1"}, ""},
 		{"of two that were allocated one the younger moves", []string{"cidr-global=10.0.0.0/24"}, func(w *world) {

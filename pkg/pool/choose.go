@@ -228,15 +228,17 @@ func (a *Allocator) findShared(p *Pool, f vip.Family, s *service) (best netip.Ad
 
 // mayShareWithAll reports whether s is given x beside all that keep it: each has the same sharing key in the same
 // namespace, or shares it by allow-share, and none has a port in common with s, or has no ports. Beside a Service of another namespace
-// only one may come that has nothing else, and no lease that it may share: that would have to move with x.
+// only one may come that has nothing else that it shares, or may share: no address that its status shows, none of another family by its
+// sharing key, and no lease. That would have to move with x.
 func (a *Allocator) mayShareWithAll(s *service, x netip.Addr) bool {
 	if a.contested[x] || a.isOccupied(x) {
 		return false
 	}
+	free := len(s.Shown) == 0 && s.Lease == "" && (s.SharingKey == "" || len(s.Families) == 1)
 	for _, o := range a.entitled(x) {
 		same := o.Service.Namespace == s.Service.Namespace
 		byKey := o.SharingKey != "" && o.SharingKey == s.SharingKey && same
-		byPool := a.shareByPool(x, s, o) && (same || len(s.Shown) == 0 && s.Lease == "")
+		byPool := a.shareByPool(x, s, o) && (same || free)
 		if o == s || o.Foreign || len(o.Ports) == 0 || !byKey && !byPool || portsOverlap(o, s) {
 			return false
 		}
