@@ -49,3 +49,12 @@ func ipv6Disabled(link string) string { return "IPv6 is disabled on its link " +
 func enableIPv6(link string) string {
 	return fmt.Sprintf("sysctl -w net.ipv6.conf.%s.disable_ipv6=0", strings.ReplaceAll(link, ".", "/"))
 }
+
+// whyIPv6Unbound returns why this node, which owns a of s, does not bind it to a link on which IPv6 is disabled, why that moves nothing, and what to do.
+func (p *pass) whyIPv6Unbound(s *service, a netip.Addr, link string) string {
+	stays := "no other node is better"
+	if s.sharesOwner { // its links are no requirement (completeAddresses)
+		stays = "with svc_election=false no VIP moves for that"
+	}
+	return fmt.Sprintf("node %s owns %s, but can't bind it: %s, and %s (%s on %s)", p.Self, a, ipv6Disabled(link), stays, enableIPv6(link), p.Self)
+}

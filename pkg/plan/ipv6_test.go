@@ -115,3 +115,17 @@ func TestIPv6DisabledIsReported(t *testing.T) {
 		t.Errorf("no condition: %+v", p.Statuses)
 	}
 }
+
+// While one node owns all VIPs no single Service moves them: the message does not say that no other node is better.
+func TestIPv6DisabledWithoutElection(t *testing.T) {
+	r := rules()
+	r.Election = false
+	w := world(svc("a", "10.77.0.50,fd77::50", written("n1")))
+	w.Claims[r.Lease] = vip.Claim{Holder: "n1", Valid: true}
+	noIPv6On(1)(&w)
+	p := Make(r, bind(r, w))
+	want := "node n1 owns fd77::50, but can't bind it: IPv6 is disabled on its link eth0, and with svc_election=false no VIP moves for that (sysctl -w net.ipv6.conf.eth0.disable_ipv6=0 on n1)"
+	if !slices.ContainsFunc(p.Events, func(e vip.Event) bool { return e.Reason == vip.NoEligibleNode && e.Message == want }) {
+		t.Errorf("no Event %q in %+v", want, p.Events)
+	}
+}

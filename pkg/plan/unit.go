@@ -298,7 +298,7 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 	}
 	if a.client == nil && m.self.refusesIPv6(a.Addr, link) { // the kernel refuses it (EACCES) each time
 		if s.unit.target == nil {
-			why := fmt.Sprintf("node %s owns %s, but can't bind it: %s, and no other node is better (%s on %s)", m.Self, a.Addr, ipv6Disabled(link), enableIPv6(link), m.Self)
+			why := m.whyIPv6Unbound(s, a.Addr, link)
 			m.addEvent(s, vip.NoEligibleNode, why, 0)
 			c.noIPv6 = append(c.noIPv6, why)
 		}
