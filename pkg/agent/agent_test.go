@@ -576,7 +576,6 @@ func TestMappings(t *testing.T) {
 	same0(t, m.take(), "announce []", "bind []", "announce []", "map 0", "leases []")
 }
 
-// A pass during which the process was stopped is no reason to rest for as long.
 // What clients wait for is planned at once, though not more often than four times a second.
 func TestPokeNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -611,6 +610,7 @@ func TestPokeNow(t *testing.T) {
 	})
 }
 
+// A pass during which the process was stopped is no reason to rest for as long.
 func TestRest(t *testing.T) {
 	for took, want := range map[time.Duration]time.Duration{
 		0: minRest, time.Millisecond: 7 * time.Millisecond, 100 * time.Millisecond: 150 * time.Millisecond, time.Hour: maxRest,
