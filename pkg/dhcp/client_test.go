@@ -268,6 +268,56 @@ func TestInvalidAnswers6(t *testing.T) {
 	}
 }
 
+// An answer to a Solicit that leases nothing, and does not say why, is one that can't be accepted: a Reply of that kind neither makes the
+// client bound nor is answered at once by another Solicit, and an Advertise does not come before one with an address.
+func TestAnswerWithoutAddress6(t *testing.T) {
+	for name, x := range map[string]struct {
+		kind   dhcpv6.MessageType
+		option dhcpv6.Option
+	}{
+		"Reply":                              {dhcpv6.MessageTypeReply, dhcpv6.OptPreference(0)},
+		"Reply with an IA_NA without any":    {dhcpv6.MessageTypeReply, &dhcpv6.OptIANA{IaId: [4]byte{0, 0, 0, 7}}},
+		"Advertise with a higher preference": {dhcpv6.MessageTypeAdvertise, dhcpv6.OptPreference(9)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			empty, both := 0, false
+			w := &fakeServer{answer: func(b []byte, _ *PacketAddr) [][]byte {
+				switch m, _ := dhcpv6.MessageFromBytes(b); {
+				case kind(b) == "REQUEST":
+					if asked := m.Options.OneIANA().Options.OneAddress(); asked != nil {
+						return [][]byte{reply6(b, dhcpv6.MessageTypeReply, asked.IPv6Addr.String(), time.Hour)}
+					}
+					return nil
+				case kind(b) != "SOLICIT" || empty > 100: // it would never end
+					return nil
+				}
+				empty++
+				answers := [][]byte{reply6(b, x.kind, "", 0, x.option)}
+				if both {
+					answers = append(answers, reply6(b, dhcpv6.MessageTypeAdvertise, "fd00::50", time.Hour))
+				}
+				return answers
+			}}
+			bubble(t, 0, w, func(c *Clients) {
+				put(c, request6)
+				got := after(c, 30*time.Second)
+				if got.State != stateSelecting || !strings.Contains(got.Problem, "without an address") {
+					t.Errorf("%+v", got)
+				}
+				w.mu.Lock()
+				if empty > 10 {
+					t.Errorf("%d Solicits in half a minute", empty)
+				}
+				empty, both = 0, true
+				w.mu.Unlock()
+				if got := after(c, 2*time.Minute); got.Lease.Addr.String() != "fd00::50" {
+					t.Errorf("with a server that leases: %+v", got)
+				}
+			})
+		})
+	}
+}
+
 // Of several servers the one with the highest preference is asked.
 func TestPreference(t *testing.T) {
 	w := &fakeServer{answer: func(b []byte, _ *PacketAddr) [][]byte {

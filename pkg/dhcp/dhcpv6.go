@@ -38,6 +38,8 @@ func (x *protocol6) obtain(ctx context.Context, attempt int, preferred netip.Add
 			switch {
 			case a.refusal != "":
 				return false, errors.New(a.refusal)
+			case !a.addr.IsValid(): // RFC 8415 section 18.2.9
+				return false, errNoAddress(a)
 			case a.reply:
 				best = a
 				return true, nil
@@ -97,6 +99,11 @@ func (x *protocol6) renew(ctx context.Context, k vip.DHCPLease, rebind bool) (vi
 
 var errNoBinding = fmt.Errorf("%w: the server knows nothing of it", errRefused)
 
+// errNoAddress is why a, which leases nothing and does not say why, is ignored.
+func errNoAddress(a answer) error {
+	return fmt.Errorf("the server %s answers without an address", a.server)
+}
+
 // ask sends a message about addr until it is answered by a Reply of server; "": of any.
 // A Reply to a Confirm needs no address: then the lease has none either.
 func (x *protocol6) ask(ctx context.Context, kind dhcpv6.MessageType, server string, addr netip.Addr, timeout func(int) time.Duration) (vip.DHCPLease, error) {
@@ -112,7 +119,7 @@ func (x *protocol6) ask(ctx context.Context, kind dhcpv6.MessageType, server str
 			case a.refusal != "":
 				return true, fmt.Errorf("%w: %s", errRefused, a.refusal)
 			case kind != dhcpv6.MessageTypeConfirm && !a.addr.IsValid():
-				return false, fmt.Errorf("the server %s answers without an address", a.server)
+				return false, errNoAddress(a)
 			}
 			got = a
 			return true, nil
