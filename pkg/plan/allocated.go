@@ -58,7 +58,7 @@ func (m *unitPlanner) showAllocated(s *service, reason vip.Reason, message strin
 
 // couldAnnounce reports whether any node could announce a, as those that are able can, and a is free: the
 // status of s names it, or, if VIPs are bound, a probe of this node has found that no other host has it; by routes
-// alone, a node is connected. others are the MACs of hosts that have it.
+// alone, a node is connected (see there). others are the MACs of hosts that have it.
 func (m *unitPlanner) couldAnnounce(s *service, a address, able []*member) (ok bool, others []string) {
 	switch {
 	case len(able) == 0:
@@ -66,7 +66,7 @@ func (m *unitPlanner) couldAnnounce(s *service, a address, able []*member) (ok b
 	case s.inStatus(a.Addr):
 		return true, nil
 	case !s.bindsAddresses:
-		return slices.ContainsFunc(able, m.connected), nil
+		return slices.ContainsFunc(able, func(n *member) bool { return m.connected(s, n) }), nil
 	case !m.ProbeNew:
 		return true, nil
 	case m.self == nil || linkFault(&m.self.Info, a.Link) != "": // it can't ask

@@ -48,9 +48,6 @@ func (n *member) isolatedOnly(need *requirements) bool {
 	return whyIneligible(need, &other) == ""
 }
 
-// hasSession reports whether at least one BGP session of the node is established.
-func (n *member) hasSession() bool { return slices.ContainsFunc(n.Info.BGPSessions, vip.BGPSession.Up) }
-
 // whyExcluded returns why the node takes no VIP of a Service: its Herald's refusal, else the
 // exclusion by Kubernetes; "" if it does. Links and endpoints do not count.
 func (n *member) whyExcluded() string { return cmp.Or(n.refusal, n.exclusion) }

@@ -148,7 +148,7 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) (added bool, o
 		only = r.affinityNode(services[0], func(n *member) bool { return canServeAll(n) || n == r.self && canServeAll(&self) })
 	}
 	if !canServeAll(&self) || only != nil && only != r.self || r.DataPlaneFault != "" && !services[0].localDelivery && slices.ContainsFunc(r.alive, func(n *member) bool {
-		return n != r.self && n.Info.ForwardsToServices() && r.connected(n) && canServeAll(n)
+		return n != r.self && n.Info.ForwardsToServices() && r.connected(services[0], n) && canServeAll(n)
 	}) {
 		return false, only
 	}
@@ -175,7 +175,7 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) (added bool, o
 // has (decision 0094).
 func (r *routes) affinityNode(s *service, canServe func(*member) bool) *member {
 	able := slices.DeleteFunc(slices.Clone(r.alive), func(n *member) bool { return !canServe(n) })
-	well := slices.DeleteFunc(slices.Clone(able), func(n *member) bool { return !r.connected(n) || !n.Info.ForwardsToServices() })
+	well := slices.DeleteFunc(slices.Clone(able), func(n *member) bool { return !r.connected(s, n) || !n.Info.ForwardsToServices() })
 	switch {
 	case len(well) > 0:
 		return r.statusWriter(s, well)
@@ -211,9 +211,16 @@ func (r *routes) protocols() string {
 	return "BGP and " + table
 }
 
-// connected reports whether routers can learn of routes from n: it has a BGP session, or routes are in a table
-// of its kernel, from which another daemon exports them; of that nothing is known here.
-func (p *pass) connected(n *member) bool { return p.RoutingTable != 0 || n.hasSession() }
+// connected reports whether routers can learn of routes to s from n: it has a BGP session with a peer to which s is advertised
+// (toPeer), or routes are in a table of its kernel, from which another daemon exports them; of that nothing is known here.
+func (p *pass) connected(s *service, n *member) bool {
+	return p.RoutingTable != 0 || slices.ContainsFunc(n.Info.BGPSessions, func(x vip.BGPSession) bool { return x.Up() && s.toPeer(x.Peer) })
+}
+
+// toPeer reports whether s is advertised to the BGP peer of that name: it names that, or no peers at all.
+func (s *service) toPeer(name string) bool {
+	return s.BGPAttributes.Peers == nil || slices.Contains(s.BGPAttributes.Peers, name)
+}
 
 // reportUnowned sets the verdict of a Service that every node advertises: NoEligibleNode,
 // rejected, if no alive node can serve it; else VIPAnnounced, naming the nodes, with the
@@ -261,13 +268,13 @@ func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool, only *membe
 }
 
 // knownToRouters returns those addresses of s, as text and for the status, that a router knows
-// of: all if this node is connected, else those that the status names
+// of: all if this node is connected (see there), else those that the status names
 // already (if it were cleared, kube-proxy would need a while to serve the VIP again). If here
 // is not nil, only addresses in it.
 func (r *routes) knownToRouters(s *service, here map[netip.Addr]bool) (text string, ingress []vip.Ingress) {
 	var names []string
 	for _, a := range s.addrs {
-		if (here == nil || here[a.Addr]) && (r.connected(r.self) || s.inStatus(a.Addr)) {
+		if (here == nil || here[a.Addr]) && (r.connected(s, r.self) || s.inStatus(a.Addr)) {
 			names = append(names, a.Addr.String())
 			ingress = append(ingress, r.ingress(s, a.Addr))
 		}
@@ -276,18 +283,25 @@ func (r *routes) knownToRouters(s *service, here map[netip.Addr]bool) (text stri
 }
 
 // reportNoSession sets the verdict of s to NoBGPSession, with an Event that lists why each
-// session is down, or that no peer is configured. It changes nothing, but asks for another
-// plan, while any session has been in its state for less than 10 s.
+// session with a peer to which s is advertised is down, or that there is no such peer. It changes nothing, but asks for another
+// plan, while any of these sessions has been in its state for less than 10 s.
 func (r *routes) reportNoSession(s *service) {
+	what, none := "no BGP session", "no peer is configured"
+	if s.BGPAttributes.Peers != nil {
+		what, none = "no BGP session with a peer that heraldvip.io/bgp-peers names", "no such peer is configured"
+	}
 	why := []string{}
 	for _, x := range r.BGPSessions {
+		if !s.toPeer(x.Peer) {
+			continue
+		}
 		if wait := sessionGrace - r.Now.Sub(x.Since); wait > 0 {
 			r.replanAfter(wait)
 			return
 		}
 		why = append(why, fmt.Sprintf("%s: %s", x.Peer, cmp.Or(x.Reason, x.State)))
 	}
-	r.setProblem(s, vip.NoBGPSession, "node "+r.Self+" has no BGP session: "+cmp.Or(strings.Join(why, "; "), "no peer is configured"))
+	r.setProblem(s, vip.NoBGPSession, "node "+r.Self+" has "+what+": "+cmp.Or(strings.Join(why, "; "), none))
 	r.report(s, vip.ConditionFalse, vip.NoBGPSession, s.verdict.Message)
 }
 
@@ -298,7 +312,7 @@ func (r *routes) statusWriter(s *service, eligible []*member) *member {
 	if n := r.members[s.statusBy]; n != nil && slices.Contains(eligible, n) {
 		return n
 	}
-	connected := slices.DeleteFunc(slices.Clone(eligible), func(n *member) bool { return !r.connected(n) })
+	connected := slices.DeleteFunc(slices.Clone(eligible), func(n *member) bool { return !r.connected(s, n) })
 	if len(connected) == 0 {
 		connected = eligible
 	}

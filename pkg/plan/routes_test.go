@@ -108,6 +108,16 @@ func TestRoutes(t *testing.T) {
 	health := func(s *vip.Service) { s.HealthCheckNodePort = 30000 }
 	a := svc("a", "10.77.0.50", written("n1"))
 	affinity := func(s *vip.Service) { s.ClientIPAffinity = true }
+	peer := func(names ...string) func(*vip.Service) {
+		return func(s *vip.Service) { s.BGPAttributes.Peers = append([]string{}, names...) }
+	}
+	// from n3, which alone has a session with another peer than all others have
+	otherPeer := func(w vip.World) vip.World {
+		w = seenFrom(withSessions(w), "n3")
+		w.BGPSessions = []vip.BGPSession{{Peer: "192.0.2.9", State: vip.Established, Since: w.Now.Add(-time.Hour)}}
+		w.Members[2].Info.BGPSessions = w.BGPSessions
+		return w
+	}
 	sticky := svc("a", "10.77.0.50", written("n1"), affinity)
 	mine := "10.77.0.50/32\nstatus of a: 1 addresses, host \"n1\"\n"
 	theirs := "10.77.0.50/32\n"
@@ -122,6 +132,16 @@ func TestRoutes(t *testing.T) {
 		{"a second family", bgpRules(), withSessions(world(svc("a", "10.77.0.50,fd77::50", written("n1")))), "10.77.0.50/32\nfd77::50/128\nstatus of a: 2 addresses, host \"n1\"\n"},
 		{"no session: the status that is there stays", bgpRules(), world(a), mine},
 		{"no session, and a new Service", bgpRules(), world(svc("a", "10.77.0.50", local("n1"))), "10.77.0.50/32\na: NoBGPSession\n"},
+		{"a session with a peer that it names", bgpRules(), withSessions(world(svc("a", "10.77.0.50", local("n1"), peer("192.0.2.9", "192.0.2.1")))),
+			"10.77.0.50/32\nstatus of a: 1 addresses, host \"n1\"\n"},
+		{"sessions with other peers only than it names", bgpRules(), withSessions(world(svc("a", "10.77.0.50", local("n1"), peer("192.0.2.9")))), "10.77.0.50/32\na: NoBGPSession\n"},
+		{"... and its status is there", bgpRules(), withSessions(world(svc("a", "10.77.0.50", written("n1"), peer("192.0.2.9")))), mine},
+		{"... and in a table, too", bgpRules(func(r *Rules) { r.RoutingTable = 198 }), withSessions(world(svc("a", "10.77.0.50", written("n1"), peer("192.0.2.9")))), mine},
+		{"it names no peer that could be read", bgpRules(), withSessions(world(svc("a", "10.77.0.50", local("n1"), peer()))), "10.77.0.50/32\na: NoBGPSession\n"},
+		{"the node that has a session with the peer that it names writes the status", bgpRules(), otherPeer(world(svc("a", "10.77.0.50", peer("192.0.2.9")))),
+			"10.77.0.50/32\nstatus of a: 1 addresses, host \"n3\"\n"},
+		{"session affinity: the node that has a session with the peer that it names", bgpRules(), otherPeer(world(svc("a", "10.77.0.50", peer("192.0.2.9"), affinity))),
+			"10.77.0.50/32\nstatus of a: 1 addresses, host \"n3\"\n"},
 		{"excluded", bgpRules(), taint(withSessions(world(a)), "n1", "it has a taint"), ""},
 		{"its data plane fails", bgpRules(), fault(withSessions(world(a)), "n1"), ""},
 		{"its data plane fails, and those of all others", bgpRules(), fault(withSessions(world(a)), "n1", "n2", "n3"), mine},
@@ -214,6 +234,25 @@ func heldForAll(w vip.World, node string) vip.World {
 func handedOver(w vip.World, name string, left time.Duration) vip.World {
 	w.HandingOver[key("kubevip-"+name)] = vip.HandingOver{Successor: "n2", Since: w.Now.Add(left - 3*time.Second), Until: w.Now.Add(left)}
 	return w
+}
+
+// The message of NoBGPSession is about the peers that the Service names.
+func TestNoBGPSessionOfNamedPeers(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		peers []string
+		want  string
+	}{
+		{"one that is down", []string{"192.0.2.2"}, "node n1 has no BGP session with a peer that heraldvip.io/bgp-peers names: 192.0.2.2: active"},
+		{"one that there is not", []string{"192.0.2.99"}, "node n1 has no BGP session with a peer that heraldvip.io/bgp-peers names: no such peer is configured"},
+		{"none", []string{}, "node n1 has no BGP session with a peer that heraldvip.io/bgp-peers names: no such peer is configured"},
+	} {
+		w := withSessions(world(svc("a", "10.77.0.50", local("n1"), func(s *vip.Service) { s.BGPAttributes.Peers = tt.peers })))
+		w.BGPSessions = append(slices.Clone(w.BGPSessions), vip.BGPSession{Peer: "192.0.2.2", State: "active", Since: w.Now.Add(-time.Minute)})
+		if v := Make(bgpRules(), w).Verdicts[0]; v.Reason != vip.NoBGPSession || v.Message != tt.want {
+			t.Errorf("%s: %s %q, want %q", tt.name, v.Reason, v.Message, tt.want)
+		}
+	}
 }
 
 // One node of those that serve it writes the status, and all agree on which.
