@@ -39,7 +39,7 @@ func (m *migration) fromCilium() error {
 	if err := m.addCiliumPolicies(); err != nil {
 		return err
 	}
-	for _, kind := range []string{"CiliumBGPClusterConfig", "CiliumBGPPeeringPolicy"} {
+	for _, kind := range ciliumBGPKinds {
 		for _, o := range m.objects {
 			if o.Kind == kind {
 				m.note("%s %s is not read: give Herald its peers by bgp_enable, bgp_as and bgp_peers (bgp.md).", kind, o.Metadata.Name)
@@ -49,6 +49,9 @@ func (m *migration) fromCilium() error {
 	m.note("Cilium's L2 announcements and BGP control plane must not announce what Herald does: remove the CiliumL2AnnouncementPolicy, or the advertisements of LoadBalancerIP, when Herald takes over, and the pools last: Cilium takes addresses of a pool that is removed off their Services.")
 	return nil
 }
+
+// ciliumBGPKinds are the kinds of objects that give Cilium BGP peers.
+var ciliumBGPKinds = []string{"CiliumBGPClusterConfig", "CiliumBGPPeeringPolicy"}
 
 // addCiliumPool adds a pool.
 func (m *migration) addCiliumPool(given string, p ciliumPool) {
@@ -106,15 +109,30 @@ func (m *migration) setCiliumSelector(given, name string, s selector) {
 // literalPattern matches a regular expression that stands for one interface.
 var literalPattern = regexp.MustCompile(`^\^?([-\w.@]+)\$?$`)
 
-// addCiliumPolicies carries a single CiliumL2AnnouncementPolicy over to all pools, if it is for all Services.
+// addCiliumPolicies carries a single CiliumL2AnnouncementPolicy over to all pools, if it is for all Services; those that announce no addresses of
+// load balancers do not count. Where Cilium's BGP control plane is configured, too, the pools are announced in every way that is enabled.
 func (m *migration) addCiliumPolicies() error {
 	objects, policies, err := specs[struct {
 		ServiceSelector *selector `json:"serviceSelector"`
 		NodeSelector    *selector `json:"nodeSelector"`
 		Interfaces      []string  `json:"interfaces"`
+		LoadBalancerIPs bool      `json:"loadBalancerIPs"`
 	}](m, "CiliumL2AnnouncementPolicy")
-	if err != nil || len(policies) == 0 {
+	if err != nil {
 		return err
+	}
+	for i := len(policies) - 1; i >= 0; i-- {
+		if !policies[i].LoadBalancerIPs {
+			m.note("CiliumL2AnnouncementPolicy %s is not carried over: it has no loadBalancerIPs, and Herald announces no others.", objects[i].Metadata.Name)
+			objects, policies = slices.Delete(objects, i, i+1), slices.Delete(policies, i, i+1)
+		}
+	}
+	if len(policies) == 0 {
+		return nil
+	}
+	byBGP := slices.ContainsFunc(m.objects, func(o object) bool { return slices.Contains(ciliumBGPKinds, o.Kind) })
+	if byBGP {
+		m.note("Cilium announces by L2 announcements and has a BGP control plane, too: the pools have no .announce, so Herald announces their addresses in every way that is enabled. Set it where that is too much (pool-....announce).")
 	}
 	p := policies[0]
 	if len(policies) > 1 || p.ServiceSelector != nil && !p.ServiceSelector.empty() {
@@ -124,7 +142,9 @@ func (m *migration) addCiliumPolicies() error {
 		return nil
 	}
 	for _, name := range m.names {
-		m.set(name, "announce", "arp")
+		if !byBGP {
+			m.set(name, "announce", "arp")
+		}
 		if p.NodeSelector != nil {
 			m.set(name, "nodes", p.NodeSelector.String())
 		}

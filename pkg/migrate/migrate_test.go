@@ -80,6 +80,35 @@ func TestMetalLB(t *testing.T) {
 	}
 }
 
+// What Cilium announces by BGP, or not by L2 announcements, is not announced by ARP alone.
+func TestCiliumPolicies(t *testing.T) {
+	const (
+		pool   = `{"kind":"CiliumLoadBalancerIPPool","metadata":{"name":"a"},"spec":{"blocks":[{"cidr":"10.0.0.0/28"}]}}`
+		l2     = `{"kind":"CiliumL2AnnouncementPolicy","metadata":{"name":"l2"},"spec":{"loadBalancerIPs":true,"interfaces":["eth1"]}}`
+		others = `{"kind":"CiliumL2AnnouncementPolicy","metadata":{"name":"others"},"spec":{"externalIPs":true,"interfaces":["eth2"]}}`
+		bgp    = `{"kind":"CiliumBGPClusterConfig","metadata":{"name":"tor"},"spec":{}}`
+	)
+	for _, tt := range []struct {
+		name    string
+		objects []string
+		want    string
+		note    string // part of one of the notes
+	}{
+		{"L2 alone", []string{pool, l2}, "pool-a: 10.0.0.0/28\npool-a.announce: arp\npool-a.interface: eth1", ""},
+		{"L2 and BGP", []string{pool, l2, bgp}, "pool-a: 10.0.0.0/28\npool-a.interface: eth1", "the pools have no .announce"},
+		{"externalIPs", []string{pool, others}, "pool-a: 10.0.0.0/28", "others is not carried over: it has no loadBalancerIPs"},
+		{"both of these", []string{pool, others, l2}, "pool-a: 10.0.0.0/28\npool-a.announce: arp\npool-a.interface: eth1", "others is not carried over"},
+	} {
+		r := from(t, "cilium", tt.objects...)
+		if got := data(r); got != tt.want {
+			t.Errorf("%s: got\n%s\nwant\n%s", tt.name, got, tt.want)
+		}
+		if notes := strings.Join(r.Notes, "\n"); !strings.Contains(notes, tt.note) {
+			t.Errorf("%s: %q is not in\n%s", tt.name, tt.note, notes)
+		}
+	}
+}
+
 // However many Services there are, notes about them are few.
 // Each field of a BGPPeer that is not imported is named, with the option that has its place.
 func TestPeerFieldsAreNamed(t *testing.T) {
