@@ -50,8 +50,6 @@ func (r random) vip() netip.Addr {
 
 func (r random) node() string { return pick(r, "n1", "n2", "n3", "w1", "", "gone") }
 
-func (r random) family() vip.Family { return pick(r, vip.IPv4, vip.IPv6) }
-
 func (r random) port() vip.Port {
 	return vip.Port{Protocol: pick(r, "TCP", "UDP", "SCTP"), Port: pick[uint16](r, 0, 53, 80, 443, 65535)}
 }
