@@ -26,6 +26,9 @@ const (
 	// settleTime is how long after a change of what is to be counted each count is published, though
 	// it is as before: what a former owner counted before a move says nothing about it.
 	settleTime = 20 * time.Second
+	// maxCounted is of how many VIPs a count says something. It is in an annotation of the node's lease, 30 to 60 bytes for each VIP;
+	// the API server would refuse the lease, and so its renewals, if all of its annotations had more than 256 KiB.
+	maxCounted = 2000
 )
 
 // Connections counts the TCP connections to VIPs, and those that pods have from VIPs (egress), that this node's conntrack knows.
@@ -82,10 +85,13 @@ func (c *Connections) Run(ctx context.Context) error {
 				count.VIPs[from]++
 			}
 		})
+		if err == nil && len(count.VIPs) > maxCounted {
+			err = fmt.Errorf("%d VIPs that have moved still have connections here; nodes tell each other of at most %d", len(count.VIPs), maxCounted)
+		}
 		if err == nil {
 			c.publish(&count, began.Sub(changedAt) < settleTime)
 		} else if c.publish(nil, true); !failing {
-			c.log.Warn("the connections to VIPs that have moved can't be counted; their former owners are asked for as long as herald_keep_connections says", "err", err)
+			c.log.Warn("can't count the connections to VIPs that have moved; their former owners are asked for as long as herald_keep_connections says", "err", err)
 		}
 		failing = err != nil
 		took := time.Since(began)

@@ -75,6 +75,21 @@ func TestConnections(t *testing.T) {
 		if c.Count() == nil {
 			t.Error("not counted after the fault")
 		}
+		many := make([]netip.Addr, maxCounted+1)
+		for i, x := 0, b; i < len(many); i, x = i+1, x.Next() {
+			many[i] = x
+		}
+		c.Put(many)
+		know(nil, many[:maxCounted]...)
+		time.Sleep(time.Minute)
+		if got := c.Count(); got == nil || len(got.VIPs) != maxCounted {
+			t.Error("not counted, of as many VIPs as a lease has room for")
+		}
+		know(nil, many...)
+		time.Sleep(time.Minute)
+		if got, text := c.Count(), logged.String(); got != nil || strings.Count(text, "at most 2000") != 1 {
+			t.Errorf("%d counts of more VIPs than a lease has room for, log\n%s", len(got.VIPs), text)
+		}
 		c.Put(nil)
 		time.Sleep(10 * time.Second)
 		if c.Count() != nil {
