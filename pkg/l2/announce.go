@@ -209,8 +209,8 @@ func (a *Announcer) nextTick(now, t time.Time, period time.Duration) time.Time {
 // send again. The first three times (1 + repeats) both frames of announcementFrames are sent,
 // then the first only, which keeps caches and switches from forgetting. The next time is
 // repeatGap later, but Rate (±10 %) from the third success in a row on, or later (takeBudget). A
-// failure is counted and begins the three times again; the first one after a success is logged, and so is a
-// success after a failure.
+// failure is counted and begins the three times again. The first one on a link after a success is logged, and so is
+// the first success after that, not each of what may be a thousand VIPs.
 //
 // While this node's tenure is unconfirmed or over it sends nothing, and leaves ok and err as
 // they were: a process that was asleep may have lost its VIPs to another. a.mu is held.
@@ -227,11 +227,15 @@ func (a *Announcer) announce(x *announcement, now time.Time) {
 		}
 		return frames, err
 	})
-	switch {
-	case err != nil && x.ok:
-		a.opts.Log.Warn("a VIP can no longer be announced", "address", t.addr, "link", t.link, "err", err)
-	case err == nil && x.err != nil:
-		a.opts.Log.Info("a VIP can be announced again", "address", t.addr, "link", t.link)
+	switch warned, failing := a.failing[t.link]; {
+	case err != nil:
+		if x.ok && !warned {
+			a.opts.Log.Warn("VIPs can no longer be announced", "link", t.link, "first", t.addr, "err", err)
+		}
+		a.failing[t.link] = warned || x.ok
+	case x.err != nil && failing:
+		a.opts.Log.Info("VIPs can be announced again", "link", t.link, "first", t.addr)
+		delete(a.failing, t.link)
 	}
 	if x.ok, x.err = err == nil, err; err != nil {
 		a.metrics.errors.WithLabelValues(familyLabel(t.addr)).Inc()

@@ -55,6 +55,7 @@ type Announcer struct {
 	budgeted      time.Time                // when takeBudget was last called
 	links         map[string]vip.Link      // by name, as last read from Options.Links
 	senders       map[string]frameSender   // open, by name of the link
+	failing       map[string]bool          // links on which a VIP could not be announced; true: that was logged
 	asked         map[linkFamily]time.Time // where addresses were asked for, and when last
 	receivers     map[linkFamily]*receiver
 	reopened      chan struct{}   // closed and replaced when one of them has been opened or closed
@@ -98,6 +99,7 @@ func newAnnouncer(o Options, n network) *Announcer {
 		linksChanged: mailbox.NewSignal(), wake: mailbox.NewSignal(),
 		announcements: map[target]*announcement{},
 		senders:       map[string]frameSender{},
+		failing:       map[string]bool{},
 		asked:         map[linkFamily]time.Time{},
 		receivers:     map[linkFamily]*receiver{},
 		reopened:      make(chan struct{}),

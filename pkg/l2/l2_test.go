@@ -219,6 +219,56 @@ func TestNewLink(t *testing.T) {
 	})
 }
 
+// What happens to a link is logged once, not once for each of its VIPs.
+func TestLinkOfManyVIPsGoesDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := newLAN("eth0")
+		r := newFixture(t, lan)
+		defer r.run(t)()
+		var want []vip.Announcement
+		for i := range 20 {
+			want = append(want, announce("eth0", fmt.Sprintf("10.0.0.%d", 10+i)))
+		}
+		for _, step := range []struct {
+			flags net.Flags
+			have  int
+			log   string
+		}{
+			{net.FlagUp | net.FlagRunning, len(want), ""},
+			{0, 0, "level=WARN msg="},
+			{net.FlagUp | net.FlagRunning, len(want), "level=INFO msg="},
+			{0, 0, "level=WARN msg="},
+		} {
+			lan.changeLink("eth0", func(i *net.Interface) { i.Flags = step.flags })
+			time.Sleep(5 * time.Second)
+			if have, err := r.Set(t.Context(), want); len(have) != step.have || err == nil != (step.have > 0) {
+				t.Errorf("%v: have %v, error %v", step.flags, have, err)
+			}
+			if got := r.log.String(); !strings.HasPrefix(got, step.log) || strings.Count(got, "\n") != min(len(step.log), 1) {
+				t.Errorf("%v: logged\n%s, want one line with %q", step.flags, got, step.log)
+			}
+			r.log.clear()
+		}
+		// A link that carries nothing any more says nothing about its next VIP.
+		for _, flags := range []net.Flags{0, net.FlagUp | net.FlagRunning} {
+			if _, err := r.Set(t.Context(), nil); err != nil {
+				t.Error(err)
+			}
+			lan.changeLink("eth0", func(i *net.Interface) { i.Flags = flags })
+			time.Sleep(5 * time.Second)
+			r.log.clear()
+		}
+		if _, err := r.Set(t.Context(), want[:1]); err != nil {
+			t.Error(err)
+		}
+		lan.changeLink("eth0", func(i *net.Interface) { i.Flags = 0 })
+		time.Sleep(5 * time.Second)
+		if got := r.log.String(); strings.Count(got, "WARN msg=") != 1 {
+			t.Errorf("logged\n%s, want one warning", got)
+		}
+	})
+}
+
 // A link comes late, goes down, comes back, is replaced, gets another hardware
 // address, and loses its carrier for a while. Each time the VIP is announced
 // from the beginning, within a second or two.
@@ -240,19 +290,19 @@ func TestLinkChanges(t *testing.T) {
 			pokes  int
 			log    string
 		}{
-			{"it comes", func() { lan.setLink(eth0) }, true, "02:00:00:00:00:0a", 1, `INFO msg="a VIP can be announced again"`},
-			{"it goes down", func() { lan.changeLink("eth0", func(i *net.Interface) { i.Flags = 0 }) }, false, "", 1, `WARN msg="a VIP can no longer be announced"`},
-			{"it comes up", func() { lan.setLink(eth0) }, true, "02:00:00:00:00:0a", 1, `INFO msg="a VIP can be announced again"`},
+			{"it comes", func() { lan.setLink(eth0) }, true, "02:00:00:00:00:0a", 1, `INFO msg="VIPs can be announced again"`},
+			{"it goes down", func() { lan.changeLink("eth0", func(i *net.Interface) { i.Flags = 0 }) }, false, "", 1, `WARN msg="VIPs can no longer be announced"`},
+			{"it comes up", func() { lan.setLink(eth0) }, true, "02:00:00:00:00:0a", 1, `INFO msg="VIPs can be announced again"`},
 			{"another hardware address", func() {
 				lan.changeLink("eth0", func(i *net.Interface) { i.HardwareAddr = net.HardwareAddr{2, 0, 0, 0, 0, 0xaa} })
 			}, true, "02:00:00:00:00:aa", 0, ""},
 			{"no carrier", func() { lan.changeLink("eth0", func(i *net.Interface) { i.Flags &^= net.FlagRunning }) }, true, "02:00:00:00:00:aa", 0, ""},
 			{"a carrier", func() { lan.changeLink("eth0", func(i *net.Interface) { i.Flags |= net.FlagRunning }) }, true, "02:00:00:00:00:aa", 0, ""},
-			{"it is deleted", func() { lan.removeLink("eth0") }, false, "", 1, `WARN msg="a VIP can no longer be announced"`},
-			{"it is made again", func() { eth0.Index = 13; lan.setLink(eth0) }, true, "02:00:00:00:00:0a", 1, `INFO msg="a VIP can be announced again"`},
+			{"it is deleted", func() { lan.removeLink("eth0") }, false, "", 1, `WARN msg="VIPs can no longer be announced"`},
+			{"it is made again", func() { eth0.Index = 13; lan.setLink(eth0) }, true, "02:00:00:00:00:0a", 1, `INFO msg="VIPs can be announced again"`},
 			{"it is replaced", func() { eth0.Index = 14; lan.setLink(eth0) }, true, "02:00:00:00:00:0a", -1, ""},
-			{"it can't send", func() { lan.setFault("send eth0", unix.ENOBUFS) }, false, "", 1, `WARN msg="a VIP can no longer be announced"`},
-			{"it can send", func() { lan.setFault("send eth0", nil) }, true, "02:00:00:00:00:0a", 1, `INFO msg="a VIP can be announced again"`},
+			{"it can't send", func() { lan.setFault("send eth0", unix.ENOBUFS) }, false, "", 1, `WARN msg="VIPs can no longer be announced"`},
+			{"it can send", func() { lan.setFault("send eth0", nil) }, true, "02:00:00:00:00:0a", 1, `INFO msg="VIPs can be announced again"`},
 		} {
 			time.Sleep(20 * time.Second) // the announcements are slow again
 			r.lan.takeFrames()
