@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mdlayher/socket"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -75,25 +76,38 @@ func TestProbersWithoutFault(t *testing.T) {
 	}
 }
 
-// A process that reads late sees when a frame came, not when it was read.
+// A process that reads late sees when a frame came, not when it was read. Frames that come just after a socket was the first to ask for times
+// have none: the kernel turns them on a little later (net_enable_timestamp), and fills in when they are read (__sock_recv_timestamp).
 func TestAnswerTimeIsKernelTime(t *testing.T) {
 	l := sharedLab(t)
 	n1, n1v6 := l.Addrs("n1")
 	for etherType, addr := range map[uint16]netip.Addr{unix.ETH_P_ARP: n1, unix.ETH_P_IPV6: n1v6} {
 		conn := check.Value(listenPackets("pr", etherType))(t)
 		defer conn.Close()
-		asked := time.Now()
-		check.Value(conn.Write(check.Value(marshalRequest(l.host("pr"), addr))(t)))(t)
-		time.Sleep(200 * time.Millisecond) // the lateness
-		for {
-			frame, at, err := readFrame(conn, make([]byte, 2048), make([]byte, 256))
-			check.OK(t, err)
-			if got, mac, ok := parseAnswer(l.host("pr"), frame); ok && got == addr {
-				if late := at.Sub(asked); late < -time.Millisecond || late > 100*time.Millisecond || mac != l.MAC("n1") {
-					t.Errorf("%s: answered by %s after %v, want by n1 at once", addr, mac, late)
-				}
+		for tries := 1; ; tries++ {
+			asked := time.Now()
+			check.Value(conn.Write(check.Value(marshalRequest(l.host("pr"), addr))(t)))(t)
+			time.Sleep(200 * time.Millisecond) // the lateness
+			mac, late := answerTo(t, conn, l.host("pr"), addr, asked)
+			if mac != l.MAC("n1") || late < -time.Millisecond || late > 100*time.Millisecond && tries == 5 {
+				t.Errorf("%s: answered by %s after %v, want by n1 at once", addr, mac, late)
+			}
+			if late <= 100*time.Millisecond || tries == 5 {
 				break
 			}
+		}
+	}
+}
+
+// answerTo reads from conn until asker has the answer that concerns addr, and returns by which hardware address, and how long
+// after asked.
+func answerTo(t *testing.T, conn *socket.Conn, asker host, addr netip.Addr, asked time.Time) (mac string, late time.Duration) {
+	t.Helper()
+	for {
+		frame, at, err := readFrame(conn, make([]byte, 2048), make([]byte, 256))
+		check.OK(t, err)
+		if got, mac, ok := parseAnswer(asker, frame); ok && got == addr {
+			return mac, at.Sub(asked)
 		}
 	}
 }
