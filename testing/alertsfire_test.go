@@ -91,6 +91,50 @@ func TestAlertsFire(t *testing.T) {
 	}
 }
 
+// TestAlertsOfShortFaults: a fault that is over within minutes, and is counted while it lasts, fires nothing, also later: a router that restarts, a link that is
+// made again.
+func TestAlertsOfShortFaults(t *testing.T) {
+	for alert, input := range map[string]object{
+		"HeraldPortNotMapped": {"series": `herald_upnp_failures_total{node="n1",reason="unreachable"}`, "values": "0x59 6 8 10x120"},
+		"HeraldCannotApply":   {"series": `herald_apply_errors_total{node="n1",applier="addresses"}`, "values": "0x59 30x120"},
+	} {
+		tryAlert(t, alert, []any{input}, object{"expr": fmt.Sprintf(`count_over_time(ALERTS{alertname=%q,alertstate="firing"}[2h])`, alert), "eval_time": "179m", "exp_samples": []any{}})
+	}
+}
+
+// TestLongOutageByVersions: HeraldLongOutage finds the bucket of 5 s as either version of Prometheus stores it: 3 writes le="5" as "5.0" (its migration guide).
+func TestLongOutageByVersions(t *testing.T) {
+	for _, le := range []string{"5", "5.0"} {
+		for outages, fires := range map[string]bool{"0x120": true, "0x59 0+1x60": false} { // those that took less than 5 s
+			input := []any{
+				object{"series": `herald_vip_outage_seconds_count{node="n1"}`, "values": "0x59 0+1x60"},
+				object{"series": fmt.Sprintf(`herald_vip_outage_seconds_bucket{node="n1",le=%q}`, le), "values": outages},
+				object{"series": `herald_vip_outage_seconds_bucket{node="n1",le="50"}`, "values": "0x59 0+1x60"},
+			}
+			samples := []any{}
+			if fires {
+				samples = append(samples, object{"labels": "{}", "value": 1})
+			}
+			tryAlert(t, "HeraldLongOutage", input, object{"expr": `group(ALERTS{alertname="HeraldLongOutage",alertstate="firing"})`, "eval_time": "100m", "exp_samples": samples})
+		}
+	}
+}
+
+// tryAlert has promtool try one alert with series, and one query of what has fired.
+func tryAlert(t *testing.T, alert string, series []any, query object) {
+	t.Helper()
+	for _, g := range alertGroups(t, "nodes.yaml") {
+		for _, r := range g.Rules {
+			if r.Alert == alert {
+				rule := object{"alert": r.Alert, "expr": r.Expr, "for": cmp.Or(r.For, "0s")}
+				runPromtool(t, object{"groups": []any{object{"name": "alone", "rules": []any{rule}}}}, []any{object{"name": r.Alert, "interval": "1m", "input_series": series, "promql_expr_test": []any{query}}})
+				return
+			}
+		}
+	}
+	t.Errorf("there is no alert %s", alert)
+}
+
 // TestDashboardsHaveData: each query of a dashboard yields something, by promtool, from series that have the labels of the metrics, two values
 // of each, and those that the query itself names.
 func TestDashboardsHaveData(t *testing.T) {
