@@ -57,6 +57,9 @@ func (p *peer) findEndpoints() (endpoints, error) {
 			if at.source = addressOf(link, vip.FamilyOf(c.Address)); !at.source.IsValid() {
 				return endpoints{}, fmt.Errorf("bgp_sourceif: interface %s has no %s address", link.Name, vip.FamilyOf(c.Address))
 			}
+			if hasAddress(link, p.at.source) { // a lower address that is new, such as another program's VIP, ends no session
+				at.source = p.at.source
+			}
 		}
 	}
 	local, err := at.source, error(nil)
@@ -153,9 +156,12 @@ func (p *peer) link(name string) vip.Link {
 
 // linkWith is the link that has address a or is called zone; the zero Link if there is none.
 func (p *peer) linkWith(a netip.Addr, zone string) vip.Link {
-	return p.findLink(func(l vip.Link) bool {
-		return l.Name == zone || slices.ContainsFunc(l.Prefixes, func(x netip.Prefix) bool { return x.Addr() == a })
-	})
+	return p.findLink(func(l vip.Link) bool { return l.Name == zone || hasAddress(l, a) })
+}
+
+// hasAddress reports whether l has the address a.
+func hasAddress(l vip.Link, a netip.Addr) bool {
+	return slices.ContainsFunc(l.Prefixes, func(x netip.Prefix) bool { return x.Addr() == a })
 }
 
 func (p *peer) findLink(match func(vip.Link) bool) (l vip.Link) {

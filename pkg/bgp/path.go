@@ -27,13 +27,25 @@ func familyOf(a netip.Addr) *api.Family {
 type advert struct {
 	vip.Route
 	nextHop netip.Addr // unspecified (of either family): the session's own address
+	prepend int        // how often this AS number is put before the path, beside once for an eBGP peer
 }
 
 // equal reports whether a and b are the same message.
-func (a advert) equal(b advert) bool { return a.nextHop == b.nextHop && a.Route.Equal(b.Route) }
+func (a advert) equal(b advert) bool {
+	return a.nextHop == b.nextHop && a.prepend == b.prepend && a.Route.Equal(b.Route)
+}
 
-// path is a for gobgp, to be advertised to c. The AS path is prepended to on eBGP sessions only:
-// on an iBGP session this AS number in a path would be taken for a loop.
+// advertOf is r as it is advertised on the session with the endpoints. The AS path is prepended to on eBGP sessions only:
+// on an iBGP session this AS number in a path would be taken for a loop. So it is not before the peer's AS number is known.
+func (p *peer) advertOf(r vip.Route, at endpoints) advert {
+	a := advert{Route: r, nextHop: at.nextHop(r.Prefix.Addr())}
+	if n := r.Attributes.Prepend; n != nil && p.as != 0 && p.as != p.config.LocalAS {
+		a.prepend = *n
+	}
+	return a
+}
+
+// path is a for gobgp, to be advertised to c.
 func (a advert) path(c vip.BGPPeer) *api.Path {
 	nlri := pack(&api.IPAddressPrefix{Prefix: a.Prefix.Addr().String(), PrefixLen: uint32(a.Prefix.Bits())})
 	family := familyOf(a.Prefix.Addr())
@@ -41,8 +53,8 @@ func (a advert) path(c vip.BGPPeer) *api.Path {
 		pack(&api.OriginAttribute{Origin: 0}), // IGP
 		pack(&api.MpReachNLRIAttribute{Family: family, NextHops: []string{a.nextHop.String()}, Nlris: []*anypb.Any{nlri}}),
 	}
-	if n := a.Attributes.Prepend; n != nil && *n > 0 && c.AS != c.LocalAS {
-		numbers := slices.Repeat([]uint32{c.LocalAS}, *n)
+	if a.prepend > 0 {
+		numbers := slices.Repeat([]uint32{c.LocalAS}, a.prepend)
 		attrs = append(attrs, pack(&api.AsPathAttribute{Segments: []*api.AsSegment{{Type: api.AsSegment_AS_SEQUENCE, Numbers: numbers}}}))
 	}
 	if m := a.Attributes.MED; m != nil {

@@ -49,6 +49,7 @@ type peer struct {
 	server     *gobgpServer // nil until the endpoints were known
 	at         endpoints    // of the session that gobgp tries for or has; zero if there is none
 	attempted  bool         // there was one before, or is
+	as         uint32       // the peer's AS number, as configured, or as it said in the last session; 0: not known
 	advertised map[netip.Prefix]advert
 	failures   string // what can't be advertised, as logged last
 	discovery  *routerDiscovery
@@ -62,7 +63,7 @@ func newPeer(c vip.BGPPeer, s *Speaker) *peer {
 	p := &peer{
 		config: c, o: s.o, metrics: s.metrics, log: s.o.Log.With("peer", c.Name()), wanted: s.wanted,
 		wake: mailbox.NewSignal(), stop: make(chan string, 1), events: make(chan *api.PeerState), ended: make(chan struct{}),
-		advertised: make(map[netip.Prefix]advert), discovery: newRouterDiscovery(), path: pathMonitor{sessions: s.bfd, changed: mailbox.NewSignal()},
+		advertised: make(map[netip.Prefix]advert), as: c.AS, discovery: newRouterDiscovery(), path: pathMonitor{sessions: s.bfd, changed: mailbox.NewSignal()},
 	}
 	p.status.Store(&vip.BGPSession{Peer: c.Name(), AS: c.AS, State: waiting, Since: time.Now()})
 	p.setReason("")
@@ -122,17 +123,17 @@ func (p *peer) run(ctx context.Context) {
 }
 
 // update advertises what is wanted, and has gobgp try for a session with other endpoints
-// if they changed. Without endpoints an established session stays as it is.
+// if they changed. Without endpoints an established session stays as it is, and so does what is advertised to a peer without one.
 func (p *peer) update() {
 	at, err := p.findEndpoints()
 	if err != nil {
-		if p.status.Load().State == waiting {
+		if p.at == (endpoints{}) && time.Now().After(p.pausedUntil) {
 			p.setReason(err.Error())
 		}
-		if p.server == nil {
+		if at = p.at; p.server == nil || at == (endpoints{}) {
+			p.updateBFD(at)
 			return
 		}
-		at = p.at
 	}
 	if p.server == nil {
 		if p.server, err = takeServer(at.id); err != nil {
@@ -215,7 +216,7 @@ func (p *peer) advertise(at endpoints) {
 		if names := r.Attributes.Peers; names != nil && !slices.Contains(names, p.config.Name()) {
 			continue
 		}
-		a := advert{Route: r, nextHop: at.nextHop(r.Prefix.Addr())}
+		a := p.advertOf(r, at)
 		if !a.nextHop.IsValid() {
 			failed = append(failed, r.Prefix.String())
 			continue
@@ -282,6 +283,7 @@ func (p *peer) changeState(x *api.PeerState, ending bool) {
 	}
 	switch {
 	case s.Up() && !before.Up():
+		p.as = cmp.Or(x.PeerAsn, p.as)
 		p.log.Info("BGP session up", "as", x.PeerAsn, "router", x.RouterId, "prefixes", s.Prefixes)
 		p.setReason("")
 	case before.Up() && !s.Up():

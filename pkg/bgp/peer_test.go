@@ -1,0 +1,109 @@
+package bgp
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	api "github.com/osrg/gobgp/v3/api"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// offlinePeer is a peer that no goroutine runs, on a node with the links, and what it logs. It has a server, and nothing is sent.
+func offlinePeer(t *testing.T, c vip.BGPPeer, links func() []vip.Link) (*peer, *Speaker, *strings.Builder) {
+	t.Helper()
+	log := &strings.Builder{}
+	s := New(Options{Node: "n1", RouterID: routerID, Links: links, Poke: func() {}, Log: slog.New(slog.NewTextHandler(log, nil))})
+	p := newPeer(c, s)
+	p.server = check.Value(takeServer(routerID))(t)
+	t.Cleanup(func() { giveServer(p.server) })
+	return p, s, log
+}
+
+// asPath is the AS numbers that the path of a prefix has in the server's table.
+func asPath(t *testing.T, p *peer, prefix string) (numbers []uint32) {
+	t.Helper()
+	check.OK(t, p.server.ListPath(t.Context(), &api.ListPathRequest{TableType: api.TableType_GLOBAL, Family: ipv4Unicast}, func(d *api.Destination) {
+		for _, x := range d.Paths[0].Pattrs {
+			var path api.AsPathAttribute
+			if d.Prefix == prefix && x.MessageIs(&path) {
+				check.OK(t, x.UnmarshalTo(&path))
+				numbers = append(numbers, path.Segments[0].Numbers...)
+			}
+		}
+	}))
+	return numbers
+}
+
+// A router whose AS number is not configured says it when the session begins: only one of another AS gets a longer path, since a router of the same takes
+// its own number in it for a loop, and refuses the route.
+func TestPrependWithoutAS(t *testing.T) {
+	p, s, _ := offlinePeer(t, vip.BGPPeer{Interface: "eth1", LocalAS: 65000}, func() []vip.Link { return nil })
+	all := routes("198.51.100.7/32")
+	all[0].Attributes.Prepend = ptr(2)
+	s.Put(all)
+	at := endpoints{nextHop4: netip.MustParseAddr("192.0.2.9")}
+	t.Cleanup(func() { check.OK(t, p.server.DeletePath(context.Background(), &api.DeletePathRequest{})) })
+	up := func(as uint32) {
+		for _, x := range []*api.PeerState{{SessionState: api.PeerState_ESTABLISHED, PeerAsn: as}, {SessionState: api.PeerState_IDLE}} {
+			p.changeState(x, false)
+			p.advertise(at)
+		}
+	}
+	p.advertise(at)
+	if got := asPath(t, p, "198.51.100.7/32"); len(got) > 0 {
+		t.Errorf("to a router whose AS number is not known: %v", got)
+	}
+	for _, tt := range []struct {
+		as   uint32
+		want []uint32
+	}{{65000, nil}, {65001, []uint32{65000, 65000}}, {65000, nil}} {
+		up(tt.as)
+		if got := asPath(t, p, "198.51.100.7/32"); !slices.Equal(got, tt.want) {
+			t.Errorf("to AS %d: %v, want %v", tt.as, got, tt.want)
+		}
+	}
+}
+
+// While there is neither a session nor a way to the router, as after BFD has ended it, that is the reason, and nothing is said of next hops. What is to be
+// advertised stays so.
+func TestNoWayAfterASession(t *testing.T) {
+	p, s, log := offlinePeer(t, vip.BGPPeer{Address: netip.MustParseAddr("192.0.2.1"), AS: 65001, LocalAS: 65000, SourceInterface: "eth9"}, func() []vip.Link { return nil })
+	s.Put(routes("198.51.100.7/32"))
+	p.advertise(endpoints{nextHop4: netip.IPv4Unspecified()})
+	t.Cleanup(func() { check.OK(t, p.server.DeletePath(context.Background(), &api.DeletePathRequest{})) })
+	p.changeState(&api.PeerState{SessionState: api.PeerState_IDLE}, true)
+	p.update()
+	if got := log.String(); strings.Contains(got, "not advertised") {
+		t.Error(got)
+	}
+	if got := p.session().Reason; !strings.Contains(got, "no interface eth9") {
+		t.Errorf("the reason is %q", got)
+	}
+	if len(p.advertised) != 1 {
+		t.Errorf("the table has %d prefixes, want 1", len(p.advertised))
+	}
+}
+
+// A session from an interface stays as it is when that gets a lower address, and begins again when its own has gone.
+func TestSourceStays(t *testing.T) {
+	var link vip.Link
+	p, _, _ := offlinePeer(t, vip.BGPPeer{Address: netip.MustParseAddr("192.0.2.1"), Port: 179, SourceInterface: "eth0"}, func() []vip.Link { return []vip.Link{link} })
+	for _, tt := range []struct{ have, want string }{
+		{"10.0.0.5/24", "10.0.0.5"},
+		{"10.0.0.4/24 10.0.0.5/24", "10.0.0.5"},
+		{"10.0.0.4/24 10.0.0.6/24", "10.0.0.4"},
+	} {
+		link = vip.Link{Name: "eth0", Prefixes: prefixes(strings.Fields(tt.have)...)}
+		at := check.Value(p.findEndpoints())(t)
+		if at.source.String() != tt.want {
+			t.Errorf("with %s: from %s, want %s", tt.have, at.source, tt.want)
+		}
+		p.at = at
+	}
+}
