@@ -16,6 +16,7 @@ import (
 type endpoints struct {
 	remote   string     // the peer's address, with its zone if it is link-local
 	source   netip.Addr // this node's, if it is not left to the kernel
+	local    netip.Addr // source, or what the kernel would choose now
 	bind     string     // the link the session must leave by, or ""
 	id       netip.Addr // this node's BGP identifier
 	nextHop4 netip.Addr // of IPv4 prefixes; unspecified: the session's own address; zero: there is none
@@ -68,6 +69,7 @@ func (p *peer) findEndpoints() (endpoints, error) {
 			return endpoints{}, fmt.Errorf("no way to the peer: %w", err)
 		}
 	}
+	at.local = local
 	at.nextHop4, at.nextHop6 = p.nextHops(c, local)
 	if !at.id.IsValid() {
 		at.id, err = p.identifier(local)
@@ -144,6 +146,19 @@ func sourceTowards(a netip.Addr, port uint16) (netip.Addr, error) {
 	}
 	defer c.Close()
 	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().WithZone(""), nil
+}
+
+// addressGone reports whether the established session has an address that this node no longer has, while the kernel would choose
+// another: the peer's packets reach it no more, and it would last until the hold time is over.
+func (p *peer) addressGone(now netip.Addr) bool {
+	if !p.up() || !p.local.IsValid() || p.local == now {
+		return false
+	}
+	own, err := p.ownAddresses()
+	return err == nil && !slices.ContainsFunc(own, func(a net.Addr) bool {
+		n, ok := a.(*net.IPNet)
+		return ok && n.IP.Equal(p.local.AsSlice())
+	})
 }
 
 // loopback is the name of the link that no packet leaves by.

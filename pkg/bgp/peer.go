@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -38,17 +39,20 @@ type peer struct {
 	wanted  *mailbox.Mailbox[wanted] // Changed is Run's; wake is sent after it
 
 	wake   mailbox.Signal
-	stop   chan string         // capacity 1: ends run; the reason is for the peer
-	events chan *api.PeerState // the session's state changed; in order, by gobgp's goroutine
-	ended  chan struct{}       // closed when run has returned
+	stop   chan string    // capacity 1: ends run; the reason is for the peer
+	events chan *api.Peer // the session's state changed; in order, by gobgp's goroutine
+	ended  chan struct{}  // closed when run has returned
 
 	status atomic.Pointer[vip.BGPSession] // but for Reason; run writes it
 	reason atomic.Pointer[string]         // why the session is not established; gobgp's goroutines write it, too
+
+	ownAddresses func() ([]net.Addr, error) // of all links; net.InterfaceAddrs
 
 	// What follows belongs to run.
 	server     *gobgpServer // nil until the endpoints were known
 	at         endpoints    // of the session that gobgp tries for or has; zero if there is none
 	attempted  bool         // there was one before, or is
+	local      netip.Addr   // this node's, of the session that was established last; zero: not known
 	as         uint32       // the peer's AS number, as configured, or as it said in the last session; 0: not known
 	advertised map[netip.Prefix]advert
 	failures   string // what can't be advertised, as logged last
@@ -62,8 +66,8 @@ type peer struct {
 func newPeer(c vip.BGPPeer, s *Speaker) *peer {
 	p := &peer{
 		config: c, o: s.o, metrics: s.metrics, log: s.o.Log.With("peer", c.Name()), wanted: s.wanted,
-		wake: mailbox.NewSignal(), stop: make(chan string, 1), events: make(chan *api.PeerState), ended: make(chan struct{}),
-		advertised: make(map[netip.Prefix]advert), as: c.AS, discovery: newRouterDiscovery(), path: pathMonitor{sessions: s.bfd, changed: mailbox.NewSignal()},
+		wake: mailbox.NewSignal(), stop: make(chan string, 1), events: make(chan *api.Peer), ended: make(chan struct{}),
+		advertised: make(map[netip.Prefix]advert), ownAddresses: net.InterfaceAddrs, as: c.AS, discovery: newRouterDiscovery(), path: pathMonitor{sessions: s.bfd, changed: mailbox.NewSignal()},
 	}
 	p.status.Store(&vip.BGPSession{Peer: c.Name(), AS: c.AS, State: waiting, Since: time.Now()})
 	p.setReason("")
@@ -123,7 +127,8 @@ func (p *peer) run(ctx context.Context) {
 }
 
 // update advertises what is wanted, and has gobgp try for a session with other endpoints
-// if they changed. Without endpoints an established session stays as it is, and so does what is advertised to a peer without one.
+// if they changed, or the session's own address has gone. Without endpoints an established session stays as it is,
+// and so does what is advertised to a peer without one.
 func (p *peer) update() {
 	at, err := p.findEndpoints()
 	if err != nil {
@@ -134,6 +139,7 @@ func (p *peer) update() {
 			p.updateBFD(at)
 			return
 		}
+		at.local = p.local // there is no other to go on from
 	}
 	if p.server == nil {
 		if p.server, err = takeServer(at.id); err != nil {
@@ -145,7 +151,7 @@ func (p *peer) update() {
 	p.advertise(at)
 	p.updateBFD(at)
 	switch {
-	case p.at.sessionKey() == at.sessionKey():
+	case p.at.sessionKey() == at.sessionKey() && !p.addressGone(at.local):
 		p.at = at // the next hops may be others
 	case time.Now().After(p.pausedUntil):
 		p.connect(at)
@@ -161,6 +167,7 @@ func (p *peer) connect(at endpoints) {
 			p.setReason(err.Error())
 		}
 	}
+	p.local = netip.Addr{}
 	p.setReason("")
 	if err := p.server.AddPeer(ctx, &api.AddPeerRequest{Peer: p.neighbor(at, !p.attempted)}); err != nil {
 		p.setReason(err.Error())
@@ -257,8 +264,8 @@ func (p *peer) advertise(at endpoints) {
 // deliver hands a change of the session's state from gobgp's goroutine to run. It blocks
 // until run takes it or has returned; gobgp queues the changes that follow.
 func (p *peer) deliver(e *api.WatchEventResponse) {
-	x := e.GetPeer().GetPeer().GetState()
-	if x == nil || e.GetPeer().GetType() == api.WatchEventResponse_PeerEvent_END_OF_INIT {
+	x := e.GetPeer().GetPeer()
+	if x.GetState() == nil || e.GetPeer().GetType() == api.WatchEventResponse_PeerEvent_END_OF_INIT {
 		return
 	}
 	select {
@@ -270,7 +277,8 @@ func (p *peer) deliver(e *api.WatchEventResponse) {
 // changeState stores the session's new state, counts and logs its beginning and end, and
 // pokes. With ending, this node ends the session itself, which was logged before. A change
 // that is about an address the peer had before is ignored.
-func (p *peer) changeState(x *api.PeerState, ending bool) {
+func (p *peer) changeState(to *api.Peer, ending bool) {
+	x := to.State
 	a, err := netip.ParseAddr(p.at.remote)
 	if err == nil && a.Zone() == "" && x.NeighborAddress != a.String() { // gobgp spells a zone in several ways
 		return
@@ -284,6 +292,7 @@ func (p *peer) changeState(x *api.PeerState, ending bool) {
 	switch {
 	case s.Up() && !before.Up():
 		p.as = cmp.Or(x.PeerAsn, p.as)
+		p.local, _ = netip.ParseAddr(to.GetTransport().GetLocalAddress()) // none for one with a zone
 		p.log.Info("BGP session up", "as", x.PeerAsn, "router", x.RouterId, "prefixes", s.Prefixes)
 		p.setReason("")
 	case before.Up() && !s.Up():

@@ -3,6 +3,7 @@ package bgp
 import (
 	"context"
 	"log/slog"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -51,7 +52,7 @@ func TestPrependWithoutAS(t *testing.T) {
 	t.Cleanup(func() { check.OK(t, p.server.DeletePath(context.Background(), &api.DeletePathRequest{})) })
 	up := func(as uint32) {
 		for _, x := range []*api.PeerState{{SessionState: api.PeerState_ESTABLISHED, PeerAsn: as}, {SessionState: api.PeerState_IDLE}} {
-			p.changeState(x, false)
+			p.changeState(&api.Peer{State: x}, false)
 			p.advertise(at)
 		}
 	}
@@ -77,7 +78,7 @@ func TestNoWayAfterASession(t *testing.T) {
 	s.Put(routes("198.51.100.7/32"))
 	p.advertise(endpoints{nextHop4: netip.IPv4Unspecified()})
 	t.Cleanup(func() { check.OK(t, p.server.DeletePath(context.Background(), &api.DeletePathRequest{})) })
-	p.changeState(&api.PeerState{SessionState: api.PeerState_IDLE}, true)
+	p.changeState(&api.Peer{State: &api.PeerState{SessionState: api.PeerState_IDLE}}, true)
 	p.update()
 	if got := log.String(); strings.Contains(got, "not advertised") {
 		t.Error(got)
@@ -105,5 +106,42 @@ func TestSourceStays(t *testing.T) {
 			t.Errorf("with %s: from %s, want %s", tt.have, at.source, tt.want)
 		}
 		p.at = at
+	}
+}
+
+// A session whose own address has gone from this node is set up again from another one, and does not wait for the hold time. It stays while the node
+// still has the address, whatever the kernel would choose now, and while there is no way to the router.
+func TestSessionAddressGone(t *testing.T) {
+	const here, gone = "127.0.0.1", "127.0.0.9"
+	for _, tt := range []struct {
+		name, from string
+		has        []string // addresses of this node
+		noWay      bool
+		want       bool
+	}{
+		{"it has gone", gone, []string{here}, false, true},
+		{"it is there", gone, []string{here, gone}, false, false},
+		{"it is the one that the kernel chooses", here, nil, false, false},
+		{"it has gone, and so has the way", gone, nil, true, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p, _, log := offlinePeer(t, vip.BGPPeer{Address: netip.MustParseAddr(here), AS: 65001, LocalAS: 65000, Port: 1}, func() []vip.Link { return nil })
+			p.at = check.Value(p.findEndpoints())(t)
+			p.ownAddresses = func() (all []net.Addr, err error) {
+				for _, a := range tt.has {
+					all = append(all, &net.IPNet{IP: net.ParseIP(a), Mask: net.CIDRMask(8, 32)})
+				}
+				return all, nil
+			}
+			if tt.noWay {
+				p.config.SourceInterface = "eth9"
+			}
+			p.changeState(&api.Peer{State: &api.PeerState{NeighborAddress: here, SessionState: api.PeerState_ESTABLISHED}, Transport: &api.Transport{LocalAddress: tt.from}}, false)
+			p.update()
+			defer func() { _ = p.server.DeletePeer(context.Background(), &api.DeletePeerRequest{Address: here}) }()
+			if got := strings.Contains(log.String(), "set up again"); got != tt.want {
+				t.Errorf("it is set up again: %v, want %v\n%s", got, tt.want, log)
+			}
+		})
 	}
 }
