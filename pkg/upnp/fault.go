@@ -17,7 +17,9 @@ const (
 	codeNotImplemented     = 602
 	codeNoPinhole          = 704
 	codeNoMapping          = 714
+	codeConflict           = 718 // another host has the port; secure mode, too
 	codeOnlyPermanentLease = 725
+	codeOtherMechanism     = 729 // the gateway itself has the port, which GetSpecificPortMappingEntry may not show
 )
 
 // faultMeanings is what the error codes of refusals mean, and what to change.

@@ -1,6 +1,7 @@
 package upnp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -91,8 +92,8 @@ func (g *gateway) externalPorts(m vip.Mapping) []uint16 {
 }
 
 // ensurePortMapping finds the port mapping of e on the gateway and renews it if it is time
-// to, or else makes it at the first external port that is free. If none is, it returns a
-// takenError about the first.
+// to, or else makes it at the first external port that is free, and that the gateway does not say to be
+// another's when it is asked for it. If none is, it returns a takenError, or that answer, about the first.
 func (g *gateway) ensurePortMapping(ctx context.Context, e *entry) error {
 	if _, err := protocolNumber(e.want.Protocol); err != nil {
 		return err
@@ -101,7 +102,7 @@ func (g *gateway) ensurePortMapping(ctx context.Context, e *entry) error {
 	if e.external != 0 { // where it was last
 		list = append([]uint16{e.external}, slices.DeleteFunc(list, func(p uint16) bool { return p == e.external })...)
 	}
-	var free uint16
+	var free []uint16
 	var taken error = fmt.Errorf("%w: none of the ports that would do is allowed by upnp_ports", errUnwilling)
 	for _, p := range list {
 		have, err := g.control.getPortMapping(ctx, g.state.service, e.want.Addr, p, e.want.Protocol)
@@ -109,9 +110,7 @@ func (g *gateway) ensurePortMapping(ctx context.Context, e *entry) error {
 		case err != nil:
 			return err
 		case have == nil:
-			if free == 0 {
-				free = p
-			}
+			free = append(free, p)
 		case leadsTo(have, e.want):
 			return g.renewPortMapping(ctx, e, p, *have)
 		case g.isStale(e.want, *have):
@@ -120,21 +119,29 @@ func (g *gateway) ensurePortMapping(ctx context.Context, e *entry) error {
 			}
 			return g.addPortMapping(ctx, e, p)
 		default:
-			if free == 0 && p == list[0] {
+			if p == list[0] {
 				taken = &takenError{p, e.want.Protocol, *have}
 			}
 		}
 	}
 	lost := e.confirmed
 	e.confirmed = false
-	if free == 0 {
+	if len(free) == 0 {
 		return taken
 	}
 	if lost {
 		g.m.o.Log.Info("a gateway has lost a mapping; making it again", "gateway", g.state.name, "service", e.want.Service, "port", e.want.Port, "protocol", e.want.Protocol)
 		e.losses++
 	}
-	return g.addPortMapping(ctx, e, free)
+	var first error
+	for _, p := range free {
+		err := g.addPortMapping(ctx, e, p)
+		if c := faultCode(err); c != codeConflict && c != codeOtherMechanism {
+			return err
+		}
+		first = cmp.Or(first, err)
+	}
+	return first
 }
 
 // leadsTo reports whether have, which may be nil, is the mapping w.
