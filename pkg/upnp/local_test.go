@@ -1,11 +1,13 @@
 package upnp
 
 import (
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -66,6 +68,44 @@ func TestAnyPortWhereTheFirstIsRefused(t *testing.T) {
 			}
 			if got := f.count("AddPortMapping"); got != tt.asked {
 				t.Errorf("%d ports were asked for, want %d", got, tt.asked)
+			}
+		})
+	}
+}
+
+// searchResponses plays datagrams that were received, and then the deadline.
+type searchResponses []string
+
+func (r *searchResponses) ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error) {
+	if len(*r) == 0 {
+		return 0, netip.AddrPort{}, os.ErrDeadlineExceeded
+	}
+	n := copy(b, (*r)[0])
+	*r = (*r)[1:]
+	return n, netip.MustParseAddrPort("[fe80::1%eth0]:1900"), nil
+}
+
+// A router may be two devices at one address, of version 1 and of version 2, with a description each, as a FRITZ!Box is. For IPv6 that of version 2 is taken, whichever
+// responds first: only there is a firewall to be opened. One of version 1 that is alone is taken, too.
+func TestIPv6GatewayOfTwoVersions(t *testing.T) {
+	ofVersion := func(version int) string {
+		return fmt.Sprintf("HTTP/1.1 200 OK\r\nST: %s\r\nLOCATION: http://[fe80::1]:49000/igd%d.xml\r\n\r\n", searchTargets[version-1], version)
+	}
+	for _, tt := range []struct {
+		name      string
+		responses searchResponses
+		want      string
+	}{
+		{"version 1 first", searchResponses{ofVersion(1), ofVersion(2), ofVersion(1)}, "/igd2.xml"},
+		{"version 2 first", searchResponses{ofVersion(2), ofVersion(1), ofVersion(2)}, "/igd2.xml"},
+		{"version 1 alone", searchResponses{ofVersion(1), ofVersion(1)}, "/igd1.xml"},
+		{"none", nil, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var found []string
+			readResponses(&tt.responses, segment{"eth0", vip.IPv6}, ownFuzz, func(r response) { found = append(found, r.location.Path) })
+			if got := strings.Join(found, " "); got != tt.want {
+				t.Errorf("found %s, want %s", got, tt.want)
 			}
 		})
 	}

@@ -64,6 +64,7 @@ func segmentOf(m vip.Mapping) segment { return segment{m.Link, vip.FamilyOf(m.Ad
 // A response is a gateway's response to an M-SEARCH.
 type response struct {
 	addr     netip.Addr // of the gateway, without a zone
+	target   string     // which of searchTargets it responds to
 	location *url.URL   // of its description
 	boot     string     // BOOTID.UPNP.ORG: another after each reboot; "" if it has none
 }
@@ -112,10 +113,17 @@ func (d *discovery) searchFrom(ctx context.Context, from netip.Addr, own []netip
 	return nil
 }
 
+// datagrams is what is received, a *net.UDPConn.
+type datagrams interface {
+	ReadFromUDPAddrPort(b []byte) (n int, from netip.AddrPort, err error)
+}
+
 // readResponses calls found with the first good response of each gateway, until the
-// deadline of conn has passed, or maxResponses were read.
-func readResponses(conn *net.UDPConn, s segment, own []netip.Prefix, found func(response)) {
-	seen := make(map[netip.Addr]bool)
+// deadline of conn has passed, or maxResponses were read. For IPv6 a response of a device of version 1 counts only
+// at the end, and if the gateway has given no other: what opens a firewall is in the description of version 2
+// (InternetGatewayDevice:2), and some routers are two devices at one address.
+func readResponses(conn datagrams, s segment, own []netip.Prefix, found func(response)) {
+	seen, others := make(map[netip.Addr]bool), []response(nil)
 	buf := make([]byte, maxDatagram)
 	for range maxResponses {
 		n, from, err := conn.ReadFromUDPAddrPort(buf)
@@ -126,8 +134,18 @@ func readResponses(conn *net.UDPConn, s segment, own []netip.Prefix, found func(
 		if err != nil || checkResponse(&r, s, from.Addr(), own) != nil || seen[r.addr] {
 			continue
 		}
+		if s.family == vip.IPv6 && r.target == searchTargets[0] {
+			others = append(others, r)
+			continue
+		}
 		seen[r.addr] = true
 		found(r)
+	}
+	for _, r := range others {
+		if !seen[r.addr] {
+			seen[r.addr] = true
+			found(r)
+		}
 	}
 }
 
@@ -147,7 +165,8 @@ func parseResponse(datagram []byte) (response, error) {
 	if h.StatusCode != http.StatusOK {
 		return response{}, fmt.Errorf("status %d", h.StatusCode)
 	}
-	if !slices.Contains(searchTargets, h.Header.Get("ST")) {
+	target := h.Header.Get("ST")
+	if !slices.Contains(searchTargets, target) {
 		return response{}, errors.New("not what was searched for")
 	}
 	location := h.Header.Get("LOCATION")
@@ -159,7 +178,7 @@ func parseResponse(datagram []byte) (response, error) {
 		return response{}, err
 	}
 	boot := h.Header.Get("BOOTID.UPNP.ORG") // a 31-bit number; what is longer is cut off
-	return response{location: u, boot: boot[:min(len(boot), 20)]}, nil
+	return response{target: target, location: u, boot: boot[:min(len(boot), 20)]}, nil
 }
 
 // checkResponse checks that a response which came from the address from has its location
