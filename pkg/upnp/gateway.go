@@ -54,10 +54,12 @@ type entry struct {
 	want        vip.Mapping
 	removeSince time.Time // since when it is to be removed; zero: it is wanted
 
-	requested bool   // it was asked for, and has not been refused
-	confirmed bool   // the gateway has it
-	external  uint16 // its external port; 0: not known yet
-	pinhole   uint16 // its UniqueID; 0: not known
+	requested bool        // it was asked for, and has not been refused
+	confirmed bool        // the gateway has it
+	external  uint16      // its external port; 0: not known yet
+	pinhole   uint16      // its UniqueID; 0: not known
+	asked     string      // the description that was asked for last, with want's lease
+	kept      portMapping // what the gateway had right after that
 	until     time.Time
 	renewAt   time.Time // zero: never
 	verifyAt  time.Time // when to ask whether the gateway still has it

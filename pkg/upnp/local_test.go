@@ -9,8 +9,10 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/huin/goupnp/dcps/internetgateway2"
 
@@ -108,5 +110,38 @@ func TestIPv6GatewayOfTwoVersions(t *testing.T) {
 				t.Errorf("found %s, want %s", got, tt.want)
 			}
 		})
+	}
+}
+
+// Some gateways cut descriptions short, or say of each lease that it is 0: that is no reason to ask for the mapping again each time that it is looked at. It is once a
+// change is wanted, or half of the lease is over.
+func TestGatewayKeepsWhatItLikes(t *testing.T) {
+	f := &fake{t: t, mapped: make(map[string]string)}
+	f.control = func(action, _ string) (int, string) {
+		if text := f.mapped["TCP 80"]; action == "GetSpecificPortMappingEntry" && text != "" {
+			text = regexp.MustCompile(`(<NewPortMappingDescription>.{10})[^<]*`).ReplaceAllString(text, "$1")
+			text = regexp.MustCompile(`<NewLeaseDuration>\d+`).ReplaceAllString(text, "<NewLeaseDuration>0")
+			return 200, envelope(`<u:GetSpecificPortMappingEntryResponse xmlns:u="x">` + text + "</u:GetSpecificPortMappingEntryResponse>")
+		}
+		return 0, ""
+	}
+	g := localGateway(t, f)
+	e := &entry{want: want("TCP", 80)}
+	for i, tt := range []struct {
+		change func()
+		asked  int
+	}{
+		{func() {}, 1},
+		{func() {}, 1},
+		{func() { e.want.Cluster = "c0c0c0c0-2222" }, 2},
+		{func() {}, 2},
+		{func() { e.renewAt = time.Now() }, 3},
+		{func() {}, 3},
+	} {
+		tt.change()
+		check.OK(t, g.ensurePortMapping(t.Context(), e))
+		if got := f.count("AddPortMapping"); got != tt.asked || !e.confirmed || e.until.IsZero() {
+			t.Errorf("%d: asked for it %d times, want %d: %+v", i, got, tt.asked, e)
+		}
 	}
 }

@@ -164,14 +164,19 @@ func (g *gateway) isStale(w vip.Mapping, have portMapping) bool {
 }
 
 // renewPortMapping renews what the gateway has at an external port if that is not known to
-// be this node's, or half of its lease is over, or its lease or description should be another.
+// be this node's, or half of its lease is over, or its lease or description should be another and is not
+// what the gateway made of the same request before: some cut descriptions short, or say of each lease that it is 0.
 func (g *gateway) renewPortMapping(ctx context.Context, e *entry, external uint16, have portMapping) error {
-	now := time.Now()
+	now, description := time.Now(), mappingDescription(e.want)
+	before := portMapping{description: description, left: e.want.Lease}
+	if e.asked == description {
+		before = e.kept
+	}
 	switch {
 	case !e.confirmed || e.external != external: // another node's so far, or from before a restart
 	case !e.renewAt.IsZero() && !now.Before(e.renewAt):
-	case e.want.Lease > 0 && have.left == 0 && !g.permanent: // it was permanent
-	case have.description != mappingDescription(e.want):
+	case e.want.Lease > 0 && have.left == 0 && !g.permanent && before.left != 0: // it was permanent
+	case have.description != description && have.description != before.description:
 	default:
 		e.losses = 0
 		if until := now.Add(have.left); have.left > 0 && until.Before(e.until) {
@@ -219,7 +224,7 @@ func (g *gateway) addPortMapping(ctx context.Context, e *entry, external uint16)
 	case !leadsTo(have, w):
 		return &takenError{external, w.Protocol, *have}
 	}
-	e.external = external
+	e.external, e.asked, e.kept = external, mappingDescription(w), *have
 	if have.left > 0 && (lease == 0 || have.left < lease) {
 		lease = have.left
 	}
