@@ -120,6 +120,18 @@ func TestLongOutageByVersions(t *testing.T) {
 	}
 }
 
+// TestSessionThatFlaps: HeraldBGPSessionDown fires, too, for a session that comes up again after each end, as with a path that loses large packets, and not for
+// a router that was restarted.
+func TestSessionThatFlaps(t *testing.T) {
+	for flaps, samples := range map[string][]any{"0x59 0+1x120": {object{"labels": "{}", "value": 1}}, "0x95 1x90": {}} {
+		input := []any{
+			object{"series": `herald_bgp_session_up{node="n1",peer="192.0.2.1",as="65001"}`, "values": "1x180"},
+			object{"series": `herald_bgp_session_flaps_total{node="n1",peer="192.0.2.1",as="65001"}`, "values": flaps},
+		}
+		tryAlert(t, "HeraldBGPSessionDown", input, object{"expr": `group(ALERTS{alertname="HeraldBGPSessionDown",alertstate="firing"})`, "eval_time": "100m", "exp_samples": samples})
+	}
+}
+
 // tryAlert has promtool try one alert with series, and one query of what has fired.
 func tryAlert(t *testing.T, alert string, series []any, query object) {
 	t.Helper()
