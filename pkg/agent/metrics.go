@@ -14,6 +14,7 @@ type metrics struct {
 	passes        prometheus.Histogram
 	errors        *prometheus.CounterVec
 	services      *prometheus.GaugeVec
+	counted       map[vip.Reason]float64 // what services has
 	announced     *prometheus.GaugeVec
 	announcedHash uint64 // of what announced has
 }
@@ -42,11 +43,24 @@ func newMetrics() *metrics {
 
 func (m *metrics) observe(p vip.Plan, took time.Duration) {
 	m.passes.Observe(took.Seconds())
-	m.services.Reset()
-	for _, v := range p.Verdicts {
-		m.services.WithLabelValues(string(v.Reason)).Inc()
-	}
+	m.observeServices(p.Verdicts)
 	m.observeAnnounced(p.Verdicts)
+}
+
+// observeServices sets herald_services, each series once, since it may be scraped meanwhile.
+func (m *metrics) observeServices(verdicts []vip.Verdict) {
+	counts := make(map[vip.Reason]float64)
+	for i := range verdicts {
+		counts[verdicts[i].Reason]++
+	}
+	for reason, n := range counts {
+		m.services.WithLabelValues(string(reason)).Set(n)
+		delete(m.counted, reason)
+	}
+	for reason := range m.counted {
+		m.services.DeleteLabelValues(string(reason))
+	}
+	m.counted = counts
 }
 
 // maxAnnounced is how many series herald_service_announced has at most.
