@@ -11,7 +11,7 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// What is scraped during a pass has each verdict with its whole number: an alert that waits for 2 min begins anew where one scrape lacks its series. A verdict
+// What is scraped during a pass has each verdict with its whole number: an alert that waits for 2 min begins again where one scrape lacks its series. A verdict
 // that no Service has any more has no series.
 func TestServicesAreCountedAtOnce(t *testing.T) {
 	m := newMetrics()
