@@ -132,6 +132,17 @@ func TestSessionThatFlaps(t *testing.T) {
 	}
 }
 
+// TestNftablesRefuses: HeraldCannotApply fires, too, where nftables refuses, which is tried each half minute: VIPs whose ports can't be limited are not bound.
+func TestNftablesRefuses(t *testing.T) {
+	for refused, samples := range map[string][]any{"0x59 0+2x120": {object{"labels": "{}", "value": 1}}, "0x92 2x90": {}} {
+		input := []any{
+			object{"series": `herald_apply_errors_total{node="n1",applier="addresses"}`, "values": "0x180"},
+			object{"series": `herald_nftables_errors_total{node="n1"}`, "values": refused},
+		}
+		tryAlert(t, "HeraldCannotApply", input, object{"expr": `group(ALERTS{alertname="HeraldCannotApply",alertstate="firing"})`, "eval_time": "100m", "exp_samples": samples})
+	}
+}
+
 // tryAlert has promtool try one alert with series, and one query of what has fired.
 func tryAlert(t *testing.T, alert string, series []any, query object) {
 	t.Helper()
