@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/mailbox"
+	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // maxGateways is how many gateways there may be on one segment: anybody on a LAN may claim to be one.
@@ -163,7 +164,7 @@ func (d *discovery) dropGateways() {
 }
 
 // report publishes why there is no gateway, if there is none, and pokes if that has
-// changed. err is why it could not be searched.
+// changed. err is why it could not be searched. While an IPv4 port is to be opened that counts as a failure.
 func (d *discovery) report(err error) {
 	problem := ""
 	switch {
@@ -174,6 +175,9 @@ func (d *discovery) report(err error) {
 		problem = "none of the gateways that upnp_gateways names answers on " + d.segment.String()
 	default:
 		problem = "no UPnP gateway answers on " + d.segment.String() + "; turn UPnP (IGD) on on the router"
+	}
+	if problem != "" && d.segment.family == vip.IPv4 && d.m.want.Get().segments[d.segment] {
+		d.m.metrics.failures.WithLabelValues(failNoGateway).Inc()
 	}
 	if *d.problem.Swap(&problem) != problem {
 		d.m.o.Poke()

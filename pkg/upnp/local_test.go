@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/huin/goupnp/dcps/internetgateway2"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
@@ -143,5 +144,35 @@ func TestGatewayKeepsWhatItLikes(t *testing.T) {
 		if got := f.count("AddPortMapping"); got != tt.asked || !e.confirmed || e.until.IsZero() {
 			t.Errorf("%d: asked for it %d times, want %d: %+v", i, got, tt.asked, e)
 		}
+	}
+}
+
+// That no gateway answers is counted at each search while a port is to be opened, so that HeraldPortNotMapped fires: for IPv4, since most routers
+// that map IPv4 ports do nothing of the kind for IPv6.
+func TestNoGatewayIsCounted(t *testing.T) {
+	six := want("TCP", 80)
+	six.Addr = netip.MustParseAddr(vip6)
+	for _, tt := range []struct {
+		name string
+		put  []vip.Mapping
+		is   segment
+		want float64
+	}{
+		{"a port is to be opened", []vip.Mapping{want("TCP", 80)}, segment{"eth0", vip.IPv4}, 2},
+		{"another node opens it", []vip.Mapping{here(want("TCP", 80), false)}, segment{"eth0", vip.IPv4}, 0},
+		{"IPv6", []vip.Mapping{six}, segment{"eth0", vip.IPv6}, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m := New(Options{Log: slog.New(slog.DiscardHandler), Poke: func() {}})
+			m.Put(tt.put)
+			d := newDiscovery(m, tt.is)
+			d.report(nil)
+			d.report(errNoAddress)
+			var counted dto.Metric
+			check.OK(t, m.metrics.failures.WithLabelValues(failNoGateway).Write(&counted))
+			if got := counted.GetCounter().GetValue(); got != tt.want {
+				t.Errorf("counted %v times, want %v", got, tt.want)
+			}
+		})
 	}
 }
