@@ -26,10 +26,12 @@ type Request struct {
 	Addresses []netip.Addr // that it has, or names; 0.0.0.0 and :: ask a DHCP server
 	Allocated string       // the pools that they were allocated from, with commas; "" if a person set them
 	Shown     []netip.Addr // in its status: clients may use them
-	Manner    Manner
-	Lease     string // that it names, which it may share with others; "" for its own
-	Renumber  bool   // what it was given is replaced if no pool has it any more (decision 0097)
-	Foreign   bool   // it is another implementation's: what it has is in use, and it is given nothing
+	// ShownPorts is in its status, for each of Shown: no Service that has the same address takes one of them by adding it to its own; nil if the status names none.
+	ShownPorts []vip.Port
+	Manner     Manner
+	Lease      string // that it names, which it may share with others; "" for its own
+	Renumber   bool   // what it was given is replaced if no pool has it any more (decision 0097)
+	Foreign    bool   // it is another implementation's: what it has is in use, and it is given nothing
 }
 
 // A Manner is what decides how a Service is announced. Services of two namespaces share an address only if they do not differ in it.
@@ -88,6 +90,7 @@ type sharingKey struct{ namespace, key string }
 type service struct {
 	Request
 	ports  []uint32     // Ports as sortedPorts has them
+	shown  []uint32     // those of ports that are in ShownPorts
 	has    []netip.Addr // what it holds: what it names, or was given; without 0.0.0.0 and ::
 	pools  []string     // with pending: that it was given addresses of
 	given  []netip.Addr // with pending: what is to be written on it, 0.0.0.0 and :: included
@@ -172,17 +175,16 @@ func (a *Allocator) Set(r Request, now time.Time) {
 		s = &service{}
 		a.services[r.Service] = s
 	} else if a.pending[s] && sameWishes(&s.Request, &r) && !s.showsWhatItLoses(&r) {
-		a.contest(s, !slices.Equal(s.Shown, r.Shown))
+		a.contest(s, !slices.Equal(s.Shown, r.Shown) || !slices.Equal(s.ShownPorts, r.ShownPorts))
 		a.rename(s.Shown, r.Shown)
-		s.Labels, s.Shown = r.Labels, r.Shown // what it was given stays
+		s.sortPorts(&r)
+		s.Labels, s.Shown, s.ShownPorts = r.Labels, r.Shown, r.ShownPorts // what it was given stays
 		return
 	}
-	before, contest := s.has, s.SharingKey != r.SharingKey || !slices.Equal(s.Ports, r.Ports) || !slices.Equal(s.Shown, r.Shown) || !s.Manner.equal(&r.Manner)
+	before, contest := s.has, s.SharingKey != r.SharingKey || !slices.Equal(s.Ports, r.Ports) || !slices.Equal(s.Shown, r.Shown) || !slices.Equal(s.ShownPorts, r.ShownPorts) || !s.Manner.equal(&r.Manner)
 	a.setKey(s, r.Service.Namespace, r.SharingKey)
 	written := s.written()
-	if !slices.Equal(s.Ports, r.Ports) {
-		s.ports = sortedPorts(r.Ports)
-	}
+	s.sortPorts(&r)
 	s.Request, s.has, s.lost = r, nil, ""
 	delete(a.pending, s)
 	for _, x := range r.Addresses {
@@ -207,6 +209,17 @@ func (a *Allocator) Set(r Request, now time.Time) {
 	a.rename(written, r.written())
 	a.changed[s] = true
 	a.setOutside(s)
+}
+
+// sortPorts sets ports and shown to what r says, which is to be the Request of s.
+func (s *service) sortPorts(r *Request) {
+	samePorts := slices.Equal(s.Ports, r.Ports)
+	if !samePorts {
+		s.ports = sortedPorts(r.Ports)
+	}
+	if !samePorts || !slices.Equal(s.ShownPorts, r.ShownPorts) {
+		s.shown = without(s.ports, without(s.ports, sortedPorts(r.ShownPorts)))
+	}
 }
 
 // rename records what is written on a Service in place of what was. What is written on none any more may be given, even while it rests.

@@ -116,7 +116,7 @@ func (w *world) decide() (waits map[string]string) {
 // show puts what Services have into their statuses.
 func (w *world) show() {
 	for k := range w.services {
-		w.set(k.String(), func(r *Request) { r.Shown = slices.Clone(r.Addresses) })
+		w.set(k.String(), func(r *Request) { r.Shown, r.ShownPorts = slices.Clone(r.Addresses), slices.Clone(r.Ports) })
 	}
 }
 

@@ -143,7 +143,7 @@ func (a *Assigner) update(in vip.PoolInput) {
 
 // same reports whether two Requests say the same.
 func same(x, y *Request) bool {
-	return x.UID == y.UID && x.Created.Equal(y.Created) && sameWishes(x, y) && slices.Equal(x.Shown, y.Shown) && maps.Equal(x.Labels, y.Labels)
+	return x.UID == y.UID && x.Created.Equal(y.Created) && sameWishes(x, y) && slices.Equal(x.Shown, y.Shown) && slices.Equal(x.ShownPorts, y.ShownPorts) && maps.Equal(x.Labels, y.Labels)
 }
 
 // newRequest is what an Allocator must know of a Service. What another implementation's status
@@ -154,6 +154,11 @@ func newRequest(q vip.AddressRequest) Request {
 		Families: q.Families, DualStack: q.DualStack, Pools: q.Pools,
 		Shown: q.StatusVIPs(), Addresses: q.Addresses, Allocated: q.Allocated, Renumber: q.Renumber, Foreign: q.Foreign,
 		Lease: q.Lease, Manner: Manner{q.Local, q.Interface, q.Announce, q.BGPAttributes, q.ClientIPAffinity},
+	}
+	for _, i := range q.Ingress {
+		if r.ShownPorts == nil && slices.Contains(r.Shown, i.Addr) {
+			r.ShownPorts = i.Ports // Herald writes the same for each address
+		}
 	}
 	if q.Refused {
 		r.Addresses = nil

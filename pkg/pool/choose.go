@@ -239,7 +239,7 @@ func (a *Allocator) mayShareWithAll(s *service, x netip.Addr) bool {
 		same := o.Service.Namespace == s.Service.Namespace
 		byKey := o.SharingKey != "" && o.SharingKey == s.SharingKey && same
 		byPool := a.shareByPool(x, s, o) && (same || free)
-		if o == s || o.Foreign || len(o.Ports) == 0 || !byKey && !byPool || portsOverlap(o, s) {
+		if o == s || o.Foreign || len(o.Ports) == 0 || !byKey && !byPool || overlap(o.ports, s.ports) {
 			return false
 		}
 	}

@@ -47,11 +47,15 @@ func (a *Allocator) Decide(now time.Time) []vip.Assignment {
 }
 
 // settle takes x from Services whose address was allocated and that may not share it with
-// others that rank before them (see ranked).
+// others that rank before them (see ranked), or that have added a port which another has on x.
 func (a *Allocator) settle(x netip.Addr) {
 	var keep []*service
-	for _, s := range ranked(a.holders[x], x, a.pending) {
+	holders := ranked(a.holders[x], x, a.pending)
+	for _, s := range holders {
 		by := a.conflicting(keep, s, x)
+		if by == nil {
+			by = portShownOf(holders, s, x)
+		}
 		switch {
 		case by == nil:
 			keep = append(keep, s)
@@ -109,7 +113,22 @@ func (a *Allocator) conflicting(holders []*service, s *service, x netip.Addr) *s
 			o.SharingKey != "" && o.SharingKey == s.SharingKey && a.canBeTogether(x, s, o) ||
 			a.shareByPool(x, s, o) ||
 			slices.Contains(o.Shown, x) && slices.Contains(s.Shown, x)
-		if !consent || portsOverlap(o, s) {
+		if !consent || overlap(o.ports, s.ports) {
+			return o
+		}
+	}
+	return nil
+}
+
+// portShownOf is the first of holders whose status shows x with a port that s has, while that of s shows x, and not that port: s has added it since. nil if
+// there is none. The plan has the others keep the port, too (setPortsInStatus).
+func portShownOf(holders []*service, s *service, x netip.Addr) *service {
+	if len(holders) < 2 || !slices.Contains(s.Shown, x) {
+		return nil
+	}
+	added := without(s.ports, s.shown)
+	for _, o := range holders {
+		if o != s && slices.Contains(o.Shown, x) && overlap(added, o.shown) {
 			return o
 		}
 	}
@@ -126,10 +145,10 @@ func sortedPorts(ports []vip.Port) []uint32 {
 	return all
 }
 
-// portsOverlap reports whether two Services have a port in common: number and protocol. Each may have ten thousand.
-func portsOverlap(x, y *service) bool {
-	for i, j := 0, 0; i < len(x.ports) && j < len(y.ports); {
-		switch a, b := x.ports[i], y.ports[j]; {
+// overlap reports whether two lists as sortedPorts returns them have a port in common: number and protocol. Each may have ten thousand.
+func overlap(x, y []uint32) bool {
+	for i, j := 0, 0; i < len(x) && j < len(y); {
+		switch a, b := x[i], y[j]; {
 		case a == b:
 			return true
 		case a < b:
@@ -139,6 +158,19 @@ func portsOverlap(x, y *service) bool {
 		}
 	}
 	return false
+}
+
+// without returns those of ports that are not in what. Both must be as sortedPorts returns them; so is the result.
+func without(ports, what []uint32) (out []uint32) {
+	for _, p := range ports {
+		for len(what) > 0 && what[0] < p {
+			what = what[1:]
+		}
+		if len(what) == 0 || what[0] != p {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // lose takes x from s, so that it gets another.
