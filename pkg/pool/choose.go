@@ -227,11 +227,11 @@ func (a *Allocator) findShared(p *Pool, f vip.Family, s *service) (best netip.Ad
 }
 
 // mayShareWithAll reports whether s is given x beside all that keep it: each has the same sharing key in the same
-// namespace, or shares it by allow-share, and none has a port in common with s, or has no ports. Beside a Service of another namespace
+// namespace, or shares it by allow-share, and none has a port in common with s, or has no ports. What is reserved is given to nobody, though others may name it. Beside a Service of another namespace
 // only one may come that has nothing else that it shares, or may share: no address that its status shows, none of another family by its
 // sharing key, and no lease. That would have to move with x.
 func (a *Allocator) mayShareWithAll(s *service, x netip.Addr) bool {
-	if a.contested[x] || a.isOccupied(x) {
+	if a.contested[x] || a.isOccupied(x) || contains(a.reserved, x) {
 		return false
 	}
 	free := len(s.Shown) == 0 && s.Lease == "" && (s.SharingKey == "" || len(s.Families) == 1)

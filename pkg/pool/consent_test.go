@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -52,4 +53,16 @@ func TestPortAddedLaterToAService(t *testing.T) {
 	if got := given(assign(t, a, in)); got != "older[10.0.0.2]" {
 		t.Errorf("given %s", got)
 	}
+}
+
+// Nobody is given an address together with a Service that names it, if it is reserved: the plan refuses it to both.
+func TestReservedIsNotShared(t *testing.T) {
+	w := newWorld(t, 0, "cidr-global=10.0.0.0/24", "allow-share-global=true")
+	w.reserved = []vip.ReservedRange{{Prefix: netip.MustParsePrefix("10.0.0.1/32")}}
+	w.a.SetReserved(w.reserved)
+	w.set("tenant/x", func(r *Request) { r.Addresses, r.Ports, r.SharingKey = addrs("10.0.0.1"), tcp(9999), "k" })
+	w.set("other/a", nil)
+	w.set("tenant/b", func(r *Request) { r.SharingKey = "k" })
+	w.decide()
+	w.expect("other/a: 10.0.0.2 of cidr-global", "tenant/b: 10.0.0.3 of cidr-global")
 }
