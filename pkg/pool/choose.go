@@ -95,9 +95,11 @@ func (c *choice) takeAll(p *Pool, families []vip.Family) bool {
 func (c *choice) giveBack() {
 	for _, x := range c.taken {
 		if !x.IsUnspecified() {
-			freed := c.a.freed
+			freed, contested := c.a.freed, c.a.contested[x]
 			c.a.putBack(c.s, x)
-			c.a.freed = freed // nobody could have had it meanwhile
+			if c.a.freed = freed; !contested { // nobody could have had it meanwhile, or come to it
+				delete(c.a.contested, x)
+			}
 		}
 	}
 	c.taken, c.pools, c.reasons = nil, nil, nil

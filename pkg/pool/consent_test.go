@@ -66,3 +66,18 @@ func TestReservedIsNotShared(t *testing.T) {
 	w.decide()
 	w.expect("other/a: 10.0.0.2 of cidr-global", "tenant/b: 10.0.0.3 of cidr-global")
 }
+
+// A Service that waits, since it lacks one family, keeps nobody from sharing an address of the other.
+func TestWaitingKeepsNobodyFromSharing(t *testing.T) {
+	w := newWorld(t, 0, "cidr-global=10.0.0.1-10.0.0.2", "allow-share-global=true", "allow-share-own=false")
+	w.set("own/full", nil)
+	w.set("a/one", func(r *Request) { r.Ports = tcp(80) })
+	w.set("a/two", func(r *Request) { r.Ports = tcp(81) })
+	w.decide()
+	w.set("b/waits", func(r *Request) {
+		r.Ports, r.Families, r.DualStack = tcp(82), []vip.Family{vip.IPv4, vip.IPv6}, vip.RequireDualStack
+	})
+	w.set("c/shares", func(r *Request) { r.Ports = tcp(83) })
+	w.decide()
+	w.expect("a/two: 10.0.0.2 of cidr-global", "b/waits: ", "c/shares: 10.0.0.2 of cidr-global")
+}
