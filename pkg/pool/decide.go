@@ -244,6 +244,7 @@ func (a *Allocator) give(s *service, kept []netip.Addr, c *choice) {
 	}
 	switch {
 	case sameSet(all, s.Addresses) && s.Allocated != "":
+		s.reason = "" // it has what there is, and does not wait
 		delete(a.pending, s)
 	case !a.pending[s] || !slices.Equal(all, s.given):
 		s.given, s.pools, s.reason = all, c.poolNames(kept), joinReasons(s.lost, c.reason())
