@@ -153,25 +153,48 @@ func (c *choice) add(x netip.Addr, p *Pool, reason string) {
 
 // reason is why s gets what was taken.
 func (c *choice) reason() string {
-	if len(c.taken) == 0 {
-		return "spec.ipFamilies has changed"
+	switch {
+	case len(c.taken) > 0:
+		return strings.Join(c.reasons, "; ")
+	case !c.s.isOfPools():
+		return "the pool that it asks for has its address, too"
 	}
-	return strings.Join(c.reasons, "; ")
+	return "spec.ipFamilies has changed"
 }
 
 // poolNames is the pools of what was kept and taken, each once.
 func (c *choice) poolNames(kept []netip.Addr) (names []string) {
 	for _, x := range kept {
-		if p := c.a.pools.find(x); p != nil && !slices.Contains(names, p.Name) && !slices.Contains(c.pools, p.Name) {
-			names = append(names, p.Name)
+		names = append(names, c.poolsOf(x)...)
+	}
+	var out []string
+	for _, n := range append(names, c.pools...) {
+		if !slices.Contains(out, n) {
+			out = append(out, n)
 		}
 	}
-	for _, n := range c.pools {
-		if !slices.Contains(names, n) {
-			names = append(names, n)
+	return out
+}
+
+// poolsOf is the pool that x, which s has kept, is of: of those that have it the one that s names and was given it of, else one that s names, else the one
+// that it was given it of, else the first by name. Where none has it, it is all that s was given addresses of: so s goes on being one that was.
+func (c *choice) poolsOf(x netip.Addr) []string {
+	a, given := c.a, strings.Split(c.s.Allocated, ",")
+	var of []*Pool
+	for _, name := range given {
+		if p := a.pools.byName[name]; p != nil {
+			of = append(of, p)
 		}
 	}
-	return names
+	first := firstWith(of, x)
+	if len(c.s.Pools) > 0 && (first == nil || !slices.Contains(c.s.Pools, first.Name)) {
+		asked, _ := a.candidates(c.s)
+		first = cmp.Or(firstWith(asked, x), first)
+	}
+	if first = cmp.Or(first, a.pools.find(x)); first == nil {
+		return given
+	}
+	return []string{first.Name}
 }
 
 // whyMissing is why none of pools has an address of the missing families, and what to do.

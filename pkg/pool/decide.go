@@ -193,7 +193,7 @@ func (a *Allocator) serve(s *service) {
 		return
 	}
 	kept := slices.DeleteFunc(slices.Clone(s.has), func(x netip.Addr) bool {
-		return len(s.Families) > 0 && !slices.Contains(s.Families, vip.FamilyOf(x)) || a.asksForAnotherPool(s) || s.Renumber && a.isOutside(s, x)
+		return len(s.Families) > 0 && !slices.Contains(s.Families, vip.FamilyOf(x)) || a.asksForAnotherPool(s, x) || s.Renumber && a.isOutside(s, x)
 	})
 	c := choice{a: a, s: s, kept: kept}
 	c.choose()
@@ -210,19 +210,27 @@ func (a *Allocator) serve(s *service) {
 	a.give(s, kept, &c)
 }
 
-// asksForAnotherPool reports whether s names pools, and has been allocated its addresses from
-// none of them: its user has changed the annotation since. One of a pool that has other
-// addresses now is not meant.
-func (a *Allocator) asksForAnotherPool(s *service) bool {
-	if len(s.Pools) == 0 || s.Allocated == "" {
+// asksForAnotherPool reports whether s is to be given another address for x, which is written on it: it names pools, was allocated its addresses from none
+// of them (its user has changed the annotation since), and none of them has x. A pool that has other addresses now is not meant, nor is one that was renamed.
+func (a *Allocator) asksForAnotherPool(s *service, x netip.Addr) bool {
+	if s.isOfPools() || !slices.Contains(s.Addresses, x) {
 		return false
+	}
+	pools, _ := a.candidates(s)
+	return firstWith(pools, x) == nil
+}
+
+// isOfPools reports whether s names no pools, was allocated nothing, or was allocated its addresses from one that it names.
+func (s *service) isOfPools() bool {
+	if len(s.Pools) == 0 || s.Allocated == "" {
+		return true
 	}
 	for name := range strings.SplitSeq(s.Allocated, ",") {
 		if slices.Contains(s.Pools, name) {
-			return false
+			return true
 		}
 	}
-	return true
+	return false
 }
 
 // hasAllNamed reports whether s holds all addresses that are written on it.
@@ -243,7 +251,7 @@ func (a *Allocator) give(s *service, kept []netip.Addr, c *choice) {
 		}
 	}
 	switch {
-	case sameSet(all, s.Addresses) && s.Allocated != "":
+	case sameSet(all, s.Addresses) && s.Allocated != "" && s.isOfPools():
 		s.reason = "" // it has what there is, and does not wait
 		delete(a.pending, s)
 	case !a.pending[s] || !slices.Equal(all, s.given):

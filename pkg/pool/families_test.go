@@ -18,3 +18,37 @@ func TestPreferDualStackDoesNotWait(t *testing.T) {
 	}
 	w.expect("a: 10.0.0.1 of cidr-global")
 }
+
+// A Service that gives up a family, and whose pool has the address of the other no more, is still one that was given it of a pool.
+func TestFamilyGoesOfAddressOutsidePools(t *testing.T) {
+	w := newWorld(t, 0, "cidr-global=10.0.0.0/24,2001:db8::/64")
+	w.set("a", families(vip.PreferDualStack, vip.IPv4, vip.IPv6))
+	w.decide()
+	w.edit("cidr-global=10.1.0.0/24")
+	w.set("a", families(vip.SingleStack, vip.IPv4))
+	w.decide()
+	w.expect("a: 10.0.0.1 of cidr-global")
+	if n := len(w.a.Outside()); n != 1 {
+		t.Errorf("%d addresses are in no pool, want 1", n)
+	}
+	w.set("a", func(r *Request) { r.Renumber = true })
+	w.decide()
+	w.expect("a: 10.1.0.1 of cidr-global")
+}
+
+// Of pools that overlap, the one that a Service has asked for is the one that it has an address of.
+func TestFamilyGoesOfOverlappingPools(t *testing.T) {
+	w := newWorld(t, 0, "pool-a=10.0.0.0/24,2001:db8::/64", "pool-b=10.0.0.0/25,2001:db8::/64")
+	w.set("x", func(r *Request) {
+		asks("b")(r)
+		families(vip.PreferDualStack, vip.IPv4, vip.IPv6)(r)
+	})
+	w.decide()
+	w.show()
+	w.set("x", families(vip.SingleStack, vip.IPv4))
+	w.decide()
+	w.expect("x: 10.0.0.1 of b")
+	w.restart()
+	w.decide()
+	w.expect("x: 10.0.0.1 of b")
+}

@@ -137,3 +137,22 @@ func gaugeOf(t *testing.T, a *Assigner, name string) float64 {
 	t.Errorf("there is no %s of %s", name, pool)
 	return -1
 }
+
+// A pool is renamed, and then the Services ask for it by its new name: they keep the addresses that it has still. A later edit renumbers nothing.
+func TestPoolIsRenamed(t *testing.T) {
+	w := newWorld(t, 0, "pool-web=10.0.0.0/24", "pool-other=10.1.0.0/24")
+	w.set("a", asks("web"))
+	w.set("b", asks("web"))
+	w.decide()
+	w.show()
+	w.edit("pool-www=10.0.0.0/24", "pool-other=10.1.0.0/24")
+	w.decide()
+	w.set("a", asks("www"))
+	w.set("b", asks("other"))
+	w.decide()
+	w.expect("a: 10.0.0.1 of www", "b: 10.1.0.1 of other")
+	w.edit("pool-www=10.0.2.0/24", "pool-other=10.1.0.0/24")
+	w.restart()
+	w.decide()
+	w.expect("a: 10.0.0.1 of www")
+}
