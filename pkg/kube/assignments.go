@@ -60,6 +60,7 @@ type attempt struct {
 	at         time.Time
 	rejections int           // of this version, in a row
 	wait       time.Duration // from at until it is tried again, unless the version changes
+	failed     bool          // the API server took no write
 }
 
 // Run writes until ctx ends, and the writes under way have ended.
@@ -97,6 +98,10 @@ type assignmentWriter struct {
 	queue    []vip.Assignment // to be written, unless the cache shows them by then
 	again    bool             // something is to be tried again although nothing changes
 	results  chan assignmentResult
+
+	pause      time.Duration // how long the last pause was; 0 if the API server took the last write, or rejected it
+	pauseUntil time.Time     // no write begins before
+	warned     time.Time     // when the log last said that it takes none
 }
 
 // An assignmentResult is the outcome of one write.
@@ -105,7 +110,11 @@ type assignmentResult struct {
 	err     error
 }
 
-// enqueue queues all that is wanted and not being written, where namespaces take turns, and forgets attempts of what is wanted no more.
+// mostPause is how long no address is written at most after the API server did not take one: unavailableMin at first, twice as long after each in a row.
+const mostPause = time.Second
+
+// enqueue queues all that is wanted and not being written, where namespaces take turns, and forgets attempts of what is wanted no more. What
+// the API server did not take comes last, the latest at the end: a webhook may fail for some namespaces only.
 func (w *assignmentWriter) enqueue() {
 	w.queue, w.again = w.queue[:0], false
 	wanted, busy := make(map[vip.Key]bool), make(map[string]int)
@@ -123,6 +132,9 @@ func (w *assignmentWriter) enqueue() {
 		}
 	}
 	vip.TakeTurns(w.queue, busy, func(x vip.Assignment) string { return x.Service.Namespace })
+	slices.SortStableFunc(w.queue, func(x, y vip.Assignment) int {
+		return w.attempts[x.Service].failedAt().Compare(w.attempts[y.Service].failedAt())
+	})
 	for k := range w.attempts {
 		if !wanted[k] && !w.busy[k] {
 			delete(w.attempts, k)
@@ -130,10 +142,26 @@ func (w *assignmentWriter) enqueue() {
 	}
 }
 
-// startWrites begins as many of the queued writes as may be under way. What the API server rejects, since the Service
-// has become too large, say, is tried again after 1 s, then less and less often, until the Service changes.
+// failedAt is when a began, if the API server did not take it; else zero.
+func (a attempt) failedAt() time.Time {
+	if !a.failed {
+		return time.Time{}
+	}
+	return a.at
+}
+
+// startWrites begins as many of the queued writes as may be under way: six, or one while the API server takes none, after a pause. What
+// it rejects, since the Service has become too large, say, is tried again after 1 s, then less and less often, until the Service changes.
 func (w *assignmentWriter) startWrites(ctx context.Context) {
-	for len(w.queue) > 0 && len(w.busy) < assignmentWrites {
+	limit := assignmentWrites
+	if w.pause > 0 {
+		limit = 1
+	}
+	if len(w.queue) > 0 && time.Now().Before(w.pauseUntil) {
+		w.again = true
+		return
+	}
+	for len(w.queue) > 0 && len(w.busy) < limit {
 		x := w.queue[0]
 		w.queue = w.queue[1:]
 		o := w.cached(x.Service)
@@ -156,16 +184,33 @@ func (w *assignmentWriter) startWrites(ctx context.Context) {
 // finish takes account of a write that ended.
 func (w *assignmentWriter) finish(r assignmentResult) {
 	delete(w.busy, r.service)
-	if r.err == nil {
-		return
-	}
-	w.again = true
-	last := w.attempts[r.service]
-	if last.wait = 0; resultOf(r.err) == rejected {
-		last.wait = min(rejectedMin<<min(last.rejections, 10), rejectedMax)
+	last, pause := w.attempts[r.service], w.pause
+	last.failed, w.pause = false, 0
+	switch {
+	case r.err == nil:
+	case resultOf(r.err) == rejected:
+		w.again, last.wait = true, min(rejectedMin<<min(last.rejections, 10), rejectedMax)
 		last.rejections++
+		w.log.Warn("the API server does not accept the address that a Service was given; trying again", "service", r.service.String(), "err", r.err)
+	default:
+		w.again, last.wait, last.failed = true, 0, true
+		w.pause = max(unavailableMin, pause)
+		if now := time.Now(); !w.pauseUntil.After(now) { // else the error is one of several writes that were under way
+			w.pause = max(unavailableMin, min(2*pause, mostPause))
+			w.pauseUntil = now.Add(w.pause)
+		}
+		w.logUnavailable(r)
 	}
 	w.attempts[r.service] = last
+}
+
+// logUnavailable logs why the API server takes no address: as a warning once in warnEvery.
+func (w *assignmentWriter) logUnavailable(r assignmentResult) {
+	level, now := slog.LevelDebug, time.Now()
+	if now.Sub(w.warned) > warnEvery {
+		level, w.warned = slog.LevelWarn, now
+	}
+	w.log.Log(context.Background(), level, "the address that a Service was given could not be written; trying again", "service", r.service.String(), "err", r.err)
 }
 
 // shows reports whether s has what w says.
@@ -173,7 +218,7 @@ func (s *cachedService) shows(w vip.Assignment) bool {
 	return s.Allocated == w.Pool && s.Source == addressesKey && slices.Equal(s.Addresses, w.Addresses)
 }
 
-// write makes o have the addresses of w, for 10 s at most, and logs what went wrong. A write
+// write makes o have the addresses of w, for 10 s at most. A write
 // that was refused since the Service has changed, or is gone, is no error: the cache will show that.
 func (a *Assignments) write(ctx context.Context, o *cachedService, w vip.Assignment) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -196,7 +241,6 @@ func (a *Assignments) write(ctx context.Context, o *cachedService, w vip.Assignm
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return nil
 	}
-	a.log.Warn("the address that a Service was given could not be written; trying again", "service", w.Service.String(), "err", err)
 	return fmt.Errorf("writing the address of Service %s: %w", w.Service, err)
 }
 

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -76,6 +77,7 @@ type statusState struct {
 	busy    bool // being written
 
 	lastTry     time.Time
+	failed      bool   // the API server did not take the last write
 	lastVersion string // for which the last write that was answered, and not rejected, was made: the cache must show another first
 	rejections  int    // in a row
 	notBefore   time.Time
@@ -127,7 +129,8 @@ func (w *statusWriter) takeWanted() {
 	w.enqueue()
 }
 
-// enqueue queues all that is pending and not being written; namespaces take turns.
+// enqueue queues all that is pending and not being written; namespaces take turns. What the API server did not take comes last, the latest
+// at the end: a webhook may fail for some namespaces only.
 func (w *statusWriter) enqueue() {
 	w.queue, w.next = w.queue[:0], time.Time{}
 	busy := make(map[string]int)
@@ -142,6 +145,15 @@ func (w *statusWriter) enqueue() {
 		}
 	}
 	vip.TakeTurns(w.queue, busy, func(k vip.Key) string { return k.Namespace })
+	slices.SortStableFunc(w.queue, func(x, y vip.Key) int { return w.states[x].failedAt().Compare(w.states[y].failedAt()) })
+}
+
+// failedAt is when the last write began, if the API server did not take it; else zero.
+func (s *statusState) failedAt() time.Time {
+	if !s.failed {
+		return time.Time{}
+	}
+	return s.lastTry
 }
 
 // startWrites begins as many of the queued writes as may be under way: six, or one while
@@ -230,7 +242,7 @@ func (w *statusWriter) finish(r statusResult) {
 	w.busy--
 	w.metrics.statuses.WithLabelValues(string(r.result)).Inc()
 	s := w.states[r.key]
-	s.busy = false
+	s.busy, s.failed = false, r.result == unavailable
 	if r.result != unavailable {
 		w.pause, w.denied = 0, false
 		s.lastVersion = r.version

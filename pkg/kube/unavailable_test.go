@@ -1,0 +1,170 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/heraldvip/herald/pkg/mailbox"
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// webhookFails is the answer of an API server whose webhook for Services of some namespaces does not work.
+var webhookFails = apierrors.NewInternalError(errors.New(`failed calling webhook "x.example.com": connection refused`))
+
+// An assignmentTest is Assignments with an API server of which the answers are set.
+type assignmentTest struct {
+	*Assignments
+	log logBuffer
+
+	mu     sync.Mutex
+	answer func(vip.Key) error
+	writes map[vip.Key]int
+	done   map[vip.Key]bool
+}
+
+func newAssignmentTest(t *testing.T, answer func(vip.Key) error) *assignmentTest {
+	d := &assignmentTest{answer: answer, writes: make(map[vip.Key]int), done: make(map[vip.Key]bool)}
+	d.Assignments = &Assignments{log: d.log.logger(), wanted: mailbox.New[[]vip.Assignment](),
+		cached: func(k vip.Key) *cachedService {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			o := &cachedService{version: "1"}
+			if d.done[k] {
+				o.Addresses, o.Source = addrs("10.0.0.1"), addressesKey
+			}
+			return o
+		},
+		patch: func(_ context.Context, k vip.Key, _ []byte) error {
+			time.Sleep(time.Millisecond)
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			d.writes[k]++
+			err := d.answer(k)
+			d.done[k] = err == nil
+			return err
+		},
+	}
+	t.Cleanup(check.Run(t, d.Assignments))
+	return d
+}
+
+// plan has n Services of a namespace be given an address, in addition to all.
+func (d *assignmentTest) plan(all []vip.Assignment, namespace string, n int) []vip.Assignment {
+	for i := range n {
+		all = append(all, vip.Assignment{Service: vip.Key{Namespace: namespace, Name: fmt.Sprintf("web-%03d", i)}, Addresses: addrs("10.0.0.1")})
+	}
+	d.Put(all)
+	return all
+}
+
+// count returns how many writes there were, and how many Services of a namespace have their address.
+func (d *assignmentTest) count(namespace string) (writes, done int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for k, n := range d.writes {
+		writes += n
+		if d.done[k] && k.Namespace == namespace {
+			done++
+		}
+	}
+	return writes, done
+}
+
+// TestAssignmentsWhileUnavailable: while the API server is away, or refuses Herald everything, 2000 Services that are given addresses cost a write and
+// a try each second, and one line in the log. Once it is back all are written at once.
+func TestAssignmentsWhileUnavailable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newAssignmentTest(t, func(vip.Key) error { return apierrors.NewServiceUnavailable("away") })
+		all := d.plan(nil, "a", 2000)
+		for range 200 { // passes
+			time.Sleep(50 * time.Millisecond)
+			d.plan(all, "", 0)
+		}
+		if n, _ := d.count("a"); n < 8 || n > 30 {
+			t.Errorf("%d writes in ten seconds", n)
+		}
+		if n := strings.Count(d.log.String(), "level=WARN"); n != 1 {
+			t.Errorf("%d lines in the log", n)
+		}
+		d.mu.Lock()
+		d.answer = func(vip.Key) error { return nil }
+		d.mu.Unlock()
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if _, n := d.count("a"); n != 2000 {
+			t.Errorf("%d Services have their address in three seconds", n)
+		}
+	})
+}
+
+// TestAssignmentsUnavailableForOneNamespace: a namespace whose Services can't be written, since a webhook fails, keeps no other from its addresses.
+func TestAssignmentsUnavailableForOneNamespace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newAssignmentTest(t, func(k vip.Key) error {
+			if k.Namespace == "a" {
+				return webhookFails
+			}
+			return nil
+		})
+		all := d.plan(nil, "a", 50)
+		time.Sleep(20 * time.Second)
+		all = d.plan(all, "b", 100)
+		for range 100 { // passes
+			time.Sleep(50 * time.Millisecond)
+			d.plan(all, "", 0)
+		}
+		if _, n := d.count("b"); n < 60 {
+			t.Errorf("%d of 100 Services of the other namespace have their address after five seconds", n)
+		}
+	})
+}
+
+// TestStatusesUnavailableForOneNamespace: the same of statuses.
+func TestStatusesUnavailableForOneNamespace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, stop := newStatusTest(t)
+		defer stop()
+		d.set(func() {
+			d.refuse = func(k vip.Key) error {
+				if k.Namespace == "a" {
+					return webhookFails
+				}
+				return nil
+			}
+		})
+		want := func(ns string, i int) vip.Status {
+			w := statusOf(i)
+			w.Service = vip.Key{Namespace: ns, Name: w.Service.Name}
+			d.edit(w.Service, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer })
+			return w
+		}
+		var all []vip.Status
+		for i := range 10 {
+			all = append(all, want("a", i))
+		}
+		advance(time.Second)
+		d.plan(all...)
+		advance(30 * time.Second)
+		for i := range 20 {
+			all = append(all, want("b", i))
+		}
+		advance(100 * time.Millisecond)
+		for range 100 { // passes
+			d.plan(all...)
+			advance(100 * time.Millisecond)
+		}
+		if n := d.written(); n != 20 {
+			t.Errorf("%d of 20 statuses of the other namespace are written after ten seconds", n)
+		}
+	})
+}
