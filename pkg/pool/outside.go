@@ -3,7 +3,6 @@ package pool
 import (
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -13,12 +12,7 @@ func (a *Allocator) isOutside(s *service, x netip.Addr) bool {
 	if s.Allocated == "" || s.Foreign || slices.ContainsFunc(s.Addresses, netip.Addr.IsUnspecified) {
 		return false
 	}
-	for name := range strings.SplitSeq(s.Allocated, ",") {
-		if p := a.pools.byName[name]; p != nil && (p.Broken || p.Contains(x)) {
-			return false
-		}
-	}
-	return a.pools.find(x) == nil
+	return !a.pools.InPool(x, s.Allocated)
 }
 
 // setOutside records whether s has an address that isOutside.

@@ -156,3 +156,14 @@ func TestPoolIsRenamed(t *testing.T) {
 	w.decide()
 	w.expect("a: 10.0.0.1 of www")
 }
+
+// The condition Allocated says the same of an address of a pool that can't be read as the Event: it may be in that pool.
+func TestPoolThatCantBeRead(t *testing.T) {
+	p, _ := Parse(nil, data("pool-web=nonsense", "pool-other=10.1.0.0/24"))
+	x := netip.MustParseAddr("10.0.0.1")
+	for given, want := range map[string]bool{"web": true, "other,web": true, "other": false, "gone": false, "": false} {
+		if got := p.InPool(x, given); got != want {
+			t.Errorf("an address given of pool %q is in a pool: %v, want %v", given, got, want)
+		}
+	}
+}

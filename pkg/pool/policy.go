@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -103,10 +104,15 @@ func (p *Pools) WhyNotOn(a netip.Addr, nodeLabels map[string]string) string {
 	return fmt.Sprintf("pool %s, of which %s is, is for nodes with %s", x.Name, a, x.Nodes)
 }
 
-// InPool reports whether any pool has a. It asks the pool called name first.
-func (p *Pools) InPool(a netip.Addr, name string) bool {
-	x := p.byName[name]
-	return x != nil && x.Contains(a) || firstWith(p.all, a) != nil
+// InPool reports whether any pool has a. It asks the pools called given first, with commas between, as heraldvip.io/allocated
+// has them. One of these that can't be read may have a, so it counts as one that has.
+func (p *Pools) InPool(a netip.Addr, given string) bool {
+	for name := range strings.SplitSeq(given, ",") {
+		if x := p.byName[name]; x != nil && (x.Broken || x.Contains(a)) {
+			return true
+		}
+	}
+	return firstWith(p.all, a) != nil
 }
 
 // Prefers reports whether a is of a pool that prefers some nodes.

@@ -31,8 +31,8 @@ type PoolPolicy interface {
 	LimitsNodes(a netip.Addr) bool
 	// WhyNotOn returns why a node with these labels may not carry a, or "".
 	WhyNotOn(a netip.Addr, labels map[string]string) string
-	// InPool reports whether a is of a pool; to be fast it is told of which it probably is.
-	InPool(a netip.Addr, name string) bool
+	// InPool reports whether a is of a pool, or may be of one of those that it was given of, as heraldvip.io/allocated names them.
+	InPool(a netip.Addr, given string) bool
 	// Prefers reports whether some nodes should rather carry a than others.
 	Prefers(a netip.Addr) bool
 	// Weight returns how much a node with these labels is preferred for a; 0 if not at all.
