@@ -188,12 +188,13 @@ func (a *Allocator) serve(s *service) {
 	if s.Foreign || s.Allocated == "" && len(s.Addresses) > 0 {
 		return
 	}
-	dhcp := slices.ContainsFunc(s.Addresses, netip.Addr.IsUnspecified)
-	if dhcp || a.pending[s] && slices.ContainsFunc(s.given, netip.Addr.IsUnspecified) {
+	dhcp := slices.IndexFunc(s.Addresses, netip.Addr.IsUnspecified)
+	if dhcp >= 0 && !a.asksForAnotherPool(s, s.Addresses[dhcp]) || a.pending[s] && slices.ContainsFunc(s.given, netip.Addr.IsUnspecified) {
 		return
 	}
 	kept := slices.DeleteFunc(slices.Clone(s.has), func(x netip.Addr) bool {
-		return len(s.Families) > 0 && !slices.Contains(s.Families, vip.FamilyOf(x)) || a.asksForAnotherPool(s, x) || s.Renumber && a.isOutside(s, x)
+		leased := dhcp >= 0 && slices.Contains(s.Addresses, x)
+		return leased || len(s.Families) > 0 && !slices.Contains(s.Families, vip.FamilyOf(x)) || a.asksForAnotherPool(s, x) || s.Renumber && a.isOutside(s, x)
 	})
 	c := choice{a: a, s: s, kept: kept}
 	c.choose()
@@ -233,9 +234,9 @@ func (s *service) isOfPools() bool {
 	return false
 }
 
-// hasAllNamed reports whether s holds all addresses that are written on it.
+// hasAllNamed reports whether s holds all addresses that are written on it, but for 0.0.0.0 and ::.
 func (a *Allocator) hasAllNamed(s *service) bool {
-	return !slices.ContainsFunc(s.Addresses, func(x netip.Addr) bool { return !slices.Contains(s.has, x) })
+	return !slices.ContainsFunc(s.Addresses, func(x netip.Addr) bool { return !x.IsUnspecified() && !slices.Contains(s.has, x) })
 }
 
 // give makes s have what it kept and what was chosen, in the order of its families. What it

@@ -167,3 +167,33 @@ func TestPoolThatCantBeRead(t *testing.T) {
 		}
 	}
 }
+
+// A Service that has its address by DHCP, as its pool says, and asks for another pool then is given one of that; until there is one it keeps what it has.
+func TestAnotherPoolThanDHCP(t *testing.T) {
+	for _, d := range []vip.DualStack{vip.SingleStack, vip.PreferDualStack} {
+		w := newWorld(t, 0, "pool-dyn=0.0.0.0/32", "pool-dyn2=0.0.0.0/32", "pool-web=10.0.0.1")
+		w.set("first", asks("web"))
+		w.set("x", func(r *Request) {
+			asks("dyn")(r)
+			if r.DualStack = d; d != vip.SingleStack {
+				r.Families = []vip.Family{vip.IPv4, vip.IPv6}
+			}
+		})
+		w.decide()
+		w.set("x", func(r *Request) { r.Addresses, r.Shown = addrs("0.0.0.0", "192.0.2.7"), addrs("192.0.2.7") }) // as newRequest has it
+		w.set("x", asks("dyn2"))
+		w.decide()
+		w.expect("x: 0.0.0.0 192.0.2.7 of dyn")
+		w.set("x", asks("web"))
+		if waits := w.decide(); waits["x"] == "" {
+			t.Error("x does not wait")
+		}
+		w.expect("x: 0.0.0.0 192.0.2.7 of dyn")
+		w.remove("first")
+		w.decide()
+		w.expect("x: 10.0.0.1 of web")
+		w.restart()
+		w.decide()
+		w.expect("x: 10.0.0.1 of web")
+	}
+}
