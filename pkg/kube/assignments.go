@@ -21,7 +21,7 @@ import (
 const assignmentWrites = 6
 
 // Assignments writes the addresses that Services are given: kube-vip.io/loadbalancerIPs and
-// heraldvip.io/allocated, and the condition Allocated, in one write that is conditional on the version that the cache shows,
+// heraldvip.io/allocated, and, but for what a DHCP server is to lease, the condition Allocated, in one write that is conditional on the version that the cache shows,
 // so that it never undoes what somebody else has written.
 type Assignments struct {
 	log    *slog.Logger
@@ -223,14 +223,15 @@ func (s *cachedService) shows(w vip.Assignment) bool {
 func (a *Assignments) write(ctx context.Context, o *cachedService, w vip.Assignment) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	allocated := vip.Condition{Type: vip.Allocated, Status: vip.ConditionTrue, Reason: vip.AddressAllocated, Message: strings.ReplaceAll(joinAddrs(w.Addresses), ",", ", ") + ": of pool " + w.Pool}
-	body, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{
-			"resourceVersion": o.version,
-			"annotations":     map[string]string{addressesKey: joinAddrs(w.Addresses), allocatedKey: w.Pool},
-		},
-		"status": map[string]any{"conditions": o.conditionsPatch([]vip.Condition{allocated})},
-	})
+	patch := map[string]any{"metadata": map[string]any{
+		"resourceVersion": o.version,
+		"annotations":     map[string]string{addressesKey: joinAddrs(w.Addresses), allocatedKey: w.Pool},
+	}}
+	if !slices.ContainsFunc(w.Addresses, netip.Addr.IsUnspecified) { // else it has none before a DHCP server has leased one
+		allocated := vip.Condition{Type: vip.Allocated, Status: vip.ConditionTrue, Reason: vip.AddressAllocated, Message: strings.ReplaceAll(joinAddrs(w.Addresses), ",", ", ") + ": of pool " + w.Pool}
+		patch["status"] = map[string]any{"conditions": o.conditionsPatch([]vip.Condition{allocated})}
+	}
+	body, err := json.Marshal(patch)
 	if err == nil {
 		err = a.patch(ctx, w.Service, body)
 	}

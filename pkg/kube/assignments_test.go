@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -111,4 +112,16 @@ func TestAssignmentsDoNotWaitForOthers(t *testing.T) {
 		}
 		stop()
 	})
+}
+
+// TestAssignmentByDHCP: that a DHCP server is asked for an address is no address that was allocated.
+func TestAssignmentByDHCP(t *testing.T) {
+	for addr, want := range map[string]bool{"10.0.0.1": true, "0.0.0.0": false, "::": false} {
+		var body []byte
+		a := &Assignments{log: slog.New(slog.DiscardHandler), patch: func(_ context.Context, _ vip.Key, b []byte) error { body = b; return nil }}
+		check.OK(t, a.write(t.Context(), &cachedService{version: "1"}, vip.Assignment{Addresses: addrs(addr), Pool: "web"}))
+		if got := strings.Contains(string(body), string(vip.Allocated)); got != want || !strings.Contains(string(body), `"kube-vip.io/loadbalancerIPs":"`+addr+`"`) {
+			t.Errorf("%s: %s; want a condition: %v", addr, body, want)
+		}
+	}
 }
