@@ -118,7 +118,7 @@ func New(cfg *rest.Config, o Options) (*Cluster, error) {
 		}
 		node := readNode(n, prefix)
 		if !o.Pools.IsZero() {
-			node.Labels = firstLabels(n.Labels)
+			node.Labels = n.Labels
 		}
 		return node
 	})

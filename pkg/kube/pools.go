@@ -30,7 +30,7 @@ func (c *Cluster) watchPools(core *clients) {
 	c.configMaps.onChange = func(vip.Key, *cachedConfigMap, *cachedConfigMap) bool { return changed() }
 	c.watches = append(c.watches, c.configMaps.Run)
 	c.namespaces = newReflectorStore(c.o, &c.mu, core.core, "namespaces", func(o *corev1.Namespace) *map[string]string {
-		labels := firstLabels(o.Labels)
+		labels := o.Labels // without the rest of the object
 		return &labels
 	})
 	c.namespaces.onChange = func(vip.Key, *map[string]string, *map[string]string) bool { return changed() }
