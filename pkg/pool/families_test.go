@@ -52,3 +52,25 @@ func TestFamilyGoesOfOverlappingPools(t *testing.T) {
 	w.decide()
 	w.expect("x: 10.0.0.1 of b")
 }
+
+// What a Service was given of the pool that it asks for now stays, until it is written, whatever else is released meanwhile.
+func TestDecidedOfAnotherPoolAndNotWritten(t *testing.T) {
+	w := newWorld(t, 0, "pool-a=10.0.0.0/24", "pool-b=10.1.0.0/24")
+	w.set("x", func(r *Request) {
+		asks("a")(r)
+		families(vip.PreferDualStack, vip.IPv4, vip.IPv6)(r)
+	})
+	w.set("other", nil)
+	w.decide()
+	w.set("x", asks("b"))
+	w.a.Decide(w.now)
+	w.remove("other") // what waits for a second family is looked at again
+	for _, d := range w.a.Decide(w.now) {
+		if got := d.Addresses[0].String(); got != "10.1.0.1" {
+			t.Errorf("it is given %s now", got)
+		}
+	}
+	if n := w.a.Used(w.pools.byName["b"], vip.IPv4); n != 1 {
+		t.Errorf("%d addresses of its pool are used", n)
+	}
+}
