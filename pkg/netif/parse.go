@@ -28,9 +28,10 @@ func parseChange(m syscall.NetlinkMessage) (change, bool) {
 }
 
 // parseLink reads an RTM_NEWLINK or RTM_DELLINK; false if it is about a port of a bridge, which
-// the bridge sends under its own family: no link has come or gone.
+// the bridge sends under its own family: no link has come or gone. It is false of an event of a wireless
+// link (IFLA_WIRELESS), too, such as the end of a scan: that has a name, and nothing else of the link (rtnetlink_ifinfo_prep).
 func parseLink(m []byte) (link, bool) {
-	if len(m) < unix.SizeofIfInfomsg || nl.DeserializeIfInfomsg(m).Family != unix.AF_UNSPEC {
+	if len(m) < unix.SizeofIfInfomsg || nl.DeserializeIfInfomsg(m).Family != unix.AF_UNSPEC || attribute(m[unix.SizeofIfInfomsg:], unix.IFLA_WIRELESS) != nil {
 		return link{}, false
 	}
 	parsed, err := netlink.LinkDeserialize(nil, m)
