@@ -167,23 +167,28 @@ func arrivalLink(info *vip.NodeInfo, s *service, a netip.Addr) string {
 }
 
 // addressOn returns an address of a node, of the family of a, on the link that a would have, or packets to it would arrive on,
-// there; zero if none is known, or the node is gone, by heartbeats or by Kubernetes: it has lost
+// there; zero if none is of a network of this node's link of a, since a router on the way would send packets back that are to a,
+// or the node is gone, by heartbeats or by Kubernetes: it has lost
 // its connections. A node whose Herald has just ended has no node lease: that is the next hop
-// that nftables has, or its address by Kubernetes, if it is of a subnet of this node's link of a.
+// that nftables has, or its address by Kubernetes.
 func (f *formerOwners) addressOn(s *service, a vip.Address, node string) netip.Addr {
 	n := f.members[node]
 	i := slices.IndexFunc(f.Nodes, func(o vip.Node) bool { return o.Name == node })
 	if n != nil && n.Gone || (n == nil || !n.Alive) && i >= 0 && f.Nodes[i].NotReady {
 		return netip.Addr{}
 	}
+	own := linkNamed(&f.self.Info, a.Link)
+	near := func(x netip.Addr) bool {
+		return x.Is4() == a.Addr.Is4() && own != nil && slices.ContainsFunc(own.Prefixes, func(p netip.Prefix) bool { return p.Contains(x) })
+	}
 	if n != nil {
 		link, _ := linkFor(&n.Info, s.Interface, a.Addr)
 		if !s.bindsAddresses {
 			link = arrivalLink(&n.Info, s, a.Addr)
 		}
-		for _, own := range n.Info.OwnAddresses(link) {
-			if link != "" && own.Is4() == a.Addr.Is4() {
-				return own
+		for _, x := range n.Info.OwnAddresses(link) {
+			if link != "" && near(x) {
+				return x
 			}
 		}
 		return netip.Addr{}
@@ -191,13 +196,12 @@ func (f *formerOwners) addressOn(s *service, a vip.Address, node string) netip.A
 	if hop := f.kernel[binding{a.Addr, a.Link}]; hop.IsValid() {
 		return hop
 	}
-	own := linkNamed(&f.self.Info, a.Link)
-	if i < 0 || own == nil {
+	if i < 0 {
 		return netip.Addr{}
 	}
-	for _, addr := range f.Nodes[i].Addresses {
-		if addr.Is4() == a.Addr.Is4() && slices.ContainsFunc(own.Prefixes, func(x netip.Prefix) bool { return x.Contains(addr) }) {
-			return addr
+	for _, x := range f.Nodes[i].Addresses {
+		if near(x) {
+			return x
 		}
 	}
 	return netip.Addr{}

@@ -11,6 +11,14 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
+// prefixes parses addresses with the lengths of their networks.
+func prefixes(all ...string) (parsed []netip.Prefix) {
+	for _, s := range all {
+		parsed = append(parsed, netip.MustParsePrefix(s))
+	}
+	return parsed
+}
+
 func TestFormerOwners(t *testing.T) {
 	const keep = time.Hour
 	former := func(nodes ...string) (all []vip.FormerHolder) {
@@ -117,6 +125,26 @@ func TestFormerOwners(t *testing.T) {
 					info.Interface, info.DefaultInterface = "lo", "lo"
 					info.Links = append([]vip.Link{{Name: "lo", Up: true}}, info.Links...)
 				}
+			},
+		},
+		{
+			name: "the same, and n2 is on another network: what is sent there would come back by way of the router", holder: "n1", former: former("n2"),
+			change: func(r *Rules, w *vip.World) {
+				r.ARP, r.BGP = false, &BGP{}
+				w.Members[1].Info.Links[0].Prefixes = prefixes("10.88.0.12/24", "fd88::12/64")
+			},
+		},
+		{
+			name: "the same, and n3 is not", holder: "n1", former: former("n2", "n3"), want: "10.77.0.50 eth0 10.77.0.13, fd77::50 eth0 fd77::200",
+			change: func(r *Rules, w *vip.World) {
+				r.ARP, r.BGP = false, &BGP{}
+				w.Members[1].Info.Links[0].Prefixes = prefixes("10.88.0.12/24", "fd88::12/64")
+			},
+		},
+		{
+			name: "n2 has networks on its link that this node has not", holder: "n1", former: former("n2"), want: "10.77.0.50 eth0 10.77.0.12, fd77::50 eth0 fd77::12",
+			change: func(_ *Rules, w *vip.World) {
+				w.Members[1].Info.Links[0].Prefixes = prefixes("10.66.0.12/24", "10.77.0.12/24", "fd66::12/64", "fd77::12/64")
 			},
 		},
 		{
