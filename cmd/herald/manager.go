@@ -207,19 +207,20 @@ func namedLeases(cfg config.Config) (leases []vip.Key) {
 // pokeNow is agent.PokeNow, for rooms that are made before the agent.
 func (n *node) pokeNow() { n.agent.PokeNow() }
 
-// newAgent hands the agent the rooms; those of UPnP and of BGP only if these are enabled.
-func (n *node) newAgent() *agent.Agent {
+// newAgent hands the agent the rooms.
+func (n *node) newAgent() *agent.Agent { return agent.New(n.agentOptions()) }
+
+// agentOptions returns what the agent is handed: rooms of pools, UPnP, BGP and a routing table only if these are enabled. Those of egress are always among them, since
+// an earlier process, with other options, leaves what it wrote to the next one.
+func (n *node) agentOptions() agent.Options {
 	r := planRules(n.cfg)
 	o := agent.Options{
 		Self: n.cfg.Node.Name, Log: n.log, Passed: n.history.Record,
 		Plan:         func(w vip.World) vip.Plan { return plan.Make(r, w) },
 		Observers:    []agent.Observer{n.cluster, n.cluster.Statuses, n.leases, n.links, n.announcer, n.checker, n.dataPlane, n.dhcp, n.nft},
-		FormerOwners: n.nft.FormerOwners, Translations: n.nft.Translations, OpenPorts: n.nft.OpenPorts, Balanced: n.nft.Balanced, Connections: n.connections, Addresses: n.links, Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: n.announcer.AddressChecks(),
+		FormerOwners: n.nft.FormerOwners, Translations: n.nft.Translations, OpenPorts: n.nft.OpenPorts, Balanced: n.nft.Balanced, Egress: n.nft.Egress, EgressRoutes: egress.New(nft.EgressMark, n.log), Connections: n.connections, Addresses: n.links, Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: n.announcer.AddressChecks(),
 		Macvlans: n.links.Macvlans(), DHCP: n.dhcp,
 		Statuses: n.cluster.Statuses, Events: n.cluster.Events, Leases: n.leases,
-	}
-	if n.cfg.Egress.Enable {
-		o.Egress, o.EgressRoutes = n.nft.Egress, egress.New(nft.EgressMark, n.log)
 	}
 	if n.cfg.GivesAddresses() {
 		o.Observers, o.Pools, o.Assignments = append(o.Observers, n.pools), n.pools, n.cluster.Assignments
@@ -233,7 +234,7 @@ func (n *node) newAgent() *agent.Agent {
 	if n.cfg.RoutingTable.Enable { // after BGP, which sets RoutesDraining
 		o.Observers, o.RoutingTable = append(o.Observers, n.table), n.table
 	}
-	return agent.New(o)
+	return o
 }
 
 // collectors returns the metrics of all rooms.

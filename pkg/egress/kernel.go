@@ -13,7 +13,7 @@ import (
 // listRules returns Herald's rules of a family.
 func listRules(family int) (own []netlink.Rule, err error) {
 	all, err := netlink.RuleList(family)
-	if errors.Is(err, unix.EAFNOSUPPORT) { // no IPv6
+	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) { // no IPv6, or a kernel without rules
 		return nil, nil
 	}
 	for _, rule := range all {
