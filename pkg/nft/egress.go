@@ -41,6 +41,7 @@ const EgressMark = 0x2000
 //	}
 //	chain prerouting {
 //	  type filter hook prerouting priority -90; policy accept;
+//	  ct direction reply accept
 //	  ct status & snat != 0 accept
 //	  ip daddr @internal accept
 //	  ip saddr vmap @elsewhere
@@ -54,7 +55,8 @@ const EgressMark = 0x2000
 //
 // Both chains come after kube-proxy has translated the destination (-100), so packets to a Service have a pod's address there, which is internal. By the mark a
 // rule of the routing policy database sends packets to the owner (pkg/egress), which has to see the pod's address: so no other
-// program, such as the network plugin, may translate the source on the pod's node, and "snat to ip saddr" is what keeps it. A connection whose source has been translated already goes
+// program, such as the network plugin, may translate the source on the pod's node, and "snat to ip saddr" is what keeps it. What a pod answers to a connection from outside,
+// as by a node port, goes back by this node, which has translated its destination: the owner would drop it. A connection whose source has been translated already goes
 // on as it is. The chain postrouting comes before the others that masquerade (100).
 var egress = purpose[vip.Egress]{
 	table: "herald_egress", what: "egress of pods with VIPs as their source", rebuild: true, renewAfter: 5 * time.Second,
@@ -172,14 +174,7 @@ func (f family) intervals(networks []netip.Prefix) (all []nftables.SetElement) {
 
 // buildEgress adds the family's chains and rules to the transaction.
 func buildEgress(c *draft, f family, table *nftables.Table, sets []*nftables.Set, entries []vip.Egress) {
-	source := &expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: f.source, Len: f.addr.Bytes, DestRegister: first}
-	matches := func(set *nftables.Set) expr.Any {
-		return &expr.Lookup{SourceRegister: first, SetName: set.Name, SetID: set.ID}
-	}
-	verdict := func(set *nftables.Set) expr.Any {
-		return &expr.Lookup{SourceRegister: first, SetName: set.Name, SetID: set.ID, IsDestRegSet: true} // of the verdict, 0
-	}
-	accept := &expr.Verdict{Kind: expr.VerdictAccept}
+	source, accept := f.loadSource(), &expr.Verdict{Kind: expr.VerdictAccept}
 	for i, x := range f.entries(entries) {
 		chain := c.AddChain(&nftables.Chain{Table: table, Name: egressChain(i)})
 		f.addEgressRules(c, chain, sets[fixedEgressSets+4*i:], x)
@@ -191,9 +186,9 @@ func buildEgress(c *draft, f family, table *nftables.Table, sets []*nftables.Set
 		Table: table, Name: "prerouting", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting,
 		Priority: nftables.ChainPriorityRef(-90),
 	})
-	add(pre, append(matchBits(&expr.Ct{Key: expr.CtKeySTATUS, Register: first}, 1<<4), accept)...) // IPS_SRC_NAT
-	add(pre, f.loadDestination(), matches(sets[0]), accept)
-	add(pre, source, verdict(sets[2]))
+	for _, rule := range f.egressPrerouting(sets) {
+		add(pre, rule...)
+	}
 	post := c.AddChain(&nftables.Chain{
 		Table: table, Name: "postrouting", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting,
 		Priority: nftables.ChainPriorityRef(90),
@@ -203,6 +198,32 @@ func buildEgress(c *draft, f family, table *nftables.Table, sets []*nftables.Set
 	})...)
 	add(post, f.loadDestination(), matches(sets[0]), accept)
 	add(post, source, verdict(sets[1]))
+}
+
+// egressPrerouting is the rules of the chain prerouting.
+func (f family) egressPrerouting(sets []*nftables.Set) [][]expr.Any {
+	accept := &expr.Verdict{Kind: expr.VerdictAccept}
+	return [][]expr.Any{
+		{&expr.Ct{Key: expr.CtKeyDIRECTION, Register: first}, &expr.Cmp{Op: expr.CmpOpEq, Register: first, Data: []byte{1}}, accept},
+		append(matchBits(&expr.Ct{Key: expr.CtKeySTATUS, Register: first}, 1<<4), accept), // IPS_SRC_NAT
+		{f.loadDestination(), matches(sets[0]), accept},
+		{f.loadSource(), verdict(sets[2])},
+	}
+}
+
+// loadSource puts the source address of a packet into the register first.
+func (f family) loadSource() *expr.Payload {
+	return &expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: f.source, Len: f.addr.Bytes, DestRegister: first}
+}
+
+// matches matches packets of which the set has what is in the register first.
+func matches(set *nftables.Set) expr.Any {
+	return &expr.Lookup{SourceRegister: first, SetName: set.Name, SetID: set.ID}
+}
+
+// verdict goes to where a map leads what is in the register first. Packets without an element go on.
+func verdict(set *nftables.Set) expr.Any {
+	return &expr.Lookup{SourceRegister: first, SetName: set.Name, SetID: set.ID, IsDestRegSet: true} // of the verdict, 0
 }
 
 // matchBits matches packets of which load puts a number with any of the bits into the first register.
