@@ -2,7 +2,7 @@
 // cluster from there, with the VIP as its source. Nftables marks these packets (nft.Egress); a rule of the routing policy
 // database (ip-rule(8)) for each pod and that mark has them routed by a table of the owner:
 //
-//	1980: from 10.244.1.7 fwmark 0x2000/0x2000 lookup 19800 proto 248
+//	1980: from 10.244.1.7 fwmark 0x1000/0x1000 lookup 19800 proto 248
 //	default via 192.168.0.12 dev eth0 onlink table 19800 proto 248
 //
 // Rules and routes of Herald are those with its protocol number in these tables; those of others are never touched. Rules stay when the process

@@ -78,7 +78,7 @@ func TestSet(t *testing.T) {
 	ip(t, "rule add from 10.9.9.9 lookup 19800 priority 1980") // another program's, by its protocol
 	ip(t, "rule add from 10.9.9.8 lookup main priority 50")
 	others := ip(t, "rule list")
-	r := New(0x2000, check.Log(t))
+	r := New(0x1000, check.Log(t))
 	set := func(r *Routes, want ...vip.Egress) {
 		t.Helper()
 		if have := check.Value(r.Set(t.Context(), want))(t); len(have) != len(want) {
@@ -100,21 +100,21 @@ func TestSet(t *testing.T) {
 	set(r, entry("", "", "10.1.0.2"))
 	wants("this node is the owner", "")
 	set(r, entry("10.0.0.2", "d0", "10.1.0.2"), entry("fd00::2", "d0", "fd01::2"))
-	wants("one owner", "10.1.0.2 0x2000/0x2000 19800; 19800 10.0.0.2 d0; fd01::2 0x2000/0x2000 19800; 19800 fd00::2 d0")
+	wants("one owner", "10.1.0.2 0x1000/0x1000 19800; 19800 10.0.0.2 d0; fd01::2 0x1000/0x1000 19800; 19800 fd00::2 d0")
 	set(r, entry("10.0.0.2", "d0", "10.1.0.2"), entry("10.0.0.3", "d0", "10.1.0.3"))
-	wants("another comes", "10.1.0.2 0x2000/0x2000 19800; 10.1.0.3 0x2000/0x2000 19801; 19800 10.0.0.2 d0; 19801 10.0.0.3 d0")
+	wants("another comes", "10.1.0.2 0x1000/0x1000 19800; 10.1.0.3 0x1000/0x1000 19801; 19800 10.0.0.2 d0; 19801 10.0.0.3 d0")
 	set(r, entry("10.0.0.3", "d0", "10.1.0.2 10.1.0.3"))
-	wants("the VIP of the first moves to it", "10.1.0.3 0x2000/0x2000 19801; 10.1.0.2 0x2000/0x2000 19801; 19801 10.0.0.3 d0")
+	wants("the VIP of the first moves to it", "10.1.0.3 0x1000/0x1000 19801; 10.1.0.2 0x1000/0x1000 19801; 19801 10.0.0.3 d0")
 	ip(t, "rule del from 10.1.0.3 priority 1980")
 	ip(t, "route flush table 19801")
 	r.at = time.Now().Add(-relist)
 	set(r, entry("10.0.0.3", "d0", "10.1.0.2 10.1.0.3"))
-	if got := own(t); !strings.Contains(got, "10.1.0.2 0x2000/0x2000 19800\n") || !strings.Contains(got, "10.1.0.3 0x2000/0x2000 19800\n") || !strings.Contains(got, "19800 10.0.0.3 d0\n") || strings.Count(got, "\n") != 3 {
+	if got := own(t); !strings.Contains(got, "10.1.0.2 0x1000/0x1000 19800\n") || !strings.Contains(got, "10.1.0.3 0x1000/0x1000 19800\n") || !strings.Contains(got, "19800 10.0.0.3 d0\n") || strings.Count(got, "\n") != 3 {
 		t.Errorf("after another program had removed some:\n%s", got)
 	}
-	later := New(0x2000, check.Log(t)) // the process was restarted
+	later := New(0x1000, check.Log(t)) // the process was restarted
 	set(later, entry("10.0.0.2", "d0", "10.1.0.3"))
-	wants("a later process", "10.1.0.3 0x2000/0x2000 19800; 19800 10.0.0.2 d0")
+	wants("a later process", "10.1.0.3 0x1000/0x1000 19800; 19800 10.0.0.2 d0")
 	if found := check.Value(Traces())(t); len(found) != 2 {
 		t.Errorf("traces: %q", found)
 	}
@@ -126,7 +126,7 @@ func TestSet(t *testing.T) {
 	set(later, entry("10.0.0.2", "d0", "10.1.0.3"))
 	check.OK(t, RemoveTraces())
 	wants("uninstalled", "")
-	if _, err := New(0x2000, check.Log(t)).Set(t.Context(), []vip.Egress{entry("10.0.0.2", "d9", "10.1.0.2")}); err == nil || !strings.Contains(err.Error(), `this node has no interface "d9"`) {
+	if _, err := New(0x1000, check.Log(t)).Set(t.Context(), []vip.Egress{entry("10.0.0.2", "d9", "10.1.0.2")}); err == nil || !strings.Contains(err.Error(), `this node has no interface "d9"`) {
 		t.Errorf("a link that is not there: %v", err)
 	}
 	check.OK(t, RemoveTraces())
@@ -135,7 +135,7 @@ func TestSet(t *testing.T) {
 // What goes wrong reads the same each time, so that the agent logs it once, and names some of many owners.
 func TestErrorReadsTheSame(t *testing.T) {
 	defer func() { check.OK(t, RemoveTraces()) }()
-	r, last := New(0x2000, check.Log(t)), ""
+	r, last := New(0x1000, check.Log(t)), ""
 	var all []vip.Egress
 	for i := range 40 {
 		all = append(all, entry(fmt.Sprintf("10.0.0.%d", 2+i), "d9", fmt.Sprintf("10.1.0.%d", 2+i)))

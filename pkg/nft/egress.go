@@ -19,8 +19,8 @@ import (
 const egressTimeout = 20 * time.Second
 
 // EgressMark is the bit of packets' marks that says: this node's pod sent it, and it is to leave the cluster from the node that owns its Service's VIP. The same bit of the mark of a connection
-// says that its packets have had it.
-const EgressMark = 0x2000
+// says that its packets have had it. kube-proxy has 0x4000 and 0x8000, the CNI plugin portmap 0x2000: it marks what pods send to a hostPort of their node.
+const EgressMark = 0x1000
 
 // egress is the purpose of the table "herald_egress": what the pods of a Service with kube-vip.io/egress send leaves the cluster with the
 // Service's VIP as its source (docs/egress.md):
@@ -36,8 +36,8 @@ const EgressMark = 0x2000
 //	  ip daddr != @allowed_0 return
 //	  meta l4proto . th dport != @to_0 return
 //	  meta l4proto . th sport != @from_0 return
-//	  snat to 10.0.0.200 or: meta mark set meta mark | 0x2000 ct mark set ct mark | 0x2000
-//	  or, of an Egress with Former: meta l4proto tcp ct mark & 0x2000 != 0 meta mark set meta mark | 0x2000
+//	  snat to 10.0.0.200 or: meta mark set meta mark | 0x1000 ct mark set ct mark | 0x1000
+//	  or, of an Egress with Former: meta l4proto tcp ct mark & 0x1000 != 0 meta mark set meta mark | 0x1000
 //	}
 //	chain prerouting {
 //	  type filter hook prerouting priority -90; policy accept;
@@ -48,7 +48,7 @@ const EgressMark = 0x2000
 //	}
 //	chain postrouting {
 //	  type nat hook postrouting priority 90; policy accept;
-//	  ip saddr @routed meta mark & 0x2000 != 0 snat to ip saddr
+//	  ip saddr @routed meta mark & 0x1000 != 0 snat to ip saddr
 //	  ip daddr @internal accept
 //	  ip saddr vmap @own
 //	}

@@ -214,7 +214,7 @@ ip -n n1 route add default via fd00::2 table 100`, EgressMark))
 		c.wants(t, want)
 	}
 	before.wants(t, "10.0.0.1")
-	sh(t, "ip -n n1 rule del fwmark 8192/8192\nip -n n1 -6 rule del fwmark 8192/8192") // new ones don't go by n2
+	sh(t, fmt.Sprintf("ip -n n1 rule del fwmark %[1]d/%[1]d\nip -n n1 -6 rule del fwmark %[1]d/%[1]d", EgressMark)) // new ones don't go by n2
 	for to, want := range map[string]string{"10.0.0.4:9000": vip4.String(), "[fd00::4]:9000": vip6.String()} {
 		if got := r.source(0, to); got != want {
 			t.Errorf("after the move %s sees %s, want %s", to, got, want)

@@ -103,3 +103,17 @@ func TestAnswersAreNoEgress(t *testing.T) {
 		}
 	}
 }
+
+// Programs that nodes commonly have use other bits of marks.
+func TestEgressMarkIsNobodys(t *testing.T) {
+	for who, bits := range map[string]uint32{
+		"kube-proxy":                        0xc000,     // KUBE-MARK-MASQ, KUBE-MARK-DROP
+		"the CNI plugin portmap (hostPort)": 1 << 13,    // markMasqBit
+		"Calico":                            0xffff0000, // IptablesMarkMask
+		"Tailscale":                         0xff0000,
+	} {
+		if EgressMark&bits != 0 {
+			t.Errorf("the mark %#x is one of %s", EgressMark, who)
+		}
+	}
+}
