@@ -63,10 +63,13 @@ func (f family) table(name string) *nftables.Table {
 }
 
 // matchTCP matches packets of TCP.
-func matchTCP() []expr.Any {
+func matchTCP() []expr.Any { return matchProtocol(unix.IPPROTO_TCP) }
+
+// matchProtocol matches packets by their IP protocol.
+func matchProtocol(number byte) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: first},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: first, Data: []byte{unix.IPPROTO_TCP}},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: first, Data: []byte{number}},
 	}
 }
 

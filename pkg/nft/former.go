@@ -8,6 +8,7 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -24,7 +25,8 @@ import (
 //	    ip ttl > 1 counter dup to ip daddr . iif map @former_owners device iif drop
 //	}
 //
-// and the same two rules with a map former_owners_of_port for VIPs of which only one port counts.
+// and the same two rules with a map former_owners_of_port for VIPs of which only one port counts, and with the map former_owners
+// for errors that say that a packet is too large, in place of TCP: "icmp type . icmp code { destination-unreachable . frag-needed }".
 // Before them come rules that send on what has a TTL of less than 16, by the maps former_owners_again and
 // former_owners_of_port_again.
 //
@@ -93,23 +95,29 @@ func buildFormerOwners(c *draft, f family, table *nftables.Table, maps []*nftabl
 		Table: table, Name: "established", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting,
 		Priority: nftables.ChainPriorityRef(-150), // after conntrack, before translation
 	})
-	rule := func(exprs ...[]expr.Any) {
-		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: slices.Concat(slices.Concat(matchTCP(), matchUnknown()), slices.Concat(exprs...))})
+	for _, rule := range f.formerOwnerRules(maps) {
+		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: rule})
 	}
-	// nextHop puts the next hop into the first register. Packets without one do not match.
-	nextHop := func(maps []*nftables.Set) [2][]expr.Any {
-		return [2][]expr.Any{
-			{f.loadDestination(), &expr.Meta{Key: expr.MetaKeyIIF, Register: f.part(1)}, lookUp(maps[0])},
-			{f.loadDestination(), loadDestinationPort(f.part(1)), &expr.Meta{Key: expr.MetaKeyIIF, Register: f.part(2)}, lookUp(maps[1])},
-		}
+}
+
+// formerOwnerRules is the rules of the chain established: of packets of TCP and, by the same maps but those of a port, of errors that say that a packet
+// of a connection is too large.
+func (f family) formerOwnerRules(maps []*nftables.Set) (rules [][]expr.Any) {
+	unknown := slices.Concat(matchTCP(), matchUnknown(), matchNoBeginning())
+	tooLarge := slices.Concat(f.matchTooLarge(), matchUnknown())
+	// nextHop puts the next hop of packets that match, too, into the first register. Packets without one do not match.
+	nextHop := func(maps []*nftables.Set, match ...expr.Any) [3][]expr.Any {
+		byVIP := slices.Concat(match, []expr.Any{f.loadDestination(), &expr.Meta{Key: expr.MetaKeyIIF, Register: f.part(1)}, lookUp(maps[0])})
+		byPort := slices.Concat(match, []expr.Any{f.loadDestination(), loadDestinationPort(f.part(1)), &expr.Meta{Key: expr.MetaKeyIIF, Register: f.part(2)}, lookUp(maps[1])})
+		return [3][]expr.Any{slices.Concat(unknown, byVIP), slices.Concat(unknown, byPort), slices.Concat(tooLarge, byVIP)}
 	}
-	for _, hop := range nextHop(maps[2:]) {
-		rule(f.matchTTL(expr.CmpOpLt, maxHops), hop, f.sendOn())
+	for _, hop := range nextHop(maps[2:], f.matchTTL(expr.CmpOpLt, maxHops)...) {
+		rules = append(rules, slices.Concat(hop, f.sendOn()))
 	}
 	for _, hop := range nextHop(maps[:2]) {
-		rule(hop, f.shortenTTL())
-		rule(hop, f.sendOn())
+		rules = append(rules, slices.Concat(hop, f.shortenTTL()), slices.Concat(hop, f.sendOn()))
 	}
+	return rules
 }
 
 // matchTTL matches packets by their TTL (hop limit).
@@ -120,18 +128,39 @@ func (f family) matchTTL(op expr.CmpOp, hops byte) []expr.Any {
 	}
 }
 
-// matchUnknown matches packets of a TCP connection that this node does not know, and that do not begin one.
+// matchUnknown matches packets that are of no connection that this node knows, nor an error about one.
 func matchUnknown() []expr.Any {
 	known := binaryutil.NativeEndian.PutUint32(expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED)
 	return []expr.Any{
 		&expr.Ct{Key: expr.CtKeySTATE, Register: first},
 		&expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 4, Mask: known, Xor: make([]byte, 4)},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: first, Data: make([]byte, 4)},
+	}
+}
+
+// matchNoBeginning matches packets of TCP that do not begin a connection.
+func matchNoBeginning() []expr.Any {
+	return []expr.Any{
 		// The flags, octet 13 of the TCP header (RFC 9293, section 3.1): FIN 1, SYN 2, RST 4, ACK 16.
 		&expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1, DestRegister: first},
 		&expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 1, Mask: []byte{2 | 4 | 16}, Xor: []byte{0}},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: first, Data: []byte{2}}, // no SYN alone, which begins a connection here
 	}
+}
+
+// matchTooLarge matches the errors of routers on whose way a packet from a VIP is too large: a connection whose packets are too large gets stuck without
+// them (RFC 1191, RFC 8201). They are Destination Unreachable, code 4 (RFC 792), and Packet Too Big (RFC 4443, section 3.2).
+func (f family) matchTooLarge() []expr.Any {
+	octet := func(offset uint32, value byte) []expr.Any { // of the ICMP header
+		return []expr.Any{
+			&expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 1, DestRegister: first},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: first, Data: []byte{value}},
+		}
+	}
+	if f.is4 {
+		return slices.Concat(matchProtocol(unix.IPPROTO_ICMP), octet(0, 3), octet(1, 4))
+	}
+	return slices.Concat(matchProtocol(unix.IPPROTO_ICMPV6), octet(0, 2))
 }
 
 // shortenTTL makes a TTL (hop limit) of more than maxHops maxHops.
