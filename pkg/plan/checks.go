@@ -238,8 +238,8 @@ func (c *addressChecks) describeConflict(a vip.Address, macs []string) string {
 
 // verify adds checks whether the owner of s, another node, and nobody else answers for its
 // addresses: for those that the status names and isVerifier assigns to this node, unless the
-// Plan has them here; for none if the owner is not alive, has not written the status, or binds
-// no addresses. reportVerified reports known results. Nothing is moved because of them
+// Plan has them here, or the owner can't bind them, since IPv6 is disabled on its link (it says so itself); for none
+// if the owner is not alive, has not written the status, or binds no addresses. reportVerified reports known results. Nothing is moved because of them
 // (decision 0018).
 func (c *addressChecks) verify(s *service) {
 	u := s.unit
@@ -249,6 +249,9 @@ func (c *addressChecks) verify(s *service) {
 	}
 	for _, a := range s.addrs {
 		if !s.inStatus(a.Addr) || c.wanted[a.Addr] || !c.isVerifier(s, a.Address, owner) {
+			continue
+		}
+		if link, _ := linkFor(&owner.Info, s.Interface, a.Addr); a.client == nil && owner.refusesIPv6(a.Addr, link) {
 			continue
 		}
 		x := vip.AddressCheck{
