@@ -172,7 +172,8 @@ func notDrained(s kube.Snapshot, node string, now time.Time) bool {
 const countTime = 6 * time.Second
 
 // waitForConnections prints how many connections to VIPs of others the node knows, and waits for
-// at most the time given until there are none. It is an error if there still are some then.
+// at most the time given until there are none. It is an error if there still are some then, or, with a time given, if the
+// node has not said how many.
 func (d *nodeDrain) waitForConnections(ctx context.Context, atMost time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, max(atMost, countTime))
 	defer cancel()
@@ -194,10 +195,19 @@ func (d *nodeDrain) waitForConnections(ctx context.Context, atMost time.Duration
 			if printed > 0 {
 				return fmt.Errorf("after %s there still are %d connections by way of %s; they end with the node", atMost, printed, d.node)
 			}
+			if atMost > 0 {
+				return fmt.Errorf("after %s: %s", atMost, d.uncounted())
+			}
+			d.printf("%s", d.uncounted())
 			return nil
 		case <-poll.C:
 		}
 	}
+}
+
+// uncounted says that the node has counted no connections, and why that may be.
+func (d *nodeDrain) uncounted() string {
+	return fmt.Sprintf("how many connections still go by %s is not known, since its Herald has counted none: with herald_keep_connections=0, or without nftables, the move has reset them; an older Herald does not count", d.node)
 }
 
 func (d *nodeDrain) undrain(ctx context.Context) error {
