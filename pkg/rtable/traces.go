@@ -3,12 +3,16 @@ package rtable
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Traces describes the routes of a protocol number (rtm_protocol) in all routing tables of this network namespace.
+// Traces describes the routes of a protocol number (rtm_protocol) in all routing tables of this network namespace but those of egress, which
+// pkg/egress describes.
 func Traces(protocol int) (found []string, err error) {
 	routes, err := ofProtocol(protocol)
 	for _, r := range routes {
@@ -29,8 +33,14 @@ func RemoveTraces(protocol int) error {
 	return errors.Join(errs...)
 }
 
-// ofProtocol returns the routes of a protocol number in all tables.
+// ofProtocol returns the routes of a protocol number in all tables but those of egress.
 func ofProtocol(protocol int) ([]netlink.Route, error) {
 	filter := &netlink.Route{Table: unix.RT_TABLE_UNSPEC, Protocol: netlink.RouteProtocol(protocol)}
-	return netlink.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+	all, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+	return slices.DeleteFunc(all, ofEgress), err
+}
+
+// ofEgress reports whether a route is in a table of egress, whose routes have the protocol number that vip_routingprotocol has by default.
+func ofEgress(r netlink.Route) bool {
+	return r.Table >= vip.FirstEgressTable && r.Table <= vip.LastEgressTable
 }
