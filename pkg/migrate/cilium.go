@@ -176,7 +176,7 @@ func (m *migration) fromKubeVIP() error {
 		}
 		for k, v := range o.Data {
 			m.Data[k] = v
-			if strings.HasPrefix(k, "cidr-") || strings.HasPrefix(k, "range-") {
+			if name, own := strings.CutPrefix(k, "pool-"); strings.HasPrefix(k, "cidr-") || strings.HasPrefix(k, "range-") || own && !strings.Contains(name, ".") {
 				for item := range strings.SplitSeq(v, ",") {
 					if s, _, err := parseSpan(item); err == nil {
 						m.ranges[k] = append(m.ranges[k], s)

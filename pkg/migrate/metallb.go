@@ -112,9 +112,12 @@ func (m *migration) addMetalLBPool(o object, p metalLBPool, priorities map[int]i
 		var ok1, ok2 bool
 		namespaces, ok1 = namespaceAlternatives(a.Namespaces, a.NamespaceSelectors)
 		services, ok2 = serviceAlternatives(a.ServiceSelectors)
-		if !ok1 || !ok2 || len(namespaces)*len(services) > maxVariants {
+		switch {
+		case !ok1 || !ok2 || len(namespaces)*len(services) > maxVariants:
 			m.note("Pool %s: its serviceAllocation has no counterpart, so the pool gives addresses on request only (.auto); write .namespaces and .services by hand.", o.Metadata.Name)
 			namespaces, services, closed = []string{""}, []string{""}, true
+		case services[0] != "":
+			m.note("Pool %s: MetalLB refuses its addresses also to Services that ask for them, if its serviceSelectors don't select them. Herald does not: .services says who gets one without asking, and who may ask is limited by namespace only (.namespaces with .enforce).", o.Metadata.Name)
 		}
 	}
 	n := 0
@@ -154,6 +157,9 @@ func namespaceAlternatives(names []string, selectors []selector) (all []string, 
 		all = append(all, strings.Join(sortedUnique(names), ","))
 	}
 	for _, s := range selectors {
+		if s.empty() {
+			return []string{""}, true
+		}
 		text := s.String()
 		if !strings.ContainsAny(text, "=!()<>") { // it would be read as the name of a namespace
 			return nil, false
@@ -303,7 +309,7 @@ func (m *migration) noteMetalLBPeers() error {
 		if address == "" && p.Interface != "" {
 			address = "unnumbered:" + p.Interface
 		}
-		peer := fmt.Sprintf("%s:%d", address, p.PeerASN)
+		peer := address + ":" + m.peerAS(name, p.MyASN, p.PeerASN, p.DynamicASN, p.Address != "")
 		port := cmp.Or(p.Port, 179)
 		switch {
 		case port != 179:
@@ -311,7 +317,7 @@ func (m *migration) noteMetalLBPeers() error {
 		case p.Multihop:
 			peer += "::true"
 		}
-		list = append(list, peer)
+		list = append(list, strings.TrimSuffix(peer, ":"))
 		if own := strconv.FormatUint(uint64(p.MyASN), 10); as == "" {
 			as = own
 		} else if as != own {
@@ -321,12 +327,27 @@ func (m *migration) noteMetalLBPeers() error {
 			m.note("BGPPeer %s has a password, which is not printed here: it comes after the AS in bgp_peers.", name)
 		}
 		m.notePeerFields(objects[i])
-		if p.BFD != "" || len(p.NodeSelector) > 0 || p.DynamicASN != "" {
-			m.note("BGPPeer %s has a bfdProfile, nodeSelectors or a dynamicASN, which are not imported (bgp.md): BFD is the last field of a peer in bgp_peers, and each node may have peers of its own by annotations of Nodes.", name)
+		if p.BFD != "" || len(p.NodeSelector) > 0 {
+			m.note("BGPPeer %s has a bfdProfile or nodeSelectors, which are not imported (bgp.md): BFD is the last field of a peer in bgp_peers, and each node may have peers of its own by annotations of Nodes.", name)
 		}
 	}
 	m.note("BGP: run Herald with bgp_enable=true, bgp_as=%s and bgp_peers=%s.", as, strings.Join(list, ","))
 	return nil
+}
+
+// peerAS returns the AS of a peer in bgp_peers. Of one that MetalLB takes from the router's OPEN message (dynamicASN) it is own if it must be that,
+// "" where bgp_peers needs none, which is a peer without an address, else "AS", and a note says what is to be filled in.
+func (m *migration) peerAS(name string, own, peer uint32, dynamic string, addressed bool) string {
+	switch {
+	case dynamic == "internal":
+		peer = own
+	case dynamic != "" && !addressed:
+		return ""
+	case dynamic != "":
+		m.note("BGPPeer %s has dynamicASN %s, and a peer of Herald that has an address needs an AS: write the router's in the place of AS.", name, dynamic)
+		return "AS"
+	}
+	return strconv.FormatUint(uint64(peer), 10)
 }
 
 // importedPeerFields are the fields of a BGPPeer that noteMetalLBPeers reads. The others are named in a note.

@@ -192,8 +192,11 @@ type span struct{ first, last netip.Addr }
 // contains reports whether a is one of them.
 func (s span) contains(a netip.Addr) bool { return s.first.Compare(a) <= 0 && a.Compare(s.last) <= 0 }
 
-// parseSpan reads a CIDR, or two addresses with a hyphen between. text is it as Herald writes it.
+// parseSpan reads a CIDR, two addresses with a hyphen between, or one address. text is it as Herald writes it.
 func parseSpan(given string) (s span, text string, err error) {
+	if a, err := netip.ParseAddr(strings.TrimSpace(given)); err == nil {
+		return span{a, a}, a.String(), nil
+	}
 	if from, to, isRange := strings.Cut(given, "-"); isRange {
 		first, err := netip.ParseAddr(strings.TrimSpace(from))
 		if err != nil {

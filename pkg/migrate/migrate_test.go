@@ -64,6 +64,9 @@ func TestMetalLB(t *testing.T) {
 		{"a pool with the name of a variant", []string{
 			metalLB("IPAddressPool", "a", pool+`,"serviceAllocation":{"serviceSelectors":[{"matchLabels":{"x":"1"}},{"matchLabels":{"y":"1"}}]}`), metalLB("IPAddressPool", "a-2", pool),
 		}, "pool-a: 10.0.0.0/28\npool-a-2: 10.0.0.0/28\npool-a-2.services: y=1\npool-a-2x: 10.0.0.0/28\npool-a.services: x=1", "called a-2x"},
+		{"Services that are selected", []string{metalLB("IPAddressPool", "a", pool+`,"serviceAllocation":{"serviceSelectors":[{"matchLabels":{"x":"1"}}]}`)},
+			"pool-a: 10.0.0.0/28\npool-a.services: x=1", "Pool a: MetalLB refuses its addresses also to Services that ask for them, if its serviceSelectors don't select them. Herald does not"},
+		{"all namespaces by an empty selector", []string{metalLB("IPAddressPool", "a", pool+`,"serviceAllocation":{"namespaces":["x"],"namespaceSelectors":[{}]}`)}, "pool-a: 10.0.0.0/28", ""},
 		{"a Service with an address that no pool has", []string{metalLB("IPAddressPool", "a", pool), loadBalancer("s", "", "10.9.9.9")}, "pool-a: 10.0.0.0/28\ndefault/s map[kube-vip.io/loadbalancerIPs:10.9.9.9]", "in no pool. It keeps it"},
 		{"a Service that asks by name, and for a pool that is renamed", []string{metalLB("IPAddressPool", "a.b", pool), loadBalancer("s", `"kube-vip.io/loadbalancerIPs":"10.0.0.5","metallb.universe.tf/address-pool":"a.b"`, "10.0.0.5")},
 			"pool-a-b: 10.0.0.0/28\ndefault/s map[heraldvip.io/pool:a-b]", ""},
@@ -77,6 +80,19 @@ func TestMetalLB(t *testing.T) {
 				t.Errorf("%q is not in\n%s", tt.note, notes)
 			}
 		})
+	}
+}
+
+// The ConfigMap of kube-vip's provider is taken over as it is, and its addresses, single ones too, are those of pools.
+func TestKubeVIP(t *testing.T) {
+	config := `{"kind":"ConfigMap","metadata":{"name":"kubevip","namespace":"kube-system"},"data":{"cidr-global":"10.0.0.0/30, 10.0.0.9","range-shop":"10.0.1.1-10.0.1.9","pool-edge":"10.0.2.0/28","pool-edge.auto":"false"}}`
+	r := from(t, "kube-vip", config, loadBalancer("a", "", "10.0.0.9"), loadBalancer("b", "", "10.0.2.3"), loadBalancer("c", "", "10.0.3.3"))
+	if got, want := len(r.Data), 4; got != want {
+		t.Errorf("%d keys, want %d", got, want)
+	}
+	got := slices.DeleteFunc(r.Notes, func(n string) bool { return !strings.Contains(n, "in no pool") })
+	if want := []string{"Service default/c has 10.0.3.3, which is in no pool. It keeps it."}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
@@ -109,7 +125,6 @@ func TestCiliumPolicies(t *testing.T) {
 	}
 }
 
-// However many Services there are, notes about them are few.
 // Each field of a BGPPeer that is not imported is named, with the option that has its place.
 func TestPeerFieldsAreNamed(t *testing.T) {
 	for _, tt := range []struct{ name, spec, want string }{
@@ -127,6 +142,41 @@ func TestPeerFieldsAreNamed(t *testing.T) {
 	}
 }
 
+// The AS of a peer that MetalLB takes from the router's OPEN message is the own one, left out where bgp_peers may, or to be filled in.
+func TestDynamicASN(t *testing.T) {
+	for _, tt := range []struct{ spec, want string }{
+		{`"peerAddress":"10.0.0.1","dynamicASN":"internal"`, "bgp_peers=10.0.0.1:64500."},
+		{`"peerAddress":"10.0.0.1","dynamicASN":"external"`, "bgp_peers=10.0.0.1:AS."},
+		{`"peerAddress":"10.0.0.1","dynamicASN":"external","peerPort":1179`, "bgp_peers=10.0.0.1:AS::false:1179."},
+		{`"interface":"eth1","dynamicASN":"internal"`, "bgp_peers=unnumbered:eth1:64500."},
+		{`"interface":"eth1","dynamicASN":"external"`, "bgp_peers=unnumbered:eth1."},
+		{`"interface":"eth1","dynamicASN":"external","peerPort":1179`, "bgp_peers=unnumbered:eth1:::false:1179."},
+	} {
+		r := from(t, "metallb", metalLB("IPAddressPool", "a", `"addresses":["10.0.0.0/28"]`), metalLB("BGPPeer", "tor", `"myASN":64500,`+tt.spec))
+		notes := strings.Join(r.Notes, "\n")
+		if !strings.HasSuffix(notes, tt.want) {
+			t.Errorf("%s: it ends otherwise than in %s:\n%s", tt.spec, tt.want, notes)
+		}
+		const fill = "BGPPeer tor has dynamicASN external, and a peer of Herald that has an address needs an AS: write the router's in the place of AS"
+		if got, want := strings.Contains(notes, fill), strings.Contains(tt.want, "AS"+".") || strings.Contains(tt.want, "AS::"); got != want {
+			t.Errorf("%s: what to fill in is said: %v, want %v:\n%s", tt.spec, got, want, notes)
+		}
+	}
+}
+
+// A Service that shares an address with other namespaces by an annotation that Herald does not read is named.
+func TestCiliumSharingAcrossNamespaces(t *testing.T) {
+	const pool = `{"kind":"CiliumLoadBalancerIPPool","metadata":{"name":"a"},"spec":{"blocks":[{"cidr":"10.0.0.0/28"}]}}`
+	for _, key := range []string{"lbipam.cilium.io/sharing-cross-namespace", "io.cilium/lb-ipam-sharing-cross-namespace"} {
+		r := from(t, "cilium", pool, loadBalancer("s", `"`+key+`":"*"`, "10.0.0.5"), loadBalancer("alone", `"lbipam.cilium.io/sharing-key":"x"`, "10.0.0.6"))
+		want := "Service default/s shares addresses with other namespaces by " + key + ", which Herald does not read: what it has it keeps. For what is shared later give each of these Services the same heraldvip.io/sharing-key."
+		if notes := strings.Join(r.Notes, "\n"); !strings.Contains(notes, want) || strings.Contains(notes, "default/alone") {
+			t.Errorf("%s: %q is not in, or more:\n%s", key, want, notes)
+		}
+	}
+}
+
+// However many Services there are, notes about them are few.
 func TestNotesAreBounded(t *testing.T) {
 	objects := []string{metalLB("IPAddressPool", "a", `"addresses":["10.0.0.0/28"]`)}
 	for i := range 1000 {

@@ -16,6 +16,9 @@ const addressesKey = "kube-vip.io/loadbalancerIPs"
 // askingKeys are the annotations by which Herald reads what addresses a Service asks for, the first of them that it has.
 var askingKeys = []string{addressesKey, "metallb.io/loadBalancerIPs", "metallb.universe.tf/loadBalancerIPs", "lbipam.cilium.io/ips", "io.cilium/lb-ipam-ips"}
 
+// ciliumCrossKeys are the annotations by which Cilium has a Service share addresses with those of other namespaces.
+var ciliumCrossKeys = []string{"lbipam.cilium.io/sharing-cross-namespace", "io.cilium/lb-ipam-sharing-cross-namespace"}
+
 // poolKeys are the annotations by which a Service asks for a pool.
 var poolKeys = []string{"heraldvip.io/pool", "metallb.io/address-pool", "metallb.universe.tf/address-pool"}
 
@@ -83,6 +86,12 @@ func (m *migration) pin(o object, s service) {
 			if m.poolOf(a) == "" {
 				m.noteService("Service %s has %s, which is in no pool. It keeps it.", p.Service, a)
 			}
+		}
+	}
+	for _, k := range ciliumCrossKeys {
+		if m.source == "cilium" && o.Metadata.Annotations[k] != "" {
+			m.noteService("Service %s shares addresses with other namespaces by %s, which Herald does not read: what it has it keeps. For what is shared later give each of these Services the same heraldvip.io/sharing-key.", p.Service, k)
+			break
 		}
 	}
 	for _, k := range poolKeys {
