@@ -44,6 +44,9 @@ func importFromCommand(source string) *cobra.Command {
 		Long: "Without FILE the objects are read from the cluster. A FILE has YAML or JSON documents, as kubectl get -o yaml writes them;\n" +
 			"- is standard input. Services among them are pinned to the addresses in their status.",
 	}
+	if source == "kube-vip" {
+		c.Long += "\nOf several ConfigMaps the one that --from and --from-namespace name has the pools."
+	}
 	i.access = addConnectFlags(c)
 	c.Flags().StringVar(&i.pools.Name, "pools", "kubevip", "The ConfigMap of pools (svc_pools)")
 	c.Flags().StringVar(&i.pools.Namespace, "pools-namespace", "kube-system", "Its namespace (svc_pools_namespace)")
@@ -117,7 +120,7 @@ func (i *importer) read(ctx context.Context, files []string, stdin io.Reader) (o
 		objects = append(objects, some...)
 	}
 	if len(files) > 0 {
-		return objects, nil
+		return i.withoutOtherConfigMaps(objects)
 	}
 	access, err := i.access.connect()
 	if err != nil {
@@ -135,6 +138,45 @@ func (i *importer) read(ctx context.Context, files []string, stdin io.Reader) (o
 		objects = append(objects, some...)
 	}
 	return objects, nil
+}
+
+// withoutOtherConfigMaps returns objects without the ConfigMaps that are not that of kube-vip's provider, if there are several.
+// It is an error if it is none of them.
+func (i *importer) withoutOtherConfigMaps(objects []json.RawMessage) ([]json.RawMessage, error) {
+	if i.source != "kube-vip" {
+		return objects, nil
+	}
+	found, others := 0, make([]bool, len(objects))
+	for n, text := range objects {
+		var o struct {
+			Kind     string `json:"kind"`
+			Metadata struct {
+				Name      string `json:"name"`
+				Namespace string `json:"namespace"`
+			} `json:"metadata"`
+		}
+		if err := json.Unmarshal(text, &o); err != nil || o.Kind != "ConfigMap" {
+			continue // what can't be read is an error of migrate.From
+		}
+		found++
+		others[n] = o.Metadata.Name != i.from.Name || o.Metadata.Namespace != "" && o.Metadata.Namespace != i.from.Namespace
+	}
+	if found < 2 {
+		return objects, nil
+	}
+	var kept []json.RawMessage
+	left := found
+	for n, text := range objects {
+		if others[n] {
+			left--
+		} else {
+			kept = append(kept, text)
+		}
+	}
+	if left == 0 {
+		return nil, fmt.Errorf("none of the %d ConfigMaps is %s: name that of the provider by --from and --from-namespace", found, i.from)
+	}
+	return kept, nil
 }
 
 // write writes the annotations, and then the ConfigMap: before Herald gives addresses it knows which are in use.

@@ -67,3 +67,34 @@ func TestImportErrors(t *testing.T) {
 		}
 	}
 }
+
+// Of several ConfigMaps in files, kubectl get configmaps -A for one, only that of kube-vip's provider has pools.
+func TestImportOneConfigMap(t *testing.T) {
+	const others = `
+apiVersion: v1
+kind: List
+items:
+- {kind: ConfigMap, metadata: {name: kube-root-ca.crt, namespace: kube-system}, data: {ca.crt: x, cidr-global: 10.9.0.0/24}}
+- {kind: ConfigMap, metadata: {name: kubevip, namespace: edge}, data: {cidr-global: 10.8.0.0/24}}
+`
+	const provider = "---\n{kind: ConfigMap, metadata: {name: kubevip, namespace: kube-system}, data: {cidr-global: 10.0.0.0/24}}\n"
+	const single = "{kind: ConfigMap, metadata: {name: vips}, data: {cidr-global: 10.7.0.0/24}}\n"
+	for _, tt := range []struct{ name, text, args, want, err string }{
+		{"of several that of the provider", others + provider, "", "cidr-global: 10.0.0.0/24", ""},
+		{"of another name", others + provider, "--from-namespace edge", "cidr-global: 10.8.0.0/24", ""},
+		{"the only one", single, "", "cidr-global: 10.7.0.0/24", ""},
+		{"none of that name", others, "", "", "none of the 2 ConfigMaps is kube-system/kubevip: name that of the provider by --from and --from-namespace"},
+	} {
+		c := root()
+		var out bytes.Buffer
+		c.SetOut(&out)
+		c.SetIn(strings.NewReader(tt.text))
+		c.SetArgs(append(strings.Fields("import kube-vip - "), strings.Fields(tt.args)...))
+		if err := c.Execute(); text(err) != tt.err {
+			t.Errorf("%s: %v, want %s", tt.name, err, tt.err)
+		}
+		if got := out.String(); tt.want != "" && (strings.Count(got, "cidr-global:") != 1 || !strings.Contains(got, tt.want) || strings.Contains(got, "ca.crt")) {
+			t.Errorf("%s: %s is not all in\n%s", tt.name, tt.want, got)
+		}
+	}
+}
