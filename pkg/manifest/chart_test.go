@@ -39,6 +39,10 @@ func TestChartValues(t *testing.T) {
 		"options: {vip_arp: maybe}":                                  "vip_arp",
 		"options: {vip_arpRate: 5s}":                                 "vip_arpRate': '5s' does not match",
 		"options: {vip_arpRate: 5000, vip_loglevel: '-4', port: ''}": "value: \"5000\"",
+		"options: {bgp_as: 4200000001}":                              "value: \"4200000001\"", // to Helm a number of a file is a float64
+		"options: {svc_pools: vips}":                                 "  resourceNames:\n  - \"vips\"\n",
+		"options: {KUBEVIP_CONFIG_MAP: vips}":                        "  resourceNames:\n  - \"vips\"\n",
+		"options: {vip_interface: eth1}":                             "  resourceNames:\n  - \"kubevip\"\n",
 		"{controlPlaneOnly: true, affinity: {nodeAffinity: {x: y}}}": "exclude each other",
 		"alerts: {enabled: true, labels: {release: prometheus}}":     "    release: prometheus\n",
 	} {

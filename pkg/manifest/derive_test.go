@@ -69,6 +69,7 @@ func chartRBAC(t *testing.T) string {
 		"  labels:\n    app.kubernetes.io/name: herald\n", "  labels: {{- include \"herald.labels\" . | nindent 4 }}\n",
 		"- kind: ServiceAccount\n  name: herald\n", "- kind: ServiceAccount\n  name: {{ include \"herald.account\" . }}\n",
 		"        name: herald\n        namespace: "+c.Node.Namespace+"\n", "        name: {{ include \"herald.account\" . }}\n        namespace: {{ .Release.Namespace }}\n",
+		"  - "+c.Pools.Name+"\n", "  - {{ include \"herald.pools\" . | quote }}\n",
 		"  name: herald-services\n", "  name: {{ include \"herald.name\" . }}-services\n",
 		"  name: herald-leases\n", "  name: {{ include \"herald.name\" . }}-leases\n",
 		"  name: herald\n", "  name: {{ include \"herald.name\" . }}\n",

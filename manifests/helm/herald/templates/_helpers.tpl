@@ -31,6 +31,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- regexFind "[0-9]+$" $at | default "2112" -}}
 {{- end -}}
 
+{{- /* The ConfigMap of pools, which the permissions name. */ -}}
+{{- define "herald.pools" -}}
+{{- get .Values.options "svc_pools" | default (get .Values.options "KUBEVIP_CONFIG_MAP") | default "kubevip" -}}
+{{- end -}}
+
+{{- /* A value of an option. A number of a file of values is a float64, and toString writes a large one as 1e+06. */ -}}
+{{- define "herald.text" -}}
+{{- if kindIs "float64" . }}{{ int64 . }}{{ else }}{{ toString . }}{{ end -}}
+{{- end -}}
+
 {{- define "herald.healthPort" -}}
 {{- index .Values.options "health_check_port" | default 2113 | int -}}
 {{- end -}}
@@ -43,7 +53,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- range $name, $value := omit .Values.options "health_check_port" "vip_nodename" }}
 {{- if not (kindIs "invalid" $value) }}
 - name: {{ $name }}
-  value: {{ $value | toString | quote }}
+  value: {{ include "herald.text" $value | quote }}
 {{- end }}
 {{- end }}
 - name: health_check_port
