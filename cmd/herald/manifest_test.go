@@ -107,6 +107,15 @@ func TestManifest(t *testing.T) {
 	}
 }
 
+// An option that a manifest can't have ends with the status of wrong options.
+func TestManifestStatus(t *testing.T) {
+	for _, args := range []string{"daemonset --arp --services --nodeName n1", "daemonset --arp=x", "daemonset --servces"} {
+		if _, _, err := run(t, root(), append([]string{"manifest"}, strings.Fields(args)...)...); err == nil || status(err) != 2 {
+			t.Errorf("%s: status %d, want 2: %v", args, status(err), err)
+		}
+	}
+}
+
 func text(err error) string {
 	if err == nil {
 		return ""

@@ -87,7 +87,8 @@ func Parse(src Sources) (Config, []string, error) {
 }
 
 // Given returns the settings that differ from the default, of options this
-// version supports, in the order of the table. Its error is of sources that
+// version supports, in the order of the table, with values as the environment has them: "off" of a listener that an empty flag
+// turns off, since an empty variable means "not set". Its error is of sources that
 // can't be read; it does not check values.
 func Given(src Sources) ([]Setting, error) {
 	given, _, err := collect(src)
@@ -97,6 +98,9 @@ func Given(src Sources) ([]Setting, error) {
 	var settings []Setting
 	for _, o := range Options {
 		if s, ok := given[o.Env]; ok && o.Supported() && !isDefault(o, s.Value) {
+			if s.Value == "" && !slices.Contains(o.Empty, FromEnv) {
+				s.Value = off
+			}
 			settings = append(settings, s)
 		}
 	}

@@ -52,7 +52,7 @@ func Image(version string) string {
 func DaemonSet(r Request) ([]byte, error) {
 	for _, s := range r.Given {
 		if s.Option.Env == nodeName {
-			return nil, fmt.Errorf("%v: a DaemonSet has many nodes and names each by itself; remove it", s)
+			return nil, config.NewError(fmt.Errorf("%v: a DaemonSet has many nodes and names each by itself; remove it", s))
 		}
 	}
 	return write(header("daemonset", r,

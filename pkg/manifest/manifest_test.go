@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/testing/check"
 )
@@ -362,5 +364,23 @@ func TestWrittenAnnotations(t *testing.T) {
 	}
 	if found < 3 {
 		t.Errorf("only %d annotations are written", found)
+	}
+}
+
+// TestEnvironmentSaysTheSame: the variables of a manifest mean what the flags meant that it was made of.
+func TestEnvironmentSaysTheSame(t *testing.T) {
+	for _, args := range []string{"", "--prometheusHTTPServer=", "--prometheusHTTPServer=off", "--lbClassName=", "--pools=", "--interface=", "--services=0", "--prometheusHTTPServer=:9100 --cidr=24 --vip=192.0.2.1 --controlplane"} {
+		want := request(t, strings.Fields("--arp "+args)...).Config
+		var env []string
+		for _, v := range environment(request(t, strings.Fields("--arp "+args)...).Given, 0) {
+			if v.Name != healthPort && v.ValueFrom == nil {
+				env = append(env, v.Name+"="+v.Value)
+			}
+		}
+		got, _, err := config.Parse(config.Sources{Env: env, Hostname: "n1"})
+		check.OK(t, err)
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%q: the environment %q asks for\n%+v\nwant\n%+v", args, env, got, want)
+		}
 	}
 }
