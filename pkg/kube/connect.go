@@ -49,21 +49,13 @@ const (
 	pingTimeout = "5"
 )
 
-// ConnectUser finds the API server for a command that a person runs: by file, or, if
-// that is "", by the first file that exists of KUBECONFIG and k8s_config_file, or else
-// as Connect does. A file that is not there is an error: another one may be of another cluster. contextName is the context of the kubeconfig; "" is its current one. version is Herald's.
+// ConnectUser finds the API server for a command that a person runs: by the file that userFile returns, or else
+// as Connect does. contextName is the context of the kubeconfig; "" is its current one. version is Herald's.
 func ConnectUser(file, contextName, version string) (*rest.Config, error) {
-	if _, err := os.Stat(file); file != "" && err != nil {
-		return nil, fmt.Errorf("the kubeconfig that --kubeconfig names can't be read: %w", err)
-	}
-	named := filepath.SplitList(os.Getenv("KUBECONFIG"))
-	for _, p := range append(slices.Clone(named), os.Getenv("k8s_config_file")) {
-		if _, err := os.Stat(p); file == "" && err == nil {
-			file = p
-		}
-	}
-	if file == "" && len(named) > 0 {
-		return nil, fmt.Errorf("KUBECONFIG names %s, and there is no such file", strings.Join(named, ", "))
+	home, _ := os.UserHomeDir()
+	file, err := userFile(file, home)
+	if err != nil {
+		return nil, err
 	}
 	cfg, origin, err := Connect(Access{File: file, Context: contextName, Version: version})
 	if none := (noFileError{}); errors.As(err, &none) {
@@ -75,6 +67,32 @@ func ConnectUser(file, contextName, version string) (*rest.Config, error) {
 		return nil, fmt.Errorf("--context needs a kubeconfig, and %s is none: name one by --kubeconfig", origin)
 	}
 	return cfg, nil
+}
+
+// userFile returns the kubeconfig of a person: file, or, if that is "", the first that exists of those that KUBECONFIG and k8s_config_file
+// name and of .kube/config in home, which comes before the files of the node, since only root can read these; "" if there is
+// none. A file that is named by file or KUBECONFIG and not there is an error: another one may be of another cluster.
+func userFile(file, home string) (string, error) {
+	if file != "" {
+		if _, err := os.Stat(file); err != nil {
+			return "", fmt.Errorf("the kubeconfig that --kubeconfig names can't be read: %w", err)
+		}
+		return file, nil
+	}
+	named := filepath.SplitList(os.Getenv("KUBECONFIG"))
+	for _, p := range append(slices.Clone(named), os.Getenv("k8s_config_file")) {
+		if _, err := os.Stat(p); err == nil {
+			return p, nil
+		}
+	}
+	if len(named) > 0 {
+		return "", fmt.Errorf("KUBECONFIG names %s, and there is no such file", strings.Join(named, ", "))
+	}
+	own := filepath.Join(home, ".kube", "config")
+	if _, err := os.Stat(own); home == "" || err != nil {
+		return "", nil
+	}
+	return own, nil
 }
 
 // Connect finds the API server: by a.File if there is such a file, else by the

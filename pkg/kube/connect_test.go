@@ -95,6 +95,29 @@ func TestConnectUserNamedFile(t *testing.T) {
 	}
 }
 
+// TestUserFile: a person's own kubeconfig comes before /etc/kubernetes/admin.conf, which Connect would find first, and which only root can read.
+func TestUserFile(t *testing.T) {
+	dir := t.TempDir()
+	own, other := filepath.Join(dir, ".kube", "config"), filepath.Join(dir, "other")
+	check.OK(t, os.Mkdir(filepath.Join(dir, ".kube"), 0o700))
+	check.OK(t, os.WriteFile(own, nil, 0o600))
+	check.OK(t, os.WriteFile(other, nil, 0o600))
+	for _, tt := range []struct{ file, kubeconfig, option, home, want string }{
+		{"", "", "", dir, own},
+		{"", "", "", t.TempDir(), ""},
+		{"", "", "", "", ""},
+		{other, "", "", dir, other},
+		{"", filepath.Join(dir, "typo") + ":" + other, own, dir, other},
+		{"", "", other, dir, other},
+	} {
+		t.Setenv("KUBECONFIG", tt.kubeconfig)
+		t.Setenv("k8s_config_file", tt.option)
+		if got, err := userFile(tt.file, tt.home); err != nil || got != tt.want {
+			t.Errorf("%+v: %q, %v", tt, got, err)
+		}
+	}
+}
+
 // TestConnectUserNoFile: a person is told the flag and the variable of a command, and not an option of the manager.
 func TestConnectUserNoFile(t *testing.T) {
 	if _, err := os.Stat("/etc/kubernetes/admin.conf"); err == nil {
