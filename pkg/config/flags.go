@@ -58,12 +58,20 @@ func usage(o Option) string {
 	return strings.ReplaceAll(strings.TrimSuffix(text, "."), "`", "'") + " [" + o.Env + "]"
 }
 
-// A flagValue takes any text.
+// A flagValue takes any text. A list that is given again is added to, with a comma between.
 type flagValue struct {
-	text string
-	kind Type
+	text  string
+	kind  Type
+	given bool
 }
 
-func (v *flagValue) String() string     { return v.text }
-func (v *flagValue) Set(s string) error { v.text = s; return nil }
-func (v *flagValue) Type() string       { return string(v.kind) }
+func (v *flagValue) String() string { return v.text }
+func (v *flagValue) Type() string   { return string(v.kind) }
+
+func (v *flagValue) Set(s string) error {
+	if v.kind == List && v.given && v.text != "" && s != "" {
+		s = v.text + "," + s
+	}
+	v.text, v.given = s, true
+	return nil
+}

@@ -97,3 +97,16 @@ func TestHelp(t *testing.T) {
 		}
 	}
 }
+
+// TestListsAddUp: a flag of a list that is given again adds to it, as kube-vip's --bgppeers does; the last of any other flag holds.
+func TestListsAddUp(t *testing.T) {
+	c, _, err := Parse(Sources{Hostname: "n1", Flags: parsed(t, "--bgp", "--services", "--bgppeers=192.0.2.1:65001", "--bgppeers", "192.0.2.2:65002,192.0.2.3:65003", "--log=4", "--log=8")})
+	check.OK(t, err)
+	var peers []string
+	for _, p := range c.BGP.Peers {
+		peers = append(peers, p.Name())
+	}
+	if got, want := strings.Join(peers, " "), "192.0.2.1 192.0.2.2 192.0.2.3"; got != want || c.Log.Level != 8 {
+		t.Errorf("peers %s, want %s; level %d", got, want, c.Log.Level)
+	}
+}
