@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -91,7 +92,7 @@ func checkNode(ctx context.Context, cfg config.Config) []preflight.Result {
 	link, result := checkLink(cfg)
 	all = append(all, result)
 	if result.Severity == preflight.OK {
-		all = append(all, preflight.StrictARP(files, link), preflight.ReversePath(files, link))
+		all = append(all, checkLinkSettings(cfg, files, link)...)
 	}
 	all = append(all, checkPorts(cfg)...)
 	all = append(all, checkNftables(nftablesUses(cfg))...)
@@ -111,6 +112,15 @@ func checkLink(cfg config.Config) (link string, r preflight.Result) {
 	info := n.Info()
 	r.Severity, r.Message = preflight.OK, info.Interface+" (vip_interface, vip_servicesinterface)"
 	return info.DefaultInterface, r
+}
+
+// checkLinkSettings checks the kernel's settings of the link of VIPs. files is the root of the file system. What is announced by ARP alone needs strict ARP:
+// for VIPs by BGP or a routing table no neighbour asks.
+func checkLinkSettings(cfg config.Config, files fs.FS, link string) (all []preflight.Result) {
+	if cfg.ARP.Enable {
+		all = append(all, preflight.StrictARP(files, link))
+	}
+	return append(all, preflight.ReversePath(files, link))
 }
 
 // An nftablesUse is an option that makes a table of nftables.

@@ -4,9 +4,31 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/heraldvip/herald/pkg/config"
 )
+
+// A node that announces nothing by ARP need not have strict ARP: what it answers for is asked for by nobody.
+func TestPreflightOfLink(t *testing.T) {
+	files := fstest.MapFS{"sys/class/net/kube-ipvs0/ifindex": {}}
+	for _, of := range []string{"all", "eth0"} {
+		for _, name := range []string{"arp_ignore", "arp_announce", "rp_filter"} {
+			files["proc/sys/net/ipv4/conf/"+of+"/"+name] = &fstest.MapFile{Data: []byte("0\n")}
+		}
+	}
+	for arp, want := range map[bool]string{true: "strict ARP error, reverse path filter ok", false: "reverse path filter ok"} {
+		var c config.Config
+		c.ARP.Enable = arp
+		var got []string
+		for _, r := range checkLinkSettings(c, files, "eth0") {
+			got = append(got, r.Subject+" "+string(r.Severity))
+		}
+		if got := strings.Join(got, ", "); got != want {
+			t.Errorf("vip_arp=%v: %s, want %s", arp, got, want)
+		}
+	}
+}
 
 // Each option that makes a table of nftables is checked for, and its line says what does not work without it.
 func TestPreflightNftables(t *testing.T) {
