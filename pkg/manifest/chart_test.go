@@ -103,6 +103,15 @@ func TestChartNotes(t *testing.T) {
 	check.OK(t, os.CopyFS(chart, os.DirFS(filepath.Join(manifests, "helm/herald"))))
 	notes := check.Value(os.ReadFile(filepath.Join(chart, "templates/NOTES.txt")))(t)
 	check.OK(t, os.WriteFile(filepath.Join(chart, "templates/shown.yaml"), []byte("notes: |\n  "+strings.ReplaceAll(string(notes), "\n", "\n  ")), 0o600))
+	render := func(options string) string {
+		c := exec.CommandContext(t.Context(), helm, "template", "--kube-version=v1.36.3", "--namespace=lb", "vips", chart, "--show-only=templates/shown.yaml", "--set="+options)
+		c.Env = []string{"HOME=" + t.TempDir()}
+		return string(check.Value(c.CombinedOutput())(t))
+	}
+	if got, want := render("options.svc_namespace=web"), `set rbac.create=false, serviceAccount.create=false and serviceAccount.name=herald, and apply
+  what "herald manifest rbac --namespace lb --serviceNamespace web" prints.`; !strings.Contains(got, want) {
+		t.Errorf("for one namespace: no %q in\n%s", want, got)
+	}
 	for options, warns := range map[string]bool{
 		"options.vip_arp=true":                                false,
 		"options.vip_arp=false":                               true,
