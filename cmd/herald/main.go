@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -60,8 +61,8 @@ func root() *cobra.Command {
 // checkArguments has wrong arguments of c and all commands below end with the status of wrong options; also of a command that does nothing
 // itself, which would print its help, with status 0, for one below it that is mistyped.
 func checkArguments(c *cobra.Command) {
-	if c.HasParent() && !c.Runnable() {
-		c.Args, c.RunE = cobra.NoArgs, func(c *cobra.Command, _ []string) error { return c.Help() }
+	if !c.Runnable() {
+		c.Args, c.RunE = noSuchCommand, func(c *cobra.Command, _ []string) error { return c.Help() }
 	}
 	if check := c.Args; check != nil {
 		c.Args = func(c *cobra.Command, args []string) error {
@@ -74,6 +75,19 @@ func checkArguments(c *cobra.Command) {
 	for _, sub := range c.Commands() {
 		checkArguments(sub)
 	}
+}
+
+// noSuchCommand refuses any argument of a command that does nothing itself, and names those below it that are spelled nearly so.
+func noSuchCommand(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	text := fmt.Sprintf("unknown command %q for %q", args[0], c.CommandPath())
+	c.SuggestionsMinimumDistance = 2 // letters that differ
+	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+		text += "; did you mean " + strings.Join(near, " or ") + "?"
+	}
+	return errors.New(text)
 }
 
 // status returns the exit status for an error: 2 if options or arguments are wrong, 3 if herald status --exit-status has found that something

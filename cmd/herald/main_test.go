@@ -8,7 +8,7 @@ import (
 
 // TestUnknownCommands: a command that is mistyped is an error and not a page of help: a script must not take it for done.
 func TestUnknownCommands(t *testing.T) {
-	for _, args := range []string{"peers rotatekey", "import metalb", "pools chek", "uninstall nod", "manifest daemonst"} {
+	for _, args := range []string{"peers rotatekey", "import metalb", "pools chek", "uninstall nod", "manifest daemonst", "statsu"} {
 		c := root()
 		c.SetOut(new(bytes.Buffer))
 		c.SetArgs(strings.Fields(args))
@@ -17,13 +17,23 @@ func TestUnknownCommands(t *testing.T) {
 			t.Errorf("%s: status %d, %v; want 2 and an unknown command", args, got, err)
 		}
 	}
-	for _, args := range []string{"peers", "import"} {
+	if _, _, err := run(t, root(), "statsu"); text(err) != `unknown command "statsu" for "herald"; did you mean status?` {
+		t.Error(err)
+	}
+	for _, args := range []string{"peers", "import", ""} {
 		c := root()
 		var out bytes.Buffer
 		c.SetOut(&out)
-		c.SetArgs([]string{args})
+		c.SetArgs(strings.Fields(args))
 		if err := c.Execute(); err != nil || !strings.Contains(out.String(), "Available Commands") {
 			t.Errorf("%s: %v and\n%s", args, err, out.String())
 		}
+	}
+}
+
+// TestNoManifestNamed: "herald manifest" alone is a wrong command line, which prints nothing that could be piped into kubectl.
+func TestNoManifestNamed(t *testing.T) {
+	if out, _, err := run(t, root(), "manifest"); err == nil || status(err) != 2 || out != "" {
+		t.Errorf("status %d, want 2: %v, printed %q", status(err), err, out)
 	}
 }

@@ -23,7 +23,7 @@ func manifestCommand() *cobra.Command {
 		Args:         cobra.NoArgs,
 		SilenceUsage: true,
 		RunE: func(*cobra.Command, []string) error { // its output goes to kubectl: no help there
-			return errors.New(`name what to print: "herald manifest daemonset", "pod", "rbac" or "admission"`)
+			return config.NewError(errors.New(`name what to print: "herald manifest daemonset", "pod", "rbac" or "admission"`))
 		},
 	}
 	daemonSet := manifestOf("daemonset", "Print a DaemonSet: Herald on every node", manifest.DaemonSet)
