@@ -84,7 +84,7 @@ type nodeDrain struct {
 	force   bool // drain it although VIPs go down by it
 	began   time.Time
 	// count is the node's last count of connections to VIPs of others, as readLeases found it; nil
-	// if there is none. countedBefore is when that before the drain began, which has none of the VIPs
+	// if there is none, or the node is fenced. countedBefore is when that before the drain began, which has none of the VIPs
 	// that the node had then.
 	count         *vip.ConnectionCount
 	countedBefore int64
@@ -102,8 +102,11 @@ func (d *nodeDrain) drain(ctx context.Context, connections time.Duration) error 
 		return err
 	}
 	d.printf("%s carries no VIP any more (%s); herald undrain %s ends that", d.node, d.elapsed(), d.node)
-	if !had {
+	switch {
+	case !had && d.count == nil: // nor before
 		return nil
+	case !had: // drained before: nothing has moved, so what was counted last still counts
+		d.countedBefore = 0
 	}
 	return d.waitForConnections(ctx, connections)
 }
@@ -271,6 +274,9 @@ func (d *nodeDrain) readLeases(ctx context.Context) (all leasesOfNode, err error
 		if n, ok := lease.ParseNodeLease(l); ok {
 			if n.Name == d.node && !own {
 				known, own, d.count = true, l.Namespace == announcers, n.Info.Connections
+				if n.Fenced {
+					d.count = nil // what it knew has ended with it
+				}
 			}
 			continue
 		}

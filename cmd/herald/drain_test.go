@@ -146,6 +146,39 @@ func TestDrainConnections(t *testing.T) {
 	}
 }
 
+// A node that has been drained before is waited for, too: who drains it again with --connections wants to switch it off.
+func TestDrainConnectionsAgain(t *testing.T) {
+	counted := func(text string) kube.Snapshot {
+		s := snapshotOf("n2", "n1")
+		s.Leases[0] = nodeLease("n1", 0, text)
+		return s
+	}
+	some, none := `{"connections":{"at":7,"vips":{"192.0.2.1":2}}}`, `{"connections":{"at":8}}`
+	for _, tt := range []struct {
+		name      string
+		wait      time.Duration
+		snapshots []kube.Snapshot
+		printed   string // of connections
+		want      string // of drain's error
+	}{
+		{"waited for", time.Minute, []kube.Snapshot{counted(some), counted(some), counted(some), counted(none)}, "2 0 ", ""},
+		{"told", 0, []kube.Snapshot{counted(some), counted(some), counted(some)}, "2 ", ""},
+		{"not in time", time.Minute, []kube.Snapshot{counted(some), counted(some), counted(some)}, "2 ", "after 1m0s there still are 2 connections by way of n1; they end with the node"},
+		{"there have been none", time.Minute, []kube.Snapshot{counted("{}"), counted("{}")}, "", ""},
+	} {
+		d, ctx := newTestDrain(t, tt.snapshots...)
+		printed := ""
+		d.printf = func(format string, args ...any) {
+			if strings.HasPrefix(format, "connections") {
+				printed += fmt.Sprint(args[1], " ")
+			}
+		}
+		if err := d.drain(ctx, tt.wait); text(err) != tt.want || printed != tt.printed {
+			t.Errorf("%s: printed %q, want %q; %v, want %s", tt.name, printed, tt.printed, err, tt.want)
+		}
+	}
+}
+
 func TestUndrain(t *testing.T) {
 	d, ctx := newTestDrain(t, snapshotOf("n2", "n1"), snapshotOf("n2", "n1"), snapshotOf("n1", "n2"))
 	if err := d.undrain(ctx); err != nil {
