@@ -57,7 +57,7 @@ var differences = map[string]string{
 	"lb_enable":                          "By nftables instead of ip_vs. With `lb_fwdmethod=local` a warning: connections are not balanced then, by kube-vip neither. Without `cp_enable`, or without `vip_arp`, a warning: there is nothing to balance.",
 	"lb_fwdmethod":                       "`masquerade` and `local`; with all others and `lb_enable` Herald does not start.",
 	"lb_port":                            "With `lb_fwdmethod=local` the VIP answers at `port`: a warning if they differ.",
-	"vip_routingtable":                   "Beside BGP or ARP, too. For the control plane's VIP on every node whose API server is ready. Other routes are kept by their protocol number.",
+	"vip_routingtable":                   "Beside BGP or ARP, too. For the control plane's VIP on every node whose API server is ready; without `svc_election` for those of Services on every node that can serve them, also with `vip_leaderelection`, by which kube-vip elects one node for all. Other routes are kept by their protocol number.",
 	"egress_podcidr":                     "Known from Nodes without it; several ranges of both families.",
 	"egress_servicecidr":                 "Known from ServiceCIDRs without it; several ranges of both families.",
 	"bgp_enable":                         "For the control plane's VIP from every node whose API server is ready, if `vip_arp` is off.",
