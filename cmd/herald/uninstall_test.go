@@ -96,3 +96,13 @@ func TestInstallation(t *testing.T) {
 		}
 	}
 }
+
+// The routes of the kernel, of boot and of ip(8) have protocol numbers that vip_routingprotocol can't be: a slip must not take them for Herald's.
+func TestUninstallNodeOfOthersRoutes(t *testing.T) {
+	for _, protocol := range []string{"0", "2", "4", "256", "-1"} {
+		_, _, err := run(t, root(), "uninstall", "node", "--dry-run", "--routing-protocol="+protocol)
+		if want := "--routing-protocol=" + protocol + " must be a whole number from 5 to 255, as vip_routingprotocol"; text(err) != want || status(err) != 2 {
+			t.Errorf("%v, status %d; want %s", err, status(err), want)
+		}
+	}
+}

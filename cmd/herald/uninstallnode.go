@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"slices"
 
 	"github.com/spf13/cobra"
 
+	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/egress"
 	"github.com/heraldvip/herald/pkg/hostlock"
 	"github.com/heraldvip/herald/pkg/netif"
@@ -33,6 +35,9 @@ func uninstallNodeCommand() *cobra.Command {
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "Only list what would be removed")
 	c.Flags().IntVar(&protocol, "routing-protocol", 248, "Protocol number of Herald's routes (vip_routingprotocol)")
 	c.RunE = func(c *cobra.Command, _ []string) error {
+		if protocol < 5 || protocol > math.MaxUint8 { // those below are the kernel's and ip(8)'s: all their routes would be removed
+			return config.NewError(fmt.Errorf("--routing-protocol=%d must be a whole number from 5 to %d, as vip_routingprotocol", protocol, math.MaxUint8))
+		}
 		lock := hostlock.New("herald uninstall node", slog.New(slog.DiscardHandler), func() {})
 		if !lock.TryAcquire() {
 			return errors.New("a Herald runs on this node: end it first (kubectl delete the DaemonSet, or take the static Pod's file away); it removes its VIPs by itself when it ends")
