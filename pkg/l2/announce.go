@@ -230,11 +230,11 @@ func (a *Announcer) announce(x *announcement, now time.Time) {
 	switch warned, failing := a.failing[t.link]; {
 	case err != nil:
 		if x.ok && !warned {
-			a.opts.Log.Warn("VIPs can no longer be announced", "link", t.link, "first", t.addr, "err", err)
+			a.opts.Log.Warn("VIPs can no longer be announced", "link", t.link, "address", t.addr, "err", err)
 		}
 		a.failing[t.link] = warned || x.ok
 	case x.err != nil && failing:
-		a.opts.Log.Info("VIPs can be announced again", "link", t.link, "first", t.addr)
+		a.opts.Log.Info("VIPs can be announced again", "link", t.link, "address", t.addr)
 		delete(a.failing, t.link)
 	}
 	if x.ok, x.err = err == nil, err; err != nil {
