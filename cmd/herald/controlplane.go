@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 
@@ -10,6 +9,7 @@ import (
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/plan"
+	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // newAPIServerCheck makes the health check of this node's own API server. wake wakes the leases.
@@ -35,11 +35,15 @@ func controlPlaneRules(cfg config.Config) *plan.ControlPlane {
 	if cfg.ControlPlane.Balance.Enable {
 		balanced = cfg.ControlPlane.Balance.Port
 	}
+	link := config.Auto
+	if cfg.Link.Interface != "" { // which another node may call otherwise
+		link = vip.DefaultLink
+	}
 	return &plan.ControlPlane{
 		BalancedPort: balanced,
 		Addresses:    cfg.ControlPlane.Addresses, Port: cfg.ControlPlane.Port,
 		Lease:     cfg.ControlPlane.Lease,
-		Interface: cmp.Or(cfg.Link.Interface, config.Auto),
+		Interface: link,
 	}
 }
 

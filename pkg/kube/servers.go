@@ -105,6 +105,16 @@ func (s *Servers) ownTargets() []string {
 	return all
 }
 
+// servingTargets is ownTargets without loopback, unless no other address is known: clients of the VIP reach no API server that listens there alone, and
+// what does may be a proxy to those of other nodes (RKE2's agents, Kubespray's workers).
+func (s *Servers) servingTargets() []string {
+	all := s.ownTargets()
+	if len(all) > 1 {
+		return all[1:]
+	}
+	return all
+}
+
 // targets is where to connect to, in this order. address is what the kubeconfig names.
 func (s *Servers) targets(address string) []string {
 	own, all := s.ownTargets(), []string{s.first}
@@ -221,7 +231,7 @@ func (s *Servers) ReadinessCheck(address, ca string) (func(context.Context) erro
 	if address == "" {
 		address = "https://" + net.JoinHostPort(serverName, strconv.Itoa(int(s.port))) + "/readyz"
 		transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
-			c, _, err := dialFirst(ctx, network, s.ownTargets())
+			c, _, err := dialFirst(ctx, network, s.servingTargets())
 			return c, err
 		}
 		if roundTripper, err = rest.HTTPWrappersForConfig(s.cfg, transport); err != nil {

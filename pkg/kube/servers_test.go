@@ -233,10 +233,21 @@ func TestReadinessCheck(t *testing.T) {
 	if got := own.auth.Load(); got != "Bearer secret" {
 		t.Errorf("Authorization %q", got)
 	}
+	// What listens on loopback alone may be a proxy to the API servers of other nodes.
+	elsewhere := NewServers(port, func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("127.0.0.8")} })
+	connectTo(t, ca, elsewhere)
+	ask, err := elsewhere.ReadinessCheck("", "")
+	check.OK(t, err)
+	proxy := listen(t, "proxy", at("127.0.0.1", port), id)
+	if err := ask(t.Context()); err == nil {
+		t.Error("yes, of a proxy that listens on loopback alone")
+	}
+	check.OK(t, proxy.server.Close())
 	own.status.Store(http.StatusInternalServerError)
 	if err := question(""); err == nil || !strings.Contains(err.Error(), "500") {
 		t.Errorf("%v, want the answer of the API server", err)
 	}
+	own.status.Store(http.StatusOK)
 	// An address that was set, on this host: the certificate is that of an API server,
 	// and the credentials stay here.
 	local := listen(t, "local", at("127.0.0.1", port), id)

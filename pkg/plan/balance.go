@@ -8,7 +8,8 @@ import (
 )
 
 // balance adds to the Plan the API servers over which this node spreads connections to the VIP of the control plane (lb_enable), if it owns that:
-// those of alive nodes that publish theirs as ready, without nodes that take no VIP (drained, stopping, isolated) unless all are so. Each is
+// those of alive nodes that publish theirs as ready, without nodes that take no VIP (drained, stopping, isolated) or of which no sign of life was seen
+// yet unless all are so. Each is
 // reached at its node's own address on the VIP's link. A connection that has begun stays where it is.
 func (p *pass) balance(units []*unit) {
 	if p.ControlPlane == nil || p.ControlPlane.BalancedPort == 0 {
@@ -16,7 +17,7 @@ func (p *pass) balance(units []*unit) {
 	}
 	for _, u := range units {
 		for _, s := range u.services {
-			if !s.localDelivery || u.claim.Holder != p.Self || u.claim.Foreign {
+			if !s.localDelivery || u.claim.Foreign || u.claim.Holder != p.Self && !p.handingOver(u) { // what is handed over is still answered for here
 				continue
 			}
 			p.replanAfter(lookAtTables)
@@ -30,7 +31,7 @@ func (p *pass) balance(units []*unit) {
 // balanceAddress adds the API servers for one address of s.
 func (p *pass) balanceAddress(s *service, a netip.Addr) {
 	ready := slices.DeleteFunc(slices.Clone(p.alive), func(n *member) bool { return !n.Info.APIServerReady })
-	if well := slices.DeleteFunc(slices.Clone(ready), func(n *member) bool { return n.refusal != "" }); len(well) > 0 {
+	if well := slices.DeleteFunc(slices.Clone(ready), func(n *member) bool { return n.refusal != "" || n.Unproven }); len(well) > 0 {
 		ready = well
 	}
 	for _, n := range ready {

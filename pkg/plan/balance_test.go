@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -25,6 +26,14 @@ func TestBalance(t *testing.T) {
 		memberNamed(&w, name).Alive = false
 		return w
 	}
+	unproven := func(w vip.World, name string) vip.World {
+		memberNamed(&w, name).Unproven = true
+		return w
+	}
+	handedOver := func(w vip.World, to string) vip.World {
+		w.HandingOver = map[vip.Key]vip.HandingOver{cpLease: {Successor: to, Since: w.Now, Until: w.Now.Add(time.Second)}}
+		return w
+	}
 	tests := []struct {
 		name  string
 		rules Rules
@@ -39,6 +48,8 @@ func TestBalance(t *testing.T) {
 		{"one is dead", r, dead(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n1"), "n3"), "10.77.0.11 10.77.0.12"},
 		{"one is drained", r, drained(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n1"), "n2"), "10.77.0.11 10.77.0.13"},
 		{"all are drained", r, drained(controlPlaneHeld(controlPlaneWorld("n1 n2"), "n1"), "n1", "n2"), "10.77.0.11 10.77.0.12"},
+		{"of one no sign of life was seen, only its node lease", r, unproven(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n1"), "n3"), "10.77.0.11 10.77.0.12"},
+		{"it is handed over, and still answered for", r, handedOver(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n2"), "n2"), "10.77.0.11 10.77.0.12 10.77.0.13"},
 		{"none is ready", r, controlPlaneHeld(controlPlaneWorld(""), "n1"), ""},
 	}
 	for _, tt := range tests {

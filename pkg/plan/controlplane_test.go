@@ -27,6 +27,13 @@ func controlPlaneWorld(nodes string, services ...vip.Service) vip.World {
 	return w
 }
 
+// otherNames is w with another name for the first link of a node than the others have.
+func otherNames(w vip.World, node string) vip.World {
+	info := &memberNamed(&w, node).Info
+	info.Links[0].Name, info.Interface, info.DefaultInterface = "ens3", "ens3", "ens3"
+	return w
+}
+
 // controlPlaneHeld says that node holds the VIP of the control plane.
 func controlPlaneHeld(w vip.World, node string) vip.World {
 	w.Claims[cpLease] = vip.Claim{Holder: node, Valid: true, Transitions: 1}
@@ -110,6 +117,30 @@ func TestControlPlane(t *testing.T) {
 			p.Events = nil // nobody can read them: there is no Service to write them to
 			diff(t, summary(p), tt.want)
 		})
+	}
+}
+
+// The link that vip_interface names may have another name on each node. The VIP moves to one that calls it otherwise.
+func TestControlPlaneLinkNames(t *testing.T) {
+	r := controlPlaneRules()
+	r.ControlPlane.Interface, r.ControlPlane.BalancedPort = vip.DefaultLink, 8443
+	w := otherNames(controlPlaneHeld(controlPlaneWorld("n2"), "n1"), "n2")
+	p := Make(r, bind(r, w))
+	if len(p.LeaseIntents) != 1 || p.LeaseIntents[0].Successor != "n2" {
+		t.Errorf("intents: %+v", p.LeaseIntents)
+	}
+	if len(p.Addresses) != 2 || p.Addresses[0].Link != "eth0" {
+		t.Errorf("addresses: %+v", p.Addresses)
+	}
+	if len(p.Balanced) != 2 || p.Balanced[0].To.Addr() != addr("10.77.0.12") {
+		t.Errorf("balanced: %+v", p.Balanced)
+	}
+	w = otherNames(controlPlaneHeld(controlPlaneWorld("n1 n2"), "n1"), "n1")
+	if p := Make(r, bind(r, w)); len(p.Addresses) != 2 || p.Addresses[0].Link != "ens3" {
+		t.Errorf("addresses: %+v", p.Addresses)
+	}
+	if link, subnet := linkFor(&w.Members[0].Info, vip.DefaultLink, addr("10.77.0.50")); link != "ens3" || subnet != 24 {
+		t.Errorf("link %s, subnet /%d", link, subnet)
 	}
 }
 

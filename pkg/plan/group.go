@@ -222,7 +222,7 @@ func (p *pass) namesLink(u *unit) map[netip.Addr]*service {
 // anyLinkUp reports whether any alive node has the link that a Service names, and it is up; "" and "auto"
 // count as up.
 func (p *pass) anyLinkUp(requested string) bool {
-	return requested == "" || requested == "auto" || slices.ContainsFunc(p.alive, func(n *member) bool { return linkFault(&n.Info, requested) == "" })
+	return requested == "" || requested == "auto" || requested == vip.DefaultLink || slices.ContainsFunc(p.alive, func(n *member) bool { return linkFault(&n.Info, requested) == "" })
 }
 
 // completeAddress sets Lease (the VIP lease of u), LocalDelivery, ResetTranslated (this node's own API server is not

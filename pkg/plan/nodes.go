@@ -292,11 +292,14 @@ func (all *nodes) withoutHerald(endpoints []string) string {
 // link's longest subnet with a, 0 if none has it.
 //
 // "auto" is the link with the longest subnet that has a, else the one with the default route,
-// or "". A named link is returned even if the node does not have it. The zero Addr is in no
+// or "". A named link is returned even if the node does not have it. vip.DefaultLink is the node's DefaultInterface. The zero Addr is in no
 // subnet.
 func linkFor(info *vip.NodeInfo, requested string, a netip.Addr) (link string, subnet int) {
 	requested = cmp.Or(requested, info.Interface)
 	link = info.LinkFor(requested)
+	if requested == vip.DefaultLink {
+		requested = link
+	}
 	for _, l := range info.Links {
 		if requested != "auto" && l.Name != requested {
 			continue

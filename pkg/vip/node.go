@@ -43,7 +43,7 @@ type Link struct {
 // It changes only when the node does.
 type NodeInfo struct {
 	Interface        string `json:"interface"`          // the link of VIPs unless a Service says otherwise; "auto" = the one whose subnet has the VIP
-	DefaultInterface string `json:"defaultInterface"`   // the link "auto" falls back to
+	DefaultInterface string `json:"defaultInterface"`   // vip_interface, else the link of the default route: what "auto" falls back to
 	Links            []Link `json:"links"`              // sorted by name
 	Excluded         string `json:"excluded,omitempty"` // why the node itself refuses VIPs, or ""
 	Isolated         bool   `json:"isolated,omitempty"` // it reaches too few other nodes on the VIPs' link to take any
@@ -131,13 +131,16 @@ func (i *NodeInfo) LeasesRefused(namespace string) bool {
 	return slices.Contains(i.LeasesRefusedIn, namespace) || slices.Contains(i.LeasesRefusedIn, AllNamespaces)
 }
 
+// DefaultLink stands for NodeInfo.DefaultInterface of each node, where a link is named: nodes may have other names for it. No link is called that.
+const DefaultLink = "*"
+
 // LinkFor is the link that carries the VIPs of a Service which names link: "" leaves
-// it to the node, and "auto" to the VIP's subnet, where there is one that says.
+// it to the node, "auto" to the VIP's subnet, where there is one that says, and DefaultLink is DefaultInterface.
 func (i *NodeInfo) LinkFor(link string) string {
 	if link == "" {
 		link = i.Interface
 	}
-	if link == "auto" {
+	if link == "auto" || link == DefaultLink {
 		link = i.DefaultInterface
 	}
 	return link
