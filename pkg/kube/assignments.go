@@ -60,7 +60,7 @@ type attempt struct {
 	at         time.Time
 	rejections int           // of this version, in a row
 	wait       time.Duration // from at until it is tried again, unless the version changes
-	failed     bool          // the API server took no write
+	failed     bool          // the API server did not take the last write that has ended
 }
 
 // Run writes until ctx ends, and the writes under way have ended.
@@ -150,20 +150,27 @@ func (a attempt) failedAt() time.Time {
 	return a.at
 }
 
-// startWrites begins as many of the queued writes as may be under way: six, or one while the API server takes none, after a pause. What
-// it rejects, since the Service has become too large, say, is tried again after 1 s, then less and less often, until the Service changes.
+// startWrites begins as many of the queued writes as may be under way: six; one of each namespace while the API server takes none, after a pause, and
+// of what it did not take before, since a webhook may keep these hanging. What it rejects, since the Service has become too large, say, is tried again after 1 s, then less and less often, until the Service changes.
 func (w *assignmentWriter) startWrites(ctx context.Context) {
-	limit := assignmentWrites
-	if w.pause > 0 {
-		limit = 1
+	busyIn := make(map[string]bool)
+	for k := range w.busy {
+		busyIn[k.Namespace] = true
+	}
+	mayBegin := func(x vip.Assignment) bool {
+		return !busyIn[x.Service.Namespace] || w.pause == 0 && !w.attempts[x.Service].failed
 	}
 	if len(w.queue) > 0 && time.Now().Before(w.pauseUntil) {
 		w.again = true
 		return
 	}
-	for len(w.queue) > 0 && len(w.busy) < limit {
-		x := w.queue[0]
-		w.queue = w.queue[1:]
+	for len(w.busy) < assignmentWrites {
+		i := slices.IndexFunc(w.queue, mayBegin)
+		if i < 0 {
+			return
+		}
+		x := w.queue[i]
+		w.queue = slices.Delete(w.queue, i, i+1)
 		o := w.cached(x.Service)
 		if o == nil || o.UID != x.UID || o.shows(x) || ctx.Err() != nil {
 			continue
@@ -176,7 +183,7 @@ func (w *assignmentWriter) startWrites(ctx context.Context) {
 			continue
 		}
 		last.at, last.wait = time.Now(), cacheTimeout // the cache does not show the result yet
-		w.attempts[x.Service], w.busy[x.Service] = last, true
+		w.attempts[x.Service], w.busy[x.Service], busyIn[x.Service.Namespace] = last, true, true
 		go func() { w.results <- assignmentResult{x.Service, w.write(ctx, o, x)} }()
 	}
 }

@@ -99,7 +99,7 @@ func TestAssignmentsDoNotWaitForOthers(t *testing.T) {
 		stop := check.Run(t, a)
 		both := []vip.Assignment{{Service: slow, Addresses: addrs("10.0.0.1")}, {Service: other, Addresses: addrs("10.0.0.2")}}
 		a.Put(both[:1])
-		time.Sleep(time.Second)
+		time.Sleep(15 * time.Second) // it is the second time that it is not answered
 		a.Put(both)
 		time.Sleep(100 * time.Millisecond)
 		synctest.Wait()

@@ -34,7 +34,7 @@ func (s *Statuses) String() string { return "kube: statuses" }
 
 // Run writes what Put wants until ctx ends, and the writes under way have ended.
 func (s *Statuses) Run(ctx context.Context) error {
-	w := &statusWriter{Statuses: s, states: make(map[vip.Key]*statusState), results: make(chan statusResult)}
+	w := &statusWriter{Statuses: s, states: make(map[vip.Key]*statusState), busyIn: make(map[string]int), results: make(chan statusResult)}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -60,9 +60,10 @@ type statusWriter struct {
 	*Statuses
 	taken   wantedStatuses
 	states  map[vip.Key]*statusState
-	queue   []vip.Key // Services to be written, unless the cache shows what is wanted by then
-	next    time.Time // when the first Service that was too early in queue is ready; zero: none was
-	busy    int       // writes under way
+	queue   []vip.Key      // Services to be written, unless the cache shows what is wanted by then
+	next    time.Time      // when the first Service that was too early in queue is ready; zero: none was
+	busy    int            // writes under way
+	busyIn  map[string]int // the same, by namespace
 	results chan statusResult
 
 	pauseUntil time.Time     // no write begins before
@@ -77,7 +78,7 @@ type statusState struct {
 	busy    bool // being written
 
 	lastTry     time.Time
-	failed      bool   // the API server did not take the last write
+	failed      bool   // the API server did not take the last write that has ended
 	lastVersion string // for which the last write that was answered, and not rejected, was made: the cache must show another first
 	rejections  int    // in a row
 	notBefore   time.Time
@@ -156,20 +157,21 @@ func (s *statusState) failedAt() time.Time {
 	return s.lastTry
 }
 
-// startWrites begins as many of the queued writes as may be under way: six, or one while
-// the API server takes none. It returns after what time to call enqueue.
+// startWrites begins as many of the queued writes as may be under way: six; one of each namespace while
+// the API server takes none, and of what it did not take before, since a webhook may keep these hanging. It returns after what time to call enqueue.
 func (w *statusWriter) startWrites(ctx context.Context) time.Duration {
 	now := time.Now()
 	if w.pauseUntil.After(now) {
 		return w.pauseUntil.Sub(now)
 	}
-	limit := statusWrites
-	if w.pause > 0 {
-		limit = 1
-	}
-	for len(w.queue) > 0 && w.busy < limit {
-		k := w.queue[0]
-		w.queue = w.queue[1:]
+	mayBegin := func(k vip.Key) bool { return w.busyIn[k.Namespace] == 0 || w.pause == 0 && !w.states[k].failed }
+	for w.busy < statusWrites {
+		i := slices.IndexFunc(w.queue, mayBegin)
+		if i < 0 {
+			break
+		}
+		k := w.queue[i]
+		w.queue = slices.Delete(w.queue, i, i+1)
 		w.startWrite(ctx, k, w.states[k], now)
 	}
 	if w.next.IsZero() {
@@ -202,6 +204,7 @@ func (w *statusWriter) startWrite(ctx context.Context, k vip.Key, s *statusState
 	}
 	s.busy, s.lastTry = true, now
 	w.busy++
+	w.busyIn[k.Namespace]++
 	want := s.want
 	go func() {
 		result, err := w.write(ctx, o, want)
@@ -241,6 +244,9 @@ func (w *statusWriter) countRewrites(s *statusState, o *cachedService, now time.
 func (w *statusWriter) finish(r statusResult) {
 	w.busy--
 	w.metrics.statuses.WithLabelValues(string(r.result)).Inc()
+	if w.busyIn[r.key.Namespace]--; w.busyIn[r.key.Namespace] == 0 {
+		delete(w.busyIn, r.key.Namespace)
+	}
 	s := w.states[r.key]
 	s.busy, s.failed = false, r.result == unavailable
 	if r.result != unavailable {

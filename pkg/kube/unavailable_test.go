@@ -168,3 +168,74 @@ func TestStatusesUnavailableForOneNamespace(t *testing.T) {
 		}
 	})
 }
+
+// hangs is a webhook of namespace a that does not answer: the API server gives up after 10 s.
+func hangs(k vip.Key) error {
+	if k.Namespace == "a" {
+		time.Sleep(10 * time.Second)
+		return webhookFails
+	}
+	return nil
+}
+
+// TestAssignmentsHangForOneNamespace: a namespace whose webhook does not answer, for more Services than may be written at once, keeps no other waiting.
+func TestAssignmentsHangForOneNamespace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newAssignmentTest(t, nil)
+		d.patch = func(_ context.Context, k vip.Key, _ []byte) error {
+			err := hangs(k)
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			d.writes[k]++
+			d.done[k] = err == nil
+			return err
+		}
+		all := d.plan(nil, "a", 8)
+		time.Sleep(25 * time.Second)
+		for i := range 2 {
+			all = d.plan(all, "b", i+1)
+			time.Sleep(2 * time.Second)
+			if _, n := d.count("b"); n != i+1 {
+				t.Errorf("%d of %d Services of the other namespace have their address after two seconds", n, i+1)
+			}
+		}
+	})
+}
+
+// TestStatusesHangForOneNamespace: the same of statuses.
+func TestStatusesHangForOneNamespace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, stop := newStatusTest(t)
+		defer stop()
+		write := d.Statuses.patch
+		d.Statuses.patch = func(ctx context.Context, k vip.Key, body []byte) (*corev1.Service, error) {
+			if err := hangs(k); err != nil {
+				return nil, err
+			}
+			return write(ctx, k, body)
+		}
+		var all []vip.Status
+		want := func(ns string, i int) {
+			w := statusOf(i)
+			w.Service = vip.Key{Namespace: ns, Name: w.Service.Name}
+			d.edit(w.Service, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer })
+			all = append(all, w)
+		}
+		for i := range 8 {
+			want("a", i)
+		}
+		advance(time.Second)
+		d.plan(all...)
+		advance(25 * time.Second)
+		for i := range 2 {
+			want("b", i)
+			advance(100 * time.Millisecond)
+			d.plan(all...)
+			advance(unavailableMax + time.Second)
+			if n := d.written(); n != i+1 {
+				t.Errorf("%d of %d statuses of the other namespace are written after %v", n, i+1, unavailableMax+time.Second)
+			}
+		}
+		advance(10 * time.Second)
+	})
+}
