@@ -81,6 +81,7 @@ type protocol interface {
 	// if it is valid and can be had. attempt, from 0, decides how long it waits.
 	obtain(ctx context.Context, attempt int, preferred netip.Addr) (vip.DHCPLease, error)
 	// renew asks k's server until k.Rebinds for more time, or, if rebind, any server until k.Expires.
+	// errRefused is that k has ended by now.
 	renew(ctx context.Context, k vip.DHCPLease, rebind bool) (vip.DHCPLease, error)
 	// decline tells k's server that the address can't be used.
 	decline(ctx context.Context, k vip.DHCPLease, why string) error
@@ -344,14 +345,14 @@ func (x *client) keep(ctx context.Context) {
 			x.lose(failRefused, fmt.Sprintf("the lease of %s could not be renewed: %v", k.Addr, err))
 			return
 		default:
-			x.lose(failExpired, fmt.Sprintf("the lease of %s has expired: no server renewed it since %s", k.Addr, k.Renews.UTC().Format(time.RFC3339)))
+			x.lose(failExpired, fmt.Sprintf("the lease of %s has expired: no server renewed it since %s: %v", k.Addr, k.Renews.UTC().Format(time.RFC3339), err))
 			return
 		}
 	}
 }
 
 // renew asks k's server to renew k until T2 (RENEWING), then any server until k expires
-// (REBINDING), or until a server refuses, or ctx ends.
+// (REBINDING), or until a server ends it, or ctx ends.
 func (x *client) renew(ctx context.Context, k vip.DHCPLease) (vip.DHCPLease, error) {
 	phases := []struct {
 		state  string

@@ -1,6 +1,7 @@
 package dhcp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,10 +69,14 @@ func (x *protocol6) sendRequest(ctx context.Context, server string, addr netip.A
 }
 
 // confirm asks whether k still fits the link, or, once it is over, any server whether
-// it goes on (RFC 8415 sections 18.2.3 and 18.2.5).
+// it goes on (RFC 8415 sections 18.2.3 and 18.2.5); one that knows nothing of it is sent a Request.
 func (x *protocol6) confirm(ctx context.Context, k vip.DHCPLease) (vip.DHCPLease, error) {
 	if !k.Valid(time.Now()) {
-		return x.ask(ctx, dhcpv6.MessageTypeRebind, "", k.Addr, backoff(solTimeout/2, 2*solTimeout, 3))
+		got, err := x.ask(ctx, dhcpv6.MessageTypeRebind, "", k.Addr, backoff(solTimeout/2, 2*solTimeout, 3))
+		if unknown := (noBindingError{}); errors.As(err, &unknown) {
+			return x.sendRequest(ctx, unknown.server, k.Addr)
+		}
+		return got, err
 	}
 	if _, err := x.ask(ctx, dhcpv6.MessageTypeConfirm, "", k.Addr, backoff(solTimeout/2, 4*solTimeout, 4)); err != nil {
 		return vip.DHCPLease{}, err
@@ -83,6 +88,8 @@ func (x *protocol6) confirm(ctx context.Context, k vip.DHCPLease) (vip.DHCPLease
 	return k, nil
 }
 
+// renew asks as the protocol says. A server that knows nothing of k is sent a Request (RFC 8415 section 18.2.10.1); if that
+// is refused or not answered, k goes on all the same, and a pause later renew begins again.
 func (x *protocol6) renew(ctx context.Context, k vip.DHCPLease, rebind bool) (vip.DHCPLease, error) {
 	kind, server, end := dhcpv6.MessageTypeRenew, k.Server, k.Rebinds
 	if rebind {
@@ -90,14 +97,28 @@ func (x *protocol6) renew(ctx context.Context, k vip.DHCPLease, rebind bool) (vi
 	}
 	// A short lease would be over before the RFC's first timeout.
 	first := max(time.Second, min(renTimeout, time.Until(end)/4))
-	got, err := x.ask(ctx, kind, server, k.Addr, backoff(first, renMaxRT, 1<<30))
-	if errors.Is(err, errNoBinding) && !rebind {
-		return x.sendRequest(ctx, k.Server, k.Addr) // the server has forgotten it (RFC 8415 section 18.2.10.1)
+	for pause := first; ; pause = min(2*pause, renMaxRT) {
+		got, err := x.ask(ctx, kind, server, k.Addr, backoff(first, renMaxRT, 1<<30))
+		unknown := noBindingError{}
+		if !errors.As(err, &unknown) {
+			return got, err
+		}
+		got, err = x.sendRequest(ctx, unknown.server, k.Addr)
+		if err == nil || errors.Is(err, errRefused) || errors.Is(err, errLink) || ctx.Err() != nil {
+			return got, err
+		}
+		if sleep(ctx, jitter(pause, 10)); ctx.Err() != nil {
+			return got, err
+		}
 	}
-	return got, err
 }
 
-var errNoBinding = fmt.Errorf("%w: the server knows nothing of it", errRefused)
+// A noBindingError is that a server, whose DUID it has, knows nothing of a lease that it was asked to renew.
+type noBindingError struct{ server string }
+
+func (e noBindingError) Error() string {
+	return fmt.Sprintf("the server %s knows nothing of the lease", e.server)
+}
 
 // errNoAddress is why a, which leases nothing and does not say why, is ignored.
 func errNoAddress(a answer) error {
@@ -105,30 +126,48 @@ func errNoAddress(a answer) error {
 }
 
 // ask sends a message about addr until it is answered by a Reply of server; "": of any.
-// A Reply to a Confirm needs no address: then the lease has none either.
+// A Reply to a Confirm needs no address: then the lease has none either. A Reply to a Renew
+// or a Rebind is errRefused only if it ends the lease; NoBinding is a noBindingError, to a
+// Rebind unless another server has renewed the lease before the timeout; one with another
+// status is ignored.
 func (x *protocol6) ask(ctx context.Context, kind dhcpv6.MessageType, server string, addr netip.Addr, timeout func(int) time.Duration) (vip.DHCPLease, error) {
 	var got answer
+	unknown, renewal := "", kind == dhcpv6.MessageTypeRenew || kind == dhcpv6.MessageTypeRebind
 	sent, err := x.transact6(ctx, kind, server, addr, transaction{
 		timeout: timeout,
 		receive: func(a answer, _ *PacketAddr) (bool, error) {
 			switch {
 			case server != "" && a.server != server:
 				return false, nil
-			case a.status == iana.StatusNoBinding:
-				return true, errNoBinding
-			case a.refusal != "":
+			case renewal && a.status == iana.StatusNoBinding:
+				unknown = cmp.Or(unknown, a.server)
+				return kind == dhcpv6.MessageTypeRenew, nil
+			case a.refusal != "" && (kind == dhcpv6.MessageTypeConfirm || endsLease(a)):
 				return true, fmt.Errorf("%w: %s", errRefused, a.refusal)
+			case a.refusal != "":
+				return !renewal, errors.New(a.refusal)
 			case kind != dhcpv6.MessageTypeConfirm && !a.addr.IsValid():
 				return false, errNoAddress(a)
 			}
 			got = a
 			return true, nil
 		},
+		enough: func() bool { return unknown != "" },
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		return vip.DHCPLease{}, err
+	case got.server == "":
+		return vip.DHCPLease{}, noBindingError{unknown}
 	}
 	return got.lease(x.request.MAC, sent), nil
+}
+
+// endsLease reports whether the refusal a means that a lease does not last any longer,
+// though its lifetime has not ended: the address does not fit the link, or its lifetime
+// is 0 now. By other statuses a server only does not renew it.
+func endsLease(a answer) bool {
+	return a.status == iana.StatusNotOnLink || a.status == iana.StatusSuccess
 }
 
 func (x *protocol6) decline(ctx context.Context, k vip.DHCPLease, _ string) error {

@@ -63,10 +63,13 @@ func (x *client) transact(ctx context.Context, t transaction) (sent time.Time, e
 			return sent, x.linkError(ctx, err)
 		}
 		done, why, err := x.receive(ctx, conn, t)
-		if done || err != nil {
+		ignored = cmp.Or(ignored, why)
+		switch {
+		case !done && errors.Is(err, errNoAnswer): // ctx has ended
+			return sent, cmp.Or(ignored, err)
+		case done || err != nil:
 			return sent, err
-		}
-		if ignored = cmp.Or(ignored, why); t.enough != nil && t.enough() {
+		case t.enough != nil && t.enough():
 			return sent, nil
 		}
 	}
