@@ -1,11 +1,13 @@
 package dhcp
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/insomniacslk/dhcp/dhcpv6"
 	"github.com/insomniacslk/dhcp/iana"
@@ -88,7 +90,7 @@ func parse6(b []byte, request *dhcpv6.Message) (a answer, err error) {
 		if o.IaId != request.Options.OneIANA().IaId {
 			continue
 		}
-		if err := a.parseLease6(o); err != nil {
+		if err := a.parseLease6(o, request.Options.OneIANA().Options.OneAddress()); err != nil {
 			return a, fmt.Errorf("the server %s %w", a.server, err)
 		}
 		break
@@ -106,39 +108,69 @@ func (a *answer) refused(s *dhcpv6.OptStatusCode) bool {
 	return true
 }
 
-// parseLease6 reads what an IA_NA leases: its first address that is usable. If it has
-// none, a.addr stays invalid and a.refusal says why, if the server does.
-func (a *answer) parseLease6(o *dhcpv6.OptIANA) error {
+// parseLease6 reads what an IA_NA leases: the address that the request asked for, or else
+// its first one, of those that can be accepted; asked is nil if it asked for none. If
+// there is no address a.addr stays invalid, and a.refusal says why, if the server does; if
+// it does not, the error says why the first one can't be accepted.
+func (a *answer) parseLease6(o *dhcpv6.OptIANA, asked *dhcpv6.OptIAAddress) error {
 	if a.refused(o.Options.Status()) {
 		return nil
 	}
-	for _, offer := range o.Options.Addresses() {
-		addr, ok := netip.AddrFromSlice(offer.IPv6Addr)
-		valid, preferred := offer.ValidLifetime, offer.PreferredLifetime
-		switch {
-		case a.refused(offer.Options.Status()):
-			continue
-		case !ok || addr.Is4In6() || !addr.IsGlobalUnicast():
-			return fmt.Errorf("offers %s, which no host can have", offer.IPv6Addr)
-		case preferred > valid: // RFC 8415 section 18.2.10.1: to be ignored
-			return fmt.Errorf("offers %s, to be preferred for longer than it is valid", addr)
-		case valid == 0:
-			if a.refusal == "" {
-				a.refusal = fmt.Sprintf("the server %s says that the lease of %s is over", a.server, addr)
-			}
-			continue
-		case valid < minLease:
-			return fmt.Errorf("leases %s for %v; %v is the least that is accepted", addr, valid, minLease)
+	offers := o.Options.Addresses()
+	if asked != nil { // a server with several prefixes sends an address of each, in any order
+		slices.SortStableFunc(offers, func(p, q *dhcpv6.OptIAAddress) int {
+			return rank6(p, asked) - rank6(q, asked)
+		})
+	}
+	var first error
+	for _, offer := range offers {
+		if err := a.parseOffer6(offer); err != nil {
+			first = cmp.Or(first, err)
 		}
-		a.addr, a.duration, a.status, a.refusal = addr, valid, iana.StatusSuccess, ""
-		break
+		if a.addr.IsValid() {
+			break
+		}
 	}
 	switch {
+	case !a.addr.IsValid() && a.refusal == "":
+		return first
 	case !a.addr.IsValid() || a.duration == infinite:
 		return nil
 	case o.T1 > o.T2 && o.T2 > 0:
 		return errors.New("wants renewal later than rebinding")
 	}
 	a.setTimes(o.T1, o.T2, a.duration/5*4) // in this order: nanoseconds overflow
+	return nil
+}
+
+// rank6 is 0 for the address that was asked for, 1 for others.
+func rank6(offer, asked *dhcpv6.OptIAAddress) int {
+	if offer.IPv6Addr.Equal(asked.IPv6Addr) {
+		return 0
+	}
+	return 1
+}
+
+// parseOffer6 makes an address of an IA_NA that of a, or, if the server says that it does
+// not lease it, records why in a.refusal. It returns an error if it can't be accepted.
+func (a *answer) parseOffer6(offer *dhcpv6.OptIAAddress) error {
+	addr, ok := netip.AddrFromSlice(offer.IPv6Addr)
+	valid, preferred := offer.ValidLifetime, offer.PreferredLifetime
+	switch {
+	case a.refused(offer.Options.Status()):
+		return nil
+	case !ok || addr.Is4In6() || !addr.IsGlobalUnicast():
+		return fmt.Errorf("offers %s, which no host can have", offer.IPv6Addr)
+	case preferred > valid: // RFC 8415 section 18.2.10.1: to be ignored
+		return fmt.Errorf("offers %s, to be preferred for longer than it is valid", addr)
+	case valid == 0:
+		if a.refusal == "" {
+			a.refusal = fmt.Sprintf("the server %s says that the lease of %s is over", a.server, addr)
+		}
+		return nil
+	case valid < minLease:
+		return fmt.Errorf("leases %s for %v; %v is the least that is accepted", addr, valid, minLease)
+	}
+	a.addr, a.duration, a.status, a.refusal = addr, valid, iana.StatusSuccess, ""
 	return nil
 }

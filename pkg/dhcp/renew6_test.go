@@ -225,3 +225,30 @@ func TestRebindWithoutBinding6(t *testing.T) {
 		})
 	})
 }
+
+// Of several addresses in an IA_NA the one that was asked for is leased, wherever it stands.
+func TestSeveralAddresses6(t *testing.T) {
+	bound6(t, func(w *fakeServer, c *Clients) {
+		w.answers(byKind{"RENEW": func(b []byte, _ *PacketAddr) [][]byte {
+			return answerReply6(b, iaOf(iana.StatusSuccess, offer{"2001:db8::50", time.Hour}, offer{"fd00::50", time.Hour}))
+		}})
+		if got := keeps(t, c, 40*time.Minute); got.State != stateBound {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// An address that can't be accepted does not keep the next one from being leased.
+func TestNextAddress6(t *testing.T) {
+	for name, first := range map[string]offer{"short": {"fd00::50", 2 * time.Second}, "unusable": {"fe80::1", time.Hour}} {
+		w := &fakeServer{answer: func(b []byte, _ *PacketAddr) [][]byte {
+			return answerReply6(b, iaOf(iana.StatusSuccess, first, offer{"fd00::51", time.Hour}))
+		}}
+		bubble(t, 0, w, func(c *Clients) {
+			put(c, request6)
+			if got := after(c, 3*time.Second); got.State != stateBound || got.Lease.Addr.String() != "fd00::51" {
+				t.Errorf("%s: %+v", name, got)
+			}
+		})
+	}
+}
