@@ -96,7 +96,7 @@ func TestAlertsFire(t *testing.T) {
 func TestAlertsOfShortFaults(t *testing.T) {
 	for alert, input := range map[string]object{
 		"HeraldPortNotMapped": {"series": `herald_upnp_failures_total{node="n1",reason="unreachable"}`, "values": "0x59 6 8 10x120"},
-		"HeraldCannotApply":   {"series": `herald_apply_errors_total{node="n1",applier="addresses"}`, "values": "0x59 30x120"},
+		"HeraldCannotApply":   {"series": `herald_apply_errors_total{node="n1",applier="addresses"}`, "values": "0x59 30 60 90x120"},
 	} {
 		tryAlert(t, alert, []any{input}, object{"expr": fmt.Sprintf(`count_over_time(ALERTS{alertname=%q,alertstate="firing"}[2h])`, alert), "eval_time": "179m", "exp_samples": []any{}})
 	}
@@ -123,7 +123,7 @@ func TestLongOutageByVersions(t *testing.T) {
 // TestSessionThatFlaps: HeraldBGPSessionDown fires, too, for a session that comes up again after each end, as with a path that loses large packets, and not for
 // a router that was restarted.
 func TestSessionThatFlaps(t *testing.T) {
-	for flaps, samples := range map[string][]any{"0x59 0+1x120": {object{"labels": "{}", "value": 1}}, "0x95 1x90": {}} {
+	for flaps, samples := range map[string][]any{"0x59 0+1x120": {object{"labels": "{}", "value": 1}}, "0x95 1x90": {}, "0x94 1 2 3x90": {}} {
 		input := []any{
 			object{"series": `herald_bgp_session_up{node="n1",peer="192.0.2.1",as="65001"}`, "values": "1x180"},
 			object{"series": `herald_bgp_session_flaps_total{node="n1",peer="192.0.2.1",as="65001"}`, "values": flaps},

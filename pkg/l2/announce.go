@@ -86,6 +86,7 @@ func (a *Announcer) Set(ctx context.Context, want []vip.Announcement) ([]vip.Ann
 	}
 	before := len(a.announcements)
 	maps.DeleteFunc(a.announcements, func(t target, _ *announcement) bool { return !wanted[t] })
+	maps.DeleteFunc(a.failing, func(link string, _ bool) bool { return !a.failsOn(link) })
 	if len(added) > 0 || len(a.announcements) < before {
 		a.widenFilters(now)
 	}
@@ -98,6 +99,16 @@ func (a *Announcer) Set(ctx context.Context, want []vip.Announcement) ([]vip.Ann
 	}
 	a.wake.Send()
 	return a.outcome()
+}
+
+// failsOn reports whether a VIP could not be announced on link when that was last tried. a.mu is held.
+func (a *Announcer) failsOn(link string) bool {
+	for t, x := range a.announcements {
+		if t.link == link && x.err != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // outcome returns the announcements that are ListenOnly or whose last attempt succeeded,

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/netip"
 	"time"
@@ -162,15 +161,13 @@ func (a *Announcer) closeSender(link string) {
 	}
 }
 
-// closeUnused closes the senders on links of which no family is in use (linksInUse), and forgets that they failed.
-// a.mu is held.
+// closeUnused closes the senders on links of which no family is in use (linksInUse). a.mu is
+// held.
 func (a *Announcer) closeUnused() {
 	used := a.linksInUse()
-	unused := func(link string) bool { return !used[linkFamily{link, vip.IPv4}] && !used[linkFamily{link, vip.IPv6}] }
 	for link := range a.senders {
-		if unused(link) {
+		if !used[linkFamily{link, vip.IPv4}] && !used[linkFamily{link, vip.IPv6}] {
 			a.closeSender(link)
 		}
 	}
-	maps.DeleteFunc(a.failing, func(link string, _ bool) bool { return unused(link) })
 }
