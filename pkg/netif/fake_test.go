@@ -43,7 +43,7 @@ type fakeAddr struct {
 }
 
 // newFake makes a kernel from lines like "link 2 eth0 up" (also: down, bridge,
-// veth, vlan, vrf, loopback, master=3, mac=02:00:00:00:00:0a), "eth0 10.0.0.5/24 marked" (also: tentative, temporary, secondary, linkscope) and
+// veth, vlan, vrf, loopback, herald for a macvlan of Herald, master=3, mac=02:00:00:00:00:0a), "eth0 10.0.0.5/24 marked" (also: tentative, temporary, secondary, linkscope) and
 // "default 4 eth0 100 10.0.0.1" (family, link, metric, gateway).
 func newFake(lines string) *fakeKernel {
 	k := &fakeKernel{links: map[int]link{}, addrs: map[addressKey]*fakeAddr{}, checks: map[bool]*time.Timer{}, subscriptions: map[*fakeSubscription]bool{}}
@@ -69,6 +69,8 @@ func (k *fakeKernel) parse(words []string) {
 				l.loopback = true
 			case strings.HasPrefix(w, "mac="):
 				l.mac = w[len("mac="):]
+			case w == "herald":
+				l.kind, l.alias = "macvlan", aliasMark
 			case strings.HasPrefix(w, "master="):
 				fmt.Sscanf(w, "master=%d", &l.master)
 			default:
@@ -258,12 +260,24 @@ func (k *fakeKernel) remove(p addressKey) {
 	}
 }
 
-// add adds an address as another program would.
+// add adds an address as another program would, without duplicate address detection, or ends that.
 func (k *fakeKernel) add(link, prefix string) {
+	k.setOther(kernelAddress{addressKey: k.at(link, prefix), global: true})
+}
+
+// addTentative adds an address as another program would; duplicate address detection begins.
+func (k *fakeKernel) addTentative(link, prefix string) {
+	k.setOther(kernelAddress{addressKey: k.at(link, prefix), global: true, tentative: true})
+}
+
+// setOther adds an address of another program, or replaces it.
+func (k *fakeKernel) setOther(e kernelAddress) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	a := &fakeAddr{kernelAddress: kernelAddress{addressKey: k.at(link, prefix), global: true}, lasts: "forever"}
-	k.remove(a.addressKey)
+	a := &fakeAddr{kernelAddress: e, lasts: "forever"}
+	if old := k.addrs[a.addressKey]; old == nil || !old.tentative {
+		k.remove(a.addressKey)
+	}
 	k.addrs[a.addressKey] = a
 	k.sendAddress(*a, false)
 }

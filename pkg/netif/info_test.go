@@ -133,6 +133,25 @@ func TestInfo(t *testing.T) {
 			kernel: "link 2 eth0 up\n link 3 eth1 down\n link 4 eth2 up\n link 5 eth2.7 up vlan\n link 6 tun0 up tun\n default 4 eth0",
 			want:   "interface eth0 default eth0\n eth0 up []\n eth2 up []\n eth2.7 up []",
 		},
+		{
+			name: "an address that is tentative, or that another host has, is not used, and no VIP may be it",
+			kernel: `
+				link 2 eth0 up
+				link 3 herald-vip up herald
+				herald-vip 2001:db8::3/64 tentative
+				eth0 2001:db8::5/64 tentative
+				eth0 2001:db8::6/64 tentative temporary
+				eth0 2001:db8::7/128 tentative
+				eth0 2001:db8::8/128 tentative marked
+				eth0 2001:db8::9/64
+				eth0 fe80::5/64 tentative linkscope
+				default 6 eth0`,
+			want: `
+				interface eth0 default eth0
+				eth0 up [2001:db8::9/64]
+				others [2001:db8::5 2001:db8::7] gateways []`,
+			unmanaged: "eth0 2001:db8::7/128",
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -188,6 +207,8 @@ func TestInfoFollowsTheKernel(t *testing.T) {
 				k.setLink(link{index: 2, name: "eth0", up: true})
 			}, true, "interface  default \n eth0 up [10.0.0.5/24 2001:db8::5/64]\n lan up []"},
 			{"a link goes", func() { k.removeLink("lan") }, true, "interface  default \n eth0 up [10.0.0.5/24 2001:db8::5/64]"},
+			{"an address is tentative", func() { k.addTentative("eth0", "2001:db8::4/64") }, true, "interface  default \n eth0 up [10.0.0.5/24 2001:db8::5/64]\n others [2001:db8::4] gateways []"},
+			{"and nobody else has it", func() { k.add("eth0", "2001:db8::4/64") }, true, "interface  default \n eth0 up [10.0.0.5/24 2001:db8::4/64 2001:db8::5/64]"},
 		} {
 			before := r.pokes.Load()
 			step.change()
@@ -277,6 +298,9 @@ func TestLinks(t *testing.T) {
 			{"nothing", func() {}, 0, want},
 			{"a VIP", func() { _, err := r.Set(t.Context(), []vip.Address{addr("10.0.0.1/32", "eth0")}); check.OK(t, err) }, 0, want},
 			{"an address of the kernel's", func() { k.add("eth0", "fe80::6/64") }, 0, want},
+			{"a tentative address", func() { k.addTentative("eth0", "2001:db8::4/64") }, 0, want},
+			{"that nobody else has", func() { k.add("eth0", "2001:db8::4/64") }, 1, strings.Replace(want, "10.0.0.9/32]", "10.0.0.9/32 2001:db8::4/64]", 1)},
+			{"and goes", func() { k.drop(k.at("eth0", "2001:db8::4/64")) }, 1, want},
 			{"the link goes down", func() { k.setLink(link{index: 3, name: "eth0", mac: "02:00:00:00:00:0a"}) }, 1, strings.Replace(want, "eth0 up", "eth0 down", 1)},
 			{"and up", func() { k.setLink(link{index: 3, name: "eth0", up: true, mac: "02:00:00:00:00:0a"}) }, 1, want},
 			{"a pod goes", func() { k.removeLink("vetha") }, 1, strings.Replace(want, "4 vetha up []\n", "", 1)},

@@ -79,7 +79,7 @@ func (l link) byHerald() bool { return l.kind == "macvlan" && strings.HasPrefix(
 type kernelAddress struct {
 	addressKey
 	marked    bool // it bears Herald's mark
-	tentative bool // another program had the kernel look for duplicates, and it doesn't answer for it yet
+	tentative bool // another program had the kernel look for duplicates: it doesn't answer for it yet, or never, since another host has it
 	temporary bool // IPv6: made up for privacy, and replaced every day (RFC 8981)
 	secondary bool // IPv4, without our mark: another address of the link with that network came first
 	global    bool // its scope

@@ -109,6 +109,7 @@ func parseAddress(m []byte) (kernelAddress, bool) {
 		local = peer
 	}
 	a.addressKey = addressKey{int(head.Index), netip.PrefixFrom(local, int(head.Prefixlen))}
+	// An optimistic address (RFC 4429) is tentative, too: its MAC address may not be in a neighbor solicitation yet.
 	a.tentative = flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0
 	// The two families use one flag for two things. Of our own addresses it does not matter.
 	a.secondary = head.Family == unix.AF_INET && flags&unix.IFA_F_SECONDARY != 0 && !a.marked

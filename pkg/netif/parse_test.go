@@ -1,6 +1,7 @@
 package netif
 
 import (
+	"net"
 	"slices"
 	"syscall"
 	"testing"
@@ -30,5 +31,22 @@ func TestWirelessEvents(t *testing.T) {
 	}
 	if c, ok := parseChange(linkMessage(name, scanned)); ok {
 		t.Errorf("the end of a scan was taken for a change of the link to %+v", c.link)
+	}
+}
+
+// An address is tentative during duplicate address detection, if optimistic (RFC 4429) too, and if another host has it.
+func TestTentativeAddresses(t *testing.T) {
+	for flags, want := range map[uint32]bool{
+		0: false, unix.IFA_F_PERMANENT: false, unix.IFA_F_NODAD: false, unix.IFA_F_TENTATIVE: true, unix.IFA_F_TENTATIVE | unix.IFA_F_OPTIMISTIC: true,
+		unix.IFA_F_PERMANENT | unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED: true, // addrconf_dad_stop
+	} {
+		head := nl.NewIfAddrmsg(unix.AF_INET6)
+		head.Index, head.Prefixlen = 2, 64
+		data := append(head.Serialize(), nl.NewRtAttr(unix.IFA_ADDRESS, net.ParseIP("2001:db8::5")).Serialize()...)
+		data = append(data, nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(flags)).Serialize()...)
+		c, ok := parseChange(syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.RTM_NEWADDR}, Data: data})
+		if !ok || c.address.tentative != want {
+			t.Errorf("flags %#x: %v, %+v, want tentative %v", flags, ok, c.address, want)
+		}
 	}
 }

@@ -54,6 +54,7 @@ func (n *Interfaces) newView() *view {
 	s := n.snapshot
 	v := &view{gateways: map[string]netip.Addr{}, macvlanErrors: n.macvlans.errors, macvlansWanted: len(n.macvlans.wanted) > 0, local: make(map[netip.Addr]bool, len(s.addresses))}
 	all, networks := map[int][]netip.Prefix{}, map[int][]netip.Prefix{} // by link
+	var others []netip.Prefix
 	for _, a := range s.sortedAddresses() {
 		l := s.links[a.link]
 		entry := vip.Address{Addr: a.prefix.Addr(), Bits: a.prefix.Bits(), Link: l.name}
@@ -66,6 +67,13 @@ func (n *Interfaces) newView() *view {
 			}
 			v.bound = append(v.bound, entry)
 		case !a.global || a.temporary || !a.prefix.Addr().IsGlobalUnicast() || l.name == ipvsLink:
+		case a.tentative: // no VIP may be it, but this node can't use it, and if another host has it (DADFAILED) never will
+			if !l.byHerald() {
+				others = append(others, a.prefix)
+			}
+			if a.prefix.IsSingleIP() {
+				v.unmanaged = append(v.unmanaged, entry)
+			}
 		default:
 			all[l.index] = append(all[l.index], a.prefix)
 			switch {
@@ -80,7 +88,6 @@ func (n *Interfaces) newView() *view {
 	byRoute := v.setGateways(s)
 	v.info.DefaultInterface = cmp.Or(n.opts.Interface, byRoute)
 	v.info.Interface = cmp.Or(n.opts.ServicesInterface, n.opts.Interface, byRoute)
-	var others []netip.Prefix
 	for _, l := range s.links {
 		link := vip.Link{Index: l.index, Name: l.name, Up: l.up, NoIPv6: l.noIPv6, MAC: l.mac, Prefixes: all[l.index]}
 		v.links = append(v.links, link)

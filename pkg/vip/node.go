@@ -76,7 +76,8 @@ type NodeInfo struct {
 	Waiting []string `json:"waiting,omitempty"`
 
 	// OtherAddresses is what other programs have given to the node and is in no network of Links: single
-	// addresses (/32, /128), and those of links that carry no VIPs. Sorted; at most 256.
+	// addresses (/32, /128), those of links that carry no VIPs, and those that are tentative or that another
+	// host has (duplicate address detection). Sorted; at most 256.
 	OtherAddresses []netip.Addr `json:"otherAddresses,omitempty"`
 	Gateways       []netip.Addr `json:"gateways,omitempty"` // next hops of its default routes, link-local ones left out; sorted
 
