@@ -18,6 +18,7 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 	"github.com/heraldvip/herald/testing/namespace"
 	"github.com/mdlayher/arp"
+	"github.com/mdlayher/ethernet"
 	"github.com/mdlayher/packet"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -212,6 +213,61 @@ func TestKernelHeardAnnouncements(t *testing.T) {
 			t.Errorf("%s on %s: heard %v messages, want the last alone", c.addr, c.link, got)
 		}
 	}
+}
+
+// The kernel hands ARP packets for a link on top of another to the packet sockets of that, too (orig_dev in
+// __netif_receive_skb_core): those of a VLAN's hosts, and what is sent to the MAC of a macvlan. They are no messages of the link below.
+func TestKernelHearsNoLinkOnTop(t *testing.T) {
+	onTop := net.HardwareAddr{2, 0, 0, 0, 0, 0x0c}
+	for _, tt := range []struct {
+		name  string
+		make  func(t *testing.T, n *neighbour)
+		sends string // the neighbour's link from which the message comes
+		to    net.HardwareAddr
+	}{
+		{"VLAN", func(t *testing.T, n *neighbour) { n.addVLAN(t) }, "peer0.100", ethernet.Broadcast},
+		{"macvlan", func(t *testing.T, n *neighbour) { addMacvlan(t, onTop) }, "peer0", onTop},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := connectNeighbour(t)
+			tt.make(t, n)
+			r, err := sockets{}.openReceiver(kernelLink(t, "eth0"), vip.IPv4)
+			check.OK(t, err)
+			closer := time.AfterFunc(10*time.Second, func() { _ = r.Close() })
+			t.Cleanup(func() { closer.Stop(); _ = r.Close() })
+			send := func(link string, from, to net.HardwareAddr) {
+				frames, err := announcementFrames(netip.MustParseAddr("10.0.0.9"), from)
+				check.OK(t, err)
+				copy(frames[0], to)
+				_, err = n.tap(t, link, 0).WriteTo(frames[0], &packet.Addr{HardwareAddr: to})
+				check.OK(t, err)
+			}
+			send(tt.sends, net.HardwareAddr{2, 0, 0, 0, 0, 0xf1}, tt.to)
+			send("peer0", otherMAC, ethernet.Broadcast) // heard after the first, if that is
+			for {
+				m, ok, err := r.receive()
+				check.OK(t, err)
+				switch {
+				case ok && m.mac == [6]byte(otherMAC):
+					return
+				case ok && m.mac[5] == 0xf1:
+					t.Error("a message of the link on top is heard")
+				}
+			}
+		})
+	}
+}
+
+// addMacvlan puts a macvlan on eth0, and sets it up.
+func addMacvlan(t testing.TB, at net.HardwareAddr) {
+	t.Helper()
+	eth0, err := netlink.LinkByName("eth0")
+	check.OK(t, err)
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.ParentIndex, attrs.HardwareAddr = "mac0", eth0.Attrs().Index, at
+	l := &netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}
+	check.OK(t, netlink.LinkAdd(l))
+	check.OK(t, netlink.LinkSetUp(l))
 }
 
 // Linux at the other end takes the address, and says so in its own way.

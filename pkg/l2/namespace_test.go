@@ -1,6 +1,7 @@
 package l2
 
 import (
+	"errors"
 	"net"
 	"os"
 	"runtime"
@@ -76,6 +77,32 @@ func (n *neighbour) addCable(t testing.TB, number string, at net.HardwareAddr) n
 		return err == nil && err2 == nil && l.Attrs().OperState == netlink.OperUp && p.Attrs().OperState == netlink.OperUp
 	})
 	return peer
+}
+
+// addVLAN puts VLAN 100 on both ends of the cable: eth0.100 and peer0.100. It returns once both are up.
+// It skips the test if the kernel has no VLANs.
+func (n *neighbour) addVLAN(t testing.TB) {
+	t.Helper()
+	here, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	check.OK(t, err)
+	t.Cleanup(here.Close)
+	for on, end := range map[string]*netlink.Handle{"eth0": here, "peer0": n.handle} {
+		parent, err := end.LinkByName(on)
+		check.OK(t, err)
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.ParentIndex = on+".100", parent.Attrs().Index
+		vlan := &netlink.Vlan{LinkAttrs: attrs, VlanId: 100}
+		err = end.LinkAdd(vlan)
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			t.Skip("the kernel has no VLANs (CONFIG_VLAN_8021Q)")
+		}
+		check.OK(t, err)
+		check.OK(t, end.LinkSetUp(vlan))
+		check.True(t, 10*time.Second, attrs.Name+" is up", func() bool {
+			l, err := end.LinkByName(attrs.Name)
+			return err == nil && l.Attrs().OperState == netlink.OperUp
+		})
+	}
 }
 
 // inNamespace runs f in the neighbour's namespace.

@@ -87,7 +87,7 @@ func (sockets) openReceiver(link vip.Link, family vip.Family) (messageReceiver, 
 		if err != nil {
 			return nil, errors.Join(err, c.Close())
 		}
-		return &arpReceiver{c, r, make([]byte, 128)}, nil
+		return &arpReceiver{c, r, link.Index, make([]byte, 128)}, nil
 	}
 	// Bound to no address, so that the link needs none. All are members of ff02::1.
 	c, _, err := ndp.Listen(&ifi, ndp.Unspecified)
@@ -103,18 +103,23 @@ func (sockets) openReceiver(link vip.Link, family vip.Family) (messageReceiver, 
 	return &ndpReceiver{c, link.Index, make([]byte, maxMessage)}, nil
 }
 
-// arpReceiver receives ARP packets by a packet socket on one link.
+// arpReceiver receives the ARP packets of one link by a packet socket, and ignores those of links on top of it: the kernel hands
+// the socket the packets of a VLAN on it, too, or for the MAC of a macvlan (orig_dev in __netif_receive_skb_core).
 type arpReceiver struct {
 	*packet.Conn
 	reader *rawio.Reader
+	index  int
 	buf    []byte
 }
 
-// receive implements messageReceiver: ok is false for a frame that parseARP can't read.
+// receive implements messageReceiver: ok is false for a frame of another link, or that parseARP can't read.
 func (r *arpReceiver) receive() (m neighborMessage, ok bool, err error) {
 	n, err := r.reader.Read(r.buf)
 	if err != nil {
 		return m, false, err
+	}
+	if r.reader.Link() != r.index {
+		return m, false, nil
 	}
 	m, ok = parseARP(r.buf[:n])
 	return m, ok, nil

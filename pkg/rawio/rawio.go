@@ -86,6 +86,15 @@ func (r *Reader) Sender() netip.AddrPort {
 	return netip.AddrPort{}
 }
 
+// Link is the index of the link by which the packet came that was read last from a packet socket: it may be a link on
+// top of that of the socket (sll_ifindex in packet(7) is of skb->dev). 0 for any other socket.
+func (r *Reader) Link() int {
+	if r.from.Addr.Family != unix.AF_PACKET {
+		return 0
+	}
+	return int((*unix.RawSockaddrLinklayer)(unsafe.Pointer(&r.from)).Ifindex)
+}
+
 // ntohs is ntohs(3).
 func ntohs(n uint16) uint16 { return binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, n)) }
 
