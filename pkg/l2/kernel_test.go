@@ -216,17 +216,20 @@ func TestKernelHeardAnnouncements(t *testing.T) {
 }
 
 // The kernel hands ARP packets for a link on top of another to the packet sockets of that, too (orig_dev in
-// __netif_receive_skb_core): those of a VLAN's hosts, and what is sent to the MAC of a macvlan. They are no messages of the link below.
-func TestKernelHearsNoLinkOnTop(t *testing.T) {
+// __netif_receive_skb_core): those of a VLAN's hosts, and what is sent to the MAC of a macvlan. They are no messages of the link below. Nor are those of
+// a VLAN that this node has not, of which the kernel removes the tag.
+func TestKernelHearsNoOtherLink(t *testing.T) {
 	onTop := net.HardwareAddr{2, 0, 0, 0, 0, 0x0c}
 	for _, tt := range []struct {
 		name  string
 		make  func(t *testing.T, n *neighbour)
 		sends string // the neighbour's link from which the message comes
 		to    net.HardwareAddr
+		tag   string // of 802.1Q
 	}{
-		{"VLAN", func(t *testing.T, n *neighbour) { n.addVLAN(t) }, "peer0.100", ethernet.Broadcast},
-		{"macvlan", func(t *testing.T, n *neighbour) { addMacvlan(t, onTop) }, "peer0", onTop},
+		{"VLAN", func(t *testing.T, n *neighbour) { n.addVLAN(t) }, "peer0.100", ethernet.Broadcast, ""},
+		{"VLAN that this node has not", func(*testing.T, *neighbour) {}, "peer0", ethernet.Broadcast, "\x81\x00\x00\x64"},
+		{"macvlan", func(t *testing.T, n *neighbour) { addMacvlan(t, onTop) }, "peer0", onTop, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := connectNeighbour(t)
@@ -235,15 +238,15 @@ func TestKernelHearsNoLinkOnTop(t *testing.T) {
 			check.OK(t, err)
 			closer := time.AfterFunc(10*time.Second, func() { _ = r.Close() })
 			t.Cleanup(func() { closer.Stop(); _ = r.Close() })
-			send := func(link string, from, to net.HardwareAddr) {
+			send := func(link string, from, to net.HardwareAddr, tag string) {
 				frames, err := announcementFrames(netip.MustParseAddr("10.0.0.9"), from)
 				check.OK(t, err)
 				copy(frames[0], to)
-				_, err = n.tap(t, link, 0).WriteTo(frames[0], &packet.Addr{HardwareAddr: to})
+				_, err = n.tap(t, link, 0).WriteTo(slices.Insert(frames[0], 12, []byte(tag)...), &packet.Addr{HardwareAddr: to})
 				check.OK(t, err)
 			}
-			send(tt.sends, net.HardwareAddr{2, 0, 0, 0, 0, 0xf1}, tt.to)
-			send("peer0", otherMAC, ethernet.Broadcast) // heard after the first, if that is
+			send(tt.sends, net.HardwareAddr{2, 0, 0, 0, 0, 0xf1}, tt.to, tt.tag)
+			send("peer0", otherMAC, ethernet.Broadcast, "") // heard after the first, if that is
 			for {
 				m, ok, err := r.receive()
 				check.OK(t, err)
@@ -251,7 +254,7 @@ func TestKernelHearsNoLinkOnTop(t *testing.T) {
 				case ok && m.mac == [6]byte(otherMAC):
 					return
 				case ok && m.mac[5] == 0xf1:
-					t.Error("a message of the link on top is heard")
+					t.Error("a message of another link is heard")
 				}
 			}
 		})

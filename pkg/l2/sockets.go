@@ -104,7 +104,8 @@ func (sockets) openReceiver(link vip.Link, family vip.Family) (messageReceiver, 
 }
 
 // arpReceiver receives the ARP packets of one link by a packet socket, and ignores those of links on top of it: the kernel hands
-// the socket the packets of a VLAN on it, too, or for the MAC of a macvlan (orig_dev in __netif_receive_skb_core).
+// the socket the packets of a VLAN on it, too, or for the MAC of a macvlan (orig_dev in __netif_receive_skb_core). So it does with
+// those of a VLAN that this node has not, without their tag, but marked as PACKET_OTHERHOST; arp_rcv ignores these, too.
 type arpReceiver struct {
 	*packet.Conn
 	reader *rawio.Reader
@@ -112,13 +113,13 @@ type arpReceiver struct {
 	buf    []byte
 }
 
-// receive implements messageReceiver: ok is false for a frame of another link, or that parseARP can't read.
+// receive implements messageReceiver: ok is false for a frame of another link or for another host, or that parseARP can't read.
 func (r *arpReceiver) receive() (m neighborMessage, ok bool, err error) {
 	n, err := r.reader.Read(r.buf)
 	if err != nil {
 		return m, false, err
 	}
-	if r.reader.Link() != r.index {
+	if r.reader.Link() != r.index || r.reader.ToOtherHost() {
 		return m, false, nil
 	}
 	m, ok = parseARP(r.buf[:n])

@@ -95,6 +95,12 @@ func (r *Reader) Link() int {
 	return int((*unix.RawSockaddrLinklayer)(unsafe.Pointer(&r.from)).Ifindex)
 }
 
+// ToOtherHost reports whether the packet that was read last, from a packet socket, is not for this host (PACKET_OTHERHOST): its MAC
+// address is another's, or its VLAN one that this host does not have. The kernel's protocols ignore such packets.
+func (r *Reader) ToOtherHost() bool {
+	return r.from.Addr.Family == unix.AF_PACKET && (*unix.RawSockaddrLinklayer)(unsafe.Pointer(&r.from)).Pkttype == unix.PACKET_OTHERHOST
+}
+
 // ntohs is ntohs(3).
 func ntohs(n uint16) uint16 { return binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, n)) }
 

@@ -53,8 +53,8 @@ func TestRead(t *testing.T) {
 				if got, want := r.Sender(), sender.LocalAddr().(*net.UDPAddr).AddrPort(); got != want {
 					t.Errorf("from %v, want %v", got, want)
 				}
-				if got := r.Link(); got != 0 { // those of packet sockets are tested in pkg/l2
-					t.Errorf("by the link %d, which no such socket tells", got)
+				if r.Link() != 0 || r.ToOtherHost() { // those of packet sockets are tested in pkg/l2
+					t.Errorf("by the link %d, to another host %v, which no such socket tells", r.Link(), r.ToOtherHost())
 				}
 			}
 		})
