@@ -210,7 +210,7 @@ func (d *nodeDrain) waitForConnections(ctx context.Context, atMost time.Duration
 
 // uncounted says that the node has counted no connections, and why that may be.
 func (d *nodeDrain) uncounted() string {
-	return fmt.Sprintf("how many connections still go by %s is not known, since its Herald has counted none: with herald_keep_connections=0, or without nftables, the move has reset them; an older Herald does not count", d.node)
+	return fmt.Sprintf("how many connections still go by %s is not known, since its Herald has counted none: with herald_keep_connections=0, or without nftables, the move has reset them; of more than 2000 VIPs with connections, and by an older Herald, none are counted", d.node)
 }
 
 func (d *nodeDrain) undrain(ctx context.Context) error {

@@ -163,6 +163,24 @@ func TestDaemonSet(t *testing.T) {
 	}
 }
 
+// Each file of the host that an option names is in the container.
+func TestNamedFilesAreMounted(t *testing.T) {
+	r := request(t, "--arp", "--controlplane", "--address", "192.0.2.10", "--cpCheckAddress", "https://127.0.0.1:6443/livez", "--cpCheckCA", "/etc/ca.crt", "--peersKey", "/etc/herald/key")
+	for _, spec := range []corev1.PodSpec{podOf(t, r).Spec, daemonSetOf(t, r).Spec.Template.Spec} {
+		var mounted []string
+		for i, m := range spec.Containers[0].VolumeMounts {
+			if v := spec.Volumes[i]; v.Name == m.Name && v.HostPath.Path == m.MountPath {
+				mounted = append(mounted, m.MountPath)
+			}
+		}
+		for _, path := range []string{"/etc/ca.crt", "/etc/herald/key"} {
+			if !slices.Contains(mounted, path) {
+				t.Errorf("mounted are %v, without %s", mounted, path)
+			}
+		}
+	}
+}
+
 func TestPod(t *testing.T) {
 	p := podOf(t, request(t, "--arp", "--services", "--nodeName", "n7"))
 	if p.Spec.ServiceAccountName != "" {

@@ -34,8 +34,9 @@ func daemonSet(r Request) *appsv1.DaemonSet {
 	spec.ServiceAccountName = name
 	spec.NodeSelector = map[string]string{corev1.LabelOSStable: "linux"}
 	if r.Config.Kube.ConfigFile != "" {
-		mountFile(&spec, r.Config.Kube.ConfigFile)
+		mountFile(&spec, "kubeconfig", r.Config.Kube.ConfigFile)
 	}
+	mountNamedFiles(&spec, r)
 	if r.ControlPlane {
 		spec.Affinity = controlPlaneAffinity()
 	}
@@ -59,8 +60,9 @@ func pod(r Request) *corev1.Pod {
 	if r.InCluster {
 		spec.ServiceAccountName = name
 	} else { // the kubelet refuses a static Pod that names a ServiceAccount
-		mountFile(&spec, kubeConfig(r))
+		mountFile(&spec, "kubeconfig", kubeConfig(r))
 	}
+	mountNamedFiles(&spec, r)
 	return &corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: meta(r.Config.Node.Namespace),
@@ -156,14 +158,24 @@ func httpProbe(path string, port, period int32) *corev1.Probe {
 	}
 }
 
+// mountNamedFiles mounts the other files of the host that options name.
+func mountNamedFiles(spec *corev1.PodSpec, r Request) {
+	if path := r.Config.ControlPlane.CheckCA; path != "" {
+		mountFile(spec, "api-server-ca", path)
+	}
+	if path := r.Config.Peers.KeyFile; path != "" {
+		mountFile(spec, "peers-key", path)
+	}
+}
+
 // mountFile mounts a file of the host read-only into the container, at the same path.
-func mountFile(spec *corev1.PodSpec, path string) {
+func mountFile(spec *corev1.PodSpec, volume, path string) {
 	spec.Volumes = append(spec.Volumes, corev1.Volume{
-		Name:         "kubeconfig",
+		Name:         volume,
 		VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path, Type: new(corev1.HostPathFile)}},
 	})
 	c := &spec.Containers[0]
-	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "kubeconfig", MountPath: path, ReadOnly: true})
+	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: volume, MountPath: path, ReadOnly: true})
 }
 
 // controlPlaneAffinity returns what keeps a Pod to the nodes of the control plane.
