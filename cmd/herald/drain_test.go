@@ -122,7 +122,7 @@ func TestDrainConnections(t *testing.T) {
 		{"waited for", "{}", time.Minute, []kube.Snapshot{counted(some), counted(some), counted(fewer), counted(none)}, "5 1 0 ", ""},
 		{"none", "{}", time.Minute, []kube.Snapshot{counted(none)}, "0 ", ""},
 		{"not in time", "{}", time.Minute, []kube.Snapshot{counted(some), counted(fewer)}, "5 1 ", "after 1m0s there still are 1 connections by way of n1; they end with the node"},
-		{"nothing is counted", "{}", time.Minute, []kube.Snapshot{snapshotOf("n2", "n1")}, "", "after 1m0s: how many connections still go by n1 is not known, since its Herald has counted none: with herald_keep_connections=0, or without nftables, the move has reset them; an older Herald does not count"},
+		{"nothing is counted", "{}", time.Minute, []kube.Snapshot{snapshotOf("n2", "n1")}, "", "after 1m0s: how many connections still go by n1 is not known, since its Herald has counted none: with herald_keep_connections=0, or without nftables, the move has reset them; of more than 2000 VIPs with connections, and by an older Herald, none are counted"},
 		{"nothing is counted, nor waited for", "{}", 0, []kube.Snapshot{snapshotOf("n2", "n1")}, "unknown ", ""},
 	}
 	for _, tt := range tests {

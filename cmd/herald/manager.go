@@ -98,6 +98,7 @@ type node struct {
 	peers       *peers.Peers
 	keys        *peers.Keys
 	gateway     *peers.Gateway
+	credentials *kube.CredentialsWatch
 	apiServer   *health.APIServerCheck // nil without cp_enable
 	mapper      *upnp.Mapper           // runs with enable_upnp
 	speaker     *bgp.Speaker           // runs with bgp_enable
@@ -127,6 +128,7 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 	if err != nil {
 		return nil, err
 	}
+	n.credentials = kube.NewCredentialsWatch(access, where)
 	log.Info("herald starts", "version", currentVersion(), "node", cfg.Node.Name, "api", access.Host, "by", where)
 	if servers != nil {
 		if n.apiServer, err = n.newAPIServerCheck(servers, wake); err != nil {
@@ -405,7 +407,7 @@ func (t thenTask) Run(ctx context.Context) error {
 
 // readers returns the tasks that change nothing before the agent has made a Plan.
 func (n *node) readers() []task {
-	tasks := []task{n.server, n.cluster, n.links}
+	tasks := []task{n.server, n.cluster, n.links, n.credentials}
 	if n.peers.Off() != peers.NoPort {
 		tasks = append(tasks, n.keys)
 	}
