@@ -11,6 +11,7 @@ type metrics struct {
 	waiting          *prometheus.GaugeVec // by pool
 	outside          prometheus.Gauge
 	problems         prometheus.Gauge
+	have             map[series]float64 // what the vectors have
 }
 
 func newMetrics() *metrics {
@@ -30,29 +31,47 @@ func (m *metrics) all() []prometheus.Collector {
 	return []prometheus.Collector{m.size, m.used, m.free, m.waiting, m.outside, m.problems}
 }
 
-// observe sets all of them.
+// A series is one of a vector by pool, or by pool and family.
+type series struct {
+	vec          *prometheus.GaugeVec
+	pool, family string
+}
+
+func (s series) labels() []string {
+	if s.family == "" {
+		return []string{s.pool}
+	}
+	return []string{s.pool, s.family}
+}
+
+// observe sets all of them, each series once, since it may be scraped meanwhile.
 func (m *metrics) observe(a *Assigner) {
 	m.problems.Set(float64(len(a.problems)))
 	m.outside.Set(float64(len(a.outside)))
-	for _, v := range []*prometheus.GaugeVec{m.size, m.used, m.free, m.waiting} {
-		v.Reset()
-	}
-	if !a.allocates {
-		return
-	}
-	for _, p := range a.pools.all {
-		m.waiting.WithLabelValues(p.Name)
-		for _, f := range []vip.Family{vip.IPv4, vip.IPv6} {
-			if n := p.Size(f); n > 0 {
-				m.size.WithLabelValues(p.Name, f.String()).Set(n)
-				m.used.WithLabelValues(p.Name, f.String()).Set(float64(a.allocator.Used(p, f)))
-				m.free.WithLabelValues(p.Name, f.String()).Set(a.allocator.Free(p, f))
+	now := make(map[series]float64)
+	if a.allocates {
+		for _, p := range a.pools.all {
+			now[series{m.waiting, p.Name, ""}] = 0
+			for _, f := range []vip.Family{vip.IPv4, vip.IPv6} {
+				if n := p.Size(f); n > 0 {
+					now[series{m.size, p.Name, f.String()}] = n
+					now[series{m.used, p.Name, f.String()}] = float64(a.allocator.Used(p, f))
+					now[series{m.free, p.Name, f.String()}] = a.allocator.Free(p, f)
+				}
+			}
+		}
+		for _, x := range a.assignments {
+			if len(x.Addresses) == 0 {
+				now[series{m.waiting, x.Pool, ""}]++
 			}
 		}
 	}
-	for _, x := range a.assignments {
-		if len(x.Addresses) == 0 {
-			m.waiting.WithLabelValues(x.Pool).Inc()
-		}
+	for s, n := range now {
+		s.vec.WithLabelValues(s.labels()...).Set(n)
+		delete(m.have, s)
 	}
+	for s := range m.have {
+		s.vec.DeleteLabelValues(s.labels()...)
+	}
+	m.have = now
 }

@@ -119,6 +119,32 @@ func TestMetricsOfPools(t *testing.T) {
 			t.Errorf("%s is %v, want %v", name, got, want)
 		}
 	}
+	// What is scraped meanwhile is the same: an alert that waits begins anew where a scrape has no series, or 0.
+	stop, stopped := make(chan bool), make(chan bool)
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				a.metrics.observe(a)
+			}
+		}
+	}()
+	for range 300 {
+		if got := gaugeOf(t, a, "herald_pool_services_waiting x"); got != 2 {
+			t.Errorf("it is %v, want 2", got)
+			break
+		}
+	}
+	close(stop)
+	<-stopped
+	in.Source = source("cidr-global=10.0.0.0/29")
+	assign(t, a, in)
+	if n := gauge(t, a, "herald_pool_addresses_free"); n != 1 { // of the pool that is left
+		t.Errorf("%v addresses are free", n)
+	}
 }
 
 // gaugeOf is the value of a metric of a pool: "name pool".
