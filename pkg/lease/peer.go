@@ -43,13 +43,18 @@ func (p *peer) void(epoch int64) bool {
 }
 
 // lastHeard returns when the last heartbeat of the node came, or its node lease was last seen to be renewed, if that was later. The node lease
-// does not count if the node is dead by heartbeats, and so is its kernel: then it answers no client on the VIPs' link, whatever it renews.
+// does not count if the node is dead by heartbeats, and so is its kernel: then it answers no client on the VIPs' link, whatever it renews. So it is
+// where another node has found that first, and fenced it: it was heard until shortly before.
 func (p *peer) lastHeard() time.Time {
-	if p.heardAt.After(p.renewAt) || p.gone && !p.heardAt.IsZero() {
+	fenced := p.Over && p.renewAt.Sub(p.heardAt) < fencedWithin
+	if p.heardAt.After(p.renewAt) || (p.gone || fenced) && !p.heardAt.IsZero() {
 		return p.heardAt
 	}
 	return p.renewAt
 }
+
+// fencedWithin is how long after its last heartbeat a node that is cut off has been fenced, with room: some half a second.
+const fencedWithin = 2 * time.Second
 
 // mayAnswerUntil returns until when the kernel of the node may answer for VIPs that are not the node's: decided is what quorum.Decision
 // has; or, unless it is gone, for what it was passed over.

@@ -289,6 +289,15 @@ func TestNotHeardByItsLease(t *testing.T) {
 	if got := p.lastHeard(); !got.Equal(now) {
 		t.Errorf("of a node whose heartbeats are blocked, and that lives: heard %v ago", now.Sub(got))
 	}
+	p.Over = true
+	if got := p.lastHeard(); !got.Equal(now) {
+		t.Errorf("of one whose heartbeats were blocked before, and that another node has fenced: heard %v ago", now.Sub(got))
+	}
+	cut := peer{heardAt: now.Add(-400 * time.Millisecond), renewAt: now}
+	cut.Over = true
+	if got := cut.lastHeard(); !got.Equal(cut.heardAt) {
+		t.Errorf("of one that another node has found cut off, and fenced, before this one: heard %v ago", now.Sub(got))
+	}
 	p.gone = true
 	if got := p.lastHeard(); !got.Equal(p.heardAt) {
 		t.Errorf("of a node that nobody hears on the link: heard %v ago", now.Sub(got))
