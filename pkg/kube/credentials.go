@@ -19,7 +19,11 @@ const credentialsPeriod = time.Minute
 type credentials struct{ ca, cert, key, token, user, password string }
 
 func credentialsOf(c *rest.Config) credentials {
-	return credentials{string(c.CAData), string(c.CertData), string(c.KeyData), c.BearerToken, c.Username, c.Password}
+	token := c.BearerToken
+	if c.BearerTokenFile != "" { // of which clientcmd has filled in what it contains now
+		token = ""
+	}
+	return credentials{string(c.CAData), string(c.CertData), string(c.KeyData), token, c.Username, c.Password}
 }
 
 // A CredentialsWatch looks whether the kubeconfig by which Connect has found the API server has other credentials meanwhile: its client certificate

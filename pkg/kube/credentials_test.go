@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/client-go/rest"
+
 	"github.com/heraldvip/herald/testing/check"
 )
 
@@ -51,5 +53,13 @@ func TestCredentialsWatch(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A token in a file of its own, which client-go reads again, is no reason to end.
+func TestTokenFileIsReadAgain(t *testing.T) {
+	before, after := rest.Config{BearerToken: "a", BearerTokenFile: "/token"}, rest.Config{BearerToken: "b", BearerTokenFile: "/token"}
+	if credentialsOf(&before) != credentialsOf(&after) {
+		t.Error("another token in the file counts as other credentials")
 	}
 }
