@@ -119,7 +119,7 @@ func TestMetricsOfPools(t *testing.T) {
 			t.Errorf("%s is %v, want %v", name, got, want)
 		}
 	}
-	// What is scraped meanwhile is the same: an alert that waits begins anew where a scrape has no series, or 0.
+	// What is scraped meanwhile is the same: an alert that waits begins again where a scrape has no series, or 0.
 	stop, stopped := make(chan bool), make(chan bool)
 	go func() {
 		defer close(stopped)
