@@ -111,7 +111,7 @@ tests() {
     shift
   fi
   [ -x "$work/tally" ] || go build -o "$work/tally" ./testing/tally
-  go test -json "$@" 2>&1 | "$work/tally" ${each[@]+"${each[@]}"} -skips "$work/skips"
+  go test -json "$@" 2>&1 | "$work/tally" ${each[@]+"${each[@]}"} -skips "$work/skips" -failures "$work/failures"
 }
 
 # inLab: the packages whose code or tests use the lab.
@@ -238,6 +238,10 @@ summary() {
     echo "Nothing was skipped."
   fi
   if [ ${#failed[@]} -gt 0 ]; then
+    if [ -s "$work/failures" ]; then
+      echo "Failed:"
+      sed 's/^/  /' "$work/failures"
+    fi
     echo "FAILED after $((SECONDS / 60)) min $((SECONDS % 60)) s:$(printf ' %s;' "${failed[@]}")"
     exit 1
   fi

@@ -67,21 +67,30 @@ var banned = map[string]string{
 // phrases are banned, too: they make a reader guess.
 var phrases = regexp.MustCompile(`(?i)\bis (how (?:to|the|a|an|one|it|they)|for how long)\b|\bof late\b`)
 
-var (
-	word  = regexp.MustCompile(`[A-Za-z]+`)
-	camel = regexp.MustCompile(`[A-Z]?[a-z]+|[A-Z]+`)
-)
+// camel matches the words of a name.
+var camel = regexp.MustCompile(`[A-Z]?[a-z]+|[A-Z]+`)
+
+// inWord is the banned words in a name, by name: most are met a thousand times.
+var inWord = map[string][]string{}
 
 // found is the banned words and phrases in a line of text.
 func found(line string) (all []string) {
-	for _, w := range word.FindAllString(line, -1) {
-		for _, part := range camel.FindAllString(w, -1) {
-			if instead, bad := banned[strings.ToLower(part)]; bad {
-				all = append(all, part+" (say: "+instead+")")
+	for w := range strings.FieldsFuncSeq(line, func(r rune) bool { return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') }) {
+		bad, known := inWord[w]
+		if !known {
+			for _, part := range camel.FindAllString(w, -1) {
+				if instead, isBanned := banned[strings.ToLower(part)]; isBanned {
+					bad = append(bad, part+" (say: "+instead+")")
+				}
 			}
+			inWord[w] = bad
 		}
+		all = append(all, bad...)
 	}
-	return append(all, phrases.FindAllString(line, -1)...)
+	if lower := strings.ToLower(line); strings.Contains(lower, "is ") || strings.Contains(lower, "of late") {
+		all = append(all, phrases.FindAllString(line, -1)...)
+	}
+	return all
 }
 
 // TestWords: no file has a banned word, but this one.

@@ -1,6 +1,6 @@
 // Command tally reads what "go test -json" prints and prints a summary: a line
-// per package, the whole output of what failed, and, to a file, what was skipped
-// and why. Its exit status is 1 if anything failed.
+// per package, the whole output of what failed, and, to files, what was skipped and
+// why, and the end of what failed. Its exit status is 1 if anything failed.
 package main
 
 import (
@@ -19,11 +19,15 @@ import (
 func main() {
 	each := flag.Bool("each", false, "a line per test, too: for packages that take minutes")
 	skips := flag.String("skips", "", "file to append a line to for every test that was skipped")
+	failures := flag.String("failures", "", "file to append the last lines of every test that failed to")
 	flag.Parse()
 	t := newTally(os.Stdout, *each)
 	err := t.read(os.Stdin)
 	if err == nil && *skips != "" {
 		err = appendLines(*skips, t.skipped)
+	}
+	if err == nil && *failures != "" {
+		err = appendLines(*failures, t.failures)
 	}
 	switch {
 	case err != nil:
@@ -52,6 +56,7 @@ type tally struct {
 	output    map[string][]string // by package and test: its lines
 	byPackage map[string]*count   // by package
 	skipped   []string            // "package Test: reason"
+	failures  []string            // lines: for each, "package Test:" and its last lines
 	ended     int                 // packages with a result
 	failed    bool
 }
@@ -111,7 +116,7 @@ func (t *tally) endTest(e event) {
 		fmt.Fprintf(t.out, "    %-4s %7.1fs  %s\n", resultText(e.Action), e.Elapsed, e.Test)
 	}
 	if e.Action == "fail" {
-		t.printOutput(t.output[e.Package+"\x00"+e.Test])
+		t.fail(e.Package, e.Test)
 	}
 }
 
@@ -122,10 +127,10 @@ func (t *tally) endPackage(e event) {
 		t.failed = true
 		// Tests that ended with the process have no result of their own.
 		for _, id := range t.withoutResult(e.Package) {
-			t.printOutput(t.output[id])
+			t.fail(e.Package, strings.TrimPrefix(id, e.Package+"\x00"))
 			delete(t.output, id)
 		}
-		t.printOutput(t.output[e.Package+"\x00"])
+		t.fail(e.Package, "")
 	}
 	if c.run == 0 && e.Action != "fail" {
 		return // no tests
@@ -156,13 +161,22 @@ func (t *tally) counts(pkg string) *count {
 	return t.byPackage[pkg]
 }
 
-// printOutput prints the output of a failed test, without test2json's "=== " lines.
-func (t *tally) printOutput(lines []string) {
-	for _, l := range lines {
+// lastLines is the number of lines of a failed test that are kept for the summary: what was
+// printed when it failed is far up by then, or cut out where a log is shortened.
+const lastLines = 30
+
+// fail prints the output of what failed, without test2json's "=== " lines, and keeps the end of
+// it: of a test, or of the package itself if test is empty.
+func (t *tally) fail(pkg, test string) {
+	var lines []string
+	for _, l := range t.output[pkg+"\x00"+test] {
 		if !strings.HasPrefix(l, "=== ") {
 			fmt.Fprint(t.out, "      "+l)
+			lines = append(lines, "  "+strings.TrimSuffix(l, "\n"))
 		}
 	}
+	t.failures = append(t.failures, strings.TrimSpace(short(pkg)+" "+test)+":")
+	t.failures = append(t.failures, lines[max(0, len(lines)-lastLines):]...)
 }
 
 // logLocation matches the file and line before a logged message.

@@ -24,6 +24,7 @@ func TestTally(t *testing.T) {
 		says    []string // parts of the output, in order
 		silent  string   // what must not be part of it
 		skipped []string
+		kept    string // part of what is shown again in the summary
 	}{
 		{name: "good", code: good, passed: true, says: []string{"  ok ", "s  x (1 tests)\n"}, silent: "TestGood"},
 		{name: "each", code: good, each: true, passed: true, says: []string{"    ok ", "s  TestGood\n", "  ok ", "s  x (1 tests)\n"}},
@@ -40,6 +41,13 @@ func TestTally(t *testing.T) {
 			code:   good + "func TestBad(t *testing.T) { t.Run(\"part\", func(t *testing.T) { t.Error(\"it broke\") }) }\n",
 			says:   []string{"x_test.go:4: it broke\n", "--- FAIL: TestBad/part", "  FAIL ", "s  x (3 tests)\n"},
 			silent: "quiet",
+			kept:   "x TestBad/part:\n      x_test.go:4: it broke\n",
+		},
+		{
+			name: "long",
+			code: good + "func TestLong(t *testing.T) { for n := 0; n < 100; n++ { t.Log(\"line\", n) }; t.Fail() }\n",
+			says: []string{"line 0\n", "line 99\n", "  FAIL "},
+			kept: "x TestLong:\n      x_test.go:4: line 71\n",
 		},
 		{
 			name: "panic",
@@ -82,6 +90,9 @@ func TestTally(t *testing.T) {
 			}
 			if tt.silent != "" && strings.Contains(out.String(), tt.silent) {
 				t.Errorf("%q in\n%s", tt.silent, out.String())
+			}
+			if kept := strings.Join(tally.failures, "\n"); tt.kept != "" && !strings.Contains(kept, tt.kept) || tt.passed && kept != "" {
+				t.Errorf("kept for the summary: %q, want %q in it", kept, tt.kept)
 			}
 			if diff := cmp.Diff(tt.skipped, tally.skipped); diff != "" {
 				t.Errorf("skipped: -want +got:\n%s", diff)
