@@ -23,6 +23,9 @@ func describeInfo(i vip.NodeInfo) string {
 		if l.MAC != "" {
 			state += " " + l.MAC
 		}
+		if len(l.TentativeNetworks) > 0 {
+			state += fmt.Sprint(" tentative ", l.TentativeNetworks)
+		}
 		fmt.Fprintf(&b, "%s %s %v\n", l.Name, state, l.Prefixes)
 	}
 	if len(i.OtherAddresses)+len(i.Gateways) > 0 {
@@ -148,9 +151,31 @@ func TestInfo(t *testing.T) {
 				default 6 eth0`,
 			want: `
 				interface eth0 default eth0
-				eth0 up [2001:db8::9/64]
+				eth0 up tentative [2001:db8::/64] [2001:db8::9/64]
 				others [2001:db8::5 2001:db8::7] gateways []`,
 			unmanaged: "eth0 2001:db8::7/128",
+		},
+		{
+			name: "a link without a carrier, on which addresses stay tentative, is in their networks",
+			kernel: `
+				link 1 lo loopback
+				link 2 eth0 up
+				link 3 eth1 down
+				link 4 eth2 down
+				link 5 br0 up bridge
+				eth1 2001:db8:1::5/64 tentative
+				eth1 2001:db8:1::6/64 tentative
+				eth1 2001:db8:2::5/48 tentative
+				eth2 2001:db8:3::5/128 tentative
+				br0 2001:db8:4::5/64 tentative
+				default 6 eth0`,
+			want: `
+				interface eth0 default eth0
+				br0 up tentative [2001:db8:4::/64] []
+				eth0 up []
+				eth1 down tentative [2001:db8:1::/64 2001:db8:2::/48] []
+				others [2001:db8:1::5 2001:db8:1::6 2001:db8:2::5 2001:db8:3::5 2001:db8:4::5] gateways []`,
+			unmanaged: "eth2 2001:db8:3::5/128",
 		},
 	}
 	for _, tt := range tests {
@@ -207,7 +232,7 @@ func TestInfoFollowsTheKernel(t *testing.T) {
 				k.setLink(link{index: 2, name: "eth0", up: true})
 			}, true, "interface  default \n eth0 up [10.0.0.5/24 2001:db8::5/64]\n lan up []"},
 			{"a link goes", func() { k.removeLink("lan") }, true, "interface  default \n eth0 up [10.0.0.5/24 2001:db8::5/64]"},
-			{"an address is tentative", func() { k.addTentative("eth0", "2001:db8::4/64") }, true, "interface  default \n eth0 up [10.0.0.5/24 2001:db8::5/64]\n others [2001:db8::4] gateways []"},
+			{"an address is tentative", func() { k.addTentative("eth0", "2001:db8::4/64") }, true, "interface  default \n eth0 up tentative [2001:db8::/64] [10.0.0.5/24 2001:db8::5/64]\n others [2001:db8::4] gateways []"},
 			{"and nobody else has it", func() { k.add("eth0", "2001:db8::4/64") }, true, "interface  default \n eth0 up [10.0.0.5/24 2001:db8::4/64 2001:db8::5/64]"},
 		} {
 			before := r.pokes.Load()

@@ -53,7 +53,7 @@ func (n *Interfaces) publish() (differs bool) {
 func (n *Interfaces) newView() *view {
 	s := n.snapshot
 	v := &view{gateways: map[string]netip.Addr{}, macvlanErrors: n.macvlans.errors, macvlansWanted: len(n.macvlans.wanted) > 0, local: make(map[netip.Addr]bool, len(s.addresses))}
-	all, networks := map[int][]netip.Prefix{}, map[int][]netip.Prefix{} // by link
+	all, networks, tentative := map[int][]netip.Prefix{}, map[int][]netip.Prefix{}, map[int][]netip.Prefix{} // by link
 	var others []netip.Prefix
 	for _, a := range s.sortedAddresses() {
 		l := s.links[a.link]
@@ -73,6 +73,8 @@ func (n *Interfaces) newView() *view {
 			}
 			if a.prefix.IsSingleIP() {
 				v.unmanaged = append(v.unmanaged, entry)
+			} else if network := a.prefix.Masked(); !slices.Contains(tentative[l.index], network) {
+				tentative[l.index] = append(tentative[l.index], network)
 			}
 		default:
 			all[l.index] = append(all[l.index], a.prefix)
@@ -98,7 +100,8 @@ func (n *Interfaces) newView() *view {
 			continue
 		}
 		chosen := l.name == v.info.Interface || l.name == v.info.DefaultInterface
-		if link.Prefixes = networks[l.index]; chosen || s.mayCarryVIPs(l, len(link.Prefixes) > 0) {
+		link.Prefixes, link.TentativeNetworks = networks[l.index], tentative[l.index]
+		if chosen || s.mayCarryVIPs(l, len(link.Networks()) > 0) {
 			v.info.Links = append(v.info.Links, link)
 			all[l.index] = without(all[l.index], link.Prefixes)
 		}

@@ -312,13 +312,12 @@ func (c *addressChecks) isVerifier(s *service, a vip.Address, owner *member) boo
 	})
 }
 
-// sharesNetwork reports whether l is up, has a MAC, and has an address in one of the subnets
-// of other. It is false if l is nil; the state of other does not matter.
+// sharesNetwork reports whether l is up, has a MAC, and is in one of the networks of other. It is false if l is nil; the state of other does not matter.
 func sharesNetwork(l, other *vip.Link) bool {
 	if l == nil || !l.Up || l.MAC == "" {
 		return false
 	}
-	return slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool {
-		return slices.ContainsFunc(other.Prefixes, func(q netip.Prefix) bool { return p.Masked() == q.Masked() })
+	return slices.ContainsFunc(l.Networks(), func(p netip.Prefix) bool {
+		return slices.ContainsFunc(other.Networks(), func(q netip.Prefix) bool { return p.Masked() == q.Masked() })
 	})
 }

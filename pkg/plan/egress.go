@@ -117,7 +117,7 @@ func (p *pass) wayTo(node, owner *member, a netip.Addr) (via netip.Addr, link st
 		return netip.Addr{}, ""
 	}
 	for _, l := range node.Info.Links {
-		for _, own := range l.Prefixes {
+		for _, own := range l.Networks() {
 			for _, x := range owner.Info.OwnAddresses() {
 				if x.Is4() == a.Is4() && !x.IsLinkLocalUnicast() && own.Contains(x) && x != own.Addr() && (!via.IsValid() || own.Contains(a)) {
 					via, link = x, l.Name

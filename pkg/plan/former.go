@@ -154,7 +154,7 @@ func (f *formerOwners) nextHop(u *unit, s *service, a vip.Address, former []vip.
 // link of VIPs, or, if that has no network of the address's family (such as lo), the first that has one. "" if there is none.
 func arrivalLink(info *vip.NodeInfo, s *service, a netip.Addr) string {
 	hasNetwork := func(l vip.Link) bool {
-		return slices.ContainsFunc(l.Prefixes, func(x netip.Prefix) bool { return x.Addr().Is4() == a.Is4() && !x.Addr().IsLoopback() })
+		return slices.ContainsFunc(l.Networks(), func(x netip.Prefix) bool { return x.Addr().Is4() == a.Is4() && !x.Addr().IsLoopback() })
 	}
 	link, _ := linkFor(info, s.Interface, a)
 	if l := linkNamed(info, link); l != nil && hasNetwork(*l) {
@@ -181,7 +181,7 @@ func (f *formerOwners) addressOn(s *service, a vip.Address, node string) netip.A
 	own := linkNamed(&f.self.Info, a.Link)
 	ofFamily := func(x netip.Addr) bool { return x.Is4() == a.Addr.Is4() }
 	near := func(x netip.Addr) bool {
-		return ofFamily(x) && own != nil && slices.ContainsFunc(own.Prefixes, func(p netip.Prefix) bool { return p.Contains(x) })
+		return ofFamily(x) && own != nil && slices.ContainsFunc(own.Networks(), func(p netip.Prefix) bool { return p.Contains(x) })
 	}
 	if n != nil {
 		link, _ := linkFor(&n.Info, s.Interface, a.Addr)

@@ -304,7 +304,7 @@ func linkFor(info *vip.NodeInfo, requested string, a netip.Addr) (link string, s
 		if requested != "auto" && l.Name != requested {
 			continue
 		}
-		for _, p := range l.Prefixes {
+		for _, p := range l.Networks() {
 			if p.Bits() > subnet && p.Contains(a) {
 				link, subnet = l.Name, p.Bits()
 			}

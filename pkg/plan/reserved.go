@@ -85,6 +85,8 @@ func (r *reservedAddresses) addMember(m *vip.Member) {
 	for _, l := range m.Info.Links {
 		for _, p := range l.Prefixes {
 			r.nodes[p.Addr()] = description{"the address of node", m.Name, l.Name}
+		}
+		for _, p := range l.Networks() {
 			r.addSubnet(p, m.Name, l.Name)
 		}
 	}

@@ -37,6 +37,17 @@ type Link struct {
 	NoIPv6   bool           `json:"noIPv6,omitempty"`   // IPv6 is disabled on it (net.ipv6.conf.LINK.disable_ipv6), or the kernel has none: it takes no address of IPv6
 	MAC      string         `json:"mac,omitempty"`      // its Ethernet address, as 02:00:00:00:00:0a; "" if it has none
 	Prefixes []netip.Prefix `json:"prefixes,omitempty"` // its own addresses with their masks, VIPs left out
+	// TentativeNetworks is the networks of its own addresses that are in OtherAddresses since they are tentative, or since another host
+	// has them (duplicate address detection): the link is in these networks, whether or not the node has an address there to use.
+	TentativeNetworks []netip.Prefix `json:"tentativeNetworks,omitempty"`
+}
+
+// Networks returns the networks that l is in, each as a network or as an address with its mask.
+func (l *Link) Networks() []netip.Prefix {
+	if len(l.TentativeNetworks) == 0 {
+		return l.Prefixes
+	}
+	return slices.Concat(l.Prefixes, l.TentativeNetworks)
 }
 
 // NodeInfo is what an announcer tells the others about its node, on its node lease.
