@@ -167,10 +167,8 @@ func arrivalLink(info *vip.NodeInfo, s *service, a netip.Addr) string {
 }
 
 // addressOn returns an address of a node, of the family of a, on the link that a would have, or packets to it would arrive on,
-// there: one of a network of this node's link of a, if there is one. Else it is another where VIPs are announced on links, since
-// the two are on one then, and their addresses may be without the network's prefix (/128 by DHCPv6); but zero by routes alone, since a router on the
-// way would send packets back that are to a. It is zero, too, if the node is gone, by heartbeats or by Kubernetes: it has lost
-// its connections. A node whose Herald has just ended has no node lease: that is the next hop
+// there; zero if none is of a network of this node's link of a, since a router on the way would send packets back that are to a,
+// or the node is gone, by heartbeats or by Kubernetes: it has lost its connections. A node whose Herald has just ended has no node lease: that is the next hop
 // that nftables has, or its address by Kubernetes.
 func (f *formerOwners) addressOn(s *service, a vip.Address, node string) netip.Addr {
 	n := f.members[node]
@@ -179,27 +177,20 @@ func (f *formerOwners) addressOn(s *service, a vip.Address, node string) netip.A
 		return netip.Addr{}
 	}
 	own := linkNamed(&f.self.Info, a.Link)
-	ofFamily := func(x netip.Addr) bool { return x.Is4() == a.Addr.Is4() }
 	near := func(x netip.Addr) bool {
-		return ofFamily(x) && own != nil && slices.ContainsFunc(own.Networks(), func(p netip.Prefix) bool { return p.Contains(x) })
+		return x.Is4() == a.Addr.Is4() && own != nil && slices.ContainsFunc(own.Networks(), func(p netip.Prefix) bool { return p.Contains(x) })
 	}
 	if n != nil {
 		link, _ := linkFor(&n.Info, s.Interface, a.Addr)
 		if !s.bindsAddresses {
 			link = arrivalLink(&n.Info, s, a.Addr)
 		}
-		if link == "" {
-			return netip.Addr{}
+		for _, x := range n.Info.OwnAddresses(link) {
+			if link != "" && near(x) {
+				return x
+			}
 		}
-		all := n.Info.OwnAddresses(link)
-		at := slices.IndexFunc(all, near)
-		if at < 0 && s.bindsAddresses {
-			at = slices.IndexFunc(all, ofFamily)
-		}
-		if at < 0 {
-			return netip.Addr{}
-		}
-		return all[at]
+		return netip.Addr{}
 	}
 	if hop := f.kernel[binding{a.Addr, a.Link}]; hop.IsValid() {
 		return hop

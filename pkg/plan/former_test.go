@@ -142,10 +142,10 @@ func TestFormerOwners(t *testing.T) {
 			},
 		},
 		{
-			name: "addresses by DHCPv6, which are without the prefix of their network", holder: "n1", former: former("n2"), want: "10.77.0.50 eth0 10.77.0.12, fd77::50 eth0 fd77::12",
-			change: func(_ *Rules, w *vip.World) {
-				w.Members[0].Info.Links[0].Prefixes = prefixes("10.77.0.11/24", "fd77::11/128")
-				w.Members[1].Info.Links[0].Prefixes = prefixes("10.77.0.12/24", "fd77::12/128")
+			name: "its owner advertises it, announces it by ARP and NDP, too, and n2 is on another network", holder: "n1", former: former("n2"),
+			change: func(r *Rules, w *vip.World) {
+				r.BGP = &BGP{}
+				w.Members[1].Info.Links[0].Prefixes = prefixes("10.88.0.12/24", "fd88::12/64")
 			},
 		},
 		{
