@@ -96,7 +96,8 @@ func (r *Routes) write(all wanted) error {
 }
 
 // writeFamily gives each owner a table, the one that it has or else the lowest that is free. It adds routes and then rules that are missing, and removes first the
-// rules and then the routes that are not wanted.
+// rules and then the routes that are not wanted. Until a first write has succeeded, it leaves rules by another mark that lead where they should; the next
+// write, after relist at the latest, removes them.
 func (r *Routes) writeFamily(family int, all wanted) error {
 	rules, err := listRules(family)
 	if err != nil {
@@ -115,9 +116,12 @@ func (r *Routes) writeFamily(family int, all wanted) error {
 	var unwanted []netlink.Rule
 	for _, rule := range rules {
 		pod := addressOf(rule.Src)
-		if table := tables[all[pod]]; table != 0 && !kept[pod] && rule.Table == table && rule.Mark == r.mark && rule.Mask != nil && *rule.Mask == r.mark {
+		table := tables[all[pod]]
+		switch leads := table != 0 && rule.Table == table; {
+		case leads && !kept[pod] && rule.Mark == r.mark && rule.Mask != nil && *rule.Mask == r.mark:
 			kept[pod] = true
-		} else {
+		case leads && !r.known && rule.Mark != r.mark: // an earlier version's, whose nftables table still marks packets
+		default:
 			unwanted = append(unwanted, rule)
 		}
 	}

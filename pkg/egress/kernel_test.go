@@ -132,6 +132,34 @@ func TestSet(t *testing.T) {
 	check.OK(t, RemoveTraces())
 }
 
+// The nftables table of the process before marks packets until this one has replaced it, after the first Set: an earlier version by another bit (0x2000). Its rules
+// are there as long.
+func TestMarkOfEarlierVersion(t *testing.T) {
+	defer func() { check.OK(t, RemoveTraces()) }()
+	ip(t, "link add e0 type veth peer name e1")
+	defer ip(t, "link del e0")
+	ip(t, "link set e1 up")
+	ip(t, "link set e0 up")
+	ip(t, "addr add 10.0.9.1/24 dev e0")
+	want := []vip.Egress{entry("10.0.9.2", "e0", "10.1.0.2"), entry("10.0.9.3", "e0", "10.1.0.3")}
+	check.Value(New(0x2000, check.Log(t)).Set(t.Context(), append(want, entry("10.0.9.4", "e0", "10.1.0.4"))))(t)
+	r := New(0x1000, check.Log(t))
+	const now = "10.1.0.2 0x1000/0x1000 19800\n10.1.0.3 0x1000/0x1000 19801\n"
+	for _, step := range []struct{ what, want string }{
+		{"at first", "10.1.0.2 0x2000/0x2000 19800\n10.1.0.3 0x2000/0x2000 19801\n" + now},
+		{"in the same pass", "10.1.0.2 0x2000/0x2000 19800\n10.1.0.3 0x2000/0x2000 19801\n" + now},
+		{"later", now},
+	} {
+		if r.at = time.Now(); step.what == "later" {
+			r.at = r.at.Add(-relist)
+		}
+		check.Value(r.Set(t.Context(), want))(t)
+		if got, want := own(t), step.want+"19800 10.0.9.2 e0\n19801 10.0.9.3 e0\n"; got != want {
+			t.Errorf("%s:\n%swant\n%s", step.what, got, want)
+		}
+	}
+}
+
 // What goes wrong reads the same each time, so that the agent logs it once, and names some of many owners.
 func TestErrorReadsTheSame(t *testing.T) {
 	defer func() { check.OK(t, RemoveTraces()) }()
