@@ -108,11 +108,16 @@ func (n *Interfaces) newView() *view {
 		others = append(others, all[l.index]...)
 	}
 	v.info.OtherAddresses, v.info.Gateways = otherAddresses(others), v.globalGateways()
+	v.sort()
+	n.metrics.addresses.Set(float64(len(v.bound)))
+	return v
+}
+
+// sort brings links and macvlans in their order.
+func (v *view) sort() {
 	slices.SortFunc(v.links, func(a, b vip.Link) int { return cmp.Compare(a.Index, b.Index) })
 	slices.SortFunc(v.info.Links, func(a, b vip.Link) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(v.macvlans, func(a, b vip.Macvlan) int { return strings.Compare(a.Name, b.Name) })
-	n.metrics.addresses.Set(float64(len(v.bound)))
-	return v
 }
 
 // setGateways sets gateways, and returns the link of the first default route, IPv4 before IPv6; "" if there is none.
