@@ -93,7 +93,7 @@ func New(store Store, o Options) *Leases {
 		peers:     make(map[string]*peer),
 		writes:    newWrites(),
 		location:  locations{phase: phase{inServices, inServices}, services: make(map[vip.Key]vip.Key)},
-		unwritten: unwritten{owners: make(map[vip.Key]owner)},
+		unwritten: unwritten{owners: make(map[vip.Key]owner), writing: make(map[string]int)},
 		own:       ownLease{Self: quorum.Self{Name: o.Node}},
 	}
 	if l.wake == nil {

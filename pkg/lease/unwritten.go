@@ -23,7 +23,7 @@ const (
 // watch is stuck. So it acts on an unwritten claim only for a while after the moment up to which it knows all that was written (asOf).
 type unwritten struct {
 	owners  map[vip.Key]owner // of the VIP leases that count
-	writing int               // requests under way that write such claims
+	writing map[string]int    // requests under way that write such claims, by namespace of their Services
 	asOf    time.Time         // the watch has shown all that was written before this
 	sent    []sentWrite       // that the watch has not shown yet
 }

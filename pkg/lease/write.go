@@ -112,11 +112,11 @@ type update struct {
 }
 
 // writeVIPLeases starts the writes that listUpdates returns, while this node has a confirmed
-// tenure, until maxWrites requests are under way; the outcome goes to applyUpdate. When a write
+// tenure, until maxWrites requests are under way, of a namespace of Services as many as that leaves to others (mayBegin); the outcome goes to applyUpdate. When a write
 // starts, a hand-over is stored in handingOver, and a lease to be released counts as outdated, so
 // that this node's claim on it is not valid. It starts none before the first plan, nor without a
 // confirmed tenure that rests on renewals (not quorum.Holding). Of those that write what was transferred to this node no more
-// than maxUnwritten are under way. Hand-overs that need no write of their own (splitHandOvers) it stores in handOvers, for renew. Before
+// than maxUnwritten are under way, shared likewise. Hand-overs that need no write of their own (splitHandOvers) it stores in handOvers, for renew. Before
 // that, always, it calls updateStalled and updatePassedOver.
 func (l *Leases) writeVIPLeases(ctx context.Context, now time.Time) {
 	l.writes.handOvers = nil
@@ -126,18 +126,26 @@ func (l *Leases) writeVIPLeases(ctx context.Context, now time.Time) {
 	if !l.writes.planned || !t.Holds(now) || !t.Confirmed || l.decision.Verdict == quorum.Holding || len(l.writes.pending)-l.writes.nodeLeases >= maxWrites {
 		return
 	}
+	underWay, behind := l.underWay(), 0
+	for _, n := range l.unwritten.writing {
+		behind += n
+	}
 	var updates []update
 	l.writes.handOvers, updates = l.splitHandOvers(l.listUpdates(now), now)
 	for _, u := range updates {
-		if len(l.writes.pending)-l.writes.nodeLeases >= maxWrites {
+		free := maxWrites - (len(l.writes.pending) - l.writes.nodeLeases)
+		if free <= 0 {
 			return // the next result brings us back here
 		}
-		if u.behind {
-			if l.unwritten.writing >= maxUnwritten {
-				return // they are the last
-			}
-			l.unwritten.writing++
+		namespace := l.serviceLease(u.key).Namespace
+		if !mayBegin(namespace, underWay, free) || u.behind && !mayBegin(namespace, l.unwritten.writing, maxUnwritten-behind) {
+			continue
 		}
+		if u.behind {
+			l.unwritten.writing[namespace]++
+			behind++
+		}
+		underWay[namespace]++
 		var next *coordinationv1.Lease
 		if u.action != release {
 			next = l.nextVIPLease(u)
@@ -161,7 +169,7 @@ func (l *Leases) writeVIPLeases(ctx context.Context, now time.Time) {
 					l.unwritten.addSent(got, sent)
 				}
 				if u.behind {
-					l.unwritten.writing--
+					l.unwritten.writing[namespace]--
 				}
 				l.applyUpdate(u, got, err)
 			}
@@ -224,13 +232,27 @@ func (l *Leases) listUpdates(now time.Time) []update {
 // takeTurns sorts each of lists so that namespaces of Services take turns: one whose Services name other leases all the time
 // keeps no other namespace's from being written.
 func (l *Leases) takeTurns(lists ...[]update) {
-	underWay := make(map[string]int)
-	for k := range l.writes.pending {
-		underWay[l.serviceLease(k).Namespace]++
-	}
+	underWay := l.underWay()
 	for _, list := range lists {
 		vip.TakeTurns(list, underWay, func(u update) string { return l.serviceLease(u.key).Namespace })
 	}
+}
+
+// underWay returns how many requests on VIP leases are under way, by namespace of their Services.
+func (l *Leases) underWay() map[string]int {
+	all := make(map[string]int)
+	for k := range l.writes.pending {
+		if l.isVIPLease(k) {
+			all[l.serviceLease(k).Namespace]++
+		}
+	}
+	return all
+}
+
+// mayBegin reports whether another request of a namespace may begin: while fewer of it are under way than may still begin (free). So one in which
+// no write is answered, since a webhook of admission hangs, leaves half of them to the others, the next one half of that, and so on.
+func mayBegin(namespace string, underWay map[string]int, free int) bool {
+	return underWay[namespace] < free
 }
 
 // nextVIPLease returns the lease to write for an acquire or a hand-over: a changed copy of
