@@ -39,10 +39,10 @@ func (f *filter) planPools(checks *addressChecks) {
 // control plane's. Foreign, which means that Herald gives them no address, are those that are not
 // ours, that name what can't be read, or what no pool offers to their namespace, that keep what
 // they do not ask for (keepsAnother), and those without an address by which their namespace would
-// have more than svc_quota, the youngest ones, which get an Event.
+// have more than svc_quota (keepQuota).
 func (f *filter) addressRequests() []vip.AddressRequest {
 	all := make([]vip.AddressRequest, 0, len(f.Services))
-	var wanting []int // the indices of those without an address
+	var wanting []int // the indices of those that pools are to give addresses
 	counted := make(map[string]map[netip.Addr]bool)
 	beyond := f.servicesBeyondQuota()
 	for i := range f.Services {
@@ -54,7 +54,7 @@ func (f *filter) addressRequests() []vip.AddressRequest {
 		refused := f.namesUnoffered(s) || beyond[s.Key]
 		foreign := reason != "" || !s.Deleted.IsZero() || refused || s.Source != "" && len(s.Addresses) == 0 || f.keepsAnother(s)
 		if f.Quota > 0 && (!foreign || reason == "" && beyond[s.Key]) {
-			if len(s.Addresses) == 0 {
+			if !foreign && addressesWanted(s) > 0 {
 				wanting = append(wanting, len(all))
 			}
 			if counted[s.Key.Namespace] == nil {
@@ -66,24 +66,54 @@ func (f *filter) addressRequests() []vip.AddressRequest {
 		}
 		all = append(all, vip.AddressRequest{Service: s, Foreign: foreign, Refused: refused})
 	}
-	slices.SortFunc(wanting, func(i, j int) int { return vip.CompareAge(all[i].Service, all[j].Service) })
+	f.keepQuota(all, wanting, counted)
+	return all
+}
+
+// addressesWanted returns how many addresses pools may give to s in addition to those that it has: one of each family, if it has none, or has
+// some of pools and spec.ipFamilies has another. A DHCP server, where it is asked, gives all.
+func addressesWanted(s *vip.Service) (n int) {
+	families := s.Families
+	switch {
+	case len(s.Addresses) == 0 && (s.DualStack == vip.SingleStack || len(families) == 1):
+		return 1
+	case s.DualStack == vip.SingleStack, len(s.Addresses) > 0 && s.Allocated == "", slices.ContainsFunc(s.Addresses, netip.Addr.IsUnspecified):
+		return 0
+	case len(families) == 0:
+		families = []vip.Family{vip.IPv4, vip.IPv6}
+	}
+	for _, x := range families {
+		if !slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return vip.FamilyOf(a) == x }) {
+			n++
+		}
+	}
+	return n
+}
+
+// keepQuota has those of wanting, indices of all, be given no address by which their namespace would have more than svc_quota: those that have one already
+// first, of each the youngest. They get an Event, unless one family is enough for them. counted is the addresses that the Services of a namespace have.
+func (f *filter) keepQuota(all []vip.AddressRequest, wanting []int, counted map[string]map[netip.Addr]bool) {
+	slices.SortFunc(wanting, func(i, j int) int {
+		x, y := all[i].Service, all[j].Service
+		return cmp.Or(cmp.Compare(min(len(x.Addresses), 1), min(len(y.Addresses), 1)), vip.CompareAge(x, y))
+	})
 	given := make(map[string]int) // how many the Services of a namespace may be given now
 	for _, i := range wanting {
 		s := all[i].Service
-		need := 1
-		if s.DualStack != vip.SingleStack && len(s.Families) != 1 {
-			need = 2
-		}
-		if len(counted[s.Key.Namespace])+given[s.Key.Namespace]+need > f.Quota {
-			all[i].Foreign = true
-			text := fmt.Sprintf("it waits for an address: the Services of the namespace %s may have %d (svc_quota); release one, or ask the operator for more", s.Key.Namespace, f.Quota)
-			f.addEvent(&service{Service: s}, vip.NoPoolAddress, text, 0)
-			f.reportWaiting(s.Key, s.UID, text)
+		ns, need := s.Key.Namespace, addressesWanted(s)
+		if len(counted[ns])+given[ns]+need <= f.Quota {
+			given[ns] += need
 			continue
 		}
-		given[s.Key.Namespace] += need
+		all[i].NoMore = len(s.Addresses) > 0
+		all[i].Foreign = !all[i].NoMore
+		if all[i].NoMore && s.DualStack != vip.RequireDualStack {
+			continue
+		}
+		text := fmt.Sprintf("it waits for an address: the Services of the namespace %s may have %d (svc_quota); release one, or ask the operator for more", ns, f.Quota)
+		f.addEvent(&service{Service: s}, vip.NoPoolAddress, text, 0)
+		f.reportWaiting(s.Key, s.UID, text)
 	}
-	return all
 }
 
 // servicesBeyondQuota returns the Services of type LoadBalancer that name an address by which those

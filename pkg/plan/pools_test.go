@@ -164,6 +164,59 @@ func TestPoolsKeepTheQuota(t *testing.T) {
 	}
 }
 
+// A Service that has an address and is to have one of another family, too, gets it only if the quota of its namespace leaves one; those without any come first.
+func TestQuotaOfSecondFamily(t *testing.T) {
+	dual := func(policy vip.DualStack) func(*vip.Service) {
+		return func(s *vip.Service) {
+			s.Allocated, s.Families, s.DualStack = "cidr-global", []vip.Family{vip.IPv4, vip.IPv6}, policy
+		}
+	}
+	prefer, require := dual(vip.PreferDualStack), dual(vip.RequireDualStack)
+	single := func(s *vip.Service) { s.Allocated, s.Families = "cidr-global", []vip.Family{vip.IPv4} }
+	for _, tt := range []struct {
+		name     string
+		quota    int
+		services []vip.Service
+		want     string // which are given no second one
+		told     string
+	}{
+		{"no quota", 0, []vip.Service{svc("a", "10.77.0.50", prefer)}, "", ""},
+		{"one is left", 2, []vip.Service{svc("a", "10.77.0.50", prefer)}, "", ""},
+		{"none is left", 1, []vip.Service{svc("a", "10.77.0.50", prefer)}, "a", ""},
+		{"none is left, and it needs both", 1, []vip.Service{svc("a", "10.77.0.50", require)}, "a", "a"},
+		{"it has both", 2, []vip.Service{svc("a", "10.77.0.50,fd77::50", require)}, "", ""},
+		{"it wants one", 1, []vip.Service{svc("a", "10.77.0.50", single)}, "", ""},
+		{"a person set it", 1, []vip.Service{svc("a", "10.77.0.50", require, func(s *vip.Service) { s.Allocated = "" })}, "", ""},
+		{"a DHCP server gives them", 1, []vip.Service{svc("a", "0.0.0.0", require)}, "", ""},
+		{"the older one has it", 3, []vip.Service{svc("a", "10.77.0.50", prefer, younger), svc("b", "10.77.0.51", prefer)}, "a", ""},
+		{"one without any comes first", 2, []vip.Service{svc("a", "10.77.0.50", prefer), svc("b", "", younger)}, "a", ""},
+		{"of another namespace", 2, []vip.Service{svc("a", "10.77.0.50", prefer), svc("b", "10.77.0.51", tenant)}, "", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, w := poolRules(), poolWorld("n1")
+			r.Quota, w.Services = tt.quota, tt.services
+			p := Make(r, w)
+			var none, told []string
+			for _, q := range p.Pools[0].Requests {
+				if q.Foreign {
+					t.Errorf("%s is given nothing at all", q.Key.Name)
+				}
+				if q.NoMore {
+					none = append(none, q.Key.Name)
+				}
+			}
+			for _, e := range p.Events {
+				if e.Reason == vip.NoPoolAddress {
+					told = append(told, e.Service.Name)
+				}
+			}
+			if got := strings.Join(none, " "); got != tt.want || strings.Join(told, " ") != tt.told {
+				t.Errorf("%q are given no second one, %q are told; want %q and %q", got, told, tt.want, tt.told)
+			}
+		})
+	}
+}
+
 // With svc_quota the Services of a namespace, be they ours or not, can't keep more addresses of pools from others by naming them.
 func TestNamedBeyondQuota(t *testing.T) {
 	const many = "10.77.0.1,10.77.0.2,10.77.0.3"

@@ -59,6 +59,7 @@ type AddressRequest struct {
 	*Service
 	Foreign bool // it is given nothing: it is not ours, or names what can't be read, or what it may not have
 	Refused bool // it names an address that it may not have: only what its status shows is in use
+	NoMore  bool // it is given no address of a further family: its namespace has svc_quota
 }
 
 // An Assignment is what the pools have for a Service that wants an address.
