@@ -225,7 +225,7 @@ func (n *node) agentOptions() agent.Options {
 		Statuses: n.cluster.Statuses, Events: n.cluster.Events, Leases: n.leases,
 	}
 	if n.cfg.GivesAddresses() {
-		o.Observers, o.Pools, o.Assignments = append(o.Observers, n.pools), n.pools, n.cluster.Assignments
+		o.Observers, o.Pools, o.Assignments = append(o.Observers, n.pools, n.cluster.Assignments), n.pools, n.cluster.Assignments
 	}
 	if n.cfg.UPnP.Enable {
 		o.Observers, o.Mappings, o.MappingSweeps = append(o.Observers, n.mapper), n.mapper, n.mapper.Sweeps()

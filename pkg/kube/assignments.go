@@ -29,6 +29,8 @@ type Assignments struct {
 	cached func(vip.Key) *cachedService
 	patch  func(ctx context.Context, k vip.Key, body []byte) error
 	wanted *mailbox.Mailbox[[]vip.Assignment]
+
+	refused refusals
 }
 
 func newAssignments(c *Cluster, api *clients, o Options) *Assignments {
@@ -38,7 +40,7 @@ func newAssignments(c *Cluster, api *clients, o Options) *Assignments {
 			return api.core.Patch(types.StrategicMergePatchType).Namespace(k.Namespace).Resource("services").Name(k.Name).
 				SubResource("status").Body(body).MaxRetries(0).Do(ctx).Error()
 		},
-		wanted: mailbox.New[[]vip.Assignment](),
+		wanted: mailbox.New[[]vip.Assignment](), refused: refusals{poke: o.Poke},
 	}
 }
 
@@ -50,6 +52,9 @@ func (a *Assignments) Put(want []vip.Assignment) {
 	}
 	a.wanted.Put(want)
 }
+
+// Observe fills in AssignmentRefusals.
+func (a *Assignments) Observe(w *vip.World) { w.AssignmentRefusals = a.refused.get() }
 
 // String names the task.
 func (a *Assignments) String() string { return "kube: addresses of Services" }
@@ -138,6 +143,7 @@ func (w *assignmentWriter) enqueue() {
 	for k := range w.attempts {
 		if !wanted[k] && !w.busy[k] {
 			delete(w.attempts, k)
+			w.refused.set(k, "")
 		}
 	}
 }
@@ -195,10 +201,14 @@ func (w *assignmentWriter) finish(r assignmentResult) {
 	last.failed, w.pause = false, 0
 	switch {
 	case r.err == nil:
+		w.refused.set(r.service, "")
 	case resultOf(r.err) == rejected:
 		w.again, last.wait = true, min(rejectedMin<<min(last.rejections, 10), rejectedMax)
 		last.rejections++
-		w.log.Warn("the API server does not accept the address that a Service was given; trying again", "service", r.service.String(), "err", r.err)
+		if w.refused.get()[r.service] == "" {
+			w.log.Warn("the API server does not accept the address that a Service was given; trying again", "service", r.service.String(), "err", r.err)
+		}
+		w.refused.set(r.service, r.err.Error())
 	default:
 		w.again, last.wait, last.failed = true, 0, true
 		w.pause = max(unavailableMin, pause)

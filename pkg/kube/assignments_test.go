@@ -2,9 +2,11 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,7 +27,7 @@ func TestAssignmentRejected(t *testing.T) {
 		services := map[vip.Key]*cachedService{large: {version: "1"}, other: {version: "1"}}
 		writes := make(map[vip.Key]int)
 		away := false
-		a := &Assignments{log: slog.New(slog.DiscardHandler), wanted: mailbox.New[[]vip.Assignment](),
+		a := &Assignments{log: slog.New(slog.DiscardHandler), wanted: mailbox.New[[]vip.Assignment](), refused: refusals{poke: func() {}},
 			cached: func(k vip.Key) *cachedService { return services[k] },
 			patch: func(_ context.Context, k vip.Key, _ []byte) error {
 				writes[k]++
@@ -83,7 +85,7 @@ func TestAssignmentsDoNotWaitForOthers(t *testing.T) {
 			defer mu.Unlock()
 			return writes[k]
 		}
-		a := &Assignments{log: slog.New(slog.DiscardHandler), wanted: mailbox.New[[]vip.Assignment](),
+		a := &Assignments{log: slog.New(slog.DiscardHandler), wanted: mailbox.New[[]vip.Assignment](), refused: refusals{poke: func() {}},
 			cached: func(k vip.Key) *cachedService { return services[k] },
 			patch: func(ctx context.Context, k vip.Key, _ []byte) error {
 				mu.Lock()
@@ -124,4 +126,44 @@ func TestAssignmentByDHCP(t *testing.T) {
 			t.Errorf("%s: %s; want a condition: %v", addr, body, want)
 		}
 	}
+}
+
+// TestAssignmentRefusals: why the API server does not take an address is told while that is wanted, once for each answer.
+func TestAssignmentRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newAssignmentTest(t, func(k vip.Key) error {
+			if k.Namespace == "a" {
+				return apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, k.Name, errors.New(`admission webhook "x.example.com" denied the request: no`))
+			}
+			return nil
+		})
+		var pokes atomic.Int32
+		d.refused.poke = func() { pokes.Add(1) }
+		refusals := func() map[vip.Key]string {
+			time.Sleep(100 * time.Millisecond)
+			synctest.Wait()
+			var w vip.World
+			d.Observe(&w)
+			return w.AssignmentRefusals
+		}
+		d.plan(d.plan(nil, "a", 2), "b", 1)
+		if all := refusals(); len(all) != 2 || !strings.Contains(all[vip.Key{Namespace: "a", Name: "web-001"}], "denied the request: no") || pokes.Load() != 2 {
+			t.Errorf("%d pokes, refused: %q", pokes.Load(), all)
+		}
+		time.Sleep(10 * time.Minute)
+		if n, _ := d.count("a"); n > 40 || pokes.Load() != 2 || strings.Count(d.log.String(), "level=WARN") != 2 {
+			t.Errorf("%d writes and %d pokes in ten minutes; log: %s", n, pokes.Load(), &d.log)
+		}
+		all := d.plan(nil, "a", 1)
+		if got := refusals(); len(got) != 1 {
+			t.Errorf("refused: %q, though one Service is left", got)
+		}
+		d.mu.Lock()
+		d.answer = func(vip.Key) error { return nil }
+		d.mu.Unlock()
+		time.Sleep(rejectedMax)
+		if got := refusals(); len(got) != 0 {
+			t.Errorf("refused: %q, though %v is written", got, all)
+		}
+	})
 }

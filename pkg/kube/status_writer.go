@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"maps"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -111,7 +110,7 @@ func (w *statusWriter) takeWanted() {
 		if wanted[k] || s.busy {
 			continue
 		}
-		w.setRefusal(k, "")
+		w.refused.set(k, "")
 		if !s.countsRewrites(now) {
 			delete(w.states, k)
 		}
@@ -254,7 +253,7 @@ func (w *statusWriter) finish(r statusResult) {
 		s.lastVersion = r.version
 	}
 	if r.result == written || r.result == notFound {
-		w.setRefusal(r.key, "")
+		w.refused.set(r.key, "")
 	}
 	switch r.result {
 	case written:
@@ -262,7 +261,7 @@ func (w *statusWriter) finish(r statusResult) {
 		w.log.Debug("status written", "service", r.key.String(), "host", r.want.VIPHost)
 	case rejected:
 		s.lastVersion = "" // it changed nothing, or was changed: then the next one is a conflict until the cache shows that
-		w.setRefusal(r.key, r.err.Error())
+		w.refused.set(r.key, r.err.Error())
 		if s.rejections == 0 {
 			w.log.Warn("the API server does not accept the status of a Service", "service", r.key.String(), "err", r.err)
 		}
@@ -274,23 +273,6 @@ func (w *statusWriter) finish(r statusResult) {
 	if s.pending {
 		w.queue = append(w.queue, r.key)
 	}
-}
-
-// setRefusal stores why the API server does not take the status of a Service, "" if it does, and pokes if that is news.
-func (w *statusWriter) setRefusal(k vip.Key, why string) {
-	before := map[vip.Key]string{}
-	if p := w.refusals.Load(); p != nil {
-		before = *p
-	}
-	if before[k] == why {
-		return
-	}
-	after := maps.Clone(before)
-	if after[k] = why; why == "" {
-		delete(after, k)
-	}
-	w.refusals.Store(&after)
-	w.poke()
 }
 
 // pauseWrites begins a pause, twice as long as the one before, unless one is under way.

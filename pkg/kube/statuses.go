@@ -32,9 +32,7 @@ type Statuses struct {
 	cached  func(vip.Key) *cachedService
 	patch   func(ctx context.Context, k vip.Key, body []byte) (*corev1.Service, error)
 	wanted  *mailbox.Mailbox[wantedStatuses]
-	poke    func()
-	// refusals is why the API server does not take statuses, by Service; not modified once it is stored.
-	refusals atomic.Pointer[map[vip.Key]string]
+	refused refusals
 
 	// dropsIPMode: the API server drops ipMode (Kubernetes before 1.29), so it can't
 	// be compared. It goes on being sent, so that a newer server is noticed.
@@ -54,7 +52,7 @@ func newStatuses(c *Cluster, api *clients, o Options) *Statuses {
 				SubResource("status").Body(body).MaxRetries(0).Do(ctx).Into(out)
 			return out, err
 		},
-		wanted: mailbox.New[wantedStatuses](), poke: o.Poke,
+		wanted: mailbox.New[wantedStatuses](), refused: refusals{poke: o.Poke},
 	}
 }
 
@@ -81,9 +79,7 @@ func (s *Statuses) Put(want []vip.Status) {
 // show then; with Options.NoUpdates 0; and StatusRefusals.
 func (s *Statuses) Observe(w *vip.World) {
 	w.StatusesPending = len(s.wanted.Get().pending)
-	if p := s.refusals.Load(); p != nil {
-		w.StatusRefusals = *p
-	}
+	w.StatusRefusals = s.refused.get()
 }
 
 // finalizerAfter reports whether s has the finalizer of load balancers after this change. It can't be added to

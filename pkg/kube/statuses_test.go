@@ -33,7 +33,7 @@ type statusTest struct {
 // newStatusTest must be called in a bubble; what it starts ends with stop.
 func newStatusTest(t *testing.T) (d *statusTest, stop func()) {
 	d = &statusTest{fakeAPI: newFakeAPI(), log: &logBuffer{}}
-	d.Statuses = &Statuses{log: d.log.logger(), metrics: newMetrics(), cached: d.fakeAPI.cached, patch: d.fakeAPI.patch, wanted: mailbox.New[wantedStatuses](), poke: func() {}}
+	d.Statuses = &Statuses{log: d.log.logger(), metrics: newMetrics(), cached: d.fakeAPI.cached, patch: d.fakeAPI.patch, wanted: mailbox.New[wantedStatuses](), refused: refusals{poke: func() {}}}
 	d.changed = d.pass
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -60,7 +60,7 @@ func TestAssignmentsOfNamespacesTakeTurns(t *testing.T) {
 		other := vip.Key{Namespace: "other", Name: "web"}
 		var mu sync.Mutex
 		version, writes := 0, make(map[vip.Key]int)
-		a := &Assignments{log: slog.New(slog.DiscardHandler), wanted: mailbox.New[[]vip.Assignment](),
+		a := &Assignments{log: slog.New(slog.DiscardHandler), wanted: mailbox.New[[]vip.Assignment](), refused: refusals{poke: func() {}},
 			cached: func(vip.Key) *cachedService {
 				mu.Lock()
 				defer mu.Unlock()

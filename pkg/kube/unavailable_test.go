@@ -34,7 +34,7 @@ type assignmentTest struct {
 
 func newAssignmentTest(t *testing.T, answer func(vip.Key) error) *assignmentTest {
 	d := &assignmentTest{answer: answer, writes: make(map[vip.Key]int), done: make(map[vip.Key]bool)}
-	d.Assignments = &Assignments{log: d.log.logger(), wanted: mailbox.New[[]vip.Assignment](),
+	d.Assignments = &Assignments{log: d.log.logger(), wanted: mailbox.New[[]vip.Assignment](), refused: refusals{poke: func() {}},
 		cached: func(k vip.Key) *cachedService {
 			d.mu.Lock()
 			defer d.mu.Unlock()

@@ -139,11 +139,14 @@ func (p *pass) addConditions(s *service, statuses map[vip.Key]int) {
 	}
 }
 
+// refusalAdvice is what to do where the API server does not take what is written on a Service.
+const refusalAdvice = "; make the Service smaller, or ask the operator of the webhook or policy that denies it"
+
 // reportRefusals adds an Event for each Service whose status this node writes and the API server does not take.
 func (p *pass) reportRefusals(all []*service) {
 	for _, s := range all {
 		if why := p.StatusRefusals[s.Key]; why != "" {
-			p.addEvent(s, vip.StatusRefused, why+"; make the Service smaller, or ask the operator of the webhook or policy that denies it", 0)
+			p.addEvent(s, vip.StatusRefused, why+refusalAdvice, 0)
 		}
 	}
 }

@@ -254,15 +254,21 @@ func (p *pass) bestAllocator() *member {
 }
 
 // reportPools adds the Assignments to the Plan that are decided and not seen on Services yet,
-// and Events: on Services that are given addresses, or wait for one, and on the ConfigMap for
+// and Events: on Services that are given addresses, or wait for one, be it since the API server does not take it, and on the ConfigMap for
 // each of its problems; on Services that have an address of no pool any more. Of Services that wait and name no address it reports the conditions.
 func (f *filter) reportPools() {
 	for _, a := range f.Assignments {
-		reason, message := vip.AddressAllocated, a.Reason
-		if len(a.Addresses) > 0 {
-			f.out.Assignments = append(f.out.Assignments, a)
+		reason, message, waits := vip.AddressAllocated, a.Reason, ""
+		if len(a.Addresses) == 0 {
+			waits = a.Reason
 		} else {
-			reason, message = vip.NoPoolAddress, "it waits for an address: "+a.Reason
+			f.out.Assignments = append(f.out.Assignments, a)
+			if why := f.AssignmentRefusals[a.Service]; why != "" {
+				waits = why + refusalAdvice
+			}
+		}
+		if waits != "" {
+			reason, message = vip.NoPoolAddress, "it waits for an address: "+waits
 			f.reportWaiting(a.Service, a.UID, message)
 		}
 		f.addEvent(&service{Service: &vip.Service{Key: a.Service, UID: a.UID}}, reason, message, 0)

@@ -300,3 +300,19 @@ func TestAddressesInUse(t *testing.T) {
 		})
 	}
 }
+
+// An address that the API server does not take is told the user of the Service: it has none.
+func TestAssignmentRefused(t *testing.T) {
+	w := poolWorld("n1")
+	w.Assignments = []vip.Assignment{{Service: key("a"), UID: "uid-a", Addresses: []netip.Addr{addr("10.77.0.1")}, Pool: "cidr-global", Reason: "10.77.0.1 is of pool cidr-global"}}
+	for why, want := range map[string]vip.Reason{"": vip.AddressAllocated, "webhook x denied the request": vip.NoPoolAddress} {
+		w.AssignmentRefusals = map[vip.Key]string{key("a"): why, key("other"): "x"}
+		p := Make(poolRules(), w)
+		if len(p.Events) != 1 || p.Events[0].Reason != want || !strings.Contains(p.Events[0].Message, why) || len(p.Assignments) != 1 {
+			t.Errorf("%q: %+v, Assignments %v", why, p.Events, p.Assignments)
+		}
+		if told := len(p.Statuses) == 1 && strings.Contains(p.Statuses[0].Conditions[0].Message, why); told != (why != "") {
+			t.Errorf("%q: Statuses %+v", why, p.Statuses)
+		}
+	}
+}

@@ -89,7 +89,7 @@ var Reasons = []ReasonInfo{
 	{LeaseRefused, true, true, "The API server refuses to have the Service's Lease written (a quota, admission, a namespace that is being deleted), so no node can announce the VIPs, or they can't be handed over. The message has the Lease, the answer, and what to do. It is tried again, at least each minute or, with more than 30 such Leases in a namespace, each 2 s times their number."},
 	{NodeNameInUse, true, true, "On the Node, not on a Service: two processes of Herald run on one host, or on two hosts with one node name; one works, the other waits until that ends. The message says where they are."},
 	{AddressAllocated, true, false, "The Service is given addresses of a pool; the message says which, and of which pool."},
-	{NoPoolAddress, true, true, "The Service waits for an address of a pool; the message says why there is none, and what to do."},
+	{NoPoolAddress, true, true, "The Service waits for an address of a pool; the message says why there is none, or why the API server does not take it, and what to do."},
 	{StatusRefused, true, true, "The API server does not take the status of the Service: the Service is too large, or an admission webhook or policy denies it. The message has its answer. The VIP is announced all the same. It is tried again, at least each minute."},
 	{FinalizerNotRemoved, true, true, "The Service is being deleted, and stays, since Herald has written a finalizer on it earlier and may not remove it now (disable_service_updates). The message has the command that does."},
 	{AddressSet, false, false, "In the condition Allocated: the Service names its addresses, or a DHCP server leases them."},

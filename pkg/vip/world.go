@@ -26,11 +26,13 @@ type World struct {
 	StatusRefusals   map[Key]string // why the API server does not take the status of a Service, by Service
 
 	// From the pools.
-	Pools        *PoolSource   // as the API server has it; nil: there is no ConfigMap of pools
-	Assignments  []Assignment  // of the node that allocates: what is not seen on Services yet, and who waits, sorted by Service
-	PoolProblems []PoolProblem // sorted by key
-	OutsidePools []OutsidePool // of the node that allocates: sorted by Service
-	PoolPolicy   PoolPolicy    // of Pools, or of what it said before; nil until that is read
+	Pools       *PoolSource  // as the API server has it; nil: there is no ConfigMap of pools
+	Assignments []Assignment // of the node that allocates: what is not seen on Services yet, and who waits, sorted by Service
+	// AssignmentRefusals is why the API server does not take an address that a Service was given, by Service.
+	AssignmentRefusals map[Key]string
+	PoolProblems       []PoolProblem // sorted by key
+	OutsidePools       []OutsidePool // of the node that allocates: sorted by Service
+	PoolPolicy         PoolPolicy    // of Pools, or of what it said before; nil until that is read
 
 	// From the leases.
 	Members     []Member      // sorted by name; this node is one of them once it has a node lease

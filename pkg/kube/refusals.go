@@ -1,0 +1,39 @@
+package kube
+
+import (
+	"maps"
+	"sync/atomic"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// refusals are why the API server does not take what is written on Services. One goroutine sets them, any may get them.
+type refusals struct {
+	all  atomic.Pointer[map[vip.Key]string] // not modified once it is stored
+	poke func()
+}
+
+// get returns all refusals, by Service. The map must not be changed.
+func (r *refusals) get() map[vip.Key]string {
+	if p := r.all.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// set stores why the API server does not take what is written on a Service, "" if it does, and pokes if that is news.
+func (r *refusals) set(k vip.Key, why string) {
+	before := r.get()
+	if before[k] == why {
+		return
+	}
+	after := maps.Clone(before)
+	if after == nil {
+		after = make(map[vip.Key]string)
+	}
+	if after[k] = why; why == "" {
+		delete(after, k)
+	}
+	r.all.Store(&after)
+	r.poke()
+}
