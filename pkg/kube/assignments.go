@@ -65,7 +65,7 @@ type attempt struct {
 	at         time.Time
 	rejections int           // of this version, in a row
 	wait       time.Duration // from at until it is tried again, unless the version changes
-	failed     bool          // the API server did not take the last write that has ended
+	failedAt   time.Time     // when the last write that has ended began, if the API server did not take it; else zero
 }
 
 // Run writes until ctx ends, and the writes under way have ended.
@@ -138,7 +138,7 @@ func (w *assignmentWriter) enqueue() {
 	}
 	vip.TakeTurns(w.queue, busy, func(x vip.Assignment) string { return x.Service.Namespace })
 	slices.SortStableFunc(w.queue, func(x, y vip.Assignment) int {
-		return w.attempts[x.Service].failedAt().Compare(w.attempts[y.Service].failedAt())
+		return w.attempts[x.Service].failedAt.Compare(w.attempts[y.Service].failedAt)
 	})
 	for k := range w.attempts {
 		if !wanted[k] && !w.busy[k] {
@@ -146,14 +146,6 @@ func (w *assignmentWriter) enqueue() {
 			w.refused.set(k, "")
 		}
 	}
-}
-
-// failedAt is when a began, if the API server did not take it; else zero.
-func (a attempt) failedAt() time.Time {
-	if !a.failed {
-		return time.Time{}
-	}
-	return a.at
 }
 
 // startWrites begins as many of the queued writes as may be under way: six; one of each namespace while the API server takes none, after a pause, and
@@ -164,7 +156,7 @@ func (w *assignmentWriter) startWrites(ctx context.Context) {
 		busyIn[k.Namespace] = true
 	}
 	mayBegin := func(x vip.Assignment) bool {
-		return !busyIn[x.Service.Namespace] || w.pause == 0 && !w.attempts[x.Service].failed
+		return !busyIn[x.Service.Namespace] || w.pause == 0 && w.attempts[x.Service].failedAt.IsZero()
 	}
 	if len(w.queue) > 0 && time.Now().Before(w.pauseUntil) {
 		w.again = true
@@ -198,7 +190,7 @@ func (w *assignmentWriter) startWrites(ctx context.Context) {
 func (w *assignmentWriter) finish(r assignmentResult) {
 	delete(w.busy, r.service)
 	last, pause := w.attempts[r.service], w.pause
-	last.failed, w.pause = false, 0
+	last.failedAt, w.pause = time.Time{}, 0
 	switch {
 	case r.err == nil:
 		w.refused.set(r.service, "")
@@ -210,7 +202,7 @@ func (w *assignmentWriter) finish(r assignmentResult) {
 		}
 		w.refused.set(r.service, r.err.Error())
 	default:
-		w.again, last.wait, last.failed = true, 0, true
+		w.again, last.wait, last.failedAt = true, 0, last.at
 		w.pause = max(unavailableMin, pause)
 		if now := time.Now(); !w.pauseUntil.After(now) { // else the error is one of several writes that were under way
 			w.pause = max(unavailableMin, min(2*pause, mostPause))

@@ -77,9 +77,9 @@ type statusState struct {
 	busy    bool // being written
 
 	lastTry     time.Time
-	failed      bool   // the API server did not take the last write that has ended
-	lastVersion string // for which the last write that was answered, and not rejected, was made: the cache must show another first
-	rejections  int    // in a row
+	failedAt    time.Time // when the last write that has ended began, if the API server did not take it; else zero
+	lastVersion string    // for which the last write that was answered, and not rejected, was made: the cache must show another first
+	rejections  int       // in a row
 	notBefore   time.Time
 
 	lastWritten    *vip.Status // by a write that went through
@@ -145,15 +145,7 @@ func (w *statusWriter) enqueue() {
 		}
 	}
 	vip.TakeTurns(w.queue, busy, func(k vip.Key) string { return k.Namespace })
-	slices.SortStableFunc(w.queue, func(x, y vip.Key) int { return w.states[x].failedAt().Compare(w.states[y].failedAt()) })
-}
-
-// failedAt is when the last write began, if the API server did not take it; else zero.
-func (s *statusState) failedAt() time.Time {
-	if !s.failed {
-		return time.Time{}
-	}
-	return s.lastTry
+	slices.SortStableFunc(w.queue, func(x, y vip.Key) int { return w.states[x].failedAt.Compare(w.states[y].failedAt) })
 }
 
 // startWrites begins as many of the queued writes as may be under way: six; one of each namespace while
@@ -163,7 +155,9 @@ func (w *statusWriter) startWrites(ctx context.Context) time.Duration {
 	if w.pauseUntil.After(now) {
 		return w.pauseUntil.Sub(now)
 	}
-	mayBegin := func(k vip.Key) bool { return w.busyIn[k.Namespace] == 0 || w.pause == 0 && !w.states[k].failed }
+	mayBegin := func(k vip.Key) bool {
+		return w.busyIn[k.Namespace] == 0 || w.pause == 0 && w.states[k].failedAt.IsZero()
+	}
 	for w.busy < statusWrites {
 		i := slices.IndexFunc(w.queue, mayBegin)
 		if i < 0 {
@@ -247,7 +241,7 @@ func (w *statusWriter) finish(r statusResult) {
 		delete(w.busyIn, r.key.Namespace)
 	}
 	s := w.states[r.key]
-	s.busy, s.failed = false, r.result == unavailable
+	s.busy, s.failedAt = false, time.Time{}
 	if r.result != unavailable {
 		w.pause, w.denied = 0, false
 		s.lastVersion = r.version
@@ -268,6 +262,7 @@ func (w *statusWriter) finish(r statusResult) {
 		s.notBefore = time.Now().Add(min(rejectedMin<<min(s.rejections, 10), rejectedMax))
 		s.rejections++
 	case unavailable:
+		s.failedAt = s.lastTry
 		w.pauseWrites(r.err)
 	}
 	if s.pending {
