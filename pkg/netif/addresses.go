@@ -26,6 +26,7 @@ func (n *Interfaces) Set(ctx context.Context, want []vip.Address) ([]vip.Address
 	var errs errorList
 	wanted, order := n.wantedKeys(want, &errs)
 	n.setting = true
+	errs.add(n.promoteSecondaries(order))
 	began := time.Now()
 	for part := range slices.Chunk(order, batch) {
 		if ctx.Err() != nil {
@@ -37,20 +38,14 @@ func (n *Interfaces) Set(ctx context.Context, want []vip.Address) ([]vip.Address
 		}
 		began = n.release(began)
 	}
-	var removed []addressKey
 	unwanted := n.unwanted(wanted)
 	for _, key := range unwanted {
-		delete(n.renewed, key) // all of them, or rebindNetworks would bind the next ones again
+		delete(n.renewed, key) // all of them, or those whose turn comes later would be renewed meanwhile
 	}
 	for _, key := range unwanted {
 		errs.add(n.remove(key, "no longer wanted"))
-		if removed = append(removed, key); time.Since(began) >= portion {
-			errs.add(n.rebindNetworks(removed))
-			removed = nil
-		}
 		began = n.release(began)
 	}
-	errs.add(n.rebindNetworks(removed))
 	n.metrics.errors.Add(float64(errs.total))
 	n.setting = false
 	n.publish()
@@ -187,7 +182,7 @@ func (n *Interfaces) ensureBound(key addressKey, w vip.Address) error {
 	v := n.validity(w, time.Now())
 	switch r := n.renewed[key]; {
 	case v.seconds == 0 && there && a.marked && v.over:
-		return errors.Join(n.remove(key, "the right to hold it has ended"), n.rebindNetworks([]addressKey{key}))
+		return n.remove(key, "the right to hold it has ended")
 	case v.seconds == 0 && there && a.marked:
 		return nil
 	case v.seconds == 0:
@@ -235,24 +230,21 @@ func (n *Interfaces) bindOrTakeOver(key addressKey, w vip.Address, v validity, w
 // and Herald's own of IPv6. (Herald's own of IPv4 is removed by Set, since it isn't wanted.)
 func (n *Interfaces) removeOtherLengths(others []kernelAddress, linkName string) error {
 	var errs []error
-	var removed []addressKey
 	for _, o := range others {
 		if o.marked && o.prefix.Addr().Is4() {
 			continue
 		}
-		removed = append(removed, o.addressKey)
 		if err := n.unbind(o.addressKey, linkName); err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		n.log.Info("removed an address that is to have another prefix length", "address", o.prefix, "link", linkName)
 	}
-	return errors.Join(append(errs, n.rebindNetworks(removed))...)
+	return errors.Join(errs...)
 }
 
 // remove removes what is bound at key, and before that resets the connections to it if it
 // has LocalDelivery. If that fails, it is still no longer renewed, so that it lasts for a few seconds only.
-// rebindNetworks is still to be called.
 func (n *Interfaces) remove(key addressKey, why string) error {
 	name := n.snapshot.links[key.link].name
 	if w := n.wanted[key]; w.LocalDelivery {
@@ -308,7 +300,7 @@ func (n *Interfaces) bind(method func([]bindRequest) []error, list []bindRequest
 }
 
 // unbind has the kernel remove what is at key, which is not renewed from now on, even if that
-// fails. rebindNetworks is still to be called.
+// fails.
 func (n *Interfaces) unbind(key addressKey, linkName string) error {
 	delete(n.renewed, key)
 	if err := n.kernel.unbind(key); err != nil {
@@ -318,35 +310,26 @@ func (n *Interfaces) unbind(key addressKey, linkName string) error {
 	return nil
 }
 
-// rebindNetworks binds again what the kernel may have removed together with the keys: an IPv4
-// address takes those of the same network along that were added after it, unless the
-// sysctl promote_secondaries is set.
-func (n *Interfaces) rebindNetworks(removed []addressKey) error {
-	networks := map[addressKey]bool{}
-	for _, key := range removed {
-		network := addressKey{key.link, key.prefix.Masked()}
-		if name := n.snapshot.links[key.link].name; key.prefix.Addr().Is4() && !key.prefix.IsSingleIP() && !networks[network] {
-			networks[network] = sysctl4("all", "promote_secondaries") < 1 && sysctl4(name, "promote_secondaries") < 1
+// promoteSecondaries has addresses stay when one of the same network is removed, on each link on which an IPv4 address is wanted together with its network.
+// Without it, such an address takes along, when it is removed or its lifetime ends, those of the same network and length that were added after it, the
+// node's own too (__inet_del_ifa). It is not undone, since lifetimes may end after Herald has.
+func (n *Interfaces) promoteSecondaries(wanted []addressKey) error {
+	var errs []error
+	seen := map[int]bool{}
+	for _, key := range wanted {
+		if key.prefix.Addr().Is6() || key.prefix.IsSingleIP() || seen[key.link] {
+			continue
+		}
+		seen[key.link] = true
+		name := n.snapshot.links[key.link].name
+		switch changed, err := n.kernel.promoteSecondaries(key.link, name); {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("other addresses of %s may go with a VIP: can't set the sysctl net.ipv4.conf.%s.promote_secondaries to 1: %w", name, name, err))
+		case changed:
+			n.log.Info("addresses of a link stay from now on when another one of their network is removed", "link", name, "promote_secondaries", 1)
 		}
 	}
-	if len(networks) == 0 {
-		return nil
-	}
-	var again []bindRequest
-	for k := range n.renewed {
-		if networks[addressKey{k.link, k.prefix.Masked()}] {
-			if v := n.validity(n.wanted[k], time.Now()); v.seconds > 0 {
-				again = append(again, bindRequest{k, n.wanted[k].Link, v.seconds})
-			}
-		}
-	}
-	var errs errorList
-	for part := range slices.Chunk(again, chunk) { // a request must fit into the socket's buffer
-		for _, err := range n.bind(n.kernel.bind, part) {
-			errs.add(err)
-		}
-	}
-	return errs.join()
+	return errors.Join(errs...)
 }
 
 // unwanted is what bears our mark and is not in wanted, in the order of links and addresses. It

@@ -224,6 +224,8 @@ func (k *fakeKernel) expireAddresses(is4 bool) {
 	})
 }
 
+func (k *fakeKernel) promoteSecondaries(int, string) (bool, error) { return false, nil }
+
 func (k *fakeKernel) resetConnections(a netip.Addr, kinds connectionKinds) (int, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

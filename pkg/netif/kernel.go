@@ -20,6 +20,8 @@ type kernel interface {
 	renew([]bindRequest) []error
 	// unbind removes an address. One that isn't there is no error.
 	unbind(addressKey) error
+	// promoteSecondaries sets the sysctl promote_secondaries of a link, and reports whether it was not in force.
+	promoteSecondaries(index int, name string) (changed bool, err error)
 	// resetConnections ends some of the TCP connections to an address, and returns how many.
 	resetConnections(netip.Addr, connectionKinds) (int, error)
 	// routes reads the default routes.

@@ -10,13 +10,11 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -194,13 +192,6 @@ func (m *Macvlans) ensure(w vip.Macvlan) error {
 	return nil
 }
 
-// Numbers of settings (IPV4_DEVCONF_ of linux/ip.h).
-const (
-	confRPFilter    = 8
-	confARPAnnounce = 18
-	confARPIgnore   = 19
-)
-
 // configure changes the settings of a macvlan that are not as they should be, sets it up, gives it the
 // link-local address of its MAC if w.IPv6, and takes its state over into the snapshot.
 func (m *Macvlans) configure(w vip.Macvlan, mac net.HardwareAddr, l link) error {
@@ -357,44 +348,4 @@ func macvlanHint(err error) string {
 // byIndex is the link of an index for a request of the library.
 func byIndex(index int) netlink.Link {
 	return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: index}}
-}
-
-// configureLink changes settings of net.ipv4.conf, by their numbers, in one request (IFLA_AF_SPEC;
-// the library has none): a container may only read /proc/sys. With noLinkLocal, the kernel gives
-// the link no link-local address of its own (addrgenmode none).
-func (k *rtnetlink) configureLink(index int, conf map[int]int, noLinkLocal bool) error {
-	r := k.request(unix.RTM_SETLINK, unix.NLM_F_ACK)
-	head := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	head.Index = int32(index)
-	r.AddData(head)
-	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
-	values := spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(unix.IFLA_INET_CONF, nil)
-	for number, v := range conf {
-		values.AddRtAttr(number, nl.Uint32Attr(uint32(v)))
-	}
-	if _, err := os.Stat("/proc/sys/net/ipv6"); err == nil && noLinkLocal {
-		const none = 1 // IN6_ADDR_GEN_MODE_NONE
-		spec.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(unix.IFLA_INET6_ADDR_GEN_MODE, []byte{none})
-	}
-	r.AddData(spec)
-	_, err := r.Execute(unix.NETLINK_ROUTE, 0)
-	return err
-}
-
-// ipv4Conf is settings of net.ipv4.conf.<link>.
-type ipv4Conf struct{ arpIgnore, arpAnnounce, rpFilter int }
-
-// readIPv4Conf reads the settings of a link; those that it can't read are 0.
-func readIPv4Conf(link string) ipv4Conf {
-	return ipv4Conf{sysctl4(link, "arp_ignore"), sysctl4(link, "arp_announce"), sysctl4(link, "rp_filter")}
-}
-
-// sysctl4 reads net.ipv4.conf.<link>.<name>; 0 if it can't.
-func sysctl4(link, name string) int {
-	b, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + link + "/" + name)
-	if err != nil {
-		return 0
-	}
-	v, _ := strconv.Atoi(strings.TrimSpace(string(b)))
-	return v
 }

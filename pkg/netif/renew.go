@@ -101,7 +101,7 @@ func (n *Interfaces) renew() {
 func (n *Interfaces) renewChunk(part []addressKey) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	var removed []addressKey
+	removed := false
 	var requests []bindRequest
 	for _, key := range part {
 		w := n.wanted[key]
@@ -109,7 +109,7 @@ func (n *Interfaces) renewChunk(part []addressKey) {
 		switch {
 		case n.renewed[key] == nil:
 		case v.over:
-			removed = append(removed, key)
+			removed = true
 			n.recordRenewal(key, n.remove(key, "the right to hold it has ended"))
 		case v.seconds > 0:
 			requests = append(requests, bindRequest{key, w.Link, v.seconds})
@@ -119,10 +119,7 @@ func (n *Interfaces) renewChunk(part []addressKey) {
 		n.metrics.renewals.Inc()
 		n.recordRenewal(requests[i].addressKey, err)
 	}
-	if len(removed) > 0 {
-		if err := n.rebindNetworks(removed); err != nil {
-			n.log.Warn("addresses of the networks of others that were removed can't be bound again", "err", err)
-		}
+	if removed {
 		n.opts.Poke()
 	}
 	n.publish()
