@@ -26,7 +26,7 @@ import (
 // any, unless arp_ignore says otherwise. So that is set on the parent as long as a
 // macvlan of Herald is on it. What was there before is written on the macvlan
 // (IFLA_IFALIAS), which is our mark, too: a later process knows both from it
-// (decision 0032).
+// (decision 0032). This process remembers it, too, in case that another program removes the macvlan.
 type Macvlans struct {
 	n      *Interfaces
 	kernel *rtnetlink // nil in tests without a real kernel
@@ -34,6 +34,7 @@ type Macvlans struct {
 	wanted, ready map[string]vip.Macvlan // by name; the last Set's, replaced as a whole
 	errors        map[string]string      // why one isn't ready; the same
 	gateways      map[string]netip.Addr  // by MAC address, as the kernel has resolved them
+	before        map[int]ipv4Conf       // what parents had before Herald, by index; until it is put back
 }
 
 // Macvlans makes the links for VIPs leased by DHCP.
@@ -67,6 +68,9 @@ func (m *Macvlans) Set(_ context.Context, want []vip.Macvlan) ([]vip.Macvlan, er
 		}
 		return twice
 	})
+	for _, l := range n.snapshot.macvlans() {
+		m.remember(l)
+	}
 	m.wanted = wanted // repair reads it as soon as mu is released
 	m.resolveGateways()
 	began := time.Now()
@@ -85,6 +89,7 @@ func (m *Macvlans) Set(_ context.Context, want []vip.Macvlan) ([]vip.Macvlan, er
 			errs = append(errs, err)
 		}
 	}
+	errs = append(errs, m.restoreParents()...)
 	n.metrics.errors.Add(float64(len(errs)))
 	if len(unwanted) > maxRemoved || !maps.Equal(m.ready, ready) || !maps.Equal(m.errors, failed) {
 		n.opts.Poke()
@@ -258,17 +263,15 @@ func (m *Macvlans) ensureLinkLocal(l link, mac net.HardwareAddr) error {
 func (m *Macvlans) markAndSilenceParent(parent, l link) error {
 	have := readIPv4Conf(parent.name)
 	if !l.byHerald() {
-		before := have
-		for _, o := range m.n.snapshot.macvlans() { // Herald has changed it already, for another
-			if was, ok := parseAlias(o.alias); ok && o.parent == parent.index {
-				before = was
-				break
-			}
+		before, known := m.before[parent.index] // Herald has changed it already, for another, or for one that is gone
+		if !known {
+			before = have
 		}
 		alias := fmt.Sprintf("%smacvlan for DHCP; parent had arp_ignore=%d arp_announce=%d", aliasMark, before.arpIgnore, before.arpAnnounce)
 		if err := m.kernel.handle.LinkSetAlias(byIndex(l.index), alias); err != nil {
 			return fmt.Errorf("can't mark it: %w", err)
 		}
+		m.before[parent.index] = before
 	}
 	change := map[int]int{}
 	if max(have.arpIgnore, sysctl4("all", "arp_ignore")) == 0 {
@@ -297,8 +300,14 @@ func parseAlias(alias string) (c ipv4Conf, ok bool) {
 	return c, n == 2
 }
 
-// remove removes a macvlan of Herald. With the last one its parent gets back the settings that it
-// had, unless another program has changed them meanwhile. n.mu is held.
+// remember stores what the parent of a macvlan of Herald had before, by its alias.
+func (m *Macvlans) remember(l link) {
+	if was, ok := parseAlias(l.alias); ok {
+		m.before[l.parent] = was
+	}
+}
+
+// remove removes a macvlan of Herald. restoreParents is still to be called. n.mu is held.
 func (m *Macvlans) remove(l link) error {
 	n := m.n
 	if err := m.kernel.handle.LinkDel(byIndex(l.index)); err != nil && !errors.Is(err, unix.ENODEV) {
@@ -312,22 +321,34 @@ func (m *Macvlans) remove(l link) error {
 	}
 	n.apply(change{link: &l, gone: true})
 	n.log.Info("removed a macvlan of Herald", "link", l.name)
-	parent, there := n.snapshot.links[l.parent]
-	was, ok := parseAlias(l.alias)
-	if !there || !ok || slices.ContainsFunc(n.snapshot.macvlans(), func(o link) bool { return o.parent == l.parent }) {
-		return nil
+	return nil
+}
+
+// restoreParents gives links that carry no macvlan of Herald any more the settings back that they had before, unless another
+// program has changed them meanwhile. It tries again those that failed. n.mu is held.
+func (m *Macvlans) restoreParents() (errs []error) {
+	for index, was := range m.before {
+		if slices.ContainsFunc(m.n.snapshot.macvlans(), func(l link) bool { return l.parent == index }) {
+			continue
+		}
+		if parent, there := m.n.snapshot.links[index]; there {
+			have, back := readIPv4Conf(parent.name), map[int]int{}
+			if have.arpIgnore == 1 && was.arpIgnore == 0 {
+				back[confARPIgnore] = was.arpIgnore
+			}
+			if have.arpAnnounce == 2 && was.arpAnnounce < 2 {
+				back[confARPAnnounce] = was.arpAnnounce
+			}
+			if len(back) > 0 {
+				if err := m.kernel.configureLink(index, back, false); err != nil {
+					errs = append(errs, fmt.Errorf("link %s: can't be given its arp_ignore and arp_announce back: %w", parent.name, err))
+					continue
+				}
+			}
+		}
+		delete(m.before, index)
 	}
-	have, back := readIPv4Conf(parent.name), map[int]int{}
-	if have.arpIgnore == 1 && was.arpIgnore == 0 {
-		back[confARPIgnore] = was.arpIgnore
-	}
-	if have.arpAnnounce == 2 && was.arpAnnounce < 2 {
-		back[confARPAnnounce] = was.arpAnnounce
-	}
-	if len(back) == 0 {
-		return nil
-	}
-	return m.kernel.configureLink(parent.index, back, false)
+	return errs
 }
 
 // macvlanHint is what to do about a kernel's errno, in brackets; "" if nothing is known.

@@ -209,6 +209,43 @@ func TestMacvlanLeftOver(t *testing.T) {
 	}
 }
 
+// The last macvlan on a link goes by another program: its parent gets back what it had, whether the macvlan is made again before or not, and also if an earlier
+// process had made it.
+func TestMacvlanRemovedByOthers(t *testing.T) {
+	newVeth(t, "eth0", "10.0.0.5/24")
+	removeAfterwards(t, "herald-1")
+	for name, again := range map[string][]vip.Macvlan{"made again": {mv1}, "not wanted by then": nil} {
+		for _, restarted := range []bool{false, true} {
+			sysctl(t, "net/ipv4/conf/eth0/arp_ignore", "0")
+			sysctl(t, "net/ipv4/conf/eth0/arp_announce", "1")
+			r, stop := kernelRig(t)
+			_, err := r.Macvlans().Set(t.Context(), []vip.Macvlan{mv1})
+			check.OK(t, err)
+			if restarted {
+				stop()
+				r, stop = kernelRig(t)
+				_, err := r.Macvlans().Set(t.Context(), []vip.Macvlan{mv1})
+				check.OK(t, err)
+			}
+			l, err := netlink.LinkByName(mv1.Name)
+			check.OK(t, err)
+			check.OK(t, netlink.LinkDel(l))
+			r.await(t, "the change", func() bool { return len(macvlansOf(r.Interfaces)) == 0 })
+			_, err = r.Macvlans().Set(t.Context(), again)
+			check.OK(t, err)
+			if got := sysctlValue(t, "ipv4/conf/eth0/arp_ignore"); len(again) > 0 && got != "1" {
+				t.Errorf("%s: arp_ignore of the parent is %s while a macvlan is there", name, got)
+			}
+			_, err = r.Macvlans().Set(t.Context(), nil)
+			check.OK(t, err)
+			if a, b := sysctlValue(t, "ipv4/conf/eth0/arp_ignore"), sysctlValue(t, "ipv4/conf/eth0/arp_announce"); a != "0" || b != "1" {
+				t.Errorf("%s, restarted %v: the parent is left with arp_ignore=%s arp_announce=%s", name, restarted, a, b)
+			}
+			stop()
+		}
+	}
+}
+
 // Links that are not Herald's are not touched, whatever is wanted.
 func TestMacvlanOfOtherPrograms(t *testing.T) {
 	eth0 := newVeth(t, "eth0", "10.0.0.5/24")

@@ -87,7 +87,7 @@ func newInterfaces(o Options, k kernel) (*Interfaces, error) {
 		wanted:  map[addressKey]vip.Address{},
 		wake:    mailbox.NewSignal(),
 	}
-	n.macvlans = &Macvlans{n: n}
+	n.macvlans = &Macvlans{n: n, before: map[int]ipv4Conf{}}
 	var err error
 	if n.snapshot, err = k.read(); err != nil {
 		return nil, err
