@@ -124,7 +124,7 @@ func (a *answer) parseLease6(o *dhcpv6.OptIANA, asked *dhcpv6.OptIAAddress) erro
 	}
 	var first error
 	for _, offer := range offers {
-		if err := a.parseOffer6(offer); err != nil {
+		if err := a.parseOffer6(offer, asked != nil && rank6(offer, asked) > 0); err != nil {
 			first = cmp.Or(first, err)
 		}
 		if a.addr.IsValid() {
@@ -152,12 +152,15 @@ func rank6(offer, asked *dhcpv6.OptIAAddress) int {
 }
 
 // parseOffer6 makes an address of an IA_NA that of a, or, if the server says that it does
-// not lease it, records why in a.refusal. It returns an error if it can't be accepted.
-func (a *answer) parseOffer6(offer *dhcpv6.OptIAAddress) error {
+// not lease it, records why in a.refusal. It returns an error if it can't be accepted, and if the server
+// does not lease it, but another was asked for: that is no answer (RFC 8415 section 18.2.10.1).
+func (a *answer) parseOffer6(offer *dhcpv6.OptIAAddress, other bool) error {
 	addr, ok := netip.AddrFromSlice(offer.IPv6Addr)
 	valid, preferred := offer.ValidLifetime, offer.PreferredLifetime
-	switch {
-	case a.refused(offer.Options.Status()):
+	switch status := offer.Options.Status(); {
+	case other && (valid == 0 || status != nil && status.StatusCode != iana.StatusSuccess):
+		return fmt.Errorf("does not lease %s, but another address was asked for", offer.IPv6Addr)
+	case a.refused(status):
 		return nil
 	case !ok || addr.Is4In6() || !addr.IsGlobalUnicast():
 		return fmt.Errorf("offers %s, which no host can have", offer.IPv6Addr)

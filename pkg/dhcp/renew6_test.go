@@ -147,6 +147,33 @@ func TestLeaseEndedByServer6(t *testing.T) {
 	}
 }
 
+// What a server says of another address, by its lifetime or by a status, says nothing of the lease.
+func TestOtherAddressEnded6(t *testing.T) {
+	refused := &dhcpv6.OptIAAddress{IPv6Addr: net.ParseIP("fd00::51"), PreferredLifetime: time.Hour, ValidLifetime: time.Hour}
+	refused.Options.Add(&dhcpv6.OptStatusCode{StatusCode: iana.StatusNotOnLink})
+	withStatus := &dhcpv6.OptIANA{IaId: [4]byte{0, 0, 0, 7}}
+	withStatus.Options.Add(refused)
+	for name, ia := range map[string]dhcpv6.Option{
+		"over":                 iaOf(iana.StatusSuccess, offer{"fd00::51", 0}),
+		"over, and ours short": iaOf(iana.StatusSuccess, offer{"fd00::50", 2 * time.Second}, offer{"fd00::51", 0}),
+		"not on link":          withStatus,
+	} {
+		t.Run(name, func(t *testing.T) {
+			other := func(b []byte, _ *PacketAddr) [][]byte { return answerReply6(b, ia) }
+			bound6(t, func(w *fakeServer, c *Clients) {
+				w.answers(byKind{"RENEW": other, "REBIND": other})
+				if got := keeps(t, c, 55*time.Minute); got.State != stateRebinding {
+					t.Errorf("%+v", got)
+				}
+				w.answers(byKind{"REBIND": honest6("fd00::50")})
+				if got := keeps(t, c, 5*time.Minute); got.State != stateBound {
+					t.Errorf("with an honest server: %+v", got)
+				}
+			})
+		})
+	}
+}
+
 // otherKnowsNothing answers a Rebind as other6 does if it knows nothing of the lease.
 func otherKnowsNothing(b []byte, _ *PacketAddr) [][]byte {
 	return [][]byte{byOther(answerReply6(b, iaOf(iana.StatusNoBinding))[0])}
