@@ -173,7 +173,7 @@ type portMapping struct {
 }
 
 // getPortMapping finds what a gateway has for an external port; nil if nothing. Some tell
-// that only to the internal client, so src is tried, too.
+// that only to the internal client, so src is tried, too. Some have another error for nothing than 714: DD-WRT has 402.
 func (c controlPoint) getPortMapping(ctx context.Context, s service, src netip.Addr, external uint16, protocol string) (*portMapping, error) {
 	var found portMapping
 	get := func(ctx context.Context, wan wanConnection) error {
@@ -185,8 +185,8 @@ func (c controlPoint) getPortMapping(ctx context.Context, s service, src netip.A
 	if faultCode(err) == codeNotAuthorized {
 		err = c.callWAN(ctx, s, src, get)
 	}
-	switch {
-	case faultCode(err) == codeNoMapping:
+	switch c := faultCode(err); {
+	case c == codeNoMapping, c == codeInvalidArgs, c == codeNoSuchIndex:
 		return nil, nil
 	case err != nil:
 		return nil, err

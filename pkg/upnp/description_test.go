@@ -64,10 +64,10 @@ func TestCheckResponse(t *testing.T) {
 		{"http://10.0.0.1:5000/d", "10.0.0.1", "10.0.0.1"},
 		{"http://10.0.0.1:5000/d", "::ffff:10.0.0.1", "10.0.0.1"},
 		{"http://10.0.0.1/", "10.0.0.2", "at another host"},
-		{"http://10.0.1.1/", "10.0.1.1", "not on the link"},
-		{"http://10.0.0.10/", "10.0.0.10", "not on the link"}, // this node
-		{"http://8.8.8.8/", "8.8.8.8", "not on the link"},
-		{"http://127.0.0.1/", "127.0.0.1", "not on the link"},
+		{"http://10.0.1.1/", "10.0.1.1", "no other host of the link"},
+		{"http://10.0.0.10/", "10.0.0.10", "no other host of the link"}, // this node
+		{"http://8.8.8.8/", "8.8.8.8", "no other host of the link"},
+		{"http://127.0.0.1/", "127.0.0.1", "no other host of the link"},
 		{"http://router.lan/", "10.0.0.1", "at a name"},
 		{"http:///d", "10.0.0.1", "at a name"},
 		{"https://10.0.0.1/", "10.0.0.1", "plain http"},
@@ -78,9 +78,9 @@ func TestCheckResponse(t *testing.T) {
 		{"http://[fe80::1]/", "fe80::1%eth0", "fe80::1"},
 		{"http://[fe80::1%25eth1]/", "fe80::1%eth0", "fe80::1"},
 		{"http://[fd00::1]/", "fd00::2", "at another host"},
-		{"http://[2001:db8::1]/", "fe80::1", "not on the link"},
-		{"http://[fd00::10]/", "fe80::1", "not on the link"}, // this node
-		{"http://[ff02::1]/", "fe80::1", "not on the link"},
+		{"http://[2001:db8::1]/", "fe80::1", "no other host of the link"},
+		{"http://[fd00::10]/", "fe80::1", "no other host of the link"}, // this node
+		{"http://[ff02::1]/", "fe80::1", "no other host of the link"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.location+" from "+tt.from, func(t *testing.T) {

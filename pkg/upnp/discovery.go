@@ -25,6 +25,7 @@ type discovery struct {
 	soon     mailbox.Signal                          // search again
 	problem  atomic.Pointer[string]                  // why there is no gateway, or ""
 	gateways atomic.Pointer[map[netip.Addr]*gateway] // written by run, never changed afterwards
+	refused  string                                  // why responses to the last search were refused, or ""; of run's goroutine
 }
 
 func newDiscovery(m *Mapper, s segment) *discovery {
@@ -96,10 +97,10 @@ func (d *discovery) search(ctx context.Context) error {
 	if len(list) == 0 {
 		return errNoAddress
 	}
-	errs, found := make([]error, len(list)), make(chan response)
+	errs, refused, found := make([]error, len(list)), make([]string, len(list)), make(chan response)
 	var group sync.WaitGroup
 	for i, from := range list {
-		group.Go(func() { errs[i] = d.searchFrom(ctx, from, own, func(r response) { found <- r }) })
+		group.Go(func() { refused[i], errs[i] = d.searchFrom(ctx, from, own, func(r response) { found <- r }) })
 	}
 	go func() {
 		group.Wait()
@@ -107,6 +108,10 @@ func (d *discovery) search(ctx context.Context) error {
 	}()
 	for r := range found {
 		d.handleResponse(ctx, r)
+	}
+	d.refused = ""
+	for _, why := range refused {
+		d.refused = firstText(d.refused, why)
 	}
 	if slices.Contains(errs, nil) {
 		return nil
@@ -133,7 +138,7 @@ func (d *discovery) handleResponse(ctx context.Context, r response) {
 		g.responses.Put(&r)
 		return
 	}
-	if allowed := d.m.o.Gateways; len(allowed) > 0 && !slices.Contains(allowed, r.addr) || len(gateways) >= maxGateways {
+	if !d.mayAsk(r.addr) || len(gateways) >= maxGateways {
 		return
 	}
 	g := newGateway(d, &r)
@@ -145,6 +150,11 @@ func (d *discovery) handleResponse(ctx context.Context, r response) {
 	inner, cancel := context.WithCancel(ctx)
 	g.cancel = cancel
 	d.m.tasks.Go(func() { g.run(inner) })
+}
+
+// mayAsk reports whether Options.Gateways allows to ask the gateway at an address.
+func (d *discovery) mayAsk(gateway netip.Addr) bool {
+	return len(d.m.o.Gateways) == 0 || slices.Contains(d.m.o.Gateways, gateway)
 }
 
 // dropGateways forgets the gateways that can't be used and have not responded for three
@@ -171,6 +181,8 @@ func (d *discovery) report(err error) {
 	case len(*d.gateways.Load()) > 0:
 	case err != nil:
 		problem = err.Error()
+	case d.refused != "":
+		problem = d.refused
 	case len(d.m.o.Gateways) > 0:
 		problem = "none of the gateways that upnp_gateways names answers on " + d.segment.String()
 	default:

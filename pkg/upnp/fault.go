@@ -15,7 +15,9 @@ const (
 	codeNotAuthorized      = 606
 	codeInvalidAction      = 401
 	codeNotImplemented     = 602
+	codeInvalidArgs        = 402
 	codeNoPinhole          = 704
+	codeNoSuchIndex        = 713
 	codeNoMapping          = 714
 	codeConflict           = 718 // another host has the port; secure mode, too
 	codeOnlyPermanentLease = 725

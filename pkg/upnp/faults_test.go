@@ -218,6 +218,31 @@ func TestRequestsGoToTheGatewayOnly(t *testing.T) {
 	n.mapped("refused", problem("that is refused"))
 }
 
+// A gateway that is not asked, because of where it says that its description is, is named, with the reason.
+func TestGatewayElsewhere(t *testing.T) {
+	r := newRouter(t)
+	for location, why := range map[string]string{
+		"http://router.lan:5000/d": `at a name, "router.lan"`,
+		"http://10.0.0.9/d":        "at another host, 10.0.0.9",
+		"https://" + routerAddr:    "not to be had by plain http",
+	} {
+		t.Run(location, func(t *testing.T) {
+			f := newFake(t, r, routerAddr)
+			f.set(func() { f.location = location })
+			n := newNode(t, fastTiming)
+			n.put(want("TCP", 80))
+			n.mapped("with the reason", problem("the gateway "+routerAddr+" answers on eth0 (IPv4), but is not asked: its description is "+why))
+			f.set(func() { f.location = "" })
+			n.mapped("made", made)
+		})
+	}
+	f := newFake(t, r, routerAddr)
+	f.set(func() { f.location = "http://router.lan/d" })
+	n := newNode(t, fastTiming, func(m *Mapper) { m.o.Gateways = []netip.Addr{netip.MustParseAddr("10.0.0.7")} })
+	n.put(want("TCP", 80))
+	n.mapped("refused", problem("upnp_gateways"))
+}
+
 func redirect(to string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, to, http.StatusTemporaryRedirect) }
 }

@@ -54,19 +54,20 @@ type entry struct {
 	want        vip.Mapping
 	removeSince time.Time // since when it is to be removed; zero: it is wanted
 
-	requested bool        // it was asked for, and has not been refused
-	confirmed bool        // the gateway has it
-	external  uint16      // its external port; 0: not known yet
-	pinhole   uint16      // its UniqueID; 0: not known
-	asked     string      // the description that was asked for last, with want's lease
-	kept      portMapping // what the gateway had right after that
-	until     time.Time
-	renewAt   time.Time // zero: never
-	verifyAt  time.Time // when to ask whether the gateway still has it
-	losses    int       // how many times in a row it did not; -1: once is not counted
-	problem   string
-	fails     int
-	retryAt   time.Time // nothing is done about it before
+	requested    bool   // it was asked for, and has not been refused
+	confirmed    bool   // the gateway has it
+	external     uint16 // its external port; 0: not known yet
+	pinhole      uint16 // its UniqueID, if pinholeKnown
+	pinholeKnown bool
+	asked        string      // the description that was asked for last, with want's lease
+	kept         portMapping // what the gateway had right after that
+	until        time.Time
+	renewAt      time.Time // zero: never
+	verifyAt     time.Time // when to ask whether the gateway still has it
+	losses       int       // how many times in a row it did not; -1: once is not counted
+	problem      string
+	fails        int
+	retryAt      time.Time // nothing is done about it before
 }
 
 // maxLosses is how often in a row a gateway may lose a mapping before the user is told.
@@ -149,7 +150,7 @@ func (g *gateway) handleResponse(now time.Time) {
 	}
 	g.at, g.described, g.fails, g.retryAt = r, false, 0, time.Time{}
 	for _, e := range g.entries { // nothing is known of what it has now
-		e.verifyAt, e.retryAt, e.fails, e.losses, e.pinhole = now, time.Time{}, 0, -1, 0
+		e.verifyAt, e.retryAt, e.fails, e.losses, e.pinholeKnown = now, time.Time{}, 0, -1, false
 	}
 }
 

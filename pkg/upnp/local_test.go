@@ -106,7 +106,7 @@ func TestIPv6GatewayOfTwoVersions(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var found []string
-			readResponses(&tt.responses, segment{"eth0", vip.IPv6}, ownFuzz, func(r response) { found = append(found, r.location.Path) })
+			readResponses(&tt.responses, segment{"eth0", vip.IPv6}, ownFuzz, func(r response) { found = append(found, r.location.Path) }, nil)
 			if got := strings.Join(found, " "); got != tt.want {
 				t.Errorf("found %s, want %s", got, tt.want)
 			}
@@ -174,5 +174,54 @@ func TestNoGatewayIsCounted(t *testing.T) {
 				t.Errorf("counted %v times, want %v", got, tt.want)
 			}
 		})
+	}
+}
+
+// UniqueID 0 is one like any other: the pinhole is looked at, renewed and closed by it, and not asked for again each time.
+func TestPinholeZero(t *testing.T) {
+	f := &fake{t: t, mapped: make(map[string]string)}
+	f.control = func(action, body string) (int, string) {
+		switch {
+		case action == "AddPinhole":
+			return 200, envelope(`<u:AddPinholeResponse xmlns:u="x"><UniqueID>0</UniqueID></u:AddPinholeResponse>`)
+		case !strings.Contains(body, "<UniqueID>0</UniqueID>"):
+			return 500, fault(codeNoPinhole)
+		}
+		return 200, envelope(`<u:` + action + `Response xmlns:u="x"><PinholePackets>0</PinholePackets></u:` + action + `Response>`)
+	}
+	g := localGateway(t, f)
+	g.state.service.urn = urnFirewall
+	e := &entry{want: want("TCP", 80)}
+	e.want.Addr = netip.MustParseAddr(vip6)
+	check.OK(t, g.ensurePinhole(t.Context(), e))
+	check.OK(t, g.ensurePinhole(t.Context(), e))
+	e.renewAt = time.Now()
+	check.OK(t, g.ensurePinhole(t.Context(), e))
+	check.OK(t, g.deletePinhole(t.Context(), e))
+	if got, want := strings.Join(f.asked, " "), "AddPinhole GetPinholePackets UpdatePinhole DeletePinhole"; got != want {
+		t.Errorf("asked %s, want %s", got, want)
+	}
+}
+
+// Some gateways have another error than 714 for a port for which they have no mapping.
+func TestNoMappingByOtherErrors(t *testing.T) {
+	for _, code := range []int{402, 713, 714} {
+		f := &fake{t: t, mapped: make(map[string]string)}
+		f.control = func(action, body string) (int, string) {
+			if action == "GetSpecificPortMappingEntry" && len(f.mapped) == 0 {
+				return 500, fault(code)
+			}
+			return 0, ""
+		}
+		g := localGateway(t, f)
+		e := &entry{want: want("TCP", 80)}
+		for range 2 {
+			if err := g.ensurePortMapping(t.Context(), e); err != nil || !e.confirmed || f.count("AddPortMapping") != 1 {
+				t.Errorf("%d: %v, asked %v", code, err, f.asked)
+			}
+		}
+		if err := g.deletePortMapping(t.Context(), e); err != nil || f.count("DeletePortMapping") != 1 {
+			t.Errorf("%d: %v, asked %v", code, err, f.asked)
+		}
 	}
 }

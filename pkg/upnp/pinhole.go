@@ -26,7 +26,7 @@ func (g *gateway) ensurePinhole(ctx context.Context, e *entry) error {
 	call := func(f func(context.Context, *internetgateway2.WANIPv6FirewallControl1) error) error {
 		return g.control.callFirewall(ctx, g.state.service, w.Addr, f)
 	}
-	if e.confirmed && e.pinhole != 0 {
+	if e.confirmed && e.pinholeKnown {
 		renew := !time.Now().Before(e.renewAt)
 		err := call(func(ctx context.Context, fw *internetgateway2.WANIPv6FirewallControl1) error {
 			if renew {
@@ -51,17 +51,17 @@ func (g *gateway) ensurePinhole(ctx context.Context, e *entry) error {
 		return err
 	})
 	if err != nil {
-		e.requested, e.confirmed, e.pinhole = false, false, 0 // without its UniqueID it can't be removed
+		e.requested, e.confirmed, e.pinholeKnown = false, false, false // without its UniqueID it can't be removed
 		return err
 	}
-	e.external = w.Port
+	e.external, e.pinholeKnown = w.Port, true
 	g.confirm(e, lease)
 	return nil
 }
 
 // deletePinhole removes the pinhole of e, if the gateway has confirmed it.
 func (g *gateway) deletePinhole(ctx context.Context, e *entry) error {
-	if !e.confirmed || e.pinhole == 0 {
+	if !e.confirmed || !e.pinholeKnown {
 		return nil
 	}
 	err := g.control.callFirewall(ctx, g.state.service, e.want.Addr, func(ctx context.Context, fw *internetgateway2.WANIPv6FirewallControl1) error {

@@ -88,14 +88,15 @@ func sourceAddrs(s segment, own []netip.Prefix) (list []netip.Addr) {
 }
 
 // searchFrom searches once, from an address of the link, which has the addresses own, and
-// calls found with the first good response of each gateway. It takes timing.responses.
-func (d *discovery) searchFrom(ctx context.Context, from netip.Addr, own []netip.Prefix, found func(response)) error {
+// calls found with the first good response of each gateway. It returns why responses of gateways were refused, of several
+// that which is first by alphabet; "" if none was. It takes timing.responses.
+func (d *discovery) searchFrom(ctx context.Context, from netip.Addr, own []netip.Prefix, found func(response)) (refused string, err error) {
 	s := d.segment
 	network, to := s.group()
 	config := net.ListenConfig{Control: bindToLink(s.link)}
 	pc, err := config.ListenPacket(ctx, network, netip.AddrPortFrom(from, 0).String())
 	if err != nil {
-		return fmt.Errorf("search for gateways on %s: %w", s, err)
+		return "", fmt.Errorf("search for gateways on %s: %w", s, err)
 	}
 	conn := pc.(*net.UDPConn)
 	defer conn.Close()
@@ -105,12 +106,16 @@ func (d *discovery) searchFrom(ctx context.Context, from netip.Addr, own []netip
 	for range 2 { // datagrams get lost
 		for _, t := range searchTargets {
 			if _, err := conn.WriteToUDPAddrPort(searchRequest(t, to), to); err != nil {
-				return fmt.Errorf("search for gateways on %s: %w", s, err)
+				return "", fmt.Errorf("search for gateways on %s: %w", s, err)
 			}
 		}
 	}
-	readResponses(conn, s, own, found)
-	return nil
+	readResponses(conn, s, own, found, func(from netip.Addr, r response, why error) {
+		if d.mayAsk(from) || d.mayAsk(parseAddr(r.location.Hostname())) {
+			refused = firstText(refused, fmt.Sprintf("the gateway %s answers on %s, but is not asked: %v", from, s, why))
+		}
+	})
+	return refused, nil
 }
 
 // datagrams is what is received, a *net.UDPConn.
@@ -119,10 +124,10 @@ type datagrams interface {
 }
 
 // readResponses calls found with the first good response of each gateway, until the
-// deadline of conn has passed, or maxResponses were read. For IPv6 a response of a device of version 1 counts only
+// deadline of conn has passed, or maxResponses were read, and refused with each whose location is refused, its sender and why. For IPv6 a response of a device of version 1 counts only
 // at the end, and if the gateway has given no other: what opens a firewall is in the description of version 2
 // (InternetGatewayDevice:2), and some routers are two devices at one address.
-func readResponses(conn datagrams, s segment, own []netip.Prefix, found func(response)) {
+func readResponses(conn datagrams, s segment, own []netip.Prefix, found func(response), refused func(netip.Addr, response, error)) {
 	seen, others := make(map[netip.Addr]bool), []response(nil)
 	buf := make([]byte, maxDatagram)
 	for range maxResponses {
@@ -131,7 +136,14 @@ func readResponses(conn datagrams, s segment, own []netip.Prefix, found func(res
 			break
 		}
 		r, err := parseResponse(buf[:n])
-		if err != nil || checkResponse(&r, s, from.Addr(), own) != nil || seen[r.addr] {
+		if err != nil {
+			continue
+		}
+		if err := checkResponse(&r, s, from.Addr(), own); err != nil {
+			refused(from.Addr().Unmap().WithZone(""), r, err)
+			continue
+		}
+		if seen[r.addr] {
 			continue
 		}
 		if s.family == vip.IPv6 && r.target == searchTargets[0] {
@@ -190,22 +202,30 @@ func checkResponse(r *response, s segment, from netip.Addr, own []netip.Prefix) 
 	}
 	host := parseAddr(r.location.Hostname())
 	if !host.IsValid() {
-		return errors.New("its description is at a name, not at an address")
+		return fmt.Errorf("its description is at a name, %s, not at its address", quote(r.location.Hostname()))
 	}
 	if vip.FamilyOf(host) != s.family {
 		return fmt.Errorf("its description is at an address of the other family, %s", host)
 	}
 	// An IPv6 gateway answers from its link-local address and is reached at another.
 	if host != from && !(s.family == vip.IPv6 && from.IsLinkLocalUnicast()) {
-		return fmt.Errorf("%s says that its description is at another host, %s", from, host)
+		return fmt.Errorf("its description is at another host, %s", host)
 	}
 	for _, h := range []netip.Addr{host, from} {
 		if !isNeighbor(h, own) {
-			return fmt.Errorf("%s is not on the link", h)
+			return fmt.Errorf("%s is no other host of the link's networks", h)
 		}
 	}
 	r.addr = host
 	return nil
+}
+
+// firstText returns the one of two texts that is first by alphabet; "" only if both are.
+func firstText(a, b string) string {
+	if a == "" || b != "" && b < a {
+		return b
+	}
+	return a
 }
 
 // isNeighbor reports whether a can be another host on a link with these prefixes.
