@@ -97,8 +97,22 @@ func TestAlertsOfShortFaults(t *testing.T) {
 	for alert, input := range map[string]object{
 		"HeraldPortNotMapped": {"series": `herald_upnp_failures_total{node="n1",reason="unreachable"}`, "values": "0x59 6 8 10x120"},
 		"HeraldCannotApply":   {"series": `herald_apply_errors_total{node="n1",applier="addresses"}`, "values": "0x59 30 60 90x120"},
+		"HeraldDHCPFailing":   {"series": `herald_dhcp_failures_total{node="n1",family="IPv4",kind="no_answer"}`, "values": "0x59 10 20 30 40x120"}, // a server that restarts, and ten VIPs
 	} {
 		tryAlert(t, alert, []any{input}, object{"expr": fmt.Sprintf(`count_over_time(ALERTS{alertname=%q,alertstate="firing"}[2h])`, alert), "eval_time": "179m", "exp_samples": []any{}})
+	}
+}
+
+// TestOneVIPWithoutLease: HeraldDHCPFailing fires for a single VIP, too, which asks ever more seldom: by DHCPv6 a server that has no address for it refuses once in 150 s
+// in the end, here in 200 s.
+func TestOneVIPWithoutLease(t *testing.T) {
+	values := "0x59"
+	for minute := range 120 {
+		values += fmt.Sprint(" ", minute*60/200)
+	}
+	input := []any{object{"series": `herald_dhcp_failures_total{node="n1",family="IPv6",kind="invalid"}`, "values": values}}
+	for _, minute := range []int{90, 120, 150, 179} {
+		tryAlert(t, "HeraldDHCPFailing", input, object{"expr": `group(ALERTS{alertname="HeraldDHCPFailing",alertstate="firing"})`, "eval_time": fmt.Sprintf("%dm", minute), "exp_samples": []any{object{"labels": "{}", "value": 1}}})
 	}
 }
 
