@@ -361,10 +361,36 @@ func TestRBAC(t *testing.T) {
 		{"--pools addresses --poolsNamespace lb", join(services(""), nodes, each("/configmaps addresses", "list", "watch"), each("/namespaces", "list", "watch"), cidrs, secret("kube-system "))},
 		{"--pools=", join(services(""), nodes, cidrs, secret("kube-system "))},
 		{"--servicesLeaseName locks/one", join(services(""), cluster, secret("kube-system "))},
+		{"--serviceNamespace web --leaseName locks/cp --servicesLeaseName locks/one", join(services("web "), leases("kube-system "), secret("kube-system "), leases("locks "))},
+		{"--serviceNamespace web --leaseName locks/cp --servicesLeaseName more/one", join(services("web "), leases("kube-system "), secret("kube-system "), leases("more "), leases("locks "))},
 	}
 	for _, tt := range tests {
 		if diff := cmp.Diff(tt.want, granted(t, strings.Fields(tt.args)...)); diff != "" {
 			t.Errorf("%q: -want +got:\n%s", tt.args, diff)
+		}
+	}
+}
+
+// TestPermissionsOfNamedLeases: preflight asks for the rights on leases in other namespaces, if they are used.
+func TestPermissionsOfNamedLeases(t *testing.T) {
+	for _, tt := range []struct {
+		args string
+		want []string // the namespaces in which leases must be writable, "" for all
+	}{
+		{"--servicesLeaseNamespace=announcers --servicesLeaseName=locks/one --leaseName=more/cp", []string{"kube-system", "locks"}}, // without cp_enable there is no lease for it
+		{"--servicesLeaseNamespace=announcers --servicesLeaseName=locks/one --leaseName=more/cp --servicesElection --controlplane --address=192.0.2.10", []string{"kube-system", "more"}},
+		{"--servicesLeaseNamespace=announcers --servicesLeaseName=kube-system/one", []string{"kube-system"}},
+		{"--servicesLeaseNamespace=services --servicesLeaseName=locks/one", []string{"", "kube-system"}},
+		{"--servicesLeaseNamespace=services --servicesLeaseName=locks/one --serviceNamespace=web", []string{"kube-system", "locks", "web"}},
+	} {
+		var got []string
+		for _, p := range Permissions(request(t, strings.Fields("--arp "+tt.args)...).Config) {
+			if p.Resource == "leases" && p.Verb == "update" {
+				got = append(got, p.Namespace)
+			}
+		}
+		if slices.Sort(got); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: leases are to be written in %q, want %q", tt.args, got, tt.want)
 		}
 	}
 }

@@ -129,9 +129,13 @@ func rbacObjects(c config.Config) []any {
 	scopes[c.Services.Namespace] = append(scopes[c.Services.Namespace], servicesNamespace)
 	scopes[home] = append(scopes[home], announcerNamespace, announcerOnly)
 	order := []string{c.Services.Namespace, home}
-	if lease := c.Services.Lease.Namespace; scopes[lease] == nil && leasesOfServices(c) {
-		scopes[lease] = []scope{announcerNamespace}
-		order = append(order, lease)
+	if leasesOfServices(c) {
+		for _, namespace := range namespacesOf(c, c.Services.Lease, c.ControlPlane.Lease) {
+			if scopes[namespace] == nil {
+				scopes[namespace] = []scope{announcerNamespace}
+				order = append(order, namespace)
+			}
+		}
 	}
 	for _, namespace := range slices.Compact(order) {
 		objects = append(objects, roleAndBinding(name, namespace, home, policyRules(c, scopes[namespace]...))...)
@@ -158,14 +162,25 @@ func namedLeaseRoles(c config.Config) (objects []any) {
 	if c.Services.Namespace != "" {
 		verbs = leaseVerbs
 	}
-	done := []string{c.Node.Namespace}
-	for _, k := range []vip.Key{c.Services.Lease, c.ControlPlane.Lease} {
-		if !slices.Contains(done, k.Namespace) {
-			done = append(done, k.Namespace)
-			objects = append(objects, roleAndBinding(name+"-leases", k.Namespace, c.Node.Namespace, []rbacv1.PolicyRule{{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: verbs}})...)
-		}
+	for _, namespace := range namespacesOf(c, c.Services.Lease, c.ControlPlane.Lease) {
+		objects = append(objects, leasesRole(namespace, c.Node.Namespace, verbs)...)
 	}
 	return objects
+}
+
+// leasesRole returns the Role for named leases in a namespace, and its binding to the ServiceAccount, whose namespace is home.
+func leasesRole(namespace, home string, verbs []string) []any {
+	return roleAndBinding(name+"-leases", namespace, home, []rbacv1.PolicyRule{{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: verbs}})
+}
+
+// namespacesOf returns the namespaces of leases, each once, without that of the announcers.
+func namespacesOf(c config.Config, leases ...vip.Key) (namespaces []string) {
+	for _, k := range leases {
+		if k.Namespace != c.Node.Namespace && !slices.Contains(namespaces, k.Namespace) {
+			namespaces = append(namespaces, k.Namespace)
+		}
+	}
+	return namespaces
 }
 
 // emptySecret returns the Secret that Herald writes its key into. It is shipped because nobody can be
@@ -202,11 +217,11 @@ func roleAndBinding(role, namespace, home string, policy []rbacv1.PolicyRule) []
 	}
 }
 
-// Permissions returns all that RBAC grants with these options, each permission once. Without a Namespace
+// Permissions returns all that Herald must be allowed with these options, each permission once. Without a Namespace
 // one is for all, without a Name for all objects.
 func Permissions(c config.Config) []authorizationv1.ResourceAttributes {
 	namespaces := map[scope]string{servicesNamespace: c.Services.Namespace, announcerNamespace: c.Node.Namespace, announcerOnly: c.Node.Namespace}
-	var all []authorizationv1.ResourceAttributes
+	all := permissionsOnNamedLeases(c)
 	for _, r := range rules {
 		if !r.applies(c) || r.Scope == clusterOnly && c.Services.Namespace != "" {
 			continue
@@ -223,6 +238,27 @@ func Permissions(c config.Config) []authorizationv1.ResourceAttributes {
 					all = append(all, p)
 				}
 			}
+		}
+	}
+	return all
+}
+
+// permissionsOnNamedLeases returns what Herald must be allowed for the leases that svc_leasename and vip_leasename have in other namespaces than the
+// announcers', if these options have an effect, and Herald is not allowed all that everywhere.
+func permissionsOnNamedLeases(c config.Config) (all []authorizationv1.ResourceAttributes) {
+	if leasesOfServices(c) && c.Services.Namespace == "" {
+		return nil
+	}
+	var leases []vip.Key
+	if !c.Services.Election {
+		leases = append(leases, c.Services.Lease)
+	}
+	if c.ControlPlane.Enable {
+		leases = append(leases, c.ControlPlane.Lease)
+	}
+	for _, namespace := range namespacesOf(c, leases...) {
+		for _, verb := range leaseVerbs {
+			all = append(all, authorizationv1.ResourceAttributes{Namespace: namespace, Group: "coordination.k8s.io", Resource: "leases", Verb: verb})
 		}
 	}
 	return all
