@@ -47,7 +47,7 @@ func manifestOf(kind, short string, write func(manifest.Request) ([]byte, error)
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return config.FlagError(c.Flags(), err) })
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		// Neither this host's name nor the namespace of this pod, if it runs in one, are Herald's.
-		src := config.Sources{Flags: flags, Env: os.Environ(), ReadFile: os.ReadFile, Hostname: "localhost"}
+		src := config.Sources{Flags: flags, Env: os.Environ(), ReadFile: os.ReadFile, Hostname: "localhost", Elsewhere: true}
 		if err := setLeaseNamespace(src); err != nil {
 			return err
 		}

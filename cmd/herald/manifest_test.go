@@ -183,6 +183,32 @@ func TestManifestOfLeaseNamespace(t *testing.T) {
 	}
 }
 
+// A password in a file is on the nodes, not where the manifest is made: it is mounted, once.
+func TestManifestOfPasswordFiles(t *testing.T) {
+	for _, args := range []string{"--bgppeers=192.0.2.1:65001:@/no/such/file,192.0.2.2:65001:@/no/such/file:true", "--peerAddress=192.0.2.1 --peerAS=65001 --peerPass=@/no/such/file"} {
+		out, _, err := run(t, manifestCommand(), append([]string{"daemonset", "--bgp", "--services"}, strings.Fields(args)...)...)
+		if n := strings.Count(out, "mountPath: /no/such/file\n"); err != nil || n != 1 || strings.Count(out, "  path: /no/such/file\n") != 1 {
+			t.Errorf("%s: %d mounts, %v in\n%s", args, n, err, out)
+		}
+	}
+	if out, _, err := run(t, manifestCommand(), "daemonset", "--bgp", "--services", "--bgppeers=192.0.2.1:65001:pass@/word"); err != nil || strings.Contains(out, "mountPath") {
+		t.Errorf("a password with @/ in it: %v in\n%s", err, out)
+	}
+}
+
+// The comment of a manifest names the image, too, unless it is that of the release.
+func TestManifestNamesItsImage(t *testing.T) {
+	for _, kind := range []string{"daemonset", "pod"} {
+		first, _, err := run(t, manifestCommand(), kind, "--arp", "--services", "--image=registry.example.com/herald:v9")
+		check.OK(t, err)
+		_, made, _ := strings.Cut(first, "# Made by: herald manifest ")
+		made, _, _ = strings.Cut(made, "\n")
+		if again, _, err := run(t, manifestCommand(), strings.Fields(made)...); err != nil || again != first {
+			t.Errorf("%q makes another manifest: %v\n%s", made, err, again)
+		}
+	}
+}
+
 func TestManifestAlone(t *testing.T) {
 	for _, args := range [][]string{nil, {"foo"}} {
 		out, _, err := run(t, manifestCommand(), args...)

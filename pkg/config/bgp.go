@@ -140,7 +140,7 @@ func (p *parser) checkBGP() {
 	p.addListedPeers()
 	if a := c.single.Address; a.IsValid() && p.valid("bgp_peeras") && !slices.ContainsFunc(c.listed, func(t peerText) bool { return t.peer.Address == a }) {
 		c.single.Port = bgpPort
-		peer, err := peerText{peer: c.single}.complete(c.local, c.nextHop, p.src.ReadFile)
+		peer, err := peerText{peer: c.single}.complete(c.local, c.nextHop, p.src.passwordReader())
 		p.failIf(p.setting("bgp_peeraddress"), err)
 		c.Peers = append(c.Peers, peer)
 	}
@@ -155,7 +155,7 @@ func (p *parser) addListedPeers() {
 	option := p.setting("bgp_peers")
 	seen := make(map[string]bool)
 	for _, t := range c.listed {
-		peer, err := t.complete(c.local, c.nextHop, p.src.ReadFile)
+		peer, err := t.complete(c.local, c.nextHop, p.src.passwordReader())
 		name := peer.Name()
 		switch {
 		case err != nil:

@@ -20,6 +20,8 @@ type Sources struct {
 	ReadFile  func(name string) ([]byte, error) // as os.ReadFile
 	Hostname  string                            // the node's name if none is given
 	Namespace string                            // the pod's own namespace, which wins over cp_namespace; "" if not known
+	// Elsewhere: the options are those of processes on other hosts. Files with BGP passwords are there, and are not read.
+	Elsewhere bool
 }
 
 // podNamespace is where a pod with a ServiceAccount finds its own namespace.
@@ -105,6 +107,14 @@ func Given(src Sources) ([]Setting, error) {
 		}
 	}
 	return settings, nil
+}
+
+// passwordReader returns the function that reads files with BGP passwords.
+func (s Sources) passwordReader() func(name string) ([]byte, error) {
+	if s.Elsewhere {
+		return func(string) ([]byte, error) { return []byte("not read"), nil }
+	}
+	return s.ReadFile
 }
 
 // IsSet reports whether the option of that name was given, be it with the value of its default. Its error is of sources

@@ -134,6 +134,9 @@ func command(kind string, r Request) string {
 	if kind != "admission" && leasesOfServices(r.Config) {
 		words = append(words, "--servicesLeaseNamespace=services") // the default of the manager, not of this command
 	}
+	if r.Image != Image("") && (kind == "pod" || kind == "daemonset") {
+		words = append(words, "--image="+quote(r.Image))
+	}
 	if r.InCluster && kind == "pod" {
 		words = append(words, "--inCluster")
 	}

@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"cmp"
+	"regexp"
 	"slices"
 	"strconv"
 
@@ -166,6 +167,29 @@ func mountNamedFiles(spec *corev1.PodSpec, r Request) {
 	if path := r.Config.Peers.KeyFile; path != "" {
 		mountFile(spec, "peers-key", path)
 	}
+	if r.Config.BGP.Enable {
+		for i, path := range passwordFiles(r.Given) {
+			mountFile(spec, "bgp-password-"+strconv.Itoa(i), path)
+		}
+	}
+}
+
+// passwordFile matches what stands for a BGP password that is in a file: "@" and its path.
+var passwordFile = regexp.MustCompile(`(?:^|:)@(/[^:,]+)`)
+
+// passwordFiles returns the paths of the files with BGP passwords, each once.
+func passwordFiles(given []config.Setting) (paths []string) {
+	for _, s := range given {
+		if s.Option.Env != "bgp_peers" && s.Option.Env != "bgp_peerpass" {
+			continue
+		}
+		for _, m := range passwordFile.FindAllStringSubmatch(s.Value, -1) {
+			if !slices.Contains(paths, m[1]) {
+				paths = append(paths, m[1])
+			}
+		}
+	}
+	return paths
 }
 
 // mountFile mounts a file of the host read-only into the container, at the same path.
