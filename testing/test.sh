@@ -125,7 +125,7 @@ unit() {
   # Those that take minutes first, so that no core is idle at the end.
   mapfile -t packages < <(go list ./testing/simulation ./pkg/peers ./testing ./... | awk '!seen[$0]++' | grep -vxF "$(inLab)")
   loud "tests without a lab" tests -race -timeout 10m "${packages[@]}"
-  fuzz 10
+  fuzz 5
   if command -v spin >/dev/null; then
     quiet "the model of ownership" testing/model/check.sh
   else
