@@ -353,6 +353,9 @@ func (n *node) run(ctx context.Context) error {
 	if err := n.awaitHost(ctx); err != nil {
 		return nil // asked to stop
 	}
+	if !n.cfg.RoutingTable.Enable {
+		rtable.WarnOfRoutes(n.log)
+	}
 	held, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release() // when all else has ended
 	go n.lock.Run(held)
