@@ -190,6 +190,14 @@ func (w *assignmentWriter) startWrites(ctx context.Context) {
 func (w *assignmentWriter) finish(r assignmentResult) {
 	delete(w.busy, r.service)
 	last, pause := w.attempts[r.service], w.pause
+	if !last.failedAt.IsZero() && (r.err == nil || resultOf(r.err) == rejected) { // what failed of its namespace need not wait any more either
+		for k, o := range w.attempts {
+			if k.Namespace == r.service.Namespace {
+				o.failedAt = time.Time{}
+				w.attempts[k] = o
+			}
+		}
+	}
 	last.failedAt, w.pause = time.Time{}, 0
 	switch {
 	case r.err == nil:

@@ -241,6 +241,13 @@ func (w *statusWriter) finish(r statusResult) {
 		delete(w.busyIn, r.key.Namespace)
 	}
 	s := w.states[r.key]
+	if r.result != unavailable && !s.failedAt.IsZero() { // what failed of its namespace need not wait any more either
+		for k, o := range w.states {
+			if k.Namespace == r.key.Namespace {
+				o.failedAt = time.Time{}
+			}
+		}
+	}
 	s.busy, s.failedAt = false, time.Time{}
 	if r.result != unavailable {
 		w.pause, w.denied = 0, false
