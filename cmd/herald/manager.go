@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -12,7 +11,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/heraldvip/herald/pkg/agent"
 	"github.com/heraldvip/herald/pkg/bgp"
@@ -38,12 +36,6 @@ import (
 	"github.com/heraldvip/herald/pkg/upnp"
 	"github.com/heraldvip/herald/pkg/vip"
 )
-
-// A task is a long-lived part of the process. It ends when ctx does.
-type task interface {
-	Run(ctx context.Context) error
-	String() string
-}
 
 // managerCommand is "herald manager", the program that runs on each node.
 func managerCommand() *cobra.Command {
@@ -128,7 +120,6 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 	if err != nil {
 		return nil, err
 	}
-	n.credentials = kube.NewCredentialsWatch(access, where)
 	log.Info("herald starts", "version", currentVersion(), "node", cfg.Node.Name, "api", access.Host, "by", where)
 	if servers != nil {
 		if n.apiServer, err = n.newAPIServerCheck(servers, wake); err != nil {
@@ -139,6 +130,7 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 	poke := func() { n.agent.Poke() }
 	pokeBoth := func() { n.agent.Poke(); wake.Send() }
 	tenure := func() vip.Tenure { return n.leases.Tenure() }
+	n.credentials = kube.NewCredentialsWatch(access, where, vip.Key{Namespace: cfg.Node.Namespace, Name: lease.NodePrefix + cfg.Node.Name}, tenure)
 	if n.cluster, err = kube.New(access, n.clusterOptions(servers, poke, wake.Send)); err != nil {
 		return nil, err
 	}
@@ -346,9 +338,7 @@ func planRules(cfg config.Config) plan.Rules {
 	return r
 }
 
-// run runs the node until ctx ends. Until no other process has its name (decision 0065) only
-// rooms run that change nothing. The agent ends first: it needs all the others to hand over what
-// this node carries. Those that change nothing end last, after the leases are released.
+// run runs the node until ctx ends, or a task fails. It begins once no other process works on this host.
 func (n *node) run(ctx context.Context) error {
 	if err := n.awaitHost(ctx); err != nil {
 		return nil // asked to stop
@@ -359,53 +349,7 @@ func (n *node) run(ctx context.Context) error {
 	held, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release() // when all else has ended
 	go n.lock.Run(held)
-	rest, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	group, rest := errgroup.WithContext(rest)
-	reading, stopReading := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopReading()
-	start := func(ctx context.Context, tasks ...task) {
-		for _, t := range tasks {
-			group.Go(func() error {
-				if err := t.Run(ctx); err != nil {
-					return fmt.Errorf("%s: %w", t, err)
-				}
-				return nil
-			})
-		}
-	}
-	// A task that failed ends the agent too.
-	both, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(rest, cancel)()
-	start(reading, n.readers()...)
-	if err := n.awaitName(both); err != nil {
-		stop()
-		stopReading()
-		return group.Wait()
-	}
-	start(rest, n.others()...)
-	start(rest, thenTask{n.leases, stopReading}) // which releases by what the caches show
-	group.Go(func() error {
-		defer stop()
-		began := time.Now()
-		err := n.agent.Run(both)
-		n.log.Info("herald stops: this node carries no VIP any more", "ran", time.Since(began).Round(time.Second))
-		return err
-	})
-	return group.Wait()
-}
-
-// A thenTask is a task after whose end something is called.
-type thenTask struct {
-	task
-	then func()
-}
-
-// Run runs the task, and calls then.
-func (t thenTask) Run(ctx context.Context) error {
-	defer t.then()
-	return t.task.Run(ctx)
+	return tasks{readers: n.readers(), awaitName: n.awaitName, others: n.others(), leases: n.leases, agent: n.agent}.run(ctx, n.log)
 }
 
 // readers returns the tasks that change nothing before the agent has made a Plan.

@@ -2,18 +2,26 @@ package kube
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"strings"
 	"syscall"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// credentialsPeriod is how often a kubeconfig is looked at.
-const credentialsPeriod = time.Minute
+const (
+	credentialsPeriod = time.Minute     // how often a kubeconfig is looked at
+	askTimeout        = 5 * time.Second // for the API server to answer
+)
 
 // credentials is what a kubeconfig itself has of them. Files that it names, client-go reads again by itself.
 type credentials struct{ ca, cert, key, token, user, password string }
@@ -29,55 +37,103 @@ func credentialsOf(c *rest.Config) credentials {
 // A CredentialsWatch looks whether the kubeconfig by which Connect has found the API server has other credentials meanwhile: its client certificate
 // is renewed each year. The Kubernetes libraries go on with the old one until it has expired.
 type CredentialsWatch struct {
-	file string // "" if there is none: the credentials of a Pod are renewed by themselves
-	used credentials
+	file   string // "" if there is none: the credentials of a Pod are renewed by themselves
+	cfg    *rest.Config
+	used   credentials // of cfg
+	tenure func() vip.Tenure
+	ask    func(context.Context, *rest.Config) error // reads the node lease: nil if the API server answers, and has it or not
 }
 
-// NewCredentialsWatch makes one for what Connect has returned.
-func NewCredentialsWatch(cfg *rest.Config, origin string) *CredentialsWatch {
+// NewCredentialsWatch makes one for what Connect has returned, on the node that renews nodeLease and whose tenure that is.
+func NewCredentialsWatch(cfg *rest.Config, origin string, nodeLease vip.Key, tenure func() vip.Tenure) *CredentialsWatch {
 	file, _ := strings.CutPrefix(origin, "file ")
 	if file == origin {
 		return &CredentialsWatch{}
 	}
 	file, _, _ = strings.Cut(file, ", ")
-	return &CredentialsWatch{file, credentialsOf(cfg)}
+	ask := func(ctx context.Context, cfg *rest.Config) error {
+		c, err := newClients(cfg, newMetrics(), nil)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		err = c.coordination.Get().Namespace(nodeLease.Namespace).Resource("leases").Name(nodeLease.Name).MaxRetries(0).Do(ctx).Error()
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	}
+	return &CredentialsWatch{file, cfg, credentialsOf(cfg), tenure, ask}
 }
 
 // String names the task.
 func (w *CredentialsWatch) String() string { return "credentials" }
 
-// Run returns an error once the file has had other credentials, or was replaced where it is mounted into a container, at two looks, a minute apart: it may
-// be half written. It returns nil when ctx ends.
+// Run returns an error once the file has had other credentials, or was replaced where it is mounted into a container, at two looks, a minute apart, since it may
+// be half written, and at a third, within another minute, so that not all nodes of a cluster end at the same time; and the node may end
+// (mayEnd), else it goes on looking. It returns nil when ctx ends.
 func (w *CredentialsWatch) Run(ctx context.Context) error {
 	if w.file == "" {
 		return nil
 	}
-	look := time.NewTicker(credentialsPeriod)
-	defer look.Stop()
-	for before := false; ; {
+	for looks := 0; ; {
+		wait := credentialsPeriod
+		if looks == 2 {
+			wait = rand.N(credentialsPeriod)
+		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-look.C:
+		case <-time.After(wait):
 		}
-		now := w.differs()
-		if now && before {
+		now, differs := w.differs()
+		switch {
+		case !differs:
+			looks = 0
+		case looks < 2:
+			looks++
+		case w.mayEnd(ctx, now):
 			return fmt.Errorf("the kubeconfig %s has other credentials than this process has begun with, such as a renewed certificate; it ends, and is to be started again with those", w.file)
+		default:
+			looks = 1
 		}
-		before = now
 	}
 }
 
-// differs reports whether the file can be used and has other credentials. A file that is mounted into a container, and was replaced by another one
-// outside, stays what it was here, but has no name any more.
-func (w *CredentialsWatch) differs() bool {
+// differs returns what the file contains, and reports whether it can be used and has other credentials. A file that is mounted into a container, and was
+// replaced by another one outside, stays what it was here, but has no name any more: it differs, and what is returned is nil.
+func (w *CredentialsWatch) differs() (*rest.Config, bool) {
 	info, err := os.Stat(w.file)
 	if err != nil {
-		return false
+		return nil, false
 	}
 	if s, ok := info.Sys().(*syscall.Stat_t); ok && s.Nlink == 0 {
-		return true
+		return nil, true
 	}
 	now, err := clientcmd.BuildConfigFromFlags("", w.file)
-	return err == nil && credentialsOf(now) != w.used
+	return now, err == nil && credentialsOf(now) != w.used
+}
+
+// mayEnd reports whether the process may end, to be started again with the credentials of now (nil: they can't be read). A process that
+// is started while no API server takes renewals of node leases can't hold anything. So it must not while a renewal is late, unless
+// this node acts on no claims, or the reason is that the API server refuses the old credentials, and answers the new ones.
+func (w *CredentialsWatch) mayEnd(ctx context.Context, now *rest.Config) bool {
+	if t := w.tenure(); t.RenewalLateSince.IsZero() || !t.Holds(time.Now()) {
+		return true
+	}
+	if !refusesCredentials(w.ask(ctx, w.cfg)) {
+		return false
+	}
+	if now == nil {
+		return true
+	}
+	now.Host, now.Dial, now.ServerName = w.cfg.Host, w.cfg.Dial, w.cfg.ServerName
+	return w.ask(ctx, now) == nil
+}
+
+// refusesCredentials reports whether an error of a request says that the API server is another one than the credentials are for, or does not take them any more.
+func refusesCredentials(err error) bool {
+	var other *tls.CertificateVerificationError
+	return apierrors.IsUnauthorized(err) || errors.As(err, &other)
 }
