@@ -20,10 +20,13 @@ const WaitingAnnotation = "heraldvip.io/waiting"
 const (
 	askAgain      = 250 * time.Millisecond // between two looks at a node lease that another process may hold
 	failuresToLog = 20
-	tellWaiting   = time.Minute     // how often a process that waits says so on the node lease
-	keepWaiting   = 3 * time.Minute // how long the holder believes that
-	maxWaiting    = 400             // bytes of it
-	waitingStamp  = "; at "         // precedes the time of day in it
+	// looksForMissing is at how many looks in a row there must be no node lease until its process, which was seen to renew it, has ended: one
+	// that lives writes it again as soon as it sees that somebody has deleted it.
+	looksForMissing = 4
+	tellWaiting     = time.Minute     // how often a process that waits says so on the node lease
+	keepWaiting     = 3 * time.Minute // how long the holder believes that
+	maxWaiting      = 400             // bytes of it
+	waitingStamp    = "; at "         // precedes the time of day in it
 )
 
 // processOf returns the process that has written a node lease, and its addresses on the links
@@ -40,7 +43,7 @@ func processOf(l *coordinationv1.Lease) (vip.ProcessInfo, string) {
 // it returns. It is called before Run, by a process that has the lock of its host, and blocks
 // for one read as a rule. What the node lease says decides:
 //
-//	there is none; it was fenced or released; by an earlier version     this process may begin
+//	there is none; it was fenced or released; by an earlier version     this process may begin; if there is none any more of one that renewed, at the fourth look
 //	written by a process of this host, as long as that has been up      it has ended, or it had the lock
 //	by a process of another host, or before a reboot                    may begin once it is silent (silenceLimit)
 //
@@ -52,11 +55,16 @@ func (l *Leases) AwaitName(ctx context.Context, tell func(message string)) error
 		request, cancel := context.WithTimeout(ctx, l.o.RenewDeadline/2)
 		x, err := l.store.Get(request, l.o.Namespace, NodePrefix+l.o.Node)
 		cancel()
+		if !apierrors.IsNotFound(err) {
+			w.missing = 0
+		}
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case apierrors.IsNotFound(err):
-			return nil
+			if w.missing++; !w.lives || w.missing == looksForMissing {
+				return nil
+			}
 		case err != nil:
 			w.silentSince = time.Time{} // nobody can renew, perhaps
 			if w.failures++; w.failures == failuresToLog {
@@ -82,6 +90,7 @@ func (l *Leases) AwaitName(ctx context.Context, tell func(message string)) error
 type nameWait struct {
 	tell        func(string)
 	failures    int // reads of the node lease that failed
+	missing     int // looks in a row at which there was none
 	process     vip.ProcessInfo
 	addresses   string
 	renewed     time.Time // by its own clock, to be compared with itself
@@ -177,13 +186,14 @@ func (l *Leases) ownText() string {
 func shortID(id string) string { return id[:min(len(id), 8)] }
 
 // checkProcess ends this node's epoch, and has Run end, if it finds on its node lease, known,
-// another process than itself and its predecessor: it has been silent for so long that the other
+// another process than itself, its predecessor and others of this host, which have ended, since this one has the lock of the host (a write of
+// the last may have arrived after AwaitName): it has been silent for so long that the other
 // took the name. It returns the error that says so; nil if the lease is this process's to write.
 func (l *Leases) checkProcess(known *coordinationv1.Lease) error {
 	p, addresses := processOf(known)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.o.Process.ID == "" || p.ID == "" || p.ID == l.o.Process.ID || p.ID == l.own.predecessor || fenced(known) || holder(known) == "" {
+	if l.o.Process.ID == "" || p.ID == "" || p.ID == l.o.Process.ID || p.ID == l.own.predecessor || p.Host != "" && p.Host == l.o.Process.Host || fenced(known) || holder(known) == "" {
 		return nil
 	}
 	l.own.taken = fmt.Errorf("another process works under the name of this node, %s: %s, process %s, addresses %s. This one gives up its VIPs and ends", l.o.Node, p.Name, shortID(p.ID), addresses)

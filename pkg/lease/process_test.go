@@ -175,6 +175,65 @@ func TestNameTaken(t *testing.T) {
 	})
 }
 
+// A process that was killed while its first renewal was under way, which the next one of its host finds only after its own name was free, has ended: the next one works.
+func TestKilledDuringTheFirstRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		first := startProcess(t, s, "p0p0p0p0", "a")
+		first.begins(t, time.Second)
+		first.want("x")
+		time.Sleep(time.Second)
+		first.kill()
+		process := func(id string) (*node, func(func(error))) {
+			n, run := newNode(t, s, "n1", func(o *Options) { o.Process = vip.ProcessInfo{ID: id, Host: "a", Name: id} })
+			check.OK(t, n.AwaitName(t.Context(), func(string) {})) // it reads the lease of the first process
+			return n, run
+		}
+		killed, runKilled := process("p1p1p1p1")
+		next, runNext := process("p2p2p2p2")
+		runKilled(func(error) {}) // its write arrives
+		time.Sleep(100 * time.Millisecond)
+		killed.kill()
+		ended := make(chan error, 1)
+		runNext(func(err error) { ended <- err })
+		time.Sleep(time.Second)
+		next.want("x")
+		select {
+		case err := <-ended:
+			t.Errorf("it ends: %v", err)
+		default:
+			if !next.serves("x") {
+				t.Errorf("it has not what the one before had\n%s", s.Trace(10))
+			}
+		}
+	})
+}
+
+// A node lease that is deleted by hand, and is there again as soon as its process has seen that, does not free a name for a process of another host.
+func TestNodeLeaseDeletedWhileAnotherWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		a := startProcess(t, s, "aaaaaaaaaa", "a")
+		a.begins(t, time.Second)
+		time.Sleep(5 * time.Second)
+		b := startProcess(t, s, "bbbbbbbbbb", "b")
+		time.Sleep(10 * time.Second)
+		a.way.SetFaults(func(f *leasetest.Faults) { f.Lag = 3 * askAgain / 2 }) // so that b meets the gap
+		for range 10 {
+			check.OK(t, s.Remove(nodeKey("n1"), ""))
+			time.Sleep(5 * time.Second)
+		}
+		if len(b.awaited) > 0 || len(a.ended) > 0 {
+			t.Fatal("both have begun")
+		}
+		a.kill()
+		check.OK(t, s.Remove(nodeKey("n1"), ""))
+		if took := b.begins(t, time.Minute); took > 5*askAgain {
+			t.Errorf("with no node lease it began after %v", took)
+		}
+	})
+}
+
 // TestEpochAfterQuickRestart: a node that stops in good order and is started again at once begins a later epoch than it ever had, although nothing
 // is left of the earlier one; else other nodes would take the new epoch for the one that is over. If it counted up meanwhile, that is so, too.
 func TestEpochAfterQuickRestart(t *testing.T) {
