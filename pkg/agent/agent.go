@@ -95,8 +95,8 @@ type Agent struct {
 	stopping     atomic.Bool // Run was asked to end; other nodes see that on the node lease
 	handingOver  bool        // Plans are made as if this node were eligible for nothing
 	last         atomic.Pointer[Pass]
-	passBegan    atomic.Int64 // when the pass under way began (unix nanoseconds), 0 between passes
-	timer        *time.Timer  // when to make a pass without a poke
+	passBegan    atomic.Pointer[time.Time] // when the pass under way began; nil between passes
+	timer        *time.Timer               // when to make a pass without a poke
 	logged       map[string]string
 	announced    []vip.Announcement // what Announcements.Set returned last
 	egress       []vip.Egress       // what Egress.Set returned last
@@ -137,7 +137,7 @@ func (a *Agent) Last() *Pass { return a.last.Load() }
 // Hangs reports whether a pass has been under way for too long.
 func (a *Agent) Hangs() bool {
 	began := a.passBegan.Load()
-	return began != 0 && time.Since(time.Unix(0, began)) > hangAfter
+	return began != nil && time.Since(*began) > hangAfter
 }
 
 // Run makes passes until ctx ends. Then it hands over what other nodes can have, removes
@@ -284,8 +284,8 @@ func (a *Agent) observe() vip.World {
 // pass makes one pass. It reports whether all Appliers succeeded.
 func (a *Agent) pass(ctx context.Context) bool {
 	began := time.Now()
-	a.passBegan.Store(began.UnixNano())
-	defer a.passBegan.Store(0)
+	a.passBegan.Store(&began)
+	defer a.passBegan.Store(nil)
 	w := a.observe()
 	switch {
 	case !w.Synced || w.Tenure.Epoch == 0:

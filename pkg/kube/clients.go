@@ -124,7 +124,7 @@ type countingTransport struct {
 	outage  *outage      // may be nil
 
 	unreachableSince atomic.Pointer[time.Time] // nil: it can be reached
-	answered         atomic.Int64              // when the last answer came (unix nanoseconds); 0: none has
+	answered         atomic.Pointer[time.Time] // when the last answer came; nil: none has
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -137,7 +137,7 @@ func (t *countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	verb, resource := verbAndResource(r)
 	t.metrics.requests.WithLabelValues(verb, resource, code).Inc()
 	if err == nil {
-		t.answered.Store(time.Now().UnixNano())
+		t.answered.Store(new(time.Now()))
 	}
 	if err == nil {
 		t.outage.answered()
@@ -160,7 +160,8 @@ const hangsAfter = 4 * time.Second
 // cancelled does not, nor that its own time was up while others are answered.
 func (t *countingTransport) provesUnreachable(ctx context.Context, err error) bool {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return time.Since(time.Unix(0, t.answered.Load())) > hangsAfter
+		last := t.answered.Load()
+		return last == nil || time.Since(*last) > hangsAfter
 	}
 	return ctx.Err() == nil && !errors.Is(err, context.Canceled)
 }
