@@ -36,6 +36,14 @@ type peer struct {
 	answersUntil   time.Time // when its kernel has removed what it was passed over for, at the latest
 }
 
+// version returns the version of the node lease that was seen last; 0 if it does not exist.
+func (p *peer) version() uint64 {
+	if !p.Exists {
+		return 0
+	}
+	return version(p.lease)
+}
+
 // void reports whether claims of that epoch are void: the node has released its node lease, is
 // in a later epoch, or that epoch was fenced.
 func (p *peer) void(epoch int64) bool {

@@ -105,11 +105,11 @@ func isolatedText(info *vip.NodeInfo) string {
 	return "this node reaches too few other nodes on the VIPs' link, though its link is up; it takes no VIP until it does, and keeps what it has only while it knows of no other node for it"
 }
 
-// fence starts to write, and logs, the fences that the last decision names, and starts to
+// fence starts to write the fences that the last decision names, and starts to
 // delete node leases that have been over, and not changed, for keepFenced, each once within cleanupRetry, and from whose transfers no owner of a VIP lease follows. It leaves out nodes
 // with a request on their lease under way, and fences none whose epoch is over, that has
-// neither a node lease nor a VIP lease that names it, or whose last failure is still waited
-// for (applyWrite). No more than maxWrites of these requests are under way at a time. It does
+// neither a node lease nor a VIP lease that names it, whose last failure is still waited
+// for (applyWrite), or whose node lease has another version than the last fence was to replace, so that it would be refused again, as long as this node does not know which. No more than maxWrites of these requests are under way at a time. It does
 // nothing while this node's own renewals fail.
 func (l *Leases) fence(ctx context.Context, now time.Time) {
 	if l.own.RenewingSince.IsZero() {
@@ -128,25 +128,26 @@ func (l *Leases) fence(ctx context.Context, now time.Time) {
 			l.deleteFenced(ctx, k, p.lease)
 		}
 		why := l.decision.Fence[node]
-		if why == "" || p.Over || !p.Exists && !l.isHolder(node) || now.Before(l.writes.failures[k].until) {
+		f := l.writes.failures[k]
+		if why == "" || p.Over || !p.Exists && !l.isHolder(node) || now.Before(f.until) || f.conflict && f.replaced == p.version() {
 			continue
 		}
-		l.o.Log.Info("the claims of a node are voided", "node", node, "why", why, "renewed", now.Sub(p.Changed).Round(time.Millisecond).String()+" ago", "epoch", p.Epoch)
-		l.writeFence(ctx, k, node, p)
+		l.writeFence(ctx, k, node, why)
 	}
 }
 
-// writeFence starts to replace p's node lease by its tombstone, with the transfers of what it has, or to create that if none
-// exists. The outcome goes to applyWrite; after success the node counts here as fenced and not
-// alive. The first shortTries tries time out after shortTimeout, later ones after fenceTimeout
+// writeFence starts to replace the lease of a peer by its tombstone, with the transfers of what it has, or to create that if none
+// exists. The outcome goes to applyWrite, and a conflict is noted beside that; after success the node counts here as fenced and not
+// alive, and that is logged with why. The first shortTries tries time out after shortTimeout, later ones after fenceTimeout
 // (at most half a renew deadline): with the node may have died the API server that would
 // answer, or etcd's leader.
-func (l *Leases) writeFence(ctx context.Context, k vip.Key, node string, p *peer) {
-	timeout := fenceTimeout
+func (l *Leases) writeFence(ctx context.Context, k vip.Key, node, why string) {
+	p, timeout := l.peers[node], fenceTimeout
 	if l.writes.failures[k].count < shortTries {
 		timeout = shortTimeout
 	}
-	next, now := l.tombstone(node, p), time.Now()
+	next, replaced, now := l.tombstone(node, p), p.version(), time.Now()
+	renewed, epoch := now.Sub(p.Changed), p.Epoch
 	l.writes.pending[k] = true
 	l.writes.nodeLeases++
 	l.start(ctx, l.o.LeaseDuration, func(ctx context.Context) func() {
@@ -161,8 +162,14 @@ func (l *Leases) writeFence(ctx context.Context, k vip.Key, node string, p *peer
 		return func() {
 			l.writes.nodeLeases--
 			l.applyWrite(k, got, err)
-			if err == nil {
+			switch {
+			case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
+				f := l.writes.failures[k]
+				f.conflict, f.replaced = true, replaced
+				l.writes.failures[k] = f
+			case err == nil:
 				l.metrics.fenced.Inc()
+				l.o.Log.Info("the claims of a node are voided", "node", node, "why", why, "renewed", renewed.Round(time.Millisecond).String()+" ago", "epoch", epoch)
 				p.update(got, l.unwritten.asOf, now)
 				delete(l.decision.Alive, node)
 				if !p.gone { // a plan may be made before the next evaluation

@@ -1,0 +1,69 @@
+package lease
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/lease/leasetest"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// A node whose watch is stuck tries once to fence each of the others, which renew: the API server refuses that, and would refuse it again, since it
+// is on the condition that the node lease has the version that this node knows. Once it knows another one it may fence that.
+func TestFenceRefusedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, plans, log := leasetest.NewServer(), atomic.Int32{}, &bytes.Buffer{}
+		n1 := startTransferring(t, s, "n1", "n1")
+		startTransferring(t, s, "n3", "n1")
+		n1.want("a")
+		n2, run := newNode(t, s, "n2", func(o *Options) {
+			o.Log = slog.New(slog.NewTextHandler(log, nil))
+			o.Successors = func(func(*vip.World)) map[vip.Key]vip.Successor { plans.Add(1); return nil }
+		})
+		run(func(error) {})
+		time.Sleep(5 * time.Second)
+		n2.way.SetFaults(func(f *leasetest.Faults) { f.WatchCut = true })
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		if c, p, l := s.Conflicts(), plans.Load(), strings.Count(log.String(), "voided"); c != 2 || p != 2 || l != 0 {
+			t.Errorf("%d fences refused, %d plans for them, %d lines in the log; want 2, 2, 0", c, p, l)
+		}
+		n2.way.SetFaults(func(f *leasetest.Faults) { f.WatchCut = false })
+		time.Sleep(5 * time.Second)
+		n1.kill()
+		time.Sleep(leaseDuration + 2*time.Second)
+		if x := s.Lease(nodeKey("n1")); x.Annotations[FencedAnnotation] == "" {
+			t.Error("n1 is not fenced")
+		}
+		if s.Conflicts() > 4 {
+			t.Errorf("%d conflicts", s.Conflicts())
+		}
+	})
+}
+
+// The same where the first knows of no node lease, and there is one.
+func TestFenceRefusedByALeaseThatExists(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1, n2 := start(t, s, "n1"), start(t, s, "n2")
+		n1.want("a")
+		time.Sleep(5 * time.Second)
+		// n2 sees that the node lease goes, and not that n1 writes it again.
+		if err := s.Remove(nodeKey("n1"), ""); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(6 * time.Millisecond)
+		n2.way.SetFaults(func(f *leasetest.Faults) { f.WatchCut = true })
+		time.Sleep(leaseDuration)
+		before := s.Writes()
+		time.Sleep(10 * time.Second)
+		if n := s.Writes() - before; n > 12 {
+			t.Errorf("%d writes in ten seconds, want 10 renewals", n)
+		}
+	})
+}
