@@ -106,13 +106,13 @@ func TestRenewal(t *testing.T) {
 	f := newFake(t, r, routerAddr)
 	n := newNode(t, fastTiming)
 	short := want("TCP", 80)
-	short.Lease = 2 * time.Second
+	short.Lease = 8 * time.Second
 	n.put(short)
 	n.mapped("made", made)
 	began := time.Now()
-	check.True(t, 10*time.Second, "a renewal", func() bool { return f.count("AddPortMapping") == 2 })
-	if took := time.Since(began); took < 800*time.Millisecond || took > 1900*time.Millisecond {
-		t.Errorf("renewed after %v, want half of %v", took, short.Lease)
+	check.True(t, 20*time.Second, "a renewal", func() bool { return f.count("AddPortMapping") == 2 })
+	if took := time.Since(began); took < 3900*time.Millisecond || took > 7900*time.Millisecond {
+		t.Errorf("renewed after %v, want half of %v, or soon after on a busy machine", took, short.Lease)
 	}
 	short.Lease = time.Hour
 	n.put(short)
