@@ -26,7 +26,7 @@ func (f *filter) planPools(checks *addressChecks) {
 	}
 	in := vip.PoolInput{Now: f.Now, Source: f.Pools}
 	if in.Source != nil && f.intendPoolsLease() && f.providerHolder() == "" {
-		in.Allocate = true
+		in.Allocate, in.DHCPMode = true, f.DHCPMode
 		in.Reserved = f.reserved.all()
 		in.Requests = f.addressRequests()
 		in.InUse = f.addressesInUse(checks)

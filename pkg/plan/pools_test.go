@@ -120,12 +120,17 @@ func TestWhoGivesAddresses(t *testing.T) {
 	}
 }
 
-// What no Service may have is not given: addresses of nodes, their pods, what is reserved.
+// What no Service may have is not given: addresses of nodes, their pods, what is reserved. What is told besides is dhcp_mode.
 func TestPoolsAreToldWhatIsReserved(t *testing.T) {
 	w := poolWorld("n1")
 	w.Reserved = []vip.ReservedRange{{Prefix: netip.MustParsePrefix("10.112.0.0/16"), Description: "the cluster's Service range"}}
 	w.Nodes = []vip.Node{{Name: "n1", Addresses: []netip.Addr{addr("10.77.0.77")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.200.1.0/24")}}}
-	in := Make(poolRules(), w).Pools[0]
+	r := poolRules()
+	r.DHCPMode = "dual"
+	in := Make(r, w).Pools[0]
+	if in.DHCPMode != "dual" {
+		t.Errorf("dhcp_mode is %q", in.DHCPMode)
+	}
 	for _, want := range []string{"10.112.0.0/16", "10.200.1.0/24", "10.77.0.77/32", "10.77.0.11/32", "10.99.0.200/32"} {
 		if !slices.ContainsFunc(in.Reserved, func(r vip.ReservedRange) bool { return r.Prefix.String() == want }) {
 			t.Errorf("%s is not in %v", want, in.Reserved)

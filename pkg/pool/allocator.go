@@ -55,6 +55,7 @@ func (r *Request) written() []netip.Addr { return slices.Concat(r.Addresses, r.S
 // was released.
 type Allocator struct {
 	rest       time.Duration // how long an address that was released is given only if there is no other
+	dhcpMode   string        // as PoolInput has it
 	pools      *Pools
 	namespaces map[string]map[string]string // labels of namespaces
 	reserved   []Range                      // merged

@@ -77,6 +77,7 @@ func (a *Assigner) Put(want []vip.PoolInput) {
 			a.allocator.SetPools(a.pools)
 			a.allocator.SetNamespaces(in.Source.Namespaces)
 		}
+		a.allocator.dhcpMode = in.DHCPMode
 		a.allocator.SetReserved(in.Reserved)
 		a.update(in)
 		a.allocator.SetInUse(in.InUse, in.Now)

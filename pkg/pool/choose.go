@@ -76,10 +76,14 @@ func (c *choice) wanted() [][]vip.Family {
 	return [][]vip.Family{lacks}
 }
 
-// takeAll takes one address of each family from p, or none; it reports which.
+// takeAll takes one address of each family from p, or none; it reports which. Of a pool that has nothing but a DHCP server for one family asked
+// it takes that, if this is one of families.
 func (c *choice) takeAll(p *Pool, families []vip.Family) bool {
 	if len(p.DHCP) == 1 && len(p.Ranges) == 0 && len(c.kept) == 0 {
-		c.add(p.DHCP[0].Unspecified(), p, "a DHCP server is asked, as pool "+p.Name+" says") // of which families, dhcp_mode says
+		if !slices.ContainsFunc(families, func(f vip.Family) bool { return c.a.mayLease(p.DHCP[0], f) }) {
+			return false
+		}
+		c.add(p.DHCP[0].Unspecified(), p, "a DHCP server is asked, as pool "+p.Name+" says")
 		return true
 	}
 	for _, f := range families {
@@ -89,6 +93,14 @@ func (c *choice) takeAll(p *Pool, families []vip.Family) bool {
 		}
 	}
 	return true
+}
+
+// mayLease reports whether a Service that names the unspecified address of asked, and nothing else, is leased one of family f (dhcp_mode).
+func (a *Allocator) mayLease(asked, f vip.Family) bool {
+	if asked == vip.IPv4 && a.dhcpMode == "dual" {
+		return true
+	}
+	return (f == vip.IPv6) == (asked == vip.IPv6 || a.dhcpMode == "ipv6")
 }
 
 // giveBack undoes what take took.

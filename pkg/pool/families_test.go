@@ -1,6 +1,8 @@
 package pool
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -91,6 +93,48 @@ func TestNoMore(t *testing.T) {
 		}
 		if used := a.allocator.Used(a.pools.byName["cidr-global"], vip.IPv6); (used > 0) == r.NoMore {
 			t.Errorf("no more %v: %v IPv6 addresses are used", r.NoMore, used)
+		}
+	}
+}
+
+// A Service is not given a DHCP server to ask that leases no address of its families, but another pool, or told that there is none.
+func TestDHCPOfAnotherFamily(t *testing.T) {
+	only4, only6, both := []vip.Family{vip.IPv4}, []vip.Family{vip.IPv6}, []vip.Family{vip.IPv4, vip.IPv6}
+	for _, tt := range []struct {
+		pool, mode string
+		families   []vip.Family
+		want       string // of the pools dyn and, which has a lower priority, other
+	}{
+		{"0.0.0.0/32", "ipv4", only4, "0.0.0.0"},
+		{"0.0.0.0/32", "", only6, "2001:db8::1"},
+		{"0.0.0.0/32", "ipv4", only6, "2001:db8::1"},
+		{"0.0.0.0/32", "ipv4", both, "0.0.0.0"},
+		{"0.0.0.0/32", "ipv6", only4, "10.0.0.1"},
+		{"0.0.0.0/32", "ipv6", only6, "0.0.0.0"}, // which asks for ::
+		{"0.0.0.0/32", "dual", only6, "0.0.0.0"},
+		{"0.0.0.0/32", "dual", both, "0.0.0.0"},
+		{"::/128", "dual", only4, "10.0.0.1"},
+		{"::/128", "ipv4", only6, "::"},
+		{"0.0.0.0/32,::/128", "ipv4", only6, "::"},
+	} {
+		for _, alone := range []bool{false, true} {
+			a, want := NewAssigner(0, func() {}), tt.want
+			in := vip.PoolInput{Now: start, Source: source("pool-dyn="+tt.pool, "pool-dyn.priority=1", "pool-other=10.0.0.0/24,2001:db8::/64"), Allocate: true, DHCPMode: tt.mode}
+			if alone {
+				in.Source = source("pool-dyn=" + tt.pool)
+				if strings.HasSuffix(want, "1") {
+					want = ""
+				}
+			}
+			in.Requests = []vip.AddressRequest{request("a", func(s *vip.Service) {
+				if s.Families = tt.families; len(tt.families) == 2 {
+					s.DualStack = vip.PreferDualStack
+				}
+			})}
+			all := assign(t, a, in).Assignments
+			if len(all) != 1 || strings.Trim(fmt.Sprint(all[0].Addresses), "[]") != want || want == "" && !strings.Contains(all[0].Reason, "no free") {
+				t.Errorf("%s, %q, %v: %+v, want %q", tt.pool, tt.mode, tt.families, all, want)
+			}
 		}
 	}
 }

@@ -52,6 +52,7 @@ type PoolInput struct {
 	Requests []AddressRequest
 	Reserved []ReservedRange // of which none is given
 	InUse    []netip.Addr    // what Services were given that another host turned out to have before it was ever shown
+	DHCPMode string          // dhcp_mode: what 0.0.0.0 alone asks a DHCP server for: "ipv4" (also ""), "ipv6" or "dual"
 }
 
 // An AddressRequest is a Service of type LoadBalancer: what it has is in use.
