@@ -24,7 +24,7 @@ const (
 	countShare     = 50              // a count that took d is followed by a pause of countShare times d at least
 	minCountShare  = 10              // the same, if what is to be counted has changed
 	// settleTime is how long after a change of what is to be counted each count is published, though
-	// it is as before: what a former owner counted before a move says nothing about it.
+	// it is as before: what a former owner counted before a move says nothing about it. The first two are, however long they take.
 	settleTime = 20 * time.Second
 	// maxCounted is of how many VIPs a count says something. It is in an annotation of the node's lease, 30 to 60 bytes for each VIP;
 	// the API server would refuse the lease, and so its renewals, if all of its annotations had more than 256 KiB.
@@ -57,7 +57,7 @@ func (c *Connections) Count() *vip.ConnectionCount { return c.published.Load() }
 // Run counts each 5 s while there is something to count, and when that changes, less often if a
 // count takes long, until ctx ends.
 func (c *Connections) Run(ctx context.Context) error {
-	wanted, changedAt, failing := map[netip.Addr]bool{}, time.Time{}, false
+	wanted, changedAt, counts, failing := map[netip.Addr]bool{}, time.Time{}, 0, false // counts: since changedAt
 	for {
 		want := make(map[netip.Addr]bool)
 		for _, a := range c.want.Get() {
@@ -65,7 +65,7 @@ func (c *Connections) Run(ctx context.Context) error {
 		}
 		began := time.Now()
 		if !maps.Equal(want, wanted) {
-			wanted, changedAt = want, began
+			wanted, changedAt, counts = want, began, 0
 		}
 		if len(want) == 0 {
 			c.publish(nil, true)
@@ -89,7 +89,8 @@ func (c *Connections) Run(ctx context.Context) error {
 			err = fmt.Errorf("%d VIPs that have moved still have connections here; nodes tell each other of at most %d", len(count.VIPs), maxCounted)
 		}
 		if err == nil {
-			c.publish(&count, began.Sub(changedAt) < settleTime)
+			counts++
+			c.publish(&count, counts <= 2 || began.Sub(changedAt) < settleTime)
 		} else if c.publish(nil, true); !failing {
 			c.log.Warn("can't count the connections to VIPs that have moved; their former owners are asked for as long as herald_keep_connections says", "err", err)
 		}

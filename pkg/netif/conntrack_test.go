@@ -98,6 +98,28 @@ func TestConnections(t *testing.T) {
 	})
 }
 
+// Also where a count takes so long that the next one is more than 20 s later, two are published of what is to be counted: who reads the first can't
+// tell whether it began before the last VIP moved.
+func TestConnectionsAreCountedTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var changes atomic.Int32
+		logger, _ := log()
+		c := NewConnections(logger, func() { changes.Add(1) })
+		c.list = func(func(to, from netip.Addr)) error {
+			time.Sleep(time.Second)
+			return nil
+		}
+		stop := check.Run(t, c)
+		defer stop()
+		synctest.Wait()
+		c.Put([]netip.Addr{netip.MustParseAddr("192.0.2.1")})
+		time.Sleep(10 * time.Minute)
+		if changes.Load() != 2 {
+			t.Errorf("%d counts are published, want 2", changes.Load())
+		}
+	})
+}
+
 // Of the connections that conntrack knows and that have not ended the ends are listed by which a VIP is found: where they go, and where answers go, which
 // is the VIP for those that pods have from it.
 func TestKernelListsConnections(t *testing.T) {
