@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -84,8 +85,8 @@ type nodeDrain struct {
 	force   bool // drain it although VIPs go down by it
 	began   time.Time
 	// count is the node's last count of connections to VIPs of others, as readLeases found it; nil
-	// if there is none, or the node is fenced. countedBefore is when that before the drain began, which has none of the VIPs
-	// that the node had then.
+	// if there is none, or the node is fenced. countedBefore is when the last one began that may be without the connections of
+	// VIPs that the node had when the drain began; 0: any count has all of them.
 	count         *vip.ConnectionCount
 	countedBefore int64
 	printf        func(format string, args ...any)
@@ -97,49 +98,54 @@ type nodeDrain struct {
 
 // drain drains the node within the timeout, and then waits for its connections.
 func (d *nodeDrain) drain(ctx context.Context, connections time.Duration) error {
-	had, err := d.handOver(ctx)
+	before, err := d.handOver(ctx)
 	if err != nil {
 		return err
 	}
 	d.printf("%s carries no VIP any more (%s); herald undrain %s ends that", d.node, d.elapsed(), d.node)
-	switch {
-	case !had && d.count == nil: // nor before
-		return nil
-	case !had: // drained before: nothing has moved, so what was counted last still counts
-		d.countedBefore = 0
+	if before.holdsCounted {
+		return d.waitForConnections(ctx, connections)
 	}
-	return d.waitForConnections(ctx, connections)
+	d.countedBefore = 0 // no VIP with connections has moved since the last count
+	again := slices.ContainsFunc(before.snapshot.Nodes, func(n vip.Node) bool { return n.Name == d.node && n.Drained })
+	switch {
+	case d.count != nil, again && connections > 0 && before.gaveCounted:
+		return d.waitForConnections(ctx, connections)
+	case again && connections > 0:
+		d.printf("%s", d.uncounted())
+	}
+	return nil
 }
 
-// handOver marks the node, and waits until it has no VIP. It returns whether it had one.
-func (d *nodeDrain) handOver(ctx context.Context) (had bool, err error) {
+// handOver marks the node, and waits until it has no VIP. It returns what it had before.
+func (d *nodeDrain) handOver(ctx context.Context) (before leasesOfNode, err error) {
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
-	before, err := d.readLeases(ctx)
+	before, err = d.readLeases(ctx)
 	if err != nil {
-		return false, err
-	}
-	if d.count != nil {
-		d.countedBefore = d.count.At
+		return before, err
 	}
 	if err := d.checkOthers(ctx, before.snapshot); err != nil {
-		return false, err
+		return before, err
 	}
 	if err := d.mark(ctx); err != nil {
-		return false, err
+		return before, err
 	}
 	left, err := d.wait(ctx, "VIPs left on "+d.node, func() ([]string, error) {
 		now, err := d.readLeases(ctx)
+		if d.count != nil { // it may have begun before the last VIP moved, also if that is read together with it
+			d.countedBefore = d.count.At
+		}
 		return now.held, err
 	})
 	switch {
 	case err != nil:
-		return false, err
+		return before, err
 	case len(left) > 0:
-		return true, fmt.Errorf("after %s the node %s still has %s; \"herald status\" shows what keeps the other nodes from them. The node stays marked; herald undrain %s ends that",
+		return before, fmt.Errorf("after %s the node %s still has %s; \"herald status\" shows what keeps the other nodes from them. The node stays marked; herald undrain %s ends that",
 			d.timeout, d.node, abbreviate(left), d.node)
 	}
-	return len(before.held) > 0, nil
+	return before, nil
 }
 
 // checkOthers returns an error that names the Services which the node owns and no other node may carry, unless force is set.
@@ -170,17 +176,24 @@ func notDrained(s kube.Snapshot, node string, now time.Time) bool {
 	return slices.ContainsFunc(s.Nodes, func(n vip.Node) bool { return n.Name == node && !n.Drained && !n.ReturnUntil.After(now) })
 }
 
-// countTime is how long a node may take to publish how many connections it still knows. One
-// that runs with herald_keep_connections=0, or an older Herald, never does.
-const countTime = 6 * time.Second
+// countTime is how long a node may take to publish how many connections it still knows: it counts each 5 s, and publishes the
+// counts of the first 20 s after a move. One that runs with herald_keep_connections=0, or an older Herald, never does.
+const countTime = 10 * time.Second
 
 // waitForConnections prints how many connections to VIPs of others the node knows, and waits for
-// at most the time given until there are none. It is an error if there still are some then, or, with a time given, if the
-// node has not said how many.
+// at most the time given until there are none; for countTime only, if the node has no count at all by then. It is an error if there still are
+// some then, or, with a time given, if the node has not said how many.
 func (d *nodeDrain) waitForConnections(ctx context.Context, atMost time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, max(atMost, countTime))
 	defer cancel()
-	printed := -1
+	printed, late := -1, time.After(countTime)
+	giveUp := func() error {
+		if atMost > 0 {
+			return errors.New(d.uncounted())
+		}
+		d.printf("%s", d.uncounted())
+		return nil
+	}
 	for poll := time.NewTicker(300 * time.Millisecond); ; {
 		_, err := d.readLeases(ctx)
 		switch {
@@ -198,19 +211,22 @@ func (d *nodeDrain) waitForConnections(ctx context.Context, atMost time.Duration
 			if printed > 0 {
 				return fmt.Errorf("after %s there still are %d connections by way of %s; they end with the node", atMost, printed, d.node)
 			}
-			if atMost > 0 {
-				return fmt.Errorf("after %s: %s", atMost, d.uncounted())
+			return giveUp()
+		case <-late:
+			if d.count == nil && printed < 0 {
+				return giveUp()
 			}
-			d.printf("%s", d.uncounted())
-			return nil
 		case <-poll.C:
 		}
 	}
 }
 
-// uncounted says that the node has counted no connections, and why that may be.
+// uncounted says that the node has counted no connections since its last VIP moved, and why that may be.
 func (d *nodeDrain) uncounted() string {
-	return fmt.Sprintf("how many connections still go by %s is not known, since its Herald has counted none: with herald_keep_connections=0, or without nftables, the move has reset them; of more than 2000 VIPs with connections, and by an older Herald, none are counted", d.node)
+	if d.count != nil {
+		return fmt.Sprintf("how many connections still go by %s is not known: its Herald has not counted them since its last VIP moved; before that there were %d", d.node, d.count.Sum())
+	}
+	return fmt.Sprintf("how many connections still go by %s is not known, since its Herald has counted none: with herald_keep_connections=0, or without nftables, the move has reset them; of more than 2000 VIPs with connections, and by an older Herald, none are counted; nor are any once herald_keep_connections has passed since the move", d.node)
 }
 
 func (d *nodeDrain) undrain(ctx context.Context) error {
@@ -253,7 +269,9 @@ func (d *nodeDrain) elapsed() time.Duration { return time.Since(d.began).Round(1
 // that never move back (staying), which are of no single Service: the control plane's, and that of all Services with svc_election=false.
 type leasesOfNode struct {
 	held, away, staying []string
-	snapshot            kube.Snapshot // that they are of
+	// holdsCounted: of one of held the node counts the connections once it has moved (countsConnections). gaveCounted: the same of away and staying.
+	holdsCounted, gaveCounted bool
+	snapshot                  kube.Snapshot // that they are of
 }
 
 // readLeases returns the VIP leases of the node. It is an error if the node
@@ -266,9 +284,10 @@ func (d *nodeDrain) readLeases(ctx context.Context) (all leasesOfNode, err error
 	}
 	all.snapshot = snapshot
 	announcers, known, own := announcersNamespace(snapshot.Leases), false, false
-	named := make(map[vip.Key]bool) // by Services
+	named := make(map[vip.Key]bool) // by Services; true if a node counts connections to one of them
 	for i := range snapshot.Services {
-		named[snapshot.Services[i].LeaseKey()] = true
+		s := &snapshot.Services[i]
+		named[s.LeaseKey()] = named[s.LeaseKey()] || countsConnections(s)
 	}
 	for _, l := range lease.ByService(snapshot.Leases, announcers) {
 		if n, ok := lease.ParseNodeLease(l); ok {
@@ -281,14 +300,18 @@ func (d *nodeDrain) readLeases(ctx context.Context) (all leasesOfNode, err error
 			continue
 		}
 		node, _ := holder(l)
-		if l.Annotations[lease.ClaimAnnotation] == "" || node == "" || l.Namespace != announcers && !named[vip.Key{Namespace: l.Namespace, Name: l.Name}] {
+		counts, isNamed := named[vip.Key{Namespace: l.Namespace, Name: l.Name}]
+		if l.Annotations[lease.ClaimAnnotation] == "" || node == "" || l.Namespace != announcers && !isNamed {
 			continue
 		}
+		counts = counts || !isNamed && l.Name != poolsLeaseName // that of the control plane's VIP, or of all Services
 		switch name := l.Namespace + "/" + l.Name; d.node {
 		case node:
 			all.held = append(all.held, name)
+			all.holdsCounted = all.holdsCounted || counts
 		case l.Annotations[lease.FromAnnotation]:
-			if named[vip.Key{Namespace: l.Namespace, Name: l.Name}] {
+			all.gaveCounted = all.gaveCounted || counts
+			if isNamed {
 				all.away = append(all.away, name)
 			} else {
 				all.staying = append(all.staying, name)
@@ -299,6 +322,12 @@ func (d *nodeDrain) readLeases(ctx context.Context) (all leasesOfNode, err error
 		return all, fmt.Errorf("no Herald runs on a node %q; herald status lists the nodes on which it does", d.node)
 	}
 	return all, nil
+}
+
+// countsConnections reports whether a node that had the VIPs of s counts connections to one of them: all but those that are leased by
+// DHCP, whose MAC address moves with them.
+func countsConnections(s *vip.Service) bool {
+	return len(s.Addresses) == 0 || slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return !a.IsUnspecified() })
 }
 
 // wait polls until read returns nothing or an error, or ctx ends, and prints how many names there are when that

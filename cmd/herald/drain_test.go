@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -101,6 +102,9 @@ func TestDrain(t *testing.T) {
 	}
 }
 
+// uncountedOfN1 is what is said of n1 if it has counted nothing.
+const uncountedOfN1 = "how many connections still go by n1 is not known, since its Herald has counted none: with herald_keep_connections=0, or without nftables, the move has reset them; of more than 2000 VIPs with connections, and by an older Herald, none are counted; nor are any once herald_keep_connections has passed since the move"
+
 // After a drain the connections that still go by the node are counted, and waited for.
 func TestDrainConnections(t *testing.T) {
 	counted := func(text string) kube.Snapshot {
@@ -122,14 +126,14 @@ func TestDrainConnections(t *testing.T) {
 		{"waited for", "{}", time.Minute, []kube.Snapshot{counted(some), counted(some), counted(fewer), counted(none)}, "5 1 0 ", ""},
 		{"none", "{}", time.Minute, []kube.Snapshot{counted(none)}, "0 ", ""},
 		{"not in time", "{}", time.Minute, []kube.Snapshot{counted(some), counted(fewer)}, "5 1 ", "after 1m0s there still are 1 connections by way of n1; they end with the node"},
-		{"nothing is counted", "{}", time.Minute, []kube.Snapshot{snapshotOf("n2", "n1")}, "", "after 1m0s: how many connections still go by n1 is not known, since its Herald has counted none: with herald_keep_connections=0, or without nftables, the move has reset them; of more than 2000 VIPs with connections, and by an older Herald, none are counted"},
+		{"nothing is counted", "{}", time.Minute, []kube.Snapshot{snapshotOf("n2", "n1")}, "", uncountedOfN1},
 		{"nothing is counted, nor waited for", "{}", 0, []kube.Snapshot{snapshotOf("n2", "n1")}, "unknown ", ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			before := snapshotOf("n1", "")
 			before.Leases[0] = counted(tt.before).Leases[0]
-			d, ctx := newTestDrain(t, append([]kube.Snapshot{before, snapshotOf("n2", "n1")}, tt.snapshots...)...)
+			d, ctx := newTestDrain(t, append([]kube.Snapshot{before, counted(tt.before)}, tt.snapshots...)...)
 			printed := ""
 			d.printf = func(format string, args ...any) {
 				switch {
@@ -146,6 +150,74 @@ func TestDrainConnections(t *testing.T) {
 	}
 }
 
+// A count that the node published before its last VIP moved says nothing of that VIP's connections: a later one is waited for.
+func TestDrainConnectionsOfTheLastVIP(t *testing.T) {
+	counted := func(web, api, count string) kube.Snapshot {
+		s, other := snapshotOf(web, "n1"), snapshotOf(api, "n1")
+		other.Leases[1].Name = "kubevip-api"
+		s.Leases[0] = nodeLease("n1", 0, count)
+		s.Leases, s.Services = append(s.Leases, other.Leases[1]), append(s.Services, serviceWith("api", "", ""))
+		return s
+	}
+	const idle, some, none = `{"connections":{"at":7}}`, `{"connections":{"at":9,"vips":{"192.0.2.2":5}}}`, `{"connections":{"at":14}}`
+	d, ctx := newTestDrain(t, counted("n1", "n1", "{}"), counted("n2", "n1", idle), counted("n2", "n2", idle), counted("n2", "n2", idle), counted("n2", "n2", some), counted("n2", "n2", none))
+	printed := ""
+	d.printf = func(format string, args ...any) {
+		if strings.HasPrefix(format, "connections") {
+			printed += fmt.Sprint(args[1], " ")
+		}
+	}
+	if err := d.drain(ctx, time.Minute); err != nil || printed != "5 0 " {
+		t.Errorf("printed %q; %v", printed, err)
+	}
+}
+
+// Connections are waited for only where the node counts some: not those of VIPs by DHCP, whose MAC address moves with them, and not of the lease of
+// pools, which is of no VIP.
+func TestDrainOfWhatHasNoConnections(t *testing.T) {
+	byDHCP := func(address string) func(s *kube.Snapshot) {
+		return func(s *kube.Snapshot) { s.Services[0] = serviceWith("web", address, "10.0.0.9") }
+	}
+	rename := func(name string) func(s *kube.Snapshot) {
+		return func(s *kube.Snapshot) {
+			s.Services, s.Leases[1].Namespace, s.Leases[1].Name = nil, "kube-system", name
+		}
+	}
+	const unknown = "how many connections still go by n1 is not known, since its Herald has counted none"
+	for _, tt := range []struct {
+		name string
+		edit func(s *kube.Snapshot)
+		want string // what drain's error begins with
+	}{
+		{"only the lease of pools", rename(poolsLeaseName), ""},
+		{"only a VIP by DHCP", byDHCP("0.0.0.0"), ""},
+		{"only VIPs by DHCP of both families", byDHCP("0.0.0.0 ::"), ""},
+		{"another VIP, too", byDHCP("10.0.0.9 ::"), unknown},
+		{"the control plane's VIP", rename("plndr-cp-lock"), unknown},
+		{"the lease of all Services", rename("plndr-svcs-lock"), unknown},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			before, after := snapshotOf("n1", ""), snapshotOf("n2", "n1")
+			tt.edit(&before)
+			tt.edit(&after)
+			d, ctx := newTestDrain(t)
+			all := []kube.Snapshot{before}
+			d.read = func(context.Context) (s kube.Snapshot, err error) {
+				s, all = all[0], []kube.Snapshot{after}
+				return s, nil
+			}
+			began := time.Now()
+			err := d.drain(ctx, time.Minute)
+			if got := text(err); !strings.HasPrefix(got, tt.want) || tt.want == "" && got != "" {
+				t.Errorf("%s: %v, want %s", tt.name, err, tt.want)
+			}
+			if took := time.Since(began); tt.want == "" && took > 0 || took > countTime {
+				t.Errorf("%s: it took %v", tt.name, took)
+			}
+		})
+	}
+}
+
 // A node that has been drained before is waited for, too: who drains it again with --connections wants to switch it off.
 func TestDrainConnectionsAgain(t *testing.T) {
 	counted := func(text string) kube.Snapshot {
@@ -154,6 +226,9 @@ func TestDrainConnectionsAgain(t *testing.T) {
 		return s
 	}
 	some, none := `{"connections":{"at":7,"vips":{"192.0.2.1":2}}}`, `{"connections":{"at":8}}`
+	strange, fenced := counted("{}"), counted(some)
+	strange.Leases[1].Annotations[lease.FromAnnotation] = "n3"
+	fenced.Leases[0].Annotations[lease.FencedAnnotation] = "7"
 	for _, tt := range []struct {
 		name      string
 		wait      time.Duration
@@ -164,13 +239,23 @@ func TestDrainConnectionsAgain(t *testing.T) {
 		{"waited for", time.Minute, []kube.Snapshot{counted(some), counted(some), counted(some), counted(none)}, "2 0 ", ""},
 		{"told", 0, []kube.Snapshot{counted(some), counted(some), counted(some)}, "2 ", ""},
 		{"not in time", time.Minute, []kube.Snapshot{counted(some), counted(some), counted(some)}, "2 ", "after 1m0s there still are 2 connections by way of n1; they end with the node"},
-		{"there have been none", time.Minute, []kube.Snapshot{counted("{}"), counted("{}")}, "", ""},
+		{"none counted, and a VIP has gone from it", time.Minute, []kube.Snapshot{counted("{}"), counted("{}")}, "", uncountedOfN1},
+		{"the same, not waited for", 0, []kube.Snapshot{counted("{}"), counted("{}")}, "", ""},
+		{"fenced", time.Minute, []kube.Snapshot{fenced, fenced}, "", uncountedOfN1},
+		{"none counted, and no VIP has gone from it", time.Minute, []kube.Snapshot{strange, strange}, "unknown ", ""},
+		{"counted late", time.Minute, []kube.Snapshot{counted("{}"), counted("{}"), counted("{}"), counted(none)}, "0 ", ""},
 	} {
+		for i := range tt.snapshots {
+			tt.snapshots[i].Nodes = []vip.Node{{Name: "n1", Drained: true}}
+		}
 		d, ctx := newTestDrain(t, tt.snapshots...)
 		printed := ""
 		d.printf = func(format string, args ...any) {
-			if strings.HasPrefix(format, "connections") {
+			switch {
+			case strings.HasPrefix(format, "connections"):
 				printed += fmt.Sprint(args[1], " ")
+			case strings.HasPrefix(fmt.Sprintf(format, args...), "how many connections still go by n1 is not known"):
+				printed += "unknown "
 			}
 		}
 		if err := d.drain(ctx, tt.wait); text(err) != tt.want || printed != tt.printed {
