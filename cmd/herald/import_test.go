@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"flag"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -44,6 +45,44 @@ func TestImport(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A pool that MetalLB refuses to some namespaces is refused to them by Herald, too, also where its selectors can't be written.
+func TestImportOfRestrictedPools(t *testing.T) {
+	const head = "kind: IPAddressPool\nmetadata: {name: a}\nspec: {addresses: [10.0.0.0/28], serviceAllocation: "
+	many := "{serviceSelectors: [" + strings.Repeat("{matchLabels: {x: z}},", 17) + "]}}\n"
+	for _, tt := range []struct{ name, spec, offered, refused string }{
+		{"a label that is there", "{namespaceSelectors: [{matchExpressions: [{key: public, operator: Exists}]}]}}\n", "public", "tenant"},
+		{"more alternatives than pools", many, "", "public tenant"},
+	} {
+		c := root()
+		var out bytes.Buffer
+		c.SetOut(&out)
+		c.SetIn(strings.NewReader(head + tt.spec))
+		c.SetArgs([]string{"import", "metallb", "-"})
+		check.OK(t, c.Execute())
+		data := check.Value(config.ConfigMapData(check.Value(config.Documents(out.Bytes()))(t)[0]))(t)
+		pools, _ := pool.Parse(nil, data)
+		for _, poolsOnly := range []bool{false, true} {
+			why := func(namespace string) string {
+				labels := map[string]string{"kubernetes.io/metadata.name": namespace}
+				if namespace == "public" {
+					labels["public"] = ""
+				}
+				return pools.WhyNotOffered(namespace, labels, netip.MustParseAddr("10.0.0.5"), poolsOnly)
+			}
+			for namespace := range strings.FieldsSeq(tt.offered) {
+				if got := why(namespace); got != "" {
+					t.Errorf("%s, pools only %v: %s", tt.name, poolsOnly, got)
+				}
+			}
+			for namespace := range strings.FieldsSeq(tt.refused) {
+				if why(namespace) == "" {
+					t.Errorf("%s, pools only %v: the namespace %s may ask for it:\n%s", tt.name, poolsOnly, namespace, out.String())
+				}
+			}
+		}
 	}
 }
 

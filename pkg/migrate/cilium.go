@@ -87,15 +87,17 @@ func (m *migration) addCiliumPool(given string, p ciliumPool) {
 	}
 }
 
-// setCiliumSelector sets .services and .namespaces.
+// setCiliumSelector sets .services, and .namespaces with .enforce.
 func (m *migration) setCiliumSelector(given, name string, s selector) {
-	var services selector
+	var services, namespaces selector
+	byNamespaceOnly := true
 	for _, r := range s.requirements() {
+		isNamespace := r.Key == ciliumNamespace && (r.Operator == "In" || r.Operator == "NotIn")
+		byNamespaceOnly = byNamespaceOnly && isNamespace
 		switch {
-		case r.Key == ciliumNamespace && r.Operator == "In":
-			m.set(name, "namespaces", strings.Join(sortedUnique(r.Values), ","))
-		case r.Key == ciliumNamespace && r.Operator == "NotIn":
-			m.set(name, "namespaces", requirement{"kubernetes.io/metadata.name", "NotIn", r.Values}.String())
+		case isNamespace:
+			r.Key = namespaceLabel
+			namespaces.MatchExpressions = append(namespaces.MatchExpressions, r)
 		case r.Key == ciliumNamespace, r.Key == ciliumName:
 			m.set(name, "auto", "false")
 			m.note("Pool %s: Herald's pools can't choose by %s, so the pool gives addresses on request only (.auto). Have the Services ask for it (heraldvip.io/pool: %s), or give them a label and write it to pool-%s.services.", given, r, name, name)
@@ -104,6 +106,17 @@ func (m *migration) setCiliumSelector(given, name string, s selector) {
 		}
 	}
 	m.set(name, "services", services.String())
+	if all := namespaces.MatchExpressions; len(all) > 0 {
+		text := namespaces.String()
+		if len(all) == 1 && all[0].Operator == "In" {
+			text = strings.Join(sortedUnique(all[0].Values), ",")
+		}
+		m.set(name, "namespaces", text)
+		m.set(name, "enforce", "true")
+	}
+	if !byNamespaceOnly {
+		m.note("Pool %s: Cilium refuses its addresses also to Services that ask for them, if its serviceSelector does not select them. Herald does not: .services says who gets one without asking, and who may ask is limited by namespace only (.namespaces with .enforce).", given)
+	}
 }
 
 // literalPattern matches a regular expression that stands for one interface.

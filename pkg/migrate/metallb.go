@@ -106,16 +106,14 @@ func (m *migration) addMetalLBPool(o object, p metalLBPool, priorities map[int]i
 		texts = append(texts, text)
 	}
 	namespaces, services, priority := []string{""}, []string{""}, 0
-	closed := p.AutoAssign != nil && !*p.AutoAssign
+	onRequest := p.AutoAssign != nil && !*p.AutoAssign
 	if a := p.ServiceAllocation; a != nil {
 		priority = priorities[a.Priority]
-		var ok1, ok2 bool
-		namespaces, ok1 = namespaceAlternatives(a.Namespaces, a.NamespaceSelectors)
-		services, ok2 = serviceAlternatives(a.ServiceSelectors)
-		switch {
-		case !ok1 || !ok2 || len(namespaces)*len(services) > maxVariants:
-			m.note("Pool %s: its serviceAllocation has no counterpart, so the pool gives addresses on request only (.auto); write .namespaces and .services by hand.", o.Metadata.Name)
-			namespaces, services, closed = []string{""}, []string{""}, true
+		namespaces, services = namespaceAlternatives(a.Namespaces, a.NamespaceSelectors), serviceAlternatives(a.ServiceSelectors)
+		switch n := len(namespaces) * len(services); {
+		case n > maxVariants:
+			m.note("Pool %s: of its serviceAllocation %d alternatives have to be told apart, and one pool becomes %d of Herald at most. So it is offered to no namespace (.namespaces with .enforce): Services keep what they have of it, and others get none until you write .namespaces and .services by hand.", o.Metadata.Name, n, maxVariants)
+			namespaces, services = []string{noNamespace}, []string{""}
 		case services[0] != "":
 			m.note("Pool %s: MetalLB refuses its addresses also to Services that ask for them, if its serviceSelectors don't select them. Herald does not: .services says who gets one without asking, and who may ask is limited by namespace only (.namespaces with .enforce).", o.Metadata.Name)
 		}
@@ -125,7 +123,8 @@ func (m *migration) addMetalLBPool(o object, p metalLBPool, priorities map[int]i
 		for _, svc := range services {
 			pool := name
 			if n++; n > 1 {
-				pool = fmt.Sprintf("%s-%d", name, n)
+				suffix := fmt.Sprintf("-%d", n)
+				pool = m.unused(cut(name, maxNewName-len(suffix)) + suffix)
 				m.names[o.Metadata.Name+" "+pool] = pool // so that no other is called that
 			}
 			m.made[o.Metadata.Name] = append(m.made[o.Metadata.Name], pool)
@@ -135,7 +134,7 @@ func (m *migration) addMetalLBPool(o object, p metalLBPool, priorities map[int]i
 			if ns != "" {
 				m.set(pool, "enforce", "true") // MetalLB refuses it to other namespaces, too
 			}
-			if closed {
+			if onRequest {
 				m.set(pool, "auto", "false")
 			}
 			if priority != 0 {
@@ -148,42 +147,41 @@ func (m *migration) addMetalLBPool(o object, p metalLBPool, priorities map[int]i
 	}
 }
 
-// maxVariants is of how many pools one may become.
+// maxVariants is how many pools one may become.
 const maxVariants = 16
 
-// namespaceAlternatives returns the values of .namespaces of which any has to hold; ok is false if one can't be written.
-func namespaceAlternatives(names []string, selectors []selector) (all []string, ok bool) {
+// noNamespace is a value of .namespaces that selects none.
+const noNamespace = namespaceLabel + "="
+
+// namespaceAlternatives returns the values of .namespaces of which any has to hold; "" is all.
+func namespaceAlternatives(names []string, selectors []selector) (all []string) {
 	if len(names) > 0 {
 		all = append(all, strings.Join(sortedUnique(names), ","))
 	}
 	for _, s := range selectors {
 		if s.empty() {
-			return []string{""}, true
+			return []string{""}
 		}
-		text := s.String()
-		if !strings.ContainsAny(text, "=!()<>") { // it would be read as the name of a namespace
-			return nil, false
-		}
-		all = append(all, text)
+		all = append(all, s.namespacesText())
 	}
 	if len(all) == 0 {
 		all = []string{""}
 	}
-	return all, true
+	return all
 }
 
 // serviceAlternatives is namespaceAlternatives for .services.
-func serviceAlternatives(selectors []selector) (all []string, ok bool) {
+func serviceAlternatives(selectors []selector) (all []string) {
 	for _, s := range selectors {
 		if s.empty() {
-			return []string{""}, true
+			return []string{""}
 		}
 		all = append(all, s.String())
 	}
 	if len(all) == 0 {
 		all = []string{""}
 	}
-	return all, true
+	return all
 }
 
 // setAdvertisements sets how the VIPs of a pool are announced, on which nodes, and on which link.
@@ -200,17 +198,20 @@ func (m *migration) setAdvertisements(o object, pool string, l2, bgp []advertise
 	default:
 		m.note("Pool %s: no L2Advertisement or BGPAdvertisement advertises it. Herald announces its addresses in every way that is enabled.", o.Metadata.Name)
 	}
-	var nodes []selector
+	nodes := nodeSelectors(slices.Concat(byARP, byBGP))
 	everywhere := false
 	for _, a := range slices.Concat(byARP, byBGP) {
 		everywhere = everywhere || len(a.NodeSelectors) == 0 || slices.ContainsFunc(a.NodeSelectors, selector.empty)
-		nodes = append(nodes, a.NodeSelectors...)
 		if len(a.ServiceSelectors) > 0 {
 			m.note("Pool %s: an advertisement has serviceSelectors; Herald announces all Services of the pool alike, unless they say otherwise (heraldvip.io/announce).", o.Metadata.Name)
 		}
 	}
 	if all, ok := union(nodes); !everywhere && ok {
 		m.set(pool, "nodes", all.String())
+		arp, isARP := union(nodeSelectors(byARP))
+		if bgp, isBGP := union(nodeSelectors(byBGP)); isARP && isBGP && arp.String() != bgp.String() {
+			m.note("Pool %s: the nodes of %q are to announce it by ARP, those of %q by BGP. Herald's pools choose nodes once, for ARP and BGP: any of them may carry its VIPs, unless you set pool-%s.nodes.", o.Metadata.Name, arp, bgp, pool)
+		}
 	} else if everywhere && len(nodes) > 0 {
 		m.note("Pool %s: one advertisement is for the nodes of %s, another for all. Herald's pools choose nodes once, for ARP and BGP: all may carry its VIPs, unless you set pool-%s.nodes.", o.Metadata.Name, texts(nodes), pool)
 	} else if len(nodes) > 0 {
@@ -226,6 +227,14 @@ func (m *migration) setAdvertisements(o object, pool string, l2, bgp []advertise
 	case len(links) > 0:
 		m.note("Pool %s is announced on several links (%s), or on all by another L2Advertisement. A VIP of Herald is on one: vip_servicesinterface, or pool-%s.interface, which may be auto.", o.Metadata.Name, strings.Join(links, ", "), pool)
 	}
+}
+
+// nodeSelectors returns those of all the advertisements.
+func nodeSelectors(all []advertisement) (nodes []selector) {
+	for _, a := range all {
+		nodes = append(nodes, a.NodeSelectors...)
+	}
+	return nodes
 }
 
 // texts is selectors for a message.

@@ -164,20 +164,35 @@ func (m *migration) nameOf(name string) string {
 	to := name
 	if !poolName.MatchString(to) {
 		to = strings.Trim(regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(strings.ToLower(to), "-"), "-")
-		to = strings.TrimRight(to[:min(len(to), 60)], "-")
 	}
 	if to == "" || reservedName.MatchString(to) {
 		to = m.source + "-" + to
 	}
-	for taken := slices.Collect(maps.Values(m.names)); slices.Contains(taken, to); {
-		to += "x"
+	if to != name {
+		to = cut(to, maxNewName)
 	}
+	to = m.unused(to)
 	m.names[name] = to
 	if to != name {
 		m.note("The pool %s is called %s with Herald, since a name there has lower case letters, digits and hyphens only, and begins with no key of the ConfigMap. Services that ask for it by name are pinned to the new one.", name, to)
 	}
 	return to
 }
+
+// maxPoolName is how many bytes a name of a pool may have, and maxNewName those of one that is made here, before unused.
+const maxPoolName, maxNewName = 63, 60
+
+// unused returns name, or, while a pool has it, name with one more x at the end.
+func (m *migration) unused(name string) string {
+	to, taken := name, slices.Collect(maps.Values(m.names))
+	for n := 1; slices.Contains(taken, to); n++ {
+		to = cut(name, maxPoolName-n) + strings.Repeat("x", n)
+	}
+	return to
+}
+
+// cut returns at most n bytes of a name, and no hyphens at the end.
+func cut(name string, n int) string { return strings.TrimRight(name[:min(len(name), max(n, 0))], "-") }
 
 // set sets an attribute of a pool; "" sets nothing.
 func (m *migration) set(pool, attribute, value string) {

@@ -66,6 +66,17 @@ func TestMetalLB(t *testing.T) {
 		}, "pool-a: 10.0.0.0/28\npool-a-2: 10.0.0.0/28\npool-a-2.services: y=1\npool-a-2x: 10.0.0.0/28\npool-a.services: x=1", "called a-2x"},
 		{"Services that are selected", []string{metalLB("IPAddressPool", "a", pool+`,"serviceAllocation":{"serviceSelectors":[{"matchLabels":{"x":"1"}}]}`)},
 			"pool-a: 10.0.0.0/28\npool-a.services: x=1", "Pool a: MetalLB refuses its addresses also to Services that ask for them, if its serviceSelectors don't select them. Herald does not"},
+		{"namespaces that have a label", []string{metalLB("IPAddressPool", "a", pool+`,"serviceAllocation":{"namespaceSelectors":[{"matchExpressions":[{"key":"public","operator":"Exists"}]}]}`)},
+			"pool-a: 10.0.0.0/28\npool-a.enforce: true\npool-a.namespaces: public,kubernetes.io/metadata.name!=", ""},
+		{"too many alternatives", []string{metalLB("IPAddressPool", "a", pool+`,"autoAssign":false,"serviceAllocation":{"priority":1,"serviceSelectors":[`+strings.Repeat(`{"matchLabels":{"x":"1"}},`, 16)+`{"matchLabels":{"y":"1"}}]}`)},
+			"pool-a: 10.0.0.0/28\npool-a.auto: false\npool-a.enforce: true\npool-a.namespaces: kubernetes.io/metadata.name=\npool-a.priority: 1",
+			"Pool a: of its serviceAllocation 17 alternatives have to be told apart, and one pool becomes 16 of Herald at most. So it is offered to no namespace"},
+		{"nodes by ARP and others by BGP", []string{metalLB("IPAddressPool", "a", pool), metalLB("L2Advertisement", "x", `"nodeSelectors":[{"matchLabels":{"zone":"a"}}]`), metalLB("BGPAdvertisement", "y", `"nodeSelectors":[{"matchLabels":{"zone":"b"}}]`)},
+			"pool-a: 10.0.0.0/28\npool-a.announce: arp,bgp\npool-a.nodes: zone in (a,b)", `Pool a: the nodes of "zone=a" are to announce it by ARP, those of "zone=b" by BGP. Herald's pools choose nodes once, for ARP and BGP: any of them may carry its VIPs`},
+		{"a variant with the name of a pool", []string{
+			metalLB("IPAddressPool", "a-b-2", pool), metalLB("IPAddressPool", "a.b", pool+`,"serviceAllocation":{"serviceSelectors":[{"matchLabels":{"x":"1"}},{"matchLabels":{"y":"1"}}]}`),
+			loadBalancer("s", `"kube-vip.io/loadbalancerIPs":"10.0.0.5","metallb.io/address-pool":"a-b-2"`, "10.0.0.5"),
+		}, "pool-a-b: 10.0.0.0/28\npool-a-b-2: 10.0.0.0/28\npool-a-b-2x: 10.0.0.0/28\npool-a-b-2x.services: y=1\npool-a-b.services: x=1", ""},
 		{"all namespaces by an empty selector", []string{metalLB("IPAddressPool", "a", pool+`,"serviceAllocation":{"namespaces":["x"],"namespaceSelectors":[{}]}`)}, "pool-a: 10.0.0.0/28", ""},
 		{"a Service with an address that no pool has", []string{metalLB("IPAddressPool", "a", pool), loadBalancer("s", "", "10.9.9.9")}, "pool-a: 10.0.0.0/28\ndefault/s map[kube-vip.io/loadbalancerIPs:10.9.9.9]", "in no pool. It keeps it"},
 		{"a Service that asks by name, and for a pool that is renamed", []string{metalLB("IPAddressPool", "a.b", pool), loadBalancer("s", `"kube-vip.io/loadbalancerIPs":"10.0.0.5","metallb.universe.tf/address-pool":"a.b"`, "10.0.0.5")},
@@ -80,6 +91,36 @@ func TestMetalLB(t *testing.T) {
 				t.Errorf("%q is not in\n%s", tt.note, notes)
 			}
 		})
+	}
+}
+
+// The same nodes by ARP and by BGP are no reason for a note.
+func TestSameNodesForBothWays(t *testing.T) {
+	const nodes = `"nodeSelectors":[{"matchLabels":{"zone":"a"}},{"matchLabels":{"zone":"b"}}]`
+	const turned = `"nodeSelectors":[{"matchLabels":{"zone":"b"}},{"matchLabels":{"zone":"a"}}]`
+	r := from(t, "metallb", metalLB("IPAddressPool", "a", `"addresses":["10.0.0.0/28"]`), metalLB("L2Advertisement", "x", nodes), metalLB("BGPAdvertisement", "y", turned))
+	if notes := strings.Join(r.Notes, "\n"); strings.Contains(notes, "choose nodes once") {
+		t.Error(notes)
+	}
+}
+
+// Whatever pools are called there, they and their variants have names here that Herald takes, each its own.
+func TestLongNames(t *testing.T) {
+	const two = `"addresses":["10.0.0.0/28"],"serviceAllocation":{"serviceSelectors":[{"matchLabels":{"x":"1"}},{"matchLabels":{"y":"1"}}]}`
+	long := strings.Repeat("a", 63)
+	r := from(t, "metallb", metalLB("IPAddressPool", long, two), metalLB("IPAddressPool", long[1:]+"b", two), metalLB("IPAddressPool", "cidr-"+long[5:], two), metalLB("IPAddressPool", long+".b", two))
+	pools := 0
+	for k := range r.Data {
+		name, attribute, _ := strings.Cut(strings.TrimPrefix(k, "pool-"), ".")
+		if attribute == "" {
+			pools++
+		}
+		if !poolName.MatchString(name) || reservedName.MatchString(name) {
+			t.Errorf("%s is no name of a pool", name)
+		}
+	}
+	if pools != 8 {
+		t.Errorf("%d pools, want 8:\n%s", pools, data(r))
 	}
 }
 
@@ -121,6 +162,28 @@ func TestCiliumPolicies(t *testing.T) {
 		}
 		if notes := strings.Join(r.Notes, "\n"); !strings.Contains(notes, tt.note) {
 			t.Errorf("%s: %q is not in\n%s", tt.name, tt.note, notes)
+		}
+	}
+}
+
+// A pool of Cilium that is for some namespaces is closed to others, and what its serviceSelector refuses otherwise is said.
+func TestCiliumServiceSelectors(t *testing.T) {
+	const refuses = "Pool a: Cilium refuses its addresses also to Services that ask for them, if its serviceSelector does not select them. Herald does not"
+	for _, tt := range []struct{ name, selector, want, note string }{
+		{"labels", `"matchLabels":{"tier":"gold"}`, "pool-a.services: tier=gold", refuses},
+		{"a namespace", `"matchLabels":{"io.kubernetes.service.namespace":"shop"}`, "pool-a.enforce: true\npool-a.namespaces: shop", ""},
+		{"a namespace and labels", `"matchLabels":{"io.kubernetes.service.namespace":"shop","tier":"gold"}`, "pool-a.enforce: true\npool-a.namespaces: shop\npool-a.services: tier=gold", refuses},
+		{"all namespaces but one", `"matchExpressions":[{"key":"io.kubernetes.service.namespace","operator":"NotIn","values":["shop"]}]`, "pool-a.enforce: true\npool-a.namespaces: kubernetes.io/metadata.name notin (shop)", ""},
+		{"both", `"matchExpressions":[{"key":"io.kubernetes.service.namespace","operator":"In","values":["shop","web"]},{"key":"io.kubernetes.service.namespace","operator":"NotIn","values":["web"]}]`,
+			"pool-a.enforce: true\npool-a.namespaces: kubernetes.io/metadata.name in (shop,web),kubernetes.io/metadata.name notin (web)", ""},
+		{"a Service by its name", `"matchLabels":{"io.kubernetes.service.name":"web"}`, "pool-a.auto: false", refuses},
+	} {
+		r := from(t, "cilium", `{"kind":"CiliumLoadBalancerIPPool","metadata":{"name":"a"},"spec":{"blocks":[{"cidr":"10.0.0.0/28"}],"serviceSelector":{`+tt.selector+`}}}`)
+		if got, want := data(r), "pool-a: 10.0.0.0/28\n"+tt.want; got != want {
+			t.Errorf("%s: got\n%s\nwant\n%s", tt.name, got, want)
+		}
+		if notes := strings.Join(r.Notes, "\n"); !strings.Contains(notes, tt.note) || tt.note == "" && strings.Contains(notes, "refuses") {
+			t.Errorf("%s: %q is not in, or more:\n%s", tt.name, tt.note, notes)
 		}
 	}
 }

@@ -39,6 +39,19 @@ func (s selector) String() string {
 	return strings.Join(parts, ",")
 }
 
+// namespaceLabel is on every namespace: its name.
+const namespaceLabel = "kubernetes.io/metadata.name"
+
+// namespacesText writes s for .namespaces. Labels that have to be there, and nothing else, would be read as names of namespaces, so what is true
+// of every namespace is added to them.
+func (s selector) namespacesText() string {
+	text := s.String()
+	if !strings.ContainsAny(text, "=!()<>") {
+		text += "," + namespaceLabel + "!="
+	}
+	return text
+}
+
 // String writes r as kubectl takes it.
 func (r requirement) String() string {
 	switch r.Operator {
@@ -83,7 +96,7 @@ func union(all []selector) (u selector, ok bool) {
 		if len(r) != 1 || r[0].Operator != "In" || i > 0 && r[0].Key != one.Key {
 			return selector{}, false
 		}
-		one = requirement{r[0].Key, "In", append(one.Values, r[0].Values...)}
+		one = requirement{r[0].Key, "In", sortedUnique(slices.Concat(one.Values, r[0].Values))}
 	}
 	return selector{MatchExpressions: []requirement{one}}, len(all) > 0
 }
