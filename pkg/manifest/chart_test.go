@@ -12,13 +12,15 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// TestChartValues: what the values of the chart add to what it renders. That the API server takes it, testing/nodes tests.
-func TestChartValues(t *testing.T) {
+// chartRenderer returns a function that renders the chart with the text of a file of values, and arguments of "helm template". It returns "error: " and what
+// Helm prints if that fails. Without Helm the test is skipped.
+func chartRenderer(t *testing.T) func(values string, args ...string) string {
+	t.Helper()
 	helm := check.Value(filepath.Abs("../../bin/parts/helm"))(t)
 	if _, err := os.Stat(helm); err != nil {
 		t.Skip("there is no bin/parts/helm (make parts)")
 	}
-	render := func(values string, args ...string) string {
+	return func(values string, args ...string) string {
 		file := filepath.Join(t.TempDir(), "values.yaml")
 		check.OK(t, os.WriteFile(file, []byte(values), 0o600))
 		c := exec.CommandContext(t.Context(), helm, "template", "--kube-version=v1.36.3", "herald", filepath.Join(manifests, "helm/herald"), "-f", file)
@@ -30,6 +32,11 @@ func TestChartValues(t *testing.T) {
 		}
 		return string(out)
 	}
+}
+
+// TestChartValues: what the values of the chart add to what it renders. That the API server takes it, testing/nodes tests.
+func TestChartValues(t *testing.T) {
+	render := chartRenderer(t)
 	for values, want := range map[string]string{
 		"{}": "maxUnavailable: 1",
 		"extraEnv: [{name: bgp_peerpass, valueFrom: {secretKeyRef: {name: bgp, key: password}}}]":                         "        - name: bgp_peerpass\n          valueFrom:\n            secretKeyRef:\n",
@@ -45,6 +52,29 @@ func TestChartValues(t *testing.T) {
 		"options: {vip_interface: eth1}":                             "  resourceNames:\n  - \"kubevip\"\n",
 		"{controlPlaneOnly: true, affinity: {nodeAffinity: {x: y}}}": "exclude each other",
 		"alerts: {enabled: true, labels: {release: prometheus}}":     "    release: prometheus\n",
+
+		// A mistake in a value is an error that names it, and what is no mistake works.
+		"options: null":                         "missing property 'options'",
+		"podMonitor:":                           "missing property 'podMonitor'",
+		"options: {health_check_port: '0'}":     "port: 2113}", // as herald manifest has it
+		"options: {health_check_port: '70000'}": "options.health_check_port: must be a port",
+		"options: {herald_peers_port: 70000}":   "/options/herald_peers_port': maximum",
+		"options: {prometheus_server: '2112'}":  "'/options/prometheus_server'",
+		"{options: {herald_peers_port: '0'}, networkPolicy: {enabled: true}}": "  ingress:\n  - ports: # routers",
+		"options: {vip_subnet: 24}":                                                     "value: \"24\"",
+		"options: {cp_namespace: lb}":                                                   "options.cp_namespace: the namespace of the announcers is that of the release, default",
+		"options: {herald_peers_key: /keys/one}":                                        "options name the file /keys/one, which the Pods do not have",
+		"options: {bgp_peers: '192.0.2.1:65001:@/keys/bgp:true'}":                       "options name the file /keys/bgp, which",
+		"options: {bgp_peerpass: '@/keys/bgp'}":                                         "options name the file /keys/bgp, which",
+		"options: {bgp_peers: '192.0.2.1:65001:pass@/word'}":                            "kind: DaemonSet",
+		"{options: {vip_arp: true}, extraEnv: [{name: vip_arp, value: 'true'}]}":        "extraEnv: the chart sets vip_arp itself",
+		"extraEnv: [{name: bgp_as, value: 65000}]":                                      "'/extraEnv/0/value': got number, want string",
+		"{podLabels: {app.kubernetes.io/name: other}}":                                  "podLabels: app.kubernetes.io/name is one of the two labels",
+		"{podMonitor: {enabled: true}, options: {prometheus_server: '127.0.0.1:2112'}}": "podMonitor.enabled: Prometheus can't fetch",
+		"terminationGracePeriodSeconds: 1000000":                                        "terminationGracePeriodSeconds: 1000000\n",
+		"tolerations: [{key: a, value: true}]":                                          "'/tolerations/0/value': got boolean, want string",
+		"updateStrategy: {type: Recreate}":                                              "'/updateStrategy/type'",
+		"resources: {memory: 64Mi}":                                                     "'/resources': additional properties 'memory' not allowed",
 	} {
 		if got := render(values); !strings.Contains(got, want) {
 			t.Errorf("%s: no %q in\n%s", values, want, got)

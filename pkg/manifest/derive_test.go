@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/testing/check"
@@ -64,7 +66,7 @@ func baseDaemonSet(t *testing.T) string {
 func chartRBAC(t *testing.T) string {
 	c := request(t, leastRights).Config
 	objects := rbacObjects(c)
-	account, secret, roles := yamlOf(t, "", objects[0]), yamlOf(t, "", objects[1]), yamlOf(t, "", objects[2:]...)
+	account, secret, roles := yamlOf(t, "", objects[0]), yamlOf(t, "", objects[1]), withConditions(t, yamlOf(t, "", objects[2:]...), c)
 	helpers := strings.NewReplacer(
 		"  labels:\n    app.kubernetes.io/name: herald\n", "  labels: {{- include \"herald.labels\" . | nindent 4 }}\n",
 		"- kind: ServiceAccount\n  name: herald\n", "- kind: ServiceAccount\n  name: {{ include \"herald.account\" . }}\n",
@@ -83,18 +85,38 @@ func chartRBAC(t *testing.T) string {
 		"{{- if .Values.rbac.create }}\n" +
 		// Helm refuses an object that is there and belongs to no release, as one that Herald has created itself.
 		"{{- $peers := lookup \"v1\" \"Secret\" .Release.Namespace \"" + peersSecret + "\" }}\n" +
-		"{{- if or (not $peers) (eq (dig \"metadata\" \"annotations\" \"meta.helm.sh/release-name\" \"\" $peers) .Release.Name) }}\n" +
+		"{{- if and (include \"herald.keepsSecret\" .) (or (not $peers) (eq (dig \"metadata\" \"annotations\" \"meta.helm.sh/release-name\" \"\" $peers) .Release.Name)) }}\n" +
 		helpers.Replace(secret) + "{{- end }}\n" +
 		"{{- if ne .Release.Namespace \"" + priorityNamespace + "\" }}\n" + helpers.Replace(yamlOf(t, "", flowSchemasIn(c.Node.Namespace)...)) + "{{- end }}\n" +
 		helpers.Replace(roles) +
+		// Leases that options have in other namespaces, unless the right to write them is given everywhere.
+		"{{- if include \"herald.leasesOfAnnouncers\" . }}\n{{- range $namespace := splitList \" \" (include \"herald.namespacesOfLeases\" .) | compact }}\n{{- with $ }}\n" +
+		strings.ReplaceAll(helpers.Replace(yamlOf(t, "", leasesRole("elsewhere", c.Node.Namespace, leaseWriteVerbs)...)), "namespace: elsewhere\n", "namespace: {{ $namespace }}\n") +
+		"{{- end }}\n{{- end }}\n{{- end }}\n" +
 		// An upgrade takes the right to write Leases elsewhere away only when VIP leases have moved.
 		"{{- $record := lookup \"coordination.k8s.io/v1\" \"Lease\" .Release.Namespace \"herald-vip-leases\" }}\n" +
 		"{{- $moved := eq (dig \"metadata\" \"annotations\" \"heraldvip.io/vip-leases\" \"\" $record) \"announcers\" }}\n" +
 		"{{- $keep := and .Release.IsUpgrade (not $moved) }}\n" +
 		"{{- if not (kindIs \"invalid\" .Values.rbac.leasesOfServices) }}{{ $keep = .Values.rbac.leasesOfServices }}{{ end }}\n" +
-		"{{- if or $keep (ne (toString (get .Values.options \"svc_leasenamespace\")) \"announcers\") }}\n" +
+		"{{- if or $keep (not (include \"herald.leasesOfAnnouncers\" .)) }}\n" +
 		strings.ReplaceAll(helpers.Replace(yamlOf(t, "", leasesOfServicesRole(c)...)), "-services\n", "-leases-of-services\n") + "{{- end }}\n" +
 		"{{- end }}\n"
+}
+
+// withConditions returns the roles with each rule that depends on options only where the chart's options need it.
+func withConditions(t *testing.T, roles string, c config.Config) string {
+	t.Helper()
+	for resource, condition := range map[string]string{
+		"services/status": "herald.writesServices", "pods": "herald.hasEgress", "configmaps": "herald.readsPools", "namespaces": "herald.readsPools", "secrets": "herald.keepsSecret",
+	} {
+		r := rules[slices.IndexFunc(rules, func(r rule) bool { return r.Resource == resource })]
+		text := string(check.Value(yaml.Marshal([]rbacv1.PolicyRule{{APIGroups: []string{r.Group}, Resources: []string{r.Resource}, ResourceNames: r.namesIn(c), Verbs: r.Verbs}}))(t))
+		if strings.Count(roles, text) != 1 {
+			t.Fatalf("the rule of %s is not once in\n%s", resource, roles)
+		}
+		roles = strings.Replace(roles, text, "{{- if include \""+condition+"\" . }}\n"+text+"{{- end }}\n", 1)
+	}
+	return roles
 }
 
 // leasesOfServicesRole returns what Herald must be allowed as long as VIP leases are in the namespaces of their Services.
@@ -147,21 +169,24 @@ func chartSchema(t *testing.T) string {
 	check.OK(t, json.Unmarshal(check.Value(os.ReadFile(filepath.Join(manifests, "helm/herald/values.schema.json")))(t), &schema))
 	known := object{}
 	for _, o := range config.Options {
-		if !o.Supported() || o.Env == configFile {
+		if !o.Supported() {
 			continue
 		}
-		types, pattern := []string{"string", "null"}, ""
+		entry := object{"type": []string{"string", "null"}, "description": o.Meaning}
 		switch o.Type {
 		case config.Bool:
-			types, pattern = append(types, "boolean"), "^(1|t|T|TRUE|true|True|0|f|F|FALSE|false|False)?$" // what strconv.ParseBool takes
-		case config.Int, config.Seconds, config.Milliseconds, config.Port:
-			types, pattern = append(types, "integer"), "^([+-]?[0-9]+)?$"
+			entry["type"], entry["pattern"] = []string{"string", "null", "boolean"}, "^(1|t|T|TRUE|true|True|0|f|F|FALSE|false|False)?$" // what strconv.ParseBool takes
+		case config.Port:
+			entry["minimum"], entry["maximum"] = 0, 65535
+			fallthrough
+		case config.Int, config.Seconds, config.Milliseconds:
+			entry["type"], entry["pattern"] = []string{"string", "null", "integer"}, "^([+-]?[0-9]+)?$"
+		case config.Endpoint:
+			entry["pattern"] = "^(off|.*:[0-9]{1,5})?$"
+		case config.String, config.List, config.Name: // vip_subnet: 24, upnp_ports: 80, svc_namespace: 1
+			entry["type"] = []string{"string", "null", "integer"}
 		}
 		for _, name := range append([]string{o.Env}, o.Aliases...) {
-			entry := object{"type": types, "description": o.Meaning}
-			if pattern != "" {
-				entry["pattern"] = pattern
-			}
 			known[name] = entry
 		}
 	}
