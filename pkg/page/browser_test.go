@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,11 +23,18 @@ type browser struct {
 	t       *testing.T
 }
 
-// start runs Chromium on a page, and returns the directory of its profile.
+// start returns a command that runs Chromium on a page, and the directory of its profile. Chromium's other processes write into that for a moment
+// after the first one was killed: all are killed, and it is removed once nothing is added any more.
 func (b browser) start(url string, options ...string) (cmd *exec.Cmd, profile string) {
-	profile = b.t.TempDir()
+	profile = check.Value(os.MkdirTemp("", "herald-page-"))(b.t)
+	b.t.Cleanup(func() {
+		check.True(b.t, time.Minute, "the profile is removed", func() bool { return os.RemoveAll(profile) == nil })
+	})
 	options = append([]string{"--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars", "--user-data-dir=" + profile}, options...)
-	return exec.CommandContext(b.t.Context(), b.program, append(options, url)...), profile
+	cmd = exec.CommandContext(b.t.Context(), b.program, append(options, url)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	return cmd, profile
 }
 
 // title runs Chromium on a page and returns a function that asks it for the title.
@@ -34,8 +42,8 @@ func (b browser) title(url string) func() string {
 	cmd, profile := b.start(url, "--remote-debugging-port=0")
 	check.OK(b.t, cmd.Start())
 	b.t.Cleanup(func() {
-		_ = cmd.Process.Kill() // fails only if it has ended
-		_ = cmd.Wait()         // says that it was killed
+		_ = cmd.Cancel() // fails only if they have ended
+		_ = cmd.Wait()   // says that it was killed
 	})
 	return func() string {
 		port, err := os.ReadFile(filepath.Join(profile, "DevToolsActivePort"))
