@@ -329,6 +329,9 @@ func TestMutexes(t *testing.T) {
 // one letter keep this file from containing one.
 var machine = regexp.MustCompile(`(^|[^\w.\-])/([w]ork|[t]mp/brief|[t]mp/bash_jobs)/|\.\./[s]hared\b|/[r]oot/go\b`)
 
+// machineParts is what each such path contains one of: a hundred times faster to look for.
+var machineParts = []string{"/" + "work/", "/tmp/" + "brief", "/tmp/" + "bash_jobs", "../" + "shared", "/" + "root/go"}
+
 // eachFile calls look with every file of the checkout that is text somebody wrote, by
 // its path.
 func eachFile(t *testing.T, look func(file, text string)) {
@@ -369,6 +372,9 @@ func TestNoPathsOfAMachine(t *testing.T) {
 	looked := 0
 	eachFile(t, func(file, text string) {
 		looked++
+		if !slices.ContainsFunc(machineParts, func(part string) bool { return strings.Contains(text, part) }) {
+			return
+		}
 		for n, line := range strings.Split(text, "\n") {
 			if found := machine.FindString(line); found != "" {
 				t.Errorf("%s:%d names a path of somebody's machine: %q", file, n+1, strings.TrimSpace(found))
