@@ -48,7 +48,7 @@ func TestAbuse(t *testing.T) {
 		if rss > 100<<20 {
 			t.Errorf("the Herald on %s has %d MiB", n, rss>>20)
 		}
-		if more := busy[n] - idle[n]; more > 0.1 {
+		if more := busy[n] - idle[n]; more > mayUse(0.1, idle[n]) {
 			t.Errorf("the Herald on %s uses %.3f of a core, %.3f more than before", n, busy[n], more)
 		}
 	}
@@ -69,6 +69,10 @@ func TestAbuse(t *testing.T) {
 		t.Errorf("%d of %d connections failed, %d allowed", len(c.Failures), c.Attempts, allowed)
 	}
 }
+
+// mayUse returns the share of a core that is little for what a Herald is made to do: share, or on a slow machine eight times
+// what it uses when nothing happens.
+func mayUse(share, idle float64) float64 { return max(share, 8*idle) }
 
 // cpu returns how much of a core the Herald of each node uses in the time d.
 func (f *heralds) cpu(d time.Duration) map[string]float64 {
