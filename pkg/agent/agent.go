@@ -82,8 +82,10 @@ const (
 	stopTick     = 100 * time.Millisecond // between passes while stopping
 	stopNotice   = 150 * time.Millisecond // between telling other nodes that this one stops and handing over
 	stopDeadline = 20 * time.Second       // for handing everything over; the Pod's grace period is 30 s
-	awaitWritten = 2 * time.Second        // of that, once nothing else is left, for the new owners to write down what was transferred to them
-	hangAfter    = 30 * time.Second       // a pass that takes longer counts as hanging
+	// Of that, once nothing else is left, for the new owners to write down what was transferred to them; or, if the API server goes away before, for all to agree on it, which
+	// they do 5 to 6 s later. Of two nodes neither can do so without the other.
+	awaitWritten = 8 * time.Second
+	hangAfter    = 30 * time.Second // a pass that takes longer counts as hanging
 )
 
 // An Agent is the one owner of the plan.

@@ -132,7 +132,7 @@ func (l *Leases) Observe(w *vip.World) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.observeOwnership(w, info)
-	w.TransfersPending = w.Stopping && (len(l.writes.transferring) > 0 || l.cache.leads(l.cache.transfers[l.o.Node]))
+	w.TransfersPending = w.Stopping && l.transfersPending()
 	w.HandingOver = byServiceLease(l, l.writes.handingOver)
 	w.LeaseRefusals = byServiceLease(l, l.writes.refusals())
 	l.writes.observed = make(map[vip.Key]uint64)

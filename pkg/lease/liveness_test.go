@@ -26,6 +26,7 @@ type network struct {
 	gateway    map[string]vip.Liveness // by node
 
 	gatewayAsked int
+	withoutHash  string       // a node that does not hear on which moves others agree; "": none
 	log          *slog.Logger // of nodes that join; nil: none
 	transfers    bool         // nodes that join understand transfers, and fence without any
 	livenessOff  bool         // nodes that join say on their node leases that they exchange no heartbeats
@@ -86,10 +87,22 @@ func (a *network) statuses(of string) map[string]vip.PeerStatus {
 	all := map[string]vip.PeerStatus{}
 	for pair, s := range a.seen {
 		if pair[0] == of {
+			if of == a.withoutHash {
+				s.Heartbeat.StateHash, s.Heartbeat.ProposalHash = a.heartbeats[of].StateHash, 0
+			}
 			all[pair[1]] = s
 		}
 	}
 	return all
+}
+
+// hashes sets whether a node hears on which moves the others agree.
+func (a *network) hashes(of string, hears bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.withoutHash = of; hears {
+		a.withoutHash = ""
+	}
 }
 
 func (a *network) announce(name string, c vip.Heartbeat) {

@@ -44,6 +44,53 @@ func moves(t *testing.T, a *network, s *leasetest.Server) (n2, n3 *node) {
 	return n2, n3
 }
 
+// The API server goes away before the only other node has written what was handed over to it. The old owner, which stops, is needed until the other one has carried out what
+// they agree on; it is not done when it alone has.
+func TestTransfersPendingUntilMoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newNetwork(), leasetest.NewServer()
+		a.transfers = true
+		n1, n2 := a.join(t, s, "n1"), a.join(t, s, "n2")
+		time.Sleep(2 * time.Second)
+		n1.want("a", "b")
+		n2.follow("a", "b")
+		time.Sleep(5 * time.Second)
+		n2.way.SetFaults(func(f *leasetest.Faults) { f.Hang = "kubevip-" })
+		n1.handOver("n2", "a", "b")
+		time.Sleep(100 * time.Millisecond)
+		n2.want("a", "b")
+		if !n2.serves("a") {
+			t.Fatalf("nothing was transferred\n%s", s)
+		}
+		cutFromAPI(n1, n2)
+		a.hashes("n2", false)
+		until := func(d time.Duration) (pending bool) {
+			for range d / (50 * time.Millisecond) {
+				time.Sleep(50 * time.Millisecond)
+				n2.want("a", "b")
+				w := vip.World{Now: time.Now(), Self: "n1", Stopping: true}
+				n1.Observe(&w)
+				pending = w.TransfersPending
+				n1.Put([]vip.LeaseIntent{{Lease: lk("a"), Action: vip.Follow, ExpectedHolder: "n2"}, {Lease: lk("b"), Action: vip.Follow, ExpectedHolder: "n2"}})
+			}
+			return pending
+		}
+		if !until(7 * time.Second) {
+			t.Error("the old owner is done, and the new one does not know of the agreement")
+		}
+		n1.mu.Lock()
+		moved := len(n1.quorum.Moved)
+		n1.mu.Unlock()
+		if moved != 2 || n2.serves("a") {
+			t.Errorf("%d VIPs were moved for n1, and n2 serves %v; want that only n1 has carried it out", moved, n2.serves("a"))
+		}
+		a.hashes("n2", true)
+		if until(time.Second) || !n2.serves("a") || !n2.serves("b") {
+			t.Error("the old owner is not done, or the new one does not serve what it was given")
+		}
+	})
+}
+
 // The API server is back for some nodes before it is for the owner, whose renewal
 // hangs: nothing moves, unless it stays away from the owner.
 func TestAPIServerBackForSome(t *testing.T) {

@@ -258,6 +258,24 @@ func (l *Leases) mayDropTransfers(x *coordinationv1.Lease) bool {
 	return text == "" || l.transfersShown(x) && !l.cache.leads(parseTransfers(text))
 }
 
+// transfersPending reports whether this node has transferred VIP leases, or may have, that their new owners have not written. Those do not count that the nodes have agreed to move
+// since, without the API server, and whose new owners say that they have done so: they need this node's agreement no longer. mu is held.
+func (l *Leases) transfersPending() bool {
+	if len(l.writes.transferring) > 0 {
+		return true
+	}
+	t := l.cache.transfers[l.o.Node]
+	if t == nil {
+		return false
+	}
+	for _, x := range l.cache.latest {
+		if m, moved := l.moveOf(x); x.ours && t.find(x.digest) != nil && !(moved && l.quorum.KnownToAct(m.Holder)) {
+			return true
+		}
+	}
+	return false
+}
+
 // transfersShown reports whether the watch has shown the transfers on a node lease, and with them all VIP leases that they name, which is not known before the
 // first plan: only VIP leases that Services name are told of. x may be nil.
 func (l *Leases) transfersShown(x *coordinationv1.Lease) bool {

@@ -202,6 +202,9 @@ func (s State) movedTo(node string) bool {
 	return false
 }
 
+// KnownToAct reports whether another node was last heard to say that it acts on claims which were moved to it, and s.Moved has, or had, such a Move.
+func (s State) KnownToAct(node string) bool { return s.memory[node].movesKnown }
+
 // Moving reports whether the last evaluation decided that claims of dead nodes may be moved
 // without the API server (decideTenure).
 func (s State) Moving() bool { return s.moving }

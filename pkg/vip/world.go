@@ -21,7 +21,7 @@ type World struct {
 	ClusterUID string // UID of the Service default/kubernetes, which no two clusters share; "" if it is not known
 
 	StatusesPending int // statuses of Services that are planned and not written yet
-	// TransfersPending: this node has handed over VIP leases by a transfer, and not all are written by their new owners. Only while Stopping.
+	// TransfersPending: this node has handed over VIP leases by a transfer, and not all are written by their new owners, or moved to them without the API server. Only while Stopping.
 	TransfersPending bool
 	StatusRefusals   map[Key]string // why the API server does not take the status of a Service, by Service
 

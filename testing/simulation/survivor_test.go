@@ -1,11 +1,20 @@
 package simulation
 
 import (
+	"errors"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/heraldvip/herald/pkg/lease"
 )
 
 // TestMostNodesEnd: most nodes, or most of the processes, end at once, and the API server does not. The node that is left keeps all that it has, though it reaches nobody and
@@ -60,6 +69,66 @@ func TestMostNodesEnd(t *testing.T) {
 					n.end(unplug)
 					n.start()
 				}
+			})
+		})
+	}
+}
+
+// TestAPIServerGoesAfterAHandOver: one of two nodes hands over by SIGTERM, and the API server is away for minutes before the other has written that, as when the
+// only node with an API server is rebooted. What was handed over, and is not written, they still agree on; and the one that is left holds it alone.
+func TestAPIServerGoesAfterAHandOver(t *testing.T) {
+	for i := range 8 {
+		after := time.Duration(10+10*i) * time.Millisecond // the other one has seen by then what it was given
+		apiFirst := i%2 == 0                               // which is back first
+		synctest.Test(t, func(t *testing.T) {
+			c := newCluster(t, size{nodes: 2, services: 20})
+			var stops atomic.Bool
+			transferred := make(chan struct{}, 1000)
+			c.api.Refuse = func(l *coordinationv1.Lease) error {
+				switch {
+				case !stops.Load():
+				case strings.HasPrefix(l.Name, "kubevip-"):
+					return apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, l.Name, errors.New("the API server is about to end"))
+				case l.Annotations[lease.TransfersAnnotation] != "":
+					transferred <- struct{}{}
+				}
+				return nil
+			}
+			c.wire = newWire(c, rand.New(rand.NewPCG(uint64(i), 29)))
+			c.run(rand.New(rand.NewPCG(1, 30)), 1, func(*rand.Rand, *node) {
+				time.Sleep(30 * time.Second)
+				c.mu.Lock()
+				c.maxSilence = 3 * time.Second
+				c.mu.Unlock()
+				n := c.nodes[0]
+				stops.Store(true)
+				began, ended := time.Now(), make(chan struct{})
+				go func() {
+					n.stop()
+					close(ended)
+				}()
+				<-transferred
+				time.Sleep(after)
+				c.toggleForAll(nil, apiAway)
+				<-ended
+				if took := time.Since(began); took > 10*time.Second {
+					t.Errorf("it ended after %v", took)
+				}
+				time.Sleep(2 * time.Minute)
+				stops.Store(false)
+				if !apiFirst {
+					n.start()
+					time.Sleep(10 * time.Second)
+				}
+				c.toggleForAll(nil, apiAway)
+				time.Sleep(10 * time.Second)
+				if apiFirst {
+					n.start()
+					time.Sleep(10 * time.Second)
+				}
+				c.mu.Lock()
+				c.maxSilence = 0
+				c.mu.Unlock()
 			})
 		})
 	}
