@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+
 	"github.com/heraldvip/herald/pkg/lease/leasetest"
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -66,4 +68,39 @@ func TestFenceRefusedByALeaseThatExists(t *testing.T) {
 			t.Errorf("%d writes in ten seconds, want 10 renewals", n)
 		}
 	})
+}
+
+// A fence that the API server does not answer, or does not permit, is in the log, once a minute: until it is written nobody has the VIPs of the node.
+func TestFenceThatCannotBeWrittenIsLogged(t *testing.T) {
+	for name, refuse := range map[string]func(*coordinationv1.Lease) error{
+		"hangs": nil,
+		"is forbidden": func(l *coordinationv1.Lease) error {
+			if l.Annotations[FencedAnnotation] != "" {
+				return forbidden(l.Name)
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, log := leasetest.NewServer(), &bytes.Buffer{}
+				s.Refuse = refuse
+				n1 := start(t, s, "n1")
+				n1.want("a")
+				n2, run := newNode(t, s, "n2", func(o *Options) { o.Log = slog.New(slog.NewTextHandler(log, nil)) })
+				if refuse == nil {
+					n2.way.SetFaults(func(f *leasetest.Faults) { f.Hang = nodeKey("n1").Name })
+				}
+				run(func(error) {})
+				time.Sleep(5 * time.Second)
+				n1.kill()
+				time.Sleep(leaseDuration + 10*time.Minute)
+				synctest.Wait()
+				const line = `level=WARN msg="a node can't be fenced`
+				if n := strings.Count(log.String(), line); n < 1 || n > 11 || !strings.Contains(log.String(), "node=n1") {
+					t.Errorf("%d lines in ten minutes, want 1 to 11:\n%s", n, log)
+				}
+			})
+		})
+	}
 }

@@ -14,18 +14,19 @@ import (
 // own clock: the clocks of two nodes are never compared.
 type peer struct {
 	quorum.Peer
-	lease     *coordinationv1.Lease // as last seen
-	gone      bool                  // it is dead by heartbeats, and so is its kernel
-	noAPI     bool                  // its heartbeats arrive, and say that it does not reach the API server
-	heardAt   time.Time             // when its last heartbeat came; zero: none did
-	met       bool                  // heartbeats have shown what it is since this process started
-	renewed   bool                  // its node lease was seen to be renewed
-	renewAt   time.Time             // when that, or the node lease itself, was seen last; a fence is no renewal
-	released  bool                  // the node itself ended its epoch: it has stopped
-	info      vip.NodeInfo
-	infoText  string
-	deletedAt time.Time // when it was last tried to delete the node lease, which is over
-	fellAt    time.Time // when its epoch was last seen to fall, as by hand; zero: not within the lease duration
+	lease         *coordinationv1.Lease // as last seen
+	gone          bool                  // it is dead by heartbeats, and so is its kernel
+	noAPI         bool                  // its heartbeats arrive, and say that it does not reach the API server
+	heardAt       time.Time             // when its last heartbeat came; zero: none did
+	met           bool                  // heartbeats have shown what it is since this process started
+	renewed       bool                  // its node lease was seen to be renewed
+	renewAt       time.Time             // when that, or the node lease itself, was seen last; a fence is no renewal
+	released      bool                  // the node itself ended its epoch: it has stopped
+	info          vip.NodeInfo
+	infoText      string
+	deletedAt     time.Time // when it was last tried to delete the node lease, which is over
+	fenceFailedAt time.Time // when it was last logged that it can't be fenced
+	fellAt        time.Time // when its epoch was last seen to fall, as by hand; zero: not within the lease duration
 	stability
 
 	expectedSince  time.Time // since when it has been expected to acquire a VIP lease; zero: it is not

@@ -15,6 +15,7 @@ import (
 const (
 	fenceTimeout = 1500 * time.Millisecond // how long a write of a fence may take
 	keepFenced   = time.Hour               // the node lease of a fenced node is deleted after this
+	fenceFailing = time.Minute             // how often it is logged that a fence can't be written
 )
 
 // evaluate stores the State and the Decision that quorum.Evaluate makes of this node's lease,
@@ -138,7 +139,7 @@ func (l *Leases) fence(ctx context.Context, now time.Time) {
 
 // writeFence starts to replace the lease of a peer by its tombstone, with the transfers of what it has, or to create that if none
 // exists. The outcome goes to applyWrite, and a conflict is noted beside that; after success the node counts here as fenced and not
-// alive, and that is logged with why. The first shortTries tries time out after shortTimeout, later ones after fenceTimeout
+// alive, and that is logged with why. From the third failure in a row on that is logged, each fenceFailing at most, unless it is a conflict. The first shortTries tries time out after shortTimeout, later ones after fenceTimeout
 // (at most half a renew deadline): with the node may have died the API server that would
 // answer, or etcd's leader.
 func (l *Leases) writeFence(ctx context.Context, k vip.Key, node, why string) {
@@ -176,6 +177,9 @@ func (l *Leases) writeFence(ctx context.Context, k vip.Key, node, why string) {
 					l.decision.AnswersUntil[node] = time.Now().Add(vip.AddressLifetime + vip.AddressRemovalDelay)
 				}
 				l.changed = true
+			case l.writes.failures[k].count >= shortTries && time.Since(p.fenceFailedAt) >= fenceFailing:
+				p.fenceFailedAt = time.Now()
+				l.o.Log.Warn("a node can't be fenced, so nobody else takes its VIPs; it is tried again", "node", node, "why", why, "err", err)
 			}
 		}
 	})
