@@ -17,9 +17,6 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// assignmentWrites is how many addresses are written at a time.
-const assignmentWrites = 6
-
 // Assignments writes the addresses that Services are given: kube-vip.io/loadbalancerIPs and
 // heraldvip.io/allocated, and, but for what a DHCP server is to lease, the condition Allocated, in one write that is conditional on the version that the cache shows,
 // so that it never undoes what somebody else has written.
@@ -70,7 +67,7 @@ type attempt struct {
 
 // Run writes until ctx ends, and the writes under way have ended.
 func (a *Assignments) Run(ctx context.Context) error {
-	w := &assignmentWriter{Assignments: a, attempts: make(map[vip.Key]attempt), busy: make(map[vip.Key]bool), results: make(chan assignmentResult)}
+	w := &assignmentWriter{Assignments: a, attempts: make(map[vip.Key]attempt), busy: make(map[vip.Key]bool), limits: make(writeLimits), results: make(chan assignmentResult)}
 	retry := time.NewTimer(time.Hour)
 	defer retry.Stop()
 	for {
@@ -100,6 +97,7 @@ type assignmentWriter struct {
 	*Assignments
 	attempts map[vip.Key]attempt
 	busy     map[vip.Key]bool // being written
+	limits   writeLimits
 	queue    []vip.Assignment // to be written, unless the cache shows them by then
 	again    bool             // something is to be tried again although nothing changes
 	results  chan assignmentResult
@@ -148,21 +146,19 @@ func (w *assignmentWriter) enqueue() {
 	}
 }
 
-// startWrites begins as many of the queued writes as may be under way: six; one of each namespace while the API server takes none, after a pause, and
-// of what it did not take before, since a webhook may keep these hanging. What it rejects, since the Service has become too large, say, is tried again after 1 s, then less and less often, until the Service changes.
+// startWrites begins as many of the queued writes as may be under way: six, and of each namespace as many as its limit; none in a pause. What the API server rejects,
+// since the Service has become too large, say, is tried again after 1 s, then less and less often, until the Service changes.
 func (w *assignmentWriter) startWrites(ctx context.Context) {
-	busyIn := make(map[string]bool)
+	busyIn := make(map[string]int)
 	for k := range w.busy {
-		busyIn[k.Namespace] = true
+		busyIn[k.Namespace]++
 	}
-	mayBegin := func(x vip.Assignment) bool {
-		return !busyIn[x.Service.Namespace] || w.pause == 0 && w.attempts[x.Service].failedAt.IsZero()
-	}
+	mayBegin := func(x vip.Assignment) bool { return busyIn[x.Service.Namespace] < w.limits.limit(x.Service.Namespace) }
 	if len(w.queue) > 0 && time.Now().Before(w.pauseUntil) {
 		w.again = true
 		return
 	}
-	for len(w.busy) < assignmentWrites {
+	for len(w.busy) < writesAtATime {
 		i := slices.IndexFunc(w.queue, mayBegin)
 		if i < 0 {
 			return
@@ -181,7 +177,8 @@ func (w *assignmentWriter) startWrites(ctx context.Context) {
 			continue
 		}
 		last.at, last.wait = time.Now(), cacheTimeout // the cache does not show the result yet
-		w.attempts[x.Service], w.busy[x.Service], busyIn[x.Service.Namespace] = last, true, true
+		w.attempts[x.Service], w.busy[x.Service] = last, true
+		busyIn[x.Service.Namespace]++
 		go func() { w.results <- assignmentResult{x.Service, w.write(ctx, o, x)} }()
 	}
 }
@@ -190,14 +187,7 @@ func (w *assignmentWriter) startWrites(ctx context.Context) {
 func (w *assignmentWriter) finish(r assignmentResult) {
 	delete(w.busy, r.service)
 	last, pause := w.attempts[r.service], w.pause
-	if !last.failedAt.IsZero() && (r.err == nil || resultOf(r.err) == rejected) { // what failed of its namespace need not wait any more either
-		for k, o := range w.attempts {
-			if k.Namespace == r.service.Namespace {
-				o.failedAt = time.Time{}
-				w.attempts[k] = o
-			}
-		}
-	}
+	w.limits.finish(r.service.Namespace, r.err == nil || resultOf(r.err) == rejected)
 	last.failedAt, w.pause = time.Time{}, 0
 	switch {
 	case r.err == nil:

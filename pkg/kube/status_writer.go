@@ -13,7 +13,6 @@ import (
 )
 
 const (
-	statusWrites = 6 // at a time: more would only make the leases of VIPs that move wait
 	// cacheTimeout is when a Service is written again although the cache has not shown
 	// the result of the last write.
 	cacheTimeout   = 10 * time.Second
@@ -33,7 +32,7 @@ func (s *Statuses) String() string { return "kube: statuses" }
 
 // Run writes what Put wants until ctx ends, and the writes under way have ended.
 func (s *Statuses) Run(ctx context.Context) error {
-	w := &statusWriter{Statuses: s, states: make(map[vip.Key]*statusState), busyIn: make(map[string]int), results: make(chan statusResult)}
+	w := &statusWriter{Statuses: s, states: make(map[vip.Key]*statusState), busyIn: make(map[string]int), limits: make(writeLimits), results: make(chan statusResult)}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -63,6 +62,7 @@ type statusWriter struct {
 	next    time.Time      // when the first Service that was too early in queue is ready; zero: none was
 	busy    int            // writes under way
 	busyIn  map[string]int // the same, by namespace
+	limits  writeLimits
 	results chan statusResult
 
 	pauseUntil time.Time     // no write begins before
@@ -148,17 +148,15 @@ func (w *statusWriter) enqueue() {
 	slices.SortStableFunc(w.queue, func(x, y vip.Key) int { return w.states[x].failedAt.Compare(w.states[y].failedAt) })
 }
 
-// startWrites begins as many of the queued writes as may be under way: six; one of each namespace while
-// the API server takes none, and of what it did not take before, since a webhook may keep these hanging. It returns after what time to call enqueue.
+// startWrites begins as many of the queued writes as may be under way: six, and of each namespace as many as its limit; none
+// in a pause. It returns after what time to call enqueue.
 func (w *statusWriter) startWrites(ctx context.Context) time.Duration {
 	now := time.Now()
 	if w.pauseUntil.After(now) {
 		return w.pauseUntil.Sub(now)
 	}
-	mayBegin := func(k vip.Key) bool {
-		return w.busyIn[k.Namespace] == 0 || w.pause == 0 && w.states[k].failedAt.IsZero()
-	}
-	for w.busy < statusWrites {
+	mayBegin := func(k vip.Key) bool { return w.busyIn[k.Namespace] < w.limits.limit(k.Namespace) }
+	for w.busy < writesAtATime {
 		i := slices.IndexFunc(w.queue, mayBegin)
 		if i < 0 {
 			break
@@ -240,14 +238,8 @@ func (w *statusWriter) finish(r statusResult) {
 	if w.busyIn[r.key.Namespace]--; w.busyIn[r.key.Namespace] == 0 {
 		delete(w.busyIn, r.key.Namespace)
 	}
+	w.limits.finish(r.key.Namespace, r.result != unavailable)
 	s := w.states[r.key]
-	if r.result != unavailable && !s.failedAt.IsZero() { // what failed of its namespace need not wait any more either
-		for k, o := range w.states {
-			if k.Namespace == r.key.Namespace {
-				o.failedAt = time.Time{}
-			}
-		}
-	}
 	s.busy, s.failedAt = false, time.Time{}
 	if r.result != unavailable {
 		w.pause, w.denied = 0, false

@@ -75,10 +75,15 @@ func statusOf(i int) vip.Status {
 }
 
 // fill makes n Services and wants for them.
-func (d *statusTest) fill(n int) (want []vip.Status) {
+func (d *statusTest) fill(n int) []vip.Status { return d.fillNamespace("default", n) }
+
+// fillNamespace makes n Services of a namespace and wants for them.
+func (d *statusTest) fillNamespace(namespace string, n int) (want []vip.Status) {
 	for i := range n {
-		d.edit(serviceKey(i), func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer })
-		want = append(want, statusOf(i))
+		w := statusOf(i)
+		w.Service.Namespace = namespace
+		d.edit(w.Service, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer })
+		want = append(want, w)
 	}
 	advance(time.Second)
 	return want
@@ -95,15 +100,15 @@ func TestStatusesAreWrittenOnce(t *testing.T) {
 		for d.written() < n {
 			advance(5 * time.Millisecond)
 		}
-		if took, most := time.Since(began), 2*n*d.latency/statusWrites; took > most {
+		if took, most := time.Since(began), 2*n*d.latency/writesAtATime; took > most {
 			t.Errorf("took %v, want at most %v", took, most)
 		}
 		advance(time.Hour)
 		if d.requests() != n {
 			t.Errorf("%d requests for %d statuses", d.requests(), n)
 		}
-		if d.maxBusy != statusWrites {
-			t.Errorf("%d requests at a time, want %d", d.maxBusy, statusWrites)
+		if d.maxBusy != writesAtATime {
+			t.Errorf("%d requests at a time, want %d", d.maxBusy, writesAtATime)
 		}
 		d.plan(vip.Status{Service: serviceKey(0)})
 		advance(time.Second)
@@ -464,8 +469,8 @@ func TestStatusLastPutCounts(t *testing.T) {
 		other.VIPHost = "n9"
 		d.plan(other)
 		advance(time.Minute)
-		if d.requests() != statusWrites+1 {
-			t.Errorf("%d requests, want the %d under way and one more", d.requests(), statusWrites)
+		if d.requests() != writesAtATime+1 {
+			t.Errorf("%d requests, want the %d under way and one more", d.requests(), writesAtATime)
 		}
 		if got := d.at(serviceKey(0)).Annotations[vipHostKey]; got != "n9" {
 			t.Errorf("host %q, want that of the last want", got)

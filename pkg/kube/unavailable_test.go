@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -123,7 +124,7 @@ func TestAssignmentsUnavailableForOneNamespace(t *testing.T) {
 			time.Sleep(50 * time.Millisecond)
 			d.plan(all, "", 0)
 		}
-		if _, n := d.count("b"); n < 30 {
+		if _, n := d.count("b"); n < 60 {
 			t.Errorf("%d of 100 Services of the other namespace have their address after five seconds", n)
 		}
 	})
@@ -142,23 +143,10 @@ func TestStatusesUnavailableForOneNamespace(t *testing.T) {
 				return nil
 			}
 		})
-		want := func(ns string, i int) vip.Status {
-			w := statusOf(i)
-			w.Service = vip.Key{Namespace: ns, Name: w.Service.Name}
-			d.edit(w.Service, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer })
-			return w
-		}
-		var all []vip.Status
-		for i := range 10 {
-			all = append(all, want("a", i))
-		}
-		advance(time.Second)
+		all := d.fillNamespace("a", 10)
 		d.plan(all...)
 		advance(30 * time.Second)
-		for i := range 20 {
-			all = append(all, want("b", i))
-		}
-		advance(100 * time.Millisecond)
+		all = append(all, d.fillNamespace("b", 20)...)
 		for range 100 { // passes
 			d.plan(all...)
 			advance(100 * time.Millisecond)
@@ -214,22 +202,11 @@ func TestStatusesHangForOneNamespace(t *testing.T) {
 			}
 			return write(ctx, k, body)
 		}
-		var all []vip.Status
-		want := func(ns string, i int) {
-			w := statusOf(i)
-			w.Service = vip.Key{Namespace: ns, Name: w.Service.Name}
-			d.edit(w.Service, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer })
-			all = append(all, w)
-		}
-		for i := range 8 {
-			want("a", i)
-		}
-		advance(time.Second)
+		all := d.fillNamespace("a", 8)
 		d.plan(all...)
-		advance(25 * time.Second)
-		for i := range 2 {
-			want("b", i)
-			advance(100 * time.Millisecond)
+		advance(24 * time.Second)
+		for i, s := range d.fillNamespace("b", 2) {
+			all = append(all, s)
 			d.plan(all...)
 			advance(unavailableMax + time.Second)
 			if n := d.written(); n != i+1 {
@@ -277,6 +254,82 @@ func TestAssignmentsAfterALongOutage(t *testing.T) {
 		synctest.Wait()
 		if _, got := d.count("a"); got != n {
 			t.Errorf("%d of %d Services have their address %v after the first", got, n, n/4*time.Millisecond)
+		}
+	})
+}
+
+// oneAtATime is a webhook of namespace a that answers after 50 ms what comes alone; for what comes together the API server gives up after 10 s.
+func oneAtATime() func(vip.Key) error {
+	var underWay atomic.Int32
+	return func(k vip.Key) error {
+		if k.Namespace != "a" {
+			return nil
+		}
+		underWay.Add(1)
+		defer underWay.Add(-1)
+		time.Sleep(50 * time.Millisecond)
+		if underWay.Load() == 1 {
+			return nil
+		}
+		return hangs(k)
+	}
+}
+
+// TestAssignmentsOneAtATimeInOneNamespace: a namespace with 100 Services whose webhook answers only what comes alone keeps no other waiting, and is written, too.
+func TestAssignmentsOneAtATimeInOneNamespace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newAssignmentTest(t, nil)
+		webhook := oneAtATime()
+		d.patch = func(_ context.Context, k vip.Key, _ []byte) error {
+			err := webhook(k)
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			d.writes[k]++
+			d.done[k] = err == nil
+			return err
+		}
+		inA := d.plan(nil, "a", 100)
+		time.Sleep(15 * time.Second)
+		for i := range 40 {
+			d.plan(inA, "b", i+1)
+			time.Sleep(2 * time.Second)
+			if _, n := d.count("b"); n != i+1 {
+				t.Errorf("%d of %d Services of the other namespace have their address after two seconds", n, i+1)
+			}
+			time.Sleep(5 * time.Second)
+		}
+		if _, n := d.count("a"); n != 100 {
+			t.Errorf("%d of 100 Services of the namespace have their address after 300 s", n)
+		}
+	})
+}
+
+// TestStatusesOneAtATimeInOneNamespace: the same of statuses.
+func TestStatusesOneAtATimeInOneNamespace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, stop := newStatusTest(t)
+		defer stop()
+		webhook, write := oneAtATime(), d.Statuses.patch
+		d.Statuses.patch = func(ctx context.Context, k vip.Key, body []byte) (*corev1.Service, error) {
+			if err := webhook(k); err != nil {
+				return nil, err
+			}
+			return write(ctx, k, body)
+		}
+		all := d.fillNamespace("a", 100)
+		d.plan(all...)
+		advance(15 * time.Second)
+		for i, s := range d.fillNamespace("b", 40) {
+			all = append(all, s)
+			d.plan(all...)
+			advance(2 * time.Second)
+			if d.writes(s.Service) != 1 {
+				t.Errorf("the status of Service %d of the other namespace is not written after two seconds", i)
+			}
+			advance(5 * time.Second)
+		}
+		if n := d.written(); n != 140 {
+			t.Errorf("%d of 140 statuses are written after 300 s", n)
 		}
 	})
 }
