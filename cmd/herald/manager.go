@@ -130,7 +130,7 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 	poke := func() { n.agent.Poke() }
 	pokeBoth := func() { n.agent.Poke(); wake.Send() }
 	tenure := func() vip.Tenure { return n.leases.Tenure() }
-	n.credentials = kube.NewCredentialsWatch(access, where, vip.Key{Namespace: cfg.Node.Namespace, Name: lease.NodePrefix + cfg.Node.Name}, tenure)
+	n.credentials = kube.NewCredentialsWatch(access, where, vip.Key{Namespace: cfg.Node.Namespace, Name: lease.NodePrefix + cfg.Node.Name}, tenure, log)
 	if n.cluster, err = kube.New(access, n.clusterOptions(servers, poke, wake.Send)); err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"strings"
@@ -42,10 +43,18 @@ type CredentialsWatch struct {
 	used   credentials // of cfg
 	tenure func() vip.Tenure
 	ask    func(context.Context, *rest.Config) error // reads the node lease: nil if the API server answers, and has it or not
+	log    *slog.Logger
+	logged unaccepted // last
+}
+
+// unaccepted is credentials with which a request has failed, and whether the API server refused them, or did not answer.
+type unaccepted struct {
+	credentials
+	refused bool
 }
 
 // NewCredentialsWatch makes one for what Connect has returned, on the node that renews nodeLease and whose tenure that is.
-func NewCredentialsWatch(cfg *rest.Config, origin string, nodeLease vip.Key, tenure func() vip.Tenure) *CredentialsWatch {
+func NewCredentialsWatch(cfg *rest.Config, origin string, nodeLease vip.Key, tenure func() vip.Tenure, log *slog.Logger) *CredentialsWatch {
 	file, _ := strings.CutPrefix(origin, "file ")
 	if file == origin {
 		return &CredentialsWatch{}
@@ -64,14 +73,14 @@ func NewCredentialsWatch(cfg *rest.Config, origin string, nodeLease vip.Key, ten
 		}
 		return err
 	}
-	return &CredentialsWatch{file, cfg, credentialsOf(cfg), tenure, ask}
+	return &CredentialsWatch{file: file, cfg: cfg, used: credentialsOf(cfg), tenure: tenure, ask: ask, log: log}
 }
 
 // String names the task.
 func (w *CredentialsWatch) String() string { return "credentials" }
 
 // Run returns an error once the file has had other credentials, or was replaced where it is mounted into a container, at two looks, a minute apart, since it may
-// be half written, and at a third, within another minute, so that not all nodes of a cluster end at the same time; and the node may end
+// be half written, and at a third, within another minute, so that not all nodes of a cluster end at the same time; and the process may end
 // (mayEnd), else it goes on looking. It returns nil when ctx ends.
 func (w *CredentialsWatch) Run(ctx context.Context) error {
 	if w.file == "" {
@@ -115,21 +124,26 @@ func (w *CredentialsWatch) differs() (*rest.Config, bool) {
 	return now, err == nil && credentialsOf(now) != w.used
 }
 
-// mayEnd reports whether the process may end, to be started again with the credentials of now (nil: they can't be read). A process that
-// is started while no API server takes renewals of node leases can't hold anything. So it must not while a renewal is late, unless
-// this node acts on no claims, or the reason is that the API server refuses the old credentials, and answers the new ones.
+// mayEnd reports whether the process may end, to be started again with the credentials of now (nil: they can't be read). It may if this node
+// acts on no claims. Else the API server must answer the credentials of now, or the next process could not renew, and all VIPs would go. While a renewal is late
+// it must refuse the old ones, too: a process that is started while no API server takes renewals of node leases can't hold anything.
 func (w *CredentialsWatch) mayEnd(ctx context.Context, now *rest.Config) bool {
-	if t := w.tenure(); t.RenewalLateSince.IsZero() || !t.Holds(time.Now()) {
+	t := w.tenure()
+	switch {
+	case !t.Holds(time.Now()):
 		return true
-	}
-	if !refusesCredentials(w.ask(ctx, w.cfg)) {
+	case !t.RenewalLateSince.IsZero() && !refusesCredentials(w.ask(ctx, w.cfg)):
 		return false
-	}
-	if now == nil {
+	case now == nil:
 		return true
 	}
 	now.Host, now.Dial, now.ServerName = w.cfg.Host, w.cfg.Dial, w.cfg.ServerName
-	return w.ask(ctx, now) == nil
+	err := w.ask(ctx, now)
+	if u := (unaccepted{credentialsOf(now), refusesCredentials(err)}); err != nil && ctx.Err() == nil && u != w.logged {
+		w.logged = u
+		w.log.Warn("the API server does not accept the credentials that the kubeconfig has now; going on with those that it had before", "file", w.file, "err", err)
+	}
+	return err == nil
 }
 
 // refusesCredentials reports whether an error of a request says that the API server is another one than the credentials are for, or does not take them any more.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -20,6 +21,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -29,7 +31,7 @@ import (
 // renewedKubeconfig is kubeconfig with another token.
 var renewedKubeconfig = strings.Replace(kubeconfig, "token: t", "token: renewed", 1)
 
-// newCredentialsWatch makes one of a kubeconfig that it writes, for a node that renews its node lease and an API server that answers nobody.
+// newCredentialsWatch makes one of a kubeconfig that it writes, for a node that renews its node lease and an API server that takes the renewed credentials only.
 func newCredentialsWatch(t *testing.T) *CredentialsWatch {
 	t.Setenv("HOME", t.TempDir())
 	file := filepath.Join(t.TempDir(), "admin.conf")
@@ -38,8 +40,13 @@ func newCredentialsWatch(t *testing.T) *CredentialsWatch {
 	check.OK(t, err)
 	w := NewCredentialsWatch(cfg, origin, vip.Key{Namespace: "kube-system", Name: "herald-node-n1"}, func() vip.Tenure {
 		return vip.Tenure{Epoch: 1, Until: time.Now().Add(10 * time.Second), Confirmed: true}
-	})
-	w.ask = func(context.Context, *rest.Config) error { return errors.New("connection refused") }
+	}, check.Log(t))
+	w.ask = func(_ context.Context, cfg *rest.Config) error {
+		if cfg.BearerToken == "renewed" {
+			return nil
+		}
+		return apierrors.NewUnauthorized("expired")
+	}
 	return w
 }
 
@@ -107,12 +114,64 @@ func TestCredentialsWatchesEndOneByOne(t *testing.T) {
 	})
 }
 
+// While this process can renew it ends only for credentials that the API server takes: those of another cluster, or of a user that it does not know yet, would
+// end it on all nodes. What they are refused for is logged once, and again when it or they change.
+func TestCredentialsWatchWhileTheNewOnesAreRefused(t *testing.T) {
+	refused, forbidden, away := apierrors.NewUnauthorized("unknown"), apierrors.NewForbidden(schema.GroupResource{}, "", nil), errors.New("connection refused")
+	other := strings.Replace(kubeconfig, "token: t", "token: other", 1)
+	for _, tt := range []struct {
+		name     string
+		answers  []error // to the credentials in the file: in the first half hour, and from then on
+		other    bool    // after half an hour the file has others
+		ends     bool
+		warnings int
+	}{
+		{"taken", []error{nil, nil}, false, true, 0},
+		{"refused", []error{refused, refused}, false, false, 1},
+		{"of another authority", []error{&url.Error{Err: &tls.CertificateVerificationError{Err: errors.New("unknown authority")}}, refused}, false, false, 1},
+		{"no right", []error{forbidden, forbidden}, false, false, 1},
+		{"the API server is away", []error{away, away}, false, false, 1},
+		{"away, then refused", []error{away, refused}, false, false, 2},
+		{"refused, and others, too", []error{refused, refused}, true, false, 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newCredentialsWatch(t)
+			var logged strings.Builder
+			w.log = slog.New(slog.NewTextHandler(&logged, nil))
+			check.OK(t, os.WriteFile(w.file, []byte(renewedKubeconfig), 0o600))
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				w.ask = func(_ context.Context, cfg *rest.Config) error {
+					if cfg.Host != "https://192.0.2.9:6443" || cfg.Dial == nil || cfg.BearerToken == "t" {
+						t.Errorf("it asks %s with the token %s", cfg.Host, cfg.BearerToken)
+					}
+					if time.Since(began) < 30*time.Minute {
+						return tt.answers[0]
+					}
+					return tt.answers[1]
+				}
+				if tt.other {
+					defer time.AfterFunc(30*time.Minute, func() { check.OK(t, os.WriteFile(w.file, []byte(other), 0o600)) }).Stop()
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				if err := w.Run(ctx); (err != nil) != tt.ends || tt.ends && time.Since(began) > 3*credentialsPeriod {
+					t.Errorf("it ends after %v with %v", time.Since(began), err)
+				}
+				if n := strings.Count(logged.String(), "level=WARN"); n != tt.warnings || n > 0 && !strings.Contains(logged.String(), w.file) {
+					t.Errorf("%d warnings, want %d:\n%s", n, tt.warnings, &logged)
+				}
+			})
+		})
+	}
+}
+
 // A process that would be able to hold nothing once it is started again does not end: while the API server takes no renewals, and the nodes hold on without it.
 func TestCredentialsWatchWhileTheRenewalIsLate(t *testing.T) {
 	refused, away := apierrors.NewUnauthorized("expired"), errors.New("connection refused")
 	for _, tt := range []struct {
 		name     string
-		old, new error // what the API server answers to the credentials
+		old, new error // what the API server answers to the credentials while the renewal is late
 		replaced bool  // the file, where it is mounted: what it contains now can't be read
 		given    bool  // the node has given up its claims
 		ends     bool
@@ -154,10 +213,13 @@ func TestCredentialsWatchWhileTheRenewalIsLate(t *testing.T) {
 					if cfg.Host != "https://192.0.2.9:6443" || cfg.Dial == nil {
 						t.Errorf("it asks %s", cfg.Host)
 					}
-					if cfg.BearerToken == "renewed" {
+					switch {
+					case cfg.BearerToken != "renewed":
+						return tt.old
+					case time.Since(began) < 30*time.Minute:
 						return tt.new
 					}
-					return tt.old
+					return nil
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()
@@ -203,7 +265,7 @@ func TestCredentialsAreAnswered(t *testing.T) {
 			}))
 			defer s.Close()
 			s.Config.ErrorLog = log.New(io.Discard, "", 0)
-			w := NewCredentialsWatch(&rest.Config{}, "file /admin.conf", vip.Key{Namespace: "kube-system", Name: "herald-node-n1"}, nil)
+			w := NewCredentialsWatch(&rest.Config{}, "file /admin.conf", vip.Key{Namespace: "kube-system", Name: "herald-node-n1"}, nil, nil)
 			cfg := &rest.Config{Host: s.URL, BearerToken: tt.token}
 			if tt.token != "" {
 				cfg.CAData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
