@@ -39,12 +39,17 @@ func (f *filter) planPools(checks *addressChecks) {
 // control plane's. Foreign, which means that Herald gives them no address, are those that are not
 // ours, that name what can't be read, or what no pool offers to their namespace, that keep what
 // they do not ask for (keepsAnother), and those without an address by which their namespace would
-// have more than svc_quota (keepQuota).
+// have more than svc_quota (keepQuota), where what is decided and not seen on a Service yet counts
+// as its own: the write may be under way.
 func (f *filter) addressRequests() []vip.AddressRequest {
 	all := make([]vip.AddressRequest, 0, len(f.Services))
 	var wanting []int // the indices of those that pools are to give addresses
 	counted := make(map[string]map[netip.Addr]bool)
 	beyond := f.servicesBeyondQuota()
+	decided := make(map[string]vip.Assignment) // by UID of the Service
+	for _, a := range f.Assignments {
+		decided[a.UID] = a
+	}
 	for i := range f.Services {
 		s := &f.Services[i]
 		if !s.LoadBalancer || s.Key == ControlPlaneKey {
@@ -54,13 +59,15 @@ func (f *filter) addressRequests() []vip.AddressRequest {
 		refused := f.namesUnoffered(s) || beyond[s.Key]
 		foreign := reason != "" || !s.Deleted.IsZero() || refused || s.Source != "" && len(s.Addresses) == 0 || f.keepsAnother(s)
 		if f.Quota > 0 && (!foreign || reason == "" && beyond[s.Key]) {
-			if !foreign && addressesWanted(s) > 0 {
+			has := withDecided(s, decided[s.UID])
+			if !foreign && addressesWanted(has) > 0 {
 				wanting = append(wanting, len(all))
+				has = s
 			}
 			if counted[s.Key.Namespace] == nil {
 				counted[s.Key.Namespace] = make(map[netip.Addr]bool)
 			}
-			for _, a := range s.Addresses {
+			for _, a := range has.Addresses {
 				counted[s.Key.Namespace][a] = true
 			}
 		}
@@ -68,6 +75,16 @@ func (f *filter) addressRequests() []vip.AddressRequest {
 	}
 	f.keepQuota(all, wanting, counted)
 	return all
+}
+
+// withDecided returns s with the addresses of a, if it has any.
+func withDecided(s *vip.Service, a vip.Assignment) *vip.Service {
+	if len(a.Addresses) == 0 {
+		return s
+	}
+	x := *s
+	x.Addresses, x.Allocated = a.Addresses, a.Pool
+	return &x
 }
 
 // addressesWanted returns how many addresses pools may give to s in addition to those that it has: one of each family, if it has none, or has

@@ -222,6 +222,50 @@ func TestQuotaOfSecondFamily(t *testing.T) {
 	}
 }
 
+// What was decided and is not seen on a Service yet counts as its own, whoever comes after that: the write may be under way. It counts for nothing if the Service wants more by now.
+func TestQuotaOfWhatIsDecided(t *testing.T) {
+	dual := func(s *vip.Service) {
+		s.Families, s.DualStack = []vip.Family{vip.IPv4, vip.IPv6}, vip.RequireDualStack
+	}
+	allocated := func(s *vip.Service) { s.Allocated = "cidr-global" }
+	decided := func(addrs ...netip.Addr) vip.Assignment {
+		return vip.Assignment{Service: key("a"), UID: svc("a", "").UID, Addresses: addrs, Pool: "cidr-global"}
+	}
+	v4, v6 := addr("10.77.0.50"), addr("fd77::50")
+	other := decided(v4, v6)
+	other.UID = "of one that was deleted"
+	for _, tt := range []struct {
+		name    string
+		a       vip.Service
+		decided vip.Assignment
+		want    string
+	}{
+		{"a second address", svc("a", "10.77.0.50", dual, allocated), decided(v4, v6), "b: nothing; "},
+		{"both addresses", svc("a", "", dual), decided(v4, v6), "b: nothing; "},
+		{"one, and the Service is dual stack by now", svc("a", "", dual), decided(v4), "a: nothing; "},
+		{"it waits", svc("a", "10.77.0.50", dual, allocated), decided(), "a: no more; "},
+		{"of another Service of this name", svc("a", "10.77.0.50", dual, allocated), other, "a: no more; "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, w := poolRules(), poolWorld("n1")
+			r.Quota, w.Services, w.Assignments = 2, []vip.Service{tt.a, svc("b", "")}, []vip.Assignment{tt.decided}
+			younger(&w.Services[0])
+			got := ""
+			for _, q := range Make(r, w).Pools[0].Requests {
+				switch {
+				case q.Foreign:
+					got += q.Key.Name + ": nothing; "
+				case q.NoMore:
+					got += q.Key.Name + ": no more; "
+				}
+			}
+			if got != tt.want {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
 // With svc_quota the Services of a namespace, be they ours or not, can't keep more addresses of pools from others by naming them.
 func TestNamedBeyondQuota(t *testing.T) {
 	const many = "10.77.0.1,10.77.0.2,10.77.0.3"
