@@ -26,7 +26,7 @@ func (n *Interfaces) Set(ctx context.Context, want []vip.Address) ([]vip.Address
 	var errs errorList
 	wanted, order := n.wantedKeys(want, &errs)
 	n.setting = true
-	errs.add(n.promoteSecondaries(order))
+	errs.add(n.promoteSecondaries(slices.Concat(order, n.unwanted(wanted))))
 	began := time.Now()
 	for part := range slices.Chunk(order, batch) {
 		if ctx.Err() != nil {
@@ -310,13 +310,13 @@ func (n *Interfaces) unbind(key addressKey, linkName string) error {
 	return nil
 }
 
-// promoteSecondaries has addresses stay when one of the same network is removed, on each link on which an IPv4 address is wanted together with its network.
+// promoteSecondaries has addresses stay when one of the same network is removed, on each link of keys on which an IPv4 address is bound together with its network, or is to be.
 // Without it, such an address takes along, when it is removed or its lifetime ends, those of the same network and length that were added after it, the
 // node's own too (__inet_del_ifa). It is not undone, since lifetimes may end after Herald has.
-func (n *Interfaces) promoteSecondaries(wanted []addressKey) error {
+func (n *Interfaces) promoteSecondaries(keys []addressKey) error {
 	var errs []error
 	seen := map[int]bool{}
-	for _, key := range wanted {
+	for _, key := range keys {
 		if key.prefix.Addr().Is6() || key.prefix.IsSingleIP() || seen[key.link] {
 			continue
 		}

@@ -13,7 +13,7 @@ import (
 // when Set returns, and an address of the node stays: also when the VIP's lifetime ends, since Herald was killed.
 func TestKernelSecondaries(t *testing.T) {
 	first, second, third := addr("10.9.0.1/24", "eth0"), addr("10.9.0.2/24", "eth0"), addr("10.9.0.3/24", "eth0")
-	for how, promote := range map[string]string{"promoted": "1", "removed": "0", "taken back": "0", "expired": "0"} {
+	for how, promote := range map[string]string{"promoted": "1", "removed": "0", "taken back": "0", "taken back for the last": "0", "expired": "0"} {
 		t.Run(how, func(t *testing.T) {
 			eth0 := newVeth(t, "eth0")
 			sysctl(t, "net/ipv4/conf/eth0/promote_secondaries", promote)
@@ -30,6 +30,9 @@ func TestKernelSecondaries(t *testing.T) {
 			}
 			addOther(t, eth0, "10.9.0.5/24")
 			r.await(t, "the node's own address", func() bool { return r.IsLocal(addr("10.9.0.5/24", "eth0").Addr) })
+			if how == "taken back for the last" { // no VIP is wanted on the link then
+				sysctl(t, "net/ipv4/conf/eth0/promote_secondaries", "0")
+			}
 			if how != "expired" {
 				_, err = r.Set(t.Context(), nil)
 				check.OK(t, err)
