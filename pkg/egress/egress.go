@@ -43,12 +43,12 @@ type Routes struct {
 	mark    uint32
 	log     *slog.Logger
 	written wanted
-	at      time.Time // when the kernel was last read
-	known   bool      // written is what the kernel has, as far as this process knows
+	at      time.Time    // when the kernel was last read
+	known   map[int]bool // by family: written is what the kernel has, as far as this process knows
 }
 
 // New makes Routes for packets of which the bit mark of their mark is set. What an earlier process left is replaced by the first Set.
-func New(mark uint32, log *slog.Logger) *Routes { return &Routes{mark: mark, log: log} }
+func New(mark uint32, log *slog.Logger) *Routes { return &Routes{mark: mark, log: log, known: make(map[int]bool)} }
 
 // An owner is the node that packets are routed to.
 type owner struct {
@@ -73,11 +73,11 @@ func (r *Routes) Set(_ context.Context, want []vip.Egress) ([]vip.Egress, error)
 			}
 		}
 	}
-	if r.known && maps.Equal(all, r.written) && (len(all) == 0 || now.Sub(r.at) < relist) {
+	if r.known[unix.AF_INET] && r.known[unix.AF_INET6] && maps.Equal(all, r.written) && (len(all) == 0 || now.Sub(r.at) < relist) {
 		return want, nil
 	}
 	err := r.write(all)
-	r.written, r.at, r.known = all, now, err == nil
+	r.written, r.at = all, now
 	if err != nil {
 		return nil, err
 	}
@@ -90,13 +90,15 @@ func (r *Routes) write(all wanted) error {
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		own := maps.Clone(all)
 		maps.DeleteFunc(own, func(a netip.Addr, _ owner) bool { return a.Is4() != (family == unix.AF_INET) })
-		errs = append(errs, r.writeFamily(family, own))
+		err := r.writeFamily(family, own)
+		r.known[family] = err == nil
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
 // writeFamily gives each owner a table, the one that it has or else the lowest that is free. It adds routes and then rules that are missing, and removes first the
-// rules and then the routes that are not wanted. Until a first write has succeeded, it leaves rules by another mark that lead where they should; the next
+// rules and then the routes that are not wanted. Until a first write of the family has succeeded, it leaves rules by another mark that lead where they should; the next
 // write, after relist at the latest, removes them.
 func (r *Routes) writeFamily(family int, all wanted) error {
 	rules, err := listRules(family)
@@ -120,7 +122,7 @@ func (r *Routes) writeFamily(family int, all wanted) error {
 		switch leads := table != 0 && rule.Table == table; {
 		case leads && !kept[pod] && rule.Mark == r.mark && rule.Mask != nil && *rule.Mask == r.mark:
 			kept[pod] = true
-		case leads && !r.known && rule.Mark != r.mark: // an earlier version's, whose nftables table still marks packets
+		case leads && !r.known[family] && rule.Mark != r.mark: // an earlier version's, whose nftables table still marks packets
 		default:
 			unwanted = append(unwanted, rule)
 		}

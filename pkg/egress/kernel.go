@@ -114,6 +114,5 @@ func Traces() (found []string, err error) {
 
 // RemoveTraces removes what Traces describes.
 func RemoveTraces() error {
-	r := Routes{}
-	return r.write(nil)
+	return New(0, nil).write(nil)
 }

@@ -160,6 +160,28 @@ func TestMarkOfEarlierVersion(t *testing.T) {
 	}
 }
 
+// Rules by another mark go from one family while the other fails.
+func TestMarkOfEarlierVersionWhileTheOtherFamilyFails(t *testing.T) {
+	defer func() { check.OK(t, RemoveTraces()) }()
+	ip(t, "link add e0 type veth peer name e1")
+	defer ip(t, "link del e0")
+	ip(t, "link set e1 up")
+	ip(t, "link set e0 up")
+	ip(t, "addr add 10.0.9.1/24 dev e0")
+	four, six := entry("10.0.9.2", "e0", "10.1.0.2"), entry("fd00::2", "d9", "fd01::2")
+	check.Value(New(0x2000, check.Log(t)).Set(t.Context(), []vip.Egress{four}))(t)
+	r := New(0x1000, check.Log(t))
+	const now = "10.1.0.2 0x1000/0x1000 19800\n"
+	for _, want := range []string{"10.1.0.2 0x2000/0x2000 19800\n" + now, now} {
+		if _, err := r.Set(t.Context(), []vip.Egress{four, six}); err == nil {
+			t.Fatal("a link that is not there is no error")
+		}
+		if got, _, _ := strings.Cut(own(t), "19800 10.0.9.2"); got != want {
+			t.Errorf("the rules are\n%swant\n%s", got, want)
+		}
+	}
+}
+
 // What goes wrong reads the same each time, so that the agent logs it once, and names some of many owners.
 func TestErrorReadsTheSame(t *testing.T) {
 	defer func() { check.OK(t, RemoveTraces()) }()
