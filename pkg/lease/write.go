@@ -21,7 +21,14 @@ const (
 	overlap      = 3 * time.Second         // how long a node goes on answering for what it has handed over
 	stalledAfter = 1500 * time.Millisecond // how long an expected holder may take to acquire a VIP lease
 	stalledFor   = 30 * time.Second        // how long the others go ahead of it then
+
+	quickAnswer = 300 * time.Millisecond // a write of a VIP lease that is answered within this is quick, another slow
+	quickFor    = time.Second            // so long after a quick write a namespace need not leave half of the requests to others
+	slowFor     = 10 * time.Second       // but not so long after a slow one; longer than one that hangs takes with the pause after it
 )
+
+// pace is when a write of a VIP lease in one namespace was last answered quickly, and when one last was not.
+type pace struct{ quick, slow time.Time }
 
 // writes is what the plan wants of VIP leases, and which requests follow from that.
 type writes struct {
@@ -35,6 +42,7 @@ type writes struct {
 	nodeLeases  int              // how many of these are on node leases of others
 	failures    map[vip.Key]failure
 	refusedAt   map[string]time.Time // by namespace: when a write there was last refused
+	paces       map[string]pace      // by namespace; those of the last slowFor
 	handingOver map[vip.Key]vip.HandingOver
 
 	handOvers     []update           // those that the next write of this node's own lease is to transfer
@@ -64,6 +72,7 @@ func newWrites() writes {
 		pending:     make(map[vip.Key]bool),
 		failures:    make(map[vip.Key]failure),
 		refusedAt:   make(map[string]time.Time),
+		paces:       make(map[string]pace),
 		handingOver: make(map[vip.Key]vip.HandingOver), transferring: make(map[vip.Key]uint64),
 	}
 }
@@ -112,7 +121,7 @@ type update struct {
 }
 
 // writeVIPLeases starts the writes that listUpdates returns, while this node has a confirmed
-// tenure, until maxWrites requests are under way, of a namespace of Services as many as that leaves to others (mayBegin); the outcome goes to applyUpdate. When a write
+// tenure, until maxWrites requests are under way, of a namespace of Services that is not known to be quick as many as that leaves to others (quick, mayBegin); the outcome goes to applyUpdate. When a write
 // starts, a hand-over is stored in handingOver, and a lease to be released counts as outdated, so
 // that this node's claim on it is not valid. It starts none before the first plan, nor without a
 // confirmed tenure that rests on renewals (not quorum.Holding). Of those that write what was transferred to this node no more
@@ -138,7 +147,9 @@ func (l *Leases) writeVIPLeases(ctx context.Context, now time.Time) {
 			return // the next result brings us back here
 		}
 		namespace := l.serviceLease(u.key).Namespace
-		if !mayBegin(namespace, underWay, free) || u.behind && !mayBegin(namespace, l.unwritten.writing, maxUnwritten-behind) {
+		// In the announcers' namespace admission can't tell the namespaces of Services apart.
+		leaves := u.key.Namespace != l.o.Namespace && !l.writes.quick(namespace, now)
+		if !mayBegin(underWay[namespace], free, leaves) || u.behind && !mayBegin(l.unwritten.writing[namespace], maxUnwritten-behind, leaves) {
 			continue
 		}
 		if u.behind {
@@ -164,6 +175,7 @@ func (l *Leases) writeVIPLeases(ctx context.Context, now time.Time) {
 		l.start(ctx, l.o.RenewDeadline/2, func(ctx context.Context) func() {
 			sent := time.Now()
 			got, err := l.send(ctx, u, next)
+			took := time.Since(sent)
 			return func() {
 				if err == nil && next != nil {
 					l.unwritten.addSent(got, sent)
@@ -171,6 +183,7 @@ func (l *Leases) writeVIPLeases(ctx context.Context, now time.Time) {
 				if u.behind {
 					l.unwritten.writing[namespace]--
 				}
+				l.writes.addPace(namespace, took, time.Now())
 				l.applyUpdate(u, got, err)
 			}
 		})
@@ -249,10 +262,29 @@ func (l *Leases) underWay() map[string]int {
 	return all
 }
 
-// mayBegin reports whether another request of a namespace may begin: while fewer of it are under way than may still begin (free). So one in which
+// mayBegin reports whether another request of a namespace, of which underWay are, may begin: while any may (free), or, if the namespace leaves
+// half of them to others, while fewer of it are under way than may still begin. So one in which
 // no write is answered, since a webhook of admission hangs, leaves half of them to the others, the next one half of that, and so on.
-func mayBegin(namespace string, underWay map[string]int, free int) bool {
-	return underWay[namespace] < free
+func mayBegin(underWay, free int, leaves bool) bool {
+	return free > 0 && (!leaves || underWay < free)
+}
+
+// addPace stores how long a write of a namespace took, however it was answered, and forgets what is older than slowFor.
+func (w *writes) addPace(namespace string, took time.Duration, now time.Time) {
+	p := w.paces[namespace]
+	if took <= quickAnswer {
+		p.quick = now
+	} else {
+		p.slow = now
+	}
+	w.paces[namespace] = p
+	maps.DeleteFunc(w.paces, func(_ string, p pace) bool { return now.Sub(p.quick) > slowFor && now.Sub(p.slow) > slowFor })
+}
+
+// quick reports whether the writes of a namespace are answered quickly: one was within quickFor, and none slowly within slowFor.
+func (w *writes) quick(namespace string, now time.Time) bool {
+	p := w.paces[namespace]
+	return now.Sub(p.quick) <= quickFor && now.Sub(p.slow) > slowFor
 }
 
 // nextVIPLease returns the lease to write for an acquire or a hand-over: a changed copy of
