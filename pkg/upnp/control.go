@@ -173,25 +173,26 @@ type portMapping struct {
 }
 
 // getPortMapping finds what a gateway has for an external port; nil if nothing. Some tell
-// that only to the internal client, so src is tried, too. Some have another error for nothing than 714: DD-WRT has 402.
-func (c controlPoint) getPortMapping(ctx context.Context, s service, src netip.Addr, external uint16, protocol string) (*portMapping, error) {
+// that only to the internal client, so src is tried, too. Some have another error for nothing than 714: DD-WRT has 402. Since others may have that
+// for what they can't do, sure is whether the gateway has said clearly what it has.
+func (c controlPoint) getPortMapping(ctx context.Context, s service, src netip.Addr, external uint16, protocol string) (have *portMapping, sure bool, err error) {
 	var found portMapping
 	get := func(ctx context.Context, wan wanConnection) error {
 		port, client, _, description, left, err := wan.GetSpecificPortMappingEntryCtx(ctx, "", external, protocol)
 		found = portMapping{parseAddr(client), port, description, time.Duration(left) * time.Second}
 		return err
 	}
-	err := c.callWAN(ctx, s, netip.Addr{}, get)
+	err = c.callWAN(ctx, s, netip.Addr{}, get)
 	if faultCode(err) == codeNotAuthorized {
 		err = c.callWAN(ctx, s, src, get)
 	}
-	switch c := faultCode(err); {
-	case c == codeNoMapping, c == codeInvalidArgs, c == codeNoSuchIndex:
-		return nil, nil
+	switch {
+	case saysNothing(err):
+		return nil, faultCode(err) == codeNoMapping, nil
 	case err != nil:
-		return nil, err
+		return nil, false, err
 	}
-	return &found, nil
+	return &found, true, nil
 }
 
 // deletePortMapping deletes a port mapping; one that the gateway does not have is deleted.

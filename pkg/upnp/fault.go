@@ -68,6 +68,12 @@ func faultCode(err error) int {
 	return 0
 }
 
+// saysNothing reports whether err is one of the refusals with which gateways say that they have no mapping for a port.
+func saysNothing(err error) bool {
+	c := faultCode(err)
+	return c == codeNoMapping || c == codeInvalidArgs || c == codeNoSuchIndex
+}
+
 // explain is why a request failed, in plain words that are the same for as long as the
 // reason is, at most some 300 printable characters.
 func explain(err error) string {

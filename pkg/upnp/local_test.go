@@ -225,3 +225,44 @@ func TestNoMappingByOtherErrors(t *testing.T) {
 		}
 	}
 }
+
+// A gateway may have a mapping and answer whoever asks for it with an error that others have for none. It is deleted all the same: at once, and again
+// with the Service.
+func TestNothingStaysOnAGatewayThatCannotBeAsked(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		code   int
+		from   int    // the first GetSpecificPortMappingEntry that is answered with code
+		refuse string // an action that is refused at first
+		opened bool
+	}{
+		{"at all", 402, 1, "", false},
+		{"at all, by the other error", 713, 1, "", false},
+		{"at all, and it does not delete at first", 402, 1, "DeletePortMapping", false},
+		{"later", 402, 3, "", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := &fake{t: t, mapped: make(map[string]string)}
+			f.control = func(action, _ string) (int, string) {
+				switch {
+				case action == "GetSpecificPortMappingEntry" && f.count(action) >= tt.from:
+					return 500, fault(tt.code)
+				case action == "GetSpecificPortMappingEntry" && len(f.mapped) == 0:
+					return 500, fault(codeNoMapping)
+				case action == tt.refuse && f.count(action) == 1:
+					return 500, fault(501)
+				}
+				return 0, ""
+			}
+			g := localGateway(t, f)
+			e := &entry{want: want("TCP", 80)}
+			left := tt.opened || tt.refuse != ""
+			if err := g.ensurePortMapping(t.Context(), e); (err == nil) != tt.opened || e.confirmed != tt.opened || e.requested != left || len(f.mapped) == 1 != left {
+				t.Errorf("%v: %+v; it has %q", err, e, f.mapped)
+			}
+			if err := g.deletePortMapping(t.Context(), e); err != nil || len(f.mapped) != 0 {
+				t.Errorf("%v: it has %q at last; asked %q", err, f.mapped, f.asked)
+			}
+		})
+	}
+}

@@ -39,7 +39,7 @@ func TestMappingOutlivesItsNode(t *testing.T) {
 		t.Fatalf("the router does not forward:\n%s", r.run(t, "nft", "list", "ruleset"))
 	}
 	for _, g := range n1.gateways() {
-		have, err := g.control.getPortMapping(t.Context(), g.published.Load().service, netip.Addr{}, 80, "TCP")
+		have, _, err := g.control.getPortMapping(t.Context(), g.published.Load().service, netip.Addr{}, 80, "TCP")
 		if err != nil || have == nil || have.description != "herald default/web (0a1b2c3d)" {
 			t.Errorf("the gateway calls it %+v, %v", have, err)
 		}

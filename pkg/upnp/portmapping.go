@@ -105,7 +105,7 @@ func (g *gateway) ensurePortMapping(ctx context.Context, e *entry) error {
 	var free []uint16
 	var taken error = fmt.Errorf("%w: none of the ports that would do is allowed by upnp_ports", errUnwilling)
 	for _, p := range list {
-		have, err := g.control.getPortMapping(ctx, g.state.service, e.want.Addr, p, e.want.Protocol)
+		have, _, err := g.control.getPortMapping(ctx, g.state.service, e.want.Addr, p, e.want.Protocol)
 		switch {
 		case err != nil:
 			return err
@@ -188,7 +188,7 @@ func (g *gateway) renewPortMapping(ctx context.Context, e *entry, external uint1
 }
 
 // addPortMapping asks for a mapping at an external port (AddPortMapping), and reads back
-// whether it is there.
+// whether it is there. One of which the gateway does not say that clearly is deleted at once.
 func (g *gateway) addPortMapping(ctx context.Context, e *entry, external uint16) error {
 	w := e.want
 	add := func(lease time.Duration) error {
@@ -215,11 +215,17 @@ func (g *gateway) addPortMapping(ctx context.Context, e *entry, external uint16)
 		}
 		return err
 	}
-	have, err := g.control.getPortMapping(ctx, g.state.service, w.Addr, external, w.Protocol)
+	have, sure, err := g.control.getPortMapping(ctx, g.state.service, w.Addr, external, w.Protocol)
 	switch {
 	case err != nil:
 		return err
 	case have == nil:
+		if !sure { // it may have it all the same
+			if err := g.deleteUnseen(ctx, w, external); err != nil {
+				return err
+			}
+			e.requested, e.confirmed, e.external = false, false, 0
+		}
 		return fmt.Errorf("%w: the gateway says that it opened the port, but does not have it; another %s, such as 0, may help", errUnwilling, leaseKey)
 	case !leadsTo(have, w):
 		return &takenError{external, w.Protocol, *have}
@@ -242,7 +248,16 @@ func (g *gateway) confirm(e *entry, lease time.Duration) {
 	}
 }
 
-// deletePortMapping removes the mapping of e if the gateway still has it, and it does not
+// deleteUnseen deletes the mapping of w, for which this node has asked, at a gateway that does not say clearly whether it has it.
+func (g *gateway) deleteUnseen(ctx context.Context, w vip.Mapping, external uint16) error {
+	err := g.control.deletePortMapping(ctx, g.state.service, w.Addr, external, w.Protocol)
+	if saysNothing(err) {
+		return nil
+	}
+	return err
+}
+
+// deletePortMapping removes the mapping of e if the gateway still has it, or does not say clearly that it hasn't and was asked for it, and it does not
 // serve another entry.
 func (g *gateway) deletePortMapping(ctx context.Context, e *entry) error {
 	w, external := e.want, e.external
@@ -254,15 +269,20 @@ func (g *gateway) deletePortMapping(ctx context.Context, e *entry) error {
 			return nil
 		}
 	}
-	have, err := g.control.getPortMapping(ctx, g.state.service, w.Addr, external, w.Protocol)
-	if err != nil || !leadsTo(have, w) {
+	have, sure, err := g.control.getPortMapping(ctx, g.state.service, w.Addr, external, w.Protocol)
+	switch {
+	case err != nil:
 		return err
+	case !sure && e.requested:
+		return g.deleteUnseen(ctx, w, external)
+	case !leadsTo(have, w):
+		return nil
 	}
 	if err := g.control.deletePortMapping(ctx, g.state.service, w.Addr, external, w.Protocol); err != nil {
 		return err
 	}
 	// Some in secure mode say yes and do nothing.
-	have, err = g.control.getPortMapping(ctx, g.state.service, w.Addr, external, w.Protocol)
+	have, _, err = g.control.getPortMapping(ctx, g.state.service, w.Addr, external, w.Protocol)
 	if err == nil && leadsTo(have, w) {
 		err = fmt.Errorf("%w: the gateway says that it removed the mapping, but still has it", errUnwilling)
 	}
