@@ -48,7 +48,9 @@ type Routes struct {
 }
 
 // New makes Routes for packets of which the bit mark of their mark is set. What an earlier process left is replaced by the first Set.
-func New(mark uint32, log *slog.Logger) *Routes { return &Routes{mark: mark, log: log, known: make(map[int]bool)} }
+func New(mark uint32, log *slog.Logger) *Routes {
+	return &Routes{mark: mark, log: log, known: make(map[int]bool)}
+}
 
 // An owner is the node that packets are routed to.
 type owner struct {
