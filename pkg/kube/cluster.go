@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/connrotation"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -37,6 +38,7 @@ type Options struct {
 	PokeLeases func() // called when a Lease has changed; must not block
 
 	outage *outage // set by New
+	relist *relist // set by New
 }
 
 // A Cluster is what the API server knows: caches of it, and the Mailboxes for what is
@@ -84,8 +86,14 @@ type Cluster struct {
 // before Run.
 func New(cfg *rest.Config, o Options) (*Cluster, error) {
 	m := newMetrics()
-	o.outage = &outage{}
-	main, err := newClientsOf(cfg, m, o.Log, o.outage)
+	o.outage, o.relist = &outage{}, newRelist()
+	watching := rest.CopyConfig(cfg)
+	if watching.Dial == nil {
+		watching.Dial = dial
+	}
+	connections := connrotation.NewDialer(watching.Dial)
+	watching.Dial = connections.DialContext
+	main, err := newClientsOf(watching, m, o.Log, o.outage)
 	if err != nil {
 		return nil, err
 	}
@@ -133,6 +141,10 @@ func New(cfg *rest.Config, o Options) (*Cluster, error) {
 	}
 	c.watchPools(main)
 	c.Leases = newLeases(separate, main, o)
+	c.Leases.watchAgain = func() {
+		connections.CloseAll()
+		o.relist.begin()
+	}
 	for _, s := range c.Leases.stores {
 		c.watches = append(c.watches, s.Run)
 	}
@@ -147,7 +159,7 @@ func New(cfg *rest.Config, o Options) (*Cluster, error) {
 func newReflectorStore[O runtime.Object, V any](o Options, mu sync.Locker, client rest.Interface, resource string, convert func(O) *V) *reflectorStore[V] {
 	var object O // nil, but of the type that is watched
 	return &reflectorStore[V]{
-		watchedResource: watchedResource{client: client, resource: resource, namespace: o.Namespace, object: object, log: o.Log, poke: o.Poke, outage: o.outage},
+		watchedResource: watchedResource{client: client, resource: resource, namespace: o.Namespace, object: object, log: o.Log, poke: o.Poke, outage: o.outage, relist: o.relist},
 		mu:              mu,
 		values:          make(map[vip.Key]*V),
 		convert:         func(x runtime.Object) *V { return convert(x.(O)) },

@@ -23,6 +23,8 @@ type Leases struct {
 	nodes  vip.Key // namespace of the node leases, and the prefix of their names
 	poke   func()
 
+	watchAgain func() // see WatchAgain
+
 	mu      sync.Mutex                        // guards the values of the stores and what follows
 	named   map[vip.Key]int                   // by how many Services and options; of these and of node leases there is a change to tell
 	told    map[vip.Key]bool                  // Leases that TakeChanges has returned, or will, and that are not deleted
@@ -171,6 +173,10 @@ func (l *Leases) countNamed(k vip.Key, by int) {
 func (l *Leases) Synced() bool {
 	return !slices.ContainsFunc(l.stores, func(s *reflectorStore[coordinationv1.Lease]) bool { return !s.synced.Load() })
 }
+
+// WatchAgain has all watches of the Cluster begin again with a list of what the API server has by then, on a new connection. It does not block. Until the list
+// has come the caches stay as they are.
+func (l *Leases) WatchAgain() { l.watchAgain() }
 
 // TakeChanges is the Leases that are new or changed since the last call, and the last version
 // of each that was deleted since: node leases, those that a Service of type LoadBalancer or

@@ -47,12 +47,14 @@ type watchedResource struct {
 	log       *slog.Logger
 	poke      func()
 	outage    *outage // of the API server; may be nil
+	relist    *relist // has it listed again
 
-	failedAt time.Time     // when a request last failed
-	delay    time.Duration // after that, before jitter and what refusals add
-	failures int           // errors in a row that the API server answered with
-	reported bool          // that it fails is logged
-	refused  atomic.Bool   // the last failuresBeforeReport errors were 403 or 404
+	requesting sync.Mutex    // held while a request is under way, and until ended; a Reflector that is ended may leave one. Guards what follows
+	failedAt   time.Time     // when a request last failed
+	delay      time.Duration // after that, before jitter and what refusals add
+	failures   int           // errors in a row that the API server answered with
+	reported   bool          // that it fails is logged
+	refused    atomic.Bool   // the last failuresBeforeReport errors were 403 or 404
 }
 
 // Delays before a list or watch that failed is sent again: retryMin at first, and twice as long after each, up to retryMax. The end of an
@@ -79,10 +81,24 @@ func (r *watchedResource) description() string {
 	return r.resource + " in namespace " + r.namespace
 }
 
-// Run lists and watches until ctx ends.
+// Run lists and watches until ctx ends. At each relist it begins with a list: a new Reflector has no version from which it could watch on. That list is of
+// what the API server has by then, not an earlier state in the API server's cache. values stay as they are until it has come.
 func (s *reflectorStore[V]) Run(ctx context.Context) error {
-	backoff := &wait.Backoff{Duration: retryPause, Jitter: 0.5} // ended makes the rest
-	cache.NewReflectorWithOptions(s.listWatch(), s.object, s, cache.ReflectorOptions{Name: "herald", Backoff: backoff}).RunWithContext(ctx)
+	for newest := false; ctx.Err() == nil; newest = true {
+		wanted := s.relist.wanted()
+		inner, end := context.WithCancel(ctx)
+		var waiting sync.WaitGroup
+		waiting.Go(func() { // a Reflector ends with its context only
+			select {
+			case <-wanted:
+			case <-ctx.Done():
+			}
+			end()
+		})
+		backoff := &wait.Backoff{Duration: retryPause, Jitter: 0.5} // ended makes the rest
+		cache.NewReflectorWithOptions(s.listWatch(newest), s.object, s, cache.ReflectorOptions{Name: "herald", Backoff: backoff}).RunWithContext(inner)
+		waiting.Wait()
+	}
 	return nil
 }
 
@@ -100,15 +116,22 @@ func (r *watchedResource) request(o metav1.ListOptions) *rest.Request {
 	return r.client.Get().Namespace(r.namespace).Resource(r.resource).VersionedParams(&o, metav1.ParameterCodec)
 }
 
-// listWatch sends the Reflector's requests to the API server, each once.
-func (r *watchedResource) listWatch() cache.ListerWatcher {
+// listWatch sends the Reflector's requests to the API server, each once. With newest no list is of an earlier state.
+func (r *watchedResource) listWatch(newest bool) cache.ListerWatcher {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			r.requesting.Lock()
+			defer r.requesting.Unlock()
+			if newest && o.ResourceVersion == "0" { // any version: what a Reflector asks for first
+				o.ResourceVersion = ""
+			}
 			list, err := r.request(o).MaxRetries(0).Do(ctx).Get()
 			r.ended(ctx, err)
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			r.requesting.Lock()
+			defer r.requesting.Unlock()
 			o.Watch = true
 			w, err := r.request(o).MaxRetries(0).Watch(ctx)
 			r.ended(ctx, err)
