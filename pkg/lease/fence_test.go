@@ -2,6 +2,7 @@ package lease
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"strings"
 	"sync/atomic"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/heraldvip/herald/pkg/lease/leasetest"
 	"github.com/heraldvip/herald/pkg/vip"
@@ -48,7 +51,32 @@ func TestFenceRefusedOnce(t *testing.T) {
 	})
 }
 
-// The same where the first knows of no node lease, and there is one.
+// A fence that was refused for another reason than the version, as by a webhook, is sent again, though the version is the same.
+func TestFenceRefusedByAWebhook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1, n2 := start(t, s, "n1"), start(t, s, "n2")
+		_ = n2
+		var refuses atomic.Bool
+		s.Refuse = func(l *coordinationv1.Lease) error {
+			if l.Annotations[FencedAnnotation] != "" && refuses.Load() {
+				return apierrors.NewConflict(schema.GroupResource{Resource: "leases"}, l.Name, errors.New("a webhook is busy"))
+			}
+			return nil
+		}
+		refuses.Store(true)
+		time.Sleep(5 * time.Second)
+		n1.kill()
+		time.Sleep(2 * leaseDuration)
+		refuses.Store(false)
+		time.Sleep(10 * time.Second)
+		if s.Lease(nodeKey("n1")).Annotations[FencedAnnotation] == "" {
+			t.Error("n1 is not fenced")
+		}
+	})
+}
+
+// A node that knows of no node lease of another, though there is one, tries once, too.
 func TestFenceRefusedByALeaseThatExists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := leasetest.NewServer()

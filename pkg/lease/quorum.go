@@ -110,7 +110,8 @@ func isolatedText(info *vip.NodeInfo) string {
 // delete node leases that have been over, and not changed, for keepFenced, each once within cleanupRetry, and from whose transfers no owner of a VIP lease follows. It leaves out nodes
 // with a request on their lease under way, and fences none whose epoch is over, that has
 // neither a node lease nor a VIP lease that names it, whose last failure is still waited
-// for (applyWrite), or whose node lease has another version than the last fence was to replace, so that it would be refused again, as long as this node does not know which. No more than maxWrites of these requests are under way at a time. It does
+// for (applyWrite), or whose last fence was refused since the node lease had another version by then, as long as this node does not know which. (If it knows
+// all that was written since, and that is no other version, the fence was refused for another reason.) No more than maxWrites of these requests are under way at a time. It does
 // nothing while this node's own renewals fail.
 func (l *Leases) fence(ctx context.Context, now time.Time) {
 	if l.own.RenewingSince.IsZero() {
@@ -130,7 +131,7 @@ func (l *Leases) fence(ctx context.Context, now time.Time) {
 		}
 		why := l.decision.Fence[node]
 		f := l.writes.failures[k]
-		if why == "" || p.Over || !p.Exists && !l.isHolder(node) || now.Before(f.until) || f.conflict && f.replaced == p.version() {
+		if why == "" || p.Over || !p.Exists && !l.isHolder(node) || now.Before(f.until) || f.conflict && f.replaced == p.version() && !l.unwritten.asOf.After(f.until) {
 			continue
 		}
 		l.writeFence(ctx, k, node, why)
