@@ -22,6 +22,8 @@ type Store interface {
 	// Leases in it that are new or changed, and the last versions of those that left it, in
 	// that order (one that came back is in both). They must not be changed.
 	TakeChanges() (changed, dropped []*coordinationv1.Lease)
+	// WatchAgain has all watches of the process, not only that of Leases, begin again with a list of what there is by then. It does not block.
+	WatchAgain()
 	// Get reads past the watch cache.
 	Get(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error)
 	Create(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error)
@@ -42,7 +44,10 @@ type cache struct {
 	transferred      map[vip.Key]bool // of latest, the VIP leases whose owner has them by a transfer (listTransferred)
 	transferredAt    uint64           // transfersChanged when transferred was listed
 
-	shown   uint64                            // the newest version of any Lease that the watch has shown: it has shown all that are older
+	shown    uint64 // the newest version of any Lease that the watch has shown: it has shown all that are older
+	restored bool   // a write of this node has shown that etcd was restored from a backup, and the watch has shown nothing since
+	restores int    // how often etcd was restored, as the watch has shown
+
 	watched map[vip.Key]*coordinationv1.Lease // what the watch shows
 	written map[vip.Key]bool                  // latest was returned by a write, and the watch has not shown it
 	deleted map[vip.Key]uint64                // the last version of what this node deleted, until the watch has dropped it
@@ -206,7 +211,7 @@ func (c *cache) update(added, dropped []*coordinationv1.Lease) (changed, gone []
 		delete(c.watched, k)
 		last[k], c.dropped[k], c.pending[k] = l, version(l), true
 	}
-	if slices.ContainsFunc(added, c.isEarlier) {
+	if len(added) > 0 && c.restored || slices.ContainsFunc(added, c.isEarlier) {
 		c.forgetWrites()
 	}
 	for _, l := range added {
@@ -233,6 +238,17 @@ func (c *cache) isEarlier(l *coordinationv1.Lease) bool {
 	return before != nil && version(before) > version(l)
 }
 
+// isRestored reports whether etcd was restored from a backup before a write that returned l: shown is what it was when that was sent, so that a later version was there before.
+func isRestored(l *coordinationv1.Lease, shown uint64) bool { return version(l) <= shown }
+
+// setRestored notes that etcd was restored from a backup, as a write of l, which only this node writes, has shown (isRestored). What the watch has shown proves
+// nothing about what is written from then on. It may go on without a list, and show no change before versions are as late as before;
+// so what it shows of l is left out until it shows it again. Once it shows anything, that counts instead of this node's writes (forgetWrites).
+func (c *cache) setRestored(l *coordinationv1.Lease) {
+	c.restored, c.shown = true, 0
+	delete(c.watched, keyOf(l))
+}
+
 // forgetWrites has what the watch shows count, instead of this node's writes and deletes that it has not shown, once etcd was restored from a
 // backup: they may be lost, and versions begin again from an earlier one.
 func (c *cache) forgetWrites() {
@@ -245,7 +261,8 @@ func (c *cache) forgetWrites() {
 	clear(c.written)
 	clear(c.deleted)
 	clear(c.dropped)
-	c.shown = 0
+	c.restored, c.shown = false, 0
+	c.restores++
 }
 
 // updateShown stores l, the version that the watch shows of the Lease k, as the newest, unless

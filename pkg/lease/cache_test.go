@@ -6,6 +6,8 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // What this node wrote, and another program deleted before the watch showed it, is gone.
@@ -95,5 +97,30 @@ func TestListTransferred(t *testing.T) {
 	c.update(nil, []*coordinationv1.Lease{vipLease("7", "n1@1").Lease})
 	if len(c.listTransferred()) != 0 {
 		t.Error("a VIP lease that is gone is transferred")
+	}
+}
+
+// A write of this node has shown that etcd was restored from a backup. What it wrote before, and the watch has not shown, counts until the watch shows anything,
+// and then no more. What the watch showed of this node's own lease is older than the write.
+func TestRestoredByAWrite(t *testing.T) {
+	lease := func(k vip.Key, version int) *coordinationv1.Lease {
+		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name, ResourceVersion: strconv.Itoa(version)}}
+	}
+	own := nodeKey("n1")
+	c := newCache("n1", "kube-system")
+	c.update([]*coordinationv1.Lease{lease(own, 500), lease(lk("a"), 490)}, nil)
+	c.setWritten(lease(lk("new"), 501))
+	if isRestored(lease(own, 501), c.shown) || !isRestored(lease(own, 500), c.shown) {
+		t.Error("isRestored is wrong")
+	}
+	c.setRestored(lease(own, 480))
+	c.setWritten(lease(own, 480))
+	changed, gone := c.update(nil, nil)
+	if c.version(own) != 480 || c.version(lk("new")) != 501 || c.version(lk("a")) != 490 || len(changed)+len(gone) != 0 || c.shown != 0 {
+		t.Errorf("versions %d, %d and %d count; %d changed, %d are gone; %d is shown", c.version(own), c.version(lk("new")), c.version(lk("a")), len(changed), len(gone), c.shown)
+	}
+	changed, gone = c.update([]*coordinationv1.Lease{lease(own, 480)}, nil)
+	if c.version(own) != 480 || c.version(lk("new")) != 0 || len(changed) != 0 || len(gone) != 1 || c.shown != 480 {
+		t.Errorf("versions %d and %d count; %d changed, %d are gone; %d is shown", c.version(own), c.version(lk("new")), len(changed), len(gone), c.shown)
 	}
 }

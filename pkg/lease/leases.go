@@ -355,7 +355,11 @@ func (l *Leases) step(ctx context.Context) {
 // it has not changed for two lease durations. All that concerns other nodes and VIPs, but for
 // mere renewals, sets l.changed.
 func (l *Leases) readCache(now time.Time) {
+	before, known := l.cache.restores, l.cache.restored
 	changed, gone := l.cache.update(l.store.TakeChanges())
+	if l.cache.restores > before && !known {
+		l.watchAgain(restoredText) // watches of other resources may go on
+	}
 	maps.DeleteFunc(l.cache.dropped, func(k vip.Key, _ uint64) bool { return !l.writes.pending[k] })
 	for _, x := range changed { // node leases first: what the others say is judged by them
 		switch node := l.nodeOf(keyOf(x)); {

@@ -50,16 +50,18 @@ type ownLease struct {
 // checkOwn renews this node's own lease at once if x, the version that the watch shows, is newer
 // than what this process wrote last, so that another program wrote it; and ends this node's epoch
 // if x has that, or a later one, in FencedAnnotation. The lease is read before that renewal.
-// Otherwise, or if the version written last is not known, it does nothing.
+// Otherwise, or if the version written last is not known, it does nothing. Unless that ends the epoch the renewal comes fastRenewal after the last one at the earliest.
 func (l *Leases) checkOwn(x *coordinationv1.Lease, now time.Time) {
 	if l.own.lease == nil || version(x) <= version(l.own.lease) {
 		return
 	}
 	l.checkWaiting(x, now)
+	l.own.lease, l.own.next = nil, now
 	if fencedEpoch(x) >= l.own.Epoch {
 		l.endEpoch("it was fenced by another node")
+	} else if soonest := l.own.Renewed.Add(fastRenewal); soonest.After(now) {
+		l.own.next = soonest
 	}
-	l.own.lease, l.own.next = nil, now
 }
 
 // endEpoch marks this node's epoch, if it has one, as over, which voids all its claims (the next
@@ -105,7 +107,7 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	if o.EpochOver || len(l.writes.transferring) > 0 {
 		known = nil
 	}
-	handOvers := l.writes.handOvers
+	handOvers, shown, restores := l.writes.handOvers, l.cache.shown, l.cache.restores
 	l.beginTransfers(handOvers, now)
 	timeout, short := l.o.RenewDeadline/2, false
 	if o.shortTries > 0 && o.lease != nil && !o.EpochOver && shortTimeout < timeout {
@@ -120,6 +122,9 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 			return func() { l.own.pending, l.own.next = false, time.Now() }
 		}
 		return func() {
+			if err == nil && isRestored(got, shown) && l.cache.restores == restores {
+				l.setRestored(got)
+			}
 			l.applyRenewal(got, sent, err)
 			l.endTransfers(len(handOvers) > 0, err)
 		}

@@ -19,6 +19,8 @@ type Faults struct {
 	AnswerDelay time.Duration // of the answer to a write, which has taken effect by then
 	Cut         bool          // nothing goes through
 	WatchCut    bool          // only the watch is cut
+	WatchStuck  bool          // the watch shows nothing until it begins again (WatchAgain)
+	WatchesOn   bool          // after etcd was restored the watch goes on from the last version that it has shown, so that it shows nothing before a later one
 	LoseAnswers bool          // writes take effect, but their answers are lost
 	Hang        string        // writes of Leases whose names begin with this do not arrive, and are not answered
 }
@@ -35,7 +37,9 @@ type Client struct {
 	cache         map[vip.Key]*coordinationv1.Lease
 	fresh         map[vip.Key]bool // of cache, what TakeChanges has not returned yet
 	dropped       []*coordinationv1.Lease
-	next          int // the number of the next event to be shown
+	next          int    // the number of the next event to be shown; -1: the watch begins with a list
+	shown         uint64 // the last version that the watch has shown
+	begun         int    // calls of WatchAgain
 	faults        Faults
 	faultsChanged chan struct{} // closed when faults changes
 }
@@ -72,7 +76,22 @@ func (c *Client) Watch(ctx context.Context) {
 	}
 }
 
-func (c *Client) watchCut() bool { return c.faults.Cut || c.faults.WatchCut }
+func (c *Client) watchCut() bool { return c.faults.Cut || c.faults.WatchCut || c.faults.WatchStuck }
+
+// WatchAgain has the watch begin again with a list, as soon as it is not cut.
+func (c *Client) WatchAgain() {
+	c.SetFaults(func(f *Faults) {
+		f.WatchStuck, c.next = false, -1
+		c.begun++
+	})
+}
+
+// Begun is how often WatchAgain was called.
+func (c *Client) Begun() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.begun
+}
 
 // applyEvents brings the cache up to date, unless the watch is cut.
 func (c *Client) applyEvents() {
@@ -81,9 +100,15 @@ func (c *Client) applyEvents() {
 		c.mu.Unlock()
 		return
 	}
+	if c.faults.WatchesOn && c.next >= 0 {
+		c.next = max(c.next, c.firstEvent)
+	}
 	if c.next >= c.firstEvent {
 		for _, e := range c.events[c.next-c.firstEvent:] {
-			c.setCached(e.key, e.lease)
+			if e.version > c.shown {
+				c.setCached(e.key, e.lease)
+				c.shown = e.version
+			}
 		}
 	} else { // as a list does, after which a watch goes on
 		for k := range c.cache {
@@ -94,6 +119,7 @@ func (c *Client) applyEvents() {
 		for k, l := range c.objects {
 			c.setCached(k, l)
 		}
+		c.shown = c.version
 	}
 	c.next = c.firstEvent + len(c.events)
 	c.mu.Unlock()

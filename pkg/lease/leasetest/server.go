@@ -46,8 +46,9 @@ const (
 )
 
 type event struct {
-	key   vip.Key
-	lease *coordinationv1.Lease // nil: deleted
+	key     vip.Key
+	lease   *coordinationv1.Lease // nil: deleted
+	version uint64
 }
 
 var (
@@ -116,7 +117,7 @@ func (s *Server) change(k vip.Key, l *coordinationv1.Lease) {
 	}
 	kept := dropHalf(s.events, maxEvents)
 	s.firstEvent += len(s.events) - len(kept)
-	s.events = append(kept, event{k, l})
+	s.events = append(kept, event{k, l, s.version})
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
@@ -195,7 +196,7 @@ func deref[T any](p *T) (v T) {
 }
 
 // Snapshot returns a function with which everything is again as it is now, and versions go on from the present one, as if etcd were restored from
-// a backup. Watches begin again.
+// a backup. Watches begin again with a list, but for those with the fault WatchesOn.
 func (s *Server) Snapshot() (restore func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
