@@ -78,6 +78,7 @@ type Leases struct {
 	decision quorum.Decision // the last one
 
 	unwritten unwritten
+	watch     watchCheck
 	lastStep  time.Time
 	changed   bool // the World differs from what was last reported, beyond summary
 	reported  summary
@@ -328,6 +329,7 @@ func (l *Leases) step(ctx context.Context) {
 	}
 	l.readCache(now)
 	l.updateUnwritten()
+	l.checkWatch(now)
 	l.evaluate(statuses, &info, now)
 	l.updateReady(now)
 	l.copyClaims(ctx, now)

@@ -317,6 +317,7 @@ func (l *Leases) applyRenewal(got *coordinationv1.Lease, sent time.Time, err err
 		}
 		o.lease, o.Renewed, o.failing = got, sent, false
 		l.unwritten.addSent(got, sent)
+		l.watch.renewals = addSent(l.watch.renewals, got, now)
 		o.shortTries = 0
 		if now.Sub(sent) < fastRenewal {
 			o.shortTries = shortTries
@@ -335,6 +336,7 @@ func (l *Leases) applyRenewal(got *coordinationv1.Lease, sent time.Time, err err
 			l.o.Log.Warn("the node lease can't be renewed; trying on", "err", err)
 		}
 		o.failing, o.RenewingSince = true, time.Time{}
+		l.watch.renewals = nil // the watch may be away, too
 	}
 }
 

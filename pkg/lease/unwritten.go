@@ -35,9 +35,14 @@ type sentWrite struct {
 	at      time.Time
 }
 
-// addSent remembers a write that succeeded: of more than maxSent the first, which the watch shows first, and the last.
+// addSent remembers a write that succeeded.
 func (u *unwritten) addSent(got *coordinationv1.Lease, at time.Time) {
-	u.sent = append(u.sent[:min(len(u.sent), maxSent-1)], sentWrite{version(got), at})
+	u.sent = addSent(u.sent, got, at)
+}
+
+// addSent returns sent with a write that succeeded: of more than maxSent the first, which the watch shows first, and the last.
+func addSent(sent []sentWrite, got *coordinationv1.Lease, at time.Time) []sentWrite {
+	return append(sent[:min(len(sent), maxSent-1)], sentWrite{version(got), at})
 }
 
 // updateUnwritten stores the owners of the VIP leases that count and whose claims are not written, and up to when the watch has

@@ -1,9 +1,12 @@
 package lease
 
 import (
+	"slices"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // restoredText says for the log why watches begin again.
@@ -19,6 +22,41 @@ func (l *Leases) setRestored(got *coordinationv1.Lease) {
 
 // watchAgain has all watches begin again with a list, and logs why.
 func (l *Leases) watchAgain(why string) {
+	l.watch.renewals = nil // those that follow count
 	l.o.Log.Warn(why)
 	l.store.WatchAgain()
+}
+
+// Times of a watch that shows nothing.
+const (
+	watchTimeout  = 5 * time.Second  // between the first and the last of the renewals that it has not shown
+	watchPause    = 10 * time.Second // before the watches begin again a second time; twice as long after each
+	maxWatchPause = 5 * time.Minute
+)
+
+// A watchCheck notices that the watch is stuck: it shows none of this node's renewals, though these succeed, as where a server only keeps its connections open, or
+// refuses watches for as long as its cache is not filled. To such a node all others are silent: it would know of no successor.
+type watchCheck struct {
+	renewals []sentWrite // since the last one that the watch has shown, with the time of their answers; none from before one that failed
+	began    time.Time   // when the watches last began again for that
+	pause    time.Duration
+}
+
+// checkWatch has all watches begin again if the watch has shown none of this node's renewals for watchTimeout: at once the first time, then after a pause,
+// which grows until there has been none of that for twice maxWatchPause. mu is held.
+func (l *Leases) checkWatch(now time.Time) {
+	w := &l.watch
+	if x := l.cache.watched[vip.Key{Namespace: l.o.Namespace, Name: NodePrefix + l.o.Node}]; x != nil {
+		shown := slices.IndexFunc(w.renewals, func(r sentWrite) bool { return r.version == version(x) })
+		w.renewals = w.renewals[shown+1:]
+	}
+	n := len(w.renewals)
+	if n == 0 || w.renewals[n-1].at.Sub(w.renewals[0].at) < watchTimeout || now.Sub(w.began) < w.pause {
+		return
+	}
+	if w.pause = min(2*w.pause, maxWatchPause); now.Sub(w.began) > 2*maxWatchPause {
+		w.pause = watchPause
+	}
+	w.began = now
+	l.watchAgain("the watches show nothing of what this node writes, though the API server takes it: all that is watched is listed again, on a new connection")
 }
