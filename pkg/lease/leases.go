@@ -119,6 +119,7 @@ func (l *Leases) Put(want []vip.LeaseIntent) {
 	defer l.mu.Unlock()
 	want = l.locateIntents(want)
 	l.writes.setIntents(want)
+	l.forgetGone()
 	if l.quorum.Moving() && !l.location.moving() {
 		l.quorum = l.quorum.Propose(l.proposedMoves(want, time.Now()))
 	}

@@ -90,6 +90,23 @@ func (w *writes) setIntents(want []vip.LeaseIntent) {
 	w.dropRefusals()
 }
 
+// forgetGone forgets the failures of writes on leases, and the versions that are outdated, where nothing is left of the lease: none is known, no intent names it, no request on it is
+// under way, and it is not the node lease of a peer; a version only once the watch has shown a later one, so that it can't show it any more. While claims are copied it
+// forgets no failures: no intent names the copies.
+func (l *Leases) forgetGone() {
+	isGone := func(k vip.Key) bool {
+		if _, wanted := l.writes.intents[k]; wanted || l.writes.pending[k] || l.cache.latest[k] != nil || l.cache.watched[k] != nil || l.cache.vanished[k] != nil {
+			return false
+		}
+		node := l.nodeOf(k)
+		return node == "" || l.peers[node] == nil
+	}
+	if !l.location.moving() {
+		maps.DeleteFunc(l.writes.failures, func(k vip.Key, _ failure) bool { return isGone(k) })
+	}
+	maps.DeleteFunc(l.cache.outdated, func(k vip.Key, v uint64) bool { return v < l.cache.shown && isGone(k) })
+}
+
 // mayWrite reports whether a VIP lease whose newest known version is given (0: none) may be
 // written now: no request on it is under way, it is not being transferred, and the wait after its last failure is over, or
 // that was a conflict and another version than the one it was to replace is known.
