@@ -29,7 +29,7 @@ func (l *Leases) watchAgain(why string) {
 
 // Times of a watch that shows nothing.
 const (
-	watchTimeout  = 5 * time.Second  // between the first and the last of the renewals that it has not shown
+	watchTimeout  = 10 * time.Second // between the first and the last of the renewals that it has not shown
 	watchPause    = 10 * time.Second // before the watches begin again a second time; twice as long after each
 	maxWatchPause = 5 * time.Minute
 )

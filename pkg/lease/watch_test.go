@@ -68,7 +68,7 @@ func TestStuckWatchBeginsAgainLessOften(t *testing.T) {
 		}
 		begins(time.Minute, 0, 0)
 		n1.way.SetFaults(func(f *leasetest.Faults) { f.WatchCut = true })
-		begins(4*time.Second, 0, 0)
+		begins(9*time.Second, 0, 0)
 		begins(5*time.Second, 1, 1)
 		begins(6*time.Minute, 4, 6)
 		begins(time.Hour, 11, 13)
@@ -82,7 +82,7 @@ func TestStuckWatchBeginsAgainLessOften(t *testing.T) {
 // A watch that is slow, and one that is away together with the API server, does not begin again.
 func TestSlowWatchGoesOn(t *testing.T) {
 	for name, fault := range map[string]func(*leasetest.Faults){
-		"slow":           func(f *leasetest.Faults) { f.Lag = 4 * time.Second },
+		"slow":           func(f *leasetest.Faults) { f.Lag = 8 * time.Second },
 		"slow requests":  func(f *leasetest.Faults) { f.Delay = 3 * time.Second },
 		"slow answers":   func(f *leasetest.Faults) { f.AnswerDelay = 4 * time.Second },
 		"away":           func(f *leasetest.Faults) { f.Cut = true },
