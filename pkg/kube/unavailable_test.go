@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -61,6 +62,7 @@ func newAssignmentTest(t *testing.T, answer func(vip.Key) error) *assignmentTest
 
 // plan has n Services of a namespace be given an address, in addition to all.
 func (d *assignmentTest) plan(all []vip.Assignment, namespace string, n int) []vip.Assignment {
+	all = slices.Clone(all) // what was planned before may be read still
 	for i := range n {
 		all = append(all, vip.Assignment{Service: vip.Key{Namespace: namespace, Name: fmt.Sprintf("web-%03d", i)}, Addresses: addrs("10.0.0.1")})
 	}

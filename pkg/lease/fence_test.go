@@ -55,8 +55,6 @@ func TestFenceRefusedOnce(t *testing.T) {
 func TestFenceRefusedByAWebhook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := leasetest.NewServer()
-		n1, n2 := start(t, s, "n1"), start(t, s, "n2")
-		_ = n2
 		var refuses atomic.Bool
 		s.Refuse = func(l *coordinationv1.Lease) error {
 			if l.Annotations[FencedAnnotation] != "" && refuses.Load() {
@@ -64,6 +62,8 @@ func TestFenceRefusedByAWebhook(t *testing.T) {
 			}
 			return nil
 		}
+		n1 := start(t, s, "n1")
+		start(t, s, "n2")
 		refuses.Store(true)
 		time.Sleep(5 * time.Second)
 		n1.kill()
