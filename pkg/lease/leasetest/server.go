@@ -15,6 +15,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -54,6 +55,7 @@ type event struct {
 var (
 	leases     = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 	errChanged = errors.New("the object has been modified")
+	errUID     = errors.New("precondition failed: UID in precondition")
 )
 
 // NewServer makes an empty one.
@@ -61,7 +63,8 @@ func NewServer() *Server {
 	return &Server{objects: make(map[vip.Key]*coordinationv1.Lease), changed: make(chan struct{})}
 }
 
-// Put writes l if its resourceVersion is that of what is there ("" = nothing is).
+// Put writes l if its resourceVersion is that of what is there ("" = nothing is), and it has no UID or that of what is there. Over a Lease that was deleted it
+// is a conflict with a UID, as the API server has it, and a Lease that is not found without.
 func (s *Server) Put(l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,6 +81,9 @@ func (s *Server) Put(l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, k.Namespace)
 	case old != nil && l.ResourceVersion == "":
 		return nil, apierrors.NewAlreadyExists(leases, l.Name)
+	case l.ResourceVersion != "" && l.UID != "" && (old == nil || l.UID != old.UID):
+		s.conflicts++
+		return nil, apierrors.NewConflict(leases, l.Name, errUID)
 	case old == nil && l.ResourceVersion != "":
 		return nil, apierrors.NewNotFound(leases, l.Name)
 	case old != nil && old.ResourceVersion != l.ResourceVersion:
@@ -86,6 +92,9 @@ func (s *Server) Put(l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	}
 	l = l.DeepCopy()
 	l.ResourceVersion = strconv.FormatUint(s.version+1, 10)
+	if l.UID = types.UID("uid-" + l.ResourceVersion); old != nil {
+		l.UID = old.UID
+	}
 	s.change(k, l)
 	return l, nil
 }
