@@ -353,7 +353,7 @@ func (l *Leases) step(ctx context.Context) {
 
 // readCache applies what has changed in the watch cache since the last call. A newer version
 // of this node's own lease is checked (checkOwn), and one that is gone is written again at
-// once; those of other nodes are stored in l.peers, and VIP leases in the cache, as vanished
+// once, in another epoch if it was fenced; those of other nodes are stored in l.peers, and VIP leases in the cache, as vanished
 // if they are gone. It forgets nodes whose node lease does not exist, if they released it or
 // it has not changed for two lease durations. All that concerns other nodes and VIPs, but for
 // mere renewals, sets l.changed.
@@ -386,6 +386,9 @@ func (l *Leases) readCache(now time.Time) {
 		case keyOf(x) == l.recordKey():
 			l.readRecord(nil, now)
 		case node == l.o.Node:
+			if fencedEpoch(x) >= l.own.Epoch { // and deleted before the watch has shown that
+				l.endEpoch("it was fenced by another node, and deleted")
+			}
 			l.own.next = now // put it back at once
 			continue
 		case node != "":
