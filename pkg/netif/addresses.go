@@ -26,7 +26,7 @@ func (n *Interfaces) Set(ctx context.Context, want []vip.Address) ([]vip.Address
 	var errs errorList
 	wanted, order := n.wantedKeys(want, &errs)
 	n.setting = true
-	errs.add(n.promoteSecondaries(slices.Concat(order, n.unwanted(wanted))))
+	errs.add(n.promoteSecondaries(order))
 	began := time.Now()
 	for part := range slices.Chunk(order, batch) {
 		if ctx.Err() != nil {
@@ -39,6 +39,7 @@ func (n *Interfaces) Set(ctx context.Context, want []vip.Address) ([]vip.Address
 		began = n.release(began)
 	}
 	unwanted := n.unwanted(wanted)
+	errs.add(n.promoteSecondaries(unwanted))
 	for _, key := range unwanted {
 		delete(n.renewed, key) // all of them, or those whose turn comes later would be renewed meanwhile
 	}
