@@ -219,6 +219,11 @@ func (l *Leases) nodeOf(k vip.Key) string {
 	return ""
 }
 
+// nodeLeaseKey returns the key of a node's node lease.
+func (l *Leases) nodeLeaseKey(node string) vip.Key {
+	return vip.Key{Namespace: l.o.Namespace, Name: NodePrefix + node}
+}
+
 // isHolder reports whether any VIP lease that exists names the node as its holder, whether its
 // claim is valid or not.
 func (l *Leases) isHolder(node string) bool {

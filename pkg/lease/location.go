@@ -313,7 +313,7 @@ func (l *Leases) markOutdated() {
 // Before that it waits until it knows what was moved without the API server (mayNotKnow), or that nothing was.
 // If no node does, one that has seen an earlier record goes by that no more, as if it had started now: others may have.
 func (l *Leases) updateReady(now time.Time) {
-	o, k := &l.location, vip.Key{Namespace: l.o.Namespace, Name: NodePrefix + l.o.Node}
+	o, k := &l.location, l.nodeLeaseKey(l.o.Node)
 	if l.own.Epoch == 0 || l.own.EpochOver {
 		o.ready = false
 		return

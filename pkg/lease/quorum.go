@@ -118,7 +118,7 @@ func (l *Leases) fence(ctx context.Context, now time.Time) {
 		return
 	}
 	for node, p := range l.peers {
-		k := vip.Key{Namespace: l.o.Namespace, Name: NodePrefix + node}
+		k := l.nodeLeaseKey(node)
 		if l.writes.pending[k] {
 			continue
 		}

@@ -198,7 +198,7 @@ func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info
 // away. A tombstone goes after an hour, or with its Node.
 func (l *Leases) fenceWouldBeKnown(now time.Time) bool {
 	t := l.own.Tenure(l.o.Timing, l.decision.HoldUntil, now)
-	return t.Holds(now) && t.Confirmed && l.cache.version(vip.Key{Namespace: l.o.Namespace, Name: NodePrefix + l.o.Node}) == 0
+	return t.Holds(now) && t.Confirmed && l.cache.version(l.nodeLeaseKey(l.o.Node)) == 0
 }
 
 // nextEpoch returns the epoch to write over the node lease known (nil: none exists) by a

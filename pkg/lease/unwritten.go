@@ -45,6 +45,13 @@ func addSent(sent []sentWrite, got *coordinationv1.Lease, at time.Time) []sentWr
 	return append(sent[:min(len(sent), maxSent-1)], sentWrite{version(got), at})
 }
 
+// endWrite counts a request that wrote such a claim as no longer under way.
+func (u *unwritten) endWrite(namespace string) {
+	if u.writing[namespace]--; u.writing[namespace] == 0 {
+		delete(u.writing, namespace)
+	}
+}
+
 // updateUnwritten stores the owners of the VIP leases that count and whose claims are not written, and up to when the watch has
 // shown everything. It sets l.changed if any of the owners has changed, and if the latter has and this node is one of them: the plan says until
 // when each is bound.

@@ -5,8 +5,6 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-
-	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // restoredText says for the log why watches begin again.
@@ -46,7 +44,7 @@ type watchCheck struct {
 // which grows until there has been none of that for twice maxWatchPause. mu is held.
 func (l *Leases) checkWatch(now time.Time) {
 	w := &l.watch
-	if x := l.cache.watched[vip.Key{Namespace: l.o.Namespace, Name: NodePrefix + l.o.Node}]; x != nil {
+	if x := l.cache.watched[l.nodeLeaseKey(l.o.Node)]; x != nil {
 		shown := slices.IndexFunc(w.renewals, func(r sentWrite) bool { return r.version == version(x) })
 		w.renewals = w.renewals[shown+1:]
 	}

@@ -198,7 +198,7 @@ func (l *Leases) writeVIPLeases(ctx context.Context, now time.Time) {
 					l.unwritten.addSent(got, sent)
 				}
 				if u.behind {
-					l.unwritten.writing[namespace]--
+					l.unwritten.endWrite(namespace)
 				}
 				l.writes.addPace(namespace, took, time.Now())
 				l.applyUpdate(u, got, err)
