@@ -115,7 +115,7 @@ func (m *migration) setCiliumSelector(given, name string, s selector) {
 		m.set(name, "enforce", "true")
 	}
 	if !byNamespaceOnly {
-		m.note("Pool %s: Cilium refuses its addresses also to Services that ask for them, if its serviceSelector does not select them. Herald does not: .services says who gets one without asking, and who may ask is limited by namespace only (.namespaces with .enforce).", given)
+		m.note("Pool %s: Cilium refuses its addresses also to Services that ask for them, if its serviceSelector does not select them."+whoMayAsk, given)
 	}
 }
 

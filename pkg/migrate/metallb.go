@@ -115,7 +115,7 @@ func (m *migration) addMetalLBPool(o object, p metalLBPool, priorities map[int]i
 			m.note("Pool %s: of its serviceAllocation %d alternatives have to be told apart, and one pool becomes %d of Herald at most. So it is offered to no namespace (.namespaces with .enforce): Services keep what they have of it, and others get none until you write .namespaces and .services by hand.", o.Metadata.Name, n, maxVariants)
 			namespaces, services = []string{noNamespace}, []string{""}
 		case services[0] != "":
-			m.note("Pool %s: MetalLB refuses its addresses also to Services that ask for them, if its serviceSelectors don't select them. Herald does not: .services says who gets one without asking, and who may ask is limited by namespace only (.namespaces with .enforce).", o.Metadata.Name)
+			m.note("Pool %s: MetalLB refuses its addresses also to Services that ask for them, if its serviceSelectors don't select them."+whoMayAsk, o.Metadata.Name)
 		}
 	}
 	n := 0
@@ -146,6 +146,9 @@ func (m *migration) addMetalLBPool(o object, p metalLBPool, priorities map[int]i
 		m.note("Pool %s is %d pools with the same addresses: of its selectors any one has to hold, and a pool of Herald has one of each kind. Services that ask for %s by name get an address only where the first is offered.", o.Metadata.Name, n, name)
 	}
 }
+
+// whoMayAsk says what selectors of Services mean with Herald.
+const whoMayAsk = " Herald does not: .services says who gets one without asking, and who may ask is limited by namespace only (.namespaces with .enforce)."
 
 // maxVariants is how many pools one may become.
 const maxVariants = 16
