@@ -47,8 +47,10 @@ func (f *filter) addressRequests() []vip.AddressRequest {
 	counted := make(map[string]map[netip.Addr]bool)
 	beyond := f.servicesBeyondQuota()
 	decided := make(map[string]vip.Assignment) // by UID of the Service
-	for _, a := range f.Assignments {
-		decided[a.UID] = a
+	if f.Quota > 0 {
+		for _, a := range f.Assignments {
+			decided[a.UID] = a
+		}
 	}
 	for i := range f.Services {
 		s := &f.Services[i]
