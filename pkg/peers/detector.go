@@ -23,6 +23,10 @@ func transmitInterval(nodes int) time.Duration {
 }
 
 const (
+	// A node that is Dead or Unknown is away once it has been silent for awayAfter; awayInterval is
+	// the transmit interval to it, if the usual one is not longer. For awayNotice that is only said (as in RFC 5880
+	// section 6.8.3), so that one which hears this node after all does not take it for silent.
+	awayAfter, awayInterval, awayNotice = 10 * time.Second, 500 * time.Millisecond, time.Second
 	// forgetAfter is how long after its last heartbeat a node without a node lease is removed.
 	forgetAfter = time.Minute
 	// nonceMaxAge is how old a nonce may be to prove that the packet which echoes it is no replay.
@@ -120,6 +124,17 @@ const maxUnanswered = 1
 // heartbeats of p may.
 func (p *peer) isUnanswered() bool {
 	return p.state == vip.Suspect && p.probe.answered && p.probe.unanswered > maxUnanswered
+}
+
+// away returns for how long p has been away: nothing was heard of it for long, and nothing runs there that would miss heartbeats; negative:
+// it is not. Packets to a machine that is switched off wait in this node's send buffer until the kernel has asked for its MAC
+// address in vain, for 3 s, and its node lease, which lasts an hour longer, keeps it among the peers. As soon as it is heard it is
+// not away.
+func (d *detector) away(p *peer, now time.Time) time.Duration {
+	if p.state != vip.Dead && p.state != vip.Unknown {
+		return -1
+	}
+	return min(now.Sub(p.rx.at), now.Sub(p.firstSeen), now.Sub(d.listeningSince)) - awayAfter
 }
 
 // A probeResult is what one probe found.

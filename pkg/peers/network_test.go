@@ -27,6 +27,7 @@ type network struct {
 	blocked map[netip.Addr]bool    // its kernel answers, but its port drops what comes in
 	refuses map[netip.Addr]bool    // its TCP port is closed, whatever listens on UDP
 	broken  map[[2]netip.Addr]bool // from the first to the second nothing passes
+	sent    map[[2]netip.Addr]int  // how many packets the first has sent to the second
 }
 
 // newNetwork makes a network that delays packets by up to 0.5 ms. With the same seed the same
@@ -35,7 +36,7 @@ func newNetwork(seed uint64) *network {
 	return &network{
 		random: rand.New(rand.NewPCG(seed, 0)), delay: 500 * time.Microsecond,
 		sockets: make(map[netip.AddrPort]*simulatedSocket), down: make(map[netip.Addr]bool),
-		blocked: make(map[netip.Addr]bool), refuses: make(map[netip.Addr]bool), broken: make(map[[2]netip.Addr]bool),
+		blocked: make(map[netip.Addr]bool), refuses: make(map[netip.Addr]bool), broken: make(map[[2]netip.Addr]bool), sent: make(map[[2]netip.Addr]int),
 	}
 }
 
@@ -158,6 +159,7 @@ func (s *simulatedSocket) WriteTo(b []byte, to netip.AddrPort) error {
 	n := s.net
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.sent[[2]netip.Addr{s.at.Addr(), to.Addr()}]++
 	if !n.passes(s.at.Addr(), to.Addr()) || n.blocked[to.Addr()] || n.random.Float64() < n.loss {
 		return nil
 	}

@@ -67,7 +67,8 @@ type Peers struct {
 	mu       sync.Mutex // guards what follows
 	detector *detector
 	sealer   *sealer
-	off      string // what Off returns
+	toAwayAt time.Time // when heartbeats are next sent to nodes that are away
+	off      string    // what Off returns
 }
 
 // New makes Peers that send and receive nothing before Run, with the kernel's Transport if o has

@@ -305,6 +305,51 @@ func TestTransmitsNothing(t *testing.T) {
 	})
 }
 
+// TestAwayNodes: to a node that was silent for long heartbeats are seldom sent, and it is back as soon as it can be heard.
+func TestAwayNodes(t *testing.T) {
+	for name, leave := range map[string]func(*cluster){
+		"cut":     func(c *cluster) { c.net.cut(c.nodes[1].addr, true) },
+		"stopped": func(c *cluster) { c.nodes[1].stop(); <-c.nodes[1].done; c.net.cut(c.nodes[1].addr, true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			withCluster(t, 3, func(c *cluster) {
+				leave(c)
+				time.Sleep(15 * time.Second)
+				c.net.with(func() { clear(c.net.sent) })
+				time.Sleep(10 * time.Second)
+				n0 := c.nodes[0].addr
+				c.net.with(func() {
+					if away, here := c.net.sent[[2]netip.Addr{n0, c.nodes[1].addr}], c.net.sent[[2]netip.Addr{n0, c.nodes[2].addr}]; away < 20 || away > 30 || here < 200 {
+						t.Errorf("%d packets to the node that is away, %d to the other, in 10 s; want some 2 and 20 a second", away, here)
+					}
+				})
+				c.net.endFaults()
+				if name == "stopped" {
+					c.start(c.nodes[1])
+				}
+				c.await("it to be back", time.Second, func() bool { return c.othersSee(1, vip.Alive) && c.countInState(c.nodes[1], vip.Alive) == 2 })
+			})
+		})
+	}
+}
+
+// TestHearsNothing: of a node that hears nobody the others go on to know that it lives, though they are away for it.
+func TestHearsNothing(t *testing.T) {
+	withCluster(t, 3, func(c *cluster) {
+		for _, n := range []int{0, 2} {
+			c.net.breakPath(c.nodes[n].addr, c.nodes[1].addr, true)
+		}
+		c.await("it to be suspect for the others", 10*time.Second, func() bool { return c.othersSee(1, vip.Suspect) })
+		for began := time.Now(); time.Since(began) < 30*time.Second; time.Sleep(10 * time.Millisecond) {
+			if !c.othersSee(1, vip.Suspect) || c.countInState(c.nodes[1], vip.Dead) != 2 {
+				t.Fatalf("after %v the others see it %v and %v, and it sees %d of them dead", time.Since(began), c.state(1, 0), c.state(1, 2), c.countInState(c.nodes[1], vip.Dead))
+			}
+		}
+		c.net.endFaults()
+		c.await("all to be alive for all", 2*time.Second, func() bool { return c.othersSee(1, vip.Alive) && c.countInState(c.nodes[1], vip.Alive) == 2 })
+	})
+}
+
 func TestPartition(t *testing.T) {
 	withCluster(t, 5, func(c *cluster) {
 		for _, a := range c.nodes[:2] {

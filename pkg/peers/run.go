@@ -266,11 +266,11 @@ func (p *Peers) probe(ctx context.Context, from netip.Addr, to netip.AddrPort) (
 	return result
 }
 
-// send sends one heartbeat to each node whose address is known, and counts each by result. It
-// is encrypted with the first key that the node has too (or the first of all if it has none of
-// them), and to a node that is not arriving with a random one. stopping says in it that this
-// process stops. Without a socket or a key it sends nothing. It returns this node's transmit
-// interval. It holds p.mu meanwhile.
+// send sends one heartbeat to each node whose address is known, but to those that are away only once in
+// awayInterval, and counts each by result. It is encrypted with the first key that the node has too (or
+// the first of all if it has none of them), and to a node that is not arriving with a random one. stopping
+// says in it that this process stops, to all. Without a socket or a key it sends nothing. It returns this
+// node's transmit interval. It holds p.mu meanwhile.
 func (p *Peers) send(now time.Time, stopping bool) (interval time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -282,21 +282,36 @@ func (p *Peers) send(now time.Time, stopping bool) (interval time.Duration) {
 	_, _ = crand.Read(nonce[:])
 	m := p.detector.newMessage(binary.BigEndian.Uint32(nonce[:]), stopping, now)
 	m.keys = keys
-	text, anyKey := m.append(nil), rand.IntN(len(keys))
-	packets := make([][]byte, len(keys)) // one for each key that is needed
+	toAway := !now.Before(p.toAwayAt)
+	if toAway {
+		p.toAwayAt = now.Add(awayInterval * 3 / 4) // with a next call in the last quarter
+	}
+	anyKey := rand.IntN(len(keys))
+	type kind struct {
+		interval time.Duration
+		key      int
+	}
+	packets := make(map[kind][]byte, 1)
 	for _, o := range p.detector.peers {
 		if !o.addr.IsValid() {
 			continue
 		}
-		key := anyKey
-		if o.rx.arriving(now) {
-			key = max(0, slices.IndexFunc(keys, func(k keyID) bool { return slices.Contains(o.rx.keys, k) }))
+		k := kind{interval, anyKey}
+		switch {
+		case o.rx.arriving(now):
+			k.key = max(0, slices.IndexFunc(keys, func(k keyID) bool { return slices.Contains(o.rx.keys, k) }))
+		case p.detector.away(o, now) >= 0:
+			if !toAway && !stopping && p.detector.away(o, now) >= awayNotice {
+				continue
+			}
+			k.interval = max(interval, awayInterval)
 		}
-		if packets[key] == nil {
-			packets[key] = p.sealer.seal(text, key)
+		if packets[k] == nil {
+			m.interval = k.interval
+			packets[k] = p.sealer.seal(m.append(nil), k.key)
 		}
 		result := "ok"
-		if err := p.socket.WriteTo(packets[key], o.addr); err != nil {
+		if err := p.socket.WriteTo(packets[k], o.addr); err != nil {
 			result = "error"
 		}
 		p.metrics.sent.WithLabelValues(result).Inc()

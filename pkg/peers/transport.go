@@ -24,6 +24,7 @@ type Transport interface {
 
 // A Socket sends and receives packets. Several goroutines may use it, but only one ReadFrom.
 type Socket interface {
+	// WriteTo sends a packet, or returns an error. It does not block.
 	WriteTo(b []byte, to netip.AddrPort) error
 	// ReadFrom waits for a packet. After Close it returns net.ErrClosed.
 	ReadFrom(b []byte) (n int, from netip.AddrPort, err error)
@@ -34,15 +35,16 @@ type Socket interface {
 type kernelTransport struct{}
 
 const (
-	// receiveBuffer, in bytes, holds what arrives while the process does not run.
-	receiveBuffer = 1 << 20
+	// receiveBuffer, in bytes, holds what arrives while the process does not run, and sendBuffer what is for
+	// nodes whose MAC address the kernel asks for in vain: up to three seconds of heartbeats to each.
+	receiveBuffer, sendBuffer = 1 << 20, 2 << 20
 	// networkControl is the DSCP CS6 (RFC 4594 section 3.1), so that heartbeats are not lost when
 	// a link is full.
 	networkControl = 0xc0
 )
 
-// Listen implements Transport: it opens both sockets, with DSCP CS6 and a receive buffer of
-// receiveBuffer if the kernel lets it, and starts to accept and close TCP connections. It
+// Listen implements Transport: it opens both sockets, with DSCP CS6 and buffers of receiveBuffer and
+// sendBuffer if the kernel lets it, and starts to accept and close TCP connections. It
 // returns an error and leaves nothing open if either can't be opened.
 func (kernelTransport) Listen(at netip.AddrPort) (Socket, error) {
 	config := net.ListenConfig{Control: func(network, _ string, c syscall.RawConn) error {
@@ -52,8 +54,14 @@ func (kernelTransport) Listen(at netip.AddrPort) (Socket, error) {
 			} else {
 				_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_TCLASS, networkControl)
 			}
-			if network[:3] == "udp" && unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
+			if network[:3] != "udp" {
+				return
+			}
+			if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
 				_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
+			}
+			if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sendBuffer) != nil {
+				_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, sendBuffer)
 			}
 		})
 	}}
@@ -66,7 +74,17 @@ func (kernelTransport) Listen(at netip.AddrPort) (Socket, error) {
 		return nil, errors.Join(err, tcp.Close())
 	}
 	s := &kernelSocket{udp: udp.(*net.UDPConn), tcp: tcp, zone: at.Addr().Zone(), ended: make(chan struct{})}
-	if s.reader, err = rawio.NewReader(s.udp); err != nil {
+	if s.zone != "" {
+		var link *net.Interface
+		if link, err = net.InterfaceByName(s.zone); err != nil {
+			return nil, errors.Join(err, udp.Close(), tcp.Close())
+		}
+		s.link = link.Index
+	}
+	if s.conn, err = s.udp.SyscallConn(); err == nil {
+		s.reader, err = rawio.NewReader(s.udp)
+	}
+	if err != nil {
 		return nil, errors.Join(err, udp.Close(), tcp.Close())
 	}
 	go s.accept()
@@ -92,9 +110,11 @@ func (kernelTransport) Dial(ctx context.Context, from netip.Addr, to netip.AddrP
 // A kernelSocket is a UDP socket, and a TCP listener that closes each connection at once.
 type kernelSocket struct {
 	udp    *net.UDPConn
+	conn   syscall.RawConn // of udp
 	reader *rawio.Reader
 	tcp    net.Listener
 	zone   string        // of this node's address, if it is link-local
+	link   int           // its index
 	ended  chan struct{} // accept has returned
 }
 
@@ -114,10 +134,10 @@ func (s *kernelSocket) accept() {
 	}
 }
 
-// WriteTo sends b as one UDP packet. Nobody confirms it, so nil does not mean that it arrived.
+// WriteTo sends b as one UDP packet. Nobody confirms it, so nil does not mean that it arrived. It never
+// waits, and returns EAGAIN if the send buffer is full.
 func (s *kernelSocket) WriteTo(b []byte, to netip.AddrPort) error {
-	_, err := s.udp.WriteToUDPAddrPort(b, to)
-	return err
+	return rawio.SendTo(s.conn, b, to, s.link)
 }
 
 // ReadFrom blocks until a packet comes, and returns its length and sender; a link-local one
@@ -142,12 +162,8 @@ func (s *kernelSocket) setFilter(ids []keyID) error {
 	if err != nil {
 		return err
 	}
-	conn, err := s.udp.SyscallConn()
-	if err != nil {
-		return err
-	}
 	var set error
-	err = conn.Control(func(fd uintptr) {
+	err = s.conn.Control(func(fd uintptr) {
 		filters := make([]unix.SockFilter, len(program))
 		for i, x := range program {
 			filters[i] = unix.SockFilter{Code: x.Op, Jt: x.Jt, Jf: x.Jf, K: x.K}

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/heraldvip/herald/pkg/peers"
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
@@ -48,6 +50,25 @@ func TestKernelTransport(t *testing.T) {
 		}
 	}
 	awaitGoroutines(t, before)
+}
+
+// TestSilentNeighbors: packets for neighbors whose MAC address the kernel asks for in vain fill the send buffer; nothing waits for that.
+func TestSilentNeighbors(t *testing.T) {
+	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "silent0"}, PeerName: "silent1"}
+	check.OK(t, netlink.LinkAdd(link))
+	t.Cleanup(func() { check.OK(t, netlink.LinkDel(link)) })
+	check.OK(t, netlink.LinkSetUp(link))
+	check.OK(t, netlink.LinkSetUp(check.Value(netlink.LinkByName("silent1"))(t)))
+	check.OK(t, netlink.AddrAdd(link, check.Value(netlink.ParseAddr("10.12.0.5/24"))(t)))
+	s := check.Value(peers.KernelTransport().Listen(netip.MustParseAddrPort("10.12.0.5:7947")))(t)
+	t.Cleanup(func() { check.OK(t, s.Close()) })
+	began, full := time.Now(), false
+	for i := 0; i < 20000 && !full && time.Since(began) < 10*time.Second; i++ {
+		full = errors.Is(s.WriteTo(make([]byte, 500), netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 12, 0, byte(100 + i%100)}), port)), syscall.EAGAIN)
+	}
+	if took := time.Since(began); !full || took > time.Second {
+		t.Errorf("the send buffer is full: %v, after %v", full, took)
+	}
 }
 
 // awaitGoroutines waits until no more goroutines run than before.

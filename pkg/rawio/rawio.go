@@ -101,23 +101,40 @@ func (r *Reader) ToOtherHost() bool {
 	return r.from.Addr.Family == unix.AF_PACKET && (*unix.RawSockaddrLinklayer)(unsafe.Pointer(&r.from)).Pkttype == unix.PACKET_OTHERHOST
 }
 
-// ntohs is ntohs(3).
+// ntohs is ntohs(3), and htons is htons(3).
 func ntohs(n uint16) uint16 { return binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, n)) }
+func htons(n uint16) uint16 { return ntohs(n) }
 
 // Send sends a frame on a link by a packet socket (packet(7)). It never waits: where
 // there is no room it returns EAGAIN or ENOBUFS. Other errors are those of sendto(2),
 // and c's own once it is closed.
 func Send(c syscall.RawConn, frame []byte, link int) error {
-	if len(frame) == 0 {
+	to := unix.RawSockaddrLinklayer{Family: unix.AF_PACKET, Ifindex: int32(link)}
+	return send(c, frame, unsafe.Pointer(&to), unix.SizeofSockaddrLinklayer)
+}
+
+// SendTo sends a datagram by a UDP socket, whose address is of the same family; a link-local address
+// is on the link with that index. Like Send it never waits: packets to neighbors whose MAC address the
+// kernel does not find stay in the socket's send buffer for seconds.
+func SendTo(c syscall.RawConn, datagram []byte, to netip.AddrPort, link int) error {
+	if to.Addr().Is4() {
+		at := unix.RawSockaddrInet4{Family: unix.AF_INET, Port: htons(to.Port()), Addr: to.Addr().As4()}
+		return send(c, datagram, unsafe.Pointer(&at), unix.SizeofSockaddrInet4)
+	}
+	at := unix.RawSockaddrInet6{Family: unix.AF_INET6, Port: htons(to.Port()), Addr: to.Addr().As16(), Scope_id: uint32(link)}
+	return send(c, datagram, unsafe.Pointer(&at), unix.SizeofSockaddrInet6)
+}
+
+// send is sendto(2) with MSG_DONTWAIT.
+func send(c syscall.RawConn, b []byte, to unsafe.Pointer, length uintptr) error {
+	if len(b) == 0 {
 		return unix.EINVAL
 	}
-	to := unix.RawSockaddrLinklayer{Family: unix.AF_PACKET, Ifindex: int32(link)}
 	var errno syscall.Errno
 	err := c.Control(func(fd uintptr) {
 		errno = unix.EINTR
 		for errno == unix.EINTR {
-			_, _, errno = unix.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(&frame[0])), uintptr(len(frame)), unix.MSG_DONTWAIT,
-				uintptr(unsafe.Pointer(&to)), unix.SizeofSockaddrLinklayer)
+			_, _, errno = unix.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT, uintptr(to), length)
 		}
 	})
 	if err == nil && errno != 0 {
