@@ -102,9 +102,7 @@ func TestStatusCorrected(t *testing.T) {
 	start(t, env())
 	createService(t, webService("a", "10.77.0.50"))
 	awaitStatus(t, "a", "10.77.0.50(VIP)", 2*time.Second)
-	s := getService(t, "a")
-	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
-	check.Value(cluster.Client().CoreV1().Services("default").UpdateStatus(t.Context(), s, metav1.UpdateOptions{}))(t)
+	patchStatus(t, "a", `{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.1"}]}}}`)
 	awaitStatus(t, "a", "10.77.0.50(VIP)", time.Second)
 	if got := getService(t, "a").Status.LoadBalancer.Ingress[0].Ports; len(got) != 1 || got[0].Port != 80 || got[0].Protocol != corev1.ProtocolTCP {
 		t.Errorf("ports %v, want 80/TCP", got)
@@ -118,9 +116,7 @@ func TestAddressSources(t *testing.T) {
 	w := whoHas(t, 20*time.Millisecond, "10.77.0.50", "10.77.0.51", "10.77.0.52")
 	createService(t, webService("a", ""))
 	awaitEvent(t, "a", "NoAddress", "kube-vip.io/loadbalancerIPs")
-	s := getService(t, "a")
-	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "10.77.0.50"}}
-	check.Value(cluster.Client().CoreV1().Services("default").UpdateStatus(t.Context(), s, metav1.UpdateOptions{}))(t)
+	patchStatus(t, "a", `{"status":{"loadBalancer":{"ingress":[{"ip":"10.77.0.50"}]}}}`)
 	awaitAnswer(t, w, "10.77.0.50", time.Second)
 	patchService(t, "a", `{"spec":{"loadBalancerIP":"10.77.0.51"}}`)
 	awaitAnswer(t, w, "10.77.0.51", time.Second)

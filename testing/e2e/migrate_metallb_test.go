@@ -14,7 +14,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heraldvip/herald/testing/check"
 	"github.com/heraldvip/herald/testing/lab"
@@ -53,8 +52,7 @@ func metalLBService(t *testing.T, name, address, pool string, opts ...func(*core
 	t.Helper()
 	opts = append(opts, lab.Annotated("metallb.io/ip-allocated-from-pool", pool))
 	createService(t, webService(name, "", opts...))
-	patch := fmt.Sprintf(`{"status":{"loadBalancer":{"ingress":[{"ip":%q,"ipMode":"VIP"}]}}}`, address)
-	check.Value(cluster.Client().CoreV1().Services("default").Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status"))(t)
+	patchStatus(t, name, fmt.Sprintf(`{"status":{"loadBalancer":{"ingress":[{"ip":%q,"ipMode":"VIP"}]}}}`, address))
 }
 
 // overIPv6 makes a Service one of IPv6 alone.

@@ -368,6 +368,12 @@ func patchService(t *testing.T, name, json string) {
 	check.Value(cluster.Client().CoreV1().Services("default").Patch(t.Context(), name, types.MergePatchType, []byte(json), metav1.PatchOptions{}))(t)
 }
 
+// patchStatus changes the status of a Service in default: an update would meet what Herald writes meanwhile.
+func patchStatus(t *testing.T, name, json string) {
+	t.Helper()
+	check.Value(cluster.Client().CoreV1().Services("default").Patch(t.Context(), name, types.MergePatchType, []byte(json), metav1.PatchOptions{}, "status"))(t)
+}
+
 // whoHas asks for VIPs until the test ends.
 func whoHas(t *testing.T, every time.Duration, vip ...string) *lab.WhoHas {
 	t.Helper()
