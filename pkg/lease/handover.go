@@ -134,7 +134,7 @@ func (l *Leases) ownTransfers(known *coordinationv1.Lease, handOvers []update) s
 	}
 	for _, u := range handOvers {
 		x := l.cache.latest[u.key]
-		if x == nil || x.version != version(u.from) || l.writes.pending[u.key] || before.find(x.digest) != nil {
+		if x == nil || x.version != version(u.from) || l.writes.pending(u.key) || before.find(x.digest) != nil {
 			continue
 		}
 		if o := l.cache.ownerOf(x); o.node == l.o.Node && o.epoch == l.own.Epoch {

@@ -94,7 +94,7 @@ func New(store Store, o Options) *Leases {
 		peers:     make(map[string]*peer),
 		writes:    newWrites(),
 		location:  locations{phase: phase{inServices, inServices}, services: make(map[vip.Key]vip.Key)},
-		unwritten: unwritten{owners: make(map[vip.Key]owner), writing: make(map[string]int)},
+		unwritten: unwritten{owners: make(map[vip.Key]owner), limits: newWriteLimits(maxUnwritten)},
 		own:       ownLease{Self: quorum.Self{Name: o.Node}},
 	}
 	if l.wake == nil {
@@ -297,7 +297,7 @@ func (l *Leases) releaseAll(ctx context.Context) {
 			l.step(ctx)
 		}
 		l.mu.Lock()
-		idle := len(l.writes.pending) == 0 && !l.own.pending
+		idle := len(l.writes.limits.requests)+len(l.writes.nodeLeases) == 0 && !l.own.pending
 		l.mu.Unlock()
 		if idle {
 			return
@@ -363,7 +363,7 @@ func (l *Leases) readCache(now time.Time) {
 	if l.cache.restores > before && !known {
 		l.watchAgain(restoredText) // watches of other resources may go on
 	}
-	maps.DeleteFunc(l.cache.dropped, func(k vip.Key, _ uint64) bool { return !l.writes.pending[k] })
+	maps.DeleteFunc(l.cache.dropped, func(k vip.Key, _ uint64) bool { return !l.writes.pending(k) })
 	for _, x := range changed { // node leases first: what the others say is judged by them
 		switch node := l.nodeOf(keyOf(x)); {
 		case node == "":

@@ -119,10 +119,10 @@ func (l *Leases) fence(ctx context.Context, now time.Time) {
 	}
 	for node, p := range l.peers {
 		k := l.nodeLeaseKey(node)
-		if l.writes.pending[k] {
+		if l.writes.nodeLeases[k] {
 			continue
 		}
-		if l.writes.nodeLeases >= maxWrites {
+		if len(l.writes.nodeLeases) >= maxWrites {
 			return // the end of one brings us back here
 		}
 		if p.Over && p.Exists && p.silent(now, keepFenced) && now.Sub(p.deletedAt) >= cleanupRetry && !l.cache.leads(l.cache.transfers[node]) {
@@ -150,8 +150,7 @@ func (l *Leases) writeFence(ctx context.Context, k vip.Key, node, why string) {
 	}
 	next, replaced, now := l.tombstone(node, p), p.version(), time.Now()
 	renewed, epoch := now.Sub(p.Changed), p.Epoch
-	l.writes.pending[k] = true
-	l.writes.nodeLeases++
+	l.writes.nodeLeases[k] = true
 	l.start(ctx, l.o.LeaseDuration, func(ctx context.Context) func() {
 		l.addTransfers(next, node)
 		ctx, cancel := context.WithTimeout(ctx, min(timeout, l.o.RenewDeadline/2)) // however long the plan took
@@ -162,7 +161,6 @@ func (l *Leases) writeFence(ctx context.Context, k vip.Key, node, why string) {
 		}
 		got, err := write(ctx, next)
 		return func() {
-			l.writes.nodeLeases--
 			l.applyWrite(k, got, err)
 			switch {
 			case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
@@ -204,12 +202,10 @@ func (l *Leases) tombstone(node string, p *peer) *coordinationv1.Lease {
 // deleteFenced starts to delete the node lease k, if its version is still that of x. The
 // outcome goes to applyWrite.
 func (l *Leases) deleteFenced(ctx context.Context, k vip.Key, x *coordinationv1.Lease) {
-	l.writes.pending[k] = true
-	l.writes.nodeLeases++
+	l.writes.nodeLeases[k] = true
 	l.start(ctx, l.o.RenewDeadline/2, func(ctx context.Context) func() {
 		err := l.store.Delete(ctx, x.Namespace, x.Name, x.ResourceVersion)
 		return func() {
-			l.writes.nodeLeases--
 			l.applyWrite(k, nil, err)
 			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 				l.o.Log.Warn("the node lease of a node that was fenced long ago can't be deleted; it is tried again each "+cleanupRetry.String(), "lease", x.Name, "err", err)

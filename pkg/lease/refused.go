@@ -94,7 +94,7 @@ func (w *writes) countRefused(namespace string) (n int) {
 // dropRefusals forgets the refusals of leases that this node is no longer to write.
 func (w *writes) dropRefusals() {
 	for k, f := range w.failures {
-		if intent, wanted := w.intents[k]; f.refused != "" && !w.pending[k] && (!wanted || intent.Action == vip.Follow) {
+		if intent, wanted := w.intents[k]; f.refused != "" && !w.pending(k) && (!wanted || intent.Action == vip.Follow) {
 			delete(w.failures, k)
 		}
 	}

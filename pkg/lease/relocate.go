@@ -20,10 +20,7 @@ func (l *Leases) copyClaims(ctx context.Context, now time.Time) {
 	if !o.copying() || !t.Holds(now) || !t.Confirmed || len(l.quorum.Moved) > 0 || l.hasUnwritten() || len(l.writes.transferring) > 0 {
 		return
 	}
-	done := true
-	for k := range l.writes.pending {
-		done = done && !l.isVIPLease(k)
-	}
+	done := len(l.writes.limits.requests) == 0
 	for k := range l.cache.mine {
 		x := l.cache.latest[k]
 		if !l.isVIPLease(k) || l.locationOf(k) != o.from || !x.ours || !l.holds(x, now) || l.copyOf(x) != nil {
@@ -31,7 +28,7 @@ func (l *Leases) copyClaims(ctx context.Context, now time.Time) {
 		}
 		done = false
 		to := l.leaseIn(o.to, l.serviceLease(k))
-		if l.writes.mayWrite(to, l.cache.version(to), now) && len(l.writes.pending)-l.writes.nodeLeases < maxWrites {
+		if l.writes.mayWrite(to, l.cache.version(to), now) && l.writes.limits.free() > 0 {
 			l.writeCopy(ctx, x, to)
 		}
 	}
@@ -50,7 +47,7 @@ func (l *Leases) writeCopy(ctx context.Context, x *record, to vip.Key) {
 		write, next.ResourceVersion, next.UID = l.store.Update, y.ResourceVersion, y.UID
 	}
 	l.setServiceLease(next, l.writes.intents[x.key])
-	l.writes.pending[to] = true
+	l.writes.limits.begin(to, l.namespaceOf(to))
 	l.start(ctx, l.o.RenewDeadline/2, func(ctx context.Context) func() {
 		got, err := write(ctx, next)
 		return func() {
@@ -209,7 +206,7 @@ func (l *Leases) deleteCopies(ctx context.Context, now time.Time) {
 	}
 	o.nextCleanup = now.Add(cleanupPause)
 	for k, y := range l.cache.latest {
-		if !l.isVIPLease(k) || l.counts(k) || !y.ours || l.writes.pending[k] {
+		if !l.isVIPLease(k) || l.counts(k) || !y.ours || l.writes.pending(k) {
 			continue
 		}
 		x := l.cache.latest[l.leaseIn(o.from, l.serviceLease(k))]
@@ -227,7 +224,7 @@ func (l *Leases) deleteCopies(ctx context.Context, now time.Time) {
 // refuses that, none is tried for cleanupRetry, and for longer each time (refuseCleanup).
 func (l *Leases) deleteCopy(ctx context.Context, y *record) {
 	o := &l.location
-	l.writes.pending[y.key] = true
+	l.writes.limits.begin(y.key, l.namespaceOf(y.key))
 	o.cleaning++
 	l.start(ctx, l.o.RenewDeadline/2, func(ctx context.Context) func() {
 		got, err := l.send(ctx, update{action: release, key: y.key, from: y.Lease}, nil)

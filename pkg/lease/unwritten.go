@@ -22,10 +22,10 @@ const (
 // stalledAfter: they write the VIP lease, in the version that the transfer names, which ends the transfer. This node must not go on then though its
 // watch is stuck. So it acts on an unwritten claim only for a while after the moment up to which it knows all that was written (asOf).
 type unwritten struct {
-	owners  map[vip.Key]owner // of the VIP leases that count
-	writing map[string]int    // requests under way that write such claims, by namespace of their Services
-	asOf    time.Time         // the watch has shown all that was written before this
-	sent    []sentWrite       // that the watch has not shown yet
+	owners map[vip.Key]owner // of the VIP leases that count
+	limits writeLimits       // of requests that write such claims
+	asOf   time.Time         // the watch has shown all that was written before this
+	sent   []sentWrite       // that the watch has not shown yet
 }
 
 // A sentWrite is the version of a Lease that a write of this node has made, and when that was sent: once the
@@ -43,13 +43,6 @@ func (u *unwritten) addSent(got *coordinationv1.Lease, at time.Time) {
 // addSent returns sent with a write that succeeded: of more than maxSent the first, which the watch shows first, and the last.
 func addSent(sent []sentWrite, got *coordinationv1.Lease, at time.Time) []sentWrite {
 	return append(sent[:min(len(sent), maxSent-1)], sentWrite{version(got), at})
-}
-
-// endWrite counts a request that wrote such a claim as no longer under way.
-func (u *unwritten) endWrite(namespace string) {
-	if u.writing[namespace]--; u.writing[namespace] == 0 {
-		delete(u.writing, namespace)
-	}
 }
 
 // updateUnwritten stores the owners of the VIP leases that count and whose claims are not written, and up to when the watch has

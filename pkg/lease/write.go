@@ -21,14 +21,7 @@ const (
 	overlap      = 3 * time.Second         // how long a node goes on answering for what it has handed over
 	stalledAfter = 1500 * time.Millisecond // how long an expected holder may take to acquire a VIP lease
 	stalledFor   = 30 * time.Second        // how long the others go ahead of it then
-
-	quickAnswer = 300 * time.Millisecond // a write of a VIP lease that is answered within this is quick, another slow
-	quickFor    = time.Second            // so long after a quick write a namespace need not leave half of the requests to others
-	slowFor     = 10 * time.Second       // but not so long after a slow one; longer than one that hangs takes with the pause after it
 )
-
-// pace is when a write of a VIP lease in one namespace was last answered quickly, and when one last was not.
-type pace struct{ quick, slow time.Time }
 
 // writes is what the plan wants of VIP leases, and which requests follow from that.
 type writes struct {
@@ -38,11 +31,10 @@ type writes struct {
 	// called; unplanned is those of them for which the plan then had no intent.
 	observed, unplanned map[vip.Key]uint64
 
-	pending     map[vip.Key]bool // a request is under way; of node leases of others, too
-	nodeLeases  int              // how many of these are on node leases of others
+	limits      writeLimits      // of requests on VIP leases
+	nodeLeases  map[vip.Key]bool // node leases of others on which a request is under way
 	failures    map[vip.Key]failure
 	refusedAt   map[string]time.Time // by namespace: when a write there was last refused
-	paces       map[string]pace      // by namespace; those of the last slowFor
 	handingOver map[vip.Key]vip.HandingOver
 
 	handOvers     []update           // those that the next write of this node's own lease is to transfer
@@ -69,10 +61,10 @@ type failure struct {
 func newWrites() writes {
 	return writes{
 		intents:     make(map[vip.Key]vip.LeaseIntent),
-		pending:     make(map[vip.Key]bool),
+		limits:      newWriteLimits(maxWrites),
+		nodeLeases:  make(map[vip.Key]bool),
 		failures:    make(map[vip.Key]failure),
 		refusedAt:   make(map[string]time.Time),
-		paces:       make(map[string]pace),
 		handingOver: make(map[vip.Key]vip.HandingOver), transferring: make(map[vip.Key]uint64),
 	}
 }
@@ -95,7 +87,7 @@ func (w *writes) setIntents(want []vip.LeaseIntent) {
 // forgets no failures: no intent names the copies.
 func (l *Leases) forgetGone() {
 	isGone := func(k vip.Key) bool {
-		if _, wanted := l.writes.intents[k]; wanted || l.writes.pending[k] || l.cache.latest[k] != nil || l.cache.watched[k] != nil || l.cache.vanished[k] != nil {
+		if _, wanted := l.writes.intents[k]; wanted || l.writes.pending(k) || l.cache.latest[k] != nil || l.cache.watched[k] != nil || l.cache.vanished[k] != nil {
 			return false
 		}
 		node := l.nodeOf(k)
@@ -118,7 +110,13 @@ func (w *writes) mayWrite(k vip.Key, version uint64, now time.Time) bool {
 // busy reports whether a request on a VIP lease is under way, or it is being transferred.
 func (w *writes) busy(k vip.Key) bool {
 	_, transferring := w.transferring[k]
-	return w.pending[k] || transferring
+	return w.pending(k) || transferring
+}
+
+// pending reports whether a request on a VIP lease, or on the node lease of another node, is under way.
+func (w *writes) pending(k vip.Key) bool {
+	_, pending := w.limits.requests[k]
+	return pending || w.nodeLeases[k]
 }
 
 // release is the action on a VIP lease that is held and not wanted.
@@ -138,73 +136,63 @@ type update struct {
 }
 
 // writeVIPLeases starts the writes that listUpdates returns, while this node has a confirmed
-// tenure, until maxWrites requests are under way, of a namespace of Services that is not known to be quick as many as that leaves to others (quick, mayBegin); the outcome goes to applyUpdate. When a write
-// starts, a hand-over is stored in handingOver, and a lease to be released counts as outdated, so
-// that this node's claim on it is not valid. It starts none before the first plan, nor without a
-// confirmed tenure that rests on renewals (not quorum.Holding). Of those that write what was transferred to this node no more
-// than maxUnwritten are under way, shared likewise. Hand-overs that need no write of their own (splitHandOvers) it stores in handOvers, for renew. Before
+// tenure, as many as may begin (writeLimits); of those that write what was transferred to this node no more than maxUnwritten are under way, limited likewise.
+// It starts none before the first plan, nor without a
+// confirmed tenure that rests on renewals (not quorum.Holding). Hand-overs that need no write of their own (splitHandOvers) it stores in handOvers, for renew. Before
 // that, always, it calls updateStalled and updatePassedOver.
 func (l *Leases) writeVIPLeases(ctx context.Context, now time.Time) {
 	l.writes.handOvers = nil
 	l.updateStalled(now)
 	l.updatePassedOver(now)
-	t := l.tenure(now)
-	if !l.writes.planned || !t.Holds(now) || !t.Confirmed || l.decision.Verdict == quorum.Holding || len(l.writes.pending)-l.writes.nodeLeases >= maxWrites {
+	t, limits := l.tenure(now), &l.writes.limits
+	if !l.writes.planned || !t.Holds(now) || !t.Confirmed || l.decision.Verdict == quorum.Holding || limits.free() == 0 {
 		return
-	}
-	underWay, behind := l.underWay(), 0
-	for _, n := range l.unwritten.writing {
-		behind += n
 	}
 	var updates []update
 	l.writes.handOvers, updates = l.splitHandOvers(l.listUpdates(now), now)
 	for _, u := range updates {
-		free := maxWrites - (len(l.writes.pending) - l.writes.nodeLeases)
-		if free <= 0 {
+		if limits.free() == 0 {
 			return // the next result brings us back here
 		}
-		namespace := l.serviceLease(u.key).Namespace
-		// In the announcers' namespace admission can't tell the namespaces of Services apart.
-		leaves := u.key.Namespace != l.o.Namespace && !l.writes.quick(namespace, now)
-		if !mayBegin(underWay[namespace], free, leaves) || u.behind && !mayBegin(l.unwritten.writing[namespace], maxUnwritten-behind, leaves) {
-			continue
+		namespace := l.namespaceOf(u.key)
+		leaves := u.key.Namespace != l.o.Namespace // in the announcers' namespace admission can't tell the namespaces of Services apart
+		if limits.mayBegin(namespace, leaves) && (!u.behind || l.unwritten.limits.mayBegin(namespace, leaves)) {
+			l.writeVIPLease(ctx, u, now)
 		}
-		if u.behind {
-			l.unwritten.writing[namespace]++
-			behind++
-		}
-		underWay[namespace]++
-		var next *coordinationv1.Lease
-		if u.action != release {
-			next = l.nextVIPLease(u)
-		}
-		switch u.action {
-		case vip.HandOver:
-			// From now on, not from the answer on: the watch may show the successor's name first.
-			l.writes.handingOver[u.key] = vip.HandingOver{Successor: u.holder, Since: now, Until: now.Add(overlap)}
-			l.changed = true
-		case release:
-			// The claim is void as soon as it is written, which is before the answer: should it
-			// be wanted again meanwhile, it must be acquired again.
-			l.cache.outdated[u.key] = version(u.from)
-		}
-		l.writes.pending[u.key] = true
-		l.start(ctx, l.o.RenewDeadline/2, func(ctx context.Context) func() {
-			sent := time.Now()
-			got, err := l.send(ctx, u, next)
-			took := time.Since(sent)
-			return func() {
-				if err == nil && next != nil {
-					l.unwritten.addSent(got, sent)
-				}
-				if u.behind {
-					l.unwritten.endWrite(namespace)
-				}
-				l.writes.addPace(namespace, took, time.Now())
-				l.applyUpdate(u, got, err)
-			}
-		})
 	}
+}
+
+// writeVIPLease starts a write on a VIP lease; the outcome goes to applyUpdate. A hand-over is stored in handingOver, and a lease to be released counts as outdated, so
+// that this node's claim on it is not valid.
+func (l *Leases) writeVIPLease(ctx context.Context, u update, now time.Time) {
+	var next *coordinationv1.Lease
+	if u.action != release {
+		next = l.nextVIPLease(u)
+	}
+	switch u.action {
+	case vip.HandOver:
+		// From now on, not from the answer on: the watch may show the successor's name first.
+		l.writes.handingOver[u.key] = vip.HandingOver{Successor: u.holder, Since: now, Until: now.Add(overlap)}
+		l.changed = true
+	case release:
+		// The claim is void as soon as it is written, which is before the answer: should it
+		// be wanted again meanwhile, it must be acquired again.
+		l.cache.outdated[u.key] = version(u.from)
+	}
+	l.writes.limits.begin(u.key, l.namespaceOf(u.key))
+	if u.behind {
+		l.unwritten.limits.begin(u.key, l.namespaceOf(u.key))
+	}
+	l.start(ctx, l.o.RenewDeadline/2, func(ctx context.Context) func() {
+		sent := time.Now()
+		got, err := l.send(ctx, u, next)
+		return func() {
+			if err == nil && next != nil {
+				l.unwritten.addSent(got, sent)
+			}
+			l.applyUpdate(u, got, err)
+		}
+	})
 }
 
 // listUpdates returns the writes on VIP leases to start now: hand-overs first, since another
@@ -262,47 +250,13 @@ func (l *Leases) listUpdates(now time.Time) []update {
 // takeTurns sorts each of lists so that namespaces of Services take turns: one whose Services name other leases all the time
 // keeps no other namespace's from being written.
 func (l *Leases) takeTurns(lists ...[]update) {
-	underWay := l.underWay()
 	for _, list := range lists {
-		vip.TakeTurns(list, underWay, func(u update) string { return l.serviceLease(u.key).Namespace })
+		vip.TakeTurns(list, l.writes.limits.underWay, func(u update) string { return l.namespaceOf(u.key) })
 	}
 }
 
-// underWay returns how many requests on VIP leases are under way, by namespace of their Services.
-func (l *Leases) underWay() map[string]int {
-	all := make(map[string]int)
-	for k := range l.writes.pending {
-		if l.isVIPLease(k) {
-			all[l.serviceLease(k).Namespace]++
-		}
-	}
-	return all
-}
-
-// mayBegin reports whether another request of a namespace, of which underWay are, may begin: while any may (free), or, if the namespace leaves
-// half of them to others, while fewer of it are under way than may still begin. So one in which
-// no write is answered, since a webhook of admission hangs, leaves half of them to the others, the next one half of that, and so on.
-func mayBegin(underWay, free int, leaves bool) bool {
-	return free > 0 && (!leaves || underWay < free)
-}
-
-// addPace stores how long a write of a namespace took, however it was answered, and forgets what is older than slowFor.
-func (w *writes) addPace(namespace string, took time.Duration, now time.Time) {
-	p := w.paces[namespace]
-	if took <= quickAnswer {
-		p.quick = now
-	} else {
-		p.slow = now
-	}
-	w.paces[namespace] = p
-	maps.DeleteFunc(w.paces, func(_ string, p pace) bool { return now.Sub(p.quick) > slowFor && now.Sub(p.slow) > slowFor })
-}
-
-// quick reports whether the writes of a namespace are answered quickly: one was within quickFor, and none slowly within slowFor.
-func (w *writes) quick(namespace string, now time.Time) bool {
-	p := w.paces[namespace]
-	return now.Sub(p.quick) <= quickFor && now.Sub(p.slow) > slowFor
-}
+// namespaceOf returns the namespace of the Services of a VIP lease.
+func (l *Leases) namespaceOf(k vip.Key) string { return l.serviceLease(k).Namespace }
 
 // nextVIPLease returns the lease to write for an acquire or a hand-over: a changed copy of
 // u.from, or a new one, with u.holder and u.epoch as its claim, the holder before as
@@ -428,7 +382,9 @@ func (l *Leases) applyUpdate(u update, got *coordinationv1.Lease, err error) {
 // the error of a delete after it). After an error the next write waits, 100 ms at first and
 // twice as long after each, up to 3.2 s; a success ends that.
 func (l *Leases) applyWrite(k vip.Key, got *coordinationv1.Lease, err error) {
-	delete(l.writes.pending, k)
+	delete(l.writes.nodeLeases, k)
+	l.writes.limits.end(k)
+	l.unwritten.limits.end(k)
 	if got != nil { // also if the delete after it failed
 		l.cache.setWritten(got)
 	}
