@@ -18,11 +18,7 @@ func TestFencedAndDeletedAtOnce(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		for range 20 {
 			before := n1.Tenure().Epoch
-			x := s.Lease(nodeKey("n1")).DeepCopy()
-			annotate(x, FencedAnnotation, strconv.FormatInt(before, 10))
-			if _, err := s.Put(x); err != nil {
-				t.Fatal(err)
-			}
+			annotateLease(t, s, nodeKey("n1"), FencedAnnotation, strconv.FormatInt(before, 10))
 			if err := s.Remove(nodeKey("n1"), ""); err != nil {
 				t.Fatal(err)
 			}

@@ -50,16 +50,9 @@ func TestRememberedWhileNeeded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := leasetest.NewServer()
 		n1, n2 := start(t, s, "n1"), start(t, s, "n2")
-		n1.want("a")
-		time.Sleep(time.Second)
-		n2.follow("a")
-		time.Sleep(5 * time.Second)
+		n1.acquire(n2, "a")
 		n1.way.SetFaults(func(f *leasetest.Faults) { f.WatchCut = true })
-		x := s.Lease(lk("a")).DeepCopy()
-		annotate(x, "tenant", "x")
-		if _, err := s.Put(x); err != nil {
-			t.Fatal(err)
-		}
+		annotateLease(t, s, lk("a"), "tenant", "x")
 		n1.handOver("n2", "a")
 		time.Sleep(500 * time.Millisecond)
 		n1.handOver("n2", "a")

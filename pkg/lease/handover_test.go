@@ -29,10 +29,7 @@ func (n *node) handOver(to string, names ...string) {
 func owners(t *testing.T, s *leasetest.Server) (n1, n2 *node) {
 	t.Helper()
 	n1, n2 = startTransferring(t, s, "n1", ""), startTransferring(t, s, "n2", "")
-	time.Sleep(time.Second)
-	n1.want("a", "b", "c")
-	n2.follow("a", "b", "c")
-	time.Sleep(5 * time.Second)
+	n1.acquire(n2, "a", "b", "c")
 	return n1, n2
 }
 

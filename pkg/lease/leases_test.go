@@ -299,9 +299,7 @@ func TestFencedWhileStopping(t *testing.T) {
 		a.way.SetFaults(func(f *leasetest.Faults) { f.Delay = 300 * time.Millisecond })
 		a.stop()
 		time.Sleep(100 * time.Millisecond)
-		x := s.Lease(vip.Key{Namespace: "kube-system", Name: NodePrefix + "n1"}).DeepCopy()
-		annotate(x, FencedAnnotation, "1")
-		s.Put(x)
+		annotateLease(t, s, nodeKey("n1"), FencedAnnotation, "1")
 		<-a.done
 		if trace := s.Trace(20); strings.Contains(trace, "transitions 2") {
 			t.Errorf("another epoch was begun:\n%s", trace)

@@ -129,11 +129,8 @@ func TestLeasesMove(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		plan()
 		time.Sleep(100 * time.Millisecond)
-		before := s.Lease(lk("a")).DeepCopy()
-		annotate(before, FormerAnnotation, "n9@1790000000")
-		if _, err := s.Put(before); err != nil {
-			t.Fatal(err)
-		}
+		before := s.Lease(lk("a"))
+		annotateLease(t, s, lk("a"), FormerAnnotation, "n9@1790000000")
 		time.Sleep(100 * time.Millisecond)
 		for _, name := range []string{"a", "b", "c"} {
 			neverTwo(t, t.Context(), name, all)

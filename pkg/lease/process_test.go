@@ -246,9 +246,7 @@ func TestEpochAfterQuickRestart(t *testing.T) {
 				a := start(t, s, "n1")
 				for range fences {
 					time.Sleep(50 * time.Millisecond)
-					l := s.Lease(k).DeepCopy()
-					annotate(l, FencedAnnotation, strconv.FormatInt(transitions(l), 10))
-					check.Value(s.Put(l))(t)
+					annotateLease(t, s, k, FencedAnnotation, strconv.FormatInt(transitions(s.Lease(k)), 10))
 				}
 				time.Sleep(50 * time.Millisecond)
 				began := a.Tenure().Epoch - int64(fences)

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heraldvip/herald/pkg/lease/leasetest"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // A node acts on no VIP lease that it has written just before etcd was restored from an earlier backup, so that nobody else knows of it, and its watch
@@ -50,11 +51,7 @@ func TestRestoredAtTheBeginning(t *testing.T) {
 		time.Sleep(time.Second)
 		n1.kill()
 		restore := s.Snapshot()
-		for i := range 500 {
-			if _, err := s.Put(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("other-", i)}}); err != nil {
-				t.Fatal(err)
-			}
-		}
+		others(t, s, 500)
 		n1, run := newNode(t, s, "n1", func(*Options) {})
 		n1.way.SetFaults(func(f *leasetest.Faults) { f.Lag = time.Second })
 		run(func(error) {})
@@ -86,9 +83,7 @@ func overlapping(n1, n2 *node, d time.Duration) (both time.Duration) {
 func others(t *testing.T, s *leasetest.Server, n int) {
 	t.Helper()
 	for i := range n {
-		if _, err := s.Put(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("other-", i)}}); err != nil {
-			t.Fatal(err)
-		}
+		check.Value(s.Put(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("other-", i)}}))(t)
 	}
 }
 
@@ -98,10 +93,7 @@ func TestRestoredWhileAWatchGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := leasetest.NewServer()
 		n1, n2 := start(t, s, "n1"), start(t, s, "n2")
-		n1.want("a")
-		time.Sleep(time.Second)
-		n2.follow("a")
-		time.Sleep(5 * time.Second)
+		n1.acquire(n2, "a")
 		restore := s.Snapshot()
 		time.Sleep(10 * time.Second)
 		n1.handOver("n2", "a")
@@ -142,11 +134,7 @@ func TestRestoredWhileTheWatchIsStuck(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		n2.way.SetFaults(func(f *leasetest.Faults) { f.WatchCut = true })
 		restore()
-		fenced := s.Lease(nodeKey("n2")).DeepCopy()
-		annotate(fenced, FencedAnnotation, "1")
-		if _, err := s.Put(fenced); err != nil {
-			t.Fatal(err)
-		}
+		annotateLease(t, s, nodeKey("n2"), FencedAnnotation, "1")
 		restored, before := time.Now(), s.Writes()
 		time.Sleep(20 * time.Second)
 		if n := s.Writes() - before; n > 14 {
@@ -199,14 +187,10 @@ func TestOwnLeaseWrittenByAnother(t *testing.T) {
 		renewals, last := 0, renewTime(s.Lease(nodeKey("n1")))
 		for i := range 500 {
 			time.Sleep(20 * time.Millisecond)
-			x := s.Lease(nodeKey("n1")).DeepCopy()
-			if !renewTime(x).Equal(last) {
-				renewals, last = renewals+1, renewTime(x)
+			if at := renewTime(s.Lease(nodeKey("n1"))); !at.Equal(last) {
+				renewals, last = renewals+1, at
 			}
-			annotate(x, "another", fmt.Sprint(i))
-			if _, err := s.Put(x); err != nil {
-				t.Fatal(err)
-			}
+			annotateLease(t, s, nodeKey("n1"), "another", fmt.Sprint(i))
 		}
 		if !n1.Tenure().Holds(time.Now()) {
 			t.Error("the tenure does not hold")

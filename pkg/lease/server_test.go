@@ -11,6 +11,7 @@ import (
 	"github.com/heraldvip/herald/pkg/lease/leasetest"
 	"github.com/heraldvip/herald/pkg/quorum"
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // A node is Leases on a client, wanting what it is told to.
@@ -82,6 +83,22 @@ func (n *node) want(names ...string) {
 	}
 	n.world() // as the agent does: it plans with what it has observed
 	n.Put(intents)
+}
+
+// acquire has the node acquire VIPs that another follows, and returns once all know.
+func (n *node) acquire(follower *node, names ...string) {
+	n.want(names...)
+	time.Sleep(time.Second)
+	follower.follow(names...)
+	time.Sleep(5 * time.Second)
+}
+
+// annotateLease has another program write an annotation on a Lease.
+func annotateLease(t *testing.T, s *leasetest.Server, k vip.Key, key, value string) {
+	t.Helper()
+	x := s.Lease(k).DeepCopy()
+	annotate(x, key, value)
+	check.Value(s.Put(x))(t)
 }
 
 func lk(name string) vip.Key { return vip.Key{Namespace: "default", Name: "kubevip-" + name} }

@@ -49,18 +49,26 @@ func (n *node) follow(names ...string) {
 // death is n1, with the VIPs a and b, killed among n1 to n3, whose fences give all to n2; it returns once it is fenced.
 func death(t *testing.T, s *leasetest.Server) (n2, n3 *node) {
 	t.Helper()
+	n2, n3 = deathOf(t, s, []vip.Key{lk("a"), lk("b")}, func(*leasetest.Faults) {})
+	time.Sleep(50 * time.Millisecond)
+	return n2, n3
+}
+
+// deathOf is n1, with these VIP leases, killed among n1 to n3, whose fences give all to n2, which has that fault by then; it returns as soon as n1 is fenced.
+func deathOf(t *testing.T, s *leasetest.Server, leases []vip.Key, fault func(*leasetest.Faults)) (n2, n3 *node) {
+	t.Helper()
 	n1 := startTransferring(t, s, "n1", "n2")
-	n1.want("a", "b")
+	n1.intend(vip.Acquire, leases...)
 	time.Sleep(time.Second)
 	n2, n3 = startTransferring(t, s, "n2", "n2"), startTransferring(t, s, "n3", "n2")
-	n2.follow("a", "b")
-	n3.follow("a", "b")
+	n2.intend(vip.Follow, leases...)
+	n3.intend(vip.Follow, leases...)
 	time.Sleep(5 * time.Second)
+	n2.way.SetFaults(fault)
 	n1.kill()
 	for s.Lease(nodeKey("n1")).Annotations[FencedAnnotation] == "" {
 		time.Sleep(10 * time.Millisecond)
 	}
-	time.Sleep(50 * time.Millisecond)
 	return n2, n3
 }
 
@@ -104,11 +112,7 @@ func TestTransferEndsWithTheVersion(t *testing.T) {
 		if !n2.serves("a") {
 			t.Fatal("n2 does not serve")
 		}
-		x := s.Lease(lk("a")).DeepCopy()
-		annotate(x, "tenant", "x")
-		if _, err := s.Put(x); err != nil {
-			t.Fatal(err)
-		}
+		annotateLease(t, s, lk("a"), "tenant", "x")
 		time.Sleep(50 * time.Millisecond)
 		if n2.serves("a") || n3.world().Claims[lk("a")].Valid || !n2.serves("b") {
 			t.Errorf("a: %+v, b: %+v", n2.world().Claims[lk("a")], n2.world().Claims[lk("b")])

@@ -13,10 +13,7 @@ func TestStuckWatchBeginsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := leasetest.NewServer()
 		n1, n2 := start(t, s, "n1"), start(t, s, "n2")
-		n1.want("a")
-		time.Sleep(time.Second)
-		n2.follow("a")
-		time.Sleep(5 * time.Second)
+		n1.acquire(n2, "a")
 		n1.way.SetFaults(func(f *leasetest.Faults) { f.WatchStuck = true })
 		time.Sleep(time.Minute)
 		n1.handOver("n2", "a")
@@ -36,10 +33,7 @@ func TestDeletedWhileTheWatchIsStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := leasetest.NewServer()
 		n1, n2 := start(t, s, "n1"), start(t, s, "n2")
-		n1.want("a")
-		time.Sleep(time.Second)
-		n2.want("a")
-		time.Sleep(5 * time.Second)
+		n1.acquire(n2, "a")
 		n1.way.SetFaults(func(f *leasetest.Faults) { f.WatchStuck = true })
 		if err := s.Remove(lk("a"), ""); err != nil {
 			t.Fatal(err)

@@ -135,9 +135,8 @@ type update struct {
 	waits  bool                  // a hand-over that may be transferred only: the VIP lease may not be written yet (mayWrite)
 }
 
-// writeVIPLeases starts the writes that listUpdates returns, while this node has a confirmed
-// tenure, as many as may begin (writeLimits); of those that write what was transferred to this node no more than maxUnwritten are under way, limited likewise.
-// It starts none before the first plan, nor without a
+// writeVIPLeases starts as many of the writes that listUpdates returns as may begin (writeLimits): of those that write what was transferred to this node no more
+// than maxUnwritten are under way, limited likewise. It starts none before the first plan, nor without a
 // confirmed tenure that rests on renewals (not quorum.Holding). Hand-overs that need no write of their own (splitHandOvers) it stores in handOvers, for renew. Before
 // that, always, it calls updateStalled and updatePassedOver.
 func (l *Leases) writeVIPLeases(ctx context.Context, now time.Time) {
