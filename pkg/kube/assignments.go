@@ -67,7 +67,7 @@ type attempt struct {
 
 // Run writes until ctx ends, and the writes under way have ended.
 func (a *Assignments) Run(ctx context.Context) error {
-	w := &assignmentWriter{Assignments: a, attempts: make(map[vip.Key]attempt), busy: make(map[vip.Key]bool), limits: make(writeLimits), results: make(chan assignmentResult)}
+	w := &assignmentWriter{Assignments: a, attempts: make(map[vip.Key]attempt), busy: make(map[vip.Key]bool), limits: newWriteLimits(), results: make(chan assignmentResult)}
 	retry := time.NewTimer(time.Hour)
 	defer retry.Stop()
 	for {
@@ -120,10 +120,7 @@ const mostPause = time.Second
 // the API server did not take comes last, the latest at the end: a webhook may fail for some namespaces only.
 func (w *assignmentWriter) enqueue() {
 	w.queue, w.again = w.queue[:0], false
-	wanted, busy := make(map[vip.Key]bool), make(map[string]int)
-	for k := range w.busy {
-		busy[k.Namespace]++
-	}
+	wanted := make(map[vip.Key]bool)
 	for _, x := range w.wanted.Get() {
 		wanted[x.Service] = true
 		switch {
@@ -134,7 +131,7 @@ func (w *assignmentWriter) enqueue() {
 			w.queue = append(w.queue, x)
 		}
 	}
-	vip.TakeTurns(w.queue, busy, func(x vip.Assignment) string { return x.Service.Namespace })
+	vip.TakeTurns(w.queue, w.limits.underWay, func(x vip.Assignment) string { return x.Service.Namespace })
 	slices.SortStableFunc(w.queue, func(x, y vip.Assignment) int {
 		return w.attempts[x.Service].failedAt.Compare(w.attempts[y.Service].failedAt)
 	})
@@ -149,17 +146,12 @@ func (w *assignmentWriter) enqueue() {
 // startWrites begins as many of the queued writes as may be under way: six, and of each namespace as many as its limit; none in a pause. What the API server rejects,
 // since the Service has become too large, say, is tried again after 1 s, then less and less often, until the Service changes.
 func (w *assignmentWriter) startWrites(ctx context.Context) {
-	busyIn := make(map[string]int)
-	for k := range w.busy {
-		busyIn[k.Namespace]++
-	}
-	mayBegin := func(x vip.Assignment) bool { return busyIn[x.Service.Namespace] < w.limits.limit(x.Service.Namespace) }
 	if len(w.queue) > 0 && time.Now().Before(w.pauseUntil) {
 		w.again = true
 		return
 	}
 	for len(w.busy) < writesAtATime {
-		i := slices.IndexFunc(w.queue, mayBegin)
+		i := slices.IndexFunc(w.queue, func(x vip.Assignment) bool { return w.limits.mayBegin(x.Service.Namespace) })
 		if i < 0 {
 			return
 		}
@@ -178,7 +170,7 @@ func (w *assignmentWriter) startWrites(ctx context.Context) {
 		}
 		last.at, last.wait = time.Now(), cacheTimeout // the cache does not show the result yet
 		w.attempts[x.Service], w.busy[x.Service] = last, true
-		busyIn[x.Service.Namespace]++
+		w.limits.begin(x.Service.Namespace)
 		go func() { w.results <- assignmentResult{x.Service, w.write(ctx, o, x)} }()
 	}
 }
@@ -187,7 +179,7 @@ func (w *assignmentWriter) startWrites(ctx context.Context) {
 func (w *assignmentWriter) finish(r assignmentResult) {
 	delete(w.busy, r.service)
 	last, pause := w.attempts[r.service], w.pause
-	w.limits.finish(r.service.Namespace, r.err == nil || resultOf(r.err) == rejected)
+	w.limits.end(r.service.Namespace, r.err == nil || resultOf(r.err) == rejected)
 	last.failedAt, w.pause = time.Time{}, 0
 	switch {
 	case r.err == nil:

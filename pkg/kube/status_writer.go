@@ -32,7 +32,7 @@ func (s *Statuses) String() string { return "kube: statuses" }
 
 // Run writes what Put wants until ctx ends, and the writes under way have ended.
 func (s *Statuses) Run(ctx context.Context) error {
-	w := &statusWriter{Statuses: s, states: make(map[vip.Key]*statusState), busyIn: make(map[string]int), limits: make(writeLimits), results: make(chan statusResult)}
+	w := &statusWriter{Statuses: s, states: make(map[vip.Key]*statusState), limits: newWriteLimits(), results: make(chan statusResult)}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -58,10 +58,9 @@ type statusWriter struct {
 	*Statuses
 	taken   wantedStatuses
 	states  map[vip.Key]*statusState
-	queue   []vip.Key      // Services to be written, unless the cache shows what is wanted by then
-	next    time.Time      // when the first Service that was too early in queue is ready; zero: none was
-	busy    int            // writes under way
-	busyIn  map[string]int // the same, by namespace
+	queue   []vip.Key // Services to be written, unless the cache shows what is wanted by then
+	next    time.Time // when the first Service that was too early in queue is ready; zero: none was
+	busy    int       // writes under way
 	limits  writeLimits
 	results chan statusResult
 
@@ -133,18 +132,12 @@ func (w *statusWriter) takeWanted() {
 // at the end: a webhook may fail for some namespaces only.
 func (w *statusWriter) enqueue() {
 	w.queue, w.next = w.queue[:0], time.Time{}
-	busy := make(map[string]int)
-	for k, s := range w.states {
-		if s.busy {
-			busy[k.Namespace]++
-		}
-	}
 	for i := range w.taken.pending {
 		if k := w.taken.pending[i].Service; !w.states[k].busy {
 			w.queue = append(w.queue, k)
 		}
 	}
-	vip.TakeTurns(w.queue, busy, func(k vip.Key) string { return k.Namespace })
+	vip.TakeTurns(w.queue, w.limits.underWay, func(k vip.Key) string { return k.Namespace })
 	slices.SortStableFunc(w.queue, func(x, y vip.Key) int { return w.states[x].failedAt.Compare(w.states[y].failedAt) })
 }
 
@@ -155,9 +148,8 @@ func (w *statusWriter) startWrites(ctx context.Context) time.Duration {
 	if w.pauseUntil.After(now) {
 		return w.pauseUntil.Sub(now)
 	}
-	mayBegin := func(k vip.Key) bool { return w.busyIn[k.Namespace] < w.limits.limit(k.Namespace) }
 	for w.busy < writesAtATime {
-		i := slices.IndexFunc(w.queue, mayBegin)
+		i := slices.IndexFunc(w.queue, func(k vip.Key) bool { return w.limits.mayBegin(k.Namespace) })
 		if i < 0 {
 			break
 		}
@@ -195,7 +187,7 @@ func (w *statusWriter) startWrite(ctx context.Context, k vip.Key, s *statusState
 	}
 	s.busy, s.lastTry = true, now
 	w.busy++
-	w.busyIn[k.Namespace]++
+	w.limits.begin(k.Namespace)
 	want := s.want
 	go func() {
 		result, err := w.write(ctx, o, want)
@@ -235,10 +227,7 @@ func (w *statusWriter) countRewrites(s *statusState, o *cachedService, now time.
 func (w *statusWriter) finish(r statusResult) {
 	w.busy--
 	w.metrics.statuses.WithLabelValues(string(r.result)).Inc()
-	if w.busyIn[r.key.Namespace]--; w.busyIn[r.key.Namespace] == 0 {
-		delete(w.busyIn, r.key.Namespace)
-	}
-	w.limits.finish(r.key.Namespace, r.result != unavailable)
+	w.limits.end(r.key.Namespace, r.result != unavailable)
 	s := w.states[r.key]
 	s.busy, s.failedAt = false, time.Time{}
 	if r.result != unavailable {
