@@ -111,6 +111,24 @@ func New(cfg *rest.Config, o Options) (*Cluster, error) {
 		c.host, _ = netip.ParseAddr(u.Hostname())
 		c.host = c.host.Unmap()
 	}
+	c.makeStores(main)
+	c.Leases = newLeases(separate, main, o)
+	c.Leases.watchAgain = func() {
+		connections.CloseAll()
+		o.relist.begin()
+	}
+	for _, s := range c.Leases.stores {
+		c.watches = append(c.watches, s.Run)
+	}
+	c.Statuses = newStatuses(c, main, o)
+	c.Assignments = newAssignments(c, main, o)
+	c.Events = newEvents(main, o, m)
+	return c, nil
+}
+
+// makeStores makes the stores of all resources but Leases, and adds to watches what runs them.
+func (c *Cluster) makeStores(main *clients) {
+	o := c.o
 	c.services = newReflectorStore(o, &c.mu, main.core, "services", func(object *corev1.Service) *cachedService {
 		s := readService(object)
 		if !o.Pools.IsZero() {
@@ -140,18 +158,6 @@ func New(cfg *rest.Config, o Options) (*Cluster, error) {
 		c.watches = append(c.watches, c.nodes.Run, c.cidrs.Run)
 	}
 	c.watchPools(main)
-	c.Leases = newLeases(separate, main, o)
-	c.Leases.watchAgain = func() {
-		connections.CloseAll()
-		o.relist.begin()
-	}
-	for _, s := range c.Leases.stores {
-		c.watches = append(c.watches, s.Run)
-	}
-	c.Statuses = newStatuses(c, main, o)
-	c.Assignments = newAssignments(c, main, o)
-	c.Events = newEvents(main, o, m)
-	return c, nil
 }
 
 // newReflectorStore makes the store of a resource in o.Namespace; its onChange is still
