@@ -53,8 +53,44 @@ func (n *Interfaces) publish() (differs bool) {
 func (n *Interfaces) newView() *view {
 	s := n.snapshot
 	v := &view{gateways: map[string]netip.Addr{}, macvlanErrors: n.macvlans.errors, macvlansWanted: len(n.macvlans.wanted) > 0, local: make(map[netip.Addr]bool, len(s.addresses))}
-	all, networks, tentative := map[int][]netip.Prefix{}, map[int][]netip.Prefix{}, map[int][]netip.Prefix{} // by link
-	var others []netip.Prefix
+	p := n.addAddresses(v)
+	byRoute := v.setGateways(s)
+	v.info.DefaultInterface = cmp.Or(n.opts.Interface, byRoute)
+	v.info.Interface = cmp.Or(n.opts.ServicesInterface, n.opts.Interface, byRoute)
+	for _, l := range s.links {
+		link := vip.Link{Index: l.index, Name: l.name, Up: l.up, NoIPv6: l.noIPv6, MAC: l.mac, Prefixes: p.all[l.index]}
+		v.links = append(v.links, link)
+		if l.byHerald() { // for one VIP, and no link for others to choose
+			if m, ok := n.macvlans.ready[l.name]; ok && l.adminUp && l.mac == m.MAC {
+				v.macvlans = append(v.macvlans, m)
+			}
+			continue
+		}
+		chosen := l.name == v.info.Interface || l.name == v.info.DefaultInterface
+		link.Prefixes, link.TentativeNetworks = p.networks[l.index], p.tentative[l.index]
+		if chosen || s.mayCarryVIPs(l, len(link.Networks()) > 0) {
+			v.info.Links = append(v.info.Links, link)
+			p.all[l.index] = without(p.all[l.index], link.Prefixes)
+		}
+		p.others = append(p.others, p.all[l.index]...)
+	}
+	v.info.OtherAddresses, v.info.Gateways = otherAddresses(p.others), v.globalGateways()
+	v.sort()
+	n.metrics.addresses.Set(float64(len(v.bound)))
+	return v
+}
+
+// prefixes are those of this node's addresses that Herald has not bound and that may concern VIPs.
+type prefixes struct {
+	all, networks map[int][]netip.Prefix // by link: of the addresses that this node can use, and those of them that are networks
+	tentative     map[int][]netip.Prefix // by link: networks of addresses that it can't use
+	others        []netip.Prefix         // of addresses that no VIP may be, beside those of all
+}
+
+// addAddresses sets bound, unmanaged and local, and returns the prefixes of the addresses that Herald has not bound.
+func (n *Interfaces) addAddresses(v *view) prefixes {
+	s := n.snapshot
+	p := prefixes{all: map[int][]netip.Prefix{}, networks: map[int][]netip.Prefix{}, tentative: map[int][]netip.Prefix{}}
 	for _, a := range s.sortedAddresses() {
 		l := s.links[a.link]
 		entry := vip.Address{Addr: a.prefix.Addr(), Bits: a.prefix.Bits(), Link: l.name}
@@ -69,48 +105,25 @@ func (n *Interfaces) newView() *view {
 		case !a.global || a.temporary || !a.prefix.Addr().IsGlobalUnicast() || l.name == ipvsLink:
 		case a.tentative: // no VIP may be it, but this node can't use it, and if another host has it (DADFAILED) never will
 			if !l.byHerald() {
-				others = append(others, a.prefix)
+				p.others = append(p.others, a.prefix)
 			}
 			if a.prefix.IsSingleIP() {
 				v.unmanaged = append(v.unmanaged, entry)
-			} else if network := a.prefix.Masked(); !slices.Contains(tentative[l.index], network) {
-				tentative[l.index] = append(tentative[l.index], network)
+			} else if network := a.prefix.Masked(); !slices.Contains(p.tentative[l.index], network) {
+				p.tentative[l.index] = append(p.tentative[l.index], network)
 			}
 		default:
-			all[l.index] = append(all[l.index], a.prefix)
+			p.all[l.index] = append(p.all[l.index], a.prefix)
 			switch {
 			case l.loopback:
 			case a.prefix.IsSingleIP():
 				v.unmanaged = append(v.unmanaged, entry)
 			default:
-				networks[l.index] = append(networks[l.index], a.prefix)
+				p.networks[l.index] = append(p.networks[l.index], a.prefix)
 			}
 		}
 	}
-	byRoute := v.setGateways(s)
-	v.info.DefaultInterface = cmp.Or(n.opts.Interface, byRoute)
-	v.info.Interface = cmp.Or(n.opts.ServicesInterface, n.opts.Interface, byRoute)
-	for _, l := range s.links {
-		link := vip.Link{Index: l.index, Name: l.name, Up: l.up, NoIPv6: l.noIPv6, MAC: l.mac, Prefixes: all[l.index]}
-		v.links = append(v.links, link)
-		if l.byHerald() { // for one VIP, and no link for others to choose
-			if m, ok := n.macvlans.ready[l.name]; ok && l.adminUp && l.mac == m.MAC {
-				v.macvlans = append(v.macvlans, m)
-			}
-			continue
-		}
-		chosen := l.name == v.info.Interface || l.name == v.info.DefaultInterface
-		link.Prefixes, link.TentativeNetworks = networks[l.index], tentative[l.index]
-		if chosen || s.mayCarryVIPs(l, len(link.Networks()) > 0) {
-			v.info.Links = append(v.info.Links, link)
-			all[l.index] = without(all[l.index], link.Prefixes)
-		}
-		others = append(others, all[l.index]...)
-	}
-	v.info.OtherAddresses, v.info.Gateways = otherAddresses(others), v.globalGateways()
-	v.sort()
-	n.metrics.addresses.Set(float64(len(v.bound)))
-	return v
+	return p
 }
 
 // sort brings links and macvlans in their order.
