@@ -31,7 +31,7 @@ type fakeAPI struct {
 
 	latency, lag time.Duration
 	dropsMode    bool                                // drops ipMode
-	refuse       func(k vip.Key) error               // fails a patch
+	refuse       func(k vip.Key) error               // fails a patch, after a while if it sleeps
 	afterPatch   func(k vip.Key)                     // runs after a patch
 	webhook      func(s *corev1.Service) (stay bool) // a webhook
 
@@ -128,16 +128,19 @@ func (p *fakeAPI) patch(ctx context.Context, k vip.Key, body []byte) (*corev1.Se
 	case <-wait.C:
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.busy--
+	refuse := p.refuse
+	p.mu.Unlock()
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	if p.refuse != nil {
-		if err := p.refuse(k); err != nil {
+	if refuse != nil {
+		if err := refuse(k); err != nil {
 			return nil, err
 		}
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	var m struct {
 		Metadata struct {
 			ResourceVersion string

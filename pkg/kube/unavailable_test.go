@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/heraldvip/herald/pkg/mailbox"
@@ -20,8 +19,13 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// webhookFails is the answer of an API server whose webhook for Services of some namespaces does not work.
-var webhookFails = apierrors.NewInternalError(errors.New(`failed calling webhook "x.example.com": connection refused`))
+// fails is the answer of an API server whose webhook for Services of namespace a does not work.
+func fails(k vip.Key) error {
+	if k.Namespace != "a" {
+		return nil
+	}
+	return apierrors.NewInternalError(errors.New(`failed calling webhook "x.example.com": connection refused`))
+}
 
 // An assignmentTest is Assignments with an API server of which the answers are set.
 type assignmentTest struct {
@@ -49,9 +53,12 @@ func newAssignmentTest(t *testing.T, answer func(vip.Key) error) *assignmentTest
 		patch: func(_ context.Context, k vip.Key, _ []byte) error {
 			time.Sleep(time.Millisecond)
 			d.mu.Lock()
+			answer := d.answer
+			d.mu.Unlock()
+			err := answer(k)
+			d.mu.Lock()
 			defer d.mu.Unlock()
 			d.writes[k]++
-			err := d.answer(k)
 			d.done[k] = err == nil
 			return err
 		},
@@ -113,12 +120,7 @@ func TestAssignmentsWhileUnavailable(t *testing.T) {
 // TestAssignmentsUnavailableForOneNamespace: a namespace whose Services can't be written, since a webhook fails, keeps no other from its addresses.
 func TestAssignmentsUnavailableForOneNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newAssignmentTest(t, func(k vip.Key) error {
-			if k.Namespace == "a" {
-				return webhookFails
-			}
-			return nil
-		})
+		d := newAssignmentTest(t, fails)
 		all := d.plan(nil, "a", 50)
 		time.Sleep(20 * time.Second)
 		all = d.plan(all, "b", 100)
@@ -137,14 +139,7 @@ func TestStatusesUnavailableForOneNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, stop := newStatusTest(t)
 		defer stop()
-		d.set(func() {
-			d.refuse = func(k vip.Key) error {
-				if k.Namespace == "a" {
-					return webhookFails
-				}
-				return nil
-			}
-		})
+		d.set(func() { d.refuse = fails })
 		all := d.fillNamespace("a", 10)
 		d.plan(all...)
 		advance(30 * time.Second)
@@ -159,27 +154,18 @@ func TestStatusesUnavailableForOneNamespace(t *testing.T) {
 	})
 }
 
-// hangs is a webhook of namespace a that does not answer: the API server gives up after 10 s.
+// hangs is fails of a webhook that does not answer: the API server gives up after 10 s.
 func hangs(k vip.Key) error {
 	if k.Namespace == "a" {
 		time.Sleep(10 * time.Second)
-		return webhookFails
 	}
-	return nil
+	return fails(k)
 }
 
 // TestAssignmentsHangForOneNamespace: a namespace whose webhook does not answer, for more Services than may be written at once, keeps no other waiting.
 func TestAssignmentsHangForOneNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newAssignmentTest(t, nil)
-		d.patch = func(_ context.Context, k vip.Key, _ []byte) error {
-			err := hangs(k)
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			d.writes[k]++
-			d.done[k] = err == nil
-			return err
-		}
+		d := newAssignmentTest(t, hangs)
 		all := d.plan(nil, "a", 8)
 		time.Sleep(25 * time.Second)
 		for i := range 2 {
@@ -197,13 +183,7 @@ func TestStatusesHangForOneNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, stop := newStatusTest(t)
 		defer stop()
-		write := d.Statuses.patch
-		d.Statuses.patch = func(ctx context.Context, k vip.Key, body []byte) (*corev1.Service, error) {
-			if err := hangs(k); err != nil {
-				return nil, err
-			}
-			return write(ctx, k, body)
-		}
+		d.set(func() { d.refuse = hangs })
 		all := d.fillNamespace("a", 8)
 		d.plan(all...)
 		advance(24 * time.Second)
@@ -280,16 +260,7 @@ func oneAtATime() func(vip.Key) error {
 // TestAssignmentsOneAtATimeInOneNamespace: a namespace with 100 Services whose webhook answers only what comes alone keeps no other waiting, and is written, too.
 func TestAssignmentsOneAtATimeInOneNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newAssignmentTest(t, nil)
-		webhook := oneAtATime()
-		d.patch = func(_ context.Context, k vip.Key, _ []byte) error {
-			err := webhook(k)
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			d.writes[k]++
-			d.done[k] = err == nil
-			return err
-		}
+		d := newAssignmentTest(t, oneAtATime())
 		inA := d.plan(nil, "a", 100)
 		time.Sleep(15 * time.Second)
 		for i := range 40 {
@@ -311,13 +282,7 @@ func TestStatusesOneAtATimeInOneNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, stop := newStatusTest(t)
 		defer stop()
-		webhook, write := oneAtATime(), d.Statuses.patch
-		d.Statuses.patch = func(ctx context.Context, k vip.Key, body []byte) (*corev1.Service, error) {
-			if err := webhook(k); err != nil {
-				return nil, err
-			}
-			return write(ctx, k, body)
-		}
+		d.set(func() { d.refuse = oneAtATime() })
 		all := d.fillNamespace("a", 100)
 		d.plan(all...)
 		advance(15 * time.Second)
