@@ -51,6 +51,11 @@ func processOf(l *coordinationv1.Lease) (vip.ProcessInfo, string) {
 // the node lease that it waits, each tellWaiting.
 func (l *Leases) AwaitName(ctx context.Context, tell func(message string)) error {
 	w := &nameWait{tell: tell}
+	defer func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.own.waitsFor = ""
+	}()
 	for {
 		request, cancel := context.WithTimeout(ctx, l.o.RenewDeadline/2)
 		x, err := l.store.Get(request, l.o.Namespace, NodePrefix+l.o.Node)
@@ -72,7 +77,7 @@ func (l *Leases) AwaitName(ctx context.Context, tell func(message string)) error
 			}
 		case l.mayTakeName(w, x, time.Now()):
 			l.mu.Lock()
-			l.own.predecessor, l.own.waitsFor = w.process.ID, ""
+			l.own.predecessor = w.process.ID
 			l.mu.Unlock()
 			return nil
 		default:

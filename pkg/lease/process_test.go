@@ -90,6 +90,26 @@ func TestClonedHost(t *testing.T) {
 	})
 }
 
+// A process that waited for its name is ready once it works, though the other one ended in good order, so that its node lease went between two looks.
+func TestReadyAfterTheOtherHasStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		a := startProcess(t, s, "aaaaaaaaaa", "a")
+		a.begins(t, time.Second)
+		start(t, s, "n2")
+		time.Sleep(5 * time.Second)
+		b := startProcess(t, s, "bbbbbbbbbb", "b")
+		time.Sleep(5 * time.Second)
+		if err := b.Ready(); err == nil || !strings.Contains(err.Error(), "host a, process aaaaaaaa") {
+			t.Errorf("while it waits: %v", err)
+		}
+		a.stop()
+		b.begins(t, 5*askAgain)
+		time.Sleep(time.Second)
+		check.OK(t, b.Ready())
+	})
+}
+
 // summary is what the node reported last.
 func (n *node) summary() summary {
 	n.mu.Lock()
@@ -231,6 +251,8 @@ func TestNodeLeaseDeletedWhileAnotherWaits(t *testing.T) {
 		if took := b.begins(t, time.Minute); took > 5*askAgain {
 			t.Errorf("with no node lease it began after %v", took)
 		}
+		time.Sleep(time.Second)
+		check.OK(t, b.Ready())
 	})
 }
 
