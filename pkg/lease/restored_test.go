@@ -200,3 +200,25 @@ func TestOwnLeaseWrittenByAnother(t *testing.T) {
 		}
 	})
 }
+
+// A watch is not stuck where another program writes the node lease right after each renewal, so that it shows that program's versions alone.
+func TestRenewalsOverwrittenAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1 := start(t, s, "n1")
+		time.Sleep(5 * time.Second)
+		var last time.Time
+		for began := time.Now(); time.Since(began) < 30*time.Second; time.Sleep(time.Millisecond) {
+			if x := s.Lease(nodeKey("n1")).DeepCopy(); !renewTime(x).Equal(last) {
+				last = renewTime(x)
+				annotate(x, "another", last.String())
+				if _, err := s.Put(x); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if got := n1.way.Begun(); got != 0 {
+			t.Errorf("the watches have begun again %d times", got)
+		}
+	})
+}

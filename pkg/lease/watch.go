@@ -45,8 +45,7 @@ type watchCheck struct {
 func (l *Leases) checkWatch(now time.Time) {
 	w := &l.watch
 	if x := l.cache.watched[l.nodeLeaseKey(l.o.Node)]; x != nil {
-		shown := slices.IndexFunc(w.renewals, func(r sentWrite) bool { return r.version == version(x) })
-		w.renewals = w.renewals[shown+1:]
+		w.renewals = slices.DeleteFunc(w.renewals, func(r sentWrite) bool { return r.version <= version(x) }) // the last may be another program's version
 	}
 	n := len(w.renewals)
 	if n == 0 || w.renewals[n-1].at.Sub(w.renewals[0].at) < watchTimeout || now.Sub(w.began) < w.pause {
