@@ -1,9 +1,14 @@
 package lease
 
 import (
+	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heraldvip/herald/pkg/lease/leasetest"
 )
@@ -64,12 +69,35 @@ func TestStuckWatchBeginsAgainLessOften(t *testing.T) {
 		n1.way.SetFaults(func(f *leasetest.Faults) { f.WatchCut = true })
 		begins(9*time.Second, 0, 0)
 		begins(5*time.Second, 1, 1)
-		begins(6*time.Minute, 4, 6)
-		begins(time.Hour, 11, 13)
+		begins(6*time.Minute, 3, 6)
+		begins(time.Hour, 7, 13)
 		n1.way.SetFaults(func(f *leasetest.Faults) { f.WatchCut = false })
-		begins(11*time.Minute, 0, 0)
+		begins(13*time.Minute, 0, 0)
 		n1.way.SetFaults(func(f *leasetest.Faults) { f.WatchCut = true })
 		begins(time.Minute, 2, 4)
+	})
+}
+
+// Nodes that renew at the same moments, and whose watches are all stuck, begin them again at different moments.
+func TestStuckWatchesBeginAgainOneByOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		nodes := []*node{start(t, s, "n1"), start(t, s, "n2")}
+		time.Sleep(5 * time.Second)
+		for _, n := range nodes {
+			n.way.SetFaults(func(f *leasetest.Faults) { f.WatchCut = true })
+		}
+		var at [2][]time.Duration
+		for began := time.Now(); time.Since(began) < 6*time.Minute; time.Sleep(stepPeriod) {
+			for i, n := range nodes {
+				if n.way.Begun() > len(at[i]) {
+					at[i] = append(at[i], time.Since(began))
+				}
+			}
+		}
+		if slices.Equal(at[0][:3], at[1][:3]) {
+			t.Errorf("both have begun their watches again after %v", at)
+		}
 	})
 }
 
@@ -99,6 +127,32 @@ func TestSlowWatchGoesOn(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A watch that shows each renewal 12 s late, so that there are always some that it has not shown, does not begin again; one that then shows none does once.
+func TestLateWatchGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n1, _ := newNode(t, leasetest.NewServer(), "n1", func(*Options) {})
+		lease := func(version int) *coordinationv1.Lease {
+			return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{ResourceVersion: strconv.Itoa(version)}}
+		}
+		renew := func(from, to int, shown func(i int) int) {
+			for i := from; i < to; i++ {
+				time.Sleep(period)
+				n1.watch.renewals = addSent(n1.watch.renewals, lease(i), time.Now())
+				n1.cache.watched[nodeKey("n1")] = lease(shown(i))
+				n1.checkWatch(time.Now())
+			}
+		}
+		renew(1, 200, func(i int) int { return max(i/2, i-6) }) // it grows late
+		if got := n1.way.Begun(); got != 0 {
+			t.Errorf("the watches have begun again %d times", got)
+		}
+		renew(200, 210, func(int) int { return 193 })
+		if got := n1.way.Begun(); got != 1 {
+			t.Errorf("the watches have begun again %d times, want once", got)
+		}
+	})
 }
 
 // A watch that is back some seconds after the API server does not begin again, though a renewal from before that was not shown either.
