@@ -2,6 +2,7 @@ package lease
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"log/slog"
 	"strings"
@@ -10,12 +11,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/heraldvip/herald/pkg/lease/leasetest"
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // A node whose watch is stuck tries once to fence each of the others, which renew: the API server refuses that, and would refuse it again, since it
@@ -131,4 +134,76 @@ func TestFenceThatCannotBeWrittenIsLogged(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A lostFences is a Store whose fences take effect, with no answer.
+type lostFences struct {
+	*leasetest.Client
+	answerDelay time.Duration
+}
+
+func (s *lostFences) Update(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	got, err := s.Client.Update(ctx, l)
+	if err == nil && l.Annotations[FencedAnnotation] != "" {
+		time.Sleep(s.answerDelay)
+		return nil, errors.New("the connection broke")
+	}
+	return got, err
+}
+
+// A fence whose answer is lost, as where the API server dies with the node, is logged and counted once when the watch shows it: before that is known, after it,
+// or after another try was refused.
+func TestFenceWithoutAnswer(t *testing.T) {
+	for name, tt := range map[string]struct{ lag, answerDelay time.Duration }{
+		"shown later":           {50 * time.Millisecond, 0},
+		"shown before":          {5 * time.Millisecond, 500 * time.Millisecond},
+		"shown after a refusal": {time.Second, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, log := leasetest.NewServer(), &bytes.Buffer{}
+				n1 := start(t, s, "n1")
+				n2, run := newNode(t, s, "n2", func(o *Options) { o.Log = slog.New(slog.NewTextHandler(log, nil)) })
+				n2.store = &lostFences{n2.way, tt.answerDelay}
+				n2.way.SetFaults(func(f *leasetest.Faults) { f.Lag = tt.lag })
+				run(func(error) {})
+				time.Sleep(5 * time.Second)
+				n1.kill()
+				time.Sleep(leaseDuration + 10*time.Second)
+				start(t, s, "n1")
+				time.Sleep(10 * time.Second)
+				synctest.Wait()
+				var fenced dto.Metric
+				check.OK(t, n2.metrics.fenced.Write(&fenced))
+				const line = `msg="the claims of a node are voided" node=n1`
+				if n, got := strings.Count(log.String(), line), fenced.Counter.GetValue(); n != 1 || got != 1 {
+					t.Errorf("%d lines, %v counted, want 1 and 1:\n%s", n, got, log)
+				}
+			})
+		})
+	}
+}
+
+// A fence without an answer that was not written, since the node had renewed, is not taken for a later one of another node.
+func TestFenceWithoutAnswerOrEffect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n2, _ := newNode(t, leasetest.NewServer(), "n2", func(*Options) {})
+		p := n2.peer("n1", time.Now())
+		show := func(version, fenced string) {
+			x := &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: new("n1"), LeaseTransitions: new(int32(7))}}
+			x.ResourceVersion = version
+			annotate(x, FencedAnnotation, fenced)
+			p.update(x, time.Time{}, time.Now())
+			n2.logFenced("n1", p)
+		}
+		show("1", "")
+		p.fence = &sentFence{epoch: 7}
+		show("2", "")
+		show("3", "7")
+		var fenced dto.Metric
+		check.OK(t, n2.metrics.fenced.Write(&fenced))
+		if n := fenced.Counter.GetValue(); n != 0 {
+			t.Errorf("%v counted", n)
+		}
+	})
 }

@@ -371,6 +371,7 @@ func (l *Leases) readCache(now time.Time) {
 			l.checkOwn(x, now)
 		case l.peer(node, now).update(x, l.unwritten.asOf, now):
 			l.changed = true
+			l.logFenced(node, l.peers[node])
 		}
 	}
 	for _, x := range changed {

@@ -24,9 +24,10 @@ type peer struct {
 	released      bool                  // the node itself ended its epoch: it has stopped
 	info          vip.NodeInfo
 	infoText      string
-	deletedAt     time.Time // when it was last tried to delete the node lease, which is over
-	fenceFailedAt time.Time // when it was last logged that it can't be fenced
-	fellAt        time.Time // when its epoch was last seen to fall, as by hand; zero: not within the lease duration
+	deletedAt     time.Time  // when it was last tried to delete the node lease, which is over
+	fenceFailedAt time.Time  // when it was last logged that it can't be fenced
+	fence         *sentFence // the last one by this node that was written, or may have been since it had no answer, and is not logged yet; nil: none, or a later version is known
+	fellAt        time.Time  // when its epoch was last seen to fall, as by hand; zero: not within the lease duration
 	stability
 
 	expectedSince  time.Time // since when it has been expected to acquire a VIP lease; zero: it is not
@@ -88,6 +89,9 @@ func (p *peer) update(l *coordinationv1.Lease, asOf, now time.Time) bool {
 	// Only the fence voids claims, its own or another's. A lease that was blanked or
 	// renamed by hand is still this node's: it writes it again as soon as its watch shows that.
 	over := fenced(l)
+	if !over {
+		p.fence = nil // it was for an earlier version
+	}
 	released := over && holder(l) == ""
 	text := l.Annotations[NodeAnnotation]
 	same := p.Exists && p.Epoch == epoch && p.Over == over && p.released == released && p.infoText == text

@@ -140,7 +140,7 @@ func (l *Leases) fence(ctx context.Context, now time.Time) {
 
 // writeFence starts to replace the lease of a peer by its tombstone, with the transfers of what it has, or to create that if none
 // exists. The outcome goes to applyWrite, and a conflict is noted beside that; after success the node counts here as fenced and not
-// alive, and that is logged with why. From the third failure in a row on that is logged, each fenceFailing at most, unless it is a conflict. The first shortTries tries time out after shortTimeout, later ones after fenceTimeout
+// alive. That is logged with why, and counted, though the answer was lost (logFenced). From the third failure in a row on that is logged, each fenceFailing at most, unless it is a conflict. The first shortTries tries time out after shortTimeout, later ones after fenceTimeout
 // (at most half a renew deadline): with the node may have died the API server that would
 // answer, or etcd's leader.
 func (l *Leases) writeFence(ctx context.Context, k vip.Key, node, why string) {
@@ -149,7 +149,7 @@ func (l *Leases) writeFence(ctx context.Context, k vip.Key, node, why string) {
 		timeout = shortTimeout
 	}
 	next, replaced, now := l.tombstone(node, p), p.version(), time.Now()
-	renewed, epoch := now.Sub(p.Changed), p.Epoch
+	sent := &sentFence{p.Epoch, why, now.Sub(p.Changed)}
 	l.writes.nodeLeases[k] = true
 	l.start(ctx, l.o.LeaseDuration, func(ctx context.Context) func() {
 		l.addTransfers(next, node)
@@ -167,9 +167,8 @@ func (l *Leases) writeFence(ctx context.Context, k vip.Key, node, why string) {
 				f := l.writes.failures[k]
 				f.conflict, f.replaced = true, replaced
 				l.writes.failures[k] = f
+				return
 			case err == nil:
-				l.metrics.fenced.Inc()
-				l.o.Log.Info("the claims of a node are voided", "node", node, "why", why, "renewed", renewed.Round(time.Millisecond).String()+" ago", "epoch", epoch)
 				p.update(got, l.unwritten.asOf, now)
 				delete(l.decision.Alive, node)
 				if !p.gone { // a plan may be made before the next evaluation
@@ -180,8 +179,31 @@ func (l *Leases) writeFence(ctx context.Context, k vip.Key, node, why string) {
 				p.fenceFailedAt = time.Now()
 				l.o.Log.Warn("a node can't be fenced, so nobody else takes its VIPs; it is tried again", "node", node, "why", why, "err", err)
 			}
+			if refusalText(err) == "" { // it was written, or may have been
+				p.fence = sent
+				l.logFenced(node, p)
+			}
 		}
 	})
+}
+
+// A sentFence is a fence that this node has sent.
+type sentFence struct {
+	epoch   int64
+	why     string
+	renewed time.Duration // how long before that the node lease was last seen to be renewed
+}
+
+// logFenced logs and counts, once, that a fence of this node has voided the claims of another one, if that is known by now: the API server has said so, or its answer
+// was lost and the watch shows it.
+func (l *Leases) logFenced(node string, p *peer) {
+	f := p.fence
+	if f == nil || !p.Over || p.released || p.Epoch != f.epoch {
+		return
+	}
+	p.fence = nil
+	l.metrics.fenced.Inc()
+	l.o.Log.Info("the claims of a node are voided", "node", node, "why", f.why, "renewed", f.renewed.Round(time.Millisecond).String()+" ago", "epoch", f.epoch)
 }
 
 // tombstone returns p's node lease, or a new one if none exists, with its epoch marked as over
