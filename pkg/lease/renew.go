@@ -140,6 +140,9 @@ func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info
 	if read {
 		var err error
 		known, err = l.store.Get(ctx, l.o.Namespace, NodePrefix+l.o.Node)
+		if apierrors.IsNotFound(err) && l.awaitDeletion(ctx) { // it may have been written and fenced meanwhile
+			known, err = l.store.Get(ctx, l.o.Namespace, NodePrefix+l.o.Node)
+		}
 		switch {
 		case apierrors.IsNotFound(err):
 			known = nil
@@ -199,6 +202,30 @@ func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info
 func (l *Leases) fenceWouldBeKnown(now time.Time) bool {
 	t := l.own.Tenure(l.o.Timing, l.decision.HoldUntil, now)
 	return t.Holds(now) && t.Confirmed && l.cache.version(l.nodeLeaseKey(l.o.Node)) == 0
+}
+
+// Times of a renewal that finds no node lease before the watch shows that it was deleted.
+const (
+	deletionWait = time.Second           // how long it waits for that
+	deletionLook = 25 * time.Millisecond // between two looks
+)
+
+// awaitDeletion blocks until the watch shows that this node's lease, which the API server does not have, was deleted, so that the epoch can go on (fenceWouldBeKnown).
+// It gives up after deletionWait, when ctx or the epoch ends, and at once unless the tenure, which is not prolonged meanwhile, lasts for twice as long. It
+// reports whether it has waited, and the watch has shown that.
+func (l *Leases) awaitDeletion(ctx context.Context) bool {
+	for began := time.Now(); ; {
+		l.mu.Lock()
+		now := time.Now()
+		t := l.own.Tenure(l.o.Timing, l.decision.HoldUntil, now)
+		shown := l.cache.version(l.nodeLeaseKey(l.o.Node)) == 0
+		lasts := t.Confirmed && t.Until.Sub(began) >= 2*deletionWait
+		l.mu.Unlock()
+		if shown || !lasts || now.Sub(began) >= deletionWait || ctx.Err() != nil {
+			return shown && now.After(began)
+		}
+		time.Sleep(deletionLook)
+	}
 }
 
 // nextEpoch returns the epoch to write over the node lease known (nil: none exists) by a
