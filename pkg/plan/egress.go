@@ -43,10 +43,13 @@ func (p *pass) planEgress(services []*service) {
 	}
 	p.replanAfter(lookAtTables)
 	p.out.EgressPending = p.EgressPodsPending
-	internal := p.internal()
+	internal, podCIDRs := p.internal(), make(map[string][]netip.Prefix, len(p.Nodes))
+	for _, n := range p.Nodes {
+		podCIDRs[n.Name] = n.PodCIDRs
+	}
 	taken := make(map[netip.Addr]bool)
 	for _, s := range all {
-		if problem := p.whyNoEgress(s); problem != "" {
+		if problem := p.whyNoEgress(s, podCIDRs); problem != "" {
 			p.addEventIfResponsible(s, vip.EgressUnavailable, problem)
 			continue
 		}
@@ -132,8 +135,8 @@ func (p *pass) wayTo(node, owner *member, a netip.Addr) (via netip.Addr, link st
 const keepsSource = "kube-vip.io/egress: what the Service's pods send keeps the source that the network plugin gives it: "
 
 // whyNoEgress returns why what the pods of s send can't have its VIP as its source, or that of some of them; "" if it can, or will once they
-// are listed. Then s has a unit.
-func (p *pass) whyNoEgress(s *service) string {
+// are listed. Then s has a unit. podCIDRs is spec.podCIDRs of Nodes, by name.
+func (p *pass) whyNoEgress(s *service, podCIDRs map[string][]netip.Prefix) string {
 	switch {
 	case s.everyNodeAdvertises || s.unit == nil || s.unit.lease.IsZero():
 		return keepsSource + "no single node has its VIP, to which answers would come; set svc_election=true, or vip_arp=true"
@@ -146,8 +149,27 @@ func (p *pass) whyNoEgress(s *service) string {
 		if !p.knowsPodRanges(a.Addr.Is4()) {
 			return keepsSource + fmt.Sprintf("no %s range of pods is known from Nodes (spec.podCIDRs), so that what stays in the cluster can't be told from what leaves it; set egress_podcidr", vip.FamilyOf(a.Addr))
 		}
+		if pod, x := p.podOutsideRanges(s, a.Addr.Is4(), podCIDRs); x.IsValid() {
+			return keepsSource + fmt.Sprintf("pod %s has the address %s, which is neither in spec.podCIDRs of its Node nor in egress_podcidr, so that what stays in the cluster can't be told from what leaves it; set egress_podcidr to the ranges of the network plugin", pod, x)
+		}
 	}
 	return ""
+}
+
+// podOutsideRanges returns the first pod of s, and its address of a family, that is neither in a range of its Node nor in one of the options: the network plugin
+// takes addresses from ranges of its own, as Calico does, so that other pods, such as CoreDNS, have some that nobody knows to be in the cluster. Zero if there is none. A pod
+// whose Node is not known, or was deleted, does not count: it goes soon.
+func (p *pass) podOutsideRanges(s *service, is4 bool, podCIDRs map[string][]netip.Prefix) (name string, outside netip.Addr) {
+	for _, pod := range s.Pods {
+		ranges, known := podCIDRs[pod.Node]
+		for _, x := range pod.Addresses {
+			contains := func(r netip.Prefix) bool { return r.Contains(x) }
+			if known && x.Is4() == is4 && !slices.ContainsFunc(ranges, contains) && !slices.ContainsFunc(p.Egress.Internal, contains) {
+				return pod.Name, x
+			}
+		}
+	}
+	return "", netip.Addr{}
 }
 
 // reportPodsElsewhere tells the user of s, which has egress, of nodes with pods of it from which nothing can be routed to the owner.

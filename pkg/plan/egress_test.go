@@ -55,7 +55,9 @@ func TestEgress(t *testing.T) {
 		for i := range w.Members {
 			w.Members[i].Info.Links[0].Prefixes[1] = netip.MustParsePrefix(fmt.Sprintf("fd77::1%d/64", i+1))
 		}
-		w.Nodes = allNodes(vip.Node{Name: "n1", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.240.1.0/24"), netip.MustParsePrefix("fd77:240:1::/64")}})
+		w.Nodes = allNodes(
+			vip.Node{Name: "n1", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.240.1.0/24"), netip.MustParsePrefix("fd77:240:1::/64")}},
+			vip.Node{Name: "n2", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.240.2.0/24"), netip.MustParsePrefix("fd77:240:2::/64")}})
 		for _, s := range services {
 			w = held(w, s.Key.Name, holder)
 		}
@@ -66,6 +68,11 @@ func TestEgress(t *testing.T) {
 		return w
 	}
 	noEgress := func(s *vip.Service) {}
+	elsewhere := func(s *vip.Service) { // as of Calico, which gives addresses of its own pools
+		s.Pods[1].Addresses[0] = addr("192.168.7.2")
+	}
+	pools := rules()
+	pools.Egress = &Egress{Internal: []netip.Prefix{netip.MustParsePrefix("192.168.1.2/16")}}
 	tests := []struct {
 		name  string
 		rules Rules
@@ -95,6 +102,13 @@ func TestEgress(t *testing.T) {
 		{"no range of pods is known", on, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) { w.Nodes = allNodes() }),
 			keepsSource + "no IPv4 range of pods is known from Nodes (spec.podCIDRs), so that what stays in the cluster can't be told from what leaves it; set egress_podcidr\n"},
 		{"an operator names the range", given, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) { w.Nodes = allNodes() }), "10.77.0.60 [10.240.1.2 10.240.2.2]\n"},
+		{"a pod has an address that is in no range of its Node", on, w("n1", svc("a", "10.77.0.60", withEgress, elsewhere)),
+			keepsSource + "pod web-2 has the address 192.168.7.2, which is neither in spec.podCIDRs of its Node nor in egress_podcidr, so that what stays in the cluster can't be told from what leaves it; set egress_podcidr to the ranges of the network plugin\n"},
+		{"... and an operator names the range", pools, w("n1", svc("a", "10.77.0.60", withEgress, elsewhere)), "10.77.0.60 [10.240.1.2 192.168.7.2]\n"},
+		{"... but in one of another Node", on, w("n1", svc("a", "10.77.0.60", withEgress, func(s *vip.Service) { s.Pods[1].Addresses[0] = addr("10.240.1.3") })),
+			keepsSource + "pod web-2 has the address 10.240.1.3, which is neither in spec.podCIDRs of its Node nor in egress_podcidr, so that what stays in the cluster can't be told from what leaves it; set egress_podcidr to the ranges of the network plugin\n"},
+		{"... and its Node was deleted", on, change(w("n1", svc("a", "10.77.0.60", withEgress, elsewhere)), func(w *vip.World) { w.Nodes = w.Nodes[:1] }), "10.77.0.60 [10.240.1.2 192.168.7.2]\n"},
+		{"... and its VIP is of the other family", on, w("n1", svc("a", "fd77::60", withEgress, elsewhere)), "fd77::60 [fd77:240:1::2 fd77:240:2::2]\n"},
 		{"a pod where no Herald is", on, w("n1", svc("a", "10.77.0.60", withEgress, func(s *vip.Service) { s.Pods[1].Node = "w1" })),
 			"10.77.0.60 [10.240.1.2 10.240.2.2]\nkube-vip.io/egress: what its pods send keeps its source on w1 (no Herald runs there)\n"},
 		{"a pod on a node of another network", on, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) {
@@ -134,7 +148,7 @@ func TestEgressPending(t *testing.T) {
 // What is in the cluster is left alone; what only an EndpointSlice says does not count, since a tenant may have written it.
 func TestEgressInternal(t *testing.T) {
 	r := rules()
-	r.Egress = &Egress{Internal: []netip.Prefix{netip.MustParsePrefix("10.250.0.0/16")}}
+	r.Egress = &Egress{Internal: []netip.Prefix{netip.MustParsePrefix("10.250.0.0/16"), netip.MustParsePrefix("10.240.1.0/24")}}
 	w := held(world(svc("a", "10.77.0.60", withEgress)), "a", "n1")
 	w.Nodes = allNodes(vip.Node{Name: "n2", Addresses: []netip.Addr{addr("10.99.0.9")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.240.2.0/24")}})
 	w.Reserved = []vip.ReservedRange{{Prefix: netip.MustParsePrefix("10.112.0.0/16")}, {Prefix: netip.MustParsePrefix("8.8.8.8/32"), FromSlice: true}}
