@@ -157,26 +157,44 @@ func TestIBGP(t *testing.T) {
 	}
 }
 
-// An old router that knows no capabilities is told of IPv4 prefixes; one that
-// offers what Herald does not have is told of all.
+// An old router that knows no capabilities is told of IPv4 prefixes, and one that takes one family of that; one that
+// offers what Herald does not have is told of all. What a router does not take does not count.
 func TestCapabilities(t *testing.T) {
 	t.Parallel()
+	only := func(family, here string) string { // of the two, as an operator who left out the other
+		other := map[string]string{"ipv4": "ipv6", "ipv6": "ipv4"}[family]
+		return " address-family " + other + " unicast\n  no neighbor " + here + " activate\n exit-address-family\n"
+	}
+	v4, v6 := map[string]string{"198.51.100.7/32": "10.%d.0.2"}, map[string]string{"2001:db8::7/128": "fd%d::2"}
+	none := map[string]string{}
 	for n, tt := range map[int]struct {
-		line string
-		v6   map[string]string
+		name, line, more string
+		v4, v6           map[string]string
 	}{
-		14: {" neighbor 10.14.0.2 dont-capability-negotiate", map[string]string{}},
-		15: {" neighbor 10.15.0.2 capability dynamic\n neighbor 10.15.0.2 capability extended-nexthop", map[string]string{"2001:db8::7/128": "fd15::2"}},
+		14: {"no capabilities", " neighbor 10.14.0.2 dont-capability-negotiate", "", v4, none},
+		15: {"more than Herald has", " neighbor 10.15.0.2 capability dynamic\n neighbor 10.15.0.2 capability extended-nexthop", "", v4, v6},
+		16: {"IPv4 only", "", only("ipv4", "10.16.0.2"), v4, none},
+		17: {"IPv6 only", "", only("ipv6", "10.17.0.2"), none, v6},
 	} {
-		t.Run(tt.line, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRouter(t, n)
-			r.frr(fmt.Sprintf(frrHead, r.here4(), "65000", tt.line))
+			r.frr(fmt.Sprintf(frrHead, r.here4(), "65000", tt.line) + tt.more)
 			s := runSpeaker(t, nil, vip.BGPPeer{Address: r.v4(), AS: 65001})
 			s.advertise("198.51.100.7/32", "2001:db8::7/128")
 			s.up()
-			r.has("ipv4", map[string]string{"198.51.100.7/32": r.here4()})
-			r.has("ipv6", tt.v6)
+			for family, want := range map[string]map[string]string{"ipv4": tt.v4, "ipv6": tt.v6} {
+				here := make(map[string]string)
+				for prefix, hop := range want {
+					here[prefix] = fmt.Sprintf(hop, n)
+				}
+				r.has(family, here)
+			}
+			x := s.Sessions()[0]
+			got := fmt.Sprint(x.Prefixes, x.Takes(netip.MustParseAddr("198.51.100.7")), x.Takes(netip.MustParseAddr("2001:db8::7")))
+			if want := fmt.Sprint(len(tt.v4)+len(tt.v6), len(tt.v4) > 0, len(tt.v6) > 0); got != want {
+				t.Errorf("prefixes, and whether it takes IPv4 and IPv6: %s, want %s", got, want)
+			}
 		})
 	}
 }

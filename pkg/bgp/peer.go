@@ -76,11 +76,11 @@ func newPeer(c vip.BGPPeer, s *Speaker) *peer {
 
 func (p *peer) up() bool { return p.status.Load().Up() }
 
-// session is the state of the session. Prefixes is 0 unless it is established.
+// session is the state of the session.
 func (p *peer) session() vip.BGPSession {
 	s := *p.status.Load()
 	if !s.Up() {
-		s.Prefixes, s.Reason = 0, p.whyDown()
+		s.Reason = p.whyDown()
 	}
 	if x := p.path.status.Load(); x != nil {
 		s.BFD = cmp.Or(x.Error, x.State.String())
@@ -248,8 +248,8 @@ func (p *peer) advertise(at endpoints) {
 		}
 		delete(p.advertised, prefix)
 	}
-	if s := *p.status.Load(); s.Prefixes != len(p.advertised) {
-		s.Prefixes = len(p.advertised)
+	if s := *p.status.Load(); s.Prefixes != p.taken(s) {
+		s.Prefixes = p.taken(s)
 		p.status.Store(&s)
 		p.o.Poke() // it is part of the World
 	}
@@ -259,6 +259,33 @@ func (p *peer) advertise(at endpoints) {
 			p.log.Warn("not advertised: this node has no address that could be the next hop (mpbgp_nexthop, bgp_sourceif)", "prefixes", text)
 		}
 	}
+}
+
+// taken counts the prefixes of gobgp's table that it advertises on a session: it sends none of a family that was not negotiated.
+func (p *peer) taken(on vip.BGPSession) (n int) {
+	for prefix := range p.advertised {
+		if on.Takes(prefix.Addr()) {
+			n++
+		}
+	}
+	return n
+}
+
+// refused returns which families the peer has not named as its capabilities (RFC 4760 section 8) in the session that has just come up; one that names none
+// takes IPv4, as gobgp has it.
+func (p *peer) refused() (v4, v6 bool) {
+	var named []*api.Family
+	_ = p.server.ListPeer(context.Background(), &api.ListPeerRequest{}, func(x *api.Peer) {
+		for _, c := range x.GetState().GetRemoteCap() {
+			if m := new(api.MultiProtocolCapability); c.MessageIs(m) && c.UnmarshalTo(m) == nil {
+				named = append(named, m.Family)
+			}
+		}
+	})
+	lacks := func(f *api.Family) bool {
+		return len(named) > 0 && !slices.ContainsFunc(named, func(o *api.Family) bool { return o.GetAfi() == f.Afi && o.GetSafi() == f.Safi })
+	}
+	return lacks(ipv4Unicast), lacks(ipv6Unicast)
 }
 
 // deliver hands a change of the session's state from gobgp's goroutine to run. It blocks
@@ -293,9 +320,12 @@ func (p *peer) changeState(to *api.Peer, ending bool) {
 	case s.Up() && !before.Up():
 		p.as = cmp.Or(x.PeerAsn, p.as)
 		p.local, _ = netip.ParseAddr(to.GetTransport().GetLocalAddress()) // none for one with a zone
+		s.NoIPv4, s.NoIPv6 = p.refused()
+		s.Prefixes = p.taken(s)
 		p.log.Info("BGP session up", "as", x.PeerAsn, "router", x.RouterId, "prefixes", s.Prefixes)
 		p.setReason("")
 	case before.Up() && !s.Up():
+		s.NoIPv4, s.NoIPv6, s.Prefixes = false, false, 0
 		p.metrics.flaps.WithLabelValues(labelsOf(p.config)...).Inc()
 		if !ending {
 			p.log.Warn("BGP session down", "reason", *p.reason.Load())

@@ -19,7 +19,7 @@ type summary struct {
 }
 
 // Summary is the sessions as the other nodes are told of them. It changes at once when a
-// session goes up or down, or is added or removed, and at most each summaryPeriod when
+// session goes up or down, comes up with other families, or is added or removed, and at most each summaryPeriod when
 // anything else of it changes. The State of a session that is not established is "down".
 // It does not block. The slice must not be changed.
 func (s *Speaker) Summary() []vip.BGPSession {
@@ -27,7 +27,9 @@ func (s *Speaker) Summary() []vip.BGPSession {
 }
 
 func summarize(last *atomic.Pointer[summary], sessions []vip.BGPSession, now time.Time) []vip.BGPSession {
-	same := func(x, y vip.BGPSession) bool { return x.Peer == y.Peer && x.Up() == y.Up() }
+	same := func(x, y vip.BGPSession) bool {
+		return x.Peer == y.Peer && x.Up() == y.Up() && x.NoIPv4 == y.NoIPv4 && x.NoIPv6 == y.NoIPv6
+	}
 	if before := last.Load(); before != nil && slices.EqualFunc(before.sessions, sessions, same) && now.Sub(before.at) < summaryPeriod {
 		return before.sessions
 	}

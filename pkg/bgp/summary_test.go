@@ -18,6 +18,8 @@ func TestSummary(t *testing.T) {
 	session := func(state string, prefixes int) []vip.BGPSession {
 		return []vip.BGPSession{{Peer: "192.0.2.1", State: state, Prefixes: prefixes}}
 	}
+	without6 := session(vip.Established, 1) // the router was configured otherwise meanwhile
+	without6[0].NoIPv6 = true
 	for _, tt := range []struct {
 		after time.Duration
 		have  []vip.BGPSession
@@ -30,7 +32,9 @@ func TestSummary(t *testing.T) {
 		{11, session(vip.Established, 900), session(vip.Established, 1)},
 		{12, session(vip.Established, 1000), session(vip.Established, 1000)},
 		{13, session("idle", 0), session("down", 0)},
-		{14, nil, nil},
+		{14, session(vip.Established, 2), session(vip.Established, 2)},
+		{15, without6, without6},
+		{16, nil, nil},
 	} {
 		got := summarize(&last, tt.have, noon.Add(tt.after*time.Second))
 		if diff := cmp.Diff(tt.want, got); diff != "" {

@@ -18,7 +18,7 @@ var advices = map[vip.Reason]string{
 	vip.InvalidField:         `correct the field that the message names: kubectl -n NAMESPACE edit service NAME`,
 	vip.NoEndpoints:          `find out why its Pods are not ready: kubectl -n NAMESPACE get endpointslices -l kubernetes.io/service-name=NAME, then kubectl describe the Pods`,
 	vip.NoEligibleNode:       `mend what keeps the nodes from it, one of those listed; herald undrain NODE if it is a drain`,
-	vip.NoBGPSession:         `mend the session: the last table of herald status says why it is down`,
+	vip.NoBGPSession:         `mend the session: the last table of herald status says why it is down; if it is up, have the router take the family of the VIP`,
 	vip.LocalNoElection:      `set svc_election=true on all nodes, or externalTrafficPolicy: Cluster`,
 	vip.HeldByOtherAnnouncer: `stop the other announcer (kube-vip?) for this Service; Herald takes over when that no longer renews the lease`,
 	vip.UnmanagedAddress:     `remove the address by the command in the message, on the node that it names`,

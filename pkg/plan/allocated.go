@@ -66,7 +66,7 @@ func (m *unitPlanner) couldAnnounce(s *service, a address, able []*member) (ok b
 	case s.inStatus(a.Addr):
 		return true, nil
 	case !s.bindsAddresses:
-		return slices.ContainsFunc(able, func(n *member) bool { return m.connected(s, n) }), nil
+		return slices.ContainsFunc(able, func(n *member) bool { return m.connected(s, n, a.Addr) }), nil
 	case !m.ProbeNew:
 		return true, nil
 	case m.self == nil || linkFault(&m.self.Info, a.Link) != "": // it can't ask

@@ -50,7 +50,7 @@ func (r *routes) addRoute(s *service, a netip.Addr) *vip.Route {
 // for kube-proxy and that does not serve it yet, it only sets VIPClaiming.
 //
 // If a router knows of an address (knownToRouters) it writes the status and adds the Event
-// (VIPAnnounced or VIPMoved), but not while handingOver; if none does, see reportNoSession.
+// (VIPAnnounced or VIPMoved), but not while handingOver; of what none knows, see reportNoSession.
 func (r *routes) advertise(s *service, handingOver bool) {
 	if s.waitsForKubeProxy && !r.kubeProxyServes(s) {
 		s.setVerdict(vip.VIPClaiming, "kube-proxy on node "+r.Self+" does not serve it yet")
@@ -59,17 +59,18 @@ func (r *routes) advertise(s *service, handingOver bool) {
 	for _, a := range s.addrs {
 		r.addRoute(s, a.Addr)
 	}
-	advertised, ingress := r.knownToRouters(s, nil)
+	advertised, ingress, missing := r.knownToRouters(s, nil)
 	s.verdict.AnnouncedHere = true
 	s.setVerdict(vip.VIPAnnounced, "node "+r.Self+" advertises "+advertised+" by "+r.protocols())
-	switch {
-	case len(ingress) == 0:
-		r.reportNoSession(s)
-	case !handingOver: // else the status is the successor's to write
+	if len(ingress) > 0 {
+		if handingOver { // the status is the successor's to write
+			return
+		}
 		r.writeStatus(s, ingress, nil)
 		r.report(s, vip.ConditionTrue, vip.VIPAnnounced, s.verdict.Message)
 		r.addAnnouncedEvent(s)
 	}
+	r.reportNoSession(s, missing, len(ingress) == 0)
 }
 
 // advertiseFromEveryNode adds the routes to the addresses of those Services that every node
@@ -125,7 +126,7 @@ func (p *pass) routeRequirements(s *service) *requirements {
 // route has the attributes of the first.
 //
 // With a DataPlaneFault this node adds none if another alive node can serve them,
-// ForwardsToServices, and has a session; that does not count for addresses of a process of the node itself.
+// ForwardsToServices, and is connected; that does not count for addresses of a process of the node itself.
 // While this process stops the route is drained, or with BGP.Keep kept for the next process, though
 // the node refuses VIPs. With session affinity of one of services only one node adds it, see
 // affinityNode, which is returned as only; nil if there is none, or every node advertises it. It
@@ -148,7 +149,7 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) (added bool, o
 		only = r.affinityNode(services[0], func(n *member) bool { return canServeAll(n) || n == r.self && canServeAll(&self) })
 	}
 	if !canServeAll(&self) || only != nil && only != r.self || r.DataPlaneFault != "" && !services[0].localDelivery && slices.ContainsFunc(r.alive, func(n *member) bool {
-		return n != r.self && n.Info.ForwardsToServices() && r.connected(services[0], n) && canServeAll(n)
+		return n != r.self && n.Info.ForwardsToServices() && r.connected(services[0], n, a) && canServeAll(n)
 	}) {
 		return false, only
 	}
@@ -175,7 +176,7 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) (added bool, o
 // has (decision 0094).
 func (r *routes) affinityNode(s *service, canServe func(*member) bool) *member {
 	able := slices.DeleteFunc(slices.Clone(r.alive), func(n *member) bool { return !canServe(n) })
-	well := slices.DeleteFunc(slices.Clone(able), func(n *member) bool { return !r.connected(s, n) || !n.Info.ForwardsToServices() })
+	well := slices.DeleteFunc(slices.Clone(able), func(n *member) bool { return r.connections(s, n) == 0 || !n.Info.ForwardsToServices() })
 	switch {
 	case len(well) > 0:
 		return r.statusWriter(s, well)
@@ -211,10 +212,20 @@ func (r *routes) protocols() string {
 	return "BGP and " + table
 }
 
-// connected reports whether routers can learn of routes to s from n: it has a BGP session with a peer to which s is advertised
+// connected reports whether routers can learn of a route to a, of s, from n: it has a BGP session that takes it with a peer to which s is advertised
 // (toPeer), or routes are in a table of its kernel, from which another daemon exports them; of that nothing is known here.
-func (p *pass) connected(s *service, n *member) bool {
-	return p.RoutingTable != 0 || slices.ContainsFunc(n.Info.BGPSessions, func(x vip.BGPSession) bool { return x.Up() && s.toPeer(x.Peer) })
+func (p *pass) connected(s *service, n *member, a netip.Addr) bool {
+	return p.RoutingTable != 0 || slices.ContainsFunc(n.Info.BGPSessions, func(x vip.BGPSession) bool { return x.Takes(a) && s.toPeer(x.Peer) })
+}
+
+// connections returns for how many addresses of s a node is connected.
+func (p *pass) connections(s *service, n *member) (count int) {
+	for _, a := range s.addrs {
+		if p.connected(s, n, a.Addr) {
+			count++
+		}
+	}
+	return count
 }
 
 // toPeer reports whether s is advertised to the BGP peer of that name: it names that, or no peers at all.
@@ -227,7 +238,7 @@ func (s *service) toPeer(name string) bool {
 // statusWriter as owner. here has the addresses that this node advertises.
 //
 // If this node is the statusWriter, and s has a status, it writes that and adds an Event, with the addresses
-// advertised here that a router knows of; if there are none but it advertises some, see
+// advertised here that a router knows of; of those that none knows, see
 // reportNoSession. If only one node advertises s, that is the statusWriter, and writes all addresses.
 func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool, only *member) {
 	need := r.routeRequirements(s)
@@ -254,43 +265,60 @@ func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool, only *membe
 		here = nil
 	}
 	if writer == r.self || !s.hasStatus {
-		switch advertised, ingress := r.knownToRouters(s, here); {
-		case len(ingress) > 0 && !s.hasStatus:
-		case len(ingress) > 0:
+		advertised, ingress, missing := r.knownToRouters(s, here)
+		if len(ingress) > 0 && s.hasStatus {
 			r.writeStatus(s, ingress, nil)
 			message := how + advertised + " by " + r.protocols() // names of all nodes would make each change of these a write
 			r.report(s, vip.ConditionTrue, vip.VIPAnnounced, message)
 			r.addEvent(s, vip.VIPAnnounced, message, 0)
-		case s.verdict.AnnouncedHere:
-			r.reportNoSession(s)
+		}
+		if s.verdict.AnnouncedHere {
+			r.reportNoSession(s, missing, len(ingress) == 0)
 		}
 	}
 }
 
 // knownToRouters returns those addresses of s, as text and for the status, that a router knows
-// of: all if this node is connected (see there), else those that the status names
-// already (if it were cleared, kube-proxy would need a while to serve the VIP again). If here
-// is not nil, only addresses in it.
-func (r *routes) knownToRouters(s *service, here map[netip.Addr]bool) (text string, ingress []vip.Ingress) {
+// of: those for which this node is connected (see there), else those that the status names
+// already (if it were cleared, kube-proxy would need a while to serve the VIP again), unless all sessions are established and none takes the family.
+// missing is the others. If here is not nil, only addresses in it.
+func (r *routes) knownToRouters(s *service, here map[netip.Addr]bool) (text string, ingress []vip.Ingress, missing []netip.Addr) {
+	down := slices.ContainsFunc(r.BGPSessions, func(x vip.BGPSession) bool { return !x.Up() && s.toPeer(x.Peer) })
+	up := slices.ContainsFunc(r.BGPSessions, func(x vip.BGPSession) bool { return x.Up() && s.toPeer(x.Peer) })
 	var names []string
 	for _, a := range s.addrs {
-		if (here == nil || here[a.Addr]) && (r.connected(s, r.self) || s.inStatus(a.Addr)) {
+		switch {
+		case here != nil && !here[a.Addr]:
+		case r.connected(s, r.self, a.Addr), s.inStatus(a.Addr) && (down || !up):
 			names = append(names, a.Addr.String())
 			ingress = append(ingress, r.ingress(s, a.Addr))
+		default:
+			missing = append(missing, a.Addr)
 		}
 	}
-	return strings.Join(names, ", "), ingress
+	return strings.Join(names, ", "), ingress, missing
 }
 
-// reportNoSession sets the verdict of s to NoBGPSession, with an Event that lists why each
-// session with a peer to which s is advertised is down, or that there is no such peer. It changes nothing, but asks for another
+// reportNoSession adds the Event NoBGPSession if addresses of s are missing, those that no router takes from this node. It lists why for each
+// session with a peer to which s is advertised: it is down, or the family was not negotiated; or that there is no such peer. If all are missing
+// it is the verdict of s, too. It changes nothing, but asks for another
 // plan, while any of these sessions has been in its state for less than 10 s.
-func (r *routes) reportNoSession(s *service) {
+func (r *routes) reportNoSession(s *service, missing []netip.Addr, all bool) {
+	if len(missing) == 0 {
+		return
+	}
 	what, none := "no BGP session", "no peer is configured"
 	if s.BGPAttributes.Peers != nil {
 		what, none = "no BGP session with a peer that heraldvip.io/bgp-peers names", "no such peer is configured"
 	}
-	why := []string{}
+	var names, families []string
+	for _, a := range missing {
+		names = append(names, a.String())
+		if f := vip.FamilyOf(a).String(); !slices.Contains(families, f) {
+			families = append(families, f)
+		}
+	}
+	why, up := []string{}, false
 	for _, x := range r.BGPSessions {
 		if !s.toPeer(x.Peer) {
 			continue
@@ -299,24 +327,36 @@ func (r *routes) reportNoSession(s *service) {
 			r.replanAfter(wait)
 			return
 		}
-		why = append(why, fmt.Sprintf("%s: %s", x.Peer, cmp.Or(x.Reason, x.State)))
+		text := cmp.Or(x.Reason, x.State)
+		if x.Up() {
+			up, text = true, "the router takes no "+strings.Join(families, " and no ")+": activate the family there"
+		}
+		why = append(why, x.Peer+": "+text)
 	}
-	r.setProblem(s, vip.NoBGPSession, "node "+r.Self+" has "+what+": "+cmp.Or(strings.Join(why, "; "), none))
-	r.report(s, vip.ConditionFalse, vip.NoBGPSession, s.verdict.Message)
+	if up || !all {
+		what += " for " + strings.Join(names, ", ")
+	}
+	message := "node " + r.Self + " has " + what + ": " + cmp.Or(strings.Join(why, "; "), none)
+	if !all {
+		r.addEvent(s, vip.NoBGPSession, message, 0)
+		return
+	}
+	r.setProblem(s, vip.NoBGPSession, message)
+	r.report(s, vip.ConditionFalse, vip.NoBGPSession, message)
 }
 
 // statusWriter returns the node of eligible, at least one, that writes the status of s: the
 // one that wrote it last; if that is not eligible, the one with the highest rendezvous hash
-// among those that are connected, or among all if none is.
+// among those that are connected for most of its addresses, or among all if none is.
 func (r *routes) statusWriter(s *service, eligible []*member) *member {
 	if n := r.members[s.statusBy]; n != nil && slices.Contains(eligible, n) {
 		return n
 	}
-	connected := slices.DeleteFunc(slices.Clone(eligible), func(n *member) bool { return !r.connected(s, n) })
-	if len(connected) == 0 {
-		connected = eligible
+	most := 0
+	for _, n := range eligible {
+		most = max(most, r.connections(s, n))
 	}
-	return highestHash(hashKey(s.Key), connected)
+	return highestHash(hashKey(s.Key), slices.DeleteFunc(slices.Clone(eligible), func(n *member) bool { return r.connections(s, n) < most }))
 }
 
 // addAggregates adds each aggregate of the BGP options that contains a host route of the Plan,

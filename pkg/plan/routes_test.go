@@ -118,7 +118,19 @@ func TestRoutes(t *testing.T) {
 		w.Members[2].Info.BGPSessions = w.BGPSessions
 		return w
 	}
+	no6 := func(w vip.World, names ...string) vip.World { // the routers of these nodes take no IPv6
+		for i := range w.Members {
+			if slices.Contains(names, w.Members[i].Name) {
+				w.Members[i].Info.BGPSessions = []vip.BGPSession{{Peer: "192.0.2.1", State: vip.Established, Since: w.Now.Add(-time.Hour), NoIPv6: true}}
+				if w.Members[i].Name == w.Self {
+					w.BGPSessions = w.Members[i].Info.BGPSessions
+				}
+			}
+		}
+		return w
+	}
 	sticky := svc("a", "10.77.0.50", written("n1"), affinity)
+	six := svc("a", "fd77::50", written("n1"))
 	mine := "10.77.0.50/32\nstatus of a: 1 addresses, host \"n1\"\n"
 	theirs := "10.77.0.50/32\n"
 	tests := []struct {
@@ -142,6 +154,25 @@ func TestRoutes(t *testing.T) {
 			"10.77.0.50/32\nstatus of a: 1 addresses, host \"n3\"\n"},
 		{"session affinity: the node that has a session with the peer that it names", bgpRules(), otherPeer(world(svc("a", "10.77.0.50", peer("192.0.2.9"), affinity))),
 			"10.77.0.50/32\nstatus of a: 1 addresses, host \"n3\"\n"},
+		{"its router takes no IPv6, and a new Service", bgpRules(), no6(withSessions(world(svc("a", "fd77::50", local("n1")))), "n1"), "fd77::50/128\na: NoBGPSession\n"},
+		{"... of both families", bgpRules(), no6(withSessions(world(svc("a", "10.77.0.50,fd77::50", local("n1")))), "n1"),
+			"10.77.0.50/32\nfd77::50/128\nstatus of a: 1 addresses, host \"n1\"\n"},
+		{"... and its owner", bgpRules(withElection), held(no6(withSessions(world(svc("a", "fd77::50"))), "n1"), "a", "n1"), "fd77::50/128\na: NoBGPSession\n"},
+		{"... and the owner of both families", bgpRules(withElection), held(no6(withSessions(world(svc("a", "10.77.0.50,fd77::50"))), "n1"), "a", "n1"),
+			"10.77.0.50/32\nfd77::50/128\nstatus of a: 1 addresses, host \"n1\"\n"},
+		{"... and its status is there", bgpRules(), no6(withSessions(world(six)), "n1"), "fd77::50/128\na: NoBGPSession\n"},
+		{"... of both families, and its status is there", bgpRules(), no6(withSessions(world(svc("a", "10.77.0.50,fd77::50", written("n1")))), "n1"),
+			"10.77.0.50/32\nfd77::50/128\nstatus of a: 1 addresses, host \"n1\"\n"},
+		{"... and a session with another router is down", bgpRules(), func() vip.World {
+			w := no6(withSessions(world(six)), "n1")
+			w.BGPSessions = append(slices.Clone(w.BGPSessions), vip.BGPSession{Peer: "192.0.2.2", State: "active"})
+			return w
+		}(), "fd77::50/128\nstatus of a: 1 addresses, host \"n1\"\n"},
+		{"... and they are in a table, too", bgpRules(func(r *Rules) { r.RoutingTable = 198 }), no6(withSessions(world(six)), "n1"), "fd77::50/128\nstatus of a: 1 addresses, host \"n1\"\n"},
+		{"the node whose router takes both families writes the status", bgpRules(), no6(seenFrom(withSessions(world(svc("a", "10.77.0.50,fd77::50"))), "n3"), "n1", "n2"),
+			"10.77.0.50/32\nfd77::50/128\nstatus of a: 2 addresses, host \"n3\"\n"},
+		{"session affinity: the node whose router takes IPv6", bgpRules(), no6(seenFrom(withSessions(world(svc("a", "fd77::50", affinity))), "n3"), "n1", "n2"), "fd77::50/128\nstatus of a: 1 addresses, host \"n3\"\n"},
+		{"its data plane fails, and no other router takes IPv6", bgpRules(), fault(no6(withSessions(world(six)), "n2", "n3"), "n1"), "fd77::50/128\nstatus of a: 1 addresses, host \"n1\"\n"},
 		{"excluded", bgpRules(), taint(withSessions(world(a)), "n1", "it has a taint"), ""},
 		{"its data plane fails", bgpRules(), fault(withSessions(world(a)), "n1"), ""},
 		{"its data plane fails, and those of all others", bgpRules(), fault(withSessions(world(a)), "n1", "n2", "n3"), mine},
@@ -251,6 +282,48 @@ func TestNoBGPSessionOfNamedPeers(t *testing.T) {
 		w.BGPSessions = append(slices.Clone(w.BGPSessions), vip.BGPSession{Peer: "192.0.2.2", State: "active", Since: w.Now.Add(-time.Minute)})
 		if v := Make(bgpRules(), w).Verdicts[0]; v.Reason != vip.NoBGPSession || v.Message != tt.want {
 			t.Errorf("%s: %s %q, want %q", tt.name, v.Reason, v.Message, tt.want)
+		}
+	}
+}
+
+// An address that no router takes, since its family was not negotiated, is an Event.
+func TestFamilyNotNegotiated(t *testing.T) {
+	const no6 = "192.0.2.1: the router takes no IPv6: activate the family there"
+	for _, tt := range []struct {
+		name   string
+		s      vip.Service
+		change func(*vip.World)
+		want   string
+	}{
+		{"of one family", svc("a", "fd77::50", local("n1")), nil, "node n1 has no BGP session for fd77::50: " + no6},
+		{"of two", svc("a", "10.77.0.50,fd77::50", local("n1")), nil, "node n1 has no BGP session for fd77::50: " + no6},
+		{"its status is there", svc("a", "fd77::50", local("n1"), written("n1")), nil, "node n1 has no BGP session for fd77::50: " + no6},
+		{"another session is down", svc("a", "fd77::50", local("n1")), func(w *vip.World) {
+			w.BGPSessions = append(w.BGPSessions, vip.BGPSession{Peer: "192.0.2.2", State: "active", Since: w.Now.Add(-time.Minute)})
+		}, "node n1 has no BGP session for fd77::50: " + no6 + "; 192.0.2.2: active"},
+		{"another session has just gone down", svc("a", "fd77::50", local("n1")), func(w *vip.World) {
+			w.BGPSessions = append(w.BGPSessions, vip.BGPSession{Peer: "192.0.2.2", State: "active", Since: w.Now.Add(-time.Second)})
+		}, ""},
+		{"another takes it", svc("a", "fd77::50", local("n1")), func(w *vip.World) {
+			w.BGPSessions = append(w.BGPSessions, vip.BGPSession{Peer: "192.0.2.2", State: vip.Established, Since: w.Now.Add(-time.Minute)})
+		}, ""},
+		{"of the family that is taken", svc("a", "10.77.0.50", local("n1")), nil, ""},
+		{"neither family", svc("a", "10.77.0.50,fd77::50", local("n1")), func(w *vip.World) { w.BGPSessions[0].NoIPv4 = true },
+			"node n1 has no BGP session for 10.77.0.50, fd77::50: 192.0.2.1: the router takes no IPv4 and no IPv6: activate the family there"},
+	} {
+		w := withSessions(world(tt.s))
+		w.BGPSessions = []vip.BGPSession{{Peer: "192.0.2.1", State: vip.Established, Since: w.Now.Add(-time.Hour), NoIPv6: true}}
+		if tt.change != nil {
+			tt.change(&w)
+		}
+		got := ""
+		for _, e := range Make(bgpRules(), w).Events {
+			if e.Reason == vip.NoBGPSession {
+				got += e.Message
+			}
+		}
+		if got != tt.want {
+			t.Errorf("%s: the Event %q, want %q", tt.name, got, tt.want)
 		}
 	}
 }

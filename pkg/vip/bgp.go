@@ -214,6 +214,9 @@ type BGPSession struct {
 	Prefixes int       `json:"prefixes,omitempty"` // how many are advertised on it
 	Reason   string    `json:"reason,omitempty"`   // while it is not established: why, as far as known
 	BFD      string    `json:"bfd,omitempty"`      // while it is established: the state of the BFD session, or why there is none; "" if none is configured
+	// While it is established: the peer takes no routes of a family, since that was not negotiated (RFC 4760 section 8). A Herald of before says neither.
+	NoIPv4 bool `json:"noIPv4,omitempty"`
+	NoIPv6 bool `json:"noIPv6,omitempty"`
 }
 
 // Established is the State of a Session that carries routes.
@@ -221,3 +224,8 @@ const Established = "established"
 
 // Up reports whether the session carries routes.
 func (s BGPSession) Up() bool { return s.State == Established }
+
+// Takes reports whether the session carries routes to an address: it is established, and the family was negotiated.
+func (s BGPSession) Takes(a netip.Addr) bool {
+	return s.Up() && !(a.Is4() && s.NoIPv4 || a.Is6() && s.NoIPv6)
+}

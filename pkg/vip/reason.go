@@ -70,7 +70,7 @@ var Reasons = []ReasonInfo{
 	{InvalidField, true, true, "An annotation, or spec.loadBalancerIP, can't be read, is not known, or asks for what is not enabled; the message names it and says what would be right."},
 	{NoEndpoints, true, false, "No endpoint of the Service is ready, so no node announces its VIPs. Its status goes on naming them."},
 	{NoEligibleNode, true, true, "No node may carry the VIPs at present; the message lists why, node by node."},
-	{NoBGPSession, true, true, "The node that is to advertise the VIPs has no BGP session with a peer to which they are advertised, so no router knows of them; the message lists why, peer by peer."},
+	{NoBGPSession, true, true, "The node that is to advertise the VIPs has no BGP session with a peer to which they are advertised, or none that takes the family of one of them, so no router knows of them; the message lists why, peer by peer."},
 	{LocalNoElection, true, true, "The VIP is announced by ARP, externalTrafficPolicy is Local, but svc_election is false: one node owns all VIPs, whether it has an endpoint or not, so traffic may be dropped."},
 	{HeldByOtherAnnouncer, true, false, "Another announcer holds the Service's lease and renews it. Herald waits until it stops."},
 	{UnmanagedAddress, true, true, "A node has the VIP on a link although Herald did not put it there and does not own it."},
