@@ -53,6 +53,9 @@ type conflictCheck struct {
 	// CheckNeighbor, which also uses those of CheckVerify.
 	silentSince time.Time // when the first of the unanswered requests was sent
 	answers     int       // rounds in a row with a reply, since NoAnswer
+
+	// CheckFormer, which also uses those of CheckVerify.
+	everAnswered bool // in any round
 }
 
 // A conflictingHost is one that claims an address and is not allowed to.

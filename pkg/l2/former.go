@@ -41,7 +41,7 @@ func (c *AddressChecks) stepFormer(list []*conflictCheck, now time.Time) (next t
 	for _, x := range list {
 		if x.awaiting {
 			asked++
-			changed = c.endFormer(x, late, now) || changed
+			changed = c.endFormer(x, list, late, now) || changed
 			silent += min(1, x.unanswered)
 		}
 		switch r := x.result.Load(); {
@@ -79,14 +79,17 @@ func (c *AddressChecks) stepFormer(list []*conflictCheck, now time.Time) (next t
 }
 
 // endFormer ends a round of a CheckFormer, and stores NoAnswer, which it reports, after maxFormerUnanswered in a row without a reply of an
-// allowed host. A round without one does not count if this process was late to look, or messages were dropped in a flood: the
-// reply may be unread.
-func (c *AddressChecks) endFormer(x *conflictCheck, late bool, now time.Time) bool {
+// allowed host. A round without one does not count if this process was late to look, or messages were dropped in a flood, for the
+// reply may be unread, until x has asked for slowAfter, and no request of list on its link has ever had one: some of
+// hundreds are read in a flood, too.
+func (c *AddressChecks) endFormer(x *conflictCheck, list []*conflictCheck, late bool, now time.Time) bool {
 	x.awaiting = false
 	switch {
 	case x.answered:
-		x.unanswered = 0
-	case !late && !c.a.heard.floodedSince(x.target.link, now.Add(-replyTimeout)):
+		x.unanswered, x.everAnswered = 0, true
+	case late:
+	case !c.a.heard.floodedSince(x.target.link, now.Add(-replyTimeout)),
+		now.Sub(x.began) >= slowAfter && !slices.ContainsFunc(list, func(y *conflictCheck) bool { return y.everAnswered && y.target.link == x.target.link }):
 		x.unanswered++
 	}
 	return x.unanswered >= maxFormerUnanswered && x.setResult(true, "", now)

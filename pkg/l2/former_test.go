@@ -157,3 +157,43 @@ func TestFormerOwnersAndASlowSender(t *testing.T) {
 		return nil
 	})
 }
+
+// While messages are dropped in a flood a round without a reply tells nothing. A kernel of which no reply was heard for longer than an address lives
+// has ceased to answer all the same, or a flood would keep VIPs down for as long as it lasts; one of which a reply to any of the requests was read now and then has not.
+func TestFormerOwnerInAFlood(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		replies bool
+		within  time.Duration // NoAnswer; 0: not at all
+	}{{"no reply is heard", false, 8 * time.Second}, {"one is heard now and then, for one of the addresses", true, 0}} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newFixture(t, newLAN("eth0"))
+			defer r.run(t)()
+			asked := 0
+			r.lan.mu.Lock()
+			r.lan.hosts["eth0 10.0.0.9"] = func(neighborMessage) {
+				if asked++; tt.replies && asked%100 == 0 {
+					r.lan.deliver("eth0", messageReply.by("10.0.0.9", 0x11))
+				}
+			}
+			r.lan.mu.Unlock()
+			flooded := func(d time.Duration) {
+				for began := time.Now(); time.Since(began) < d; time.Sleep(100 * time.Millisecond) {
+					r.heard.setFlooded("eth0", time.Now())
+				}
+			}
+			r.putChecks(t, formerCheck("10.0.0.9"), formerCheck("10.0.0.10"))
+			flooded(slowAfter - time.Second)
+			r.checkResults(t, tt.name+", not for long enough", "")
+			if tt.within == 0 {
+				flooded(time.Minute)
+				r.checkResults(t, tt.name, "")
+				return
+			}
+			flooded(tt.within - slowAfter + time.Second)
+			if got := r.results(); strings.Count(got, "no answer") != 2 {
+				t.Errorf("%s: got %q", tt.name, got)
+			}
+		})
+	}
+}
