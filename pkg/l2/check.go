@@ -57,8 +57,8 @@ func (c *AddressChecks) Put(want []vip.AddressCheck) {
 }
 
 // Observe sets w.CheckResults to the last result of each check that was put last, by address.
-// Left out are a check that run has not taken yet, one without a result yet, and a CheckVerify
-// or CheckNeighbor whose results were all OK.
+// Left out are a check that run has not taken yet, one without a result yet, and a CheckVerify,
+// CheckNeighbor or CheckFormer whose results were all OK, if its requests were sent.
 func (c *AddressChecks) Observe(w *vip.World) {
 	w.CheckResults = map[netip.Addr]vip.CheckResult{}
 	checks := *c.checks.Load()
@@ -67,7 +67,7 @@ func (c *AddressChecks) Observe(w *vip.World) {
 		if x == nil {
 			continue
 		}
-		if r := x.result.Load(); r.Same(want) && !r.At.IsZero() && (!x.verifies() || !r.OK() || !r.ClearedAt.IsZero()) {
+		if r := x.result.Load(); r.Same(want) && !r.At.IsZero() && (!x.verifies() || !r.OK() || !r.ClearedAt.IsZero() || r.NotSent != "") {
 			w.CheckResults[x.target.addr] = *r
 		}
 	}
@@ -208,12 +208,14 @@ func (c *AddressChecks) advance(now time.Time) (next time.Time, changed bool) {
 
 // updateMetric sets the gauge of problems: "unanswered" to the number of CheckVerify with NoAnswer,
 // "node_unanswered" to that of CheckNeighbor with it, and "in_use", "conflict" and "foreign_mac" to those of CheckProbe, CheckDefend and
-// CheckVerify with UnexpectedMACs. One check may be in two of them.
+// CheckVerify with UnexpectedMACs; "former_owner" to that of CheckFormer for which a VIP waits for long. One check may be in two of them.
 func (c *AddressChecks) updateMetric() {
 	counts := map[string]float64{}
 	for _, x := range c.list {
 		r := x.result.Load()
 		switch {
+		case x.isFormer() && (r.StillAnsweredBy != "" || r.NotSent != "" && !r.NoAnswer):
+			counts["former_owner"]++
 		case x.isFormer():
 		case r.NoAnswer && x.want.Kind == vip.CheckNeighbor:
 			counts["node_unanswered"]++

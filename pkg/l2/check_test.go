@@ -54,6 +54,9 @@ func (r *fixture) results() string {
 		for _, mac := range f.UnexpectedMACs {
 			text += " " + mac
 		}
+		if f.StillAnsweredBy != "" {
+			text += " still answered by " + f.StillAnsweredBy
+		}
 		if !f.ClearedAt.IsZero() {
 			text += fmt.Sprintf(", cleared %.2fs ago", time.Since(f.ClearedAt).Seconds())
 		}

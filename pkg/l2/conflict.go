@@ -55,7 +55,9 @@ type conflictCheck struct {
 	answers     int       // rounds in a row with a reply, since NoAnswer
 
 	// CheckFormer, which also uses those of CheckVerify.
-	everAnswered bool // in any round
+	answeredBy   string    // the MAC of the allowed host that replied last; "" if none ever did
+	stillAnswers string    // the same, once the result has it: it goes on to answer
+	unsentSince  time.Time // since when no request could be sent; zero: the last one was
 }
 
 // A conflictingHost is one that claims an address and is not allowed to.
@@ -103,7 +105,7 @@ func (x *conflictCheck) mustProbeAgain(w vip.AddressCheck) bool {
 }
 
 // setAllowed replaces x.want by w, another AllowedMACs of the same check, and forgets
-// conflicting hosts that are now allowed. If there is a result already it stores a new one, of
+// conflicting hosts that are now allowed, and a host that has answered a CheckFormer and is allowed no more. If there is a result already it stores a new one, of
 // the remaining hosts and the same NoAnswer, and reports whether that differs, or it is one of a CheckProbe, of which the plan wants to know whom it allows. If w equals
 // x.want it does nothing and returns false. A host that is allowed no longer is a conflict
 // once it is heard again.
@@ -113,6 +115,9 @@ func (x *conflictCheck) setAllowed(w vip.AddressCheck, now time.Time) bool {
 	}
 	x.want = w
 	maps.DeleteFunc(x.conflicts, func(mac string, _ *conflictingHost) bool { return x.allows(mac) })
+	if !x.allows(x.answeredBy) {
+		x.answeredBy, x.stillAnswers = "", ""
+	}
 	r := x.result.Load()
 	return !r.At.IsZero() && (x.setResult(r.NoAnswer, r.NotSent, now) || w.Kind == vip.CheckProbe)
 }
@@ -135,7 +140,9 @@ func (x *conflictCheck) receive(m neighborMessage, now time.Time) (changed, conf
 	case x.verifies() && !x.awaiting:
 		return false, false
 	case x.allows(mac):
-		x.answered = x.answered || m.kind == messageReply || x.anyMessage
+		if m.kind == messageReply || x.anyMessage {
+			x.answered, x.answeredBy = true, mac
+		}
 		if x.want.Kind == vip.CheckProbe && len(x.ignored) < maxConflicts && !slices.Contains(x.ignored, mac) {
 			x.ignored = append(x.ignored, mac)
 		}
@@ -173,13 +180,16 @@ func (x *conflictCheck) retryDelay() time.Duration {
 	return max(x.backoff, minBackoff)
 }
 
-// setResult stores a result of now, with noAnswer, notSent and the MACs of the established
+// setResult stores a result of now, with noAnswer, notSent, stillAnswers (unless noAnswer) and the MACs of the established
 // conflicting hosts. Its ClearedAt is now if the result before was not OK and this one is, and
-// zero while it is not OK. It reports whether NoAnswer, NotSent or UnexpectedMACs differ from
+// zero while it is not OK. It reports whether NoAnswer, NotSent, StillAnsweredBy or UnexpectedMACs differ from
 // the result before, or this is the first result of a CheckProbe or CheckDefend.
 func (x *conflictCheck) setResult(noAnswer bool, notSent string, now time.Time) bool {
 	before := x.result.Load()
 	r := &vip.CheckResult{AddressCheck: x.want, At: now, NoAnswer: noAnswer, ClearedAt: before.ClearedAt, NotSent: notSent}
+	if !noAnswer {
+		r.StillAnsweredBy = x.stillAnswers
+	}
 	for mac, h := range x.conflicts {
 		if x.isEstablished(h) {
 			r.UnexpectedMACs = append(r.UnexpectedMACs, mac)
@@ -194,7 +204,7 @@ func (x *conflictCheck) setResult(noAnswer bool, notSent string, now time.Time) 
 	}
 	x.result.Store(r)
 	first := before.At.IsZero() && !x.verifies()
-	return first || before.NoAnswer != r.NoAnswer || before.NotSent != r.NotSent || !slices.Equal(before.UnexpectedMACs, r.UnexpectedMACs)
+	return first || before.NoAnswer != r.NoAnswer || before.NotSent != r.NotSent || before.StillAnsweredBy != r.StillAnsweredBy || !slices.Equal(before.UnexpectedMACs, r.UnexpectedMACs)
 }
 
 // startRound raises x.round by one, and clears x.answered. Conflicting hosts of earlier rounds

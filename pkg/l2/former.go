@@ -44,6 +44,7 @@ func (c *AddressChecks) stepFormer(list []*conflictCheck, now time.Time) (next t
 			changed = c.endFormer(x, list, late, now) || changed
 			silent += min(1, x.unanswered)
 		}
+		changed = c.reportStillAnswers(x, list, now) || changed
 		switch r := x.result.Load(); {
 		case r.NoAnswer && now.Sub(r.At) < burstTime:
 			limit, gap = formerBurst, formerGap
@@ -86,31 +87,49 @@ func (c *AddressChecks) endFormer(x *conflictCheck, list []*conflictCheck, late 
 	x.awaiting = false
 	switch {
 	case x.answered:
-		x.unanswered, x.everAnswered = 0, true
+		x.unanswered = 0
 	case late:
 	case !c.a.heard.floodedSince(x.target.link, now.Add(-replyTimeout)),
-		now.Sub(x.began) >= slowAfter && !slices.ContainsFunc(list, func(y *conflictCheck) bool { return y.everAnswered && y.target.link == x.target.link }):
+		now.Sub(x.began) >= slowAfter && !slices.ContainsFunc(list, func(y *conflictCheck) bool { return y.answeredBy != "" && y.target.link == x.target.link }):
 		x.unanswered++
 	}
 	return x.unanswered >= maxFormerUnanswered && x.setResult(true, "", now)
 }
 
+// reportStillAnswers stores which host answers x, a CheckFormer that has asked for slowAfter, and reports whether that is a change: the VIP waits for
+// it, for hours perhaps. The first of list is logged.
+func (c *AddressChecks) reportStillAnswers(x *conflictCheck, list []*conflictCheck, now time.Time) bool {
+	if x.answeredBy == x.stillAnswers || x.unanswered > 0 || now.Sub(x.began) < slowAfter {
+		return false
+	}
+	if !slices.ContainsFunc(list, func(y *conflictCheck) bool { return y.stillAnswers != "" }) {
+		c.a.opts.Log.Warn("an address is not bound here: a node that has lost its claims goes on to answer for it, longer than a kernel whose Herald has ended",
+			"address", x.target.addr, "link", x.target.link, "mac", x.answeredBy)
+	}
+	x.stillAnswers = x.answeredBy
+	return x.setResult(false, "", now)
+}
+
 // sendFormer sends one request for the address of a CheckFormer, as sendRequest does, and begins a round. If the link has no neighbors to
-// be asked, NoAnswer is stored, which it reports; after any other failure it stores nothing.
+// be asked, NoAnswer is stored, which it reports; after any other failure it stores nothing, but once there were only such for slowAfter it stores
+// NotSent until one is sent.
 func (c *AddressChecks) sendFormer(x *conflictCheck, now time.Time) bool {
 	from := c.a.source(x.target)
 	switch err := c.a.whoHas(x.target, from); {
 	case errors.Is(err, errNoEthernet):
 		return x.setResult(true, err.Error(), now)
 	case err != nil:
-		return false
+		if x.unsentSince.IsZero() {
+			x.unsentSince = now
+		}
+		return now.Sub(x.unsentSince) >= slowAfter && x.setResult(false, err.Error(), now)
 	}
 	x.startRound()
 	if x.began.IsZero() {
 		x.began = now
 	}
-	x.awaiting, x.next, x.anyMessage = true, now, from.Is6() && from.IsUnspecified() // RFC 4861 section 7.2.4
-	return false
+	x.awaiting, x.next, x.unsentSince, x.anyMessage = true, now, time.Time{}, from.Is6() && from.IsUnspecified() // RFC 4861 section 7.2.4
+	return x.result.Load().NotSent != "" && x.setResult(false, "", now)
 }
 
 // isFormer reports whether x is a CheckFormer.

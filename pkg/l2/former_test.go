@@ -10,6 +10,7 @@ import (
 
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
+	"golang.org/x/sys/unix"
 )
 
 func formerCheck(addr string) vip.AddressCheck {
@@ -187,7 +188,9 @@ func TestFormerOwnerInAFlood(t *testing.T) {
 			r.checkResults(t, tt.name+", not for long enough", "")
 			if tt.within == 0 {
 				flooded(time.Minute)
-				r.checkResults(t, tt.name, "")
+				if got := r.results(); strings.Contains(got, "no answer") {
+					t.Errorf("%s: got %q", tt.name, got)
+				}
 				return
 			}
 			flooded(tt.within - slowAfter + time.Second)
@@ -196,4 +199,60 @@ func TestFormerOwnerInAFlood(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A kernel that goes on to answer for longer than an address lives is a result, with its MAC, and a warning, so that the VIP does not wait in silence.
+func TestFormerOwnerGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, newLAN("eth0"))
+		defer r.run(t)()
+		r.lan.setHosts("eth0", "10.0.0.9", 0x11)
+		r.lan.setHosts("eth0", "10.0.0.10", 0x11)
+		r.putChecks(t, formerCheck("10.0.0.9"), formerCheck("10.0.0.10"))
+		time.Sleep(slowAfter - 50*time.Millisecond)
+		r.checkResults(t, "not for long enough", "")
+		r.poked()
+		r.log.clear()
+		time.Sleep(100 * time.Millisecond)
+		if got := r.results(); strings.Count(got, " still answered by 02:00:00:00:00:11") != 2 || r.poked() != 1 || r.problems(t) != "former_owner 2" {
+			t.Errorf("it goes on to answer: %s; %s", got, r.problems(t))
+		}
+		time.Sleep(time.Minute)
+		if got := r.log.String(); strings.Count(got, "level=WARN") != 1 || !strings.Contains(got, "mac=02:00:00:00:00:11") || r.poked() != 0 {
+			t.Errorf("logged:\n%s", got)
+		}
+		other := formerCheck("10.0.0.9")
+		other.AllowedMACs = "02:00:00:00:00:12"
+		r.putChecks(t, other, formerCheck("10.0.0.10"))
+		if got := r.results(); strings.Count(got, " still answered by") != 1 {
+			t.Errorf("for one of them that node counts no more: %s", got)
+		}
+		r.lan.setHosts("eth0", "10.0.0.10")
+		time.Sleep(time.Second)
+		if got := r.results(); strings.Count(got, " no answer") != 2 || strings.Contains(got, "still") || r.problems(t) != "" {
+			t.Errorf("it has ceased to answer: %s; %s", got, r.problems(t))
+		}
+	})
+}
+
+// So is that the request can't be sent for as long.
+func TestFormerOwnerThatCannotBeAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, newLAN("eth0"))
+		defer r.run(t)()
+		r.lan.setFault("send eth0", unix.ENOBUFS)
+		r.putChecks(t, formerCheck("10.0.0.9"))
+		time.Sleep(slowAfter - 50*time.Millisecond)
+		r.checkResults(t, "not for long enough", "")
+		time.Sleep(100 * time.Millisecond)
+		if got := r.results(); !strings.Contains(got, ", not sent: no buffer space available") || r.poked() != 1 || r.problems(t) != "former_owner 1" {
+			t.Errorf("it can't be asked: %s; %s", got, r.problems(t))
+		}
+		r.lan.setFault("send eth0", nil)
+		r.lan.setHosts("eth0", "10.0.0.9", 0x11)
+		time.Sleep(time.Second)
+		if got := r.results(); got != "" || r.problems(t) != "" {
+			t.Errorf("it answers: %s; %s", got, r.problems(t))
+		}
+	})
 }

@@ -74,3 +74,33 @@ func TestFencedAndDeletedAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// A node that is neither heard nor known to be dead may answer for VIPs for as long as its node lease says that it was fenced (decision 0120). Where
+// something else answers in its place, a switch that suppresses ARP, somebody who knows that it is off deletes its node lease: then nobody waits for it.
+func TestDeletedNodeLeaseIsWaitedForNoMore(t *testing.T) {
+	for _, after := range []time.Duration{time.Second, 5 * time.Minute} { // the fence; the entry of a node that was silent for long is removed
+		synctest.Test(t, func(t *testing.T) {
+			s := leasetest.NewServer()
+			n2, n3 := death(t, s)
+			n2.want("a", "b")
+			time.Sleep(after)
+			for _, n := range []*node{n2, n3} {
+				if until := n.member("n1").AnswersUntil; time.Until(until) < 5*time.Second {
+					t.Errorf("%v after the fence n1 may answer until %v from now on, by what %s knows", after, time.Until(until), n.name)
+				}
+			}
+			if err := s.Remove(nodeKey("n1"), ""); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(vip.AddressLifetime + vip.AddressRemovalDelay + time.Second)
+			for _, n := range []*node{n2, n3} {
+				if until := n.member("n1").AnswersUntil; time.Until(until) > 0 {
+					t.Errorf("its node lease is deleted %v after the fence, and n1 may answer until %v from now on, by what %s knows", after, time.Until(until), n.name)
+				}
+			}
+			if !n2.serves("a") || n3.world().Claims[lk("a")].Holder != "n2" {
+				t.Errorf("n2 has %v", n2.world().Claims)
+			}
+		})
+	}
+}

@@ -14,6 +14,7 @@ var advices = map[vip.Reason]string{
 	vip.AddressRefused:       `do what the message says, or ask for another address: kubectl -n NAMESPACE annotate --overwrite service NAME kube-vip.io/loadbalancerIPs=ADDRESS`,
 	vip.AddressConflict:      `ask for another address, or share this one by the annotation heraldvip.io/sharing-key on both Services; herald status says who has it. What a namespace may ask for is limited by pools (svc_addresses=pools) or the policy herald-addresses (herald manifest admission)`,
 	vip.AddressInUse:         `find the host with that MAC (the switch knows its port) and take the address off it, or ask for another address`,
+	vip.FormerOwnerAnswers:   `do what the message says: the node that it names runs, and is not heard, or a switch answers in its place`,
 	vip.AddressOffLink:       `have routers and hosts of the link route the address there, or ask for one of the link's network`,
 	vip.InvalidField:         `correct the field that the message names: kubectl -n NAMESPACE edit service NAME`,
 	vip.NoEndpoints:          `find out why its Pods are not ready: kubectl -n NAMESPACE get endpointslices -l kubernetes.io/service-name=NAME, then kubectl describe the Pods`,

@@ -22,20 +22,23 @@ const (
 	moveTime = 5 * time.Second
 	// earlyProbers is how many nodes probe the new addresses of a unit that no node holds.
 	earlyProbers = 4
+	// heldBackAfter is how long a VIP may wait for a node that has lost it before that is reported: longer than a kernel answers whose Herald has ended.
+	heldBackAfter = vip.AddressLifetime + vip.AddressRemovalDelay + time.Second
 )
 
 // addressChecks plans which AddressChecks this node makes, reports their results, and tells
 // the MACs of nodes from those of other hosts.
 type addressChecks struct {
 	*pass
-	nodeByMAC map[string]string
-	nodeMACs  string              // the MACs of all nodes, as in vip.AddressCheck
-	probeMACs string              // those without formerMACs
-	ownMACs   string              // those of this node and of its macvlans
-	former    []string            // the MACs of the nodes whose kernels may answer for VIPs that are not their own (Member.AnswersUntil)
-	until     time.Time           // when the last of these does no longer
-	complete  bool                // every node that is alive publishes its MACs: another MAC is no node's
-	added     map[netip.Addr]bool // the addresses in out.AddressChecks
+	nodeByMAC   map[string]string
+	nodeMACs    string              // the MACs of all nodes, as in vip.AddressCheck
+	probeMACs   string              // those without formerMACs
+	ownMACs     string              // those of this node and of its macvlans
+	former      []string            // the MACs of the nodes whose kernels may answer for VIPs that are not their own (Member.AnswersUntil)
+	formerNodes []string            // these nodes
+	until       time.Time           // when the last of these does no longer
+	complete    bool                // every node that is alive publishes its MACs: another MAC is no node's
+	added       map[netip.Addr]bool // the addresses in out.AddressChecks
 }
 
 // newAddressChecks indexes the MACs of all nodes, dead ones too, and of this node's macvlans,
@@ -48,7 +51,7 @@ func newAddressChecks(p *pass) *addressChecks {
 		if x.Name == p.Self {
 			own = slices.Clone(macs)
 		} else if p.Now.Before(x.AnswersUntil) && len(macs) > 0 {
-			c.former = append(c.former, macs...)
+			c.former, c.formerNodes = append(c.former, macs...), append(c.formerNodes, x.Name)
 			if x.AnswersUntil.After(c.until) {
 				c.until = x.AnswersUntil
 			}
@@ -138,6 +141,43 @@ func (c *addressChecks) formerOwnersAnswer(a vip.Address, mac string) bool {
 	}
 	c.replanAfter(c.until.Sub(c.Now))
 	return true
+}
+
+// addHeldBack adds a, which s waits for (formerOwnersAnswer, probe), to s.heldBack, if the last result is that a node that has lost it answers, or that it can't be
+// asked, for heldBackAfter: with CheckFormer l2 has waited that long.
+func (c *addressChecks) addHeldBack(s *service, a vip.Address) {
+	r := c.CheckResults[a.Addr]
+	mac := r.StillAnsweredBy
+	if r.Kind == vip.CheckProbe {
+		if c.Now.Sub(s.unit.claim.AcquiredAt) < heldBackAfter {
+			return
+		}
+		if i := slices.IndexFunc(r.UnexpectedMACs, func(mac string) bool { return slices.Contains(c.former, mac) }); i >= 0 {
+			mac = r.UnexpectedMACs[i]
+		}
+	}
+	nodes := c.formerNodes
+	if node := c.nodeByMAC[mac]; node != "" {
+		nodes = []string{node}
+	}
+	who := "of node " + strings.Join(nodes, " or ")
+	switch {
+	case r.Link != a.Link || r.Kind != vip.CheckFormer && r.Kind != vip.CheckProbe || mac == "" && r.NotSent == "":
+		return
+	case mac != "":
+		s.heldBack = append(s.heldBack, fmt.Sprintf("%s on %s (MAC %s %s)", a.Addr, a.Link, mac, who))
+	default:
+		s.heldBack = append(s.heldBack, fmt.Sprintf("%s on %s (a MAC %s, which can't be asked: %s)", a.Addr, a.Link, who, r.NotSent))
+	}
+	s.heldBackBy = nodes
+}
+
+// describeHeldBack returns the message about s.heldBack: for whom the VIP waits, and what to do (decision 0120).
+func (c *addressChecks) describeHeldBack(s *service) string {
+	return fmt.Sprintf("node %s owns it, but waits until nobody else answers for it, for longer than a kernel does whose Herald has ended: %s. "+
+		"If node %s runs, it may serve the VIP without the API server: find out why it is not heard (herald status). If it does not, something answers in its place "+
+		"(ARP suppression of a switch, a proxy): clear the entry there, or, once it is certainly off: kubectl -n %s delete lease herald-node-%s",
+		c.Self, strings.Join(s.heldBack, ", "), strings.Join(s.heldBackBy, " or "), c.Announcer, strings.Join(s.heldBackBy, " herald-node-"))
 }
 
 // probeEarly probes the new addresses of u before this node holds it, so that no time is lost once

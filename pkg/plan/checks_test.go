@@ -45,7 +45,7 @@ func checksSummary(p vip.Plan) string {
 	b.WriteString(summary(p))
 	for _, n := range p.Events {
 		switch n.Reason {
-		case vip.AddressInUse, vip.VIPForeignMAC, vip.VIPUnanswered, vip.VIPAnswered:
+		case vip.AddressInUse, vip.VIPForeignMAC, vip.VIPUnanswered, vip.VIPAnswered, vip.FormerOwnerAnswers:
 			fmt.Fprintf(&b, "%s\n", n.Message)
 		}
 	}
@@ -586,4 +586,80 @@ func TestFormerOwnersAndProbe(t *testing.T) {
 			t.Errorf("%s: asks %+v, again after %v", tt.name, x, p.ReplanAfter)
 		}
 	}
+}
+
+// A VIP that waits for a node which is neither heard nor known to be dead (decision 0120) for longer than a kernel answers whose Herald has ended is an Event and
+// a condition, with node, MAC and the way out: it may wait for hours, and a switch that suppresses ARP answers for a node that is off, too.
+func TestFormerOwnerAnswersForLong(t *testing.T) {
+	const mac, lease = "02:00:00:00:00:02", "kubectl -n herald delete lease herald-node-n2"
+	still := func(f *vip.CheckResult) { f.StillAnsweredBy = mac }
+	waits := func(w vip.World, r Rules, wait time.Duration, change func(*vip.CheckResult)) vip.World {
+		w.Now = w.Now.Add(wait)
+		w.Members[1].Alive, w.Members[1].AnswersUntil = false, w.Now.Add(6200*time.Millisecond) // as each evaluation has it
+		return withResults(w, r, change)
+	}
+	r, probing := rules(), probingRules()
+	r.Announcer, probing.Announcer = "herald", "herald"
+	given := func() vip.World {
+		w := held(worldWithMACs(svc("a", "10.77.0.50,fd77::50")), "a", "n1")
+		c := w.Claims[key("kubevip-a")]
+		c.AcquiredAt = w.Now
+		w.Claims[key("kubevip-a")] = c
+		return w
+	}
+	isNew := func() vip.World {
+		w := given()
+		c := w.Claims[key("kubevip-a")]
+		c.Transitions = 0
+		w.Claims[key("kubevip-a")] = c
+		return w
+	}
+	tests := []struct {
+		name string
+		r    Rules
+		w    vip.World
+		want []string // in the message; nil: no Event
+	}{
+		{"it answers, not for long", r, waits(given(), r, time.Second, noConflict), nil},
+		{"it answers for a minute", r, waits(given(), r, time.Minute, still), []string{"10.77.0.50 on eth0 (MAC " + mac + " of node n2)", "fd77::50 on eth0", lease}},
+		{"it can't be asked for a minute", r, waits(given(), r, time.Minute, func(f *vip.CheckResult) { f.NotSent = "no buffer space" }), []string{"10.77.0.50 on eth0 (a MAC of node n2, which can't be asked: no buffer space)", lease}},
+		{"it is silent now", r, waits(given(), r, time.Minute, func(f *vip.CheckResult) { f.NoAnswer = true }), nil},
+		{"it answers a probe, not for long", probing, waits(isNew(), probing, 7*time.Second, answeredBy(mac)), nil},
+		{"it answers probes for a minute", probing, waits(isNew(), probing, time.Minute, answeredBy(mac)), []string{"10.77.0.50 on eth0 (MAC " + mac + " of node n2)", lease}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p := Make(tt.r, tt.w)
+			message := ""
+			for _, e := range p.Events {
+				if e.Reason == vip.FormerOwnerAnswers && e.Warning {
+					message += e.Message
+				}
+			}
+			if (message != "") != (tt.want != nil) || (p.Verdicts[0].Reason == vip.FormerOwnerAnswers) != (tt.want != nil) || len(message) > 1024 {
+				t.Fatalf("Event %q, verdict %s: %s", message, p.Verdicts[0].Reason, p.Verdicts[0].Message)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(message, want) {
+					t.Errorf("%q is not in %q", want, message)
+				}
+			}
+			announced := conditionOf(p, "a", vip.Announced)
+			if (announced.Status == vip.ConditionFalse && announced.Reason == vip.FormerOwnerAnswers) != (tt.want != nil) {
+				t.Errorf("condition %+v", announced)
+			}
+		})
+	}
+}
+
+// conditionOf is the condition of that type that the plan writes on a Service; zero if it writes none.
+func conditionOf(p vip.Plan, name string, kind vip.ConditionType) vip.Condition {
+	for _, s := range p.Statuses {
+		for _, c := range s.Conditions {
+			if s.Service == key(name) && c.Type == kind {
+				return c
+			}
+		}
+	}
+	return vip.Condition{}
 }

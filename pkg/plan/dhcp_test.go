@@ -152,6 +152,11 @@ func TestDHCP(t *testing.T) {
 		if got := checksSummary(before); !strings.Contains(got, " former") || len(before.AddressChecks) != 1 || before.AddressChecks[0].Link != "eth0" || !strings.Contains(before.AddressChecks[0].AllowedMACs, mac) {
 			t.Errorf("asks %+v", before.AddressChecks)
 		}
+		long := Make(r, withResults(w, r, func(x *vip.CheckResult) { x.StillAnsweredBy = mac }))
+		diff(t, dhcpSummary(long), "acquire kubevip-a\na: FormerOwnerAnswers\nevent a FormerOwnerAnswers")
+		if got := long.Verdicts[0].Message; !strings.Contains(got, "10.77.0.155 on eth0 (MAC "+mac+" of node n2)") {
+			t.Errorf("it answers for long: %s", got)
+		}
 		w = withResults(w, r, func(x *vip.CheckResult) { x.NoAnswer = true })
 		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\na: VIPAnnounced")
 		w = withMacvlans(w)

@@ -181,6 +181,8 @@ type service struct {
 	claim         vip.Claim // what its lease says; set once it is in a unit
 	decisive      bool      // what it requires of a node counts for its unit
 	verdict       vip.Verdict
+	heldBack      []string        // the addresses that this node does not bind, since a node that has lost them answers for long, each with its link and who that is
+	heldBackBy    []string        // the node for which the last of these waits, or the nodes for one of which it does
 	conditions    []vip.Condition // that this node is to write; nil if none
 	healthChecked bool            // its HealthCheck is in the Plan
 }

@@ -229,7 +229,9 @@ func (m *unitPlanner) requestDHCP(u *unit) {
 			if a.client == nil || slices.ContainsFunc(m.Macvlans, func(x vip.Macvlan) bool { return x.Name == a.client.link }) {
 				continue
 			}
-			if m.checks.formerOwnersAnswer(vip.Address{Addr: a.Addr, Link: m.self.Info.LinkFor(s.Interface)}, a.client.mac) {
+			onParent := vip.Address{Addr: a.Addr, Link: m.self.Info.LinkFor(s.Interface)}
+			if m.checks.formerOwnersAnswer(onParent, a.client.mac) {
+				m.checks.addHeldBack(s, onParent)
 				return
 			}
 		}
@@ -283,7 +285,7 @@ func (m *unitPlanner) announce(s *service, handingOver bool) {
 //
 // If it is not bound yet, it also waits for kube-proxy to serve s (ready), until no node that has lost its claims answers for it
 // (formerOwnersAnswer), or, if it is new
-// and vip_skipdad is false, for a probe to find it free of those and all others; hosts that have it, and are no nodes, go to c.inUse. One that is bound, and in
+// and vip_skipdad is false, for a probe to find it free of those and all others; hosts that have it, and are no nodes, go to c.inUse, what waits for such a node for long to s.heldBack. One that is bound, and in
 // no network of its link, is an Event, unless routers learn of it by BGP.
 func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress) {
 	link := a.Link
@@ -318,10 +320,12 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 	case bound:
 	case !probed && a.client == nil: // of a leased one the macvlan waits (requestDHCP)
 		if m.checks.formerOwnersAnswer(a.Address, "") {
+			m.checks.addHeldBack(s, a.Address)
 			return
 		}
 	case probed:
 		if free, others := m.checks.probe(a.Address); !free {
+			m.checks.addHeldBack(s, a.Address)
 			if len(others) > 0 {
 				c.inUse = append(c.inUse, fmt.Sprintf("%s is in use by another host on %s (MAC %s), so it is not announced: take it off that host, or give the Service another address; it is asked again at least once a minute, and announced when it is free",
 					a.Addr, a.Link, strings.Join(others, ", ")))
@@ -345,7 +349,7 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 }
 
 // setVerdictAndStatus sets the verdict of s, which this node owns and binds, to the first of:
-// AddressInUse (with an Event), DHCPFailed or DHCPPending, NoEligibleNode if IPv6 is disabled on the links of all addresses, VIPAnnounced with what is bound so
+// AddressInUse (with an Event), FormerOwnerAnswers (the same), DHCPFailed or DHCPPending, NoEligibleNode if IPv6 is disabled on the links of all addresses, VIPAnnounced with what is bound so
 // far; if all is bound, VIPAnnounced with an Event. What DHCP clients report wrong is an Event
 // in any case.
 //
@@ -376,6 +380,8 @@ func (m *unitPlanner) setVerdictAndStatus(s *service, handingOver bool, c *progr
 	switch {
 	case len(c.inUse) > 0:
 		m.setProblem(s, vip.AddressInUse, strings.Join(c.inUse, "; "))
+	case len(s.heldBack) > 0:
+		m.setProblem(s, vip.FormerOwnerAnswers, m.checks.describeHeldBack(s))
 	case missing > 0 && problem != "":
 		s.setVerdict(vip.DHCPFailed, problem)
 	case missing > 0:
@@ -394,7 +400,7 @@ func (m *unitPlanner) setVerdictAndStatus(s *service, handingOver bool, c *progr
 	case handingOver, unwritten: // the successor's to write, or to be written once the VIP lease is
 	case len(c.bound) > 0:
 		m.report(s, vip.ConditionTrue, s.verdict.Reason, s.verdict.Message)
-	case len(c.inUse) > 0, missing > 0 && problem != "", s.verdict.Reason == vip.NoEligibleNode:
+	case len(c.inUse) > 0, len(s.heldBack) > 0, missing > 0 && problem != "", s.verdict.Reason == vip.NoEligibleNode:
 		m.report(s, vip.ConditionFalse, s.verdict.Reason, s.verdict.Message)
 	}
 }

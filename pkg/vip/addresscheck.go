@@ -54,11 +54,15 @@ type CheckResult struct {
 	At             time.Time `json:",omitzero"` // when it was known
 	NoAnswer       bool      // with CheckVerify, CheckNeighbor and CheckFormer: nobody answered
 	UnexpectedMACs []string  // who answered, or announced the address, and is not allowed to; sorted
+	// StillAnsweredBy, with CheckFormer, is the one of AllowedMACs that goes on to answer, for longer than a kernel does whose Herald has ended; "" until then.
+	StillAnsweredBy string `json:",omitempty"`
 	// ClearedAt is when the result became OK after it had not been; zero if it always was,
 	// or is not.
 	ClearedAt time.Time `json:",omitzero"`
 	NotSent   string    // why the question could not be sent, or ""
 }
 
-// OK reports whether the owner answers (CheckVerify) and no other host does.
-func (r CheckResult) OK() bool { return !r.NoAnswer && len(r.UnexpectedMACs) == 0 }
+// OK reports whether the owner answers (CheckVerify) and no other host does, nor a former owner for long (CheckFormer).
+func (r CheckResult) OK() bool {
+	return !r.NoAnswer && len(r.UnexpectedMACs) == 0 && r.StillAnsweredBy == ""
+}

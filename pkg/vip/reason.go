@@ -26,6 +26,7 @@ const (
 	PortMapped           Reason = "PortMapped"
 	PortNotMapped        Reason = "PortNotMapped"
 	AddressInUse         Reason = "AddressInUse"
+	FormerOwnerAnswers   Reason = "FormerOwnerAnswers"
 	VIPUnanswered        Reason = "VIPUnanswered"
 	VIPForeignMAC        Reason = "VIPForeignMAC"
 	VIPAnswered          Reason = "VIPAnswered"
@@ -77,6 +78,7 @@ var Reasons = []ReasonInfo{
 	{PortMapped, true, false, "Gateways forward ports to the VIP (UPnP); the message says which, from which external address, and how long each mapping is asked for at a time."},
 	{PortNotMapped, true, true, "A port that should be open on a gateway (UPnP) is not; the message says why, and what to change."},
 	{AddressInUse, true, true, "Another host has the address already, so the VIP is not announced; the message says which MAC answers for it. It is asked again, and the VIP announced once it is free."},
+	{FormerOwnerAnswers, true, true, "A node owns the VIP, and does not bind it, since a node that has lost it, and is neither heard nor known to be dead, goes on to answer for it, or something in its place (ARP suppression of a switch); the message has that node, its MAC, and what to do."},
 	{VIPUnanswered, true, true, "A node owns the VIP, but did not reply to ARP requests or neighbor solicitations of another node."},
 	{VIPForeignMAC, true, true, "A host that does not own the VIP answers for it, or announces it; the message has its MAC. Some clients may reach that host."},
 	{VIPAnswered, true, false, "The owner of the VIP, and nobody else, answers for it again."},
