@@ -171,7 +171,7 @@ func (n *Interfaces) recordBound(key addressKey, w vip.Address) {
 	}
 }
 
-// ensureBound binds w at key unless it is bound for long enough already; it is renewed from
+// ensureBound binds w at key unless it is bound, and answered for, for long enough already; it is renewed from
 // then on. Without a certain right to hold w, it binds nothing: what is bound stays until the
 // kernel drops it, or is removed if the right has ended for certain.
 func (n *Interfaces) ensureBound(key addressKey, w vip.Address) error {
@@ -188,14 +188,15 @@ func (n *Interfaces) ensureBound(key addressKey, w vip.Address) error {
 		return nil
 	case v.seconds == 0:
 		return fmt.Errorf("address %s on %s: not bound, since this node's right to hold it is not certain", key.prefix, w.Link)
-	case r != nil && there && a.marked && !r.ends.After(v.end):
+	case r != nil && there && a.marked && !a.tentative && !r.ends.After(v.end):
 		return nil
 	}
 	return n.bindOrTakeOver(key, w, v, wantedBefore)
 }
 
 // bindOrTakeOver binds w at key, also over what this process, an earlier one or another program
-// left there, with whatever prefix length. It fails if there is what looks like the node's own address.
+// left there, with whatever prefix length. It fails if there is what looks like the node's own address. What is tentative it removes
+// first, since the kernel would keep it so (inet6_addr_modify): for ever, if another host has had the address.
 func (n *Interfaces) bindOrTakeOver(key addressKey, w vip.Address, v validity, wantedBefore bool) error {
 	a, there := n.snapshot.addresses[key]
 	others := n.snapshot.otherLengths(key)
@@ -209,6 +210,12 @@ func (n *Interfaces) bindOrTakeOver(key addressKey, w vip.Address, v validity, w
 		if err := n.removeOtherLengths(others, w.Link); err != nil {
 			return err
 		}
+	}
+	if a.tentative {
+		if err := n.unbind(key, w.Link); err != nil {
+			return err
+		}
+		n.log.Info("removed an address that the kernel does not answer for, to bind it without duplicate address detection", "address", key.prefix, "link", w.Link)
 	}
 	if err := n.bind(n.kernel.bind, []bindRequest{{key, w.Link, v.seconds}})[0]; err != nil {
 		return err

@@ -146,6 +146,17 @@ func TestSet(t *testing.T) {
 				level=INFO msg="took over an address that another program had bound" address=2001:db8::9/128 link=eth0`,
 		},
 		{
+			name:   "what the kernel does not answer for is removed and bound again",
+			before: "eth0 2001:db8::8/128 tentative marked\n eth0 2001:db8::9/128 tentative",
+			want:   []vip.Address{addr("2001:db8::8/128", "eth0"), moved},
+			after:  "eth0 2001:db8::8/128 marked 5s\n eth0 2001:db8::9/128 marked 5s",
+			have:   "eth0 2001:db8::8/128\n eth0 2001:db8::9/128",
+			log: `level=INFO msg="removed an address that the kernel does not answer for, to bind it without duplicate address detection" address=2001:db8::8/128 link=eth0
+				level=INFO msg="kept an address that an earlier process had bound" address=2001:db8::8/128 link=eth0
+				level=INFO msg="removed an address that the kernel does not answer for, to bind it without duplicate address detection" address=2001:db8::9/128 link=eth0
+				level=INFO msg="took over an address that another program had bound" address=2001:db8::9/128 link=eth0`,
+		},
+		{
 			name:   "but not on another link",
 			before: "eth1 10.0.0.9/32",
 			want:   []vip.Address{addr("10.0.0.9/32", "eth0")},
@@ -285,6 +296,30 @@ func TestHaveIsAsWanted(t *testing.T) {
 		check.OK(t, err)
 		if d := diff([]vip.Address{a}, have); d != "" {
 			t.Errorf("-want +got:\n%s", d)
+		}
+	})
+}
+
+// Another program adds a VIP, with duplicate address detection, just before this process binds it: the kernel keeps it tentative
+// (inet6_addr_modify). The next Set removes it, and binds it again.
+func TestSetOverTentative(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFake("link 2 eth0 up")
+		k.lag = time.Millisecond
+		r := newRig(t, k)
+		defer r.run(t)()
+		want := []vip.Address{addr("2001:db8::9/128", "eth0")}
+		k.addTentative("eth0", "2001:db8::9/128")
+		_, err := r.Set(t.Context(), want)
+		check.OK(t, err)
+		time.Sleep(10 * time.Millisecond) // until the change is received
+		have, err := r.Set(t.Context(), want)
+		check.OK(t, err)
+		if got, want := text(have), "eth0 2001:db8::9/128"; got != want {
+			t.Errorf("have %q, want %q", got, want)
+		}
+		if got, want := r.k.String(), "eth0 2001:db8::9/128 marked 5s"; got != want {
+			t.Errorf("the kernel has %q, want %q", got, want)
 		}
 	})
 }

@@ -173,6 +173,46 @@ func TestKernelLifetime(t *testing.T) {
 	t.Logf("the last address was gone %v after the process had died", time.Since(dead))
 }
 
+// Duplicate address detection has failed for an address that another program left, since another host has it: it is bound without that, and
+// answered for. So is one that bears the mark, by an earlier process that bound it over such an address.
+func TestKernelBindsOverDADFailed(t *testing.T) {
+	eth0 := newVeth(t, "eth0")
+	peer, err := netlink.LinkByName("eth0p")
+	check.OK(t, err)
+	left, marked := addr("2001:db8::8/128", "eth0"), addr("2001:db8::9/128", "eth0")
+	for _, a := range []vip.Address{left, marked} {
+		addOther(t, peer, a.Prefix().String())
+		failDAD(t, eth0, a.Prefix().String())
+	}
+	k, err := openNetlink()
+	check.OK(t, err)
+	check.OK(t, errors.Join(k.bind([]bindRequest{{addressKey{eth0.Attrs().Index, marked.Prefix()}, "eth0", 5}})...))
+	r, stop := kernelRig(t)
+	defer stop()
+	have, err := r.Set(t.Context(), []vip.Address{left, marked})
+	check.OK(t, err)
+	if got, want := text(have), "eth0 2001:db8::8/128\neth0 2001:db8::9/128"; got != want {
+		t.Errorf("have %q, want %q", got, want)
+	}
+	if got, want := addresses(t, "eth0"), "eth0 2001:db8::8/128 deprecated noprefixroute proto=v valid=5 preferred=0\neth0 2001:db8::9/128 deprecated noprefixroute proto=v valid=5 preferred=0"; got != want {
+		t.Errorf("kernel:\n%s\nwant:\n%s", got, want)
+	}
+}
+
+// failDAD adds an IPv6 address that another host has, as another program would, and waits until duplicate address detection has failed.
+func failDAD(t *testing.T, l netlink.Link, addr string) {
+	t.Helper()
+	sysctl(t, "net/ipv6/conf/"+l.Attrs().Name+"/accept_dad", "1")
+	a, err := netlink.ParseAddr(addr)
+	check.OK(t, err)
+	check.OK(t, netlink.AddrAdd(l, a))
+	check.True(t, 10*time.Second, "duplicate address detection to fail", func() bool {
+		list, err := netlink.AddrList(l, netlink.FAMILY_V6)
+		check.OK(t, err)
+		return slices.ContainsFunc(list, func(x netlink.Addr) bool { return x.IP.Equal(a.IP) && x.Flags&unix.IFA_F_DADFAILED != 0 })
+	})
+}
+
 // A process that starts finds what another one left, and carries on with it.
 func TestKernelRestart(t *testing.T) {
 	newVeth(t, "eth0")

@@ -248,6 +248,10 @@ func (m *Macvlans) ensureLinkLocal(l link, mac net.HardwareAddr) error {
 	prefix := netip.PrefixFrom(a, 64)
 	if have, there := m.n.snapshot.addresses[addressKey{l.index, prefix}]; there && !have.tentative {
 		return nil
+	} else if there { // the kernel would keep it tentative (inet6_addr_modify)
+		if err := m.kernel.unbind(have.addressKey); err != nil {
+			return fmt.Errorf("can't replace its link-local address: %w%s", err, addressHint(err, prefix, l.name))
+		}
 	}
 	err := m.kernel.handle.AddrReplace(byIndex(l.index), &netlink.Addr{ // without a lifetime, or a probe for duplicates
 		IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(64, 128)}, Scope: unix.RT_SCOPE_LINK, Flags: unix.IFA_F_NODAD,

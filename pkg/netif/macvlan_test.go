@@ -145,6 +145,24 @@ func TestMacvlan(t *testing.T) {
 	if got, err := links.Set(t.Context(), []vip.Macvlan{mv1, mv2}); err != nil || len(got) != 2 {
 		t.Errorf("made again: %v, %v", got, err)
 	}
+	// Another program adds its link-local address again, which another host has.
+	l, err = netlink.LinkByName("herald-1")
+	check.OK(t, err)
+	peer, err := netlink.LinkByName("eth0p")
+	check.OK(t, err)
+	addOther(t, peer, "fe80::ff:fe00:a1/64")
+	removeOther(t, l, "fe80::ff:fe00:a1/64")
+	failDAD(t, l, "fe80::ff:fe00:a1/64")
+	r.await(t, "the change", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.snapshot.addresses[addressKey{l.Attrs().Index, netip.MustParsePrefix("fe80::ff:fe00:a1/64")}].tentative
+	})
+	_, err = links.Set(t.Context(), []vip.Macvlan{mv1, mv2})
+	check.OK(t, err)
+	if a, err := netlink.AddrList(l, netlink.FAMILY_V6); err != nil || len(a) != 1 || a[0].Flags&unix.IFA_F_TENTATIVE != 0 {
+		t.Errorf("its link-local address is not answered for: %v, %v", a, err)
+	}
 	// A renewal must not take its address for bound.
 	r.await(t, "the address to be missed", func() bool { var w vip.World; r.Observe(&w); return len(w.Bound) == 0 })
 
