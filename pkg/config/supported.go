@@ -40,7 +40,7 @@ var supported = slices.Concat(
 	}),
 	inSection(groupLinks, first, []Option{
 		{Env: "vip_interface", Flag: "interface", Type: Interface,
-			Meaning: "The interface that carries VIPs. If not set, that of the default route (IPv4, else IPv6). For the control plane's VIP it is the one whose subnet has it, if there is one.",
+			Meaning: "The interface that carries VIPs. If not set, that of the default route (IPv4, else IPv6); set it where nodes have several default routes. For the control plane's VIP it is the one whose subnet has it, if there is one.",
 			set:     store(parseInterface, func(c *Config) *string { return &c.Link.Interface })},
 		{Env: "vip_servicesinterface", Flag: "serviceInterface", Type: Interface,
 			Meaning: "The interface of Services' VIPs, if it isn't `vip_interface`. `auto` is the one whose subnet has the VIP. The annotation `kube-vip.io/serviceInterface` on a Service wins over it.",

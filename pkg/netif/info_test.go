@@ -217,9 +217,11 @@ func TestInfoFollowsTheKernel(t *testing.T) {
 			{"a pod goes", func() { k.removeLink("vetha") }, false, "interface eth0 default eth0\n eth0 up [10.0.0.5/24]\n eth1 up [10.1.0.5/24]"},
 			{"another address", func() { k.add("eth0", "2001:db8::5/64") }, true, "interface eth0 default eth0\n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up [10.1.0.5/24]"},
 			{"an address goes", func() { k.drop(k.at("eth1", "10.1.0.5/24")) }, true, "interface eth0 default eth0\n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up []"},
-			{"another default route", func() { k.setDefaults(route{family: vip.IPv4, link: 3, metric: 0}) }, true, "interface eth1 default eth1\n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up []"},
+			{"another default route", func() {
+				k.setDefaults(route{family: vip.IPv4, link: 3, metric: 0}, route{family: vip.IPv4, link: 2, metric: 1})
+			}, true, "interface eth1 default eth1\n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up []"},
 			{"one of a link that nobody knows", func() {
-				k.setDefaults(route{family: vip.IPv4, link: 99, metric: 0}, route{family: vip.IPv4, link: 2, metric: 7})
+				k.setDefaults(route{family: vip.IPv4, link: 99, metric: 0}, route{family: vip.IPv4, link: 2, metric: 7}, route{family: vip.IPv4, link: 3, metric: 8})
 			}, true, "interface eth0 default eth0\n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up []"},
 			{"none", func() { k.setDefaults() }, true, "interface  default \n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up []"},
 			{"a link is renamed", func() { k.setLink(link{index: 3, name: "lan", up: true}) }, true, "interface  default \n eth0 up [10.0.0.5/24 2001:db8::5/64]\n lan up []"},
@@ -248,6 +250,47 @@ func TestInfoFollowsTheKernel(t *testing.T) {
 				if _, err := r.keyOf(addr("10.0.0.9/32", l.Name)); err != nil {
 					t.Errorf("%s: %v", step.name, err)
 				}
+			}
+		}
+	})
+}
+
+// A link that has lost its carrier loses its default route, too, by the program that configures it. No other becomes the link of VIPs then, also while
+// the carrier is back and the route is not: it may be one of another network.
+func TestLinkOfVIPsWithoutItsRoute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFake("link 2 eth0 up\n link 3 eth1 up\n link 4 br0 up bridge\n link 5 vrf0 up vrf\n eth0 10.0.0.5/24\n eth1 10.1.0.5/24\n default 4 eth0 100\n default 4 eth1 101")
+		r := newRig(t, k, func(o *Options) { o.Interface = "" })
+		defer r.run(t)()
+		by := func(link int, metric uint32) route { return route{family: vip.IPv4, link: link, metric: metric} }
+		for _, step := range []struct {
+			name   string
+			change func()
+			want   string
+		}{
+			{"nothing", func() {}, "eth0"},
+			{"no carrier", func() { k.setLink(link{index: 2, name: "eth0"}) }, "eth0"},
+			{"no address", func() { k.drop(k.at("eth0", "10.0.0.5/24")) }, "eth0"},
+			{"no route", func() { k.setDefaults(by(3, 101)) }, "eth0"},
+			{"changes were lost", k.overrun, "eth0"},
+			{"none at all", func() { k.setDefaults() }, ""},
+			{"that of the other link is back", func() { k.setDefaults(by(3, 101)) }, "eth0"},
+			{"the carrier is back", func() { k.setLink(link{index: 2, name: "eth0", up: true}) }, "eth0"},
+			{"the address is", func() { k.add("eth0", "10.0.0.5/24") }, "eth0"},
+			{"a VRF", func() { k.setLink(link{index: 2, name: "eth0", up: true, master: 5}) }, "eth0"},
+			{"the route is, and comes second", func() { k.setDefaults(by(2, 102), by(3, 101)) }, "eth1"},
+			{"that one has no route", func() { k.setDefaults(by(2, 102)) }, "eth1"},
+			{"has it again, second", func() { k.setDefaults(by(2, 102), by(3, 103)) }, "eth0"},
+			{"becomes a port of a bridge, and has no route", func() {
+				k.setLink(link{index: 2, name: "eth0", up: true, master: 4})
+				k.setDefaults(by(4, 100), by(3, 101))
+			}, "br0"},
+			{"goes", func() { k.setDefaults(by(3, 101)); k.removeLink("br0") }, "eth1"},
+		} {
+			step.change()
+			synctest.Wait()
+			if i := r.Info(); i.Interface != step.want || i.DefaultInterface != step.want {
+				t.Errorf("%s: it is %q, by default %q, want %q", step.name, i.Interface, i.DefaultInterface, step.want)
 			}
 		}
 	})

@@ -384,9 +384,16 @@ func TestKernelDefaultRoute(t *testing.T) {
 		r.await(t, "the interface "+step.want, func() bool { return r.Info().Interface == step.want && r.Info().DefaultInterface == step.want })
 	}
 	check.OK(t, netlink.LinkSetDown(eth1)) // which takes its routes along
+	r.await(t, "the link to be down", func() bool {
+		return slices.ContainsFunc(r.Links(), func(l vip.Link) bool { return l.Name == "eth1" && !l.Up })
+	})
+	if got := r.Info().Interface; got != "eth1" {
+		t.Errorf("interface %q when eth1 was down", got)
+	}
+	check.OK(t, netlink.LinkSetUp(eth1))
+	check.OK(t, netlink.RouteAdd(route(eth1, "10.1.0.1", 300)))
 	r.await(t, "the interface eth0", func() bool { return r.Info().Interface == "eth0" })
 	// A multipath route.
-	check.OK(t, netlink.LinkSetUp(eth1))
 	check.OK(t, netlink.RouteReplace(&netlink.Route{Priority: 10, Dst: &net.IPNet{IP: net.IPv4zero.To4(), Mask: make(net.IPMask, 4)}, MultiPath: []*netlink.NexthopInfo{
 		{LinkIndex: eth1.Attrs().Index, Gw: []byte{10, 1, 0, 1}}, {LinkIndex: eth0.Attrs().Index, Gw: []byte{10, 0, 0, 1}},
 	}}))

@@ -104,11 +104,10 @@ func (r route) compare(o route) int {
 }
 
 // mayCarryVIPs reports whether a VIP may sensibly be on l, so that it belongs into the
-// NodeInfo: no loopback, no port of a bridge or a bond (its addresses are on its master; a link
-// in a VRF has a master too, but keeps its own), and either addressed or hardware that is up, or
+// NodeInfo: no loopback, no port, and either addressed or hardware that is up, or
 // what is stacked on that. A pod's end of a veth has no address of a network.
 func (s *snapshot) mayCarryVIPs(l link, addressed bool) bool {
-	if master, ok := s.links[l.master]; l.loopback || ok && master.kind != "vrf" {
+	if l.loopback || s.isPort(l) {
 		return false
 	}
 	switch l.kind {
@@ -116,4 +115,10 @@ func (s *snapshot) mayCarryVIPs(l link, addressed bool) bool {
 		return addressed || l.up
 	}
 	return addressed
+}
+
+// isPort reports whether l is a port of a bridge or a bond: its addresses are on its master. A link in a VRF has a master, too, but keeps its own.
+func (s *snapshot) isPort(l link) bool {
+	master, ok := s.links[l.master]
+	return ok && master.kind != "vrf"
 }

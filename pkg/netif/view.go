@@ -54,7 +54,7 @@ func (n *Interfaces) newView() *view {
 	s := n.snapshot
 	v := &view{gateways: map[string]netip.Addr{}, macvlanErrors: n.macvlans.errors, macvlansWanted: len(n.macvlans.wanted) > 0, local: make(map[netip.Addr]bool, len(s.addresses))}
 	p := n.addAddresses(v)
-	byRoute := v.setGateways(s)
+	byRoute := n.linkByRoute(v.setGateways(s))
 	v.info.DefaultInterface = cmp.Or(n.opts.Interface, byRoute)
 	v.info.Interface = cmp.Or(n.opts.ServicesInterface, n.opts.Interface, byRoute)
 	for _, l := range s.links {
@@ -143,6 +143,21 @@ func (v *view) setGateways(s *snapshot) (byRoute string) {
 		}
 	}
 	return byRoute
+}
+
+// linkByRoute returns the link of VIPs where vip_interface does not name it: first, that of the first default route. But while the one before
+// is down or has no default route, it stays: what configures a link takes its route away when it loses its carrier, and the link of
+// the next route may be in another network. It goes if it is no more, or has become a port. "" if there is no default route. n.mu is held.
+func (n *Interfaces) linkByRoute(first string) string {
+	if first == "" {
+		return ""
+	}
+	l, there := n.snapshot.linkNamed(n.byRoute)
+	hasRoute := slices.ContainsFunc(n.snapshot.routes, func(r route) bool { return r.link == l.index })
+	if !there || n.snapshot.isPort(l) || l.up && hasRoute {
+		n.byRoute = first
+	}
+	return n.byRoute
 }
 
 // without is a copy of list without those that are in the second.
