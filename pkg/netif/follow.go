@@ -7,11 +7,16 @@ import (
 	"time"
 )
 
+// readInterval is how often the kernel is asked at most for all routes, of which there may be a million, and for everything after changes were lost:
+// others on a link may cause both, by router advertisements.
+const readInterval = time.Second / 4
+
 // followKernel keeps the snapshot current until ctx ends, and pokes when the view differs. After
-// an error it begins again, a second later unless changes were lost. An error is logged once
+// an error it begins again, a second later, or, if changes were lost, readInterval after it did so last. An error is logged once
 // until another follows.
 func (n *Interfaces) followKernel(ctx context.Context) {
 	logged := ""
+	var lost time.Time
 	for ctx.Err() == nil {
 		err := n.followSubscription(ctx)
 		if ctx.Err() != nil {
@@ -19,17 +24,71 @@ func (n *Interfaces) followKernel(ctx context.Context) {
 		}
 		if errors.Is(err, errOverrun) {
 			n.log.Debug("reading links and addresses again", "why", err)
+			sleep(ctx, time.Until(lost.Add(readInterval)))
+			lost = time.Now()
 			continue
 		}
 		if text := err.Error(); text != logged {
 			n.log.Warn("can't follow the kernel's changes of links and addresses, trying again every second", "err", err)
 			logged = text
 		}
+		sleep(ctx, time.Second)
+	}
+}
+
+// sleep returns after d, or when ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// followRoutes reads the default routes readInterval after one came or went, so that one that is replaced is not missed meanwhile, until ctx ends. It
+// pokes when the view differs. After an error it tries again a second later. The error is logged once until it succeeds.
+func (n *Interfaces) followRoutes(ctx context.Context) {
+	failed := false
+	for {
 		select {
 		case <-ctx.Done():
-		case <-time.After(time.Second):
+			return
+		case <-n.routesChanged:
 		}
+		sleep(ctx, readInterval)
+		differs, err := n.readRoutes()
+		if differs {
+			n.opts.Poke()
+		}
+		if err != nil {
+			if !failed {
+				n.log.Warn("can't follow the kernel's changes of default routes, trying again every second", "err", err)
+			}
+			sleep(ctx, time.Second-readInterval)
+			n.routesChanged.Send()
+		}
+		failed = err != nil
 	}
+}
+
+// readRoutes reads the default routes, publishes, and reports whether the view differs. It does not hold n.mu while it reads.
+func (n *Interfaces) readRoutes() (bool, error) {
+	n.mu.Lock()
+	before := n.snapshot
+	n.mu.Unlock()
+	routes, err := n.kernel.routes()
+	if err != nil {
+		return false, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.snapshot != before { // everything was read meanwhile, routes too, and what is older must not replace it
+		return false, nil
+	}
+	n.snapshot.routes, n.changed = routes, true
+	return n.publish(), nil
 }
 
 // followSubscription subscribes, reads everything once, and then applies change after change,
@@ -83,16 +142,12 @@ func (n *Interfaces) readAll() (bool, error) {
 }
 
 // applyChanges applies changes to the snapshot, publishes, and reports whether the view differs.
-// It reads everything again if a change is doubtful.
+// It reads everything again if a change is doubtful. Routes are left to followRoutes.
 func (n *Interfaces) applyChanges(changes []change) (bool, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if slices.ContainsFunc(changes, func(c change) bool { return c.routes }) {
-		routes, err := n.kernel.routes()
-		if err != nil {
-			return false, err
-		}
-		n.snapshot.routes, n.changed = routes, true
+		n.routesChanged.Send()
 	}
 	doubt := false
 	for _, c := range changes {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
@@ -239,6 +240,7 @@ func TestInfoFollowsTheKernel(t *testing.T) {
 		} {
 			before := r.pokes.Load()
 			step.change()
+			time.Sleep(readInterval) // until routes are read
 			synctest.Wait()
 			if got := r.pokes.Load() > before; got != step.poke {
 				t.Errorf("%s: poked %v, want %v", step.name, got, step.poke)
@@ -288,6 +290,7 @@ func TestLinkOfVIPsWithoutItsRoute(t *testing.T) {
 			{"goes", func() { k.setDefaults(by(3, 101)); k.removeLink("br0") }, "eth1"},
 		} {
 			step.change()
+			time.Sleep(readInterval) // until routes are read
 			synctest.Wait()
 			if i := r.Info(); i.Interface != step.want || i.DefaultInterface != step.want {
 				t.Errorf("%s: it is %q, by default %q, want %q", step.name, i.Interface, i.DefaultInterface, step.want)

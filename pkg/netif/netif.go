@@ -48,6 +48,8 @@ type Interfaces struct {
 	view    atomic.Pointer[view] // what others read, without mu
 	wake    mailbox.Signal       // renewed is no longer empty
 
+	routesChanged mailbox.Signal // a default route came or went
+
 	// mu guards what follows and Macvlans, and lets one at a time change the kernel: a renewal
 	// creates the address if it is missing, so it must not run beside its removal. It is
 	// held over system calls, by Set for a portion of them at a time.
@@ -87,6 +89,8 @@ func newInterfaces(o Options, k kernel) (*Interfaces, error) {
 		renewed: map[addressKey]*renewal{},
 		wanted:  map[addressKey]vip.Address{},
 		wake:    mailbox.NewSignal(),
+
+		routesChanged: mailbox.NewSignal(),
 	}
 	n.macvlans = &Macvlans{n: n, before: map[int]ipv4Conf{}}
 	var err error
@@ -147,6 +151,7 @@ func (n *Interfaces) IsVIP(a netip.Addr) bool { return n.view.Load().local[a] }
 func (n *Interfaces) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	tasks.Go(func() { n.followKernel(ctx) })
+	tasks.Go(func() { n.followRoutes(ctx) })
 	tasks.Go(func() { n.macvlans.repair(ctx) })
 	n.runRenewals(ctx)
 	tasks.Wait()

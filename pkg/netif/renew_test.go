@@ -3,6 +3,7 @@ package netif
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -321,6 +322,7 @@ func TestOverrun(t *testing.T) {
 		delete(k.addrs, k.at("eth0", "10.0.0.1/32"))
 		k.mu.Unlock()
 		k.overrun()
+		time.Sleep(readInterval) // after the last one
 		synctest.Wait()
 		if r.pokes.Load() != 1 {
 			t.Errorf("%d pokes, want 1", r.pokes.Load())
@@ -329,6 +331,54 @@ func TestOverrun(t *testing.T) {
 		r.Observe(&w)
 		if got, want := text(w.Bound), "eth0 10.0.0.2/32"; got != want {
 			t.Errorf("Bound %q, want %q", got, want)
+		}
+	})
+}
+
+// However often default routes come and go, or changes are lost, the kernel is asked four times a second, and no renewal waits for the
+// answer about routes, of which there may be a million. What it has at last is known a quarter of a second later.
+func TestKernelIsReadFourTimesASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFake("link 2 eth0 up\n default 4 eth0 100 10.0.0.1")
+		r := newRig(t, k)
+		defer r.run(t)()
+		reads, held := map[string]int{}, false
+		k.set(func(op string, _ addressKey) error {
+			reads[op]++
+			if op == "routes" {
+				if held = held || !r.Interfaces.mu.TryLock(); !held {
+					r.Interfaces.mu.Unlock()
+				}
+			}
+			return nil
+		})
+		last := route{family: vip.IPv4, link: 2, via: netip.MustParseAddr("10.0.0.2")}
+		for range 50 {
+			k.setDefaults()
+			k.setDefaults(last)
+			time.Sleep(20 * time.Millisecond)
+		}
+		time.Sleep(250 * time.Millisecond)
+		synctest.Wait()
+		if got := r.Gateway("eth0"); got != last.via {
+			t.Errorf("the gateway is %v", got)
+		}
+		for range 50 {
+			k.overrun()
+			time.Sleep(20 * time.Millisecond)
+		}
+		k.mu.Lock() // no change is sent
+		k.defaults = nil
+		k.mu.Unlock()
+		k.overrun()
+		time.Sleep(250 * time.Millisecond)
+		synctest.Wait()
+		if got := r.Gateway("eth0"); got.IsValid() {
+			t.Errorf("the gateway is %v, and there is no route", got)
+		}
+		k.set(nil)
+		if reads["routes"] > 6 || reads["read"] > 6 || held {
+			t.Errorf("in a second and a quarter each, routes were read %d times, and everything %d times; with the lock: %v", reads["routes"], reads["read"], held)
 		}
 	})
 }
@@ -351,7 +401,7 @@ func TestSubscriptionFails(t *testing.T) {
 			}
 			time.Sleep(5500 * time.Millisecond)
 			synctest.Wait()
-			if got := strings.Count(r.log.String(), "level=WARN"); op != "routes" && got != 1 {
+			if got := strings.Count(r.log.String(), "level=WARN"); got != 1 {
 				t.Errorf("%s: %d warnings in 5 s, want 1", op, got)
 			}
 			k.mu.Lock()

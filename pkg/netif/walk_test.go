@@ -61,7 +61,7 @@ func walk(t *testing.T, rng *rand.Rand) {
 	defer r.run(t)()
 	all := pool()
 	var want []vip.Address
-	wait := 100 * time.Millisecond
+	wait := readInterval + 50*time.Millisecond
 	for step := range 200 {
 		action, trouble, same := rng.IntN(5), rng.IntN(4) == 0, rng.IntN(3) == 0
 		if action == 1 { // what another program replaces must be taken over, or it stays that program's
@@ -105,10 +105,10 @@ func walk(t *testing.T, rng *rand.Rand) {
 			wait = 1100 * time.Millisecond
 			continue
 		}
-		// The room may not have heard yet what others did, and after trouble it
-		// listens again only after a second.
+		// The room may not have heard yet what others did, also since it has lost changes, and after
+		// trouble it listens again only after a second.
 		time.Sleep(wait)
-		wait = 100 * time.Millisecond
+		wait = readInterval + 50*time.Millisecond
 		synctest.Wait()
 		have, err := r.Set(t.Context(), want)
 		if err != nil {
