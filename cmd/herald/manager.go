@@ -346,6 +346,7 @@ func (n *node) run(ctx context.Context) error {
 	if !n.cfg.RoutingTable.Enable {
 		rtable.WarnOfRoutes(n.log)
 	}
+	nft.WarnOfKubeVIP(n.log)
 	held, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release() // when all else has ended
 	go n.lock.Run(held)

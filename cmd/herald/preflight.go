@@ -96,6 +96,9 @@ func checkNode(ctx context.Context, cfg config.Config) []preflight.Result {
 	}
 	all = append(all, checkPorts(cfg)...)
 	all = append(all, checkNftables(nftablesUses(cfg))...)
+	if left, err := nft.KubeVIPEgress(); err == nil && left != "" { // an error is what the checks before say
+		all = append(all, preflight.Result{Subject: "egress of kube-vip", Severity: preflight.Warning, Message: left})
+	}
 	return append(all, checkAPIServer(ctx, cfg)...)
 }
 

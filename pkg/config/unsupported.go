@@ -15,7 +15,8 @@ const (
 	reasonDNSMode    = "addresses are IP addresses; names are not looked up"
 	reasonDDNS       = "the control plane's VIP is not leased by DHCP; reserve an address, and set it by address and in DNS"
 	reasonEgress     = "Herald has egress_enable, egress_podcidr and egress_servicecidr; remove it"
-	reasonEgressHow  = "Herald always has egress done by nftables, and removes at its start what an earlier process left"
+	reasonEgressHow  = "Herald always has egress done by nftables"
+	reasonEgressOld  = "Herald always removes what an earlier Herald left, and nothing of kube-vip's: of that it warns, with the commands that remove it"
 	reasonInternal   = "what pods send to destinations inside of the cluster always keeps its source"
 	reasonLabels     = "Herald does not write to Nodes; the owner of a VIP is in the annotation kube-vip.io/vipHost of its Service, and in what herald status prints"
 	reasonDemand     = "elections are for every Service or for none; remove it, and set svc_election=true if each Service is to have one owner"
@@ -68,7 +69,7 @@ var unsupported = slices.Concat(
 	}),
 	inSection(groupEgress, "", []Option{
 		{Env: "egress_withnftables", Flag: "egressWithNftables", Type: Bool, Default: "false", Reason: reasonEgressHow, Effect: Unused, Meaning: "Use nftables."},
-		{Env: "egress_clean", Aliases: []string{"EGRESS_CLEAN"}, Type: Bool, Default: "false", Reason: reasonEgressHow, Effect: Unused, Meaning: "Remove left-over rules at start."},
+		{Env: "egress_clean", Aliases: []string{"EGRESS_CLEAN"}, Type: Bool, Default: "false", Reason: reasonEgressOld, Effect: Unused, Meaning: "Remove left-over rules at start."},
 		{Env: "egress_enableinternalsnat", Type: Bool, Default: "false", Reason: reasonInternal, Effect: Unused, Meaning: "Give packets within the cluster the VIP as their source, too."},
 		{Env: "egress_*", Type: String, Reason: reasonEgress, Effect: Refused, Meaning: "All other options of egress."},
 	}),
