@@ -12,10 +12,13 @@ COPY pkg pkg
 RUN CGO_ENABLED=0 GOARCH=$TARGETARCH go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$VERSION" -o /herald ./cmd/herald
 # For another user than root: permitted, and made effective by the program itself.
 RUN setcap cap_net_admin,cap_net_raw+p /herald
+# kube-vip's manifests name theirs: command: ["/kube-vip", "manager"]. COPY would follow a link that it names.
+RUN mkdir /links && ln -s herald /links/kube-vip
 
 FROM scratch
 COPY LICENSE /licenses/LICENSE
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY --from=build /herald /herald
+COPY --from=build /links/ /
 ENTRYPOINT ["/herald"]
 CMD ["manager"]

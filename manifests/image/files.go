@@ -19,8 +19,11 @@ const (
 	groups = "root:x:0:\nnonroot:x:65532:\n"
 )
 
-// program is the file name of the program.
-const program = "herald"
+// program is the file name of the program, and alias a link to it, by which kube-vip's manifests name theirs: command: ["/kube-vip", "manager"].
+const (
+	program = "herald"
+	alias   = "kube-vip"
+)
 
 // fileCapabilities permits the program NET_ADMIN and NET_RAW when another user than root runs it, as "setcap
 // cap_net_admin,cap_net_raw+p" does: a struct vfs_cap_data of revision 2 (include/uapi/linux/capability.h) as extended
@@ -42,7 +45,7 @@ func writeBase(dir string, license, sbom []byte) error {
 		file := filepath.Join(dir, name)
 		errs = append(errs, os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, text, 0o644))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, os.Symlink(program, filepath.Join(dir, alias)))...)
 }
 
 // authorities returns the certificates of public CAs as PEM: Mozilla's list as Go keeps it,
@@ -68,6 +71,10 @@ func archive(dir string, when time.Time) ([]byte, error) {
 		}
 		if d.IsDir() {
 			return w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: 0o755, ModTime: when, Format: tar.FormatUSTAR})
+		}
+		if d.Type() == fs.ModeSymlink {
+			to, err := os.Readlink(filepath.Join(dir, name))
+			return errors.Join(err, w.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: to, Mode: 0o777, ModTime: when, Format: tar.FormatUSTAR}))
 		}
 		text, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {

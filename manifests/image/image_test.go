@@ -37,7 +37,7 @@ func build(t *testing.T) (archive, digest string) {
 	return out, d
 }
 
-// read is the files of a tar archive.
+// read is the files of a tar archive; of a symbolic link what it points to.
 func read(t *testing.T, r io.Reader) map[string][]byte {
 	t.Helper()
 	files := map[string][]byte{}
@@ -59,6 +59,9 @@ func read(t *testing.T, r io.Reader) map[string][]byte {
 		text, err := io.ReadAll(a)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if h.Typeflag == tar.TypeSymlink {
+			text = []byte(h.Linkname)
 		}
 		files[h.Name] = text
 	}
@@ -159,6 +162,10 @@ func TestLayout(t *testing.T) {
 		if len(content[want]) == 0 {
 			t.Errorf("the image has no %s", want)
 		}
+	}
+	// Manifests for kube-vip name it: command: ["/kube-vip", "manager"].
+	if got := string(content["kube-vip"]); got != "herald" {
+		t.Errorf("kube-vip is %q, want a link to herald", got)
 	}
 	here, err := filepath.Abs(root)
 	if err != nil {
