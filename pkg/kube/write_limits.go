@@ -1,27 +1,43 @@
 package kube
 
+import (
+	"maps"
+	"time"
+)
+
 const (
 	// writesAtATime is how many statuses, and how many addresses, are written at a time: more would only make the leases of VIPs that move wait.
 	writesAtATime = 6
 	// answersPerWrite is how many writes of a namespace in a row the API server answers before one more of them may be under way.
 	answersPerWrite = 8
+	// keepLimit is how long after the last write that the API server did not take a namespace is limited, however few it has answered since. While any is wanted it is tried
+	// again sooner.
+	keepLimit = 5 * time.Minute
 )
 
 // writeLimits limit how many writes of a namespace are under way after the API server did not take one, since a webhook may keep
 // them hanging, or answer few at a time only. (Those of package lease have every namespace that is not quick leave half of the requests to others.)
 type writeLimits struct {
 	underWay map[string]int // writes, by namespace; none that is 0
-	// answered is how many writes of the namespace the API server has answered, taken or rejected, since it did not take one. A
-	// namespace is not in it, and has no limit of its own, if there was no such write, or 40 were answered since.
-	answered map[string]int
+	// limited is the namespaces of which the API server did not take a write. One of which it has answered 40 since, or that has been in it for keepLimit, goes at the end
+	// of the next write of any.
+	limited map[string]limitedWrites
 }
 
-func newWriteLimits() writeLimits { return writeLimits{make(map[string]int), make(map[string]int)} }
+// limitedWrites is when the API server did not take a write of a namespace, and how many it has answered since, taken or rejected.
+type limitedWrites struct {
+	failedAt time.Time
+	answered int
+}
+
+func newWriteLimits() writeLimits {
+	return writeLimits{make(map[string]int), make(map[string]limitedWrites)}
+}
 
 // limit returns how many writes of a namespace may be under way: one after a write that the API server did not take, one more after every eight that it has answered since.
 func (w *writeLimits) limit(namespace string) int {
-	if n, limited := w.answered[namespace]; limited {
-		return 1 + n/answersPerWrite
+	if x, limited := w.limited[namespace]; limited {
+		return 1 + x.answered/answersPerWrite
 	}
 	return writesAtATime
 }
@@ -39,13 +55,15 @@ func (w *writeLimits) end(namespace string, answered bool) {
 	if w.underWay[namespace]--; w.underWay[namespace] == 0 {
 		delete(w.underWay, namespace)
 	}
-	_, limited := w.answered[namespace]
+	x, limited := w.limited[namespace]
 	switch {
 	case !answered:
-		w.answered[namespace] = 0
+		w.limited[namespace] = limitedWrites{failedAt: time.Now()}
 	case limited:
-		if w.answered[namespace]++; w.limit(namespace) == writesAtATime {
-			delete(w.answered, namespace)
-		}
+		x.answered++
+		w.limited[namespace] = x
 	}
+	maps.DeleteFunc(w.limited, func(namespace string, x limitedWrites) bool {
+		return w.limit(namespace) == writesAtATime || time.Since(x.failedAt) > keepLimit
+	})
 }
