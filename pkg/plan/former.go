@@ -168,8 +168,8 @@ func arrivalLink(info *vip.NodeInfo, s *service, a netip.Addr) string {
 
 // addressOn returns an address of a node, of the family of a, on the link that a would have, or packets to it would arrive on,
 // there; zero if none is of a network of this node's link of a, since a router on the way would send packets back that are to a,
-// or the node is gone, by heartbeats or by Kubernetes: it has lost its connections. A node whose Herald has just ended has no node lease: that is the next hop
-// that nftables has, or its address by Kubernetes.
+// or the node is gone, by heartbeats or by Kubernetes: it has lost its connections. A node whose Herald has just ended has no node lease: that is its address
+// by Kubernetes, or the next hop that nftables has; neither if Kubernetes has Nodes, and not this one, which was deleted.
 func (f *formerOwners) addressOn(s *service, a vip.Address, node string) netip.Addr {
 	n := f.members[node]
 	i := slices.IndexFunc(f.Nodes, func(o vip.Node) bool { return o.Name == node })
@@ -192,16 +192,15 @@ func (f *formerOwners) addressOn(s *service, a vip.Address, node string) netip.A
 		}
 		return netip.Addr{}
 	}
-	if hop := f.kernel[binding{a.Addr, a.Link}]; hop.IsValid() {
-		return hop
-	}
-	if i < 0 {
+	if i < 0 && f.self.labelsKnown { // its Node was deleted
 		return netip.Addr{}
 	}
-	for _, x := range f.Nodes[i].Addresses {
-		if near(x) {
-			return x
+	if i >= 0 {
+		for _, x := range f.Nodes[i].Addresses {
+			if near(x) {
+				return x
+			}
 		}
 	}
-	return netip.Addr{}
+	return f.kernel[binding{a.Addr, a.Link}]
 }

@@ -113,6 +113,20 @@ func TestFormerOwners(t *testing.T) {
 			},
 		},
 		{
+			name: "w1 was deleted and switched off: n3 is asked, though nftables still knows the addresses", holder: "n1", former: former("w1", "n3"), want: "10.77.0.50 eth0 10.77.0.13, fd77::50 eth0 fd77::200",
+			change: func(_ *Rules, w *vip.World) {
+				w.Nodes = allNodes()
+				w.FormerOwners = []vip.FormerOwner{{Addr: addr("10.77.0.50"), Link: "eth0", NextHop: addr("10.77.0.21")}, {Addr: addr("fd77::50"), Link: "eth0", NextHop: addr("fd77::21")}}
+			},
+		},
+		{
+			name: "the Herald there is being restarted, and nftables knows the address of another node, and one that Kubernetes does not", holder: "n1", former: former("w1"), want: "10.77.0.50 eth0 10.77.0.22, fd77::50 eth0 fd77::21",
+			change: func(_ *Rules, w *vip.World) {
+				w.Nodes = append(allNodes(), vip.Node{Name: "w1", Addresses: []netip.Addr{addr("10.77.0.22")}})
+				w.FormerOwners = []vip.FormerOwner{{Addr: addr("10.77.0.50"), Link: "eth0", NextHop: addr("10.77.0.21")}, {Addr: addr("fd77::50"), Link: "eth0", NextHop: addr("fd77::21")}}
+			},
+		},
+		{
 			name: "its owner advertises it to routers", holder: "n1", former: former("n2"), want: "10.77.0.50 eth0 10.77.0.12, fd77::50 eth0 fd77::200",
 			change: func(r *Rules, _ *vip.World) { r.ARP, r.BGP = false, &BGP{} },
 		},

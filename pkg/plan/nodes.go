@@ -26,7 +26,7 @@ type member struct {
 	refusal   string // why its Herald takes no VIP at all, or ""
 	exclusion string // why Kubernetes keeps the VIPs of Services off it, or ""
 	labels    map[string]string
-	// labelsKnown: the labels of Nodes can be read.
+	// labelsKnown: Nodes can be read, and so their labels.
 	labelsKnown bool
 	notReady    bool            // its condition Ready is not True
 	lacksIPv6   bool            // IPv6 is disabled on one of its links
