@@ -3,6 +3,7 @@ package manifest
 import (
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -56,7 +57,7 @@ func chartPod(t *testing.T, text string) corev1.PodSpec {
 	return corev1.PodSpec{}
 }
 
-// TestChartOptions: each option that Herald has reaches the Pod, or is refused with the reason.
+// TestChartOptions: each option that Herald has, and each of kube-vip that the manager starts with, reaches the Pod, or is refused with the reason.
 func TestChartOptions(t *testing.T) {
 	render := chartRenderer(t)
 	refused := map[string]string{
@@ -69,7 +70,7 @@ func TestChartOptions(t *testing.T) {
 	}
 	options := map[string]any{}
 	for _, o := range config.Options {
-		if !o.Supported() {
+		if !inChart(o) {
 			continue
 		}
 		for _, name := range append([]string{o.Env}, o.Aliases...) {
@@ -94,8 +95,33 @@ func TestChartOptions(t *testing.T) {
 			t.Errorf("%s is %q in the Pod, want %q", name, got, want)
 		}
 	}
-	if len(options) < 80 {
+	if len(options) < 120 {
 		t.Errorf("only %d options", len(options))
+	}
+	for _, name := range []string{"vip_wireguard", "vip_packet*", "--etcdCert", "vip_apr"} {
+		if got := render(valuesOf(t, map[string]any{name: true})); !strings.Contains(got, "additional properties '"+name+"' not allowed") {
+			t.Errorf("%s: no error in\n%s", name, got)
+		}
+	}
+}
+
+// TestChartTakesValuesOfKubeVIP: what kube-vip's chart sets by itself, and what its documentation adds, are options of this chart.
+func TestChartTakesValuesOfKubeVIP(t *testing.T) {
+	render := chartRenderer(t)
+	options := map[string]any{"svc_election": "false", "cp_detect": "true", "vip_ddns": "false", "cp_namespace": "default", "vip_subnet": "32", "dns_mode": "first"}
+	for line := range strings.Lines(string(check.Value(os.ReadFile("../config/testdata/distributions/helm-chart.env"))(t))) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
+			options[name] = value
+		}
+	}
+	var env []string
+	for _, v := range chartPod(t, render(valuesOf(t, options))).Containers[0].Env {
+		env = append(env, v.Name+"="+v.Value)
+	}
+	for name, value := range options {
+		if want := fmt.Sprintf("%s=%s", name, value); !slices.Contains(env, want) {
+			t.Errorf("no %s in %q", want, env)
+		}
 	}
 }
 

@@ -162,14 +162,19 @@ func chartAlerts(t *testing.T) string {
 	return text + "{{- end }}\n"
 }
 
-// chartSchema returns the schema of the chart's values: the file with the options that this version has.
+// inChart reports whether an option is one of the chart: Herald has it, or it is a variable of kube-vip with which Herald starts nevertheless.
+func inChart(o config.Option) bool {
+	return o.Supported() || o.Effect != config.Refused && !strings.HasPrefix(o.Env, "--") && !strings.HasSuffix(o.Env, "*")
+}
+
+// chartSchema returns the schema of the chart's values: the file with the options of inChart.
 func chartSchema(t *testing.T) string {
 	type object = map[string]any
 	var schema object
 	check.OK(t, json.Unmarshal(check.Value(os.ReadFile(filepath.Join(manifests, "helm/herald/values.schema.json")))(t), &schema))
 	known := object{}
 	for _, o := range config.Options {
-		if !o.Supported() {
+		if !inChart(o) {
 			continue
 		}
 		entry := object{"type": []string{"string", "null"}, "description": o.Meaning}
@@ -185,6 +190,12 @@ func chartSchema(t *testing.T) string {
 			entry["pattern"] = "^(off|.*:[0-9]{1,5})?$"
 		case config.String, config.List, config.Name: // vip_subnet: 24, upnp_ports: 80, svc_namespace: 1
 			entry["type"] = []string{"string", "null", "integer"}
+		}
+		if !o.Supported() {
+			entry["description"] = "Has no effect: " + o.Reason + "."
+			if o.Type == config.String { // vip_loseleadership
+				entry["type"] = []string{"string", "null", "integer", "boolean"}
+			}
 		}
 		for _, name := range append([]string{o.Env}, o.Aliases...) {
 			known[name] = entry
