@@ -68,7 +68,9 @@ var differences = map[string]string{
 	"address":                "IP addresses only. With a name Herald does not start: write what it resolves to.",
 	"vip_arpRate":            "For 30 s after a change; then no more than 10 frames a second on a node with up to 1200 VIPs. Less than 500 is 3000, with a warning.",
 	"vip_skipdad":            "Also for IPv4 (RFC 5227).",
-	"vip_leaseduration":      "Dead nodes are replaced much earlier, by heartbeats.",
+	"vip_leaseduration":      "15 if not set, with kube-vip 5. Dead nodes are replaced much earlier, by heartbeats.",
+	"vip_renewdeadline":      "10 if not set, with kube-vip 3; less with a short `vip_leaseduration`.",
+	"vip_retryperiod":        "2 if not set, with kube-vip 1; 1 where `vip_renewdeadline` is less than 10.",
 	"svc_leasename":          "`name`, or `namespace/name`.",
 	"bgp_keepalive_interval": "An error if it is not less than `bgp_hold_time`.",
 }

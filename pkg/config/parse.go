@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 )
@@ -89,7 +90,7 @@ func Parse(src Sources) (Config, []string, error) {
 }
 
 // Given returns the settings that differ from the default, of options this
-// version supports, in the order of the table, with values as the environment has them: "off" of a listener that an empty flag
+// version supports, and those of derived, in the order of the table, with values as the environment has them: "off" of a listener that an empty flag
 // turns off, since an empty variable means "not set". Its error is of sources that
 // can't be read; it does not check values.
 func Given(src Sources) ([]Setting, error) {
@@ -99,7 +100,7 @@ func Given(src Sources) ([]Setting, error) {
 	}
 	var settings []Setting
 	for _, o := range Options {
-		if s, ok := given[o.Env]; ok && o.Supported() && !isDefault(o, s.Value) {
+		if s, ok := given[o.Env]; ok && o.Supported() && (!isDefault(o, s.Value) || slices.Contains(derived, o.Env)) {
 			if s.Value == "" && !slices.Contains(o.Empty, FromEnv) {
 				s.Value = off
 			}
@@ -214,13 +215,7 @@ func (p *parser) checkUnsupported(o Option) {
 // check checks what options mean together, and completes those that depend on others.
 func (p *parser) check() {
 	c := &p.config
-	duration, deadline, period := p.setting("vip_leaseduration"), p.setting("vip_renewdeadline"), p.setting("vip_retryperiod")
-	if c.Lease.RenewDeadline >= c.Lease.Duration && p.valid("vip_leaseduration", "vip_renewdeadline") {
-		p.blame(duration, "must be more than %v", deadline, "must be less than %v")
-	}
-	if 10*c.Lease.RenewDeadline <= 12*c.Lease.RetryPeriod && p.valid("vip_renewdeadline", "vip_retryperiod") {
-		p.blame(deadline, "must be more than 1.2 times %v", period, "times 1.2 must be less than %v")
-	}
+	p.checkLeaseTimes()
 	if rate := p.setting("vip_arpRate"); p.valid("vip_arpRate") {
 		if n, _ := strconv.Atoi(rate.Value); n < minARPPeriod {
 			p.warn("%v is less than %d ms: %d ms is used", rate, minARPPeriod, defaultARPPeriod)
@@ -248,6 +243,38 @@ func (p *parser) check() {
 	p.checkControlPlane()
 	p.checkBGP()
 	p.checkRoutingTable()
+}
+
+// derived are the options that follow from others if they are not given, so that their default is not what holds without them.
+var derived = []string{"vip_renewdeadline", "vip_retryperiod"}
+
+// checkLeaseTimes shortens the times of leases that were not given where their defaults are too long for those that were, and checks all
+// three: kube-vip's defaults are shorter, so that each of them may be alone in its manifests.
+func (p *parser) checkLeaseTimes() {
+	if !p.valid("vip_leaseduration", "vip_renewdeadline", "vip_retryperiod") {
+		return
+	}
+	l := &p.config.Lease
+	duration, deadline, period := p.setting("vip_leaseduration"), p.setting("vip_renewdeadline"), p.setting("vip_retryperiod")
+	twoThirds := l.Duration * 2 / 3
+	if period.From == FromDefault {
+		of := l.RenewDeadline
+		if deadline.From == FromDefault {
+			of = twoThirds
+		}
+		l.RetryPeriod = min(l.RetryPeriod, max(of/5, time.Second).Truncate(time.Second))
+	}
+	if deadline.From == FromDefault {
+		if d := max(twoThirds, l.RetryPeriod*6/5+time.Second).Truncate(time.Second); d < l.RenewDeadline {
+			l.RenewDeadline, deadline.Value, deadline.where = d, fmt.Sprint(d.Seconds()), "derived from the others"
+		}
+	}
+	if l.RenewDeadline >= l.Duration {
+		p.blame(duration, "must be more than %v", deadline, "must be less than %v")
+	}
+	if 10*l.RenewDeadline <= 12*l.RetryPeriod {
+		p.blame(deadline, "must be more than 1.2 times %v", period, "times 1.2 must be less than %v")
+	}
 }
 
 // announces reports whether any way to announce VIPs is enabled, or one was asked for by a value that is wrong.

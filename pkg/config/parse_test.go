@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -90,7 +91,6 @@ func TestParse(t *testing.T) {
 		{"vip_leaseduration=5 vip_renewdeadline=3 vip_retryperiod=1", func(c *Config) {
 			c.Lease = Lease{Duration: 5 * time.Second, RenewDeadline: 3 * time.Second, RetryPeriod: time.Second}
 		}},
-		{"vip_renewdeadline=3", func(c *Config) { c.Lease.RenewDeadline = 3 * time.Second }}, // 3 > 2.4
 		{"enableServicesElection=true", func(c *Config) { c.Services.Election = true }},
 		{"lb_port=7443 lb_fwdmethod=Masquerade", func(c *Config) {
 			c.ControlPlane.Balance = Balance{Port: 7443, Method: "masquerade"}
@@ -171,6 +171,50 @@ func TestParse(t *testing.T) {
 				t.Errorf("warnings %q, want none", warnings)
 			}
 		})
+	}
+}
+
+// TestLeaseTimes: of the three times any may be missing. What is missing follows from the others where the default is too long for them, so
+// that every time that kube-vip takes alone (its defaults are 5, 3 and 1 s) is taken. Each of them that was given is kept by manifests, but for
+// the default of vip_leaseduration, which follows from no other.
+func TestLeaseTimes(t *testing.T) {
+	for given, want := range map[string][3]int{
+		"":                     {15, 10, 2},
+		"vip_leaseduration=3":  {3, 2, 1}, // the shortest that Herald takes
+		"vip_leaseduration=4":  {4, 2, 1}, // and kube-vip
+		"vip_leaseduration=5":  {5, 3, 1},
+		"vip_leaseduration=10": {10, 6, 1},
+		"vip_leaseduration=14": {14, 9, 1},
+		"vip_leaseduration=15": {15, 10, 2},
+		"vip_leaseduration=60": {60, 10, 2},
+		"vip_renewdeadline=2":  {15, 2, 1},
+		"vip_renewdeadline=3":  {15, 3, 1},
+		"vip_renewdeadline=4":  {15, 4, 1},
+		"vip_renewdeadline=14": {15, 14, 2},
+		"vip_retryperiod=1":    {15, 10, 1},
+		"vip_retryperiod=2":    {15, 10, 2},
+		"vip_retryperiod=8":    {15, 10, 8},
+
+		"vip_leaseduration=4 vip_retryperiod=2":                      {4, 3, 2},
+		"vip_leaseduration=5 vip_renewdeadline=4":                    {5, 4, 1},
+		"vip_leaseduration=12 vip_renewdeadline=10":                  {12, 10, 2},
+		"vip_renewdeadline=3 vip_retryperiod=2":                      {15, 3, 2},
+		"vip_leaseduration=5 vip_renewdeadline=3 vip_retryperiod=1":  {5, 3, 1},
+		"vip_leaseduration=11 vip_renewdeadline=10":                  {11, 10, 2},
+		"vip_leaseduration=20 vip_renewdeadline=3 vip_retryperiod=2": {20, 3, 2},
+	} {
+		src := Sources{Env: append(strings.Fields(given), baseEnv...), Hostname: "n1"}
+		c, warnings, err := Parse(src)
+		second := func(n int) time.Duration { return time.Duration(n) * time.Second }
+		if want := (Lease{second(want[0]), second(want[1]), second(want[2])}); err != nil || len(warnings) > 0 || c.Lease != want {
+			t.Errorf("%s: %v, warnings %q, error %v, want %v", given, c.Lease, warnings, err, want)
+		}
+		settings := check.Value(Given(src))(t)
+		for _, text := range strings.Fields(given) {
+			if text != "vip_leaseduration=15" && !slices.ContainsFunc(settings, func(s Setting) bool { return s.Option.Env+"="+s.Value == text }) {
+				t.Errorf("%s: manifests would have %v", given, settings)
+			}
+		}
 	}
 }
 
