@@ -55,7 +55,7 @@ func optionOf(name string) (found config.Option, ok bool) {
 var differences = map[string]string{
 	"enable_service_security":            "By nftables instead of iptables; reconciled; a VIP that can't be limited is not bound.",
 	"lb_enable":                          "By nftables instead of ip_vs. With `lb_fwdmethod=local` a warning: connections are not balanced then, by kube-vip neither. Without `cp_enable`, or without `vip_arp`, a warning: there is nothing to balance.",
-	"lb_fwdmethod":                       "`masquerade` and `local`; with all others and `lb_enable` Herald does not start.",
+	"lb_fwdmethod":                       "`masquerade` and `local`; with all others, `lb_enable` and `cp_enable` Herald does not start.",
 	"lb_port":                            "With `lb_fwdmethod=local` the VIP answers at `port`: a warning if they differ.",
 	"vip_routingtable":                   "Beside BGP or ARP, too. For the control plane's VIP on every node whose API server is ready; without `svc_election` for those of Services on every node that can serve them, also with `vip_leaderelection`, by which kube-vip elects one node for all. Other routes are kept by their protocol number.",
 	"egress_podcidr":                     "Known from Nodes without it; several ranges of both families.",
@@ -65,7 +65,7 @@ var differences = map[string]string{
 	"control_plane_health_check_address": "By ARP, too. Without it `/readyz` of the node's own API server is asked.",
 	"control_plane_health_check_period_seconds":  "1 if not set, with kube-vip 5.",
 	"control_plane_health_check_timeout_seconds": "2 if not set, with kube-vip 3.",
-	"address":                "IP addresses only. With a name Herald does not start: write what it resolves to.",
+	"address":                "IP addresses only. With a name and `cp_enable` Herald does not start: write what it resolves to.",
 	"vip_arpRate":            "For 30 s after a change; then no more than 10 frames a second on a node with up to 1200 VIPs. Less than 500 is 3000, with a warning.",
 	"vip_skipdad":            "Also for IPv4 (RFC 5227).",
 	"vip_leaseduration":      "15 if not set, with kube-vip 5. Dead nodes are replaced much earlier, by heartbeats.",

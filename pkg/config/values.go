@@ -33,6 +33,16 @@ func parseInto[T any](to *T, v string, parse func(string) (T, error)) error {
 	return err
 }
 
+// where makes a set function whose value may be wrong where it has no effect, which options before it in the table decide.
+func where(effective func(*Config) bool, set func(*Config, string) error) func(*Config, string) error {
+	return func(c *Config, v string) error {
+		if err := set(c, v); effective(c) {
+			return err
+		}
+		return nil
+	}
+}
+
 // list makes a parser of values with commas between from a parser of one. It returns the error of the first that is wrong.
 func list[T any](parse func(string) (T, error)) func(string) ([]T, error) {
 	return func(v string) ([]T, error) {
