@@ -236,6 +236,10 @@ func (p *parser) check() {
 	if c.Serve.HealthPort != 0 && strings.HasSuffix(c.Serve.Metrics, fmt.Sprintf(":%d", c.Serve.HealthPort)) {
 		p.fail(p.setting("health_check_port"), fmt.Errorf("must be another port than that of %v, where /healthz is served as well", p.setting("prometheus_server")))
 	}
+	if s := p.setting("cp_namespace"); p.src.Namespace != "" && s.From != FromDefault && c.Node.Namespace != p.src.Namespace && p.valid("cp_namespace") {
+		p.warn("%v has no effect: leases are in this Pod's namespace, %s; where kube-vip has its own in the other one, set vip_leasename=%[3]s/plndr-cp-lock and svc_leasename=%[3]s/plndr-svcs-lock",
+			s, p.src.Namespace, c.Node.Namespace)
+	}
 	c.Node.Namespace = cmp.Or(p.src.Namespace, c.Node.Namespace)
 	c.Link.Services = cmp.Or(c.Link.Services, c.Link.Interface)
 	c.Services.Lease.Namespace = cmp.Or(c.Services.Lease.Namespace, c.Node.Namespace)

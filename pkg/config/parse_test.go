@@ -271,10 +271,19 @@ func TestPrecedence(t *testing.T) {
 
 // TestPodNamespace: what the pod knows of itself is right, cp_namespace is a guess.
 func TestPodNamespace(t *testing.T) {
-	c, _, err := Parse(Sources{Env: []string{"cp_namespace=guess"}, Namespace: "pods-own", Hostname: "n1"})
+	c, warnings, err := Parse(Sources{Env: append([]string{"cp_namespace=guess"}, baseEnv...), Namespace: "pods-own", Hostname: "n1"})
 	check.OK(t, err)
+	want := []string{`cp_namespace="guess" (environment) has no effect: leases are in this Pod's namespace, pods-own; where kube-vip has its own in the other one, set vip_leasename=guess/plndr-cp-lock and svc_leasename=guess/plndr-svcs-lock`}
+	if !slices.Equal(warnings, want) {
+		t.Errorf("warnings %q, want %q", warnings, want)
+	}
 	if c.Node.Namespace != "pods-own" || c.Services.Lease.Namespace != "pods-own" {
 		t.Errorf("Namespace = %q, lease in %q, want pods-own", c.Node.Namespace, c.Services.Lease.Namespace)
+	}
+	for _, env := range []string{"cp_namespace=pods-own", "cp_namespace=", "port=6443"} {
+		if _, warnings, err := Parse(Sources{Env: append([]string{env}, baseEnv...), Namespace: "pods-own", Hostname: "n1"}); err != nil || len(warnings) > 0 {
+			t.Errorf("%s: warnings %q, error %v, want neither", env, warnings, err)
+		}
 	}
 }
 

@@ -32,7 +32,7 @@ var supported = slices.Concat(
 			Meaning: "The name of this node, under which it holds leases. Lower-cased. It must be the name of its Node object. The host's name if not set.",
 			set:     func(c *Config, v string) (err error) { c.Node.Name, err = parseNodeName(v); return err }},
 		{Env: "cp_namespace", Flag: "namespace", Short: "n", Type: Name, Default: "kube-system",
-			Meaning: "The namespace of the announcers and of their leases. Used only if the pod's own namespace is not known, as in a static Pod, which has no ServiceAccount.",
+			Meaning: "The namespace of the announcers and of their leases. Used only if the pod's own namespace is not known, as in a static Pod, which has no ServiceAccount; else another one is a warning.",
 			set:     store(parseNamespace, func(c *Config) *string { return &c.Node.Namespace })},
 		{Env: "herald_config", Flag: "config", Type: Path,
 			Meaning: "A YAML file of options, its keys being the names of the environment variables. The file wins over flags, the environment over both.",
