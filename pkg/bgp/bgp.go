@@ -21,12 +21,17 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
+// passwordPeriod is how often passwords are read that are in files.
+var passwordPeriod = 10 * time.Second
+
 // Options of a Speaker.
 type Options struct {
 	Node string // this node's name, for the shutdown communication
 
 	// Peers is all peers to have a session with, at the moment of the call. It does not block.
 	Peers func() []vip.BGPPeer
+	// ReadPasswords has Peers read its files again. Run calls it every passwordPeriod. It may be nil.
+	ReadPasswords func()
 
 	RouterID        netip.Addr // the BGP identifier; zero derives one
 	RouterInterface string     // the link whose IPv4 address is the identifier, or ""
@@ -147,6 +152,8 @@ func (s *Speaker) Run(ctx context.Context) error {
 	defer monitoring.Wait()
 	defer stopBFD()
 	monitoring.Go(func() { _ = s.bfd.Run(bfdContext) })
+	ticker := time.NewTicker(passwordPeriod)
+	defer ticker.Stop()
 	for {
 		if !s.wanted.Empty() {
 			s.startAndStop(ctx, &running)
@@ -156,6 +163,10 @@ func (s *Speaker) Run(ctx context.Context) error {
 			running.Wait()
 			return nil
 		case <-s.wanted.Changed:
+		case <-ticker.C:
+			if s.o.ReadPasswords != nil {
+				s.o.ReadPasswords()
+			}
 		}
 	}
 }

@@ -105,6 +105,30 @@ func TestPasswords(t *testing.T) {
 	}
 }
 
+// A password that is in a file, and is changed there, is that of the next session, without a restart.
+func TestPasswordRotation(t *testing.T) {
+	t.Parallel()
+	r := newRouter(t, 18)
+	r.bird(fmt.Sprintf(birdHead, r.v4(), r.here4(), `password "new";`, "none"))
+	var content atomic.Pointer[vip.Secret]
+	content.Store(ptr(vip.Secret("old")))
+	list := &PeerList{
+		Fixed:        []vip.BGPPeer{{Address: r.v4(), AS: 65001, LocalAS: 65000, Port: 179, Password: "old", PasswordFile: "/keys/rack1"}},
+		Log:          slog.New(slog.NewTextHandler(t.Output(), nil)),
+		ReadPassword: func(string) (vip.Secret, error) { return *content.Load(), nil },
+	}
+	s := runSpeaker(t, func(o *Options) { o.Peers, o.ReadPasswords = list.Peers, list.ReadPasswords })
+	s.advertise("198.51.100.7/32")
+	check.Until(t, 10*time.Second, "the reason", func() error {
+		if x := s.Sessions()[0]; !strings.Contains(x.Reason, "MD5") {
+			return fmt.Errorf("%+v", x)
+		}
+		return nil
+	})
+	content.Store(ptr(vip.Secret("new")))
+	r.knows("198.51.100.7/32")
+}
+
 // A router behind another one, on another port, asked from an address of ours that
 // the router expects.
 func TestMultihop(t *testing.T) {

@@ -34,7 +34,8 @@ func TestMain(m *testing.M) {
 			}
 		}
 		flag.Parse()
-		startedTogether = 24               // for all tests at once, so that none starts one while others run
+		startedTogether = 24 // for all tests at once, so that none starts one while others run
+		passwordPeriod = time.Second
 		_ = flag.Set("test.parallel", "8") // they wait for timers more than for a processor
 		os.Exit(m.Run())
 	}

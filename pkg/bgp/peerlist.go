@@ -14,9 +14,13 @@ type PeerList struct {
 	Fixed []vip.BGPPeer
 	// Read is the peers that the Node's annotations name now; nil: they name none. It does not block.
 	Read func() ([]vip.BGPPeer, error)
-	Log  *slog.Logger
+	// ReadPassword is the password that is in a file now, of a peer of Fixed; its error has no password.
+	ReadPassword func(path string) (vip.Secret, error)
+	Log          *slog.Logger
 
-	last atomic.Pointer[lastRead]
+	fixed      atomic.Pointer[[]vip.BGPPeer] // Fixed, with the passwords as read last; nil: Fixed
+	unreadable map[string]string             // errors of ReadPassword, by path; ReadPasswords' own
+	last       atomic.Pointer[lastRead]
 }
 
 // lastRead is the last peers that could be read, and what Read returned since; "" for no error.
@@ -25,12 +29,42 @@ type lastRead struct {
 	err   string
 }
 
+// ReadPasswords reads the passwords again that are in files, as those of a mounted Secret that was changed. One that can't be read stays as it was; the error is logged
+// once for as long as it is the same. One goroutine calls it.
+func (l *PeerList) ReadPasswords() {
+	fixed, unreadable := slices.Clone(l.Fixed), make(map[string]string)
+	if p := l.fixed.Load(); p != nil {
+		fixed = slices.Clone(*p)
+	}
+	for i := range fixed {
+		p := &fixed[i]
+		if p.PasswordFile == "" {
+			continue
+		}
+		switch password, err := l.ReadPassword(p.PasswordFile); {
+		case err != nil:
+			if unreadable[p.PasswordFile] = err.Error(); err.Error() != l.unreadable[p.PasswordFile] {
+				l.Log.Warn("the password of a BGP peer can't be read; the one known before stays", "peer", p.Name(), "err", err)
+			}
+		case password != p.Password:
+			p.Password = password
+			l.Log.Info("the password of a BGP peer has changed, so its session begins again", "peer", p.Name(), "file", p.PasswordFile)
+		}
+	}
+	l.unreadable = unreadable
+	l.fixed.Store(&fixed)
+}
+
 // Peers is all peers at the moment of the call: Fixed, then those that are read and whose
 // names are not among them. If they can't be read, those that were read last stay; the error
 // is logged once for as long as it is the same. It does not block.
 func (l *PeerList) Peers() []vip.BGPPeer {
+	fixed := l.Fixed
+	if p := l.fixed.Load(); p != nil {
+		fixed = *p
+	}
 	if l.Read == nil {
-		return l.Fixed
+		return fixed
 	}
 	last := lastRead{}
 	if p := l.last.Load(); p != nil {
@@ -45,7 +79,7 @@ func (l *PeerList) Peers() []vip.BGPPeer {
 		last.err = err.Error()
 	}
 	l.last.Store(&last)
-	all := slices.Clone(l.Fixed)
+	all := slices.Clone(fixed)
 	for _, p := range last.peers {
 		if !slices.ContainsFunc(all, func(o vip.BGPPeer) bool { return o.Name() == p.Name() }) {
 			all = append(all, p)

@@ -106,7 +106,7 @@ func TestPeers(t *testing.T) {
 		{"bgp_peeraddress=192.0.2.1 bgp_peeras=65001 bgp_peerpass=x bgp_multihop=true", []vip.BGPPeer{peer("192.0.2.1", func(p *vip.BGPPeer) { p.Password, p.Multihop = "x", true })}},
 		{"bgp_peeraddress=192.0.2.1 bgp_peeras=65001 bgp_peers=192.0.2.2:65001", []vip.BGPPeer{peer("192.0.2.2", nil), peer("192.0.2.1", nil)}},
 		{"bgp_peeraddress=192.0.2.1 bgp_peeras=65002 bgp_peers=192.0.2.1:65001", []vip.BGPPeer{peer("192.0.2.1", nil)}},
-		{"bgp_peeraddress=192.0.2.1 bgp_peeras=65001 bgp_peerpass=@/run/secret", []vip.BGPPeer{peer("192.0.2.1", func(p *vip.BGPPeer) { p.Password = "from a file" })}},
+		{"bgp_peeraddress=192.0.2.1 bgp_peeras=65001 bgp_peerpass=@/run/secret", []vip.BGPPeer{peer("192.0.2.1", func(p *vip.BGPPeer) { p.Password, p.PasswordFile = "from a file", "/run/secret" })}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.env, func(t *testing.T) {

@@ -252,9 +252,12 @@ func (t peerText) complete(local localSide, common nextHop, readFile func(string
 	case hopSourceIf:
 		p.NextHopInterface = local.link
 	}
-	var err error
-	if p.Password, err = readPassword(p.Password, readFile); err != nil {
-		return p, err
+	if path, ok := strings.CutPrefix(string(p.Password), "@"); ok && strings.HasPrefix(path, "/") {
+		var err error
+		if p.Password, err = ReadPassword(path, readFile); err != nil {
+			return p, err
+		}
+		p.PasswordFile = path
 	}
 	if p.Interface != "" && p.Password != "" {
 		return p, errors.New("a session without addresses can't have a password: gobgp does not sign link-local ones")
@@ -262,13 +265,8 @@ func (t peerText) complete(local localSide, common nextHop, readFile func(string
 	return p, nil
 }
 
-// readPassword returns the content of the file that a password beginning with @/ names, without the
-// end of its line, and any other password as it is.
-func readPassword(password vip.Secret, readFile func(string) ([]byte, error)) (vip.Secret, error) {
-	path, ok := strings.CutPrefix(string(password), "@")
-	if !ok || !strings.HasPrefix(path, "/") {
-		return password, nil
-	}
+// ReadPassword returns the password in a file, which is its content without the end of the line. Its error has no password.
+func ReadPassword(path string, readFile func(string) ([]byte, error)) (vip.Secret, error) {
 	if readFile == nil {
 		return "", errors.New("the password is in a file, and files can't be read here")
 	}
@@ -276,7 +274,7 @@ func readPassword(password vip.Secret, readFile func(string) ([]byte, error)) (v
 	if err != nil {
 		return "", fmt.Errorf("the password can't be read: %w", err)
 	}
-	password = vip.Secret(strings.TrimRight(string(text), "\r\n"))
+	password := vip.Secret(strings.TrimRight(string(text), "\r\n"))
 	if len(password) == 0 || len(password) > maxPassword {
 		return "", fmt.Errorf("the password in %s must have 1 to %d bytes", path, maxPassword)
 	}

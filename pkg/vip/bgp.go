@@ -34,13 +34,14 @@ func (Secret) MarshalText() ([]byte, error) { return []byte(hidden), nil }
 
 // A BGPPeer is a router to have a BGP session with. It is comparable.
 type BGPPeer struct {
-	Address   netip.Addr // zero if Interface names it
-	Interface string     // unnumbered: the router at the other end of this link
-	AS        uint32     // the router's; 0 takes whatever it says (unnumbered only)
-	LocalAS   uint32     // ours
-	Password  Secret     // TCP MD5 (RFC 2385), or ""
-	Multihop  bool       // it is more than one hop away
-	Port      uint16     // its TCP port
+	Address      netip.Addr // zero if Interface names it
+	Interface    string     // unnumbered: the router at the other end of this link
+	AS           uint32     // the router's; 0 takes whatever it says (unnumbered only)
+	LocalAS      uint32     // ours
+	Password     Secret     // TCP MD5 (RFC 2385), or ""
+	PasswordFile string     // the file that Password was read from, or ""
+	Multihop     bool       // it is more than one hop away
+	Port         uint16     // its TCP port
 
 	Source          netip.Addr // the session's address here; zero leaves it to the kernel, or SourceInterface
 	SourceInterface string     // the link whose address that is, or ""
