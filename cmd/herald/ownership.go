@@ -141,21 +141,21 @@ func (n *node) heartbeatAddress() netip.Addr {
 	info := n.links.Info()
 	a := info.HeartbeatAddress()
 	if a.Is6() && a.IsLinkLocalUnicast() {
-		a = a.WithZone(info.LinkFor(""))
+		a = a.WithZone(info.HeartbeatLink())
 	}
 	return a
 }
 
-// gatewayAddress is this node's default gateway on the link of VIPs; zero if it has none.
+// gatewayAddress is this node's default gateway on the link of heartbeats; zero if it has none.
 func (n *node) gatewayAddress() netip.Addr {
 	info := n.links.Info()
-	return n.links.Gateway(info.LinkFor(""))
+	return n.links.Gateway(info.HeartbeatLink())
 }
 
-// answers asks the link of VIPs who has an address (ARP, NDP), and reports whether anybody
+// answers asks the link of heartbeats who has an address (ARP, NDP), and reports whether anybody
 // answers.
 func (n *node) answers(ctx context.Context, a netip.Addr) bool {
 	info := n.links.Info()
-	_, ok := n.announcer.Resolve(ctx, info.LinkFor(""), a)
+	_, ok := n.announcer.Resolve(ctx, info.HeartbeatLink(), a)
 	return ok
 }

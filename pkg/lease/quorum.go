@@ -97,7 +97,7 @@ func (l *Leases) mayNotKnow(now time.Time) bool {
 
 // isolatedText says for the log that this node reaches too few others.
 func isolatedText(info *vip.NodeInfo) string {
-	link := info.LinkFor("")
+	link := info.HeartbeatLink()
 	for _, l := range info.Links {
 		if l.Name == link && !l.Up {
 			return "the VIPs' link " + link + " of this node is down; it carries no VIP until it is up and other nodes are reached on it"

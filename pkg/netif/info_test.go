@@ -16,6 +16,9 @@ import (
 func describeInfo(i vip.NodeInfo) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "interface %s default %s\n", i.Interface, i.DefaultInterface)
+	if i.HeartbeatInterface != "" {
+		fmt.Fprintf(&b, "heartbeats %s\n", i.HeartbeatInterface)
+	}
 	for _, l := range i.Links {
 		state := "down"
 		if l.Up {
@@ -113,6 +116,36 @@ func TestInfo(t *testing.T) {
 			kernel: "link 2 a up\n link 3 b up\n link 4 c down veth\n default 4 a",
 			vip:    "b", svc: "c",
 			want: "interface c default b\n a up []\n b up []\n c down []",
+		},
+		{
+			name:   "the link of VIPs is a loopback, where no other node is",
+			kernel: "link 1 lo loopback\n link 2 a up\n link 3 b up\n lo 127.0.0.1/8\n lo 10.0.0.77/32\n b 10.1.0.5/24\n default 4 b 100 10.1.0.1",
+			vip:    "lo",
+			want:   "interface lo default lo\n heartbeats b\n a up []\n b up [10.1.0.5/24]\n lo up []\n others [10.0.0.77] gateways [10.1.0.1]",
+		},
+		{
+			name:   "the same, and the default route is by a port of a bridge",
+			kernel: "link 1 lo loopback\n link 2 a up master=4\n link 4 br0 up bridge\n a 10.1.0.5/24\n default 4 a",
+			vip:    "lo",
+			want:   "interface lo default lo\n heartbeats a\n a up [10.1.0.5/24]\n lo up []",
+		},
+		{
+			name:   "the same for Services alone",
+			kernel: "link 1 lo loopback\n link 2 a up\n link 3 b up\n default 4 a",
+			vip:    "b", svc: "lo",
+			want: "interface lo default b\n heartbeats b\n a up []\n b up []\n lo up []",
+		},
+		{
+			name:   "the same without a default route",
+			kernel: "link 1 lo loopback\n link 2 a up",
+			vip:    "lo",
+			want:   "interface lo default lo\n a up []\n lo up []",
+		},
+		{
+			name:   "auto where vip_interface is a loopback",
+			kernel: "link 1 lo loopback\n link 2 a up\n default 4 a",
+			vip:    "lo", svc: "auto",
+			want: "interface auto default lo\n heartbeats a\n a up []\n lo up []",
 		},
 		{
 			name:   "auto",

@@ -103,6 +103,19 @@ func (r route) compare(o route) int {
 	return cmp.Or(cmp.Compare(r.family, o.family), cmp.Compare(r.metric, o.metric), cmp.Compare(r.link, o.link))
 }
 
+// withoutLoopback returns "" unless the link is a loopback, else the first of the others that is none, or "".
+func (s *snapshot) withoutLoopback(link string, others ...string) string {
+	if l, _ := s.linkNamed(link); !l.loopback {
+		return ""
+	}
+	for _, name := range others {
+		if l, ok := s.linkNamed(name); ok && !l.loopback {
+			return name
+		}
+	}
+	return ""
+}
+
 // mayCarryVIPs reports whether a VIP may sensibly be on l, so that it belongs into the
 // NodeInfo: no loopback, no port, and either addressed or hardware that is up, or
 // what is stacked on that. A pod's end of a veth has no address of a network.

@@ -57,6 +57,7 @@ func (n *Interfaces) newView() *view {
 	byRoute := n.linkByRoute(v.setGateways(s))
 	v.info.DefaultInterface = cmp.Or(n.opts.Interface, byRoute)
 	v.info.Interface = cmp.Or(n.opts.ServicesInterface, n.opts.Interface, byRoute)
+	v.info.HeartbeatInterface = s.withoutLoopback(v.info.LinkFor(""), v.info.DefaultInterface, byRoute)
 	for _, l := range s.links {
 		link := vip.Link{Index: l.index, Name: l.name, Up: l.up, NoIPv6: l.noIPv6, MAC: l.mac, Prefixes: p.all[l.index]}
 		v.links = append(v.links, link)
@@ -66,7 +67,7 @@ func (n *Interfaces) newView() *view {
 			}
 			continue
 		}
-		chosen := l.name == v.info.Interface || l.name == v.info.DefaultInterface
+		chosen := l.name == v.info.Interface || l.name == v.info.DefaultInterface || l.name == v.info.HeartbeatInterface
 		link.Prefixes, link.TentativeNetworks = p.networks[l.index], p.tentative[l.index]
 		if chosen || s.mayCarryVIPs(l, len(link.Networks()) > 0) {
 			v.info.Links = append(v.info.Links, link)

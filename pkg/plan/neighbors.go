@@ -114,7 +114,7 @@ func (c *addressChecks) watchNeighbors(units []*unit) {
 		}
 	}
 	for _, l := range c.self.Info.Links { // in a fixed order
-		if !used[l.Name] || !l.Up || l.MAC == "" || len(l.Prefixes) == 0 || l.Name == c.self.Info.LinkFor("") {
+		if !used[l.Name] || !l.Up || l.MAC == "" || len(l.Prefixes) == 0 || l.Name == c.self.Info.HeartbeatLink() {
 			continue
 		}
 		all := c.neighborsOn(l.Prefixes[0].Masked())

@@ -139,4 +139,13 @@ func TestNeighborsAreWatched(t *testing.T) {
 			t.Errorf("%s is asked for though no VIP is on that link", x.Addr)
 		}
 	}
+	w = vlanWorld()
+	for i := range w.Members {
+		w.Members[i].Info.Interface, w.Members[i].Info.HeartbeatInterface = "lo", "eth1"
+	}
+	for _, x := range Make(rules(), w).AddressChecks {
+		if x.Kind == vip.CheckNeighbor && x.Link == "eth1" {
+			t.Errorf("%s is asked for though heartbeats are exchanged on that link", x.Addr)
+		}
+	}
 }

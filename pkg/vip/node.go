@@ -1,6 +1,7 @@
 package vip
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -58,7 +59,10 @@ type NodeInfo struct {
 	Links            []Link `json:"links"`              // sorted by name
 	Excluded         string `json:"excluded,omitempty"` // why the node itself refuses VIPs, or ""
 	Isolated         bool   `json:"isolated,omitempty"` // it reaches too few other nodes on the VIPs' link to take any
-	// LivenessOff is why it exchanges no heartbeats on the VIPs' link, or "".
+	// HeartbeatInterface is DefaultInterface, or else the link of the default route, if the link of VIPs is a loopback, on which no other node is;
+	// "" if it is none, or there is no other link.
+	HeartbeatInterface string `json:"heartbeatInterface,omitempty"`
+	// LivenessOff is why it exchanges no heartbeats, or "".
 	LivenessOff string `json:"livenessOff,omitempty"`
 	// HeartbeatKeys is the IDs of the keys with which it decrypts heartbeats (peers.KeyID), the
 	// newest first; none while LivenessOff.
@@ -173,11 +177,14 @@ func (i *NodeInfo) OwnAddresses(links ...string) []netip.Addr {
 	return all
 }
 
+// HeartbeatLink is the link on which the node exchanges heartbeats, asks who has an address of another node, and asks for its default gateway:
+// the one that carries VIPs unless a Service says otherwise, or HeartbeatInterface if there is one.
+func (i *NodeInfo) HeartbeatLink() string { return cmp.Or(i.HeartbeatInterface, i.LinkFor("")) }
+
 // HeartbeatAddress is the address at which other nodes send heartbeats to this one, and check
-// whether it is alive: the first IPv4 address of the link that carries VIPs unless a Service
-// says otherwise, or else the first IPv6 address; zero if there is neither.
+// whether it is alive: the first IPv4 address of HeartbeatLink, or else the first IPv6 address; zero if there is neither.
 func (i *NodeInfo) HeartbeatAddress() (found netip.Addr) {
-	for _, a := range i.OwnAddresses(i.LinkFor("")) {
+	for _, a := range i.OwnAddresses(i.HeartbeatLink()) {
 		if !found.IsValid() || a.Is4() && !found.Is4() {
 			found = a
 		}

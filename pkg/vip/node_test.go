@@ -15,17 +15,21 @@ func TestHeartbeatAddress(t *testing.T) {
 	links := []Link{
 		{Name: "eth0", Prefixes: prefixes("fd00::1/64", "10.0.0.1/24", "10.0.0.2/24")},
 		{Name: "eth1", Prefixes: prefixes("fe80::1/64", "fd00::2/64")},
+		{Name: "lo"},
 	}
 	for _, tt := range []struct {
-		link, fallback string
-		want           netip.Addr
+		link, fallback, heartbeats string
+		want                       netip.Addr
 	}{
 		{link: "eth0", want: netip.MustParseAddr("10.0.0.1")},
 		{link: "eth1", want: netip.MustParseAddr("fe80::1")},
 		{link: "auto", fallback: "eth0", want: netip.MustParseAddr("10.0.0.1")},
 		{link: "eth2"},
+		{link: "lo"},
+		{link: "lo", fallback: "lo", heartbeats: "eth0", want: netip.MustParseAddr("10.0.0.1")}, // vip_interface=lo
+		{link: "auto", fallback: "lo", heartbeats: "eth1", want: netip.MustParseAddr("fe80::1")},
 	} {
-		info := NodeInfo{Interface: tt.link, DefaultInterface: tt.fallback, Links: links}
+		info := NodeInfo{Interface: tt.link, DefaultInterface: tt.fallback, HeartbeatInterface: tt.heartbeats, Links: links}
 		if got := info.HeartbeatAddress(); got != tt.want {
 			t.Errorf("link %s: got %v, want %v", tt.link, got, tt.want)
 		}
