@@ -61,7 +61,7 @@ func (x *announcement) isSteady(now time.Time) bool {
 //
 // It returns the entries that are ListenOnly or whose last announcement was sent, and an error
 // with the reason for each of the others (outcome); Run tries those again, and pokes when one succeeds.
-// It blocks while frames are sent, each for sendTimeout at most.
+// It blocks while frames are sent, for each link on which they find no room for twice sendTimeout at most.
 func (a *Announcer) Set(ctx context.Context, want []vip.Announcement) ([]vip.Announcement, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -37,6 +37,8 @@ type fakeLAN struct {
 	senders      int      // open
 	receivers    map[*fakeReceiver]bool
 	sendTime     time.Duration                    // that sending a frame takes
+	slow         map[string]time.Duration         // by link: how long a frame is in its queue, which has room for one
+	sentAt       map[string]time.Time             // by link of slow: when the last one was sent
 	hosts        map[string]func(neighborMessage) // by "eth0 10.0.0.9": who else has the address, and is asked for it
 }
 
@@ -44,6 +46,7 @@ func newLAN(names ...string) *fakeLAN {
 	l := &fakeLAN{
 		began: time.Now(), ifis: map[string]net.Interface{}, linksChanged: func() {}, faults: map[string]error{},
 		caches: map[string]map[netip.Addr]string{}, receivers: map[*fakeReceiver]bool{}, hosts: map[string]func(neighborMessage){},
+		slow: map[string]time.Duration{}, sentAt: map[string]time.Time{},
 	}
 	for i, n := range names {
 		l.setLink(net.Interface{Index: i + 2, Name: n, Flags: net.FlagUp | net.FlagRunning | net.FlagBroadcast, HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, byte(0x0a + i)}})
@@ -127,8 +130,29 @@ func (m *fakeSender) Close() error {
 	return nil
 }
 
-func (m *fakeSender) send(frame []byte) error {
+// makeRoom puts a frame into the queue of a slow link. If wait is set it waits for room, for sendTimeout at most.
+func (m *fakeSender) makeRoom(wait bool) error {
+	m.lan.mu.Lock()
+	full := m.lan.slow[m.link.Name] - time.Since(m.lan.sentAt[m.link.Name])
+	m.lan.mu.Unlock()
+	if full > 0 && wait {
+		time.Sleep(min(full, sendTimeout))
+		full -= sendTimeout
+	}
+	if full > 0 {
+		return unix.EAGAIN
+	}
+	m.lan.mu.Lock()
+	defer m.lan.mu.Unlock()
+	m.lan.sentAt[m.link.Name] = time.Now()
+	return nil
+}
+
+func (m *fakeSender) send(frame []byte, wait bool) error {
 	time.Sleep(m.lan.sendTime)
+	if err := m.makeRoom(wait); err != nil {
+		return err
+	}
 	m.lan.mu.Lock()
 	defer m.lan.mu.Unlock()
 	now, ok := m.lan.ifis[m.link.Name]

@@ -522,7 +522,7 @@ func TestKernelFullQueue(t *testing.T) {
 		t.Skip("this kernel has no queue that can be slowed down (sch_tbf)")
 	}
 	check.OK(t, err)
-	m := check.Value(sockets{}.openSender(kernelLink(t, "eth0")))(t)
+	m := &sender{frameSender: check.Value(sockets{}.openSender(kernelLink(t, "eth0")))(t)}
 	frame := make([]byte, 60)
 	for sent := 0; ; sent++ {
 		began := time.Now()
@@ -539,6 +539,15 @@ func TestKernelFullQueue(t *testing.T) {
 		if sent == 1e4 {
 			t.Fatal("the queue is never full")
 		}
+	}
+	began := time.Now()
+	for range 100 {
+		if err := m.send(frame); !errors.Is(err, unix.EAGAIN) {
+			t.Errorf("the queue is full, and a frame that does not wait for room: %v", err)
+		}
+	}
+	if took := time.Since(began); took > 5*sendTimeout {
+		t.Errorf("a hundred frames waited for room again, %v", took)
 	}
 	check.OK(t, m.Close())
 	if err := m.send(frame); err == nil {

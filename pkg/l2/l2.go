@@ -48,13 +48,13 @@ type Announcer struct {
 	linksChanged mailbox.Signal // to Run
 	wake         mailbox.Signal // to Run: announcements or asked have changed
 
-	// mu guards what follows. It is held while a frame is sent, which may take sendTimeout.
+	// mu guards what follows. It is held while a frame is sent, which may take sendTimeout, though not for each of many (sender).
 	mu            sync.Mutex
 	announcements map[target]*announcement
 	budget        float64                  // how many steady announcements could be sent at budgeted
 	budgeted      time.Time                // when takeBudget was last called
 	links         map[string]vip.Link      // by name, as last read from Options.Links
-	senders       map[string]frameSender   // open, by name of the link
+	senders       map[string]*sender       // open, by name of the link
 	failing       map[string]bool          // links on which a VIP could not be announced; true: that was logged
 	asked         map[linkFamily]time.Time // where addresses were asked for, and when last
 	receivers     map[linkFamily]*receiver
@@ -98,7 +98,7 @@ func newAnnouncer(o Options, n network) *Announcer {
 		},
 		linksChanged: mailbox.NewSignal(), wake: mailbox.NewSignal(),
 		announcements: map[target]*announcement{},
-		senders:       map[string]frameSender{},
+		senders:       map[string]*sender{},
 		failing:       map[string]bool{},
 		asked:         map[linkFamily]time.Time{},
 		receivers:     map[linkFamily]*receiver{},

@@ -21,8 +21,33 @@ type network interface {
 
 // frameSender sends Ethernet frames on a link.
 type frameSender interface {
-	send(frame []byte) error
+	// send sends a frame. If there is no room for it in the link's queue it returns EAGAIN: at once, or, if wait is set, when there was still
+	// none after sendTimeout.
+	send(frame []byte, wait bool) error
 	io.Closer
+}
+
+// A sender sends frames on a link.
+type sender struct {
+	frameSender
+	waited      time.Duration // for room in the link's queue, since countedFrom
+	countedFrom time.Time
+}
+
+// send sends a frame. If there is no room for it, it waits for some, sendTimeout at most. But once it has waited for as long as that in all, it waits no more
+// until a frame is sent a second after that count began or later: then the link transmits nothing, or too slowly, and Announcer.mu is held, for which all
+// other links wait.
+func (s *sender) send(frame []byte) error {
+	now := time.Now()
+	err := s.frameSender.send(frame, false)
+	switch {
+	case err == nil && now.Sub(s.countedFrom) >= time.Second:
+		s.waited, s.countedFrom = 0, now
+	case errors.Is(err, unix.EAGAIN) && s.waited < sendTimeout:
+		err = s.frameSender.send(frame, true)
+		s.waited += time.Since(now)
+	}
+	return err
 }
 
 // messageReceiver receives the ARP packets or the neighbor advertisements on a link.
@@ -105,7 +130,7 @@ func ethernetAddress(l vip.Link) (net.HardwareAddr, error) {
 // order, until one fails (sendFailed); each that was sent is added to count, by family. It
 // opens a sender on the link if there is none. It returns the first error: there is no such
 // link, it has no Ethernet address, no frame could be made, no sender opened, or a frame not
-// sent. a.mu is held; it blocks for sendTimeout per frame at most.
+// sent. a.mu is held; it blocks for twice sendTimeout at most, and for no longer in all within a second on the same link (sender).
 func (a *Announcer) transmit(t target, now time.Time, count *prometheus.CounterVec, frames func(mac net.HardwareAddr) ([][]byte, error)) error {
 	link, mac, err := a.link(t.link, now)
 	if err != nil {
@@ -120,7 +145,7 @@ func (a *Announcer) transmit(t target, now time.Time, count *prometheus.CounterV
 		if err != nil {
 			return err
 		}
-		a.senders[t.link] = s
+		a.senders[t.link] = &sender{frameSender: s}
 	}
 	for _, f := range list {
 		if err := a.senders[t.link].send(f); err != nil {

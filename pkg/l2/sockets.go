@@ -56,14 +56,13 @@ type packetSender struct {
 	link int
 }
 
-// send sends a frame. If the socket's buffer is full (EAGAIN) it blocks for sendTimeout at
-// most, and returns EAGAIN if there is still no room. Other errors are those of sendto(2), at
-// once: ENOBUFS if the link's queue is full.
-func (s packetSender) send(frame []byte) error {
-	if err := rawio.Send(s.conn, frame, s.link); !errors.Is(err, unix.EAGAIN) {
-		return err
+// send implements frameSender: there is no room if the socket's buffer is full. Other errors are those of sendto(2), at once: ENOBUFS if the link's
+// queue is full.
+func (s packetSender) send(frame []byte, wait bool) error {
+	if !wait {
+		return rawio.Send(s.conn, frame, s.link)
 	}
-	var sent error // there is no room: this waits for it
+	var sent error
 	err := s.conn.Control(func(fd uintptr) {
 		for sent = unix.EINTR; errors.Is(sent, unix.EINTR); {
 			sent = unix.Sendto(int(fd), frame, 0, &unix.SockaddrLinklayer{Ifindex: s.link})
