@@ -155,12 +155,12 @@ func whereCells(pools *pool.Pools, p *pool.Pool) []string {
 	return []string{p.Namespaces.String(), nodes, dash(pools.InterfaceOf(p)), dash(strings.Join(by, ","))}
 }
 
-// whatMayBeAskedFor says which addresses Services may ask for by name, by svc_addresses as the nodes publish it, and the pools.
+// whatMayBeAskedFor says which addresses Services may ask for by name, by svc_addresses as the nodes that announce Services publish it, and the pools.
 func whatMayBeAskedFor(pools *pool.Pools, s kube.Snapshot) string {
 	const any, only = "Services may ask for any address that is not reserved", "Services may ask only for addresses of pools that are offered to their namespace"
 	var values, nodes []string
 	for _, n := range nodeLeases(s) {
-		if !n.Fenced && !slices.Contains(values, n.Info.ServiceAddresses) {
+		if !n.Fenced && n.Info.AnnouncesServices() && !slices.Contains(values, n.Info.ServiceAddresses) {
 			values = append(values, n.Info.ServiceAddresses)
 			nodes = append(nodes, n.Name+" has "+cmp.Or(n.Info.ServiceAddresses, "none"))
 		}

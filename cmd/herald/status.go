@@ -162,7 +162,7 @@ func (v statusView) mayOwnWithoutLease(node string) bool {
 	}
 	_, shared := v.sharedFor[node]
 	options := v.nodes[i].Info.Options
-	return shared || options == nil || !options.Election
+	return shared || options == nil || options.Services && !options.Election
 }
 
 // owner returns who holds the lease of a Service, and since when; nobody, if a Herald whose node is fenced wrote it. If the Service has no lease of its own, that

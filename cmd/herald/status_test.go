@@ -254,7 +254,7 @@ func TestForgedNodeLeases(t *testing.T) {
 	const links = `"interface":"eth0","links":[{"name":"eth0","up":true,"mac":"02:00:00:00:00:0%d"}]`
 	forged := nodeLease("n1", time.Second, `{"serviceAddresses":"any","options":{"pools":"evil/pools"},`+fmt.Sprintf(links, 9)+`}`)
 	forged.Namespace = "evil"
-	s := kube.Snapshot{Leases: []*coordinationv1.Lease{forged, nodeLease("n1", time.Second, `{"serviceAddresses":"pools","options":{"pools":"kube-system/kubevip"},`+fmt.Sprintf(links, 1)+`}`)}}
+	s := kube.Snapshot{Leases: []*coordinationv1.Lease{forged, nodeLease("n1", time.Second, `{"serviceAddresses":"pools","options":{"services":true,"pools":"kube-system/kubevip"},`+fmt.Sprintf(links, 1)+`}`)}}
 	if got := publishedPools(s); got.Namespace != "kube-system" {
 		t.Errorf("the ConfigMap of pools is %s", got)
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 // worldOf returns the World as an observer sees it that is no node, and the rules by which the nodes plan: what
-// the first node that is alive has published of its options, or the defaults with svc_election (decision 0107). pools may be nil.
+// the first node that is alive, with svc_enable if any has it, has published of its options, or the defaults with svc_election (decision 0107). pools may be nil.
 func worldOf(s kube.Snapshot, pools *vip.PoolSource, now time.Time) (plan.Rules, vip.World) {
 	v := newStatusView(s, now)
 	w := vip.World{Now: now, Synced: true, Services: s.Services, Nodes: s.Nodes, Claims: make(map[vip.Key]vip.Claim)}
@@ -27,8 +27,8 @@ func worldOf(s kube.Snapshot, pools *vip.PoolSource, now time.Time) (plan.Rules,
 		m := vip.Member{Name: n.Name, Epoch: n.Epoch, Info: n.Info, Alive: !n.Fenced && now.Sub(n.RenewedAt) <= n.Duration}
 		if m.Alive {
 			alive[n.Name] = n.Epoch
-			if options == nil {
-				options = n.Info.Options
+			if o := n.Info.Options; options == nil || o != nil && o.Services && !options.Services {
+				options = o
 			}
 		}
 		w.Members = append(w.Members, m)
@@ -71,10 +71,10 @@ func keyOf(text string) vip.Key {
 	return vip.Key{Namespace: namespace, Name: name}
 }
 
-// publishedPools is the ConfigMap of pools that the nodes use, by their node leases; zero if none says.
+// publishedPools is the ConfigMap of pools that the nodes use, by the first node lease that names one; zero if none does.
 func publishedPools(s kube.Snapshot) vip.Key {
 	for _, n := range nodeLeases(s) {
-		if n.Info.Options != nil && !n.Fenced {
+		if n.Info.Options != nil && n.Info.Options.Pools != "" && !n.Fenced {
 			return keyOf(n.Info.Options.Pools)
 		}
 	}

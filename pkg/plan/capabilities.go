@@ -22,7 +22,7 @@ type capabilities struct {
 	sharesOwner         bool    // one node owns all Services: neither endpoints nor links of a single one decide which
 	ownerNeedsEndpoint  bool    // externalTrafficPolicy Local: only a node with an endpoint may own it
 	ignoresEndpoints    bool    // externalTrafficPolicy is Local, but sharesOwner
-	nodeExclusion       bool    // what Kubernetes says of a node (taints, conditions, labels) keeps it off that node
+	nodeExclusion       bool    // svc_enable=false, and what Kubernetes says of a node (taints, conditions, labels), keep it off that node
 	movable             bool    // herald undrain and vip_rebalance may move it to another node
 	keptWithoutEligible bool    // its owner goes on, if it can, when no node is eligible
 

@@ -331,7 +331,7 @@ func (c *addressChecks) reportVerified(s *service, r vip.CheckResult) {
 }
 
 // isVerifier reports whether this node is the one to verify a of s: of the alive nodes other
-// than owner whose link for a is up and in a subnet of the owner's link for it
+// than owner that announce Services and whose link for a is up and in a subnet of the owner's link for it
 // (sharesNetwork), the one with the highest rendezvous hash. False if the owner has no such
 // link.
 func (c *addressChecks) isVerifier(s *service, a vip.Address, owner *member) bool {
@@ -348,7 +348,7 @@ func (c *addressChecks) isVerifier(s *service, a vip.Address, owner *member) boo
 	}
 	own := rendezvousHash(s.unit.hash, c.self.hash)
 	return !slices.ContainsFunc(c.alive, func(n *member) bool {
-		return n != owner && n != c.self && rendezvousHash(s.unit.hash, n.hash) >= own && sharesNetwork(linkOn(n), ownerLink)
+		return n != owner && n != c.self && n.Info.AnnouncesServices() && rendezvousHash(s.unit.hash, n.hash) >= own && sharesNetwork(linkOn(n), ownerLink)
 	})
 }
 

@@ -187,6 +187,8 @@ func (p *pass) reportPodsElsewhere(s *service) {
 		case before, pod.Node == p.Self, pod.Node == "":
 		case n == nil || !n.Alive:
 			nodes[pod.Node] = pod.Node + " (no Herald runs there)"
+		case !n.Info.AnnouncesServices():
+			nodes[pod.Node] = pod.Node + " (svc_enable is false there)"
 		default:
 			for _, a := range s.addrs {
 				if via, _ := p.wayTo(n, owner, a.Addr); !via.IsValid() {

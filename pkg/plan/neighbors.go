@@ -52,8 +52,14 @@ func addressOn(info *vip.NodeInfo, network netip.Prefix) netip.Addr {
 	return netip.Addr{}
 }
 
+// asksFor reports whether n can be expected to ask for o on a link with VIPs: a node with svc_enable=false does not know on which links
+// those of Services are.
+func (n *member) asksFor(o *member) bool {
+	return n != o && (n.Info.AnnouncesServices() || !o.Info.AnnouncesServices())
+}
+
 // setUnheard sets member.unheard of each alive node: its links with an address for which
-// neededWitnesses of the other alive nodes on that network get no answer (NodeInfo.Unanswered), or,
+// neededWitnesses of the other alive nodes on that network that ask for it get no answer (NodeInfo.Unanswered), or,
 // if fewer could ask, all of these.
 func (all *nodes) setUnheard() {
 	named := map[netip.Addr]int{}
@@ -68,7 +74,16 @@ func (all *nodes) setUnheard() {
 	for _, n := range all.alive {
 		for _, l := range n.Info.Links {
 			for _, p := range l.Prefixes {
-				if by := named[p.Addr()]; by > 0 && by >= min(neededWitnesses, len(all.neighborsOn(p.Masked()))-1) {
+				by, others := named[p.Addr()], 0
+				if by == 0 {
+					continue
+				}
+				for _, o := range all.neighborsOn(p.Masked()) {
+					if o.asksFor(n) {
+						others++
+					}
+				}
+				if by >= min(neededWitnesses, others) {
 					if n.unheard == nil {
 						n.unheard = map[string]bool{}
 					}
@@ -126,11 +141,11 @@ func (c *addressChecks) watchNeighbors(units []*unit) {
 	}
 }
 
-// isWitness reports whether this node is one of neighborWitnesses of all that check n.
+// isWitness reports whether this node is one of neighborWitnesses of all that check n; those that can't be expected to (asksFor) do not count.
 func (c *addressChecks) isWitness(n neighbor, all []neighbor) bool {
 	own, before := rendezvousHash(n.hash, c.self.hash), 0
 	for _, o := range all {
-		if o.member != n.member && o.member != c.self && rendezvousHash(n.hash, o.hash) > own {
+		if o.asksFor(n.member) && o.member != c.self && rendezvousHash(n.hash, o.hash) > own {
 			before++
 		}
 	}

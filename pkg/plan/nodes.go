@@ -15,16 +15,18 @@ import (
 type nodes struct {
 	members   map[string]*member // by name
 	alive     []*member          // sorted by name
-	reachable []*member          // those of them that are not isolated
+	reachable []*member          // those of them that are not isolated and care for Services
 	self      *member            // this node; nil until it has a node lease
-	addresses []netip.Addr       // of this node, as Kubernetes has them
+	// servicesSomewhere: a member, alive or not, announces Services. Nodes with svc_enable=false then leave them alone.
+	servicesSomewhere bool
+	addresses         []netip.Addr // of this node, as Kubernetes has them
 }
 
 // A member is a node, as placement sees it.
 type member struct {
 	vip.Member
 	refusal   string // why its Herald takes no VIP at all, or ""
-	exclusion string // why Kubernetes keeps the VIPs of Services off it, or ""
+	exclusion string // why it has no VIP of a Service, by svc_enable or by what Kubernetes says of it, or ""
 	labels    map[string]string
 	// labelsKnown: Nodes can be read, and so their labels.
 	labelsKnown bool
@@ -38,6 +40,15 @@ type member struct {
 // isolatedRefusal is the refusal of a node that is isolated.
 const isolatedRefusal = "it reaches too few other nodes on the VIPs' link"
 
+// noServicesExclusion is the exclusion of a node with svc_enable=false.
+const noServicesExclusion = "its Herald announces no Services (svc_enable is false there)"
+
+// caresForServices reports whether n may write what Services without an owner show: it announces Services, or no member does any
+// more, so that what earlier processes wrote is to be cleared.
+func (all *nodes) caresForServices(n *member) bool {
+	return n.Info.AnnouncesServices() || !all.servicesSomewhere
+}
+
 // isolatedOnly reports whether n is isolated, and would be eligible if it were not.
 func (n *member) isolatedOnly(need *requirements) bool {
 	if n.refusal != isolatedRefusal {
@@ -48,15 +59,15 @@ func (n *member) isolatedOnly(need *requirements) bool {
 	return whyIneligible(need, &other) == ""
 }
 
-// whyExcluded returns why the node takes no VIP of a Service: its Herald's refusal, else the
-// exclusion by Kubernetes; "" if it does. Links and endpoints do not count.
+// whyExcluded returns why the node takes no VIP of a Service: its Herald's refusal, else its
+// exclusion; "" if it does. Links and endpoints do not count.
 func (n *member) whyExcluded() string { return cmp.Or(n.refusal, n.exclusion) }
 
 // newNodes returns the members, dead ones too, by name and the alive ones, with the refusal
 // and exclusion of each. Refusals are: this process stops; drained; shutting down while
 // another node is alive and is not; isolated; what another node publishes as Excluded.
-// Exclusions are: it has no Node while another member has one; Node.Excluded; ExclusionLabel
-// unless all members that have a Node have one.
+// Exclusions are: it has no Node while another member has one; svc_enable=false; Node.Excluded; ExclusionLabel
+// unless all members that have a Node, and svc_enable, have one.
 func newNodes(w *vip.World) *nodes {
 	objects := make(map[string]vip.Node, len(w.Nodes))
 	for _, o := range w.Nodes {
@@ -68,15 +79,22 @@ func newNodes(w *vip.World) *nodes {
 	// kubeadm puts the label that keeps VIPs off a node on every control-plane node. Where Herald runs on such
 	// nodes only, there would be no VIP at all, so it does not count. Nodes that are down do, so that the label
 	// means the same when one fails; a member whose Node was deleted does not (decision 0015).
-	labelCounts := slices.ContainsFunc(w.Members, func(x vip.Member) bool { return hasNode(x) && objects[x.Name].ExclusionLabel == "" })
+	labelCounts := slices.ContainsFunc(w.Members, func(x vip.Member) bool {
+		return hasNode(x) && x.Info.AnnouncesServices() && objects[x.Name].ExclusionLabel == ""
+	})
 	othersStay := slices.ContainsFunc(w.Members, func(x vip.Member) bool { return x.Alive && !objects[x.Name].ShuttingDown })
-	all := &nodes{members: make(map[string]*member, len(w.Members)), addresses: objects[w.Self].Addresses}
+	all := &nodes{
+		members: make(map[string]*member, len(w.Members)), addresses: objects[w.Self].Addresses,
+		servicesSomewhere: slices.ContainsFunc(w.Members, func(x vip.Member) bool { return x.Info.AnnouncesServices() }),
+	}
 	for _, x := range w.Members {
 		o := objects[x.Name]
 		n := &member{Member: x, hash: hash(x.Name), exclusion: o.Excluded, notReady: o.NotReady, labels: o.Labels, labelsKnown: nodesKnown, lacksIPv6: anyLinkWithoutIPv6(&x.Info)}
 		switch {
 		case nodesKnown && !hasNode(x):
 			n.exclusion = "Kubernetes has no Node of that name"
+		case !x.Info.AnnouncesServices():
+			n.exclusion = noServicesExclusion
 		case n.exclusion == "" && labelCounts && o.ExclusionLabel != "":
 			n.exclusion = "it has the label " + o.ExclusionLabel
 		}
@@ -96,7 +114,7 @@ func newNodes(w *vip.World) *nodes {
 		if x.Alive {
 			all.alive = append(all.alive, n)
 		}
-		if x.Alive && !x.Info.Isolated {
+		if x.Alive && !x.Info.Isolated && all.caresForServices(n) {
 			all.reachable = append(all.reachable, n)
 		}
 	}
@@ -149,7 +167,7 @@ func (n *member) rankFor(need *requirements) rank {
 
 // requirements are what a node must have to announce Services.
 type requirements struct {
-	*capabilities          // of the first of them: with nodeExclusion Kubernetes must not keep VIPs off the node
+	*capabilities          // of the first of them: with nodeExclusion the node must have no exclusion
 	linkOfVIPs    bool     // its link of VIPs is up
 	endpoint      bool     // it is one of endpoints
 	endpoints     []string // names of nodes, sorted; there may be any number, where users may write EndpointSlices
@@ -183,7 +201,7 @@ func (need *requirements) linksOn(n *member) iter.Seq2[string, netip.Addr] {
 }
 
 // whyIneligible returns why node n may not announce what has these requirements, or "" if it
-// may: the first of a refusal of its Herald, an exclusion by Kubernetes, a link that is needed
+// may: the first of a refusal of its Herald, an exclusion, a link that is needed
 // and missing or down, a pool that is not for it, no endpoint. It does not ask whether the node is alive. No other code
 // decides this.
 func whyIneligible(need *requirements, n *member) string {

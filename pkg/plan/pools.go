@@ -252,14 +252,14 @@ func (p *pass) intendPoolsLease() bool {
 	return holds && intent.Action == vip.Acquire && p.Tenure.Holds(p.Now) && p.Tenure.RenewalLateSince.IsZero()
 }
 
-// bestAllocator returns the alive node that is to give addresses, or nil: one that refuses no VIPs, and
+// bestAllocator returns the alive node that is to give addresses, or nil: one that refuses no VIPs, announces Services, and
 // is not stalled if there is another; of these the one with the highest rendezvous hash.
 func (p *pass) bestAllocator() *member {
 	var able []*member
 	stalled := true
 	for _, n := range p.alive {
 		switch {
-		case n.refusal != "" || stalled != n.Stalled && n.Stalled:
+		case n.refusal != "" || !n.Info.AnnouncesServices() || stalled != n.Stalled && n.Stalled:
 			continue
 		case stalled && !n.Stalled:
 			able, stalled = nil, false

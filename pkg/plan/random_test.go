@@ -171,6 +171,9 @@ func (r random) world() vip.World {
 			m.Info.Links = nil
 		}
 		m.Info.Unanswered = some(r, 2, r.vip)
+		if r.rarely() {
+			m.Info.Options = &vip.NodeOptions{Services: r.yes()}
+		}
 	}
 	if r.rarely() {
 		w.Members = w.Members[1:]

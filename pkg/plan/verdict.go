@@ -113,8 +113,8 @@ func reasonInfo(reason vip.Reason) vip.ReasonInfo {
 
 // responsible reports whether this node is the one that sends Events about a Service that is
 // not announced, and clears its status: the node that holds its unit, alive or not; if no node
-// does, the one that wrote its status last, if that is alive and not isolated; else, of the nodes
-// that are both, the one with the highest rendezvous hash for s. It is false on every node whose lease
+// does, the one that wrote its status last, if that is alive, not isolated, and caresForServices; else, of the nodes
+// that are all that, the one with the highest rendezvous hash for s. It is false on every node whose lease
 // renewal is late, or that is isolated, since what it knows may be old. So no node is responsible
 // while all are isolated: each of them takes others for dead, and all would be (but see cleanUpIsolated).
 func (p *pass) responsible(s *service) bool {
@@ -124,7 +124,7 @@ func (p *pass) responsible(s *service) bool {
 	if s.unit != nil && p.members[s.unit.claim.Holder] != nil {
 		return s.unit.claim.Holder == p.Self
 	}
-	if n := p.members[s.statusBy]; n != nil && n.Alive && !n.Info.Isolated {
+	if n := p.members[s.statusBy]; n != nil && n.Alive && !n.Info.Isolated && p.caresForServices(n) {
 		return n == p.self
 	}
 	return len(p.reachable) > 0 && highestHash(hashKey(s.Key), p.reachable) == p.self

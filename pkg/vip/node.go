@@ -119,7 +119,10 @@ type NodeInfo struct {
 // ForwardsToServices reports whether packets to VIPs are forwarded on the node, as far as it knows.
 func (i *NodeInfo) ForwardsToServices() bool { return i.DataPlaneFault == "" && !i.DataPlaneUnproven }
 
-// NodeOptions is the options of a node on which it depends where VIPs may be. They should be the same on every node.
+// AnnouncesServices reports whether the node has svc_enable; true of an earlier version, which does not say.
+func (i *NodeInfo) AnnouncesServices() bool { return i.Options == nil || i.Options.Services }
+
+// NodeOptions is the options of a node on which it depends where VIPs may be. They should be the same on every node with svc_enable.
 type NodeOptions struct {
 	Services    bool   `json:"services,omitempty"` // svc_enable
 	ARP         bool   `json:"arp,omitempty"`

@@ -88,6 +88,8 @@ type node struct {
 	name string
 	rate float64 // of its clock
 
+	noServices bool // its Herald has svc_enable=false; set before it starts
+
 	// All below is guarded by the cluster's mutex.
 	client      *leasetest.Client // of the process that runs, or ran last
 	proc        *process          // nil if none runs
@@ -290,7 +292,7 @@ func (n *node) start() {
 			}
 			w := last.World
 			fill(&w)
-			return plan.Successors(n.c.rules, w)
+			return plan.Successors(n.rules(), w)
 		},
 	}
 	if n.c.wire != nil {
@@ -305,7 +307,7 @@ func (n *node) start() {
 				time.Sleep(n.c.pass)
 			}
 			n.c.passes.Add(1)
-			return plan.Make(n.c.rules, w)
+			return plan.Make(n.rules(), w)
 		},
 		Observers:     []agent.Observer{p.leases, p},
 		Addresses:     applierFunc[vip.Address](p.bind),
@@ -342,6 +344,13 @@ func (n *node) start() {
 		n.c.mu.Unlock()
 		n.c.wire.peersChanged(n)
 	}()
+}
+
+// rules returns the options of n's Herald.
+func (n *node) rules() plan.Rules {
+	r := n.c.rules
+	r.Enabled = !n.noServices
+	return r
 }
 
 func (n *node) wantsAnnouncers() bool {
@@ -433,7 +442,7 @@ func (p *process) write(want []vip.Status) (have []vip.Status) {
 func (n *node) info() vip.NodeInfo {
 	n.c.mu.Lock()
 	defer n.c.mu.Unlock()
-	info := vip.NodeInfo{Interface: "eth0", DefaultInterface: "eth0", Links: []vip.Link{{Name: "eth0", Up: n.cable, MAC: n.name}}}
+	info := vip.NodeInfo{Interface: "eth0", DefaultInterface: "eth0", Links: []vip.Link{{Name: "eth0", Up: n.cable, MAC: n.name}}, Options: &vip.NodeOptions{Services: !n.noServices}}
 	if n.has(excluded) {
 		info.Excluded = "it is excluded"
 	}

@@ -1,0 +1,307 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// withoutServices says that the named nodes have svc_enable=false, and all others have it.
+func withoutServices(w vip.World, names ...string) vip.World {
+	w.Members = slices.Clone(w.Members)
+	for i := range w.Members {
+		w.Members[i].Info.Options = &vip.NodeOptions{Services: !slices.Contains(names, w.Members[i].Name), ARP: true}
+	}
+	return w
+}
+
+// rulesOn returns r as it is on node w.Self.
+func rulesOn(r Rules, w vip.World) Rules {
+	if m := memberNamed(&w, w.Self); m.Info.Options != nil {
+		r.Enabled = m.Info.Options.Services
+	}
+	return r
+}
+
+// manyNames are enough that each of three nodes has the highest hash for some of them.
+var manyNames = strings.Split("a b c d e f g h i j", " ")
+
+// TestNoServicesNode: n3 has the VIP of the control plane only. No VIP of a Service goes to it, by whichever way.
+func TestNoServicesNode(t *testing.T) {
+	bgp, affinity := rules(), rules()
+	bgp.ARP, bgp.Election, bgp.BGP = false, false, &BGP{}
+	affinity = bgp
+	oneLease, rebalance := rules(), rules()
+	oneLease.Election, rebalance.Rebalance = false, true
+	held3 := func(s ...func(*vip.Service)) func(name string) vip.World { // n1 and n2 have a unit each, n3 none
+		return func(name string) vip.World {
+			return held(held(world(svc(name, "10.77.0.60", s...), svc("x", "10.77.0.61"), svc("y", "10.77.0.62")), "x", "n1"), "y", "n2")
+		}
+	}
+	for _, tt := range []struct {
+		name  string
+		rules Rules
+		world func(name string) vip.World
+	}{
+		{"a new Service, by ARP", rules(), held3()},
+		{"one that n3 had before", rules(), held3(written("n3"))},
+		{"one lease for all", oneLease, func(name string) vip.World { return world(svc(name, "10.77.0.60")) }},
+		{"by BGP from every node", bgp, func(name string) vip.World { return withSessions(world(svc(name, "10.77.0.60"))) }},
+		{"the same, of which n3 wrote the status", bgp, func(name string) vip.World { return withSessions(world(svc(name, "10.77.0.60", written("n3")))) }},
+		{"by BGP from one node", affinity, func(name string) vip.World {
+			return withSessions(world(svc(name, "10.77.0.60", func(s *vip.Service) { s.ClientIPAffinity = true })))
+		}},
+		{"the owner stops", rules(), func(name string) vip.World {
+			w := held(world(svc(name, "10.77.0.60", written("n1"))), name, "n1")
+			w.Stopping = true
+			return w
+		}},
+		{"the owner is drained", rules(), func(name string) vip.World {
+			w := held(world(svc(name, "10.77.0.60", written("n1")), svc("y", "10.77.0.62")), name, "n1")
+			w = held(w, "y", "n2")
+			w.Nodes = allNodes(vip.Node{Name: "n1", Drained: true})
+			return w
+		}},
+		{"the owner died", rules(), func(name string) vip.World {
+			w := world(svc(name, "10.77.0.60", written("n1")), svc("y", "10.77.0.62"))
+			w = held(w, "y", "n2")
+			w.Claims[key("kubevip-"+name)] = vip.Claim{Holder: "n1"}
+			w.Self, w.Members[0].Alive = "n2", false
+			return w
+		}},
+		{"vip_rebalance", rebalance, func(string) vip.World { return held(held(held(heldByN1(7), "s4", "n2"), "s5", "n2"), "s6", "n2") }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			wrote := false
+			for _, name := range manyNames {
+				w := withoutServices(tt.world(name), "n3")
+				for _, self := range []string{"n1", "n2"} {
+					if w.Self == "n2" && self == "n1" {
+						continue // it is dead
+					}
+					w.Self = self
+					p := Make(tt.rules, bind(tt.rules, w))
+					for _, i := range p.LeaseIntents {
+						if i.ExpectedHolder == "n3" || i.Successor == "n3" {
+							t.Errorf("seen from %s: %s", self, summary(p))
+						}
+					}
+					for _, v := range p.Verdicts {
+						if v.Owner == "n3" || strings.Contains(v.Message, "n3") || v.Reason == vip.NoEligibleNode {
+							t.Errorf("seen from %s: %+v", self, v)
+						}
+					}
+					wrote = wrote || len(addressStatuses(p)) > 0
+				}
+				for k, to := range Successors(tt.rules, w) {
+					if to.Node == "n3" {
+						t.Errorf("a fence transfers %s to n3", k)
+					}
+				}
+			}
+			if !wrote && tt.rules.BGP != nil {
+				t.Error("no node writes the status")
+			}
+		})
+	}
+}
+
+// TestNoServicesOlderVersion: a node that does not say what it does may do all.
+func TestNoServicesOlderVersion(t *testing.T) {
+	w := held(world(svc("a", "10.77.0.60")), "a", "n1")
+	w = withoutServices(w, "n3")
+	w.Members[1].Info.Options = nil
+	w.Stopping = true
+	if got := handOvers(Make(rules(), bind(rules(), w))); got != "kubevip-a to n2" {
+		t.Errorf("handed over: %q", got)
+	}
+}
+
+// TestNoServicesStatus: a node with svc_enable=false clears no status while nodes with Services are members, be they dead or isolated; once none
+// is, one node clears it.
+func TestNoServicesStatus(t *testing.T) {
+	all := func(w vip.World) (cleared, withdrawn []string) {
+		for _, m := range w.Members {
+			if !m.Alive {
+				continue
+			}
+			w.Self = m.Name
+			p := Make(rulesOn(rules(), w), w)
+			for _, s := range addressStatuses(p) {
+				if len(s.Ingress) == 0 {
+					cleared = append(cleared, m.Name)
+				}
+			}
+			for _, e := range p.Events {
+				if e.Reason == vip.VIPWithdrawn {
+					withdrawn = append(withdrawn, m.Name)
+				}
+			}
+		}
+		return cleared, withdrawn
+	}
+	for _, tt := range []struct {
+		name   string
+		change func(w *vip.World)
+		want   int // how many nodes clear it
+	}{
+		{"the node that wrote it died", func(w *vip.World) { w.Members[0].Alive = false }, 0},
+		{"n3 wrote it, before svc_enable was false there", func(w *vip.World) { w.Services[0].VIPHost = "n3" }, 0},
+		{"all nodes with Services are dead", func(w *vip.World) { w.Members[0].Alive, w.Members[1].Alive = false, false }, 0},
+		{"all nodes with Services are isolated", func(w *vip.World) { w.Members[0].Info.Isolated, w.Members[1].Info.Isolated = true, true }, 0},
+		{"a Service of another class", func(w *vip.World) {
+			w.Members[0].Alive = false
+			w.Services[0].HasClass, w.Services[0].Class = true, "other"
+		}, 1}, // n2
+		{"svc_enable is false everywhere", func(w *vip.World) { *w = withoutServices(*w, "n1", "n2", "n3") }, 1},
+		{"the same, and the node that wrote it is gone", func(w *vip.World) {
+			*w = withoutServices(*w, "n1", "n2", "n3")
+			w.Members = w.Members[1:]
+		}, 1},
+	} {
+		for _, name := range manyNames {
+			w := withoutServices(world(svc(name, "10.77.0.60", written("n1"))), "n3")
+			tt.change(&w)
+			if cleared, withdrawn := all(w); len(cleared) != tt.want || len(withdrawn) != tt.want || tt.want > 0 && tt.name[0] == 'a' && cleared[0] == "n3" {
+				t.Errorf("%s, Service %s: cleared by %v, said by %v; want %d", tt.name, name, cleared, withdrawn, tt.want)
+			}
+		}
+	}
+}
+
+// TestNoServicesFinalizer: while all nodes are isolated one with Services takes the finalizer off.
+func TestNoServicesFinalizer(t *testing.T) {
+	r := poolRules()
+	w := poolWorld("n2")
+	w.Services = []vip.Service{svc("a", "10.77.0.60", written("n2"), func(s *vip.Service) { s.Finalizer, s.Deleted = true, w.Now.Add(-time.Minute) })}
+	w = withoutServices(w, "n3")
+	for _, tt := range []struct{ isolated, want string }{{"n1 n2 n3", "n1 n2"}, {"n1 n2", "n1 n2"}, {"n3", "n2"}} {
+		cleared := ""
+		for i := range w.Members {
+			w.Members[i].Info.Isolated = strings.Contains(tt.isolated, w.Members[i].Name)
+		}
+		for _, self := range []string{"n1", "n2", "n3"} {
+			w.Self = self
+			if len(addressStatuses(Make(rulesOn(r, w), w))) > 0 {
+				cleared += " " + self
+			}
+		}
+		if cleared != " "+tt.want {
+			t.Errorf("%s isolated: cleared by%s, want %s", tt.isolated, cleared, tt.want)
+		}
+	}
+}
+
+// TestNoServicesControlPlane: the VIP of the control plane goes to a node with svc_enable=false, and to none without cp_enable, whose API server nobody asks.
+func TestNoServicesControlPlane(t *testing.T) {
+	bgp := controlPlaneRules()
+	bgp.ARP, bgp.BGP = false, &BGP{}
+	r := controlPlaneRules()
+	w := withoutServices(controlPlaneHeld(controlPlaneWorld("n1 n3"), "n1"), "n1", "n3")
+	w.Stopping = true
+	if got := handOvers(Make(r, bind(r, w))); got != "plndr-cp-lock to n3" {
+		t.Errorf("handed over: %q", got)
+	}
+	w = withoutServices(controlPlaneWorld("n3"), "n3")
+	for _, self := range []string{"n1", "n3"} {
+		w.Self = self
+		p := Make(r, w)
+		if got := p.LeaseIntents[0]; got.ExpectedHolder != "n3" && self != "n3" || self == "n3" && got.Action != vip.Acquire {
+			t.Errorf("seen from %s: %+v", self, got)
+		}
+	}
+	if to := Successors(r, w)[cpLease].Node; to != "n3" {
+		t.Errorf("a fence transfers it to %q", to)
+	}
+	if p := Make(bgp, bind(bgp, withSessions(seenFrom(w, "n1")))); len(p.Routes) > 0 {
+		t.Errorf("n1 advertises %v", p.Routes)
+	}
+}
+
+// TestNoServicesExclusionLabel: that a node with svc_enable=false lacks the label that keeps VIPs off nodes has all others keep theirs no less.
+func TestNoServicesExclusionLabel(t *testing.T) {
+	w := withoutServices(world(svc("a", "10.77.0.60")), "n3")
+	w.Nodes = allNodes(vip.Node{Name: "n1", ExclusionLabel: "x"}, vip.Node{Name: "n2", ExclusionLabel: "x"})
+	if v := Make(rules(), w).Verdicts[0]; v.Reason != vip.VIPClaiming {
+		t.Errorf("%+v", v)
+	}
+}
+
+// TestNoServicesPools: who gives addresses runs with Services.
+func TestNoServicesPools(t *testing.T) {
+	w := withoutServices(poolWorld(""), "n3") // which would be the best
+	if p := Make(poolRules(), seenFrom(w, "n1")); len(p.LeaseIntents) != 1 || p.LeaseIntents[0].ExpectedHolder != "n2" && p.LeaseIntents[0].Action != vip.Acquire {
+		t.Errorf("seen from n1: %+v", p.LeaseIntents)
+	}
+}
+
+// TestNoServicesSweep: a node with svc_enable=false need not ask gateways, though it is the first by name.
+func TestNoServicesSweep(t *testing.T) {
+	r := upnpRules()
+	w := withoutServices(world(svc("a", "10.77.0.60")), "n1")
+	w.ClusterUID = "uid-cluster"
+	for self, want := range map[string]int{"n1": 0, "n2": 1, "n3": 0} {
+		w.Self = self
+		if got := len(Make(rulesOn(r, w), w).MappingSweeps); got != want {
+			t.Errorf("%s has %d sweeps, want %d", self, got, want)
+		}
+	}
+}
+
+// TestNoServicesEgress: pods on a node with svc_enable=false keep their source, and the user hears of it.
+func TestNoServicesEgress(t *testing.T) {
+	r := rules()
+	r.Egress = &Egress{Internal: []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")}}
+	w := withoutServices(world(svc("a", "10.77.0.60", written("n1"), func(s *vip.Service) {
+		s.Egress = &vip.EgressRule{Selector: "app=web"}
+		s.Pods = []vip.Pod{{Node: "n3", Addresses: []netip.Addr{addr("10.200.3.1")}}, {Node: "n2", Addresses: []netip.Addr{addr("10.200.2.1")}}}
+	})), "n3")
+	w = held(w, "a", "n1")
+	if got := egressOf(Make(r, bind(r, w))); !strings.Contains(got, "keeps its source on n3 (svc_enable is false there)") || strings.Contains(got, "n2") {
+		t.Errorf("got %s", got)
+	}
+}
+
+// TestNoServicesWitnesses: only nodes that know of VIPs of Services ask on their links for the nodes that have them, and whether their owners answer.
+func TestNoServicesWitnesses(t *testing.T) {
+	verified := false
+	for _, name := range manyNames {
+		w := withoutServices(held(worldWithMACs(svc(name, "10.77.0.60", written("n1"))), name, "n1"), "n3")
+		verifies := 0
+		for _, c := range Make(rules(), seenFrom(w, "n2")).AddressChecks {
+			if c.Kind == vip.CheckVerify {
+				verifies++
+			}
+		}
+		verified = verifies == 1
+		if !verified {
+			t.Errorf("n2 has %d checks whether %s answers", verifies, name)
+		}
+	}
+	w := withoutServices(world(svc("a", "10.99.0.60", func(s *vip.Service) { s.Interface = "eth1" })), "n3")
+	for i := range w.Members {
+		w.Members[i].Info.Links[1].Prefixes = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 99, 0, byte(11 + i)}), 16)}
+	}
+	w.Members[1].Info.Unanswered = []netip.Addr{addr("10.99.0.11")} // n2 is the only one that asks for n1
+	w = held(w, "a", "n1")
+	if got := handOvers(Make(rules(), bind(rules(), w))); got != "kubevip-a to n2" {
+		t.Errorf("n1 is not heard by n2; handed over: %q", got)
+	}
+}
+
+// TestNoServicesExplained: the reason is in words.
+func TestNoServicesExplained(t *testing.T) {
+	w := withoutServices(world(svc("a", "10.77.0.60")), "n3")
+	e, _ := Explain(rules(), w, key("a"))
+	if n := e.Nodes[2]; n.Able || n.Why != "its Herald announces no Services (svc_enable is false there)" {
+		t.Errorf("%+v", n)
+	}
+	x, _ := ExplainNode(rules(), w, "n3")
+	if x.Why != e.Nodes[2].Why || x.Services[0].Able {
+		t.Errorf("%+v", x)
+	}
+}
