@@ -287,7 +287,9 @@ func (d *nodeDrain) readLeases(ctx context.Context) (all leasesOfNode, err error
 	named := make(map[vip.Key]bool) // by Services; true if a node counts connections to one of them
 	for i := range snapshot.Services {
 		s := &snapshot.Services[i]
-		named[s.LeaseKey()] = named[s.LeaseKey()] || countsConnections(s)
+		for _, k := range s.LeaseKeys() {
+			named[k] = named[k] || countsConnections(s)
+		}
 	}
 	for _, l := range lease.ByService(snapshot.Leases, announcers) {
 		if n, ok := lease.ParseNodeLease(l); ok {

@@ -31,7 +31,9 @@ type ignoredFinder struct {
 func newIgnored(services []vip.Service, announcers string) ignoredFinder {
 	f := ignoredFinder{announcers, make(map[vip.Key]bool, len(services)), make(map[string][]string)}
 	for i := range services {
-		f.named[services[i].LeaseKey()] = true
+		for _, k := range services[i].LeaseKeys() {
+			f.named[k] = true
+		}
 	}
 	return f
 }

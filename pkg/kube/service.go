@@ -34,12 +34,12 @@ func (s *cachedService) inWorld() bool {
 	return s != nil && (s.LoadBalancer || s.VIPHost != "" || s.Announcer != "" || len(s.Conditions) > 0)
 }
 
-// leaseKey is the VIP lease that a Service of the World names; zero for others, and nil.
-func (s *cachedService) leaseKey() vip.Key {
+// leaseKeys are the VIP leases that a Service of the World may have; none for others, and nil.
+func (s *cachedService) leaseKeys() []vip.Key {
 	if !s.inWorld() {
-		return vip.Key{}
+		return nil
 	}
-	return s.LeaseKey()
+	return s.LeaseKeys()
 }
 
 // requestedAddrs are the addresses that a Service of type LoadBalancer requests, and

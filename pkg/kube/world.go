@@ -108,12 +108,12 @@ func (c *Cluster) serviceChanged(k vip.Key, old, new *cachedService) (worldChang
 	if old != nil && old.Egress != nil || new != nil && new.Egress != nil {
 		c.pods.wake.Send()
 	}
-	if before, after := old.leaseKey(), new.leaseKey(); before != after {
-		if !after.IsZero() {
-			c.Leases.setNamed(after, 1)
+	if before, after := old.leaseKeys(), new.leaseKeys(); !slices.Equal(before, after) {
+		for _, k := range after {
+			c.Leases.setNamed(k, 1)
 		}
-		if !before.IsZero() {
-			c.Leases.setNamed(before, -1)
+		for _, k := range before {
+			c.Leases.setNamed(k, -1)
 		}
 	}
 	before, after := old.requestedAddrs(), new.requestedAddrs()

@@ -274,6 +274,8 @@ func (p *pass) whyNotShared(s, o *service, a netip.Addr) string {
 		return "; ask for another address, or agree with its user on a value of the annotation heraldvip.io/sharing-key for both"
 	case s.Local || o.Local:
 		return ", which is shared only if externalTrafficPolicy of both is Cluster"
+	case s.Lease != "" || o.Lease != "":
+		return ", which is shared only if neither has kube-vip.io/leaseName"
 	case s.Interface != o.Interface:
 		return ", which is shared only if both have the same kube-vip.io/serviceInterface"
 	case (s.everyNodeAdvertises || o.everyNodeAdvertises) && s.ClientIPAffinity != o.ClientIPAffinity:
@@ -282,6 +284,47 @@ func (p *pass) whyNotShared(s, o *service, a netip.Addr) string {
 		return ", which is shared only if both have the same heraldvip.io/announce and heraldvip.io/bgp-... annotations"
 	}
 	return ""
+}
+
+// settleManner has the Services of several namespaces that share an address, and have come to name different links or attributes of
+// routes since (a newcomer that does so is refused), be announced by what the pool of that address and the options say: whoever shares an
+// address could else put it where others' clients don't find it. What they name counts for none of their addresses, and if one of them shares another
+// address the same holds there.
+func (f *filter) settleManner() {
+	shared := f.askedByMany(nil)
+	for a, services := range shared {
+		if !slices.ContainsFunc(services, func(s *service) bool { return s.Key.Namespace != services[0].Key.Namespace }) {
+			delete(shared, a)
+		}
+	}
+	settled := make(map[*service]bool)
+	for changed := len(shared) > 0; changed; {
+		changed = false
+		for _, services := range shared {
+			if !slices.ContainsFunc(services, func(s *service) bool {
+				return s.Interface != services[0].Interface || !reflect.DeepEqual(s.BGPAttributes, services[0].BGPAttributes)
+			}) {
+				continue
+			}
+			for _, s := range services {
+				if settled[s] {
+					continue
+				}
+				settled[s], changed = true, true
+				s.Interface, s.BGPAttributes = "", vip.BGPAttributes{}
+				for _, a := range s.addrs {
+					if f.offers != nil && s.Interface == "" && shared[a.Addr] != nil {
+						s.Interface = f.offers.policy.Interface(s.Key.Namespace, a.Addr)
+					}
+				}
+			}
+		}
+	}
+	for _, s := range f.accepted {
+		if settled[s] && (s.Service.Interface != "" || !reflect.DeepEqual(s.Service.BGPAttributes, vip.BGPAttributes{})) {
+			f.addEventIfResponsible(s, vip.InvalidField, "kube-vip.io/serviceInterface and heraldvip.io/bgp-... have no effect: a Service of another namespace that shares its address has come to differ in them")
+		}
+	}
 }
 
 // nameFor names s in a message to the user of o: by its namespace only if that is the same.

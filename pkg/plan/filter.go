@@ -42,7 +42,7 @@ func (f *filter) findServices() {
 	for i := range f.Services {
 		s := &backing[i]
 		s.Service = &f.Services[i]
-		s.Interface, s.Announce = s.Service.Interface, s.Service.Announce
+		s.Interface, s.Announce, s.BGPAttributes = s.Service.Interface, s.Service.Announce, s.Service.BGPAttributes
 		if s.statusOurs = f.wroteStatus(s.Service); s.statusOurs {
 			s.statusBy = s.VIPHost
 		}
@@ -63,6 +63,7 @@ func (f *filter) findServices() {
 	f.dropRejected()
 	f.dropConflicts()
 	f.dropRejected()
+	f.settleManner()
 	f.setAsideWithoutEndpoints()
 }
 

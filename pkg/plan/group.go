@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -14,11 +15,10 @@ import (
 // the units.
 //
 // Units of several namespaces are not merged because a Service asks for addresses of both: it does
-// not get those that it has not already (refused as AddressConflict).
+// not get those that it has not already (refused as AddressConflict). Nor are they because it names a lease (joinByLease).
 func groupIntoUnits(p *pass, services []*service) []*unit {
 	byClient := make(map[*dhcpClient]*unit)
 	byAddr := make(map[netip.Addr]*unit, len(services))
-	byLease := make(map[vip.Key]*unit, len(services))
 	units := make([]*unit, 0, len(services))
 	asking := make([]*service, 0, len(services))
 	backing := make([]unit, len(services))
@@ -29,9 +29,8 @@ func groupIntoUnits(p *pass, services []*service) []*unit {
 		asking = append(asking, s)
 		u := &backing[i]
 		u.services = slices.Clip(asking[len(asking)-1:]) // appending to it must not write to asking
-		s.unit, s.claim = u, p.Claims[s.lease]
+		s.unit = u
 		units = append(units, u)
-		u = join(byLease, s.lease, u)
 		if s.client != nil {
 			u = join(byClient, s.client, u)
 		}
@@ -42,6 +41,7 @@ func groupIntoUnits(p *pass, services []*service) []*unit {
 			}
 		}
 	}
+	p.joinByLease(asking)
 	for _, s := range asking {
 		p.joinAsked(byAddr, s)
 	}
@@ -56,8 +56,48 @@ func groupIntoUnits(p *pass, services []*service) []*unit {
 	})
 	for _, u := range units {
 		p.completeUnit(u)
+		for _, s := range u.services {
+			if s.leaseFollows && s.lease != s.LeaseKey() {
+				p.addEventIfResponsible(s, vip.InvalidField, "kube-vip.io/leaseName has no effect: this Service, or the one whose lease it names, shares an address with a Service of another namespace")
+			}
+		}
 	}
 	return units
+}
+
+// joinByLease merges the units of Services that have one lease, and sets the claim of each Service. The unit of a Service that
+// shares an address with one of another namespace is merged with no other: there kube-vip.io/leaseName has no effect,
+// neither on that Service nor on one that names its lease. Else who shares an address could have all of another namespace's
+// go wherever a lease of its own is held, or be held up by it.
+func (p *pass) joinByLease(services []*service) {
+	units := make(map[vip.Key]*unit, len(services))
+	several := make(map[*unit]bool) // those of several namespaces
+	for _, s := range services {
+		if s.unit.mergedInto == nil && s.leaseFollows && s.unit.foreignTo(s.unit.services[0]) {
+			several[s.unit] = true
+		}
+	}
+	for _, s := range services {
+		if u := s.unit.current(); several[u] {
+			s.setOwnLease()
+			units[s.lease] = u
+		}
+	}
+	for _, s := range services {
+		if u := s.unit.current(); !several[u] {
+			if several[units[s.lease].current()] {
+				s.setOwnLease()
+			}
+			join(units, s.lease, u)
+		}
+		s.claim = p.Claims[s.lease]
+	}
+}
+
+// setOwnLease has s have the lease that it would have if it named none.
+func (s *service) setOwnLease() {
+	s.lease = vip.OwnLeaseKey(s.Key)
+	s.verdict.Lease = s.lease
 }
 
 // joinAsked joins the unit of s with the units of the addresses that it asks for and does not have,
@@ -121,6 +161,7 @@ func (p *pass) completeUnit(u *unit) {
 	if len(u.services) > 1 {
 		slices.SortFunc(u.services, func(a, b *service) int { return cmp.Or(cmp.Compare(a.rank(), b.rank()), byAge(a, b)) })
 	}
+	u.several = u.foreignTo(u.services[0])
 	u.lease = u.services[0].lease
 	u.hash = hashKey(u.lease)
 	u.claim = u.services[0].claim
@@ -166,7 +207,7 @@ func (s *service) rank() int {
 }
 
 // completeAddresses sets the link and the rest of each address of u (completeAddress), and adds the
-// links that its decisive Services need to its requirements. Those that share an address have it on
+// links that its decisive Services need to its requirements; in a unit of several namespaces those of the addresses that several have (sharedByNamespaces). Those that share an address have it on
 // one link: that which the first of them names that has the address; of several that have it, the
 // first whose link is up on any node.
 func (p *pass) completeAddresses(u *unit) {
@@ -176,8 +217,12 @@ func (p *pass) completeAddresses(u *unit) {
 		first = p.namesLink(u)
 	}
 	done := make(map[netip.Addr]vip.Address, len(first))
+	var shared map[netip.Addr]bool
+	if u.several && !u.services[0].sharesOwner {
+		shared = u.sharedByNamespaces()
+	}
 	for _, s := range u.services {
-		need := s.decisive && s.bindsAddresses && !s.sharesOwner
+		need := s.decisive && s.bindsAddresses && !s.sharesOwner && !u.several
 		if need && len(s.dhcpFamilies) > 0 {
 			u.requirements.links = append(u.requirements.links, linkOf{requested: s.Interface})
 		}
@@ -190,7 +235,7 @@ func (p *pass) completeAddresses(u *unit) {
 			if !alone {
 				done[a.Addr] = a.Address
 			}
-			if need && a.client == nil && (alone || !s.hasAny || p.has(s, a.Addr)) {
+			if shared[a.Addr] || need && a.client == nil && (alone || !s.hasAny || p.has(s, a.Addr)) {
 				u.requirements.links = append(u.requirements.links, linkOf{s.Interface, a.Addr})
 			}
 		}
@@ -203,6 +248,26 @@ func (p *pass) completeAddresses(u *unit) {
 			s.addrs[i].Address = done[s.addrs[i].Addr]
 		}
 	}
+}
+
+// sharedByNamespaces returns the addresses that Services of several namespaces in u have, or ask for, and whether any of these binds it;
+// none if u is of one namespace. They alone decide where u may be: who shares an address has no say on where others have it by another of its own.
+func (u *unit) sharedByNamespaces() map[netip.Addr]bool {
+	shared := make(map[netip.Addr]bool)
+	namespaces, binds := make(map[netip.Addr]string), make(map[netip.Addr]bool)
+	for _, s := range u.services {
+		for _, a := range s.addrs {
+			binds[a.Addr] = binds[a.Addr] || s.bindsAddresses
+			if ns, known := namespaces[a.Addr]; known && ns != s.Key.Namespace {
+				shared[a.Addr] = false
+			}
+			namespaces[a.Addr] = s.Key.Namespace
+		}
+	}
+	for a := range shared {
+		shared[a] = binds[a]
+	}
+	return shared
 }
 
 // namesLink returns for each address of u the Service of which the link is: the first that has the address, or
@@ -272,7 +337,8 @@ func (p *pass) isNew(u *unit, s *service, a netip.Addr) bool {
 
 // ownerRequirements returns what u requires of its owner but for links of single addresses (see completeAddresses): of decisive
 // Services whose owner needs an endpoint, one of each; if no node has one of each, one of the
-// first of these; and that the pools of their addresses are for that node. A unit of several namespaces requires no endpoint. If one node owns all Services it requires only that the
+// first of these; and that the pools of their addresses are for that node. A unit of several namespaces requires no endpoint, and only the pools of what
+// is sharedByNamespaces. If one node owns all Services it requires only that the
 // node's default link is up.
 func (p *pass) ownerRequirements(u *unit) requirements {
 	need := requirements{capabilities: &u.services[0].capabilities}
@@ -280,14 +346,14 @@ func (p *pass) ownerRequirements(u *unit) requirements {
 		need.linkOfVIPs = true
 		return need
 	}
-	if u.foreignTo(u.services[0]) {
-		p.addPoolRequirements(&need, u.services[0]) // the addresses of all
+	if u.several {
+		p.addPoolRequirements(&need, slices.SortedFunc(maps.Keys(u.sharedByNamespaces()), netip.Addr.Compare))
 		return need
 	}
 	var first []string
 	for _, s := range u.services {
 		if s.decisive {
-			p.addPoolRequirements(&need, s)
+			p.addPoolRequirements(&need, s.ofPools())
 		}
 		switch local := s.Endpoints.Local(); {
 		case !s.ownerNeedsEndpoint, !s.decisive:

@@ -56,10 +56,16 @@ func (r *routes) advertise(s *service, handingOver bool) {
 		s.setVerdict(vip.VIPClaiming, "kube-proxy on node "+r.Self+" does not serve it yet")
 		return
 	}
+	here := make(map[netip.Addr]bool, len(s.addrs))
 	for _, a := range s.addrs {
+		if why := r.whyNotFromHere(s, a); why != "" {
+			r.addEvent(s, vip.NoEligibleNode, fmt.Sprintf("node %s owns %s, but %s", r.Self, a.Addr, why), 0)
+			continue
+		}
 		r.addRoute(s, a.Addr)
+		here[a.Addr] = true
 	}
-	advertised, ingress, missing := r.knownToRouters(s, nil)
+	advertised, ingress, missing := r.knownToRouters(s, here)
 	s.verdict.AnnouncedHere = true
 	s.setVerdict(vip.VIPAnnounced, "node "+r.Self+" advertises "+advertised+" by "+r.protocols())
 	if len(ingress) > 0 {
@@ -116,14 +122,15 @@ func (r *routes) advertiseFromEveryNode(services []*service) {
 // link is required.
 func (p *pass) routeRequirements(s *service) *requirements {
 	need := &requirements{capabilities: &s.capabilities, endpoint: s.Local, endpoints: s.Endpoints.Local()}
-	p.addPoolRequirements(need, s)
+	p.addPoolRequirements(need, s.ofPools())
 	return need
 }
 
 // advertiseHere adds the route to a to the Plan if this node can serve all services, which share a,
 // and if kube-proxy here serves those that have a HealthCheck. Where no alive node can serve them
-// all, the first alone counts. They are sorted: those that have a already, then the oldest; the
-// route has the attributes of the first.
+// all, the first alone counts that one can serve. They are sorted: those that have a already, then the oldest; the
+// route has the attributes of the first. Of Services of several namespaces only the pool of a counts: what one asks for beside a,
+// and where its endpoints are, keeps the route from no other.
 //
 // With a DataPlaneFault this node adds none if another alive node can serve them,
 // ForwardsToServices, and is connected; that does not count for addresses of a process of the node itself.
@@ -132,11 +139,23 @@ func (p *pass) routeRequirements(s *service) *requirements {
 // affinityNode, which is returned as only; nil if there is none, or every node advertises it. It
 // reports whether the route was added and this process is not stopping.
 func (r *routes) advertiseHere(a netip.Addr, services []*service) (added bool, only *member) {
+	several := slices.ContainsFunc(services, func(s *service) bool { return s.Key.Namespace != services[0].Key.Namespace })
+	canServe := func(s *service, n *member) bool {
+		need := r.routeRequirements(s)
+		if several {
+			need = &requirements{capabilities: &s.capabilities}
+			r.addPoolRequirements(need, []netip.Addr{a})
+		}
+		return whyIneligible(need, n) == ""
+	}
 	canServeAll := func(n *member) bool {
-		return !slices.ContainsFunc(services, func(s *service) bool { return whyIneligible(r.routeRequirements(s), n) != "" })
+		return !slices.ContainsFunc(services, func(s *service) bool { return !canServe(s, n) })
 	}
 	if !slices.ContainsFunc(r.alive, canServeAll) {
-		services = services[:1]
+		i := slices.IndexFunc(services, func(s *service) bool {
+			return slices.ContainsFunc(r.alive, func(n *member) bool { return canServe(s, n) })
+		})
+		services = services[max(i, 0):][:1]
 	}
 	if r.self == nil {
 		return false, nil
@@ -155,7 +174,7 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) (added bool, o
 	}
 	ready := true
 	for _, s := range services {
-		if s.Local && s.HealthCheckNodePort != 0 {
+		if s.Local && s.HealthCheckNodePort != 0 && !several {
 			ready = r.kubeProxyServes(s) && ready
 		}
 	}

@@ -280,7 +280,7 @@ func (m *unitPlanner) announce(s *service, handingOver bool) {
 
 // bindAddress adds one address of s to the Plan, to be bound and announced, unless something keeps
 // this node from that; its route, if the owner advertises, and its entry in c follow once the
-// kernel has it. It does not add an address whose link is down (an Event, unless s moves), one of IPv6 on whose link IPv6 is
+// kernel has it. It does not add an address whose link is down, or whose pool is not for this node (an Event, unless s moves), one of IPv6 on whose link IPv6 is
 // disabled (the same, and noIPv6 of c), or one that is leased by DHCP and mayBind is false.
 //
 // If it is not bound yet, it also waits for kube-proxy to serve s (ready), until no node that has lost its claims answers for it
@@ -292,7 +292,7 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 	if a.client != nil {
 		link = m.self.Info.LinkFor(s.Interface)
 	}
-	if fault := linkFault(&m.self.Info, link); fault != "" {
+	if fault := cmp.Or(linkFault(&m.self.Info, link), m.whyNotFromHere(s, a)); fault != "" {
 		if s.unit.target == nil { // else the Event about the move is enough
 			m.addEvent(s, vip.NoEligibleNode, fmt.Sprintf("node %s owns %s, but %s", m.Self, a.Addr, fault), 0)
 		}

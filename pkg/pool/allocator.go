@@ -182,7 +182,7 @@ func (a *Allocator) Set(r Request, now time.Time) {
 		s.Labels, s.Shown, s.ShownPorts = r.Labels, r.Shown, r.ShownPorts // what it was given stays
 		return
 	}
-	before, contest := s.has, s.SharingKey != r.SharingKey || !slices.Equal(s.Ports, r.Ports) || !slices.Equal(s.Shown, r.Shown) || !slices.Equal(s.ShownPorts, r.ShownPorts) || !s.Manner.equal(&r.Manner)
+	before, contest := s.has, s.SharingKey != r.SharingKey || s.Lease != r.Lease || !slices.Equal(s.Ports, r.Ports) || !slices.Equal(s.Shown, r.Shown) || !slices.Equal(s.ShownPorts, r.ShownPorts) || !s.Manner.equal(&r.Manner)
 	a.setKey(s, r.Service.Namespace, r.SharingKey)
 	written := s.written()
 	s.sortPorts(&r)

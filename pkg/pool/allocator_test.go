@@ -300,6 +300,11 @@ func TestAllocation(t *testing.T) {
 			w.set("x/same", other(88, func(*Request) {}))
 		}, []string{"a: 10.0.0.1 of cidr-global", "web/local: 10.0.0.2 of cidr-global", "web/local2: 10.0.0.2 of cidr-global", "own/local: 10.0.0.3 of cidr-global", "own/link: 10.0.0.3 of cidr-global",
 			"link/b: 10.0.0.4 of cidr-global", "web/bgp: 10.0.0.2 of cidr-global", "web/lease: 10.0.0.2 of cidr-global", "x/same: 10.0.0.1 of cidr-global"}, ""},
+		{"by allow-share beside no Service that names a lease", []string{"cidr-global=10.0.0.0/24", "allow-share-global=true"}, func(w *world) {
+			w.set("a", func(r *Request) { key("", 80)(r); r.Lease = "shared" })
+			w.set("web/b", key("", 81))
+			w.set("c", key("", 82))
+		}, []string{"a: 10.0.0.1 of cidr-global", "web/b: 10.0.0.2 of cidr-global", "c: 10.0.0.1 of cidr-global"}, ""},
 
 		{"by allow-share of another namespace no Service that shares another address by its key", []string{"cidr-global=10.0.0.0/24,2001:db8::/64", "allow-share-global=true"}, func(w *world) {
 			w.set("web/a", key("", 80))

@@ -292,7 +292,7 @@ func (a *Allocator) shareByPool(x netip.Addr, s, o *service) bool {
 // later would not be announced at all (whyNotShared of package plan).
 func (a *Allocator) canBeTogether(x netip.Addr, s, o *service) bool {
 	one, other := s.Service.Namespace, o.Service.Namespace
-	return one == other || !s.Manner.Local && s.Manner.equal(&o.Manner) && a.pools.Interface(one, x) == a.pools.Interface(other, x)
+	return one == other || !s.Manner.Local && s.Manner.equal(&o.Manner) && s.Lease == "" && o.Lease == "" && a.pools.Interface(one, x) == a.pools.Interface(other, x)
 }
 
 // candidates is the pools that s may get an address of, best first. If there is none, problem says why.

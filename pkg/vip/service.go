@@ -115,8 +115,22 @@ func (s *Service) StatusVIPs() (vips []netip.Addr) {
 // LeaseKey is the VIP lease of a Service that has one of its own, in its namespace: the one that
 // it names, or else kubevip- and its name (VIPLeaseIn: where it is instead).
 func (s *Service) LeaseKey() Key {
-	return Key{Namespace: s.Key.Namespace, Name: cmp.Or(s.Lease, "kubevip-"+s.Key.Name)}
+	if s.Lease != "" {
+		return Key{Namespace: s.Key.Namespace, Name: s.Lease}
+	}
+	return OwnLeaseKey(s.Key)
 }
+
+// LeaseKeys are the VIP leases that a Service may have: LeaseKey, and that which it has if what it names is not to count.
+func (s *Service) LeaseKeys() []Key {
+	if s.Lease == "" {
+		return []Key{s.LeaseKey()}
+	}
+	return []Key{s.LeaseKey(), OwnLeaseKey(s.Key)}
+}
+
+// OwnLeaseKey is the VIP lease of the Service k if it names none.
+func OwnLeaseKey(k Key) Key { return Key{Namespace: k.Namespace, Name: "kubevip-" + k.Name} }
 
 // maxNameLength is the longest name of an object, in bytes.
 const maxNameLength = 253

@@ -1,0 +1,179 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// sharedWorld has the Service a on n1, and x of another namespace, which is older and shares its address with the consent of the operator, each with its
+// status, its lease and its address bound; and y of x's namespace, on n2.
+func sharedWorld(change func(w *vip.World, x, y *vip.Service)) vip.World {
+	a := svc("a", "10.77.0.50", written("n1"))
+	x := svc("x", "10.77.0.50", tenant, written("n1"))
+	y := svc("y", "10.77.0.52", tenant, written("n2"))
+	w := world()
+	w.Nodes = allNodes()
+	for i := range w.Members {
+		w.Nodes[i].Labels = map[string]string{"name": w.Nodes[i].Name}
+		w.Members[i].Info.Links = append(w.Members[i].Info.Links, vip.Link{Name: "cni0", Up: true})
+	}
+	w.Pools = &vip.PoolSource{Data: map[string]string{"cidr-global": "10.77.0.0/24", "allow-share-global": "true", "pool-there": "10.77.0.64/28", "pool-there.nodes": "name=n3"}}
+	w = heldBy(heldBy(held(w, "a", "n1"), "tenant", "x", "n1"), "tenant", "y", "n2")
+	if change != nil {
+		change(&w, &x, &y)
+	}
+	w.Services = []vip.Service{a, x, y}
+	return w
+}
+
+// has has s have an address more, by its status too.
+func has(s *vip.Service, a string) {
+	s.Addresses = append(s.Addresses, addr(a))
+	s.Ingress = append(slices.Clone(s.Ingress), vip.Ingress{Addr: addr(a), IPMode: vip.ModeVIP})
+}
+
+// Whoever shares an address with a Service of another namespace can't silence or move that, whatever its user makes of its own Services later: seen
+// from the node that has the address, what it does about it is the same.
+func TestSharedAddressStays(t *testing.T) {
+	onNode := func(w vip.World, r Rules) string {
+		p := Make(r, bind(r, w))
+		out := ""
+		for _, l := range p.LeaseIntents {
+			if strings.HasSuffix(l.Lease.Name, "-a") {
+				out += fmt.Sprintf("%s %s %s; ", l.Action, l.Lease.Name, l.Successor)
+			}
+		}
+		for _, x := range p.Addresses {
+			if x.Addr == addr("10.77.0.50") {
+				out += "bind on " + x.Link + "; "
+			}
+		}
+		for _, x := range p.Routes {
+			if x.Prefix.Addr() == addr("10.77.0.50") {
+				out += fmt.Sprint("route to peers ", x.Attributes.Peers, "; ")
+			}
+		}
+		for _, s := range addressStatuses(p) {
+			if s.Service.Name == "a" {
+				out += "status"
+				for _, i := range s.Ingress {
+					out += " " + i.Addr.String()
+				}
+				out += "; "
+			}
+		}
+		return out + string(reasonOf(p, "a"))
+	}
+	for _, tt := range []struct {
+		name   string
+		change func(w *vip.World, x, y *vip.Service)
+	}{
+		{"an address of its own on a link that is nowhere", func(_ *vip.World, x, _ *vip.Service) { has(x, "10.77.0.51"); x.Interface = "nope" }},
+		{"an address of its own, and a link that another Service of its namespace has, too", func(_ *vip.World, x, y *vip.Service) {
+			has(x, "10.77.0.51")
+			has(y, "10.77.0.51")
+			y.Ports[0].Port = 10
+			x.Interface, y.Interface = "nope", "nope"
+		}},
+		{"an address of its own that a third namespace shares, both on a link that is nowhere", func(_ *vip.World, x, y *vip.Service) {
+			has(x, "10.77.0.51")
+			has(y, "10.77.0.51")
+			y.Ports[0].Port, y.Key.Namespace = 10, "third"
+			x.Interface, y.Interface = "nope", "nope"
+		}},
+		{"another link that is there", func(_ *vip.World, x, _ *vip.Service) { x.Interface = "cni0" }},
+		{"an address of a pool that is for another node", func(_ *vip.World, x, _ *vip.Service) { has(x, "10.77.0.65") }},
+		{"the lease of a Service on a link that is nowhere", func(_ *vip.World, x, y *vip.Service) { x.Lease, y.Interface = "kubevip-y", "nope" }},
+		{"the lease of a Service on another node", func(_ *vip.World, x, _ *vip.Service) { x.Lease = "kubevip-y" }},
+		{"a lease of its own that is held elsewhere", func(w *vip.World, x, _ *vip.Service) {
+			x.Lease = "z"
+			w.Claims[vip.Key{Namespace: "tenant", Name: "z"}] = vip.Claim{Holder: "n3", Valid: true}
+		}},
+		{"a lease that another announcer holds", func(w *vip.World, x, _ *vip.Service) {
+			x.Lease = "z"
+			w.Claims[vip.Key{Namespace: "tenant", Name: "z"}] = vip.Claim{Holder: "somebody", Foreign: true, Valid: true}
+		}},
+		{"a Service on another node names its lease", func(_ *vip.World, _, y *vip.Service) { y.Lease = "kubevip-x" }},
+		{"Local, with a pod where no Herald is", func(_ *vip.World, x, _ *vip.Service) { local("w1")(x); x.HealthCheckNodePort = 30001 }},
+		{"Local, with a pod on another node", func(_ *vip.World, x, _ *vip.Service) { local("n3")(x); x.HealthCheckNodePort = 30001 }},
+		{"peers that are not there", func(_ *vip.World, x, _ *vip.Service) { x.BGPAttributes.Peers = []string{"nope"} }},
+		{"by ARP alone", func(_ *vip.World, x, _ *vip.Service) { x.Announce = []vip.Method{vip.ByARP} }},
+		{"by BGP alone, and another link", func(_ *vip.World, x, _ *vip.Service) { x.Announce, x.Interface = []vip.Method{vip.ByBGP}, "nope" }},
+	} {
+		for _, mode := range []struct {
+			name           string
+			arp, elect, by bool // vip_arp, svc_election, bgp_enable
+		}{{"ARP", true, true, false}, {"ARP and BGP", true, true, true}, {"BGP", false, true, true}, {"BGP from every node", false, false, true}, {"ARP, BGP from every node", true, false, true}} {
+			t.Run(mode.name+"/"+tt.name, func(t *testing.T) {
+				r := poolRules()
+				r.ARP, r.Election = mode.arp, mode.elect
+				if mode.by {
+					r.BGP = &BGP{}
+				}
+				before, after := withSessions(sharedWorld(nil)), withSessions(sharedWorld(tt.change))
+				before.Claims[r.Lease] = vip.Claim{Holder: "n1", Valid: true}
+				after.Claims[r.Lease] = before.Claims[r.Lease]
+				want, got := onNode(before, r), onNode(after, r)
+				if !strings.Contains(want, "status 10.77.0.50; VIPAnnounced") && !strings.HasSuffix(mode.name, "every node") || !strings.Contains(want, "bind") && !strings.Contains(want, "route") {
+					t.Fatal("not announced before:", want)
+				}
+				if got != want {
+					t.Errorf("%s\nwas %s\n%s", got, want, summary(Make(r, bind(r, after))))
+				}
+			})
+		}
+	}
+}
+
+// What such a Service has beside the shared address is where its own pool says, or nowhere.
+func TestOwnAddressBesideAShared(t *testing.T) {
+	w := sharedWorld(func(_ *vip.World, x, _ *vip.Service) { has(x, "10.77.0.65") })
+	bound := func(r Rules, w vip.World) bool {
+		return slices.ContainsFunc(Make(r, w).Addresses, func(a vip.Address) bool { return a.Addr == addr("10.77.0.65") })
+	}
+	routed := func(r Rules, w vip.World) bool {
+		return slices.ContainsFunc(Make(r, w).Routes, func(x vip.Route) bool { return x.Prefix.Addr() == addr("10.77.0.65") })
+	}
+	r, byBGP, oneOwner := poolRules(), poolRules(), poolRules()
+	byBGP.ARP, byBGP.BGP, oneOwner.Election = false, &BGP{}, false
+	w.Claims[r.Lease] = vip.Claim{Holder: "n1", Valid: true}
+	if bound(r, w) || routed(byBGP, withSessions(w)) || !bound(oneOwner, w) {
+		t.Errorf("on a node that is not of its pool: bound %v, advertised %v; without svc_election, where pools do not count: bound %v", bound(r, w), routed(byBGP, withSessions(w)), bound(oneOwner, w))
+	}
+	for i := range w.Nodes {
+		w.Nodes[i].Labels["name"] = "n3"
+	}
+	if !bound(r, w) || !routed(byBGP, withSessions(w)) {
+		t.Errorf("on a node of its pool: bound %v, advertised %v", bound(r, w), routed(byBGP, withSessions(w)))
+	}
+}
+
+// A Service that shares an address with one of another namespace is told what it names to no effect; one that names a lease is refused.
+func TestToldOfSharing(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(w *vip.World, x, y *vip.Service)
+		want   string // one of the Events
+	}{
+		{"a lease", func(_ *vip.World, x, _ *vip.Service) { x.Lease = "kubevip-y" }, "x InvalidField kube-vip.io/leaseName has no effect"},
+		{"the lease of one that shares", func(_ *vip.World, _, y *vip.Service) { y.Lease = "kubevip-x" }, "y InvalidField kube-vip.io/leaseName has no effect"},
+		{"a link", func(_ *vip.World, x, _ *vip.Service) { x.Interface = "cni0" }, "x InvalidField kube-vip.io/serviceInterface and heraldvip.io/bgp-... have no effect"},
+		{"a newcomer with a lease", func(_ *vip.World, x, _ *vip.Service) { x.Lease, x.Ingress = "z", nil }, "x AddressConflict 10.77.0.50: in use by a Service of another namespace, which is shared only if neither has kube-vip.io/leaseName"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var all []string
+			for _, self := range []string{"n1", "n2", "n3"} {
+				for _, e := range Make(poolRules(), seenFrom(sharedWorld(tt.change), self)).Events {
+					all = append(all, fmt.Sprintf("%s %s %s", e.Service.Name, e.Reason, e.Message))
+				}
+			}
+			if !slices.ContainsFunc(all, func(s string) bool { return strings.HasPrefix(s, tt.want) }) {
+				t.Errorf("got %q, want %q", all, tt.want)
+			}
+		})
+	}
+}
