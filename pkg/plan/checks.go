@@ -250,15 +250,18 @@ func (c *addressChecks) defend(s *service, a vip.Address) {
 
 // isForeign reports whether an announcement of an address of s, which this node owns, is a
 // conflict: its MAC is no node's, while all nodes that are alive publish theirs; or it is
-// another node's, and this node acquired the address longer than moveTime before.
+// another node's, and this node acquired the address longer than moveTime before. Until then a MAC that is no node's may be that of a
+// former holder which has stopped since, and whose MACs are forgotten.
 func (c *addressChecks) isForeign(s *service, x vip.HeardAnnouncement) bool {
+	claim := &s.unit.claim
+	moved := x.At.Sub(claim.AcquiredAt) > moveTime
 	switch c.nodeByMAC[x.MAC] {
 	case "":
-		return c.complete
+		return c.complete && (moved || !slices.ContainsFunc(claim.FormerHolders, func(f vip.FormerHolder) bool { return c.members[f.Node] == nil }))
 	case c.Self:
 		return false
 	}
-	return !c.handingOver(s.unit) && x.At.Sub(s.unit.claim.AcquiredAt) > moveTime
+	return moved && !c.handingOver(s.unit)
 }
 
 // describeConflict returns the message of the Event VIPForeignMAC for hosts that claim a,

@@ -275,6 +275,15 @@ func withHeard(w vip.World, mac string, ago time.Duration) vip.World {
 	return w
 }
 
+// afterStop has the foreign MAC heard just after this node has acquired the VIP, which a node had before.
+func afterStop(w vip.World, before string) vip.World {
+	w = withHeard(w, foreignMAC, time.Second)
+	c := w.Claims[key("kubevip-a")]
+	c.AcquiredAt, c.FormerHolders = w.Now.Add(-2*time.Second), []vip.FormerHolder{{Node: before}}
+	w.Claims[key("kubevip-a")] = c
+	return w
+}
+
 func TestDefend(t *testing.T) {
 	mine := func() vip.World {
 		return bind(rules(), held(worldWithMACs(svc("a", "10.77.0.50", written("n1"))), "a", "n1"))
@@ -333,6 +342,8 @@ func TestDefend(t *testing.T) {
 			w.Claims[key("kubevip-a")] = c
 			return w
 		}, 0, well},
+		{"the node that had it a moment ago, and has stopped", func() vip.World { return afterStop(mine(), "n9") }, 0, well},
+		{"... but the one that had it is known by its MAC", func() vip.World { return afterStop(mine(), "n2") }, 29 * time.Second, fmt.Sprintf(ill, foreignMAC)},
 		{"a node with an older Herald may be anybody", func() vip.World {
 			w := withHeard(mine(), foreignMAC, time.Second)
 			w.Members[2].Info.Links[0].MAC = ""
