@@ -278,7 +278,7 @@ func (m *unitPlanner) announce(s *service, handingOver bool) {
 	}
 }
 
-// bindAddress adds one address of s to the Plan, to be bound and announced, unless something keeps
+// bindAddress adds one address of s to the Plan, to be bound and announced (while it is being handed over only listened for), unless something keeps
 // this node from that; its route, if the owner advertises, and its entry in c follow once the
 // kernel has it. It does not add an address whose link is down, or whose pool is not for this node (an Event, unless s moves), one of IPv6 on whose link IPv6 is
 // disabled (the same, and noIPv6 of c), or one that is leased by DHCP and mayBind is false.
@@ -334,7 +334,7 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 		}
 	}
 	a.Until = s.unit.claim.Until
-	m.wantAddress(a.Address, false)
+	m.wantAddress(a.Address, m.handingOver(s.unit))
 	if !bound {
 		return
 	}
