@@ -6,15 +6,21 @@
 // Whoever holds the lock listens on the socket. Another process connects to it, both tell who
 // they are in a line of text, and the connection stays open: its end tells that the lock is
 // free, or that nobody waits any more.
+//
+// Any user of the host can take such a name, in its network namespace. Who does is waited for all the same, since two Heralds are worse than none
+// that works, and named if that is not root.
 package hostlock
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -46,6 +52,8 @@ type Lock struct {
 	waiting  *mailbox.Mailbox[[]string]
 	holder   *mailbox.Mailbox[string]
 	poke     func()
+
+	refusedSince time.Time // since when the lock has been another's that does not listen; zero: it is not
 }
 
 // New makes a Lock that is not acquired. self is what other processes are told of this one:
@@ -106,27 +114,67 @@ func (l *Lock) Acquire(ctx context.Context, tell func(holder string)) error {
 	return nil
 }
 
-// await connects to the process that has the lock, calls told with what that says of itself,
+// await connects to the process that has the lock, calls told with what that says of itself, and whose it is if not root's (describeUser),
 // and blocks until the connection or ctx ends. If nobody answers it calls told with words that say so,
-// and returns after retryTime. It calls nothing if that process has just ended.
+// and returns after retryTime. It calls nothing if that process has just ended; one that has not listened for lineTime has not.
 func (l *Lock) await(ctx context.Context, told func(string)) {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", l.address)
-	if errors.Is(err, syscall.ECONNREFUSED) || ctx.Err() != nil {
+	if ctx.Err() != nil {
 		return
 	}
-	holder := ""
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		if l.refusedSince.IsZero() {
+			l.refusedSince = time.Now()
+		}
+		if time.Since(l.refusedSince) >= lineTime {
+			told("a process that has the name of the lock, and does not listen: it is no Herald" + howToFind)
+		}
+		return
+	}
+	l.refusedSince = time.Time{}
+	holder, user := "", ""
 	if err == nil {
 		defer conn.Close()
 		defer context.AfterFunc(ctx, func() { conn.Close() })()
+		user = describeUser(conn)
 		holder, err = exchange(conn, l.self)
 	}
 	if err != nil {
-		told("a process that does not answer: it hangs, or is no Herald")
+		told(cmp.Or(user, "a process that does not answer: it hangs, or is no Herald"))
 		pause(ctx, retryTime)
 		return
 	}
+	if user != "" {
+		holder = user + "; it says: " + holder
+	}
 	told(holder)
 	_, _ = io.Copy(io.Discard, io.LimitReader(conn, 1)) // nothing more is sent: this blocks until it ends
+}
+
+// howToFind is how the process that has the lock is found.
+const howToFind = " (on the host, as root: ss -xap | grep heraldvip.io/herald)"
+
+// describeUser returns, if the process that listens at the other end of conn is neither root's nor of the user of this one (SO_PEERCRED, as of
+// listen(2)), words that say so; "" if it is, or that can't be read.
+func describeUser(conn net.Conn) string {
+	c, ok := conn.(syscall.Conn)
+	if !ok {
+		return ""
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return ""
+	}
+	var user *syscall.Ucred
+	if raw.Control(func(fd uintptr) {
+		user, err = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+	}) != nil || err != nil {
+		return ""
+	}
+	if user.Uid == 0 || int(user.Uid) == os.Geteuid() {
+		return ""
+	}
+	return fmt.Sprintf("a process of user %d, neither root nor the user of this one: unless you run Herald as that user it is none, and only has the name of the lock%s", user.Uid, howToFind)
 }
 
 // exchange sends a line with self, and returns the line that comes from the other side,

@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -123,5 +125,60 @@ func TestHolderHangs(t *testing.T) {
 		return nil
 	})
 	hanging.Close()
+	check.OK(t, <-acquired)
+}
+
+// The name of the socket is free to any user of the host: who is not root is named, whatever it says of itself.
+func TestHolderOfAnotherUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to be another user for a moment")
+	}
+	const nobody = 65534
+	second := newLock(t, "second")
+	listening, ended := make(chan net.Listener), make(chan struct{})
+	go func() {
+		runtime.LockOSThread() // for good: the thread, which is nobody's now, ends with this goroutine
+		_, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, nobody, nobody, nobody)
+		listener, err := net.Listen("unix", second.address)
+		if errno != 0 || err != nil {
+			t.Error(errno, err)
+		}
+		listening <- listener
+	}()
+	listener := <-listening
+	go func() {
+		if conn, err := listener.Accept(); err == nil {
+			_, _ = io.WriteString(conn, "herald, as it says\n")
+			<-ended
+			conn.Close()
+		}
+	}()
+	acquired := make(chan error)
+	go func() { acquired <- second.Acquire(t.Context(), func(string) {}) }()
+	check.Until(t, 10*time.Second, "it is named", func() error {
+		if h := second.Holder(); !strings.Contains(h, "user 65534") || !strings.Contains(h, "herald, as it says") {
+			return fmt.Errorf("holder %q", h)
+		}
+		return nil
+	})
+	listener.Close()
+	close(ended)
+	check.OK(t, <-acquired)
+}
+
+// A process that has the name and does not listen is waited for, too, and not in silence.
+func TestHolderDoesNotListen(t *testing.T) {
+	second := newLock(t, "second")
+	fd := check.Value(syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0))(t)
+	check.OK(t, syscall.Bind(fd, &syscall.SockaddrUnix{Name: second.address}))
+	acquired := make(chan error)
+	go func() { acquired <- second.Acquire(t.Context(), func(string) {}) }()
+	check.Until(t, 10*time.Second, "it says so", func() error {
+		if !strings.Contains(second.Holder(), "no Herald") {
+			return fmt.Errorf("holder %q", second.Holder())
+		}
+		return nil
+	})
+	check.OK(t, syscall.Close(fd))
 	check.OK(t, <-acquired)
 }
