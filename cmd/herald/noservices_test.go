@@ -1,17 +1,35 @@
 package main
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 
+	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/pool"
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
+
+// TestPublishedOptions: other nodes know of the VIP of the control plane, and whether Services are announced.
+func TestPublishedOptions(t *testing.T) {
+	for _, tt := range []struct{ env, want string }{
+		{"cp_enable=true vip_arp=true address=192.0.2.10", `{"arp":true,"lease":"kube-system/plndr-svcs-lock","classStrict":true,"controlPlane":["192.0.2.10"]}`},
+		{"svc_enable=true vip_arp=true address=192.0.2.10 svc_election=true svc_pools=", `{"services":true,"arp":true,"election":true,"classStrict":true}`},
+	} {
+		cfg, _, err := config.Parse(config.Sources{Env: strings.Fields(tt.env), Hostname: "n1"})
+		check.OK(t, err)
+		o := publishedOptions(cfg)
+		o.Class, o.ClassStrict = "", true
+		if got := string(check.Value(json.Marshal(o))(t)); got != tt.want {
+			t.Errorf("%s: got %s", tt.env, got)
+		}
+	}
+}
 
 // TestNoServicesNode: what commands say of Services follows from the nodes with svc_enable, though one that has cp_enable alone is the first by name.
 func TestNoServicesNode(t *testing.T) {

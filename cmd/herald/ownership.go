@@ -97,6 +97,9 @@ func publishedOptions(cfg config.Config) *vip.NodeOptions {
 	if cfg.GivesAddresses() {
 		o.Pools = cfg.Pools.String()
 	}
+	if cfg.ControlPlane.Enable {
+		o.ControlPlane = cfg.ControlPlane.Addresses
+	}
 	return o
 }
 

@@ -305,3 +305,28 @@ func TestNoServicesExplained(t *testing.T) {
 		t.Errorf("%+v", x)
 	}
 }
+
+// TestControlPlaneOfOtherNodes: no Service gets the VIP of the control plane, nor do pools give it, where only other nodes have cp_enable.
+func TestControlPlaneOfOtherNodes(t *testing.T) {
+	w := poolWorld("n1")
+	w.Services = []vip.Service{svc("a", "10.77.0.60"), svc("b", "10.77.0.61")}
+	w = withoutServices(w, "n3")
+	w.Members[2].Info.Options.ControlPlane = []netip.Addr{addr("10.77.0.60")}
+	w.Members[2].Alive = false
+	p := Make(poolRules(), w)
+	if v := p.Verdicts[0]; v.Reason != vip.AddressRefused || v.Message != "10.77.0.60 is the VIP of the control plane" {
+		t.Errorf("%+v", v)
+	}
+	if v := p.Verdicts[1]; v.Reason != vip.VIPClaiming {
+		t.Errorf("%+v", v)
+	}
+	if !slices.ContainsFunc(p.Pools[0].Reserved, func(r vip.ReservedRange) bool { return r.Prefix.String() == "10.77.0.60/32" }) {
+		t.Errorf("it is not in %v", p.Pools[0].Reserved)
+	}
+	r := controlPlaneRules() // on a node with cp_enable it is as the options have it
+	cp := withoutServices(controlPlaneHeld(controlPlaneWorld("n1"), "n1"), "n1", "n3")
+	cp.Members[0].Info.Options.ControlPlane, cp.Members[2].Info.Options.ControlPlane = r.ControlPlane.Addresses, r.ControlPlane.Addresses
+	if p := Make(r, bind(r, cp)); len(p.Addresses) != 2 {
+		t.Errorf("bound: %v", p.Addresses)
+	}
+}

@@ -38,7 +38,7 @@ func (d description) String() string {
 // newReservedAddresses returns what no Service may have: the addresses of all nodes (of their
 // links, and as Kubernetes has them, but for the control plane's VIP), what other programs have
 // given to nodes, routers, network and broadcast addresses, and the ranges of w.Reserved, of svc_reserved, of
-// pods, and of the control plane's VIP.
+// pods, and of the control plane's VIP, by the options of this node or of any other.
 func newReservedAddresses(rules *Rules, w *vip.World) *reservedAddresses {
 	r := &reservedAddresses{
 		nodes: make(map[netip.Addr]description), programs: make(map[netip.Addr]description),
@@ -48,7 +48,14 @@ func newReservedAddresses(rules *Rules, w *vip.World) *reservedAddresses {
 	if rules.ControlPlane != nil {
 		controlPlane = rules.ControlPlane.Addresses
 	}
-	for _, a := range controlPlane {
+	vips := slices.Clone(controlPlane)
+	for i := range w.Members {
+		if o := w.Members[i].Info.Options; o != nil {
+			vips = append(vips, o.ControlPlane...)
+		}
+	}
+	slices.SortFunc(vips, netip.Addr.Compare)
+	for _, a := range slices.Compact(vips) {
 		r.ranges = append(r.ranges, vip.ReservedRange{Prefix: netip.PrefixFrom(a, a.BitLen()), Description: "the VIP of the control plane"})
 	}
 	for _, p := range rules.Reserved {

@@ -133,6 +133,8 @@ type NodeOptions struct {
 	ClassOnly   bool   `json:"classOnly,omitempty"`   // lb_class_only
 	ClassStrict bool   `json:"classStrict,omitempty"` // lb_class_legacy_handling is false
 	Pools       string `json:"pools,omitempty"`       // namespace/name of the ConfigMap of pools, if it gives addresses
+
+	ControlPlane []netip.Addr `json:"controlPlane,omitempty"` // address, with cp_enable
 }
 
 // VIPLeasesInfo is what a node says about where VIP leases are (docs/ownership.md).
