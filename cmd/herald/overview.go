@@ -208,7 +208,7 @@ func memberState(w *vip.World, m *vip.Member) (state, class string) {
 
 // overviewPools makes the rows of the pools; none without them.
 func overviewPools(w *vip.World) (rows []page.Pool) {
-	if w.Pools == nil {
+	if w.Pools == nil || w.Pools.Gone {
 		return nil
 	}
 	pools, _ := pool.Parse(nil, w.Pools.Data)

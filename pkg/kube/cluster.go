@@ -78,7 +78,8 @@ type Cluster struct {
 	outdated      bool             // worldNodes and worldReserved are out of date
 	worldNodes    []vip.Node       // sorted by name
 	worldReserved []vip.ReservedRange
-	poolsChanged  bool // worldPools is out of date
+	poolsChanged  bool             // worldPools is out of date
+	lastPools     *cachedConfigMap // the last that there was
 	worldPools    *vip.PoolSource
 }
 

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -17,7 +18,7 @@ type cachedConfigMap struct {
 	data map[string]string
 }
 
-// watchPools adds the ConfigMap of pools and the labels of all namespaces. Without permission there are no pools.
+// watchPools adds the ConfigMap of pools and the labels of all namespaces. Without permission nothing is given.
 func (c *Cluster) watchPools(core *clients) {
 	if c.o.Pools.IsZero() {
 		return
@@ -27,7 +28,12 @@ func (c *Cluster) watchPools(core *clients) {
 		return &cachedConfigMap{uid: string(o.UID), data: o.Data}
 	})
 	c.configMaps.namespace, c.configMaps.fields = c.o.Pools.Namespace, "metadata.name="+c.o.Pools.Name
-	c.configMaps.onChange = func(vip.Key, *cachedConfigMap, *cachedConfigMap) bool { return changed() }
+	c.configMaps.onChange = func(_ vip.Key, _, now *cachedConfigMap) bool {
+		if c.lastPools = cmp.Or(now, c.lastPools); now == nil {
+			c.o.Log.Warn("the ConfigMap of pools is gone: no addresses are given; which ones Services may have by it stays as it was until it is back, or Herald has been restarted on all nodes", "configmap", c.o.Pools.String())
+		}
+		return changed()
+	}
 	c.watches = append(c.watches, c.configMaps.Run)
 	c.namespaces = newReflectorStore(c.o, &c.mu, core.core, "namespaces", func(o *corev1.Namespace) *map[string]string {
 		labels := o.Labels // without the rest of the object
@@ -43,17 +49,17 @@ func (c *Cluster) poolsSynced() bool {
 	return c.o.Pools.IsZero() || (c.configMaps.synced.Load() || c.configMaps.refused.Load()) && (c.namespaces.synced.Load() || c.namespaces.refused.Load())
 }
 
-// observePools returns the ConfigMap of pools, or nil; c.mu is held.
+// observePools returns the ConfigMap of pools, or what it was last, or nil; c.mu is held.
 func (c *Cluster) observePools() *vip.PoolSource {
 	if !c.poolsChanged {
 		return c.worldPools
 	}
 	c.poolsChanged = false
-	m := c.configMaps.values[c.o.Pools]
+	m := c.lastPools
 	if m == nil {
 		return nil
 	}
-	c.worldPools = &vip.PoolSource{ConfigMap: c.o.Pools, UID: m.uid, Data: m.data}
+	c.worldPools = &vip.PoolSource{ConfigMap: c.o.Pools, UID: m.uid, Data: m.data, Gone: c.configMaps.values[c.o.Pools] == nil}
 	c.worldPools.Namespaces = make(map[string]map[string]string, len(c.namespaces.values))
 	for k, labels := range c.namespaces.values {
 		c.worldPools.Namespaces[k.Name] = *labels

@@ -13,7 +13,7 @@ import (
 )
 
 // TestPoolsAreObserved: the ConfigMap of pools and the labels of namespaces as the World has
-// them, until the ConfigMap is deleted; another ConfigMap does not matter.
+// them, also what it was, once it is deleted, until it is back; another ConfigMap does not matter.
 func TestPoolsAreObserved(t *testing.T) {
 	api := startAPI(t)
 	ns := api.namespace(t)
@@ -39,7 +39,12 @@ func TestPoolsAreObserved(t *testing.T) {
 		return slices.ContainsFunc(observe(r.Cluster).Nodes, func(n vip.Node) bool { return n.Name == ns && n.Labels["zone"] == "a" })
 	})
 	api.must(t, "DELETE", "/api/v1/namespaces/"+ns+"/configmaps/kubevip", "")
-	r.poked.until(t, "its end", func() bool { return pools() == nil })
+	r.poked.until(t, "its end", func() bool { return pools().Gone })
+	if p := pools(); p.Data["cidr-global"] != "10.0.0.0/24" || p.Namespaces[ns]["team"] != "blue" {
+		t.Errorf("what it was last: %+v", p)
+	}
+	api.must(t, "POST", "/api/v1/namespaces/"+ns+"/configmaps", `{"metadata":{"name":"kubevip"},"data":{"cidr-global":"10.1.0.0/24"}}`)
+	r.poked.until(t, "another one", func() bool { p := pools(); return !p.Gone && p.Data["cidr-global"] == "10.1.0.0/24" })
 }
 
 // TestAssignmentsAreWritten: the two annotations, once; not on a Service of another UID; again

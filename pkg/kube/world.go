@@ -39,6 +39,7 @@ func (c *Cluster) Observe(w *vip.World) {
 		w.ClusterUID = s.UID
 	}
 	w.Pools = c.observePools()
+	w.PoolsRefused = !c.o.Pools.IsZero() && c.configMaps.refused.Load() && !c.configMaps.synced.Load()
 }
 
 // mergeServices is worldServices with those in changed replaced, added or left out.

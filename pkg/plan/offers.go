@@ -13,12 +13,14 @@ type offers struct {
 	policy    vip.PoolPolicy
 	limited   bool                         // not every address may be asked for
 	poolsOnly bool                         // only those of pools
+	unknown   bool                         // the ConfigMap may not be read: no address may be asked for
 	labels    map[string]map[string]string // of namespaces
 }
 
 // newOffers returns what the address pools allow and set: which namespaces may ask for an address,
 // by which link and methods it is announced, and whether only addresses of pools may be asked for; nil if Herald
-// reads no pools. While the World has no PoolPolicy the ConfigMap is parsed here; without one there are no pools.
+// reads no pools. While the World has no PoolPolicy the ConfigMap is parsed here; without one there are no pools. What one that is gone
+// said is in force until it is back, or this process ends: else whoever asks while it is deleted and made again would have an address for good.
 func newOffers(r *Rules, w *vip.World) *offers {
 	if r.Allocation == nil {
 		return nil
@@ -36,8 +38,20 @@ func newOffers(r *Rules, w *vip.World) *offers {
 	} else {
 		o.poolsOnly = o.policy.NamesNamespaces()
 	}
-	o.limited = o.poolsOnly || o.policy.Enforces()
+	o.unknown = w.PoolsRefused && w.Pools == nil
+	o.limited = o.poolsOnly || o.policy.Enforces() || o.unknown
 	return o
+}
+
+// whyNot returns why a Service of a namespace may not ask for a, if it has not got it, and what to do; "" if it may.
+func (o *offers) whyNot(namespace string, a netip.Addr) string {
+	if o.unknown {
+		return a.String() + ": which addresses Services may have is not known, since Herald may not read the ConfigMap of pools; ask the operator (herald manifest rbac prints what is needed, svc_pools= turns pools off)"
+	}
+	if why := o.policy.WhyNotOffered(namespace, o.labels[namespace], a, o.poolsOnly); why != "" {
+		return why + "; name no address, so that the Service is given one of a pool, or ask the operator (svc_addresses)"
+	}
+	return ""
 }
 
 // ofPools returns the addresses of s for which pools are looked up: its own, without those that are
@@ -119,13 +133,13 @@ func (p *pass) whyNotOffered(s *service, a netip.Addr) string {
 	if p.offers == nil || !p.offers.limited || s.reserved {
 		return ""
 	}
-	why := p.offers.policy.WhyNotOffered(s.Key.Namespace, p.offers.labels[s.Key.Namespace], a, p.offers.poolsOnly)
+	why := p.offers.whyNot(s.Key.Namespace, a)
 	switch {
 	case why == "":
 	case a.IsUnspecified() && p.hasLeased(s, vip.FamilyOf(a)), !a.IsUnspecified() && p.has(s, a):
 		s.unoffered = true
 	default:
-		return why + "; name no address, so that the Service is given one of a pool, or ask the operator (svc_addresses)"
+		return why
 	}
 	return ""
 }
@@ -138,8 +152,7 @@ func (p *pass) namesUnoffered(s *vip.Service) bool {
 	}
 	shown := service{Service: s}
 	return slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool {
-		return !a.IsUnspecified() && !shown.statusHas(a) &&
-			p.offers.policy.WhyNotOffered(s.Key.Namespace, p.offers.labels[s.Key.Namespace], a, p.offers.poolsOnly) != ""
+		return !a.IsUnspecified() && !shown.statusHas(a) && p.offers.whyNot(s.Key.Namespace, a) != ""
 	})
 }
 

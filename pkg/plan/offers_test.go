@@ -87,6 +87,49 @@ func TestPolicyInForce(t *testing.T) {
 	}
 }
 
+// TestConfigMapGone: a ConfigMap of pools that is gone, while it is made again, say, gives nothing, and limits who may have what as before. Of one that
+// may not be read nothing is known, so that nobody is let have more than the statuses show.
+func TestConfigMapGone(t *testing.T) {
+	off := false
+	for _, tt := range []struct {
+		name   string
+		only   *bool
+		data   string
+		change func(w *vip.World)
+		want   string // the verdict of a Service that names an address of a pool for others, and what it says
+	}{
+		{"it is there", nil, "", nil, "AddressRefused 10.77.0.80 is of a pool that is not offered"},
+		{"gone", nil, "", func(w *vip.World) { w.Pools.Gone = true }, "AddressRefused 10.77.0.80 is of a pool that is not offered"},
+		{"gone, a pool with .enforce", &off, "true", func(w *vip.World) { w.Pools.Gone = true }, "AddressRefused 10.77.0.80 is of a pool that is not offered"},
+		{"never there", nil, "", func(w *vip.World) { w.Pools = nil }, "VIPClaiming "},
+		{"refused", nil, "", func(w *vip.World) { w.Pools, w.PoolsRefused = nil, true }, "AddressRefused 10.77.0.80: which addresses Services may have is not known"},
+		{"refused, and svc_addresses=any", &off, "", func(w *vip.World) { w.Pools, w.PoolsRefused = nil, true }, "AddressRefused 10.77.0.80: which addresses Services may have is not known"},
+		{"refused by now", nil, "", func(w *vip.World) { w.PoolsRefused = true }, "AddressRefused 10.77.0.80 is of a pool that is not offered"},
+		{"refused, and its status shows it", nil, "", func(w *vip.World) { w.Pools, w.PoolsRefused = nil, true; written("n2")(&w.Services[0]) }, "VIPClaiming "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := poolWorld("n1")
+			w.Services = []vip.Service{svc("a", "10.77.0.80"), svc("waits", "")}
+			w.Pools.Data = map[string]string{"pool-kept": "10.77.0.80/28", "pool-kept.namespaces": "blue"}
+			if tt.data != "" {
+				w.Pools.Data["pool-kept.enforce"] = tt.data
+			}
+			if tt.change != nil {
+				tt.change(&w)
+			}
+			r := poolRules()
+			r.PoolsOnly = tt.only
+			p := Make(r, w)
+			if got := fmt.Sprint(p.Verdicts[0].Reason, " ", p.Verdicts[0].Message); !strings.HasPrefix(got, tt.want) {
+				t.Errorf("%s, want %s", got, tt.want)
+			}
+			if gives := tt.change == nil || w.Pools != nil && !w.Pools.Gone; p.Pools[0].Allocate != gives {
+				t.Errorf("gives addresses: %v, want %v", p.Pools[0].Allocate, gives)
+			}
+		})
+	}
+}
+
 // TestStatusKeptOfUnoffered: the status of a Service that has an address which no pool offers it stays when its last
 // endpoint goes and when all Heralds stop: it is what lets the Service have the address again.
 func TestStatusKeptOfUnoffered(t *testing.T) {

@@ -19,13 +19,13 @@ type Allocation struct {
 // planPools adds to the Plan the PoolInput, from which addresses are given to Services: with the
 // Services that ask for one, if this node holds the lease of pools, else only with the ConfigMap.
 // It adds nothing if Herald reads no pools. If the lease is free the best node acquires it; a node
-// whose Herald refuses VIPs hands it over. There is no lease without a ConfigMap.
+// whose Herald refuses VIPs hands it over. There is no lease without a ConfigMap, or when it is gone.
 func (f *filter) planPools(checks *addressChecks) {
 	if f.Allocation == nil {
 		return
 	}
 	in := vip.PoolInput{Now: f.Now, Source: f.Pools}
-	if in.Source != nil && f.intendPoolsLease() && f.providerHolder() == "" {
+	if in.Source != nil && !in.Source.Gone && f.intendPoolsLease() && f.providerHolder() == "" {
 		in.Allocate, in.DHCPMode = true, f.DHCPMode
 		in.Reserved = f.reserved.all()
 		in.Requests = f.addressRequests()
@@ -214,7 +214,7 @@ func (f *filter) addressesInUse(checks *addressChecks) (inUse []netip.Addr) {
 
 // givesAddresses reports whether a Herald gives addresses: there is a ConfigMap of pools, and it is not the provider's to serve.
 func (p *pass) givesAddresses() bool {
-	return p.Allocation != nil && p.Pools != nil && p.providerHolder() == ""
+	return p.Allocation != nil && p.Pools != nil && !p.Pools.Gone && p.providerHolder() == ""
 }
 
 // providerHolder is the holder of the lease of kube-vip's cloud provider while it renews that,
@@ -308,7 +308,7 @@ func (f *filter) reportPools() {
 func (f *filter) whyNoAddress(s *service) string {
 	const text = "it names no address"
 	switch {
-	case f.Allocation == nil || f.Pools == nil:
+	case f.Allocation == nil || f.Pools == nil || f.Pools.Gone:
 		return text + "; set the annotation kube-vip.io/loadbalancerIPs or spec.loadBalancerIP, by hand or by an address allocator"
 	case f.providerHolder() != "":
 		return fmt.Sprintf("%s yet; kube-vip's cloud provider (%s), which renews the lease %s, is to give it one", text, f.providerHolder(), f.Allocation.Provider)

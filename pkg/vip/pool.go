@@ -11,6 +11,7 @@ type PoolSource struct {
 	UID        string
 	Data       map[string]string
 	Namespaces map[string]map[string]string // labels of namespaces, by name; nil if they may not be read
+	Gone       bool                         // there is no such ConfigMap any more: this is what it said last; nothing is given of it, what it does not let Services have stays so
 }
 
 // A PoolPolicy is what the ConfigMap of pools says about addresses that Services ask for by name. It is not

@@ -26,8 +26,10 @@ type World struct {
 	StatusRefusals   map[Key]string // why the API server does not take the status of a Service, by Service
 
 	// From the pools.
-	Pools       *PoolSource  // as the API server has it; nil: there is no ConfigMap of pools
-	Assignments []Assignment // of the node that allocates: what is not seen on Services yet, and who waits, sorted by Service
+	Pools *PoolSource // as the API server has it, or had last; nil: there has been no ConfigMap of pools since this process began
+	// PoolsRefused: the ConfigMap of pools may not be read, and what it says is not known.
+	PoolsRefused bool
+	Assignments  []Assignment // of the node that allocates: what is not seen on Services yet, and who waits, sorted by Service
 	// AssignmentRefusals is why the API server does not take an address that a Service was given, by Service.
 	AssignmentRefusals map[Key]string
 	PoolProblems       []PoolProblem // sorted by key
