@@ -32,9 +32,9 @@ var manyNames = strings.Split("a b c d e f g h i j", " ")
 
 // TestNoServicesNode: n3 has the VIP of the control plane only. No VIP of a Service goes to it, by whichever way.
 func TestNoServicesNode(t *testing.T) {
-	bgp, affinity := rules(), rules()
+	bgp := rules()
 	bgp.ARP, bgp.Election, bgp.BGP = false, false, &BGP{}
-	affinity = bgp
+	affinity := bgp
 	oneLease, rebalance := rules(), rules()
 	oneLease.Election, rebalance.Rebalance = false, true
 	held3 := func(s ...func(*vip.Service)) func(name string) vip.World { // n1 and n2 have a unit each, n3 none

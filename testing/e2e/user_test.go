@@ -354,14 +354,14 @@ func TestSeen(t *testing.T) {
 
 // Options that are wrong: all at once, each by name, exit status 2.
 func TestBadOptions(t *testing.T) {
-	cmd := exec.Command(herald, "manager", "--leaseDuration=5", "--arp=perhaps")
+	cmd := exec.Command(herald, "manager", "--leaseDuration=5", "--leaseRenewDuration=10", "--arp=perhaps")
 	cmd.Env = []string{"svc_enable=maybe", "vip_interface=a/b", "vip_subnet=999", "bgp_enable=perhaps", "vip_interfce=eth0"}
 	out, err := cmd.CombinedOutput()
 	if cmd.ProcessState.ExitCode() != 2 {
 		t.Errorf("exit status %d (%v), want 2", cmd.ProcessState.ExitCode(), err)
 	}
 	cmd2 := exec.Command(herald, "manager")
-	cmd2.Env = []string{"svc_enable=maybe", "vip_interface=a/b", "vip_subnet=999", "bgp_enable=perhaps", "vip_leaseduration=5"}
+	cmd2.Env = []string{"svc_enable=maybe", "vip_interface=a/b", "vip_subnet=999", "bgp_enable=perhaps", "vip_leaseduration=5", "vip_renewdeadline=10"}
 	out2, _ := cmd2.CombinedOutput()
 	for _, want := range []string{"svc_enable", "maybe", "vip_interface", "a/b", "vip_subnet", "999", "bgp_enable", "vip_leaseduration"} {
 		if !strings.Contains(string(out)+string(out2), want) {
