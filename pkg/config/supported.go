@@ -66,7 +66,7 @@ var supported = slices.Concat(
 			Meaning: "How often a node renews its lease. If not set, 1 where `vip_renewdeadline` is less than 10.",
 			set:     store(seconds(1, maxSeconds), func(c *Config) *time.Duration { return &c.Lease.RetryPeriod })},
 		{Env: "herald_peers_port", Flag: "peersPort", Type: Port, Default: "7947",
-			Meaning: "The port of the heartbeats that nodes exchange on the link of VIPs, or on that of the default route if it is a loopback. UDP and TCP; the same on all nodes, and open between them. The VIPs of a dead node then move in less than a second. 0 is off: they move after `vip_leaseduration`.",
+			Meaning: "The port of the heartbeats that nodes exchange on the link of VIPs. If that is a loopback, they use the link of the default route. UDP and TCP; the same on all nodes, and open between them. The VIPs of a dead node then move in less than a second. 0 is off: they move after `vip_leaseduration`.",
 			set:     store(parsePortOrNone, func(c *Config) *uint16 { return &c.Peers.Port })},
 		{Env: "herald_peers_key", Flag: "peersKey", Type: Path,
 			Meaning: "A file with the keys that encrypt the heartbeats. One per line, in base64, the newest first. It is read again each half minute. If not set, Herald makes a key itself and keeps it in the Secret `herald-peers` in the announcers' namespace, which comes with the manifests.",
