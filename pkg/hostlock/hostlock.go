@@ -151,7 +151,7 @@ func (l *Lock) await(ctx context.Context, told func(string)) {
 	_, _ = io.Copy(io.Discard, io.LimitReader(conn, 1)) // nothing more is sent: this blocks until it ends
 }
 
-// howToFind is how the process that has the lock is found.
+// howToFind is a command that shows the process which has the lock.
 const howToFind = " (on the host, as root: ss -xap | grep heraldvip.io/herald)"
 
 // describeUser returns, if the process that listens at the other end of conn is neither root's nor of the user of this one (SO_PEERCRED, as of
