@@ -37,6 +37,9 @@ func (c *Cluster) watchPools(core *clients) {
 	c.watches = append(c.watches, c.configMaps.Run)
 	c.namespaces = newReflectorStore(c.o, &c.mu, core.core, "namespaces", func(o *corev1.Namespace) *map[string]string {
 		labels := o.Labels // without the rest of the object
+		if labels == nil {
+			labels = map[string]string{} // nil: not known
+		}
 		return &labels
 	})
 	c.namespaces.onChange = func(vip.Key, *map[string]string, *map[string]string) bool { return changed() }

@@ -55,6 +55,10 @@ func TestPoolsGone(t *testing.T) {
 	expect("10.0.0.0/24", "blue", true)
 	check.OK(t, c.namespaces.Update(team("red")))
 	expect("10.0.0.0/24", "red", true)
+	check.OK(t, c.namespaces.Update(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "plain"}}))
+	if c.Observe(&w); w.Pools.Namespaces["plain"] == nil {
+		t.Error("the labels of a namespace that has none pass for unknown")
+	}
 	log.Reset()
 	check.OK(t, c.configMaps.Replace([]any{pools("10.1.0.0/24")}, "9"))
 	expect("10.1.0.0/24", "red", false)

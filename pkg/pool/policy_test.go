@@ -68,6 +68,24 @@ func TestInterfaceOfPools(t *testing.T) {
 	}
 }
 
+// TestNamespaceNotKnown: a namespace that is not known, since Namespaces can't be read or its own has not come yet, belongs to no selector, be it one of labels that are not there.
+func TestNamespaceNotKnown(t *testing.T) {
+	p, _ := Parse(nil, data("pool-a=10.7.0.0/24", "pool-a.namespaces=trust!=external", "pool-a.enforce=true", "pool-b=10.8.0.0/24", "pool-b.namespaces=!external"))
+	for _, a := range []netip.Addr{netip.MustParseAddr("10.7.0.1"), netip.MustParseAddr("10.8.0.1")} {
+		if p.WhyNotOffered("web", nil, a, true) == "" || p.WhyNotOffered("web", map[string]string{}, a, true) != "" {
+			t.Errorf("%s is offered to one that is not known, or is not to one without labels", a)
+		}
+	}
+	w := newWorld(t, 0, "pool-b=10.8.0.0/24", "pool-b.namespaces=!external")
+	w.set("web/a", nil)
+	if waits := w.decide(); waits["a"] == "" {
+		t.Error("an address is given to one that is not known: ", w.has("web/a"))
+	}
+	w.a.SetNamespaces(map[string]map[string]string{"web": {}})
+	w.decide()
+	w.expect("web/a: 10.8.0.1 of b")
+}
+
 func TestNodesOfPools(t *testing.T) {
 	p, _ := Parse(nil, data("pool-a=10.7.0.0/24", "pool-a.nodes=zone in (a,b)", "pool-b=10.8.0.0/24"))
 	const why = "pool a, of which 10.7.0.1 is, is for nodes with zone in (a,b)"

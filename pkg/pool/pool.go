@@ -48,11 +48,11 @@ type Namespaces struct {
 // All reports whether n is every namespace.
 func (n Namespaces) All() bool { return n.Names == nil && n.Selector == nil }
 
-// Contains reports whether a namespace with these labels belongs to n.
+// Contains reports whether a namespace with these labels belongs to n. One whose labels are not known (nil) belongs to no selector.
 func (n Namespaces) Contains(name string, l map[string]string) bool {
 	switch {
 	case n.Selector != nil:
-		return n.Selector.Matches(labels.Set(l))
+		return l != nil && n.Selector.Matches(labels.Set(l))
 	case n.Names != nil:
 		_, found := slices.BinarySearch(n.Names, name)
 		return found

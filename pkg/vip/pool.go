@@ -10,7 +10,7 @@ type PoolSource struct {
 	ConfigMap  Key
 	UID        string
 	Data       map[string]string
-	Namespaces map[string]map[string]string // labels of namespaces, by name; nil if they may not be read
+	Namespaces map[string]map[string]string // labels of namespaces, by name, none of them nil; empty if they may not be read
 	Gone       bool                         // there is no such ConfigMap any more: this is what it said last; nothing is given of it, what it does not let Services have stays so
 }
 
