@@ -25,6 +25,9 @@ type Options struct {
 	Node               string    // this node's name, for Events
 	Egress             bool      // watch the pods of Services with kube-vip.io/egress
 	NoUpdates          bool      // write nothing to Services (disable_service_updates)
+	// NoServices: nothing needs Services (svc_enable is false). They are read if that is permitted, so that what an earlier process wrote on them is cleared;
+	// else the Service default/kubernetes alone is, with its EndpointSlices, if that is.
+	NoServices bool
 	// Annotations is the prefix of annotations of this node's own Node object that are
 	// kept; "" keeps none (annotation).
 	Annotations string
@@ -138,6 +141,12 @@ func (c *Cluster) makeStores(main *clients) {
 		return s
 	})
 	c.slices = newReflectorStore(o, &c.mu, main.discovery, "endpointslices", readSlice)
+	if o.NoServices {
+		c.services.optional, c.slices.optional = true, true
+		if o.Namespace == "" {
+			c.services.instead, c.slices.instead = kubernetesService, kubernetesService
+		}
+	}
 	c.nodes = newReflectorStore(o, &c.mu, main.core, "nodes", func(n *corev1.Node) *vip.Node {
 		prefix := ""
 		if n.Name == o.Node {
@@ -186,13 +195,21 @@ func (c *Cluster) Run(ctx context.Context) error {
 }
 
 // Synced reports whether all that the World needs has been listed once. Nodes,
-// ServiceCIDRs, the ConfigMap of pools and Namespaces that the API server refuses to list are done without.
+// ServiceCIDRs, the ConfigMap of pools and Namespaces that the API server refuses to list are done without. So are Services and EndpointSlices (World.ServicesUnknown):
+// the control plane's VIP needs none. With Options.NoServices they are not waited for.
 func (c *Cluster) Synced() bool {
-	if !c.services.synced.Load() || !c.slices.synced.Load() || !c.poolsSynced() {
+	if !c.o.NoServices && !(c.services.listedOrRefused() && c.slices.listedOrRefused()) || !c.poolsSynced() {
 		return false
 	}
-	return c.o.Namespace != "" ||
-		(c.nodes.synced.Load() || c.nodes.refused.Load()) && (c.cidrs.synced.Load() || c.cidrs.refused.Load())
+	return c.o.Namespace != "" || c.nodes.listedOrRefused() && c.cidrs.listedOrRefused()
+}
+
+// ServicesKnown reports whether all Services and EndpointSlices that Herald is to look at have been listed once.
+func (c *Cluster) ServicesKnown() bool { return c.services.listed() && c.slices.listed() }
+
+// ServicesRefused reports whether the API server refuses to list Services or EndpointSlices, and never did list them to this process.
+func (c *Cluster) ServicesRefused() bool {
+	return c.services.doneWithout.Load() && !c.services.listed() || c.slices.doneWithout.Load() && !c.slices.listed()
 }
 
 // Collectors are the metrics of requests, statuses and Events.

@@ -49,7 +49,7 @@ func (c *Cluster) watchPools(core *clients) {
 // poolsSynced reports whether the ConfigMap of pools and the Namespaces have been listed once, or are refused, or
 // not asked for: before that it is not known which addresses Services may have.
 func (c *Cluster) poolsSynced() bool {
-	return c.o.Pools.IsZero() || (c.configMaps.synced.Load() || c.configMaps.refused.Load()) && (c.namespaces.synced.Load() || c.namespaces.refused.Load())
+	return c.o.Pools.IsZero() || c.configMaps.listedOrRefused() && c.namespaces.listedOrRefused()
 }
 
 // observePools returns the ConfigMap of pools, or what it was last, or nil; c.mu is held.

@@ -55,6 +55,12 @@ type watchedResource struct {
 	failures   int           // errors in a row that the API server answered with
 	reported   bool          // that it fails is logged
 	refused    atomic.Bool   // the last failuresBeforeReport errors were 403 or 404
+
+	doneWithout atomic.Bool // refused was true once
+
+	optional bool        // that it is forbidden is no fault
+	instead  vip.Key     // the one object that is watched instead once all are forbidden; zero: none
+	narrowed atomic.Bool // that is so
 }
 
 // Delays before a list or watch that failed is sent again: retryMin at first, and twice as long after each, up to retryMax. The end of an
@@ -68,7 +74,7 @@ const (
 	// starts, but may never do.
 	refusedMin   = 500 * time.Millisecond
 	refusedMax   = 30 * time.Second
-	missingRetry = 10 * time.Minute // a server without the resource may be replaced by a newer one
+	missingRetry = 10 * time.Minute // a server without the resource may be replaced by a newer one; nor is what is optional asked for more often
 	// failuresBeforeReport is how many errors in a row are logged as a warning, and
 	// how many refusals are taken for the answer that the resource can't be had.
 	failuresBeforeReport = 3
@@ -80,6 +86,13 @@ func (r *watchedResource) description() string {
 	}
 	return r.resource + " in namespace " + r.namespace
 }
+
+// listed reports whether all objects have been listed once, not only the one that is watched instead.
+func (s *reflectorStore[V]) listed() bool { return s.synced.Load() && !s.narrowed.Load() }
+
+// listedOrRefused reports whether the API server has listed the objects once, or has refused that for long enough that they are done without: it stays so when
+// the next answer is another error, or the objects are about to come.
+func (s *reflectorStore[V]) listedOrRefused() bool { return s.synced.Load() || s.doneWithout.Load() }
 
 // Run lists and watches until ctx ends. At each relist it begins with a list: a new Reflector has no version from which it could watch on. That list is of
 // what the API server has by then, not an earlier state in the API server's cache. values stay as they are until it has come.
@@ -201,7 +214,7 @@ func (r *watchedResource) succeeded() {
 // retryDelay counts a list or watch that ended with err, and returns how long to wait
 // before the next, beside the Reflector's back-off. From the third error in a row that
 // the API server answered with it is logged, once, unless the server has no such
-// resource. Connections that fail are not counted.
+// resource, or forbids what is optional; if it forbids all objects, the one that is to be watched instead is from then on. Connections that fail are not counted.
 func (r *watchedResource) retryDelay(err error) time.Duration {
 	reason := apierrors.ReasonForError(err)
 	switch reason {
@@ -215,7 +228,16 @@ func (r *watchedResource) retryDelay(err error) time.Duration {
 	r.failures++
 	lasting := r.failures >= failuresBeforeReport
 	r.refused.Store(lasting && (missing || forbidden))
-	if lasting && !missing && !r.reported {
+	r.doneWithout.Store(r.doneWithout.Load() || r.refused.Load())
+	if lasting && forbidden && !r.instead.IsZero() {
+		r.log.Debug("not allowed to watch all "+r.resource+"; watching one", "resource", r.resource, "object", r.instead, "err", err)
+		r.namespace, r.fields = r.instead.Namespace, "metadata.name="+r.instead.Name
+		r.instead, r.failures = vip.Key{}, 0
+		r.refused.Store(false)
+		r.narrowed.Store(true)
+		return 0
+	}
+	if lasting && !missing && !r.reported && !(forbidden && r.optional) {
 		r.reported = true
 		text := "the API server does not let us watch " + r.description() + "; retrying"
 		if forbidden {
@@ -224,7 +246,7 @@ func (r *watchedResource) retryDelay(err error) time.Duration {
 		r.log.Warn(text, "resource", r.resource, "err", err)
 	}
 	switch {
-	case missing && lasting:
+	case missing && lasting, forbidden && lasting && r.optional:
 		return missingRetry
 	case missing || forbidden:
 		return min(refusedMin<<min(r.failures-1, 10), refusedMax)
