@@ -45,6 +45,7 @@ func (r *reader) readAttribute(key, name, attribute string) {
 		return
 	}
 	const consequence = "Until then nobody gets an address of the pool"
+	const announced = consequence + ", and its VIPs are announced as if the key were absent"
 	ok := true
 	switch attribute {
 	case "namespaces":
@@ -52,11 +53,11 @@ func (r *reader) readAttribute(key, name, attribute string) {
 	case "services":
 		p.Services, ok = readKey(r, key, consequence, parseSelector)
 	case "nodes":
-		p.Nodes, ok = readKey(r, key, consequence, parseSelector)
+		p.Nodes, ok = readKey(r, key, announced, parseSelector)
 	case "prefer":
-		p.Prefer, ok = readKey(r, key, consequence, parsePreferences)
+		p.Prefer, ok = readKey(r, key, announced, parsePreferences)
 	case "interface":
-		p.Interface, ok = readKey(r, key, consequence, parseInterface)
+		p.Interface, ok = readKey(r, key, announced, parseInterface)
 	case "auto":
 		p.Auto, ok = readKey(r, key, consequence, parseTrueFalse)
 	case "enforce":
@@ -64,7 +65,7 @@ func (r *reader) readAttribute(key, name, attribute string) {
 	case "priority":
 		p.Priority, ok = readKey(r, key, consequence, parsePriority)
 	case "announce":
-		p.Announce, ok = readKey(r, key, consequence, parseMethods)
+		p.Announce, ok = readKey(r, key, announced, parseMethods)
 	default:
 		r.warn(key, "a pool has no attribute %s, so it is ignored; there are %s", quote(attribute), attributeNames)
 	}

@@ -73,7 +73,7 @@ func readKey[T any](r *reader, key, consequence string, parse func(text string) 
 	before, had := r.earlier[key]
 	if had {
 		if v, again := parse(before); again == "" {
-			r.fail(key, "%s. Until then the value before it stays in force: %s", problem, quote(before))
+			r.fail(key, "%s. Until then the value before it stays in force where Herald has not been restarted since: %s", problem, quote(before))
 			r.pools.good[key] = before
 			return v, true
 		}

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -194,6 +195,22 @@ func TestKeys(t *testing.T) {
 	}
 }
 
+// What says how VIPs of a pool are announced, and could never be read, counts as absent there, and the operator is told so.
+func TestAnnouncedWithoutWhatCanNotBeRead(t *testing.T) {
+	p, problems := Parse(nil, data("pool-a=10.7.0.0/24", "pool-a.nodes=zone=a,,", "pool-a.interface=vlan100-of-the-dmz", "pool-a.announce=ospf", "pool-a.prefer=zone=a"))
+	if a := netip.MustParseAddr("10.7.0.1"); p.WhyNotOn(a, nil) != "" || p.Interface("web", a) != "" || p.Prefers(a) {
+		t.Error("it counts")
+	}
+	for _, x := range problems {
+		if !strings.Contains(x.Message, "its VIPs are announced as if the key were absent") {
+			t.Error(x)
+		}
+	}
+	if len(problems) != 4 {
+		t.Error(problems)
+	}
+}
+
 // What was good stays in force, key by key.
 func TestMistakeLeavesWhatWasGood(t *testing.T) {
 	good, problems := Parse(nil, data("cidr-web=10.0.0.4/31", "cidr-db=10.0.1.4/31", "pool-a=10.0.2.4", "pool-a.namespaces=shop", "search-order=desc"))
@@ -205,7 +222,7 @@ func TestMistakeLeavesWhatWasGood(t *testing.T) {
 	if got := edited.text(); got != want || !edited.descending || len(problems) != 3 {
 		t.Errorf("got\n%s\nwant\n%s\nproblems %v", got, want, problems)
 	}
-	if !strings.Contains(problems[0].Message, `Until then the value before it stays in force: "10.0.0.4/31"`) {
+	if !strings.Contains(problems[0].Message, `Until then the value before it stays in force where Herald has not been restarted since: "10.0.0.4/31"`) {
 		t.Error(problems[0])
 	}
 	again, _ := Parse(edited, data("cidr-web=still wrong", "cidr-db=10.0.1.8/31"))
