@@ -280,7 +280,7 @@ func TestLargestEgress(t *testing.T) {
 		have, err := tables.Egress.Set(t.Context(), want)
 		check.OK(t, err)
 		if len(have) != len(want) {
-			t.Errorf("the kernel has %d VIPs of %d: %v", len(have), len(want), tables.Egress.why)
+			t.Errorf("the kernel has %d VIPs of %d: %v", len(have), len(want), tables.Egress.refusals())
 		}
 		t.Log(len(have), "VIPs take", time.Since(began))
 	})

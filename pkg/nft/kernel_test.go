@@ -3,9 +3,11 @@ package nft
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -178,11 +180,13 @@ func packets(t testing.TB, node string) int {
 	return sum
 }
 
-// ruleset is all that nftables has on a node, without what changes by itself.
+// ruleset is all that nftables has on a node, without what changes by itself, and the tables in the order of their names.
 func ruleset(t testing.TB, node string) string {
 	out := sh(t, "ip netns exec "+node+" nft list ruleset")
 	out = regexp.MustCompile(`counter packets \d+ bytes \d+`).ReplaceAllString(out, "counter")
-	return regexp.MustCompile(` expires \w+`).ReplaceAllString(out, "")
+	tables := strings.SplitAfter(regexp.MustCompile(` expires \w+`).ReplaceAllString(out, ""), "\n}\n")
+	slices.Sort(tables)
+	return strings.Join(tables, "")
 }
 
 // What the kernel has is what was set last, also by another process, and nothing at last;
@@ -303,10 +307,70 @@ func TestRefused(t *testing.T) {
 			if have != nil || err != nil {
 				t.Errorf("%v, %v; want no entries and no error", have, err)
 			}
-			tables.FormerOwners.failed = tables.FormerOwners.failed.Add(-retryAfter)
+			expireRefusals(tables.FormerOwners)
 		}
 	})
 	if got := strings.Count(out.String(), "established connections of VIPs that have moved to this node are reset"); got != 1 {
 		t.Errorf("said %d times, want once:\n%s", got, &out)
+	}
+}
+
+// A family that nftables refuses takes nothing from the other: its entries follow what is wanted. It is logged once, and its entries are there once nftables takes them.
+func TestOneFamilyRefused(t *testing.T) {
+	newRig(t)
+	var out strings.Builder
+	tables := New(slog.New(slog.NewTextHandler(&out, nil)))
+	refuses, build := true, translations.build
+	tables.Translations.build = func(c *draft, f family, table *nftables.Table, maps []*nftables.Set, entries []vip.Translation) {
+		build(c, f, table, maps, entries)
+		if refuses && !f.is4 {
+			c.AddRule(&nftables.Rule{Table: table, Chain: &nftables.Chain{Name: "nope", Table: table}}) // there is no such chain
+		}
+	}
+	entry := func(a netip.Addr, port uint16) vip.Translation {
+		i := 0
+		if a.Is6() {
+			i = 1
+		}
+		return vip.Translation{Addr: a, Port: port, To: own("n1")[i]}
+	}
+	for _, tt := range []struct {
+		name    string
+		refuses bool
+		retry   bool
+		want    []vip.Translation
+		have    []vip.Translation
+	}{
+		{"both families", true, false, []vip.Translation{entry(vip4, 1), entry(vip6, 1)}, []vip.Translation{entry(vip4, 1)}},
+		{"another entry of IPv4", true, false, []vip.Translation{entry(vip4, 2), entry(vip6, 1)}, []vip.Translation{entry(vip4, 2)}},
+		{"refused again", true, true, []vip.Translation{entry(vip4, 2), entry(vip6, 1)}, []vip.Translation{entry(vip4, 2)}},
+		{"taken, but not tried yet", false, false, []vip.Translation{entry(vip4, 2), entry(vip6, 1)}, []vip.Translation{entry(vip4, 2)}},
+		{"taken", false, true, []vip.Translation{entry(vip4, 2), entry(vip6, 1)}, []vip.Translation{entry(vip4, 2), entry(vip6, 1)}},
+	} {
+		refuses = tt.refuses
+		if tt.retry {
+			expireRefusals(tables.Translations)
+		}
+		inside(t, "n1", func() {
+			have := check.Value(tables.Translations.Set(t.Context(), tt.want))(t)
+			if diff := cmp.Diff(tt.have, have, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+			}
+		})
+		for _, x := range tt.have {
+			if text := ruleset(t, "n1"); !strings.Contains(text, fmt.Sprintf("%s . %d", x.Addr, x.Port)) {
+				t.Errorf("%s: the kernel does not have %v:\n%s", tt.name, x, text)
+			}
+		}
+	}
+	if got := strings.Count(out.String(), "nftables refuses"); got != 1 {
+		t.Errorf("said %d times, want once:\n%s", got, &out)
+	}
+}
+
+// expireRefusals has a Table try at once what the kernel has refused.
+func expireRefusals[E any](table *Table[E]) {
+	for i := range table.state {
+		table.state[i].failed = table.state[i].failed.Add(-retryAfter)
 	}
 }

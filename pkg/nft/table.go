@@ -67,17 +67,16 @@ func New(log *slog.Logger) *Tables {
 
 // LinksChanged has the next Set of FormerOwners look whether the links of its entries are others by now: the kernel has their indexes, and one that was made again
 // under its name has another. It does not block.
-func (t *Tables) LinksChanged() { t.FormerOwners.linksChanged.Store(true) }
+func (t *Tables) LinksChanged() {
+	for i := range t.FormerOwners.state {
+		t.FormerOwners.state[i].linksChanged.Store(true)
+	}
+}
 
 // Observe fills in FormerOwners, PortsNotLimited and EgressRefused.
 func (t *Tables) Observe(w *vip.World) {
-	w.FormerOwners = t.FormerOwners.written
-	if t.OpenPorts.why != nil {
-		w.PortsNotLimited = t.OpenPorts.why.Error()
-	}
-	if t.Egress.why != nil {
-		w.EgressRefused = t.Egress.why.Error()
-	}
+	w.FormerOwners = slices.Concat(t.FormerOwners.state[0].written, t.FormerOwners.state[1].written)
+	w.PortsNotLimited, w.EgressRefused = t.OpenPorts.refusals(), t.Egress.refusals()
 }
 
 // CheckFormerOwners returns an error if the kernel does not take the table of former owners: it has no nftables, or lacks an expression
@@ -158,21 +157,26 @@ func (d *draft) AddRule(r *nftables.Rule) {
 	d.rules[r.Chain.Name]++
 }
 
-// A Table keeps a table of one purpose, which there is once for each family, equal to the entries that are wanted.
+// A Table keeps the tables of one purpose, one for each family, equal to the entries that are wanted.
 type Table[E any] struct {
 	purpose[E]
 	log     *slog.Logger
 	errors  prometheus.Counter
 	entries prometheus.Gauge // may be nil
 
-	written []E                       // what the kernel has, sorted
-	rules   map[string]map[string]int // how many rules, by the name of the family and of the chain
-	at      time.Time                 // when that was written
-	known   bool                      // false: the kernel may have other entries, an earlier process's, or after an error
-	links   linkIndexes               // of the links of written, as they were then
-	looked  time.Time                 // when it was last looked whether the kernel still has the rules
-	failed  time.Time                 // when the kernel last refused; zero: not since the last success
-	why     error                     // what the kernel then said
+	state [2]state[E] // of each of families: what the kernel refuses of one is nothing to the other
+}
+
+// A state is what is known of the table of one family.
+type state[E any] struct {
+	written []E            // what the kernel has, sorted
+	rules   map[string]int // how many rules, by the name of the chain
+	at      time.Time      // when that was written
+	known   bool           // false: the kernel may have other entries, an earlier process's, or after an error
+	links   linkIndexes    // of the links of written, as they were then
+	looked  time.Time      // when it was last looked whether the kernel still has the rules
+	failed  time.Time      // when the kernel last refused; zero: not since the last success
+	why     error          // what the kernel then said
 
 	linksChanged atomic.Bool // the kernel's links may be others than links
 }
@@ -181,38 +185,61 @@ type Table[E any] struct {
 // that are older than a minute are renewed, and each five seconds it is looked whether another program has removed the table or some of its rules, so it should be called at least that often. It returns the entries that the kernel then has, sorted; entries on a link that is not
 // there are not in the kernel all the same.
 //
-// If the kernel refuses, Set logs why, leaves it alone for half a minute, and has no entries
+// If the kernel refuses those of a family, Set logs why, leaves them alone for half a minute, and has no entries of it
 // meanwhile. That is no error: VIPs move all the same, and connections are reset.
-func (t *Table[E]) Set(_ context.Context, want []E) ([]E, error) {
+func (t *Table[E]) Set(_ context.Context, want []E) (have []E, err error) {
 	now := time.Now()
-	if !t.failed.IsZero() && now.Sub(t.failed) < retryAfter {
-		return nil, nil
-	}
 	want = slices.SortedFunc(slices.Values(want), t.compare)
-	renew := len(want) > 0 && (now.Sub(t.at) >= cmp.Or(t.renewAfter, renewAfter) || t.linksChanged.Swap(false) && !maps.Equal(t.linksOf(t.written), t.links))
-	if t.known && !renew && !t.isThere(now) {
-		t.log.Warn("another program has removed rules from nftables; they are written again: " + t.what)
-		t.known = false // all of it
+	for i, f := range families {
+		have = append(have, t.setFamily(&t.state[i], f, t.of(f, want), now)...)
 	}
-	if t.known && !renew && slices.EqualFunc(want, t.written, func(a, b E) bool { return t.compare(a, b) == 0 }) {
-		return t.written, nil
+	if t.entries != nil {
+		t.entries.Set(float64(len(have)))
+	}
+	return have, nil
+}
+
+// setFamily is Set for one family.
+func (t *Table[E]) setFamily(s *state[E], f family, want []E, now time.Time) []E {
+	if !s.failed.IsZero() && now.Sub(s.failed) < retryAfter {
+		return nil
+	}
+	renew := len(want) > 0 && (now.Sub(s.at) >= cmp.Or(t.renewAfter, renewAfter) || s.linksChanged.Swap(false) && !maps.Equal(t.linksOf(s.written), s.links))
+	if s.known && !renew && !t.isThere(s, f, now) {
+		t.log.Warn("another program has removed rules from nftables; they are written again: "+t.what, "family", f.name)
+		s.known = false // all of it
+	}
+	if s.known && !renew && slices.EqualFunc(want, s.written, func(a, b E) bool { return t.compare(a, b) == 0 }) {
+		return s.written
 	}
 	links := t.linksOf(want) // before they are written: what changes later is told by LinksChanged
-	err := t.write(want)
-	if err != nil && t.known { // another program has removed a table: all of it again
-		t.known = false
-		err = t.write(want)
+	err := t.write(s, f, want)
+	if err != nil && s.known { // another program has removed the table: all of it again
+		s.known = false
+		err = t.write(s, f, want)
 	}
 	if err != nil {
-		t.fail(want, err, now)
-		return nil, nil
+		t.fail(s, want, err, now)
+		return nil
 	}
-	if !t.failed.IsZero() {
-		t.log.Info("nftables takes the " + t.what + " again")
+	if !s.failed.IsZero() {
+		t.log.Info("nftables takes the "+t.what+" again", "family", f.name)
 	}
-	t.written, t.links, t.at, t.known, t.failed, t.why = want, links, now, true, time.Time{}, nil
-	t.count(len(want))
-	return want, nil
+	s.written, s.links, s.at, s.known, s.failed, s.why = want, links, now, true, time.Time{}, nil
+	return want
+}
+
+// refusals returns what the kernel said when it last refused the entries of a family; nil if it has taken all.
+func (t *Table[E]) refusals() (all map[vip.Family]string) {
+	for i, f := range []vip.Family{vip.IPv4, vip.IPv6} { // as families
+		if why := t.state[i].why; why != nil {
+			if all == nil {
+				all = make(map[vip.Family]string)
+			}
+			all[f] = why.Error()
+		}
+	}
+	return all
 }
 
 // linksOf returns the indexes of the links of entries, 0 for one that is not there; nil if they have none.
@@ -229,41 +256,30 @@ func (t *Table[E]) linksOf(entries []E) linkIndexes {
 
 // fail stores that the kernel has refused want. It logs that, unless it has refused before, or
 // want is empty: then nothing was to be written, and without nftables nothing is there.
-func (t *Table[E]) fail(want []E, err error, now time.Time) {
+func (t *Table[E]) fail(s *state[E], want []E, err error, now time.Time) {
 	if len(want) == 0 {
-		t.known = true
+		s.known = true
 		return
 	}
-	if t.failed.IsZero() {
+	if s.failed.IsZero() {
 		t.log.Warn("nftables refuses the "+t.what+": "+t.consequence, "err", err)
 	}
 	t.errors.Inc()
-	t.count(0)
-	t.written, t.known, t.failed, t.why = nil, false, now, err
+	s.written, s.known, s.failed, s.why = nil, false, now, err
 }
 
-// write makes the entries in the kernel those of want.
-func (t *Table[E]) write(want []E) error {
-	var errs []error
-	for _, f := range families {
-		errs = append(errs, t.writeFamily(f, t.of(f, want), t.of(f, t.written)))
-	}
-	return errors.Join(errs...)
-}
-
-// writeFamily makes the entries of one family those of want, in one transaction. had is what
-// its table has if t.known.
-func (t *Table[E]) writeFamily(f family, want, had []E) error {
-	if t.known && len(want) == 0 && len(had) == 0 {
+// write makes the entries of one family those of want, in one transaction.
+func (t *Table[E]) write(s *state[E], f family, want []E) error {
+	if s.known && len(want) == 0 && len(s.written) == 0 {
 		return nil
 	}
-	maps, elements, rules := t.maps(f, want), t.elements(f, want), t.rules[f.name]
+	maps, elements, rules := t.maps(f, want), t.elements(f, want), s.rules
 	c, err := nftables.New(nftables.WithSockOptions(makeRoom(maps, elements)))
 	if err != nil {
 		return err
 	}
 	switch {
-	case len(want) == 0 || len(had) == 0 || !t.known || t.rebuild:
+	case len(want) == 0 || len(s.written) == 0 || !s.known || t.rebuild:
 		c.AddTable(f.table(t.table)) // one that is not there can't be deleted
 		c.DelTable(f.table(t.table))
 		rules = make(map[string]int)
@@ -292,10 +308,7 @@ func (t *Table[E]) writeFamily(f family, want, had []E) error {
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("table %s %s: %w", f.name, t.table, err)
 	}
-	if t.rules == nil {
-		t.rules = make(map[string]map[string]int)
-	}
-	t.rules[f.name] = rules
+	s.rules = rules
 	return nil
 }
 
@@ -313,22 +326,20 @@ func makeRoom(sets []*nftables.Set, elements [][]nftables.SetElement) func(*netl
 }
 
 // isThere reports whether the kernel still has as many rules in each chain as were written; it does not look at what they say. It asks once in lookAfter.
-func (t *Table[E]) isThere(now time.Time) bool {
-	if len(t.written) == 0 || now.Sub(t.looked) < lookAfter {
+func (t *Table[E]) isThere(s *state[E], f family, now time.Time) bool {
+	if len(s.written) == 0 || now.Sub(s.looked) < lookAfter {
 		return true
 	}
-	t.looked = now
+	s.looked = now
 	c, err := nftables.New(nftables.AsLasting())
 	if err != nil {
 		return true
 	}
 	defer c.CloseLasting()
-	for _, f := range families {
-		for chain, n := range t.rules[f.name] {
-			rules, err := c.GetRules(f.table(t.table), &nftables.Chain{Name: chain}) // none, if there is no such table
-			if err == nil && len(rules) != n {
-				return false
-			}
+	for chain, n := range s.rules {
+		rules, err := c.GetRules(f.table(t.table), &nftables.Chain{Name: chain}) // none, if there is no such table
+		if err == nil && len(rules) != n {
+			return false
 		}
 	}
 	return true
@@ -342,11 +353,4 @@ func (t *Table[E]) of(f family, all []E) (found []E) {
 		}
 	}
 	return found
-}
-
-// count sets the metric of how many entries there are.
-func (t *Table[E]) count(n int) {
-	if t.entries != nil {
-		t.entries.Set(float64(n))
-	}
 }

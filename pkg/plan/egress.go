@@ -54,13 +54,13 @@ func (p *pass) planEgress(services []*service) {
 			continue
 		}
 		p.reportPodsElsewhere(s)
-		if p.EgressRefused != "" && p.Claims[s.unit.lease].Holder == p.Self {
-			p.addEvent(s, vip.EgressUnavailable, keepsSource+"nftables on node "+p.Self+", which owns its VIP, refuses it: "+p.EgressRefused, 0)
-		}
 		done := make(map[vip.Family]bool)
 		for _, a := range s.addrs {
 			if f := vip.FamilyOf(a.Addr); !done[f] {
 				done[f] = true
+				if why := p.EgressRefused[f]; why != "" && p.Claims[s.unit.lease].Holder == p.Self {
+					p.addEvent(s, vip.EgressUnavailable, keepsSource+"nftables on node "+p.Self+", which owns its VIP, refuses it: "+why, 0)
+				}
 				p.addEgress(s, a, internal, taken)
 			}
 		}

@@ -114,8 +114,10 @@ func TestEgress(t *testing.T) {
 		{"a pod on a node of another network", on, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) {
 			w.Members[1].Info.Links = []vip.Link{{Name: "eth0", Up: true, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.66.0.12/24")}}}
 		}), "10.77.0.60 [10.240.1.2 10.240.2.2]\nkube-vip.io/egress: what its pods send keeps its source on n2 (it has no IPv4 network in common with n1)\n"},
-		{"nftables refuses it", on, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) { w.EgressRefused = "operation not supported" }),
+		{"nftables refuses it", on, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) { w.EgressRefused = map[vip.Family]string{vip.IPv4: "operation not supported"} }),
 			"10.77.0.60 [10.240.1.2 10.240.2.2]\n" + keepsSource + "nftables on node n1, which owns its VIP, refuses it: operation not supported\n"},
+		{"nftables refuses that of the other family", on, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) { w.EgressRefused = map[vip.Family]string{vip.IPv6: "operation not supported"} }),
+			"10.77.0.60 [10.240.1.2 10.240.2.2]\n"},
 		{"every node has the VIP", everywhere, w("n1", svc("a", "10.77.0.60", withEgress, written("n1"))), keepsSource + "no single node has its VIP, to which answers would come; set svc_election=true, or vip_arp=true\n"},
 		{"... and its pods are being listed", everywhere, w("n1", svc("a", "10.77.0.60", withEgress, written("n1"), func(s *vip.Service) { s.Pods, s.PodsUnknown = nil, vip.PodsBeingListed })),
 			keepsSource + "no single node has its VIP, to which answers would come; set svc_election=true, or vip_arp=true\n"},

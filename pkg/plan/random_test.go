@@ -197,7 +197,8 @@ func (r random) world() vip.World {
 		a := r.vip()
 		w.Heard[a] = vip.HeardAnnouncement{MAC: pick(r, "02:00:00:00:01:01", "02:00:00:00:09:09"), Link: "eth0", At: r.time()}
 	}
-	w.PortsNotLimited, w.EgressRefused, w.DataPlaneFault = pick(r, "", "", "why"), pick(r, "", "", "why"), pick(r, "", "", "why")
+	refused := func() map[vip.Family]string { return pick(r, nil, nil, map[vip.Family]string{vip.IPv4: "why"}) }
+	w.PortsNotLimited, w.EgressRefused, w.DataPlaneFault = refused(), refused(), pick(r, "", "", "why")
 	w.Reserved = some(r, 2, func() vip.ReservedRange {
 		return vip.ReservedRange{Prefix: netip.PrefixFrom(r.vip(), 32).Masked(), Description: "x", Service: services[0].Key, FromSlice: r.yes()}
 	})

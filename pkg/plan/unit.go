@@ -310,8 +310,8 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 		return
 	}
 	bound := m.isBound(a.Address)
-	if m.LimitPorts && m.PortsNotLimited != "" && !bound && !s.AllPorts && !s.localDelivery {
-		m.addEvent(s, vip.NoEligibleNode, fmt.Sprintf("node %s owns %s, but does not bind it, since nftables does not limit its ports (enable_service_security): %s", m.Self, a.Addr, m.PortsNotLimited), 0)
+	if why := m.PortsNotLimited[vip.FamilyOf(a.Addr)]; m.LimitPorts && why != "" && !bound && !s.AllPorts && !s.localDelivery {
+		m.addEvent(s, vip.NoEligibleNode, fmt.Sprintf("node %s owns %s, but does not bind it, since nftables does not limit its ports (enable_service_security): %s", m.Self, a.Addr, why), 0)
 	}
 	if !ready && !bound {
 		return // kube-proxy here would drop what the node attracts

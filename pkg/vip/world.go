@@ -70,11 +70,11 @@ type World struct {
 	StrictRPFilter bool              // net.ipv4.conf.all.rp_filter is 1, which wins over a link's 0
 	DHCPStates     []DHCPState       // one per DHCPRequest of the last Plan
 
-	// PortsNotLimited is why nftables does not limit the ports of VIPs, as OpenPorts of the last Plan asked for; "" if it does.
-	PortsNotLimited string
+	// PortsNotLimited is why nftables does not limit the ports of VIPs of a family, as OpenPorts of the last Plan asked for; nothing if it does.
+	PortsNotLimited map[Family]string
 
-	// EgressRefused is why nftables does not take Egress of the last Plan; "" if it does.
-	EgressRefused string
+	// EgressRefused is why nftables does not take Egress of the last Plan for VIPs of a family; nothing if it does.
+	EgressRefused map[Family]string
 	// EgressPodsPending: the pods of Services with egress are being listed for the first time since this process began.
 	EgressPodsPending bool
 
