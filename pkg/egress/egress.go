@@ -104,7 +104,10 @@ func (r *Routes) write(all wanted) error {
 // write, after relist at the latest, removes them.
 func (r *Routes) writeFamily(family int, all wanted) error {
 	rules, err := listRules(family)
-	if err != nil {
+	if errors.Is(err, errNoRules) && len(all) == 0 {
+		return nil
+	}
+	if err != nil { // without rules there is one table: a route would replace the node's own default route (fib_new_table)
 		return fmt.Errorf("rules of the routing policy database can't be read: %w", err)
 	}
 	routes, err := listRoutes(family)

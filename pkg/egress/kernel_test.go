@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 	"github.com/heraldvip/herald/testing/namespace"
@@ -179,6 +182,37 @@ func TestMarkOfEarlierVersionWhileTheOtherFamilyFails(t *testing.T) {
 		if got, _, _ := strings.Cut(own(t), "19800 10.0.9.2"); got != want {
 			t.Errorf("the rules are\n%swant\n%s", got, want)
 		}
+	}
+}
+
+// A kernel without rules has one table, to which a route for any other would go: its own default route would be replaced (fib_new_table without CONFIG_IP_MULTIPLE_TABLES). So no route
+// is added, and nothing that is not wanted is an error.
+func TestKernelWithoutRules(t *testing.T) {
+	defer func() { check.OK(t, RemoveTraces()) }()
+	ip(t, "link add e0 type veth peer name e1")
+	defer ip(t, "link del e0")
+	ip(t, "link set e1 up")
+	ip(t, "link set e0 up")
+	ip(t, "addr add 10.0.9.1/24 dev e0")
+	ip(t, "addr add fd09::1/64 dev e0 nodad")
+	defer func() { ruleList = netlink.RuleList }()
+	for _, refusal := range []error{unix.EAFNOSUPPORT, unix.EOPNOTSUPP} {
+		ruleList = func(family int) ([]netlink.Rule, error) {
+			if family == unix.AF_INET6 {
+				return nil, refusal
+			}
+			return netlink.RuleList(family)
+		}
+		r := New(0x1000, check.Log(t))
+		check.Value(r.Set(t.Context(), []vip.Egress{entry("10.0.9.2", "e0", "10.1.0.2")}))(t)
+		_, err := r.Set(t.Context(), []vip.Egress{entry("10.0.9.2", "e0", "10.1.0.2"), entry("fd09::2", "e0", "fd01::2")})
+		if err == nil || !strings.Contains(err.Error(), "CONFIG_IPV6_MULTIPLE_TABLES") {
+			t.Errorf("%v: %v", refusal, err)
+		}
+		if got, want := own(t), "10.1.0.2 0x1000/0x1000 19800\n19800 10.0.9.2 e0\n"; got != want {
+			t.Errorf("%v:\n%swant\n%s", refusal, got, want)
+		}
+		check.Value(Traces())(t)
 	}
 }
 

@@ -34,7 +34,13 @@ type route struct {
 }
 
 // rtnetlink is the kernel by rtnetlink(7).
-type rtnetlink struct{ o Options }
+type rtnetlink struct {
+	o      Options
+	tables map[int]bool // families of which the kernel has more tables than its own
+}
+
+// ruleList is netlink.RuleList; a test replaces it.
+var ruleList = netlink.RuleList
 
 // withoutLink reports whether routes of the type have no link: blackhole, unreachable and prohibit.
 func withoutLink(kind int) bool {
@@ -77,6 +83,9 @@ func (k *rtnetlink) list() (found []route, err error) {
 }
 
 func (k *rtnetlink) add(prefix netip.Prefix, link int) error {
+	if !k.hasTables(prefix.Addr()) {
+		return errors.New("this kernel has no such table (CONFIG_IP_MULTIPLE_TABLES, CONFIG_IPV6_MULTIPLE_TABLES)")
+	}
 	if loopback, err := net.InterfaceByIndex(link); prefix.Addr().Is6() && k.o.Type == unix.RTN_UNICAST && err == nil && loopback.Flags&net.FlagLoopback != 0 {
 		// The kernel would turn it into an unreachable route (ip6_route_info_create).
 		return fmt.Errorf("an IPv6 route can't have %s as its link: set vip_interface to the link that packets to VIPs come by", loopback.Name)
@@ -96,6 +105,20 @@ func (k *rtnetlink) add(prefix netip.Prefix, link int) error {
 		return fmt.Errorf("another program has one there, not of protocol %d: remove that, or set vip_routingtableid to a table of Herald's own", k.o.Protocol)
 	}
 	return err
+}
+
+// hasTables reports whether the kernel has tables of the family of an address that it does not route by without a rule. One built without rules has not: a route for such
+// a table would go into the one that it routes by (fib_new_table, fib6_new_table).
+func (k *rtnetlink) hasTables(a netip.Addr) bool {
+	family := unix.AF_INET
+	if a.Is6() {
+		family = unix.AF_INET6
+	}
+	if !k.tables[family] {
+		_, err := ruleList(family)
+		k.tables[family] = !errors.Is(err, unix.EAFNOSUPPORT) && !errors.Is(err, unix.EOPNOTSUPP)
+	}
+	return k.tables[family]
 }
 
 func (k *rtnetlink) remove(r route) error {

@@ -59,7 +59,7 @@ type Table struct {
 
 // New makes a Table. What an earlier process left in the kernel is kept until the first Set.
 func New(o Options) *Table {
-	t := &Table{o: o, kernel: &rtnetlink{o: o}, metrics: newMetrics()}
+	t := &Table{o: o, kernel: &rtnetlink{o: o, tables: make(map[int]bool)}, metrics: newMetrics()}
 	t.written.Store(&map[netip.Prefix]bool{})
 	t.stale.Store(true)
 	return t

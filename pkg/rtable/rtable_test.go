@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -128,6 +129,24 @@ func TestForeignRoute(t *testing.T) {
 	wantTable(t, "10.79.0.1 dev eth1 proto static scope link 10.79.0.2 dev eth0 proto 248 scope link")
 	ip(t, "route del 10.79.0.1 table 198")
 	set(t, table, routesTo("10.79.0.1/32", "10.79.0.2/32")) // tried again, although nothing else is wanted
+	set(t, table, nil)
+}
+
+// A kernel without rules has one table, which is the one that it routes by (fib_new_table without CONFIG_IP_MULTIPLE_TABLES): a route for any other table would go there, and stay.
+func TestKernelWithoutTables(t *testing.T) {
+	defer func() { ruleList = netlink.RuleList }()
+	ruleList = func(family int) ([]netlink.Rule, error) {
+		if family == unix.AF_INET6 {
+			return nil, unix.EAFNOSUPPORT
+		}
+		return netlink.RuleList(family)
+	}
+	table, _ := newTable(t, nil)
+	have, err := table.Set(context.Background(), routesTo("10.79.0.2/32", "fd79::2/128"))
+	if err == nil || !strings.Contains(err.Error(), "route to fd79::2/128 in table 198: this kernel has no such table (CONFIG_IP") || len(have) != 1 {
+		t.Errorf("%v, %v", have, err)
+	}
+	wantTable(t, "10.79.0.2 dev eth0 proto 248 scope link")
 	set(t, table, nil)
 }
 

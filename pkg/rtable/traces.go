@@ -43,7 +43,7 @@ const (
 // WarnOfRoutes logs that there are routes of the protocol number and in the table that Herald's have by default. It is for a process without
 // vip_routingtable: they may be those of one that was killed, but kube-vip's are just like them, and so nothing is removed.
 func WarnOfRoutes(log *slog.Logger) {
-	k := &rtnetlink{Options{ID: defaultID, Protocol: defaultProtocol}}
+	k := &rtnetlink{o: Options{ID: defaultID, Protocol: defaultProtocol}}
 	switch found, err := k.list(); {
 	case err != nil:
 		log.Debug("a routing table can't be read", "table", defaultID, "err", err)
