@@ -177,3 +177,43 @@ func TestToldOfSharing(t *testing.T) {
 		})
 	}
 }
+
+// Of two Services with externalTrafficPolicy Local on one address, of which no node has endpoints of both, one is announced; the other is told why not, and
+// its status names no node.
+func TestLocalWithoutCommonNode(t *testing.T) {
+	b := svc("b", "10.77.0.50", local("n2"), port(9), younger)
+	shown := svc("b", "10.77.0.50", local("n2"), port(9), younger, written("n2"))
+	const announced = "acquire kubevip-a\nacquire kubevip-b\nbind 10.77.0.50/32 dev eth0\nstatus a 10.77.0.50(VIP)\n"
+	const told = "a: VIPAnnounced\nb: NoEligibleNode\nevent a VIPAnnounced\nevent b NoEligibleNode"
+	for _, tt := range []struct {
+		name, self string
+		b          vip.Service
+		want       string
+	}{
+		{"the owner", "n1", b, announced + told},
+		{"the owner, and the status has the address", "n1", shown, announced + "status b 10.77.0.50(VIP)\n" + told},
+		{"another node", "n2", shown, "a: VIPElsewhere\nb: NoEligibleNode"},
+		{"with an endpoint there", "n1", svc("b", "10.77.0.50", local("n1", "n2"), port(9), younger), announced + "status b 10.77.0.50(VIP)\na: VIPAnnounced\nb: VIPAnnounced\nevent a VIPAnnounced\nevent b VIPAnnounced"},
+	} {
+		for _, byBGP := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, by BGP %v", tt.name, byBGP), func(t *testing.T) {
+				w := withSessions(seenFrom(held(held(world(svc("a", "10.77.0.50", local("n1"), written("n1")), tt.b), "a", "n1"), "b", "n1"), tt.self))
+				r := rules()
+				if byBGP {
+					r.ARP, r.BGP = false, &BGP{}
+				}
+				p := Make(r, bind(r, w))
+				want := tt.want
+				if byBGP {
+					want = strings.Replace(want, "bind 10.77.0.50/32 dev eth0\n", "", 1)
+				}
+				diff(t, summary(p), want)
+				for _, s := range p.Statuses {
+					if s.Service.Name == "b" && strings.Contains(want, "b: NoEligibleNode") && (s.VIPHost != "" || s.Conditions[1].Status != vip.ConditionFalse || !strings.Contains(s.Conditions[1].Message, "node n1 carries the Services that share its address, or its lease, and this one has no ready endpoint there")) {
+						t.Errorf("the status is %+v", s)
+					}
+				}
+			})
+		}
+	}
+}

@@ -125,7 +125,7 @@ func (m *unitPlanner) planFree(u *unit) {
 	m.keepUntilHeard(u)
 }
 
-// planHeldElsewhere plans for a unit that another node holds. The verdicts are VIPElsewhere.
+// planHeldElsewhere plans for a unit that another node holds. The verdicts are VIPElsewhere, or what withoutEndpointAtOwner says.
 // This node hands over to the holder the other leases of u (records) that it holds itself,
 // keeps the addresses that it has handed over until they are heard there, has mappings in the
 // Plan only so that they are not removed, and verifies that the holder answers (see verify).
@@ -138,6 +138,10 @@ func (m *unitPlanner) planHeldElsewhere(u *unit) {
 	m.keepUntilHeard(u)
 	for _, s := range u.services {
 		m.mappings.addMappings(s, false)
+		if why := m.withoutEndpointAtOwner(s); why != "" {
+			s.setVerdict(vip.NoEligibleNode, why)
+			continue
+		}
 		s.setVerdict(vip.VIPElsewhere, "node "+u.claim.Holder+" announces it")
 		m.checks.verify(s)
 	}
@@ -189,7 +193,7 @@ func (m *unitPlanner) successorHeard(a vip.Address, h vip.HandingOver) bool {
 //
 // Unless rejected it is announced, even while it is handed over: DHCP is asked, and each
 // Service is bound (announce) or, with BGP alone, advertised; one of these that asks for ports
-// gets the Event PortNotMapped.
+// gets the Event PortNotMapped. One withoutEndpointAtOwner is neither.
 func (m *unitPlanner) keepOrHandOver(u *unit) {
 	switch {
 	case u.target != nil:
@@ -210,6 +214,10 @@ func (m *unitPlanner) keepOrHandOver(u *unit) {
 	// Once it is being handed over, statuses are the successor's to write, and ports its to keep open.
 	handingOver := m.handingOver(u)
 	for _, s := range u.services {
+		if why := m.withoutEndpointAtOwner(s); why != "" {
+			m.reportWithoutEndpoint(s, why)
+			continue
+		}
 		if s.bindsAddresses {
 			m.announce(s, handingOver)
 			continue
@@ -219,6 +227,34 @@ func (m *unitPlanner) keepOrHandOver(u *unit) {
 		}
 		m.routes.advertise(s, handingOver)
 	}
+}
+
+// withoutEndpointAtOwner returns why s, with externalTrafficPolicy Local, is not served by the node that holds its unit, though that is eligible: it has
+// endpoints of others that share an address or a lease with s, and none of s, since no node has one of each. "" if it is served.
+func (p *pass) withoutEndpointAtOwner(s *service) string {
+	u := s.unit
+	owner := p.members[u.claim.Holder]
+	if len(u.services) == 1 || !s.ownerNeedsEndpoint || owner == nil || containsSorted(s.Endpoints.Local(), owner.Name) || whyIneligible(&u.requirements, owner) != "" {
+		return ""
+	}
+	return "node " + owner.Name + " carries the Services that share its address, or its lease, and this one has " + s.noEndpointThere + ": give it an address and lease of its own, or an endpoint where they have one"
+}
+
+// reportWithoutEndpoint sets the verdict of s, which is withoutEndpointAtOwner, to NoEligibleNode, with an Event and the conditions. Its status goes on naming
+// what it has, and no node.
+func (m *unitPlanner) reportWithoutEndpoint(s *service, why string) {
+	m.mappings.addMappings(s, false)
+	m.setProblem(s, vip.NoEligibleNode, why)
+	if s.statusOurs && s.hasStatus {
+		var ingress []vip.Ingress
+		for _, a := range s.addrs {
+			if s.inStatus(a.Addr) {
+				ingress = append(ingress, m.ingress(s, a.Addr))
+			}
+		}
+		m.out.Statuses = append(m.out.Statuses, vip.Status{Service: s.Key, Ingress: ingress, Announcer: m.Announcer, Finalizer: m.finalizerOf(true)})
+	}
+	m.report(s, vip.ConditionFalse, vip.NoEligibleNode, why)
 }
 
 // requestDHCP is requestForUnit, but does nothing while a node whose kernel may answer for VIPs that are not its own does so for an address that is leased for u, and this

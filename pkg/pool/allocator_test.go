@@ -298,8 +298,14 @@ func TestAllocation(t *testing.T) {
 			w.set("web/bgp", other(86, func(r *Request) { r.Manner.BGPAttributes.Communities = []vip.Community{} }))
 			w.set("web/lease", other(87, func(r *Request) { r.Lease = "shared" }))
 			w.set("x/same", other(88, func(*Request) {}))
-		}, []string{"a: 10.0.0.1 of cidr-global", "web/local: 10.0.0.2 of cidr-global", "web/local2: 10.0.0.2 of cidr-global", "own/local: 10.0.0.3 of cidr-global", "own/link: 10.0.0.3 of cidr-global",
-			"link/b: 10.0.0.4 of cidr-global", "web/bgp: 10.0.0.2 of cidr-global", "web/lease: 10.0.0.2 of cidr-global", "x/same: 10.0.0.1 of cidr-global"}, ""},
+		}, []string{"a: 10.0.0.1 of cidr-global", "web/local: 10.0.0.2 of cidr-global", "web/local2: 10.0.0.3 of cidr-global", "own/local: 10.0.0.4 of cidr-global", "own/link: 10.0.0.4 of cidr-global",
+			"link/b: 10.0.0.5 of cidr-global", "web/bgp: 10.0.0.2 of cidr-global", "web/lease: 10.0.0.2 of cidr-global", "x/same: 10.0.0.1 of cidr-global"}, ""},
+		{"two Local ones by a key only", []string{"cidr-global=10.0.0.0/24", "allow-share-global=true"}, func(w *world) {
+			w.set("a", func(r *Request) { key("k", 80)(r); r.Manner.Local = true })
+			w.set("b", func(r *Request) { key("k", 81)(r); r.Manner.Local = true })
+			w.set("c", func(r *Request) { key("", 82)(r); r.Manner.Local = true })
+			w.set("d", key("", 83))
+		}, []string{"a: 10.0.0.1 of cidr-global", "b: 10.0.0.1 of cidr-global", "c: 10.0.0.2 of cidr-global", "d: 10.0.0.1 of cidr-global"}, ""},
 		{"by allow-share beside no Service that names a lease", []string{"cidr-global=10.0.0.0/24", "allow-share-global=true"}, func(w *world) {
 			w.set("a", func(r *Request) { key("", 80)(r); r.Lease = "shared" })
 			w.set("web/b", key("", 81))

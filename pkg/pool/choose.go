@@ -264,7 +264,7 @@ func (a *Allocator) findShared(p *Pool, f vip.Family, s *service) (best netip.Ad
 }
 
 // mayShareWithAll reports whether s is given x beside all that keep it: each has the same sharing key in the same
-// namespace, or shares it by allow-share, and none has a port in common with s, or has no ports. What is reserved is given to nobody, though others may name it. Beside a Service of another namespace
+// namespace, or shares it by allow-share, where not both have externalTrafficPolicy Local, since no node may have endpoints of both, and none has a port in common with s, or has no ports. What is reserved is given to nobody, though others may name it. Beside a Service of another namespace
 // only one may come that has nothing else that it shares, or may share: no address that its status shows, none of another family by its
 // sharing key, and no lease. That would have to move with x.
 func (a *Allocator) mayShareWithAll(s *service, x netip.Addr) bool {
@@ -275,7 +275,7 @@ func (a *Allocator) mayShareWithAll(s *service, x netip.Addr) bool {
 	for _, o := range a.entitled(x) {
 		same := o.Service.Namespace == s.Service.Namespace
 		byKey := o.SharingKey != "" && o.SharingKey == s.SharingKey && same
-		byPool := a.shareByPool(x, s, o) && (same || free)
+		byPool := a.shareByPool(x, s, o) && (same || free) && !(s.Manner.Local && o.Manner.Local)
 		if o == s || o.Foreign || len(o.Ports) == 0 || !byKey && !byPool || overlap(o.ports, s.ports) {
 			return false
 		}
