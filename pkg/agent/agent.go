@@ -101,8 +101,8 @@ type Agent struct {
 	timer        *time.Timer               // when to make a pass without a poke
 	logged       map[string]string
 	announced    []vip.Announcement // what Announcements.Set returned last
-	egress       []vip.Egress       // what Egress.Set returned last
-	macvlansLeft int                // how many Macvlans.Set returned last
+	egress       egressState
+	macvlansLeft int // how many Macvlans.Set returned last
 	metrics      *metrics
 }
 

@@ -2,10 +2,13 @@ package agent
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -52,6 +55,72 @@ func TestEgressOrder(t *testing.T) {
 	if got := m.take(); got != "" {
 		t.Errorf("before the pods are listed:\n%s", got)
 	}
+}
+
+// Pods of a family that nftables refuses are routed as long as the kernel may still have marks of before, and then not at all, without any change in between; those of the other family as always.
+func TestEgressRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		vips := func(entries ...vip.Egress) []vip.Egress {
+			for i := range entries {
+				entries[i].VIP = netip.MustParseAddr("10.0.0.200")
+				if entries[i].Pods[0].Is6() {
+					entries[i].VIP = netip.MustParseAddr("fd00::200")
+				}
+			}
+			return entries
+		}
+		m := &machine{world: known(), plan: vip.Plan{Egress: vips(sends("10.1.0.1", "10.0.0.2"), sends("fd01::1", "fd00::2"))}}
+		a, refuses := egressAgent(m), false
+		marks := a.o.Egress
+		a.o.Egress = part[vip.Egress](func(want []vip.Egress) ([]vip.Egress, error) {
+			have, err := marks.Set(t.Context(), want)
+			return slices.DeleteFunc(slices.Clone(have), func(e vip.Egress) bool { return refuses && e.VIP.Is6() }), err
+		})
+		routed := ""
+		routes := func(want []vip.Egress) ([]vip.Egress, error) { // as pkg/egress, which changes nothing if it has that
+			pods := make(map[string]bool)
+			for _, e := range want {
+				pods[e.Pods[0].String()] = true
+			}
+			if now := strings.Join(slices.Sorted(maps.Keys(pods)), " "); now != routed {
+				routed = now
+				m.note("route %s", now)
+			}
+			return want, nil
+		}
+		a.o.EgressRoutes = part[vip.Egress](routes)
+		for _, step := range []struct {
+			after   time.Duration
+			refuses bool
+			pod     string // of IPv4
+			want    []string
+		}{
+			{0, false, "10.1.0.1", []string{"route 10.1.0.1 fd01::1", "mark 10.1.0.1 fd01::1"}},
+			{5 * time.Second, true, "10.1.0.1", []string{"mark 10.1.0.1 fd01::1"}},
+			{5 * time.Second, true, "10.1.0.2", []string{"route 10.1.0.1 10.1.0.2 fd01::1", "mark 10.1.0.2 fd01::1"}},
+			{5 * time.Second, true, "10.1.0.2", []string{"mark 10.1.0.2 fd01::1"}},
+			{15 * time.Second, true, "10.1.0.2", []string{"mark 10.1.0.2 fd01::1", "route 10.1.0.2"}},
+			{5 * time.Second, true, "10.1.0.2", []string{"mark 10.1.0.2 fd01::1"}},
+			{5 * time.Second, true, "10.1.0.3", []string{"route 10.1.0.2 10.1.0.3", "mark 10.1.0.3 fd01::1", "route 10.1.0.3"}},
+			{5 * time.Second, false, "10.1.0.3", []string{"mark 10.1.0.3 fd01::1", "route 10.1.0.3 fd01::1"}},
+			{5 * time.Second, false, "10.1.0.3", []string{"mark 10.1.0.3 fd01::1"}},
+		} {
+			time.Sleep(step.after)
+			refuses = step.refuses
+			m.plan.Egress = vips(sends(step.pod, "10.0.0.2"), sends("fd01::1", "fd00::2"))
+			a.pass(t.Context())
+			same0(t, m.take(), step.want...)
+		}
+	})
+}
+
+// What an earlier process left is routed as long, too, if nftables refuses what this one wants.
+func TestEgressRefusedAtFirst(t *testing.T) {
+	m := &machine{world: known(), plan: vip.Plan{Egress: []vip.Egress{sends("10.1.0.1", "10.0.0.2")}}}
+	a := egressAgent(m)
+	a.o.Egress = part[vip.Egress](func([]vip.Egress) ([]vip.Egress, error) { return nil, nil })
+	a.pass(t.Context())
+	same0(t, m.take(), "route 10.1.0.1", "route 10.1.0.1")
 }
 
 // When the process ends, pods go on sending by way of other nodes that own the VIPs. If no other node may own them nothing is left.
