@@ -133,13 +133,10 @@ func (t *Table) wanted(want []vip.Route, now time.Time) map[netip.Prefix]bool {
 }
 
 // write reads Herald's routes, adds those of wanted that are not there, and removes those that are not in wanted, or have another link. It
-// returns what is there then.
+// returns what is there then. Without the link it only removes those that are not in wanted.
 func (t *Table) write(wanted map[netip.Prefix]bool) (map[netip.Prefix]bool, error) {
 	have := make(map[netip.Prefix]bool, len(wanted))
-	index, err := t.kernel.index(t.link)
-	if err != nil && len(wanted) > 0 {
-		return have, fmt.Errorf("routes to VIPs need a link: %w", err)
-	}
+	index, noLink := t.kernel.index(t.link)
 	found, err := t.kernel.list()
 	if err != nil {
 		return have, fmt.Errorf("routing table %d can't be read: %w", t.o.ID, err)
@@ -150,7 +147,7 @@ func (t *Table) write(wanted map[netip.Prefix]bool) (map[netip.Prefix]bool, erro
 	t.written.Store(&stay)
 	var errs []error
 	for _, r := range found {
-		if wanted[r.prefix] && r.link == index && r.kind == t.o.Type && !have[r.prefix] {
+		if wanted[r.prefix] && (r.link == index || noLink != nil) && r.kind == t.o.Type && !have[r.prefix] {
 			have[r.prefix] = true
 			continue
 		}
@@ -158,8 +155,11 @@ func (t *Table) write(wanted map[netip.Prefix]bool) (map[netip.Prefix]bool, erro
 			errs = append(errs, fmt.Errorf("route to %s in table %d was not removed: %w", r.prefix, t.o.ID, err))
 		}
 	}
+	if noLink != nil && len(wanted) > 0 {
+		errs = append(errs, fmt.Errorf("routes to VIPs need a link: %w", noLink))
+	}
 	for _, p := range slices.SortedFunc(maps.Keys(wanted), netip.Prefix.Compare) {
-		if have[p] {
+		if have[p] || noLink != nil {
 			continue
 		}
 		if err := t.kernel.add(p, index); err != nil {

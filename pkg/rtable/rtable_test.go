@@ -132,6 +132,23 @@ func TestForeignRoute(t *testing.T) {
 	set(t, table, nil)
 }
 
+// Without the link that routes have, what is no longer wanted is removed all the same, and what is wanted stays as it is.
+func TestWithoutLink(t *testing.T) {
+	table, link := newTable(t, nil)
+	set(t, table, routesTo("10.79.0.2/32", "10.79.0.3/32", "fd79::3/128"))
+	*link = "nope"
+	want := routesTo("10.79.0.3/32", "10.79.0.4/32")
+	have, err := table.Set(context.Background(), want)
+	if err == nil || !strings.Contains(err.Error(), `routes to VIPs need a link: this node has no interface "nope"`) || len(have) != 1 {
+		t.Errorf("%v, %v", have, err)
+	}
+	wantTable(t, "10.79.0.3 dev eth0 proto 248 scope link")
+	*link = "eth0"
+	set(t, table, want)
+	wantTable(t, "10.79.0.3 dev eth0 proto 248 scope link 10.79.0.4 dev eth0 proto 248 scope link")
+	set(t, table, nil)
+}
+
 // A kernel without rules has one table, which is the one that it routes by (fib_new_table without CONFIG_IP_MULTIPLE_TABLES): a route for any other table would go there, and stay.
 func TestKernelWithoutTables(t *testing.T) {
 	defer func() { ruleList = netlink.RuleList }()
