@@ -180,7 +180,8 @@ func (n *node) clusterOptions(servers *kube.Servers, poke, pokeLeases func()) ku
 	return kube.Options{
 		Pools:     pools,
 		Namespace: cfg.Services.Namespace, NodeLeaseNamespace: cfg.Node.Namespace, NodeLeasePrefix: lease.NodePrefix, Leases: leases, Node: cfg.Node.Name, NoUpdates: cfg.Services.ReadOnly,
-		Egress: cfg.Egress.Enable, Annotations: cfg.BGP.AnnotationPrefix, Servers: servers, Log: n.log, Poke: poke, PokeLeases: pokeLeases,
+		NoServices: !cfg.Services.Enable,
+		Egress:     cfg.Egress.Enable, Annotations: cfg.BGP.AnnotationPrefix, Servers: servers, Log: n.log, Poke: poke, PokeLeases: pokeLeases,
 	}
 }
 

@@ -194,23 +194,15 @@ func (c *Cluster) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Synced reports whether all that the World needs has been listed once. Nodes,
-// ServiceCIDRs, the ConfigMap of pools and Namespaces that the API server refuses to list are done without. So are Services and EndpointSlices (World.ServicesUnknown):
-// the control plane's VIP needs none. With Options.NoServices they are not waited for.
+// Synced reports whether all that the World needs has been listed once. Nodes, ServiceCIDRs, the ConfigMap of pools and Namespaces that
+// the API server refuses to list are done without; with Options.NoServices, so are Services and EndpointSlices: the control plane's VIP needs none.
 func (c *Cluster) Synced() bool {
-	if !c.o.NoServices && !(c.services.listedOrRefused() && c.slices.listedOrRefused()) || !c.poolsSynced() {
-		return false
-	}
-	return c.o.Namespace != "" || c.nodes.listedOrRefused() && c.cidrs.listedOrRefused()
+	services := c.servicesKnown() || c.o.NoServices && c.services.listedOrRefused() && c.slices.listedOrRefused()
+	return services && c.poolsSynced() && (c.o.Namespace != "" || c.nodes.listedOrRefused() && c.cidrs.listedOrRefused())
 }
 
-// ServicesKnown reports whether all Services and EndpointSlices that Herald is to look at have been listed once.
-func (c *Cluster) ServicesKnown() bool { return c.services.listed() && c.slices.listed() }
-
-// ServicesRefused reports whether the API server refuses to list Services or EndpointSlices, and never did list them to this process.
-func (c *Cluster) ServicesRefused() bool {
-	return c.services.doneWithout.Load() && !c.services.listed() || c.slices.doneWithout.Load() && !c.slices.listed()
-}
+// servicesKnown reports whether all Services and EndpointSlices that Herald is to look at have been listed once.
+func (c *Cluster) servicesKnown() bool { return c.services.listed() && c.slices.listed() }
 
 // Collectors are the metrics of requests, statuses and Events.
 func (c *Cluster) Collectors() []prometheus.Collector {

@@ -41,6 +41,8 @@ func TestPoolsGone(t *testing.T) {
 	}
 	var w vip.World
 	c.configMaps.refused.Store(true)
+	c.configMaps.doneWithout.Store(true)
+	c.configMaps.refused.Store(false) // the next answer was 503
 	if c.Observe(&w); w.Pools != nil || !w.PoolsRefused {
 		t.Errorf("it may not be read: %+v, refused %v", w.Pools, w.PoolsRefused)
 	}

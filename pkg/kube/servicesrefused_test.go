@@ -9,42 +9,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// TestEndpointSlicesRefused: a role without EndpointSlices, as that of older kube-vips, holds nothing up: the World has no Services, and says that this means nothing.
-// Once they are permitted it has them.
-func TestEndpointSlicesRefused(t *testing.T) {
-	api := startAPI(t)
-	const user = "nobody"
-	api.allow(t, user, "", `[{"apiGroups":[""],"resources":["services","nodes"],"verbs":["list","watch"]},
-		{"apiGroups":["coordination.k8s.io"],"resources":["leases"],"verbs":["get","list","watch","create","update","delete"]}]`)
-	ns := api.namespace(t)
-	r := newClusterTest(t, user, Options{})
-	r.create(t, ns, "web", "192.168.7.110")
-	began := time.Now()
-	check.Run(t, r)
-	r.poked.until(t, "Synced", r.Synced)
-	t.Logf("synced after %v", time.Since(began).Round(time.Millisecond))
-	if w := observe(r.Cluster); !w.ServicesUnknown || len(w.Services) > 0 {
-		t.Errorf("unknown: %v, Services: %v", w.ServicesUnknown, w.Services)
-	}
-	if r.ServicesKnown() || !r.ServicesRefused() {
-		t.Errorf("known: %v, refused: %v", r.ServicesKnown(), r.ServicesRefused())
-	}
-	check.True(t, 10*time.Second, "a warning names the right", func() bool {
-		return r.log.count("level=WARN", "not allowed to watch endpointslices", "herald manifest rbac") == 1
-	})
-	api.allow(t, user, "", `[{"apiGroups":["discovery.k8s.io"],"resources":["endpointslices"],"verbs":["list","watch"]}]`)
-	key := vip.Key{Namespace: ns, Name: "web"}
-	check.True(t, time.Minute, "the Service is in the World", func() bool { return r.service(key) != nil })
-	if w := observe(r.Cluster); w.ServicesUnknown || !r.ServicesKnown() || r.ServicesRefused() {
-		t.Errorf("unknown: %v, known: %v, refused: %v", w.ServicesUnknown, r.ServicesKnown(), r.ServicesRefused())
-	}
-}
-
-// TestNoServices: with svc_enable=false nothing waits for Services. Who may not list them all reads the addresses of the API servers, and warns of nothing.
+// TestNoServices: with svc_enable=false Services that are refused hold nothing up. Who may not list them all reads the addresses of the API servers, and warns of nothing.
 func TestNoServices(t *testing.T) {
 	api := startAPI(t)
 	const leases = `[{"apiGroups":[""],"resources":["nodes"],"verbs":["list","watch"]},{"apiGroups":["networking.k8s.io"],"resources":["servicecidrs"],"verbs":["list","watch"]},
@@ -68,11 +36,11 @@ func TestNoServices(t *testing.T) {
 			r.poked.until(t, "Synced", r.Synced)
 			check.True(t, time.Minute, "what may be read is", func() bool {
 				service, servers := r.APIService()
-				return service.IsValid() == tt.servers && (len(servers) > 0) == tt.servers && r.ServicesKnown() == tt.all && (tt.servers || r.services.refused.Load() && r.slices.refused.Load())
+				return service.IsValid() == tt.servers && (len(servers) > 0) == tt.servers && r.servicesKnown() == tt.all && (tt.servers || r.services.refused.Load() && r.slices.refused.Load())
 			})
 			w := observe(r.Cluster)
-			if w.ServicesUnknown == tt.all || (len(w.Services) > 0) != tt.all {
-				t.Errorf("unknown: %v, Services: %v", w.ServicesUnknown, w.Services)
+			if (len(w.Services) > 0) != tt.all {
+				t.Errorf("Services: %v", w.Services)
 			}
 			if n := r.log.count("level=WARN"); n != 0 {
 				t.Errorf("%d warnings:\n%s", n, r.log)
@@ -87,6 +55,7 @@ var forbidden = apierrors.NewForbidden(schema.GroupResource{Resource: "services"
 // TestRefusedThenAnotherError: what is done without since the API server refuses it is not waited for when it then answers otherwise, be it by an error.
 func TestRefusedThenAnotherError(t *testing.T) {
 	c, _ := newTestCluster(t, "https://192.0.2.1:6443")
+	c.o.NoServices = true
 	all := []*watchedResource{&c.services.watchedResource, &c.slices.watchedResource, &c.nodes.watchedResource, &c.cidrs.watchedResource}
 	for range 3 {
 		if c.Synced() {
@@ -104,9 +73,12 @@ func TestRefusedThenAnotherError(t *testing.T) {
 		for _, r := range all {
 			then(r)
 		}
-		if w := observe(c); !w.Synced || !w.ServicesUnknown || !c.ServicesRefused() {
-			t.Errorf("synced %v, unknown %v, refused %v", w.Synced, w.ServicesUnknown, c.ServicesRefused())
+		if !c.Synced() {
+			t.Error("not synced")
 		}
+	}
+	if c.o.NoServices = false; c.Synced() {
+		t.Error("synced, though Services are to be announced, and not known")
 	}
 }
 
@@ -121,10 +93,7 @@ func TestServicesRefusedLater(t *testing.T) {
 		c.services.retryDelay(forbidden)
 		c.slices.retryDelay(forbidden)
 	}
-	if w := observe(c); !w.Synced || w.ServicesUnknown || len(w.Services) != 1 || w.Services[0].Addresses[0] != netip.MustParseAddr("192.0.2.7") {
-		t.Errorf("synced %v, unknown %v, %v", w.Synced, w.ServicesUnknown, w.Services)
-	}
-	if !c.ServicesKnown() || c.ServicesRefused() {
-		t.Errorf("known: %v, refused: %v", c.ServicesKnown(), c.ServicesRefused())
+	if w := observe(c); !w.Synced || len(w.Services) != 1 || w.Services[0].Addresses[0] != netip.MustParseAddr("192.0.2.7") {
+		t.Errorf("synced %v, %v", w.Synced, w.Services)
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // Observe fills in what the API server knows: Synced, Services (those of type
-// LoadBalancer, and those that still have the annotation kube-vip.io/vipHost) or ServicesUnknown, Nodes
+// LoadBalancer, and those that still have the annotation kube-vip.io/vipHost), Nodes
 // and Reserved. What it hands out is shared by all passes and must not be changed. An
 // unchanged cluster costs nothing, a changed one a copy.
 func (c *Cluster) Observe(w *vip.World) {
@@ -34,15 +34,15 @@ func (c *Cluster) Observe(w *vip.World) {
 		c.worldReserved = c.reservedRanges()
 	}
 	w.Services, w.Nodes, w.Reserved = c.worldServices, c.worldNodes, c.worldReserved
-	if w.Synced && !c.ServicesKnown() { // of Services without their EndpointSlices it would seem that they have no endpoint
-		w.Services, w.ServicesUnknown = nil, true
+	if c.o.NoServices && !c.servicesKnown() { // of Services without their EndpointSlices it would seem that they have no endpoint
+		w.Services = nil
 	}
 	w.EgressPodsPending = w.Synced && c.pods.pending()
 	if s := c.services.values[kubernetesService]; s != nil {
 		w.ClusterUID = s.UID
 	}
 	w.Pools = c.observePools()
-	w.PoolsRefused = !c.o.Pools.IsZero() && c.configMaps.refused.Load() && !c.configMaps.synced.Load()
+	w.PoolsRefused = !c.o.Pools.IsZero() && c.configMaps.doneWithout.Load() && !c.configMaps.synced.Load()
 }
 
 // mergeServices is worldServices with those in changed replaced, added or left out.

@@ -15,9 +15,6 @@ type World struct {
 	// From the API server.
 	Synced   bool // the caches have been filled at least once
 	Services []Service
-	// ServicesUnknown: Services is empty since the API server has not listed them, or their EndpointSlices: it refuses that, or nothing needs them (svc_enable is false).
-	ServicesUnknown bool
-
 	Nodes    []Node
 	Reserved []ReservedRange // ranges no VIP may be of
 
