@@ -65,7 +65,11 @@ func (r *routes) advertise(s *service, handingOver bool) {
 		r.addRoute(s, a.Addr)
 		here[a.Addr] = true
 	}
-	advertised, ingress, missing := r.knownToRouters(s, here)
+	if len(here) == 0 {
+		s.setVerdict(vip.NoEligibleNode, "node "+r.Self+" owns it, but the pools of its addresses are for other nodes")
+		return
+	}
+	advertised, ingress, missing := r.knownToRouters(s, here, []*member{r.self})
 	s.verdict.AnnouncedHere = true
 	s.setVerdict(vip.VIPAnnounced, "node "+r.Self+" advertises "+advertised+" by "+r.protocols())
 	if len(ingress) > 0 {
@@ -284,7 +288,7 @@ func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool, only *membe
 		here = nil
 	}
 	if writer == r.self || !s.hasStatus {
-		advertised, ingress, missing := r.knownToRouters(s, here)
+		advertised, ingress, missing := r.knownToRouters(s, here, eligible)
 		if len(ingress) > 0 && s.hasStatus {
 			r.writeStatus(s, ingress, nil)
 			message := how + advertised + " by " + r.protocols() // names of all nodes would make each change of these a write
@@ -298,17 +302,24 @@ func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool, only *membe
 }
 
 // knownToRouters returns those addresses of s, as text and for the status, that a router knows
-// of: those for which this node is connected (see there), else those that the status names
-// already (if it were cleared, kube-proxy would need a while to serve the VIP again), unless all sessions are established and none takes the family.
+// of: those for which one of the nodes that advertise it, from, is connected (see there), else those that the status names
+// already (if it were cleared, kube-proxy would need a while to serve the VIP again), unless all sessions of these nodes are established and none takes the family.
 // missing is the others. If here is not nil, only addresses in it.
-func (r *routes) knownToRouters(s *service, here map[netip.Addr]bool) (text string, ingress []vip.Ingress, missing []netip.Addr) {
-	down := slices.ContainsFunc(r.BGPSessions, func(x vip.BGPSession) bool { return !x.Up() && s.toPeer(x.Peer) })
-	up := slices.ContainsFunc(r.BGPSessions, func(x vip.BGPSession) bool { return x.Up() && s.toPeer(x.Peer) })
+func (r *routes) knownToRouters(s *service, here map[netip.Addr]bool, from []*member) (text string, ingress []vip.Ingress, missing []netip.Addr) {
+	mayTake := slices.ContainsFunc(from, func(n *member) bool { // once a session is established
+		up, down := false, false
+		for _, x := range n.Info.BGPSessions {
+			if s.toPeer(x.Peer) {
+				up, down = up || x.Up(), down || !x.Up()
+			}
+		}
+		return down || !up
+	})
 	var names []string
 	for _, a := range s.addrs {
 		switch {
 		case here != nil && !here[a.Addr]:
-		case r.connected(s, r.self, a.Addr), s.inStatus(a.Addr) && (down || !up):
+		case slices.ContainsFunc(from, func(n *member) bool { return r.connected(s, n, a.Addr) }), s.inStatus(a.Addr) && mayTake:
 			names = append(names, a.Addr.String())
 			ingress = append(ingress, r.ingress(s, a.Addr))
 		default:

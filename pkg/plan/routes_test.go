@@ -160,8 +160,9 @@ func TestRoutes(t *testing.T) {
 		{"... and its owner", bgpRules(withElection), held(no6(withSessions(world(svc("a", "fd77::50"))), "n1"), "a", "n1"), "fd77::50/128\na: NoBGPSession\n"},
 		{"... and the owner of both families", bgpRules(withElection), held(no6(withSessions(world(svc("a", "10.77.0.50,fd77::50"))), "n1"), "a", "n1"),
 			"10.77.0.50/32\nfd77::50/128\nstatus of a: 1 addresses, host \"n1\"\n"},
-		{"... and its status is there", bgpRules(), no6(withSessions(world(six)), "n1"), "fd77::50/128\na: NoBGPSession\n"},
-		{"... of both families, and its status is there", bgpRules(), no6(withSessions(world(svc("a", "10.77.0.50,fd77::50", written("n1")))), "n1"),
+		{"... and its status is there", bgpRules(), no6(withSessions(world(six)), "n1", "n2", "n3"), "fd77::50/128\na: NoBGPSession\n"},
+		{"... but routers of other nodes do", bgpRules(), no6(withSessions(world(six)), "n1"), "fd77::50/128\nstatus of a: 1 addresses, host \"n1\"\n"},
+		{"... of both families, and its status is there", bgpRules(), no6(withSessions(world(svc("a", "10.77.0.50,fd77::50", written("n1")))), "n1", "n2", "n3"),
 			"10.77.0.50/32\nfd77::50/128\nstatus of a: 1 addresses, host \"n1\"\n"},
 		{"... and a session with another router is down", bgpRules(), func() vip.World {
 			w := no6(withSessions(world(six)), "n1")
