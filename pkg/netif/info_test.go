@@ -332,6 +332,25 @@ func TestLinkOfVIPsWithoutItsRoute(t *testing.T) {
 	})
 }
 
+// Heartbeats go by the default route that there is, where VIPs are on a loopback: no VIP is on the link that they use.
+func TestHeartbeatsFollowTheRoute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFake("link 1 lo loopback\n link 2 eth0 up\n link 3 eth1 up\n eth0 10.0.0.5/24\n eth1 10.1.0.5/24\n default 4 eth0 100\n default 4 eth1 101")
+		r := newRig(t, k, func(o *Options) { o.Interface = "lo" })
+		defer r.run(t)()
+		if got := r.Info().HeartbeatInterface; got != "eth0" {
+			t.Errorf("at first it is %q", got)
+		}
+		k.setLink(link{index: 2, name: "eth0"})
+		k.setDefaults(route{family: vip.IPv4, link: 3, metric: 101})
+		time.Sleep(readInterval)
+		synctest.Wait()
+		if got := r.Info().HeartbeatInterface; got != "eth1" {
+			t.Errorf("without its carrier and its route it is %q, want eth1", got)
+		}
+	})
+}
+
 func TestNewChecksTheInterface(t *testing.T) {
 	const kernel = "link 1 lo loopback\n link 2 eth0 up\n link 3 eth1 down\n default 4 eth0"
 	for _, tt := range []struct {

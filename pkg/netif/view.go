@@ -54,10 +54,11 @@ func (n *Interfaces) newView() *view {
 	s := n.snapshot
 	v := &view{gateways: map[string]netip.Addr{}, macvlanErrors: n.macvlans.errors, macvlansWanted: len(n.macvlans.wanted) > 0, local: make(map[netip.Addr]bool, len(s.addresses))}
 	p := n.addAddresses(v)
-	byRoute := n.linkByRoute(v.setGateways(s))
+	first := v.setGateways(s)
+	byRoute := n.linkByRoute(first)
 	v.info.DefaultInterface = cmp.Or(n.opts.Interface, byRoute)
 	v.info.Interface = cmp.Or(n.opts.ServicesInterface, n.opts.Interface, byRoute)
-	v.info.HeartbeatInterface = s.withoutLoopback(v.info.LinkFor(""), v.info.DefaultInterface, byRoute)
+	v.info.HeartbeatInterface = s.withoutLoopback(v.info.LinkFor(""), n.opts.Interface, first) // heartbeats go by whichever link works
 	for _, l := range s.links {
 		link := vip.Link{Index: l.index, Name: l.name, Up: l.up, NoIPv6: l.noIPv6, MAC: l.mac, Prefixes: p.all[l.index]}
 		v.links = append(v.links, link)
