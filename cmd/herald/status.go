@@ -168,7 +168,12 @@ func (v statusView) mayOwnWithoutLease(node string) bool {
 // owner returns who holds the lease of a Service, and since when; nobody, if a Herald whose node is fenced wrote it. If the Service has no lease of its own, that
 // is the node its annotation names, which holds the one lease for all.
 func (v statusView) owner(s *vip.Service) (string, time.Time) {
-	l := v.leases[vip.Key{Namespace: s.Key.Namespace, Name: cmp.Or(s.Lease, "kubevip-"+s.Key.Name)}]
+	var l *coordinationv1.Lease
+	for _, k := range s.LeaseKeys() { // its own, if that is held: then the one that it names has no effect
+		if node, _ := holder(v.leases[k]); l == nil || node != "" {
+			l = v.leases[k]
+		}
+	}
 	if l == nil && s.VIPHost != "" && v.mayOwnWithoutLease(s.VIPHost) {
 		return s.VIPHost, v.sharedFor[s.VIPHost]
 	}
