@@ -19,7 +19,7 @@ import (
 
 // Assignments writes the addresses that Services are given: kube-vip.io/loadbalancerIPs and
 // heraldvip.io/allocated, and, but for what a DHCP server is to lease, the condition Allocated, in one write that is conditional on the version that the cache shows,
-// so that it never undoes what somebody else has written.
+// and begins only if that has the addresses for which it was decided (Assignment.Had), so that it never undoes what somebody else has written.
 type Assignments struct {
 	log    *slog.Logger
 	off    bool // Options.NoUpdates
@@ -158,8 +158,8 @@ func (w *assignmentWriter) startWrites(ctx context.Context) {
 		x := w.queue[i]
 		w.queue = slices.Delete(w.queue, i, i+1)
 		o := w.cached(x.Service)
-		if o == nil || o.UID != x.UID || o.shows(x) || ctx.Err() != nil {
-			continue
+		if o == nil || o.UID != x.UID || o.shows(x) || !slices.Equal(o.Addresses, x.Had) || o.Allocated != x.HadPool || ctx.Err() != nil {
+			continue // the last but one: the agent decides again
 		}
 		last := w.attempts[x.Service]
 		if last.version != o.version {

@@ -167,3 +167,50 @@ func TestAssignmentRefusals(t *testing.T) {
 		}
 	})
 }
+
+// TestAssignmentOfWhatWasThere: an address is written on no Service on which its user has named others since it was decided, though something else wakes the writer before
+// the agent's next pass.
+func TestAssignmentOfWhatWasThere(t *testing.T) {
+	named := func(version, allocated string, a ...string) *cachedService {
+		s := &cachedService{version: version}
+		s.Addresses, s.Source, s.Allocated = addrs(a...), addressesKey, allocated
+		return s
+	}
+	for name, tt := range map[string]struct {
+		before, now *cachedService
+		want        int // writes
+	}{
+		"its user names another":                  {&cachedService{version: "1"}, named("2", "", "10.0.0.99"), 1},
+		"... in place of what it was given":       {named("1", "old", "10.9.0.1"), named("2", "old", "10.0.0.99"), 1},
+		"what it was given is a person's by now":  {named("1", "old", "10.9.0.1"), named("2", "", "10.9.0.1"), 1},
+		"something else has changed":              {named("1", "old", "10.9.0.1"), named("2", "old", "10.9.0.1"), 2},
+		"something else has changed, without any": {&cachedService{version: "1"}, &cachedService{version: "2"}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := vip.Key{Namespace: "a", Name: "web"}
+				var service atomic.Pointer[cachedService]
+				service.Store(tt.before)
+				writes := 0
+				a := &Assignments{log: slog.New(slog.DiscardHandler), wanted: mailbox.New[[]vip.Assignment](), refused: refusals{poke: func() {}},
+					cached: func(vip.Key) *cachedService { return service.Load() },
+					patch: func(_ context.Context, _ vip.Key, body []byte) error {
+						if writes++; strings.Contains(string(body), `"resourceVersion":"1"`) {
+							return apierrors.NewConflict(schema.GroupResource{Resource: "services"}, k.Name, nil) // the API server has version 2
+						}
+						return nil
+					},
+				}
+				check.Run(t, a)
+				a.Put([]vip.Assignment{{Service: k, Addresses: addrs("10.0.0.1"), Pool: "cidr-global", Had: tt.before.Addresses, HadPool: tt.before.Allocated}})
+				synctest.Wait()
+				service.Store(tt.now)
+				a.wanted.Changed.Send() // as wakeWriters does
+				synctest.Wait()
+				if writes != tt.want {
+					t.Errorf("%d writes, want %d", writes, tt.want)
+				}
+			})
+		})
+	}
+}

@@ -24,6 +24,7 @@ type Request struct {
 	Pools      []string // that it asks for; empty for what is offered to it
 
 	Addresses []netip.Addr // that it has, or names; 0.0.0.0 and :: ask a DHCP server
+	Named     []netip.Addr // those of them that are written on it, but for its status
 	Allocated string       // the pools that they were allocated from, with commas; "" if a person set them
 	Shown     []netip.Addr // in its status: clients may use them
 	// ShownPorts is in its status, for each of Shown: no Service that has the same address takes one of them by adding it to its own; nil if the status names none.
@@ -179,7 +180,7 @@ func (a *Allocator) Set(r Request, now time.Time) {
 		a.contest(s, !slices.Equal(s.Shown, r.Shown) || !slices.Equal(s.ShownPorts, r.ShownPorts))
 		a.rename(s.Shown, r.Shown)
 		s.sortPorts(&r)
-		s.Labels, s.Shown, s.ShownPorts = r.Labels, r.Shown, r.ShownPorts // what it was given stays
+		s.Labels, s.Named, s.Shown, s.ShownPorts = r.Labels, r.Named, r.Shown, r.ShownPorts // what it was given stays
 		return
 	}
 	before, contest := s.has, s.SharingKey != r.SharingKey || s.Lease != r.Lease || !slices.Equal(s.Ports, r.Ports) || !slices.Equal(s.Shown, r.Shown) || !slices.Equal(s.ShownPorts, r.ShownPorts) || !s.Manner.equal(&r.Manner)

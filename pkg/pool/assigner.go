@@ -144,7 +144,7 @@ func (a *Assigner) update(in vip.PoolInput) {
 
 // same reports whether two Requests say the same.
 func same(x, y *Request) bool {
-	return x.UID == y.UID && x.Created.Equal(y.Created) && sameWishes(x, y) && slices.Equal(x.Shown, y.Shown) && slices.Equal(x.ShownPorts, y.ShownPorts) && maps.Equal(x.Labels, y.Labels)
+	return x.UID == y.UID && x.Created.Equal(y.Created) && sameWishes(x, y) && slices.Equal(x.Named, y.Named) && slices.Equal(x.Shown, y.Shown) && slices.Equal(x.ShownPorts, y.ShownPorts) && maps.Equal(x.Labels, y.Labels)
 }
 
 // newRequest is what an Allocator must know of a Service. What another implementation's status
@@ -154,7 +154,7 @@ func newRequest(q vip.AddressRequest) Request {
 	r := Request{
 		Service: q.Key, UID: q.UID, Created: q.Created, Labels: q.Labels, Ports: q.Ports, SharingKey: q.SharingKey,
 		Families: q.Families, DualStack: q.DualStack, Pools: q.Pools,
-		Shown: q.StatusVIPs(), Addresses: q.Addresses, Allocated: q.Allocated, Renumber: q.Renumber, Foreign: q.Foreign,
+		Shown: q.StatusVIPs(), Addresses: q.Addresses, Named: q.Addresses, Allocated: q.Allocated, Renumber: q.Renumber, Foreign: q.Foreign,
 		Lease: q.Lease, Manner: Manner{q.Local, q.Interface, q.Announce, q.BGPAttributes, q.ClientIPAffinity},
 	}
 	for _, i := range q.Ingress {

@@ -199,3 +199,29 @@ func TestAllocatesAgain(t *testing.T) {
 		t.Errorf("gives %s", given(w))
 	}
 }
+
+// What a Service names when an address is decided for it goes with the address, without what a DHCP server has leased to it.
+func TestAssignmentSaysWhatTheServiceHad(t *testing.T) {
+	in := vip.PoolInput{Now: start, Source: source("cidr-global=10.0.0.0/24", "pool-web=10.1.0.0/24", "pool-dhcp=0.0.0.0/32"), Allocate: true, Requests: []vip.AddressRequest{
+		request("a", nil),
+		request("b", func(s *vip.Service) {
+			s.Addresses, s.Allocated, s.Pools = addrs("10.0.0.7"), "cidr-global", []string{"web"}
+		}),
+		request("c", func(s *vip.Service) {
+			s.Addresses, s.Allocated, s.Pools, s.Ingress = addrs("0.0.0.0"), "dhcp", []string{"web"}, []vip.Ingress{{Addr: addrs("10.9.0.9")[0]}}
+		}),
+	}}
+	a := NewAssigner(time.Minute, func() {})
+	for _, step := range []string{"[] of ; [10.0.0.7] of cidr-global; [0.0.0.0] of dhcp; ", "[] of ; [10.0.0.7] of cidr-global; [0.0.0.0 10.9.0.9] of dhcp; "} {
+		got := ""
+		for _, x := range assign(t, a, in).Assignments {
+			got += fmt.Sprint(x.Had, " of ", x.HadPool, "; ")
+		}
+		if got != step {
+			t.Errorf("%s, want %s", got, step)
+		}
+		in.Requests = append(in.Requests[:2:2], request("c", func(s *vip.Service) { // to the allocator it is the same
+			s.Addresses, s.Allocated, s.Pools = addrs("0.0.0.0", "10.9.0.9"), "dhcp", []string{"web"}
+		}))
+	}
+}

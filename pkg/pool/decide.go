@@ -31,7 +31,7 @@ func (a *Allocator) Decide(now time.Time) []vip.Assignment {
 	clear(a.changed)
 	var out []vip.Assignment
 	for s := range a.pending {
-		out = append(out, vip.Assignment{Service: s.Service, UID: s.UID, Addresses: s.given, Pool: strings.Join(s.pools, ","), Reason: s.reason})
+		out = append(out, vip.Assignment{Service: s.Service, UID: s.UID, Addresses: s.given, Pool: strings.Join(s.pools, ","), Reason: s.reason, Had: s.Named, HadPool: s.Allocated})
 	}
 	for s := range a.open {
 		if !a.pending[s] && s.reason != "" {

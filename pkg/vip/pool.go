@@ -71,6 +71,9 @@ type Assignment struct {
 	Addresses []netip.Addr // all that it is to have; none: it waits
 	Pool      string       // that they are of; two names with a comma if it took two. If it waits, the first pool that it may have one of
 	Reason    string       // why these; or why none, and what to do
+
+	Had     []netip.Addr // what the Service named when this was decided,
+	HadPool string       // and the pools that it was given that of: if it is something else by now, that is its user's, and stays
 }
 
 // An OutsidePool is an address that a Service was given of a pool and that no pool has any more.
