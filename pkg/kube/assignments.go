@@ -63,6 +63,7 @@ type attempt struct {
 	rejections int           // of this version, in a row
 	wait       time.Duration // from at until it is tried again, unless the version changes
 	failedAt   time.Time     // when the last write that has ended began, if the API server did not take it; else zero
+	toldAt     time.Time     // when why the API server rejects it was last told, of whichever version
 }
 
 // Run writes until ctx ends, and the writes under way have ended.
@@ -116,6 +117,10 @@ type assignmentResult struct {
 // mostPause is how long no address is written at most after the API server did not take one: unavailableMin at first, twice as long after each in a row.
 const mostPause = time.Second
 
+// toldAgain is how long what was told first of why the API server rejects an address stands, whatever it says meanwhile: the condition of the Service that says so is a
+// new version of it, for which the address is written again at once, and an answer may differ each time.
+const toldAgain = 10 * time.Minute
+
 // enqueue queues all that is wanted and not being written, where namespaces take turns, and forgets attempts of what is wanted no more. What
 // the API server did not take comes last, the latest at the end: a webhook may fail for some namespaces only.
 func (w *assignmentWriter) enqueue() {
@@ -163,7 +168,7 @@ func (w *assignmentWriter) startWrites(ctx context.Context) {
 		}
 		last := w.attempts[x.Service]
 		if last.version != o.version {
-			last = attempt{version: o.version}
+			last = attempt{version: o.version, toldAt: last.toldAt}
 		} else if time.Since(last.at) < last.wait {
 			w.again = true
 			continue
@@ -187,10 +192,14 @@ func (w *assignmentWriter) finish(r assignmentResult) {
 	case resultOf(r.err) == rejected:
 		w.again, last.wait = true, min(rejectedMin<<min(last.rejections, 10), rejectedMax)
 		last.rejections++
-		if w.refused.get()[r.service] == "" {
+		told := w.refused.get()[r.service] != ""
+		if !told {
 			w.log.Warn("the API server does not accept the address that a Service was given; trying again", "service", r.service.String(), "err", r.err)
 		}
-		w.refused.set(r.service, r.err.Error())
+		if !told || time.Since(last.toldAt) > toldAgain {
+			last.toldAt = time.Now()
+			w.refused.set(r.service, r.err.Error())
+		}
 	default:
 		w.again, last.wait, last.failedAt = true, 0, last.at
 		w.pause = max(unavailableMin, pause)

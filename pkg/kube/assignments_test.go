@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -213,4 +214,48 @@ func TestAssignmentOfWhatWasThere(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRefusalInOtherWords: a webhook that denies an address in other words each time, with the number of the request, say, costs ever fewer writes, though what it says is
+// written on the Service as a condition.
+func TestRefusalInOtherWords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := vip.Key{Namespace: "a", Name: "web"}
+		var service atomic.Pointer[cachedService]
+		service.Store(&cachedService{version: "1"})
+		var writes, conditions atomic.Int32
+		poked := make(chan struct{}, 1)
+		a := &Assignments{log: slog.New(slog.DiscardHandler), wanted: mailbox.New[[]vip.Assignment](),
+			refused: refusals{poke: func() {
+				select {
+				case poked <- struct{}{}:
+				default:
+				}
+			}},
+			cached: func(vip.Key) *cachedService { return service.Load() },
+			patch: func(context.Context, vip.Key, []byte) error {
+				return apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, k.Name, fmt.Errorf(`admission webhook "x.example.com" denied the request: no (request %d)`, writes.Add(1)))
+			},
+		}
+		check.Run(t, a)
+		want := []vip.Assignment{{Service: k, Addresses: addrs("10.0.0.1")}}
+		a.Put(want)
+		end := time.After(30 * time.Minute)
+		for told := ""; ; { // the agent, and the writer of conditions
+			select {
+			case <-end:
+				if w, c := writes.Load(), conditions.Load(); w > 60 || c < 2 || c > 4 {
+					t.Errorf("%d writes of the address and %d of the condition in half an hour", w, c)
+				}
+				return
+			case <-poked:
+			}
+			time.Sleep(100 * time.Millisecond)
+			if why := a.refused.get()[k]; why != told {
+				told = why
+				service.Store(&cachedService{version: fmt.Sprint("condition ", conditions.Add(1))})
+			}
+			a.Put(want)
+		}
+	})
 }
