@@ -40,7 +40,7 @@ func (f *filter) planPools(checks *addressChecks) {
 // ours, that name what can't be read, or what no pool offers to their namespace, that keep what
 // they do not ask for (keepsAnother), and those without an address by which their namespace would
 // have more than svc_quota (keepQuota), where what is decided and not seen on a Service yet counts
-// as its own: the write may be under way.
+// as its own: the write may be under way. What the status of any shows counts, too (shownOfPools).
 func (f *filter) addressRequests() []vip.AddressRequest {
 	all := make([]vip.AddressRequest, 0, len(f.Services))
 	var wanting []int // the indices of those that pools are to give addresses
@@ -60,16 +60,20 @@ func (f *filter) addressRequests() []vip.AddressRequest {
 		reason, _ := f.whyNotOurs(s)
 		refused := f.namesUnoffered(s) || beyond[s.Key]
 		foreign := reason != "" || !s.Deleted.IsZero() || refused || s.Source != "" && len(s.Addresses) == 0 || f.keepsAnother(s)
-		if f.Quota > 0 && (!foreign || reason == "" && beyond[s.Key]) {
-			has := withDecided(s, decided[s.UID])
-			if !foreign && addressesWanted(has) > 0 {
-				wanting = append(wanting, len(all))
-				has = s
+		if f.Quota > 0 {
+			has := f.shownOfPools(s)
+			if !foreign || reason == "" && beyond[s.Key] {
+				x := withDecided(s, decided[s.UID])
+				if !foreign && addressesWanted(x) > 0 {
+					wanting = append(wanting, len(all))
+					x = s
+				}
+				has = append(has, x.Addresses...)
 			}
 			if counted[s.Key.Namespace] == nil {
 				counted[s.Key.Namespace] = make(map[netip.Addr]bool)
 			}
-			for _, a := range has.Addresses {
+			for _, a := range has {
 				counted[s.Key.Namespace][a] = true
 			}
 		}
@@ -77,6 +81,14 @@ func (f *filter) addressRequests() []vip.AddressRequest {
 	}
 	f.keepQuota(all, wanting, counted)
 	return all
+}
+
+// shownOfPools returns the addresses of pools that the status of s shows, be they Herald's to announce or not: nobody else is given them.
+func (p *pass) shownOfPools(s *vip.Service) []netip.Addr {
+	if p.offers == nil {
+		return nil
+	}
+	return slices.DeleteFunc(s.StatusVIPs(), func(a netip.Addr) bool { return !p.offers.policy.InPool(a, "") })
 }
 
 // withDecided returns s with the addresses of a, if it has any.

@@ -16,7 +16,7 @@ type countedAddress struct {
 
 // applyQuota takes from accepted Services those addresses, and those families that they ask a DHCP server for,
 // by which their namespace would have more than svc_quota: never what the Service has (see has, hasLeased), of the rest what the
-// youngest ask for. What Services of the namespace share counts once. A Service that is left with nothing
+// youngest ask for. What Services of the namespace share counts once. Addresses of pools that the statuses of others show, which are ignored, say, count as well. A Service that is left with nothing
 // is rejected; else it is an Event only, if this node is responsible.
 func (f *filter) applyQuota() {
 	if f.Quota == 0 {
@@ -33,6 +33,16 @@ func (f *filter) applyQuota() {
 				counted[ns] = make(map[countedAddress]bool)
 			}
 			f.countService(s, counted[ns], has)
+		}
+	}
+	for _, s := range f.all { // those that are not accepted, and hold what they were given
+		for _, a := range f.shownOfPools(s.Service) {
+			if s.LoadBalancer && s.hasVerdict() {
+				if counted[s.Key.Namespace] == nil {
+					counted[s.Key.Namespace] = make(map[countedAddress]bool)
+				}
+				counted[s.Key.Namespace][countedAddress{addr: a.String()}] = true
+			}
 		}
 	}
 	visit(true)

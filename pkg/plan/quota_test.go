@@ -59,3 +59,47 @@ func TestQuota(t *testing.T) {
 		t.Errorf("the Events are %v", events)
 	}
 }
+
+// TestQuotaOfWhatIsNotServed: addresses of pools that the statuses of a namespace's Services show count for its quota, though Herald serves these Services no more: whoever has it ignore
+// one, and seem another announcer's, could else have more and more, by pool or by name.
+func TestQuotaOfWhatIsNotServed(t *testing.T) {
+	held := func(change func(*vip.Service)) []vip.Service {
+		s := svc("a", "10.77.0.1,10.77.0.2", written("n1"), func(s *vip.Service) { s.Announcer = "somebody" })
+		change(&s)
+		return []vip.Service{s, svc("b", "", younger), svc("c", "10.77.0.3", younger), svc("x", "10.77.0.4", tenant)}
+	}
+	for _, tt := range []struct {
+		name     string
+		services []vip.Service
+		want     string // who is given nothing, and who is refused what it names
+	}{
+		{"ignored", held(func(s *vip.Service) { s.Ignore = true }), "b is given nothing; c is refused"},
+		{"of another class", held(func(s *vip.Service) { s.HasClass, s.Class = true, "other" }), "b is given nothing; c is refused"},
+		{"what it asks for can't be read", held(func(s *vip.Service) { s.Addresses, s.Source = nil, "kube-vip.io/loadbalancerIPs" }), "b is given nothing; c is refused"},
+		{"of no pool", held(func(s *vip.Service) {
+			s.Ignore, s.Ingress = true, []vip.Ingress{{Addr: addr("192.0.2.1")}, {Addr: addr("192.0.2.2")}}
+		}), ""},
+		{"not shown", held(func(s *vip.Service) { s.Ignore, s.Ingress = true, nil }), ""},
+		{"no LoadBalancer any more", held(func(s *vip.Service) { s.LoadBalancer = false }), ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, w := poolRules(), poolWorld("n1")
+			r.Quota, w.Services = 2, tt.services
+			p := Make(r, w)
+			var got []string
+			for _, q := range p.Pools[0].Requests {
+				if q.Key.Name == "b" && q.Foreign {
+					got = append(got, "b is given nothing")
+				}
+			}
+			for _, v := range p.Verdicts {
+				if v.Reason == vip.AddressRefused {
+					got = append(got, v.Service.Name+" is refused")
+				}
+			}
+			if got := strings.Join(got, "; "); got != tt.want {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
+	}
+}
