@@ -367,6 +367,9 @@ func (a *Allocator) release(s *service, x netip.Addr, now time.Time) {
 	}
 	a.resting[x] = now
 	a.restQueue = append(a.restQueue, rest{x, now})
+	if len(a.restQueue) > 16+2*len(a.resting) { // each Service that waits goes through it
+		a.restQueue = slices.DeleteFunc(a.restQueue, func(r rest) bool { return !a.rests(r) })
+	}
 }
 
 // free lets x be found again.
