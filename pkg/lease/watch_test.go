@@ -88,14 +88,14 @@ func TestStuckWatchesBeginAgainOneByOne(t *testing.T) {
 			n.way.SetFaults(func(f *leasetest.Faults) { f.WatchCut = true })
 		}
 		var at [2][]time.Duration
-		for began := time.Now(); time.Since(began) < 6*time.Minute; time.Sleep(stepPeriod) {
+		for began := time.Now(); time.Since(began) < 20*time.Minute; time.Sleep(stepPeriod) { // the first pauses may be the same, to the length of a step
 			for i, n := range nodes {
 				if n.way.Begun() > len(at[i]) {
 					at[i] = append(at[i], time.Since(began))
 				}
 			}
 		}
-		if slices.Equal(at[0][:3], at[1][:3]) {
+		if slices.Equal(at[0], at[1]) {
 			t.Errorf("both have begun their watches again after %v", at)
 		}
 	})

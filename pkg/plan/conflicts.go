@@ -46,19 +46,20 @@ type addressOf struct {
 // dropConflicts (decision 0062) takes an address from every accepted Service that may not share it with one
 // that comes before it (see firstCome and mayShare). A Service that is left with nothing is
 // rejected, unless its DHCP client declines an address and so gets another; otherwise the
-// conflict is an Event only, if this node is responsible.
-func (f *filter) dropConflicts() {
+// conflict is an Event only, if this node is responsible. It returns what askedByMany did before.
+func (f *filter) dropConflicts() (asked map[netip.Addr][]*service) {
 	refused := make(map[addressOf]string)
 	waiting := f.waitingHolders()
 	j := judging{filter: f, refused: refused}
-	for a, services := range f.askedByMany(waiting) {
+	asked = f.askedByMany(waiting)
+	for a, services := range asked {
 		j.judge(a, services, waiting[a])
 		for _, s := range services {
 			j.ports.set(s.Ports, nil)
 		}
 	}
 	if len(refused) == 0 {
-		return
+		return asked
 	}
 	for _, s := range f.accepted {
 		var dropped refusals
@@ -72,6 +73,7 @@ func (f *filter) dropConflicts() {
 		declines := s.client != nil && slices.ContainsFunc(s.dhcpFamilies, func(x vip.Family) bool { return s.client.declined[x] != "" })
 		f.reportDropped(s, vip.AddressConflict, dropped, declines)
 	}
+	return asked
 }
 
 // refusals are addresses that a Service may not have, by the reason; in the order in which they were added.
@@ -289,12 +291,13 @@ func (p *pass) whyNotShared(s, o *service, a netip.Addr) string {
 // settleManner has the Services of several namespaces that share an address, and have come to name different links or attributes of
 // routes since (a newcomer that does so is refused), be announced by what the pool of that address and the options say: whoever shares an
 // address could else put it where others' clients don't find it. What they name counts for none of their addresses, and if one of them shares another
-// address the same holds there.
-func (f *filter) settleManner() {
-	shared := f.askedByMany(nil)
-	for a, services := range shared {
-		if !slices.ContainsFunc(services, func(s *service) bool { return s.Key.Namespace != services[0].Key.Namespace }) {
-			delete(shared, a)
+// address the same holds there. asked is the Services that asked for an address, as dropConflicts returns it.
+func (f *filter) settleManner(asked map[netip.Addr][]*service) {
+	shared := make(map[netip.Addr][]*service)
+	for a, services := range asked {
+		services = slices.DeleteFunc(services, func(s *service) bool { return s.hasVerdict() || !s.hasAddress(a) })
+		if severalNamespaces(services) {
+			shared[a] = services
 		}
 	}
 	settled := make(map[*service]bool)
@@ -311,7 +314,7 @@ func (f *filter) settleManner() {
 					continue
 				}
 				settled[s], changed = true, true
-				s.Interface, s.BGPAttributes = "", vip.BGPAttributes{}
+				s.Interface, s.BGPAttributes = "", &vip.BGPAttributes{}
 				for _, a := range s.addrs {
 					if f.offers != nil && s.Interface == "" && shared[a.Addr] != nil {
 						s.Interface = f.offers.policy.Interface(s.Key.Namespace, a.Addr)

@@ -42,7 +42,7 @@ func (f *filter) findServices() {
 	for i := range f.Services {
 		s := &backing[i]
 		s.Service = &f.Services[i]
-		s.Interface, s.Announce, s.BGPAttributes = s.Service.Interface, s.Service.Announce, s.Service.BGPAttributes
+		s.Interface, s.Announce, s.BGPAttributes = s.Service.Interface, s.Service.Announce, &s.Service.BGPAttributes
 		if s.statusOurs = f.wroteStatus(s.Service); s.statusOurs {
 			s.statusBy = s.VIPHost
 		}
@@ -61,9 +61,9 @@ func (f *filter) findServices() {
 	f.dropRejected()
 	f.dhcp.assignClients(slices.DeleteFunc(slices.Clone(f.accepted), (*service).lacksEndpoints)) // a lease is asked for where it is announced
 	f.dropRejected()
-	f.dropConflicts()
+	asked := f.dropConflicts()
 	f.dropRejected()
-	f.settleManner()
+	f.settleManner(asked)
 	f.setAsideWithoutEndpoints()
 }
 

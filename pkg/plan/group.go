@@ -57,7 +57,7 @@ func groupIntoUnits(p *pass, services []*service) []*unit {
 	for _, u := range units {
 		p.completeUnit(u)
 		for _, s := range u.services {
-			if s.leaseFollows && s.lease != s.LeaseKey() {
+			if s.Lease != "" && s.leaseFollows && s.lease != s.LeaseKey() {
 				p.addEventIfResponsible(s, vip.InvalidField, "kube-vip.io/leaseName has no effect: this Service, or the one whose lease it names, shares an address with a Service of another namespace")
 			}
 		}
@@ -73,7 +73,7 @@ func (p *pass) joinByLease(services []*service) {
 	units := make(map[vip.Key]*unit, len(services))
 	several := make(map[*unit]bool) // those of several namespaces
 	for _, s := range services {
-		if s.unit.mergedInto == nil && s.leaseFollows && s.unit.foreignTo(s.unit.services[0]) {
+		if s.unit.mergedInto == nil && s.leaseFollows && severalNamespaces(s.unit.services) {
 			several[s.unit] = true
 		}
 	}
@@ -130,6 +130,11 @@ func (u *unit) current() *unit {
 	return u
 }
 
+// severalNamespaces reports whether services are of more than one namespace.
+func severalNamespaces(services []*service) bool {
+	return slices.ContainsFunc(services, func(s *service) bool { return s.Key.Namespace != services[0].Key.Namespace })
+}
+
 // foreignTo reports whether u has a Service of another namespace than that of s.
 func (u *unit) foreignTo(s *service) bool {
 	return slices.ContainsFunc(u.services, func(o *service) bool { return o.Key.Namespace != s.Key.Namespace })
@@ -161,7 +166,7 @@ func (p *pass) completeUnit(u *unit) {
 	if len(u.services) > 1 {
 		slices.SortFunc(u.services, func(a, b *service) int { return cmp.Or(cmp.Compare(a.rank(), b.rank()), byAge(a, b)) })
 	}
-	u.several = u.foreignTo(u.services[0])
+	u.several = severalNamespaces(u.services)
 	u.lease = u.services[0].lease
 	u.hash = hashKey(u.lease)
 	u.claim = u.services[0].claim
@@ -353,7 +358,7 @@ func (p *pass) ownerRequirements(u *unit) requirements {
 	var first []string
 	for _, s := range u.services {
 		if s.decisive {
-			p.addPoolRequirements(&need, s.ofPools())
+			p.addPoolsOf(&need, s)
 		}
 		switch local := s.Endpoints.Local(); {
 		case !s.ownerNeedsEndpoint, !s.decisive:

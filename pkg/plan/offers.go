@@ -111,6 +111,13 @@ func (p *pass) setMethods(s *service) (pool string) {
 	return ""
 }
 
+// addPoolsOf is addPoolRequirements for the addresses of s.
+func (p *pass) addPoolsOf(need *requirements, s *service) {
+	if p.offers != nil {
+		p.addPoolRequirements(need, s.ofPools())
+	}
+}
+
 // addPoolRequirements adds addresses to need, as far as their pools are for some nodes only, or prefer some.
 func (p *pass) addPoolRequirements(need *requirements, addrs []netip.Addr) {
 	if p.offers == nil || need.reserved {

@@ -23,26 +23,25 @@ func (f *filter) applyQuota() {
 		return
 	}
 	counted := make(map[string]map[countedAddress]bool) // by namespace
+	inNamespace := func(s *service) map[countedAddress]bool {
+		if counted[s.Key.Namespace] == nil {
+			counted[s.Key.Namespace] = make(map[countedAddress]bool)
+		}
+		return counted[s.Key.Namespace]
+	}
 	visit := func(has bool) {
 		for _, s := range f.accepted {
-			if s.localDelivery { // the control plane
-				continue
+			if !s.localDelivery { // the control plane
+				f.countService(s, inNamespace(s), has)
 			}
-			ns := s.Key.Namespace
-			if counted[ns] == nil {
-				counted[ns] = make(map[countedAddress]bool)
-			}
-			f.countService(s, counted[ns], has)
 		}
 	}
 	for _, s := range f.all { // those that are not accepted, and hold what they were given
+		if !s.LoadBalancer || !s.hasVerdict() {
+			continue
+		}
 		for _, a := range f.shownOfPools(s.Service) {
-			if s.LoadBalancer && s.hasVerdict() {
-				if counted[s.Key.Namespace] == nil {
-					counted[s.Key.Namespace] = make(map[countedAddress]bool)
-				}
-				counted[s.Key.Namespace][countedAddress{addr: a.String()}] = true
-			}
+			inNamespace(s)[countedAddress{addr: a.String()}] = true
 		}
 	}
 	visit(true)

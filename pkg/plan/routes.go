@@ -37,7 +37,7 @@ func (r *routes) addRoute(s *service, a netip.Addr) *vip.Route {
 		return new(vip.Route)
 	}
 	r.added[prefix] = true
-	route := vip.Route{Prefix: prefix, Service: s.Key, Attributes: s.BGPAttributes}
+	route := vip.Route{Prefix: prefix, Service: s.Key, Attributes: *s.BGPAttributes}
 	if r.BGP != nil {
 		route.Attributes = route.Attributes.WithDefaults(r.BGP.Attributes)
 	}
@@ -126,7 +126,7 @@ func (r *routes) advertiseFromEveryNode(services []*service) {
 // link is required.
 func (p *pass) routeRequirements(s *service) *requirements {
 	need := &requirements{capabilities: &s.capabilities, endpoint: s.Local, endpoints: s.Endpoints.Local()}
-	p.addPoolRequirements(need, s.ofPools())
+	p.addPoolsOf(need, s)
 	return need
 }
 
@@ -143,7 +143,7 @@ func (p *pass) routeRequirements(s *service) *requirements {
 // affinityNode, which is returned as only; nil if there is none, or every node advertises it. It
 // reports whether the route was added and this process is not stopping.
 func (r *routes) advertiseHere(a netip.Addr, services []*service) (added bool, only *member) {
-	several := slices.ContainsFunc(services, func(s *service) bool { return s.Key.Namespace != services[0].Key.Namespace })
+	several := severalNamespaces(services)
 	canServe := func(s *service, n *member) bool {
 		need := r.routeRequirements(s)
 		if several {
