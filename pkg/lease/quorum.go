@@ -29,7 +29,9 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo
 		Peers: make(map[string]quorum.Peer, len(l.peers)), Versions: make(map[vip.Key]uint64, len(l.quorum.Moved)),
 	}
 	for node, p := range l.peers {
-		in.Peers[node] = p.Peer
+		x := p.Peer
+		x.NoServices = !p.info.AnnouncesServices()
+		in.Peers[node] = x
 		l.changed = l.changed || p.gone != statuses[node].Gone
 		p.gone, p.heardAt = statuses[node].Gone, statuses[node].HeardAt
 		p.met = p.met || statuses[node].Liveness != vip.Unknown
@@ -38,6 +40,7 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo
 			p.heardAt = now // its kernel answers
 		}
 	}
+	in.Self.NoServices = !info.AnnouncesServices()
 	for k := range l.quorum.Moved {
 		in.Versions[k] = l.cache.version(k)
 	}

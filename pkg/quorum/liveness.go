@@ -68,24 +68,31 @@ func (e *evaluation) countReachable() {
 // listFences stores in Decision.Fence the peers whose epoch is not over and for which
 // fenceReason has a reason. It lists none if this node's last renewal failed, or its tenure is
 // over or not confirmed. The turn of this node comes after those of all other nodes in
-// Decision.Alive whose name sorts before its own, but for the one that is to be fenced.
+// Decision.Alive whose name sorts before its own, but for the one that is to be fenced. Those come first that announce Services if that one does, or don't if it
+// doesn't: they know who is to have its VIPs, so that the fence transfers them.
 func (e *evaluation) listFences() {
 	e.d.Fence = map[string]string{}
 	if t := e.tenure(); e.Self.RenewingSince.IsZero() || !t.Holds(e.Now) || !t.Confirmed {
 		return
 	}
-	before := 0 // the nodes whose turn comes before that of this one
+	before, all := map[bool]int{}, map[bool]int{} // by Peer.NoServices: the nodes whose name sorts before its own, and all
 	for node, alive := range e.d.Alive {
-		if alive && node < e.Self.Name {
-			before++
+		if none := e.peers[node].NoServices; alive {
+			all[none]++
+			if node < e.Self.Name {
+				before[none]++
+			}
 		}
 	}
 	for node, p := range e.peers {
 		if p.Over {
 			continue
 		}
-		turn := before
-		if e.d.Alive[node] && node < e.Self.Name {
+		turn, other := before[e.Self.NoServices], p.NoServices != e.Self.NoServices
+		if other {
+			turn += all[p.NoServices]
+		}
+		if e.d.Alive[node] && (other || node < e.Self.Name) { // it was counted, and has no turn
 			turn--
 		}
 		if why := e.fenceReason(p, time.Duration(turn)); why != "" {

@@ -88,6 +88,7 @@ type Self struct {
 	Renewed       time.Time // when the last renewal that succeeded was sent; zero: none has
 	RenewingSince time.Time // since when no renewal has failed; zero: the last one did
 	ConfirmAfter  time.Time // renewals sent before this confirm nothing: the process was stopped since
+	NoServices    bool      // it announces no Services
 }
 
 // late reports whether this node has an epoch and sent its last good renewal longer than
@@ -120,6 +121,7 @@ type Peer struct {
 	Changed time.Time // when this node last saw its node lease change
 	// WrittenAfter is a time after which that change was written, by this node's clock: a watch that is late shows old ones.
 	WrittenAfter time.Time
+	NoServices   bool // it announces no Services, as its node lease says
 }
 
 // A State is what is remembered from one evaluation to the next. It is a value: nothing

@@ -89,6 +89,15 @@ func (v *view) set(n node, first, last int) {
 	}
 }
 
+// withoutServices says that the nodes announce no Services.
+func (v *view) withoutServices(names ...string) {
+	for _, name := range names {
+		p := v.known[name]
+		p.NoServices = true
+		v.known[name] = p
+	}
+}
+
 // pass lets time pass; renews: n1 renews its node lease.
 func (v *view) pass(d time.Duration, renews bool) {
 	if !renews {
@@ -320,6 +329,15 @@ func TestFence(t *testing.T) {
 		{"dead, and this node was stopped a moment ago", 3, func(v *view) { v.set(dead, 2, 2); v.self.ConfirmAfter = v.now }, 900 * time.Millisecond, ""},
 		{"dead, and this node was stopped a second ago", 3, func(v *view) { v.set(dead, 2, 2); v.self.ConfirmAfter = v.now }, 1100 * time.Millisecond, ReasonDead},
 		{"dead, as third in turn", 4, func(v *view) { v.self.Name = "n5"; v.set(dead, 2, 2) }, 250 * time.Millisecond, ""},
+		{"dead, as the only other without Services, though it is the first by name", 3, func(v *view) { v.self.NoServices = true; v.set(dead, 2, 2) }, 100 * time.Millisecond, ""},
+		{"the same, in its turn", 3, func(v *view) { v.self.NoServices = true; v.set(dead, 2, 2) }, 200 * time.Millisecond, ReasonDead},
+		{"dead, as the only one with Services, as it had", 4, func(v *view) { v.self.Name = "n5"; v.withoutServices("n3", "n4"); v.set(dead, 2, 2) }, 50 * time.Millisecond, ReasonDead},
+		{"dead, as one with Services, which it had not", 4, func(v *view) { v.withoutServices("n2", "n4"); v.set(dead, 2, 2) }, 100 * time.Millisecond, ""},
+		{"dead, as the second without Services, as it was", 4, func(v *view) {
+			v.self.Name, v.self.NoServices = "n5", true
+			v.withoutServices("n2", "n4")
+			v.set(dead, 2, 2)
+		}, 200 * time.Millisecond, ReasonDead},
 		{"dead, and nobody fenced it before this node's turn", 4, func(v *view) { v.self.Name = "n5"; v.set(dead, 2, 2) }, 350 * time.Millisecond, ReasonDead},
 	}
 	for _, tt := range tests {

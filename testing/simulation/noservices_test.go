@@ -1,19 +1,34 @@
 package simulation
 
 import (
+	"errors"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// TestNodeWithoutServices: a node with svc_enable=false, the first by name, so that it is the one that fences, delays no move, gets no VIP, and clears no
-// status, while another node stops, one loses its power, and one is excluded.
+// TestNodeWithoutServices: a node with svc_enable=false, the first by name, delays no move, gets no VIP, and clears no
+// status, while another node stops, one is excluded, and one loses its power. That one is fenced by a node that knows who is to have its VIPs, so that the
+// fence transfers them: they are answered although no VIP lease can be written.
 func TestNodeWithoutServices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, size{nodes: 4, services: 30})
 		c.nodes[0].noServices = true
+		var refuse atomic.Bool
+		c.api.Refuse = func(l *coordinationv1.Lease) error {
+			if refuse.Load() && strings.HasPrefix(l.Name, "kubevip-") {
+				return apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, l.Name, errors.New("a policy refuses it"))
+			}
+			return nil
+		}
 		c.wire = newWire(c, rand.New(rand.NewPCG(1, 31)))
 		c.run(rand.New(rand.NewPCG(1, 32)), 1, func(*rand.Rand, *node) {
 			time.Sleep(20 * time.Second)
@@ -46,9 +61,16 @@ func TestNodeWithoutServices(t *testing.T) {
 			c.mu.Lock()
 			c.maxSilence = time.Second
 			c.mu.Unlock()
+			refuse.Store(true)
 			c.nodes[3].toggle(unplug)
 			c.nodes[3].kill(true)
-			watch(10 * time.Second)
+			watch(1500 * time.Millisecond)
+			if text := c.unanswered(); text != "" {
+				t.Errorf("%s is dead: %s", c.nodes[3].name, text)
+			}
+			watch(4 * time.Second)
+			refuse.Store(false)
+			watch(30 * time.Second) // the next try of what was refused comes late
 			c.nodes[3].toggle(unplug)
 			c.nodes[3].start()
 			watch(10 * time.Second)
