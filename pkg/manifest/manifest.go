@@ -122,7 +122,7 @@ func quote(value string) string {
 func command(kind string, r Request) string {
 	words := []string{"herald manifest", kind}
 	for _, s := range r.Given {
-		if s.Option.Env == configFile || kind == "rbac" && !slices.Contains(rbacOptions, s.Option.Env) || kind == "admission" && s.Option.Env != "cp_namespace" {
+		if s.Option.Env == configFile || kind == "rbac" && hasServices(r.Config) && !slices.Contains(rbacOptions, s.Option.Env) || kind == "admission" && s.Option.Env != "cp_namespace" {
 			continue
 		}
 		word := "--" + s.Option.Flag

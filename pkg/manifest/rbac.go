@@ -45,6 +45,7 @@ const (
 	announcerNamespace scope = "where the announcers are"
 	announcerOnly      scope = "where the announcers are, and nowhere else"
 	clusterOnly        scope = "in the whole cluster only" // with svc_namespace Herald does without it
+	apiServers         scope = "in the namespace default"  // the same
 )
 
 var (
@@ -54,16 +55,19 @@ var (
 	leaseWriteVerbs = []string{"get", "create", "update", "delete"}
 )
 
-func writesServices(c config.Config) bool     { return !c.Services.ReadOnly }
+// hasServices reports whether Herald is to announce Services: it is unless all that it is for is the control plane's VIP.
+func hasServices(c config.Config) bool        { return c.Services.Enable || !c.ControlPlane.Enable }
+func withoutServices(c config.Config) bool    { return !hasServices(c) }
+func writesServices(c config.Config) bool     { return hasServices(c) && !c.Services.ReadOnly }
 func leasesOfAnnouncers(c config.Config) bool { return c.Services.LeaseNamespace == "announcers" }
 func leasesOfServices(c config.Config) bool   { return !leasesOfAnnouncers(c) }
 func watchesOwnNamespace(c config.Config) bool {
 	return leasesOfAnnouncers(c) && c.Services.Namespace != ""
 }
 func readsPools(c config.Config) bool {
-	return !c.Services.ReadOnly && c.Services.Namespace == "" && c.Pools.Name != ""
+	return writesServices(c) && c.Services.Namespace == "" && c.Pools.Name != ""
 }
-func hasEgress(c config.Config) bool   { return c.Egress.Enable }
+func hasEgress(c config.Config) bool   { return hasServices(c) && c.Egress.Enable }
 func keepsSecret(c config.Config) bool { return c.Peers.Port != 0 && c.Peers.KeyFile == "" }
 
 // poolsConfigMap in rule.Names stands for the name of the ConfigMap of pools.
@@ -71,9 +75,11 @@ const poolsConfigMap = "svc_pools"
 
 // rules is the table of permissions.
 var rules = []rule{
-	{"", "services", nil, watchVerbs, servicesNamespace, nil, "The Services whose addresses are announced."},
+	{"", "services", nil, watchVerbs, servicesNamespace, hasServices, "The Services whose addresses are announced."},
 	{"", "services/status", nil, []string{"patch"}, servicesNamespace, writesServices, "Write `status.loadBalancer`, the annotations that Herald writes, and the finalizer of load balancers. Not needed with `disable_service_updates`."},
-	{"discovery.k8s.io", "endpointslices", nil, watchVerbs, servicesNamespace, nil, "Where a Service has ready endpoints."},
+	{"discovery.k8s.io", "endpointslices", nil, watchVerbs, servicesNamespace, hasServices, "Where a Service has ready endpoints."},
+	{"", "services", []string{"kubernetes"}, watchVerbs, apiServers, withoutServices, "With `cp_enable` and `svc_enable=false`, in place of the rights on Services and EndpointSlices above: the Service of the API servers."},
+	{"discovery.k8s.io", "endpointslices", []string{"kubernetes"}, watchVerbs, apiServers, withoutServices, "The same: their addresses, to which Herald turns when the node's own API server is away. Without it the VIP comes up all the same."},
 	{"", "pods", nil, watchVerbs, servicesNamespace, hasEgress, "Which addresses the pods of Services with `kube-vip.io/egress` have, and on which nodes they are. Not needed with `egress_enable=false`."},
 	{"coordination.k8s.io", "leases", nil, leaseVerbs, servicesNamespace, leasesOfServices, "The VIP leases: who owns which VIP. With `svc_leasenamespace=announcers` only list and watch: other programs, and Herald before it had that option, have VIP leases there."},
 	{"coordination.k8s.io", "leases", nil, leaseVerbs, announcerNamespace, leasesOfServices, "The node leases: who is alive; and the one lease for all Services while `svc_election` is false."},
@@ -88,7 +94,7 @@ var rules = []rule{
 	{"networking.k8s.io", "servicecidrs", nil, watchVerbs, clusterOnly, nil, "The cluster's own ranges, which no Service may take."},
 }
 
-// rbacOptions are the options that the permissions depend on.
+// rbacOptions are the options that the permissions depend on, unless withoutServices: cp_enable is not valid without others.
 var rbacOptions = []string{"cp_namespace", "svc_namespace", "svc_leasename", "vip_leasename", "svc_leasenamespace", "disable_service_updates", "herald_peers_port", "herald_peers_key", "svc_pools", "svc_pools_namespace", "egress_enable"}
 
 // policyRules returns what the table grants in any of scopes, each permission once.
@@ -120,6 +126,9 @@ func rbacObjects(c config.Config) []any {
 	objects = append(objects, flowSchemas(c)...)
 	if c.Services.Namespace == "" {
 		objects = append(objects, roleAndBinding(clusterRoleName(c), "", home, policyRules(c, servicesNamespace, announcerNamespace, clusterOnly))...)
+		if policy := policyRules(c, apiServers); len(policy) > 0 {
+			objects = append(objects, roleAndBinding(name+"-api-servers", metav1.NamespaceDefault, home, policy)...)
+		}
 		if policy := policyRules(c, announcerOnly); len(policy) > 0 {
 			objects = append(objects, roleAndBinding(name, home, home, policy)...)
 		}
@@ -144,8 +153,12 @@ func rbacObjects(c config.Config) []any {
 }
 
 // clusterRoleName returns the name of the ClusterRole. With VIP leases in the announcers' namespace it is another one, so that
-// what an earlier installation may do stays allowed until its VIP leases have moved, and the old one is deleted.
+// what an earlier installation may do stays allowed until its VIP leases have moved, and the old one is deleted. So is that of nodes with cp_enable alone, which takes
+// nothing from others that announce Services.
 func clusterRoleName(c config.Config) string {
+	if !hasServices(c) {
+		return name + "-controlplane"
+	}
 	if leasesOfAnnouncers(c) {
 		return name + "-services"
 	}
@@ -220,10 +233,10 @@ func roleAndBinding(role, namespace, home string, policy []rbacv1.PolicyRule) []
 // Permissions returns all that Herald must be allowed with these options, each permission once. Without a Namespace
 // one is for all, without a Name for all objects.
 func Permissions(c config.Config) []authorizationv1.ResourceAttributes {
-	namespaces := map[scope]string{servicesNamespace: c.Services.Namespace, announcerNamespace: c.Node.Namespace, announcerOnly: c.Node.Namespace}
+	namespaces := map[scope]string{servicesNamespace: c.Services.Namespace, announcerNamespace: c.Node.Namespace, announcerOnly: c.Node.Namespace, apiServers: metav1.NamespaceDefault}
 	all := permissionsOnNamedLeases(c)
 	for _, r := range rules {
-		if !r.applies(c) || r.Scope == clusterOnly && c.Services.Namespace != "" {
+		if !r.applies(c) || (r.Scope == clusterOnly || r.Scope == apiServers) && c.Services.Namespace != "" {
 			continue
 		}
 		resource, sub, _ := strings.Cut(r.Resource, "/")

@@ -1,0 +1,84 @@
+package manifest
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// TestControlPlaneRights: with cp_enable alone Herald reads of Services and EndpointSlices those of the API servers, and writes on none. Its ClusterRole has a name of its
+// own, so that it takes no right from nodes with Services.
+func TestControlPlaneRights(t *testing.T) {
+	const alone = "--arp --controlplane --address 192.0.2.10 --servicesLeaseNamespace=announcers"
+	for _, tt := range []struct{ args, ofServices, role string }{
+		{"--servicesLeaseNamespace=announcers", "/services list watch, /services/status patch, discovery.k8s.io/endpointslices list watch, /pods list watch, /configmaps list watch, /namespaces list watch", "herald-services"},
+		{alone + " --services", "/services list watch, /services/status patch, discovery.k8s.io/endpointslices list watch, /pods list watch, /configmaps list watch, /namespaces list watch", "herald-services"},
+		{alone, "default/services kubernetes list watch, default discovery.k8s.io/endpointslices kubernetes list watch", "herald-controlplane"},
+		{alone + " --serviceNamespace web", "", ""},
+	} {
+		c := request(t, strings.Fields(tt.args)...).Config
+		var all []string
+		for _, p := range Permissions(c) {
+			what := strings.TrimSpace(p.Namespace + " " + p.Group)
+			if p.Namespace == "" || p.Group == "" {
+				what = p.Namespace + p.Group
+			}
+			what += "/" + p.Resource
+			if p.Subresource != "" {
+				what += "/" + p.Subresource
+			}
+			if p.Resource == "services" || p.Resource == "endpointslices" {
+				what = strings.TrimSpace(what + " " + p.Name)
+			}
+			if !slices.Contains([]string{"services", "endpointslices", "pods", "configmaps", "namespaces"}, p.Resource) {
+				continue
+			}
+			if n := len(all); n > 0 && strings.HasPrefix(all[n-1], what+" ") {
+				all[n-1] += " " + p.Verb
+				continue
+			}
+			all = append(all, what+" "+p.Verb)
+		}
+		if got := strings.Join(all, ", "); got != tt.ofServices {
+			t.Errorf("%s: Permissions\n got %s\nwant %s", tt.args, got, tt.ofServices)
+		}
+		granted := 0
+		for _, o := range rbacObjects(c) {
+			switch r := o.(type) {
+			case *rbacv1.ClusterRole:
+				if r.Name != tt.role {
+					t.Errorf("%s: ClusterRole %s", tt.args, r.Name)
+				}
+				granted += ofServices(r.Rules)
+			case *rbacv1.Role:
+				granted += ofServices(r.Rules)
+				if r.Namespace == "default" && r.Name != "herald-api-servers" {
+					t.Errorf("%s: Role %s in default", tt.args, r.Name)
+				}
+			}
+		}
+		if want := len(strings.Split(tt.ofServices, ", ")); tt.ofServices != "" && granted != want || tt.ofServices == "" && granted > 0 {
+			t.Errorf("%s: the roles have %d rules of Services, want %d", tt.args, granted, want)
+		}
+	}
+	// The command that the manifest names is one that works.
+	text := string(check.Value(DaemonSet(request(t, strings.Fields(alone)...)))(t))
+	if want := "herald manifest rbac --servicesLeaseNamespace=announcers --arp --controlplane --address=192.0.2.10 | kubectl apply"; !strings.Contains(text, want) {
+		t.Errorf("no %q in\n%.600s", want, text)
+	}
+}
+
+// ofServices returns how many rules are of Services, and what belongs to them.
+func ofServices(rules []rbacv1.PolicyRule) (n int) {
+	for _, r := range rules {
+		switch r.Resources[0] {
+		case "services", "services/status", "endpointslices", "pods", "configmaps", "namespaces":
+			n++
+		}
+	}
+	return n
+}
