@@ -195,14 +195,14 @@ func (c *Cluster) Run(ctx context.Context) error {
 }
 
 // Synced reports whether all that the World needs has been listed once. Nodes, ServiceCIDRs, the ConfigMap of pools and Namespaces that
-// the API server refuses to list are done without; with Options.NoServices, so are Services and EndpointSlices: the control plane's VIP needs none.
+// the API server refuses to list are done without. With Options.NoServices, Services and EndpointSlices are not waited for: the control plane's VIP needs
+// none, and while they are refused, for some seconds, its address would end.
 func (c *Cluster) Synced() bool {
-	services := c.servicesKnown() || c.o.NoServices && c.services.listedOrRefused() && c.slices.listedOrRefused()
-	return services && c.poolsSynced() && (c.o.Namespace != "" || c.nodes.listedOrRefused() && c.cidrs.listedOrRefused())
+	return (c.ServicesKnown() || c.o.NoServices) && c.poolsSynced() && (c.o.Namespace != "" || c.nodes.listedOrRefused() && c.cidrs.listedOrRefused())
 }
 
-// servicesKnown reports whether all Services and EndpointSlices that Herald is to look at have been listed once.
-func (c *Cluster) servicesKnown() bool { return c.services.listed() && c.slices.listed() }
+// ServicesKnown reports whether all Services and EndpointSlices that Herald is to look at have been listed once.
+func (c *Cluster) ServicesKnown() bool { return c.services.listed() && c.slices.listed() }
 
 // Collectors are the metrics of requests, statuses and Events.
 func (c *Cluster) Collectors() []prometheus.Collector {

@@ -36,7 +36,7 @@ func TestNoServices(t *testing.T) {
 			r.poked.until(t, "Synced", r.Synced)
 			check.True(t, time.Minute, "what may be read is", func() bool {
 				service, servers := r.APIService()
-				return service.IsValid() == tt.servers && (len(servers) > 0) == tt.servers && r.servicesKnown() == tt.all && (tt.servers || r.services.refused.Load() && r.slices.refused.Load())
+				return service.IsValid() == tt.servers && (len(servers) > 0) == tt.servers && r.ServicesKnown() == tt.all && (tt.servers || r.services.refused.Load() && r.slices.refused.Load())
 			})
 			w := observe(r.Cluster)
 			if (len(w.Services) > 0) != tt.all {
@@ -79,6 +79,27 @@ func TestRefusedThenAnotherError(t *testing.T) {
 	}
 	if c.o.NoServices = false; c.Synced() {
 		t.Error("synced, though Services are to be announced, and not known")
+	}
+}
+
+// TestNoServicesYet: with svc_enable=false no pass waits for Services, and no sweep of gateways, which needs the UID of the cluster, is made before all are known.
+func TestNoServicesYet(t *testing.T) {
+	c, _ := newTestCluster(t, "https://192.0.2.1:6443")
+	c.o.NoServices = true
+	check.OK(t, c.nodes.Replace(nil, "1"))
+	if c.Synced() {
+		t.Error("synced without the ranges of Services")
+	}
+	check.OK(t, c.cidrs.Replace(nil, "1"))
+	kubernetes := clusterIPService("kubernetes", "10.112.0.1")
+	kubernetes.UID = "uid-cluster"
+	check.OK(t, c.services.Replace([]any{kubernetes, loadBalancer("web", "192.0.2.7")}, "1"))
+	if w := observe(c); !w.Synced || len(w.Services) > 0 || w.ClusterUID != "" || c.ServicesKnown() {
+		t.Errorf("without EndpointSlices: synced %v, %v, UID %q", w.Synced, w.Services, w.ClusterUID)
+	}
+	check.OK(t, c.slices.Replace(nil, "1"))
+	if w := observe(c); len(w.Services) != 1 || w.ClusterUID != "uid-cluster" || !c.ServicesKnown() {
+		t.Errorf("with all: %v, UID %q", w.Services, w.ClusterUID)
 	}
 }
 

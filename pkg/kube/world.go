@@ -34,12 +34,13 @@ func (c *Cluster) Observe(w *vip.World) {
 		c.worldReserved = c.reservedRanges()
 	}
 	w.Services, w.Nodes, w.Reserved = c.worldServices, c.worldNodes, c.worldReserved
-	if c.o.NoServices && !c.servicesKnown() { // of Services without their EndpointSlices it would seem that they have no endpoint
-		w.Services = nil
-	}
 	w.EgressPodsPending = w.Synced && c.pods.pending()
 	if s := c.services.values[kubernetesService]; s != nil {
 		w.ClusterUID = s.UID
+	}
+	if c.o.NoServices && !c.ServicesKnown() {
+		w.Services = nil  // without their EndpointSlices it would seem that they have no endpoint
+		w.ClusterUID = "" // by which gateways would be asked to forget ports of Services that are not known
 	}
 	w.Pools = c.observePools()
 	w.PoolsRefused = !c.o.Pools.IsZero() && c.configMaps.doneWithout.Load() && !c.configMaps.synced.Load()

@@ -240,17 +240,21 @@ func TestTransferAfterWriteWithoutAnswer(t *testing.T) {
 	})
 }
 
-// A process that does not know of all Services yet does not know of all VIP leases either: what was transferred before it began stays on its node
+// A process that does not know of all Services (yet) does not know of all VIP leases either: what was transferred before it began stays on its node
 // lease, and on that of a node that it fences.
 func TestTransfersBeforeTheFirstPlan(t *testing.T) {
 	l := New(leasetest.NewClient(leasetest.NewServer(), func() {}), Options{Node: "n1", Namespace: "kube-system", Log: slog.New(slog.DiscardHandler)})
+	known := false // as while the API server refuses to list Services
+	l.o.ServicesKnown = func() bool { return known }
 	text := transfersText([]transferred{{7, "n2@1", 1, ""}})
 	own := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: NodePrefix + "n1", ResourceVersion: "5", Annotations: map[string]string{TransfersAnnotation: text}}}
 	l.cache.update([]*coordinationv1.Lease{own}, nil)
-	for _, planned := range []bool{false, true} {
-		if planned {
+	for i := range 3 {
+		if i == 1 {
 			l.writes.setIntents(nil)
 		}
+		known = i == 2
+		planned := i == 2
 		if got := l.ownTransfers(own, nil); (got == text) == planned {
 			t.Errorf("planned %v: its node lease has %q", planned, got)
 		}

@@ -217,10 +217,16 @@ func (l *Leases) epochOf(node string) int64 {
 	return l.peers[node].Epoch
 }
 
-// keptTransfers returns what of the transfers on the lease of a node the owner of a VIP lease still follows from; all before the first plan, since not all VIP
-// leases are known before all Services are.
+// knowsVIPLeases reports whether all VIP leases are known: only of those that Services name this process is told, so before its first plan, and
+// while Services are unknown, they are not.
+func (l *Leases) knowsVIPLeases() bool {
+	return l.writes.planned && (l.o.ServicesKnown == nil || l.o.ServicesKnown())
+}
+
+// keptTransfers returns what of the transfers on the lease of a node the owner of a VIP lease still follows from; all while not all VIP
+// leases are known.
 func (l *Leases) keptTransfers(node string) []transferred {
-	if !l.writes.planned {
+	if !l.knowsVIPLeases() {
 		return l.cache.transfers[node].list()
 	}
 	return l.keptOf(l.cache.transfers[node])
@@ -281,10 +287,9 @@ func (l *Leases) transfersPending() bool {
 	return false
 }
 
-// transfersShown reports whether the watch has shown the transfers on a node lease, and with them all VIP leases that they name, which is not known before the
-// first plan: only VIP leases that Services name are told of. x may be nil.
+// transfersShown reports whether the watch has shown the transfers on a node lease, and with them all VIP leases that they name (knowsVIPLeases). x may be nil.
 func (l *Leases) transfersShown(x *coordinationv1.Lease) bool {
-	if x == nil || !l.writes.planned {
+	if x == nil || !l.knowsVIPLeases() {
 		return false
 	}
 	shown := l.cache.watched[keyOf(x)]
