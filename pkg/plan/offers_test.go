@@ -2,8 +2,10 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/heraldvip/herald/pkg/pool"
 	"github.com/heraldvip/herald/pkg/vip"
@@ -71,6 +73,56 @@ func TestOffered(t *testing.T) {
 				if want := tt.want != "" && !addr(tt.addrs).IsUnspecified(); q.Refused != want || want && !q.Foreign {
 					t.Errorf("refused %v, foreign %v, want %v", q.Refused, q.Foreign, want)
 				}
+			}
+		})
+	}
+}
+
+// TestGivenAndNotOfferedAnyMore: a Service that was given an address which no status shows yet, and whose pool is not offered to it any more, is given another. What its status shows
+// stays, and what its user has named is refused.
+func TestGivenAndNotOfferedAnyMore(t *testing.T) {
+	given := func(s *vip.Service) { s.Allocated = "web" }
+	dual := func(s *vip.Service) {
+		s.Families, s.DualStack = []vip.Family{vip.IPv4, vip.IPv6}, vip.RequireDualStack
+		s.Ingress = []vip.Ingress{{Addr: addr("fd77::5")}}
+	}
+	for _, tt := range []struct {
+		name  string
+		s     vip.Service
+		quota int
+		want  string // what it is to have
+	}{
+		{"given", svc("a", "10.77.0.80", given), 0, "[10.77.0.60]"},
+		{"given, and its status shows it", svc("a", "10.77.0.80", given, written("n1")), 0, ""},
+		{"given, and its status shows one of two", svc("a", "10.77.0.80,fd77::5", given, dual), 0, "[10.77.0.60 fd77::5]"},
+		{"named", svc("a", "10.77.0.80"), 0, ""},
+		{"given, of another class", svc("a", "10.77.0.80", given, func(s *vip.Service) { s.HasClass, s.Class = true, "other" }), 0, ""},
+		{"given, and one is the quota", svc("a", "10.77.0.80", given), 1, "[10.77.0.60]"},
+		{"given, and the quota is used up", svc("a", "10.77.0.80", given, younger), 1, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			on := true
+			r, w := poolRules(), poolWorld("n1")
+			r.PoolsOnly, r.Quota = &on, tt.quota
+			w.Pools.Data = map[string]string{"pool-web": "10.77.0.80/28,fd77::/64", "pool-web.namespaces": "other", "pool-all": "10.77.0.60/31", "pool-all.priority": "1"}
+			w.Services = []vip.Service{tt.s}
+			if tt.quota > 0 && tt.s.Created.After(epoch) {
+				w.Services = append(w.Services, svc("b", "10.77.0.61", port(9)))
+			}
+			assigner := pool.NewAssigner(time.Minute, func() {})
+			assigner.Put(Make(r, w).Pools)
+			assigner.Observe(&w)
+			got := ""
+			for _, x := range w.Assignments {
+				if len(x.Addresses) > 0 {
+					got = fmt.Sprint(x.Addresses)
+				}
+				if x.Service.Name == "a" && len(x.Addresses) > 0 && (!slices.Equal(x.Had, tt.s.Addresses) || x.HadPool != "web") {
+					t.Errorf("decided for %v of %s", x.Had, x.HadPool)
+				}
+			}
+			if got != tt.want {
+				t.Errorf("it is given %q, want %q", got, tt.want)
 			}
 		})
 	}

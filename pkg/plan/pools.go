@@ -37,7 +37,7 @@ func (f *filter) planPools(checks *addressChecks) {
 
 // addressRequests returns an AddressRequest for every Service of type LoadBalancer, without the
 // control plane's. Foreign, which means that Herald gives them no address, are those that are not
-// ours, that name what can't be read, or what no pool offers to their namespace, that keep what
+// ours, that name what can't be read, or what no pool offers to their namespace (unless they were given it: Released), that keep what
 // they do not ask for (keepsAnother), and those without an address by which their namespace would
 // have more than svc_quota (keepQuota), where what is decided and not seen on a Service yet counts
 // as its own: the write may be under way. What the status of any shows counts, too (shownOfPools).
@@ -59,14 +59,16 @@ func (f *filter) addressRequests() []vip.AddressRequest {
 		}
 		reason, _ := f.whyNotOurs(s)
 		refused := f.namesUnoffered(s) || beyond[s.Key]
-		foreign := reason != "" || !s.Deleted.IsZero() || refused || s.Source != "" && len(s.Addresses) == 0 || f.keepsAnother(s)
+		released := refused && !beyond[s.Key] && s.Allocated != ""
+		foreign := reason != "" || !s.Deleted.IsZero() || refused && !released || s.Source != "" && len(s.Addresses) == 0 || f.keepsAnother(s)
+		q := vip.AddressRequest{Service: s, Foreign: foreign, Refused: refused, Released: released && !foreign}
 		if f.Quota > 0 {
 			has := f.shownOfPools(s)
 			if !foreign || reason == "" && beyond[s.Key] {
-				x := withDecided(s, decided[s.UID])
+				x := withDecided(q.Asking(), decided[s.UID])
 				if !foreign && addressesWanted(x) > 0 {
 					wanting = append(wanting, len(all))
-					x = s
+					x = q.Asking()
 				}
 				has = append(has, x.Addresses...)
 			}
@@ -77,7 +79,7 @@ func (f *filter) addressRequests() []vip.AddressRequest {
 				counted[s.Key.Namespace][a] = true
 			}
 		}
-		all = append(all, vip.AddressRequest{Service: s, Foreign: foreign, Refused: refused})
+		all = append(all, q)
 	}
 	f.keepQuota(all, wanting, counted)
 	return all
@@ -125,12 +127,12 @@ func addressesWanted(s *vip.Service) (n int) {
 // first, of each the youngest. They get an Event, unless one family is enough for them. counted is the addresses that the Services of a namespace have.
 func (f *filter) keepQuota(all []vip.AddressRequest, wanting []int, counted map[string]map[netip.Addr]bool) {
 	slices.SortFunc(wanting, func(i, j int) int {
-		x, y := all[i].Service, all[j].Service
+		x, y := all[i].Asking(), all[j].Asking()
 		return cmp.Or(cmp.Compare(min(len(x.Addresses), 1), min(len(y.Addresses), 1)), vip.CompareAge(x, y))
 	})
 	given := make(map[string]int) // how many the Services of a namespace may be given now
 	for _, i := range wanting {
-		s := all[i].Service
+		s := all[i].Asking()
 		ns, need := s.Key.Namespace, addressesWanted(s)
 		if len(counted[ns])+given[ns]+need <= f.Quota {
 			given[ns] += need

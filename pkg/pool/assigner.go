@@ -162,14 +162,17 @@ func newRequest(q vip.AddressRequest) Request {
 			r.ShownPorts = i.Ports // Herald writes the same for each address
 		}
 	}
+	switch {
+	case q.Released:
+		r.Addresses = q.Asking().Addresses
+	case q.Refused:
+		r.Addresses = nil
+	}
 	if q.NoMore { // families than it has
 		r.DualStack = vip.SingleStack
 		r.Families = slices.DeleteFunc(slices.Clone(r.Families), func(f vip.Family) bool {
 			return !slices.ContainsFunc(r.Addresses, func(x netip.Addr) bool { return vip.FamilyOf(x) == f })
 		})
-	}
-	if q.Refused {
-		r.Addresses = nil
 	}
 	if q.Foreign || slices.ContainsFunc(r.Addresses, netip.Addr.IsUnspecified) {
 		r.Addresses = slices.Concat(r.Addresses, r.Shown)
