@@ -40,11 +40,11 @@ func (f *filter) planPools(checks *addressChecks) {
 // ours, that name what can't be read, or what no pool offers to their namespace (unless they were given it: Released), that keep what
 // they do not ask for (keepsAnother), and those without an address by which their namespace would
 // have more than svc_quota (keepQuota), where what is decided and not seen on a Service yet counts
-// as its own: the write may be under way. What the status of any shows counts, too (shownOfPools).
+// as its own: the write may be under way. What the statuses of those show that are given nothing counts, too (shownOfPools).
 func (f *filter) addressRequests() []vip.AddressRequest {
 	all := make([]vip.AddressRequest, 0, len(f.Services))
 	var wanting []int // the indices of those that pools are to give addresses
-	counted := make(map[string]map[netip.Addr]bool)
+	counted := make(map[string]map[countedAddress]bool)
 	beyond := f.servicesBeyondQuota()
 	decided := make(map[string]vip.Assignment) // by UID of the Service
 	if f.Quota > 0 {
@@ -63,20 +63,23 @@ func (f *filter) addressRequests() []vip.AddressRequest {
 		foreign := reason != "" || !s.Deleted.IsZero() || refused && !released || s.Source != "" && len(s.Addresses) == 0 || f.keepsAnother(s)
 		q := vip.AddressRequest{Service: s, Foreign: foreign, Refused: refused, Released: released && !foreign}
 		if f.Quota > 0 {
-			has := f.shownOfPools(s)
+			ns := s.Key.Namespace
+			if counted[ns] == nil {
+				counted[ns] = make(map[countedAddress]bool)
+			}
 			if !foreign || reason == "" && beyond[s.Key] {
 				x := withDecided(q.Asking(), decided[s.UID])
 				if !foreign && addressesWanted(x) > 0 {
 					wanting = append(wanting, len(all))
 					x = q.Asking()
 				}
-				has = append(has, x.Addresses...)
-			}
-			if counted[s.Key.Namespace] == nil {
-				counted[s.Key.Namespace] = make(map[netip.Addr]bool)
-			}
-			for _, a := range has {
-				counted[s.Key.Namespace][a] = true
+				for _, a := range requestedAddresses(&service{Service: x}, f.DHCPMode) {
+					counted[ns][countAddress(x, a)] = true
+				}
+			} else {
+				for _, a := range f.shownOfPools(s) {
+					counted[ns][countAddress(s, a)] = true
+				}
 			}
 		}
 		all = append(all, q)
@@ -125,7 +128,7 @@ func addressesWanted(s *vip.Service) (n int) {
 
 // keepQuota has those of wanting, indices of all, be given no address by which their namespace would have more than svc_quota: those that have one already
 // first, of each the youngest. They get an Event, unless one family is enough for them. counted is the addresses that the Services of a namespace have.
-func (f *filter) keepQuota(all []vip.AddressRequest, wanting []int, counted map[string]map[netip.Addr]bool) {
+func (f *filter) keepQuota(all []vip.AddressRequest, wanting []int, counted map[string]map[countedAddress]bool) {
 	slices.SortFunc(wanting, func(i, j int) int {
 		x, y := all[i].Asking(), all[j].Asking()
 		return cmp.Or(cmp.Compare(min(len(x.Addresses), 1), min(len(y.Addresses), 1)), vip.CompareAge(x, y))

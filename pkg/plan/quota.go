@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -12,6 +13,14 @@ import (
 type countedAddress struct {
 	addr     string // also 0.0.0.0 and ::
 	clientID string // "" for an address that is named
+}
+
+// countAddress returns a, an address of s or what stands for one that a DHCP server is asked for, as it counts.
+func countAddress(s *vip.Service, a netip.Addr) countedAddress {
+	if a.IsUnspecified() {
+		return countedAddress{a.String(), clientID(s)}
+	}
+	return countedAddress{addr: a.String()}
 }
 
 // applyQuota takes from accepted Services those addresses, and those families that they ask a DHCP server for,
@@ -41,7 +50,7 @@ func (f *filter) applyQuota() {
 			continue
 		}
 		for _, a := range f.shownOfPools(s.Service) {
-			inNamespace(s)[countedAddress{addr: a.String()}] = true
+			inNamespace(s)[countAddress(s.Service, a)] = true
 		}
 	}
 	visit(true)
@@ -63,9 +72,9 @@ func (f *filter) countService(s *service, counted map[countedAddress]bool, has b
 		}
 		return false
 	}
-	s.addrs = slices.DeleteFunc(s.addrs, func(a address) bool { return exceeds(countedAddress{addr: a.Addr.String()}, f.has(s, a.Addr)) })
+	s.addrs = slices.DeleteFunc(s.addrs, func(a address) bool { return exceeds(countAddress(s.Service, a.Addr), f.has(s, a.Addr)) })
 	s.dhcpFamilies = slices.DeleteFunc(s.dhcpFamilies, func(x vip.Family) bool {
-		return exceeds(countedAddress{x.Unspecified().String(), clientID(s.Service)}, f.hasLeased(s, x))
+		return exceeds(countAddress(s.Service, x.Unspecified()), f.hasLeased(s, x))
 	})
 	f.reportDropped(s, vip.AddressRefused, over, len(s.dhcpFamilies) > 0)
 }

@@ -103,3 +103,37 @@ func TestQuotaOfWhatIsNotServed(t *testing.T) {
 		})
 	}
 }
+
+// TestQuotaOfDHCPClients: each client of a DHCP server counts, also where addresses are given, and each family that it asks for: what is given would be refused else.
+func TestQuotaOfDHCPClients(t *testing.T) {
+	sharing := func(s *vip.Service) { s.DHCP.Macvlan = "herald-shared" }
+	for _, tt := range []struct {
+		name     string
+		quota    int
+		mode     string
+		services []vip.Service
+		gives    bool // an address to one more
+	}{
+		{"two clients", 2, "ipv4", []vip.Service{svc("a", "0.0.0.0"), svc("b", "0.0.0.0")}, false},
+		{"two clients, and three addresses", 3, "ipv4", []vip.Service{svc("a", "0.0.0.0"), svc("b", "0.0.0.0")}, true},
+		{"one client of two Services", 2, "ipv4", []vip.Service{svc("a", "0.0.0.0", sharing), svc("b", "0.0.0.0", sharing, port(9))}, true},
+		{"one client of both families", 2, "dual", []vip.Service{svc("a", "0.0.0.0")}, false},
+		{"a client and an address", 2, "ipv4", []vip.Service{svc("a", "0.0.0.0"), svc("b", "10.77.0.50")}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, w := poolRules(), poolWorld("n1")
+			r.Quota, r.DHCPMode = tt.quota, tt.mode
+			w.Services = append(tt.services, svc("z", "", younger))
+			p := Make(r, w)
+			for _, q := range p.Pools[0].Requests {
+				if q.Key.Name == "z" && q.Foreign == tt.gives {
+					t.Errorf("an address is given: %v, want %v", !q.Foreign, tt.gives)
+				}
+			}
+			w.Services[len(w.Services)-1] = svc("z", "10.77.0.51", younger)
+			if v := Make(r, w).Verdicts; v[len(v)-1].Reason == vip.AddressRefused == tt.gives {
+				t.Errorf("and once it has that: %v", v[len(v)-1])
+			}
+		})
+	}
+}
