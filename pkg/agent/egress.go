@@ -8,15 +8,12 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// marksForgotten is how long nftables goes on marking packets at most by what was written before it refused more (nft.egressTimeout).
-const marksForgotten = 20 * time.Second
-
 // An egressState is what was done last about what pods send.
 type egressState struct {
 	marked    []vip.Egress  // what Egress.Set returned
 	refused   map[bool]bool // families of VIPs of which it returned nothing that was wanted, by netip.Addr.Is4
 	refusedAt time.Time     // since when there is one more
-	left      []vip.Egress  // what was routed then: the kernel may go on marking it for marksForgotten
+	left      []vip.Egress  // what was routed then: the kernel may go on marking it for vip.EgressTimeout
 }
 
 // applyEgress hands over what the plan wants of what pods send. A packet that nftables marks while no rule routes it would leave with the pod's own
@@ -46,7 +43,7 @@ func (a *Agent) applyEgress(ctx context.Context, p vip.Plan, failed func(string,
 	switch now := time.Now(); {
 	case len(refused) > len(e.refused):
 		e.refusedAt, e.left = now, routes
-	case len(refused) == 0 || now.Sub(e.refusedAt) >= marksForgotten:
+	case len(refused) == 0 || now.Sub(e.refusedAt) >= vip.EgressTimeout:
 		e.left = nil
 	}
 	e.refused = refused

@@ -6,7 +6,7 @@
 //	default via 192.168.0.12 dev eth0 onlink table 19800 proto 248
 //
 // Rules and routes of Herald are those with its protocol number in these tables; those of others are never touched. Rules stay when the process
-// is killed, but nftables forgets soon which packets to mark (nft.egressTimeout), and without a mark no rule matches.
+// is killed, but nftables forgets soon which packets to mark (vip.EgressTimeout), and without a mark no rule matches.
 package egress
 
 import (

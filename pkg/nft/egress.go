@@ -14,10 +14,6 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// egressTimeout is how long the kernel keeps the pods of Services with egress that no process renews: what pods send must
-// not have a VIP as its source for long that another node has by now.
-const egressTimeout = 20 * time.Second
-
 // EgressMark is the bit of packets' marks that says: this node's pod sent it, and it is to leave the cluster from the node that owns its Service's VIP. The same bit of the mark of a connection
 // says that its packets have had it. kube-proxy has 0x4000 and 0x8000, the CNI plugin portmap 0x2000: it marks what pods send to a hostPort of their node.
 const EgressMark = 0x1000
@@ -79,9 +75,9 @@ func egressSets(f family, entries []vip.Egress) []*nftables.Set {
 		return &nftables.Set{Table: table, Name: name, Concatenation: true, KeyType: nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService)}
 	}
 	pods := func(name string) *nftables.Set {
-		return &nftables.Set{Table: table, Name: name, KeyType: f.addr, IsMap: true, DataType: nftables.TypeVerdict, HasTimeout: true, Timeout: egressTimeout}
+		return &nftables.Set{Table: table, Name: name, KeyType: f.addr, IsMap: true, DataType: nftables.TypeVerdict, HasTimeout: true, Timeout: vip.EgressTimeout}
 	}
-	routed := &nftables.Set{Table: table, Name: "routed", KeyType: f.addr, HasTimeout: true, Timeout: egressTimeout}
+	routed := &nftables.Set{Table: table, Name: "routed", KeyType: f.addr, HasTimeout: true, Timeout: vip.EgressTimeout}
 	all := []*nftables.Set{interval("internal"), pods("own"), pods("elsewhere"), routed}
 	for i := range f.entries(entries) {
 		n := fmt.Sprint("_", i)

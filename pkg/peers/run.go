@@ -296,12 +296,12 @@ func (p *Peers) send(now time.Time, stopping bool) (interval time.Duration) {
 		if !o.addr.IsValid() {
 			continue
 		}
-		k := kind{interval, anyKey}
+		k, away := kind{interval, anyKey}, p.detector.away(o, now)
 		switch {
 		case o.rx.arriving(now):
 			k.key = max(0, slices.IndexFunc(keys, func(k keyID) bool { return slices.Contains(o.rx.keys, k) }))
-		case p.detector.away(o, now) >= 0:
-			if !toAway && !stopping && p.detector.away(o, now) >= awayNotice {
+		case away >= 0:
+			if !toAway && !stopping && away >= awayNotice {
 				continue
 			}
 			k.interval = max(interval, awayInterval)

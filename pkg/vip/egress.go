@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 )
 
 // An EgressRule is what a Service with kube-vip.io/egress says: whatever its pods send that the limits
@@ -37,6 +38,10 @@ type Pod struct {
 	Node      string       // the one that it runs on
 	Addresses []netip.Addr // at most one of a family
 }
+
+// EgressTimeout is how long the kernel keeps the pods of Services with egress that no process renews: what pods send must
+// not have a VIP as its source for long that another node has by now.
+const EgressTimeout = 20 * time.Second
 
 // An Egress is one VIP of a Service with an EgressRule: what this node does about packets of the Service's pods.
 type Egress struct {
