@@ -148,7 +148,7 @@ func (d *nodeDrain) handOver(ctx context.Context) (before leasesOfNode, err erro
 	return before, nil
 }
 
-// checkOthers returns an error that names the Services which the node owns and no other node may carry, unless force is set.
+// checkOthers returns an error that names what the node carries and no other node may (onlyOn), unless force is set.
 func (d *nodeDrain) checkOthers(ctx context.Context, s kube.Snapshot) error {
 	if d.force {
 		return nil

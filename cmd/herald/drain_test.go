@@ -349,3 +349,73 @@ func TestDrainNamesWhatNobodyElseCanTake(t *testing.T) {
 		t.Errorf("not drained although n3 may have it: %v", err)
 	}
 }
+
+// A drain that takes the control plane's VIP down needs --force, too: who could take the mark away again would reach no API server. By ARP one node has it,
+// by routes alone each node whose API server is ready.
+func TestDrainOfTheControlPlane(t *testing.T) {
+	const options = `"options":{"services":true,"election":true,METHOD,"controlPlane":["10.0.0.100"],"controlPlaneLease":"kube-system/cp-lock"}`
+	for _, tt := range []struct {
+		name, method, ready string
+		drained             string // a node that is drained already
+		want                string // of drain's error; "": the node is marked
+	}{
+		{"by ARP, one API server", `"arp":true`, "n1", "", "the control plane's VIP (n2: its own API server is not ready)"},
+		{"by ARP, none is ready", `"arp":true`, "", "", "the control plane's VIP (n2: its own API server is not ready)"},
+		{"by ARP, two API servers, one on a drained node", `"arp":true`, "n1 n2", "n2", "the control plane's VIP (n2: it is drained (herald undrain n2 ends that))"},
+		{"by ARP, two API servers", `"arp":true`, "n1 n2", "", ""},
+		{"by BGP, one API server", `"bgp":true`, "n1", "", "the control plane's VIP (n2: its own API server is not ready)"},
+		{"by BGP, two API servers", `"bgp":true`, "n1 n2", "", ""},
+		{"by BGP, another node's API server", `"bgp":true`, "n2", "", ""},
+	} {
+		s := snapshotOf("n1", "")
+		s.Services, s.Leases = nil, s.Leases[1:]
+		s.Leases[0].Namespace, s.Leases[0].Name, s.Leases[0].Annotations[lease.ClaimAnnotation] = "kube-system", "cp-lock", "n1@7"
+		if !strings.Contains(tt.method, "arp") {
+			s.Leases = nil
+		}
+		for _, node := range []string{"n1", "n2"} {
+			s.Nodes = append(s.Nodes, vip.Node{Name: node, Drained: node == tt.drained})
+			info := fmt.Sprintf(`{"interface":"eth0","defaultInterface":"eth0","links":[{"name":"eth0","up":true}],"apiServerReady":%t,%s}`,
+				strings.Contains(tt.ready, node), strings.Replace(options, "METHOD", tt.method, 1))
+			s.Leases = append(s.Leases, nodeLease(node, -time.Since(noon), info))
+		}
+		after := s
+		after.Leases = s.Leases[len(s.Leases)-2:]
+		d, ctx := newTestDrain(t, s, after)
+		marked := false
+		d.mark = func(context.Context) error { marked = true; return nil }
+		_, err := d.handOver(ctx)
+		want := "nothing was done: no other node may carry " + tt.want + ". --force drains the node all the same, and takes these VIPs down"
+		if tt.want == "" {
+			want = ""
+		}
+		if text(err) != want || marked != (want == "") {
+			t.Errorf("%s: marked: %t; got  %v\nwant %s", tt.name, marked, err, want)
+		}
+	}
+}
+
+// A drain finds, of what is advertised by routes alone, what no other node may carry: with an election its owner, without one the nodes that have an endpoint.
+func TestDrainOfRoutes(t *testing.T) {
+	for _, method := range []string{`"bgp":true`} {
+		for _, election := range []string{`,"election":true`, ""} {
+			s := snapshotOf("n1", "")
+			s.Leases[1].Annotations[lease.ClaimAnnotation] = "n1@7"
+			s.Leases = s.Leases[1:]
+			if election == "" {
+				s.Leases = nil
+			}
+			for _, node := range []string{"n1", "n2"} {
+				s.Leases = append(s.Leases, nodeLease(node, -time.Since(noon), `{"interface":"eth0","links":[{"name":"eth0","up":true}],"options":{"services":true,`+method+election+`}}`))
+			}
+			web := serviceWith("web", "10.0.0.1", "10.0.0.1")
+			web.Local, web.Endpoints.Ready = true, []string{"n1"}
+			s.Services = []vip.Service{web}
+			d, ctx := newTestDrain(t, s)
+			_, err := d.handOver(ctx)
+			if want := "no other node may carry default/web (n2: no ready endpoint there (externalTrafficPolicy Local))"; !strings.Contains(text(err), want) {
+				t.Errorf("%s%s: got %v, want %s", method, election, err, want)
+			}
+		}
+	}
+}

@@ -180,7 +180,7 @@ func (x *explainer) writeNode(w io.Writer, node, format string) error {
 	for _, s := range e.Services {
 		able, why := "no", s.Why
 		switch {
-		case s.Owner == node:
+		case s.Carries:
 			able = "carries it"
 			owned++
 			if s.Others == 0 {
@@ -189,20 +189,24 @@ func (x *explainer) writeNode(w io.Writer, node, format string) error {
 		case s.Able:
 			able = "yes"
 		}
-		rows = append(rows, row(s.Service.String(), joinAddresses(s.Addresses), dash(s.Owner), able, why))
+		name := s.Service.String()
+		if s.Service == plan.ControlPlaneKey {
+			name = controlPlaneName
+		}
+		rows = append(rows, row(name, joinAddresses(s.Addresses), dash(s.Owner), able, why))
 	}
 	fmt.Fprintln(w, row("Node "+node+": "+state))
 	if e.Why != "" && !strings.Contains(state, e.Why) {
 		fmt.Fprintln(w, row("VIPs of Services: "+e.Why))
 	}
-	fmt.Fprintf(w, "Services: it carries %d, and could carry %d more.\n\n", owned, countAble(e, node))
+	fmt.Fprintf(w, "Services: it carries %d, and could carry %d more.\n\n", owned, countAble(e))
 	return writeTable(w, "SERVICE\tVIP\tOWNER\tMAY IT\tWHY", rows)
 }
 
 // countAble returns how many Services a node could carry, without those that it does.
-func countAble(e plan.NodeExplanation, node string) (n int) {
+func countAble(e plan.NodeExplanation) (n int) {
 	for _, s := range e.Services {
-		if s.Able && s.Owner != node {
+		if s.Able && !s.Carries {
 			n++
 		}
 	}

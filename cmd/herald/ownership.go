@@ -99,7 +99,7 @@ func publishedOptions(cfg config.Config) *vip.NodeOptions {
 		o.Pools = cfg.Pools.String()
 	}
 	if cfg.ControlPlane.Enable {
-		o.ControlPlane = cfg.ControlPlane.Addresses
+		o.ControlPlane, o.ControlPlaneLease = cfg.ControlPlane.Addresses, cfg.ControlPlane.Lease.String()
 	}
 	return o
 }

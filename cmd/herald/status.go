@@ -18,8 +18,11 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// controlPlaneLease is the default of vip_leasename, which this command does not know.
+// controlPlaneLease is the default of vip_leasename, which this command does not ask the nodes for.
 const controlPlaneLease = "plndr-cp-lock"
+
+// controlPlaneName stands for the VIP of the control plane in tables of Services.
+const controlPlaneName = "(control plane)"
 
 // controlPlane returns what is known of the API servers' VIP; ok is false if no node reports that its API server is ready.
 // The VIP itself is on no lease.
@@ -30,7 +33,7 @@ func (v statusView) controlPlane() (s serviceStatus, ok bool) {
 			ready++
 		}
 	}
-	s = serviceStatus{Service: "(control plane)", Note: fmt.Sprintf("API servers ready: %d", ready)}
+	s = serviceStatus{Service: controlPlaneName, Note: fmt.Sprintf("API servers ready: %d", ready)}
 	for k, l := range v.leases {
 		if k.Name == controlPlaneLease && k.Namespace == v.announcers && l.Annotations[lease.ClaimAnnotation] != "" {
 			s.Owner, s.Since = holder(l)

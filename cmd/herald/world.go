@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/lease"
 	"github.com/heraldvip/herald/pkg/plan"
@@ -14,11 +15,12 @@ import (
 )
 
 // worldOf returns the World as an observer sees it that is no node, and the rules by which the nodes plan: what
-// the first node that is alive, with svc_enable if any has it, has published of its options, or the defaults with svc_election (decision 0107). pools may be nil.
+// the first node that is alive, with svc_enable if any has it, has published of its options, or the defaults with svc_election (decision 0107). The VIP of
+// the control plane is by those of the first that has cp_enable, but announced as Services are. pools may be nil.
 func worldOf(s kube.Snapshot, pools *vip.PoolSource, now time.Time) (plan.Rules, vip.World) {
 	v := newStatusView(s, now)
 	w := vip.World{Now: now, Synced: true, Services: s.Services, Nodes: s.Nodes, Claims: make(map[vip.Key]vip.Claim)}
-	var options *vip.NodeOptions
+	var options, controlPlane *vip.NodeOptions
 	alive := make(map[string]int64)
 	for _, n := range v.nodes {
 		if n.namespace != v.announcers {
@@ -29,6 +31,9 @@ func worldOf(s kube.Snapshot, pools *vip.PoolSource, now time.Time) (plan.Rules,
 			alive[n.Name] = n.Epoch
 			if o := n.Info.Options; options == nil || o != nil && o.Services && !options.Services {
 				options = o
+			}
+			if o := n.Info.Options; controlPlane == nil && o != nil && len(o.ControlPlane) > 0 {
+				controlPlane = o
 			}
 		}
 		w.Members = append(w.Members, m)
@@ -42,6 +47,9 @@ func worldOf(s kube.Snapshot, pools *vip.PoolSource, now time.Time) (plan.Rules,
 		options = &vip.NodeOptions{Services: true, ARP: true, Election: true}
 	}
 	r := rulesOf(options, v.announcers)
+	if controlPlane != nil {
+		r.ControlPlane = &plan.ControlPlane{Addresses: controlPlane.ControlPlane, Lease: keyOf(controlPlane.ControlPlaneLease), Interface: config.Auto}
+	}
 	if pools != nil && options.Pools != "" {
 		parsed, _ := pool.Parse(nil, pools.Data)
 		w.Pools, w.PoolPolicy = pools, parsed
@@ -81,14 +89,19 @@ func publishedPools(s kube.Snapshot) vip.Key {
 	return vip.Key{}
 }
 
-// onlyOn returns the Services that the node owns and no other node may carry, and why, each as a text.
+// onlyOn returns the Services that the node carries and no other node may, and the control plane's VIP if that is so of it, and why, each as a text.
 func onlyOn(s kube.Snapshot, node string, now time.Time) (all []string) {
 	r, w := worldOf(s, nil, now)
 	e, _ := plan.ExplainNode(r, w, node)
 	for _, x := range e.Services {
-		if x.Owner == node && x.Others == 0 {
-			all = append(all, x.Service.String()+whyNoOther(r, w, x.Service, node))
+		if !x.Carries || x.Others > 0 {
+			continue
 		}
+		name := x.Service.String()
+		if x.Service == plan.ControlPlaneKey {
+			name = "the control plane's VIP"
+		}
+		all = append(all, name+whyNoOther(r, w, x.Service, node))
 	}
 	return all
 }

@@ -85,6 +85,9 @@ func (p *pass) explain(s *service) Explanation {
 		}
 	}
 	if u == nil {
+		if need := p.requirementsOf(s); need != nil {
+			e.Nodes = p.suitability(need, "")
+		}
 		return e
 	}
 	for _, o := range u.services {
@@ -99,6 +102,18 @@ func (p *pass) explain(s *service) Explanation {
 	}
 	e.Nodes = p.suitability(&u.requirements, e.Owner)
 	return e
+}
+
+// requirementsOf returns what s, whose verdict is set, requires of a node that carries it: as the owner of its unit, or, if every node that can serve it
+// advertises it, as one of these. nil if it is in no unit and no node advertises it.
+func (p *pass) requirementsOf(s *service) *requirements {
+	switch {
+	case s.unit != nil:
+		return &s.unit.requirements
+	case s.everyNodeAdvertises && s.verdict.Owner != "":
+		return p.routeRequirements(s)
+	}
+	return nil
 }
 
 // suitability returns for every node, sorted by name, whether it may carry what has these requirements.
@@ -175,12 +190,13 @@ type NodeExplanation struct {
 	Services []ServiceSuitability `json:"services,omitempty"`
 }
 
-// A ServiceSuitability says whether a node carries a Service, or could.
+// A ServiceSuitability says whether a node carries a Service, or the VIP of the control plane (ControlPlaneKey), or could.
 type ServiceSuitability struct {
 	Service   vip.Key      `json:"service"`
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	Owner     string       `json:"owner,omitempty"`
 	Able      bool         `json:"able"`
+	Carries   bool         `json:"carries"`       // it does: it is Owner, or there is none and each node that is able advertises it
 	Why       string       `json:"why,omitempty"` // why not
 	Others    int          `json:"others"`        // how many other nodes are able
 }
@@ -200,14 +216,19 @@ func ExplainNode(r Rules, w vip.World, node string) (e NodeExplanation, ok bool)
 		e.Why = n.rankFor(need).describe(n, need)
 	}
 	for _, s := range all {
-		if s.unit == nil || !s.LoadBalancer {
+		need := p.requirementsOf(s)
+		if need == nil || !s.LoadBalancer {
 			continue
 		}
-		x := ServiceSuitability{Service: s.Key, Addresses: s.verdict.Addresses, Owner: s.unit.claim.Holder}
-		for _, o := range p.suitability(&s.unit.requirements, x.Owner) {
+		x := ServiceSuitability{Service: s.Key, Addresses: s.verdict.Addresses}
+		if s.unit != nil {
+			x.Owner = s.unit.claim.Holder
+		}
+		for _, o := range p.suitability(need, x.Owner) {
 			switch {
 			case o.Node == node:
 				x.Able, x.Why = o.Able, o.Why
+				x.Carries = o.Owner || s.unit == nil && o.Able
 			case o.Able:
 				x.Others++
 			}

@@ -134,7 +134,8 @@ type NodeOptions struct {
 	ClassStrict bool   `json:"classStrict,omitempty"` // lb_class_legacy_handling is false
 	Pools       string `json:"pools,omitempty"`       // namespace/name of the ConfigMap of pools, if it gives addresses
 
-	ControlPlane []netip.Addr `json:"controlPlane,omitempty"` // address, with cp_enable
+	ControlPlane      []netip.Addr `json:"controlPlane,omitempty"`      // address, with cp_enable
+	ControlPlaneLease string       `json:"controlPlaneLease,omitempty"` // namespace/name of vip_leasename, with cp_enable
 }
 
 // VIPLeasesInfo is what a node says about where VIP leases are (docs/ownership.md).
