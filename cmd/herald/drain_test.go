@@ -366,6 +366,7 @@ func TestDrainOfTheControlPlane(t *testing.T) {
 		{"by BGP, one API server", `"bgp":true`, "n1", "", "the control plane's VIP (n2: its own API server is not ready)"},
 		{"by BGP, two API servers", `"bgp":true`, "n1 n2", "", ""},
 		{"by BGP, another node's API server", `"bgp":true`, "n2", "", ""},
+		{"by a routing table, one API server", `"routingTable":198`, "n1", "", "the control plane's VIP (n2: its own API server is not ready)"},
 	} {
 		s := snapshotOf("n1", "")
 		s.Services, s.Leases = nil, s.Leases[1:]
@@ -397,7 +398,7 @@ func TestDrainOfTheControlPlane(t *testing.T) {
 
 // A drain finds, of what is advertised by routes alone, what no other node may carry: with an election its owner, without one the nodes that have an endpoint.
 func TestDrainOfRoutes(t *testing.T) {
-	for _, method := range []string{`"bgp":true`} {
+	for _, method := range []string{`"routingTable":198`, `"bgp":true`} {
 		for _, election := range []string{`,"election":true`, ""} {
 			s := snapshotOf("n1", "")
 			s.Leases[1].Annotations[lease.ClaimAnnotation] = "n1@7"

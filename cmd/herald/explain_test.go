@@ -150,6 +150,18 @@ func TestExplainNodeOfTheControlPlane(t *testing.T) {
 	}
 }
 
+// TestExplainRoutingTable: with routes in a routing table alone a Service that asks for routes is well.
+func TestExplainRoutingTable(t *testing.T) {
+	web := serviceWith("web", "10.0.0.1", "10.0.0.1")
+	web.Announce, web.Endpoints = []vip.Method{vip.ByBGP}, vip.Endpoints{Ready: []string{"w1"}}
+	s := kube.Snapshot{Services: []vip.Service{web}, Leases: []*coordinationv1.Lease{
+		nodeLease("n1", time.Second, strings.TrimSuffix(linkUp, "}")+`,"options":{"services":true,"routingTable":198}}`)}}
+	e, err := newExplainer(s, nil, noon).service(web.Key)
+	if err != nil || e.Reason != vip.VIPAnnounced || e.Message != "advertised by routing table 198 from n1" || len(e.Nodes) != 1 || !e.Nodes[0].Able {
+		t.Errorf("%v %+v", err, e.Explanation)
+	}
+}
+
 // Who answers for a VIP, in words.
 func TestNeighborAnswer(t *testing.T) {
 	const mac = "02:00:00:00:00:01"

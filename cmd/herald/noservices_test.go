@@ -19,6 +19,7 @@ import (
 func TestPublishedOptions(t *testing.T) {
 	for _, tt := range []struct{ env, want string }{
 		{"cp_enable=true vip_arp=true address=192.0.2.10", `{"arp":true,"lease":"kube-system/plndr-svcs-lock","classStrict":true,"controlPlane":["192.0.2.10"],"controlPlaneLease":"kube-system/plndr-cp-lock"}`},
+		{"svc_enable=true vip_routingtable=true vip_routingtableid=7 svc_pools=", `{"services":true,"routingTable":7,"lease":"kube-system/plndr-svcs-lock","classStrict":true}`},
 		{"svc_enable=true vip_arp=true address=192.0.2.10 svc_election=true svc_pools=", `{"services":true,"arp":true,"election":true,"classStrict":true}`},
 	} {
 		cfg, _, err := config.Parse(config.Sources{Env: strings.Fields(tt.env), Hostname: "n1"})

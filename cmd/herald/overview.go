@@ -108,7 +108,7 @@ func shareEqually[T any](all []T, n int, subject func(T) string) (kept []T) {
 	return kept
 }
 
-// routed returns which addresses a Plan advertises by BGP.
+// routed returns to which addresses a Plan has routes, by BGP or in a routing table.
 func routed(p *vip.Plan) func(netip.Addr) bool {
 	all := make(map[netip.Prefix]bool, len(p.Routes))
 	for _, r := range p.Routes {
@@ -131,7 +131,7 @@ func overviewService(v *vip.Verdict, s *vip.Service, claim vip.Claim, routed fun
 		how = append(how, "ARP/NDP here")
 	}
 	if slices.ContainsFunc(v.Addresses, routed) {
-		how = append(how, "BGP here")
+		how = append(how, "routes here")
 	}
 	x.How = dash(strings.Join(how, ", "))
 	switch v.Reason {

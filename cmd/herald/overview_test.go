@@ -55,7 +55,7 @@ Node n5: its node lease is no / herald expla
 default/web: VIPForeignMAC: 02:00 / find the hos
 default/idle: NoEndpoints: none / find out why
 default/idle 10.0.0.2 - - NoEndpoints "warn" true
-default/web 10.0.0.1 n1 ARP/NDP here, BGP here VIPAnnounced "" false
+default/web 10.0.0.1 n1 ARP/NDP here, routes here VIPAnnounced "" false
 n1 1 ok ""
 n2 0 neither its Herald n "bad"
 n3 0 ok, but takes a new  "warn"

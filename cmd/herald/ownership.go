@@ -89,7 +89,7 @@ func (n *node) info() vip.NodeInfo {
 // publishedOptions returns the options that others may know of this node.
 func publishedOptions(cfg config.Config) *vip.NodeOptions {
 	o := &vip.NodeOptions{
-		Services: cfg.Services.Enable, ARP: cfg.ARP.Enable, BGP: cfg.BGP.Enable, Election: cfg.Services.Election,
+		Services: cfg.Services.Enable, ARP: cfg.ARP.Enable, BGP: cfg.BGP.Enable, RoutingTable: cfg.RoutingTable.ID, Election: cfg.Services.Election,
 		Class: cfg.Class.Name, ClassOnly: cfg.Class.Only, ClassStrict: !cfg.Class.Legacy,
 	}
 	if !cfg.Services.Election && !cfg.Services.Lease.IsZero() {

@@ -61,7 +61,7 @@ func worldOf(s kube.Snapshot, pools *vip.PoolSource, now time.Time) (plan.Rules,
 // rulesOf returns the rules of nodes with these options, whose node leases are in a namespace.
 func rulesOf(o *vip.NodeOptions, announcers string) plan.Rules {
 	r := plan.Rules{
-		Enabled: o.Services, ARP: o.ARP, Election: o.Election, Class: o.Class, ClassOnly: o.ClassOnly, ClassStrict: o.ClassStrict,
+		Enabled: o.Services, ARP: o.ARP, RoutingTable: o.RoutingTable, Election: o.Election, Class: o.Class, ClassOnly: o.ClassOnly, ClassStrict: o.ClassStrict,
 		Announcer: announcers, IPMode: vip.ModeVIP, Lease: keyOf(o.Lease),
 	}
 	if o.BGP {

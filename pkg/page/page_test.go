@@ -35,7 +35,7 @@ func sample() View {
 		Services: []Service{
 			{"shop/web", "10.77.0.52", "n2", noon.Add(-time.Hour), "-", "VIPUnanswered", "node n2 owns it, but does not answer", "bad"},
 			{"shop/cart", "10.77.0.53", "-", time.Time{}, "-", "NoEndpoints", "none of its endpoints is ready, so no node announces it", "warn"},
-			{"default/a", "10.77.0.50,fd77::50", "n1", noon.Add(-3 * time.Hour), "ARP/NDP here, BGP here", "VIPAnnounced", "node n1 announces 10.77.0.50 on eth0, fd77::50 on eth0", ""},
+			{"default/a", "10.77.0.50,fd77::50", "n1", noon.Add(-3 * time.Hour), "ARP/NDP here, routes here", "VIPAnnounced", "node n1 announces 10.77.0.50 on eth0, fd77::50 on eth0", ""},
 		},
 		MoreServices: 1,
 		Nodes:        []Node{{"n1", 2, "ok", ""}, {"n2", 1, "ok, but it gets no heartbeats from n3: is herald_peers_port open between them, UDP and TCP?", "warn"}, {"n3", 0, "carries no VIP: its link eth0 is down", "bad"}},

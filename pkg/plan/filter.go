@@ -140,10 +140,10 @@ func (f *filter) admit(s *service, controlPlane bool) {
 		f.rejectSilently(s, vip.InvalidField, strings.Join(s.Invalid, " "))
 		return
 	case !s.hasMethod() && pool != "":
-		f.reject(s, vip.InvalidField, fmt.Sprintf("pool %s (pool-%s.announce), of which %s is, is announced by %v, which is not enabled (vip_arp, bgp_enable); ask the operator", pool, pool, s.Addresses[0], s.Announce))
+		f.reject(s, vip.InvalidField, fmt.Sprintf("pool %s (pool-%s.announce), of which %s is, is announced by %v, which is not enabled (vip_arp, bgp_enable, vip_routingtable); ask the operator", pool, pool, s.Addresses[0], s.Announce))
 		return
 	case !s.hasMethod():
-		f.reject(s, vip.InvalidField, fmt.Sprintf("heraldvip.io/announce asks for %v, which is not enabled (vip_arp, bgp_enable)", s.Announce))
+		f.reject(s, vip.InvalidField, fmt.Sprintf("heraldvip.io/announce asks for %v, which is not enabled (vip_arp, bgp_enable, vip_routingtable)", s.Announce))
 		return
 	case f.ControlPlane != nil && !controlPlane && s.leaseFollows && s.lease == f.ControlPlane.Lease:
 		f.reject(s, vip.InvalidField, fmt.Sprintf("kube-vip.io/leaseName names the lease of the control plane's VIP (%s); write another", s.lease))

@@ -124,15 +124,16 @@ func (i *NodeInfo) AnnouncesServices() bool { return i.Options == nil || i.Optio
 
 // NodeOptions is the options of a node on which it depends where VIPs may be. They should be the same on every node with svc_enable.
 type NodeOptions struct {
-	Services    bool   `json:"services,omitempty"` // svc_enable
-	ARP         bool   `json:"arp,omitempty"`
-	BGP         bool   `json:"bgp,omitempty"`
-	Election    bool   `json:"election,omitempty"`    // svc_election
-	Lease       string `json:"lease,omitempty"`       // svc_leasename: of all Services, without Election
-	Class       string `json:"class,omitempty"`       // lb_class_name
-	ClassOnly   bool   `json:"classOnly,omitempty"`   // lb_class_only
-	ClassStrict bool   `json:"classStrict,omitempty"` // lb_class_legacy_handling is false
-	Pools       string `json:"pools,omitempty"`       // namespace/name of the ConfigMap of pools, if it gives addresses
+	Services     bool   `json:"services,omitempty"` // svc_enable
+	ARP          bool   `json:"arp,omitempty"`
+	BGP          bool   `json:"bgp,omitempty"`
+	RoutingTable int    `json:"routingTable,omitempty"` // vip_routingtableid, with vip_routingtable
+	Election     bool   `json:"election,omitempty"`     // svc_election
+	Lease        string `json:"lease,omitempty"`        // svc_leasename: of all Services, without Election
+	Class        string `json:"class,omitempty"`        // lb_class_name
+	ClassOnly    bool   `json:"classOnly,omitempty"`    // lb_class_only
+	ClassStrict  bool   `json:"classStrict,omitempty"`  // lb_class_legacy_handling is false
+	Pools        string `json:"pools,omitempty"`        // namespace/name of the ConfigMap of pools, if it gives addresses
 
 	ControlPlane      []netip.Addr `json:"controlPlane,omitempty"`      // address, with cp_enable
 	ControlPlaneLease string       `json:"controlPlaneLease,omitempty"` // namespace/name of vip_leasename, with cp_enable
