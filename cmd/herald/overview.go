@@ -58,8 +58,9 @@ func fillOverview(v *page.View, pass *agent.Pass, moves []vip.Move) {
 	v.ServiceCount = len(v.Services)
 	v.Services = worstServices(v.Services)
 	v.MoreServices = v.ServiceCount - len(v.Services)
+	labelCounts := plan.ExclusionLabelCounts(w)
 	for i := range w.Members {
-		state, class := memberState(w, &w.Members[i])
+		state, class := memberState(w, &w.Members[i], labelCounts)
 		v.Nodes = append(v.Nodes, page.Node{Node: w.Members[i].Name, Services: owned[w.Members[i].Name], State: state, Class: class})
 	}
 	v.Pools = overviewPools(w)
@@ -175,17 +176,18 @@ func nodeProblems(w *vip.World) (all []page.Problem) {
 		all = append(all, page.Problem{Subject: "Node " + w.Self, Message: "it has not been able to renew its node lease since " + w.Tenure.RenewalLateSince.UTC().Format(time.TimeOnly) + " UTC: what is shown may be old",
 			Advice: "look whether the API server answers, and whether this node reaches it"})
 	}
+	labelCounts := plan.ExclusionLabelCounts(w)
 	for i := range w.Members {
-		if state, class := memberState(w, &w.Members[i]); class != "" {
+		if state, class := memberState(w, &w.Members[i], labelCounts); class != "" {
 			all = append(all, page.Problem{Subject: "Node " + w.Members[i].Name, Message: state, Advice: "herald explain --node " + w.Members[i].Name})
 		}
 	}
 	return all
 }
 
-// memberState returns the state of a node in words, and the class of its row.
-func memberState(w *vip.World, m *vip.Member) (state, class string) {
-	n := nodeStatus{}
+// memberState returns the state of a node in words, and the class of its row. labelCounts is plan.ExclusionLabelCounts.
+func memberState(w *vip.World, m *vip.Member, labelCounts bool) (state, class string) {
+	n := nodeStatus{labelCounts: labelCounts}
 	n.Name, n.Info, n.Duration = m.Name, m.Info, time.Hour
 	n.RenewedAt = w.Now
 	for _, o := range w.Nodes {

@@ -82,6 +82,21 @@ default/web n2>n1 unanswered for 2s "warn"
 	}
 }
 
+// A node that the label of control-plane nodes keeps from VIPs of Services says so, and is no problem.
+func TestOverviewOfLabelledNodes(t *testing.T) {
+	up := vip.NodeInfo{Interface: "eth0", Links: []vip.Link{{Name: "eth0", Up: true}}}
+	pass := &agent.Pass{World: vip.World{
+		Now: noon, Self: "w1", Tenure: vip.Tenure{Until: noon.Add(time.Minute)},
+		Members: []vip.Member{{Name: "cp1", Alive: true, Info: up}, {Name: "w1", Alive: true, Info: up}},
+		Nodes:   []vip.Node{{Name: "cp1", ExclusionLabel: exclusionLabel}, {Name: "w1"}},
+	}}
+	var v page.View
+	fillOverview(&v, pass, nil)
+	if len(v.Problems) > 0 || v.Nodes[0].State != labelState || v.Nodes[0].Class != "" || v.Nodes[1].State != "ok" {
+		t.Errorf("problems %+v, nodes %+v", v.Problems, v.Nodes)
+	}
+}
+
 // The page has room for 50 problems: those of a namespace with a thousand hide no other's.
 func TestOverviewSharesRoom(t *testing.T) {
 	pass := &agent.Pass{World: vip.World{Now: noon, Self: "n1", Tenure: vip.Tenure{Until: noon.Add(time.Minute)}}}

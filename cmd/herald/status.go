@@ -94,6 +94,10 @@ func newStatusView(s kube.Snapshot, now time.Time) statusView {
 			v.withoutHerald = append(v.withoutHerald, n.Name)
 		}
 	}
+	labelCounts := plan.ExclusionLabelCounts(&vip.World{Nodes: s.Nodes, Members: v.members()})
+	for i := range v.nodes {
+		v.nodes[i].labelCounts = labelCounts
+	}
 	slices.SortFunc(v.nodes, func(a, b nodeStatus) int { return strings.Compare(a.Name, b.Name) })
 	for _, e := range s.Events {
 		v.last[e.UID] = e // oldest first: the newest stays
@@ -110,6 +114,16 @@ func newStatusView(s kube.Snapshot, now time.Time) statusView {
 		}
 	}
 	return v
+}
+
+// members returns the nodes of the announcers' namespace as members.
+func (v *statusView) members() (all []vip.Member) {
+	for _, n := range v.nodes {
+		if n.namespace == v.announcers {
+			all = append(all, vip.Member{Name: n.Name, Epoch: n.Epoch, Info: n.Info, Alive: !n.Fenced && v.now.Sub(n.RenewedAt) <= n.Duration})
+		}
+	}
+	return all
 }
 
 // maxOtherNodes is how many nodes of other installations are shown: any user can write Leases that look like theirs.

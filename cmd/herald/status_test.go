@@ -116,6 +116,40 @@ func TestStatusTable(t *testing.T) {
 	}
 }
 
+// exclusionLabel is the label that kubeadm puts on control-plane nodes.
+const exclusionLabel = "node.kubernetes.io/exclude-from-external-load-balancers"
+
+// labelState is the state of a node cp1 with that label, which another node has not.
+const labelState = "ok, without VIPs of Services: it has the label " + exclusionLabel + ", and other nodes have not (kubeadm sets it on control-plane nodes; kubectl label node cp1 " + exclusionLabel + "- takes it away)"
+
+// TestStatusOfLabelledNodes: a node that the label keeps from VIPs of Services says so, and is nothing to mend; where all have it, it counts for nothing, nor
+// does it of a node that announces no Services.
+func TestStatusOfLabelledNodes(t *testing.T) {
+	const up = `{"interface":"eth0","links":[{"name":"eth0","up":true}]}`
+	for _, tt := range []struct {
+		name, info string
+		others     string // the label of the other nodes
+		want       string
+	}{
+		{"one of three", up, "", labelState},
+		{"all", up, exclusionLabel, "ok"},
+		{"svc_enable=false there", strings.TrimSuffix(up, "}") + `,"options":{"arp":true}}`, "", "ok"},
+		{"its link is down", strings.Replace(up, "true", "false", 1), "", "carries no VIP: its link eth0 is down"},
+	} {
+		s := kube.Snapshot{
+			Leases: []*coordinationv1.Lease{nodeLease("cp1", time.Second, tt.info), nodeLease("w1", time.Second, up), nodeLease("w2", time.Second, up)},
+			Nodes:  []vip.Node{{Name: "cp1", ExclusionLabel: exclusionLabel}, {Name: "w1", ExclusionLabel: tt.others}, {Name: "w2", ExclusionLabel: tt.others}},
+		}
+		r := newStatusReport(s, inNamespace(""), noon)
+		if n := r.Nodes[0]; n.State != tt.want || n.Barred != strings.HasPrefix(tt.want, "carries no") || r.wrong() != n.Barred {
+			t.Errorf("%s: %+v, wrong: %t", tt.name, n, r.wrong())
+		}
+		if r.Nodes[1].State != "ok" || r.Nodes[2].State != "ok" {
+			t.Errorf("%s: %+v", tt.name, r.Nodes)
+		}
+	}
+}
+
 // TestStatusOfOldEvents: what was said before the owner's claim is of another owner. The API server keeps the times of Events in whole
 // seconds, those of claims in microseconds: an Event of the second of the claim counts.
 func TestStatusOfOldEvents(t *testing.T) {

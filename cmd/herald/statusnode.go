@@ -16,6 +16,7 @@ type nodeStatus struct {
 	lease.NodeLease          // whose Name is namespace/name if it is not in the namespace of the announcers: any user can write such a Lease
 	namespace       string   // of the lease
 	node            vip.Node // zero if it is not known
+	labelCounts     bool     // plan.ExclusionLabelCounts of all nodes
 }
 
 // silentFor begins the state of a node that no longer renews its node lease; the time follows.
@@ -42,7 +43,7 @@ func addressTexts(all map[netip.Addr]int) (texts []string) {
 	return texts
 }
 
-// fault describes what is wrong with a node, or is "ok".
+// fault describes what is wrong with a node, or is "ok", with the reason if a label keeps VIPs of Services off it.
 func (n nodeStatus) fault(now time.Time) string {
 	if why := n.barred(now); why != "" {
 		return why
@@ -63,6 +64,8 @@ func (n nodeStatus) fault(now time.Time) string {
 		return fmt.Sprintf("ok, but nobody answers it for %s, an address of another node on a link with VIPs: is the VLAN on all ports of the switch?", n.Info.Unanswered[0])
 	case len(n.Info.Suspects) > 0:
 		return "ok, but it gets no heartbeats from " + strings.Join(n.Info.Suspects, ", ") + ": is herald_peers_port open between them, UDP and TCP?"
+	case n.labelCounts && n.node.ExclusionLabel != "" && n.Info.AnnouncesServices():
+		return fmt.Sprintf("ok, without VIPs of Services: it has the label %s, and other nodes have not (kubeadm sets it on control-plane nodes; kubectl label node %s %[1]s- takes it away)", n.node.ExclusionLabel, n.Name)
 	}
 	return "ok"
 }

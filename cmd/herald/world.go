@@ -22,21 +22,19 @@ func worldOf(s kube.Snapshot, pools *vip.PoolSource, now time.Time) (plan.Rules,
 	w := vip.World{Now: now, Synced: true, Services: s.Services, Nodes: s.Nodes, Claims: make(map[vip.Key]vip.Claim)}
 	var options, controlPlane *vip.NodeOptions
 	alive := make(map[string]int64)
-	for _, n := range v.nodes {
-		if n.namespace != v.announcers {
+	w.Members = v.members()
+	for _, m := range w.Members {
+		if !m.Alive {
 			continue
 		}
-		m := vip.Member{Name: n.Name, Epoch: n.Epoch, Info: n.Info, Alive: !n.Fenced && now.Sub(n.RenewedAt) <= n.Duration}
-		if m.Alive {
-			alive[n.Name] = n.Epoch
-			if o := n.Info.Options; options == nil || o != nil && o.Services && !options.Services {
-				options = o
-			}
-			if o := n.Info.Options; controlPlane == nil && o != nil && len(o.ControlPlane) > 0 {
-				controlPlane = o
-			}
+		alive[m.Name] = m.Epoch
+		o := m.Info.Options
+		if options == nil || o != nil && o.Services && !options.Services {
+			options = o
 		}
-		w.Members = append(w.Members, m)
+		if controlPlane == nil && o != nil && len(o.ControlPlane) > 0 {
+			controlPlane = o
+		}
 	}
 	for k, l := range v.leases {
 		if _, isNode := lease.ParseNodeLease(l); !isNode {

@@ -69,19 +69,11 @@ func (n *member) whyExcluded() string { return cmp.Or(n.refusal, n.exclusion) }
 // Exclusions are: it has no Node while another member has one; svc_enable=false; Node.Excluded; ExclusionLabel
 // unless all members that have a Node, and svc_enable, have one.
 func newNodes(w *vip.World) *nodes {
-	objects := make(map[string]vip.Node, len(w.Nodes))
-	for _, o := range w.Nodes {
-		objects[o.Name] = o
-	}
+	objects := nodeObjects(w)
 	hasNode := func(x vip.Member) bool { _, ok := objects[x.Name]; return ok }
 	// Where no member has a Node, this process may not read Nodes, or there are none yet: that says nothing.
 	nodesKnown := slices.ContainsFunc(w.Members, hasNode)
-	// kubeadm puts the label that keeps VIPs off a node on every control-plane node. Where Herald runs on such
-	// nodes only, there would be no VIP at all, so it does not count. Nodes that are down do, so that the label
-	// means the same when one fails; a member whose Node was deleted does not (decision 0015).
-	labelCounts := slices.ContainsFunc(w.Members, func(x vip.Member) bool {
-		return hasNode(x) && x.Info.AnnouncesServices() && objects[x.Name].ExclusionLabel == ""
-	})
+	labelCounts := exclusionLabelCounts(w.Members, objects)
 	othersStay := slices.ContainsFunc(w.Members, func(x vip.Member) bool { return x.Alive && !objects[x.Name].ShuttingDown })
 	all := &nodes{
 		members: make(map[string]*member, len(w.Members)), addresses: objects[w.Self].Addresses,
@@ -123,6 +115,31 @@ func newNodes(w *vip.World) *nodes {
 	}
 	all.setUnheard()
 	return all
+}
+
+// nodeObjects returns the Nodes of w by name.
+func nodeObjects(w *vip.World) map[string]vip.Node {
+	objects := make(map[string]vip.Node, len(w.Nodes))
+	for _, o := range w.Nodes {
+		objects[o.Name] = o
+	}
+	return objects
+}
+
+// ExclusionLabelCounts reports whether the nodes of w that have an ExclusionLabel take no VIP of a Service for it. Members
+// and Nodes of w are enough.
+func ExclusionLabelCounts(w *vip.World) bool { return exclusionLabelCounts(w.Members, nodeObjects(w)) }
+
+// exclusionLabelCounts reports whether a member that has a Node, and svc_enable, has no ExclusionLabel.
+//
+// kubeadm puts the label that keeps VIPs off a node on every control-plane node. Where Herald runs on such
+// nodes only, there would be no VIP at all, so it does not count. Nodes that are down do, so that the label
+// means the same when one fails; a member whose Node was deleted does not (decision 0015).
+func exclusionLabelCounts(members []vip.Member, objects map[string]vip.Node) bool {
+	return slices.ContainsFunc(members, func(x vip.Member) bool {
+		o, hasNode := objects[x.Name]
+		return hasNode && x.Info.AnnouncesServices() && o.ExclusionLabel == ""
+	})
 }
 
 // A rank says how well a node would serve a unit. Of eligible nodes one with the lowest rank
