@@ -31,8 +31,9 @@ func poolsCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 	}
 	flags := addConnectFlags(c)
-	name := c.Flags().String("pools", "kubevip", "The ConfigMap of pools (svc_pools)")
-	namespace := c.Flags().String("pools-namespace", "kube-system", "Its namespace (svc_pools_namespace)")
+	named := vip.Key{}
+	c.Flags().StringVar(&named.Name, "pools", "", "The ConfigMap of pools (svc_pools); without it that of the nodes, or kubevip")
+	c.Flags().StringVar(&named.Namespace, "pools-namespace", "", "Its namespace (svc_pools_namespace); without it that of the nodes, or kube-system")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		access, err := flags.connect()
 		if err != nil {
@@ -40,12 +41,20 @@ func poolsCommand() *cobra.Command {
 		}
 		ctx, cancel := context.WithTimeout(c.Context(), 30*time.Second)
 		defer cancel()
-		source, err := kube.TakePools(ctx, access, vip.Key{Namespace: *namespace, Name: *name})
+		s, err := kube.TakeSnapshot(ctx, access, "")
 		if err != nil {
 			return err
 		}
-		s, err := kube.TakeSnapshot(ctx, access, "")
+		k, option := publishedPools(s), "svc_pools"
+		if k.IsZero() || named != (vip.Key{}) {
+			k, option = vip.Key{Namespace: cmp.Or(named.Namespace, "kube-system"), Name: cmp.Or(named.Name, "kubevip")}, "--pools, --pools-namespace"
+		}
+		source, err := kube.TakePools(ctx, access, k)
 		if err != nil {
+			return err
+		}
+		if source == nil {
+			_, err := fmt.Fprintf(c.OutOrStdout(), "There is no ConfigMap %s (%s): Services that name no address are given none.\n", k, option)
 			return err
 		}
 		return writePools(c.OutOrStdout(), source, s)
@@ -105,10 +114,6 @@ func checkPools(w io.Writer, data map[string]string) error {
 // writePools writes a table of the pools, one of the Services that have an address of them or wait for one, and
 // the problems of the ConfigMap.
 func writePools(w io.Writer, source *vip.PoolSource, s kube.Snapshot) error {
-	if source == nil {
-		_, err := fmt.Fprintln(w, "There is no ConfigMap of pools: Services that name no address are given none.")
-		return err
-	}
 	pools, problems := pool.Parse(nil, source.Data)
 	used := usedAddresses(s.Services)
 	var rows, services []string

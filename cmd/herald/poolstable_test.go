@@ -1,6 +1,12 @@
 package main
 
 import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -62,11 +68,6 @@ func TestPoolsTable(t *testing.T) {
 			t.Errorf("no %s in\n%s", tt.want, b.String())
 		}
 	}
-	b.Reset()
-	check.OK(t, writePools(&b, nil, s))
-	if !strings.Contains(b.String(), "no ConfigMap of pools") {
-		t.Error(b.String())
-	}
 }
 
 func TestPoolsCheck(t *testing.T) {
@@ -88,6 +89,43 @@ func TestPoolsCheck(t *testing.T) {
 		}
 		if (tt.err == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), tt.err) || !strings.Contains(b.String(), tt.want) {
 			t.Errorf("%q: error %v, want %q; wrote\n%swant %s", tt.text, err, tt.err, b.String(), tt.want)
+		}
+	}
+}
+
+// TestPoolsCommand: the ConfigMap that the nodes use is shown unless another is named, and one that does not exist is named.
+func TestPoolsCommand(t *testing.T) {
+	options := `{"options":{"services":true,"pools":"net/ours"}}`
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch path := r.URL.Path; {
+		case strings.HasSuffix(path, "/leases"):
+			check.OK(t, json.NewEncoder(w).Encode(map[string]any{"kind": "LeaseList", "apiVersion": "coordination.k8s.io/v1", "items": []any{nodeLease("n1", 0, options)}}))
+		case path == "/api/v1/namespaces/net/configmaps/ours":
+			fmt.Fprint(w, `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"ours","namespace":"net"},"data":{"range-global":"10.0.0.1-10.0.0.4"}}`)
+		case strings.Contains(path, "/configmaps/"):
+			w.WriteHeader(http.StatusNotFound)
+			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)
+		default:
+			fmt.Fprint(w, `{"kind":"List","apiVersion":"v1","items":[]}`)
+		}
+	}))
+	defer s.Close()
+	kubeconfig := filepath.Join(t.TempDir(), "config")
+	check.OK(t, os.WriteFile(kubeconfig, []byte(`{"apiVersion":"v1","kind":"Config","clusters":[{"name":"a","cluster":{"server":"`+s.URL+`"}}],"contexts":[{"name":"a","context":{"cluster":"a"}}],"current-context":"a"}`), 0o600))
+	const pool = "range-global  IPv4    4"
+	for _, tt := range []struct{ options, args, want string }{
+		{options, "", pool},
+		{options, "--pools=ours --pools-namespace=net", pool},
+		{options, "--pools=mine", "There is no ConfigMap kube-system/mine (--pools, --pools-namespace): Services that name no address are given none.\n"},
+		{options, "--pools-namespace=net", "There is no ConfigMap net/kubevip (--pools, --pools-namespace): Services that name no address are given none.\n"},
+		{"{}", "", "There is no ConfigMap kube-system/kubevip (--pools, --pools-namespace): Services that name no address are given none.\n"},
+		{`{"options":{"services":true,"pools":"net/none"}}`, "", "There is no ConfigMap net/none (svc_pools): Services that name no address are given none.\n"},
+	} {
+		options = tt.options
+		out, _, err := run(t, root(), append([]string{"pools", "--kubeconfig=" + kubeconfig}, strings.Fields(tt.args)...)...)
+		if err != nil || !strings.Contains(out, tt.want) {
+			t.Errorf("%s %s: %v\n%swant %s", tt.options, tt.args, err, out, tt.want)
 		}
 	}
 }
