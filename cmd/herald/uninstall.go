@@ -40,7 +40,7 @@ func uninstallCommand() *cobra.Command {
 			return err
 		}
 		u := &uninstall{
-			namespace: namespace, dryRun: dryRun, poll: 500 * time.Millisecond,
+			namespace: namespace, named: c.Flags().Changed("namespace"), dryRun: dryRun, poll: 500 * time.Millisecond,
 			printf: func(format string, args ...any) { fmt.Fprintf(c.OutOrStdout(), format+"\n", args...) },
 			read:   func(ctx context.Context) (kube.Snapshot, error) { return kube.TakeSnapshot(ctx, access, namespace) },
 			traces: func(ctx context.Context) ([]kube.Trace, error) {
@@ -65,6 +65,7 @@ func uninstallCommand() *cobra.Command {
 // An uninstall removes what the Heralds of a namespace have written (decision 0092).
 type uninstall struct {
 	namespace string
+	named     bool // by --namespace
 	dryRun    bool
 	poll      time.Duration // how often node leases are read
 	printf    func(format string, args ...any)
@@ -147,11 +148,14 @@ func (u *uninstall) runningNodes(ctx context.Context) ([]string, error) {
 }
 
 // nodeLeases returns the version of each node lease that somebody holds and that is not fenced, by node, and how long the
-// longest of them is good for.
+// longest of them is good for. Unless the namespace is named it is an error if there are node leases in another one only.
 func (u *uninstall) nodeLeases(ctx context.Context) (versions map[string]string, longest time.Duration, err error) {
 	s, err := u.read(ctx)
 	if err != nil {
 		return nil, 0, err
+	}
+	if other := announcersNamespace(s.Leases); !u.named && other != "" && other != u.namespace {
+		return nil, 0, fmt.Errorf("nothing was removed: %s has no node leases, and %s has some: use --namespace %[2]s (or --namespace %[1]s, for what another installation has left there)", u.namespace, other)
 	}
 	versions = make(map[string]string)
 	for _, l := range s.Leases {

@@ -32,6 +32,7 @@ func TestUninstall(t *testing.T) {
 	const removed = "Service default/web: the status\nleft as it is: Service default/x: annotation y\n1 removed. On nodes whose Herald was killed: herald uninstall node\n"
 	const looking = "looking for 15s whether a Herald renews the node leases of "
 	const still = "Herald still runs on n1, n2, and would write all of this again: end it first (kubectl -n kube-system delete daemonset herald --cascade=foreground, or take the static Pod's file away on each node)"
+	const otherNamespace = "nothing was removed: kube-system has no node leases, and edge has some: use --namespace edge (or --namespace kube-system, for what another installation has left there)"
 	for _, tt := range []struct {
 		name   string
 		leases func() []*coordinationv1.Lease
@@ -42,6 +43,9 @@ func TestUninstall(t *testing.T) {
 	}{
 		{"no node leases", func() []*coordinationv1.Lease { return nil }, false, 0, removed, ""},
 		{"fenced, or of another installation", func() []*coordinationv1.Lease { return []*coordinationv1.Lease{fenced, elsewhere} }, false, 0, removed, ""},
+		{"only of another installation", func() []*coordinationv1.Lease { return []*coordinationv1.Lease{elsewhere} }, false, 0, "", otherNamespace},
+		{"only of another installation, and named", func() []*coordinationv1.Lease { return []*coordinationv1.Lease{elsewhere} }, false, 0, removed, ""},
+		{"only of another installation, dry", func() []*coordinationv1.Lease { return []*coordinationv1.Lease{elsewhere} }, true, 0, "", otherNamespace},
 		{"killed", func() []*coordinationv1.Lease { return []*coordinationv1.Lease{nodeLease("n1", 0, "{}")} }, false, 15 * time.Second, looking + "n1\n" + removed, ""},
 		{"running", func() []*coordinationv1.Lease {
 			return []*coordinationv1.Lease{renewed("n2"), nodeLease("n1", 0, "{}")}
@@ -56,7 +60,7 @@ func TestUninstall(t *testing.T) {
 				began = time.Now()
 				var out strings.Builder
 				u := &uninstall{
-					namespace: "kube-system", dryRun: tt.dryRun, poll: 500 * time.Millisecond,
+					namespace: "kube-system", named: tt.name == "only of another installation, and named", dryRun: tt.dryRun, poll: 500 * time.Millisecond,
 					printf: func(format string, args ...any) { fmt.Fprintf(&out, format+"\n", args...) },
 					read:   func(context.Context) (kube.Snapshot, error) { return kube.Snapshot{Leases: tt.leases()}, nil },
 					traces: func(context.Context) ([]kube.Trace, error) { return []kube.Trace{service, left}, nil },
