@@ -30,6 +30,8 @@ type Access struct {
 
 	// Servers, if not nil, are the API servers to connect to before the one found.
 	Servers *Servers
+
+	merge []string // kubeconfigs that are merged with File, as kubectl does with those that KUBECONFIG names
 }
 
 // Times after which a dead connection is noticed. With the half minutes of the defaults
@@ -49,15 +51,15 @@ const (
 	pingTimeout = "5"
 )
 
-// ConnectUser finds the API server for a command that a person runs: by the file that userFile returns, or else
+// ConnectUser finds the API server for a command that a person runs: by the files that userFiles returns, or else
 // as Connect does. contextName is the context of the kubeconfig; "" is its current one. version is Herald's.
 func ConnectUser(file, contextName, version string) (*rest.Config, error) {
 	home, _ := os.UserHomeDir()
-	file, err := userFile(file, home)
+	files, err := userFiles(file, home)
 	if err != nil {
 		return nil, err
 	}
-	cfg, origin, err := Connect(Access{File: file, Context: contextName, Version: version})
+	cfg, origin, err := Connect(Access{File: files[0], merge: files[1:], Context: contextName, Version: version})
 	if none := (noFileError{}); errors.As(err, &none) {
 		return nil, fmt.Errorf("%w; name a kubeconfig by --kubeconfig or KUBECONFIG. Tried:\n%w", errNoConfig, none.tried)
 	} else if err != nil {
@@ -69,30 +71,32 @@ func ConnectUser(file, contextName, version string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// userFile returns the kubeconfig of a person: file, or, if that is "", the first that exists of those that KUBECONFIG and k8s_config_file
-// name and of .kube/config in home, which comes before the files of the node, since only root can read these; "" if there is
-// none. A file that is named by file or KUBECONFIG and not there is an error: another one may be of another cluster.
-func userFile(file, home string) (string, error) {
+// userFiles returns the kubeconfigs of a person, which are to be merged, the first one's values before the others': file, or, if that is "", those that
+// exist of what KUBECONFIG names, else k8s_config_file, else .kube/config in home, which comes before the files of the node, since only root can read these;
+// one that is "" if there is none. A file that is named by file or KUBECONFIG and not there, with all others of KUBECONFIG, is an error: another one may be of another cluster.
+func userFiles(file, home string) ([]string, error) {
 	if file != "" {
 		if _, err := os.Stat(file); err != nil {
-			return "", fmt.Errorf("the kubeconfig that --kubeconfig names can't be read: %w", err)
+			return nil, fmt.Errorf("the kubeconfig that --kubeconfig names can't be read: %w", err)
 		}
-		return file, nil
+		return []string{file}, nil
 	}
-	named := filepath.SplitList(os.Getenv("KUBECONFIG"))
-	for _, p := range append(slices.Clone(named), os.Getenv("k8s_config_file")) {
-		if _, err := os.Stat(p); err == nil {
-			return p, nil
-		}
+	missing := func(p string) bool { _, err := os.Stat(p); return err != nil }
+	named, option := filepath.SplitList(os.Getenv("KUBECONFIG")), os.Getenv("k8s_config_file")
+	if there := slices.DeleteFunc(slices.Clone(named), missing); len(there) > 0 {
+		return there, nil
+	}
+	if !missing(option) {
+		return []string{option}, nil
 	}
 	if len(named) > 0 {
-		return "", fmt.Errorf("KUBECONFIG names %s, and there is no such file", strings.Join(named, ", "))
+		return nil, fmt.Errorf("KUBECONFIG names %s, and there is no such file", strings.Join(named, ", "))
 	}
 	own := filepath.Join(home, ".kube", "config")
-	if _, err := os.Stat(own); home == "" || err != nil {
-		return "", nil
+	if home == "" || missing(own) {
+		return []string{""}, nil
 	}
-	return own, nil
+	return []string{own}, nil
 }
 
 // Connect finds the API server: by a.File if there is such a file, else by the
@@ -107,14 +111,20 @@ func userFile(file, home string) (string, error) {
 func Connect(a Access) (cfg *rest.Config, origin string, err error) {
 	enableHTTP2Pings()
 	home, _ := os.UserHomeDir()
-	cfg, origin, err = findConfig(a.File, rest.InClusterConfig, "/etc/kubernetes/admin.conf", filepath.Join(home, ".kube", "config"))
-	if err != nil {
-		return nil, "", err
+	files := append([]string{a.File}, a.merge...)
+	if len(a.merge) == 0 {
+		cfg, origin, err = findConfig(a.File, rest.InClusterConfig, "/etc/kubernetes/admin.conf", filepath.Join(home, ".kube", "config"))
+		if err != nil {
+			return nil, "", err
+		}
+		files[0], _ = strings.CutPrefix(origin, "file ")
+	} else {
+		origin = "file " + strings.Join(files, ", ")
 	}
-	if file, ok := strings.CutPrefix(origin, "file "); ok && a.Context != "" {
-		rules, chosen := &clientcmd.ClientConfigLoadingRules{ExplicitPath: file}, &clientcmd.ConfigOverrides{CurrentContext: a.Context}
+	if strings.HasPrefix(origin, "file ") && (a.Context != "" || len(a.merge) > 0) {
+		rules, chosen := &clientcmd.ClientConfigLoadingRules{Precedence: files}, &clientcmd.ConfigOverrides{CurrentContext: a.Context}
 		if cfg, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, chosen).ClientConfig(); err != nil {
-			return nil, "", fmt.Errorf("the context %s of the kubeconfig %s can't be used: %w", a.Context, file, err)
+			return nil, "", fmt.Errorf("the context %s of the kubeconfig %s can't be used: %w", cmp.Or(a.Context, "that is the current one"), strings.Join(files, ", "), err)
 		}
 	}
 	if a.Server != "" {

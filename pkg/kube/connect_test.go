@@ -95,6 +95,44 @@ func TestConnectUserNamedFile(t *testing.T) {
 	}
 }
 
+// TestConnectUserMergesFiles: the files that KUBECONFIG names are merged, as by kubectl: contexts and clusters of all are known, what is in several is that
+// of the first, and files that are empty or not there do not count.
+func TestConnectUserMergesFiles(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		file := filepath.Join(dir, name)
+		check.OK(t, os.WriteFile(file, []byte(text), 0o600))
+		return file
+	}
+	config := func(name, server, current string) string {
+		return `{"apiVersion":"v1","kind":"Config","clusters":[{"name":"` + name + `","cluster":{"server":"` + server + `"}}],"contexts":[{"name":"` + name + `","context":{"cluster":"` + name + `"}}]` + current + `}`
+	}
+	a, b := write("a", config("a", "https://192.0.2.1", `,"current-context":"a"`)), write("b", config("b", "https://192.0.2.2", `,"current-context":"b"`))
+	only := write("only", `{"apiVersion":"v1","kind":"Config","current-context":"b"}`)
+	empty := write("empty", "")
+	for _, tt := range []struct{ kubeconfig, context, want string }{
+		{a + ":" + b, "", "https://192.0.2.1"},
+		{a + ":" + b, "b", "https://192.0.2.2"},
+		{b + ":" + a, "", "https://192.0.2.2"},
+		{filepath.Join(dir, "typo") + ":" + a + ":" + b, "b", "https://192.0.2.2"},
+		{empty + ":" + b, "", "https://192.0.2.2"},
+		{only + ":" + a + ":" + b, "", "https://192.0.2.2"},
+		{a + ":" + b, "c", ""},
+	} {
+		t.Setenv("KUBECONFIG", tt.kubeconfig)
+		cfg, err := ConnectUser("", tt.context, "test")
+		if tt.want == "" {
+			if err == nil || !strings.Contains(err.Error(), a) || !strings.Contains(err.Error(), b) {
+				t.Errorf("%+v: %v", tt, err)
+			}
+			continue
+		}
+		if err != nil || cfg.Host != tt.want {
+			t.Errorf("%+v: %+v, %v", tt, cfg, err)
+		}
+	}
+}
+
 // TestUserFile: a person's own kubeconfig comes before /etc/kubernetes/admin.conf, which Connect would find first, and which only root can read.
 func TestUserFile(t *testing.T) {
 	dir := t.TempDir()
@@ -108,11 +146,12 @@ func TestUserFile(t *testing.T) {
 		{"", "", "", "", ""},
 		{other, "", "", dir, other},
 		{"", filepath.Join(dir, "typo") + ":" + other, own, dir, other},
+		{"", other + ":" + own, "", dir, other + " " + own},
 		{"", "", other, dir, other},
 	} {
 		t.Setenv("KUBECONFIG", tt.kubeconfig)
 		t.Setenv("k8s_config_file", tt.option)
-		if got, err := userFile(tt.file, tt.home); err != nil || got != tt.want {
+		if got, err := userFiles(tt.file, tt.home); err != nil || strings.Join(got, " ") != tt.want {
 			t.Errorf("%+v: %q, %v", tt, got, err)
 		}
 	}
