@@ -99,27 +99,40 @@ func TestChartValues(t *testing.T) {
 			t.Errorf("%s %q: the right to write Leases everywhere is not %v in\n%s", tt.values, tt.args, tt.want, got)
 		}
 	}
-	// The alerts of the chart are those of the kustomize component.
-	rules := func(text string) (all []any) {
+}
+
+// TestChartAndComponents: the alerts and the NetworkPolicy of the chart are those of the kustomize components.
+func TestChartAndComponents(t *testing.T) {
+	render := chartRenderer(t)
+	specs := func(kind, text string) string {
+		var all []any
 		for doc := range strings.SplitSeq(text, "---\n") {
 			var o struct {
 				Kind string
-				Spec any
+				Spec map[string]any
 			}
 			check.OK(t, yaml.Unmarshal([]byte(doc), &o))
-			if o.Kind == "PrometheusRule" {
+			if o.Kind == kind {
+				delete(o.Spec, "podSelector") // the chart's has the label of the release, too
 				all = append(all, o.Spec)
 			}
 		}
-		return all
+		return string(check.Value(yaml.Marshal(all))(t))
 	}
-	component := ""
-	for _, file := range []string{"alerts.yaml", "nodes.yaml"} {
-		component += "---\n" + string(check.Value(os.ReadFile(filepath.Join(manifests, "components/alerts", file)))(t))
-	}
-	got, want := check.Value(yaml.Marshal(rules(render("alerts: {enabled: true}"))))(t), check.Value(yaml.Marshal(rules(component)))(t)
-	if string(got) != string(want) || len(want) < 1000 {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
+	for _, tt := range []struct {
+		kind, values string
+		files        []string
+	}{
+		{"PrometheusRule", "alerts: {enabled: true}", []string{"alerts/alerts.yaml", "alerts/nodes.yaml"}},
+		{"NetworkPolicy", "networkPolicy: {enabled: true}", []string{"network-policy/network-policy.yaml"}},
+	} {
+		component := ""
+		for _, file := range tt.files {
+			component += "---\n" + string(check.Value(os.ReadFile(filepath.Join(manifests, "components", file)))(t))
+		}
+		if got, want := specs(tt.kind, render(tt.values)), specs(tt.kind, component); got != want || len(want) < 200 {
+			t.Errorf("%s: got\n%s\nwant\n%s", tt.kind, got, want)
+		}
 	}
 }
 
