@@ -33,7 +33,7 @@ func uninstallCommand() *cobra.Command {
 	user := addConnectFlags(c)
 	c.Flags().StringVar(&namespace, "namespace", "kube-system", "The announcers' namespace, where the node leases are (cp_namespace)")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "Only list what would be removed")
-	c.Flags().BoolVar(&keep, "keep-addresses", false, "Leave the statuses, and the addresses that Services were given, to the announcer that follows")
+	c.Flags().BoolVar(&keep, "keep-addresses", false, "Leave the addresses that Services were given (kube-vip.io/loadbalancerIPs), and the statuses of Heralds that were killed. One that ended in good order has cleared its own")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		access, err := user.connect()
 		if err != nil {
