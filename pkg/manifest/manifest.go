@@ -66,11 +66,14 @@ func DaemonSet(r Request) ([]byte, error) {
 // Pod returns the YAML of a static Pod, for the kubelet of one node.
 func Pod(r Request) ([]byte, error) {
 	how := []string{
-		"Herald on one node, as a static Pod. On every node that may carry VIPs:",
+		"Herald on one node, as a static Pod, with the rights that the node's kubeconfig has.",
+		"On each node that has " + quote(kubeConfig(r)) + ":",
 		"",
 		"  cp this-file.yaml /etc/kubernetes/manifests/herald.yaml",
-		"",
-		"It acts as the kubeconfig " + kubeConfig(r) + " of the node allows.",
+	}
+	if r.Config.Kube.ConfigFile == "" {
+		how = append(how, "", "Workers don't have that file, and kubelet would start no Pod there: run the DaemonSet on them, or name by --k8sConfigPath a kubeconfig",
+			"that may do what \"herald manifest rbac\" lists.")
 	}
 	if r.InCluster {
 		how = []string{"Herald on one node, as a Pod.", "", "  " + command("rbac", r) + " | kubectl apply -f -", "  kubectl apply -f this-file.yaml"}

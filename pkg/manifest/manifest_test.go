@@ -200,6 +200,16 @@ func TestPod(t *testing.T) {
 			t.Errorf("%s: volumes %+v, mounts %+v", path, v, m)
 		}
 	}
+	// Only control-plane nodes have the default kubeconfig; who names another one knows where it is.
+	for want, args := range map[string][]string{
+		"# Workers don't have that file":                       nil,
+		"# On each node that has /etc/kubernetes/kubelet.conf": {"--k8sConfigPath", "/etc/kubernetes/kubelet.conf"},
+	} {
+		text := string(check.Value(Pod(request(t, args...)))(t))
+		if !strings.Contains(text, want) || strings.Contains(text, "# Workers") != (args == nil) {
+			t.Errorf("%q: the header is not right:\n%s", args, text)
+		}
+	}
 	r := request(t)
 	r.InCluster = true
 	if p := podOf(t, r); p.Spec.ServiceAccountName != "herald" || p.Spec.Volumes != nil {
