@@ -12,6 +12,9 @@ import (
 // maxConditionMessage is the length at which the message of a condition is cut, in bytes.
 const maxConditionMessage = 1024
 
+// givenText follows the addresses that were given of pools in the message of the condition Allocated, also where pkg/kube writes it with the addresses.
+const givenText = ": of pool "
+
 // report has this node write the conditions of s, with the Status of s if the Plan has one
 // (decision 0096): Announced with announced, reason and message; Allocated, which is False for the
 // same reason if s has no address. Only the node that decides what becomes of s calls it: its
@@ -24,6 +27,8 @@ func (p *pass) report(s *service, announced vip.ConditionStatus, reason vip.Reas
 	allocated := vip.Condition{Type: vip.Allocated, Status: vip.ConditionTrue}
 	had := slices.IndexFunc(s.Conditions, func(c vip.Condition) bool { return c.Type == vip.Allocated })
 	switch {
+	case had >= 0 && len(p.released(s.Service)) > 0:
+		allocated = s.Conditions[had] // until it is given others, it says that it was given these
 	case len(s.addrs) == 0 && s.unoffered && (reason == vip.NoEndpoints || reason == vip.NoEligibleNode) && had >= 0:
 		allocated = s.Conditions[had] // with the status, which stays (rejectSilently), it says what s may have again
 	case len(s.addrs) == 0, reason == vip.AddressInUse && announced != vip.ConditionTrue && !p.shows(s):
@@ -63,7 +68,7 @@ func (p *pass) allocatedReason(s *service) (reason vip.Reason, message string) {
 	case len(outside) > 0:
 		reason, message = vip.AddressOutsidePools, outsideMessage(strings.Join(outside, ", "), s.Allocated)
 	case s.Allocated != "":
-		reason, message = vip.AddressAllocated, text+": of pool "+s.Allocated
+		reason, message = vip.AddressAllocated, text+givenText+s.Allocated
 	default:
 		reason, message = vip.AddressSet, text+": named by "+s.Source
 	}

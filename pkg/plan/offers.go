@@ -3,6 +3,7 @@ package plan
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/heraldvip/herald/pkg/pool"
 	"github.com/heraldvip/herald/pkg/vip"
@@ -151,16 +152,36 @@ func (p *pass) whyNotOffered(s *service, a netip.Addr) string {
 	return ""
 }
 
-// namesUnoffered reports whether s names an address that no pool offers to its namespace, and its status does
-// not show it: nobody has to do without that address because of s.
-func (p *pass) namesUnoffered(s *vip.Service) bool {
+// unofferedOf returns the addresses that s names, that no pool offers to its namespace, and that its status does
+// not show: nobody has to do without them because of s.
+func (p *pass) unofferedOf(s *vip.Service) (out []netip.Addr) {
 	if p.offers == nil || !p.offers.limited {
-		return false
+		return nil
 	}
 	shown := service{Service: s}
-	return slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool {
-		return !a.IsUnspecified() && !shown.statusHas(a) && p.offers.whyNot(s.Key.Namespace, a) != ""
-	})
+	for _, a := range s.Addresses {
+		if !a.IsUnspecified() && !shown.statusHas(a) && p.offers.whyNot(s.Key.Namespace, a) != "" {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// released returns the addresses of s that no pool offers to it any more (unofferedOf), so that it is given others for them: if it was given all of these, as its
+// condition Allocated says, which no user writes, and each pool that heraldvip.io/allocated names can be read. Else nil: they are refused.
+func (p *pass) released(s *vip.Service) []netip.Addr {
+	all := p.unofferedOf(s)
+	if s.Allocated == "" || len(all) == 0 || p.offers.policy.InPool(netip.Addr{}, s.Allocated) { // no pool has the zero Addr, but one that can't be read may
+		return nil
+	}
+	for _, c := range s.Conditions {
+		addrs, _, given := strings.Cut(c.Message, givenText)
+		texts := strings.Split(addrs, ", ")
+		if given && c.Type == vip.Allocated && c.Reason == vip.AddressAllocated && !slices.ContainsFunc(all, func(a netip.Addr) bool { return !slices.Contains(texts, a.String()) }) {
+			return all
+		}
+	}
+	return nil
 }
 
 // keepsStatus reports whether the status of s is all that says that an address is its own: a Service of another

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -79,50 +80,80 @@ func TestOffered(t *testing.T) {
 }
 
 // TestGivenAndNotOfferedAnyMore: a Service that was given an address which no status shows yet, and whose pool is not offered to it any more, is given another. What its status shows
-// stays, and what its user has named is refused.
+// stays, and so do those of its addresses that are offered; what its user has named is refused, however often the user writes it.
 func TestGivenAndNotOfferedAnyMore(t *testing.T) {
-	given := func(s *vip.Service) { s.Allocated = "web" }
-	dual := func(s *vip.Service) {
-		s.Families, s.DualStack = []vip.Family{vip.IPv4, vip.IPv6}, vip.RequireDualStack
-		s.Ingress = []vip.Ingress{{Addr: addr("fd77::5")}}
+	given := func(pools string) func(*vip.Service) {
+		return func(s *vip.Service) {
+			s.Allocated = pools
+			s.Conditions = []vip.Condition{{Type: vip.Allocated, Status: vip.ConditionTrue, Reason: vip.AddressAllocated, Message: strings.Trim(strings.ReplaceAll(fmt.Sprint(s.Addresses), " ", ", "), "[]") + ": of pool " + pools}}
+		}
+	}
+	then := func(addrs string) func(*vip.Service) { // the user has named that since
+		return func(s *vip.Service) { s.Addresses = svc("", addrs).Addresses }
+	}
+	dual := func(s *vip.Service) { s.Families, s.DualStack = []vip.Family{vip.IPv4, vip.IPv6}, vip.RequireDualStack }
+	shows := func(addr netip.Addr) func(*vip.Service) {
+		return func(s *vip.Service) { s.VIPHost, s.Ingress = "n1", []vip.Ingress{{Addr: addr, IPMode: vip.ModeVIP}} }
 	}
 	for _, tt := range []struct {
 		name  string
 		s     vip.Service
 		quota int
+		web   string // its namespaces, after the edit
 		want  string // what it is to have
 	}{
-		{"given", svc("a", "10.77.0.80", given), 0, "[10.77.0.60]"},
-		{"given, and its status shows it", svc("a", "10.77.0.80", given, written("n1")), 0, ""},
-		{"given, and its status shows one of two", svc("a", "10.77.0.80,fd77::5", given, dual), 0, "[10.77.0.60 fd77::5]"},
-		{"named", svc("a", "10.77.0.80"), 0, ""},
-		{"given, of another class", svc("a", "10.77.0.80", given, func(s *vip.Service) { s.HasClass, s.Class = true, "other" }), 0, ""},
-		{"given, and one is the quota", svc("a", "10.77.0.80", given), 1, "[10.77.0.60]"},
-		{"given, and the quota is used up", svc("a", "10.77.0.80", given, younger), 1, ""},
+		{"given", svc("a", "10.77.0.80", given("web")), 0, "other", "[10.77.0.60]"},
+		{"given, and its status shows it", svc("a", "10.77.0.80", given("web"), written("n1")), 0, "other", ""},
+		{"given, and its status shows one of two", svc("a", "10.77.0.80,fd77::5", given("web"), dual, shows(addr("fd77::5"))), 0, "other", "[10.77.0.60 fd77::5]"},
+		{"given two, and one is still offered", svc("a", "10.77.0.60,fd77::5", given("all,web"), dual), 0, "other", "[10.77.0.60 fd77:1::1]"},
+		{"named", svc("a", "10.77.0.80"), 0, "other", ""},
+		{"named, and it says that it was given", svc("a", "10.77.0.80", func(s *vip.Service) { s.Allocated = "web" }), 0, "other", ""},
+		{"named by hand while allocated is left", svc("a", "10.77.0.60", given("all"), written("n1"), then("10.77.0.80")), 0, "other", ""},
+		{"named by hand beside what was given", svc("a", "10.77.0.80", given("web"), then("10.77.0.80,10.77.0.81")), 0, "other", ""},
+		{"its pool can't be read", svc("a", "10.77.0.80", given("web")), 0, "==", ""},
+		{"given, of another class", svc("a", "10.77.0.80", given("web"), func(s *vip.Service) { s.HasClass, s.Class = true, "other" }), 0, "other", ""},
+		{"given, and one is the quota", svc("a", "10.77.0.80", given("web")), 1, "other", "[10.77.0.60]"},
+		{"given, and the quota is used up", svc("a", "10.77.0.80", given("web"), younger), 1, "other", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			on := true
 			r, w := poolRules(), poolWorld("n1")
 			r.PoolsOnly, r.Quota = &on, tt.quota
-			w.Pools.Data = map[string]string{"pool-web": "10.77.0.80/28,fd77::/64", "pool-web.namespaces": "other", "pool-all": "10.77.0.60/31", "pool-all.priority": "1"}
+			w.Members = w.Members[:1]
 			w.Services = []vip.Service{tt.s}
 			if tt.quota > 0 && tt.s.Created.After(epoch) {
 				w.Services = append(w.Services, svc("b", "10.77.0.61", port(9)))
 			}
 			assigner := pool.NewAssigner(time.Minute, func() {})
-			assigner.Put(Make(r, w).Pools)
-			assigner.Observe(&w)
-			got := ""
-			for _, x := range w.Assignments {
-				if len(x.Addresses) > 0 {
-					got = fmt.Sprint(x.Addresses)
+			for round, namespaces := range []string{"default,other", tt.web, tt.web, tt.web, tt.web} {
+				if namespaces != w.Pools.Data["pool-web.namespaces"] {
+					source := *w.Pools
+					source.Data = map[string]string{"pool-web": "10.77.0.80/28,fd77::/64", "pool-web.namespaces": namespaces, "pool-all": "10.77.0.60/31,fd77:1::/64", "pool-all.priority": "1"}
+					w.Pools = &source
 				}
-				if x.Service.Name == "a" && len(x.Addresses) > 0 && (!slices.Equal(x.Had, tt.s.Addresses) || x.HadPool != "web") {
-					t.Errorf("decided for %v of %s", x.Had, x.HadPool)
+				if namespaces == "==" && round == 1 { // Herald is restarted
+					assigner, w.PoolPolicy = pool.NewAssigner(time.Minute, func() {}), nil
 				}
-			}
-			if got != tt.want {
-				t.Errorf("it is given %q, want %q", got, tt.want)
+				p := Make(r, w)
+				assigner.Put(p.Pools)
+				assigner.Observe(&w)
+				for _, s := range p.Statuses {
+					if s.Service == tt.s.Key && round > 0 {
+						w.Services[0].Conditions = s.Conditions
+					}
+				}
+				got := ""
+				for _, x := range w.Assignments {
+					if len(x.Addresses) > 0 {
+						got = fmt.Sprint(x.Addresses)
+					}
+					if x.Service.Name == "a" && len(x.Addresses) > 0 && (!slices.Equal(x.Had, tt.s.Addresses) || x.HadPool != tt.s.Allocated) {
+						t.Errorf("decided for %v of %s", x.Had, x.HadPool)
+					}
+				}
+				if round >= 2 && got != tt.want { // the plan of the first after the edit is made by the pools before it
+					t.Errorf("it is given %q, want %q", got, tt.want)
+				}
 			}
 		})
 	}

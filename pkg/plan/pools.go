@@ -37,7 +37,7 @@ func (f *filter) planPools(checks *addressChecks) {
 
 // addressRequests returns an AddressRequest for every Service of type LoadBalancer, without the
 // control plane's. Foreign, which means that Herald gives them no address, are those that are not
-// ours, that name what can't be read, or what no pool offers to their namespace (unless they were given it: Released), that keep what
+// ours, that name what can't be read, or what no pool offers to their namespace (unless they were given it: released), that keep what
 // they do not ask for (keepsAnother), and those without an address by which their namespace would
 // have more than svc_quota (keepQuota), where what is decided and not seen on a Service yet counts
 // as its own: the write may be under way. What the statuses of those show that are given nothing counts, too (shownOfPools).
@@ -58,20 +58,25 @@ func (f *filter) addressRequests() []vip.AddressRequest {
 			continue
 		}
 		reason, _ := f.whyNotOurs(s)
-		refused := f.namesUnoffered(s) || beyond[s.Key]
-		released := refused && !beyond[s.Key] && s.Allocated != ""
-		foreign := reason != "" || !s.Deleted.IsZero() || refused && !released || s.Source != "" && len(s.Addresses) == 0 || f.keepsAnother(s)
-		q := vip.AddressRequest{Service: s, Foreign: foreign, Refused: refused, Released: released && !foreign}
+		foreign := reason != "" || !s.Deleted.IsZero() || beyond[s.Key] || s.Source != "" && len(s.Addresses) == 0 || f.keepsAnother(s)
+		q := vip.AddressRequest{Service: s, Foreign: foreign, Refused: beyond[s.Key]}
+		if released := f.released(s); len(released) > 0 && !foreign {
+			left := *s
+			left.Addresses = slices.DeleteFunc(slices.Clone(s.Addresses), func(a netip.Addr) bool { return slices.Contains(released, a) })
+			q.Service, q.Original = &left, s
+		} else if len(f.unofferedOf(s)) > 0 {
+			foreign, q.Foreign, q.Refused = true, true, true
+		}
 		if f.Quota > 0 {
 			ns := s.Key.Namespace
 			if counted[ns] == nil {
 				counted[ns] = make(map[countedAddress]bool)
 			}
 			if !foreign || reason == "" && beyond[s.Key] {
-				x := withDecided(q.Asking(), decided[s.UID])
+				x := withDecided(q.Service, decided[s.UID])
 				if !foreign && addressesWanted(x) > 0 {
 					wanting = append(wanting, len(all))
-					x = q.Asking()
+					x = q.Service
 				}
 				for _, a := range requestedAddresses(&service{Service: x}, f.DHCPMode) {
 					counted[ns][countAddress(x, a)] = true
@@ -130,12 +135,12 @@ func addressesWanted(s *vip.Service) (n int) {
 // first, of each the youngest. They get an Event, unless one family is enough for them. counted is the addresses that the Services of a namespace have.
 func (f *filter) keepQuota(all []vip.AddressRequest, wanting []int, counted map[string]map[countedAddress]bool) {
 	slices.SortFunc(wanting, func(i, j int) int {
-		x, y := all[i].Asking(), all[j].Asking()
+		x, y := all[i].Service, all[j].Service
 		return cmp.Or(cmp.Compare(min(len(x.Addresses), 1), min(len(y.Addresses), 1)), vip.CompareAge(x, y))
 	})
 	given := make(map[string]int) // how many the Services of a namespace may be given now
 	for _, i := range wanting {
-		s := all[i].Asking()
+		s := all[i].Service
 		ns, need := s.Key.Namespace, addressesWanted(s)
 		if len(counted[ns])+given[ns]+need <= f.Quota {
 			given[ns] += need

@@ -162,10 +162,10 @@ func newRequest(q vip.AddressRequest) Request {
 			r.ShownPorts = i.Ports // Herald writes the same for each address
 		}
 	}
-	switch {
-	case q.Released:
-		r.Addresses = q.Asking().Addresses
-	case q.Refused:
+	if q.Original != nil {
+		r.Named = q.Original.Addresses
+	}
+	if q.Refused {
 		r.Addresses = nil
 	}
 	if q.NoMore { // families than it has

@@ -2,7 +2,6 @@ package vip
 
 import (
 	"net/netip"
-	"slices"
 	"time"
 )
 
@@ -63,18 +62,8 @@ type AddressRequest struct {
 	Foreign bool // it is given nothing: it is not ours, or names what can't be read, or what it may not have
 	Refused bool // it names an address that it may not have: only what its status shows is in use
 	NoMore  bool // it is given no address of a further family: its namespace has svc_quota
-	// Released, with Refused: it was given what it names, and may not have that any more. What its status does not show is released, and it is given another.
-	Released bool
-}
-
-// Asking returns the Service, without the addresses that are Released.
-func (r *AddressRequest) Asking() *Service {
-	if !r.Released {
-		return r.Service
-	}
-	s, shown := *r.Service, r.StatusVIPs()
-	s.Addresses = slices.DeleteFunc(slices.Clone(s.Addresses), func(a netip.Addr) bool { return !a.IsUnspecified() && !slices.Contains(shown, a) })
-	return &s
+	// Original is the Service as it is, if Service is a copy without the addresses that it was given and may not have any more: these are released, and it is given others. Else nil.
+	Original *Service
 }
 
 // An Assignment is what the pools have for a Service that wants an address.
