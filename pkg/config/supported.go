@@ -145,7 +145,7 @@ var supported = slices.Concat(
 	}),
 	inSection(groupAPIServer, first, []Option{
 		{Env: "k8s_config_file", Flag: "k8sConfigPath", Type: Path,
-			Meaning: "A kubeconfig file. The first of these is used: this file if it exists, the pod's ServiceAccount, `/etc/kubernetes/admin.conf`, `$HOME/.kube/config`.",
+			Meaning: "A kubeconfig file. The first of these is used: this file if it exists, `/etc/kubernetes/admin.conf` (an empty one only without a ServiceAccount), the pod's ServiceAccount, `$HOME/.kube/config`.",
 			set:     store(pathOf("a kubeconfig file"), func(c *Config) *string { return &c.Kube.ConfigFile })},
 		{Env: "kubernetes_addr", Flag: "kubernetesAddr", Type: URL,
 			Meaning: "The API server's URL, instead of the one that the kubeconfig or the pod names, such as `https://192.0.2.1:6443`.",

@@ -99,10 +99,11 @@ func userFiles(file, home string) ([]string, error) {
 	return []string{own}, nil
 }
 
-// Connect finds the API server: by a.File if there is such a file, else by the
-// Pod's service account, else by /etc/kubernetes/admin.conf, else by
-// .kube/config in the home directory. origin names the one that was used. The error, if
-// none exists, names all that were tried; a file that is empty or can't be read is an error, too.
+// Connect finds the API server: by a.File if there is such a file, else by
+// /etc/kubernetes/admin.conf, else by the Pod's service account, else by
+// .kube/config in the home directory. origin names the one that was used, and, where the Pod has both
+// admin.conf and an account, the other. The error, if none exists, names all that were tried; a file that is
+// empty or can't be read is an error, too, but for an empty admin.conf where there is an account.
 // Nothing is connected yet.
 //
 // The connection has no client-side rate limit. To have dead HTTP/2 connections
@@ -113,11 +114,12 @@ func Connect(a Access) (cfg *rest.Config, origin string, err error) {
 	home, _ := os.UserHomeDir()
 	files := append([]string{a.File}, a.merge...)
 	if len(a.merge) == 0 {
-		cfg, origin, err = findConfig(a.File, rest.InClusterConfig, "/etc/kubernetes/admin.conf", filepath.Join(home, ".kube", "config"))
+		cfg, origin, err = findConfig(a.File, "/etc/kubernetes/admin.conf", rest.InClusterConfig, filepath.Join(home, ".kube", "config"))
 		if err != nil {
 			return nil, "", err
 		}
-		files[0], _ = strings.CutPrefix(origin, "file ")
+		file, _ := strings.CutPrefix(origin, "file ")
+		files[0], _, _ = strings.Cut(file, ", ")
 	} else {
 		origin = "file " + strings.Join(files, ", ")
 	}
@@ -189,29 +191,33 @@ func AwaitConfig(ctx context.Context, a Access, log *slog.Logger) (*rest.Config,
 	}
 }
 
-// findConfig is the configuration in the file explicit, if that exists, else that of
-// the Pod, else that in the first of files that exists.
-func findConfig(explicit string, inCluster func() (*rest.Config, error), files ...string) (cfg *rest.Config, origin string, err error) {
+// findConfig is the configuration in the file explicit, if that is not "" and exists, else that in the file admin, if that exists, else
+// that of the Pod, else that in the file home. In the image there is no file admin: whoever mounts one into a Pod
+// means it to be used, and kube-vip uses it, though each Pod has an account, which may be permitted nothing. One
+// that is empty, or a directory, has been made by kubelet for a mount of a file that the node lacks: if there is an account it is passed over.
+func findConfig(explicit, admin string, inCluster func() (*rest.Config, error), home string) (cfg *rest.Config, origin string, err error) {
 	const pod = "the Pod's service account"
-	sources := append([]string{pod}, files...)
-	if explicit != "" {
-		sources = append([]string{explicit}, sources...)
-	}
-	var tried []error
-	for _, source := range sources {
+	account, noAccount := inCluster()
+	why, tried := "", []error(nil)
+	for _, source := range []string{explicit, admin, pod, home} {
 		if source == pod {
-			if cfg, err = inCluster(); err == nil {
-				return cfg, pod, nil
+			if noAccount == nil {
+				return account, pod + why, nil
 			}
-			tried = append(tried, fmt.Errorf("%s: %w", pod, err))
+			tried = append(tried, fmt.Errorf("%s: %w", pod, noAccount))
 			continue
 		}
 		file, err := os.Stat(source)
-		if errors.Is(err, fs.ErrNotExist) {
+		switch {
+		case source == "":
+			continue
+		case errors.Is(err, fs.ErrNotExist):
 			tried = append(tried, fmt.Errorf("%s: no such file", source))
 			continue
-		}
-		if err == nil && file.Size() == 0 { // hostPath of type FileOrCreate makes it so
+		case err == nil && source == admin && noAccount == nil && (file.Size() == 0 || file.IsDir()):
+			why = ", since " + admin + " is empty"
+			continue
+		case err == nil && file.Size() == 0: // hostPath of type FileOrCreate makes it so
 			return nil, "", fmt.Errorf("%w: the kubeconfig %s is empty", errNoConfig, source)
 		}
 		// A file that has content but is wrong is an error, not a reason to go on: the
@@ -219,7 +225,10 @@ func findConfig(explicit string, inCluster func() (*rest.Config, error), files .
 		if cfg, err = clientcmd.BuildConfigFromFlags("", source); err != nil {
 			return nil, "", fmt.Errorf("the kubeconfig %s can't be used: %w", source, err)
 		}
-		return cfg, "file " + source, nil
+		if origin = "file " + source; source == admin && noAccount == nil {
+			origin += ", not by " + pod
+		}
+		return cfg, origin, nil
 	}
 	return nil, "", noFileError{errors.Join(tried...)}
 }

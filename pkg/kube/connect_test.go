@@ -42,29 +42,37 @@ func TestFindConfig(t *testing.T) {
 	}
 	inside := func() (*rest.Config, error) { return &rest.Config{Host: "https://10.96.0.1"}, nil }
 	outside := func() (*rest.Config, error) { return nil, rest.ErrNotInCluster }
+	const pod = "the Pod's service account"
+	check.OK(t, os.Mkdir(at("directory"), 0o700))
 	tests := []struct {
 		name      string
 		explicit  string
+		admin     string
 		inCluster func() (*rest.Config, error)
-		files     []string
+		home      string
 		host      string
 		where     string
 		errors    []string
 	}{
-		{name: "explicit file", explicit: at("good"), inCluster: inside, host: "https://192.0.2.7:6443", where: "file " + at("good")},
-		{name: "explicit file that is missing", explicit: at("missing"), inCluster: inside, host: "https://10.96.0.1", where: "the Pod's service account"},
-		{name: "in a Pod", inCluster: inside, files: []string{at("good")}, host: "https://10.96.0.1", where: "the Pod's service account"},
-		{name: "first file", inCluster: outside, files: []string{at("good"), at("other")}, host: "https://192.0.2.7:6443", where: "file " + at("good")},
-		{name: "second file", inCluster: outside, files: []string{at("missing"), at("other")}, host: "https://192.0.2.8:6443", where: "file " + at("other")},
+		{name: "explicit file", explicit: at("good"), admin: at("other"), inCluster: inside, host: "https://192.0.2.7:6443", where: "file " + at("good")},
+		{name: "explicit file that is missing", explicit: at("missing"), inCluster: inside, host: "https://10.96.0.1", where: pod},
+		{name: "in a Pod", admin: at("missing"), inCluster: inside, home: at("good"), host: "https://10.96.0.1", where: pod},
+		{name: "in a Pod with the node's file", admin: at("good"), inCluster: inside, host: "https://192.0.2.7:6443", where: "file " + at("good") + ", not by " + pod},
+		{name: "in a Pod with an empty file", admin: at("empty"), inCluster: inside, host: "https://10.96.0.1", where: pod + ", since " + at("empty") + " is empty"},
+		{name: "in a Pod with a directory in the file's place", admin: at("directory"), inCluster: inside, host: "https://10.96.0.1", where: pod + ", since " + at("directory") + " is empty"},
+		{name: "in a Pod with a broken file", admin: at("broken"), inCluster: inside, errors: []string{at("broken")}},
+		{name: "the node's file", admin: at("good"), inCluster: outside, home: at("other"), host: "https://192.0.2.7:6443", where: "file " + at("good")},
+		{name: "that of the home directory", admin: at("missing"), inCluster: outside, home: at("other"), host: "https://192.0.2.8:6443", where: "file " + at("other")},
 		{name: "explicit file that is broken", explicit: at("broken"), inCluster: inside, errors: []string{at("broken")}},
-		{name: "a broken file is not passed over", inCluster: outside, files: []string{at("broken"), at("good")}, errors: []string{at("broken")}},
-		{name: "an empty file is not passed over", inCluster: outside, files: []string{at("empty"), at("good")}, errors: []string{at("empty") + " is empty"}},
-		{name: "nothing", explicit: at("missing"), inCluster: outside, files: []string{at("a"), at("b")},
+		{name: "explicit file that is empty", explicit: at("empty"), inCluster: inside, errors: []string{at("empty") + " is empty"}},
+		{name: "a broken file is not passed over", admin: at("broken"), inCluster: outside, home: at("good"), errors: []string{at("broken")}},
+		{name: "an empty file is not passed over", admin: at("empty"), inCluster: outside, home: at("good"), errors: []string{at("empty") + " is empty"}},
+		{name: "nothing", explicit: at("missing"), admin: at("a"), inCluster: outside, home: at("b"),
 			errors: []string{"k8s_config_file", at("missing") + ": no such file", "service account", at("a") + ": no such file", at("b") + ": no such file"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			cfg, where, err := findConfig(tt.explicit, tt.inCluster, tt.files...)
+			cfg, where, err := findConfig(tt.explicit, tt.admin, tt.inCluster, tt.home)
 			if (err != nil) != (tt.errors != nil) {
 				t.Fatalf("error %v", err)
 			}
