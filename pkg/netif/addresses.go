@@ -163,12 +163,14 @@ func (n *Interfaces) ensureAllBound(keys []addressKey, wanted map[addressKey]vip
 }
 
 // recordBound counts and logs that w, which the kernel did not have, is bound at key, and resets connections from this
-// node to another owner of it. Those that others have begun and nobody has answered are translated once the client asks again.
+// node to another owner of it. Those that others have begun and nobody has answered are translated once the client asks again (forgetUnanswered).
 func (n *Interfaces) recordBound(key addressKey, w vip.Address) {
 	n.metrics.bound.Inc()
 	n.log.Info("bound an address", "address", key.prefix, "link", w.Link)
 	if w.LocalDelivery {
-		n.reset(key, ownClients|unanswered)
+		n.reset(key, ownClients)
+		n.unanswered = append(n.unanswered, key.prefix.Addr())
+		n.arrived.Send()
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -169,29 +170,75 @@ func listTranslated(a netip.Addr, found func(connectionEnds)) error {
 	})
 }
 
-// forgetUnanswered has conntrack forget the TCP connections to a that nobody has answered: this node forwarded their first packets
+// forgetUnanswered has conntrack forget the connections to each address with LocalDelivery that has been bound and that nobody has answered, until ctx ends.
+// Set does not wait for it: others decide how many there are, and so does no renewal.
+func (n *Interfaces) forgetUnanswered(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-n.arrived:
+		}
+		n.mu.Lock()
+		all := n.unanswered
+		n.unanswered = nil
+		n.mu.Unlock()
+		for _, a := range all {
+			if err := n.kernel.forgetUnanswered(a); err != nil {
+				n.log.Warn("connections to an address that others began before it was bound here may be reset when it moves on", "address", a, "err", err)
+			}
+		}
+	}
+}
+
+// maxForgotten is how many connections forgetUnanswered has conntrack forget at most: others can have this node forward first packets to an
+// address that it does not have, and conntrack knows some 262,144 of them.
+const maxForgotten = 10000
+
+// forgetUnanswered has conntrack forget the TCP connections to a that nobody has answered, maxForgotten of them: this node forwarded their first packets
 // before it had a. nftables translates only the first packet of a connection that conntrack knows (nf_nat_inet_fn), so the next one from the client
 // would be answered as sent, though translations are there by now (nft.Translations), and the connection would not outlive a's next move.
-func forgetUnanswered(a netip.Addr) error {
-	var errs []error
+func (k *rtnetlink) forgetUnanswered(a netip.Addr) error {
+	var tuples [][]byte
+	found := 0
 	err := listConntrack(nl.TCP_CONNTRACK_SYN_SENT, nl.TCP_CONNTRACK_SYN_SENT, func(about []byte) {
-		tuple := attribute(about, nl.CTA_TUPLE_ORIG)
 		if tupleAddress(about, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST) != a {
 			return
 		}
-		family := uint8(unix.AF_INET)
-		if a.Is6() {
-			family = unix.AF_INET6
+		if found++; found <= maxForgotten {
+			tuples = append(tuples, slices.Clone(attribute(about, nl.CTA_TUPLE_ORIG)))
 		}
+	})
+	errs := []error{err, deleteConntrack(a.Is6(), tuples)}
+	if found > maxForgotten {
+		errs = append(errs, fmt.Errorf("there are %d, of which %d are", found, maxForgotten))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("not all unanswered connections to %s are taken from conntrack: %w", a, err)
+	}
+	return nil
+}
+
+// deleteConntrack has conntrack forget the connections with these tuples (the value of CTA_TUPLE_ORIG), all by one socket.
+func deleteConntrack(is6 bool, tuples [][]byte) error {
+	s, err := openSocket(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	sockets := map[int]*nl.SocketHandle{unix.NETLINK_NETFILTER: s}
+	family := uint8(unix.AF_INET)
+	if is6 {
+		family = unix.AF_INET6
+	}
+	for _, tuple := range tuples {
 		r := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
+		r.Sockets = sockets
 		r.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
 		r.AddData(nl.NewRtAttr(nl.CTA_TUPLE_ORIG|unix.NLA_F_NESTED, tuple))
 		if _, err := r.Execute(unix.NETLINK_NETFILTER, 0); err != nil && !errors.Is(err, unix.ENOENT) { // it has ended meanwhile
-			errs = append(errs, err)
+			return err // what keeps one from being forgotten keeps all
 		}
-	})
-	if err := errors.Join(append(errs, err)...); err != nil {
-		return fmt.Errorf("unanswered connections to %s can't be taken from conntrack: %w", a, err)
 	}
 	return nil
 }

@@ -40,11 +40,11 @@ type rtnetlink struct {
 // openNetlink opens the sockets. If one can't be opened, the others are left to the end of the
 // process.
 func openNetlink() (*rtnetlink, error) {
-	requests, err := openSocket()
+	requests, err := openSocket(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, err
 	}
-	renewals, err := openSocket()
+	renewals, err := openSocket(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, err
 	}
@@ -60,11 +60,11 @@ func openNetlink() (*rtnetlink, error) {
 	}, handle.SetSocketTimeout(answerTime)
 }
 
-// openSocket opens a socket for requests.
-func openSocket() (*nl.SocketHandle, error) {
-	s, err := nl.Subscribe(unix.NETLINK_ROUTE) // to no group
+// openSocket opens a socket for requests by a protocol of netlink(7).
+func openSocket(protocol int) (*nl.SocketHandle, error) {
+	s, err := nl.Subscribe(protocol) // to no group
 	if err != nil {
-		return nil, fmt.Errorf("can't talk to the kernel about network interfaces: %w", err)
+		return nil, fmt.Errorf("can't talk to the kernel by netlink: %w", err)
 	}
 	limit := unix.NsecToTimeval(int64(answerTime))
 	if err := errors.Join(s.SetSendTimeout(&limit), s.SetReceiveTimeout(&limit)); err != nil {

@@ -40,7 +40,6 @@ const (
 	served     connectionKinds = 1 << iota // those that end in a socket of this node with the address
 	translated                             // those that the kernel translates to another address of this node
 	ownClients                             // those of this node that ended elsewhere while the address was there
-	unanswered                             // those that this node forwarded and nobody has answered: they are not reset, but conntrack forgets them (forgetUnanswered)
 )
 
 // resetConnections ends TCP connections to a of these kinds, and returns how many. Their
@@ -51,9 +50,6 @@ const (
 // The kernel sends the reset from a, so for served it must still be bound (decision 0099, once decision 0053).
 func (k *rtnetlink) resetConnections(a netip.Addr, kinds connectionKinds) (int, error) {
 	var errs []error
-	if kinds&unanswered != 0 {
-		errs = append(errs, forgetUnanswered(a))
-	}
 	ends := make(map[connectionEnds]bool)
 	if kinds&translated != 0 {
 		if err := listTranslated(a, func(c connectionEnds) { ends[c] = true }); err != nil {
