@@ -137,7 +137,7 @@ func TestExplainNodeOfTheControlPlane(t *testing.T) {
 	cp := claimedLease("cp", "n1", "", "")
 	cp.Namespace, cp.Name = "kube-system", "cp-lock"
 	for method, owner := range map[string]string{"arp": "n1", "bgp": "- "} {
-		options := `,"options":{"` + method + `":true,"controlPlane":["10.0.0.100"],"controlPlaneLease":"kube-system/cp-lock"}}`
+		options := `,"defaultInterface":"eth0","options":{"` + method + `":true,"controlPlane":["10.0.0.100"],"controlPlaneLease":"kube-system/cp-lock"}}`
 		x := newExplainer(kube.Snapshot{Leases: []*coordinationv1.Lease{cp,
 			nodeLease("n1", time.Second, strings.TrimSuffix(linkUp, "}")+`,"apiServerReady":true`+options), nodeLease("n2", time.Second, strings.TrimSuffix(linkUp, "}")+options)}}, nil, noon)
 		var b strings.Builder
