@@ -159,7 +159,7 @@ func (f *filter) keepQuota(all []vip.AddressRequest, wanting []int, counted map[
 
 // servicesBeyondQuota returns the Services of type LoadBalancer that name an address by which those
 // of their namespace would name more than svc_quota: the youngest of those whose status does not
-// show it. The address that they name is free for other Services. Services that are not ours are
+// show it, and to which no DHCP server has leased it (hasLeased). The address that they name is free for other Services. Each client of a DHCP server counts, in each family. Services that are not ours are
 // counted by themselves.
 func (f *filter) servicesBeyondQuota() map[vip.Key]bool {
 	if f.Quota == 0 {
@@ -176,21 +176,26 @@ func (f *filter) servicesBeyondQuota() map[vip.Key]bool {
 		namespace string
 		ours      bool
 	}
-	named, beyond := make(map[group]map[netip.Addr]bool), make(map[vip.Key]bool)
+	named, beyond := make(map[group]map[countedAddress]bool), make(map[vip.Key]bool)
 	for _, shown := range []bool{true, false} {
 		for _, s := range services {
 			why, _ := f.whyNotOurs(s)
 			g, vips := group{s.Key.Namespace, why == ""}, s.StatusVIPs()
 			all := named[g]
 			if all == nil {
-				all = make(map[netip.Addr]bool)
+				all = make(map[countedAddress]bool)
 				named[g] = all
 			}
-			for _, a := range s.Addresses {
+			x := &service{Service: s}
+			for _, a := range requestedAddresses(x, f.DHCPMode) {
+				c, has := countAddress(s, a), slices.Contains(vips, a)
+				if a.IsUnspecified() {
+					has = f.hasLeased(x, vip.FamilyOf(a))
+				}
 				switch {
-				case slices.Contains(vips, a) != shown, all[a]:
+				case has != shown, all[c]:
 				case shown || len(all) < f.Quota:
-					all[a] = true
+					all[c] = true
 				default:
 					beyond[s.Key] = true
 				}

@@ -119,6 +119,7 @@ func TestQuotaOfDHCPClients(t *testing.T) {
 		{"one client of two Services", 2, "ipv4", []vip.Service{svc("a", "0.0.0.0", sharing), svc("b", "0.0.0.0", sharing, port(9))}, true},
 		{"one client of both families", 2, "dual", []vip.Service{svc("a", "0.0.0.0")}, false},
 		{"a client and an address", 2, "ipv4", []vip.Service{svc("a", "0.0.0.0"), svc("b", "10.77.0.50")}, false},
+		{"two clients, of which the younger has a lease", 2, "ipv4", []vip.Service{svc("a", "0.0.0.0"), svc("zz", "0.0.0.0", younger, leased("10.77.0.99"))}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r, w := poolRules(), poolWorld("n1")
@@ -131,8 +132,16 @@ func TestQuotaOfDHCPClients(t *testing.T) {
 				}
 			}
 			w.Services[len(w.Services)-1] = svc("z", "10.77.0.51", younger)
-			if v := Make(r, w).Verdicts; v[len(v)-1].Reason == vip.AddressRefused == tt.gives {
-				t.Errorf("and once it has that: %v", v[len(v)-1])
+			p = Make(r, w)
+			for _, v := range p.Verdicts {
+				if v.Service.Name == "z" && (v.Reason == vip.AddressRefused) == tt.gives {
+					t.Errorf("and once it has that: %v", v)
+				}
+			}
+			for _, q := range p.Pools[0].Requests { // what is refused is kept from nobody
+				if want := q.Key.Name == "z" && !tt.gives; q.Refused != want {
+					t.Errorf("%s: refused %v, want %v", q.Key.Name, q.Refused, want)
+				}
 			}
 		})
 	}
