@@ -50,8 +50,8 @@ func (n *node) wireOwnership(cfg config.Config, wake mailbox.Signal, poke func()
 		Node: cfg.Node.Name, Namespace: cfg.Node.Namespace, NodeUID: n.cluster.NodeUID,
 		Timing:  quorum.Timing{LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod},
 		Process: process, Announcers: cfg.Services.LeaseNamespace == "announcers", Fixed: n.fixedLeases,
-		ServicesKnown: n.cluster.ServicesKnown,
-		Info:          n.info, Peers: n.peers, Gateway: n.gateway, Successors: successors,
+		VIPLeasesKnown: n.cluster.VIPLeasesKnown,
+		Info:           n.info, Peers: n.peers, Gateway: n.gateway, Successors: successors,
 		Log: n.log, Wake: wake, Poke: poke,
 	})
 }

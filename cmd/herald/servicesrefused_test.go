@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/heraldvip/herald/pkg/agent"
@@ -83,12 +85,18 @@ func TestServicesRefused(t *testing.T) {
 			poke := func() { n.agent.Poke() }
 			n.cluster = check.Value(kube.New(&rest.Config{Host: partlyForbidden(t, tt.services).URL}, n.clusterOptions(nil, poke, wake.Send)))(t)
 			leases := leasetest.NewServer()
+			own := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: lease.NodePrefix + "n1", Annotations: map[string]string{
+				lease.FencedAnnotation: "1", lease.TransfersAnnotation: `[{"to":"n2@1","at":1,"leases":"AAAAAAAAAAc="}]`, // of a VIP lease that was written since
+			}}}
+			own.Spec.LeaseTransitions = new(int32(1))
+			own = check.Value(leases.Put(own))(t)
 			client := leasetest.NewClient(leases, wake.Send)
 			info := vip.NodeInfo{Interface: "eth0", DefaultInterface: "eth0", Options: n.options, APIServerReady: true,
 				Links: []vip.Link{{Name: "eth0", Up: true, Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}}}}
 			n.leases = lease.New(client, lease.Options{
 				Node: "n1", Namespace: "kube-system", Fixed: n.fixedLeases, Log: n.log, Wake: wake, Poke: poke, Info: func() vip.NodeInfo { return info },
-				Timing: quorum.Timing{LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second},
+				Timing:         quorum.Timing{LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second},
+				VIPLeasesKnown: n.cluster.VIPLeasesKnown,
 			})
 			statuses, addresses := &collected[vip.Status]{}, &collected[vip.Address]{}
 			n.agent = agent.New(agent.Options{
@@ -110,6 +118,10 @@ func TestServicesRefused(t *testing.T) {
 				return x != nil && *x.Spec.HolderIdentity == "n1" && addresses.most.Load() == 1
 			})
 			t.Logf("after %v", time.Since(began).Round(time.Millisecond))
+			check.True(t, 30*time.Second, "transfers that nothing follows from are gone from its node lease", func() bool {
+				x := leases.Lease(vip.Key{Namespace: own.Namespace, Name: own.Name})
+				return x.ResourceVersion != own.ResourceVersion && x.Annotations[lease.TransfersAnnotation] == ""
+			})
 			if n := statuses.most.Load(); n > 0 {
 				t.Errorf("%d statuses are written", n)
 			}

@@ -21,6 +21,7 @@ type Leases struct {
 	client rest.Interface
 	stores []*reflectorStore[coordinationv1.Lease]
 	nodes  vip.Key // namespace of the node leases, and the prefix of their names
+	claims bool    // tell of all Leases with a claim of Herald (Options.NoServices)
 	poke   func()
 
 	watchAgain func() // see WatchAgain
@@ -35,7 +36,7 @@ type Leases struct {
 // newLeases makes Leases that are watched by one connection and written by another.
 func newLeases(write, watch *clients, o Options) *Leases {
 	l := &Leases{
-		client: write.coordination, nodes: vip.Key{Namespace: o.NodeLeaseNamespace, Name: o.NodeLeasePrefix}, poke: o.PokeLeases,
+		client: write.coordination, nodes: vip.Key{Namespace: o.NodeLeaseNamespace, Name: o.NodeLeasePrefix}, claims: o.NoServices, poke: o.PokeLeases,
 		named: make(map[vip.Key]int), told: make(map[vip.Key]bool), changed: make(map[vip.Key]*coordinationv1.Lease),
 	}
 	namespaces := []string{o.Namespace, o.NodeLeaseNamespace}
@@ -76,7 +77,7 @@ const maxLeaseBytes = 8 << 10
 const serviceLeaseKey = "heraldvip.io/service-lease"
 
 // keptAnnotations are the annotations of a large Lease that are kept.
-var keptAnnotations = []string{"heraldvip.io/claim", "heraldvip.io/from", "heraldvip.io/former-holders", "heraldvip.io/move-cause", serviceLeaseKey, "heraldvip.io/vip-leases"}
+var keptAnnotations = []string{claimKey, "heraldvip.io/from", "heraldvip.io/former-holders", "heraldvip.io/move-cause", serviceLeaseKey, "heraldvip.io/vip-leases"}
 
 // withoutWhatIsLarge is what is kept of a Lease: all but its managed fields. Of one larger than maxLeaseBytes that is no
 // node lease only what decides who owns a VIP is kept, each text cut, so that users who may write Leases can't use up the memory of
@@ -115,17 +116,19 @@ func keepTexts(texts map[string]string, keys ...string) map[string]string {
 // kept: any number of renewals of theirs wakes nobody.
 func (l *Leases) leaseChanged(k vip.Key, old, new *coordinationv1.Lease) bool {
 	isNodeLease := k.Namespace == l.nodes.Namespace && strings.HasPrefix(k.Name, l.nodes.Name)
-	if !isNodeLease && l.named[k] == 0 && !l.told[k] && !l.standsForAnother(k, new) {
+	if !isNodeLease && l.named[k] == 0 && !l.told[k] && !l.isToldUnnamed(k, new) {
 		return false
 	}
 	l.tell(k, old, new)
 	return true
 }
 
-// standsForAnother reports whether the Lease k, in its version x, is in the announcers' namespace and stands for that of a
-// Service. Its holder has to release it also if the Service was deleted while the holder did not run: it has no owner reference.
-func (l *Leases) standsForAnother(k vip.Key, x *coordinationv1.Lease) bool {
-	return k.Namespace == l.nodes.Namespace && x != nil && x.Annotations[serviceLeaseKey] != ""
+// isToldUnnamed reports whether there is a change to tell of the Lease k, in its version x, though nothing names it: x may be nil. One in the announcers' namespace
+// that stands for that of a Service its holder has to release also if the Service was deleted while the holder did not run: it has no owner
+// reference. With Options.NoServices, where Services may not be known, one that a Herald has claimed is told of: transfers of it on a node lease are needed as long as its owner
+// follows from them.
+func (l *Leases) isToldUnnamed(k vip.Key, x *coordinationv1.Lease) bool {
+	return x != nil && (k.Namespace == l.nodes.Namespace && x.Annotations[serviceLeaseKey] != "" || l.claims && x.Annotations[claimKey] != "")
 }
 
 // tell has the next TakeChanges return the Lease k: its version new, or if that is nil old as
@@ -180,7 +183,7 @@ func (l *Leases) WatchAgain() { l.watchAgain() }
 
 // TakeChanges is the Leases that are new or changed since the last call, and the last version
 // of each that was deleted since: node leases, those that a Service of type LoadBalancer or
-// Options.Leases names, or has named since they exist, and those of standsForAnother. They must not be changed. It is for one
+// Options.Leases names, or has named since they exist, and those of isToldUnnamed. They must not be changed. It is for one
 // caller.
 func (l *Leases) TakeChanges() (changed, deleted []*coordinationv1.Lease) {
 	l.mu.Lock()

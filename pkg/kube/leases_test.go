@@ -112,6 +112,32 @@ func TestLeasesThatNothingNames(t *testing.T) {
 	}
 }
 
+// TestClaimsWithoutServices: with svc_enable=false, where Services may not be known, Leases with a claim of Herald are told of, and so all VIP leases are known.
+func TestClaimsWithoutServices(t *testing.T) {
+	for _, without := range []bool{false, true} {
+		c, err := New(&rest.Config{Host: "https://192.0.2.1:6443"}, Options{
+			NodeLeaseNamespace: "kube-system", NodeLeasePrefix: "herald-node-", Node: "n1", NoServices: without,
+			Log: slog.New(slog.DiscardHandler), Poke: func() {}, PokeLeases: func() {},
+		})
+		check.OK(t, err)
+		claimed := renewed("default", "kubevip-web", 1)
+		claimed.Annotations = map[string]string{"heraldvip.io/claim": "n2@1"}
+		s := c.Leases.stores[0]
+		check.OK(t, s.Replace([]any{claimed, renewed("kube-system", "kube-scheduler", 2)}, "2"))
+		released := renewed("default", "kubevip-web", 3)
+		var want [][]string
+		if want = make([][]string, 3); without {
+			want = [][]string{{"default/kubevip-web"}, {"default/kubevip-web"}, {"-default/kubevip-web"}}
+		}
+		for i, change := range []func() error{func() error { return nil }, func() error { return s.Update(released) }, func() error { return s.Delete(released) }} {
+			check.OK(t, change())
+			if got := taken(c.Leases); !slices.Equal(got, want[i]) || c.VIPLeasesKnown() != without {
+				t.Errorf("svc_enable %v: step %d tells %q, want %q; all known: %v", !without, i, got, want[i], c.VIPLeasesKnown())
+			}
+		}
+	}
+}
+
 // BenchmarkForeignRenewal is what a renewal costs that concerns nobody here, once it is decoded.
 func BenchmarkForeignRenewal(b *testing.B) {
 	c, pokes := newLeasesTest(b)

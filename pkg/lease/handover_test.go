@@ -245,7 +245,7 @@ func TestTransferAfterWriteWithoutAnswer(t *testing.T) {
 func TestTransfersBeforeTheFirstPlan(t *testing.T) {
 	l := New(leasetest.NewClient(leasetest.NewServer(), func() {}), Options{Node: "n1", Namespace: "kube-system", Log: slog.New(slog.DiscardHandler)})
 	known := false // as while the API server refuses to list Services
-	l.o.ServicesKnown = func() bool { return known }
+	l.o.VIPLeasesKnown = func() bool { return known }
 	text := transfersText([]transferred{{7, "n2@1", 1, ""}})
 	own := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: NodePrefix + "n1", ResourceVersion: "5", Annotations: map[string]string{TransfersAnnotation: text}}}
 	l.cache.update([]*coordinationv1.Lease{own}, nil)
@@ -261,5 +261,47 @@ func TestTransfersBeforeTheFirstPlan(t *testing.T) {
 		if kept := l.keptTransfers("n1"); (len(kept) == 1) == planned {
 			t.Errorf("planned %v: a fence keeps %v", planned, kept)
 		}
+	}
+}
+
+// The tombstone of a node that was fenced long ago goes once no owner of a VIP lease follows from its transfers, as far as all VIP leases are known.
+func TestTombstoneWithTransfers(t *testing.T) {
+	for _, tt := range []struct {
+		name                       string
+		transfers, planned, exists bool // exists: the VIP lease, in the version that was transferred
+		known, told                bool // whether all VIP leases are known, and this one is
+		want                       bool // that it goes
+	}{
+		{"no transfers", false, false, true, false, false, true},
+		{"the VIP lease is not known, nor all", true, true, true, false, false, false},
+		{"not known before the first plan", true, false, true, true, false, false},
+		{"the VIP lease follows from it", true, true, true, true, true, false},
+		{"the VIP lease was written or deleted since", true, true, false, true, false, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := New(leasetest.NewClient(leasetest.NewServer(), func() {}), Options{
+					Node: "n1", Namespace: "kube-system", Log: slog.New(slog.DiscardHandler), Poke: func() {}, VIPLeasesKnown: func() bool { return tt.known },
+				})
+				l.own.RenewingSince, l.writes.planned = time.Now(), tt.planned
+				x := vipLease("7", "n2@1")
+				tombstone := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: NodePrefix + "n2", ResourceVersion: "8", Annotations: map[string]string{FencedAnnotation: "1"}}}
+				tombstone.Spec.HolderIdentity, tombstone.Spec.LeaseTransitions = new("n2"), new(int32(1))
+				if tt.transfers {
+					annotate(tombstone, TransfersAnnotation, transfersText([]transferred{{x.digest, "n3@1", 1, ""}}))
+				}
+				shown := []*coordinationv1.Lease{tombstone}
+				if tt.exists && tt.told {
+					shown = append(shown, x.Lease)
+				}
+				l.cache.update(shown, nil)
+				l.peer("n2", time.Now()).update(tombstone, time.Time{}, time.Now())
+				l.fence(t.Context(), time.Now().Add(keepFenced+time.Second))
+				if got := l.writes.nodeLeases[l.nodeLeaseKey("n2")]; got != tt.want {
+					t.Errorf("it is deleted: %v, want %v", got, tt.want)
+				}
+				synctest.Wait()
+			})
+		})
 	}
 }

@@ -43,9 +43,8 @@ type Options struct {
 	// stores in it. It may take as long as a plan. nil: a fence names no successors, and each VIP is moved by a write.
 	Successors func(fill func(*vip.World)) map[vip.Key]vip.Successor
 
-	// ServicesKnown reports whether the Store tells of all VIP leases, which it does once all Services are known, since those name them. nil: from the first
-	// plan on it does.
-	ServicesKnown func() bool
+	// VIPLeasesKnown reports whether the Store tells of all VIP leases that a Herald has claimed. nil: from the first plan on it does.
+	VIPLeasesKnown func() bool
 
 	Info    func() vip.NodeInfo // of this node, for its node lease
 	Peers   Peers               // may be nil: no heartbeats are exchanged

@@ -110,7 +110,7 @@ func isolatedText(info *vip.NodeInfo) string {
 }
 
 // fence starts to write the fences that the last decision names, and starts to
-// delete node leases that have been over, and not changed, for keepFenced, each once within cleanupRetry, and from whose transfers no owner of a VIP lease follows. It leaves out nodes
+// delete node leases that have been over, and not changed, for keepFenced, each once within cleanupRetry, and whose transfers may go (mayDropTransfers). It leaves out nodes
 // with a request on their lease under way, and fences none whose epoch is over, that has
 // neither a node lease nor a VIP lease that names it, whose last failure is still waited
 // for (applyWrite), or whose last fence was refused since the node lease had another version by then, as long as this node does not know which. (If it knows
@@ -128,7 +128,7 @@ func (l *Leases) fence(ctx context.Context, now time.Time) {
 		if len(l.writes.nodeLeases) >= maxWrites {
 			return // the end of one brings us back here
 		}
-		if p.Over && p.Exists && p.silent(now, keepFenced) && now.Sub(p.deletedAt) >= cleanupRetry && !l.cache.leads(l.cache.transfers[node]) {
+		if p.Over && p.Exists && p.silent(now, keepFenced) && now.Sub(p.deletedAt) >= cleanupRetry && l.mayDropTransfers(p.lease) {
 			p.deletedAt = now
 			l.deleteFenced(ctx, k, p.lease)
 		}

@@ -217,10 +217,9 @@ func (l *Leases) epochOf(node string) int64 {
 	return l.peers[node].Epoch
 }
 
-// knowsVIPLeases reports whether all VIP leases are known: only of those that Services name this process is told, so before its first plan, and
-// while Services are unknown, they are not.
+// knowsVIPLeases reports whether all VIP leases are known that a Herald has claimed: before the first plan they are not, nor while the Store may not tell of all.
 func (l *Leases) knowsVIPLeases() bool {
-	return l.writes.planned && (l.o.ServicesKnown == nil || l.o.ServicesKnown())
+	return l.writes.planned && (l.o.VIPLeasesKnown == nil || l.o.VIPLeasesKnown())
 }
 
 // keptTransfers returns what of the transfers on the lease of a node the owner of a VIP lease still follows from; all while not all VIP
