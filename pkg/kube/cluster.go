@@ -158,6 +158,9 @@ func (c *Cluster) makeStores(main *clients) {
 		}
 		return node
 	})
+	if o.NoServices {
+		c.nodes.doWithoutAfter = 1 // an address whose owner was killed ends before three refusals are in
+	}
 	c.cidrs = newReflectorStore(o, &c.mu, main.networking, "servicecidrs", readServiceCIDR)
 	c.services.onChange, c.slices.onChange = c.serviceChanged, c.sliceChanged
 	c.nodes.onChange = func(vip.Key, *vip.Node, *vip.Node) bool { c.outdated = true; return true }
@@ -175,7 +178,7 @@ func (c *Cluster) makeStores(main *clients) {
 func newReflectorStore[O runtime.Object, V any](o Options, mu sync.Locker, client rest.Interface, resource string, convert func(O) *V) *reflectorStore[V] {
 	var object O // nil, but of the type that is watched
 	return &reflectorStore[V]{
-		watchedResource: watchedResource{client: client, resource: resource, namespace: o.Namespace, object: object, log: o.Log, poke: o.Poke, outage: o.outage, relist: o.relist},
+		watchedResource: watchedResource{client: client, resource: resource, namespace: o.Namespace, object: object, log: o.Log, poke: o.Poke, outage: o.outage, relist: o.relist, doWithoutAfter: failuresBeforeReport},
 		mu:              mu,
 		values:          make(map[vip.Key]*V),
 		convert:         func(x runtime.Object) *V { return convert(x.(O)) },
@@ -195,10 +198,12 @@ func (c *Cluster) Run(ctx context.Context) error {
 }
 
 // Synced reports whether all that the World needs has been listed once. Nodes, ServiceCIDRs, the ConfigMap of pools and Namespaces that
-// the API server refuses to list are done without. With Options.NoServices, Services and EndpointSlices are not waited for: the control plane's VIP needs
-// none, and while they are refused, for some seconds, its address would end.
+// the API server refuses to list are done without. With Options.NoServices, Services, EndpointSlices and ServiceCIDRs are not waited for: the control plane's VIP
+// needs none, and while they are refused, for some seconds, its address would end.
 func (c *Cluster) Synced() bool {
-	return (c.ServicesKnown() || c.o.NoServices) && c.poolsSynced() && (c.o.Namespace != "" || c.nodes.listedOrRefused() && c.cidrs.listedOrRefused())
+	everywhere := c.o.Namespace == ""
+	services := c.o.NoServices || c.ServicesKnown() && (!everywhere || c.cidrs.listedOrRefused())
+	return services && c.poolsSynced() && (!everywhere || c.nodes.listedOrRefused())
 }
 
 // ServicesKnown reports whether all Services and EndpointSlices that Herald is to look at have been listed once.

@@ -32,7 +32,7 @@ type reflectorStore[V any] struct {
 	convert func(runtime.Object) *V // nil: the object is not kept
 	// onChange is called when a value is added (old is nil), replaced by another, or
 	// removed (new is nil). poke is called, without mu, if it returned true, and when
-	// synced or refused has changed.
+	// synced, refused or doneWithout has changed.
 	onChange func(k vip.Key, old, new *V) (worldChanged bool)
 }
 
@@ -56,7 +56,8 @@ type watchedResource struct {
 	reported   bool          // that it fails is logged
 	refused    atomic.Bool   // the last failuresBeforeReport errors were 403 or 404
 
-	doneWithout atomic.Bool // refused was true once
+	doWithoutAfter int         // how many refusals in a row are taken for the answer that the objects can't be had; a 404 is at once: that is no right that comes late
+	doneWithout    atomic.Bool // there were so many once
 
 	optional bool        // that it is forbidden is no fault
 	instead  vip.Key     // the one object that is watched instead once all are forbidden; zero: none
@@ -76,7 +77,7 @@ const (
 	refusedMax   = 30 * time.Second
 	missingRetry = 10 * time.Minute // a server without the resource may be replaced by a newer one; nor is what is optional asked for more often
 	// failuresBeforeReport is how many errors in a row are logged as a warning, and
-	// how many refusals are taken for the answer that the resource can't be had.
+	// how many refusals are taken for the answer that the resource can't be had, unless doWithoutAfter is less.
 	failuresBeforeReport = 3
 )
 
@@ -164,7 +165,7 @@ func (r *watchedResource) ended(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
-	before := r.refused.Load()
+	before, without := r.refused.Load(), r.doneWithout.Load()
 	var delay time.Duration
 	if err == nil {
 		r.succeeded()
@@ -172,7 +173,7 @@ func (r *watchedResource) ended(ctx context.Context, err error) {
 		r.awaitRetry(ctx, err)
 		delay = r.retryDelay(err)
 	}
-	if r.refused.Load() != before {
+	if r.refused.Load() != before || r.doneWithout.Load() != without {
 		r.poke() // Cluster.Synced depends on it
 	}
 	sleep(ctx, wait.Jitter(delay, 0.5))
@@ -228,7 +229,9 @@ func (r *watchedResource) retryDelay(err error) time.Duration {
 	r.failures++
 	lasting := r.failures >= failuresBeforeReport
 	r.refused.Store(lasting && (missing || forbidden))
-	r.doneWithout.Store(r.doneWithout.Load() || r.refused.Load())
+	if missing || forbidden && r.failures >= r.doWithoutAfter {
+		r.doneWithout.Store(true)
+	}
 	if lasting && forbidden && !r.instead.IsZero() {
 		r.log.Debug("not allowed to watch all "+r.resource+"; watching one", "resource", r.resource, "object", r.instead, "err", err)
 		r.namespace, r.fields = r.instead.Namespace, "metadata.name="+r.instead.Name

@@ -2,12 +2,16 @@ package kube
 
 import (
 	"errors"
+	"log/slog"
+	"net/http"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 
 	"github.com/heraldvip/herald/testing/check"
 )
@@ -55,8 +59,9 @@ var forbidden = apierrors.NewForbidden(schema.GroupResource{Resource: "services"
 // TestRefusedThenAnotherError: what is done without since the API server refuses it is not waited for when it then answers otherwise, be it by an error.
 func TestRefusedThenAnotherError(t *testing.T) {
 	c, _ := newTestCluster(t, "https://192.0.2.1:6443")
-	c.o.NoServices = true
-	all := []*watchedResource{&c.services.watchedResource, &c.slices.watchedResource, &c.nodes.watchedResource, &c.cidrs.watchedResource}
+	check.OK(t, c.services.Replace(nil, "1"))
+	check.OK(t, c.slices.Replace(nil, "1"))
+	all := []*watchedResource{&c.nodes.watchedResource, &c.cidrs.watchedResource}
 	for range 3 {
 		if c.Synced() {
 			t.Fatal("synced at once")
@@ -77,8 +82,52 @@ func TestRefusedThenAnotherError(t *testing.T) {
 			t.Error("not synced")
 		}
 	}
-	if c.o.NoServices = false; c.Synced() {
-		t.Error("synced, though Services are to be announced, and not known")
+}
+
+// TestSyncedSoon: what a process that starts waits for that is refused. With svc_enable=false that is one refusal of Nodes: an owner of the control plane's VIP that was
+// killed makes its first pass in time to renew the address.
+func TestSyncedSoon(t *testing.T) {
+	lacking := apierrors.NewGenericServerResponse(http.StatusNotFound, "get", schema.GroupResource{Resource: "servicecidrs"}, "", "", 0, true)
+	for _, tt := range []struct {
+		name                     string
+		noServices, listed       bool // listed: Services and EndpointSlices are
+		nodes, cidrs             error
+		nodesRefused, cidrsAsked int // how often
+		want                     bool
+	}{
+		{"no Services, Nodes not asked for", true, false, forbidden, forbidden, 0, 0, false},
+		{"no Services, Nodes refused once", true, false, forbidden, forbidden, 1, 0, true},
+		{"no Services, an error of the API server", true, false, apierrors.NewInternalError(errors.New("etcd")), forbidden, 3, 3, false},
+		{"Services, all refused twice", false, true, forbidden, forbidden, 2, 2, false},
+		{"Services, all refused three times", false, true, forbidden, forbidden, 3, 3, true},
+		{"Services, no ServiceCIDRs at this API server", false, true, forbidden, lacking, 3, 1, true},
+		{"Services are not listed", false, false, forbidden, forbidden, 3, 3, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began, poked := time.Now(), time.Duration(0)
+				c, err := New(&rest.Config{Host: "https://192.0.2.1:6443"}, Options{
+					NodeLeaseNamespace: "kube-system", Node: "n1", NoServices: tt.noServices, Log: slog.New(slog.DiscardHandler), Poke: func() { poked = time.Since(began) }, PokeLeases: func() {},
+				})
+				check.OK(t, err)
+				if tt.listed {
+					check.OK(t, c.services.Replace(nil, "1"))
+					check.OK(t, c.slices.Replace(nil, "1"))
+				}
+				for range tt.nodesRefused {
+					c.nodes.ended(t.Context(), tt.nodes)
+				}
+				for range tt.cidrsAsked {
+					c.cidrs.ended(t.Context(), tt.cidrs)
+				}
+				if got := c.Synced(); got != tt.want {
+					t.Errorf("synced: %v, want %v", got, tt.want)
+				}
+				if tt.want && (poked == 0 || tt.noServices && poked > time.Second) {
+					t.Errorf("a pass is made after %v", poked)
+				}
+			})
+		})
 	}
 }
 
@@ -86,11 +135,10 @@ func TestRefusedThenAnotherError(t *testing.T) {
 func TestNoServicesYet(t *testing.T) {
 	c, _ := newTestCluster(t, "https://192.0.2.1:6443")
 	c.o.NoServices = true
-	check.OK(t, c.nodes.Replace(nil, "1"))
 	if c.Synced() {
-		t.Error("synced without the ranges of Services")
+		t.Error("synced without Nodes")
 	}
-	check.OK(t, c.cidrs.Replace(nil, "1"))
+	check.OK(t, c.nodes.Replace(nil, "1"))
 	kubernetes := clusterIPService("kubernetes", "10.112.0.1")
 	kubernetes.UID = "uid-cluster"
 	check.OK(t, c.services.Replace([]any{kubernetes, loadBalancer("web", "192.0.2.7")}, "1"))
