@@ -32,7 +32,7 @@ type reflectorStore[V any] struct {
 	convert func(runtime.Object) *V // nil: the object is not kept
 	// onChange is called when a value is added (old is nil), replaced by another, or
 	// removed (new is nil). poke is called, without mu, if it returned true, and when
-	// synced, refused or doneWithout has changed.
+	// synced, all, refused or doneWithout has changed.
 	onChange func(k vip.Key, old, new *V) (worldChanged bool)
 }
 
@@ -59,9 +59,11 @@ type watchedResource struct {
 	doWithoutAfter int         // how many refusals in a row are taken for the answer that the objects can't be had; a 404 is at once: that is no right that comes late
 	doneWithout    atomic.Bool // there were so many once
 
-	optional bool        // that it is forbidden is no fault
-	instead  vip.Key     // the one object that is watched instead once all are forbidden; zero: none
-	narrowed atomic.Bool // that is so
+	optional   bool        // that it is forbidden is no fault
+	instead    vip.Key     // the one object that is watched instead once all are forbidden, for missingRetry; zero: none
+	narrowed   atomic.Bool // that one is watched now
+	narrowedAt time.Time   // since when
+	all        atomic.Bool // the last list that is in values was of all objects, and they were not forbidden since
 }
 
 // Delays before a list or watch that failed is sent again: retryMin at first, and twice as long after each, up to retryMax. The end of an
@@ -88,8 +90,8 @@ func (r *watchedResource) description() string {
 	return r.resource + " in namespace " + r.namespace
 }
 
-// listed reports whether all objects have been listed once, not only the one that is watched instead.
-func (s *reflectorStore[V]) listed() bool { return s.synced.Load() && !s.narrowed.Load() }
+// listed reports whether all objects have been listed, not only the one that is watched instead.
+func (s *reflectorStore[V]) listed() bool { return s.all.Load() }
 
 // listedOrRefused reports whether the API server has listed the objects once, or has refused that for long enough that they are done without: it stays so when
 // the next answer is another error, or the objects are about to come.
@@ -126,8 +128,23 @@ func sleep(ctx context.Context, d time.Duration) {
 
 // request makes a request to list or watch.
 func (r *watchedResource) request(o metav1.ListOptions) *rest.Request {
+	namespace := r.namespace
 	o.FieldSelector, o.LabelSelector = r.fields, r.labels
-	return r.client.Get().Namespace(r.namespace).Resource(r.resource).VersionedParams(&o, metav1.ParameterCodec)
+	if r.narrowed.Load() {
+		namespace, o.FieldSelector = r.instead.Namespace, "metadata.name="+r.instead.Name
+	}
+	return r.client.Get().Namespace(namespace).Resource(r.resource).VersionedParams(&o, metav1.ParameterCodec)
+}
+
+// widen has all objects be requested again instead of the one, from missingRetry after they were forbidden on: the right to them may have come late, as while a
+// cluster boots. It reports whether that has just begun. One refusal is enough to end it (retryDelay).
+func (r *watchedResource) widen() bool {
+	if !r.narrowed.Load() || time.Since(r.narrowedAt) < missingRetry {
+		return false
+	}
+	r.narrowed.Store(false)
+	r.failures = failuresBeforeReport - 1
+	return true
 }
 
 // listWatch sends the Reflector's requests to the API server, each once. With newest no list is of an earlier state.
@@ -136,6 +153,7 @@ func (r *watchedResource) listWatch(newest bool) cache.ListerWatcher {
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			r.requesting.Lock()
 			defer r.requesting.Unlock()
+			r.widen()
 			if newest && o.ResourceVersion == "0" { // any version: what a Reflector asks for first
 				o.ResourceVersion = ""
 			}
@@ -146,6 +164,9 @@ func (r *watchedResource) listWatch(newest bool) cache.ListerWatcher {
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			r.requesting.Lock()
 			defer r.requesting.Unlock()
+			if r.widen() && o.SendInitialEvents == nil { // the version to watch from is of a list of one
+				return nil, apierrors.NewResourceExpired("all " + r.resource + " are to be listed again")
+			}
 			o.Watch = true
 			w, err := r.request(o).MaxRetries(0).Watch(ctx)
 			r.ended(ctx, err)
@@ -215,7 +236,7 @@ func (r *watchedResource) succeeded() {
 // retryDelay counts a list or watch that ended with err, and returns how long to wait
 // before the next, beside the Reflector's back-off. From the third error in a row that
 // the API server answered with it is logged, once, unless the server has no such
-// resource, or forbids what is optional; if it forbids all objects, the one that is to be watched instead is from then on. Connections that fail are not counted.
+// resource, or forbids what is optional; if it forbids all objects, the one that is to be watched instead is from then on, until widen. Connections that fail are not counted.
 func (r *watchedResource) retryDelay(err error) time.Duration {
 	reason := apierrors.ReasonForError(err)
 	switch reason {
@@ -232,12 +253,12 @@ func (r *watchedResource) retryDelay(err error) time.Duration {
 	if missing || forbidden && r.failures >= r.doWithoutAfter {
 		r.doneWithout.Store(true)
 	}
-	if lasting && forbidden && !r.instead.IsZero() {
+	if lasting && forbidden && !r.instead.IsZero() && !r.narrowed.Load() {
 		r.log.Debug("not allowed to watch all "+r.resource+"; watching one", "resource", r.resource, "object", r.instead, "err", err)
-		r.namespace, r.fields = r.instead.Namespace, "metadata.name="+r.instead.Name
-		r.instead, r.failures = vip.Key{}, 0
+		r.narrowedAt, r.failures = time.Now(), 0
 		r.refused.Store(false)
 		r.narrowed.Store(true)
+		r.all.Store(false)
 		return 0
 	}
 	if lasting && !missing && !r.reported && !(forbidden && r.optional) {
@@ -302,6 +323,9 @@ func (s *reflectorStore[V]) Replace(list []any, _ string) error {
 		}
 	}
 	first := !s.synced.Swap(true)
+	if !s.narrowed.Load() {
+		first = !s.all.Swap(true) || first
+	}
 	s.mu.Unlock()
 	if worldChanged || first {
 		s.poke()

@@ -1,16 +1,22 @@
 package kube
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/rest"
 
 	"github.com/heraldvip/herald/testing/check"
@@ -165,4 +171,80 @@ func TestServicesRefusedLater(t *testing.T) {
 	if w := observe(c); !w.Synced || len(w.Services) != 1 || w.Services[0].Addresses[0] != netip.MustParseAddr("192.0.2.7") {
 		t.Errorf("synced %v, %v", w.Synced, w.Services)
 	}
+}
+
+// lateRights is an API server that lets all Services and EndpointSlices be read only once allowed is set, and those of default/kubernetes at once.
+type lateRights struct {
+	allowed atomic.Bool
+	refused atomic.Int64
+}
+
+func (s *lateRights) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer := func(code int, body io.Reader) (*http.Response, error) {
+		return &http.Response{StatusCode: code, Status: http.StatusText(code), Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(body), Request: r}, nil
+	}
+	status := func(code int, reason string) (*http.Response, error) {
+		return answer(code, strings.NewReader(fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d}`, reason, code)))
+	}
+	query, one := r.URL.Query(), strings.Contains(r.URL.Path, "/namespaces/default/") && r.URL.Query().Get("fieldSelector") == "metadata.name=kubernetes"
+	switch {
+	case !one && !s.allowed.Load():
+		s.refused.Add(1)
+		return status(http.StatusForbidden, "Forbidden")
+	case query.Has("sendInitialEvents"): // an API server that only lists
+		return status(http.StatusUnprocessableEntity, "Invalid")
+	case query.Has("watch"):
+		timeout, err := time.ParseDuration(query.Get("timeoutSeconds") + "s")
+		if err != nil {
+			return nil, err
+		}
+		body, end := io.Pipe()
+		watching, stop := context.WithTimeout(r.Context(), timeout)
+		context.AfterFunc(watching, func() { stop(); end.Close() })
+		return answer(http.StatusOK, body)
+	case !strings.HasSuffix(r.URL.Path, "/services"):
+		return answer(http.StatusOK, strings.NewReader(`{"kind":"EndpointSliceList","apiVersion":"discovery.k8s.io/v1","metadata":{"resourceVersion":"7"},"items":[]}`))
+	}
+	items := `{"metadata":{"namespace":"default","name":"kubernetes","resourceVersion":"2"}}`
+	if !one {
+		items += `,{"metadata":{"namespace":"default","name":"web","resourceVersion":"5"},"spec":{"type":"LoadBalancer"}}`
+	}
+	return answer(http.StatusOK, strings.NewReader(`{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[`+items+`]}`))
+}
+
+// TestRightsComeLate: with svc_enable=false a process that may not list Services when it starts, as while a cluster boots, asks for all of them again from time to time, and
+// knows those of default/kubernetes meanwhile. Until all have been listed they count as unknown.
+func TestRightsComeLate(t *testing.T) {
+	before := utilruntime.ErrorHandlers
+	t.Cleanup(func() { utilruntime.ErrorHandlers = before })
+	utilruntime.ErrorHandlers = nil // one sleeps for as long as the clock of this test is behind that of the tests before
+	synctest.Test(t, func(t *testing.T) {
+		api := &lateRights{}
+		c, err := New(&rest.Config{Host: "http://192.0.2.1", Transport: api}, Options{
+			NodeLeaseNamespace: "kube-system", Node: "n1", NoServices: true, Log: slog.New(slog.DiscardHandler), Poke: func() {}, PokeLeases: func() {},
+		})
+		check.OK(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 2)
+		go func() { ended <- c.services.Run(ctx) }()
+		go func() { ended <- c.slices.Run(ctx) }()
+		for range 24 { // two hours
+			time.Sleep(5 * time.Minute)
+			if w := observe(c); c.ServicesKnown() || len(w.Services) > 0 || c.service(kubernetesService) == nil {
+				t.Fatalf("known: %v, %v, default/kubernetes: %v", c.ServicesKnown(), w.Services, c.service(kubernetesService))
+			}
+		}
+		if n := api.refused.Load(); n > 40 {
+			t.Errorf("%d requests were refused in two hours", n)
+		}
+		api.allowed.Store(true)
+		time.Sleep(21 * time.Minute)
+		if w := observe(c); !c.ServicesKnown() || len(w.Services) != 1 {
+			t.Errorf("permitted since 21 minutes: known: %v, %v", c.ServicesKnown(), w.Services)
+		}
+		cancel()
+		for range 2 {
+			check.OK(t, <-ended)
+		}
+	})
 }
