@@ -207,17 +207,18 @@ func checkAPIServer(ctx context.Context, cfg config.Config) []preflight.Result {
 	if err != nil {
 		return failed(err)
 	}
-	needed := manifest.Permissions(cfg)
+	needed, useful := manifest.Permissions(cfg)
 	i, err := kube.Inspect(ctx, access, needed)
 	if err != nil {
 		return failed(err)
 	}
-	all := []preflight.Result{{Subject: "API server", Severity: preflight.OK, Message: i.Version + ", by " + where}, checkIPMode(i)}
-	if len(i.Missing) > 0 {
-		return append(all, preflight.Result{Subject: "permissions", Severity: preflight.Error, Message: "not permitted: " + strings.Join(i.Missing, ", ") + "; herald manifest rbac --servicesLeaseNamespace=" + cfg.Services.LeaseNamespace + " prints what is needed"})
+	without, err := kube.Inspect(ctx, access, useful)
+	if err != nil {
+		return failed(err)
 	}
-	all = append(all, preflight.Result{Subject: "permissions", Severity: preflight.OK, Message: fmt.Sprintf("all %d", len(needed))})
-	if cfg.Peers.Port == 0 {
+	all := []preflight.Result{{Subject: "API server", Severity: preflight.OK, Message: i.Version + ", by " + where}, checkIPMode(i)}
+	r := checkPermissions(cfg, len(needed)+len(useful), i.Missing, without.Missing)
+	if all = append(all, r); r.Severity == preflight.Error || cfg.Peers.Port == 0 {
 		return all
 	}
 	s, err := takeLeasesOf(ctx, access, cfg.Node.Namespace)
@@ -225,6 +226,22 @@ func checkAPIServer(ctx context.Context, cfg config.Config) []preflight.Result {
 		return append(all, preflight.Result{Subject: otherNodes, Severity: preflight.Warning, Message: "can't be checked: " + err.Error()})
 	}
 	return append(all, checkPeers(ctx, cfg, s)) // an error about anything but leases does not matter here
+}
+
+// checkPermissions returns what follows from the rights, of so many, that the API server does not grant: missing are those that Herald needs, without those that it does without.
+func checkPermissions(cfg config.Config, n int, missing, without []string) preflight.Result {
+	r := preflight.Result{Subject: "permissions", Severity: preflight.OK, Message: fmt.Sprintf("all %d", n)}
+	command := "herald manifest rbac --servicesLeaseNamespace=" + cfg.Services.LeaseNamespace
+	if cfg.ControlPlane.Enable && !cfg.Services.Enable {
+		command += " --controlplane, with the options that go with it,"
+	}
+	switch {
+	case len(missing) > 0:
+		r.Severity, r.Message = preflight.Error, "not permitted: "+strings.Join(missing, ", ")+"; "+command+" prints what is needed"
+	case len(without) > 0:
+		r.Severity, r.Message = preflight.Warning, "the VIP of the control plane needs no more, but what is of use is not permitted: "+strings.Join(without, ", ")+"; "+command+" prints all of it"
+	}
+	return r
 }
 
 // firstWithIPMode is the first minor version with ipMode in a Service's status (KEP-1860, alpha).

@@ -7,6 +7,7 @@ import (
 	"testing/fstest"
 
 	"github.com/heraldvip/herald/pkg/config"
+	"github.com/heraldvip/herald/pkg/preflight"
 )
 
 // A node that announces nothing by ARP need not have strict ARP: what it answers for is asked for by nobody.
@@ -60,6 +61,30 @@ func TestPreflightNftables(t *testing.T) {
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, &out)
+		}
+	}
+}
+
+// TestPreflightPermissions: a right that Herald does without makes no node unfit, and the command that is named is for what the options ask for.
+func TestPreflightPermissions(t *testing.T) {
+	var services, alone config.Config
+	services.Services.Enable, services.Services.LeaseNamespace = true, "announcers"
+	alone.ControlPlane.Enable, alone.Services.LeaseNamespace = true, "services"
+	for _, tt := range []struct {
+		name             string
+		cfg              config.Config
+		missing, without []string
+		want             preflight.Severity
+		message          string
+	}{
+		{"all", services, nil, nil, preflight.OK, "all 9"},
+		{"Services", services, []string{"list nodes"}, nil, preflight.Error, "not permitted: list nodes; herald manifest rbac --servicesLeaseNamespace=announcers prints"},
+		{"the control plane alone", alone, nil, []string{"list nodes", "create events"}, preflight.Warning,
+			"not permitted: list nodes, create events; herald manifest rbac --servicesLeaseNamespace=services --controlplane, with"},
+		{"not even Leases", alone, []string{"update leases"}, []string{"list nodes"}, preflight.Error, "not permitted: update leases; herald manifest rbac --servicesLeaseNamespace=services --controlplane, with"},
+	} {
+		if r := checkPermissions(tt.cfg, 9, tt.missing, tt.without); r.Severity != tt.want || !strings.Contains(r.Message, tt.message) {
+			t.Errorf("%s: %s: %s", tt.name, r.Severity, r.Message)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func TestControlPlaneRights(t *testing.T) {
 	} {
 		c := request(t, strings.Fields(tt.args)...).Config
 		var all []string
-		for _, p := range Permissions(c) {
+		for _, p := range permissions(c) {
 			what := strings.TrimSpace(p.Namespace + " " + p.Group)
 			if p.Namespace == "" || p.Group == "" {
 				what = p.Namespace + p.Group
@@ -81,4 +81,33 @@ func ofServices(rules []rbacv1.PolicyRule) (n int) {
 		}
 	}
 	return n
+}
+
+// TestPermissionsOfControlPlane: the role of kube-vip is enough for the VIP of the control plane, and for no Services.
+func TestPermissionsOfControlPlane(t *testing.T) {
+	kubeVIP := map[string]string{ // its resources and verbs, for all namespaces
+		"services": "list get watch update", "services/status": "update", "nodes": "list get watch update patch", "leases": "list get watch update create",
+		"endpoints": "list get watch", "endpointslices": "list get watch", "pods": "list",
+	}
+	for _, tt := range []struct {
+		args   string
+		enough bool
+	}{
+		{"--arp --controlplane --address 192.0.2.10", true},
+		{"--arp --controlplane --address 192.0.2.10 --servicesLeaseNamespace=announcers --leaseName=locks/cp", true},
+		{"--arp --controlplane --address 192.0.2.10 --services", false},
+		{"--arp --services", false},
+	} {
+		c := request(t, strings.Fields(tt.args)...).Config
+		needed, useful := Permissions(c)
+		var missing []string
+		for _, p := range needed {
+			if !slices.Contains(strings.Fields(kubeVIP[strings.TrimSuffix(p.Resource+"/"+p.Subresource, "/")]), p.Verb) {
+				missing = append(missing, p.Verb+" "+p.Resource)
+			}
+		}
+		if (len(missing) == 0) != tt.enough || (len(useful) > 0) != tt.enough || len(needed)+len(useful) != len(permissions(c)) {
+			t.Errorf("%s: missing %q; %d of use beside", tt.args, missing, len(useful))
+		}
+	}
 }

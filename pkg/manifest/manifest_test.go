@@ -394,7 +394,7 @@ func TestPermissionsOfNamedLeases(t *testing.T) {
 		{"--servicesLeaseNamespace=services --servicesLeaseName=locks/one --serviceNamespace=web", []string{"kube-system", "locks", "web"}},
 	} {
 		var got []string
-		for _, p := range Permissions(request(t, strings.Fields("--arp "+tt.args)...).Config) {
+		for _, p := range permissions(request(t, strings.Fields("--arp "+tt.args)...).Config) {
 			if p.Resource == "leases" && p.Verb == "update" {
 				got = append(got, p.Namespace)
 			}

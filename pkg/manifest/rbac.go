@@ -230,9 +230,22 @@ func roleAndBinding(role, namespace, home string, policy []rbacv1.PolicyRule) []
 	}
 }
 
-// Permissions returns all that Herald must be allowed with these options, each permission once. Without a Namespace
-// one is for all, without a Name for all objects.
-func Permissions(c config.Config) []authorizationv1.ResourceAttributes {
+// Permissions returns what Herald must be allowed with these options (needed), and what is of use to it beside that (useful), each permission once. Without a Namespace
+// one is for all, without a Name for all objects. Beside Services all is needed. For the VIP of the control plane alone that is to read and write Leases; one that it may not
+// delete it leaves without a holder.
+func Permissions(c config.Config) (needed, useful []authorizationv1.ResourceAttributes) {
+	for _, p := range permissions(c) {
+		if hasServices(c) || p.Resource == "leases" && p.Verb != "delete" {
+			needed = append(needed, p)
+		} else {
+			useful = append(useful, p)
+		}
+	}
+	return needed, useful
+}
+
+// permissions returns both kinds of Permissions.
+func permissions(c config.Config) []authorizationv1.ResourceAttributes {
 	namespaces := map[scope]string{servicesNamespace: c.Services.Namespace, announcerNamespace: c.Node.Namespace, announcerOnly: c.Node.Namespace, apiServers: metav1.NamespaceDefault}
 	all := permissionsOnNamedLeases(c)
 	for _, r := range rules {
