@@ -213,7 +213,7 @@ func (n *node) agentOptions() agent.Options {
 		Self: n.cfg.Node.Name, Log: n.log, Passed: n.history.Record,
 		Plan:         func(w vip.World) vip.Plan { return plan.Make(r, w) },
 		Observers:    []agent.Observer{n.cluster, n.cluster.Statuses, n.leases, n.links, n.announcer, n.checker, n.dataPlane, n.dhcp, n.nft},
-		FormerOwners: n.nft.FormerOwners, Translations: n.nft.Translations, OpenPorts: n.nft.OpenPorts, Balanced: n.nft.Balanced, Egress: n.nft.Egress, EgressRoutes: egress.New(nft.EgressMark, n.log), Connections: n.connections, Addresses: n.links, Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: n.announcer.AddressChecks(),
+		FormerOwners: n.nft.FormerOwners, Translations: n.nft.Translations, OpenPorts: n.nft.OpenPorts, Invalid: n.nft.Invalid, Balanced: n.nft.Balanced, Egress: n.nft.Egress, EgressRoutes: egress.New(nft.EgressMark, n.log), Connections: n.connections, Addresses: n.links, Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: n.announcer.AddressChecks(),
 		Macvlans: n.links.Macvlans(), DHCP: n.dhcp,
 		Statuses: n.cluster.Statuses, Events: n.cluster.Events, Leases: n.leases,
 	}

@@ -143,6 +143,9 @@ func nftablesUses(cfg config.Config) (all []nftablesUse) {
 			all = append(all, nftablesUse{"cp_enable", nft.CheckTranslations, "a move of the control plane's VIP resets the connections to it", preflight.Warning, false})
 		}
 	}
+	if cfg.Services.Enable {
+		all = append(all, nftablesUse{"svc_enable", nft.CheckInvalid, "a packet that conntrack calls invalid resets its connection to a Service", preflight.Warning, true})
+	}
 	if cfg.Services.LimitPorts {
 		all = append(all, nftablesUse{"enable_service_security", nft.CheckOpenPorts, "this node carries no VIP of a Service whose ports are to be limited", preflight.Error, false})
 	}

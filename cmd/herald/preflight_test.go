@@ -48,8 +48,8 @@ func TestPreflightNftables(t *testing.T) {
 	for i := range fine {
 		fine[i].check = func() error { return nil }
 	}
-	if got := checkNftables(fine); len(got) != len(fine)-1 || got[len(got)-1].Subject != "lb_enable" {
-		t.Errorf("where the kernel takes all: %v, want no line for egress, which perhaps no Service asks for", got)
+	if got := checkNftables(fine); len(got) != len(fine)-2 || got[len(got)-1].Subject != "lb_enable" {
+		t.Errorf("where the kernel takes all: %v, want no line for egress, which perhaps no Service asks for, and none for invalid packets", got)
 	}
 	var out strings.Builder
 	if writeResults(&out, checkNftables(uses)) {
@@ -57,7 +57,7 @@ func TestPreflightNftables(t *testing.T) {
 	}
 	for _, want := range []string{
 		"warning  herald_keep_connections  nftables can't be used (operation not supported): a move of a VIP resets",
-		"warning  cp_enable ", "error    enable_service_security ", "warning  lb_enable ", "warning  egress_enable ",
+		"warning  cp_enable ", "warning  svc_enable ", "error    enable_service_security ", "warning  lb_enable ", "warning  egress_enable ",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, &out)

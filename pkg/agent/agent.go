@@ -52,6 +52,7 @@ type Options struct {
 	FormerOwners  Applier[vip.FormerOwner]    // may be nil: connections of VIPs that move are reset
 	Balanced      Applier[vip.BalancedServer] // may be nil: connections to the control plane's VIP are not balanced
 	OpenPorts     Applier[vip.OpenPort]       // may be nil: the ports of VIPs are not limited
+	Invalid       Applier[netip.Addr]         // may be nil: what conntrack calls invalid is delivered at VIPs of Services, too
 	Egress        Applier[vip.Egress]         // may be nil, with EgressRoutes: what pods send keeps its source
 	EgressRoutes  Applier[vip.Egress]
 	Translations  Applier[vip.Translation] // may be nil: those to the API server are
@@ -339,6 +340,10 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 		_, err := a.o.Announcements.Set(ctx, keep)
 		failed("announcements", err)
 	}
+	if a.o.Invalid != nil {
+		_, err := a.o.Invalid.Set(ctx, translatedAddresses(p.Addresses))
+		failed("VIPs without invalid packets", err)
+	}
 	have, err := a.o.Addresses.Set(ctx, a.limited(ctx, p))
 	failed("addresses", err)
 	if a.o.OpenPorts != nil && len(p.OpenPorts) == 0 { // once the addresses have gone
@@ -388,6 +393,16 @@ func (a *Agent) putAll(p vip.Plan, have []vip.Address) {
 		put(a.o.Events, p.Events)
 	}
 	put(a.o.Leases, keepClaims(p, have))
+}
+
+// translatedAddresses returns those of all to which connections end in no process of this node: kube-proxy translates them.
+func translatedAddresses(all []vip.Address) (found []netip.Addr) {
+	for _, a := range all {
+		if !a.LocalDelivery {
+			found = append(found, a.Addr)
+		}
+	}
+	return found
 }
 
 // limited has the ports of VIPs limited, and returns the addresses of the plan without those that are not bound yet and

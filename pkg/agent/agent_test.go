@@ -206,6 +206,23 @@ func TestLimitsPorts(t *testing.T) {
 	same0(t, m.take(), "bind []", "0 open ports")
 }
 
+// What conntrack calls invalid is dropped at VIPs of Services for as long as they are bound, but not at one whose connections end on the node.
+func TestInvalidIsDropped(t *testing.T) {
+	p := wanted("10.0.0.1", "10.0.0.2")
+	p.Addresses[0].LocalDelivery = true
+	m := &machine{world: known(), plan: p}
+	a := newAgent(m, nil)
+	a.o.Announcements, a.o.Leases = part[vip.Announcement](quiet[vip.Announcement]), part[vip.LeaseIntent](quiet[vip.LeaseIntent])
+	a.o.Invalid = part[netip.Addr](func(want []netip.Addr) ([]netip.Addr, error) {
+		m.note("no invalid packets to %v", want)
+		return want, nil
+	})
+	a.pass(t.Context())
+	same0(t, m.take(), "no invalid packets to [10.0.0.2]", "bind [10.0.0.1 10.0.0.2]")
+	a.apply(t.Context(), vip.Plan{})
+	same0(t, m.take(), "no invalid packets to []", "bind []")
+}
+
 // A process that stops withdraws routes, and waits until routers know; what it has bound without a lease it keeps bound meanwhile.
 func TestStopsAfterRoutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -258,7 +258,7 @@ func TestCheck(t *testing.T) {
 	r := newRig(t)
 	r.set(New(check.Log(t)), "n1", "n2")
 	before := ruleset(t, "n1")
-	all := []func() error{CheckFormerOwners, CheckTranslations, CheckOpenPorts, CheckBalanced, CheckEgress}
+	all := []func() error{CheckFormerOwners, CheckTranslations, CheckOpenPorts, CheckInvalid, CheckBalanced, CheckEgress}
 	inside(t, "n1", func() {
 		for _, f := range all {
 			check.OK(t, f())

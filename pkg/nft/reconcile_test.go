@@ -25,8 +25,9 @@ func TestReconciled(t *testing.T) {
 	reconciles(t, tables.Balanced,
 		vip.BalancedServer{Addr: vip4, Port: apiPort, To: netip.AddrPortFrom(n2[0], apiPort)}, vip.BalancedServer{Addr: vip6, Port: apiPort, To: netip.AddrPortFrom(n2[1], apiPort)})
 	reconciles(t, tables.OpenPorts, vip.OpenPort{Addr: vip4, Protocol: "TCP", Port: 80}, vip.OpenPort{Addr: vip6, Protocol: "TCP", Port: 80})
-	if got := strings.Count(out.String(), "another program has removed rules"); got != 4*(removals+1) { // the first is of both families
-		t.Errorf("%d warnings, want one for each family of %d removals:\n%s", got, 4*removals, &out)
+	reconciles(t, tables.Invalid, vip4, vip6)
+	if got := strings.Count(out.String(), "another program has removed rules"); got != 5*(removals+1) { // the first is of both families
+		t.Errorf("%d warnings, want one for each family of %d removals:\n%s", got, 5*removals, &out)
 	}
 	reconciles(t, tables.Egress, allLimits(vip4, netip.Addr{}), allLimits(vip6, n2[1])) // written each five seconds, whatever is there
 }

@@ -2,7 +2,8 @@
 // never touched.
 //
 // There is one table for each purpose and family (ip, ip6): "herald" for the connections of VIPs that have moved
-// (former.go), "herald_control_plane" for those to the API server (translation.go), "herald_ports" for which ports of VIPs are open (ports.go), "herald_api_servers" for balancing over the API servers (balance.go),
+// (former.go), "herald_control_plane" for those to the API server (translation.go), "herald_ports" for which ports of VIPs are open (ports.go),
+// "herald_invalid" for packets that would reset connections to VIPs (invalid.go), "herald_api_servers" for balancing over the API servers (balance.go),
 // and "herald_egress" for what pods send with a VIP as its source (egress.go). While nothing is wanted of
 // a table it is not there. Why they are not one: decision 0119.
 package nft
@@ -47,6 +48,7 @@ type Tables struct {
 	FormerOwners *Table[vip.FormerOwner]
 	Translations *Table[vip.Translation]
 	OpenPorts    *Table[vip.OpenPort]
+	Invalid      *Table[netip.Addr] // VIPs of Services
 	Balanced     *Table[vip.BalancedServer]
 	Egress       *Table[vip.Egress]
 	metrics      *metrics
@@ -60,6 +62,7 @@ func New(log *slog.Logger) *Tables {
 		Translations: &Table[vip.Translation]{purpose: translations, log: log, errors: m.errors},
 		Balanced:     &Table[vip.BalancedServer]{purpose: balanced, log: log, errors: m.errors},
 		OpenPorts:    &Table[vip.OpenPort]{purpose: openPorts, log: log, errors: m.errors},
+		Invalid:      &Table[netip.Addr]{purpose: invalid, log: log, errors: m.errors},
 		Egress:       &Table[vip.Egress]{purpose: egress, log: log, errors: m.errors},
 		metrics:      m,
 	}
@@ -89,6 +92,9 @@ func CheckTranslations() error { return translations.check() }
 
 // CheckOpenPorts is CheckFormerOwners for the table of the ports of VIPs.
 func CheckOpenPorts() error { return openPorts.check() }
+
+// CheckInvalid is CheckFormerOwners for the table of VIPs at which invalid packets are dropped.
+func CheckInvalid() error { return invalid.check() }
 
 // CheckBalanced is CheckFormerOwners for the table by which API servers are balanced.
 func CheckBalanced() error { return balanced.check() }

@@ -24,12 +24,14 @@ func TestTraces(t *testing.T) {
 			check.OK(t, err)
 			_, err = tables.OpenPorts.Set(ctx, []vip.OpenPort{{Addr: a, Protocol: "TCP", Port: 80}})
 			check.OK(t, err)
+			_, err = tables.Invalid.Set(ctx, []netip.Addr{a})
+			check.OK(t, err)
 			for _, via := range []netip.Addr{{}, own("n2")[0]} {
 				_, err = tables.Egress.Set(ctx, []vip.Egress{allLimits(a, via)})
 				check.OK(t, err)
 			}
-			if found := check.Value(Traces())(t); len(found) != 5 {
-				t.Errorf("of five tables for %s it finds %q", a, found)
+			if found := check.Value(Traces())(t); len(found) != 6 {
+				t.Errorf("of six tables for %s it finds %q", a, found)
 			}
 		}
 	})
