@@ -19,6 +19,7 @@ import (
 //	map former_owners { type ipv4_addr . iface_index : ipv4_addr; flags timeout; }
 //	chain established {
 //	  type filter hook prerouting priority -150; policy accept;
+//	  meta l4proto tcp ct state invalid tcp flags & (fin | syn | rst | ack) == ack accept
 //	  meta l4proto tcp ct state & (established | related) == 0 tcp flags & (syn | rst | ack) != syn
 //	    ip daddr . iif map @former_owners ip ttl > 16 ip ttl set 16
 //	  meta l4proto tcp ct state & (established | related) == 0 tcp flags & (syn | rst | ack) != syn
@@ -29,6 +30,10 @@ import (
 // for errors that say that a packet is too large, in place of TCP: "icmp type . icmp code { destination-unreachable . frag-needed }".
 // Before them come rules that send on what has a TTL of less than 16, by the maps former_owners_again and
 // former_owners_of_port_again.
+//
+// The first rule keeps here what this node knows, and conntrack calls invalid since it is outside the window of its connection: the former owner would take
+// it for the first packet of another one, and reset the client's. It is not there if nf_conntrack_tcp_loose is 0, since then all packets of a former owner's connections are invalid. What
+// ends those is invalid in any case, so the rule leaves out FIN and RST.
 //
 // The chain comes after conntrack (priority -200), which says whether this node knows the
 // connection, and before any translation of addresses (-110, -100). Nodes that name each other
@@ -95,14 +100,17 @@ func buildFormerOwners(c *draft, f family, table *nftables.Table, maps []*nftabl
 		Table: table, Name: "established", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting,
 		Priority: nftables.ChainPriorityRef(-150), // after conntrack, before translation
 	})
-	for _, rule := range f.formerOwnerRules(maps) {
+	for _, rule := range f.formerOwnerRules(maps, beginsAnywhere()) {
 		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: rule})
 	}
 }
 
 // formerOwnerRules is the rules of the chain established: of packets of TCP and, by the same maps but those of a port, of errors that say that a packet
-// of a connection is too large.
-func (f family) formerOwnerRules(maps []*nftables.Set) (rules [][]expr.Any) {
+// of a connection is too large. loose is beginsAnywhere.
+func (f family) formerOwnerRules(maps []*nftables.Set, loose bool) (rules [][]expr.Any) {
+	if loose {
+		rules = append(rules, append(matchOutsideWindow(), &expr.Verdict{Kind: expr.VerdictAccept}))
+	}
 	unknown := slices.Concat(matchTCP(), matchUnknown(), matchNoBeginning())
 	tooLarge := slices.Concat(f.matchTooLarge(), matchUnknown())
 	// nextHop puts the next hop of packets that match, too, into the first register. Packets without one do not match.

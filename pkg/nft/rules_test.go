@@ -178,7 +178,7 @@ func TestAnswersAreNoEgress(t *testing.T) {
 
 // The former owner of a VIP gets what says that its packets are too large: their connections would get stuck.
 func TestTooLargeIsSentOn(t *testing.T) {
-	const invalid, established, related = 1, 2, 4 // NF_CT_STATE_BIT
+	const invalid, established, related, begins = 1, 2, 4, 8 // NF_CT_STATE_BIT
 	tcp := func(flags byte) []byte { return append(make([]byte, 13), flags, 0, 0, 0, 0, 0, 0) }
 	for i, addrs := range [][5]string{{"10.0.0.200", "10.0.0.2", "10.0.0.3", "198.51.100.7", "10.0.0.201"}, {"fd00::200", "fd00::2", "fd00::3", "2001:db8::7", "fd00::201"}} {
 		f, protocol, tooLarge, unreachable := families[i], byte(unix.IPPROTO_ICMP), []byte{3, 4}, []byte{3, 1}
@@ -196,7 +196,11 @@ func TestTooLargeIsSentOn(t *testing.T) {
 			packet
 			want string
 		}{
-			{"of a connection", packet{protocol: unix.IPPROTO_TCP, transport: tcp(16), state: invalid, hops: 60}, "sent to " + hop.String()},
+			{"of a connection", packet{protocol: unix.IPPROTO_TCP, transport: tcp(16), state: begins, hops: 60}, "sent to " + hop.String()},
+			{"the end of a connection", packet{protocol: unix.IPPROTO_TCP, transport: tcp(1 | 16), state: invalid, hops: 60}, "sent to " + hop.String()},
+			{"a reset", packet{protocol: unix.IPPROTO_TCP, transport: tcp(4), state: invalid, hops: 60}, "sent to " + hop.String()},
+			{"outside the window of a connection that is here", packet{protocol: unix.IPPROTO_TCP, transport: tcp(8 | 16), state: invalid, hops: 60}, "accept"},
+			{"the same, and it has been sent on by another", packet{protocol: unix.IPPROTO_TCP, transport: tcp(16), state: invalid, hops: 14}, "accept"},
 			{"that begins one", packet{protocol: unix.IPPROTO_TCP, transport: tcp(2), state: invalid, hops: 60}, ""},
 			{"too large", packet{protocol: protocol, transport: tooLarge, state: invalid, hops: 60}, "sent to " + hop.String()},
 			{"too large, and it has been sent on by another", packet{protocol: protocol, transport: tooLarge, state: invalid, hops: 14}, "sent to " + again.String()},
@@ -209,7 +213,7 @@ func TestTooLargeIsSentOn(t *testing.T) {
 			if x.from = router; !x.to.IsValid() {
 				x.to = a
 			}
-			got := m.run(x.packet, f.formerOwnerRules(sets))
+			got := m.run(x.packet, f.formerOwnerRules(sets, true))
 			if got != x.want {
 				t.Errorf("%s: %s: %q, want %q", f.name, x.name, got, x.want)
 			}
