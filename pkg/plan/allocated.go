@@ -63,7 +63,7 @@ func (m *unitPlanner) couldAnnounce(s *service, a address, able []*member) (ok b
 	switch {
 	case len(able) == 0:
 		return false, nil
-	case s.inStatus(a.Addr):
+	case s.statusHas(a.Addr):
 		return true, nil
 	case !s.bindsAddresses:
 		return slices.ContainsFunc(able, func(n *member) bool { return m.connected(s, n, a.Addr) }), nil

@@ -69,6 +69,7 @@ func TestStatusWithoutEndpoints(t *testing.T) {
 		{"younger than 3 s", arp, world(svc("a", "10.77.0.50", without, func(s *vip.Service) { s.Created = epoch.Add(time.Hour - time.Second) })), ""},
 		{"another address since", arp, world(svc("a", "10.77.0.50", without, kept, func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.51") })), "event a NoEndpoints\n" + shows},
 		{"to be probed first", probing, world(svc("a", "10.77.0.50", without)), "event a NoEndpoints"},
+		{"the address of a gateway is to be probed first", probing, world(svc("a", "10.77.0.50,198.51.100.7", without, kept, func(s *vip.Service) { s.Ingress[1].IPMode = vip.ModeProxy })), "event a NoEndpoints\n" + shows},
 		{"no node has the link", arp, world(svc("a", "10.77.0.50", without, kept, func(s *vip.Service) { s.Interface = "nope" })), "event a NoEndpoints\n" + clears},
 		{"all links are down", arp, down(world(svc("a", "10.77.0.50", without, kept))), "event a NoEndpoints\n" + clears},
 		{"its address is refused", arp, world(svc("a", "10.77.0.11", without, kept)), "event a AddressRefused\n" + clears},

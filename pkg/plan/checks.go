@@ -291,7 +291,7 @@ func (c *addressChecks) verify(s *service) {
 		return
 	}
 	for _, a := range s.addrs {
-		if !s.inStatus(a.Addr) || c.wanted[a.Addr] || !c.isVerifier(s, a.Address, owner) {
+		if !s.statusHas(a.Addr) || c.wanted[a.Addr] || !c.isVerifier(s, a.Address, owner) {
 			continue
 		}
 		if link, _ := linkFor(&owner.Info, s.Interface, a.Addr); a.client == nil && owner.refusesIPv6(a.Addr, link) {

@@ -107,6 +107,11 @@ func TestProbe(t *testing.T) {
 		}, asking + "acquire kubevip-a\na: VIPClaiming"},
 		{"held for the first time: asked, nothing bound", func() vip.World { return heldNew(a(), "a") },
 			asking + "acquire kubevip-a\na: VIPAnnounced"},
+		{"the status names it as the address of a gateway only: asked", func() vip.World {
+			w := heldNew(worldWithMACs(svc("a", "10.77.0.50", written("n1"))), "a")
+			w.Services[0].Ingress[0].IPMode = vip.ModeProxy
+			return w
+		}, "ask 10.77.0.50 on eth0 probe\nacquire kubevip-a\na: VIPAnnounced"},
 		{"free: bound, and asked until it is", func() vip.World { return withResults(heldNew(a(), "a"), probingRules(), noConflict) }, asking + bound},
 		{"bound: no more questions", func() vip.World {
 			w := withResults(heldNew(a(), "a"), probingRules(), noConflict)

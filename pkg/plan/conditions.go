@@ -67,6 +67,9 @@ func (p *pass) allocatedReason(s *service) (reason vip.Reason, message string) {
 		return vip.AddressSet, s.client.leasedMessage(leased)
 	case len(outside) > 0:
 		reason, message = vip.AddressOutsidePools, outsideMessage(strings.Join(outside, ", "), s.Allocated)
+		if len(outside) < len(others) {
+			message = text + ": allocated; " + message // all are to be named first (allocates)
+		}
 	case s.Allocated != "":
 		reason, message = vip.AddressAllocated, text+givenText+s.Allocated
 	default:
@@ -76,6 +79,24 @@ func (p *pass) allocatedReason(s *service) (reason vip.Reason, message string) {
 		message = s.client.leasedMessage(leased) + "; " + message
 	}
 	return reason, message
+}
+
+// allocates reports whether the condition Allocated of s is True and names a, as allocatedReason writes it. The role edit can't write a
+// status, and what Herald takes into the message from annotations comes after the addresses.
+func allocates(conditions []vip.Condition, a netip.Addr) bool {
+	for _, c := range conditions {
+		if c.Type != vip.Allocated || c.Status != vip.ConditionTrue {
+			continue
+		}
+		addrs, rest, _ := strings.Cut(c.Message, ": ")
+		if strings.HasPrefix(rest, leasedText) {
+			_, rest, _ = strings.Cut(rest, "; ")
+			others, _, _ := strings.Cut(rest, ": ")
+			addrs += ", " + others
+		}
+		return slices.Contains(strings.Split(addrs, ", "), a.String())
+	}
+	return false
 }
 
 // isOutsidePools reports whether s was given a of a pool, and no pool has a any more.

@@ -173,3 +173,47 @@ func TestPortsInStatus(t *testing.T) {
 		}
 	}
 }
+
+// TestAllocates: the condition Allocated names each address of a Service, wherever that is from, and none that an annotation names.
+func TestAllocates(t *testing.T) {
+	const forged = "web; 198.51.100.7: named by me"
+	for _, tt := range []struct {
+		name string
+		s    vip.Service
+		dhcp bool // 10.77.0.60 is leased
+	}{
+		{"named", svc("a", "10.77.0.60,fd77::60"), false},
+		{"of a pool", svc("a", "10.77.0.60,fd77::60", func(s *vip.Service) { s.Allocated = forged }), false},
+		{"one of two is in no pool any more", svc("a", "10.77.0.60,10.77.0.5", func(s *vip.Service) { s.Allocated = forged }), false},
+		{"leased", svc("a", "10.77.0.60"), true},
+		{"leased and named", svc("a", "10.77.0.60,fd77::60"), true},
+	} {
+		r, w := poolRules(), poolWorld("n1")
+		w.Services = []vip.Service{tt.s}
+		w.Pools.Data = map[string]string{"pool-web": "10.77.0.0/28"}
+		p := newPass(&r, &w)
+		s := &service{Service: &w.Services[0]}
+		for _, a := range tt.s.Addresses {
+			s.addrs = append(s.addrs, address{Address: vip.Address{Addr: a}})
+		}
+		if tt.dhcp {
+			s.client = newDHCPClient(clientID(&tt.s), s)
+			s.addrs[0].client = s.client
+		}
+		reason, message := p.allocatedReason(s)
+		has := []vip.Condition{{Type: vip.Allocated, Status: vip.ConditionTrue, Reason: reason, Message: message}}
+		for _, a := range tt.s.Addresses {
+			if !allocates(has, a) {
+				t.Errorf("%s: %s is not in %q", tt.name, a, message)
+			}
+		}
+		has[0].Status = vip.ConditionFalse
+		if allocates(has, tt.s.Addresses[0]) {
+			t.Errorf("%s: False counts", tt.name)
+		}
+		has[0].Status = vip.ConditionTrue
+		if allocates(has, addr("198.51.100.7")) {
+			t.Errorf("%s: an annotation counts in %q", tt.name, message)
+		}
+	}
+}

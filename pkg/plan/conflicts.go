@@ -18,11 +18,12 @@ func (p *pass) has(s *service, a netip.Addr) bool {
 	return s.statusHas(a) || !s.statusTellsUse && p.leaseHeld(s)
 }
 
-// statusHas reports whether the status of s names a as its VIP. An entry for the external address
-// of a gateway (UPnP, ipMode Proxy) does not count: a gateway may report any address.
+// statusHas reports whether the status of s names a as its VIP. One of ipMode Proxy may be the external address of a
+// gateway (UPnP), which may report any: it counts only if the condition Allocated names it as well (allocates).
+// Both are in the status, unlike the annotations that ask for UPnP and for that ipMode.
 func (s *service) statusHas(a netip.Addr) bool {
 	return slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool {
-		return i.Addr == a && (i.IPMode != vip.ModeProxy || s.Forward == nil)
+		return i.Addr == a && (i.IPMode != vip.ModeProxy || allocates(s.Conditions, a))
 	})
 }
 
@@ -31,11 +32,6 @@ func (p *pass) leaseHeld(s *service) bool { return isHeld(p.Claims[s.lease]) }
 
 // isHeld reports whether c is valid and names a holder.
 func isHeld(c vip.Claim) bool { return c.Valid && c.Holder != "" }
-
-// inStatus reports whether status.loadBalancer.ingress of s names a, whoever wrote it.
-func (s *service) inStatus(a netip.Addr) bool {
-	return slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool { return i.Addr == a })
-}
 
 // An addressOf is an address that a Service asks for.
 type addressOf struct {

@@ -118,7 +118,7 @@ func (d *dhcp) assignLeased(s *service, f vip.Family) {
 func (d *dhcp) recordedLease(s *service, f vip.Family) vip.DHCPLease {
 	for _, x := range []*service{s, s.client.oldest} {
 		for _, l := range x.DHCP.Leases {
-			if x.statusOurs && x.inStatus(l.Addr) && vip.FamilyOf(l.Addr) == f && l.MAC == s.client.mac && s.client.hasLeased(x, l.Addr) {
+			if x.statusOurs && x.statusHas(l.Addr) && vip.FamilyOf(l.Addr) == f && l.MAC == s.client.mac && s.client.hasLeased(x, l.Addr) {
 				return l
 			}
 		}

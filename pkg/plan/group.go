@@ -337,7 +337,7 @@ func (p *pass) isNew(u *unit, s *service, a netip.Addr) bool {
 	if !s.statusTellsUse {
 		return u.claim.Transitions == 0 || !s.ownLease
 	}
-	return !slices.ContainsFunc(u.services, func(o *service) bool { return o.inStatus(a) })
+	return !slices.ContainsFunc(u.services, func(o *service) bool { return o.statusHas(a) })
 }
 
 // ownerRequirements returns what u requires of its owner but for links of single addresses (see completeAddresses): of decisive

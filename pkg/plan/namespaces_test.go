@@ -18,6 +18,16 @@ func on(link string) func(*vip.Service) { return func(s *vip.Service) { s.Interf
 
 func sharing(key string) func(*vip.Service) { return func(s *vip.Service) { s.SharingKey = key } }
 
+// proxied says that s asks for UPnP and ipMode Proxy, as its status shows, and what its condition Allocated says it has.
+func proxied(addrs string) func(*vip.Service) {
+	return func(s *vip.Service) {
+		s.IPMode, s.Forward, s.Conditions = vip.ModeProxy, &vip.Forward{}, allocated(addrs+": named by kube-vip.io/loadbalancerIPs")
+		for i := range s.Ingress {
+			s.Ingress[i].IPMode = vip.ModeProxy
+		}
+	}
+}
+
 // heldBy says that node holds the lease of that namespace and Service.
 func heldBy(w vip.World, namespace, name, node string) vip.World {
 	w.Claims[vip.Key{Namespace: namespace, Name: "kubevip-" + name}] = vip.Claim{Holder: node, Valid: true, Transitions: 1}
@@ -120,6 +130,12 @@ func TestNewcomerOfOtherNamespace(t *testing.T) {
 			b: VIPElsewhere
 			x: AddressConflict
 			event a NoEndpoints`},
+		{"the one that has it has ipMode Proxy and UPnP: the status is its own", func() vip.World {
+			w := heldBy(twoIncumbents(svc("x", "10.77.0.52,10.77.0.50", tenant, written("n3"))), "tenant", "x", "n3")
+			w.Services[2].Ingress = w.Services[2].Ingress[:1]
+			proxied("10.77.0.50")(&w.Services[0])
+			return w
+		}(), unchanged + `x: VIPElsewhere`},
 		{"nobody has it yet: the older", world(svc("x", "10.77.0.50", tenant, younger), svc("a", "10.77.0.50", younger)), `acquire kubevip-x
 			a: AddressConflict
 			x: VIPClaiming`},

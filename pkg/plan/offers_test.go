@@ -19,6 +19,13 @@ func TestOffered(t *testing.T) {
 	const plain = "pool-web=10.77.0.60-10.77.0.69 cidr-global=10.77.0.70/31,0.0.0.0/32"
 	const noDHCP = "pool-web=10.77.0.60-10.77.0.69"
 	const byNamespace = plain + " pool-kept=10.77.0.80-10.77.0.89 pool-kept.namespaces=team=blue"
+	// gateway says that the Service had UPnP until now, and a VIP of that ipMode.
+	gateway := func(mode vip.IPMode) func(*vip.Service) {
+		return func(s *vip.Service) {
+			s.VIPHost, s.Conditions = "n2", allocated("10.77.0.60: named by kube-vip.io/loadbalancerIPs")
+			s.Ingress = []vip.Ingress{{Addr: addr("10.77.0.60"), IPMode: mode}, {Addr: addr("198.51.100.7"), IPMode: vip.ModeProxy}}
+		}
+	}
 	for _, tt := range []struct {
 		name   string
 		only   *bool
@@ -38,6 +45,9 @@ func TestOffered(t *testing.T) {
 		{"the option says pools", &on, plain, "10.77.0.50", nil, "10.77.0.50 is of no pool"},
 		{"... and there is no ConfigMap", &on, "", "10.77.0.50", nil, "10.77.0.50 is of no pool"},
 		{"a Service keeps what it has", &on, "", "10.77.0.50", written("n2"), ""},
+		{"... also of ipMode Proxy, with UPnP", &on, "", "10.77.0.50", func(s *vip.Service) { written("n2")(s); proxied("10.77.0.50")(s) }, ""},
+		{"... but not the address of its gateway", &on, "", "198.51.100.7", gateway(vip.ModeVIP), "198.51.100.7 is of no pool"},
+		{"... nor beside a VIP of ipMode Proxy", &on, "", "198.51.100.7", gateway(vip.ModeProxy), "198.51.100.7 is of no pool"},
 		{"DHCP that a pool has", &on, plain, "0.0.0.0", nil, ""},
 		{"DHCP that no pool has", &on, plain, "::", nil, ":: is of no pool"},
 		{"... and it had an address of a pool before", &on, noDHCP, "0.0.0.0", named("10.77.0.60"), "0.0.0.0 is of no pool"},

@@ -319,7 +319,7 @@ func (r *routes) knownToRouters(s *service, here map[netip.Addr]bool, from []*me
 	for _, a := range s.addrs {
 		switch {
 		case here != nil && !here[a.Addr]:
-		case slices.ContainsFunc(from, func(n *member) bool { return r.connected(s, n, a.Addr) }), s.inStatus(a.Addr) && mayTake:
+		case slices.ContainsFunc(from, func(n *member) bool { return r.connected(s, n, a.Addr) }), s.statusHas(a.Addr) && mayTake:
 			names = append(names, a.Addr.String())
 			ingress = append(ingress, r.ingress(s, a.Addr))
 		default:

@@ -248,7 +248,7 @@ func (m *unitPlanner) reportWithoutEndpoint(s *service, why string) {
 	if s.statusOurs && s.hasStatus {
 		var ingress []vip.Ingress
 		for _, a := range s.addrs {
-			if s.inStatus(a.Addr) {
+			if s.statusHas(a.Addr) {
 				ingress = append(ingress, m.ingress(s, a.Addr))
 			}
 		}
@@ -493,7 +493,7 @@ func (m *unitPlanner) reportUnmanaged(units []*unit) {
 
 // showsWanted reports whether the status of s names any of s.addrs.
 func (s *service) showsWanted() bool {
-	return slices.ContainsFunc(s.addrs, func(a address) bool { return s.inStatus(a.Addr) })
+	return slices.ContainsFunc(s.addrs, func(a address) bool { return s.statusHas(a.Addr) })
 }
 
 // hasAddress reports whether a is in s.addrs, the addresses that s asked for, or has leased,
