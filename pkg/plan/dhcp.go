@@ -91,7 +91,7 @@ func (d *dhcp) assignClients(services []*service) {
 
 // assignLeased adds the address of family f that is leased for s (leaseOf; it may have
 // expired) to s.addrs and the verdict; if none is, only 0.0.0.0 or :: to the verdict. One that
-// whyRefused refuses is not added to s.addrs but declined, with an Event if this node is
+// whyRefused or whyNotOfLink refuses is not added to s.addrs but declined, with an Event if this node is
 // responsible. One that s also names counts as named, not as leased.
 func (d *dhcp) assignLeased(s *service, f vip.Family) {
 	l, _ := d.leaseOf(s, f)
@@ -100,7 +100,11 @@ func (d *dhcp) assignLeased(s *service, f vip.Family) {
 		return
 	}
 	s.verdict.Addresses = append(s.verdict.Addresses, l.Addr)
-	if why := d.reserved.whyRefused(s, l.Addr); why != "" {
+	why := d.reserved.whyRefused(s, l.Addr)
+	if why == "" {
+		why = d.whyNotOfLink(s, l.Addr)
+	}
+	if why != "" {
 		s.client.declined[f] = why
 		d.addEventIfResponsible(s, vip.AddressRefused, "a DHCP server has leased an address that a Service may not take: "+why)
 		return
@@ -110,6 +114,31 @@ func (d *dhcp) assignLeased(s *service, f vip.Family) {
 		a.client = nil // one that s asks for by name as well is that first: it is not bound to the macvlan
 	}
 	s.addrs = append(s.addrs, a)
+}
+
+// whyNotOfLink returns why s may not have a, which a DHCP server has leased to this node's client, or "": the link on which the server was asked has
+// networks of that family, none of them has a, and no pool offers a. It is "", too, where any address may be asked for. Whoever can answer on the link
+// could else have a Service show an address of others, to which the cluster's own traffic then goes.
+func (d *dhcp) whyNotOfLink(s *service, a netip.Addr) string {
+	if _, here := d.states[dhcpKey{s.client.id, vip.FamilyOf(a)}]; !here || d.self == nil || d.offers == nil || d.offers.whyNot(s.Key.Namespace, a) == "" {
+		return ""
+	}
+	link := d.self.Info.LinkFor(s.client.oldest.Interface)
+	l := linkNamed(&d.self.Info, link)
+	if l == nil {
+		return ""
+	}
+	known := false
+	for _, p := range l.Networks() {
+		if p.Contains(a) {
+			return ""
+		}
+		known = known || p.Addr().Is4() == a.Is4() && !p.Addr().IsLinkLocalUnicast()
+	}
+	if !known {
+		return ""
+	}
+	return fmt.Sprintf("%s is in none of the networks that node %s has on %s, where the server was asked, and of no pool that is offered to the namespace %s", a, d.Self, link, s.Key.Namespace)
 }
 
 // recordedLease returns the first lease of family f recorded in the annotations of s, else of

@@ -581,6 +581,40 @@ func TestForgedMask(t *testing.T) {
 	}
 }
 
+// TestLeasedOutsideLink: where pools limit which addresses Services may ask for, a DHCP server may lease those of the networks of its link, and
+// those that a pool offers: else whoever can answer there chooses any address of others, and the cluster's traffic to it goes to the Service.
+func TestLeasedOutsideLink(t *testing.T) {
+	for _, tt := range []struct {
+		name, leased string
+		poolsOnly    bool
+		networks     []netip.Prefix
+		want         bool // it is bound
+	}{
+		{"of the network of the link", "10.77.0.154", true, prefixes("10.77.0.11/24"), true},
+		{"of no network there", "192.0.2.2", true, prefixes("10.77.0.11/24"), false},
+		{"of no network there, and any address may be asked for", "192.0.2.2", false, prefixes("10.77.0.11/24"), true},
+		{"of no network there, but of a pool", "192.0.2.130", true, prefixes("10.77.0.11/24"), true},
+		{"the node has no address there", "192.0.2.2", true, prefixes("fd77::11/64"), true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, w := poolRules(), poolWorld("n1")
+			r.PoolsOnly = &tt.poolsOnly
+			w.Services, w.Pools.Data = []vip.Service{svc("a", "0.0.0.0")}, map[string]string{"pool-x": "0.0.0.0/32,192.0.2.128/25"}
+			w.Members[0].Info.Links[0].Prefixes = tt.networks
+			w = held(w, "a", "n1")
+			w.Macvlans = Make(r, w).Macvlans
+			k := leasedState(tt.leased, w)
+			k.Request = Make(r, w).DHCPRequests[0]
+			k.Lease.MAC = k.Request.MAC
+			w.DHCPStates = []vip.DHCPState{k}
+			p := Make(r, w)
+			if bound := len(p.Addresses) > 0; bound != tt.want || p.DHCPRequests[0].Declined.IsValid() == tt.want {
+				t.Errorf("bound %v, want %v; asked for: %+v", p.Addresses, tt.want, p.DHCPRequests)
+			}
+		})
+	}
+}
+
 // TestDHCPClientsOfANamespace: each DHCP client costs the node that has it a macvlan, sockets and packets. The youngest of a namespace with very
 // many are refused, but none that has an address, and none of another namespace.
 func TestDHCPClientsOfANamespace(t *testing.T) {

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -71,15 +72,24 @@ func (s *service) ofPools() []netip.Addr {
 }
 
 // setInterface sets the link on which s is announced, if it names none, to the one that the pool of
-// one of its addresses names: of the first address for which a pool does.
+// one of its addresses names: of the first address for which a pool does. Where pools limit what may be asked for, the link that s
+// names does not count if it asks a DHCP server, since its user could run that server on the link of pods, and lease any address; an
+// Event says so if the link on this node, which is responsible, is another.
 func (p *pass) setInterface(s *service) {
 	if p.offers == nil || s.reserved {
 		return
+	}
+	named := s.Interface
+	if p.offers.limited && len(s.dhcpFamilies) > 0 {
+		s.Interface = ""
 	}
 	for _, a := range s.ofPools() {
 		if s.Interface == "" {
 			s.Interface = p.offers.policy.Interface(s.Key.Namespace, a)
 		}
+	}
+	if named != s.Interface && named != "" && p.self != nil && p.self.Info.LinkFor(named) != p.self.Info.LinkFor(s.Interface) {
+		p.addEventIfResponsible(s, vip.InvalidField, fmt.Sprintf("kube-vip.io/serviceInterface is %q, and has no effect: since pools limit which addresses Services may ask for (svc_addresses), a DHCP server is asked on the link that its pool names (pool-<name>.interface), or else on that of the node; ask the operator", named))
 	}
 }
 

@@ -422,3 +422,39 @@ func TestDHCPPool(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestLinkOfDHCPClients: where pools limit which addresses Services may ask for, the operator says on which link a DHCP server is asked: else a
+// tenant's pods could be that server, on the link of pods, say, and choose any address.
+func TestLinkOfDHCPClients(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		poolsOnly   bool
+		pool, named string // the links that pool and Service name
+		want        string
+		event       bool
+	}{
+		{"any address may be asked for", false, "", "eth1", "eth1", false},
+		{"pools only, and the pool names no link", true, "", "eth1", "eth0", true},
+		{"... and the Service names the same", true, "", "eth0", "eth0", false},
+		{"... and the Service names none", true, "", "", "eth0", false},
+		{"the pool names one", true, "eth1", "eth0", "eth1", true},
+		{"... and the Service names the same", true, "eth1", "eth1", "eth1", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, w := poolRules(), poolWorld("n1")
+			r.PoolsOnly = &tt.poolsOnly
+			w.Services, w.Members = []vip.Service{svc("a", "0.0.0.0", on(tt.named))}, w.Members[:1]
+			w.Pools.Data = map[string]string{"pool-x": "0.0.0.0/32"}
+			if tt.pool != "" {
+				w.Pools.Data["pool-x.interface"] = tt.pool
+			}
+			p := Make(r, held(w, "a", "n1"))
+			if len(p.Macvlans) != 1 || p.Macvlans[0].Parent != tt.want {
+				t.Errorf("asked on %+v, want %s", p.Macvlans, tt.want)
+			}
+			if told := slices.ContainsFunc(p.Events, func(e vip.Event) bool { return e.Reason == vip.InvalidField }); told != tt.event {
+				t.Errorf("its user is told: %v, want %v", told, tt.event)
+			}
+		})
+	}
+}
