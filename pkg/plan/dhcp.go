@@ -92,7 +92,7 @@ func (d *dhcp) assignClients(services []*service) {
 // assignLeased adds the address of family f that is leased for s (leaseOf; it may have
 // expired) to s.addrs and the verdict; if none is, only 0.0.0.0 or :: to the verdict. One that
 // whyRefused or whyNotOfLink refuses is not added to s.addrs but declined, with an Event if this node is
-// responsible. One that s also names counts as named, not as leased.
+// responsible. One that s also names, and may have by that, counts as named, not as leased.
 func (d *dhcp) assignLeased(s *service, f vip.Family) {
 	l, _ := d.leaseOf(s, f)
 	if !l.Addr.IsValid() {
@@ -110,8 +110,8 @@ func (d *dhcp) assignLeased(s *service, f vip.Family) {
 		return
 	}
 	a := address{Address: vip.Address{Addr: l.Addr}, client: s.client}
-	if slices.Contains(s.Addresses, l.Addr) && s.Source != sourceStatus {
-		a.client = nil // one that s asks for by name as well is that first: it is not bound to the macvlan
+	if s.hasAddress(l.Addr) {
+		a.client = nil // one that s may have by name as well is that first: it is not bound to the macvlan
 	}
 	s.addrs = append(s.addrs, a)
 }

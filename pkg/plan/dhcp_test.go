@@ -615,6 +615,24 @@ func TestLeasedOutsideLink(t *testing.T) {
 	}
 }
 
+// TestLeasedAndNamed: an address that a DHCP server has leased, and that the Service names as well, is leased as long as it may not have it by its name.
+func TestLeasedAndNamed(t *testing.T) {
+	for _, poolsOnly := range []bool{false, true} {
+		r, w := poolRules(), poolWorld("n1")
+		r.PoolsOnly = &poolsOnly
+		w.Services, w.Pools.Data = []vip.Service{svc("a", "0.0.0.0,10.77.0.99", leased("10.77.0.99"))}, map[string]string{"pool-x": "0.0.0.0/32"}
+		w = held(w, "a", "n1")
+		w.Macvlans = Make(r, w).Macvlans
+		k := leasedState("10.77.0.99", w)
+		k.Request = Make(r, w).DHCPRequests[0]
+		k.Lease.MAC = k.Request.MAC
+		w.DHCPStates = []vip.DHCPState{k}
+		if p := Make(r, w); len(p.Addresses) == 0 || p.Addresses[0].Link == "eth0" == poolsOnly {
+			t.Errorf("pools only %v: %+v", poolsOnly, p.Addresses)
+		}
+	}
+}
+
 // TestDHCPClientsOfANamespace: each DHCP client costs the node that has it a macvlan, sockets and packets. The youngest of a namespace with very
 // many are refused, but none that has an address, and none of another namespace.
 func TestDHCPClientsOfANamespace(t *testing.T) {

@@ -123,6 +123,12 @@ func (s *service) leasedTo(a netip.Addr) (suffix string, ok bool) {
 	return "", false
 }
 
+// wasLeased reports whether the condition Allocated of s says that a was leased by a DHCP server, to whichever client.
+func (s *service) wasLeased(a netip.Addr) bool {
+	_, ok := s.leasedTo(a)
+	return ok
+}
+
 // hasLeased reports whether a was leased to c, for its Service s, with the MAC and the macvlan that c has now.
 func (c *dhcpClient) hasLeased(s *service, a netip.Addr) bool {
 	suffix, ok := s.leasedTo(a)

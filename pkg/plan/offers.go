@@ -146,7 +146,8 @@ func (p *pass) addPoolRequirements(need *requirements, addrs []netip.Addr) {
 
 // whyNotOffered returns why s may not ask for a, which may be 0.0.0.0 or ::, if no pool offers that
 // to the namespace of s; "" if it may, has it already (of 0.0.0.0 and ::, an address that DHCP leased to it), is reserved, or if pools do not limit what is asked for. What s has already it keeps, as when
-// pools are edited, and s is marked unoffered.
+// pools are edited, and s is marked unoffered. An address that DHCP leased to it does not count as its own once it names that: it would keep that for
+// good, and be leased another.
 func (p *pass) whyNotOffered(s *service, a netip.Addr) string {
 	if p.offers == nil || !p.offers.limited || s.reserved {
 		return ""
@@ -154,7 +155,7 @@ func (p *pass) whyNotOffered(s *service, a netip.Addr) string {
 	why := p.offers.whyNot(s.Key.Namespace, a)
 	switch {
 	case why == "":
-	case a.IsUnspecified() && p.hasLeased(s, vip.FamilyOf(a)), !a.IsUnspecified() && p.has(s, a):
+	case a.IsUnspecified() && p.hasLeased(s, vip.FamilyOf(a)), !a.IsUnspecified() && !s.wasLeased(a) && p.has(s, a):
 		s.unoffered = true
 	default:
 		return why
@@ -163,14 +164,14 @@ func (p *pass) whyNotOffered(s *service, a netip.Addr) string {
 }
 
 // unofferedOf returns the addresses that s names, that no pool offers to its namespace, and that its status does
-// not show: nobody has to do without them because of s.
+// not show, or only since a DHCP server had leased them: nobody has to do without them because of s.
 func (p *pass) unofferedOf(s *vip.Service) (out []netip.Addr) {
 	if p.offers == nil || !p.offers.limited {
 		return nil
 	}
 	shown := service{Service: s}
 	for _, a := range s.Addresses {
-		if !a.IsUnspecified() && !shown.statusHas(a) && p.offers.whyNot(s.Key.Namespace, a) != "" {
+		if !a.IsUnspecified() && (!shown.statusHas(a) || shown.wasLeased(a) && s.Source != sourceStatus) && p.offers.whyNot(s.Key.Namespace, a) != "" {
 			out = append(out, a)
 		}
 	}

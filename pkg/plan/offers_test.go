@@ -52,6 +52,8 @@ func TestOffered(t *testing.T) {
 		{"DHCP that no pool has", &on, plain, "::", nil, ":: is of no pool"},
 		{"... and it had an address of a pool before", &on, noDHCP, "0.0.0.0", named("10.77.0.60"), "0.0.0.0 is of no pool"},
 		{"... and it has leased an address", &on, noDHCP, "0.0.0.0", leased("10.77.0.99"), ""},
+		{"... and names that now", &on, noDHCP, "10.77.0.99", leased("10.77.0.99"), "10.77.0.99 is of no pool"},
+		{"leased by what a pool has, and named now", &on, plain, "10.77.0.99", leased("10.77.0.99"), "10.77.0.99 is of no pool"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := poolWorld("n1")
