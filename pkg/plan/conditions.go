@@ -149,7 +149,7 @@ func (f *filter) reportWaiting(k vip.Key, uid, message string) {
 
 // addConditions adds the conditions of s to the Plan: to the Status of s, of which statuses has the
 // index in the Plan; if there is none, as a Status of their own, unless s has these conditions
-// already.
+// already. Then the addresses in the status stay as well, and so does the condition Allocated of s if these are of it, and not of the new one.
 func (p *pass) addConditions(s *service, statuses map[vip.Key]int) {
 	for i := range s.conditions {
 		if m := s.conditions[i].Message; len(m) > maxConditionMessage {
@@ -159,6 +159,11 @@ func (p *pass) addConditions(s *service, statuses map[vip.Key]int) {
 	if i, ok := statuses[s.Key]; ok {
 		p.out.Statuses[i].Conditions = s.conditions
 		return
+	}
+	for i, c := range s.conditions {
+		if c.Type == vip.Allocated && slices.ContainsFunc(s.StatusVIPs(), func(a netip.Addr) bool { return allocates(s.Conditions, a) && !allocates(s.conditions[i:i+1], a) }) {
+			s.conditions[i] = s.Conditions[slices.IndexFunc(s.Conditions, func(o vip.Condition) bool { return o.Type == vip.Allocated })]
+		}
 	}
 	if slices.ContainsFunc(s.conditions, func(c vip.Condition) bool { return !c.In(s.Conditions) }) {
 		p.out.Statuses = append(p.out.Statuses, vip.Status{Service: s.Key, ConditionsOnly: true, Conditions: s.conditions})

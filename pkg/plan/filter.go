@@ -170,20 +170,20 @@ func (f *filter) rejectWithoutAddress(s *service) {
 
 // whyNotOurs returns why s is not this Herald's to announce, as the reason and message of a
 // verdict: svc_enable, type, kube-vip.io/ignore or class. Both are "" if it is.
-func (f *filter) whyNotOurs(s *vip.Service) (reason vip.Reason, message string) {
+func (p *pass) whyNotOurs(s *vip.Service) (reason vip.Reason, message string) {
 	switch {
-	case !f.Enabled:
+	case !p.Enabled:
 		return vip.Ignored, "svc_enable is false"
 	case !s.LoadBalancer:
 		return vip.NotLoadBalancer, "spec.type is not LoadBalancer"
 	case s.Ignore:
 		return vip.Ignored, `the annotation kube-vip.io/ignore is "true"`
-	case s.HasClass && s.Class != f.Class:
-		return vip.OtherClass, fmt.Sprintf("spec.loadBalancerClass is %q, this Herald serves %q", s.Class, f.Class)
-	case !s.HasClass && f.ClassStrict && f.Class != "":
-		return vip.OtherClass, fmt.Sprintf("spec.loadBalancerClass is not set, this Herald serves only %q (lb_class_legacy_handling is false)", f.Class)
-	case !s.HasClass && !f.ClassStrict && f.ClassOnly:
-		return vip.OtherClass, fmt.Sprintf("spec.loadBalancerClass is not set, this Herald serves only %q (lb_class_only is true)", f.Class)
+	case s.HasClass && s.Class != p.Class:
+		return vip.OtherClass, fmt.Sprintf("spec.loadBalancerClass is %q, this Herald serves %q", s.Class, p.Class)
+	case !s.HasClass && p.ClassStrict && p.Class != "":
+		return vip.OtherClass, fmt.Sprintf("spec.loadBalancerClass is not set, this Herald serves only %q (lb_class_legacy_handling is false)", p.Class)
+	case !s.HasClass && !p.ClassStrict && p.ClassOnly:
+		return vip.OtherClass, fmt.Sprintf("spec.loadBalancerClass is not set, this Herald serves only %q (lb_class_only is true)", p.Class)
 	}
 	return "", ""
 }

@@ -40,7 +40,7 @@ func (f *filter) planPools(checks *addressChecks) {
 // ours, that name what can't be read, or what no pool offers to their namespace (unless they were given it: released), that keep what
 // they do not ask for (keepsAnother), and those without an address by which their namespace would
 // have more than svc_quota (keepQuota), where what is decided and not seen on a Service yet counts
-// as its own: the write may be under way. What the statuses of those show that are given nothing counts, too (shownOfPools).
+// as its own: the write may be under way. What the statuses of those show that are given nothing counts, too (shownForQuota).
 func (f *filter) addressRequests() []vip.AddressRequest {
 	all := make([]vip.AddressRequest, 0, len(f.Services))
 	var wanting []int // the indices of those that pools are to give addresses
@@ -82,7 +82,7 @@ func (f *filter) addressRequests() []vip.AddressRequest {
 					counted[ns][countAddress(x, a)] = true
 				}
 			} else {
-				for _, a := range f.shownOfPools(s) {
+				for _, a := range f.shownForQuota(s) {
 					counted[ns][countAddress(s, a)] = true
 				}
 			}
@@ -93,12 +93,13 @@ func (f *filter) addressRequests() []vip.AddressRequest {
 	return all
 }
 
-// shownOfPools returns the addresses of pools that the status of s shows, be they Herald's to announce or not: nobody else is given them.
-func (p *pass) shownOfPools(s *vip.Service) []netip.Addr {
-	if p.offers == nil {
-		return nil
-	}
-	return slices.DeleteFunc(s.StatusVIPs(), func(a netip.Addr) bool { return !p.offers.policy.InPool(a, "") })
+// shownForQuota returns those addresses that the status of s shows that count for the quota of its namespace, be they Herald's to announce or not: those of pools, which nobody else is
+// given, and those that s has by its condition Allocated (allocates), unless it is of another class, so that another Herald wrote that.
+func (p *pass) shownForQuota(s *vip.Service) []netip.Addr {
+	reason, _ := p.whyNotOurs(s)
+	return slices.DeleteFunc(s.StatusVIPs(), func(a netip.Addr) bool {
+		return (p.offers == nil || !p.offers.policy.InPool(a, "")) && (reason == vip.OtherClass || !allocates(s.Conditions, a))
+	})
 }
 
 // withDecided returns s with the addresses of a, if it has any.

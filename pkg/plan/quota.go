@@ -25,7 +25,8 @@ func countAddress(s *vip.Service, a netip.Addr) countedAddress {
 
 // applyQuota takes from accepted Services those addresses, and those families that they ask a DHCP server for,
 // by which their namespace would have more than svc_quota: never what the Service has (see has, hasLeased), of the rest what the
-// youngest ask for. What Services of the namespace share counts once. Addresses of pools that the statuses of others show, which are ignored, say, count as well. A Service that is left with nothing
+// youngest ask for. What Services of the namespace share counts once. What the statuses of others show, which are ignored, say, counts as well (shownForQuota); so does
+// what the status of an accepted Service shows, if its annotations do not say that a Herald of this installation wrote it: it may stay. A Service that is left with nothing
 // is rejected; else it is an Event only, if this node is responsible.
 func (f *filter) applyQuota() {
 	if f.Quota == 0 {
@@ -45,11 +46,11 @@ func (f *filter) applyQuota() {
 			}
 		}
 	}
-	for _, s := range f.all { // those that are not accepted, and hold what they were given
-		if !s.LoadBalancer || !s.hasVerdict() {
+	for _, s := range f.all { // those that hold what they were given, or had
+		if !s.LoadBalancer || !s.hasVerdict() && (s.statusOurs || len(s.dhcpFamilies) > 0) {
 			continue
 		}
-		for _, a := range f.shownOfPools(s.Service) {
+		for _, a := range f.shownForQuota(s.Service) {
 			inNamespace(s)[countAddress(s.Service, a)] = true
 		}
 	}

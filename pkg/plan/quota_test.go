@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -79,6 +80,14 @@ func TestQuotaOfWhatIsNotServed(t *testing.T) {
 		{"of no pool", held(func(s *vip.Service) {
 			s.Ignore, s.Ingress = true, []vip.Ingress{{Addr: addr("192.0.2.1")}, {Addr: addr("192.0.2.2")}}
 		}), ""},
+		{"of no pool, but Herald let it have them", held(func(s *vip.Service) {
+			s.Ignore, s.Ingress = true, []vip.Ingress{{Addr: addr("192.0.2.1")}, {Addr: addr("192.0.2.2")}}
+			s.Conditions = allocated("192.0.2.1, 192.0.2.2: named by spec.loadBalancerIP")
+		}), "b is given nothing; c is refused"},
+		{"the same, of another class: another Herald's", held(func(s *vip.Service) {
+			s.HasClass, s.Class, s.Ingress = true, "other", []vip.Ingress{{Addr: addr("192.0.2.1")}, {Addr: addr("192.0.2.2")}}
+			s.Conditions = allocated("192.0.2.1, 192.0.2.2: named by spec.loadBalancerIP")
+		}), ""},
 		{"not shown", held(func(s *vip.Service) { s.Ignore, s.Ingress = true, nil }), ""},
 		{"no LoadBalancer any more", held(func(s *vip.Service) { s.LoadBalancer = false }), ""},
 	} {
@@ -99,6 +108,50 @@ func TestQuotaOfWhatIsNotServed(t *testing.T) {
 			}
 			if got := strings.Join(got, "; "); got != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestQuotaOfWhatSeemsAnothers: without pools, too, an address that Herald let a Service have counts for as long as the status of that Service shows it, by the
+// condition Allocated, whatever its user makes of the Service and of the annotations that tell who wrote the status.
+func TestQuotaOfWhatSeemsAnothers(t *testing.T) {
+	ignored := func(s *vip.Service) { s.Ignore = true }
+	for _, tt := range []struct {
+		name  string
+		steps []func(*vip.Service) // changes, one after the other
+	}{
+		{"ignored", []func(*vip.Service){ignored}},
+		{"what it asks for can't be read, then ignored", []func(*vip.Service){func(s *vip.Service) {
+			s.Addresses, s.Source, s.Invalid = nil, "kube-vip.io/loadbalancerIPs", []string{"kube-vip.io/loadbalancerIPs is wrong."}
+		}, ignored}},
+		{"it asks for another that no node can announce, then ignored", []func(*vip.Service){func(s *vip.Service) {
+			s.Addresses, s.Interface = []netip.Addr{addr("10.77.0.52")}, "nope"
+		}, ignored}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := rules()
+			r.Quota, r.Announcer = 1, "kube-system"
+			a, b := svc("a", "10.77.0.50", written("")), svc("b", "10.77.0.51", younger)
+			a.Conditions = allocated("10.77.0.50: named by kube-vip.io/loadbalancerIPs")
+			for i, step := range append(tt.steps, func(*vip.Service) {}) {
+				step(&a)
+				w := world(a, b)
+				w.Members = w.Members[:1]
+				p := Make(r, w)
+				if got := reasonOf(p, "b"); got != vip.AddressRefused {
+					t.Errorf("after step %d: b is %s", i, got)
+				}
+				for _, s := range p.Statuses {
+					for _, c := range s.Conditions {
+						if s.Service == a.Key {
+							a.Conditions = slices.DeleteFunc(slices.Clone(a.Conditions), func(o vip.Condition) bool { return o.Type == c.Type })
+							if c.Status != vip.ConditionAbsent {
+								a.Conditions = append(a.Conditions, c)
+							}
+						}
+					}
+				}
 			}
 		})
 	}
