@@ -17,14 +17,12 @@ import (
 //
 //	set limited { type ipv4_addr; flags timeout; }
 //	set open { type ipv4_addr . inet_proto . inet_service; flags timeout; }
-//	set open_from { type ipv4_addr . inet_proto . inet_service; flags timeout; }
 //	chain input {
 //	  type filter hook input priority 0; policy accept;
 //	  ip daddr != @limited accept
 //	  ct direction reply accept
 //	  meta l4proto icmp accept
 //	  ip daddr . meta l4proto . th dport @open accept
-//	  ip daddr . meta l4proto . th sport @open_from accept
 //	  counter drop
 //	}
 //
@@ -38,27 +36,22 @@ var openPorts = purpose[vip.OpenPort]{
 	consequence: "no VIP of a Service is bound by this node that it has not already, since enable_service_security asks for it",
 	addr:        func(x vip.OpenPort) netip.Addr { return x.Addr },
 	compare: func(a, b vip.OpenPort) int {
-		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port), cmp.Compare(a.From, b.From))
+		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
 	},
 	maps: func(f family, _ []vip.OpenPort) []*nftables.Set {
-		return []*nftables.Set{f.setOf("herald_ports", "limited", f.addr), f.vipPorts("open"), f.vipPorts("open_from")}
+		return []*nftables.Set{f.setOf("herald_ports", "limited", f.addr), f.setOf("herald_ports", "open", f.addr, nftables.TypeInetProto, nftables.TypeInetService)}
 	},
 	build: buildOpenPorts, elements: openPortElements,
-}
-
-// vipPorts is a set of VIPs, each with a protocol and a port.
-func (f family) vipPorts(name string) *nftables.Set {
-	return f.setOf("herald_ports", name, f.addr, nftables.TypeInetProto, nftables.TypeInetService)
 }
 
 // protocols is the protocols that Services have, by IP protocol number.
 var protocols = map[string]byte{"TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP, "SCTP": unix.IPPROTO_SCTP}
 
-// openPortElements are the elements of the three sets for entries of the family. An entry without a protocol, or with one that
+// openPortElements are the elements of the two sets for entries of the family. An entry without a protocol, or with one that
 // Services can't have, only limits its address.
 func openPortElements(_ family, entries []vip.OpenPort) [][]nftables.SetElement {
-	all := make([][]nftables.SetElement, 3)
-	seen := [3]map[string]bool{{}, {}, {}}
+	all := make([][]nftables.SetElement, 2)
+	seen := [2]map[string]bool{{}, {}}
 	add := func(i int, key []byte) {
 		if !seen[i][string(key)] {
 			seen[i][string(key)] = true
@@ -67,14 +60,8 @@ func openPortElements(_ family, entries []vip.OpenPort) [][]nftables.SetElement 
 	}
 	for _, x := range entries {
 		add(0, x.Addr.AsSlice())
-		number, known := protocols[x.Protocol]
-		part := []byte{number, 0, 0, 0}
-		switch {
-		case !known:
-		case x.From != 0:
-			add(2, slices.Concat(x.Addr.AsSlice(), part, portPart(x.From)))
-		default:
-			add(1, slices.Concat(x.Addr.AsSlice(), part, portPart(x.Port)))
+		if number, known := protocols[x.Protocol]; known {
+			add(1, slices.Concat(x.Addr.AsSlice(), []byte{number, 0, 0, 0}, portPart(x.Port)))
 		}
 	}
 	return all
@@ -96,10 +83,8 @@ func buildOpenPorts(c *draft, f family, table *nftables.Table, sets []*nftables.
 	accept(f.loadDestination(), &expr.Lookup{SourceRegister: first, SetName: sets[0].Name, SetID: sets[0].ID, Invert: true})
 	accept(&expr.Ct{Key: expr.CtKeyDIRECTION, Register: first}, &expr.Cmp{Op: expr.CmpOpEq, Register: first, Data: []byte{1}})
 	accept(&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: first}, &expr.Cmp{Op: expr.CmpOpEq, Register: first, Data: []byte{icmp}})
-	for i, offset := range []uint32{2, 0} { // of the destination's and the source's port in the headers of TCP, UDP and SCTP
-		accept(f.loadDestination(), &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: f.part(1)},
-			&expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 2, DestRegister: f.part(2)},
-			&expr.Lookup{SourceRegister: first, SetName: sets[i+1].Name, SetID: sets[i+1].ID})
-	}
+	accept(f.loadDestination(), &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: f.part(1)},
+		loadDestinationPort(f.part(2)), // UDP and SCTP have it where TCP has
+		&expr.Lookup{SourceRegister: first, SetName: sets[1].Name, SetID: sets[1].ID})
 	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop}}})
 }

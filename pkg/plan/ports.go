@@ -8,9 +8,6 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// ssdpPort is where UPnP gateways answer searches from (UPnP Device Architecture 2.0, section 1.3.3).
-const ssdpPort = 1900
-
 // maxOpenPorts is how many ports of VIPs a namespace may have open on a node, each address counted: whenever one of any Service changes, all are written
 // again, which takes the kernel some 5 µs for each.
 const maxOpenPorts = 8192
@@ -23,7 +20,7 @@ const maxOpenPorts = 8192
 //
 // Each namespace has maxOpenPorts of them on a node. Those beyond stay closed, of the youngest Services, which get an Event (openedPorts).
 //
-// Gateways answer Herald's searches, which it sends from the VIP of a Service that asks for UPnP.
+// None is open for UPnP: gateways answer searches at the node's own address, and requests that come from a VIP (decision 0041) by connections of the node.
 func (p *pass) limitPorts(services []*service) {
 	if !p.LimitPorts {
 		return
@@ -48,9 +45,6 @@ func (p *pass) limitPorts(services []*service) {
 		for _, s := range sharing[a.Addr] {
 			for _, port := range s.Ports[:opened[s]] {
 				p.out.OpenPorts = append(p.out.OpenPorts, vip.OpenPort{Addr: a.Addr, Protocol: port.Protocol, Port: port.Port})
-			}
-			if s.Forward != nil && p.Forwarding != nil {
-				p.out.OpenPorts = append(p.out.OpenPorts, vip.OpenPort{Addr: a.Addr, Protocol: "UDP", From: ssdpPort})
 			}
 		}
 		if len(p.out.OpenPorts) == before {

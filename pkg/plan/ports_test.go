@@ -16,11 +16,7 @@ func openPorts(p vip.Plan) string {
 			fmt.Fprintf(&b, "%s none\n", x.Addr)
 			continue
 		}
-		fmt.Fprintf(&b, "%s %s %d", x.Addr, x.Protocol, x.Port)
-		if x.From != 0 {
-			fmt.Fprintf(&b, " from %d", x.From)
-		}
-		b.WriteString("\n")
+		fmt.Fprintf(&b, "%s %s %d\n", x.Addr, x.Protocol, x.Port)
 	}
 	return b.String()
 }
@@ -62,7 +58,7 @@ func TestOpenPorts(t *testing.T) {
 		{"shared", limited, mine(svc("a", "10.77.0.60", written("n1")), svc("b", "10.77.0.60", port(81), younger)), "10.77.0.60 TCP 80\n10.77.0.60 TCP 81\n"},
 		{"shared, and one is exempt", limited, mine(svc("a", "10.77.0.60", written("n1")), svc("b", "10.77.0.60", port(81), younger, exempt)), "10.77.0.60 TCP 80\n10.77.0.60 TCP 81\n"},
 		{"shared, and both are exempt", limited, mine(svc("a", "10.77.0.60", written("n1"), exempt), svc("b", "10.77.0.60", port(81), younger, exempt)), ""},
-		{"gateways answer", forwarding, mine(svc("a", "10.77.0.60", forwarded)), "10.77.0.60 TCP 80\n10.77.0.60 UDP 0 from 1900\n"},
+		{"gateways answer the node's own address", forwarding, mine(svc("a", "10.77.0.60", forwarded)), "10.77.0.60 TCP 80\n"},
 		{"UPnP is off", limited, mine(svc("a", "10.77.0.60", forwarded)), "10.77.0.60 TCP 80\n"},
 		{"being removed", limited, lost(mine(svc("a", "10.77.0.60"), svc("b", "10.77.0.61"))), "10.77.0.61 TCP 80\n10.77.0.60 none\n"},
 		{"being removed, of the last Service", limited, lost(mine(svc("a", "10.77.0.60,fd77::60"))), "10.77.0.60 none\nfd77::60 none\n"},

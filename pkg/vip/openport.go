@@ -7,6 +7,5 @@ import "net/netip"
 type OpenPort struct {
 	Addr     netip.Addr
 	Protocol string // "TCP", "UDP" or "SCTP"; "" for none
-	Port     uint16 // of the VIP; 0 with From, and for none
-	From     uint16 // if not 0: packets from this port of anybody, to whichever of the VIP
+	Port     uint16 // of the VIP; 0 for none
 }
