@@ -58,6 +58,8 @@ var differences = map[string]string{
 	"lb_fwdmethod":                       "`masquerade` and `local`; with all others, `lb_enable` and `cp_enable` Herald does not start.",
 	"lb_port":                            "With `lb_fwdmethod=local` the VIP answers at `port`: a warning if they differ.",
 	"vip_routingtable":                   "Beside BGP or ARP, too. For the control plane's VIP on every node whose API server is ready; without `svc_election` for those of Services on every node that can serve them, also with `vip_leaderelection`, by which kube-vip elects one node for all. Other routes are kept by their protocol number.",
+	"vip_loglevel":                       "Versions of kube-vip with logrus counted otherwise, 4 being info and 5 debug: 1 to 7 are a warning.",
+	"health_check_port":                  "Connections from other hosts are closed: kubelet on the node can ask, a load balancer outside can't.",
 	"egress_podcidr":                     "Known from Nodes without it; several ranges of both families.",
 	"egress_servicecidr":                 "Known from ServiceCIDRs without it; several ranges of both families.",
 	"bgp_enable":                         "For the control plane's VIP from every node whose API server is ready, if `vip_arp` is off.",

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"net"
 	"net/netip"
 	"strings"
@@ -16,6 +17,17 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
+
+// What is to be known of the options is logged whatever the level is: it may be the level that is wrong.
+func TestWarnOfOptions(t *testing.T) {
+	var out bytes.Buffer
+	warnOfOptions(&out, config.Log{Format: config.JSON, Level: slog.LevelError}, []string{"x has no effect", "y"})
+	for _, want := range []string{`"level":"WARN","msg":"x has no effect"}`, `"level":"WARN","msg":"y"}`} {
+		if strings.Count(out.String(), want) != 1 {
+			t.Errorf("logged, want %s:\n%s", want, &out)
+		}
+	}
+}
 
 // With JSON a line is one object, whose values programs can use: durations in seconds, addresses and errors as text.
 func TestJSONLog(t *testing.T) {

@@ -55,9 +55,7 @@ func managerCommand() *cobra.Command {
 			return err
 		}
 		log := newLog(os.Stderr, cfg.Log)
-		for _, w := range warnings {
-			log.Warn(w)
-		}
+		warnOfOptions(os.Stderr, cfg.Log, warnings)
 		if err := raiseCapabilities(); err != nil {
 			return err
 		}

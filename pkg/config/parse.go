@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"slices"
@@ -220,6 +221,10 @@ func (p *parser) check() {
 		if n, _ := strconv.Atoi(rate.Value); n < minARPPeriod {
 			p.warn("%v is less than %d ms: %d ms is used", rate, minARPPeriod, defaultARPPeriod)
 		}
+	}
+	if level := p.setting("vip_loglevel"); c.Log.Level > slog.LevelInfo && c.Log.Level < slog.LevelError {
+		// kube-vip counted as logrus does before it had slog (https://github.com/kube-vip/kube-vip/pull/1043).
+		p.warn("%v: what is below that level is not logged, and 0 is info, 4 warnings; older versions of kube-vip counted otherwise, 4 being info and 5 debug: write 0 for info, -4 for debug", level)
 	}
 	if c.Services.Enable && !p.announces() {
 		p.fail(p.setting("vip_arp"), errors.New("must be true with svc_enable, unless bgp_enable or vip_routingtable is: else nothing announces the VIPs of Services"))

@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"net/netip"
@@ -56,6 +57,21 @@ var addresses = cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{
 
 // baseEnv are the variables that make baseConfig.
 var baseEnv = []string{"svc_enable=true", "vip_arp=true"}
+
+// TestLogLevelOfLogrus: levels as older versions of kube-vip counted them, which make Herald silent, are a warning.
+func TestLogLevelOfLogrus(t *testing.T) {
+	for level, warns := range map[string]bool{"-4": false, "0": false, "1": true, "4": true, "5": true, "7": true, "8": false} {
+		c, warnings, err := Parse(Sources{Env: append([]string{"vip_loglevel=" + level}, baseEnv...), Hostname: "n1"})
+		check.OK(t, err)
+		var want []string
+		if warns {
+			want = []string{`vip_loglevel="` + level + `" (environment): what is below that level is not logged, and 0 is info, 4 warnings; older versions of kube-vip counted otherwise, 4 being info and 5 debug: write 0 for info, -4 for debug`}
+		}
+		if !slices.Equal(warnings, want) || fmt.Sprint(int(c.Log.Level)) != level {
+			t.Errorf("level %d, warnings %q, want %s and %q", c.Log.Level, warnings, level, want)
+		}
+	}
+}
 
 func TestParse(t *testing.T) {
 	tests := []struct {

@@ -23,7 +23,7 @@ var anywhere = []Origin{FromFlag, FromFile, FromEnv}
 var supported = slices.Concat(
 	inSection(groupGeneral, first, []Option{
 		{Env: "vip_loglevel", Flag: "log", Type: Int, Default: "0",
-			Meaning: "What is logged, as a level of Go's slog: -4 debug, 0 info, 4 warnings, 8 errors.",
+			Meaning: "What is logged, as a level of Go's slog: -4 debug, 0 info, 4 warnings, 8 errors. Warnings about options are logged in any case.",
 			set:     store(parseLogLevel, func(c *Config) *slog.Level { return &c.Log.Level })},
 		{Env: "herald_log_format", Flag: "logFormat", Type: String, Default: Text,
 			Meaning: "The form of log lines, `text` (key=value) or `json`. With `json` each line is one JSON object, durations are seconds; [the keys](../logs.md). What is wrong with options, at the start, is text in any case.",
