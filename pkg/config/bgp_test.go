@@ -160,7 +160,9 @@ func TestAnnotatedPeers(t *testing.T) {
 	first := vip.BGPPeer{Address: ip("192.0.2.1"), AS: 65001, LocalAS: 65009, Password: "password", Port: 179, Source: ip("192.0.2.9"), RouterID: ip("192.0.2.9"), Multihop: true}
 	second := first
 	second.Address = ip("192.0.2.2")
-	want := []vip.BGPPeer{first, second, {Address: ip("2001:db8::1"), AS: 65002, LocalAS: 65000, Port: 1179, Multihop: true}}
+	third := first // but its source, which is of the other family
+	third.Address, third.AS, third.Port, third.Source = ip("2001:db8::1"), 65002, 1179, netip.Addr{}
+	want := []vip.BGPPeer{first, second, third}
 	if diff := cmp.Diff(want, got, addresses); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
@@ -169,6 +171,45 @@ func TestAnnotatedPeers(t *testing.T) {
 		"\nannotation example.com/bgp-peers-0-peer-ip must be IP addresses with commas between"
 	if err == nil || err.Error() != wantErr {
 		t.Errorf("got  %v\nwant %s", err, wantErr)
+	}
+}
+
+// TestAnnotatedPeersOfKubeVIP: keys without the number are those of index 0, and what an index lacks is as at index 0.
+func TestAnnotatedPeersOfKubeVIP(t *testing.T) {
+	c, _, err := Parse(Sources{Hostname: "n1", Env: []string{"svc_enable=true", "bgp_enable=true", "annotation=example.com"}})
+	check.OK(t, err)
+	ip := netip.MustParseAddr
+	first := vip.BGPPeer{Address: ip("192.0.2.1"), AS: 65001, LocalAS: 65009, Password: "password", Port: 179, Source: ip("192.0.2.9"), RouterID: ip("192.0.2.9"), Multihop: true}
+	second := first
+	second.Address = ip("192.0.2.2")
+	own := second
+	own.AS, own.Multihop = 65002, false
+	for name, tt := range map[string]struct {
+		annotations map[string]vip.Secret
+		want        []vip.BGPPeer
+		err         string
+	}{
+		"without a number": {annotations: map[string]vip.Secret{"peer-ip": "192.0.2.1", "peer-asn": "65001", "node-asn": "65009", "src-ip": "192.0.2.9", "bgp-pass": "cGFzc3dvcmQ=", "peer-multi-hop": "true"},
+			want: []vip.BGPPeer{first}},
+		"both spellings": {annotations: map[string]vip.Secret{"bgp-peers-0-peer-ip": "192.0.2.1", "peer-ip": "192.0.2.7", "peer-asn": "65001", "node-asn": "65009", "src-ip": "192.0.2.9", "bgp-pass": "cGFzc3dvcmQ=", "bgp-peers-0-peer-multi-hop": "true", "peer-multi-hop": "false"},
+			want: []vip.BGPPeer{first}},
+		"two": {annotations: map[string]vip.Secret{"bgp-peers-0-peer-ip": "192.0.2.1", "bgp-peers-1-peer-ip": "192.0.2.2", "bgp-peers-0-peer-asn": "65001", "bgp-peers-0-node-asn": "65009",
+			"bgp-peers-0-src-ip": "192.0.2.9", "bgp-peers-0-bgp-pass": "cGFzc3dvcmQ=", "bgp-peers-0-peer-multi-hop": "true"},
+			want: []vip.BGPPeer{first, second}},
+		"two, one with its own": {annotations: map[string]vip.Secret{"bgp-peers-0-peer-ip": "192.0.2.1", "bgp-peers-1-peer-ip": "192.0.2.2", "peer-asn": "65001", "bgp-peers-1-peer-asn": "65002", "node-asn": "65009",
+			"src-ip": "192.0.2.9", "bgp-pass": "cGFzc3dvcmQ=", "peer-multi-hop": "true", "bgp-peers-1-peer-multi-hop": "false"},
+			want: []vip.BGPPeer{first, own}},
+		"wrong": {annotations: map[string]vip.Secret{"peer-ip": "192.0.2.1", "peer-multi-hop": "yes", "peer-asn": "0", "bgp-peers-1-peer-ip": "192.0.2.2"},
+			err: "annotation example.com/peer-asn " + wantAS + "\nannotation example.com/peer-multi-hop must be true or false"},
+		"no AS": {annotations: map[string]vip.Secret{"bgp-peers-0-peer-ip": "192.0.2.1", "bgp-peers-1-peer-ip": "192.0.2.2", "bgp-peers-1-peer-asn": "65001"},
+			err: "annotation example.com/bgp-peers-0-peer-asn " + wantAS},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := c.BGP.AnnotatedPeers(tt.annotations)
+			if diff := cmp.Diff(tt.want, got, addresses); diff != "" || err != nil && err.Error() != tt.err || err == nil && tt.err != "" {
+				t.Errorf("error %v, want %q; peers, -want +got:\n%s", err, tt.err, diff)
+			}
+		})
 	}
 }
 

@@ -286,7 +286,8 @@ const maxAnnotatedPeers = 100
 
 // AnnotatedPeers parses the peers that Node annotations name, without their prefix:
 // bgp-peers-<n>-peer-ip (several with commas between), -peer-asn, -node-asn, -src-ip,
-// -peer-port and -bgp-pass (in base64), n counting from 0. -src-ip is the BGP identifier,
+// -peer-port, -peer-multi-hop and -bgp-pass (in base64), n counting from 0. For n = 0 the keys are taken without
+// bgp-peers-0-, too, as older tools write them; whatever but peer-ip is not there for another n is as for 0. -src-ip is the BGP identifier,
 // too. More than maxAnnotatedPeers addresses are an error. Its error names every annotation that
 // is wrong, and no password; there are then no peers.
 func (b BGP) AnnotatedPeers(annotations map[string]vip.Secret) ([]vip.BGPPeer, error) {
@@ -295,10 +296,19 @@ func (b BGP) AnnotatedPeers(annotations map[string]vip.Secret) ([]vip.BGPPeer, e
 	left := maxAnnotatedPeers
 	for n := 0; ; n++ {
 		prefix := fmt.Sprintf("bgp-peers-%d-", n)
-		value := func(key string) string { return string(annotations[prefix+key]) }
+		nameOf := func(key string) string {
+			for _, name := range []string{prefix + key, "bgp-peers-0-" + key, key} {
+				if annotations[name] != "" && (n == 0 || key != "peer-ip" || name == prefix+key) {
+					return name
+				}
+			}
+			return prefix + key
+		}
+		value := func(key string) string { return string(annotations[nameOf(key)]) }
 		check := func(key string, err error) {
-			if err != nil {
-				errs = append(errs, fmt.Errorf("annotation %s/%s%s %w", b.AnnotationPrefix, prefix, key, err))
+			name := nameOf(key)
+			if err != nil && (n == 0 || name == prefix+key) { // else it is an error of peer 0 already
+				errs = append(errs, fmt.Errorf("annotation %s/%s %w", b.AnnotationPrefix, name, err))
 			}
 		}
 		addresses := value("peer-ip")
@@ -310,6 +320,7 @@ func (b BGP) AnnotatedPeers(annotations map[string]vip.Secret) ([]vip.BGPPeer, e
 		check("peer-asn", t.parseAS(value("peer-asn")))
 		check("node-asn", parseInto(&local.as, value("node-asn"), parseAS))
 		check("peer-port", parseInto(&t.peer.Port, value("peer-port"), parsePort))
+		check("peer-multi-hop", parseInto(&t.peer.Multihop, value("peer-multi-hop"), parseBool))
 		check("src-ip", parseInto(&local.source, value("src-ip"), parseAddr))
 		if value("src-ip") != "" && local.source.Is4() {
 			t.peer.RouterID = local.source
