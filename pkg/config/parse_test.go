@@ -80,6 +80,7 @@ func TestParse(t *testing.T) {
 	}{
 		{"", func(*Config) {}},
 		{"vip_loglevel=-4", func(c *Config) { c.Log.Level = slog.LevelDebug }},
+		{"vip_routingtable=true vip_routingtabletype=0", func(c *Config) { c.RoutingTable = RoutingTable{Enable: true, ID: 198, Type: 1, Protocol: 248} }},
 		{"vip_loglevel=8", func(c *Config) { c.Log.Level = slog.LevelError }},
 		{"vip_loglevel=", func(*Config) {}},
 		{"herald_log_format=JSON", func(c *Config) { c.Log.Format = JSON }},

@@ -45,6 +45,9 @@ func parseTable(v string) (int, error) {
 
 func parseRouteType(v string) (int, error) {
 	n, err := strconv.Atoi(v)
+	if err == nil && n == 0 { // kube-vip's default before v0.9, and unicast to it
+		n = 1
+	}
 	if err != nil || !slices.Contains([]int{1, 2, 6, 7, 8}, n) {
 		return 0, errors.New("must be 1 (unicast), 2 (local), 6 (blackhole), 7 (unreachable) or 8 (prohibit)")
 	}

@@ -30,6 +30,7 @@ const (
 	reasonInstance   = "one Herald on each node announces all VIPs; a second one waits until the first ends"
 	reasonDebounce   = "Herald acts on the first change, and gathers those that come while it does"
 	reasonEndpoints  = "Herald reads EndpointSlices, in which Kubernetes has what Endpoints have"
+	reasonSlices     = "Herald always reads EndpointSlices"
 	reasonProfiles   = "Herald serves no profiles; its metrics have what the Go runtime counts"
 	reasonSingle     = "Herald needs a cluster, of one node at least"
 	reasonPools      = "address pools are in the ConfigMap that svc_pools names"
@@ -92,9 +93,14 @@ var unsupported = slices.Concat(
 		{Env: "pprof_server", Flag: "pprofServer", Type: Endpoint, Default: "127.0.0.1:6060", Reason: reasonProfiles, Effect: Unused, Meaning: "Where they are served."},
 		{Env: "vip_configmap", Flag: "configMap", Type: Name, Reason: reasonPools, Effect: Unused, Meaning: "A ConfigMap of Services."},
 		{Env: "enable_endpoints", Flag: "enableEndpoints", Type: Bool, Default: "false", Reason: reasonEndpoints, Effect: Unused, Meaning: "Read Endpoints."},
+		{Env: "enable_endpointslices", Flag: "enableEndpointSlices", Type: Bool, Default: "false", Reason: reasonSlices, Effect: NoEffect, Meaning: "Read EndpointSlices."},
 	}),
 	inSection(groupObsolete, "", []Option{
 		{Env: "vip_packet*", Type: String, Reason: reasonPacket, Effect: Unused, Meaning: "Equinix Metal's API."},
-		{Env: "provider_config", Type: Path, Reason: reasonPacket, Effect: Unused, Meaning: "Equinix Metal's settings."},
+		{Env: "--metal", Flag: "metal", Type: Bool, Default: "false", Reason: reasonPacket, Effect: Unused, Meaning: "Announce VIPs by Equinix Metal's API."},
+		{Env: "--metalKey", Flag: "metalKey", Type: String, Reason: reasonPacket, Effect: Unused, Meaning: "The key of that API."},
+		{Env: "--metalProject", Flag: "metalProject", Type: String, Reason: reasonPacket, Effect: Unused, Meaning: "The name of a project there."},
+		{Env: "--metalProjectID", Flag: "metalProjectID", Type: String, Reason: reasonPacket, Effect: Unused, Meaning: "Its ID."},
+		{Env: "provider_config", Flag: "provider-config", Type: Path, Reason: reasonPacket, Effect: Unused, Meaning: "Equinix Metal's settings."},
 	}),
 )
