@@ -340,10 +340,6 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 		_, err := a.o.Announcements.Set(ctx, keep)
 		failed("announcements", err)
 	}
-	if a.o.Invalid != nil {
-		_, err := a.o.Invalid.Set(ctx, translatedAddresses(p.Addresses))
-		failed("VIPs without invalid packets", err)
-	}
 	have, err := a.o.Addresses.Set(ctx, a.limited(ctx, p))
 	failed("addresses", err)
 	if a.o.OpenPorts != nil && len(p.OpenPorts) == 0 { // once the addresses have gone
@@ -363,6 +359,10 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 	announce := slices.DeleteFunc(slices.Clone(p.Announcements), func(x vip.Announcement) bool { return !x.ListenOnly && !bound[binding{x.Addr, x.Link}] })
 	a.announced, err = a.o.Announcements.Set(ctx, announce)
 	failed("announcements", err)
+	if a.o.Invalid != nil {
+		_, err := a.o.Invalid.Set(ctx, translatedAddresses(p.Addresses))
+		failed("VIPs without invalid packets", err)
+	}
 	// A link is made before there is an address for it, and removed once it has none.
 	if a.o.Macvlans != nil {
 		left, err := a.o.Macvlans.Set(ctx, p.Macvlans)
