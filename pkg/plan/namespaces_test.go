@@ -135,7 +135,7 @@ func TestNewcomerOfOtherNamespace(t *testing.T) {
 			w.Services[2].Ingress = w.Services[2].Ingress[:1]
 			proxied("10.77.0.50")(&w.Services[0])
 			return w
-		}(), unchanged + `x: VIPElsewhere`},
+		}(), unchanged + "x: VIPElsewhere\nevent a PortNotMapped"},
 		{"nobody has it yet: the older", world(svc("x", "10.77.0.50", tenant, younger), svc("a", "10.77.0.50", younger)), `acquire kubevip-x
 			a: AddressConflict
 			x: VIPClaiming`},
