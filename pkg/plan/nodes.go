@@ -43,6 +43,22 @@ const isolatedRefusal = "it reaches too few other nodes on the VIPs' link"
 // noServicesExclusion is the exclusion of a node with svc_enable=false.
 const noServicesExclusion = "its Herald announces no Services (svc_enable is false there)"
 
+// otherClassExclusion is why a node has no VIP of a Service whose class it does not serve.
+const otherClassExclusion = "its Herald serves another class (lb_class_name, lb_class_only and lb_class_legacy_handling differ there)"
+
+// servesClass reports whether a node with these options announces Services of the class of s, as whyNotOurs decides it there; true of nil, an earlier version.
+func servesClass(o *vip.NodeOptions, s *vip.Service) bool {
+	switch {
+	case o == nil:
+		return true
+	case s.HasClass:
+		return s.Class == o.Class
+	case o.ClassStrict:
+		return o.Class == ""
+	}
+	return !o.ClassOnly
+}
+
 // caresForServices reports whether n may write what Services without an owner show: it announces Services, or no member does any
 // more, so that what earlier processes wrote is to be cleared.
 func (all *nodes) caresForServices(n *member) bool {
@@ -184,11 +200,12 @@ func (n *member) rankFor(need *requirements) rank {
 
 // requirements are what a node must have to announce Services.
 type requirements struct {
-	*capabilities          // of the first of them: with nodeExclusion the node must have no exclusion
-	linkOfVIPs    bool     // its link of VIPs is up
-	endpoint      bool     // it is one of endpoints
-	endpoints     []string // names of nodes, sorted; there may be any number, where users may write EndpointSlices
-	links         []linkOf // to which addresses are to be bound, or macvlans made, are up
+	*capabilities              // of the first of them: with nodeExclusion the node must have no exclusion
+	service       *vip.Service // it serves the class of this one, the first of them; nil: whichever
+	linkOfVIPs    bool         // its link of VIPs is up
+	endpoint      bool         // it is one of endpoints
+	endpoints     []string     // names of nodes, sorted; there may be any number, where users may write EndpointSlices
+	links         []linkOf     // to which addresses are to be bound, or macvlans made, are up
 
 	policy    vip.PoolPolicy // lets it carry each of limited; nil if there are neither these nor preferred
 	limited   []netip.Addr   // of pools that are for some nodes only
@@ -218,7 +235,7 @@ func (need *requirements) linksOn(n *member) iter.Seq2[string, netip.Addr] {
 }
 
 // whyIneligible returns why node n may not announce what has these requirements, or "" if it
-// may: the first of a refusal of its Herald, an exclusion, a link that is needed
+// may: the first of a refusal of its Herald, an exclusion, another class than it serves, a link that is needed
 // and missing or down, a pool that is not for it, no endpoint. It does not ask whether the node is alive. No other code
 // decides this.
 func whyIneligible(need *requirements, n *member) string {
@@ -227,6 +244,8 @@ func whyIneligible(need *requirements, n *member) string {
 		return n.refusal
 	case need.nodeExclusion && n.exclusion != "":
 		return n.exclusion
+	case need.nodeExclusion && need.service != nil && !servesClass(n.Info.Options, need.service):
+		return otherClassExclusion
 	}
 	if need.linkOfVIPs {
 		if fault := linkFault(&n.Info, n.Info.LinkFor("")); fault != "" {

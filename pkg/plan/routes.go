@@ -125,7 +125,7 @@ func (r *routes) advertiseFromEveryNode(services []*service) {
 // Kubernetes does not exclude it, and that the pools of its addresses are for it, and an endpoint of s if externalTrafficPolicy is Local. No
 // link is required.
 func (p *pass) routeRequirements(s *service) *requirements {
-	need := &requirements{capabilities: &s.capabilities, endpoint: s.Local, endpoints: s.Endpoints.Local()}
+	need := &requirements{capabilities: &s.capabilities, service: s.Service, endpoint: s.Local, endpoints: s.Endpoints.Local()}
 	p.addPoolsOf(need, s)
 	return need
 }
@@ -147,7 +147,7 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) (added bool, o
 	canServe := func(s *service, n *member) bool {
 		need := r.routeRequirements(s)
 		if several {
-			need = &requirements{capabilities: &s.capabilities}
+			need = &requirements{capabilities: &s.capabilities, service: s.Service}
 			r.addPoolRequirements(need, []netip.Addr{a})
 		}
 		return whyIneligible(need, n) == ""
