@@ -150,7 +150,7 @@ func (l *Leases) Observe(w *vip.World) {
 
 // observeOwnership fills in Members and Claims as of w.Now, and Tenure. info is of this node. mu is held.
 func (l *Leases) observeOwnership(w *vip.World, info vip.NodeInfo) {
-	info.Isolated, info.Restarts = l.decision.Isolated, l.own.recentRestarts(w.Now)
+	info.Isolated, info.Restarts = l.isolated(), l.own.recentRestarts(w.Now)
 	w.Members, w.Claims, w.Tenure = l.members(w.Now, info), l.claims(w.Now), l.tenure(time.Now())
 }
 

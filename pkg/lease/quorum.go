@@ -2,6 +2,8 @@ package lease
 
 import (
 	"context"
+	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -30,7 +32,7 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo
 	}
 	for node, p := range l.peers {
 		x := p.Peer
-		x.NoServices = !p.info.AnnouncesServices()
+		x.NoServices, x.Neighbor = !p.info.AnnouncesServices(), p.info.LivenessOff == "" && hasNetworkOf(info, p.info.HeartbeatAddress())
 		in.Peers[node] = x
 		l.changed = l.changed || p.gone != statuses[node].Gone
 		p.gone, p.heardAt = statuses[node].Gone, statuses[node].HeardAt
@@ -51,6 +53,7 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo
 	}
 	before := l.decision
 	l.quorum, l.decision = state, d
+	l.own.WasIsolated = l.own.WasIsolated && d.Isolated
 	if d.EndEpoch != "" {
 		l.endEpoch(d.EndEpoch)
 	}
@@ -58,7 +61,9 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo
 		l.own.ConfirmAfter = time.Time{}
 		l.o.Log.Info("the other nodes confirm that nothing of what this node has was moved while its process was stopped")
 	}
-	if d.Isolated && !before.Isolated {
+	if d.Rejoining && !before.Isolated {
+		l.o.Log.Info("the last Herald of this node reached too few other nodes on the VIPs' link; this one takes no VIP until it has reached them for a moment")
+	} else if d.Isolated && !before.Isolated {
 		l.o.Log.Warn(isolatedText(info), "reached", d.Reached-1, "of", d.Known-1)
 	} else if before.Isolated && !d.Isolated {
 		l.o.Log.Info("this node reaches the other nodes on the VIPs' link again")
@@ -73,6 +78,14 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo
 		l.o.Log.Info("VIPs were moved while the API server was away, and their new owners have not written that yet; this node acquires none until they have")
 	}
 	l.changed = l.changed || d.Changed
+}
+
+// hasNetworkOf reports whether a node has an address in the network of a on its link of heartbeats; false if a is zero.
+func hasNetworkOf(info *vip.NodeInfo, a netip.Addr) bool {
+	link := info.HeartbeatLink()
+	return slices.ContainsFunc(info.Links, func(l vip.Link) bool {
+		return l.Name == link && slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
+	})
 }
 
 // meetTime is how long a process that starts waits at most until each other node has been heard, and meetPerNode how much longer for each.

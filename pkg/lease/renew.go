@@ -87,7 +87,7 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 		return
 	}
 	o.waitingHere = len(about.Waiting) > 0
-	about.Isolated, about.Suspects = l.decision.Isolated, l.decision.Suspects
+	about.Isolated, about.Suspects = l.isolated(), l.decision.Suspects
 	about.Restarts, about.Process = o.recentRestarts(now), l.o.Process
 	about.VIPLeases = &vip.VIPLeasesInfo{Announcers: l.o.Announcers}
 	if l.location.ready {
@@ -131,6 +131,23 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	})
 }
 
+// isolated reports whether this node is isolated, or its last process was and that has not been decided yet of this one. mu is held.
+func (l *Leases) isolated() bool { return l.decision.Isolated || l.own.WasIsolated }
+
+// addIsolated returns info, a vip.NodeInfo as JSON, with Isolated set if isolated is; unchanged if it can't be read.
+func addIsolated(info string, isolated bool) string {
+	var about vip.NodeInfo
+	if !isolated || json.Unmarshal([]byte(info), &about) != nil {
+		return info
+	}
+	about.Isolated = true
+	text, err := json.Marshal(about)
+	if err != nil {
+		return info
+	}
+	return string(text)
+}
+
 // writeOwn writes this node's own lease over known, or over what the API server has if known is nil
 // (creates it if there is none), and returns what was written, or the error. If that begins another
 // epoch (nextEpoch) this node's present one ends, and the agent is poked, before the write is sent; if not, it transfers
@@ -159,6 +176,8 @@ func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info
 	epoch := nextEpoch(known, l.own.Epoch, l.own.EpochOver || known == nil && !l.fenceWouldBeKnown(time.Now()), time.Now())
 	if l.own.Epoch == 0 {
 		info = addRestart(info, known, time.Now())
+		l.own.WasIsolated = known != nil && infoOf(known).Isolated
+		info = addIsolated(info, l.own.WasIsolated)
 	}
 	ends := l.own.Epoch != 0 && epoch != l.own.Epoch
 	waits := time.Since(l.own.waitingAt) < keepWaiting
@@ -283,9 +302,14 @@ const lastEpoch = math.MaxInt32 - 1
 
 // excluded reports whether a node lease says that the node refuses VIPs, as a process does
 // that is stopping; false if its info can't be read.
-func excluded(l *coordinationv1.Lease) bool {
-	var info vip.NodeInfo
-	return json.Unmarshal([]byte(l.Annotations[NodeAnnotation]), &info) == nil && info.Excluded != ""
+func excluded(l *coordinationv1.Lease) bool { return infoOf(l).Excluded != "" }
+
+// infoOf returns what a node lease says of its node; zero if that can't be read.
+func infoOf(l *coordinationv1.Lease) (info vip.NodeInfo) {
+	if json.Unmarshal([]byte(l.Annotations[NodeAnnotation]), &info) != nil {
+		return vip.NodeInfo{}
+	}
+	return info
 }
 
 // nextOwn returns the node lease to write over known (nil: none exists), a changed copy of
@@ -384,7 +408,7 @@ func (l *Leases) releaseNodeLease(ctx context.Context) (err error) {
 
 // tryReleaseNodeLease reads the node lease, marks its epoch as over, with no holder, has deleteLeft delete what is left of VIP leases, and
 // deletes the node lease, once the next process of this node would begin a later epoch, if ctx does not end before, and unless the owner of a
-// VIP lease still follows from its transfers. It returns the first error, nil if this process has no epoch.
+// VIP lease still follows from its transfers, or the node is isolated, which the next process must know. It returns the first error, nil if this process has no epoch.
 func (l *Leases) tryReleaseNodeLease(ctx context.Context) error {
 	if l.own.Epoch == 0 {
 		return nil
@@ -403,7 +427,7 @@ func (l *Leases) tryReleaseNodeLease(ctx context.Context) error {
 	l.mu.Lock()
 	drop := l.mayDropTransfers(x)
 	l.mu.Unlock()
-	if !drop {
+	if !drop || infoOf(x).Isolated {
 		return nil // another node deletes it when nobody needs it any more
 	}
 	// More than that is a clock that was set back.

@@ -114,7 +114,8 @@ type probeState struct {
 	answered bool // its address was answered for while it was alive, so no answer means something
 	open     bool // and its port took a TCP connection
 
-	unanswered int // how many probes in a row had no answer of any kind since it is Suspect
+	unanswered int       // how many probes in a row had no answer of any kind since it is Suspect
+	answeredAt time.Time // when the last one began, if it had an answer of any kind; zero: it had none
 }
 
 // maxUnanswered is how many probes of a Suspect node in a row have no answer by chance, at most.
@@ -331,8 +332,8 @@ func (d *detector) statuses(now time.Time) map[string]vip.PeerStatus {
 			Stopping: p.state == vip.Dead && p.rx.stopping,
 			Gone:     p.gone, ProcessEnded: p.ended(), SilentSince: d.silentSince(p, now),
 			HeardAt:    p.rx.at,
-			Unanswered: p.isUnanswered(),
-			Overdue:    p.state == vip.Alive && now.Sub(p.rx.at) > 2*p.rx.interval,
+			Unanswered: p.isUnanswered(), AnsweredAt: p.probe.answeredAt,
+			Overdue: p.state == vip.Alive && now.Sub(p.rx.at) > 2*p.rx.interval,
 		}
 	}
 	return all

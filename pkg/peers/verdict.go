@@ -134,6 +134,11 @@ func (d *detector) needsProbe(p *peer, now time.Time) bool {
 func (d *detector) probeEnded(p *peer, result probeResult, startedAt, now time.Time) {
 	p.probe.running = false
 	missed := d.listeningSince.After(startedAt) || d.delayedAt.After(startedAt) || d.checkLateBy(now) > probeMaxDelay
+	if result != (probeResult{}) {
+		p.probe.answeredAt = startedAt
+	} else if !missed {
+		p.probe.answeredAt = time.Time{}
+	}
 	if !missed && p.state == vip.Suspect {
 		if p.probe.unanswered++; result != (probeResult{}) {
 			p.probe.unanswered = 0

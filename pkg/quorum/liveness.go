@@ -18,10 +18,11 @@ const (
 
 // countReachable counts, of the nodes that renew their node lease, those that are Alive,
 // Suspect or dead (Decision.Known), and those that are Alive, or Suspect and not Unanswered, or dead as a process alone (Reached), this node
-// in both: one that hears the others, but is heard by none, reaches none. A node that is dead since it said that it stops is in neither. From that it decides s.mayFence: more than half of those known are reached, without
+// in both: one that hears the others, but is heard by none, reaches none. A node that is dead since it said that it stops is in neither. While this one WasIsolated
+// a Neighbor is known, and not reached, before it is Alive or its kernel answers. From that it decides s.mayFence: more than half of those known are reached, without
 // one whose heartbeat is Overdue (half, if the gateway is Alive). s.mayFenceHung: the same, where one that is silent (SilentSince) is not reached either. And Decision.Isolated: while
 // this node renews in time and reaches less than half (half, if the gateway is Dead), and for
-// RejoinTime after that (Rejoining). With exactly half reached it sets Decision.NeedsGateway; a change of
+// RejoinTime after that (Rejoining); and for that long at least once it WasIsolated, counted from when this node renews in time. With exactly half reached it sets Decision.NeedsGateway; a change of
 // Isolated or Rejoining sets Decision.Changed.
 func (e *evaluation) countReachable() {
 	known, reached, inTime, heard := 1, 1, 1, 1
@@ -30,7 +31,7 @@ func (e *evaluation) countReachable() {
 		case !p.renews, p.status.Stopping:
 		case p.dead() && p.status.ProcessEnded: // its kernel refuses connections, so this node is not cut off from it
 			known, reached = known+1, reached+1
-		case p.dead(), p.status.Unanswered:
+		case p.dead(), p.status.Unanswered, e.neverReached(p):
 			known++
 		case p.status.Liveness == vip.Alive, p.status.Liveness == vip.Suspect:
 			known, reached = known+1, reached+1
@@ -55,7 +56,7 @@ func (e *evaluation) countReachable() {
 	s.mayFence = 2*inTime > known || 2*inTime == known && gateway == vip.Alive
 	s.mayFenceHung = 2*heard > known || 2*heard == known && gateway == vip.Alive
 	switch {
-	case minority && !e.late:
+	case minority && !e.late, e.Self.WasIsolated && (e.late || s.isolatedAt.IsZero()):
 		s.isolated, s.isolatedAt = true, now
 	case s.isolated && now.Sub(s.isolatedAt) > RejoinTime:
 		s.isolated = false
@@ -63,6 +64,13 @@ func (e *evaluation) countReachable() {
 	s.rejoining = s.isolated && !minority
 	e.d.Isolated, e.d.Rejoining = s.isolated, s.rejoining
 	e.d.Changed = e.d.Changed || s.isolated != before || s.rejoining != rejoined
+}
+
+// neverReached reports whether nothing shows that p is reached since this process began, on a node that was isolated before: it may be cut off as it was, and never
+// have heard p. Where that can't be known, without heartbeats or in another network, it is false.
+func (e *evaluation) neverReached(p peer) bool {
+	unmet := p.status.Liveness == vip.Unknown || p.status.Liveness == vip.Suspect
+	return e.Self.WasIsolated && e.Statuses != nil && p.Neighbor && unmet && p.status.AnsweredAt.IsZero()
 }
 
 // listFences stores in Decision.Fence the peers whose epoch is not over and for which

@@ -89,6 +89,8 @@ type Self struct {
 	RenewingSince time.Time // since when no renewal has failed; zero: the last one did
 	ConfirmAfter  time.Time // renewals sent before this confirm nothing: the process was stopped since
 	NoServices    bool      // it announces no Services
+	// WasIsolated: its node lease says so of its last process, and Decision.Isolated has been set since. This process may never have heard the others.
+	WasIsolated bool
 }
 
 // late reports whether this node has an epoch and sent its last good renewal longer than
@@ -122,6 +124,7 @@ type Peer struct {
 	// WrittenAfter is a time after which that change was written, by this node's clock: a watch that is late shows old ones.
 	WrittenAfter time.Time
 	NoServices   bool // it announces no Services, as its node lease says
+	Neighbor     bool // it exchanges heartbeats, in a network that this node has on its own link of heartbeats
 }
 
 // A State is what is remembered from one evaluation to the next. It is a value: nothing
@@ -204,7 +207,7 @@ type Decision struct {
 
 	Isolated       bool                 // this node reaches too few others to take VIPs, or did within RejoinTime
 	Rejoining      bool                 // it is Isolated, and reaches enough others again
-	Reached, Known int                  // how many of the nodes that renew this one reaches, and how many of those have ever been alive to it; itself included
+	Reached, Known int                  // how many of the nodes that renew this one reaches, and how many of those have ever been alive to it, or should be (Self.WasIsolated); itself included
 	Suspects       []string             // the nodes that renew and have been Suspect for RejoinTime, sorted
 	Alive          map[string]bool      // the peers that may be given VIPs
 	Released       map[string]bool      // the peers whose claims may be moved without the API server

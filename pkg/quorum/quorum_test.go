@@ -27,6 +27,7 @@ type node struct {
 	silent     bool // nobody hears it
 	gone       bool // its kernel does not answer either
 	unanswered bool // suspect, and its kernel does not answer any more
+	answers    bool // its kernel answers probes
 	fenced     bool
 	epoch      int64 // in its heartbeats
 	voids      string
@@ -122,6 +123,9 @@ func (v *view) pass(d time.Duration, renews bool) {
 			if s.SilentSince = s.HeardAt; !n.silent {
 				s.SilentSince = time.Time{}
 			}
+			if n.answers {
+				s.AnsweredAt = v.now
+			}
 			if !n.silent && !n.ended && !n.gone {
 				s.HeardAt = v.now
 			}
@@ -148,6 +152,7 @@ func (v *view) pass(d time.Duration, renews bool) {
 		if v.d.Confirmed {
 			v.self.ConfirmAfter = time.Time{}
 		}
+		v.self.WasIsolated = v.self.WasIsolated && v.d.Isolated
 		if v.d.EndEpoch != "" {
 			v.self.EpochOver = true
 			return // the last decision is what is looked at
@@ -449,6 +454,72 @@ func TestIsolated(t *testing.T) {
 	v.pass(50*time.Millisecond, false)
 	if v.d.Isolated {
 		t.Error("isolated without renewals")
+	}
+}
+
+// A process whose predecessor was isolated is isolated until it has reached the others for 3 s, though it has never heard them. It is not for ever where
+// there is nobody to be reached.
+func TestWasIsolated(t *testing.T) {
+	unknown := well.is(vip.Unknown).with(func(n *node) { n.epoch, n.api, n.tenure, n.agrees = 0, false, false, false })
+	suspect, answers := unknown.is(vip.Suspect), func(n *node) { n.answers = true }
+	tests := []struct {
+		name     string
+		nodes    int
+		set      func(v *view)
+		after    time.Duration
+		isolated bool
+	}{
+		{"nobody is heard", 4, func(v *view) { v.set(unknown, 2, 4) }, time.Minute, true},
+		{"the others are heard, and do not hear it", 4, func(v *view) { v.set(suspect, 2, 4) }, time.Minute, true},
+		{"all are reached, for less than 3 s", 4, func(*view) {}, 2900 * time.Millisecond, true},
+		{"all are reached", 4, func(*view) {}, 3100 * time.Millisecond, false},
+		{"most are reached, after a while", 4, func(v *view) {
+			v.set(unknown, 2, 4)
+			v.pass(time.Minute, true)
+			v.set(well, 2, 3)
+		}, 3100 * time.Millisecond, false},
+		{"half are reached, and the gateway is not", 4, func(v *view) { v.set(unknown, 3, 4); v.gateway = vip.Dead }, time.Minute, true},
+		{"half are reached, and the gateway", 4, func(v *view) { v.set(unknown, 3, 4); v.gateway = vip.Alive }, 3100 * time.Millisecond, false},
+		{"all are reached, while this node can't renew", 4, func(v *view) { v.pass(5*time.Second, false) }, 2900 * time.Millisecond, true},
+		{"the ports of all others are blocked", 4, func(v *view) { v.set(suspect.with(answers), 2, 4) }, 3100 * time.Millisecond, false},
+		{"all others refuse connections to this port", 4, func(v *view) { v.set(unknown.with(answers), 2, 4) }, 3100 * time.Millisecond, false},
+		{"there are no others", 1, func(*view) {}, 3100 * time.Millisecond, false},
+		{"the others have ended long ago", 4, func(v *view) { v.set(unknown.with(func(n *node) { n.renews = false }), 2, 4) }, 18100 * time.Millisecond, false},
+		{"the others were fenced, or have stopped", 4, func(v *view) { v.set(unknown.with(func(n *node) { n.fenced = true }), 2, 4) }, 3100 * time.Millisecond, false},
+		{"heartbeats are off", 4, func(v *view) { v.set(unknown, 2, 4); v.off = true }, 3100 * time.Millisecond, false},
+		{"the others exchange none, or in another network", 4, func(v *view) {
+			v.set(unknown, 2, 4)
+			for name, p := range v.known {
+				p.Neighbor = false
+				v.known[name] = p
+			}
+		}, 3100 * time.Millisecond, false},
+		{"one of many networks is reached", 6, func(v *view) {
+			v.set(unknown, 3, 6)
+			for _, name := range []string{"n3", "n4", "n5", "n6"} {
+				p := v.known[name]
+				p.Neighbor = false
+				v.known[name] = p
+			}
+		}, 3100 * time.Millisecond, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			v := newView(tt.nodes)
+			v.state, v.self.WasIsolated = State{}, true
+			for name, p := range v.known {
+				p.Neighbor = true
+				v.known[name] = p
+			}
+			tt.set(v)
+			v.pass(tt.after, true)
+			if v.d.Isolated != tt.isolated {
+				t.Errorf("isolated: %v, reaches %d of %d", v.d.Isolated, v.d.Reached, v.d.Known)
+			}
+			if len(v.d.Fence) > 0 && tt.isolated {
+				t.Errorf("fences %v", v.d.Fence)
+			}
+		})
 	}
 }
 

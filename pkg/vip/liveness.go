@@ -81,6 +81,9 @@ type PeerStatus struct {
 	// Unanswered: its Liveness is Suspect, and the last probes of its kernel had no answer, which answered before. So nothing shows that what this
 	// node sends arrives, though it may hear the other.
 	Unanswered bool
+	// AnsweredAt is when the last probe of its kernel began, if that had an answer, be it a refusal: what this node sends arrives, though the other may never
+	// have been Alive. Zero: it had none, or there was no probe.
+	AnsweredAt time.Time
 	// Overdue: its Liveness is Alive, but its heartbeat is late. A node that falls off the
 	// link sees the others die one by one, and the last of them are Alive until then.
 	Overdue bool

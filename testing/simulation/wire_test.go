@@ -95,7 +95,10 @@ func (w *processWire) Statuses() map[string]vip.PeerStatus {
 			if g.HeardAt = g.lostAt; g.next.liveness == vip.Alive || g.next.heard {
 				g.HeardAt = now
 			}
-			g.Unanswered = g.Liveness == vip.Suspect && g.next.heard && now.Sub(g.lostAt) > unansweredAfter
+			g.Unanswered = g.Liveness == vip.Suspect && g.next.heard && !g.lostAt.IsZero() && now.Sub(g.lostAt) > unansweredAfter
+			if g.next.silent || g.next.ended {
+				g.AnsweredAt = now
+			}
 			if g.next.silent && now.Sub(g.lostAt) > overdueAfter {
 				g.SilentSince = g.lostAt
 			}
@@ -269,7 +272,7 @@ func (w *wire) scheduleView(n, o *node) {
 func (w *wire) applyView(n, o *node, round int) bool {
 	g := &w.views[n.id][o.id]
 	before := g.PeerStatus
-	if g.round != round || g.Liveness == vip.Unknown && g.next.liveness != vip.Alive {
+	if g.round != round || g.Liveness == vip.Unknown && g.next.liveness != vip.Alive && !g.next.heard {
 		return false
 	}
 	g.Liveness, g.ProcessEnded, g.Gone = g.next.liveness, g.next.ended, g.next.liveness == vip.Dead && !g.next.ended
