@@ -207,3 +207,30 @@ func TestFenceWithoutAnswerOrEffect(t *testing.T) {
 		}
 	})
 }
+
+// A fence that the API server refuses for what it transfers, as a policy that limits annotations does, or a proxy that limits bodies, is sent without
+// that: then the VIPs of the dead node are free.
+func TestFenceWithTransfersRefused(t *testing.T) {
+	for name, err := range map[string]error{"refused": forbidden("n1"), "no answer": errors.New("the connection was reset")} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := leasetest.NewServer()
+				s.Refuse = func(l *coordinationv1.Lease) error {
+					if l.Annotations[TransfersAnnotation] != "" {
+						return err
+					}
+					return nil
+				}
+				n1, n2 := startTransferring(t, s, "n1", ""), startTransferring(t, s, "n2", "n2")
+				n1.acquire(n2, "a", "b", "c")
+				n1.kill()
+				time.Sleep(leaseDuration + 10*time.Second)
+				n2.want("a", "b", "c")
+				time.Sleep(time.Second)
+				if !n2.serves("a") || !n2.serves("b") || !n2.serves("c") {
+					t.Errorf("n2 does not serve what n1 had\n%s", s)
+				}
+			})
+		})
+	}
+}

@@ -158,17 +158,21 @@ func (l *Leases) fence(ctx context.Context, now time.Time) {
 // exists. The outcome goes to applyWrite, and a conflict is noted beside that; after success the node counts here as fenced and not
 // alive. That is logged with why, and counted, though the answer was lost (logFenced). From the third failure in a row on that is logged, each fenceFailing at most, unless it is a conflict. The first shortTries tries time out after shortTimeout, later ones after fenceTimeout
 // (at most half a renew deadline): with the node may have died the API server that would
-// answer, or etcd's leader.
+// answer, or etcd's leader. Once the API server has refused a fence that transfers, or maxFailures tries have failed, the next ones transfer no more than the node lease does already.
 func (l *Leases) writeFence(ctx context.Context, k vip.Key, node, why string) {
 	p, timeout := l.peers[node], fenceTimeout
 	if l.writes.failures[k].count < shortTries {
 		timeout = shortTimeout
 	}
+	failed := l.writes.failures[k]
+	transfers := !failed.withoutTransfers && (failed.conflict || failed.count < maxFailures)
 	next, replaced, now := l.tombstone(node, p), p.version(), time.Now()
 	sent := &sentFence{p.Epoch, why, now.Sub(p.Changed)}
 	l.writes.nodeLeases[k] = true
 	l.start(ctx, l.o.LeaseDuration, func(ctx context.Context) func() {
-		l.addTransfers(next, node)
+		if transfers {
+			l.addTransfers(next, node)
+		}
 		ctx, cancel := context.WithTimeout(ctx, min(timeout, l.o.RenewDeadline/2)) // however long the plan took
 		defer cancel()
 		write := l.store.Update
@@ -194,6 +198,12 @@ func (l *Leases) writeFence(ctx context.Context, k vip.Key, node, why string) {
 			case l.writes.failures[k].count >= shortTries && time.Since(p.fenceFailedAt) >= fenceFailing:
 				p.fenceFailedAt = time.Now()
 				l.o.Log.Warn("a node can't be fenced, so nobody else takes its VIPs; it is tried again", "node", node, "why", why, "err", err)
+			}
+			if why := refusalText(err); why != "" && transfers && next.Annotations[TransfersAnnotation] != "" {
+				f := l.writes.failures[k]
+				f.withoutTransfers = true
+				l.writes.failures[k] = f
+				l.o.Log.Warn("the fence of a node that transfers its VIPs is refused; it is sent without transfers, and the VIPs are acquired by a write each", "node", node, "err", why)
 			}
 			if refusalText(err) == "" { // it was written, or may have been
 				p.fence = sent

@@ -42,6 +42,9 @@ type writes struct {
 	transferAfter time.Time          // until then each hand-over is a write of its own: the last transfer failed
 }
 
+// maxFailures is how many failures in a row are counted.
+const maxFailures = 6
+
 // A failure is one or more writes on a Lease that did not go through, one after the other.
 type failure struct {
 	count int
@@ -53,8 +56,11 @@ type failure struct {
 
 	// unanswered is the newest version that one of them was to replace that had no answer: it may still be carried out, until a newer one is known. 0: none.
 	unanswered uint64
-	refused    string // why the API server refuses it, and what to do (refusalText); "" if it does not
-	refusals   int
+	// withoutTransfers: of the fence of a node; the API server has refused one that transfers its VIPs.
+	withoutTransfers bool
+
+	refused  string // why the API server refuses it, and what to do (refusalText); "" if it does not
+	refusals int
 }
 
 // newWrites makes an empty writes: no plan is known.
@@ -392,7 +398,7 @@ func (l *Leases) applyWrite(k vip.Key, got *coordinationv1.Lease, err error) {
 		return
 	}
 	f := l.writes.failures[k]
-	f.count, f.conflict = min(f.count+1, 6), false
+	f.count, f.conflict = min(f.count+1, maxFailures), false
 	// After a conflict the watch has to catch up; after an error the API server has to.
 	f.until = time.Now().Add(50 * time.Millisecond << f.count)
 	l.writes.failures[k] = f
