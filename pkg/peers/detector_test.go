@@ -343,3 +343,30 @@ func TestSilentSince(t *testing.T) {
 		t.Errorf("silent for %v when a heartbeat came", silent())
 	}
 }
+
+// TestSuspectsAreProbedWhenOneDies: a node that is Suspect and silent is probed at once when another one is found Dead, and it is known when its
+// last probe began that had an answer.
+func TestSuspectsAreProbedWhenOneDies(t *testing.T) {
+	r := newFixture(t)
+	answers := probeResult{answers: true}
+	r.advance(4*time.Second, func() { r.probeEnded(r.peers["n1"], answers, r.now, r.now) })
+	r.expectState(vip.Suspect)
+	r.peers["n1"].probe.running = false
+	began := r.now
+	r.runProbe(answers, 150*time.Millisecond)
+	if got := r.statuses(r.now)["n1"].AnsweredAt; !got.Equal(began) {
+		t.Errorf("it answered a probe that began at %v, want %v", got, began)
+	}
+	if probe, _, _ := r.check(r.now); len(probe) > 0 {
+		t.Error("it is probed again at once, though nobody has died")
+	}
+	r.setNodes(map[string]netip.AddrPort{"n1": peerAddr, "n2": netip.MustParseAddrPort("10.0.0.2:7947")}, r.now)
+	r.setState(r.peers["n2"], vip.Dead, "nobody answers for its address", r.now)
+	if probe, _, _ := r.check(r.now); len(probe) != 1 || probe[0].name != "n1" {
+		t.Errorf("%d nodes are probed when another has died, want n1", len(probe))
+	}
+	r.runProbe(probeResult{}, 150*time.Millisecond)
+	if got := r.statuses(r.now)["n1"].AnsweredAt; !got.IsZero() {
+		t.Errorf("it answered at %v, want zero after a probe without an answer", got)
+	}
+}

@@ -310,7 +310,7 @@ func (d *detector) heardByOthers(p *peer, now time.Time) bool {
 
 // setState stores the state of p and the reason. If the state is another one than before,
 // since is set to now, and it is a change. When p becomes Alive, its next probe is due a
-// moment later, which differs for each pair of nodes. When it becomes anything else, its TCP
+// moment later, which differs for each pair of nodes. When it becomes Dead, all that are Suspect and silent are probed at once. When it becomes anything else, its TCP
 // port counts as never reached, and with Unknown its address as never answered for.
 func (d *detector) setState(p *peer, state vip.Liveness, why string, now time.Time) {
 	if p.state == state {
@@ -328,6 +328,13 @@ func (d *detector) setState(p *peer, state vip.Liveness, why string, now time.Ti
 		// Each pair of nodes probes at another time: at a start all become Alive at once.
 		p.wasAlive, p.probe.next = true, now.Add(time.Duration(p.id[0]^d.id[0])*d.interval/40)
 		return
+	}
+	if state == vip.Dead {
+		for _, q := range d.peers { // nobody is fenced before those that are silent, too, have answered
+			if q.state == vip.Suspect && !q.rx.arriving(now) {
+				q.probe.next = now
+			}
+		}
 	}
 	if state == vip.Suspect && p.rx.arriving(now) {
 		p.probe.next = now // whether what this node sends arrives

@@ -20,12 +20,18 @@ const (
 // Suspect or dead (Decision.Known), and those that are Alive, or Suspect and not Unanswered, or dead as a process alone (Reached), this node
 // in both: one that hears the others, but is heard by none, reaches none. A node that is dead since it said that it stops is in neither. While this one WasIsolated
 // a Neighbor is known, and not reached, before it is Alive or its kernel answers. From that it decides s.mayFence: more than half of those known are reached, without
-// one whose heartbeat is Overdue (half, if the gateway is Alive). s.mayFenceHung: the same, where one that is silent (SilentSince) is not reached either. And Decision.Isolated: while
+// one whose heartbeat is Overdue, or that is silent (SilentSince) and has answered no probe since one of them died last (half, if the gateway is Alive). s.mayFenceHung: the same, where no silent one is reached. And Decision.Isolated: while
 // this node renews in time and reaches less than half (half, if the gateway is Dead), and for
 // RejoinTime after that (Rejoining); and for that long at least once it WasIsolated, counted from when this node renews in time. With exactly half reached it sets Decision.NeedsGateway; a change of
 // Isolated or Rejoining sets Decision.Changed.
 func (e *evaluation) countReachable() {
 	known, reached, inTime, heard := 1, 1, 1, 1
+	var lastDeath time.Time
+	for _, p := range e.peers {
+		if p.dead() && !p.Over {
+			lastDeath = later(lastDeath, p.status.Since)
+		}
+	}
 	for _, p := range e.peers {
 		switch {
 		case !p.renews, p.status.Stopping:
@@ -35,7 +41,8 @@ func (e *evaluation) countReachable() {
 			known++
 		case p.status.Liveness == vip.Alive, p.status.Liveness == vip.Suspect:
 			known, reached = known+1, reached+1
-			if !p.status.Overdue {
+			// One that nobody hears, as where its port is blocked, must have answered since the last one died: this node may have been cut off then.
+			if !p.status.Overdue && (p.status.SilentSince.IsZero() || p.status.AnsweredAt.After(lastDeath)) {
 				inTime++
 			}
 			if p.status.SilentSince.IsZero() {

@@ -248,6 +248,17 @@ func TestFence(t *testing.T) {
 			v.set(dead, 2, 2)
 			v.set(well.with(func(n *node) { n.overdue = true }), 3, 3)
 		}, time.Minute, ""},
+		{"dead, and the others are suspect and silent: this node may be cut off since", 5, func(v *view) {
+			v.set(hangs.with(func(n *node) { n.renews, n.answers = true, true }), 2, 5)
+			v.pass(time.Minute, true)
+			v.set(hangs.with(func(n *node) { n.renews = true }), 3, 5)
+			v.set(dead.with(func(n *node) { n.gone = true }), 2, 2)
+		}, 10 * time.Second, ""},
+		{"dead, and the others are suspect and silent, and have answered since", 5, func(v *view) {
+			v.set(hangs.with(func(n *node) { n.renews, n.answers = true, true }), 3, 5)
+			v.pass(time.Minute, true)
+			v.set(dead.with(func(n *node) { n.gone = true }), 2, 2)
+		}, 100 * time.Millisecond, ReasonDead},
 		{"half of them dead", 2, func(v *view) { v.set(dead, 2, 2) }, 10 * time.Second, ""},
 		{"half of them dead, and the gateway answers", 2, func(v *view) { v.set(dead, 2, 2); v.gateway = vip.Alive }, 50 * time.Millisecond, ReasonDead},
 		{"half of them dead, and the gateway does not", 2, func(v *view) { v.set(dead, 2, 2); v.gateway = vip.Dead }, 10 * time.Second, ""},
