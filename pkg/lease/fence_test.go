@@ -14,6 +14,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/heraldvip/herald/pkg/lease/leasetest"
@@ -233,4 +234,35 @@ func TestFenceWithTransfersRefused(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A node lease without leaseTransitions, as one that was made by hand, is fenced once, and does not keep nodes from stopping. Its node begins with an epoch
+// that it never had, as if there were none.
+func TestNodeLeaseWithoutEpoch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))) // first epochs are counted from 2020
+		s := leasetest.NewServer()
+		n1 := start(t, s, "n1")
+		time.Sleep(time.Second)
+		if _, err := s.Put(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: NodePrefix + "n9"}}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(leaseDuration + 5*time.Second)
+		before := s.Writes()
+		time.Sleep(10 * time.Second)
+		if n := s.Writes() - before; n > 6 {
+			t.Errorf("%d writes in 10 s, want 5 renewals", n)
+		}
+		began := time.Now()
+		n1.stop()
+		<-n1.done
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("n1 took %v to stop", took)
+		}
+		start(t, s, "n9")
+		time.Sleep(time.Second)
+		if e := transitions(s.Lease(nodeKey("n9"))); e < 1e6 {
+			t.Errorf("n9 begins epoch %d, which it may have had before", e)
+		}
+	})
 }

@@ -106,6 +106,8 @@ func TestNextEpoch(t *testing.T) {
 		{name: "the first, with a clock behind 2020", now: time.Unix(0, 0), want: 1},
 		{name: "adopted", known: at(7, ""), want: 7},
 		{name: "fenced", known: at(7, "7"), want: 8},
+		{name: "without an epoch", known: at(0, ""), want: first},
+		{name: "without an epoch, and fenced", known: at(0, "1"), want: first},
 		{name: "its own is over", known: at(7, ""), own: 7, over: true, want: 8},
 		{name: "at the end", known: at(math.MaxInt32, ""), want: first},
 		{name: "fenced at the end", known: at(math.MaxInt32, "2147483647"), want: first},

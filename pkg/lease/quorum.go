@@ -242,7 +242,7 @@ func (l *Leases) tombstone(node string, p *peer) *coordinationv1.Lease {
 	}
 	next.Namespace, next.Name = l.o.Namespace, NodePrefix+node
 	addLabels(next)
-	annotate(next, FencedAnnotation, strconv.FormatInt(p.Epoch, 10))
+	annotate(next, FencedAnnotation, strconv.FormatInt(max(p.Epoch, 1), 10)) // 0, as of a node lease that was made by hand, marks nothing
 	next.Spec.HolderIdentity, next.Spec.LeaseTransitions = &node, new(int32(p.Epoch))
 	return next
 }

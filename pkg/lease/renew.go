@@ -271,10 +271,10 @@ func nextEpoch(known *coordinationv1.Lease, own int64, over bool, now time.Time)
 		return max(own+1, first)
 	case known == nil:
 		return own // deleted by hand; a fence would have put a lease there
+	case own == 0 && transitions(known) == 0:
+		return max(first, fencedEpoch(known)+1)
 	case fencedEpoch(known) != 0 && fencedEpoch(known) >= max(own, transitions(known)):
 		return max(own, fencedEpoch(known)) + 1
-	case own == 0 && transitions(known) == 0:
-		return first
 	case own == 0 && excluded(known):
 		// The earlier process was releasing its claims, and its last requests may still arrive.
 		return transitions(known) + 1
