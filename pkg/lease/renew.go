@@ -408,7 +408,7 @@ func (l *Leases) releaseNodeLease(ctx context.Context) (err error) {
 
 // tryReleaseNodeLease reads the node lease, marks its epoch as over, with no holder, has deleteLeft delete what is left of VIP leases, and
 // deletes the node lease, once the next process of this node would begin a later epoch, if ctx does not end before, and unless the owner of a
-// VIP lease still follows from its transfers, or the node is isolated, which the next process must know. It returns the first error, nil if this process has no epoch.
+// VIP lease still follows from its transfers, or the node is isolated, and not rejoining, which the next process must know. It returns the first error, nil if this process has no epoch.
 func (l *Leases) tryReleaseNodeLease(ctx context.Context) error {
 	if l.own.Epoch == 0 {
 		return nil
@@ -425,9 +425,9 @@ func (l *Leases) tryReleaseNodeLease(ctx context.Context) error {
 	}
 	l.deleteLeft(ctx, x)
 	l.mu.Lock()
-	drop := l.mayDropTransfers(x)
+	drop := l.mayDropTransfers(x) && (!l.isolated() || l.decision.Rejoining)
 	l.mu.Unlock()
-	if !drop || infoOf(x).Isolated {
+	if !drop {
 		return nil // another node deletes it when nobody needs it any more
 	}
 	// More than that is a clock that was set back.
