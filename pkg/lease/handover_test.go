@@ -296,8 +296,11 @@ func TestTombstoneWithTransfers(t *testing.T) {
 				}
 				l.cache.update(shown, nil)
 				l.peer("n2", time.Now()).update(tombstone, time.Time{}, time.Now())
+				l.mu.Lock()
 				l.fence(t.Context(), time.Now().Add(keepFenced+time.Second))
-				if got := l.writes.nodeLeases[l.nodeLeaseKey("n2")]; got != tt.want {
+				got := l.writes.nodeLeases[l.nodeLeaseKey("n2")]
+				l.mu.Unlock()
+				if got != tt.want {
 					t.Errorf("it is deleted: %v, want %v", got, tt.want)
 				}
 				synctest.Wait()
