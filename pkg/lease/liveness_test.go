@@ -155,13 +155,19 @@ func (a *network) setBetween(state vip.Liveness, side ...string) {
 	for _, n := range side {
 		in[n] = true
 	}
-	for from := range a.nodes {
-		for to := range a.nodes {
-			if in[from] != in[to] {
-				a.setLiveness(from, to, state)
+	between := func(set func(from, to string)) {
+		for from := range a.nodes {
+			for to := range a.nodes {
+				if in[from] != in[to] {
+					set(from, to)
+				}
 			}
 		}
 	}
+	if state == vip.Dead { // while one is found dead after the other, the heartbeats of all are overdue
+		between(a.setOverdue)
+	}
+	between(func(from, to string) { a.setLiveness(from, to, state) })
 }
 
 // waitServes waits until the node serves, and returns how long that took.
