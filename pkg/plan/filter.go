@@ -178,14 +178,14 @@ func (p *pass) whyNotOurs(s *vip.Service) (reason vip.Reason, message string) {
 		return vip.NotLoadBalancer, "spec.type is not LoadBalancer"
 	case s.Ignore:
 		return vip.Ignored, `the annotation kube-vip.io/ignore is "true"`
-	case s.HasClass && s.Class != p.Class:
+	case servesClass(p.Class, p.ClassOnly, p.ClassStrict, s):
+		return "", ""
+	case s.HasClass:
 		return vip.OtherClass, fmt.Sprintf("spec.loadBalancerClass is %q, this Herald serves %q", s.Class, p.Class)
-	case !s.HasClass && p.ClassStrict && p.Class != "":
+	case p.ClassStrict:
 		return vip.OtherClass, fmt.Sprintf("spec.loadBalancerClass is not set, this Herald serves only %q (lb_class_legacy_handling is false)", p.Class)
-	case !s.HasClass && !p.ClassStrict && p.ClassOnly:
-		return vip.OtherClass, fmt.Sprintf("spec.loadBalancerClass is not set, this Herald serves only %q (lb_class_only is true)", p.Class)
 	}
-	return "", ""
+	return vip.OtherClass, fmt.Sprintf("spec.loadBalancerClass is not set, this Herald serves only %q (lb_class_only is true)", p.Class)
 }
 
 // admitAddresses sets s.addrs and s.dhcpFamilies to what s asks for and may have, and its Interface, adds the

@@ -46,17 +46,21 @@ const noServicesExclusion = "its Herald announces no Services (svc_enable is fal
 // otherClassExclusion is why a node has no VIP of a Service whose class it does not serve.
 const otherClassExclusion = "its Herald serves another class (lb_class_name, lb_class_only and lb_class_legacy_handling differ there)"
 
-// servesClass reports whether a node with these options announces Services of the class of s, as whyNotOurs decides it there; true of nil, an earlier version.
-func servesClass(o *vip.NodeOptions, s *vip.Service) bool {
+// servesClass reports whether a Herald with these options (Rules, vip.NodeOptions) announces Services of the class of s.
+func servesClass(class string, only, strict bool, s *vip.Service) bool {
 	switch {
-	case o == nil:
-		return true
 	case s.HasClass:
-		return s.Class == o.Class
-	case o.ClassStrict:
-		return o.Class == ""
+		return s.Class == class
+	case strict:
+		return class == ""
 	}
-	return !o.ClassOnly
+	return !only
+}
+
+// servesClassOf is servesClass of the Herald on n; true if that is of an earlier version, which tells no options.
+func (n *member) servesClassOf(s *vip.Service) bool {
+	o := n.Info.Options
+	return o == nil || servesClass(o.Class, o.ClassOnly, o.ClassStrict, s)
 }
 
 // caresForServices reports whether n may write what Services without an owner show: it announces Services, or no member does any
@@ -244,7 +248,7 @@ func whyIneligible(need *requirements, n *member) string {
 		return n.refusal
 	case need.nodeExclusion && n.exclusion != "":
 		return n.exclusion
-	case need.nodeExclusion && need.service != nil && !servesClass(n.Info.Options, need.service):
+	case need.nodeExclusion && need.service != nil && !n.servesClassOf(need.service):
 		return otherClassExclusion
 	}
 	if need.linkOfVIPs {

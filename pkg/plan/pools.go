@@ -44,7 +44,7 @@ func (f *filter) planPools(checks *addressChecks) {
 func (f *filter) addressRequests() []vip.AddressRequest {
 	all := make([]vip.AddressRequest, 0, len(f.Services))
 	var wanting []int // the indices of those that pools are to give addresses
-	counted := make(map[string]map[countedAddress]bool)
+	counted := make(quotaCount)
 	beyond := f.servicesBeyondQuota()
 	decided := make(map[string]vip.Assignment) // by UID of the Service
 	if f.Quota > 0 {
@@ -68,10 +68,7 @@ func (f *filter) addressRequests() []vip.AddressRequest {
 			foreign, q.Foreign, q.Refused = true, true, true
 		}
 		if f.Quota > 0 {
-			ns := s.Key.Namespace
-			if counted[ns] == nil {
-				counted[ns] = make(map[countedAddress]bool)
-			}
+			ns := counted.of(s.Key.Namespace)
 			if !foreign || reason == "" && beyond[s.Key] {
 				x := withDecided(q.Service, decided[s.UID])
 				if !foreign && addressesWanted(x) > 0 {
@@ -79,11 +76,11 @@ func (f *filter) addressRequests() []vip.AddressRequest {
 					x = q.Service
 				}
 				for _, a := range requestedAddresses(&service{Service: x}, f.DHCPMode) {
-					counted[ns][countAddress(x, a)] = true
+					ns[countAddress(x, a)] = true
 				}
 			} else {
 				for _, a := range f.shownForQuota(s) {
-					counted[ns][countAddress(s, a)] = true
+					ns[countAddress(s, a)] = true
 				}
 			}
 		}
@@ -134,7 +131,7 @@ func addressesWanted(s *vip.Service) (n int) {
 
 // keepQuota has those of wanting, indices of all, be given no address by which their namespace would have more than svc_quota: those that have one already
 // first, of each the youngest. They get an Event, unless one family is enough for them. counted is the addresses that the Services of a namespace have.
-func (f *filter) keepQuota(all []vip.AddressRequest, wanting []int, counted map[string]map[countedAddress]bool) {
+func (f *filter) keepQuota(all []vip.AddressRequest, wanting []int, counted quotaCount) {
 	slices.SortFunc(wanting, func(i, j int) int {
 		x, y := all[i].Service, all[j].Service
 		return cmp.Or(cmp.Compare(min(len(x.Addresses), 1), min(len(y.Addresses), 1)), vip.CompareAge(x, y))

@@ -23,6 +23,17 @@ func countAddress(s *vip.Service, a netip.Addr) countedAddress {
 	return countedAddress{addr: a.String()}
 }
 
+// A quotaCount is what counts for the quotas of namespaces, by namespace.
+type quotaCount map[string]map[countedAddress]bool
+
+// of returns what counts for a namespace, to be added to.
+func (q quotaCount) of(namespace string) map[countedAddress]bool {
+	if q[namespace] == nil {
+		q[namespace] = make(map[countedAddress]bool)
+	}
+	return q[namespace]
+}
+
 // applyQuota takes from accepted Services those addresses, and those families that they ask a DHCP server for,
 // by which their namespace would have more than svc_quota: never what the Service has (see has, hasLeased), of the rest what the
 // youngest ask for. What Services of the namespace share counts once. What the statuses of others show, which are ignored, say, counts as well (shownForQuota); so does
@@ -32,17 +43,11 @@ func (f *filter) applyQuota() {
 	if f.Quota == 0 {
 		return
 	}
-	counted := make(map[string]map[countedAddress]bool) // by namespace
-	inNamespace := func(s *service) map[countedAddress]bool {
-		if counted[s.Key.Namespace] == nil {
-			counted[s.Key.Namespace] = make(map[countedAddress]bool)
-		}
-		return counted[s.Key.Namespace]
-	}
+	counted := make(quotaCount)
 	visit := func(has bool) {
 		for _, s := range f.accepted {
 			if !s.localDelivery { // the control plane
-				f.countService(s, inNamespace(s), has)
+				f.countService(s, counted.of(s.Key.Namespace), has)
 			}
 		}
 	}
@@ -51,7 +56,7 @@ func (f *filter) applyQuota() {
 			continue
 		}
 		for _, a := range f.shownForQuota(s.Service) {
-			inNamespace(s)[countAddress(s.Service, a)] = true
+			counted.of(s.Key.Namespace)[countAddress(s.Service, a)] = true
 		}
 	}
 	visit(true)
