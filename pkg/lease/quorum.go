@@ -160,11 +160,10 @@ func (l *Leases) fence(ctx context.Context, now time.Time) {
 // (at most half a renew deadline): with the node may have died the API server that would
 // answer, or etcd's leader. Once the API server has refused a fence that transfers, or maxFailures tries have failed, the next ones transfer no more than the node lease does already.
 func (l *Leases) writeFence(ctx context.Context, k vip.Key, node, why string) {
-	p, timeout := l.peers[node], fenceTimeout
-	if l.writes.failures[k].count < shortTries {
+	p, failed, timeout := l.peers[node], l.writes.failures[k], fenceTimeout
+	if failed.count < shortTries {
 		timeout = shortTimeout
 	}
-	failed := l.writes.failures[k]
 	transfers := !failed.withoutTransfers && (failed.conflict || failed.count < maxFailures)
 	next, replaced, now := l.tombstone(node, p), p.version(), time.Now()
 	sent := &sentFence{p.Epoch, why, now.Sub(p.Changed)}
@@ -199,13 +198,14 @@ func (l *Leases) writeFence(ctx context.Context, k vip.Key, node, why string) {
 				p.fenceFailedAt = time.Now()
 				l.o.Log.Warn("a node can't be fenced, so nobody else takes its VIPs; it is tried again", "node", node, "why", why, "err", err)
 			}
-			if why := refusalText(err); why != "" && transfers && next.Annotations[TransfersAnnotation] != "" {
+			refusal := refusalText(err)
+			if refusal != "" && transfers && next.Annotations[TransfersAnnotation] != "" {
 				f := l.writes.failures[k]
 				f.withoutTransfers = true
 				l.writes.failures[k] = f
-				l.o.Log.Warn("the fence of a node that transfers its VIPs is refused; it is sent without transfers, and the VIPs are acquired by a write each", "node", node, "err", why)
+				l.o.Log.Warn("the fence of a node that transfers its VIPs is refused; it is sent without transfers, and the VIPs are acquired by a write each", "node", node, "err", refusal)
 			}
-			if refusalText(err) == "" { // it was written, or may have been
+			if refusal == "" { // it was written, or may have been
 				p.fence = sent
 				l.logFenced(node, p)
 			}

@@ -134,20 +134,6 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 // isolated reports whether this node is isolated, or its last process was and that has not been decided yet of this one. mu is held.
 func (l *Leases) isolated() bool { return l.decision.Isolated || l.own.WasIsolated }
 
-// addIsolated returns info, a vip.NodeInfo as JSON, with Isolated set if isolated is; unchanged if it can't be read.
-func addIsolated(info string, isolated bool) string {
-	var about vip.NodeInfo
-	if !isolated || json.Unmarshal([]byte(info), &about) != nil {
-		return info
-	}
-	about.Isolated = true
-	text, err := json.Marshal(about)
-	if err != nil {
-		return info
-	}
-	return string(text)
-}
-
 // writeOwn writes this node's own lease over known, or over what the API server has if known is nil
 // (creates it if there is none), and returns what was written, or the error. If that begins another
 // epoch (nextEpoch) this node's present one ends, and the agent is poked, before the write is sent; if not, it transfers
@@ -176,8 +162,9 @@ func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info
 	epoch := nextEpoch(known, l.own.Epoch, l.own.EpochOver || known == nil && !l.fenceWouldBeKnown(time.Now()), time.Now())
 	if l.own.Epoch == 0 {
 		info = addRestart(info, known, time.Now())
-		l.own.WasIsolated = known != nil && infoOf(known).Isolated
-		info = addIsolated(info, l.own.WasIsolated)
+		if l.own.WasIsolated = known != nil && infoOf(known).Isolated; l.own.WasIsolated {
+			info = editInfo(info, func(about *vip.NodeInfo) { about.Isolated = true })
+		}
 	}
 	ends := l.own.Epoch != 0 && epoch != l.own.Epoch
 	waits := time.Since(l.own.waitingAt) < keepWaiting

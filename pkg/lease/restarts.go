@@ -27,18 +27,28 @@ func (o *ownLease) recentRestarts(now time.Time) []int64 {
 // Both times are of this node's own clock. It returns info unchanged if known is nil or its
 // process has stopped in good order.
 func addRestart(info string, known *coordinationv1.Lease, now time.Time) string {
-	var about vip.NodeInfo
-	if known == nil || holder(known) == "" || excluded(known) || json.Unmarshal([]byte(info), &about) != nil {
+	if known == nil || holder(known) == "" || excluded(known) {
 		return info
 	}
-	about.Restarts = nil
-	for _, at := range restartsOf(known) {
-		if age := now.Sub(time.Unix(at, 0)); age >= 0 && age <= forgetAfter {
-			about.Restarts = append(about.Restarts, at)
+	return editInfo(info, func(about *vip.NodeInfo) {
+		about.Restarts = nil
+		for _, at := range restartsOf(known) {
+			if age := now.Sub(time.Unix(at, 0)); age >= 0 && age <= forgetAfter {
+				about.Restarts = append(about.Restarts, at)
+			}
 		}
+		about.Restarts = append(about.Restarts, now.Unix())
+		about.Restarts = about.Restarts[max(0, len(about.Restarts)-maxRestarts):]
+	})
+}
+
+// editInfo returns info, a vip.NodeInfo as JSON, as edit changes it; unchanged if it can't be read.
+func editInfo(info string, edit func(*vip.NodeInfo)) string {
+	var about vip.NodeInfo
+	if json.Unmarshal([]byte(info), &about) != nil {
+		return info
 	}
-	about.Restarts = append(about.Restarts, now.Unix())
-	about.Restarts = about.Restarts[max(0, len(about.Restarts)-maxRestarts):]
+	edit(&about)
 	text, err := json.Marshal(about)
 	if err != nil {
 		return info
@@ -49,9 +59,6 @@ func addRestart(info string, known *coordinationv1.Lease, now time.Time) string 
 // restartsOf returns the Restarts in the NodeAnnotation of a node lease, the last maxRestarts;
 // nil if it can't be read.
 func restartsOf(l *coordinationv1.Lease) []int64 {
-	var about vip.NodeInfo
-	if json.Unmarshal([]byte(l.Annotations[NodeAnnotation]), &about) != nil {
-		return nil
-	}
-	return about.Restarts[max(0, len(about.Restarts)-maxRestarts):]
+	all := infoOf(l).Restarts
+	return all[max(0, len(all)-maxRestarts):]
 }
