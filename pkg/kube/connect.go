@@ -114,16 +114,14 @@ func Connect(a Access) (cfg *rest.Config, origin string, err error) {
 	home, _ := os.UserHomeDir()
 	files := append([]string{a.File}, a.merge...)
 	if len(a.merge) == 0 {
-		cfg, origin, err = findConfig(a.File, "/etc/kubernetes/admin.conf", rest.InClusterConfig, filepath.Join(home, ".kube", "config"))
+		cfg, files[0], origin, err = findConfig(a.File, "/etc/kubernetes/admin.conf", rest.InClusterConfig, filepath.Join(home, ".kube", "config"))
 		if err != nil {
 			return nil, "", err
 		}
-		file, _ := strings.CutPrefix(origin, "file ")
-		files[0], _, _ = strings.Cut(file, ", ")
 	} else {
 		origin = "file " + strings.Join(files, ", ")
 	}
-	if strings.HasPrefix(origin, "file ") && (a.Context != "" || len(a.merge) > 0) {
+	if len(a.merge) > 0 || a.Context != "" && files[0] != "" {
 		rules, chosen := &clientcmd.ClientConfigLoadingRules{Precedence: files}, &clientcmd.ConfigOverrides{CurrentContext: a.Context}
 		if cfg, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, chosen).ClientConfig(); err != nil {
 			return nil, "", fmt.Errorf("the context %s of the kubeconfig %s can't be used: %w", cmp.Or(a.Context, "that is the current one"), strings.Join(files, ", "), err)
@@ -194,43 +192,44 @@ func AwaitConfig(ctx context.Context, a Access, log *slog.Logger) (*rest.Config,
 // findConfig is the configuration in the file explicit, if that is not "" and exists, else that in the file admin, if that exists, else
 // that of the Pod, else that in the file home. In the image there is no file admin: whoever mounts one into a Pod
 // means it to be used, and kube-vip uses it, though each Pod has an account, which may be permitted nothing. One
-// that is empty, or a directory, has been made by kubelet for a mount of a file that the node lacks: if there is an account it is passed over.
-func findConfig(explicit, admin string, inCluster func() (*rest.Config, error), home string) (cfg *rest.Config, origin string, err error) {
+// that is empty, or a directory, has been made by kubelet for a mount of a file that the node lacks: if there is an account it is passed over. file is
+// the file that was used, "" for the account; origin says it in words.
+func findConfig(explicit, admin string, inCluster func() (*rest.Config, error), home string) (cfg *rest.Config, file, origin string, err error) {
 	const pod = "the Pod's service account"
 	account, noAccount := inCluster()
 	why, tried := "", []error(nil)
 	for _, source := range []string{explicit, admin, pod, home} {
 		if source == pod {
 			if noAccount == nil {
-				return account, pod + why, nil
+				return account, "", pod + why, nil
 			}
 			tried = append(tried, fmt.Errorf("%s: %w", pod, noAccount))
 			continue
 		}
-		file, err := os.Stat(source)
+		about, err := os.Stat(source)
 		switch {
 		case source == "":
 			continue
 		case errors.Is(err, fs.ErrNotExist):
 			tried = append(tried, fmt.Errorf("%s: no such file", source))
 			continue
-		case err == nil && source == admin && noAccount == nil && (file.Size() == 0 || file.IsDir()):
+		case err == nil && source == admin && noAccount == nil && (about.Size() == 0 || about.IsDir()):
 			why = ", since " + admin + " is empty"
 			continue
-		case err == nil && file.Size() == 0: // hostPath of type FileOrCreate makes it so
-			return nil, "", fmt.Errorf("%w: the kubeconfig %s is empty", errNoConfig, source)
+		case err == nil && about.Size() == 0: // hostPath of type FileOrCreate makes it so
+			return nil, "", "", fmt.Errorf("%w: the kubeconfig %s is empty", errNoConfig, source)
 		}
 		// A file that has content but is wrong is an error, not a reason to go on: the
 		// next one may be for another cluster.
 		if cfg, err = clientcmd.BuildConfigFromFlags("", source); err != nil {
-			return nil, "", fmt.Errorf("the kubeconfig %s can't be used: %w", source, err)
+			return nil, "", "", fmt.Errorf("the kubeconfig %s can't be used: %w", source, err)
 		}
 		if origin = "file " + source; source == admin && noAccount == nil {
 			origin += ", not by " + pod
 		}
-		return cfg, origin, nil
+		return cfg, source, origin, nil
 	}
-	return nil, "", noFileError{errors.Join(tried...)}
+	return nil, "", "", noFileError{errors.Join(tried...)}
 }
 
 // A noFileError says that no kubeconfig is there, and tried which ones were looked for. Its words are for who sets the manager's options.

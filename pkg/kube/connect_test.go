@@ -72,7 +72,7 @@ func TestFindConfig(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			cfg, where, err := findConfig(tt.explicit, tt.admin, tt.inCluster, tt.home)
+			cfg, _, where, err := findConfig(tt.explicit, tt.admin, tt.inCluster, tt.home)
 			if (err != nil) != (tt.errors != nil) {
 				t.Fatalf("error %v", err)
 			}
