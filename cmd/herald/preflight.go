@@ -235,7 +235,7 @@ func checkAPIServer(ctx context.Context, cfg config.Config) []preflight.Result {
 func checkPermissions(cfg config.Config, n int, missing, without []string) preflight.Result {
 	r := preflight.Result{Subject: "permissions", Severity: preflight.OK, Message: fmt.Sprintf("all %d", n)}
 	command := "herald manifest rbac --servicesLeaseNamespace=" + cfg.Services.LeaseNamespace
-	if cfg.ControlPlane.Enable && !cfg.Services.Enable {
+	if cfg.OnlyControlPlane() {
 		command += " --controlplane, with the options that go with it,"
 	}
 	switch {

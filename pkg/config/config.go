@@ -34,6 +34,9 @@ type Config struct {
 	ControlPlane ControlPlane
 }
 
+// OnlyControlPlane reports whether all that Herald is for is the control plane's VIP.
+func (c *Config) OnlyControlPlane() bool { return c.ControlPlane.Enable && !c.Services.Enable }
+
 // GivesAddresses reports whether Services without an address are given one of a pool. Who watches the
 // Services of one namespace does not know which addresses those of others have, so gives none.
 func (c *Config) GivesAddresses() bool {

@@ -56,8 +56,8 @@ var (
 )
 
 // hasServices reports whether Herald is to announce Services: it is unless all that it is for is the control plane's VIP.
-func hasServices(c config.Config) bool        { return c.Services.Enable || !c.ControlPlane.Enable }
-func withoutServices(c config.Config) bool    { return !hasServices(c) }
+func hasServices(c config.Config) bool        { return !c.OnlyControlPlane() }
+func withoutServices(c config.Config) bool    { return c.OnlyControlPlane() }
 func writesServices(c config.Config) bool     { return hasServices(c) && !c.Services.ReadOnly }
 func leasesOfAnnouncers(c config.Config) bool { return c.Services.LeaseNamespace == "announcers" }
 func leasesOfServices(c config.Config) bool   { return !leasesOfAnnouncers(c) }
