@@ -75,6 +75,50 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// TestRefusedMappingsWait: a gateway refuses the 200 mappings of one namespace. Another namespace's new one, and a removal, do not wait
+// until it was asked for each of them, and it is not asked without end.
+func TestRefusedMappingsWait(t *testing.T) {
+	r := newRouter(t)
+	f := newFake(t, r, routerAddr)
+	f.set(func() {
+		f.control = func(action, body string) (int, string) {
+			if action != "AddPortMapping" || !strings.Contains(body, "herald greedy/") {
+				return 0, ""
+			}
+			return 500, fault(718)
+		}
+	})
+	n := newNode(t, fastTiming, func(m *Mapper) { m.timing.retryMin = time.Second })
+	var greedy []vip.Mapping
+	for i := range 200 {
+		w := want("TCP", uint16(1000+i))
+		w.Service.Namespace = "greedy"
+		greedy = append(greedy, w)
+	}
+	all := append(slices.Clone(greedy), want("TCP", 80))
+	n.put(all...)
+	n.mapped("of default", made)
+	if refused := f.count("AddPortMapping") - 1; refused > 2*maxOfAKind {
+		t.Errorf("it was made after %d refusals of another namespace's, want at most %d", refused, 2*maxOfAKind)
+	}
+	check.True(t, 20*time.Second, "every mapping to be refused once", func() bool { return f.count("AddPortMapping") > len(greedy) })
+	before := f.count("AddPortMapping")
+	n.put(append(slices.Clone(greedy), want("TCP", 81))...)
+	check.True(t, 10*time.Second, "the mapping to be removed, and another made", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.mapped["TCP 80"] == "" && f.mapped["TCP 81"] != ""
+	})
+	if refused := f.count("AddPortMapping") - 1 - before; refused > 4*maxOfAKind {
+		t.Errorf("that took %d refusals of another namespace's, want at most %d", refused, 4*maxOfAKind)
+	}
+	before = f.count("AddPortMapping")
+	time.Sleep(2100 * time.Millisecond) // nothing to await: it must be asked no more often
+	if refused := f.count("AddPortMapping") - before; refused > 3*maxOfAKind {
+		t.Errorf("asked %d times in two seconds for what it refuses, want %d a second", refused, maxOfAKind)
+	}
+}
+
 // A gateway that takes no leases is given mappings for ever, which are removed all the same.
 func TestOnlyPermanentLeases(t *testing.T) {
 	r := newRouter(t)

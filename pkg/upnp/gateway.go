@@ -33,6 +33,7 @@ type gateway struct {
 	described bool      // state.service was read there
 	checked   time.Time // when its external address was asked for
 	fails     int       // in a row
+	failingAt time.Time // no entry that failed the last time is tried again before
 	retryAt   time.Time // nothing is asked of it before
 	permanent bool      // it accepts mappings without a lease only
 	sweep     sweep

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -55,20 +56,45 @@ func (g *gateway) reconcile(ctx context.Context) time.Duration {
 	g.fails, g.retryAt, g.state.problem, g.state.failing = 0, time.Time{}, "", false
 	wait := g.untilSweep(time.Now())
 	for _, e := range g.entries {
-		wait = min(wait, max(0, time.Until(e.dueAt())))
+		at := e.dueAt()
+		if e.fails > 0 && at.Before(g.failingAt) {
+			at = g.failingAt
+		}
+		wait = min(wait, max(0, time.Until(at)))
 	}
 	return wait
 }
 
+// maxOfAKind is how many entries of each kind one pass works on. In the next pass namespaces take turns
+// again, so the many mappings of one, which its gateway may refuse after a dozen requests each, delay another's new one little.
+const maxOfAKind = 16
+
 // due is the entries about which something is to be done at now: first those that are
-// wanted, then those that are to be removed.
+// wanted, then those that are to be removed, and last those that failed the last time, the
+// longest overdue first; maxOfAKind of each, and of the last each retryMin: a gateway that refuses them all is not asked without end.
 func (g *gateway) due(now time.Time) (keys []key) {
-	for _, remove := range []bool{false, true} {
-		for k, e := range g.entries {
-			if e.removeSince.IsZero() != remove && !e.dueAt().After(now) {
-				keys = append(keys, k)
-			}
+	var kinds [3][]key
+	for k, e := range g.entries {
+		kind := 0
+		switch {
+		case e.dueAt().After(now):
+			continue
+		case e.fails > 0 && now.Before(g.failingAt):
+			continue
+		case e.fails > 0:
+			kind = 2
+		case !e.removeSince.IsZero():
+			kind = 1
 		}
+		kinds[kind] = append(kinds[kind], k)
+	}
+	slices.SortFunc(kinds[2], func(a, b key) int { return g.entries[a].retryAt.Compare(g.entries[b].retryAt) })
+	for _, list := range kinds {
+		vip.TakeTurns(list, nil, func(k key) string { return g.entries[k].want.Service.Namespace })
+		keys = append(keys, list[:min(len(list), maxOfAKind)]...)
+	}
+	if len(kinds[2]) > 0 {
+		g.failingAt = now.Add(g.m.timing.retryMin)
 	}
 	return keys
 }
@@ -119,6 +145,9 @@ func (g *gateway) recordResult(k key, e *entry, err error) {
 		for _, x := range g.entries { // its port may be what another one waits for
 			if x.problem != "" {
 				x.retryAt = time.Time{}
+			}
+			if x.want.External == e.external {
+				x.fails = 0
 			}
 		}
 	default:
