@@ -191,6 +191,44 @@ func TestProbeOfAddressInUse(t *testing.T) {
 
 // A host that probes for the same address at the same time has it as good as we
 // (RFC 5227 section 2.1.1), unless it is a node.
+// TestProbeInAFlood: replies are dropped while a link is flooded. Nobody is taken for free on that account, but for a flood that does not end.
+func TestProbeInAFlood(t *testing.T) {
+	for _, tt := range []struct {
+		ends time.Duration
+		want string
+	}{
+		{2 * time.Second, ": 02:00:00:00:00:11"},
+		{time.Hour, ": OK"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newFixture(t, newLAN("eth0"))
+			defer r.run(t)()
+			began := time.Now()
+			r.lan.mu.Lock()
+			r.lan.hosts["eth0 10.0.0.9"] = func(m neighborMessage) {
+				if time.Since(began) < tt.ends {
+					r.heard.setFlooded("eth0", time.Now())
+					return
+				}
+				r.lan.deliver("eth0", messageReply.by("10.0.0.9", 0x11))
+			}
+			r.lan.mu.Unlock()
+			x := probeCheck("eth0", "10.0.0.9")
+			x.AllowedMACs = "02:00:00:00:00:22"
+			r.putChecks(t, x)
+			time.Sleep(time.Second)
+			r.checkResults(t, "in the flood", "")
+			time.Sleep(5 * time.Second)
+			if got := r.results(); !strings.HasSuffix(got, tt.want) {
+				t.Errorf("a flood of %v: %s, want %s", tt.ends, got, tt.want)
+			}
+			if warned := strings.Contains(r.log.String(), "another host may have an address"); warned != (tt.ends == time.Hour) {
+				t.Errorf("a flood of %v: warned: %v", tt.ends, warned)
+			}
+		})
+	}
+}
+
 func TestSimultaneousProbe(t *testing.T) {
 	for mac, want := range map[byte]string{0x12: "10.0.0.9 probe 0.13s ago: OK", 0xff: "10.0.0.9 probe 0.13s ago: 02:00:00:00:00:ff"} {
 		synctest.Test(t, func(t *testing.T) {

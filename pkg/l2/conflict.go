@@ -42,7 +42,8 @@ type conflictCheck struct {
 	began   time.Time // when the round did, or zero between rounds; with CheckFormer when the first did
 	sent    int       // probes in this round
 	backoff time.Duration
-	ignored []string // the hosts, maxConflicts at most, that were heard and are allowed, of a CheckProbe
+	flooded time.Time // when the first of the rounds in a row began in which a reply may have been missed; zero: the last one was none
+	ignored []string  // the hosts, maxConflicts at most, that were heard and are allowed, of a CheckProbe
 
 	// CheckVerify.
 	awaiting   bool // a request was sent and its time isn't over
@@ -236,7 +237,11 @@ func (c *AddressChecks) stepProbes(x *conflictCheck, now time.Time) bool {
 		x.began = now
 	}
 	if x.sent == requests {
-		return x.endProbes(now)
+		if c.mayHaveMissed(x, now) {
+			x.sent, x.began = 0, now
+		} else {
+			return x.endProbes(now)
+		}
 	}
 	err := c.a.whoHas(x.target, vip.FamilyOf(x.target.addr).Unspecified())
 	switch {
@@ -255,6 +260,29 @@ func (c *AddressChecks) stepProbes(x *conflictCheck, now time.Time) bool {
 	}
 	x.sent, x.began, x.next = 0, time.Time{}, now.Add(maxBackoff)
 	return x.setResult(false, err.Error(), now)
+}
+
+// floodWithin is for how long a CheckProbe probes on in a flood of messages, before it takes the address for free.
+const floodWithin = 5 * time.Second
+
+// mayHaveMissed reports whether x is to probe again instead of ending its round at now: it is a CheckProbe that has found nobody, messages on
+// its link were dropped meanwhile since there were too many, and that has not gone on for floodWithin. After that it logs a warning: whoever
+// floods a link must not keep VIPs from being served.
+func (c *AddressChecks) mayHaveMissed(x *conflictCheck, now time.Time) bool {
+	heardNobody := !slices.ContainsFunc(slices.Collect(maps.Values(x.conflicts)), func(h *conflictingHost) bool { return h.last == x.round })
+	if x.want.Kind != vip.CheckProbe || !heardNobody || !c.a.heard.floodedSince(x.target.link, x.began) {
+		x.flooded = time.Time{}
+		return false
+	}
+	if x.flooded.IsZero() {
+		x.flooded = x.began
+	}
+	if now.Sub(x.flooded) < floodWithin {
+		return true
+	}
+	x.flooded = time.Time{}
+	c.a.opts.Log.Warn("another host may have an address: its reply could be lost, since too many ARP or NDP messages arrive", "address", x.target.addr, "link", x.target.link)
+	return false
 }
 
 // endProbes stores the result of a round whose probes were all sent, and when the next round
