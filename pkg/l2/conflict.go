@@ -262,7 +262,7 @@ func (c *AddressChecks) stepProbes(x *conflictCheck, now time.Time) bool {
 	return x.setResult(false, err.Error(), now)
 }
 
-// floodWithin is for how long a CheckProbe probes on in a flood of messages, before it takes the address for free.
+// In a flood of messages a CheckProbe probes on for floodWithin, before it takes the address for free.
 const floodWithin = 5 * time.Second
 
 // mayHaveMissed reports whether x is to probe again instead of ending its round at now: it is a CheckProbe that has found nobody, messages on
