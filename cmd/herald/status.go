@@ -18,7 +18,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// controlPlaneLease is the default of vip_leasename, which this command does not ask the nodes for.
+// controlPlaneLease is the default of vip_leasename, where no node says what it uses.
 const controlPlaneLease = "plndr-cp-lock"
 
 // controlPlaneName stands for the VIP of the control plane in tables of Services.
@@ -27,17 +27,18 @@ const controlPlaneName = "(control plane)"
 // controlPlane returns what is known of the API servers' VIP; ok is false if no node reports that its API server is ready.
 // The VIP itself is on no lease.
 func (v statusView) controlPlane() (s serviceStatus, ok bool) {
-	ready := 0
+	ready, key := 0, vip.Key{Namespace: v.announcers, Name: controlPlaneLease}
 	for _, n := range v.nodes {
 		if n.Info.APIServerReady && !n.Fenced && n.namespace == v.announcers {
 			ready++
+			if o := n.Info.Options; o != nil && o.ControlPlaneLease != "" {
+				key = keyOf(o.ControlPlaneLease)
+			}
 		}
 	}
 	s = serviceStatus{Service: controlPlaneName, Note: fmt.Sprintf("API servers ready: %d", ready)}
-	for k, l := range v.leases {
-		if k.Name == controlPlaneLease && k.Namespace == v.announcers && l.Annotations[lease.ClaimAnnotation] != "" {
-			s.Owner, s.Since = holder(l)
-		}
+	if l := v.leases[key]; l != nil && l.Annotations[lease.ClaimAnnotation] != "" {
+		s.Owner, s.Since = holder(l)
 	}
 	return s, ready > 0
 }

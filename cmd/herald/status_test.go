@@ -194,8 +194,18 @@ func TestStatusOfOneNamespace(t *testing.T) {
 	}
 }
 
-// TestStatusOfControlPlane: its VIP has no Service, but a lease.
+// TestStatusOfControlPlane: its VIP has no Service, but a lease, whose name the nodes say if they have vip_leasename.
 func TestStatusOfControlPlane(t *testing.T) {
+	t.Run("vip_leasename", func(t *testing.T) {
+		cp := vipLease("x", "n1")
+		cp.Namespace, cp.Name, cp.Annotations = "kube-system", "my-lock", map[string]string{lease.ClaimAnnotation: "n1@7"}
+		up := nodeLease("n1", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"apiServerReady":true,"options":{"controlPlaneLease":"kube-system/my-lock"}}`)
+		var b strings.Builder
+		check.OK(t, writeStatus(&b, kube.Snapshot{Leases: []*coordinationv1.Lease{up, cp}}, "", noon))
+		if want := regexp.MustCompile(`\(control plane\) +- +n1 +60s +- +API servers ready: 1\n`); !want.MatchString(b.String()) {
+			t.Errorf("no %v in\n%s", want, &b)
+		}
+	})
 	cp := vipLease("x", "n2")
 	cp.Namespace, cp.Name, cp.Annotations = "kube-system", controlPlaneLease, map[string]string{lease.ClaimAnnotation: "n2@7"}
 	s := kube.Snapshot{Leases: []*coordinationv1.Lease{
