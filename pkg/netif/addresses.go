@@ -162,16 +162,16 @@ func (n *Interfaces) ensureAllBound(keys []addressKey, wanted map[addressKey]vip
 	return errs
 }
 
-// recordBound counts and logs that w, which the kernel did not have, is bound at key, and resets connections from this
-// node to another owner of it. Those that others have begun and nobody has answered are translated once the client asks again (forgetUnanswered).
+// recordBound counts and logs that w, which the kernel did not have, is bound at key, has conntrack forget stale connections to it (forgetStale), and resets
+// those from this node to another owner of it.
 func (n *Interfaces) recordBound(key addressKey, w vip.Address) {
 	n.metrics.bound.Inc()
 	n.log.Info("bound an address", "address", key.prefix, "link", w.Link)
 	if w.LocalDelivery {
 		n.reset(key, ownClients)
-		n.unanswered = append(n.unanswered, key.prefix.Addr())
-		n.arrived.Send()
 	}
+	n.justBound = append(n.justBound, key.prefix.Addr())
+	n.arrived.Send()
 }
 
 // ensureBound binds w at key unless it is bound, and answered for, for long enough already; it is renewed from

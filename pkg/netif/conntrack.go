@@ -170,9 +170,9 @@ func listTranslated(a netip.Addr, found func(connectionEnds)) error {
 	})
 }
 
-// forgetUnanswered has conntrack forget the connections to each address with LocalDelivery that has been bound and that nobody has answered, until ctx ends.
+// forgetStale has conntrack forget the stale connections to each address that has been bound, until ctx ends.
 // Set does not wait for it: others decide how many there are, and so does no renewal.
-func (n *Interfaces) forgetUnanswered(ctx context.Context) {
+func (n *Interfaces) forgetStale(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -180,62 +180,94 @@ func (n *Interfaces) forgetUnanswered(ctx context.Context) {
 		case <-n.arrived:
 		}
 		n.mu.Lock()
-		all := n.unanswered
-		n.unanswered = nil
+		all := n.justBound
+		n.justBound = nil
 		n.mu.Unlock()
-		for _, a := range all {
-			if err := n.kernel.forgetUnanswered(a); err != nil {
-				n.log.Warn("connections to an address that others began before it was bound here may be reset when it moves on", "address", a, "err", err)
-			}
+		began := time.Now()
+		if err := n.kernel.forgetStale(all); err != nil {
+			n.log.Warn("connections to addresses that others began before these were bound here may be reset when they move on", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(4 * time.Since(began)): // it reads all that conntrack knows: a fifth of a core is enough
 		}
 	}
 }
 
-// maxForgotten is how many connections forgetUnanswered has conntrack forget at most: others can have this node forward first packets to an
+// maxForgotten is how many connections to an address forgetStale has conntrack forget at most: others can have this node forward first packets to an
 // address that it does not have, and conntrack knows some 262,144 of them.
 const maxForgotten = 10000
 
-// forgetUnanswered has conntrack forget the TCP connections to a that nobody has answered, maxForgotten of them: this node forwarded their first packets
-// before it had a. nftables translates only the first packet of a connection that conntrack knows (nf_nat_inet_fn), so the next one from the client
-// would be answered as sent, though translations are there by now (nft.Translations), and the connection would not outlive a's next move.
-func (k *rtnetlink) forgetUnanswered(a netip.Addr) error {
-	var tuples [][]byte
-	found := 0
-	err := listConntrack(nl.TCP_CONNTRACK_SYN_SENT, nl.TCP_CONNTRACK_SYN_SENT, func(about []byte) {
-		if tupleAddress(about, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST) != a {
+// forgetStale has conntrack forget TCP connections to some addresses, maxForgotten to each:
+//   - Those that nobody has answered and that are not translated: this node forwarded their first packets before it had the address. nftables translates only the
+//     first packet of a connection that conntrack knows (nf_nat_inet_fn), so the next one from the client would be answered as sent, by a reset, or, at an address with
+//     LocalDelivery, so that the connection would not outlive the address's next move.
+//   - Those that have ended, which conntrack knows for two minutes more. The client may have another one by the same port, begun while another node had the
+//     address: its packets are not of what conntrack has, and would be dropped (nft.Table) where a node that knows nothing sends them on.
+func (k *rtnetlink) forgetStale(addrs []netip.Addr) error {
+	found := make(map[netip.Addr]int, len(addrs))
+	for _, a := range addrs {
+		found[a] = 0
+	}
+	var stale []conntrackEntry
+	err := listConntrack(nl.TCP_CONNTRACK_SYN_SENT, nl.TCP_CONNTRACK_CLOSE, func(about []byte) {
+		a := tupleAddress(about, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST)
+		n, wanted := found[a]
+		switch state := stateOf(about); {
+		case !wanted:
+			return
+		case state == nl.TCP_CONNTRACK_SYN_SENT && tupleAddress(about, nl.CTA_TUPLE_REPLY, nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC) != a:
+			return
+		case state != nl.TCP_CONNTRACK_SYN_SENT && state != nl.TCP_CONNTRACK_TIME_WAIT && state != nl.TCP_CONNTRACK_CLOSE:
 			return
 		}
-		if found++; found <= maxForgotten {
-			tuples = append(tuples, slices.Clone(attribute(about, nl.CTA_TUPLE_ORIG)))
+		if found[a]++; n < maxForgotten {
+			stale = append(stale, conntrackEntry{a.Is6(), slices.Clone(attribute(about, nl.CTA_TUPLE_ORIG)), slices.Clone(attribute(about, nl.CTA_ID))})
 		}
 	})
-	errs := []error{err, deleteConntrack(a.Is6(), tuples)}
-	if found > maxForgotten {
-		errs = append(errs, fmt.Errorf("there are %d, of which %d are", found, maxForgotten))
+	errs := []error{err, deleteConntrack(stale)}
+	for _, a := range addrs {
+		if found[a] > maxForgotten {
+			errs = append(errs, fmt.Errorf("there are %d to %s, of which %d are", found[a], a, maxForgotten))
+		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("not all unanswered connections to %s are taken from conntrack: %w", a, err)
+		return fmt.Errorf("not all of them are taken from conntrack: %w", err)
 	}
 	return nil
 }
 
-// deleteConntrack has conntrack forget the connections with these tuples (the value of CTA_TUPLE_ORIG), all by one socket.
-func deleteConntrack(is6 bool, tuples [][]byte) error {
+// A conntrackEntry is what conntrack knows a connection by.
+type conntrackEntry struct {
+	is6   bool
+	tuple []byte // CTA_TUPLE_ORIG
+	id    []byte // CTA_ID: a later connection with the same tuple has another
+}
+
+// deleteConntrack has conntrack forget connections, all by one socket.
+func deleteConntrack(entries []conntrackEntry) error {
+	if len(entries) == 0 {
+		return nil
+	}
 	s, err := openSocket(unix.NETLINK_NETFILTER)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
 	sockets := map[int]*nl.SocketHandle{unix.NETLINK_NETFILTER: s}
-	family := uint8(unix.AF_INET)
-	if is6 {
-		family = unix.AF_INET6
-	}
-	for _, tuple := range tuples {
+	for _, x := range entries {
+		family := uint8(unix.AF_INET)
+		if x.is6 {
+			family = unix.AF_INET6
+		}
 		r := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
 		r.Sockets = sockets
 		r.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
-		r.AddData(nl.NewRtAttr(nl.CTA_TUPLE_ORIG|unix.NLA_F_NESTED, tuple))
+		r.AddData(nl.NewRtAttr(nl.CTA_TUPLE_ORIG|unix.NLA_F_NESTED, x.tuple))
+		if len(x.id) > 0 {
+			r.AddData(nl.NewRtAttr(nl.CTA_ID, x.id))
+		}
 		if _, err := r.Execute(unix.NETLINK_NETFILTER, 0); err != nil && !errors.Is(err, unix.ENOENT) { // it has ended meanwhile
 			return err // what keeps one from being forgotten keeps all
 		}
@@ -253,8 +285,7 @@ func listConntrack(first, last uint8, found func(about []byte)) error {
 				return true
 			}
 			about := message[nl.SizeofNfgenmsg:]
-			state := attribute(about, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP, nl.CTA_PROTOINFO_TCP_STATE)
-			if len(state) > 0 && state[0] >= first && state[0] <= last {
+			if state := stateOf(about); state >= first && state <= last {
 				found(about)
 			}
 			return true
@@ -264,6 +295,14 @@ func listConntrack(first, last uint8, found func(about []byte)) error {
 		}
 	}
 	return nil
+}
+
+// stateOf is the state of a TCP connection; 0, which is none, if it is none.
+func stateOf(about []byte) uint8 {
+	if state := attribute(about, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP, nl.CTA_PROTOINFO_TCP_STATE); len(state) > 0 {
+		return state[0]
+	}
+	return nl.TCP_CONNTRACK_NONE
 }
 
 // tupleAddress is an address of one direction of a connection, by its types for IPv4 and IPv6; zero if there is neither.

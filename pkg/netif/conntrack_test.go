@@ -149,36 +149,44 @@ func TestKernelListsConnections(t *testing.T) {
 	}
 }
 
-// When an address with LocalDelivery comes, conntrack forgets the connections to it that nobody has answered: their first packet was not translated, so
-// they would not be either. What has been answered, and what is for other addresses, stays.
-func TestKernelForgetsUnanswered(t *testing.T) {
+// When an address comes, conntrack forgets the connections to it that nobody has answered and whose first packet was not translated, so that
+// they would not be either, and those that have ended. What has been answered or translated, and what is for other addresses, stays.
+func TestKernelForgetsStale(t *testing.T) {
 	newVeth(t, "eth0", "10.0.0.1/24", "fd00::1/64")
 	families := []netlink.InetFamily{unix.AF_INET, unix.AF_INET6}
-	known := func(of netip.Addr, port uint16, state uint8) {
+	pod := map[bool]string{true: "10.1.0.2", false: "fd01::2"} // by whether it is IPv4's
+	known := func(of netip.Addr, port uint16, state uint8, translated bool) {
 		t.Helper()
 		family, from := families[0], "10.0.0.9"
 		if of.Is6() {
 			family, from = families[1], "fd00::9"
 		}
-		client := net.ParseIP(from)
+		client, server := net.ParseIP(from), net.IP(of.AsSlice())
+		if translated {
+			server = net.ParseIP(pod[of.Is4()])
+		}
 		check.OK(t, netlink.ConntrackCreate(netlink.ConntrackTable, family, &netlink.ConntrackFlow{
 			FamilyType: uint8(family), TimeOut: 60, ProtoInfo: &netlink.ProtoInfoTCP{State: state},
 			Forward: netlink.IPTuple{SrcIP: client, DstIP: of.AsSlice(), SrcPort: port, DstPort: 6443, Protocol: unix.IPPROTO_TCP},
-			Reverse: netlink.IPTuple{SrcIP: of.AsSlice(), DstIP: client, SrcPort: 6443, DstPort: port, Protocol: unix.IPPROTO_TCP},
+			Reverse: netlink.IPTuple{SrcIP: server, DstIP: client, SrcPort: 6443, DstPort: port, Protocol: unix.IPPROTO_TCP},
 		}))
 	}
 	vips := []netip.Addr{netip.MustParseAddr("10.0.0.50"), netip.MustParseAddr("fd00::50")}
 	var want []vip.Address
 	for _, a := range vips {
-		known(a, 1001, nl.TCP_CONNTRACK_SYN_SENT)
-		known(a, 1002, nl.TCP_CONNTRACK_ESTABLISHED)
-		known(a.Next(), 1003, nl.TCP_CONNTRACK_SYN_SENT)
-		want = append(want, vip.Address{Addr: a, Bits: a.BitLen(), Link: "eth0", LocalDelivery: true})
+		known(a, 1001, nl.TCP_CONNTRACK_SYN_SENT, false)
+		known(a, 1002, nl.TCP_CONNTRACK_ESTABLISHED, true)
+		known(a.Next(), 1003, nl.TCP_CONNTRACK_SYN_SENT, false)
+		known(a, 1004, nl.TCP_CONNTRACK_SYN_SENT, true)
+		known(a, 1005, nl.TCP_CONNTRACK_TIME_WAIT, true)
+		known(a, 1006, nl.TCP_CONNTRACK_CLOSE, true)
+		known(a, 1007, nl.TCP_CONNTRACK_LAST_ACK, true)
+		want = append(want, vip.Address{Addr: a, Bits: a.BitLen(), Link: "eth0", LocalDelivery: a.Is6()})
 	}
 	n, stop := kernelRig(t)
 	defer stop()
 	check.Value(n.Set(t.Context(), want))(t)
-	check.Until(t, 10*time.Second, "conntrack to forget those that nobody has answered", func() error {
+	check.Until(t, 10*time.Second, "conntrack to forget the stale ones", func() error {
 		var left []string
 		for _, family := range families {
 			all, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
@@ -190,7 +198,7 @@ func TestKernelForgetsUnanswered(t *testing.T) {
 			}
 		}
 		slices.Sort(left)
-		if want := []string{"10.0.0.50 1002", "10.0.0.51 1003", "fd00::50 1002", "fd00::51 1003"}; !slices.Equal(left, want) {
+		if want := []string{"10.0.0.50 1002", "10.0.0.50 1004", "10.0.0.50 1007", "10.0.0.51 1003", "fd00::50 1002", "fd00::50 1004", "fd00::50 1007", "fd00::51 1003"}; !slices.Equal(left, want) {
 			return fmt.Errorf("conntrack has %q, want %q", left, want)
 		}
 		return nil

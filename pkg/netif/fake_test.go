@@ -238,7 +238,7 @@ func (k *fakeKernel) resetConnections(a netip.Addr, kinds connectionKinds) (int,
 	return 0, nil
 }
 
-func (k *fakeKernel) forgetUnanswered(netip.Addr) error { return nil }
+func (k *fakeKernel) forgetStale([]netip.Addr) error { return nil }
 
 func (k *fakeKernel) unbind(p addressKey) error {
 	k.mu.Lock()

@@ -47,7 +47,7 @@ func TestKernelSurvivesFlood(t *testing.T) {
 	least := lifetime
 	check.True(t, time.Minute, "a warning that not all connections are forgotten", func() bool {
 		least = min(least, leastLifetime(t, l, []vip.Address{held}))
-		return strings.Contains(r.log.String(), "may be reset when it moves on")
+		return strings.Contains(r.log.String(), "may be reset when they move on")
 	})
 	<-done
 	if t.Logf("the least lifetime was %d s", least); least < lifetime-2 {

@@ -24,8 +24,8 @@ type kernel interface {
 	promoteSecondaries(index int, name string) (changed bool, err error)
 	// resetConnections ends some of the TCP connections to an address, and returns how many.
 	resetConnections(netip.Addr, connectionKinds) (int, error)
-	// forgetUnanswered has conntrack forget TCP connections to an address that nobody has answered.
-	forgetUnanswered(netip.Addr) error
+	// forgetStale has conntrack forget TCP connections to addresses that nobody has answered, or that have ended.
+	forgetStale([]netip.Addr) error
 	// routes reads the default routes.
 	routes() ([]route, error)
 	// keepsMark reports whether the kernel keeps the mark of an address.

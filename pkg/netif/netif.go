@@ -49,7 +49,7 @@ type Interfaces struct {
 	wake    mailbox.Signal       // renewed is no longer empty
 
 	routesChanged mailbox.Signal // a default route came or went
-	arrived       mailbox.Signal // unanswered is no longer empty
+	arrived       mailbox.Signal // justBound is no longer empty
 
 	// mu guards what follows and Macvlans, and lets one at a time change the kernel: a renewal
 	// creates the address if it is missing, so it must not run beside its removal. It is
@@ -67,7 +67,7 @@ type Interfaces struct {
 	setting     bool // Set is under way, and publishes at its end
 	unpublished bool // another has not published because of that
 
-	unanswered []netip.Addr // addresses with LocalDelivery that have been bound, until forgetUnanswered takes them
+	justBound []netip.Addr // addresses that have been bound, until forgetStale takes them
 }
 
 // New reads the links and addresses. It fails if the interface of VIPs isn't there or
@@ -151,7 +151,7 @@ func (n *Interfaces) IsLocal(a netip.Addr) bool {
 // kube-ipvs0. It does not block.
 func (n *Interfaces) IsVIP(a netip.Addr) bool { return n.view.Load().local[a] }
 
-// Run renews the bound VIPs, repairs macvlans, has conntrack forget what nobody has answered, and follows the kernel's changes of links and
+// Run renews the bound VIPs, repairs macvlans, has conntrack forget stale connections, and follows the kernel's changes of links and
 // addresses, until ctx ends. It then leaves the VIPs to the kernel, which removes them
 // when their lifetime ends, unless Set was called with nothing before.
 func (n *Interfaces) Run(ctx context.Context) error {
@@ -159,7 +159,7 @@ func (n *Interfaces) Run(ctx context.Context) error {
 	tasks.Go(func() { n.followKernel(ctx) })
 	tasks.Go(func() { n.followRoutes(ctx) })
 	tasks.Go(func() { n.macvlans.repair(ctx) })
-	tasks.Go(func() { n.forgetUnanswered(ctx) })
+	tasks.Go(func() { n.forgetStale(ctx) })
 	n.runRenewals(ctx)
 	tasks.Wait()
 	return nil

@@ -26,12 +26,12 @@ import (
 //	    ip ttl > 1 counter dup to ip daddr . iif map @former_owners device iif drop
 //	}
 //
-// and the same two rules with a map former_owners_of_port for VIPs of which only one port counts, and with the map former_owners
+// and the same two rules, before these, with a map former_owners_of_port for VIPs of which only one port counts, and with the map former_owners
 // for errors that say that a packet is too large, in place of TCP: "icmp type . icmp code { destination-unreachable . frag-needed }".
 // Before them come rules that send on what has a TTL of less than 16, by the maps former_owners_again and
 // former_owners_of_port_again.
 //
-// The first rule keeps here what this node knows, and conntrack calls invalid since it is outside the window of its connection: the former owner would take
+// The rule that accepts keeps here what this node knows, and conntrack calls invalid since it is outside the window of its connection: the former owner would take
 // it for the first packet of another one, and reset the client's. It is not there if nf_conntrack_tcp_loose is 0, since then all packets of a former owner's connections are invalid. What
 // ends those is invalid in any case, so the rule leaves out FIN and RST.
 //
@@ -107,24 +107,29 @@ func buildFormerOwners(c *draft, f family, table *nftables.Table, maps []*nftabl
 
 // formerOwnerRules is the rules of the chain established: of packets of TCP and, by the same maps but those of a port, of errors that say that a packet
 // of a connection is too large. loose is beginsAnywhere.
+//
+// What goes to a port with entries of its own is sent on although it is invalid: kube-proxy has no part in it, and this node may have forwarded the first packet of a
+// connection that another one has.
 func (f family) formerOwnerRules(maps []*nftables.Set, loose bool) (rules [][]expr.Any) {
+	unknown := slices.Concat(matchTCP(), matchUnknown(), matchNoBeginning())
+	tooLarge := slices.Concat(f.matchTooLarge(), matchUnknown())
+	// byPort and byVIP put the next hop of a packet into the first register. Packets without one do not match.
+	byPort := func(m *nftables.Set) []expr.Any {
+		return []expr.Any{f.loadDestination(), loadDestinationPort(f.part(1)), &expr.Meta{Key: expr.MetaKeyIIF, Register: f.part(2)}, lookUp(m)}
+	}
+	byVIP := func(m *nftables.Set) []expr.Any {
+		return []expr.Any{f.loadDestination(), &expr.Meta{Key: expr.MetaKeyIIF, Register: f.part(1)}, lookUp(m)}
+	}
+	sendOn := func(match []expr.Any, hop func(*nftables.Set) []expr.Any, first, again *nftables.Set) {
+		rules = append(rules, slices.Concat(match, f.matchTTL(expr.CmpOpLt, maxHops), hop(again), f.sendOn()))
+		rules = append(rules, slices.Concat(match, hop(first), f.shortenTTL()), slices.Concat(match, hop(first), f.sendOn()))
+	}
+	sendOn(unknown, byPort, maps[1], maps[3])
 	if loose {
 		rules = append(rules, append(matchOutsideWindow(), &expr.Verdict{Kind: expr.VerdictAccept}))
 	}
-	unknown := slices.Concat(matchTCP(), matchUnknown(), matchNoBeginning())
-	tooLarge := slices.Concat(f.matchTooLarge(), matchUnknown())
-	// nextHop puts the next hop of packets that match, too, into the first register. Packets without one do not match.
-	nextHop := func(maps []*nftables.Set, match ...expr.Any) [3][]expr.Any {
-		byVIP := slices.Concat(match, []expr.Any{f.loadDestination(), &expr.Meta{Key: expr.MetaKeyIIF, Register: f.part(1)}, lookUp(maps[0])})
-		byPort := slices.Concat(match, []expr.Any{f.loadDestination(), loadDestinationPort(f.part(1)), &expr.Meta{Key: expr.MetaKeyIIF, Register: f.part(2)}, lookUp(maps[1])})
-		return [3][]expr.Any{slices.Concat(unknown, byVIP), slices.Concat(unknown, byPort), slices.Concat(tooLarge, byVIP)}
-	}
-	for _, hop := range nextHop(maps[2:], f.matchTTL(expr.CmpOpLt, maxHops)...) {
-		rules = append(rules, slices.Concat(hop, f.sendOn()))
-	}
-	for _, hop := range nextHop(maps[:2]) {
-		rules = append(rules, slices.Concat(hop, f.shortenTTL()), slices.Concat(hop, f.sendOn()))
-	}
+	sendOn(unknown, byVIP, maps[0], maps[2])
+	sendOn(tooLarge, byVIP, maps[0], maps[2])
 	return rules
 }
 

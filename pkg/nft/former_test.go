@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
 
@@ -69,4 +70,30 @@ func TestSentOnWithoutLoose(t *testing.T) {
 		c.wants(t, "n1")
 		r.move("n1")
 	}
+}
+
+// TestForwardedFirst: n1 forwarded the first packet of a connection to the control plane's VIP, which n2 had, so its conntrack calls the next one invalid. When the VIP
+// has come to n1 that packet is sent on to n2 all the same.
+func TestForwardedFirst(t *testing.T) {
+	r := newRig(t)
+	for _, n := range []string{"n1", "n2"} {
+		r.listenOn(n, fmt.Sprintf(":%d", apiPort))
+	}
+	resolve := func(node int) {
+		sh(t, fmt.Sprintf("ip -n client neigh replace %s lladdr 02:00:00:00:00:0%d dev eth0 nud permanent", vip4, node))
+	}
+	sh(t, "ip netns exec n1 sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.send_redirects=0 net.ipv4.conf.eth0.send_redirects=0")
+	r.move("n2")
+	sh(t, fmt.Sprintf("ip netns exec n1 ip route add %s/32 dev eth0", vip4))
+	resolve(1)
+	c := check.Value(r.dialPort("client", vip4, apiPort))(t)
+	resolve(2)
+	c.wants(t, "n2")
+	n1 := New(check.Log(t))
+	inside(t, "n1", func() {
+		check.Value(n1.FormerOwners.Set(t.Context(), []vip.FormerOwner{{Addr: vip4, Port: apiPort, Link: "eth0", NextHop: netip.MustParseAddr("10.0.0.2")}}))(t)
+	})
+	sh(t, fmt.Sprintf("ip -n n1 addr add %s/32 dev eth0", vip4)) // n2, which has no translation here, keeps it, too
+	resolve(1)
+	c.wants(t, "n2")
 }
