@@ -173,6 +173,7 @@ func listTranslated(a netip.Addr, found func(connectionEnds)) error {
 // forgetStale has conntrack forget the stale connections to each address that has been bound, until ctx ends.
 // Set does not wait for it: others decide how many there are, and so does no renewal.
 func (n *Interfaces) forgetStale(ctx context.Context) {
+	warned := ""
 	for {
 		select {
 		case <-ctx.Done():
@@ -184,7 +185,8 @@ func (n *Interfaces) forgetStale(ctx context.Context) {
 		n.justBound = nil
 		n.mu.Unlock()
 		began := time.Now()
-		if err := n.kernel.forgetStale(all); err != nil {
+		if err := n.kernel.forgetStale(all); err != nil && err.Error() != warned { // a kernel that can't do it says the same each time
+			warned = err.Error()
 			n.log.Warn("connections to addresses that others began before these were bound here may be reset when they move on", "err", err)
 		}
 		select {
