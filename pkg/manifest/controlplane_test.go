@@ -7,11 +7,12 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 
+	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/testing/check"
 )
 
 // TestControlPlaneRights: with cp_enable alone Herald reads of Services and EndpointSlices those of the API servers, and writes on none. Its ClusterRole has a name of its
-// own, so that it takes no right from nodes with Services.
+// own.
 func TestControlPlaneRights(t *testing.T) {
 	const alone = "--arp --controlplane --address 192.0.2.10 --servicesLeaseNamespace=announcers"
 	for _, tt := range []struct{ args, ofServices, role string }{
@@ -69,6 +70,50 @@ func TestControlPlaneRights(t *testing.T) {
 	text := string(check.Value(DaemonSet(request(t, strings.Fields(alone)...)))(t))
 	if want := "herald manifest rbac --servicesLeaseNamespace=announcers --arp --controlplane --address=192.0.2.10 | kubectl apply"; !strings.Contains(text, want) {
 		t.Errorf("no %q in\n%.600s", want, text)
+	}
+}
+
+// TestRightsBesideServices: where some nodes have cp_enable alone, and others Services, what is applied for the one takes no right from the other, in whatever order.
+func TestRightsBesideServices(t *testing.T) {
+	type object struct{ kind, namespace, name string }
+	all := []string{"", "--serviceNamespace web", "--serviceNamespace kube-system", "--serviceNamespace web --leaseName web/cp"}
+	for i := range 2 * len(all) * len(all) {
+		args := []string{"--arp --services --servicesElection " + all[i/2%len(all)], "--arp --controlplane --address 192.0.2.10 " + all[i/2/len(all)]}
+		if i%2 == 1 {
+			slices.Reverse(args)
+		}
+		for _, where := range []string{"services", "announcers"} {
+			rights := make(map[object][]rbacv1.PolicyRule)
+			var first config.Config
+			for j, a := range args {
+				c := request(t, strings.Fields(a+" --servicesLeaseNamespace="+where)...).Config
+				if j == 0 {
+					first = c
+				}
+				for _, o := range rbacObjects(c) {
+					switch r := o.(type) {
+					case *rbacv1.ClusterRole:
+						rights[object{r.Kind, "", r.Name}] = r.Rules
+					case *rbacv1.Role:
+						rights[object{r.Kind, r.Namespace, r.Name}] = r.Rules
+					}
+				}
+			}
+			for _, p := range permissions(first) {
+				allowed := false
+				for o, rules := range rights {
+					allowed = allowed || (o.namespace == "" || o.namespace == p.Namespace) && slices.ContainsFunc(rules, func(r rbacv1.PolicyRule) bool {
+						resource := strings.TrimSuffix(p.Resource+"/"+p.Subresource, "/")
+						return slices.Contains(r.APIGroups, p.Group) && slices.Contains(r.Resources, resource) && slices.Contains(r.Verbs, p.Verb) &&
+							(len(r.ResourceNames) == 0 || slices.Contains(r.ResourceNames, p.Name))
+					})
+				}
+				if !allowed {
+					t.Errorf("leases where the %s are: %s, and then %s: no right to %s %s/%s in %q any more", where, args[0], args[1], p.Verb, p.Resource, p.Subresource, p.Namespace)
+					break
+				}
+			}
+		}
 	}
 }
 

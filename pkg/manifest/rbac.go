@@ -130,7 +130,7 @@ func rbacObjects(c config.Config) []any {
 			objects = append(objects, roleAndBinding(name+"-api-servers", metav1.NamespaceDefault, home, policy)...)
 		}
 		if policy := policyRules(c, announcerOnly); len(policy) > 0 {
-			objects = append(objects, roleAndBinding(name, home, home, policy)...)
+			objects = append(objects, roleAndBinding(roleName(c), home, home, policy)...)
 		}
 		return append(objects, namedLeaseRoles(c)...)
 	}
@@ -147,20 +147,24 @@ func rbacObjects(c config.Config) []any {
 		}
 	}
 	for _, namespace := range slices.Compact(order) {
-		objects = append(objects, roleAndBinding(name, namespace, home, policyRules(c, scopes[namespace]...))...)
+		objects = append(objects, roleAndBinding(roleName(c), namespace, home, policyRules(c, scopes[namespace]...))...)
 	}
 	return append(objects, namedLeaseRoles(c)...)
 }
 
 // clusterRoleName returns the name of the ClusterRole. With VIP leases in the announcers' namespace it is another one, so that
-// what an earlier installation may do stays allowed until its VIP leases have moved, and the old one is deleted. So is that of nodes with cp_enable alone, which takes
-// nothing from others that announce Services.
+// what an earlier installation may do stays allowed until its VIP leases have moved, and the old one is deleted.
 func clusterRoleName(c config.Config) string {
+	if hasServices(c) && leasesOfAnnouncers(c) {
+		return name + "-services"
+	}
+	return roleName(c)
+}
+
+// roleName returns the name of the Roles. For nodes with cp_enable alone it is another one, so that they take nothing from others that announce Services.
+func roleName(c config.Config) string {
 	if !hasServices(c) {
 		return name + "-controlplane"
-	}
-	if leasesOfAnnouncers(c) {
-		return name + "-services"
 	}
 	return name
 }
