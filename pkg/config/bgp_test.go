@@ -184,6 +184,7 @@ func TestAnnotatedPeersOfKubeVIP(t *testing.T) {
 	second.Address = ip("192.0.2.2")
 	own := second
 	own.AS, own.Multihop = 65002, false
+	plain := vip.BGPPeer{Address: ip("192.0.2.2"), AS: 65001, LocalAS: 65000, Port: 179}
 	for name, tt := range map[string]struct {
 		annotations map[string]vip.Secret
 		want        []vip.BGPPeer
@@ -199,6 +200,13 @@ func TestAnnotatedPeersOfKubeVIP(t *testing.T) {
 		"two, one with its own": {annotations: map[string]vip.Secret{"bgp-peers-0-peer-ip": "192.0.2.1", "bgp-peers-1-peer-ip": "192.0.2.2", "peer-asn": "65001", "bgp-peers-1-peer-asn": "65002", "node-asn": "65009",
 			"src-ip": "192.0.2.9", "bgp-pass": "cGFzc3dvcmQ=", "peer-multi-hop": "true", "bgp-peers-1-peer-multi-hop": "false"},
 			want: []vip.BGPPeer{first, own}},
+		"two, one with none of what the other has": {annotations: map[string]vip.Secret{"bgp-peers-0-peer-ip": "192.0.2.1", "bgp-peers-1-peer-ip": "192.0.2.2", "bgp-peers-0-peer-asn": "65001", "bgp-peers-0-node-asn": "65009",
+			"bgp-peers-0-src-ip": "192.0.2.9", "bgp-peers-0-bgp-pass": "cGFzc3dvcmQ=", "bgp-peers-0-peer-multi-hop": "true",
+			"bgp-peers-1-peer-asn": "", "bgp-peers-1-node-asn": "", "bgp-peers-1-src-ip": "", "bgp-peers-1-bgp-pass": "", "bgp-peers-1-peer-multi-hop": "", "bgp-peers-1-peer-port": ""},
+			want: []vip.BGPPeer{first, plain}},
+		"two, and an empty annotation of the first": {annotations: map[string]vip.Secret{"bgp-peers-0-peer-ip": "192.0.2.1", "bgp-peers-1-peer-ip": "192.0.2.2", "peer-asn": "65001", "node-asn": "65009",
+			"src-ip": "192.0.2.9", "bgp-peers-0-bgp-pass": "", "bgp-pass": "cGFzc3dvcmQ=", "peer-multi-hop": "true"},
+			want: []vip.BGPPeer{first, second}},
 		"wrong": {annotations: map[string]vip.Secret{"peer-ip": "192.0.2.1", "peer-multi-hop": "yes", "peer-asn": "0", "bgp-peers-1-peer-ip": "192.0.2.2"},
 			err: "annotation example.com/peer-asn " + wantAS + "\nannotation example.com/peer-multi-hop must be true or false"},
 		"no AS": {annotations: map[string]vip.Secret{"bgp-peers-0-peer-ip": "192.0.2.1", "bgp-peers-1-peer-ip": "192.0.2.2", "bgp-peers-1-peer-asn": "65001"},

@@ -287,8 +287,8 @@ const maxAnnotatedPeers = 100
 // AnnotatedPeers parses the peers that Node annotations name, without their prefix:
 // bgp-peers-<n>-peer-ip (several with commas between), -peer-asn, -node-asn, -src-ip,
 // -peer-port, -peer-multi-hop and -bgp-pass (in base64), n counting from 0. For n = 0 the keys are taken without
-// bgp-peers-0-, too, as older tools write them; whatever but peer-ip is not there for another n is as for 0. -src-ip is the BGP identifier,
-// too. More than maxAnnotatedPeers addresses are an error. Its error names every annotation that
+// bgp-peers-0-, too, as older tools write them; whatever but peer-ip is not there for another n is as for 0. One that is there and empty
+// is not set for that n; of -peer-asn it counts as not there. -src-ip is the BGP identifier, too. More than maxAnnotatedPeers addresses are an error. Its error names every annotation that
 // is wrong, and no password; there are then no peers.
 func (b BGP) AnnotatedPeers(annotations map[string]vip.Secret) ([]vip.BGPPeer, error) {
 	var peers []vip.BGPPeer
@@ -297,12 +297,16 @@ func (b BGP) AnnotatedPeers(annotations map[string]vip.Secret) ([]vip.BGPPeer, e
 	for n := 0; ; n++ {
 		prefix := fmt.Sprintf("bgp-peers-%d-", n)
 		nameOf := func(key string) string {
-			for _, name := range []string{prefix + key, "bgp-peers-0-" + key, key} {
-				if annotations[name] != "" && (n == 0 || key != "peer-ip" || name == prefix+key) {
+			own := prefix + key
+			if _, given := annotations[own]; n > 0 && (key == "peer-ip" || given && key != "peer-asn") { // no peer is without an AS number
+				return own
+			}
+			for _, name := range []string{own, "bgp-peers-0-" + key, key} {
+				if annotations[name] != "" {
 					return name
 				}
 			}
-			return prefix + key
+			return own
 		}
 		value := func(key string) string { return string(annotations[nameOf(key)]) }
 		check := func(key string, err error) {
