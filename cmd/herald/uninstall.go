@@ -154,22 +154,26 @@ func (u *uninstall) nodeLeases(ctx context.Context) (versions map[string]string,
 	if err != nil {
 		return nil, 0, err
 	}
-	if other := announcersNamespace(s.Leases); !u.named && other != "" && other != u.namespace {
-		return nil, 0, fmt.Errorf("nothing was removed: %s has no node leases, and %s has some: use --namespace %[2]s (or --namespace %[1]s, for what another installation has left there)", u.namespace, other)
-	}
 	versions = make(map[string]string)
+	namespaces := make(map[string]bool)
 	for _, l := range s.Leases {
 		n, ok := lease.ParseNodeLease(l)
+		if ok {
+			namespaces[l.Namespace] = true
+		}
 		if node, _ := holder(l); !ok || n.Fenced || node == "" || l.Namespace != u.namespace {
 			continue
 		}
 		versions[n.Name] = l.ResourceVersion
 		longest = max(longest, n.Duration)
 	}
+	if others := sortedKeys(namespaces); !u.named && len(others) > 0 && !namespaces[u.namespace] {
+		return nil, 0, fmt.Errorf("nothing was removed, since it is not known where Herald ran: %[1]s has no node leases, others have some (%[2]s), which their users may have written. If it ran in %[1]s: --namespace %[1]s. If it ran in another: --namespace NAMESPACE", u.namespace, abbreviate(others))
+	}
 	return versions, longest, nil
 }
 
-func sortedKeys(m map[string]string) (keys []string) {
+func sortedKeys[V any](m map[string]V) (keys []string) {
 	for k := range m {
 		keys = append(keys, k)
 	}

@@ -22,6 +22,8 @@ func TestUninstall(t *testing.T) {
 	fenced.Annotations["heraldvip.io/fenced"] = "7"
 	elsewhere := nodeLease("n9", 0, "{}")
 	elsewhere.Namespace = "edge"
+	tenants := nodeLease("x", time.Hour, "{}")
+	tenants.Namespace = "tenant"
 	renewed := func(node string) *coordinationv1.Lease {
 		l := nodeLease(node, 0, "{}")
 		l.ResourceVersion = strconv.Itoa(int(time.Since(began)/(2*time.Second)) + 1)
@@ -32,7 +34,7 @@ func TestUninstall(t *testing.T) {
 	const removed = "Service default/web: the status\nleft as it is: Service default/x: annotation y\n1 removed. On nodes whose Herald was killed: herald uninstall node\n"
 	const looking = "looking for 15s whether a Herald renews the node leases of "
 	const still = "Herald still runs on n1, n2, and would write all of this again: end it first (kubectl -n kube-system delete daemonset herald --cascade=foreground, or take the static Pod's file away on each node)"
-	const otherNamespace = "nothing was removed: kube-system has no node leases, and edge has some: use --namespace edge (or --namespace kube-system, for what another installation has left there)"
+	const otherNamespace = "nothing was removed, since it is not known where Herald ran: kube-system has no node leases, others have some (%s), which their users may have written. If it ran in kube-system: --namespace kube-system. If it ran in another: --namespace NAMESPACE"
 	for _, tt := range []struct {
 		name   string
 		leases func() []*coordinationv1.Lease
@@ -43,9 +45,10 @@ func TestUninstall(t *testing.T) {
 	}{
 		{"no node leases", func() []*coordinationv1.Lease { return nil }, false, 0, removed, ""},
 		{"fenced, or of another installation", func() []*coordinationv1.Lease { return []*coordinationv1.Lease{fenced, elsewhere} }, false, 0, removed, ""},
-		{"only of another installation", func() []*coordinationv1.Lease { return []*coordinationv1.Lease{elsewhere} }, false, 0, "", otherNamespace},
+		{"only of another installation", func() []*coordinationv1.Lease { return []*coordinationv1.Lease{elsewhere} }, false, 0, "", fmt.Sprintf(otherNamespace, "edge")},
+		{"of another installation, and one that a tenant wrote", func() []*coordinationv1.Lease { return []*coordinationv1.Lease{tenants, elsewhere} }, false, 0, "", fmt.Sprintf(otherNamespace, "edge, tenant")},
 		{"only of another installation, and named", func() []*coordinationv1.Lease { return []*coordinationv1.Lease{elsewhere} }, false, 0, removed, ""},
-		{"only of another installation, dry", func() []*coordinationv1.Lease { return []*coordinationv1.Lease{elsewhere} }, true, 0, "", otherNamespace},
+		{"only of another installation, dry", func() []*coordinationv1.Lease { return []*coordinationv1.Lease{elsewhere} }, true, 0, "", fmt.Sprintf(otherNamespace, "edge")},
 		{"killed", func() []*coordinationv1.Lease { return []*coordinationv1.Lease{nodeLease("n1", 0, "{}")} }, false, 15 * time.Second, looking + "n1\n" + removed, ""},
 		{"running", func() []*coordinationv1.Lease {
 			return []*coordinationv1.Lease{renewed("n2"), nodeLease("n1", 0, "{}")}
