@@ -54,6 +54,7 @@ type detector struct {
 	checkedAt      time.Time            // when check was called last
 	nextCheck      time.Duration        // so long after checkedAt it is to be called again
 	delayedAt      time.Time            // when check was last called more than probeMaxDelay too late
+	diedAt         time.Time            // when a node last became Dead; zero: none did
 	sent           map[uint32]time.Time // nonces in heartbeats of this node, and when they were sent
 }
 

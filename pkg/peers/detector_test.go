@@ -2,6 +2,7 @@ package peers
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -368,5 +369,40 @@ func TestSuspectsAreProbedWhenOneDies(t *testing.T) {
 	r.runProbe(probeResult{}, 150*time.Millisecond)
 	if got := r.statuses(r.now)["n1"].AnsweredAt; !got.IsZero() {
 		t.Errorf("it answered at %v, want zero after a probe without an answer", got)
+	}
+}
+
+// TestSuspectsAreProbedAgainWhenOneDiesMeanwhile: a probe of a node that is Suspect and silent, and that began before another one was found Dead, is followed by
+// one that begins after that; this one by none.
+func TestSuspectsAreProbedAgainWhenOneDiesMeanwhile(t *testing.T) {
+	r := newFixture(t)
+	answers := probeResult{answers: true}
+	r.advance(4*time.Second, func() { r.probeEnded(r.peers["n1"], answers, r.now, r.now) })
+	r.expectState(vip.Suspect)
+	r.setNodes(map[string]netip.AddrPort{"n1": peerAddr, "n2": netip.MustParseAddrPort("10.0.0.2:7947"), "n3": netip.MustParseAddrPort("10.0.0.3:7947")}, r.now)
+	probed := func() bool {
+		probe, _, _ := r.check(r.now)
+		return slices.ContainsFunc(probe, func(p *peer) bool { return p.name == "n1" })
+	}
+	r.peers["n1"].probe.running = false
+	r.setState(r.peers["n2"], vip.Dead, "nobody answers for its address", r.now)
+	if !probed() {
+		t.Fatal("n1 is not probed when n2 has died")
+	}
+	began := r.now
+	r.advance(50*time.Millisecond, nil)
+	r.setState(r.peers["n3"], vip.Dead, "nobody answers for its address", r.now)
+	died := r.now
+	r.advance(100*time.Millisecond, nil)
+	r.probeEnded(r.peers["n1"], answers, began, r.now)
+	if !probed() {
+		t.Fatalf("n1 is not probed again, though n3 died while it was: the next probe is %v after that", r.peers["n1"].probe.next.Sub(died))
+	}
+	r.runProbe(answers, 150*time.Millisecond)
+	if got := r.statuses(r.now)["n1"].AnsweredAt; !got.After(died) {
+		t.Errorf("it answered a probe that began at %v, want one after %v", got, died)
+	}
+	if probed() {
+		t.Error("it is probed a third time at once")
 	}
 }

@@ -128,7 +128,7 @@ func (d *detector) needsProbe(p *peer, now time.Time) bool {
 // probeEnded stores the result of a probe of p that began at startedAt, and evaluates p, unless p
 // is heard. If heartbeats of p arrive, recordHeardProbe does. Else the result and its time are
 // stored, the next probe is put off by a pause that depends on p's state and is short after the
-// first refusals, and p is evaluated. But the result is dropped if p was heard meanwhile (if its heartbeats arrive: if its state has changed meanwhile), or if
+// first refusals, and p is evaluated; if p is Suspect, and another node has become Dead since the probe began, the next one is due at once. But the result is dropped if p was heard meanwhile (if its heartbeats arrive: if its state has changed meanwhile), or if
 // this process was paused, started to listen, or was delayed by more than probeMaxDelay, and may
 // have missed the answers.
 func (d *detector) probeEnded(p *peer, result probeResult, startedAt, now time.Time) {
@@ -160,6 +160,8 @@ func (d *detector) probeEnded(p *peer, result probeResult, startedAt, now time.T
 	switch {
 	case p.probe.refusals > 0 && p.probe.refusals < minRefusals:
 		p.probe.next = now.Add(aliveProbePause) // to be sure soon
+	case p.state == vip.Suspect && !startedAt.After(d.diedAt):
+		p.probe.next = now // only one that begins after that death lets its node be fenced
 	case p.state == vip.Suspect:
 		p.probe.next = now.Add(suspectProbePause)
 	case !p.wasAlive:
@@ -310,7 +312,7 @@ func (d *detector) heardByOthers(p *peer, now time.Time) bool {
 
 // setState stores the state of p and the reason. If the state is another one than before,
 // since is set to now, and it is a change. When p becomes Alive, its next probe is due a
-// moment later, which differs for each pair of nodes. When it becomes Dead, all that are Suspect and silent are probed at once. When it becomes anything else, its TCP
+// moment later, which differs for each pair of nodes. When it becomes Dead, that time is stored as diedAt, and all that are Suspect and silent are probed at once, or as soon as the probe that runs has ended (probeEnded). When it becomes anything else, its TCP
 // port counts as never reached, and with Unknown its address as never answered for.
 func (d *detector) setState(p *peer, state vip.Liveness, why string, now time.Time) {
 	if p.state == state {
@@ -330,6 +332,7 @@ func (d *detector) setState(p *peer, state vip.Liveness, why string, now time.Ti
 		return
 	}
 	if state == vip.Dead {
+		d.diedAt = now
 		for _, q := range d.peers { // nobody is fenced before those that are silent, too, have answered
 			if q.state == vip.Suspect && !q.rx.arriving(now) {
 				q.probe.next = now
