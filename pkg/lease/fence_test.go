@@ -236,6 +236,41 @@ func TestFenceWithTransfersRefused(t *testing.T) {
 	}
 }
 
+// A node whose fences the API server refused for a while, until another node's was written, fences with transfers when the same node, which was alive since, dies again.
+func TestFenceTransfersAgainAfterARefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		var refuses atomic.Bool
+		var refused atomic.Int32
+		s.Refuse = func(l *coordinationv1.Lease) error {
+			if refuses.Load() && l.Name == NodePrefix+"n1" && l.Annotations[FencedAnnotation] != "" && !strings.Contains(l.Annotations[TransfersAnnotation], "n3") { // n2's
+				refused.Add(1)
+				return forbidden(l.Name)
+			}
+			return nil
+		}
+		n1, n2, n3 := startTransferring(t, s, "n1", ""), startTransferring(t, s, "n2", "n2"), startTransferring(t, s, "n3", "n3")
+		n1.acquire(n2, "a", "b")
+		refuses.Store(true)
+		n1.kill()
+		time.Sleep(leaseDuration + 10*time.Second)
+		n3.want("a", "b")
+		time.Sleep(time.Second)
+		if refused.Load() < 2 || !n3.serves("a") || !n3.serves("b") {
+			t.Fatalf("%d fences of n2 were refused, want 2 or more, and n3's written\n%s", refused.Load(), s)
+		}
+		refuses.Store(false)
+		n1 = startTransferring(t, s, "n1", "")
+		time.Sleep(5 * time.Second)
+		n1.acquire(n2, "c", "d")
+		n1.kill()
+		time.Sleep(leaseDuration + 10*time.Second)
+		if x := s.Lease(nodeKey("n1")); x.Annotations[FencedAnnotation] == "" || !strings.Contains(x.Annotations[TransfersAnnotation], "n2") {
+			t.Errorf("fenced %q, transfers %q; want those to n2", x.Annotations[FencedAnnotation], x.Annotations[TransfersAnnotation])
+		}
+	})
+}
+
 // A node lease without leaseTransitions, as one that was made by hand, is fenced once, and does not keep nodes from stopping. Its node begins with an epoch
 // that it never had, as if there were none.
 func TestNodeLeaseWithoutEpoch(t *testing.T) {

@@ -127,7 +127,7 @@ func isolatedText(info *vip.NodeInfo) string {
 // with a request on their lease under way, and fences none whose epoch is over, that has
 // neither a node lease nor a VIP lease that names it, whose last failure is still waited
 // for (applyWrite), or whose last fence was refused since the node lease had another version by then, as long as this node does not know which. (If it knows
-// all that was written since, and that is no other version, the fence was refused for another reason.) No more than maxWrites of these requests are under way at a time. It does
+// all that was written since, and that is no other version, the fence was refused for another reason.) It forgets the failures of fences of a node that is alive and not to be fenced. No more than maxWrites of these requests are under way at a time. It does
 // nothing while this node's own renewals fail.
 func (l *Leases) fence(ctx context.Context, now time.Time) {
 	if l.own.RenewingSince.IsZero() {
@@ -146,6 +146,9 @@ func (l *Leases) fence(ctx context.Context, now time.Time) {
 			l.deleteFenced(ctx, k, p.lease)
 		}
 		why := l.decision.Fence[node]
+		if why == "" && l.decision.Alive[node] {
+			delete(l.writes.failures, k) // another node's fence may have been written, or none was needed
+		}
 		f := l.writes.failures[k]
 		if why == "" || p.Over || !p.Exists && !l.isHolder(node) || now.Before(f.until) || f.conflict && f.replaced == p.version() && !l.unwritten.asOf.After(f.until) {
 			continue
@@ -158,7 +161,7 @@ func (l *Leases) fence(ctx context.Context, now time.Time) {
 // exists. The outcome goes to applyWrite, and a conflict is noted beside that; after success the node counts here as fenced and not
 // alive. That is logged with why, and counted, though the answer was lost (logFenced). From the third failure in a row on that is logged, each fenceFailing at most, unless it is a conflict. The first shortTries tries time out after shortTimeout, later ones after fenceTimeout
 // (at most half a renew deadline): with the node may have died the API server that would
-// answer, or etcd's leader. Once the API server has refused a fence that transfers, or maxFailures tries have failed, the next ones transfer no more than the node lease does already.
+// answer, or etcd's leader. Once the API server has refused a fence that transfers, or maxFailures tries have failed, the next ones transfer no more than the node lease does already, until the node is alive again (fence).
 func (l *Leases) writeFence(ctx context.Context, k vip.Key, node, why string) {
 	p, failed, timeout := l.peers[node], l.writes.failures[k], fenceTimeout
 	if failed.count < shortTries {
