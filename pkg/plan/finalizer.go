@@ -52,10 +52,10 @@ func (p *pass) clearWithdrawn() {
 }
 
 // cleanUpIsolated reports whether this node cleans up s although it is isolated, so that it is responsible for nothing: s was deleted at
-// least 10 s (releaseWithin) ago, bears the finalizer, no renewal of the node lease is late, this node caresForServices, and sees no other that does, is alive and not isolated. If all nodes are isolated, the Service, and
+// least 10 s (releaseWithin) ago, bears the finalizer, no renewal of the node lease is late, this node caresFor s, and sees no other that does, is alive and not isolated. If all nodes are isolated, the Service, and
 // its namespace, would otherwise stay for as long. If others are well they have done it by then.
 func (p *pass) cleanUpIsolated(s *service) bool {
-	if s.Deleted.IsZero() || !s.Finalizer || !p.Tenure.RenewalLateSince.IsZero() || p.self == nil || !p.self.Info.Isolated || !p.caresForServices(p.self) || len(p.reachable) > 0 {
+	if s.Deleted.IsZero() || !s.Finalizer || !p.Tenure.RenewalLateSince.IsZero() || p.self == nil || !p.self.Info.Isolated || !p.caresFor(p.self, s) || len(p.reachableFor(s)) > 0 {
 		return false
 	}
 	if age := p.Now.Sub(s.Deleted); age < releaseWithin {

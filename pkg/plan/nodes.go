@@ -19,7 +19,9 @@ type nodes struct {
 	self      *member            // this node; nil until it has a node lease
 	// servicesSomewhere: a member, alive or not, announces Services. Nodes with svc_enable=false then leave them alone.
 	servicesSomewhere bool
-	addresses         []netip.Addr // of this node, as Kubernetes has them
+	// classes: of the members that announce Services, alive or not, one for each set of class options.
+	classes   []*member
+	addresses []netip.Addr // of this node, as Kubernetes has them
 }
 
 // A member is a node, as placement sees it.
@@ -67,6 +69,31 @@ func (n *member) servesClassOf(s *vip.Service) bool {
 // more, so that what earlier processes wrote is to be cleared.
 func (all *nodes) caresForServices(n *member) bool {
 	return n.Info.AnnouncesServices() || !all.servicesSomewhere
+}
+
+// caresFor reports whether n may write what s shows while s has no owner: it caresForServices, and serves the class of s, or no member that
+// announces Services does any more. The VIP of the control plane has no class.
+func (all *nodes) caresFor(n *member, s *service) bool {
+	serves := func(n *member) bool { return n.servesClassOf(s.Service) }
+	return all.caresForServices(n) && (serves(n) || s.Key == ControlPlaneKey || !slices.ContainsFunc(all.classes, serves))
+}
+
+// reachableFor returns those of reachable that care for s (caresFor), sorted by name.
+func (all *nodes) reachableFor(s *service) []*member {
+	if len(all.classes) < 2 { // all serve the same Services
+		return all.reachable
+	}
+	return slices.DeleteFunc(slices.Clone(all.reachable), func(n *member) bool { return !all.caresFor(n, s) })
+}
+
+// sameClasses reports whether n and o announce Services of the same classes. A Herald of an earlier version, which tells no options, is
+// like none that does.
+func (n *member) sameClasses(o *member) bool {
+	a, b := n.Info.Options, o.Info.Options
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Class == b.Class && a.ClassOnly == b.ClassOnly && a.ClassStrict == b.ClassStrict
 }
 
 // isolatedOnly reports whether n is isolated, and would be eligible if it were not.
@@ -123,6 +150,9 @@ func newNodes(w *vip.World) *nodes {
 			n.refusal = x.Info.Excluded
 		}
 		all.members[x.Name] = n
+		if x.Info.AnnouncesServices() && !slices.ContainsFunc(all.classes, n.sameClasses) {
+			all.classes = append(all.classes, n)
+		}
 		if x.Alive {
 			all.alive = append(all.alive, n)
 		}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -67,5 +68,141 @@ func TestOtherClassNode(t *testing.T) {
 				t.Errorf("VIPs go to n3: %t, want %t", named, tt.takes)
 			}
 		})
+	}
+}
+
+// withClasses gives n1 and n2 class a, and n3 class b.
+func withClasses(w vip.World) vip.World {
+	w.Members = slices.Clone(w.Members)
+	for i, class := range []string{"a", "a", "b"} {
+		w.Members[i].Info.Options = &vip.NodeOptions{Services: true, ARP: true, Class: class}
+	}
+	return w
+}
+
+// plansOf returns the plan of each node that is alive, by name, each made by the classes that the node publishes.
+func plansOf(r Rules, w vip.World) map[string]vip.Plan {
+	all := make(map[string]vip.Plan)
+	for _, m := range w.Members {
+		if o := m.Info.Options; m.Alive {
+			w.Self, r.Class, r.ClassOnly, r.ClassStrict = m.Name, o.Class, o.ClassOnly, o.ClassStrict
+			all[m.Name] = Make(r, w)
+		}
+	}
+	return all
+}
+
+// TestOtherClassStatus: a node of another class clears no status, and says nothing, while members of the Service's class are there, be they dead or
+// isolated; once none is, one node clears it.
+func TestOtherClassStatus(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(w *vip.World)
+		want   int // how many nodes clear it
+	}{
+		{"the owner died, and n2 has the lease", func(w *vip.World) {
+			w.Members[0].Alive = false
+			*w = held(*w, w.Services[0].Key.Name, "n2")
+		}, 0},
+		{"the owner died, and nobody has the lease", func(w *vip.World) { w.Members[0].Alive = false }, 0},
+		{"n3 wrote it, before it had another class", func(w *vip.World) { w.Services[0].VIPHost = "n3" }, 0},
+		{"all nodes of the class are dead", func(w *vip.World) { w.Members[0].Alive, w.Members[1].Alive = false, false }, 0},
+		{"all nodes of the class are isolated", func(w *vip.World) { w.Members[0].Info.Isolated, w.Members[1].Info.Isolated = true, true }, 0},
+		{"no node serves the class any more", func(w *vip.World) { w.Members[0].Info.Options.Class, w.Members[1].Info.Options.Class = "b", "b" }, 1},
+		{"the same, and the node that wrote it is gone", func(w *vip.World) {
+			w.Members[1].Info.Options.Class = "b"
+			w.Members = w.Members[1:]
+		}, 1},
+		{"no node serves the class, nor do two serve the same one", func(w *vip.World) { w.Members[0].Info.Options.Class, w.Members[1].Info.Options.Class = "c", "d" }, 1},
+		{"only a node with svc_enable=false has the class", func(w *vip.World) {
+			w.Members[0].Info.Options.Services, w.Members[1].Info.Options.Class = false, "b"
+		}, 1},
+	} {
+		for _, name := range manyNames {
+			w := withClasses(world(svc(name, "10.77.0.60", written("n1"), func(s *vip.Service) { s.HasClass, s.Class = true, "a" })))
+			tt.change(&w)
+			var cleared, withdrawn []string
+			for node, p := range plansOf(rules(), w) {
+				for _, s := range addressStatuses(p) {
+					if len(s.Ingress) == 0 {
+						cleared = append(cleared, node)
+					}
+				}
+				for _, e := range p.Events {
+					if e.Reason == vip.VIPWithdrawn {
+						withdrawn = append(withdrawn, node)
+					}
+				}
+			}
+			if len(cleared) != tt.want || len(withdrawn) != tt.want {
+				t.Errorf("%s, Service %s: cleared by %v, said by %v; want %d", tt.name, name, cleared, withdrawn, tt.want)
+			}
+		}
+	}
+}
+
+// TestOtherClassEvent: a Service without an owner gets the Event that says why, and its condition, from one node of its class.
+func TestOtherClassEvent(t *testing.T) {
+	for _, name := range manyNames {
+		w := withClasses(world(svc(name, "10.77.0.12", func(s *vip.Service) { s.HasClass, s.Class = true, "a" }))) // n2's own
+		events, conditions := 0, 0
+		for _, p := range plansOf(rules(), w) {
+			events += len(p.Events)
+			conditions += len(p.Statuses)
+			if len(p.Events) > 0 && p.Events[0].Reason != vip.AddressRefused {
+				t.Errorf("%+v", p.Events)
+			}
+		}
+		if events != 1 || conditions != 1 {
+			t.Errorf("Service %s: %d Events, %d Statuses, want one of each", name, events, conditions)
+		}
+	}
+}
+
+// TestOtherClassFinalizer: while all nodes are isolated one of the Service's class takes the finalizer off.
+func TestOtherClassFinalizer(t *testing.T) {
+	w := poolWorld("n2")
+	w.Services = []vip.Service{svc("a", "10.77.0.60", written("n2"), func(s *vip.Service) {
+		s.HasClass, s.Class, s.Finalizer, s.Deleted = true, "a", true, w.Now.Add(-time.Minute)
+	})}
+	w = withClasses(w)
+	for _, tt := range []struct{ isolated, want string }{{"n1 n2 n3", "n1 n2"}, {"n1 n2", "n1 n2"}, {"n3", "n2"}} {
+		for i := range w.Members {
+			w.Members[i].Info.Isolated = strings.Contains(tt.isolated, w.Members[i].Name)
+		}
+		var cleared []string
+		for node, p := range plansOf(poolRules(), w) {
+			if len(addressStatuses(p)) > 0 {
+				cleared = append(cleared, node)
+			}
+		}
+		slices.Sort(cleared)
+		if got := strings.Join(cleared, " "); got != tt.want {
+			t.Errorf("%s isolated: cleared by %s, want %s", tt.isolated, got, tt.want)
+		}
+	}
+}
+
+// TestOtherClassControlPlane: the VIP of the control plane has no class, so that of which classes nodes are changes nothing in who says why nobody has it.
+func TestOtherClassControlPlane(t *testing.T) {
+	say := func(w vip.World) (names []string) {
+		for node, p := range plansOf(controlPlaneRules(), w) {
+			if len(p.Events) > 0 {
+				names = append(names, node)
+			}
+		}
+		return names
+	}
+	w := withClasses(controlPlaneWorld("n1"))
+	w.Members[0].Info.Links[0].Up = false
+	want := say(w)
+	if len(want) != 1 {
+		t.Errorf("said by %v", want)
+	}
+	for i := range w.Members {
+		w.Members[i].Info.Options.ClassOnly = w.Members[i].Name == want[0]
+	}
+	if got := say(w); !slices.Equal(got, want) {
+		t.Errorf("said by %v, want %v", got, want)
 	}
 }

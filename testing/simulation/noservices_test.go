@@ -15,13 +15,19 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// TestNodeWithoutServices: a node with svc_enable=false, the first by name, delays no move, gets no VIP, and clears no
+// TestNodeWithoutServices: a node with svc_enable=false, the first by name, or one that serves another class, delays no move, gets no VIP, and clears no
 // status, while another node stops, one is excluded, and one loses its power. That one is fenced by a node that knows who is to have its VIPs, so that the
-// fence transfers them: they are answered although no VIP lease can be written.
+// fence transfers them: they are answered although no VIP lease can be written. A node of another class may be the one that fences, and knows of none of
+// the VIPs, so that in its case VIP leases can be written.
 func TestNodeWithoutServices(t *testing.T) {
+	t.Run("svc_enable=false", func(t *testing.T) { nodeWithoutServices(t, func(n *node) { n.noServices = true }) })
+	t.Run("another class", func(t *testing.T) { nodeWithoutServices(t, func(n *node) { n.otherClass = true }) })
+}
+
+func nodeWithoutServices(t *testing.T, without func(*node)) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, size{nodes: 4, services: 30})
-		c.nodes[0].noServices = true
+		without(c.nodes[0])
 		var refuse atomic.Bool
 		c.api.Refuse = func(l *coordinationv1.Lease) error {
 			if refuse.Load() && strings.HasPrefix(l.Name, "kubevip-") {
@@ -61,7 +67,7 @@ func TestNodeWithoutServices(t *testing.T) {
 			c.mu.Lock()
 			c.maxSilence = time.Second
 			c.mu.Unlock()
-			refuse.Store(true)
+			refuse.Store(c.nodes[0].noServices)
 			c.nodes[3].toggle(unplug)
 			c.nodes[3].kill(true)
 			watch(1500 * time.Millisecond)

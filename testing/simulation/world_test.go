@@ -89,6 +89,7 @@ type node struct {
 	rate float64 // of its clock
 
 	noServices bool // its Herald has svc_enable=false; set before it starts
+	otherClass bool // its Herald serves a class alone that no Service has; set before it starts
 
 	// All below is guarded by the cluster's mutex.
 	client      *leasetest.Client // of the process that runs, or ran last
@@ -350,6 +351,9 @@ func (n *node) start() {
 func (n *node) rules() plan.Rules {
 	r := n.c.rules
 	r.Enabled = !n.noServices
+	if n.otherClass {
+		r.Class, r.ClassOnly = "other", true
+	}
 	return r
 }
 
@@ -442,7 +446,10 @@ func (p *process) write(want []vip.Status) (have []vip.Status) {
 func (n *node) info() vip.NodeInfo {
 	n.c.mu.Lock()
 	defer n.c.mu.Unlock()
-	info := vip.NodeInfo{Interface: "eth0", DefaultInterface: "eth0", Links: []vip.Link{{Name: "eth0", Up: n.cable, MAC: n.name, Prefixes: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(n.id + 1)}), 24)}}}, Options: &vip.NodeOptions{Services: !n.noServices}}
+	info := vip.NodeInfo{Interface: "eth0", DefaultInterface: "eth0", Links: []vip.Link{{Name: "eth0", Up: n.cable, MAC: n.name, Prefixes: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(n.id + 1)}), 24)}}}, Options: &vip.NodeOptions{Services: !n.noServices, ClassOnly: n.otherClass}}
+	if n.otherClass {
+		info.Options.Class = "other"
+	}
 	if n.has(excluded) {
 		info.Excluded = "it is excluded"
 	}
