@@ -134,7 +134,7 @@ func (x *explainer) service(k vip.Key) (e serviceExplanation, err error) {
 	}
 	s := &x.snapshot.Services[i]
 	e.service, e.Missing = *s, x.snapshot.Missing
-	e.Explanation, _ = plan.Explain(x.rules, x.world, k)
+	e.Explanation = explainService(x.rules, x.world, k)
 	if owner, since := x.view.owner(s); e.Owner == "" {
 		e.Owner, e.Since = owner, since
 	}
@@ -156,7 +156,7 @@ func (x *explainer) service(k vip.Key) (e serviceExplanation, err error) {
 
 // writeNode writes what is known of a node.
 func (x *explainer) writeNode(w io.Writer, node, format string) error {
-	e, ok := plan.ExplainNode(x.rules, x.world, node)
+	e, ok := plan.ExplainNode(rulesOn(x.rules, x.world, node), x.world, node)
 	state := noHerald
 	for _, n := range x.view.nodes {
 		if n.Name == node {

@@ -68,6 +68,44 @@ func rulesOf(o *vip.NodeOptions, announcers string) plan.Rules {
 	return r
 }
 
+// rulesOn returns r with the class options of that node, which may differ from those of others; r itself if it is not alive, has published none, or
+// has no svc_enable.
+func rulesOn(r plan.Rules, w vip.World, node string) plan.Rules {
+	i := slices.IndexFunc(w.Members, func(m vip.Member) bool { return m.Name == node && m.Alive })
+	if i < 0 {
+		return r
+	}
+	if o := w.Members[i].Info.Options; o != nil && o.Services {
+		r.Class, r.ClassOnly, r.ClassStrict = o.Class, o.ClassOnly, o.ClassStrict
+	}
+	return r
+}
+
+// explainService is plan.Explain by the class options of a node that serves the Service's class; by r if none does.
+func explainService(r plan.Rules, w vip.World, service vip.Key) plan.Explanation {
+	type classes struct {
+		class        string
+		only, strict bool
+	}
+	of := func(r plan.Rules) classes { return classes{r.Class, r.ClassOnly, r.ClassStrict} }
+	tried := map[classes]bool{of(r): true}
+	first, _ := plan.Explain(r, w, service)
+	e := first
+	for _, m := range w.Members {
+		if e.Reason != vip.OtherClass {
+			return e
+		}
+		if other := rulesOn(r, w, m.Name); !tried[of(other)] {
+			tried[of(other)] = true
+			e, _ = plan.Explain(other, w, service)
+		}
+	}
+	if e.Reason == vip.OtherClass {
+		return first
+	}
+	return e
+}
+
 // keyOf parses namespace/name; zero if text is not that.
 func keyOf(text string) vip.Key {
 	namespace, name, ok := strings.Cut(text, "/")
@@ -90,6 +128,7 @@ func publishedPools(s kube.Snapshot) vip.Key {
 // onlyOn returns the Services that the node carries and no other node may, and the control plane's VIP if that is so of it, and why, each as a text.
 func onlyOn(s kube.Snapshot, node string, now time.Time) (all []string) {
 	r, w := worldOf(s, nil, now)
+	r = rulesOn(r, w, node)
 	e, _ := plan.ExplainNode(r, w, node)
 	for _, x := range e.Services {
 		if !x.Carries || x.Others > 0 {
