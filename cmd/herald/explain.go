@@ -74,8 +74,7 @@ func explainCommand() *cobra.Command {
 type explainer struct {
 	snapshot kube.Snapshot
 	view     statusView
-	rules    plan.Rules
-	world    vip.World
+	cluster  clusterView
 }
 
 // takeExplainer reads what explanations need: of all namespaces, since a Service of another one may have an address that one of namespace
@@ -98,9 +97,7 @@ func takeExplainer(ctx context.Context, cfg *rest.Config, namespace string) (*ex
 }
 
 func newExplainer(s kube.Snapshot, pools *vip.PoolSource, now time.Time) *explainer {
-	x := &explainer{snapshot: s, view: newStatusView(s, now)}
-	x.rules, x.world = worldOf(s, pools, now)
-	return x
+	return &explainer{snapshot: s, view: newStatusView(s, now), cluster: observe(s, pools, now)}
 }
 
 // A serviceExplanation is what herald explain shows of a Service.
@@ -134,7 +131,7 @@ func (x *explainer) service(k vip.Key) (e serviceExplanation, err error) {
 	}
 	s := &x.snapshot.Services[i]
 	e.service, e.Missing = *s, x.snapshot.Missing
-	e.Explanation = explainService(x.rules, x.world, k)
+	e.Explanation = x.cluster.explain(k)
 	if owner, since := x.view.owner(s); e.Owner == "" {
 		e.Owner, e.Since = owner, since
 	}
@@ -156,7 +153,7 @@ func (x *explainer) service(k vip.Key) (e serviceExplanation, err error) {
 
 // writeNode writes what is known of a node.
 func (x *explainer) writeNode(w io.Writer, node, format string) error {
-	e, ok := plan.ExplainNode(rulesOn(x.rules, x.world, node), x.world, node)
+	e, ok := x.cluster.explainNode(node)
 	state := noHerald
 	for _, n := range x.view.nodes {
 		if n.Name == node {

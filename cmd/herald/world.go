@@ -14,13 +14,22 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// worldOf returns the World as an observer sees it that is no node, and the rules by which the nodes plan: what
-// the first node that is alive, with svc_enable if any has it, has published of its options, or the defaults with svc_election (decision 0107). The VIP of
-// the control plane is by those of the first that has cp_enable, but announced as Services are. pools may be nil.
-func worldOf(s kube.Snapshot, pools *vip.PoolSource, now time.Time) (plan.Rules, vip.World) {
+// A clusterView is the World as an observer sees it that is no node, and the rules by which the nodes plan.
+type clusterView struct {
+	// rules are those for Services: what the first node that is alive, with svc_enable if any has it, has published of its options, or the defaults
+	// with svc_election (decision 0107). ControlPlane is nil if no node that is alive has cp_enable.
+	rules plan.Rules
+	// controlPlane are those for the VIP of the control plane alone: what the first node that is alive and has cp_enable has published.
+	controlPlane plan.Rules
+	world        vip.World
+}
+
+// observe returns what s shows of the cluster. pools may be nil.
+func observe(s kube.Snapshot, pools *vip.PoolSource, now time.Time) clusterView {
 	v := newStatusView(s, now)
 	w := vip.World{Now: now, Synced: true, Services: s.Services, Nodes: s.Nodes, Claims: make(map[vip.Key]vip.Claim)}
 	var options, controlPlane *vip.NodeOptions
+	cpLease := "" // nodes of an earlier version do not say which it is
 	alive := make(map[string]int64)
 	w.Members = v.members()
 	for _, m := range w.Members {
@@ -35,6 +44,9 @@ func worldOf(s kube.Snapshot, pools *vip.PoolSource, now time.Time) (plan.Rules,
 		if controlPlane == nil && o != nil && len(o.ControlPlane) > 0 {
 			controlPlane = o
 		}
+		if o != nil {
+			cpLease = cmp.Or(cpLease, o.ControlPlaneLease)
+		}
 	}
 	for k, l := range v.leases {
 		if _, isNode := lease.ParseNodeLease(l); !isNode {
@@ -44,16 +56,22 @@ func worldOf(s kube.Snapshot, pools *vip.PoolSource, now time.Time) (plan.Rules,
 	if options == nil {
 		options = &vip.NodeOptions{Services: true, ARP: true, Election: true}
 	}
-	r := rulesOf(options, v.announcers)
+	r, cp := rulesOf(options, v.announcers), plan.Rules{}
 	if controlPlane != nil {
-		r.ControlPlane = &plan.ControlPlane{Addresses: controlPlane.ControlPlane, Lease: keyOf(controlPlane.ControlPlaneLease), Interface: config.Auto}
+		cp = rulesOf(controlPlane, v.announcers)
+		cp.Enabled = false
+		cp.ControlPlane = &plan.ControlPlane{
+			Addresses: controlPlane.ControlPlane, Interface: config.Auto,
+			Lease: keyOf(cmp.Or(cpLease, v.announcers+"/"+controlPlaneLease)),
+		}
+		r.ControlPlane = cp.ControlPlane
 	}
 	if pools != nil && options.Pools != "" {
 		parsed, _ := pool.Parse(nil, pools.Data)
 		w.Pools, w.PoolPolicy = pools, parsed
 		r.Allocation = &plan.Allocation{Lease: vip.Key{Namespace: v.announcers, Name: poolsLeaseName}, Provider: providerLease}
 	}
-	return r, w
+	return clusterView{r, cp, w}
 }
 
 // rulesOf returns the rules of nodes with these options, whose node leases are in a namespace.
@@ -68,42 +86,55 @@ func rulesOf(o *vip.NodeOptions, announcers string) plan.Rules {
 	return r
 }
 
-// rulesOn returns r with the class options of that node, which may differ from those of others; r itself if it is not alive, has published none, or
-// has no svc_enable.
-func rulesOn(r plan.Rules, w vip.World, node string) plan.Rules {
-	i := slices.IndexFunc(w.Members, func(m vip.Member) bool { return m.Name == node && m.Alive })
+// rulesOn returns the rules for Services with the class options of that node, which may differ from those of others; the rules themselves if it is not
+// alive, has published none, or has no svc_enable.
+func (c *clusterView) rulesOn(node string) plan.Rules {
+	r := c.rules
+	i := slices.IndexFunc(c.world.Members, func(m vip.Member) bool { return m.Name == node && m.Alive })
 	if i < 0 {
 		return r
 	}
-	if o := w.Members[i].Info.Options; o != nil && o.Services {
+	if o := c.world.Members[i].Info.Options; o != nil && o.Services {
 		r.Class, r.ClassOnly, r.ClassStrict = o.Class, o.ClassOnly, o.ClassStrict
 	}
 	return r
 }
 
-// explainService is plan.Explain by the class options of a node that serves the Service's class; by r if none does.
-func explainService(r plan.Rules, w vip.World, service vip.Key) plan.Explanation {
+// explain is plan.Explain by the class options of a node that serves the Service's class, or, if none does, by the rules for Services.
+func (c *clusterView) explain(service vip.Key) plan.Explanation {
 	type classes struct {
 		class        string
 		only, strict bool
 	}
 	of := func(r plan.Rules) classes { return classes{r.Class, r.ClassOnly, r.ClassStrict} }
-	tried := map[classes]bool{of(r): true}
-	first, _ := plan.Explain(r, w, service)
+	tried := map[classes]bool{of(c.rules): true}
+	first, _ := plan.Explain(c.rules, c.world, service)
 	e := first
-	for _, m := range w.Members {
+	for _, m := range c.world.Members {
 		if e.Reason != vip.OtherClass {
 			return e
 		}
-		if other := rulesOn(r, w, m.Name); !tried[of(other)] {
-			tried[of(other)] = true
-			e, _ = plan.Explain(other, w, service)
+		if r := c.rulesOn(m.Name); !tried[of(r)] {
+			tried[of(r)] = true
+			e, _ = plan.Explain(r, c.world, service)
 		}
 	}
 	if e.Reason == vip.OtherClass {
 		return first
 	}
 	return e
+}
+
+// explainNode is plan.ExplainNode by the class options of the node, and, of the VIP of the control plane, by the rules for that.
+func (c *clusterView) explainNode(node string) (e plan.NodeExplanation, ok bool) {
+	e, ok = plan.ExplainNode(c.rulesOn(node), c.world, node)
+	if !ok || c.controlPlane.ControlPlane == nil {
+		return e, ok
+	}
+	isControlPlane := func(s plan.ServiceSuitability) bool { return s.Service == plan.ControlPlaneKey }
+	cp, _ := plan.ExplainNode(c.controlPlane, c.world, node)                           // with svc_enable=false, so that no other Service is in it
+	e.Services = append(cp.Services, slices.DeleteFunc(e.Services, isControlPlane)...) // it has no namespace, so it is the first
+	return e, ok
 }
 
 // keyOf parses namespace/name; zero if text is not that.
@@ -127,18 +158,17 @@ func publishedPools(s kube.Snapshot) vip.Key {
 
 // onlyOn returns the Services that the node carries and no other node may, and the control plane's VIP if that is so of it, and why, each as a text.
 func onlyOn(s kube.Snapshot, node string, now time.Time) (all []string) {
-	r, w := worldOf(s, nil, now)
-	r = rulesOn(r, w, node)
-	e, _ := plan.ExplainNode(r, w, node)
+	c := observe(s, nil, now)
+	e, _ := c.explainNode(node)
 	for _, x := range e.Services {
 		if !x.Carries || x.Others > 0 {
 			continue
 		}
-		name := x.Service.String()
+		name, r := x.Service.String(), c.rulesOn(node)
 		if x.Service == plan.ControlPlaneKey {
-			name = "the control plane's VIP"
+			name, r = "the control plane's VIP", c.controlPlane
 		}
-		all = append(all, name+whyNoOther(r, w, x.Service, node))
+		all = append(all, name+whyNoOther(r, c.world, x.Service, node))
 	}
 	return all
 }
