@@ -29,7 +29,7 @@ func expectTables(t *testing.T, text string, limit int) {
 func FuzzStatus(f *testing.F) {
 	f.Add("kubevip-x", "n1", "n1@7", `{"interface":"eth0"}`, "AddressConflict", "in use\n\x1b[2J", "default/x")
 	f.Add(lease.NodePrefix+"n1", "n1\tn2", "", `{"waiting":["x"],"bgpSessions":[{"peer":"\u001b[2J","state":"active"}],"connections":{"vips":{"10.0.0.1":-5}}}`, "VIPForeignMAC", "", "\u202e")
-	f.Add(controlPlaneLease, "ghost", "ghost@99999999999999999999", strings.Repeat("[", 5000), "", strings.Repeat("x", 2000), "")
+	f.Add(defaultControlPlaneLease, "ghost", "ghost@99999999999999999999", strings.Repeat("[", 5000), "", strings.Repeat("x", 2000), "")
 	f.Fuzz(func(t *testing.T, name, holder, claim, info, reason, message, invalid string) {
 		l := nodeLease("n1", time.Second, info)
 		l.Namespace, l.Name, l.Spec.HolderIdentity = "tenant", name, &holder

@@ -18,8 +18,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// controlPlaneLease is the default of vip_leasename, where no node says what it uses.
-const controlPlaneLease = "plndr-cp-lock"
+// defaultControlPlaneLease is the default of vip_leasename, where no node says what it uses.
+const defaultControlPlaneLease = "plndr-cp-lock"
 
 // controlPlaneName stands for the VIP of the control plane in tables of Services.
 const controlPlaneName = "(control plane)"
@@ -27,20 +27,27 @@ const controlPlaneName = "(control plane)"
 // controlPlane returns what is known of the API servers' VIP; ok is false if no node reports that its API server is ready.
 // The VIP itself is on no lease.
 func (v statusView) controlPlane() (s serviceStatus, ok bool) {
-	ready, key := 0, vip.Key{Namespace: v.announcers, Name: controlPlaneLease}
+	ready := 0
 	for _, n := range v.nodes {
 		if n.Info.APIServerReady && !n.Fenced && n.namespace == v.announcers {
 			ready++
-			if o := n.Info.Options; o != nil && o.ControlPlaneLease != "" {
-				key = keyOf(o.ControlPlaneLease)
-			}
 		}
 	}
 	s = serviceStatus{Service: controlPlaneName, Note: fmt.Sprintf("API servers ready: %d", ready)}
-	if l := v.leases[key]; l != nil && l.Annotations[lease.ClaimAnnotation] != "" {
+	if l := v.leases[v.controlPlaneLease()]; l != nil && l.Annotations[lease.ClaimAnnotation] != "" {
 		s.Owner, s.Since = holder(l)
 	}
 	return s, ready > 0
+}
+
+// controlPlaneLease is the lease of the control plane's VIP: what the first node publishes that says so, for those of an earlier version do not, else the default.
+func (v statusView) controlPlaneLease() vip.Key {
+	for _, n := range v.nodes {
+		if o := n.Info.Options; o != nil && o.ControlPlaneLease != "" && !n.Fenced && n.namespace == v.announcers {
+			return keyOf(o.ControlPlaneLease)
+		}
+	}
+	return vip.Key{Namespace: v.announcers, Name: defaultControlPlaneLease}
 }
 
 // holder returns the node that a lease names, and since when that has it; both are zero if it names none. What is longer than

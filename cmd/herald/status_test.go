@@ -207,7 +207,7 @@ func TestStatusOfControlPlane(t *testing.T) {
 		}
 	})
 	cp := vipLease("x", "n2")
-	cp.Namespace, cp.Name, cp.Annotations = "kube-system", controlPlaneLease, map[string]string{lease.ClaimAnnotation: "n2@7"}
+	cp.Namespace, cp.Name, cp.Annotations = "kube-system", defaultControlPlaneLease, map[string]string{lease.ClaimAnnotation: "n2@7"}
 	s := kube.Snapshot{Leases: []*coordinationv1.Lease{
 		nodeLease("n1", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"apiServerReady":true}`),
 		nodeLease("n2", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"apiServerReady":true}`), cp,
@@ -244,7 +244,7 @@ func TestStatusOfForgedObjects(t *testing.T) {
 	const up = `{"interface":"eth0","links":[{"name":"eth0","up":true}],"apiServerReady":true}`
 	owner := vipLease("x", "n1\n\x1b[2Jn2\tSINCE"+strings.Repeat("x", 100000))
 	forged, cp := nodeLease("n1", time.Hour, up), vipLease("cp", "forged")
-	forged.Namespace, cp.Namespace, cp.Name = "tenant", "tenant", controlPlaneLease
+	forged.Namespace, cp.Namespace, cp.Name = "tenant", "tenant", defaultControlPlaneLease
 	cp.Annotations = map[string]string{lease.ClaimAnnotation: "forged@7"}
 	s := kube.Snapshot{
 		Services: []vip.Service{serviceWith("good", "10.0.0.1", "10.0.0.1"), serviceWith("x", "10.0.0.2", "")},
