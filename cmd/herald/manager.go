@@ -303,14 +303,19 @@ func (n *node) explain(service string) (any, bool) {
 	return plan.Explain(planRules(n.cfg), pass.World, keyOf(service))
 }
 
+// classOptions returns of which classes this Herald announces Services.
+func classOptions(cfg config.Config) vip.ClassOptions {
+	return vip.ClassOptions{Class: cfg.Class.Name, ClassOnly: cfg.Class.Only, ClassStrict: !cfg.Class.Legacy}
+}
+
 // planRules returns what the plan depends on in addition to the World.
 func planRules(cfg config.Config) plan.Rules {
 	r := plan.Rules{
 		Enabled: cfg.Services.Enable, ARP: cfg.ARP.Enable,
-		Class: cfg.Class.Name, ClassOnly: cfg.Class.Only, ClassStrict: !cfg.Class.Legacy,
-		Election: cfg.Services.Election,
-		Lease:    cfg.Services.Lease,
-		Bits4:    cfg.Link.Bits4, Bits6: cfg.Link.Bits6,
+		ClassOptions: classOptions(cfg),
+		Election:     cfg.Services.Election,
+		Lease:        cfg.Services.Lease,
+		Bits4:        cfg.Link.Bits4, Bits6: cfg.Link.Bits6,
 		IPMode: vip.IPMode(cfg.Services.IPMode), Announcer: cfg.Node.Namespace,
 		Rebalance: cfg.Services.Rebalance, KeepConnections: cfg.Services.KeepConnections,
 		Forwarding: forwardingRules(cfg.UPnP),

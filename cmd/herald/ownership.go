@@ -90,7 +90,7 @@ func (n *node) info() vip.NodeInfo {
 func publishedOptions(cfg config.Config) *vip.NodeOptions {
 	o := &vip.NodeOptions{
 		Services: cfg.Services.Enable, ARP: cfg.ARP.Enable, BGP: cfg.BGP.Enable, RoutingTable: cfg.RoutingTable.ID, Election: cfg.Services.Election,
-		Class: cfg.Class.Name, ClassOnly: cfg.Class.Only, ClassStrict: !cfg.Class.Legacy,
+		ClassOptions: classOptions(cfg),
 	}
 	if !cfg.Services.Election && !cfg.Services.Lease.IsZero() {
 		o.Lease = cfg.Services.Lease.String()

@@ -29,7 +29,6 @@ func observe(s kube.Snapshot, pools *vip.PoolSource, now time.Time) clusterView 
 	v := newStatusView(s, now)
 	w := vip.World{Now: now, Synced: true, Services: s.Services, Nodes: s.Nodes, Claims: make(map[vip.Key]vip.Claim)}
 	var options, controlPlane *vip.NodeOptions
-	cpLease := "" // nodes of an earlier version do not say which it is
 	alive := make(map[string]int64)
 	w.Members = v.members()
 	for _, m := range w.Members {
@@ -43,9 +42,6 @@ func observe(s kube.Snapshot, pools *vip.PoolSource, now time.Time) clusterView 
 		}
 		if controlPlane == nil && o != nil && len(o.ControlPlane) > 0 {
 			controlPlane = o
-		}
-		if o != nil {
-			cpLease = cmp.Or(cpLease, o.ControlPlaneLease)
 		}
 	}
 	for k, l := range v.leases {
@@ -62,7 +58,7 @@ func observe(s kube.Snapshot, pools *vip.PoolSource, now time.Time) clusterView 
 		cp.Enabled = false
 		cp.ControlPlane = &plan.ControlPlane{
 			Addresses: controlPlane.ControlPlane, Interface: config.Auto,
-			Lease: keyOf(cmp.Or(cpLease, v.announcers+"/"+controlPlaneLease)),
+			Lease: v.controlPlaneLease(),
 		}
 		r.ControlPlane = cp.ControlPlane
 	}
@@ -77,7 +73,7 @@ func observe(s kube.Snapshot, pools *vip.PoolSource, now time.Time) clusterView 
 // rulesOf returns the rules of nodes with these options, whose node leases are in a namespace.
 func rulesOf(o *vip.NodeOptions, announcers string) plan.Rules {
 	r := plan.Rules{
-		Enabled: o.Services, ARP: o.ARP, RoutingTable: o.RoutingTable, Election: o.Election, Class: o.Class, ClassOnly: o.ClassOnly, ClassStrict: o.ClassStrict,
+		Enabled: o.Services, ARP: o.ARP, RoutingTable: o.RoutingTable, Election: o.Election, ClassOptions: o.ClassOptions,
 		Announcer: announcers, IPMode: vip.ModeVIP, Lease: keyOf(o.Lease),
 	}
 	if o.BGP {
@@ -95,27 +91,22 @@ func (c *clusterView) rulesOn(node string) plan.Rules {
 		return r
 	}
 	if o := c.world.Members[i].Info.Options; o != nil && o.Services {
-		r.Class, r.ClassOnly, r.ClassStrict = o.Class, o.ClassOnly, o.ClassStrict
+		r.ClassOptions = o.ClassOptions
 	}
 	return r
 }
 
 // explain is plan.Explain by the class options of a node that serves the Service's class, or, if none does, by the rules for Services.
 func (c *clusterView) explain(service vip.Key) plan.Explanation {
-	type classes struct {
-		class        string
-		only, strict bool
-	}
-	of := func(r plan.Rules) classes { return classes{r.Class, r.ClassOnly, r.ClassStrict} }
-	tried := map[classes]bool{of(c.rules): true}
+	tried := map[vip.ClassOptions]bool{c.rules.ClassOptions: true}
 	first, _ := plan.Explain(c.rules, c.world, service)
 	e := first
 	for _, m := range c.world.Members {
 		if e.Reason != vip.OtherClass {
 			return e
 		}
-		if r := c.rulesOn(m.Name); !tried[of(r)] {
-			tried[of(r)] = true
+		if r := c.rulesOn(m.Name); !tried[r.ClassOptions] {
+			tried[r.ClassOptions] = true
 			e, _ = plan.Explain(r, c.world, service)
 		}
 	}

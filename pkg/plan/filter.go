@@ -178,7 +178,7 @@ func (p *pass) whyNotOurs(s *vip.Service) (reason vip.Reason, message string) {
 		return vip.NotLoadBalancer, "spec.type is not LoadBalancer"
 	case s.Ignore:
 		return vip.Ignored, `the annotation kube-vip.io/ignore is "true"`
-	case servesClass(p.Class, p.ClassOnly, p.ClassStrict, s):
+	case p.Serve(s):
 		return "", ""
 	case s.HasClass:
 		return vip.OtherClass, fmt.Sprintf("spec.loadBalancerClass is %q, this Herald serves %q", s.Class, p.Class)

@@ -17,9 +17,7 @@ type nodes struct {
 	alive     []*member          // sorted by name
 	reachable []*member          // those of them that are not isolated and care for Services
 	self      *member            // this node; nil until it has a node lease
-	// servicesSomewhere: a member, alive or not, announces Services. Nodes with svc_enable=false then leave them alone.
-	servicesSomewhere bool
-	// classes: of the members that announce Services, alive or not, one for each set of class options.
+	// classes: of the members that announce Services, alive or not, one for each set of class options. Unless it is empty, nodes with svc_enable=false leave Services alone.
 	classes   []*member
 	addresses []netip.Addr // of this node, as Kubernetes has them
 }
@@ -48,27 +46,16 @@ const noServicesExclusion = "its Herald announces no Services (svc_enable is fal
 // otherClassExclusion is why a node has no VIP of a Service whose class it does not serve.
 const otherClassExclusion = "its Herald serves another class (lb_class_name, lb_class_only and lb_class_legacy_handling differ there)"
 
-// servesClass reports whether a Herald with these options (Rules, vip.NodeOptions) announces Services of the class of s.
-func servesClass(class string, only, strict bool, s *vip.Service) bool {
-	switch {
-	case s.HasClass:
-		return s.Class == class
-	case strict:
-		return class == ""
-	}
-	return !only
-}
-
-// servesClassOf is servesClass of the Herald on n; true if that is of an earlier version, which tells no options.
+// servesClassOf reports whether the Herald on n announces Services of the class of s; true if it is of an earlier version, which tells no options.
 func (n *member) servesClassOf(s *vip.Service) bool {
 	o := n.Info.Options
-	return o == nil || servesClass(o.Class, o.ClassOnly, o.ClassStrict, s)
+	return o == nil || o.Serve(s)
 }
 
 // caresForServices reports whether n may write what Services without an owner show: it announces Services, or no member does any
 // more, so that what earlier processes wrote is to be cleared.
 func (all *nodes) caresForServices(n *member) bool {
-	return n.Info.AnnouncesServices() || !all.servicesSomewhere
+	return n.Info.AnnouncesServices() || len(all.classes) == 0
 }
 
 // caresFor reports whether n may write what s shows while s has no owner: it caresForServices, and serves the class of s, or no member that
@@ -93,7 +80,7 @@ func (n *member) sameClasses(o *member) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	return a.Class == b.Class && a.ClassOnly == b.ClassOnly && a.ClassStrict == b.ClassStrict
+	return a.ClassOptions == b.ClassOptions
 }
 
 // isolatedOnly reports whether n is isolated, and would be eligible if it were not.
@@ -122,10 +109,7 @@ func newNodes(w *vip.World) *nodes {
 	nodesKnown := slices.ContainsFunc(w.Members, hasNode)
 	labelCounts := exclusionLabelCounts(w.Members, objects)
 	othersStay := slices.ContainsFunc(w.Members, func(x vip.Member) bool { return x.Alive && !objects[x.Name].ShuttingDown })
-	all := &nodes{
-		members: make(map[string]*member, len(w.Members)), addresses: objects[w.Self].Addresses,
-		servicesSomewhere: slices.ContainsFunc(w.Members, func(x vip.Member) bool { return x.Info.AnnouncesServices() }),
-	}
+	all := &nodes{members: make(map[string]*member, len(w.Members)), addresses: objects[w.Self].Addresses}
 	for _, x := range w.Members {
 		o := objects[x.Name]
 		n := &member{Member: x, hash: hash(x.Name), exclusion: o.Excluded, notReady: o.NotReady, labels: o.Labels, labelsKnown: nodesKnown, lacksIPv6: anyLinkWithoutIPv6(&x.Info)}
@@ -156,7 +140,9 @@ func newNodes(w *vip.World) *nodes {
 		if x.Alive {
 			all.alive = append(all.alive, n)
 		}
-		if x.Alive && !x.Info.Isolated && all.caresForServices(n) {
+	}
+	for _, n := range all.alive {
+		if !n.Info.Isolated && all.caresForServices(n) {
 			all.reachable = append(all.reachable, n)
 		}
 	}

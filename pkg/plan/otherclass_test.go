@@ -25,13 +25,13 @@ func TestOtherClassNode(t *testing.T) {
 		n3      *vip.NodeOptions
 		takes   bool
 	}{
-		{"of a class", ours, classed, &vip.NodeOptions{Services: true, Class: "b"}, false},
-		{"of a class, which alone is served", onlyOurs, classed, &vip.NodeOptions{Services: true, Class: "b", ClassOnly: true}, false},
-		{"by BGP", bgp, classed, &vip.NodeOptions{Services: true, Class: "b"}, false},
-		{"of no class, and n3 serves its class alone", ours, classless, &vip.NodeOptions{Services: true, Class: "b", ClassOnly: true}, false},
-		{"of no class, and n3 is strict", ours, classless, &vip.NodeOptions{Services: true, Class: "b", ClassStrict: true}, false},
-		{"of no class, which all serve", ours, classless, &vip.NodeOptions{Services: true, Class: "b"}, true},
-		{"of a class, and n3 serves it alone", ours, classed, &vip.NodeOptions{Services: true, Class: "a", ClassOnly: true}, true},
+		{"of a class", ours, classed, &vip.NodeOptions{Services: true, ClassOptions: vip.ClassOptions{Class: "b"}}, false},
+		{"of a class, which alone is served", onlyOurs, classed, &vip.NodeOptions{Services: true, ClassOptions: vip.ClassOptions{Class: "b", ClassOnly: true}}, false},
+		{"by BGP", bgp, classed, &vip.NodeOptions{Services: true, ClassOptions: vip.ClassOptions{Class: "b"}}, false},
+		{"of no class, and n3 serves its class alone", ours, classless, &vip.NodeOptions{Services: true, ClassOptions: vip.ClassOptions{Class: "b", ClassOnly: true}}, false},
+		{"of no class, and n3 is strict", ours, classless, &vip.NodeOptions{Services: true, ClassOptions: vip.ClassOptions{Class: "b", ClassStrict: true}}, false},
+		{"of no class, which all serve", ours, classless, &vip.NodeOptions{Services: true, ClassOptions: vip.ClassOptions{Class: "b"}}, true},
+		{"of a class, and n3 serves it alone", ours, classed, &vip.NodeOptions{Services: true, ClassOptions: vip.ClassOptions{Class: "a", ClassOnly: true}}, true},
 		{"of a class, and n3 does not say", ours, classed, nil, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -40,7 +40,7 @@ func TestOtherClassNode(t *testing.T) {
 				w := withSessions(world(svc(name, "10.77.0.60", tt.service)))
 				w.Members = slices.Clone(w.Members)
 				for i := range w.Members {
-					w.Members[i].Info.Options = &vip.NodeOptions{Services: true, Class: "a", ClassOnly: tt.rules.ClassOnly}
+					w.Members[i].Info.Options = &vip.NodeOptions{Services: true, ClassOptions: vip.ClassOptions{Class: "a", ClassOnly: tt.rules.ClassOnly}}
 				}
 				memberNamed(&w, "n3").Info.Options = tt.n3
 				for _, holder := range []string{"", "n1"} {
@@ -75,7 +75,7 @@ func TestOtherClassNode(t *testing.T) {
 func withClasses(w vip.World) vip.World {
 	w.Members = slices.Clone(w.Members)
 	for i, class := range []string{"a", "a", "b"} {
-		w.Members[i].Info.Options = &vip.NodeOptions{Services: true, ARP: true, Class: class}
+		w.Members[i].Info.Options = &vip.NodeOptions{Services: true, ARP: true, ClassOptions: vip.ClassOptions{Class: class}}
 	}
 	return w
 }
@@ -85,7 +85,7 @@ func plansOf(r Rules, w vip.World) map[string]vip.Plan {
 	all := make(map[string]vip.Plan)
 	for _, m := range w.Members {
 		if o := m.Info.Options; m.Alive {
-			w.Self, r.Class, r.ClassOnly, r.ClassStrict = m.Name, o.Class, o.ClassOnly, o.ClassStrict
+			w.Self, r.ClassOptions = m.Name, o.ClassOptions
 			all[m.Name] = Make(r, w)
 		}
 	}

@@ -41,19 +41,17 @@ import (
 // Rules are the options that placement depends on. They are the same on every node; otherwise
 // nodes would not agree.
 type Rules struct {
-	Enabled     bool        // svc_enable
-	Class       string      // lb_class_name; may be empty
-	ClassOnly   bool        // lb_class_only
-	ClassStrict bool        // lb_class_legacy_handling is false
-	Election    bool        // svc_election: a lease for each unit, else one for all
-	Rebalance   bool        // vip_rebalance: move units to nodes that hold fewer
-	Lease       vip.Key     // the lease for all (svc_leasename)
-	Bits4       int         // prefix length of bound IPv4 addresses; 0: that of the link's subnet
-	Bits6       int         // the same for IPv6
-	IPMode      vip.IPMode  // of Services that name none
-	Announcer   string      // which installation of Herald this is: statuses written by another are left alone
-	Forwarding  *Forwarding // enable_upnp; nil: no gateway is asked for anything
-	NoStatus    bool        // disable_service_updates: no status tells what was announced
+	vip.ClassOptions
+	Enabled    bool        // svc_enable
+	Election   bool        // svc_election: a lease for each unit, else one for all
+	Rebalance  bool        // vip_rebalance: move units to nodes that hold fewer
+	Lease      vip.Key     // the lease for all (svc_leasename)
+	Bits4      int         // prefix length of bound IPv4 addresses; 0: that of the link's subnet
+	Bits6      int         // the same for IPv6
+	IPMode     vip.IPMode  // of Services that name none
+	Announcer  string      // which installation of Herald this is: statuses written by another are left alone
+	Forwarding *Forwarding // enable_upnp; nil: no gateway is asked for anything
+	NoStatus   bool        // disable_service_updates: no status tells what was announced
 	// KeepConnections is how long after a move of a VIP its former owners are sent the packets
 	// of connections that its owner does not know (herald_keep_connections); 0: never.
 	KeepConnections time.Duration

@@ -130,13 +130,29 @@ type NodeOptions struct {
 	RoutingTable int    `json:"routingTable,omitempty"` // vip_routingtableid, with vip_routingtable
 	Election     bool   `json:"election,omitempty"`     // svc_election
 	Lease        string `json:"lease,omitempty"`        // svc_leasename: of all Services, without Election
-	Class        string `json:"class,omitempty"`        // lb_class_name
-	ClassOnly    bool   `json:"classOnly,omitempty"`    // lb_class_only
-	ClassStrict  bool   `json:"classStrict,omitempty"`  // lb_class_legacy_handling is false
-	Pools        string `json:"pools,omitempty"`        // namespace/name of the ConfigMap of pools, if it gives addresses
+	ClassOptions
+	Pools string `json:"pools,omitempty"` // namespace/name of the ConfigMap of pools, if it gives addresses
 
 	ControlPlane      []netip.Addr `json:"controlPlane,omitempty"`      // address, with cp_enable
 	ControlPlaneLease string       `json:"controlPlaneLease,omitempty"` // namespace/name of vip_leasename, with cp_enable
+}
+
+// ClassOptions say of which classes (spec.loadBalancerClass) a Herald announces Services.
+type ClassOptions struct {
+	Class       string `json:"class,omitempty"`       // lb_class_name; may be empty
+	ClassOnly   bool   `json:"classOnly,omitempty"`   // lb_class_only
+	ClassStrict bool   `json:"classStrict,omitempty"` // lb_class_legacy_handling is false
+}
+
+// Serve reports whether a Herald with these options announces Services of the class of s.
+func (o ClassOptions) Serve(s *Service) bool {
+	switch {
+	case s.HasClass:
+		return s.Class == o.Class
+	case o.ClassStrict:
+		return o.Class == ""
+	}
+	return !o.ClassOnly
 }
 
 // VIPLeasesInfo is what a node says about where VIP leases are (docs/ownership.md).
