@@ -138,7 +138,7 @@ const (
 // that conntrack knows and that has not ended. The error is of the kernel, such as EPERM
 // without CAP_NET_ADMIN.
 func listConnections(found func(to, from netip.Addr)) error {
-	return listConntrack(firstState, lastState, func(about []byte) {
+	return listConntrack(firstState, lastState, func(_ uint8, about []byte) {
 		to := tupleAddress(about, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST)
 		from := tupleAddress(about, nl.CTA_TUPLE_REPLY, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST) // where answers go
 		if to.IsValid() {
@@ -150,7 +150,7 @@ func listConnections(found func(to, from netip.Addr)) error {
 // listTranslated calls found with the ends of each such connection to a that is translated to another address, as that
 // has them. The error is as that of listConnections.
 func listTranslated(a netip.Addr, found func(connectionEnds)) error {
-	return listConntrack(firstState, lastState, func(about []byte) {
+	return listConntrack(firstState, lastState, func(_ uint8, about []byte) {
 		if tupleAddress(about, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST) != a {
 			return
 		}
@@ -213,10 +213,10 @@ func (k *rtnetlink) forgetStale(addrs []netip.Addr) error {
 		found[a] = 0
 	}
 	var stale []conntrackEntry
-	err := listConntrack(nl.TCP_CONNTRACK_SYN_SENT, nl.TCP_CONNTRACK_CLOSE, func(about []byte) {
+	err := listConntrack(nl.TCP_CONNTRACK_SYN_SENT, nl.TCP_CONNTRACK_CLOSE, func(state uint8, about []byte) {
 		a := tupleAddress(about, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST)
 		n, wanted := found[a]
-		switch state := stateOf(about); {
+		switch {
 		case !wanted:
 			return
 		case state == nl.TCP_CONNTRACK_SYN_SENT && tupleAddress(about, nl.CTA_TUPLE_REPLY, nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC) != a:
@@ -277,8 +277,8 @@ func deleteConntrack(entries []conntrackEntry) error {
 	return nil
 }
 
-// listConntrack calls found with the attributes of each TCP connection that conntrack knows in one of the states from the first to the last.
-func listConntrack(first, last uint8, found func(about []byte)) error {
+// listConntrack calls found with the state and the attributes of each TCP connection that conntrack knows in one of the states from the first to the last.
+func listConntrack(first, last uint8, found func(state uint8, about []byte)) error {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		r := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
 		r.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
@@ -287,8 +287,9 @@ func listConntrack(first, last uint8, found func(about []byte)) error {
 				return true
 			}
 			about := message[nl.SizeofNfgenmsg:]
-			if state := stateOf(about); state >= first && state <= last {
-				found(about)
+			state := attribute(about, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP, nl.CTA_PROTOINFO_TCP_STATE)
+			if len(state) > 0 && state[0] >= first && state[0] <= last {
+				found(state[0], about)
 			}
 			return true
 		})
@@ -297,14 +298,6 @@ func listConntrack(first, last uint8, found func(about []byte)) error {
 		}
 	}
 	return nil
-}
-
-// stateOf is the state of a TCP connection; 0, which is none, if it is none.
-func stateOf(about []byte) uint8 {
-	if state := attribute(about, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP, nl.CTA_PROTOINFO_TCP_STATE); len(state) > 0 {
-		return state[0]
-	}
-	return nl.TCP_CONNTRACK_NONE
 }
 
 // tupleAddress is an address of one direction of a connection, by its types for IPv4 and IPv6; zero if there is neither.

@@ -120,9 +120,9 @@ func (f family) formerOwnerRules(maps []*nftables.Set, loose bool) (rules [][]ex
 	byVIP := func(m *nftables.Set) []expr.Any {
 		return []expr.Any{f.loadDestination(), &expr.Meta{Key: expr.MetaKeyIIF, Register: f.part(1)}, lookUp(m)}
 	}
-	sendOn := func(match []expr.Any, hop func(*nftables.Set) []expr.Any, first, again *nftables.Set) {
+	sendOn := func(match []expr.Any, hop func(*nftables.Set) []expr.Any, fresh, again *nftables.Set) {
 		rules = append(rules, slices.Concat(match, f.matchTTL(expr.CmpOpLt, maxHops), hop(again), f.sendOn()))
-		rules = append(rules, slices.Concat(match, hop(first), f.shortenTTL()), slices.Concat(match, hop(first), f.sendOn()))
+		rules = append(rules, slices.Concat(match, hop(fresh), f.shortenTTL()), slices.Concat(match, hop(fresh), f.sendOn()))
 	}
 	sendOn(unknown, byPort, maps[1], maps[3])
 	if loose {

@@ -56,11 +56,7 @@ func (g *gateway) reconcile(ctx context.Context) time.Duration {
 	g.fails, g.retryAt, g.state.problem, g.state.failing = 0, time.Time{}, "", false
 	wait := g.untilSweep(time.Now())
 	for _, e := range g.entries {
-		at := e.dueAt()
-		if e.fails > 0 && at.Before(g.failingAt) {
-			at = g.failingAt
-		}
-		wait = min(wait, max(0, time.Until(at)))
+		wait = min(wait, max(0, time.Until(g.dueAt(e))))
 	}
 	return wait
 }
@@ -77,9 +73,7 @@ func (g *gateway) due(now time.Time) (keys []key) {
 	for k, e := range g.entries {
 		kind := 0
 		switch {
-		case e.dueAt().After(now):
-			continue
-		case e.fails > 0 && now.Before(g.failingAt):
+		case g.dueAt(e).After(now):
 			continue
 		case e.fails > 0:
 			kind = 2
@@ -99,7 +93,16 @@ func (g *gateway) due(now time.Time) (keys []key) {
 	return keys
 }
 
-// dueAt is when something is to be done about e.
+// dueAt is when something is to be done about e: not before failingAt if it failed the last time.
+func (g *gateway) dueAt(e *entry) time.Time {
+	at := e.dueAt()
+	if e.fails > 0 && at.Before(g.failingAt) {
+		return g.failingAt
+	}
+	return at
+}
+
+// dueAt is when something is to be done about e by what is known of it alone.
 func (e *entry) dueAt() time.Time {
 	at := e.verifyAt
 	switch {
