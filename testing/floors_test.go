@@ -33,6 +33,7 @@ var floors = map[string]int{
 
 	"pkg/agent":    2,
 	"pkg/manifest": 2,
+	"pkg/report":   2,
 
 	"pkg/plan":     1,
 	"pkg/pool":     1,

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -135,9 +136,11 @@ func (x *explainer) service(k vip.Key) (e serviceExplanation, err error) {
 	if owner, since := x.view.owner(s); e.Owner == "" {
 		e.Owner, e.Since = owner, since
 	}
-	e.Problem = x.view.problem(s, e.Owner, e.Since)
-	if advice := x.view.advice(s, e.Problem); advice != "" {
-		e.Advice = advice
+	if problem, reason, advice := x.view.problem(s, e.Owner, e.Since); reason != vip.VIPClaiming { // of which the plan says more
+		e.Problem = problem
+		if problem != "" {
+			e.Reason, e.Advice = cmp.Or(reason, e.Reason), advice
+		}
 	}
 	for _, v := range x.snapshot.Events {
 		if v.UID == s.UID {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -45,24 +44,4 @@ func isTerminal(w io.Writer) bool {
 		return false
 	}
 	return term.IsTerminal(int(f.Fd()))
-}
-
-// problems matches what colored shows in red: what keeps VIPs away.
-var problems = regexp.MustCompile(`carries no VIP.*|takes a VIP only.*|not announced.*|silent for .*|fenced: .*|` + noHerald + `|no node holds its lease.*|its owner .*|No[A-Z][a-zA-Z]+: .*|[A-Z][a-z]+(?:[A-Z][a-zA-Z]+)+: .*`)
-
-// colored returns a table with its headers in bold and what is wrong in red, as ECMA-48 (SGR) has it.
-func colored(text string) string {
-	var b strings.Builder
-	for line := range strings.Lines(text) {
-		line = strings.TrimSuffix(line, "\n")
-		header := line != "" && line == strings.ToUpper(line) && !strings.ContainsAny(line, "0123456789(")
-		switch at := problems.FindStringIndex(line); {
-		case header:
-			line = "\x1b[1m" + line + "\x1b[0m"
-		case at != nil:
-			line = line[:at[0]] + "\x1b[31m" + line[at[0]:at[1]] + "\x1b[0m" + line[at[1]:]
-		}
-		b.WriteString(line + "\n")
-	}
-	return b.String()
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/heraldvip/herald/pkg/page"
 	"github.com/heraldvip/herald/pkg/plan"
 	"github.com/heraldvip/herald/pkg/pool"
+	"github.com/heraldvip/herald/pkg/report"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -42,7 +43,7 @@ func fillOverview(v *page.View, pass *agent.Pass, moves []vip.Move) {
 		services[w.Services[i].Key] = &w.Services[i]
 	}
 	v.Problems = nodeProblems(w)
-	ofServices := eventProblems(pass)
+	ofServices := eventProblems(pass, services)
 	all := len(v.Problems) + len(ofServices)
 	v.Problems = append(v.Problems, shareEqually(ofServices, max(0, maxPageProblems-len(v.Problems)), func(x page.Problem) string { return x.Subject })...)
 	v.Problems = v.Problems[:min(len(v.Problems), maxPageProblems)]
@@ -120,7 +121,8 @@ func routed(p *vip.Plan) func(netip.Addr) bool {
 
 // overviewService makes the row of a Service; s is nil if it is that of the control plane.
 func overviewService(v *vip.Verdict, s *vip.Service, claim vip.Claim, routed func(netip.Addr) bool) page.Service {
-	x := page.Service{Service: v.Service.String(), VIPs: joinAddresses(v.Addresses), Owner: dash(v.Owner), Reason: string(v.Reason), Message: v.Message}
+	a := answerAbout(s, v)
+	x := page.Service{Service: v.Service.String(), VIPs: joinAddresses(v.Addresses), Owner: dash(v.Owner), Reason: string(a.Reason), Message: a.Message, Class: string(a.Level)}
 	if s != nil && len(v.Addresses) == 0 {
 		x.VIPs = joinAddresses(s.StatusVIPs())
 	}
@@ -135,18 +137,19 @@ func overviewService(v *vip.Verdict, s *vip.Service, claim vip.Claim, routed fun
 		how = append(how, "routes here")
 	}
 	x.How = dash(strings.Join(how, ", "))
-	switch v.Reason {
-	case vip.VIPAnnounced, vip.VIPElsewhere, vip.OtherClass, vip.Ignored, vip.NotLoadBalancer:
-	case vip.VIPClaiming, vip.DHCPPending, vip.NoEndpoints, vip.NoAddress, vip.HeldByOtherAnnouncer:
-		x.Class = "warn"
-	default:
-		x.Class = "bad"
-	}
 	return x
 }
 
-// eventProblems returns what is wrong with Services: the Warnings of the Plan, and verdicts without an Event by this node.
-func eventProblems(pass *agent.Pass) (all []page.Problem) {
+// answerAbout returns what becomes of a Service; s is nil if it is the VIP of the control plane.
+func answerAbout(s *vip.Service, v *vip.Verdict) report.Answer {
+	if s == nil {
+		return report.New(v.Service, v.Reason, v.Message)
+	}
+	return report.Of(s, v.Reason, v.Message)
+}
+
+// eventProblems returns what is wrong with Services: the Warnings of the Plan, and of other Services what becomes of them.
+func eventProblems(pass *agent.Pass, services map[vip.Key]*vip.Service) (all []page.Problem) {
 	told := make(map[vip.Key]bool)
 	for _, e := range pass.Plan.Events {
 		if e.Warning {
@@ -154,14 +157,10 @@ func eventProblems(pass *agent.Pass) (all []page.Problem) {
 			all = append(all, page.Problem{Subject: e.Service.String(), Message: string(e.Reason) + ": " + e.Message, Advice: plan.Advice(e.Service, e.Reason)})
 		}
 	}
-	for _, v := range pass.Plan.Verdicts {
-		if told[v.Service] {
-			continue
-		}
-		switch v.Reason {
-		case vip.VIPAnnounced, vip.VIPElsewhere, vip.VIPClaiming, vip.DHCPPending, vip.OtherClass, vip.Ignored, vip.NotLoadBalancer:
-		default:
-			all = append(all, page.Problem{Subject: v.Service.String(), Message: string(v.Reason) + ": " + v.Message, Advice: plan.Advice(v.Service, v.Reason)})
+	for i := range pass.Plan.Verdicts {
+		v := &pass.Plan.Verdicts[i]
+		if a := answerAbout(services[v.Service], v); a.Level != report.Fine && a.Reason != vip.VIPClaiming && a.Reason != vip.DHCPPending && !told[v.Service] {
+			all = append(all, page.Problem{Subject: v.Service.String(), Message: a.String(), Advice: a.Advice})
 		}
 	}
 	for _, p := range pass.World.PoolProblems {

@@ -15,6 +15,7 @@ import (
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/lease"
 	"github.com/heraldvip/herald/pkg/plan"
+	"github.com/heraldvip/herald/pkg/report"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -67,20 +68,19 @@ func holder(l *coordinationv1.Lease) (node string, acquired time.Time) {
 type statusView struct {
 	now           time.Time
 	leases        map[vip.Key]*coordinationv1.Lease
-	sharedFor     map[string]time.Time        // by node: since when it holds a lease that is no single Service's
-	nodes         []nodeStatus                // sorted by name; of other namespaces than that of the announcers only some that are renewed
-	ignored       []ignoredLeases             // sorted by namespace
-	otherNodes    int                         // how many of nodes are of other namespaces
-	withoutHerald []string                    // the Nodes that have no node lease
-	announcers    string                      // the namespace of node leases, see announcersNamespace
-	vips          map[string]int              // by node: Services whose lease it holds
-	last          map[string]kube.StoredEvent // by the Service's UID
-	events        []kube.StoredEvent          // oldest first
-	has           map[netip.Addr]vip.Key      // the first Service whose status names the address
+	sharedFor     map[string]time.Time   // by node: since when it holds a lease that is no single Service's
+	nodes         []nodeStatus           // sorted by name; of other namespaces than that of the announcers only some that are renewed
+	ignored       []ignoredLeases        // sorted by namespace
+	otherNodes    int                    // how many of nodes are of other namespaces
+	withoutHerald []string               // the Nodes that have no node lease
+	announcers    string                 // the namespace of node leases, see announcersNamespace
+	vips          map[string]int         // by node: Services whose lease it holds
+	events        []kube.StoredEvent     // oldest first
+	has           map[netip.Addr]vip.Key // the first Service whose status names the address
 }
 
 func newStatusView(s kube.Snapshot, now time.Time) statusView {
-	v := statusView{now: now, events: s.Events, leases: map[vip.Key]*coordinationv1.Lease{}, vips: map[string]int{}, sharedFor: map[string]time.Time{}, last: map[string]kube.StoredEvent{}, has: map[netip.Addr]vip.Key{}}
+	v := statusView{now: now, events: s.Events, leases: map[vip.Key]*coordinationv1.Lease{}, vips: map[string]int{}, sharedFor: map[string]time.Time{}, has: map[netip.Addr]vip.Key{}}
 	v.announcers = announcersNamespace(s.Leases)
 	ignored := newIgnored(s.Services, v.announcers)
 	for _, l := range lease.ByService(s.Leases, v.announcers) {
@@ -107,9 +107,6 @@ func newStatusView(s kube.Snapshot, now time.Time) statusView {
 		v.nodes[i].labelCounts = labelCounts
 	}
 	slices.SortFunc(v.nodes, func(a, b nodeStatus) int { return strings.Compare(a.Name, b.Name) })
-	for _, e := range s.Events {
-		v.last[e.UID] = e // oldest first: the newest stays
-	}
 	for i := range s.Services {
 		x := &s.Services[i]
 		if owner, _ := v.owner(x); owner != "" {
@@ -227,11 +224,9 @@ func (v statusView) service(s *vip.Service) serviceStatus {
 		x.Asked = append(x.Asked, a.String())
 	}
 	x.Pool, x.Source = s.Allocated, s.Source
-	x.Problem = v.problem(s, x.Owner, x.Since)
-	x.Reason = v.reason(s, x.Problem)
-	x.Advice = v.advice(s, x.Problem)
+	x.Problem, x.Reason, x.Advice = v.problem(s, x.Owner, x.Since)
 	x.FormerOwners = v.formerOwners(s, x.Owner)
-	x.Note = cmp.Or(connectionsNote(x.FormerOwners), v.offLink(s))
+	x.Note, x.OffLink = connectionsNote(x.FormerOwners), v.offLink(s)
 	return x
 }
 
@@ -252,15 +247,9 @@ func (v statusView) formerOwners(s *vip.Service, owner string) map[string]int {
 	return found
 }
 
-// offLink returns the newest message that a VIP of s is in no network of its link, if s still has that VIP; "" if there is none.
-func (v statusView) offLink(s *vip.Service) string {
-	for _, e := range slices.Backward(v.events) {
-		address, _, _ := strings.Cut(e.Message, " ")
-		if e.UID == s.UID && e.Reason == vip.AddressOffLink && slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool { return i.Addr.String() == address }) {
-			return e.Message
-		}
-	}
-	return ""
+// offLink reports whether an Event says that a VIP of s is in no network of its link.
+func (v statusView) offLink(s *vip.Service) bool {
+	return slices.ContainsFunc(v.events, func(e kube.StoredEvent) bool { return e.UID == s.UID && e.Reason == vip.AddressOffLink })
 }
 
 // connectionsNote says how many connections go by which former owners, "" if none do.
@@ -285,80 +274,37 @@ func externalAddresses(i vip.Ingress) (open []string) {
 	return open
 }
 
-// aboutRequest is the reasons of Events that hold until the Service is changed, whoever owns it.
-var aboutRequest = []vip.Reason{vip.AddressRefused, vip.AddressConflict, vip.AddressInUse, vip.InvalidField, vip.NoPoolAddress, vip.PortNotMapped, vip.AddressOffLink}
-
-// problem returns in words what keeps a Service from its VIP, or "".
-// An Event that is older than the owner's claim says nothing, unless it is about what the Service asks for.
-func (v statusView) problem(s *vip.Service, owner string, since time.Time) string {
-	if i := slices.IndexFunc(v.nodes, func(n nodeStatus) bool { return n.Name == owner }); i >= 0 {
-		if why := v.nodes[i].barred(v.now); why != "" {
-			return "its owner " + owner + ": " + why
-		}
-	}
-	if s.Ignore {
-		return "ignored (kube-vip.io/ignore)"
-	}
-	invalid := strings.Join(s.Invalid, " ")
-	if invalid != "" {
-		invalid = string(vip.InvalidField) + ": " + invalid
-	}
-	if e := v.last[s.UID]; invalid != "" && (e.Reason == vip.InvalidField || len(s.Ingress)+len(s.Addresses) == 0) {
-		return invalid
-	}
-	return strings.TrimSpace(invalid + " " + v.withoutVIP(s, owner, since))
-}
-
-// reason returns that of the newest Event of s whose message is part of what problem has returned, "" if there is none.
-func (v statusView) reason(s *vip.Service, problem string) vip.Reason {
-	if problem == "" {
-		return ""
-	}
-	for _, e := range slices.Backward(v.events) {
-		if e.UID == s.UID && e.Message != "" && strings.Contains(problem, e.Message) {
-			return e.Reason
-		}
-	}
-	return ""
-}
-
 // noHeraldAtAll is the problem of Services without an owner while no node runs Herald.
 const noHeraldAtAll = "no Herald runs on any node, or none reaches the API server"
 
-// advice returns what to do about the problem of a Service; "" if that is not known.
-func (v statusView) advice(s *vip.Service, problem string) string {
-	if problem == noHeraldAtAll {
-		namespace := cmp.Or(v.announcers, "kube-system")
-		return fmt.Sprintf("look at its Pods and their log: kubectl -n %[1]s get pods -o wide -l app.kubernetes.io/name=herald; kubectl -n %[1]s logs -l app.kubernetes.io/name=herald", namespace)
+// problem returns in words what keeps a Service from its VIP, its reason, and what to do; all are empty if nothing does.
+func (v statusView) problem(s *vip.Service, owner string, since time.Time) (problem string, reason vip.Reason, advice string) {
+	if i := slices.IndexFunc(v.nodes, func(n nodeStatus) bool { return n.Name == owner }); i >= 0 {
+		if why := v.nodes[i].barred(v.now); why != "" {
+			return "its owner " + owner + ": " + why, "", ""
+		}
 	}
-	return plan.Advice(s.Key, v.reason(s, problem))
-}
-
-// withoutVIP is problem for what is no fault of the Service's annotations, nor of its owner.
-func (v statusView) withoutVIP(s *vip.Service, owner string, since time.Time) string {
-	e, found := v.last[s.UID]
-	if owner != "" && e.At.Before(since.Truncate(time.Second)) && // the times of Events are in whole seconds
-		!e.At.IsZero() && !slices.Contains(aboutRequest, e.Reason) {
-		e, found = kube.StoredEvent{}, false
+	if owner == "" && !s.Ignore && !slices.ContainsFunc(v.nodes, func(n nodeStatus) bool { return n.runs(v.now) }) {
+		look := "look at its Pods and their log: kubectl -n %[1]s get pods -o wide -l app.kubernetes.io/name=herald; kubectl -n %[1]s logs -l app.kubernetes.io/name=herald"
+		return noHeraldAtAll, "", fmt.Sprintf(look, cmp.Or(v.announcers, "kube-system"))
 	}
-	missing := unannounced(s)
-	switch {
-	case owner == "" && !slices.ContainsFunc(v.nodes, func(n nodeStatus) bool { return n.runs(v.now) }):
-		return noHeraldAtAll // whatever Events they left say
-	case len(s.Ingress) > 0 && len(missing) > 0:
-		return "not announced: " + strings.Join(missing, ", ") + v.refusal(s) + v.whoHas(s)
-	case found && e.Reason != vip.VIPAnnounced && e.Reason != vip.VIPMoved && (e.Warning || len(s.Ingress) == 0):
-		return string(e.Reason) + ": " + e.Message + v.whoHas(s)
-	case found && s.VIPHost == "" && (e.Reason == vip.NoEndpoints || e.Reason == vip.NoEligibleNode):
-		return string(e.Reason) + ": " + e.Message
-	case len(s.Ingress) == 0 && len(s.Addresses) == 0:
-		return "it names no address"
-	case len(s.Ingress) == 0:
-		return "not announced, and no Event says why: another class, or Herald does not run" + v.whoHas(s)
-	case owner == "":
-		return "its status names a VIP, but no node holds its lease"
+	a := v.answer(s, owner, since)
+	if s.Ignore {
+		return "ignored (kube-vip.io/ignore)", a.Reason, ""
 	}
-	return ""
+	if a.Level == report.Fine && len(s.Invalid) > 0 {
+		a = report.New(s.Key, vip.InvalidField, strings.Join(s.Invalid, " "))
+	}
+	if missing := unannounced(s); a.Level == report.Fine && len(s.Ingress) > 0 && len(missing) > 0 {
+		a = v.refusal(s, "not announced: "+strings.Join(missing, ", "))
+	}
+	if a.Level == report.Fine && owner == "" && len(s.Ingress) > 0 {
+		return "its status names a VIP, but no node owns it", vip.VIPClaiming, ""
+	}
+	if a.Level == report.Fine {
+		return "", "", ""
+	}
+	return a.String() + v.whoHas(s), a.Reason, a.Advice
 }
 
 // unannounced returns the addresses that a Service requests and its status does not name.
@@ -366,7 +312,8 @@ func unannounced(s *vip.Service) []string {
 	var all []string
 	for _, a := range s.Addresses {
 		announced := func(i vip.Ingress) bool {
-			return i.Addr == a || a.IsUnspecified() && leasedByDHCP(s, i.Addr) &&
+			leased := slices.ContainsFunc(s.DHCP.Leases, func(l vip.DHCPLease) bool { return l.Addr == i.Addr })
+			return i.Addr == a || a.IsUnspecified() && leased &&
 				(len(s.Addresses) == 1 || vip.FamilyOf(i.Addr) == vip.FamilyOf(a)) // alone, 0.0.0.0 may stand for another family (dhcp_mode)
 		}
 		if !slices.ContainsFunc(s.Ingress, announced) {
@@ -376,18 +323,49 @@ func unannounced(s *vip.Service) []string {
 	return all
 }
 
-func leasedByDHCP(s *vip.Service, a netip.Addr) bool {
-	return slices.ContainsFunc(s.DHCP.Leases, func(l vip.DHCPLease) bool { return l.Addr == a })
-}
-
-// refusal returns the message of the newest Event that says why an address is not announced, in brackets, or "".
-func (v statusView) refusal(s *vip.Service) string {
+// refusal returns the answer about addresses that are not announced: the newest Event that says why.
+func (v statusView) refusal(s *vip.Service, missing string) report.Answer {
 	for _, e := range slices.Backward(v.events) {
-		if e.UID == s.UID && (e.Reason == vip.AddressRefused || e.Reason == vip.AddressConflict || e.Reason == vip.AddressInUse) {
-			return " (" + e.Message + ")"
+		if e.UID == s.UID && (e.Reason == vip.AddressRefused || e.Reason == vip.AddressConflict || e.Reason == vip.AddressInUse || e.Reason == vip.DHCPFailed) {
+			return report.New(s.Key, e.Reason, missing+" ("+e.Message+")")
 		}
 	}
-	return ""
+	return report.New(s.Key, vip.AddressRefused, missing)
+}
+
+// answer returns what becomes of a Service: what report.Of says, or what a node has noticed on the wire since the owner has it, which is in Events only.
+func (v statusView) answer(s *vip.Service, owner string, since time.Time) report.Answer {
+	reason, message := verdict(s)
+	a := report.Of(s, reason, message)
+	if a.Level != report.Fine || s.Ignore {
+		return a
+	}
+	for _, e := range slices.Backward(v.events) {
+		if e.UID != s.UID || !slices.Contains(noticed, e.Reason) {
+			continue
+		}
+		if e.Warning && (e.At.IsZero() || !e.At.Before(since.Truncate(time.Second))) { // the times of Events are in whole seconds
+			return report.New(s.Key, e.Reason, e.Message)
+		}
+		break
+	}
+	return a
+}
+
+// noticed is the reasons of Events about a VIP that is announced. The newest counts.
+var noticed = []vip.Reason{vip.VIPUnanswered, vip.VIPForeignMAC, vip.VIPAnswered, vip.PortNotMapped, vip.PortMapped, vip.UnmanagedAddress, vip.EgressUnavailable, vip.StatusRefused}
+
+// verdict returns what becomes of a Service without conditions.
+func verdict(s *vip.Service) (vip.Reason, string) {
+	switch {
+	case s.Ignore:
+		return vip.Ignored, ""
+	case len(s.Ingress) > 0:
+		return vip.VIPElsewhere, ""
+	case len(s.Addresses) == 0:
+		return vip.NoAddress, "it names no address"
+	}
+	return vip.VIPClaiming, "not announced yet; if it stays so, it has another class"
 }
 
 // whoHas names, for each address that s requests and its status does not name, the Service whose status does; "" if

@@ -49,6 +49,12 @@ func serviceWith(name, asked, has string) vip.Service {
 	return s
 }
 
+// withAnswer returns s with a condition Announced that is not True.
+func withAnswer(s vip.Service, reason vip.Reason, message string) vip.Service {
+	s.Conditions = []vip.Condition{{Type: vip.Announced, Status: vip.ConditionFalse, Reason: reason, Message: message}}
+	return s
+}
+
 func storedEvent(service string, reason vip.Reason, warning bool, message string) kube.StoredEvent {
 	return kube.StoredEvent{Event: vip.Event{UID: service, Reason: reason, Warning: warning, Message: message}}
 }
@@ -59,6 +65,7 @@ func TestStatusTable(t *testing.T) {
 	const restarted, faulty = `{"interface":"eth0","links":[{"name":"eth0","up":true}],"restarts":[1,2,3]}`, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"dataPlaneFault":"kube-proxy is gone"}`
 	bad := serviceWith("bad", "10.0.0.4", "10.0.0.4")
 	bad.Invalid = []string{"kube-vip.io/ignore is wrong."}
+	bad = withAnswer(bad, vip.AddressInUse, "somebody answers")
 	typo := serviceWith("typo", "10.0.0.7", "10.0.0.7")
 	typo.Invalid = []string{"it is wrong."}
 	open := serviceWith("open", "10.0.0.6", "10.0.0.6")
@@ -69,8 +76,8 @@ func TestStatusTable(t *testing.T) {
 	s := kube.Snapshot{
 		Services: []vip.Service{
 			leased, open, typo,
-			serviceWith("good", "10.0.0.1", "10.0.0.1"), serviceWith("half", "10.0.0.2 fd00::2", "10.0.0.2"), serviceWith("none", "10.0.0.3", ""), serviceWith("idle", "10.0.0.6", "10.0.0.6"), bad,
-			serviceWith("sad", "10.0.0.5", "10.0.0.5"), serviceWith("taker", "10.0.0.1 10.0.0.5", ""),
+			serviceWith("good", "10.0.0.1", "10.0.0.1"), serviceWith("half", "10.0.0.2 fd00::2", "10.0.0.2"), withAnswer(serviceWith("none", "10.0.0.3", ""), vip.NoEndpoints, "not ready"), withAnswer(serviceWith("idle", "10.0.0.6", "10.0.0.6"), vip.NoEndpoints, "nobody there"), bad,
+			serviceWith("sad", "10.0.0.5", "10.0.0.5"), withAnswer(serviceWith("taker", "10.0.0.1 10.0.0.5", ""), vip.AddressConflict, "10.0.0.1, 10.0.0.5: in use"),
 		},
 		Leases: []*coordinationv1.Lease{
 			nodeLease("n1", time.Second, up), nodeLease("n2", time.Second, down), nodeLease("n3", time.Second, none), nodeLease("n4", time.Minute, up),
@@ -80,9 +87,7 @@ func TestStatusTable(t *testing.T) {
 		Nodes: []vip.Node{{Name: "n7", NotReady: true}},
 		Events: []kube.StoredEvent{
 			storedEvent("half", vip.AddressRefused, true, "no IPv6"), storedEvent("half", vip.VIPAnnounced, false, "n1 announces it"),
-			storedEvent("none", vip.NoEndpoints, false, "not ready"), storedEvent("idle", vip.NoEndpoints, false, "nobody there"), storedEvent("good", vip.VIPAnnounced, false, "n1 announces it"),
-			storedEvent("bad", vip.InvalidField, true, "kube-vip.io/ignore is wrong."), storedEvent("bad", vip.AddressInUse, true, "somebody answers"), storedEvent("typo", vip.InvalidField, true, "it is wrong."),
-			storedEvent("taker", vip.AddressConflict, true, "10.0.0.1, 10.0.0.5: in use"),
+			storedEvent("good", vip.VIPAnnounced, false, "n1 announces it"), storedEvent("good", vip.AddressOffLink, false, "it is off the link"),
 		},
 	}
 	var b strings.Builder
@@ -92,7 +97,8 @@ func TestStatusTable(t *testing.T) {
 		`default/half .*not announced: fd00::2 \(no IPv6\)`,
 		`default/none +\(10\.0\.0\.3\) +- .*NoEndpoints: not ready`,
 		`default/idle +10\.0\.0\.6 +- .*NoEndpoints: nobody there`,
-		`default/bad .*kube-vip.io/ignore is wrong. AddressInUse: somebody answers`,
+		`default/bad .*AddressInUse: somebody answers`,
+		`\nIn no network of the link, so clients need a route: default/good\n`,
 		`default/typo +10\.0\.0\.7 +n1 +60s +VIP +InvalidField: it is wrong\. *\n`,
 		`default/leased .*not announced: ::`,
 		`DHCP LEASE +ADDRESS +MAC +SERVER +EXPIRES IN\ndefault/leased +10\.0\.0\.9/24 +02:00:00:00:00:01 +10\.0\.0\.1 +60m\n`,
@@ -247,9 +253,8 @@ func TestStatusOfForgedObjects(t *testing.T) {
 	forged.Namespace, cp.Namespace, cp.Name = "tenant", "tenant", defaultControlPlaneLease
 	cp.Annotations = map[string]string{lease.ClaimAnnotation: "forged@7"}
 	s := kube.Snapshot{
-		Services: []vip.Service{serviceWith("good", "10.0.0.1", "10.0.0.1"), serviceWith("x", "10.0.0.2", "")},
+		Services: []vip.Service{serviceWith("good", "10.0.0.1", "10.0.0.1"), withAnswer(serviceWith("x", "10.0.0.2", ""), vip.AddressConflict, "in\tuse\ndefault/good\x1b[31m \u202e")},
 		Leases:   []*coordinationv1.Lease{forged, nodeLease("n1", time.Second, up), vipLease("good", "n1"), owner, cp},
-		Events:   []kube.StoredEvent{storedEvent("x", vip.AddressConflict, true, "in\tuse\ndefault/good\x1b[31m \u202e")},
 	}
 	var b strings.Builder
 	check.OK(t, writeStatus(&b, s, "", noon))
@@ -283,8 +288,7 @@ func TestStatusOfManyForgedLeases(t *testing.T) {
 		t.Errorf("%d rows of forged nodes in\n%s", n, &b)
 	}
 	for i := range 300 {
-		s.Services = append(s.Services, serviceWith(fmt.Sprintf("x%03d", i), "10.0.0.1", ""))
-		s.Events = append(s.Events, storedEvent(fmt.Sprintf("x%03d", i), vip.AddressConflict, true, "10.0.0.1: in use"))
+		s.Services = append(s.Services, withAnswer(serviceWith(fmt.Sprintf("x%03d", i), "10.0.0.1", ""), vip.AddressConflict, "10.0.0.1: in use"))
 	}
 	b.Reset()
 	check.OK(t, newStatusReport(s, inNamespace(""), noon).writeTables(&b, false))

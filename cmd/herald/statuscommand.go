@@ -25,9 +25,7 @@ var errSomethingWrong = errors.New("something is wrong, see above")
 type statusOptions struct {
 	access     *accessFlags
 	format     string // "", wide, json or yaml
-	watch      bool
 	exitStatus bool
-	interval   time.Duration
 	color      bool
 }
 
@@ -44,8 +42,6 @@ func statusCommand() *cobra.Command {
 	}
 	o.access = addAccessFlags(c)
 	c.Flags().StringVarP(&o.format, "output", "o", "", "Format: wide, json or yaml")
-	c.Flags().BoolVarP(&o.watch, "watch", "w", false, "Show it again whenever something has changed")
-	c.Flags().DurationVar(&o.interval, "interval", 2*time.Second, "With --watch: how often to look")
 	c.Flags().BoolVar(&o.exitStatus, "exit-status", false, "End with status 3 if something is wrong")
 	c.ValidArgsFunction = completeServices(o.access)
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -89,57 +85,21 @@ func inNamespace(namespace string) func(vip.Key) bool {
 	return func(k vip.Key) bool { return namespace == "" || k.Namespace == namespace }
 }
 
-// run writes the status once, or with --watch whenever it has changed, until ctx ends.
+// run writes the status.
 func (o *statusOptions) run(ctx context.Context, w io.Writer, take func(context.Context) (statusReport, error)) error {
 	report, err := take(ctx)
 	if err != nil {
 		return err
 	}
-	last := ""
-	for {
-		text, err := o.render(report)
-		if err != nil {
-			return err
-		}
-		if stable := report.withoutAges(); stable != last {
-			last = stable
-			if _, err := io.WriteString(w, o.separator()+text); err != nil {
-				return err
-			}
-		}
-		if !o.watch {
-			break
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(o.interval):
-		}
-		next, err := take(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err != nil:
-			report.Missing = []string{"what follows is old: " + err.Error()}
-		default:
-			report = next
-		}
+	text, err := o.render(report)
+	if err != nil {
+		return err
+	}
+	if _, err := io.WriteString(w, text); err != nil {
+		return err
 	}
 	if o.exitStatus && report.wrong() {
 		return errSomethingWrong
 	}
 	return nil
-}
-
-// separator is what stands before each status of --watch: on a terminal it clears that.
-func (o *statusOptions) separator() string {
-	switch {
-	case !o.watch || o.format == "json":
-		return ""
-	case o.format == "yaml":
-		return "---\n"
-	case o.color:
-		return "\x1b[H\x1b[2J"
-	}
-	return time.Now().Format(time.TimeOnly) + "\n"
 }

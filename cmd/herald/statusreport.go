@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -25,7 +24,8 @@ type statusReport struct {
 	Ignored     []ignoredLeases   `json:"ignoredLeases,omitempty"`
 	Missing     []string          `json:"missing,omitempty"` // what the user may not read
 
-	now time.Time
+	now   time.Time
+	color bool // tables show in red what is wrong
 }
 
 // A serviceStatus is a Service, or the VIP of the control plane.
@@ -44,6 +44,7 @@ type serviceStatus struct {
 	Reason       vip.Reason     `json:"reason,omitempty"`  // of the Event that says so
 	Advice       string         `json:"advice,omitempty"`  // what to do about it
 	Note         string         `json:"note,omitempty"`    // what is not wrong
+	OffLink      bool           `json:"offLink,omitempty"` // a VIP is in no network of its link
 }
 
 // A dhcpLeaseStatus is an address that a DHCP server has leased to a Service.
@@ -126,33 +127,15 @@ func (r statusReport) wrong() bool {
 	return !herald
 }
 
-// withoutAges is the report as text without what changes with time alone.
-func (r statusReport) withoutAges() string {
-	nodes := make([]nodeReport, len(r.Nodes))
-	for i, n := range r.Nodes {
-		n.Renewed = time.Time{}
-		if strings.HasPrefix(n.State, silentFor) {
-			n.State = silentFor
-		}
-		nodes[i] = n
-	}
-	r.Nodes = nodes
-	text, _ := json.Marshal(r) // a report of texts and times always encodes
-	return string(text)
-}
-
 // render returns the report in the format asked for.
 func (o *statusOptions) render(r statusReport) (string, error) {
 	if o.format == "json" || o.format == "yaml" {
 		return encode(o.format, r)
 	}
 	var b strings.Builder
+	r.color = o.color
 	err := r.writeTables(&b, o.format == "wide")
-	text := b.String()
-	if o.color {
-		text = colored(text)
-	}
-	return text, err
+	return b.String(), err
 }
 
 // writeStatus writes the status of a namespace, "" for all, as tables.
@@ -191,6 +174,7 @@ func (r statusReport) writeTables(w io.Writer, wide bool) error {
 	}
 	return errors.Join(
 		writeTable(w, header, services),
+		r.writeOffLink(w),
 		writeTable(w, "\nREASON\tSERVICES\tWHAT TO DO", r.adviceRows()),
 		writeTable(w, "\nDHCP LEASE\tADDRESS\tMAC\tSERVER\tEXPIRES IN", dhcp),
 		writeTable(w, "\nNODE\tVIPS\tRENEWED\tSTATE", nodes),
@@ -215,7 +199,8 @@ func (r statusReport) serviceRows(wide bool) (rows []string) {
 			}
 			cells = append(cells, dash(strings.Join(s.Asked, ",")), dash(from))
 		}
-		rows = append(rows, row(append(cells, dash(s.Owner), age(s.Since, r.now), dash(strings.Join(s.IPModes, ",")), cmp.Or(s.Problem, s.Note))...))
+		cells = append(cells, dash(s.Owner), age(s.Since, r.now), dash(strings.Join(s.IPModes, ",")))
+		rows = append(rows, row(cells...)+"\t"+r.wrongCell(s.Problem, s.Note))
 		if !strings.HasPrefix(s.Service, "(") {
 			real++
 		}
@@ -244,6 +229,29 @@ func (r statusReport) adviceRows() (rows []string) {
 	return rows
 }
 
+// wrongCell is the last cell of a row: what is wrong, else a note.
+func (r statusReport) wrongCell(problem, note string) string {
+	if problem != "" && r.color {
+		return "\x1b[31m" + row(problem) + "\x1b[0m" // ECMA-48 (SGR)
+	}
+	return row(cmp.Or(problem, note))
+}
+
+// writeOffLink writes which Services have a VIP that is in no network of its link.
+func (r statusReport) writeOffLink(w io.Writer) error {
+	var all []string
+	for _, s := range r.Services {
+		if s.OffLink && s.Problem == "" {
+			all = append(all, s.Service)
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	_, err := fmt.Fprintln(w, row("In no network of the link, so clients need a route: "+abbreviate(all)))
+	return err
+}
+
 func (r statusReport) nodeRows() (rows []string) {
 	without := 0
 	for _, n := range r.Nodes {
@@ -252,7 +260,11 @@ func (r statusReport) nodeRows() (rows []string) {
 				continue
 			}
 		}
-		rows = append(rows, row(n.Node, strconv.Itoa(n.VIPs), age(n.Renewed, r.now), n.State))
+		problem, note := "", n.State
+		if n.Barred {
+			problem, note = n.State, ""
+		}
+		rows = append(rows, row(n.Node, strconv.Itoa(n.VIPs), age(n.Renewed, r.now))+"\t"+r.wrongCell(problem, note))
 	}
 	switch {
 	case len(r.Nodes) == without:

@@ -67,7 +67,7 @@ func (b browser) title(url string) func() string {
 	}
 }
 
-// TestInBrowser: the page in Chromium is live: its title, which a script sets, follows what happens. What users wrote runs nothing and
+// TestInBrowser: the page in Chromium follows what happens: it reloads itself. What users wrote runs nothing and
 // has nothing loaded. With HERALD_SCREENSHOTS, a directory, it leaves pictures there.
 func TestInBrowser(t *testing.T) {
 	program, err := exec.LookPath("chromium")
@@ -82,7 +82,7 @@ func TestInBrowser(t *testing.T) {
 	var asked atomic.Pointer[string] // what the browser should not have asked for
 	h := newHandler(func() View { return *view.Load() })
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !slices.Contains([]string{"/", "/page.css", "/page.js", "/events", "/favicon.ico"}, r.URL.Path) {
+		if !slices.Contains([]string{"/", "/page.css", "/favicon.ico"}, r.URL.Path) {
 			asked.Store(&r.URL.Path)
 		}
 		h.ServeHTTP(w, r)

@@ -1,5 +1,5 @@
 // Package page renders what a node knows as a page for people: Services, nodes, pools, moves, what is wrong and what to
-// do. It needs nothing from elsewhere, works without JavaScript, and with it follows what happens by server-sent events.
+// do. It needs nothing from elsewhere and no script, and reloads itself.
 package page
 
 import (
@@ -13,7 +13,7 @@ import (
 //go:embed page.html
 var source string
 
-//go:embed page.css page.js
+//go:embed page.css
 var assets embed.FS
 
 // A View is what the page shows. All texts may come from users: the template escapes them.
@@ -125,13 +125,9 @@ func (v View) Ticks() (ticks []Dot) {
 
 var pageTemplate = template.Must(template.New("page").Parse(source))
 
-// render returns the whole page, or only what is in its main element.
-func render(v View, whole bool) ([]byte, error) {
+// render returns the page.
+func render(v View) ([]byte, error) {
 	var b bytes.Buffer
-	name := "main"
-	if whole {
-		name = "page"
-	}
-	err := pageTemplate.ExecuteTemplate(&b, name, v)
+	err := pageTemplate.ExecuteTemplate(&b, "page", v)
 	return b.Bytes(), err
 }

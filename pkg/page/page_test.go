@@ -1,9 +1,6 @@
 package page
 
 import (
-	"bufio"
-	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"math"
@@ -12,7 +9,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -68,14 +64,12 @@ func get(h http.Handler, path string) *httptest.ResponseRecorder {
 
 // TestEscaped: nothing that a user can write becomes an element or an attribute.
 func TestEscaped(t *testing.T) {
-	for _, whole := range []bool{true, false} {
-		text := string(check.Value(render(evilView(), whole))(t))
-		if strings.Contains(text, "<img") || strings.Contains(text, "<script>") || strings.Contains(text, `onerror="`) || strings.Count(text, "&lt;img") < 20 {
-			t.Errorf("not escaped:\n%s", text)
-		}
-		if n := strings.Count(text, "</td>"); n != 5+2+3 {
-			t.Errorf("%d cells", n)
-		}
+	text := string(check.Value(render(evilView()))(t))
+	if strings.Contains(text, "<img") || strings.Contains(text, "<script>") || strings.Contains(text, `onerror="`) || strings.Count(text, "&lt;img") < 20 {
+		t.Errorf("not escaped:\n%s", text)
+	}
+	if n := strings.Count(text, "</td>"); n != 5+2+3 {
+		t.Errorf("%d cells", n)
 	}
 }
 
@@ -94,7 +88,7 @@ func TestPage(t *testing.T) {
 	if bad := regexp.MustCompile(`style=|onclick=|https?://|<style|<script>`).FindString(w.Body.String()); bad != "" {
 		t.Errorf("the page has %s", bad)
 	}
-	for path, kind := range map[string]string{"/page.css": "text/css; charset=utf-8", "/page.js": "text/javascript; charset=utf-8"} {
+	for path, kind := range map[string]string{"/page.css": "text/css; charset=utf-8"} {
 		if w := get(h, path); w.Code != 200 || w.Header().Get("Content-Type") != kind || w.Body.Len() < 100 {
 			t.Errorf("%s: %d %s", path, w.Code, w.Header().Get("Content-Type"))
 		}
@@ -105,60 +99,6 @@ func TestPage(t *testing.T) {
 	if empty := get(newHandler(func() View { return View{Now: noon} }), "/").Body.String(); !strings.Contains(empty, "Nothing, as far as") || !strings.Contains(empty, "No Service of type LoadBalancer") {
 		t.Error(empty)
 	}
-}
-
-// TestEvents: what the page shows is sent when it changes, and not before; there are maxStreams streams at most, and one
-// that ends makes room.
-func TestEvents(t *testing.T) {
-	var state atomic.Pointer[string]
-	state.Store(new("one"))
-	h := newHandler(func() View { return View{Now: time.Now(), Nodes: []Node{{Node: *state.Load()}}} })
-	server := httptest.NewServer(h)
-	defer server.Close()
-	open := func() (*bufio.Scanner, int, func()) {
-		ctx, cancel := context.WithCancel(t.Context())
-		r := check.Value(http.NewRequestWithContext(ctx, "GET", server.URL+"/events", nil))(t)
-		got := check.Value(server.Client().Do(r))(t)
-		lines := bufio.NewScanner(got.Body)
-		return lines, got.StatusCode, func() { cancel(); got.Body.Close() }
-	}
-	next := func(lines *bufio.Scanner) (text string) {
-		for lines.Scan() {
-			if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
-				var event struct{ Main string }
-				check.OK(t, json.Unmarshal([]byte(data), &event))
-				return event.Main
-			}
-		}
-		t.Fatal(lines.Err())
-		return ""
-	}
-	first, code, end := open()
-	if code != 200 || !strings.Contains(next(first), ">one<") {
-		t.Errorf("%d, or the first event is not the page", code)
-	}
-	state.Store(new("two"))
-	if !strings.Contains(next(first), ">two<") {
-		t.Error("the second event is not what has changed")
-	}
-	for range maxStreams - 1 {
-		_, code, end := open()
-		defer end()
-		if code != 200 {
-			t.Errorf("%d", code)
-		}
-	}
-	if _, code, end := open(); code != http.StatusServiceUnavailable {
-		t.Errorf("%d, want no more than %d streams", code, maxStreams)
-	} else {
-		end()
-	}
-	end()
-	check.True(t, 10*time.Second, "a stream that has ended makes room", func() bool {
-		_, code, end := open()
-		defer end()
-		return code == 200
-	})
 }
 
 // TestContrast: every color of text on every background, light and dark, has the contrast of WCAG 2.2 level AA

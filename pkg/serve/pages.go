@@ -26,11 +26,11 @@ type Pages struct {
 	// Explain returns what is known of the Service namespace/name, in a form that encodes as JSON; ok is false if there is none.
 	Explain  func(service string) (explanation any, ok bool)
 	History  func() any   // which VIPs have moved, in a form that encodes as JSON
-	Overview http.Handler // the page for people, its assets and its events: overviewPaths
+	Overview http.Handler // the page for people and its style sheet: overviewPaths
 }
 
 // overviewPaths is what Pages.Overview serves.
-var overviewPaths = []string{"/{$}", "/page.css", "/page.js", "/events"}
+var overviewPaths = []string{"/{$}", "/page.css"}
 
 //go:embed index.html
 var indexPage string

@@ -103,7 +103,7 @@ func TestPages(t *testing.T) {
 // TestPlanOverLoopbackOnly: these pages show the Services of all namespaces. Other hosts, and a site whose name resolves to
 // 127.0.0.1 in a browser of the node, get what shows none.
 func TestPlanOverLoopbackOnly(t *testing.T) {
-	private := []string{"/history", "/debug/plan", "/debug/plan?service=shop/web", "/events", "/page.css", "/"}
+	private := []string{"/history", "/debug/plan", "/debug/plan?service=shop/web", "/page.css", "/"}
 	ask := func(path, from, to, host string) (code int, body string) {
 		r := httptest.NewRequest("GET", path, nil)
 		r.Host = host

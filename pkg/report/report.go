@@ -1,0 +1,79 @@
+// Package report says what becomes of a Service: the one answer that herald status, herald explain, the page of a node and
+// their JSON show.
+package report
+
+import (
+	"slices"
+
+	"github.com/heraldvip/herald/pkg/plan"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// A Level says how urgent an answer is.
+type Level string
+
+// The levels. They are also the classes of rows on the page of a node.
+const (
+	Fine Level = ""     // nothing to do
+	Warn Level = "warn" // clients are served, or will be by themselves
+	Bad  Level = "bad"  // clients are not served, or not all of them
+)
+
+// An Answer is what becomes of a Service, and what to do about it.
+type Answer struct {
+	Reason  vip.Reason
+	Message string
+	Advice  string // "" if there is nothing to do
+	Level   Level
+}
+
+// fine and waiting are the reasons of those levels; all others are Bad.
+var (
+	fine = []vip.Reason{vip.VIPAnnounced, vip.VIPElsewhere, vip.VIPMoved, vip.VIPAnswered, vip.PortMapped, vip.AddressOffLink,
+		vip.AddressSet, vip.AddressAllocated, vip.OtherClass, vip.Ignored, vip.NotLoadBalancer, vip.ServiceDeleted}
+	waiting = []vip.Reason{vip.VIPClaiming, vip.DHCPPending, vip.NoEndpoints, vip.NoAddress, vip.HeldByOtherAnnouncer, vip.AddressOutsidePools}
+)
+
+// LevelOf returns how urgent a reason is.
+func LevelOf(reason vip.Reason) Level {
+	switch {
+	case slices.Contains(fine, reason):
+		return Fine
+	case slices.Contains(waiting, reason):
+		return Warn
+	}
+	return Bad
+}
+
+// New returns the answer for a reason.
+func New(service vip.Key, reason vip.Reason, message string) Answer {
+	a := Answer{Reason: reason, Message: message, Level: LevelOf(reason)}
+	if a.Level != Fine {
+		a.Advice = plan.Advice(service, reason)
+	}
+	return a
+}
+
+// Of returns the answer about a Service.
+//
+// Its conditions count: the node that decides about the Service wrote them, and every node and every user can read them. The verdict counts for
+// a Service that has none, such as a new one, or one on which Herald writes nothing.
+func Of(s *vip.Service, verdict vip.Reason, message string) Answer {
+	if LevelOf(verdict) == Fine && verdict != vip.VIPAnnounced && verdict != vip.VIPElsewhere {
+		return New(s.Key, verdict, message) // it is not Herald's
+	}
+	for _, t := range []vip.ConditionType{vip.Announced, vip.Allocated} {
+		i := slices.IndexFunc(s.Conditions, func(c vip.Condition) bool { return c.Type == t })
+		if i < 0 {
+			continue
+		}
+		verdict, message = s.Conditions[i].Reason, s.Conditions[i].Message
+		if LevelOf(verdict) != Fine {
+			break
+		}
+	}
+	return New(s.Key, verdict, message)
+}
+
+// String returns the reason and the message.
+func (a Answer) String() string { return string(a.Reason) + ": " + a.Message }
