@@ -2,7 +2,6 @@ package kube
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,7 +49,7 @@ type Annotation struct {
 
 // Annotations explains every annotation on a Service, for the generated reference.
 var Annotations = []Annotation{
-	{Key: addressesKey, Value: "IP addresses, separated by commas", Meaning: "The addresses of the Service, IPv4, IPv6 or both; those after the first 16 are left out. Wins over spec.loadBalancerIP, which wins over the addresses that the status has already. An empty value is as if the annotation were absent; of one that can't be read those of the status stay."},
+	{Key: addressesKey, Value: "IP addresses, separated by commas", Meaning: "The addresses of the Service, IPv4, IPv6 or both; those after the first 16 are left out. Wins over MetalLB's and Cilium's annotations, which win over spec.loadBalancerIP; each of them wins over what Herald gave from a pool, and over what only the status names. An Event names what does not count. An empty value is as if the annotation were absent; while one can't be read the Service keeps what it has."},
 	{Key: poolKey, Value: "names of pools, separated by commas", Meaning: "The pools that the Service wants an address of, the first that has one. The default is those that are offered to its namespace. MetalLB's `metallb.io/address-pool` is understood as well. See pools.md."},
 	{Key: allocatedKey, Value: "names of pools", Meaning: "The pools that kube-vip.io/loadbalancerIPs was given of. Remove it to keep the address as one that you set; without both annotations the Service keeps what its status names.", Written: true},
 	{Key: renumberKey, Value: "true or false", Meaning: "Herald may give the Service another address, as soon as there is one, if no pool has any more what it was given. Without it the Service keeps its address. See pools.md."},
@@ -95,23 +94,20 @@ var Annotations = []Annotation{
 	{Key: "kube-vip.io/forcePerServiceElection", Value: "true or false", Meaning: "Elect an owner for this Service alone, where per_service_election_on_demand is set.", Unsupported: true, Instead: "owners are elected as svc_election says; per_service_election_on_demand is refused"},
 }
 
-// readAnnotations fills in the fields of s that come from annotations. An annotation
+// readAnnotations fills in the fields of s that come from annotations, and the addresses. An annotation
 // that can't be read adds a sentence to s.Invalid that names it and what would be
 // right; so does an unsupported one with a Consequence, unless it is set to false, and one that
 // is probably mistyped.
-func readAnnotations(s *vip.Service, annotations, selector map[string]string) {
+func readAnnotations(s *vip.Service, annotations, selector map[string]string, loadBalancerIP string) {
 	r := annotationReader{s, annotations}
-	if s.Addresses = parseAnnotation(r, addressesKey, parseAddresses); r.value(addressesKey) != "" {
-		s.Source = addressesKey
-	}
 	s.VIPHost, s.Announcer = truncate(annotations[vipHostKey], maxName+1), truncate(annotations[announcerKey], maxName+1)
 	s.Ignore = parseAnnotation(r, ignoreKey, parseBool)
 	s.AllowWithoutEndpoints = parseAnnotation(r, withoutEndpointsKey, parseBool)
 	s.AllPorts = parseAnnotation(r, allPortsKey, parseBool)
 	s.Interface = parseAnnotation(r, interfaceKey, parseInterface)
 	s.Lease = parseAnnotation(r, leaseNameKey, r.parseLeaseName)
-	s.SharingKey = parseAnnotation(r, sharingKeyKey, parseSharingKey)
 	r.readPools()
+	r.readAddresses(loadBalancerIP)
 	s.IPMode = parseAnnotation(r, ipModeKey, parseIPMode)
 	s.Forward = r.forward()
 	s.DHCP = r.dhcp()
@@ -157,41 +153,6 @@ func parseAnnotation[T any](r annotationReader, key string, parse func(value str
 		r.invalid(key, problem)
 	}
 	return v
-}
-
-// maxAddresses is how many addresses a Service may have.
-const maxAddresses = 16
-
-// parseAddresses reads a list of addresses: the first maxAddresses, whatever comes after them;
-// none if one of those is wrong.
-func parseAddresses(value string) (addrs []netip.Addr, problem string) {
-	for text := range strings.SplitSeq(value, ",") {
-		a, problem := parseAddress(text)
-		if len(addrs) == maxAddresses && (problem != "" || !slices.Contains(addrs, a)) {
-			return addrs, fmt.Sprintf("a Service may have %d addresses; those after %s are left out", maxAddresses, addrs[maxAddresses-1])
-		}
-		if problem != "" {
-			return nil, problem + "; write IP addresses separated by commas, such as 192.168.0.10,fd00::10"
-		}
-		addrs = appendUnique(addrs, a)
-	}
-	return addrs, ""
-}
-
-// parseAddress reads one IP address.
-func parseAddress(text string) (a netip.Addr, problem string) {
-	text = strings.TrimSpace(text)
-	if text == "" {
-		return netip.Addr{}, "an address is missing"
-	}
-	a, err := netip.ParseAddr(text)
-	if err != nil {
-		return netip.Addr{}, quote(text) + " is not an IP address"
-	}
-	if a.Zone() != "" {
-		return netip.Addr{}, quote(text) + " has a zone, which an address of a Service can't have"
-	}
-	return a.Unmap(), ""
 }
 
 func parseBool(value string) (on bool, problem string) {

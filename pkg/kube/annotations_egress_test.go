@@ -44,7 +44,7 @@ func TestEgressAnnotations(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var s vip.Service
-			readAnnotations(&s, tt.annotations, map[string]string{"app": "web"})
+			readAnnotations(&s, tt.annotations, map[string]string{"app": "web"}, "")
 			if diff := cmp.Diff(tt.want, s.Egress, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}

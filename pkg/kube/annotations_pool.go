@@ -20,10 +20,10 @@ const (
 
 var (
 	poolKeys = []string{poolKey, "metallb.io/address-pool", "metallb.universe.tf/address-pool"}
-	// otherAddressesKeys name addresses as kube-vip.io/loadbalancerIPs does, which wins.
-	otherAddressesKeys = []string{"metallb.io/loadBalancerIPs", "metallb.universe.tf/loadBalancerIPs", "lbipam.cilium.io/ips", "io.cilium/lb-ipam-ips"}
-	// otherSharingKeys are keys as heraldvip.io/sharing-key, which wins; Cilium's hold in one namespace.
-	otherSharingKeys  = []string{"metallb.io/allow-shared-ip", "metallb.universe.tf/allow-shared-ip"}
+	// addressesKeys name addresses.
+	addressesKeys = []string{addressesKey, "metallb.io/loadBalancerIPs", "metallb.universe.tf/loadBalancerIPs", "lbipam.cilium.io/ips", "io.cilium/lb-ipam-ips"}
+	// sharingKeys name a sharing key; Cilium's hold in one namespace.
+	sharingKeys       = append([]string{sharingKeyKey, "metallb.io/allow-shared-ip", "metallb.universe.tf/allow-shared-ip"}, ciliumSharingKeys...)
 	ciliumSharingKeys = []string{"lbipam.cilium.io/sharing-key", "io.cilium/lb-ipam-sharing-key"}
 )
 
@@ -32,32 +32,21 @@ const (
 	maxLabels = 64 // of a Service that are kept
 )
 
-// readPools fills in what a Service says of pools, and the addresses and the sharing key that it
-// names by annotations of MetalLB and Cilium if it has none of kube-vip's, or of Herald's.
+// readPools fills in what a Service says of pools, and its sharing key.
 func (r annotationReader) readPools() {
 	s := r.service
 	s.Allocated = truncate(r.value(allocatedKey), 2*maxName)
 	s.Renumber = parseAnnotation(r, renumberKey, parseBool)
-	for _, k := range poolKeys {
-		if s.Pools = parseAnnotation(r, k, parsePools); s.Pools != nil {
-			break
-		}
+	if k := r.firstOf("", poolKeys...); k != "" {
+		s.Pools = parseAnnotation(r, k, parsePools)
 	}
-	for _, k := range otherSharingKeys {
-		if s.SharingKey == "" {
-			s.SharingKey = parseAnnotation(r, k, parseSharingKey)
-		}
-	}
-	for _, k := range ciliumSharingKeys {
-		if s.SharingKey == "" && r.value(k) != "" {
-			// No other annotation gives a key that begins with a space, so nobody in another namespace can have it.
-			s.SharingKey = " " + s.Key.Namespace + "/" + parseAnnotation(r, k, parseSharingKey)
-		}
-	}
-	for _, k := range otherAddressesKeys {
-		if s.Source == "" && r.value(k) != "" {
-			s.Source, s.Addresses = k, parseAnnotation(r, k, parseAddresses)
-		}
+	switch k := r.firstOf("", sharingKeys...); {
+	case k == "":
+	case slices.Contains(ciliumSharingKeys, k):
+		// No other annotation gives a key that begins with a space, so nobody in another namespace can have it.
+		s.SharingKey = " " + s.Key.Namespace + "/" + parseAnnotation(r, k, parseSharingKey)
+	default:
+		s.SharingKey = parseAnnotation(r, k, parseSharingKey)
 	}
 }
 

@@ -185,7 +185,7 @@ func TestReadAnnotations(t *testing.T) {
 		t.Run(tt.key+"="+tt.value[:min(len(tt.value), 40)], func(t *testing.T) {
 			key := vip.Key{Namespace: "default", Name: "web"}
 			got := vip.Service{Key: key}
-			readAnnotations(&got, map[string]string{tt.key: tt.value}, nil)
+			readAnnotations(&got, map[string]string{tt.key: tt.value}, nil, "")
 			tt.want.Key = key
 			if diff := cmp.Diff(tt.want, got, compareNets); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
@@ -202,7 +202,7 @@ func TestManyUnknownAnnotations(t *testing.T) {
 	}
 	began := time.Now()
 	var s vip.Service
-	readAnnotations(&s, many, nil)
+	readAnnotations(&s, many, nil, "")
 	if took := time.Since(began); took > 500*time.Millisecond {
 		t.Errorf("reading them took %v", took)
 	}
@@ -259,7 +259,7 @@ func FuzzReadAnnotations(f *testing.F) {
 			interfaceKey: link, leaseNameKey: lease, ipModeKey: mode,
 		}
 		s := vip.Service{Key: vip.Key{Namespace: "default", Name: "web"}}
-		readAnnotations(&s, values, nil)
+		readAnnotations(&s, values, nil, "")
 		for _, text := range s.Invalid {
 			key, _, _ := strings.Cut(text, " ")
 			if _, ok := values[key]; !ok {

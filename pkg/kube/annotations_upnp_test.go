@@ -53,7 +53,7 @@ func TestForwardAnnotations(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.on+" "+tt.lease+" "+tt.external, func(t *testing.T) {
 			s := vip.Service{Ports: tt.ports}
-			readAnnotations(&s, map[string]string{upnpKey: tt.on, upnpLeaseKey: tt.lease, externalPortKey: tt.external}, nil)
+			readAnnotations(&s, map[string]string{upnpKey: tt.on, upnpLeaseKey: tt.lease, externalPortKey: tt.external}, nil, "")
 			if d := cmp.Diff(tt.want, s.Forward); d != "" {
 				t.Errorf("-want +got:\n%s", d)
 			}
@@ -69,13 +69,13 @@ func TestForwardAnnotations(t *testing.T) {
 func TestGatewayAddressIsNoVIP(t *testing.T) {
 	r := &cachedService{}
 	r.Ingress = []vip.Ingress{{Addr: addrs("10.0.0.50")[0], IPMode: vip.ModeVIP}, {Addr: addrs("11.22.33.1")[0], IPMode: vip.ModeProxy}}
-	r.readSpecAndStatusAddresses("")
+	annotationReader{&r.Service, nil}.readAddresses("")
 	if d := cmp.Diff(addrs("10.0.0.50"), r.Addresses, compareNets); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
 	r = &cachedService{}
 	r.Ingress = []vip.Ingress{{Addr: addrs("10.0.0.50")[0], IPMode: vip.ModeProxy}}
-	r.readSpecAndStatusAddresses("")
+	annotationReader{&r.Service, nil}.readAddresses("")
 	if d := cmp.Diff(addrs("10.0.0.50"), r.Addresses, compareNets); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}

@@ -129,7 +129,7 @@ func (w *assignmentWriter) enqueue() {
 	for _, x := range w.wanted.Get() {
 		wanted[x.Service] = true
 		switch {
-		case len(x.Addresses) == 0:
+		case len(x.Addresses) == 0 && !x.Remove:
 		case w.busy[x.Service]:
 			w.again = true
 		default:
@@ -223,6 +223,9 @@ func (w *assignmentWriter) logUnavailable(r assignmentResult) {
 
 // shows reports whether s has what w says.
 func (s *cachedService) shows(w vip.Assignment) bool {
+	if w.Remove {
+		return !s.Superseded
+	}
 	return s.Allocated == w.Pool && s.Source == addressesKey && slices.Equal(s.Addresses, w.Addresses)
 }
 
@@ -231,11 +234,12 @@ func (s *cachedService) shows(w vip.Assignment) bool {
 func (a *Assignments) write(ctx context.Context, o *cachedService, w vip.Assignment) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	patch := map[string]any{"metadata": map[string]any{
-		"resourceVersion": o.version,
-		"annotations":     map[string]string{addressesKey: joinAddrs(w.Addresses), allocatedKey: w.Pool},
-	}}
-	if !slices.ContainsFunc(w.Addresses, netip.Addr.IsUnspecified) { // else it has none before a DHCP server has leased one
+	annotations := map[string]any{addressesKey: joinAddrs(w.Addresses), allocatedKey: w.Pool}
+	if w.Remove {
+		annotations = map[string]any{addressesKey: nil, allocatedKey: nil} // null removes them
+	}
+	patch := map[string]any{"metadata": map[string]any{"resourceVersion": o.version, "annotations": annotations}}
+	if !w.Remove && !slices.ContainsFunc(w.Addresses, netip.Addr.IsUnspecified) { // else it has none before a DHCP server has leased one
 		allocated := vip.Condition{Type: vip.Allocated, Status: vip.ConditionTrue, Reason: vip.AddressAllocated, Message: strings.ReplaceAll(joinAddrs(w.Addresses), ",", ", ") + ": of pool " + w.Pool}
 		patch["status"] = map[string]any{"conditions": o.conditionsPatch([]vip.Condition{allocated})}
 	}

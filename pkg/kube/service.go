@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -86,13 +85,7 @@ func readService(o *corev1.Service) *cachedService {
 	s.Ingress = readIngress(o.Status.LoadBalancer.Ingress)
 	s.readConditions(o.Status.Conditions)
 	s.DualStack = readFamilyPolicy(o.Spec.IPFamilyPolicy)
-	readAnnotations(&s.Service, o.Annotations, o.Spec.Selector)
-	if s.Source == "" {
-		s.readSpecAndStatusAddresses(o.Spec.LoadBalancerIP)
-	}
-	if len(s.Addresses) == 0 && s.Source != "" {
-		s.keepStatusAddresses()
-	}
+	readAnnotations(&s.Service, o.Annotations, o.Spec.Selector, o.Spec.LoadBalancerIP)
 	if !s.LoadBalancer {
 		s.Invalid = nil // its annotations are not for Herald
 	}
@@ -130,44 +123,6 @@ func leftAloneByKubeProxy(o *corev1.Service) bool {
 	_, other := o.Labels["service.kubernetes.io/service-proxy-name"]
 	_, headless := o.Labels[corev1.IsHeadlessService]
 	return other || headless
-}
-
-// readSpecAndStatusAddresses fills in Addresses and Source from spec.loadBalancerIP or,
-// if that is empty, from s.Ingress: those with another mode than Proxy, if there are
-// any, since the others are then external addresses of gateways. A spec.loadBalancerIP
-// that is no IP address adds a sentence to Invalid. Of the status the first maxAddresses count.
-func (s *cachedService) readSpecAndStatusAddresses(loadBalancerIP string) {
-	const field = "spec.loadBalancerIP"
-	if loadBalancerIP != "" {
-		s.Source = field
-		a, problem := parseAddress(loadBalancerIP)
-		if problem != "" {
-			s.Invalid = append(s.Invalid, fmt.Sprintf("%s: %s; write one IP address, or use the annotation %s.", field, problem, addressesKey))
-			return
-		}
-		s.Addresses = []netip.Addr{a}
-		return
-	}
-	s.readStatusAddresses()
-}
-
-// readStatusAddresses fills in Addresses and Source from s.Ingress, if that names any.
-func (s *cachedService) readStatusAddresses() {
-	for _, i := range withoutGateways(s.Ingress) {
-		if i.Addr.IsValid() && len(s.Addresses) < maxAddresses {
-			s.Source = "status.loadBalancer.ingress"
-			s.Addresses = appendUnique(s.Addresses, i.Addr)
-		}
-	}
-}
-
-// keepStatusAddresses fills in Addresses and Source from s.Ingress where the field Source, which names addresses, can't be read: a mistake there
-// does not take a VIP down (decision 0118). It adds to Invalid what is in effect. It does nothing if s.Ingress names no address.
-func (s *cachedService) keepStatusAddresses() {
-	field := s.Source
-	if s.readStatusAddresses(); len(s.Addresses) > 0 {
-		s.Invalid = append(s.Invalid, fmt.Sprintf("As long as %s can't be read the Service keeps what its status names: %s.", field, strings.ReplaceAll(joinAddrs(s.Addresses), ",", ", ")))
-	}
 }
 
 // withoutGateways is an ingress list without the entries of mode Proxy, unless all are

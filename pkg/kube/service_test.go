@@ -45,6 +45,8 @@ func TestReadService(t *testing.T) {
 				{Hostname: "example.com"},
 			},
 			VIPHost: "n1",
+			Invalid: []string{`spec.loadBalancerIP asks for "192.168.0.99", and has no effect: kube-vip.io/loadbalancerIPs, which comes first, ` +
+				`asks for "192.168.0.10,fd00::10". Remove one of them.`},
 		},
 		version: "17", hasHostAnnotation: true, clusterIPs: addrs("10.96.0.7", "fd01::7"),
 	}
@@ -72,13 +74,13 @@ func TestAddressSource(t *testing.T) {
 		invalid                int
 	}{
 		{name: "none"},
-		{name: "annotation wins", annotation: "10.0.0.1", spec: "10.0.0.2", status: ingress("10.0.0.3"), want: addrs("10.0.0.1"), source: addressesKey},
+		{name: "annotation wins", annotation: "10.0.0.1", spec: "10.0.0.2", status: ingress("10.0.0.3"), want: addrs("10.0.0.1"), source: addressesKey, invalid: 1},
 		{name: "spec over status", spec: "10.0.0.2", status: ingress("10.0.0.3"), want: addrs("10.0.0.2"), source: "spec.loadBalancerIP"},
 		{name: "empty annotation is absent", annotation: " ", spec: "10.0.0.2", want: addrs("10.0.0.2"), source: "spec.loadBalancerIP"},
 		{name: "status", status: ingress("10.0.0.3", "fd00::3", "10.0.0.3"), want: addrs("10.0.0.3", "fd00::3"), source: "status.loadBalancer.ingress"},
 		{name: "status with host names", status: []corev1.LoadBalancerIngress{{Hostname: "a.example"}}},
-		{name: "a wrong annotation is not passed over", annotation: "x", spec: "10.0.0.2", source: addressesKey, invalid: 1},
-		{name: "... but a VIP stays", annotation: "10.0.0.1,x", spec: "10.0.0.2", status: ingress("10.0.0.3", "fd00::3"), want: addrs("10.0.0.3", "fd00::3"), source: "status.loadBalancer.ingress", invalid: 2},
+		{name: "a wrong annotation is not passed over", annotation: "x", spec: "10.0.0.2", source: addressesKey, invalid: 2},
+		{name: "... but a VIP stays", annotation: "10.0.0.1,x", spec: "10.0.0.2", status: ingress("10.0.0.3", "fd00::3"), want: addrs("10.0.0.3", "fd00::3"), source: "status.loadBalancer.ingress", invalid: 3},
 		{name: "a wrong spec is not passed over", spec: "x", source: "spec.loadBalancerIP", invalid: 1},
 		{name: "... but a VIP stays", spec: "x", status: ingress("10.0.0.3"), want: addrs("10.0.0.3"), source: "status.loadBalancer.ingress", invalid: 2},
 	}

@@ -65,8 +65,8 @@ func (m *migration) serves(o object, s service) bool {
 	return false
 }
 
-// pin adds a Pin for a Service if it needs one. It names the addresses as a user would, without the annotation that
-// tells those that Herald has given (decision 0093).
+// pin adds a Pin for a Service if it needs one. What no person has named is as if Herald had given it
+// of the pool that has it (decision 0093).
 func (m *migration) pin(o object, s service) {
 	p := Pin{Service: vip.Key{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name}, Annotations: make(map[string]string)}
 	has, asks := shown(o), asked(o, s)
@@ -77,6 +77,9 @@ func (m *migration) pin(o object, s service) {
 			texts = append(texts, a.String())
 		}
 		p.Annotations[addressesKey] = strings.Join(texts, ",")
+		if pool := m.poolOf(has[0]); pool != "" && len(asks) == 0 {
+			p.Annotations["heraldvip.io/allocated"] = pool // no person has named it: what one names later counts
+		}
 		if len(asks) > 0 {
 			m.noteService("Service %s asks for %v, and has %v: it is pinned to what it has.", p.Service, asks, has)
 		}

@@ -11,8 +11,6 @@ import (
 )
 
 const (
-	// sourceStatus is vip.Service.Source if nothing but the status names an address.
-	sourceStatus = "status.loadBalancer.ingress"
 	// recordAfter is how much longer than recorded a lease must last before that is recorded: a short one would
 	// otherwise be written every few seconds.
 	recordAfter = time.Minute
@@ -47,7 +45,7 @@ func newDHCP(p *pass) *dhcp {
 func requestedAddresses(s *service, dhcpMode string) []netip.Addr {
 	any4, any6 := vip.IPv4.Unspecified(), vip.IPv6.Unspecified()
 	switch {
-	case s.Source == sourceStatus && len(s.DHCP.Leases) > 0:
+	case s.Source == vip.SourceStatus && len(s.DHCP.Leases) > 0:
 		all := slices.Clone(s.Addresses)
 		for i, a := range all {
 			if _, ok := s.leasedTo(a); ok && slices.ContainsFunc(s.DHCP.Leases, func(l vip.DHCPLease) bool { return l.Addr == a }) {

@@ -203,7 +203,7 @@ func TestDHCP(t *testing.T) {
 	t.Run("only the status names it", func(t *testing.T) { // the lease goes on
 		w := w
 		w.Services = slices.Clone(w.Services)
-		w.Services[0].Addresses, w.Services[0].Source = []netip.Addr{addr("10.77.0.155")}, sourceStatus
+		w.Services[0].Addresses, w.Services[0].Source = []netip.Addr{addr("10.77.0.155")}, vip.SourceStatus
 		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
 	})
 }
@@ -508,7 +508,7 @@ func TestDHCPForgedAnnotation(t *testing.T) {
 		}
 	}
 	// An address that only the status names, and that was named before, is not asked of a DHCP server.
-	w.Services[0].Addresses, w.Services[0].Source, w.Services[0].DHCP.Leases = []netip.Addr{k.Addr}, sourceStatus, []vip.DHCPLease{k}
+	w.Services[0].Addresses, w.Services[0].Source, w.Services[0].DHCP.Leases = []netip.Addr{k.Addr}, vip.SourceStatus, []vip.DHCPLease{k}
 	named("10.77.0.99")(&w.Services[0])
 	if p := Make(r, w); len(p.DHCPRequests) > 0 || len(p.Addresses) != 1 || p.Addresses[0].Link != "eth0" {
 		t.Errorf("named before:\n%s", dhcpSummary(p))

@@ -229,7 +229,7 @@ func (m *mappings) whyForbidden(s *service) (reasons []string) {
 // address would draw the cluster's traffic to it.
 func (m *mappings) externalIngress(s *service) (list []vip.Ingress) {
 	// If only the status names addresses, these would be taken for ones to announce.
-	if m.Forwarding == nil || !m.Forwarding.Status || s.Forward == nil || s.Source == sourceStatus {
+	if m.Forwarding == nil || !m.Forwarding.Status || s.Forward == nil || s.Source == vip.SourceStatus {
 		return nil
 	}
 	ports := make(map[netip.Addr][]vip.Port)

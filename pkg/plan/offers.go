@@ -171,7 +171,7 @@ func (p *pass) unofferedOf(s *vip.Service) (out []netip.Addr) {
 	}
 	shown := service{Service: s}
 	for _, a := range s.Addresses {
-		if !a.IsUnspecified() && (!shown.statusHas(a) || shown.wasLeased(a) && s.Source != sourceStatus) && p.offers.whyNot(s.Key.Namespace, a) != "" {
+		if !a.IsUnspecified() && (!shown.statusHas(a) || shown.wasLeased(a) && s.Source != vip.SourceStatus) && p.offers.whyNot(s.Key.Namespace, a) != "" {
 			out = append(out, a)
 		}
 	}

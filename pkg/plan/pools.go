@@ -297,7 +297,7 @@ func (p *pass) bestAllocator() *member {
 	return highestHash(hashKey(p.Allocation.Lease), able)
 }
 
-// reportPools adds the Assignments to the Plan that are decided and not seen on Services yet,
+// reportPools adds the Assignments to the Plan that are decided and not seen on Services yet, or that take what is Superseded off them,
 // and Events: on Services that are given addresses, or wait for one, be it since the API server does not take it, and on the ConfigMap for
 // each of its problems; on Services that have an address of no pool any more. Of Services that wait and name no address it reports the conditions.
 func (f *filter) reportPools() {
@@ -316,6 +316,11 @@ func (f *filter) reportPools() {
 			f.reportWaiting(a.Service, a.UID, message)
 		}
 		f.addEvent(&service{Service: &vip.Service{Key: a.Service, UID: a.UID}}, reason, message, 0)
+	}
+	for i := range f.Services {
+		if s := &f.Services[i]; s.Superseded && s.LoadBalancer {
+			f.out.Assignments = append(f.out.Assignments, vip.Assignment{Service: s.Key, UID: s.UID, Had: s.Addresses, HadPool: s.Allocated, Remove: true})
+		}
 	}
 	for _, x := range f.OutsidePools {
 		s := &service{Service: &vip.Service{Key: x.Service, UID: x.UID}}

@@ -94,6 +94,9 @@ func TestWhoGivesAddresses(t *testing.T) {
 			}
 			w.PoolProblems = []vip.PoolProblem{{Key: "cidr-x", Message: "is wrong"}}
 		}, "allocate for a\nwrite a [10.77.0.1] of cidr-global\nacquire herald-pools\na: NoAddress\nevent a AddressAllocated\nevent b NoPoolAddress\nevent kubevip PoolProblem"},
+		{"a person has named another than it was given", poolWorld("n1"), func(w *vip.World) {
+			w.Services[0] = svc("a", "10.77.0.50", func(s *vip.Service) { s.Superseded = true })
+		}, "allocate for a\nwrite a [] of \nacquire herald-pools\nfollow kubevip-a -> n2\na: VIPClaiming"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := tt.world

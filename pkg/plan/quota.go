@@ -92,6 +92,6 @@ func (p *pass) hasLeased(s *service, x vip.Family) bool {
 	return slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool {
 		suffix, ok := s.leasedTo(i.Addr)
 		return ok && vip.FamilyOf(i.Addr) == x && (suffix == "" || strings.HasSuffix(suffix, " on "+clientLink(s.Service))) &&
-			(s.Source == sourceStatus || !slices.Contains(s.Addresses, i.Addr))
+			(s.Source == vip.SourceStatus || !slices.Contains(s.Addresses, i.Addr))
 	}) || !s.statusTellsUse && p.leaseHeld(s)
 }

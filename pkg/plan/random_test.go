@@ -111,7 +111,7 @@ func (r random) service(i int) vip.Service {
 		}
 	}
 	if len(s.Addresses) > 0 || r.rarely() {
-		s.Source = pick(r, "kube-vip.io/loadbalancerIPs", "spec.loadBalancerIP", sourceStatus)
+		s.Source = pick(r, "kube-vip.io/loadbalancerIPs", "spec.loadBalancerIP", vip.SourceStatus)
 	}
 	s.Ingress = some(r, 3, func() vip.Ingress {
 		return vip.Ingress{Addr: pick(r, r.vip(), netip.Addr{}), IPMode: pick(r, "", vip.ModeVIP, vip.ModeProxy), Ports: some(r, 2, r.port)}

@@ -62,16 +62,17 @@ type Service struct {
 	Class        string // spec.loadBalancerClass
 	Ignore       bool   // kube-vip.io/ignore
 
-	Addresses []netip.Addr      // the addresses it asks for, in order, unmapped, without repetition
-	Source    string            // the field that named them, for messages; "" if none did
-	Families  []Family          // spec.ipFamilies; a VIP of another family can't reach a backend
-	DualStack DualStack         // spec.ipFamilyPolicy
-	Pools     []string          // the pools it asks for, in order (heraldvip.io/pool)
-	Renumber  bool              // heraldvip.io/renumber: what it was given may be replaced if no pool has it any more
-	Allocated string            // heraldvip.io/allocated as it stands: the pools that Addresses were given of, with commas; "" if a person set them
-	Labels    map[string]string // at most 64 of them, the first by name; nil without pools
-	Interface string            // kube-vip.io/serviceInterface: a link's name, "auto", or "" for the node's default
-	Lease     string            // kube-vip.io/leaseName: a Lease's name in the Service's own namespace, or ""
+	Addresses  []netip.Addr      // the addresses it asks for, in order, unmapped, without repetition
+	Source     string            // the field that named them, for messages; "" if none did
+	Families   []Family          // spec.ipFamilies; a VIP of another family can't reach a backend
+	DualStack  DualStack         // spec.ipFamilyPolicy
+	Pools      []string          // the pools it asks for, in order (heraldvip.io/pool)
+	Renumber   bool              // heraldvip.io/renumber: what it was given may be replaced if no pool has it any more
+	Allocated  string            // heraldvip.io/allocated as it stands: the pools that Addresses were given of, with commas; "" if a person set them
+	Superseded bool              // what Herald gave from a pool is still written on it, and does not count: a person has named other addresses since
+	Labels     map[string]string // at most 64 of them, the first by name; nil without pools
+	Interface  string            // kube-vip.io/serviceInterface: a link's name, "auto", or "" for the node's default
+	Lease      string            // kube-vip.io/leaseName: a Lease's name in the Service's own namespace, or ""
 
 	SharingKey string // heraldvip.io/sharing-key: Services of other namespaces with the same one may share its addresses; "" if none may
 
@@ -98,6 +99,9 @@ type Service struct {
 	Announcer  string      // heraldvip.io/announcer as it stands: which installation of Herald that was; "" for another program
 	Invalid    []string    // what could not be read, each a sentence that names the field
 }
+
+// SourceStatus is Source where nothing but the status names an address.
+const SourceStatus = "status.loadBalancer.ingress"
 
 // StatusVIPs returns the VIPs that the status names: the addresses with another ipMode than Proxy, or all if there are no
 // such. Beside VIPs those of mode Proxy may be the addresses of gateways (UPnP).

@@ -1,0 +1,143 @@
+package kube
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// specAddress is the field of a Service's spec that names an address.
+const specAddress = "spec.loadBalancerIP"
+
+// readAddresses fills in Addresses and Source: what a person asks for, by the first of addressesKeys or by
+// spec.loadBalancerIP; else what Herald gave from a pool; else what the status names.
+//
+// Each field that asks for something else than the one that counts adds a sentence to Invalid. A mistake in the one
+// that counts takes no VIP down: the Service keeps what it was given, or what its status names.
+func (r annotationReader) readAddresses(loadBalancerIP string) {
+	s, keys := r.service, addressesKeys
+	if s.Allocated != "" { // Herald wrote the first
+		keys = keys[1:]
+	}
+	if s.Source = r.firstOf(loadBalancerIP, keys...); s.Source != "" {
+		s.Addresses = r.requested(s.Source, loadBalancerIP)
+	}
+	if keep := s.Source; len(s.Addresses) == 0 {
+		if s.Allocated != "" && r.value(addressesKey) != "" {
+			s.Addresses, s.Source = parseAnnotation(r, addressesKey, parseAddresses), addressesKey
+		}
+		if len(s.Addresses) == 0 {
+			r.readStatusAddresses()
+		}
+		if keep != "" && len(s.Addresses) > 0 {
+			s.Invalid = append(s.Invalid, fmt.Sprintf("As long as %s can't be read the Service keeps %s.", keep, strings.ReplaceAll(joinAddrs(s.Addresses), ",", ", ")))
+		}
+		return
+	}
+	s.Superseded, s.Allocated = s.Allocated != "", ""
+}
+
+// firstOf returns the first of keys that has a value, or else "spec.loadBalancerIP" if that, spec, has one, or "". It adds a
+// sentence to Invalid for each other one that asks for something else.
+func (r annotationReader) firstOf(spec string, keys ...string) (first string) {
+	for _, k := range append(slices.Clip(keys), specAddress) {
+		value := r.value(k)
+		if k == specAddress {
+			value = spec
+		}
+		switch {
+		case value == "":
+		case first == "":
+			first = k
+		case !isPart(value, r.value(first)):
+			r.service.Invalid = append(r.service.Invalid, fmt.Sprintf("%s asks for %s, and has no effect: %s, which comes first, asks for %s. Remove one of them.",
+				k, quote(value), first, quote(r.value(first))))
+		}
+	}
+	return first
+}
+
+// isPart reports whether each item of a list with commas is in another; addresses in any spelling.
+func isPart(part, whole string) bool {
+	all := make(map[string]bool)
+	for x := range strings.SplitSeq(whole, ",") {
+		all[canonical(x)] = true
+	}
+	for x := range strings.SplitSeq(part, ",") {
+		if !all[canonical(x)] {
+			return false
+		}
+	}
+	return true
+}
+
+// canonical returns an item of a list without the spaces around it, and an address as netip writes it.
+func canonical(item string) string {
+	item = strings.TrimSpace(item)
+	if a, err := netip.ParseAddr(item); err == nil {
+		return a.Unmap().String()
+	}
+	return item
+}
+
+// requested returns the addresses that a field names; none if it can't be read.
+func (r annotationReader) requested(field, loadBalancerIP string) []netip.Addr {
+	if field != specAddress {
+		return parseAnnotation(r, field, parseAddresses)
+	}
+	a, problem := parseAddress(loadBalancerIP)
+	if problem != "" {
+		r.service.Invalid = append(r.service.Invalid, fmt.Sprintf("%s: %s; write one IP address, or use the annotation %s.", field, problem, addressesKey))
+		return nil
+	}
+	return []netip.Addr{a}
+}
+
+// readStatusAddresses fills in Addresses and Source from the status, if that names any: the first maxAddresses.
+func (r annotationReader) readStatusAddresses() {
+	s := r.service
+	for _, i := range withoutGateways(s.Ingress) {
+		if i.Addr.IsValid() && len(s.Addresses) < maxAddresses {
+			s.Source = vip.SourceStatus
+			s.Addresses = appendUnique(s.Addresses, i.Addr)
+		}
+	}
+}
+
+// maxAddresses is how many addresses a Service may have.
+const maxAddresses = 16
+
+// parseAddresses reads a list of addresses: the first maxAddresses, whatever comes after them;
+// none if one of those is wrong.
+func parseAddresses(value string) (addrs []netip.Addr, problem string) {
+	for text := range strings.SplitSeq(value, ",") {
+		a, problem := parseAddress(text)
+		if len(addrs) == maxAddresses && (problem != "" || !slices.Contains(addrs, a)) {
+			return addrs, fmt.Sprintf("a Service may have %d addresses; those after %s are left out", maxAddresses, addrs[maxAddresses-1])
+		}
+		if problem != "" {
+			return nil, problem + "; write IP addresses separated by commas, such as 192.168.0.10,fd00::10"
+		}
+		addrs = appendUnique(addrs, a)
+	}
+	return addrs, ""
+}
+
+// parseAddress reads one IP address.
+func parseAddress(text string) (a netip.Addr, problem string) {
+	text = strings.TrimSpace(text)
+	if text == "" {
+		return netip.Addr{}, "an address is missing"
+	}
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		return netip.Addr{}, quote(text) + " is not an IP address"
+	}
+	if a.Zone() != "" {
+		return netip.Addr{}, quote(text) + " has a zone, which an address of a Service can't have"
+	}
+	return a.Unmap(), ""
+}
