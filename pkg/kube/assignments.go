@@ -28,6 +28,7 @@ type Assignments struct {
 	wanted *mailbox.Mailbox[[]vip.Assignment]
 
 	refused refusals
+	fights  fights
 }
 
 func newAssignments(c *Cluster, api *clients, o Options) *Assignments {
@@ -37,7 +38,7 @@ func newAssignments(c *Cluster, api *clients, o Options) *Assignments {
 			return api.core.Patch(types.StrategicMergePatchType).Namespace(k.Namespace).Resource("services").Name(k.Name).
 				SubResource("status").Body(body).MaxRetries(0).Do(ctx).Error()
 		},
-		wanted: mailbox.New[[]vip.Assignment](), refused: refusals{poke: o.Poke},
+		wanted: mailbox.New[[]vip.Assignment](), refused: refusals{poke: o.Poke}, fights: fights{refusals: refusals{poke: o.Poke}},
 	}
 }
 
@@ -50,8 +51,10 @@ func (a *Assignments) Put(want []vip.Assignment) {
 	a.wanted.Put(want)
 }
 
-// Observe fills in AssignmentRefusals.
-func (a *Assignments) Observe(w *vip.World) { w.AssignmentRefusals = a.refused.get() }
+// Observe fills in AssignmentRefusals and AssignmentFights.
+func (a *Assignments) Observe(w *vip.World) {
+	w.AssignmentRefusals, w.AssignmentFights = a.refused.get(), a.fights.get()
+}
 
 // String names the task.
 func (a *Assignments) String() string { return "kube: addresses of Services" }
@@ -72,11 +75,11 @@ func (a *Assignments) Run(ctx context.Context) error {
 	retry := time.NewTimer(time.Hour)
 	defer retry.Stop()
 	for {
+		again := w.fights.end(time.Now())
 		if w.startWrites(ctx); w.again {
-			retry.Reset(time.Second)
-		} else {
-			retry.Reset(time.Hour)
+			again = time.Second
 		}
+		retry.Reset(again)
 		select {
 		case <-ctx.Done():
 			for range len(w.busy) {
@@ -173,6 +176,10 @@ func (w *assignmentWriter) startWrites(ctx context.Context) {
 			w.again = true
 			continue
 		}
+		if c := w.fights.counts[x.Service]; c.times > promptRewrites && time.Since(c.last) < rewriteInterval {
+			w.again = true
+			continue
+		}
 		last.at, last.wait = time.Now(), cacheTimeout // the cache does not show the result yet
 		w.attempts[x.Service], w.busy[x.Service] = last, true
 		w.limits.begin(x.Service.Namespace)
@@ -189,6 +196,9 @@ func (w *assignmentWriter) finish(r assignmentResult) {
 	switch {
 	case r.err == nil:
 		w.refused.set(r.service, "")
+		if o := w.cached(r.service); o != nil { // written more than once a minute, it was changed back
+			w.fights.count(r.service, o, time.Now())
+		}
 	case resultOf(r.err) == rejected:
 		w.again, last.wait = true, min(rejectedMin<<min(last.rejections, 10), rejectedMax)
 		last.rejections++

@@ -181,7 +181,7 @@ func TestAssignmentOfWhatWasThere(t *testing.T) {
 		before, now *cachedService
 		want        int // writes
 	}{
-		"what it was given is superseded": {&cachedService{version: "1", Service: vip.Service{Superseded: true}}, &cachedService{version: "2"}, 1},
+		"what it was given is superseded":         {&cachedService{version: "1", Service: vip.Service{Superseded: true}}, &cachedService{version: "2"}, 1},
 		"its user names another":                  {&cachedService{version: "1"}, named("2", "", "10.0.0.99"), 1},
 		"... in place of what it was given":       {named("1", "old", "10.9.0.1"), named("2", "old", "10.0.0.99"), 1},
 		"what it was given is a person's by now":  {named("1", "old", "10.9.0.1"), named("2", "", "10.9.0.1"), 1},

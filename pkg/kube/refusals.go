@@ -35,5 +35,7 @@ func (r *refusals) set(k vip.Key, why string) {
 		delete(after, k)
 	}
 	r.all.Store(&after)
-	r.poke()
+	if r.poke != nil {
+		r.poke()
+	}
 }

@@ -20,6 +20,7 @@ type cachedService struct {
 	hasHostAnnotation  bool // kube-vip.io/vipHost, be it empty
 	hasLeaseAnnotation bool // heraldvip.io/dhcp-lease, be it unreadable
 	clusterIPs         []netip.Addr
+	otherManager       string                            // who changed it last, but for Herald (otherManager)
 	conditionsSince    map[vip.ConditionType]metav1.Time // lastTransitionTime of each of Conditions
 }
 
@@ -53,7 +54,7 @@ func (s *cachedService) requestedAddrs() []netip.Addr {
 // readService converts a Service, its annotations included. Its Endpoints stay empty:
 // they come from its EndpointSlices.
 func readService(o *corev1.Service) *cachedService {
-	s := &cachedService{version: o.ResourceVersion}
+	s := &cachedService{version: o.ResourceVersion, otherManager: otherManager(o.ManagedFields)}
 	s.Key = vip.Key{Namespace: o.Namespace, Name: o.Name}
 	s.UID = string(o.UID)
 	s.Created = o.CreationTimestamp.UTC()

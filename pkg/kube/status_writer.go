@@ -36,7 +36,7 @@ func (s *Statuses) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		timer.Reset(w.startWrites(ctx))
+		timer.Reset(min(w.startWrites(ctx), w.fights.end(time.Now())))
 		select {
 		case <-ctx.Done():
 			for ; w.busy > 0; w.busy-- {
@@ -83,7 +83,6 @@ type statusState struct {
 
 	lastWritten    *vip.Status // by a write that went through
 	foreignVersion string      // the last version that differs from lastWritten
-	rewrites       int         // how many such versions there were
 }
 
 // A statusResult is the outcome of one write.
@@ -209,15 +208,12 @@ func (w *statusWriter) countRewrites(s *statusState, o *cachedService, now time.
 	if s.lastWritten == nil || o.version == s.lastVersion || o.version == s.foreignVersion || !reflect.DeepEqual(*s.lastWritten, s.want) {
 		return
 	}
-	if now.Sub(s.lastTry) > rewritesForgotten {
-		s.rewrites = 0
-	}
 	s.foreignVersion = o.version
-	s.rewrites++
-	if s.rewrites == 1 {
-		w.log.Warn("somebody else changed the status of a Service; putting it right", "service", o.Key.String())
+	times := w.fights.count(o.Key, o, now)
+	if times == 1 {
+		w.log.Warn("somebody else changed the status of a Service; putting it right", "service", o.Key.String(), "who", o.otherManager)
 	}
-	if s.rewrites > promptRewrites {
+	if times > promptRewrites {
 		s.notBefore = s.lastTry.Add(rewriteInterval)
 	}
 }

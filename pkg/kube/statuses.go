@@ -33,6 +33,7 @@ type Statuses struct {
 	patch   func(ctx context.Context, k vip.Key, body []byte) (*corev1.Service, error)
 	wanted  *mailbox.Mailbox[wantedStatuses]
 	refused refusals
+	fights  fights
 
 	// dropsIPMode: the API server drops ipMode (Kubernetes before 1.29), so it can't
 	// be compared. It goes on being sent, so that a newer server is noticed.
@@ -52,7 +53,7 @@ func newStatuses(c *Cluster, api *clients, o Options) *Statuses {
 				SubResource("status").Body(body).MaxRetries(0).Do(ctx).Into(out)
 			return out, err
 		},
-		wanted: mailbox.New[wantedStatuses](), refused: refusals{poke: o.Poke},
+		wanted: mailbox.New[wantedStatuses](), refused: refusals{poke: o.Poke}, fights: fights{refusals: refusals{poke: o.Poke}},
 	}
 }
 
@@ -76,10 +77,10 @@ func (s *Statuses) Put(want []vip.Status) {
 }
 
 // Observe fills in StatusesPending: how many Statuses of the last Put the cache did not
-// show then; with Options.NoUpdates 0; and StatusRefusals.
+// show then; with Options.NoUpdates 0; StatusRefusals and StatusFights.
 func (s *Statuses) Observe(w *vip.World) {
 	w.StatusesPending = len(s.wanted.Get().pending)
-	w.StatusRefusals = s.refused.get()
+	w.StatusRefusals, w.StatusFights = s.refused.get(), s.fights.get()
 }
 
 // finalizerAfter reports whether s has the finalizer of load balancers after this change. It can't be added to

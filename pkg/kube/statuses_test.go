@@ -169,6 +169,13 @@ func TestStatusRewrittenByOthers(t *testing.T) {
 		want := d.fill(2)
 		foreign := func(s *corev1.Service) {
 			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "10.9.9.9"}}
+			early, late := metav1.NewTime(time.Now().Add(-time.Minute)), metav1.Now()
+			s.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl", Time: &early}, {Manager: "other-lb", Time: &late}, {Manager: "herald", Time: &late}}
+		}
+		fight := func() string {
+			var w vip.World
+			d.Observe(&w)
+			return fmt.Sprint(w.StatusFights)
 		}
 		d.set(func() {
 			d.afterPatch = func(k vip.Key) {
@@ -181,6 +188,9 @@ func TestStatusRewrittenByOthers(t *testing.T) {
 		advance(time.Second)
 		if got := d.writes(serviceKey(0)); got != promptRewrites+1 {
 			t.Errorf("%d writes in the first second, want %d", got, promptRewrites+1)
+		}
+		if got, want := fight(), fmt.Sprintf("map[%s:%q]", serviceKey(0), "other-lb"); got != want {
+			t.Errorf("who fights: %s, want %s", got, want)
 		}
 		advance(50 * time.Second)
 		if got := d.writes(serviceKey(0)); got != promptRewrites+1+10 {
@@ -196,6 +206,9 @@ func TestStatusRewrittenByOthers(t *testing.T) {
 		advance(2 * time.Minute)
 		if d.written() != 2 {
 			t.Error("nobody changes it any more, and the status is not what is wanted")
+		}
+		if got := fight(); got != "map[]" {
+			t.Errorf("who fights: %s, though nobody changes it any more", got)
 		}
 		advance(time.Hour)
 		before := d.writes(serviceKey(0))

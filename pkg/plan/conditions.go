@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -173,9 +174,20 @@ func (p *pass) addConditions(s *service, statuses map[vip.Key]int) {
 // refusalAdvice is what to do where the API server does not take what is written on a Service.
 const refusalAdvice = "; make the Service smaller, or ask the operator of the webhook or policy that denies it"
 
-// reportRefusals adds an Event for each Service whose status this node writes and the API server does not take.
+// reportRefusals adds an Event for each Service whose status this node writes and the API server does not take, or
+// somebody else changes again and again; the condition Announced of the latter says so.
 func (p *pass) reportRefusals(all []*service) {
 	for _, s := range all {
+		if who := cmp.Or(p.StatusFights[s.Key], p.AssignmentFights[s.Key]); who != "" {
+			text := fmt.Sprintf("%s changes what Herald writes on this Service again and again; kube-proxy serves what the status names, so connections fail meanwhile: %s",
+				who, Advice(s.Key, vip.StatusContested))
+			p.addEvent(s, vip.StatusContested, text, 0)
+			for i := range s.conditions {
+				if c := &s.conditions[i]; c.Type == vip.Announced && c.Status != vip.ConditionAbsent {
+					c.Reason, c.Message = vip.StatusContested, text
+				}
+			}
+		}
 		if why := p.StatusRefusals[s.Key]; why != "" {
 			p.addEvent(s, vip.StatusRefused, why+refusalAdvice, 0)
 		}

@@ -63,6 +63,8 @@ func TestConditions(t *testing.T) {
 		w.PoolPolicy, _ = pool.Parse(nil, w.Pools.Data)
 		return held(w, "a", "n1")
 	}
+	contested := held(world(svc("a", "10.77.0.50")), "a", "n2")
+	contested.StatusFights = map[vip.Key]string{key("a"): `"other-lb"`}
 	for _, tt := range []struct {
 		name  string
 		rules Rules
@@ -70,6 +72,7 @@ func TestConditions(t *testing.T) {
 		want  string
 	}{
 		{"announced", r, held(world(svc("a", "10.77.0.50")), "a", "n2"), "n2: " + announced},
+		{"announced, and somebody changes its status again and again", r, contested, "n2: Allocated=True AddressSet, Announced=True StatusContested"},
 		{"to be claimed", r, world(svc("a", "10.77.0.50")), ""},
 		{"by BGP from every node", bgp, withSessions(world(svc("a", "10.77.0.50"))), "n1: " + announced},
 		{"by BGP, without a session", bgp, world(svc("a", "10.77.0.50")), "n1 alone: Allocated=True AddressSet, Announced=False NoBGPSession"},

@@ -265,10 +265,10 @@ func (p *pass) replanAfter(d time.Duration) {
 // finish adds the conditions of all to the Plan, sets its Verdicts, one for each of all that is of type LoadBalancer,
 // sorted by Key, and returns it.
 func (p *pass) finish(all []*service) vip.Plan {
-	p.addAllConditions(all)
-	if len(p.StatusRefusals) > 0 {
+	if len(p.StatusRefusals)+len(p.StatusFights)+len(p.AssignmentFights) > 0 {
 		p.reportRefusals(all)
 	}
+	p.addAllConditions(all)
 	p.out.EventsPending = !p.Tenure.RenewalLateSince.IsZero()
 	p.out.Verdicts = make([]vip.Verdict, 0, len(all))
 	for _, s := range all {
