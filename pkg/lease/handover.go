@@ -11,19 +11,18 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A node that hands over several VIP leases at once transfers them: one write of its own node lease names the successor of each, as a fence does
-// (docs/ownership.md, decision 0114). What differs is that this node lives, and might write such a VIP lease as well. That would end the
-// transfer while the successor may not know of it. So from the moment the write of the node lease is sent it writes none of them, until a later
-// write of the node lease has succeeded: by then the one before was carried out, as what it has replaced shows, or never will be.
+// A node that hands over VIP leases transfers them: one write of its own node lease names the successor of each, as a
+// fence does (docs/ownership.md, decision 0114). What differs is that this node lives, and might write such a VIP lease
+// as well. That would end the transfer while the successor may not know of it. So from the moment the write of the node
+// lease is sent it writes none of them, until a later write of the node lease has succeeded: by then the one before was
+// carried out, as what it has replaced shows, or never will be.
 
-const (
-	minTransferred = 2               // hand-overs at a time that are transferred: a single one is a write on its VIP lease
-	transferPause  = 5 * time.Second // after a transfer that failed hand-overs are writes on their VIP leases for so long
-)
+// transferPause is for how long hand-overs are writes on their VIP leases after a transfer that failed.
+const transferPause = 5 * time.Second
 
-// splitHandOvers returns the hand-overs among all that one write of this node's own lease can transfer, and the rest of all that need not
-// wait. There are none of the first kind transferPause after a transfer has failed, if nothing may be transferred (mayTransfer), or if there would
-// be fewer than minTransferred and their VIP leases may be written. A VIP lease that the successor had before, of which a write may still arrive, or that
+// splitHandOvers returns the hand-overs among all that one write of this node's own lease can transfer, and the rest of
+// all that need not wait. There are none of the first kind transferPause after a transfer has failed, or if nothing may
+// be transferred (mayTransfer). A VIP lease that the successor had before, of which a write may still arrive, or that
 // does not fit on the node lease is in the rest.
 func (l *Leases) splitHandOvers(all []update, now time.Time) (transfer, rest []update) {
 	which := l.transferable(all, now)
@@ -49,19 +48,15 @@ func (l *Leases) transferable(all []update, now time.Time) []bool {
 			leases = append(leases, transferredBy(u, now))
 		}
 	}
-	fit, n, waits := parseTransfers(transfersText(leases)), 0, false
+	fit := parseTransfers(transfersText(leases))
 	for i, u := range all {
-		if which[i] = which[i] && fit.find(digestOf(u.key, version(u.from))) != nil; which[i] {
-			n, waits = n+1, waits || u.waits
-		}
-	}
-	if n < minTransferred && !waits {
-		return make([]bool, len(all))
+		which[i] = which[i] && fit.find(digestOf(u.key, version(u.from))) != nil
 	}
 	return which
 }
 
-// mayTransferUpdate reports whether u is a hand-over that may be transferred, as far as that depends on its VIP lease and successor.
+// mayTransferUpdate reports whether u is a hand-over that may be transferred, as far as that depends on its VIP lease
+// and successor.
 func (l *Leases) mayTransferUpdate(u update) bool {
 	if u.action != vip.HandOver || version(u.from) <= l.writes.failures[u.key].unanswered || !l.mayReceive(u.holder, u.owner) {
 		return false
@@ -76,8 +71,8 @@ func transferredBy(u update, now time.Time) transferred {
 	return transferred{digestOf(u.key, version(u.from)), quorum.ClaimText(u.holder, u.epoch), now.UnixMicro(), u.intent.Cause}
 }
 
-// beginTransfers notes that a write of this node's own lease is about to transfer the VIP leases of handOvers: this node answers for them until it
-// hears their successors.
+// beginTransfers notes that a write of this node's own lease is about to transfer the VIP leases of handOvers: this
+// node answers for them until it hears their successors.
 func (l *Leases) beginTransfers(handOvers []update, now time.Time) {
 	for _, u := range handOvers {
 		l.writes.transferring[u.key] = version(u.from)
@@ -87,9 +82,10 @@ func (l *Leases) beginTransfers(handOvers []update, now time.Time) {
 	}
 }
 
-// endTransfers takes in the outcome of a write of this node's own lease, which was to transfer VIP leases (tried) or not. After success it is known of all
-// that were to be transferred whether they are; those that are not are this node's as before, and may be written. After an error it is not. If this
-// write failed, but for a conflict, or did not transfer all of them, transferPause begins.
+// endTransfers takes in the outcome of a write of this node's own lease, which was to transfer VIP leases (tried) or
+// not. After success it is known of all that were to be transferred whether they are; those that are not are this
+// node's as before, and may be written. After an error it is not. If this write failed, but for a conflict, or did not
+// transfer all of them, transferPause begins.
 func (l *Leases) endTransfers(tried bool, err error) {
 	pause := err != nil && !apierrors.IsConflict(err)
 	if err == nil {
@@ -107,8 +103,8 @@ func (l *Leases) endTransfers(tried bool, err error) {
 	}
 }
 
-// storeRead stores this node's own lease as it was read past the watch, which may show an earlier version, or none: what it
-// transfers counts at once. It does nothing for nil. mu is held.
+// storeRead stores this node's own lease as it was read past the watch, which may show an earlier version, or none:
+// what it transfers counts at once. It does nothing for nil. mu is held.
 func (l *Leases) storeRead(x *coordinationv1.Lease) {
 	if x != nil && version(x) > l.cache.version(keyOf(x)) {
 		l.cache.setWritten(x)
@@ -116,9 +112,10 @@ func (l *Leases) storeRead(x *coordinationv1.Lease) {
 	}
 }
 
-// ownTransfers returns the TransfersAnnotation to be written on this node's own lease over known: what is there, unless the watch has shown
-// that, and with it all VIP leases that it names, and none of them follows from it any more; and the transfers of handOvers that are this node's
-// still. A VIP lease that is transferred already is not transferred again. mu is held.
+// ownTransfers returns the TransfersAnnotation to be written on this node's own lease over known: what is there, unless
+// the watch has shown that, and with it all VIP leases that it names, and none of them follows from it any more; and
+// the transfers of handOvers that are this node's still. A VIP lease that is transferred already is not transferred
+// again. mu is held.
 func (l *Leases) ownTransfers(known *coordinationv1.Lease, handOvers []update) string {
 	text := ""
 	if known != nil && !l.mayDropTransfers(known) {

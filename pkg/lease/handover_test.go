@@ -81,7 +81,6 @@ func TestHandOverByWrites(t *testing.T) {
 		earlier bool
 		fails   bool // the write of the node lease is refused
 	}{
-		"a single one":                                    {names: []string{"a"}},
 		"a node has an earlier version":                   {names: []string{"a", "b", "c"}, earlier: true},
 		"the API server refuses transfers on node leases": {names: []string{"a", "b", "c"}, fails: true},
 	}

@@ -24,8 +24,10 @@ type Peers interface {
 	SetHeartbeat(h vip.Heartbeat)
 }
 
-// A Gateway knows whether the default gateway on the VIPs' link is Alive, Dead, or Unknown.
-type Gateway interface{ Liveness() vip.Liveness }
+// A Gateway knows whether the default gateway on the VIPs' link answers, by a question asked at since or later.
+type Gateway interface {
+	Liveness(since time.Time) vip.Liveness
+}
 
 // Options of Leases. No function or interface in it may block.
 type Options struct {

@@ -74,7 +74,7 @@ func (v view) Off() string { return "" }
 
 func (v view) SetHeartbeat(h vip.Heartbeat) { v.announce(v.of, h) }
 
-func (v view) Liveness() vip.Liveness {
+func (v view) Liveness(time.Time) vip.Liveness {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.gatewayAsked++

@@ -126,7 +126,7 @@ func (p *peer) update(l *coordinationv1.Lease, asOf, now time.Time) bool {
 // more than stalledAfter, in which it acquired none, it marks the node as stalled and returns
 // how long that was; 0 otherwise, also if the mark is there already. If the node is not
 // expected to acquire one, only that time is cleared, not the mark.
-func (p *peer) updateStalled(expected bool, now time.Time) time.Duration {
+func (p *peer) updateStalled(expected bool, after time.Duration, now time.Time) time.Duration {
 	if !expected {
 		p.expectedSince = time.Time{}
 		return 0
@@ -135,7 +135,7 @@ func (p *peer) updateStalled(expected bool, now time.Time) time.Duration {
 		p.expectedSince = now
 	}
 	waited := min(now.Sub(p.expectedSince), now.Sub(p.acquiredAt))
-	if !p.stalledSince.IsZero() || waited <= stalledAfter {
+	if !p.stalledSince.IsZero() || waited <= after {
 		return 0
 	}
 	p.stalledSince = now

@@ -48,7 +48,7 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo
 	}
 	state, d := quorum.Evaluate(l.quorum, in)
 	if d.NeedsGateway && l.o.Gateway != nil {
-		in.Gateway = l.o.Gateway.Liveness() // which has it asked: so not without need
+		in.Gateway = l.o.Gateway.Liveness(d.GatewaySince) // which has it asked: so not without need
 		state, d = quorum.Evaluate(l.quorum, in)
 	}
 	before := l.decision

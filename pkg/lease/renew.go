@@ -33,11 +33,12 @@ type ownLease struct {
 	began    time.Time // when this process held it first
 	restarts []int64   // as in vip.NodeInfo; see recentRestarts
 
-	pending    bool      // a renewal is under way
-	releasing  bool      // Run ends: no renewal is started, so that no epoch begins any more
-	failing    bool      // the last renewal failed, and that was logged
-	next       time.Time // when the next one is due
-	shortTries int       // how many of the next renewals have shortTimeout
+	took       time.Duration // how long the last renewal took that succeeded
+	pending    bool          // a renewal is under way
+	releasing  bool          // Run ends: no renewal is started, so that no epoch begins any more
+	failing    bool          // the last renewal failed, and that was logged
+	next       time.Time     // when the next one is due
+	shortTries int           // how many of the next renewals have shortTimeout
 
 	predecessor string    // the ID of the process that had the name, and has ended (AwaitName)
 	waitsFor    string    // the process that has the name and lives, while AwaitName waits; or ""
@@ -353,7 +354,7 @@ func (l *Leases) applyRenewal(got *coordinationv1.Lease, sent time.Time, err err
 		if o.failing {
 			l.o.Log.Info("the node lease is renewed again")
 		}
-		o.lease, o.Renewed, o.failing = got, sent, false
+		o.lease, o.Renewed, o.failing, o.took = got, sent, false, now.Sub(sent)
 		l.unwritten.addSent(got, sent)
 		l.watch.renewals = addSent(l.watch.renewals, got, now)
 		o.shortTries = 0
@@ -361,6 +362,10 @@ func (l *Leases) applyRenewal(got *coordinationv1.Lease, sent time.Time, err err
 			o.shortTries = shortTries
 		}
 		o.info, o.next = got.Annotations[NodeAnnotation], sent.Add(min(l.o.RetryPeriod, max(fastRenewal, (l.o.RenewDeadline-time.Second)/2)))
+		// The right to what is not written ends with what the watch has shown.
+		if soon := now.Add(500 * time.Millisecond); l.hasUnwritten() && soon.Before(o.next) {
+			o.next = soon
+		}
 		if o.EpochOver { // while this renewal was under way
 			o.next = now
 		}

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // A summary is what of the World changes with time alone, and what the metrics have.
@@ -59,11 +61,22 @@ func (l *Leases) expire(now time.Time) {
 		}
 	}
 	for k, v := range l.writes.handingOver {
-		if !now.Before(v.Until) {
+		if !now.Before(v.Until) && !l.outcomeUnknown(k) {
 			delete(l.writes.handingOver, k)
 			l.changed = true
 		}
 	}
+}
+
+// outcomeUnknown reports whether this node has sent a hand-over of a VIP lease, and does not know whether it was
+// carried out.
+func (l *Leases) outcomeUnknown(k vip.Key) bool {
+	x := l.cache.latest[k]
+	if x == nil || l.cache.ownerOf(x).node != l.o.Node {
+		return false
+	}
+	v, transferring := l.writes.transferring[k]
+	return transferring && v == x.version || l.writes.pending(k) || l.writes.failures[k].unanswered == x.version
 }
 
 // summarize returns how many other nodes are alive, and how many stable, how many VIP leases have a

@@ -122,7 +122,7 @@ func (l *Leases) updatePassedOver(now time.Time) {
 		}
 	}
 	for node, p := range l.peers {
-		if p.updatePassedOver(expected[node], now) {
+		if p.updatePassedOver(expected[node], l.stalledAfter(), now) {
 			l.changed = true
 			l.o.Log.Info("a node does not write down the VIPs that were transferred to it; others go ahead of it", "node", node)
 		}
@@ -135,7 +135,7 @@ func (l *Leases) updatePassedOver(now time.Time) {
 // updatePassedOver stores since when the node has had claims that are not written, and marks it as passed over, and stalled,
 // once it has had such claims, and written no VIP lease, for stalledAfter. It reports whether it has just done that. Without such claims the mark
 // goes, and stalledSince stays.
-func (p *peer) updatePassedOver(expected bool, now time.Time) bool {
+func (p *peer) updatePassedOver(expected bool, after time.Duration, now time.Time) bool {
 	if !expected {
 		p.unwrittenSince, p.passedOver = time.Time{}, false
 		return false
@@ -143,7 +143,7 @@ func (p *peer) updatePassedOver(expected bool, now time.Time) bool {
 	if p.unwrittenSince.IsZero() {
 		p.unwrittenSince = now
 	}
-	if p.passedOver || min(now.Sub(p.unwrittenSince), now.Sub(p.acquiredAt)) <= stalledAfter {
+	if p.passedOver || min(now.Sub(p.unwrittenSince), now.Sub(p.acquiredAt)) <= after {
 		return false
 	}
 	p.passedOver, p.stalledSince = true, now

@@ -177,7 +177,11 @@ func (l *Leases) writeVIPLease(ctx context.Context, u update, now time.Time) {
 	switch u.action {
 	case vip.HandOver:
 		// From now on, not from the answer on: the watch may show the successor's name first.
-		l.writes.handingOver[u.key] = vip.HandingOver{Successor: u.holder, Since: now, Until: now.Add(overlap)}
+		since := now
+		if h, ok := l.writes.handingOver[u.key]; ok && h.Successor == u.holder && l.outcomeUnknown(u.key) {
+			since = h.Since // it may have been heard since
+		}
+		l.writes.handingOver[u.key] = vip.HandingOver{Successor: u.holder, Since: since, Until: now.Add(overlap)}
 		l.changed = true
 	case release:
 		// The claim is void as soon as it is written, which is before the answer: should it
@@ -404,6 +408,9 @@ func (l *Leases) applyWrite(k vip.Key, got *coordinationv1.Lease, err error) {
 	l.writes.failures[k] = f
 }
 
+// stalledAfter returns how long another node may take to write: longer where this node's own writes take long.
+func (l *Leases) stalledAfter() time.Duration { return max(stalledAfter, 2*l.own.took+time.Second/2) }
+
 // updateStalled marks, and logs, the nodes that the plan expects to acquire a VIP lease
 // (ExpectedHolder of one that this node follows) and that have acquired none for stalledAfter,
 // counted while this node's own renewals succeed. Leases in namespaces in which the API server
@@ -419,7 +426,7 @@ func (l *Leases) updateStalled(now time.Time) {
 		}
 	}
 	for node, p := range l.peers {
-		if waited := p.updateStalled(expected[node], now); waited > 0 {
+		if waited := p.updateStalled(expected[node], l.stalledAfter(), now); waited > 0 {
 			l.changed = true
 			l.o.Log.Info("a node does not acquire the VIPs that are its to acquire; others go ahead of it", "node", node, "for", waited.Round(100*time.Millisecond))
 		}

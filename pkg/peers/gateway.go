@@ -23,7 +23,7 @@ type GatewayOptions struct {
 	Address func() netip.Addr
 	// Answers is as in Options.
 	Answers func(ctx context.Context, a netip.Addr) bool
-	// Poke is called when Liveness has changed because of an answer; must not block.
+	// Poke is called after each question; must not block.
 	Poke func()
 }
 
@@ -38,7 +38,8 @@ type Gateway struct {
 // A gatewayAnswer is what a gateway was found to be at some time.
 type gatewayAnswer struct {
 	liveness vip.Liveness // Alive, Dead, or Unknown: there is no gateway
-	at       time.Time
+	asked    time.Time
+	at       time.Time // when the answer came, or was given up
 }
 
 // NewGateway makes a Gateway that asks nothing before Run; until then Liveness returns
@@ -52,29 +53,21 @@ func NewGateway(o GatewayOptions) *Gateway {
 // String names the task.
 func (g *Gateway) String() string { return "gateway" }
 
-// Liveness returns Alive if the gateway answered when it was asked last, and Dead if it did
-// not. It returns Unknown if there is no gateway, it was not asked yet, or that was more than
-// 2 s (gatewayMaxAge) ago. It does not block or ask: if the answer is older than 0.5 s
-// (gatewayRefresh) it has Run ask again.
-func (g *Gateway) Liveness() vip.Liveness {
+// Liveness returns Alive if the gateway answered when it was asked last, Dead if it did not, and Unknown if there is no
+// gateway, or it was asked last before since or more than gatewayMaxAge ago. It has Run ask again, and does not block.
+func (g *Gateway) Liveness(since time.Time) vip.Liveness {
 	last := g.last.Load()
-	if time.Since(last.at) > gatewayRefresh {
+	old := last.asked.Before(since)
+	if old || time.Since(last.at) > gatewayRefresh {
 		g.askNow.Send()
 	}
-	return last.current()
-}
-
-// current returns the stored Liveness, or Unknown if it is older than gatewayMaxAge.
-func (a *gatewayAnswer) current() vip.Liveness {
-	if time.Since(a.at) > gatewayMaxAge {
+	if old || time.Since(last.at) > gatewayMaxAge {
 		return vip.Unknown
 	}
-	return a.liveness
+	return last.liveness
 }
 
-// Run asks the gateway each time Liveness found the last answer too old, until ctx ends, and
-// stores the answer: Unknown without a gateway address. It pokes if the answer differs from
-// the one before, which counts as Unknown if it is older than gatewayMaxAge.
+// Run asks the gateway each time Liveness found the last answer too old, until ctx ends, and stores the answer.
 func (g *Gateway) Run(ctx context.Context) error {
 	for {
 		select {
@@ -82,17 +75,14 @@ func (g *Gateway) Run(ctx context.Context) error {
 			return nil
 		case <-g.askNow:
 		}
-		answer := vip.Unknown
+		answer, asked := vip.Unknown, time.Now()
 		if address := g.o.Address(); address.IsValid() {
 			answer = vip.Dead
 			if g.o.Answers(ctx, address) {
 				answer = vip.Alive
 			}
 		}
-		before := g.last.Load().current()
-		g.last.Store(&gatewayAnswer{answer, time.Now()})
-		if answer != before {
-			g.o.Poke()
-		}
+		g.last.Store(&gatewayAnswer{answer, asked, time.Now()})
+		g.o.Poke()
 	}
 }

@@ -346,6 +346,10 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 		return
 	}
 	bound := m.isBound(a.Address)
+	if h, ok := m.HandingOver[s.unit.lease]; ok && m.successorHeard(a.Address, h) {
+		m.out.Announcements = append(m.out.Announcements, vip.Announcement{Addr: a.Addr, Link: a.Link, ListenOnly: true})
+		return // it has no answer, but was carried out
+	}
 	if why := m.PortsNotLimited[vip.FamilyOf(a.Addr)]; m.LimitPorts && why != "" && !bound && !s.AllPorts && !s.localDelivery {
 		m.addEvent(s, vip.NoEligibleNode, fmt.Sprintf("node %s owns %s, but does not bind it, since nftables does not limit its ports (enable_service_security): %s", m.Self, a.Addr, why), 0)
 	}

@@ -39,6 +39,8 @@ func (e *evaluation) countReachable() {
 			known, reached = known+1, reached+1
 		case p.dead(), p.status.Unanswered, e.neverReached(p):
 			known++
+		case p.status.Liveness == vip.Dead && p.Neighbor && !p.status.ProcessEnded: // in an epoch not heard
+			known++
 		case p.status.Liveness == vip.Alive, p.status.Liveness == vip.Suspect:
 			known, reached = known+1, reached+1
 			// One that nobody hears, as where its port is blocked, must have answered since the last one died: this node may have been cut off then.
@@ -50,7 +52,7 @@ func (e *evaluation) countReachable() {
 			}
 		}
 	}
-	e.d.Reached, e.d.Known = reached, known
+	e.d.Reached, e.d.Known, e.d.GatewaySince = reached, known, lastDeath
 	gateway := vip.Unknown
 	if 2*reached == known || 2*inTime == known || 2*heard == known {
 		gateway, e.d.NeedsGateway = e.Gateway, true

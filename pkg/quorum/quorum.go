@@ -225,7 +225,8 @@ type Decision struct {
 	Holders       int // how many nodes act on their claims, as this one sees it
 	// NeedsGateway: of two halves one is to be chosen, so Input.Gateway matters.
 	NeedsGateway bool
-	Changed      bool // a plan made from the decision before may be out of date
+	GatewaySince time.Time // an answer of the gateway to an earlier question does not count
+	Changed      bool      // a plan made from the decision before may be out of date
 }
 
 // ClaimText returns a claim as it is written: node@epoch.

@@ -15,22 +15,25 @@ type faultKind string
 
 // The faults of a node; the last two are of the cluster.
 const (
-	cut         faultKind = "cut from the API"
-	watchStuck  faultKind = "its watch is stuck"
-	slow        faultKind = "the API is slow"
-	loseAnswers faultKind = "answers are lost"
-	cantWrite   faultKind = "its writes of VIP leases hang"
-	noAnswers   faultKind = "its requests are not answered" // those under way are not when it ends, either
-	lateWatch   faultKind = "its watch is late"
-	unplug      faultKind = "its cable is out"
-	unheard     faultKind = "nothing arrives that it transmits"
-	unreached   faultKind = "nothing arrives for it"
-	otherSide   faultKind = "on the other side of the LAN"
-	blocked     faultKind = "its heartbeat port is blocked"
-	hung        faultKind = "its process hangs"
-	excluded    faultKind = "it is excluded"
-	apiAway     faultKind = "the API server is away for all"
-	split       faultKind = "the LAN is in two parts"
+	cut               faultKind = "cut from the API"
+	watchStuck        faultKind = "its watch is stuck"
+	slow              faultKind = "the API is slow"
+	loseAnswers       faultKind = "answers are lost"
+	cantWrite         faultKind = "its writes of VIP leases hang"
+	noAnswers         faultKind = "its requests are not answered" // those under way are not when it ends, either
+	lateWatch         faultKind = "its watch is late"
+	bindHangs         faultKind = "its agent hangs in netif"
+	drained           faultKind = "its Node is drained"
+	noAnswersToWrites faultKind = "its writes take effect, and are not answered"
+	unplug            faultKind = "its cable is out"
+	unheard           faultKind = "nothing arrives that it transmits"
+	unreached         faultKind = "nothing arrives for it"
+	otherSide         faultKind = "on the other side of the LAN"
+	blocked           faultKind = "its heartbeat port is blocked"
+	hung              faultKind = "its process hangs"
+	excluded          faultKind = "it is excluded"
+	apiAway           faultKind = "the API server is away for all"
+	split             faultKind = "the LAN is in two parts"
 )
 
 // toggle gives n the fault what, or ends it if n has it, and reports whether n has it now.
@@ -76,9 +79,10 @@ func (n *node) applyFaults() {
 	n.client.SetFaults(func(f *leasetest.Faults) {
 		*f = leasetest.NoFaults
 		if n.has(slow) {
-			f.Lag, f.Delay = n.slow.Lag, n.slow.Delay
+			f.Lag, f.Delay, f.CommitDelay = n.slow.Lag, n.slow.Delay, n.slow.CommitDelay
 		}
 		f.Cut, f.WatchCut, f.LoseAnswers = n.has(cut) || n.has(hung) || !c.apiAwaySince.IsZero(), n.has(watchStuck) || n.has(lateWatch) || n.has(hung), n.has(loseAnswers)
+		f.NoAnswers = n.has(noAnswersToWrites)
 		if n.has(noAnswers) {
 			f.Delay = time.Hour
 		}

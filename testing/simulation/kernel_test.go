@@ -71,6 +71,9 @@ func (p *process) bind(want []vip.Address) (have []vip.Address, err error) {
 	n := p.n
 	n.c.mu.Lock()
 	defer n.c.mu.Unlock()
+	for p.runs() && n.has(bindHangs) {
+		n.c.resumed.Wait()
+	}
 	if !p.awaitRunning() {
 		return nil, nil
 	}

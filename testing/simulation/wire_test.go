@@ -1,10 +1,13 @@
 package simulation
 
 import (
+	"context"
 	"math/rand/v2"
+	"net/netip"
 	"sync"
 	"time"
 
+	"github.com/heraldvip/herald/pkg/peers"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -19,6 +22,8 @@ type wire struct {
 	heartbeats []vip.Heartbeat          // by node: the last that its process has sent
 	views      [][]peerView             // by observer, and node
 	deliveries map[time.Time][]delivery // by time
+
+	realGateway bool // the gateway is asked as pkg/peers does, and detection takes as long as there with two nodes
 }
 
 // A reachability is what a node would find of another after a while.
@@ -36,6 +41,7 @@ type peerView struct {
 	lostAt      time.Time // when next last ceased to be Alive
 	overdueFrom time.Time // when it becomes overdue, if next is not alive
 	round       int
+	lateUntil   time.Time // a heartbeat is late
 }
 
 // overdueAfter is two heartbeat periods of pkg/peers.
@@ -63,6 +69,8 @@ type processWire struct {
 	*wire
 	p    *process
 	last vip.Heartbeat
+
+	gateway *peers.Gateway // nil: it is known at any time
 }
 
 // connect returns the wire for a new process, which has seen no other node yet.
@@ -91,7 +99,8 @@ func (w *processWire) Statuses() map[string]vip.PeerStatus {
 		if o != n {
 			g := w.views[n.id][i] // a copy
 			now := time.Now()
-			g.Overdue = g.Liveness == vip.Alive && g.next.liveness != vip.Alive && !now.Before(g.overdueFrom)
+			late := g.next.liveness != vip.Alive && !now.Before(g.overdueFrom) || now.Before(g.lateUntil)
+			g.Overdue = g.Liveness == vip.Alive && late
 			if g.HeardAt = g.lostAt; g.next.liveness == vip.Alive || g.next.heard {
 				g.HeardAt = now
 			}
@@ -125,7 +134,31 @@ func (w *wire) statusesOf(n *node) map[*node]vip.PeerStatus {
 }
 
 // Liveness is the gateway's, which is on side 0.
-func (w *processWire) Liveness() vip.Liveness {
+func (w *processWire) Liveness(since time.Time) vip.Liveness {
+	if w.gateway != nil {
+		return w.gateway.Liveness(since)
+	}
+	return w.gatewayAnswers()
+}
+
+// runGateway has the gateway asked as pkg/peers does it, by l2.Resolve, which takes 120 ms if there is no answer.
+func (w *processWire) runGateway(ctx context.Context) {
+	w.gateway = peers.NewGateway(peers.GatewayOptions{
+		Address: func() netip.Addr { return netip.MustParseAddr("10.0.0.254") },
+		Answers: func(context.Context, netip.Addr) bool {
+			if w.gatewayAnswers() == vip.Alive {
+				time.Sleep(time.Millisecond)
+				return true
+			}
+			time.Sleep(120 * time.Millisecond)
+			return false
+		},
+		Poke: w.p.n.wakeLeases,
+	})
+	go w.gateway.Run(ctx)
+}
+
+func (w *processWire) gatewayAnswers() vip.Liveness {
 	n := w.p.n
 	n.c.mu.Lock()
 	defer n.c.mu.Unlock()
@@ -261,6 +294,9 @@ func (w *wire) scheduleView(n, o *node) {
 	g.next, g.overdueFrom = t, time.Now().Add(overdueAfter)
 	g.round++
 	round, after := g.round, w.between(250, 600)
+	if w.realGateway {
+		g.overdueFrom, after = time.Now().Add(100*time.Millisecond), w.between(245, 300)
+	}
 	if t.liveness == vip.Alive {
 		after = w.between(20, 300)
 	}

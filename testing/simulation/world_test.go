@@ -298,6 +298,9 @@ func (n *node) start() {
 	}
 	if n.c.wire != nil {
 		w := n.c.wire.connect(p)
+		if w.realGateway {
+			w.runGateway(rest)
+		}
 		o.Peers, o.Gateway = w, w
 	}
 	p.leases = lease.New(p.client, o)
@@ -464,6 +467,9 @@ func (p *process) Observe(w *vip.World) {
 	defer n.c.mu.Unlock()
 	w.Synced = p.runs()
 	w.StatusesPending = p.pending
+	for _, o := range n.c.nodes {
+		w.Nodes = append(w.Nodes, vip.Node{Name: o.name, Drained: o.has(drained)})
+	}
 	n.expire(w.Now)
 	for a, b := range n.kernel {
 		bound := vip.Address{Addr: a, Bits: 32, Link: "eth0"}

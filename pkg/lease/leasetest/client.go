@@ -22,6 +22,8 @@ type Faults struct {
 	WatchStuck  bool          // the watch shows nothing until it begins again (WatchAgain)
 	WatchesOn   bool          // after etcd was restored the watch goes on from the last version that it has shown, so that it shows nothing before a later one
 	LoseAnswers bool          // writes take effect, but their answers are lost
+	CommitDelay time.Duration // until a write takes effect, also if its sender no longer waits: etcd's disk is slow
+	NoAnswers   bool          // writes take effect, and are never answered: whoever waits gives up by itself
 	Hang        string        // writes of Leases whose names begin with this do not arrive, and are not answered
 }
 
@@ -195,8 +197,30 @@ func (c *Client) Update(ctx context.Context, l *coordinationv1.Lease) (*coordina
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
+	if d := c.Faults().CommitDelay; d > 0 {
+		type result struct {
+			got *coordinationv1.Lease
+			err error
+		}
+		done := make(chan result, 1)
+		go func() {
+			time.Sleep(d)
+			got, err := c.Put(l)
+			done <- result{got, err}
+		}()
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case r := <-done:
+			return r.got, r.err
+		}
+	}
 	got, err := c.Put(l)
 	time.Sleep(c.Faults().AnswerDelay)
+	if c.Faults().NoAnswers {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	if c.Faults().LoseAnswers {
 		return nil, errors.New("the connection broke")
 	}
