@@ -37,9 +37,7 @@ simulate: ## the simulation with random faults, for as long as HERALD_SIMULATE s
 	GOGC=1000 HERALD_SIMULATE=$${HERALD_SIMULATE:-10m} HERALD_LARGE=$${HERALD_LARGE:-30,300,1000000} go test -count=1 -timeout 0 -v -run TestLargeCluster ./testing/simulation
 
 demo: ## shows what Herald does, on a cluster that it brings up and removes (root)
-	@testing/lab/deps.sh demo & testing/lab/parts/build.sh; built=$$?; wait $$! && exit $$built
-	@rm -f bin/herald && LDFLAGS='-X main.version=$(VERSION)' testing/lab/build.sh . bin herald=./cmd/herald demo=./testing/demo
-	@bin/demo
+	@VERSION=$(VERSION) testing/demo/demo.sh
 
 test-nodes: build parts ## only the tests on real nodes: kubelet, containerd, kubeadm (root)
 	HERALD_LAB=require go test -count=1 -timeout 25m -v ./testing/nodes

@@ -1,22 +1,21 @@
-// Command demo shows what Herald does, on a real cluster in network namespaces of
-// this machine: a Service gets its VIP, the VIP moves from node to node without
-// a lost connection, a node's Herald is killed and another node takes over, and
-// at the end nothing is left. It checks what it shows, and fails if it isn't so.
+// Command demo shows what Herald does, on a real cluster in network namespaces of this machine: a Service gets its VIP,
+// the VIP moves from node to node without a lost connection, a node fails and another takes over, and at the end
+// nothing is left. It checks what it shows, and fails if it isn't so.
 //
-// It needs root, the programs that testing/lab/parts/build.sh builds, the
-// packages that testing/lab/deps.sh installs, and bin/herald; "make demo" sees to
-// all of that.
+// It needs root, the programs that testing/lab/parts/build.sh builds, the packages that testing/lab/deps.sh installs,
+// and bin/herald; "make demo" sees to all of that.
 package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -35,91 +34,70 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	// "demo | head" must not leave a cluster behind: without a reader it ends as if interrupted.
-	// (signal.Notify for SIGPIPE would be wrong: any socket can cause it.)
+	// Without a reader, as in "demo | head", it ends as if interrupted. (Notify would take SIGPIPE of any socket.)
 	signal.Ignore(syscall.SIGPIPE)
-	s := newScreen(os.Stdout, *fast)
-	s.onWriteError = stop
-	context.AfterFunc(ctx, s.skipPauses)
-	err := run(ctx, s, *herald, *logs)
+	s := newScreen(ctx, os.Stdout, *fast, stop)
+	began := time.Now()
+	d := &demo{screen: s, heralds: map[string]*lab.Process{}}
+	err := d.run(ctx, *herald, *logs)
+	if err != nil && ctx.Err() == nil {
+		s.output("\n" + s.paint(red, "✗ Something is not as expected: ") + err.Error() + d.logTails())
+	}
+	left := d.down()
 	switch {
-	case err == nil:
-	case ctx.Err() != nil && !errors.As(err, new(removeError)):
-		s.line("")
-		s.line("  " + s.paint(yellow, "Interrupted.") + " Everything that was brought up is gone again.")
+	case left != nil:
+		s.output(s.paint(red, "✗ Something may be left of the cluster: ") + left.Error())
+	case ctx.Err() != nil:
+		s.output("\n" + s.paint(yellow, "Interrupted.") + " Everything that was brought up is gone again.")
 		os.Exit(130)
-	default:
-		s.line("")
-		s.line("  " + s.paint(red, "✗ Something is not as expected:"))
-		s.output(err.Error())
-		os.Exit(1)
+	case err == nil:
+		s.output(s.paint(dim, fmt.Sprintf("All of it took %.0f s.", time.Since(began).Seconds())))
+		return
 	}
+	os.Exit(1)
 }
 
-// A removeError means that the cluster could not be removed.
-type removeError struct{ error }
-
-// run brings a cluster up, runs all chapters, and removes the cluster, also after an error.
-func run(ctx context.Context, s *screen, herald, logs string) (err error) {
-	herald, err = filepath.Abs(herald)
+// run brings a cluster up and tells the story on it.
+func (d *demo) run(ctx context.Context, herald, logs string) (err error) {
+	if d.path, err = filepath.Abs(herald); err != nil {
+		return err
+	}
+	rbac, err := exec.CommandContext(ctx, d.path, "manifest", "rbac").Output()
+	if err != nil {
+		return fmt.Errorf("%s manifest rbac: %w (build it first: make build)", herald, err)
+	}
+	d.print("\n  " + d.paint(title, "Herald: virtual IPs for Services of type LoadBalancer, on bare metal") + "\n")
+	d.chapter("A cluster")
+	d.text(`Three nodes, a worker that only runs pods, a client and a control plane,
+each a network namespace of this machine, joined by a switch. etcd, API
+server, controllers and kube-proxy are the real ones.
+`)
+	d.lab, err = lab.Up(ctx, lab.Options{Herald: d.path, Dir: logs, RBAC: string(rbac), Log: d.screen, Wait: 10 * time.Minute})
 	if err != nil {
 		return err
 	}
-	if _, err := exec.LookPath(herald); err != nil {
-		return fmt.Errorf("%w: build it first (make build)", err)
-	}
-	opts := lab.Options{Herald: herald, Dir: logs, Log: s, Wait: 10 * time.Minute}
-	if err := lab.Check(opts); err != nil {
-		return err
-	}
-	rbac, err := exec.CommandContext(ctx, herald, "manifest", "rbac").Output()
-	if err != nil {
-		return fmt.Errorf("herald manifest rbac: %w", err)
-	}
-	opts.RBAC = string(rbac)
-
-	s.line("")
-	s.line(s.paint(title, "  Herald: virtual IPs for Services of type LoadBalancer, on bare metal"))
-	s.chapter(1, "A cluster")
-	s.text("Three nodes, a worker that only runs pods, a client and a control plane, each a network namespace of this machine, " +
-		"joined by a switch. etcd, API server, controller-manager and kube-proxy are the real ones.")
-	s.line("")
-	d := &demo{screen: s, path: herald, heralds: map[string]*lab.Process{}}
-	err = s.during("bringing the cluster up", func() error {
-		d.lab, err = lab.Up(ctx, opts)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil && ctx.Err() == nil {
-			err = errors.Join(err, errors.New(d.logTails()))
+	for _, tell := range []func(context.Context) error{d.startHeralds, d.exposeService, d.showOwners, d.showFaults, d.removeAll} {
+		if err := tell(ctx); err != nil {
+			return err
 		}
-		if down := s.during("removing it", d.lab.Down); down != nil {
-			err = errors.Join(err, removeError{fmt.Errorf("something may be left of the cluster: %w", down)})
-		}
-		if err == nil {
-			s.line(s.paint(dim, fmt.Sprintf("  All of it took %.0f s.", time.Since(d.lab.Since()).Seconds())))
-			s.line("")
-		}
-	}()
-	return d.run(ctx)
+	}
+	return context.Cause(ctx)
 }
 
-// logTails is the last lines of each Herald's log, for an error message.
+// down removes the cluster, if there is one.
+func (d *demo) down() error {
+	if d.lab == nil {
+		return nil
+	}
+	return d.lab.Down()
+}
+
+// logTails is the end of each Herald's log.
 func (d *demo) logTails() string {
 	var b strings.Builder
-	b.WriteString("\nthe ends of the logs:")
-	for _, n := range d.lab.Nodes() {
-		p := d.heralds[n]
-		if p == nil {
-			continue
-		}
-		lines := strings.Split(strings.TrimSpace(p.Log()), "\n")
-		for _, l := range lines[max(0, len(lines)-6):] {
-			fmt.Fprintf(&b, "\n%s  %s", n, l)
-		}
+	for _, n := range slices.Sorted(maps.Keys(d.heralds)) {
+		lines := strings.Split(strings.TrimSpace(d.heralds[n].Log()), "\n")
+		fmt.Fprintf(&b, "\n%s's log ends:\n%s", n, strings.Join(lines[max(0, len(lines)-6):], "\n"))
 	}
 	return b.String()
 }

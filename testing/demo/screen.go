@@ -1,25 +1,22 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
 	"strings"
-	"sync"
 	"time"
-	"unicode/utf8"
 
 	"golang.org/x/term"
+
+	"github.com/heraldvip/herald/testing/lab"
 )
 
-// width is the number of columns that the output fits in.
-const width = 98
-
-// A style is an SGR sequence (ECMA-48), without which text is plain.
+// A style is an SGR sequence (ECMA-48).
 type style string
 
 const (
-	plain  style = ""
 	bold   style = "1"
 	dim    style = "2"
 	red    style = "31"
@@ -28,251 +25,155 @@ const (
 	title  style = "1;36"
 )
 
-// A screen is what the demo writes to: a terminal, with colours and a last line that
-// moves while something is waited for, or a file, with plain lines.
+// A screen is what the demo writes to: a terminal, with time to read and a bar that moves, or a file.
 type screen struct {
-	colour       bool
-	moving       bool          // the last line may be written again
-	fast         bool          // no time to read
-	skip         chan struct{} // closed: pauses are skipped from now on
-	onWriteError func()        // called when a write fails; may be nil
-	once         sync.Once
-
-	mu         sync.Mutex // guards out, and that the moving line is its last
-	out        io.Writer
-	movingLine string // the moving line, or ""
-	lastEmpty  bool   // the last line was an empty one
+	out    io.Writer
+	moves  bool            // the last line may be written again
+	colour bool            // styles are shown
+	slow   bool            // there is time to read
+	ctx    context.Context // ends the time to read
+	end    func()          // is called when a write fails
+	number int             // of the latest chapter
+	gap    bool            // what was written last ends with an empty line
 }
 
-// newScreen has colours and a moving line if f is a terminal; no colours if NO_COLOR is set
-// (no-color.org). fast leaves out the pauses for reading.
-func newScreen(f *os.File, fast bool) *screen {
+// newScreen knows whether f is a terminal. It has no colours if NO_COLOR is set (no-color.org).
+func newScreen(ctx context.Context, f *os.File, fast bool, end func()) *screen {
 	tty := term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb"
-	return &screen{out: f, moving: tty, colour: tty && os.Getenv("NO_COLOR") == "", fast: fast || !tty, skip: make(chan struct{})}
+	return &screen{out: f, moves: tty, colour: tty && os.Getenv("NO_COLOR") == "", slow: tty && !fast, ctx: ctx, end: end}
 }
 
 func (s *screen) paint(st style, text string) string {
-	if !s.colour || st == plain || text == "" {
+	if !s.colour || st == "" || text == "" {
 		return text
 	}
 	return "\x1b[" + string(st) + "m" + text + "\x1b[0m"
 }
 
-// line writes one line above the moving one.
-func (s *screen) line(text string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if text == "" && s.lastEmpty {
-		return // one empty line is enough
-	}
-	s.lastEmpty = text == ""
-	s.eraseMovingLine()
-	if _, err := fmt.Fprintln(s.out, strings.ReplaceAll(text, nbsp, " ")); err != nil && s.onWriteError != nil {
-		s.onWriteError()
-	}
-	s.drawMovingLine()
-}
-
-func (s *screen) eraseMovingLine() {
-	if s.movingLine != "" {
-		fmt.Fprint(s.out, "\r\x1b[K")
-	}
-}
-
-func (s *screen) drawMovingLine() {
-	if s.movingLine != "" {
-		fmt.Fprint(s.out, s.movingLine)
-	}
-}
-
-// setMovingLine replaces the moving line; "" removes it. Without a terminal it does nothing.
-func (s *screen) setMovingLine(text string) {
-	if !s.moving {
+// print writes text as it is, but for a second empty line.
+func (s *screen) print(text string) {
+	if text == "\n" && s.gap {
 		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.eraseMovingLine()
-	s.movingLine = text
-	s.drawMovingLine()
-}
-
-// chapter writes a chapter's heading.
-func (s *screen) chapter(n int, name string) {
-	s.line("")
-	head := fmt.Sprintf("── %d  %s ", n, name)
-	s.line(s.paint(title, head+strings.Repeat("─", max(0, 72-utf8.RuneCountInString(head)))))
-	s.line("")
-}
-
-// text writes a paragraph.
-func (s *screen) text(format string, args ...any) {
-	for _, l := range wrap(fmt.Sprintf(format, args...), 76) {
-		s.line("  " + l)
+	s.gap = text == "\n" || strings.HasSuffix(text, "\n\n")
+	if _, err := io.WriteString(s.out, text); err != nil {
+		s.end()
 	}
-	s.pause(700 * time.Millisecond)
 }
 
-// command writes the command line that is about to be run, and a remark after "   #".
-func (s *screen) command(text string) {
-	s.line("")
-	text, note, _ := strings.Cut(text, "   #") // a remark keeps its distance
-	lines := wrap(text, width-8)
-	if note != "" {
-		lines[len(lines)-1] += "   #" + note
+// lines writes each line of text in a style and indented, and leaves a second to read it.
+func (s *screen) lines(st style, text string) {
+	for line := range strings.Lines(strings.TrimRight(text, "\n ")) {
+		s.print("  " + s.paint(st, strings.TrimRight(line, "\n ")) + "\n")
 	}
-	for i, l := range lines {
-		mark := "    "
-		if i == 0 {
-			mark = "  $ "
-		}
-		if i < len(lines)-1 {
-			l += ` \`
-		}
-		s.line(s.paint(dim, mark) + s.paint(bold, l))
-	}
-	s.pause(400 * time.Millisecond)
-}
-
-// output writes what a program has printed, indented.
-func (s *screen) output(text string) {
-	for l := range strings.Lines(strings.TrimRight(text, "\n ")) {
-		for _, l := range fold(strings.TrimRight(l, "\n "), width-4) {
-			s.line("    " + l)
+	if s.slow {
+		select {
+		case <-time.After(time.Second):
+		case <-s.ctx.Done():
 		}
 	}
-	s.line("")
-	s.pause(900 * time.Millisecond)
 }
 
-// checked writes a paragraph, with a check mark, of what has been found as expected.
-func (s *screen) checked(format string, args ...any) {
-	for i, l := range wrap(fmt.Sprintf(format, args...), 76) {
-		mark := "    "
-		if i == 0 {
-			mark = "  " + s.paint(green, "✓") + " "
-		}
-		s.line(mark + l)
-	}
-	s.pause(700 * time.Millisecond)
-}
-
-// event writes what happened, behind the time since the beginning of the chapter's fault.
-func (s *screen) event(since time.Duration, st style, format string, args ...any) {
-	for i, l := range wrap(fmt.Sprintf(format, args...), 72) {
-		mark := strings.Repeat(" ", 13)
-		if i == 0 {
-			mark = fmt.Sprintf("  %s  ", s.paint(st, fmt.Sprintf("%9s", short(since))))
-		}
-		s.line(mark + l)
-	}
-}
-
-// nbsp keeps a number and its unit on one line. What is written has spaces.
-const nbsp = "\u00a0"
-
-// short is a duration in ms, or from a second up in s with one decimal.
-func short(d time.Duration) string {
-	switch {
-	case d == 0:
-		return "0" + nbsp + "s"
-	case d < time.Second:
-		return fmt.Sprintf("%.0f"+nbsp+"ms", float64(d)/float64(time.Millisecond))
-	}
-	return fmt.Sprintf("%.1f"+nbsp+"s", d.Seconds())
-}
-
-// pause gives time to read.
-func (s *screen) pause(d time.Duration) {
-	if s.fast {
-		return
-	}
-	select {
-	case <-time.After(d):
-	case <-s.skip:
-	}
-}
-
-// skipPauses ends the current pause and all later ones. It may be called again.
-func (s *screen) skipPauses() { s.once.Do(func() { close(s.skip) }) }
-
-// during runs fn and returns its error. Meanwhile the moving line shows what and for how long.
-func (s *screen) during(what string, fn func() error) error {
-	stop := s.spin(func(since time.Duration, mark string) string {
-		return fmt.Sprintf("  %s %s %s", s.paint(yellow, mark), what, s.paint(dim, fmt.Sprintf("%.1f s", since.Seconds())))
-	})
-	defer stop()
-	return fn()
-}
-
-var spinnerFrames = []string{"⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"}
-
-// spin keeps the moving line moving until the function it returns is called.
-func (s *screen) spin(text func(since time.Duration, mark string) string) (stop func()) {
-	if !s.moving {
-		return func() {}
-	}
-	began, over := time.Now(), make(chan struct{})
-	var done sync.WaitGroup
-	done.Go(func() {
-		tick := time.NewTicker(80 * time.Millisecond)
-		defer tick.Stop()
-		for n := 0; ; n++ {
-			s.setMovingLine(text(time.Since(began), spinnerFrames[n%len(spinnerFrames)]))
-			select {
-			case <-over:
-				s.setMovingLine("")
-				return
-			case <-tick.C:
-			}
-		}
-	})
-	return func() { close(over); done.Wait() }
-}
-
-// Write makes a screen take the lines of a program's log, with the last one moving.
+// Write makes a screen take the progress of a lab.
 func (s *screen) Write(p []byte) (int, error) {
-	for l := range strings.Lines(string(p)) {
-		s.line(s.paint(dim, "    "+strings.TrimRight(l, "\n")))
-	}
+	s.print("  " + s.paint(dim, strings.TrimRight(string(p), "\n")) + "\n")
 	return len(p), nil
 }
 
-// wrap breaks text at spaces into lines of at most n characters.
-func wrap(text string, n int) []string {
-	var lines []string
-	line := ""
-	for word := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ' ' || r == '\n' }) {
-		if line != "" && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > n {
-			lines = append(lines, line)
-			line = ""
-		}
-		if line != "" {
-			line += " "
-		}
-		line += word
-	}
-	return append(lines, line)
+// chapter writes a heading.
+func (s *screen) chapter(name string) {
+	s.number++
+	head := fmt.Sprintf("── %d  %s ", s.number, name)
+	s.print("\n")
+	s.print(s.paint(title, head+strings.Repeat("─", max(0, cells-len([]rune(head))))) + "\n\n")
 }
 
-// fold breaks a line of a table that is too wide; the rest stands under the
-// beginning of the last column.
-func fold(line string, n int) []string {
-	if utf8.RuneCountInString(line) <= n {
-		return []string{line}
+// text writes a paragraph.
+func (s *screen) text(format string, args ...any) { s.lines("", fmt.Sprintf(format, args...)) }
+
+// command writes a command that is about to be run.
+func (s *screen) command(text string) {
+	s.print("\n")
+	s.lines(bold, "$ "+text)
+}
+
+// output writes what a command has printed.
+func (s *screen) output(text string) {
+	s.lines("", text)
+	s.print("\n")
+}
+
+// checked writes what has been found as it should be.
+func (s *screen) checked(format string, args ...any) {
+	s.text("%s %s", s.paint(green, "✓"), fmt.Sprintf(format, args...))
+}
+
+// short is a duration in ms, or from a second up in s with one decimal.
+func short(d time.Duration) string {
+	if d < time.Second {
+		return fmt.Sprintf("%d ms", d.Milliseconds())
 	}
-	column := 4
-	if i := strings.LastIndex(line, "  "); i > 0 && i < n*2/3 {
-		column = utf8.RuneCountInString(line[:i]) + 2
+	return fmt.Sprintf("%.1f s", d.Seconds())
+}
+
+// cells is how many characters a timeline has.
+const cells = 72
+
+// sign is the character of a cell: the last digit of the only node that answered, = if several did, · if none did.
+func sign(hosts ...string) string {
+	switch {
+	case len(hosts) > 1:
+		return "="
+	case len(hosts) == 0 || hosts[0] == "":
+		return "·"
 	}
-	head, text := string([]rune(line)[:column]), string([]rune(line)[column:])
-	lines := wrap(text, n-column)
-	for i, l := range lines {
-		if i == 0 {
-			lines[i] = head + l
-		} else {
-			lines[i] = strings.Repeat(" ", column) + l
+	return hosts[0][len(hosts[0])-1:]
+}
+
+// bar draws who answered from began to ended. Of what happened within the time of one cell it shows several nodes
+// rather than none, and none rather than a single one; a cell outside all spans is blank.
+func bar(spans []lab.Span, began, ended time.Time) string {
+	var b strings.Builder
+	edge := func(i int) time.Time { return began.Add(ended.Sub(began) * time.Duration(i) / cells) }
+	for i := range cells {
+		cell := " "
+		for _, s := range spans {
+			if c := sign(s.Hosts...); s.From.Before(edge(i+1)) && s.To.After(edge(i)) && cell != "=" && (c == "=" || c == "·" || cell == " ") {
+				cell = c
+			}
 		}
+		b.WriteString(cell)
 	}
-	return lines
+	return b.String()
+}
+
+// paintBar paints each cell by its sign.
+func (s *screen) paintBar(bar string) string {
+	styles := map[rune]style{'1': "30;46", '2': "30;43", '3': "30;45", '=': "30;42", '·': red}
+	var b strings.Builder
+	for _, r := range bar {
+		b.WriteString(s.paint(styles[r], string(r)))
+	}
+	return b.String()
+}
+
+// live writes a bar in place of the one before. Without a terminal it does nothing.
+func (s *screen) live(bar string) {
+	if s.moves {
+		s.print("\r\x1b[K    " + s.paintBar(bar))
+	}
+}
+
+// timeline draws who answered, with a scale, in place of a bar that moves.
+func (s *screen) timeline(r lab.AddrReport) {
+	began, ended := r.Timeline[0].From, r.Timeline[len(r.Timeline)-1].To
+	s.live("")
+	s.print("\r    " + s.paintBar(bar(r.Timeline, began, ended)) + "\n")
+	scale := strings.Builder{}
+	for i := range 4 {
+		fmt.Fprintf(&scale, "%-18s", "│"+short(ended.Sub(began)*time.Duration(i)/4))
+	}
+	s.print("    " + s.paint(dim, scale.String()+"│"+short(ended.Sub(began))) + "\n")
+	s.lines(dim, fmt.Sprintf("  who has %s? 1 2 3: that node answers, =: two do, ·: nobody does\n", r.Addr))
+	s.print("\n")
 }

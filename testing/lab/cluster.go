@@ -16,6 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// programs are the names of the one program that testing/lab/parts is: it is what its name says.
+var programs = []string{"etcd", "kube-apiserver", "endpointslices", "kube-proxy", "kubectl"}
+
 // programPath is the path of a built program.
 func (l *Lab) programPath(name string) string { return filepath.Join(l.opts.Parts, name) }
 
@@ -84,21 +87,14 @@ func (l *Lab) apiArgs(host, etcd string) []string {
 		"--v=1"}
 }
 
-// startControllers starts the controller-manager with the one controller that
-// the lab does not stand in for.
-func (l *Lab) startControllers(ctx context.Context) error {
-	kcm, err := l.Start("cp", "kube-controller-manager", []string{l.programPath("kube-controller-manager"),
-		"--kubeconfig=" + l.kubeconfig("controllers"), "--leader-elect=false", "--controllers=endpointslice-controller",
-		"--secure-port=10257", "--bind-address=127.0.0.1", "--cert-dir=" + l.pki("controllers"),
-		"--authentication-skip-lookup", "--kube-api-qps=1000", "--kube-api-burst=1000",
-		"--concurrent-service-endpoint-syncs=10", "--v=1"})
+// startController starts the one controller that the lab does not stand in for, and waits until it knows all objects.
+func (l *Lab) startController(ctx context.Context) error {
+	p, err := l.Start("cp", "endpointslices", []string{l.programPath("endpointslices"), "--kubeconfig=" + l.kubeconfig("controller")})
 	if err != nil {
 		return err
 	}
-	l.controllers = kcm
-	// Its /healthz needs TLS with a certificate that it signs itself. That its port is open is
-	// enough: the first EndpointSlice shows that it works.
-	return l.awaitPort(ctx, kcm, "127.0.0.1:10257")
+	l.controller = p
+	return p.WaitLog(ctx, "EndpointSlices are made")
 }
 
 // writeNode creates the Node as its kubelet would.
@@ -172,17 +168,6 @@ func (l *Lab) forwardAPIServer(ctx context.Context, h host) error {
 		fmt.Sprintf("add rule ip lab_api out ip daddr %s tcp dport 443 dnat to %s", clusterIP, l.apiAddr()),
 		"add chain ip lab_api post { type nat hook postrouting priority 100; }", // the API server has no route to the LAN
 		"add rule ip lab_api post ct status dnat masquerade")
-}
-
-func (l *Lab) awaitPort(ctx context.Context, p *Process, addr string) error {
-	dial := l.DialFrom(p.Namespace)
-	return l.await(ctx, p, func() error {
-		conn, err := dial(ctx, "tcp", addr)
-		if err == nil {
-			conn.Close()
-		}
-		return err
-	})
 }
 
 // await calls fn every 20 ms until it returns nil. It is an error if p or ctx ends before;

@@ -2,18 +2,18 @@
 # deps.sh [demo|conformance]: installs what the lab needs of Debian, where it is missing; with "demo"
 # only what the demo runs, with "conformance" also what Kubernetes' own tests run in their pods.
 set -eu
-updated=
+updated='' policy=''
+trap '[ -z "$policy" ] || rm -f "$policy"' EXIT
+trap 'exit 130' INT TERM HUP
 
 # What a package starts when it is installed is not wanted: the lab has its own.
 quietly() {
-  if [ -e /usr/sbin/policy-rc.d ]; then
-    "$@"
-    return
+  if ! [ -e /usr/sbin/policy-rc.d ]; then
+    policy=/usr/sbin/policy-rc.d
+    printf '#!/bin/sh\nexit 101\n' >$policy
+    chmod +x $policy
   fi
-  printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
-  chmod +x /usr/sbin/policy-rc.d
-  "$@" || { rm -f /usr/sbin/policy-rc.d; return 1; }
-  rm -f /usr/sbin/policy-rc.d
+  "$@"
 }
 
 need() { # PROGRAM PACKAGE
@@ -29,9 +29,9 @@ need() { # PROGRAM PACKAGE
 
 need ip iproute2
 need nft nftables
-need arping iputils-arping
 [ "${1-}" != demo ] || exit 0
 
+need arping iputils-arping
 need iptables iptables
 need tcpdump tcpdump
 need sysctl procps

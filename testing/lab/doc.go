@@ -1,5 +1,5 @@
 // Package lab brings up a real Kubernetes cluster on bare metal within one
-// Linux machine: etcd, API server, controller-manager, a kube-proxy per node and
+// Linux machine: etcd, API server, controller of EndpointSlices, a kube-proxy per node and
 // backends, each in network namespaces that are joined by a switch. It is what
 // Herald's demo, end-to-end tests and benchmarks run against (decision 0012).
 //
@@ -10,7 +10,7 @@
 //	  └─────┴─────┴──┬──┘
 //	             switch: bridge "mgmt" 10.78.0.0/24
 //	                 │.2
-//	                 cp (etcd, API server, controller-manager)
+//	                 cp (etcd, API server, controller of EndpointSlices)
 //
 // n1.. are the nodes Herald runs on, w1 is a node that only carries pods, so
 // that cutting a node cuts no backend; rt is the nodes' default gateway, cl the

@@ -127,13 +127,13 @@ func (l *Lab) RestartEtcd(ctx context.Context, after time.Duration) error {
 // preferred is the niceness of what PreferControlPlane prefers.
 const preferred = -15
 
-// PreferControlPlane gives etcd, the API server and the controller-manager the processors before all others, as if they had a machine
+// PreferControlPlane gives etcd, the API server and the controller the processors before all others, as if they had a machine
 // of their own. An API server that is started later has the usual priority again.
 func (l *Lab) PreferControlPlane() error {
 	if l.api == nil {
 		return errAttached
 	}
-	for _, p := range []*Process{l.etcd, l.api, l.controllers} {
+	for _, p := range []*Process{l.etcd, l.api, l.controller} {
 		if err := syscall.Setpriority(syscall.PRIO_PGRP, p.Pid, preferred); err != nil {
 			return fmt.Errorf("can't change the priority of %s: %w", p.Name, err)
 		}

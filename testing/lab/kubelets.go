@@ -78,7 +78,7 @@ func CheckKubelets(o Options) error {
 		return e
 	}
 	errs := []error{err}
-	for _, p := range []string{"kubelet", "kubeadm", "kube-scheduler", "logind"} {
+	for _, p := range []string{"kubelet", "kubeadm", "kube-scheduler", "kube-controller-manager", "logind"} {
 		if _, err := exec.LookPath(filepath.Join(o.Parts, p)); err != nil {
 			errs = append(errs, fmt.Errorf("%w: run testing/lab/nodes/parts/build.sh", err))
 		}

@@ -86,16 +86,16 @@ func Check(o Options) error {
 		return errors.New("the lab needs root, to make network namespaces")
 	}
 	var errs []error
-	for _, p := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kubectl"} {
+	for _, p := range programs {
 		if _, err := exec.LookPath(filepath.Join(o.Parts, p)); err != nil {
 			errs = append(errs, fmt.Errorf("%w: run testing/lab/parts/build.sh", err))
 		}
 	}
-	programs := []string{"ip", "nft", "arping"}
+	installed := []string{"ip", "nft"}
 	if o.ProxyMode == "iptables" {
-		programs = append(programs, "iptables", "ip6tables")
+		installed = append(installed, "iptables", "ip6tables")
 	}
-	for _, p := range programs {
+	for _, p := range installed {
 		if _, err := exec.LookPath(p); err != nil {
 			errs = append(errs, fmt.Errorf("%w: run testing/lab/deps.sh", err))
 		}
@@ -122,7 +122,7 @@ type Lab struct {
 	pods    map[string]*backend
 	proxies map[string]*Process // the kube-proxies, by node; empty if attached
 
-	controllers *Process // the controller-manager; nil if attached
+	controller *Process // of EndpointSlices; nil if attached
 
 	began time.Time
 
@@ -223,11 +223,11 @@ func (l *Lab) buildOtherHosts() error {
 	return nil
 }
 
-// startCluster starts the API server's clients (controller-manager, kube-proxies), writes the Nodes
+// startCluster starts the API server's clients (controller, kube-proxies), writes the Nodes
 // and applies Options.RBAC, and waits until all are ready.
 func (l *Lab) startCluster(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return l.startControllers(ctx) })
+	g.Go(func() error { return l.startController(ctx) })
 	for _, h := range l.hosts {
 		if h.node {
 			g.Go(func() error {
@@ -247,7 +247,7 @@ func (l *Lab) startCluster(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	l.progress("controller-manager and kube-proxies ready")
+	l.progress("controller of EndpointSlices and kube-proxies ready")
 	for _, h := range l.hosts {
 		if h.node { // Herald runs with the kernel's default
 			if err := inNamespace(h.name, func() error { return setSysctls("net/ipv6/conf/eth0/accept_dad=1") }); err != nil {

@@ -232,7 +232,7 @@ func TestUpFails(t *testing.T) {
 	// The error for a program that ends at once has the end of its log.
 	parts := t.TempDir()
 	real := check.Value(Options{}.withDefaults())(t).Parts
-	for _, p := range []string{"etcd", "kube-controller-manager", "kube-proxy", "kubectl"} {
+	for _, p := range []string{"etcd", "endpointslices", "kube-proxy", "kubectl"} {
 		check.OK(t, os.Symlink(filepath.Join(real, p), filepath.Join(parts, p)))
 	}
 	check.OK(t, os.WriteFile(filepath.Join(parts, "kube-apiserver"), []byte("#!/bin/sh\necho no memory today\nexit 7\n"), 0o755))
@@ -295,7 +295,7 @@ func TestKilledRun(t *testing.T) {
 				running[r.Pid] = r
 			}
 		}
-		if len(running) < 6 { // etcd, API server, controller-manager, two kube-proxies, a pod; an nft at times
+		if len(running) < 6 { // etcd, API server, the controller, two kube-proxies, a pod; an nft at times
 			t.Errorf("the other process's lab runs %v", running)
 		}
 		kill(t, cmd, sig)

@@ -19,14 +19,14 @@ func (l *Lab) StartProxy(ctx context.Context, node string) error {
 	return l.startProxy(ctx, l.host(node))
 }
 
-// RestartClients kills the controller-manager and all kube-proxies that run (SIGKILL), starts them again, and waits until they are ready. After the
+// RestartClients kills the controller of EndpointSlices and all kube-proxies that run (SIGKILL), starts them again, and waits until they are ready. After the
 // API server was away watches come back with client-go's back-off, of up to a minute; new processes have none.
 func (l *Lab) RestartClients(ctx context.Context) error {
-	if l.controllers == nil {
+	if l.controller == nil {
 		return errAttached
 	}
-	l.controllers.Kill()
-	if err := l.startControllers(ctx); err != nil {
+	l.controller.Kill()
+	if err := l.startController(ctx); err != nil {
 		return err
 	}
 	for _, n := range l.Nodes() {

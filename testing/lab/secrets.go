@@ -21,8 +21,7 @@ import (
 // accounts are the lab's users. The token is "<name>-token".
 var accounts = []struct{ name, user, groups string }{
 	{"admin", "admin", "system:masters"},
-	// All controllers run as one user here, so it must have the rights of each.
-	{"controllers", "system:kube-controller-manager", "system:masters"},
+	{"controller", "system:kube-controller-manager", "system:masters"},
 	{"kube-proxy", "system:kube-proxy", "system:node-proxier"},
 	// What the API server makes of the token of a ServiceAccount: RBAC that is
 	// bound to that ServiceAccount applies, and nothing else.

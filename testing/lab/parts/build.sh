@@ -1,11 +1,10 @@
 #!/bin/sh
-# build.sh: has the programs the lab is made of in <repo>/bin/parts: those that are
-# missing or older than this module are built. Some four minutes from an empty Go cache.
+# build.sh: has the program that the lab is made of in <repo>/bin/parts, under each of its names: it is built if it is
+# missing or older than this module.
 set -eu
 cd "$(dirname "$0")"
-exec ../build.sh . ../../../bin/parts \
-  etcd=go.etcd.io/etcd/server/v3 \
-  kube-apiserver=k8s.io/kubernetes/cmd/kube-apiserver \
-  kube-controller-manager=k8s.io/kubernetes/cmd/kube-controller-manager \
-  kube-proxy=k8s.io/kubernetes/cmd/kube-proxy \
-  kubectl=k8s.io/kubernetes/cmd/kubectl
+out=../../../bin/parts
+../build.sh . $out controlplane=.
+for name in etcd kube-apiserver endpointslices kube-proxy kubectl; do
+  [ "$(readlink $out/$name)" = controlplane ] || ln -sf controlplane $out/$name
+done

@@ -6,6 +6,7 @@ cd "$(dirname "$0")"
 out=../../../../bin/parts
 ../../build.sh . "$out" \
   kubelet=k8s.io/kubernetes/cmd/kubelet \
+  kube-controller-manager=k8s.io/kubernetes/cmd/kube-controller-manager \
   kube-scheduler=k8s.io/kubernetes/cmd/kube-scheduler \
   kubeadm=k8s.io/kubernetes/cmd/kubeadm \
   logind=./logind
