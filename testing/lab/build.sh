@@ -45,6 +45,7 @@ begin=$SECONDS
 echo "building ${wanted[*]%%=*}"
 new=$(mktemp -d "$out/.build.XXXXXX")
 trap 'rm -rf "$new"' EXIT
+export GOTMPDIR=$new # an interrupted go build leaves its files
 
 # progress WHAT OF: counts lines, and shows that on a terminal at once, elsewhere every half minute. The lines are kept
 # for when the command fails. Ctrl-C ends the command that writes them, and this after it.
