@@ -52,7 +52,7 @@ type Options struct {
 	FormerOwners  Applier[vip.FormerOwner]    // may be nil: connections of VIPs that move are reset
 	Balanced      Applier[vip.BalancedServer] // may be nil: connections to the control plane's VIP are not balanced
 	OpenPorts     Applier[vip.OpenPort]       // may be nil: the ports of VIPs are not limited
-	Invalid       Applier[netip.Addr]         // may be nil: what conntrack calls invalid is delivered at VIPs of Services, too
+	Invalid       Applier[netip.Addr]         // may be nil: what kube-proxy has not translated is delivered at VIPs of Services, too
 	Egress        Applier[vip.Egress]         // may be nil, with EgressRoutes: what pods send keeps its source
 	EgressRoutes  Applier[vip.Egress]
 	Translations  Applier[vip.Translation] // may be nil: those to the API server are
@@ -340,6 +340,10 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 		_, err := a.o.Announcements.Set(ctx, keep)
 		failed("announcements", err)
 	}
+	if a.o.Invalid != nil { // before they are bound: conntrack remembers what comes in between
+		_, err := a.o.Invalid.Set(ctx, translatedAddresses(p.Addresses))
+		failed("VIPs that only kube-proxy takes packets at", err)
+	}
 	have, err := a.o.Addresses.Set(ctx, a.limited(ctx, p))
 	failed("addresses", err)
 	if a.o.OpenPorts != nil && len(p.OpenPorts) == 0 { // once the addresses have gone
@@ -359,10 +363,6 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 	announce := slices.DeleteFunc(slices.Clone(p.Announcements), func(x vip.Announcement) bool { return !x.ListenOnly && !bound[binding{x.Addr, x.Link}] })
 	a.announced, err = a.o.Announcements.Set(ctx, announce)
 	failed("announcements", err)
-	if a.o.Invalid != nil {
-		_, err := a.o.Invalid.Set(ctx, translatedAddresses(p.Addresses))
-		failed("VIPs without invalid packets", err)
-	}
 	// A link is made before there is an address for it, and removed once it has none.
 	if a.o.Macvlans != nil {
 		left, err := a.o.Macvlans.Set(ctx, p.Macvlans)

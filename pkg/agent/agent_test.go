@@ -206,7 +206,7 @@ func TestLimitsPorts(t *testing.T) {
 	same0(t, m.take(), "bind []", "0 open ports")
 }
 
-// What conntrack calls invalid is dropped at VIPs of Services for as long as they are bound, but not at one whose connections end on the node.
+// Only kube-proxy takes packets at VIPs of Services, from before they are bound, but not at one whose connections end on the node.
 func TestInvalidIsDropped(t *testing.T) {
 	p := wanted("10.0.0.1", "10.0.0.2")
 	p.Addresses[0].LocalDelivery = true
@@ -214,13 +214,13 @@ func TestInvalidIsDropped(t *testing.T) {
 	a := newAgent(m, nil)
 	a.o.Announcements, a.o.Leases = part[vip.Announcement](quiet[vip.Announcement]), part[vip.LeaseIntent](quiet[vip.LeaseIntent])
 	a.o.Invalid = part[netip.Addr](func(want []netip.Addr) ([]netip.Addr, error) {
-		m.note("no invalid packets to %v", want)
+		m.note("only kube-proxy at %v", want)
 		return want, nil
 	})
 	a.pass(t.Context())
-	same0(t, m.take(), "bind [10.0.0.1 10.0.0.2]", "no invalid packets to [10.0.0.2]")
+	same0(t, m.take(), "only kube-proxy at [10.0.0.2]", "bind [10.0.0.1 10.0.0.2]")
 	a.apply(t.Context(), vip.Plan{})
-	same0(t, m.take(), "bind []", "no invalid packets to []")
+	same0(t, m.take(), "only kube-proxy at []", "bind []")
 }
 
 // A process that stops withdraws routes, and waits until routers know; what it has bound without a lease it keeps bound meanwhile.

@@ -85,7 +85,7 @@ var Annotations = []Annotation{
 	{Key: announcerKey, Value: "a namespace", Meaning: "That of the Herald that wrote the status, so that it clears what it wrote, and nothing that another announcer wrote.", Written: true},
 
 	{Key: serviceVLANKey, Value: "a VLAN ID", Meaning: "The VLAN that carries the VIP.", Unsupported: true, Consequence: "the VIP is announced without a VLAN; make an interface for the VLAN on the nodes, and name it in kube-vip.io/serviceInterface"},
-	{Key: "kube-vip.io/flush-conntrack", Value: "true or false", Meaning: "Flush the connection tracking entries of the VIP when a node takes it over.", Unsupported: true, Instead: "TCP connections are kept when the VIP moves (herald_keep_connections), and kube-proxy removes the entries of UDP whose endpoint is gone"},
+	{Key: "kube-vip.io/flush-conntrack", Value: "true or false", Meaning: "Flush the connection tracking entries of the VIP when a node takes it over.", Unsupported: true, Instead: "a node that takes over a VIP forgets what would keep clients from being served, and keeps TCP connections (herald_keep_connections)"},
 	{Key: "kube-vip.io/ddns", Value: "true or false", Meaning: "Register the host name by dynamic DNS.", Unsupported: true, Instead: "the DHCP server is given the name (kube-vip.io/loadbalancerHostname), and may register it"},
 	{Key: "kube-vip.io/egress-internal", Value: "true or false", Meaning: "Make the rules of egress by nftables instead of iptables.", Unsupported: true, Instead: "nftables is what Herald uses anyway"},
 	{Key: "kube-vip.io/egress-no-internal-traffic", Value: "true or false", Meaning: "Leave traffic within the cluster alone.", Unsupported: true, Instead: "Herald always does that"},

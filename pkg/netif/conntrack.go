@@ -138,7 +138,10 @@ const (
 // that conntrack knows and that has not ended. The error is of the kernel, such as EPERM
 // without CAP_NET_ADMIN.
 func listConnections(found func(to, from netip.Addr)) error {
-	return listConntrack(firstState, lastState, func(_ uint8, about []byte) {
+	return listConntrack(func(state uint8, about []byte) {
+		if state < firstState || state > lastState {
+			return
+		}
 		to := tupleAddress(about, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST)
 		from := tupleAddress(about, nl.CTA_TUPLE_REPLY, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST) // where answers go
 		if to.IsValid() {
@@ -150,8 +153,8 @@ func listConnections(found func(to, from netip.Addr)) error {
 // listTranslated calls found with the ends of each such connection to a that is translated to another address, as that
 // has them. The error is as that of listConnections.
 func listTranslated(a netip.Addr, found func(connectionEnds)) error {
-	return listConntrack(firstState, lastState, func(_ uint8, about []byte) {
-		if tupleAddress(about, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST) != a {
+	return listConntrack(func(state uint8, about []byte) {
+		if state < firstState || state > lastState || tupleAddress(about, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST) != a {
 			return
 		}
 		port := func(kind int) uint16 {
@@ -170,58 +173,96 @@ func listTranslated(a netip.Addr, found func(connectionEnds)) error {
 	})
 }
 
-// forgetStale has conntrack forget the stale connections to each address that has been bound, until ctx ends.
+// forgetTimes is how long after an address was bound forgetStale looks again: kube-proxy may have its rules for a new Service a second later, and
+// until then a process of the node that listens at the Service's port takes what comes for it.
+var forgetTimes = []time.Duration{0, time.Second, 2 * time.Second, 4 * time.Second}
+
+// forgetStale has conntrack forget the stale flows to each address that has been bound, until ctx ends.
 // Set does not wait for it: others decide how many there are, and so does no renewal.
 func (n *Interfaces) forgetStale(ctx context.Context) {
 	warned := ""
+	var due []forgetting
+	timer := time.NewTimer(0)
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-n.arrived:
+		case <-timer.C:
 		}
+		began := time.Now()
 		n.mu.Lock()
-		all := n.justBound
+		for _, after := range forgetTimes {
+			if len(n.justBound) > 0 {
+				due = append(due, forgetting{began.Add(after), n.justBound})
+			}
+		}
 		n.justBound = nil
 		n.mu.Unlock()
-		began := time.Now()
+		slices.SortStableFunc(due, func(a, b forgetting) int { return a.at.Compare(b.at) })
+		var all []netip.Addr
+		for len(due) > 0 && !due[0].at.After(began) {
+			all, due = append(all, due[0].addrs...), due[1:]
+		}
+		if len(all) == 0 {
+			timer.Reset(nextForgetting(due, began))
+			continue
+		}
 		if err := n.kernel.forgetStale(all); err != nil && err.Error() != warned { // a kernel that can't do it says the same each time
 			warned = err.Error()
-			n.log.Warn("connections to addresses that others began before these were bound here may be reset when they move on", "err", err)
+			n.log.Warn("clients that sent to addresses before these were bound here may not be served", "err", err)
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(4 * time.Since(began)): // it reads all that conntrack knows: a fifth of a core is enough
 		}
+		timer.Reset(nextForgetting(due, time.Now()))
 	}
 }
 
-// maxForgotten is how many connections to an address forgetStale has conntrack forget at most: others can have this node forward first packets to an
+// A forgetting is of which addresses forgetStale is to look for stale flows, and when.
+type forgetting struct {
+	at    time.Time
+	addrs []netip.Addr
+}
+
+// nextForgetting is how long after now the first of due is, or an hour.
+func nextForgetting(due []forgetting, now time.Time) time.Duration {
+	if len(due) == 0 {
+		return time.Hour
+	}
+	return due[0].at.Sub(now)
+}
+
+// maxForgotten is how many flows to an address forgetStale has conntrack forget at most: others can have this node forward first packets to an
 // address that it does not have, and conntrack knows some 262,144 of them.
 const maxForgotten = 10000
 
-// forgetStale has conntrack forget TCP connections to some addresses, maxForgotten to each:
-//   - Those that nobody has answered and that are not translated: this node forwarded their first packets before it had the address. nftables translates only the
-//     first packet of a connection that conntrack knows (nf_nat_inet_fn), so the next one from the client would be answered as sent, by a reset, or, at an address with
-//     LocalDelivery, so that the connection would not outlive the address's next move.
-//   - Those that have ended, which conntrack knows for two minutes more. The client may have another one by the same port, begun while another node had the
-//     address: its packets are not of what conntrack has, and would be dropped (nft.Table) where a node that knows nothing sends them on.
+// forgetStale has conntrack forget flows to some addresses, maxForgotten to each:
+//   - Those that are not translated, but for TCP connections that somebody has answered: this node forwarded their first packets before it had the address, or
+//     a process of its own took them before kube-proxy had its rules. nftables translates only the first packet of a flow that conntrack knows (nf_nat_inet_fn).
+//   - TCP connections that have ended, which conntrack knows for two minutes more. The client may have another one by the same port, begun while another node had
+//     the address: its packets are not of what conntrack has, and would be dropped (nft.Table) where a node that knows nothing sends them on.
 func (k *rtnetlink) forgetStale(addrs []netip.Addr) error {
 	found := make(map[netip.Addr]int, len(addrs))
 	for _, a := range addrs {
 		found[a] = 0
 	}
 	var stale []conntrackEntry
-	err := listConntrack(nl.TCP_CONNTRACK_SYN_SENT, nl.TCP_CONNTRACK_CLOSE, func(state uint8, about []byte) {
+	err := listConntrack(func(state uint8, about []byte) {
 		a := tupleAddress(about, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST)
 		n, wanted := found[a]
-		switch {
-		case !wanted:
+		if !wanted {
 			return
-		case state == nl.TCP_CONNTRACK_SYN_SENT && tupleAddress(about, nl.CTA_TUPLE_REPLY, nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC) != a:
-			return
-		case state != nl.TCP_CONNTRACK_SYN_SENT && state != nl.TCP_CONNTRACK_TIME_WAIT && state != nl.TCP_CONNTRACK_CLOSE:
+		}
+		switch state {
+		case nl.TCP_CONNTRACK_TIME_WAIT, nl.TCP_CONNTRACK_CLOSE:
+		case notTCP, nl.TCP_CONNTRACK_SYN_SENT:
+			if tupleAddress(about, nl.CTA_TUPLE_REPLY, nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC) != a {
+				return
+			}
+		default:
 			return
 		}
 		if found[a]++; n < maxForgotten {
@@ -277,8 +318,11 @@ func deleteConntrack(entries []conntrackEntry) error {
 	return nil
 }
 
-// listConntrack calls found with the state and the attributes of each TCP connection that conntrack knows in one of the states from the first to the last.
-func listConntrack(first, last uint8, found func(state uint8, about []byte)) error {
+// notTCP is the state that listConntrack gives flows that are none of TCP.
+const notTCP = 0xff
+
+// listConntrack calls found with the TCP state (or notTCP) and the attributes of each flow that conntrack knows.
+func listConntrack(found func(state uint8, about []byte)) error {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		r := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
 		r.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
@@ -286,11 +330,11 @@ func listConntrack(first, last uint8, found func(state uint8, about []byte)) err
 			if len(message) < nl.SizeofNfgenmsg {
 				return true
 			}
-			about := message[nl.SizeofNfgenmsg:]
-			state := attribute(about, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP, nl.CTA_PROTOINFO_TCP_STATE)
-			if len(state) > 0 && state[0] >= first && state[0] <= last {
-				found(state[0], about)
+			about, state := message[nl.SizeofNfgenmsg:], uint8(notTCP)
+			if s := attribute(about, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP, nl.CTA_PROTOINFO_TCP_STATE); len(s) > 0 {
+				state = s[0]
 			}
+			found(state, about)
 			return true
 		})
 		if err != nil {

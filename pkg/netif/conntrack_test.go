@@ -149,13 +149,13 @@ func TestKernelListsConnections(t *testing.T) {
 	}
 }
 
-// When an address comes, conntrack forgets the connections to it that nobody has answered and whose first packet was not translated, so that
-// they would not be either, and those that have ended. What has been answered or translated, and what is for other addresses, stays.
+// When an address comes, conntrack forgets the flows to it that were not translated, but for TCP connections that were answered, and
+// TCP connections that have ended. What has been translated, and what is for other addresses, stays.
 func TestKernelForgetsStale(t *testing.T) {
 	newVeth(t, "eth0", "10.0.0.1/24", "fd00::1/64")
 	families := []netlink.InetFamily{unix.AF_INET, unix.AF_INET6}
 	pod := map[bool]string{true: "10.1.0.2", false: "fd01::2"} // by whether it is IPv4's
-	known := func(of netip.Addr, port uint16, state uint8, translated bool) {
+	known := func(of netip.Addr, port uint16, protocol uint8, state uint8, translated bool) {
 		t.Helper()
 		family, from := families[0], "10.0.0.9"
 		if of.Is6() {
@@ -165,22 +165,30 @@ func TestKernelForgetsStale(t *testing.T) {
 		if translated {
 			server = net.ParseIP(pod[of.Is4()])
 		}
-		check.OK(t, netlink.ConntrackCreate(netlink.ConntrackTable, family, &netlink.ConntrackFlow{
-			FamilyType: uint8(family), TimeOut: 60, ProtoInfo: &netlink.ProtoInfoTCP{State: state},
-			Forward: netlink.IPTuple{SrcIP: client, DstIP: of.AsSlice(), SrcPort: port, DstPort: 6443, Protocol: unix.IPPROTO_TCP},
-			Reverse: netlink.IPTuple{SrcIP: server, DstIP: client, SrcPort: 6443, DstPort: port, Protocol: unix.IPPROTO_TCP},
-		}))
+		flow := &netlink.ConntrackFlow{
+			FamilyType: uint8(family), TimeOut: 60,
+			Forward: netlink.IPTuple{SrcIP: client, DstIP: of.AsSlice(), SrcPort: port, DstPort: 6443, Protocol: protocol},
+			Reverse: netlink.IPTuple{SrcIP: server, DstIP: client, SrcPort: 6443, DstPort: port, Protocol: protocol},
+		}
+		if protocol == unix.IPPROTO_TCP {
+			flow.ProtoInfo = &netlink.ProtoInfoTCP{State: state}
+		}
+		check.OK(t, netlink.ConntrackCreate(netlink.ConntrackTable, family, flow))
 	}
 	vips := []netip.Addr{netip.MustParseAddr("10.0.0.50"), netip.MustParseAddr("fd00::50")}
 	var want []vip.Address
 	for _, a := range vips {
-		known(a, 1001, nl.TCP_CONNTRACK_SYN_SENT, false)
-		known(a, 1002, nl.TCP_CONNTRACK_ESTABLISHED, true)
-		known(a.Next(), 1003, nl.TCP_CONNTRACK_SYN_SENT, false)
-		known(a, 1004, nl.TCP_CONNTRACK_SYN_SENT, true)
-		known(a, 1005, nl.TCP_CONNTRACK_TIME_WAIT, true)
-		known(a, 1006, nl.TCP_CONNTRACK_CLOSE, true)
-		known(a, 1007, nl.TCP_CONNTRACK_LAST_ACK, true)
+		const tcp, udp = unix.IPPROTO_TCP, unix.IPPROTO_UDP
+		known(a, 1001, tcp, nl.TCP_CONNTRACK_SYN_SENT, false)
+		known(a, 1002, tcp, nl.TCP_CONNTRACK_ESTABLISHED, true)
+		known(a.Next(), 1003, tcp, nl.TCP_CONNTRACK_SYN_SENT, false)
+		known(a, 1004, tcp, nl.TCP_CONNTRACK_SYN_SENT, true)
+		known(a, 1005, tcp, nl.TCP_CONNTRACK_TIME_WAIT, true)
+		known(a, 1006, tcp, nl.TCP_CONNTRACK_CLOSE, true)
+		known(a, 1007, tcp, nl.TCP_CONNTRACK_LAST_ACK, true)
+		known(a, 1008, udp, 0, false)
+		known(a, 1009, udp, 0, true)
+		known(a.Next(), 1010, udp, 0, false)
 		want = append(want, vip.Address{Addr: a, Bits: a.BitLen(), Link: "eth0", LocalDelivery: a.Is6()})
 	}
 	n, stop := kernelRig(t)
@@ -198,7 +206,10 @@ func TestKernelForgetsStale(t *testing.T) {
 			}
 		}
 		slices.Sort(left)
-		if want := []string{"10.0.0.50 1002", "10.0.0.50 1004", "10.0.0.50 1007", "10.0.0.51 1003", "fd00::50 1002", "fd00::50 1004", "fd00::50 1007", "fd00::51 1003"}; !slices.Equal(left, want) {
+		if want := []string{
+			"10.0.0.50 1002", "10.0.0.50 1004", "10.0.0.50 1007", "10.0.0.50 1009", "10.0.0.51 1003", "10.0.0.51 1010",
+			"fd00::50 1002", "fd00::50 1004", "fd00::50 1007", "fd00::50 1009", "fd00::51 1003", "fd00::51 1010",
+		}; !slices.Equal(left, want) {
 			return fmt.Errorf("conntrack has %q, want %q", left, want)
 		}
 		return nil

@@ -24,7 +24,7 @@ type kernel interface {
 	promoteSecondaries(index int, name string) (changed bool, err error)
 	// resetConnections ends some of the TCP connections to an address, and returns how many.
 	resetConnections(netip.Addr, connectionKinds) (int, error)
-	// forgetStale has conntrack forget TCP connections to addresses that nobody has answered, or that have ended.
+	// forgetStale has conntrack forget flows to addresses that are not translated, and TCP connections that have ended.
 	forgetStale([]netip.Addr) error
 	// routes reads the default routes.
 	routes() ([]route, error)

@@ -9,23 +9,35 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 )
 
-// invalid is the purpose of the table "herald_invalid": a packet that is outside the window of its connection is not delivered to this node at a VIP of a Service:
+// invalid is the purpose of the table "herald_invalid": what comes to this node itself at a VIP of a Service, since kube-proxy has not translated it:
 //
 //	set vips { type ipv4_addr; }
 //	chain input {
 //	  type filter hook input priority 0; policy accept;
 //	  meta l4proto tcp ct state invalid tcp flags & (fin | syn | rst | ack) == ack ip daddr @vips counter drop
 //	}
+//	chain untranslated {
+//	  type filter hook input priority 200; policy accept;
+//	  ct state != new accept
+//	  ip daddr != @vips accept
+//	  socket wildcard <= 1 accept
+//	  meta l4proto tcp reject with tcp reset
+//	  meta l4proto { udp, sctp } reject
+//	}
 //
-// nftables translates only what conntrack follows, so kube-proxy's translation does not concern such a packet. The kernel of the node, on which
-// nobody listens at the VIP, would answer it with a reset that the client accepts, and a connection would end that works. Where packets are forwarded, kube-proxy drops them itself.
+// A packet outside the window of its connection is not translated, since conntrack does not take it as part of that. The kernel, on which nobody
+// listens at the VIP, would answer it with a reset that ends a connection which works (where packets are forwarded, kube-proxy drops them itself).
+// That rule is not there if nf_conntrack_tcp_loose is 0 (beginsAnywhere).
 //
-// Nothing of it is there if nf_conntrack_tcp_loose is 0 (beginsAnywhere).
+// The first packet of a flow may come before kube-proxy has its rule. The kernel would refuse it as these rules do, but conntrack would remember
+// the flow as not translated, and it would never be served while its packets go on. What is refused here conntrack forgets (nf_conntrack_confirm comes
+// later). Priority 200 comes after kube-proxy's ipvs mode (NF_IP_PRI_NAT_SRC - 1), which takes its packets from this hook.
 var invalid = purpose[netip.Addr]{
-	table: "herald_invalid", what: "VIPs at which packets outside their connection's window are dropped",
-	consequence: "a packet that conntrack calls invalid resets its connection to a Service",
+	table: "herald_invalid", what: "VIPs at which only kube-proxy takes packets",
+	consequence: "a client that sends to a Service before kube-proxy serves it may never be served, and invalid packets reset connections",
 	addr:        func(a netip.Addr) netip.Addr { return a },
 	compare:     netip.Addr.Compare,
 	maps: func(f family, _ []netip.Addr) []*nftables.Set {
@@ -41,28 +53,57 @@ var invalid = purpose[netip.Addr]{
 	},
 }
 
-// buildInvalid adds the family's chain and rule to the transaction.
+// buildInvalid adds the family's chains and rules to the transaction.
 func buildInvalid(c *draft, f family, table *nftables.Table, sets []*nftables.Set, _ []netip.Addr) {
-	if !beginsAnywhere() {
-		return
+	vips := func(invert bool) *expr.Lookup {
+		return &expr.Lookup{SourceRegister: first, SetName: sets[0].Name, SetID: sets[0].ID, Invert: invert}
 	}
-	chain := c.AddChain(&nftables.Chain{
+	chain := &nftables.Chain{
 		Table: table, Name: "input", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookInput,
 		Priority: nftables.ChainPriorityFilter,
+	}
+	add := func(match []expr.Any, then ...expr.Any) {
+		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: append(match, then...)})
+	}
+	if beginsAnywhere() {
+		c.AddChain(chain)
+		add(matchOutsideWindow(), f.loadDestination(), vips(false), &expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop})
+	}
+	chain = c.AddChain(&nftables.Chain{
+		Table: table, Name: "untranslated", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookInput,
+		Priority: nftables.ChainPriorityRef(200),
 	})
-	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: append(matchOutsideWindow(),
-		f.loadDestination(), &expr.Lookup{SourceRegister: first, SetName: sets[0].Name, SetID: sets[0].ID},
-		&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop},
-	)})
+	accept, refuse := &expr.Verdict{Kind: expr.VerdictAccept}, f.portUnreachable()
+	add(matchState(expr.CtStateBitNEW, expr.CmpOpEq), accept)
+	add([]expr.Any{f.loadDestination()}, vips(true), accept)
+	add([]expr.Any{&expr.Socket{Key: expr.SocketKeyWildcard, Register: first}}, // matches nothing if nobody listens
+		&expr.Cmp{Op: expr.CmpOpLte, Register: first, Data: []byte{1}}, accept)
+	add(matchTCP(), &expr.Reject{Type: unix.NFT_REJECT_TCP_RST})
+	add(matchProtocol(unix.IPPROTO_UDP), refuse)
+	add(matchProtocol(unix.IPPROTO_SCTP), refuse)
+}
+
+// portUnreachable refuses a packet as the kernel does if nobody listens (RFC 792, RFC 4443 section 3.1).
+func (f family) portUnreachable() *expr.Reject {
+	if f.is4 {
+		return &expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: 3}
+	}
+	return &expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: 4}
+}
+
+// matchState matches packets by a bit of their conntrack state: with CmpOpNeq those that have it, with CmpOpEq all others.
+func matchState(bit uint32, op expr.CmpOp) []expr.Any {
+	return []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATE, Register: first},
+		&expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(bit), Xor: make([]byte, 4)},
+		&expr.Cmp{Op: op, Register: first, Data: make([]byte, 4)},
+	}
 }
 
 // matchOutsideWindow matches packets of TCP that conntrack calls invalid although it knows their connection, if beginsAnywhere: it would
 // take one of a connection that it does not know for the first of a new one, if it has the flag ACK and neither FIN, SYN nor RST (tcp_conntracks in nf_conntrack_proto_tcp.c).
 func matchOutsideWindow() []expr.Any {
-	return append(matchTCP(),
-		&expr.Ct{Key: expr.CtKeySTATE, Register: first},
-		&expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(expr.CtStateBitINVALID), Xor: make([]byte, 4)},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: first, Data: make([]byte, 4)},
+	return append(append(matchTCP(), matchState(expr.CtStateBitINVALID, expr.CmpOpNeq)...),
 		&expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1, DestRegister: first}, // as in matchNoBeginning
 		&expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 1, Mask: []byte{1 | 2 | 4 | 16}, Xor: []byte{0}},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: first, Data: []byte{16}},

@@ -5,10 +5,15 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"syscall"
 )
 
 // KillProxy ends a node's kube-proxy by SIGKILL. Its rules stay in the kernel.
 func (l *Lab) KillProxy(node string) { l.proxy(node).Kill() }
+
+// PauseProxy has a node's kube-proxy hang, and ResumeProxy go on.
+func (l *Lab) PauseProxy(node string) error  { return l.proxy(node).Signal(syscall.SIGSTOP) }
+func (l *Lab) ResumeProxy(node string) error { return l.proxy(node).Signal(syscall.SIGCONT) }
 
 // StartProxy starts a node's kube-proxy, unless it runs, and waits until it has written its
 // rules once.

@@ -1,0 +1,143 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/heraldvip/herald/testing/check"
+	"github.com/heraldvip/herald/testing/lab"
+)
+
+// serveUDP answers each packet to a port of a host by name, until the test ends.
+func serveUDP(t *testing.T, host string, port int, name string) {
+	t.Helper()
+	check.OK(t, cluster.InNamespace(host, func() error {
+		c, err := net.ListenPacket("udp", fmt.Sprintf("[::]:%d", port))
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { c.Close() })
+		go func() {
+			for b := make([]byte, 100); ; {
+				_, from, err := c.ReadFrom(b)
+				if err != nil {
+					return
+				}
+				_, _ = c.WriteTo([]byte(name), from)
+			}
+		}()
+		return nil
+	}))
+}
+
+// sendUDP sends a packet from one port of the client's each 50 ms, and returns who answered last.
+func sendUDP(t *testing.T, to string) *atomic.Value {
+	t.Helper()
+	answer := &atomic.Value{}
+	answer.Store("")
+	check.OK(t, cluster.InNamespace("cl", func() error {
+		c, err := net.ListenPacket("udp", ":0") // not connected, so that no ICMP error ends it
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { c.Close() })
+		go func() {
+			at := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(to))
+			for {
+				if _, err := c.WriteTo([]byte("x"), at); strings.Contains(fmt.Sprint(err), "closed") {
+					return
+				}
+				time.Sleep(50 * time.Millisecond)
+			}
+		}()
+		go func() {
+			for b := make([]byte, 100); ; {
+				n, _, err := c.ReadFrom(b)
+				if err != nil {
+					return
+				}
+				answer.Store(string(b[:n]))
+			}
+		}()
+		return nil
+	}))
+	return answer
+}
+
+// awaitUDP waits until packets are answered by one of the Pods.
+func awaitUDP(t *testing.T, answer *atomic.Value, within time.Duration, what string) {
+	t.Helper()
+	until(t, within, "answers by a Pod, "+what, func(context.Context) error {
+		if who := answer.Load(); who != "pod" {
+			return fmt.Errorf("the last answer is %q", who)
+		}
+		return nil
+	})
+}
+
+func udpPort(port int32) corev1.ServicePort {
+	return corev1.ServicePort{
+		Name: fmt.Sprint("udp", port), Protocol: corev1.ProtocolUDP, Port: port, TargetPort: intstr.FromInt32(port),
+	}
+}
+
+// Who sends to a VIP before this node's rules translate it is served once they do, though its packets never pause: before the
+// Service is there, a port of it, the VIP on this node, or kube-proxy; and also where a process of the node listens at that port.
+func TestUDPBeforeService(t *testing.T) {
+	start(t, env("vip_leaseduration", "5"))
+	for _, p := range webPods {
+		for _, port := range []int{5300, 5301, 5302} {
+			serveUDP(t, lab.PodNamespace(p), port, "pod")
+		}
+	}
+	for _, n := range cluster.Nodes() {
+		serveUDP(t, n, 5302, n)
+	}
+	stopAll := func() {
+		for _, n := range cluster.Nodes() {
+			check.OK(t, cluster.PauseProxy(n))
+		}
+	}
+	startAll := func() {
+		for _, n := range cluster.Nodes() {
+			_ = cluster.ResumeProxy(n)
+		}
+	}
+	t.Cleanup(startAll)
+	// A node that has not the VIP yet forwards what comes for it; by the same link, of which the client is not to be told.
+	runOn(t, "cl", "sysctl", "-qw", "net.ipv4.conf.all.accept_redirects=0", "net.ipv4.conf.eth0.accept_redirects=0")
+	runOn(t, "cl", "ip", "route", "add", "10.77.1.50", "via", "10.77.0.11")
+	t.Cleanup(func() { cluster.Run(context.Background(), "cl", "ip", "route", "del", "10.77.1.50") })
+	forwarded := sendUDP(t, "10.77.1.50:5300")
+	first, listened := sendUDP(t, "10.77.0.50:5300"), sendUDP(t, "10.77.0.50:5302")
+	stopAll()
+	createService(t, webService("a", "10.77.0.50", func(s *corev1.Service) {
+		s.Spec.Ports = []corev1.ServicePort{udpPort(5300), udpPort(5302)}
+	}))
+	createService(t, webService("b", "10.77.1.50", func(s *corev1.Service) { s.Spec.Ports = []corev1.ServicePort{udpPort(5300)} }))
+	awaitOwner(t, "a")
+	owner := awaitOwner(t, "b")
+	v4, _ := cluster.Addrs(owner)
+	runOn(t, "cl", "ip", "route", "replace", "10.77.1.50", "via", v4.String())
+	time.Sleep(time.Second) // some packets come to the VIP, of which nobody is to be heard
+	startAll()
+	awaitUDP(t, first, 2*time.Second, "of a client that began before the Service")
+	awaitUDP(t, forwarded, 2*time.Second, "of a client whose first packets were forwarded")
+	awaitUDP(t, listened, 5*time.Second, "at a port on which the node listens")
+
+	stopAll()
+	second := sendUDP(t, "10.77.0.50:5301")
+	time.Sleep(500 * time.Millisecond)
+	patchService(t, "a", `{"spec":{"ports":[{"name":"udp5301","protocol":"UDP","port":5301,"targetPort":5301}]}}`)
+	startAll()
+	awaitUDP(t, second, 2*time.Second, "at a second port")
+}
