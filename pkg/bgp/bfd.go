@@ -2,7 +2,6 @@ package bgp
 
 import (
 	"net/netip"
-	"strings"
 	"sync/atomic"
 
 	"github.com/heraldvip/herald/pkg/bfd"
@@ -10,7 +9,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A pathMonitor is a peer's BFD session (RFC 5882), which is there while the BGP session is. The peer's goroutine owns all but status and failure.
+// A pathMonitor is a peer's BFD session (RFC 5882), which is there while the BGP session is. The peer's goroutine
+// owns all but status and failure.
 type pathMonitor struct {
 	sessions *bfd.Sessions
 	changed  mailbox.Signal // the session's Status changed
@@ -21,8 +21,9 @@ type pathMonitor struct {
 	failure atomic.Pointer[string]     // why BFD ended the last BGP session; nil if it did not
 }
 
-// updateBFD has a BFD session, if one is configured, with the addresses of the BGP session and for as long as that is established. FRR
-// makes its own again when the BGP session comes up, and takes the end of one that was up before for a failure (decision 0095).
+// updateBFD has a BFD session, if one is configured, with the addresses of the BGP session and for as long as that
+// is established. FRR makes its own again when the BGP session comes up, and takes the end of one that was up before
+// for a failure (decision 0095).
 func (p *peer) updateBFD(at endpoints) {
 	c := p.config.BFD
 	if c == (vip.BFD{}) || !p.up() {
@@ -30,7 +31,10 @@ func (p *peer) updateBFD(at endpoints) {
 		return
 	}
 	neighbor, err := netip.ParseAddr(at.remote)
-	config := bfd.Config{Neighbor: neighbor, Source: at.source, Link: at.bind, MinTransmit: c.MinTransmit, MinReceive: c.MinReceive, Multiplier: c.Multiplier}
+	config := bfd.Config{
+		Neighbor: neighbor, Source: at.source, Link: at.bind,
+		MinTransmit: c.MinTransmit, MinReceive: c.MinReceive, Multiplier: c.Multiplier,
+	}
 	if err != nil || p.path.session != nil && p.path.config == config {
 		return
 	}
@@ -50,8 +54,9 @@ func (p *peer) stopBFD() {
 	}
 }
 
-// followBFD ends the BGP session if BFD says that the path to the router has failed; gobgp then tries for another. A BFD
-// session that never came up, or that the router's administrator ended, changes nothing (RFC 5882 sections 3.2 and 4.2).
+// followBFD ends the BGP session if BFD says that the path to the router has failed; gobgp then tries for another. A
+// BFD session that never came up, or that the router's administrator ended, changes nothing (RFC 5882 sections 3.2
+// and 4.2).
 func (p *peer) followBFD() {
 	if p.path.session == nil {
 		return
@@ -75,16 +80,4 @@ func (p *peer) followBFD() {
 		p.stopBFD()
 	}
 	p.o.Poke()
-}
-
-// whyDown is why the BGP session is not established, as far as known. It does not block.
-func (p *peer) whyDown() string {
-	var why []string
-	if failure := p.path.failure.Load(); failure != nil {
-		why = append(why, "BFD: "+*failure)
-	}
-	if text := *p.reason.Load(); text != "" {
-		why = append(why, text)
-	}
-	return strings.Join(why, "; ")
 }

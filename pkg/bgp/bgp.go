@@ -1,9 +1,8 @@
-// Package bgp advertises VIPs to routers: one BGP session (RFC 4271) per peer, by
-// gobgp. No route that a router sends is used.
+// Package bgp advertises VIPs to routers: one BGP session (RFC 4271) per peer, by gobgp. No route that a router
+// sends is used, and none reaches gobgp: a guard is in front of it.
 //
-// Each peer has a gobgp server with a table of its own, so that a router which resets
-// the session in a loop or sends the whole Internet delays no other, and the routes
-// for each can differ in next hop and attributes without policies (decision 0020).
+// Each peer has a gobgp server with a table of its own, so that the routes for each can differ in next hop and
+// attributes without policies (decision 0020).
 package bgp
 
 import (
@@ -51,10 +50,6 @@ type Options struct {
 	// TTLSecurity: packets of peers without Multihop are sent with a TTL of 255, and taken with that only (RFC 5082).
 	TTLSecurity bool
 
-	// MaxReceived is how many routes a peer may send before its session is ended: gobgp
-	// keeps them all, used or not. 0 is half a million, which take 200 MB.
-	MaxReceived int
-
 	Log  *slog.Logger
 	Poke func() // called when a session has changed; must not block
 }
@@ -77,9 +72,6 @@ type wanted struct {
 
 // New makes a Speaker. It does nothing until Run runs and Put was called.
 func New(o Options) *Speaker {
-	if o.MaxReceived == 0 {
-		o.MaxReceived = 500_000
-	}
 	s := &Speaker{o: o, metrics: newMetrics(), wanted: mailbox.New[wanted](), bfd: bfd.New(o.Log)}
 	s.peers.Store(&map[string]*peer{})
 	return s
@@ -118,7 +110,8 @@ func keptRoutes(before, routes []vip.Route) (stay []vip.Route) {
 func (s *Speaker) Observe(w *vip.World) {
 	w.BGPSessions = s.Sessions()
 	since := s.wanted.Get().drainingSince
-	w.RoutesDraining = slices.ContainsFunc(w.BGPSessions, vip.BGPSession.Up) && !since.IsZero() && w.Now.Sub(since) < s.o.DrainTime
+	up := slices.ContainsFunc(w.BGPSessions, vip.BGPSession.Up)
+	w.RoutesDraining = up && !since.IsZero() && w.Now.Sub(since) < s.o.DrainTime
 }
 
 // Sessions is the state of all sessions, in the order of Options.Peers. It does not block.
@@ -128,7 +121,8 @@ func (s *Speaker) Sessions() (all []vip.BGPSession) {
 		if p := peers[c.Name()]; p != nil {
 			all = append(all, p.session())
 		} else {
-			all = append(all, vip.BGPSession{Peer: c.Name(), AS: c.AS, State: waiting, Reason: "nothing has been planned yet"})
+			none := vip.BGPSession{Peer: c.Name(), AS: c.AS, State: stateWaiting, Reason: "nothing has been planned yet"}
+			all = append(all, none)
 		}
 	}
 	return all

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	api "github.com/osrg/gobgp/v3/api"
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -179,19 +178,18 @@ func TestFullTable(t *testing.T) {
 	s.advertise("198.51.100.7/32", "198.51.100.8/32")
 	quiet.knows("198.51.100.7/32", "198.51.100.8/32")
 	meanwhile := time.Since(began)
-	p := (*s.peers.Load())[r.v4().String()]
 	check.Until(t, 30*time.Second, "the full table", func() error {
-		if have := receivedRoutes(p.server, r.v4().String()); have < size {
-			return fmt.Errorf("%d routes", have)
+		var received dto.Metric
+		check.OK(t, s.metrics.received.WithLabelValues(r.v4().String(), "65001").Write(&received))
+		if n := received.GetCounter().GetValue(); n < 500 || !s.Sessions()[0].Up() { // one for each of the attribute's values
+			return fmt.Errorf("%v UPDATE messages", n)
 		}
 		return nil
 	})
-	t.Logf("%d routes of a router: %d MB of heap; a change took %v meanwhile", size, (heap()-before)>>20, meanwhile.Round(time.Millisecond))
-	if meanwhile > time.Second {
-		t.Errorf("a change took %v to reach the other peer", meanwhile)
-	}
-	if n := table(t, p); n != 2 {
-		t.Errorf("our table has %d prefixes, want our own 2", n)
+	cost := int(heap()-before) >> 20
+	t.Logf("%d routes of a router: %d MB of heap; a change took %v meanwhile", size, cost, meanwhile.Round(time.Millisecond))
+	if meanwhile > time.Second || cost > 5 {
+		t.Errorf("a change took %v to reach the other peer, and the routes %d MB of heap", meanwhile, cost)
 	}
 	if out, err := os.ReadFile("/proc/net/route"); err != nil || strings.Count(string(out), "\n") > 20 {
 		t.Errorf("routes were installed: %v\n%.500s", err, out)
@@ -203,28 +201,6 @@ func heap() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
-}
-
-// What a peer sends is bounded: one that sends more is told why it has no session.
-func TestFlood(t *testing.T) {
-	t.Parallel()
-	r := newRouter(t, 31)
-	r.bird(fmt.Sprintf(birdHead, r.v4(), r.here4(), "", "all") + "protocol static { ipv4; route 20.0.0.0/24 blackhole; route 20.0.1.0/24 blackhole; route 20.0.2.0/24 blackhole; }\n")
-	s := runSpeaker(t, func(o *Options) { o.MaxReceived = 2 }, vip.BGPPeer{Address: r.v4(), AS: 65001})
-	s.advertise("198.51.100.7/32")
-	check.Until(t, 20*time.Second, "the end of the session", func() error {
-		if x := s.Sessions()[0]; x.Up() || !strings.Contains(x.Reason, "more than 2 routes") {
-			return fmt.Errorf("%+v", x)
-		}
-		return nil
-	})
-	if out, err := r.birdc("show protocols all herald"); err != nil || !strings.Contains(out, "filter what is sent") {
-		t.Errorf("%v\n%s", err, out)
-	}
-	time.Sleep(2 * pollInterval)
-	if x := s.Sessions()[0]; x.Up() {
-		t.Errorf("%+v", x)
-	}
 }
 
 // A router that does not answer, is killed, comes back, and resets sessions: the
@@ -376,12 +352,4 @@ func runSpeakerProcess(words []string) int {
 		return 1
 	}
 	return 0
-}
-
-// table is how many prefixes are in the table of a peer's speaker.
-func table(t testing.TB, p *peer) int {
-	t.Helper()
-	r, err := p.server.GetTable(context.Background(), &api.GetTableRequest{TableType: api.TableType_GLOBAL, Family: ipv4Unicast})
-	check.OK(t, err)
-	return int(r.NumDestination)
 }

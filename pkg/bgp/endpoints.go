@@ -16,15 +16,15 @@ import (
 type endpoints struct {
 	remote   string     // the peer's address, with its zone if it is link-local
 	source   netip.Addr // this node's, if it is not left to the kernel
-	local    netip.Addr // source, or what the kernel would choose now
+	local    netip.Addr // source, or what the kernel chose
 	bind     string     // the link the session must leave by, or ""
 	id       netip.Addr // this node's BGP identifier
-	nextHop4 netip.Addr // of IPv4 prefixes; unspecified: the session's own address; zero: there is none
+	nextHop4 netip.Addr // of IPv4 prefixes; zero: there is none
 	nextHop6 netip.Addr
 }
 
 // sessionKey is what can't change while a session stands. The identifier is chosen once.
-func (e endpoints) sessionKey() [3]string { return [3]string{e.remote, e.source.String(), e.bind} }
+func (e endpoints) sessionKey() [3]string { return [3]string{e.remote, e.local.String(), e.bind} }
 
 // nextHop is the next hop of prefixes of an address's family; zero if there is none.
 func (e endpoints) nextHop(prefix netip.Addr) netip.Addr {
@@ -68,6 +68,9 @@ func (p *peer) findEndpoints() (endpoints, error) {
 		if local, err = sourceTowards(c.Address, c.Port); err != nil {
 			return endpoints{}, fmt.Errorf("no way to the peer: %w", err)
 		}
+		if local != p.at.local && p.up() && p.owns(p.at.local) { // a session stays where it is while it can
+			local = p.at.local
+		}
 	}
 	at.local = local
 	at.nextHop4, at.nextHop6 = p.nextHops(c, local)
@@ -87,14 +90,11 @@ func (p *peer) nextHops(c vip.BGPPeer, local netip.Addr) (hop4, hop6 netip.Addr)
 	}
 	if local.Is4() {
 		if c.NextHop6.IsValid() {
-			return netip.IPv4Unspecified(), c.NextHop6
+			return local, c.NextHop6
 		}
-		return netip.IPv4Unspecified(), addressOf(link, vip.IPv6)
+		return local, addressOf(link, vip.IPv6)
 	}
-	hop4, hop6 = c.NextHop4, netip.IPv6Unspecified()
-	if local.IsLinkLocalUnicast() {
-		hop6 = local // gobgp can't find its own address on a link-local session
-	}
+	hop4, hop6 = c.NextHop4, local
 	if !hop4.IsValid() && (c.Interface == "" || c.NextHopInterface != "") {
 		hop4 = addressOf(link, vip.IPv4)
 	}
@@ -116,7 +116,8 @@ func (p *peer) identifier(local netip.Addr) (netip.Addr, error) {
 		if a := addressOf(p.link(p.o.RouterInterface), vip.IPv4); a.IsValid() {
 			return a, nil
 		}
-		return netip.Addr{}, fmt.Errorf("bgp_routerinterface: interface %s is missing or has no IPv4 address", p.o.RouterInterface)
+		return netip.Addr{}, fmt.Errorf(
+			"bgp_routerinterface: interface %s is missing or has no IPv4 address", p.o.RouterInterface)
 	case local.Is4():
 		return local, nil
 	}
@@ -148,16 +149,12 @@ func sourceTowards(a netip.Addr, port uint16) (netip.Addr, error) {
 	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().WithZone(""), nil
 }
 
-// addressGone reports whether the established session has an address that this node no longer has, while the kernel would choose
-// another: the peer's packets reach it no more, and it would last until the hold time is over.
-func (p *peer) addressGone(now netip.Addr) bool {
-	if !p.up() || !p.local.IsValid() || p.local == now {
-		return false
-	}
+// owns reports whether this node has the address a now.
+func (p *peer) owns(a netip.Addr) bool {
 	own, err := p.ownAddresses()
-	return err == nil && !slices.ContainsFunc(own, func(a net.Addr) bool {
-		n, ok := a.(*net.IPNet)
-		return ok && n.IP.Equal(p.local.AsSlice())
+	return err != nil || slices.ContainsFunc(own, func(x net.Addr) bool {
+		n, ok := x.(*net.IPNet)
+		return ok && n.IP.Equal(a.AsSlice())
 	})
 }
 

@@ -1,10 +1,8 @@
 package bgp
 
 import (
-	"context"
 	"strconv"
 
-	api "github.com/osrg/gobgp/v3/api"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/heraldvip/herald/pkg/bfd"
@@ -38,8 +36,9 @@ func newMetrics() *metrics {
 		sent:     counter("herald_bgp_updates_sent_total", "UPDATE messages sent to the peer."),
 		received: counter("herald_bgp_updates_received_total", "UPDATE messages received from the peer. Herald uses none of them."),
 
-		bfdUp:       gauge("herald_bfd_session_up", "Whether the BFD session with the peer is up; no series for a peer without BFD."),
-		bfdFailures: counter("herald_bfd_session_failures_total", "BFD sessions that were up and failed; not those that the router's administrator ended."),
+		bfdUp: gauge("herald_bfd_session_up", "Whether the BFD session with the peer is up; no series for a peer without BFD."),
+		bfdFailures: counter("herald_bfd_session_failures_total",
+			"BFD sessions that were up and failed; not those that the router's administrator ended."),
 	}
 }
 
@@ -55,7 +54,10 @@ func labelsOf(c vip.BGPPeer) []string {
 
 // remove removes the series of a peer.
 func (m *metrics) remove(c vip.BGPPeer) {
-	for _, v := range []interface{ DeleteLabelValues(...string) bool }{m.up, m.prefixes, m.flaps, m.sent, m.received, m.bfdUp, m.bfdFailures} {
+	for _, v := range []*prometheus.GaugeVec{m.up, m.prefixes, m.bfdUp} {
+		v.DeleteLabelValues(labelsOf(c)...)
+	}
+	for _, v := range []*prometheus.CounterVec{m.flaps, m.sent, m.received, m.bfdFailures} {
 		v.DeleteLabelValues(labelsOf(c)...)
 	}
 }
@@ -78,21 +80,4 @@ func (p *peer) setMetrics() {
 		p.metrics.bfdUp.WithLabelValues(l...).Set(up)
 		p.metrics.bfdFailures.WithLabelValues(l...)
 	}
-}
-
-// countUpdates adds what gobgp has counted since the last call to the counters of UPDATE
-// messages, and returns gobgp's count of those received. A count that is lower than before
-// has begun at 0 again.
-func (p *peer) countUpdates() uint64 {
-	var sent, received uint64
-	if p.server != nil && p.at != (endpoints{}) {
-		_ = p.server.ListPeer(context.Background(), &api.ListPeerRequest{Address: p.at.remote}, func(x *api.Peer) {
-			sent, received = x.GetState().GetMessages().GetSent().GetUpdate(), x.GetState().GetMessages().GetReceived().GetUpdate()
-		})
-	}
-	l := labelsOf(p.config)
-	p.metrics.sent.WithLabelValues(l...).Add(float64(sent - min(p.sent, sent)))
-	p.metrics.received.WithLabelValues(l...).Add(float64(received - min(p.received, received)))
-	p.sent, p.received = sent, received
-	return received
 }

@@ -34,9 +34,11 @@ func TestMain(m *testing.M) {
 			}
 		}
 		flag.Parse()
-		startedTogether = 24 // for all tests at once, so that none starts one while others run
+		startedTogether = 128 // for all tests at once, so that none starts one while others run
 		passwordPeriod = time.Second
-		_ = flag.Set("test.parallel", "8") // they wait for timers more than for a processor
+		if flag.Lookup("test.fuzz").Value.String() == "" {
+			_ = flag.Set("test.parallel", "8") // they wait for timers more than for a processor
+		}
 		os.Exit(m.Run())
 	}
 	if os.Getuid() != 0 {

@@ -26,8 +26,8 @@ func familyOf(a netip.Addr) *api.Family {
 // An advert is a Route as it is advertised to one peer.
 type advert struct {
 	vip.Route
-	nextHop netip.Addr // unspecified (of either family): the session's own address
-	prepend int        // how often this AS number is put before the path, beside once for an eBGP peer
+	nextHop netip.Addr
+	prepend int // how often this AS number is put before the path, beside once for an eBGP peer
 }
 
 // equal reports whether a and b are the same message.
@@ -35,8 +35,9 @@ func (a advert) equal(b advert) bool {
 	return a.nextHop == b.nextHop && a.prepend == b.prepend && a.Route.Equal(b.Route)
 }
 
-// advertOf is r as it is advertised on the session with the endpoints. The AS path is prepended to on eBGP sessions only:
-// on an iBGP session this AS number in a path would be taken for a loop. So it is not before the peer's AS number is known.
+// advertOf is r as it is advertised on the session with the endpoints. The AS path is prepended to on eBGP sessions
+// only: on an iBGP session this AS number in a path would be taken for a loop. So it is not before the peer's AS
+// number is known.
 func (p *peer) advertOf(r vip.Route, at endpoints) advert {
 	a := advert{Route: r, nextHop: at.nextHop(r.Prefix.Addr())}
 	if n := r.Attributes.Prepend; n != nil && p.as != 0 && p.as != p.config.LocalAS {
@@ -55,7 +56,8 @@ func (a advert) path(c vip.BGPPeer) *api.Path {
 	}
 	if a.prepend > 0 {
 		numbers := slices.Repeat([]uint32{c.LocalAS}, a.prepend)
-		attrs = append(attrs, pack(&api.AsPathAttribute{Segments: []*api.AsSegment{{Type: api.AsSegment_AS_SEQUENCE, Numbers: numbers}}}))
+		segment := &api.AsSegment{Type: api.AsSegment_AS_SEQUENCE, Numbers: numbers}
+		attrs = append(attrs, pack(&api.AsPathAttribute{Segments: []*api.AsSegment{segment}}))
 	}
 	if m := a.Attributes.MED; m != nil {
 		attrs = append(attrs, pack(&api.MultiExitDiscAttribute{Med: *m}))
@@ -82,7 +84,8 @@ func (a advert) path(c vip.BGPPeer) *api.Path {
 	if len(a.Attributes.LargeCommunities) > 0 {
 		large := &api.LargeCommunitiesAttribute{}
 		for _, c := range a.Attributes.LargeCommunities {
-			large.Communities = append(large.Communities, &api.LargeCommunity{GlobalAdmin: c[0], LocalData1: c[1], LocalData2: c[2]})
+			l := &api.LargeCommunity{GlobalAdmin: c[0], LocalData1: c[1], LocalData2: c[2]}
+			large.Communities = append(large.Communities, l)
 		}
 		attrs = append(attrs, pack(large))
 	}

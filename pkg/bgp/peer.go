@@ -19,15 +19,16 @@ import (
 )
 
 const (
-	pollInterval = time.Second     // how often the route to the peer and gobgp's counters are read
-	shutdownWait = time.Second     // how long the shutdown communication may take
-	connectRetry = 3               // seconds: attempts to connect are 3 to 6 s apart; the first is after 1 to 2 s
-	multihopTTL  = 64              // IP TTL towards an eBGP peer that is more than one hop away
-	idleHoldTime = 5 * time.Second // gobgp's pause after a session has ended
-	floodPause   = 5 * time.Minute // the pause after a peer has sent too many routes
+	pollInterval = time.Second // how often the way to the peer is looked up
+	shutdownWait = time.Second // how long the shutdown communication may take
+	multihopTTL  = 64          // IP TTL towards an eBGP peer that is more than one hop away
 
-	waiting = "waiting" // the State of a session that can't be tried yet
+	stateWaiting = "waiting" // the State of a session that can't be tried yet
+	stateIdle    = "idle"
 )
+
+// guardAddress is every peer's address for GoBGP; each guard has a port of its own.
+const guardAddress = "127.0.0.1"
 
 // A peer keeps the session with one BGP peer, and the routes that are advertised on it,
 // as wanted. Its goroutine is run.
@@ -39,38 +40,33 @@ type peer struct {
 	wanted  *mailbox.Mailbox[wanted] // Changed is Run's; wake is sent after it
 
 	wake   mailbox.Signal
-	stop   chan string    // capacity 1: ends run; the reason is for the peer
-	events chan *api.Peer // the session's state changed; in order, by gobgp's goroutine
-	ended  chan struct{}  // closed when run has returned
+	stop   chan string   // capacity 1: ends run; the reason is for the peer
+	events chan progress // the session's state changed; in order, by the guard's goroutine
+	ended  chan struct{} // closed when run has returned
 
-	status atomic.Pointer[vip.BGPSession] // but for Reason; run writes it
-	reason atomic.Pointer[string]         // why the session is not established; gobgp's goroutines write it, too
+	status atomic.Pointer[vip.BGPSession] // run writes it
 
 	ownAddresses func() ([]net.Addr, error) // of all links; net.InterfaceAddrs
 
 	// What follows belongs to run.
-	server     *gobgpServer // nil until the endpoints were known
-	at         endpoints    // of the session that gobgp tries for or has; zero if there is none
-	attempted  bool         // there was one before, or is
-	local      netip.Addr   // this node's, of the session that was established last; zero: not known
-	as         uint32       // the peer's AS number, as configured, or as it said in the last session; 0: not known
+	server     *gobgpServer // nil until the endpoints were known; guard, too
+	guard      *guard
+	at         endpoints // of the session that is tried for or stands; zero if there is none
+	as         uint32    // the peer's AS number, as configured, or as it said in the last session; 0: not known
 	advertised map[netip.Prefix]advert
 	failures   string // what can't be advertised, as logged last
 	discovery  *routerDiscovery
 	path       pathMonitor
-
-	pausedUntil    time.Time // no session until then: the peer sent too many routes
-	sent, received uint64    // UPDATE messages that the metrics have
 }
 
 func newPeer(c vip.BGPPeer, s *Speaker) *peer {
 	p := &peer{
 		config: c, o: s.o, metrics: s.metrics, log: s.o.Log.With("peer", c.Name()), wanted: s.wanted,
-		wake: mailbox.NewSignal(), stop: make(chan string, 1), events: make(chan *api.Peer), ended: make(chan struct{}),
-		advertised: make(map[netip.Prefix]advert), ownAddresses: net.InterfaceAddrs, as: c.AS, discovery: newRouterDiscovery(), path: pathMonitor{sessions: s.bfd, changed: mailbox.NewSignal()},
+		wake: mailbox.NewSignal(), stop: make(chan string, 1), events: make(chan progress), ended: make(chan struct{}),
+		advertised: make(map[netip.Prefix]advert), ownAddresses: net.InterfaceAddrs, as: c.AS, discovery: newRouterDiscovery(),
+		path: pathMonitor{sessions: s.bfd, changed: mailbox.NewSignal()},
 	}
-	p.status.Store(&vip.BGPSession{Peer: c.Name(), AS: c.AS, State: waiting, Since: time.Now()})
-	p.setReason("")
+	p.status.Store(&vip.BGPSession{Peer: c.Name(), AS: c.AS, State: stateWaiting, Since: time.Now()})
 	return p
 }
 
@@ -79,8 +75,8 @@ func (p *peer) up() bool { return p.status.Load().Up() }
 // session is the state of the session.
 func (p *peer) session() vip.BGPSession {
 	s := *p.status.Load()
-	if !s.Up() {
-		s.Reason = p.whyDown()
+	if failure := p.path.failure.Load(); failure != nil && !s.Up() {
+		s.Reason = strings.Trim("BFD: "+*failure+"; "+s.Reason, "; ")
 	}
 	if x := p.path.status.Load(); x != nil {
 		s.BFD = cmp.Or(x.Error, x.State.String())
@@ -88,7 +84,12 @@ func (p *peer) session() vip.BGPSession {
 	return s
 }
 
-func (p *peer) setReason(text string) { p.reason.Store(&text) }
+// setReason says why there is no session.
+func (p *peer) setReason(text string) {
+	s := *p.status.Load()
+	s.Reason = text
+	p.status.Store(&s)
+}
 
 // run keeps the session and its routes as wanted until ctx ends or stop has a reason. It
 // then withdraws the routes and ends the session; when ctx ends and a route has Keep, it
@@ -119,87 +120,85 @@ func (p *peer) run(ctx context.Context) {
 		case <-p.path.changed:
 			p.followBFD()
 		case <-ticker.C:
-			if before := p.received; p.countUpdates() > before && receivedRoutes(p.server, p.at.remote) > p.o.MaxReceived {
-				p.endFloodedSession()
-			}
 		}
 	}
 }
 
-// update advertises what is wanted, and has gobgp try for a session with other endpoints
-// if they changed, or the session's own address has gone. Without endpoints an established session stays as it is,
-// and so does what is advertised to a peer without one.
+// update advertises what is wanted, and has gobgp try for a session with other endpoints if they changed. Without
+// endpoints an established session stays as it is, and so does what is advertised to a peer without one.
 func (p *peer) update() {
 	at, err := p.findEndpoints()
 	if err != nil {
-		if p.at == (endpoints{}) && time.Now().After(p.pausedUntil) {
+		if p.at == (endpoints{}) {
 			p.setReason(err.Error())
 		}
 		if at = p.at; p.server == nil || at == (endpoints{}) {
 			p.updateBFD(at)
 			return
 		}
-		at.local = p.local // there is no other to go on from
 	}
 	if p.server == nil {
-		if p.server, err = takeServer(at.id); err != nil {
+		if err := p.start(); err != nil {
 			p.setReason(err.Error())
 			return
 		}
-		p.server.peer.Store(p)
 	}
 	p.advertise(at)
 	p.updateBFD(at)
-	switch {
-	case p.at.sessionKey() == at.sessionKey() && !p.addressGone(at.local):
+	if p.at.sessionKey() == at.sessionKey() {
 		p.at = at // the next hops may be others
-	case time.Now().After(p.pausedUntil):
-		p.connect(at)
+		return
 	}
+	p.connect(at)
+}
+
+// start takes a server of gobgp, and makes the guard in front of it.
+func (p *peer) start() (err error) {
+	if p.guard, err = newGuard(p.config, p.o, p.metrics, p.deliver); err != nil {
+		return err
+	}
+	if p.server, err = takeServer(p.log); err != nil {
+		p.guard.listener.Close()
+		return err
+	}
+	go p.guard.run() // until stop
+	return nil
 }
 
 // connect has gobgp try for a session, in place of the one that it tried for or had.
 func (p *peer) connect(at endpoints) {
 	ctx := context.Background()
 	if p.at != (endpoints{}) {
-		p.log.Info("the BGP session is set up again", "to", at.remote, "from", at.source)
-		if err := p.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: p.at.remote}); err != nil {
+		p.log.Info("the BGP session is set up again", "to", at.remote, "from", at.local)
+		if err := p.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: guardAddress}); err != nil {
 			p.setReason(err.Error())
 		}
 	}
-	p.local = netip.Addr{}
 	p.setReason("")
-	if err := p.server.AddPeer(ctx, &api.AddPeerRequest{Peer: p.neighbor(at, !p.attempted)}); err != nil {
+	p.guard.to.Store(&at)
+	if err := p.server.AddPeer(ctx, &api.AddPeerRequest{Peer: p.neighbor()}); err != nil {
 		p.setReason(err.Error())
 		p.at = endpoints{}
 		return
 	}
-	p.at, p.attempted = at, true
+	p.at = at
 }
 
-// neighbor is the peer's configuration for gobgp. The first session of this process
-// says that this node restarts (RFC 4724), if RestartTime is set.
-func (p *peer) neighbor(at endpoints, first bool) *api.Peer {
+// neighbor is the peer's configuration for gobgp, which connects to the guard. That this process has just started is
+// none of gobgp's business: it would wait for the router's End-of-RIB, and there is nothing to wait for.
+func (p *peer) neighbor() *api.Peer {
 	restart := p.o.RestartTime > 0
 	n := &api.Peer{
-		Conf: &api.PeerConf{NeighborAddress: at.remote, PeerAsn: p.config.AS, LocalAsn: p.config.LocalAS, AuthPassword: string(p.config.Password)},
+		Conf: &api.PeerConf{NeighborAddress: guardAddress, PeerAsn: p.config.AS, LocalAsn: p.config.LocalAS},
 		Timers: &api.Timers{Config: &api.TimersConfig{
-			ConnectRetry: connectRetry, HoldTime: uint64(p.o.HoldTime / time.Second), KeepaliveInterval: uint64(p.o.KeepaliveTime / time.Second),
-			IdleHoldTimeAfterReset: uint64(idleHoldTime / time.Second),
+			ConnectRetry: 1, HoldTime: uint64(p.o.HoldTime / time.Second),
+			KeepaliveInterval: uint64(p.o.KeepaliveTime / time.Second),
 		}},
-		Transport: &api.Transport{RemotePort: uint32(p.config.Port), BindInterface: at.bind},
-	}
-	if p.config.Multihop {
-		n.EbgpMultihop = &api.EbgpMultihop{Enabled: true, MultihopTtl: multihopTTL}
-	} else if p.o.TTLSecurity {
-		n.TtlSecurity = &api.TtlSecurity{Enabled: true, TtlMin: 255}
-	}
-	if at.source.IsValid() {
-		n.Transport.LocalAddress = at.source.String()
+		Transport: &api.Transport{RemotePort: uint32(p.guard.port())},
 	}
 	if restart {
 		n.GracefulRestart = &api.GracefulRestart{
-			Enabled: true, NotificationEnabled: true, RestartTime: uint32(p.o.RestartTime / time.Second), LocalRestarting: first, DeferralTime: 10,
+			Enabled: true, NotificationEnabled: true, RestartTime: uint32(p.o.RestartTime / time.Second),
 		}
 	}
 	for _, f := range []*api.Family{ipv4Unicast, ipv6Unicast} {
@@ -256,12 +255,14 @@ func (p *peer) advertise(at endpoints) {
 	if text := strings.Join(failed, ", "); text != p.failures {
 		p.failures = text
 		if text != "" {
-			p.log.Warn("not advertised: this node has no address that could be the next hop (mpbgp_nexthop, bgp_sourceif)", "prefixes", text)
+			p.log.Warn("not advertised: this node has no address that could be the next hop (mpbgp_nexthop, bgp_sourceif)",
+				"prefixes", text)
 		}
 	}
 }
 
-// taken counts the prefixes of gobgp's table that it advertises on a session: it sends none of a family that was not negotiated.
+// taken counts the prefixes of gobgp's table that it advertises on a session: it sends none of a family that was not
+// negotiated.
 func (p *peer) taken(on vip.BGPSession) (n int) {
 	for prefix := range p.advertised {
 		if on.Takes(prefix.Addr()) {
@@ -271,90 +272,42 @@ func (p *peer) taken(on vip.BGPSession) (n int) {
 	return n
 }
 
-// refused returns which families the peer has not named as its capabilities (RFC 4760 section 8) in the session that has just come up; one that names none
-// takes IPv4, as gobgp has it.
-func (p *peer) refused() (v4, v6 bool) {
-	var named []*api.Family
-	_ = p.server.ListPeer(context.Background(), &api.ListPeerRequest{}, func(x *api.Peer) {
-		for _, c := range x.GetState().GetRemoteCap() {
-			if m := new(api.MultiProtocolCapability); c.MessageIs(m) && c.UnmarshalTo(m) == nil {
-				named = append(named, m.Family)
-			}
-		}
-	})
-	lacks := func(f *api.Family) bool {
-		return len(named) > 0 && !slices.ContainsFunc(named, func(o *api.Family) bool { return o.GetAfi() == f.Afi && o.GetSafi() == f.Safi })
-	}
-	return lacks(ipv4Unicast), lacks(ipv6Unicast)
-}
-
-// deliver hands a change of the session's state from gobgp's goroutine to run. It blocks
-// until run takes it or has returned; gobgp queues the changes that follow.
-func (p *peer) deliver(e *api.WatchEventResponse) {
-	x := e.GetPeer().GetPeer()
-	if x.GetState() == nil || e.GetPeer().GetType() == api.WatchEventResponse_PeerEvent_END_OF_INIT {
-		return
-	}
+// deliver hands a change of the session's state from the guard's goroutine to run. It blocks until run takes it or has
+// returned.
+func (p *peer) deliver(x progress) {
 	select {
 	case p.events <- x:
 	case <-p.ended:
 	}
 }
 
-// changeState stores the session's new state, counts and logs its beginning and end, and
-// pokes. With ending, this node ends the session itself, which was logged before. A change
-// that is about an address the peer had before is ignored.
-func (p *peer) changeState(to *api.Peer, ending bool) {
-	x := to.State
-	a, err := netip.ParseAddr(p.at.remote)
-	if err == nil && a.Zone() == "" && x.NeighborAddress != a.String() { // gobgp spells a zone in several ways
-		return
-	}
+// changeState stores the session's new state, counts and logs its beginning and end, and pokes. With ending, this
+// node ends the session itself, which was logged before.
+func (p *peer) changeState(x progress, ending bool) {
 	s := *p.status.Load()
 	before := s
-	s.State = strings.ToLower(x.SessionState.String())
-	if s.Up() != before.Up() || before.State == waiting {
+	s.State, s.NoIPv4, s.NoIPv6 = x.state, x.noIPv4, x.noIPv6
+	if s.Reason = cmp.Or(x.reason, s.Reason); s.Up() {
+		s.Reason = ""
+	}
+	if s.Up() != before.Up() || before.State == stateWaiting {
 		s.Since = time.Now()
 	}
+	p.as = cmp.Or(x.router.as, p.as)
+	s.Prefixes = p.taken(s)
 	switch {
 	case s.Up() && !before.Up():
-		p.as = cmp.Or(x.PeerAsn, p.as)
-		p.local, _ = netip.ParseAddr(to.GetTransport().GetLocalAddress()) // none for one with a zone
-		s.NoIPv4, s.NoIPv6 = p.refused()
-		s.Prefixes = p.taken(s)
-		p.log.Info("BGP session up", "as", x.PeerAsn, "router", x.RouterId, "prefixes", s.Prefixes)
-		p.setReason("")
+		p.log.Info("BGP session up", "as", x.router.as, "router", netip.AddrFrom4(x.router.id), "prefixes", s.Prefixes)
 	case before.Up() && !s.Up():
-		s.NoIPv4, s.NoIPv6, s.Prefixes = false, false, 0
 		p.metrics.flaps.WithLabelValues(labelsOf(p.config)...).Inc()
 		if !ending {
-			p.log.Warn("BGP session down", "reason", *p.reason.Load())
+			p.log.Warn("BGP session down", "reason", s.Reason)
 		}
 	}
 	p.status.Store(&s)
 	if s.State != before.State {
 		p.o.Poke()
 	}
-}
-
-// receivedRoutes is how many routes from a neighbor gobgp keeps.
-func receivedRoutes(s *gobgpServer, neighbor string) (n int) {
-	for _, f := range []*api.Family{ipv4Unicast, ipv6Unicast} {
-		r, err := s.GetTable(context.Background(), &api.GetTableRequest{TableType: api.TableType_ADJ_IN, Family: f, Name: neighbor})
-		if err == nil {
-			n += int(r.NumPath)
-		}
-	}
-	return n
-}
-
-// endFloodedSession ends the session for floodPause, since the peer has sent too many routes.
-func (p *peer) endFloodedSession() {
-	why := fmt.Sprintf("more than %d routes, and this node needs none: filter what is sent to it", p.o.MaxReceived)
-	p.log.Warn("the BGP session is ended, since the peer sends too much", "reason", why, "again", floodPause)
-	p.endSession(why)
-	p.at, p.pausedUntil = endpoints{}, time.Now().Add(floodPause)
-	p.setReason("the peer sent " + why)
 }
 
 // shutDown withdraws all routes, ends the session with the reason, and gives the server
@@ -368,6 +321,7 @@ func (p *peer) shutDown(why string) {
 	}
 	_ = p.server.DeletePath(context.Background(), &api.DeletePathRequest{}) // all
 	p.endSession(why)
+	p.guard.listener.Close() // once gobgp connects to it no more: another process could have the port
 	giveServer(p.server)
 }
 
@@ -376,7 +330,7 @@ func (p *peer) shutDown(why string) {
 func (p *peer) endSession(why string) {
 	ctx := context.Background()
 	if p.up() {
-		_ = p.server.DisablePeer(ctx, &api.DisablePeerRequest{Address: p.at.remote, Communication: why})
+		_ = p.server.DisablePeer(ctx, &api.DisablePeerRequest{Address: guardAddress, Communication: why})
 		for late := time.After(shutdownWait); late != nil && p.up(); {
 			select {
 			case x := <-p.events:
@@ -387,6 +341,6 @@ func (p *peer) endSession(why string) {
 		}
 	}
 	if p.at != (endpoints{}) {
-		_ = p.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: p.at.remote})
+		_ = p.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: guardAddress})
 	}
 }

@@ -15,14 +15,16 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// offlinePeer is a peer that no goroutine runs, on a node with the links, and what it logs. It has a server, and nothing is sent.
+// offlinePeer is a peer that no goroutine runs, on a node with the links, and what it logs. It has a server and a
+// guard, and nothing is sent.
 func offlinePeer(t *testing.T, c vip.BGPPeer, links func() []vip.Link) (*peer, *Speaker, *strings.Builder) {
 	t.Helper()
 	log := &strings.Builder{}
 	s := New(Options{Node: "n1", RouterID: routerID, Links: links, Poke: func() {}, Log: slog.New(slog.NewTextHandler(log, nil))})
 	p := newPeer(c, s)
-	p.server = check.Value(takeServer(routerID))(t)
-	t.Cleanup(func() { giveServer(p.server) })
+	check.OK(t, p.start())
+	close(p.ended) // nobody takes what the guard reports
+	t.Cleanup(func() { p.guard.listener.Close(); giveServer(p.server) })
 	return p, s, log
 }
 
@@ -41,8 +43,8 @@ func asPath(t *testing.T, p *peer, prefix string) (numbers []uint32) {
 	return numbers
 }
 
-// A router whose AS number is not configured says it when the session begins: only one of another AS gets a longer path, since a router of the same takes
-// its own number in it for a loop, and refuses the route.
+// A router whose AS number is not configured says it when the session begins: only one of another AS gets a longer
+// path, since a router of the same takes its own number in it for a loop, and refuses the route.
 func TestPrependWithoutAS(t *testing.T) {
 	p, s, _ := offlinePeer(t, vip.BGPPeer{Interface: "eth1", LocalAS: 65000}, func() []vip.Link { return nil })
 	all := routes("198.51.100.7/32")
@@ -51,8 +53,8 @@ func TestPrependWithoutAS(t *testing.T) {
 	at := endpoints{nextHop4: netip.MustParseAddr("192.0.2.9")}
 	t.Cleanup(func() { check.OK(t, p.server.DeletePath(context.Background(), &api.DeletePathRequest{})) })
 	up := func(as uint32) {
-		for _, x := range []*api.PeerState{{SessionState: api.PeerState_ESTABLISHED, PeerAsn: as}, {SessionState: api.PeerState_IDLE}} {
-			p.changeState(&api.Peer{State: x}, false)
+		for _, x := range []progress{{state: "openconfirm", router: open{as: as}}, {state: stateIdle}} {
+			p.changeState(x, false)
 			p.advertise(at)
 		}
 	}
@@ -71,14 +73,14 @@ func TestPrependWithoutAS(t *testing.T) {
 	}
 }
 
-// While there is neither a session nor a way to the router, as after BFD has ended it, that is the reason, and nothing is said of next hops. What is to be
-// advertised stays so.
+// While there is neither a session nor a way to the router, as after BFD has ended it, that is the reason, and
+// nothing is said of next hops. What is to be advertised stays so.
 func TestNoWayAfterASession(t *testing.T) {
 	p, s, log := offlinePeer(t, vip.BGPPeer{Address: netip.MustParseAddr("192.0.2.1"), AS: 65001, LocalAS: 65000, SourceInterface: "eth9"}, func() []vip.Link { return nil })
 	s.Put(routes("198.51.100.7/32"))
-	p.advertise(endpoints{nextHop4: netip.IPv4Unspecified()})
+	p.advertise(endpoints{nextHop4: netip.MustParseAddr("192.0.2.9")})
 	t.Cleanup(func() { check.OK(t, p.server.DeletePath(context.Background(), &api.DeletePathRequest{})) })
-	p.changeState(&api.Peer{State: &api.PeerState{SessionState: api.PeerState_IDLE}}, true)
+	p.changeState(progress{state: stateIdle}, true)
 	p.update()
 	if got := log.String(); strings.Contains(got, "not advertised") {
 		t.Error(got)
@@ -109,8 +111,9 @@ func TestSourceStays(t *testing.T) {
 	}
 }
 
-// A session whose own address has gone from this node is set up again from another one, and does not wait for the hold time. It stays while the node
-// still has the address, whatever the kernel would choose now, and while there is no way to the router.
+// A session whose own address has gone from this node is set up again from another one, and does not wait for the
+// hold time. It stays while the node still has the address, whatever the kernel would choose now, and while there is
+// no way to the router.
 func TestSessionAddressGone(t *testing.T) {
 	const here, gone = "127.0.0.1", "127.0.0.9"
 	for _, tt := range []struct {
@@ -126,7 +129,6 @@ func TestSessionAddressGone(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p, _, log := offlinePeer(t, vip.BGPPeer{Address: netip.MustParseAddr(here), AS: 65001, LocalAS: 65000, Port: 1}, func() []vip.Link { return nil })
-			p.at = check.Value(p.findEndpoints())(t)
 			p.ownAddresses = func() (all []net.Addr, err error) {
 				for _, a := range tt.has {
 					all = append(all, &net.IPNet{IP: net.ParseIP(a), Mask: net.CIDRMask(8, 32)})
@@ -136,9 +138,10 @@ func TestSessionAddressGone(t *testing.T) {
 			if tt.noWay {
 				p.config.SourceInterface = "eth9"
 			}
-			p.changeState(&api.Peer{State: &api.PeerState{NeighborAddress: here, SessionState: api.PeerState_ESTABLISHED}, Transport: &api.Transport{LocalAddress: tt.from}}, false)
+			p.connect(endpoints{remote: here, local: netip.MustParseAddr(tt.from)})
+			p.changeState(progress{state: vip.Established}, false)
 			p.update()
-			defer func() { _ = p.server.DeletePeer(context.Background(), &api.DeletePeerRequest{Address: here}) }()
+			defer func() { _ = p.server.DeletePeer(context.Background(), &api.DeletePeerRequest{Address: guardAddress}) }()
 			if got := strings.Contains(log.String(), "set up again"); got != tt.want {
 				t.Errorf("it is set up again: %v, want %v\n%s", got, tt.want, log)
 			}

@@ -29,8 +29,8 @@ type lastRead struct {
 	err   string
 }
 
-// ReadPasswords reads the passwords again that are in files, as those of a mounted Secret that was changed. One that can't be read stays as it was; the error is logged
-// once for as long as it is the same. One goroutine calls it.
+// ReadPasswords reads the passwords again that are in files, as those of a mounted Secret that was changed. One that
+// can't be read stays as it was; the error is logged once for as long as it is the same. One goroutine calls it.
 func (l *PeerList) ReadPasswords() {
 	fixed, unreadable := slices.Clone(l.Fixed), make(map[string]string)
 	if p := l.fixed.Load(); p != nil {

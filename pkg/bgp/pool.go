@@ -2,93 +2,84 @@ package bgp
 
 import (
 	"context"
-	"net/netip"
-	"slices"
+	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 
 	api "github.com/osrg/gobgp/v3/api"
+	"github.com/osrg/gobgp/v3/pkg/log"
 	"github.com/osrg/gobgp/v3/pkg/server"
 )
 
-// A gobgpServer is a server of gobgp for one peer at a time.
+// A gobgpServer is a server of gobgp for one peer at a time, which is its log, too.
 type gobgpServer struct {
 	*server.BgpServer
-	id   netip.Addr
-	peer atomic.Pointer[peer] // whose events and logs these are; nil: nobody's
+	log atomic.Pointer[slog.Logger] // of the peer
 }
 
-// pool is the servers of this process that have no peer. A server can't be ended
-// without a trace, so it is kept for the next peer; and starting one writes variables
-// of gobgp's packages that all servers read, so some are started before the first is used.
+// pool is the servers of this process that have no peer. A server can't be ended without a trace, so it is kept for
+// the next peer; and starting one writes variables of gobgp's packages that all servers read, so some are started
+// before the first is used.
 var pool struct {
 	sync.Mutex // guards idle, and that one at a time starts servers
 	idle       []*gobgpServer
 }
 
-// startedTogether is how many servers are started at a time. An idle one costs four
-// goroutines and 40 kB.
+// startedTogether is how many servers are started at a time. An idle one costs four goroutines and 40 kB.
 var startedTogether = 4
 
-// takeServer is a server with a BGP identifier, and without a peer or routes. It starts
-// servers if none is idle.
-func takeServer(id netip.Addr) (*gobgpServer, error) {
+// takeServer is a server without a peer or routes, which logs to log. It starts servers if none is idle.
+func takeServer(log *slog.Logger) (*gobgpServer, error) {
 	pool.Lock()
 	defer pool.Unlock()
-	i := slices.IndexFunc(pool.idle, func(s *gobgpServer) bool { return s.id == id })
-	if i < 0 {
-		i = len(pool.idle)
+	for len(pool.idle) == 0 {
 		for range startedTogether {
-			s, err := startServer(id)
+			s, err := startServer()
 			if err != nil {
 				return nil, err
 			}
 			pool.idle = append(pool.idle, s)
 		}
 	}
-	s := pool.idle[i]
-	pool.idle = slices.Delete(pool.idle, i, i+1)
+	s := pool.idle[0]
+	pool.idle = pool.idle[1:]
+	s.log.Store(log)
 	return s, nil
 }
 
 // giveServer puts a server back that has no peer and no routes any more.
 func giveServer(s *gobgpServer) {
-	s.peer.Store(nil)
 	pool.Lock()
 	defer pool.Unlock()
 	pool.idle = append(pool.idle, s)
 }
 
-// startServer starts a server that listens on no port, and takes no route of a peer into
-// its table.
-func startServer(id netip.Addr) (*gobgpServer, error) {
-	s := &gobgpServer{id: id}
-	s.BgpServer = server.NewBgpServer(server.LoggerOption(&gobgpLog{s}))
+// startServer starts a server that listens on no port.
+func startServer() (*gobgpServer, error) {
+	s := &gobgpServer{}
+	s.log.Store(slog.New(slog.DiscardHandler))
+	s.BgpServer = server.NewBgpServer(server.LoggerOption(gobgpLog{s}))
 	go s.Serve()
-	ctx := context.Background()
-	err := s.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{
+	return s, s.StartBgp(context.Background(), &api.StartBgpRequest{Global: &api.Global{
 		Asn:        1,           // each peer has its own
-		ListenPort: -1,          // others may have port 179 on this node
-		RouterId:   id.String(), // what a peer can't have of its own
+		ListenPort: -1,          // none
+		RouterId:   "192.0.2.2", // guards put each peer's in its place
 	}})
-	if err != nil {
-		return nil, err
-	}
-	local := &api.Policy{Name: "local", Statements: []*api.Statement{{
-		Name: "local", Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL}, Actions: &api.Actions{RouteAction: api.RouteAction_ACCEPT},
-	}}}
-	if err := s.AddPolicy(ctx, &api.AddPolicyRequest{Policy: local}); err != nil {
-		return nil, err
-	}
-	err = s.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
-		Name: "global", Direction: api.PolicyDirection_IMPORT, Policies: []*api.Policy{local}, DefaultAction: api.RouteAction_REJECT,
-	}})
-	if err != nil {
-		return nil, err
-	}
-	return s, s.WatchEvent(ctx, &api.WatchEventRequest{Peer: &api.WatchEventRequest_Peer{}}, func(e *api.WatchEventResponse) {
-		if p := s.peer.Load(); p != nil {
-			p.deliver(e)
-		}
-	})
 }
+
+// A gobgpLog logs what a server of gobgp says, as Debug: what a user needs to know is told by the guard. It ends no
+// process.
+type gobgpLog struct{ *gobgpServer }
+
+func (l gobgpLog) write(msg string, f log.Fields) {
+	l.log.Load().Debug("gobgp: "+msg, "fields", fmt.Sprint(map[string]any(f)))
+}
+func (l gobgpLog) Panic(msg string, f log.Fields) { l.write(msg, f) }
+func (l gobgpLog) Fatal(msg string, f log.Fields) { l.write(msg, f) }
+func (l gobgpLog) Error(msg string, f log.Fields) { l.write(msg, f) }
+func (l gobgpLog) Warn(msg string, f log.Fields)  { l.write(msg, f) }
+func (l gobgpLog) Info(msg string, f log.Fields)  { l.write(msg, f) }
+func (l gobgpLog) Debug(string, log.Fields)       {} // one for each message
+func (l gobgpLog) SetLevel(log.LogLevel)          {}
+func (l gobgpLog) GetLevel() log.LogLevel         { return log.InfoLevel }

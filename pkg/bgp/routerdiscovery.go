@@ -97,11 +97,12 @@ func (d *routerDiscovery) open(link vip.Link) error {
 	return nil
 }
 
-// readsPerSecond is how many router advertisements are read on a link, so that a flood of them costs little: a router sends one in 3 s at most (RFC 4861
-// section 10), and each wakes up the peer.
+// readsPerSecond is how many router advertisements are read on a link, so that a flood of them costs little: a
+// router sends one in 3 s at most (RFC 4861 section 10), and each wakes up the peer.
 const readsPerSecond = 20
 
-// receive puts the sender of each router advertisement into heard, until the socket is closed; of readsPerSecond at most.
+// receive puts the sender of each router advertisement into heard, until the socket is closed; of readsPerSecond at
+// most.
 func (d *routerDiscovery) receive(c *ndp.Conn) {
 	b := make([]byte, 1500)
 	for limit := (rawio.Limit{PerSecond: readsPerSecond}); ; limit.Read() {
