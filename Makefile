@@ -4,7 +4,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 LAB     := bin/lab
 
 .DEFAULT_GOAL := build
-.PHONY: build image release test test-nodes test-alerts test-conformance lint unit fuzz parts simulate demo lab bench scale soak docs site manifests clean help
+.PHONY: build image release test test-all test-nodes test-alerts test-conformance lint unit fuzz parts all-parts simulate demo lab bench scale soak docs site manifests clean help
 
 build: ## bin/herald, a static binary (the default)
 	@rm -f bin/herald && LDFLAGS='-X main.version=$(VERSION)' testing/lab/build.sh . bin herald=./cmd/herald
@@ -15,10 +15,13 @@ image: ## bin/herald.oci.tar, the container image for amd64 and arm64 (no docker
 release: ## bin/release: programs, image, chart and krew's manifest of the version that the chart names, with checksums
 	manifests/release/release.sh
 
-test: ## all that must hold: lint, tests, tests in the lab (root; installs what it needs)
+test: ## what a change can break at once: lint, tests, the README's promises in the lab (root; installs what it needs)
+	@testing/test.sh quick
+
+test-all: ## everything: all tests in the lab, also with iptables and without IPv4, on real nodes; fuzz, model (root)
 	@testing/test.sh all
 
-lint: ## what reads the code: gofmt, go vet, staticcheck, shellcheck, govulncheck
+lint: ## what reads the code: gofmt, go vet, staticcheck, shellcheck
 	@testing/test.sh lint
 
 unit: ## the tests that need neither root nor a lab
@@ -27,9 +30,12 @@ unit: ## the tests that need neither root nor a lab
 fuzz: ## every fuzz target, all together for as long as HERALD_FUZZ says (10m)
 	@testing/test.sh fuzz
 
-parts: ## what all tests' labs are made of: Debian packages, and etcd, API server, kubelet... in bin/parts
-	@testing/lab/deps.sh
+parts: ## what the lab is made of: Debian packages, and etcd, API server... in bin/parts
+	@testing/lab/deps.sh test
 	@testing/lab/parts/build.sh
+
+all-parts: parts # what all tests need, also those on real nodes
+	@testing/lab/deps.sh
 	@testing/lab/nodes/parts/build.sh
 
 simulate: ## the simulation with random faults, for as long as HERALD_SIMULATE says (10m), of the size HERALD_LARGE (30,300,1000000)
@@ -39,13 +45,13 @@ simulate: ## the simulation with random faults, for as long as HERALD_SIMULATE s
 demo: ## shows what Herald does, on a cluster that it brings up and removes (root)
 	@VERSION=$(VERSION) testing/demo/demo.sh
 
-test-nodes: build parts ## only the tests on real nodes: kubelet, containerd, kubeadm (root)
+test-nodes: build all-parts ## only the tests on real nodes: kubelet, containerd, kubeadm (root)
 	HERALD_LAB=require go test -count=1 -timeout 25m -v ./testing/nodes
 
-test-alerts: build parts ## only the alerts, each made to fire and to stop, and the page on troubleshooting, followed (root)
+test-alerts: build all-parts ## only the alerts, each made to fire and to stop, and the page on troubleshooting, followed (root)
 	HERALD_LAB=require HERALD_ALERTS=all go test -count=1 -timeout 20m -v -run '^(TestAlerts|TestTroubleshootingWalk)$$' ./testing/e2e
 
-test-conformance: build parts ## Kubernetes' own tests of load balancers, on real nodes, by ARP and by BGP (root)
+test-conformance: build all-parts ## Kubernetes' own tests of load balancers, on real nodes, by ARP and by BGP (root)
 	@testing/lab/deps.sh conformance
 	@testing/conformance/parts/build.sh
 	go build -o bin/conformance ./testing/conformance

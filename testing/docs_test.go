@@ -1,6 +1,8 @@
 package testing_test
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -8,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // pages is all Markdown files, by path from the root.
@@ -77,65 +81,6 @@ func TestLinks(t *testing.T) {
 	}
 	if checked < 20 {
 		t.Errorf("only %d links were looked at", checked)
-	}
-}
-
-// TestDecisions: each has the number that its file's name begins with, and no two
-// have one; all are of one form. Numbers are dealt out by tens, so there are gaps.
-func TestDecisions(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join(root, "docs/decisions/*.md"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%d files, %v", len(files), err)
-	}
-	form := regexp.MustCompile(`(?s)^# (\d{4})\. [^\n]+\n\nStatus: (Accepted|Superseded by \d{4})\n\nDate: \d{4}-\d\d-\d\d\n\n## Context\n\n.+\n\n## Decision\n\n.+\n\n## Consequence\n\n.+\n$`)
-	seen := map[string]bool{}
-	for _, file := range files {
-		number, _, _ := strings.Cut(filepath.Base(file), "-")
-		if seen[number] {
-			t.Errorf("there are two of number %s", number)
-		}
-		seen[number] = true
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		m := form.FindStringSubmatch(string(text))
-		if m == nil || m[1] != number {
-			t.Errorf("%s is not number %s, or not of the form of the others", file, number)
-		}
-	}
-}
-
-var decision = regexp.MustCompile(`\bdecision (\d{4})\b`)
-
-// TestDecisionsInCode: each decision is named ("decision 0017") by the code that it explains, and
-// the code names none that does not exist.
-func TestDecisionsInCode(t *testing.T) {
-	decisions, named := map[string]bool{}, map[string]bool{}
-	files, err := filepath.Glob(filepath.Join(root, "docs/decisions/*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		number, _, _ := strings.Cut(filepath.Base(file), "-")
-		decisions[number] = true
-	}
-	eachFile(t, func(file, text string) {
-		code := slices.Contains([]string{".go", ".sh"}, filepath.Ext(file)) || filepath.Base(file) == "Makefile"
-		if !code || file == filepath.Join(root, "testing/docs_test.go") {
-			return
-		}
-		for _, m := range decision.FindAllStringSubmatch(text, -1) {
-			named[m[1]] = true
-			if !decisions[m[1]] {
-				t.Errorf("%s names decision %s, which does not exist", file, m[1])
-			}
-		}
-	})
-	for number := range decisions {
-		if !named[number] {
-			t.Errorf("no code names decision %s: do so in a comment at the place that it explains", number)
-		}
 	}
 }
 
@@ -218,5 +163,48 @@ func TestRouterConfigurations(t *testing.T) {
 		if !strings.Contains(pages(t)["docs/bgp.md"], "```\n"+m[2]+"```") {
 			t.Errorf("docs/bgp.md has not the whole of %s", m[1])
 		}
+	}
+}
+
+// eachFile calls look with every file of the checkout that is text somebody wrote, by its path.
+func eachFile(t *testing.T, look func(file, text string)) {
+	t.Helper()
+	check.OK(t, filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.Name() == ".git", d.IsDir() && (d.Name() == ".lab" || d.Name() == "bin"):
+			if d.IsDir() {
+				return filepath.SkipDir
+			}
+			return nil // of a worktree: where its repository is
+		case !d.Type().IsRegular() || slices.Contains([]string{".sum", ".test", ".prof"}, filepath.Ext(file)):
+			return nil
+		}
+		text, err := os.ReadFile(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // some other test's
+		}
+		if err == nil {
+			look(file, string(text))
+		}
+		return err
+	}))
+}
+
+// machine is a path that exists only where somebody wrote this. The classes of one letter keep this file from containing one.
+var machine = regexp.MustCompile(`(^|[^\w.\-])/([w]ork|[t]mp/brief|[t]mp/bash_jobs)/|\.\./[s]hared\b|/[r]oot/go\b`)
+
+// TestNoPathsOfAMachine: nothing here depends on, or tells of, a machine it was written on.
+func TestNoPathsOfAMachine(t *testing.T) {
+	eachFile(t, func(file, text string) {
+		for n, line := range strings.Split(text, "\n") {
+			if found := machine.FindString(line); found != "" {
+				t.Errorf("%s:%d names a path of somebody's machine: %q", file, n+1, strings.TrimSpace(found))
+			}
+		}
+	})
+	if bad := "cd /wo" + "rk/main"; !machine.MatchString(bad) {
+		t.Errorf("nothing is said against %q", bad)
 	}
 }

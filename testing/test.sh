@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# test.sh: everything that must hold, phase by phase, a line for each.
+# test.sh: what must hold, phase by phase, a line for each.
 #
-#   test.sh lint   what reads the code: gofmt, go vet, staticcheck, shellcheck, govulncheck
-#   test.sh unit   the tests that need no lab, with the race detector
+#   test.sh quick  what a change can break at once: lint, units, and one test in the lab for each promise of the README
+#   test.sh rest   all that quick leaves out
+#   test.sh all    both
+#   test.sh lint   what reads the code: gofmt, go vet, staticcheck, shellcheck
+#   test.sh unit   the tests that need no lab
 #   test.sh fuzz   every fuzz target, all together for as long as HERALD_FUZZ says: 1h, 20m, 300s
-#   test.sh lab    the tests in network namespaces (root)
-#   test.sh all    all of that, after installing and building what it needs (root)
 #
-# A phase that fails does not keep the next from running. The exit status is 1 if
-# any failed.
+# quick, rest and all need root, and install and build what they need. A phase that fails does not keep the next from
+# running. The exit status is 1 if any failed. With HERALD_UNTIL=SECONDS (since 1970) a phase that would not be over by
+# then is left out.
 # shellcheck disable=SC2317 # the phases are called by way of quiet, loud and needed
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -16,52 +18,80 @@ cd "$(dirname "$0")/.."
 # Pinned, so that a new release does not find fault with an old commit.
 staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
 govulncheck=golang.org/x/vuln/cmd/govulncheck@v1.8.0
+gotestsum=gotest.tools/gotestsum@v1.13.0
+
+# The tests in the lab for what the README promises.
+promises=(
+  CreatedAndTakenAway KubectlExpose DualStack Classes SamePort IPMode Local Pools # a Service gets its VIP
+  CutOff Killed KilledAndBack OneOwner APIServerAway                              # one owner, whatever fails
+  Terminated Drain ConnectionsSurviveMoves                                        # make before break
+  BadInput Uninstalled LeastRights                                                # it says why, and needs little
+  Migration APIServersBalanced BGPByBIRD DHCPExpose UPnP Egress                   # what it does besides
+)
+# More of what other tests in the lab have a little of: four minutes.
+large='^(TestBGPThousand|TestDHCPHundred|TestFloods|TestHundred)$'
+# Those whose outcome depends on kube-proxy.
+proxied='^(TestCreatedAndTakenAway|TestIPMode|TestLocal|TestLocalRollingUpdate|TestTerminated|TestDualStack|TestKubectlExpose|TestDHCPExpose|TestDHCPMoves)$'
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-touch "$work/skips"
+trap 'echo; echo "interrupted"; exit 130' INT TERM
+touch "$work/skips" "$work/failures"
 failed=()
+exec {never}<> <(:) # nothing is ever read from it
 
 # line NAME RESULT SECONDS [WHY]
 line() { printf '%-34s %-7s %5ds  %s\n' "$1" "$2" "$3" "${4-}"; }
 
-# quiet NAME COMMAND...: runs a phase, and shows its output only if it fails.
-quiet() {
-  local name=$1 begin=$SECONDS
-  shift
-  if "$@" >"$work/log" 2>&1 </dev/null; then
-    line "$name" ok $((SECONDS - begin))
+# result NAME BEGIN STATUS: the line of a phase that has ended.
+result() {
+  if [ "$3" = 0 ]; then
+    line "$1" ok $((SECONDS - $2))
   else
-    cat "$work/log"
-    line "$name" FAILED $((SECONDS - begin))
-    failed+=("$name")
+    line "$1" FAILED $((SECONDS - $2))
+    failed+=("$1")
   fi
 }
 
-# loud NAME COMMAND...: runs a phase that takes minutes, and shows how it goes.
+# quiet NAME COMMAND...: runs a phase, shows its output only if it fails, and says twice a minute that it goes on.
+quiet() {
+  local name=$1 begin=$SECONDS status=0 ticker
+  shift
+  while ! read -rt 30 -u "$never"; do echo "  $name: $((SECONDS - begin)) s"; done &
+  ticker=$!
+  "$@" >"$work/log" 2>&1 </dev/null || status=$?
+  kill "$ticker"
+  [ "$status" = 0 ] || cat "$work/log"
+  result "$name" "$begin" "$status"
+}
+
+# loud NAME COMMAND...: runs a phase that shows by itself how it goes.
 loud() {
-  local name=$1 begin=$SECONDS
+  local name=$1 begin=$SECONDS status=0
   shift
   echo "$name:"
-  if "$@" </dev/null; then
-    line "$name" ok $((SECONDS - begin))
-  else
-    line "$name" FAILED $((SECONDS - begin))
-    failed+=("$name")
-  fi
+  "$@" </dev/null || status=$?
+  result "$name" "$begin" "$status"
 }
 
 # needed NAME COMMAND...: a loud phase without which nothing else makes sense.
 needed() {
   loud "$@"
-  if [ ${#failed[@]} -gt 0 ]; then
-    summary
-  fi
+  [ ${#failed[@]} = 0 ] || summary
 }
 
 skip() { # NAME WHY
   line "$1" skipped 0 "$2"
   echo "$1: $2" >>"$work/skips"
+}
+
+# fits MINUTES NAME: whether a phase that takes so long on two cores is over by HERALD_UNTIL. If not, it is skipped.
+fits() {
+  local left=$(((${HERALD_UNTIL:-0} - $(date +%s)) / 60))
+  if [ -n "${HERALD_UNTIL-}" ] && [ "$left" -lt "$1" ]; then
+    skip "$2" "it takes $1 minutes, and $((left > 0 ? left : 0)) are left (make test-all runs it)"
+    return 1
+  fi
 }
 
 formatted() {
@@ -71,23 +101,7 @@ formatted() {
 }
 
 # scripts: those for sh run on Debian, whose sh has -nt (SC3013).
-scripts() { find testing -name '*.sh' -not -path '*/testdata/*' -exec shellcheck -e SC3013 .ci/run {} +; }
-
-# vulnerabilities: the database is on the network, which a test may not have.
-vulnerabilities() {
-  local name="govulncheck" begin=$SECONDS
-  if ! GOBIN=$work go install "$govulncheck" >"$work/log" 2>&1; then
-    skip "$name" "$govulncheck can't be had: $(tail -n 1 "$work/log")"
-  elif timeout 300 "$work/govulncheck" ./... >"$work/log" 2>&1 </dev/null; then
-    line "$name" ok $((SECONDS - begin))
-  elif grep -q 'fetching vulnerabilities' "$work/log"; then
-    skip "$name" "its database, vuln.go.dev, can't be reached"
-  else
-    cat "$work/log"
-    line "$name" FAILED $((SECONDS - begin))
-    failed+=("$name")
-  fi
-}
+scripts() { find testing manifests -name '*.sh' -not -path '*/testdata/*' -exec shellcheck -e SC3013 .ci/run {} +; }
 
 lint() {
   quiet "gofmt" formatted
@@ -99,19 +113,33 @@ lint() {
   else
     skip "shellcheck" "it is not installed (apt-get install shellcheck)"
   fi
-  vulnerabilities
 }
 
-# tests FLAGS... PACKAGES...: go test, told in short by testing/tally. The first
-# word may be -each, which is tally's.
-tests() {
-  local each=()
-  if [ "$1" = -each ]; then
-    each=(-each)
-    shift
+# vulnerabilities: the database is on the network, which a test may not have.
+vulnerabilities() {
+  if ! GOBIN=$work go install "$govulncheck" >"$work/log" 2>&1; then
+    skip "govulncheck" "$govulncheck can't be had: $(tail -n 1 "$work/log")"
+    return
   fi
-  [ -x "$work/tally" ] || go build -o "$work/tally" ./testing/tally
-  go test -json "$@" 2>&1 | "$work/tally" ${each[@]+"${each[@]}"} -skips "$work/skips" -failures "$work/failures"
+  if timeout 300 "$work/govulncheck" ./... >"$work/log" 2>&1 </dev/null; then
+    line "govulncheck" ok 0
+  elif grep -q 'fetching vulnerabilities' "$work/log"; then
+    skip "govulncheck" "its database, vuln.go.dev, can't be reached"
+  else
+    cat "$work/log"
+    line "govulncheck" FAILED 0
+    failed+=("govulncheck")
+  fi
+}
+
+# tests FORMAT FLAGS... PACKAGES...: go test, told by gotestsum in a line per test (testname) or per package (pkgname). go vet has been run before.
+tests() {
+  local format=$1 status=0
+  shift
+  go run "$gotestsum" --format "$format" --format-icons text --hide-summary output -- -vet=off "$@" 2>&1 | tee -i "$work/log" || status=$?
+  sed -n '/^=== Skipped/,/^=== Failed\|^DONE /{/^===  *SKIP: /p;/_test.go:/p}' "$work/log" >>"$work/skips"
+  sed -n '/^=== Failed/,$p' "$work/log" | tail -n 200 >>"$work/failures"
+  return "$status"
 }
 
 # inLab: the packages whose code or tests use the lab.
@@ -120,21 +148,34 @@ inLab() {
     awk '/herald\/testing\/lab/ { print $1 }'
 }
 
-unit() {
-  local packages
-  # Those that take minutes first, so that no core is idle at the end.
-  mapfile -t packages < <(go list ./pkg/peers ./pkg/lease ./pkg/kube ./... | awk '!seen[$0]++' | grep -vxF "$(inLab)" | grep -v '/testing/simulation$')
-  loud "tests without a lab" tests -race -timeout 10m "${packages[@]}"
-  # Without the race detector, with which it takes five times as long; what it runs of pkg is run with it above.
-  loud "the simulation" tests -timeout 10m ./testing/simulation
-  fuzz "${HERALD_HURRY:+2}"
-  if command -v spin >/dev/null; then
-    quiet "the model of ownership" testing/model/check.sh
-  else
-    skip "the model of ownership" "spin is not installed (apt-get install spin)"
-  fi
-  quiet "the image, twice the same" go -C manifests/image test -timeout 5m ./...
+# withoutLab: the packages whose tests need no lab, but for the simulation.
+withoutLab() { go list ./... | grep -vxF "$(inLab)" | grep -v '/testing/simulation$'; }
+
+# concurrent: the rooms that start goroutines.
+concurrent() {
+  find pkg -name '*.go' -not -name '*_test.go' -exec grep -lE '^\s*go [a-z(]|\.Go\(|errgroup' {} + |
+    sed 's|/[^/]*$||; s|^|github.com/heraldvip/herald/|' | sort -u
 }
+
+# units: those with goroutines with the race detector, if there is a compiler that it needs. Those that take long first, so
+# that no core is idle at the end.
+units() {
+  local race=-race
+  command -v gcc >/dev/null || { race= && skip "the race detector" "gcc is not installed (apt-get install gcc libc6-dev)"; }
+  # shellcheck disable=SC2046,SC2086 # words
+  loud "tests of rooms with goroutines" tests pkgname $race -timeout 10m $(concurrent | sort -t / -k 5 -r)
+  # shellcheck disable=SC2046 # words
+  loud "tests of all other packages" tests pkgname -timeout 10m $(withoutLab | grep -vxF "$(concurrent)")
+}
+
+# unraced: the packages whose tests units runs without the race detector.
+unraced() {
+  # shellcheck disable=SC2046 # words
+  tests pkgname -race -timeout 10m $(withoutLab | grep -vxF "$(concurrent)")
+}
+
+# simulation SEEDS: without the race detector, with which it takes five times as long; what it runs of pkg is run with it above.
+simulation() { HERALD_SEEDS=$1 tests pkgname -timeout 10m ./testing/simulation; }
 
 # fuzz SECONDS: runs every fuzz target for so long, as many at once as there are cores. What is
 # found is written to testdata/fuzz of the package, and is a test from then on.
@@ -191,36 +232,25 @@ inSeconds() {
   esac
 }
 
-# lab: one package after the other, since there is one lab on a machine.
+
+# lab MINUTES NAME FLAGS...: tests in the lab, one package after the other, since there is one lab on a machine.
 lab() {
-  local packages
-  mapfile -t packages < <(inLab | grep -v '/testing/nodes$')
-  local not="TestIPv6Only.*|TestTroubleshootingWalk" large="TestBGPThousand|TestDHCPHundred|TestFloods|TestHundred"
-  if late 15; then # four minutes, for more of what other tests have a little of
-    not+="|$large"
-    skip "large tests (${large//|/, })" "this run had taken 15 minutes before the lab (make test without HERALD_HURRY runs them)"
-  fi
-  loud "tests in the lab" tests -each -count=1 -p 1 -timeout 30m -skip "^($not)\$" "${packages[@]}"
-  # What depends on kube-proxy, once more with its other mode.
-  if late 40; then
-    skip "again, with kube-proxy in iptables mode" "this run has taken 40 minutes already (make test without HERALD_HURRY runs them)"
-  else
-    HERALD_PROXY_MODE=iptables loud "again, with kube-proxy in iptables mode" tests -each -count=1 -timeout 10m \
-      -run '^(TestCreatedAndTakenAway|TestIPMode|TestLocal|TestLocalRollingUpdate|TestTerminated|TestDualStack|TestKubectlExpose|TestDHCPExpose|TestDHCPMoves)$' ./testing/e2e
-  fi
-  HERALD_FAMILY=6 loud "again, in a cluster without IPv4" tests -each -count=1 -timeout 10m -run '^(TestIPv6Only.*)$' ./testing/e2e
-  if ! [ -x bin/parts/kubelet ]; then
-    skip "tests on real nodes" "their programs are not built (testing/lab/nodes/parts/build.sh, then make test-nodes)"
-  elif late 28; then
-    skip "tests on real nodes" "this run has taken 28 minutes already (make test-nodes runs them alone)"
-  else
-    loud "tests on real nodes" tests -each -count=1 -timeout 20m ./testing/nodes
+  local minutes=$1 name=$2
+  shift 2
+  if fits "$minutes" "$name"; then
+    loud "$name" tests testname -count=1 -p 1 -timeout 30m "$@"
   fi
 }
 
-# late MINUTES: whether this run has taken so long, where it must not take too long
-# (HERALD_HURRY). On a machine that has nothing cached, building takes as long as the tests.
-late() { [ -n "${HERALD_HURRY-}" ] && [ "$SECONDS" -gt $(($1 * 60)) ]; }
+# named TEST...: the pattern of go test for them.
+named() { local IFS='|' && echo "^Test($*)\$"; }
+
+# promised: the tests of promises exist, every one of them.
+promised() {
+  local found
+  found=$(go test -vet=off -list "$(named "${promises[@]}")" ./testing/e2e | grep -c '^Test')
+  [ "$found" = ${#promises[@]} ] || { echo "$found of ${#promises[@]} promised tests exist" && return 1; }
+}
 
 root() {
   [ "$(id -u)" = 0 ] || {
@@ -229,31 +259,52 @@ root() {
   }
 }
 
-packages() { # what Debian has, where it is missing
-  local missing=()
-  command -v shellcheck >/dev/null || missing+=(shellcheck)
-  command -v spin >/dev/null || missing+=(spin)
-  command -v gcc >/dev/null || missing+=(gcc libc6-dev) # the race detector links with it
-  if [ ${#missing[@]} -gt 0 ]; then
-    apt-get -qq update &&
-      DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null || return
+quick() {
+  needed "packages" testing/lab/deps.sh test
+  needed "programs of the lab" testing/lab/parts/build.sh
+  needed "bin/herald" make build
+  lint
+  units
+  loud "a short simulation" simulation 6
+  quiet "the promised tests exist" promised
+  HERALD_LAB=require lab 5 "tests in the lab, of what the README promises" -run "$(named "${promises[@]}")" ./testing/e2e
+}
+
+# rest: what shows the most for its time comes first.
+rest() {
+  export HERALD_LAB=require
+  needed "all packages" testing/lab/deps.sh
+  needed "programs of the lab" testing/lab/parts/build.sh
+  needed "bin/herald" make build
+  quiet "shellcheck" scripts
+  # shellcheck disable=SC2046 # words
+  lab 14 "all other tests in the lab" -skip "$(named "${promises[@]}")|^TestIPv6Only|^TestTroubleshootingWalk\$|$large" $(inLab | grep -v '/testing/nodes$')
+  HERALD_FAMILY=6 lab 2 "again, in a cluster without IPv4" -run '^TestIPv6Only' ./testing/e2e
+  if fits 4 "the other packages, with the race detector"; then loud "the other packages, with the race detector" unraced; fi
+  if fits 3 "every fuzz target for 2 s"; then fuzz 2; fi
+  if fits 3 "the whole simulation"; then loud "the whole simulation" simulation 20; fi
+  if fits 4 "the model of ownership"; then loud "the model of ownership" testing/model/check.sh; fi
+  if fits 2 "the image, twice the same"; then quiet "the image, twice the same" go -C manifests/image test -timeout 5m ./...; fi
+  HERALD_PROXY_MODE=iptables lab 3 "again, with kube-proxy in iptables mode" -run "$proxied" ./testing/e2e
+  if fits 9 "tests on real nodes"; then
+    loud "programs of real nodes" testing/lab/nodes/parts/build.sh
+    lab 6 "tests on real nodes" ./testing/nodes
   fi
-  testing/lab/deps.sh
+  lab 4 "large tests" -run "$large" ./testing/e2e
+  HERALD_ALERTS=all lab 7 "all alerts, and the page on troubleshooting" -run '^(TestAlerts|TestTroubleshootingWalk)$' ./testing/e2e
+  if fits 5 "govulncheck"; then vulnerabilities; fi
 }
 
 summary() {
   echo
   if [ -s "$work/skips" ]; then
-    echo "Skipped:"
+    echo "Left out:"
     sort -u "$work/skips" | sed 's/^/  /'
   else
-    echo "Nothing was skipped."
+    echo "Nothing was left out."
   fi
   if [ ${#failed[@]} -gt 0 ]; then
-    if [ -s "$work/failures" ]; then
-      echo "Failed:"
-      sed 's/^/  /' "$work/failures"
-    fi
+    sed 's/^/  /' "$work/failures"
     echo "FAILED after $((SECONDS / 60)) min $((SECONDS % 60)) s:$(printf ' %s;' "${failed[@]}")"
     exit 1
   fi
@@ -263,33 +314,25 @@ summary() {
 
 case ${1-} in
 lint) lint ;;
-unit) unit ;;
+unit)
+  units
+  loud "the simulation" simulation 20
+  ;;
 fuzz)
   inSeconds "${HERALD_FUZZ-10m}" >/dev/null
   fuzz share
   ;;
-lab)
+quick | rest)
   root
-  export HERALD_LAB=require
-  lab
+  "$1"
   ;;
 all)
   root
-  export HERALD_LAB=require
-  needed "packages" packages
-  needed "programs of the lab" testing/lab/parts/build.sh
-  if late 3; then
-    skip "programs of real nodes" "those of the lab took so long that nothing can have been cached; these would take five minutes more"
-  else
-    needed "programs of real nodes" testing/lab/nodes/parts/build.sh
-  fi
-  needed "bin/herald" make build
-  lint
-  unit
-  lab
+  quick
+  rest
   ;;
 *)
-  sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
+  sed -n '2,/^# shellcheck/{/^# shellcheck/d;s/^# \{0,1\}//p}' "$0" >&2
   exit 2
   ;;
 esac

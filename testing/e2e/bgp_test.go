@@ -65,29 +65,27 @@ func startRouters(t *testing.T) (frr, bird *lab.Router) {
 // startRoutersWith is startRouters with other configurations.
 func startRoutersWith(t *testing.T, frrConf, birdConf string) (frr, bird *lab.Router) {
 	t.Helper()
-	requireRouters(t)
-	closing := func(r *lab.Router, err error) *lab.Router {
-		if r != nil {
-			t.Cleanup(func() {
-				if err := r.Close(); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r
-	}
-	frr = closing(cluster.FRR(t.Context(), "rt", frrConf))
-	bird = closing(cluster.BIRD(t.Context(), "pr", birdConf))
-	return frr, bird
+	requireRouters(t, "/usr/lib/frr/bgpd", "bird")
+	started, err := cluster.FRR(t.Context(), "rt", frrConf)
+	frr = closing(t, started, err)
+	started, err = cluster.BIRD(t.Context(), "pr", birdConf)
+	return frr, closing(t, started, err)
 }
 
-// requireRouters skips the test where FRR or BIRD is missing.
-func requireRouters(t *testing.T) {
+// closing closes a router when the test ends, and fails the test if it could not be started.
+func closing(t *testing.T, r *lab.Router, err error) *lab.Router {
 	t.Helper()
-	for _, p := range []string{"/usr/lib/frr/bgpd", "bird"} {
+	if r != nil {
+		t.Cleanup(func() { check.OK(t, r.Close()) })
+	}
+	check.OK(t, err)
+	return r
+}
+
+// requireRouters skips the test where one of these routers is missing.
+func requireRouters(t *testing.T, programs ...string) {
+	t.Helper()
+	for _, p := range programs {
 		if _, err := exec.LookPath(p); err != nil {
 			t.Skip("there is no router to speak to (packages frr and bird2):", err)
 		}
@@ -110,6 +108,39 @@ func awaitHops(t *testing.T, r *lab.Router, prefix string, want int, within time
 	t.Helper()
 	took := check.Value(r.AwaitHops(withTimeout(t, within), prefix, want))(t)
 	return took
+}
+
+// birdRouterConf is the client's router when that is BIRD.
+const birdRouterConf = `router id 10.77.0.1;
+protocol device {}
+protocol kernel { ipv4 { import none; export all; }; merge paths yes; }
+protocol bgp nodes {
+ local as 65001;
+ neighbor range 10.77.0.0/24 as 65000;
+ dynamic name "node";
+ ipv4 { import all; export none; };
+}
+`
+
+// TestBGPByBIRD: every node is a next hop of BIRD's, and one that ends is withdrawn.
+func TestBGPByBIRD(t *testing.T) {
+	requireRouters(t, "bird")
+	started, err := cluster.BIRD(t.Context(), "rt", birdRouterConf)
+	router := closing(t, started, err)
+	f := start(t, bgpEnv("bgp_peers", "10.77.0.1:65001"))
+	createService(t, webService("a", "10.79.0.50"))
+	awaitHops(t, router, "10.79.0.50", 3, 10*time.Second)
+	awaitStatus(t, "a", "10.79.0.50(VIP)", 5*time.Second)
+	awaitProxies(t, "10.79.0.50")
+	awaitReachable(t, "http://10.79.0.50/")
+	c := connect(t, "10.79.0.50:80")
+	check.OK(t, f.node["n2"].Signal(syscall.SIGTERM))
+	awaitHops(t, router, "10.79.0.50", 2, 10*time.Second)
+	if r := c.Stop(); r.Outage > 500*time.Millisecond { // flows that another node gets now are reset
+		t.Errorf("SIGTERM: outage %v, want at most 0.5 s\n%s", r.Outage, r)
+	}
+	check.OK(t, cluster.Client().CoreV1().Services("default").Delete(t.Context(), "a", metav1.DeleteOptions{}))
+	awaitHops(t, router, "10.79.0.50", 0, 2*time.Second)
 }
 
 // externalTrafficPolicy Cluster: every node is a next hop of both families, connections spread over all,

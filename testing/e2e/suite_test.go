@@ -80,13 +80,10 @@ func run(m *testing.M) int {
 			fmt.Fprintln(os.Stderr, err)
 		}
 	}()
-	go func() {
-		<-ctx.Done()
-		if context.Cause(ctx) != nil && ctx.Err() != nil {
-			cluster.Down() // Ctrl-C: the tests that run will fail, and nothing stays
-		}
-	}()
-	defer cancel()
+	defer context.AfterFunc(ctx, func() { // Ctrl-C: nothing stays
+		cluster.Down()
+		os.Exit(1)
+	})()
 	for _, p := range webPods {
 		if err := cluster.AddPod(ctx, p); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -1,8 +1,8 @@
 #!/bin/sh
-# deps.sh [demo|conformance]: installs what the lab needs of Debian, where it is missing; with "demo"
-# only what the demo runs, with "conformance" also what Kubernetes' own tests run in their pods.
+# deps.sh [demo|test|all|conformance]: installs what of Debian is missing: for the demo; for "make test" (and for labs
+# that somebody looks around in); for all tests, which is what it does without an argument; for Kubernetes' own tests, too.
 set -eu
-updated='' policy=''
+wanted=${1-all} updated='' policy=''
 trap '[ -z "$policy" ] || rm -f "$policy"' EXIT
 trap 'exit 130' INT TERM HUP
 
@@ -17,7 +17,7 @@ quietly() {
 }
 
 need() { # PROGRAM PACKAGE
-  command -v "$1" >/dev/null && return
+  [ ! -e "$1" ] && ! command -v "$1" >/dev/null || return 0
   if [ -z "$updated" ]; then
     [ -n "$(find /var/lib/apt/lists -name '*_Packages*' -mtime -7 2>/dev/null | head -n 1)" ] || apt-get -qq update
     updated=yes
@@ -27,30 +27,42 @@ need() { # PROGRAM PACKAGE
   quietly env DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes apt-get -qq install -y --no-install-recommends "$2" >/dev/null
 }
 
+# router PROGRAM PACKAGE [SERVICE]: one that is run in a namespace. Debian would run it as a service.
+router() {
+  ! command -v "$1" >/dev/null || return 0
+  need "$1" "$2"
+  if [ -d /run/systemd/system ]; then systemctl -q disable --now "${3:-$2}" || true; fi
+}
+
 need ip iproute2
 need nft nftables
-[ "${1-}" != demo ] || exit 0
+[ "$wanted" != demo ] || exit 0
 
 need arping iputils-arping
+need dnsmasq dnsmasq-base
+router bird bird2 bird
+router /usr/sbin/miniupnpd miniupnpd-nftables miniupnpd
+need upnpc miniupnpc # asks it
+if ! command -v gcc >/dev/null; then # the race detector links with it
+  need gcc gcc
+  need /usr/include/stdio.h libc6-dev
+fi
+[ "$wanted" != test ] || exit 0
+
+need shellcheck shellcheck
+need spin spin
 need iptables iptables
 need tcpdump tcpdump
 need sysctl procps
-need dnsmasq dnsmasq-base
 need kea-dhcp4 kea-dhcp4-server
 need kea-dhcp6 kea-dhcp6-server
-
-# A router with UPnP, and a program to ask it. Debian would run it as a service.
-if ! command -v /usr/sbin/miniupnpd >/dev/null; then
-  need /usr/sbin/miniupnpd miniupnpd-nftables
-  if [ -d /run/systemd/system ]; then systemctl -q disable --now miniupnpd || true; fi
-fi
-need upnpc miniupnpc
+router /usr/lib/frr/bgpd frr
 
 # The page of a node is looked at in a browser, which needs a font.
 need chromium chromium
 need promtool prometheus # tries the alerts
 need fc-list fontconfig
-[ -n "$(fc-list 2>/dev/null)" ] || quietly env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends fonts-dejavu-core >/dev/null
+[ -n "$(fc-list 2>/dev/null)" ] || need /no/font fonts-dejavu-core
 
 # Real nodes.
 need containerd containerd
@@ -59,17 +71,7 @@ need /usr/lib/cni/bridge containernetworking-plugins
 need unshare util-linux
 need dbus-daemon dbus-daemon
 
-# Routers that speak BGP, each run in a namespace. Debian would run them as services.
-for router in "/usr/lib/frr/bgpd frr" "bird bird2"; do
-  # shellcheck disable=SC2086 # a program and its package
-  set -- $router
-  if ! command -v "$1" >/dev/null; then
-    need "$1" "$2"
-    if [ -d /run/systemd/system ]; then systemctl -q disable --now "${2%2}" || true; fi
-  fi
-done
-
-[ "${1-}" = conformance ] || exit 0
+[ "$wanted" = conformance ] || exit 0
 need curl curl
 need nc.openbsd netcat-openbsd
 need wget wget

@@ -109,21 +109,21 @@ func (r *Router) Kill() error {
 	r.procs = nil
 	var errs []error
 	for _, family := range []string{"-4", "-6"} {
-		errs = append(errs, r.flush(family))
+		errs = append(errs, r.flush(family, "bgp"), r.flush(family, "bird"))
 	}
 	return errors.Join(errs...)
 }
 
-// flush removes the routes of one family that zebra left in the kernel. Those that use a nexthop
+// flush removes the routes of one family that zebra (bgp) or BIRD (bird) left in the kernel. Those that use a nexthop
 // object are removed with it; ip route flush leaves them out. It tries for a second.
-func (r *Router) flush(family string) error {
+func (r *Router) flush(family, protocol string) error {
 	var left string
 	for range 20 {
 		_, err := r.lab.Run(context.Background(), r.ns, "ip", "nexthop", "flush", "proto", "11") // RTPROT_ZEBRA
 		if err == nil {
-			_, err = r.lab.Run(context.Background(), r.ns, "ip", family, "route", "flush", "proto", "bgp")
+			_, err = r.lab.Run(context.Background(), r.ns, "ip", family, "route", "flush", "proto", protocol)
 		}
-		left, _ = r.lab.Run(context.Background(), r.ns, "ip", family, "route", "show", "proto", "bgp")
+		left, _ = r.lab.Run(context.Background(), r.ns, "ip", family, "route", "show", "proto", protocol)
 		if left == "" {
 			return nil
 		}
