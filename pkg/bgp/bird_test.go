@@ -2,6 +2,7 @@ package bgp
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -153,6 +154,35 @@ ip -n r24 route add 192.0.2.99/32 via 10.24.0.2`)
 	s := runSpeaker(t, nil, vip.BGPPeer{Address: netip.MustParseAddr("10.124.0.2"), AS: 65001, Port: 1179, Multihop: true, SourceInterface: "lo"})
 	s.advertise("198.51.100.7/32")
 	r.knows("198.51.100.7/32")
+}
+
+// A router on this node, asked at 127.0.0.1, gets a next hop that others can use, and tells them.
+func TestRouterOnThisNode(t *testing.T) {
+	r := newRouter(t, 62)
+	r.bird(fmt.Sprintf(birdHead, r.v4(), r.here4(), "", "none"))
+	own := &router{t: t, dir: t.TempDir(), proc: make(map[string]*exec.Cmd)}
+	defer own.kill("bird")
+	own.bird(fmt.Sprintf(birdHead, "127.0.0.1", "127.0.0.1", "multihop;", "none") + fmt.Sprintf(`protocol bgp up {
+ local %s as 65000;
+ neighbor %s as 65001;
+ ipv4 { import none; export all; };
+ ipv6 { import none; export all; };
+}
+`, r.here4(), r.v4()))
+	s := runSpeaker(t, nil, vip.BGPPeer{Address: netip.MustParseAddr("127.0.0.1"), AS: 65001})
+	s.advertise("198.51.100.7/32", "2001:db8::7/128")
+	s.up()
+	for prefix, hop := range map[string]string{"198.51.100.7/32": r.here4(), "2001:db8::7/128": r.here6()} {
+		for name, x := range map[string]*router{"this node's": own, "the next": r} {
+			check.Until(t, 10*time.Second, name+" router has the route", func() error {
+				out, err := x.birdc("show route all " + prefix)
+				if err == nil && !strings.Contains(out, "BGP.next_hop: "+hop) {
+					err = errors.New(out)
+				}
+				return err
+			})
+		}
+	}
 }
 
 // A router that sends the table of the Internet: nothing of it gets into ours, and

@@ -80,13 +80,20 @@ func (p *peer) findEndpoints() (endpoints, error) {
 	return at, err
 }
 
-// nextHops is the next hops on a session from local: addresses of this node. Those of the
-// session's family are its own; the other family's are configured, or of the link configured,
-// or of the link with local.
+// nextHops is the next hops on a session from local: addresses of this node. Those of the session's family are its
+// own, unless that is one of the loopback interface; all others are configured, or of the link configured, or of the
+// link with local, or of the first link.
 func (p *peer) nextHops(c vip.BGPPeer, local netip.Addr) (hop4, hop6 netip.Addr) {
 	link := p.link(c.NextHopInterface)
-	if c.NextHopInterface == "" {
+	switch {
+	case c.NextHopInterface != "":
+	case local.IsLoopback():
+		link = p.findLink(func(l vip.Link) bool { return l.Up && l.Name != loopback && len(l.Prefixes) > 0 })
+	default:
 		link = p.linkWith(local, c.Address.Zone())
+	}
+	if local.IsLoopback() { // the router is on this node, and those that it tells can't use the session's own address
+		return cmp.Or(c.NextHop4, addressOf(link, vip.IPv4)), cmp.Or(c.NextHop6, addressOf(link, vip.IPv6))
 	}
 	if local.Is4() {
 		if c.NextHop6.IsValid() {
@@ -118,7 +125,7 @@ func (p *peer) identifier(local netip.Addr) (netip.Addr, error) {
 		}
 		return netip.Addr{}, fmt.Errorf(
 			"bgp_routerinterface: interface %s is missing or has no IPv4 address", p.o.RouterInterface)
-	case local.Is4():
+	case local.Is4() && !local.IsLoopback():
 		return local, nil
 	}
 	for _, l := range p.o.Links() { // in the order in which they were made, so it stays the same

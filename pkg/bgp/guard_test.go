@@ -332,3 +332,35 @@ func TestBadMessages(t *testing.T) {
 		t.Logf("%s: %s: %s", m.name, got[a], why)
 	}
 }
+
+// A router that does graceful restart for a family which it does not take, and sends no End-of-RIB, is told of VIPs
+// at once: nothing of it is waited for. The OPEN says that this node restarts, and that its routes still lead
+// somewhere (RFC 4724 section 3).
+func TestRestartWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	r := newRouter(t, 61)
+	l := r.rogue(t)
+	s := runSpeaker(t, func(o *Options) { o.RestartTime = 30 * time.Second }, vip.BGPPeer{Address: r.v4(), AS: 65001})
+	s.advertise("198.51.100.7/32", "2001:db8::7/128")
+	c := check.Value(l.Accept())(t)
+	defer c.Close()
+	from := bufio.NewReader(c)
+	check.OK(t, c.SetDeadline(time.Now().Add(15*time.Second)))
+	_, err := c.Write(slices.Concat(openWith("02 06 0104 0001 0001 02 02 0200 02 06 4104 0000fde9 02 0c 400a 0078 00010180 00020180"), keepalive))
+	check.OK(t, err)
+	kind, body, err := next(from)
+	if want := unhex("400a 801e 00010180 00020180"); err != nil || kind != 1 || !bytes.Contains(body, want) && !bytes.Contains(body, unhex("400a c01e 00010180 00020180")) {
+		t.Errorf("message of type %d, %x (%v), which does not say %x", kind, body, err, want)
+	}
+	began := time.Now()
+	for kind != 2 {
+		kind, body, err = next(from)
+		check.OK(t, err)
+	}
+	if took := time.Since(began); took > 2*time.Second || !bytes.HasSuffix(body, unhex("20 c6336407")) {
+		t.Errorf("the first UPDATE came after %v: %x", took, body)
+	}
+	if kind, body, err = next(from); err != nil || kind != 2 || len(body) != 4 {
+		t.Errorf("and then not End-of-RIB, but %d, %x (%v)", kind, body, err)
+	}
+}

@@ -120,7 +120,10 @@ func (r *router) run(name string, argv ...string) {
 	log, err := os.Create(filepath.Join(r.dir, name+".out"))
 	check.OK(r.t, err)
 	defer log.Close()
-	cmd := exec.Command("ip", append([]string{"netns", "exec", r.name}, argv...)...)
+	if r.name != "" { // else it is on this node
+		argv = append([]string{"ip", "netns", "exec", r.name}, argv...)
+	}
+	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stdout, cmd.Stderr = log, log
 	check.OK(r.t, cmd.Start())
 	r.proc[name] = cmd
