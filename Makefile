@@ -4,7 +4,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 LAB     := bin/lab
 
 .DEFAULT_GOAL := build
-.PHONY: build image release test test-all test-nodes test-alerts test-conformance lint unit fuzz parts all-parts simulate demo lab bench scale soak docs site manifests clean help
+.PHONY: build image release test test-all test-nodes test-alerts test-conformance lint unit fuzz parts all-parts simulate demo lab bench soak docs site manifests clean help
 
 build: ## bin/herald, a static binary (the default)
 	@rm -f bin/herald && LDFLAGS='-X main.version=$(VERSION)' testing/lab/build.sh . bin herald=./cmd/herald
@@ -63,10 +63,6 @@ lab: build parts ## brings a cluster up, leaves it up and says how to use it (ro
 
 bench: build parts ## measures Herald with 10, 100 and 1000 Services (root)
 	go run ./testing/bench
-
-SCALE ?= -nodes 30 -services 300 -objects 10000
-scale: build parts ## measures many nodes and Services, as SCALE says (-nodes 30 -services 300 -objects 10000) (root)
-	go run ./testing/bench -scale $(SCALE)
 
 SOAK ?= -soak 1h -nodes 5 -services 20
 soak: build parts ## makes random faults and watches, as SOAK says (-soak 1h -nodes 5 -services 20; -seed repeats them) (root)

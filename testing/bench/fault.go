@@ -17,7 +17,7 @@ type probedOwner struct {
 	node   string
 	owned  []netip.Addr
 	who    *lab.WhoHas
-	client *lab.Connect
+	client *lab.Connect       // nil if there are no kube-proxies
 	before map[string]float64 // API requests when the probers had started
 	held   []*lab.Held        // connections to the VIPs that are probed, begun before the fault
 }
@@ -51,7 +51,10 @@ func (b *bench) probeOwnerOf(ctx context.Context, count bool) (*probedOwner, err
 	if v.who, err = b.lab.WhoHas(ctx, probeInterval, probed...); err != nil {
 		return nil, err
 	}
-	if v.client, err = b.lab.Connect(ctx, 10*time.Millisecond, probed[len(probed)/2].String()+":80"); err != nil {
+	sleep(ctx, time.Second)
+	if b.bare {
+		probed = nil
+	} else if v.client, err = b.lab.Connect(ctx, 10*time.Millisecond, probed[len(probed)/2].String()+":80"); err != nil {
 		v.who.Stop()
 		return nil, err
 	}
@@ -73,13 +76,22 @@ func (b *bench) probeOwnerOf(ctx context.Context, count bool) (*probedOwner, err
 // requests there were.
 func (b *bench) stopProbes(ctx context.Context, v *probedOwner, f *Fault) (lab.WhoHasReport, error) {
 	sleep(ctx, time.Second)
-	report, connects := v.who.Stop(), v.client.Stop()
-	f.Owned = len(v.owned)
-	f.record(report, connects)
-	v.askHeld(f)
+	report := v.stop(f)
 	now, err := b.lab.APIRequests(ctx)
 	f.Requests = lab.Since(now, v.before)
 	return report, errors.Join(err, report.Err)
+}
+
+// stop ends the probers, and records in f what they saw.
+func (v *probedOwner) stop(f *Fault) lab.WhoHasReport {
+	report, connects := v.who.Stop(), lab.ConnectReport{}
+	if v.client != nil {
+		connects = v.client.Stop()
+	}
+	f.Owned = len(v.owned)
+	f.record(report, connects)
+	v.askHeld(f)
+	return report
 }
 
 // askHeld records in f how many of the connections that began before the fault have outlived it,
@@ -114,7 +126,7 @@ func (b *bench) stopOwner(ctx context.Context) error {
 	}
 	f := &b.result.Stopped
 	b.log("SIGTERM of %s, which has %d VIPs", v.node, len(v.owned))
-	p := b.heralds[v.node]
+	p := b.lab.Herald(v.node)
 	began := time.Now()
 	err = p.Signal(syscall.SIGTERM)
 	if err == nil {
@@ -147,7 +159,7 @@ func (b *bench) killOwner(ctx context.Context) error {
 	f := &b.result.Killed
 	b.log("SIGKILL of %s, which has %d VIPs", v.node, len(v.owned))
 	began := time.Now()
-	b.heralds[v.node].Kill()
+	b.lab.Herald(v.node).Kill()
 	err = b.awaitMoved(ctx, v, f, began)
 	report, stopped := b.stopProbes(ctx, v, f)
 	if err == nil {
@@ -159,6 +171,69 @@ func (b *bench) killOwner(ctx context.Context) error {
 	}
 	b.log("left the kernel after %.0f ms, taken over after %.0f to %.0f ms, %d of %d connections from before broke", f.KernelDropped, f.TakenOver.P50, f.AllMoved, f.Broken, f.Held)
 	return err
+}
+
+// makeFaults makes each fault whose name contains setup.faults, one after the other; none if faults last 0 s.
+func (b *bench) makeFaults(ctx context.Context) error {
+	if b.setup.faultLasts == 0 {
+		return nil
+	}
+	b.result.Faults = map[string]Fault{}
+	for _, f := range lab.FaultsNamed(b.setup.faults) {
+		if err := b.makeFault(ctx, f); err != nil {
+			return fmt.Errorf("%s: %w", f.Name, err)
+		}
+	}
+	return nil
+}
+
+// makeFault makes a fault on the node with the most VIPs, undoes it, waits until that node is ready, and records what
+// the probers saw.
+func (b *bench) makeFault(ctx context.Context, fault lab.Fault) error {
+	if _, err := b.awaitFewRequests(ctx); err != nil { // else what the fault before has left to be written is measured, too
+		return err
+	}
+	if err := b.until(ctx, stepTimeout, func() error { return b.lab.PeersDetectable(ctx) }); err != nil {
+		return err
+	}
+	v, err := b.probeOwnerOf(ctx, false)
+	if err != nil {
+		return err
+	}
+	b.log("%s: %s, which has %d VIPs", fault.Name, v.node, len(v.owned))
+	f := Fault{}
+	began := time.Now()
+	err = fault.Do(ctx, b.lab, v.node)
+	if err == nil && fault.Moves {
+		err = b.until(ctx, stepTimeout, func() error {
+			missing, err := b.countMissing(v)
+			if err == nil && missing > 0 {
+				err = fmt.Errorf("%d of %s's %d VIPs are on no other node", missing, v.node, len(v.owned))
+			}
+			return err
+		})
+		f.AllMoved = millis(time.Since(began))
+	}
+	if err == nil {
+		sleep(ctx, b.setup.faultLasts-time.Since(began))
+	}
+	if fault.Undo != nil {
+		err = errors.Join(err, fault.Undo(ctx, b.lab, v.node))
+	}
+	if err == nil {
+		err = b.awaitReady(ctx, v.node)
+	}
+	sleep(ctx, 3*time.Second)
+	report := v.stop(&f)
+	if err != nil {
+		return err
+	}
+	have, err := b.bound(v.node)
+	f.Gone = len(v.owned) - len(slices.DeleteFunc(slices.Clone(v.owned), func(a netip.Addr) bool { return !slices.Contains(have, a) }))
+	b.result.Faults[fault.Name] = f
+	b.log("unanswered %.0f ms (p50), %.0f ms (max), by two %.0f ms, %d of its VIPs gone, %d of %d connections failed",
+		f.Silence.P50, f.Silence.Max, f.LongestDouble, f.Gone, f.Failed, f.Connections)
+	return errors.Join(err, report.Err)
 }
 
 // awaitMoved waits until the other nodes' kernels have all VIPs of v, and its own has none,

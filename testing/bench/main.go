@@ -27,7 +27,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/heraldvip/herald/testing/abuse"
 	"github.com/heraldvip/herald/testing/lab"
 )
 
@@ -51,6 +50,7 @@ type setup struct {
 	rbac        string
 	nodes       int           // that run Herald
 	faultLasts  time.Duration // how long a fault lasts
+	bare        bool          // no kube-proxy on the nodes of Herald: for many nodes
 	steadyOnly  bool          // no faults at all
 	faults      string        // what the names of the faults that are made contain; "" makes all
 	steadyLasts time.Duration // how long requests and CPU are counted while nothing changes
@@ -60,13 +60,8 @@ type setup struct {
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	services := flags.String("services", "10,100,1000", "how many Services, one run for each")
-	abused := flags.String("abuse", "", "measure with this load instead: all, or kinds of it, such as services,arp=5000; the limits that are exceeded are an error")
-	held := flags.Int("connections", 0, "measure established connections instead: so many with traffic, ten times as many without, while their VIP moves")
-	burst := flags.Bool("burst", false, "create Services without addresses at once instead, and measure when all are given one, announced and shown")
 	soaked := flags.Duration("soak", 0, "make random faults for so long instead, and watch")
 	seed := flags.Uint64("seed", uint64(time.Now().Unix()), "of -soak: the same seed makes the same faults")
-	scale := flags.Bool("scale", false, "measure many nodes (-nodes 30) without kube-proxies instead, with the first of -services, and with -objects")
-	objects := flags.Int("objects", 0, "of -scale: how many Services of all types there are besides")
 	repeat := flags.Int("repeat", 1, "how often each is run; the table then has medians and ranges")
 	out := flags.String("out", ".", "the directory bench-<date>.json is written to")
 	s := setup{log: progress(time.Now())}
@@ -74,6 +69,7 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&s.logs, "logs", "", "keep the logs of the last run in this directory")
 	flags.StringVar(&s.faults, "faults", "", "make only those faults whose names contain this: of -soak, and of those that end by being repaired")
 	flags.IntVar(&s.nodes, "nodes", 3, "how many nodes run Herald")
+	flags.BoolVar(&s.bare, "bare", false, "no kube-proxies, and no connections: for many nodes (-nodes 30)")
 	flags.BoolVar(&s.steadyOnly, "steady-only", false, "measure no fault, no stopped and no killed owner")
 	flags.DurationVar(&s.faultLasts, "hold", 20*time.Second, "how long each fault lasts that ends by being repaired; 0 leaves those out")
 	flags.DurationVar(&s.steadyLasts, "steady", 30*time.Second, "how long requests and CPU are counted while nothing happens")
@@ -87,20 +83,8 @@ func run(ctx context.Context, args []string) error {
 	if err := s.prepare(ctx); err != nil {
 		return err
 	}
-	if *held > 0 {
-		return s.connections(ctx, *held)
-	}
-	if *abused != "" {
-		return s.abuse(ctx, *abused, sizes)
-	}
 	if *soaked > 0 {
 		return s.soak(ctx, sizes[0], *soaked, *seed)
-	}
-	if *scale {
-		return s.scale(ctx, sizes[0], *objects)
-	}
-	if *burst {
-		return s.measureBursts(ctx, sizes, *repeat)
 	}
 	return s.measureAll(ctx, sizes, *repeat, *out)
 }
@@ -126,35 +110,6 @@ func (s setup) measureAll(ctx context.Context, sizes []int, repeat int, out stri
 	}
 	fmt.Printf("\nwritten to %s\n", path)
 	return os.WriteFile(path, append(text, '\n'), 0o644)
-}
-
-// abuse measures with the load and as many Services as each of sizes says, and prints tables.
-func (s setup) abuse(ctx context.Context, text string, sizes []int) error {
-	load, err := abuse.Parse(text)
-	if err != nil {
-		return fmt.Errorf("--abuse: %w", err)
-	}
-	var errs []error
-	for _, n := range sizes {
-		all, err := s.runAbuse(ctx, n, load)
-		fmt.Printf("\n%s, %s, %d Services, abuse %s\n%s", s.version(ctx), machine(), n, text, abuseTable(all))
-		if errs = append(errs, err); err == nil {
-			errs = append(errs, abuseLimits(all))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// measureBursts measures a burst of as many Services as each of sizes says, so many times, and prints when they had what.
-func (s setup) measureBursts(ctx context.Context, sizes []int, repeat int) error {
-	var errs []error
-	fmt.Printf("%s, %s\n", s.version(ctx), machine())
-	for _, n := range sizes {
-		for range repeat {
-			errs = append(errs, s.burst(ctx, n))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // progress returns a function that logs to standard error, with the seconds since began.
@@ -195,17 +150,21 @@ func (s *setup) prepare(ctx context.Context) (err error) {
 	return nil
 }
 
-// newBench brings a cluster up for a run with n Services, with or without kube-proxies on the nodes of Herald.
-func (s setup) newBench(ctx context.Context, n int, noProxies bool) (*bench, error) {
-	l, err := lab.Up(ctx, lab.Options{Nodes: s.nodes, NoProxies: noProxies, Herald: s.herald, Dir: s.logs, RBAC: s.rbac, Wait: time.Hour})
+// newBench brings a cluster up for a run with n Services.
+func (s setup) newBench(ctx context.Context, n int) (*bench, error) {
+	l, err := lab.Up(ctx, lab.Options{Nodes: s.nodes, NoProxies: s.bare, Herald: s.herald, Dir: s.logs, RBAC: s.rbac, Wait: time.Hour})
 	if err != nil {
 		return nil, err
 	}
-	b := &bench{setup: s, lab: l, heralds: map[string]*lab.Process{}, result: Result{Services: n, Nodes: s.nodes}}
+	b := &bench{setup: s, lab: l, result: Result{Services: n, Nodes: s.nodes}}
 	for a := vips.Addr().Next(); len(b.addrs) < n; a = a.Next() {
 		b.addrs = append(b.addrs, a)
 	}
-	if _, err := l.Run(ctx, "cl", "ip", "route", "add", vips.String(), "dev", "eth0"); err != nil {
+	_, err = l.Run(ctx, "cl", "ip", "route", "add", vips.String(), "dev", "eth0")
+	if err == nil && s.bare { // many Heralds would leave it nothing
+		err = l.PreferControlPlane()
+	}
+	if err != nil {
 		return nil, errors.Join(err, l.Down())
 	}
 	return b, nil

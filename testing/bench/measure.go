@@ -38,22 +38,21 @@ const (
 // A bench is one run.
 type bench struct {
 	setup
-	lab     *lab.Lab
-	addrs   []netip.Addr // by Service
-	heralds map[string]*lab.Process
-	result  Result
+	lab    *lab.Lab
+	addrs  []netip.Addr // by Service
+	result Result
 }
 
 // measure makes one run on a cluster of its own.
 func (s setup) measure(ctx context.Context, n int) (r Result, err error) {
-	b, err := s.newBench(ctx, n, false)
+	b, err := s.newBench(ctx, n)
 	if err != nil {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, b.lab.Down()) }()
 	steps := []func(context.Context) error{b.measureBaseline, b.startHeralds, b.createServices, b.createSingleServices, b.measureSteady}
 	if !s.steadyOnly {
-		steps = append(steps, b.probeWithoutFault, b.stopOwner, b.killOwner, b.runScenarios)
+		steps = append(steps, b.probeWithoutFault, b.stopOwner, b.killOwner, b.makeFaults)
 	}
 	for i, step := range steps {
 		if err := step(ctx); err != nil {
@@ -115,11 +114,9 @@ func heraldOptions() map[string]string {
 }
 
 func (b *bench) startHerald(ctx context.Context, node string) error {
-	p, err := b.lab.StartHerald(node, heraldOptions())
-	if err != nil {
+	if _, err := b.lab.StartHerald(node, heraldOptions()); err != nil {
 		return err
 	}
-	b.heralds[node] = p
 	return b.awaitReady(ctx, node)
 }
 
@@ -259,18 +256,14 @@ func singleName(i int) string { return fmt.Sprintf("extra-%02d", i) }
 
 func serviceName(i int) string { return fmt.Sprintf("web-%04d", i) }
 
-// createAll creates a Service for each of b.addrs, which it names if that is valid, and records when.
+// createAll creates a Service for each of b.addrs, and records when.
 func (b *bench) createAll(ctx context.Context, sent []time.Time) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(parallelCreates)
 	for i, a := range b.addrs {
 		g.Go(func() error {
 			sent[i] = time.Now()
-			s := lab.Service("default", serviceName(i), lab.Selecting("web"))
-			if a.IsValid() {
-				s = lab.Service("default", serviceName(i), lab.WithVIPs(a), lab.Selecting("web"))
-			}
-			return b.create(ctx, s)
+			return b.create(ctx, lab.Service("default", serviceName(i), lab.WithVIPs(a), lab.Selecting("web")))
 		})
 	}
 	return g.Wait()
@@ -362,7 +355,7 @@ func (b *bench) awaitFewRequests(ctx context.Context) (since time.Time, err erro
 			return since, err
 		}
 		rate := total(got)
-		if rate < float64(2+len(b.heralds)) { // each renews its node lease each two seconds
+		if rate < float64(2+len(b.lab.Nodes())) { // each renews its node lease each two seconds
 			return since, nil
 		}
 		if time.Now().After(end) {

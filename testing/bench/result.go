@@ -140,10 +140,10 @@ func (f *Fault) record(w lab.WhoHasReport, c lab.ConnectReport) {
 
 // A row of the table: a label, and its value of a result.
 type row struct {
-	label      string
-	value      func(Result) float64
-	format     string // of fmt, for one value
-	ofScenario bool   // of one of the scenarios
+	label   string
+	value   func(Result) float64
+	format  string // of fmt, for one value
+	ofFault bool   // of one of the lab
 }
 
 var rows = []row{
@@ -199,12 +199,12 @@ var rows = []row{
 }
 
 func init() {
-	for _, s := range scenarios {
-		of := func(r Result) Fault { return r.Faults[s.name] }
-		rows = append(rows, row{ofScenario: true}, row{s.name + ": its VIPs", func(r Result) float64 { return float64(of(r).Owned) }, "%.0f", true},
+	for _, s := range lab.Faults {
+		of := func(r Result) Fault { return r.Faults[s.Name] }
+		rows = append(rows, row{ofFault: true}, row{s.Name + ": its VIPs", func(r Result) float64 { return float64(of(r).Owned) }, "%.0f", true},
 			row{"  unanswered, p50 of its VIPs (ms)", func(r Result) float64 { return of(r).Silence.P50 }, "%.0f", true},
 			row{"              max", func(r Result) float64 { return of(r).Silence.Max }, "%.0f", true})
-		if s.moves {
+		if s.Moves {
 			rows = append(rows, row{"  all moved after", func(r Result) float64 { return of(r).AllMoved }, "%.0f", true})
 		}
 		rows = append(rows,
@@ -265,7 +265,7 @@ func (r Report) Table() string {
 	line("Services", func(n int) string { return fmt.Sprint(n) })
 	faults := slices.ContainsFunc(r.Results, func(x Result) bool { return x.Faults != nil })
 	for _, x := range rows {
-		if x.ofScenario && !faults {
+		if x.ofFault && !faults {
 			continue
 		}
 		if x.value == nil {

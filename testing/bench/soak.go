@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/heraldvip/herald/testing/lab"
@@ -34,7 +32,7 @@ type processUsage struct {
 // in which all is not well again, and for each process that has grown. The same seed makes the same faults.
 func (s setup) soak(ctx context.Context, n int, lasts time.Duration, seed uint64) (err error) {
 	fmt.Printf("%s, %s: soak of %v with %d nodes and %d Services, seed %d\n", s.version(ctx), machine(), lasts, s.nodes, n, seed)
-	b, err := s.newBench(ctx, n, false)
+	b, err := s.newBench(ctx, n)
 	if err != nil {
 		return err
 	}
@@ -44,7 +42,7 @@ func (s setup) soak(ctx context.Context, n int, lasts time.Duration, seed uint64
 			return err
 		}
 	}
-	faults := slices.DeleteFunc(slices.Clone(soakFaults), func(f soakFault) bool { return !strings.Contains(f.name, s.faults) })
+	faults := lab.FaultsNamed(s.faults)
 	if len(faults) == 0 {
 		return fmt.Errorf("--faults: no fault has %q in its name", s.faults)
 	}
@@ -54,10 +52,10 @@ func (s setup) soak(ctx context.Context, n int, lasts time.Duration, seed uint64
 	for end, i := time.Now().Add(lasts), 1; time.Now().Before(end) && ctx.Err() == nil; i++ {
 		round := randomFault(r, faults, b.lab.Nodes(), b.busiest())
 		if err := b.soakRound(ctx, &round); err != nil {
-			errs = append(errs, fmt.Errorf("round %d, %s %s for %v: %w", i, round.node, round.fault.name, round.lasted.Round(time.Millisecond), err))
+			errs = append(errs, fmt.Errorf("round %d, %s %s for %v: %w", i, round.node, round.fault.Name, round.lasted.Round(time.Millisecond), err))
 			b.log("%v", errs[len(errs)-1])
 		}
-		b.log("round %d: %s %s for %.1f s: unanswered %.2f s, by two %.2f s, %d of %d connections failed", i, round.node, round.fault.name,
+		b.log("round %d: %s %s for %.1f s: unanswered %.2f s, by two %.2f s, %d of %d connections failed", i, round.node, round.fault.Name,
 			round.lasted.Seconds(), round.silent.Seconds(), round.double.Seconds(), len(round.connect.Failures), round.connect.Attempts)
 		if _, err := b.compareUsage(ctx, first); err != nil {
 			errs = append(errs, err)
@@ -85,7 +83,11 @@ func (b *bench) soakRound(ctx context.Context, r *soakRound) error {
 		return err
 	}
 	sleep(ctx, time.Second)
-	err = r.fault.do(b, ctx, r.node, r.lasted)
+	err = r.fault.Do(ctx, b.lab, r.node)
+	sleep(ctx, r.lasted)
+	if r.fault.Undo != nil {
+		err = errors.Join(err, r.fault.Undo(ctx, b.lab, r.node))
+	}
 	err = errors.Join(err, b.awaitWell(ctx))
 	r.report, r.connect = who.Stop(), client.Stop()
 	for _, a := range r.report.Addrs {
@@ -93,9 +95,9 @@ func (b *bench) soakRound(ctx context.Context, r *soakRound) error {
 	}
 	errs := []error{err, r.report.Err}
 	for _, a := range r.report.Addrs {
-		if a.LongestSilence > r.fault.silent || a.LongestDouble > r.fault.double {
+		if a.LongestSilence > r.fault.Silent || a.LongestDouble > r.fault.Double {
 			errs = append(errs, fmt.Errorf("%v was unanswered for %v (%v allowed), by two for %v (%v allowed): %v", a.Addr,
-				a.LongestSilence, r.fault.silent, a.LongestDouble, r.fault.double, describeTimeline(a)))
+				a.LongestSilence, r.fault.Silent, a.LongestDouble, r.fault.Double, describeTimeline(a)))
 			break // one says enough
 		}
 	}
@@ -108,6 +110,31 @@ func describeTimeline(a lab.AddrReport) (text []string) {
 		text = append(text, fmt.Sprintf("%v %.2fs", s.Hosts, s.To.Sub(s.From).Seconds()))
 	}
 	return text
+}
+
+// A soakRound is what the watchers saw of one fault.
+type soakRound struct {
+	fault   lab.Fault
+	node    string
+	lasted  time.Duration
+	silent  time.Duration // the longest of any VIP
+	double  time.Duration
+	report  lab.WhoHasReport
+	connect lab.ConnectReport
+}
+
+// randomFault chooses a fault, for how long it lasts (half of them for 3 s or less, and up to 20 s), and a node: of
+// four times three that with the most VIPs (owner).
+func randomFault(r *rand.Rand, faults []lab.Fault, nodes []string, owner string) soakRound {
+	lasts := time.Duration(r.Int64N(int64(3 * time.Second)))
+	if r.IntN(2) == 0 {
+		lasts = time.Duration(r.Int64N(int64(20 * time.Second)))
+	}
+	node := nodes[r.IntN(len(nodes))]
+	if r.IntN(4) > 0 {
+		node = owner
+	}
+	return soakRound{fault: faults[r.IntN(len(faults))], node: node, lasted: lasts}
 }
 
 // awaitWell waits until each VIP is on one node, all Heralds are ready and would detect each other's death, and 2 s more.
@@ -128,7 +155,7 @@ func (b *bench) awaitWell(ctx context.Context) error {
 // first seen. It returns a line for each, and an error for each that has grown.
 func (b *bench) compareUsage(ctx context.Context, first map[string]processUsage) (text string, err error) {
 	var errs []error
-	for _, n := range slices.Sorted(maps.Keys(b.heralds)) {
+	for _, n := range b.lab.Nodes() {
 		now, err := b.usage(ctx, n)
 		if err != nil {
 			errs = append(errs, err)
@@ -156,11 +183,11 @@ func (b *bench) usage(ctx context.Context, node string) (u processUsage, err err
 	if err != nil {
 		return u, err
 	}
-	_, rss, err := b.heralds[node].Usage()
+	_, rss, err := b.lab.Herald(node).Usage()
 	if err != nil {
 		return u, err
 	}
-	u.pid, u.memory = b.heralds[node].Pid, float64(rss)/(1<<20)
+	u.pid, u.memory = b.lab.Herald(node).Pid, float64(rss)/(1<<20)
 	u.goroutines, err = metric(text, "go_goroutines")
 	return u, err
 }

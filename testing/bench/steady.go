@@ -19,8 +19,8 @@ func (b *bench) measureSteady(ctx context.Context) error {
 	cpu, passes := map[string]time.Duration{}, map[string]float64{}
 	s := &b.result.Steady
 	s.CPU, s.RSS, s.Passes = map[string]float64{}, map[string]float64{}, map[string]float64{}
-	for n, p := range b.heralds {
-		used, _, err := p.Usage()
+	for _, n := range b.lab.Nodes() {
+		used, _, err := b.lab.Herald(n).Usage()
 		if err != nil {
 			return err
 		}
@@ -44,8 +44,8 @@ func (b *bench) measureSteady(ctx context.Context) error {
 		return err
 	}
 	s.Frames = (heard - frames) / s.Seconds
-	for n, p := range b.heralds {
-		used, rss, err := p.Usage()
+	for _, n := range b.lab.Nodes() {
+		used, rss, err := b.lab.Herald(n).Usage()
 		if err != nil {
 			return err
 		}
@@ -79,7 +79,7 @@ func (b *bench) framesHeard(ctx context.Context) (float64, error) {
 // recordPasses records the mean duration of the passes so far, by node.
 func (b *bench) recordPasses(ctx context.Context) error {
 	b.result.PassMean = map[string]float64{}
-	for n := range b.heralds {
+	for _, n := range b.lab.Nodes() {
 		sum, count, err := b.passes(ctx, n)
 		if err != nil {
 			return err

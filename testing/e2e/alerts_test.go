@@ -304,7 +304,7 @@ func tryMoveAlerts(t *testing.T, f *heralds, p *prometheus) {
 		t.Fatalf("%s has the VIP, and the endpoint is on n1", got)
 	}
 	f.node["n1"].Kill()
-	time.Sleep(addressLifetime + 6*time.Second) // more than 5 s after its kernel has removed the VIP
+	time.Sleep(lab.KernelAnswers + 6*time.Second) // more than 5 s after its kernel has removed the VIP
 	addPod(t, "hop-2", "n2")
 	p.await(time.Minute, true, "LongOutage")
 	cluster.RemovePod(t.Context(), pod)

@@ -18,10 +18,6 @@ import (
 	"github.com/heraldvip/herald/testing/lab"
 )
 
-// addressLifetime is how long an address that Herald doesn't refresh any more may stay:
-// the kernel's own clock for that is coarse (see docs/wire.md).
-const addressLifetime = 6*time.Second + 200*time.Millisecond
-
 // An observedVIP is a VIP, with a host that asks who has it and a client that connects to it.
 type observedVIP struct {
 	t     *testing.T
@@ -139,7 +135,7 @@ func TestKilled(t *testing.T) {
 	awaitDetectable(t)
 	killed := time.Now()
 	f.node[s.owner].Kill()
-	to := s.awaitMove(addressLifetime + time.Second)
+	to := s.awaitMove(lab.KernelAnswers + time.Second)
 	t.Logf("%s took over after %v", to, time.Since(killed).Round(time.Millisecond))
 	time.Sleep(time.Second)
 	w, c := s.report()
@@ -187,7 +183,7 @@ func TestKilledAndBack(t *testing.T) {
 	time.Sleep(2 * time.Second)
 	f.startOn(s.owner)
 	f.awaitReady(s.owner)
-	time.Sleep(addressLifetime)
+	time.Sleep(lab.KernelAnswers)
 	w, c := s.report()
 	if w.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 || !slices.Equal(w.Owners(), []string{s.owner}) {
 		t.Errorf("unanswered for %v, %d connections failed, owners %v", w.LongestSilence, len(c.Failures), w.Timeline)
@@ -230,7 +226,7 @@ func TestBrieflyStopped(t *testing.T) {
 	f.node[s.owner].Signal(syscall.SIGSTOP)
 	time.Sleep(2 * time.Second)
 	f.node[s.owner].Signal(syscall.SIGCONT)
-	time.Sleep(addressLifetime + time.Second)
+	time.Sleep(lab.KernelAnswers + time.Second)
 	w, c := s.report()
 	if w.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 || !slices.Equal(w.Owners(), []string{s.owner}) {
 		t.Errorf("unanswered for %v, %d connections failed, owners %v", w.LongestSilence, len(c.Failures), w.Timeline)
@@ -427,7 +423,7 @@ func TestAPIServerAwayAndOwnerKilled(t *testing.T) {
 	time.Sleep(10 * time.Second)
 	f.node[s.owner].Kill()
 	killed := time.Now()
-	to := s.awaitMove(addressLifetime + 2*time.Second)
+	to := s.awaitMove(lab.KernelAnswers + 2*time.Second)
 	t.Logf("%s took over after %v", to, time.Since(killed).Round(time.Millisecond))
 	time.Sleep(time.Second)
 	check.OK(t, cluster.StartAPI(withTimeout(t, time.Minute)))

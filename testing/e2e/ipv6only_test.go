@@ -49,7 +49,7 @@ func TestIPv6OnlyServices(t *testing.T) {
 	conn := connect(t, "[fd77::1050]:80")
 	killed := time.Now()
 	f.node[to].Kill()
-	until(t, addressLifetime+2*time.Second, "another node has it", func(context.Context) error {
+	until(t, lab.KernelAnswers+2*time.Second, "another node has it", func(context.Context) error {
 		if now := awaitOwner(t, "a"); now == to {
 			return fmt.Errorf("it is on %s", now)
 		}

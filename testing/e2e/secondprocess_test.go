@@ -118,7 +118,7 @@ func TestSecondProcess(t *testing.T) {
 		f.node["n1"].Kill()
 		check.OK(t, p.WaitLog(withTimeout(t, 10*time.Second), "the node lease is held"))
 		f.node["n1"] = p
-		time.Sleep(addressLifetime) // longer than the kernel keeps an address that nobody renews
+		time.Sleep(lab.KernelAnswers) // longer than the kernel keeps an address that nobody renews
 		for _, r := range w.Stop().Addrs {
 			if len(r.Timeline) > 1 {
 				t.Errorf("%s: unanswered for %v, by two for %v; %d changes", r.Addr, r.TotalSilence, r.TotalDouble, len(r.Timeline)-1)

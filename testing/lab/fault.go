@@ -7,7 +7,6 @@ import (
 	"os"
 	"strconv"
 	"syscall"
-	"time"
 
 	"github.com/vishvananda/netlink"
 )
@@ -103,22 +102,6 @@ func (l *Lab) StartAPI(ctx context.Context) error {
 		return errors.New("the API server runs already")
 	}
 	if err := l.spawnAPI(); err != nil {
-		return err
-	}
-	return l.awaitAPI(ctx)
-}
-
-// RestartEtcd kills etcd (SIGKILL), starts it again on its data after a time, and waits until the API server is ready.
-func (l *Lab) RestartEtcd(ctx context.Context, after time.Duration) error {
-	if l.etcd == nil {
-		return errAttached
-	}
-	l.etcd.Kill()
-	select {
-	case <-ctx.Done():
-	case <-time.After(after):
-	}
-	if err := l.spawnEtcd(); err != nil {
 		return err
 	}
 	return l.awaitAPI(ctx)

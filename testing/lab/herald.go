@@ -21,7 +21,41 @@ func (l *Lab) StartHerald(node string, env map[string]string) (*Process, error) 
 	if !slices.Contains(l.Nodes(), node) {
 		return nil, fmt.Errorf("start herald: there is no node %q for it", node)
 	}
-	return l.startHerald(node, node, "herald-"+node, env)
+	p, err := l.startHerald(node, node, "herald-"+node, env)
+	if err == nil {
+		l.mu.Lock()
+		l.heralds[node] = heraldProcess{p, env}
+		l.mu.Unlock()
+	}
+	return p, err
+}
+
+// A heraldProcess is the last Herald that was started on a node, and its options.
+type heraldProcess struct {
+	*Process
+	env map[string]string
+}
+
+// Herald returns the last process that StartHerald started on a node, nil if there was none.
+func (l *Lab) Herald(node string) *Process {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.heralds[node].Process
+}
+
+// StartHeraldAgain starts Herald on a node with the options that it had before, and waits until it is ready, or ctx ends.
+func (l *Lab) StartHeraldAgain(ctx context.Context, node string) error {
+	l.mu.Lock()
+	env := l.heralds[node].env
+	l.mu.Unlock()
+	p, err := l.StartHerald(node, env)
+	if err != nil {
+		return err
+	}
+	return l.await(ctx, p, func() error {
+		_, err := l.Get(ctx, node, "http://127.0.0.1:2112/readyz")
+		return err
+	})
 }
 
 // StartSecondHerald runs `herald manager` as StartHerald does, beside another one: on any host of

@@ -110,7 +110,7 @@ func UpKubelets(ctx context.Context, o KubeletOptions) (*Kubelets, error) {
 	}
 	all := slices.DeleteFunc(hosts(o.Nodes, false), func(h host) bool { return h.name == "w1" })
 	k := &Kubelets{
-		Lab: &Lab{opts: o.Options, dir: o.Dir, lock: lock, hosts: all, pods: map[string]*backend{}, began: time.Now()},
+		Lab: &Lab{opts: o.Options, dir: o.Dir, lock: lock, hosts: all, pods: map[string]*backend{}, heralds: map[string]heraldProcess{}, began: time.Now()},
 		vip: o.VIP, onLAN: o.OnLAN, starters: map[string]*Process{},
 	}
 	if err := k.up(ctx, o); err != nil {

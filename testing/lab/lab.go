@@ -118,9 +118,10 @@ type Lab struct {
 	client kubernetes.Interface
 	idle   func() // closes the client's connections
 
-	mu      sync.Mutex // guards pods and proxies
+	mu      sync.Mutex // guards pods, proxies and heralds
 	pods    map[string]*backend
-	proxies map[string]*Process // the kube-proxies, by node; empty if attached
+	heralds map[string]heraldProcess // by node
+	proxies map[string]*Process      // the kube-proxies, by node; empty if attached
 
 	controller *Process // of EndpointSlices; nil if attached
 
@@ -156,7 +157,8 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 		lock.Close()
 		return nil, err
 	}
-	l := &Lab{opts: opts, dir: opts.Dir, lock: lock, hosts: hosts(opts.Nodes, opts.IPv6Only), pods: map[string]*backend{}, proxies: map[string]*Process{}, began: time.Now()}
+	l := &Lab{opts: opts, dir: opts.Dir, lock: lock, hosts: hosts(opts.Nodes, opts.IPv6Only), pods: map[string]*backend{}, proxies: map[string]*Process{},
+		heralds: map[string]heraldProcess{}, began: time.Now()}
 	ctx, cancel := context.WithTimeoutCause(ctx, upTimeout, fmt.Errorf("not up after %v", upTimeout))
 	defer cancel()
 	if err := l.up(ctx); err != nil {
