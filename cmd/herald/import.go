@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"strings"
 	"time"
@@ -83,10 +84,7 @@ func (i *importer) run(ctx context.Context, files []string, stdin io.Reader, out
 	if err != nil {
 		return err
 	}
-	_, problems := pool.Parse(nil, r.Data)
-	for _, p := range problems {
-		r.Notes = append(r.Notes, "Key "+p.Key+": "+strings.TrimRight(p.Message, "."))
-	}
+	i.dropRefused(&r)
 	annotations := make(map[vip.Key]map[string]string, len(r.Pins))
 	for _, p := range r.Pins {
 		annotations[p.Service] = p.Annotations
@@ -100,6 +98,26 @@ func (i *importer) run(ctx context.Context, files []string, stdin io.Reader, out
 		return err
 	}
 	return i.write(ctx, r, out)
+}
+
+// dropRefused adds a note about each key that Herald's pools can't have. It takes it out, but for those of kube-vip's provider, which may be
+// mended there; a pool whose Services can't be told is offered to no namespace.
+func (i *importer) dropRefused(r *migrate.Result) {
+	_, problems := pool.Parse(nil, r.Data)
+	for _, p := range problems {
+		r.Notes = append(r.Notes, "Key "+p.Key+": "+strings.TrimRight(p.Message, "."))
+		if p.Warning || i.source == "kube-vip" {
+			continue
+		}
+		delete(r.Data, p.Key)
+		name, attribute, isAttribute := strings.Cut(p.Key, ".")
+		switch {
+		case !isAttribute:
+			maps.DeleteFunc(r.Data, func(k, _ string) bool { return strings.HasPrefix(k, name+".") })
+		case attribute == "namespaces" || attribute == "services":
+			r.Data[name+".namespaces"], r.Data[name+".enforce"] = migrate.NoNamespace, "true"
+		}
+	}
 }
 
 // read returns the objects of the files, or else of the cluster.

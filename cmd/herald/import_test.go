@@ -89,9 +89,9 @@ func TestImportOfRestrictedPools(t *testing.T) {
 // What can't be imported is an error that says why.
 func TestImportErrors(t *testing.T) {
 	for _, tt := range []struct{ source, text, want string }{
-		{"metallb", "kind: Service\n", "there is no IPAddressPool, so nothing to import"},
-		{"cilium", "", "there is no CiliumLoadBalancerIPPool, so nothing to import"},
-		{"kube-vip", "", "there is no ConfigMap with pools, so nothing to import"},
+		{"metallb", "kind: Service\n", "there is no IPAddressPool; there is Service"},
+		{"cilium", "", "there is no CiliumLoadBalancerIPPool; nothing is there"},
+		{"kube-vip", "", "there is no ConfigMap with pools; nothing is there"},
 		{"metallb", "a: [", "-: not YAML"},
 		{"metallb", "- a\n", "-: not an object"},
 		{"metallb", "kind: IPAddressPool\nmetadata: {name: x}\nspec: {addresses: 7}\n", "IPAddressPool x can't be read"},

@@ -1,6 +1,9 @@
 package migrate
 
 import (
+	"encoding/json"
+	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -40,6 +43,7 @@ func (m *migration) fromCilium() error {
 		return err
 	}
 	for _, kind := range ciliumBGPKinds {
+		m.read[kind] = true
 		for _, o := range m.objects {
 			if o.Kind == kind {
 				m.note("%s %s is not read: give Herald its peers by bgp_enable, bgp_as and bgp_peers (bgp.md).", kind, o.Metadata.Name)
@@ -67,7 +71,7 @@ func (m *migration) addCiliumPool(given string, p ciliumPool) {
 			text = b.Start + "-" + stop
 		}
 		s, text, err := parseSpan(text)
-		if err != nil {
+		if err != nil || s.first.IsUnspecified() {
 			m.note("Pool %s: the addresses %q can't be read (%v), and are left out.", given, b.CIDR+b.Start, err)
 			continue
 		}
@@ -181,13 +185,25 @@ func firstKey(m map[string]string) (first string) {
 	return first
 }
 
+// isProviderKey reports whether a key of a ConfigMap has addresses.
+func isProviderKey(k string) bool {
+	return strings.HasPrefix(k, "cidr-") || strings.HasPrefix(k, "range-") || strings.HasPrefix(k, "pool-")
+}
+
 // fromKubeVIP takes over the ConfigMap of kube-vip's cloud provider as it is: Herald reads the same keys.
 func (m *migration) fromKubeVIP() error {
 	for _, o := range m.objects {
 		if o.Kind != "ConfigMap" {
 			continue
 		}
-		for k, v := range o.Data {
+		var data map[string]string
+		if err := json.Unmarshal(o.Data, &data); len(o.Data) > 0 && err != nil {
+			return fmt.Errorf("ConfigMap %s can't be read: %w", o.Metadata.Name, err)
+		}
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(data)), isProviderKey) {
+			continue
+		}
+		for k, v := range data {
 			m.Data[k] = v
 			if name, own := strings.CutPrefix(k, "pool-"); strings.HasPrefix(k, "cidr-") || strings.HasPrefix(k, "range-") || own && !strings.Contains(name, ".") {
 				for item := range strings.SplitSeq(v, ",") {

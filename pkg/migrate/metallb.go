@@ -5,9 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // A metalLBPool is the spec of an IPAddressPool (metallb.io/v1beta1).
@@ -98,7 +101,7 @@ func (m *migration) addMetalLBPool(o object, p metalLBPool, priorities map[int]i
 	var texts []string
 	for _, a := range p.Addresses {
 		s, text, err := parseSpan(a)
-		if err != nil {
+		if err != nil || s.first.IsUnspecified() {
 			m.note("Pool %s: the addresses %q can't be read (%v), and are left out.", o.Metadata.Name, a, err)
 			continue
 		}
@@ -113,7 +116,7 @@ func (m *migration) addMetalLBPool(o object, p metalLBPool, priorities map[int]i
 		switch n := len(namespaces) * len(services); {
 		case n > maxVariants:
 			m.note("Pool %s: of its serviceAllocation %d alternatives have to be told apart, and one pool becomes %d of Herald at most. So it is offered to no namespace (.namespaces with .enforce): Services keep what they have of it, and others get none until you write .namespaces and .services by hand.", o.Metadata.Name, n, maxVariants)
-			namespaces, services = []string{noNamespace}, []string{""}
+			namespaces, services = []string{NoNamespace}, []string{""}
 		case services[0] != "":
 			m.note("Pool %s: MetalLB refuses its addresses also to Services that ask for them, if its serviceSelectors don't select them."+whoMayAsk, o.Metadata.Name)
 		}
@@ -153,8 +156,8 @@ const whoMayAsk = " Herald does not: .services says who gets one without asking,
 // maxVariants is how many pools one may become.
 const maxVariants = 16
 
-// noNamespace is a value of .namespaces that selects none.
-const noNamespace = namespaceLabel + "="
+// NoNamespace is a value of .namespaces that selects none.
+const NoNamespace = namespaceLabel + "="
 
 // namespaceAlternatives returns the values of .namespaces of which any has to hold; "" is all.
 func namespaceAlternatives(names []string, selectors []selector) (all []string) {
@@ -253,16 +256,21 @@ func texts(all []selector) string {
 func (m *migration) noteBGPAdvertisement(name string, a advertisement) {
 	var parts []string
 	if a.LocalPref != 0 {
-		parts = append(parts, fmt.Sprintf("localPref %d", a.LocalPref))
+		parts = append(parts, fmt.Sprintf("herald_bgp_localpref=%d", a.LocalPref))
 	}
 	if len(a.Communities) > 0 {
-		parts = append(parts, "communities "+strings.Join(m.communities(a.Communities), ", "))
+		text := strings.Join(m.communities(a.Communities), ",")
+		if _, _, err := vip.ParseCommunities(text); err != nil {
+			parts = append(parts, fmt.Sprintf("communities %q, which have to be mended (%v)", text, err))
+		} else {
+			parts = append(parts, "herald_bgp_communities="+text)
+		}
 	}
 	if len(a.Peers) > 0 {
 		parts = append(parts, "peers "+strings.Join(a.Peers, ", "))
 	}
 	if len(parts) > 0 {
-		m.note("BGPAdvertisement %s: %s. Herald has them as options for all routes, and as annotations of Services (heraldvip.io/bgp-...).", name, strings.Join(parts, "; "))
+		m.note("BGPAdvertisement %s: %s. These are for all routes; for some Services there are annotations (heraldvip.io/bgp-...).", name, strings.Join(parts, "; "))
 	}
 	if length, length6 := a.AggregationLength, a.AggregationLengthV6; length != nil && *length != 32 || length6 != nil && *length6 != 128 {
 		m.note("BGPAdvertisement %s aggregates routes. Herald advertises the prefixes of herald_bgp_aggregates beside the host routes.", name)
@@ -285,7 +293,7 @@ func (m *migration) communities(names []string) (out []string) {
 				}
 			}
 		}
-		out = append(out, n)
+		out = append(out, strings.TrimPrefix(n, "large:")) // Herald tells large ones by their three numbers
 	}
 	return out
 }
@@ -321,7 +329,12 @@ func (m *migration) noteMetalLBPeers() error {
 		if address == "" && p.Interface != "" {
 			address = "unnumbered:" + p.Interface
 		}
-		peer := address + ":" + m.peerAS(name, p.MyASN, p.PeerASN, p.DynamicASN, p.Address != "")
+		remote, ok := peerAS(p.MyASN, p.PeerASN, p.DynamicASN, p.Address != "")
+		if why := whyNoPeer(p.Address, p.Interface, p.MyASN); why != "" || !ok {
+			m.note("BGPPeer %s: write it to bgp_peers by hand: %s.", name, cmp.Or(why, "a peer with an address needs its AS, which dynamicASN leaves to the router"))
+			continue
+		}
+		peer := address + ":" + remote
 		port := cmp.Or(p.Port, 179)
 		switch {
 		case port != 179:
@@ -343,23 +356,40 @@ func (m *migration) noteMetalLBPeers() error {
 			m.note("BGPPeer %s has a bfdProfile or nodeSelectors, which are not imported (bgp.md): BFD is the last field of a peer in bgp_peers, and each node may have peers of its own by annotations of Nodes.", name)
 		}
 	}
+	if len(list) == 0 {
+		return nil
+	}
 	m.note("BGP: run Herald with bgp_enable=true, bgp_as=%s and bgp_peers=%s.", as, strings.Join(list, ","))
 	return nil
 }
 
-// peerAS returns the AS of a peer in bgp_peers. Of one that MetalLB takes from the router's OPEN message (dynamicASN) it is own if it must be that,
-// "" where bgp_peers needs none, which is a peer without an address, else "AS", and a note says what is to be filled in.
-func (m *migration) peerAS(name string, own, peer uint32, dynamic string, addressed bool) string {
+// peerAS returns the AS of a peer in bgp_peers: "" for one without an address whose AS the router tells. ok is false if it must be known and is not.
+func peerAS(own, peer uint32, dynamic string, addressed bool) (text string, ok bool) {
 	switch {
 	case dynamic == "internal":
 		peer = own
 	case dynamic != "" && !addressed:
-		return ""
-	case dynamic != "":
-		m.note("BGPPeer %s has dynamicASN %s, and a peer of Herald that has an address needs an AS: write the router's in the place of AS.", name, dynamic)
-		return "AS"
+		return "", true
 	}
-	return strconv.FormatUint(uint64(peer), 10)
+	return strconv.FormatUint(uint64(peer), 10), peer != 0
+}
+
+// whyNoPeer returns why bgp_peers can't have a peer of this address, or on this link, or bgp_as this AS; "" if they can.
+func whyNoPeer(address, link string, own uint32) string {
+	a, err := netip.ParseAddr(address)
+	switch {
+	case own == 0:
+		return "it has no myASN"
+	case address == "" && (link == "" || len(link) > 15 || strings.ContainsAny(link, "/: ,\t\n")):
+		return "it has neither an address nor the name of a link"
+	case address == "":
+		return ""
+	case err != nil || a.Zone() != "":
+		return fmt.Sprintf("%q is no address", address)
+	case a.IsLinkLocalUnicast() || a.IsUnspecified() || a.IsMulticast():
+		return fmt.Sprintf("%s is not the address of one router; where there is only a link-local one use unnumbered:<interface>", a)
+	}
+	return ""
 }
 
 // importedPeerFields are the fields of a BGPPeer that noteMetalLBPeers reads. The others are named in a note.

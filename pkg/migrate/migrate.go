@@ -28,7 +28,7 @@ func Collections(source string) []Collection {
 	switch source {
 	case "metallb":
 		const api = "/apis/metallb.io/v1beta1/"
-		return []Collection{services, {"IPAddressPool", api + "ipaddresspools"}, {"L2Advertisement", api + "l2advertisements"}, {"BGPAdvertisement", api + "bgpadvertisements"},
+		return []Collection{services, {"ConfigMap", "/api/v1/namespaces/metallb-system/configmaps"}, {"AddressPool", api + "addresspools"}, {"IPAddressPool", api + "ipaddresspools"}, {"L2Advertisement", api + "l2advertisements"}, {"BGPAdvertisement", api + "bgpadvertisements"},
 			{"BGPPeer", "/apis/metallb.io/v1beta2/bgppeers"}, {"BFDProfile", api + "bfdprofiles"}, {"Community", api + "communities"}}
 	case "cilium":
 		const v2, alpha = "/apis/cilium.io/v2/", "/apis/cilium.io/v2alpha1/"
@@ -55,13 +55,11 @@ type Pin struct {
 // From reads the objects of a source, as JSON; those of other kinds are ignored. It is an error if an object can't be
 // read, or nothing is there that has pools.
 func From(source string, objects []json.RawMessage) (Result, error) {
-	m := &migration{source: source, ranges: make(map[string][]span), names: make(map[string]string), made: make(map[string][]string), Result: Result{Data: make(map[string]string)}}
+	m := &migration{source: source, read: make(map[string]bool), ranges: make(map[string][]span), names: make(map[string]string), made: make(map[string][]string), Result: Result{Data: make(map[string]string)}}
 	for _, text := range objects {
-		var o object
-		if err := json.Unmarshal(text, &o); err != nil {
-			return Result{}, fmt.Errorf("an object can't be read: %w", err)
+		if err := m.load(text); err != nil {
+			return Result{}, err
 		}
-		m.objects = append(m.objects, o)
 	}
 	slices.SortStableFunc(m.objects, func(a, b object) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Metadata.Namespace, b.Metadata.Namespace), cmp.Compare(a.Metadata.Name, b.Metadata.Name))
@@ -84,8 +82,9 @@ func From(source string, objects []json.RawMessage) (Result, error) {
 		return Result{}, err
 	}
 	if len(m.Data) == 0 {
-		return Result{}, fmt.Errorf("there is no %s, so nothing to import", map[string]string{"metallb": "IPAddressPool", "cilium": "CiliumLoadBalancerIPPool", "kube-vip": "ConfigMap with pools"}[source])
+		return Result{}, fmt.Errorf("there is no %s; %s", poolKinds[source], m.whatIsThere())
 	}
+	m.noteUnread()
 	m.pinServices()
 	slices.SortFunc(m.Pins, func(a, b Pin) int { return a.Service.Compare(b.Service) })
 	return m.Result, nil
@@ -99,6 +98,8 @@ type migration struct {
 	ranges  map[string][]span   // addresses of pools, by their name here
 	made    map[string][]string // of MetalLB: the pools that one has become, by its name there
 	about   int                 // how many notes are about single Services
+	read    map[string]bool     // kinds that specs has read
+	unread  []string            // documents without a kind
 	Result
 }
 
@@ -111,9 +112,9 @@ type object struct {
 		Labels      map[string]string `json:"labels"`
 		Annotations map[string]string `json:"annotations"`
 	} `json:"metadata"`
-	Spec   json.RawMessage   `json:"spec"`
-	Status json.RawMessage   `json:"status"`
-	Data   map[string]string `json:"data"`
+	Spec   json.RawMessage `json:"spec"`
+	Status json.RawMessage `json:"status"`
+	Data   json.RawMessage `json:"data"`
 }
 
 // note adds a sentence, unless it is there already.
@@ -138,6 +139,7 @@ func (m *migration) noteService(format string, args ...any) {
 
 // specs returns the objects of a kind, and their specs.
 func specs[S any](m *migration, kind string) (all []object, parsed []S, err error) {
+	m.read[kind] = true
 	for _, o := range m.objects {
 		if o.Kind != kind {
 			continue

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"bytes"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/heraldvip/herald/pkg/config"
+	"github.com/heraldvip/herald/pkg/pool"
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// imported returns what "herald import" prints of text.
+func imported(t *testing.T, source, text string) (string, error) {
+	t.Helper()
+	c := root()
+	var out bytes.Buffer
+	c.SetOut(&out)
+	c.SetIn(strings.NewReader(text))
+	c.SetArgs([]string{"import", source, "-"})
+	err := c.Execute()
+	return out.String(), err
+}
+
+// option matches an option and its value in a note.
+var option = regexp.MustCompile(`\b([a-z][a-z0-9]*(?:_[a-z0-9]+)+)=(\S+[^\s.,;)])`)
+
+// checkAccepted has Herald's parsers read all that an import has printed: the pools, and each option in the notes.
+func checkAccepted(t *testing.T, printed string) {
+	t.Helper()
+	data := check.Value(config.ConfigMapData(check.Value(config.Documents([]byte(printed)))(t)[0]))(t)
+	if _, problems := pool.Parse(nil, data); len(problems) > 0 {
+		t.Errorf("Herald refuses its own pools: %v\n%s", problems, printed)
+	}
+	env := []string{"vip_arp=true"}
+	for _, m := range option.FindAllStringSubmatch(printed, -1) {
+		if slices.ContainsFunc(config.Options, func(o config.Option) bool { return o.Env == m[1] }) {
+			env = append(env, m[1]+"="+m[2])
+		}
+	}
+	if _, _, err := config.Parse(config.Sources{Env: env, Hostname: "n1"}); err != nil {
+		t.Errorf("Herald refuses %v: %v\n%s", env, err, printed)
+	}
+}
+
+const oldPools = `
+    peers:
+    - {my-asn: 64512, peer-asn: 64513, peer-address: 10.0.0.1, hold-time: 90s}
+    bgp-communities: {far: "large:64512:1:100"}
+    address-pools:
+    - name: lan
+      protocol: layer2
+      addresses: [10.1.0.10-10.1.0.20]
+    - name: wan
+      protocol: bgp
+      auto-assign: false
+      addresses: [10.2.0.0/28]
+      bgp-advertisements: [{aggregation-length: 32, localpref: 200, communities: [far]}]
+`
+
+// MetalLB before 0.13 had its pools in a ConfigMap, which Helm made of configInline, and for a short time in AddressPools.
+func TestImportOfOldMetalLB(t *testing.T) {
+	want := []string{"pool-lan: 10.1.0.10-10.1.0.20", "pool-lan.announce: arp", "pool-wan: 10.2.0.0/28", "pool-wan.announce: bgp", `pool-wan.auto: "false"`}
+	bgp := []string{"bgp_peers=10.0.0.1:64513", "herald_bgp_communities=64512:1:100", "herald_bgp_localpref=200"}
+	for _, tt := range []struct {
+		name, text string
+		more       []string
+	}{
+		{"ConfigMap", "kind: ConfigMap\nmetadata: {name: config, namespace: metallb-system}\ndata:\n  config: |" + oldPools, bgp},
+		{"Helm values", "existingConfigMap: \"\"\nconfigInline:" + strings.ReplaceAll(oldPools, "\n    ", "\n  "), bgp},
+		{"Helm values of a chart above", "metallb:\n  configInline:" + oldPools, bgp},
+		{"Argo CD", "kind: Application\nspec: {source: {helm: {values: \"configInline: {address-pools: [{name: lan, protocol: layer2, addresses: [10.1.0.10-10.1.0.20]}]}\"}}}\n", nil},
+		{"AddressPool", `
+kind: AddressPool
+apiVersion: metallb.io/v1beta1
+metadata: {name: lan, namespace: metallb-system}
+spec: {protocol: layer2, addresses: [10.1.0.10-10.1.0.20]}
+---
+kind: AddressPool
+metadata: {name: wan, namespace: metallb-system}
+spec: {protocol: bgp, autoAssign: false, addresses: [10.2.0.0/28], bgpAdvertisements: [{communities: ["large:64512:1:100"]}]}
+`, bgp[1:2]},
+	} {
+		printed, err := imported(t, "metallb", tt.text)
+		if err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+			continue
+		}
+		words := slices.Concat(want, tt.more)
+		if tt.name == "Argo CD" {
+			words = want[:2]
+		}
+		for _, w := range words {
+			if !strings.Contains(printed, w) {
+				t.Errorf("%s: %s is not in\n%s", tt.name, w, printed)
+			}
+		}
+		checkAccepted(t, printed)
+	}
+}
+
+// Where there are no pools, what is there instead is named, and the source that has it.
+func TestImportNamesWhatIsThere(t *testing.T) {
+	const cilium = "kind: CiliumLoadBalancerIPPool\nmetadata: {name: blue}\nspec: {blocks: [{cidr: 10.0.0.0/28}]}\n"
+	for _, tt := range []struct{ source, text, want string }{
+		{"metallb", cilium, "there is no IPAddressPool; there is CiliumLoadBalancerIPPool blue, which herald import cilium reads"},
+		{"metallb", "kind: Eip\nmetadata: {name: lan}\n---\nkind: Service\nmetadata: {name: web, namespace: shop}\n", "there is Eip lan; Service shop/web"},
+		{"cilium", "controller: {}\nspeaker: {}\n", "there is a document without a kind (controller, speaker)"},
+		{"kube-vip", "kind: ConfigMap\nmetadata: {name: kubevip}\ndata: {a: b}\n", "no ConfigMap with pools; there is ConfigMap kubevip"},
+		{"kube-vip", "kind: ConfigMap\nmetadata: {name: config, namespace: metallb-system}\ndata:\n  config: |" + oldPools, "which herald import metallb reads"},
+		{"metallb", "", "nothing is there at all"},
+	} {
+		if _, err := imported(t, tt.source, tt.text); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s of %q: %v, want %s", tt.source, tt.text, err, tt.want)
+		}
+	}
+	printed, err := imported(t, "metallb", "kind: IPAddressPool\nmetadata: {name: a}\nspec: {addresses: [10.0.0.0/28]}\n---\nkind: BFDProfile\nmetadata: {name: fast}\n")
+	if check.OK(t, err); !strings.Contains(printed, "BFDProfile fast") {
+		t.Errorf("what is not read is not named:\n%s", printed)
+	}
+}
+
+// Whatever the objects have, Herald accepts what is printed of them, options in notes included.
+func TestImportIsAccepted(t *testing.T) {
+	const metal = "kind: IPAddressPool\nmetadata: {name: a}\nspec: {addresses: [10.0.0.0/28]}\n---\n"
+	const cilium = "kind: CiliumLoadBalancerIPPool\nmetadata: {name: a}\nspec: {blocks: [{cidr: 10.0.0.0/28}]"
+	peer := func(spec string) string {
+		return metal + "kind: BGPPeer\nmetadata: {name: tor}\nspec: {" + spec + "}\n"
+	}
+	for _, tt := range []struct{ source, text string }{
+		{"metallb", metal + `{kind: BGPAdvertisement, metadata: {name: x}, spec: {communities: ["large:64512:1:100", "64512:7"]}}`},
+		{"metallb", metal + `{kind: BGPAdvertisement, metadata: {name: x}, spec: {communities: [undefined], localPref: 7}}`},
+		{"metallb", peer("myASN: 64512, peerASN: 64512, peerAddress: 'fd00::1', peerPort: 1179")},
+		{"metallb", peer("myASN: 64512, dynamicASN: external, peerAddress: 10.0.0.1")},
+		{"metallb", peer("myASN: 64512, dynamicASN: external, interface: eth1, peerPort: 1179")},
+		{"metallb", peer("myASN: 64512, peerASN: 64513, peerAddress: 'fe80::1'")},
+		{"metallb", peer("myASN: 64512, peerASN: 64513, peerAddress: router.example.com")},
+		{"metallb", peer("myASN: 64512, peerASN: 64513, peerAddress: 0.0.0.0, password: 'a:b'")},
+		{"metallb", peer("peerASN: 64513, peerAddress: 10.0.0.1")},
+		{"metallb", peer("myASN: 64512, peerASN: 64513, interface: much-too-long-for-a-link")},
+		{"metallb", metal + "{kind: L2Advertisement, metadata: {name: x}, spec: {interfaces: [much-too-long-for-a-link]}}"},
+		{"metallb", metal + "{kind: L2Advertisement, metadata: {name: x}, spec: {nodeSelectors: [{matchLabels: {'a b': c}}]}}"},
+		{"metallb", metal + "{kind: IPAddressPool, metadata: {name: b}, spec: {addresses: [10.0.1.0-10, 0.0.0.0]}}"},
+		{"metallb", metal + "{kind: IPAddressPool, metadata: {name: pool-x}, spec: {addresses: [10.0.1.5/24, '10.0.2.5 - 10.0.2.9'], serviceAllocation: {namespaces: ['NOT one']}}}"},
+		{"metallb", metal + "{kind: IPAddressPool, metadata: {name: b}, spec: {addresses: [10.0.1.0/24], serviceAllocation: {priority: 99999999, serviceSelectors: [{matchExpressions: [{key: a, operator: Odd}]}]}}}"},
+		{"metallb", metal + "{kind: Service, metadata: {name: s, namespace: d}, spec: {type: LoadBalancer, loadBalancerClass: 'x.y/z'}}"},
+		{"cilium", cilium + ", serviceSelector: {matchLabels: {'a b': c}}}\n"},
+		{"cilium", cilium + ", serviceSelector: {matchExpressions: [{key: io.kubernetes.service.namespace, operator: In, values: []}]}}\n"},
+		{"cilium", cilium + "}\n---\n{kind: CiliumL2AnnouncementPolicy, metadata: {name: x}, spec: {loadBalancerIPs: true, interfaces: [much-too-long-for-a-link]}}\n"},
+		{"cilium", cilium + "}\n---\n{kind: CiliumLoadBalancerIPPool, metadata: {name: b}, spec: {blocks: [{start: '::', stop: 'x'}, {cidr: 10.0.9.0/99}]}}\n"},
+		{"kube-vip", "{kind: ConfigMap, metadata: {name: x}, data: {cidr-global: '10.0.0.0/28,fd00::/120', search-order: desc, skip-end-ips-in-cidr: 'true'}}"},
+	} {
+		printed, err := imported(t, tt.source, tt.text)
+		if err != nil {
+			t.Errorf("%s: %v", tt.text, err)
+			continue
+		}
+		checkAccepted(t, printed)
+	}
+}
