@@ -13,21 +13,26 @@ import (
 const specAddress = "spec.loadBalancerIP"
 
 // readAddresses fills in Addresses and Source: what a person asks for, by the first of addressesKeys or by
-// spec.loadBalancerIP; else what Herald gave from a pool; else what the status names.
+// spec.loadBalancerIP, and what Herald gave of another family beside it; else what Herald gave from a pool; else what
+// the status names.
 //
 // Each field that asks for something else than the one that counts adds a sentence to Invalid. A mistake in the one
 // that counts takes no VIP down: the Service keeps what it was given, or what its status names.
 func (r annotationReader) readAddresses(loadBalancerIP string) {
-	s, keys := r.service, addressesKeys
-	if s.Allocated != "" { // Herald wrote the first
-		keys = keys[1:]
+	s, keys, givenKey := r.service, addressesKeys, addressesKey
+	var beside []netip.Addr
+	if s.Allocated != "" {
+		beside, _ = parseAddresses(r.value(besideKey))
+		if givenKey = besideKey; len(beside) == 0 {
+			keys, givenKey = keys[1:], addressesKey // Herald wrote the first
+		}
 	}
 	if s.Source = r.firstOf(loadBalancerIP, keys...); s.Source != "" {
 		s.Addresses = r.requested(s.Source, loadBalancerIP)
 	}
 	if keep := s.Source; len(s.Addresses) == 0 {
-		if s.Allocated != "" && r.value(addressesKey) != "" {
-			s.Addresses, s.Source = parseAnnotation(r, addressesKey, parseAddresses), addressesKey
+		if s.Allocated != "" && r.value(givenKey) != "" {
+			s.Addresses, s.Source = parseAnnotation(r, givenKey, parseAddresses), givenKey
 		}
 		if len(s.Addresses) == 0 {
 			r.readStatusAddresses()
@@ -37,7 +42,15 @@ func (r annotationReader) readAddresses(loadBalancerIP string) {
 		}
 		return
 	}
-	s.Superseded, s.Allocated = s.Allocated != "", ""
+	own := s.Addresses
+	for _, a := range beside {
+		if len(own) < maxAddresses && !slices.ContainsFunc(own, func(o netip.Addr) bool { return vip.FamilyOf(o) == vip.FamilyOf(a) }) {
+			s.Addresses, s.Own = appendUnique(slices.Clip(s.Addresses), a), own
+		}
+	}
+	if s.Own == nil {
+		s.Superseded, s.Allocated = s.Allocated != "", ""
+	}
 }
 
 // firstOf returns the first of keys that has a value, or else "spec.loadBalancerIP" if that, spec, has one, or "". It adds a

@@ -15,6 +15,7 @@ import (
 const (
 	poolKey      = "heraldvip.io/pool"
 	allocatedKey = "heraldvip.io/allocated"
+	besideKey    = "heraldvip.io/allocated-addresses"
 	renumberKey  = "heraldvip.io/renumber"
 )
 

@@ -236,7 +236,7 @@ func (s *cachedService) shows(w vip.Assignment) bool {
 	if w.Remove {
 		return !s.Superseded
 	}
-	return s.Allocated == w.Pool && s.Source == addressesKey && slices.Equal(s.Addresses, w.Addresses)
+	return s.Allocated == w.Pool && (s.Source == addressesKey || s.Own != nil) && slices.Equal(s.Addresses, w.Addresses)
 }
 
 // write makes o have the addresses of w, for 10 s at most. A write
@@ -244,9 +244,20 @@ func (s *cachedService) shows(w vip.Assignment) bool {
 func (a *Assignments) write(ctx context.Context, o *cachedService, w vip.Assignment) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	annotations := map[string]any{addressesKey: joinAddrs(w.Addresses), allocatedKey: w.Pool}
-	if w.Remove {
-		annotations = map[string]any{addressesKey: nil, allocatedKey: nil} // null removes them
+	annotations := map[string]any{allocatedKey: w.Pool} // null removes one
+	given := slices.DeleteFunc(slices.Clone(w.Addresses), func(x netip.Addr) bool { return slices.Contains(w.Own, x) })
+	switch {
+	case w.Remove && o.beside:
+		annotations[allocatedKey], annotations[besideKey] = nil, nil
+	case w.Remove:
+		annotations[allocatedKey], annotations[addressesKey] = nil, nil
+	case len(w.Own) > 0:
+		annotations[besideKey] = joinAddrs(given)
+	default:
+		annotations[addressesKey] = joinAddrs(given)
+		if o.beside {
+			annotations[besideKey] = nil
+		}
 	}
 	patch := map[string]any{"metadata": map[string]any{"resourceVersion": o.version, "annotations": annotations}}
 	if !w.Remove && !slices.ContainsFunc(w.Addresses, netip.Addr.IsUnspecified) { // else it has none before a DHCP server has leased one

@@ -79,6 +79,7 @@ type Cluster struct {
 	changed       map[vip.Key]bool // Services for which worldServices is out of date
 	worldServices []vip.Service    // sorted by Key
 	outdated      bool             // worldNodes and worldReserved are out of date
+	nameChecked   bool             // whether there is a Node of this name was looked at
 	worldNodes    []vip.Node       // sorted by name
 	worldReserved []vip.ReservedRange
 	poolsChanged  bool             // worldPools is out of date

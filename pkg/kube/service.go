@@ -19,6 +19,7 @@ type cachedService struct {
 	vip.Service
 	hasHostAnnotation  bool // kube-vip.io/vipHost, be it empty
 	hasLeaseAnnotation bool // heraldvip.io/dhcp-lease, be it unreadable
+	beside             bool // heraldvip.io/allocated-addresses
 	clusterIPs         []netip.Addr
 	otherManager       string                            // who changed it last, but for Herald (otherManager)
 	conditionsSince    map[vip.ConditionType]metav1.Time // lastTransitionTime of each of Conditions
@@ -64,6 +65,7 @@ func readService(o *corev1.Service) *cachedService {
 	s.Finalizer = slices.Contains(o.Finalizers, cleanupFinalizer)
 	s.LoadBalancer = o.Spec.Type == corev1.ServiceTypeLoadBalancer
 	_, s.hasHostAnnotation = o.Annotations[vipHostKey]
+	_, s.beside = o.Annotations[besideKey]
 	_, s.hasLeaseAnnotation = o.Annotations[dhcpLeaseKey]
 	if o.Spec.LoadBalancerClass != nil {
 		s.HasClass, s.Class = true, *o.Spec.LoadBalancerClass

@@ -30,6 +30,7 @@ func (c *Cluster) Observe(w *vip.World) {
 		for _, n := range c.nodes.values {
 			c.worldNodes = append(c.worldNodes, *n)
 		}
+		c.warnOfNodeName()
 		slices.SortFunc(c.worldNodes, func(a, b vip.Node) int { return cmp.Compare(a.Name, b.Name) })
 		c.worldReserved = c.reservedRanges()
 	}
@@ -44,6 +45,17 @@ func (c *Cluster) Observe(w *vip.World) {
 	}
 	w.Pools = c.observePools()
 	w.PoolsRefused = !c.o.Pools.IsZero() && c.configMaps.doneWithout.Load() && !c.configMaps.synced.Load()
+}
+
+// warnOfNodeName logs, once, that there are Nodes, and none of this node's name.
+func (c *Cluster) warnOfNodeName() {
+	if c.nameChecked || len(c.worldNodes) == 0 || !c.nodes.synced.Load() {
+		return
+	}
+	if c.nameChecked = true; c.nodes.values[vip.Key{Name: c.o.Node}] == nil {
+		c.o.Log.Warn("Kubernetes has no Node of this name. One that has this host's addresses counts instead, if there is one; else Services with "+
+			"externalTrafficPolicy Local, drains, and the labels of nodes have no effect here. Set vip_nodename to the name of the Node", "name", c.o.Node)
+	}
 }
 
 // mergeServices is worldServices with those in changed replaced, added or left out.

@@ -31,7 +31,7 @@ var restricted = []string{
 // written are the annotations of Services that Herald itself writes.
 var written = []string{
 	"kube-vip.io/vipHost", "heraldvip.io/announcer", "heraldvip.io/dhcp-lease", "kube-vip.io/requestedIP",
-	"kube-vip.io/loadbalancerIPs", "heraldvip.io/allocated",
+	"kube-vip.io/loadbalancerIPs", "heraldvip.io/allocated", "heraldvip.io/allocated-addresses",
 }
 
 // cleanupFinalizer is the finalizer of load balancers, which Herald adds and removes (decision 0091).
@@ -43,7 +43,7 @@ const (
 	// annotationsOf is the annotations of an object that is put in for %, which is null for the old one of a new object.
 	annotationsOf = `(% == null ? {} : %.metadata.?annotations.orValue({}))`
 	// addressAnnotations are those by which a Service asks for addresses: kube-vip's, MetalLB's and Cilium's.
-	addressAnnotations = `'kube-vip.io/loadbalancerIPs', 'metallb.io/loadBalancerIPs', 'metallb.universe.tf/loadBalancerIPs', 'lbipam.cilium.io/ips', 'io.cilium/lb-ipam-ips'`
+	addressAnnotations = `'kube-vip.io/loadbalancerIPs', 'metallb.io/loadBalancerIPs', 'metallb.universe.tf/loadBalancerIPs', 'lbipam.cilium.io/ips', 'io.cilium/lb-ipam-ips', 'heraldvip.io/allocated-addresses'`
 	// namedBy is the addresses that a Service % of type LoadBalancer names.
 	namedBy = `(% == null || %.spec.?type.orValue('') != 'LoadBalancer' ? [] : ` +
 		`([` + addressAnnotations + `].map(k, %.metadata.?annotations[?k].orValue('')).join(',') + ',' + %.spec.?loadBalancerIP.orValue(''))` +

@@ -29,6 +29,7 @@ var advices = map[vip.Reason]string{
 	vip.DHCPFailed:           `look at the DHCP server: free leases, and whether it answers on the link; ask for a fixed address meanwhile`,
 	vip.LeaseRefused:         `let Herald write the Lease: the message has the answer of the API server (a quota, an admission webhook)`,
 	vip.StatusRefused:        `make the Service smaller, or have the webhook or policy that the message names let its status pass`,
+	vip.FamilyMissing:        `name an address of each family: kubectl -n NAMESPACE annotate --overwrite service NAME kube-vip.io/loadbalancerIPs=IPV4,IPV6`,
 	vip.StatusContested:      `stop the program that the message names for this Service, or have one of the two serve it (spec.loadBalancerClass)`,
 	vip.FinalizerNotRemoved:  `kubectl -n NAMESPACE patch service NAME --type=merge -p '{"metadata":{"finalizers":null}}' (it removes all finalizers), or set disable_service_updates=false`,
 	vip.EgressUnavailable:    `do what the message says; until then what its pods send has the source that the network plugin gives it`,

@@ -71,6 +71,8 @@ func (p *pass) allocatedReason(s *service) (reason vip.Reason, message string) {
 		if len(outside) < len(others) {
 			message = text + ": allocated; " + message // all are to be named first (allocates)
 		}
+	case len(s.Own) > 0:
+		reason, message = vip.AddressSet, text+": named by "+s.Source+", but for what is of pool "+s.Allocated
 	case s.Allocated != "":
 		reason, message = vip.AddressAllocated, text+givenText+s.Allocated
 	default:
@@ -102,7 +104,7 @@ func allocates(conditions []vip.Condition, a netip.Addr) bool {
 
 // isOutsidePools reports whether s was given a of a pool, and no pool has a any more.
 func (p *pass) isOutsidePools(s *vip.Service, a netip.Addr) bool {
-	return s.Allocated != "" && p.offers != nil && p.Pools != nil && !p.offers.policy.InPool(a, s.Allocated)
+	return s.IsGiven(a) && p.offers != nil && p.Pools != nil && !p.offers.policy.InPool(a, s.Allocated)
 }
 
 // outsideMessage returns the message about addresses that were given from a pool and are in no pool

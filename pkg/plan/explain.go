@@ -162,7 +162,7 @@ func (p *pass) origins(s *service) (all []AddressOrigin) {
 		switch {
 		case a.IsUnspecified():
 			o.Origin = "stands for an address that a DHCP server leases (" + s.Source + ")"
-		case s.Allocated != "":
+		case s.IsGiven(a):
 			o.Origin = "pool " + s.Allocated
 		default:
 			o.Origin = cmp.Or(s.Source, "the options")

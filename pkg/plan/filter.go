@@ -218,6 +218,10 @@ func (f *filter) admitAddresses(s *service) (refused []string) {
 			s.verdict.Addresses = append(s.verdict.Addresses, a)
 		}
 	}
+	if lacks := s.Lacks(); len(lacks) > 0 && !f.givesAddresses() { // else the node that gives addresses says why it gives none
+		f.addEventIfResponsible(s, vip.FamilyMissing, fmt.Sprintf("spec.ipFamilyPolicy is RequireDualStack, and the Service has no %s address: name one beside %s, by the annotation kube-vip.io/loadbalancerIPs, or ask the operator for a pool that has some",
+			lacks[0], s.Addresses[0]))
+	}
 	f.setInterface(s)
 	return refused
 }

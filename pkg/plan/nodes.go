@@ -115,7 +115,7 @@ func newNodes(w *vip.World) *nodes {
 		n := &member{Member: x, hash: hash(x.Name), exclusion: o.Excluded, notReady: o.NotReady, labels: o.Labels, labelsKnown: nodesKnown, lacksIPv6: anyLinkWithoutIPv6(&x.Info)}
 		switch {
 		case nodesKnown && !hasNode(x):
-			n.exclusion = "Kubernetes has no Node of that name"
+			n.exclusion = "Kubernetes has no Node of that name: set vip_nodename to that of its Node"
 		case !x.Info.AnnouncesServices():
 			n.exclusion = noServicesExclusion
 		case n.exclusion == "" && labelCounts && o.ExclusionLabel != "":

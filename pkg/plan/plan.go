@@ -102,7 +102,9 @@ func run(r *Rules, w *vip.World) (*pass, []*service) {
 	if r.ControlPlane != nil {
 		w.Services = append([]vip.Service{r.ControlPlane.service(*w)}, w.Services...)
 	}
+	useNodesByAddress(w)
 	p := newPass(r, w)
+	p.dropLeftovers()
 	dhcp := newDHCP(p)
 	checks := newAddressChecks(p)
 	f := filter{pass: p, dhcp: dhcp}

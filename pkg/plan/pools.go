@@ -203,11 +203,36 @@ func (f *filter) servicesBeyondQuota() map[vip.Key]bool {
 	return beyond
 }
 
+// dropLeftovers takes from the Services what only their status names, no Herald of this installation wrote, and no
+// Service can have, such as the addresses of nodes that k3s' ServiceLB leaves there: nobody asks for that.
+func (p *pass) dropLeftovers() {
+	cloned := false
+	for i := range p.Services {
+		s := &p.Services[i]
+		if s.Source != vip.SourceStatus || p.wroteStatus(s) || !slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return p.isLeftover(s, a) }) {
+			continue
+		}
+		if !cloned {
+			p.Services, cloned = slices.Clone(p.Services), true
+			s = &p.Services[i]
+		}
+		s.Addresses = slices.DeleteFunc(slices.Clone(s.Addresses), func(a netip.Addr) bool { return p.isLeftover(s, a) })
+		if len(s.Addresses) == 0 {
+			s.Source = ""
+		}
+	}
+}
+
+// isLeftover reports whether a, which the status of s names, can't be the address of a Service.
+func (p *pass) isLeftover(s *vip.Service, a netip.Addr) bool {
+	return p.reserved.whyRefused(&service{Service: s}, a) != ""
+}
+
 // keepsAnother reports whether the status of s names an address that s does not ask for, and that no Herald of this
 // installation wrote, so that none will clear it.
 func (p *pass) keepsAnother(s *vip.Service) bool {
 	return !p.wroteStatus(s) && slices.ContainsFunc(s.StatusVIPs(), func(a netip.Addr) bool {
-		return !slices.Contains(s.Addresses, a) && !slices.ContainsFunc(s.Addresses, netip.Addr.IsUnspecified)
+		return !slices.Contains(s.Addresses, a) && !slices.ContainsFunc(s.Addresses, netip.Addr.IsUnspecified) && !p.isLeftover(s, a)
 	})
 }
 
@@ -225,7 +250,7 @@ func (f *filter) addressesInUse(checks *addressChecks) (inUse []netip.Addr) {
 		for _, a := range s.addrs {
 			link, _ := linkFor(&f.self.Info, s.Interface, a.Addr)
 			x := vip.Address{Addr: a.Addr, Link: link}
-			if s.statusHas(a.Addr) || f.isBound(x) || linkFault(&f.self.Info, link) != "" {
+			if !s.IsGiven(a.Addr) || s.statusHas(a.Addr) || f.isBound(x) || linkFault(&f.self.Info, link) != "" {
 				continue
 			}
 			if _, others := checks.probe(x); len(others) > 0 {
@@ -336,7 +361,10 @@ func (f *filter) reportPools() {
 
 // whyNoAddress returns the message for a Service that names no address: who is to give it one.
 func (f *filter) whyNoAddress(s *service) string {
-	const text = "it names no address"
+	text := "it names no address"
+	if vips := s.StatusVIPs(); len(vips) > 0 && !s.statusOurs {
+		text += fmt.Sprintf(" (what another program has left in its status, %s, can't be that of a Service)", vips[0])
+	}
 	switch {
 	case f.Allocation == nil || f.Pools == nil || f.Pools.Gone:
 		return text + "; set the annotation kube-vip.io/loadbalancerIPs or spec.loadBalancerIP, by hand or by an address allocator"

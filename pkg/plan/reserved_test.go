@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -154,5 +155,59 @@ func TestForgedEndpointSlice(t *testing.T) {
 	w.Reserved = []vip.ReservedRange{forged}
 	if all := Make(poolRules(), w).Pools[0].Reserved; slices.Contains(all, forged) {
 		t.Error("pools keep what is forged from Services")
+	}
+}
+
+// What another load balancer has left in a status, and no Service can have, is no wish: with pools the Service is given
+// an address, without it is told what is there. What it could have it keeps.
+func TestLeftInStatus(t *testing.T) {
+	left := func(texts ...string) vip.Service {
+		return svc("a", "", func(s *vip.Service) {
+			for _, x := range texts {
+				s.Addresses, s.Source = append(s.Addresses, addr(x)), vip.SourceStatus
+				s.Ingress = append(s.Ingress, vip.Ingress{Addr: addr(x), IPMode: vip.ModeVIP})
+			}
+		})
+	}
+	for _, tt := range []struct{ addrs, want, verdict string }{
+		{"10.77.0.11,10.77.0.12", "[] foreign false", "NoAddress it names no address (what another program has left in its status, 10.77.0.11, can't be that of a Service) yet; " +
+			"it is to be given one of the pools of ConfigMap kube-system/kubevip"},
+		{"10.77.0.11,10.77.0.50", "[10.77.0.50] foreign false", "VIPClaiming "},
+		{"10.77.0.50", "[10.77.0.50] foreign false", "VIPClaiming "},
+	} {
+		w := poolWorld("n1")
+		w.Services[0] = left(strings.Split(tt.addrs, ",")...)
+		p := Make(poolRules(), w)
+		q := p.Pools[0].Requests[0]
+		if got := fmt.Sprint(q.Addresses, " foreign ", q.Foreign); got != tt.want {
+			t.Errorf("%s: the pools are told %s, want %s", tt.addrs, got, tt.want)
+		}
+		if got := string(p.Verdicts[0].Reason) + " " + p.Verdicts[0].Message; !strings.HasPrefix(got, tt.verdict) {
+			t.Errorf("%s: %s", tt.addrs, got)
+		}
+		if len(w.Services[0].Addresses) != strings.Count(tt.addrs, ",")+1 {
+			t.Error("the World is changed")
+		}
+	}
+}
+
+// A Service that requires both families and names one is told which lacks, where nobody gives it.
+func TestFamilyMissing(t *testing.T) {
+	for _, tt := range []struct{ addrs, want string }{
+		{"10.77.0.50", "has no IPv6 address: name one beside 10.77.0.50"}, {"fd77::50", "has no IPv4 address"}, {"10.77.0.50,fd77::50", ""}, {"0.0.0.0", ""},
+	} {
+		told := ""
+		for _, self := range []string{"n1", "n2", "n3"} {
+			w := world(svc("a", tt.addrs, func(s *vip.Service) { s.DualStack, s.Families = vip.RequireDualStack, []vip.Family{vip.IPv4, vip.IPv6} }))
+			w.Self = self
+			for _, e := range Make(rules(), w).Events {
+				if e.Reason == vip.FamilyMissing {
+					told += e.Message
+				}
+			}
+		}
+		if tt.want == "" && told != "" || !strings.Contains(told, tt.want) {
+			t.Errorf("%s: told %q, want %q", tt.addrs, told, tt.want)
+		}
 	}
 }

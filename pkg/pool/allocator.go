@@ -25,6 +25,7 @@ type Request struct {
 
 	Addresses []netip.Addr // that it has, or names; 0.0.0.0 and :: ask a DHCP server
 	Named     []netip.Addr // those of them that are written on it, but for its status
+	Own       []netip.Addr // those of Addresses that a person named: they stay, and are of no pool that gave them
 	Allocated string       // the pools that they were allocated from, with commas; "" if a person set them
 	Shown     []netip.Addr // in its status: clients may use them
 	// ShownPorts is in its status, for each of Shown: no Service that has the same address takes one of them by adding it to its own; nil if the status names none.
@@ -42,6 +43,11 @@ type Manner struct {
 	Announce         []vip.Method // that the Service names
 	BGPAttributes    vip.BGPAttributes
 	ClientIPAffinity bool
+}
+
+// isOwn reports whether a person named x.
+func (r *Request) isOwn(x netip.Addr) bool {
+	return slices.Contains(r.Own, x) || r.Allocated == "" && slices.Contains(r.Addresses, x)
 }
 
 // written returns what is written on a Service: its addresses, and those that its status shows.
@@ -263,7 +269,7 @@ func (a *Allocator) contest(s *service, changed bool) {
 // sameWishes reports whether two Requests of one Service differ in labels and status only.
 func sameWishes(x, y *Request) bool {
 	return x.SharingKey == y.SharingKey && x.DualStack == y.DualStack && x.Allocated == y.Allocated && x.Foreign == y.Foreign && x.Renumber == y.Renumber &&
-		slices.Equal(x.Addresses, y.Addresses) && slices.Equal(x.Families, y.Families) && slices.Equal(x.Ports, y.Ports) && slices.Equal(x.Pools, y.Pools) &&
+		slices.Equal(x.Addresses, y.Addresses) && slices.Equal(x.Own, y.Own) && slices.Equal(x.Families, y.Families) && slices.Equal(x.Ports, y.Ports) && slices.Equal(x.Pools, y.Pools) &&
 		x.Lease == y.Lease && x.Manner.equal(&y.Manner)
 }
 

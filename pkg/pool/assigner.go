@@ -157,6 +157,9 @@ func newRequest(q vip.AddressRequest) Request {
 		Shown: q.StatusVIPs(), Addresses: q.Addresses, Named: q.Addresses, Allocated: q.Allocated, Renumber: q.Renumber, Foreign: q.Foreign,
 		Lease: q.Lease, Manner: Manner{q.Local, q.Interface, q.Announce, q.BGPAttributes, q.ClientIPAffinity},
 	}
+	if r.Own = q.Own; q.Allocated == "" && q.Source != vip.SourceStatus && len(q.Lacks()) > 0 {
+		r.Own = q.Addresses
+	}
 	for _, i := range q.Ingress {
 		if r.ShownPorts == nil && slices.Contains(r.Shown, i.Addr) {
 			r.ShownPorts = i.Ports // Herald writes the same for each address

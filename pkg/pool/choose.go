@@ -48,7 +48,9 @@ func (c *choice) choose() {
 		c.missing = missing
 	}
 	if len(c.missing) > 0 {
-		c.problem = cmp.Or(problem, c.whyMissing(pools))
+		if c.problem = cmp.Or(problem, c.whyMissing(pools)); problem != "" && len(c.kept) > 0 {
+			c.problem = fmt.Sprintf("it has no %v address, and %s", c.missing[0], problem)
+		}
 	}
 }
 
@@ -168,7 +170,7 @@ func (c *choice) reason() string {
 	switch {
 	case len(c.taken) > 0:
 		return strings.Join(c.reasons, "; ")
-	case !c.s.isOfPools():
+	case !c.s.isOfPools() && len(c.s.Own) == 0:
 		return "the pool that it asks for has its address, too"
 	}
 	return "spec.ipFamilies has changed"
@@ -177,6 +179,9 @@ func (c *choice) reason() string {
 // poolNames is the pools of what was kept and taken, each once.
 func (c *choice) poolNames(kept []netip.Addr) (names []string) {
 	for _, x := range kept {
+		if c.s.isOwn(x) {
+			continue
+		}
 		names = append(names, c.poolsOf(x)...)
 	}
 	var out []string

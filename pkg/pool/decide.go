@@ -31,7 +31,7 @@ func (a *Allocator) Decide(now time.Time) []vip.Assignment {
 	clear(a.changed)
 	var out []vip.Assignment
 	for s := range a.pending {
-		out = append(out, vip.Assignment{Service: s.Service, UID: s.UID, Addresses: s.given, Pool: strings.Join(s.pools, ","), Reason: s.reason, Had: s.Named, HadPool: s.Allocated})
+		out = append(out, vip.Assignment{Service: s.Service, UID: s.UID, Addresses: s.given, Pool: strings.Join(s.pools, ","), Reason: s.reason, Had: s.Named, HadPool: s.Allocated, Own: s.Own})
 	}
 	for s := range a.open {
 		if !a.pending[s] && s.reason != "" {
@@ -59,7 +59,7 @@ func (a *Allocator) settle(x netip.Addr) {
 		switch {
 		case by == nil:
 			keep = append(keep, s)
-		case s.Allocated != "" && !s.Foreign || a.pending[s]:
+		case !s.isOwn(x) && (s.Allocated != "" && !s.Foreign || a.pending[s]):
 			a.lose(s, x, fmt.Sprintf("%s belongs to %s", x, nameFor(s, by)))
 		}
 	}
@@ -96,7 +96,7 @@ func ranked(holders []*service, x netip.Addr, pending map[*service]bool) []*serv
 			return 0
 		case !slices.Contains(s.Addresses, x) && pending[s]:
 			return 3
-		case s.Allocated != "":
+		case !s.isOwn(x):
 			return 1
 		}
 		return 2
@@ -185,7 +185,7 @@ func (a *Allocator) lose(s *service, x netip.Addr, reason string) {
 // serve decides what becomes of s: it is put to pending, to open, to both or to none.
 func (a *Allocator) serve(s *service) {
 	delete(a.open, s)
-	if s.Foreign || s.Allocated == "" && len(s.Addresses) > 0 {
+	if s.Foreign || s.Allocated == "" && len(s.Addresses) > 0 && len(s.Own) == 0 {
 		return
 	}
 	dhcp := slices.IndexFunc(s.Addresses, netip.Addr.IsUnspecified)
@@ -193,6 +193,9 @@ func (a *Allocator) serve(s *service) {
 		return
 	}
 	kept := slices.DeleteFunc(slices.Clone(s.has), func(x netip.Addr) bool {
+		if s.isOwn(x) && len(s.Own) > 0 {
+			return false
+		}
 		leased := dhcp >= 0 && slices.Contains(s.Addresses, x)
 		return leased || len(s.Families) > 0 && !slices.Contains(s.Families, vip.FamilyOf(x)) || a.asksForAnotherPool(s, x) || s.Renumber && a.isOutside(s, x)
 	})
@@ -214,7 +217,7 @@ func (a *Allocator) serve(s *service) {
 // asksForAnotherPool reports whether s is to be given another address for x, which is written on it: it names pools, was allocated its addresses from none
 // of them (its user has changed the annotation since), and none of them has x. A pool that has other addresses now is not meant, nor is one that was renamed.
 func (a *Allocator) asksForAnotherPool(s *service, x netip.Addr) bool {
-	if s.isOfPools() || !slices.Contains(s.Addresses, x) {
+	if s.isOfPools() || !slices.Contains(s.Addresses, x) || s.isOwn(x) {
 		return false
 	}
 	pools, _ := a.candidates(s)

@@ -138,3 +138,30 @@ func TestDHCPOfAnotherFamily(t *testing.T) {
 		}
 	}
 }
+
+// A Service that requires both families and names one address is given one of the other family beside it, which goes when
+// it names that family, too; its own address is never taken from it. Without one it waits, and is told which family lacks.
+func TestBesideOwnAddress(t *testing.T) {
+	own := func(r *Request) {
+		families(vip.RequireDualStack, vip.IPv4, vip.IPv6)(r)
+		r.Addresses, r.Own = addrs("10.9.0.1"), addrs("10.9.0.1")
+	}
+	w := newWorld(t, 0, "cidr-global=10.0.0.0/24")
+	w.set("a", own)
+	if waits := fmt.Sprint(w.a.Decide(w.now)[0].Reason); !strings.Contains(waits, "no free IPv6 address") {
+		t.Errorf("it waits: %s", waits)
+	}
+	w.edit("cidr-ns=10.0.0.0/24,2001:db8::/64")
+	d := w.a.Decide(w.now)
+	if got := fmt.Sprint(d[0].Addresses, d[0].Own, d[0].Pool); got != "[10.9.0.1 2001:db8::1] [10.9.0.1]cidr-ns" {
+		t.Errorf("given %s", got)
+	}
+	w.set("a", func(r *Request) { r.Addresses, r.Allocated = addrs("10.9.0.1", "2001:db8::1"), "cidr-ns" })
+	w.edit("cidr-global=10.0.0.0/24") // own addresses are of no pool
+	if d := w.a.Decide(w.now); len(d) > 0 {
+		t.Errorf("decided again: %v", d)
+	}
+	if out := w.outside(); fmt.Sprint(out) != "[a: 2001:db8::1 of cidr-ns]" {
+		t.Errorf("outside: %v", out)
+	}
+}

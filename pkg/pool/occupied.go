@@ -20,7 +20,7 @@ const (
 func (a *Allocator) SetInUse(addrs []netip.Addr, now time.Time) {
 	for _, x := range addrs {
 		for _, s := range slices.SortedFunc(slices.Values(a.holders[x]), byAge) {
-			if s.Allocated == "" || s.Foreign || slices.Contains(s.Shown, x) || !slices.Contains(s.Addresses, x) || s.moved == mostMoves {
+			if s.Allocated == "" || s.isOwn(x) || s.Foreign || slices.Contains(s.Shown, x) || !slices.Contains(s.Addresses, x) || s.moved == mostMoves {
 				continue
 			}
 			a.occupied[x] = now

@@ -9,7 +9,7 @@ import (
 
 // isOutside reports whether x was given to s of a pool, by no DHCP server, and no pool has it any more. A pool that can't be read may have it.
 func (a *Allocator) isOutside(s *service, x netip.Addr) bool {
-	if s.Allocated == "" || s.Foreign || slices.ContainsFunc(s.Addresses, netip.Addr.IsUnspecified) {
+	if s.Allocated == "" || s.isOwn(x) || s.Foreign || slices.ContainsFunc(s.Addresses, netip.Addr.IsUnspecified) {
 		return false
 	}
 	return !a.pools.InPool(x, s.Allocated)

@@ -77,7 +77,8 @@ type Assignment struct {
 	Had     []netip.Addr // what the Service named when this was decided,
 	HadPool string       // and the pools that it was given that of: if it is something else by now, that is its user's, and stays
 
-	Remove bool // without Addresses: what it was given is taken off it, since it is Superseded
+	Own    []netip.Addr // those of Addresses that a person named
+	Remove bool         // without Addresses: what it was given is taken off it, since it is Superseded
 }
 
 // An OutsidePool is an address that a Service was given of a pool and that no pool has any more.

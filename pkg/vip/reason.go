@@ -42,6 +42,7 @@ const (
 	AddressAllocated     Reason = "AddressAllocated"
 	NoPoolAddress        Reason = "NoPoolAddress"
 	StatusRefused        Reason = "StatusRefused"
+	FamilyMissing        Reason = "FamilyMissing"
 	StatusContested      Reason = "StatusContested"
 	FinalizerNotRemoved  Reason = "FinalizerNotRemoved"
 	AddressSet           Reason = "AddressSet"
@@ -94,6 +95,7 @@ var Reasons = []ReasonInfo{
 	{AddressAllocated, true, false, "The Service is given addresses of a pool; the message says which, and of which pool."},
 	{NoPoolAddress, true, true, "The Service waits for an address of a pool; the message says why there is none, or why the API server does not take it, and what to do."},
 	{StatusRefused, true, true, "The API server does not take the status of the Service: the Service is too large, or an admission webhook or policy denies it. The message has its answer. The VIP is announced all the same. It is tried again, at least each minute."},
+	{FamilyMissing, true, true, "The Service has ipFamilyPolicy RequireDualStack and addresses of one family only; the message says which family lacks, and where to name an address."},
 	{StatusContested, true, true, "Another program changes what Herald writes on the Service (status, annotations, finalizer) again and again; the message names it, by metadata.managedFields. kube-proxy serves what the status names, so connections fail meanwhile. Herald puts it right, after the third time each 5 s."},
 	{FinalizerNotRemoved, true, true, "The Service is being deleted, and stays, since Herald has written a finalizer on it earlier and may not remove it now (disable_service_updates). The message has the command that does."},
 	{AddressSet, false, false, "In the condition Allocated: the Service names its addresses, or a DHCP server leases them."},

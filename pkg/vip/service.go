@@ -69,6 +69,7 @@ type Service struct {
 	Pools      []string          // the pools it asks for, in order (heraldvip.io/pool)
 	Renumber   bool              // heraldvip.io/renumber: what it was given may be replaced if no pool has it any more
 	Allocated  string            // heraldvip.io/allocated as it stands: the pools that Addresses were given of, with commas; "" if a person set them
+	Own        []netip.Addr      // those of Addresses that a person named, where Herald gave the others
 	Superseded bool              // what Herald gave from a pool is still written on it, and does not count: a person has named other addresses since
 	Labels     map[string]string // at most 64 of them, the first by name; nil without pools
 	Interface  string            // kube-vip.io/serviceInterface: a link's name, "auto", or "" for the node's default
@@ -102,6 +103,23 @@ type Service struct {
 
 // SourceStatus is Source where nothing but the status names an address.
 const SourceStatus = "status.loadBalancer.ingress"
+
+// IsGiven reports whether Herald gave a, one of Addresses, from a pool.
+func (s *Service) IsGiven(a netip.Addr) bool { return s.Allocated != "" && !slices.Contains(s.Own, a) }
+
+// Lacks returns the families of which a Service with the policy RequireDualStack names no address, though it names some;
+// none where it asks a DHCP server.
+func (s *Service) Lacks() (families []Family) {
+	if s.DualStack != RequireDualStack || len(s.Addresses) == 0 || slices.ContainsFunc(s.Addresses, netip.Addr.IsUnspecified) {
+		return nil
+	}
+	for _, f := range []Family{IPv4, IPv6} {
+		if !slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return FamilyOf(a) == f }) {
+			families = append(families, f)
+		}
+	}
+	return families
+}
 
 // StatusVIPs returns the VIPs that the status names: the addresses with another ipMode than Proxy, or all if there are no
 // such. Beside VIPs those of mode Proxy may be the addresses of gateways (UPnP).

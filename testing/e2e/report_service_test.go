@@ -7,8 +7,11 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // What a person asks for later wins over what Herald gave from a pool, in whichever field: the VIP moves, and the old address is
@@ -65,4 +68,32 @@ func TestStatusContested(t *testing.T) {
 	stop()
 	other.Wait()
 	awaitStatus(t, "a", "10.77.0.60(VIP)", 10*time.Second)
+}
+
+// What another load balancer has left in a status, the addresses of nodes, say, is no wish: the Service is given one of a pool.
+func TestLeftByServiceLB(t *testing.T) {
+	setPools(t, map[string]string{"range-global": "10.77.0.60-10.77.0.69"})
+	createService(t, webService("a", ""))
+	body := []byte(fmt.Sprintf(`{"status":{"loadBalancer":{"ingress":[{"ip":%q},{"ip":%q}]}}}`, "10.77.0.11", "10.77.0.12"))
+	check.Value(cluster.Client().CoreV1().Services("default").Patch(t.Context(), "a", types.MergePatchType, body, metav1.PatchOptions{}, "status"))(t)
+	start(t, env())
+	awaitStatus(t, "a", "10.77.0.60(VIP)", 5*time.Second) // Herald starts, too
+}
+
+// A Service that requires both families and names one address is given the other of a pool, beside it; without one it is told which lacks.
+func TestBesideOwnAddress(t *testing.T) {
+	start(t, env())
+	both := func(s *corev1.Service) {
+		s.Spec.IPFamilyPolicy = new(corev1.IPFamilyPolicyRequireDualStack)
+		s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
+	}
+	createService(t, webService("a", "10.77.0.80", both))
+	awaitEvent(t, "a", "FamilyMissing", "the Service has no IPv6 address: name one beside 10.77.0.80")
+	setPools(t, map[string]string{"range-global": "10.77.0.60-10.77.0.69"})
+	awaitEvent(t, "a", "NoPoolAddress", "no free IPv6 address")
+	setPools(t, map[string]string{"range-global": "10.77.0.60-10.77.0.69,fd77::60-fd77::69"})
+	awaitStatus(t, "a", "10.77.0.80(VIP),fd77::60(VIP)", 5*time.Second)
+	if a := getService(t, "a").Annotations; a["kube-vip.io/loadbalancerIPs"] != "10.77.0.80" || a["heraldvip.io/allocated-addresses"] != "fd77::60" {
+		t.Errorf("annotations %v", a)
+	}
 }

@@ -1,0 +1,86 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// useNodesByAddress has w call each Node, of which no member has the name, like the one member without a Node of its own
+// name that has one of its addresses: a host name need not be the name of the Node (vip_nodename). It changes copies.
+func useNodesByAddress(w *vip.World) {
+	names := nodeNames(w)
+	if len(names) == 0 {
+		return
+	}
+	w.Nodes, w.Services = slices.Clone(w.Nodes), slices.Clone(w.Services)
+	for i := range w.Nodes {
+		w.Nodes[i].Name = names.of(w.Nodes[i].Name)
+	}
+	for i := range w.Services {
+		s := &w.Services[i]
+		s.Endpoints.Ready, s.Endpoints.Terminating = names.ofAll(s.Endpoints.Ready), names.ofAll(s.Endpoints.Terminating)
+		if s.Pods = slices.Clone(s.Pods); len(s.Pods) > 0 {
+			for i := range s.Pods {
+				s.Pods[i].Node = names.of(s.Pods[i].Node)
+			}
+		}
+	}
+}
+
+// namesOfNodes are the names that Nodes have as members, by the Nodes' own.
+type namesOfNodes map[string]string
+
+// nodeNames returns the names of those Nodes that are called otherwise than their members.
+func nodeNames(w *vip.World) namesOfNodes {
+	objects := nodeObjects(w)
+	var nameless []vip.Member
+	for _, m := range w.Members {
+		if _, ok := objects[m.Name]; !ok {
+			nameless = append(nameless, m)
+		}
+	}
+	if len(nameless) == 0 {
+		return nil
+	}
+	names := make(namesOfNodes)
+	for _, o := range w.Nodes {
+		if slices.ContainsFunc(w.Members, func(m vip.Member) bool { return m.Name == o.Name }) {
+			continue
+		}
+		of := slices.DeleteFunc(slices.Clone(nameless), func(m vip.Member) bool { return !hasAnyAddress(&m, o.Addresses) })
+		if len(of) == 1 {
+			names[o.Name] = of[0].Name
+		}
+	}
+	return names
+}
+
+// hasAnyAddress reports whether a link of m has one of addrs.
+func hasAnyAddress(m *vip.Member, addrs []netip.Addr) bool {
+	return slices.ContainsFunc(m.Info.Links, func(l vip.Link) bool {
+		return slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return slices.Contains(addrs, p.Addr()) })
+	})
+}
+
+// of returns the name that the Node has as a member.
+func (n namesOfNodes) of(node string) string {
+	if name, ok := n[node]; ok {
+		return name
+	}
+	return node
+}
+
+// ofAll returns of for each of a list, sorted.
+func (n namesOfNodes) ofAll(nodes []string) []string {
+	if nodes == nil {
+		return nil
+	}
+	out := make([]string, 0, len(nodes))
+	for _, x := range nodes {
+		out = append(out, n.of(x))
+	}
+	slices.Sort(out)
+	return out
+}
