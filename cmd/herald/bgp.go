@@ -6,7 +6,7 @@ import (
 	"github.com/heraldvip/herald/pkg/bgp"
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/plan"
-	"github.com/heraldvip/herald/pkg/rtable"
+	"github.com/heraldvip/herald/pkg/routes"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -25,9 +25,9 @@ func (n *node) newSpeaker() *bgp.Speaker {
 }
 
 // newTable makes the routing table of routes to VIPs. Without vip_routingtable it is not used.
-func (n *node) newTable() *rtable.Table {
+func (n *node) newTable() *routes.Table {
 	c := n.cfg.RoutingTable
-	return rtable.New(rtable.Options{
+	return routes.NewTable(routes.Options{
 		Log: n.log, Poke: func() { n.agent.Poke() }, ID: c.ID, Type: c.Type, Protocol: c.Protocol,
 		Link: func() string { info := n.links.Info(); return info.LinkFor("") },
 	})

@@ -16,7 +16,6 @@ import (
 	"github.com/heraldvip/herald/pkg/bgp"
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/dhcp"
-	"github.com/heraldvip/herald/pkg/egress"
 	"github.com/heraldvip/herald/pkg/health"
 	"github.com/heraldvip/herald/pkg/history"
 	"github.com/heraldvip/herald/pkg/hostlock"
@@ -31,7 +30,7 @@ import (
 	"github.com/heraldvip/herald/pkg/plan"
 	"github.com/heraldvip/herald/pkg/pool"
 	"github.com/heraldvip/herald/pkg/preflight"
-	"github.com/heraldvip/herald/pkg/rtable"
+	"github.com/heraldvip/herald/pkg/routes"
 	"github.com/heraldvip/herald/pkg/serve"
 	"github.com/heraldvip/herald/pkg/upnp"
 	"github.com/heraldvip/herald/pkg/vip"
@@ -92,7 +91,7 @@ type node struct {
 	apiServer   *health.APIServerCheck // nil without cp_enable
 	mapper      *upnp.Mapper           // runs with enable_upnp
 	speaker     *bgp.Speaker           // runs with bgp_enable
-	table       *rtable.Table          // runs with vip_routingtable
+	table       *routes.Table          // runs with vip_routingtable
 	nft         *nft.Tables
 	connections *netif.Connections
 	pools       *pool.Assigner
@@ -211,7 +210,7 @@ func (n *node) agentOptions() agent.Options {
 		Self: n.cfg.Node.Name, Log: n.log, Passed: n.history.Record,
 		Plan:         func(w vip.World) vip.Plan { return plan.Make(r, w) },
 		Observers:    []agent.Observer{n.cluster, n.cluster.Statuses, n.leases, n.links, n.announcer, n.checker, n.dataPlane, n.dhcp, n.nft},
-		FormerOwners: n.nft.FormerOwners, Translations: n.nft.Translations, OpenPorts: n.nft.OpenPorts, Invalid: n.nft.Invalid, Balanced: n.nft.Balanced, Egress: n.nft.Egress, EgressRoutes: egress.New(nft.EgressMark, n.log), Connections: n.connections, Addresses: n.links, Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: n.announcer.AddressChecks(),
+		FormerOwners: n.nft.FormerOwners, Translations: n.nft.Translations, OpenPorts: n.nft.OpenPorts, Invalid: n.nft.Invalid, Balanced: n.nft.Balanced, Egress: n.nft.Egress, EgressRoutes: routes.NewEgress(nft.EgressMark), Connections: n.connections, Addresses: n.links, Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: n.announcer.AddressChecks(),
 		Macvlans: n.links.Macvlans(), DHCP: n.dhcp,
 		Statuses: n.cluster.Statuses, Events: n.cluster.Events, Leases: n.leases,
 	}
@@ -348,7 +347,7 @@ func (n *node) run(ctx context.Context) error {
 		return nil // asked to stop
 	}
 	if !n.cfg.RoutingTable.Enable {
-		rtable.WarnOfRoutes(n.log)
+		routes.WarnOfRoutes(n.log)
 	}
 	nft.WarnOfKubeVIP(n.log)
 	held, release := context.WithCancel(context.WithoutCancel(ctx))

@@ -12,11 +12,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/heraldvip/herald/pkg/config"
-	"github.com/heraldvip/herald/pkg/egress"
 	"github.com/heraldvip/herald/pkg/hostlock"
 	"github.com/heraldvip/herald/pkg/netif"
 	"github.com/heraldvip/herald/pkg/nft"
-	"github.com/heraldvip/herald/pkg/rtable"
+	"github.com/heraldvip/herald/pkg/routes"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -59,16 +58,12 @@ func uninstallNode(ctx context.Context, w io.Writer, dryRun bool, protocol int) 
 		return err
 	}
 	found := links.Traces()
-	routes, err := rtable.Traces(protocol)
-	if err != nil {
-		return err
-	}
-	rules, err := egress.Traces()
+	inTables, err := routes.Traces(protocol)
 	if err != nil {
 		return err
 	}
 	tables, err := nft.Traces()
-	found = slices.Concat(found, routes, rules, tables)
+	found = slices.Concat(found, inTables, tables)
 	for _, x := range found {
 		fmt.Fprintln(w, x)
 	}
@@ -79,7 +74,7 @@ func uninstallNode(ctx context.Context, w io.Writer, dryRun bool, protocol int) 
 		fmt.Fprintf(w, "%d to be removed\n", len(found))
 		return nil
 	}
-	err = errors.Join(links.RemoveTraces(ctx), rtable.RemoveTraces(protocol), egress.RemoveTraces())
+	err = errors.Join(links.RemoveTraces(ctx), routes.RemoveTraces(protocol))
 	if len(tables) > 0 {
 		err = errors.Join(err, nft.RemoveTraces())
 	}

@@ -77,7 +77,7 @@ func TestEgressRefused(t *testing.T) {
 			return slices.DeleteFunc(slices.Clone(have), func(e vip.Egress) bool { return refuses && e.VIP.Is6() }), err
 		})
 		routed := ""
-		routes := func(want []vip.Egress) ([]vip.Egress, error) { // as pkg/egress, which changes nothing if it has that
+		routes := func(want []vip.Egress) ([]vip.Egress, error) { // as pkg/routes, which changes nothing if it has that
 			pods := make(map[string]bool)
 			for _, e := range want {
 				pods[e.Pods[0].String()] = true

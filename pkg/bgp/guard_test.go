@@ -6,11 +6,13 @@ import (
 	"cmp"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
@@ -362,5 +364,26 @@ func TestRestartWaitsForNobody(t *testing.T) {
 	}
 	if kind, body, err = next(from); err != nil || kind != 2 || len(body) != 4 {
 		t.Errorf("and then not End-of-RIB, but %d, %x (%v)", kind, body, err)
+	}
+}
+
+// Another process on the node that connects to the guard is not served: it would speak to the router in this node's name.
+func TestGuardServesOwnProcessOnly(t *testing.T) {
+	t.Parallel()
+	p, _, _ := offlinePeer(t, vip.BGPPeer{Address: netip.MustParseAddr("192.0.2.1"), AS: 65001}, func() []vip.Link { return nil })
+	p.guard.to.Store(&endpoints{remote: "192.0.2.1", local: netip.MustParseAddr("127.0.0.1")})
+	own := check.Value(net.Dial("tcp", p.guard.listener.Addr().String()))(t)
+	defer own.Close()
+	_, err := own.Write(goodOpen) // it waits for the router
+	check.OK(t, err)
+	for range 3 {
+		read := fmt.Sprintf("exec 3<>/dev/tcp/127.0.0.1/%d; cat <&3", p.guard.port())
+		if out, err := exec.Command("timeout", "5", "bash", "-c", read).CombinedOutput(); err != nil || len(out) > 0 {
+			t.Errorf("another process is served: %v, %q", err, out)
+		}
+	}
+	check.OK(t, own.SetReadDeadline(time.Now().Add(100*time.Millisecond)))
+	if _, err := own.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("this process is not served: %v", err)
 	}
 }

@@ -50,7 +50,7 @@ const EgressMark = 0x1000
 //	}
 //
 // Both chains come after kube-proxy has translated the destination (-100), so packets to a Service have a pod's address there, which is internal. By the mark a
-// rule of the routing policy database sends packets to the owner (pkg/egress), which has to see the pod's address: so no other
+// rule of the routing policy database sends packets to the owner (pkg/routes), which has to see the pod's address: so no other
 // program, such as the network plugin, may translate the source on the pod's node, and "snat to ip saddr" is what keeps it. What a pod answers to a connection from outside,
 // as by a node port, goes back by this node, which has translated its destination: the owner would drop it. A connection whose source has been translated already goes
 // on as it is. The chain postrouting comes before the others that masquerade (100).

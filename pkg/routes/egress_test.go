@@ -1,9 +1,8 @@
-package egress
+package routes
 
 import (
 	"fmt"
 	"net/netip"
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -14,26 +13,7 @@ import (
 
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
-	"github.com/heraldvip/herald/testing/namespace"
 )
-
-// TestMain runs the tests in a network namespace of their own.
-func TestMain(m *testing.M) {
-	if !namespace.Inside() {
-		namespace.Enter()
-	}
-	os.Exit(m.Run())
-}
-
-// ip runs ip(8).
-func ip(t *testing.T, args string) string {
-	t.Helper()
-	out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("ip %s: %v\n%s", args, err, out)
-	}
-	return string(out)
-}
 
 // own is Herald's rules and routes, as ip(8) shows them, without what is the same in all.
 func own(t *testing.T) string {
@@ -71,8 +51,9 @@ func entry(via, link, pods string) vip.Egress {
 	return e
 }
 
-// The kernel has what was set last, an owner keeps its table, a later process replaces what it finds, what others have stays, and nothing is left.
-func TestSet(t *testing.T) {
+// The kernel has what was set last, an owner keeps its table, a later process replaces what it finds, what others
+// have stays, and nothing is left.
+func TestEgress(t *testing.T) {
 	ip(t, "link add d0 type veth peer name d1")
 	ip(t, "link set d1 up")
 	ip(t, "link set d0 up")
@@ -81,8 +62,8 @@ func TestSet(t *testing.T) {
 	ip(t, "rule add from 10.9.9.9 lookup 19800 priority 1980") // another program's, by its protocol
 	ip(t, "rule add from 10.9.9.8 lookup main priority 50")
 	others := ip(t, "rule list")
-	r := New(0x1000, check.Log(t))
-	set := func(r *Routes, want ...vip.Egress) {
+	r := NewEgress(0x1000)
+	set := func(r *Egress, want ...vip.Egress) {
 		t.Helper()
 		if have := check.Value(r.Set(t.Context(), want))(t); len(have) != len(want) {
 			t.Errorf("%d of %d entries", len(have), len(want))
@@ -110,15 +91,15 @@ func TestSet(t *testing.T) {
 	wants("the VIP of the first moves to it", "10.1.0.3 0x1000/0x1000 19801; 10.1.0.2 0x1000/0x1000 19801; 19801 10.0.0.3 d0")
 	ip(t, "rule del from 10.1.0.3 priority 1980")
 	ip(t, "route flush table 19801")
-	r.at = time.Now().Add(-relist)
+	r.at = time.Now().Add(-relistEgress)
 	set(r, entry("10.0.0.3", "d0", "10.1.0.2 10.1.0.3"))
 	if got := own(t); !strings.Contains(got, "10.1.0.2 0x1000/0x1000 19800\n") || !strings.Contains(got, "10.1.0.3 0x1000/0x1000 19800\n") || !strings.Contains(got, "19800 10.0.0.3 d0\n") || strings.Count(got, "\n") != 3 {
 		t.Errorf("after another program had removed some:\n%s", got)
 	}
-	later := New(0x1000, check.Log(t)) // the process was restarted
+	later := NewEgress(0x1000) // the process was restarted
 	set(later, entry("10.0.0.2", "d0", "10.1.0.3"))
 	wants("a later process", "10.1.0.3 0x1000/0x1000 19800; 19800 10.0.0.2 d0")
-	if found := check.Value(Traces())(t); len(found) != 2 {
+	if found := check.Value(Traces(protocol))(t); len(found) != 2 {
 		t.Errorf("traces: %q", found)
 	}
 	set(later)
@@ -127,68 +108,19 @@ func TestSet(t *testing.T) {
 		t.Errorf("others' rules were\n%sand are\n%s", others, got)
 	}
 	set(later, entry("10.0.0.2", "d0", "10.1.0.3"))
-	check.OK(t, RemoveTraces())
+	check.OK(t, RemoveTraces(protocol))
 	wants("uninstalled", "")
-	if _, err := New(0x1000, check.Log(t)).Set(t.Context(), []vip.Egress{entry("10.0.0.2", "d9", "10.1.0.2")}); err == nil || !strings.Contains(err.Error(), `this node has no interface "d9"`) {
+	if _, err := NewEgress(0x1000).Set(t.Context(), []vip.Egress{entry("10.0.0.2", "d9", "10.1.0.2")}); err == nil || !strings.Contains(err.Error(), `this node has no interface "d9"`) {
 		t.Errorf("a link that is not there: %v", err)
 	}
-	check.OK(t, RemoveTraces())
+	check.OK(t, RemoveTraces(protocol))
 }
 
-// The nftables table of the process before marks packets until this one has replaced it, after the first Set: an earlier version by another bit (0x2000). Its rules
-// are there as long.
-func TestMarkOfEarlierVersion(t *testing.T) {
-	defer func() { check.OK(t, RemoveTraces()) }()
-	ip(t, "link add e0 type veth peer name e1")
-	defer ip(t, "link del e0")
-	ip(t, "link set e1 up")
-	ip(t, "link set e0 up")
-	ip(t, "addr add 10.0.9.1/24 dev e0")
-	want := []vip.Egress{entry("10.0.9.2", "e0", "10.1.0.2"), entry("10.0.9.3", "e0", "10.1.0.3")}
-	check.Value(New(0x2000, check.Log(t)).Set(t.Context(), append(want, entry("10.0.9.4", "e0", "10.1.0.4"))))(t)
-	r := New(0x1000, check.Log(t))
-	const now = "10.1.0.2 0x1000/0x1000 19800\n10.1.0.3 0x1000/0x1000 19801\n"
-	for _, step := range []struct{ what, want string }{
-		{"at first", "10.1.0.2 0x2000/0x2000 19800\n10.1.0.3 0x2000/0x2000 19801\n" + now},
-		{"in the same pass", "10.1.0.2 0x2000/0x2000 19800\n10.1.0.3 0x2000/0x2000 19801\n" + now},
-		{"later", now},
-	} {
-		if r.at = time.Now(); step.what == "later" {
-			r.at = r.at.Add(-relist)
-		}
-		check.Value(r.Set(t.Context(), want))(t)
-		if got, want := own(t), step.want+"19800 10.0.9.2 e0\n19801 10.0.9.3 e0\n"; got != want {
-			t.Errorf("%s:\n%swant\n%s", step.what, got, want)
-		}
-	}
-}
-
-// Rules by another mark go from one family while the other fails.
-func TestMarkOfEarlierVersionWhileTheOtherFamilyFails(t *testing.T) {
-	defer func() { check.OK(t, RemoveTraces()) }()
-	ip(t, "link add e0 type veth peer name e1")
-	defer ip(t, "link del e0")
-	ip(t, "link set e1 up")
-	ip(t, "link set e0 up")
-	ip(t, "addr add 10.0.9.1/24 dev e0")
-	four, six := entry("10.0.9.2", "e0", "10.1.0.2"), entry("fd00::2", "d9", "fd01::2")
-	check.Value(New(0x2000, check.Log(t)).Set(t.Context(), []vip.Egress{four}))(t)
-	r := New(0x1000, check.Log(t))
-	const now = "10.1.0.2 0x1000/0x1000 19800\n"
-	for _, want := range []string{"10.1.0.2 0x2000/0x2000 19800\n" + now, now} {
-		if _, err := r.Set(t.Context(), []vip.Egress{four, six}); err == nil {
-			t.Fatal("a link that is not there is no error")
-		}
-		if got, _, _ := strings.Cut(own(t), "19800 10.0.9.2"); got != want {
-			t.Errorf("the rules are\n%swant\n%s", got, want)
-		}
-	}
-}
-
-// A kernel without rules has one table, to which a route for any other would go: its own default route would be replaced (fib_new_table without CONFIG_IP_MULTIPLE_TABLES). So no route
-// is added, and nothing that is not wanted is an error.
-func TestKernelWithoutRules(t *testing.T) {
-	defer func() { check.OK(t, RemoveTraces()) }()
+// A kernel without rules has one table, to which a route for any other would go: its own default route would be
+// replaced (fib_new_table without CONFIG_IP_MULTIPLE_TABLES). So no route is added, and nothing that is not wanted
+// is an error.
+func TestEgressWithoutRules(t *testing.T) {
+	defer func() { check.OK(t, RemoveTraces(protocol)) }()
 	ip(t, "link add e0 type veth peer name e1")
 	defer ip(t, "link del e0")
 	ip(t, "link set e1 up")
@@ -203,7 +135,7 @@ func TestKernelWithoutRules(t *testing.T) {
 			}
 			return netlink.RuleList(family)
 		}
-		r := New(0x1000, check.Log(t))
+		r := NewEgress(0x1000)
 		check.Value(r.Set(t.Context(), []vip.Egress{entry("10.0.9.2", "e0", "10.1.0.2")}))(t)
 		_, err := r.Set(t.Context(), []vip.Egress{entry("10.0.9.2", "e0", "10.1.0.2"), entry("fd09::2", "e0", "fd01::2")})
 		if err == nil || !strings.Contains(err.Error(), "CONFIG_IPV6_MULTIPLE_TABLES") {
@@ -212,14 +144,14 @@ func TestKernelWithoutRules(t *testing.T) {
 		if got, want := own(t), "10.1.0.2 0x1000/0x1000 19800\n19800 10.0.9.2 e0\n"; got != want {
 			t.Errorf("%v:\n%swant\n%s", refusal, got, want)
 		}
-		check.Value(Traces())(t)
+		check.Value(Traces(protocol))(t)
 	}
 }
 
 // What goes wrong reads the same each time, so that the agent logs it once, and names some of many owners.
-func TestErrorReadsTheSame(t *testing.T) {
-	defer func() { check.OK(t, RemoveTraces()) }()
-	r, last := New(0x1000, check.Log(t)), ""
+func TestEgressErrorReadsTheSame(t *testing.T) {
+	defer func() { check.OK(t, RemoveTraces(protocol)) }()
+	r, last := NewEgress(0x1000), ""
 	var all []vip.Egress
 	for i := range 40 {
 		all = append(all, entry(fmt.Sprintf("10.0.0.%d", 2+i), "d9", fmt.Sprintf("10.1.0.%d", 2+i)))
@@ -236,5 +168,21 @@ func TestErrorReadsTheSame(t *testing.T) {
 	}
 	if n := strings.Count(last, "\n"); n > maxErrors {
 		t.Errorf("%d lines:\n%s", n+1, last)
+	}
+}
+
+// A list of the kernel that changes while it is read is read again.
+func TestListInterrupted(t *testing.T) {
+	for _, tt := range []struct{ interrupted, reads int }{{0, 1}, {3, 4}, {99, 10}} {
+		reads := 0
+		all, err := complete(func() ([]int, error) {
+			if reads++; reads <= tt.interrupted {
+				return nil, fmt.Errorf("rules: %w", netlink.ErrDumpInterrupted)
+			}
+			return []int{1, 2}, nil
+		})
+		if failed := tt.reads <= tt.interrupted; reads != tt.reads || (err != nil) != failed || !failed && len(all) != 2 {
+			t.Errorf("%d interrupted: %d reads, %v (%v)", tt.interrupted, reads, all, err)
+		}
 	}
 }

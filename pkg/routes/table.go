@@ -1,15 +1,7 @@
-// Package rtable keeps routes to VIPs in a routing table of the kernel, from which another daemon
-// of the node (BIRD, FRR) exports them to routers (vip_routingtable). The kernel itself looks
-// nothing up there, unless somebody adds a rule (ip-rule(8)).
-//
-// Herald's routes are those of the table that have its protocol number (rtm_protocol, rtnetlink(7)). By that a later
-// process knows those of an earlier one (decision 0103); routes of other protocols are never touched. A route stays when its process is
-// killed, since the kernel gives IPv4 routes no lifetime, until the next process begins.
-package rtable
+package routes
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -41,13 +33,20 @@ const (
 	drainTime = 2 * time.Second
 )
 
-// relist is how often the table is read again at least when Set is called, in case that the kernel has not told of a change.
-const relist = time.Minute
+// relistTable is how often the table is read again at least when Set is called, in case that the kernel has not told
+// of a change.
+const relistTable = time.Minute
 
-// A Table is one routing table of this node's network namespace. Only one goroutine, the agent's, may call Set and Observe.
+// A Table is one routing table of this node's network namespace, from which another daemon of the node (BIRD, FRR)
+// exports routes to VIPs (vip_routingtable). The kernel itself looks nothing up there, unless somebody adds a rule
+// (ip-rule(8)). Only one goroutine, the agent's, may call Set and Observe.
+//
+// Herald's routes are those that have its protocol number (rtm_protocol, rtnetlink(7)). By that a later process
+// knows those of an earlier one (decision 0103); those of other protocols are never touched. A route stays when its
+// process is killed, since the kernel gives IPv4 routes no lifetime, until the next process begins.
 type Table struct {
 	o       Options
-	kernel  kernel
+	kernel  *kernel
 	metrics *metrics
 
 	written  atomic.Pointer[map[netip.Prefix]bool] // what the kernel has, as far as Set knows; never changed, but replaced
@@ -57,9 +56,9 @@ type Table struct {
 	draining map[netip.Prefix]time.Time            // routes with Drain, and since when
 }
 
-// New makes a Table. What an earlier process left in the kernel is kept until the first Set.
-func New(o Options) *Table {
-	t := &Table{o: o, kernel: &rtnetlink{o: o, tables: make(map[int]bool)}, metrics: newMetrics()}
+// NewTable makes a Table. What an earlier process left in the kernel is kept until the first Set.
+func NewTable(o Options) *Table {
+	t := &Table{o: o, kernel: &kernel{o: o, tables: make(map[int]bool)}, metrics: newMetrics()}
 	t.written.Store(&map[netip.Prefix]bool{})
 	t.stale.Store(true)
 	return t
@@ -78,14 +77,14 @@ func (t *Table) Observe(w *vip.World) {
 // LinksChanged has the next Set read the table: with a link the kernel removes its routes.
 func (t *Table) LinksChanged() { t.stale.Store(true) }
 
-// Set makes Herald's routes in the table those of want: without aggregates, and without those that have drained for a second. It reads the table if
-// another program may have changed it, and once a minute. It returns the routes of want that the kernel then has; the error names
-// those that could not be added or removed, each with what to do.
+// Set makes Herald's routes in the table those of want: without aggregates, and without those that have drained for
+// a second. It reads the table if another program may have changed it, and once a minute. It returns the routes of
+// want that the kernel then has; the error names those that could not be added or removed, each with what to do.
 func (t *Table) Set(_ context.Context, want []vip.Route) ([]vip.Route, error) {
 	now := time.Now()
 	wanted := t.wanted(want, now)
 	link := t.o.Link()
-	if t.stale.Load() || link != t.link || now.Sub(t.listed) >= relist || !maps.Equal(wanted, *t.written.Load()) {
+	if t.stale.Load() || link != t.link || now.Sub(t.listed) >= relistTable || !maps.Equal(wanted, *t.written.Load()) {
 		t.stale.Store(false) // before the table is read
 		t.link, t.listed = link, now
 		have, err := t.write(wanted)
@@ -132,8 +131,8 @@ func (t *Table) wanted(want []vip.Route, now time.Time) map[netip.Prefix]bool {
 	return wanted
 }
 
-// write reads Herald's routes, adds those of wanted that are not there, and removes those that are not in wanted, or have another link. It
-// returns what is there then. Without the link it only removes those that are not in wanted.
+// write reads Herald's routes, adds those of wanted that are not there, and removes those that are not in wanted, or
+// have another link. It returns what is there then. Without the link it only removes those that are not in wanted.
 func (t *Table) write(wanted map[netip.Prefix]bool) (map[netip.Prefix]bool, error) {
 	have := make(map[netip.Prefix]bool, len(wanted))
 	index, noLink := t.kernel.index(t.link)
@@ -151,7 +150,7 @@ func (t *Table) write(wanted map[netip.Prefix]bool) (map[netip.Prefix]bool, erro
 			have[r.prefix] = true
 			continue
 		}
-		if err := t.kernel.remove(r); err != nil {
+		if err := delRoute(r.entry); err != nil {
 			errs = append(errs, fmt.Errorf("route to %s in table %d was not removed: %w", r.prefix, t.o.ID, err))
 		}
 	}
@@ -169,14 +168,8 @@ func (t *Table) write(wanted map[netip.Prefix]bool) (map[netip.Prefix]bool, erro
 		have[p] = true
 	}
 	t.metrics.errors.Add(float64(len(errs)))
-	if len(errs) > maxErrors {
-		errs = append(errs[:maxErrors], fmt.Errorf("and %d more", len(errs)-maxErrors))
-	}
-	return have, errors.Join(errs...)
+	return have, join(errs)
 }
-
-// maxErrors is how many routes an error of Set names.
-const maxErrors = 10
 
 // Run pokes when routes that Set wrote have gone from the table, until ctx ends.
 func (t *Table) Run(ctx context.Context) error {

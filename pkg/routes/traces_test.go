@@ -1,4 +1,4 @@
-package rtable
+package routes
 
 import (
 	"bytes"
@@ -11,7 +11,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Routes of egress have the same protocol number. "herald uninstall node" lists and removes them by pkg/egress, so each of them once.
+// Routes of egress have the same protocol number. "herald uninstall node" lists them as those of egress, so
+// each of them once.
 func TestTracesLeaveOutEgress(t *testing.T) {
 	for table, want := range map[int]bool{
 		198: false, vip.FirstEgressTable - 1: false, vip.FirstEgressTable: true, vip.LastEgressTable: true, vip.LastEgressTable + 1: false,
@@ -22,7 +23,8 @@ func TestTracesLeaveOutEgress(t *testing.T) {
 	}
 }
 
-// A process without vip_routingtable warns of what one with it left when it was killed, and leaves it: it may be kube-vip's.
+// A process without vip_routingtable warns of what one with it left when it was killed, and leaves it: it may be
+// kube-vip's.
 func TestWarnOfRoutes(t *testing.T) {
 	warned := func() string {
 		var b bytes.Buffer

@@ -1,4 +1,4 @@
-package egress
+package routes
 
 import (
 	"errors"
@@ -10,16 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ruleList is netlink.RuleList; a test replaces it.
-var ruleList = netlink.RuleList
-
 // errNoRules is the error of listRules where the kernel has no rules of the family, or not the family.
 var errNoRules = errors.New("this kernel has none (CONFIG_IP_MULTIPLE_TABLES, CONFIG_IPV6_MULTIPLE_TABLES)")
 
 // listRules returns Herald's rules of a family.
 func listRules(family int) (own []netlink.Rule, err error) {
-	all, err := ruleList(family)
-	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
+	all, err := complete(func() ([]netlink.Rule, error) { return ruleList(family) })
+	if noTables(err) {
 		return nil, errNoRules
 	}
 	for _, rule := range all {
@@ -33,8 +30,7 @@ func listRules(family int) (own []netlink.Rule, err error) {
 
 // listRoutes returns Herald's routes of a family.
 func listRoutes(family int) (own []netlink.Route, err error) {
-	filter := &netlink.Route{Table: unix.RT_TABLE_UNSPEC, Protocol: protocol}
-	all, err := netlink.RouteListFiltered(family, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+	all, err := routesOf(family, unix.RT_TABLE_UNSPEC, protocol)
 	for _, route := range all {
 		if isOurs(route.Table) {
 			own = append(own, route)
@@ -56,7 +52,9 @@ func addRoute(o owner, table int) error {
 	if o.via.Is6() {
 		all = &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}
 	}
-	err = netlink.RouteReplace(&netlink.Route{Dst: all, Gw: o.via.AsSlice(), LinkIndex: link.Index, Table: table, Protocol: protocol, Flags: int(netlink.FLAG_ONLINK)})
+	err = netlink.RouteReplace(&netlink.Route{
+		Dst: all, Gw: o.via.AsSlice(), LinkIndex: link.Index, Table: table, Protocol: protocol, Flags: int(netlink.FLAG_ONLINK),
+	})
 	if err != nil {
 		return fmt.Errorf("route to %s on %s in table %d: %w", o.via, o.link, table, err)
 	}
@@ -64,7 +62,7 @@ func addRoute(o owner, table int) error {
 }
 
 // addRule has marked packets of a pod routed by a table.
-func (r *Routes) addRule(family int, pod netip.Addr, table int) error {
+func (r *Egress) addRule(family int, pod netip.Addr, table int) error {
 	rule := netlink.NewRule()
 	rule.Family, rule.Priority, rule.Table, rule.Protocol = family, priority, table, protocol
 	rule.Src = &net.IPNet{IP: pod.AsSlice(), Mask: net.CIDRMask(pod.BitLen(), pod.BitLen())}
@@ -85,42 +83,8 @@ func removeRule(rule netlink.Rule) error {
 
 // removeRoute removes a route that listRoutes returned. One that isn't there is no error.
 func removeRoute(route netlink.Route) error {
-	if err := netlink.RouteDel(&route); err != nil && !errors.Is(err, unix.ESRCH) {
+	if err := delRoute(route); err != nil {
 		return fmt.Errorf("route to %s in table %d was not removed: %w", route.Gw, route.Table, err)
 	}
 	return nil
-}
-
-// addressOf returns the address of a network of one host.
-func addressOf(n *net.IPNet) netip.Addr {
-	if n == nil {
-		return netip.Addr{}
-	}
-	a, _ := netip.AddrFromSlice(n.IP)
-	return a.Unmap()
-}
-
-// Traces describes Herald's rules and routes in this network namespace.
-func Traces() (found []string, err error) {
-	var errs []error
-	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
-		rules, err := listRules(family)
-		if !errors.Is(err, errNoRules) {
-			errs = append(errs, err)
-		}
-		for _, rule := range rules {
-			found = append(found, fmt.Sprintf("rule for what pod %s sends, to table %d", addressOf(rule.Src), rule.Table))
-		}
-		routes, err := listRoutes(family)
-		errs = append(errs, err)
-		for _, route := range routes {
-			found = append(found, fmt.Sprintf("default route via %s in table %d", route.Gw, route.Table))
-		}
-	}
-	return found, errors.Join(errs...)
-}
-
-// RemoveTraces removes what Traces describes.
-func RemoveTraces() error {
-	return New(0, nil).write(nil)
 }

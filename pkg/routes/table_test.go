@@ -1,4 +1,4 @@
-package rtable
+package routes
 
 import (
 	"context"
@@ -52,7 +52,7 @@ func restarted(t *testing.T, link *string, change func(*Options)) *Table {
 	if change != nil {
 		change(&o)
 	}
-	return New(o)
+	return NewTable(o)
 }
 
 // routesTo are routes of a Service to prefixes.
@@ -87,7 +87,7 @@ func wantTable(t *testing.T, want string) {
 
 const both = "10.79.0.1 dev eth0 proto 248 scope link fd79::1 dev eth0 proto 248"
 
-func TestSet(t *testing.T) {
+func TestTable(t *testing.T) {
 	table, _ := newTable(t, nil)
 	main := ip(t, "-4 route")
 	set(t, table, routesTo("10.79.0.1/32", "fd79::1/128"))
@@ -104,7 +104,8 @@ func TestSet(t *testing.T) {
 	}
 }
 
-// What a killed process left is the next one's: what is wanted stays, the rest goes. What others have in the table stays.
+// What a killed process left is the next one's: what is wanted stays, the rest goes. What others have in the table
+// stays.
 func TestAfterCrash(t *testing.T) {
 	table, link := newTable(t, nil)
 	set(t, table, routesTo("10.79.0.1/32", "10.79.0.2/32", "fd79::1/128", "fd79::2/128"))
@@ -132,7 +133,8 @@ func TestForeignRoute(t *testing.T) {
 	set(t, table, nil)
 }
 
-// Without the link that routes have, what is no longer wanted is removed all the same, and what is wanted stays as it is.
+// Without the link that routes have, what is no longer wanted is removed all the same, and what is wanted stays as
+// it is.
 func TestWithoutLink(t *testing.T) {
 	table, link := newTable(t, nil)
 	set(t, table, routesTo("10.79.0.2/32", "10.79.0.3/32", "fd79::3/128"))
@@ -149,7 +151,8 @@ func TestWithoutLink(t *testing.T) {
 	set(t, table, nil)
 }
 
-// A kernel without rules has one table, which is the one that it routes by (fib_new_table without CONFIG_IP_MULTIPLE_TABLES): a route for any other table would go there, and stay.
+// A kernel without rules has one table, which is the one that it routes by (fib_new_table without
+// CONFIG_IP_MULTIPLE_TABLES): a route for any other table would go there, and stay.
 func TestKernelWithoutTables(t *testing.T) {
 	defer func() { ruleList = netlink.RuleList }()
 	ruleList = func(family int) ([]netlink.Rule, error) {

@@ -1,20 +1,10 @@
-// Package egress routes what this node's pods send to the node that owns the VIP of their Service (kube-vip.io/egress), so that it leaves the
-// cluster from there, with the VIP as its source. Nftables marks these packets (nft.Egress); a rule of the routing policy
-// database (ip-rule(8)) for each pod and that mark has them routed by a table of the owner:
-//
-//	1980: from 10.244.1.7 fwmark 0x1000/0x1000 lookup 19800 proto 248
-//	default via 192.168.0.12 dev eth0 onlink table 19800 proto 248
-//
-// Rules and routes of Herald are those with its protocol number in these tables; those of others are never touched. Rules stay when the process
-// is killed, but nftables forgets soon which packets to mark (vip.EgressTimeout), and without a mark no rule matches.
-package egress
+package routes
 
 import (
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"net"
 	"net/netip"
@@ -35,21 +25,32 @@ const (
 	protocol   = 248                                            // rtm_protocol, as vip_routingprotocol has it by default
 )
 
-// relist is how often rules and routes are read at least when Set is called, in case that another program has changed them.
-const relist = 5 * time.Second
+// relistEgress is how often rules and routes are read at least when Set is called, in case that another program has
+// changed them.
+const relistEgress = 5 * time.Second
 
-// Routes is the rules and routes of this node's network namespace. Only one goroutine, the agent's, may use them.
-type Routes struct {
+// An Egress routes what this node's pods send to the node that owns the VIP of their Service (kube-vip.io/egress),
+// so that it leaves the cluster from there, with the VIP as its source. Nftables marks these packets (nft.Egress); a
+// rule of the routing policy database (ip-rule(8)) for each pod and that mark has them routed by a table of the
+// owner:
+//
+// 1980: from 10.244.1.7 fwmark 0x1000/0x1000 lookup 19800 proto 248 default via 192.168.0.12 dev eth0 onlink table
+// 19800 proto 248
+//
+// Rules and routes of Herald are those with its protocol number in these tables; those of others are never touched.
+// Rules stay when the process is killed, but nftables forgets soon which packets to mark (vip.EgressTimeout), and
+// without a mark no rule matches. Only one goroutine, the agent's, may use it.
+type Egress struct {
 	mark    uint32
-	log     *slog.Logger
 	written wanted
 	at      time.Time    // when the kernel was last read
 	known   map[int]bool // by family: written is what the kernel has, as far as this process knows
 }
 
-// New makes Routes for packets of which the bit mark of their mark is set. What an earlier process left is replaced by the first Set.
-func New(mark uint32, log *slog.Logger) *Routes {
-	return &Routes{mark: mark, log: log, known: make(map[int]bool)}
+// NewEgress makes an Egress for packets of which the bit mark of their mark is set. What an earlier process left is
+// replaced by the first Set.
+func NewEgress(mark uint32) *Egress {
+	return &Egress{mark: mark, known: make(map[int]bool)}
 }
 
 // An owner is the node that packets are routed to.
@@ -64,9 +65,10 @@ func (o owner) compare(p owner) int { return cmp.Or(o.via.Compare(p.via), cmp.Co
 // wanted is which pods' packets are routed to which owner.
 type wanted map[netip.Addr]owner
 
-// Set makes Herald's rules and routes those of want: entries without Via need none. It reads the kernel's once in 5 s, and when want has changed. It returns the entries
-// that it could make; the error joins what went wrong, in an order that stays the same, maxErrors of each family.
-func (r *Routes) Set(_ context.Context, want []vip.Egress) ([]vip.Egress, error) {
+// Set makes Herald's rules and routes those of want: entries without Via need none. It reads the kernel's once in 5
+// s, and when want has changed. It returns the entries that it could make; the error joins what went wrong, in an
+// order that stays the same, maxErrors of each family.
+func (r *Egress) Set(_ context.Context, want []vip.Egress) ([]vip.Egress, error) {
 	now, all := time.Now(), make(wanted)
 	for _, e := range want {
 		if e.Via.IsValid() {
@@ -75,7 +77,8 @@ func (r *Routes) Set(_ context.Context, want []vip.Egress) ([]vip.Egress, error)
 			}
 		}
 	}
-	if r.known[unix.AF_INET] && r.known[unix.AF_INET6] && maps.Equal(all, r.written) && (len(all) == 0 || now.Sub(r.at) < relist) {
+	known := r.known[unix.AF_INET] && r.known[unix.AF_INET6] && maps.Equal(all, r.written)
+	if known && (len(all) == 0 || now.Sub(r.at) < relistEgress) {
 		return want, nil
 	}
 	err := r.write(all)
@@ -87,7 +90,7 @@ func (r *Routes) Set(_ context.Context, want []vip.Egress) ([]vip.Egress, error)
 }
 
 // write makes the kernel's rules and routes those of all, each family on its own.
-func (r *Routes) write(all wanted) error {
+func (r *Egress) write(all wanted) error {
 	var errs []error
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		own := maps.Clone(all)
@@ -99,10 +102,11 @@ func (r *Routes) write(all wanted) error {
 	return errors.Join(errs...)
 }
 
-// writeFamily gives each owner a table, the one that it has or else the lowest that is free. It adds routes and then rules that are missing, and removes first the
-// rules and then the routes that are not wanted. Until a first write of the family has succeeded, it leaves rules by another mark that lead where they should; the next
-// write, after relist at the latest, removes them.
-func (r *Routes) writeFamily(family int, all wanted) error {
+// writeFamily gives each owner a table, the one that it has or else the lowest that is free. It adds routes and then
+// rules that are missing, and removes first the rules and then the routes that are not wanted. Until a first write
+// of the family has succeeded, it leaves rules by another mark that lead where they should; the next write, after
+// relist at the latest, removes them.
+func (r *Egress) writeFamily(family int, all wanted) error {
 	rules, err := listRules(family)
 	if errors.Is(err, errNoRules) && len(all) == 0 {
 		return nil
@@ -127,7 +131,6 @@ func (r *Routes) writeFamily(family int, all wanted) error {
 		switch leads := table != 0 && rule.Table == table; {
 		case leads && !kept[pod] && rule.Mark == r.mark && rule.Mask != nil && *rule.Mask == r.mark:
 			kept[pod] = true
-		case leads && !r.known[family] && rule.Mark != r.mark: // an earlier version's, whose nftables table still marks packets
 		default:
 			unwanted = append(unwanted, rule)
 		}
@@ -136,7 +139,8 @@ func (r *Routes) writeFamily(family int, all wanted) error {
 		o := all[pod]
 		switch {
 		case tables[o] == 0:
-			errs = append(errs, fmt.Errorf("what pod %s sends can't be routed to %s: this node routes to %d others already", pod, o.via, maxOwners))
+			errs = append(errs, fmt.Errorf(
+				"what pod %s sends can't be routed to %s: this node routes to %d others already", pod, o.via, maxOwners))
 		case !kept[pod]:
 			errs = append(errs, r.addRule(family, pod, tables[o]))
 		}
@@ -149,16 +153,11 @@ func (r *Routes) writeFamily(family int, all wanted) error {
 			errs = append(errs, removeRoute(route))
 		}
 	}
-	if errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil }); len(errs) > maxErrors {
-		errs = append(errs[:maxErrors:maxErrors], fmt.Errorf("and %d more", len(errs)-maxErrors))
-	}
-	return errors.Join(errs...)
+	return join(errs)
 }
 
-// maxErrors is how many errors of a family the error of Set has.
-const maxErrors = 10
-
-// assignTables returns the table of each owner in all: the one with a route to it, or else the lowest that is free. Owners that come when all are taken have none.
+// assignTables returns the table of each owner in all: the one with a route to it, or else the lowest that is free.
+// Owners that come when all are taken have none.
 func assignTables(all wanted, routes []netlink.Route) map[owner]int {
 	tables, taken := make(map[owner]int), make(map[int]bool)
 	owners := slices.SortedFunc(maps.Values(all), owner.compare)

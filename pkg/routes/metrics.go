@@ -1,4 +1,4 @@
-package rtable
+package routes
 
 import "github.com/prometheus/client_golang/prometheus"
 
