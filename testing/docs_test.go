@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -81,63 +80,6 @@ func TestLinks(t *testing.T) {
 	}
 	if checked < 20 {
 		t.Errorf("only %d links were looked at", checked)
-	}
-}
-
-// TestTroubleshooting: each row of the page names the test that makes its fault, and that exists.
-func TestTroubleshooting(t *testing.T) {
-	tests, rows := declaredTests(t), 0
-	for line := range strings.Lines(pages(t)["docs/troubleshooting.md"]) {
-		cells := strings.Split(line, "|")
-		if len(cells) != 5 || strings.Contains(line, "---") || strings.Contains(cells[3], "made by") || strings.TrimSpace(cells[1]) == "nothing" {
-			continue
-		}
-		rows++
-		if name := strings.Trim(cells[3], " `"); !tests[name] {
-			t.Errorf("docs/troubleshooting.md names the test %q, which does not exist: %s", name, line)
-		}
-	}
-	if rows < 20 {
-		t.Errorf("only %d rows were looked at", rows)
-	}
-}
-
-// declaredTests is the names of all tests, fuzz targets and benchmarks.
-func declaredTests(t *testing.T) map[string]bool {
-	t.Helper()
-	tests := map[string]bool{}
-	declared := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`)
-	eachFile(t, func(file, text string) {
-		if strings.HasSuffix(file, "_test.go") {
-			for _, m := range declared.FindAllStringSubmatch(text, -1) {
-				tests[m[1]] = true
-			}
-		}
-	})
-	return tests
-}
-
-// TestSecurityPage: each test that docs/security.md names exists, and each of the twenty findings has a row that
-// names a test, or says "open".
-func TestSecurityPage(t *testing.T) {
-	tests := declaredTests(t)
-	text, named, rows := pages(t)["docs/security.md"], regexp.MustCompile("`((?:Test|Fuzz|Benchmark)[A-Z]\\w*)`"), 0
-	for line := range strings.Lines(text) {
-		names := named.FindAllStringSubmatch(line, -1)
-		for _, m := range names {
-			if !tests[m[1]] {
-				t.Errorf("docs/security.md names %s, which does not exist", m[1])
-			}
-		}
-		if cells := strings.Split(line, "|"); len(cells) == 7 && strings.TrimSpace(cells[1]) == strconv.Itoa(rows+1) {
-			rows++
-			if len(names) == 0 && !strings.Contains(cells[3], "open") {
-				t.Errorf("row %d of docs/security.md names no test", rows)
-			}
-		}
-	}
-	if rows != 20 {
-		t.Errorf("docs/security.md has %d of the twenty rows", rows)
 	}
 }
 

@@ -10,12 +10,6 @@ rm -rf bin/site-pages bin/site
 mkdir -p bin/site-pages
 # What pages link to, at the same place; directories get an index by which their links lead somewhere.
 cp -r README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE docs bin/site-pages/
-{
-  echo "# Decisions"
-  for f in docs/decisions/*.md; do echo "- [$(sed -n '1s/^# //p' "$f")]($(basename "$f"))"; done
-} >bin/site-pages/docs/decisions/index.md
-sed -i 's|(docs/decisions/)|(docs/decisions/index.md)|g' bin/site-pages/*.md
-sed -i 's|(decisions/)|(decisions/index.md)|g' bin/site-pages/docs/*.md
 # Code is looked at where the repository is.
 code=https://github.com/heraldvip/herald/blob/main
 sed -i -E "s#\]\(\.\./((testing|manifests|pkg|cmd)[^)]*)\)#](${code}/\1)#g" bin/site-pages/docs/*.md

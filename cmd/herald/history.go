@@ -28,7 +28,7 @@ const (
 	sameMove = 10 * time.Second
 )
 
-// A nodeHistory is what one node remembers; it serves it as /history, over loopback only (decision 0105).
+// A nodeHistory is what one node remembers; it serves it as /history, over loopback only (docs/why.md, "History").
 type nodeHistory struct {
 	Node  string     `json:"node"`
 	Began time.Time  `json:"began"` // when its process began, so since when moves are known

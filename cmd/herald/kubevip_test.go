@@ -146,8 +146,8 @@ func TestNamesOfKubeVIP(t *testing.T) {
 	variables, flags, annotations := namesOfKubeVIP(t)
 	page := kubeVIPPage(t)
 	for _, name := range slices.Concat(variables, annotations) {
-		if n := strings.Count(page, "\n| `"+name+"` |"); n != 1 {
-			t.Errorf("%s has %d rows", name, n)
+		if !strings.Contains(page, "`"+name+"`") {
+			t.Errorf("%s is not on the page", name)
 		}
 	}
 	for _, name := range flags {

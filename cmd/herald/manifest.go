@@ -77,7 +77,7 @@ func manifestOf(kind, short string, write func(manifest.Request) ([]byte, error)
 }
 
 // setLeaseNamespace sets the flag of svc_leasenamespace to announcers, unless the option was given. The manager's default is
-// what kube-vip does, for its users who change the image and nothing else; a new installation has the least rights (decision 0069).
+// what kube-vip does, for its users who change the image and nothing else; a new installation has the least rights (docs/why.md, "What tenants can write").
 func setLeaseNamespace(src config.Sources) error {
 	set, err := config.IsSet(src, "svc_leasenamespace")
 	if err != nil || set {

@@ -18,7 +18,7 @@ type task interface {
 // tasks are those of a process, by when they begin and end.
 type tasks struct {
 	readers   []task                      // change nothing before the agent has made a Plan
-	awaitName func(context.Context) error // blocks until no other process has the name of this node (decision 0065), or ctx ends
+	awaitName func(context.Context) error // blocks until no other process has the name of this node (docs/why.md, "A second process"), or ctx ends
 	others    []task                      // begin when it has returned nil, as do the leases and the agent
 	leases    task
 	agent     task

@@ -62,7 +62,7 @@ func uninstallCommand() *cobra.Command {
 	return c
 }
 
-// An uninstall removes what the Heralds of a namespace have written (decision 0092).
+// An uninstall removes what the Heralds of a namespace have written (docs/why.md, "Finalizer and uninstall").
 type uninstall struct {
 	namespace string
 	named     bool // by --namespace

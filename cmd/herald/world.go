@@ -17,7 +17,7 @@ import (
 // A clusterView is the World as an observer sees it that is no node, and the rules by which the nodes plan.
 type clusterView struct {
 	// rules are those for Services: what the first node that is alive, with svc_enable if any has it, has published of its options, or the defaults
-	// with svc_election (decision 0107). ControlPlane is nil if no node that is alive has cp_enable.
+	// with svc_election (docs/why.md, "explain"). ControlPlane is nil if no node that is alive has cp_enable.
 	rules plan.Rules
 	// controlPlane are those for the VIP of the control plane alone: what the first node that is alive and has cp_enable has published.
 	controlPlane plan.Rules

@@ -87,7 +87,7 @@ func (m *machine) receive(p packet, now time.Time) (failure string, ok bool) {
 
 // neighborDown is the failure that a neighbor's diagnostic code stands for (RFC 5880 section 4.1). There is none with a session that is new to it (0), as after its
 // BFD was started again, nor where it says that this node had said so first (3), which FRR does when it makes its session again: it is heard,
-// and does not say that it does not hear (decision 0095).
+// and does not say that it does not hear (docs/why.md, "BFD").
 func neighborDown(diag uint8) string {
 	switch diag {
 	case diagNone, diagNeighborDown, diagAdminDown:

@@ -23,7 +23,7 @@ type pathMonitor struct {
 
 // updateBFD has a BFD session, if one is configured, with the addresses of the BGP session and for as long as that
 // is established. FRR makes its own again when the BGP session comes up, and takes the end of one that was up before
-// for a failure (decision 0095).
+// for a failure (docs/why.md, "BFD").
 func (p *peer) updateBFD(at endpoints) {
 	c := p.config.BFD
 	if c == (vip.BFD{}) || !p.up() {

@@ -2,7 +2,7 @@
 // sends is used, and none reaches gobgp: a guard is in front of it.
 //
 // Each peer has a gobgp server with a table of its own, so that the routes for each can differ in next hop and
-// attributes without policies (decision 0020).
+// attributes without policies (docs/why.md, "The guard before GoBGP").
 package bgp
 
 import (

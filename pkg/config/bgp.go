@@ -164,7 +164,7 @@ func (p *parser) addListedPeers() {
 			p.fail(option, fmt.Errorf("peer %d: %s is named twice", t.number, name))
 		default:
 			if peer.Multihop && peer.BFD != (vip.BFD{}) {
-				peer.BFD = vip.BFD{} // decision 0095
+				peer.BFD = vip.BFD{} // docs/why.md, "BFD"
 				p.warn("bgp_peers (%s), peer %d (%s): there is no BFD with a peer that is multihop, since BFD here is over one hop; a short bgp_hold_time takes its place", option.where, t.number, name)
 			}
 			c.Peers = append(c.Peers, peer)

@@ -8,7 +8,7 @@ import (
 )
 
 // bgpOptions are the options of BGP.
-var bgpOptions = inSection(groupBGP, second, []Option{
+var bgpOptions = inSection(groupBGP, []Option{
 	{Env: "bgp_enable", Flag: "bgp", Type: Bool, Default: "false",
 		Meaning: "Announce VIPs to routers by BGP. Without `svc_election` every node that can serve a VIP advertises it, with it its owner does.",
 		set:     store(parseBool, func(c *Config) *bool { return &c.BGP.Enable })},

@@ -13,7 +13,6 @@ type Option struct {
 	Default     string
 	Meaning     string // for the reference, in full sentences
 	Group       Group
-	Since       string   // the release that first understood it
 	Reason      string   // "" if Herald has it, else why not and what to do instead, as a part of a sentence
 	Secret      bool     // messages do not repeat its value
 	Effect      Effect   // what a value does while Reason is not ""
@@ -97,10 +96,10 @@ const (
 // those of kube-vip that it only knows of.
 var Options = slices.Concat(supported, bgpOptions, routingOptions, unsupported)
 
-// inSection sets the group of options and the release that they came with.
-func inSection(group Group, since string, options []Option) []Option {
+// inSection sets the group of options.
+func inSection(group Group, options []Option) []Option {
 	for i := range options {
-		options[i].Group, options[i].Since = group, since
+		options[i].Group = group
 	}
 	return options
 }

@@ -337,7 +337,7 @@ func (p *parser) checkBalancing() {
 		return
 	}
 	c.Balance = Balance{Port: c.Balance.Port}
-	// decision 0085: kube-vip does the same.
+	// docs/why.md, "The control plane's VIP": kube-vip does the same.
 	p.warn("%v: with lb_fwdmethod=local connections to the VIP are not balanced, by kube-vip neither: the API server of the node that owns the VIP answers them all", enable)
 	if c.Balance.Port != 0 && c.Balance.Port != c.Port {
 		p.warn("%v has no effect: with lb_fwdmethod=local the VIP answers at %v", port, p.setting("port"))

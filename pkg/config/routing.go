@@ -19,7 +19,7 @@ type RoutingTable struct {
 }
 
 // routingOptions are the options of routing tables.
-var routingOptions = inSection(groupRouting, third, []Option{
+var routingOptions = inSection(groupRouting, []Option{
 	{Env: "vip_routingtable", Flag: "table", Type: Bool, Default: "false",
 		Meaning: "Put a route to each VIP into a routing table, for another daemon to export (BIRD, FRR, frr-k8s). On each node that can serve the VIP, or with `svc_election` on its owner; for the control plane's VIP on each node whose API server is ready. See bgp.md.",
 		set:     store(parseBool, func(c *Config) *bool { return &c.RoutingTable.Enable })},

@@ -9,24 +9,17 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// The releases that options came with.
-const (
-	first  = "0.1"
-	second = "0.2"
-	third  = "0.3"
-)
-
 // anywhere: an empty value is a value wherever it is given.
 var anywhere = []Origin{FromFlag, FromFile, FromEnv}
 
 // supported are the options that this version supports, but for those of BGP.
 var supported = slices.Concat(
-	inSection(groupGeneral, first, []Option{
+	inSection(groupGeneral, []Option{
 		{Env: "vip_loglevel", Flag: "log", Type: Int, Default: "0",
 			Meaning: "What is logged, as a level of Go's slog: -4 debug, 0 info, 4 warnings, 8 errors. Warnings about options are logged in any case.",
 			set:     store(parseLogLevel, func(c *Config) *slog.Level { return &c.Log.Level })},
 		{Env: "herald_log_format", Flag: "logFormat", Type: String, Default: Text,
-			Meaning: "The form of log lines, `text` (key=value) or `json`. With `json` each line is one JSON object, durations are seconds; [the keys](../logs.md). What is wrong with options, at the start, is text in any case.",
+			Meaning: "The form of log lines, `text` (key=value) or `json`. With `json` each line is one JSON object, durations are seconds. What is wrong with options, at the start, is text in any case.",
 			set:     store(oneOf(Text, JSON), func(c *Config) *string { return &c.Log.Format })},
 		{Env: "vip_nodename", Flag: "nodeName", Type: Name,
 			Meaning: "The name of this node, under which it holds leases. Lower-cased. It must be the name of its Node object. The host's name if not set.",
@@ -38,7 +31,7 @@ var supported = slices.Concat(
 			Meaning: "A YAML file of options, its keys being the names of the environment variables. The file wins over flags, the environment over both.",
 			set:     func(*Config, string) error { return nil }}, // collect reads it
 	}),
-	inSection(groupLinks, first, []Option{
+	inSection(groupLinks, []Option{
 		{Env: "vip_interface", Flag: "interface", Type: Interface,
 			Meaning: "The interface that carries VIPs. If not set, that of the default route (IPv4, else IPv6); set it where nodes have several default routes. For the control plane's VIP it is the one whose subnet has it, if there is one.",
 			set:     store(parseInterface, func(c *Config) *string { return &c.Link.Interface })},
@@ -55,7 +48,7 @@ var supported = slices.Concat(
 			Meaning: "Start although the interface is not up, and wait for it. The node carries no VIP before it is.",
 			set:     store(parseBool, func(c *Config) *bool { return &c.Link.AllowDown })},
 	}),
-	inSection(groupLeases, first, []Option{
+	inSection(groupLeases, []Option{
 		{Env: "vip_leaseduration", Flag: "leaseDuration", Type: Seconds, Default: "15",
 			Meaning: "How long the others wait for a node that no longer renews its lease. Where nodes exchange heartbeats (`herald_peers_port`), a dead one is noticed sooner. More than `vip_renewdeadline`.",
 			set:     store(seconds(3, maxSeconds), func(c *Config) *time.Duration { return &c.Lease.Duration })},
@@ -72,7 +65,7 @@ var supported = slices.Concat(
 			Meaning: "A file with the keys that encrypt the heartbeats. One per line, in base64, the newest first. It is read again each half minute. If not set, Herald makes a key itself and keeps it in the Secret `herald-peers` in the announcers' namespace, which comes with the manifests.",
 			set:     store(pathOf("a file with a key"), func(c *Config) *string { return &c.Peers.KeyFile })},
 	}),
-	inSection(groupServices, first, []Option{
+	inSection(groupServices, []Option{
 		{Env: "svc_enable", Flag: "services", Type: Bool, Default: "false",
 			Meaning: "Announce the addresses of Services of type LoadBalancer. Without it, and without `cp_enable`, Herald announces nothing, and warns of that.",
 			set:     store(parseBool, func(c *Config) *bool { return &c.Services.Enable })},
@@ -86,7 +79,7 @@ var supported = slices.Concat(
 			Meaning: "The one lease for all Services while `svc_election` is false. `name`, in the announcers' namespace, or `namespace/name`.",
 			set:     store(parseLease, func(c *Config) *vip.Key { return &c.Services.Lease })},
 		{Env: "svc_leasenamespace", Flag: "servicesLeaseNamespace", Type: String, Default: "services",
-			Meaning: "Where VIP leases are, `services` or `announcers`. With `services` each is in the namespace of its Service, as with kube-vip; with `announcers` all are in the announcers' namespace, so that Herald needs no right to write Leases elsewhere. One node with `announcers` has them all move, once every node's Herald knows of this option; they go back when none has it. Herald's manifests set `announcers`. [What to do in which order](../installation.md#moving-them).",
+			Meaning: "Where VIP leases are, `services` or `announcers`. With `services` each is in the namespace of its Service, as with kube-vip; with `announcers` all are in the announcers' namespace, so that Herald needs no right to write Leases elsewhere. One node with `announcers` has them all move, once every node's Herald knows of this option; they go back when none has it. Herald's manifests set `announcers`.",
 			set:     store(oneOf("services", "announcers"), func(c *Config) *string { return &c.Services.LeaseNamespace })},
 		{Env: "svc_ipmode", Flag: "ipMode", Type: String, Default: "VIP",
 			Meaning: "The `ipMode` written to a Service's status, `VIP` or `Proxy`. `VIP`: packets arrive with the VIP as destination; kube-proxy serves it on every node. `Proxy`: kube-proxy leaves the address alone. The annotation `heraldvip.io/ip-mode` on a Service wins over it.",
@@ -110,7 +103,7 @@ var supported = slices.Concat(
 			Meaning: "Announce VIPs, but write neither status nor annotations to Services.",
 			set:     store(parseBool, func(c *Config) *bool { return &c.Services.ReadOnly })},
 	}),
-	inSection(groupEgress, first, []Option{
+	inSection(groupEgress, []Option{
 		{Env: "egress_enable", Flag: "egress", Type: Bool, Default: "true",
 			Meaning: "Let Services have what their pods send leave the cluster with a VIP as its source (`kube-vip.io/egress`). Needs nftables, and the permission to list and watch pods. See egress.md.",
 			set:     store(parseBool, func(c *Config) *bool { return &c.Egress.Enable })},
@@ -121,7 +114,7 @@ var supported = slices.Concat(
 			Meaning: "Ranges of Services, for egress: what is sent there keeps its source. Beside the cluster's ServiceCIDRs, which Herald knows.",
 			set:     store(list(parsePrefix), func(c *Config) *[]netip.Prefix { return &c.Egress.Services })},
 	}),
-	inSection(groupClass, first, []Option{
+	inSection(groupClass, []Option{
 		{Env: "lb_class_name", Flag: "lbClassName", Aliases: []string{"LoadBalancerClassName"}, FlagAliases: []string{"LoadBalancerClassName"}, Type: String, Default: "kube-vip.io/kube-vip-class", Empty: anywhere,
 			Meaning: "The `spec.loadBalancerClass` that is Herald's. May be set to nothing (`lb_class_name=`): then only Services without a class are.",
 			set:     store(parseClass, func(c *Config) *string { return &c.Class.Name })},
@@ -132,7 +125,7 @@ var supported = slices.Concat(
 			Meaning: "Services without a class are Herald's too, in addition to those with its class. `false`: the class must be equal to `lb_class_name`; Services without one only if that is empty.",
 			set:     store(parseBool, func(c *Config) *bool { return &c.Class.Legacy })},
 	}),
-	inSection(groupARP, first, []Option{
+	inSection(groupARP, []Option{
 		{Env: "vip_arp", Flag: "arp", Type: Bool, Default: "false",
 			Meaning: "Announce VIPs to the link's neighbours by ARP (IPv4) and NDP (IPv6). `svc_enable` needs this, `bgp_enable` or `vip_routingtable`; any of them may be combined. VIPs by DHCP need this one.",
 			set:     store(parseBool, func(c *Config) *bool { return &c.ARP.Enable })},
@@ -143,7 +136,7 @@ var supported = slices.Concat(
 			Meaning: "Do not ask the network, for 0.12 s, whether another host has the address before a VIP is used for the first time. A VIP that moves between nodes never waits for that.",
 			set:     store(parseBool, func(c *Config) *bool { return &c.ARP.SkipDAD })},
 	}),
-	inSection(groupAPIServer, first, []Option{
+	inSection(groupAPIServer, []Option{
 		{Env: "k8s_config_file", Flag: "k8sConfigPath", Type: Path,
 			Meaning: "A kubeconfig file. The first of these is used: this file if it exists, `/etc/kubernetes/admin.conf` (an empty one only without a ServiceAccount), the pod's ServiceAccount, `$HOME/.kube/config`.",
 			set:     store(pathOf("a kubeconfig file"), func(c *Config) *string { return &c.Kube.ConfigFile })},
@@ -151,7 +144,7 @@ var supported = slices.Concat(
 			Meaning: "The API server's URL, instead of the one that the kubeconfig or the pod names, such as `https://192.0.2.1:6443`.",
 			set:     store(parseServer, func(c *Config) *string { return &c.Kube.Server })},
 	}),
-	inSection(groupServing, first, []Option{
+	inSection(groupServing, []Option{
 		{Env: "prometheus_server", Flag: "prometheusHTTPServer", Type: Endpoint, Default: ":2112", Empty: []Origin{FromFlag, FromFile},
 			Meaning: "Where the pages are served. `/metrics`, `/healthz` and `/readyz`; over loopback only, the page of the node (`/`), `/history` and `/debug/plan`. `off`, or an empty flag, is nowhere. Without a host: on all addresses but VIPs. An address in use is a warning, and tried again.",
 			set:     store(parseListenAddress, func(c *Config) *string { return &c.Serve.Metrics })},
@@ -159,7 +152,7 @@ var supported = slices.Concat(
 			Meaning: "A port on which `/healthz` and `/readyz` are served as well, to this node alone: for kubelet. 0 is none. Generated manifests set it to 2113.",
 			set:     store(parsePortOrNone, func(c *Config) *uint16 { return &c.Serve.HealthPort })},
 	}),
-	inSection(groupPools, third, []Option{
+	inSection(groupPools, []Option{
 		{Env: "svc_pools", Aliases: []string{"KUBEVIP_CONFIG_MAP"}, Flag: "pools", Type: Name, Default: "kubevip", Empty: anywhere,
 			Meaning: "The ConfigMap of address pools. Services that name no address are given one of these; see pools.md. Empty (`svc_pools=`), or with `svc_namespace`: they are given none.",
 			set:     store(parseConfigMap, func(c *Config) *string { return &c.Pools.Name })},
@@ -170,7 +163,7 @@ var supported = slices.Concat(
 			Meaning: "Which addresses Services may ask for by name. `any`: all that are not reserved, nor kept for others by `.enforce` of a pool. `pools`: those that a pool offers to their namespace; what a Service has already stays. If not set, `pools` once a `pool-<name>` is for some namespaces only, else `any`. See pools.md.",
 			set:     store(oneOf("any", "pools"), func(c *Config) *string { return &c.Services.Addresses })},
 	}),
-	inSection(groupControlPlane, second, []Option{
+	inSection(groupControlPlane, []Option{
 		{Env: "cp_enable", Flag: "controlplane", Type: Bool, Default: "false",
 			Meaning: "Announce a VIP for the API servers, `address`. By ARP one node has it, whose own API server is ready; by routes alone (BGP, a routing table) every such node.",
 			set:     store(parseBool, func(c *Config) *bool { return &c.ControlPlane.Enable })},
@@ -210,7 +203,7 @@ var supported = slices.Concat(
 			Meaning: "A file with the CA certificates (PEM) of the health check. The server at `control_plane_health_check_address` is verified by them; if not set, by the cluster's CA, as the kubeconfig or the pod's ServiceAccount has it.",
 			set:     store(pathOf("a file with CA certificates"), func(c *Config) *string { return &c.ControlPlane.CheckCA })},
 	}),
-	inSection(groupDHCP, second, []Option{
+	inSection(groupDHCP, []Option{
 		{Env: "enable_upnp", Aliases: []string{"enableUPNP"}, Flag: "enableUPNP", Type: Bool, Default: "false",
 			Meaning: "Have the UPnP gateways of a VIP's link forward the ports of those Services that ask for it (`kube-vip.io/forwardUPNP`). Anybody who may annotate a Service may then open ports to the Internet.",
 			set:     store(parseBool, func(c *Config) *bool { return &c.UPnP.Enable })},

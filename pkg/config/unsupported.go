@@ -40,7 +40,7 @@ const (
 // unsupported are the options of kube-vip that Herald knows of but does not
 // have. A name that ends in * is for all names that begin so; one that begins with -- is a flag for which kube-vip has no variable.
 var unsupported = slices.Concat(
-	inSection(groupControlPlane, "", []Option{
+	inSection(groupControlPlane, []Option{
 		{Env: "vip_leaderelection", Flag: "leaderElection", Type: Bool, Default: "false", Reason: reasonElection, Effect: NoEffect, Meaning: "Elect an owner of the control plane's VIP."},
 		{Env: "cp_detect", Flag: "autodetectcp", Type: Bool, Default: "false", Reason: reasonDetect, Effect: NoEffect, Meaning: "Find a working API server on the node."},
 		{Env: "vip_startleader", Type: Bool, Default: "false", Reason: reasonElection, Effect: Unused, Meaning: "Start as the owner."},
@@ -53,29 +53,29 @@ var unsupported = slices.Concat(
 		{Env: "backend_health_check_interval", Type: Seconds, Default: "5", Reason: reasonBalancer, Effect: Unused, Meaning: "How often API servers that are balanced are checked."},
 		{Env: "iptables_backend", Type: String, Reason: reasonBalancer, Effect: Unused, Meaning: "The iptables that masquerading uses, `nft` or `legacy`."},
 	}),
-	inSection(groupBGP, "", []Option{
-		// decision 0021
+	inSection(groupBGP, []Option{
+		// docs/why.md, "BGP next hops and links"
 		{Env: "bgp_attach_ip_to_interface", Flag: "bgpAttachIPToInterface", Type: Bool, Default: "false", Reason: reasonAttach, Effect: Unused, Meaning: "Bind the VIPs of Services to `vip_interface`, too."},
 		{Env: "zebra_enable", Flag: "zebra", Type: Bool, Default: "false", Reason: reasonZebra, Effect: Unused, Meaning: "Hand routes to FRR's zebra."},
 		{Env: "zebra_url", Flag: "zebraUrl", Type: String, Default: "unix:/var/run/frr/zserv.api", Reason: reasonZebra, Effect: Unused, Meaning: "Where zebra is."},
 		{Env: "zebra_version", Flag: "zebraVersion", Type: Int, Default: "6", Reason: reasonZebra, Effect: Unused, Meaning: "Its protocol's version."},
 		{Env: "zebra_software_name", Flag: "zebraSoftwareName", Type: String, Default: "frr8.3", Reason: reasonZebra, Effect: Unused, Meaning: "Its name and version."},
 	}),
-	inSection(groupRouting, "", []Option{
+	inSection(groupRouting, []Option{
 		{Env: "vip_cleanroutingtable", Flag: "cleanRoutingTable", Type: Bool, Default: "false", Reason: reasonTable, Effect: NoEffect, Meaning: "Remove left-over routes at start."},
 	}),
-	inSection(groupDHCP, "", []Option{
+	inSection(groupDHCP, []Option{
 		{Env: "dns_mode", Flag: "dnsMode", Type: String, Default: "first", Reason: reasonDNSMode, Effect: Unused, Meaning: "Which addresses of a name are used: `first`, `ipv4`, `ipv6` or `dual`."},
 		{Env: "vip_ddns", Flag: "ddns", Type: Bool, Default: "false", Reason: reasonDDNS, Effect: Unused, Meaning: "Get the control plane's address by DHCP and dynamic DNS."},
 	}),
-	inSection(groupEgress, "", []Option{
+	inSection(groupEgress, []Option{
 		{Env: "egress_withnftables", Flag: "egressWithNftables", Type: Bool, Default: "false", Reason: reasonEgressHow, Effect: Unused, Meaning: "Use nftables."},
 		{Env: "egress_clean", Aliases: []string{"EGRESS_CLEAN"}, Type: Bool, Default: "false", Reason: reasonEgressOld, Effect: Unused, Meaning: "Remove left-over rules at start."},
 		{Env: "egress_enableinternalsnat", Type: Bool, Default: "false", Reason: reasonInternal, Effect: Unused, Meaning: "Give packets within the cluster the VIP as their source, too."},
 		{Env: "egress_*", Type: String, Reason: reasonEgress, Effect: Refused, Meaning: "All other options of egress."},
 	}),
-	inSection(groupOthers, "", []Option{
-		// decision 0084
+	inSection(groupOthers, []Option{
+		// docs/why.md, "Nodes are not labelled"
 		{Env: "enable_node_labeling", Flag: "enableNodeLabeling", Type: Bool, Default: "false", Reason: reasonLabels, Effect: Unused, Meaning: "Label the node that owns a VIP."},
 		{Env: "per_service_election_on_demand", Flag: "perServiceElectionOnDemand", Type: Bool, Default: "false", Reason: reasonDemand, Effect: Refused, Meaning: "An election for those Services that ask for it by an annotation; the others are announced by all nodes."},
 		{Env: "vip_wireguard", Flag: "wireguard", Type: Bool, Default: "false", Reason: reasonWireGuard, Effect: Refused, Meaning: "Announce VIPs over WireGuard."},
@@ -95,7 +95,7 @@ var unsupported = slices.Concat(
 		{Env: "enable_endpoints", Flag: "enableEndpoints", Type: Bool, Default: "false", Reason: reasonEndpoints, Effect: Unused, Meaning: "Read Endpoints."},
 		{Env: "enable_endpointslices", Flag: "enableEndpointSlices", Type: Bool, Default: "false", Reason: reasonSlices, Effect: NoEffect, Meaning: "Read EndpointSlices."},
 	}),
-	inSection(groupObsolete, "", []Option{
+	inSection(groupObsolete, []Option{
 		{Env: "vip_packet*", Type: String, Reason: reasonPacket, Effect: Unused, Meaning: "Equinix Metal's API."},
 		{Env: "--metal", Flag: "metal", Type: Bool, Default: "false", Reason: reasonPacket, Effect: Unused, Meaning: "Announce VIPs by Equinix Metal's API."},
 		{Env: "--metalKey", Flag: "metalKey", Type: String, Reason: reasonPacket, Effect: Unused, Meaning: "The key of that API."},

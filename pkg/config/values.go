@@ -401,7 +401,7 @@ func parseGateway(v string) (netip.Addr, error) {
 	return a, nil
 }
 
-// decision 0100
+// docs/why.md, "The control plane's VIP"
 var errVIPs = errors.New("must be an IP address, or one of each family with a comma between; names are not looked up: write what the name resolves to")
 
 // parseVIPs parses "192.0.2.10" and "192.0.2.10,2001:db8::10".

@@ -30,7 +30,7 @@ const (
 	maxInFlight = 16                     // requests at a time
 )
 
-// A Checker makes HealthChecks (decision 0009). One that has passed stays so for as long as it is wanted.
+// A Checker makes HealthChecks (docs/why.md, "Local Services"). One that has passed stays so for as long as it is wanted.
 type Checker struct {
 	log      *slog.Logger
 	poke     func()

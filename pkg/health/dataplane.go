@@ -26,7 +26,7 @@ type DataPlaneOptions struct {
 	Changed func() // called from Run when Fault, or what Observe fills in, has changed
 }
 
-// Times of a DataPlane (decision 0070).
+// Times of a DataPlane (docs/why.md, "Failing data plane").
 const (
 	askPeriod         = time.Second      // between two requests to kube-proxy
 	forwardPeriod     = 10 * time.Second // between two connections to the API servers' Service while all is well

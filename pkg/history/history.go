@@ -1,7 +1,7 @@
 // Package history remembers which Services went from which node to which, when and why, as this node has
 // seen it since its process began, and measures for how long nobody answered for those that came to this node.
 //
-// Every node sees the moves of all, since it sees all leases; the outage is known to the node that took over only (decision 0108).
+// Every node sees the moves of all, since it sees all leases; the outage is known to the node that took over only (docs/why.md, "History").
 package history
 
 import (

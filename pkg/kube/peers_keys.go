@@ -22,7 +22,7 @@ const (
 // PeersKeys returns PeersEntry of PeersSecret. If the Secret has no entries yet, as the manifests
 // have it, it writes what newKeys returns, or returns what another node has written meanwhile. If
 // there is no such Secret it creates one, which the manifests do not permit: whoever may create
-// Secrets can make tokens (decision 0072). A Secret with other entries only is an error.
+// Secrets can make tokens (docs/why.md, "The key of the heartbeats"). A Secret with other entries only is an error.
 func (c *Cluster) PeersKeys(ctx context.Context, newKeys func() []byte) ([]byte, error) {
 	p := peersSecret{client: c.secrets, namespace: c.o.NodeLeaseNamespace}
 	s, err := p.get(ctx)

@@ -22,7 +22,7 @@ const (
 )
 
 // pods watches the Pods of Services with kube-vip.io/egress, each Service's by its selector, in its own namespace. It is Pods that say
-// whose address is whose, not EndpointSlices: their status is written by kubelets only, while tenants may be able to write EndpointSlices (decision 0088).
+// whose address is whose, not EndpointSlices: their status is written by kubelets only, while tenants may be able to write EndpointSlices (docs/why.md, "Egress").
 type pods struct {
 	cluster *Cluster
 	client  rest.Interface
@@ -146,7 +146,7 @@ func (p *pods) pending() bool {
 	return !p.listed
 }
 
-// wanted returns the Services whose pods are to be watched: of those that ask for egress the oldest of each namespace, then the second of each, and so on (decision 0082).
+// wanted returns the Services whose pods are to be watched: of those that ask for egress the oldest of each namespace, then the second of each, and so on (docs/why.md, "Egress").
 func (p *pods) wanted() map[vip.Key]*cachedService {
 	var all []*cachedService
 	for _, s := range p.cluster.services.values {

@@ -23,7 +23,7 @@ import (
 
 // Servers are the API servers that a control-plane node can connect to. The one that
 // the kubeconfig names may be the very VIP that Herald is to bring up, or the API server
-// of a node that has just died. So connections go to the first of these that answers (decision 0051):
+// of a node that has just died. So connections go to the first of these that answers (docs/why.md, "The control plane's VIP"):
 //
 //	the one that kubernetes_addr names, if it is set
 //	this node's own API server, if it is ready

@@ -28,7 +28,7 @@ const (
 	maxTick = time.Second
 	// An announcement is sent each Rate for fullRateFor after it has changed. Then it shares steadyRate, in
 	// frames a second, with all others of this node that have not changed for as long; steadyRate is
-	// exceeded if one of them would be sent less often than each maxPeriod (decision 0083).
+	// exceeded if one of them would be sent less often than each maxPeriod (docs/why.md, "Announcements").
 	fullRateFor = 30 * time.Second
 	steadyRate  = 10.0
 	maxPeriod   = 2 * time.Minute

@@ -162,7 +162,7 @@ func (a *Announcer) receiving(k linkFamily) bool {
 
 // On a link with hundreds of hosts and VIPs most messages do not concern this node: hosts ask for
 // each other, and each VIP is announced to all. Each such frame would wake the process up, so
-// the kernel filters them out (docs/decisions/0061-a-process-that-is-seldom-woken-up.md).
+// the kernel filters them out (docs/why.md, "Wake-ups").
 
 // setFilters has the kernel drop, for each open receiver, the ARP requests (no probes) whose
 // sender is none of filterSenders, if the targets of announcements and unfiltered have been

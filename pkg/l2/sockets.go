@@ -31,7 +31,7 @@ const maxMessage = 1500
 // the link, as a client of ARP or a raw ICMPv6 socket would. Protocol 0 receives nothing.
 //
 // The runtime's poller does not watch the socket: it would wake the process up after each
-// frame, since there is room for another (decision 0061).
+// frame, since there is room for another (docs/why.md, "Wake-ups").
 func (sockets) openSender(link vip.Link) (frameSender, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

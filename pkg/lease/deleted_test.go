@@ -75,7 +75,7 @@ func TestFencedAndDeletedAtOnce(t *testing.T) {
 	})
 }
 
-// A node that is neither heard nor known to be dead may answer for VIPs for as long as its node lease says that it was fenced (decision 0120). Where
+// A node that is neither heard nor known to be dead may answer for VIPs for as long as its node lease says that it was fenced (docs/why.md, "Nobody answers beside a silent node"). Where
 // something else answers in its place, a switch that suppresses ARP, somebody who knows that it is off deletes its node lease: then nobody waits for it.
 func TestDeletedNodeLeaseIsWaitedForNoMore(t *testing.T) {
 	for _, after := range []time.Duration{time.Second, 5 * time.Minute} { // the fence; the entry of a node that was silent for long is removed

@@ -12,7 +12,7 @@ import (
 )
 
 // A node that hands over VIP leases transfers them: one write of its own node lease names the successor of each, as a
-// fence does (docs/ownership.md, decision 0114). What differs is that this node lives, and might write such a VIP lease
+// fence does (docs/ownership.md, docs/why.md, "The lease decides"). What differs is that this node lives, and might write such a VIP lease
 // as well. That would end the transfer while the successor may not know of it. So from the moment the write of the node
 // lease is sent it writes none of them, until a later write of the node lease has succeeded: by then the one before was
 // carried out, as what it has replaced shows, or never will be.

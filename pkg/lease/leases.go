@@ -431,7 +431,7 @@ func (l *Leases) peer(node string, now time.Time) *peer {
 // (setVIPLeaseChanged), and, if a Herald on another node holds it in the epoch of its node lease,
 // that the other node acquired a lease just now and is not stalled. Nothing that a VIP lease says
 // adds a node or changes its epoch: whoever may write Leases in a namespace of Services can write
-// anything there (decision 0064).
+// anything there (docs/why.md, "What tenants can write").
 func (l *Leases) storeVIPLease(x *record, now time.Time) {
 	l.cache.setVIPLeaseChanged(x, !x.ours || x.holder != l.o.Node && l.unproven(x), now)
 	if p := l.peers[x.holder]; p != nil && x.ours && p.Epoch == x.epoch {

@@ -30,7 +30,7 @@ const (
 
 // A phase is what the record says: VIP leases count in from. While to differs, each node copies its claims there,
 // and writes no others. Once all nodes act by that version of the record, the next phase counts them in to. So two
-// nodes whose caches show phases next to each other never hold different claims on a VIP (docs/ownership.md, decision 0086).
+// nodes whose caches show phases next to each other never hold different claims on a VIP (docs/ownership.md, docs/why.md, "What tenants can write").
 type phase struct{ from, to location }
 
 // moving reports whether VIP leases are being copied from one location to the other.

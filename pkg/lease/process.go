@@ -14,7 +14,7 @@ import (
 )
 
 // WaitingAnnotation is an annotation on a node lease: what a process says of itself that has the
-// node's name, too, and waits for the holder to end (decision 0065).
+// node's name, too, and waits for the holder to end (docs/why.md, "A second process").
 const WaitingAnnotation = "heraldvip.io/waiting"
 
 const (

@@ -95,7 +95,7 @@ const (
 )
 
 // mayNotKnow reports whether another node may act on claims that were moved without the API server, of which this node does not know: one says
-// so, or may and is late, or it was not heard since this process began its first epoch, less than meetTime ago, though it exchanges heartbeats and its epoch is not over (decision 0112).
+// so, or may and is late, or it was not heard since this process began its first epoch, less than meetTime ago, though it exchanges heartbeats and its epoch is not over (docs/why.md, "Without the API server").
 func (l *Leases) mayNotKnow(now time.Time) bool {
 	if l.decision.UnknownMoves || l.decision.PossibleMoves {
 		return true

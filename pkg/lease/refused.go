@@ -16,7 +16,7 @@ import (
 // A refusal is an answer of the API server that any other node would get as well: a quota,
 // a namespace that is being deleted, admission, RBAC. The node that gets it goes on trying, less and less often,
 // and tells the others in which namespaces that is (vip.NodeInfo.LeasesRefusedIn), so that they
-// neither take it for stalled nor try in its place (decision 0080).
+// neither take it for stalled nor try in its place (docs/why.md, "What tenants can write").
 const (
 	maxRefusalPause = time.Minute            // between two tries of one lease
 	refusalPace     = 2 * time.Second        // times the leases of a namespace that are refused: that pause instead if it is longer

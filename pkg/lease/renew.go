@@ -17,7 +17,7 @@ import (
 )
 
 // Times of renewals and fences. Where an answer takes milliseconds, one that takes
-// shortTimeout won't come (decision 0056).
+// shortTimeout won't come (docs/why.md, "Slow writes during a leader change").
 const (
 	fastRenewal  = 200 * time.Millisecond // after a renewal that took no longer than this the next tries have shortTimeout
 	shortTimeout = 600 * time.Millisecond

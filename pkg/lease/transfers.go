@@ -16,7 +16,7 @@ import (
 
 // TransfersAnnotation is, on a node lease, a JSON array of transfers: VIP leases that go from that node to
 // others without being written. A fence names in it who has from then on what the fenced node had, so that one write moves all
-// (docs/ownership.md, decision 0109).
+// (docs/ownership.md, docs/why.md, "The lease decides").
 const TransfersAnnotation = "heraldvip.io/transfers"
 
 // Limits of TransfersAnnotation. Kubernetes takes 256 KiB of annotations on an object; what is beyond the limits is

@@ -34,7 +34,7 @@ var written = []string{
 	"kube-vip.io/loadbalancerIPs", "heraldvip.io/allocated", "heraldvip.io/allocated-addresses",
 }
 
-// cleanupFinalizer is the finalizer of load balancers, which Herald adds and removes (decision 0091).
+// cleanupFinalizer is the finalizer of load balancers, which Herald adds and removes (docs/why.md, "Finalizer and uninstall").
 const cleanupFinalizer = "service.kubernetes.io/load-balancer-cleanup"
 
 // Parts of the policies' expressions, which are CEL as Kubernetes has it: optional fields, its libraries for IP
@@ -76,7 +76,7 @@ func tenantPolicies(c config.Config) []any {
 	)
 }
 
-// tokenPolicies returns those that limit what Herald's ServiceAccount may write (decision 0081).
+// tokenPolicies returns those that limit what Herald's ServiceAccount may write (docs/why.md, "What tenants can write").
 func tokenPolicies(c config.Config) []any {
 	account := []admissionv1.MatchCondition{{
 		Name: "by-herald", Expression: "request.userInfo.username == 'system:serviceaccount:" + c.Node.Namespace + ":" + name + "'",

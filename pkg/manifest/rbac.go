@@ -201,7 +201,7 @@ func namespacesOf(c config.Config, leases ...vip.Key) (namespaces []string) {
 }
 
 // emptySecret returns the Secret that Herald writes its key into. It is shipped because nobody can be
-// permitted to create this one alone, and who may create any can make tokens (decision 0072). Without
+// permitted to create this one alone, and who may create any can make tokens (docs/why.md, "The key of the heartbeats"). Without
 // data of its own, applying it again leaves the key alone.
 func emptySecret(namespace string) *corev1.Secret {
 	m := meta(namespace)

@@ -66,7 +66,7 @@ func (m *migration) serves(o object, s service) bool {
 }
 
 // pin adds a Pin for a Service if it needs one. What no person has named is as if Herald had given it
-// of the pool that has it (decision 0093).
+// of the pool that has it (docs/why.md, "Pools").
 func (m *migration) pin(o object, s service) {
 	p := Pin{Service: vip.Key{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name}, Annotations: make(map[string]string)}
 	has, asks := shown(o), asked(o, s)

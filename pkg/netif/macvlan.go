@@ -26,7 +26,7 @@ import (
 // any, unless arp_ignore says otherwise. So that is set on the parent as long as a
 // macvlan of Herald is on it. What was there before is written on the macvlan
 // (IFLA_IFALIAS), which is our mark, too: a later process knows both from it
-// (decision 0032). This process remembers it, too, in case that another program removes the macvlan.
+// (docs/why.md, "DHCP identity"). This process remembers it, too, in case that another program removes the macvlan.
 type Macvlans struct {
 	n      *Interfaces
 	kernel *rtnetlink // nil in tests without a real kernel

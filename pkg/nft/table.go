@@ -5,7 +5,7 @@
 // (former.go), "herald_control_plane" for those to the API server (translation.go), "herald_ports" for which ports of VIPs are open (ports.go),
 // "herald_invalid" for packets that would reset connections to VIPs (invalid.go), "herald_api_servers" for balancing over the API servers (balance.go),
 // and "herald_egress" for what pods send with a VIP as its source (egress.go). While nothing is wanted of
-// a table it is not there. Why they are not one: decision 0119.
+// a table it is not there. Why they are not one: docs/why.md, "nftables".
 package nft
 
 import (

@@ -22,7 +22,7 @@ import (
 // Each process encrypts with a key of its own, derived (HKDF, RFC 5869) from the cluster's key and
 // its process ID. The AEAD nonce (RFC 5116) is derived from the sequence number and the message,
 // so that two messages never share one: not even if a virtual machine is restored from a
-// snapshot of its memory, and counts from an earlier number on (decision 0066).
+// snapshot of its memory, and counts from an earlier number on (docs/why.md, "Heartbeats").
 const (
 	processLen = len(vip.ProcessID{})
 	nonceLen   = 12

@@ -5,7 +5,7 @@
 // encrypted with the cluster's key, carries its vip.Heartbeat, and echoes a nonce from the last packet
 // of each node that it hears. That is the asynchronous mode of BFD (RFC 5880) in a full mesh, with one
 // packet for all sessions. A packet counts only if its sender hears this node too, so
-// two nodes agree on whether they see each other. Why not memberlist: decision 0016.
+// two nodes agree on whether they see each other. Why not memberlist: docs/why.md, "Heartbeats".
 //
 // Silence alone does not make a node Dead. A node that is silent for the detection time, 2.5 of its
 // transmit intervals, is probed in two other ways:

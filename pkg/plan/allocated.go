@@ -11,7 +11,7 @@ import (
 
 // showAllocated sets the verdict of a Service that no node announces, since it has no endpoint, or
 // none on a node that may announce it, and, if this node is responsible for it, writes its status:
-// those of its addresses that a node could announce, and no node as vipHost (decision 0076). reason
+// those of its addresses that a node could announce, and no node as vipHost (docs/why.md, "Endpoints"). reason
 // and message become its verdict and, on the responsible node, an Event; while the Service is
 // younger than 3 s (newServiceAge) its status is left alone, and there is no Event NoEndpoints. An
 // address that is new is named once a probe has found it free; if another host has it that becomes

@@ -37,7 +37,7 @@ func shown(r Rules, w vip.World) string {
 	return strings.Join(out, "\n")
 }
 
-// A status says what is allocated, an announcement goes by endpoints (decision 0076).
+// A status says what is allocated, an announcement goes by endpoints (docs/why.md, "Endpoints").
 func TestStatusWithoutEndpoints(t *testing.T) {
 	without := func(s *vip.Service) { s.Endpoints = vip.Endpoints{} }
 	kept := func(s *vip.Service) { written("")(s); s.Announcer = "herald" }

@@ -12,7 +12,7 @@ import (
 // all. They are computed once for each; no other code asks for the method.
 type capabilities struct {
 	owned               bool // the holder of its lease announces it, and nobody else; false: see everyNodeAdvertises
-	bindsAddresses      bool // its owner binds its addresses to links, and announces them there by ARP and NDP; not for BGP alone (decision 0021)
+	bindsAddresses      bool // its owner binds its addresses to links, and announces them there by ARP and NDP; not for BGP alone (docs/why.md, "BGP next hops and links")
 	ownerAdvertises     bool // its owner advertises routes to its addresses
 	everyNodeAdvertises bool // every node that can serve it advertises routes to its addresses, whoever holds its lease; with localDelivery it binds them to lo
 
@@ -76,7 +76,7 @@ func (r *Rules) capabilitiesOf(s *vip.Service, methods []vip.Method, controlPlan
 // announced by ARP and NDP (arp), by routes, or both. With arp one node owns it, binds it, and
 // advertises routes if these are enabled, too: of several nodes with the address on a link each
 // would answer ARP. With routes alone each node whose API server is ready has it, without a lease
-// (decision 0102).
+// (docs/why.md, "BGP next hops and links").
 func (c *ControlPlane) capabilities(arp, routes bool) capabilities {
 	all := capabilities{
 		owned: arp, bindsAddresses: arp, ownerAdvertises: arp && routes, everyNodeAdvertises: routes && !arp,

@@ -106,7 +106,7 @@ func (c *addressChecks) result(x vip.AddressCheck) (result vip.CheckResult, know
 }
 
 // probe adds a check whether another host has a, which is new (RFC 5227 section 2.1.1;
-// decision 0017), or a node whose kernel may answer for VIPs that are not its own (c.former). free is true once a result says that none has, or, if there are no such nodes, or the link has no neighbors, that it could not be asked; others are the MACs of hosts
+// docs/why.md, "Address checks"), or a node whose kernel may answer for VIPs that are not its own (c.former). free is true once a result says that none has, or, if there are no such nodes, or the link has no neighbors, that it could not be asked; others are the MACs of hosts
 // that have it and are no nodes, nil if none is known.
 func (c *addressChecks) probe(a vip.Address) (free bool, others []string) {
 	r, known := c.addCheck(vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckProbe, AllowedMACs: c.probeMACs})
@@ -122,7 +122,7 @@ func (c *addressChecks) probe(a vip.Address) (free bool, others []string) {
 }
 
 // formerOwnersAnswer adds a check whether a node whose kernel may answer for VIPs that are not its own (c.former) does so for a, which this
-// node is about to bind: two nodes must not answer, and the kernel of that node serves the VIP (decision 0111, and decision 0120 for nodes that are not heard). It returns true until a
+// node is about to bind: two nodes must not answer, and the kernel of that node serves the VIP (docs/why.md, "A killed process", and docs/why.md, "Nobody answers beside a silent node" for nodes that are not heard). It returns true until a
 // result says that none does, or they have removed their VIPs; false if there is no such node, or
 // none publishes its MAC. An address that is leased by DHCP has the given MAC on whichever node; "" for any other.
 // One that is probed needs no such check: probe allows these nodes nothing.
@@ -172,7 +172,7 @@ func (c *addressChecks) addHeldBack(s *service, a vip.Address) {
 	s.heldBackBy = nodes
 }
 
-// describeHeldBack returns the message about s.heldBack: for whom the VIP waits, and what to do (decision 0120).
+// describeHeldBack returns the message about s.heldBack: for whom the VIP waits, and what to do (docs/why.md, "Nobody answers beside a silent node").
 func (c *addressChecks) describeHeldBack(s *service) string {
 	return fmt.Sprintf("node %s owns it, but waits until nobody else answers for it, for longer than a kernel does whose Herald has ended: %s. "+
 		"If node %s runs, it may serve the VIP without the API server: find out why it is not heard (herald status). If it does not, something answers in its place "+
@@ -283,7 +283,7 @@ func (c *addressChecks) describeConflict(a vip.Address, macs []string) string {
 // addresses: for those that the status names and isVerifier assigns to this node, unless the
 // Plan has them here, or the owner can't bind them, since IPv6 is disabled on its link (it says so itself); for none
 // if the owner is not alive, has not written the status, or binds no addresses. reportVerified reports known results. Nothing is moved because of them
-// (decision 0018).
+// (docs/why.md, "Verification").
 func (c *addressChecks) verify(s *service) {
 	u := s.unit
 	owner := c.members[u.claim.Holder]

@@ -604,7 +604,7 @@ func TestFormerOwnersAndProbe(t *testing.T) {
 	}
 }
 
-// A VIP that waits for a node which is neither heard nor known to be dead (decision 0120) for longer than a kernel answers whose Herald has ended is an Event and
+// A VIP that waits for a node which is neither heard nor known to be dead (docs/why.md, "Nobody answers beside a silent node") for longer than a kernel answers whose Herald has ended is an Event and
 // a condition, with node, MAC and the way out: it may wait for hours, and a switch that suppresses ARP answers for a node that is off, too.
 func TestFormerOwnerAnswersForLong(t *testing.T) {
 	const mac, lease = "02:00:00:00:00:02", "kubectl -n herald delete lease herald-node-n2"

@@ -17,7 +17,7 @@ const maxConditionMessage = 1024
 const givenText = ": of pool "
 
 // report has this node write the conditions of s, with the Status of s if the Plan has one
-// (decision 0096): Announced with announced, reason and message; Allocated, which is False for the
+// (docs/why.md, "Conditions"): Announced with announced, reason and message; Allocated, which is False for the
 // same reason if s has no address. Only the node that decides what becomes of s calls it: its
 // owner; the one that writes its status, if every node advertises it; if nobody announces it, the
 // one that is responsible. It does nothing for the control plane, or without statuses.

@@ -39,7 +39,7 @@ type addressOf struct {
 	addr netip.Addr
 }
 
-// dropConflicts (decision 0062) takes an address from every accepted Service that may not share it with one
+// dropConflicts (docs/why.md, "Who has an address") takes an address from every accepted Service that may not share it with one
 // that comes before it (see firstCome and mayShare). A Service that is left with nothing is
 // rejected, unless its DHCP client declines an address and so gets another; otherwise the
 // conflict is an Event only, if this node is responsible. It returns what askedByMany did before.

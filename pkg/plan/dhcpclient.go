@@ -14,7 +14,7 @@ import (
 
 // A dhcpClient is a client of DHCP servers: for a Service, or for all Services of a namespace
 // that name the same macvlan. All that a server knows it by is a function of the Service, so
-// whichever node owns that goes on with its leases (decision 0030).
+// whichever node owns that goes on with its leases (docs/why.md, "DHCP identity").
 type dhcpClient struct {
 	id       string
 	sum      [sha256.Size]byte // of id
@@ -185,7 +185,7 @@ func (d *dhcp) refuseBeyondNode(units []*unit) {
 	}
 }
 
-// refuseClients (decision 0063) sets refused of each client whose MAC is a node's, or whose MAC or macvlan is that of another, which comes before
+// refuseClients (docs/why.md, "What tenants can write") sets refused of each client whose MAC is a node's, or whose MAC or macvlan is that of another, which comes before
 // it. For a MAC clients come first whose MAC is made of a UID, which nobody chose, then those to which an address was leased with this MAC, then those
 // whose MAC is made of the name of their macvlan; for a macvlan those that have an address there; then those of older Services.
 func (d *dhcp) refuseClients(clients []*dhcpClient) {

@@ -11,7 +11,7 @@ import (
 // a gateway still has then is removed by a later sweep, and a DHCP lease ends by itself.
 const releaseWithin = 10 * time.Second
 
-// finalizerOf returns whether the finalizer of a Service (decision 0091) is to be added, removed or
+// finalizerOf returns whether the finalizer of a Service (docs/why.md, "Finalizer and uninstall") is to be added, removed or
 // left as it is, when Herald writes its status (serves) or clears it. With address pools it is
 // added to those that are served. While kube-vip's cloud provider runs, it is that one's to add and
 // to remove.

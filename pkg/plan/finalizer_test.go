@@ -27,7 +27,7 @@ func finalizers(r Rules, w vip.World) string {
 }
 
 // The finalizer of load balancers is on Services that Herald serves while there are pools, and goes when nothing of
-// them is left (decision 0091).
+// them is left (docs/why.md, "Finalizer and uninstall").
 func TestFinalizer(t *testing.T) {
 	r := rules()
 	r.Announcer = "herald"

@@ -12,7 +12,7 @@ import (
 // Heartbeats show whether a node is heard on the link of VIPs. On other links with VIPs, such as VLANs, the
 // nodes ask for the addresses that they have there, by ARP or NDP (vip.CheckNeighbor), and publish which of them
 // nobody answers for (vip.NodeInfo.Unanswered). A node for which two say so is unheard on that link: it gets
-// no VIP there as long as another node is heard, and hands over those it has (decision 0067).
+// no VIP there as long as another node is heard, and hands over those it has (docs/why.md, "Verification").
 
 const (
 	// neighborWitnesses is how many nodes ask for an address of each node.

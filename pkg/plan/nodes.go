@@ -170,7 +170,7 @@ func ExclusionLabelCounts(w *vip.World) bool { return exclusionLabelCounts(w.Mem
 //
 // kubeadm puts the label that keeps VIPs off a node on every control-plane node. Where Herald runs on such
 // nodes only, there would be no VIP at all, so it does not count. Nodes that are down do, so that the label
-// means the same when one fails; a member whose Node was deleted does not (decision 0015).
+// means the same when one fails; a member whose Node was deleted does not (docs/why.md, "The exclusion label").
 func exclusionLabelCounts(members []vip.Member, objects map[string]vip.Node) bool {
 	return slices.ContainsFunc(members, func(x vip.Member) bool {
 		o, hasNode := objects[x.Name]
@@ -186,10 +186,10 @@ type rank int
 const (
 	rankWell       rank = iota
 	rankNotReady        // kubelet does not report it as ready, though it may serve
-	rankRestarting      // its Herald was killed or crashed more than once in the last minutes (decision 0071)
+	rankRestarting      // its Herald was killed or crashed more than once in the last minutes (docs/why.md, "Restart loops")
 	rankNoIPv6          // IPv6 is disabled on a link that is needed for an address of IPv6: it may serve those of IPv4
-	rankFaulty          // its data plane would not forward packets to VIPs, or has not been seen to (decision 0070)
-	rankUnheard         // the other nodes get no answer from it on a link that is needed (decision 0067)
+	rankFaulty          // its data plane would not forward packets to VIPs, or has not been seen to (docs/why.md, "Failing data plane")
+	rankUnheard         // the other nodes get no answer from it on a link that is needed (docs/why.md, "Verification")
 	rankStalled         // it was the one to claim a VIP lease, and was slow
 )
 

@@ -10,7 +10,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// offers are what pools say of addresses (decision 0078).
+// offers are what pools say of addresses (docs/why.md, "Who has an address").
 type offers struct {
 	policy    vip.PoolPolicy
 	limited   bool                         // not every address may be asked for
@@ -105,7 +105,7 @@ func (p *pass) whyNotFromHere(s *service, a address) string {
 // setMethods sets the methods by which s is announced, if it names none, to those that the pool of
 // one of its addresses names: of the first address for which a pool does. It returns that pool, or
 // "". If what s names can't be read, and only one method is enabled, that is the one by which a VIP
-// that its status shows was announced, and is (decision 0118).
+// that its status shows was announced, and is (docs/why.md, "Mistakes in a running Service").
 func (p *pass) setMethods(s *service) (pool string) {
 	if s.Announce != nil && len(s.Announce) == 0 && p.ARP != p.hasRoutes() && slices.ContainsFunc(s.Addresses, s.statusHas) {
 		s.Announce = nil
@@ -196,5 +196,5 @@ func (p *pass) released(s *vip.Service) []netip.Addr {
 }
 
 // keepsStatus reports whether the status of s is all that says that an address is its own: a Service of another
-// namespace asks for one of them (decision 0062), or no pool would offer it to s again (decision 0078).
+// namespace asks for one of them (docs/why.md, "Who has an address"), or no pool would offer it to s again (docs/why.md, "Who has an address").
 func (s *service) keepsStatus() bool { return s.contended || s.unoffered }

@@ -20,7 +20,7 @@ type placement struct {
 //
 // The oldest unit comes first and counts for the next, so that a burst of new Services spreads
 // evenly although every node plans alone: a node's own count is exact and its counts of others
-// are at worst too low, so no node takes more than its share (decision 0010).
+// are at worst too low, so no node takes more than its share (docs/why.md, "Placement").
 func (p *placement) setTargets() {
 	for _, u := range p.units {
 		if n := p.members[u.claim.Holder]; n != nil {
@@ -132,7 +132,7 @@ func (p *placement) formerHolder(u *unit) *member {
 
 // bestNode returns the alive and eligible node that is to have u, or nil: the one with the lowest
 // rank; then the one that the pools of u prefer most; then the one with the fewest units; then the one with the
-// highest rendezvous hash (decision 0098). It may be this node.
+// highest rendezvous hash (docs/why.md, "Placement"). It may be this node.
 func (p *placement) bestNode(u *unit) *member { return p.bestOf(u, p.alive) }
 
 // bestSuccessor returns the node to which this node is to hand over u, which it holds, or nil: the

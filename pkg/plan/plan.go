@@ -27,7 +27,7 @@
 //
 // Services that share an address or a lease are one unit: they are announced by one node,
 // owned by the lease of the oldest of those that have their address. Services of different namespaces share
-// an address only with the consent of the one that has it (decision 0062).
+// an address only with the consent of the one that has it (docs/why.md, "Who has an address").
 package plan
 
 import (

@@ -237,7 +237,7 @@ func (p *pass) keepsAnother(s *vip.Service) bool {
 }
 
 // addressesInUse probes for the addresses that Services were given of pools and that no status shows yet, and
-// returns those that another host has, sorted: the Services are given others (decision 0079). It leaves out what
+// returns those that another host has, sorted: the Services are given others (docs/why.md, "Address checks"). It leaves out what
 // is not bound to links, what this node has, and what it can't ask for.
 func (f *filter) addressesInUse(checks *addressChecks) (inUse []netip.Addr) {
 	if !f.ProbeNew {

@@ -20,7 +20,7 @@ const maxOpenPorts = 8192
 //
 // Each namespace has maxOpenPorts of them on a node. Those beyond stay closed, of the youngest Services, which get an Event (openedPorts).
 //
-// None is open for UPnP: gateways answer searches at the node's own address, and requests that come from a VIP (decision 0041) by connections of the node.
+// None is open for UPnP: gateways answer searches at the node's own address, and requests that come from a VIP (docs/why.md, "UPnP") by connections of the node.
 func (p *pass) limitPorts(services []*service) {
 	if !p.LimitPorts {
 		return

@@ -126,7 +126,7 @@ func (r *reservedAddresses) addSubnet(p netip.Prefix, node, link string) {
 }
 
 // mayIgnoreSlices reports whether s may have a although an EndpointSlice says that it is a pod's: s has it already, or a pool offers
-// it to its namespace (decision 0089). Some clusters let tenants write EndpointSlices, by which they could take any VIP from its Service.
+// it to its namespace (docs/why.md, "What tenants can write"). Some clusters let tenants write EndpointSlices, by which they could take any VIP from its Service.
 func (p *pass) mayIgnoreSlices(s *service, a netip.Addr) bool {
 	return p.has(s, a) || p.offers != nil && p.offers.policy.WhyNotOffered(s.Key.Namespace, p.offers.labels[s.Key.Namespace], a, true) == ""
 }
@@ -164,7 +164,7 @@ func (r *reservedAddresses) whatIs(s *service, a netip.Addr) string {
 	return ""
 }
 
-// describeTo describes x to the user of s: a Service that has it only if it is in the namespace of s (decision 0062).
+// describeTo describes x to the user of s: a Service that has it only if it is in the namespace of s (docs/why.md, "Who has an address").
 func describeTo(s *service, x vip.ReservedRange) string {
 	switch x.Service.Namespace {
 	case "":

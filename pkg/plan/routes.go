@@ -196,7 +196,7 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) (added bool, o
 // affinityNode returns the one node that advertises the addresses of s, which has session affinity:
 // the statusWriter of the alive nodes that can serve it, those with a session that
 // forward to Services first; nil if none can. Each kube-proxy remembers for itself which pod a client
-// has (decision 0094).
+// has (docs/why.md, "Session affinity by BGP").
 func (r *routes) affinityNode(s *service, canServe func(*member) bool) *member {
 	able := slices.DeleteFunc(slices.Clone(r.alive), func(n *member) bool { return !canServe(n) })
 	well := slices.DeleteFunc(slices.Clone(able), func(n *member) bool { return r.connections(s, n) == 0 || !n.Info.ForwardsToServices() })

@@ -100,7 +100,7 @@ func (s *service) leaseIntent(action vip.LeaseAction) vip.LeaseIntent {
 // planFree plans for a unit that no node holds, but that has a target, the node that is to acquire
 // its lease. If that is this node it acquires u.lease; else it follows the lease, and the target is
 // marked stalled if it does not claim it in time. The verdicts are VIPClaiming, or LeaseRefused if
-// this node is to acquire it and the API server refuses that (decision 0080). New addresses are
+// this node is to acquire it and the API server refuses that (docs/why.md, "What tenants can write"). New addresses are
 // probed early, addresses that this node has handed over are kept until heard, and mappings are in
 // the Plan only so that they are not removed.
 func (m *unitPlanner) planFree(u *unit) {
@@ -154,7 +154,7 @@ func (m *unitPlanner) planHeldElsewhere(u *unit) {
 // kept, draining, till Until, whoever is heard; then is planned again (replanAfter).
 //
 // An address leased by DHCP is not kept: it is bound on its macvlan, which is a.Link only for
-// the holder (decision 0031).
+// the holder (docs/why.md, "DHCP identity").
 func (m *unitPlanner) keepUntilHeard(u *unit) {
 	if len(m.HandingOver) == 0 || m.self == nil || !m.Tenure.Holds(m.Now) {
 		return
@@ -258,7 +258,7 @@ func (m *unitPlanner) reportWithoutEndpoint(s *service, why string) {
 }
 
 // requestDHCP is requestForUnit, but does nothing while a node whose kernel may answer for VIPs that are not its own does so for an address that is leased for u, and this
-// one has not its macvlan yet: two nodes must not have one MAC (decision 0031).
+// one has not its macvlan yet: two nodes must not have one MAC (docs/why.md, "DHCP identity").
 func (m *unitPlanner) requestDHCP(u *unit) {
 	for _, s := range u.services {
 		for _, a := range s.addrs {

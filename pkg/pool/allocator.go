@@ -32,7 +32,7 @@ type Request struct {
 	ShownPorts []vip.Port
 	Manner     Manner
 	Lease      string // that it names, which it may share with others; "" for its own
-	Renumber   bool   // what it was given is replaced if no pool has it any more (decision 0097)
+	Renumber   bool   // what it was given is replaced if no pool has it any more (docs/why.md, "Pools")
 	Foreign    bool   // it is another implementation's: what it has is in use, and it is given nothing
 }
 

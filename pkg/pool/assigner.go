@@ -12,7 +12,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// An Assigner gives addresses to Services (decision 0077). As a Mailbox of the agent it is told what the
+// An Assigner gives addresses to Services (docs/why.md, "Pools"). As a Mailbox of the agent it is told what the
 // Plan knows of pools and Services, and decides at once; as an Observer it says what it has decided,
 // and what is wrong with the ConfigMap. It is for one goroutine.
 //

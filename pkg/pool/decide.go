@@ -65,7 +65,7 @@ func (a *Allocator) settle(x netip.Addr) {
 	}
 }
 
-// nameFor returns what those who may read s are told of other: its name, if they may read that as well (decision 0062).
+// nameFor returns what those who may read s are told of other: its name, if they may read that as well (docs/why.md, "Who has an address").
 func nameFor(s, other *service) string {
 	if s.Service.Namespace != other.Service.Namespace {
 		return "a Service of another namespace"

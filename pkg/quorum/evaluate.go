@@ -282,7 +282,7 @@ func (e *evaluation) listVoters() map[string]int64 {
 // apiTolerance returns how long others may reach the API server before this node, which does
 // not, yields: a second, or, if all of them had lost it as well (returned), half a renew
 // deadline and a retry period. Then this node's renewal may still wait for an answer that
-// never comes, and needs time to be given up and sent again (decision 0060).
+// never comes, and needs time to be given up and sent again (docs/why.md, "Some nodes return first").
 func (e *evaluation) apiTolerance(returned bool) time.Duration {
 	if returned {
 		return e.Timing.RenewDeadline/2 + e.Timing.RetryPeriod

@@ -15,7 +15,7 @@
 // The voters are the nodes that were not fenced when this node last renewed in time.
 // Each of two nodes that hold on agrees with more than half of the voters, so one voter
 // agrees with both: they agree with each other. A node found dead is fenced on its node lease
-// like any other, only sooner (decision 0019).
+// like any other, only sooner (docs/why.md, "The lease decides").
 package quorum
 
 import (

@@ -4,7 +4,7 @@
 // runtime's monitor, since the call might block: one more thread, which from then on checks
 // every 20 µs whether the process is idle again (sysmon in runtime/proc.go). That doubles the
 // cost of reading one packet. A call that can't block need not be watched, and no call here
-// can: each has MSG_DONTWAIT (decision 0061).
+// can: each has MSG_DONTWAIT (docs/why.md, "Wake-ups").
 package rawio
 
 import (

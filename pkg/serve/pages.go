@@ -110,7 +110,7 @@ func (p Pages) healthHandler() *http.ServeMux {
 
 // overLoopback reports whether a request came over the loopback link. That both ends have one address of the node
 // is not enough: the API server, which proxies for everybody who may write EndpointSlices, asks so on its own node
-// (decision 0068).
+// (docs/why.md, "The key of the heartbeats").
 func overLoopback(r *http.Request) bool {
 	remote, err := netip.ParseAddrPort(r.RemoteAddr)
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)

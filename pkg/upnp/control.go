@@ -47,8 +47,8 @@ func (c controlPoint) httpClient(src netip.Addr, max int64, failed *error) http.
 	}
 }
 
-// dial connects to address, a port of the gateway; another host is refused (decision 0042).
-// If that can't be done from src, which is the VIP, it is done from the node's own address (decision 0041).
+// dial connects to address, a port of the gateway; another host is refused (docs/why.md, "UPnP").
+// If that can't be done from src, which is the VIP, it is done from the node's own address (docs/why.md, "UPnP").
 func (c controlPoint) dial(ctx context.Context, src netip.Addr, address string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

@@ -2,7 +2,7 @@
 // point: it searches for gateways (SSDP), asks them for port mappings (Internet Gateway
 // Device 1 and 2: WANIPConnection, WANPPPConnection) and for pinholes in their IPv6
 // firewall (WANIPv6FirewallControl), renews what it was given, and asks again when a
-// gateway has lost it. Why not NAT-PMP or PCP: decision 0044.
+// gateway has lost it. Why not NAT-PMP or PCP: docs/why.md, "UPnP".
 //
 // Anybody on the LAN may respond. What is read from the network is bounded in size,
 // number and time; a gateway is only spoken to at the address it responded from, which

@@ -106,7 +106,7 @@ type NodeInfo struct {
 
 	// Restarts is when (Unix seconds by the node's own clock) its Herald was started again
 	// after an end without a hand-over: killed, crashed, or with the power of the node. It is
-	// empty again once the Herald has run for a while (decision 0071).
+	// empty again once the Herald has run for a while (docs/why.md, "Restart loops").
 	Restarts []int64 `json:"restarts,omitempty"`
 	// Connections is to VIPs that the node owned before; nil: it has counted none.
 	Connections *ConnectionCount `json:"connections,omitempty"`

@@ -122,7 +122,7 @@ type Status struct {
 }
 
 // A FinalizerChange says what to do about the finalizer of load balancers,
-// service.kubernetes.io/load-balancer-cleanup (decision 0091).
+// service.kubernetes.io/load-balancer-cleanup (docs/why.md, "Finalizer and uninstall").
 type FinalizerChange string
 
 // The changes of a finalizer.

@@ -1,7 +1,7 @@
 // Package lab brings up a real Kubernetes cluster on bare metal within one
 // Linux machine: etcd, API server, controller of EndpointSlices, a kube-proxy per node and
 // backends, each in network namespaces that are joined by a switch. It is what
-// Herald's demo, end-to-end tests and benchmarks run against (decision 0012).
+// Herald's demo, end-to-end tests and benchmarks run against (docs/why.md, "The lab").
 //
 //	             switch: bridge "lan" 10.77.0.0/24 fd77::/64
 //	  ┌─────┬─────┬───┴─┬─────┬─────┬─────┐

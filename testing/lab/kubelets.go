@@ -23,7 +23,7 @@ import (
 
 // Kubelets is a lab of real nodes: each is containerd, kubelet and what they start,
 // in namespaces that look like a machine. kubeadm makes a cluster of them,
-// with a control plane on every node (decision 0054):
+// with a control plane on every node (docs/why.md, "The lab"):
 //
 //	            switch: bridge "lan" 10.77.0.0/24: VIPs, pods, clients
 //	 ┌─────┬───┴─┬─────┬─────┬─────┐
