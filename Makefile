@@ -1,7 +1,6 @@
 # make help lists the targets.
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
-LAB     := bin/lab
 
 .DEFAULT_GOAL := build
 .PHONY: build image release test test-all test-nodes test-alerts test-conformance lint unit fuzz parts all-parts simulate demo lab bench soak docs site manifests clean help
@@ -57,9 +56,9 @@ test-conformance: build all-parts ## Kubernetes' own tests of load balancers, on
 	go build -o bin/conformance ./testing/conformance
 	bin/conformance
 
-lab: build parts ## brings a cluster up, leaves it up and says how to use it (root)
-	go build -o $(LAB) ./testing/lab/cmd/lab
-	$(LAB) up
+lab: build parts ## brings a cluster up, takes commands, and removes it at the end (root)
+	@go build -o bin/lab ./testing/lab/cmd/lab
+	@bin/lab
 
 bench: build parts ## measures Herald with 10, 100 and 1000 Services (root)
 	go run ./testing/bench
@@ -78,7 +77,7 @@ manifests: ## manifests/, from the code
 	go test ./pkg/manifest -run '^(TestFiles|TestDerived)$$' -update
 
 clean: ## removes bin/ and what a killed lab left (that needs root)
-	@if [ -d .lab ]; then go run ./testing/lab/cmd/lab down; fi
+	@if [ -d .lab ]; then go run ./testing/lab/cmd/lab -sweep; fi
 	rm -rf bin .lab
 
 help: ## this list

@@ -1,18 +1,13 @@
 package testing_test
 
 import (
-	"archive/tar"
-	"compress/gzip"
 	"crypto/sha256"
 	"fmt"
-	"io"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 
@@ -47,8 +42,8 @@ func TestOneVersion(t *testing.T) {
 	}
 }
 
-// TestRelease: what "make release" makes of one architecture, without the image, which manifests/image tests: the program says its version, the
-// chart has all files, and krew's manifest and the list of checksums have the right ones.
+// TestRelease: what "make release" makes of one architecture, without the image, which manifests/image tests: the program says
+// its version, and the checksums of the list, and the one of krew's manifest, are right.
 func TestRelease(t *testing.T) {
 	out := t.TempDir()
 	c := exec.CommandContext(t.Context(), "../manifests/release/release.sh", out)
@@ -66,110 +61,33 @@ func TestRelease(t *testing.T) {
 			t.Errorf("the checksum of %s is %s, want %s", f[1], f[0], got)
 		}
 	}
-	if got, want := slices.Sorted(maps.Keys(sums)), []string{chart, "herald.yaml", program}; !slices.Equal(got, want) {
-		t.Errorf("checksums of %q, want %q", got, want)
+	krew := string(check.Value(os.ReadFile(filepath.Join(out, "herald.yaml")))(t))
+	uri := "https://github.com/heraldvip/herald/releases/download/" + manifest.Release + "/" + program
+	if len(sums) != 3 || !strings.Contains(krew, sums[program]) || !strings.Contains(krew, uri) {
+		t.Errorf("checksums of %v; krew's manifest:\n%s", sums, krew)
 	}
-
-	var krew struct {
-		APIVersion, Kind string
-		Metadata         struct{ Name string }
-		Spec             struct {
-			Version, Homepage, ShortDescription, Description string
-			Platforms                                        []struct {
-				Selector         struct{ MatchLabels map[string]string }
-				URI, Sha256, Bin string
-			}
-		}
+	check.OK(t, exec.CommandContext(t.Context(), "tar", "-xzf", filepath.Join(out, program), "-C", out).Run())
+	text, err := exec.CommandContext(t.Context(), filepath.Join(out, "herald"), "version").Output()
+	if err != nil || !strings.HasPrefix(string(text), "herald "+manifest.Release+" (") {
+		t.Errorf("herald version: %s, %v", text, err)
 	}
-	check.OK(t, yaml.UnmarshalStrict(check.Value(os.ReadFile(filepath.Join(out, "herald.yaml")))(t), &krew))
-	if krew.APIVersion != "krew.googlecontainertools.github.com/v1alpha2" || krew.Kind != "Plugin" || krew.Metadata.Name != "herald" || krew.Spec.Version != manifest.Release || len(krew.Spec.Platforms) != 2 {
-		t.Errorf("krew's manifest: %+v", krew)
-	}
-	for _, p := range krew.Spec.Platforms {
-		file := fmt.Sprintf("herald_%s_%s_%s.tar.gz", manifest.Release, p.Selector.MatchLabels["os"], p.Selector.MatchLabels["arch"])
-		if want := "https://github.com/heraldvip/herald/releases/download/" + manifest.Release + "/" + file; p.URI != want || p.Bin != "herald" {
-			t.Errorf("krew's manifest has %s and %s, want %s and herald", p.URI, p.Bin, want)
-		}
-		if p.Selector.MatchLabels["arch"] == runtime.GOARCH && p.Sha256 != sums[file] {
-			t.Errorf("krew's manifest has the checksum %s of %s, want %s", p.Sha256, file, sums[file])
-		}
-	}
-
-	// As krew has it: under the name by which kubectl starts it.
-	files := unpack(t, filepath.Join(out, program))
-	plugin := filepath.Join(t.TempDir(), "kubectl-herald")
-	check.OK(t, os.WriteFile(plugin, files["herald"], 0o700))
-	if text, err := exec.CommandContext(t.Context(), plugin, "version").CombinedOutput(); err != nil || !strings.HasPrefix(string(text), "herald "+manifest.Release+" (") {
-		t.Errorf("kubectl-herald version: %s, %v", text, err)
-	}
-	packed := unpack(t, filepath.Join(out, chart))
-	for _, name := range []string{"Chart.yaml", "values.yaml", "values.schema.json", "README.md", "LICENSE", "templates/daemonset.yaml", "templates/NOTES.txt"} {
-		if len(packed["herald/"+name]) == 0 {
-			t.Errorf("the chart has no %s", name)
+	list := string(check.Value(exec.CommandContext(t.Context(), "tar", "-tzf", filepath.Join(out, chart)).Output())(t))
+	for _, name := range []string{"Chart.yaml", "values.yaml", "values.schema.json", "README.md", "LICENSE", "templates/daemonset.yaml"} {
+		if !strings.Contains(list, "herald/"+name+"\n") {
+			t.Errorf("the chart has no %s:\n%s", name, list)
 		}
 	}
 }
 
-// unpack returns the files of an archive by name.
-func unpack(t *testing.T, file string) map[string][]byte {
-	t.Helper()
-	f := check.Value(os.Open(file))(t)
-	defer f.Close()
-	files, r := make(map[string][]byte), tar.NewReader(check.Value(gzip.NewReader(f))(t))
-	for {
-		h, err := r.Next()
-		if err == io.EOF {
-			return files
-		}
-		check.OK(t, err)
-		files[h.Name] = check.Value(io.ReadAll(r))(t)
-	}
-}
-
-// TestWorkflow: the workflow that publishes a release is YAML of the right form, uses actions by commit, and names only targets of the Makefile and
-// files that a release has.
+// TestWorkflow: the workflow that publishes a release uses actions by commit.
 func TestWorkflow(t *testing.T) {
-	text := string(check.Value(os.ReadFile("../.github/workflows/release.yml"))(t))
-	var w struct {
-		Permissions map[string]string
-		Jobs        map[string]struct {
-			Permissions map[string]string
-			Steps       []struct{ Uses, Run string }
+	uses := regexp.MustCompile(`uses: (\S+)`).FindAllStringSubmatch(string(check.Value(os.ReadFile("../.github/workflows/release.yml"))(t)), -1)
+	for _, m := range uses {
+		if !regexp.MustCompile(`^[\w-]+/[\w-]+@[0-9a-f]{40}$`).MatchString(m[1]) {
+			t.Errorf("%s is not pinned by its commit", m[1])
 		}
 	}
-	check.OK(t, yaml.Unmarshal([]byte(text), &w))
-	if len(w.Permissions) > 0 || len(w.Jobs) != 1 || len(w.Jobs["release"].Steps) < 5 {
-		t.Errorf("permissions %v, %d jobs, %d steps", w.Permissions, len(w.Jobs), len(w.Jobs["release"].Steps))
-	}
-	pinned, made, target := regexp.MustCompile(`^[\w-]+/[\w-]+@[0-9a-f]{40}$`), regexp.MustCompile(`bin/release/([^\s":]+)`), regexp.MustCompile(`\bmake ([\w-]+)`)
-	script, makefile := string(check.Value(os.ReadFile("../manifests/release/release.sh"))(t)), string(check.Value(os.ReadFile("../Makefile"))(t))
-	known := []string{"*", "herald_$GITHUB_REF_NAME.oci.tar", "herald_$GITHUB_REF_NAME.oci.$arch.spdx.json", "herald-${GITHUB_REF_NAME#v}.tgz", "checksums.txt", "checksums.txt.sigstore.json"}
-	files, targets := 0, 0
-	for _, s := range w.Jobs["release"].Steps {
-		if s.Uses != "" && !pinned.MatchString(s.Uses) {
-			t.Errorf("%s is not pinned by its commit", s.Uses)
-		}
-		for _, m := range made.FindAllStringSubmatch(s.Run, -1) {
-			files++
-			if !slices.Contains(known, m[1]) {
-				t.Errorf("no release has %s", m[1])
-			}
-		}
-		for _, m := range target.FindAllStringSubmatch(s.Run, -1) {
-			targets++
-			if !strings.Contains(makefile, "\n"+m[1]+":") {
-				t.Errorf("there is no target %s", m[1])
-			}
-		}
-		if s.Run != "" {
-			c := exec.CommandContext(t.Context(), "bash", "-n")
-			c.Stdin = strings.NewReader(s.Run)
-			if out, err := c.CombinedOutput(); err != nil {
-				t.Errorf("%v: %s\n%s", err, out, s.Run)
-			}
-		}
-	}
-	if files < 6 || targets != 1 || !strings.Contains(script, `"$out/herald_$version.oci.tar"`) {
-		t.Errorf("%d files, %d targets", files, targets)
+	if len(uses) < 2 {
+		t.Errorf("only %d actions were looked at", len(uses))
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -36,36 +35,6 @@ const (
 	Heartbeats  = "heartbeats"  // packets a second to each node, in the name of another, without the key
 	Offers      = "offers"      // DHCPOFFERs a second, broadcast
 )
-
-// Full is the load that Herald is measured with.
-func Full() Load {
-	return Load{Services: 300, Addresses: 2000, DHCP: 5, Changes: 10, Leases: 1000, Elections: 100, Connections: 256, ARP: 1000, Heartbeats: 1000, Offers: 1000}
-}
-
-// Parse reads "all" as Full, and a list such as "services,arp=5000" as these kinds alone, of the
-// amounts that Full has unless the list says otherwise.
-func Parse(text string) (Load, error) {
-	full := Full()
-	if text == "all" {
-		return full, nil
-	}
-	load := make(Load)
-	for item := range strings.SplitSeq(text, ",") {
-		kind, amount, given := strings.Cut(item, "=")
-		n, ok := full[kind]
-		if !ok {
-			return nil, fmt.Errorf("%q: want all, or of %s, with commas between", item, strings.Join(slices.Sorted(maps.Keys(full)), ", "))
-		}
-		if given {
-			var err error
-			if n, err = strconv.Atoi(amount); err != nil || n < 0 {
-				return nil, fmt.Errorf("%q: want a number after %s=", item, kind)
-			}
-		}
-		load[kind] = n
-	}
-	return load, nil
-}
 
 // Namespace is where the objects of a Load are.
 const Namespace = "tenant-of-the-load"
@@ -94,7 +63,7 @@ type Running struct {
 func Start(ctx context.Context, l *lab.Lab, load Load, vips []netip.Addr, ports ...int) (*Running, error) {
 	ctx, stop := context.WithCancel(ctx)
 	r := &Running{lab: l, load: load, vips: vips, ports: ports, stop: stop, began: time.Now(), made: make(map[string]*atomic.Int64)}
-	for kind := range Full() {
+	for kind := range load {
 		r.made[kind] = new(atomic.Int64)
 	}
 	err := r.createTenant(ctx)

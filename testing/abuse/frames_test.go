@@ -1,7 +1,6 @@
 package abuse
 
 import (
-	"maps"
 	"net"
 	"net/netip"
 	"testing"
@@ -50,17 +49,5 @@ func TestOfferFrame(t *testing.T) {
 	m := check.Value(dhcpv4.FromBytes(frame[42:]))(t)
 	if m.MessageType() != dhcpv4.MessageTypeOffer || m.YourIPAddr.IsUnspecified() {
 		t.Errorf("%s", m.Summary())
-	}
-}
-
-func TestParse(t *testing.T) {
-	for text, want := range map[string]Load{
-		"all": Full(), "arp": {ARP: 1000}, "services=3,elections=0": {Services: 3, Elections: 0},
-		"": nil, "arps": nil, "arp=": nil, "arp=-1": nil, "arp,": nil,
-	} {
-		got, err := Parse(text)
-		if !maps.Equal(got, want) || (err == nil) != (want != nil) {
-			t.Errorf("%q: %v, %v", text, got, err)
-		}
 	}
 }

@@ -40,11 +40,6 @@ func (l *Lab) spawnEtcd() error {
 		"--initial-cluster=lab=http://127.0.0.1:2380", "--log-level=warn",
 		"--heartbeat-interval=10", "--election-timeout=100") // the only member elects itself sooner
 	cmd.Env = l.environment()
-	if l.opts.Detached {
-		// The lock lives as long as a process has the file open. etcd lives
-		// as long as the lab.
-		cmd.ExtraFiles = []*os.File{l.lock}
-	}
 	etcd, err := l.spawn("cp", "etcd", cmd)
 	l.etcd = etcd
 	return err

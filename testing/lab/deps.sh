@@ -69,7 +69,6 @@ need containerd containerd
 need runc runc
 need /usr/lib/cni/bridge containernetworking-plugins
 need unshare util-linux
-need dbus-daemon dbus-daemon
 
 [ "$wanted" = conformance ] || exit 0
 need curl curl

@@ -86,18 +86,12 @@ func (l *Lab) OpenPort(ctx context.Context, node string) error {
 
 // StopAPI kills the API server (SIGKILL). etcd keeps the objects.
 func (l *Lab) StopAPI() error {
-	if l.api == nil {
-		return errAttached
-	}
 	l.api.Kill()
 	return nil
 }
 
 // StartAPI starts the API server again and waits until it is ready.
 func (l *Lab) StartAPI(ctx context.Context) error {
-	if l.api == nil {
-		return errAttached
-	}
 	if l.api.Running() {
 		return errors.New("the API server runs already")
 	}
@@ -113,9 +107,6 @@ const preferred = -15
 // PreferControlPlane gives etcd, the API server and the controller the processors before all others, as if they had a machine
 // of their own. An API server that is started later has the usual priority again.
 func (l *Lab) PreferControlPlane() error {
-	if l.api == nil {
-		return errAttached
-	}
 	for _, p := range []*Process{l.etcd, l.api, l.controller} {
 		if err := syscall.Setpriority(syscall.PRIO_PGRP, p.Pid, preferred); err != nil {
 			return fmt.Errorf("can't change the priority of %s: %w", p.Name, err)
@@ -158,10 +149,5 @@ func (l *Lab) PauseAPI() error { return l.signalAPI(syscall.SIGSTOP) }
 func (l *Lab) ResumeAPI() error { return l.signalAPI(syscall.SIGCONT) }
 
 func (l *Lab) signalAPI(sig syscall.Signal) error {
-	if l.api == nil {
-		return errAttached
-	}
 	return l.api.Signal(sig)
 }
-
-var errAttached = errors.New("only the process that brought the lab up can stop and start its API server")

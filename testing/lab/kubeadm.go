@@ -133,8 +133,6 @@ serializeImagePulls: false
 oomScoreAdj: 0
 maxOpenFiles: 20000
 nodeStatusUpdateFrequency: 2s
-shutdownGracePeriod: 20s
-shutdownGracePeriodCriticalPods: 8s
 `
 
 const joinConfig = `apiVersion: kubeadm.k8s.io/v1beta4

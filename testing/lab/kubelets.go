@@ -78,12 +78,12 @@ func CheckKubelets(o Options) error {
 		return e
 	}
 	errs := []error{err}
-	for _, p := range []string{"kubelet", "kubeadm", "kube-scheduler", "kube-controller-manager", "logind"} {
+	for _, p := range []string{"kubelet", "kubeadm", "kube-scheduler", "kube-controller-manager"} {
 		if _, err := exec.LookPath(filepath.Join(o.Parts, p)); err != nil {
 			errs = append(errs, fmt.Errorf("%w: run testing/lab/nodes/parts/build.sh", err))
 		}
 	}
-	for _, p := range []string{"containerd", "ctr", "runc", "unshare", "nsenter", "dbus-daemon", "/usr/lib/cni/bridge"} {
+	for _, p := range []string{"containerd", "ctr", "runc", "unshare", "nsenter", "/usr/lib/cni/bridge"} {
 		if _, err := exec.LookPath(p); err != nil {
 			errs = append(errs, fmt.Errorf("%w: run testing/lab/deps.sh", err))
 		}
@@ -238,22 +238,6 @@ func (k *Kubelets) PowerOff(ctx context.Context, node string) error {
 		err = errors.Join(err, k.awaitPortRemoved(ctx, bridge, node))
 	}
 	return errors.Join(err, k.removeNodeCgroups(ctx, node), buildHost(k.host(node), k.hosts), k.Cut(node), k.CutAPI(node))
-}
-
-// Shutdown announces a node's shutdown by logind, as "systemctl reboot" does, and
-// waits until its kubelet has ended the pods, or logind's limit is over. Then the power may be
-// cut. It returns how long kubelet took, and an error if that was more than the limit.
-func (k *Kubelets) Shutdown(ctx context.Context, node string) (time.Duration, error) {
-	out, err := k.RunOnNode(ctx, node, k.programPath("logind"), "reboot")
-	if err != nil {
-		return 0, err
-	}
-	took, left, _ := strings.Cut(strings.TrimSpace(out), " ")
-	d, err := time.ParseDuration(took)
-	if err == nil && left != "0" {
-		err = fmt.Errorf("kubelet on %s still delays the shutdown after %v", node, d)
-	}
-	return d, err
 }
 
 // Boot starts a node again after PowerOff, and reconnects it.

@@ -32,7 +32,6 @@ type Options struct {
 	Audited   string        // user whose requests the API server logs in logs/audit.log, one JSON object a line; "" means none
 	Log       io.Writer     // gets a line per step; nil means none
 	Wait      time.Duration // how long Up waits for another lab on this machine to end; 0: it fails at once
-	Detached  bool          // the lab outlives this process; Attach finds it again
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -41,9 +40,6 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Nodes < 1 || o.Nodes > 60 {
 		return o, fmt.Errorf("a lab can have 1 to 60 nodes, not %d", o.Nodes)
-	}
-	if o.Detached && o.Dir == "" {
-		return o, errors.New("a detached lab needs a directory to be found by")
 	}
 	if o.ProxyMode == "" {
 		o.ProxyMode = "nftables"
@@ -62,7 +58,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.Parts = cmp.Or(o.Parts, filepath.Join(root, "bin", "parts"))
 		o.Herald = cmp.Or(o.Herald, filepath.Join(root, "bin", "herald"))
 	}
-	// Attach may be called in another working directory.
+	// Programs of the lab run in other working directories.
 	for _, path := range []*string{&o.Parts, &o.Herald, &o.Dir} {
 		if *path == "" {
 			continue
@@ -107,13 +103,13 @@ func Check(o Options) error {
 type Lab struct {
 	opts  Options
 	dir   string
-	temp  bool     // dir is to be removed
-	lock  *os.File // nil if attached
+	temp  bool // dir is to be removed
+	lock  *os.File
 	hosts []host
 	ca    []byte
 
-	etcd   *Process // nil if attached
-	api    *Process // the API server; nil if attached
+	etcd   *Process
+	api    *Process // the API server
 	config *rest.Config
 	client kubernetes.Interface
 	idle   func() // closes the client's connections
@@ -121,9 +117,9 @@ type Lab struct {
 	mu      sync.Mutex // guards pods, proxies and heralds
 	pods    map[string]*backend
 	heralds map[string]heraldProcess // by node
-	proxies map[string]*Process      // the kube-proxies, by node; empty if attached
+	proxies map[string]*Process      // the kube-proxies, by node
 
-	controller *Process // of EndpointSlices; nil if attached
+	controller *Process // of EndpointSlices
 
 	began time.Time
 
@@ -145,11 +141,7 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 	if err := Check(opts); err != nil {
 		return nil, err
 	}
-	what := "as long as it runs:"
-	if opts.Detached {
-		what = "detached " + opts.Dir
-	}
-	lock, err := lockMachine(ctx, what, opts.Wait)
+	lock, err := lockMachine(ctx, "as long as it runs:", opts.Wait)
 	if err != nil {
 		return nil, err
 	}
@@ -195,11 +187,6 @@ func (l *Lab) up(ctx context.Context) error {
 	l.progress("API server ready")
 	if err := l.startCluster(ctx); err != nil {
 		return err
-	}
-	if l.opts.Detached {
-		if err := l.saveState(); err != nil {
-			return err
-		}
 	}
 	l.progress("up: nodes %v, kube-proxy in %s mode, logs in %s", l.Nodes(), l.opts.ProxyMode, filepath.Join(l.dir, "logs"))
 	return nil
@@ -277,7 +264,7 @@ func (l *Lab) remove() error {
 	if l.temp {
 		err = errors.Join(err, os.RemoveAll(l.dir))
 	} else {
-		for _, name := range []string{stateFile, "etcd", "pki", "conf"} {
+		for _, name := range []string{"etcd", "pki", "conf"} {
 			err = errors.Join(err, os.RemoveAll(filepath.Join(l.dir, name)))
 		}
 	}
@@ -345,3 +332,6 @@ func (l *Lab) Addrs(name string) (v4, v6 netip.Addr) {
 
 // MAC is the hardware address of a host's eth0, as the wire shows it.
 func (l *Lab) MAC(name string) string { return l.host(name).mac(0x77).String() }
+
+// Since is when the lab was brought up.
+func (l *Lab) Since() time.Time { return l.began }

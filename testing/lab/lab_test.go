@@ -171,8 +171,8 @@ func TestUpAndDown(t *testing.T) {
 		}
 	}
 	began := time.Now()
-	if _, err := Up(t.Context(), Options{}); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("another lab is up on this machine; end it first, "+
-		`with "lab down" if "lab up" started it: pid %d as long as it runs: `, os.Getpid())) {
+	if _, err := Up(t.Context(), Options{}); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("another lab is up on this machine; end it first: "+
+		`pid %d as long as it runs: `, os.Getpid())) {
 		t.Errorf("a second lab: got error %v", err)
 	} else if d := time.Since(began); d > time.Second {
 		t.Errorf("the second lab was refused after %v, want at once", d)
@@ -245,7 +245,7 @@ func TestUpFails(t *testing.T) {
 
 // runChildLab brings a lab up in this process, which is a test's child and will be killed.
 func runChildLab() {
-	l, err := Up(context.Background(), Options{Nodes: 1, Wait: lockTimeout, Detached: os.Getenv("HERALD_LAB_TEST_CHILD") == "detached", Dir: os.Getenv("HERALD_LAB_TEST_DIR"), Log: os.Stdout})
+	l, err := Up(context.Background(), Options{Nodes: 1, Wait: lockTimeout, Log: os.Stdout})
 	if err != nil {
 		fmt.Println("FAILED", err)
 		os.Exit(1)
@@ -257,17 +257,17 @@ func runChildLab() {
 	select {}
 }
 
-// startChildLab runs this test binary as runChildLab, and returns it when it has printed line.
-func startChildLab(t *testing.T, mode, dir, line string) *exec.Cmd {
+// startChildLab runs this test binary as runChildLab, and returns it when its lab is up.
+func startChildLab(t *testing.T) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), "HERALD_LAB_TEST_CHILD="+mode, "HERALD_LAB_TEST_DIR="+dir)
+	cmd.Env = append(os.Environ(), "HERALD_LAB_TEST_CHILD=yes")
 	out := check.Value(cmd.StdoutPipe())(t)
 	cmd.Stderr = os.Stderr
 	check.OK(t, cmd.Start())
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
-		if strings.Contains(lines.Text(), line) {
+		if strings.Contains(lines.Text(), "READY") {
 			return cmd
 		}
 		if strings.Contains(lines.Text(), "FAILED") {
@@ -275,7 +275,7 @@ func startChildLab(t *testing.T, mode, dir, line string) *exec.Cmd {
 		}
 	}
 	_ = cmd.Process.Kill()
-	t.Fatalf("the other process printed %q, want %q", lines.Text(), line)
+	t.Fatalf("the other process printed %q", lines.Text())
 	return nil
 }
 
@@ -288,7 +288,7 @@ func kill(t *testing.T, cmd *exec.Cmd, sig syscall.Signal) {
 func TestKilledRun(t *testing.T) {
 	endSharedLab(t)
 	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGINT} {
-		cmd := startChildLab(t, "plain", "", "READY")
+		cmd := startChildLab(t)
 		running := map[int]NamespaceProcess{}
 		for _, r := range check.Value(NamespaceProcesses())(t) {
 			if r.Pid != 0 {
@@ -310,17 +310,4 @@ func TestKilledRun(t *testing.T) {
 		awaitSweep(t)
 		checkNothingLeft(t)
 	}
-}
-
-// A detached lab that was killed before it was complete holds the lock by its
-// etcd, and can't be attached to: it is in nobody's way.
-func TestKilledWhileDetaching(t *testing.T) {
-	endSharedLab(t)
-	dir := t.TempDir()
-	kill(t, startChildLab(t, "detached", dir, "plugged"), syscall.SIGKILL)
-	if _, err := Attach(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("attach to half a lab: got error %v", err)
-	}
-	awaitSweep(t)
-	checkNothingLeft(t)
 }

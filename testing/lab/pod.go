@@ -70,9 +70,6 @@ func (l *Lab) AddPod(ctx context.Context, p Pod) error {
 	if err == nil {
 		err = l.writePod(ctx, p, h, v4, v6)
 	}
-	if err == nil && l.opts.Detached {
-		err = l.saveState()
-	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("pod %s: %w", p.key(), err), l.RemovePod(context.WithoutCancel(ctx), p))
 	}
@@ -276,9 +273,6 @@ func (l *Lab) RemovePod(ctx context.Context, p Pod) error {
 	l.mu.Lock()
 	delete(l.pods, p.key())
 	l.mu.Unlock()
-	if l.opts.Detached {
-		errs = append(errs, l.saveState())
-	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("remove pod %s: %w", p.key(), err)
 	}

@@ -32,7 +32,7 @@ type Process struct {
 
 // Start runs argv in the namespace ns. Of this process's environment it has PATH
 // only, and env. What it prints is appended to logs/<name>.log in the lab's
-// directory. It dies with this process unless the lab is detached.
+// directory. It dies with this process.
 func (l *Lab) Start(ns, name string, argv []string, env ...string) (*Process, error) {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env = l.environment(env...)
@@ -59,10 +59,7 @@ func (l *Lab) spawn(ns, name string, cmd *exec.Cmd) (*Process, error) {
 	cmd.Stdout, cmd.Stderr = log, log
 	// A session of its own, so that Ctrl-C reaches only the process that runs the lab, which
 	// then ends its children in order.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if !l.opts.Detached {
-		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
-	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	if err := startChild(ns, cmd.Start); err != nil {
 		return nil, fmt.Errorf("start %s in %s: %w", name, ns, err)
 	}

@@ -27,9 +27,6 @@ func (l *Lab) StartProxy(ctx context.Context, node string) error {
 // RestartClients kills the controller of EndpointSlices and all kube-proxies that run (SIGKILL), starts them again, and waits until they are ready. After the
 // API server was away watches come back with client-go's back-off, of up to a minute; new processes have none.
 func (l *Lab) RestartClients(ctx context.Context) error {
-	if l.controller == nil {
-		return errAttached
-	}
 	l.controller.Kill()
 	if err := l.startController(ctx); err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -46,45 +47,20 @@ func awaitLock(ctx context.Context, f *os.File, wait time.Duration) error {
 	timeout := time.After(max(wait, 500*time.Millisecond))
 	tick := time.NewTicker(20 * time.Millisecond) // flock(2) can't be waited for with a deadline
 	defer tick.Stop()
-	for orphaned := 0; ; {
+	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
 			return nil
 		}
-		who, err := os.ReadFile(lockPath())
-		if err != nil {
-			return err
-		}
-		// Once is not enough: a new owner takes the lock first, and then writes who it is.
-		if orphaned++; !abandoned(string(who)) {
-			orphaned = 0
-		}
-		if orphaned == 10 {
-			if err := clearNetns(); err != nil {
-				return err
-			}
-		}
 		select {
 		case <-timeout:
-			return fmt.Errorf("another lab is up on this machine; end it first, with \"lab down\" if \"lab up\" started it: %s",
-				strings.Join(strings.Fields(string(who)), " "))
+			who, err := os.ReadFile(lockPath())
+			return errors.Join(fmt.Errorf("another lab is up on this machine; end it first: %s", strings.Join(strings.Fields(string(who)), " ")), err)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-tick.C:
 		}
 	}
-}
-
-// abandoned reports whether the lock's owner was killed before its detached lab
-// was complete. Nobody can attach to that, but its etcd holds the lock.
-func abandoned(owner string) bool {
-	var pid int
-	var dir string
-	if _, err := fmt.Sscanf(owner, "pid %d\ndetached %s\n", &pid, &dir); err != nil || pid == 0 {
-		return false
-	}
-	_, state := os.Stat(filepath.Join(dir, stateFile))
-	return errors.Is(unix.Kill(pid, 0), unix.ESRCH) && errors.Is(state, fs.ErrNotExist)
 }
 
 func writeAt(f *os.File, s string) error {
@@ -208,4 +184,41 @@ func repoRoot() (string, error) {
 			return "", fmt.Errorf("%s is not inside a checkout of Herald", dir)
 		}
 	}
+}
+
+// A NamespaceProcess is a process that runs in a namespace of the lab.
+type NamespaceProcess struct {
+	Namespace string
+	Pid       int
+	Command   string
+}
+
+// NamespaceProcesses lists the processes in the lab's namespaces, ordered by namespace. A namespace
+// without any is listed with Pid 0.
+func NamespaceProcesses() ([]NamespaceProcess, error) {
+	names, err := listNetns()
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(names)
+	var list []NamespaceProcess
+	for _, ns := range names {
+		pids := processesIn(netnsInodes(ns))
+		for _, pid := range pids {
+			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+				continue // it has ended
+			}
+			if err != nil {
+				return nil, err
+			}
+			argv := strings.Split(strings.TrimRight(string(b), "\x00"), "\x00")
+			argv[0] = filepath.Base(argv[0])
+			list = append(list, NamespaceProcess{ns, pid, strings.Join(argv[:min(3, len(argv))], " ")})
+		}
+		if len(pids) == 0 {
+			list = append(list, NamespaceProcess{Namespace: ns})
+		}
+	}
+	return list, nil
 }

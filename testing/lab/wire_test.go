@@ -133,7 +133,7 @@ apiserver_request_terminations_total{code="429"} 1
 }
 
 func TestOptions(t *testing.T) {
-	for _, o := range []Options{{Nodes: 61}, {Nodes: -1}, {ProxyMode: "ipvs"}, {Detached: true}} {
+	for _, o := range []Options{{Nodes: 61}, {Nodes: -1}, {ProxyMode: "ipvs"}} {
 		if _, err := o.withDefaults(); err == nil {
 			t.Errorf("%+v: want an error", o)
 		}

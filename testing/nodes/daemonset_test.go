@@ -25,12 +25,6 @@ func TestStaticPodsCarryServices(t *testing.T) {
 	}
 }
 
-// TestRebootStaticPods: the first node is as kubeadm made it.
-func TestRebootStaticPods(t *testing.T) {
-	withWeb(t)
-	rebootNode(t)
-}
-
 // TestRollingUpdate: every node's Herald is replaced while a client opens connections. One to a Service, and a watch, were
 // open before, and outlive it.
 func TestRollingUpdate(t *testing.T) {
@@ -233,15 +227,6 @@ func TestNodeLife(t *testing.T) {
 		s.undo(node)
 		awaitNodesReady(t)
 	}
-}
-
-// TestReboot: Herald's Pod is to end with the last ones, as API servers do, and hands over before.
-func TestReboot(t *testing.T) {
-	if installed != "daemonset/herald" {
-		asDaemonSet(t, "herald", manifestText(t, append([]string{"daemonset"}, bothOptions...)...))
-	}
-	withWeb(t)
-	rebootNode(t)
 }
 
 // TestNodeDeleted: nothing on the node ends at once, and it registers again when kubelet starts.

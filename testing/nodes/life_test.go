@@ -84,50 +84,6 @@ func (p *vipClients) end(t *testing.T, maxOutage time.Duration) (failed int) {
 	return len(r.Failures) + bad
 }
 
-// slowPodManifest is an ordinary pod that takes a moment to end.
-const slowPodManifest = `apiVersion: v1
-kind: Pod
-metadata: {name: lasting}
-spec:
-  nodeName: %s
-  terminationGracePeriodSeconds: 3
-  containers: [{name: web, image: ` + lab.ToolImage + `, imagePullPolicy: Never, args: [web]}]
-`
-
-// rebootNode shuts the node down that has both VIPs, as "systemctl reboot" does, and gives it its
-// power back. The pods that serve web have been drained from it: kubelet does not take what it
-// ends from the endpoints in time.
-func rebootNode(t *testing.T) {
-	t.Helper()
-	node := cpOwner(t)
-	moveVIPsTo(t, node)
-	kubectl(t, "drain", node, "--ignore-daemonsets", "--timeout=90s", "--pod-selector=app=web")
-	defer func() { cluster.Kubectl(context.WithoutCancel(t.Context()), "uncordon", node) }()
-	check.OK(t, cluster.Apply(t.Context(), fmt.Sprintf(slowPodManifest, node)))
-	defer func() {
-		cluster.Kubectl(context.WithoutCancel(t.Context()), "delete", "pod", "lasting", "--grace-period=0", "--force")
-	}()
-	kubectl(t, "wait", "pod", "lasting", "--for=condition=Ready", "--timeout=1m")
-	cluster.AvoidAPIServer(node)
-	p := watchVIPs(t)
-	// In the order of time: kubelet ends the pods, the power goes, comes back.
-	took := check.Value(cluster.Shutdown(t.Context(), node))(t)
-	web, cp := webOwner(t), cpOwner(t)
-	left := runOn(t, node, "ip", "-o", "addr", "show", "dev", "eth0")
-	check.OK(t, cluster.PowerOff(t.Context(), node))
-	time.Sleep(time.Second)
-	bootNode(t, node)
-	t.Logf("kubelet on %s took %v; web went to %s, the control plane to %s", node, took, web, cp)
-	// A handshake that is under way when the VIP's MAC changes is lost (docs/ownership.md), to each.
-	if failed := p.end(t, 500*time.Millisecond); failed > 2 {
-		t.Errorf("%d connections failed", failed)
-	}
-	if web == node || cp == node || strings.Contains(left, "/32") {
-		t.Errorf("when the power went, %s had VIPs: web is on %s, the control plane on %s\n%s", node, web, cp, left)
-	}
-	expectOwners(t, web, cp)
-}
-
 // bootNode gives a node its power back, and waits until all nodes and its kube-proxy are ready.
 func bootNode(t *testing.T, node string) {
 	t.Helper()

@@ -63,22 +63,6 @@ keep() {
   done
 }
 
-# kubelet hears of a shutdown from logind, which is not here, over a bus of the node's own.
-mkdir -p /run/dbus
-cat >/run/dbus/system.conf <<END
-<busconfig>
-  <type>system</type>
-  <listen>unix:path=/run/dbus/system_bus_socket</listen>
-  <auth>EXTERNAL</auth>
-  <policy context="default"><allow user="*"/><allow own="*"/><allow send_destination="*"/><allow receive_sender="*"/></policy>
-</busconfig>
-END
-keep dbus dbus-daemon --config-file=/run/dbus/system.conf --nofork --nopidfile &
-(
-  until [ -S /run/dbus/system_bus_socket ]; do sleep 0.1; done
-  keep logind "$parts/logind" serve
-) &
-
 keep containerd containerd --config /etc/containerd/config.toml &
 until ctr version >/dev/null 2>&1; do sleep 0.1; done
 for image in "$dir"/../../images/*.tar; do
@@ -95,7 +79,6 @@ kubelet() {
   "$parts/kubelet" --bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf --kubeconfig=/etc/kubernetes/kubelet.conf \
     --config=/var/lib/kubelet/config.yaml ${KUBELET_KUBEADM_ARGS-} --v=2
 }
-until [ -d /run/systemd/inhibit ]; do sleep 0.1; done # kubelet asks logind once
 keep kubelet kubelet &
 
 # A shell reaps what is orphaned into it whenever it waits.

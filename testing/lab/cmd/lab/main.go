@@ -1,12 +1,14 @@
-// Command lab brings a cluster up in network namespaces, leaves it up, and gives
-// access to it. Run it without arguments to see how.
+// Command lab brings a cluster up in network namespaces, with a Herald on every node, and takes commands until its input
+// ends; then it removes all of it.
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -18,28 +20,28 @@ import (
 	"github.com/heraldvip/herald/testing/lab"
 )
 
-const usage = `lab: a Kubernetes cluster in network namespaces of this machine
+const commands = `VIPs are taken from 10.77.0.0/24 and fd77::/64, for example 10.77.0.50. Commands, of which these work as they stand:
 
-  lab up [--nodes N] [--proxy-mode nftables|iptables] [--ipv6-only] [--bare] [--wait 5m]
-                             bring it up, with a Herald on every node unless --bare; wait for another lab
-  lab status                 what is there
-  lab kubectl ARGS...        kubectl, as admin
-  lab exec HOST CMD...       run a command on n1.., w1, cl (client), rt (router), cp, pr or switch
-  lab pod add NAME NODE [LABEL=VALUE...]
-                             a pod whose web server answers on ports 80 and 8080; app=NAME unless labelled
-  lab pod remove NAME [--grace 5s]
-  lab herald stop|kill|start NODE
-                             end the Herald of a node by SIGTERM, so that it hands its VIPs over, or by SIGKILL; start it again
-  lab cable pull|cut|plug HOST
-                             a host's cable to the VIPs' network: pull it, so that eth0 loses its carrier; cut it, so that frames
-                             are lost and eth0 stays up; plug it in again after either
-  lab down                   remove everything, and what a killed run left
+  kubectl get nodes -o wide
+  pod add web w1                     # a web server on ports 80 and 8080; labels as KEY=VALUE, else app=web
+  kubectl expose pod web --port=80 --type=LoadBalancer --load-balancer-ip=10.77.0.50
+  kubectl wait --for=condition=heraldvip.io/Announced service/web
+  exec cl curl -s --retry 9 --retry-connrefused http://10.77.0.50   # on n1.., w1, cl (client), rt (router), cp, pr or switch
+  exec w1 bin/herald status          # or explain web, drain n1, undrain n1
+  exec n1 ip address show eth0
+  herald stop n1                     # hands its VIPs over; kill is a crash
+  herald start n1
+  cable pull n2                      # its link goes down; cut loses frames unnoticed
+  cable plug n2
+  status                             # processes, by host
+  pod remove web
+  help
 
-It needs root. Its directory is .lab in the working directory, or $HERALD_LAB_DIR.
+Ctrl-D or Ctrl-C removes everything. In another terminal: ip netns exec hl-n1 bash, and tail -f %s/logs/herald-n*.log
 `
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	if err := run(ctx, os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "lab:", err)
@@ -47,61 +49,26 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, args []string) error {
-	if len(args) == 0 {
-		fmt.Print(usage)
-		return nil
-	}
-	dir := os.Getenv("HERALD_LAB_DIR")
-	if dir == "" {
-		dir = ".lab"
-	}
-	name, args := args[0], args[1:]
-	switch name {
-	case "help", "-h", "--help":
-		fmt.Print(usage)
-		return nil
-	case "up":
-		return up(ctx, dir, args)
-	case "down":
-		return down(dir)
-	}
-	l, err := lab.Attach(dir)
-	if err != nil {
-		return err
-	}
-	switch {
-	case name == "status":
-		return status(ctx, l)
-	case name == "kubectl":
-		return l.ExecKubectl(args...)
-	case name == "exec" && len(args) > 1:
-		return l.Exec(args[0], args[1:]...)
-	case name == "pod" && len(args) > 1:
-		return pod(ctx, l, args[0], args[1:])
-	case name == "herald" && len(args) == 2:
-		return herald(ctx, l, args[0], args[1])
-	case name == "cable" && len(args) == 2:
-		return cable(l, args[0], args[1])
-	}
-	return fmt.Errorf("don't understand %q; \"lab help\" lists the commands", strings.Join(os.Args[1:], " "))
-}
-
-func up(ctx context.Context, dir string, args []string) error {
-	flags := flag.NewFlagSet("lab up", flag.ContinueOnError)
-	nodes := flags.Int("nodes", 3, "nodes Herald may run on")
-	mode := flags.String("proxy-mode", "nftables", "kube-proxy's mode, nftables or iptables")
-	ipv6Only := flags.Bool("ipv6-only", false, "no IPv4 but 127.0.0.1")
+func run(ctx context.Context, args []string) (err error) {
+	flags := flag.NewFlagSet("lab", flag.ContinueOnError)
+	opts := lab.Options{Dir: ".lab", Herald: "bin/herald", Log: os.Stdout}
+	flags.StringVar(&opts.Dir, "dir", opts.Dir, "where logs are written to")
+	flags.IntVar(&opts.Nodes, "nodes", 3, "nodes Herald may run on")
+	flags.StringVar(&opts.ProxyMode, "proxy-mode", "nftables", "kube-proxy's mode, nftables or iptables")
+	flags.BoolVar(&opts.IPv6Only, "ipv6-only", false, "no IPv4 but 127.0.0.1")
+	flags.DurationVar(&opts.Wait, "wait", 0, "how long to wait for another lab on this machine to end")
 	bare := flags.Bool("bare", false, "start no Herald")
-	wait := flags.Duration("wait", 0, "how long to wait for another lab on this machine to end")
-	if err := flags.Parse(args); err != nil {
-		return err
+	sweep := flags.Bool("sweep", false, "only remove what a killed lab left")
+	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
+		return errors.Join(err, errors.New("commands are read from standard input"))
 	}
-	opts := lab.Options{Nodes: *nodes, ProxyMode: *mode, IPv6Only: *ipv6Only, Wait: *wait, Dir: dir, Herald: "bin/herald", Log: os.Stdout, Detached: true}
+	if *sweep {
+		return lab.Sweep()
+	}
 	if !*bare {
 		rbac, err := exec.CommandContext(ctx, opts.Herald, "manifest", "rbac").Output()
 		if err != nil {
-			return fmt.Errorf("%s manifest rbac: %w (build it, or say --bare)", opts.Herald, err)
+			return fmt.Errorf("%s manifest rbac: %w (build it, or say -bare)", opts.Herald, err)
 		}
 		opts.RBAC = string(rbac)
 	}
@@ -109,94 +76,118 @@ func up(ctx context.Context, dir string, args []string) error {
 	if err != nil {
 		return err
 	}
-	if !*bare {
-		for _, n := range l.Nodes() {
-			if _, err := l.StartHerald(n, heraldOptions); err != nil {
-				return errors.Join(err, l.Down())
-			}
+	defer func() { err = errors.Join(err, l.Down()) }()
+	for _, n := range l.Nodes() {
+		if *bare {
+			break
 		}
-	}
-	self := os.Args[0]
-	if strings.Contains(self, "/go-build") { // go run
-		self = "go run ./testing/lab/cmd/lab"
-	}
-	fmt.Printf(`
-The lab stays up. VIPs are taken from 10.77.0.0/24 and fd77::/64, for example 10.77.0.50.
-
-  %[1]s kubectl get nodes -o wide
-  %[1]s pod add web w1
-  %[1]s kubectl expose pod web --port=80 --type=LoadBalancer --load-balancer-ip=10.77.0.50
-  %[1]s kubectl wait --for=condition=heraldvip.io/Announced service/web
-  %[1]s exec cl curl -s http://10.77.0.50
-  %[1]s exec w1 bin/herald status       # or explain web, drain n1, undrain n1
-  %[1]s exec n1 ip address show eth0
-  %[1]s herald stop n1                  # hands its VIPs over; kill is a crash
-  %[1]s exec n2 curl -s http://127.0.0.1:2112/history   # what n2 has seen move; / is its page
-  %[1]s herald start n1
-  %[1]s cable pull n2                   # its link goes down; cut loses frames unnoticed
-  %[1]s cable plug n2
-  %[1]s status                          # processes, by host
-  tail -f %[2]s/logs/herald-n*.log
-  %[1]s down
-`, self, l.Dir())
-	return nil
-}
-
-// heraldOptions are those of the lab's Heralds. With them the rights that herald manifest rbac gives are enough.
-var heraldOptions = map[string]string{"vip_arp": "true", "svc_enable": "true", "svc_election": "true", "svc_leasenamespace": "announcers"}
-
-// herald ends or starts the Herald of a node.
-func herald(ctx context.Context, l *lab.Lab, verb, node string) error {
-	switch verb {
-	case "stop":
-		return l.EndHerald(ctx, node, syscall.SIGTERM)
-	case "kill":
-		return l.EndHerald(ctx, node, syscall.SIGKILL)
-	case "start":
-		running, err := lab.Heralds(node)
-		if err != nil {
+		// With these options the rights that herald manifest rbac gives are enough.
+		options := map[string]string{"vip_arp": "true", "svc_enable": "true", "svc_election": "true", "svc_leasenamespace": "announcers"}
+		if _, err := l.StartHerald(n, options); err != nil {
 			return err
 		}
-		if len(running) > 0 {
-			return fmt.Errorf("a Herald runs on %s already, with pid %d", node, running[0])
-		}
-		_, err = l.StartHerald(node, heraldOptions)
-		return err
 	}
-	return errors.New("want: lab herald stop|kill|start NODE")
+	fmt.Printf("\n"+commands, l.Dir())
+	return read(ctx, l, os.Stdin)
 }
 
-// cable pulls, cuts or plugs in the cable of a host to the VIPs' network.
-func cable(l *lab.Lab, verb, host string) error {
-	switch verb {
-	case "pull":
-		return l.Unplug(host)
-	case "cut":
-		return l.Cut(host)
-	case "plug":
-		return l.Reconnect(host)
-	}
-	return errors.New("want: lab cable pull|cut|plug HOST")
-}
-
-func down(dir string) error {
-	l, err := lab.Attach(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return lab.Sweep()
-	}
+// read carries out the commands of in, a line each, until that or ctx ends. If nobody types them, the first that fails ends it.
+func read(ctx context.Context, l *lab.Lab, in *os.File) error {
+	info, err := in.Stat()
 	if err != nil {
 		return err
 	}
-	return l.Down()
+	typed := info.Mode()&os.ModeCharDevice != 0
+	lines := make(chan string)
+	go func() {
+		defer close(lines)
+		for s := bufio.NewScanner(in); s.Scan(); {
+			lines <- s.Text()
+		}
+	}()
+	for {
+		if typed {
+			fmt.Print("lab> ")
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case line, more := <-lines:
+			if !more {
+				return nil
+			}
+			line, _, _ = strings.Cut(line, "#")
+			if err := command(ctx, l, os.Stdout, strings.Fields(line)); err != nil {
+				if err = fmt.Errorf("%s: %w", strings.TrimSpace(line), err); !typed {
+					return err
+				}
+				fmt.Fprintln(os.Stderr, "lab:", err)
+			}
+		}
+	}
 }
 
-func status(ctx context.Context, l *lab.Lab) error {
-	fmt.Printf("up for %v in %s\n\n", time.Since(l.Since()).Round(time.Second), l.Dir())
+// command carries out one command, and writes what it prints to out.
+func command(ctx context.Context, l *lab.Lab, out io.Writer, args []string) error {
+	switch {
+	case len(args) == 0:
+		return nil
+	case args[0] == "help":
+		fmt.Fprintf(out, commands, l.Dir())
+		return nil
+	case args[0] == "status":
+		return status(ctx, l, out)
+	case args[0] == "kubectl":
+		text, err := l.Kubectl(ctx, args[1:]...)
+		fmt.Fprint(out, text)
+		return err
+	case args[0] == "exec" && len(args) > 2:
+		config, err := l.Kubeconfig(ctx, "admin")
+		if err != nil {
+			return err
+		}
+		text, err := l.Run(ctx, args[1], append([]string{"env", "KUBECONFIG=" + config}, args[2:]...)...)
+		fmt.Fprint(out, text)
+		return err
+	case args[0] == "pod" && len(args) > 2:
+		return pod(ctx, l, args[1], args[2:])
+	case args[0] == "herald" && len(args) == 3:
+		return herald(ctx, l, args[1], args[2])
+	case args[0] == "cable" && len(args) == 3:
+		if fn, ok := map[string]func(string) error{"pull": l.Unplug, "cut": l.Cut, "plug": l.Reconnect}[args[1]]; ok {
+			return fn(args[2])
+		}
+	}
+	return errors.New(`it is not understood; "help" lists the commands`)
+}
+
+// herald ends or starts the Herald of a node.
+func herald(ctx context.Context, l *lab.Lab, verb, node string) error {
+	p := l.Herald(node)
+	running := p != nil && p.Running()
+	switch {
+	case p == nil:
+		return fmt.Errorf("%s never had a Herald", node)
+	case verb == "start" && running:
+		return fmt.Errorf("it runs already, with pid %d", p.Pid)
+	case verb == "start":
+		return l.StartHeraldAgain(ctx, node)
+	case verb == "stop" && running:
+		return errors.Join(p.Signal(syscall.SIGTERM), p.Wait(ctx))
+	case verb == "kill" && running:
+		p.Kill()
+		return nil
+	}
+	return errors.New("want herald stop, kill or start, and for the first two one that runs")
+}
+
+func status(ctx context.Context, l *lab.Lab, out io.Writer) error {
+	fmt.Fprintf(out, "up for %v in %s\n\n", time.Since(l.Since()).Round(time.Second), l.Dir())
 	list, err := lab.NamespaceProcesses()
 	if err != nil {
 		return err
 	}
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', 0)
+	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(w, "HOST\tPID\tPROCESS")
 	for _, r := range list {
 		fmt.Fprintf(w, "%s\t%d\t%s\n", r.Namespace, r.Pid, r.Command)
@@ -204,8 +195,8 @@ func status(ctx context.Context, l *lab.Lab) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	out, err := l.Kubectl(ctx, "get", "nodes,pods,services", "--all-namespaces", "--output=wide")
-	fmt.Printf("\n%s", out)
+	text, err := l.Kubectl(ctx, "get", "nodes,pods,services", "--all-namespaces", "--output=wide")
+	fmt.Fprintf(out, "\n%s", text)
 	return err
 }
 
@@ -226,12 +217,7 @@ func pod(ctx context.Context, l *lab.Lab, verb string, args []string) error {
 		}
 		return l.AddPod(ctx, p)
 	case verb == "remove":
-		flags := flag.NewFlagSet("lab pod remove", flag.ContinueOnError)
-		grace := flags.Duration("grace", 0, "how long it is terminating")
-		if err := flags.Parse(args[1:]); err != nil {
-			return err
-		}
-		return l.DeletePod(ctx, p, *grace)
+		return l.DeletePod(ctx, p, 0)
 	}
-	return errors.New("want: lab pod add NAME NODE [LABEL=VALUE...], or: lab pod remove NAME [--grace 5s]")
+	return errors.New("want pod add NAME NODE [LABEL=VALUE...], or pod remove NAME")
 }

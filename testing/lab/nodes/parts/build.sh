@@ -8,8 +8,7 @@ out=../../../../bin/parts
   kubelet=k8s.io/kubernetes/cmd/kubelet \
   kube-controller-manager=k8s.io/kubernetes/cmd/kube-controller-manager \
   kube-scheduler=k8s.io/kubernetes/cmd/kube-scheduler \
-  kubeadm=k8s.io/kubernetes/cmd/kubeadm \
-  logind=./logind
+  kubeadm=k8s.io/kubernetes/cmd/kubeadm
 
 # Helm, which renders the chart in tests. They do without where its modules can't be had.
 helm=v3.19.2

@@ -2,10 +2,7 @@ module github.com/heraldvip/herald/testing/lab/nodes/parts
 
 go 1.26.0
 
-require (
-	github.com/godbus/dbus/v5 v5.2.2
-	k8s.io/kubernetes v1.36.3
-)
+require k8s.io/kubernetes v1.36.3
 
 require (
 	cel.dev/expr v0.25.1 // indirect
@@ -49,6 +46,7 @@ require (
 	github.com/go-openapi/jsonreference v0.20.2 // indirect
 	github.com/go-openapi/swag v0.23.0 // indirect
 	github.com/gogo/protobuf v1.3.2 // indirect
+	github.com/godbus/dbus/v5 v5.2.2 // indirect
 	github.com/golang/protobuf v1.5.4 // indirect
 	github.com/google/btree v1.1.3 // indirect
 	github.com/google/cadvisor v0.56.2 // indirect
