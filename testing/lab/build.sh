@@ -9,10 +9,11 @@ mkdir -p "$out"
 out=$(cd "$out" && pwd)
 cd "$module"
 export CGO_ENABLED=0 GOFLAGS=-buildvcs=false
-# The compiler takes a quarter less time with a larger heap, and without debug information, which -s -w leaves out of
-# the program anyway.
+# What makes the compiler quicker, in CPU time of k8s.io/api/core/v1 and of k8s.io/kubernetes' validation: no debug
+# information, which -s -w leaves out of the program anyway (14.6 to 11.7 s), and GCFLAGS=-l, no inlining (11.7 to
+# 9.2 s, 7.8 to 4.1 s), for programs that need not be fast. -N beside -l, and GOGC=off or 100, save nothing more.
 export GOGC="${GOGC:-400}"
-flags=(-trimpath "-gcflags=all=-dwarf=false")
+flags=(-trimpath "-gcflags=all=-dwarf=false ${GCFLAGS-}")
 
 # current NAME PACKAGE: whether what was built last is still right.
 current() {

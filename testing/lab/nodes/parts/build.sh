@@ -1,6 +1,6 @@
 #!/bin/sh
 # build.sh: has the programs of a real node in <repo>/bin/parts: those that are missing
-# or older than this module are built. Two minutes if testing/lab/parts has been built before.
+# or older than this module are built. Some minutes if testing/lab/parts has been built before.
 set -eu
 cd "$(dirname "$0")"
 out=../../../../bin/parts
