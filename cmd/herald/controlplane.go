@@ -15,7 +15,7 @@ import (
 // newAPIServerCheck makes the health check of this node's own API server. wake wakes the leases.
 func (n *node) newAPIServerCheck(servers *kube.Servers, wake mailbox.Signal) (*health.APIServerCheck, error) {
 	c := n.cfg.ControlPlane
-	ask, err := servers.ReadinessCheck(c.CheckURL, c.CheckCA)
+	ask, err := servers.ReadinessCheck(c.CheckURL, c.CheckCA, n.log)
 	if err != nil {
 		return nil, fmt.Errorf("the health check of the API server (control_plane_health_check_...): %w", err)
 	}

@@ -29,7 +29,6 @@ import (
 	"github.com/heraldvip/herald/pkg/peers"
 	"github.com/heraldvip/herald/pkg/plan"
 	"github.com/heraldvip/herald/pkg/pool"
-	"github.com/heraldvip/herald/pkg/preflight"
 	"github.com/heraldvip/herald/pkg/routes"
 	"github.com/heraldvip/herald/pkg/serve"
 	"github.com/heraldvip/herald/pkg/upnp"
@@ -58,7 +57,7 @@ func managerCommand() *cobra.Command {
 		if err := raiseCapabilities(); err != nil {
 			return err
 		}
-		if r := preflight.Capabilities(os.DirFS("/")); r.Severity == preflight.Error {
+		if r := checkCapabilities(os.DirFS("/")); r.Severity == unfit {
 			log.Error("this node can carry no VIP: " + r.Message)
 		}
 		n, err := newNode(c.Context(), cfg, log)
@@ -349,7 +348,7 @@ func (n *node) run(ctx context.Context) error {
 	if !n.cfg.RoutingTable.Enable {
 		routes.WarnOfRoutes(n.log)
 	}
-	nft.WarnOfKubeVIP(n.log)
+	nft.WarnOfOthers(n.log)
 	held, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release() // when all else has ended
 	go n.lock.Run(held)

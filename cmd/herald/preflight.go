@@ -22,7 +22,6 @@ import (
 	"github.com/heraldvip/herald/pkg/manifest"
 	"github.com/heraldvip/herald/pkg/netif"
 	"github.com/heraldvip/herald/pkg/nft"
-	"github.com/heraldvip/herald/pkg/preflight"
 )
 
 // errUnfit makes herald preflight end with status 1.
@@ -72,100 +71,103 @@ func preflightCommand() *cobra.Command {
 var oneLine = strings.NewReplacer(":\n", ": ", "\n", "; ")
 
 // writeResults writes a table of results, and reports whether none is an error.
-func writeResults(w io.Writer, all []preflight.Result) (fit bool) {
+func writeResults(w io.Writer, all []checkResult) (fit bool) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fit = true
 	for _, r := range all {
 		fmt.Fprintf(t, "%s\t%s\t%s\n", r.Severity, r.Subject, oneLine.Replace(r.Message))
-		fit = fit && r.Severity != preflight.Error
+		fit = fit && r.Severity != unfit
 	}
 	t.Flush()
 	return fit
 }
 
 // checkNode makes all checks once, in at most 30 seconds.
-func checkNode(ctx context.Context, cfg config.Config) []preflight.Result {
+func checkNode(ctx context.Context, cfg config.Config) []checkResult {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	files := os.DirFS("/")
-	all := []preflight.Result{preflight.Capabilities(files)}
+	all := []checkResult{checkCapabilities(files)}
 	link, result := checkLink(cfg)
 	all = append(all, result)
-	if result.Severity == preflight.OK {
+	if result.Severity == fine {
 		all = append(all, checkLinkSettings(cfg, files, link)...)
 	}
 	all = append(all, checkPorts(cfg)...)
 	all = append(all, checkNftables(nftablesUses(cfg))...)
 	if left, err := nft.KubeVIPEgress(); err == nil && left != "" { // an error is what the checks before say
-		all = append(all, preflight.Result{Subject: "egress of kube-vip", Severity: preflight.Warning, Message: left})
+		all = append(all, checkResult{Subject: "egress of kube-vip", Severity: doubtful, Message: left})
+	}
+	if found, err := nft.HostPorts(); err == nil && found != "" {
+		all = append(all, checkResult{Subject: "hostPorts", Severity: doubtful, Message: found})
 	}
 	return append(all, checkAPIServer(ctx, cfg)...)
 }
 
 // checkLink looks for the link of VIPs, as the manager does, and returns the link that is checked further.
-func checkLink(cfg config.Config) (link string, r preflight.Result) {
+func checkLink(cfg config.Config) (link string, r checkResult) {
 	r.Subject = "link of VIPs"
 	n, err := netif.New(netif.Options{
 		Log: slog.New(slog.DiscardHandler), Interface: cfg.Link.Interface, ServicesInterface: cfg.Link.Services, AllowNotUp: cfg.Link.AllowDown,
 	})
 	if err != nil {
-		r.Severity, r.Message = preflight.Error, err.Error()
+		r.Severity, r.Message = unfit, err.Error()
 		return "", r
 	}
 	info := n.Info()
-	r.Severity, r.Message = preflight.OK, info.Interface+" (vip_interface, vip_servicesinterface)"
+	r.Severity, r.Message = fine, info.Interface+" (vip_interface, vip_servicesinterface)"
 	return info.DefaultInterface, r
 }
 
 // checkLinkSettings checks the kernel's settings of the link of VIPs. files is the root of the file system. What is announced by ARP alone needs strict ARP:
 // for VIPs by BGP or a routing table no neighbour asks.
-func checkLinkSettings(cfg config.Config, files fs.FS, link string) (all []preflight.Result) {
+func checkLinkSettings(cfg config.Config, files fs.FS, link string) (all []checkResult) {
 	if cfg.ARP.Enable {
-		all = append(all, preflight.StrictARP(files, link))
+		all = append(all, checkStrictARP(files, link), checkARPAnswers(files, link))
 	}
-	return append(all, preflight.ReversePath(files, link))
+	return append(all, checkReversePath(files, link))
 }
 
 // An nftablesUse is an option that makes a table of nftables.
 type nftablesUse struct {
 	option   string
-	check    func() error       // whether the kernel takes the table
-	without  string             // what happens if it does not
-	severity preflight.Severity // of that
-	byOthers bool               // whether it is needed at all depends on Services: it is no line if all is well
+	check    func() error // whether the kernel takes the table
+	without  string       // what happens if it does not
+	severity severity     // of that
+	byOthers bool         // whether it is needed at all depends on Services: it is no line if all is well
 }
 
 // nftablesUses returns the options of cfg that make tables of nftables.
 func nftablesUses(cfg config.Config) (all []nftablesUse) {
 	if cfg.Services.KeepConnections > 0 {
-		all = append(all, nftablesUse{"herald_keep_connections", nft.CheckFormerOwners, "a move of a VIP resets its connections", preflight.Warning, false})
+		all = append(all, nftablesUse{"herald_keep_connections", nft.CheckFormerOwners, "a move of a VIP resets its connections", doubtful, false})
 		if cfg.ControlPlane.Enable {
-			all = append(all, nftablesUse{"cp_enable", nft.CheckTranslations, "a move of the control plane's VIP resets the connections to it", preflight.Warning, false})
+			all = append(all, nftablesUse{"cp_enable", nft.CheckTranslations, "a move of the control plane's VIP resets the connections to it", doubtful, false})
 		}
 	}
 	if cfg.Services.Enable {
-		all = append(all, nftablesUse{"svc_enable", nft.CheckInvalid, "a packet that conntrack calls invalid resets its connection to a Service", preflight.Warning, true})
+		all = append(all, nftablesUse{"svc_enable", nft.CheckInvalid, "a packet that conntrack calls invalid resets its connection to a Service", doubtful, true})
 	}
 	if cfg.Services.LimitPorts {
-		all = append(all, nftablesUse{"enable_service_security", nft.CheckOpenPorts, "this node carries no VIP of a Service whose ports are to be limited", preflight.Error, false})
+		all = append(all, nftablesUse{"enable_service_security", nft.CheckOpenPorts, "this node carries no VIP of a Service whose ports are to be limited", unfit, false})
 	}
 	if cfg.ControlPlane.Balance.Method == config.Masquerade && cfg.ControlPlane.Balance.Enable {
-		all = append(all, nftablesUse{"lb_enable", nft.CheckBalanced, "the API server of the VIP's owner answers all connections to it", preflight.Warning, false})
+		all = append(all, nftablesUse{"lb_enable", nft.CheckBalanced, "the API server of the VIP's owner answers all connections to it", doubtful, false})
 	}
 	if cfg.Egress.Enable && cfg.Services.Enable {
-		all = append(all, nftablesUse{"egress_enable", nft.CheckEgress, "what the pods of Services with kube-vip.io/egress send has the source that the network plugin gives it, if it leaves by this node", preflight.Warning, true})
+		all = append(all, nftablesUse{"egress_enable", nft.CheckEgress, "what the pods of Services with kube-vip.io/egress send has the source that the network plugin gives it, if it leaves by this node", doubtful, true})
 	}
 	return all
 }
 
 // checkNftables checks whether the kernel takes the tables.
-func checkNftables(uses []nftablesUse) (all []preflight.Result) {
+func checkNftables(uses []nftablesUse) (all []checkResult) {
 	for _, u := range uses {
-		r := preflight.Result{Subject: u.option, Severity: preflight.OK, Message: "the kernel takes its nftables table"}
+		r := checkResult{Subject: u.option, Severity: fine, Message: "the kernel takes its nftables table"}
 		if err := u.check(); err != nil {
 			r.Severity, r.Message = u.severity, fmt.Sprintf("nftables can't be used (%v): %s", err, u.without)
 		}
-		if !u.byOthers || r.Severity != preflight.OK {
+		if !u.byOthers || r.Severity != fine {
 			all = append(all, r)
 		}
 	}
@@ -174,11 +176,11 @@ func checkNftables(uses []nftablesUse) (all []preflight.Result) {
 
 // checkPorts checks whether the ports that Herald listens on are free. Another Herald
 // on this node is the usual reason why they aren't.
-func checkPorts(cfg config.Config) (all []preflight.Result) {
+func checkPorts(cfg config.Config) (all []checkResult) {
 	check := func(option, address string) {
-		r := preflight.Result{Subject: option, Severity: preflight.OK, Message: address + " is free"}
+		r := checkResult{Subject: option, Severity: fine, Message: address + " is free"}
 		if l, err := net.Listen("tcp", address); err != nil {
-			r.Severity, r.Message = preflight.Warning, fmt.Sprintf("%s can't be listened on: %v; if that is another Herald on this node, end it first", address, err)
+			r.Severity, r.Message = doubtful, fmt.Sprintf("%s can't be listened on: %v; if that is another Herald on this node, end it first", address, err)
 		} else {
 			l.Close()
 		}
@@ -198,9 +200,9 @@ func checkPorts(cfg config.Config) (all []preflight.Result) {
 
 // checkAPIServer checks whether the API server can be reached, its version and permissions, and whether the other
 // nodes that it knows can be reached.
-func checkAPIServer(ctx context.Context, cfg config.Config) []preflight.Result {
-	failed := func(err error) []preflight.Result {
-		return []preflight.Result{{Subject: "API server", Severity: preflight.Error, Message: err.Error()}}
+func checkAPIServer(ctx context.Context, cfg config.Config) []checkResult {
+	failed := func(err error) []checkResult {
+		return []checkResult{{Subject: "API server", Severity: unfit, Message: err.Error()}}
 	}
 	a := kube.Access{File: cfg.Kube.ConfigFile, Server: cfg.Kube.Server, Version: currentVersion()}
 	if cfg.ControlPlane.Enable {
@@ -219,30 +221,30 @@ func checkAPIServer(ctx context.Context, cfg config.Config) []preflight.Result {
 	if err != nil {
 		return failed(err)
 	}
-	all := []preflight.Result{{Subject: "API server", Severity: preflight.OK, Message: i.Version + ", by " + where}, checkIPMode(i)}
+	all := []checkResult{{Subject: "API server", Severity: fine, Message: i.Version + ", by " + where}, checkIPMode(i)}
 	r := checkPermissions(cfg, len(needed)+len(useful), i.Missing, without.Missing)
-	if all = append(all, r); r.Severity == preflight.Error || cfg.Peers.Port == 0 {
+	if all = append(all, r); r.Severity == unfit || cfg.Peers.Port == 0 {
 		return all
 	}
 	s, err := takeLeasesOf(ctx, access, cfg.Node.Namespace)
 	if err != nil && len(s.Leases) == 0 {
-		return append(all, preflight.Result{Subject: otherNodes, Severity: preflight.Warning, Message: "can't be checked: " + err.Error()})
+		return append(all, checkResult{Subject: otherNodes, Severity: doubtful, Message: "can't be checked: " + err.Error()})
 	}
 	return append(all, checkPeers(ctx, cfg, s)) // an error about anything but leases does not matter here
 }
 
 // checkPermissions returns what follows from the rights, of so many, that the API server does not grant: missing are those that Herald needs, without those that it does without.
-func checkPermissions(cfg config.Config, n int, missing, without []string) preflight.Result {
-	r := preflight.Result{Subject: "permissions", Severity: preflight.OK, Message: fmt.Sprintf("all %d", n)}
+func checkPermissions(cfg config.Config, n int, missing, without []string) checkResult {
+	r := checkResult{Subject: "permissions", Severity: fine, Message: fmt.Sprintf("all %d", n)}
 	command := "herald manifest rbac --servicesLeaseNamespace=" + cfg.Services.LeaseNamespace
 	if cfg.OnlyControlPlane() {
 		command += " --controlplane, with the options that go with it,"
 	}
 	switch {
 	case len(missing) > 0:
-		r.Severity, r.Message = preflight.Error, "not permitted: "+strings.Join(missing, ", ")+"; "+command+" prints what is needed"
+		r.Severity, r.Message = unfit, "not permitted: "+strings.Join(missing, ", ")+"; "+command+" prints what is needed"
 	case len(without) > 0:
-		r.Severity, r.Message = preflight.Warning, "the VIP of the control plane needs no more, but what is of use is not permitted: "+strings.Join(without, ", ")+"; "+command+" prints all of it"
+		r.Severity, r.Message = doubtful, "the VIP of the control plane needs no more, but what is of use is not permitted: "+strings.Join(without, ", ")+"; "+command+" prints all of it"
 	}
 	return r
 }
@@ -250,13 +252,13 @@ func checkPermissions(cfg config.Config, n int, missing, without []string) prefl
 // firstWithIPMode is the first minor version with ipMode in a Service's status (KEP-1860, alpha).
 const firstWithIPMode = 29
 
-func checkIPMode(i kube.Inspection) preflight.Result {
-	r := preflight.Result{Subject: "ipMode", Severity: preflight.OK, Message: "the API server knows it"}
+func checkIPMode(i kube.Inspection) checkResult {
+	r := checkResult{Subject: "ipMode", Severity: fine, Message: "the API server knows it"}
 	switch {
 	case i.Minor == 0:
-		r.Severity, r.Message = preflight.Warning, "can't be known from version "+i.Version
+		r.Severity, r.Message = doubtful, "can't be known from version "+i.Version
 	case i.Minor < firstWithIPMode:
-		r.Severity, r.Message = preflight.Warning, "the API server is older than 1.29 and drops it: kube-proxy takes every VIP as its own"
+		r.Severity, r.Message = doubtful, "the API server is older than 1.29 and drops it: kube-proxy takes every VIP as its own"
 	}
 	return r
 }
@@ -264,7 +266,7 @@ func checkIPMode(i kube.Inspection) preflight.Result {
 const otherNodes = "other nodes"
 
 // checkPeers connects to herald_peers_port of each other node whose node lease has not run out.
-func checkPeers(ctx context.Context, cfg config.Config, s kube.Snapshot) preflight.Result {
+func checkPeers(ctx context.Context, cfg config.Config, s kube.Snapshot) checkResult {
 	var unreachable []string
 	reached := 0
 	for _, l := range s.Leases {
@@ -279,10 +281,10 @@ func checkPeers(ctx context.Context, cfg config.Config, s kube.Snapshot) preflig
 		}
 	}
 	if len(unreachable) > 0 {
-		return preflight.Result{Subject: otherNodes, Severity: preflight.Warning, Message: fmt.Sprintf("port %d (TCP) of %s can't be reached: is it blocked? "+
+		return checkResult{Subject: otherNodes, Severity: doubtful, Message: fmt.Sprintf("port %d (TCP) of %s can't be reached: is it blocked? "+
 			"Without it the death of a node is noticed only when its lease has run out", cfg.Peers.Port, strings.Join(unreachable, ", "))}
 	}
-	return preflight.Result{Subject: otherNodes, Severity: preflight.OK, Message: fmt.Sprintf("%d reached at port %d", reached, cfg.Peers.Port)}
+	return checkResult{Subject: otherNodes, Severity: fine, Message: fmt.Sprintf("%d reached at port %d", reached, cfg.Peers.Port)}
 }
 
 // reachable reports whether any address of a node accepts a connection within a second.

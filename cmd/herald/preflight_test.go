@@ -7,18 +7,17 @@ import (
 	"testing/fstest"
 
 	"github.com/heraldvip/herald/pkg/config"
-	"github.com/heraldvip/herald/pkg/preflight"
 )
 
 // A node that announces nothing by ARP need not have strict ARP: what it answers for is asked for by nobody.
 func TestPreflightOfLink(t *testing.T) {
 	files := fstest.MapFS{"sys/class/net/kube-ipvs0/ifindex": {}}
 	for _, of := range []string{"all", "eth0"} {
-		for _, name := range []string{"arp_ignore", "arp_announce", "rp_filter"} {
+		for _, name := range []string{"arp_ignore", "arp_announce", "rp_filter", "arp_filter"} {
 			files["proc/sys/net/ipv4/conf/"+of+"/"+name] = &fstest.MapFile{Data: []byte("0\n")}
 		}
 	}
-	for arp, want := range map[bool]string{true: "strict ARP error, reverse path filter ok", false: "reverse path filter ok"} {
+	for arp, want := range map[bool]string{true: "strict ARP error, ARP replies ok, reverse path filter ok", false: "reverse path filter ok"} {
 		var c config.Config
 		c.ARP.Enable = arp
 		var got []string
@@ -74,14 +73,14 @@ func TestPreflightPermissions(t *testing.T) {
 		name             string
 		cfg              config.Config
 		missing, without []string
-		want             preflight.Severity
+		want             severity
 		message          string
 	}{
-		{"all", services, nil, nil, preflight.OK, "all 9"},
-		{"Services", services, []string{"list nodes"}, nil, preflight.Error, "not permitted: list nodes; herald manifest rbac --servicesLeaseNamespace=announcers prints"},
-		{"the control plane alone", alone, nil, []string{"list nodes", "create events"}, preflight.Warning,
+		{"all", services, nil, nil, fine, "all 9"},
+		{"Services", services, []string{"list nodes"}, nil, unfit, "not permitted: list nodes; herald manifest rbac --servicesLeaseNamespace=announcers prints"},
+		{"the control plane alone", alone, nil, []string{"list nodes", "create events"}, doubtful,
 			"not permitted: list nodes, create events; herald manifest rbac --servicesLeaseNamespace=services --controlplane, with"},
-		{"not even Leases", alone, []string{"update leases"}, []string{"list nodes"}, preflight.Error, "not permitted: update leases; herald manifest rbac --servicesLeaseNamespace=services --controlplane, with"},
+		{"not even Leases", alone, []string{"update leases"}, []string{"list nodes"}, unfit, "not permitted: update leases; herald manifest rbac --servicesLeaseNamespace=services --controlplane, with"},
 	} {
 		if r := checkPermissions(tt.cfg, 9, tt.missing, tt.without); r.Severity != tt.want || !strings.Contains(r.Message, tt.message) {
 			t.Errorf("%s: %s: %s", tt.name, r.Severity, r.Message)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -219,16 +220,17 @@ func (c *serverConn) Close() error {
 // ready, once Connect has been given s. It sends GET to address, a URL, or, if that is
 // "", to /readyz with the credentials that Connect has found, each time on a connection
 // of its own: an old one may outlive what is asked about. The function returns nil if
-// the answer is 200, else what is wrong. The server at address is verified by the CA certificates in the
+// the answer is 200, else what is wrong; 401 or 403 of address is nil, too, since no credentials are sent there, and is logged once. The server at address is verified by the CA certificates in the
 // file ca, or, if that is "", by those of the credentials.
-func (s *Servers) ReadinessCheck(address, ca string) (func(context.Context) error, error) {
+func (s *Servers) ReadinessCheck(address, ca string, log *slog.Logger) (func(context.Context) error, error) {
 	secure, err := rest.TLSConfigFor(s.cfg)
 	if err != nil {
 		return nil, fmt.Errorf("the credentials for the API server can't be used: %w", err)
 	}
 	transport := &http.Transport{TLSClientConfig: secure, DisableKeepAlives: true, DialContext: dial}
 	var roundTripper http.RoundTripper = transport
-	if address == "" {
+	anonymous, refused := address != "", sync.Once{}
+	if !anonymous {
 		address = "https://" + net.JoinHostPort(serverName, strconv.Itoa(int(s.port))) + "/readyz"
 		transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
 			c, _, err := dialFirst(ctx, network, s.servingTargets())
@@ -251,6 +253,13 @@ func (s *Servers) ReadinessCheck(address, ca string) (func(context.Context) erro
 			return err
 		}
 		defer answer.Body.Close()
+		if anonymous && (answer.StatusCode == http.StatusUnauthorized || answer.StatusCode == http.StatusForbidden) {
+			refused.Do(func() {
+				log.Warn("the API server refuses anonymous requests of its health check, so any such answer counts as ready; without control_plane_health_check_address /readyz is asked with credentials",
+					"address", address, "err", answer.Status)
+			})
+			return nil
+		}
 		if answer.StatusCode != http.StatusOK {
 			text, _ := io.ReadAll(io.LimitReader(answer.Body, 200))
 			return fmt.Errorf("GET %s: %s: %s", address, answer.Status, text)

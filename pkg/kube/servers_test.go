@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -12,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
@@ -215,9 +217,11 @@ func TestReadinessCheck(t *testing.T) {
 	s := NewServers(port, func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("127.0.0.6")} })
 	connectTo(t, ca, s)
 	cas := "" // control_plane_health_check_ca_path
+	var logged bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&logged, nil))
 	question := func(address string) error {
 		t.Helper()
-		ask, err := s.ReadinessCheck(address, cas)
+		ask, err := s.ReadinessCheck(address, cas, log)
 		check.OK(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
@@ -236,7 +240,7 @@ func TestReadinessCheck(t *testing.T) {
 	// What listens on loopback alone may be a proxy to the API servers of other nodes.
 	elsewhere := NewServers(port, func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("127.0.0.8")} })
 	connectTo(t, ca, elsewhere)
-	ask, err := elsewhere.ReadinessCheck("", "")
+	ask, err := elsewhere.ReadinessCheck("", "", log)
 	check.OK(t, err)
 	proxy := listen(t, "proxy", at("127.0.0.1", port), id)
 	if err := ask(t.Context()); err == nil {
@@ -257,6 +261,22 @@ func TestReadinessCheck(t *testing.T) {
 	if got := local.auth.Load(); got != "" {
 		t.Errorf("Authorization %q, want none", got)
 	}
+	// Where anonymous requests are refused it is alive, which is told once; with credentials it has to be ready.
+	for _, status := range []int32{http.StatusUnauthorized, http.StatusForbidden, http.StatusUnauthorized} {
+		local.status.Store(status)
+		own.status.Store(status)
+		if err := question("https://" + at("127.0.0.1", port) + "/livez"); err != nil {
+			t.Error(err)
+		}
+		if err := question(""); err == nil {
+			t.Errorf("%d to the node's credentials counts as ready", status)
+		}
+	}
+	if n := strings.Count(logged.String(), "refuses anonymous requests"); n != 3 { // one a check
+		t.Errorf("logged %d times:\n%s", n, &logged)
+	}
+	local.status.Store(http.StatusOK)
+	own.status.Store(http.StatusOK)
 	if err := question("https://" + at("127.0.0.6", 1) + "/livez"); err == nil {
 		t.Error("yes, and nobody is there")
 	}
@@ -279,7 +299,7 @@ func TestReadinessCheck(t *testing.T) {
 	}
 	check.OK(t, os.WriteFile(cas, []byte("none"), 0o600))
 	for _, file := range []string{cas, cas + ".none"} {
-		if _, err := s.ReadinessCheck("https://localhost/livez", file); err == nil || !strings.Contains(err.Error(), file) {
+		if _, err := s.ReadinessCheck("https://localhost/livez", file, log); err == nil || !strings.Contains(err.Error(), file) {
 			t.Errorf("%v, want an error that names %s", err, file)
 		}
 	}

@@ -23,8 +23,7 @@ const (
 	// tick is the time between two calls of sendDue, unless something new is wanted: each goes
 	// through all VIPs, and wakes up the other nodes, and a repetition may be late.
 	tick = 200 * time.Millisecond
-	// maxTick is the maximum time between two calls of sendDue while anything is announced or
-	// asked for: the receivers' filters depend on time.
+	// maxTick is the maximum time between two calls of sendDue while anything is announced or asked for.
 	maxTick = time.Second
 	// An announcement is sent each Rate for fullRateFor after it has changed. Then it shares steadyRate, in
 	// frames a second, with all others of this node that have not changed for as long; steadyRate is
@@ -84,12 +83,8 @@ func (a *Announcer) Set(ctx context.Context, want []vip.Announcement) ([]vip.Ann
 			x.err = nil
 		}
 	}
-	before := len(a.announcements)
 	maps.DeleteFunc(a.announcements, func(t target, _ *announcement) bool { return !wanted[t] })
 	maps.DeleteFunc(a.failing, func(link string, _ bool) bool { return !a.failsOn(link) })
-	if len(added) > 0 || len(a.announcements) < before {
-		a.widenFilters(now)
-	}
 	a.closeUnused()
 	a.heard.expect(a.announcements, now)
 	for _, x := range added {
@@ -139,8 +134,7 @@ const maxErrors = 10
 
 // sendDue sends the announcements whose time has come (next; never ListenOnly ones; of those that
 // are steady as many as takeBudget says, and first those that have waited longest), and pokes if one
-// succeeds whose last attempt did not, or the reverse. It sets the receivers' filters,
-// and forgets where requests were sent longer than requestsRemembered ago: it then closes
+// succeeds whose last attempt did not, or the reverse. It forgets where requests were sent longer than requestsRemembered ago: it then closes
 // unused senders and wakes Run, which stops the receivers. It returns how long to wait until
 // it is to be called again: to the next tick at which something is to be sent, about maxTick
 // at most; an hour if nothing is announced, listened for or was asked for.
@@ -189,7 +183,6 @@ func (a *Announcer) sendDue(now time.Time) time.Duration {
 	if n < len(due) {
 		next = now
 	}
-	a.setFilters(now)
 	if poke {
 		a.opts.Poke()
 	}

@@ -126,14 +126,13 @@ func (c *AddressChecks) step(now time.Time) time.Duration {
 // takeWanted replaces the checks by those that were put last. One that was there before (Same)
 // goes on with its new AllowedMACs, unless it is a probe and these are fewer; the others begin from nothing, and the address of such a
 // CheckDefend is announced at once (defend). From now on messages about the targets of all
-// checks are queued, and kernel filters drop none about those of CheckProbe and CheckDefend.
-// It updates the metric, and pokes if new AllowedMACs changed a result; new checks do not
+// checks are queued. It updates the metric, and pokes if new AllowedMACs changed a result; new checks do not
 // poke.
 func (c *AddressChecks) takeWanted(now time.Time) {
 	want := c.wanted.Get()
 	c.list = make([]*conflictCheck, 0, len(want))
 	before, checks := *c.checks.Load(), make(map[netip.Addr]*conflictCheck, len(want))
-	queued, every := map[target]bool{}, map[target]bool{} // to a request of CheckVerify or CheckNeighbor replies are enough
+	queued := map[target]bool{}
 	for _, w := range want {
 		t := newTarget(w.Addr, w.Link)
 		x := before[t.addr]
@@ -147,13 +146,9 @@ func (c *AddressChecks) takeWanted(now time.Time) {
 		}
 		c.list = append(c.list, x)
 		checks[t.addr], queued[t] = x, true
-		if !x.verifies() {
-			every[t] = true
-		}
 	}
 	c.checks.Store(&checks)
 	c.a.heard.setChecked(queued)
-	c.a.setUnfiltered(every, now)
 	c.updateMetric()
 }
 

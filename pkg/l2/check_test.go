@@ -229,17 +229,41 @@ func TestProbeInAFlood(t *testing.T) {
 	}
 }
 
+// A host that answers each probe with one of its own, as a switch does that tracks addresses, wants nothing: the address is free after some
+// rounds, and not said to be in use before. A host that goes on to claim it has it.
 func TestSimultaneousProbe(t *testing.T) {
-	for mac, want := range map[byte]string{0x12: "10.0.0.9 probe 0.13s ago: OK", 0xff: "10.0.0.9 probe 0.13s ago: 02:00:00:00:00:ff"} {
+	for _, tt := range []struct {
+		mac     byte // eth0 has 0x0a
+		claims  bool
+		within  time.Duration
+		want    string
+		allowed bool
+	}{
+		{mac: 0x12, within: 250 * time.Millisecond, want: "10.0.0.9 probe 0.13s ago: OK", allowed: true},
+		{mac: 0xff, within: 2 * time.Second, want: ""},
+		{mac: 0xff, within: 5 * time.Second, want: "OK"},
+		{mac: 0x05, within: 5 * time.Second, want: ""},
+		{mac: 0x05, within: 13 * time.Second, want: "OK"},
+		{mac: 0xff, claims: true, within: 5 * time.Second, want: "02:00:00:00:00:ff"},
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newFixture(t, newLAN("eth0"))
 			defer r.run(t)()
+			asked := 0
 			r.lan.mu.Lock()
-			r.lan.hosts["eth0 10.0.0.9"] = func(m neighborMessage) { r.lan.deliver("eth0", messageProbe.by(m.addr.String(), mac)) }
+			r.lan.hosts["eth0 10.0.0.9"] = func(m neighborMessage) {
+				kind := messageProbe
+				if asked++; tt.claims && asked > requests {
+					kind = messageReply
+				}
+				r.lan.deliver("eth0", kind.by(m.addr.String(), tt.mac))
+			}
 			r.lan.mu.Unlock()
 			r.putChecks(t, probeCheck("eth0", "10.0.0.9"))
-			time.Sleep(250 * time.Millisecond)
-			r.checkResults(t, fmt.Sprintf("%x", mac), want)
+			time.Sleep(tt.within)
+			if got := r.results(); (tt.want == "") != (got == "") || !strings.Contains(got, tt.want) {
+				t.Errorf("%+v: results are %q", tt, got)
+			}
 		})
 	}
 }

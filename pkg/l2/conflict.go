@@ -25,6 +25,9 @@ const (
 	maxBackoff = time.Minute
 	// maxConflicts is how many hosts that have the same address are told apart.
 	maxConflicts = 4
+	// A host that probes for the same address at the same time wants it, or is a switch that answers each probe with one of its own. So
+	// probes that are all that it sends count for nothing after as many rounds: fewer if this node's MAC is the lower one, so that of two such nodes one goes first.
+	firstProbeRounds, secondProbeRounds = 3, 6
 )
 
 // A conflictCheck is an AddressCheck and how far it has come. It works in rounds: three probes
@@ -63,8 +66,9 @@ type conflictCheck struct {
 
 // A conflictingHost is one that claims an address and is not allowed to.
 type conflictingHost struct {
-	rounds int // in how many it was heard
-	last   int // the last of these
+	rounds int  // in how many it was heard
+	last   int  // the last of these
+	claims bool // it has sent more than probes
 }
 
 // newConflictCheck returns a check without a result, which is due at once; a CheckVerify is
@@ -91,7 +95,7 @@ func (x *conflictCheck) verifies() bool {
 // CheckVerify two, not necessarily in a row, since the new owner of a VIP that moves may be
 // heard before the claim is seen to change.
 func (x *conflictCheck) isEstablished(h *conflictingHost) bool {
-	return h.rounds > 1 || !x.verifies()
+	return h.claims && (h.rounds > 1 || !x.verifies())
 }
 
 // allows reports whether mac may claim the address: it is in AllowedMACs, or these are empty
@@ -163,7 +167,8 @@ func (x *conflictCheck) receive(m neighborMessage, now time.Time) (changed, conf
 		h.last = x.round
 		h.rounds++
 	}
-	if x.verifies() {
+	h.claims = h.claims || m.kind != messageProbe
+	if x.verifies() || !h.claims { // endProbes looks at probes
 		return false, false
 	}
 	if x.sent == 0 {
@@ -240,7 +245,7 @@ func (c *AddressChecks) stepProbes(x *conflictCheck, now time.Time) bool {
 		if c.mayHaveMissed(x, now) {
 			x.sent, x.began = 0, now
 		} else {
-			return x.endProbes(now)
+			return c.endProbes(x, now)
 		}
 	}
 	err := c.a.whoHas(x.target, vip.FamilyOf(x.target.addr).Unspecified())
@@ -288,10 +293,14 @@ func (c *AddressChecks) mayHaveMissed(x *conflictCheck, now time.Time) bool {
 // endProbes stores the result of a round whose probes were all sent, and when the next round
 // begins, and reports whether the result changed. If another host has the address the next round
 // begins after retryDelay, whose backoff doubles each time up to maxBackoff. If none has it there
-// is no next round until a conflict is received.
-func (x *conflictCheck) endProbes(now time.Time) bool {
+// is no next round until a conflict is received. If hosts only probe for it, it is left open (anotherProbes).
+func (c *AddressChecks) endProbes(x *conflictCheck, now time.Time) bool {
 	x.forgetSilentHosts()
 	x.sent, x.began = 0, time.Time{}
+	if x.want.Kind == vip.CheckProbe && c.anotherProbes(x) {
+		x.next = now.Add(minBackoff + rand.N(minBackoff))
+		return false
+	}
 	changed := x.setResult(false, "", now)
 	delay := x.retryDelay()
 	x.next, x.backoff = now.Add(delay), min(2*delay, maxBackoff)
@@ -299,4 +308,22 @@ func (x *conflictCheck) endProbes(now time.Time) bool {
 		x.next, x.backoff = now.Add(never), 0
 	}
 	return changed
+}
+
+// anotherProbes reports whether a host was heard in this round that only probes for x's address, in too few rounds yet to be ignored, and
+// none that claims it.
+func (c *AddressChecks) anotherProbes(x *conflictCheck) bool {
+	own := c.a.mac(x.target.link)
+	found := false
+	for mac, h := range x.conflicts {
+		rounds := firstProbeRounds
+		if mac < own {
+			rounds = secondProbeRounds
+		}
+		if h.claims {
+			return false
+		}
+		found = found || h.last == x.round && h.rounds < rounds
+	}
+	return found
 }

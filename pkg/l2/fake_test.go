@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,7 +30,7 @@ type fakeLAN struct {
 	began        time.Time
 	ifis         map[string]net.Interface
 	linksChanged func()
-	faults       map[string]error // by "openSender eth0", "send eth0", "openReceiver eth0", "setFilter eth0"
+	faults       map[string]error // by "openSender eth0", "send eth0", "openReceiver eth0"
 	caches       map[string]map[netip.Addr]string
 	frames       []string // every frame: "1.1s eth0 arp request 10.0.0.9 02:00:00:00:00:0a"
 	senders      int      // open
@@ -177,7 +176,9 @@ func (l *fakeLAN) receive(link string, f []byte) {
 		addr := netip.AddrFrom4([4]byte(f[28:32]))
 		mac := net.HardwareAddr(f[22:28]).String()
 		text = fmt.Sprintf("arp %s %s %s", map[byte]string{1: "request", 2: "reply"}[f[21]], addr, mac)
-		if target := netip.AddrFrom4([4]byte(f[38:42])); target != addr {
+		if target := netip.AddrFrom4([4]byte(f[38:42])); target != addr && f[21] == 2 {
+			text = fmt.Sprintf("arp reply %s %s to %s", addr, mac, target)
+		} else if target != addr {
 			text = fmt.Sprintf("arp who has %s tell %s", target, addr)
 			l.answerRequest(link, target, f)
 		}
@@ -220,11 +221,10 @@ func (l *fakeLAN) setHosts(link, addr string, macs ...byte) {
 	}
 }
 
-// deliver delivers a message to a link's receivers, unless their filter drops it. l.mu is held.
+// deliver delivers a message to a link's receivers. l.mu is held.
 func (l *fakeLAN) deliver(link string, m neighborMessage) {
 	for e := range l.receivers {
-		dropped := e.narrow && m.kind != messageReply && m.kind != messageProbe && !slices.Contains(e.senders, m.addr)
-		if e.link.Name == link && e.link.Index == l.ifis[link].Index && e.family == vip.FamilyOf(m.addr) && !dropped {
+		if e.link.Name == link && e.link.Index == l.ifis[link].Index && e.family == vip.FamilyOf(m.addr) {
 			e.messages <- m
 		}
 	}
@@ -273,9 +273,6 @@ type fakeReceiver struct {
 	messages chan neighborMessage
 	err      chan error
 	once     sync.Once
-	waits    atomic.Int64 // how often nothing was there to be read
-	narrow   bool         // it receives replies, probes and the messages about only
-	senders  []netip.Addr
 }
 
 func (l *fakeLAN) openReceiver(link vip.Link, family vip.Family) (messageReceiver, error) {
@@ -300,25 +297,12 @@ func (e *fakeReceiver) fail(err error) {
 }
 
 func (e *fakeReceiver) receive() (neighborMessage, bool, error) {
-	if len(e.messages) == 0 {
-		e.waits.Add(1)
-	}
 	select {
 	case m := <-e.messages:
 		return m, true, nil
 	case err := <-e.err:
 		return neighborMessage{}, false, err
 	}
-}
-
-func (e *fakeReceiver) setFilter(narrow bool, only []netip.Addr) error {
-	e.lan.mu.Lock()
-	defer e.lan.mu.Unlock()
-	if err := e.lan.faults["setFilter "+e.link.Name]; err != nil {
-		return err
-	}
-	e.narrow, e.senders = narrow, only
-	return nil
 }
 
 func (e *fakeReceiver) Close() error {

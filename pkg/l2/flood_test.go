@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"net"
-	"net/netip"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -22,7 +21,6 @@ type junkNetwork struct {
 }
 
 func (n *junkNetwork) openReceiver(vip.Link, vip.Family) (messageReceiver, error) { return n, nil }
-func (n *junkNetwork) setFilter(bool, []netip.Addr) error                         { return nil }
 func (n *junkNetwork) Close() error                                               { n.once.Do(func() { close(n.ended) }); return nil }
 
 func (n *junkNetwork) receive() (m neighborMessage, ok bool, err error) {

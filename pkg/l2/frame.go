@@ -116,6 +116,7 @@ type neighborMessage struct {
 	addr netip.Addr
 	mac  [6]byte
 	kind messageKind
+	asks netip.Addr // of a request or a probe: for what
 }
 
 type messageKind uint8
@@ -146,13 +147,13 @@ func parseARP(frame []byte) (neighborMessage, bool) {
 	m := neighborMessage{addr: netip.AddrFrom4([4]byte(b[14:18])), mac: [6]byte(b[8:14])}
 	switch {
 	case m.addr.IsUnspecified() && op == arp.OperationRequest:
-		m.addr, m.kind = target, messageProbe
+		m.addr, m.kind, m.asks = target, messageProbe, target
 	case m.addr == target:
 		m.kind = messageAnnouncement
 	case op == arp.OperationReply:
 		m.kind = messageReply
 	default:
-		m.kind = messageRequest
+		m.kind, m.asks = messageRequest, target
 	}
 	return m, !m.addr.IsUnspecified()
 }
@@ -171,7 +172,7 @@ func parseNA(m ndp.Message) (neighborMessage, bool) {
 	}
 	for _, o := range na.Options {
 		if l, ok := o.(*ndp.LinkLayerAddress); ok && l.Direction == ndp.Target && len(l.Addr) == 6 {
-			return neighborMessage{na.TargetAddress, [6]byte(l.Addr), kind}, true
+			return neighborMessage{addr: na.TargetAddress, mac: [6]byte(l.Addr), kind: kind}, true
 		}
 	}
 	return neighborMessage{}, false

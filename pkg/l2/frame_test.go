@@ -96,7 +96,13 @@ func TestNoEthernetAddress(t *testing.T) {
 
 // by is a message of the host 02:00:00:00:00:mac about its address.
 func (k messageKind) by(addr string, mac byte) neighborMessage {
-	return neighborMessage{netip.MustParseAddr(addr), [6]byte{2, 0, 0, 0, 0, mac}, k}
+	return neighborMessage{addr: netip.MustParseAddr(addr), mac: [6]byte{2, 0, 0, 0, 0, mac}, kind: k}
+}
+
+// asking is m, which asks for an address.
+func (m neighborMessage) asking(addr string) neighborMessage {
+	m.asks = netip.MustParseAddr(addr)
+	return m
 }
 
 func TestRequestFrames(t *testing.T) {
@@ -142,12 +148,12 @@ func TestParseARP(t *testing.T) {
 		want        neighborMessage
 		ok          bool
 	}{
-		{"request", head + "0001 0800 06 04 0001 02000000000b 0a000009 000000000000 0a000001", messageRequest.by("10.0.0.9", 0x0b), true},
+		{"request", head + "0001 0800 06 04 0001 02000000000b 0a000009 000000000000 0a000001", messageRequest.by("10.0.0.9", 0x0b).asking("10.0.0.1"), true},
 		{"gratuitous request", head + "0001 0800 06 04 0001 02000000000b 0a000009 000000000000 0a000009", messageAnnouncement.by("10.0.0.9", 0x0b), true},
 		{"gratuitous reply", head + "0001 0800 06 04 0002 02000000000b 0a000009 02000000000b 0a000009", messageAnnouncement.by("10.0.0.9", 0x0b), true},
 		{"reply", head + "0001 0800 06 04 0002 02000000000b 0a000009 02000000000c 0a000001", messageReply.by("10.0.0.9", 0x0b), true},
 		{"sender in ARP, not in Ethernet", "ffffffffffff 02000000000d 0806 0001 0800 06 04 0002 02000000000b 0a000009 02000000000c 0a000001", messageReply.by("10.0.0.9", 0x0b), true},
-		{"probe", head + "0001 0800 06 04 0001 02000000000b 00000000 000000000000 0a000009", messageProbe.by("10.0.0.9", 0x0b), true},
+		{"probe", head + "0001 0800 06 04 0001 02000000000b 00000000 000000000000 0a000009", messageProbe.by("10.0.0.9", 0x0b).asking("10.0.0.9"), true},
 		{"reply from nobody", head + "0001 0800 06 04 0002 02000000000b 00000000 000000000000 0a000009", neighborMessage{}, false},
 		{"probe for nothing", head + "0001 0800 06 04 0001 02000000000b 00000000 000000000000 00000000", neighborMessage{}, false},
 		{"not ARP", "ffffffffffff 02000000000b 0800 0001 0800 06 04 0001 02000000000b 0a000009 000000000000 0a000001", neighborMessage{}, false},

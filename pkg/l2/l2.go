@@ -4,7 +4,7 @@
 // to be used, or claims one in use, and whether the owner of a VIP replies for it (check.go,
 // conflict.go, verify.go). All that is asked of neighbours is asked in whohas.go.
 //
-// It replies to nothing: the kernel replies for the addresses that are bound.
+// The kernel replies for the addresses that are bound; where sysctls keep it from that, answer.go does.
 package l2
 
 import (
@@ -58,9 +58,9 @@ type Announcer struct {
 	failing       map[string]bool          // links on which a VIP could not be announced; true: that was logged
 	asked         map[linkFamily]time.Time // where addresses were asked for, and when last
 	receivers     map[linkFamily]*receiver
-	reopened      chan struct{}   // closed and replaced when one of them has been opened or closed
-	unfiltered    map[target]bool // what AddressChecks needs every message about
-	widened       time.Time       // when announcements or unfiltered last gained or lost a target
+	reopened      chan struct{}               // closed and replaced when one of them has been opened or closed
+	conf          func(link, name string) int // reads net.ipv4.conf
+	silent        map[string]silence          // by link, whether the kernel leaves requests for VIPs unanswered
 }
 
 // A target is an address on a link.
@@ -103,6 +103,7 @@ func newAnnouncer(o Options, n network) *Announcer {
 		asked:         map[linkFamily]time.Time{},
 		receivers:     map[linkFamily]*receiver{},
 		reopened:      make(chan struct{}),
+		silent:        map[string]silence{}, conf: readConf,
 	}
 	a.checks = newAddressChecks(a)
 	a.LinksChanged() // Run reads them first

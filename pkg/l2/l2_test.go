@@ -3,10 +3,8 @@ package l2
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -652,46 +650,4 @@ func gauge(t *testing.T, m prometheus.Metric) float64 {
 		t.Fatal(err)
 	}
 	return d.GetGauge().GetValue()
-}
-
-// On a link with very many requests they are read in batches, and what concerns this node is
-// heard within batchWindow. Where they are few none has to wait.
-func TestBatches(t *testing.T) {
-	for name, c := range map[string]struct {
-		every    time.Duration
-		min, max int64         // how often the process is woken up in a second
-		late     time.Duration // how late it may hear another host
-	}{
-		"3333 a second": {300 * time.Microsecond, 150, 250, batchWindow},
-		"100 a second":  {10 * time.Millisecond, 90, 110, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l := newLAN("eth0")
-				r := newFixture(t, l)
-				defer r.run(t)()
-				r.set(t, "eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"))
-				synctest.Wait()
-				receiver := slices.Collect(maps.Keys(l.receivers))[0]
-				before := receiver.waits.Load()
-				ask := func(during time.Duration) {
-					for end := time.Now().Add(during); time.Now().Before(end); time.Sleep(c.every) {
-						l.mu.Lock()
-						l.deliver("eth0", messageRequest.by("10.0.0.77", 7))
-						l.mu.Unlock()
-					}
-				}
-				ask(time.Second)
-				if n := receiver.waits.Load() - before; n < c.min || n > c.max {
-					t.Errorf("woken up %d times, want %d to %d", n, c.min, c.max)
-				}
-				r.poked()
-				l.announce("eth0", "10.0.0.9", 6)
-				ask(c.late)
-				if r.poked() == 0 {
-					t.Errorf("nothing was heard of another host after %v", c.late)
-				}
-			})
-		})
-	}
 }

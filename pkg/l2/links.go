@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -55,9 +54,6 @@ type messageReceiver interface {
 	// receive blocks until something arrives. ok is false if that is no message, or not for this receiver: others can send any number
 	// of these, so they count as read. It returns an error only if reading fails or the receiver is closed.
 	receive() (m neighborMessage, ok bool, err error)
-	// setFilter leaves out, if narrow, ARP requests that are no probes and whose sender is not
-	// in senders. Otherwise nothing is left out.
-	setFilter(narrow bool, senders []netip.Addr) error
 	io.Closer // ends receive
 }
 
@@ -115,6 +111,13 @@ func (a *Announcer) link(name string, now time.Time) (vip.Link, net.HardwareAddr
 	}
 	mac, err := ethernetAddress(l)
 	return l, mac, err
+}
+
+// mac returns the MAC address of a link; "" if it has none.
+func (a *Announcer) mac(link string) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.links[link].MAC
 }
 
 // ethernetAddress returns the MAC address of a link, or errNoEthernet if it has none of 6 bytes.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"syscall"
 	"time"
@@ -13,7 +12,6 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/mdlayher/ndp"
 	"github.com/mdlayher/packet"
-	"golang.org/x/net/bpf"
 	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 )
@@ -125,30 +123,12 @@ func (r *arpReceiver) receive() (m neighborMessage, ok bool, err error) {
 	return m, ok, nil
 }
 
-// setFilter attaches arpFilter of senders to the socket if narrow, else a filter that accepts
-// everything. It replaces the one before; if the kernel refuses, that one stays.
-func (r *arpReceiver) setFilter(narrow bool, senders []netip.Addr) error {
-	filter := acceptAll
-	if narrow {
-		filter = arpFilter(senders)
-	}
-	program, err := bpf.Assemble(filter)
-	if err != nil {
-		return err
-	}
-	return r.SetBPF(program)
-}
-
 // ndpReceiver receives the advertisements on all links, and ignores those of other links.
 type ndpReceiver struct {
 	*ndp.Conn
 	index int
 	buf   []byte
 }
-
-// setFilter does nothing and returns nil: solicitations between other hosts don't come this
-// far, and advertisements are not known to be a burden.
-func (r *ndpReceiver) setFilter(bool, []netip.Addr) error { return nil }
 
 // receive implements messageReceiver: ok is false for an advertisement that can't be read, of another link, or whose hop limit is not
 // 255, so that it may have passed a router.

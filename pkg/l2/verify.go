@@ -60,7 +60,7 @@ func (c *AddressChecks) sendVerify(x *conflictCheck, now time.Time) {
 // else as a probe. If it was sent, a round begins that waits replyTimeout for replies. If not, which
 // says nothing about the owner, x is due again after verifyGap.
 func (c *AddressChecks) sendRequest(x *conflictCheck, now time.Time) {
-	from := c.a.source(x.target)
+	from := c.a.asHost(x.target)
 	if c.a.whoHas(x.target, from) != nil {
 		x.next = now.Add(verifyGap)
 		return

@@ -67,6 +67,20 @@ func (a *Announcer) source(t target) netip.Addr {
 	return vip.FamilyOf(t.addr).Unspecified()
 }
 
+// asHost returns the address to ask for t from as its clients do: source, or else any address of this node on the link. A kernel may
+// answer probes and not hosts, or not those of other networks (arp_ignore).
+func (a *Announcer) asHost(t target) netip.Addr {
+	from := a.source(t)
+	for _, l := range a.opts.Links() {
+		for _, p := range l.Prefixes {
+			if from.IsUnspecified() && l.Name == t.link && p.Addr().Is4() == t.addr.Is4() {
+				from = p.Addr()
+			}
+		}
+	}
+	return from
+}
+
 // Resolve asks the neighbours on a link who has addr, by up to three ARP requests or neighbor
 // solicitations 40 ms apart, and blocks until a host replies or announces it. It returns that
 // host's MAC address, in the form 02:00:00:00:00:0a, and true. It returns "" and false if

@@ -21,7 +21,7 @@ func TestWarnOfKubeVIP(t *testing.T) {
 	t.Cleanup(func() { sh(t, "ip netns del n1") })
 	warned := func() string {
 		var b bytes.Buffer
-		inside(t, "n1", func() { WarnOfKubeVIP(slog.New(slog.NewTextHandler(&b, nil))) })
+		inside(t, "n1", func() { warnOfKubeVIP(slog.New(slog.NewTextHandler(&b, nil))) })
 		return b.String()
 	}
 	for _, tt := range []struct{ iptables, family, pod, vip, table string }{
@@ -57,5 +57,28 @@ NFT 'add chain TABLE kube_vip_snat_8 { type nat hook postrouting priority srcnat
 		if left := do("IPTABLES-save | grep -v ^#"); left != others {
 			t.Errorf("%s: after %q there is\n%s\nbefore kube-vip there was\n%s", tt.family, commands, left, others)
 		}
+	}
+}
+
+// Rules of portmap beside kube-proxy's nftables mode are told of; either alone is none of them.
+func TestHostPorts(t *testing.T) {
+	sh(t, "ip netns add n1")
+	t.Cleanup(func() { sh(t, "ip netns del n1") })
+	do := func(lines string) { sh(t, strings.ReplaceAll(lines, "NFT", "ip netns exec n1 nft")) }
+	found := func() (text string) {
+		inside(t, "n1", func() { text = check.Value(HostPorts())(t) })
+		return text
+	}
+	do("NFT add table ip kube-proxy\nNFT add chain ip kube-proxy services")
+	if got := found(); got != "" {
+		t.Errorf("without hostPorts: %s", got)
+	}
+	for _, of := range []string{"nat CNI-HOSTPORT-DNAT", "cni_hostport hostports"} {
+		table, _, _ := strings.Cut(of, " ")
+		do("NFT add table ip " + table + "\nNFT add chain ip " + of)
+		if got := found(); !strings.Contains(got, "hostPort") {
+			t.Errorf("with %s: %q", of, got)
+		}
+		do("NFT delete table ip " + table)
 	}
 }

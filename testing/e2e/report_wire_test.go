@@ -5,12 +5,16 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/mdlayher/packet"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/heraldvip/herald/testing/check"
@@ -140,4 +144,67 @@ func TestUDPBeforeService(t *testing.T) {
 	patchService(t, "a", `{"spec":{"ports":[{"name":"udp5301","protocol":"UDP","port":5301,"targetPort":5301}]}}`)
 	startAll()
 	awaitUDP(t, second, 2*time.Second, "at a second port")
+}
+
+// Hardening files set sysctls by which the kernel does not answer hosts of other networks, or none, for a VIP that is in no network of the
+// link; clients are answered all the same.
+func TestARPSysctls(t *testing.T) {
+	start(t, env())
+	const address = "10.77.1.60"
+	t.Cleanup(func() {
+		for _, n := range cluster.Nodes() {
+			cluster.Run(context.Background(), n, "sysctl", "-qw", "net.ipv4.conf.all.arp_ignore=0", "net.ipv4.conf.all.arp_filter=0")
+		}
+	})
+	createService(t, webService("a", address))
+	owner := awaitOwner(t, "a")
+	for _, setting := range []string{"arp_ignore=0", "arp_ignore=1", "arp_ignore=2", "arp_ignore=3", "arp_ignore=8", "arp_ignore=0", "arp_filter=1"} {
+		runOn(t, owner, "sysctl", "-qw", "net.ipv4.conf.all."+setting)
+		w := whoHas(t, 50*time.Millisecond, address)
+		awaitAnswer(t, w, address, 3*time.Second)
+		w.Stop()
+	}
+}
+
+// A switch that tracks addresses answers each ARP probe by one of its own: it does not keep a VIP from being served, and nobody is told to look
+// for a host that has the address.
+func TestSwitchProbes(t *testing.T) {
+	const address = "10.77.0.61"
+	check.OK(t, cluster.InNamespace("rt", func() error {
+		ifi, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		c, err := packet.Listen(ifi, packet.Raw, unix.ETH_P_ARP, nil)
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { c.Close() })
+		go func() {
+			for b := make([]byte, 100); ; {
+				n, _, err := c.ReadFrom(b)
+				if err != nil {
+					return
+				}
+				isProbe := n >= 42 && b[21] == 1 && netip.AddrFrom4([4]byte(b[28:32])).IsUnspecified()
+				if !isProbe || netip.AddrFrom4([4]byte(b[38:42])).String() != address {
+					continue
+				}
+				probe := slices.Clone(b[:42])
+				copy(probe[6:12], ifi.HardwareAddr)
+				copy(probe[22:28], ifi.HardwareAddr)
+				_, _ = c.WriteTo(probe, &packet.Addr{HardwareAddr: net.HardwareAddr(probe[:6])})
+			}
+		}()
+		return nil
+	}))
+	start(t, env())
+	createService(t, webService("a", address))
+	awaitStatus(t, "a", address+"(VIP)", 15*time.Second)
+	events := check.Value(cluster.Client().CoreV1().Events("default").List(t.Context(), metav1.ListOptions{}))(t)
+	for _, e := range events.Items {
+		if e.InvolvedObject.Name == "a" && e.Reason == "AddressInUse" {
+			t.Errorf("Event %s: %s", e.Reason, e.Message)
+		}
+	}
 }
