@@ -59,7 +59,9 @@ func HostPorts() (found string, err error) {
 			return "", fmt.Errorf("nftables chains of the family %s: %w", f.name, err)
 		}
 		has := func(names ...string) bool {
-			return slices.ContainsFunc(chains, func(c *nftables.Chain) bool { return slices.Contains(names, c.Name) || slices.Contains(names, c.Table.Name) })
+			return slices.ContainsFunc(chains, func(c *nftables.Chain) bool {
+				return slices.Contains(names, c.Name) || slices.Contains(names, c.Table.Name)
+			})
 		}
 		if has("kube-proxy") && has("CNI-HOSTPORT-DNAT", "cni_hostport") {
 			return "pods with a hostPort run here (CNI plugin portmap), and kube-proxy is in its nftables mode: at a VIP whose port is also a hostPort, such a pod may answer in place of " +
