@@ -66,7 +66,7 @@ func parseItem(item string) (r Range, isCIDR bool, problem string) {
 			p = netip.PrefixFrom(a.Unmap(), p.Bits()-96)
 		}
 		if err != nil || !p.IsValid() {
-			return Range{}, false, quote(item) + " is no CIDR; write one such as 192.168.0.200/29 or 2001:db8::/112"
+			return Range{}, false, quote(item) + " is no CIDR; " + didYouMean(item)
 		}
 		return rangeOf(p), true, ""
 	}
@@ -79,7 +79,7 @@ func parseItem(item string) (r Range, isCIDR bool, problem string) {
 	from, to = from.Unmap(), to.Unmap()
 	switch {
 	case err != nil || err2 != nil || from.Zone() != "" || to.Zone() != "":
-		return Range{}, false, quote(item) + " is neither a CIDR nor a range; write one such as 192.168.0.200/29 or 192.168.0.10-192.168.0.20"
+		return Range{}, false, quote(item) + " is neither a CIDR nor a range; " + didYouMean(item)
 	case from.BitLen() != to.BitLen():
 		return Range{}, false, fmt.Sprintf("%s begins with an %s address and ends with an %s one; both must be of one family", quote(item), vip.FamilyOf(from), vip.FamilyOf(to))
 	case to.Less(from):

@@ -1,0 +1,94 @@
+package pool
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+)
+
+// usualForms turns what people write for hyphens and separators into what is read.
+var usualForms = strings.NewReplacer("\u2013", "-", "\u2014", "-", "\u2212", "-", "..", "-", ";", ",", "\"", "", "'", "", "[", "", "]", "", " to ", "-")
+
+// didYouMean returns what to write in place of an item that can't be read: what it looks like if that is clear, else an example.
+func didYouMean(item string) string {
+	if meant := nearMiss(item); meant != "" {
+		return "did you mean " + meant + "?"
+	}
+	return "write one such as 192.168.0.200/29 or 192.168.0.10-192.168.0.20"
+}
+
+// nearMiss returns addresses that can be read and that item looks like, or "".
+func nearMiss(item string) string {
+	text := strings.TrimSpace(usualForms.Replace(item))
+	for _, candidate := range []string{text, strings.ReplaceAll(text, " ", ""), strings.Join(strings.Fields(text), "-"), strings.Join(strings.Fields(text), ","), fullRange(text), lengthOfMask(text)} {
+		if candidate == "" || candidate == item || len(candidate) > 200 {
+			continue
+		}
+		if readable(candidate) {
+			return candidate
+		}
+	}
+	return ""
+}
+
+// readable reports whether every item of text, at most eight, can be read.
+func readable(text string) bool {
+	items := strings.Split(text, ",")
+	for _, item := range items {
+		if item = strings.TrimSpace(item); strings.Contains(item, "/") {
+			if p, err := netip.ParsePrefix(item); err != nil || p.Addr().Is4In6() {
+				return false
+			}
+			continue
+		}
+		first, second, isRange := strings.Cut(item, "-")
+		from, err := netip.ParseAddr(strings.TrimSpace(first))
+		if err != nil || from.Zone() != "" {
+			return false
+		}
+		if isRange {
+			to, err := netip.ParseAddr(strings.TrimSpace(second))
+			if err != nil || to.Zone() != "" || from.BitLen() != to.BitLen() || to.Less(from) {
+				return false
+			}
+		}
+	}
+	return len(items) <= 8
+}
+
+// fullRange writes out the end of a range that has only the last parts of it, as in 192.168.51.180-185.
+func fullRange(text string) string {
+	first, last, isRange := strings.Cut(strings.ReplaceAll(text, " ", ""), "-")
+	from, err := netip.ParseAddr(first)
+	if !isRange || err != nil || last == "" {
+		return ""
+	}
+	separator := "."
+	if from.Is6() {
+		separator, first = ":", from.StringExpanded()
+	}
+	parts, own := strings.Split(first, separator), strings.Split(strings.TrimLeft(last, separator), separator)
+	if len(own) >= len(parts) {
+		return ""
+	}
+	to, err := netip.ParseAddr(strings.Join(append(parts[:len(parts)-len(own)], own...), separator))
+	if err != nil {
+		return ""
+	}
+	return from.String() + "-" + to.String()
+}
+
+// lengthOfMask writes a netmask as the length of a prefix, as in 192.168.51.0/255.255.255.0.
+func lengthOfMask(text string) string {
+	network, mask, _ := strings.Cut(strings.ReplaceAll(text, " ", ""), "/")
+	m, err := netip.ParseAddr(mask)
+	a, err2 := netip.ParseAddr(network)
+	if err != nil || err2 != nil || !m.Is4() || !a.Is4() {
+		return ""
+	}
+	n, size := net.IPMask(m.AsSlice()).Size()
+	if size == 0 {
+		return ""
+	}
+	return netip.PrefixFrom(a, n).Masked().String()
+}
