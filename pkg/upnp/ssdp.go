@@ -169,19 +169,16 @@ func searchRequest(target string, to netip.AddrPort) []byte {
 
 // parseResponse reads the response to an M-SEARCH for one of searchTargets.
 func parseResponse(datagram []byte) (response, error) {
-	h, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(datagram)), nil)
-	if err != nil {
-		return response{}, err
+	status, rest, _ := bytes.Cut(datagram, []byte("\n"))
+	if words := strings.Fields(string(status)); len(words) < 2 || !strings.HasPrefix(strings.ToUpper(words[0]), "HTTP/") || words[1] != "200" {
+		return response{}, fmt.Errorf("no response of status 200: %s", quote(string(status)))
 	}
-	h.Body.Close()
-	if h.StatusCode != http.StatusOK {
-		return response{}, fmt.Errorf("status %d", h.StatusCode)
-	}
-	target := h.Header.Get("ST")
+	h := headers(rest)
+	target := strings.Trim(h.Get("ST"), `"`)
 	if !slices.Contains(searchTargets, target) {
 		return response{}, errors.New("not what was searched for")
 	}
-	location := h.Header.Get("LOCATION")
+	location := strings.Trim(h.Get("LOCATION"), `"<>`)
 	if location == "" || len(location) > maxLocation {
 		return response{}, errors.New("no location of a usable length")
 	}
@@ -189,8 +186,25 @@ func parseResponse(datagram []byte) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
-	boot := h.Header.Get("BOOTID.UPNP.ORG") // a 31-bit number; what is longer is cut off
+	boot := h.Get("BOOTID.UPNP.ORG") // a 31-bit number; what is longer is cut off
 	return response{target: target, location: u, boot: boot[:min(len(boot), 20)]}, nil
+}
+
+// headers reads the fields of a datagram. It passes over lines that are none: routers leave out the empty line at the end, end lines with LF only,
+// put spaces before the colon, or write a field twice, of which the first counts.
+func headers(text []byte) http.Header {
+	h := make(http.Header)
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimRight(line, "\r\n\x00")
+		if line == "" {
+			break
+		}
+		name, value, ok := strings.Cut(line, ":")
+		if name = http.CanonicalHeaderKey(strings.TrimSpace(name)); ok && name != "" && h.Get(name) == "" {
+			h.Set(name, strings.TrimSpace(value))
+		}
+	}
+	return h
 }
 
 // checkResponse checks that a response which came from the address from has its location
