@@ -36,7 +36,7 @@ func TestMessages(t *testing.T) {
 			t.Fatal(diff)
 		}
 		discover, _ := dhcpv4.FromBytes(messages[0].b)
-		if got := discover.GetOneOption(dhcpv4.OptionClientIdentifier); !slices.Equal(got, []byte{1, 2, 0, 0, 0, 0, 0xaa}) {
+		if got := discover.GetOneOption(dhcpv4.OptionClientIdentifier); string(got) != "host" {
 			t.Errorf("client identifier %x", got)
 		}
 		if discover.HostName() != "host" || !discover.IsBroadcast() || discover.RequestedIPAddress().String() != "10.0.0.50" || discover.ServerIdentifier() != nil {
@@ -522,4 +522,15 @@ func TestRenewalScheduleWithoutAnswer(t *testing.T) {
 			t.Errorf("after its end: %+v", got)
 		}
 	})
+}
+
+// kube-vip's servers know a client by its host name, if it has one; others by its MAC address.
+func TestClientID(t *testing.T) {
+	mac := net.HardwareAddr{2, 0, 0, 0, 0, 0xaa}
+	if got := clientID(mac, ""); !slices.Equal(got, []byte{1, 2, 0, 0, 0, 0, 0xaa}) {
+		t.Errorf("without a name: %x", got)
+	}
+	if got := clientID(mac, "web"); string(got) != "web" {
+		t.Errorf("with a name: %q", got)
+	}
 }

@@ -21,7 +21,7 @@ func (x *protocol4) newMessage(kind dhcpv4.MessageType, ciaddr netip.Addr, optio
 		return nil, err
 	}
 	options = append(options, dhcpv4.WithHwAddr(mac), dhcpv4.WithClientIP(ciaddr.AsSlice()), dhcpv4.WithMessageType(kind),
-		dhcpv4.WithBroadcast(x.request.Broadcast && !ciaddr.IsGlobalUnicast()), dhcpv4.WithOption(dhcpv4.OptClientIdentifier(clientID(mac))))
+		dhcpv4.WithBroadcast(x.request.Broadcast && !ciaddr.IsGlobalUnicast()), dhcpv4.WithOption(dhcpv4.OptClientIdentifier(clientID(mac, x.request.Hostname))))
 	if kind == dhcpv4.MessageTypeDiscover || kind == dhcpv4.MessageTypeRequest {
 		if x.request.Hostname != "" {
 			options = append(options, dhcpv4.WithOption(dhcpv4.OptHostName(x.request.Hostname)))
@@ -44,8 +44,14 @@ func withAddrs(requested, server netip.Addr, more ...dhcpv4.Modifier) []dhcpv4.M
 	return more
 }
 
-// clientID is the client identifier: the hardware type and address (RFC 2132 section 9.14).
-func clientID(mac net.HardwareAddr) []byte { return append([]byte{1}, mac...) }
+// clientID is the client identifier (RFC 2132 section 9.14): the host name if there is one, as kube-vip sends it, so that
+// reservations and leases by that identifier stay; else the hardware type and address.
+func clientID(mac net.HardwareAddr, hostname string) []byte {
+	if hostname != "" {
+		return []byte(hostname)
+	}
+	return append([]byte{1}, mac...)
+}
 
 // answers4 are the types of answers to each type of message.
 var answers4 = map[dhcpv4.MessageType][]dhcpv4.MessageType{
@@ -65,7 +71,7 @@ func parse4(b []byte, request *dhcpv4.DHCPv4) (a answer, err error) {
 		!slices.Contains(answers4[request.MessageType()], m.MessageType()):
 		return a, errNotForUs
 	}
-	if id := m.GetOneOption(dhcpv4.OptionClientIdentifier); id != nil && !bytes.Equal(id, clientID(m.ClientHWAddr)) {
+	if id := m.GetOneOption(dhcpv4.OptionClientIdentifier); id != nil && !bytes.Equal(id, request.GetOneOption(dhcpv4.OptionClientIdentifier)) {
 		return a, errNotForUs // RFC 6842
 	}
 	server := addr4(m.ServerIdentifier())
