@@ -59,8 +59,9 @@ quiet() {
   shift
   while ! read -rt 30 -u "$never"; do echo "  $name: $((SECONDS - begin)) s"; done &
   ticker=$!
+  disown # bash tells of no job's end
   "$@" >"$work/log" 2>&1 </dev/null || status=$?
-  kill "$ticker"
+  kill -KILL "$ticker" # not TERM, by which a subshell that has just begun would run the traps of this one
   [ "$status" = 0 ] || cat "$work/log"
   result "$name" "$begin" "$status"
 }
@@ -151,9 +152,9 @@ inLab() {
 # withoutLab: the packages whose tests need no lab, but for the simulation.
 withoutLab() { go list ./... | grep -vxF "$(inLab)" | grep -v '/testing/simulation$'; }
 
-# concurrent: the rooms that start goroutines.
+# concurrent: the rooms that start goroutines, or share memory with others'.
 concurrent() {
-  find pkg -name '*.go' -not -name '*_test.go' -exec grep -lE '^\s*go [a-z(]|\.Go\(|errgroup' {} + |
+  find pkg -name '*.go' -not -name '*_test.go' -exec grep -lE '^\s*go [a-z(]|\.Go\(|errgroup|"sync' {} + |
     sed 's|/[^/]*$||; s|^|github.com/heraldvip/herald/|' | sort -u
 }
 
