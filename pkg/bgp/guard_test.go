@@ -227,6 +227,9 @@ func next(from *bufio.Reader) (kind byte, body []byte, err error) {
 // on.
 func (m badMessage) answer(c net.Conn) (string, error) {
 	from := bufio.NewReader(c)
+	if _, err := from.Peek(1); err != nil {
+		return "nothing yet", nil // on a machine under load Herald gave up connecting, and tries again
+	}
 	if err := handshake(c, from, m.after); err != nil {
 		return "", err
 	}
@@ -280,7 +283,8 @@ func TestBadMessages(t *testing.T) {
 			}
 			a := c.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
 			mu.Lock()
-			_, again := got[a]
+			answer, again := got[a]
+			again = again && answer != "nothing yet"
 			if !again {
 				got[a] = map[bool]string{true: "nothing yet"}[cases[a].after < 3]
 			}
