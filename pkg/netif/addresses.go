@@ -27,7 +27,6 @@ func (n *Interfaces) Set(ctx context.Context, want []vip.Address) ([]vip.Address
 	wanted, order := n.wantedKeys(want, &errs)
 	n.setting = true
 	errs.add(n.promoteSecondaries(order))
-	n.warnOfMaxAddresses(order)
 	began := time.Now()
 	for part := range slices.Chunk(order, batch) {
 		if ctx.Err() != nil {
@@ -341,24 +340,6 @@ func (n *Interfaces) promoteSecondaries(keys []addressKey) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// warnOfMaxAddresses logs, once for each link, that so many addresses of IPv6 of keys are to be bound there beside its link-local one that
-// the kernel adds none by router advertisements (addrconf_prefix_rcv_add_addr). Those that it has added stay, but do not come back once the link was down.
-func (n *Interfaces) warnOfMaxAddresses(keys []addressKey) {
-	count := map[int]int{}
-	for _, key := range keys {
-		if key.prefix.Addr().Is6() {
-			count[key.link]++
-		}
-	}
-	for index, vips := range count {
-		name := n.snapshot.links[index].name
-		if most := readConf("ipv6", name, "max_addresses"); most > 0 && vips+1 >= most && acceptsAutoconf(name) && !n.full[index] {
-			n.full[index] = true
-			n.log.Warn("the kernel adds no address to a link with so many, by router advertisements: raise the sysctl max_addresses", "link", name, "max_addresses", most)
-		}
-	}
 }
 
 // unwanted is what bears our mark and is not in wanted, in the order of links and addresses. It

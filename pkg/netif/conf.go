@@ -54,19 +54,9 @@ func readIPv4Conf(link string) ipv4Conf {
 	return ipv4Conf{sysctl4(link, "arp_ignore"), sysctl4(link, "arp_announce"), sysctl4(link, "rp_filter")}
 }
 
-// acceptsAutoconf reports whether the kernel itself adds addresses of IPv6 to a link by router advertisements (ipv6_accept_ra); systemd-networkd
-// and NetworkManager have it leave that to them.
-func acceptsAutoconf(link string) bool {
-	acceptRA := readConf("ipv6", link, "accept_ra")
-	return readConf("ipv6", link, "autoconf") > 0 && (acceptRA == 2 || acceptRA == 1 && readConf("ipv6", link, "forwarding") == 0)
-}
-
 // sysctl4 reads net.ipv4.conf.<link>.<name>; 0 if it can't.
-func sysctl4(link, name string) int { return readConf("ipv4", link, name) }
-
-// readConf reads net.<family>.conf.<link>.<name>; 0 if it can't.
-func readConf(family, link, name string) int {
-	b, err := os.ReadFile("/proc/sys/net/" + family + "/conf/" + link + "/" + name)
+func sysctl4(link, name string) int {
+	b, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + link + "/" + name)
 	if err != nil {
 		return 0
 	}

@@ -62,7 +62,6 @@ type Interfaces struct {
 	epoch    int64                      // the tenure that the last Set was made under
 	byRoute  string                     // the link of VIPs by the default route, or the last such while there is none; see linkByRoute
 	macvlans *Macvlans
-	full     map[int]bool // links that warnOfMaxAddresses has named, by index
 
 	setting     bool // Set is under way, and publishes at its end
 	unpublished bool // another has not published because of that
@@ -92,7 +91,6 @@ func newInterfaces(o Options, k kernel) (*Interfaces, error) {
 		metrics: newMetrics(),
 		renewed: map[addressKey]*renewal{},
 		wanted:  map[addressKey]vip.Address{},
-		full:    map[int]bool{},
 		wake:    mailbox.NewSignal(),
 
 		routesChanged: mailbox.NewSignal(),
