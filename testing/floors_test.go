@@ -34,7 +34,7 @@ var rooms = map[string]room{
 
 	"pkg/plan":     {1, 7100},
 	"pkg/pool":     {1, 2800},
-	"pkg/migrate":  {1, 1200},
+	"pkg/migrate":  {1, 1500},
 	"pkg/kube":     {1, 6400},
 	"pkg/lease":    {1, 5600},
 	"pkg/peers":    {1, 2400},

@@ -1,7 +1,8 @@
 package pool
 
 import (
-	"net"
+	"encoding/binary"
+	"math/bits"
 	"net/netip"
 	"strings"
 )
@@ -86,9 +87,9 @@ func lengthOfMask(text string) string {
 	if err != nil || err2 != nil || !m.Is4() || !a.Is4() {
 		return ""
 	}
-	n, size := net.IPMask(m.AsSlice()).Size()
-	if size == 0 {
+	zeros := ^binary.BigEndian.Uint32(m.AsSlice())
+	if zeros&(zeros+1) != 0 { // a one after a zero
 		return ""
 	}
-	return netip.PrefixFrom(a, n).Masked().String()
+	return netip.PrefixFrom(a, bits.LeadingZeros32(zeros)).Masked().String()
 }
