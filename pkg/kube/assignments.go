@@ -166,7 +166,7 @@ func (w *assignmentWriter) startWrites(ctx context.Context) {
 		x := w.queue[i]
 		w.queue = slices.Delete(w.queue, i, i+1)
 		o := w.cached(x.Service)
-		if o == nil || o.UID != x.UID || o.shows(x) || !slices.Equal(o.Addresses, x.Had) || o.Allocated != x.HadPool || ctx.Err() != nil {
+		if o == nil || o.UID != x.UID || o.shows(x) || !o.stillNames(x.Had) || o.Allocated != x.HadPool || ctx.Err() != nil {
 			continue // the last but one: the agent decides again
 		}
 		last := w.attempts[x.Service]
@@ -229,6 +229,12 @@ func (w *assignmentWriter) logUnavailable(r assignmentResult) {
 		level, w.warned = slog.LevelWarn, now
 	}
 	w.log.Log(context.Background(), level, "the address that a Service was given could not be written; trying again", "service", r.service.String(), "err", r.err)
+}
+
+// stillNames reports whether s names what it did when its addresses were decided; what only its status names may have
+// counted for nothing, since no Service can have it.
+func (s *cachedService) stillNames(had []netip.Addr) bool {
+	return slices.Equal(s.Addresses, had) || len(had) == 0 && s.Source == vip.SourceStatus
 }
 
 // shows reports whether s has what w says.

@@ -181,12 +181,13 @@ func TestAssignmentOfWhatWasThere(t *testing.T) {
 		before, now *cachedService
 		want        int // writes
 	}{
-		"what it was given is superseded":         {&cachedService{version: "1", Service: vip.Service{Superseded: true}}, &cachedService{version: "2"}, 1},
-		"its user names another":                  {&cachedService{version: "1"}, named("2", "", "10.0.0.99"), 1},
-		"... in place of what it was given":       {named("1", "old", "10.9.0.1"), named("2", "old", "10.0.0.99"), 1},
-		"what it was given is a person's by now":  {named("1", "old", "10.9.0.1"), named("2", "", "10.9.0.1"), 1},
-		"something else has changed":              {named("1", "old", "10.9.0.1"), named("2", "old", "10.9.0.1"), 2},
-		"something else has changed, without any": {&cachedService{version: "1"}, &cachedService{version: "2"}, 2},
+		"only its status names what no Service can have": {&cachedService{version: "1"}, &cachedService{version: "2", Service: vip.Service{Addresses: addrs("10.0.0.11"), Source: vip.SourceStatus}}, 2},
+		"what it was given is superseded":                {&cachedService{version: "1", Service: vip.Service{Superseded: true}}, &cachedService{version: "2"}, 1},
+		"its user names another":                         {&cachedService{version: "1"}, named("2", "", "10.0.0.99"), 1},
+		"... in place of what it was given":              {named("1", "old", "10.9.0.1"), named("2", "old", "10.0.0.99"), 1},
+		"what it was given is a person's by now":         {named("1", "old", "10.9.0.1"), named("2", "", "10.9.0.1"), 1},
+		"something else has changed":                     {named("1", "old", "10.9.0.1"), named("2", "old", "10.9.0.1"), 2},
+		"something else has changed, without any":        {&cachedService{version: "1"}, &cachedService{version: "2"}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
