@@ -318,10 +318,10 @@ func planRules(cfg config.Config) plan.Rules {
 		Rebalance: cfg.Services.Rebalance, KeepConnections: cfg.Services.KeepConnections,
 		Forwarding: forwardingRules(cfg.UPnP),
 		NoStatus:   cfg.Services.ReadOnly,
-		Quota:      cfg.Services.Quota, LimitPorts: cfg.Services.LimitPorts,
-		Reserved: cfg.Services.Reserved,
-		ProbeNew: !cfg.ARP.SkipDAD,
-		DHCPMode: cfg.DHCP.Mode, MacvlanPrefixes: cfg.DHCP.MacvlanPrefixes,
+		LimitPorts: cfg.Services.LimitPorts,
+		Reserved:   cfg.Services.Reserved,
+		ProbeNew:   !cfg.ARP.SkipDAD,
+		DHCPMode:   cfg.DHCP.Mode, MacvlanPrefixes: cfg.DHCP.MacvlanPrefixes,
 		BGP: bgpRules(cfg.BGP), RoutingTable: cfg.RoutingTable.ID,
 	}
 	if cfg.Egress.Enable {

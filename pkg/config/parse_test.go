@@ -136,7 +136,6 @@ func TestParse(t *testing.T) {
 		{"egress_servicecidr=10.96.0.0/12", func(c *Config) { c.Egress.Services = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")} }},
 		{"svc_addresses=Pools", func(c *Config) { c.Services.Addresses = "pools" }},
 		{"enable_service_security=true", func(c *Config) { c.Services.LimitPorts = true }},
-		{"svc_quota=40", func(c *Config) { c.Services.Quota = 40 }},
 		{"disable_service_updates=true", func(c *Config) { c.Services.ReadOnly = true }},
 		{"lb_class_name=example.com/lb", func(c *Config) { c.Class.Name = "example.com/lb" }},
 		{"LoadBalancerClassName=example.com/lb", func(c *Config) { c.Class.Name = "example.com/lb" }},

@@ -112,14 +112,6 @@ func parseAttempts(v string) (int, error) {
 	return n, nil
 }
 
-func parseQuota(v string) (int, error) {
-	n, err := number(0, 1<<16-1)(v)
-	if err != nil {
-		return 0, errors.New("must be a whole number of addresses, or 0 for no limit")
-	}
-	return n, nil
-}
-
 func parseLogLevel(v string) (slog.Level, error) {
 	n, err := strconv.ParseInt(v, 10, 32)
 	if err != nil {

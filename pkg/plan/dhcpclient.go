@@ -136,7 +136,7 @@ func (c *dhcpClient) hasLeased(s *service, a netip.Addr) bool {
 }
 
 // maxClients is how many DHCP clients the Services of a namespace may have. Each costs the node that has it a
-// macvlan, whose MAC address the switch learns, sockets, and packets; svc_quota allows fewer.
+// macvlan, whose MAC address the switch learns, sockets, and packets.
 const maxClients = 128
 
 // refuseTooMany sets refused of each client by which its namespace would have more than maxClients: of none
@@ -269,4 +269,15 @@ func (r *Rules) whyMacvlanRefused(name string) string {
 		}
 	}
 	return ""
+}
+
+// hasLeased reports whether s has an address of family x already that a DHCP server has leased to
+// its client: its status names an address of that family, and its condition Allocated says so of it (leasedTo) with the macvlan that s has now, and neither its spec nor its annotations name it; or,
+// where no status is written, its lease is held.
+func (p *pass) hasLeased(s *service, x vip.Family) bool {
+	return slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool {
+		suffix, ok := s.leasedTo(i.Addr)
+		return ok && vip.FamilyOf(i.Addr) == x && (suffix == "" || strings.HasSuffix(suffix, " on "+clientLink(s.Service))) &&
+			(s.Source == vip.SourceStatus || !slices.Contains(s.Addresses, i.Addr))
+	}) || !s.statusTellsUse && p.leaseHeld(s)
 }

@@ -30,8 +30,7 @@ type filter struct {
 }
 
 // findServices sorts the Services of the World into the lists of f: all, accepted, and those
-// without endpoints. It gives every Service that is not accepted a verdict: by admit, for the quota
-// of its namespace (applyQuota), for want of a DHCP client of its own (assignClients), for address
+// without endpoints. It gives every Service that is not accepted a verdict: by admit, for want of a DHCP client of its own (assignClients), for address
 // conflicts (dropConflicts), or for want of endpoints if that leaves nothing to show. It also sets
 // statusBy of each. A Service that is not of type LoadBalancer, and that has neither a status that
 // Herald wrote nor conditions, is in no list.
@@ -57,8 +56,6 @@ func (f *filter) findServices() {
 		}
 	}
 	slices.SortFunc(f.accepted, byAge)
-	f.applyQuota()
-	f.dropRejected()
 	f.dhcp.assignClients(slices.DeleteFunc(slices.Clone(f.accepted), (*service).lacksEndpoints)) // a lease is asked for where it is announced
 	f.dropRejected()
 	asked := f.dropConflicts()

@@ -108,34 +108,28 @@ func TestGivenAndNotOfferedAnyMore(t *testing.T) {
 		return func(s *vip.Service) { s.VIPHost, s.Ingress = "n1", []vip.Ingress{{Addr: addr, IPMode: vip.ModeVIP}} }
 	}
 	for _, tt := range []struct {
-		name  string
-		s     vip.Service
-		quota int
-		web   string // its namespaces, after the edit
-		want  string // what it is to have
+		name string
+		s    vip.Service
+		web  string // its namespaces, after the edit
+		want string // what it is to have
 	}{
-		{"given", svc("a", "10.77.0.80", given("web")), 0, "other", "[10.77.0.60]"},
-		{"given, and its status shows it", svc("a", "10.77.0.80", given("web"), written("n1")), 0, "other", ""},
-		{"given, and its status shows one of two", svc("a", "10.77.0.80,fd77::5", given("web"), dual, shows(addr("fd77::5"))), 0, "other", "[10.77.0.60 fd77::5]"},
-		{"given two, and one is still offered", svc("a", "10.77.0.60,fd77::5", given("all,web"), dual), 0, "other", "[10.77.0.60 fd77:1::1]"},
-		{"named", svc("a", "10.77.0.80"), 0, "other", ""},
-		{"named, and it says that it was given", svc("a", "10.77.0.80", func(s *vip.Service) { s.Allocated = "web" }), 0, "other", ""},
-		{"named by hand while allocated is left", svc("a", "10.77.0.60", given("all"), written("n1"), then("10.77.0.80")), 0, "other", ""},
-		{"named by hand beside what was given", svc("a", "10.77.0.80", given("web"), then("10.77.0.80,10.77.0.81")), 0, "other", ""},
-		{"its pool can't be read", svc("a", "10.77.0.80", given("web")), 0, "==", ""},
-		{"given, of another class", svc("a", "10.77.0.80", given("web"), func(s *vip.Service) { s.HasClass, s.Class = true, "other" }), 0, "other", ""},
-		{"given, and one is the quota", svc("a", "10.77.0.80", given("web")), 1, "other", "[10.77.0.60]"},
-		{"given, and the quota is used up", svc("a", "10.77.0.80", given("web"), younger), 1, "other", ""},
+		{"given", svc("a", "10.77.0.80", given("web")), "other", "[10.77.0.60]"},
+		{"given, and its status shows it", svc("a", "10.77.0.80", given("web"), written("n1")), "other", ""},
+		{"given, and its status shows one of two", svc("a", "10.77.0.80,fd77::5", given("web"), dual, shows(addr("fd77::5"))), "other", "[10.77.0.60 fd77::5]"},
+		{"given two, and one is still offered", svc("a", "10.77.0.60,fd77::5", given("all,web"), dual), "other", "[10.77.0.60 fd77:1::1]"},
+		{"named", svc("a", "10.77.0.80"), "other", ""},
+		{"named, and it says that it was given", svc("a", "10.77.0.80", func(s *vip.Service) { s.Allocated = "web" }), "other", ""},
+		{"named by hand while allocated is left", svc("a", "10.77.0.60", given("all"), written("n1"), then("10.77.0.80")), "other", ""},
+		{"named by hand beside what was given", svc("a", "10.77.0.80", given("web"), then("10.77.0.80,10.77.0.81")), "other", ""},
+		{"its pool can't be read", svc("a", "10.77.0.80", given("web")), "==", ""},
+		{"given, of another class", svc("a", "10.77.0.80", given("web"), func(s *vip.Service) { s.HasClass, s.Class = true, "other" }), "other", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			on := true
 			r, w := poolRules(), poolWorld("n1")
-			r.PoolsOnly, r.Quota = &on, tt.quota
+			r.PoolsOnly = &on
 			w.Members = w.Members[:1]
 			w.Services = []vip.Service{tt.s}
-			if tt.quota > 0 && tt.s.Created.After(epoch) {
-				w.Services = append(w.Services, svc("b", "10.77.0.61", port(9)))
-			}
 			assigner := pool.NewAssigner(time.Minute, func() {})
 			for round, namespaces := range []string{"default,other", tt.web, tt.web, tt.web, tt.web} {
 				if namespaces != w.Pools.Data["pool-web.namespaces"] {

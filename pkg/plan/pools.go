@@ -37,170 +37,28 @@ func (f *filter) planPools(checks *addressChecks) {
 
 // addressRequests returns an AddressRequest for every Service of type LoadBalancer, without the
 // control plane's. Foreign, which means that Herald gives them no address, are those that are not
-// ours, that name what can't be read, or what no pool offers to their namespace (unless they were given it: released), that keep what
-// they do not ask for (keepsAnother), and those without an address by which their namespace would
-// have more than svc_quota (keepQuota), where what is decided and not seen on a Service yet counts
-// as its own: the write may be under way. What the statuses of those show that are given nothing counts, too (shownForQuota).
+// ours, that name what can't be read, or what no pool offers to their namespace (unless they were
+// given it: released), and that keep what they do not ask for (keepsAnother).
 func (f *filter) addressRequests() []vip.AddressRequest {
 	all := make([]vip.AddressRequest, 0, len(f.Services))
-	var wanting []int // the indices of those that pools are to give addresses
-	counted := make(quotaCount)
-	beyond := f.servicesBeyondQuota()
-	decided := make(map[string]vip.Assignment) // by UID of the Service
-	if f.Quota > 0 {
-		for _, a := range f.Assignments {
-			decided[a.UID] = a
-		}
-	}
 	for i := range f.Services {
 		s := &f.Services[i]
 		if !s.LoadBalancer || s.Key == ControlPlaneKey {
 			continue
 		}
 		reason, _ := f.whyNotOurs(s)
-		foreign := reason != "" || !s.Deleted.IsZero() || beyond[s.Key] || s.Source != "" && len(s.Addresses) == 0 || f.keepsAnother(s)
-		q := vip.AddressRequest{Service: s, Foreign: foreign, Refused: beyond[s.Key]}
+		foreign := reason != "" || !s.Deleted.IsZero() || s.Source != "" && len(s.Addresses) == 0 || f.keepsAnother(s)
+		q := vip.AddressRequest{Service: s, Foreign: foreign}
 		if released := f.released(s); len(released) > 0 && !foreign {
 			left := *s
 			left.Addresses = slices.DeleteFunc(slices.Clone(s.Addresses), func(a netip.Addr) bool { return slices.Contains(released, a) })
 			q.Service, q.Original = &left, s
 		} else if len(f.unofferedOf(s)) > 0 {
-			foreign, q.Foreign, q.Refused = true, true, true
-		}
-		if f.Quota > 0 {
-			ns := counted.of(s.Key.Namespace)
-			if !foreign || reason == "" && beyond[s.Key] {
-				x := withDecided(q.Service, decided[s.UID])
-				if !foreign && addressesWanted(x) > 0 {
-					wanting = append(wanting, len(all))
-					x = q.Service
-				}
-				for _, a := range requestedAddresses(&service{Service: x}, f.DHCPMode) {
-					ns[countAddress(x, a)] = true
-				}
-			} else {
-				for _, a := range f.shownForQuota(s) {
-					ns[countAddress(s, a)] = true
-				}
-			}
+			q.Foreign, q.Refused = true, true
 		}
 		all = append(all, q)
 	}
-	f.keepQuota(all, wanting, counted)
 	return all
-}
-
-// shownForQuota returns those addresses that the status of s shows that count for the quota of its namespace, be they Herald's to announce or not: those of pools, which nobody else is
-// given, and those that s has by its condition Allocated (allocates), unless it is of another class, so that another Herald wrote that.
-func (p *pass) shownForQuota(s *vip.Service) []netip.Addr {
-	reason, _ := p.whyNotOurs(s)
-	return slices.DeleteFunc(s.StatusVIPs(), func(a netip.Addr) bool {
-		return (p.offers == nil || !p.offers.policy.InPool(a, "")) && (reason == vip.OtherClass || !allocates(s.Conditions, a))
-	})
-}
-
-// withDecided returns s with the addresses of a, if it has any.
-func withDecided(s *vip.Service, a vip.Assignment) *vip.Service {
-	if len(a.Addresses) == 0 {
-		return s
-	}
-	x := *s
-	x.Addresses, x.Allocated = a.Addresses, a.Pool
-	return &x
-}
-
-// addressesWanted returns how many addresses pools may give to s in addition to those that it has: one of each family, if it has none, or has
-// some of pools and spec.ipFamilies has another. A DHCP server, where it is asked, gives all.
-func addressesWanted(s *vip.Service) (n int) {
-	families := s.Families
-	switch {
-	case len(s.Addresses) == 0 && (s.DualStack == vip.SingleStack || len(families) == 1):
-		return 1
-	case s.DualStack == vip.SingleStack, len(s.Addresses) > 0 && s.Allocated == "", slices.ContainsFunc(s.Addresses, netip.Addr.IsUnspecified):
-		return 0
-	case len(families) == 0:
-		families = []vip.Family{vip.IPv4, vip.IPv6}
-	}
-	for _, x := range families {
-		if !slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return vip.FamilyOf(a) == x }) {
-			n++
-		}
-	}
-	return n
-}
-
-// keepQuota has those of wanting, indices of all, be given no address by which their namespace would have more than svc_quota: those that have one already
-// first, of each the youngest. They get an Event, unless one family is enough for them. counted is the addresses that the Services of a namespace have.
-func (f *filter) keepQuota(all []vip.AddressRequest, wanting []int, counted quotaCount) {
-	slices.SortFunc(wanting, func(i, j int) int {
-		x, y := all[i].Service, all[j].Service
-		return cmp.Or(cmp.Compare(min(len(x.Addresses), 1), min(len(y.Addresses), 1)), vip.CompareAge(x, y))
-	})
-	given := make(map[string]int) // how many the Services of a namespace may be given now
-	for _, i := range wanting {
-		s := all[i].Service
-		ns, need := s.Key.Namespace, addressesWanted(s)
-		if len(counted[ns])+given[ns]+need <= f.Quota {
-			given[ns] += need
-			continue
-		}
-		all[i].NoMore = len(s.Addresses) > 0
-		all[i].Foreign = !all[i].NoMore
-		if all[i].NoMore && s.DualStack != vip.RequireDualStack {
-			continue
-		}
-		text := fmt.Sprintf("it waits for an address: the Services of the namespace %s may have %d (svc_quota); release one, or ask the operator for more", ns, f.Quota)
-		f.addEvent(&service{Service: s}, vip.NoPoolAddress, text, 0)
-		f.reportWaiting(s.Key, s.UID, text)
-	}
-}
-
-// servicesBeyondQuota returns the Services of type LoadBalancer that name an address by which those
-// of their namespace would name more than svc_quota: the youngest of those whose status does not
-// show it, and to which no DHCP server has leased it (hasLeased). The address that they name is free for other Services. Each client of a DHCP server counts, in each family. Services that are not ours are
-// counted by themselves.
-func (f *filter) servicesBeyondQuota() map[vip.Key]bool {
-	if f.Quota == 0 {
-		return nil
-	}
-	var services []*vip.Service
-	for i := range f.Services {
-		if s := &f.Services[i]; s.LoadBalancer && s.Key != ControlPlaneKey {
-			services = append(services, s)
-		}
-	}
-	slices.SortFunc(services, vip.CompareAge)
-	type group struct {
-		namespace string
-		ours      bool
-	}
-	named, beyond := make(map[group]map[countedAddress]bool), make(map[vip.Key]bool)
-	for _, shown := range []bool{true, false} {
-		for _, s := range services {
-			why, _ := f.whyNotOurs(s)
-			g, vips := group{s.Key.Namespace, why == ""}, s.StatusVIPs()
-			all := named[g]
-			if all == nil {
-				all = make(map[countedAddress]bool)
-				named[g] = all
-			}
-			x := &service{Service: s}
-			for _, a := range requestedAddresses(x, f.DHCPMode) {
-				c, has := countAddress(s, a), slices.Contains(vips, a)
-				if a.IsUnspecified() {
-					has = f.hasLeased(x, vip.FamilyOf(a))
-				}
-				switch {
-				case has != shown, all[c]:
-				case shown || len(all) < f.Quota:
-					all[c] = true
-				default:
-					beyond[s.Key] = true
-				}
-			}
-		}
-	}
-	return beyond
 }
 
 // dropLeftovers takes from the Services what only their status names, no Herald of this installation wrote, and no

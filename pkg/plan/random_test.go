@@ -64,7 +64,7 @@ func (r random) rules() Rules {
 	x.Enabled = !r.rarely()
 	x.Election, x.ARP, x.Rebalance, x.NoStatus, x.ProbeNew, x.LimitPorts = r.yes(), r.yes(), r.yes(), r.rarely(), r.yes(), r.yes()
 	x.DHCPMode = pick(r, "ipv4", "ipv6", "dual")
-	x.ClassOnly, x.ClassStrict, x.Quota = r.rarely(), r.rarely(), pick(r, 0, 0, 1, 3)
+	x.ClassOnly, x.ClassStrict = r.rarely(), r.rarely()
 	if r.yes() {
 		x.BGP = &BGP{Keep: r.yes(), Aggregates: []netip.Prefix{netip.MustParsePrefix("10.77.0.0/24")}}
 	}

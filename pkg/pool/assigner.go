@@ -149,7 +149,6 @@ func same(x, y *Request) bool {
 
 // newRequest is what an Allocator must know of a Service. What another implementation's status
 // shows is in use, too, as is what the status of one shows that asks a DHCP server; what a Service may not have is not, unless its status shows it.
-// One that is to be given NoMore wants the families that it has.
 func newRequest(q vip.AddressRequest) Request {
 	r := Request{
 		Service: q.Key, UID: q.UID, Created: q.Created, Labels: q.Labels, Ports: q.Ports, SharingKey: q.SharingKey,
@@ -170,12 +169,6 @@ func newRequest(q vip.AddressRequest) Request {
 	}
 	if q.Refused {
 		r.Addresses = nil
-	}
-	if q.NoMore { // families than it has
-		r.DualStack = vip.SingleStack
-		r.Families = slices.DeleteFunc(slices.Clone(r.Families), func(f vip.Family) bool {
-			return !slices.ContainsFunc(r.Addresses, func(x netip.Addr) bool { return vip.FamilyOf(x) == f })
-		})
 	}
 	if q.Foreign || slices.ContainsFunc(r.Addresses, netip.Addr.IsUnspecified) {
 		r.Addresses = slices.Concat(r.Addresses, r.Shown)

@@ -77,26 +77,6 @@ func TestDecidedOfAnotherPoolAndNotWritten(t *testing.T) {
 	}
 }
 
-// A Service whose namespace has as many addresses as it may have keeps the one that it has, and is given the other once it may have that.
-func TestNoMore(t *testing.T) {
-	a := NewAssigner(0, func() {})
-	in := vip.PoolInput{Now: start, Source: source("cidr-global=10.0.0.0/24,2001:db8::/64"), Allocate: true}
-	r := request("a", func(s *vip.Service) {
-		s.Addresses, s.Allocated = addrs("10.0.0.1"), "cidr-global"
-		s.Families, s.DualStack = []vip.Family{vip.IPv4, vip.IPv6}, vip.RequireDualStack
-	})
-	for _, r.NoMore = range []bool{true, false, true} {
-		in.Requests = []vip.AddressRequest{r}
-		w := assign(t, a, in)
-		if got := len(w.Assignments); got != 0 == r.NoMore {
-			t.Errorf("no more %v: it is given %v", r.NoMore, w.Assignments)
-		}
-		if used := a.allocator.Used(a.pools.byName["cidr-global"], vip.IPv6); (used > 0) == r.NoMore {
-			t.Errorf("no more %v: %v IPv6 addresses are used", r.NoMore, used)
-		}
-	}
-}
-
 // A Service is not given a DHCP server to ask that leases no address of its families, but another pool, or told that there is none.
 func TestDHCPOfAnotherFamily(t *testing.T) {
 	only4, only6, both := []vip.Family{vip.IPv4}, []vip.Family{vip.IPv6}, []vip.Family{vip.IPv4, vip.IPv6}

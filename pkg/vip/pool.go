@@ -61,7 +61,6 @@ type AddressRequest struct {
 	*Service
 	Foreign bool // it is given nothing: it is not ours, or names what can't be read, or what it may not have
 	Refused bool // it names an address that it may not have: only what its status shows is in use
-	NoMore  bool // it is given no address of a further family: its namespace has svc_quota
 	// Original is the Service as it is, if Service is a copy without the addresses that it was given and may not have any more: these are released, and it is given others. Else nil.
 	Original *Service
 }

@@ -67,7 +67,7 @@ var Reasons = []ReasonInfo{
 	{VIPElsewhere, false, false, "Another node announces the VIPs."},
 	{VIPClaiming, false, false, "The VIP lease is free and a node is about to claim it."},
 	{NoAddress, true, false, "The Service names no address (kube-vip.io/loadbalancerIPs, spec.loadBalancerIP). It waits for one."},
-	{AddressRefused, true, true, "The Service asks for an address it may not take: a node's, be it another program's; a gateway's or a BGP peer's; an API server's; a network or broadcast address; one of a cluster or pod range or of svc_reserved; loopback, multicast, link-local, `0.0.0.0` or `::` without vip_arp, or of a family the Service does not have; or for more than its namespace may have (svc_quota)."},
+	{AddressRefused, true, true, "The Service asks for an address it may not take: a node's, be it another program's; a gateway's or a BGP peer's; an API server's; a network or broadcast address; one of a cluster or pod range or of svc_reserved; loopback, multicast, link-local, `0.0.0.0` or `::` without vip_arp, or of a family the Service does not have."},
 	{AddressConflict, true, true, "Another Service has the address and keeps it: one of another namespace, which has not consented to share it (heraldvip.io/sharing-key), or one with the same port and protocol. The one whose status names it has it; if there is none, the one whose lease is held, then the older."},
 	{AddressOffLink, true, false, "The VIP is announced by ARP or NDP alone, on a link in none of whose networks it is. Hosts there reach it only if they have a route to it over that link."},
 	{InvalidField, true, true, "An annotation, or spec.loadBalancerIP, can't be read, is not known, or asks for what is not enabled; the message names it and says what would be right."},
