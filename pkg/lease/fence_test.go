@@ -194,7 +194,7 @@ func TestFenceWithoutAnswerOrEffect(t *testing.T) {
 			x := &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: new("n1"), LeaseTransitions: new(int32(7))}}
 			x.ResourceVersion = version
 			annotate(x, FencedAnnotation, fenced)
-			p.update(x, time.Time{}, time.Now())
+			p.update(x, time.Now())
 			n2.logFenced("n1", p)
 		}
 		show("1", "")

@@ -43,8 +43,8 @@ func FuzzParseLease(f *testing.F) {
 			t.Errorf("%+v", n)
 		}
 		p := &peer{}
-		p.update(l, time.Time{}, time.Unix(1e9, 0))
-		if p.update(l, time.Time{}, time.Unix(2e9, 0)) {
+		p.update(l, time.Unix(1e9, 0))
+		if p.update(l, time.Unix(2e9, 0)) {
 			t.Error("the same again is told as a change")
 		}
 		for _, i := range []vip.NodeInfo{n.Info, p.info} {

@@ -294,7 +294,7 @@ func TestTombstoneWithTransfers(t *testing.T) {
 					shown = append(shown, x.Lease)
 				}
 				l.cache.update(shown, nil)
-				l.peer("n2", time.Now()).update(tombstone, time.Time{}, time.Now())
+				l.peer("n2", time.Now()).update(tombstone, time.Now())
 				l.mu.Lock()
 				l.fence(t.Context(), time.Now().Add(keepFenced+time.Second))
 				got := l.writes.nodeLeases[l.nodeLeaseKey("n2")]

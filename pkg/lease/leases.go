@@ -374,7 +374,7 @@ func (l *Leases) readCache(now time.Time) {
 		case node == "":
 		case node == l.o.Node:
 			l.checkOwn(x, now)
-		case l.peer(node, now).update(x, l.unwritten.asOf, now):
+		case l.peer(node, now).update(x, now):
 			l.changed = true
 			l.logFenced(node, l.peers[node])
 		}
@@ -400,7 +400,7 @@ func (l *Leases) readCache(now time.Time) {
 		case node != "":
 			p := l.peer(node, now)
 			if p.lease == nil || version(x) > version(p.lease) {
-				p.update(x, l.unwritten.asOf, now) // it may have been released before it was deleted
+				p.update(x, now) // it may have been released before it was deleted
 			}
 			p.Exists = false
 		default:

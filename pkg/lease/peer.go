@@ -80,11 +80,11 @@ func (p *peer) silent(now time.Time, d time.Duration) bool {
 	return now.Sub(p.Changed) >= d
 }
 
-// update stores the version l of the node lease, seen to change now, when the watch has shown all that was written before asOf: its epoch, its info, and
+// update stores the version l of the node lease, seen to change now: its epoch, its info, and
 // whether it was fenced or released; a version without a renewal or one of these counts as no change. It reports whether the lease did not exist before, or any
 // of these differs. Info that can't be read excludes the node from VIPs. A new epoch clears
 // the mark that the node is stalled, and counts as a break of its stability.
-func (p *peer) update(l *coordinationv1.Lease, asOf, now time.Time) bool {
+func (p *peer) update(l *coordinationv1.Lease, now time.Time) bool {
 	epoch := transitions(l)
 	// Only the fence voids claims, its own or another's. A lease that was blanked or
 	// renamed by hand is still this node's: it writes it again as soon as its watch shows that.
@@ -110,15 +110,15 @@ func (p *peer) update(l *coordinationv1.Lease, asOf, now time.Time) bool {
 			p.setAlive(false, now)
 		}
 	}
-	changed, writtenAfter := now, asOf
+	changed := now
 	if p.lease == nil || !renewTime(l).Equal(renewTime(p.lease)) {
 		p.renewAt = now
 	}
 	p.renewed = p.renewed || p.lease != nil && renewTime(l).After(renewTime(p.lease))
 	if same && p.lease != nil && renewTime(l).Equal(renewTime(p.lease)) {
-		changed, writtenAfter = p.Changed, p.WrittenAfter // by another process, which waits for the name (tellWaiting)
+		changed = p.Changed // by another process, which waits for the name (tellWaiting)
 	}
-	p.lease, p.released, p.Peer = l, released, quorum.Peer{Epoch: epoch, Over: over, Exists: true, Changed: changed, WrittenAfter: writtenAfter}
+	p.lease, p.released, p.Peer = l, released, quorum.Peer{Epoch: epoch, Over: over, Exists: true, Changed: changed}
 	return !same
 }
 

@@ -191,7 +191,7 @@ func (l *Leases) writeFence(ctx context.Context, k vip.Key, node, why string) {
 				l.writes.failures[k] = f
 				return
 			case err == nil:
-				p.update(got, l.unwritten.asOf, now)
+				p.update(got, now)
 				delete(l.decision.Alive, node)
 				if !p.gone { // a plan may be made before the next evaluation
 					l.decision.AnswersUntil[node] = time.Now().Add(vip.AddressLifetime + vip.AddressRemovalDelay)

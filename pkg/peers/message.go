@@ -48,8 +48,8 @@ func idOf(node string) (id nodeID) {
 
 const (
 	// Flags of a message, and of an echo.
-	flagStopping, flagAPIReachable, flagTenureValid, flagMovesUnwritten = 1, 2, 4, 8
-	flagHears                                                           = 1
+	flagStopping, flagAPIReachable, flagTenureValid, flagMovesUnwritten, flagIsolated = 1, 2, 4, 8, 16
+	flagHears                                                                         = 1
 
 	maxEchoes = 1000 // more would not fit a UDP packet
 	echoLen   = 11
@@ -63,7 +63,8 @@ func (m *message) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint32(b, m.nonce)
 	b = binary.BigEndian.AppendUint16(b, uint16(m.interval.Milliseconds()))
 	b = append(b, flag(m.stopping, flagStopping)|flag(m.heartbeat.APIReachable, flagAPIReachable)|
-		flag(m.heartbeat.TenureValid, flagTenureValid)|flag(m.heartbeat.MovesUnwritten, flagMovesUnwritten))
+		flag(m.heartbeat.TenureValid, flagTenureValid)|flag(m.heartbeat.MovesUnwritten, flagMovesUnwritten)|
+		flag(m.heartbeat.Isolated, flagIsolated))
 	b = binary.BigEndian.AppendUint64(b, uint64(m.heartbeat.Epoch))
 	b = binary.BigEndian.AppendUint64(b, m.heartbeat.StateHash)
 	b = binary.BigEndian.AppendUint64(b, m.heartbeat.ProposalHash)
@@ -101,7 +102,10 @@ func parseMessage(b []byte) (*message, error) {
 	m.interval = time.Duration(r.uint16()) * time.Millisecond
 	flags := r.byte()
 	m.stopping = flags&flagStopping != 0
-	m.heartbeat = vip.Heartbeat{APIReachable: flags&flagAPIReachable != 0, TenureValid: flags&flagTenureValid != 0, MovesUnwritten: flags&flagMovesUnwritten != 0}
+	m.heartbeat = vip.Heartbeat{
+		APIReachable: flags&flagAPIReachable != 0, TenureValid: flags&flagTenureValid != 0,
+		MovesUnwritten: flags&flagMovesUnwritten != 0, Isolated: flags&flagIsolated != 0,
+	}
 	m.heartbeat.Epoch, m.heartbeat.StateHash, m.heartbeat.ProposalHash = int64(r.uint64()), r.uint64(), r.uint64()
 	m.keys = make([]keyID, 0, 2)
 	for range r.byte() {

@@ -130,6 +130,7 @@ func (e *evaluation) updatePeers() {
 		}
 		_, before := e.s.memory[node]
 		p.updateAnswersUntil(before, e.Now)
+		p.updateIsolated(e.Now)
 		if !p.yielded() {
 			p.yieldedSince = time.Time{}
 		} else if p.yieldedSince.IsZero() {
@@ -138,6 +139,18 @@ func (e *evaluation) updatePeers() {
 		e.peers[node], known[node] = p, p.memory
 	}
 	e.s.memory = known
+}
+
+// updateIsolated stores in which epoch, and since when, p has said that it is isolated. One that is not heard in time says
+// nothing.
+func (p *peer) updateIsolated(now time.Time) {
+	says := p.status.Heartbeat.Isolated && !p.status.Overdue
+	switch heard := p.status.Liveness == vip.Alive || p.status.Liveness == vip.Suspect; {
+	case !says || !heard:
+		p.isolatedIn, p.isolatedAt = 0, time.Time{}
+	case p.isolatedIn == 0:
+		p.isolatedIn, p.isolatedAt = max(1, p.status.Heartbeat.Epoch), now
+	}
 }
 
 // updateAnswersUntil notes since when the claims of p are void: its epoch has ended, or is over when p is seen first. From then on its kernel
@@ -341,8 +354,7 @@ func (e *evaluation) countAgreeing() (n int) {
 }
 
 // listPeers fills in Decision.Alive, Released, AnswersUntil and Suspects. Alive are the peers that renew
-// their node lease and are not dead; to a node that is isolated those, too, that have certainly renewed tolerance after they were found dead, when they would have said that they are as isolated (it is cut off from them, and may give
-// them what it has), but none whose heartbeat is Overdue, which may be as isolated. While this node's own renewal is late, they are those that act on
+// their node lease and are not dead; to a node that is isolated none whose heartbeat is Overdue, which may be as isolated. While this node's own renewal is late, they are those that act on
 // their claims. Released are, only while claims may be moved without the API server, the
 // voters that are lost, or Alive without a valid tenure. AnswersUntil has those whose claims are void since a short while
 // (updateAnswersUntil), or Released, and those that mayHoldUnheard. Suspects are those that renew and
@@ -353,8 +365,7 @@ func (e *evaluation) listPeers() {
 		if e.late {
 			_, e.d.Alive[node] = slices.BinarySearch(e.s.holders, node)
 		} else {
-			livesApart := e.s.isolated && p.dead() && p.WrittenAfter.Sub(p.status.Since) > tolerance
-			e.d.Alive[node] = p.renews && (livesApart || !p.dead() && !(e.s.isolated && p.status.Overdue))
+			e.d.Alive[node] = p.renews && !p.dead() && !(e.s.isolated && p.status.Overdue)
 			e.d.Changed = e.d.Changed || e.s.isolated && e.d.Alive[node] != p.alive
 			p.alive = e.d.Alive[node]
 		}
@@ -385,6 +396,7 @@ func (e *evaluation) setHeartbeat() {
 		Epoch: e.Self.Epoch, APIReachable: !e.late && !e.Self.EpochOver && e.Self.Epoch != 0,
 		TenureValid: e.acts(),
 		StateHash:   e.s.stateHash, ProposalHash: e.proposalHash(), VoidedClaim: e.voidedClaim(), MovesUnwritten: e.s.movedTo(e.Self.Name),
+		Isolated: e.s.isolated && !e.s.rejoining,
 	}
 }
 

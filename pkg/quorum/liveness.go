@@ -31,13 +31,14 @@ func (e *evaluation) countReachable() {
 		if p.dead() && !p.Over {
 			lastDeath = later(lastDeath, p.status.Since)
 		}
+		lastDeath = later(lastDeath, p.isolatedAt)
 	}
 	for _, p := range e.peers {
 		switch {
 		case !p.renews, p.status.Stopping:
 		case p.dead() && p.status.ProcessEnded: // its kernel refuses connections, so this node is not cut off from it
 			known, reached = known+1, reached+1
-		case p.dead(), p.status.Unanswered, e.neverReached(p):
+		case p.dead(), p.status.Unanswered, p.isolatedIn != 0, e.neverReached(p):
 			known++
 		case p.status.Liveness == vip.Dead && p.Neighbor && !p.status.ProcessEnded: // in an epoch not heard
 			known++
@@ -141,6 +142,9 @@ func (e *evaluation) fenceReason(p peer, turn time.Duration) string {
 	switch {
 	case p.dead() && e.s.mayFence && settled && deadFor >= turn*deadDelay:
 		return ReasonDead
+	// Its frames arrive, but it does not receive: it would not be asked for what it has. Once, since it takes nothing.
+	case p.isolatedIn == p.Epoch && p.Epoch != 0 && e.s.mayFence && settled && e.Now.Sub(p.isolatedAt) >= turn*deadDelay:
+		return ReasonIsolated
 	case p.hangs(e.Timing, e.Now) && e.s.mayFenceHung && settled && hungFor >= turn*deadDelay:
 		return ReasonHangs
 	// A process that was stopped says so, too, until it has confirmed its claims.
@@ -154,8 +158,9 @@ func (e *evaluation) fenceReason(p peer, turn time.Duration) string {
 
 // The reasons to fence a node.
 const (
-	ReasonDead    = "it is dead on the VIPs' link"
-	ReasonHangs   = "it sends no heartbeats and does not renew its node lease, though its kernel answers: its process hangs"
-	ReasonYielded = "it can't renew its node lease and acts on no claim"
-	ReasonSilent  = "its node lease has not been renewed for the lease duration"
+	ReasonDead     = "it is dead on the VIPs' link"
+	ReasonIsolated = "it says that it reaches too few other nodes on the VIPs' link"
+	ReasonHangs    = "it sends no heartbeats and does not renew its node lease, though its kernel answers: its process hangs"
+	ReasonYielded  = "it can't renew its node lease and acts on no claim"
+	ReasonSilent   = "its node lease has not been renewed for the lease duration"
 )

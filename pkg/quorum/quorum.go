@@ -121,8 +121,6 @@ type Peer struct {
 	Over    bool      // Epoch was fenced, or released by the node itself
 	Exists  bool      // its node lease exists
 	Changed time.Time // when this node last saw its node lease change
-	// WrittenAfter is a time after which that change was written, by this node's clock: a watch that is late shows old ones.
-	WrittenAfter time.Time
 	NoServices   bool // it announces no Services, as its node lease says
 	Neighbor     bool // it exchanges heartbeats, in a network that this node has on its own link of heartbeats
 }
@@ -174,6 +172,8 @@ type memory struct {
 	heardAgainAt time.Time // when it was last heard after it had been silent
 	movesKnown   bool      // this node has known of a Move to it since it says that it acts on such
 	alive        bool      // Decision.Alive, when this node last renewed in time
+	isolatedIn   int64     // the epoch in which it began to say that it is isolated, as it still does; 0: it does not
+	isolatedAt   time.Time // when it began to
 	lostAPI      bool      // it was seen not to reach the API server since this node's renewal is late
 }
 

@@ -32,6 +32,7 @@ type node struct {
 	epoch      int64 // in its heartbeats
 	voids      string
 	moves      bool // its heartbeats say that it acts on moves that are not written
+	isolated   bool // its heartbeats say that
 	moved      bool // it has carried out view.moves
 }
 
@@ -54,15 +55,15 @@ type view struct {
 	self       Self
 	others     map[string]node
 	gateway    vip.Liveness
-	off        bool // no heartbeats
-	watchStuck bool // what it shows may be old
+	off        bool             // no heartbeats
+	nextEpoch  map[string]int64 // of node leases; 1 of others
 	known      map[string]Peer
 	statuses   map[string]vip.PeerStatus
 	versions   map[vip.Key]uint64
 	moves      map[vip.Key]Move
-	shown      time.Time // the watch has shown all that was written before
-	state      State
-	d          Decision
+
+	state State
+	d     Decision
 }
 
 // newView is n1 among others that have been well for 5 s, n2 and so on.
@@ -109,14 +110,11 @@ func (v *view) pass(d time.Duration, renews bool) {
 		if renews {
 			v.self.Renewed = v.now
 		}
-		if !v.watchStuck {
-			v.shown = v.now
-		}
 		for name, n := range v.others {
 			p := v.known[name]
-			p.Epoch, p.Exists, p.Over = 1, true, n.fenced
+			p.Epoch, p.Exists, p.Over = max(1, v.nextEpoch[name]), true, n.fenced
 			if n.renews || p.Changed.IsZero() {
-				p.Changed, p.WrittenAfter = v.now, v.shown
+				p.Changed = v.now
 			}
 			s := v.statuses[name]
 			s.Overdue, s.Stopping, s.ProcessEnded, s.Gone, s.Unanswered = n.overdue, n.stopping, n.ended, n.gone, n.unanswered
@@ -129,7 +127,7 @@ func (v *view) pass(d time.Duration, renews bool) {
 			if !n.silent && !n.ended && !n.gone {
 				s.HeardAt = v.now
 			}
-			s.Heartbeat = vip.Heartbeat{Epoch: n.epoch, APIReachable: n.api, TenureValid: n.tenure, VoidedClaim: n.voids, MovesUnwritten: n.moves}
+			s.Heartbeat = vip.Heartbeat{Epoch: n.epoch, APIReachable: n.api, TenureValid: n.tenure, VoidedClaim: n.voids, MovesUnwritten: n.moves, Isolated: n.isolated}
 			if n.agrees {
 				s.Heartbeat.StateHash, s.Heartbeat.ProposalHash = v.d.Heartbeat.StateHash, v.d.Heartbeat.ProposalHash
 			} else {
@@ -534,36 +532,47 @@ func TestWasIsolated(t *testing.T) {
 	}
 }
 
-// A node that is isolated may give what it has to one that it hears in time, or that has renewed its node lease since it was found dead for so long that this is no
-// renewal from before: not to one that is about to be found dead. Once it reaches the others it rejoins them.
+// A node that is isolated may give what it has to one that it hears in time. Once it reaches the others it rejoins them.
 func TestIsolatedFromTheLiving(t *testing.T) {
 	v := newView(5)
-	gone := well.is(vip.Dead).with(func(n *node) { n.gone = true })
-	v.set(gone, 2, 4)
+	v.set(well.is(vip.Dead).with(func(n *node) { n.gone = true }), 2, 4)
 	v.pass(50*time.Millisecond, true)
-	if !v.d.Isolated || v.d.Rejoining || !v.d.Alive["n5"] || v.d.Alive["n2"] {
+	if !v.d.Isolated || v.d.Rejoining || !v.d.Alive["n5"] || v.d.Alive["n2"] || !v.d.Heartbeat.Isolated {
 		t.Fatalf("isolated %v, rejoining %v, alive %v; want n5 alive alone", v.d.Isolated, v.d.Rejoining, v.d.Alive)
 	}
 	v.set(well.with(func(n *node) { n.overdue = true }), 5, 5)
 	v.pass(50*time.Millisecond, true)
 	if v.d.Alive["n5"] || !v.d.Changed {
-		t.Errorf("alive %v, changed %v; want none alive, since the heartbeat of n5 is overdue", v.d.Alive, v.d.Changed)
-	}
-	v.set(gone.with(func(n *node) { n.renews = false }), 3, 4)
-	v.watchStuck = true
-	v.pass(3*time.Second, true)
-	v.watchStuck = false
-	if v.d.Alive["n2"] {
-		t.Error("n2 is alive by a renewal that may be from before")
-	}
-	v.pass(100*time.Millisecond, true)
-	if !v.d.Alive["n2"] || v.d.Alive["n3"] || v.d.Alive["n4"] {
-		t.Errorf("alive %v; want n2, which goes on to renew", v.d.Alive)
+		t.Errorf("alive %v, changed %v; want none, since the heartbeat of n5 is overdue", v.d.Alive, v.d.Changed)
 	}
 	v.set(well, 2, 5)
 	v.pass(50*time.Millisecond, true)
-	if !v.d.Isolated || !v.d.Rejoining || !v.d.Changed {
+	if !v.d.Isolated || !v.d.Rejoining || !v.d.Changed || v.d.Heartbeat.Isolated {
 		t.Errorf("isolated %v, rejoining %v, changed %v; want it to rejoin", v.d.Isolated, v.d.Rejoining, v.d.Changed)
+	}
+}
+
+// A node that says that it is isolated is fenced once, by those that reach most of the others, and counts as one of those that
+// are not reached.
+func TestFenceOfIsolated(t *testing.T) {
+	says := well.is(vip.Suspect).with(func(n *node) { n.isolated = true })
+	v := newView(3)
+	v.set(says, 2, 2)
+	v.pass(50*time.Millisecond, true)
+	if v.d.Fence["n2"] != ReasonIsolated || v.d.Reached != 2 || v.d.Known != 3 {
+		t.Fatalf("fences %v, reaches %d of %d; want n2 fenced, 2 of 3", v.d.Fence, v.d.Reached, v.d.Known)
+	}
+	v.set(says.with(func(n *node) { n.epoch = 2 }), 2, 2)
+	v.nextEpoch = map[string]int64{"n2": 2}
+	v.pass(time.Minute, true)
+	if len(v.d.Fence) > 0 {
+		t.Errorf("fences %v, in an epoch in which it takes nothing", v.d.Fence)
+	}
+	v = newView(3)
+	v.set(says, 2, 3)
+	v.pass(time.Minute, true)
+	if len(v.d.Fence) > 0 || !v.d.Isolated {
+		t.Errorf("fences %v, isolated %v; want this node isolated, as all say", v.d.Fence, v.d.Isolated)
 	}
 }
 

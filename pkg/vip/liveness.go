@@ -46,6 +46,8 @@ type Heartbeat struct {
 	// MovesUnwritten: it acts on claims that were moved to it while the API server was away and are
 	// not written yet. A node that does not know of them can't see that in the leases.
 	MovesUnwritten bool
+	// Isolated: it reaches too few other nodes. Those that hear it need not wait until it is silent.
+	Isolated bool
 }
 
 // A VIP is bound with the valid lifetime AddressLifetime, renewed each AddressRenewal. So the kernel of a

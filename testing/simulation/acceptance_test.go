@@ -284,3 +284,23 @@ func TestCutOffBesideRestarted(t *testing.T) {
 		})
 	}
 }
+
+// TestOneWayLink: one of 3 nodes, which reach the API server by another network, receives nothing any more on the VIPs' link,
+// or nothing arrives that it sends. Its VIPs are answered by others within 0.8 s, as when its cable is out.
+func TestOneWayLink(t *testing.T) {
+	for _, what := range []faultKind{unreached, unheard} {
+		worst := time.Duration(0)
+		for seed := range uint64(10) {
+			inCluster(t, seed, size{nodes: 3, services: 12}, nil, func(c *cluster) {
+				c.nodes[seed%3].toggle(what)
+				o := c.observe(20*time.Second, nil)
+				worst = max(worst, o.worst())
+				if o.worst() > 800*time.Millisecond || o.two > 0 {
+					t.Errorf("%s, seed %d: not answered for %v, by two nodes for %v\n%s", what, seed, o.worst(), o.two,
+						c.explain(netip.Addr{}, c.nodes))
+				}
+			})
+		}
+		t.Logf("%s: not answered for %v at worst", what, worst)
+	}
+}
