@@ -468,7 +468,7 @@ func (p *process) Observe(w *vip.World) {
 	w.Synced = p.runs()
 	w.StatusesPending = p.pending
 	for _, o := range n.c.nodes {
-		w.Nodes = append(w.Nodes, vip.Node{Name: o.name, Drained: o.has(drained)})
+		w.Nodes = append(w.Nodes, vip.Node{Name: o.name, Drained: o.has(drained) || o.has(excluded)})
 	}
 	n.expire(w.Now)
 	for a, b := range n.kernel {
