@@ -38,12 +38,15 @@ func (e *evaluation) countReachable() {
 		case !p.renews, p.status.Stopping:
 		case p.dead() && p.status.ProcessEnded: // its kernel refuses connections, so this node is not cut off from it
 			known, reached = known+1, reached+1
-		case p.dead(), p.status.Unanswered, p.isolatedIn != 0, e.neverReached(p):
+		case p.dead(), p.status.Unanswered, e.neverReached(p):
 			known++
 		case p.status.Liveness == vip.Dead && p.Neighbor && !p.status.ProcessEnded: // in an epoch not heard
 			known++
 		case p.status.Liveness == vip.Alive, p.status.Liveness == vip.Suspect:
 			known, reached = known+1, reached+1
+			if p.isolatedIn != 0 {
+				continue // it backs no fence; but it is reached: nodes must not be isolated because others say that they are
+			}
 			// One that nobody hears, as where its port is blocked, must have answered since the last one died: this node may have been cut off then.
 			if !p.status.Overdue && (p.status.SilentSince.IsZero() || p.status.AnsweredAt.After(lastDeath)) {
 				inTime++

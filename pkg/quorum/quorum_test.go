@@ -552,15 +552,14 @@ func TestIsolatedFromTheLiving(t *testing.T) {
 	}
 }
 
-// A node that says that it is isolated is fenced once, by those that reach most of the others, and counts as one of those that
-// are not reached.
+// A node that says that it is isolated is fenced once, by those that reach most of the others, without it.
 func TestFenceOfIsolated(t *testing.T) {
 	says := well.is(vip.Suspect).with(func(n *node) { n.isolated = true })
 	v := newView(3)
 	v.set(says, 2, 2)
 	v.pass(50*time.Millisecond, true)
-	if v.d.Fence["n2"] != ReasonIsolated || v.d.Reached != 2 || v.d.Known != 3 {
-		t.Fatalf("fences %v, reaches %d of %d; want n2 fenced, 2 of 3", v.d.Fence, v.d.Reached, v.d.Known)
+	if v.d.Fence["n2"] != ReasonIsolated || v.d.Reached != 3 || v.d.Known != 3 {
+		t.Fatalf("fences %v, reaches %d of %d; want n2 fenced, 3 of 3", v.d.Fence, v.d.Reached, v.d.Known)
 	}
 	v.set(says.with(func(n *node) { n.epoch = 2 }), 2, 2)
 	v.nextEpoch = map[string]int64{"n2": 2}
@@ -571,8 +570,8 @@ func TestFenceOfIsolated(t *testing.T) {
 	v = newView(3)
 	v.set(says, 2, 3)
 	v.pass(time.Minute, true)
-	if len(v.d.Fence) > 0 || !v.d.Isolated {
-		t.Errorf("fences %v, isolated %v; want this node isolated, as all say", v.d.Fence, v.d.Isolated)
+	if len(v.d.Fence) > 0 || v.d.Isolated {
+		t.Errorf("fences %v, isolated %v; want neither: who hears the others is not isolated because they are", v.d.Fence, v.d.Isolated)
 	}
 }
 
