@@ -185,7 +185,7 @@ var supported = slices.Concat(
 			set: where(func(c *Config) bool { return c.ControlPlane.Enable && c.ControlPlane.Balance.Enable },
 				store(oneOf(Local, Masquerade, "tunnel", "directroute", "bypass"), func(c *Config) *string { return &c.ControlPlane.Balance.Method }))},
 		{Env: "control_plane_health_check_address", Flag: "cpCheckAddress", FlagAliases: []string{"controlPlaneHealthCheckAddress"}, Type: URL,
-			Meaning: "The URL of the health check of this node's own API server, which counts as ready if the answer is 200, or 401 or 403, since no credentials are sent there. If not set, `/readyz` at `port` of the node's own addresses; of 127.0.0.1 only while it has no other, since what listens there alone may be a proxy to other nodes' API servers.",
+			Meaning: "The URL of the health check of this node's own API server. It is ready if the answer is 200, or 401 or 403, since no credentials are sent there. If not set, `/readyz` at `port` of the node's own addresses; of 127.0.0.1 only while it has no other, since what listens there alone may be a proxy to other nodes' API servers.",
 			set:     store(parseCheckURL, func(c *Config) *string { return &c.ControlPlane.CheckURL })},
 		{Env: "control_plane_health_check_period_seconds", Flag: "cpCheckPeriod", FlagAliases: []string{"controlPlaneHealthCheckPeriodSeconds"}, Type: Seconds, Default: "1",
 			Meaning: "How often it is checked.",

@@ -149,7 +149,7 @@ func TestBadInput(t *testing.T) {
 	node, _ := cluster.Addrs("n2")
 	// A mistake in what is in effect takes no VIP down.
 	patchService(t, "good", `{"metadata":{"annotations":{"kube-vip.io/loadbalancerIPs":"10.77.0.5O","heraldvip.io/announce":"arpp"}}}`)
-	awaitEvent(t, "good", "InvalidField", "the Service keeps what its status names: 10.77.0.50")
+	awaitEvent(t, "good", "InvalidField", "the Service keeps 10.77.0.50")
 	refused := map[string]string{
 		node.String(): "node n2", "10.112.0.1": "cluster IP of Service default/kubernetes", "10.112.77.1": "Service range", "10.240.1.7": "pod range", "127.0.0.1": "loopback",
 		"224.0.0.1": "multicast", "169.254.0.9": "link-local", "10.78.0.2": "API server",
