@@ -30,20 +30,19 @@ func same(before []vip.Address, now map[binding]bool) bool {
 	return n == len(now)
 }
 
-// keepClaims is the plan's LeaseIntents, and a Follow for each lease that is not among
-// them although the kernel still has one of its addresses: that could not be removed,
-// so the lease must not be released yet.
-func keepClaims(p vip.Plan, have []vip.Address) []vip.LeaseIntent {
-	listed := make(map[vip.Key]bool, len(p.LeaseIntents))
-	for _, s := range p.LeaseIntents {
-		listed[s.Lease] = true
+// keepOwners is the plan's Owners, and one for each unit that is not among them although the kernel still has one of its
+// addresses: that could not be removed, so the unit must not be given back yet.
+func keepOwners(p vip.Plan, have []vip.Address) []vip.Owner {
+	listed := make(map[vip.Key]bool, len(p.Owners))
+	for _, o := range p.Owners {
+		listed[o.Unit] = true
 	}
-	intents := p.LeaseIntents
+	owners := p.Owners
 	for _, x := range have {
 		if !x.Lease.IsZero() && !listed[x.Lease] {
 			listed[x.Lease] = true
-			intents = append(intents, vip.LeaseIntent{Lease: x.Lease, Action: vip.Follow})
+			owners = append(owners, vip.Owner{Unit: x.Lease, Stays: true})
 		}
 	}
-	return intents
+	return owners
 }

@@ -117,12 +117,13 @@ func (s Self) Tenure(t Timing, heldUntil, now time.Time) vip.Tenure {
 
 // A Peer is what this node knows of another node's lease.
 type Peer struct {
-	Epoch      int64     // of its node lease, or of its newest claim if it has no node lease
-	Over       bool      // Epoch was fenced, or released by the node itself
-	Exists     bool      // its node lease exists
-	Changed    time.Time // when this node last saw its node lease change
-	NoServices bool      // it announces no Services, as its node lease says
-	Neighbor   bool      // it exchanges heartbeats, in a network that this node has on its own link of heartbeats
+	Epoch      int64         // of its node lease, or of its newest claim if it has no node lease
+	Over       bool          // Epoch was fenced, or released by the node itself
+	Exists     bool          // its node lease exists
+	Changed    time.Time     // when this node last saw its node lease change
+	Neglects   time.Duration // for how long it has had units that its agent has not taken up, beyond the time for that
+	NoServices bool          // it announces no Services, as its node lease says
+	Neighbor   bool          // it exchanges heartbeats, in a network that this node has on its own link of heartbeats
 }
 
 // A State is what is remembered from one evaluation to the next. It is a value: nothing
