@@ -35,6 +35,8 @@ type table struct {
 	rewrite bool                  // the object says less than known: it was deleted, spoilt, or restored
 	readIn  int64                 // the epoch of this node in which it was last read past the watch
 
+	actsIn int64 // the epoch in which this node may act: it has read the table, and in its first one heard the others
+
 	wanted   map[vip.Key]vip.Owner
 	planned  bool  // there was a plan
 	observed int64 // the number that the plan under way knows
@@ -214,6 +216,15 @@ func (l *Leases) resolve(node string, written *Table, now time.Time) {
 	}
 }
 
+// updateActs has this node act on what the table gives it, once it has read that in its epoch. A process that has just begun waits until it has heard the other
+// nodes, or a moment: they may have moved what it had without the API server.
+func (l *Leases) updateActs(now time.Time) {
+	t := &l.table
+	if l.own.Epoch != 0 && t.readIn == l.own.Epoch && t.actsIn != t.readIn && (t.actsIn != 0 || !l.mayNotKnow(now)) {
+		t.actsIn, l.changed = t.readIn, true
+	}
+}
+
 // neglects returns for how long a node has had a unit that its agent has not taken up, beyond the time that it has for that; 0 if it has none.
 func (l *Leases) neglects(node string, p *peer, now time.Time) time.Duration {
 	if !p.stalled || l.table.known.newest[quorum.ClaimText(node, p.Epoch)] <= p.carried {
@@ -297,7 +308,7 @@ func (l *Leases) listChanges(now time.Time) (all []change) {
 		m, moved := l.moveOf(k, e)
 		_, wanted := t.wanted[k]
 		switch {
-		case moved && l.moveHolds(m) && l.isVoid(e):
+		case moved && l.moveHolds(m) && l.isVoid(e) && l.decision.WriteMoves:
 			if due(k, turn) {
 				all = append(all, change{unit: k, owner: m.Holder, epoch: m.Epoch})
 			}

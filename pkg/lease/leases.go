@@ -138,10 +138,10 @@ func (l *Leases) Tenure() vip.Tenure {
 // mu is held.
 func (l *Leases) tenure(now time.Time) vip.Tenure {
 	t := l.own.Tenure(l.o.Timing, l.decision.HoldUntil, now)
-	if l.table.readIn != l.own.Epoch {
+	if l.table.actsIn != l.own.Epoch {
 		t.Until = time.Time{}
 	}
-	if l.table.readIn == 0 {
+	if l.table.actsIn == 0 {
 		t.Epoch = 0
 	}
 	return t
@@ -282,6 +282,7 @@ func (l *Leases) step(ctx context.Context) {
 	l.checkWatch(now)
 	l.evaluate(statuses, &info, now)
 	l.updateBehind(statuses, now)
+	l.updateActs(now)
 	l.readTable(ctx, now)
 	l.fence(ctx, now)
 	l.writeTable(ctx, now)

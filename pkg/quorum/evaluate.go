@@ -85,6 +85,7 @@ func Evaluate(before State, in Input) (State, Decision) {
 	e.countReachable()
 	e.decideTenure()
 	e.dropMoves()
+	e.d.WriteMoves = e.mayWriteMoves()
 	e.adoptMoves()
 	e.commitProposals()
 	e.findUnknownMoves()

@@ -152,7 +152,7 @@ func (e *evaluation) fenceReason(p peer, turn time.Duration) string {
 		return ReasonYielded
 	case p.Neglects > turn*deadDelay && p.status.Liveness != vip.Dead && settled:
 		return ReasonNeglects
-	case p.active() && e.s.movedFrom(p.name, p.Epoch) && !e.late && e.Now.Sub(e.Self.RenewingSince) >= turn*deadDelay:
+	case p.active() && e.s.movedFrom(p.name, p.Epoch) && e.d.WriteMoves && e.Now.Sub(e.Self.RenewingSince) >= turn*deadDelay:
 		return ReasonMoved
 	case silent >= e.Timing.LeaseDuration+turn*silentDelay:
 		return ReasonSilent

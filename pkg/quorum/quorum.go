@@ -216,7 +216,10 @@ type Decision struct {
 	Fence          map[string]string    // the peers that this node must fence now, with the reason
 
 	Heartbeat vip.Heartbeat // to send to the other nodes
-	Agreed    int           // how many moves all holders have just agreed on
+	// WriteMoves: what was moved without the API server may be written, and the owner before fenced. Before that nodes that
+	// hold on still need this one to agree with them: their renewals may wait for answers that never come.
+	WriteMoves bool
+	Agreed     int // how many moves all holders have just agreed on
 	// UnknownMoves: a peer that is Alive acts on claims that were moved without the API server (Heartbeat.MovesUnwritten), of which
 	// this node does not know. What the leases say is free may be the peer's, and so may what was transferred to this node and is not written.
 	UnknownMoves bool
