@@ -66,8 +66,7 @@ func (l *Leases) claim(k vip.Key, e Entry, now time.Time) vip.Claim {
 }
 
 // valid reports whether a node has what the table gives it in e. It has it until its node lease shows that its epoch is
-// over: not only from when it shows that epoch, since it may come later than the table. An epoch that no node lease has
-// reached for a lease duration is nobody's.
+// over: not only from when it shows that epoch, since it may come later than the table.
 func (l *Leases) valid(e Entry, now time.Time) bool {
 	switch p := l.peers[e.Owner]; {
 	case e.Owner == "":
@@ -75,8 +74,7 @@ func (l *Leases) valid(e Entry, now time.Time) bool {
 	case e.Owner == l.o.Node:
 		return e.Epoch == l.own.Epoch && !l.own.EpochOver
 	case p == nil || p.lease == nil || !p.Exists && !p.void(e.Epoch) || e.Epoch > p.Epoch:
-		since, ok := l.table.unproven[quorum.ClaimText(e.Owner, e.Epoch)]
-		return !ok || now.Sub(since) < l.o.LeaseDuration
+		return true // until it is fenced (fenceUnproven)
 	default:
 		return !p.void(e.Epoch) && !l.decision.Released[e.Owner]
 	}
@@ -96,9 +94,7 @@ func (l *Leases) updateUnproven(now time.Time) {
 		if !ok {
 			since = now
 		}
-		if l.table.unproven[claim] = since; now.Sub(since) >= l.o.LeaseDuration && now.Sub(since) < l.o.LeaseDuration+2*stepPeriod {
-			l.changed = true
-		}
+		l.table.unproven[claim] = since
 	}
 }
 

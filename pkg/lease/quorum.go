@@ -43,6 +43,12 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo
 			p.heardAt = now // its kernel answers
 		}
 	}
+	for claim := range l.table.unproven { // this node's watch is late, it may be: they are voters
+		node, epoch, _ := parseClaimText(claim)
+		if x := in.Peers[node]; !x.Exists && !x.Over {
+			in.Peers[node] = quorum.Peer{Epoch: max(epoch, x.Epoch), Exists: true}
+		}
+	}
 	in.Self.NoServices = !info.AnnouncesServices()
 	for k := range l.quorum.Moved {
 		in.Versions[k] = uint64(l.table.known.Units[k].Number)
@@ -135,6 +141,7 @@ func (l *Leases) fence(ctx context.Context, now time.Time) {
 	if l.own.RenewingSince.IsZero() {
 		return
 	}
+	l.fenceUnproven(ctx, now)
 	for node, p := range l.peers {
 		if p.pending {
 			continue
@@ -151,21 +158,43 @@ func (l *Leases) fence(ctx context.Context, now time.Time) {
 		if why == "" || p.Over || !p.Exists && !l.table.known.owns(node) || now.Before(p.failure.until) {
 			continue
 		}
-		l.writeFence(ctx, node, p, why)
+		l.writeFence(ctx, node, p, p.Epoch, why)
 	}
 }
+
+// fenceUnproven starts to fence the nodes to which the table gives units in an epoch that no node lease has shown for the lease duration: it may be this node's watch
+// that does not show it, so the write has to.
+func (l *Leases) fenceUnproven(ctx context.Context, now time.Time) {
+	if t := l.tenure(now); !t.Holds(now) || !t.Confirmed || l.decision.Verdict != quorum.Renewing {
+		return
+	}
+	for claim, since := range l.table.unproven {
+		node, epoch, _ := parseClaimText(claim)
+		if now.Sub(since) < l.o.LeaseDuration+l.turn() {
+			continue
+		}
+		if p := l.peer(node, now); !p.pending && !now.Before(p.failure.until) {
+			l.writeFence(ctx, node, p, max(epoch, p.Epoch), ReasonUnproven)
+		}
+	}
+}
+
+// ReasonUnproven is a reason to fence a node.
+const ReasonUnproven = "the table gives it units in an epoch that its node lease has not reached for the lease duration"
 
 // writeFence starts to replace the lease of a peer by its tombstone, or to create that if none exists. After success the node counts here as fenced and not
 // alive. That is logged with why, and counted, though the answer was lost (logFenced). After a conflict the node lease is read. From the third failure in a row
 // on that is logged, each fenceFailing at most. The first shortTries tries time out after shortTimeout, later ones after fenceTimeout
 // (at most half a renew deadline): with the node may have died the API server that would answer, or etcd's leader.
-func (l *Leases) writeFence(ctx context.Context, node string, p *peer, why string) {
+func (l *Leases) writeFence(ctx context.Context, node string, p *peer, epoch int64, why string) {
 	timeout := fenceTimeout
-	if p.failure.count < shortTries {
+	if p.failure.count > shortTries {
+		timeout = l.o.LeaseDuration
+	} else if l.own.shortTries > 0 && p.failure.count < shortTries {
 		timeout = shortTimeout
 	}
-	next, now := l.tombstone(node, p), time.Now()
-	sent := &sentFence{p.Epoch, why, now.Sub(p.Changed)}
+	next, now := l.tombstone(node, p, epoch), time.Now()
+	sent := &sentFence{epoch, why, now.Sub(p.Changed)}
 	p.pending = true
 	l.start(ctx, min(timeout, l.o.RenewDeadline/2), func(ctx context.Context) func() {
 		write := l.store.Update
@@ -236,15 +265,15 @@ func (l *Leases) logFenced(node string, p *peer) {
 // tombstone returns p's node lease, or a new one if none exists, with its epoch marked as over
 // and the node as holder. It keeps the resourceVersion that this node saw last, so that the
 // API server refuses it if the node has renewed since.
-func (l *Leases) tombstone(node string, p *peer) *coordinationv1.Lease {
+func (l *Leases) tombstone(node string, p *peer, epoch int64) *coordinationv1.Lease {
 	next := &coordinationv1.Lease{}
 	if p.Exists {
 		next = p.lease.DeepCopy()
 	}
 	next.Namespace, next.Name = l.o.Namespace, NodePrefix+node
 	addLabels(next)
-	annotate(next, FencedAnnotation, strconv.FormatInt(max(p.Epoch, 1), 10)) // 0, as of a node lease that was made by hand, marks nothing
-	next.Spec.HolderIdentity, next.Spec.LeaseTransitions = &node, new(int32(p.Epoch))
+	annotate(next, FencedAnnotation, strconv.FormatInt(max(epoch, 1), 10)) // 0, as of a node lease that was made by hand, marks nothing
+	next.Spec.HolderIdentity, next.Spec.LeaseTransitions = &node, new(int32(epoch))
 	return next
 }
 
