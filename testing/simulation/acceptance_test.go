@@ -226,7 +226,7 @@ func TestSlowWrites(t *testing.T) {
 					o := c.observe(time.Minute, nil)
 					t.Logf("it had %d VIPs: %d binds, %d writes of the table, silent for %v at worst, two answered for %v",
 						had, c.binds()-binds, writes.Load(), o.worst(), o.two)
-					if c.binds()-binds > had+12 || o.two > 0 {
+					if c.binds()-binds > had+12 || o.two > 50*time.Millisecond { // a hand-over may take that
 						t.Error("VIPs have moved more than once")
 					}
 				})
