@@ -3,7 +3,7 @@
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 
 .DEFAULT_GOAL := build
-.PHONY: build image release test test-all test-nodes test-alerts test-conformance lint unit fuzz parts all-parts simulate demo lab bench soak docs site manifests clean help
+.PHONY: build image release test test-all test-nodes test-alerts test-conformance lint unit fuzz parts all-parts simulate demo lab bench soak docs pictures site manifests clean help
 
 build: ## bin/herald, a static binary (the default)
 	@rm -f bin/herald && LDFLAGS='-X main.version=$(VERSION)' testing/lab/build.sh . bin herald=./cmd/herald
@@ -69,6 +69,12 @@ soak: build parts ## makes random faults and watches, as SOAK says (-soak 1h -no
 
 docs: ## docs/reference, from the code
 	go test ./pkg/config ./pkg/manifest ./cmd/herald -run '^TestReference$$' -update
+
+pictures: ## docs/failover.svg from what was measured, and docs/page.png, the page of a node in Chromium
+	go run ./testing/bench/picture
+	@mkdir -p bin/pictures
+	HERALD_SCREENSHOTS=$(CURDIR)/bin/pictures go test -count=1 ./pkg/page -run '^TestInBrowser$$'
+	cp bin/pictures/desk.png docs/page.png
 
 site: ## the docs as a site in bin/site (Debian's mkdocs; no network)
 	@testing/site.sh
