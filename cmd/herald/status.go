@@ -335,7 +335,7 @@ func (v statusView) refusal(s *vip.Service, missing string) report.Answer {
 
 // answer returns what becomes of a Service: what report.Of says, or what a node has noticed on the wire since the owner has it, which is in Events only.
 func (v statusView) answer(s *vip.Service, owner string, since time.Time) report.Answer {
-	reason, message := verdict(s)
+	reason, message := v.verdict(s)
 	a := report.Of(s, reason, message)
 	if a.Level != report.Fine || s.Ignore {
 		return a
@@ -355,14 +355,20 @@ func (v statusView) answer(s *vip.Service, owner string, since time.Time) report
 // noticed is the reasons of Events about a VIP that is announced. The newest counts.
 var noticed = []vip.Reason{vip.VIPUnanswered, vip.VIPForeignMAC, vip.VIPAnswered, vip.PortNotMapped, vip.PortMapped, vip.UnmanagedAddress, vip.EgressUnavailable, vip.StatusRefused}
 
-// verdict returns what becomes of a Service without conditions.
-func verdict(s *vip.Service) (vip.Reason, string) {
+// verdict returns what becomes of a Service without conditions, as one has that another announcer serves: what the newest Event says, if it has no VIP.
+func (v statusView) verdict(s *vip.Service) (vip.Reason, string) {
 	switch {
 	case s.Ignore:
 		return vip.Ignored, ""
 	case len(s.Ingress) > 0:
 		return vip.VIPElsewhere, ""
-	case len(s.Addresses) == 0:
+	}
+	for _, e := range slices.Backward(v.events) {
+		if e.UID == s.UID && report.LevelOf(e.Reason) != report.Fine {
+			return e.Reason, e.Message
+		}
+	}
+	if len(s.Addresses) == 0 {
 		return vip.NoAddress, "it names no address"
 	}
 	return vip.VIPClaiming, "not announced yet; if it stays so, it has another class"
