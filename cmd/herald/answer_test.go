@@ -51,3 +51,14 @@ func TestOneAnswer(t *testing.T) {
 		})
 	}
 }
+
+// TestAnswerOfTwoConditions: a Service that is announced is said to be; unless its address has a fault.
+func TestAnswerOfTwoConditions(t *testing.T) {
+	for allocated, want := range map[vip.Reason]vip.Reason{vip.AddressSet: vip.VIPAnnounced, vip.AddressOutsidePools: vip.AddressOutsidePools} {
+		web := serviceWith("web", "10.0.0.1", "10.0.0.1")
+		web.Conditions = []vip.Condition{{Type: vip.Announced, Status: vip.ConditionTrue, Reason: vip.VIPAnnounced}, {Type: vip.Allocated, Status: vip.ConditionTrue, Reason: allocated}}
+		if got := report.Of(&web, vip.VIPElsewhere, "").Reason; got != want {
+			t.Errorf("%s: got %s, want %s", allocated, got, want)
+		}
+	}
+}

@@ -67,10 +67,11 @@ func Of(s *vip.Service, verdict vip.Reason, message string) Answer {
 		if i < 0 {
 			continue
 		}
-		verdict, message = s.Conditions[i].Reason, s.Conditions[i].Message
-		if LevelOf(verdict) != Fine {
-			break
+		c := s.Conditions[i]
+		if t == vip.Allocated && (LevelOf(verdict) != Fine || LevelOf(c.Reason) == Fine) {
+			continue // it says nothing more
 		}
+		verdict, message = c.Reason, c.Message
 	}
 	return New(s.Key, verdict, message)
 }
