@@ -47,7 +47,7 @@ const (
 // for long otherwise, since what a node sends from an address that it has no more goes nowhere, and what it gets from one
 // that it has itself is dropped.
 //
-// The kernel sends the reset from a, so for served it must still be bound (docs/why.md, "The control plane's VIP", once docs/why.md, "The control plane's VIP").
+// The kernel sends the reset from a, so for served it must still be bound (docs/why.md, "The control plane's VIP").
 func (k *rtnetlink) resetConnections(a netip.Addr, kinds connectionKinds) (int, error) {
 	var errs []error
 	ends := make(map[connectionEnds]bool)

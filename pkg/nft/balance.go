@@ -18,7 +18,7 @@ import (
 const slots = 60
 
 // balanced is the purpose of the table "herald_api_servers": connections to a port of the VIP of the control plane are spread over the API servers that
-// are ready (lb_enable, docs/control-plane.md, docs/why.md, "The control plane's VIP"; docs/why.md, "The control plane's VIP" had refused that), each in its turn:
+// are ready (lb_enable, docs/control-plane.md, docs/why.md, "The control plane's VIP"), each in its turn:
 //
 //	set balanced { type ipv4_addr . inet_service; flags timeout; }
 //	set balanced_ports { type inet_service; flags timeout; }

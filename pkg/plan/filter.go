@@ -69,8 +69,7 @@ func (p *pass) wroteStatus(s *vip.Service) bool {
 	return s.Announcer == p.Announcer && (s.VIPHost != "" || s.Announcer != "")
 }
 
-// lacksEndpoints reports whether s is announced nowhere for want of an endpoint (docs/why.md, "Endpoints", which docs/why.md, "Endpoints"
-// keeps in this).
+// lacksEndpoints reports whether s is announced nowhere for want of an endpoint (docs/why.md, "Endpoints").
 func (s *service) lacksEndpoints() bool {
 	return !s.Endpoints.Any() && (s.Local || !s.AllowWithoutEndpoints)
 }

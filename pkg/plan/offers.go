@@ -196,5 +196,5 @@ func (p *pass) released(s *vip.Service) []netip.Addr {
 }
 
 // keepsStatus reports whether the status of s is all that says that an address is its own: a Service of another
-// namespace asks for one of them (docs/why.md, "Who has an address"), or no pool would offer it to s again (docs/why.md, "Who has an address").
+// namespace asks for one of them, or no pool would offer it to s again (docs/why.md, "Who has an address").
 func (s *service) keepsStatus() bool { return s.contended || s.unoffered }
