@@ -25,14 +25,12 @@ func explainCommand() *cobra.Command {
 		Use:   "explain [NAMESPACE/]SERVICE",
 		Short: "Explain where a Service's VIP is, and why, or why it has none",
 		Long: "Show where the addresses of a Service come from, which nodes may carry them and why others may not, which\n" +
-			"node does, since when and why, its endpoints, Events, what this machine gets for an answer at the address (by ARP or\n" +
-			"NDP if it is on the LAN, and by TCP), and what to do. With --node: the same for a node.",
+			"node does, since when and why, its endpoints, Events, and what to do. With --node: the same for a node.",
 		Args: cobra.MaximumNArgs(1),
 	}
 	flags := addAccessFlags(c)
 	node := c.Flags().String("node", "", "Explain a node in place of a Service")
 	format := c.Flags().StringP("output", "o", "", "Format: json or yaml")
-	probe := c.Flags().Bool("probe", true, "Ask the addresses from this machine")
 	c.ValidArgsFunction = completeServices(flags)
 	_ = c.RegisterFlagCompletionFunc("node", completeNodes(flags)) // fails only for a flag that does not exist
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -62,9 +60,6 @@ func explainCommand() *cobra.Command {
 		e, err := x.service(vip.Key{Namespace: namespace, Name: name})
 		if err != nil {
 			return err
-		}
-		if *probe {
-			e.Probes = probeAll(ctx, x.snapshot, e)
 		}
 		return e.write(c.OutOrStdout(), *format, x.view.now)
 	}
@@ -104,10 +99,9 @@ func newExplainer(s kube.Snapshot, pools *vip.PoolSource, now time.Time) *explai
 // A serviceExplanation is what herald explain shows of a Service.
 type serviceExplanation struct {
 	plan.Explanation
-	Problem string         `json:"problem,omitempty"` // what is wrong, as herald status has it
-	Events  []eventStatus  `json:"events,omitempty"`  // the latest, oldest first
-	Probes  []addressProbe `json:"probes,omitempty"`
-	Missing []string       `json:"missing,omitempty"`
+	Problem string        `json:"problem,omitempty"` // what is wrong, as herald status has it
+	Events  []eventStatus `json:"events,omitempty"`  // the latest, oldest first
+	Missing []string      `json:"missing,omitempty"`
 
 	service vip.Service
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"net/netip"
 	"os"
 	"regexp"
 	"strings"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/lease"
-	"github.com/heraldvip/herald/pkg/netif"
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
@@ -65,6 +63,7 @@ It moved since n2: its link eth0 is down
 VIP lease: default/kubevip-web
 Endpoints: ready on w1
 ipMode: VIP (kube-proxy serves the address on every node: what Pods and nodes send to it leaves no node)
+Who answers: arping -c 3 -I LINK 10.0.0.1, on a host of the VIP's network
 
 ADDRESS   FROM                         IN ITS STATUS
 10.0.0.1  kube-vip.io/loadbalancerIPs  yes
@@ -160,34 +159,6 @@ func TestExplainRoutingTable(t *testing.T) {
 	e, err := newExplainer(s, nil, noon).service(web.Key)
 	if err != nil || e.Reason != vip.VIPAnnounced || e.Message != "advertised by routing table 198 from n1" || len(e.Nodes) != 1 || !e.Nodes[0].Able {
 		t.Errorf("%v %+v", err, e.Explanation)
-	}
-}
-
-// Who answers for a VIP, in words.
-func TestNeighborAnswer(t *testing.T) {
-	const mac = "02:00:00:00:00:01"
-	for want, n := range map[string]resolution{
-		"this machine has the address itself":       {Neighbor: netif.Neighbor{Local: true}},
-		"it is on no link of this machine, so only": {},
-		"nobody answers for it on eth0":             {Neighbor: netif.Neighbor{Link: "eth0"}},
-		mac + " answers on eth0: node n1":           {Neighbor: netif.Neighbor{Link: "eth0", MAC: mac, Confirmed: true}},
-		mac + " (node n1) was the last to announce it on eth0; whether it answers now is not known: arping -I eth0 10.77.0.50": {Neighbor: netif.Neighbor{Link: "eth0", MAC: mac}},
-		"02:00:00:00:00:02 answers on eth0, which is node n2, and the owner is n1":                                             {Neighbor: netif.Neighbor{Link: "eth0", MAC: "02:00:00:00:00:02", Confirmed: true}},
-		"02:00:00:00:00:09 answers on eth0, which is the MAC of no node that runs Herald: fin":                                 {Neighbor: netif.Neighbor{Link: "eth0", MAC: "02:00:00:00:00:09", Confirmed: true}},
-		mac + " has answered within the last minute on eth0: node n1":                                                          {Neighbor: netif.Neighbor{Link: "eth0", MAC: mac, Confirmed: true}, earlier: true},
-	} {
-		node := map[string]string{mac: "n1", "02:00:00:00:00:02": "n2"}[n.MAC]
-		if got := n.answer(netip.MustParseAddr("10.77.0.50"), node, "n1"); !strings.HasPrefix(got, want) {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	}
-	// The loopback address: a port that is closed, and the machine's own.
-	p := probeTCP(t.Context(), netip.MustParseAddrPort("127.0.0.1:1"))
-	if p.Open || !strings.HasPrefix(p.Answer, "refused") {
-		t.Errorf("%+v", p)
-	}
-	if n, err := netif.LookUpNeighbor(netip.MustParseAddr("127.0.0.1")); err != nil || !n.Local {
-		t.Errorf("%+v, %v", n, err)
 	}
 }
 

@@ -34,7 +34,6 @@ func (e *serviceExplanation) write(w io.Writer, format string, now time.Time) er
 	return errors.Join(err,
 		writeTable(w, "\nADDRESS\tFROM\tIN ITS STATUS", e.addressRows()),
 		writeTable(w, "\nNODE\tMAY CARRY IT\tWHY", e.nodeRows()),
-		writeTable(w, "\nASKED FROM HERE\tANSWER", e.probeRows()),
 		writeTable(w, "\nAGE\tBY\tTYPE\tREASON\tMESSAGE", events),
 		writeTable(w, "\nMAY NOT BE READ", e.Missing),
 	)
@@ -69,7 +68,13 @@ func (e *serviceExplanation) lines(now time.Time) []string {
 		}
 		lines = append(lines, "Shares its address or lease with: "+abbreviate(names))
 	}
-	return append(lines, e.endpointsLine(), "ipMode: "+e.ipMode())
+	lines = append(lines, e.endpointsLine(), "ipMode: "+e.ipMode())
+	for _, a := range e.service.StatusVIPs() {
+		if a.Is4() {
+			return append(lines, fmt.Sprintf("Who answers: arping -c 3 -I LINK %s, on a host of the VIP's network", a))
+		}
+	}
+	return lines
 }
 
 // headline says in one sentence how things are.
@@ -149,16 +154,6 @@ func (e *serviceExplanation) nodeRows() (rows []string) {
 			able = "yes"
 		}
 		rows = append(rows, row(n.Node, able, n.Why))
-	}
-	return rows
-}
-
-func (e *serviceExplanation) probeRows() (rows []string) {
-	for _, p := range e.Probes {
-		rows = append(rows, row(p.Address.String(), p.Answer))
-		for _, t := range p.TCP {
-			rows = append(rows, row(fmt.Sprintf("%s TCP %d", p.Address, t.Port), t.Answer))
-		}
 	}
 	return rows
 }

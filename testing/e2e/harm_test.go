@@ -109,7 +109,7 @@ func TestWhoHarmsWhom(t *testing.T) {
 		return nil
 	})
 	t.Logf("\n%s", runHerald(t, "status"))
-	expectWords(t, runHerald(t, "explain", greedy+"/theirs", "--probe=false"), "AddressConflict", "default/good has 10.77.0.50", "What to do: ")
+	expectWords(t, runHerald(t, "explain", greedy+"/theirs"), "AddressConflict", "default/good has 10.77.0.50", "What to do: ")
 	for _, s := range []string{"good", "claimed"} {
 		if got := externalIPs(getService(t, s)); got == "" {
 			t.Errorf("%s has lost its VIP", s)
