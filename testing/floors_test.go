@@ -49,9 +49,8 @@ var rooms = map[string]room{
 	"pkg/health":   {1, 700},
 	"pkg/hostlock": {1, 400},
 	"pkg/quorum":   {1, 1100},
-	"pkg/serve":    {1, 700},
+	"pkg/serve":    {1, 850},
 	"pkg/history":  {1, 400},
-	"pkg/page":     {1, 400},
 
 	"pkg/vip":     {0, 2000},
 	"pkg/config":  {0, 2600},

@@ -9,8 +9,8 @@ import (
 
 	"github.com/heraldvip/herald/pkg/agent"
 	"github.com/heraldvip/herald/pkg/kube"
-	"github.com/heraldvip/herald/pkg/page"
 	"github.com/heraldvip/herald/pkg/report"
+	"github.com/heraldvip/herald/pkg/serve"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -37,7 +37,7 @@ func TestOneAnswer(t *testing.T) {
 				World: vip.World{Now: noon, Self: "n2", Services: s.Services, Tenure: vip.Tenure{Until: noon.Add(time.Minute)}},
 				Plan:  vip.Plan{Verdicts: []vip.Verdict{{Service: web.Key, Reason: vip.NoAddress, Message: "all that this node knows"}}},
 			}
-			var v page.View
+			var v serve.View
 			fillOverview(&v, pass, nil)
 			if x := v.Services[0]; x.Reason != string(r.Reason) || x.Message != want.Message || x.Class != string(want.Level) {
 				t.Errorf("the page: %+v", x)

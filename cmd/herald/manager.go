@@ -25,7 +25,6 @@ import (
 	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/netif"
 	"github.com/heraldvip/herald/pkg/nft"
-	"github.com/heraldvip/herald/pkg/page"
 	"github.com/heraldvip/herald/pkg/peers"
 	"github.com/heraldvip/herald/pkg/plan"
 	"github.com/heraldvip/herald/pkg/pool"
@@ -275,7 +274,7 @@ func (n *node) pages(metrics prometheus.Gatherer) serve.Pages {
 		},
 		Plan:     n.lastPass,
 		Explain:  n.explain,
-		Overview: page.NewHandler(n.overview, n.log),
+		Overview: serve.NewHandler(n.overview, n.log),
 		History:  func() any { return nodeHistory{n.cfg.Node.Name, n.began, n.history.Moves()} },
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/agent"
-	"github.com/heraldvip/herald/pkg/page"
+	"github.com/heraldvip/herald/pkg/serve"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -33,7 +33,7 @@ func TestOverview(t *testing.T) {
 		Events: []vip.Event{{Service: k("web"), Warning: true, Reason: vip.VIPForeignMAC, Message: "02:00:00:00:00:09 answers"}},
 	}}
 	outage := 2 * time.Second
-	var v page.View
+	var v serve.View
 	fillOverview(&v, pass, []vip.Move{{At: noon, Service: k("web"), From: "n2", To: "n1", Outage: &outage}, {At: noon.Add(time.Second), Service: k("idle"), From: "n1", Cause: "none"}})
 	var b strings.Builder
 	for _, p := range v.Problems {
@@ -75,7 +75,7 @@ default/web n2>n1 unanswered for 2s "warn"
 		pass.Plan.Verdicts = append(pass.Plan.Verdicts, vip.Verdict{Service: k(fmt.Sprint("s", i)), Reason: vip.VIPElsewhere})
 	}
 	pass.Plan.Verdicts = append(pass.Plan.Verdicts, vip.Verdict{Service: k("zz"), Reason: vip.NoEligibleNode})
-	v = page.View{}
+	v = serve.View{}
 	fillOverview(&v, pass, nil)
 	if len(v.Services) != maxPageServices || v.MoreServices != maxPageServices+3 || v.Services[0].Service != "default/zz" || v.ServiceCount != 2*maxPageServices+3 {
 		t.Errorf("%d of %d, the first %s", len(v.Services), v.ServiceCount, v.Services[0].Service)
@@ -90,7 +90,7 @@ func TestOverviewOfLabelledNodes(t *testing.T) {
 		Members: []vip.Member{{Name: "cp1", Alive: true, Info: up}, {Name: "w1", Alive: true, Info: up}},
 		Nodes:   []vip.Node{{Name: "cp1", ExclusionLabel: exclusionLabel}, {Name: "w1"}},
 	}}
-	var v page.View
+	var v serve.View
 	fillOverview(&v, pass, nil)
 	if len(v.Problems) > 0 || v.Nodes[0].State != labelState || v.Nodes[0].Class != "" || v.Nodes[1].State != "ok" {
 		t.Errorf("problems %+v, nodes %+v", v.Problems, v.Nodes)
@@ -110,7 +110,7 @@ func TestOverviewSharesRoom(t *testing.T) {
 	for range 500 {
 		moves = append(moves, vip.Move{Service: vip.Key{Namespace: "loud", Name: "s0"}})
 	}
-	var v page.View
+	var v serve.View
 	fillOverview(&v, pass, moves)
 	rows := 0
 	for _, x := range v.Services {

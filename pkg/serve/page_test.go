@@ -1,4 +1,4 @@
-package page
+package serve
 
 import (
 	"fmt"
@@ -28,17 +28,17 @@ func sample() View {
 			{"shop/web", "VIPUnanswered: node n2 owns 10.77.0.52, but did not answer node n1", "look at the link of the owner: cable, VLAN, port security or ARP inspection on the switch; herald drain n2 moves its VIPs meanwhile"},
 			{"Node n3", "carries no VIP: its link eth0 is down", "herald explain --node n3"},
 		},
-		Services: []Service{
+		Services: []ServiceRow{
 			{"shop/web", "10.77.0.52", "n2", noon.Add(-time.Hour), "-", "VIPUnanswered", "node n2 owns it, but does not answer", "bad"},
 			{"shop/cart", "10.77.0.53", "-", time.Time{}, "-", "NoEndpoints", "none of its endpoints is ready, so no node announces it", "warn"},
 			{"default/a", "10.77.0.50,fd77::50", "n1", noon.Add(-3 * time.Hour), "ARP/NDP here, routes here", "VIPAnnounced", "node n1 announces 10.77.0.50 on eth0, fd77::50 on eth0", ""},
 		},
 		MoreServices: 1,
-		Nodes:        []Node{{"n1", 2, "ok", ""}, {"n2", 1, "ok, but it gets no heartbeats from n3: is herald_peers_port open between them, UDP and TCP?", "warn"}, {"n3", 0, "carries no VIP: its link eth0 is down", "bad"}},
-		Pools:        []Pool{{"default", "IPv4", "19", "20", "warn"}, {"internal", "IPv6", "3", "256", ""}},
+		Nodes:        []NodeRow{{"n1", 2, "ok", ""}, {"n2", 1, "ok, but it gets no heartbeats from n3: is herald_peers_port open between them, UDP and TCP?", "warn"}, {"n3", 0, "carries no VIP: its link eth0 is down", "bad"}},
+		Pools:        []PoolRow{{"default", "IPv4", "19", "20", "warn"}, {"internal", "IPv6", "3", "256", ""}},
 	}
 	for i := range 9 {
-		v.Moves = append(v.Moves, Move{At: noon.Add(-time.Duration(i*i) * 4 * time.Minute), Service: "default/a", VIPs: "10.77.0.50", From: "n2", To: "n1", Cause: "n2: its link eth0 is down", Outage: "unanswered for 480ms"})
+		v.Moves = append(v.Moves, MoveRow{At: noon.Add(-time.Duration(i*i) * 4 * time.Minute), Service: "default/a", VIPs: "10.77.0.50", From: "n2", To: "n1", Cause: "n2: its link eth0 is down", Outage: "unanswered for 480ms"})
 	}
 	v.Moves[2].Class, v.Moves[2].To, v.Moves[2].Outage, v.Moves[4].Class, v.Moves[4].Outage = "bad", "nobody", "", "warn", "unanswered for 2.1s"
 	return v
@@ -48,9 +48,9 @@ func sample() View {
 func evilView() View {
 	return View{
 		Node: evil, Version: evil, Now: noon, Began: noon, ServiceCount: 1,
-		Problems: []Problem{{evil, evil, evil}}, Services: []Service{{evil, evil, evil, noon, evil, evil, evil, evil}},
-		Nodes: []Node{{evil, 1, evil, evil}}, Pools: []Pool{{evil, evil, evil, evil, evil}},
-		Moves: []Move{{noon, evil, evil, evil, evil, evil, evil, evil}},
+		Problems: []Problem{{evil, evil, evil}}, Services: []ServiceRow{{evil, evil, evil, noon, evil, evil, evil, evil}},
+		Nodes: []NodeRow{{evil, 1, evil, evil}}, Pools: []PoolRow{{evil, evil, evil, evil, evil}},
+		Moves: []MoveRow{{noon, evil, evil, evil, evil, evil, evil, evil}},
 	}
 }
 
@@ -145,9 +145,9 @@ func luminance(t *testing.T, color string) float64 {
 func TestTimeline(t *testing.T) {
 	v := View{Now: noon}
 	for range 5 {
-		v.Moves = append(v.Moves, Move{At: noon.Add(-time.Hour)})
+		v.Moves = append(v.Moves, MoveRow{At: noon.Add(-time.Hour)})
 	}
-	v.Moves = append(v.Moves, Move{At: noon.Add(-7 * time.Hour)})
+	v.Moves = append(v.Moves, MoveRow{At: noon.Add(-7 * time.Hour)})
 	got := ""
 	for _, d := range v.Dots() {
 		got += fmt.Sprint(d.X, " ", d.Y, ", ")

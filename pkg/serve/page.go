@@ -1,6 +1,4 @@
-// Package page renders what a node knows as a page for people: Services, nodes, pools, moves, what is wrong and what to
-// do. It needs nothing from elsewhere and no script, and reloads itself.
-package page
+package serve
 
 import (
 	"bytes"
@@ -23,12 +21,12 @@ type View struct {
 	Began         time.Time // when this process began, so since when moves are known
 	Problems      []Problem
 	MoreProblems  int // that are not in Problems
-	Services      []Service
+	Services      []ServiceRow
 	ServiceCount  int // of all
 	MoreServices  int // that are not in Services
-	Nodes         []Node
-	Pools         []Pool
-	Moves         []Move // the latest first
+	Nodes         []NodeRow
+	Pools         []PoolRow
+	Moves         []MoveRow // the latest first
 }
 
 // A Problem is something that an operator should mend.
@@ -38,8 +36,8 @@ type Problem struct {
 	Advice  string // what to do, or ""
 }
 
-// A Service is a row of the table of Services.
-type Service struct {
+// A ServiceRow is a row of the table of Services.
+type ServiceRow struct {
 	Service, VIPs, Owner string
 	Since                time.Time // when Owner got it; zero if nobody has it
 	How                  string    // by what means it is announced
@@ -47,22 +45,22 @@ type Service struct {
 	Class                string // "", "warn" or "bad"
 }
 
-// A Node is a row of the table of nodes.
-type Node struct {
+// A NodeRow is a row of the table of nodes.
+type NodeRow struct {
 	Node     string
 	Services int // that it owns
 	State    string
 	Class    string // "", "warn" or "bad"
 }
 
-// A Pool is a row of the table of pools.
-type Pool struct {
+// A PoolRow is a row of the table of pools.
+type PoolRow struct {
 	Pool, Family, Used, Size string
 	Class                    string // "", "warn" or "bad"
 }
 
-// A Move is a row of the list of moves.
-type Move struct {
+// A MoveRow is a row of the list of moves.
+type MoveRow struct {
 	At                             time.Time
 	Service, VIPs, From, To, Cause string
 	Outage                         string // in words; "" if it is not known
