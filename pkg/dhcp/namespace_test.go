@@ -199,7 +199,7 @@ func (l *network) kea4(t terms, pool string) *process {
 		"interfaces-config": {"interfaces": ["srv%[1]d"], "dhcp-socket-type": "raw"},
 		"lease-database": {"type": "memfile", "persist": true, "name": %[2]q, "lfc-interval": 0},
 		"valid-lifetime": %[3]d, "renew-timer": %[4]d, "rebind-timer": %[5]d, "authoritative": true,
-		"subnet4": [{"id": 1, "subnet": "10.9.%[1]d.0/24", "pools": [{"pool": %[6]q}],
+		"subnet4": [{"id": 1, "subnet": "10.9.%[1]d.0/24", "pools": [{"pool": "%[6]s"}],
 			"option-data": [{"name": "routers", "data": "10.9.%[1]d.1"}]}],
 		"loggers": [{"name": "kea-dhcp4", "severity": "DEBUG", "debuglevel": 40, "output_options": [{"output": "stdout"}]}]}}`,
 		l.n, filepath.Join(l.dir, "kea4.csv"), t.lease, t.t1, t.t2, pool))
@@ -212,7 +212,7 @@ func (l *network) kea6(t terms, pool string) *process {
 		"server-id": {"type": "EN", "enterprise-id": 2495, "identifier": "0102030405", "persist": false},
 		"lease-database": {"type": "memfile", "persist": true, "name": %[2]q, "lfc-interval": 0},
 		"preferred-lifetime": %[3]d, "valid-lifetime": %[3]d, "renew-timer": %[4]d, "rebind-timer": %[5]d,
-		"subnet6": [{"id": 1, "interface": "srv%[1]d", "subnet": "fd09:%[1]d::/64", "pools": [{"pool": %[6]q}]}],
+		"subnet6": [{"id": 1, "interface": "srv%[1]d", "subnet": "fd09:%[1]d::/64", "pools": [{"pool": "%[6]s"}]}],
 		"loggers": [{"name": "kea-dhcp6", "severity": "DEBUG", "debuglevel": 40, "output_options": [{"output": "stdout"}]}]}}`,
 		l.n, filepath.Join(l.dir, "kea6.csv"), t.lease, t.t1, t.t2, pool))
 }

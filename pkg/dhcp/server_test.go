@@ -290,3 +290,49 @@ func TestLinkAppearsLater(t *testing.T) {
 	check.OK(t, netlink.LinkSetName(link, h.Link))
 	d.await(20*time.Second, "a lease", leased)
 }
+
+// TestReservations: an address that a server keeps for a Service of kube-vip is the one that it gives to Herald: by
+// the host name as the client identifier (option 61), by the MAC address, or since the client asks for it.
+func TestReservations(t *testing.T) {
+	t.Parallel()
+	for name, s := range map[string]struct {
+		hostname string // "": none is sent
+		dnsmasq  string // of the MAC or the name, for --dhcp-host
+		kea      string
+		asked    bool
+	}{
+		"by host name": {"web", "id:web", `"client-id": "'web'"`, false},
+		"by MAC":       {"", "MAC", `"hw-address": "MAC"`, false},
+		"asked for":    {"web", "", "", true},
+	} {
+		for _, server := range []string{"dnsmasq", "kea"} {
+			t.Run(name+"/"+server, func(t *testing.T) {
+				t.Parallel()
+				l := lan(t)
+				h := l.request(vip.IPv4)
+				h.Hostname = s.hostname
+				want := l.addr4(107)
+				if s.asked {
+					h.Requested = want
+				}
+				key := strings.NewReplacer("MAC", h.MAC).Replace
+				switch {
+				case server == "kea" && s.kea == "":
+					l.kea4(long, fmt.Sprintf("10.9.%d.100 - 10.9.%d.110", l.n, l.n))
+				case server == "kea":
+					l.kea4(long, fmt.Sprintf(`10.9.%d.100 - 10.9.%d.110"}], "reservations": [{%s, "ip-address": "%s`,
+						l.n, l.n, key(s.kea), want))
+				case s.dnsmasq == "":
+					l.dnsmasq()
+				default:
+					l.dnsmasq("--dhcp-host=" + key(s.dnsmasq) + "," + want.String())
+				}
+				n := newNode(t)
+				n.put(h)
+				if got := n.await(30*time.Second, "a lease", leased); got.Lease.Addr != want {
+					t.Errorf("got %s, want %s", got.Lease.Addr, want)
+				}
+			})
+		}
+	}
+}
