@@ -62,7 +62,7 @@ type Options struct {
 	Macvlans      Applier[vip.Macvlan] // may be nil, with DHCP
 
 	Connections   Mailbox[netip.Addr] // may be nil: those to VIPs that were owned before are not counted
-	Leases        Mailbox[vip.LeaseIntent]
+	Leases        Mailbox[vip.Owner]
 	Statuses      Mailbox[vip.Status]
 	Pools         Mailbox[vip.PoolInput]  // may be nil: Services are given no addresses
 	Assignments   Mailbox[vip.Assignment] // may be nil, with Pools
@@ -83,10 +83,7 @@ const (
 	stopTick     = 100 * time.Millisecond // between passes while stopping
 	stopNotice   = 150 * time.Millisecond // between telling other nodes that this one stops and handing over
 	stopDeadline = 20 * time.Second       // for handing everything over; the Pod's grace period is 30 s
-	// Of that, once nothing else is left, for the new owners to write down what was transferred to them; or, if the API server goes away before, for all to agree on it, which
-	// they do 5 to 6 s later. Of two nodes neither can do so without the other.
-	awaitWritten = 8 * time.Second
-	hangAfter    = 30 * time.Second // a pass that takes longer counts as hanging
+	hangAfter    = 30 * time.Second       // a pass that takes longer counts as hanging
 )
 
 // An Agent is the one owner of the plan.
@@ -197,18 +194,12 @@ func (a *Agent) stop(ctx context.Context) {
 	}
 	deadline := time.NewTimer(stopDeadline)
 	defer deadline.Stop()
-	var done time.Time // when nothing was left but what others have to write
 	for ticker := time.NewTicker(stopTick); ; {
 		began := time.Now()
 		a.pass(ctx)
 		w := a.observe()
 		if !w.Synced || !holdsAny(w.Bound) && !holds(w) && w.StatusesPending == 0 && !w.RoutesDraining || !w.Tenure.Holds(w.Now) {
-			if done.IsZero() {
-				done = w.Now
-			}
-			if !w.Synced || !w.TransfersPending || w.Now.Sub(done) >= awaitWritten {
-				break
-			}
+			break
 		}
 		time.Sleep(rest(time.Since(began)))
 		select {
@@ -392,7 +383,7 @@ func (a *Agent) putAll(p vip.Plan, have []vip.Address) {
 	if !p.EventsPending {
 		put(a.o.Events, p.Events)
 	}
-	put(a.o.Leases, keepClaims(p, have))
+	put(a.o.Leases, keepOwners(p, have))
 }
 
 // translatedAddresses returns those of all to which connections end in no process of this node: kube-proxy translates them.

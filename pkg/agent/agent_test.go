@@ -36,7 +36,7 @@ func (m *machine) note(format string, args ...any) {
 	m.log = append(m.log, fmt.Sprintf(format, args...))
 }
 
-// acquire returns what has been written down since the last take.
+// take returns what has been written down since the last take.
 func (m *machine) take() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -89,12 +89,16 @@ func (m *machine) announcements(want []vip.Announcement) ([]vip.Announcement, er
 	return want, nil
 }
 
-func (m *machine) leases(want []vip.LeaseIntent) ([]vip.LeaseIntent, error) {
+func (m *machine) owners(want []vip.Owner) ([]vip.Owner, error) {
 	var names []string
-	for _, s := range want {
-		names = append(names, string(s.Action)+" "+s.Lease.Name)
+	for _, o := range want {
+		name := o.Unit.Name
+		if o.Stays {
+			name += " stays"
+		}
+		names = append(names, name)
 	}
-	m.note("leases %v", names)
+	m.note("owners %v", names)
 	return want, nil
 }
 
@@ -123,17 +127,17 @@ func newAgent(m *machine, plan func(vip.World) vip.Plan) *Agent {
 	return New(Options{
 		Self: "n1", Plan: plan, Observers: []Observer{m}, Log: slog.New(slog.DiscardHandler),
 		Addresses: part[vip.Address](m.addresses), Announcements: part[vip.Announcement](m.announcements),
-		Leases: part[vip.LeaseIntent](m.leases), Statuses: part[vip.Status](m.statuses),
+		Leases: part[vip.Owner](m.owners), Statuses: part[vip.Status](m.statuses),
 		HealthChecks: part[vip.HealthCheck](quiet[vip.HealthCheck]), AddressChecks: part[vip.AddressCheck](quiet[vip.AddressCheck]), Events: part[vip.Event](quiet[vip.Event]),
 	})
 }
 
-// wanted is a plan of these addresses; the lease of each has its name.
+// wanted is a plan of these addresses; each is a unit of its own.
 func wanted(addrs ...string) vip.Plan {
 	var p vip.Plan
 	for _, s := range addrs {
 		a := netip.MustParseAddr(s)
-		p.LeaseIntents = append(p.LeaseIntents, vip.LeaseIntent{Lease: vip.Key{Name: s}, Action: vip.Acquire})
+		p.Owners = append(p.Owners, vip.Owner{Unit: vip.Key{Name: s}, Node: "n1"})
 		p.Addresses = append(p.Addresses, vip.Address{Addr: a, Bits: 32, Link: "eth0", Lease: vip.Key{Name: s}})
 		p.Announcements = append(p.Announcements, vip.Announcement{Addr: a, Link: "eth0"})
 	}
@@ -173,10 +177,10 @@ func TestOrder(t *testing.T) {
 	m := &machine{world: known(), plan: wanted("10.0.0.1", "10.0.0.2")}
 	a := newAgent(m, nil)
 	a.pass(t.Context())
-	same0(t, m.take(), "bind [10.0.0.1 10.0.0.2]", "announce [10.0.0.1 10.0.0.2]", "leases [acquire 10.0.0.1 acquire 10.0.0.2]")
+	same0(t, m.take(), "bind [10.0.0.1 10.0.0.2]", "announce [10.0.0.1 10.0.0.2]", "owners [10.0.0.1 10.0.0.2]")
 	m.plan = wanted("10.0.0.2", "10.0.0.3")
 	a.pass(t.Context())
-	same0(t, m.take(), "announce [10.0.0.2]", "bind [10.0.0.2 10.0.0.3]", "announce [10.0.0.2 10.0.0.3]", "leases [acquire 10.0.0.2 acquire 10.0.0.3]")
+	same0(t, m.take(), "announce [10.0.0.2]", "bind [10.0.0.2 10.0.0.3]", "announce [10.0.0.2 10.0.0.3]", "owners [10.0.0.2 10.0.0.3]")
 }
 
 // The ports of a VIP are limited before it is bound, and for as long as it is. One whose ports can't be is not bound, but stays if it is.
@@ -186,7 +190,7 @@ func TestLimitsPorts(t *testing.T) {
 	p.OpenPorts = []vip.OpenPort{open(0)} // the second is exempt
 	m := &machine{world: known(), plan: p}
 	a := newAgent(m, nil)
-	a.o.Announcements, a.o.Leases = part[vip.Announcement](quiet[vip.Announcement]), part[vip.LeaseIntent](quiet[vip.LeaseIntent])
+	a.o.Announcements, a.o.Leases = part[vip.Announcement](quiet[vip.Announcement]), part[vip.Owner](quiet[vip.Owner])
 	refuses := true
 	a.o.OpenPorts = part[vip.OpenPort](func(want []vip.OpenPort) ([]vip.OpenPort, error) {
 		if m.note("%d open ports", len(want)); refuses {
@@ -212,7 +216,7 @@ func TestInvalidIsDropped(t *testing.T) {
 	p.Addresses[0].LocalDelivery = true
 	m := &machine{world: known(), plan: p}
 	a := newAgent(m, nil)
-	a.o.Announcements, a.o.Leases = part[vip.Announcement](quiet[vip.Announcement]), part[vip.LeaseIntent](quiet[vip.LeaseIntent])
+	a.o.Announcements, a.o.Leases = part[vip.Announcement](quiet[vip.Announcement]), part[vip.Owner](quiet[vip.Owner])
 	a.o.Invalid = part[netip.Addr](func(want []netip.Addr) ([]netip.Addr, error) {
 		m.note("only kube-proxy at %v", want)
 		return want, nil
@@ -230,11 +234,11 @@ func TestStopsAfterRoutes(t *testing.T) {
 		var stopped time.Time
 		a := newAgent(m, func(w vip.World) vip.Plan {
 			p := wanted("10.0.0.1")
-			p.LeaseIntents, p.Addresses[0].Lease = nil, vip.Key{}
+			p.Owners, p.Addresses[0].Lease = nil, vip.Key{}
 			p.Routes = []vip.Route{{Prefix: p.Addresses[0].Prefix(), Drain: w.Stopping}}
 			return p
 		})
-		a.o.Announcements, a.o.Leases = part[vip.Announcement](quiet[vip.Announcement]), part[vip.LeaseIntent](quiet[vip.LeaseIntent])
+		a.o.Announcements, a.o.Leases = part[vip.Announcement](quiet[vip.Announcement]), part[vip.Owner](quiet[vip.Owner])
 		a.o.RoutingTable = part[vip.Route](func(want []vip.Route) ([]vip.Route, error) {
 			m.mu.Lock()
 			defer m.mu.Unlock()
@@ -278,9 +282,9 @@ func TestKeepsConnections(t *testing.T) {
 		return want, nil
 	})
 	a.pass(t.Context())
-	same0(t, m.take(), "1 former owners", "1 translations", "bind [10.0.0.1]", "announce [10.0.0.1]", "leases [acquire 10.0.0.1]")
+	same0(t, m.take(), "1 former owners", "1 translations", "bind [10.0.0.1]", "announce [10.0.0.1]", "owners [10.0.0.1]")
 	a.apply(t.Context(), vip.Plan{})
-	same0(t, m.take(), "announce []", "bind []", "announce []", "leases []")
+	same0(t, m.take(), "announce []", "bind []", "announce []", "owners []")
 }
 
 // What the kernel does not have is not announced.
@@ -291,7 +295,7 @@ func TestAnnouncesWhatHolds(t *testing.T) {
 	if a.pass(t.Context()) {
 		t.Error("a pass in which a part failed counts as good: nobody would try again")
 	}
-	same0(t, m.take(), "announce [10.0.0.1]", "leases [acquire 10.0.0.1 acquire 10.0.0.2]")
+	same0(t, m.take(), "announce [10.0.0.1]", "owners [10.0.0.1 10.0.0.2]")
 }
 
 // What is only listened for need not be in the kernel.
@@ -301,7 +305,7 @@ func TestListensWithoutAddress(t *testing.T) {
 	p.Announcements[1].ListenOnly = true
 	m := &machine{world: known(), plan: p}
 	newAgent(m, nil).pass(t.Context())
-	same0(t, m.take(), "bind [10.0.0.1]", "announce [10.0.0.1 10.0.0.2]", "leases [acquire 10.0.0.1 acquire 10.0.0.2]")
+	same0(t, m.take(), "bind [10.0.0.1]", "announce [10.0.0.1 10.0.0.2]", "owners [10.0.0.1 10.0.0.2]")
 }
 
 // A claim is not let go of while an address stands on it.
@@ -309,13 +313,15 @@ func TestStandsOnItsClaim(t *testing.T) {
 	m := &machine{world: known(), plan: wanted("10.0.0.1"), stuck: true}
 	a := newAgent(m, nil)
 	a.pass(t.Context())
-	m.plan = vip.Plan{}
-	m.take()
+	for _, owners := range [][]vip.Owner{nil, {{Unit: vip.Key{Name: "10.0.0.1"}}}} { // no Service has it; nobody is to
+		m.plan = vip.Plan{Owners: owners}
+		m.take()
+		a.pass(t.Context())
+		same0(t, strings.TrimPrefix(m.take(), "announce []\n"), "bind []", "announce []", "owners [10.0.0.1 stays]")
+	}
+	m.stuck, m.plan = false, vip.Plan{}
 	a.pass(t.Context())
-	same0(t, m.take(), "announce []", "bind []", "announce []", "leases [follow 10.0.0.1]")
-	m.stuck = false
-	a.pass(t.Context())
-	same0(t, m.take(), "bind []", "announce []", "leases []")
+	same0(t, m.take(), "bind []", "announce []", "owners []")
 }
 
 // Before anything is known, and after a sleep, nothing is touched.
@@ -480,38 +486,6 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// A process that stops waits until what it has transferred is written, but not for ever.
-func TestStopAwaitsWrites(t *testing.T) {
-	tests := map[string]struct{ written, from, to time.Duration }{
-		"written after a second": {time.Second, time.Second, 1500 * time.Millisecond},
-		"never written":          {time.Hour, awaitWritten, awaitWritten + time.Second},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				m := &machine{world: known(), told: true}
-				m.world.TransfersPending = true
-				a := newAgent(m, func(vip.World) vip.Plan { return vip.Plan{} })
-				ctx, cancel := context.WithCancel(t.Context())
-				done := make(chan error)
-				go func() { done <- a.Run(ctx) }()
-				synctest.Wait()
-				began := time.Now()
-				cancel()
-				defer time.AfterFunc(tt.written, func() {
-					m.mu.Lock()
-					defer m.mu.Unlock()
-					m.world.TransfersPending = false
-				}).Stop()
-				<-done
-				if took := time.Since(began); took < tt.from || took > tt.to {
-					t.Errorf("stopped after %v, want %v to %v", took, tt.from, tt.to)
-				}
-			})
-		})
-	}
-}
-
 // What sends packets on to former owners outlasts the process, unless no other node may carry VIPs.
 func TestStopOfTheLastNode(t *testing.T) {
 	stopping := vip.NodeInfo{Excluded: "its Herald is stopping"}
@@ -588,9 +562,9 @@ func TestMappings(t *testing.T) {
 		return nil, nil
 	})
 	a.pass(t.Context())
-	same0(t, m.take(), "bind [10.0.0.1]", "announce [10.0.0.1]", "map 2", "leases [acquire 10.0.0.1]")
+	same0(t, m.take(), "bind [10.0.0.1]", "announce [10.0.0.1]", "map 2", "owners [10.0.0.1]")
 	a.apply(t.Context(), vip.Plan{})
-	same0(t, m.take(), "announce []", "bind []", "announce []", "map 0", "leases []")
+	same0(t, m.take(), "announce []", "bind []", "announce []", "map 0", "owners []")
 }
 
 // What clients wait for is planned at once, though not more often than four times a second.

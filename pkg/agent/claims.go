@@ -2,6 +2,7 @@ package agent
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -30,20 +31,21 @@ func same(before []vip.Address, now map[binding]bool) bool {
 	return n == len(now)
 }
 
-// keepClaims is the plan's LeaseIntents, and a Follow for each lease that is not among
-// them although the kernel still has one of its addresses: that could not be removed,
-// so the lease must not be released yet.
-func keepClaims(p vip.Plan, have []vip.Address) []vip.LeaseIntent {
-	listed := make(map[vip.Key]bool, len(p.LeaseIntents))
-	for _, s := range p.LeaseIntents {
-		listed[s.Lease] = true
-	}
-	intents := p.LeaseIntents
+// keepOwners is the plan's Owners, where a unit stays of which the kernel still has an address though nobody is to have
+// it, or no Service: it could not be removed, so the unit must not be given back yet.
+func keepOwners(p vip.Plan, have []vip.Address) []vip.Owner {
+	left := make(map[vip.Key]bool)
 	for _, x := range have {
-		if !x.Lease.IsZero() && !listed[x.Lease] {
-			listed[x.Lease] = true
-			intents = append(intents, vip.LeaseIntent{Lease: x.Lease, Action: vip.Follow})
-		}
+		left[x.Lease] = true
 	}
-	return intents
+	delete(left, vip.Key{})
+	owners := slices.Clone(p.Owners)
+	for i, o := range owners {
+		owners[i].Stays = o.Stays || o.Node == "" && left[o.Unit]
+		delete(left, o.Unit)
+	}
+	for k := range left {
+		owners = append(owners, vip.Owner{Unit: k, Stays: true})
+	}
+	return owners
 }

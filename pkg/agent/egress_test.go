@@ -17,7 +17,7 @@ import (
 func egressAgent(m *machine) *Agent {
 	a := newAgent(m, nil)
 	quietly := part[vip.Announcement](quiet[vip.Announcement])
-	a.o.Announcements, a.o.Addresses, a.o.Leases = quietly, part[vip.Address](quiet[vip.Address]), part[vip.LeaseIntent](quiet[vip.LeaseIntent])
+	a.o.Announcements, a.o.Addresses, a.o.Leases = quietly, part[vip.Address](quiet[vip.Address]), part[vip.Owner](quiet[vip.Owner])
 	noted := func(what string) part[vip.Egress] {
 		return func(want []vip.Egress) ([]vip.Egress, error) {
 			var pods []string

@@ -188,7 +188,6 @@ func (h *History) update(w *vip.World, v *vip.Verdict) (added []vip.Move) {
 			move.Cause = whyLost(w, move.From)
 		}
 		o.movedAt = move.At
-		o.void = o.void || !claim.Until.IsZero() // transferred by the fence of the node that had it
 		if o.holder != "" && holder == w.Self {
 			h.count(v.Service, o)
 		}

@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -12,10 +11,9 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// members returns World.Members, sorted by name: this node with the given info, if it has an
-// epoch, and each other node whose node lease was seen (l.peers), fenced or not, with its info
-// and whether it is stalled and stable. This node is Alive while its tenure holds at now,
-// another if the last decision has it as Alive.
+// members returns World.Members, sorted by name: this node with the given info, if it has an epoch, and each other node
+// whose node lease was seen, fenced or not. This node is Alive while its tenure holds at now, another if the last
+// decision has it as Alive.
 func (l *Leases) members(now time.Time, info vip.NodeInfo) []vip.Member {
 	all := make([]vip.Member, 0, len(l.peers)+1)
 	if t := l.tenure(now); t.Epoch != 0 {
@@ -23,63 +21,81 @@ func (l *Leases) members(now time.Time, info vip.NodeInfo) []vip.Member {
 	}
 	for name, p := range l.peers {
 		all = append(all, vip.Member{
-			Name: name, Epoch: p.Epoch, Alive: l.decision.Alive[name], Gone: p.gone, APIUnreached: p.noAPI, HeardAt: p.lastHeard(), Unproven: !p.renewed && p.heardAt.IsZero(),
-			AnswersUntil: p.mayAnswerUntil(l.decision.AnswersUntil[name], now), Stalled: !p.stalledSince.IsZero(), Stable: p.stable(now), Info: p.info,
+			Name: name, Epoch: p.Epoch, Alive: l.decision.Alive[name], Gone: p.gone, APIUnreached: p.noAPI, HeardAt: p.lastHeard(),
+			Unproven: !p.renewed && p.heardAt.IsZero(), AnswersUntil: l.decision.AnswersUntil[name], Stalled: p.stalled, Stable: p.stable(now), Info: p.info,
 		})
 	}
 	slices.SortFunc(all, func(a, b vip.Member) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }
 
-// claims returns World.Claims: of each VIP lease that exists (every Lease that is no node
-// lease) what claim returns; of each that vanished, that is, was deleted by another program
-// than its holder, what orphanedClaim returns, until expire removes it after a lease duration.
+// claims returns World.Claims: what claim returns of each unit in the table, and of each Lease that another program has.
 func (l *Leases) claims(now time.Time) map[vip.Key]vip.Claim {
-	all := make(map[vip.Key]vip.Claim, len(l.cache.latest))
-	for k, x := range l.cache.vanished {
-		if l.counts(k) {
-			all[l.serviceLease(k)] = l.orphanedClaim(x, now)
-		}
+	all := make(map[vip.Key]vip.Claim, len(l.table.known.Units)+len(l.foreign))
+	for k, e := range l.table.known.Units {
+		all[k] = l.claim(k, e, now)
 	}
-	for k, x := range l.cache.latest {
-		if l.counts(k) {
-			if s := l.serviceLease(k); !l.foreignClaim(k, now) {
-				all[s] = l.claim(x, now)
-			}
-		} else if l.locationOf(k) == inServices && l.isForeign(x, now) {
-			all[k] = l.claim(x, now)
+	for k, f := range l.foreign {
+		if f.valid(now) {
+			all[k] = vip.Claim{Holder: f.holder, Foreign: true, Valid: true}
 		}
 	}
 	return all
 }
 
-// moveOf returns the Move that was agreed on without the API server in place of what a VIP
-// lease says; ok is false if there is none, or x is not the version that it replaces.
-func (l *Leases) moveOf(x *record) (m quorum.Move, ok bool) {
-	m, ok = l.quorum.Moved[x.key]
-	return m, ok && m.Version == x.version
+// moveOf returns the Move that was agreed on without the API server in place of an entry; ok is false if there is none.
+func (l *Leases) moveOf(k vip.Key, e Entry) (m quorum.Move, ok bool) {
+	m, ok = l.quorum.Moved[k]
+	return m, ok && m.Version == uint64(e.Number)
 }
 
-// claim returns the Move that was agreed on without the API server in place of x, if there is
-// one (moveOf): valid as moveHolds has it. Otherwise it returns the orphaned claim if another program has blanked the holder,
-// or else what x says: Foreign if another program wrote the holder, Valid as valid has it.
-func (l *Leases) claim(x *record, now time.Time) vip.Claim {
-	o := l.cache.ownerOf(x)
-	if m, ok := l.moveOf(x); ok {
-		return vip.Claim{
-			Holder: m.Holder, PreviousHolder: o.node, Transitions: addTransitions(x.Lease, 1),
-			Valid: l.moveHolds(m),
-		}
+// claim returns who has a unit of which the table says e. That is another one if a Move was agreed on in its place, or
+// if this node has given it away and does not know whether that was written.
+func (l *Leases) claim(k vip.Key, e Entry, now time.Time) vip.Claim {
+	if m, ok := l.moveOf(k, e); ok {
+		return vip.Claim{Holder: m.Holder, PreviousHolder: e.Owner, Transitions: e.Transitions + 1, Valid: l.moveHolds(m)}
 	}
-	if x.orphaned {
-		return l.orphanedClaim(x.Lease, now)
+	if next, ok := l.table.doubted(k, e); ok {
+		c := next.claim()
+		c.Valid = c.Holder != ""
+		return c
 	}
-	if o.unwritten {
-		return l.unwrittenClaim(x, &o, now)
-	}
-	c := x.said
-	c.Valid = l.valid(x, now)
+	c := e.claim()
+	c.Valid = l.valid(e, now)
 	return c
+}
+
+// valid reports whether a node has what the table gives it in e. It has it until its node lease shows that its epoch is
+// over: not only from when it shows that epoch, since it may come later than the table.
+func (l *Leases) valid(e Entry, now time.Time) bool {
+	switch p := l.peers[e.Owner]; {
+	case e.Owner == "":
+		return false
+	case e.Owner == l.o.Node:
+		return e.Epoch == l.own.Epoch && !l.own.EpochOver
+	case p == nil || p.lease == nil || !p.Exists && !p.void(e.Epoch) || e.Epoch > p.Epoch:
+		return true // until it is fenced (fenceUnproven)
+	default:
+		return !p.void(e.Epoch) && !l.decision.Released[e.Owner]
+	}
+}
+
+// updateUnproven stores since when no node lease has shown the epoch of a claim in the table.
+func (l *Leases) updateUnproven(now time.Time) {
+	before := l.table.unproven
+	l.table.unproven = make(map[string]time.Time)
+	for claim := range l.table.known.newest {
+		node, epoch, _ := parseClaimText(claim)
+		p := l.peers[node]
+		if node == "" || node == l.o.Node || p != nil && (p.Exists || p.void(epoch)) && p.Epoch >= epoch {
+			continue
+		}
+		since, ok := before[claim]
+		if !ok {
+			since = now
+		}
+		l.table.unproven[claim] = since
+	}
 }
 
 // moveHolds reports whether the node to which m gave a VIP still has it: this one in its present epoch, which is not over; another whose claims
@@ -92,119 +108,14 @@ func (l *Leases) moveHolds(m quorum.Move) bool {
 	return p != nil && !p.void(m.Epoch) && !l.decision.Released[m.Holder]
 }
 
-// unwrittenClaim returns the claim of the owner o of x to which it was transferred. As this node's own it has an Until.
-func (l *Leases) unwrittenClaim(x *record, o *owner, now time.Time) vip.Claim {
-	c := vip.Claim{
-		Holder: o.node, FormerHolders: o.formerHolders(x), Transitions: addTransitions(x.Lease, len(o.before)), Cause: o.cause, AcquiredAt: o.at,
-		Valid: l.valid(x, now),
-	}
-	if len(o.before) > 0 {
-		c.PreviousHolder = o.before[0]
-	}
-	if o.node == l.o.Node {
-		c.Until = l.actUntil()
-	}
-	return c
-}
-
-// valid reports whether a VIP lease is held, so that no other node may
-// acquire it. It depends on its owner, which is the holder unless the claim was transferred (ownerOf):
-//   - none: false; but if another program has blanked the lease, as orphanedClaim has it.
-//   - another program: it has changed the lease within the duration that it names; false if
-//     the holder has this node's name.
-//   - this node: the claim is of its present epoch, which is not over, no newer version of
-//     the lease is known to exist (cache.outdated), and mayAct allows it. If it was transferred and is
-//     not written, only until actUntil, and not while claims may be moved without the API server, or were and this node does not know which
-//     (quorum.Decision.UnknownMoves).
-//   - another node, to which it was transferred, and is not written: its node lease is in the epoch of the claim, which
-//     is not over, and it was not passed over; while claims may be moved without the API server instead, it is neither known to act on its claims, so that it has to
-//     agree to that, nor to act on none: it may reach the API server, and have written this.
-//   - another node: its node lease has reached the epoch of the claim, which is not over, and
-//     the last decision has not released its claims to be moved.
-//   - a node without a node lease, or whose node lease has not reached the epoch of the claim
-//     (unproven): the lease was seen to change within the lease duration, or the epoch of the
-//     node lease to fall. The node lease may have been deleted or blanked by hand, and is put
-//     back by then, or be on its way by another watch.
-func (l *Leases) valid(x *record, now time.Time) bool {
-	o := l.cache.ownerOf(x)
-	switch node := o.node; {
-	case x.orphaned:
-		return l.orphanedClaim(x.Lease, now).Valid
-	case node == "":
-		return false
-	case !x.ours:
-		// With this node's own name: an earlier program here, which has ended since Herald
-		// runs. Any other lasts until it isn't renewed for its own duration.
-		return node != l.o.Node && now.Sub(l.cache.changedAt[x.key]) < duration(x.Lease, l.o.LeaseDuration)
-	case node == l.o.Node:
-		return o.epoch == l.own.Epoch && !l.own.EpochOver && l.cache.outdated[x.key] != x.version && l.mayAct(x) && (!o.unwritten || now.Before(l.actUntil()) && !l.quorum.Moving() && !l.decision.UnknownMoves)
-	case o.unwritten:
-		p := l.peers[node]
-		free := p != nil && p.passedOver
-		if l.quorum.Moving() {
-			free = l.decision.Alive[node] || l.decision.Released[node]
-		}
-		return p != nil && p.Exists && p.Epoch == o.epoch && !p.void(o.epoch) && !free
-	default:
-		if l.unproven(x) {
-			p := l.peers[node]
-			return now.Sub(l.cache.changedAt[x.key]) < l.o.LeaseDuration || p != nil && !p.fellAt.IsZero()
-		}
-		return !l.peers[node].void(x.epoch) && !l.decision.Released[node]
-	}
-}
-
-// holds reports whether this node has a valid claim on x.
-func (l *Leases) holds(x *record, now time.Time) bool {
-	return l.cache.ownerOf(x).node == l.o.Node && l.valid(x, now)
-}
-
-// orphanedClaim returns the claim, with Holder, Transitions and Until only, on a VIP lease that
-// another program than its holder has blanked or deleted; x is the last version. The holder
-// announces the VIP until it sees that, and while it writes the lease again. So the claim is valid for a lease
-// duration from when that was seen, if the holder is another node that is known and whose
-// epoch is not over. As this node's own, of its present epoch, it has an Until: it lasts as long as one that was transferred and is not
-// written may (actTime), since a process that has begun after the lease was deleted takes it for free.
-func (l *Leases) orphanedClaim(x *coordinationv1.Lease, now time.Time) vip.Claim {
-	node, epoch, _ := parseClaim(x)
-	c := vip.Claim{Holder: node, Transitions: addTransitions(x, 0)}
-	since := l.cache.changedAt[keyOf(x)]
-	if node == l.o.Node {
-		c.Until = since.Add(l.actTime())
-		c.Valid = epoch == l.own.Epoch && !l.own.EpochOver && now.Before(c.Until) && !l.quorum.Moving()
-		return c
-	}
-	p := l.peers[node]
-	c.Valid = p != nil && !p.void(epoch) && now.Sub(since) < l.o.LeaseDuration
-	return c
-}
-
-// orphanedElsewhere reports whether another program has blanked or deleted a VIP lease, of which x is the last version, while another node
-// has it (orphanedClaim). What was this node's own is to be written again.
-func (l *Leases) orphanedElsewhere(x *coordinationv1.Lease, now time.Time) bool {
-	c := l.orphanedClaim(x, now)
-	return c.Valid && c.Holder != l.o.Node
-}
-
-// proposedMoves returns, by VIP lease, where the plan would have the claims go that are not
-// valid (claim): to this node if its intent is to acquire it, or to the ExpectedHolder of one
-// that it follows; each with the version and the claim that it replaces. Leases that do not
-// exist, hand-overs, and intents without an ExpectedHolder are left out. Move.Epoch is left
-// for State.Propose. From is the node that the lease names, whose claim is void once the Move is carried out; it is empty if that has
-// transferred the VIP lease: it acts on it no more, and may have others.
-func (l *Leases) proposedMoves(want []vip.LeaseIntent, now time.Time) map[vip.Key]quorum.Move {
+// proposedMoves returns, by unit, where the plan would have those that nobody has by now (claim), each with the version and the
+// claim that it replaces. Move.Epoch is left for State.Propose.
+func (l *Leases) proposedMoves(now time.Time) map[vip.Key]quorum.Move {
 	all := make(map[vip.Key]quorum.Move)
-	for _, s := range want {
-		node := s.ExpectedHolder
-		if s.Action == vip.Acquire {
-			node = l.o.Node
-		}
-		if x := l.cache.latest[s.Lease]; x != nil && node != "" && s.Action != vip.HandOver && !l.claim(x, now).Valid {
-			m := quorum.Move{Holder: node, Version: x.version, From: x.holder, FromEpoch: x.epoch}
-			if l.cache.ownerOf(x).unwritten {
-				m.From, m.FromEpoch = "", 0
-			}
-			all[s.Lease] = m
+	for k, w := range l.table.wanted {
+		e, ok := l.table.known.Units[k]
+		if c := l.claim(k, e, now); ok && w.Node != "" && !w.Stays && !c.Valid {
+			all[k] = quorum.Move{Holder: w.Node, Version: uint64(e.Number), From: e.Owner, FromEpoch: e.Epoch}
 		}
 	}
 	return all
@@ -224,13 +135,27 @@ func (l *Leases) nodeLeaseKey(node string) vip.Key {
 	return vip.Key{Namespace: l.o.Namespace, Name: NodePrefix + node}
 }
 
-// isHolder reports whether any VIP lease that exists names the node as its holder, whether its
-// claim is valid or not.
-func (l *Leases) isHolder(node string) bool {
-	for x := range maps.Values(l.cache.latest) {
-		if x.holder == node && l.isVIPLease(x.key) {
-			return true
-		}
+// A foreign is what another program than Herald says on the Lease of a Service.
+type foreign struct {
+	holder    string
+	changedAt time.Time // when it was last seen to change
+	duration  time.Duration
+}
+
+// valid reports whether the program has the Service: it has changed the Lease within its own duration.
+func (f *foreign) valid(now time.Time) bool { return now.Sub(f.changedAt) < f.duration }
+
+// storeForeign takes in the version x of the Lease of a Service, and sets changed unless it is a renewal. One with this
+// node's own name is of an earlier program here, which has ended since Herald runs.
+func (l *Leases) storeForeign(k vip.Key, x *coordinationv1.Lease, now time.Time) {
+	before := l.foreign[k]
+	node, _, ours := parseClaim(x)
+	name := holder(x)
+	if name == "" || name == l.o.Node || ours && node == name {
+		l.changed = l.changed || before != nil
+		delete(l.foreign, k)
+		return
 	}
-	return false
+	l.changed = l.changed || before == nil || before.holder != name || !before.valid(now)
+	l.foreign[k] = &foreign{name, now, duration(x, l.o.LeaseDuration)}
 }

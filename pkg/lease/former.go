@@ -6,19 +6,17 @@ import (
 	"strings"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
-
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// maxFormerHolders is how many nodes FormerAnnotation names at most.
+// maxFormerHolders is how many nodes an entry of the table names at most.
 const maxFormerHolders = 8
 
-// parseFormerHolders returns the nodes of FormerAnnotation, the latest first, and no more than
+// parseFormerHolders returns the nodes of a text of formerHoldersText, the latest first, and no more than
 // maxFormerHolders. Entries that are not <node>@<seconds> are left out, and so is what names a node again:
 // Herald writes no such thing, and nodes would send a packet round in a circle.
-func parseFormerHolders(l *coordinationv1.Lease) (all []vip.FormerHolder) {
-	for entry := range strings.SplitSeq(l.Annotations[FormerAnnotation], ",") {
+func parseFormerHolders(text string) (all []vip.FormerHolder) {
+	for entry := range strings.SplitSeq(text, ",") {
 		node, at, _ := strings.Cut(entry, "@")
 		seconds, err := strconv.ParseInt(at, 10, 64)
 		again := slices.ContainsFunc(all, func(f vip.FormerHolder) bool { return f.Node == node })
@@ -29,24 +27,13 @@ func parseFormerHolders(l *coordinationv1.Lease) (all []vip.FormerHolder) {
 	return all
 }
 
-// formerHolders returns the FormerAnnotation of a VIP lease that next is to hold: that of l,
-// and before it the holder of l, if that is another node and a Herald wrote it. next may be in
-// it, from an earlier time.
-func formerHolders(l *coordinationv1.Lease, next string, now time.Time) string {
-	all := parseFormerHolders(l)
-	if node, _, ok := parseClaim(l); ok && node == holder(l) && node != next {
-		all = addFormerHolder(all, node, now)
-	}
-	return formerHoldersText(all)
-}
-
 // addFormerHolder returns all with the node, which ceases to have the lease now, as the first.
 func addFormerHolder(all []vip.FormerHolder, node string, now time.Time) []vip.FormerHolder {
 	all = slices.DeleteFunc(slices.Clone(all), func(f vip.FormerHolder) bool { return f.Node == node })
 	return slices.Insert(all, 0, vip.FormerHolder{Node: node, Until: now})
 }
 
-// formerHoldersText returns the FormerAnnotation of the first maxFormerHolders of all.
+// formerHoldersText returns the text of the first maxFormerHolders of all.
 func formerHoldersText(all []vip.FormerHolder) string {
 	var entries []string
 	for _, f := range all {
@@ -57,7 +44,7 @@ func formerHoldersText(all []vip.FormerHolder) string {
 	return strings.Join(entries, ",")
 }
 
-// maxCause is the most bytes of a CauseAnnotation that are written, or read.
+// maxCause is the most bytes of a cause that are written, or read.
 const maxCause = 256
 
 // truncateCause returns at most maxCause bytes of a text, whole characters of UTF-8 only.

@@ -37,18 +37,9 @@ import (
 
 // Annotations on Leases.
 const (
-	// ClaimAnnotation, on a VIP lease, is <node>@<epoch>. A holderIdentity that it
-	// does not name was written by another program.
+	// ClaimAnnotation, on the Lease of a Service, is <node>@<epoch>. A holderIdentity that it does not name was written
+	// by another program.
 	ClaimAnnotation = "heraldvip.io/claim"
-	// FromAnnotation, on a VIP lease, is the node that had it before.
-	FromAnnotation = "heraldvip.io/from"
-	// FormerAnnotation, on a VIP lease, is the nodes that had it before, the latest first, each
-	// with the time at which it ceased to (Unix time in seconds): n2@1790000000,n1@1789999990.
-	// The owner of now is among them if it had it before another one.
-	FormerAnnotation = "heraldvip.io/former-holders"
-	// CauseAnnotation, on a VIP lease, is why its holder has it, in words; a node that hands it over or acquires it
-	// from another writes it, at most maxCause bytes.
-	CauseAnnotation = "heraldvip.io/move-cause"
 	// FencedAnnotation, on a node lease, is the epoch that is over.
 	FencedAnnotation = "heraldvip.io/fenced"
 	// NodeAnnotation, on a node lease, is a vip.NodeInfo as JSON.
@@ -162,40 +153,6 @@ func setOwner(l *coordinationv1.Lease, kind, name, uid string) {
 	}
 }
 
-// A record is a version of a VIP lease with what it says, parsed once.
-type record struct {
-	*coordinationv1.Lease
-	key      vip.Key
-	version  uint64
-	digest   uint64 // of key and version
-	holder   string
-	epoch    int64     // of the claim
-	ours     bool      // a Herald wrote the holder
-	orphaned bool      // a Herald claimed it, and another program has blanked the holder
-	said     vip.Claim // what it says; not whether that is valid
-
-	owner   owner  // by transfers, as cache.ownerOf found it
-	ownerAt uint64 // cache.transfersChanged then; 0: it was not asked yet
-}
-
-// parseRecord parses a Lease. ours is set if ClaimAnnotation names its holder, orphaned if it
-// has a ClaimAnnotation and no holder.
-func parseRecord(l *coordinationv1.Lease) *record {
-	node, epoch, ok := parseClaim(l)
-	r := &record{Lease: l, key: keyOf(l), version: version(l), holder: holder(l), epoch: epoch}
-	r.digest = digestOf(r.key, r.version)
-	r.ours = ok && node == r.holder
-	r.orphaned = r.holder == "" && l.Annotations[ClaimAnnotation] != ""
-	r.said = vip.Claim{
-		Holder: r.holder, Foreign: r.holder != "" && !r.ours, PreviousHolder: l.Annotations[FromAnnotation], FormerHolders: parseFormerHolders(l),
-		Cause: truncateCause(l.Annotations[CauseAnnotation]), Transitions: addTransitions(l, 0),
-	}
-	if l.Spec.AcquireTime != nil {
-		r.said.AcquiredAt = l.Spec.AcquireTime.Time
-	}
-	return r
-}
-
 // A NodeLease is what a node lease says, for commands that only read.
 type NodeLease struct {
 	Name      string
@@ -233,20 +190,4 @@ func renewedAt(l *coordinationv1.Lease) time.Time {
 		}
 	}
 	return renewTime(l)
-}
-
-// ParseClaim returns what a VIP lease says, for commands that only read. Valid is as far as can be told from the Leases
-// alone: the holder is alive by the node lease that nodes returns of it and in the epoch of the claim; or another program, which has renewed
-// the lease within its own duration before now.
-func ParseClaim(l *coordinationv1.Lease, nodes func(name string) (epoch int64, alive bool), now time.Time) vip.Claim {
-	r := parseRecord(l)
-	c := r.said
-	switch epoch, alive := nodes(r.holder); {
-	case r.holder == "":
-	case c.Foreign:
-		c.Valid = now.Sub(renewTime(l)) < duration(l, 15*time.Second)
-	default:
-		c.Valid = alive && epoch == r.epoch
-	}
-	return c
 }

@@ -33,20 +33,10 @@ type Gateway interface {
 type Options struct {
 	Node      string                   // this node's name, the holder identity
 	NodeUID   func(node string) string // of its Node object, "" if that is not known; may be nil
-	Namespace string                   // of the node leases
+	Namespace string                   // of the node leases and the table
 	Process   vip.ProcessInfo          // this process; zero: it does not matter which one writes the node lease
 
-	Announcers bool             // svc_leasenamespace: VIP leases are to be in Namespace, not in those of the Services
-	Fixed      map[vip.Key]bool // VIP leases that options name: they are where they are
-
 	quorum.Timing // vip_leaseduration, vip_renewdeadline, vip_retryperiod
-
-	// Successors returns where the VIP leases go that are free in a World: the one of the last plan, with what fill
-	// stores in it. It may take as long as a plan. nil: a fence names no successors, and each VIP is moved by a write.
-	Successors func(fill func(*vip.World)) map[vip.Key]vip.Successor
-
-	// VIPLeasesKnown reports whether the Store tells of all VIP leases that a Herald has claimed. nil: from the first plan on it does.
-	VIPLeasesKnown func() bool
 
 	Info    func() vip.NodeInfo // of this node, for its node lease
 	Peers   Peers               // may be nil: no heartbeats are exchanged
@@ -63,44 +53,35 @@ const (
 	pauseLimit = 1250 * time.Millisecond // after a pause longer than this the process was stopped, or got no CPU
 )
 
-// Leases is this node's part in the agreement: it renews the node lease, acquires,
-// hands over and releases VIP leases as the plan wants, and fences dead and silent nodes.
+// Leases is this node's part in the agreement: it renews the node lease, fences dead and silent nodes, and writes in the
+// table what it gives away and what nobody has.
 type Leases struct {
 	o       Options
 	store   Store
 	wake    mailbox.Signal
 	metrics *metrics
 
-	// mu guards all below. Run changes it, the end of each request (start), Put (writes and
-	// quorum), Observe (writes.observed) and Tenure (own.ConfirmAfter).
+	// mu guards all below. Run changes it, the end of each request (start), Put, Observe and Tenure (own.ConfirmAfter).
 	mu       sync.Mutex
-	cache    cache
+	watch    watch
 	own      ownLease
 	peers    map[string]*peer // by node
-	writes   writes
-	location locations
+	table    table
+	foreign  map[vip.Key]*foreign // the Leases of Services that another program has written
 	quorum   quorum.State
 	decision quorum.Decision // the last one
 
-	unwritten unwritten
-	watch     watchCheck
-	lastStep  time.Time
-	changed   bool // the World differs from what was last reported, beyond summary
-	reported  summary
+	lastStep time.Time
+	changed  bool // the World differs from what was last reported, beyond summary
+	reported summary
 }
 
-// New makes Leases on a Store, with a wake signal of its own if o.Wake is nil. Run does the
-// work.
+// New makes Leases on a Store, with a wake signal of its own if o.Wake is nil. Run does the work.
 func New(store Store, o Options) *Leases {
 	l := &Leases{
-		o: o, store: store, wake: o.Wake,
-		metrics:   newMetrics(),
-		cache:     newCache(o.Node, o.Namespace),
-		peers:     make(map[string]*peer),
-		writes:    newWrites(),
-		location:  locations{phase: phase{inServices, inServices}, services: make(map[vip.Key]vip.Key)},
-		unwritten: unwritten{owners: make(map[vip.Key]owner), limits: newWriteLimits(maxUnwritten)},
-		own:       ownLease{Self: quorum.Self{Name: o.Node}},
+		o: o, store: store, wake: o.Wake, metrics: newMetrics(), peers: make(map[string]*peer),
+		watch: watch{fenced: make(map[string]uint64)}, table: newTableState(), foreign: make(map[vip.Key]*foreign),
+		own: ownLease{Self: quorum.Self{Name: o.Node}},
 	}
 	if l.wake == nil {
 		l.wake = mailbox.NewSignal()
@@ -114,59 +95,27 @@ func (l *Leases) String() string { return "leases" }
 // Wake has Run look at the Store, Info, Peers and Gateway at once. It does not block.
 func (l *Leases) Wake() { l.wake.Send() }
 
-// Put replaces what is wanted of every VIP lease and wakes Run, which writes. A lease that
-// this node held when Observe was last called, and that no intent names, is released; one that
-// it was given since then is kept, since no plan knows of it yet. So Observe and Put are
-// called by one goroutine. While claims may be moved without the API server it also proposes
-// where those go that are not valid.
-func (l *Leases) Put(want []vip.LeaseIntent) {
+// Put replaces where the plan has every unit, and wakes Run, which writes. It is called by the goroutine that calls
+// Observe, once all of a plan but this is carried out.
+func (l *Leases) Put(want []vip.Owner) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	want = l.locateIntents(want)
-	l.writes.setIntents(want)
-	l.forgetGone()
-	if l.quorum.Moving() && !l.location.moving() {
-		l.quorum = l.quorum.Propose(l.proposedMoves(want, time.Now()))
+	l.table.setWanted(want)
+	if l.quorum.Moving() {
+		l.quorum = l.quorum.Propose(l.proposedMoves(time.Now()))
 	}
 	l.Wake()
 }
 
-// Observe fills in Members and Claims as of w.Now, Tenure, TransfersPending, HandingOver and LeaseRefusals, and remembers the
-// versions of the VIP leases that name this node as holder: only those may be released by the
-// next Put.
+// Observe fills in Members and Claims as of w.Now, Tenure and HandingOver.
 func (l *Leases) Observe(w *vip.World) {
 	info := l.o.Info() // before the lock: another room answers
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.observeOwnership(w, info)
-	w.TransfersPending = w.Stopping && l.transfersPending()
-	w.HandingOver = byServiceLease(l, l.writes.handingOver)
-	w.LeaseRefusals = byServiceLease(l, l.writes.refusals())
-	l.writes.observed = make(map[vip.Key]uint64)
-	for k := range l.ownKeys() {
-		if l.counts(k) {
-			l.writes.observed[k] = l.cache.version(k)
-		}
-	}
-}
-
-// observeOwnership fills in Members and Claims as of w.Now, and Tenure. info is of this node. mu is held.
-func (l *Leases) observeOwnership(w *vip.World, info vip.NodeInfo) {
 	info.Isolated, info.Restarts = l.isolated(), l.own.recentRestarts(w.Now)
 	w.Members, w.Claims, w.Tenure = l.members(w.Now, info), l.claims(w.Now), l.tenure(time.Now())
-}
-
-// byServiceLease returns a copy of m, which has the keys of VIP leases, with the keys by which the
-// plan knows them (serviceLease); nil for nil.
-func byServiceLease[V any](l *Leases, m map[vip.Key]V) map[vip.Key]V {
-	if m == nil {
-		return nil
-	}
-	all := make(map[vip.Key]V, len(m))
-	for k, v := range m {
-		all[l.serviceLease(k)] = v
-	}
-	return all
+	w.HandingOver = maps.Clone(l.table.handingOver)
+	l.table.observed = l.table.known.Number
 }
 
 // Tenure returns this node's right to act on its claims at this moment. Each room that
@@ -183,18 +132,16 @@ func (l *Leases) Tenure() vip.Tenure {
 	return l.tenure(now)
 }
 
-// tenure returns this node's right to act on its claims at now: the end of it, whether a
-// renewal has confirmed it since the process was paused, and since when renewals are late, if
-// they are. mu is held.
-//
-// It does not hold until this node knows where VIP leases are (updateReady); before the first time there
-// is none, so that no plan removes what an earlier process has bound.
+// tenure returns this node's right to act on its claims at now: the end of it, whether a renewal has confirmed it since
+// the process was paused, and since when renewals are late, if they are. It does not hold until this node has read the
+// table in its epoch; before the first time there is none, so that no plan removes what an earlier process has bound.
+// mu is held.
 func (l *Leases) tenure(now time.Time) vip.Tenure {
 	t := l.own.Tenure(l.o.Timing, l.decision.HoldUntil, now)
-	if !l.location.ready {
+	if l.table.actsIn != l.own.Epoch {
 		t.Until = time.Time{}
 	}
-	if !l.location.began {
+	if l.table.actsIn == 0 {
 		t.Epoch = 0
 	}
 	return t
@@ -238,11 +185,10 @@ func (l *Leases) Ready() error {
 	return nil
 }
 
-// Run makes a step when it is woken, and at least each stepPeriod, until ctx ends; after one
-// that took more than 1 ms it pauses three times as long, up to stepPeriod. Then it releases all VIP leases and
-// the node lease, so that the others need not wait for it, within quorum.StopTime, and returns the
-// error of the latter. If another process has taken the name of this node it releases nothing,
-// and returns an error that says which.
+// Run makes a step when it is woken, and at least each stepPeriod, until ctx ends; after one that took more than 1 ms it
+// pauses three times as long, up to stepPeriod. Then it gives back what it still has and releases the node lease, so that
+// the others need not wait for it, within quorum.StopTime, and returns the error of the latter. If another process has
+// taken the name of this node it releases nothing, and returns an error that says which.
 func (l *Leases) Run(ctx context.Context) error {
 	// Requests outlive ctx: their end must be known.
 	requests, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -255,8 +201,6 @@ func (l *Leases) Run(ctx context.Context) error {
 		if err := l.taken(); err != nil {
 			return err
 		}
-		// A step looks at every lease. When hundreds are written it waits a little, and
-		// takes in what has come meanwhile at once.
 		if took := time.Since(began); took > time.Millisecond {
 			time.Sleep(min(3*took, stepPeriod)) // if it took long, the process was stopped meanwhile
 		}
@@ -286,36 +230,37 @@ func (l *Leases) start(ctx context.Context, timeout time.Duration, request func(
 	}()
 }
 
-// releaseAll releases the VIP leases that name this node as holder, and blocks until no request is
-// under way, since one that was not answered may have been carried out. It makes a step that wants
-// no VIP lease, and another after the end of each request, which also releases those that another
-// node that stops handed over a moment ago. A release that failed, a timeout included, is not
-// repeated; after ctx has ended nothing more is started.
+// releaseAll gives back all that this node still has, and blocks until no request is under way, since one that was not
+// answered may have been carried out. After ctx has ended nothing more is started.
 func (l *Leases) releaseAll(ctx context.Context) {
-	for {
-		l.Observe(&vip.World{Now: time.Now()})
+	for tries := 0; ; tries++ {
 		l.mu.Lock()
 		l.own.releasing = true
-		l.writes.setIntents(nil)
+		l.table.setWanted(nil)
 		l.mu.Unlock()
 		if ctx.Err() == nil {
 			l.step(ctx)
 		}
 		l.mu.Lock()
-		idle := len(l.writes.limits.requests)+len(l.writes.nodeLeases) == 0 && !l.own.pending
+		idle := !l.table.pending && !l.own.pending && (len(l.listChanges(time.Now())) == 0 || ctx.Err() != nil || !l.mayWriteTable(time.Now()))
+		for _, p := range l.peers {
+			idle = idle && !p.pending
+		}
 		l.mu.Unlock()
 		if idle {
 			return
 		}
-		<-l.wake // at the end of a request
+		select {
+		case <-l.wake: // at the end of a request
+		case <-time.After(stepPeriod):
+		}
 	}
 }
 
-// step reads the watch cache and the heartbeats (none while Peers.Off gives a reason),
-// decides, starts the requests that follow (renewal, fences, VIP leases) without waiting for
-// them, pokes the agent if the World has changed, and sets the heartbeat. After a pause of the
-// process it logs that, and the tenure is not confirmed until a renewal succeeds, which is due
-// at once. Until the watch cache is filled it does no more than that. It takes mu.
+// step reads the watch cache and the heartbeats (none while Peers.Off gives a reason), decides, starts the requests that
+// follow (renewal, fences, the table) without waiting for them, pokes the agent if the World has changed, and sets the
+// heartbeat. After a pause of the process it logs that, and the tenure is not confirmed until a renewal succeeds, which
+// is due at once. Until the watch cache is filled it does no more than that. It takes mu.
 func (l *Leases) step(ctx context.Context) {
 	info := l.o.Info() // before the lock: other rooms answer
 	var statuses map[string]vip.PeerStatus
@@ -334,85 +279,23 @@ func (l *Leases) step(ctx context.Context) {
 		return
 	}
 	l.readCache(now)
-	l.updateUnwritten()
 	l.checkWatch(now)
 	l.evaluate(statuses, &info, now)
-	l.updateReady(now)
-	l.copyClaims(ctx, now)
-	l.updateLocationDue(now)
+	l.updateBehind(statuses, now)
+	l.updateActs(now)
+	l.readTable(ctx, now)
 	l.fence(ctx, now)
-	l.writeVIPLeases(ctx, now)
-	l.renew(ctx, now, info) // with what writeVIPLeases leaves to it
-	l.writeRecord(ctx, now)
-	l.deleteCopies(ctx, now)
+	l.writeTable(ctx, now)
+	l.renew(ctx, now, info)
 	l.report(now)
 	heartbeat := l.decision.Heartbeat
-	if l.own.releasing { // the agent has ended: others may move what is left, though nothing can be released without the API server
+	heartbeat.Table, heartbeat.TableDigest, heartbeat.Carried = l.table.known.Number, l.table.known.digest, l.table.carried
+	if l.own.releasing { // the agent has ended: others may move what is left, though nothing can be given back without the API server
 		heartbeat.TenureValid = false
 	}
 	l.mu.Unlock()
 	if l.o.Peers != nil {
 		l.o.Peers.SetHeartbeat(heartbeat)
-	}
-}
-
-// readCache applies what has changed in the watch cache since the last call. A newer version
-// of this node's own lease is checked (checkOwn), and one that is gone is written again at
-// once, in another epoch if it was fenced; those of other nodes are stored in l.peers, and VIP leases in the cache, as vanished
-// if they are gone. It forgets nodes whose node lease does not exist, if they released it or
-// it has not changed for two lease durations. All that concerns other nodes and VIPs, but for
-// mere renewals, sets l.changed.
-func (l *Leases) readCache(now time.Time) {
-	before, known := l.cache.restores, l.cache.restored
-	changed, gone := l.cache.update(l.store.TakeChanges())
-	if l.cache.restores > before && !known {
-		l.watchAgain(restoredText) // watches of other resources may go on
-	}
-	maps.DeleteFunc(l.cache.dropped, func(k vip.Key, _ uint64) bool { return !l.writes.pending(k) })
-	for _, x := range changed { // node leases first: what the others say is judged by them
-		switch node := l.nodeOf(keyOf(x)); {
-		case node == "":
-		case node == l.o.Node:
-			l.checkOwn(x, now)
-		case l.peer(node, now).update(x, now):
-			l.changed = true
-			l.logFenced(node, l.peers[node])
-		}
-	}
-	for _, x := range changed {
-		if keyOf(x) == l.recordKey() {
-			l.readRecord(x, now)
-		} else if l.isVIPLease(keyOf(x)) {
-			l.storeVIPLease(parseRecord(x), now)
-			l.changed = true
-		}
-	}
-	for _, x := range gone {
-		switch node := l.nodeOf(keyOf(x)); {
-		case keyOf(x) == l.recordKey():
-			l.readRecord(nil, now)
-		case node == l.o.Node:
-			if fencedEpoch(x) >= l.own.Epoch { // and deleted before the watch has shown that
-				l.endEpoch("it was fenced by another node, and deleted")
-			}
-			l.own.next = now // put it back at once
-			continue
-		case node != "":
-			p := l.peer(node, now)
-			if p.lease == nil || version(x) > version(p.lease) {
-				p.update(x, now) // it may have been released before it was deleted
-			}
-			p.Exists = false
-		default:
-			l.cache.setVIPLeaseGone(parseRecord(x), now)
-		}
-		l.changed = true
-	}
-	for node, p := range l.peers {
-		if !p.Exists && (p.released || p.silent(now, 2*l.o.LeaseDuration)) {
-			delete(l.peers, node)
-			l.changed = true
-		}
 	}
 }
 
@@ -425,23 +308,4 @@ func (l *Leases) peer(node string, now time.Time) *peer {
 		l.peers[node] = p
 	}
 	return p
-}
-
-// storeVIPLease updates what follows from the new version x of a VIP lease: the marks in the cache
-// (setVIPLeaseChanged), and, if a Herald on another node holds it in the epoch of its node lease,
-// that the other node acquired a lease just now and is not stalled. Nothing that a VIP lease says
-// adds a node or changes its epoch: whoever may write Leases in a namespace of Services can write
-// anything there (docs/why.md, "What tenants can write").
-func (l *Leases) storeVIPLease(x *record, now time.Time) {
-	l.cache.setVIPLeaseChanged(x, !x.ours || x.holder != l.o.Node && l.unproven(x), now)
-	if p := l.peers[x.holder]; p != nil && x.ours && p.Epoch == x.epoch {
-		p.acquiredAt, p.stalledSince, p.passedOver = now, time.Time{}, false
-	}
-}
-
-// unproven reports whether the claim of another node on x names an epoch that its node lease has
-// not reached, or there is no node lease of it.
-func (l *Leases) unproven(x *record) bool {
-	p := l.peers[x.holder]
-	return p == nil || x.epoch > p.Epoch
 }

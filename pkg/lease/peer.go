@@ -24,18 +24,17 @@ type peer struct {
 	released      bool                  // the node itself ended its epoch: it has stopped
 	info          vip.NodeInfo
 	infoText      string
+	about         string     // info without the number of the table, which alone is no change
 	deletedAt     time.Time  // when it was last tried to delete the node lease, which is over
 	fenceFailedAt time.Time  // when it was last logged that it can't be fenced
 	fence         *sentFence // the last one by this node that was written, or may have been since it had no answer, and is not logged yet; nil: none, or a later version is known
-	fellAt        time.Time  // when its epoch was last seen to fall, as by hand; zero: not within the lease duration
 	stability
 
-	expectedSince  time.Time // since when it has been expected to acquire a VIP lease; zero: it is not
-	acquiredAt     time.Time // when it last acquired one
-	stalledSince   time.Time // since when it counts as stalled: it was expected to acquire one and did not; zero: it is not
-	unwrittenSince time.Time // since when it has had claims that were transferred to it and are not written; zero: it has none
-	passedOver     bool      // while it is stalled: what was transferred to it, and is not written, is free
-	answersUntil   time.Time // when its kernel has removed what it was passed over for, at the latest
+	pending     bool         // a fence or a delete of its node lease is under way
+	failure     fenceFailure // of its fence
+	carried     int64        // the number of the table that its agent has carried out, when that was last behind
+	behindSince time.Time    // since when that has not changed, while it is behind
+	stalled     bool         // for longer than it may
 }
 
 // version returns the version of the node lease that was seen last; 0 if it does not exist.
@@ -66,15 +65,6 @@ func (p *peer) lastHeard() time.Time {
 // fencedWithin is how long after its last heartbeat a node that is cut off has been fenced, with room: some half a second.
 const fencedWithin = 2 * time.Second
 
-// mayAnswerUntil returns until when the kernel of the node may answer for VIPs that are not the node's: decided is what quorum.Decision
-// has; or, unless it is gone, for what it was passed over.
-func (p *peer) mayAnswerUntil(decided, now time.Time) time.Time {
-	if p.gone || !p.answersUntil.After(decided) || !now.Before(p.answersUntil) {
-		return decided
-	}
-	return p.answersUntil
-}
-
 // silent reports whether this node has seen no change of the node lease for d or longer.
 func (p *peer) silent(now time.Time, d time.Duration) bool {
 	return now.Sub(p.Changed) >= d
@@ -94,21 +84,20 @@ func (p *peer) update(l *coordinationv1.Lease, now time.Time) bool {
 	}
 	released := over && holder(l) == ""
 	text := l.Annotations[NodeAnnotation]
-	same := p.Exists && p.Epoch == epoch && p.Over == over && p.released == released && p.infoText == text
+	same := p.Exists && p.Epoch == epoch && p.Over == over && p.released == released
 	if text != p.infoText {
+		var carried int64
 		p.infoText, p.info = text, vip.NodeInfo{}
 		if json.Unmarshal([]byte(text), &p.info) != nil {
 			p.info = vip.NodeInfo{Excluded: "its node lease can't be read"}
 		}
+		carried, p.info.Table = p.info.Table, 0
+		about, _ := json.Marshal(p.info)
+		same = same && string(about) == p.about
+		p.about, p.info.Table = string(about), carried
 	}
-	if epoch < p.Epoch {
-		p.fellAt = now
-	}
-	if epoch != p.Epoch {
-		p.stalledSince, p.passedOver = time.Time{}, false
-		if p.lease != nil {
-			p.setAlive(false, now)
-		}
+	if epoch != p.Epoch && p.lease != nil {
+		p.setAlive(false, now)
 	}
 	changed := now
 	if p.lease == nil || !renewTime(l).Equal(renewTime(p.lease)) {
@@ -120,26 +109,6 @@ func (p *peer) update(l *coordinationv1.Lease, now time.Time) bool {
 	}
 	p.lease, p.released, p.Peer = l, released, quorum.Peer{Epoch: epoch, Over: over, Exists: true, Changed: changed}
 	return !same
-}
-
-// updateStalled stores since when the node has been expected to acquire a VIP lease. After
-// more than stalledAfter, in which it acquired none, it marks the node as stalled and returns
-// how long that was; 0 otherwise, also if the mark is there already. If the node is not
-// expected to acquire one, only that time is cleared, not the mark.
-func (p *peer) updateStalled(expected bool, after time.Duration, now time.Time) time.Duration {
-	if !expected {
-		p.expectedSince = time.Time{}
-		return 0
-	}
-	if p.expectedSince.IsZero() {
-		p.expectedSince = now
-	}
-	waited := min(now.Sub(p.expectedSince), now.Sub(p.acquiredAt))
-	if !p.stalledSince.IsZero() || waited <= after {
-		return 0
-	}
-	p.stalledSince = now
-	return waited
 }
 
 // Times of stability.

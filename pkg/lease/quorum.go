@@ -17,6 +17,7 @@ import (
 const (
 	fenceTimeout = 1500 * time.Millisecond // how long a write of a fence may take
 	keepFenced   = time.Hour               // the node lease of a fenced node is deleted after this
+	cleanupRetry = time.Minute             // how often that is tried
 	fenceFailing = time.Minute             // how often it is logged that a fence can't be written
 )
 
@@ -32,7 +33,7 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo
 	}
 	for node, p := range l.peers {
 		x := p.Peer
-		x.NoServices, x.Neighbor = !p.info.AnnouncesServices(), p.info.LivenessOff == "" && hasNetworkOf(info, p.info.HeartbeatAddress())
+		x.Neglects, x.NoServices, x.Neighbor = l.neglects(node, p, now), !p.info.AnnouncesServices(), p.info.LivenessOff == "" && hasNetworkOf(info, p.info.HeartbeatAddress())
 		in.Peers[node] = x
 		l.changed = l.changed || p.gone != statuses[node].Gone
 		p.gone, p.heardAt = statuses[node].Gone, statuses[node].HeardAt
@@ -42,9 +43,15 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo
 			p.heardAt = now // its kernel answers
 		}
 	}
+	for claim := range l.table.unproven { // this node's watch is late, it may be: they are voters
+		node, epoch, _ := parseClaimText(claim)
+		if x := in.Peers[node]; !x.Exists && !x.Over {
+			in.Peers[node] = quorum.Peer{Epoch: max(epoch, x.Epoch), Exists: true}
+		}
+	}
 	in.Self.NoServices = !info.AnnouncesServices()
 	for k := range l.quorum.Moved {
-		in.Versions[k] = l.cache.version(k)
+		in.Versions[k] = uint64(l.table.known.Units[k].Number)
 	}
 	state, d := quorum.Evaluate(l.quorum, in)
 	if d.NeedsGateway && l.o.Gateway != nil {
@@ -122,98 +129,118 @@ func isolatedText(info *vip.NodeInfo) string {
 	return "this node reaches too few other nodes on the VIPs' link, though its link is up; it takes no VIP until it does, and keeps what it has only while it knows of no other node for it"
 }
 
-// fence starts to write the fences that the last decision names, and starts to
-// delete node leases that have been over, and not changed, for keepFenced, each once within cleanupRetry, and whose transfers may go (mayDropTransfers). It leaves out nodes
-// with a request on their lease under way, and fences none whose epoch is over, that has
-// neither a node lease nor a VIP lease that names it, whose last failure is still waited
-// for (applyWrite), or whose last fence was refused since the node lease had another version by then, as long as this node does not know which. (If it knows
-// all that was written since, and that is no other version, the fence was refused for another reason.) It forgets the failures of fences of a node that is alive and not to be fenced. No more than maxWrites of these requests are under way at a time. It does
-// nothing while this node's own renewals fail.
+// A fenceFailure is tries in a row to fence a node that failed.
+type fenceFailure struct {
+	count int
+	until time.Time // when the next may be sent
+}
+
+// fence starts to write the fences that the last decision names, and starts to delete node leases that have been over, and not changed, for
+// keepFenced. It does nothing while this node's own renewals fail.
 func (l *Leases) fence(ctx context.Context, now time.Time) {
 	if l.own.RenewingSince.IsZero() {
 		return
 	}
+	l.fenceUnproven(ctx, now)
 	for node, p := range l.peers {
-		k := l.nodeLeaseKey(node)
-		if l.writes.nodeLeases[k] {
+		if p.pending {
 			continue
 		}
-		if len(l.writes.nodeLeases) >= maxWrites {
-			return // the end of one brings us back here
-		}
-		if p.Over && p.Exists && p.silent(now, keepFenced) && now.Sub(p.deletedAt) >= cleanupRetry && l.mayDropTransfers(p.lease) {
+		if p.Over && p.Exists && p.silent(now, keepFenced) && now.Sub(p.deletedAt) >= cleanupRetry {
 			p.deletedAt = now
-			l.deleteFenced(ctx, k, p.lease)
+			l.deleteFenced(ctx, node, p)
+			continue
 		}
 		why := l.decision.Fence[node]
 		if why == "" && l.decision.Alive[node] {
-			delete(l.writes.failures, k) // another node's fence may have been written, or none was needed
+			p.failure = fenceFailure{} // another node's fence may have been written, or none was needed
 		}
-		f := l.writes.failures[k]
-		if why == "" || p.Over || !p.Exists && !l.isHolder(node) || now.Before(f.until) || f.conflict && f.replaced == p.version() && !l.unwritten.asOf.After(f.until) {
+		if why == "" || p.Over || !p.Exists && !l.table.known.owns(node) || now.Before(p.failure.until) {
 			continue
 		}
-		l.writeFence(ctx, k, node, why)
+		l.writeFence(ctx, node, p, p.Epoch, why)
 	}
 }
 
-// writeFence starts to replace the lease of a peer by its tombstone, with the transfers of what it has, or to create that if none
-// exists. The outcome goes to applyWrite, and a conflict is noted beside that; after success the node counts here as fenced and not
-// alive. That is logged with why, and counted, though the answer was lost (logFenced). From the third failure in a row on that is logged, each fenceFailing at most, unless it is a conflict. The first shortTries tries time out after shortTimeout, later ones after fenceTimeout
-// (at most half a renew deadline): with the node may have died the API server that would
-// answer, or etcd's leader. Once the API server has refused a fence that transfers, or maxFailures tries have failed, the next ones transfer no more than the node lease does already, until the node is alive again (fence).
-func (l *Leases) writeFence(ctx context.Context, k vip.Key, node, why string) {
-	p, failed, timeout := l.peers[node], l.writes.failures[k], fenceTimeout
-	if failed.count < shortTries {
+// fenceUnproven starts to fence the nodes to which the table gives units in an epoch that no node lease has shown for the lease duration: it may be this node's watch
+// that does not show it, so the write has to.
+func (l *Leases) fenceUnproven(ctx context.Context, now time.Time) {
+	if t := l.tenure(now); !t.Holds(now) || !t.Confirmed || l.decision.Verdict != quorum.Renewing {
+		return
+	}
+	for claim, since := range l.table.unproven {
+		node, epoch, _ := parseClaimText(claim)
+		if now.Sub(since) < l.o.LeaseDuration+l.turn() {
+			continue
+		}
+		if p := l.peer(node, now); !p.pending && !now.Before(p.failure.until) {
+			l.writeFence(ctx, node, p, max(epoch, p.Epoch), ReasonUnproven)
+		}
+	}
+}
+
+// ReasonUnproven is a reason to fence a node.
+const ReasonUnproven = "the table gives it units in an epoch that its node lease has not reached for the lease duration"
+
+// writeFence starts to replace the lease of a peer by its tombstone, or to create that if none exists. After success the node counts here as fenced and not
+// alive. That is logged with why, and counted, though the answer was lost (logFenced). After a conflict the node lease is read. From the third failure in a row
+// on that is logged, each fenceFailing at most. The first shortTries tries time out after shortTimeout, later ones after fenceTimeout
+// (at most half a renew deadline): with the node may have died the API server that would answer, or etcd's leader.
+func (l *Leases) writeFence(ctx context.Context, node string, p *peer, epoch int64, why string) {
+	timeout := fenceTimeout
+	if p.failure.count > shortTries {
+		timeout = l.o.LeaseDuration
+	} else if l.own.shortTries > 0 && p.failure.count < shortTries {
 		timeout = shortTimeout
 	}
-	transfers := !failed.withoutTransfers && (failed.conflict || failed.count < maxFailures)
-	next, replaced, now := l.tombstone(node, p), p.version(), time.Now()
-	sent := &sentFence{p.Epoch, why, now.Sub(p.Changed)}
-	l.writes.nodeLeases[k] = true
-	l.start(ctx, l.o.LeaseDuration, func(ctx context.Context) func() {
-		if transfers {
-			l.addTransfers(next, node)
-		}
-		ctx, cancel := context.WithTimeout(ctx, min(timeout, l.o.RenewDeadline/2)) // however long the plan took
-		defer cancel()
+	next, now := l.tombstone(node, p, epoch), time.Now()
+	sent := &sentFence{epoch, why, now.Sub(p.Changed)}
+	p.pending = true
+	l.start(ctx, min(timeout, l.o.RenewDeadline/2), func(ctx context.Context) func() {
 		write := l.store.Update
 		if next.ResourceVersion == "" {
 			write = l.store.Create
 		}
 		got, err := write(ctx, next)
+		refused := apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
+		if refused {
+			got, _ = l.store.Get(ctx, l.o.Namespace, NodePrefix+node)
+		}
 		return func() {
-			l.applyWrite(k, got, err)
-			switch {
-			case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
-				f := l.writes.failures[k]
-				f.conflict, f.replaced = true, replaced
-				l.writes.failures[k] = f
+			p.pending = false
+			if got != nil && (p.lease == nil || version(got) > version(p.lease)) {
+				l.watch.fenced[node] = version(got)
+				l.changed = p.update(got, now) || l.changed
+			}
+			if refused {
+				p.failure = fenceFailure{p.failure.count, time.Now().Add(50 * time.Millisecond)}
 				return
-			case err == nil:
-				p.update(got, now)
-				delete(l.decision.Alive, node)
-				if !p.gone { // a plan may be made before the next evaluation
-					l.decision.AnswersUntil[node] = time.Now().Add(vip.AddressLifetime + vip.AddressRemovalDelay)
-				}
-				l.changed = true
-			case l.writes.failures[k].count >= shortTries && time.Since(p.fenceFailedAt) >= fenceFailing:
-				p.fenceFailedAt = time.Now()
-				l.o.Log.Warn("a node can't be fenced, so nobody else takes its VIPs; it is tried again", "node", node, "why", why, "err", err)
 			}
-			refusal := refusalText(err)
-			if refusal != "" && transfers && next.Annotations[TransfersAnnotation] != "" {
-				f := l.writes.failures[k]
-				f.withoutTransfers = true
-				l.writes.failures[k] = f
-				l.o.Log.Warn("the fence of a node that transfers its VIPs is refused; it is sent without transfers, and the VIPs are acquired by a write each", "node", node, "err", refusal)
-			}
-			if refusal == "" { // it was written, or may have been
-				p.fence = sent
-				l.logFenced(node, p)
-			}
+			l.endFence(node, p, sent, err)
 		}
 	})
+}
+
+// endFence takes in the outcome of a fence that was not refused by a conflict.
+func (l *Leases) endFence(node string, p *peer, sent *sentFence, err error) {
+	now := time.Now()
+	if err == nil {
+		p.failure = fenceFailure{}
+		delete(l.decision.Alive, node)
+		if !p.gone { // a plan may be made before the next evaluation
+			l.decision.AnswersUntil[node] = now.Add(vip.AddressLifetime + vip.AddressRemovalDelay)
+		}
+		l.changed = true
+	} else {
+		n := min(p.failure.count+1, 6)
+		p.failure = fenceFailure{n, now.Add(50 * time.Millisecond << n)}
+		if n > shortTries && now.Sub(p.fenceFailedAt) >= fenceFailing {
+			p.fenceFailedAt = now
+			l.o.Log.Warn("a node can't be fenced, so nobody else takes its VIPs; it is tried again", "node", node, "why", sent.why, "err", err)
+		}
+	}
+	p.fence = sent // it was written, or may have been
+	l.logFenced(node, p)
 }
 
 // A sentFence is a fence that this node has sent.
@@ -236,28 +263,28 @@ func (l *Leases) logFenced(node string, p *peer) {
 }
 
 // tombstone returns p's node lease, or a new one if none exists, with its epoch marked as over
-// and the node as holder, without transfers (addTransfers). It keeps the resourceVersion that this node saw last, so that the
+// and the node as holder. It keeps the resourceVersion that this node saw last, so that the
 // API server refuses it if the node has renewed since.
-func (l *Leases) tombstone(node string, p *peer) *coordinationv1.Lease {
+func (l *Leases) tombstone(node string, p *peer, epoch int64) *coordinationv1.Lease {
 	next := &coordinationv1.Lease{}
 	if p.Exists {
 		next = p.lease.DeepCopy()
 	}
 	next.Namespace, next.Name = l.o.Namespace, NodePrefix+node
 	addLabels(next)
-	annotate(next, FencedAnnotation, strconv.FormatInt(max(p.Epoch, 1), 10)) // 0, as of a node lease that was made by hand, marks nothing
-	next.Spec.HolderIdentity, next.Spec.LeaseTransitions = &node, new(int32(p.Epoch))
+	annotate(next, FencedAnnotation, strconv.FormatInt(max(epoch, 1), 10)) // 0, as of a node lease that was made by hand, marks nothing
+	next.Spec.HolderIdentity, next.Spec.LeaseTransitions = &node, new(int32(epoch))
 	return next
 }
 
-// deleteFenced starts to delete the node lease k, if its version is still that of x. The
-// outcome goes to applyWrite.
-func (l *Leases) deleteFenced(ctx context.Context, k vip.Key, x *coordinationv1.Lease) {
-	l.writes.nodeLeases[k] = true
+// deleteFenced starts to delete the node lease of a node that was fenced long ago, if it is still the same.
+func (l *Leases) deleteFenced(ctx context.Context, node string, p *peer) {
+	p.pending = true
+	x := p.lease
 	l.start(ctx, l.o.RenewDeadline/2, func(ctx context.Context) func() {
 		err := l.store.Delete(ctx, x.Namespace, x.Name, x.ResourceVersion)
 		return func() {
-			l.applyWrite(k, nil, err)
+			p.pending = false
 			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 				l.o.Log.Warn("the node lease of a node that was fenced long ago can't be deleted; it is tried again each "+cleanupRetry.String(), "lease", x.Name, "err", err)
 			}

@@ -33,12 +33,11 @@ type ownLease struct {
 	began    time.Time // when this process held it first
 	restarts []int64   // as in vip.NodeInfo; see recentRestarts
 
-	took       time.Duration // how long the last renewal took that succeeded
-	pending    bool          // a renewal is under way
-	releasing  bool          // Run ends: no renewal is started, so that no epoch begins any more
-	failing    bool          // the last renewal failed, and that was logged
-	next       time.Time     // when the next one is due
-	shortTries int           // how many of the next renewals have shortTimeout
+	pending    bool      // a renewal is under way
+	releasing  bool      // Run ends: no renewal is started, so that no epoch begins any more
+	failing    bool      // the last renewal failed, and that was logged
+	next       time.Time // when the next one is due
+	shortTries int       // how many of the next renewals have shortTimeout
 
 	predecessor string    // the ID of the process that had the name, and has ended (AwaitName)
 	waitsFor    string    // the process that has the name and lives, while AwaitName waits; or ""
@@ -90,26 +89,24 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	o.waitingHere = len(about.Waiting) > 0
 	about.Isolated, about.Suspects = l.isolated(), l.decision.Suspects
 	about.Restarts, about.Process = o.recentRestarts(now), l.o.Process
-	about.VIPLeases = &vip.VIPLeasesInfo{Announcers: l.o.Announcers}
-	if l.location.ready {
-		about.VIPLeases.Record = l.location.actsBy
-	}
-	about.LeasesRefusedIn, about.Transfers = l.writes.refusedIn(now), l.o.Successors != nil
 	info, err := json.Marshal(about)
 	if err != nil {
 		l.o.Log.Error("this node's description can't be written", "err", err)
 		return
 	}
-	if o.pending || now.Before(o.next) && len(l.writes.handOvers) == 0 && (string(info) == o.info || o.RenewingSince.IsZero()) {
+	if o.pending || now.Before(o.next) && (string(info) == o.info || o.RenewingSince.IsZero()) {
 		return
 	}
-	o.pending = true
+	o.pending, o.info = true, string(info)
+	about.Table = l.table.carried // which is no reason to renew
+	if info, err = json.Marshal(about); err != nil {
+		return
+	}
 	known := o.lease
-	if o.EpochOver || len(l.writes.transferring) > 0 {
+	if o.EpochOver {
 		known = nil
 	}
-	handOvers, shown, restores := l.writes.handOvers, l.cache.shown, l.cache.restores
-	l.beginTransfers(handOvers, now)
+	shown := l.watch.shown
 	timeout, short := l.o.RenewDeadline/2, false
 	if o.shortTries > 0 && o.lease != nil && !o.EpochOver && shortTimeout < timeout {
 		timeout, short = shortTimeout, true
@@ -117,17 +114,16 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	}
 	l.start(ctx, timeout, func(ctx context.Context) func() {
 		sent := time.Now()
-		got, err := l.writeOwn(ctx, known, string(info), handOvers)
+		got, err := l.writeOwn(ctx, known, string(info))
 		if short && err != nil && ctx.Err() != nil {
 			// Its API server has died, or etcd's leader: another try, which counts as no failure.
 			return func() { l.own.pending, l.own.next = false, time.Now() }
 		}
 		return func() {
-			if err == nil && isRestored(got, shown) && l.cache.restores == restores {
+			if err == nil && version(got) <= shown && l.watch.shown >= shown {
 				l.setRestored(got)
 			}
 			l.applyRenewal(got, sent, err)
-			l.endTransfers(len(handOvers) > 0, err)
 		}
 	})
 }
@@ -139,9 +135,8 @@ func (l *Leases) isolated() bool { return l.decision.Isolated || l.own.WasIsolat
 // (creates it if there is none), and returns what was written, or the error. If that begins another
 // epoch (nextEpoch) this node's present one ends, and the agent is poked, before the write is sent; if not, it transfers
 // handOvers. It blocks for the requests; mu is not held.
-func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info string, handOvers []update) (*coordinationv1.Lease, error) {
-	read := known == nil
-	if read {
+func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info string) (*coordinationv1.Lease, error) {
+	if known == nil {
 		var err error
 		known, err = l.store.Get(ctx, l.o.Namespace, NodePrefix+l.o.Node)
 		if apierrors.IsNotFound(err) && l.awaitDeletion(ctx) { // it may have been written and fenced meanwhile
@@ -169,13 +164,6 @@ func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info
 	}
 	ends := l.own.Epoch != 0 && epoch != l.own.Epoch
 	waits := time.Since(l.own.waitingAt) < keepWaiting
-	if read {
-		l.storeRead(known)
-	}
-	if ends || l.own.Epoch == 0 {
-		handOvers = nil
-	}
-	transfers := l.ownTransfers(known, handOvers)
 	if ends {
 		// It must be over here before any other node can see that it is.
 		l.endEpoch("another epoch has begun, or it was fenced")
@@ -188,7 +176,6 @@ func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info
 		l.o.Log.Error("the node lease has an epoch that no node reaches by counting: something else than Herald wrote it; this node begins another", "lease", l.o.Namespace+"/"+known.Name, "epoch", transitions(known), "next", epoch)
 	}
 	next := l.nextOwn(known, epoch, info)
-	annotate(next, TransfersAnnotation, transfers)
 	if !waits {
 		annotate(next, WaitingAnnotation, "")
 	}
@@ -208,7 +195,7 @@ func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info
 // away. A tombstone goes after an hour, or with its Node.
 func (l *Leases) fenceWouldBeKnown(now time.Time) bool {
 	t := l.own.Tenure(l.o.Timing, l.decision.HoldUntil, now)
-	return t.Holds(now) && t.Confirmed && l.cache.version(l.nodeLeaseKey(l.o.Node)) == 0
+	return t.Holds(now) && t.Confirmed && l.watch.own == 0
 }
 
 // Times of a renewal that finds no node lease before the watch shows that it was deleted.
@@ -225,7 +212,7 @@ func (l *Leases) awaitDeletion(ctx context.Context) bool {
 		l.mu.Lock()
 		now := time.Now()
 		t := l.own.Tenure(l.o.Timing, l.decision.HoldUntil, now)
-		shown := l.cache.version(l.nodeLeaseKey(l.o.Node)) == 0
+		shown := l.watch.own == 0
 		lasts := t.Confirmed && t.Until.Sub(began) >= 2*deletionWait
 		l.mu.Unlock()
 		if shown || !lasts || now.Sub(began) >= deletionWait || ctx.Err() != nil {
@@ -337,35 +324,28 @@ func (l *Leases) applyRenewal(got *coordinationv1.Lease, sent time.Time, err err
 	switch {
 	case err == nil:
 		l.metrics.renewals.WithLabelValues("ok").Inc()
-		l.cache.setWritten(got)
 		if o.Epoch == 0 {
 			o.began, o.restarts = now, restartsOf(got)
 		}
 		if o.Epoch != transitions(got) {
 			o.Epoch, o.EpochOver = transitions(got), false
-			l.location.ready, l.location.epochVersion = false, version(got)
 			l.changed = true
 			l.o.Log.Info("the node lease is held", "lease", l.o.Namespace+"/"+got.Name, "epoch", o.Epoch)
 		}
-		l.location.epochVersion = min(l.location.epochVersion, version(got)) // less if etcd was restored from a backup
 		if o.RenewingSince.IsZero() {
 			o.RenewingSince = sent
 		}
 		if o.failing {
 			l.o.Log.Info("the node lease is renewed again")
 		}
-		o.lease, o.Renewed, o.failing, o.took = got, sent, false, now.Sub(sent)
-		l.unwritten.addSent(got, sent)
+		o.lease, o.Renewed, o.failing = got, sent, false
+		l.watch.sent = addSent(l.watch.sent, got, sent)
 		l.watch.renewals = addSent(l.watch.renewals, got, now)
 		o.shortTries = 0
 		if now.Sub(sent) < fastRenewal {
 			o.shortTries = shortTries
 		}
-		o.info, o.next = got.Annotations[NodeAnnotation], sent.Add(min(l.o.RetryPeriod, max(fastRenewal, (l.o.RenewDeadline-time.Second)/2)))
-		// The right to what is not written ends with what the watch has shown.
-		if soon := now.Add(500 * time.Millisecond); l.hasUnwritten() && soon.Before(o.next) {
-			o.next = soon
-		}
+		o.next = sent.Add(min(l.o.RetryPeriod, max(fastRenewal, (l.o.RenewDeadline-time.Second)/2)))
 		if o.EpochOver { // while this renewal was under way
 			o.next = now
 		}
@@ -378,7 +358,7 @@ func (l *Leases) applyRenewal(got *coordinationv1.Lease, sent time.Time, err err
 		if !o.failing {
 			l.o.Log.Warn("the node lease can't be renewed; trying on", "err", err)
 		}
-		o.failing, o.RenewingSince = true, time.Time{}
+		o.failing, o.RenewingSince, o.info = true, time.Time{}, ""
 		l.watch.renewals = nil // the watch may be away, too
 	}
 }
@@ -415,9 +395,8 @@ func (l *Leases) tryReleaseNodeLease(ctx context.Context) error {
 	if x, err = l.store.Update(ctx, x); err != nil {
 		return err
 	}
-	l.deleteLeft(ctx, x)
 	l.mu.Lock()
-	drop := l.mayDropTransfers(x) && (!l.isolated() || l.decision.Rejoining)
+	drop := !l.isolated() || l.decision.Rejoining
 	l.mu.Unlock()
 	if !drop {
 		return nil // another node deletes it when nobody needs it any more

@@ -1,21 +1,145 @@
 package lease
 
 import (
+	"context"
 	"math/rand/v2"
 	"slices"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/heraldvip/herald/pkg/vip"
 )
+
+// A Store is the Leases of the API server: a watch cache to read and a way to write. Every write is conditional on the
+// resourceVersion of what it replaces, so that of two writers one is refused (an error for which apierrors.IsConflict,
+// IsAlreadyExists or IsNotFound holds).
+type Store interface {
+	// Synced reports whether the watch cache has been filled at least once.
+	Synced() bool
+	// TakeChanges returns what has happened to the watch cache since the last call: the Leases in it that are new or
+	// changed, and the last versions of those that left it, in that order. They must not be changed.
+	TakeChanges() (changed, dropped []*coordinationv1.Lease)
+	// WatchAgain has all watches of the process begin again with a list of what there is by then. It does not block.
+	WatchAgain()
+	// Get reads past the watch cache.
+	Get(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error)
+	Create(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error)
+	Update(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error)
+	Delete(ctx context.Context, namespace, name, resourceVersion string) error
+}
+
+// A watch is what this node knows of its watch of Leases.
+type watch struct {
+	watchCheck
+	shown  uint64            // the newest version of any Lease that it has shown: it has shown all that are older
+	own    uint64            // that of this node's lease; 0: it shows none
+	sent   []sentWrite       // renewals of this node that it has not shown yet
+	asOf   time.Time         // all that was written before is shown
+	fenced map[string]uint64 // by node: the version that this node's own fence has written, until it is shown
+}
+
+// A sentWrite is a write of this node that has succeeded.
+type sentWrite struct {
+	version uint64
+	at      time.Time // when it was sent
+}
+
+// addSent returns sent with one more: of too many the first, which the watch shows first, and the last.
+func addSent(sent []sentWrite, got *coordinationv1.Lease, at time.Time) []sentWrite {
+	return append(sent[:min(len(sent), 99)], sentWrite{version(got), at})
+}
+
+// readCache applies what has changed in the watch cache since the last call, node leases first: what the others say is
+// judged by them. All that concerns other nodes and units, but for mere renewals, sets l.changed.
+func (l *Leases) readCache(now time.Time) {
+	changed, dropped := l.store.TakeChanges()
+	for _, x := range changed {
+		l.watch.shown = max(l.watch.shown, version(x))
+		switch node := l.nodeOf(keyOf(x)); {
+		case node == "":
+		case node == l.o.Node:
+			l.watch.own = version(x)
+			l.checkOwn(x, now)
+		case version(x) < l.watch.fenced[node]: // the watch is behind this node's own write
+		default:
+			delete(l.watch.fenced, node)
+			if l.peer(node, now).update(x, now) {
+				l.changed = true
+				l.logFenced(node, l.peers[node])
+			}
+		}
+	}
+	l.watch.sent = slices.DeleteFunc(l.watch.sent, func(w sentWrite) bool {
+		if w.version <= l.watch.shown && w.at.After(l.watch.asOf) {
+			l.watch.asOf = w.at
+		}
+		return w.version <= l.watch.shown
+	})
+	for _, x := range changed {
+		if k := keyOf(x); k == l.tableKey() {
+			l.setTable(x, now)
+		} else if l.nodeOf(k) == "" {
+			l.storeForeign(k, x, now)
+		}
+	}
+	present := make(map[vip.Key]bool, len(changed))
+	for _, x := range changed {
+		present[keyOf(x)] = true
+	}
+	for _, x := range dropped {
+		if !present[keyOf(x)] {
+			l.dropped(x, now)
+		}
+	}
+	for node, p := range l.peers {
+		if !p.Exists && (p.released || p.silent(now, 2*l.o.LeaseDuration)) {
+			delete(l.peers, node)
+			l.changed = true
+		}
+	}
+	l.updateUnproven(now)
+}
+
+// dropped takes in that a Lease is gone, of which x was the last version.
+func (l *Leases) dropped(x *coordinationv1.Lease, now time.Time) {
+	switch node := l.nodeOf(keyOf(x)); {
+	case keyOf(x) == l.tableKey():
+		l.tableGone(x)
+	case node == l.o.Node:
+		l.watch.own = 0
+		if l.own.lease == nil || version(x) >= version(l.own.lease) {
+			if fencedEpoch(x) >= l.own.Epoch { // and deleted before the watch has shown that
+				l.endEpoch("it was fenced by another node, and deleted")
+			}
+			l.own.next = now // put it back at once
+		}
+	case node != "":
+		p := l.peer(node, now)
+		if version(x) < l.watch.fenced[node] {
+			return
+		}
+		delete(l.watch.fenced, node)
+		if p.lease == nil || version(x) > version(p.lease) {
+			p.update(x, now) // it may have been released before it was deleted
+		}
+		p.Exists = false
+		l.changed = true
+	default:
+		l.changed = l.changed || l.foreign[keyOf(x)] != nil
+		delete(l.foreign, keyOf(x))
+	}
+}
 
 // restoredText says for the log why watches begin again.
 const restoredText = "etcd was restored from an earlier backup, so that versions begin again, and watches may show nothing: all that is watched is listed again"
 
 // setRestored has all watches begin again, since etcd was restored from a backup, as the renewal that returned got has shown; and this node knows of nothing
-// that was written before (unwritten.asOf) until its watch shows a later renewal. What it owns by VIP leases it owns until the watch shows something else. mu is held.
+// that was written before until its watch shows a later renewal. The table counts as it was seen last. mu is held.
 func (l *Leases) setRestored(got *coordinationv1.Lease) {
-	l.cache.setRestored(got)
-	l.unwritten.sent, l.unwritten.asOf, l.changed = nil, time.Time{}, true
+	l.watch.shown, l.watch.sent, l.watch.asOf, l.changed = 0, nil, time.Time{}, true
+	clear(l.watch.fenced)
+	l.table.version, l.table.stale = 0, true
 	l.watchAgain(restoredText)
 }
 
@@ -37,29 +161,29 @@ const (
 // refuses watches for as long as its cache is not filled. To such a node all others are silent: it would know of no successor.
 type watchCheck struct {
 	renewals []sentWrite // since the last one that the watch has shown, with the time of their answers; none from before one that failed
-	shown    time.Time   // when it has shown that: one that is only late shows another all the time
-	next     time.Time   // the watches do not begin again for that before this
+	shownAt  time.Time   // when it has shown that: one that is only late shows another all the time
+	again    time.Time   // the watches do not begin again for that before this
 	pause    time.Duration
 }
 
 // checkWatch has all watches begin again if the watch has shown none of this node's renewals for watchTimeout: at once the first time, then after a pause,
 // which grows until none was needed for maxWatchPause. mu is held.
 func (l *Leases) checkWatch(now time.Time) {
-	w := &l.watch
-	if x := l.cache.watched[l.nodeLeaseKey(l.o.Node)]; x != nil {
+	w := &l.watch.watchCheck
+	if shown := l.watch.own; shown != 0 {
 		before := len(w.renewals)
-		w.renewals = slices.DeleteFunc(w.renewals, func(r sentWrite) bool { return r.version <= version(x) }) // the last may be another program's version
+		w.renewals = slices.DeleteFunc(w.renewals, func(r sentWrite) bool { return r.version <= shown }) // the last may be another program's version
 		if len(w.renewals) < before {
-			w.shown = now
+			w.shownAt = now
 		}
 	}
 	n := len(w.renewals)
-	if n == 0 || w.renewals[n-1].at.Sub(w.renewals[0].at) < watchTimeout || now.Sub(w.shown) < watchTimeout || now.Before(w.next) {
+	if n == 0 || w.renewals[n-1].at.Sub(w.renewals[0].at) < watchTimeout || now.Sub(w.shownAt) < watchTimeout || now.Before(w.again) {
 		return
 	}
-	if w.pause = min(2*w.pause, maxWatchPause); now.Sub(w.next) > maxWatchPause {
+	if w.pause = min(2*w.pause, maxWatchPause); now.Sub(w.again) > maxWatchPause {
 		w.pause = watchPause
 	}
-	w.next = now.Add(w.pause + rand.N(w.pause/2))
+	w.again = now.Add(w.pause + rand.N(w.pause/2))
 	l.watchAgain("the watches show nothing of what this node writes, though the API server takes it: all that is watched is listed again, on a new connection")
 }

@@ -13,6 +13,7 @@ import (
 //
 //	length(1) name, nonce(4), transmit interval in ms(2), flags(1),
 //	epoch(8), state hash(8), proposal hash(8),
+//	number of the table(8), its digest(8), number carried out(8),
 //	number(1) of key IDs(4 each),
 //	number(2) of echoes: node(6) flags(1) nonce(4)
 //	length(1) voided claim
@@ -68,6 +69,9 @@ func (m *message) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, uint64(m.heartbeat.Epoch))
 	b = binary.BigEndian.AppendUint64(b, m.heartbeat.StateHash)
 	b = binary.BigEndian.AppendUint64(b, m.heartbeat.ProposalHash)
+	b = binary.BigEndian.AppendUint64(b, uint64(m.heartbeat.Table))
+	b = binary.BigEndian.AppendUint64(b, m.heartbeat.TableDigest)
+	b = binary.BigEndian.AppendUint64(b, uint64(m.heartbeat.Carried))
 	b = append(b, byte(len(m.keys)))
 	for _, k := range m.keys {
 		b = append(b, k[:]...)
@@ -107,6 +111,7 @@ func parseMessage(b []byte) (*message, error) {
 		MovesUnwritten: flags&flagMovesUnwritten != 0, Isolated: flags&flagIsolated != 0,
 	}
 	m.heartbeat.Epoch, m.heartbeat.StateHash, m.heartbeat.ProposalHash = int64(r.uint64()), r.uint64(), r.uint64()
+	m.heartbeat.Table, m.heartbeat.TableDigest, m.heartbeat.Carried = int64(r.uint64()), r.uint64(), int64(r.uint64())
 	m.keys = make([]keyID, 0, 2)
 	for range r.byte() {
 		m.keys = append(m.keys, keyID(r.take(len(keyID{}))))

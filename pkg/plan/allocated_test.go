@@ -105,10 +105,10 @@ func TestShownServicesSpread(t *testing.T) {
 	r.Announcer = "herald"
 	targets := map[string]int{}
 	w := world(all...)
-	for _, l := range Make(r, w).LeaseIntents {
-		targets[l.ExpectedHolder]++
+	for _, l := range Make(r, w).Owners {
+		targets[l.Node]++
 	}
-	for _, n := range []string{"", "n2", "n3"} {
+	for _, n := range []string{"n1", "n2", "n3"} {
 		if targets[n] != 10 {
 			t.Errorf("%v, want 10 each", targets)
 		}

@@ -45,8 +45,8 @@ func TestManyNodesOfEndpoints(t *testing.T) {
 	}
 	var p vip.Plan
 	within(t, 3*time.Second, func() { p = Make(rules(), w) })
-	if len(p.LeaseIntents) != 1 || p.LeaseIntents[0].ExpectedHolder != "n2" {
-		t.Errorf("intents: %+v", p.LeaseIntents)
+	if len(p.Owners) != 1 || p.Owners[0].Node != "n2" {
+		t.Errorf("owners: %+v", p.Owners)
 	}
 }
 
@@ -61,8 +61,8 @@ func TestManyLeasesOfAUnit(t *testing.T) {
 	w = held(w, "s00000", "n1")
 	var p vip.Plan
 	within(t, 3*time.Second, func() { p = Make(rules(), w) })
-	if len(p.LeaseIntents) != 20000 || len(p.Addresses) != 1 {
-		t.Errorf("%d intents, %d addresses", len(p.LeaseIntents), len(p.Addresses))
+	if len(p.Owners) != 20000 || len(p.Addresses) != 1 {
+		t.Errorf("%d owners, %d addresses", len(p.Owners), len(p.Addresses))
 	}
 }
 

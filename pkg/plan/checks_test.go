@@ -77,7 +77,7 @@ func heldNew(w vip.World, name string) vip.World {
 
 func TestProbe(t *testing.T) {
 	a := func() vip.World { return worldWithMACs(svc("a", "10.77.0.50,fd77::50")) }
-	const taken = `acquire kubevip-a
+	const taken = `kubevip-a -> n1
 		a: AddressInUse
 		event a AddressInUse
 		10.77.0.50 is in use by another host on eth0 (MAC 02:00:00:00:00:ff), so it is not announced: take it off that host, or give the Service another address; it is asked again at least once a minute, and announced when it is free; ` +
@@ -85,12 +85,12 @@ func TestProbe(t *testing.T) {
 	const asking = `ask 10.77.0.50 on eth0 probe
 		ask fd77::50 on eth0 probe
 		`
-	const bound = `acquire kubevip-a
+	const bound = `kubevip-a -> n1
 		bind 10.77.0.50/32 dev eth0
 		bind fd77::50/128 dev eth0
 		a: VIPAnnounced`
 	const changedAndTaken = `ask 10.77.0.50 on eth0 probe
-		acquire kubevip-a
+		kubevip-a -> n1
 		status a
 		a: AddressInUse
 		event a AddressInUse
@@ -104,21 +104,21 @@ func TestProbe(t *testing.T) {
 			w := a()
 			w.Members = w.Members[:1]
 			return w
-		}, asking + "acquire kubevip-a\na: VIPClaiming"},
+		}, asking + "kubevip-a -> n1\na: VIPClaiming"},
 		{"held for the first time: asked, nothing bound", func() vip.World { return heldNew(a(), "a") },
-			asking + "acquire kubevip-a\na: VIPAnnounced"},
+			asking + "kubevip-a -> n1\na: VIPAnnounced"},
 		{"the status names it as the address of a gateway only: asked", func() vip.World {
 			w := heldNew(worldWithMACs(svc("a", "10.77.0.50", written("n1"))), "a")
 			w.Services[0].Ingress[0].IPMode = vip.ModeProxy
 			return w
-		}, "ask 10.77.0.50 on eth0 probe\nacquire kubevip-a\na: VIPAnnounced"},
+		}, "ask 10.77.0.50 on eth0 probe\nkubevip-a -> n1\na: VIPAnnounced"},
 		{"free: bound, and asked until it is", func() vip.World { return withResults(heldNew(a(), "a"), probingRules(), noConflict) }, asking + bound},
 		{"bound: no more questions", func() vip.World {
 			w := withResults(heldNew(a(), "a"), probingRules(), noConflict)
 			w.Bound = Make(probingRules(), w).Addresses
 			w.CheckResults = nil
 			return w
-		}, `acquire kubevip-a
+		}, `kubevip-a -> n1
 			bind 10.77.0.50/32 dev eth0
 			bind fd77::50/128 dev eth0
 			status a 10.77.0.50(VIP) fd77::50(VIP)
@@ -129,7 +129,7 @@ func TestProbe(t *testing.T) {
 			return withResults(heldNew(a(), "a"), probingRules(), func(f *vip.CheckResult) {
 				f.Kind, f.UnexpectedMACs = vip.CheckDefend, []string{foreignMAC}
 			})
-		}, asking + "acquire kubevip-a\na: VIPAnnounced"},
+		}, asking + "kubevip-a -> n1\na: VIPAnnounced"},
 		{"one of two", func() vip.World {
 			w := withResults(heldNew(a(), "a"), probingRules(), noConflict)
 			f := w.CheckResults[addr("fd77::50")]
@@ -138,7 +138,7 @@ func TestProbe(t *testing.T) {
 			w.Bound = Make(probingRules(), w).Addresses
 			return w
 		}, `ask fd77::50 on eth0 probe
-			acquire kubevip-a
+			kubevip-a -> n1
 			bind 10.77.0.50/32 dev eth0
 			status a 10.77.0.50(VIP)
 			a: AddressInUse
@@ -151,12 +151,12 @@ func TestProbe(t *testing.T) {
 				w.CheckResults[x] = f
 			}
 			return w
-		}, asking + "acquire kubevip-a\na: VIPAnnounced"},
+		}, asking + "kubevip-a -> n1\na: VIPAnnounced"},
 		{"moved from another node: never asked", func() vip.World {
 			return held(worldWithMACs(svc("a", "10.77.0.50,fd77::50", written("n2"))), "a", "n1")
 		}, bound},
 		{"moved from a node that had not bound it: asked", func() vip.World { return held(a(), "a", "n1") },
-			asking + "acquire kubevip-a\na: VIPAnnounced"},
+			asking + "kubevip-a -> n1\na: VIPAnnounced"},
 		{"the status says it was announced: never asked", func() vip.World {
 			return heldNew(worldWithMACs(svc("a", "10.77.0.50,fd77::50", written("n2"))), "a")
 		}, bound},
@@ -165,7 +165,7 @@ func TestProbe(t *testing.T) {
 		}, bound},
 		{"the Service asks for another address than before: asked", func() vip.World {
 			return held(worldWithMACs(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.60") })), "a", "n1")
-		}, "ask 10.77.0.50 on eth0 probe\nacquire kubevip-a\na: VIPAnnounced"},
+		}, "ask 10.77.0.50 on eth0 probe\nkubevip-a -> n1\na: VIPAnnounced"},
 		{"the Service asks for another address, which is in use: the status is cleared", func() vip.World {
 			w := held(worldWithMACs(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.60") })), "a", "n1")
 			return withResults(w, probingRules(), answeredBy(foreignMAC))
@@ -185,17 +185,17 @@ func TestProbe(t *testing.T) {
 		}, strings.Replace(changedAndTaken, "status a\n", "bind 10.77.0.60/32 dev eth0\n", 1)},
 		{"of two Services with one address one has a status: never asked", func() vip.World {
 			return heldNew(worldWithMACs(svc("a", "10.77.0.50"), svc("b", "10.77.0.50", younger, port(81), written("n2"))), "a")
-		}, "acquire kubevip-a\nacquire kubevip-b\nbind 10.77.0.50/32 dev eth0\na: VIPAnnounced\nb: VIPAnnounced"},
+		}, "kubevip-a -> n1\nkubevip-b -> n1\nbind 10.77.0.50/32 dev eth0\na: VIPAnnounced\nb: VIPAnnounced"},
 		{"a lease of several Services was changed before this one came", func() vip.World {
 			w := worldWithMACs(svc("a", "10.77.0.50", func(s *vip.Service) { s.Lease = "kubevip-a" }))
 			return held(w, "a", "n1")
-		}, "ask 10.77.0.50 on eth0 probe\nacquire kubevip-a\na: VIPAnnounced"},
+		}, "ask 10.77.0.50 on eth0 probe\nkubevip-a -> n1\na: VIPAnnounced"},
 		{"kube-proxy is not ready: later", func() vip.World {
 			return heldNew(worldWithMACs(svc("a", "10.77.0.50", local("n1"), func(s *vip.Service) { s.HealthCheckNodePort = 30000 })), "a")
-		}, "acquire kubevip-a\na: VIPAnnounced"},
+		}, "kubevip-a -> n1\na: VIPAnnounced"},
 		{"one address of two Services is asked for once", func() vip.World {
 			return heldNew(worldWithMACs(svc("a", "10.77.0.50"), svc("b", "10.77.0.50", younger, port(81))), "a")
-		}, "ask 10.77.0.50 on eth0 probe\nacquire kubevip-a\nacquire kubevip-b\na: VIPAnnounced\nb: VIPAnnounced"},
+		}, "ask 10.77.0.50 on eth0 probe\nkubevip-a -> n1\nkubevip-b -> n1\na: VIPAnnounced\nb: VIPAnnounced"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -212,7 +212,7 @@ func TestProbe(t *testing.T) {
 		r := probingRules()
 		r.NoStatus = true
 		diff(t, checksSummary(Make(r, held(a(), "a", "n1"))), bound)
-		diff(t, checksSummary(Make(r, heldNew(a(), "a"))), asking+"acquire kubevip-a\na: VIPAnnounced")
+		diff(t, checksSummary(Make(r, heldNew(a(), "a"))), asking+"kubevip-a -> n1\na: VIPAnnounced")
 	})
 	t.Run("switched off", func(t *testing.T) { diff(t, checksSummary(Make(rules(), heldNew(a(), "a"))), bound) })
 }
@@ -293,14 +293,14 @@ func TestDefend(t *testing.T) {
 	mine := func() vip.World {
 		return bind(rules(), held(worldWithMACs(svc("a", "10.77.0.50", written("n1"))), "a", "n1"))
 	}
-	const well = `acquire kubevip-a
+	const well = `kubevip-a -> n1
 		bind 10.77.0.50/32 dev eth0
 		status a 10.77.0.50(VIP)
 		a: VIPAnnounced
 		event a VIPAnnounced
 		`
 	const ill = `ask 10.77.0.50 on eth0 defend
-		acquire kubevip-a
+		kubevip-a -> n1
 		bind 10.77.0.50/32 dev eth0
 		status a 10.77.0.50(VIP)
 		a: VIPForeignMAC

@@ -54,8 +54,6 @@ func TestConditions(t *testing.T) {
 	foreign.Claims[key("kubevip-a")] = vip.Claim{Holder: "kube-vip-1", Foreign: true, Valid: true}
 	foreignHad := world(svc("a", "10.77.0.50", had))
 	foreignHad.Claims = foreign.Claims
-	refused := world(svc("a", "10.77.0.50"))
-	refused.LeaseRefusals = map[vip.Key]string{key("kubevip-a"): "a quota"}
 	inPool := func(addr string, change ...func(*vip.Service)) vip.World {
 		w := poolWorld("n2")
 		w.Services = []vip.Service{svc("a", addr, append(change, given)...)}
@@ -88,7 +86,6 @@ func TestConditions(t *testing.T) {
 		{"no address, and one is on its way", pools, poolWorld("n2"), ""},
 		{"given an address", pools, inPool("10.77.0.60"), "n1: Allocated=True AddressAllocated, Announced=True VIPAnnounced"},
 		{"given one that is in no pool any more", pools, inPool("10.77.0.99"), "n1: Allocated=True AddressOutsidePools, Announced=True VIPAnnounced"},
-		{"its Lease is refused", r, refused, "n1 alone: Allocated=True AddressSet, Announced=False LeaseRefused"},
 		{"held by another announcer", r, foreign, ""},
 		{"held by another announcer, and ours before", r, foreignHad, "n1 alone: Allocated=True AddressSet, Announced=Unknown HeldByOtherAnnouncer"},
 		{"ignored, never ours", r, world(svc("a", "10.77.0.50", func(s *vip.Service) { s.Ignore = true })), ""},

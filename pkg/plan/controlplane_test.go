@@ -57,28 +57,28 @@ func TestControlPlane(t *testing.T) {
 		want string
 	}{
 		{"before any API server is ready", controlPlaneWorld(""), "control-plane: NoEndpoints"},
-		{"the first", controlPlaneWorld("n1"), "acquire plndr-cp-lock\ncontrol-plane: VIPClaiming"},
-		{"another node's", controlPlaneWorld("n2"), "follow plndr-cp-lock -> n2\ncontrol-plane: VIPClaiming"},
-		{"held", controlPlaneHeld(controlPlaneWorld("n1 n2"), "n1"), "acquire plndr-cp-lock\n" + both + "control-plane: VIPAnnounced"},
+		{"the first", controlPlaneWorld("n1"), "plndr-cp-lock -> n1\ncontrol-plane: VIPClaiming"},
+		{"another node's", controlPlaneWorld("n2"), "plndr-cp-lock -> n2\ncontrol-plane: VIPClaiming"},
+		{"held", controlPlaneHeld(controlPlaneWorld("n1 n2"), "n1"), "plndr-cp-lock -> n1\n" + both + "control-plane: VIPAnnounced"},
 		{"held elsewhere", controlPlaneHeld(controlPlaneWorld("n1 n2"), "n2"), "control-plane: VIPElsewhere"},
 		{"no fail-back", controlPlaneHeld(controlPlaneWorld("n1"), "n2"), "control-plane: VIPElsewhere"}, // giving it is for n2 to do
-		{"the owner's dies", controlPlaneHeld(controlPlaneWorld("n3"), "n1"), "hand over plndr-cp-lock -> n3\n" + both + "control-plane: VIPAnnounced"},
-		{"all die", controlPlaneHeld(controlPlaneWorld(""), "n1"), "acquire plndr-cp-lock\n" + both + "control-plane: VIPAnnounced"},
+		{"the owner's dies", controlPlaneHeld(controlPlaneWorld("n3"), "n1"), "plndr-cp-lock -> n3\n" + both + "control-plane: VIPAnnounced"},
+		{"all die", controlPlaneHeld(controlPlaneWorld(""), "n1"), "plndr-cp-lock -> n1\n" + both + "control-plane: VIPAnnounced"},
 		{"all others' links are down, and it is isolated", func() vip.World {
 			w := controlPlaneHeld(controlPlaneWorld("n2"), "n1")
 			memberNamed(&w, "n1").Info.Isolated, memberNamed(&w, "n2").Info.Links[0].Up = true, false
 			return w
-		}(), "acquire plndr-cp-lock\n" + both + "control-plane: VIPAnnounced"},
+		}(), "plndr-cp-lock -> n1\n" + both + "control-plane: VIPAnnounced"},
 		{"all others' links are down", func() vip.World {
 			w := controlPlaneHeld(controlPlaneWorld("n2"), "n1")
 			memberNamed(&w, "n2").Info.Links[0].Up = false
 			return w
-		}(), "acquire plndr-cp-lock\n" + both + "control-plane: VIPAnnounced"},
+		}(), "plndr-cp-lock -> n1\n" + both + "control-plane: VIPAnnounced"},
 		{"the owner stops", func() vip.World {
 			w := controlPlaneHeld(controlPlaneWorld("n1 n2"), "n1")
 			w.Stopping = true
 			return w
-		}(), "hand over plndr-cp-lock -> n2\n" + both + "control-plane: VIPAnnounced"},
+		}(), "plndr-cp-lock -> n2\n" + both + "control-plane: VIPAnnounced"},
 		{"the last one stops", func() vip.World {
 			w := controlPlaneHeld(controlPlaneWorld("n1"), "n1")
 			w.Stopping = true
@@ -88,7 +88,7 @@ func TestControlPlane(t *testing.T) {
 			w := controlPlaneHeld(controlPlaneWorld("n1 n2"), "n1")
 			w.Nodes = []vip.Node{{Name: "n1", ExclusionLabel: "x", Excluded: "its condition NetworkUnavailable is True"}, {Name: "n2"}}
 			return w
-		}(), "acquire plndr-cp-lock\n" + both + "control-plane: VIPAnnounced"},
+		}(), "plndr-cp-lock -> n1\n" + both + "control-plane: VIPAnnounced"},
 		{"held by another program", func() vip.World {
 			w := controlPlaneWorld("n1 n2")
 			w.Claims[cpLease] = vip.Claim{Holder: "n2", Valid: true, Foreign: true}
@@ -99,7 +99,7 @@ func TestControlPlane(t *testing.T) {
 			w.Reserved = []vip.ReservedRange{{Prefix: netip.MustParsePrefix("10.77.0.50/32"), Description: "the address of the API server"}}
 			w.Nodes = []vip.Node{{Name: "n1", Addresses: []netip.Addr{addr("10.77.0.11"), addr("10.77.0.50")}}}
 			return w
-		}(), "acquire plndr-cp-lock\n" + both + "control-plane: VIPAnnounced"},
+		}(), "plndr-cp-lock -> n1\n" + both + "control-plane: VIPAnnounced"},
 		{"a node's own address", func() vip.World {
 			w := controlPlaneWorld("n1")
 			w.Members[1].Info.Links[0].Prefixes = []netip.Prefix{netip.MustParsePrefix("10.77.0.50/24"), netip.MustParsePrefix("fd77::50/64")}
@@ -126,8 +126,8 @@ func TestControlPlaneLinkNames(t *testing.T) {
 	r.ControlPlane.Interface, r.ControlPlane.BalancedPort = vip.DefaultLink, 8443
 	w := otherNames(controlPlaneHeld(controlPlaneWorld("n2"), "n1"), "n2")
 	p := Make(r, bind(r, w))
-	if len(p.LeaseIntents) != 1 || p.LeaseIntents[0].Successor != "n2" {
-		t.Errorf("intents: %+v", p.LeaseIntents)
+	if len(p.Owners) != 1 || p.Owners[0].Node != "n2" {
+		t.Errorf("owners: %+v", p.Owners)
 	}
 	if len(p.Addresses) != 2 || p.Addresses[0].Link != "eth0" {
 		t.Errorf("addresses: %+v", p.Addresses)
@@ -151,8 +151,8 @@ func TestControlPlaneAndServices(t *testing.T) {
 	w := controlPlaneHeld(controlPlaneWorld("n1", svc("a", "10.77.0.60"), svc("thief", "10.77.0.50")), "n1")
 	p := Make(r, bind(r, held(w, "a", "n1")))
 	p.Events = nil
-	diff(t, summary(p), `acquire plndr-cp-lock
-		acquire kubevip-a
+	diff(t, summary(p), `plndr-cp-lock -> n1
+		kubevip-a -> n1
 		bind 10.77.0.50/32 dev eth0
 		bind fd77::50/128 dev eth0
 		bind 10.77.0.60/32 dev eth0
@@ -171,7 +171,7 @@ func TestControlPlaneWithOneLease(t *testing.T) {
 	w = controlPlaneHeld(w, "n2")
 	p := Make(r, bind(r, w))
 	p.Events = nil
-	diff(t, summary(p), `acquire plndr-svcs-lock
+	diff(t, summary(p), `plndr-svcs-lock -> n1
 		bind 10.77.0.60/32 dev eth0
 		status a 10.77.0.60(VIP)
 		control-plane: VIPElsewhere
@@ -226,8 +226,8 @@ func TestControlPlaneByRoutes(t *testing.T) {
 			if got := routesSummary(p); got != tt.want {
 				t.Errorf("got\n%swant\n%s", got, tt.want)
 			}
-			if len(p.Announcements)+len(p.LeaseIntents) > 0 {
-				t.Errorf("announcements %v, leases %v; want none", p.Announcements, p.LeaseIntents)
+			if len(p.Announcements)+len(p.Owners) > 0 {
+				t.Errorf("announcements %v, owners %v; want none", p.Announcements, p.Owners)
 			}
 			for _, a := range p.Addresses {
 				if a.Link != "lo" || !a.LocalDelivery {

@@ -101,19 +101,19 @@ func TestDHCP(t *testing.T) {
 	r := rules()
 	w := world(s)
 	w.Members = w.Members[:1]
-	diff(t, dhcpSummary(Make(r, w)), "acquire kubevip-a\na: VIPClaiming")
+	diff(t, dhcpSummary(Make(r, w)), "kubevip-a -> n1\na: VIPClaiming")
 	w = held(w, "a", "n1")
-	diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4\nacquire kubevip-a\na: DHCPPending")
+	diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4\nkubevip-a -> n1\na: DHCPPending")
 	if m := Make(r, w).Macvlans[0]; m.RPFilter != 2 || m.IPv6 || len(m.Name) != 15 {
 		t.Errorf("%+v", m)
 	}
 	w = withDHCPStates(withMacvlans(w))
-	diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4\nacquire kubevip-a\na: DHCPPending")
+	diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4\nkubevip-a -> n1\na: DHCPPending")
 	w = withDHCPStates(w, leasedState("10.77.0.155", w))
-	diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4\nacquire kubevip-a\nbind 10.77.0.155/32 dev macvlan\na: VIPAnnounced")
+	diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4\nkubevip-a -> n1\nbind 10.77.0.155/32 dev macvlan\na: VIPAnnounced")
 	w = bind(r, w)
 	p := Make(r, w)
-	diff(t, dhcpSummary(p), "link on eth0\nrequest IPv4\nacquire kubevip-a\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
+	diff(t, dhcpSummary(p), "link on eth0\nrequest IPv4\nkubevip-a -> n1\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
 	if p.Announcements[0].Link != p.Macvlans[0].Name || p.Addresses[0].New {
 		t.Errorf("%+v, %+v", p.Announcements, p.Addresses)
 	}
@@ -136,10 +136,10 @@ func TestDHCP(t *testing.T) {
 	t.Run("another process", func(t *testing.T) { // knows of it by the status
 		w := w
 		w.DHCPStates = nil
-		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
+		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nkubevip-a -> n1\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
 		w.Now = w.Now.Add(2 * time.Hour) // it is over
 		w.Tenure.Until = w.Now.Add(time.Hour)
-		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\na: DHCPPending")
+		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nkubevip-a -> n1\na: DHCPPending")
 	})
 	t.Run("taken over from a node whose kernel answers", func(t *testing.T) { // with the MAC of the client, which two nodes can't have
 		w := w
@@ -148,33 +148,33 @@ func TestDHCP(t *testing.T) {
 		w.Members[1].Alive, w.Members[1].AnswersUntil = false, w.Now.Add(time.Second)
 		mac := p.Macvlans[0].MAC
 		before := Make(r, w)
-		diff(t, dhcpSummary(before), "acquire kubevip-a\na: VIPAnnounced")
+		diff(t, dhcpSummary(before), "kubevip-a -> n1\na: VIPAnnounced")
 		if got := checksSummary(before); !strings.Contains(got, " former") || len(before.AddressChecks) != 1 || before.AddressChecks[0].Link != "eth0" || !strings.Contains(before.AddressChecks[0].AllowedMACs, mac) {
 			t.Errorf("asks %+v", before.AddressChecks)
 		}
 		long := Make(r, withResults(w, r, func(x *vip.CheckResult) { x.StillAnsweredBy = mac }))
-		diff(t, dhcpSummary(long), "acquire kubevip-a\na: FormerOwnerAnswers\nevent a FormerOwnerAnswers")
+		diff(t, dhcpSummary(long), "kubevip-a -> n1\na: FormerOwnerAnswers\nevent a FormerOwnerAnswers")
 		if got := long.Verdicts[0].Message; !strings.Contains(got, "10.77.0.155 on eth0 (MAC "+mac+" of node n2)") {
 			t.Errorf("it answers for long: %s", got)
 		}
 		w = withResults(w, r, func(x *vip.CheckResult) { x.NoAnswer = true })
-		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\na: VIPAnnounced")
+		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nkubevip-a -> n1\na: VIPAnnounced")
 		w = withMacvlans(w)
 		w.CheckResults = nil
-		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\nbind 10.77.0.155/32 dev macvlan\na: VIPAnnounced")
+		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nkubevip-a -> n1\nbind 10.77.0.155/32 dev macvlan\na: VIPAnnounced")
 	})
 	t.Run("expired", func(t *testing.T) {
 		w := w
 		w.DHCPStates = []vip.DHCPState{{Request: w.DHCPStates[0].Request, State: "selecting", Lost: true, Problem: "it has expired"}}
-		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\nstatus a\na: DHCPFailed\nevent a DHCPFailed")
+		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nkubevip-a -> n1\nstatus a\na: DHCPFailed\nevent a DHCPFailed")
 	})
 	t.Run("another address", func(t *testing.T) {
 		w := w
 		w.DHCPStates = slices.Clone(w.DHCPStates)
 		w.DHCPStates[0].Lease.Addr = addr("10.77.0.156")
-		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\nbind 10.77.0.156/32 dev macvlan\na: VIPAnnounced")
+		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nkubevip-a -> n1\nbind 10.77.0.156/32 dev macvlan\na: VIPAnnounced")
 		w = bind(r, w)
-		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\nbind 10.77.0.156/32 dev macvlan\nstatus a 10.77.0.156(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
+		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nkubevip-a -> n1\nbind 10.77.0.156/32 dev macvlan\nstatus a 10.77.0.156(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
 	})
 	t.Run("handed over", func(t *testing.T) { // at once: two nodes can't have one hardware address
 		w := w
@@ -204,7 +204,7 @@ func TestDHCP(t *testing.T) {
 		w := w
 		w.Services = slices.Clone(w.Services)
 		w.Services[0].Addresses, w.Services[0].Source = []netip.Addr{addr("10.77.0.155")}, vip.SourceStatus
-		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
+		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nkubevip-a -> n1\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
 	})
 }
 
@@ -218,10 +218,10 @@ func TestDHCPDual(t *testing.T) {
 	w = withMacvlans(w)
 	w = withDHCPStates(w, leasedState("10.77.0.155", w))
 	w = bind(r, w)
-	diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4\nrequest IPv6\nacquire kubevip-a\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: DHCPPending")
+	diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4\nrequest IPv6\nkubevip-a -> n1\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: DHCPPending")
 	w = withDHCPStates(w, leasedState("10.77.0.155", w), leasedState("fd77::5", w))
 	w = bind(r, w)
-	diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4\nrequest IPv6\nacquire kubevip-a\nbind 10.77.0.155/32 dev macvlan\nbind fd77::5/128 dev macvlan\nstatus a 10.77.0.155(VIP) fd77::5(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
+	diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4\nrequest IPv6\nkubevip-a -> n1\nbind 10.77.0.155/32 dev macvlan\nbind fd77::5/128 dev macvlan\nstatus a 10.77.0.155(VIP) fd77::5(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
 	if !Make(r, w).Macvlans[0].IPv6 {
 		t.Error("the link has no IPv6")
 	}
@@ -295,8 +295,8 @@ func TestDHCPShared(t *testing.T) {
 	p := Make(r, w)
 	diff(t, dhcpSummary(p), `link on eth0
 		request IPv4
-		acquire kubevip-a
-		acquire kubevip-b
+		kubevip-a -> n1
+		kubevip-b -> n1
 		bind 10.77.0.155/32 dev macvlan
 		status a 10.77.0.155(VIP)
 		status b 10.77.0.155(VIP)
@@ -421,7 +421,7 @@ func TestDHCPConflicts(t *testing.T) {
 		if len(p.DHCPRequests) != 1 || p.DHCPRequests[0].Declined != addr("10.77.0.50") || p.DHCPRequests[0].DeclinedWhy != tt.why || len(p.Addresses) > 0 {
 			t.Errorf("%s asks for %s: %q\n%s", a.Key, tt.asks, tt.why, dhcpSummary(p))
 		}
-		if !slices.ContainsFunc(p.LeaseIntents, func(l vip.LeaseIntent) bool { return l.Lease.Name == "kubevip-z" && l.Action == vip.Acquire }) {
+		if !slices.ContainsFunc(p.Owners, func(o vip.Owner) bool { return o.Unit.Name == "kubevip-z" && o.Node == w.Self }) {
 			t.Errorf("%s asks for %s: the lease of z is not kept:\n%s", a.Key, tt.asks, dhcpSummary(p))
 		}
 		if v := p.Verdicts[slices.IndexFunc(p.Verdicts, func(v vip.Verdict) bool { return v.Service == a.Key })]; v.Reason != tt.reason {
@@ -546,14 +546,14 @@ func TestDHCPMacvlans(t *testing.T) {
 	r := rules()
 	w := withMacvlans(held(world(svc("a", "0.0.0.0", func(s *vip.Service) { s.DHCP.RPFilter = "0" })), "a", "n1"))
 	w.StrictRPFilter = true
-	diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4\nacquire kubevip-a\na: DHCPPending\nevent a InvalidField")
+	diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4\nkubevip-a -> n1\na: DHCPPending\nevent a InvalidField")
 	w.StrictRPFilter = false
 	name := w.Macvlans[0].Name
 	w = withDHCPStates(w, leasedState("10.77.0.155", w))
 	w.Macvlans, w.MacvlanErrors = nil, map[string]string{name: "an interface of that name is there already"}
-	diff(t, dhcpSummary(Make(r, w)), "link on eth0\nacquire kubevip-a\na: VIPAnnounced\nevent a DHCPFailed")
+	diff(t, dhcpSummary(Make(r, w)), "link on eth0\nkubevip-a -> n1\na: VIPAnnounced\nevent a DHCPFailed")
 	w.Members[0].Info.Links[0].Up = false
-	if p := Make(r, w); p.LeaseIntents[0].Action != vip.HandOver {
+	if p := Make(r, w); p.Owners[0].Node == w.Self {
 		t.Errorf("with its parent down: %s", dhcpSummary(p))
 	}
 	w = held(world(svc("a", "0.0.0.0", func(s *vip.Service) { s.Interface = "eth9" })), "a", "n1")

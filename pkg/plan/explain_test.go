@@ -187,10 +187,11 @@ func TestMoveCause(t *testing.T) {
 		if tt.rules != nil {
 			tt.rules(&r)
 		}
-		got := "no intent"
-		for _, i := range Make(r, tt.world()).LeaseIntents {
-			if i.Action != vip.Follow && (i.Action == vip.HandOver || got == "no intent") {
-				got = i.Cause
+		got, w := "no change", tt.world()
+		for _, o := range Make(r, w).Owners {
+			had := w.Claims[o.Unit].Holder
+			if !o.Stays && o.Node != had && (had != "" || got == "no change" && o.Node == w.Self) {
+				got = o.Cause
 			}
 		}
 		if got != tt.want {

@@ -26,7 +26,7 @@ func TestIPv6Disabled(t *testing.T) {
 		bound     = "\nbind 10.77.0.50/32 dev eth0\nbind fd77::50/128 dev eth0\nstatus a 10.77.0.50(VIP) fd77::50(VIP)\na: VIPAnnounced"
 		half      = "\nbind 10.77.0.50/32 dev eth0\nstatus a 10.77.0.50(VIP)\na: VIPAnnounced"
 		announced = "\nevent a VIPAnnounced"
-		keeps     = "acquire kubevip-a"
+		keeps     = "kubevip-a -> n1"
 	)
 	faultyNode := func(i int) func(*vip.World) { return func(w *vip.World) { faulty(w, &w.Members[i-1]) } }
 	late := func(w *vip.World) { w.Tenure.RenewalLateSince = w.Now.Add(-time.Second) }
@@ -41,12 +41,12 @@ func TestIPv6Disabled(t *testing.T) {
 		change                  []func(*vip.World)
 		want                    string
 	}{
-		{"free: goes to the node that can bind it", both, "", []func(*vip.World){noIPv6On(1, 2)}, "follow kubevip-a -> n3\na: VIPClaiming"},
-		{"free: goes to that node also if it restarts", both, "", []func(*vip.World){noIPv6On(1, 2), func(w *vip.World) { restarted(3)(w, &w.Members[2]) }}, "follow kubevip-a -> n3\na: VIPClaiming"},
-		{"free: nobody can bind it", both, "", []func(*vip.World){noIPv6On(1, 2, 3)}, "follow kubevip-a -> n2\na: VIPClaiming"},
-		{"free: rather IPv4 alone than nothing", both, "", []func(*vip.World){noIPv6On(2), faultyNode(1), faultyNode(3)}, "follow kubevip-a -> n2\na: VIPClaiming"},
-		{"free: of IPv4 it goes wherever it went", "10.77.0.50", "", []func(*vip.World){noIPv6On(2)}, "follow kubevip-a -> n2\na: VIPClaiming"},
-		{"owned: goes to the node that can bind it", both, "n1", []func(*vip.World){noIPv6On(1, 3)}, "hand over kubevip-a -> n2" + half},
+		{"free: goes to the node that can bind it", both, "", []func(*vip.World){noIPv6On(1, 2)}, "kubevip-a -> n3\na: VIPClaiming"},
+		{"free: goes to that node also if it restarts", both, "", []func(*vip.World){noIPv6On(1, 2), func(w *vip.World) { restarted(3)(w, &w.Members[2]) }}, "kubevip-a -> n3\na: VIPClaiming"},
+		{"free: nobody can bind it", both, "", []func(*vip.World){noIPv6On(1, 2, 3)}, "kubevip-a -> n2\na: VIPClaiming"},
+		{"free: rather IPv4 alone than nothing", both, "", []func(*vip.World){noIPv6On(2), faultyNode(1), faultyNode(3)}, "kubevip-a -> n2\na: VIPClaiming"},
+		{"free: of IPv4 it goes wherever it went", "10.77.0.50", "", []func(*vip.World){noIPv6On(2)}, "kubevip-a -> n2\na: VIPClaiming"},
+		{"owned: goes to the node that can bind it", both, "n1", []func(*vip.World){noIPv6On(1, 3)}, "kubevip-a -> n2" + half},
 		{"owned: of IPv4 it stays", "10.77.0.50", "n1", []func(*vip.World){noIPv6On(1, 3)}, keeps + half + announced},
 		{"owned: another link is without IPv6", both, "n1", []func(*vip.World){func(w *vip.World) { w.Members[0].Info.Links[1].NoIPv6 = true }}, keeps + bound + announced},
 		{"owned: not to a node whose data plane fails", both, "n1", []func(*vip.World){noIPv6On(1, 3), faultyNode(2)}, keeps + half + "\nevent a NoEligibleNode"},
@@ -54,11 +54,11 @@ func TestIPv6Disabled(t *testing.T) {
 		{"owned: nobody can bind it", both, "n1", []func(*vip.World){noIPv6On(1, 2, 3)}, keeps + half + "\nevent a NoEligibleNode"},
 		{"owned: nobody can bind it, and its Herald has just begun", both, "n1", []func(*vip.World){noIPv6On(1, 2, 3), func(w *vip.World) { unproven(w, &w.Members[0]) }}, keeps + half + "\nevent a NoEligibleNode"},
 		{"owned: nobody can bind any of its addresses", "fd77::50", "n1", []func(*vip.World){noIPv6On(1, 2, 3)}, keeps + "\na: NoEligibleNode\nevent a NoEligibleNode"},
-		{"owned: a data plane that fails moves it, for IPv4", both, "n1", []func(*vip.World){faultyNode(1), noIPv6On(2, 3)}, "hand over kubevip-a -> n2" + bound + announced},
-		{"owned: a data plane that fails moves it, for IPv4, also without IPv6 here", both, "n1", []func(*vip.World){faultyNode(1), noIPv6On(1, 2, 3)}, "hand over kubevip-a -> n2" + half},
+		{"owned: a data plane that fails moves it, for IPv4", both, "n1", []func(*vip.World){faultyNode(1), noIPv6On(2, 3)}, "kubevip-a -> n2" + bound + announced},
+		{"owned: a data plane that fails moves it, for IPv4, also without IPv6 here", both, "n1", []func(*vip.World){faultyNode(1), noIPv6On(1, 2, 3)}, "kubevip-a -> n2" + half},
 		{"owned: of IPv6 alone to no node that binds nothing", "fd77::50", "n1", []func(*vip.World){faultyNode(1), noIPv6On(2, 3)},
 			keeps + "\nbind fd77::50/128 dev eth0\nstatus a fd77::50(VIP)\na: VIPAnnounced" + announced},
-		{"owned: goes back to a node that was drained", both, "n1", []func(*vip.World){returns}, "hand over kubevip-a -> n2" + bound + "\nevent a VIPMoved"},
+		{"owned: goes back to a node that was drained", both, "n1", []func(*vip.World){returns}, "kubevip-a -> n2" + bound + "\nevent a VIPMoved"},
 		{"owned: not if IPv6 is disabled there meanwhile", both, "n1", []func(*vip.World){returns, noIPv6On(2)}, keeps + bound + "\nevent a VIPMoved"},
 	}
 	for _, tt := range tests {
@@ -84,9 +84,9 @@ func TestIPv6Disabled(t *testing.T) {
 func TestIPv6DisabledIsReported(t *testing.T) {
 	w := held(world(svc("a", "10.77.0.50,fd77::50", written("n1"))), "a", "n1")
 	noIPv6On(1)(&w)
-	intents := Make(rules(), w).LeaseIntents
-	if want := "n1: IPv6 is disabled on its link eth0"; len(intents) != 1 || intents[0].Cause != want {
-		t.Errorf("%+v, want the cause %q", intents, want)
+	owners := Make(rules(), w).Owners
+	if want := "n1: IPv6 is disabled on its link eth0"; len(owners) != 1 || owners[0].Cause != want {
+		t.Errorf("%+v, want the cause %q", owners, want)
 	}
 	e, _ := Explain(rules(), w, key("a"))
 	if got, want := e.Nodes[0].Why, "comes after others: IPv6 is disabled on its link eth0 (sysctl -w net.ipv6.conf.eth0.disable_ipv6=0)"; got != want || !e.Nodes[0].Able {

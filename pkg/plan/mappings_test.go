@@ -181,7 +181,7 @@ func TestKeepUntilClosed(t *testing.T) {
 		{"was asked for, and is not answered yet", unanswered, "bind 10.77.0.50/32 dev eth0 with a deadline", 2 * time.Second},
 		{"another node has the address by now", other, "b: VIPElsewhere", 0},
 		{"without tenure", late, "", 0},
-		{"not asked for any more", un, "acquire kubevip-a\nbind 10.77.0.50/32 dev eth0\nstatus a 10.77.0.50(VIP)\na: VIPAnnounced\nevent a VIPAnnounced", 0},
+		{"not asked for any more", un, "kubevip-a -> n1\nbind 10.77.0.50/32 dev eth0\nstatus a 10.77.0.50(VIP)\na: VIPAnnounced\nevent a VIPAnnounced", 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -234,7 +234,7 @@ func TestExternalAddress(t *testing.T) {
 				tt.change(&w)
 			}
 			p := Make(tt.r, w)
-			p.Events, p.LeaseIntents, p.Addresses = nil, nil, nil
+			p.Events, p.Owners, p.Addresses = nil, nil, nil
 			diff(t, summary(p), "status a 10.77.0.50(VIP)"+tt.want+"\na: VIPAnnounced")
 			for _, i := range p.Statuses[0].Ingress[1:] {
 				if len(i.Ports) != 1 || i.Ports[0].Protocol != "TCP" {

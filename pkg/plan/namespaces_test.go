@@ -42,7 +42,7 @@ func twoIncumbents(others ...vip.Service) vip.World {
 
 // What a Service of another namespace asks for changes nothing for those that have it. Seen from n1.
 func TestNewcomerOfOtherNamespace(t *testing.T) {
-	const unchanged = `acquire kubevip-a
+	const unchanged = `kubevip-a -> n1
 		bind 10.77.0.50/32 dev eth0
 		a: VIPAnnounced
 		b: VIPElsewhere
@@ -54,8 +54,8 @@ func TestNewcomerOfOtherNamespace(t *testing.T) {
 	}{
 		{"names all addresses, an unused port and a link that is not there", twoIncumbents(svc("x", "10.77.0.50,10.77.0.51", tenant, on("nope"))), unchanged + `x: AddressConflict`},
 		{"gets the others that it asks for", heldBy(twoIncumbents(svc("x", "10.77.0.50,10.77.0.52,10.77.0.51", tenant)), "tenant", "x", "n1"),
-			`acquire kubevip-x
-			acquire kubevip-a
+			`kubevip-x -> n1
+			kubevip-a -> n1
 			bind 10.77.0.52/32 dev eth0
 			bind 10.77.0.50/32 dev eth0
 			a: VIPAnnounced
@@ -73,8 +73,8 @@ func TestNewcomerOfOtherNamespace(t *testing.T) {
 			w := heldBy(twoIncumbents(svc("x", "10.77.0.50", tenant, sharing("k"))), "tenant", "x", "n1")
 			w.Services[0].SharingKey = "k"
 			return w
-		}(), `acquire kubevip-a
-			acquire kubevip-x
+		}(), `kubevip-a -> n1
+			kubevip-x -> n1
 			bind 10.77.0.50/32 dev eth0
 			a: VIPAnnounced
 			b: VIPElsewhere
@@ -93,15 +93,15 @@ func TestNewcomerOfOtherNamespace(t *testing.T) {
 			w := twoIncumbents(svc("x", "10.77.0.50,10.77.0.51", tenant, sharing("k")))
 			w.Services[0].SharingKey, w.Services[1].SharingKey = "k", "k"
 			return w
-		}(), `acquire kubevip-a
-			acquire kubevip-x
+		}(), `kubevip-a -> n1
+			kubevip-x -> n1
 			bind 10.77.0.50/32 dev eth0
 			a: VIPAnnounced
 			b: VIPElsewhere
 			x: VIPAnnounced`},
 		{"shared since before consent was asked for: goes on", heldBy(twoIncumbents(svc("x", "10.77.0.50", tenant, written("n1"))), "tenant", "x", "n1"),
-			`acquire kubevip-x
-			acquire kubevip-a
+			`kubevip-x -> n1
+			kubevip-a -> n1
 			bind 10.77.0.50/32 dev eth0
 			a: VIPAnnounced
 			b: VIPElsewhere
@@ -110,8 +110,8 @@ func TestNewcomerOfOtherNamespace(t *testing.T) {
 			w := twoIncumbents(svc("x", "10.77.0.50,10.77.0.51", tenant, on("nope")))
 			clear(w.Claims)
 			return w
-		}(), `acquire kubevip-a
-			follow kubevip-b -> n2
+		}(), `kubevip-a -> n1
+			kubevip-b -> n2
 			a: VIPClaiming
 			b: VIPClaiming
 			x: AddressConflict`},
@@ -136,7 +136,7 @@ func TestNewcomerOfOtherNamespace(t *testing.T) {
 			proxied("10.77.0.50")(&w.Services[0])
 			return w
 		}(), unchanged + "x: VIPElsewhere\nevent a PortNotMapped"},
-		{"nobody has it yet: the older", world(svc("x", "10.77.0.50", tenant, younger), svc("a", "10.77.0.50", younger)), `acquire kubevip-x
+		{"nobody has it yet: the older", world(svc("x", "10.77.0.50", tenant, younger), svc("a", "10.77.0.50", younger)), `kubevip-x -> n1
 			a: AddressConflict
 			x: VIPClaiming`},
 		{"another announcer's Service has it", world(svc("a", "10.77.0.50", func(s *vip.Service) {
@@ -227,7 +227,7 @@ func TestNewcomerIsTold(t *testing.T) {
 
 // The VIP of the API servers depends on no Service: neither on one whose status names it, nor on one that names its lease.
 func TestControlPlaneAndOtherNamespaces(t *testing.T) {
-	const want = "acquire plndr-cp-lock\nbind 10.77.0.50/32 dev eth0\nbind fd77::50/128 dev eth0\ncontrol-plane: VIPAnnounced\n"
+	const want = "plndr-cp-lock -> n1\nbind 10.77.0.50/32 dev eth0\nbind fd77::50/128 dev eth0\ncontrol-plane: VIPAnnounced\n"
 	inKubeSystem := func(s *vip.Service) { s.Key.Namespace = cpLease.Namespace }
 	named := svc("x", "10.77.0.60", inKubeSystem, on("nope"), func(s *vip.Service) { s.Lease = cpLease.Name })
 	for _, tt := range []struct {
@@ -311,14 +311,14 @@ func TestStatusNotKeptForWhatIsNotAskedFor(t *testing.T) {
 // With allow-share for both namespaces the operator lets their Services share addresses of pools, whether these were given or asked for by name: for others, of no pool,
 // and where they differ in how they are announced, nothing changes.
 func TestShareByPool(t *testing.T) {
-	const shared = `follow herald-pools -> n3
-		acquire kubevip-a
-		acquire kubevip-x
+	const shared = `herald-pools -> n3
+		kubevip-a -> n1
+		kubevip-x -> n1
 		bind 10.77.0.50/32 dev eth0
 		a: VIPAnnounced
 		x: VIPAnnounced`
-	const refused = `follow herald-pools -> n3
-		acquire kubevip-a
+	const refused = `herald-pools -> n3
+		kubevip-a -> n1
 		bind 10.77.0.50/32 dev eth0
 		a: VIPAnnounced
 		x: AddressConflict

@@ -65,13 +65,13 @@ func TestUnheardNodeHandsOver(t *testing.T) {
 			for _, f := range tt.change {
 				f(&w)
 			}
-			for _, x := range Make(rules(), w).LeaseIntents {
-				moves := x.Action == vip.HandOver
-				if x.Lease == key("kubevip-b") && moves {
-					t.Errorf("the VIP on the other link moves to %s", x.Successor)
+			for _, o := range Make(rules(), w).Owners {
+				moves := o.Node != w.Self
+				if o.Unit == key("kubevip-b") && moves {
+					t.Errorf("the VIP on the other link moves to %s", o.Node)
 				}
-				if x.Lease == key("kubevip-a") && (moves != tt.moves || moves && x.Successor != "n2" && x.Successor != "n3") {
-					t.Errorf("%s %s, want a move: %v", x.Action, x.Successor, tt.moves)
+				if o.Unit == key("kubevip-a") && (moves != tt.moves || moves && o.Node != "n2" && o.Node != "n3") {
+					t.Errorf("it goes to %s, want a move: %v", o.Node, tt.moves)
 				}
 			}
 		})
@@ -97,9 +97,9 @@ func TestUnheardNodeGetsNothing(t *testing.T) {
 	delete(w.Claims, key("kubevip-a"))
 	gets(2, 1)(&w)
 	gets(3, 1)(&w)
-	for _, x := range Make(rules(), w).LeaseIntents {
-		if x.Lease == key("kubevip-a") && x.Action != vip.Follow {
-			t.Errorf("%s", x.Action)
+	for _, o := range Make(rules(), w).Owners {
+		if o.Unit == key("kubevip-a") && o.Node == w.Self {
+			t.Errorf("it goes to %s", o.Node)
 		}
 	}
 }

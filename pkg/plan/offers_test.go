@@ -269,11 +269,11 @@ func TestNodesOfPools(t *testing.T) {
 		nodes  []vip.Node
 		want   string
 	}{
-		{"free: the one node that is selected", "", allNodes(in("n2", "a")), "follow kubevip-a -> n2"},
-		{"held by a node that is not", "n1", allNodes(in("n2", "a")), "hand over kubevip-a -> n2"},
-		{"held by one that is", "n1", allNodes(in("n1", "a")), "acquire kubevip-a"},
+		{"free: the one node that is selected", "", allNodes(in("n2", "a")), "kubevip-a -> n2"},
+		{"held by a node that is not", "n1", allNodes(in("n2", "a")), "kubevip-a -> n2"},
+		{"held by one that is", "n1", allNodes(in("n1", "a")), "kubevip-a -> n1"},
 		{"no node is", "", allNodes(), "a: NoEligibleNode"},
-		{"Nodes can't be read", "n1", nil, "acquire kubevip-a"},
+		{"Nodes can't be read", "n1", nil, "kubevip-a -> n1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := poolWorld("n2")
@@ -316,23 +316,23 @@ func TestPreferredNodesOfPools(t *testing.T) {
 		change    func(w *vip.World)
 		want      string
 	}{
-		{"free: the one that is preferred most", "", false, nil, "follow kubevip-a -> n3"},
+		{"free: the one that is preferred most", "", false, nil, "kubevip-a -> n3"},
 		{"which has others already", "", false, func(w *vip.World) {
 			w.Services = append(w.Services, svc("b", "10.77.0.70", younger), svc("c", "10.77.0.71", younger))
 			*w = held(held(*w, "b", "n3"), "c", "n3")
-		}, "follow kubevip-a -> n3"},
-		{"unless it is not ready", "", false, func(w *vip.World) { w.Nodes[2].NotReady = true }, "acquire kubevip-a"},
-		{"or dead", "", false, func(w *vip.World) { w.Members[2].Alive = false }, "acquire kubevip-a"},
-		{"weights are added up", "", false, func(w *vip.World) { w.Nodes[0].Labels["disk"] = "ssd" }, "acquire kubevip-a"},
-		{"a VIP stays where it is", "n1", false, nil, "acquire kubevip-a"},
-		{"but not with vip_rebalance", "n1", true, nil, "hand over kubevip-a -> n3"},
-		{"to a node that is stable", "n1", true, func(w *vip.World) { w.Members[2].Stable = false }, "acquire kubevip-a"},
+		}, "kubevip-a -> n3"},
+		{"unless it is not ready", "", false, func(w *vip.World) { w.Nodes[2].NotReady = true }, "kubevip-a -> n1"},
+		{"or dead", "", false, func(w *vip.World) { w.Members[2].Alive = false }, "kubevip-a -> n1"},
+		{"weights are added up", "", false, func(w *vip.World) { w.Nodes[0].Labels["disk"] = "ssd" }, "kubevip-a -> n1"},
+		{"a VIP stays where it is", "n1", false, nil, "kubevip-a -> n1"},
+		{"but not with vip_rebalance", "n1", true, nil, "kubevip-a -> n3"},
+		{"to a node that is stable", "n1", true, func(w *vip.World) { w.Members[2].Stable = false }, "kubevip-a -> n1"},
 		{"vip_rebalance moves it to none that is preferred less", "n1", true, func(w *vip.World) {
 			w.Members[2].Alive = false
 			w.Services = append(w.Services, svc("b", "10.77.0.61"), svc("c", "10.77.0.62"))
 			*w = held(held(*w, "b", "n1"), "c", "n1")
-		}, "acquire kubevip-a\nacquire kubevip-b\nacquire kubevip-c"},
-		{"Nodes can't be read", "n1", true, func(w *vip.World) { w.Nodes = nil }, "acquire kubevip-a"},
+		}, "kubevip-a -> n1\nkubevip-b -> n1\nkubevip-c -> n1"},
+		{"Nodes can't be read", "n1", true, func(w *vip.World) { w.Nodes = nil }, "kubevip-a -> n1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := poolWorld("n2")
@@ -414,7 +414,7 @@ func TestDHCPPool(t *testing.T) {
 		t.Errorf("%+v, links %+v", p.DHCPRequests, p.Macvlans)
 	}
 	w.Nodes = allNodes(vip.Node{Name: "n2", Labels: map[string]string{"zone": "a"}})
-	if got := summary(Make(poolRules(), held(w, "a", "n1"))); !strings.HasPrefix(got, "hand over kubevip-a -> n2") {
+	if got := summary(Make(poolRules(), held(w, "a", "n1"))); !strings.HasPrefix(got, "kubevip-a -> n2") {
 		t.Error(got)
 	}
 }

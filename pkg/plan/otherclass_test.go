@@ -52,16 +52,13 @@ func TestOtherClassNode(t *testing.T) {
 					for _, self := range []string{"n1", "n2"}[:2-len(holder)/2] {
 						h.Self = self
 						p := Make(tt.rules, bind(tt.rules, h))
-						for _, i := range p.LeaseIntents {
-							named = named || i.ExpectedHolder == "n3" || i.Successor == "n3"
+						for _, o := range p.Owners {
+							named = named || o.Node == "n3"
 						}
 						for _, v := range p.Verdicts {
 							named = named || v.Owner == "n3" || strings.Contains(v.Message, "n3")
 						}
 					}
-				}
-				for _, to := range Successors(tt.rules, held(w, name, "n1")) {
-					named = named || to.Node == "n3"
 				}
 			}
 			if named != tt.takes && (tt.rules.BGP == nil || named) {

@@ -33,17 +33,17 @@ func newCluster(nodes int, services []vip.Service) *cluster {
 func (c *cluster) planAndClaim(node string, n int) {
 	w := c.world
 	w.Self, w.Claims = node, c.views[node]
-	for _, s := range Make(c.rules, w).LeaseIntents {
-		if s.Action != vip.Acquire || c.views[node][s.Lease].Valid || n == 0 {
+	for _, o := range Make(c.rules, w).Owners {
+		if o.Node != node || c.views[node][o.Unit].Valid || n == 0 {
 			continue
 		}
 		n--
-		if now := c.world.Claims[s.Lease]; now.Valid {
-			c.views[node][s.Lease] = now
+		if now := c.world.Claims[o.Unit]; now.Valid {
+			c.views[node][o.Unit] = now
 			continue
 		}
 		claim := vip.Claim{Holder: node, Valid: true}
-		c.world.Claims[s.Lease], c.views[node][s.Lease] = claim, claim
+		c.world.Claims[o.Unit], c.views[node][o.Unit] = claim, claim
 	}
 }
 
@@ -164,9 +164,9 @@ func TestSuccessorsSpread(t *testing.T) {
 	w := c.world
 	w.Self, w.Stopping = "n00", true
 	to := map[string]int{}
-	for _, s := range Make(c.rules, w).LeaseIntents {
-		if s.Action == vip.HandOver {
-			to[s.Successor]++
+	for _, o := range Make(c.rules, w).Owners {
+		if w.Claims[o.Unit].Holder == w.Self {
+			to[o.Node]++
 		}
 	}
 	if to["n01"] != 15 || to["n02"] != 15 {
@@ -243,7 +243,7 @@ func TestIsolated(t *testing.T) {
 		if got := len(p.Addresses) == 1 && p.Addresses[0].Addr == addr("10.77.0.50"); got != tt.keeps || !tt.keeps && len(p.Addresses) > 0 {
 			t.Errorf("%s: keeps a %v, want %v\n%s", tt.name, got, tt.keeps, summary(p))
 		}
-		handsOver := slices.ContainsFunc(p.LeaseIntents, func(x vip.LeaseIntent) bool { return x.Action == vip.HandOver && x.Successor == "n2" })
+		handsOver := slices.ContainsFunc(p.Owners, func(o vip.Owner) bool { return o.Unit == key("kubevip-a") && o.Node == "n2" })
 		if want := tt.name == "another is alive"; handsOver != want {
 			t.Errorf("%s: hands over %v, want %v", tt.name, handsOver, want)
 		}

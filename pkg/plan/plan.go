@@ -82,19 +82,6 @@ func Make(r Rules, w vip.World) vip.Plan {
 	return p.finish(all)
 }
 
-// Successors returns which node is to have each unit that no node holds by the claims in w, by each VIP lease of the unit; those for which
-// no node is eligible, or that another program holds, are left out. It changes nothing in w.
-func Successors(r Rules, w vip.World) map[vip.Key]vip.Successor {
-	_, all := run(&r, &w)
-	successors := make(map[vip.Key]vip.Successor)
-	for _, s := range all {
-		if u := s.unit; u != nil && u.claim.Holder == "" && u.target != nil {
-			successors[s.lease] = vip.Successor{Node: u.target.Name, Cause: u.cause}
-		}
-	}
-	return successors
-}
-
 // run makes a pass over w. It returns the pass, whose Plan is whole but for its Verdicts, and all Services of type
 // LoadBalancer, and those whose status Herald wrote, each with its verdict.
 func run(r *Rules, w *vip.World) (*pass, []*service) {

@@ -24,8 +24,8 @@ func TestUnit(t *testing.T) {
 				w.Members = w.Members[:2]
 				return w
 			},
-			want: `acquire kubevip-a
-				follow kubevip-b -> n2
+			want: `kubevip-a -> n1
+				kubevip-b -> n2
 				bind 10.77.0.50/32 dev eth0
 				a: VIPAnnounced
 				b: VIPClaiming`,
@@ -37,34 +37,8 @@ func TestUnit(t *testing.T) {
 				w.Members = w.Members[:2]
 				return w
 			},
-			want: `acquire kubevip-b
+			want: `kubevip-b -> n1
 				a: VIPElsewhere
-				b: VIPClaiming`,
-		},
-		{
-			name: "free, and the API server refuses to have this node write the lease: an Event",
-			w: func() vip.World {
-				w := world(svc("a", "10.77.0.50"))
-				w.Members = w.Members[:1]
-				w.LeaseRefusals = map[vip.Key]string{key("kubevip-a"): "quota"}
-				return w
-			},
-			want: `acquire kubevip-a
-				a: LeaseRefused
-				event a LeaseRefused`,
-		},
-		{
-			name: "refused to this node, but another one is to acquire it now",
-			w: func() vip.World {
-				w := held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.51", younger)), "a", "n1")
-				w.Members = w.Members[:2]
-				w.LeaseRefusals = map[vip.Key]string{key("kubevip-b"): "quota"}
-				return w
-			},
-			want: `acquire kubevip-a
-				follow kubevip-b -> n2
-				bind 10.77.0.50/32 dev eth0
-				a: VIPAnnounced
 				b: VIPClaiming`,
 		},
 		{
@@ -72,7 +46,7 @@ func TestUnit(t *testing.T) {
 			w: func() vip.World {
 				return bind(rules(), held(world(svc("a", "10.77.0.50,fd77::50")), "a", "n1"))
 			},
-			want: `acquire kubevip-a
+			want: `kubevip-a -> n1
 				bind 10.77.0.50/32 dev eth0
 				bind fd77::50/128 dev eth0
 				status a 10.77.0.50(VIP) fd77::50(VIP)
@@ -86,7 +60,7 @@ func TestUnit(t *testing.T) {
 				w.Bound = w.Bound[:1]
 				return w
 			},
-			want: `acquire kubevip-a
+			want: `kubevip-a -> n1
 				bind 10.77.0.50/32 dev eth0
 				bind fd77::50/128 dev eth0
 				status a 10.77.0.50(VIP)
@@ -97,7 +71,7 @@ func TestUnit(t *testing.T) {
 			w: func() vip.World {
 				return bind(rules(), held(world(svc("a", "10.77.0.50", func(s *vip.Service) { s.IPMode = vip.ModeProxy })), "a", "n1"))
 			},
-			want: `acquire kubevip-a
+			want: `kubevip-a -> n1
 				bind 10.77.0.50/32 dev eth0
 				status a 10.77.0.50(Proxy)
 				a: VIPAnnounced
@@ -110,7 +84,7 @@ func TestUnit(t *testing.T) {
 				w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n1", Valid: true, PreviousHolder: "n2", Transitions: 2}
 				return bind(rules(), w)
 			},
-			want: `acquire kubevip-a
+			want: `kubevip-a -> n1
 				bind 10.77.0.50/32 dev eth0
 				status a 10.77.0.50(VIP)
 				a: VIPAnnounced
@@ -133,8 +107,8 @@ func TestUnit(t *testing.T) {
 				w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n1", Foreign: true}
 				return w
 			},
-			want: `acquire kubevip-a
-				acquire kubevip-b
+			want: `kubevip-a -> n1
+				kubevip-b -> n1
 				bind 10.77.0.51/32 dev eth0
 				a: VIPClaiming
 				b: VIPAnnounced`,
@@ -144,8 +118,8 @@ func TestUnit(t *testing.T) {
 			w: func() vip.World {
 				return held(world(svc("a", "10.77.0.50", written("n1")), svc("b", "10.77.0.51")), "b", "n1")
 			},
-			want: `acquire kubevip-a
-				acquire kubevip-b
+			want: `kubevip-a -> n1
+				kubevip-b -> n1
 				bind 10.77.0.51/32 dev eth0
 				a: VIPClaiming
 				b: VIPAnnounced`,
@@ -157,7 +131,7 @@ func TestUnit(t *testing.T) {
 				w.Tenure.Until = w.Now
 				return w
 			},
-			want: `acquire kubevip-a
+			want: `kubevip-a -> n1
 				a: NodeLeaseNotHeld`,
 		},
 		{
@@ -168,7 +142,7 @@ func TestUnit(t *testing.T) {
 				w.Nodes = allNodes(vip.Node{Name: "n1", Excluded: "it has the label x"})
 				return w
 			},
-			want: `hand over kubevip-a -> n2
+			want: `kubevip-a -> n2
 				bind 10.77.0.50/32 dev eth0
 				status a 10.77.0.50(VIP)
 				a: VIPAnnounced
@@ -193,7 +167,7 @@ func TestUnit(t *testing.T) {
 				w.Nodes = []vip.Node{{Name: "n1", ExclusionLabel: "x"}, {Name: "n2", ExclusionLabel: "x"}, {Name: "n3", ExclusionLabel: "x"}, {Name: "w1"}}
 				return w
 			},
-			want: `acquire kubevip-a
+			want: `kubevip-a -> n1
 				bind 10.77.0.50/32 dev eth0
 				a: VIPAnnounced`,
 		},
@@ -204,7 +178,7 @@ func TestUnit(t *testing.T) {
 				w.Nodes = []vip.Node{{Name: "n1", ExclusionLabel: "x"}, {Name: "n2", ExclusionLabel: "x"}}
 				return w
 			},
-			want: `acquire kubevip-a
+			want: `kubevip-a -> n1
 				bind 10.77.0.50/32 dev eth0
 				a: VIPAnnounced
 				b: VIPElsewhere`,
@@ -216,7 +190,7 @@ func TestUnit(t *testing.T) {
 				w.Nodes = []vip.Node{{Name: "n2"}}
 				return w
 			},
-			want: `hand over kubevip-a -> n2
+			want: `kubevip-a -> n2
 				bind 10.77.0.50/32 dev eth0
 				status a 10.77.0.50(VIP)
 				a: VIPAnnounced
@@ -229,7 +203,7 @@ func TestUnit(t *testing.T) {
 				w.Nodes = []vip.Node{{Name: "w1"}}
 				return w
 			},
-			want: `acquire kubevip-a
+			want: `kubevip-a -> n1
 				bind 10.77.0.50/32 dev eth0
 				a: VIPAnnounced`,
 		},
@@ -242,7 +216,7 @@ func TestUnit(t *testing.T) {
 				w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
 				return w
 			},
-			want: `hand over kubevip-a -> n2
+			want: `kubevip-a -> n2
 				bind 10.77.0.50/32 dev eth0
 				a: VIPAnnounced
 				event a VIPAnnounced`,
@@ -267,7 +241,7 @@ func TestUnit(t *testing.T) {
 				w.Members[0].Info = info(false)
 				return w
 			},
-			want: `hand over kubevip-a -> n2
+			want: `kubevip-a -> n2
 				a: VIPAnnounced`,
 		},
 		{
@@ -318,7 +292,7 @@ func TestUnit(t *testing.T) {
 		{
 			name: "Local: only where an endpoint is",
 			w:    func() vip.World { return held(world(svc("a", "10.77.0.50", local("n3"))), "a", "n1") },
-			want: `hand over kubevip-a -> n3
+			want: `kubevip-a -> n3
 				bind 10.77.0.50/32 dev eth0
 				a: VIPAnnounced`,
 		},
@@ -327,7 +301,7 @@ func TestUnit(t *testing.T) {
 			w: func() vip.World {
 				return held(world(svc("a", "10.77.0.50", local(), func(s *vip.Service) { s.Endpoints.Terminating = []string{"n1"} })), "a", "n1")
 			},
-			want: `acquire kubevip-a
+			want: `kubevip-a -> n1
 				bind 10.77.0.50/32 dev eth0
 				a: VIPAnnounced`,
 		},
@@ -343,7 +317,7 @@ func TestUnit(t *testing.T) {
 			w: func() vip.World {
 				return held(world(svc("a", "10.77.0.50", local("n1"), func(s *vip.Service) { s.HealthCheckNodePort = 30000 })), "a", "n1")
 			},
-			want: `acquire kubevip-a
+			want: `kubevip-a -> n1
 				a: VIPAnnounced`,
 		},
 		{
@@ -353,7 +327,7 @@ func TestUnit(t *testing.T) {
 				w.HealthChecked[key("a")] = true
 				return w
 			},
-			want: `acquire kubevip-a
+			want: `kubevip-a -> n1
 				bind 10.77.0.50/32 dev eth0
 				a: VIPAnnounced`,
 		},
@@ -394,7 +368,7 @@ func TestUnit(t *testing.T) {
 			w: func() vip.World {
 				return held(world(svc("a", "10.77.0.50", func(s *vip.Service) { s.Endpoints, s.AllowWithoutEndpoints = vip.Endpoints{}, true })), "a", "n1")
 			},
-			want: `acquire kubevip-a
+			want: `kubevip-a -> n1
 				bind 10.77.0.50/32 dev eth0
 				a: VIPAnnounced`,
 		},
@@ -403,8 +377,8 @@ func TestUnit(t *testing.T) {
 			w: func() vip.World {
 				return bind(rules(), held(world(svc("b", "10.77.0.50"), svc("a", "10.77.0.50", port(81), younger)), "b", "n1"))
 			},
-			want: `acquire kubevip-b
-				acquire kubevip-a
+			want: `kubevip-b -> n1
+				kubevip-a -> n1
 				bind 10.77.0.50/32 dev eth0
 				status b 10.77.0.50(VIP)
 				status a 10.77.0.50(VIP)
@@ -416,7 +390,7 @@ func TestUnit(t *testing.T) {
 		{
 			name: "the older of two goes: the younger's lease already names the owner",
 			w:    func() vip.World { return held(world(svc("a", "10.77.0.50", port(81))), "a", "n1") },
-			want: `acquire kubevip-a
+			want: `kubevip-a -> n1
 				bind 10.77.0.50/32 dev eth0
 				a: VIPAnnounced`,
 		},
@@ -426,7 +400,7 @@ func TestUnit(t *testing.T) {
 				w := held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.50", port(81), younger)), "a", "n2")
 				return held(w, "b", "n1")
 			},
-			want: `hand over kubevip-b -> n2
+			want: `kubevip-b -> n2
 				a: VIPElsewhere
 				b: VIPElsewhere`,
 		},
@@ -443,7 +417,7 @@ func TestUnit(t *testing.T) {
 			w: func() vip.World {
 				return held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.50", younger, written("n1"))), "b", "n1")
 			},
-			want: `acquire kubevip-b
+			want: `kubevip-b -> n1
 				bind 10.77.0.50/32 dev eth0
 				a: AddressConflict
 				b: VIPAnnounced`,
@@ -455,7 +429,7 @@ func TestUnit(t *testing.T) {
 				w.Claims[key("both")] = vip.Claim{Holder: "n1", Valid: true}
 				return w
 			},
-			want: `acquire both
+			want: `both -> n1
 				bind 10.77.0.50/32 dev eth0
 				bind 10.77.0.51/32 dev eth0
 				a: VIPAnnounced
@@ -469,7 +443,7 @@ func TestUnit(t *testing.T) {
 				w.Claims[rules().Lease] = vip.Claim{Holder: "n1", Valid: true}
 				return w
 			},
-			want: `acquire plndr-svcs-lock
+			want: `plndr-svcs-lock -> n1
 				bind 10.77.0.50/32 dev eth0
 				bind 10.77.0.51/32 dev eth0
 				a: VIPAnnounced
@@ -483,8 +457,8 @@ func TestUnit(t *testing.T) {
 				w := world(svc("a", "10.99.3.4", auto), svc("b", "192.0.2.1", auto, younger))
 				return held(held(w, "a", "n1"), "b", "n1")
 			},
-			want: `acquire kubevip-a
-				acquire kubevip-b
+			want: `kubevip-a -> n1
+				kubevip-b -> n1
 				bind 10.99.3.4/32 dev eth1
 				bind 192.0.2.1/32 dev eth0
 				a: VIPAnnounced
@@ -496,8 +470,8 @@ func TestUnit(t *testing.T) {
 			w: func() vip.World {
 				return held(world(svc("a", "10.77.0.50,fd77::50"), svc("b", "192.0.2.1")), "a", "n1")
 			},
-			want: `acquire kubevip-a
-				follow kubevip-b -> n2
+			want: `kubevip-a -> n1
+				kubevip-b -> n2
 				bind 10.77.0.50/24 dev eth0
 				bind fd77::50/64 dev eth0
 				a: VIPAnnounced
@@ -569,8 +543,8 @@ func TestUnit(t *testing.T) {
 				w.Members[1].Stalled = true
 				return w
 			},
-			want: `acquire kubevip-a
-				acquire kubevip-b
+			want: `kubevip-a -> n1
+				kubevip-b -> n1
 				bind 10.77.0.50/32 dev eth0
 				a: VIPAnnounced
 				b: VIPClaiming`,
@@ -693,7 +667,7 @@ func TestRefuse(t *testing.T) {
 func TestOneRefusedOfTwo(t *testing.T) {
 	w := held(world(svc("a", "10.77.0.50,127.0.0.1", written("n1"))), "a", "n1")
 	p := Make(rules(), w)
-	diff(t, summary(p), `acquire kubevip-a
+	diff(t, summary(p), `kubevip-a -> n1
 		bind 10.77.0.50/32 dev eth0
 		a: VIPAnnounced
 		event a AddressRefused`)
@@ -707,6 +681,51 @@ func TestWhyNoNode(t *testing.T) {
 	for _, want := range []string{"n1: its link eth0 is down", "n2: no ready endpoint there", "n3: it has the label x"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q does not say %q", got, want)
+		}
+	}
+}
+
+// TestOwners: where the plan has a unit and its records, why, and of which it does not decide.
+func TestOwners(t *testing.T) {
+	both := []vip.Service{svc("a", "10.77.0.50"), svc("b", "10.77.0.50", younger, port(9))}
+	gives := func(w vip.World) vip.World {
+		w.Nodes = allNodes(vip.Node{Name: "n1", Drained: true})
+		w.Members = w.Members[:2]
+		return w
+	}
+	alone := func(w vip.World) vip.World { w.Stopping, w.Members = true, w.Members[:1]; return w }
+	foreign := held(world(svc("a", "10.77.0.50")), "a", "x")
+	foreign.Claims[key("kubevip-a")] = vip.Claim{Holder: "x", Foreign: true, Valid: true}
+	late := held(world(svc("a", "10.77.0.50")), "a", "n1")
+	late.Tenure.Until = late.Now
+	for _, tt := range []struct {
+		name string
+		w    vip.World
+		want string
+	}{
+		{"given away, with its record", gives(held(held(world(both...), "a", "n1"), "b", "n1")), "a: n2, it is drained; b: n2, it is drained; "},
+		{"another has it, and this one its record", held(held(world(both...), "a", "n2"), "b", "n1"), "a: n2 stays; b: n2; "},
+		{"another program has it", foreign, "a: ; "},
+		{"no node may have it", alone(held(world(svc("a", "10.77.0.50")), "a", "n1")), "a: ; "},
+		{"nobody has it, and none may", alone(world(svc("a", "10.77.0.50"))), "a: ; "},
+		{"this node's renewals have failed for too long", late, "a: n1; "},
+		{"not a Service of ours", world(svc("a", "10.77.0.50", func(s *vip.Service) { s.Ignore = true })), ""},
+	} {
+		got := ""
+		for _, o := range Make(rules(), tt.w).Owners {
+			got += strings.TrimPrefix(o.Unit.Name, "kubevip-") + ": " + o.Node
+			if o.Stays {
+				got += " stays"
+			}
+			if o.Cause != "" {
+				_, why, _ := strings.Cut(o.Cause, ": ")
+				why, _, _ = strings.Cut(why, " (")
+				got += ", " + why
+			}
+			got += "; "
+		}
+		if got != tt.want {
+			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
 		}
 	}
 }

@@ -144,20 +144,16 @@ func (p *pass) intendPoolsLease() bool {
 	if p.self == nil || c.Holder != "" && c.Holder != p.Self {
 		return false
 	}
-	intent := vip.LeaseIntent{Lease: p.Allocation.Lease, Action: vip.Acquire}
-	holds := c.Holder == p.Self
+	owner, holds := vip.Owner{Unit: p.Allocation.Lease, Node: p.Self}, c.Holder == p.Self
 	if !holds || p.self.refusal != "" {
-		switch best := p.bestAllocator(); {
-		case best == nil:
+		best := p.bestAllocator()
+		if best == nil {
 			return false
-		case holds:
-			intent.Action, intent.Successor = vip.HandOver, best.Name
-		case best != p.self:
-			intent.Action, intent.ExpectedHolder = vip.Follow, best.Name
 		}
+		owner.Node = best.Name
 	}
-	p.out.LeaseIntents = append(p.out.LeaseIntents, intent)
-	return holds && intent.Action == vip.Acquire && p.Tenure.Holds(p.Now) && p.Tenure.RenewalLateSince.IsZero()
+	p.out.Owners = append(p.out.Owners, owner)
+	return holds && owner.Node == p.Self && p.Tenure.Holds(p.Now) && p.Tenure.RenewalLateSince.IsZero()
 }
 
 // bestAllocator returns the alive node that is to give addresses, or nil: one that refuses no VIPs, announces Services, and

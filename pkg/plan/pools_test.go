@@ -60,22 +60,22 @@ func TestWhoGivesAddresses(t *testing.T) {
 		want   string
 	}{
 		{"no ConfigMap", poolWorld("n1"), func(w *vip.World) { w.Pools = nil }, "a: NoAddress\nevent a NoAddress"}, // reported: nobody else says it
-		{"this node holds the lease", poolWorld("n1"), nil, "allocate for a\nacquire herald-pools\na: NoAddress"},
+		{"this node holds the lease", poolWorld("n1"), nil, "allocate for a\nherald-pools -> n1\na: NoAddress"},
 		{"another node holds it", poolWorld("n2"), nil, "a: NoAddress"},
-		{"it is free", poolWorld(""), nil, "follow herald-pools -> n3\na: NoAddress"},
-		{"it is free, and the best node is this one", poolWorld(""), func(w *vip.World) { w.Self = "n3" }, "acquire herald-pools\na: NoAddress"},
+		{"it is free", poolWorld(""), nil, "herald-pools -> n3\na: NoAddress"},
+		{"it is free, and the best node is this one", poolWorld(""), func(w *vip.World) { w.Self = "n3" }, "herald-pools -> n3\na: NoAddress"},
 		{"its holder is dead", poolWorld("n2"), func(w *vip.World) {
 			w.Claims[poolsLease] = vip.Claim{Holder: "n2"}
 			w.Members[1].Alive = false
-		}, "follow herald-pools -> n3\na: NoAddress"},
-		{"this node stops", poolWorld("n1"), func(w *vip.World) { w.Stopping = true }, "hand over herald-pools -> n3\na: NoAddress"},
+		}, "herald-pools -> n3\na: NoAddress"},
+		{"this node stops", poolWorld("n1"), func(w *vip.World) { w.Stopping = true }, "herald-pools -> n3\na: NoAddress"},
 		{"it stops, and there is no other", poolWorld("n1"), func(w *vip.World) { w.Stopping, w.Members = true, w.Members[:1] }, "a: NoAddress"},
-		{"its tenure has ended", poolWorld("n1"), func(w *vip.World) { w.Tenure.Until = w.Now }, "acquire herald-pools\na: NoAddress"},
-		{"its renewal is late", poolWorld("n1"), func(w *vip.World) { w.Tenure.RenewalLateSince = w.Now }, "acquire herald-pools\na: NoAddress"},
+		{"its tenure has ended", poolWorld("n1"), func(w *vip.World) { w.Tenure.Until = w.Now }, "herald-pools -> n1\na: NoAddress"},
+		{"its renewal is late", poolWorld("n1"), func(w *vip.World) { w.Tenure.RenewalLateSince = w.Now }, "herald-pools -> n1\na: NoAddress"},
 		{"kube-vip's cloud provider renews its lease", poolWorld("n1"), func(w *vip.World) {
 			w.Claims[providerLease] = vip.Claim{Holder: "provider-x", Foreign: true, Valid: true}
-		}, "acquire herald-pools\na: NoAddress\nevent a NoAddress"},
-		{"it does no more", poolWorld("n1"), func(w *vip.World) { w.Claims[providerLease] = vip.Claim{Holder: "provider-x", Foreign: true} }, "allocate for a\nacquire herald-pools\na: NoAddress"},
+		}, "herald-pools -> n1\na: NoAddress\nevent a NoAddress"},
+		{"it does no more", poolWorld("n1"), func(w *vip.World) { w.Claims[providerLease] = vip.Claim{Holder: "provider-x", Foreign: true} }, "allocate for a\nherald-pools -> n1\na: NoAddress"},
 		{"Services of others, and what can't be read", poolWorld("n1"), func(w *vip.World) {
 			w.Services = []vip.Service{
 				svc("a", "", func(s *vip.Service) { s.HasClass, s.Class = true, "other" }),
@@ -86,17 +86,17 @@ func TestWhoGivesAddresses(t *testing.T) {
 				svc("d", "", func(s *vip.Service) { s.LoadBalancer = false }),
 				svc("e", ""),
 			}
-		}, "allocate for a(foreign) b(foreign) c(foreign) e\nacquire herald-pools\na: OtherClass\nb: Ignored\nc: InvalidField\ne: NoAddress"},
+		}, "allocate for a(foreign) b(foreign) c(foreign) e\nherald-pools -> n1\na: OtherClass\nb: Ignored\nc: InvalidField\ne: NoAddress"},
 		{"what is decided", poolWorld("n1"), func(w *vip.World) {
 			w.Assignments = []vip.Assignment{
 				{Service: key("a"), UID: "uid-a", Addresses: []netip.Addr{addr("10.77.0.1")}, Pool: "cidr-global", Reason: "10.77.0.1 is of pool cidr-global"},
 				{Service: key("b"), UID: "uid-b", Reason: "none is free"},
 			}
 			w.PoolProblems = []vip.PoolProblem{{Key: "cidr-x", Message: "is wrong"}}
-		}, "allocate for a\nwrite a [10.77.0.1] of cidr-global\nacquire herald-pools\na: NoAddress\nevent a AddressAllocated\nevent b NoPoolAddress\nevent kubevip PoolProblem"},
+		}, "allocate for a\nwrite a [10.77.0.1] of cidr-global\nherald-pools -> n1\na: NoAddress\nevent a AddressAllocated\nevent b NoPoolAddress\nevent kubevip PoolProblem"},
 		{"a person has named another than it was given", poolWorld("n1"), func(w *vip.World) {
 			w.Services[0] = svc("a", "10.77.0.50", func(s *vip.Service) { s.Superseded = true })
-		}, "allocate for a\nwrite a [] of \nacquire herald-pools\nfollow kubevip-a -> n2\na: VIPClaiming"},
+		}, "allocate for a\nwrite a [] of \nherald-pools -> n1\nkubevip-a -> n2\na: VIPClaiming"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := tt.world

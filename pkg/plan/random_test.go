@@ -143,7 +143,7 @@ func (r random) lease() vip.DHCPLease {
 
 func (r random) claim() vip.Claim {
 	return vip.Claim{
-		Holder: r.node(), Valid: !r.rarely(), Foreign: r.rarely(), PreviousHolder: r.node(), AcquiredAt: pick(r, time.Time{}, r.time()), Transitions: r.Int32N(3), Until: pick(r, time.Time{}, time.Time{}, r.time()),
+		Holder: r.node(), Valid: !r.rarely(), Foreign: r.rarely(), PreviousHolder: r.node(), AcquiredAt: pick(r, time.Time{}, r.time()), Transitions: r.Int32N(3),
 		FormerHolders: some(r, 3, func() vip.FormerHolder { return vip.FormerHolder{Node: r.node(), Until: r.time()} }),
 	}
 }
@@ -236,9 +236,9 @@ func (r random) answer(w vip.World, p vip.Plan) vip.World {
 		w.MappingStates = append(w.MappingStates, vip.MappingState{Mapping: x, Requested: r.yes(), Confirmed: r.yes(), External: netip.AddrPortFrom(r.vip(), 80), Problem: pick(r, "", "why"), RemovalSince: pick(r, time.Time{}, r.time())})
 	}
 	claims := maps.Clone(w.Claims)
-	for _, x := range p.LeaseIntents {
-		if c := claims[x.Lease]; x.Action == vip.Acquire && (!c.Valid || c.Holder == "") {
-			claims[x.Lease] = vip.Claim{Holder: w.Self, Valid: true, AcquiredAt: w.Now}
+	for _, o := range p.Owners {
+		if c := claims[o.Unit]; o.Node == w.Self && (!c.Valid || c.Holder == "") {
+			claims[o.Unit] = vip.Claim{Holder: w.Self, Valid: true, AcquiredAt: w.Now}
 		}
 	}
 	w.Claims = claims
@@ -271,7 +271,6 @@ func FuzzMake(f *testing.F) {
 			if d := cmp.Diff(sorted(p), sorted(Make(rules, w)), equate); d != "" {
 				t.Fatal("two Plans of one World differ:", d)
 			}
-			Successors(rules, w)
 			for _, s := range w.Services {
 				Explain(rules, w, s.Key)
 			}
@@ -360,9 +359,9 @@ func (r random) claimAndShow(w vip.World, p vip.Plan) vip.World {
 	for _, x := range p.AddressChecks {
 		w.CheckResults[x.Addr] = vip.CheckResult{AddressCheck: x, At: w.Now, NoAnswer: true}
 	}
-	for _, x := range p.LeaseIntents {
-		if w.Claims[x.Lease].Holder == "" {
-			w.Claims[x.Lease] = vip.Claim{Holder: "n1", Valid: true, AcquiredAt: w.Now}
+	for _, o := range p.Owners {
+		if o.Node != "" && w.Claims[o.Unit].Holder == "" {
+			w.Claims[o.Unit] = vip.Claim{Holder: "n1", Valid: true, AcquiredAt: w.Now}
 		}
 	}
 	for _, x := range p.Statuses {

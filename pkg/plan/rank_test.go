@@ -39,11 +39,9 @@ func TestRankBeforeCount(t *testing.T) {
 			for _, self := range []string{"n1", "n2"} { // both come to the same
 				w.Self = self
 				got := ""
-				for _, x := range Make(rules(), w).LeaseIntents {
-					if x.Lease == key("kubevip-new") {
-						if got = x.ExpectedHolder; x.Action == vip.Acquire {
-							got = self
-						}
+				for _, o := range Make(rules(), w).Owners {
+					if o.Unit == key("kubevip-new") {
+						got = o.Node
 					}
 				}
 				if got != tt.want {
@@ -80,8 +78,8 @@ func TestDataPlaneFault(t *testing.T) {
 	const (
 		serves = "\nbind 10.77.0.50/32 dev eth0\nstatus a 10.77.0.50(VIP)\na: VIPAnnounced"
 		event  = "\nevent a VIPAnnounced"
-		keeps  = "acquire kubevip-a" + serves + event
-		gives  = "hand over kubevip-a -> "
+		keeps  = "kubevip-a -> n1" + serves + event
+		gives  = "kubevip-a -> "
 	)
 	n := func(name string, f func(*vip.World, *vip.Member)) func(*vip.World) {
 		return func(w *vip.World) {
@@ -112,7 +110,7 @@ func TestDataPlaneFault(t *testing.T) {
 			w.Nodes = allNodes(vip.Node{Name: "n3", Drained: true})
 		}), keeps},
 		{"the only node without one restarts and is not ready", both(n("n1", faulty), n("n2", faulty), n("n3", restarted(3)), n("n3", notReady)), gives + "n3" + serves + event},
-		{"a renewal is late", both(n("n1", faulty), func(w *vip.World) { w.Tenure.RenewalLateSince = w.Now.Add(-time.Second) }), "acquire kubevip-a" + serves},
+		{"a renewal is late", both(n("n1", faulty), func(w *vip.World) { w.Tenure.RenewalLateSince = w.Now.Add(-time.Second) }), "kubevip-a -> n1" + serves},
 		{"not ready alone", n("n1", notReady), keeps},
 		{"restarts alone", n("n1", restarted(6)), keeps},
 	}

@@ -28,9 +28,9 @@ func heldByN1(n int) vip.World {
 // handOvers is what the plan gives away.
 func handOvers(p vip.Plan) string {
 	var all []string
-	for _, s := range p.LeaseIntents {
-		if s.Action == vip.HandOver {
-			all = append(all, s.Lease.Name+" to "+s.Successor)
+	for _, o := range p.Owners {
+		if o.Node != "" && o.Node != "n1" && !o.Stays {
+			all = append(all, o.Unit.Name+" to "+o.Node)
 		}
 	}
 	return strings.Join(all, ", ")

@@ -42,9 +42,9 @@ func TestSharedAddressStays(t *testing.T) {
 	onNode := func(w vip.World, r Rules) string {
 		p := Make(r, bind(r, w))
 		out := ""
-		for _, l := range p.LeaseIntents {
-			if strings.HasSuffix(l.Lease.Name, "-a") {
-				out += fmt.Sprintf("%s %s %s; ", l.Action, l.Lease.Name, l.Successor)
+		for _, o := range p.Owners {
+			if strings.HasSuffix(o.Unit.Name, "-a") {
+				out += fmt.Sprintf("%s -> %s; ", o.Unit.Name, o.Node)
 			}
 		}
 		for _, x := range p.Addresses {
@@ -183,7 +183,7 @@ func TestToldOfSharing(t *testing.T) {
 func TestLocalWithoutCommonNode(t *testing.T) {
 	b := svc("b", "10.77.0.50", local("n2"), port(9), younger)
 	shown := svc("b", "10.77.0.50", local("n2"), port(9), younger, written("n2"))
-	const announced = "acquire kubevip-a\nacquire kubevip-b\nbind 10.77.0.50/32 dev eth0\nstatus a 10.77.0.50(VIP)\n"
+	const announced = "kubevip-a -> n1\nkubevip-b -> n1\nbind 10.77.0.50/32 dev eth0\nstatus a 10.77.0.50(VIP)\n"
 	const told = "a: VIPAnnounced\nb: NoEligibleNode\nevent a VIPAnnounced\nevent b NoEligibleNode"
 	for _, tt := range []struct {
 		name, self string
@@ -192,7 +192,7 @@ func TestLocalWithoutCommonNode(t *testing.T) {
 	}{
 		{"the owner", "n1", b, announced + told},
 		{"the owner, and the status has the address", "n1", shown, announced + "status b 10.77.0.50(VIP)\n" + told},
-		{"another node", "n2", shown, "a: VIPElsewhere\nb: NoEligibleNode"},
+		{"another node", "n2", shown, "kubevip-b -> n1\na: VIPElsewhere\nb: NoEligibleNode"},
 		{"with an endpoint there", "n1", svc("b", "10.77.0.50", local("n1", "n2"), port(9), younger), announced + "status b 10.77.0.50(VIP)\na: VIPAnnounced\nb: VIPAnnounced\nevent a VIPAnnounced\nevent b VIPAnnounced"},
 	} {
 		for _, byBGP := range []bool{false, true} {

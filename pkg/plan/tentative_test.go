@@ -25,13 +25,13 @@ func worldOfTwoLinks() vip.World {
 // A link is in the network of an address that is tentative, or that another host has: "auto" is that link for VIPs of the network, and not the one of the default route.
 func TestNetworkOfTentativeAddress(t *testing.T) {
 	r, w := rules(), worldOfTwoLinks()
-	diff(t, summary(Make(r, bind(r, w))), `acquire kubevip-a
+	diff(t, summary(Make(r, bind(r, w))), `kubevip-a -> n1
 		bind fd99::50/128 dev eth1
 		status a fd99::50(VIP)
 		a: VIPAnnounced
 		event a VIPAnnounced`)
 	r.Bits6 = 0
-	diff(t, summary(Make(r, bind(r, w))), `acquire kubevip-a
+	diff(t, summary(Make(r, bind(r, w))), `kubevip-a -> n1
 		bind fd99::50/64 dev eth1
 		status a fd99::50(VIP)
 		a: VIPAnnounced

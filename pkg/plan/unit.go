@@ -28,18 +28,20 @@ func (m *unitPlanner) plan(u *unit) {
 	holder := u.claim.Holder
 	switch {
 	case u.claim.Foreign && holder != "":
+		m.wantOwner(u, "")
 		for _, s := range u.services {
 			m.mappings.addMappings(s, false)
 			m.reject(s, vip.HeldByOtherAnnouncer, fmt.Sprintf("the lease %s is held and renewed by another announcer (%s); Herald takes over when that stops", u.lease, holder))
 		}
 	case holder == "" && u.target == nil:
+		m.wantOwner(u, "")
 		m.rejectUnit(u)
 	case holder == "":
 		m.planFree(u)
 	case holder != m.Self:
 		m.planHeldElsewhere(u)
 	case m.self == nil || !m.Tenure.Holds(m.Now):
-		m.wantLeases(u, vip.Acquire, "")
+		m.wantOwner(u, m.Self)
 		for _, s := range u.services {
 			m.mappings.addMappings(s, false)
 			s.setVerdict(vip.NodeLeaseNotHeld, "this node could not renew its node lease in time and announces nothing until it can")
@@ -69,72 +71,34 @@ func (m *unitPlanner) rejectUnit(u *unit) {
 	}
 }
 
-// wantLeases adds to the Plan one LeaseIntent with this action and successor for each lease of
-// u: u.lease and all u.records.
-func (m *unitPlanner) wantLeases(u *unit, action vip.LeaseAction, successor string) {
-	done := make(map[vip.Key]bool, len(u.records)+1)
-	for _, s := range u.services { // the first has u.lease
-		if done[s.lease] {
-			continue
-		}
-		done[s.lease] = true
-		intent := s.leaseIntent(action)
-		intent.Successor = successor
-		if action == vip.HandOver {
-			intent.Cause = u.cause
-		}
-		m.out.LeaseIntents = append(m.out.LeaseIntents, intent)
+// wantOwner adds to the Plan that u, with its records, is to be at a node; "": at none.
+func (m *unitPlanner) wantOwner(u *unit, node string) {
+	cause := ""
+	if u.target != nil && node == u.target.Name {
+		cause = u.cause
+	}
+	for _, k := range append([]vip.Key{u.lease}, u.records...) {
+		m.out.Owners = append(m.out.Owners, vip.Owner{Unit: k, Node: node, Cause: cause})
 	}
 }
 
-// leaseIntent returns a LeaseIntent with this action on the lease of s. Its UID is that of s
-// if the lease is deleted with s, else "".
-func (s *service) leaseIntent(action vip.LeaseAction) vip.LeaseIntent {
-	intent := vip.LeaseIntent{Lease: s.lease, Service: s.Key, Action: action}
-	if s.leaseFollows {
-		intent.UID = s.UID
-	}
-	return intent
-}
-
-// planFree plans for a unit that no node holds, but that has a target, the node that is to acquire
-// its lease. If that is this node it acquires u.lease; else it follows the lease, and the target is
-// marked stalled if it does not claim it in time. The verdicts are VIPClaiming, or LeaseRefused if
-// this node is to acquire it and the API server refuses that (docs/why.md, "What tenants can write"). New addresses are
-// probed early, addresses that this node has handed over are kept until heard, and mappings are in
-// the Plan only so that they are not removed.
+// planFree plans for a unit that no node has, but that has a target. The verdicts are VIPClaiming. New addresses are
+// probed early, addresses that this node has given away are kept until heard, and mappings stay.
 func (m *unitPlanner) planFree(u *unit) {
-	intent := u.services[0].leaseIntent(vip.Acquire)
-	if u.target != m.self {
-		intent.Action, intent.ExpectedHolder = vip.Follow, u.target.Name
-	} else {
-		intent.Cause = u.cause
-	}
-	m.out.LeaseIntents = append(m.out.LeaseIntents, intent)
+	m.wantOwner(u, u.target.Name)
 	m.checks.probeEarly(u)
-	refusal := m.LeaseRefusals[u.lease]
 	for _, s := range u.services {
 		m.mappings.addMappings(s, false)
-		if u.target == m.self && refusal != "" {
-			m.setProblem(s, vip.LeaseRefused, "no node can announce it, since the API server refuses to have the Lease "+u.lease.String()+" written: "+refusal)
-			m.report(s, vip.ConditionFalse, vip.LeaseRefused, s.verdict.Message)
-			continue
-		}
 		s.setVerdict(vip.VIPClaiming, "node "+u.target.Name+" is about to claim it")
 	}
 	m.keepUntilHeard(u)
 }
 
-// planHeldElsewhere plans for a unit that another node holds. The verdicts are VIPElsewhere, or what withoutEndpointAtOwner says.
-// This node hands over to the holder the other leases of u (records) that it holds itself,
-// keeps the addresses that it has handed over until they are heard there, has mappings in the
-// Plan only so that they are not removed, and verifies that the holder answers (see verify).
+// planHeldElsewhere plans for a unit that another node has, which is to have its records, too. The verdicts are
+// VIPElsewhere, or what withoutEndpointAtOwner says. Addresses that this node has given away are kept until heard.
 func (m *unitPlanner) planHeldElsewhere(u *unit) {
-	for _, k := range u.records {
-		if c := m.Claims[k]; c.Valid && c.Holder == m.Self {
-			m.out.LeaseIntents = append(m.out.LeaseIntents, vip.LeaseIntent{Lease: k, Action: vip.HandOver, Successor: u.claim.Holder})
-		}
-	}
+	m.wantOwner(u, u.claim.Holder)
+	m.out.Owners[len(m.out.Owners)-1-len(u.records)].Stays = true // whatever becomes of its owner, this is no choice
 	m.keepUntilHeard(u)
 	for _, s := range u.services {
 		m.mappings.addMappings(s, false)
@@ -188,8 +152,8 @@ func (m *unitPlanner) successorHeard(a vip.Address, h vip.HandingOver) bool {
 
 // keepOrHandOver plans for a unit that this node holds with a valid tenure: it is handed over if it
 // has a target, else kept if this node is eligible or would be if it were not isolated (then it knows of no node that could have u: if they are dead, nobody would
-// serve u for as long as their node leases count), or if u is keptWithoutEligible, and this node refuses nothing else. Else u is rejected, and its leases are released since the Plan has no
-// LeaseIntent for them.
+// serve u for as long as their node leases count), or if u is keptWithoutEligible, and this node refuses nothing else.
+// Else u is rejected, and nobody is to have it.
 //
 // Unless rejected it is announced, even while it is handed over: DHCP is asked, and each
 // Service is bound (announce) or, with BGP alone, advertised; one of these that asks for ports
@@ -197,16 +161,12 @@ func (m *unitPlanner) successorHeard(a vip.Address, h vip.HandingOver) bool {
 func (m *unitPlanner) keepOrHandOver(u *unit) {
 	switch {
 	case u.target != nil:
-		m.wantLeases(u, vip.HandOver, u.target.Name)
-		if refusal := m.LeaseRefusals[u.lease]; refusal != "" {
-			for _, s := range u.services {
-				m.addEvent(s, vip.LeaseRefused, "it stays with node "+m.Self+", since the API server refuses to have the Lease "+u.lease.String()+" written: "+refusal, 0)
-			}
-		}
+		m.wantOwner(u, u.target.Name)
 	case whyIneligible(&u.requirements, m.self) == "", m.self.isolatedOnly(&u.requirements),
 		u.services[0].keptWithoutEligible && (m.self.refusal == "" || m.self.refusal == isolatedRefusal):
-		m.wantLeases(u, vip.Acquire, "")
+		m.wantOwner(u, m.Self)
 	default:
+		m.wantOwner(u, "")
 		m.rejectUnit(u)
 		return
 	}
@@ -373,7 +333,6 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 			return
 		}
 	}
-	a.Until = s.unit.claim.Until
 	m.wantAddress(a.Address, m.handingOver(s.unit))
 	if !bound {
 		return
@@ -400,9 +359,7 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 // alone while s is handed over, or nothing is bound and nothing is in the way.
 func (m *unitPlanner) setVerdictAndStatus(s *service, handingOver bool, c *progress) {
 	missing, problems, undecided := m.dhcp.missingLeases(s)
-	unwritten := !s.unit.claim.Until.IsZero()
 	switch {
-	case unwritten: // what tells of it follows once the VIP lease says it
 	case len(c.inUse) > 0 && len(c.ingress) == 0 && s.statusOurs && !handingOver && !s.showsWanted(): // it asked for other addresses before
 		m.clearStatus(s)
 	case handingOver || !s.hasStatus || undecided && len(s.Ingress) > 0 && s.statusOurs:
@@ -432,12 +389,10 @@ func (m *unitPlanner) setVerdictAndStatus(s *service, handingOver bool, c *progr
 		s.setVerdict(vip.VIPAnnounced, fmt.Sprintf("node %s owns it; bound so far: %d of %d addresses", m.Self, len(c.bound), len(s.addrs)))
 	default:
 		s.setVerdict(vip.VIPAnnounced, "node "+m.Self+" announces "+strings.Join(c.bound, ", "))
-		if !unwritten {
-			m.addAnnouncedEvent(s)
-		}
+		m.addAnnouncedEvent(s)
 	}
 	switch {
-	case handingOver, unwritten: // the successor's to write, or to be written once the VIP lease is
+	case handingOver: // the successor's to write
 	case len(c.bound) > 0:
 		m.report(s, vip.ConditionTrue, s.verdict.Reason, s.verdict.Message)
 	case len(c.inUse) > 0, len(s.heldBack) > 0, missing > 0 && problem != "", s.verdict.Reason == vip.NoEligibleNode:

@@ -122,12 +122,10 @@ func addressStatuses(p vip.Plan) (out []vip.Status) {
 // summary is a plan in few words, without conditions.
 func summary(p vip.Plan) string {
 	var b strings.Builder
-	for _, s := range p.LeaseIntents {
-		fmt.Fprintf(&b, "%s %s", s.Action, s.Lease.Name)
-		if to := s.Successor + s.ExpectedHolder; to != "" {
-			fmt.Fprintf(&b, " -> %s", to)
+	for _, o := range p.Owners {
+		if o.Node != "" && !o.Stays {
+			fmt.Fprintf(&b, "%s -> %s\n", o.Unit.Name, o.Node)
 		}
-		b.WriteString("\n")
 	}
 	for _, a := range p.Addresses {
 		fmt.Fprintf(&b, "bind %s dev %s", a.Prefix(), a.Link)

@@ -21,6 +21,7 @@ type evaluation struct {
 type peer struct {
 	Peer
 	memory
+	name   string
 	renews bool // its node lease is active and has changed within the lease duration
 }
 
@@ -84,6 +85,7 @@ func Evaluate(before State, in Input) (State, Decision) {
 	e.countReachable()
 	e.decideTenure()
 	e.dropMoves()
+	e.d.WriteMoves = e.mayWriteMoves()
 	e.adoptMoves()
 	e.commitProposals()
 	e.findUnknownMoves()
@@ -117,7 +119,7 @@ func (e *evaluation) updatePeers() {
 	known := make(map[string]memory, len(e.Input.Peers))
 	for node, x := range e.Input.Peers {
 		m := e.s.memory[node]
-		p := peer{Peer: x, memory: m, renews: x.active() && e.Now.Sub(x.Changed) < e.Timing.LeaseDuration}
+		p := peer{Peer: x, memory: m, name: node, renews: x.active() && e.Now.Sub(x.Changed) < e.Timing.LeaseDuration}
 		p.status = e.Statuses[node]
 		// The rest of the heartbeat is for nodes without the API server, which set TenureValid
 		// or their hashes once it has any effect.

@@ -153,6 +153,10 @@ func (e *evaluation) fenceReason(p peer, turn time.Duration) string {
 	// A process that was stopped says so, too, until it has confirmed its claims.
 	case !p.yieldedSince.IsZero() && e.Now.Sub(p.heardAgainAt) > tolerance && e.Now.Sub(p.Changed) >= e.Timing.RetryPeriod && e.Now.Sub(p.yieldedSince) >= turn*deadDelay:
 		return ReasonYielded
+	case p.Neglects > turn*deadDelay && p.status.Liveness != vip.Dead && settled:
+		return ReasonNeglects
+	case p.active() && e.s.movedFrom(p.name, p.Epoch) && e.d.WriteMoves && e.Now.Sub(e.Self.RenewingSince) >= turn*deadDelay:
+		return ReasonMoved
 	case silent >= e.Timing.LeaseDuration+turn*silentDelay:
 		return ReasonSilent
 	}
@@ -165,5 +169,8 @@ const (
 	ReasonIsolated = "it says that it reaches too few other nodes on the VIPs' link"
 	ReasonHangs    = "it sends no heartbeats and does not renew its node lease, though its kernel answers: its process hangs"
 	ReasonYielded  = "it can't renew its node lease and acts on no claim"
+	// ReasonNeglects: rule 7.
+	ReasonNeglects = "its agent has not taken up what the table gives it: it hangs, or its watch does"
+	ReasonMoved    = "what it had was moved without the API server"
 	ReasonSilent   = "its node lease has not been renewed for the lease duration"
 )

@@ -146,6 +146,22 @@ func (e *evaluation) dropMoves() {
 	}
 }
 
+// mayWriteMoves returns Decision.WriteMoves: this node renews, and no other holds on without the API server, or had time to end that.
+func (e *evaluation) mayWriteMoves() bool {
+	if e.late || e.Self.RenewingSince.IsZero() {
+		return false
+	}
+	if e.Now.Sub(later(e.Self.RenewingSince, e.s.lateAt)) > e.apiTolerance(true) {
+		return true
+	}
+	for _, p := range e.peers {
+		if h := p.status.Heartbeat; p.status.Liveness == vip.Alive && h.TenureValid && !h.APIReachable {
+			return false
+		}
+	}
+	return true
+}
+
 // lateForMoves reports whether this node's renewal has been late for moveDelay, so that claims may be moved without the API server.
 func (e *evaluation) lateForMoves() bool {
 	return e.late && e.Now.Sub(e.Self.Renewed) > e.Timing.late()+moveDelay

@@ -117,12 +117,13 @@ func (s Self) Tenure(t Timing, heldUntil, now time.Time) vip.Tenure {
 
 // A Peer is what this node knows of another node's lease.
 type Peer struct {
-	Epoch      int64     // of its node lease, or of its newest claim if it has no node lease
-	Over       bool      // Epoch was fenced, or released by the node itself
-	Exists     bool      // its node lease exists
-	Changed    time.Time // when this node last saw its node lease change
-	NoServices bool      // it announces no Services, as its node lease says
-	Neighbor   bool      // it exchanges heartbeats, in a network that this node has on its own link of heartbeats
+	Epoch      int64         // of its node lease, or of its newest claim if it has no node lease
+	Over       bool          // Epoch was fenced, or released by the node itself
+	Exists     bool          // its node lease exists
+	Changed    time.Time     // when this node last saw its node lease change
+	Neglects   time.Duration // for how long it has had units that its agent has not taken up, beyond the time for that
+	NoServices bool          // it announces no Services, as its node lease says
+	Neighbor   bool          // it exchanges heartbeats, in a network that this node has on its own link of heartbeats
 }
 
 // A State is what is remembered from one evaluation to the next. It is a value: nothing
@@ -215,7 +216,10 @@ type Decision struct {
 	Fence          map[string]string    // the peers that this node must fence now, with the reason
 
 	Heartbeat vip.Heartbeat // to send to the other nodes
-	Agreed    int           // how many moves all holders have just agreed on
+	// WriteMoves: what was moved without the API server may be written, and the owner before fenced. Before that nodes that
+	// hold on still need this one to agree with them: their renewals may wait for answers that never come.
+	WriteMoves bool
+	Agreed     int // how many moves all holders have just agreed on
 	// UnknownMoves: a peer that is Alive acts on claims that were moved without the API server (Heartbeat.MovesUnwritten), of which
 	// this node does not know. What the leases say is free may be the peer's, and so may what was transferred to this node and is not written.
 	UnknownMoves bool

@@ -100,6 +100,13 @@ func (v *view) withoutServices(names ...string) {
 	}
 }
 
+// neglects says for how long the agent of n2 has not taken up what the table gives it.
+func (v *view) neglects(d time.Duration) {
+	p := v.known["n2"]
+	p.Neglects = d
+	v.known["n2"] = p
+}
+
 // pass lets time pass; renews: n1 renews its node lease.
 func (v *view) pass(d time.Duration, renews bool) {
 	if !renews {
@@ -352,6 +359,10 @@ func TestFence(t *testing.T) {
 			v.withoutServices("n2", "n4")
 			v.set(dead, 2, 2)
 		}, 200 * time.Millisecond, ReasonDead},
+		{"its agent takes up what it is given", 3, func(v *view) { v.neglects(0) }, time.Second, ""},
+		{"its agent has not taken up what it is given", 3, func(v *view) { v.neglects(time.Millisecond) }, 50 * time.Millisecond, ReasonNeglects},
+		{"the same, as third in turn", 4, func(v *view) { v.self.Name = "n5"; v.neglects(300 * time.Millisecond) }, time.Second, ""},
+		{"the same, and nobody fenced it before", 4, func(v *view) { v.self.Name = "n5"; v.neglects(301 * time.Millisecond) }, time.Second, ReasonNeglects},
 		{"dead, and nobody fenced it before this node's turn", 4, func(v *view) { v.self.Name = "n5"; v.set(dead, 2, 2) }, 350 * time.Millisecond, ReasonDead},
 	}
 	for _, tt := range tests {
@@ -748,6 +759,39 @@ func deadOwner(nodes int, holder string) (v *view, key vip.Key) {
 	v.versions = map[vip.Key]uint64{key: 5}
 	v.moves = map[vip.Key]Move{key: {Holder: holder, Epoch: 1, Version: 5, From: fmt.Sprint("n", nodes), FromEpoch: 1}}
 	return v, key
+}
+
+// TestWriteMoves: what was moved without the API server is written, and its former owner fenced, once this node renews
+// again and no other that it hears holds on, or all have had the time to end that.
+func TestWriteMoves(t *testing.T) {
+	holds := cut.with(func(n *node) { n.moved, n.agrees = true, false })
+	for _, tt := range []struct {
+		name  string
+		n2    node
+		after time.Duration // of renewals
+		want  bool
+	}{
+		{"no other holds on", well, 50 * time.Millisecond, true},
+		{"another one holds on", holds, 6900 * time.Millisecond, false},
+		{"and had time to end that", holds, 7100 * time.Millisecond, true},
+		{"one holds on that is not heard", holds.is(vip.Suspect), 50 * time.Millisecond, true},
+		{"one has given up", holds.with(func(n *node) { n.tenure = false }), 50 * time.Millisecond, true},
+	} {
+		v, _ := deadOwner(4, "n1")
+		v.state = v.state.Propose(v.moves)
+		v.pass(time.Second, false)
+		if len(v.state.Moved) != 1 || v.d.WriteMoves || len(v.d.Fence) > 0 {
+			t.Fatalf("moved %v, to be written %v, fences %v without the API server", v.state.Moved, v.d.WriteMoves, v.d.Fence)
+		}
+		v.set(well, 3, 3)
+		v.set(tt.n2, 2, 2)
+		v.set(cut.is(vip.Suspect), 4, 4) // not dead any more
+		v.self.RenewingSince = v.now
+		v.pass(tt.after, true)
+		if got := v.d.Fence["n4"] == ReasonMoved; v.d.WriteMoves != tt.want || got != tt.want {
+			t.Errorf("%s: writes %v, fences %v; want %v", tt.name, v.d.WriteMoves, v.d.Fence, tt.want)
+		}
+	}
 }
 
 // What all have agreed on holds for all, though another node dies when some have carried it out and this one has not.

@@ -48,6 +48,11 @@ type Heartbeat struct {
 	MovesUnwritten bool
 	// Isolated: it reaches too few other nodes. Those that hear it need not wait until it is silent.
 	Isolated bool
+	// Table is the number of the newest table of who owns what that it knows, TableDigest a digest of that, and Carried
+	// the number of the one that its agent has carried out.
+	Table       int64
+	TableDigest uint64
+	Carried     int64
 }
 
 // A VIP is bound with the valid lifetime AddressLifetime, renewed each AddressRenewal. So the kernel of a

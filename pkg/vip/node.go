@@ -73,17 +73,7 @@ type NodeInfo struct {
 	// Suspects is the nodes whose Liveness has been Suspect for a while, sorted.
 	Suspects []string `json:"suspects,omitempty"`
 
-	// LeasesRefusedIn is the namespaces in which the API server refuses to have the node write
-	// VIP leases, sorted; AllNamespaces if they are many.
-	LeasesRefusedIn []string `json:"leasesRefusedIn,omitempty"`
-	// Transfers: the node acts on VIP leases that a node lease transfers to it.
-	Transfers bool `json:"transfers,omitempty"`
-
 	ServiceAddresses string `json:"serviceAddresses,omitempty"` // its option svc_addresses, "" if not set
-
-	// VIPLeases is what the node's Herald knows of where VIP leases are; nil: an earlier version, which
-	// knows the namespaces of the Services only.
-	VIPLeases *VIPLeasesInfo `json:"vipLeases,omitempty"`
 
 	Process ProcessInfo `json:"process,omitzero"` // the process that works under the node's name
 	// Waiting is what other Herald processes of the node's host say of themselves, which wait
@@ -108,6 +98,8 @@ type NodeInfo struct {
 	// after an end without a hand-over: killed, crashed, or with the power of the node. It is
 	// empty again once the Herald has run for a while (docs/why.md, "Restart loops").
 	Restarts []int64 `json:"restarts,omitempty"`
+	// Table is the number of the table of who owns what that the node has carried out, when it last renewed.
+	Table int64 `json:"table,omitempty"`
 	// Connections is to VIPs that the node owned before; nil: it has counted none.
 	Connections *ConnectionCount `json:"connections,omitempty"`
 	// DataPlaneFault is why packets to VIPs would not be forwarded on the node, or "".
@@ -155,19 +147,12 @@ func (o ClassOptions) Serve(s *Service) bool {
 	return !o.ClassOnly
 }
 
-// VIPLeasesInfo is what a node says about where VIP leases are (docs/ownership.md).
-type VIPLeasesInfo struct {
-	Announcers bool   `json:"announcers,omitempty"` // its option asks for the announcers' namespace
-	Record     uint64 `json:"record,omitempty"`     // the version of the record by which it acts; 0: none exists, or it does not act yet
-}
-
-// AllNamespaces in NodeInfo.LeasesRefusedIn stands for any namespace.
-const AllNamespaces = "*"
-
-// LeasesRefused reports whether the node may be unable to write VIP leases in the namespace,
-// since the API server refuses that.
-func (i *NodeInfo) LeasesRefused(namespace string) bool {
-	return slices.Contains(i.LeasesRefusedIn, namespace) || slices.Contains(i.LeasesRefusedIn, AllNamespaces)
+// SameClasses reports whether both nodes announce Services of the same classes.
+func (i *NodeInfo) SameClasses(o *NodeInfo) bool {
+	if i.Options == nil || o.Options == nil {
+		return i.Options == o.Options
+	}
+	return i.Options.ClassOptions == o.Options.ClassOptions
 }
 
 // DefaultLink stands for NodeInfo.DefaultInterface of each node, where a link is named: nodes may have other names for it. No link is called that.
@@ -226,8 +211,7 @@ type Member struct {
 	// AnswersUntil: its kernel may answer for VIPs that are not its own by what this node knows, as far as is known now until then: it has lost its claims a short
 	// while ago, and its process has ended, hangs, or does not know it yet; or it may hold on without the API server, and is not heard. Zero: it does not.
 	AnswersUntil time.Time `json:",omitzero"`
-	// Stalled: it was the one to claim a VIP and has claimed none for a while.
-	// Others then go ahead of it.
+	// Stalled: its agent carries out no new table. Others then go ahead of it.
 	Stalled bool
 	Stable  bool // it has been alive for so long that others may move VIPs to it
 	// Unproven: this process has seen no sign of life of it yet, only a node lease that may be an old one. For this node itself it is false.
@@ -262,9 +246,6 @@ type Claim struct {
 	Cause          string         // why Holder has it, in words that the node which wrote it chose; "" if that is not known
 	FormerHolders  []FormerHolder // the nodes that had it, each once, the latest first; Holder too, if it had it before another
 	AcquiredAt     time.Time      `json:",omitzero"` // since when (spec.acquireTime, the holder's clock)
-	// Until, if not zero, is when this node's right ends unless it has written the VIP lease before: the claim was
-	// transferred to it and is not written.
-	Until time.Time `json:",omitzero"`
 }
 
 // A FormerHolder is a node that had a VIP lease.

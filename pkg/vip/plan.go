@@ -8,7 +8,7 @@ import (
 // A Plan is all that this node should be: each slice is the whole of what is
 // wanted of one room. What a Plan doesn't hold is taken away.
 type Plan struct {
-	LeaseIntents  []LeaseIntent
+	Owners        []Owner // of all units that this node knows
 	HealthChecks  []HealthCheck
 	AddressChecks []AddressCheck   // one per address
 	FormerOwners  []FormerOwner    // in place before Addresses are bound
@@ -37,33 +37,15 @@ type Plan struct {
 	ReplanAfter time.Duration
 }
 
-// A LeaseIntent is what is wanted of one VIP lease. A lease that this node holds and
-// that has no LeaseIntent in the Plan is released.
-type LeaseIntent struct {
-	Lease          Key
-	Service        Key    // the Service it stands for
-	UID            string // that Service's; "" if the lease stands for no single one
-	Action         LeaseAction
-	Successor      string // with HandOver: the node that is to have it
-	ExpectedHolder string // with Follow: the node that is to claim it, or ""
-	Cause          string // with Acquire and HandOver: why another node has it from then on, or ""
+// An Owner is where the plan has a unit: Services that are announced by one node, named by their lease. A unit that this
+// node owns and that is in no Plan is given back after a while.
+type Owner struct {
+	Unit  Key
+	Node  string // the node that is to have it, or has it; "": no node may
+	Cause string // why it goes to Node, or ""
+	// Stays: it stays where it is: another node has it, or no Service, and an address of it could not be removed yet.
+	Stays bool
 }
-
-// A Successor is the node that is to have a VIP lease.
-type Successor struct {
-	Node  string
-	Cause string // why another node has it from then on, or ""
-}
-
-// A LeaseAction is what to do about a VIP lease.
-type LeaseAction string
-
-// The actions on a VIP lease.
-const (
-	Acquire  LeaseAction = "acquire"   // claim it if it is free, keep it if this node holds it
-	HandOver LeaseAction = "hand over" // write LeaseIntent.Successor into it
-	Follow   LeaseAction = "follow"    // leave it alone; mark LeaseIntent.ExpectedHolder stalled if it claims nothing in time
-)
 
 // An Address is a VIP to be bound to a link of this node.
 type Address struct {

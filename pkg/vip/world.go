@@ -20,10 +20,8 @@ type World struct {
 
 	ClusterUID string // UID of the Service default/kubernetes, which no two clusters share; "" if it is not known
 
-	StatusesPending int // statuses of Services that are planned and not written yet
-	// TransfersPending: this node has handed over VIP leases by a transfer, and not all are written by their new owners, or moved to them without the API server. Only while Stopping.
-	TransfersPending bool
-	StatusRefusals   map[Key]string // why the API server does not take the status of a Service, by Service
+	StatusesPending int            // statuses of Services that are planned and not written yet
+	StatusRefusals  map[Key]string // why the API server does not take the status of a Service, by Service
 	// StatusFights and AssignmentFights are who changes what this node writes on a Service again and again, by Service.
 	StatusFights, AssignmentFights map[Key]string
 
@@ -40,12 +38,9 @@ type World struct {
 
 	// From the leases.
 	Members     []Member      // sorted by name; this node is one of them once it has a node lease
-	Claims      map[Key]Claim // by VIP lease; a lease that does not exist is absent
+	Claims      map[Key]Claim // by unit: what the table says of it; absent if it says nothing
 	Tenure      Tenure
-	HandingOver map[Key]HandingOver // by VIP lease: written to a successor, while this node still answers
-
-	// LeaseRefusals is why the API server refuses to have this node write VIP leases, by lease.
-	LeaseRefusals map[Key]string
+	HandingOver map[Key]HandingOver // by unit: given to a successor, while this node still answers
 
 	// From the gateways of this node's links (UPnP).
 	MappingStates []MappingState // sorted by VIP, port, protocol and gateway

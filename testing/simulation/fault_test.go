@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/heraldvip/herald/pkg/lease"
 	"github.com/heraldvip/herald/pkg/lease/leasetest"
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -19,7 +20,7 @@ const (
 	watchStuck        faultKind = "its watch is stuck"
 	slow              faultKind = "the API is slow"
 	loseAnswers       faultKind = "answers are lost"
-	cantWrite         faultKind = "its writes of VIP leases hang"
+	cantWrite         faultKind = "its writes of the table hang"
 	noAnswers         faultKind = "its requests are not answered" // those under way are not when it ends, either
 	lateWatch         faultKind = "its watch is late"
 	bindHangs         faultKind = "its agent hangs in netif"
@@ -87,7 +88,7 @@ func (n *node) applyFaults() {
 			f.Delay = time.Hour
 		}
 		if n.has(cantWrite) {
-			f.Hang = "kubevip-"
+			f.Hang = lease.TableName
 		}
 	})
 	if n.client.Faults() != leasetest.NoFaults {

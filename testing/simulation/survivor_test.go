@@ -1,18 +1,14 @@
 package simulation
 
 import (
-	"errors"
 	"math/rand/v2"
 	"net/netip"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/heraldvip/herald/pkg/lease"
 )
@@ -87,9 +83,7 @@ func TestAPIServerGoesAfterAHandOver(t *testing.T) {
 			c.api.Refuse = func(l *coordinationv1.Lease) error {
 				switch {
 				case !stops.Load():
-				case strings.HasPrefix(l.Name, "kubevip-"):
-					return apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, l.Name, errors.New("the API server is about to end"))
-				case l.Annotations[lease.TransfersAnnotation] != "":
+				case l.Name == lease.TableName:
 					transferred <- struct{}{}
 				}
 				return nil

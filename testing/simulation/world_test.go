@@ -101,7 +101,6 @@ type node struct {
 	unwritten   map[netip.Addr]bool      // bound by a claim that was transferred and is not written yet
 	announced   map[netip.Addr]bool      // announced
 	listens     map[netip.Addr]bool      // announced or listened for
-	announcers  bool                     // its next process has svc_leasenamespace=announcers
 	cable       bool                     // the VIPs' link is up
 	transmits   bool                     // and what it sends arrives
 	receives    bool                     // and what others send to it does
@@ -182,12 +181,7 @@ func (c *cluster) recordLocked(n *node, a netip.Addr, format string, args ...any
 
 // explain returns the history of an address, or of all if a is zero, and of the nodes and their leases.
 func (c *cluster) explain(a netip.Addr, nodes []*node) string {
-	names := []string{lease.RecordName + " "}
-	for _, s := range c.services {
-		if !a.IsValid() || slices.Contains(s.Addresses, a) {
-			names = append(names, s.LeaseKey().Name+" ", vip.VIPLeaseIn("kube-system", s.LeaseKey()).Name+" ")
-		}
-	}
+	names := []string{lease.TableName + " "}
 	for _, n := range nodes {
 		names = append(names, lease.NodePrefix+n.name+" ")
 	}
@@ -285,16 +279,7 @@ func (n *node) start() {
 			}
 			return info
 		},
-		Log: log, Poke: poke, Announcers: n.wantsAnnouncers(),
-		Successors: func(fill func(*vip.World)) map[vip.Key]vip.Successor {
-			last := p.agent.Last()
-			if last == nil {
-				return nil
-			}
-			w := last.World
-			fill(&w)
-			return plan.Successors(n.rules(), w)
-		},
+		Log: log, Poke: poke,
 	}
 	if n.c.wire != nil {
 		w := n.c.wire.connect(p)
@@ -358,20 +343,6 @@ func (n *node) rules() plan.Rules {
 		r.Class, r.ClassOnly = "other", true
 	}
 	return r
-}
-
-func (n *node) wantsAnnouncers() bool {
-	n.c.mu.Lock()
-	defer n.c.mu.Unlock()
-	return n.announcers
-}
-
-// setAnnouncers sets whether the next process has VIP leases in the announcers' namespace.
-func (n *node) setAnnouncers(announcers bool) {
-	n.c.mu.Lock()
-	defer n.c.mu.Unlock()
-	n.announcers = announcers
-	n.c.recordLocked(n, netip.Addr{}, "its option has VIP leases in the announcers' namespace: %v", announcers)
 }
 
 // stop ends the process as SIGTERM does, and waits for its end; nothing if none runs.

@@ -144,6 +144,9 @@ func traceText(l *coordinationv1.Lease) string {
 	if l == nil {
 		return "deleted"
 	}
+	if owners := l.Annotations["heraldvip.io/owners"]; owners != "" {
+		return fmt.Sprintf("%d by %s: %s", deref(l.Spec.LeaseTransitions), deref(l.Spec.HolderIdentity), strings.Join(strings.Fields(owners), " "))
+	}
 	return fmt.Sprintf("%s claim %s, fenced %s, transitions %d",
 		deref(l.Spec.HolderIdentity), l.Annotations["heraldvip.io/claim"], l.Annotations["heraldvip.io/fenced"], deref(l.Spec.LeaseTransitions))
 }
@@ -219,3 +222,6 @@ func (s *Server) Snapshot() (restore func()) {
 		s.changed = make(chan struct{})
 	}
 }
+
+// LeaseLocked is Lease for a function that the Server calls (Refuse).
+func (s *Server) LeaseLocked(k vip.Key) *coordinationv1.Lease { return s.objects[k] }

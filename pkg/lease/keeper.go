@@ -1,0 +1,559 @@
+package lease
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/heraldvip/herald/pkg/quorum"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// Times of the table.
+const (
+	overlap     = 3 * time.Second        // how long a node goes on answering for what it has given away
+	keeperDelay = 150 * time.Millisecond // how much later each further node places a unit that nobody has
+	gatherTime  = 100 * time.Millisecond // between two writes that place units; more while there are many
+	maxGather   = 500 * time.Millisecond
+	behindTime  = 100 * time.Millisecond  // how long the watch may take to show a table that another node has
+	beginTime   = 500 * time.Millisecond  // how long a process places nothing, so that nodes that start together know each other
+	followTime  = 1500 * time.Millisecond // how long an agent may take to carry out a table
+	unknownTime = 3 * time.Second         // how long this node keeps a unit that no Service in its cache has
+	forgetTime  = time.Minute             // after this a unit that nobody has, or wants, is forgotten
+)
+
+// A table is what this node knows of the table, and wants of it.
+type table struct {
+	known   *Table                // the newest that it has seen; it counts until there is a newer one
+	object  *coordinationv1.Lease // what a write replaces; nil: none exists
+	version uint64                // of that
+	stale   bool                  // it must be read before it is written
+	rewrite bool                  // the object says less than known: it was deleted, spoilt, or restored
+	readIn  int64                 // the epoch of this node in which it was last read past the watch
+
+	actsIn int64 // the epoch in which this node may act: it has read the table, and in its first one heard the others
+
+	wanted   map[vip.Key]vip.Owner
+	planned  bool  // there was a plan
+	observed int64 // the number that the plan under way knows
+	carried  int64 // the number that the last plan knew that was carried out
+
+	needs    map[vip.Key]time.Time // since when a unit has needed an owner, or this node has had it in vain
+	needsNow time.Time             // since when rewrite is set
+	unproven map[string]time.Time  // claims of which no node lease shows the epoch, and since when
+	aheadAt  time.Time             // since when another node is known to have a newer table
+	placedAt time.Time             // when the last write was started that placed units
+	gather   time.Duration
+	wake     *time.Timer
+	pending  bool // a read or write is under way
+	failures int
+	until    time.Time // no write is started before
+	shortTry int       // how many of the next writes time out soon
+
+	doubt       *doubt
+	handingOver map[vip.Key]vip.HandingOver
+}
+
+// A doubt is a write of which this node does not know whether it was carried out. Until it knows, it acts on nothing that
+// it has given away by it, and answers for that.
+type doubt struct {
+	base int64            // the number of the table that it was to replace
+	next *Table           // what it was to write
+	sent []*Table         // that, and what was sent before over the same table
+	over map[vip.Key]bool // what was given away
+}
+
+func newTableState() table {
+	return table{known: newTable(0, nil), needs: make(map[vip.Key]time.Time), handingOver: make(map[vip.Key]vip.HandingOver)}
+}
+
+// setWanted stores where the plan has every unit, and that the plan before it is carried out.
+func (t *table) setWanted(want []vip.Owner) {
+	t.wanted, t.planned, t.carried = make(map[vip.Key]vip.Owner, len(want)), true, t.observed
+	for _, w := range want {
+		t.wanted[w.Unit] = w
+	}
+}
+
+// doubted returns what this node has made of e by a write of which it does not know the outcome; ok is false if it gave
+// nothing away by it.
+func (t *table) doubted(k vip.Key, e Entry) (next Entry, ok bool) {
+	if t.doubt == nil || !t.doubt.over[k] || e.Number > t.doubt.base {
+		return e, false
+	}
+	next, ok = t.doubt.next.Units[k]
+	if !ok {
+		return Entry{}, true
+	}
+	return next, true
+}
+
+func (l *Leases) tableKey() vip.Key { return vip.Key{Namespace: l.o.Namespace, Name: TableName} }
+
+// setTable takes in a version of the table. An object that is newer than the one before, and whose number is not, was
+// deleted, spoilt by hand or restored from a backup: the table that was known goes on to count, and is to be written again.
+func (l *Leases) setTable(x *coordinationv1.Lease, now time.Time) {
+	t := &l.table
+	if version(x) <= t.version {
+		return
+	}
+	t.object, t.version, t.stale = x, version(x), false
+	got, err := parseTable(x)
+	if err != nil || got.Number < t.known.Number || got.Number == t.known.Number && got.digest != t.known.digest {
+		if !t.rewrite {
+			l.o.Log.Warn("the table of who owns what is older than what this node knows, or can't be read; it is written again", "lease", l.tableKey(), "number", transitions(x), "known", t.known.Number)
+		}
+		t.rewrite = true
+		return
+	}
+	t.rewrite = false
+	l.takeTable(got, now)
+}
+
+// takeTable has got count, which is what the table says, and ends the doubt that it ends.
+func (l *Leases) takeTable(got *Table, now time.Time) {
+	t := &l.table
+	if got.Number <= t.known.Number && t.known.Number != 0 {
+		return
+	}
+	t.known, l.changed = got, true
+	if d := t.doubt; d != nil && got.Number > d.base {
+		t.doubt = nil
+		for k := range d.over {
+			l.endDoubt(k, now)
+		}
+	}
+}
+
+// endDoubt has this node answer for a unit that it gave away until the other is heard, if it is that one's now; else the
+// unit is this node's as before.
+func (l *Leases) endDoubt(k vip.Key, now time.Time) {
+	h, ok := l.table.handingOver[k]
+	if e := l.table.known.Units[k]; ok && e.Owner != l.o.Node && e.Owner != "" {
+		h.Successor, h.Until = e.Owner, now.Add(overlap)
+		l.table.handingOver[k] = h
+	} else {
+		delete(l.table.handingOver, k)
+	}
+	l.changed = true
+}
+
+// tableGone takes in that the table was deleted, of which x was the last version.
+func (l *Leases) tableGone(x *coordinationv1.Lease) {
+	t := &l.table
+	if version(x) < t.version {
+		return
+	}
+	t.object, t.version = nil, version(x)
+	if t.rewrite = len(t.known.Units) > 0; t.rewrite {
+		l.o.Log.Warn("the table of who owns what was deleted; it is written again as it was", "lease", l.tableKey())
+	}
+}
+
+// updateBehind finds out which nodes have a newer table than this one, which have not carried out the newest, and from what
+// they say, whether a write of which this node has had no answer was carried out.
+func (l *Leases) updateBehind(statuses map[string]vip.PeerStatus, now time.Time) {
+	t, ahead := &l.table, false
+	for node, s := range statuses {
+		h := s.Heartbeat
+		if s.Liveness != vip.Alive && s.Liveness != vip.Suspect || h.Table <= t.known.Number {
+			continue
+		}
+		ahead = true
+		if d := t.doubt; d != nil && h.Table > d.base && s.Liveness == vip.Alive {
+			written := d.next
+			if i := slices.IndexFunc(d.sent, func(t *Table) bool { return t.digest == h.TableDigest }); i >= 0 {
+				written = d.sent[i]
+			} else if h.Table == d.base+1 {
+				written = nil // another was faster
+			}
+			l.resolve(node, written, now)
+		}
+	}
+	if !ahead {
+		t.aheadAt = time.Time{}
+	} else if t.aheadAt.IsZero() {
+		t.aheadAt = now
+		time.AfterFunc(behindTime, l.Wake)
+	}
+	for node, p := range l.peers {
+		carried := p.info.Table
+		if s := statuses[node]; s.Liveness == vip.Alive && s.Heartbeat.Epoch == p.Epoch {
+			carried = s.Heartbeat.Carried
+		} else if statuses != nil && s.Liveness != vip.Unknown {
+			carried = t.known.Number // nothing is known of its agent
+		}
+		if carried != p.carried || carried >= t.known.Number || t.carried < t.known.Number {
+			p.carried, p.behindSince = carried, now
+		}
+		limit := followTime
+		if statuses == nil {
+			limit += 2 * l.o.RetryPeriod // it says so with its renewals
+		}
+		stalled := now.Sub(p.behindSince) > limit
+		if stalled != p.stalled {
+			p.stalled, l.changed = stalled, true
+		}
+	}
+}
+
+// resolve ends the doubt by what another node says: what this one gave away is gone, or it is not.
+func (l *Leases) resolve(node string, written *Table, now time.Time) {
+	d := l.table.doubt
+	if written != nil {
+		l.o.Log.Info("another node shows that what this one gave away was written, though there was no answer", "node", node)
+		l.table.stale = true // the object is not known
+		l.takeTable(written, now)
+		return
+	}
+	l.table.doubt, l.table.stale, l.changed = nil, true, true
+	for k := range d.over {
+		delete(l.table.handingOver, k)
+	}
+}
+
+// updateActs has this node act on what the table gives it, once it has read that in its epoch. A process that has just begun waits until it has heard the other
+// nodes, or a moment: they may have moved what it had without the API server.
+func (l *Leases) updateActs(now time.Time) {
+	t := &l.table
+	if l.own.Epoch != 0 && t.readIn == l.own.Epoch && t.actsIn != t.readIn && (t.actsIn != 0 || !l.mayNotKnow(now)) {
+		t.actsIn, l.changed = t.readIn, true
+	}
+}
+
+// neglects returns for how long a node has had a unit that its agent has not taken up, beyond the time that it has for that; 0 if it has none.
+func (l *Leases) neglects(node string, p *peer, now time.Time) time.Duration {
+	if !p.stalled || l.table.known.newest[quorum.ClaimText(node, p.Epoch)] <= p.carried {
+		return 0
+	}
+	return now.Sub(p.behindSince) - followTime
+}
+
+// mayWriteTable reports whether this node may write the table at all: it has read it in its epoch, acts on its claims by renewals, and
+// knows of no newer one.
+func (l *Leases) mayWriteTable(now time.Time) bool {
+	t := l.tenure(now)
+	return l.table.planned && t.Holds(now) && t.Confirmed && l.decision.Verdict != quorum.Holding && l.table.aheadAt.IsZero()
+}
+
+// turn returns how long after the first node this one places what nobody has: those whose Herald serves other Services don't count.
+func (l *Leases) turn() (d time.Duration) {
+	own := l.o.Info()
+	for node, p := range l.peers {
+		if l.decision.Alive[node] && node < l.o.Node && p.info.AnnouncesServices() == own.AnnouncesServices() && p.info.SameClasses(&own) && p.info.Excluded == "" && !p.info.Isolated {
+			d += keeperDelay
+		}
+	}
+	return d
+}
+
+// listChanges returns what this node has to write in the table now, sorted: what it gives away; what was agreed on without the API server, once the owner
+// before is fenced; and where units go that nobody has, in its turn. It has Run look again when more is due.
+func (l *Leases) listChanges(now time.Time) (all []change) {
+	t := &l.table
+	before, turn := t.needs, l.turn()
+	t.needs = make(map[vip.Key]time.Time)
+	var again time.Duration
+	// due reports whether what has stood for a time is to be done after d.
+	due := func(k vip.Key, d time.Duration) bool {
+		since, ok := before[k]
+		if !ok {
+			since = now
+		}
+		t.needs[k] = since
+		left := d - now.Sub(since)
+		if left > 0 && (again == 0 || left < again) {
+			again = left
+		}
+		return left <= 0
+	}
+	alone := beginTime - now.Sub(l.own.began)
+	if alone > 0 && (again == 0 || alone < again) {
+		again = alone
+	}
+	place := !l.mayNotKnow(now) && !l.isolated() && alone <= 0
+	for k, w := range t.wanted {
+		e := t.known.Units[k]
+		c, f := l.claim(k, e, now), l.foreign[k]
+		mine := c.Valid && c.Holder == l.o.Node && e.Owner == l.o.Node
+		if mine && e.Number > t.carried && !l.own.releasing { // the plan does not know that it is
+			continue
+		}
+		_, moved := l.moveOf(k, e)
+		switch p := l.peers[w.Node]; {
+		case w.Stays, moved:
+		case f != nil && f.valid(now):
+			if mine {
+				all = append(all, change{unit: k})
+			}
+		case mine && w.Node == l.o.Node:
+		case mine && w.Node == "":
+			all = append(all, change{unit: k})
+		case mine:
+			if p != nil && l.decision.Alive[w.Node] {
+				all = append(all, change{k, w.Node, p.Epoch, w.Cause, false})
+			}
+		case c.Valid || w.Node == "" || !place:
+		case w.Node == l.o.Node && due(k, turn):
+			all = append(all, change{k, w.Node, l.own.Epoch, w.Cause, false})
+		case p != nil && l.decision.Alive[w.Node] && due(k, turn):
+			all = append(all, change{k, w.Node, p.Epoch, w.Cause, false})
+		}
+	}
+	for k, e := range t.known.Units {
+		m, moved := l.moveOf(k, e)
+		_, wanted := t.wanted[k]
+		switch {
+		case moved && l.moveHolds(m) && l.isVoid(e) && l.decision.WriteMoves:
+			if due(k, turn) {
+				all = append(all, change{unit: k, owner: m.Holder, epoch: m.Epoch})
+			}
+		case wanted, moved:
+		case l.valid(e, now) && e.Owner == l.o.Node:
+			if l.own.releasing || due(k, unknownTime) {
+				all = append(all, change{unit: k, drop: !l.own.releasing})
+			}
+		case !l.valid(e, now) && place && due(k, forgetTime+10*turn):
+			all = append(all, change{unit: k, drop: true})
+		}
+	}
+	if l.table.wake != nil {
+		l.table.wake.Stop()
+	}
+	if again > 0 {
+		l.table.wake = time.AfterFunc(again, l.Wake)
+	}
+	slices.SortFunc(all, func(a, b change) int { return a.unit.Compare(b.unit) })
+	return all
+}
+
+// isVoid reports whether the node lease of an owner shows that its claim is void.
+func (l *Leases) isVoid(e Entry) bool {
+	if e.Owner == l.o.Node {
+		return e.Epoch != l.own.Epoch || l.own.EpochOver
+	}
+	p := l.peers[e.Owner]
+	return e.Owner == "" || p == nil || p.void(e.Epoch)
+}
+
+// writeTable starts a write of the table if there is anything to write, and it may be written. What this node gives away is written at once; writes that only
+// place units are at least gatherTime apart, and more while there are many.
+func (l *Leases) writeTable(ctx context.Context, now time.Time) {
+	t := &l.table
+	if t.pending || t.stale || now.Before(t.until) || !l.mayWriteTable(now) {
+		return
+	}
+	all := l.listChanges(now)
+	rewrite := t.rewrite && l.rewriteDue(now)
+	if len(all) == 0 && !rewrite && t.doubt == nil {
+		return
+	}
+	given := make(map[vip.Key]bool)
+	all = append(all, l.again()...)
+	for _, c := range all {
+		if e := t.known.Units[c.unit]; e.Owner == l.o.Node && e.Epoch == l.own.Epoch && l.valid(e, now) {
+			given[c.unit] = true
+		}
+	}
+	if len(given) == 0 && !rewrite && t.doubt == nil {
+		if since := now.Sub(t.placedAt); since < t.gather {
+			time.AfterFunc(t.gather-since, l.Wake)
+			return
+		} else if since > 2*maxGather {
+			t.gather = gatherTime
+		} else {
+			t.gather = min(2*t.gather, maxGather)
+		}
+		t.placedAt = now
+	}
+	base := t.known
+	if t.object != nil && transitions(t.object) > base.Number { // it was spoilt by hand
+		base = newTable(transitions(t.object), base.Units)
+	}
+	next := base.with(all, now)
+	l.beginDoubt(given, next, now)
+	l.sendTable(ctx, next, given)
+}
+
+// again returns what this node has given away by a write of which it does not know the outcome, if that can still be carried out,
+// and the next owner lives.
+func (l *Leases) again() (all []change) {
+	t := &l.table
+	if t.doubt == nil || t.doubt.base != t.known.Number {
+		return nil
+	}
+	for k := range t.doubt.over {
+		e, ok := t.doubt.next.Units[k]
+		if !ok || e.Owner == "" || l.decision.Alive[e.Owner] {
+			all = append(all, change{k, e.Owner, e.Epoch, e.Cause, !ok})
+		}
+	}
+	return all
+}
+
+// rewriteDue reports whether it is this node's turn to write a table again that was deleted or spoilt.
+func (l *Leases) rewriteDue(now time.Time) bool {
+	t := &l.table
+	if t.needsNow.IsZero() || now.Sub(t.needsNow) > forgetTime {
+		t.needsNow = now
+	}
+	left := l.turn() - now.Sub(t.needsNow)
+	if left > 0 {
+		time.AfterFunc(left, l.Wake)
+	} else {
+		t.needsNow = time.Time{}
+	}
+	return left <= 0
+}
+
+// beginDoubt notes that a write is about to give away units: this node answers for them until it hears their next owners.
+func (l *Leases) beginDoubt(given map[vip.Key]bool, next *Table, now time.Time) {
+	for k := range given {
+		e := next.Units[k]
+		if e.Owner == "" {
+			continue
+		}
+		h := l.table.handingOver[k]
+		if h.Since.IsZero() {
+			h.Since = now
+		}
+		h.Successor, h.Until = e.Owner, now.Add(overlap)
+		l.table.handingOver[k] = h
+	}
+	l.changed = l.changed || len(given) > 0
+}
+
+// sendTable starts to write next, by which units are given away. A write that is refused is followed by a read, and one that has no answer by another write:
+// once either shows a higher number, nothing that was sent before can be carried out any more.
+func (l *Leases) sendTable(ctx context.Context, next *Table, given map[vip.Key]bool) {
+	t := &l.table
+	t.pending = true
+	base, write := next.Number-1, l.store.Update
+	x := next.lease(t.object, l.o.Namespace, l.o.Node, time.Now())
+	if t.object == nil {
+		x.ResourceVersion, x.UID = "", ""
+		write = l.store.Create
+	}
+	timeout := l.o.RenewDeadline / 2
+	if t.shortTry < shortTries && l.own.shortTries > 0 {
+		timeout = min(timeout, shortTimeout)
+	}
+	l.start(ctx, timeout, func(ctx context.Context) func() {
+		got, err := write(ctx, x)
+		refused := apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err)
+		var read *coordinationv1.Lease
+		var readErr error
+		if refused {
+			read, readErr = l.store.Get(ctx, l.o.Namespace, TableName)
+		}
+		return func() {
+			now := time.Now()
+			t.pending = false
+			switch {
+			case err == nil:
+				l.metrics.written.WithLabelValues("ok").Inc()
+				t.failures, t.until, t.shortTry, t.rewrite = 0, time.Time{}, 0, false
+				if version(got) > t.version {
+					t.object, t.version = got, version(got)
+				}
+				t.doubt = mergeDoubt(t.doubt, base, next, given)
+				l.takeTable(next, now)
+				return
+			case refused:
+				l.metrics.written.WithLabelValues("conflict").Inc()
+				for k := range given {
+					if t.doubt == nil || !t.doubt.over[k] {
+						delete(t.handingOver, k)
+					}
+				}
+				l.applyRead(read, readErr, now)
+			default:
+				l.metrics.written.WithLabelValues("error").Inc()
+				t.doubt = mergeDoubt(t.doubt, base, next, given)
+				t.shortTry++
+				l.o.Log.Warn("the table of who owns what can't be written; trying again", "lease", l.tableKey(), "err", err)
+			}
+			l.changed = true
+			t.failures = min(t.failures+1, 6)
+			if t.until = now.Add(25 * time.Millisecond << t.failures); refused {
+				t.until = now // what was read decides
+			}
+		}
+	})
+}
+
+// mergeDoubt adds a write of which nothing is known to the doubt of before, if both were to replace the same table.
+func mergeDoubt(before *doubt, base int64, next *Table, given map[vip.Key]bool) *doubt {
+	if before != nil && before.base == base {
+		over := maps.Clone(before.over)
+		maps.Copy(over, given)
+		return &doubt{base, next, append(slices.Clone(before.sent), next), over}
+	}
+	if len(given) == 0 {
+		return before
+	}
+	return &doubt{base, next, []*Table{next}, given}
+}
+
+// applyRead takes in what a read of the table past the watch has returned.
+func (l *Leases) applyRead(x *coordinationv1.Lease, err error, now time.Time) {
+	t := &l.table
+	switch {
+	case err == nil:
+		t.stale = false
+		l.setTable(x, now)
+	case apierrors.IsNotFound(err):
+		t.stale, t.object = false, nil
+		t.rewrite = len(t.known.Units) > 0
+	default:
+		t.stale = true
+	}
+}
+
+// readTable starts to read the table past the watch: once in each epoch, before this node acts on anything; when another node has had a newer one for
+// behindTime; and when a write was refused and that read failed.
+func (l *Leases) readTable(ctx context.Context, now time.Time) {
+	t := &l.table
+	ahead := !t.aheadAt.IsZero() && now.Sub(t.aheadAt) >= behindTime
+	epoch := l.own.Epoch
+	first := epoch != 0 && t.readIn != epoch && !l.own.EpochOver
+	if t.pending || now.Before(t.until) && !first || l.own.RenewingSince.IsZero() || !ahead && !first && !t.stale {
+		return
+	}
+	t.pending = true
+	l.start(ctx, l.o.RenewDeadline/2, func(ctx context.Context) func() {
+		x, err := l.store.Get(ctx, l.o.Namespace, TableName)
+		return func() {
+			now := time.Now()
+			t.pending, t.until = false, now.Add(behindTime)
+			l.applyRead(x, err, now)
+			if err == nil || apierrors.IsNotFound(err) {
+				t.readIn, t.until, l.changed = epoch, now, true
+				if ahead {
+					t.until = now.Add(behindTime)
+				}
+			}
+		}
+	})
+}
+
+// endHandingOver removes what was given away long ago. Without an answer this node goes on to answer as long as its right to act lasts.
+func (l *Leases) endHandingOver(now time.Time) {
+	t := &l.table
+	for k, h := range t.handingOver {
+		if t.doubt != nil && t.doubt.over[k] || t.pending {
+			if h.Until.Sub(now) < overlap/2 {
+				h.Until = now.Add(overlap)
+				t.handingOver[k] = h
+				l.changed = true
+			}
+		} else if !now.Before(h.Until) {
+			delete(t.handingOver, k)
+			l.changed = true
+		}
+	}
+}

@@ -1,0 +1,266 @@
+package lease
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heraldvip/herald/pkg/quorum"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+const (
+	// TableName is the name of the Lease that is the table.
+	TableName = "herald-table"
+	// OwnersAnnotation, on the table, says who owns what (Table.text).
+	OwnersAnnotation = "heraldvip.io/owners"
+)
+
+// An Entry is what the table says of a unit. It is a value; Former must not be changed.
+type Entry struct {
+	Owner       string // a node; "": nobody
+	Epoch       int64  // of the owner
+	Number      int64  // of the first table that said so: each change of an entry has another
+	Transitions int32  // how often it went to another owner
+	At          time.Time
+	Former      []vip.FormerHolder // who had it before, the latest first
+	Cause       string             // why it went to Owner; "": not known
+}
+
+// A Table is who owns what. It is a value: nothing in it is changed once it was made.
+type Table struct {
+	Number int64 // one more with each write
+	Units  map[vip.Key]Entry
+
+	newest map[string]int64 // by claim, node@epoch: the highest Number of its entries
+	digest uint64           // of the units, their owners, and nothing else
+}
+
+// newTable returns the table of units.
+func newTable(number int64, units map[vip.Key]Entry) *Table {
+	t := &Table{Number: number, Units: units, newest: make(map[string]int64)}
+	for k, e := range units {
+		claim := quorum.ClaimText(e.Owner, e.Epoch)
+		t.newest[claim] = max(t.newest[claim], e.Number)
+		h := fnv.New64a()
+		h.Write([]byte(k.Namespace + "\x00" + k.Name + "\x00" + claim))
+		t.digest += h.Sum64() // in any order
+	}
+	return t
+}
+
+// owns reports whether any unit is of a node, in whichever epoch.
+func (t *Table) owns(node string) bool {
+	for claim := range t.newest {
+		if n, _, ok := parseClaimText(claim); ok && n == node {
+			return true
+		}
+	}
+	return false
+}
+
+// A change is what a write does to an entry of the table.
+type change struct {
+	unit  vip.Key
+	owner string // "": nobody has it from then on
+	epoch int64
+	cause string
+	drop  bool // nothing is left of it: no Service has it any more
+}
+
+// with returns the next table: t with changes, made at that time.
+func (t *Table) with(changes []change, now time.Time) *Table {
+	units := maps.Clone(t.Units)
+	if units == nil {
+		units = make(map[vip.Key]Entry)
+	}
+	now = now.UTC().Truncate(time.Microsecond)
+	for _, c := range changes {
+		if c.drop {
+			delete(units, c.unit)
+			continue
+		}
+		before := units[c.unit]
+		e := Entry{
+			Owner: c.owner, Epoch: c.epoch, Number: t.Number + 1, At: now, Transitions: before.Transitions,
+			Former: before.Former, Cause: truncateCause(c.cause),
+		}
+		if before.Owner != c.owner {
+			if before.Owner != "" {
+				e.Former = addFormerHolder(before.Former, before.Owner, now)
+				e.Transitions = min(before.Transitions, math.MaxInt32-1) + 1
+			}
+		} else if c.owner != "" { // the same node, in another epoch
+			e.At, e.Cause = before.At, before.Cause
+		}
+		units[c.unit] = e
+	}
+	return newTable(t.Number+1, units)
+}
+
+// maxTable is how long a text of the table may be: all annotations of an object together may have 256 KiB.
+const maxTable = 200 << 10
+
+// text is the table as it is written, for people too: for each owner one line that says since when, and why, and from
+// whom, and one line for each unit of which that is so.
+func (t *Table) text() string {
+	text := textOf(t.Units)
+	if len(text) <= maxTable {
+		return text
+	}
+	units := make(map[vip.Key]Entry, len(t.Units))
+	for k, e := range t.Units { // what is old is told in less words
+		if e.Number < t.Number {
+			e.Number, e.At, e.Cause, e.Former = min(e.Number, max(1, t.Number-16)), time.Time{}, "", e.Former[:min(1, len(e.Former))]
+			e.Transitions = min(e.Transitions, 1)
+		}
+		units[k] = e
+	}
+	return textOf(units)
+}
+
+func textOf(units map[vip.Key]Entry) string {
+	byHead := make(map[string][]string)
+	numbers := make(map[string]int64)
+	for k, e := range units {
+		head := e.text()
+		byHead[head] = append(byHead[head], k.String())
+		numbers[head] = e.Number
+	}
+	heads := slices.SortedFunc(maps.Keys(byHead), func(a, b string) int {
+		ownerA, _, _ := strings.Cut(a, " ")
+		ownerB, _, _ := strings.Cut(b, " ")
+		return cmp.Or(cmp.Compare(ownerA, ownerB), cmp.Compare(numbers[a], numbers[b]), cmp.Compare(a, b))
+	})
+	var b strings.Builder
+	for _, head := range heads {
+		slices.Sort(byHead[head])
+		b.WriteString(head + "\n  " + strings.Join(byHead[head], "\n  ") + "\n")
+	}
+	return b.String()
+}
+
+// nobody stands for the owner of a unit that has none.
+const nobody = "nobody"
+
+// text is the line of an entry.
+func (e *Entry) text() string {
+	var b strings.Builder
+	if b.WriteString(nobody); e.Owner != "" {
+		b.Reset()
+		b.WriteString(quorum.ClaimText(e.Owner, e.Epoch))
+	}
+	fmt.Fprintf(&b, " number=%d", e.Number)
+	if !e.At.IsZero() {
+		b.WriteString(" since=" + e.At.UTC().Format("2006-01-02T15:04:05.000000Z"))
+	}
+	if e.Transitions > 0 {
+		fmt.Fprintf(&b, " moves=%d", e.Transitions)
+	}
+	if len(e.Former) > 0 {
+		b.WriteString(" before=" + formerHoldersText(e.Former))
+	}
+	if e.Cause != "" {
+		b.WriteString(" cause=" + strings.Join(strings.Fields(e.Cause), " "))
+	}
+	return b.String()
+}
+
+var errTable = errors.New("the annotation " + OwnersAnnotation + " can't be read")
+
+// parseTable returns what the Lease of the table says. Lines that Herald does not write are an error.
+func parseTable(l *coordinationv1.Lease) (*Table, error) {
+	text, ok := l.Annotations[OwnersAnnotation]
+	if !ok {
+		return nil, errTable
+	}
+	units := make(map[vip.Key]Entry)
+	var e Entry
+	known := false
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\n")
+		if unit, isUnit := strings.CutPrefix(line, "  "); isUnit {
+			namespace, name, ok := strings.Cut(unit, "/")
+			if !ok || !known {
+				return nil, errTable
+			}
+			units[vip.Key{Namespace: namespace, Name: name}] = e
+			continue
+		}
+		if e, known = parseEntry(line); !known {
+			return nil, errTable
+		}
+	}
+	return newTable(transitions(l), units), nil
+}
+
+// parseEntry parses the line of an entry (Entry.text).
+func parseEntry(line string) (e Entry, ok bool) {
+	line, e.Cause, _ = strings.Cut(line, " cause=")
+	e.Cause = truncateCause(e.Cause)
+	fields := strings.Fields(line)
+	if len(fields) == 0 {
+		return e, false
+	}
+	if fields[0] != nobody {
+		if e.Owner, e.Epoch, ok = parseClaimText(fields[0]); !ok || e.Owner == "" {
+			return e, false
+		}
+	}
+	for _, f := range fields[1:] {
+		key, value, _ := strings.Cut(f, "=")
+		var err error
+		switch key {
+		case "number":
+			e.Number, err = strconv.ParseInt(value, 10, 64)
+		case "since":
+			e.At, err = time.Parse(time.RFC3339, value)
+		case "moves":
+			var n int64
+			n, err = strconv.ParseInt(value, 10, 32)
+			e.Transitions = int32(n)
+		case "before":
+			e.Former = parseFormerHolders(value)
+		}
+		if err != nil {
+			return e, false
+		}
+	}
+	return e, true
+}
+
+// lease returns the Lease to write for t over known, a changed copy of that (nil: none exists).
+func (t *Table) lease(known *coordinationv1.Lease, namespace, writer string, now time.Time) *coordinationv1.Lease {
+	next := &coordinationv1.Lease{}
+	if known != nil {
+		next = known.DeepCopy()
+	}
+	at := metav1.NewMicroTime(now)
+	next.Namespace, next.Name = namespace, TableName
+	addLabels(next)
+	annotate(next, OwnersAnnotation, t.text())
+	next.Spec.HolderIdentity, next.Spec.LeaseTransitions, next.Spec.RenewTime = &writer, new(int32(t.Number)), &at
+	return next
+}
+
+// claim returns what the table says of a unit, for the plan; Valid is not set.
+func (e *Entry) claim() vip.Claim {
+	c := vip.Claim{Holder: e.Owner, FormerHolders: e.Former, Transitions: e.Transitions, Cause: e.Cause, AcquiredAt: e.At}
+	for _, f := range e.Former {
+		if f.Node != e.Owner {
+			c.PreviousHolder = f.Node
+			break
+		}
+	}
+	return c
+}
