@@ -347,8 +347,11 @@ func (l *Leases) writeTable(ctx context.Context, now time.Time) {
 	if t.pending || t.stale || now.Before(t.until) || !l.mayWriteTable(now) {
 		return
 	}
-	all := l.listChanges(now)
 	rewrite := t.rewrite && l.rewriteDue(now)
+	if t.rewrite && !rewrite { // what is known is written before anything else
+		return
+	}
+	all := l.listChanges(now)
 	if len(all) == 0 && !rewrite && t.doubt == nil {
 		return
 	}
@@ -371,7 +374,7 @@ func (l *Leases) writeTable(ctx context.Context, now time.Time) {
 		t.placedAt = now
 	}
 	base := t.known
-	if t.object != nil && transitions(t.object) > base.Number { // it was spoilt by hand
+	if t.object != nil && transitions(t.object) > base.Number && transitions(t.object) < lastNumber { // it was spoilt by hand
 		base = newTable(transitions(t.object), base.Units)
 	}
 	next := base.with(all, now)
@@ -395,13 +398,17 @@ func (l *Leases) again() (all []change) {
 	return all
 }
 
-// rewriteDue reports whether it is this node's turn to write a table again that was deleted or spoilt.
+// rewriteDue reports whether it is this node's turn to write a table again that was deleted or spoilt. Nodes that have never
+// seen one wait until those that have would be fenced.
 func (l *Leases) rewriteDue(now time.Time) bool {
 	t := &l.table
 	if t.needsNow.IsZero() || now.Sub(t.needsNow) > forgetTime {
 		t.needsNow = now
 	}
 	left := l.turn() - now.Sub(t.needsNow)
+	if t.known.Number == 0 {
+		left += l.o.LeaseDuration
+	}
 	if left > 0 {
 		time.AfterFunc(left, l.Wake)
 	} else {

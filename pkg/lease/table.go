@@ -93,7 +93,7 @@ func (t *Table) with(changes []change, now time.Time) *Table {
 		before := units[c.unit]
 		e := Entry{
 			Owner: c.owner, Epoch: c.epoch, Number: t.Number + 1, At: now, Transitions: before.Transitions,
-			Former: before.Former, Cause: truncateCause(c.cause),
+			Former: before.Former, Cause: truncateCause(strings.Join(strings.Fields(c.cause), " ")),
 		}
 		if before.Owner != c.owner {
 			if before.Owner != "" {
@@ -108,8 +108,11 @@ func (t *Table) with(changes []change, now time.Time) *Table {
 	return newTable(t.Number+1, units)
 }
 
-// maxTable is how long a text of the table may be: all annotations of an object together may have 256 KiB.
-const maxTable = 200 << 10
+const (
+	maxTable   = 200 << 10         // how long a text of the table may be: all annotations of an object together may have 256 KiB
+	oldNumbers = 1024              // in a larger one, what was not changed in so many tables is told in few words
+	lastNumber = math.MaxInt32 / 2 // nobody counts so far, so something else than Herald wrote it
+)
 
 // text is the table as it is written, for people too: for each owner one line that says since when, and why, and from
 // whom, and one line for each unit of which that is so.
@@ -119,10 +122,12 @@ func (t *Table) text() string {
 		return text
 	}
 	units := make(map[vip.Key]Entry, len(t.Units))
-	for k, e := range t.Units { // what is old is told in less words
+	for k, e := range t.Units {
 		if e.Number < t.Number {
-			e.Number, e.At, e.Cause, e.Former = min(e.Number, max(1, t.Number-16)), time.Time{}, "", e.Former[:min(1, len(e.Former))]
-			e.Transitions = min(e.Transitions, 1)
+			e.At, e.Cause, e.Former, e.Transitions = time.Time{}, "", e.Former[:min(1, len(e.Former))], min(e.Transitions, 1)
+		}
+		if e.Number <= t.Number-oldNumbers {
+			e.Number, e.Former = 1, nil
 		}
 		units[k] = e
 	}
@@ -171,7 +176,7 @@ func (e *Entry) text() string {
 		b.WriteString(" before=" + formerHoldersText(e.Former))
 	}
 	if e.Cause != "" {
-		b.WriteString(" cause=" + strings.Join(strings.Fields(e.Cause), " "))
+		b.WriteString(" cause=" + e.Cause)
 	}
 	return b.String()
 }
@@ -181,7 +186,8 @@ var errTable = errors.New("the annotation " + OwnersAnnotation + " can't be read
 // parseTable returns what the Lease of the table says. Lines that Herald does not write are an error.
 func parseTable(l *coordinationv1.Lease) (*Table, error) {
 	text, ok := l.Annotations[OwnersAnnotation]
-	if !ok {
+	number := transitions(l)
+	if !ok || number < 0 || number >= lastNumber {
 		return nil, errTable
 	}
 	units := make(map[vip.Key]Entry)
@@ -191,7 +197,7 @@ func parseTable(l *coordinationv1.Lease) (*Table, error) {
 		line = strings.TrimRight(line, "\n")
 		if unit, isUnit := strings.CutPrefix(line, "  "); isUnit {
 			namespace, name, ok := strings.Cut(unit, "/")
-			if !ok || !known {
+			if !ok || !known || namespace == "" || name == "" {
 				return nil, errTable
 			}
 			units[vip.Key{Namespace: namespace, Name: name}] = e
@@ -200,14 +206,15 @@ func parseTable(l *coordinationv1.Lease) (*Table, error) {
 		if e, known = parseEntry(line); !known {
 			return nil, errTable
 		}
+		e.Number = min(max(0, e.Number), number)
 	}
-	return newTable(transitions(l), units), nil
+	return newTable(number, units), nil
 }
 
 // parseEntry parses the line of an entry (Entry.text).
 func parseEntry(line string) (e Entry, ok bool) {
 	line, e.Cause, _ = strings.Cut(line, " cause=")
-	e.Cause = truncateCause(e.Cause)
+	e.Cause = truncateCause(strings.Join(strings.Fields(e.Cause), " "))
 	fields := strings.Fields(line)
 	if len(fields) == 0 {
 		return e, false
