@@ -439,7 +439,9 @@ func (l *Leases) beginDoubt(given map[vip.Key]bool, next *Table, now time.Time) 
 func (l *Leases) sendTable(ctx context.Context, next *Table, given map[vip.Key]bool) {
 	t := &l.table
 	t.pending = true
-	base, write := next.Number-1, l.store.Update
+	before, write := t.doubt, l.store.Update
+	unsure := mergeDoubt(before, next, given)
+	t.doubt = unsure
 	x := next.lease(t.object, l.o.Namespace, l.o.Node, time.Now())
 	if t.object == nil {
 		x.ResourceVersion, x.UID = "", ""
@@ -467,11 +469,13 @@ func (l *Leases) sendTable(ctx context.Context, next *Table, given map[vip.Key]b
 				if version(got) > t.version {
 					t.object, t.version = got, version(got)
 				}
-				t.doubt = mergeDoubt(t.doubt, base, next, given)
 				l.takeTable(next, now)
 				return
 			case refused:
 				l.metrics.written.WithLabelValues("conflict").Inc()
+				if t.doubt == unsure {
+					t.doubt = before
+				}
 				for k := range given {
 					if t.doubt == nil || !t.doubt.over[k] {
 						delete(t.handingOver, k)
@@ -480,7 +484,6 @@ func (l *Leases) sendTable(ctx context.Context, next *Table, given map[vip.Key]b
 				l.applyRead(read, readErr, now)
 			default:
 				l.metrics.written.WithLabelValues("error").Inc()
-				t.doubt = mergeDoubt(t.doubt, base, next, given)
 				t.shortTry++
 				l.o.Log.Warn("the table of who owns what can't be written; trying again", "lease", l.tableKey(), "err", err)
 			}
@@ -493,8 +496,9 @@ func (l *Leases) sendTable(ctx context.Context, next *Table, given map[vip.Key]b
 	})
 }
 
-// mergeDoubt adds a write of which nothing is known to the doubt of before, if both were to replace the same table.
-func mergeDoubt(before *doubt, base int64, next *Table, given map[vip.Key]bool) *doubt {
+// mergeDoubt adds a write of which nothing is known yet to the doubt of before, if both were to replace the same table.
+func mergeDoubt(before *doubt, next *Table, given map[vip.Key]bool) *doubt {
+	base := next.Number - 1
 	if before != nil && before.base == base {
 		over := maps.Clone(before.over)
 		maps.Copy(over, given)
@@ -552,7 +556,7 @@ func (l *Leases) readTable(ctx context.Context, now time.Time) {
 func (l *Leases) endHandingOver(now time.Time) {
 	t := &l.table
 	for k, h := range t.handingOver {
-		if t.doubt != nil && t.doubt.over[k] || t.pending {
+		if t.doubt != nil && t.doubt.over[k] {
 			if h.Until.Sub(now) < overlap/2 {
 				h.Until = now.Add(overlap)
 				t.handingOver[k] = h

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/heraldvip/herald/pkg/lease/leasetest"
 	"github.com/heraldvip/herald/pkg/mailbox"
@@ -319,3 +321,7 @@ func putLease(t *testing.T, s *leasetest.Server, k vip.Key, change func(*coordin
 	change(x)
 	return check.Value(s.Put(x))(t)
 }
+
+var leasesResource = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
+
+func microTime(at time.Time) *metav1.MicroTime { return new(metav1.NewMicroTime(at)) }

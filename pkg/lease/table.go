@@ -255,7 +255,8 @@ func (t *Table) lease(known *coordinationv1.Lease, namespace, writer string, now
 	at := metav1.NewMicroTime(now)
 	next.Namespace, next.Name = namespace, TableName
 	addLabels(next)
-	annotate(next, OwnersAnnotation, t.text())
+	annotate(next, OwnersAnnotation, nobody)
+	next.Annotations[OwnersAnnotation] = t.text() // which may be empty
 	next.Spec.HolderIdentity, next.Spec.LeaseTransitions, next.Spec.RenewTime = &writer, new(int32(t.Number)), &at
 	return next
 }

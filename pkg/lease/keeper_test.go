@@ -1,0 +1,560 @@
+package lease
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/heraldvip/herald/pkg/lease/leasetest"
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// TestPlacedInTurn: what nobody has is placed by the first node by name that can; each further one waits 0.15 s longer.
+func TestPlacedInTurn(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		fails    func(nodes []*node)
+		from, to time.Duration
+	}{
+		{"all can", func([]*node) {}, 0, 50 * time.Millisecond},
+		{"the first has no way to the API server", func(n []*node) { cutFromAPI(n[0]) }, keeperDelay, keeperDelay + 50*time.Millisecond},
+		{"the first two have none", func(n []*node) { cutFromAPI(n[:2]...) }, 2 * keeperDelay, 2*keeperDelay + 50*time.Millisecond},
+		{"the agent of the first hangs", func(n []*node) { n[0].setHangs(true) }, keeperDelay, keeperDelay + 50*time.Millisecond},
+		{"the first is excluded", func(n []*node) { n[0].o.Info = func() vip.NodeInfo { return vip.NodeInfo{Excluded: "x"} } }, 0, 50 * time.Millisecond},
+		{"the first announces no Services", func(n []*node) {
+			n[0].o.Info = func() vip.NodeInfo { return vip.NodeInfo{Options: &vip.NodeOptions{}} }
+		}, 0, 50 * time.Millisecond},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := leasetest.NewServer()
+			nodes := []*node{start(t, s, "n1"), start(t, s, "n2"), start(t, s, "n3")}
+			if strings.Contains(tt.name, "excluded") || strings.Contains(tt.name, "Services") {
+				tt.fails(nodes)
+			}
+			time.Sleep(10 * time.Second)
+			tt.fails(nodes)
+			for _, n := range nodes {
+				if n != nodes[0] || !strings.Contains(tt.name, "Services") {
+					n.planFor("n3", "a")
+				}
+			}
+			if took := waitServes(t, nodes[2], "a", 5*time.Second); took < tt.from || took > tt.to {
+				t.Errorf("%s: placed after %v, want %v to %v", tt.name, took, tt.from, tt.to)
+			}
+			time.Sleep(5 * time.Second)
+			if n := tableOf(t, s).Number; n != 1 {
+				t.Errorf("%s: %d writes, want one", tt.name, n)
+			}
+		})
+	}
+}
+
+// TestBeginsLate: a process places nothing in its first half second, in which it meets those that start with it.
+func TestBeginsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1 := start(t, s, "n1")
+		n1.want("a")
+		if took := waitServes(t, n1, "a", 5*time.Second); took < beginTime || took > beginTime+100*time.Millisecond {
+			t.Errorf("placed after %v, want %v", took, beginTime)
+		}
+	})
+}
+
+// TestManyAtOnce: units that come one after the other are placed in few writes; what one node gives away is one.
+func TestManyAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1, n2 := start(t, s, "n1"), start(t, s, "n2")
+		time.Sleep(5 * time.Second)
+		var all []string
+		for i := range 200 {
+			all = append(all, fmt.Sprintf("u%03d", i))
+			n1.want(all...)
+			time.Sleep(5 * time.Millisecond)
+		}
+		time.Sleep(2 * time.Second)
+		if n := tableOf(t, s); len(n.units("n1", n1.Tenure().Epoch)) != 200 || n.Number > 8 {
+			t.Errorf("%d units, in %d writes", len(n.Units), n.Number)
+		}
+		before := tableOf(t, s).Number
+		n2.want(all...)
+		n1.give("n2", all...)
+		waitServes(t, n2, "u199", time.Second)
+		if n := tableOf(t, s); n.Number != before+1 || len(n.units("n2", n2.Tenure().Epoch)) != 200 {
+			t.Errorf("%d writes for a hand-over", n.Number-before)
+		}
+		before = tableOf(t, s).Number
+		time.Sleep(time.Minute)
+		if n := tableOf(t, s).Number; n != before {
+			t.Errorf("%d writes when nothing happens", n-before)
+		}
+	})
+}
+
+// TestHandOver: a unit goes to another node, and this one answers until it hears that, for a while.
+func TestHandOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1, n2 := pair(t, s)
+		n1.give("n2", "a")
+		time.Sleep(50 * time.Millisecond)
+		c := n2.claim("a")
+		if !c.Valid || c.Holder != "n2" || c.PreviousHolder != "n1" || c.Transitions != 1 || c.Cause != "the test says so" {
+			t.Errorf("claim %+v, want it valid with n2, from n1", c)
+		}
+		if h := n1.world().HandingOver[lk("a")]; h.Successor != "n2" || time.Since(h.Since) > 100*time.Millisecond {
+			t.Errorf("hands over %+v, want to n2", h)
+		}
+		time.Sleep(overlap + stepPeriod)
+		if len(n1.world().HandingOver) != 0 {
+			t.Error("the old owner waits for ever")
+		}
+	})
+}
+
+// TestGivenAway: what a node gives away, and when it does not.
+func TestGivenAway(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		do   func(n1, n2 *node)
+		want string // the owner in the table
+	}{
+		{"to a node that has no node lease", func(n1, _ *node) { n1.give("n9", "a") }, "n1"},
+		{"to a node that is dead", func(n1, n2 *node) { n2.kill(); time.Sleep(30 * time.Second); n1.give("n2", "a") }, "n1"},
+		{"to nobody", func(n1, n2 *node) { n2.want(); n1.give("", "a") }, ""},
+		{"no Service has it any more", func(n1, n2 *node) { n2.want(); n1.want() }, ""},
+		{"no Service has it for a moment", func(n1, n2 *node) {
+			n2.want()
+			n1.want()
+			time.Sleep(unknownTime - 500*time.Millisecond)
+			n1.want("a")
+		}, "n1"},
+		{"its agent hangs since before it was given", func(n1, n2 *node) {
+			n2.setHangs(true)
+			n1.give("n2", "a")
+			time.Sleep(time.Second)
+			n2.Put([]vip.Owner{{Unit: lk("a"), Node: "n1"}}) // of a plan from before
+		}, "n2"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := leasetest.NewServer()
+				n1, n2 := pair(t, s)
+				tt.do(n1, n2)
+				time.Sleep(unknownTime + time.Second)
+				if got := ownerIn(t, s, "a"); got != tt.want {
+					t.Errorf("it is %q's, want %q's\n%s", got, tt.want, s.Trace(5))
+				}
+			})
+		})
+	}
+}
+
+// TestForgotten: what nobody has, and no plan knows, goes from the table after a minute.
+func TestForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1, n2 := pair(t, s)
+		n1.want("a", "b")
+		time.Sleep(time.Second)
+		n2.want("b")
+		n1.kill()
+		time.Sleep(leaseDuration + forgetTime/2)
+		if table := tableOf(t, s); len(table.Units) != 2 || table.Units[lk("b")].Owner != "n2" {
+			t.Errorf("half a minute after it was fenced: %v", table.Units)
+		}
+		time.Sleep(forgetTime)
+		if table := tableOf(t, s); len(table.Units) != 1 {
+			t.Errorf("a minute after: %v", table.Units)
+		}
+	})
+}
+
+// TestDoubt: a node gives a unit away, and has no answer. It acts on it no more, goes on to answer, and writes again until it
+// knows that nothing of that can be carried out any more.
+func TestDoubt(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		fault  func(*leasetest.Faults)
+		then   func(a *network, s *leasetest.Server, n1 *node)
+		writes int64  // of the table, at least
+		owner  string // in the end
+	}{
+		{"it is carried out, and the watch shows that", func(f *leasetest.Faults) { f.LoseAnswers = true }, nil, 1, "n2"},
+		{"it is carried out, and nothing but heartbeats shows that", func(f *leasetest.Faults) { f.NoAnswers, f.WatchCut = true, true },
+			func(_ *network, _ *leasetest.Server, n1 *node) { cutFromAPI(n1) }, 1, "n2"},
+		{"it is carried out late", func(f *leasetest.Faults) { f.CommitDelay = 6 * time.Second }, nil, 1, "n2"},
+		{"it does not arrive", func(f *leasetest.Faults) { f.Hang = TableName }, func(_ *network, _ *leasetest.Server, n1 *node) {
+			time.Sleep(time.Second)
+			n1.mend()
+		}, 1, "n2"},
+		{"it does not arrive, and another writes", func(f *leasetest.Faults) { f.Hang = TableName },
+			func(_ *network, s *leasetest.Server, n1 *node) {
+				time.Sleep(200 * time.Millisecond)
+				n1.pass.Lock()
+				delete(n1.gives, "a") // and its plan is another by then
+				n1.pass.Unlock()
+				x := s.Lease(tableKey).DeepCopy()
+				x.Spec.LeaseTransitions = new(*x.Spec.LeaseTransitions + 1)
+				if _, err := s.Put(x); err != nil {
+					panic(err)
+				}
+				time.Sleep(100 * time.Millisecond)
+				n1.mend()
+			}, 1, "n1"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, s := newNetwork(), leasetest.NewServer()
+				n1, n2, n3 := three(t, a, s)
+				neverTwo(t, t.Context(), "a", newGroup(n1, n2, n3))
+				before := tableOf(t, s).Number
+				n1.fault(tt.fault)
+				n1.give("n2", "a")
+				time.Sleep(15 * time.Millisecond)
+				w := n1.world()
+				if h := w.HandingOver[lk("a")]; n1.serves("a") || h.Successor != "n2" || w.Claims[lk("a")].Holder != "n2" {
+					t.Errorf("in doubt: n1 has %+v, hands over %+v", w.Claims[lk("a")], h)
+				}
+				if tt.then != nil {
+					tt.then(a, s, n1)
+				}
+				if tt.owner == "n1" {
+					n1.plan()
+				}
+				time.Sleep(20 * time.Second)
+				n1.mend()
+				time.Sleep(20 * time.Second)
+				if table := tableOf(t, s); table.Units[lk("a")].Owner != tt.owner || table.Number-before < tt.writes || table.Number-before > tt.writes+6 {
+					t.Errorf("it is %s's after %d writes, want %s's after %d or a few more\n%s", table.Units[lk("a")].Owner, table.Number-before, tt.owner, tt.writes, s.Trace(10))
+				}
+				if !map[string]*node{"n1": n1, "n2": n2}[tt.owner].serves("a") {
+					t.Errorf("%s does not serve", tt.owner)
+				}
+				n1.mu.Lock()
+				defer n1.mu.Unlock()
+				if n1.table.doubt != nil || len(n1.table.handingOver) > 0 {
+					t.Errorf("n1 is in doubt for ever: %+v", n1.table.doubt)
+				}
+			})
+		})
+	}
+}
+
+// TestWrittenOverAnother: a node whose watch is stuck gives away: the write is refused, it reads, and writes over what
+// the other has written.
+func TestWrittenOverAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1, n2 := pair(t, s)
+		n1.fault(func(f *leasetest.Faults) { f.WatchCut = true })
+		n2.want("a", "b")
+		waitServes(t, n2, "b", 5*time.Second)
+		n1.give("n2", "a")
+		waitServes(t, n2, "a", 200*time.Millisecond)
+		if !n2.serves("b") || s.Conflicts() != 1 {
+			t.Errorf("n2 serves b: %v; %d conflicts", n2.serves("b"), s.Conflicts())
+		}
+	})
+}
+
+// TestBehind: a node that hears of a newer table than its watch shows reads it after 0.1 s, and places nothing until then.
+func TestBehind(t *testing.T) {
+	for _, answers := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			a, s := newNetwork(), leasetest.NewServer()
+			n1, n2, n3 := three(t, a, s)
+			n1.fault(func(f *leasetest.Faults) { f.WatchCut = true })
+			n2.want("a", "b")
+			took := check.True(t, 5*time.Second, "n1 knows who has b", func() bool { return n1.claim("b").Holder == "n2" })
+			if placed := keeperDelay; took < placed+behindTime || took > placed+behindTime+100*time.Millisecond {
+				t.Errorf("n1 knows after %v, want %v", took, placed+behindTime)
+			}
+			if !answers { // nor by its own reads: then it writes nothing
+				n1.fault(func(f *leasetest.Faults) { f.Delay = time.Minute })
+			}
+			before := tableOf(t, s).Number
+			n2.want("a", "b", "c")
+			waitServes(t, n2, "c", 5*time.Second)
+			n1.want("a", "d")
+			n2.planFor("n1", "d")
+			n3.planFor("n1", "d")
+			time.Sleep(time.Second)
+			if got := ownerIn(t, s, "d"); got != "n1" || tableOf(t, s).Number != before+2 {
+				t.Errorf("it is %q's, want n1's, after %d writes", got, tableOf(t, s).Number-before)
+			}
+		})
+	}
+}
+
+// TestFollow: an agent that carries out no table is fenced once it was given something, and named to others; one that was
+// given nothing, or follows late, is left alone.
+func TestFollow(t *testing.T) {
+	for _, tt := range []struct {
+		name       string
+		heartbeats bool
+		given      bool
+		hangs      time.Duration
+		stalled    time.Duration // about when it is named so; 0: never
+		fenced     bool
+	}{
+		{"given a unit", true, true, time.Hour, followTime, true},
+		{"given a unit, and hangs for a second", true, true, time.Second, 0, false},
+		{"given nothing", true, false, time.Hour, followTime, false},
+		{"given a unit, without heartbeats", false, true, time.Hour, followTime + 2*period, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, s := newNetwork(), leasetest.NewServer()
+				var n1, n2 *node
+				if tt.heartbeats {
+					n1, n2, _ = three(t, a, s)
+				} else {
+					n1, n2 = pair(t, s)
+				}
+				epoch := n2.Tenure().Epoch
+				n2.setHangs(true)
+				if tt.given {
+					n1.give("n2", "a")
+				} else {
+					n1.want("a", "b")
+				}
+				began := time.Now()
+				var stalled time.Duration
+				for time.Since(began) < 20*time.Second {
+					time.Sleep(50 * time.Millisecond)
+					if time.Since(began) >= tt.hangs {
+						n2.setHangs(false)
+					}
+					if m := n1.member("n2"); stalled == 0 && (m.Stalled || m.Epoch > epoch) {
+						stalled = time.Since(began)
+					}
+				}
+				if stalled < tt.stalled || stalled > tt.stalled+period/2+300*time.Millisecond {
+					t.Errorf("stalled after %v, want %v", stalled, tt.stalled)
+				}
+				if fenced := n2.Tenure().Epoch > epoch; fenced != tt.fenced {
+					t.Errorf("fenced: %v\n%s", fenced, s.Trace(8))
+				}
+			})
+		})
+	}
+}
+
+// TestSpoilt: whatever becomes of the table, it is soon as it was, and nobody loses anything. A process that has never seen
+// it, though it is the first by name, does not put another one in its place.
+func TestSpoilt(t *testing.T) {
+	edit := func(change func(*coordinationv1.Lease)) func(*testing.T, *leasetest.Server) {
+		return func(t *testing.T, s *leasetest.Server) { putLease(t, s, tableKey, change) }
+	}
+	for name, spoil := range map[string]func(*testing.T, *leasetest.Server){
+		"deleted": func(t *testing.T, s *leasetest.Server) { check.OK(t, s.Remove(tableKey, "")) },
+		"emptied": edit(func(l *coordinationv1.Lease) { annotate(l, OwnersAnnotation, "") }),
+		"blanked": edit(func(l *coordinationv1.Lease) { l.Annotations, l.Spec = nil, coordinationv1.LeaseSpec{} }),
+		"garbage": edit(func(l *coordinationv1.Lease) { annotate(l, OwnersAnnotation, "{}") }),
+		"restored": edit(func(l *coordinationv1.Lease) {
+			l.Spec.LeaseTransitions, l.Annotations[OwnersAnnotation] = new(int32(1)), "n2@1 number=1\n  default/kubevip-a\n"
+		}),
+		"edited": edit(func(l *coordinationv1.Lease) {
+			annotate(l, OwnersAnnotation, strings.ReplaceAll(l.Annotations[OwnersAnnotation], "n1@", "n2@"))
+		}),
+		"beyond the last number": edit(func(l *coordinationv1.Lease) { l.Spec.LeaseTransitions = new(int32(math.MaxInt32)) }),
+		"too large":              edit(func(l *coordinationv1.Lease) { annotate(l, OwnersAnnotation, strings.Repeat("n1@1\n", 40000)+"x\n") }),
+	} {
+		for _, begins := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", another begins: ", begins), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := leasetest.NewServer()
+					n1, n2 := pair(t, s)
+					n1.want("a", "b")
+					n2.want("a", "b")
+					time.Sleep(5 * time.Second)
+					before := tableOf(t, s)
+					if begins {
+						cutFromAPI(n1, n2) // they are late
+					}
+					spoil(t, s)
+					if begins {
+						n0 := start(t, s, "n0")
+						n0.want("a", "b")
+						time.Sleep(3 * time.Second)
+						reconnectAPI(n1, n2)
+					}
+					for range 300 {
+						time.Sleep(10 * time.Millisecond)
+						if !n1.serves("a") || !n1.serves("b") || n2.serves("a") {
+							t.Fatalf("n1 serves a %v, b %v\n%s", n1.serves("a"), n1.serves("b"), s.Trace(5))
+						}
+					}
+					if got := tableOf(t, s); got.digest != before.digest || got.Number < before.Number {
+						t.Errorf("the table has number %d after %d\n%s", got.Number, before.Number, s.Trace(5))
+					}
+					time.Sleep(deadline / 2) // until renewals that were under way have ended
+					n1.give("n2", "a")
+					waitServes(t, n2, "a", time.Second)
+				})
+			})
+		}
+	}
+}
+
+// TestSpoiltAndUnknown: a table that can't be read, and that nobody has seen before, is replaced after a while.
+func TestSpoiltAndUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		putLease(t, s, tableKey, func(l *coordinationv1.Lease) { annotate(l, OwnersAnnotation, "{}") })
+		n1 := start(t, s, "n1")
+		n1.want("a")
+		if took := waitServes(t, n1, "a", time.Minute); took < leaseDuration {
+			t.Errorf("replaced after %v: nodes that have seen it may live", took)
+		}
+	})
+}
+
+// TestUnprovenClaim: a claim in an epoch that the node has not reached, or of a node that has no node lease, counts for the
+// lease duration; then it is fenced, and another has the unit.
+func TestUnprovenClaim(t *testing.T) {
+	for owner, after := range map[string]time.Duration{"n2": 0, "ghost": leaseDuration} { // n2 says at once that it is not so
+		synctest.Test(t, func(t *testing.T) {
+			s := leasetest.NewServer()
+			n1, n2 := pair(t, s)
+			n1.planFor("n1", "a", "b")
+			n2.planFor("n1", "a", "b")
+			time.Sleep(time.Second)
+			putLease(t, s, tableKey, func(l *coordinationv1.Lease) {
+				annotate(l, OwnersAnnotation, l.Annotations[OwnersAnnotation]+owner+"@2000000000 number=5\n  default/kubevip-c\n")
+				l.Spec.LeaseTransitions = new(*l.Spec.LeaseTransitions + 1)
+			})
+			n1.want("a", "b", "c")
+			n2.planFor("n1", "a", "b", "c")
+			if took := waitServes(t, n1, "c", time.Minute); took < after || took > after+time.Second {
+				t.Errorf("%s: taken over after %v, want %v", owner, took, after)
+			}
+			if !n1.serves("a") || n2.Tenure().Epoch <= 0 || !n2.Tenure().Holds(time.Now()) {
+				t.Errorf("%s: n1 serves a: %v; n2 %+v", owner, n1.serves("a"), n2.Tenure())
+			}
+			time.Sleep(time.Minute)
+			if !n1.serves("c") || !n2.Tenure().Holds(time.Now()) {
+				t.Errorf("%s: a minute later n1 serves c: %v; n2 %+v", owner, n1.serves("c"), n2.Tenure())
+			}
+		})
+	}
+}
+
+// TestOtherAnnouncer: a program of another kind that renews the Lease of a Service has it; once it has not for as long as it
+// says there, Herald takes over.
+func TestOtherAnnouncer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		renew := func() {
+			putLease(t, s, lk("a"), func(l *coordinationv1.Lease) {
+				l.Spec = coordinationv1.LeaseSpec{HolderIdentity: new("kube-vip-1"), LeaseDurationSeconds: new(int32(5)), RenewTime: microTime(time.Now())}
+			})
+		}
+		renew()
+		n1 := start(t, s, "n1")
+		n1.want("a")
+		for range 10 { // renewed: respected
+			time.Sleep(4 * time.Second)
+			if c := n1.claim("a"); !c.Valid || !c.Foreign || n1.serves("a") || c.Holder != "kube-vip-1" {
+				t.Fatalf("another program's claim was not respected: %+v", c)
+			}
+			renew()
+		}
+		if took := waitServes(t, n1, "a", time.Minute); took < 5*time.Second || took > 6*time.Second {
+			t.Errorf("taken over after %v, want after the other program's own 5 s", took)
+		}
+		renew() // beside Herald: it is respected at once, and in the table, too
+		time.Sleep(50 * time.Millisecond)
+		if n1.serves("a") {
+			t.Error("still serves what another program took")
+		}
+		time.Sleep(time.Second)
+		if got := ownerIn(t, s, "a"); got != "" {
+			t.Errorf("the table names %q", got)
+		}
+		check.OK(t, s.Remove(lk("a"), ""))
+		waitServes(t, n1, "a", time.Second)
+	})
+}
+
+// TestNoOtherAnnouncer: Leases that name this node, or nobody, or that Herald has written, are nobody's.
+func TestNoOtherAnnouncer(t *testing.T) {
+	for name, change := range map[string]func(*coordinationv1.Lease){
+		"an earlier program on this node": func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("n1") },
+		"nobody":                          func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("") },
+		"another Herald":                  func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("n2"); annotate(l, ClaimAnnotation, "n2@1") },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := leasetest.NewServer()
+			putLease(t, s, lk("a"), func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = new(int32(3600)); change(l) })
+			n1 := start(t, s, "n1")
+			n1.want("a")
+			time.Sleep(time.Second)
+			if !n1.serves("a") {
+				t.Errorf("%s: %+v", name, n1.claim("a"))
+			}
+		})
+	}
+}
+
+// TestTableRefused: where the API server refuses to have the table written, it is tried again with pauses, and what nodes
+// have they keep.
+func TestTableRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		var refuses atomic.Bool
+		s.Refuse = func(l *coordinationv1.Lease) error {
+			if l.Name == TableName && refuses.Load() {
+				return apierrors.NewForbidden(leasesResource, l.Name, errors.New("a policy"))
+			}
+			return nil
+		}
+		n1, n2 := pair(t, s)
+		refuses.Store(true)
+		before := s.Writes()
+		n1.give("n2", "a")
+		n2.want("a", "b")
+		time.Sleep(time.Minute)
+		if n := s.Writes() - before; n > 60+2*60 {
+			t.Errorf("%d writes in a minute", n)
+		}
+		if n1.serves("a") || n2.serves("a") || n1.world().HandingOver[lk("a")].Successor != "n2" {
+			t.Errorf("n1 serves a %v, n2 %v; n1 hands over %+v, as long as it is in doubt", n1.serves("a"), n2.serves("a"), n1.world().HandingOver)
+		}
+		refuses.Store(false)
+		waitServes(t, n2, "a", 5*time.Second)
+		waitServes(t, n2, "b", 5*time.Second)
+	})
+}
+
+// TestStop: a node that stops gives back at once what it has, and leaves nothing but the table.
+func TestStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1, n2 := pair(t, s)
+		n1.stop()
+		if took := waitServes(t, n2, "a", time.Minute); took > 300*time.Millisecond {
+			t.Errorf("taken over after %v, want at once: the node had said that it stops", took)
+		}
+		<-n1.done
+		n2.stop()
+		<-n2.done
+		if got := s.String(); got != TableName+" n2\n" {
+			t.Errorf("left after the end:\n%s", got)
+		}
+		if got := ownerIn(t, s, "a"); got != "" {
+			t.Errorf("%s has it after the end", got)
+		}
+	})
+}
