@@ -87,6 +87,10 @@ func (a *network) statuses(of string) map[string]vip.PeerStatus {
 
 func (a *network) announce(name string, h vip.Heartbeat) {
 	a.mu.Lock()
+	if n := a.nodes[name]; n != nil && n.ended.Load() {
+		a.mu.Unlock()
+		return
+	}
 	changed := a.heartbeats[name] != h
 	a.heartbeats[name] = h
 	for pair, s := range a.seen {

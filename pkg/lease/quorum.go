@@ -214,6 +214,7 @@ func (l *Leases) writeFence(ctx context.Context, node string, p *peer, epoch int
 			}
 			if refused {
 				p.failure = fenceFailure{p.failure.count, time.Now().Add(50 * time.Millisecond)}
+				l.logFenced(node, p) // it may be an earlier fence of this node
 				return
 			}
 			l.endFence(node, p, sent, err)

@@ -339,8 +339,7 @@ func (l *Leases) applyRenewal(got *coordinationv1.Lease, sent time.Time, err err
 			l.o.Log.Info("the node lease is renewed again")
 		}
 		o.lease, o.Renewed, o.failing = got, sent, false
-		l.watch.sent = addSent(l.watch.sent, got, sent)
-		l.watch.renewals = addSent(l.watch.renewals, got, now)
+		l.watch.renewals = addRenewal(l.watch.renewals, got, now)
 		o.shortTries = 0
 		if now.Sub(sent) < fastRenewal {
 			o.shortTries = shortTries

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,6 +28,7 @@ type node struct {
 	stop  context.CancelFunc
 	done  chan struct{}
 	pokes mailbox.Signal
+	ended atomic.Bool // killed: it sends no heartbeats any more
 
 	pass  sync.Mutex        // one pass of the agent, or one look of the test, at a time
 	plans map[string]string // by unit: the node that is to have it if nobody has it; the agent's mutex is pass
@@ -128,6 +130,7 @@ func (n *node) plan() {
 
 // kill ends the process without a word.
 func (n *node) kill() {
+	n.ended.Store(true)
 	n.way.SetFaults(func(f *leasetest.Faults) { f.Cut = true })
 	n.stop()
 	<-n.done

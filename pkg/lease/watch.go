@@ -34,20 +34,18 @@ type watch struct {
 	watchCheck
 	shown  uint64            // the newest version of any Lease that it has shown: it has shown all that are older
 	own    uint64            // that of this node's lease; 0: it shows none
-	sent   []sentWrite       // renewals of this node that it has not shown yet
-	asOf   time.Time         // all that was written before is shown
 	fenced map[string]uint64 // by node: the version that this node's own fence has written, until it is shown
 }
 
-// A sentWrite is a write of this node that has succeeded.
-type sentWrite struct {
+// A renewal is one of this node that has succeeded.
+type renewal struct {
 	version uint64
-	at      time.Time // when it was sent
+	at      time.Time // of the answer
 }
 
-// addSent returns sent with one more: of too many the first, which the watch shows first, and the last.
-func addSent(sent []sentWrite, got *coordinationv1.Lease, at time.Time) []sentWrite {
-	return append(sent[:min(len(sent), 99)], sentWrite{version(got), at})
+// addRenewal returns all with one more: of too many the first, which the watch shows first, and the last.
+func addRenewal(all []renewal, got *coordinationv1.Lease, at time.Time) []renewal {
+	return append(all[:min(len(all), 99)], renewal{version(got), at})
 }
 
 // readCache applies what has changed in the watch cache since the last call, node leases first: what the others say is
@@ -70,12 +68,6 @@ func (l *Leases) readCache(now time.Time) {
 			}
 		}
 	}
-	l.watch.sent = slices.DeleteFunc(l.watch.sent, func(w sentWrite) bool {
-		if w.version <= l.watch.shown && w.at.After(l.watch.asOf) {
-			l.watch.asOf = w.at
-		}
-		return w.version <= l.watch.shown
-	})
 	for _, x := range changed {
 		if k := keyOf(x); k == l.tableKey() {
 			l.setTable(x, now)
@@ -137,7 +129,7 @@ const restoredText = "etcd was restored from an earlier backup, so that versions
 // setRestored has all watches begin again, since etcd was restored from a backup, as the renewal that returned got has shown; and this node knows of nothing
 // that was written before until its watch shows a later renewal. The table counts as it was seen last. mu is held.
 func (l *Leases) setRestored(got *coordinationv1.Lease) {
-	l.watch.shown, l.watch.sent, l.watch.asOf, l.changed = 0, nil, time.Time{}, true
+	l.watch.shown, l.changed = 0, true
 	clear(l.watch.fenced)
 	l.table.version, l.table.stale = 0, true
 	l.watchAgain(restoredText)
@@ -160,9 +152,9 @@ const (
 // A watchCheck notices that the watch is stuck: it shows none of this node's renewals, though these succeed, as where a server only keeps its connections open, or
 // refuses watches for as long as its cache is not filled. To such a node all others are silent: it would know of no successor.
 type watchCheck struct {
-	renewals []sentWrite // since the last one that the watch has shown, with the time of their answers; none from before one that failed
-	shownAt  time.Time   // when it has shown that: one that is only late shows another all the time
-	again    time.Time   // the watches do not begin again for that before this
+	renewals []renewal // since the last one that the watch has shown, with the time of their answers; none from before one that failed
+	shownAt  time.Time // when it has shown that: one that is only late shows another all the time
+	again    time.Time // the watches do not begin again for that before this
 	pause    time.Duration
 }
 
@@ -172,7 +164,7 @@ func (l *Leases) checkWatch(now time.Time) {
 	w := &l.watch.watchCheck
 	if shown := l.watch.own; shown != 0 {
 		before := len(w.renewals)
-		w.renewals = slices.DeleteFunc(w.renewals, func(r sentWrite) bool { return r.version <= shown }) // the last may be another program's version
+		w.renewals = slices.DeleteFunc(w.renewals, func(r renewal) bool { return r.version <= shown }) // the last may be another program's version
 		if len(w.renewals) < before {
 			w.shownAt = now
 		}

@@ -1,0 +1,428 @@
+package lease
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heraldvip/herald/pkg/lease/leasetest"
+	"github.com/heraldvip/herald/pkg/quorum"
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// A node whose watch is stuck tries to fence each of the others, which renew: the API server refuses that, since the node lease
+// has another version by then, which it reads. So it tries each lease duration at most, and fences nobody that lives.
+func TestFenceRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, log := leasetest.NewServer(), &bytes.Buffer{}
+		n1 := start(t, s, "n1")
+		start(t, s, "n3")
+		n1.want("a")
+		n2, run := newNode(t, s, "n2", func(o *Options) {
+			o.Log = slog.New(slog.NewTextHandler(log, nil))
+		})
+		run(func(error) {})
+		time.Sleep(5 * time.Second)
+		n2.fault(func(f *leasetest.Faults) { f.WatchCut = true })
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		if c, l := s.Conflicts(), strings.Count(log.String(), "voided"); c < 2 || c > 2*int(5*time.Minute/leaseDuration) || l != 0 {
+			t.Errorf("%d fences refused, %d lines in the log; want one for each node and lease duration, and 0", c, l)
+		}
+		n2.fault(func(f *leasetest.Faults) { f.WatchCut = false })
+		time.Sleep(5 * time.Second)
+		n1.kill()
+		time.Sleep(leaseDuration + 2*time.Second)
+		if x := s.Lease(nodeKey("n1")); x.Annotations[FencedAnnotation] == "" {
+			t.Error("n1 is not fenced")
+		}
+	})
+}
+
+// A fence that was refused for another reason than the version, as by a webhook, is sent again, though the version is the same.
+func TestFenceRefusedByAWebhook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		var refuses atomic.Bool
+		s.Refuse = func(l *coordinationv1.Lease) error {
+			if l.Annotations[FencedAnnotation] != "" && refuses.Load() {
+				return apierrors.NewConflict(leasesResource, l.Name, errors.New("a webhook is busy"))
+			}
+			return nil
+		}
+		n1 := start(t, s, "n1")
+		start(t, s, "n2")
+		refuses.Store(true)
+		time.Sleep(5 * time.Second)
+		n1.kill()
+		time.Sleep(2 * leaseDuration)
+		refuses.Store(false)
+		time.Sleep(10 * time.Second)
+		if s.Lease(nodeKey("n1")).Annotations[FencedAnnotation] == "" {
+			t.Error("n1 is not fenced")
+		}
+	})
+}
+
+// A fence that the API server does not answer, or does not permit, is in the log, once a minute: until it is written nobody has the VIPs of the node.
+func TestFenceThatCannotBeWrittenIsLogged(t *testing.T) {
+	for name, refuse := range map[string]func(*coordinationv1.Lease) error{
+		"hangs": nil,
+		"is forbidden": func(l *coordinationv1.Lease) error {
+			if l.Annotations[FencedAnnotation] != "" {
+				return apierrors.NewForbidden(leasesResource, l.Name, errors.New("a policy"))
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, log := leasetest.NewServer(), &bytes.Buffer{}
+				s.Refuse = refuse
+				n1 := start(t, s, "n1")
+				n1.want("a")
+				n2, run := newNode(t, s, "n2", func(o *Options) { o.Log = slog.New(slog.NewTextHandler(log, nil)) })
+				if refuse == nil {
+					n2.fault(func(f *leasetest.Faults) { f.Hang = nodeKey("n1").Name })
+				}
+				run(func(error) {})
+				time.Sleep(5 * time.Second)
+				n1.kill()
+				time.Sleep(leaseDuration + 10*time.Minute)
+				synctest.Wait()
+				const line = `level=WARN msg="a node can't be fenced`
+				if n := strings.Count(log.String(), line); n < 1 || n > 11 || !strings.Contains(log.String(), "node=n1") {
+					t.Errorf("%d lines in ten minutes, want 1 to 11:\n%s", n, log)
+				}
+			})
+		})
+	}
+}
+
+// A lostFences is a Store whose fences take effect, with no answer.
+type lostFences struct {
+	*leasetest.Client
+	answerDelay time.Duration
+}
+
+func (s *lostFences) Update(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	got, err := s.Client.Update(ctx, l)
+	if err == nil && l.Annotations[FencedAnnotation] != "" {
+		time.Sleep(s.answerDelay)
+		return nil, errors.New("the connection broke")
+	}
+	return got, err
+}
+
+// A fence whose answer is lost, as where the API server dies with the node, is logged and counted once when the watch shows it: before that is known, after it,
+// or after another try was refused.
+func TestFenceWithoutAnswer(t *testing.T) {
+	for name, tt := range map[string]struct{ lag, answerDelay time.Duration }{
+		"shown later":           {50 * time.Millisecond, 0},
+		"shown before":          {5 * time.Millisecond, 500 * time.Millisecond},
+		"shown after a refusal": {time.Second, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, log := leasetest.NewServer(), &bytes.Buffer{}
+				n1 := start(t, s, "n1")
+				n2, run := newNode(t, s, "n2", func(o *Options) { o.Log = slog.New(slog.NewTextHandler(log, nil)) })
+				n2.store = &lostFences{n2.way, tt.answerDelay}
+				n2.fault(func(f *leasetest.Faults) { f.Lag = tt.lag })
+				run(func(error) {})
+				time.Sleep(5 * time.Second)
+				n1.kill()
+				time.Sleep(leaseDuration + 10*time.Second)
+				start(t, s, "n1")
+				time.Sleep(10 * time.Second)
+				synctest.Wait()
+				var fenced dto.Metric
+				check.OK(t, n2.metrics.fenced.Write(&fenced))
+				const line = `msg="the claims of a node are voided" node=n1`
+				if n, got := strings.Count(log.String(), line), fenced.Counter.GetValue(); n != 1 || got != 1 {
+					t.Errorf("%d lines, %v counted, want 1 and 1:\n%s", n, got, log)
+				}
+			})
+		})
+	}
+}
+
+// A fence without an answer that was not written, since the node had renewed, is not taken for a later one of another node.
+func TestFenceWithoutAnswerOrEffect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n2, _ := newNode(t, leasetest.NewServer(), "n2", func(*Options) {})
+		p := n2.peer("n1", time.Now())
+		show := func(version, fenced string) {
+			x := &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: new("n1"), LeaseTransitions: new(int32(7))}}
+			x.ResourceVersion = version
+			annotate(x, FencedAnnotation, fenced)
+			p.update(x, time.Now())
+			n2.logFenced("n1", p)
+		}
+		show("1", "")
+		p.fence = &sentFence{epoch: 7}
+		show("2", "")
+		show("3", "7")
+		var fenced dto.Metric
+		check.OK(t, n2.metrics.fenced.Write(&fenced))
+		if n := fenced.Counter.GetValue(); n != 0 {
+			t.Errorf("%v counted", n)
+		}
+	})
+}
+
+// A node lease without leaseTransitions, as one that was made by hand, is fenced once, and does not keep nodes from stopping. Its node begins with an epoch
+// that it never had, as if there were none.
+func TestNodeLeaseWithoutEpoch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))) // first epochs are counted from 2020
+		s := leasetest.NewServer()
+		n1 := start(t, s, "n1")
+		time.Sleep(time.Second)
+		if _, err := s.Put(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: NodePrefix + "n9"}}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(leaseDuration + 5*time.Second)
+		before := s.Writes()
+		time.Sleep(10 * time.Second)
+		if n := s.Writes() - before; n > 6 {
+			t.Errorf("%d writes in 10 s, want 5 renewals", n)
+		}
+		began := time.Now()
+		n1.stop()
+		<-n1.done
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("n1 took %v to stop", took)
+		}
+		start(t, s, "n9")
+		time.Sleep(time.Second)
+		if e := transitions(s.Lease(nodeKey("n9"))); e < 1e6 {
+			t.Errorf("n9 begins epoch %d, which it may have had before", e)
+		}
+	})
+}
+
+// A node that is neither heard nor known to be dead may answer for VIPs for as long as its node lease says that it was fenced (docs/why.md, "Nobody answers beside a silent node"). Where
+// something else answers in its place, a switch that suppresses ARP, somebody who knows that it is off deletes its node lease: then nobody waits for it.
+func TestDeletedNodeLeaseIsWaitedForNoMore(t *testing.T) {
+	for _, after := range []time.Duration{time.Second, 5 * time.Minute} { // the fence; the entry of a node that was silent for long is removed
+		synctest.Test(t, func(t *testing.T) {
+			s := leasetest.NewServer()
+			n2, n3 := death(t, s)
+			time.Sleep(after)
+			for _, n := range []*node{n2, n3} {
+				if until := n.member("n1").AnswersUntil; time.Until(until) < 5*time.Second {
+					t.Errorf("%v after the fence n1 may answer until %v from now on, by what %s knows", after, time.Until(until), n.name)
+				}
+			}
+			if err := s.Remove(nodeKey("n1"), ""); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(vip.AddressLifetime + vip.AddressRemovalDelay + time.Second)
+			for _, n := range []*node{n2, n3} {
+				if until := n.member("n1").AnswersUntil; time.Until(until) > 0 {
+					t.Errorf("its node lease is deleted %v after the fence, and n1 may answer until %v from now on, by what %s knows", after, time.Until(until), n.name)
+				}
+			}
+			if !n2.serves("a") || n3.claim("a").Holder != "n2" {
+				t.Errorf("n2 has %v", n2.world().Claims)
+			}
+		})
+	}
+}
+
+// A node lease that a process finds at its start proves nothing of that node, until it is renewed.
+func TestUnproven(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		dead := start(t, s, "n3")
+		time.Sleep(5 * time.Second)
+		dead.kill()
+		start(t, s, "n2")
+		time.Sleep(period / 2)
+		n1 := start(t, s, "n1")
+		unproven := func() (all string) {
+			for _, m := range n1.world().Members {
+				if m.Unproven {
+					all += m.Name + " "
+				}
+			}
+			return all
+		}
+		time.Sleep(period / 4)
+		if got := unproven(); got != "n2 n3 " {
+			t.Errorf("at the start: %q are unproven, want n2 n3", got)
+		}
+		time.Sleep(2 * period)
+		if got := unproven(); got != "n3 " {
+			t.Errorf("after two renewals: %q are unproven, want n3", got)
+		}
+	})
+}
+
+// A process whose predecessor was isolated, and has ended in whatever way, says so of itself from its first write on, until it has reached the others for 3 s.
+func TestRestartedWhileIsolated(t *testing.T) {
+	for name, end := range map[string]func(n *node){"killed": (*node).kill, "stopped": func(n *node) { n.stop(); <-n.done }} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, s := newNetwork(), leasetest.NewServer()
+				n1, _, _ := three(t, a, s)
+				a.setBetween(vip.Dead, "n1")
+				time.Sleep(5 * time.Second)
+				end(n1)
+				time.Sleep(time.Second)
+				if x := s.Lease(nodeKey("n1")); x == nil || !infoOf(x).Isolated {
+					t.Fatalf("its node lease is gone, or does not say that it is isolated: %v", x)
+				}
+				a.join(t, s, "n1")
+				for began := time.Now(); time.Since(began) < quorum.RejoinTime; time.Sleep(50 * time.Millisecond) {
+					if !infoOf(s.Lease(nodeKey("n1"))).Isolated {
+						t.Fatalf("it does not say that it is isolated, %v after it began", time.Since(began))
+					}
+				}
+				time.Sleep(2*stepPeriod + time.Second)
+				if infoOf(s.Lease(nodeKey("n1"))).Isolated {
+					t.Error("it still says that it is isolated")
+				}
+			})
+		})
+	}
+}
+
+// A node reaches another by heartbeats in a network that it has on its link of heartbeats.
+func TestHasNetworkOf(t *testing.T) {
+	info := vip.NodeInfo{Interface: "eth0", Links: []vip.Link{
+		{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}},
+		{Name: "eth1", Prefixes: []netip.Prefix{netip.MustParsePrefix("198.51.100.1/24")}},
+	}}
+	for a, want := range map[string]bool{"192.0.2.7": true, "2001:db8::7": true, "198.51.100.7": false, "203.0.113.1": false} {
+		if got := hasNetworkOf(&info, netip.MustParseAddr(a)); got != want {
+			t.Errorf("%s: %v, want %v", a, got, want)
+		}
+	}
+	if hasNetworkOf(&info, netip.Addr{}) {
+		t.Error("a node without an address is in its network")
+	}
+}
+
+// death is n2 and n3, which has what n1 had, which was killed among them and has just been fenced.
+func death(t *testing.T, s *leasetest.Server) (n2, n3 *node) {
+	t.Helper()
+	n1, n2 := pair(t, s)
+	n3 = start(t, s, "n3")
+	n3.planFor("n2", "a")
+	time.Sleep(5 * time.Second)
+	n1.kill()
+	waitServes(t, n2, "a", time.Minute)
+	return n2, n3
+}
+
+// A node was last heard when it renewed its node lease, not when another fenced it: outages are measured from then.
+func TestFenceIsNoSignOfLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n2, n3 := death(t, s)
+		for _, n := range []*node{n2, n3} {
+			if ago := time.Since(n.member("n1").HeardAt); ago < leaseDuration {
+				t.Errorf("%s heard n1 %v ago", n.name, ago)
+			}
+		}
+	})
+}
+
+// While the kernel of a node answers whose process has ended, clients are served: no outage is counted from its last heartbeat on.
+func TestHeardWhileItsKernelAnswers(t *testing.T) {
+	n := New(leasetest.NewClient(leasetest.NewServer(), func() {}), Options{Node: "n1", Log: slog.New(slog.DiscardHandler)})
+	now := time.Now()
+	n.peer("n2", now)
+	for _, ended := range []bool{false, true} {
+		n.evaluate(map[string]vip.PeerStatus{"n2": {Liveness: vip.Dead, ProcessEnded: ended, HeardAt: now.Add(-4 * time.Second)}}, &vip.NodeInfo{}, now)
+		if ago := now.Sub(n.peers["n2"].lastHeard()); (ago == 0) != ended {
+			t.Errorf("ended %v: heard %v ago", ended, ago)
+		}
+	}
+}
+
+// A node that is cut off the VIPs' link, and goes on to renew its node lease, answers no client: it was heard when its last heartbeat came.
+func TestNotHeardByItsLease(t *testing.T) {
+	now := time.Now()
+	p := peer{heardAt: now.Add(-4 * time.Second), renewAt: now}
+	if got := p.lastHeard(); !got.Equal(now) {
+		t.Errorf("of a node whose heartbeats are blocked, and that lives: heard %v ago", now.Sub(got))
+	}
+	p.Over = true
+	if got := p.lastHeard(); !got.Equal(now) {
+		t.Errorf("of one whose heartbeats were blocked before, and that another node has fenced: heard %v ago", now.Sub(got))
+	}
+	cut := peer{heardAt: now.Add(-400 * time.Millisecond), renewAt: now}
+	cut.Over = true
+	if got := cut.lastHeard(); !got.Equal(cut.heardAt) {
+		t.Errorf("of one that another node has found cut off, and fenced, before this one: heard %v ago", now.Sub(got))
+	}
+	p.gone = true
+	if got := p.lastHeard(); !got.Equal(p.heardAt) {
+		t.Errorf("of a node that nobody hears on the link: heard %v ago", now.Sub(got))
+	}
+	p.heardAt = time.Time{}
+	if got := p.lastHeard(); !got.Equal(now) {
+		t.Errorf("of one of which no heartbeat ever came: heard %v ago", now.Sub(got))
+	}
+}
+
+// What is shown of a node says that a renewal is late from when that is so, and no longer than that: the agent is told of both.
+func TestLateRenewalIsTold(t *testing.T) {
+	pokes := 0
+	n := New(leasetest.NewClient(leasetest.NewServer(), func() {}), Options{Node: "n1", Log: slog.New(slog.DiscardHandler), Poke: func() { pokes++ },
+		Timing: quorum.Timing{LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second}})
+	now := time.Now()
+	n.own.Epoch, n.own.Renewed, n.own.RenewingSince = 1, now, now
+	n.report(now)
+	for _, tt := range []struct {
+		what           string
+		at, renewed    time.Duration
+		late, isPoking bool
+	}{{"in time", time.Second, 0, false, false}, {"late", 4 * time.Second, 0, true, true}, {"still late", 5 * time.Second, 0, true, false}, {"renewed", 6 * time.Second, 6 * time.Second, false, true}} {
+		pokes, n.own.Renewed = 0, now.Add(tt.renewed)
+		n.report(now.Add(tt.at))
+		if late := !n.tenure(now.Add(tt.at)).RenewalLateSince.IsZero(); late != tt.late || pokes > 0 != tt.isPoking {
+			t.Errorf("%s: late %v, poked %d times; want %v, %v", tt.what, late, pokes, tt.late, tt.isPoking)
+		}
+	}
+}
+
+func TestStable(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	p := &peer{}
+	p.setAlive(true, now)
+	if p.stable(now.Add(stableAfter - time.Second)) {
+		t.Error("stable at once")
+	}
+	if !p.stable(now.Add(stableAfter)) {
+		t.Error("not stable after a while")
+	}
+	for range 3 {
+		now = now.Add(time.Minute)
+		p.setAlive(false, now)
+		p.setAlive(true, now)
+	}
+	if p.stable(now.Add(7*stableAfter)) || !p.stable(now.Add(8*stableAfter)) {
+		t.Error("three breaks do not make it wait eight times as long")
+	}
+	p.setAlive(true, now.Add(forgetAfter+time.Second))
+	if p.breaks != 0 {
+		t.Error("breaks are not forgotten")
+	}
+}

@@ -1,0 +1,398 @@
+package lease
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/lease/leasetest"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// Without the API server nothing moves, nor when it is back.
+func TestHoldsOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newNetwork(), leasetest.NewServer()
+		n1, n2, n3 := three(t, a, s)
+		before := s.Lease(tableKey).ResourceVersion
+		if a.gatewayAsked > 0 {
+			t.Error("the gateway was asked while all is well")
+		}
+		cutFromAPI(n1, n2, n3)
+		for range 20 {
+			time.Sleep(time.Minute)
+			if !n1.serves("a") {
+				t.Fatal("n1 gave up")
+			}
+		}
+		reconnectAPI(n1, n2, n3)
+		for range 400 {
+			time.Sleep(100 * time.Millisecond)
+			if !n1.serves("a") {
+				t.Fatalf("n1 gave up when the API server came back\n%s", s)
+			}
+		}
+		if got := s.Lease(tableKey).ResourceVersion; got != before {
+			t.Errorf("the table was written\n%s", s)
+		}
+	})
+}
+
+// A minority without the API server gives up, and moves nothing.
+func TestMinority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newNetwork(), leasetest.NewServer()
+		n1, n2, n3 := three(t, a, s)
+		cutFromAPI(n1, n2, n3)
+		time.Sleep(time.Minute)
+		a.setBetween(vip.Dead, "n1", "n3")
+		a.setLiveness("n1", "n3", vip.Dead)
+		a.setLiveness("n3", "n1", vip.Dead)
+		time.Sleep(3 * time.Second)
+		for _, n := range []*node{n1, n2, n3} {
+			if n.serves("a") {
+				t.Errorf("%s serves alone", n.name)
+			}
+		}
+		reconnectAPI(n1, n2, n3)
+		a.setBetween(vip.Alive, "n1")
+		a.setBetween(vip.Alive, "n2")
+		a.setBetween(vip.Alive, "n3")
+		group := newGroup(n1, n2, n3)
+		neverTwo(t, t.Context(), "a", group)
+		time.Sleep(time.Minute)
+		if !n1.serves("a") && !n2.serves("a") {
+			t.Errorf("nobody serves when all is well again\n%s", s)
+		}
+	})
+}
+
+// The owner dies while the API server is away: the others agree on who has its
+// VIP, and write it down when the API server is back.
+func TestMovesWithoutTheAPIServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newNetwork(), leasetest.NewServer()
+		n2, n3 := moves(t, a, s)
+		if w := n3.world(); w.Claims[lk("a")].Holder != "n2" {
+			t.Errorf("n3 takes %q for the owner", w.Claims[lk("a")].Holder)
+		}
+		reconnectAPI(n2, n3)
+		for range 10 {
+			time.Sleep(time.Second)
+			if !n2.serves("a") || n3.serves("a") {
+				t.Fatalf("n2 serves %v, n3 serves %v when the API server is back; want n2\n%s", n2.serves("a"), n3.serves("a"), s)
+			}
+		}
+		if got := ownerIn(t, s, "a"); got != "n2" {
+			t.Errorf("the table names %q, want n2\n%s", got, s)
+		}
+	})
+}
+
+// Nothing moves that they have proposed differently.
+func TestNoAgreement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newNetwork(), leasetest.NewServer()
+		n2, n3 := ownerDies(t, a, s)
+		n3.want("a")
+		for range 100 {
+			time.Sleep(50 * time.Millisecond)
+			if n2.serves("a") || n3.serves("a") {
+				t.Fatal("moved although they do not agree")
+			}
+		}
+	})
+}
+
+// The API server is back for some nodes before it is for the owner, whose renewal
+// hangs: nothing moves, unless it stays away from the owner.
+func TestAPIServerBackForSome(t *testing.T) {
+	for _, stays := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			a, s := newNetwork(), leasetest.NewServer()
+			n1, n2, n3 := three(t, a, s)
+			before := s.Lease(tableKey).ResourceVersion
+			cutFromAPI(n1, n2, n3)
+			time.Sleep(time.Minute)
+			reconnectAPI(n2, n3)
+			for range 60 {
+				time.Sleep(100 * time.Millisecond)
+				if !n1.serves("a") {
+					t.Fatalf("n1 gave up as soon as others had renewed\n%s", s)
+				}
+			}
+			if stays {
+				neverTwo(t, t.Context(), "a", newGroup(n1, n2, n3))
+				waitServes(t, n2, "a", 15*time.Second)
+				return
+			}
+			reconnectAPI(n1)
+			time.Sleep(20 * time.Second)
+			if got := s.Lease(tableKey).ResourceVersion; got != before {
+				t.Errorf("the table was written\n%s", s)
+			}
+		})
+	}
+}
+
+// Of many nodes that see another yield, one fences it.
+func TestOneNodeFences(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newNetwork(), leasetest.NewServer()
+		n1, n2, _ := three(t, a, s)
+		for _, name := range []string{"n4", "n5", "n6", "n7", "n8"} {
+			a.join(t, s, name)
+		}
+		time.Sleep(5 * time.Second)
+		before := s.Conflicts()
+		n1.fault(func(f *leasetest.Faults) { f.Cut = true })
+		waitServes(t, n2, "a", time.Minute)
+		time.Sleep(time.Second)
+		if n := s.Conflicts() - before; n > 0 {
+			t.Errorf("%d writes came too late", n)
+		}
+	})
+}
+
+// A VIP was moved without the API server, and the node that had it comes back before
+// that is written: it begins a new epoch, and the VIP stays where it is.
+func TestMoveOutlivesRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newNetwork(), leasetest.NewServer()
+		n2, n3 := moves(t, a, s)
+		reconnectAPI(n2, n3)
+		again := a.join(t, s, "n1")
+		time.Sleep(10 * time.Second)
+		if again.serves("a") || !n2.serves("a") {
+			t.Errorf("n1 serves %v, n2 serves %v; want n2", again.serves("a"), n2.serves("a"))
+		}
+		if got := ownerIn(t, s, "a"); got != "n2" {
+			t.Errorf("the table names %q, want n2\n%s", got, s)
+		}
+	})
+}
+
+// A node whose watch is stuck sees nobody renew. The others stay voters: of itself alone it
+// would be the majority.
+func TestStuckWatchKeepsVoters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newNetwork(), leasetest.NewServer()
+		n1, n2, n3 := three(t, a, s)
+		n2.fault(func(f *leasetest.Faults) { f.WatchCut = true })
+		time.Sleep(2 * leaseDuration)
+		cutFromAPI(n1, n2, n3)
+		time.Sleep(10 * time.Second)
+		n2.mu.Lock()
+		defer n2.mu.Unlock()
+		for _, node := range []string{"n1", "n2", "n3"} {
+			if n2.quorum.Voters[node] == 0 {
+				t.Errorf("%s is none of the group: %v", node, n2.quorum.Voters)
+			}
+		}
+	})
+}
+
+// A node that reaches the others again hears them one by one, and fences none that
+// it has not heard yet.
+func TestRejoinsOneByOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newNetwork(), leasetest.NewServer()
+		three(t, a, s)
+		a.join(t, s, "n4")
+		a.join(t, s, "n0") // the first that may fence
+		time.Sleep(5 * time.Second)
+		for _, node := range []string{"n1", "n2", "n3", "n4"} {
+			a.setLiveness("n0", node, vip.Dead)
+		}
+		time.Sleep(time.Second)
+		epochs := func() (all []int64) {
+			for _, node := range []string{"n1", "n2", "n3", "n4"} {
+				all = append(all, transitions(s.Lease(vip.Key{Namespace: "kube-system", Name: NodePrefix + node})))
+			}
+			return all
+		}
+		before := epochs()
+		for _, node := range []string{"n1", "n2", "n3", "n4"} {
+			a.setLiveness("n0", node, vip.Alive)
+			time.Sleep(400 * time.Millisecond)
+		}
+		if after := epochs(); !slices.Equal(after, before) {
+			t.Errorf("the nodes were in epochs %v, and are in %v", before, after)
+		}
+	})
+}
+
+// A VIP was moved without the API server, and the node that had it comes back. The heir does not see what is written for a while: until it
+// has written its claim nobody else acquires the VIP, neither the new process nor a node that knows of no move.
+func TestMoveIsWrittenLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newNetwork(), leasetest.NewServer()
+		n2, n3 := moves(t, a, s)
+		n2.fault(func(f *leasetest.Faults) { f.WatchCut = true })
+		reconnectAPI(n3)
+		time.Sleep(time.Second) // n3 fences n1
+		again := a.join(t, s, "n1")
+		neverTwo(t, t.Context(), "a", newGroup(again, n2, n3))
+		n2.fault(func(f *leasetest.Faults) { f.Cut = false })
+		again.want("a")
+		time.Sleep(3 * time.Second)
+		if again.serves("a") || !n2.serves("a") {
+			t.Errorf("n1 serves %v, n2 serves %v before n2 sees what is written; want n2\n%s", again.serves("a"), n2.serves("a"), s)
+		}
+		n2.fault(func(f *leasetest.Faults) { f.WatchCut = false })
+		time.Sleep(5 * time.Second)
+		if got := ownerIn(t, s, "a"); got != "n2" || !n2.serves("a") {
+			t.Errorf("the table names %q, n2 serves %v; want n2\n%s", got, n2.serves("a"), s)
+		}
+	})
+}
+
+// A process that starts does not act on what an earlier one had until it has heard the other nodes, for a second at most.
+func TestStartAwaitsHeartbeats(t *testing.T) {
+	tests := []struct {
+		name     string
+		liveness vip.Liveness // of n2 for the new n1
+		off      bool         // n2 exchanges no heartbeats
+		from, to time.Duration
+	}{
+		{"all are heard", vip.Alive, false, 0, 300 * time.Millisecond},
+		{"one is not", vip.Unknown, false, 900 * time.Millisecond, 1400 * time.Millisecond},
+		{"one sends none", vip.Unknown, true, 0, 300 * time.Millisecond},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, s := newNetwork(), leasetest.NewServer()
+				a.livenessOff = tt.off
+				n1, _, _ := three(t, a, s)
+				n1.kill()
+				again := a.join(t, s, "n1")
+				a.setLiveness("n1", "n2", tt.liveness)
+				again.want("a")
+				if took := waitServes(t, again, "a", 5*time.Second); took < tt.from || took > tt.to {
+					t.Errorf("serves after %v, want %v to %v", took, tt.from, tt.to)
+				}
+			})
+		})
+	}
+}
+
+// The API server ceases to answer, and the owner dies with it, as where they are on one host. What the others agree on stays as it is, though no renewal has failed
+// yet: those under way wait for their answers, and each node gives up its own at another time.
+func TestMovesOutliveRenewalsWithoutAnswer(t *testing.T) {
+	for phase := time.Duration(0); phase < period; phase += 100 * time.Millisecond {
+		t.Run(phase.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, s := newNetwork(), leasetest.NewServer()
+				n1, n2 := two(t, a, s)
+				time.Sleep(phase)
+				n3 := a.join(t, s, "n3")
+				n3.planFor("n2", "a")
+				time.Sleep(time.Minute)
+				cutFromAPI(n1, n2, n3)
+				n1.kill()
+				a.setBetween(vip.Dead, "n1")
+				began, changes, serves := time.Now(), []string(nil), false
+				for time.Since(began) < time.Minute {
+					time.Sleep(20 * time.Millisecond)
+					if now := n2.serves("a"); now != serves {
+						serves, changes = now, append(changes, time.Since(began).String())
+					}
+				}
+				if !serves || len(changes) != 1 {
+					t.Errorf("n2 serves %v; changes after %v", serves, changes)
+				}
+			})
+		})
+	}
+}
+
+// A node that was given a VIP without the API server, and is to hand it over when that is back (it stops, or its link is down), writes its successor on
+// the VIP lease, as soon as the claim that was moved is void.
+func TestMovedIsHandedOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newNetwork(), leasetest.NewServer()
+		n2, n3 := moves(t, a, s)
+		n2.give("n3", "a")
+		neverTwo(t, t.Context(), "a", newGroup(n2, n3))
+		reconnectAPI(n2, n3)
+		waitServes(t, n3, "a", 8*time.Second)
+		if h := n2.world().HandingOver[lk("a")]; !n3.serves("a") || h.Successor != "n3" {
+			t.Errorf("n3 serves %v, n2 is handing over to %q\n%s", n3.serves("a"), h.Successor, s)
+		}
+		if c := n3.world().Claims[lk("a")]; c.PreviousHolder != "n2" || len(c.FormerHolders) != 2 || c.FormerHolders[0].Node != "n2" || c.FormerHolders[1].Node != "n1" {
+			t.Errorf("%+v", c)
+		}
+	})
+}
+
+// A VIP that was moved without the API server is moved on when its new owner dies, too; that gives it up when it is heard again.
+func TestMovedTwice(t *testing.T) {
+	for _, comesBack := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			a, s := newNetwork(), leasetest.NewServer()
+			n1, n2, n3 := three(t, a, s)
+			n4, n5 := a.join(t, s, "n4"), a.join(t, s, "n5")
+			n4.planFor("n2", "a")
+			n5.planFor("n2", "a")
+			time.Sleep(5 * time.Second)
+			cutFromAPI(n1, n2, n3, n4, n5)
+			time.Sleep(time.Minute)
+			n1.kill()
+			a.setBetween(vip.Dead, "n1")
+			time.Sleep(time.Second)
+			if !n2.serves("a") {
+				t.Fatal("n2 does not serve")
+			}
+			leaveTo3 := func(d time.Duration) {
+				for _, n := range []*node{n3, n4, n5} {
+					n.planFor("n3", "a")
+				}
+				time.Sleep(d)
+			}
+			a.setBetween(vip.Dead, "n2")
+			if !comesBack {
+				n2.kill()
+			}
+			leaveTo3(600 * time.Millisecond)
+			if !n3.serves("a") {
+				t.Fatalf("n3 has %+v", n3.world().Claims[lk("a")])
+			}
+			if comesBack { // before it has found out that it is the one that is cut off
+				for _, other := range []string{"n3", "n4", "n5"} {
+					a.setLiveness("n2", other, vip.Alive)
+					a.setLiveness(other, "n2", vip.Alive)
+				}
+				leaveTo3(200 * time.Millisecond)
+				if n2.serves("a") || !n3.serves("a") {
+					t.Errorf("n2 serves %v, n3 %v", n2.serves("a"), n3.serves("a"))
+				}
+			}
+			leaveTo3(5 * time.Second)
+			reconnectAPI(n3, n4, n5)
+			leaveTo3(5 * time.Second)
+			if got := ownerIn(t, s, "a"); got != "n3" || !n3.serves("a") {
+				t.Errorf("the table names %s, n3 serves %v", got, n3.serves("a"))
+			}
+		})
+	}
+}
+
+// A node that was given a VIP without the API server, and dies before it has written that, has it no more once it is fenced.
+func TestMovedToNodeThatDies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newNetwork(), leasetest.NewServer()
+		n2, n3 := moves(t, a, s)
+		n2.fault(func(f *leasetest.Faults) { f.Cut, f.Hang = false, TableName })
+		reconnectAPI(n3)
+		time.Sleep(time.Second)
+		n2.kill()
+		a.setBetween(vip.Dead, "n2")
+		a.setGatewayAlive("n3")
+		time.Sleep(2 * time.Second)
+		if c := n3.world().Claims[lk("a")]; c.Valid {
+			t.Errorf("n3 has %+v\n%s", c, s)
+		}
+	})
+}

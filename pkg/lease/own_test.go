@@ -1,0 +1,631 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/heraldvip/herald/pkg/lease/leasetest"
+	"github.com/heraldvip/herald/pkg/quorum"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// TestRenewsOnce: a node that has something writes its node lease each period, and nothing else.
+func TestRenewsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n := start(t, s, "n1")
+		n.want("a", "b", "c")
+		time.Sleep(time.Second)
+		before := s.Writes()
+		time.Sleep(60 * time.Second)
+		if got := s.Writes() - before; got < 28 || got > 31 {
+			t.Errorf("%d writes in a minute, want 30: one each %v", got, period)
+		}
+		if !n.serves("a") || !n.serves("b") || !n.serves("c") {
+			t.Error("it does not have all")
+		}
+	})
+}
+
+// TestOneNodePlaces: of nodes that all want a unit for themselves one has it.
+func TestOneNodePlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		nodes := []*node{start(t, s, "n1"), start(t, s, "n2"), start(t, s, "n3")}
+		neverTwo(t, t.Context(), "a", newGroup(nodes...))
+		time.Sleep(time.Second)
+		for _, n := range nodes {
+			n.want("a")
+		}
+		time.Sleep(time.Second)
+		winners := 0
+		for _, n := range nodes {
+			if n.serves("a") {
+				winners++
+			}
+		}
+		if winners != 1 {
+			t.Errorf("%d nodes serve, want 1\n%s", winners, s)
+		}
+	})
+}
+
+// TestKilled: what a node had that is killed goes to another after the lease duration, and stays there.
+func TestKilled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		a, b := pair(t, s)
+		both := newGroup(a, b)
+		neverTwo(t, t.Context(), "a", both)
+		killed := time.Now()
+		a.kill()
+		waitServes(t, b, "a", time.Minute)
+		if took := time.Since(killed); took < leaseDuration-period-time.Second || took > leaseDuration+time.Second {
+			t.Errorf("taken over after %v, want about %v", took, leaseDuration)
+		}
+		// Back again: another epoch, nothing is taken back.
+		a = both.replace(0, start(t, s, "n1"))
+		a.want("a")
+		time.Sleep(10 * time.Second)
+		if a.serves("a") || !b.serves("a") {
+			t.Errorf("n1 serves %v, n2 serves %v after n1 came back; want n2\n%s", a.serves("a"), b.serves("a"), s)
+		}
+	})
+}
+
+// TestRestartedQuickly: a process that is started again at once goes on with what the one before had.
+func TestRestartedQuickly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		a, b := pair(t, s)
+		a.kill()
+		time.Sleep(time.Second)
+		before := s.Writes()
+		a = start(t, s, "n1")
+		a.want("a")
+		time.Sleep(100 * time.Millisecond)
+		if !a.serves("a") {
+			t.Errorf("the restarted process does not serve what it held\n%s", s)
+		}
+		if got := s.Writes() - before; got > 2 {
+			t.Errorf("%d writes; the claim should not have been written again", got)
+		}
+		time.Sleep(time.Minute)
+		if !a.serves("a") || b.serves("a") {
+			t.Error("something moved")
+		}
+	})
+}
+
+// cut takes n's way to the API server away for d and returns how long it went on serving.
+func cut(n *node, d time.Duration) (served time.Duration) {
+	n.fault(func(c *leasetest.Faults) { c.Cut = true })
+	began := time.Now()
+	for time.Since(began) < d {
+		if n.serves("a") {
+			served = time.Since(began)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	n.fault(func(c *leasetest.Faults) { c.Cut = false })
+	return served
+}
+
+// TestCutFromAPIServer: a node that can't renew acts until its renew deadline; another takes over after it.
+func TestCutFromAPIServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		a, b := pair(t, s)
+		neverTwo(t, t.Context(), "a", newGroup(a, b))
+		time.Sleep(4 * time.Second)
+		if served := cut(a, 40*time.Second); served > deadline || served < deadline-period-100*time.Millisecond {
+			t.Errorf("served for %v after the cut, want until the renew deadline (%v)", served, deadline)
+		}
+		if !b.serves("a") {
+			t.Errorf("n2 has not taken over\n%s", s)
+		}
+		time.Sleep(20 * time.Second)
+		if a.serves("a") || !b.serves("a") {
+			t.Error("it moved back")
+		}
+		// Short of the deadline nothing happens at all.
+		if served := cut(b, 7*time.Second); served < 6900*time.Millisecond {
+			t.Errorf("a short cut made the owner give up after %v", served)
+		}
+		time.Sleep(20 * time.Second)
+		if !b.serves("a") {
+			t.Error("it moved after a short cut")
+		}
+	})
+}
+
+// A node whose watch is stuck sees another's lease grow old although it is
+// renewed. It must not take anything: the fence is refused.
+func TestStaleWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		a, b := pair(t, s)
+		neverTwo(t, t.Context(), "a", newGroup(a, b))
+		b.fault(func(c *leasetest.Faults) { c.WatchCut = true })
+		time.Sleep(2 * time.Minute)
+		if !a.serves("a") || b.serves("a") {
+			t.Errorf("n1 serves %v, n2 serves %v; want n1\n%s", a.serves("a"), b.serves("a"), s)
+		}
+	})
+}
+
+// A write whose answer was lost has happened all the same.
+func TestLostAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		a := start(t, s, "n1")
+		a.want("a")
+		time.Sleep(time.Second)
+		a.fault(func(c *leasetest.Faults) { c.LoseAnswers = true })
+		time.Sleep(5 * time.Second)
+		a.want("a", "b")
+		time.Sleep(time.Second)
+		a.fault(func(c *leasetest.Faults) { c.LoseAnswers = false })
+		time.Sleep(5 * time.Second)
+		if !a.serves("a") || !a.serves("b") || a.world().Tenure.Epoch != transitions(s.Lease(nodeKey("n1"))) {
+			t.Errorf("serves a %v, b %v\n%s", a.serves("a"), a.serves("b"), s)
+		}
+	})
+}
+
+// A node that is fenced while it releases its leases begins no other epoch for that.
+func TestFencedWhileStopping(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		a := start(t, s, "n1")
+		a.want("a")
+		time.Sleep(period - 200*time.Millisecond) // it is about to renew
+		a.fault(func(f *leasetest.Faults) { f.Delay = 300 * time.Millisecond })
+		a.stop()
+		time.Sleep(100 * time.Millisecond)
+		annotateLease(t, s, nodeKey("n1"), FencedAnnotation, "1")
+		<-a.done
+		if trace := s.Trace(20); strings.Contains(trace, "transitions 2") {
+			t.Errorf("another epoch was begun:\n%s", trace)
+		}
+		if got := s.String(); got != TableName+" n1\n" {
+			t.Errorf("left after the end:\n%s", got)
+		}
+	})
+}
+
+// TestEditedByHand: whatever another program makes of its node lease, a node keeps what it has, and writes the lease again.
+func TestEditedByHand(t *testing.T) {
+	own := nodeKey("n1")
+	tests := []struct {
+		name   string
+		meddle func(s *leasetest.Server)
+	}{
+		{"node lease deleted", func(s *leasetest.Server) { s.Remove(own, "") }},
+		{"node lease blanked", func(s *leasetest.Server) {
+			x := s.Lease(own).DeepCopy()
+			x.Spec = coordinationv1.LeaseSpec{}
+			x.Annotations = nil
+			s.Put(x)
+		}},
+		{"node lease touched", func(s *leasetest.Server) {
+			x := s.Lease(own).DeepCopy()
+			x.Labels = map[string]string{"a": "b"}
+			s.Put(x)
+		}},
+		{"node lease taken by another program", func(s *leasetest.Server) {
+			x, who := s.Lease(own).DeepCopy(), "x"
+			x.Spec.HolderIdentity = &who
+			s.Put(x)
+		}},
+		{"garbage in every annotation", func(s *leasetest.Server) {
+			x := s.Lease(own).DeepCopy()
+			x.Annotations = map[string]string{FencedAnnotation: "x", NodeAnnotation: "{"}
+			s.Put(x)
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := leasetest.NewServer()
+				a, b := pair(t, s)
+				neverTwo(t, t.Context(), "a", newGroup(a, b))
+				for _, n := range []*node{a, b} {
+					n.fault(func(f *leasetest.Faults) { f.Delay = 200 * time.Millisecond }) // of each request
+				}
+				tt.meddle(s)
+				for range 600 {
+					time.Sleep(100 * time.Millisecond)
+					if !a.serves("a") {
+						t.Errorf("n1 does not serve a at %s\n%s", time.Now().Format("05.000"), s)
+						break
+					}
+				}
+				// What the others see of it is whole again, too.
+				for _, m := range b.world().Members {
+					if m.Name == "n1" && (!m.Alive || m.Info.Excluded != "") {
+						t.Errorf("n2 sees %+v", m)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A process that was stopped confirms its claims before it acts on them.
+func TestPaused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		a := start(t, s, "n1")
+		a.want("a")
+		time.Sleep(500 * time.Millisecond)
+		a.mu.Lock()
+		a.lastStep = a.lastStep.Add(-3 * time.Second) // as after SIGSTOP
+		a.mu.Unlock()
+		if tenure := a.Tenure(); tenure.Confirmed {
+			t.Error("acts on its claims before they are confirmed")
+		}
+		time.Sleep(stepPeriod + 50*time.Millisecond)
+		if tenure := a.Tenure(); !tenure.Confirmed || !tenure.Holds(time.Now()) {
+			t.Errorf("tenure %+v, want it confirmed again", tenure)
+		}
+	})
+}
+
+// TestRandomFaults: random faults on three nodes that all want the same unit, each for itself: never two at once, and in
+// the end exactly one.
+func TestRandomFaults(t *testing.T) {
+	for seed := range uint64(6) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { randomFaults(t, rand.New(rand.NewPCG(seed, 3))) })
+		})
+	}
+}
+
+func randomFaults(t *testing.T, r *rand.Rand) {
+	s := leasetest.NewServer()
+	nodes := make([]*node, 3)
+	for i := range nodes {
+		nodes[i] = start(t, s, fmt.Sprintf("n%d", i+1))
+		nodes[i].want("a")
+	}
+	all := newGroup(nodes...)
+	nodes = all.all() // this goroutine's own
+	ctx, cancel := context.WithCancel(t.Context())
+	neverTwo(t, ctx, "a", all)
+	for range 30 {
+		n, fault := nodes[r.IntN(3)], r.IntN(8)
+		t.Log(time.Now().Format("04:05.000"), n.name, "fault", fault)
+		switch fault {
+		case 0, 1:
+			n.fault(func(c *leasetest.Faults) { c.Cut = !c.Cut })
+		case 2:
+			n.fault(func(c *leasetest.Faults) { c.WatchCut = !c.WatchCut })
+		case 3:
+			n.fault(func(c *leasetest.Faults) { c.LoseAnswers = !c.LoseAnswers })
+		case 4:
+			n.fault(func(c *leasetest.Faults) { c.Delay = time.Duration(r.IntN(4000)) * time.Millisecond })
+		case 5:
+			n.fault(func(c *leasetest.Faults) { c.Lag = time.Duration(1+r.IntN(3000)) * time.Millisecond })
+		case 6:
+			i := r.IntN(3)
+			nodes[i].kill()
+			time.Sleep(time.Duration(r.IntN(20)) * time.Second)
+			nodes[i] = all.replace(i, start(t, s, nodes[i].name))
+			nodes[i].want("a")
+		case 7:
+			for _, o := range nodes {
+				o.want("a") // and does not give it back
+			}
+			n.give(nodes[r.IntN(3)].name, "a")
+		}
+		time.Sleep(time.Duration(r.IntN(12000)) * time.Millisecond)
+	}
+	for _, n := range nodes { // all well again
+		n.mend()
+	}
+	time.Sleep(time.Minute)
+	served := 0
+	for _, n := range nodes {
+		if n.serves("a") {
+			served++
+		}
+	}
+	if served != 1 {
+		t.Errorf("%d nodes serve in the end, want 1\n%s", served, s)
+	}
+	cancel()
+}
+
+// In a namespace that does not exist writes are tried again with pauses.
+func TestNoNamespace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		s.MissingNamespace = "kube-system"
+		n := start(t, s, "n1")
+		time.Sleep(10 * time.Second)
+		if got := s.Writes(); got > 40 {
+			t.Errorf("%d writes in 10 s", got)
+		}
+		if n.Ready() == nil {
+			t.Error("ready without a node lease")
+		}
+	})
+}
+
+// However tight the timing is, a node that renews never comes to the last second of its tenure, in which addresses are removed.
+func TestRenewsBeforeTheLastSecond(t *testing.T) {
+	for _, timing := range []quorum.Timing{
+		{LeaseDuration: leaseDuration, RenewDeadline: deadline, RetryPeriod: period},
+		{LeaseDuration: 5 * time.Second, RenewDeadline: 3 * time.Second, RetryPeriod: time.Second},
+		{LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n, run := newNode(t, leasetest.NewServer(), "n1", func(o *Options) { o.Timing = timing })
+			run(func(error) {})
+			time.Sleep(time.Second)
+			n.fault(func(f *leasetest.Faults) { f.Delay = 100 * time.Millisecond })
+			for range 2000 {
+				time.Sleep(5 * time.Millisecond)
+				if left := time.Until(n.world().Tenure.Until); left < time.Second {
+					t.Fatalf("%+v: its tenure ends in %v", timing, left)
+				}
+			}
+		})
+	}
+}
+
+// An epoch at the end of the 32 bits that it has on a node lease is left for one that can be counted from.
+func TestNextEpoch(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	first := now.Unix() - time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC).Unix()
+	at := func(epoch int32, fenced string) *coordinationv1.Lease {
+		l := &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{LeaseTransitions: &epoch}}
+		annotate(l, FencedAnnotation, fenced)
+		return l
+	}
+	for _, tt := range []struct {
+		name  string
+		known *coordinationv1.Lease
+		own   int64
+		over  bool
+		now   time.Time
+		want  int64
+	}{
+		{name: "the first", want: first},
+		{name: "the first, with a clock far ahead", now: now.AddDate(200, 0, 0), want: lastEpoch / 2},
+		{name: "the first, with a clock behind 2020", now: time.Unix(0, 0), want: 1},
+		{name: "adopted", known: at(7, ""), want: 7},
+		{name: "fenced", known: at(7, "7"), want: 8},
+		{name: "without an epoch", known: at(0, ""), want: first},
+		{name: "without an epoch, and fenced", known: at(0, "1"), want: first},
+		{name: "its own is over", known: at(7, ""), own: 7, over: true, want: 8},
+		{name: "at the end", known: at(math.MaxInt32, ""), want: first},
+		{name: "fenced at the end", known: at(math.MaxInt32, "2147483647"), want: first},
+		{name: "fenced beyond the end", known: at(7, "9223372036854775807"), want: first},
+		{name: "at the end, beside a running process", known: at(math.MaxInt32, ""), own: first + 5, want: first + 6},
+		{name: "own at the end", known: at(math.MaxInt32-1, ""), own: math.MaxInt32 - 1, want: first},
+	} {
+		if tt.now.IsZero() {
+			tt.now = now
+		}
+		if got := nextEpoch(tt.known, tt.own, tt.over, tt.now); got != tt.want {
+			t.Errorf("%s: epoch %d, want %d", tt.name, got, tt.want)
+		}
+	}
+}
+
+// A node lease that is deleted by hand is put back in the same epoch, also if a renewal meets that before the watch shows it. A watch that shows it more than a second
+// later is not waited for.
+func TestRenewalMeetsADeletion(t *testing.T) {
+	for _, tt := range []struct {
+		lag   time.Duration
+		loses bool
+	}{{5 * time.Millisecond, false}, {300 * time.Millisecond, false}, {900 * time.Millisecond, false}, {1800 * time.Millisecond, true}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := leasetest.NewServer()
+			var info atomic.Int32 // it has something new to say at each deletion
+			n1, run := newNode(t, s, "n1", func(o *Options) {
+				o.Info = func() vip.NodeInfo { return vip.NodeInfo{Interface: fmt.Sprint("eth", info.Load())} }
+			})
+			run(func(error) {})
+			n1.want("a")
+			time.Sleep(5 * time.Second)
+			n1.fault(func(f *leasetest.Faults) { f.Lag = tt.lag })
+			lost := 0
+			for i := range 40 {
+				time.Sleep(5*time.Second + time.Duration(i)*period/40)
+				n1.want("a")
+				before, writes := n1.Tenure(), s.Writes()
+				if err := s.Remove(nodeKey("n1"), ""); err != nil {
+					t.Fatal(err)
+				}
+				info.Add(1)
+				time.Sleep(5 * time.Second)
+				after := n1.Tenure()
+				if after.Epoch != before.Epoch {
+					lost++
+				}
+				if n := s.Writes() - writes; s.Lease(nodeKey("n1")) == nil || !after.Holds(time.Now()) || n > 10 {
+					t.Errorf("watch lag %v: it holds nothing, or only after %d writes", tt.lag, n)
+				}
+			}
+			if (lost > 0) != tt.loses {
+				t.Errorf("watch lag %v: %d of 40 deletions began a new epoch", tt.lag, lost)
+			}
+		})
+	}
+}
+
+// A node that was fenced begins a new epoch, though the tombstone is deleted before its watch shows that.
+func TestFencedAndDeletedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1 := start(t, s, "n1")
+		n1.want("a")
+		time.Sleep(5 * time.Second)
+		for range 20 {
+			before := n1.Tenure().Epoch
+			annotateLease(t, s, nodeKey("n1"), FencedAnnotation, strconv.FormatInt(before, 10))
+			if err := s.Remove(nodeKey("n1"), ""); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2*time.Second + 50*time.Millisecond)
+			if got := n1.Tenure().Epoch; got <= before {
+				t.Fatalf("epoch %d goes on as %d", before, got)
+			}
+		}
+	})
+}
+
+// A node lease that another program writes all the time is renewed five times a second at most.
+func TestOwnLeaseWrittenByAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1 := start(t, s, "n1")
+		time.Sleep(5 * time.Second)
+		renewals, last := 0, renewTime(s.Lease(nodeKey("n1")))
+		for i := range 500 {
+			time.Sleep(20 * time.Millisecond)
+			if at := renewTime(s.Lease(nodeKey("n1"))); !at.Equal(last) {
+				renewals, last = renewals+1, at
+			}
+			annotateLease(t, s, nodeKey("n1"), "another", fmt.Sprint(i))
+		}
+		if !n1.Tenure().Holds(time.Now()) {
+			t.Error("the tenure does not hold")
+		}
+		if renewals > 50 {
+			t.Errorf("%d renewals in ten seconds", renewals)
+		}
+	})
+}
+
+// A node that could not renew for so long that it was fenced, and its node lease deleted since (after an hour, or with its Node), acts on no claim of that
+// epoch when it is back, although its watch does not show yet who has what it had, and no node lease says that it was fenced.
+func TestFencedAndForgotten(t *testing.T) {
+	own := nodeKey("n1")
+	tests := []struct {
+		name   string
+		forget func(s *leasetest.Server)
+	}{
+		{"after an hour", func(*leasetest.Server) { time.Sleep(keepFenced + 2*leaseDuration) }},
+		{"with its Node", func(s *leasetest.Server) {
+			if err := s.Remove(own, ""); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(leaseDuration)
+		}},
+	}
+	for _, tt := range tests {
+		for _, heartbeats := range []bool{false, true} {
+			if heartbeats && tt.name == "after an hour" {
+				continue // it takes long
+			}
+			t.Run(fmt.Sprintf("%s, with heartbeats: %v", tt.name, heartbeats), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s, a := leasetest.NewServer(), newNetwork()
+					begin := func(name string) *node {
+						if heartbeats {
+							return a.join(t, s, name)
+						}
+						return start(t, s, name)
+					}
+					n1, n2 := begin("n1"), begin("n2")
+					n1.want("a")
+					time.Sleep(time.Second)
+					n2.want("a")
+					neverTwo(t, t.Context(), "a", newGroup(n1, n2))
+					time.Sleep(10 * time.Second)
+					n1.fault(func(f *leasetest.Faults) { f.Cut = true })
+					if heartbeats {
+						a.setBetween(vip.Dead, "n1")
+					}
+					time.Sleep(time.Minute)
+					if !n2.serves("a") {
+						t.Fatalf("n2 does not serve\n%s", s)
+					}
+					tt.forget(s)
+					if s.Lease(own) != nil {
+						t.Fatalf("the node lease is still there\n%s", s)
+					}
+					n1.fault(func(f *leasetest.Faults) { *f = leasetest.NoFaults; f.WatchCut = true })
+					if heartbeats {
+						a.setBetween(vip.Alive, "n1")
+					}
+					time.Sleep(8 * time.Second)
+					n1.mend()
+					time.Sleep(10 * time.Second)
+					if !n2.serves("a") || n1.serves("a") {
+						t.Errorf("n1 serves %v, n2 serves %v\n%s", n1.serves("a"), n2.serves("a"), s.Trace(20))
+					}
+				})
+			})
+		}
+	}
+}
+
+// restartsSeenBy is how many restarts of n1 a node knows of: by its node lease, or its own.
+func (n *node) restartsSeenBy(t *testing.T) int {
+	t.Helper()
+	all := n.world().Members
+	i := slices.IndexFunc(all, func(m vip.Member) bool { return m.Name == "n1" })
+	if i < 0 {
+		t.Fatalf("%s does not know n1", n.name)
+	}
+	return len(all[i].Info.Restarts)
+}
+
+// A node that is killed and started again says so on its node lease, for a while; one that is
+// stopped in good order does not.
+func TestRestarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		a, b := start(t, s, "n1"), start(t, s, "n2")
+		time.Sleep(time.Second)
+		expect := func(when string, want int) {
+			t.Helper()
+			if self, other := a.restartsSeenBy(t), b.restartsSeenBy(t); self != want || other != want {
+				t.Errorf("%s: %d restarts by its own count, %d by the other's; want %d", when, self, other, want)
+			}
+		}
+		expect("first start", 0)
+		a.stop()
+		<-a.done
+		a = start(t, s, "n1")
+		time.Sleep(time.Second)
+		expect("stopped in good order", 0)
+		for i := range 10 {
+			a.kill()
+			time.Sleep(time.Duration(i) * 3 * time.Second) // not fenced, and fenced
+			a = start(t, s, "n1")
+			time.Sleep(time.Second)
+			expect("killed", min(i+1, maxRestarts))
+		}
+		time.Sleep(forgetAfter - 10*time.Second)
+		expect("almost for long enough", maxRestarts)
+		time.Sleep(12 * time.Second)
+		expect("alive for long enough", 0)
+		a.kill()
+		time.Sleep(time.Minute)
+		a = start(t, s, "n1")
+		time.Sleep(time.Second)
+		expect("killed once, long after", 1)
+		time.Sleep(2*stableAfter - 2*time.Second)
+		expect("killed once, almost for long enough", 1)
+		time.Sleep(3 * time.Second)
+		expect("killed once, alive for long enough", 0)
+	})
+}

@@ -1,0 +1,288 @@
+package lease
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/lease/leasetest"
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// A hostProcess is a process of the name n1 that begins as a Herald does: it awaits its name.
+type hostProcess struct {
+	*node
+	awaited chan error // what AwaitName returned
+	ended   chan error // what Run returned
+	told    chan string
+}
+
+// startProcess starts the process with that ID on a host.
+func startProcess(t *testing.T, s *leasetest.Server, id, host string) *hostProcess {
+	p := &hostProcess{awaited: make(chan error, 1), ended: make(chan error, 1), told: make(chan string, 10)}
+	n, run := newNode(t, s, "n1", func(o *Options) {
+		o.Process = vip.ProcessInfo{ID: id, Host: host, Name: "host " + host}
+	})
+	p.node = n
+	ctx, stop := context.WithCancel(t.Context())
+	t.Cleanup(stop)
+	go func() {
+		err := n.AwaitName(ctx, func(m string) { p.told <- m })
+		if p.awaited <- err; err == nil {
+			run(func(err error) { p.ended <- err })
+			return
+		}
+		close(n.done) // as Run would
+	}()
+	return p
+}
+
+// begins waits until the process is done with AwaitName, and returns how long that took.
+func (p *hostProcess) begins(t *testing.T, within time.Duration) time.Duration {
+	t.Helper()
+	began := time.Now()
+	select {
+	case err := <-p.awaited:
+		check.OK(t, err)
+	case <-time.After(within):
+		t.Fatalf("%s has not begun after %v", p.name, within)
+	}
+	return time.Since(began)
+}
+
+// Of two hosts with one name the first works and is not disturbed, the second waits; each tells
+// of the other. When the first is gone for a lease duration the second begins.
+func TestClonedHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		a := startProcess(t, s, "aaaaaaaaaa", "a")
+		a.begins(t, time.Second)
+		a.want("x")
+		time.Sleep(5 * time.Second)
+		other := start(t, s, "n2")
+		b := startProcess(t, s, "bbbbbbbbbb", "b")
+		for range 300 {
+			time.Sleep(time.Second)
+			if !a.serves("x") || a.summary().alive != 1 || other.summary().alive != 1 {
+				t.Fatalf("the first one was disturbed after %s\n%s", time.Now(), s.Trace(10))
+			}
+		}
+		if len(b.awaited) > 0 || b.Tenure().Epoch != 0 {
+			t.Fatal("the second one works as well")
+		}
+		if m := <-b.told; !strings.Contains(m, "host a, process aaaaaaaa") || !strings.Contains(m, "host b") || len(b.told) > 0 {
+			t.Errorf("told %q, and %d more", m, len(b.told))
+		}
+		l, _ := ParseNodeLease(s.Lease(nodeKey("n1")))
+		if l.Waiting != "host b, process bbbbbbbb" || !a.summary().waiting {
+			t.Errorf("the node lease says that %q waits, the first one reports %v", l.Waiting, a.summary().waiting)
+		}
+		killed := time.Now()
+		a.kill()
+		b.begins(t, time.Minute)
+		if took := time.Since(killed); took < leaseDuration-period-time.Second || took > leaseDuration+time.Second {
+			t.Errorf("the second one began after %v, want %v", took, leaseDuration)
+		}
+	})
+}
+
+// A process that waited for its name is ready once it works, though the other one ended in good order, so that its node lease went between two looks.
+func TestReadyAfterTheOtherHasStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		a := startProcess(t, s, "aaaaaaaaaa", "a")
+		a.begins(t, time.Second)
+		start(t, s, "n2")
+		time.Sleep(5 * time.Second)
+		b := startProcess(t, s, "bbbbbbbbbb", "b")
+		time.Sleep(5 * time.Second)
+		if err := b.Ready(); err == nil || !strings.Contains(err.Error(), "host a, process aaaaaaaa") {
+			t.Errorf("while it waits: %v", err)
+		}
+		a.stop()
+		b.begins(t, 5*askAgain)
+		time.Sleep(time.Second)
+		check.OK(t, b.Ready())
+	})
+}
+
+// summary is what the node reported last.
+func (n *node) summary() summary {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.reported
+}
+
+// A process that is started again on its host goes on at once with what it held. After a
+// reboot it does so, too, if another node has fenced it meanwhile; or once its old process, whose
+// renewals are older than a lease duration by the node's own clock, has been silent for a moment.
+func TestStartedAgain(t *testing.T) {
+	tests := []struct {
+		name, host string
+		away       time.Duration
+		others     bool
+		within     time.Duration
+		adopts     bool
+	}{
+		{name: "same host", host: "a", away: time.Second, within: 10 * time.Millisecond, adopts: true},
+		{name: "same host, beside others", host: "a", away: time.Second, others: true, within: 10 * time.Millisecond, adopts: true},
+		{name: "reboot, fenced meanwhile", host: "a2", away: time.Minute, others: true, within: 10 * time.Millisecond},
+		{name: "reboot, alone", host: "a2", away: time.Minute, within: deadline/2 + period + time.Second, adopts: true},
+		{name: "reboot, fast and alone", host: "a2", away: time.Second, within: leaseDuration + time.Second, adopts: true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := leasetest.NewServer()
+				a := startProcess(t, s, "aaaaaaaaaa", "a")
+				a.begins(t, time.Second)
+				a.want("x")
+				if tt.others {
+					start(t, s, "n2")
+				}
+				time.Sleep(5 * time.Second)
+				epoch := a.Tenure().Epoch
+				a.kill()
+				time.Sleep(tt.away)
+				again := startProcess(t, s, "cccccccccc", tt.host)
+				again.begins(t, tt.within)
+				again.want("x")
+				time.Sleep(800 * time.Millisecond)
+				if adopted := again.Tenure().Epoch == epoch; adopted != tt.adopts || !again.serves("x") {
+					t.Errorf("adopted: %v, serves: %v\n%s", adopted, again.serves("x"), s)
+				}
+				if len(again.told) > 0 {
+					t.Errorf("told %q", <-again.told)
+				}
+			})
+		})
+	}
+}
+
+// A process that was cut off for so long that another host took its name gives up, and ends
+// with words that say who that is, without releasing what the other holds.
+func TestNameTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		a := startProcess(t, s, "aaaaaaaaaa", "a")
+		a.begins(t, time.Second)
+		a.want("x")
+		time.Sleep(5 * time.Second)
+		b := startProcess(t, s, "bbbbbbbbbb", "b")
+		time.Sleep(5 * time.Second)
+		neverTwo(t, t.Context(), "x", newGroup(a.node, b.node))
+		a.fault(func(f *leasetest.Faults) { f.Cut = true })
+		b.begins(t, time.Minute)
+		b.want("x")
+		time.Sleep(time.Second)
+		a.fault(func(f *leasetest.Faults) { f.Cut = false })
+		select {
+		case err := <-a.ended:
+			if err == nil || !strings.Contains(err.Error(), "host b, process bbbbbbbb") {
+				t.Errorf("the first one ended with %v", err)
+			}
+		case <-time.After(time.Minute):
+			t.Error("the first one goes on")
+		}
+		time.Sleep(5 * time.Second)
+		if !b.serves("x") {
+			t.Errorf("the second one does not serve\n%s", s)
+		}
+	})
+}
+
+// A process that was killed while its first renewal was under way, which the next one of its host finds only after its own name was free, has ended: the next one works.
+func TestKilledDuringTheFirstRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		first := startProcess(t, s, "p0p0p0p0", "a")
+		first.begins(t, time.Second)
+		first.want("x")
+		time.Sleep(time.Second)
+		first.kill()
+		process := func(id string) (*node, func(func(error))) {
+			n, run := newNode(t, s, "n1", func(o *Options) { o.Process = vip.ProcessInfo{ID: id, Host: "a", Name: id} })
+			check.OK(t, n.AwaitName(t.Context(), func(string) {})) // it reads the lease of the first process
+			return n, run
+		}
+		killed, runKilled := process("p1p1p1p1")
+		next, runNext := process("p2p2p2p2")
+		runKilled(func(error) {}) // its write arrives
+		time.Sleep(100 * time.Millisecond)
+		killed.kill()
+		ended := make(chan error, 1)
+		runNext(func(err error) { ended <- err })
+		time.Sleep(time.Second)
+		next.want("x")
+		select {
+		case err := <-ended:
+			t.Errorf("it ends: %v", err)
+		default:
+			if !next.serves("x") {
+				t.Errorf("it has not what the one before had\n%s", s.Trace(10))
+			}
+		}
+	})
+}
+
+// A node lease that is deleted by hand, and is there again as soon as its process has seen that, does not free a name for a process of another host.
+func TestNodeLeaseDeletedWhileAnotherWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		a := startProcess(t, s, "aaaaaaaaaa", "a")
+		a.begins(t, time.Second)
+		time.Sleep(5 * time.Second)
+		b := startProcess(t, s, "bbbbbbbbbb", "b")
+		time.Sleep(10 * time.Second)
+		a.fault(func(f *leasetest.Faults) { f.Lag = 3 * askAgain / 2 }) // so that b meets the gap
+		for range 10 {
+			check.OK(t, s.Remove(nodeKey("n1"), ""))
+			time.Sleep(5 * time.Second)
+		}
+		if len(b.awaited) > 0 || len(a.ended) > 0 {
+			t.Fatal("both have begun")
+		}
+		a.kill()
+		check.OK(t, s.Remove(nodeKey("n1"), ""))
+		if took := b.begins(t, time.Minute); took > 5*askAgain {
+			t.Errorf("with no node lease it began after %v", took)
+		}
+		time.Sleep(time.Second)
+		check.OK(t, b.Ready())
+	})
+}
+
+// TestEpochAfterQuickRestart: a node that stops in good order and is started again at once begins a later epoch than it ever had, although nothing
+// is left of the earlier one; else other nodes would take the new epoch for the one that is over. If it counted up meanwhile, that is so, too.
+func TestEpochAfterQuickRestart(t *testing.T) {
+	for _, fences := range []int{0, 1, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			time.Sleep(time.Until(time.Date(2026, 11, 23, 0, 0, 0, 0, time.UTC)))
+			s := leasetest.NewServer()
+			k, last := nodeKey("n1"), int64(0)
+			for range 3 {
+				a := start(t, s, "n1")
+				for range fences {
+					time.Sleep(50 * time.Millisecond)
+					annotateLease(t, s, k, FencedAnnotation, strconv.FormatInt(transitions(s.Lease(k)), 10))
+				}
+				time.Sleep(50 * time.Millisecond)
+				began := a.Tenure().Epoch - int64(fences)
+				if began <= last {
+					t.Errorf("fenced %d times: epoch %d begins after epoch %d", fences, began, last)
+				}
+				last = a.Tenure().Epoch
+				stopped := time.Now()
+				a.stop()
+				<-a.done
+				if s.Lease(k) != nil || time.Since(stopped) > 3*time.Second {
+					t.Errorf("after %v the node lease is %v", time.Since(stopped), s.Lease(k))
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,330 @@
+package lease
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heraldvip/herald/pkg/lease/leasetest"
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// A node whose watch is stuck, while it renews its lease, has it begin again. So it knows that others live, and can hand over to them.
+func TestStuckWatchBeginsAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1, n2 := pair(t, s)
+		n1.fault(func(f *leasetest.Faults) { f.WatchStuck = true })
+		time.Sleep(time.Minute)
+		n1.give("n2", "a")
+		time.Sleep(100 * time.Millisecond)
+		if !n2.serves("a") {
+			t.Errorf("n2 does not serve; n1 knows of %v\n%s", n1.world().Members, s)
+		}
+		if got := n1.way.Begun(); got != 1 {
+			t.Errorf("the watches have begun again %d times", got)
+		}
+	})
+}
+
+// Where that does not help, watches begin again less and less often; after a long time without it soon again.
+func TestStuckWatchBeginsAgainLessOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1 := start(t, s, "n1")
+		begins := func(within time.Duration, min, max int) {
+			t.Helper()
+			before := n1.way.Begun()
+			time.Sleep(within)
+			if got := n1.way.Begun() - before; got < min || got > max {
+				t.Errorf("within %v the watches have begun again %d times, want %d to %d", within, got, min, max)
+			}
+		}
+		begins(time.Minute, 0, 0)
+		n1.fault(func(f *leasetest.Faults) { f.WatchCut = true })
+		begins(9*time.Second, 0, 0)
+		begins(5*time.Second, 1, 1)
+		begins(6*time.Minute, 3, 6)
+		begins(time.Hour, 7, 13)
+		n1.fault(func(f *leasetest.Faults) { f.WatchCut = false })
+		begins(13*time.Minute, 0, 0)
+		n1.fault(func(f *leasetest.Faults) { f.WatchCut = true })
+		begins(time.Minute, 2, 4)
+	})
+}
+
+// Nodes that renew at the same moments, and whose watches are all stuck, begin them again at different moments.
+func TestStuckWatchesBeginAgainOneByOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		nodes := []*node{start(t, s, "n1"), start(t, s, "n2")}
+		time.Sleep(5 * time.Second)
+		for _, n := range nodes {
+			n.fault(func(f *leasetest.Faults) { f.WatchCut = true })
+		}
+		var at [2][]time.Duration
+		for began := time.Now(); time.Since(began) < 20*time.Minute; time.Sleep(stepPeriod) { // the first pauses may be the same, to the length of a step
+			for i, n := range nodes {
+				if n.way.Begun() > len(at[i]) {
+					at[i] = append(at[i], time.Since(began))
+				}
+			}
+		}
+		if slices.Equal(at[0], at[1]) {
+			t.Errorf("both have begun their watches again after %v", at)
+		}
+	})
+}
+
+// A watch that is slow, and one that is away together with the API server, does not begin again.
+func TestSlowWatchGoesOn(t *testing.T) {
+	for name, fault := range map[string]func(*leasetest.Faults){
+		"slow":           func(f *leasetest.Faults) { f.Lag = 8 * time.Second },
+		"slow requests":  func(f *leasetest.Faults) { f.Delay = 3 * time.Second },
+		"slow answers":   func(f *leasetest.Faults) { f.AnswerDelay = 4 * time.Second },
+		"away":           func(f *leasetest.Faults) { f.Cut = true },
+		"without answer": func(f *leasetest.Faults) { f.LoseAnswers = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := leasetest.NewServer()
+				n1 := start(t, s, "n1")
+				time.Sleep(5 * time.Second)
+				for range 10 {
+					n1.fault(fault)
+					time.Sleep(time.Minute + 137*time.Millisecond)
+					n1.mend()
+					time.Sleep(7 * time.Second)
+				}
+				if got := n1.way.Begun(); got != 0 {
+					t.Errorf("the watches have begun again %d times", got)
+				}
+			})
+		})
+	}
+}
+
+// A watch that shows each renewal 12 s late, so that there are always some that it has not shown, does not begin again; one that then shows none does once.
+func TestLateWatchGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n1, _ := newNode(t, leasetest.NewServer(), "n1", func(*Options) {})
+		lease := func(version int) *coordinationv1.Lease {
+			return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{ResourceVersion: strconv.Itoa(version)}}
+		}
+		renew := func(from, to int, shown func(i int) int) {
+			for i := from; i < to; i++ {
+				time.Sleep(period)
+				n1.watch.renewals = addRenewal(n1.watch.renewals, lease(i), time.Now())
+				n1.watch.own = uint64(shown(i))
+				n1.checkWatch(time.Now())
+			}
+		}
+		renew(1, 200, func(i int) int { return max(i/2, i-6) }) // it grows late
+		if got := n1.way.Begun(); got != 0 {
+			t.Errorf("the watches have begun again %d times", got)
+		}
+		renew(200, 210, func(int) int { return 193 })
+		if got := n1.way.Begun(); got != 1 {
+			t.Errorf("the watches have begun again %d times, want once", got)
+		}
+	})
+}
+
+// A watch that is back some seconds after the API server does not begin again, though a renewal from before that was not shown either.
+func TestWatchIsBackAfterTheAPIServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n1 := start(t, leasetest.NewServer(), "n1")
+		time.Sleep(5 * time.Second)
+		n1.fault(func(f *leasetest.Faults) { f.WatchCut = true })
+		time.Sleep(2100 * time.Millisecond)
+		n1.fault(func(f *leasetest.Faults) { f.Cut = true })
+		time.Sleep(time.Minute)
+		n1.fault(func(f *leasetest.Faults) { f.Cut = false })
+		time.Sleep(4500 * time.Millisecond)
+		n1.fault(func(f *leasetest.Faults) { f.WatchCut = false })
+		time.Sleep(time.Minute)
+		if got := n1.way.Begun(); got != 0 {
+			t.Errorf("the watches have begun again %d times", got)
+		}
+	})
+}
+
+// What the table said that a node has written just before etcd was restored from an earlier backup, so that nobody else
+// knows of it, and its watch has never shown it: one has it in the end.
+func TestLostWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1, n2 := start(t, s, "n1"), start(t, s, "n2")
+		time.Sleep(10 * time.Second)
+		restore := s.Snapshot()
+		time.Sleep(10 * time.Second)
+		n1.fault(func(f *leasetest.Faults) { f.WatchCut = true })
+		n2.fault(func(f *leasetest.Faults) { f.WatchCut = true })
+		n1.want("a")
+		time.Sleep(500 * time.Millisecond)
+		if !n1.serves("a") {
+			t.Fatal("n1 does not serve")
+		}
+		restore()
+		n1.mend()
+		n2.mend()
+		time.Sleep(500 * time.Millisecond)
+		n2.want("a")
+		both := time.Duration(0) // until n1 finds by its next renewal that etcd was restored, and reads
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+			if n1.serves("a") && n2.serves("a") {
+				both += 20 * time.Millisecond
+			}
+		}
+		if both > period+time.Second {
+			t.Errorf("two serve for %v", both)
+		}
+		if owner := ownerIn(t, s, "a"); owner == "" || n1.serves("a") != (owner == "n1") || n2.serves("a") != (owner == "n2") {
+			t.Errorf("it is %q's, n1 serves %v, n2 serves %v\n%s", owner, n1.serves("a"), n2.serves("a"), s)
+		}
+	})
+}
+
+// A process that has just begun an epoch when etcd is restored from an earlier backup, so that versions begin again, does not wait for the version with
+// which it did.
+func TestRestoredAtTheBeginning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1 := start(t, s, "n1")
+		time.Sleep(time.Second)
+		n1.kill()
+		restore := s.Snapshot()
+		others(t, s, 500)
+		n1, run := newNode(t, s, "n1", func(*Options) {})
+		n1.fault(func(f *leasetest.Faults) { f.Lag = time.Second })
+		run(func(error) {})
+		time.Sleep(500 * time.Millisecond)
+		restore()
+		n1.mend()
+		time.Sleep(10 * time.Second)
+		n1.want("a")
+		time.Sleep(time.Second)
+		if !n1.serves("a") {
+			t.Errorf("n1 does not serve\n%s", s)
+		}
+	})
+}
+
+// others has n Leases written that are nobody's, so that versions rise.
+func others(t *testing.T, s *leasetest.Server, n int) {
+	t.Helper()
+	for i := range n {
+		check.Value(s.Put(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("other-", i)}}))(t)
+	}
+}
+
+// etcd is restored from a backup in which n1 has a, which it has handed to n2 since. The watch of n1 begins with a list;
+// that of n2 goes on from a version that etcd has not reached again, so that it shows nothing. The table is written again
+// as it was last, and nothing moves.
+func TestRestoredWhileAWatchGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1, n2 := pair(t, s)
+		restore := s.Snapshot()
+		time.Sleep(10 * time.Second)
+		n1.give("n2", "a")
+		time.Sleep(time.Second)
+		others(t, s, 500)
+		time.Sleep(30 * time.Second)
+		if !n2.serves("a") || n1.serves("a") {
+			t.Fatal("n2 does not serve, or n1 does")
+		}
+		n2.fault(func(f *leasetest.Faults) { f.WatchesOn = true })
+		restore()
+		before := s.Writes()
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+			if n1.serves("a") || !n2.serves("a") {
+				t.Fatalf("n1 serves %v, n2 %v, want n2 to, as the table said last\n%s", n1.serves("a"), n2.serves("a"), s.Trace(5))
+			}
+		}
+		if n := s.Writes() - before; n > 65 {
+			t.Errorf("%d writes in a minute, want 30 renewals of each node, and the table", n)
+		}
+		if got := ownerIn(t, s, "a"); got != "n2" {
+			t.Errorf("the table says that it is %s's", got)
+		}
+	})
+}
+
+// A node whose watch is stuck when etcd is restored renews its lease no more often than before, and begins the epoch that it
+// finds it must.
+func TestRestoredWhileTheWatchIsStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n2 := start(t, s, "n2")
+		time.Sleep(5 * time.Second)
+		restore := s.Snapshot()
+		others(t, s, 500)
+		time.Sleep(3 * time.Second)
+		n2.fault(func(f *leasetest.Faults) { f.WatchCut = true })
+		restore()
+		annotateLease(t, s, nodeKey("n2"), FencedAnnotation, "1")
+		before := s.Writes()
+		time.Sleep(20 * time.Second)
+		if n := s.Writes() - before; n > 14 {
+			t.Errorf("%d writes in 20 s, want 10 renewals", n)
+		}
+		if epoch := n2.Tenure().Epoch; epoch != transitions(s.Lease(nodeKey("n2"))) || epoch == 1 {
+			t.Errorf("it acts in epoch %d", epoch)
+		}
+		n2.fault(func(f *leasetest.Faults) { f.WatchCut = false })
+		time.Sleep(time.Second)
+		n2.want("a")
+		time.Sleep(time.Second)
+		if !n2.serves("a") {
+			t.Error("it does not serve in the end")
+		}
+	})
+}
+
+// A node that lists again, and sees that etcd was restored, has all other watches of the process list again, too: they may show nothing.
+func TestRestoredAsTheWatchShows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1, n2 := start(t, s, "n1"), start(t, s, "n2")
+		time.Sleep(5 * time.Second)
+		restore := s.Snapshot()
+		others(t, s, 500)
+		time.Sleep(5 * time.Second)
+		restore()
+		time.Sleep(5 * time.Second)
+		for _, n := range []*node{n1, n2} {
+			if got := n.way.Begun(); got != 1 {
+				t.Errorf("%s has begun its watches again %d times, want 1", n.name, got)
+			}
+		}
+	})
+}
+
+// A watch is not stuck where another program writes the node lease right after each renewal, so that it shows that program's versions alone.
+func TestRenewalsOverwrittenAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1 := start(t, s, "n1")
+		time.Sleep(5 * time.Second)
+		var last time.Time
+		for began := time.Now(); time.Since(began) < 30*time.Second; time.Sleep(time.Millisecond) {
+			if x := s.Lease(nodeKey("n1")).DeepCopy(); !renewTime(x).Equal(last) {
+				last = renewTime(x)
+				annotate(x, "another", last.String())
+				if _, err := s.Put(x); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if got := n1.way.Begun(); got != 0 {
+			t.Errorf("the watches have begun again %d times", got)
+		}
+	})
+}
