@@ -265,8 +265,9 @@ func (d *nodeDrain) undrain(ctx context.Context) error {
 
 func (d *nodeDrain) elapsed() time.Duration { return time.Since(d.began).Round(100 * time.Millisecond) }
 
-// A leasesOfNode is the VIP leases that a node holds, and those that others have from it, by name: those that it gets back (away), and those
-// that never move back (staying), which are of no single Service: the control plane's, and that of all Services with svc_election=false.
+// A leasesOfNode is the units that a node has, and those that others have from it: those that it gets back (away), and
+// those that never move back (staying), which are of no single Service: the control plane's VIP, and all Services with
+// svc_election=false.
 type leasesOfNode struct {
 	held, away, staying []string
 	// holdsCounted: of one of held the node counts the connections once it has moved (countsConnections). gaveCounted: the same of away and staying.
@@ -274,9 +275,8 @@ type leasesOfNode struct {
 	snapshot                  kube.Snapshot // that they are of
 }
 
-// readLeases returns the VIP leases of the node. It is an error if the node
-// has no node lease: no Herald has run there. Of other namespaces than that of the node leases only the leases count that a Service
-// names, and a node lease only if the node has none there: any user can write others.
+// readLeases returns the units of the node. It is an error if the node has no node lease: no Herald has run there. A node
+// lease of another namespace than the announcers' counts only if the node has none there: any user can write one.
 func (d *nodeDrain) readLeases(ctx context.Context) (all leasesOfNode, err error) {
 	snapshot, err := d.read(ctx)
 	if err != nil {
@@ -291,32 +291,30 @@ func (d *nodeDrain) readLeases(ctx context.Context) (all leasesOfNode, err error
 			named[k] = named[k] || countsConnections(s)
 		}
 	}
-	for _, l := range lease.ByService(snapshot.Leases, announcers) {
-		if n, ok := lease.ParseNodeLease(l); ok {
-			if n.Name == d.node && !own {
-				known, own, d.count = true, l.Namespace == announcers, n.Info.Connections
-				if n.Fenced {
-					d.count = nil // what it knew has ended with it
-				}
+	for _, l := range snapshot.Leases {
+		if n, ok := lease.ParseNodeLease(l); ok && n.Name == d.node && !own {
+			known, own, d.count = true, l.Namespace == announcers, n.Info.Connections
+			if n.Fenced {
+				d.count = nil // what it knew has ended with it
 			}
+		}
+	}
+	for k, c := range lease.Claims(snapshot.Leases, announcers, snapshot.At) {
+		if c.Foreign || c.Holder == "" {
 			continue
 		}
-		node, _ := holder(l)
-		counts, isNamed := named[vip.Key{Namespace: l.Namespace, Name: l.Name}]
-		if l.Annotations[lease.ClaimAnnotation] == "" || node == "" || l.Namespace != announcers && !isNamed {
-			continue
-		}
-		counts = counts || !isNamed && l.Name != poolsLeaseName // that of the control plane's VIP, or of all Services
-		switch name := l.Namespace + "/" + l.Name; d.node {
-		case node:
-			all.held = append(all.held, name)
+		counts, isNamed := named[k]
+		counts = counts || !isNamed && k.Name != poolsLeaseName // that of the control plane's VIP, or of all Services
+		switch d.node {
+		case c.Holder:
+			all.held = append(all.held, k.String())
 			all.holdsCounted = all.holdsCounted || counts
-		case l.Annotations[lease.FromAnnotation]:
+		case c.PreviousHolder:
 			all.gaveCounted = all.gaveCounted || counts
 			if isNamed {
-				all.away = append(all.away, name)
+				all.away = append(all.away, k.String())
 			} else {
-				all.staying = append(all.staying, name)
+				all.staying = append(all.staying, k.String())
 			}
 		}
 	}

@@ -39,8 +39,7 @@ func newTestDrain(t *testing.T, snapshots ...kube.Snapshot) (*nodeDrain, context
 
 // snapshotOf has the node n1 and a VIP lease that node holds, which from handed over.
 func snapshotOf(node, from string) kube.Snapshot {
-	l := vipLease("web", node)
-	l.Annotations = map[string]string{lease.ClaimAnnotation: node + "@1", lease.FromAnnotation: from}
+	l := owns("default/kubevip-web", node, from, "")
 	return kube.Snapshot{Leases: []*coordinationv1.Lease{nodeLease("n1", 0, "{}"), l}, Services: []vip.Service{serviceWith("web", "", "")}}
 }
 
@@ -48,7 +47,6 @@ func snapshotOf(node, from string) kube.Snapshot {
 func TestDrainOfForgedLeases(t *testing.T) {
 	forge := func(s kube.Snapshot) kube.Snapshot {
 		held, node := vipLease("nothing", "n1"), nodeLease("n1", 0, `{"connections":{"at":9000000000000,"vips":{"192.0.2.1":9}}}`)
-		held.Annotations = map[string]string{lease.ClaimAnnotation: "n1@7"}
 		for _, l := range []*coordinationv1.Lease{held, node} {
 			l.Namespace = "tenant"
 			s.Leases = append(s.Leases, l)
@@ -180,7 +178,10 @@ func TestDrainOfWhatHasNoConnections(t *testing.T) {
 	}
 	rename := func(name string) func(s *kube.Snapshot) {
 		return func(s *kube.Snapshot) {
-			s.Services, s.Leases[1].Namespace, s.Leases[1].Name = nil, "kube-system", name
+			s.Services = nil
+			for k, v := range s.Leases[1].Annotations {
+				s.Leases[1].Annotations[k] = strings.Replace(v, "default/kubevip-web", "kube-system/"+name, 1)
+			}
 		}
 	}
 	const unknown = "how many connections still go by n1 is not known, since its Herald has counted none"
@@ -227,7 +228,7 @@ func TestDrainConnectionsAgain(t *testing.T) {
 	}
 	some, none := `{"connections":{"at":7,"vips":{"192.0.2.1":2}}}`, `{"connections":{"at":8}}`
 	strange, fenced := counted("{}"), counted(some)
-	strange.Leases[1].Annotations[lease.FromAnnotation] = "n3"
+	strange.Leases[1] = owns("default/kubevip-web", "n2", "n3", "")
 	fenced.Leases[0].Annotations[lease.FencedAnnotation] = "7"
 	for _, tt := range []struct {
 		name      string
@@ -281,10 +282,7 @@ func TestUndrain(t *testing.T) {
 func TestUndrainOfWhatStays(t *testing.T) {
 	s := snapshotOf("n1", "n2")
 	for _, name := range []string{"plndr-cp-lock", "plndr-svcs-lock"} {
-		l := vipLease(name, "n2")
-		l.Namespace, l.Name = "kube-system", name
-		l.Annotations = map[string]string{lease.ClaimAnnotation: "n2@1", lease.FromAnnotation: "n1"}
-		s.Leases = append(s.Leases, l)
+		s.Leases = append(s.Leases, owns("kube-system/"+name, "n2", "n1", ""))
 	}
 	d, ctx := newTestDrain(t, s, s)
 	var printed strings.Builder
@@ -321,7 +319,6 @@ func TestDrainNamesWhatNobodyElseCanTake(t *testing.T) {
 		s := snapshotOf("n1", "")
 		s.Leases[0] = nodeLease("n1", -time.Since(noon), up)
 		s.Leases = append(s.Leases, nodeLease("n2", -time.Since(noon), up), nodeLease("n3", -time.Since(noon), up))
-		s.Leases[1].Annotations[lease.ClaimAnnotation] = "n1@7"
 		web := serviceWith("web", "10.0.0.1", "10.0.0.1")
 		web.Local = true
 		s.Services = []vip.Service{web}
@@ -370,7 +367,7 @@ func TestDrainOfTheControlPlane(t *testing.T) {
 	} {
 		s := snapshotOf("n1", "")
 		s.Services, s.Leases = nil, s.Leases[1:]
-		s.Leases[0].Namespace, s.Leases[0].Name, s.Leases[0].Annotations[lease.ClaimAnnotation] = "kube-system", "cp-lock", "n1@7"
+		s.Leases[0] = owns("kube-system/cp-lock", "n1", "", "")
 		if !strings.Contains(tt.method, "arp") {
 			s.Leases = nil
 		}
@@ -401,7 +398,6 @@ func TestDrainOfRoutes(t *testing.T) {
 	for _, method := range []string{`"routingTable":198`, `"bgp":true`} {
 		for _, election := range []string{`,"election":true`, ""} {
 			s := snapshotOf("n1", "")
-			s.Leases[1].Annotations[lease.ClaimAnnotation] = "n1@7"
 			s.Leases = s.Leases[1:]
 			if election == "" {
 				s.Leases = nil

@@ -12,7 +12,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"github.com/heraldvip/herald/pkg/kube"
-	"github.com/heraldvip/herald/pkg/lease"
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
@@ -21,9 +20,7 @@ const linkUp, linkDown = `{"interface":"eth0","links":[{"name":"eth0","up":true,
 
 // claimedLease is the VIP lease of a Service that a node holds since a minute.
 func claimedLease(service, node, from, cause string) *coordinationv1.Lease {
-	l := vipLease(service, node)
-	l.Annotations = map[string]string{lease.ClaimAnnotation: node + "@7", lease.FromAnnotation: from, lease.CauseAnnotation: cause}
-	return l
+	return owns("default/kubevip-"+service, node, from, cause)
 }
 
 // explained is the text of herald explain at noon.
@@ -134,8 +131,7 @@ default/web  10.0.0.1  n1     no      its link eth0 is down
 
 // The control plane's VIP is among what a node carries, and may not be carried by another: by ARP, and by routes alone.
 func TestExplainNodeOfTheControlPlane(t *testing.T) {
-	cp := claimedLease("cp", "n1", "", "")
-	cp.Namespace, cp.Name = "kube-system", "cp-lock"
+	cp := owns("kube-system/cp-lock", "n1", "", "")
 	for method, owner := range map[string]string{"arp": "n1", "bgp": "- "} {
 		options := `,"defaultInterface":"eth0","options":{"` + method + `":true,"controlPlane":["10.0.0.100"],"controlPlaneLease":"kube-system/cp-lock"}}`
 		x := newExplainer(kube.Snapshot{Leases: []*coordinationv1.Lease{cp,

@@ -33,7 +33,7 @@ func FuzzStatus(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name, holder, claim, info, reason, message, invalid string) {
 		l := nodeLease("n1", time.Second, info)
 		l.Namespace, l.Name, l.Spec.HolderIdentity = "tenant", name, &holder
-		l.Annotations[lease.ClaimAnnotation], l.Annotations[lease.FromAnnotation] = claim, holder
+		l.Annotations[lease.ClaimAnnotation], l.Annotations[lease.OwnersAnnotation] = claim, holder+"@7 number=1\n  default/kubevip-good\n"
 		s := serviceWith("x", "10.0.0.2", "")
 		s.Key.Namespace, s.Invalid, s.VIPHost = "tenant", []string{invalid}, holder
 		e := storedEvent("x", vip.Reason(reason), true, message)

@@ -75,7 +75,6 @@ func managerCommand() *cobra.Command {
 type node struct {
 	cluster     *kube.Cluster
 	leases      *lease.Leases
-	fixedLeases map[vip.Key]bool // VIP leases that options name
 	links       *netif.Interfaces
 	announcer   *l2.Announcer
 	checker     *health.Checker
@@ -159,15 +158,10 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 	return n, nil
 }
 
-// clusterOptions returns what the client of the API server is to read. It stores fixedLeases. servers is nil without cp_enable.
+// clusterOptions returns what the client of the API server is to read. servers is nil without cp_enable.
 func (n *node) clusterOptions(servers *kube.Servers, poke, pokeLeases func()) kube.Options {
 	cfg := n.cfg
-	leases := namedLeases(cfg)
-	n.fixedLeases = make(map[vip.Key]bool)
-	for _, k := range leases {
-		n.fixedLeases[k] = true
-	}
-	leases = append(leases, vip.Key{Namespace: cfg.Node.Namespace, Name: lease.RecordName})
+	leases := append(namedLeases(cfg), vip.Key{Namespace: cfg.Node.Namespace, Name: lease.TableName})
 	var pools vip.Key
 	if cfg.GivesAddresses() {
 		pools = cfg.Pools

@@ -17,9 +17,7 @@ func manifestCommand() *cobra.Command {
 		Use:   "manifest",
 		Short: "Print the YAML that installs Herald",
 		Long: "Print the YAML that installs Herald. The options are those of the manager, by flag, file or\n" +
-			"environment; what differs from the default goes into the environment of the container.\n" +
-			"One default differs: --servicesLeaseNamespace is announcers, so that Herald may write Leases in its own\n" +
-			"namespace only. Give it as services beside kube-vip, or where kube-vip's manifest runs Herald.",
+			"environment; what differs from the default goes into the environment of the container.",
 		Args:         cobra.NoArgs,
 		SilenceUsage: true,
 		RunE: func(*cobra.Command, []string) error { // its output goes to kubectl: no help there
@@ -48,9 +46,6 @@ func manifestOf(kind, short string, write func(manifest.Request) ([]byte, error)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		// Neither this host's name nor the namespace of this pod, if it runs in one, are Herald's.
 		src := config.Sources{Flags: flags, Env: os.Environ(), ReadFile: os.ReadFile, Hostname: "localhost", Elsewhere: true}
-		if err := setLeaseNamespace(src); err != nil {
-			return err
-		}
 		parsed, warnings, err := config.Parse(src)
 		if err != nil {
 			return err
@@ -74,14 +69,4 @@ func manifestOf(kind, short string, write func(manifest.Request) ([]byte, error)
 		return err
 	}
 	return c
-}
-
-// setLeaseNamespace sets the flag of svc_leasenamespace to announcers, unless the option was given. The manager's default is
-// what kube-vip does, for its users who change the image and nothing else; a new installation has the least rights (docs/why.md, "What tenants can write").
-func setLeaseNamespace(src config.Sources) error {
-	set, err := config.IsSet(src, "svc_leasenamespace")
-	if err != nil || set {
-		return err
-	}
-	return src.Flags.Set("servicesLeaseNamespace", "announcers")
 }

@@ -142,44 +142,13 @@ func TestManifestOfEnvironment(t *testing.T) {
 	if err != nil || stderr != "" {
 		t.Fatalf("%v, stderr %q", err, stderr)
 	}
-	for _, want := range []string{"# Made by: herald manifest daemonset --interface=eth7 --services --servicesLeaseNamespace=announcers --arp\n", "value: eth7\n", "- name: svc_enable\n"} {
+	for _, want := range []string{"# Made by: herald manifest daemonset --interface=eth7 --services --arp\n", "value: eth7\n", "- name: svc_enable\n"} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("no %q in\n%s", want, stdout)
 		}
 	}
 	if strings.Contains(stdout, "herald_config") {
 		t.Errorf("a file of this machine in\n%s", stdout)
-	}
-}
-
-// TestManifestOfLeaseNamespace: what is printed without the option is for a new installation: VIP leases are in the announcers' namespace, and no
-// Lease may be written elsewhere. The option wins, also with the value that the manager has without it.
-func TestManifestOfLeaseNamespace(t *testing.T) {
-	const variable, role = "- name: svc_leasenamespace\n          value: announcers\n", "name: herald-services\n"
-	for _, tt := range []struct {
-		args, env string
-		least     bool
-	}{
-		{"", "", true},
-		{"--servicesLeaseNamespace=announcers", "", true},
-		{"--servicesLeaseNamespace=services", "", false},
-		{"", "services", false},
-		{"", "announcers", true},
-	} {
-		t.Setenv("svc_leasenamespace", tt.env)
-		args := strings.Fields("--arp --services " + tt.args)
-		workload, _, err := run(t, manifestCommand(), append([]string{"daemonset"}, args...)...)
-		check.OK(t, err)
-		rights, _, err := run(t, manifestCommand(), append([]string{"rbac"}, args...)...)
-		check.OK(t, err)
-		if strings.Contains(workload, variable) != tt.least || strings.Contains(rights, role) != tt.least {
-			t.Errorf("%+v:\n%s%s", tt, workload, rights)
-		}
-		_, again, _ := strings.Cut(workload, "#   herald manifest ")
-		again, _, _ = strings.Cut(again, " | ")
-		if same, _, err := run(t, manifestCommand(), strings.Fields(again)...); err != nil || same != rights {
-			t.Errorf("%+v: the header names %q, which prints (%v)\n%s", tt, again, err, same)
-		}
 	}
 }
 

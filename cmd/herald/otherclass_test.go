@@ -9,7 +9,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"github.com/heraldvip/herald/pkg/kube"
-	"github.com/heraldvip/herald/pkg/lease"
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
@@ -17,7 +16,6 @@ import (
 // twoClasses has n1 and n2 with class a, and n3, which has the Service web of class b.
 func twoClasses() kube.Snapshot {
 	s := snapshotOf("n3", "")
-	s.Leases[1].Annotations[lease.ClaimAnnotation] = "n3@7"
 	s.Leases = []*coordinationv1.Lease{s.Leases[1]}
 	for node, class := range map[string]string{"n1": "a", "n2": "a", "n3": "b"} {
 		s.Leases = append(s.Leases, nodeLease(node, -time.Since(noon), strings.TrimSuffix(linkUp, "}")+`,"options":{"services":true,"arp":true,"election":true,"class":"`+class+`"}}`))

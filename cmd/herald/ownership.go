@@ -12,7 +12,6 @@ import (
 	"github.com/heraldvip/herald/pkg/lease"
 	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/peers"
-	"github.com/heraldvip/herald/pkg/plan"
 	"github.com/heraldvip/herald/pkg/quorum"
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -42,29 +41,12 @@ func (n *node) wireOwnership(cfg config.Config, wake mailbox.Signal, poke func()
 		},
 	})
 	n.gateway = peers.NewGateway(peers.GatewayOptions{Address: n.gatewayAddress, Answers: n.answers, Poke: wake.Send})
-	successors := n.successors
-	if cfg.Services.Namespace != "" { // VIP leases come by a watch of their own: how old that is does not follow from node leases
-		successors = nil
-	}
 	n.leases = lease.New(n.cluster.Leases, lease.Options{
 		Node: cfg.Node.Name, Namespace: cfg.Node.Namespace, NodeUID: n.cluster.NodeUID,
 		Timing:  quorum.Timing{LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod},
-		Process: process, Announcers: cfg.Services.LeaseNamespace == "announcers", Fixed: n.fixedLeases,
-		VIPLeasesKnown: n.cluster.VIPLeasesKnown,
-		Info:           n.info, Peers: n.peers, Gateway: n.gateway, Successors: successors,
+		Process: process, Info: n.info, Peers: n.peers, Gateway: n.gateway,
 		Log: n.log, Wake: wake, Poke: poke,
 	})
-}
-
-// successors is lease.Options.Successors: by a plan for the last World, with what fill stores in it; nil before the first plan.
-func (n *node) successors(fill func(*vip.World)) map[vip.Key]vip.Successor {
-	last := n.agent.Last()
-	if last == nil {
-		return nil
-	}
-	w := last.World
-	fill(&w)
-	return plan.Successors(planRules(n.cfg), w)
 }
 
 // info is what the others may know of this node.

@@ -236,7 +236,7 @@ func checkAPIServer(ctx context.Context, cfg config.Config) []checkResult {
 // checkPermissions returns what follows from the rights, of so many, that the API server does not grant: missing are those that Herald needs, without those that it does without.
 func checkPermissions(cfg config.Config, n int, missing, without []string) checkResult {
 	r := checkResult{Subject: "permissions", Severity: fine, Message: fmt.Sprintf("all %d", n)}
-	command := "herald manifest rbac --servicesLeaseNamespace=" + cfg.Services.LeaseNamespace
+	command := "herald manifest rbac"
 	if cfg.OnlyControlPlane() {
 		command += " --controlplane, with the options that go with it,"
 	}

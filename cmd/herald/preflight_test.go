@@ -67,8 +67,7 @@ func TestPreflightNftables(t *testing.T) {
 // TestPreflightPermissions: a right that Herald does without makes no node unfit, and the command that is named is for what the options ask for.
 func TestPreflightPermissions(t *testing.T) {
 	var services, alone config.Config
-	services.Services.Enable, services.Services.LeaseNamespace = true, "announcers"
-	alone.ControlPlane.Enable, alone.Services.LeaseNamespace = true, "services"
+	services.Services.Enable, alone.ControlPlane.Enable = true, true
 	for _, tt := range []struct {
 		name             string
 		cfg              config.Config
@@ -77,10 +76,10 @@ func TestPreflightPermissions(t *testing.T) {
 		message          string
 	}{
 		{"all", services, nil, nil, fine, "all 9"},
-		{"Services", services, []string{"list nodes"}, nil, unfit, "not permitted: list nodes; herald manifest rbac --servicesLeaseNamespace=announcers prints"},
+		{"Services", services, []string{"list nodes"}, nil, unfit, "not permitted: list nodes; herald manifest rbac prints"},
 		{"the control plane alone", alone, nil, []string{"list nodes", "create events"}, doubtful,
-			"not permitted: list nodes, create events; herald manifest rbac --servicesLeaseNamespace=services --controlplane, with"},
-		{"not even Leases", alone, []string{"update leases"}, []string{"list nodes"}, unfit, "not permitted: update leases; herald manifest rbac --servicesLeaseNamespace=services --controlplane, with"},
+			"not permitted: list nodes, create events; herald manifest rbac --controlplane, with"},
+		{"not even Leases", alone, []string{"update leases"}, []string{"list nodes"}, unfit, "not permitted: update leases; herald manifest rbac --controlplane, with"},
 	} {
 		if r := checkPermissions(tt.cfg, 9, tt.missing, tt.without); r.Severity != tt.want || !strings.Contains(r.Message, tt.message) {
 			t.Errorf("%s: %s: %s", tt.name, r.Severity, r.Message)

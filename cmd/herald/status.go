@@ -35,8 +35,8 @@ func (v statusView) controlPlane() (s serviceStatus, ok bool) {
 		}
 	}
 	s = serviceStatus{Service: controlPlaneName, Note: fmt.Sprintf("API servers ready: %d", ready)}
-	if l := v.leases[v.controlPlaneLease()]; l != nil && l.Annotations[lease.ClaimAnnotation] != "" {
-		s.Owner, s.Since = holder(l)
+	if c := v.claims[v.controlPlaneLease()]; c.Valid && !c.Foreign {
+		s.Owner, s.Since = c.Holder, c.AcquiredAt
 	}
 	return s, ready > 0
 }
@@ -51,24 +51,11 @@ func (v statusView) controlPlaneLease() vip.Key {
 	return vip.Key{Namespace: v.announcers, Name: defaultControlPlaneLease}
 }
 
-// holder returns the node that a lease names, and since when that has it; both are zero if it names none. What is longer than
-// the name of a node can be is cut.
-func holder(l *coordinationv1.Lease) (node string, acquired time.Time) {
-	if l == nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" {
-		return "", acquired
-	}
-	if l.Spec.AcquireTime != nil {
-		acquired = l.Spec.AcquireTime.Time
-	}
-	node = *l.Spec.HolderIdentity
-	return node[:min(len(node), 253)], acquired
-}
-
 // A statusView is a Snapshot, indexed.
 type statusView struct {
 	now           time.Time
-	leases        map[vip.Key]*coordinationv1.Lease
-	sharedFor     map[string]time.Time   // by node: since when it holds a lease that is no single Service's
+	claims        map[vip.Key]vip.Claim  // by unit
+	sharedFor     map[string]time.Time   // by node: since when it has a unit that is no single Service's
 	nodes         []nodeStatus           // sorted by name; of other namespaces than that of the announcers only some that are renewed
 	ignored       []ignoredLeases        // sorted by namespace
 	otherNodes    int                    // how many of nodes are of other namespaces
@@ -80,18 +67,19 @@ type statusView struct {
 }
 
 func newStatusView(s kube.Snapshot, now time.Time) statusView {
-	v := statusView{now: now, events: s.Events, leases: map[vip.Key]*coordinationv1.Lease{}, vips: map[string]int{}, sharedFor: map[string]time.Time{}, has: map[netip.Addr]vip.Key{}}
+	v := statusView{now: now, events: s.Events, vips: map[string]int{}, sharedFor: map[string]time.Time{}, has: map[netip.Addr]vip.Key{}}
 	v.announcers = announcersNamespace(s.Leases)
 	ignored := newIgnored(s.Services, v.announcers)
-	for _, l := range lease.ByService(s.Leases, v.announcers) {
-		k := vip.Key{Namespace: l.Namespace, Name: l.Name}
-		v.leases[k] = l
-		ignored.add(k, l.Annotations[lease.ClaimAnnotation])
+	v.claims = lease.Claims(s.Leases, v.announcers, now)
+	for _, l := range s.Leases {
+		ignored.add(vip.Key{Namespace: l.Namespace, Name: l.Name}, l.Annotations[lease.ClaimAnnotation])
 		if n, ok := lease.ParseNodeLease(l); ok {
 			v.addNode(n, l.Namespace)
 		}
-		if node, acquired := holder(l); !acquired.IsZero() && l.Annotations[lease.ClaimAnnotation] != "" && !strings.HasPrefix(l.Name, "kubevip-") {
-			v.sharedFor[node] = acquired
+	}
+	for k, c := range v.claims {
+		if c.Valid && !c.Foreign && !strings.HasPrefix(k.Name, "kubevip-") {
+			v.sharedFor[c.Holder] = c.AcquiredAt
 		}
 	}
 	v.ignored = ignored.list()
@@ -187,23 +175,20 @@ func (v statusView) mayOwnWithoutLease(node string) bool {
 	return shared || options == nil || options.Services && !options.Election
 }
 
-// owner returns who holds the lease of a Service, and since when; nobody, if a Herald whose node is fenced wrote it. If the Service has no lease of its own, that
-// is the node its annotation names, which holds the one lease for all.
+// owner returns who has a Service, and since when. If it has no unit of its own, that is the node its annotation names,
+// which has the one unit of all.
 func (v statusView) owner(s *vip.Service) (string, time.Time) {
-	var l *coordinationv1.Lease
-	for _, k := range s.LeaseKeys() { // its own, if that is held: then the one that it names has no effect
-		if node, _ := holder(v.leases[k]); l == nil || node != "" {
-			l = v.leases[k]
+	known := false
+	for _, k := range s.LeaseKeys() { // its own, if somebody has that: then the one that it names has no effect
+		c, ok := v.claims[k]
+		if known = known || ok; c.Valid {
+			return c.Holder[:min(len(c.Holder), 253)], c.AcquiredAt
 		}
 	}
-	if l == nil && s.VIPHost != "" && v.mayOwnWithoutLease(s.VIPHost) {
+	if !known && s.VIPHost != "" && v.mayOwnWithoutLease(s.VIPHost) {
 		return s.VIPHost, v.sharedFor[s.VIPHost]
 	}
-	node, since := holder(l)
-	if l != nil && l.Annotations[lease.ClaimAnnotation] != "" && slices.ContainsFunc(v.nodes, func(n nodeStatus) bool { return n.Name == node && n.Fenced }) {
-		return "", time.Time{} // the claim has ended with the fence
-	}
-	return node, since
+	return "", time.Time{}
 }
 
 // service returns what is known of a Service, and what is wrong with it.

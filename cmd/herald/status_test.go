@@ -29,12 +29,22 @@ func nodeLease(node string, silent time.Duration, info string) *coordinationv1.L
 	}
 }
 
+// vipLease is the table in which a node has a Service since a minute.
 func vipLease(service, node string) *coordinationv1.Lease {
-	since := metav1.NewMicroTime(noon.Add(-time.Minute))
-	return &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubevip-" + service},
-		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &node, AcquireTime: &since},
+	return owns("default/kubevip-"+service, node, "", "")
+}
+
+// owns is the table in which a node has a unit since a minute, which another one had before.
+func owns(unit, node, from, cause string) *coordinationv1.Lease {
+	text := node + "@7 number=1 since=" + noon.Add(-time.Minute).Format(time.RFC3339)
+	if from != "" {
+		text += fmt.Sprintf(" moves=1 before=%s@%d", from, noon.Add(-time.Minute).Unix())
 	}
+	if cause != "" {
+		text += " cause=" + cause
+	}
+	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: lease.TableName,
+		Annotations: map[string]string{lease.OwnersAnnotation: text + "\n  " + unit + "\n"}}}
 }
 
 // serviceWith is a Service that asks for the first addresses and shows the others.
@@ -203,8 +213,7 @@ func TestStatusOfOneNamespace(t *testing.T) {
 // TestStatusOfControlPlane: its VIP has no Service, but a lease, whose name the nodes say if they have vip_leasename.
 func TestStatusOfControlPlane(t *testing.T) {
 	t.Run("vip_leasename", func(t *testing.T) {
-		cp := vipLease("x", "n1")
-		cp.Namespace, cp.Name, cp.Annotations = "kube-system", "my-lock", map[string]string{lease.ClaimAnnotation: "n1@7"}
+		cp := owns("kube-system/my-lock", "n1", "", "")
 		up := nodeLease("n1", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"apiServerReady":true,"options":{"controlPlaneLease":"kube-system/my-lock"}}`)
 		var b strings.Builder
 		check.OK(t, writeStatus(&b, kube.Snapshot{Leases: []*coordinationv1.Lease{up, cp}}, "", noon))
@@ -212,8 +221,7 @@ func TestStatusOfControlPlane(t *testing.T) {
 			t.Errorf("no %v in\n%s", want, &b)
 		}
 	})
-	cp := vipLease("x", "n2")
-	cp.Namespace, cp.Name, cp.Annotations = "kube-system", defaultControlPlaneLease, map[string]string{lease.ClaimAnnotation: "n2@7"}
+	cp := owns("kube-system/"+defaultControlPlaneLease, "n2", "", "")
 	s := kube.Snapshot{Leases: []*coordinationv1.Lease{
 		nodeLease("n1", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"apiServerReady":true}`),
 		nodeLease("n2", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"apiServerReady":true}`), cp,
@@ -248,10 +256,10 @@ func TestStatusBGPSessions(t *testing.T) {
 // What a tenant can write adds no rows and columns, controls no terminal, and says nothing about the nodes and the control plane.
 func TestStatusOfForgedObjects(t *testing.T) {
 	const up = `{"interface":"eth0","links":[{"name":"eth0","up":true}],"apiServerReady":true}`
-	owner := vipLease("x", "n1\n\x1b[2Jn2\tSINCE"+strings.Repeat("x", 100000))
-	forged, cp := nodeLease("n1", time.Hour, up), vipLease("cp", "forged")
-	forged.Namespace, cp.Namespace, cp.Name = "tenant", "tenant", defaultControlPlaneLease
-	cp.Annotations = map[string]string{lease.ClaimAnnotation: "forged@7"}
+	owner := nodeLease("x", time.Second, "")
+	owner.Namespace, owner.Name, owner.Spec.HolderIdentity = "default", "kubevip-x", new("n1\n\x1b[2Jn2\tSINCE"+strings.Repeat("x", 100000))
+	forged, cp := nodeLease("n1", time.Hour, up), owns("kube-system/"+defaultControlPlaneLease, "forged", "", "")
+	forged.Namespace, cp.Namespace = "tenant", "tenant"
 	s := kube.Snapshot{
 		Services: []vip.Service{serviceWith("good", "10.0.0.1", "10.0.0.1"), withAnswer(serviceWith("x", "10.0.0.2", ""), vip.AddressConflict, "in\tuse\ndefault/good\x1b[31m \u202e")},
 		Leases:   []*coordinationv1.Lease{forged, nodeLease("n1", time.Second, up), vipLease("good", "n1"), owner, cp},
@@ -261,7 +269,7 @@ func TestStatusOfForgedObjects(t *testing.T) {
 	if strings.ContainsAny(b.String(), "\x1b\t\u202e") || strings.Count(b.String(), "\n") != 13 || len(b.String()) > 5000 {
 		t.Errorf("%d bytes, %d lines, or characters that are not printable:\n%.2000q", len(b.String()), strings.Count(b.String(), "\n"), b.String())
 	}
-	for _, want := range []string{`default/good +10\.0\.0\.1 +n1 +60s +VIP *\n`, `\(control plane\) +- +- .*API servers ready: 1\n`, `n1 +1 +1s +ok\n`, `(?m)^tenant +2 +herald-node-n1, plndr-cp-lock +.*kubectl -n tenant delete lease herald-node-n1;`} {
+	for _, want := range []string{`default/good +10\.0\.0\.1 +n1 +60s +VIP *\n`, `\(control plane\) +- +- .*API servers ready: 1\n`, `n1 +1 +1s +ok\n`, `(?m)^tenant +1 +herald-node-n1 +.*kubectl -n tenant delete lease herald-node-n1;`} {
 		if !regexp.MustCompile(want).MatchString(b.String()) {
 			t.Errorf("no %s in\n%.3000s", want, b.String())
 		}

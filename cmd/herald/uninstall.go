@@ -161,7 +161,7 @@ func (u *uninstall) nodeLeases(ctx context.Context) (versions map[string]string,
 		if ok {
 			namespaces[l.Namespace] = true
 		}
-		if node, _ := holder(l); !ok || n.Fenced || node == "" || l.Namespace != u.namespace {
+		if h := l.Spec.HolderIdentity; !ok || n.Fenced || h == nil || *h == "" || l.Namespace != u.namespace {
 			continue
 		}
 		versions[n.Name] = l.ResourceVersion
@@ -205,7 +205,7 @@ func nodesOf(namespace string, s kube.Snapshot) installation {
 func (i installation) own(l vip.Key, claim string) bool {
 	node, _, _ := strings.Cut(claim, "@")
 	switch {
-	case strings.HasPrefix(l.Name, lease.NodePrefix), l.Name == lease.RecordName, claim == "" && slices.Contains(slices.Collect(maps.Values(i.others)), true):
+	case strings.HasPrefix(l.Name, lease.NodePrefix), l.Name == lease.TableName, claim == "" && slices.Contains(slices.Collect(maps.Values(i.others)), true):
 		return l.Namespace == i.namespace
 	}
 	return !i.others[node]

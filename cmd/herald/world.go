@@ -8,7 +8,6 @@ import (
 
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/kube"
-	"github.com/heraldvip/herald/pkg/lease"
 	"github.com/heraldvip/herald/pkg/plan"
 	"github.com/heraldvip/herald/pkg/pool"
 	"github.com/heraldvip/herald/pkg/vip"
@@ -29,13 +28,13 @@ func observe(s kube.Snapshot, pools *vip.PoolSource, now time.Time) clusterView 
 	v := newStatusView(s, now)
 	w := vip.World{Now: now, Synced: true, Services: s.Services, Nodes: s.Nodes, Claims: make(map[vip.Key]vip.Claim)}
 	var options, controlPlane *vip.NodeOptions
-	alive := make(map[string]int64)
+	alive := make(map[string]bool)
 	w.Members = v.members()
 	for _, m := range w.Members {
 		if !m.Alive {
 			continue
 		}
-		alive[m.Name] = m.Epoch
+		alive[m.Name] = true
 		o := m.Info.Options
 		if options == nil || o != nil && o.Services && !options.Services {
 			options = o
@@ -44,10 +43,9 @@ func observe(s kube.Snapshot, pools *vip.PoolSource, now time.Time) clusterView 
 			controlPlane = o
 		}
 	}
-	for k, l := range v.leases {
-		if _, isNode := lease.ParseNodeLease(l); !isNode {
-			w.Claims[k] = lease.ParseClaim(l, func(name string) (int64, bool) { epoch, ok := alive[name]; return epoch, ok }, now)
-		}
+	for k, c := range v.claims {
+		c.Valid = c.Valid && (c.Foreign || alive[c.Holder])
+		w.Claims[k] = c
 	}
 	if options == nil {
 		options = &vip.NodeOptions{Services: true, ARP: true, Election: true}

@@ -10,7 +10,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"github.com/heraldvip/herald/pkg/kube"
-	"github.com/heraldvip/herald/pkg/lease"
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
@@ -48,9 +47,7 @@ func TestControlPlaneOfOtherNodes(t *testing.T) {
 				s.Services = []vip.Service{web}
 			}
 			if tt.lease != "" {
-				l := vipLease("", "cp1")
-				l.Namespace, l.Name, l.Annotations = "kube-system", tt.lease, map[string]string{lease.ClaimAnnotation: "cp1@7"}
-				s.Leases = append(s.Leases, l)
+				s.Leases = append(s.Leases, owns("kube-system/"+tt.lease, "cp1", "", ""))
 			}
 			var b strings.Builder
 			if check.OK(t, newExplainer(s, nil, time.Now()).writeNode(&b, "cp1", "")); !strings.Contains(b.String(), "carries it  NO OTHER NODE MAY CARRY IT") || strings.Count(b.String(), "default/web") != len(s.Services) {

@@ -94,13 +94,11 @@ type Peers struct {
 
 // Services configures which Services get VIPs, and how.
 type Services struct {
-	Enable    bool   // svc_enable
-	Election  bool   // svc_election: an owner per Service; false: one owner for all
-	Namespace string // svc_namespace; "" is all of them
-	// LeaseNamespace is svc_leasenamespace: "services", or "announcers" if VIP leases are in Node.Namespace.
-	LeaseNamespace string
-	Lease          vip.Key // svc_leasename: the single lease when Election is false
-	Rebalance      bool    // vip_rebalance: move VIPs to nodes that carry fewer
+	Enable    bool    // svc_enable
+	Election  bool    // svc_election: an owner per Service; false: one owner for all
+	Namespace string  // svc_namespace; "" is all of them
+	Lease     vip.Key // svc_leasename: the single lease when Election is false
+	Rebalance bool    // vip_rebalance: move VIPs to nodes that carry fewer
 	// KeepConnections is how long after a move of a VIP connections that began before it are
 	// kept (herald_keep_connections); 0: they are reset by the move.
 	KeepConnections time.Duration

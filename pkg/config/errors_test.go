@@ -69,7 +69,6 @@ var errorTests = []struct {
 	{"svc_addresses=none", `svc_addresses="none" (environment): must be any or pools`},
 	{"svc_addresses=pools svc_enable=true vip_arp=true svc_namespace=web", `svc_addresses="pools" (environment): must be any where no pools are read: with an empty svc_pools, with svc_namespace, or with disable_service_updates`},
 	{"enable_service_security=x", `enable_service_security="x" (environment): must be true or false`},
-	{"svc_leasenamespace=kube-system", `svc_leasenamespace="kube-system" (environment): must be services or announcers`},
 	{"svc_ipmode=DSR", `svc_ipmode="DSR" (environment): must be VIP or Proxy`},
 	{"disable_service_updates=2", `disable_service_updates="2" (environment): must be true or false`},
 	{"svc_pools=a/b", `svc_pools="a/b" (environment): must be the name of a ConfigMap, or empty`},

@@ -35,7 +35,7 @@ func baseConfig() Config {
 		Lease: Lease{Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second},
 		Peers: Peers{Port: 7947},
 		Services: Services{
-			Enable: true, Lease: vip.Key{Namespace: "kube-system", Name: "plndr-svcs-lock"}, KeepConnections: time.Hour, IPMode: "VIP", LeaseNamespace: "services",
+			Enable: true, Lease: vip.Key{Namespace: "kube-system", Name: "plndr-svcs-lock"}, KeepConnections: time.Hour, IPMode: "VIP",
 		},
 		Egress: Egress{Enable: true},
 		Class:  Class{Name: "kube-vip.io/kube-vip-class", Legacy: true},
@@ -124,7 +124,6 @@ func TestParse(t *testing.T) {
 		{"svc_namespace=web", func(c *Config) { c.Services.Namespace = "web" }},
 		{"svc_leasename=lock", func(c *Config) { c.Services.Lease.Name = "lock" }},
 		{"svc_leasename=lb/lock.1", func(c *Config) { c.Services.Lease.Namespace, c.Services.Lease.Name = "lb", "lock.1" }},
-		{"svc_leasenamespace=announcers", func(c *Config) { c.Services.LeaseNamespace = "announcers" }},
 		{"svc_ipmode=proxy", func(c *Config) { c.Services.IPMode = "Proxy" }},
 		{"svc_reserved=10.244.3.0/16,192.168.0.1,fd00::/8", func(c *Config) {
 			c.Services.Reserved = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("192.168.0.1/32"), netip.MustParsePrefix("fd00::/8")}

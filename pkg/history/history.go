@@ -188,6 +188,9 @@ func (h *History) update(w *vip.World, v *vip.Verdict) (added []vip.Move) {
 			move.Cause = whyLost(w, move.From)
 		}
 		o.movedAt = move.At
+		if m := member(w, o.holder); m != nil && (m.Gone || !m.Alive) {
+			o.void = true // fenced, and moved in the same pass
+		}
 		if o.holder != "" && holder == w.Self {
 			h.count(v.Service, o)
 		}

@@ -24,7 +24,7 @@ type step struct {
 	reason vip.Reason
 	here   bool          // this node announces it
 	heard  time.Duration // when n2 was last heard, after noon
-	fenced bool          // the claim was transferred by a fence, and is not written
+	fenced bool          // n2 is fenced by then
 
 	since    time.Duration // when the holder acquired it, after noon; 0: that is not known
 	isolated bool          // this node reaches too few others on the VIPs' link
@@ -35,7 +35,7 @@ func (s step) record(h *History) {
 	k := vip.Key{Namespace: "default", Name: "a"}
 	name, void := strings.CutPrefix(s.holder, "!")
 	w := vip.World{Synced: true, Self: "n1", Now: noon.Add(s.at), Claims: map[vip.Key]vip.Claim{}, Members: []vip.Member{{Name: "n1"}, {Name: "n2", HeardAt: noon.Add(s.heard), Gone: s.silent}}}
-	w.Members[0].Info.Isolated = s.isolated
+	w.Members[0].Info.Isolated, w.Members[1].Alive = s.isolated, !s.fenced
 	var p vip.Plan
 	if s.holder != "gone" {
 		p.Verdicts = []vip.Verdict{{Service: k, Lease: k, Reason: s.reason, Message: "no endpoint", AnnouncedHere: s.here}}
@@ -48,9 +48,6 @@ func (s step) record(h *History) {
 		}
 		if s.since > 0 {
 			c.AcquiredAt = noon.Add(s.since)
-		}
-		if s.fenced {
-			c.Until = w.Now.Add(4 * time.Second)
 		}
 		w.Claims[k] = c
 	}

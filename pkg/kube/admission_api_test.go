@@ -16,7 +16,12 @@ import (
 func TestAdmission(t *testing.T) {
 	const tenant, collector, deleter = "ann", "system:serviceaccount:kube-system:generic-garbage-collector", "system:serviceaccount:kube-system:namespace-controller"
 	api := startAPI(t)
-	api.apply(t, "rbac-leases-of-services.yaml") // so that Herald has the right to write the tenant's Leases, which the policies narrow
+	api.apply(t, "rbac.yaml")
+	const rbac = "/apis/rbac.authorization.k8s.io/v1/"
+	// As under the role of kube-vip Herald has the right to write the tenant's Leases, which the policies narrow.
+	api.must(t, "POST", rbac+"clusterroles", `{"metadata":{"name":"leases"},"rules":[{"apiGroups":["coordination.k8s.io"],"resources":["leases"],"verbs":["*"]}]}`)
+	api.must(t, "POST", rbac+"clusterrolebindings", `{"metadata":{"name":"leases"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"leases"},"subjects":[{"kind":"ServiceAccount","name":"herald","namespace":"kube-system"}]}`)
+	t.Cleanup(func() { api.do("DELETE", rbac+"clusterrolebindings/leases", "") })
 	ns := api.namespace(t)
 	api.must(t, "POST", "/apis/rbac.authorization.k8s.io/v1/namespaces/"+ns+"/rolebindings",
 		`{"metadata":{"name":"ann"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"system:aggregate-to-edit"},"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"ann"}]}`)

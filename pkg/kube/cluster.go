@@ -210,10 +210,6 @@ func (c *Cluster) Synced() bool {
 // ServicesKnown reports whether all Services and EndpointSlices that Herald is to look at have been listed once.
 func (c *Cluster) ServicesKnown() bool { return c.services.listed() && c.slices.listed() }
 
-// VIPLeasesKnown reports whether Leases tells of all VIP leases that a Herald has claimed: with Options.NoServices always, else once all Services that may
-// name one have been listed.
-func (c *Cluster) VIPLeasesKnown() bool { return c.o.NoServices || c.ServicesKnown() }
-
 // Collectors are the metrics of requests, statuses and Events.
 func (c *Cluster) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{c.metrics.requests, c.metrics.reachable, c.metrics.statuses, c.metrics.events}

@@ -21,7 +21,6 @@ type Leases struct {
 	client rest.Interface
 	stores []*reflectorStore[coordinationv1.Lease]
 	nodes  vip.Key // namespace of the node leases, and the prefix of their names
-	claims bool    // tell of all Leases with a claim of Herald (Options.NoServices)
 	poke   func()
 
 	watchAgain func() // see WatchAgain
@@ -36,7 +35,7 @@ type Leases struct {
 // newLeases makes Leases that are watched by one connection and written by another.
 func newLeases(write, watch *clients, o Options) *Leases {
 	l := &Leases{
-		client: write.coordination, nodes: vip.Key{Namespace: o.NodeLeaseNamespace, Name: o.NodeLeasePrefix}, claims: o.NoServices, poke: o.PokeLeases,
+		client: write.coordination, nodes: vip.Key{Namespace: o.NodeLeaseNamespace, Name: o.NodeLeasePrefix}, poke: o.PokeLeases,
 		named: make(map[vip.Key]int), told: make(map[vip.Key]bool), changed: make(map[vip.Key]*coordinationv1.Lease),
 	}
 	namespaces := []string{o.Namespace, o.NodeLeaseNamespace}
@@ -69,29 +68,24 @@ func withoutManagedFields(o *coordinationv1.Lease) *coordinationv1.Lease {
 	return o
 }
 
-// maxLeaseBytes is how many bytes of a Lease that is no node lease are kept, encoded: those of Herald, kube-vip and of leader
-// elections have some hundred. The API server takes 1.5 MB, and every node keeps the Leases of all namespaces.
+// maxLeaseBytes is how many bytes of a Lease of another namespace than the announcers' are kept, encoded: those of kube-vip
+// and of leader elections have some hundred. The API server takes 1.5 MB, and every node keeps the Leases of all namespaces.
 const maxLeaseBytes = 8 << 10
 
-// serviceLeaseKey is the annotation of a VIP lease in the announcers' namespace that says for which Lease of a Service it stands.
-const serviceLeaseKey = "heraldvip.io/service-lease"
-
-// keptAnnotations are the annotations of a large Lease that are kept.
-var keptAnnotations = []string{claimKey, "heraldvip.io/from", "heraldvip.io/former-holders", "heraldvip.io/move-cause", serviceLeaseKey, "heraldvip.io/vip-leases"}
-
-// withoutWhatIsLarge is what is kept of a Lease: all but its managed fields. Of one larger than maxLeaseBytes that is no
-// node lease only what decides who owns a VIP is kept, each text cut, so that users who may write Leases can't use up the memory of
-// all nodes. If Herald writes that back, the rest is gone.
+// withoutWhatIsLarge is what is kept of a Lease: all but its managed fields. Of a large one of another namespace than the
+// announcers' only who has it is kept, so that users who may write Leases can't use up the memory of all nodes.
 func (l *Leases) withoutWhatIsLarge(o *coordinationv1.Lease) *coordinationv1.Lease {
 	o = withoutManagedFields(o)
-	if o.Size() <= maxLeaseBytes || o.Namespace == l.nodes.Namespace && strings.HasPrefix(o.Name, l.nodes.Name) {
+	if o.Size() <= maxLeaseBytes || o.Namespace == l.nodes.Namespace {
 		return o
 	}
 	small := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
 		Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion,
 		CreationTimestamp: o.CreationTimestamp, DeletionTimestamp: o.DeletionTimestamp,
-		Labels: keepTexts(o.Labels, "app.kubernetes.io/managed-by"), Annotations: keepTexts(o.Annotations, keptAnnotations...),
 	}}
+	if claim := o.Annotations[claimKey]; len(claim) <= maxName+maxName {
+		small.Annotations = map[string]string{claimKey: claim}
+	}
 	small.Spec = o.Spec
 	small.Spec.Strategy, small.Spec.PreferredHolder = nil, nil
 	if h := o.Spec.HolderIdentity; h != nil {
@@ -100,35 +94,16 @@ func (l *Leases) withoutWhatIsLarge(o *coordinationv1.Lease) *coordinationv1.Lea
 	return small
 }
 
-// keepTexts returns the values of keys in texts, without those longer than 3 KiB: eight former holders have names of 253 bytes at most.
-func keepTexts(texts map[string]string, keys ...string) map[string]string {
-	kept := make(map[string]string, len(keys))
-	for _, k := range keys {
-		if v, ok := texts[k]; ok && len(v) <= 3<<10 {
-			kept[k] = v
-		}
-	}
-	return kept
-}
-
 // leaseChanged is called by the stores with mu held. It reports whether there is a change to
 // tell. Leases that nothing names, such as the leader elections of other programs, are only
 // kept: any number of renewals of theirs wakes nobody.
 func (l *Leases) leaseChanged(k vip.Key, old, new *coordinationv1.Lease) bool {
 	isNodeLease := k.Namespace == l.nodes.Namespace && strings.HasPrefix(k.Name, l.nodes.Name)
-	if !isNodeLease && l.named[k] == 0 && !l.told[k] && !l.isToldUnnamed(k, new) {
+	if !isNodeLease && l.named[k] == 0 && !l.told[k] {
 		return false
 	}
 	l.tell(k, old, new)
 	return true
-}
-
-// isToldUnnamed reports whether there is a change to tell of the Lease k, in its version x, though nothing names it: x may be nil. One in the announcers' namespace
-// that stands for that of a Service its holder has to release also if the Service was deleted while the holder did not run: it has no owner
-// reference. With Options.NoServices, where Services may not be known, one that a Herald has claimed is told of: transfers of it on a node lease are needed as long as its owner
-// follows from them.
-func (l *Leases) isToldUnnamed(k vip.Key, x *coordinationv1.Lease) bool {
-	return x != nil && (k.Namespace == l.nodes.Namespace && x.Annotations[serviceLeaseKey] != "" || l.claims && x.Annotations[claimKey] != "")
 }
 
 // tell has the next TakeChanges return the Lease k: its version new, or if that is nil old as
@@ -143,21 +118,11 @@ func (l *Leases) tell(k vip.Key, old, new *coordinationv1.Lease) {
 	l.deleted = append(l.deleted, old)
 }
 
-// setNamed is called when a Service begins to name the Lease k (by is 1), or ends to (-1); that names the one in the
-// announcers' namespace that stands for it, too. What
-// is known of a Lease that is named for the first time is told from then on, and until it is
-// deleted, though the Service may be gone: its holder has to release it.
+// setNamed is called when a Service begins to name the Lease k (by is 1), or ends to (-1). What is known of a Lease that
+// is named for the first time is told from then on, until it is deleted.
 func (l *Leases) setNamed(k vip.Key, by int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.countNamed(k, by)
-	if k.Namespace != l.nodes.Namespace {
-		l.countNamed(vip.VIPLeaseIn(l.nodes.Namespace, k), by)
-	}
-}
-
-// countNamed does so for one Lease. mu is held.
-func (l *Leases) countNamed(k vip.Key, by int) {
 	if l.named[k] += by; l.named[k] == 0 {
 		delete(l.named, k)
 	}
@@ -182,9 +147,8 @@ func (l *Leases) Synced() bool {
 func (l *Leases) WatchAgain() { l.watchAgain() }
 
 // TakeChanges is the Leases that are new or changed since the last call, and the last version
-// of each that was deleted since: node leases, those that a Service of type LoadBalancer or
-// Options.Leases names, or has named since they exist, and those of isToldUnnamed. They must not be changed. It is for one
-// caller.
+// of each that was deleted since: node leases, and those that a Service of type LoadBalancer or Options.Leases names, or
+// has named since they exist. They must not be changed. It is for one caller.
 func (l *Leases) TakeChanges() (changed, deleted []*coordinationv1.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -77,10 +77,6 @@ func TestLeasesThatNothingNames(t *testing.T) {
 	expect("named by a Service from now on", 1, "default/kubevip-web")
 	check.OK(t, s.Update(renewed("default", "kubevip-web", 401)))
 	expect("changed", 1, "default/kubevip-web")
-	check.OK(t, s.Update(renewed("kube-system", "kubevip-web.default", 402)))
-	expect("in the announcers' namespace", 1, "kube-system/kubevip-web.default")
-	check.OK(t, s.Delete(renewed("kube-system", "kubevip-web.default", 403)))
-	expect("deleted there", 1, "-kube-system/kubevip-web.default")
 	other := loadBalancer("web", "10.0.0.1")
 	other.Annotations[leaseNameKey] = "shared"
 	check.OK(t, c.services.Update(other))
@@ -98,43 +94,8 @@ func TestLeasesThatNothingNames(t *testing.T) {
 	expect("nothing names it any more", 0)
 	check.OK(t, s.Delete(renewed("default", "shared", 406)))
 	expect("the Service is deleted, then its lease", 1, "-default/shared")
-	left := renewed("kube-system", "kubevip-gone.default", 407)
-	left.Annotations = map[string]string{"heraldvip.io/service-lease": "default/kubevip-gone"}
-	check.OK(t, s.Update(left))
-	expect("that of a Service which was deleted earlier, in the announcers' namespace", 1, "kube-system/kubevip-gone.default")
-	check.OK(t, s.Delete(left))
-	expect("it is deleted, too", 1, "-kube-system/kubevip-gone.default")
-	left.Namespace = "tenant"
-	check.OK(t, s.Update(left))
-	expect("a tenant makes one like it", 0)
 	if len(c.Leases.told) != 2 || len(c.Leases.named) != 1 {
 		t.Errorf("remembered: told %v, named %v", c.Leases.told, c.Leases.named)
-	}
-}
-
-// TestClaimsWithoutServices: with svc_enable=false, where Services may not be known, Leases with a claim of Herald are told of, and so all VIP leases are known.
-func TestClaimsWithoutServices(t *testing.T) {
-	for _, without := range []bool{false, true} {
-		c, err := New(&rest.Config{Host: "https://192.0.2.1:6443"}, Options{
-			NodeLeaseNamespace: "kube-system", NodeLeasePrefix: "herald-node-", Node: "n1", NoServices: without,
-			Log: slog.New(slog.DiscardHandler), Poke: func() {}, PokeLeases: func() {},
-		})
-		check.OK(t, err)
-		claimed := renewed("default", "kubevip-web", 1)
-		claimed.Annotations = map[string]string{"heraldvip.io/claim": "n2@1"}
-		s := c.Leases.stores[0]
-		check.OK(t, s.Replace([]any{claimed, renewed("kube-system", "kube-scheduler", 2)}, "2"))
-		released := renewed("default", "kubevip-web", 3)
-		var want [][]string
-		if want = make([][]string, 3); without {
-			want = [][]string{{"default/kubevip-web"}, {"default/kubevip-web"}, {"-default/kubevip-web"}}
-		}
-		for i, change := range []func() error{func() error { return nil }, func() error { return s.Update(released) }, func() error { return s.Delete(released) }} {
-			check.OK(t, change())
-			if got := taken(c.Leases); !slices.Equal(got, want[i]) || c.VIPLeasesKnown() != without {
-				t.Errorf("svc_enable %v: step %d tells %q, want %q; all known: %v", !without, i, got, want[i], c.VIPLeasesKnown())
-			}
-		}
 	}
 }
 
@@ -157,7 +118,7 @@ func BenchmarkForeignRenewal(b *testing.B) {
 
 // TestLargeLeases: of a Lease that a tenant has made large little is kept, however that is done, and all that decides; a node lease is kept as it is.
 func TestLargeLeases(t *testing.T) {
-	large, claim := strings.Repeat("x", 200<<10), map[string]string{"heraldvip.io/claim": "n1@7", "heraldvip.io/from": "n2", "kubectl.kubernetes.io/last": "{}"}
+	large, claim := strings.Repeat("x", 200<<10), map[string]string{"heraldvip.io/claim": "n1@7", "kubectl.kubernetes.io/last": "{}"}
 	c, _ := newLeasesTest(t)
 	s := c.Leases.stores[0]
 	owned := []metav1.OwnerReference{{Kind: "Service", Name: "web", UID: "1"}}
@@ -170,7 +131,6 @@ func TestLargeLeases(t *testing.T) {
 	}
 	for what, change := range map[string]func(*coordinationv1.Lease){
 		"annotation":     func(o *coordinationv1.Lease) { o.Annotations["x"] = large },
-		"own-annotation": func(o *coordinationv1.Lease) { o.Annotations["heraldvip.io/former-holders"] = large },
 		"many-own": func(o *coordinationv1.Lease) {
 			for i := range 9000 {
 				o.Annotations[fmt.Sprint("heraldvip.io/", i)] = "x"
@@ -194,18 +154,15 @@ func TestLargeLeases(t *testing.T) {
 		if got.Size() > 8<<10 {
 			t.Errorf("%s: %d bytes are kept", what, got.Size())
 		}
-		if got.Annotations["heraldvip.io/claim"] != "n1@7" || got.Annotations["heraldvip.io/from"] != "n2" || got.Labels["app.kubernetes.io/managed-by"] != "herald" || got.ResourceVersion != "1" || got.Spec.RenewTime == nil {
+		if got.Annotations["heraldvip.io/claim"] != "n1@7" || got.ResourceVersion != "1" || got.Spec.RenewTime == nil {
 			t.Errorf("%s: what decides is not kept: %+v", what, got)
 		}
 	}
-	if small := keep("default", "small", func(*coordinationv1.Lease) {}); len(small.Annotations) != 3 || len(small.OwnerReferences) != 1 {
+	if small := keep("default", "small", func(*coordinationv1.Lease) {}); len(small.Annotations) != 2 || len(small.OwnerReferences) != 1 {
 		t.Errorf("a small one is kept as %+v", small)
 	}
-	record := keep("kube-system", "herald-vip-leases", func(o *coordinationv1.Lease) {
-		o.Annotations["x"], o.Annotations["heraldvip.io/vip-leases"] = large, "announcers"
-	})
-	if record.Annotations["heraldvip.io/vip-leases"] != "announcers" {
-		t.Error("of the record of where VIP leases are, that is not kept")
+	if table := keep("kube-system", "herald-table", func(o *coordinationv1.Lease) { o.Annotations["heraldvip.io/owners"] = large }); table.Size() < len(large) {
+		t.Error("the table is cut")
 	}
 	if node := keep("kube-system", "herald-node-n2", func(o *coordinationv1.Lease) { o.Annotations["heraldvip.io/node"] = large }); node.Size() < len(large) {
 		t.Error("a node lease is not kept whole")

@@ -149,9 +149,8 @@ func (f *foreign) valid(now time.Time) bool { return now.Sub(f.changedAt) < f.du
 // node's own name is of an earlier program here, which has ended since Herald runs.
 func (l *Leases) storeForeign(k vip.Key, x *coordinationv1.Lease, now time.Time) {
 	before := l.foreign[k]
-	node, _, ours := parseClaim(x)
-	name := holder(x)
-	if name == "" || name == l.o.Node || ours && node == name {
+	name := foreignHolder(x)
+	if name == "" || name == l.o.Node {
 		l.changed = l.changed || before != nil
 		delete(l.foreign, k)
 		return

@@ -83,22 +83,6 @@ func TestChartValues(t *testing.T) {
 	if got := render("{}"); strings.Contains(got, "PrometheusRule") {
 		t.Error("alerts without alerts.enabled")
 	}
-	// In a new installation Herald may write Leases in its own namespace only. In an upgrade that waits until VIP leases have moved.
-	for _, tt := range []struct {
-		values string
-		args   []string
-		want   bool
-	}{
-		{"{}", nil, false},
-		{"{}", []string{"--is-upgrade"}, true}, // there is no record that says they have
-		{"rbac: {leasesOfServices: false}", []string{"--is-upgrade"}, false},
-		{"rbac: {leasesOfServices: true}", nil, true},
-		{"options: {svc_leasenamespace: services}", nil, true},
-	} {
-		if got := render(tt.values, tt.args...); strings.Contains(got, "-leases-of-services") != tt.want || !strings.Contains(got, "kind: ClusterRole\n") {
-			t.Errorf("%s %q: the right to write Leases everywhere is not %v in\n%s", tt.values, tt.args, tt.want, got)
-		}
-	}
 }
 
 // TestChartAndComponents: the alerts and the NetworkPolicy of the chart are those of the kustomize components.

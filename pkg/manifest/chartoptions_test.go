@@ -175,9 +175,8 @@ func TestChartRights(t *testing.T) {
 		{"herald_peers_port": 0},
 		{"herald_peers_port": "0"},
 		{"herald_peers_key": "/var/run/secrets/herald/key"},
-		{"svc_leasenamespace": "Announcers"},
 	} {
-		env := []string{"svc_leasenamespace=announcers", "cp_namespace=default", "svc_enable=true", "vip_arp=true"}
+		env := []string{"cp_namespace=default", "svc_enable=true", "vip_arp=true"}
 		for name, value := range options {
 			if value != nil {
 				env = append(env, fmt.Sprintf("%s=%v", name, value))

@@ -14,10 +14,10 @@ import (
 // TestControlPlaneRights: with cp_enable alone Herald reads of Services and EndpointSlices those of the API servers, and writes on none. Its ClusterRole has a name of its
 // own.
 func TestControlPlaneRights(t *testing.T) {
-	const alone = "--arp --controlplane --address 192.0.2.10 --servicesLeaseNamespace=announcers"
+	const alone = "--arp --controlplane --address 192.0.2.10"
 	for _, tt := range []struct{ args, ofServices, role string }{
-		{"--servicesLeaseNamespace=announcers", "/services list watch, /services/status patch, discovery.k8s.io/endpointslices list watch, /pods list watch, /configmaps list watch, /namespaces list watch", "herald-services"},
-		{alone + " --services", "/services list watch, /services/status patch, discovery.k8s.io/endpointslices list watch, /pods list watch, /configmaps list watch, /namespaces list watch", "herald-services"},
+		{"", "/services list watch, /services/status patch, discovery.k8s.io/endpointslices list watch, /pods list watch, /configmaps list watch, /namespaces list watch", "herald"},
+		{alone + " --services", "/services list watch, /services/status patch, discovery.k8s.io/endpointslices list watch, /pods list watch, /configmaps list watch, /namespaces list watch", "herald"},
 		{alone, "default/services kubernetes list watch, default discovery.k8s.io/endpointslices kubernetes list watch", "herald-controlplane"},
 		{alone + " --serviceNamespace web", "", ""},
 	} {
@@ -68,7 +68,7 @@ func TestControlPlaneRights(t *testing.T) {
 	}
 	// The command that the manifest names is one that works.
 	text := string(check.Value(DaemonSet(request(t, strings.Fields(alone)...)))(t))
-	if want := "herald manifest rbac --servicesLeaseNamespace=announcers --arp --controlplane --address=192.0.2.10 | kubectl apply"; !strings.Contains(text, want) {
+	if want := "herald manifest rbac --arp --controlplane --address=192.0.2.10 | kubectl apply"; !strings.Contains(text, want) {
 		t.Errorf("no %q in\n%.600s", want, text)
 	}
 }
@@ -82,36 +82,34 @@ func TestRightsBesideServices(t *testing.T) {
 		if i%2 == 1 {
 			slices.Reverse(args)
 		}
-		for _, where := range []string{"services", "announcers"} {
-			rights := make(map[object][]rbacv1.PolicyRule)
-			var first config.Config
-			for j, a := range args {
-				c := request(t, strings.Fields(a+" --servicesLeaseNamespace="+where)...).Config
-				if j == 0 {
-					first = c
-				}
-				for _, o := range rbacObjects(c) {
-					switch r := o.(type) {
-					case *rbacv1.ClusterRole:
-						rights[object{r.Kind, "", r.Name}] = r.Rules
-					case *rbacv1.Role:
-						rights[object{r.Kind, r.Namespace, r.Name}] = r.Rules
-					}
+		rights := make(map[object][]rbacv1.PolicyRule)
+		var first config.Config
+		for j, a := range args {
+			c := request(t, strings.Fields(a)...).Config
+			if j == 0 {
+				first = c
+			}
+			for _, o := range rbacObjects(c) {
+				switch r := o.(type) {
+				case *rbacv1.ClusterRole:
+					rights[object{r.Kind, "", r.Name}] = r.Rules
+				case *rbacv1.Role:
+					rights[object{r.Kind, r.Namespace, r.Name}] = r.Rules
 				}
 			}
-			for _, p := range permissions(first) {
-				allowed := false
-				for o, rules := range rights {
-					allowed = allowed || (o.namespace == "" || o.namespace == p.Namespace) && slices.ContainsFunc(rules, func(r rbacv1.PolicyRule) bool {
-						resource := strings.TrimSuffix(p.Resource+"/"+p.Subresource, "/")
-						return slices.Contains(r.APIGroups, p.Group) && slices.Contains(r.Resources, resource) && slices.Contains(r.Verbs, p.Verb) &&
-							(len(r.ResourceNames) == 0 || slices.Contains(r.ResourceNames, p.Name))
-					})
-				}
-				if !allowed {
-					t.Errorf("leases where the %s are: %s, and then %s: no right to %s %s/%s in %q any more", where, args[0], args[1], p.Verb, p.Resource, p.Subresource, p.Namespace)
-					break
-				}
+		}
+		for _, p := range permissions(first) {
+			allowed := false
+			for o, rules := range rights {
+				allowed = allowed || (o.namespace == "" || o.namespace == p.Namespace) && slices.ContainsFunc(rules, func(r rbacv1.PolicyRule) bool {
+					resource := strings.TrimSuffix(p.Resource+"/"+p.Subresource, "/")
+					return slices.Contains(r.APIGroups, p.Group) && slices.Contains(r.Resources, resource) && slices.Contains(r.Verbs, p.Verb) &&
+						(len(r.ResourceNames) == 0 || slices.Contains(r.ResourceNames, p.Name))
+				})
+			}
+			if !allowed {
+				t.Errorf("%s, and then %s: no right to %s %s/%s in %q any more", args[0], args[1], p.Verb, p.Resource, p.Subresource, p.Namespace)
+				break
 			}
 		}
 	}
@@ -139,7 +137,7 @@ func TestPermissionsOfControlPlane(t *testing.T) {
 		enough bool
 	}{
 		{"--arp --controlplane --address 192.0.2.10", true},
-		{"--arp --controlplane --address 192.0.2.10 --servicesLeaseNamespace=announcers --leaseName=locks/cp", true},
+		{"--arp --controlplane --address 192.0.2.10 --leaseName=locks/cp", true},
 		{"--arp --controlplane --address 192.0.2.10 --services", false},
 		{"--arp --services", false},
 	} {

@@ -36,7 +36,7 @@ var dashboards = map[string]dashboard{
 		{"Nodes without the API server", "", "stat", "", 3, [][2]string{{`count(herald_api_reachable == 0) or vector(0)`, "nodes"}}},
 		{"Nodes without heartbeats", "", "stat", "", 3, [][2]string{{`count(herald_peers_on == 0) or vector(0)`, "nodes"}}},
 		{"VIP leases held", "Where VIPs are.", "timeseries", "", 12, [][2]string{{`herald_claims_held`, "{{node}}"}}},
-		{"VIP leases written a minute", "Acquired and released: Services that are new, deleted or withdrawn. Handed over: moves.", "timeseries", "", 12, [][2]string{{`sum by (action) (rate(herald_vip_lease_writes_total{result="ok"}[5m])) * 60`, "{{action}}"}}},
+		{"Writes of the table a minute", "One write has any number of changes: Services that are new, deleted or withdrawn, and moves.", "timeseries", "", 12, [][2]string{{`sum by (result) (rate(herald_table_writes_total[5m])) * 60`, "{{result}}"}}},
 		{"Outage of a move", "The time in which nobody answered.", "timeseries", "s", 12, [][2]string{
 			{`histogram_quantile(0.5, sum by (le) (rate(herald_vip_outage_seconds_bucket[15m])))`, "half"}, {`histogram_quantile(0.99, sum by (le) (rate(herald_vip_outage_seconds_bucket[15m])))`, "99 %"},
 		}},

@@ -48,7 +48,7 @@ func yamlOf(t *testing.T, comment string, objects ...any) string {
 
 // baseRBAC returns the permissions for the kustomize base.
 func baseRBAC(t *testing.T) string {
-	return yamlOf(t, derivedHeader, rbacObjects(request(t, leastRights).Config)...)
+	return yamlOf(t, derivedHeader, rbacObjects(request(t).Config)...)
 }
 
 // baseDaemonSet returns the DaemonSet for the kustomize base. Its options are in a
@@ -64,7 +64,7 @@ func baseDaemonSet(t *testing.T) string {
 // chartRBAC returns the permissions as a template of the Helm chart, which has
 // helpers for the names.
 func chartRBAC(t *testing.T) string {
-	c := request(t, leastRights).Config
+	c := request(t).Config
 	objects := rbacObjects(c)
 	account, secret, roles := yamlOf(t, "", objects[0]), yamlOf(t, "", objects[1]), withConditions(t, yamlOf(t, "", objects[2:]...), c)
 	helpers := strings.NewReplacer(
@@ -72,7 +72,6 @@ func chartRBAC(t *testing.T) string {
 		"- kind: ServiceAccount\n  name: herald\n", "- kind: ServiceAccount\n  name: {{ include \"herald.account\" . }}\n",
 		"        name: herald\n        namespace: "+c.Node.Namespace+"\n", "        name: {{ include \"herald.account\" . }}\n        namespace: {{ .Release.Namespace }}\n",
 		"  - "+c.Pools.Name+"\n", "  - {{ include \"herald.pools\" . | quote }}\n",
-		"  name: herald-services\n", "  name: {{ include \"herald.name\" . }}-services\n",
 		"  name: herald-leases\n", "  name: {{ include \"herald.name\" . }}-leases\n",
 		"  name: herald\n", "  name: {{ include \"herald.name\" . }}\n",
 		"namespace: "+c.Node.Namespace+"\n", "namespace: {{ .Release.Namespace }}\n",
@@ -89,17 +88,6 @@ func chartRBAC(t *testing.T) string {
 		helpers.Replace(secret) + "{{- end }}\n" +
 		"{{- if ne .Release.Namespace \"" + priorityNamespace + "\" }}\n" + helpers.Replace(yamlOf(t, "", flowSchemasIn(c.Node.Namespace)...)) + "{{- end }}\n" +
 		helpers.Replace(roles) +
-		// Leases that options have in other namespaces, unless the right to write them is given everywhere.
-		"{{- if include \"herald.leasesOfAnnouncers\" . }}\n{{- range $namespace := splitList \" \" (include \"herald.namespacesOfLeases\" .) | compact }}\n{{- with $ }}\n" +
-		strings.ReplaceAll(helpers.Replace(yamlOf(t, "", leasesRole("elsewhere", c.Node.Namespace, leaseWriteVerbs)...)), "namespace: elsewhere\n", "namespace: {{ $namespace }}\n") +
-		"{{- end }}\n{{- end }}\n{{- end }}\n" +
-		// An upgrade takes the right to write Leases elsewhere away only when VIP leases have moved.
-		"{{- $record := lookup \"coordination.k8s.io/v1\" \"Lease\" .Release.Namespace \"herald-vip-leases\" }}\n" +
-		"{{- $moved := eq (dig \"metadata\" \"annotations\" \"heraldvip.io/vip-leases\" \"\" $record) \"announcers\" }}\n" +
-		"{{- $keep := and .Release.IsUpgrade (not $moved) }}\n" +
-		"{{- if not (kindIs \"invalid\" .Values.rbac.leasesOfServices) }}{{ $keep = .Values.rbac.leasesOfServices }}{{ end }}\n" +
-		"{{- if or $keep (not (include \"herald.leasesOfAnnouncers\" .)) }}\n" +
-		strings.ReplaceAll(helpers.Replace(yamlOf(t, "", leasesOfServicesRole(c)...)), "-services\n", "-leases-of-services\n") + "{{- end }}\n" +
 		"{{- end }}\n"
 }
 
@@ -117,11 +105,6 @@ func withConditions(t *testing.T, roles string, c config.Config) string {
 		roles = strings.Replace(roles, text, "{{- if include \""+condition+"\" . }}\n"+text+"{{- end }}\n", 1)
 	}
 	return roles
-}
-
-// leasesOfServicesRole returns what Herald must be allowed as long as VIP leases are in the namespaces of their Services.
-func leasesOfServicesRole(c config.Config) []any {
-	return roleAndBinding(name+"-services", "", c.Node.Namespace, []rbacv1.PolicyRule{{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: leaseVerbs}})
 }
 
 // componentAdmission and componentAdmissionToken return the policies for the two kustomize components.

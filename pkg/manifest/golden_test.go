@@ -22,17 +22,13 @@ var files = []struct {
 	write func(Request) ([]byte, error)
 	args  string
 }{
-	{"daemonset.yaml", DaemonSet, "--arp --services --servicesElection " + leastRights},
-	{"pod.yaml", Pod, "--arp --services --servicesElection " + leastRights},
+	{"daemonset.yaml", DaemonSet, "--arp --services --servicesElection"},
+	{"pod.yaml", Pod, "--arp --services --servicesElection"},
 	{"admission.yaml", Admission, ""},
-	{"rbac.yaml", RBAC, leastRights},
-	{"rbac-namespaced.yaml", RBAC, "--serviceNamespace default " + leastRights},
-	{"rbac-own-namespace.yaml", RBAC, "--namespace herald " + leastRights},
-	{"rbac-leases-of-services.yaml", RBAC, "--servicesLeaseNamespace=services"},
+	{"rbac.yaml", RBAC, ""},
+	{"rbac-namespaced.yaml", RBAC, "--serviceNamespace default"},
+	{"rbac-own-namespace.yaml", RBAC, "--namespace herald"},
 }
-
-// leastRights is the option that "herald manifest" adds: it has VIP leases in the announcers' namespace.
-const leastRights = "--servicesLeaseNamespace=announcers"
 
 // request is what args ask for, as the command reads them.
 func request(t *testing.T, args ...string) Request {

@@ -134,9 +134,6 @@ func command(kind string, r Request) string {
 		}
 		words = append(words, word)
 	}
-	if kind != "admission" && leasesOfServices(r.Config) {
-		words = append(words, "--servicesLeaseNamespace=services") // the default of the manager, not of this command
-	}
 	if r.Image != Image("") && (kind == "pod" || kind == "daemonset") {
 		words = append(words, "--image="+quote(r.Image))
 	}

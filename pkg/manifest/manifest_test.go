@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -236,9 +237,9 @@ func TestHeader(t *testing.T) {
 	r := request(t, "--arp=1", "--services", "--disableServiceUpdates", "--lbClassNameLegacyHandling=false", "-n", "lb", "--k8sConfigPath", "/a b\n---\nkind: Evil")
 	r.InCluster, r.ControlPlane = true, true
 	tests := []struct{ got, want string }{
-		{line(DaemonSet(r)), `herald manifest daemonset --namespace=lb --services --disableServiceUpdates --lbClassNameLegacyHandling=false --arp --k8sConfigPath="/a b\n---\nkind: Evil" --servicesLeaseNamespace=services --taint`},
-		{line(Pod(r)), `herald manifest pod --namespace=lb --services --disableServiceUpdates --lbClassNameLegacyHandling=false --arp --k8sConfigPath="/a b\n---\nkind: Evil" --servicesLeaseNamespace=services --inCluster`},
-		{line(RBAC(r)), `herald manifest rbac --namespace=lb --disableServiceUpdates --servicesLeaseNamespace=services`},
+		{line(DaemonSet(r)), `herald manifest daemonset --namespace=lb --services --disableServiceUpdates --lbClassNameLegacyHandling=false --arp --k8sConfigPath="/a b\n---\nkind: Evil" --taint`},
+		{line(Pod(r)), `herald manifest pod --namespace=lb --services --disableServiceUpdates --lbClassNameLegacyHandling=false --arp --k8sConfigPath="/a b\n---\nkind: Evil" --inCluster`},
+		{line(RBAC(r)), `herald manifest rbac --namespace=lb --disableServiceUpdates`},
 	}
 	for _, tt := range tests {
 		if tt.got != tt.want {
@@ -341,38 +342,40 @@ func TestRBAC(t *testing.T) {
 		}
 		return all
 	}
-	leases := func(ns string) []string {
-		return each(ns+"coordination.k8s.io/leases", "get", "list", "watch", "create", "update", "delete")
-	}
 	services := func(ns string) []string {
 		return join(each(ns+"/services", "list", "watch"), each(ns+"/services/status", "patch"),
-			each(ns+"discovery.k8s.io/endpointslices", "list", "watch"), each(ns+"/pods", "list", "watch"), leases(ns), each(ns+"/events", "create"))
+			each(ns+"discovery.k8s.io/endpointslices", "list", "watch"), each(ns+"/pods", "list", "watch"),
+			each(ns+"coordination.k8s.io/leases", "list", "watch"), each(ns+"/events", "create"))
 	}
 	nodes, cidrs := each("/nodes", "list", "watch"), each("networking.k8s.io/servicecidrs", "list", "watch")
 	pools := each("/configmaps kubevip", "list", "watch")
 	cluster := join(nodes, pools, each("/namespaces", "list", "watch"), cidrs)
-	secret := func(ns string) []string {
-		return each(ns+"/secrets herald-peers", "get", "update")
+	written := func(ns string) []string {
+		return each(ns+"coordination.k8s.io/leases", "get", "create", "update", "delete")
 	}
+	watched := func(ns string) []string { return each(ns+"coordination.k8s.io/leases", "list", "watch") }
+	secret := func(ns string) []string { return each(ns+"/secrets herald-peers", "get", "update") }
+	own := func(ns string) []string { return join(written(ns), secret(ns)) }
+	home := func(ns string) []string { return join(written(ns), watched(ns), secret(ns)) }
 	tests := []struct {
 		args string
 		want []string
 	}{
-		{"", join(services(""), cluster, secret("kube-system "))},
-		{"--peersPort 0", join(services(""), cluster)},
-		{"--peersKey /etc/herald/key", join(services(""), cluster)},
+		{"", join(services(""), cluster, own("kube-system "))},
+		{"--peersPort 0", join(services(""), cluster, written("kube-system "))},
+		{"--peersKey /etc/herald/key", join(services(""), cluster, written("kube-system "))},
 		{"--disableServiceUpdates", join(each("/services", "list", "watch"), each("discovery.k8s.io/endpointslices", "list", "watch"), each("/pods", "list", "watch"),
-			leases(""), each("/events", "create"), nodes, cidrs, secret("kube-system "))},
-		{"--serviceNamespace web", join(services("web "), leases("kube-system "), secret("kube-system "))},
-		{"--serviceNamespace web -n lb --servicesElection", join(services("web "), leases("lb "), secret("lb "))},
-		{"--serviceNamespace lb -n lb", join(services("lb "), secret("lb "))},
-		{"--serviceNamespace web --servicesLeaseName locks/one", join(services("web "), leases("kube-system "), secret("kube-system "), leases("locks "))},
-		{"--serviceNamespace web --servicesLeaseName web/one", join(services("web "), leases("kube-system "), secret("kube-system "))},
-		{"--pools addresses --poolsNamespace lb", join(services(""), nodes, each("/configmaps addresses", "list", "watch"), each("/namespaces", "list", "watch"), cidrs, secret("kube-system "))},
-		{"--pools=", join(services(""), nodes, cidrs, secret("kube-system "))},
-		{"--servicesLeaseName locks/one", join(services(""), cluster, secret("kube-system "))},
-		{"--serviceNamespace web --leaseName locks/cp --servicesLeaseName locks/one", join(services("web "), leases("kube-system "), secret("kube-system "), leases("locks "))},
-		{"--serviceNamespace web --leaseName locks/cp --servicesLeaseName more/one", join(services("web "), leases("kube-system "), secret("kube-system "), leases("more "), leases("locks "))},
+			watched(""), each("/events", "create"), nodes, cidrs, own("kube-system "))},
+		{"--serviceNamespace web", join(services("web "), home("kube-system "))},
+		{"--serviceNamespace web -n lb --servicesElection", join(services("web "), home("lb "))},
+		{"--serviceNamespace lb -n lb", join(slices.Concat(services("lb ")[:9], written("lb "), services("lb ")[9:]), secret("lb "))},
+		{"--serviceNamespace web --servicesLeaseName locks/one", join(services("web "), home("kube-system "), watched("locks "))},
+		{"--serviceNamespace web --servicesLeaseName web/one", join(services("web "), home("kube-system "))},
+		{"--pools addresses --poolsNamespace lb", join(services(""), nodes, each("/configmaps addresses", "list", "watch"), each("/namespaces", "list", "watch"), cidrs, own("kube-system "))},
+		{"--pools=", join(services(""), nodes, cidrs, own("kube-system "))},
+		{"--servicesLeaseName locks/one", join(services(""), cluster, own("kube-system "))},
+		{"--serviceNamespace web --leaseName locks/cp --servicesLeaseName locks/one", join(services("web "), home("kube-system "), watched("locks "))},
+		{"--serviceNamespace web --leaseName locks/cp --servicesLeaseName more/one", join(services("web "), home("kube-system "), watched("more "), watched("locks "))},
 	}
 	for _, tt := range tests {
 		if diff := cmp.Diff(tt.want, granted(t, strings.Fields(tt.args)...)); diff != "" {
@@ -381,26 +384,29 @@ func TestRBAC(t *testing.T) {
 	}
 }
 
-// TestPermissionsOfNamedLeases: preflight asks for the rights on leases in other namespaces, if they are used.
+// TestPermissionsOfNamedLeases: Leases are written in the announcers' namespace only. With svc_namespace preflight asks to
+// watch the Leases that options name elsewhere, if they are used.
 func TestPermissionsOfNamedLeases(t *testing.T) {
 	for _, tt := range []struct {
 		args string
-		want []string // the namespaces in which leases must be writable, "" for all
+		want []string // the namespaces in which leases must be watched, "" for all
 	}{
-		{"--servicesLeaseNamespace=announcers --servicesLeaseName=locks/one --leaseName=more/cp", []string{"kube-system", "locks"}}, // without cp_enable there is no lease for it
-		{"--servicesLeaseNamespace=announcers --servicesLeaseName=locks/one --leaseName=more/cp --servicesElection --controlplane --address=192.0.2.10", []string{"kube-system", "more"}},
-		{"--servicesLeaseNamespace=announcers --servicesLeaseName=kube-system/one", []string{"kube-system"}},
-		{"--servicesLeaseNamespace=services --servicesLeaseName=locks/one", []string{"", "kube-system"}},
-		{"--servicesLeaseNamespace=services --servicesLeaseName=locks/one --serviceNamespace=web", []string{"kube-system", "locks", "web"}},
+		{"--servicesLeaseName=locks/one --leaseName=more/cp", []string{""}},
+		{"--servicesLeaseName=locks/one --leaseName=more/cp --serviceNamespace=web", []string{"kube-system", "locks", "web"}}, // without cp_enable there is no lease for it
+		{"--servicesLeaseName=locks/one --leaseName=more/cp --serviceNamespace=web --servicesElection --controlplane --address=192.0.2.10", []string{"kube-system", "more", "web"}},
 	} {
-		var got []string
+		watched := make(map[string]bool)
 		for _, p := range permissions(request(t, strings.Fields("--arp "+tt.args)...).Config) {
-			if p.Resource == "leases" && p.Verb == "update" {
-				got = append(got, p.Namespace)
+			switch {
+			case p.Resource != "leases":
+			case p.Verb == "watch":
+				watched[p.Namespace] = true
+			case p.Verb == "update" && p.Namespace != "kube-system":
+				t.Errorf("%s: leases are to be written in %s", tt.args, p.Namespace)
 			}
 		}
-		if slices.Sort(got); !slices.Equal(got, tt.want) {
-			t.Errorf("%s: leases are to be written in %q, want %q", tt.args, got, tt.want)
+		if got := slices.Sorted(maps.Keys(watched)); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: leases are to be watched in %q, want %q", tt.args, got, tt.want)
 		}
 	}
 }

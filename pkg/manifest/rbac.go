@@ -49,21 +49,15 @@ const (
 )
 
 var (
-	watchVerbs = []string{"list", "watch"}
-	leaseVerbs = []string{"get", "list", "watch", "create", "update", "delete"}
-	// leaseWriteVerbs are those of them that are needed where Leases are watched in all namespaces.
+	watchVerbs      = []string{"list", "watch"}
 	leaseWriteVerbs = []string{"get", "create", "update", "delete"}
 )
 
 // hasServices reports whether Herald is to announce Services: it is unless all that it is for is the control plane's VIP.
-func hasServices(c config.Config) bool        { return !c.OnlyControlPlane() }
-func withoutServices(c config.Config) bool    { return c.OnlyControlPlane() }
-func writesServices(c config.Config) bool     { return hasServices(c) && !c.Services.ReadOnly }
-func leasesOfAnnouncers(c config.Config) bool { return c.Services.LeaseNamespace == "announcers" }
-func leasesOfServices(c config.Config) bool   { return !leasesOfAnnouncers(c) }
-func watchesOwnNamespace(c config.Config) bool {
-	return leasesOfAnnouncers(c) && c.Services.Namespace != ""
-}
+func hasServices(c config.Config) bool     { return !c.OnlyControlPlane() }
+func withoutServices(c config.Config) bool { return c.OnlyControlPlane() }
+func writesServices(c config.Config) bool  { return hasServices(c) && !c.Services.ReadOnly }
+func limited(c config.Config) bool         { return c.Services.Namespace != "" }
 func readsPools(c config.Config) bool {
 	return writesServices(c) && c.Services.Namespace == "" && c.Pools.Name != ""
 }
@@ -81,11 +75,9 @@ var rules = []rule{
 	{"", "services", []string{"kubernetes"}, watchVerbs, apiServers, withoutServices, "With `cp_enable` and `svc_enable=false`, in place of the rights on Services and EndpointSlices above: the Service of the API servers."},
 	{"discovery.k8s.io", "endpointslices", []string{"kubernetes"}, watchVerbs, apiServers, withoutServices, "The same: their addresses, to which Herald turns when the node's own API server is away. Without it the VIP comes up all the same."},
 	{"", "pods", nil, watchVerbs, servicesNamespace, hasEgress, "Which addresses the pods of Services with `kube-vip.io/egress` have, and on which nodes they are. Not needed with `egress_enable=false`."},
-	{"coordination.k8s.io", "leases", nil, leaseVerbs, servicesNamespace, leasesOfServices, "The VIP leases: who owns which VIP. With `svc_leasenamespace=announcers` only list and watch: other programs, and Herald before it had that option, have VIP leases there."},
-	{"coordination.k8s.io", "leases", nil, leaseVerbs, announcerNamespace, leasesOfServices, "The node leases: who is alive; and the one lease for all Services while `svc_election` is false."},
-	{"coordination.k8s.io", "leases", nil, watchVerbs, servicesNamespace, leasesOfAnnouncers, "With `svc_leasenamespace=announcers`: VIP leases of other programs, and of Herald before it had that option."},
-	{"coordination.k8s.io", "leases", nil, leaseWriteVerbs, announcerOnly, leasesOfAnnouncers, "With `svc_leasenamespace=announcers`: the node leases and all VIP leases."},
-	{"coordination.k8s.io", "leases", nil, watchVerbs, announcerOnly, watchesOwnNamespace, "The same, with `svc_namespace`. Without it they are watched with all others."},
+	{"coordination.k8s.io", "leases", nil, watchVerbs, servicesNamespace, nil, "The Leases of Services that kube-vip renews: Herald leaves these Services to it."},
+	{"coordination.k8s.io", "leases", nil, leaseWriteVerbs, announcerOnly, nil, "The node leases, which say who is alive, and the table of who owns what."},
+	{"coordination.k8s.io", "leases", nil, watchVerbs, announcerNamespace, limited, "The same, with `svc_namespace`. Without it they are watched with all others."},
 	{"", "events", nil, []string{"create"}, servicesNamespace, nil, "Events that tell a Service's user what happens to its VIPs."},
 	{"", "secrets", []string{peersSecret}, []string{"get", "update"}, announcerOnly, keepsSecret, "The key that encrypts the nodes' heartbeats: the first node writes it into this Secret, which comes with the permissions and is empty. Not needed with `herald_peers_key`, or `herald_peers_port` 0."},
 	{"", "nodes", nil, watchVerbs, clusterOnly, nil, "Which nodes must not carry VIPs or are drained (`herald drain`), whose addresses and pod ranges no Service may take, and BGP peers by annotation."},
@@ -95,7 +87,7 @@ var rules = []rule{
 }
 
 // rbacOptions are the options that the permissions depend on, unless withoutServices: cp_enable is not valid without others.
-var rbacOptions = []string{"cp_namespace", "svc_namespace", "svc_leasename", "vip_leasename", "svc_leasenamespace", "disable_service_updates", "herald_peers_port", "herald_peers_key", "svc_pools", "svc_pools_namespace", "egress_enable"}
+var rbacOptions = []string{"cp_namespace", "svc_namespace", "svc_leasename", "vip_leasename", "disable_service_updates", "herald_peers_port", "herald_peers_key", "svc_pools", "svc_pools_namespace", "egress_enable"}
 
 // policyRules returns what the table grants in any of scopes, each permission once.
 func policyRules(c config.Config, scopes ...scope) []rbacv1.PolicyRule {
@@ -125,40 +117,29 @@ func rbacObjects(c config.Config) []any {
 	}
 	objects = append(objects, flowSchemas(c)...)
 	if c.Services.Namespace == "" {
-		objects = append(objects, roleAndBinding(clusterRoleName(c), "", home, policyRules(c, servicesNamespace, announcerNamespace, clusterOnly))...)
+		objects = append(objects, roleAndBinding(roleName(c), "", home, policyRules(c, servicesNamespace, announcerNamespace, clusterOnly))...)
 		if policy := policyRules(c, apiServers); len(policy) > 0 {
 			objects = append(objects, roleAndBinding(name+"-api-servers", metav1.NamespaceDefault, home, policy)...)
 		}
 		if policy := policyRules(c, announcerOnly); len(policy) > 0 {
 			objects = append(objects, roleAndBinding(roleName(c), home, home, policy)...)
 		}
-		return append(objects, namedLeaseRoles(c)...)
+		return objects
 	}
 	scopes := map[string][]scope{}
 	scopes[c.Services.Namespace] = append(scopes[c.Services.Namespace], servicesNamespace)
 	scopes[home] = append(scopes[home], announcerNamespace, announcerOnly)
 	order := []string{c.Services.Namespace, home}
-	if leasesOfServices(c) {
-		for _, namespace := range namespacesOf(c, c.Services.Lease, c.ControlPlane.Lease) {
-			if scopes[namespace] == nil {
-				scopes[namespace] = []scope{announcerNamespace}
-				order = append(order, namespace)
-			}
+	for _, namespace := range namespacesOf(c, c.Services.Lease, c.ControlPlane.Lease) {
+		if scopes[namespace] == nil {
+			scopes[namespace] = []scope{announcerNamespace}
+			order = append(order, namespace)
 		}
 	}
 	for _, namespace := range slices.Compact(order) {
 		objects = append(objects, roleAndBinding(roleName(c), namespace, home, policyRules(c, scopes[namespace]...))...)
 	}
-	return append(objects, namedLeaseRoles(c)...)
-}
-
-// clusterRoleName returns the name of the ClusterRole. With VIP leases in the announcers' namespace it is another one, so that
-// what an earlier installation may do stays allowed until its VIP leases have moved, and the old one is deleted.
-func clusterRoleName(c config.Config) string {
-	if hasServices(c) && leasesOfAnnouncers(c) {
-		return name + "-services"
-	}
-	return roleName(c)
+	return objects
 }
 
 // roleName returns the name of the Roles. For nodes with cp_enable alone it is another one, so that they take nothing from others that announce Services.
@@ -167,27 +148,6 @@ func roleName(c config.Config) string {
 		return name + "-controlplane"
 	}
 	return name
-}
-
-// namedLeaseRoles returns the Roles for the leases that svc_leasename and vip_leasename have in other namespaces than the
-// announcers', if the ClusterRole does not allow to write leases everywhere.
-func namedLeaseRoles(c config.Config) (objects []any) {
-	if leasesOfServices(c) {
-		return nil
-	}
-	verbs := leaseWriteVerbs
-	if c.Services.Namespace != "" {
-		verbs = leaseVerbs
-	}
-	for _, namespace := range namespacesOf(c, c.Services.Lease, c.ControlPlane.Lease) {
-		objects = append(objects, leasesRole(namespace, c.Node.Namespace, verbs)...)
-	}
-	return objects
-}
-
-// leasesRole returns the Role for named leases in a namespace, and its binding to the ServiceAccount, whose namespace is home.
-func leasesRole(namespace, home string, verbs []string) []any {
-	return roleAndBinding(name+"-leases", namespace, home, []rbacv1.PolicyRule{{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: verbs}})
 }
 
 // namespacesOf returns the namespaces of leases, each once, without that of the announcers.
@@ -273,10 +233,10 @@ func permissions(c config.Config) []authorizationv1.ResourceAttributes {
 	return all
 }
 
-// permissionsOnNamedLeases returns what Herald must be allowed for the leases that svc_leasename and vip_leasename have in other namespaces than the
-// announcers', if these options have an effect, and Herald is not allowed all that everywhere.
+// permissionsOnNamedLeases returns what Herald must be allowed, with svc_namespace, for the Leases that svc_leasename and
+// vip_leasename have in other namespaces, if these options have an effect: kube-vip may renew them.
 func permissionsOnNamedLeases(c config.Config) (all []authorizationv1.ResourceAttributes) {
-	if leasesOfServices(c) && c.Services.Namespace == "" {
+	if !limited(c) {
 		return nil
 	}
 	var leases []vip.Key
@@ -287,7 +247,7 @@ func permissionsOnNamedLeases(c config.Config) (all []authorizationv1.ResourceAt
 		leases = append(leases, c.ControlPlane.Lease)
 	}
 	for _, namespace := range namespacesOf(c, leases...) {
-		for _, verb := range leaseVerbs {
+		for _, verb := range watchVerbs {
 			all = append(all, authorizationv1.ResourceAttributes{Namespace: namespace, Group: "coordination.k8s.io", Resource: "leases", Verb: verb})
 		}
 	}

@@ -2,8 +2,6 @@ package vip
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"net/netip"
 	"slices"
 	"strings"
@@ -135,7 +133,7 @@ func (s *Service) StatusVIPs() (vips []netip.Addr) {
 }
 
 // LeaseKey is the VIP lease of a Service that has one of its own, in its namespace: the one that
-// it names, or else kubevip- and its name (VIPLeaseIn: where it is instead).
+// it names, or else kubevip- and its name.
 func (s *Service) LeaseKey() Key {
 	if s.Lease != "" {
 		return Key{Namespace: s.Key.Namespace, Name: s.Lease}
@@ -153,26 +151,6 @@ func (s *Service) LeaseKeys() []Key {
 
 // OwnLeaseKey is the VIP lease of the Service k if it names none.
 func OwnLeaseKey(k Key) Key { return Key{Namespace: k.Namespace, Name: "kubevip-" + k.Name} }
-
-// maxNameLength is the longest name of an object, in bytes.
-const maxNameLength = 253
-
-// VIPLeaseIn returns the VIP lease that stands for k, the Lease of a Service in its own namespace, if the VIP
-// leases of all namespaces are in one: kubevip-<service>.<namespace of the Service>, so that no two Services have the same, and none
-// has the name of a node lease. A name that would be too long is cut, and has 64 bits of its SHA-256 at the end.
-func VIPLeaseIn(namespace string, k Key) Key {
-	const prefix = "kubevip-"
-	name := k.Name
-	if rest, ok := strings.CutPrefix(name, prefix); !ok || strings.HasPrefix(rest, "-") {
-		name = prefix + "-" + name // kube-vip.io/leaseName: a name that no Service's own lease has
-	}
-	if limit := maxNameLength - len(".") - len(k.Namespace); len(name) > limit {
-		sum := sha256.Sum256([]byte(name))
-		end := hex.EncodeToString(sum[:8])
-		name = strings.TrimRight(name[:limit-len("-")-len(end)], "-.") + "-" + end
-	}
-	return Key{Namespace: namespace, Name: name + "." + k.Namespace}
-}
 
 // DHCP is what the annotations of a Service say about asking a DHCP server.
 type DHCP struct {

@@ -110,7 +110,7 @@ func (b *bench) startHeralds(ctx context.Context) error {
 
 // heraldOptions are the options of all Heralds.
 func heraldOptions() map[string]string {
-	return map[string]string{"svc_enable": "true", "svc_election": "true", "svc_leasenamespace": "announcers", "vip_arp": "true"}
+	return map[string]string{"svc_enable": "true", "svc_election": "true", "vip_arp": "true"}
 }
 
 func (b *bench) startHerald(ctx context.Context, node string) error {

@@ -62,7 +62,7 @@ func until(ctx context.Context, what string, fn func() error) error {
 
 // startHerald starts a node's Herald and waits until it is ready.
 func (d *demo) startHerald(ctx context.Context, node string) error {
-	p, err := d.lab.StartHerald(node, map[string]string{"svc_enable": "true", "svc_election": "true", "svc_leasenamespace": "announcers", "vip_arp": "true"})
+	p, err := d.lab.StartHerald(node, map[string]string{"svc_enable": "true", "svc_election": "true", "vip_arp": "true"})
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (d *demo) startHerald(ctx context.Context, node string) error {
 func (d *demo) startHeralds(ctx context.Context) error {
 	d.chapter("Herald on every node")
 	d.text("One process on each node, with the rights of `herald manifest rbac` and no more.")
-	d.command("svc_enable=true svc_election=true svc_leasenamespace=announcers vip_arp=true herald manager")
+	d.command("svc_enable=true svc_election=true vip_arp=true herald manager")
 	d.print("\n")
 	for _, n := range d.lab.Nodes() {
 		if err := d.startHerald(ctx, n); err != nil {

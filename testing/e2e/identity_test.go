@@ -55,7 +55,7 @@ func nodeLeases(t *testing.T) (names []string) {
 func vipLeaseWrites(t *testing.T, node string) (lines string) {
 	t.Helper()
 	for l := range strings.SplitSeq(check.Value(cluster.Get(t.Context(), node, "http://127.0.0.1:2112/metrics"))(t), "\n") {
-		if strings.HasPrefix(l, "herald_vip_lease_writes_total") || strings.HasPrefix(l, "herald_node_lease_renewals_total") && !strings.Contains(l, `"ok"`) {
+		if strings.HasPrefix(l, "herald_table_writes_total") || strings.HasPrefix(l, "herald_node_lease_renewals_total") && !strings.Contains(l, `"ok"`) {
 			lines += l + "\n"
 		}
 	}

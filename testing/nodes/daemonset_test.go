@@ -252,7 +252,7 @@ func TestTextOfKubeVIP(t *testing.T) {
 		check(t)
 	})
 	t.Run("DaemonSet", func(t *testing.T) {
-		asDaemonSet(t, "kube-vip-ds", readFile(t, "testdata/kube-vip-ds.yaml"), "--servicesLeaseNamespace=services")
+		asDaemonSet(t, "kube-vip-ds", readFile(t, "testdata/kube-vip-ds.yaml"))
 		check(t)
 	})
 }

@@ -62,20 +62,6 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "herald.keepsSecret" -}}
 {{- if and (ne (include "herald.peersPort" .) "0") (not (index .Values.options "herald_peers_key")) }}true{{ end -}}
 {{- end -}}
-{{- define "herald.leasesOfAnnouncers" -}}
-{{- if eq (toString (index .Values.options "svc_leasenamespace") | lower) "announcers" }}true{{ end -}}
-{{- end -}}
-
-{{- /* The namespaces of the leases that options name, without that of the release, with spaces between. */ -}}
-{{- define "herald.namespacesOfLeases" -}}
-{{- $all := list }}
-{{- range list "svc_leasename" "vip_leasename" }}
-{{- $lease := toString (index $.Values.options .) }}
-{{- if contains "/" $lease }}{{ $all = append $all (first (splitList "/" $lease)) }}{{ end }}
-{{- end }}
-{{- without (uniq $all) .Release.Namespace | join " " -}}
-{{- end -}}
-
 {{- /* A value of an option. A number of a file of values is a float64, and toString writes a large one as 1e+06. */ -}}
 {{- define "herald.text" -}}
 {{- if kindIs "float64" . }}{{ int64 . }}{{ else }}{{ toString . }}{{ end -}}

@@ -82,7 +82,7 @@ func run(ctx context.Context, args []string) (err error) {
 			break
 		}
 		// With these options the rights that herald manifest rbac gives are enough.
-		options := map[string]string{"vip_arp": "true", "svc_enable": "true", "svc_election": "true", "svc_leasenamespace": "announcers"}
+		options := map[string]string{"vip_arp": "true", "svc_enable": "true", "svc_election": "true"}
 		if _, err := l.StartHerald(n, options); err != nil {
 			return err
 		}

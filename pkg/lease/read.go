@@ -1,0 +1,50 @@
+package lease
+
+import (
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// Claims returns who has which unit, as the Leases of a cluster say it, for commands that only read: the owners in the
+// table of the announcers' namespace, and other programs that renew the Lease of a unit. A claim of the table is valid if
+// the node lease has its epoch and is not fenced. A table that can't be read has none.
+func Claims(all []*coordinationv1.Lease, announcers string, now time.Time) map[vip.Key]vip.Claim {
+	claims := make(map[vip.Key]vip.Claim)
+	epochs := make(map[string]int64) // of nodes whose claims hold
+	for _, x := range all {
+		if n, ok := ParseNodeLease(x); ok && x.Namespace == announcers && !n.Fenced {
+			epochs[n.Name] = n.Epoch
+		}
+	}
+	for _, x := range all {
+		if keyOf(x) != (vip.Key{Namespace: announcers, Name: TableName}) {
+			continue
+		}
+		if t, err := parseTable(x); err == nil {
+			for k, e := range t.Units {
+				c := e.claim()
+				c.Valid = e.Owner != "" && epochs[e.Owner] == e.Epoch
+				claims[k] = c
+			}
+		}
+	}
+	for _, x := range all {
+		_, isNode := ParseNodeLease(x)
+		if who := foreignHolder(x); who != "" && !isNode && x.Name != TableName && now.Sub(renewedAt(x)) < duration(x, 15*time.Second) {
+			claims[keyOf(x)] = vip.Claim{Holder: who, Foreign: true, Valid: true}
+		}
+	}
+	return claims
+}
+
+// foreignHolder returns the program that has the Lease of a Service; "" if it is Herald, or nobody.
+func foreignHolder(x *coordinationv1.Lease) string {
+	name := holder(x)
+	if node, _, ours := parseClaim(x); ours && node == name {
+		return ""
+	}
+	return name
+}
