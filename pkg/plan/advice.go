@@ -27,7 +27,6 @@ var advices = map[vip.Reason]string{
 	vip.VIPUnanswered:        `look at the link of the owner: cable, VLAN, port security or ARP inspection on the switch; herald drain OWNER moves its VIPs meanwhile`,
 	vip.VIPForeignMAC:        `find the host with that MAC and take the address off it; until then some clients reach that host`,
 	vip.DHCPFailed:           `look at the DHCP server: free leases, and whether it answers on the link; ask for a fixed address meanwhile`,
-	vip.LeaseRefused:         `let Herald write the Lease: the message has the answer of the API server (a quota, an admission webhook)`,
 	vip.StatusRefused:        `make the Service smaller, or have the webhook or policy that the message names let its status pass`,
 	vip.FamilyMissing:        `name an address of each family: kubectl -n NAMESPACE annotate --overwrite service NAME kube-vip.io/loadbalancerIPs=IPV4,IPV6`,
 	vip.StatusContested:      `stop the program that the message names for this Service, or have one of the two serve it (spec.loadBalancerClass)`,

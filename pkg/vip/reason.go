@@ -36,7 +36,6 @@ const (
 	OtherClass           Reason = "OtherClass"
 	Ignored              Reason = "Ignored"
 	ServiceDeleted       Reason = "ServiceDeleted"
-	LeaseRefused         Reason = "LeaseRefused"
 	NodeNameInUse        Reason = "NodeNameInUse"
 	NodeLeaseNotHeld     Reason = "NodeLeaseNotHeld"
 	AddressAllocated     Reason = "AddressAllocated"
@@ -90,7 +89,6 @@ var Reasons = []ReasonInfo{
 	{OtherClass, false, false, "spec.loadBalancerClass names another implementation."},
 	{Ignored, false, false, "The annotation kube-vip.io/ignore is \"true\"."},
 	{ServiceDeleted, false, false, "The Service is being deleted: its VIPs are withdrawn, and it goes once nobody's finalizer is left on it."},
-	{LeaseRefused, true, true, "The API server refuses to have the Service's Lease written (a quota, admission, a namespace that is being deleted), so no node can announce the VIPs, or they can't be handed over. The message has the Lease, the answer, and what to do. It is tried again, at least each minute or, with more than 30 such Leases in a namespace, each 2 s times their number."},
 	{NodeNameInUse, true, true, "On the Node, not on a Service: two processes of Herald run on one host, or on two hosts with one node name; one works, the other waits until that ends. The message says where they are."},
 	{AddressAllocated, true, false, "The Service is given addresses of a pool; the message says which, and of which pool."},
 	{NoPoolAddress, true, true, "The Service waits for an address of a pool; the message says why there is none, or why the API server does not take it, and what to do."},

@@ -134,8 +134,8 @@ func TestAPIServersBalanced(t *testing.T) {
 	askAll(t, "that", living)
 }
 
-// ownerOfControlPlane returns the holder of the lease of the control plane's VIP.
+// ownerOfControlPlane returns the owner of the control plane's VIP.
 func ownerOfControlPlane(t *testing.T) string {
 	t.Helper()
-	return strings.TrimSpace(check.Value(cluster.Kubectl(t.Context(), "get", "lease", "plndr-cp-lock", "-n", "kube-system", "-o", "jsonpath={.spec.holderIdentity}"))(t))
+	return check.Value(cluster.Owner(t.Context(), "kube-system", "plndr-cp-lock"))(t)
 }

@@ -427,8 +427,8 @@ func TestAPIServerAwayAndOwnerKilled(t *testing.T) {
 	t.Logf("%s took over after %v", to, time.Since(killed).Round(time.Millisecond))
 	time.Sleep(time.Second)
 	check.OK(t, cluster.StartAPI(withTimeout(t, time.Minute)))
-	until(t, 20*time.Second, "the lease names the new owner", func(ctx context.Context) error {
-		out, err := cluster.Kubectl(ctx, "get", "lease", "kubevip-a", "-o", "jsonpath={.spec.holderIdentity}")
+	until(t, 20*time.Second, "the table names the new owner", func(ctx context.Context) error {
+		out, err := cluster.Owner(ctx, "default", "kubevip-a")
 		if err != nil || out != to {
 			return fmt.Errorf("%q %v", out, err)
 		}
@@ -559,7 +559,7 @@ func TestOneOwner(t *testing.T) {
 	if other := awaitOwner(t, "b"); other != s.owner {
 		t.Errorf("a is on %s, b on %s", s.owner, other)
 	}
-	out, err := cluster.Kubectl(t.Context(), "-n", "kube-system", "get", "lease", "plndr-svcs-lock", "-o", "jsonpath={.spec.holderIdentity}")
+	out, err := cluster.Owner(t.Context(), "kube-system", "plndr-svcs-lock")
 	if err != nil || out != s.owner {
 		t.Errorf("plndr-svcs-lock is held by %q (%v), want %s", out, err, s.owner)
 	}

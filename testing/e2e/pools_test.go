@@ -36,14 +36,8 @@ func setPools(t *testing.T, data map[string]string) {
 // poolsHolder is the node that gives addresses.
 func poolsHolder(t *testing.T) (node string) {
 	t.Helper()
-	until(t, 5*time.Second, "a node holds the lease herald-pools", func(c ctx) error {
-		l, err := cluster.Client().CoordinationV1().Leases("kube-system").Get(c, "herald-pools", metav1.GetOptions{})
-		if err == nil && (l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "") {
-			err = fmt.Errorf("nobody holds it")
-		}
-		if err == nil {
-			node = *l.Spec.HolderIdentity
-		}
+	until(t, 5*time.Second, "a node gives addresses", func(c ctx) (err error) {
+		node, err = cluster.Owner(c, "kube-system", "herald-pools")
 		return err
 	})
 	return node

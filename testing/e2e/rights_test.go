@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -94,30 +93,14 @@ func granted(t *testing.T) map[string]bool {
 	return all
 }
 
-// servicesRBAC and leastRBAC are the options of "herald manifest rbac" for both locations of VIP leases.
-const (
-	servicesRBAC = "--servicesLeaseNamespace=services"
-	leastRBAC    = "--servicesLeaseNamespace=announcers"
-)
-
-// limitRights gives Herald the rights of a new installation, until the test ends: it may write Leases in its own namespace only. Other tests
-// have the manager's default, by which VIP leases are where kube-vip has them.
-func limitRights(t *testing.T) {
-	t.Helper()
-	t.Cleanup(func() { check.OK(t, cluster.Apply(context.Background(), rbacManifest(t, servicesRBAC))) })
-	check.OK(t, cluster.Apply(t.Context(), rbacManifest(t, leastRBAC)))
-	check.OK(t, cluster.Client().RbacV1().ClusterRoleBindings().Delete(t.Context(), "herald", metav1.DeleteOptions{}))
-}
-
 // TestLeastRights: in a short life of three Heralds, no request is refused for want of permission, and each permission that
 // "herald manifest rbac" grants is used: one that is used by nothing should not be granted.
 func TestLeastRights(t *testing.T) {
 	audit := filepath.Join(cluster.Dir(), "logs", "audit.log")
 	before := len(check.Value(os.ReadFile(audit))(t))
-	limitRights(t)
 	// As in a new cluster: the Secret is there, without a key.
 	check.Value(cluster.Client().CoreV1().Secrets("kube-system").Patch(t.Context(), "herald-peers", types.MergePatchType, []byte(`{"data":null}`), metav1.PatchOptions{}))(t)
-	f := start(t, env("svc_leasenamespace", "announcers"))
+	f := start(t, env())
 	createService(t, webService("a", "10.77.0.50", lab.Annotated("kube-vip.io/egress", "true")))
 	node := awaitOwner(t, "a")
 	awaitStatus(t, "a", "10.77.0.50(VIP)", 10*time.Second)

@@ -69,7 +69,7 @@ func run(m *testing.M) int {
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
-	rbac, err := exec.Command(herald, "manifest", "rbac", servicesRBAC).Output()
+	rbac, err := exec.Command(herald, "manifest", "rbac").Output()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "herald manifest rbac:", err)
 		return 1

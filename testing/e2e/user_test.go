@@ -208,7 +208,7 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// A Lease deleted, blanked or taken by another program: the VIP comes back, or waits,
+// The table deleted or spoilt, a node lease deleted, a Service taken by another program: the VIP comes back, or waits,
 // and no other is touched.
 func TestMeddledLeases(t *testing.T) {
 	start(t, env())
@@ -217,33 +217,35 @@ func TestMeddledLeases(t *testing.T) {
 	node := awaitOwner(t, "a")
 	w := whoHas(t, 20*time.Millisecond, "10.77.0.51")
 	awaitAnswer(t, w, "10.77.0.51", time.Second)
-	leases := cluster.Client().CoordinationV1().Leases("default")
-	holder := func(want string) {
+	leases, tables := cluster.Client().CoordinationV1().Leases("default"), cluster.Client().CoordinationV1().Leases("kube-system")
+	holder := func(what string) {
 		t.Helper()
-		until(t, 3*time.Second, "the lease is held by "+want, func(c ctx) error {
-			l, err := leases.Get(c, "kubevip-a", metav1.GetOptions{})
-			if err == nil && (l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity != want) {
-				err = fmt.Errorf("by %v", l.Spec.HolderIdentity)
+		until(t, 3*time.Second, "the table is back: "+what, func(c ctx) error {
+			if now, err := cluster.Owner(c, "default", "kubevip-a"); now != node {
+				return fmt.Errorf("a is on %q, %v", now, err)
 			}
-			return err
+			return nil
 		})
 	}
-	check.OK(t, leases.Delete(t.Context(), "kubevip-a", metav1.DeleteOptions{}))
-	holder(node)
-	check.Value(leases.Patch(t.Context(), "kubevip-a", types.MergePatchType, []byte(`{"spec":null}`), metav1.PatchOptions{}))(t)
-	holder(node)
-	check.OK(t, cluster.Client().CoordinationV1().Leases("kube-system").Delete(t.Context(), "herald-node-"+node, metav1.DeleteOptions{}))
+	check.OK(t, tables.Delete(t.Context(), "herald-table", metav1.DeleteOptions{}))
+	holder("deleted")
+	for _, spoilt := range []string{`{"spec":null}`, `{"metadata":{"annotations":null}}`, `{"metadata":{"annotations":{"heraldvip.io/owners":"nobody"}}}`, `{"spec":{"leaseTransitions":2147483647}}`} {
+		check.Value(tables.Patch(t.Context(), "herald-table", types.MergePatchType, []byte(spoilt), metav1.PatchOptions{}))(t)
+		holder(spoilt)
+	}
+	check.OK(t, tables.Delete(t.Context(), "herald-node-"+node, metav1.DeleteOptions{}))
 	until(t, 3*time.Second, "the node lease is back", func(c ctx) error {
-		_, err := cluster.Client().CoordinationV1().Leases("kube-system").Get(c, "herald-node-"+node, metav1.GetOptions{})
+		_, err := tables.Get(c, "herald-node-"+node, metav1.GetOptions{})
 		return err
 	})
-	holder(node)
+	holder("a node lease was deleted")
 	if r := w.Stop().Addrs[0]; r.LongestSilence > 300*time.Millisecond || len(r.Timeline) > 5 {
 		t.Errorf("unanswered for %v, %v", r.LongestSilence, r.Timeline)
 	}
 	// Another program takes it, renews it for a while, and goes.
 	w = whoHas(t, 20*time.Millisecond, "10.77.0.51")
 	awaitAnswer(t, w, "10.77.0.51", time.Second)
+	check.Value(leases.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "kubevip-a"}}, metav1.CreateOptions{}))(t)
 	for range 4 {
 		now := time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")
 		check.Value(leases.Patch(t.Context(), "kubevip-a", types.MergePatchType, fmt.Appendf(nil, `{"spec":{"holderIdentity":"another-program","leaseDurationSeconds":2,"renewTime":%q}}`, now), metav1.PatchOptions{}))(t)
@@ -378,7 +380,7 @@ func TestNamespaced(t *testing.T) {
 	t.Cleanup(func() {
 		cluster.Client().CoreV1().Namespaces().Delete(context.Background(), ns, metav1.DeleteOptions{})
 	})
-	cmd := exec.Command(herald, "manifest", "rbac", servicesRBAC, "--namespace", "heralds")
+	cmd := exec.Command(herald, "manifest", "rbac", "--namespace", "heralds")
 	cmd.Env = []string{"svc_namespace=" + ns, "cp_namespace=heralds"}
 	rbac := check.Value(cmd.Output())(t)
 	check.Value(cluster.Client().CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "heralds"}}, metav1.CreateOptions{}))(t)

@@ -70,7 +70,7 @@ var Faults = []Fault{
 	{"etcd killed, and started", false, 2 * time.Second, KernelAnswers,
 		func(_ context.Context, l *Lab, _ string) error { l.etcd.Kill(); return nil },
 		func(ctx context.Context, l *Lab, _ string) error { return errors.Join(l.spawnEtcd(), l.awaitAPI(ctx)) }},
-	{"all leases of VIPs deleted", false, 100 * time.Millisecond, KernelAnswers, deleteLeases("kubevip-"), nil},
+	{"the table deleted", false, 100 * time.Millisecond, KernelAnswers, deleteLeases("herald-table"), nil},
 	{"its node lease deleted", false, 2 * time.Second, KernelAnswers, func(ctx context.Context, l *Lab, node string) error {
 		return deleteLeases("herald-node-"+node)(ctx, l, node)
 	}, nil},

@@ -146,20 +146,9 @@ func webOwner(t *testing.T) string {
 	t.Helper()
 	var node string
 	await(t, time.Minute, "web's VIP has an owner", func() error {
-		leases := cluster.Client().CoordinationV1().Leases
-		namespace, name := "default", "kubevip-web" // where kube-vip's manifests have it
-		if record, err := leases("kube-system").Get(t.Context(), "herald-vip-leases", metav1.GetOptions{}); err == nil && strings.HasPrefix(record.Annotations["heraldvip.io/vip-leases"], "announcers") {
-			namespace, name = "kube-system", "kubevip-web.default"
-		}
-		l, err := leases(namespace).Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		if l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" {
-			return fmt.Errorf("nobody holds it")
-		}
-		node = *l.Spec.HolderIdentity
-		return nil
+		var err error
+		node, err = cluster.Owner(t.Context(), "default", "kubevip-web")
+		return err
 	})
 	return node
 }

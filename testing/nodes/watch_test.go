@@ -117,24 +117,12 @@ func await(t *testing.T, within time.Duration, what string, look func() error) {
 	})
 }
 
-// leaseHolder is the node that holds a lease of kube-system.
-func leaseHolder(ctx context.Context, lease string) (string, error) {
-	l, err := cluster.Client().CoordinationV1().Leases("kube-system").Get(ctx, lease, metav1.GetOptions{})
-	if err != nil {
-		return "", err
-	}
-	if l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" {
-		return "", fmt.Errorf("nobody holds %s", lease)
-	}
-	return *l.Spec.HolderIdentity, nil
-}
-
 // cpOwner is the node that holds the VIP of the control plane.
 func cpOwner(t *testing.T) string {
 	t.Helper()
 	var node string
 	await(t, time.Minute, "the control plane's VIP has an owner", func() (err error) {
-		node, err = leaseHolder(t.Context(), "plndr-cp-lock")
+		node, err = cluster.Owner(t.Context(), "kube-system", "plndr-cp-lock")
 		return err
 	})
 	return node
