@@ -130,7 +130,7 @@ func TestLargeLeases(t *testing.T) {
 		return s.values[vip.Key{Namespace: namespace, Name: name}]
 	}
 	for what, change := range map[string]func(*coordinationv1.Lease){
-		"annotation":     func(o *coordinationv1.Lease) { o.Annotations["x"] = large },
+		"annotation": func(o *coordinationv1.Lease) { o.Annotations["x"] = large },
 		"many-own": func(o *coordinationv1.Lease) {
 			for i := range 9000 {
 				o.Annotations[fmt.Sprint("heraldvip.io/", i)] = "x"
