@@ -54,7 +54,6 @@ var rooms = map[string]room{
 
 	"pkg/vip":     {0, 2000},
 	"pkg/config":  {0, 2600},
-	"pkg/rawio":   {0, 300},
 	"pkg/mailbox": {0, 100},
 }
 

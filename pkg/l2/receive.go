@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/heraldvip/herald/pkg/rawio"
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -95,7 +95,7 @@ func (a *Announcer) receive(ctx context.Context, r *receiver, link vip.Link, fam
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	a.setConn(r, conn)
 	defer a.setConn(r, nil)
-	limit := rawio.Limit{PerSecond: readsPerSecond}
+	limit := mailbox.Limit{PerSecond: readsPerSecond}
 	for {
 		m, ok, err := conn.receive()
 		if err != nil {

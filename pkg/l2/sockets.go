@@ -1,6 +1,7 @@
 package l2
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -8,7 +9,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/heraldvip/herald/pkg/rawio"
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/mdlayher/ndp"
 	"github.com/mdlayher/packet"
@@ -57,13 +57,14 @@ type packetSender struct {
 // send implements frameSender: there is no room if the socket's buffer is full. Other errors are those of sendto(2), at once: ENOBUFS if the link's
 // queue is full.
 func (s packetSender) send(frame []byte, wait bool) error {
-	if !wait {
-		return rawio.Send(s.conn, frame, s.link)
+	flags := unix.MSG_DONTWAIT
+	if wait {
+		flags = 0
 	}
 	var sent error
 	err := s.conn.Control(func(fd uintptr) {
 		for sent = unix.EINTR; errors.Is(sent, unix.EINTR); {
-			sent = unix.Sendto(int(fd), frame, 0, &unix.SockaddrLinklayer{Ifindex: s.link})
+			sent = unix.Sendto(int(fd), frame, flags, &unix.SockaddrLinklayer{Ifindex: s.link})
 		}
 	})
 	return errors.Join(err, sent)
@@ -80,11 +81,11 @@ func (sockets) openReceiver(link vip.Link, family vip.Family) (messageReceiver, 
 		if err != nil {
 			return nil, fmt.Errorf("can't open a packet socket for ARP: %w%s", err, hint(err))
 		}
-		r, err := rawio.NewReader(c)
+		conn, err := c.SyscallConn()
 		if err != nil {
 			return nil, errors.Join(err, c.Close())
 		}
-		return &arpReceiver{c, r, link.Index, make([]byte, 128)}, nil
+		return &arpReceiver{c, conn, link.Index, make([]byte, 128)}, nil
 	}
 	// Bound to no address, so that the link needs none. All are members of ff02::1.
 	c, _, err := ndp.Listen(&ifi, ndp.Unspecified)
@@ -105,18 +106,24 @@ func (sockets) openReceiver(link vip.Link, family vip.Family) (messageReceiver, 
 // those of a VLAN that this node has not, without their tag, but marked as PACKET_OTHERHOST; arp_rcv ignores these, too.
 type arpReceiver struct {
 	*packet.Conn
-	reader *rawio.Reader
-	index  int
-	buf    []byte
+	conn  syscall.RawConn
+	index int
+	buf   []byte
 }
 
 // receive implements messageReceiver: ok is false for a frame of another link or for another host, or that parseARP can't read.
 func (r *arpReceiver) receive() (m neighborMessage, ok bool, err error) {
-	n, err := r.reader.Read(r.buf)
-	if err != nil {
+	var n int
+	var from unix.Sockaddr
+	var read error
+	err = r.conn.Read(func(fd uintptr) bool {
+		n, from, read = unix.Recvfrom(int(fd), r.buf, unix.MSG_DONTWAIT)
+		return !errors.Is(read, unix.EAGAIN) && !errors.Is(read, unix.EINTR)
+	})
+	if err = cmp.Or(err, read); err != nil {
 		return m, false, err
 	}
-	if r.reader.Link() != r.index || r.reader.ToOtherHost() {
+	if at, known := from.(*unix.SockaddrLinklayer); !known || at.Ifindex != r.index || at.Pkttype == unix.PACKET_OTHERHOST {
 		return m, false, nil
 	}
 	m, ok = parseARP(r.buf[:n])
