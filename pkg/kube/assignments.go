@@ -268,7 +268,8 @@ func (a *Assignments) write(ctx context.Context, o *cachedService, w vip.Assignm
 	patch := map[string]any{"metadata": map[string]any{"resourceVersion": o.version, "annotations": annotations}}
 	if !w.Remove && !slices.ContainsFunc(w.Addresses, netip.Addr.IsUnspecified) { // else it has none before a DHCP server has leased one
 		allocated := vip.Condition{Type: vip.Allocated, Status: vip.ConditionTrue, Reason: vip.AddressAllocated, Message: strings.ReplaceAll(joinAddrs(w.Addresses), ",", ", ") + ": of pool " + w.Pool}
-		patch["status"] = map[string]any{"conditions": o.conditionsPatch([]vip.Condition{allocated})}
+		record := vip.Record{Named: w.Own, Given: given}
+		patch["status"] = map[string]any{"conditions": o.conditionsPatch([]vip.Condition{allocated, record.Condition()})}
 	}
 	body, err := json.Marshal(patch)
 	if err == nil {

@@ -73,7 +73,7 @@ func TestAssignmentsAreWritten(t *testing.T) {
 			continue
 		}
 		r.poked.until(t, "the address", func() bool { return r.Cluster.service(w.Service).shows(w) })
-		if c := r.service(w.Service).Conditions; len(c) != 1 || c[0].Type != vip.Allocated || c[0].Status != vip.ConditionTrue || !strings.HasSuffix(c[0].Message, ", 2001:db8::1: of pool a,b") {
+		if c := r.service(w.Service).Conditions; len(c) != 2 || !slices.Equal(r.service(w.Service).Record.Given, w.Addresses) || c[0].Type != vip.Allocated || c[0].Status != vip.ConditionTrue || !strings.HasSuffix(c[0].Message, ", 2001:db8::1: of pool a,b") {
 			t.Errorf("conditions %+v", c)
 		}
 	}

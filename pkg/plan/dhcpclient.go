@@ -97,42 +97,12 @@ func (d *dhcp) newClients(services []*service) (clients []*dhcpClient) {
 	return clients
 }
 
-// leasedText follows the addresses that a DHCP server has leased in the message of the condition Allocated.
+// leasedText is how messages tell addresses that a DHCP server has leased.
 const leasedText = "leased by a DHCP server"
-
-// leasedMessage returns the beginning of that message: addrs are leased to c.
-func (c *dhcpClient) leasedMessage(addrs []string) string {
-	return strings.Join(addrs, ", ") + ": " + leasedText + c.suffix()
-}
-
-// suffix returns what follows leasedText: the MAC and the macvlan of c.
-func (c *dhcpClient) suffix() string { return " to " + c.mac + " on " + c.link }
-
-// leasedTo reports whether the condition Allocated of s says that a was leased by a DHCP server, and what follows leasedText there: the
-// suffix of the client, or "" as an earlier Herald wrote it. The role edit can't write a status, and what Herald takes into the message from
-// annotations comes after text that is not leasedText.
-func (s *service) leasedTo(a netip.Addr) (suffix string, ok bool) {
-	for _, c := range s.Conditions {
-		addrs, rest, _ := strings.Cut(c.Message, ": ")
-		rest, _, _ = strings.Cut(rest, "; ")
-		suffix, ok := strings.CutPrefix(rest, leasedText)
-		if ok && c.Type == vip.Allocated && c.Status == vip.ConditionTrue && slices.Contains(strings.Split(addrs, ", "), a.String()) {
-			return suffix, true
-		}
-	}
-	return "", false
-}
-
-// wasLeased reports whether the condition Allocated of s says that a was leased by a DHCP server, to whichever client.
-func (s *service) wasLeased(a netip.Addr) bool {
-	_, ok := s.leasedTo(a)
-	return ok
-}
 
 // hasLeased reports whether a was leased to c, for its Service s, with the MAC and the macvlan that c has now.
 func (c *dhcpClient) hasLeased(s *service, a netip.Addr) bool {
-	suffix, ok := s.leasedTo(a)
-	return ok && (suffix == "" || suffix == c.suffix())
+	return slices.Contains(s.Record.Leased, a) && s.Record.MAC == c.mac && s.Record.Link == c.link
 }
 
 // maxClients is how many DHCP clients the Services of a namespace may have. Each costs the node that has it a
@@ -271,13 +241,11 @@ func (r *Rules) whyMacvlanRefused(name string) string {
 	return ""
 }
 
-// hasLeased reports whether s has an address of family x already that a DHCP server has leased to
-// its client: its status names an address of that family, and its condition Allocated says so of it (leasedTo) with the macvlan that s has now, and neither its spec nor its annotations name it; or,
-// where no status is written, its lease is held.
-func (p *pass) hasLeased(s *service, x vip.Family) bool {
+// hasLeased reports whether s has an address of a family that was leased to its client, and that it does not name; or, where
+// no status is written, its lease is held.
+func (p *pass) hasLeased(s *service, family vip.Family) bool {
 	return slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool {
-		suffix, ok := s.leasedTo(i.Addr)
-		return ok && vip.FamilyOf(i.Addr) == x && (suffix == "" || strings.HasSuffix(suffix, " on "+clientLink(s.Service))) &&
+		return vip.FamilyOf(i.Addr) == family && slices.Contains(s.Record.Leased, i.Addr) && s.Record.Link == clientLink(s.Service) &&
 			(s.Source == vip.SourceStatus || !slices.Contains(s.Addresses, i.Addr))
 	}) || !s.statusTellsUse && p.leaseHeld(s)
 }

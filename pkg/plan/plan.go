@@ -184,6 +184,7 @@ type service struct {
 	heldBack      []string        // the addresses that this node does not bind, since a node that has lost them answers for long, each with its link and who that is
 	heldBackBy    []string        // the node for which the last of these waits, or the nodes for one of which it does
 	conditions    []vip.Condition // that this node is to write; nil if none
+	record        vip.Record      // the one among conditions
 	healthChecked bool            // its HealthCheck is in the Plan
 }
 
