@@ -106,7 +106,7 @@ func newMetrics() *metrics {
 		}),
 		statuses: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "herald_status_writes_total",
-			Help: "Writes of the status of Services, by result: written, conflict (the Service had changed meanwhile), not_found (it does not exist any more), rejected (the API server does not accept it) or unavailable (it takes no writes, or cannot be reached).",
+			Help: "Writes of the status of Services, and of addresses that they are given, by result: written, conflict (the Service had changed meanwhile), not_found (it does not exist any more), rejected (the API server does not accept it) or unavailable (it takes no writes, or cannot be reached).",
 		}, []string{"result"}),
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "herald_events_total",

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -181,7 +180,7 @@ const refusalAdvice = "; make the Service smaller, or ask the operator of the we
 // somebody else changes again and again; the condition Announced of the latter says so.
 func (p *pass) reportRefusals(all []*service) {
 	for _, s := range all {
-		if who := cmp.Or(p.StatusFights[s.Key], p.AssignmentFights[s.Key]); who != "" {
+		if who := p.StatusFights[s.Key]; who != "" {
 			text := fmt.Sprintf("%s changes what Herald writes on this Service again and again; kube-proxy serves what the status names, so connections fail meanwhile: %s",
 				who, Advice(s.Key, vip.StatusContested))
 			p.addEvent(s, vip.StatusContested, text, 0)

@@ -267,7 +267,7 @@ func (p *pass) replanAfter(d time.Duration) {
 // finish adds the conditions of all to the Plan, sets its Verdicts, one for each of all that is of type LoadBalancer,
 // sorted by Key, and returns it.
 func (p *pass) finish(all []*service) vip.Plan {
-	if len(p.StatusRefusals)+len(p.StatusFights)+len(p.AssignmentFights) > 0 {
+	if len(p.StatusRefusals)+len(p.StatusFights) > 0 {
 		p.reportRefusals(all)
 	}
 	p.addAllConditions(all)

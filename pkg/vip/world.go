@@ -24,8 +24,7 @@ type World struct {
 	// TransfersPending: this node has handed over VIP leases by a transfer, and not all are written by their new owners, or moved to them without the API server. Only while Stopping.
 	TransfersPending bool
 	StatusRefusals   map[Key]string // why the API server does not take the status of a Service, by Service
-	// StatusFights and AssignmentFights are who changes what this node writes on a Service again and again, by Service.
-	StatusFights, AssignmentFights map[Key]string
+	StatusFights     map[Key]string // who changes what this node writes on a Service again and again, by Service
 
 	// From the pools.
 	Pools *PoolSource // as the API server has it, or had last; nil: there has been no ConfigMap of pools since this process began
