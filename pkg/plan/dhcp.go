@@ -184,16 +184,11 @@ func (d *dhcp) requestForUnit(u *unit) {
 }
 
 // requestClient adds the macvlan of c to the Plan, and a DHCPRequest for each of its families,
-// with the recorded lease and what is declined; for one that waits only an Event (DHCPFailed). If the kernel could not make the macvlan it
+// with the recorded lease and what is declined. If the kernel could not make the macvlan it
 // adds an Event (DHCPFailed) and no request. An rp_filter of 1, or of 0 where that of all
 // links is 1, gets the Event InvalidField: it drops traffic to the VIP.
 func (d *dhcp) requestClient(c *dhcpClient) {
 	s := c.oldest
-	if c.waits {
-		d.addEvent(s, vip.DHCPFailed, fmt.Sprintf("node %s has %d DHCP clients, and begins no more: delete Services that ask for an address by DHCP, let those of a namespace share one (kube-vip.io/macvlanName), or run Herald on more nodes",
-			d.Self, maxNodeClients), 0)
-		return
-	}
 	filter := 2
 	if s.DHCP.RPFilter != "" {
 		filter = int(s.DHCP.RPFilter[0] - '0')

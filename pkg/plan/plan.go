@@ -15,14 +15,13 @@
 //	held by this node, which is not eligible     handed to the best other node; without one, released
 //	held by this node, whose data plane fails    handed to the best other node, if that is better
 //	held by this node, unheard on its link       handed to the best other node, if that is heard
-//	held by this node, on a link without IPv6    handed to the best other node, if that can bind it; else what can be bound
 //	held by another node                         nothing here (but see vip.HandingOver)
 //	free, this node is the best                  the lease is claimed; addresses follow once it is held
 //	free, another node is the best               that node is given time to claim it
 //	no node is eligible                          Event with the reason of every node
 //
-// The best node is an eligible one of the lowest rank (well, not ready, restarting, without
-// IPv6, with a faulty data plane, unheard, stalled); of these one that the pools of its addresses prefer most; of these one that
+// The best node is an eligible one of the lowest rank (well, not ready, restarting,
+// with a faulty data plane, unheard, stalled); of these one that the pools of its addresses prefer most; of these one that
 // holds the fewest units; of these the one with the highest rendezvous hash.
 //
 // Services that share an address or a lease are one unit: they are announced by one node,
@@ -111,7 +110,6 @@ func run(r *Rules, w *vip.World) (*pass, []*service) {
 	f.planPools(checks)
 	units := groupIntoUnits(p, f.accepted)
 	(&placement{pass: p, units: units}).setTargets()
-	dhcp.refuseBeyondNode(units)
 
 	m := unitPlanner{pass: p, dhcp: dhcp, checks: checks, routes: &routes{p, make(map[netip.Prefix]bool)}, mappings: newMappings(p)}
 	for _, s := range f.expectingEndpoints {
