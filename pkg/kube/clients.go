@@ -110,7 +110,7 @@ func newMetrics() *metrics {
 		}, []string{"result"}),
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "herald_events_total",
-			Help: "Events about Services, by result: created, already_exists, dropped (the namespace is being deleted, or the API server does not accept it), error (it will be tried again) or given_up (its namespace has refused Events for 5 minutes, or 10 000 were waiting).",
+			Help: "Events about Services, by result: created, already_exists, dropped (the namespace is being deleted, or the API server does not accept it), error (it will be tried again) or given_up (it ceased to hold before it could be written, since its Service had more than 25 at once, or for an hour).",
 		}, []string{"result"}),
 	}
 }
