@@ -39,7 +39,7 @@ var rooms = map[string]room{
 	"pkg/lease":    {1, 5600},
 	"pkg/peers":    {1, 2400},
 	"pkg/netif":    {1, 3100},
-	"pkg/l2":       {1, 2700},
+	"pkg/l2":       {1, 2250},
 	"pkg/bgp":      {1, 2100},
 	"pkg/bfd":      {1, 800},
 	"pkg/routes":   {1, 810},
@@ -54,8 +54,7 @@ var rooms = map[string]room{
 
 	"pkg/vip":     {0, 2000},
 	"pkg/config":  {0, 2600},
-	"pkg/rawio":   {0, 300},
-	"pkg/mailbox": {0, 100},
+	"pkg/mailbox": {0, 90},
 }
 
 // sideways is what may be imported on the same floor.

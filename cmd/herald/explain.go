@@ -126,7 +126,7 @@ func (x *explainer) service(k vip.Key) (e serviceExplanation, err error) {
 	}
 	s := &x.snapshot.Services[i]
 	e.service, e.Missing = *s, x.snapshot.Missing
-	e.Explanation = x.cluster.explain(k)
+	e.Explanation, _ = plan.Explain(x.cluster.rules, x.cluster.world, k)
 	if owner, since := x.view.owner(s); e.Owner == "" {
 		e.Owner, e.Since = owner, since
 	}

@@ -207,7 +207,7 @@ func (n *node) agentOptions() agent.Options {
 		Statuses: n.cluster.Statuses, Events: n.cluster.Events, Leases: n.leases,
 	}
 	if n.cfg.GivesAddresses() {
-		o.Observers, o.Pools, o.Assignments = append(o.Observers, n.pools, n.cluster.Assignments), n.pools, n.cluster.Assignments
+		o.Observers, o.Pools, o.Assignments = append(o.Observers, n.pools), n.pools, n.cluster.Assignments
 	}
 	if n.cfg.UPnP.Enable {
 		o.Observers, o.Mappings, o.MappingSweeps = append(o.Observers, n.mapper), n.mapper, n.mapper.Sweeps()
@@ -362,7 +362,7 @@ func (n *node) readers() []task {
 
 // others returns all tasks but readers, leases and the agent.
 func (n *node) others() []task {
-	tasks := []task{n.cluster.Statuses, n.cluster.Assignments, n.cluster.Events, n.announcer, n.checker, n.dhcp, n.connections, n.peers, n.gateway}
+	tasks := []task{n.cluster.Statuses, n.cluster.Events, n.announcer, n.checker, n.dhcp, n.connections, n.peers, n.gateway}
 	if n.cfg.Services.Enable {
 		tasks = append(tasks, n.dataPlane)
 	}

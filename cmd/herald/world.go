@@ -80,43 +80,9 @@ func rulesOf(o *vip.NodeOptions, announcers string) plan.Rules {
 	return r
 }
 
-// rulesOn returns the rules for Services with the class options of that node, which may differ from those of others; the rules themselves if it is not
-// alive, has published none, or has no svc_enable.
-func (c *clusterView) rulesOn(node string) plan.Rules {
-	r := c.rules
-	i := slices.IndexFunc(c.world.Members, func(m vip.Member) bool { return m.Name == node && m.Alive })
-	if i < 0 {
-		return r
-	}
-	if o := c.world.Members[i].Info.Options; o != nil && o.Services {
-		r.ClassOptions = o.ClassOptions
-	}
-	return r
-}
-
-// explain is plan.Explain by the class options of a node that serves the Service's class, or, if none does, by the rules for Services.
-func (c *clusterView) explain(service vip.Key) plan.Explanation {
-	tried := map[vip.ClassOptions]bool{c.rules.ClassOptions: true}
-	first, _ := plan.Explain(c.rules, c.world, service)
-	e := first
-	for _, m := range c.world.Members {
-		if e.Reason != vip.OtherClass {
-			return e
-		}
-		if r := c.rulesOn(m.Name); !tried[r.ClassOptions] {
-			tried[r.ClassOptions] = true
-			e, _ = plan.Explain(r, c.world, service)
-		}
-	}
-	if e.Reason == vip.OtherClass {
-		return first
-	}
-	return e
-}
-
-// explainNode is plan.ExplainNode by the class options of the node, and, of the VIP of the control plane, by the rules for that.
+// explainNode is plan.ExplainNode, and, of the VIP of the control plane, by the rules for that.
 func (c *clusterView) explainNode(node string) (e plan.NodeExplanation, ok bool) {
-	e, ok = plan.ExplainNode(c.rulesOn(node), c.world, node)
+	e, ok = plan.ExplainNode(c.rules, c.world, node)
 	if !ok || c.controlPlane.ControlPlane == nil {
 		return e, ok
 	}
@@ -153,7 +119,7 @@ func onlyOn(s kube.Snapshot, node string, now time.Time) (all []string) {
 		if !x.Carries || x.Others > 0 {
 			continue
 		}
-		name, r := x.Service.String(), c.rulesOn(node)
+		name, r := x.Service.String(), c.rules
 		if x.Service == plan.ControlPlaneKey {
 			name, r = "the control plane's VIP", c.controlPlane
 		}

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/heraldvip/herald/pkg/rawio"
+	"github.com/heraldvip/herald/pkg/mailbox"
 )
 
 const (
@@ -87,7 +87,7 @@ func filterSetter(program []bpf.Instruction) (func(network, address string, c sy
 // read gives packets to take until c is closed, readsPerSecond of them at most.
 func read(c *net.UDPConn, take func(received)) {
 	b := make([]byte, 256) // the length of a packet is one byte
-	for limit := (rawio.Limit{PerSecond: readsPerSecond}); ; limit.Read() {
+	for limit := (mailbox.Limit{PerSecond: readsPerSecond}); ; limit.Read() {
 		n, from, err := c.ReadFromUDPAddrPort(b)
 		if errors.Is(err, net.ErrClosed) {
 			return

@@ -21,7 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
-	"github.com/heraldvip/herald/pkg/rawio"
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -247,7 +247,7 @@ type session struct {
 // receive passes what the router sends on to GoBGP until the session ends; it returns why.
 func (s *session) receive() *refusal {
 	from := bufio.NewReader(s.router)
-	for limit := (rawio.Limit{PerSecond: messagesPerSecond}); ; limit.Read() {
+	for limit := (mailbox.Limit{PerSecond: messagesPerSecond}); ; limit.Read() {
 		m, err := readMessage(from)
 		refused := (*refusal)(nil)
 		switch {

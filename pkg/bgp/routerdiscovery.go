@@ -11,7 +11,6 @@ import (
 	"golang.org/x/net/ipv6"
 
 	"github.com/heraldvip/herald/pkg/mailbox"
-	"github.com/heraldvip/herald/pkg/rawio"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -105,7 +104,7 @@ const readsPerSecond = 20
 // most.
 func (d *routerDiscovery) receive(c *ndp.Conn) {
 	b := make([]byte, 1500)
-	for limit := (rawio.Limit{PerSecond: readsPerSecond}); ; limit.Read() {
+	for limit := (mailbox.Limit{PerSecond: readsPerSecond}); ; limit.Read() {
 		n, control, from, err := c.ReadRaw(b)
 		if errors.Is(err, net.ErrClosed) {
 			return

@@ -10,7 +10,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/heraldvip/herald/pkg/rawio"
+	"github.com/heraldvip/herald/pkg/mailbox"
 )
 
 // readsPerSecond is how many packets a transaction reads, so that a flood of answers costs little.
@@ -78,7 +78,7 @@ func (x *client) transact(ctx context.Context, t transaction) (sent time.Time, e
 // receive reads answers until one ends t, or the deadline of conn. ignored is why the
 // first of the others was ignored. It reads readsPerSecond at most.
 func (x *client) receive(ctx context.Context, conn net.PacketConn, t transaction) (done bool, ignored, err error) {
-	buf, limit := make([]byte, 4096), rawio.Limit{PerSecond: readsPerSecond}
+	buf, limit := make([]byte, 4096), mailbox.Limit{PerSecond: readsPerSecond}
 	for ; ; limit.Read() {
 		if ctx.Err() != nil { // its deadline may have been overwritten
 			return false, ignored, errNoAnswer

@@ -38,7 +38,7 @@ func (r annotationReader) readAddresses(loadBalancerIP string) {
 			r.readStatusAddresses()
 		}
 		if keep != "" && len(s.Addresses) > 0 {
-			s.Invalid = append(s.Invalid, fmt.Sprintf("As long as %s can't be read the Service keeps %s.", keep, strings.ReplaceAll(joinAddrs(s.Addresses), ",", ", ")))
+			s.Invalid = append(s.Invalid, fmt.Sprintf("As long as %s can't be read the Service keeps %s.", keep, joinAddrs(s.Addresses, ", ")))
 		}
 		return
 	}

@@ -54,7 +54,7 @@ func TestPrecedence(t *testing.T) {
 			o := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, LoadBalancerIP: tt.spec}}
 			o.Annotations = tt.annotations
 			s := readService(o)
-			if d := cmp.Diff(tt.want, joinAddrs(s.Addresses)+" "+s.Source+" "+s.Allocated); d != "" || s.Superseded != tt.superseded {
+			if d := cmp.Diff(tt.want, joinAddrs(s.Addresses, ",")+" "+s.Source+" "+s.Allocated); d != "" || s.Superseded != tt.superseded {
 				t.Errorf("superseded %v, -want +got:\n%s", s.Superseded, d)
 			}
 			told := strings.Join(s.Invalid, " ")

@@ -7,7 +7,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -85,7 +84,7 @@ func TestGatewayAddressIsNoVIP(t *testing.T) {
 func TestStatusWithoutModes(t *testing.T) {
 	key := vip.Key{Namespace: "default", Name: "web"}
 	r := &cachedService{}
-	s := &Statuses{cached: func(vip.Key) *cachedService { return r }, wanted: mailbox.New[wantedStatuses]()}
+	s := newStatuses(Options{}, func(vip.Key) *cachedService { return r }, newMetrics())
 	v, x := vip.Ingress{Addr: addrs("10.0.0.50")[0], IPMode: vip.ModeVIP}, vip.Ingress{Addr: addrs("11.22.33.1")[0], IPMode: vip.ModeProxy}
 	for _, tt := range []struct {
 		dropsIPMode   bool
@@ -98,7 +97,7 @@ func TestStatusWithoutModes(t *testing.T) {
 		s.dropsIPMode.Store(tt.dropsIPMode)
 		want := []vip.Status{{Service: key, VIPHost: "n1", Ingress: tt.want}}
 		s.Put(want)
-		if d := cmp.Diff(tt.pending, s.wanted.Get().pending[0].Ingress, compareNets); d != "" {
+		if d := cmp.Diff(tt.pending, s.states[key].errands[ofStatus].want.status.Ingress, compareNets); d != "" {
 			t.Errorf("%v of %v: -want +got:\n%s", tt.dropsIPMode, tt.want, d)
 		}
 	}

@@ -106,11 +106,11 @@ func newMetrics() *metrics {
 		}),
 		statuses: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "herald_status_writes_total",
-			Help: "Writes of the status of Services, by result: written, conflict (the Service had changed meanwhile), not_found (it does not exist any more), rejected (the API server does not accept it) or unavailable (it takes no writes, or cannot be reached).",
+			Help: "Writes of the status of Services, and of addresses that they are given, by result: written, conflict (the Service had changed meanwhile), not_found (it does not exist any more), rejected (the API server does not accept it) or unavailable (it takes no writes, or cannot be reached).",
 		}, []string{"result"}),
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "herald_events_total",
-			Help: "Events about Services, by result: created, already_exists, dropped (the namespace is being deleted, or the API server does not accept it), error (it will be tried again) or given_up (its namespace has refused Events for 5 minutes, or 10 000 were waiting).",
+			Help: "Events about Services, by result: created, already_exists, dropped (the namespace is being deleted, or the API server does not accept it), error (it will be tried again) or given_up (it ceased to hold before it could be written, since its Service had more than 25 at once, or for an hour).",
 		}, []string{"result"}),
 	}
 }

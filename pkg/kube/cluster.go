@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/connrotation"
 
@@ -58,7 +59,7 @@ type Cluster struct {
 	Statuses *Statuses // the Mailbox for the status of Services
 	Events   *Events   // the Mailbox for Events
 	// Assignments is the Mailbox for the addresses that Services are given.
-	Assignments *Assignments
+	Assignments Assignments
 
 	// mu guards the values of the stores and all that follows. It is held while an
 	// object is taken over and while Observe runs, never while waiting for anything.
@@ -125,8 +126,13 @@ func New(cfg *rest.Config, o Options) (*Cluster, error) {
 	for _, s := range c.Leases.stores {
 		c.watches = append(c.watches, s.Run)
 	}
-	c.Statuses = newStatuses(c, main, o)
-	c.Assignments = newAssignments(c, main, o)
+	c.Statuses = newStatuses(o, c.service, m)
+	c.Statuses.patch = func(ctx context.Context, k vip.Key, body []byte) (*corev1.Service, error) {
+		out := &corev1.Service{}
+		r := main.core.Patch(types.StrategicMergePatchType).Namespace(k.Namespace).Resource("services").Name(k.Name)
+		return out, r.SubResource("status").Body(body).MaxRetries(0).Do(ctx).Into(out)
+	}
+	c.Assignments = Assignments{c.Statuses}
 	c.Events = newEvents(main, o, m)
 	return c, nil
 }

@@ -6,19 +6,28 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// readConditions fills in Conditions and conditionsSince: of status.conditions those of Herald's types, in the order of the status.
+// readConditions fills in Conditions, Record and conditionsSince: of status.conditions those of Herald's types, in order.
 func (s *cachedService) readConditions(all []metav1.Condition) {
+	var ours []vip.Condition
 	for _, c := range all {
 		t := vip.ConditionType(c.Type)
-		if t != vip.Allocated && t != vip.Announced {
+		if !isOurs(t) {
 			continue
 		}
 		if s.conditionsSince == nil {
 			s.conditionsSince = make(map[vip.ConditionType]metav1.Time)
 		}
 		s.conditionsSince[t] = c.LastTransitionTime
-		s.Conditions = append(s.Conditions, vip.Condition{Type: t, Status: vip.ConditionStatus(c.Status), Reason: vip.Reason(c.Reason), Message: truncate(c.Message, maxConditionMessage)})
+		ours = append(ours, vip.Condition{
+			Type: t, Status: vip.ConditionStatus(c.Status), Reason: vip.Reason(c.Reason), Message: truncate(c.Message, maxConditionMessage),
+		})
 	}
+	s.SetConditions(ours)
+}
+
+// isOurs reports whether Herald writes conditions of this type.
+func isOurs(t vip.ConditionType) bool {
+	return t == vip.Allocated || t == vip.Announced || t == vip.Recorded
 }
 
 // maxConditionMessage is how much of a condition's message is kept, in bytes: more than Herald writes.

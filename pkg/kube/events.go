@@ -4,10 +4,12 @@ import (
 	"context"
 	"log/slog"
 	"slices"
-	"sync/atomic"
+	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -19,17 +21,18 @@ const (
 	// eventRate is how many Events are written a second, and at most in a burst. When
 	// hundreds of VIPs move at once, the leases and statuses of others shall not wait.
 	eventRate = 20
-	// maxBatches is how many Puts with new Events may be ahead of Run.
-	maxBatches = 64
+	// Of a Service serviceBurst Events are written at once, and one more each eventInterval. Others wait,
+	// and are dropped once they cease to hold.
+	serviceBurst  = 25
+	eventInterval = time.Minute
 	// rememberFor is how long an Event that ceased to hold is remembered: as long
 	// as the API server keeps Events (--event-ttl, one hour).
 	rememberFor = time.Hour
 	// maxRepeats is how often an Event that holds and ceases to hold is written within
 	// rememberFor.
 	maxRepeats      = 10
-	maxMessageBytes = 1024 // longer ones are refused by some API versions
-	// maxRemembered is how many Events that ceased to hold are remembered.
-	maxRemembered = 10000
+	maxMessageBytes = 1024  // longer ones are refused by some API versions
+	maxRemembered   = 10000 // Events that ceased to hold
 )
 
 // Events writes Events about Services.
@@ -45,15 +48,20 @@ type Events struct {
 	log     *slog.Logger
 	metrics *metrics
 	create  func(ctx context.Context, e *corev1.Event) error
-	added   chan []*queuedEvent // from Put to Run
-	pause   time.Duration       // Run's, since the API server is unavailable
-	warned  time.Time           // when Run last said that Events are refused
-	again   atomic.Bool         // Events that were given up shall be queued again by the next Put
+	queue   *workqueue.Typed[vip.Event]
+	turns   *turns[vip.Event]
 
-	// What follows belongs to the caller of Put.
-	last   []vip.Event // what Put was given last; nil if Run was too far behind to take what is new
+	// What follows belongs to Run.
+	budgets map[vip.Key]*rate.Limiter // of Services
+	refused map[string]refusedEvents  // by namespace
+	swept   time.Time                 // when these were last rid of what need not be known
+	pause   time.Duration             // since the API server is unavailable
+	warned  time.Time                 // when the log last said that Events are refused
+
+	mu     sync.Mutex  // guards what follows
+	last   []vip.Event // what Put was given last
 	states map[vip.Event]*eventState
-	swept  time.Time // when states was last rid of what is too old
+	forgot time.Time // when states was last rid of what is too old
 	puts   uint64
 }
 
@@ -62,104 +70,74 @@ type eventState struct {
 	put         uint64    // the last Put that contained it
 	occurrences int       // how many times it began to hold
 	began       time.Time // when it last did
-	progress    atomic.Int32
+	done        bool      // it is written, or need not be
 	window      time.Time // since when it began to hold repeats times
 	repeats     int
 }
 
-// Values of eventState.progress. Put changes eventUnwritten to eventQueued, and
-// eventWritten to eventUnwritten; Run changes eventQueued to eventWritten, or back to
-// eventUnwritten if it gives the Event up.
-const (
-	eventUnwritten int32 = iota
-	eventQueued
-	eventWritten
-)
-
-// A queuedEvent is an Event to be written.
-type queuedEvent struct {
-	vip.Event
-	occurrences int
-	began       time.Time
-	progress    *atomic.Int32
-
-	// Of an Event into which others of its Service and reason have been combined:
-	similar int       // how many others
-	first   time.Time // when the first of them began to hold
-	due     time.Time // when it is to be written
-}
-
 func newEvents(c *clients, o Options, m *metrics) *Events {
-	return &Events{
+	e := &Events{
 		node: o.Node, log: o.Log, metrics: m,
 		create: func(ctx context.Context, e *corev1.Event) error {
 			return c.core.Post().Namespace(e.Namespace).Resource("events").Body(e).MaxRetries(0).Do(ctx).Error()
 		},
-		added:  make(chan []*queuedEvent, maxBatches),
-		states: make(map[vip.Event]*eventState),
+		turns:   newTurns(func(e vip.Event) string { return e.Service.Namespace }),
+		budgets: make(map[vip.Key]*rate.Limiter),
+		refused: make(map[string]refusedEvents),
+		states:  make(map[vip.Event]*eventState),
 	}
+	e.queue = workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[vip.Event]{Queue: e.turns})
+	return e
 }
 
-// Put takes the Events that hold now, and queues for Run those that the Put before did
-// not contain, but for those that have been written maxRepeats times within rememberFor
-// and those without a namespace. Those that Run has given up, or could not take, are queued by
-// a later Put: the next one that differs, or once few are waiting. It is for one goroutine, and does not block.
+// Put takes the Events that hold now, and has Run write those that the Put before did not contain, but for those that
+// have been written maxRepeats times within rememberFor, and those without a namespace. It does not block.
 func (e *Events) Put(want []vip.Event) {
-	again := e.again.Swap(false)
-	if len(want) > 0 && !again && slices.Equal(want, e.last) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(want) > 0 && slices.Equal(want, e.last) {
 		return
 	}
 	now := time.Now()
 	e.puts++
 	e.last = want
-	var added []*queuedEvent
 	for _, w := range want {
 		w.Message = limitMessage(w.Message)
 		s := e.states[w]
 		if s == nil {
-			s = &eventState{}
+			s = &eventState{done: true}
 			e.states[w] = s
 		}
-		if s.occurrences == 0 || s.put < e.puts-1 {
-			s.begin(now)
+		if (s.occurrences == 0 || s.put < e.puts-1) && s.begin(now) && w.Service.Namespace != "" {
+			s.done = false
+			e.queue.Add(w)
 		}
 		s.put = e.puts
-		if w.Service.Namespace != "" && s.progress.CompareAndSwap(eventUnwritten, eventQueued) {
-			added = append(added, &queuedEvent{Event: w, occurrences: s.occurrences, began: s.began, progress: &s.progress})
-		}
 	}
-	e.send(added)
 	e.forget(now, len(want))
 }
 
-// send hands Events to Run. If that is too far behind, a later Put does so.
-func (e *Events) send(added []*queuedEvent) {
-	if len(added) == 0 {
+// forget forgets once a minute what ceased to hold rememberFor ago, and all that does not hold if more than
+// maxRemembered Events are remembered besides the held ones that hold.
+func (e *Events) forget(now time.Time, held int) {
+	tooMany := len(e.states) > held+maxRemembered
+	if !tooMany && now.Sub(e.forgot) <= time.Minute {
 		return
 	}
-	select {
-	case e.added <- added:
-	default:
-		for _, q := range added {
-			q.progress.Store(eventUnwritten)
+	e.forgot = now
+	for k, s := range e.states {
+		if s.put != e.puts && (tooMany || now.Sub(s.began) > rememberFor) {
+			e.drop(k, s)
 		}
-		e.last = nil
 	}
 }
 
-// forget forgets once a minute what ceased to hold rememberFor ago, and if more than maxRemembered
-// Events are remembered besides the held ones that hold, all that are not queued.
-func (e *Events) forget(now time.Time, held int) {
-	tooMany := len(e.states) > held+maxRemembered
-	if !tooMany && now.Sub(e.swept) <= time.Minute {
-		return
+// drop forgets an Event, and counts it if it was to be written. e.mu is held.
+func (e *Events) drop(k vip.Event, s *eventState) {
+	if !s.done {
+		e.metrics.events.WithLabelValues("given_up").Inc()
 	}
-	e.swept = now
-	for k, s := range e.states {
-		if s.put != e.puts && s.progress.Load() != eventQueued && (tooMany || now.Sub(s.began) > rememberFor) {
-			delete(e.states, k)
-		}
-	}
+	delete(e.states, k)
 }
 
 // limitMessage cuts what is longer than maxMessageBytes.
@@ -170,18 +148,16 @@ func limitMessage(m string) string {
 	return truncate(m, maxMessageBytes-len("...")) + "..."
 }
 
-// begin counts that the Event begins to hold. One that was written is written again,
-// but at most maxRepeats times within rememberFor.
-func (s *eventState) begin(now time.Time) {
+// begin counts that the Event begins to hold, and reports whether it is to be written: at most maxRepeats times within
+// rememberFor.
+func (s *eventState) begin(now time.Time) bool {
 	if now.Sub(s.window) > rememberFor {
 		s.window, s.repeats = now, 0
 	}
 	s.occurrences++
 	s.repeats++
 	s.began = now
-	if s.repeats <= maxRepeats {
-		s.progress.CompareAndSwap(eventWritten, eventUnwritten)
-	}
+	return s.repeats <= maxRepeats
 }
 
 // String names the task.

@@ -98,7 +98,9 @@ func putWritten(n *Events, want ...vip.Event) []vip.Event {
 	n.Put(want)
 	return slices.DeleteFunc(slices.Clone(want), func(w vip.Event) bool {
 		w.Message = limitMessage(w.Message)
-		return n.states[w].progress.Load() != eventWritten
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return !n.states[w].done
 	})
 }
 
@@ -292,22 +294,20 @@ func TestEventsOfAServerThatFails(t *testing.T) {
 func TestEventNames(t *testing.T) {
 	n := newEvents(&clients{}, Options{Node: "n1"}, newMetrics())
 	long := vip.Key{Namespace: "default", Name: strings.Repeat("a", 63)}
-	base := queuedEvent{Event: vip.Event{Service: long, UID: "u", Reason: vip.VIPMoved, Message: "m", Occurrence: 1}, occurrences: 1}
-	variants := []func(*queuedEvent){
-		func(*queuedEvent) {},
-		func(x *queuedEvent) { x.UID = "v" },
-		func(x *queuedEvent) { x.Reason = vip.VIPAnnounced },
-		func(x *queuedEvent) { x.Message = "n" },
-		func(x *queuedEvent) { x.Occurrence = 2 },
-		func(x *queuedEvent) { x.occurrences = 2 },
-		func(x *queuedEvent) { x.similar, x.first = 2, time.Unix(1, 0) },
-		func(x *queuedEvent) { x.similar, x.first = 2, time.Unix(2, 0) },
+	base, state := vip.Event{Service: long, UID: "u", Reason: vip.VIPMoved, Message: "m", Occurrence: 1}, eventState{occurrences: 1}
+	variants := []func(*vip.Event, *eventState){
+		func(*vip.Event, *eventState) {},
+		func(x *vip.Event, _ *eventState) { x.UID = "v" },
+		func(x *vip.Event, _ *eventState) { x.Reason = vip.VIPAnnounced },
+		func(x *vip.Event, _ *eventState) { x.Message = "n" },
+		func(x *vip.Event, _ *eventState) { x.Occurrence = 2 },
+		func(_ *vip.Event, s *eventState) { s.occurrences = 2 },
 	}
 	var names []string
 	for _, change := range variants {
-		x := base
-		change(&x)
-		name := n.newEvent(&x).Name
+		x, s := base, state
+		change(&x, &s)
+		name := n.newEvent(x, s).Name
 		if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
 			t.Errorf("%s: %v", name, problems)
 		}
@@ -330,7 +330,7 @@ func BenchmarkEvents(b *testing.B) {
 			}
 			n.Put(want)
 			for _, x := range n.states {
-				x.progress.Store(eventWritten)
+				x.done = true
 			}
 			for b.Loop() {
 				if !same {

@@ -6,13 +6,15 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"maps"
 	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -29,68 +31,118 @@ const (
 // warnEvery is how often the log says at most that Events are refused.
 const warnEvery = 10 * time.Minute
 
+// refusedEvents is how long no Event of a namespace is tried, since it refuses them.
+type refusedEvents struct {
+	until time.Time
+	pause time.Duration
+}
+
 // Run writes Events until ctx ends. What waits then is lost.
 func (e *Events) Run(ctx context.Context) error {
-	limit := flowcontrol.NewTokenBucketRateLimiter(eventRate, eventRate)
-	q := newEventQueue(func(o *queuedEvent) {
-		o.progress.Store(eventUnwritten)
-		e.metrics.events.WithLabelValues("given_up").Inc()
-	})
-	for ctx.Err() == nil {
-		o, wait := q.next(time.Now())
-		if o == nil {
-			select {
-			case <-ctx.Done():
-			case <-time.After(wait):
-			case added := <-e.added:
-				q.addAll(added, time.Now())
-			}
-			continue
-		}
-		if limit.Wait(ctx) == nil {
-			e.writeNext(ctx, q, o)
-		}
-		e.takeAdded(q)
-	}
-	return nil
-}
-
-// takeAdded moves what Put has added meanwhile to q.
-func (e *Events) takeAdded(q *eventQueue) {
+	q := workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[vip.Event]{Queue: e.queue})
+	defer context.AfterFunc(ctx, q.ShutDown)()
+	limit := rate.NewLimiter(eventRate, eventRate)
 	for {
-		select {
-		case added := <-e.added:
-			q.addAll(added, time.Now())
-		default:
-			return
+		w, ended := q.Get()
+		if ended {
+			return nil
 		}
+		if again := e.look(ctx, limit, w); again > 0 {
+			q.AddAfter(w, again)
+		}
+		e.turns.done(w, nothingSent)
+		q.Done(w)
 	}
 }
 
-// writeNext tries once to create o, which is next in q.
-func (e *Events) writeNext(ctx context.Context, q *eventQueue, o *queuedEvent) {
-	result, err := e.tryCreate(ctx, e.newEvent(o))
-	now := time.Now()
+// look writes an Event, if it is time. It returns after what time to look again; 0 is never.
+func (e *Events) look(ctx context.Context, limit *rate.Limiter, w vip.Event) time.Duration {
+	now, namespace := time.Now(), w.Service.Namespace
+	e.sweep(now)
+	budget := e.budgets[w.Service]
+	if budget == nil {
+		budget = rate.NewLimiter(rate.Every(eventInterval), serviceBurst)
+		e.budgets[w.Service] = budget
+	}
+	tooMany := budget.TokensAt(now) < 1
+	s, wanted := e.stateOf(w, tooMany)
+	switch wait := e.refused[namespace].until.Sub(now); {
+	case !wanted || ctx.Err() != nil:
+		return 0
+	case tooMany:
+		return eventInterval
+	case wait > 0:
+		return wait
+	}
+	if limit.Wait(ctx) != nil {
+		return 0
+	}
+	result, err := e.tryCreate(ctx, e.newEvent(w, s))
 	switch {
-	case ctx.Err() != nil:
 	case result == eventTaken:
 		e.pause = 0
-		o.progress.Store(eventWritten)
-		if q.taken(o); q.waiting == maxWaiting/2 {
-			e.again.Store(true) // there is room for those that found none
-		}
+		delete(e.refused, namespace)
+		budget.AllowN(now, 1)
+		e.setDone(w, s.occurrences)
+		return 0
 	case result == eventUnavailable:
 		e.pause = max(unavailableMin, min(2*e.pause, unavailableMax))
 		sleep(ctx, e.pause)
-	case apierrors.IsForbidden(err):
-		q.refused(o, now, refusedMax, refusedMax)
+		return time.Nanosecond
+	}
+	return e.refuse(namespace, err)
+}
+
+// refuse takes account of an Event that its namespace does not take, and returns how long no other of it is tried: twice
+// as long each time.
+func (e *Events) refuse(namespace string, err error) time.Duration {
+	now, x := time.Now(), refusedEvents{}
+	if x.pause = max(unavailableMin, min(2*e.refused[namespace].pause, unavailableMax)); apierrors.IsForbidden(err) {
+		x.pause = refusedMax
 		if now.Sub(e.warned) > warnEvery {
 			e.warned = now
-			e.log.Warn("can't create Events in a namespace: admission there refuses them, or a right is missing (herald manifest rbac prints what is needed)", "namespace", o.Service.Namespace, "err", err)
+			e.log.Warn("can't create Events in a namespace: admission there refuses them, or a right is missing (herald manifest rbac prints what is needed)",
+				"namespace", namespace, "err", err)
 		}
-	default:
-		q.refused(o, now, unavailableMin, unavailableMax)
 	}
+	x.until = now.Add(x.pause)
+	e.refused[namespace] = x
+	return x.pause
+}
+
+// stateOf returns the state of an Event, and whether it is to be written. If there are tooMany of its Service one that
+// does not hold any more is dropped.
+func (e *Events) stateOf(w vip.Event, tooMany bool) (eventState, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.states[w]
+	if s == nil || s.done {
+		return eventState{}, false
+	}
+	if tooMany && s.put != e.puts {
+		e.drop(w, s)
+		return eventState{}, false
+	}
+	return *s, true
+}
+
+// setDone says that an Event is written as it was when it had begun so many times.
+func (e *Events) setDone(w vip.Event, occurrences int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s := e.states[w]; s != nil && s.occurrences == occurrences {
+		s.done = true
+	}
+}
+
+// sweep forgets once a minute Services and namespaces of which nothing need be known any more.
+func (e *Events) sweep(now time.Time) {
+	if now.Sub(e.swept) < time.Minute {
+		return
+	}
+	e.swept = now
+	maps.DeleteFunc(e.budgets, func(_ vip.Key, b *rate.Limiter) bool { return b.TokensAt(now) >= serviceBurst })
+	maps.DeleteFunc(e.refused, func(_ string, x refusedEvents) bool { return now.Sub(x.until) > time.Minute })
 }
 
 // tryCreate tries once to create an Event. err is nil if result is eventTaken.
@@ -133,30 +185,23 @@ func ofNamespace(err error) bool {
 		!apierrors.IsServiceUnavailable(err) && !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err) && !apierrors.IsUnauthorized(err)
 }
 
-// newEvent is q as an object of the API server. Its name is that of the Service and a
-// hash of what distinguishes Events of one Service. One that others have been combined into says so, and
-// how many, as those of client-go do.
-func (e *Events) newEvent(q *queuedEvent) *corev1.Event {
+// newEvent is w as an object of the API server. Its name is that of the Service and a
+// hash of what distinguishes Events of one Service.
+func (e *Events) newEvent(w vip.Event, s eventState) *corev1.Event {
 	kind := corev1.EventTypeNormal
-	if q.Warning {
+	if w.Warning {
 		kind = corev1.EventTypeWarning
 	}
-	distinct := []any{q.UID, q.Reason, q.Message, q.Occurrence, q.occurrences}
-	message, first := q.Message, q.began
-	if q.similar > 0 {
-		message, first = limitMessage("(combined from similar events): "+message), q.first
-		distinct = append(distinct, e.node, q.similar, first)
-	}
-	content, _ := json.Marshal(distinct) // can't fail
+	content, _ := json.Marshal([]any{w.UID, w.Reason, w.Message, w.Occurrence, s.occurrences}) // can't fail
 	hash := sha256.Sum256(content)
 	return &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: q.Service.Namespace, Name: q.Service.Name + "." + hex.EncodeToString(hash[:8])},
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.Service.Namespace, Name: w.Service.Name + "." + hex.EncodeToString(hash[:8])},
 		InvolvedObject: corev1.ObjectReference{
-			APIVersion: "v1", Kind: cmp.Or(q.Kind, "Service"),
-			Namespace: q.Service.Namespace, Name: q.Service.Name, UID: types.UID(q.UID),
+			APIVersion: "v1", Kind: cmp.Or(w.Kind, "Service"),
+			Namespace: w.Service.Namespace, Name: w.Service.Name, UID: types.UID(w.UID),
 		},
-		Type: kind, Reason: string(q.Reason), Message: message,
-		FirstTimestamp: metav1.NewTime(first), LastTimestamp: metav1.NewTime(q.began), Count: int32(1 + q.similar),
+		Type: kind, Reason: string(w.Reason), Message: w.Message,
+		FirstTimestamp: metav1.NewTime(s.began), LastTimestamp: metav1.NewTime(s.began), Count: 1,
 		Source:              corev1.EventSource{Component: component, Host: e.node},
 		ReportingController: component,
 		ReportingInstance:   e.node,
@@ -168,9 +213,9 @@ func (e *Events) newEvent(q *queuedEvent) *corev1.Event {
 func (c *Cluster) WriteNodeEvent(ctx context.Context, reason vip.Reason, message string) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	o := c.Events.newEvent(&queuedEvent{Event: vip.Event{
+	o := c.Events.newEvent(vip.Event{
 		Service: vip.Key{Namespace: metav1.NamespaceDefault, Name: c.o.Node}, Warning: true, Reason: reason, Message: message,
-	}, occurrences: 1, began: time.Now()})
+	}, eventState{occurrences: 1, began: time.Now()})
 	// kubectl describe looks for Events of a Node by its name in place of the UID, as kubelet writes them.
 	o.InvolvedObject = corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: c.o.Node, UID: types.UID(c.o.Node)}
 	if _, err := c.Events.tryCreate(ctx, o); err != nil {

@@ -32,6 +32,7 @@ type fakeAPI struct {
 	latency, lag time.Duration
 	dropsMode    bool                                // drops ipMode
 	refuse       func(k vip.Key) error               // fails a patch, after a while if it sleeps
+	refuseBody   func(body string) error             // the same, by what is in it
 	afterPatch   func(k vip.Key)                     // runs after a patch
 	webhook      func(s *corev1.Service) (stay bool) // a webhook
 
@@ -141,6 +142,11 @@ func (p *fakeAPI) patch(ctx context.Context, k vip.Key, body []byte) (*corev1.Se
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.refuseBody != nil {
+		if err := p.refuseBody(string(body)); err != nil {
+			return nil, err
+		}
+	}
 	var m struct {
 		Metadata struct {
 			ResourceVersion string

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -23,6 +24,17 @@ type cachedService struct {
 	clusterIPs         []netip.Addr
 	otherManager       string                            // who changed it last, but for Herald (otherManager)
 	conditionsSince    map[vip.ConditionType]metav1.Time // lastTransitionTime of each of Conditions
+}
+
+// otherManager returns who changed an object last, but for Herald: its name in metadata.managedFields, or "".
+func otherManager(all []metav1.ManagedFieldsEntry) (name string) {
+	at := metav1.Time{}
+	for _, e := range all {
+		if e.Manager != "" && e.Manager != "herald" && e.Time != nil && !e.Time.Before(&at) {
+			name, at = quote(strings.ToValidUTF8(e.Manager, "?")), *e.Time
+		}
+	}
+	return name
 }
 
 // cleanupFinalizer keeps a Service that is deleted until what a load balancer has of it is gone. It is that of

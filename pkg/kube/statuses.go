@@ -5,82 +5,124 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 
-	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Statuses makes the status of Services what the Plan wants.
+// Statuses makes Services what the Plan wants: their status, and the addresses that they are given.
 //
-// What the status of a Service is, only the cache says. A write names the version it
-// was made for, so it changes nothing that the cache has not shown; and when it went
-// through, the very next version that the cache shows is its result. Until then the
-// Service is left alone. So there is no order of events in which a write is repeated
-// or undoes another's.
+// What a Service is, only the cache says. A write names the version it was made for, so it changes nothing that the
+// cache has not shown; and when it went through, the very next version that the cache shows is its result. Until then
+// the Service is left alone. So there is no order of events in which a write is repeated or undoes another's.
 type Statuses struct {
 	log     *slog.Logger
 	metrics *metrics
 	off     bool // Options.NoUpdates
 	cached  func(vip.Key) *cachedService
 	patch   func(ctx context.Context, k vip.Key, body []byte) (*corev1.Service, error)
-	wanted  *mailbox.Mailbox[wantedStatuses]
-	refused refusals
-	fights  fights
+
+	turns   *turns[vip.Key]
+	queue   *workqueue.Typed[vip.Key] // Services to look at
+	pending atomic.Int64              // how many Statuses of the last Put the cache did not show
+	refused [kinds]refusals           // why the API server does not take what is written
+	fights  refusals                  // who changes it again and again
 
 	// dropsIPMode: the API server drops ipMode (Kubernetes before 1.29), so it can't
 	// be compared. It goes on being sent, so that a newer server is noticed.
 	dropsIPMode atomic.Bool
+
+	mu     sync.Mutex // guards what follows
+	puts   [kinds]uint64
+	states map[vip.Key]*serviceState
+	rest   pause
 }
 
-// wantedStatuses is what Put was given, and what of it the cache did not show then.
-type wantedStatuses struct{ all, pending []vip.Status }
+// The kinds of wishes.
+const (
+	ofAddress = iota
+	ofStatus
+	kinds
+)
 
-func newStatuses(c *Cluster, api *clients, o Options) *Statuses {
-	return &Statuses{
-		log: o.Log, metrics: c.metrics, off: o.NoUpdates,
-		cached: c.service,
-		patch: func(ctx context.Context, k vip.Key, body []byte) (*corev1.Service, error) {
-			out := &corev1.Service{}
-			err := api.core.Patch(types.StrategicMergePatchType).Namespace(k.Namespace).Resource("services").Name(k.Name).
-				SubResource("status").Body(body).MaxRetries(0).Do(ctx).Into(out)
-			return out, err
-		},
-		wanted: mailbox.New[wantedStatuses](), refused: refusals{poke: o.Poke}, fights: fights{refusals: refusals{poke: o.Poke}},
+// A wish is what is to be written on a Service: an address that it is given, or a status.
+type wish struct {
+	address *vip.Assignment
+	status  *vip.Status
+}
+
+func newStatuses(o Options, cached func(vip.Key) *cachedService, m *metrics) *Statuses {
+	s := &Statuses{
+		log: o.Log, metrics: m, off: o.NoUpdates, cached: cached, fights: refusals{poke: o.Poke},
+		turns:  newTurns(func(k vip.Key) string { return k.Namespace }),
+		states: make(map[vip.Key]*serviceState),
 	}
+	s.refused[ofAddress].poke, s.refused[ofStatus].poke = o.Poke, o.Poke
+	s.queue = workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[vip.Key]{Queue: s.turns})
+	return s
 }
 
-// Put has Run write every Status of want that the cache does not show. A Service that
-// want does not name is left as it is. A Service that the cache does not contain is
-// pending, but nothing is written. With Options.NoUpdates it does nothing.
+// Put has Run write every Status of want that the cache does not show. A Service that want does not name is left as
+// it is. One that the cache does not contain is pending, but nothing is written. With Options.NoUpdates it does
+// nothing.
 func (s *Statuses) Put(want []vip.Status) {
 	if s.off {
 		return
 	}
-	var pending []vip.Status
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pending := 0
+	s.puts[ofStatus]++
 	for _, w := range want {
 		if s.dropsIPMode.Load() {
-			w.Ingress = withoutGateways(w.Ingress) // without its mode kube-proxy would take such an address for the Service's
+			w.Ingress = withoutGateways(w.Ingress) // without its mode kube-proxy would take it for the Service's
 		}
-		if o := s.cached(w.Service); o == nil || !s.matches(o, w) {
-			pending = append(pending, w)
+		if o := s.cached(w.Service); o != nil && s.matches(o, w) {
+			s.take(w.Service, ofStatus, wish{})
+			continue
+		}
+		pending++
+		s.take(w.Service, ofStatus, wish{status: new(w)})
+	}
+	s.drop(ofStatus)
+	s.pending.Store(int64(pending))
+}
+
+// Assignments takes the addresses that Services are given.
+type Assignments struct{ statuses *Statuses }
+
+// Put has Statuses write every Assignment of want that has addresses, or takes them off a Service, unless the cache
+// shows it, or another Service of that name, or that its user has written something else since it was decided.
+func (a Assignments) Put(want []vip.Assignment) {
+	s := a.statuses
+	if s.off {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.puts[ofAddress]++
+	for _, w := range want {
+		if len(w.Addresses) > 0 || w.Remove {
+			s.take(w.Service, ofAddress, wish{address: &w})
 		}
 	}
-	s.wanted.Put(wantedStatuses{want, pending})
+	s.drop(ofAddress)
 }
 
 // Observe fills in StatusesPending: how many Statuses of the last Put the cache did not
-// show then; with Options.NoUpdates 0; StatusRefusals and StatusFights.
+// show then; with Options.NoUpdates 0; StatusRefusals, AssignmentRefusals and StatusFights.
 func (s *Statuses) Observe(w *vip.World) {
-	w.StatusesPending = len(s.wanted.Get().pending)
-	w.StatusRefusals, w.StatusFights = s.refused.get(), s.fights.get()
+	w.StatusesPending = int(s.pending.Load())
+	w.AssignmentRefusals, w.StatusRefusals, w.StatusFights = s.refused[ofAddress].get(), s.refused[ofStatus].get(), s.fights.get()
 }
 
 // finalizerAfter reports whether s has the finalizer of load balancers after this change. It can't be added to
@@ -174,24 +216,93 @@ const (
 	rejected    writeResult = "rejected"    // it does not accept this one
 )
 
-// write tries once to make the status of o what w wants, for 10 s at most.
-func (s *Statuses) write(ctx context.Context, o *cachedService, w vip.Status) (writeResult, error) {
-	data, err := patchBody(o, w)
+// stillNames reports whether s names what it did when its addresses were decided; what only its status names may have
+// counted for nothing, since no Service can have it.
+func (s *cachedService) stillNames(had []netip.Addr) bool {
+	return slices.Equal(s.Addresses, had) || len(had) == 0 && s.Source == vip.SourceStatus
+}
+
+// lacks reports whether w is to be written on s: it is for s as it is, and s does not have it.
+func (s *cachedService) lacks(w *vip.Assignment) bool {
+	shown := s.Allocated == w.Pool && (s.Source == addressesKey || s.Own != nil) && slices.Equal(s.Addresses, w.Addresses)
+	if w.Remove {
+		shown = !s.Superseded
+	}
+	return !shown && s.UID == w.UID && s.Allocated == w.HadPool && s.stillNames(w.Had)
+}
+
+// addressPatch is the strategic merge patch that gives o the addresses of w, if o has not changed meanwhile: annotations
+// and, but for what a DHCP server is to lease, the condition Allocated.
+func addressPatch(o *cachedService, w *vip.Assignment) ([]byte, error) {
+	annotations := map[string]any{allocatedKey: w.Pool} // null removes one
+	given := slices.DeleteFunc(slices.Clone(w.Addresses), func(x netip.Addr) bool { return slices.Contains(w.Own, x) })
+	switch {
+	case w.Remove && o.beside:
+		annotations[allocatedKey], annotations[besideKey] = nil, nil
+	case w.Remove:
+		annotations[allocatedKey], annotations[addressesKey] = nil, nil
+	case len(w.Own) > 0:
+		annotations[besideKey] = joinAddrs(given, ",")
+	default:
+		annotations[addressesKey] = joinAddrs(given, ",")
+		if o.beside {
+			annotations[besideKey] = nil
+		}
+	}
+	patch := map[string]any{"metadata": map[string]any{"resourceVersion": o.version, "annotations": annotations}}
+	if !w.Remove && !slices.ContainsFunc(w.Addresses, netip.Addr.IsUnspecified) {
+		allocated := vip.Condition{Type: vip.Allocated, Status: vip.ConditionTrue, Reason: vip.AddressAllocated,
+			Message: joinAddrs(w.Addresses, ", ") + ": of pool " + w.Pool}
+		record := vip.Record{Named: w.Own, Given: given}
+		patch["status"] = map[string]any{"conditions": o.conditionsPatch([]vip.Condition{allocated, record.Condition()})}
+	}
+	return json.Marshal(patch)
+}
+
+// joinAddrs writes addresses with a separator between them.
+func joinAddrs(addrs []netip.Addr, separator string) string {
+	texts := make([]string, len(addrs))
+	for i, a := range addrs {
+		texts[i] = a.String()
+	}
+	return strings.Join(texts, separator)
+}
+
+// write tries once to write w on o, for 10 s at most. now is the Service as the API server answers, or nil.
+func (s *Statuses) write(ctx context.Context, o *cachedService, w wish) (result writeResult, now *cachedService, err error) {
+	var body []byte
+	what := "status"
+	if w.address != nil {
+		what = "address"
+		body, err = addressPatch(o, w.address)
+	} else {
+		body, err = patchBody(o, *w.status)
+	}
 	if err != nil {
-		return rejected, fmt.Errorf("status of Service %s: %w", w.Service, err)
+		return rejected, nil, fmt.Errorf("%s of Service %s: %w", what, o.Key, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	answer, err := s.patch(ctx, w.Service, data)
+	answer, err := s.patch(ctx, o.Key, body)
 	if err != nil {
-		return resultOf(err), fmt.Errorf("status of Service %s not written: %w", w.Service, err)
+		return resultOf(err), nil, fmt.Errorf("%s of Service %s not written: %w", what, o.Key, err)
 	}
-	now := readService(answer)
-	s.detectIPMode(now, w)
-	if !s.matches(now, w) {
-		return rejected, fmt.Errorf("status of Service %s: the API server took the write but did not do as asked; an admission webhook may have changed it", w.Service)
+	now = readService(answer)
+	if w.status != nil {
+		s.detectIPMode(now, *w.status)
 	}
-	return written, nil
+	if s.isToWrite(now, w) {
+		return rejected, now, fmt.Errorf("%s of Service %s: the API server took the write but did not do as asked; an admission webhook may have changed it", what, o.Key)
+	}
+	return written, now, nil
+}
+
+// isToWrite reports whether o does not have what w wants yet.
+func (s *Statuses) isToWrite(o *cachedService, w wish) bool {
+	if w.address != nil {
+		return o.lacks(w.address)
+	}
+	return w.status != nil && !s.matches(o, *w.status)
 }
 
 // detectIPMode sets dropsIPMode if an ipMode that w wanted is missing from now, the

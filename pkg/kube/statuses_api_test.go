@@ -122,23 +122,23 @@ func TestStatusPreconditions(t *testing.T) {
 	now := r.Cluster.service(key)
 	old := *now
 	old.version = "1"
-	if got, err := r.Statuses.write(t.Context(), &old, want); got != conflict {
+	if got, _, err := r.Statuses.write(t.Context(), &old, wish{status: &want}); got != conflict {
 		t.Errorf("an old version: result %s, %v; want a conflict", got, err)
 	}
-	if got, err := r.Statuses.write(t.Context(), now, want); got != written || err != nil {
+	if got, _, err := r.Statuses.write(t.Context(), now, wish{status: &want}); got != written || err != nil {
 		t.Errorf("result %s, %v; want written", got, err)
 	}
 	x := *now
 	x.Key.Name = "nothing"
 	other := want
 	other.Service.Name = "nothing"
-	if got, _ := r.Statuses.write(t.Context(), &x, other); got != notFound {
+	if got, _, _ := r.Statuses.write(t.Context(), &x, wish{status: &other}); got != notFound {
 		t.Errorf("no such Service: result %s", got)
 	}
 	bad := want
 	bad.Ingress = []vip.Ingress{{Addr: want.Ingress[0].Addr, IPMode: "Nonsense"}}
 	r.poked.until(t, "the status", func() bool { return r.service(key).VIPHost == "n1" })
-	if got, err := r.Statuses.write(t.Context(), r.Cluster.service(key), bad); got != rejected || err == nil {
+	if got, _, err := r.Statuses.write(t.Context(), r.Cluster.service(key), wish{status: &bad}); got != rejected || err == nil {
 		t.Errorf("an ipMode that does not exist: result %s, %v; want rejected", got, err)
 	}
 }

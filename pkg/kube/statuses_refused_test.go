@@ -28,7 +28,7 @@ func TestStatusRefusedForOneService(t *testing.T) {
 				d, stop := newStatusTest(t)
 				defer stop()
 				pokes := 0
-				d.refused.poke = func() { pokes++ }
+				d.refused[ofStatus].poke = func() { pokes++ }
 				want := d.fill(60)
 				bad := func(k vip.Key) bool { return strings.HasPrefix(k.Name, "web-1") || strings.HasPrefix(k.Name, "web-2") }
 				n := 0

@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
@@ -28,12 +27,14 @@ type statusTest struct {
 
 	mu   sync.Mutex
 	want []vip.Status
+	give []vip.Assignment
 }
 
 // newStatusTest must be called in a bubble; what it starts ends with stop.
 func newStatusTest(t *testing.T) (d *statusTest, stop func()) {
 	d = &statusTest{fakeAPI: newFakeAPI(), log: &logBuffer{}}
-	d.Statuses = &Statuses{log: d.log.logger(), metrics: newMetrics(), cached: d.fakeAPI.cached, patch: d.fakeAPI.patch, wanted: mailbox.New[wantedStatuses](), refused: refusals{poke: func() {}}}
+	d.Statuses = newStatuses(Options{Log: d.log.logger(), Poke: func() {}}, d.fakeAPI.cached, newMetrics())
+	d.Statuses.patch = d.fakeAPI.patch
 	d.changed = d.pass
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -47,6 +48,7 @@ func newStatusTest(t *testing.T) (d *statusTest, stop func()) {
 func (d *statusTest) pass() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	Assignments{d.Statuses}.Put(d.give)
 	d.Put(d.want)
 }
 
@@ -54,6 +56,14 @@ func (d *statusTest) pass() {
 func (d *statusTest) plan(want ...vip.Status) {
 	d.mu.Lock()
 	d.want = want
+	d.mu.Unlock()
+	d.pass()
+}
+
+// assign is a pass in which these addresses are to be given.
+func (d *statusTest) assign(give ...vip.Assignment) {
+	d.mu.Lock()
+	d.give = give
 	d.mu.Unlock()
 	d.pass()
 }
@@ -566,10 +576,10 @@ func BenchmarkStatuses(b *testing.B) {
 		p.cache[serviceKey(i)] = r
 		want = append(want, w)
 	}
-	s := &Statuses{metrics: newMetrics(), cached: p.cached, wanted: mailbox.New[wantedStatuses]()}
+	s := newStatuses(Options{}, p.cached, newMetrics())
 	for b.Loop() {
-		if s.Put(want); len(s.wanted.Get().pending) != 0 {
-			b.Fatal(len(s.wanted.Get().pending))
+		if s.Put(want); s.pending.Load() != 0 {
+			b.Fatal(s.pending.Load())
 		}
 	}
 }

@@ -1,19 +1,14 @@
 package kube
 
 import (
-	"context"
 	"fmt"
-	"log/slog"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
-	"github.com/heraldvip/herald/testing/check"
 )
 
 // TestStatusesOfNamespacesTakeTurns: while a namespace changes its 300 Services faster than their statuses can be written, the status of
@@ -54,45 +49,27 @@ func TestStatusesOfNamespacesTakeTurns(t *testing.T) {
 	})
 }
 
-// TestAssignmentsOfNamespacesTakeTurns: the same of addresses that Services are given.
-func TestAssignmentsOfNamespacesTakeTurns(t *testing.T) {
+// A namespace of which a write failed, and few are made, is limited for some minutes only, and then forgotten.
+func TestWriteLimitIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		other := vip.Key{Namespace: "other", Name: "web"}
-		var mu sync.Mutex
-		version, writes := 0, make(map[vip.Key]int)
-		a := &Assignments{log: slog.New(slog.DiscardHandler), wanted: mailbox.New[[]vip.Assignment](), refused: refusals{poke: func() {}},
-			cached: func(vip.Key) *cachedService {
-				mu.Lock()
-				defer mu.Unlock()
-				return &cachedService{version: fmt.Sprint(version)}
-			},
-			patch: func(_ context.Context, k vip.Key, _ []byte) error {
-				time.Sleep(10 * time.Millisecond)
-				mu.Lock()
-				defer mu.Unlock()
-				writes[k]++
-				return nil
-			},
+		q := newTurns(func(namespace string) string { return namespace })
+		write := func(namespace string, o outcome) {
+			q.Push(namespace)
+			q.done(q.Pop(), o)
 		}
-		defer check.Run(t, a)()
-		var all []vip.Assignment
-		for i := range 300 {
-			all = append(all, vip.Assignment{Service: vip.Key{Namespace: "a-tenant", Name: fmt.Sprintf("web-%03d", i)}, Addresses: addrs("10.0.0.1")})
-		}
-		for i := range 100 {
-			if i == 10 {
-				all = append(all, vip.Assignment{Service: other, Addresses: addrs("10.0.0.2")})
+		write("a", failed)
+		for range 4 {
+			time.Sleep(time.Minute)
+			write("a", answered)
+			write("b", answered)
+			if got := q.all["a"].limit(); got != 1 {
+				t.Errorf("limit %d, want 1", got)
 			}
-			mu.Lock()
-			version++
-			mu.Unlock()
-			a.Put(all)
-			time.Sleep(50 * time.Millisecond)
 		}
-		mu.Lock()
-		defer mu.Unlock()
-		if writes[other] == 0 || len(writes) < 10 {
-			t.Errorf("%d writes of the other Service, %d Services were written", writes[other], len(writes))
+		time.Sleep(2 * time.Minute)
+		write("b", answered)
+		if len(q.all) > 0 {
+			t.Errorf("%d namespaces are known minutes after the last failure, want none", len(q.all))
 		}
 	})
 }

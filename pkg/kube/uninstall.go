@@ -169,7 +169,7 @@ func (u *Uninstaller) cleanService(o *corev1.Service) (c serviceCleanup) {
 		parts = append(parts, "annotations "+strings.Join(c.annotations, ", "))
 	}
 	for _, have := range o.Status.Conditions {
-		if have.Type == string(vip.Allocated) || have.Type == string(vip.Announced) {
+		if isOurs(vip.ConditionType(have.Type)) {
 			c.conditions = append(c.conditions, have.Type)
 		}
 	}

@@ -119,7 +119,7 @@ func (c *Cluster) APIService() (service netip.AddrPort, servers []netip.AddrPort
 // that a Service of type LoadBalancer requests.
 func (c *Cluster) serviceChanged(k vip.Key, old, new *cachedService) (worldChanged bool) {
 	if old != nil && new != nil && reflect.DeepEqual(&old.Service, &new.Service) && slices.Equal(old.clusterIPs, new.clusterIPs) {
-		c.wakeWriters()
+		c.Statuses.wake(k)
 		return false
 	}
 	if old != nil && old.Egress != nil || new != nil && new.Egress != nil {
@@ -184,17 +184,6 @@ func (c *Cluster) sliceChanged(k vip.Key, old, new *cachedSlice) (worldChanged b
 		c.slicesOf[new.service][k] = new
 	}
 	return worldChanged
-}
-
-// wakeWriters has what is to be written on Services, and is not seen there yet, compared with the cache again: a Service has a version
-// that no pass of the agent follows, and a write that named the one before was, or will be, refused.
-func (c *Cluster) wakeWriters() {
-	if len(c.Assignments.wanted.Get()) > 0 {
-		c.Assignments.wanted.Changed.Send()
-	}
-	if len(c.Statuses.wanted.Get().pending) > 0 {
-		c.Statuses.wanted.Changed.Send()
-	}
 }
 
 func (c *Cluster) isRequested(a netip.Addr) bool { return c.requested[a] > 0 }

@@ -53,14 +53,10 @@ func (x *announcement) isSteady(now time.Time) bool {
 	return x.sent > repeats && now.Sub(x.changed) >= fullRateFor
 }
 
-// Set replaces what is announced and listened for by want. What is new in it, or was
-// ListenOnly before, is announced before Set returns (unless ctx has ended or Options.Tenure
-// is unconfirmed or over), and from then on by Run; what is not in it is announced no more. A
-// ListenOnly entry sends nothing, and is ignored if want also has its target to be announced.
-//
-// It returns the entries that are ListenOnly or whose last announcement was sent, and an error
-// with the reason for each of the others (outcome); Run tries those again, and pokes when one succeeds.
-// It blocks while frames are sent, for each link on which they find no room for twice sendTimeout at most.
+// Set replaces what is announced and listened for by want. What is new is announced before Set returns, if this node
+// may. A ListenOnly entry is ignored if want has its target to be announced, too. It returns the entries that are
+// ListenOnly or whose last announcement was sent, and why each of the others was not; Run tries those again. It
+// blocks while frames are sent, for each link on which they find no room for twice sendTimeout at most.
 func (a *Announcer) Set(ctx context.Context, want []vip.Announcement) ([]vip.Announcement, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -106,13 +102,12 @@ func (a *Announcer) failsOn(link string) bool {
 	return false
 }
 
-// outcome returns the announcements that are ListenOnly or whose last attempt succeeded,
-// sorted by link and address, and one joined error with the rest, maxErrors of them and how many more there are: why the last attempt failed,
-// or that none was allowed yet because the tenure is not certain. a.mu is held.
+// outcome returns what Set does, sorted by link and address. a.mu is held.
 func (a *Announcer) outcome() ([]vip.Announcement, error) {
 	var have []vip.Announcement
 	var errs []error
-	for _, t := range slices.SortedFunc(maps.Keys(a.announcements), func(x, y target) int { return cmp.Or(cmp.Compare(x.link, y.link), x.addr.Compare(y.addr)) }) {
+	for _, t := range slices.SortedFunc(maps.Keys(a.announcements),
+		func(x, y target) int { return cmp.Or(cmp.Compare(x.link, y.link), x.addr.Compare(y.addr)) }) {
 		x := a.announcements[t]
 		switch {
 		case x.err != nil:
@@ -120,7 +115,8 @@ func (a *Announcer) outcome() ([]vip.Announcement, error) {
 		case x.want.ListenOnly || x.ok:
 			have = append(have, x.want)
 		default:
-			errs = append(errs, fmt.Errorf("%s is not announced on %s, since this node's right to hold it is not certain", t.addr, t.link))
+			errs = append(errs, fmt.Errorf("%s is not announced on %s, since this node's right to hold it is not certain",
+				t.addr, t.link))
 		}
 	}
 	if len(errs) > maxErrors {
@@ -132,12 +128,8 @@ func (a *Announcer) outcome() ([]vip.Announcement, error) {
 // maxErrors is how many addresses an error of Set names.
 const maxErrors = 10
 
-// sendDue sends the announcements whose time has come (next; never ListenOnly ones; of those that
-// are steady as many as takeBudget says, and first those that have waited longest), and pokes if one
-// succeeds whose last attempt did not, or the reverse. It forgets where requests were sent longer than requestsRemembered ago: it then closes
-// unused senders and wakes Run, which stops the receivers. It returns how long to wait until
-// it is to be called again: to the next tick at which something is to be sent, about maxTick
-// at most; an hour if nothing is announced, listened for or was asked for.
+// sendDue sends the announcements whose time has come, and pokes if it succeeds where it did not before, or the
+// reverse. It forgets links where nothing was asked for long. It returns after what time to call it again.
 func (a *Announcer) sendDue(now time.Time) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -189,9 +181,8 @@ func (a *Announcer) sendDue(now time.Time) time.Duration {
 	return a.nextTick(now, next, tick).Sub(now)
 }
 
-// takeBudget returns how many of the steady announcements that are due may be sent now, so that all of
-// this node's, of which there are steady, take steadyRate, or more if their period would be longer than
-// maxPeriod. What was not used in the last maxTick can be used now. a.mu is held.
+// takeBudget returns how many of the steady announcements that are due may be sent now. What was not used in the last
+// maxTick can be used now. a.mu is held.
 func (a *Announcer) takeBudget(due, steady int, now time.Time) int {
 	rate := max(steadyRate, float64(steady)/maxPeriod.Seconds())
 	a.budget = min(a.budget+rate*now.Sub(a.budgeted).Seconds(), rate*maxTick.Seconds())
@@ -201,23 +192,17 @@ func (a *Announcer) takeBudget(due, steady int, now time.Time) int {
 	return n
 }
 
-// nextTick returns the first moment that is after now, not before t, and a whole number of
-// periods after the Announcer was made. What may be a little late is done at such moments, so
-// that the process is woken up less often.
+// nextTick returns the first moment that is after now, not before t, and a whole number of periods after the
+// Announcer was made. What may be a little late is done at such moments, so that the process is woken up less often.
 func (a *Announcer) nextTick(now, t time.Time, period time.Duration) time.Time {
 	since := max(t.Sub(a.started), now.Sub(a.started)+1)
 	return a.started.Add((since + period - 1).Truncate(period))
 }
 
-// announce sends x's frames, stores the outcome in x.ok and x.err, and sets x.next, when to
-// send again. The first three times (1 + repeats) both frames of announcementFrames are sent,
-// then the first only, which keeps caches and switches from forgetting. The next time is
-// repeatGap later, but Rate (±10 %) from the third success in a row on, or later (takeBudget). A
-// failure is counted and begins the three times again. The first one on a link after a success is logged, and so is
-// the first success after that, not each of what may be a thousand VIPs.
-//
-// While this node's tenure is unconfirmed or over it sends nothing, and leaves ok and err as
-// they were: a process that was asleep may have lost its VIPs to another. a.mu is held.
+// announce sends x's frames, and sets when to send again. The first times, and after a failure, both frames are sent;
+// then one, which keeps caches and switches from forgetting. Of what may be a thousand VIPs on a link that fails one
+// is logged. While this node's tenure is unconfirmed or over nothing is sent: a process that was asleep may have lost
+// its VIPs to another. a.mu is held.
 func (a *Announcer) announce(x *announcement, now time.Time) {
 	x.next = now.Add(repeatGap)
 	if t := a.opts.Tenure(); !t.Confirmed || !t.Holds(now) {
@@ -252,10 +237,8 @@ func (a *Announcer) announce(x *announcement, now time.Time) {
 	}
 }
 
-// defend announces t at once if this node announces it, before its next repetition, which repairs
-// the caches of those who heard another host claim it. It does nothing if this node does not
-// announce t, only listens for it, or defended it within defendInterval (RFC 5227 section 2.4 (c));
-// announce sends nothing without a valid tenure. From then on it is sent each Rate for fullRateFor. It locks a.mu.
+// defend announces t at once, unless this node does not announce it or did so within defendInterval (RFC 5227 section
+// 2.4 (c)): that repairs the caches of those who heard another host claim it.
 func (a *Announcer) defend(t target, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -12,7 +12,8 @@ import (
 	"github.com/mdlayher/ethernet"
 )
 
-// A silence is whether the kernel may leave ARP requests on a link unanswered although it has the address, as read at a time.
+// A silence is whether the kernel may leave ARP requests on a link unanswered although it has the address, as read at
+// a time.
 type silence struct {
 	yes bool
 	at  time.Time
@@ -36,12 +37,14 @@ func (a *Announcer) answer(link string, m neighborMessage, now time.Time) {
 	})
 }
 
-// kernelIsSilent reports whether sysctls of a link keep the kernel from answering some hosts for an address of that link, as
-// read within the last second (arp_ignore and arp_filter in net/ipv4/arp.c, which take the greater of "all" and the link's). a.mu is held.
+// kernelIsSilent reports whether sysctls of a link keep the kernel from answering some hosts for an address of that
+// link, as read within the last second (arp_ignore and arp_filter in net/ipv4/arp.c, which take the greater of "all"
+// and the link's). a.mu is held.
 func (a *Announcer) kernelIsSilent(link string, now time.Time) bool {
 	s := a.silent[link]
 	if now.Sub(s.at) >= time.Second {
-		s = silence{max(a.conf("all", "arp_ignore"), a.conf(link, "arp_ignore")) > 1 || a.conf("all", "arp_filter")+a.conf(link, "arp_filter") > 0, now}
+		s = silence{max(a.conf("all", "arp_ignore"), a.conf(link, "arp_ignore")) > 1 || a.conf("all", "arp_filter")+
+			a.conf(link, "arp_filter") > 0, now}
 		a.silent[link] = s
 	}
 	return s.yes

@@ -17,7 +17,7 @@ func TestAnswers(t *testing.T) {
 		sysctls := map[string]int{}
 		r.conf = func(link, name string) int { return sysctls[link+" "+name] }
 		r.set(t, "eth0 10.0.0.8 listen\neth0 10.0.0.9", "", announce("eth0", "10.0.0.9"), listenOnly("eth0", "10.0.0.8"))
-		synctest.Wait()
+		time.Sleep(tick / 2) // repetitions are sent at whole ticks
 		answers := func(what string, want string, m neighborMessage) {
 			t.Helper()
 			time.Sleep(10 * time.Second) // the announcements of the beginning are over

@@ -17,19 +17,8 @@ var (
 	allRouters = netip.MustParseAddr("ff02::2")
 )
 
-// announcementFrames returns the two Ethernet frames that announce that addr is at mac.
-//
-// For IPv4 that is an ARP Announcement (RFC 5227 section 2.3: a broadcast request in which
-// sender and target are addr, and the target hardware address is 0), and a broadcast reply
-// with the same, for neighbours that learn from replies only; its target hardware address is
-// the sender's, or Linux would not take it for gratuitous (arp_is_garp).
-//
-// For IPv6 it is an unsolicited neighbor advertisement to all nodes (RFC 4861 section
-// 7.2.6), and one to all routers, which make an entry of it (RFC 9131). Override is set, or a
-// neighbour that knows addr at another node would keep that.
-//
-// The first frame alone is enough for neighbours that know the address already. It is an
-// error if mac has not 6 bytes.
+// announcementFrames returns the two Ethernet frames that announce that addr is at mac. The first alone is enough for
+// neighbours that know the address already. It is an error if mac has not 6 bytes.
 func announcementFrames(addr netip.Addr, mac net.HardwareAddr) ([][]byte, error) {
 	var first, second []byte
 	var err1, err2 error
@@ -48,10 +37,9 @@ func announcementFrames(addr netip.Addr, mac net.HardwareAddr) ([][]byte, error)
 	return [][]byte{first, second}, errors.Join(err1, err2)
 }
 
-// requestFrame returns the Ethernet frame that asks who has addr, sent from an address at mac:
-// a broadcast ARP request, or a neighbor solicitation to the solicited-node group. If from is
-// 0.0.0.0 or :: it is a probe (RFC 5227 section 2.1.1, RFC 4862 section 5.4.2), from which no
-// neighbour learns anything. It is an error if mac has not 6 bytes.
+// requestFrame returns the Ethernet frame that asks who has addr, sent from an address at mac. If that is unspecified
+// it is a probe (RFC 5227 section 2.1.1, RFC 4862 section 5.4.2), from which no neighbour learns anything. It is an
+// error if mac has not 6 bytes.
 func requestFrame(addr, from netip.Addr, mac net.HardwareAddr) ([]byte, error) {
 	if addr.Is4() {
 		return arpFrame(arp.OperationRequest, from, mac, addr, make(net.HardwareAddr, 6))
@@ -67,9 +55,9 @@ func requestFrame(addr, from netip.Addr, mac net.HardwareAddr) ([]byte, error) {
 	return ndpFrame(ns, from, mac, group)
 }
 
-// arpFrame returns a broadcast Ethernet frame with an ARP packet from sender at mac to target
-// at targetMAC. It is an error if an address is not IPv4 or a MAC address has not 6 bytes.
-func arpFrame(op arp.Operation, sender netip.Addr, mac net.HardwareAddr, target netip.Addr, targetMAC net.HardwareAddr) ([]byte, error) {
+// arpFrame returns a broadcast Ethernet frame with an ARP packet from sender at mac to target at targetMAC.
+func arpFrame(op arp.Operation, sender netip.Addr, mac net.HardwareAddr, target netip.Addr,
+	targetMAC net.HardwareAddr) ([]byte, error) {
 	p, err := arp.NewPacket(op, mac, sender, targetMAC, target)
 	if err != nil {
 		return nil, err
@@ -81,8 +69,7 @@ func arpFrame(op arp.Operation, sender netip.Addr, mac net.HardwareAddr, target 
 	return ethernetFrame(ethernet.Broadcast, mac, ethernet.EtherTypeARP, payload)
 }
 
-// ndpFrame returns an Ethernet frame with an ICMPv6 message in an IPv6 packet, from an address
-// at mac to a multicast group and its Ethernet address. It is an error if mac has not 6 bytes.
+// ndpFrame returns an Ethernet frame with an ICMPv6 message, from an address at mac to a multicast group.
 func ndpFrame(m ndp.Message, from netip.Addr, mac net.HardwareAddr, group netip.Addr) ([]byte, error) {
 	message, err := ndp.MarshalMessageChecksum(m, from, group)
 	if err != nil {
@@ -100,8 +87,7 @@ func ndpFrame(m ndp.Message, from netip.Addr, mac net.HardwareAddr, group netip.
 	return ethernetFrame(to, mac, ethernet.EtherTypeIPv6, packet)
 }
 
-// ethernetFrame returns a frame with that payload. It is an error if the address from has not
-// 6 bytes.
+// ethernetFrame returns a frame with that payload. It is an error if the address from has not 6 bytes.
 func ethernetFrame(to, from net.HardwareAddr, kind ethernet.EtherType, payload []byte) ([]byte, error) {
 	if len(from) != 6 {
 		return nil, fmt.Errorf("the link has no Ethernet address (%q)", from)
@@ -110,8 +96,8 @@ func ethernetFrame(to, from net.HardwareAddr, kind ethernet.EtherType, payload [
 	return f.MarshalBinary()
 }
 
-// A neighborMessage is an ARP packet or a neighbor advertisement of another host: mac has
-// addr, or, if it is a probe, asks for it.
+// A neighborMessage is an ARP packet or a neighbor advertisement of another host: mac has addr, or, if it is a probe,
+// asks for it.
 type neighborMessage struct {
 	addr netip.Addr
 	mac  [6]byte
@@ -128,12 +114,8 @@ const (
 	messageProbe                           // an ARP probe (RFC 5227 section 2.1.1): mac's host does not use addr yet
 )
 
-// parseARP reads an Ethernet frame with an ARP packet. addr and mac are the sender's, since in
-// a request as in a reply the sender has the address (RFC 826); a request from 0.0.0.0 is a
-// messageProbe, with the target's address. If sender and target are the same address it is a
-// messageAnnouncement, whatever the operation, else a messageReply or messageRequest. It
-// returns false for what is not ARP for IPv4 over Ethernet, is too short, or has no such
-// address.
+// parseARP reads an Ethernet frame with an ARP packet; false for what is not ARP for IPv4 over Ethernet. In a request
+// as in a reply the sender has the address (RFC 826).
 func parseARP(frame []byte) (neighborMessage, bool) {
 	const head = 14
 	if len(frame) < head+28 || binary.BigEndian.Uint16(frame[12:]) != uint16(ethernet.EtherTypeARP) {
@@ -158,9 +140,7 @@ func parseARP(frame []byte) (neighborMessage, bool) {
 	return m, !m.addr.IsUnspecified()
 }
 
-// parseNA reads a neighbor advertisement: its target address, the MAC address in its option,
-// and messageReply if it is solicited, else messageAnnouncement. It returns false for other
-// messages, and for an advertisement without a target link-layer address of 6 bytes.
+// parseNA reads a neighbor advertisement; false for other messages, and for one without a MAC address.
 func parseNA(m ndp.Message) (neighborMessage, bool) {
 	na, ok := m.(*ndp.NeighborAdvertisement)
 	if !ok {

@@ -16,9 +16,6 @@ const (
 	// listenAfter is how long an address that is no longer wanted is still listened for: it
 	// may be wanted again in a moment, in another role.
 	listenAfter = 2 * time.Second
-	// linkSilentAfter is how long no other host may be heard on a link before this node takes
-	// itself for the one that is cut off.
-	linkSilentAfter = 10 * time.Second
 	// maxQueue is how many messages may wait for AddressChecks; the rest of a flood is dropped.
 	maxQueue = 10000
 )
@@ -29,8 +26,7 @@ type heard struct {
 	poke          func()
 	queued        mailbox.Signal // to AddressChecks: queue is not empty
 
-	// mu guards what follows. It is not Announcer.mu, so that a receiver never waits for a
-	// frame to be sent.
+	// mu guards what follows. It is not Announcer.mu, so that a receiver never waits for a frame to be sent.
 	mu        sync.Mutex
 	ownMACs   map[[6]byte]bool
 	expected  map[target]*expectation
@@ -56,16 +52,9 @@ type queuedMessage struct {
 	message neighborMessage
 }
 
-// receive hands a message of another host on a link to those who wait for it, and stores an
-// announcement of an expected target. If this node itself sent the message, it does nothing but
-// return true (own). Else it stores that another host was heard on the link, queues the message for
-// AddressChecks if its target is checked (unless maxQueue are waiting), and, if it is no probe,
-// hands the sender's MAC to those who wait for it (forwardReplies).
-//
-// If it is no probe and its target is expected, it is counted and stored as the last
-// announcement. It pokes at the first one since the target is wanted in its role (announced or
-// listened for), defendInterval after the last poke, and a second after it if the MAC is
-// another than last time; but not while the target is unwanted.
+// receive hands a message of another host on a link to those who wait for it. It does nothing but return true (own)
+// if this node itself sent it. An announcement of an expected target pokes if it is the first in this role, or by
+// another MAC a second after the last poke, or defendInterval after it.
 func (h *heard) receive(link string, m neighborMessage, now time.Time) (own bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -100,10 +89,8 @@ func (h *heard) receive(link string, m neighborMessage, now time.Time) (own bool
 	return false
 }
 
-// expect stores the targets to listen for, in place of those before. The next announcement of
-// one that is new, or whose ListenOnly changed, is to poke. One that is not in wanted any more
-// is still listened for, without a poke, and forgotten by the first call more than listenAfter
-// later.
+// expect stores the targets to listen for, in place of those before, which are still listened for a moment longer,
+// without a poke.
 func (h *heard) expect(wanted map[target]*announcement, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -126,9 +113,7 @@ func (h *heard) expect(wanted map[target]*announcement, now time.Time) {
 	}
 }
 
-// lastAnnouncements returns the last message by another host that was no probe, for each
-// address that is wanted and had one, by address; of the link where it came last if it is
-// wanted on several.
+// lastAnnouncements returns the last message by another host that was no probe, for each wanted address that had one.
 func (h *heard) lastAnnouncements() map[netip.Addr]vip.HeardAnnouncement {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -141,8 +126,7 @@ func (h *heard) lastAnnouncements() map[netip.Addr]vip.HeardAnnouncement {
 	return all
 }
 
-// since returns how long ago another host was last heard on a link, whatever it sent; the
-// maximum Duration (centuries) if none was.
+// since returns how long ago another host was last heard on a link, whatever it sent; centuries if none was.
 func (h *heard) since(link string, now time.Time) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -163,17 +147,15 @@ func (h *heard) floodedSince(link string, t time.Time) bool {
 	return h.flooded[link].After(t)
 }
 
-// setOwnMACs stores the MAC addresses of this node, in place of those before; receive ignores
-// messages from them.
+// setOwnMACs replaces the MAC addresses of this node, whose messages are ignored.
 func (h *heard) setOwnMACs(own map[[6]byte]bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.ownMACs = own
 }
 
-// forwardReplies has receive send to replies the MAC address of each message of another host
-// about t that is no probe, until the returned function is called. It sends no request.
-// replies must have room for one; while it is full, further ones are dropped.
+// forwardReplies has receive send to replies, which must have room for one, the MAC of each host that has t, until
+// stop is called.
 func (h *heard) forwardReplies(t target, replies chan<- [6]byte) (stop func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -188,16 +170,14 @@ func (h *heard) forwardReplies(t target, replies chan<- [6]byte) (stop func()) {
 	}
 }
 
-// setChecked has receive queue the messages about these targets from now on, in place of those
-// before. The map must not be changed afterwards.
+// setChecked has receive queue the messages about these targets, in place of those before. The map must not be changed.
 func (h *heard) setChecked(targets map[target]bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.checked = targets
 }
 
-// takeQueue empties the queue, and returns the messages in it, oldest first; nil if there were
-// none.
+// takeQueue empties the queue, and returns the messages in it, oldest first.
 func (h *heard) takeQueue() []queuedMessage {
 	h.mu.Lock()
 	defer h.mu.Unlock()

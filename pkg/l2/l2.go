@@ -1,8 +1,7 @@
-// Package l2 announces VIPs to the neighbours on a link by gratuitous ARP (RFC 826, RFC
-// 5227) and unsolicited neighbor advertisements (RFC 4861, RFC 9131), hears those of other
-// hosts (announce.go, heard.go), and checks addresses: whether another host has one that is
-// to be used, or claims one in use, and whether the owner of a VIP replies for it (check.go,
-// conflict.go, verify.go). All that is asked of neighbours is asked in whohas.go.
+// Package l2 announces VIPs to the neighbours on a link by gratuitous ARP (RFC 826, RFC 5227) and unsolicited neighbor
+// advertisements (RFC 4861, RFC 9131), hears those of other hosts (announce.go, heard.go), and checks addresses: whether
+// another host has one that is to be used, or claims one in use, and whether another node replies for its own (check.go).
+// All that is asked of neighbours is asked in whohas.go.
 //
 // The kernel replies for the addresses that are bound; where sysctls keep it from that, answer.go does.
 package l2
@@ -22,21 +21,19 @@ import (
 // Options of an Announcer. All fields are required.
 type Options struct {
 	Log *slog.Logger
-	// Poke is called when the next World will differ, PokeNow when it is a result of an address check that does: the VIP may be bound now.
-	// Neither may block.
+	// Poke is called when the next World will differ, PokeNow when it is a result of an address check that does: the VIP
+	// may be bound now. Neither may block.
 	Poke, PokeNow func()
 	// Tenure is this node's right to hold VIPs at the moment of the call.
 	Tenure func() vip.Tenure
 	// Rate is the time between two announcements of a VIP that has been announced for some
 	// seconds (vip_arpRate), or longer if that would be more than steadyRate.
 	Rate time.Duration
-	// Links is all links of the node, from memory. LinksChanged is to be called when it
-	// returns something else.
+	// Links is all links of the node, from memory. LinksChanged is to be called when it returns something else.
 	Links func() []vip.Link
 }
 
-// An Announcer is the agent's Applier of announcements, and the one that sends and receives
-// for AddressChecks and Resolve.
+// An Announcer is the agent's Applier of announcements. It sends and receives for AddressChecks and Resolve, too.
 type Announcer struct {
 	opts    Options
 	network network
@@ -48,7 +45,8 @@ type Announcer struct {
 	linksChanged mailbox.Signal // to Run
 	wake         mailbox.Signal // to Run: announcements or asked have changed
 
-	// mu guards what follows. It is held while a frame is sent, which may take sendTimeout, though not for each of many (sender).
+	// mu guards what follows. It is held while a frame is sent, which may take sendTimeout, though not for each of many
+	// (sender).
 	mu            sync.Mutex
 	announcements map[target]*announcement
 	budget        float64                  // how many steady announcements could be sent at budgeted
@@ -69,8 +67,7 @@ type target struct {
 	link string
 }
 
-// newTarget returns the target of addr on a link: without a zone, and as IPv4 if addr is
-// IPv4-mapped.
+// newTarget returns the target of addr, without a zone and as IPv4 if it is IPv4-mapped, on a link.
 func newTarget(addr netip.Addr, link string) target {
 	return target{addr.Unmap().WithZone(""), link}
 }
@@ -94,7 +91,8 @@ func newAnnouncer(o Options, n network) *Announcer {
 		opts: o, network: n, metrics: m, started: time.Now(),
 		heard: heard{
 			announcements: m.heard, poke: o.Poke, queued: mailbox.NewSignal(),
-			expected: map[target]*expectation{}, lastHeard: map[string]time.Time{}, flooded: map[string]time.Time{}, resolving: map[target][]chan<- [6]byte{},
+			expected: map[target]*expectation{}, lastHeard: map[string]time.Time{}, flooded: map[string]time.Time{},
+			resolving: map[target][]chan<- [6]byte{},
 		},
 		linksChanged: mailbox.NewSignal(), wake: mailbox.NewSignal(),
 		announcements: map[target]*announcement{},
@@ -119,17 +117,14 @@ func (a *Announcer) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.sent, m.errors, m.heard, m.requests, m.problems}
 }
 
-// Observe sets w.Heard to the last announcement by another host of each wanted address that
-// had one, and w.CheckResults as AddressChecks.Observe does.
+// Observe sets w.Heard to the last announcement by another host of each wanted address, and w.CheckResults.
 func (a *Announcer) Observe(w *vip.World) {
 	w.Heard = a.heard.lastAnnouncements()
 	a.checks.Observe(w)
 }
 
-// Run sends announcements when they are due, keeps a receiver for each link and family that is
-// used, and does the address checks, until ctx ends. Then it waits for the receivers to end,
-// closes unused senders, and returns nil. For 333 VIPs that costs a third of a hundredth of a
-// core (see BenchmarkSecond).
+// Run sends announcements when they are due, receives on each link and family in use, and does the address checks,
+// until ctx ends.
 func (a *Announcer) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	defer func() {

@@ -20,8 +20,8 @@ type network interface {
 
 // frameSender sends Ethernet frames on a link.
 type frameSender interface {
-	// send sends a frame. If there is no room for it in the link's queue it returns EAGAIN: at once, or, if wait is set, when there was still
-	// none after sendTimeout.
+	// send sends a frame. If there is no room for it in the link's queue it returns EAGAIN: at once, or, if wait is set,
+	// when there was still none after sendTimeout.
 	send(frame []byte, wait bool) error
 	io.Closer
 }
@@ -33,9 +33,8 @@ type sender struct {
 	countedFrom time.Time
 }
 
-// send sends a frame. If there is no room for it, it waits for some, sendTimeout at most. But once it has waited for as long as that in all, it waits no more
-// until a frame is sent a second after that count began or later: then the link transmits nothing, or too slowly, and Announcer.mu is held, for which all
-// other links wait.
+// send sends a frame. It waits for room in the link's queue for sendTimeout at most, and not again within a second:
+// then the link transmits nothing, or too slowly, and Announcer.mu is held, for which all other links wait.
 func (s *sender) send(frame []byte) error {
 	now := time.Now()
 	err := s.frameSender.send(frame, false)
@@ -51,8 +50,9 @@ func (s *sender) send(frame []byte) error {
 
 // messageReceiver receives the ARP packets or the neighbor advertisements on a link.
 type messageReceiver interface {
-	// receive blocks until something arrives. ok is false if that is no message, or not for this receiver: others can send any number
-	// of these, so they count as read. It returns an error only if reading fails or the receiver is closed.
+	// receive blocks until something arrives. ok is false if that is no message, or not for this receiver: others can
+	// send any number of these, so they count as read. It returns an error only if reading fails or the receiver is
+	// closed.
 	receive() (m neighborMessage, ok bool, err error)
 	io.Closer // ends receive
 }
@@ -62,13 +62,12 @@ var (
 	errLinkDown   = errors.New("the link is down")
 )
 
-// LinksChanged has Run call Options.Links; it does not block. The VIPs on a link whose index,
-// MAC address or Up has changed are then announced at once, as if they were new.
+// LinksChanged has Run call Options.Links; it does not block. The VIPs on a link that has changed are then announced
+// at once, as if they were new.
 func (a *Announcer) LinksChanged() { a.linksChanged.Send() }
 
-// readLinks calls Options.Links, which does not fail, and stores the links and this node's MAC addresses, whose
-// messages are ignored. On a link that has changed (sameLink) it closes the sender, and makes
-// the announcements due now, as if they were new. It sends nothing. a.mu is held.
+// readLinks stores the links and this node's MAC addresses. The sender on a link that has changed is closed, and its
+// announcements are due now, as if they were new. a.mu is held.
 func (a *Announcer) readLinks(now time.Time) {
 	before := a.links
 	a.links = map[string]vip.Link{}
@@ -93,14 +92,12 @@ func (a *Announcer) readLinks(now time.Time) {
 	}
 }
 
-// sameLink reports whether index, MAC address and Up of both are the same, so that neighbours
-// that heard an announcement on a will still know it on b. They may not after a loss of
-// carrier: the cable may be in another switch.
+// sameLink reports whether neighbours that heard an announcement on a will still know it on b. They may not after a
+// loss of carrier: the cable may be in another switch.
 func sameLink(a, b vip.Link) bool { return a.Index == b.Index && a.MAC == b.MAC && a.Up == b.Up }
 
-// link returns a link of this node, up or not, and its MAC address. If the link is not known
-// it reads the links again (readLinks). It is an error if there is still no such link, or if
-// it has no Ethernet address (errNoEthernet; the link is returned all the same). a.mu is held.
+// link returns a link of this node, up or not, and its MAC address. It is an error if there is no such link, or
+// errNoEthernet, with the link. a.mu is held.
 func (a *Announcer) link(name string, now time.Time) (vip.Link, net.HardwareAddr, error) {
 	if _, ok := a.links[name]; !ok { // it may have been made a moment ago
 		a.readLinks(now)
@@ -129,12 +126,10 @@ func ethernetAddress(l vip.Link) (net.HardwareAddr, error) {
 	return mac, nil
 }
 
-// transmit calls frames with the MAC address of t's link, and sends the frames it returns, in
-// order, until one fails (sendFailed); each that was sent is added to count, by family. It
-// opens a sender on the link if there is none. It returns the first error: there is no such
-// link, it has no Ethernet address, no frame could be made, no sender opened, or a frame not
-// sent. a.mu is held; it blocks for twice sendTimeout at most, and for no longer in all within a second on the same link (sender).
-func (a *Announcer) transmit(t target, now time.Time, count *prometheus.CounterVec, frames func(mac net.HardwareAddr) ([][]byte, error)) error {
+// transmit sends the frames that frames makes for the MAC address of t's link, until one fails, and counts those that
+// were sent, by family. It returns the first error. a.mu is held; it blocks for twice sendTimeout at most.
+func (a *Announcer) transmit(t target, now time.Time, count *prometheus.CounterVec,
+	frames func(mac net.HardwareAddr) ([][]byte, error)) error {
 	link, mac, err := a.link(t.link, now)
 	if err != nil {
 		return err
@@ -159,11 +154,9 @@ func (a *Announcer) transmit(t target, now time.Time, count *prometheus.CounterV
 	return nil
 }
 
-// sendFailed returns why a frame could not be sent, and closes the sender unless only a queue was
-// full. If the link's queue was full (ENOBUFS, EAGAIN) that is err, and nothing else happens. Else
-// the link has gone or is down: its sender is closed, and all its VIPs are announced as if they
-// were new, within repeatGap, since it may be back before LinksChanged is called. The error is then
-// errLinkDown for ENETDOWN, or one that wraps err. a.mu is held.
+// sendFailed returns why a frame could not be sent. Unless only a queue was full the link has gone or is down: its
+// sender is closed, and all its VIPs are announced soon as if they were new, since it may be back before LinksChanged
+// is called. a.mu is held.
 func (a *Announcer) sendFailed(link string, now time.Time, err error) error {
 	if errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EAGAIN) {
 		return err
@@ -189,8 +182,7 @@ func (a *Announcer) closeSender(link string) {
 	}
 }
 
-// closeUnused closes the senders on links of which no family is in use (linksInUse). a.mu is
-// held.
+// closeUnused closes the senders on links that are not in use. a.mu is held.
 func (a *Announcer) closeUnused() {
 	used := a.linksInUse()
 	for link := range a.senders {

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/heraldvip/herald/pkg/rawio"
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -24,8 +24,7 @@ type receiver struct {
 	conn  messageReceiver // nil while it isn't open
 }
 
-// linksInUse returns the links and families on which something is announced or listened for,
-// or a request was sent within requestsRemembered. a.mu is held.
+// linksInUse returns the links and families on which something is announced, listened for or asked for. a.mu is held.
 func (a *Announcer) linksInUse() map[linkFamily]bool {
 	used := map[linkFamily]bool{}
 	for t := range a.announcements {
@@ -37,9 +36,8 @@ func (a *Announcer) linksInUse() map[linkFamily]bool {
 	return used
 }
 
-// matchReceivers starts a receiver, a goroutine in tasks, for each link and family in use that
-// has none, if the link exists. It stops those no longer in use, and those whose link has gone
-// or was replaced by another of its name, without waiting for their end. It locks a.mu.
+// matchReceivers starts a receiver, a goroutine in tasks, for each link and family in use, and stops the others, and
+// those whose link was replaced by another of its name, without waiting for their end.
 func (a *Announcer) matchReceivers(ctx context.Context, tasks *sync.WaitGroup) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -62,9 +60,8 @@ func (a *Announcer) matchReceivers(ctx context.Context, tasks *sync.WaitGroup) {
 	}
 }
 
-// keepReceiving receives until ctx ends. When that fails, it begins again after reopenAfter.
-// The third failure in a row is logged, as a warning and once; one after more than reopenAfter
-// of receiving is a first one again.
+// keepReceiving receives until ctx ends. When that fails, it begins again after reopenAfter. The third failure in a
+// row is logged.
 func (a *Announcer) keepReceiving(ctx context.Context, r *receiver, link vip.Link, family vip.Family) {
 	for failures := 1; ; failures++ {
 		began := time.Now()
@@ -74,7 +71,8 @@ func (a *Announcer) keepReceiving(ctx context.Context, r *receiver, link vip.Lin
 		}
 		// The first ones may be no more than the link going down or away.
 		if failures == 3 && ctx.Err() == nil {
-			a.opts.Log.Warn("can't receive the announcements of other hosts, trying again every second", "link", link.Name, "family", family, "err", err)
+			a.opts.Log.Warn("can't receive the announcements of other hosts, trying again every second", "link", link.Name,
+				"family", family, "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -84,8 +82,8 @@ func (a *Announcer) keepReceiving(ctx context.Context, r *receiver, link vip.Lin
 	}
 }
 
-// receive opens a socket for r (setConn), and hands each message to heard, until ctx ends, which closes the socket, or
-// something fails; it returns that error, never nil. Beyond readsPerSecond the kernel drops messages, which heard is told.
+// receive opens a socket for r, and hands each message to heard, until ctx ends or something fails; it returns why,
+// never nil.
 func (a *Announcer) receive(ctx context.Context, r *receiver, link vip.Link, family vip.Family) error {
 	conn, err := a.network.openReceiver(link, family)
 	if err != nil {
@@ -95,7 +93,7 @@ func (a *Announcer) receive(ctx context.Context, r *receiver, link vip.Link, fam
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	a.setConn(r, conn)
 	defer a.setConn(r, nil)
-	limit := rawio.Limit{PerSecond: readsPerSecond}
+	limit := mailbox.Limit{PerSecond: readsPerSecond}
 	for {
 		m, ok, err := conn.receive()
 		if err != nil {
@@ -110,8 +108,7 @@ func (a *Announcer) receive(ctx context.Context, r *receiver, link vip.Link, fam
 	}
 }
 
-// setConn stores the open socket of r, or nil when it was closed, and wakes up each Resolve that waits for that (reopened).
-// It locks a.mu.
+// setConn stores the open socket of r, or nil when it was closed, and wakes up each Resolve that waits for that.
 func (a *Announcer) setConn(r *receiver, conn messageReceiver) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

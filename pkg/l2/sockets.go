@@ -1,6 +1,7 @@
 package l2
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -8,7 +9,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/heraldvip/herald/pkg/rawio"
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/mdlayher/ndp"
 	"github.com/mdlayher/packet"
@@ -25,11 +25,9 @@ const sendTimeout = 200 * time.Millisecond
 // maxMessage is the length up to which an advertisement is read; one for a VIP has 32 bytes.
 const maxMessage = 1500
 
-// openSender opens a packet socket for Ethernet frames of any protocol. It needs no address on
-// the link, as a client of ARP or a raw ICMPv6 socket would. Protocol 0 receives nothing.
-//
-// The runtime's poller does not watch the socket: it would wake the process up after each
-// frame, since there is room for another (docs/why.md, "Wake-ups").
+// openSender opens a packet socket for Ethernet frames of any protocol. It needs no address on the link, as a client of ARP
+// or a raw ICMPv6 socket would. Protocol 0 receives nothing. The runtime's poller does not watch the socket: it would wake the
+// process up after each frame, since there is room for another (docs/why.md, "Wake-ups").
 func (sockets) openSender(link vip.Link) (frameSender, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -54,24 +52,24 @@ type packetSender struct {
 	link int
 }
 
-// send implements frameSender: there is no room if the socket's buffer is full. Other errors are those of sendto(2), at once: ENOBUFS if the link's
-// queue is full.
+// send implements frameSender. Errors are those of sendto(2): EAGAIN if the socket's buffer is full, ENOBUFS if the
+// link's queue is.
 func (s packetSender) send(frame []byte, wait bool) error {
-	if !wait {
-		return rawio.Send(s.conn, frame, s.link)
+	flags := unix.MSG_DONTWAIT
+	if wait {
+		flags = 0
 	}
 	var sent error
 	err := s.conn.Control(func(fd uintptr) {
 		for sent = unix.EINTR; errors.Is(sent, unix.EINTR); {
-			sent = unix.Sendto(int(fd), frame, 0, &unix.SockaddrLinklayer{Ifindex: s.link})
+			sent = unix.Sendto(int(fd), frame, flags, &unix.SockaddrLinklayer{Ifindex: s.link})
 		}
 	})
 	return errors.Join(err, sent)
 }
 
-// openReceiver opens a packet socket that receives the ARP frames on a link, or, for IPv6, a
-// raw ICMPv6 socket for neighbor advertisements. The link needs no address. An error says
-// which capability is missing, if that is why.
+// openReceiver opens a packet socket that receives the ARP frames on a link, or, for IPv6, a raw ICMPv6 socket for neighbor
+// advertisements. The link needs no address.
 func (sockets) openReceiver(link vip.Link, family vip.Family) (messageReceiver, error) {
 	ifi := net.Interface{Index: link.Index, Name: link.Name, MTU: maxMessage}
 	if family == vip.IPv4 {
@@ -80,11 +78,11 @@ func (sockets) openReceiver(link vip.Link, family vip.Family) (messageReceiver, 
 		if err != nil {
 			return nil, fmt.Errorf("can't open a packet socket for ARP: %w%s", err, hint(err))
 		}
-		r, err := rawio.NewReader(c)
+		conn, err := c.SyscallConn()
 		if err != nil {
 			return nil, errors.Join(err, c.Close())
 		}
-		return &arpReceiver{c, r, link.Index, make([]byte, 128)}, nil
+		return &arpReceiver{c, conn, link.Index, make([]byte, 128)}, nil
 	}
 	// Bound to no address, so that the link needs none. All are members of ff02::1.
 	c, _, err := ndp.Listen(&ifi, ndp.Unspecified)
@@ -94,29 +92,38 @@ func (sockets) openReceiver(link vip.Link, family vip.Family) (messageReceiver, 
 	var only ipv6.ICMPFilter
 	only.SetAll(true)
 	only.Accept(ipv6.ICMPTypeNeighborAdvertisement)
-	if err := errors.Join(c.SetICMPFilter(&only), c.SetControlMessage(ipv6.FlagInterface|ipv6.FlagHopLimit, true)); err != nil {
+	if err := errors.Join(c.SetICMPFilter(&only),
+		c.SetControlMessage(ipv6.FlagInterface|ipv6.FlagHopLimit, true)); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return &ndpReceiver{c, link.Index, make([]byte, maxMessage)}, nil
 }
 
-// arpReceiver receives the ARP packets of one link by a packet socket, and ignores those of links on top of it: the kernel hands
-// the socket the packets of a VLAN on it, too, or for the MAC of a macvlan (orig_dev in __netif_receive_skb_core). So it does with
-// those of a VLAN that this node has not, without their tag, but marked as PACKET_OTHERHOST; arp_rcv ignores these, too.
+// arpReceiver receives the ARP packets of one link by a packet socket. It ignores those of links on top of it: the
+// kernel hands the socket the packets of a VLAN on it, too, or for the MAC of a macvlan (orig_dev in
+// __netif_receive_skb_core). So it does with those of a VLAN that this node has not, without their tag, but marked as
+// PACKET_OTHERHOST; arp_rcv ignores these, too.
 type arpReceiver struct {
 	*packet.Conn
-	reader *rawio.Reader
-	index  int
-	buf    []byte
+	conn  syscall.RawConn
+	index int
+	buf   []byte
 }
 
-// receive implements messageReceiver: ok is false for a frame of another link or for another host, or that parseARP can't read.
+// receive implements messageReceiver: ok is false for a frame of another link or host, or that parseARP can't read.
 func (r *arpReceiver) receive() (m neighborMessage, ok bool, err error) {
-	n, err := r.reader.Read(r.buf)
-	if err != nil {
+	var n int
+	var from unix.Sockaddr
+	var read error
+	err = r.conn.Read(func(fd uintptr) bool {
+		n, from, read = unix.Recvfrom(int(fd), r.buf, unix.MSG_DONTWAIT)
+		return !errors.Is(read, unix.EAGAIN) && !errors.Is(read, unix.EINTR)
+	})
+	if err = cmp.Or(err, read); err != nil {
 		return m, false, err
 	}
-	if r.reader.Link() != r.index || r.reader.ToOtherHost() {
+	if at, known := from.(*unix.SockaddrLinklayer); !known || at.Ifindex != r.index ||
+		at.Pkttype == unix.PACKET_OTHERHOST {
 		return m, false, nil
 	}
 	m, ok = parseARP(r.buf[:n])
@@ -130,8 +137,8 @@ type ndpReceiver struct {
 	buf   []byte
 }
 
-// receive implements messageReceiver: ok is false for an advertisement that can't be read, of another link, or whose hop limit is not
-// 255, so that it may have passed a router.
+// receive implements messageReceiver: ok is false for an advertisement that can't be read, of another link, or that
+// may have passed a router.
 func (r *ndpReceiver) receive() (m neighborMessage, ok bool, err error) {
 	n, cm, _, err := r.ReadRaw(r.buf)
 	if err != nil || cm == nil || cm.IfIndex != r.index || cm.HopLimit != ndp.HopLimit {
@@ -145,8 +152,7 @@ func (r *ndpReceiver) receive() (m neighborMessage, ok bool, err error) {
 	return m, ok, nil
 }
 
-// hint returns what an operator can do about an error, to be added to its text: for EPERM and
-// EACCES that NET_RAW is missing, else "".
+// hint returns what an operator can do about an error, to be added to its text; "" for most.
 func hint(err error) string {
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
 		return " (the process needs the capability NET_RAW)"

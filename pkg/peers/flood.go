@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"time"
 
-	"github.com/heraldvip/herald/pkg/rawio"
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"golang.org/x/net/bpf"
 )
 
@@ -21,7 +21,7 @@ const (
 // there are more, the kernel is told to drop those that do not name one of this node's keys, so that
 // heartbeats are not lost among them. It belongs to the goroutine that reads the socket.
 type floodGuard struct {
-	limit      rawio.Limit
+	limit      mailbox.Limit
 	filteredAt time.Time // when the kernel's filter was set; zero: there is none
 }
 

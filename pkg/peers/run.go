@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/heraldvip/herald/pkg/rawio"
+	"github.com/heraldvip/herald/pkg/mailbox"
 )
 
 const (
@@ -172,7 +172,7 @@ func (p *Peers) closeSocket() {
 // receive passes each packet on socket to handlePacket until the socket is closed, but not more than
 // a floodGuard lets it read. After another error it sleeps for checkInterval, and goes on.
 func (p *Peers) receive(socket Socket) {
-	b, guard := make([]byte, maxPacket), floodGuard{limit: rawio.Limit{PerSecond: readsPerSecond}}
+	b, guard := make([]byte, maxPacket), floodGuard{limit: mailbox.Limit{PerSecond: readsPerSecond}}
 	for {
 		n, from, err := socket.ReadFrom(b)
 		switch {

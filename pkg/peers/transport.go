@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -8,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/heraldvip/herald/pkg/rawio"
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"golang.org/x/sys/unix"
 )
 
@@ -73,18 +74,15 @@ func (kernelTransport) Listen(at netip.AddrPort) (Socket, error) {
 	if err != nil {
 		return nil, errors.Join(err, tcp.Close())
 	}
-	s := &kernelSocket{udp: udp.(*net.UDPConn), tcp: tcp, zone: at.Addr().Zone(), ended: make(chan struct{})}
-	if s.zone != "" {
+	s := &kernelSocket{udp: udp.(*net.UDPConn), tcp: tcp, ended: make(chan struct{})}
+	if zone := at.Addr().Zone(); zone != "" {
 		var link *net.Interface
-		if link, err = net.InterfaceByName(s.zone); err != nil {
+		if link, err = net.InterfaceByName(zone); err != nil {
 			return nil, errors.Join(err, udp.Close(), tcp.Close())
 		}
 		s.link = link.Index
 	}
-	if s.conn, err = s.udp.SyscallConn(); err == nil {
-		s.reader, err = rawio.NewReader(s.udp)
-	}
-	if err != nil {
+	if s.conn, err = s.udp.SyscallConn(); err != nil {
 		return nil, errors.Join(err, udp.Close(), tcp.Close())
 	}
 	go s.accept()
@@ -109,20 +107,18 @@ func (kernelTransport) Dial(ctx context.Context, from netip.Addr, to netip.AddrP
 
 // A kernelSocket is a UDP socket, and a TCP listener that closes each connection at once.
 type kernelSocket struct {
-	udp    *net.UDPConn
-	conn   syscall.RawConn // of udp
-	reader *rawio.Reader
-	tcp    net.Listener
-	zone   string        // of this node's address, if it is link-local
-	link   int           // its index
-	ended  chan struct{} // accept has returned
+	udp   *net.UDPConn
+	conn  syscall.RawConn // of udp
+	tcp   net.Listener
+	link  int           // the index of that of this node's address, if it is link-local
+	ended chan struct{} // accept has returned
 }
 
 // accept accepts TCP connections and closes each at once, a thousand in a second at most, until the
 // listener is closed; then it closes s.ended. After another error it sleeps for minInterval, and goes on.
 func (s *kernelSocket) accept() {
 	defer close(s.ended)
-	for limit := (rawio.Limit{PerSecond: 1000}); ; limit.Read() {
+	for limit := (mailbox.Limit{PerSecond: 1000}); ; limit.Read() {
 		switch conn, err := s.tcp.Accept(); {
 		case errors.Is(err, net.ErrClosed):
 			return
@@ -134,25 +130,23 @@ func (s *kernelSocket) accept() {
 	}
 }
 
-// WriteTo sends b as one UDP packet. Nobody confirms it, so nil does not mean that it arrived. It never
-// waits, and returns EAGAIN if the send buffer is full.
+// WriteTo sends b as one UDP packet. It never waits, and returns EAGAIN if the send buffer is full.
 func (s *kernelSocket) WriteTo(b []byte, to netip.AddrPort) error {
-	return rawio.SendTo(s.conn, b, to, s.link)
+	var at unix.Sockaddr = &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16(), ZoneId: uint32(s.link)}
+	if to.Addr().Is4() {
+		at = &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}
+	}
+	var sent error
+	err := s.conn.Control(func(fd uintptr) {
+		// Packets to neighbors whose MAC address the kernel does not find stay in the send buffer for seconds.
+		sent = unix.Sendto(int(fd), b, unix.MSG_DONTWAIT, at)
+	})
+	return cmp.Or(err, sent)
 }
 
-// ReadFrom blocks until a packet comes, and returns its length and sender; a link-local one
-// has the zone of this node's address. A packet longer than b is cut. After Close it returns
-// net.ErrClosed.
+// ReadFrom implements Socket. A packet longer than b is cut.
 func (s *kernelSocket) ReadFrom(b []byte) (int, netip.AddrPort, error) {
-	n, err := s.reader.Read(b)
-	if err != nil {
-		return 0, netip.AddrPort{}, err
-	}
-	from := s.reader.Sender()
-	if a := from.Addr(); a.Is6() && a.IsLinkLocalUnicast() {
-		from = netip.AddrPortFrom(a.WithZone(s.zone), from.Port())
-	}
-	return n, from, nil
+	return s.udp.ReadFromUDPAddrPort(b)
 }
 
 // setFilter implements packetFilter. A keyID that has come into use since the call is not among ids; its

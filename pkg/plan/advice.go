@@ -30,7 +30,6 @@ var advices = map[vip.Reason]string{
 	vip.StatusRefused:        `make the Service smaller, or have the webhook or policy that the message names let its status pass`,
 	vip.FamilyMissing:        `name an address of each family: kubectl -n NAMESPACE annotate --overwrite service NAME kube-vip.io/loadbalancerIPs=IPV4,IPV6`,
 	vip.StatusContested:      `stop the program that the message names for this Service, or have one of the two serve it (spec.loadBalancerClass)`,
-	vip.FinalizerNotRemoved:  `kubectl -n NAMESPACE patch service NAME --type=merge -p '{"metadata":{"finalizers":null}}' (it removes all finalizers), or set disable_service_updates=false`,
 	vip.EgressUnavailable:    `do what the message says; until then what its pods send has the source that the network plugin gives it`,
 	vip.NodeLeaseNotHeld:     `look whether the node reaches the API server: its log, and herald_api_reachable`,
 	vip.OtherClass:           `if Herald is to announce it, make it again with Herald's class, or without one (spec.loadBalancerClass can't be changed)`,

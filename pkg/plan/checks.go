@@ -281,7 +281,7 @@ func (c *addressChecks) describeConflict(a vip.Address, macs []string) string {
 
 // verify adds checks whether the owner of s, another node, and nobody else answers for its
 // addresses: for those that the status names and isVerifier assigns to this node, unless the
-// Plan has them here, or the owner can't bind them, since IPv6 is disabled on its link (it says so itself); for none
+// Plan has them here; for none
 // if the owner is not alive, has not written the status, or binds no addresses. reportVerified reports known results. Nothing is moved because of them
 // (docs/why.md, "Verification").
 func (c *addressChecks) verify(s *service) {
@@ -292,9 +292,6 @@ func (c *addressChecks) verify(s *service) {
 	}
 	for _, a := range s.addrs {
 		if !s.statusHas(a.Addr) || c.wanted[a.Addr] || !c.isVerifier(s, a.Address, owner) {
-			continue
-		}
-		if link, _ := linkFor(&owner.Info, s.Interface, a.Addr); a.client == nil && owner.refusesIPv6(a.Addr, link) {
 			continue
 		}
 		x := vip.AddressCheck{
@@ -349,9 +346,8 @@ func (c *addressChecks) isVerifier(s *service, a vip.Address, owner *member) boo
 	if ownerLink == nil || !sharesNetwork(linkNamed(&c.self.Info, a.Link), ownerLink) {
 		return false
 	}
-	own := rendezvousHash(s.unit.hash, c.self.hash)
-	return !slices.ContainsFunc(c.alive, func(n *member) bool {
-		return n != owner && n != c.self && n.Info.AnnouncesServices() && rendezvousHash(s.unit.hash, n.hash) >= own && sharesNetwork(linkOn(n), ownerLink)
+	return c.self == chosen(s.unit.hash, c.alive, "", func(n *member) bool {
+		return n != owner && n.caresForServices && sharesNetwork(linkOn(n), ownerLink)
 	})
 }
 

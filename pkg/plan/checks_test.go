@@ -436,12 +436,6 @@ func TestVerify(t *testing.T) {
 			w.Members[1].Info.Links[0].Prefixes = []netip.Prefix{netip.MustParsePrefix("10.88.0.1/24")}
 			return w
 		}, "a: VIPElsewhere"},
-		{"IPv6 is disabled on the link of the owner, which does not bind what is of IPv6", func() vip.World {
-			w := held(worldWithMACs(svc("a", "10.77.0.50,fd77::50", written("n2"))), "a", "n2")
-			w.Self = verifiers(w)[0]
-			noIPv6On(1, 2, 3)(&w)
-			return w
-		}, ask + "a: VIPElsewhere"},
 		{"an older Herald publishes no MAC: whoever answers", func() vip.World {
 			w := theirs()
 			w.Members[1].Info.Links[0].MAC = ""

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -13,31 +12,47 @@ import (
 // maxConditionMessage is the length at which the message of a condition is cut, in bytes.
 const maxConditionMessage = 1024
 
-// givenText follows the addresses that were given of pools in the message of the condition Allocated, also where pkg/kube writes it with the addresses.
-const givenText = ": of pool "
-
-// report has this node write the conditions of s, with the Status of s if the Plan has one
-// (docs/why.md, "Conditions"): Announced with announced, reason and message; Allocated, which is False for the
-// same reason if s has no address. Only the node that decides what becomes of s calls it: its
-// owner; the one that writes its status, if every node advertises it; if nobody announces it, the
-// one that is responsible. It does nothing for the control plane, or without statuses.
+// report has this node write the conditions of s (docs/why.md, "Conditions"): Announced with announced, reason and message;
+// Allocated, which is False for the same reason if s has no address; and the Record. Only the node that decides what becomes
+// of s calls it.
 func (p *pass) report(s *service, announced vip.ConditionStatus, reason vip.Reason, message string) {
 	if s.Key == ControlPlaneKey || p.NoStatus {
 		return
 	}
-	allocated := vip.Condition{Type: vip.Allocated, Status: vip.ConditionTrue}
-	had := slices.IndexFunc(s.Conditions, func(c vip.Condition) bool { return c.Type == vip.Allocated })
+	s.conditions = []vip.Condition{
+		{Type: vip.Allocated, Status: vip.ConditionTrue}, {Type: vip.Announced, Status: announced, Reason: reason, Message: message}, {Type: vip.Recorded},
+	}
+	allocated := &s.conditions[0]
 	switch {
-	case had >= 0 && len(p.released(s.Service)) > 0:
-		allocated = s.Conditions[had] // until it is given others, it says that it was given these
-	case len(s.addrs) == 0 && s.unoffered && (reason == vip.NoEndpoints || reason == vip.NoEligibleNode) && had >= 0:
-		allocated = s.Conditions[had] // with the status, which stays (rejectSilently), it says what s may have again
+	case len(p.released(s.Service)) > 0, // until it is given others
+		len(s.addrs) == 0 && s.unoffered && (reason == vip.NoEndpoints || reason == vip.NoEligibleNode): // its status stays (rejectSilently)
+		s.keepRecord()
 	case len(s.addrs) == 0, reason == vip.AddressInUse && announced != vip.ConditionTrue && !p.shows(s):
 		allocated.Status, allocated.Reason, allocated.Message = vip.ConditionFalse, reason, message
 	default:
-		allocated.Reason, allocated.Message = p.allocatedReason(s)
+		s.record, allocated.Reason, allocated.Message = p.allocated(s)
+		s.conditions[2] = s.record.Condition()
 	}
-	s.conditions = []vip.Condition{allocated, {Type: vip.Announced, Status: announced, Reason: reason, Message: message}}
+}
+
+// keepRecord puts what the status says into the conditions Allocated and Recorded that are to be written.
+func (s *service) keepRecord() {
+	s.record = s.Record
+	for i := range s.conditions {
+		if c := &s.conditions[i]; c.Type != vip.Announced {
+			*c = s.condition(c.Type)
+		}
+	}
+}
+
+// condition returns the condition of a type that the status of s has; absent if it has none.
+func (s *service) condition(t vip.ConditionType) vip.Condition {
+	for _, c := range s.Conditions {
+		if c.Type == t {
+			return c
+		}
+	}
+	return vip.Condition{Type: t}
 }
 
 // shows reports whether the last Status of the Plan is one of s, with an address.
@@ -46,60 +61,48 @@ func (p *pass) shows(s *service) bool {
 	return n > 0 && p.out.Statuses[n-1].Service == s.Key && len(p.out.Statuses[n-1].Ingress) > 0
 }
 
-// allocatedReason returns reason and message of the condition Allocated of s, which has addresses:
-// which are leased by DHCP, and to which client (leasedTo reads that), and whether the others are given from a pool, given from one that has them no more, or
-// named by s.
-func (p *pass) allocatedReason(s *service) (reason vip.Reason, message string) {
-	var others, outside, leased []string
+// allocated returns where s has its addresses from, with reason and message of the condition Allocated.
+func (p *pass) allocated(s *service) (r vip.Record, reason vip.Reason, message string) {
+	var inside, outside []netip.Addr // of those that are given
 	for _, a := range s.addrs {
-		text := a.Addr.String()
-		if a.client != nil {
-			leased = append(leased, text)
-			continue
-		}
-		others = append(others, text)
-		if p.isOutsidePools(s.Service, a.Addr) {
-			outside = append(outside, text)
+		switch {
+		case a.client != nil:
+			r.Leased, r.MAC, r.Link = append(r.Leased, a.Addr), a.client.mac, a.client.link
+		case !s.IsGiven(a.Addr):
+			r.Named = append(r.Named, a.Addr)
+		case p.isOutsidePools(s.Service, a.Addr):
+			r.Given, outside = append(r.Given, a.Addr), append(outside, a.Addr)
+		default:
+			r.Given, inside = append(r.Given, a.Addr), append(inside, a.Addr)
 		}
 	}
-	text := strings.Join(others, ", ")
+	var texts []string
+	if len(r.Leased) > 0 {
+		texts = append(texts, joinAddrs(r.Leased)+": "+leasedText+" to "+r.MAC+" on "+r.Link)
+	}
+	if len(r.Named) > 0 {
+		texts = append(texts, joinAddrs(r.Named)+": named by "+s.Source)
+	}
+	if len(inside) > 0 {
+		texts = append(texts, joinAddrs(inside)+": of pool "+s.Allocated)
+	}
+	reason = vip.AddressSet
 	switch {
-	case len(others) == 0:
-		return vip.AddressSet, s.client.leasedMessage(leased)
 	case len(outside) > 0:
-		reason, message = vip.AddressOutsidePools, outsideMessage(strings.Join(outside, ", "), s.Allocated)
-		if len(outside) < len(others) {
-			message = text + ": allocated; " + message // all are to be named first (allocates)
-		}
-	case len(s.Own) > 0:
-		reason, message = vip.AddressSet, text+": named by "+s.Source+", but for what is of pool "+s.Allocated
-	case s.Allocated != "":
-		reason, message = vip.AddressAllocated, text+givenText+s.Allocated
-	default:
-		reason, message = vip.AddressSet, text+": named by "+s.Source
+		reason, texts = vip.AddressOutsidePools, append(texts, outsideMessage(joinAddrs(outside), s.Allocated))
+	case len(r.Given) > 0 && len(r.Named) == 0:
+		reason = vip.AddressAllocated
 	}
-	if len(leased) > 0 {
-		message = s.client.leasedMessage(leased) + "; " + message
-	}
-	return reason, message
+	return r, reason, strings.Join(texts, "; ")
 }
 
-// allocates reports whether the condition Allocated of s is True and names a, as allocatedReason writes it. The role edit can't write a
-// status, and what Herald takes into the message from annotations comes after the addresses.
-func allocates(conditions []vip.Condition, a netip.Addr) bool {
-	for _, c := range conditions {
-		if c.Type != vip.Allocated || c.Status != vip.ConditionTrue {
-			continue
-		}
-		addrs, rest, _ := strings.Cut(c.Message, ": ")
-		if strings.HasPrefix(rest, leasedText) {
-			_, rest, _ = strings.Cut(rest, "; ")
-			others, _, _ := strings.Cut(rest, ": ")
-			addrs += ", " + others
-		}
-		return slices.Contains(strings.Split(addrs, ", "), a.String())
+// joinAddrs returns addresses as text, with commas.
+func joinAddrs(addrs []netip.Addr) string {
+	texts := make([]string, len(addrs))
+	for i, a := range addrs {
+		texts[i] = a.String()
 	}
-	return false
+	return strings.Join(texts, ", ")
 }
 
 // isOutsidePools reports whether s was given a of a pool, and no pool has a any more.
@@ -123,7 +126,7 @@ func (p *pass) reportRejected(s *service, reason vip.Reason, message string) {
 	switch reason {
 	case vip.NotLoadBalancer, vip.OtherClass, vip.Ignored, vip.ServiceDeleted:
 		if s.statusOurs || p.Enabled && (!s.LoadBalancer || s.Ignore) {
-			s.conditions = []vip.Condition{{Type: vip.Allocated}, {Type: vip.Announced}}
+			s.conditions = []vip.Condition{{Type: vip.Allocated}, {Type: vip.Announced}, {Type: vip.Recorded}}
 		}
 	case vip.HeldByOtherAnnouncer:
 		if len(s.Conditions) > 0 {
@@ -150,25 +153,22 @@ func (f *filter) reportWaiting(k vip.Key, uid, message string) {
 	}
 }
 
-// addConditions adds the conditions of s to the Plan: to the Status of s, of which statuses has the
-// index in the Plan; if there is none, as a Status of their own, unless s has these conditions
-// already. Then the addresses in the status stay as well, and so does the condition Allocated of s if these are of it, and not of the new one.
+// addConditions adds the conditions of s to the Plan: to the Status of s, of which statuses has the index; if there is none, as a
+// Status of their own, unless s has them already. Then the addresses in the status stay, and so does the Record that has them.
 func (p *pass) addConditions(s *service, statuses map[vip.Key]int) {
+	i, ok := statuses[s.Key]
+	if !ok && slices.ContainsFunc(s.StatusVIPs(), func(a netip.Addr) bool { return s.Record.Has(a) && !s.record.Has(a) }) {
+		s.keepRecord()
+	}
 	for i := range s.conditions {
-		if m := s.conditions[i].Message; len(m) > maxConditionMessage {
-			s.conditions[i].Message = strings.ToValidUTF8(m[:maxConditionMessage-3], "") + "..."
+		if c := &s.conditions[i]; c.Type != vip.Recorded && len(c.Message) > maxConditionMessage { // no Record is that long
+			c.Message = strings.ToValidUTF8(c.Message[:maxConditionMessage-3], "") + "..."
 		}
 	}
-	if i, ok := statuses[s.Key]; ok {
+	switch {
+	case ok:
 		p.out.Statuses[i].Conditions = s.conditions
-		return
-	}
-	for i, c := range s.conditions {
-		if c.Type == vip.Allocated && slices.ContainsFunc(s.StatusVIPs(), func(a netip.Addr) bool { return allocates(s.Conditions, a) && !allocates(s.conditions[i:i+1], a) }) {
-			s.conditions[i] = s.Conditions[slices.IndexFunc(s.Conditions, func(o vip.Condition) bool { return o.Type == vip.Allocated })]
-		}
-	}
-	if slices.ContainsFunc(s.conditions, func(c vip.Condition) bool { return !c.In(s.Conditions) }) {
+	case slices.ContainsFunc(s.conditions, func(c vip.Condition) bool { return !c.In(s.Conditions) }):
 		p.out.Statuses = append(p.out.Statuses, vip.Status{Service: s.Key, ConditionsOnly: true, Conditions: s.conditions})
 	}
 }
@@ -180,7 +180,7 @@ const refusalAdvice = "; make the Service smaller, or ask the operator of the we
 // somebody else changes again and again; the condition Announced of the latter says so.
 func (p *pass) reportRefusals(all []*service) {
 	for _, s := range all {
-		if who := cmp.Or(p.StatusFights[s.Key], p.AssignmentFights[s.Key]); who != "" {
+		if who := p.StatusFights[s.Key]; who != "" {
 			text := fmt.Sprintf("%s changes what Herald writes on this Service again and again; kube-proxy serves what the status names, so connections fail meanwhile: %s",
 				who, Advice(s.Key, vip.StatusContested))
 			p.addEvent(s, vip.StatusContested, text, 0)

@@ -22,6 +22,9 @@ func conditionsWritten(r Rules, w vip.World) string {
 			}
 			var all []string
 			for _, c := range s.Conditions {
+				if c.Type == vip.Recorded {
+					continue
+				}
 				all = append(all, fmt.Sprintf("%s=%s %s", strings.TrimPrefix(string(c.Type), "heraldvip.io/"), c.Status, c.Reason))
 			}
 			with := ""
@@ -110,7 +113,7 @@ func TestConditions(t *testing.T) {
 				w.Self = m.Name
 				for _, s := range Make(tt.rules, bind(tt.rules, w)).Statuses {
 					if i := slices.IndexFunc(w.Services, func(o vip.Service) bool { return o.Key == s.Service }); len(s.Conditions) > 0 {
-						w.Services[i].Conditions = slices.DeleteFunc(slices.Clone(s.Conditions), func(c vip.Condition) bool { return c.Status == vip.ConditionAbsent })
+						w.Services[i].SetConditions(slices.DeleteFunc(slices.Clone(s.Conditions), func(c vip.Condition) bool { return c.Status == vip.ConditionAbsent }))
 					}
 				}
 			}
@@ -141,7 +144,7 @@ func TestConditionMessage(t *testing.T) {
 		w.Self = m.Name
 		for _, s := range Make(rules(), w).Statuses {
 			for _, c := range s.Conditions {
-				if found = true; len(c.Message) > 1024 || len(c.Message) < 1000 || !strings.HasSuffix(c.Message, "\u00e4...") {
+				if found = true; c.Type != vip.Recorded && (len(c.Message) > 1024 || len(c.Message) < 1000 || !strings.HasSuffix(c.Message, "\u00e4...")) {
 					t.Errorf("%d bytes: %s", len(c.Message), c.Message)
 				}
 			}
@@ -174,19 +177,28 @@ func TestPortsInStatus(t *testing.T) {
 	}
 }
 
-// TestAllocates: the condition Allocated names each address of a Service, wherever that is from, and none that an annotation names.
-func TestAllocates(t *testing.T) {
-	const forged = "web; 198.51.100.7: named by me"
+// TestAllocated: the record has each address of a Service, wherever that is from, and the condition says so.
+func TestAllocated(t *testing.T) {
+	of := func(pool string, own ...netip.Addr) func(*vip.Service) {
+		return func(s *vip.Service) { s.Allocated, s.Own = pool, own }
+	}
 	for _, tt := range []struct {
-		name string
-		s    vip.Service
-		dhcp bool // 10.77.0.60 is leased
+		name   string
+		s      vip.Service
+		dhcp   bool // 10.77.0.60 is leased
+		record string
+		want   string
 	}{
-		{"named", svc("a", "10.77.0.60,fd77::60"), false},
-		{"of a pool", svc("a", "10.77.0.60,fd77::60", func(s *vip.Service) { s.Allocated = forged }), false},
-		{"one of two is in no pool any more", svc("a", "10.77.0.60,10.77.0.5", func(s *vip.Service) { s.Allocated = forged }), false},
-		{"leased", svc("a", "10.77.0.60"), true},
-		{"leased and named", svc("a", "10.77.0.60,fd77::60"), true},
+		{"named", svc("a", "10.77.0.60,fd77::60"), false, `{"named":["10.77.0.60","fd77::60"]}`, "AddressSet 10.77.0.60, fd77::60: named by "},
+		{"of a pool", svc("a", "10.77.0.5", of("web")), false, `{"given":["10.77.0.5"]}`, "AddressAllocated 10.77.0.5: of pool web"},
+		{"one of two named", svc("a", "10.77.0.60,10.77.0.5", of("web", addr("10.77.0.60"))), false, `{"named":["10.77.0.60"],"given":["10.77.0.5"]}`,
+			"AddressSet 10.77.0.60: named by ; 10.77.0.5: of pool web"},
+		{"in no pool any more", svc("a", "10.77.0.60", of("web")), false, `{"given":["10.77.0.60"]}`, "AddressOutsidePools 10.77.0.60: given of pool web, and in no pool any more"},
+		{"one of two in no pool any more", svc("a", "10.77.0.60,10.77.0.5", of("web")), false, `{"given":["10.77.0.60","10.77.0.5"]}`,
+			"AddressOutsidePools 10.77.0.5: of pool web; 10.77.0.60: given of pool web, and in no pool any more"},
+		{"leased", svc("a", "10.77.0.60"), true, `{"leased":["10.77.0.60"],"mac":"MAC","link":"LINK"}`, "AddressSet 10.77.0.60: leased by a DHCP server to MAC on LINK"},
+		{"leased and named", svc("a", "10.77.0.60,fd77::60"), true, `{"named":["fd77::60"],"leased":["10.77.0.60"],"mac":"MAC","link":"LINK"}`,
+			"AddressSet 10.77.0.60: leased by a DHCP server to MAC on LINK; fd77::60: named by "},
 	} {
 		r, w := poolRules(), poolWorld("n1")
 		w.Services = []vip.Service{tt.s}
@@ -199,21 +211,12 @@ func TestAllocates(t *testing.T) {
 		if tt.dhcp {
 			s.client = newDHCPClient(clientID(&tt.s), s)
 			s.addrs[0].client = s.client
+			replace := strings.NewReplacer("MAC", s.client.mac, "LINK", s.client.link)
+			tt.record, tt.want = replace.Replace(tt.record), replace.Replace(tt.want)
 		}
-		reason, message := p.allocatedReason(s)
-		has := []vip.Condition{{Type: vip.Allocated, Status: vip.ConditionTrue, Reason: reason, Message: message}}
-		for _, a := range tt.s.Addresses {
-			if !allocates(has, a) {
-				t.Errorf("%s: %s is not in %q", tt.name, a, message)
-			}
-		}
-		has[0].Status = vip.ConditionFalse
-		if allocates(has, tt.s.Addresses[0]) {
-			t.Errorf("%s: False counts", tt.name)
-		}
-		has[0].Status = vip.ConditionTrue
-		if allocates(has, addr("198.51.100.7")) {
-			t.Errorf("%s: an annotation counts in %q", tt.name, message)
+		record, reason, message := p.allocated(s)
+		if got := string(reason) + " " + message; record.String() != tt.record || !strings.HasPrefix(got, tt.want) {
+			t.Errorf("%s: %s, %s", tt.name, &record, got)
 		}
 	}
 }

@@ -19,11 +19,10 @@ func (p *pass) has(s *service, a netip.Addr) bool {
 }
 
 // statusHas reports whether the status of s names a as its VIP. One of ipMode Proxy may be the external address of a
-// gateway (UPnP), which may report any: it counts only if the condition Allocated names it as well (allocates).
-// Both are in the status, unlike the annotations that ask for UPnP and for that ipMode.
+// gateway (UPnP), which may report any: it counts only if the Record has it as well.
 func (s *service) statusHas(a netip.Addr) bool {
 	return slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool {
-		return i.Addr == a && (i.IPMode != vip.ModeProxy || allocates(s.Conditions, a))
+		return i.Addr == a && (i.IPMode != vip.ModeProxy || s.Record.Has(a))
 	})
 }
 

@@ -41,14 +41,14 @@ func newDHCP(p *pass) *dhcp {
 // requestedAddresses returns the addresses that s asks for, where 0.0.0.0 and :: ask for one
 // by DHCP. These are s.Addresses, but 0.0.0.0 alone becomes :: with dhcp_mode ipv6, and with
 // dual 0.0.0.0 and ::, or only :: if s may not have IPv4. If only the status names addresses,
-// those that were leased (leasedTo), and are recorded so, become 0.0.0.0 or ::, to be asked for again.
+// those that were leased, by the Record and the annotation, become 0.0.0.0 or ::, to be asked for again.
 func requestedAddresses(s *service, dhcpMode string) []netip.Addr {
 	any4, any6 := vip.IPv4.Unspecified(), vip.IPv6.Unspecified()
 	switch {
 	case s.Source == vip.SourceStatus && len(s.DHCP.Leases) > 0:
 		all := slices.Clone(s.Addresses)
 		for i, a := range all {
-			if _, ok := s.leasedTo(a); ok && slices.ContainsFunc(s.DHCP.Leases, func(l vip.DHCPLease) bool { return l.Addr == a }) {
+			if slices.Contains(s.Record.Leased, a) && slices.ContainsFunc(s.DHCP.Leases, func(l vip.DHCPLease) bool { return l.Addr == a }) {
 				all[i] = vip.FamilyOf(a).Unspecified()
 			}
 		}
@@ -141,7 +141,7 @@ func (d *dhcp) whyNotOfLink(s *service, a netip.Addr) string {
 
 // recordedLease returns the first lease of family f recorded in the annotations of s, else of
 // its client's oldest Service, or the zero value. It counts only if it has the client's MAC,
-// and the status, written by Herald, still names its address and says in the condition Allocated that it was leased to this client. It may have expired.
+// and the status, written by Herald, still names its address, which its Record says was leased to this client. It may have expired.
 func (d *dhcp) recordedLease(s *service, f vip.Family) vip.DHCPLease {
 	for _, x := range []*service{s, s.client.oldest} {
 		for _, l := range x.DHCP.Leases {
@@ -184,16 +184,11 @@ func (d *dhcp) requestForUnit(u *unit) {
 }
 
 // requestClient adds the macvlan of c to the Plan, and a DHCPRequest for each of its families,
-// with the recorded lease and what is declined; for one that waits only an Event (DHCPFailed). If the kernel could not make the macvlan it
+// with the recorded lease and what is declined. If the kernel could not make the macvlan it
 // adds an Event (DHCPFailed) and no request. An rp_filter of 1, or of 0 where that of all
 // links is 1, gets the Event InvalidField: it drops traffic to the VIP.
 func (d *dhcp) requestClient(c *dhcpClient) {
 	s := c.oldest
-	if c.waits {
-		d.addEvent(s, vip.DHCPFailed, fmt.Sprintf("node %s has %d DHCP clients, and begins no more: delete Services that ask for an address by DHCP, let those of a namespace share one (kube-vip.io/macvlanName), or run Herald on more nodes",
-			d.Self, maxNodeClients), 0)
-		return
-	}
 	filter := 2
 	if s.DHCP.RPFilter != "" {
 		filter = int(s.DHCP.RPFilter[0] - '0')

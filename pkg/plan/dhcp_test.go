@@ -50,20 +50,21 @@ func leased(a string) func(*vip.Service) {
 	return func(s *vip.Service) {
 		c := newDHCPClient(clientID(s), &service{Service: s})
 		s.Ingress = []vip.Ingress{{Addr: addr(a)}}
-		s.Conditions = allocated(a + ": leased by a DHCP server to " + c.mac + " on " + c.link)
+		recorded(s, vip.Record{Leased: []netip.Addr{addr(a)}, MAC: c.mac, Link: c.link})
 	}
 }
 
 // named says that the Service named an address of its own until now, which its status shows.
 func named(a string) func(*vip.Service) {
 	return func(s *vip.Service) {
-		s.Ingress, s.Conditions = []vip.Ingress{{Addr: addr(a)}}, allocated(a+": named by kube-vip.io/loadbalancerIPs")
+		s.Ingress = []vip.Ingress{{Addr: addr(a)}}
+		recorded(s, vip.Record{Named: []netip.Addr{addr(a)}})
 	}
 }
 
-// allocated is the condition Allocated that the owner has written.
-func allocated(message string) []vip.Condition {
-	return []vip.Condition{{Type: vip.Allocated, Status: vip.ConditionTrue, Reason: vip.AddressSet, Message: message}}
+// recorded says that the owner has written conditions with that record.
+func recorded(s *vip.Service, r vip.Record) {
+	s.SetConditions([]vip.Condition{{Type: vip.Allocated, Status: vip.ConditionTrue, Reason: vip.AddressSet}, r.Condition()})
 }
 
 // dhcpSummary adds links and clients to summary.
@@ -122,7 +123,8 @@ func TestDHCP(t *testing.T) {
 		t.Errorf("recorded: %+v", written.DHCPLeases)
 	}
 	// As recorded.
-	w.Services[0].VIPHost, w.Services[0].Ingress, w.Services[0].DHCP.Leases, w.Services[0].Conditions = "n1", written.Ingress, written.DHCPLeases, written.Conditions
+	w.Services[0].VIPHost, w.Services[0].Ingress, w.Services[0].DHCP.Leases = "n1", written.Ingress, written.DHCPLeases
+	w.Services[0].SetConditions(written.Conditions)
 	w.Services[0].DHCP.Requested = []netip.Addr{addr("10.77.0.155")}
 	w.DHCPStates[0].Lease.Expires = w.DHCPStates[0].Lease.Expires.Add(30 * time.Second)
 	if diff := cmp.Diff(written, Make(r, w).Statuses[0], netips); diff != "" {
@@ -443,7 +445,8 @@ func TestDHCPConflicts(t *testing.T) {
 	w = withDHCPStates(w, leasedState("10.77.0.50", w))
 	w = bind(r, w)
 	p := Make(r, w)
-	w.Services[0].VIPHost, w.Services[0].Ingress, w.Services[0].DHCP.Leases, w.Services[0].Conditions = "n1", p.Statuses[0].Ingress, p.Statuses[0].DHCPLeases, p.Statuses[0].Conditions
+	w.Services[0].VIPHost, w.Services[0].Ingress, w.Services[0].DHCP.Leases = "n1", p.Statuses[0].Ingress, p.Statuses[0].DHCPLeases
+	w.Services[0].SetConditions(p.Statuses[0].Conditions)
 	w.Services = append(w.Services, svc("a", "10.77.0.50", port(443)))
 	if got := reason(w, "a"); got != vip.AddressConflict {
 		t.Errorf("a static one: %s", got)
@@ -488,19 +491,19 @@ func TestDHCPForgedAnnotation(t *testing.T) {
 	if !try(func(*vip.Service) {}) {
 		t.Error("what was written is not used")
 	}
-	if !try(func(s *vip.Service) { s.Conditions = allocated("10.77.0.99: leased by a DHCP server") }) {
-		t.Error("what an earlier Herald wrote is not used")
-	}
 	for what, change := range map[string]func(*vip.Service){
 		"without a status":     func(s *vip.Service) { s.Ingress = nil },
 		"with another address": func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.98") },
 		"by another program":   func(s *vip.Service) { s.Announcer = "elsewhere" },
 		"of another client":    func(s *vip.Service) { s.DHCP.Leases[0].MAC = "02:00:00:00:00:99" },
 		"of a named address":   named("10.77.0.99"),
-		"without a condition":  func(s *vip.Service) { s.Conditions = nil },
-		"that is not so now":   func(s *vip.Service) { s.Conditions[0].Status = vip.ConditionFalse },
-		"of a pool of that name": func(s *vip.Service) {
-			s.Conditions = allocated("10.77.0.98: of pool x, 10.77.0.99: leased by a DHCP server; 10.77.0.99: leased by a DHCP server")
+		"without a condition":  func(s *vip.Service) { s.SetConditions(nil) },
+		"that is not so now": func(s *vip.Service) {
+			s.Conditions[1].Status = vip.ConditionFalse
+			s.SetConditions(s.Conditions)
+		},
+		"of another macvlan": func(s *vip.Service) {
+			recorded(s, vip.Record{Leased: []netip.Addr{k.Addr}, MAC: mac, Link: "herald-x"})
 		},
 	} {
 		if try(change) {
@@ -533,7 +536,8 @@ func TestConditionOfLeased(t *testing.T) {
 			t.Errorf("%+v, want %s", c, want)
 		}
 		// Another process goes on with it.
-		w.Services[0].Ingress, w.Services[0].DHCP.Leases, w.Services[0].Conditions, w.Services[0].VIPHost = p.Statuses[0].Ingress, p.Statuses[0].DHCPLeases, p.Statuses[0].Conditions, "n1"
+		w.Services[0].Ingress, w.Services[0].DHCP.Leases, w.Services[0].VIPHost = p.Statuses[0].Ingress, p.Statuses[0].DHCPLeases, "n1"
+		w.Services[0].SetConditions(p.Statuses[0].Conditions)
 		w.DHCPStates = nil
 		if got := Make(r, w).DHCPRequests[0].LastLease.Addr; got != addr("10.77.0.155") {
 			t.Errorf("%s: last leased %v", tt.addrs, got)
@@ -663,48 +667,4 @@ func TestDHCPClientsOfANamespace(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
-}
-
-// TestDHCPClientsOfANode: a node begins no more DHCP clients than maxNodeClients, whatever namespaces they are of, and says so to the Services that have
-// to wait; one that has an address, or runs, goes on, whoever is older.
-func TestDHCPClientsOfANode(t *testing.T) {
-	w := world()
-	add := func(namespace, name string, age time.Duration, more ...func(*vip.Service)) {
-		s := svc(name, "0.0.0.0", append(more, func(s *vip.Service) { s.Key.Namespace, s.Created = namespace, epoch.Add(-age) })...)
-		w.Services = append(w.Services, s)
-		w = heldBy(w, namespace, name, "n1")
-	}
-	for i := range maxNodeClients - 1 {
-		add(fmt.Sprint("tenant", i%5), fmt.Sprintf("s%03d", i), time.Hour)
-	}
-	add("young", "leased", 0, leased("10.77.0.99"))
-	add("young", "static", 0, named("10.77.0.98"), func(s *vip.Service) { // what it had by its name it has not leased, whatever its annotations say
-		mac := newDHCPClient(s.UID, &service{Service: s}).mac
-		s.VIPHost, s.DHCP.Leases = "n1", []vip.DHCPLease{{Addr: addr("10.77.0.98"), Bits: 24, MAC: mac, Expires: epoch.Add(24 * time.Hour)}}
-	})
-	add("young", "waits", 0)
-	expect := func(when string, waiting ...string) {
-		t.Helper()
-		p := Make(rules(), w)
-		var got []string
-		for _, e := range p.Events {
-			if e.Reason == vip.DHCPFailed && strings.HasPrefix(e.Message, "node n1 has 512 DHCP clients, and begins no more:") {
-				got = append(got, e.Service.String())
-			}
-		}
-		for _, s := range p.Statuses {
-			for _, c := range s.Conditions {
-				if slices.Contains(waiting, s.Service.String()) && c.Type == vip.Allocated && c.Status == vip.ConditionTrue {
-					t.Errorf("%s: %s waits, and has %s", when, s.Service, c.Message)
-				}
-			}
-		}
-		if !slices.Equal(got, waiting) || len(p.DHCPRequests) != maxNodeClients || len(p.Macvlans) != maxNodeClients {
-			t.Errorf("%s: %q wait, want %q; %d requests, %d macvlans", when, got, waiting, len(p.DHCPRequests), len(p.Macvlans))
-		}
-	}
-	expect("at the limit", "young/static", "young/waits")
-	w = withMacvlans(w)
-	add("old", "newcomer", 2*time.Hour)
-	expect("an older Service comes", "old/newcomer", "young/static", "young/waits")
 }

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -25,9 +24,7 @@ type dhcpClient struct {
 	declined map[vip.Family]string // why what is leased can't be used
 
 	hasAddress bool   // one of its Services has an address that is leased to it (hasLeased)
-	hasMAC     bool   // ... and to its MAC
 	refused    string // why it can't be had
-	waits      bool   // this node holds its unit, and begins no more clients
 }
 
 // clientID returns the ID of the DHCP client of s: the namespace and the macvlan that s names,
@@ -89,50 +86,18 @@ func (d *dhcp) newClients(services []*service) (clients []*dhcpClient) {
 			byID[id], clients = c, append(clients, c)
 		}
 		s.client = c
-		for _, f := range s.dhcpFamilies {
-			c.hasAddress = c.hasAddress || d.hasLeased(s, f)
-		}
-		c.hasMAC = c.hasMAC || d.NoStatus && c.hasAddress || slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool { return c.hasLeased(s, i.Addr) })
+		c.hasAddress = c.hasAddress || !s.statusTellsUse && d.leaseHeld(s) ||
+			slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool { return c.hasLeased(s, i.Addr) })
 	}
 	return clients
 }
 
-// leasedText follows the addresses that a DHCP server has leased in the message of the condition Allocated.
+// leasedText is how messages tell addresses that a DHCP server has leased.
 const leasedText = "leased by a DHCP server"
-
-// leasedMessage returns the beginning of that message: addrs are leased to c.
-func (c *dhcpClient) leasedMessage(addrs []string) string {
-	return strings.Join(addrs, ", ") + ": " + leasedText + c.suffix()
-}
-
-// suffix returns what follows leasedText: the MAC and the macvlan of c.
-func (c *dhcpClient) suffix() string { return " to " + c.mac + " on " + c.link }
-
-// leasedTo reports whether the condition Allocated of s says that a was leased by a DHCP server, and what follows leasedText there: the
-// suffix of the client, or "" as an earlier Herald wrote it. The role edit can't write a status, and what Herald takes into the message from
-// annotations comes after text that is not leasedText.
-func (s *service) leasedTo(a netip.Addr) (suffix string, ok bool) {
-	for _, c := range s.Conditions {
-		addrs, rest, _ := strings.Cut(c.Message, ": ")
-		rest, _, _ = strings.Cut(rest, "; ")
-		suffix, ok := strings.CutPrefix(rest, leasedText)
-		if ok && c.Type == vip.Allocated && c.Status == vip.ConditionTrue && slices.Contains(strings.Split(addrs, ", "), a.String()) {
-			return suffix, true
-		}
-	}
-	return "", false
-}
-
-// wasLeased reports whether the condition Allocated of s says that a was leased by a DHCP server, to whichever client.
-func (s *service) wasLeased(a netip.Addr) bool {
-	_, ok := s.leasedTo(a)
-	return ok
-}
 
 // hasLeased reports whether a was leased to c, for its Service s, with the MAC and the macvlan that c has now.
 func (c *dhcpClient) hasLeased(s *service, a netip.Addr) bool {
-	suffix, ok := s.leasedTo(a)
-	return ok && (suffix == "" || suffix == c.suffix())
+	return slices.Contains(s.Record.Leased, a) && s.Record.MAC == c.mac && s.Record.Link == c.link
 }
 
 // maxClients is how many DHCP clients the Services of a namespace may have. Each costs the node that has it a
@@ -156,38 +121,8 @@ func refuseTooMany(clients []*dhcpClient) {
 	}
 }
 
-// maxNodeClients is how many DHCP clients a node has before it begins no more. Those of a node that died are not refused: they have addresses.
-const maxNodeClients = 512
-
-// refuseBeyondNode sets waits of each client of a unit that this node holds by which it would have more than maxNodeClients: of none that has an
-// address or a macvlan here, of the others the last by units.
-func (d *dhcp) refuseBeyondNode(units []*unit) {
-	here := make(map[string]bool, len(d.Macvlans))
-	for _, x := range d.Macvlans {
-		here[x.Name] = true
-	}
-	seen, running, others := make(map[*dhcpClient]bool), 0, []*dhcpClient(nil)
-	for _, u := range units {
-		for _, s := range u.services {
-			switch c := s.client; {
-			case c == nil || seen[c] || u.claim.Holder != d.Self:
-			case c.hasAddress || here[c.link]:
-				seen[c] = true
-				running++
-			default:
-				seen[c] = true
-				others = append(others, c)
-			}
-		}
-	}
-	for i, c := range others {
-		c.waits = running+i >= maxNodeClients
-	}
-}
-
-// refuseClients (docs/why.md, "What tenants can write") sets refused of each client whose MAC is a node's, or whose MAC or macvlan is that of another, which comes before
-// it. For a MAC clients come first whose MAC is made of a UID, which nobody chose, then those to which an address was leased with this MAC, then those
-// whose MAC is made of the name of their macvlan; for a macvlan those that have an address there; then those of older Services.
+// refuseClients (docs/why.md, "What tenants can write") sets refused of each client whose MAC is a node's, or whose MAC or macvlan
+// is that of another client which comes before it: one that has an address comes first, then the older.
 func (d *dhcp) refuseClients(clients []*dhcpClient) {
 	nodes := make(map[string]string)
 	for i := range d.Members {
@@ -195,53 +130,27 @@ func (d *dhcp) refuseClients(clients []*dhcpClient) {
 			nodes[mac] = d.Members[i].Name
 		}
 	}
-	for _, c := range clients {
-		if node := nodes[c.mac]; node != "" && c.refused == "" {
-			c.refused = fmt.Sprintf("the hardware address %s (kube-vip.io/hwaddr) is that of node %s; write another", c.mac, node)
-		}
-	}
-	refuseTaken(clients, d.rankForMAC, func(c *dhcpClient) (string, string) {
-		if c.oldest.DHCP.MAC == "" {
-			return c.mac, "the hardware address " + c.mac + " (kube-vip.io/macvlanName)"
-		}
-		return c.mac, "the hardware address " + c.mac + " (kube-vip.io/hwaddr)"
-	})
-	hasNone := func(c *dhcpClient) int {
-		if c.hasAddress {
-			return 0
-		}
-		return 1
-	}
-	refuseTaken(clients, hasNone, func(c *dhcpClient) (string, string) {
-		return c.link, "the interface " + c.link + " (kube-vip.io/macvlanName)"
-	})
-}
-
-// rankForMAC returns the place of c among clients with one MAC: the lowest has it.
-func (d *dhcp) rankForMAC(c *dhcpClient) int {
-	switch {
-	case c.oldest.DHCP.MAC == "" && (c.oldest.DHCP.Macvlan == "" || d.NoStatus): // without statuses nothing tells who has a MAC
-		return 0
-	case c.hasMAC:
-		return 1
-	case c.oldest.DHCP.MAC == "": // whoever tries many names can have any
-		return 2
-	}
-	return 3
-}
-
-// refuseTaken sets refused of each of clients, which are sorted, oldest first, that has the same thing as another that is not refused: one of a lower rank, or
-// an older one of the same. what returns the thing, and its name in a message.
-func refuseTaken(clients []*dhcpClient, rank func(*dhcpClient) int, what func(*dhcpClient) (thing, name string)) {
 	first := make(map[string]*dhcpClient)
-	for _, c := range slices.SortedStableFunc(slices.Values(clients), func(a, b *dhcpClient) int { return cmp.Compare(rank(a), rank(b)) }) {
-		thing, name := what(c)
-		switch o := first[thing]; {
-		case c.refused != "":
-		case o != nil:
-			c.refused = fmt.Sprintf("%s is that of %s, which comes first; write another", name, o.oldest.nameFor(c.oldest))
-		default:
-			first[thing] = c
+	for _, has := range []bool{true, false} {
+		for _, c := range clients {
+			option := "hwaddr"
+			if c.oldest.DHCP.MAC == "" {
+				option = "macvlanName"
+			}
+			mac, link := first[c.mac], first[c.link]
+			switch {
+			case c.hasAddress != has || c.refused != "":
+			case nodes[c.mac] != "":
+				c.refused = fmt.Sprintf("the hardware address %s (kube-vip.io/%s) is that of node %s; write another", c.mac, option, nodes[c.mac])
+			case mac != nil:
+				c.refused = fmt.Sprintf("the hardware address %s (kube-vip.io/%s) is that of %s, which comes first; write another",
+					c.mac, option, mac.oldest.nameFor(c.oldest))
+			case link != nil:
+				c.refused = fmt.Sprintf("the interface %s (kube-vip.io/macvlanName) is that of %s, which comes first; write another",
+					c.link, link.oldest.nameFor(c.oldest))
+			default:
+				first[c.mac], first[c.link] = c, c
+			}
 		}
 	}
 }
@@ -271,13 +180,11 @@ func (r *Rules) whyMacvlanRefused(name string) string {
 	return ""
 }
 
-// hasLeased reports whether s has an address of family x already that a DHCP server has leased to
-// its client: its status names an address of that family, and its condition Allocated says so of it (leasedTo) with the macvlan that s has now, and neither its spec nor its annotations name it; or,
-// where no status is written, its lease is held.
-func (p *pass) hasLeased(s *service, x vip.Family) bool {
+// hasLeased reports whether s has an address of a family that was leased to its client, and that it does not name; or, where
+// no status is written, its lease is held.
+func (p *pass) hasLeased(s *service, family vip.Family) bool {
 	return slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool {
-		suffix, ok := s.leasedTo(i.Addr)
-		return ok && vip.FamilyOf(i.Addr) == x && (suffix == "" || strings.HasSuffix(suffix, " on "+clientLink(s.Service))) &&
+		return vip.FamilyOf(i.Addr) == family && slices.Contains(s.Record.Leased, i.Addr) && s.Record.Link == clientLink(s.Service) &&
 			(s.Source == vip.SourceStatus || !slices.Contains(s.Addresses, i.Addr))
 	}) || !s.statusTellsUse && p.leaseHeld(s)
 }

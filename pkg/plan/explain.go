@@ -125,7 +125,7 @@ func (p *pass) suitability(need *requirements, owner string) []NodeSuitability {
 		case !n.Alive:
 			x.Why = n.WhyNotAlive()
 		case x.Why == "":
-			x.Able, x.Why = true, n.rankFor(need).describe(n, need)
+			x.Able, x.Why = true, n.rankFor(need).describe(n)
 		}
 		all = append(all, x)
 	}
@@ -133,16 +133,13 @@ func (p *pass) suitability(need *requirements, owner string) []NodeSuitability {
 	return all
 }
 
-// describe returns why n, which has this rank for what has these requirements, comes after others; "" for rankWell.
-func (r rank) describe(n *member, need *requirements) string {
+// describe returns why n, which has this rank, comes after others; "" for rankWell.
+func (r rank) describe(n *member) string {
 	switch r {
 	case rankNotReady:
 		return "comes after others: Kubernetes does not have it as Ready"
 	case rankRestarting:
 		return fmt.Sprintf("comes after others: its Herald was killed or crashed %d times in the last minutes", len(n.Info.Restarts))
-	case rankNoIPv6:
-		link := n.linkWithoutIPv6(need)
-		return "comes after others: " + ipv6Disabled(link) + " (" + enableIPv6(link) + ")"
 	case rankFaulty:
 		return "comes after others: " + cmp.Or(n.Info.DataPlaneFault, "its Herald has not seen yet that connections to Services lead anywhere on it")
 	case rankUnheard:
@@ -213,7 +210,7 @@ func ExplainNode(r Rules, w vip.World, node string) (e NodeExplanation, ok bool)
 		e.Why = n.WhyNotAlive()
 	} else if e.Why == "" {
 		need := &requirements{capabilities: &capabilities{nodeExclusion: true}}
-		e.Why = n.rankFor(need).describe(n, need)
+		e.Why = n.rankFor(need).describe(n)
 	}
 	for _, s := range all {
 		need := p.requirementsOf(s)

@@ -35,48 +35,19 @@ func (p *pass) keepStatusWithoutFinalizer(s *service) {
 	}
 }
 
-// clearWithdrawn clears the status, and takes off the finalizer, of the Services that were withdrawn, if this node
-// is responsible for them, or cleanUpIsolated says so, and, of those with the finalizer, nothing is left. It comes after all that adds addresses to the Plan.
+// clearWithdrawn clears the status, and takes off the finalizer, of the Services that were withdrawn and for which this node is
+// responsible; of those with the finalizer once nothing is left. It comes after all that adds addresses to the Plan.
 func (p *pass) clearWithdrawn() {
 	for _, s := range p.withdrawn {
 		switch {
-		case !p.responsible(s) && !p.cleanUpIsolated(s):
+		case !p.responsible(s):
 		case s.Finalizer && p.somethingLeft(s):
 			p.replanAfter(time.Second)
 		default:
 			p.reportRejected(s, s.verdict.Reason, s.verdict.Message)
 			p.clearStatus(s)
-			p.reportFinalizer(s)
 		}
 	}
-}
-
-// cleanUpIsolated reports whether this node cleans up s although it is isolated, so that it is responsible for nothing: s was deleted at
-// least 10 s (releaseWithin) ago, bears the finalizer, no renewal of the node lease is late, this node caresFor s, and sees no other that does, is alive and not isolated. If all nodes are isolated, the Service, and
-// its namespace, would otherwise stay for as long. If others are well they have done it by then.
-func (p *pass) cleanUpIsolated(s *service) bool {
-	if s.Deleted.IsZero() || !s.Finalizer || !p.Tenure.RenewalLateSince.IsZero() || p.self == nil || !p.self.Info.Isolated || !p.caresFor(p.self, s) || len(p.reachableFor(s)) > 0 {
-		return false
-	}
-	if age := p.Now.Sub(s.Deleted); age < releaseWithin {
-		p.replanAfter(releaseWithin - age)
-		return false
-	}
-	return true
-}
-
-// reportFinalizer adds the Event FinalizerNotRemoved if s, whose status a Herald of this installation wrote, was deleted at
-// least 10 s (releaseWithin) ago and still has its finalizer, and Herald writes nothing to Services (disable_service_updates).
-// Within these 10 s another program may take it off.
-func (p *pass) reportFinalizer(s *service) {
-	if !p.NoStatus || !s.Finalizer || s.Deleted.IsZero() || !s.statusOurs {
-		return
-	}
-	if age := p.Now.Sub(s.Deleted); age < releaseWithin {
-		p.replanAfter(releaseWithin - age)
-		return
-	}
-	p.addEvent(s, vip.FinalizerNotRemoved, "it is being deleted, and stays, since it bears the finalizer service.kubernetes.io/load-balancer-cleanup, which Herald may not take off (disable_service_updates); "+Advice(s.Key, vip.FinalizerNotRemoved), 0)
 }
 
 // somethingLeft reports whether this node's kernel has an address of s that the Plan does not want for another

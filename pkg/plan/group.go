@@ -346,7 +346,7 @@ func (p *pass) isNew(u *unit, s *service, a netip.Addr) bool {
 // is sharedByNamespaces. If one node owns all Services it requires only that the
 // node's default link is up.
 func (p *pass) ownerRequirements(u *unit) requirements {
-	need := requirements{capabilities: &u.services[0].capabilities, service: u.services[0].Service}
+	need := requirements{capabilities: &u.services[0].capabilities}
 	if need.sharesOwner {
 		need.linkOfVIPs = true
 		return need

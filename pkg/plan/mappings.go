@@ -88,11 +88,11 @@ func (m *mappings) addMappings(s *service, here bool) {
 }
 
 // addSweeps adds a MappingSweep for the link of VIPs and for each link with an IPv4 Mapping: on one
-// node only, the first by name of the alive ones that take VIPs and announce Services, while its tenure is valid. It adds
+// node only, of the alive ones that take VIPs and announce Services, while its tenure is valid. It adds
 // none if the UID of the cluster is not known, since another cluster may share the gateways.
 func (m *mappings) addSweeps() {
-	sweeps := func(n *member) bool { return n.refusal == "" && m.caresForServices(n) }
-	if i := slices.IndexFunc(m.alive, sweeps); i < 0 || m.alive[i] != m.self || m.Forwarding == nil || m.ClusterUID == "" || !m.Tenure.Holds(m.Now) {
+	sweeps := func(n *member) bool { return n.refusal == "" && n.caresForServices }
+	if m.self == nil || m.Forwarding == nil || m.ClusterUID == "" || !m.Tenure.Holds(m.Now) || chosen(hash(m.ClusterUID), m.alive, "", sweeps) != m.self {
 		return
 	}
 	links := []string{m.self.Info.LinkFor("")}

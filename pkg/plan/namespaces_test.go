@@ -18,10 +18,11 @@ func on(link string) func(*vip.Service) { return func(s *vip.Service) { s.Interf
 
 func sharing(key string) func(*vip.Service) { return func(s *vip.Service) { s.SharingKey = key } }
 
-// proxied says that s asks for UPnP and ipMode Proxy, as its status shows, and what its condition Allocated says it has.
+// proxied says that s asks for UPnP and ipMode Proxy, as its status shows, and what its Record says it has.
 func proxied(addrs string) func(*vip.Service) {
 	return func(s *vip.Service) {
-		s.IPMode, s.Forward, s.Conditions = vip.ModeProxy, &vip.Forward{}, allocated(addrs+": named by kube-vip.io/loadbalancerIPs")
+		s.IPMode, s.Forward = vip.ModeProxy, &vip.Forward{}
+		recorded(s, vip.Record{Named: svc("", addrs).Addresses})
 		for i := range s.Ingress {
 			s.Ingress[i].IPMode = vip.ModeProxy
 		}

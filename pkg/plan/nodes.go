@@ -15,11 +15,8 @@ import (
 type nodes struct {
 	members   map[string]*member // by name
 	alive     []*member          // sorted by name
-	reachable []*member          // those of them that are not isolated and care for Services
 	self      *member            // this node; nil until it has a node lease
-	// classes: of the members that announce Services, alive or not, one for each set of class options. Unless it is empty, nodes with svc_enable=false leave Services alone.
-	classes   []*member
-	addresses []netip.Addr // of this node, as Kubernetes has them
+	addresses []netip.Addr       // of this node, as Kubernetes has them
 }
 
 // A member is a node, as placement sees it.
@@ -27,11 +24,12 @@ type member struct {
 	vip.Member
 	refusal   string // why its Herald takes no VIP at all, or ""
 	exclusion string // why it has no VIP of a Service, by svc_enable or by what Kubernetes says of it, or ""
-	labels    map[string]string
+	// caresForServices: it announces Services, of the classes that all do, or no member announces any: what earlier processes wrote is to be cleared.
+	caresForServices bool
+	labels           map[string]string
 	// labelsKnown: Nodes can be read, and so their labels.
 	labelsKnown bool
 	notReady    bool            // its condition Ready is not True
-	lacksIPv6   bool            // IPv6 is disabled on one of its links
 	unheard     map[string]bool // the links on which the other nodes get no answer from it
 	hash        uint64
 	units       int // how many it holds, or is about to
@@ -43,44 +41,28 @@ const isolatedRefusal = "it reaches too few other nodes on the VIPs' link"
 // noServicesExclusion is the exclusion of a node with svc_enable=false.
 const noServicesExclusion = "its Herald announces no Services (svc_enable is false there)"
 
-// otherClassExclusion is why a node has no VIP of a Service whose class it does not serve.
-const otherClassExclusion = "its Herald serves another class (lb_class_name, lb_class_only and lb_class_legacy_handling differ there)"
+// otherClassExclusion is the exclusion of a node whose class options are not those of classOptions.
+const otherClassExclusion = "its Herald has other class options (lb_class_name, lb_class_only, lb_class_legacy_handling) than most: one installation has one class"
 
-// servesClassOf reports whether the Herald on n announces Services of the class of s; true if it is of an earlier version, which tells no options.
-func (n *member) servesClassOf(s *vip.Service) bool {
-	o := n.Info.Options
-	return o == nil || o.Serve(s)
-}
-
-// caresForServices reports whether n may write what Services without an owner show: it announces Services, or no member does any
-// more, so that what earlier processes wrote is to be cleared.
-func (all *nodes) caresForServices(n *member) bool {
-	return n.Info.AnnouncesServices() || len(all.classes) == 0
-}
-
-// caresFor reports whether n may write what s shows while s has no owner: it caresForServices, and serves the class of s, or no member that
-// announces Services does any more. The VIP of the control plane has no class.
-func (all *nodes) caresFor(n *member, s *service) bool {
-	serves := func(n *member) bool { return n.servesClassOf(s.Service) }
-	return all.caresForServices(n) && (serves(n) || s.Key == ControlPlaneKey || !slices.ContainsFunc(all.classes, serves))
-}
-
-// reachableFor returns those of reachable that care for s (caresFor), sorted by name.
-func (all *nodes) reachableFor(s *service) []*member {
-	if len(all.classes) < 2 { // all serve the same Services
-		return all.reachable
+// classOptions returns the class options that most members with svc_enable have; of several the first by name.
+func classOptions(members []vip.Member) (most vip.ClassOptions) {
+	counts := make(map[vip.ClassOptions]int)
+	for i := range members { // sorted by name
+		if o := members[i].Info.Options; o != nil && o.Services {
+			counts[o.ClassOptions]++
+		}
 	}
-	return slices.DeleteFunc(slices.Clone(all.reachable), func(n *member) bool { return !all.caresFor(n, s) })
+	for i := range members {
+		if o := members[i].Info.Options; o != nil && o.Services && (counts[most] == 0 || counts[o.ClassOptions] > counts[most]) {
+			most = o.ClassOptions
+		}
+	}
+	return most
 }
 
-// sameClasses reports whether n and o announce Services of the same classes. A Herald of an earlier version, which tells no options, is
-// like none that does.
-func (n *member) sameClasses(o *member) bool {
-	a, b := n.Info.Options, o.Info.Options
-	if a == nil || b == nil {
-		return a == b
-	}
-	return a.ClassOptions == b.ClassOptions
+// hasOtherClasses reports whether a node announces Services, but of other classes than most do.
+func hasOtherClasses(info *vip.NodeInfo, most vip.ClassOptions) bool {
+	return info.Options != nil && info.Options.Services && info.Options.ClassOptions != most
 }
 
 // isolatedOnly reports whether n is isolated, and would be eligible if it were not.
@@ -100,7 +82,7 @@ func (n *member) whyExcluded() string { return cmp.Or(n.refusal, n.exclusion) }
 // newNodes returns the members, dead ones too, by name and the alive ones, with the refusal
 // and exclusion of each. Refusals are: this process stops; drained; shutting down while
 // another node is alive and is not; isolated; what another node publishes as Excluded.
-// Exclusions are: it has no Node while another member has one; svc_enable=false; Node.Excluded; ExclusionLabel
+// Exclusions are: it has no Node while another member has one; svc_enable=false; other classes; Node.Excluded; ExclusionLabel
 // unless all members that have a Node, and svc_enable, have one.
 func newNodes(w *vip.World) *nodes {
 	objects := nodeObjects(w)
@@ -109,15 +91,20 @@ func newNodes(w *vip.World) *nodes {
 	nodesKnown := slices.ContainsFunc(w.Members, hasNode)
 	labelCounts := exclusionLabelCounts(w.Members, objects)
 	othersStay := slices.ContainsFunc(w.Members, func(x vip.Member) bool { return x.Alive && !objects[x.Name].ShuttingDown })
+	classes, nobodyCares := classOptions(w.Members), !slices.ContainsFunc(w.Members, func(x vip.Member) bool { return x.Info.AnnouncesServices() })
 	all := &nodes{members: make(map[string]*member, len(w.Members)), addresses: objects[w.Self].Addresses}
 	for _, x := range w.Members {
 		o := objects[x.Name]
-		n := &member{Member: x, hash: hash(x.Name), exclusion: o.Excluded, notReady: o.NotReady, labels: o.Labels, labelsKnown: nodesKnown, lacksIPv6: anyLinkWithoutIPv6(&x.Info)}
+		other := hasOtherClasses(&x.Info, classes)
+		n := &member{Member: x, hash: hash(x.Name), exclusion: o.Excluded, notReady: o.NotReady, labels: o.Labels, labelsKnown: nodesKnown,
+			caresForServices: nobodyCares || x.Info.AnnouncesServices() && !other}
 		switch {
 		case nodesKnown && !hasNode(x):
 			n.exclusion = "Kubernetes has no Node of that name: set vip_nodename to that of its Node"
 		case !x.Info.AnnouncesServices():
 			n.exclusion = noServicesExclusion
+		case other:
+			n.exclusion = otherClassExclusion
 		case n.exclusion == "" && labelCounts && o.ExclusionLabel != "":
 			n.exclusion = "it has the label " + o.ExclusionLabel
 		}
@@ -134,16 +121,8 @@ func newNodes(w *vip.World) *nodes {
 			n.refusal = x.Info.Excluded
 		}
 		all.members[x.Name] = n
-		if x.Info.AnnouncesServices() && !slices.ContainsFunc(all.classes, n.sameClasses) {
-			all.classes = append(all.classes, n)
-		}
 		if x.Alive {
 			all.alive = append(all.alive, n)
-		}
-	}
-	for _, n := range all.alive {
-		if !n.Info.Isolated && all.caresForServices(n) {
-			all.reachable = append(all.reachable, n)
 		}
 	}
 	if all.self = all.members[w.Self]; all.self != nil {
@@ -187,7 +166,6 @@ const (
 	rankWell       rank = iota
 	rankNotReady        // kubelet does not report it as ready, though it may serve
 	rankRestarting      // its Herald was killed or crashed more than once in the last minutes (docs/why.md, "Restart loops")
-	rankNoIPv6          // IPv6 is disabled on a link that is needed for an address of IPv6: it may serve those of IPv4
 	rankFaulty          // its data plane would not forward packets to VIPs, or has not been seen to (docs/why.md, "Failing data plane")
 	rankUnheard         // the other nodes get no answer from it on a link that is needed (docs/why.md, "Verification")
 	rankStalled         // it was the one to claim a VIP lease, and was slow
@@ -208,8 +186,6 @@ func (n *member) rankFor(need *requirements) rank {
 		return rankUnheard
 	case need.nodeExclusion && !n.Info.ForwardsToServices():
 		return rankFaulty
-	case n.linkWithoutIPv6(need) != "":
-		return rankNoIPv6
 	case len(n.Info.Restarts) > restartsTolerated:
 		return rankRestarting
 	case need.nodeExclusion && n.notReady:
@@ -220,12 +196,11 @@ func (n *member) rankFor(need *requirements) rank {
 
 // requirements are what a node must have to announce Services.
 type requirements struct {
-	*capabilities              // of the first of them: with nodeExclusion the node must have no exclusion
-	service       *vip.Service // it serves the class of this one, the first of them; nil: whichever
-	linkOfVIPs    bool         // its link of VIPs is up
-	endpoint      bool         // it is one of endpoints
-	endpoints     []string     // names of nodes, sorted; there may be any number, where users may write EndpointSlices
-	links         []linkOf     // to which addresses are to be bound, or macvlans made, are up
+	*capabilities          // of the first of them: with nodeExclusion the node must have no exclusion
+	linkOfVIPs    bool     // its link of VIPs is up
+	endpoint      bool     // it is one of endpoints
+	endpoints     []string // names of nodes, sorted; there may be any number, where users may write EndpointSlices
+	links         []linkOf // to which addresses are to be bound, or macvlans made, are up
 
 	policy    vip.PoolPolicy // lets it carry each of limited; nil if there are neither these nor preferred
 	limited   []netip.Addr   // of pools that are for some nodes only
@@ -255,7 +230,7 @@ func (need *requirements) linksOn(n *member) iter.Seq2[string, netip.Addr] {
 }
 
 // whyIneligible returns why node n may not announce what has these requirements, or "" if it
-// may: the first of a refusal of its Herald, an exclusion, another class than it serves, a link that is needed
+// may: the first of a refusal of its Herald, an exclusion, a link that is needed
 // and missing or down, a pool that is not for it, no endpoint. It does not ask whether the node is alive. No other code
 // decides this.
 func whyIneligible(need *requirements, n *member) string {
@@ -264,16 +239,17 @@ func whyIneligible(need *requirements, n *member) string {
 		return n.refusal
 	case need.nodeExclusion && n.exclusion != "":
 		return n.exclusion
-	case need.nodeExclusion && need.service != nil && !n.servesClassOf(need.service):
-		return otherClassExclusion
 	}
 	if need.linkOfVIPs {
 		if fault := linkFault(&n.Info, n.Info.LinkFor("")); fault != "" {
 			return fault
 		}
 	}
-	for link := range need.linksOn(n) {
+	for link, a := range need.linksOn(n) {
 		if fault := linkFault(&n.Info, link); fault != "" {
+			return fault
+		}
+		if fault := n.whyNoIPv6(a, link); fault != "" && need.onlyIPv6() { // else it may serve the others
 			return fault
 		}
 	}
@@ -286,6 +262,20 @@ func whyIneligible(need *requirements, n *member) string {
 		return need.noEndpointThere
 	}
 	return ""
+}
+
+// onlyIPv6 reports whether nothing but addresses of IPv6 is to be bound.
+func (need *requirements) onlyIPv6() bool {
+	return !slices.ContainsFunc(need.links, func(l linkOf) bool { return !l.addr.Is6() })
+}
+
+// whyNoIPv6 returns why the kernel of n binds a, if that is an address of IPv6, to no link of that name, and what to do.
+func (n *member) whyNoIPv6(a netip.Addr, link string) string {
+	if l := linkNamed(&n.Info, link); !a.Is6() || l == nil || !l.NoIPv6 {
+		return ""
+	}
+	name := strings.ReplaceAll(link, ".", "/") // a dot of the link's name is a slash to sysctl(8)
+	return fmt.Sprintf("IPv6 is disabled on its link %s (sysctl -w net.ipv6.conf.%s.disable_ipv6=0)", link, name)
 }
 
 // containsSorted reports whether names, which are sorted, contain name.
@@ -423,10 +413,19 @@ func hash(s string) uint64 {
 	return h
 }
 
-// highestHash returns the one of nodes that has the highest rendezvous hash for key. It panics
-// if there are none.
-func highestHash(key uint64, nodes []*member) *member {
-	return slices.MaxFunc(nodes, func(a, b *member) int { return cmp.Compare(rendezvousHash(key, a.hash), rendezvousHash(key, b.hash)) })
+// chosen returns the one of nodes that is able: the one named last, else the one with the highest rendezvous hash for key; nil if
+// none is able. Every node comes to the same.
+func chosen(key uint64, nodes []*member, last string, able func(*member) bool) (best *member) {
+	for _, n := range nodes {
+		switch {
+		case !able(n):
+		case n.Name == last:
+			return n
+		case best == nil || rendezvousHash(key, n.hash) > rendezvousHash(key, best.hash):
+			best = n
+		}
+	}
+	return best
 }
 
 // rendezvousHash returns the rendezvous hash of a unit or Service and a node, of which both

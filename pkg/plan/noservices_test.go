@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -168,29 +167,6 @@ func TestNoServicesStatus(t *testing.T) {
 	}
 }
 
-// TestNoServicesFinalizer: while all nodes are isolated one with Services takes the finalizer off.
-func TestNoServicesFinalizer(t *testing.T) {
-	r := poolRules()
-	w := poolWorld("n2")
-	w.Services = []vip.Service{svc("a", "10.77.0.60", written("n2"), func(s *vip.Service) { s.Finalizer, s.Deleted = true, w.Now.Add(-time.Minute) })}
-	w = withoutServices(w, "n3")
-	for _, tt := range []struct{ isolated, want string }{{"n1 n2 n3", "n1 n2"}, {"n1 n2", "n1 n2"}, {"n3", "n2"}} {
-		cleared := ""
-		for i := range w.Members {
-			w.Members[i].Info.Isolated = strings.Contains(tt.isolated, w.Members[i].Name)
-		}
-		for _, self := range []string{"n1", "n2", "n3"} {
-			w.Self = self
-			if len(addressStatuses(Make(rulesOn(r, w), w))) > 0 {
-				cleared += " " + self
-			}
-		}
-		if cleared != " "+tt.want {
-			t.Errorf("%s isolated: cleared by%s, want %s", tt.isolated, cleared, tt.want)
-		}
-	}
-}
-
 // TestNoServicesControlPlane: the VIP of the control plane goes to a node with svc_enable=false, and to none without cp_enable, whose API server nobody asks.
 func TestNoServicesControlPlane(t *testing.T) {
 	bgp := controlPlaneRules()
@@ -231,15 +207,21 @@ func TestNoServicesPools(t *testing.T) {
 	}
 }
 
-// TestNoServicesSweep: a node with svc_enable=false need not ask gateways, though it is the first by name.
+// TestNoServicesSweep: a node with svc_enable=false need not ask gateways, though it would be the one.
 func TestNoServicesSweep(t *testing.T) {
 	r := upnpRules()
-	w := withoutServices(world(svc("a", "10.77.0.60")), "n1")
-	w.ClusterUID = "uid-cluster"
-	for self, want := range map[string]int{"n1": 0, "n2": 1, "n3": 0} {
-		w.Self = self
-		if got := len(Make(rulesOn(r, w), w).MappingSweeps); got != want {
-			t.Errorf("%s has %d sweeps, want %d", self, got, want)
+	for without, want := range map[string]string{"": "n3", "n3": "n2"} {
+		w := withoutServices(world(svc("a", "10.77.0.60")), without)
+		w.ClusterUID = "uid-cluster"
+		got := ""
+		for _, self := range []string{"n1", "n2", "n3"} {
+			w.Self = self
+			if len(Make(rulesOn(r, w), w).MappingSweeps) > 0 {
+				got += self
+			}
+		}
+		if got != want {
+			t.Errorf("without %s: %s, want %s", without, got, want)
 		}
 	}
 }

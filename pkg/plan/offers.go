@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/heraldvip/herald/pkg/pool"
 	"github.com/heraldvip/herald/pkg/vip"
@@ -155,7 +154,7 @@ func (p *pass) whyNotOffered(s *service, a netip.Addr) string {
 	why := p.offers.whyNot(s.Key.Namespace, a)
 	switch {
 	case why == "":
-	case a.IsUnspecified() && p.hasLeased(s, vip.FamilyOf(a)), !a.IsUnspecified() && !s.wasLeased(a) && p.has(s, a):
+	case a.IsUnspecified() && p.hasLeased(s, vip.FamilyOf(a)), !a.IsUnspecified() && !slices.Contains(s.Record.Leased, a) && p.has(s, a):
 		s.unoffered = true
 	default:
 		return why
@@ -171,28 +170,24 @@ func (p *pass) unofferedOf(s *vip.Service) (out []netip.Addr) {
 	}
 	shown := service{Service: s}
 	for _, a := range s.Addresses {
-		if !a.IsUnspecified() && (!shown.statusHas(a) || shown.wasLeased(a) && s.Source != vip.SourceStatus) && p.offers.whyNot(s.Key.Namespace, a) != "" {
+		if !a.IsUnspecified() && (!shown.statusHas(a) || slices.Contains(s.Record.Leased, a) && s.Source != vip.SourceStatus) && p.offers.whyNot(s.Key.Namespace, a) != "" {
 			out = append(out, a)
 		}
 	}
 	return out
 }
 
-// released returns the addresses of s that no pool offers to it any more (unofferedOf), so that it is given others for them: if it was given all of these, as its
-// condition Allocated says, which no user writes, and each pool that heraldvip.io/allocated names can be read. Else nil: they are refused.
+// released returns the addresses of s that no pool offers to it any more (unofferedOf), if Herald gave it all of these, and
+// each pool that heraldvip.io/allocated names can be read: it is given others for them. Else nil: they are refused.
 func (p *pass) released(s *vip.Service) []netip.Addr {
 	all := p.unofferedOf(s)
-	if s.Allocated == "" || len(all) == 0 || p.offers.policy.InPool(netip.Addr{}, s.Allocated) { // no pool has the zero Addr, but one that can't be read may
+	if s.Allocated == "" || p.offers == nil || p.offers.policy.InPool(netip.Addr{}, s.Allocated) { // no pool has the zero Addr, but one that can't be read may
 		return nil
 	}
-	for _, c := range s.Conditions {
-		addrs, _, given := strings.Cut(c.Message, givenText)
-		texts := strings.Split(addrs, ", ")
-		if given && c.Type == vip.Allocated && c.Reason == vip.AddressAllocated && !slices.ContainsFunc(all, func(a netip.Addr) bool { return !slices.Contains(texts, a.String()) }) {
-			return all
-		}
+	if slices.ContainsFunc(all, func(a netip.Addr) bool { return !slices.Contains(s.Record.Given, a) }) {
+		return nil
 	}
-	return nil
+	return all
 }
 
 // keepsStatus reports whether the status of s is all that says that an address is its own: a Service of another

@@ -22,7 +22,8 @@ func TestOffered(t *testing.T) {
 	// gateway says that the Service had UPnP until now, and a VIP of that ipMode.
 	gateway := func(mode vip.IPMode) func(*vip.Service) {
 		return func(s *vip.Service) {
-			s.VIPHost, s.Conditions = "n2", allocated("10.77.0.60: named by kube-vip.io/loadbalancerIPs")
+			s.VIPHost = "n2"
+			recorded(s, vip.Record{Named: []netip.Addr{addr("10.77.0.60")}})
 			s.Ingress = []vip.Ingress{{Addr: addr("10.77.0.60"), IPMode: mode}, {Addr: addr("198.51.100.7"), IPMode: vip.ModeProxy}}
 		}
 	}
@@ -97,7 +98,7 @@ func TestGivenAndNotOfferedAnyMore(t *testing.T) {
 	given := func(pools string) func(*vip.Service) {
 		return func(s *vip.Service) {
 			s.Allocated = pools
-			s.Conditions = []vip.Condition{{Type: vip.Allocated, Status: vip.ConditionTrue, Reason: vip.AddressAllocated, Message: strings.Trim(strings.ReplaceAll(fmt.Sprint(s.Addresses), " ", ", "), "[]") + ": of pool " + pools}}
+			recorded(s, vip.Record{Given: slices.Clone(s.Addresses)})
 		}
 	}
 	then := func(addrs string) func(*vip.Service) { // the user has named that since
@@ -145,7 +146,7 @@ func TestGivenAndNotOfferedAnyMore(t *testing.T) {
 				assigner.Observe(&w)
 				for _, s := range p.Statuses {
 					if s.Service == tt.s.Key && round > 0 {
-						w.Services[0].Conditions = s.Conditions
+						w.Services[0].SetConditions(s.Conditions)
 					}
 				}
 				got := ""
@@ -253,7 +254,7 @@ func TestLeasedIsKeptWithoutEndpoints(t *testing.T) {
 			t.Fatalf("%v, statuses %+v", v, p.Statuses)
 		}
 		for _, s := range p.Statuses {
-			w.Services[0].Conditions = s.Conditions
+			w.Services[0].SetConditions(s.Conditions)
 		}
 	}
 }

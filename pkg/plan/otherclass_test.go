@@ -4,64 +4,62 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// TestOtherClassNode: n3 has other options of classes, and does not announce the Services that n1 and n2 do. None of their VIPs goes to it,
-// but those without a class do where n3 serves these.
+// TestOtherClassNode: n3 has other options of classes than n1 and n2. None of their VIPs goes to it, and it says why.
 func TestOtherClassNode(t *testing.T) {
-	ours, onlyOurs := rules(), rules()
-	ours.Class, onlyOurs.Class, onlyOurs.ClassOnly = "a", "a", true
-	bgp := ours
+	bgp := rules()
 	bgp.ARP, bgp.Election, bgp.BGP = false, false, &BGP{}
 	classed := func(s *vip.Service) { s.HasClass, s.Class = true, "a" }
-	classless := func(*vip.Service) {}
 	for _, tt := range []struct {
 		name    string
 		rules   Rules
 		service func(*vip.Service)
-		n3      *vip.NodeOptions
+		n3      vip.ClassOptions
 		takes   bool
 	}{
-		{"of a class", ours, classed, &vip.NodeOptions{Services: true, ClassOptions: vip.ClassOptions{Class: "b"}}, false},
-		{"of a class, which alone is served", onlyOurs, classed, &vip.NodeOptions{Services: true, ClassOptions: vip.ClassOptions{Class: "b", ClassOnly: true}}, false},
-		{"by BGP", bgp, classed, &vip.NodeOptions{Services: true, ClassOptions: vip.ClassOptions{Class: "b"}}, false},
-		{"of no class, and n3 serves its class alone", ours, classless, &vip.NodeOptions{Services: true, ClassOptions: vip.ClassOptions{Class: "b", ClassOnly: true}}, false},
-		{"of no class, and n3 is strict", ours, classless, &vip.NodeOptions{Services: true, ClassOptions: vip.ClassOptions{Class: "b", ClassStrict: true}}, false},
-		{"of no class, which all serve", ours, classless, &vip.NodeOptions{Services: true, ClassOptions: vip.ClassOptions{Class: "b"}}, true},
-		{"of a class, and n3 serves it alone", ours, classed, &vip.NodeOptions{Services: true, ClassOptions: vip.ClassOptions{Class: "a", ClassOnly: true}}, true},
-		{"of a class, and n3 does not say", ours, classed, nil, true},
+		{"another class", rules(), classed, vip.ClassOptions{Class: "b"}, false},
+		{"another class, by BGP", bgp, classed, vip.ClassOptions{Class: "b"}, false},
+		{"another class, and the Service has none", rules(), func(*vip.Service) {}, vip.ClassOptions{Class: "b"}, false},
+		{"the same class alone", rules(), classed, vip.ClassOptions{Class: "a", ClassOnly: true}, false},
+		{"the same", rules(), classed, vip.ClassOptions{Class: "a"}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			named := false
 			for _, name := range manyNames {
-				w := withSessions(world(svc(name, "10.77.0.60", tt.service)))
-				w.Members = slices.Clone(w.Members)
-				for i := range w.Members {
-					w.Members[i].Info.Options = &vip.NodeOptions{Services: true, ClassOptions: vip.ClassOptions{Class: "a", ClassOnly: tt.rules.ClassOnly}}
-				}
-				memberNamed(&w, "n3").Info.Options = tt.n3
+				w := withClasses(withSessions(world(svc(name, "10.77.0.60", tt.service))))
+				memberNamed(&w, "n3").Info.Options.ClassOptions = tt.n3
 				for _, holder := range []string{"", "n1"} {
 					h := w
 					if holder != "" {
 						h = held(w, name, holder)
 						h.Stopping = true
 					}
-					for _, self := range []string{"n1", "n2"}[:2-len(holder)/2] {
-						h.Self = self
-						p := Make(tt.rules, bind(tt.rules, h))
+					for node, p := range plansOf(tt.rules, bind(tt.rules, h)) {
 						for _, o := range p.Owners {
-							named = named || o.Node == "n3"
+							named = named || node != "n3" && o.Node == "n3"
 						}
 						for _, v := range p.Verdicts {
-							named = named || v.Owner == "n3" || strings.Contains(v.Message, "n3")
+							if v.Owner == "n3" || node != "n3" && strings.Contains(v.Message, "n3") {
+								named = true
+							}
+							if node == "n3" && !tt.takes && (v.Reason != vip.OtherClass || !strings.Contains(v.Message, "one installation has one class")) {
+								t.Errorf("n3 says %+v", v)
+							}
 						}
+						named = named || node == "n3" && len(p.Routes)+len(p.Addresses) > 0
 					}
 				}
+				rules := tt.rules
+				rules.Class = "a"
+				e, _ := ExplainNode(rules, w, "n3")
+				if excluded := e.Why == otherClassExclusion; excluded == tt.takes {
+					t.Errorf("explain says %q", e.Why)
+				}
 			}
-			if named != tt.takes && (tt.rules.BGP == nil || named) {
+			if named != tt.takes {
 				t.Errorf("VIPs go to n3: %t, want %t", named, tt.takes)
 			}
 		})
@@ -111,6 +109,7 @@ func TestOtherClassStatus(t *testing.T) {
 			w.Members = w.Members[1:]
 		}, 1},
 		{"no node serves the class, nor do two serve the same one", func(w *vip.World) { w.Members[0].Info.Options.Class, w.Members[1].Info.Options.Class = "c", "d" }, 1},
+		{"half of the nodes have another class, and the first by name has this one", func(w *vip.World) { w.Members = w.Members[1:] }, 0},
 		{"only a node with svc_enable=false has the class", func(w *vip.World) {
 			w.Members[0].Info.Options.Services, w.Members[1].Info.Options.Class = false, "b"
 		}, 1},
@@ -152,30 +151,6 @@ func TestOtherClassEvent(t *testing.T) {
 		}
 		if events != 1 || conditions != 1 {
 			t.Errorf("Service %s: %d Events, %d Statuses, want one of each", name, events, conditions)
-		}
-	}
-}
-
-// TestOtherClassFinalizer: while all nodes are isolated one of the Service's class takes the finalizer off.
-func TestOtherClassFinalizer(t *testing.T) {
-	w := poolWorld("n2")
-	w.Services = []vip.Service{svc("a", "10.77.0.60", written("n2"), func(s *vip.Service) {
-		s.HasClass, s.Class, s.Finalizer, s.Deleted = true, "a", true, w.Now.Add(-time.Minute)
-	})}
-	w = withClasses(w)
-	for _, tt := range []struct{ isolated, want string }{{"n1 n2 n3", "n1 n2"}, {"n1 n2", "n1 n2"}, {"n3", "n2"}} {
-		for i := range w.Members {
-			w.Members[i].Info.Isolated = strings.Contains(tt.isolated, w.Members[i].Name)
-		}
-		var cleared []string
-		for node, p := range plansOf(poolRules(), w) {
-			if len(addressStatuses(p)) > 0 {
-				cleared = append(cleared, node)
-			}
-		}
-		slices.Sort(cleared)
-		if got := strings.Join(cleared, " "); got != tt.want {
-			t.Errorf("%s isolated: cleared by %s, want %s", tt.isolated, got, tt.want)
 		}
 	}
 }

@@ -15,7 +15,7 @@ type placement struct {
 // setTargets sets the target of every unit that is free, or that this node holds and is not
 // eligible for, unless that is only for as long as it is Rejoining, then of those that returnUnits and rebalance move. A free unit goes to
 // formerHolder, else to bestNode; one that this node can't keep, to bestNode; one whose clients this
-// node's data plane or link fails, or of which it can't bind all addresses, to betterNode. target stays nil if no node is eligible, and for
+// node's data plane or link fails, to betterNode. target stays nil if no node is eligible, and for
 // all other units.
 //
 // The oldest unit comes first and counts for the next, so that a burst of new Services spreads
@@ -75,35 +75,26 @@ func (p *placement) whyFree(u *unit) string {
 // It returns nil if there is none, so that VIPs never go to a node that
 // is no better, if nothing is wrong here, and without a valid tenure or while a renewal of the node lease is late.
 func (p *placement) betterNode(u *unit) (to *member, cause string) {
-	fault, limit := p.faultHere(u)
+	fault := p.faultHere(u)
 	if fault == "" || !p.Tenure.Holds(p.Now) || !p.Tenure.RenewalLateSince.IsZero() {
 		return nil, ""
 	}
-	if n := p.bestSuccessor(u); n != nil && n != p.self && n.rankFor(&u.requirements) < limit {
+	if n := p.bestSuccessor(u); n != nil && n != p.self && n.rankFor(&u.requirements) < rankFaulty {
 		return n, p.Self + ": " + fault
 	}
 	return nil, ""
 }
 
-// faultHere returns why clients of u, which this node holds, are not served well here, and below which rank a node serves them better; "" if they are.
-// Faults are that the data plane here does not forward packets to VIPs
-// (World.DataPlaneFault; the control plane does not need it), that the other nodes get no
-// answer from this one on a link of u (isUnheard), and that IPv6 is disabled on such a link (linkWithoutIPv6). For the first two a node without IPv6 is better, too, if u has addresses of IPv4.
-func (p *placement) faultHere(u *unit) (fault string, limit rank) {
-	limit = rankFaulty
-	if u.requirements.needsOnlyIPv6() {
-		limit = rankNoIPv6
-	}
+// faultHere returns why clients of u, which this node holds, are not served well here; "" if they are. The control plane needs no
+// data plane.
+func (p *placement) faultHere(u *unit) string {
 	switch {
 	case p.DataPlaneFault != "" && u.requirements.nodeExclusion:
-		return p.DataPlaneFault, limit
+		return p.DataPlaneFault
 	case p.self.isUnheard(&u.requirements):
-		return "the other nodes get no answer from it on the VIP's link", limit
+		return "the other nodes get no answer from it on the VIP's link"
 	}
-	if link := p.self.linkWithoutIPv6(&u.requirements); link != "" {
-		return ipv6Disabled(link), rankNoIPv6
-	}
-	return "", limit
+	return ""
 }
 
 // formerHolder returns the node that had a free unit, if it is alive, of rankNotReady or better

@@ -15,14 +15,13 @@
 //	held by this node, which is not eligible     handed to the best other node; without one, released
 //	held by this node, whose data plane fails    handed to the best other node, if that is better
 //	held by this node, unheard on its link       handed to the best other node, if that is heard
-//	held by this node, on a link without IPv6    handed to the best other node, if that can bind it; else what can be bound
 //	held by another node                         nothing here (but see vip.HandingOver)
 //	free, this node is the best                  the lease is claimed; addresses follow once it is held
 //	free, another node is the best               that node is given time to claim it
 //	no node is eligible                          Event with the reason of every node
 //
-// The best node is an eligible one of the lowest rank (well, not ready, restarting, without
-// IPv6, with a faulty data plane, unheard, stalled); of these one that the pools of its addresses prefer most; of these one that
+// The best node is an eligible one of the lowest rank (well, not ready, restarting,
+// with a faulty data plane, unheard, stalled); of these one that the pools of its addresses prefer most; of these one that
 // holds the fewest units; of these the one with the highest rendezvous hash.
 //
 // Services that share an address or a lease are one unit: they are announced by one node,
@@ -98,7 +97,6 @@ func run(r *Rules, w *vip.World) (*pass, []*service) {
 	f.planPools(checks)
 	units := groupIntoUnits(p, f.accepted)
 	(&placement{pass: p, units: units}).setTargets()
-	dhcp.refuseBeyondNode(units)
 
 	m := unitPlanner{pass: p, dhcp: dhcp, checks: checks, routes: &routes{p, make(map[netip.Prefix]bool)}, mappings: newMappings(p)}
 	for _, s := range f.expectingEndpoints {
@@ -171,6 +169,7 @@ type service struct {
 	heldBack      []string        // the addresses that this node does not bind, since a node that has lost them answers for long, each with its link and who that is
 	heldBackBy    []string        // the node for which the last of these waits, or the nodes for one of which it does
 	conditions    []vip.Condition // that this node is to write; nil if none
+	record        vip.Record      // the one among conditions
 	healthChecked bool            // its HealthCheck is in the Plan
 }
 
@@ -253,7 +252,7 @@ func (p *pass) replanAfter(d time.Duration) {
 // finish adds the conditions of all to the Plan, sets its Verdicts, one for each of all that is of type LoadBalancer,
 // sorted by Key, and returns it.
 func (p *pass) finish(all []*service) vip.Plan {
-	if len(p.StatusRefusals)+len(p.StatusFights)+len(p.AssignmentFights) > 0 {
+	if len(p.StatusRefusals)+len(p.StatusFights) > 0 {
 		p.reportRefusals(all)
 	}
 	p.addAllConditions(all)

@@ -156,24 +156,12 @@ func (p *pass) intendPoolsLease() bool {
 	return holds && owner.Node == p.Self && p.Tenure.Holds(p.Now) && p.Tenure.RenewalLateSince.IsZero()
 }
 
-// bestAllocator returns the alive node that is to give addresses, or nil: one that refuses no VIPs, announces Services, and
-// is not stalled if there is another; of these the one with the highest rendezvous hash.
+// bestAllocator returns the alive node that is to give addresses, or nil: one that refuses no VIPs and announces Services; one that
+// is stalled if there is no other.
 func (p *pass) bestAllocator() *member {
-	var able []*member
-	stalled := true
-	for _, n := range p.alive {
-		switch {
-		case n.refusal != "" || !n.Info.AnnouncesServices() || stalled != n.Stalled && n.Stalled:
-			continue
-		case stalled && !n.Stalled:
-			able, stalled = nil, false
-		}
-		able = append(able, n)
-	}
-	if len(able) == 0 {
-		return nil
-	}
-	return highestHash(hashKey(p.Allocation.Lease), able)
+	able := func(n *member) bool { return n.refusal == "" && n.Info.AnnouncesServices() }
+	key := hashKey(p.Allocation.Lease)
+	return cmp.Or(chosen(key, p.alive, "", func(n *member) bool { return able(n) && !n.Stalled }), chosen(key, p.alive, "", able))
 }
 
 // reportPools adds the Assignments to the Plan that are decided and not seen on Services yet, or that take what is Superseded off them,

@@ -117,10 +117,10 @@ func (r random) service(i int) vip.Service {
 		return vip.Ingress{Addr: pick(r, r.vip(), netip.Addr{}), IPMode: pick(r, "", vip.ModeVIP, vip.ModeProxy), Ports: some(r, 2, r.port)}
 	})
 	s.DHCP = vip.DHCP{MAC: pick(r, "", "", "02:00:00:00:00:01"), Macvlan: pick(r, "", "", "herald-x", "cni0"), RPFilter: pick(r, "", "0", "1", "2"), Requested: some(r, 2, r.addr), Leases: some(r, 2, r.lease)}
-	s.Conditions = some(r, 2, func() vip.Condition {
-		return vip.Condition{Type: pick(r, vip.Allocated, vip.Announced), Status: pick(r, vip.ConditionTrue, vip.ConditionFalse), Reason: vip.AddressSet,
-			Message: r.vip().String() + ": " + leasedText + pick(r, "", " to 02:00:00:00:00:01 on herald-x", " to  on ") + pick(r, "", "; more")}
-	})
+	record := vip.Record{Named: some(r, 2, r.vip), Given: some(r, 2, r.vip), Leased: some(r, 2, r.vip), MAC: pick(r, "", "02:00:00:00:00:01"), Link: "herald-x"}
+	s.SetConditions(some(r, 2, func() vip.Condition {
+		return pick(r, record.Condition(), vip.Condition{Type: pick(r, vip.Allocated, vip.Announced), Status: pick(r, vip.ConditionTrue, vip.ConditionFalse), Reason: vip.AddressSet})
+	}))
 	if r.rarely() {
 		s.Deleted = r.time()
 	}
@@ -249,7 +249,7 @@ func (r random) answer(w vip.World, p vip.Plan) vip.World {
 				if !x.ConditionsOnly {
 					s.Ingress, s.VIPHost, s.Announcer, s.DHCP.Leases = x.Ingress, x.VIPHost, x.Announcer, x.DHCPLeases
 				}
-				s.Conditions = x.Conditions
+				s.SetConditions(x.Conditions)
 			}
 		}
 	}
@@ -370,7 +370,7 @@ func (r random) claimAndShow(w vip.World, p vip.Plan) vip.World {
 				if !x.ConditionsOnly {
 					s.Ingress, s.VIPHost, s.Announcer = x.Ingress, x.VIPHost, x.Announcer
 				}
-				s.Conditions = x.Conditions
+				s.SetConditions(x.Conditions)
 			}
 		}
 	}

@@ -125,7 +125,7 @@ func (r *routes) advertiseFromEveryNode(services []*service) {
 // Kubernetes does not exclude it, and that the pools of its addresses are for it, and an endpoint of s if externalTrafficPolicy is Local. No
 // link is required.
 func (p *pass) routeRequirements(s *service) *requirements {
-	need := &requirements{capabilities: &s.capabilities, service: s.Service, endpoint: s.Local, endpoints: s.Endpoints.Local()}
+	need := &requirements{capabilities: &s.capabilities, endpoint: s.Local, endpoints: s.Endpoints.Local()}
 	p.addPoolsOf(need, s)
 	return need
 }
@@ -147,7 +147,7 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) (added bool, o
 	canServe := func(s *service, n *member) bool {
 		need := r.routeRequirements(s)
 		if several {
-			need = &requirements{capabilities: &s.capabilities, service: s.Service}
+			need = &requirements{capabilities: &s.capabilities}
 			r.addPoolRequirements(need, []netip.Addr{a})
 		}
 		return whyIneligible(need, n) == ""
@@ -379,14 +379,11 @@ func (r *routes) reportNoSession(s *service, missing []netip.Addr, all bool) {
 // one that wrote it last; if that is not eligible, the one with the highest rendezvous hash
 // among those that are connected for most of its addresses, or among all if none is.
 func (r *routes) statusWriter(s *service, eligible []*member) *member {
-	if n := r.members[s.statusBy]; n != nil && slices.Contains(eligible, n) {
-		return n
-	}
 	most := 0
 	for _, n := range eligible {
 		most = max(most, r.connections(s, n))
 	}
-	return highestHash(hashKey(s.Key), slices.DeleteFunc(slices.Clone(eligible), func(n *member) bool { return r.connections(s, n) < most }))
+	return chosen(hashKey(s.Key), eligible, s.statusBy, func(n *member) bool { return n.Name == s.statusBy || r.connections(s, n) == most })
 }
 
 // addAggregates adds each aggregate of the BGP options that contains a host route of the Plan,

@@ -240,7 +240,6 @@ func (m *unitPlanner) requestDHCP(u *unit) {
 type progress struct {
 	bound   []string      // addresses, each with its link
 	inUse   []string      // addresses that other hosts have, each with what to do about it
-	noIPv6  []string      // addresses that can't be bound since IPv6 is disabled on their link, each with what to do about it
 	ingress []vip.Ingress // for the status
 }
 
@@ -277,7 +276,7 @@ func (m *unitPlanner) announce(s *service, handingOver bool) {
 // bindAddress adds one address of s to the Plan, to be bound and announced (while it is being handed over only listened for), unless something keeps
 // this node from that; its route, if the owner advertises, and its entry in c follow once the
 // kernel has it. It does not add an address whose link is down, or whose pool is not for this node (an Event, unless s moves), one of IPv6 on whose link IPv6 is
-// disabled (the same, and noIPv6 of c), or one that is leased by DHCP and mayBind is false.
+// disabled (the same), or one that is leased by DHCP and mayBind is false.
 //
 // If it is not bound yet, it also waits for kube-proxy to serve s (ready), until no node that has lost its claims answers for it
 // (formerOwnersAnswer), or, if it is new
@@ -288,17 +287,13 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 	if a.client != nil {
 		link = m.self.Info.LinkFor(s.Interface)
 	}
-	if fault := cmp.Or(linkFault(&m.self.Info, link), m.whyNotFromHere(s, a)); fault != "" {
+	fault := cmp.Or(linkFault(&m.self.Info, link), m.whyNotFromHere(s, a))
+	if a.client == nil { // a macvlan has its own sysctl
+		fault = cmp.Or(fault, m.self.whyNoIPv6(a.Addr, link))
+	}
+	if fault != "" {
 		if s.unit.target == nil { // else the Event about the move is enough
 			m.addEvent(s, vip.NoEligibleNode, fmt.Sprintf("node %s owns %s, but %s", m.Self, a.Addr, fault), 0)
-		}
-		return
-	}
-	if a.client == nil && m.self.refusesIPv6(a.Addr, link) { // the kernel refuses it (EACCES) each time
-		if s.unit.target == nil {
-			why := m.whyIPv6Unbound(s, a.Addr, link)
-			m.addEvent(s, vip.NoEligibleNode, why, 0)
-			c.noIPv6 = append(c.noIPv6, why)
 		}
 		return
 	}
@@ -348,7 +343,7 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 }
 
 // setVerdictAndStatus sets the verdict of s, which this node owns and binds, to the first of:
-// AddressInUse (with an Event), FormerOwnerAnswers (the same), DHCPFailed or DHCPPending, NoEligibleNode if IPv6 is disabled on the links of all addresses, VIPAnnounced with what is bound so
+// AddressInUse (with an Event), FormerOwnerAnswers (the same), DHCPFailed or DHCPPending, VIPAnnounced with what is bound so
 // far; if all is bound, VIPAnnounced with an Event. What DHCP clients report wrong is an Event
 // in any case.
 //
@@ -383,8 +378,6 @@ func (m *unitPlanner) setVerdictAndStatus(s *service, handingOver bool, c *progr
 		s.setVerdict(vip.DHCPFailed, problem)
 	case missing > 0:
 		s.setVerdict(vip.DHCPPending, fmt.Sprintf("node %s asks for an address on %s", m.Self, s.client.link))
-	case len(c.noIPv6) > 0 && len(c.noIPv6) == len(s.addrs):
-		s.setVerdict(vip.NoEligibleNode, strings.Join(c.noIPv6, "; "))
 	case len(c.bound) < len(s.addrs):
 		s.setVerdict(vip.VIPAnnounced, fmt.Sprintf("node %s owns it; bound so far: %d of %d addresses", m.Self, len(c.bound), len(s.addrs)))
 	default:
@@ -395,7 +388,7 @@ func (m *unitPlanner) setVerdictAndStatus(s *service, handingOver bool, c *progr
 	case handingOver: // the successor's to write
 	case len(c.bound) > 0:
 		m.report(s, vip.ConditionTrue, s.verdict.Reason, s.verdict.Message)
-	case len(c.inUse) > 0, len(s.heldBack) > 0, missing > 0 && problem != "", s.verdict.Reason == vip.NoEligibleNode:
+	case len(c.inUse) > 0, len(s.heldBack) > 0, missing > 0 && problem != "":
 		m.report(s, vip.ConditionFalse, s.verdict.Reason, s.verdict.Message)
 	}
 }

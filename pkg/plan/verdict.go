@@ -113,10 +113,10 @@ func reasonInfo(reason vip.Reason) vip.ReasonInfo {
 
 // responsible reports whether this node is the one that sends Events about a Service that is
 // not announced, and clears its status: the node that holds its unit, alive or not; if no node
-// does, the one that wrote its status last, if that is alive, not isolated, and caresFor s; else, of the nodes
+// does, the one that wrote its status last, if that is alive, not isolated, and caresForServices; else, of the nodes
 // that are all that, the one with the highest rendezvous hash for s. It is false on every node whose lease
 // renewal is late, or that is isolated, since what it knows may be old. So no node is responsible
-// while all are isolated: each of them takes others for dead, and all would be (but see cleanUpIsolated).
+// while all are isolated: each of them takes others for dead, and all would be.
 func (p *pass) responsible(s *service) bool {
 	if !p.Tenure.RenewalLateSince.IsZero() || p.self != nil && p.self.Info.Isolated {
 		return false
@@ -124,9 +124,6 @@ func (p *pass) responsible(s *service) bool {
 	if s.unit != nil && p.members[s.unit.claim.Holder] != nil {
 		return s.unit.claim.Holder == p.Self
 	}
-	if n := p.members[s.statusBy]; n != nil && n.Alive && !n.Info.Isolated && p.caresFor(n, s) {
-		return n == p.self
-	}
-	able := p.reachableFor(s)
-	return len(able) > 0 && highestHash(hashKey(s.Key), able) == p.self
+	able := func(n *member) bool { return !n.Info.Isolated && n.caresForServices }
+	return p.self != nil && chosen(hashKey(s.Key), p.alive, s.statusBy, able) == p.self
 }

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/heraldvip/herald/pkg/rawio"
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -284,7 +284,7 @@ func listenForNotify(ctx context.Context, s segment, found func()) error {
 // notifiesPerSecond at most.
 func readNotifies(conn *net.UDPConn, found func()) error {
 	buf := make([]byte, maxDatagram)
-	for limit := (rawio.Limit{PerSecond: notifiesPerSecond}); ; limit.Read() {
+	for limit := (mailbox.Limit{PerSecond: notifiesPerSecond}); ; limit.Read() {
 		n, _, err := conn.ReadFromUDPAddrPort(buf)
 		if err != nil {
 			return err

@@ -7,6 +7,7 @@ type ConditionType string
 const (
 	Allocated ConditionType = "heraldvip.io/Allocated" // the Service has an address
 	Announced ConditionType = "heraldvip.io/Announced" // a node announces it
+	Recorded  ConditionType = "heraldvip.io/Record"    // what Herald must know of its addresses: the message is a Record
 )
 
 // A ConditionStatus is the status of a condition, as Kubernetes spells it.

@@ -43,7 +43,6 @@ const (
 	StatusRefused        Reason = "StatusRefused"
 	FamilyMissing        Reason = "FamilyMissing"
 	StatusContested      Reason = "StatusContested"
-	FinalizerNotRemoved  Reason = "FinalizerNotRemoved"
 	AddressSet           Reason = "AddressSet"
 	AddressOutsidePools  Reason = "AddressOutsidePools"
 	PoolProblemFound     Reason = "PoolProblem"
@@ -95,7 +94,6 @@ var Reasons = []ReasonInfo{
 	{StatusRefused, true, true, "The API server does not take the status of the Service: the Service is too large, or an admission webhook or policy denies it. The message has its answer. The VIP is announced all the same. It is tried again, at least each minute."},
 	{FamilyMissing, true, true, "The Service has ipFamilyPolicy RequireDualStack and addresses of one family only; the message says which family lacks, and where to name an address."},
 	{StatusContested, true, true, "Another program changes what Herald writes on the Service (status, annotations, finalizer) again and again; the message names it, by metadata.managedFields. kube-proxy serves what the status names, so connections fail meanwhile. Herald puts it right, after the third time each 5 s."},
-	{FinalizerNotRemoved, true, true, "The Service is being deleted, and stays, since Herald has written a finalizer on it earlier and may not remove it now (disable_service_updates). The message has the command that does."},
 	{AddressSet, false, false, "In the condition Allocated: the Service names its addresses, or a DHCP server leases them."},
 	{AddressOutsidePools, true, true, "The Service was given an address of a pool, and no pool has it any more. It keeps the address; the message says how to have it given another."},
 	{PoolProblemFound, true, true, "On the ConfigMap of pools: a key can't be read, or has an effect that is probably not meant. What was good stays in force."},

@@ -94,6 +94,7 @@ type Service struct {
 
 	Ingress    []Ingress   // status.loadBalancer.ingress as it stands
 	Conditions []Condition // status.conditions of Herald's types, as they stand
+	Record     Record      // the one among Conditions
 	VIPHost    string      // kube-vip.io/vipHost as it stands: the node that last wrote the status
 	Announcer  string      // heraldvip.io/announcer as it stands: which installation of Herald that was; "" for another program
 	Invalid    []string    // what could not be read, each a sentence that names the field

@@ -22,8 +22,7 @@ type World struct {
 
 	StatusesPending int            // statuses of Services that are planned and not written yet
 	StatusRefusals  map[Key]string // why the API server does not take the status of a Service, by Service
-	// StatusFights and AssignmentFights are who changes what this node writes on a Service again and again, by Service.
-	StatusFights, AssignmentFights map[Key]string
+	StatusFights    map[Key]string // who changes what this node writes on a Service again and again, by Service
 
 	// From the pools.
 	Pools *PoolSource // as the API server has it, or had last; nil: there has been no ConfigMap of pools since this process began

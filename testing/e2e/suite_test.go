@@ -184,8 +184,8 @@ func (f *heralds) end() {
 	}
 	// As long as they run, the Heralds release the VIPs of Services that are deleted.
 	for began := time.Now(); !f.killed && time.Since(began) < 5*time.Second; {
-		l, err := cluster.Client().CoordinationV1().Leases("").List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=herald"})
-		if err != nil || !slices.ContainsFunc(l.Items, func(l coordinationv1.Lease) bool { return l.Annotations["heraldvip.io/claim"] != "" }) {
+		l, err := cluster.Client().CoordinationV1().Leases("kube-system").Get(ctx, lease.TableName, metav1.GetOptions{})
+		if err != nil || !strings.Contains(ownedUnits(l), "/kubevip-") {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -214,15 +214,28 @@ func (f *heralds) end() {
 	}
 	for _, l := range leases.Items {
 		n, _ := lease.ParseNodeLease(&l)
-		forTheNext := n.Fenced && n.Info.Isolated                      // so that the next process of that node knows
-		if !f.killed && !forTheNext && l.Name != "herald-vip-leases" { // which says where they are, also to those that start later
-			f.t.Errorf("left: lease %s/%s", l.Namespace, l.Name)
+		forTheNext := n.Fenced && n.Info.Isolated // so that the next process of that node knows
+		if owned := ownedUnits(&l); !f.killed && !forTheNext && (l.Name != lease.TableName || owned != "") {
+			f.t.Errorf("left: lease %s/%s %s", l.Namespace, l.Name, owned)
 		}
 		cluster.Client().CoordinationV1().Leases(l.Namespace).Delete(ctx, l.Name, metav1.DeleteOptions{})
 	}
 	cluster.Client().CoreV1().Events("default").DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 	awaitForgotten(f.t, deleted)
 	forgetConnections(f.t)
+}
+
+// ownedUnits returns the units that a node has by the table l, with spaces between.
+func ownedUnits(l *coordinationv1.Lease) (units string) {
+	owned := false
+	for line := range strings.Lines(l.Annotations[lease.OwnersAnnotation]) {
+		if !strings.HasPrefix(line, "  ") {
+			owned = !strings.HasPrefix(line, "nobody ")
+		} else if owned {
+			units += strings.TrimSpace(line) + " "
+		}
+	}
+	return units
 }
 
 // forgetConnections has the kernels of all nodes forget the connections of a test. Of one whose end a node did not see, as when its VIP had moved

@@ -1,4 +1,4 @@
-package rawio
+package mailbox
 
 import (
 	"testing"

@@ -1,13 +1,12 @@
-package rawio
+package mailbox
 
 import "time"
 
 // limitWindow is the time for which a Limit counts packets.
 const limitWindow = 100 * time.Millisecond
 
-// A Limit bounds how many packets a goroutine reads from a socket, so that a flood costs little of a
-// core. What arrives meanwhile waits in the socket's receive buffer, and the kernel drops what that has
-// no room for. One goroutine at a time may use it.
+// A Limit bounds how many packets one goroutine reads from a socket, so that a flood costs little of a core. What
+// arrives meanwhile waits in the socket's receive buffer, and the kernel drops what that has no room for.
 type Limit struct {
 	PerSecond int // how many packets may be read; at least 10
 
@@ -15,8 +14,7 @@ type Limit struct {
 	read  int       // in the window
 }
 
-// Read counts a packet that was read. If as many as PerSecond allows were read within the last 100 ms,
-// it blocks until these are over, and returns true: packets may be lost.
+// Read counts a packet, and reports whether it had to wait for the end of the window: packets may be lost.
 func (l *Limit) Read() (waited bool) {
 	now := time.Now()
 	if now.Sub(l.began) >= limitWindow {

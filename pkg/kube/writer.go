@@ -1,0 +1,321 @@
+package kube
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+const (
+	// cacheTimeout is when a Service is written again although the cache has not shown
+	// the result of the last write.
+	cacheTimeout   = 10 * time.Second
+	rejectedMin    = time.Second // before a write that was rejected is tried again; doubles
+	rejectedMax    = time.Minute
+	unavailableMin = 250 * time.Millisecond // without writes when the API server takes none; doubles
+	unavailableMax = 5 * time.Second
+	// What somebody else keeps changing is corrected at once this many times, then each
+	// rewriteInterval, until nobody changed it for rewritesForgotten.
+	promptRewrites    = 3
+	rewriteInterval   = 5 * time.Second
+	rewritesForgotten = time.Minute
+	// toldAgain is how long what was told first of a rejection stands: an answer may differ each
+	// time, and the condition that says it is a new version of the Service.
+	toldAgain = 10 * time.Minute
+)
+
+// A serviceState is a Service that is being written, or was.
+type serviceState struct {
+	errands [kinds]errand
+	tried   time.Time // when the last write began
+	version string    // for which the last write was made that was answered and not rejected: the cache must show another first
+	own     string    // the version that the last write has made
+
+	rewrites    int // how often somebody else undid, in a row, what was written
+	rewrittenAt time.Time
+	foreign     string // the version that was counted last
+}
+
+// An errand is what is wanted of one kind of a Service, and what has become of it.
+type errand struct {
+	want wish   // that the cache did not show at the last Put; zero: none
+	put  uint64 // the last Put that named the Service
+
+	rejections int    // in a row
+	rejected   string // the version for which the last was
+	notBefore  time.Time
+	toldAt     time.Time
+
+	written wish // by the last write that went through
+}
+
+// A pause is a time in which the API server takes no writes.
+type pause struct {
+	until  time.Time
+	length time.Duration // of the last one; 0 if the API server answers
+	denied bool          // that permissions are missing is logged
+	warned time.Time     // when another error was last logged as a warning
+}
+
+// same reports whether two wishes want the same.
+func (w wish) same(x wish) bool {
+	if w.address != nil && x.address != nil {
+		a, b := w.address, x.address
+		return slices.Equal(a.Addresses, b.Addresses) && a.Pool == b.Pool && a.Remove == b.Remove
+	}
+	return w.address == x.address && reflect.DeepEqual(w.status, x.status)
+}
+
+// take sets what is wanted of a Service; the zero wish if the cache shows it. s.mu is held.
+func (s *Statuses) take(k vip.Key, kind int, w wish) {
+	x := s.states[k]
+	if x == nil {
+		if w == (wish{}) {
+			return
+		}
+		x = &serviceState{}
+		s.states[k] = x
+	}
+	e := &x.errands[kind]
+	if e.put = s.puts[kind]; w == (wish{}) {
+		s.forget(k, kind)
+		return
+	}
+	if !e.want.same(w) {
+		e.rejections, e.notBefore = 0, time.Time{}
+	}
+	e.want = w
+	s.queue.Add(k)
+}
+
+// drop ends what the last Put of a kind did not name. s.mu is held.
+func (s *Statuses) drop(kind int) {
+	for k, x := range s.states {
+		e := &x.errands[kind]
+		if e.put == s.puts[kind] {
+			continue
+		}
+		s.forget(k, kind)
+		// A Plan has an address, or conditions alone, only while the cache does not show them: so somebody else who
+		// changes them has them wanted again, and what was written is remembered until choose forgets it.
+		if e.written.status != nil && !e.written.status.ConditionsOnly {
+			e.written = wish{}
+		}
+	}
+}
+
+// forget ends what is wanted of a Service. s.mu is held.
+func (s *Statuses) forget(k vip.Key, kind int) {
+	e := &s.states[k].errands[kind]
+	if e.want != (wish{}) {
+		e.want, e.rejections, e.notBefore = wish{}, 0, time.Time{}
+		s.queue.Add(k)
+	}
+	s.refused[kind].set(k, "")
+}
+
+// wake has a Service compared with the cache again: it has a version that no pass of the agent follows, and a write
+// that named the one before was, or will be, refused.
+func (s *Statuses) wake(k vip.Key) {
+	if !s.off {
+		s.queue.Add(k)
+	}
+}
+
+// String names the task.
+func (s *Statuses) String() string { return "kube: statuses" }
+
+// Run writes what is wanted until ctx ends, and the writes under way have ended.
+func (s *Statuses) Run(ctx context.Context) error {
+	q := workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[vip.Key]{Queue: s.queue})
+	defer context.AfterFunc(ctx, q.ShutDown)()
+	var workers sync.WaitGroup
+	for range writesAtATime {
+		workers.Go(func() {
+			for {
+				k, ended := q.Get()
+				if ended {
+					return
+				}
+				did, again := s.look(ctx, k)
+				if s.turns.done(k, did); did != nothingSent {
+					q.Add(k) // Done wakes another worker then: more may be under way now
+				} else if again > 0 {
+					q.AddAfter(k, again)
+				}
+				q.Done(k)
+			}
+		})
+	}
+	workers.Wait()
+	return nil
+}
+
+// look writes what is wanted of a Service, if it is time. It returns what became of that, and after what time to look
+// again if nothing happens; 0 is never.
+func (s *Statuses) look(ctx context.Context, k vip.Key) (did outcome, again time.Duration) {
+	if ctx.Err() != nil {
+		return nothingSent, 0
+	}
+	o, kind, want, again := s.choose(k, time.Now())
+	if want == (wish{}) {
+		return nothingSent, again
+	}
+	result, now, err := s.write(ctx, o, want)
+	s.metrics.statuses.WithLabelValues(string(result)).Inc()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.states[k]
+	if now != nil {
+		x.own = now.version
+	}
+	if result == unavailable {
+		s.pauseWrites(err)
+		return failed, 0
+	}
+	s.rest.length, s.rest.denied = 0, false
+	if result == rejected {
+		s.reject(o, kind, want, err)
+		return answered, 0
+	}
+	if x.version = o.version; result != conflict {
+		s.refused[kind].set(k, "")
+	}
+	if result == written {
+		x.errands[kind].written, x.errands[kind].rejections = want, 0
+		s.log.Debug("status written", "service", k.String())
+	}
+	return answered, 0
+}
+
+// choose returns what is to be written on a Service now, and the Service; if nothing is, the zero wish, and after what
+// time to look again. It writes no addresses to a status of a Service that is not of type LoadBalancer.
+func (s *Statuses) choose(k vip.Key, now time.Time) (o *cachedService, kind int, want wish, again time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.states[k]
+	if x == nil {
+		return nil, 0, wish{}, 0
+	}
+	o = s.cached(k)
+	var next time.Time
+	earlier := func(t time.Time) {
+		if next.IsZero() || t.Before(next) {
+			next = t
+		}
+	}
+	if x.rewrites > 0 && !s.endFight(k, x, now) {
+		earlier(x.rewrittenAt.Add(rewritesForgotten))
+	}
+	idle := x.rewrites == 0
+	for kind := range x.errands {
+		e := &x.errands[kind]
+		idle = idle && e.want == (wish{}) && (e.written == (wish{}) || e.put != s.puts[kind] && now.Sub(x.tried) >= rewritesForgotten)
+		if o == nil || !s.isToWrite(o, e.want) || e.want.status != nil && len(e.want.status.Ingress) > 0 && !o.LoadBalancer {
+			continue // the last: the API server refuses them; the Plan is of before the change
+		}
+		if ready := s.readyAt(o, x, e, now); ready.After(now) {
+			earlier(ready)
+			continue
+		}
+		x.tried = now
+		return o, kind, e.want, 0
+	}
+	if idle {
+		delete(s.states, k)
+	} else if next.IsZero() && now.Sub(x.tried) < rewritesForgotten {
+		next = x.tried.Add(rewritesForgotten) // for idle
+	}
+	return o, 0, wish{}, max(0, next.Sub(now))
+}
+
+// readyAt returns when an errand may be written. s.mu is held.
+func (s *Statuses) readyAt(o *cachedService, x *serviceState, e *errand, now time.Time) time.Time {
+	if e.written.same(e.want) && o.version != x.version && o.version != x.foreign {
+		s.countRewrite(o, x, e, now)
+	}
+	if e.rejections > 0 && o.version != e.rejected && o.version != x.own { // somebody else has changed the Service
+		e.rejections, e.notBefore = 0, time.Time{}
+	}
+	ready := e.notBefore
+	if s.rest.until.After(ready) {
+		ready = s.rest.until
+	}
+	if timeout := x.tried.Add(cacheTimeout); o.version == x.version && timeout.After(ready) {
+		ready = timeout
+	}
+	return ready
+}
+
+// countRewrite counts a version of a Service that somebody else made of what this process had written and still wants.
+// It logs the first, and delays the rewrite from the fourth on. s.mu is held.
+func (s *Statuses) countRewrite(o *cachedService, x *serviceState, e *errand, now time.Time) {
+	if x.rewrites++; x.rewrites == 1 {
+		s.log.Warn("somebody else changed the status of a Service; putting it right", "service", o.Key.String(), "who", o.otherManager)
+	}
+	if x.foreign, x.rewrittenAt = o.version, now; x.rewrites >= promptRewrites {
+		s.fights.set(o.Key, cmp.Or(o.otherManager, "a program that metadata.managedFields does not name"))
+	}
+	if x.rewrites > promptRewrites {
+		e.notBefore = x.tried.Add(rewriteInterval)
+	}
+}
+
+// endFight forgets rewrites, and returns true, if nobody has changed the Service for rewritesForgotten. s.mu is held.
+func (s *Statuses) endFight(k vip.Key, x *serviceState, now time.Time) bool {
+	if now.Sub(x.rewrittenAt) < rewritesForgotten {
+		return false
+	}
+	x.rewrites = 0
+	s.fights.set(k, "")
+	return true
+}
+
+// reject takes account of a write that the API server does not accept: it is tried again ever less often, until another
+// is wanted, or somebody else has changed the Service. s.mu is held.
+func (s *Statuses) reject(o *cachedService, kind int, want wish, err error) {
+	k := o.Key
+	e, now := &s.states[k].errands[kind], time.Now()
+	if !e.want.same(want) {
+		return
+	}
+	told := s.refused[kind].get()[k] != ""
+	if !told {
+		s.log.Warn("the API server does not accept what is written on a Service; trying again", "service", k.String(), "err", err)
+	}
+	if !told || now.Sub(e.toldAt) > toldAgain {
+		e.toldAt = now
+		s.refused[kind].set(k, err.Error())
+	}
+	e.rejected, e.notBefore = o.version, now.Add(min(rejectedMin<<min(e.rejections, 10), rejectedMax))
+	e.rejections++
+}
+
+// pauseWrites begins a pause, twice as long as the one before, unless one is under way. s.mu is held.
+func (s *Statuses) pauseWrites(err error) {
+	p, now := &s.rest, time.Now()
+	if p.until.After(now) {
+		return // the error is one of several writes that were under way
+	}
+	p.length = max(unavailableMin, min(2*p.length, unavailableMax))
+	p.until = now.Add(p.length/2 + rand.N(p.length/2))
+	level, text := slog.LevelDebug, "writing on Services failed; trying again"
+	switch {
+	case apierrors.IsForbidden(err) && !p.denied:
+		p.denied, level = true, slog.LevelWarn
+		text = "not allowed to write the status of Services; herald manifest rbac prints what is needed"
+	case apierrors.ReasonForError(err) != "" && !apierrors.IsForbidden(err) && now.Sub(p.warned) > warnEvery: // else the log says that it can't be reached
+		p.warned, level = now, slog.LevelWarn
+	}
+	s.log.Log(context.Background(), level, text, "err", err)
+}

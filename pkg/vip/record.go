@@ -1,0 +1,57 @@
+package vip
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// A Record is where a Service has its addresses from. It is the message of the condition Recorded: tenants can't write a status.
+type Record struct {
+	Named  []netip.Addr `json:"named,omitempty"`  // by the Service
+	Given  []netip.Addr `json:"given,omitempty"`  // of pools
+	Leased []netip.Addr `json:"leased,omitempty"` // by a DHCP server, to the client that has
+	MAC    string       `json:"mac,omitempty"`    // this hardware address
+	Link   string       `json:"link,omitempty"`   // on this macvlan
+}
+
+// Has reports whether the Service has a, wherever that is from.
+func (r *Record) Has(a netip.Addr) bool {
+	return slices.Contains(r.Named, a) || slices.Contains(r.Given, a) || slices.Contains(r.Leased, a)
+}
+
+// String returns r as JSON. It is shorter than the message of a condition may be.
+func (r *Record) String() string {
+	text, err := json.Marshal(r)
+	if err != nil {
+		panic(err) // addresses and strings only
+	}
+	return string(text)
+}
+
+// ParseRecord reads what String returns.
+func ParseRecord(text string) (r Record, err error) {
+	if err := json.Unmarshal([]byte(text), &r); err != nil {
+		return Record{}, fmt.Errorf("the record of a Service's addresses: %w", err)
+	}
+	return r, nil
+}
+
+// Condition returns the condition Recorded with r; ConditionAbsent if r has no address.
+func (r *Record) Condition() Condition {
+	if len(r.Named)+len(r.Given)+len(r.Leased) == 0 {
+		return Condition{Type: Recorded}
+	}
+	return Condition{Type: Recorded, Status: ConditionTrue, Reason: AddressSet, Message: r.String()}
+}
+
+// SetConditions sets the Conditions of s, and the Record that is among them: none if it can't be read.
+func (s *Service) SetConditions(all []Condition) {
+	s.Conditions, s.Record = all, Record{}
+	for _, c := range all {
+		if c.Type == Recorded && c.Status == ConditionTrue {
+			s.Record, _ = ParseRecord(c.Message)
+		}
+	}
+}

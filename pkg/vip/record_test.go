@@ -1,0 +1,53 @@
+package vip
+
+import (
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// TestRecord: a record is read as it was written, the longest too, and only from a condition that is True.
+func TestRecord(t *testing.T) {
+	a, b, c := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd77::1"), netip.MustParseAddr("10.0.0.2")
+	r := Record{Named: []netip.Addr{a}, Given: []netip.Addr{b}, Leased: []netip.Addr{c}, MAC: "02:00:00:00:00:01", Link: "herald-01234567"}
+	s := Service{}
+	s.SetConditions([]Condition{{Type: Announced, Status: ConditionTrue}, r.Condition()})
+	if !reflect.DeepEqual(s.Record, r) || !r.Has(a) || !r.Has(b) || !r.Has(c) || r.Has(netip.MustParseAddr("10.0.0.3")) {
+		t.Errorf("%s is read as %s", &r, &s.Record)
+	}
+	for range 15 {
+		r.Given = append(r.Given, netip.MustParseAddr(strings.Repeat("ffff:", 7)+"ffff"))
+	}
+	if n := len(r.String()); n > 1024 {
+		t.Errorf("%d bytes", n)
+	}
+	for _, change := range []func(*Condition){
+		func(c *Condition) { c.Status = ConditionFalse },
+		func(c *Condition) { c.Type = Allocated },
+		func(c *Condition) { c.Message = "named: " + a.String() },
+		func(c *Condition) { *c = (&Record{MAC: r.MAC}).Condition() },
+	} {
+		x := r.Condition()
+		change(&x)
+		if s.SetConditions([]Condition{x}); !reflect.DeepEqual(s.Record, Record{}) {
+			t.Errorf("%+v counts: %s", x, &s.Record)
+		}
+	}
+}
+
+// FuzzRecord: whatever can be read is written and read again as the same.
+func FuzzRecord(f *testing.F) {
+	f.Add(`{"named":["10.0.0.1"],"given":["fd77::1"],"leased":["10.0.0.2"],"mac":"02:00:00:00:00:01","link":"herald-x"}`)
+	f.Add(`{"named":["",null,"::ffff:10.0.0.1","fe80::1%eth0"],"more":1}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		r, err := ParseRecord(text)
+		if err != nil {
+			return
+		}
+		again, err := ParseRecord(r.String())
+		if err != nil || again.String() != r.String() {
+			t.Errorf("%q is read as %s, then as %s, %v", text, &r, &again, err)
+		}
+	})
+}
