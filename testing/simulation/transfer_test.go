@@ -197,7 +197,12 @@ func (c *cluster) handOverFault(r *rand.Rand, n *node) {
 		c.strandSuccessor(r, n, func(o *node) { c.toggle(r, o, excluded) })
 		return
 	}
-	switch r.IntN(6) {
+	switch r.IntN(8) {
+	case 4:
+		c.toggle(r, n, noAnswersToWrites)
+	case 5:
+		c.toggle(r, n, noAnswersToWrites)
+		c.toggle(r, n, watchStuck)
 	case 0:
 		c.toggle(r, n, loseAnswers)
 	case 1:
