@@ -291,6 +291,9 @@ func (a *Agent) pass(ctx context.Context) bool {
 		return true
 	}
 	p := a.o.Plan(w)
+	for i := range p.Addresses { // by the time that it is bound the node may have lost what it has by then
+		p.Addresses[i].Epoch = w.Tenure.Epoch
+	}
 	a.last.Store(&Pass{World: w, Plan: p})
 	a.applyLasting(ctx, p)
 	ok := a.apply(ctx, p)

@@ -154,7 +154,7 @@ func (l *Leases) tableGone(x *coordinationv1.Lease) {
 	}
 }
 
-// updateBehind finds out which nodes have a newer table than this one, which have not carried out the newest, and from what
+// updateBehind finds out whether nodes that may act have a newer table than this one, which have not carried out the newest, and from what
 // they say, whether a write of which this node has had no answer was carried out.
 func (l *Leases) updateBehind(statuses map[string]vip.PeerStatus, now time.Time) {
 	t, ahead := &l.table, false
@@ -173,6 +173,9 @@ func (l *Leases) updateBehind(statuses map[string]vip.PeerStatus, now time.Time)
 			}
 			l.resolve(node, written, now)
 		}
+	}
+	for _, p := range l.peers { // the table may have been deleted, or spoilt, before this process began
+		ahead = ahead || p.Exists && !p.Over && p.info.Table > t.known.Number
 	}
 	if !ahead {
 		t.aheadAt = time.Time{}
@@ -398,17 +401,13 @@ func (l *Leases) again() (all []change) {
 	return all
 }
 
-// rewriteDue reports whether it is this node's turn to write a table again that was deleted or spoilt. Nodes that have never
-// seen one wait until those that have would be fenced.
+// rewriteDue reports whether it is this node's turn to write a table again that was deleted or spoilt.
 func (l *Leases) rewriteDue(now time.Time) bool {
 	t := &l.table
 	if t.needsNow.IsZero() || now.Sub(t.needsNow) > forgetTime {
 		t.needsNow = now
 	}
 	left := l.turn() - now.Sub(t.needsNow)
-	if t.known.Number == 0 {
-		left += l.o.LeaseDuration
-	}
 	if left > 0 {
 		time.AfterFunc(left, l.Wake)
 	} else {

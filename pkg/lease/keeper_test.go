@@ -408,17 +408,40 @@ func TestSpoilt(t *testing.T) {
 	}
 }
 
-// TestSpoiltAndUnknown: a table that can't be read, and that nobody has seen before, is replaced after a while.
+// TestSpoiltAndUnknown: a table that can't be read is replaced by a process that has never seen it, once nobody who has can
+// act on it any more. So is one that was deleted.
 func TestSpoiltAndUnknown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
-		putLease(t, s, tableKey, func(l *coordinationv1.Lease) { annotate(l, OwnersAnnotation, "{}") })
-		n1 := start(t, s, "n1")
-		n1.want("a")
-		if took := waitServes(t, n1, "a", time.Minute); took < leaseDuration {
-			t.Errorf("replaced after %v: nodes that have seen it may live", took)
-		}
-	})
+	for name, spoil := range map[string]func(*testing.T, *leasetest.Server){
+		"garbage": func(t *testing.T, s *leasetest.Server) {
+			putLease(t, s, tableKey, func(l *coordinationv1.Lease) { annotate(l, OwnersAnnotation, "{}") })
+		},
+		"deleted": func(t *testing.T, s *leasetest.Server) { check.OK(t, s.Remove(tableKey, "")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := leasetest.NewServer()
+				n1, n2 := pair(t, s)
+				cutFromAPI(n1, n2)
+				spoil(t, s)
+				n0 := start(t, s, "n0")
+				n0.want("a")
+				neverTwo(t, t.Context(), "a", newGroup(n0, n1, n2))
+				if took := waitServes(t, n0, "a", time.Minute); took < leaseDuration-period {
+					t.Errorf("replaced after %v: nodes that have seen it may act", took)
+				}
+			})
+			synctest.Test(t, func(t *testing.T) {
+				s := leasetest.NewServer()
+				putLease(t, s, tableKey, func(l *coordinationv1.Lease) { annotate(l, OwnersAnnotation, "{}") })
+				spoil(t, s)
+				n1 := start(t, s, "n1")
+				n1.want("a")
+				if took := waitServes(t, n1, "a", time.Minute); took > time.Second {
+					t.Errorf("where there is no other node, it is replaced after %v", took)
+				}
+			})
+		})
+	}
 }
 
 // TestUnprovenClaim: a claim in an epoch that the node has not reached, or of a node that has no node lease, counts for the

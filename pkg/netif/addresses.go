@@ -22,7 +22,6 @@ import (
 func (n *Interfaces) Set(ctx context.Context, want []vip.Address) ([]vip.Address, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.epoch = n.opts.Tenure().Epoch
 	var errs errorList
 	wanted, order := n.wantedKeys(want, &errs)
 	n.setting = true

@@ -194,7 +194,7 @@ func log() (*slog.Logger, *buffer) {
 
 // always is a tenure that never ends.
 func always() vip.Tenure {
-	return vip.Tenure{Epoch: 1, Confirmed: true, Until: time.Now().Add(time.Hour)}
+	return vip.Tenure{Confirmed: true, Until: time.Now().Add(time.Hour)}
 }
 
 func addr(s, link string) vip.Address {

@@ -59,7 +59,6 @@ type Interfaces struct {
 	changed  bool      // view is older than what it is made from
 	renewed  map[addressKey]*renewal
 	wanted   map[addressKey]vip.Address // what was last wanted there
-	epoch    int64                      // the tenure that the last Set was made under
 	byRoute  string                     // the link of VIPs by the default route, or the last such while there is none; see linkByRoute
 	macvlans *Macvlans
 

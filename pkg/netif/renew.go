@@ -41,8 +41,7 @@ type validity struct {
 }
 
 // validity is how long w may be bound at now, by this node's Tenure and w.Until. Its seconds are 0
-// if less than one is left, and while the Tenure is not confirmed or is another than that of the
-// last Set, since other claims may have come with it.
+// if less than one is left, and while the Tenure is not confirmed, or is of another epoch than that in which w was planned.
 func (n *Interfaces) validity(w vip.Address, now time.Time) validity {
 	t := n.opts.Tenure()
 	v := validity{end: t.Until}
@@ -53,7 +52,7 @@ func (n *Interfaces) validity(w vip.Address, now time.Time) validity {
 	switch {
 	case left < 1:
 		v.over = true
-	case t.Confirmed && t.Epoch == n.epoch:
+	case t.Confirmed && t.Epoch == w.Epoch:
 		v.seconds = min(uint32(left), lifetime)
 	}
 	return v

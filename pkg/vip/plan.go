@@ -60,6 +60,8 @@ type Address struct {
 	LocalDelivery bool
 	// ResetTranslated: those of a Translation are to be reset, too.
 	ResetTranslated bool
+	// Epoch is that of the Tenure by which it was planned. It is bound, and renewed, in no other.
+	Epoch int64 `json:",omitzero"`
 	// Until, if not zero, is when the kernel must have dropped it at the latest.
 	// Zero: as long as the node's Tenure lasts.
 	Until time.Time `json:",omitzero"`

@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -13,6 +14,8 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"github.com/heraldvip/herald/pkg/lease"
+	"github.com/heraldvip/herald/pkg/lease/leasetest"
+	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // inCluster runs f in a cluster with heartbeats that has run for half a minute. Only f says what is wrong.
@@ -226,12 +229,88 @@ func TestSlowWrites(t *testing.T) {
 					o := c.observe(time.Minute, nil)
 					t.Logf("it had %d VIPs: %d binds, %d writes of the table, silent for %v at worst, two answered for %v",
 						had, c.binds()-binds, writes.Load(), o.worst(), o.two)
-					if c.binds()-binds > had+12 || o.two > 50*time.Millisecond { // a hand-over may take that
-						t.Error("VIPs have moved more than once")
+					if c.binds()-binds > had+12 || o.two > 10*time.Millisecond { // a frame's way, as we look
+						t.Error("VIPs have moved more than once, or were answered by two")
 					}
 				})
 			})
 		}
+	}
+}
+
+// TestKeeperWithoutWatch: the watch of the node that is to place VIPs, the first by name, is stuck. A node that dies is replaced
+// as soon as ever, and Services that are new are placed.
+func TestKeeperWithoutWatch(t *testing.T) {
+	inCluster(t, 1, size{nodes: 4, services: 12}, nil, func(c *cluster) {
+		c.change(0, func(s *vip.Service) { s.Ignore = true })
+		time.Sleep(5 * time.Second)
+		c.nodes[0].toggle(watchStuck)
+		time.Sleep(time.Second)
+		c.change(0, func(s *vip.Service) { s.Ignore = false })
+		if d := c.observe(5*time.Second, nil).worst(); d > 500*time.Millisecond {
+			t.Errorf("a new VIP was not answered for %v", d)
+		}
+		n := c.nodes[3]
+		n.toggle(unplug)
+		n.kill(true)
+		if d := c.observe(5*time.Second, nil).worst(); d > time.Second {
+			t.Errorf("a VIP of a node that died was not answered for %v", d)
+		}
+	})
+}
+
+// TestTableMeddledWith: whatever is made of the table by hand, again and again, no VIP moves, and none is without an answer.
+func TestTableMeddledWith(t *testing.T) {
+	inCluster(t, 1, size{nodes: 3, services: 12}, nil, func(c *cluster) {
+		c.backup = c.api.Lease(vip.Key{Namespace: "kube-system", Name: lease.TableName})
+		c.nodes[0].stop() // the backup is another than what is
+		time.Sleep(5 * time.Second)
+		c.nodes[0].start()
+		time.Sleep(30 * time.Second)
+		binds := c.binds()
+		for i := range 12 {
+			c.spoilTableAs(i % 4)
+			if o := c.observe(time.Second, nil); o.worst() > 0 || o.two > 0 || c.binds() > binds {
+				t.Errorf("%d: not answered for %v, by two for %v; %d VIPs have moved", i%4, o.worst(), o.two, c.binds()-binds)
+			}
+		}
+	})
+}
+
+// TestTableRefused: the table can't be written, and watches are late; the VIPs of the nodes that are left stay as they are. Those
+// of one that dies are answered once it can be written again.
+func TestTableRefused(t *testing.T) {
+	for _, lag := range []time.Duration{5 * time.Millisecond, 800 * time.Millisecond, 1600 * time.Millisecond} {
+		var refuses atomic.Bool
+		inCluster(t, 1, size{nodes: 4, services: 12}, func(c *cluster) {
+			c.api.Refuse = func(l *coordinationv1.Lease) error {
+				if refuses.Load() && l.Name == lease.TableName {
+					return errors.New("a policy refuses it")
+				}
+				return nil
+			}
+		}, func(c *cluster) {
+			refuses.Store(true)
+			for _, n := range c.nodes {
+				c.mu.Lock()
+				n.slow = leasetest.Faults{Lag: lag, Delay: 3 * time.Millisecond}
+				c.mu.Unlock()
+				n.toggle(slow)
+			}
+			time.Sleep(10 * time.Second)
+			n := c.nodes[0]
+			had, binds := c.bindsOf(n), c.binds()
+			n.toggle(unplug)
+			n.kill(true)
+			o := c.observe(time.Minute, nil)
+			if len(o.silent) != had || c.binds() != binds {
+				t.Errorf("watches are late by %v: %d VIPs were without an answer, of which it had %d; %d were bound", lag, len(o.silent), had, c.binds()-binds)
+			}
+			refuses.Store(false)
+			if d := c.observe(10*time.Second, nil).worst(); d > 4*time.Second+lag {
+				t.Errorf("watches are late by %v: a VIP is not answered for %v once the table can be written", lag, d)
+			}
+		})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/heraldvip/herald/pkg/lease"
@@ -14,7 +15,7 @@ import (
 // A faultKind is a fault that a node, or the cluster, has for a while.
 type faultKind string
 
-// The faults of a node; the last two are of the cluster.
+// The faults of a node; the last six are of the cluster.
 const (
 	cut               faultKind = "cut from the API"
 	watchStuck        faultKind = "its watch is stuck"
@@ -35,11 +36,16 @@ const (
 	excluded          faultKind = "it is excluded"
 	apiAway           faultKind = "the API server is away for all"
 	split             faultKind = "the LAN is in two parts"
+	slowWrites        faultKind = "writes take long for all" // c.delay
+	tableDeleted      faultKind = "the table is deleted"
+	tableSpoilt       faultKind = "the table is spoilt by hand"
+	tableRestored     faultKind = "the table is restored from an old version"
 )
 
 // toggle gives n the fault what, or ends it if n has it, and reports whether n has it now.
 func (n *node) toggle(what faultKind) (wrong bool) {
 	c := n.c
+	c.checkKnown(what)
 	c.mu.Lock()
 	state := "ends"
 	if wrong = n.faults[what] == 0; wrong {
@@ -55,6 +61,13 @@ func (n *node) toggle(what faultKind) (wrong bool) {
 	c.wire.peersChanged(n)
 	n.poke()
 	return wrong
+}
+
+// checkKnown fails if no test shows that a fault has an effect.
+func (c *cluster) checkKnown(what faultKind) {
+	if _, ok := effects[what]; !ok {
+		c.t.Errorf("nothing shows that the fault %q has an effect", what)
+	}
 }
 
 // applyFaults sets n's cable, side, port and client as n's faults and the cluster's require, and
@@ -83,7 +96,7 @@ func (n *node) applyFaults() {
 			f.Lag, f.Delay, f.CommitDelay = n.slow.Lag, n.slow.Delay, n.slow.CommitDelay
 		}
 		f.Cut, f.WatchCut, f.LoseAnswers = n.has(cut) || n.has(hung) || !c.apiAwaySince.IsZero(), n.has(watchStuck) || n.has(lateWatch) || n.has(hung), n.has(loseAnswers)
-		f.NoAnswers = n.has(noAnswersToWrites)
+		f.NoAnswers, f.CommitDelay = n.has(noAnswersToWrites), max(f.CommitDelay, c.delay)
 		if n.has(noAnswers) {
 			f.Delay = time.Hour
 		}
@@ -100,14 +113,19 @@ func (n *node) applyFaults() {
 
 // anyFault begins or ends a random fault of n, restarts it, or changes a random Service.
 func (c *cluster) anyFault(r *rand.Rand, n *node) {
-	switch r.IntN(10) {
+	switch r.IntN(12) {
 	case 0, 1:
 		c.toggle(r, n, cut)
 	case 2:
 		c.toggle(r, n, watchStuck)
+	case 10:
+		c.spoilTable(r)
+	case 11:
+		c.toggle(r, n, noAnswersToWrites)
 	case 3:
 		c.mu.Lock()
 		n.slow.Delay, n.slow.Lag = time.Duration(r.IntN(3000))*time.Millisecond, time.Duration(1+r.IntN(2000))*time.Millisecond
+		n.slow.CommitDelay = []time.Duration{0, 1600 * time.Millisecond, 2500 * time.Millisecond}[r.IntN(3)]
 		c.mu.Unlock()
 		c.toggle(r, n, slow)
 	case 4:
@@ -139,9 +157,13 @@ func (c *cluster) anyFault(r *rand.Rand, n *node) {
 // wireFault is, half of the time, a fault of what the nodes see of each other, else an anyFault.
 func (c *cluster) wireFault(r *rand.Rand, n *node) {
 	o := c.nodes[r.IntN(len(c.nodes))]
-	switch r.IntN(16) {
+	switch r.IntN(18) {
 	default:
 		c.anyFault(r, n)
+	case 11:
+		c.toggle(r, n, bindHangs)
+	case 12:
+		c.toggleForAll(r, slowWrites)
 	case 9:
 		c.toggle(r, n, unheard)
 	case 10:
@@ -273,6 +295,7 @@ func (c *cluster) restart(r *rand.Rand, n *node, what string, end func()) {
 
 // toggleForAll begins or ends a fault of the whole cluster. In a large cluster it ends by itself.
 func (c *cluster) toggleForAll(r *rand.Rand, what faultKind) {
+	c.checkKnown(what)
 	c.mu.Lock()
 	c.clusterFaults[what] = 1 - c.clusterFaults[what]
 	wrong := c.clusterFaults[what] == 1
@@ -284,6 +307,11 @@ func (c *cluster) toggleForAll(r *rand.Rand, what faultKind) {
 		}
 	}
 	switch {
+	case what == slowWrites:
+		c.delay = 0
+		if wrong {
+			c.delay = []time.Duration{1600 * time.Millisecond, 2500 * time.Millisecond}[r.IntN(2)]
+		}
 	case what == split:
 		otherSide := 0 // about how many nodes
 		if wrong {
@@ -309,7 +337,7 @@ func (c *cluster) toggleForAll(r *rand.Rand, what faultKind) {
 		}
 		changed, side := n.changed, n.side
 		n.applyFaults()
-		if what == apiAway || side == n.side {
+		if what != split || side == n.side {
 			n.changed = changed
 		}
 	}
@@ -336,6 +364,38 @@ func (c *cluster) toggleForAll(r *rand.Rand, what faultKind) {
 	}
 }
 
+// spoilTable deletes the table, spoils it, writes other owners in it, or puts an earlier version in its place.
+func (c *cluster) spoilTable(r *rand.Rand) { c.spoilTableAs(r.IntN(4)) }
+
+// spoilTableAs does one of these.
+func (c *cluster) spoilTableAs(how int) {
+	k := vip.Key{Namespace: "kube-system", Name: lease.TableName}
+	now := c.api.Lease(k)
+	if now == nil {
+		return
+	}
+	what, next := tableDeleted, now.DeepCopy()
+	switch how {
+	case 0:
+		c.api.Remove(k, "")
+	case 1:
+		what, next.Annotations[lease.OwnersAnnotation] = tableSpoilt, "spoilt"
+	case 2:
+		what, next.Annotations[lease.OwnersAnnotation] = tableSpoilt, strings.ReplaceAll(next.Annotations[lease.OwnersAnnotation], "n1@", "n2@")
+	case 3:
+		what = tableRestored
+		c.mu.Lock()
+		next.Annotations, next.Spec = c.backup.Annotations, c.backup.Spec
+		c.mu.Unlock()
+	}
+	c.record(nil, netip.Addr{}, "%s", what)
+	if what != tableDeleted {
+		if _, err := c.api.Put(next); err != nil {
+			c.t.Error(err)
+		}
+	}
+}
+
 // end ends the fault what of n, if it has that.
 func (n *node) end(what faultKind) {
 	n.c.mu.Lock()
@@ -353,7 +413,7 @@ func (c *cluster) clearFaults() {
 	c.record(nil, netip.Addr{}, "all faults end")
 	c.restarts.Wait()
 	c.mu.Lock()
-	c.apiAwaySince = time.Time{}
+	c.apiAwaySince, c.delay = time.Time{}, 0
 	clear(c.clusterFaults)
 	for _, n := range c.nodes {
 		clear(n.faults)

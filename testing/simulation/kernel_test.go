@@ -32,6 +32,7 @@ type kernelAddress struct {
 	until time.Time // the kernel removes it then
 	by    *process  // who put it there, or refreshed it last
 	lease vip.Key   // for which by did
+	epoch int64     // in which by did
 }
 
 // lifetime is how long the kernel of n keeps an address that nobody refreshes: each node's is late by another time.
@@ -43,10 +44,10 @@ func (n *node) lifetime() time.Duration {
 func (p *process) put(want vip.Address, until time.Time) {
 	n, a := p.n, want.Addr
 	if b := n.kernel[a]; b != nil {
-		b.until, b.by, b.lease = until, p, want.Lease
+		b.until, b.by, b.lease, b.epoch = until, p, want.Lease, want.Epoch
 		return
 	}
-	n.kernel[a] = &kernelAddress{until, p, want.Lease}
+	n.kernel[a] = &kernelAddress{until, p, want.Lease, want.Epoch}
 	n.c.bound[a] = append(n.c.bound[a], n)
 	n.c.checkOwners(a)
 }
@@ -90,7 +91,7 @@ func (p *process) bind(want []vip.Address) (have []vip.Address, err error) {
 	for _, a := range want {
 		until := t.Until
 		_, hands := handingOver[a.Lease]
-		n.untilHeard[a.Addr], n.unwritten[a.Addr] = !a.Until.IsZero() && hands, !a.Until.IsZero() && !hands
+		n.untilHeard[a.Addr] = !a.Until.IsZero() && hands
 		if !a.Until.IsZero() && a.Until.Before(until) {
 			until = a.Until
 		}
@@ -102,13 +103,15 @@ func (p *process) bind(want []vip.Address) (have []vip.Address, err error) {
 		}
 		wanted[a.Addr] = true
 		if n.kernel[a.Addr] == nil {
-			if !t.Confirmed {
+			if !t.Confirmed || a.Epoch != t.Epoch {
 				continue
 			}
 			n.c.recordLocked(n, a.Addr, "binds %s on %s", a.Addr, a.Lease.Name)
 			n.c.eventCount["binds"]++
 		}
-		p.put(a, until)
+		if a.Epoch == t.Epoch {
+			p.put(a, until)
+		}
 		have = append(have, a)
 	}
 	for a := range n.kernel {
@@ -142,7 +145,7 @@ func (p *process) refresh(ctx context.Context) {
 		before := len(n.kernel)
 		n.expire(now)
 		for a, b := range n.kernel {
-			if end := now.Add(n.lifetime()); t.Confirmed && t.Until.Sub(now) >= time.Second && !n.untilHeard[a] && !n.unwritten[a] && b.by == p {
+			if end := now.Add(n.lifetime()); t.Confirmed && t.Until.Sub(now) >= time.Second && !n.untilHeard[a] && b.by == p && b.epoch == t.Epoch {
 				if t.Until.Before(end) {
 					end = t.Until
 				}
@@ -317,11 +320,8 @@ func (n *node) maxOverlap(a netip.Addr) time.Duration {
 		return grace
 	case f != leasetest.NoFaults && n.c.blocksWarning(n):
 		return n.clock(n.c.timing.RenewDeadline) + time.Second // it can't be warned
-	case n.proc == nil || n.has(hung) || n.kernel[a].by != n.proc || time.Since(n.changed) < grace: // a process that no longer hangs needs a moment
+	case n.proc == nil || n.has(hung) || n.has(bindHangs) || n.kernel[a].by != n.proc || time.Since(n.changed) < grace: // a process that no longer hangs needs a moment
 		return n.clock(maxLifetime) + grace // its kernel's
-	case n.unwritten[a] && f != leasetest.NoFaults:
-		// It was passed over, and can't know: so it must know up to when nobody has been.
-		return n.clock(n.c.timing.RetryPeriod*3/2+time.Second) + grace
 	case n.untilHeard[a] || f.LoseAnswers:
 		// It keeps the address until it hears its successor, or, if the answer to its write is
 		// lost, until its watch shows the write.

@@ -1,24 +1,15 @@
 package simulation
 
 import (
-	"errors"
 	"math/rand/v2"
 	"net/netip"
-	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	coordinationv1 "k8s.io/api/coordination/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// TestNodeWithoutServices: a node with svc_enable=false, the first by name, or one that serves another class, delays no move, gets no VIP, and clears no
-// status, while another node stops, one is excluded, and one loses its power. That one is fenced by a node that knows who is to have its VIPs, so that the
-// fence transfers them: they are answered although no VIP lease can be written. A node of another class may be the one that fences, and knows of none of
-// the VIPs, so that in its case VIP leases can be written.
+// TestNodeWithoutServices: a node with svc_enable=false, the first by name, or one that serves another class, delays no move, gets
+// no VIP, and clears no status, while another node stops, one is excluded, and one loses its power.
 func TestNodeWithoutServices(t *testing.T) {
 	t.Run("svc_enable=false", func(t *testing.T) { nodeWithoutServices(t, func(n *node) { n.noServices = true }) })
 	t.Run("another class", func(t *testing.T) { nodeWithoutServices(t, func(n *node) { n.otherClass = true }) })
@@ -28,13 +19,6 @@ func nodeWithoutServices(t *testing.T, without func(*node)) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, size{nodes: 4, services: 30})
 		without(c.nodes[0])
-		var refuse atomic.Bool
-		c.api.Refuse = func(l *coordinationv1.Lease) error {
-			if refuse.Load() && strings.HasPrefix(l.Name, "kubevip-") {
-				return apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, l.Name, errors.New("a policy refuses it"))
-			}
-			return nil
-		}
 		c.wire = newWire(c, rand.New(rand.NewPCG(1, 31)))
 		c.run(rand.New(rand.NewPCG(1, 32)), 1, func(*rand.Rand, *node) {
 			time.Sleep(20 * time.Second)
@@ -67,7 +51,6 @@ func nodeWithoutServices(t *testing.T, without func(*node)) {
 			c.mu.Lock()
 			c.maxSilence = time.Second
 			c.mu.Unlock()
-			refuse.Store(c.nodes[0].noServices)
 			c.nodes[3].toggle(unplug)
 			c.nodes[3].kill(true)
 			watch(1500 * time.Millisecond)
@@ -75,8 +58,7 @@ func nodeWithoutServices(t *testing.T, without func(*node)) {
 				t.Errorf("%s is dead: %s", c.nodes[3].name, text)
 			}
 			watch(4 * time.Second)
-			refuse.Store(false)
-			watch(30 * time.Second) // the next try of what was refused comes late
+			watch(30 * time.Second)
 			c.nodes[3].toggle(unplug)
 			c.nodes[3].start()
 			watch(10 * time.Second)

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/heraldvip/herald/pkg/lease"
 	"github.com/heraldvip/herald/pkg/quorum"
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -259,6 +260,7 @@ func (c *cluster) run(r *rand.Rand, faults int, fault func(*rand.Rand, *node)) {
 	time.Sleep(5 * time.Second)
 	began := time.Now()
 	c.progress("all have started", began)
+	c.backup = c.api.Lease(vip.Key{Namespace: "kube-system", Name: lease.TableName})
 	for i := range faults {
 		fault(r, c.nodes[r.IntN(len(c.nodes))])
 		if c.large() {

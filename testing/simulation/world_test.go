@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+
 	"github.com/heraldvip/herald/pkg/agent"
 	"github.com/heraldvip/herald/pkg/lease"
 	"github.com/heraldvip/herald/pkg/lease/leasetest"
@@ -58,6 +60,9 @@ type cluster struct {
 	mustAnswer   bool // it is an error if nobody answers for a VIP
 	eventCount   map[string]int
 
+	delay  time.Duration         // of the writes of all
+	backup *coordinationv1.Lease // the table as it was once
+
 	apiAwaySince  time.Time         // since when the API server is away for all; zero: it is not
 	voters        map[*node]bool    // the nodes that had been without fault for long then
 	clusterFaults map[faultKind]int // the cluster's own; 1: it has the fault
@@ -98,7 +103,6 @@ type node struct {
 	heard       map[netip.Addr]vip.HeardAnnouncement
 	poked       map[netip.Addr]time.Time // when an announcement last poked the agent
 	untilHeard  map[netip.Addr]bool      // bound only until the successor is heard
-	unwritten   map[netip.Addr]bool      // bound by a claim that was transferred and is not written yet
 	announced   map[netip.Addr]bool      // announced
 	listens     map[netip.Addr]bool      // announced or listened for
 	cable       bool                     // the VIPs' link is up
@@ -152,7 +156,7 @@ func newCluster(t *testing.T, s size) *cluster {
 		c.nodes = append(c.nodes, &node{
 			c: c, id: i, name: fmt.Sprintf("n%d", i+1), cable: true, transmits: true, receives: true, rate: 1,
 			kernel: map[netip.Addr]*kernelAddress{}, heard: map[netip.Addr]vip.HeardAnnouncement{}, poked: map[netip.Addr]time.Time{},
-			untilHeard: map[netip.Addr]bool{}, unwritten: map[netip.Addr]bool{}, faults: map[faultKind]int{},
+			untilHeard: map[netip.Addr]bool{}, faults: map[faultKind]int{},
 		})
 	}
 	return c
