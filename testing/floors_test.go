@@ -43,7 +43,7 @@ var rooms = map[string]room{
 	"pkg/bgp":      {1, 2100},
 	"pkg/bfd":      {1, 800},
 	"pkg/routes":   {1, 810},
-	"pkg/nft":      {1, 1600},
+	"pkg/nft":      {1, 1450},
 	"pkg/dhcp":     {1, 1900},
 	"pkg/upnp":     {1, 2400},
 	"pkg/health":   {1, 700},
