@@ -33,7 +33,7 @@ var rooms = map[string]room{
 	"pkg/report":   {2, 1000},
 
 	"pkg/plan":     {1, 7100},
-	"pkg/pool":     {1, 2800},
+	"pkg/pool":     {1, 2250},
 	"pkg/migrate":  {1, 1500},
 	"pkg/kube":     {1, 6400},
 	"pkg/lease":    {1, 5600},

@@ -62,6 +62,7 @@ func (f *filter) dropConflicts() (asked map[netip.Addr][]*service) {
 			why := refused[addressOf{s, a.Addr}]
 			if why != "" {
 				dropped.add(a.Addr.String(), why)
+				s.lost = append(s.lost, vip.LostAddress{Addr: a.Addr, Why: a.Addr.String() + ": " + why})
 			}
 			return why != ""
 		})
@@ -250,8 +251,11 @@ func (f *filter) whyNotBeside(s *service, a netip.Addr, holders []*service) stri
 		}
 		if why := f.whyNotShared(s, o, a); why != "" {
 			o.contended = o.contended || o.hasAddress(a)
-			if s.clientOf(a) != nil {
-				return leasedText + ", but in use by a Service of another namespace" // its user did not choose it
+			switch { // without advice, since its user did not choose it
+			case s.clientOf(a) != nil:
+				return leasedText + ", but in use by a Service of another namespace"
+			case s.IsGiven(a):
+				return "in use by a Service of another namespace"
 			}
 			return "in use by a Service of another namespace" + why
 		}

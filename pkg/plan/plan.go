@@ -170,6 +170,7 @@ type service struct {
 	statusBy      string             // the node that wrote its status last, if a Herald of this installation did; else ""
 	addrs         []address          // what it may have; Link and Bits are filled in for this node
 	dhcpFamilies  []vip.Family       // what it asks a DHCP server for; what is leased is in addrs
+	lost          []vip.LostAddress  // of its addresses: those that are others'
 	client        *dhcpClient        // which asks for dhcpFamilies; nil if there are none
 	unit          *unit
 	notOurs       bool      // another announcer's
