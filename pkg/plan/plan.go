@@ -180,11 +180,11 @@ type service struct {
 	claim         vip.Claim // what its lease says; set once it is in a unit
 	decisive      bool      // what it requires of a node counts for its unit
 	verdict       vip.Verdict
-	heldBack      []string        // the addresses that this node does not bind, since a node that has lost them answers for long, each with its link and who that is
-	heldBackBy    []string        // the node for which the last of these waits, or the nodes for one of which it does
-	conditions    []vip.Condition // that this node is to write; nil if none
-	record        vip.Record      // the one among conditions
-	healthChecked bool            // its HealthCheck is in the Plan
+	heldBack      []string      // the addresses that this node does not bind, since a node that has lost them answers for long, each with its link and who that is
+	heldBackBy    []string      // the node for which the last of these waits, or the nodes for one of which it does
+	status        *vip.Status   // that this node is to write, without conditions; nil if none
+	announced     vip.Condition // that this node is to write, with the others that follow; ConditionAbsent removes all. Without a Type it writes none
+	healthChecked bool          // its HealthCheck is in the Plan
 }
 
 // An address is one that a Service may have.
@@ -263,16 +263,12 @@ func (p *pass) replanAfter(d time.Duration) {
 	}
 }
 
-// finish adds the conditions of all to the Plan, sets its Verdicts, one for each of all that is of type LoadBalancer,
-// sorted by Key, and returns it.
+// finish adds to the Plan what this node writes about each of all (emit), and their Verdicts, sorted by Key, and returns it.
 func (p *pass) finish(all []*service) vip.Plan {
-	if len(p.StatusRefusals)+len(p.StatusFights) > 0 {
-		p.reportRefusals(all)
-	}
-	p.addAllConditions(all)
 	p.out.EventsPending = !p.Tenure.RenewalLateSince.IsZero()
 	p.out.Verdicts = make([]vip.Verdict, 0, len(all))
 	for _, s := range all {
+		p.emit(s)
 		if s.LoadBalancer {
 			p.out.Verdicts = append(p.out.Verdicts, s.verdict)
 		}

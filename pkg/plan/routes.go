@@ -76,8 +76,8 @@ func (r *routes) advertise(s *service, handingOver bool) {
 		if handingOver { // the status is the successor's to write
 			return
 		}
-		r.writeStatus(s, ingress, nil)
-		r.report(s, vip.ConditionTrue, vip.VIPAnnounced, s.verdict.Message)
+		r.writeStatus(s, r.Self, ingress, nil)
+		s.report(vip.ConditionTrue, vip.VIPAnnounced, s.verdict.Message)
 		r.addAnnouncedEvent(s)
 	}
 	r.reportNoSession(s, missing, len(ingress) == 0)
@@ -290,9 +290,9 @@ func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool, only *membe
 	if writer == r.self || !s.hasStatus {
 		advertised, ingress, missing := r.knownToRouters(s, here, eligible)
 		if len(ingress) > 0 && s.hasStatus {
-			r.writeStatus(s, ingress, nil)
+			r.writeStatus(s, r.Self, ingress, nil)
 			message := how + advertised + " by " + r.protocols() // names of all nodes would make each change of these a write
-			r.report(s, vip.ConditionTrue, vip.VIPAnnounced, message)
+			s.report(vip.ConditionTrue, vip.VIPAnnounced, message)
 			r.addEvent(s, vip.VIPAnnounced, message, 0)
 		}
 		if s.verdict.AnnouncedHere {
@@ -371,8 +371,7 @@ func (r *routes) reportNoSession(s *service, missing []netip.Addr, all bool) {
 		r.addEvent(s, vip.NoBGPSession, message, 0)
 		return
 	}
-	r.setProblem(s, vip.NoBGPSession, message)
-	r.report(s, vip.ConditionFalse, vip.NoBGPSession, message)
+	r.fail(s, vip.NoBGPSession, message)
 }
 
 // statusWriter returns the node of eligible, at least one, that writes the status of s: the
