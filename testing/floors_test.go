@@ -46,7 +46,7 @@ var rooms = map[string]room{
 	"pkg/nft":      {1, 1450},
 	"pkg/dhcp":     {1, 1900},
 	"pkg/upnp":     {1, 2400},
-	"pkg/health":   {1, 700},
+	"pkg/health":   {1, 610},
 	"pkg/hostlock": {1, 400},
 	"pkg/quorum":   {1, 1100},
 	"pkg/serve":    {1, 850},
