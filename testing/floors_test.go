@@ -37,7 +37,7 @@ var rooms = map[string]room{
 	"pkg/migrate":  {1, 1500},
 	"pkg/kube":     {1, 6400},
 	"pkg/lease":    {1, 5600},
-	"pkg/peers":    {1, 2400},
+	"pkg/peers":    {1, 1980},
 	"pkg/netif":    {1, 3100},
 	"pkg/l2":       {1, 2250},
 	"pkg/bgp":      {1, 2100},
