@@ -163,15 +163,14 @@ type binding struct {
 type service struct {
 	*vip.Service
 	capabilities
-	Interface     string             // the link that the Service names, else that of a pool; in place of that of vip.Service
-	Announce      []vip.Method       // the ways that the Service names, else those of a pool; in place of that of vip.Service
-	BGPAttributes *vip.BGPAttributes // those that the Service names, unless settleManner says otherwise; in place of those of vip.Service
-	statusOurs    bool               // a Herald of this installation wrote its status
-	statusBy      string             // the node that wrote its status last, if a Herald of this installation did; else ""
-	addrs         []address          // what it may have; Link and Bits are filled in for this node
-	dhcpFamilies  []vip.Family       // what it asks a DHCP server for; what is leased is in addrs
-	lost          []vip.LostAddress  // of its addresses: those that are others'
-	client        *dhcpClient        // which asks for dhcpFamilies; nil if there are none
+	Interface     string            // the link that the Service names, else that of a pool; in place of that of vip.Service
+	Announce      []vip.Method      // the ways that the Service names, else those of a pool; in place of that of vip.Service
+	statusOurs    bool              // a Herald of this installation wrote its status
+	statusBy      string            // the node that wrote its status last, if a Herald of this installation did; else ""
+	addrs         []address         // what it may have; Link and Bits are filled in for this node
+	dhcpFamilies  []vip.Family      // what it asks a DHCP server for; what is leased is in addrs
+	lost          []vip.LostAddress // of its addresses: those that are others'
+	client        *dhcpClient       // which asks for dhcpFamilies; nil if there are none
 	unit          *unit
 	notOurs       bool      // another announcer's
 	unoffered     bool      // it has an address that no pool offers to its namespace
@@ -199,7 +198,6 @@ type unit struct {
 	lease        vip.Key      // that of the first Service; its holder announces the unit
 	records      []vip.Key    // the other leases of its Services: its owner keeps them too, as a record
 	services     []*service   // see completeUnit for their order
-	several      bool         // they are of several namespaces
 	requirements requirements // of its owner
 	hash         uint64
 	claim        vip.Claim // what lease says; without a Holder if it may be taken

@@ -325,7 +325,7 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 	if a.client != nil {
 		link = m.self.Info.LinkFor(s.Interface)
 	}
-	fault := cmp.Or(linkFault(&m.self.Info, link), m.whyNotFromHere(s, a))
+	fault := linkFault(&m.self.Info, link)
 	if a.client == nil { // a macvlan has its own sysctl
 		fault = cmp.Or(fault, m.self.whyNoIPv6(a.Addr, link))
 	}

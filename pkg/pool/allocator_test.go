@@ -376,7 +376,7 @@ func TestAllocation(t *testing.T) {
 				key("", 83)(r)
 				r.Families, r.DualStack = []vip.Family{four, six}, vip.RequireDualStack
 			})
-		}, []string{"web/a: 10.0.0.1 of cidr-global", "b: 2001:db8::1 of cidr-global", "c: 10.0.0.2 2001:db8::1 of cidr-global", "d: 10.0.0.1 2001:db8::2 of cidr-global"}, ""},
+		}, []string{"web/a: 10.0.0.1 of cidr-global", "b: 2001:db8::1 of cidr-global", "c: 10.0.0.2 2001:db8::1 of cidr-global", "d: 10.0.0.2 2001:db8::2 of cidr-global"}, ""},
 
 		{"two set by people stay as they are", []string{"cidr-global=10.0.0.0/24"}, func(w *world) { w.set("a", pinned("10.0.0.1")); w.set("b", pinned("10.0.0.1")) },
 			[]string{"a: 10.0.0.1", "b: 10.0.0.1"}, ""},

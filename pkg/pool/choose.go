@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -230,11 +229,9 @@ func (p *pass) mayJoin(s *service, x netip.Addr) bool {
 	return true
 }
 
-// alike reports whether two Services of different namespaces are announced alike, so that the plan lets them share.
+// alike reports whether the plan lets two Services of different namespaces share an address.
 func alike(s, o *service) bool {
-	return !s.Local && !o.Local && s.Lease == "" && o.Lease == "" && s.Interface == o.Interface &&
-		s.ClientIPAffinity == o.ClientIPAffinity && reflect.DeepEqual(s.Announce, o.Announce) &&
-		reflect.DeepEqual(s.BGPAttributes, o.BGPAttributes)
+	return s.Peculiar() == "" && o.Peculiar() == "" && len(s.Families) <= 1 && len(o.Families) <= 1 && len(o.names) <= 1
 }
 
 // nameFor returns what those who may read s are told of other (docs/why.md, "Who has an address").
