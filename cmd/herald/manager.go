@@ -341,7 +341,7 @@ func (n *node) run(ctx context.Context) error {
 	if !n.cfg.RoutingTable.Enable {
 		routes.WarnOfRoutes(n.log)
 	}
-	nft.WarnOfOthers(n.log)
+	nft.WarnOfHostPorts(n.log)
 	held, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release() // when all else has ended
 	go n.lock.Run(held)

@@ -68,9 +68,8 @@ func takeLeasesOf(ctx context.Context, cfg *rest.Config, namespace string) (kube
 	return s, err
 }
 
-// A keyRotation replaces the key of the heartbeats. A node encrypts for another with the first of its keys that
-// the other has, too, and each node's lease has the IDs of the keys that it has. So no heartbeat is
-// lost if the old key is removed when all nodes have the new one.
+// A keyRotation replaces the key of the heartbeats. A node encrypts with the last of the keys, and decrypts with each, and with
+// the one before. So no heartbeat is lost if the old key is removed when all nodes have the new one.
 type keyRotation struct {
 	printf func(format string, args ...any)
 	read   func(context.Context) (kube.Snapshot, error)

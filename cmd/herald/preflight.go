@@ -94,11 +94,8 @@ func checkNode(ctx context.Context, cfg config.Config) []checkResult {
 		all = append(all, checkLinkSettings(cfg, files, link)...)
 	}
 	all = append(all, checkPorts(cfg)...)
-	all = append(all, checkNftables(nftablesUses(cfg))...)
-	if left, err := nft.KubeVIPEgress(); err == nil && left != "" { // an error is what the checks before say
-		all = append(all, checkResult{Subject: "egress of kube-vip", Severity: doubtful, Message: left})
-	}
-	if found, err := nft.HostPorts(); err == nil && found != "" {
+	all = append(all, checkNftables(cfg, nft.Check())...)
+	if found, err := nft.HostPorts(); err == nil && found != "" { // an error is what the check before says
 		all = append(all, checkResult{Subject: "hostPorts", Severity: doubtful, Message: found})
 	}
 	return append(all, checkAPIServer(ctx, cfg)...)
@@ -128,50 +125,18 @@ func checkLinkSettings(cfg config.Config, files fs.FS, link string) (all []check
 	return append(all, checkReversePath(files, link))
 }
 
-// An nftablesUse is an option that makes a table of nftables.
-type nftablesUse struct {
-	option   string
-	check    func() error // whether the kernel takes the table
-	without  string       // what happens if it does not
-	severity severity     // of that
-	byOthers bool         // whether it is needed at all depends on Services: it is no line if all is well
-}
-
-// nftablesUses returns the options of cfg that make tables of nftables.
-func nftablesUses(cfg config.Config) (all []nftablesUse) {
-	if cfg.Services.KeepConnections > 0 {
-		all = append(all, nftablesUse{"herald_keep_connections", nft.CheckFormerOwners, "a move of a VIP resets its connections", doubtful, false})
-		if cfg.ControlPlane.Enable {
-			all = append(all, nftablesUse{"cp_enable", nft.CheckTranslations, "a move of the control plane's VIP resets the connections to it", doubtful, false})
-		}
+// checkNftables says what it means that the kernel takes Herald's tables, or why it does not; nothing if no option needs any.
+func checkNftables(cfg config.Config, why error) []checkResult {
+	r := checkResult{Subject: "nftables", Severity: fine, Message: "the kernel takes Herald's tables"}
+	switch {
+	case !cfg.Services.Enable && !cfg.ControlPlane.Enable:
+		return nil
+	case why != nil && cfg.Services.LimitPorts:
+		r.Severity, r.Message = unfit, fmt.Sprintf("%v: with enable_service_security this node carries no VIP whose ports it can't limit", why)
+	case why != nil:
+		r.Severity, r.Message = doubtful, fmt.Sprintf("%v: this node does without; a move of a VIP may reset its connections, for one", why)
 	}
-	if cfg.Services.Enable {
-		all = append(all, nftablesUse{"svc_enable", nft.CheckInvalid, "a packet that conntrack calls invalid resets its connection to a Service", doubtful, true})
-	}
-	if cfg.Services.LimitPorts {
-		all = append(all, nftablesUse{"enable_service_security", nft.CheckOpenPorts, "this node carries no VIP of a Service whose ports are to be limited", unfit, false})
-	}
-	if cfg.ControlPlane.Balance.Method == config.Masquerade && cfg.ControlPlane.Balance.Enable {
-		all = append(all, nftablesUse{"lb_enable", nft.CheckBalanced, "the API server of the VIP's owner answers all connections to it", doubtful, false})
-	}
-	if cfg.Egress.Enable && cfg.Services.Enable {
-		all = append(all, nftablesUse{"egress_enable", nft.CheckEgress, "what the pods of Services with kube-vip.io/egress send has the source that the network plugin gives it, if it leaves by this node", doubtful, true})
-	}
-	return all
-}
-
-// checkNftables checks whether the kernel takes the tables.
-func checkNftables(uses []nftablesUse) (all []checkResult) {
-	for _, u := range uses {
-		r := checkResult{Subject: u.option, Severity: fine, Message: "the kernel takes its nftables table"}
-		if err := u.check(); err != nil {
-			r.Severity, r.Message = u.severity, fmt.Sprintf("nftables can't be used (%v): %s", err, u.without)
-		}
-		if !u.byOthers || r.Severity != fine {
-			all = append(all, r)
-		}
-	}
-	return all
+	return []checkResult{r}
 }
 
 // checkPorts checks whether the ports that Herald listens on are free. Another Herald

@@ -30,36 +30,23 @@ func TestPreflightOfLink(t *testing.T) {
 	}
 }
 
-// Each option that makes a table of nftables is checked for, and its line says what does not work without it.
+// A kernel without nftables makes a node unfit only where ports are to be limited.
 func TestPreflightNftables(t *testing.T) {
-	var plain, all config.Config
-	all.Services.KeepConnections, all.Services.LimitPorts = 1, true
-	all.Egress.Enable, all.Services.Enable = true, true
-	all.ControlPlane.Enable, all.ControlPlane.Balance = true, config.Balance{Enable: true, Method: config.Masquerade}
-	if got := nftablesUses(plain); len(got) != 0 {
-		t.Errorf("without such an option: %v", got)
+	var plain, limits config.Config
+	plain.Services.Enable, limits.Services.Enable, limits.Services.LimitPorts = true, true, true
+	if got := checkNftables(config.Config{}, errors.New("unused")); len(got) != 0 {
+		t.Errorf("without an option that needs it: %v", got)
 	}
-	uses := nftablesUses(all)
-	for i := range uses {
-		uses[i].check = func() error { return errors.New("operation not supported") }
-	}
-	fine := nftablesUses(all)
-	for i := range fine {
-		fine[i].check = func() error { return nil }
-	}
-	if got := checkNftables(fine); len(got) != len(fine)-2 || got[len(got)-1].Subject != "lb_enable" {
-		t.Errorf("where the kernel takes all: %v, want no line for egress, which perhaps no Service asks for, and none for invalid packets", got)
-	}
-	var out strings.Builder
-	if writeResults(&out, checkNftables(uses)) {
-		t.Error("a node that can't limit ports is fit")
-	}
-	for _, want := range []string{
-		"warning  herald_keep_connections  nftables can't be used (operation not supported): a move of a VIP resets",
-		"warning  cp_enable ", "warning  svc_enable ", "error    enable_service_security ", "warning  lb_enable ", "warning  egress_enable ",
-	} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("no %q in\n%s", want, &out)
+	refused := errors.New("operation not supported")
+	for _, tt := range []struct {
+		cfg  config.Config
+		why  error
+		want string
+	}{{plain, nil, "nftables  the kernel takes"}, {plain, refused, "warning  nftables  operation not supported: "}, {limits, refused, "error  nftables  operation not supported: "}} {
+		var out strings.Builder
+		fit := writeResults(&out, checkNftables(tt.cfg, tt.why))
+		if !strings.Contains(out.String(), tt.want) || fit != !strings.HasPrefix(tt.want, "error") {
+			t.Errorf("fit: %t; no %q in\n%s", fit, tt.want, &out)
 		}
 	}
 }

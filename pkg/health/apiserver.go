@@ -41,18 +41,15 @@ func (a *APIServerCheck) Ready() bool { return a.ready.Load() }
 
 // Run asks until ctx ends.
 func (a *APIServerCheck) Run(ctx context.Context) error {
-	failures := 0 // in a row
+	var answers signal
 	for {
 		began := time.Now()
 		err := a.ask(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
-		failures++
-		if err == nil {
-			failures = 0
-		}
-		was := a.ready.Load()
+		answers.update(err == nil, began)
+		was, failures := a.ready.Load(), answers.failures
 		ready := err == nil || was && failures < a.o.FailureThreshold
 		switch {
 		case ready && !was:

@@ -10,11 +10,9 @@ package health
 import (
 	"context"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/netip"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,13 +22,15 @@ import (
 )
 
 const (
-	period      = 30 * time.Millisecond  // between two requests for the same Service
-	timeout     = 500 * time.Millisecond // for one answer
-	maxWait     = 2 * time.Second        // a check that has not passed for so long counts as passed: the data plane may have no such port
-	maxInFlight = 16                     // requests at a time
+	period  = 30 * time.Millisecond  // between two requests for the same Service
+	timeout = 500 * time.Millisecond // for one answer
+	// a check that has not passed for so long counts as passed: the data plane may have no such port
+	maxWait     = 2 * time.Second
+	maxInFlight = 16 // requests at a time
 )
 
-// A Checker makes HealthChecks (docs/why.md, "Local Services"). One that has passed stays so for as long as it is wanted.
+// A Checker makes HealthChecks (docs/why.md, "Local Services"). One that has passed stays so for as long as it is
+// wanted.
 type Checker struct {
 	log      *slog.Logger
 	poke     func()
@@ -68,8 +68,7 @@ func (c *Checker) String() string { return "health checks" }
 // Put replaces the HealthChecks that Run works on, one per Service. It does not block.
 func (c *Checker) Put(want []vip.HealthCheck) { c.want.Put(want) }
 
-// Observe fills in World.HealthChecked: for each Service of the last Put, whether its
-// check has passed.
+// Observe fills in World.HealthChecked: for each Service of the last Put, whether its check has passed.
 func (c *Checker) Observe(w *vip.World) {
 	w.HealthChecked = make(map[vip.Key]bool)
 	pollers := c.pollers.Load()
@@ -116,14 +115,13 @@ func (c *Checker) Run(ctx context.Context) error {
 	}
 }
 
-// poll asks every period until p has passed, which is after maxWait in any case, or
-// until ctx ends.
+// poll asks every period until p has passed, which is after maxWait in any case, or until ctx ends.
 func (c *Checker) poll(ctx context.Context, p *poller) {
 	defer p.cancel()
 	began := time.Now()
 	for {
 		c.inFlight <- struct{}{}
-		ok := c.ask(ctx, p.HealthCheck)
+		ok := c.status(ctx, p.HealthCheck) == http.StatusOK
 		<-c.inFlight
 		late := time.Since(began) > maxWait
 		switch {
@@ -160,29 +158,28 @@ func (c *Checker) answered(max int) (list []vip.HealthCheck) {
 	return list
 }
 
-// ask reports whether the first answer to w (request) is 200 (OK).
-func (c *Checker) ask(ctx context.Context, w vip.HealthCheck) bool {
-	return c.request(ctx, w) == http.StatusOK
+// firstAnswer asks /healthz at loopback, then at hosts, and returns the first answer; nil if nobody listens. Its body
+// is to be closed.
+func (c *Checker) firstAnswer(ctx context.Context, hosts []netip.Addr, port uint16) *http.Response {
+	for _, h := range append([]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}, hosts...) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+netip.AddrPortFrom(h, port).String()+
+			"/healthz", nil)
+		if err != nil {
+			continue
+		}
+		if answer, err := c.client.Do(req); err == nil {
+			return answer
+		}
+	}
+	return nil
 }
 
-// answers reports whether there is any answer to w.
-func (c *Checker) answers(ctx context.Context, w vip.HealthCheck) bool { return c.request(ctx, w) != 0 }
-
-// request sends one request to each address that kube-proxy may listen on, loopback first,
-// until one is answered, and returns the status code of that answer, 0 if none is.
-func (c *Checker) request(ctx context.Context, w vip.HealthCheck) (status int) {
-	for _, h := range append([]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}, w.Hosts...) {
-		url := "http://" + net.JoinHostPort(h.String(), strconv.Itoa(int(w.Port))) + "/healthz"
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			return 0
-		}
-		answer, err := c.client.Do(req)
-		if err != nil {
-			continue // nobody listens on that one
-		}
-		answer.Body.Close()
-		return answer.StatusCode
+// status returns the status code of the first answer to w, 0 if there is none.
+func (c *Checker) status(ctx context.Context, w vip.HealthCheck) int {
+	answer := c.firstAnswer(ctx, w.Hosts, w.Port)
+	if answer == nil {
+		return 0
 	}
-	return 0
+	answer.Body.Close()
+	return answer.StatusCode
 }

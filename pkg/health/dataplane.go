@@ -98,7 +98,8 @@ func (s *signal) failingFor(now time.Time) time.Duration {
 // NewDataPlane makes a DataPlane. Run does the asking.
 func NewDataPlane(o DataPlaneOptions) *DataPlane {
 	d := &DataPlane{o: o, gauge: prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "herald_data_plane_fault", Help: "1 if this node would not forward packets to VIPs to their Services, so that it hands its VIPs to nodes that would; 0 if it would, or that is not known.",
+		Name: "herald_data_plane_fault", Help: "1 if this node would not forward packets to VIPs to their Services, so " +
+			"that it hands its VIPs to nodes that would; 0 if it would, or that is not known.",
 	})}
 	d.proxyPort, d.askProxy, d.forwards = proxyPort, d.askKubeProxy, d.forwardsToAPIServers
 	d.published.Store(&publishedFault{unproven: true})
@@ -162,15 +163,16 @@ func (d *DataPlane) ask(ctx context.Context) {
 	}
 }
 
-// why returns what is wrong, or "". A fault that was there from the start, or that leaves rules
-// in place, is none before slowFault; of kube-proxy only what it was once asked with success
-// counts, since it may not run here, or listen elsewhere.
+// why returns what is wrong, or "". What was never well counts only after slowFault, and of kube-proxy not at all: it
+// may not run here, or listen elsewhere. Nor does before slowFault what leaves rules in place.
 func (d *DataPlane) why(now time.Time) string {
 	if d.forward.failures >= forwardFailures && (d.forward.well || d.forward.failingFor(now) >= slowFault) {
-		return "its connections to Services lead nowhere: default/kubernetes is not forwarded to the API servers, though each of these answers it directly; look at kube-proxy, or what replaces it, on that node"
+		return "its connections to Services lead nowhere: default/kubernetes is not forwarded to the API servers, though " +
+			"each of these answers it directly; look at kube-proxy, or what replaces it, on that node"
 	}
 	if d.network.failingFor(now) >= slowFault {
-		return "its kubelet says that the network plugin (CNI) does not work (condition Ready of the Node); look at the CNI on that node"
+		return "its kubelet says that the network plugin (CNI) does not work (condition Ready of the Node); look at the " +
+			"CNI on that node"
 	}
 	if !d.proxy.well || d.proxy.failingFor(now) < slowFault {
 		return ""
@@ -181,8 +183,7 @@ func (d *DataPlane) why(now time.Time) string {
 	return "its kube-proxy has not answered for a minute (port 10256, or healthCheckNodePorts)"
 }
 
-// publish updates Fault, Unproven and what Observe fills in, and logs and calls Changed if they differ. A
-// fault ends wellAfter nothing is wrong any more, later for each of d.faults.
+// publish updates Fault, Unproven and what Observe fills in, and logs and calls Changed if they differ.
 func (d *DataPlane) publish(now time.Time) {
 	last := *d.published.Load()
 	next, why := last, d.why(now)
@@ -202,7 +203,8 @@ func (d *DataPlane) publish(now time.Time) {
 		d.faults++
 		next.since = now
 		d.gauge.Set(1)
-		d.o.Log.Warn("this node would not forward packets to VIPs; they go to other nodes, if there are any without such a fault", "why", next.why, "faults", d.faults)
+		d.o.Log.Warn("this node would not forward packets to VIPs; they go to other nodes, if there are any without such "+
+			"a fault", "why", next.why, "faults", d.faults)
 	case last.why != "" && next.why == "":
 		d.ended = now
 		d.gauge.Set(0)

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"strconv"
 	"time"
 )
 
@@ -30,18 +29,16 @@ const (
 	proxyWell
 )
 
-// askKubeProxy asks kube-proxy's health check, on loopback and on this node's addresses. If it
-// has never been well there, it asks the healthCheckNodePorts of Services that were answered
-// before; then any answer is proxyWell, and proxyUnknown means that there is no such Service.
+// askKubeProxy asks kube-proxy's health check. If it has never been well there, any answer of a healthCheckNodePort
+// that was answered before is proxyWell, and proxyUnknown means that there is no such Service.
 func (d *DataPlane) askKubeProxy(ctx context.Context) proxyAnswer {
-	hosts := append([]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}, d.o.Hosts()...)
-	if answer := askHealthz(ctx, d.o.Checker.client, hosts, d.proxyPort); answer != proxySilent || d.healthz {
+	if answer := d.askHealthz(ctx); answer != proxySilent || d.healthz {
 		d.healthz = d.healthz || answer == proxyWell
 		return answer
 	}
 	answer := proxyUnknown
 	for _, c := range d.o.Checker.answered(maxAskedAtOnce) {
-		if d.o.Checker.answers(ctx, c) {
+		if d.o.Checker.status(ctx, c) != 0 {
 			return proxyWell
 		}
 		answer = proxySilent
@@ -49,40 +46,30 @@ func (d *DataPlane) askKubeProxy(ctx context.Context) proxyAnswer {
 	return answer
 }
 
-// askHealthz returns what the first of hosts answers on port; proxySilent if none does, or
-// it is no kube-proxy.
-func askHealthz(ctx context.Context, client *http.Client, hosts []netip.Addr, port uint16) proxyAnswer {
-	for _, h := range hosts {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(h.String(), strconv.Itoa(int(port)))+"/healthz", nil)
-		if err != nil {
-			continue
-		}
-		answer, err := client.Do(req)
-		if err != nil {
-			continue // it may listen on another
-		}
-		defer answer.Body.Close()
-		switch answer.StatusCode {
-		case http.StatusOK:
-			return proxyWell
-		case http.StatusServiceUnavailable:
-			// So it is, too, if only the Node is about to be deleted: that is decided by the Node.
-			var said struct{ NodeEligible *bool }
-			_ = json.NewDecoder(io.LimitReader(answer.Body, maxProxyAnswer)).Decode(&said) // without: as before 1.28
-			if said.NodeEligible != nil && !*said.NodeEligible {
-				return proxyWell
-			}
-			return proxyOutOfDate
-		}
+// askHealthz returns what kube-proxy's health check answers; proxySilent if nobody does, or it is no kube-proxy.
+func (d *DataPlane) askHealthz(ctx context.Context) proxyAnswer {
+	answer := d.o.Checker.firstAnswer(ctx, d.o.Hosts(), d.proxyPort)
+	if answer == nil {
 		return proxySilent
+	}
+	defer answer.Body.Close()
+	switch answer.StatusCode {
+	case http.StatusOK:
+		return proxyWell
+	case http.StatusServiceUnavailable:
+		// So it is, too, if only the Node is about to be deleted: that is decided by the Node.
+		var said struct{ NodeEligible *bool }
+		_ = json.NewDecoder(io.LimitReader(answer.Body, maxProxyAnswer)).Decode(&said) // without: as before 1.28
+		if said.NodeEligible != nil && !*said.NodeEligible {
+			return proxyWell
+		}
+		return proxyOutOfDate
 	}
 	return proxySilent
 }
 
-// forwardsToAPIServers reports whether a connection to the cluster IP of the API servers' Service
-// is forwarded to one of them. known is false if that is not to be found out: the addresses are
-// not known, this node has no route to the cluster IP, or an API server does not answer at its
-// own address either.
+// forwardsToAPIServers reports whether a connection to the cluster IP of the API servers' Service is forwarded to one
+// of them; known is false if that is not to be found out.
 func (d *DataPlane) forwardsToAPIServers(ctx context.Context) (ok, known bool) {
 	service, servers := d.o.APIService()
 	if !service.IsValid() || len(servers) == 0 || len(servers) > maxServers {
@@ -113,8 +100,8 @@ func hasRoute(to netip.AddrPort) bool {
 	return true
 }
 
-// connects makes a connection within forwardTimeout. After that it makes a TLS handshake, whose
-// outcome does not matter, without sending anything: an API server counts connections that end before.
+// connects makes a connection and a TLS handshake, whose outcome does not matter: an API server counts connections
+// that end before.
 func connects(ctx context.Context, to netip.AddrPort) error {
 	ctx, cancel := context.WithTimeout(ctx, forwardTimeout)
 	defer cancel()

@@ -29,17 +29,24 @@ func TestAskHealthz(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				w.WriteHeader(tt.status)
 				io.WriteString(w, tt.body)
 			}))
+			s.Listener.Close()
+			s.Listener = check.Value(net.Listen("tcp", "127.0.0.3:0"))(t) // nobody listens on loopback
+			s.Start()
 			defer s.Close()
 			at := netip.MustParseAddrPort(s.Listener.Addr().String())
-			silent := netip.MustParseAddr("127.0.0.2") // nobody listens there
-			if got := askHealthz(t.Context(), s.Client(), []netip.Addr{silent, at.Addr()}, at.Port()); got != tt.want {
+			d := NewDataPlane(DataPlaneOptions{
+				Checker: NewChecker(slog.New(slog.DiscardHandler), func() {}), Hosts: func() []netip.Addr { return []netip.Addr{at.Addr()} },
+			})
+			d.proxyPort = at.Port()
+			if got := d.askHealthz(t.Context()); got != tt.want {
 				t.Errorf("got %d, want %d", got, tt.want)
 			}
-			if got := askHealthz(t.Context(), s.Client(), []netip.Addr{silent}, at.Port()); got != proxySilent {
+			s.Close()
+			if got := d.askHealthz(t.Context()); got != proxySilent {
 				t.Errorf("nobody listens: got %d, want %d", got, proxySilent)
 			}
 		})

@@ -48,11 +48,6 @@ type clients struct {
 // is logged, and shown by the metric herald_api_reachable, when the server can't be
 // reached and when it answers again.
 func newClients(cfg *rest.Config, m *metrics, log *slog.Logger) (*clients, error) {
-	return newClientsOf(cfg, m, log, nil)
-}
-
-// newClientsOf makes such clients, which share an outage (may be nil) with others.
-func newClientsOf(cfg *rest.Config, m *metrics, log *slog.Logger, o *outage) (*clients, error) {
 	cfg = rest.CopyConfig(cfg)
 	if cfg.Dial == nil {
 		cfg.Dial = dial // client-go shares a transport among equal configurations, but never one that has a Dial function
@@ -62,7 +57,7 @@ func newClientsOf(cfg *rest.Config, m *metrics, log *slog.Logger, o *outage) (*c
 	cfg.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	cfg.NegotiatedSerializer = codecs.WithoutConversion()
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return &countingTransport{next: next, metrics: m, log: log, outage: o}
+		return &countingTransport{next: next, metrics: m, log: log}
 	})
 	client, err := rest.HTTPClientFor(cfg)
 	if err != nil {
@@ -121,7 +116,6 @@ type countingTransport struct {
 	next    http.RoundTripper
 	metrics *metrics
 	log     *slog.Logger // nil: only count
-	outage  *outage      // may be nil
 
 	unreachableSince atomic.Pointer[time.Time] // nil: it can be reached
 	answered         atomic.Pointer[time.Time] // when the last answer came; nil: none has
@@ -138,13 +132,8 @@ func (t *countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	t.metrics.requests.WithLabelValues(verb, resource, code).Inc()
 	if err == nil {
 		t.answered.Store(new(time.Now()))
-	}
-	if err == nil {
-		t.outage.answered()
 	} else if !t.provesUnreachable(r.Context(), err) {
 		return resp, err
-	} else {
-		t.outage.failed()
 	}
 	if t.log != nil {
 		t.logReachability(r.URL.Host, err)

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -26,8 +27,8 @@ type Options struct {
 	Node               string    // this node's name, for Events
 	Egress             bool      // watch the pods of Services with kube-vip.io/egress
 	NoUpdates          bool      // write nothing to Services (disable_service_updates)
-	// NoServices: nothing needs Services (svc_enable is false). They are read if that is permitted, so that what an earlier process wrote on them is cleared;
-	// else the Service default/kubernetes alone is, with its EndpointSlices, if that is.
+	// NoServices: nothing needs Services (svc_enable is false). Without Namespace the Service default/kubernetes is watched,
+	// with its EndpointSlices, if that is permitted; else none is.
 	NoServices bool
 	// Annotations is the prefix of annotations of this node's own Node object that are
 	// kept; "" keeps none (annotation).
@@ -41,8 +42,7 @@ type Options struct {
 	Poke       func() // called when the World has changed; must not block
 	PokeLeases func() // called when a Lease has changed; must not block
 
-	outage *outage // set by New
-	relist *relist // set by New
+	relists *atomic.Int64 // set by New
 }
 
 // A Cluster is what the API server knows: caches of it, and the Mailboxes for what is
@@ -92,18 +92,18 @@ type Cluster struct {
 // before Run.
 func New(cfg *rest.Config, o Options) (*Cluster, error) {
 	m := newMetrics()
-	o.outage, o.relist = &outage{}, newRelist()
+	o.relists = &atomic.Int64{}
 	watching := rest.CopyConfig(cfg)
 	if watching.Dial == nil {
 		watching.Dial = dial
 	}
 	connections := connrotation.NewDialer(watching.Dial)
 	watching.Dial = connections.DialContext
-	main, err := newClientsOf(watching, m, o.Log, o.outage)
+	main, err := newClients(watching, m, o.Log)
 	if err != nil {
 		return nil, err
 	}
-	separate, err := newClientsOf(cfg, m, nil, o.outage)
+	separate, err := newClients(cfg, m, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -120,8 +120,8 @@ func New(cfg *rest.Config, o Options) (*Cluster, error) {
 	c.makeStores(main)
 	c.Leases = newLeases(separate, main, o)
 	c.Leases.watchAgain = func() {
+		o.relists.Add(1)
 		connections.CloseAll()
-		o.relist.begin()
 	}
 	for _, s := range c.Leases.stores {
 		c.watches = append(c.watches, s.Run)
@@ -149,9 +149,8 @@ func (c *Cluster) makeStores(main *clients) {
 	})
 	c.slices = newReflectorStore(o, &c.mu, main.discovery, "endpointslices", readSlice)
 	if o.NoServices {
-		c.services.optional, c.slices.optional = true, true
-		if o.Namespace == "" {
-			c.services.instead, c.slices.instead = kubernetesService, kubernetesService
+		for _, r := range []*watchedResource{&c.services.watchedResource, &c.slices.watchedResource} {
+			r.optional, r.namespace, r.fields = true, kubernetesService.Namespace, "metadata.name="+kubernetesService.Name
 		}
 	}
 	c.nodes = newReflectorStore(o, &c.mu, main.core, "nodes", func(n *corev1.Node) *vip.Node {
@@ -173,7 +172,9 @@ func (c *Cluster) makeStores(main *clients) {
 	c.nodes.onChange = func(vip.Key, *vip.Node, *vip.Node) bool { c.outdated = true; return true }
 	c.cidrs.onChange = func(vip.Key, *[]netip.Prefix, *[]netip.Prefix) bool { c.outdated = true; return true }
 	c.pods = newPods(c, main.core)
-	c.watches = []func(context.Context) error{c.services.Run, c.slices.Run, c.pods.Run}
+	if !o.NoServices || o.Namespace == "" {
+		c.watches = append(c.watches, c.services.Run, c.slices.Run, c.pods.Run)
+	}
 	if o.Namespace == "" { // Nodes and ServiceCIDRs have no namespace: a Role can't grant them
 		c.watches = append(c.watches, c.nodes.Run, c.cidrs.Run)
 	}
@@ -185,7 +186,7 @@ func (c *Cluster) makeStores(main *clients) {
 func newReflectorStore[O runtime.Object, V any](o Options, mu sync.Locker, client rest.Interface, resource string, convert func(O) *V) *reflectorStore[V] {
 	var object O // nil, but of the type that is watched
 	return &reflectorStore[V]{
-		watchedResource: watchedResource{client: client, resource: resource, namespace: o.Namespace, object: object, log: o.Log, poke: o.Poke, outage: o.outage, relist: o.relist, doWithoutAfter: failuresBeforeReport},
+		watchedResource: watchedResource{client: client, resource: resource, namespace: o.Namespace, object: object, log: o.Log, poke: o.Poke, relists: o.relists, doWithoutAfter: failuresBeforeReport},
 		mu:              mu,
 		values:          make(map[vip.Key]*V),
 		convert:         func(x runtime.Object) *V { return convert(x.(O)) },
@@ -204,17 +205,15 @@ func (c *Cluster) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Synced reports whether all that the World needs has been listed once. Nodes, ServiceCIDRs, the ConfigMap of pools and Namespaces that
-// the API server refuses to list are done without. With Options.NoServices, Services, EndpointSlices and ServiceCIDRs are not waited for: the control plane's VIP
-// needs none, and while they are refused, for some seconds, its address would end.
+// Synced reports whether all that the World needs has been listed once. Nodes, ServiceCIDRs, the ConfigMap of pools and
+// Namespaces that the API server refuses to list are done without. With Options.NoServices, Services, EndpointSlices and
+// ServiceCIDRs are not waited for: the control plane's VIP needs none.
 func (c *Cluster) Synced() bool {
 	everywhere := c.o.Namespace == ""
-	services := c.o.NoServices || c.ServicesKnown() && (!everywhere || c.cidrs.listedOrRefused())
+	services := c.o.NoServices || c.services.synced.Load() && c.slices.synced.Load() && (!everywhere || c.cidrs.listedOrRefused())
 	return services && c.poolsSynced() && (!everywhere || c.nodes.listedOrRefused())
 }
 
-// ServicesKnown reports whether all Services and EndpointSlices that Herald is to look at have been listed once.
-func (c *Cluster) ServicesKnown() bool { return c.services.listed() && c.slices.listed() }
 
 // Collectors are the metrics of requests, statuses and Events.
 func (c *Cluster) Collectors() []prometheus.Collector {

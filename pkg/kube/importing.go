@@ -11,62 +11,44 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/pager"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// ReadObjects reads the objects of a kind at a path of the API server, such as /apis/metallb.io/v1beta1/ipaddresspools, each
-// as JSON with that kind; the path may also be that of one object. It returns none if there is nothing at that path.
+// ReadObjects reads the objects of a kind at a path of the API server, such as /apis/metallb.io/v1beta1/ipaddresspools,
+// or the one there, as JSON with that kind. It returns none if there is nothing at that path.
 func ReadObjects(ctx context.Context, cfg *rest.Config, kind, path string) (objects []json.RawMessage, err error) {
 	c, err := newClients(cfg, newMetrics(), nil)
 	if err != nil {
 		return nil, err
 	}
-	for page := ""; ; {
-		r := c.core.Get().AbsPath(path).SetHeader("Accept", "application/json").Param("limit", "500")
-		if page != "" {
-			r = r.Param("continue", page)
-		}
+	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		r := c.core.Get().AbsPath(path).SetHeader("Accept", "application/json").VersionedParams(&o, metav1.ParameterCodec)
 		text, err := r.DoRaw(ctx)
-		switch {
-		case apierrors.IsNotFound(err):
-			return nil, nil
-		case err != nil:
-			return nil, fmt.Errorf("can't read %s: %w", path, err)
+		if err != nil {
+			return nil, err
 		}
-		var list struct {
-			Metadata struct {
-				Continue string `json:"continue"`
-			} `json:"metadata"`
-			Items []map[string]json.RawMessage `json:"items"`
+		found, err := runtime.Decode(unstructured.UnstructuredJSONScheme, text)
+		if one, ok := found.(*unstructured.Unstructured); ok {
+			return &unstructured.UnstructuredList{Items: []unstructured.Unstructured{*one}}, err
 		}
-		if err := json.Unmarshal(text, &list); err != nil {
-			return nil, fmt.Errorf("what the API server has at %s can't be read: %w", path, err)
-		}
-		if list.Items == nil {
-			var one map[string]json.RawMessage
-			if err := json.Unmarshal(text, &one); err != nil {
-				return nil, err
-			}
-			if one["data"] == nil && one["spec"] == nil { // an empty list
-				return nil, nil
-			}
-			list.Items = append(list.Items, one)
-		}
-		for _, o := range list.Items {
-			o["kind"], _ = json.Marshal(kind) // the items of a list have none
-			text, err := json.Marshal(o)
-			if err != nil {
-				return nil, err
-			}
-			objects = append(objects, text)
-		}
-		if page = list.Metadata.Continue; page == "" {
-			return objects, nil
-		}
+		return found, err
+	})
+	err = pages.EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
+		o.(*unstructured.Unstructured).SetKind(kind)
+		text, err := json.Marshal(o)
+		objects = append(objects, text)
+		return err
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("can't read %s: %w", path, err)
 	}
+	return objects, nil
 }
 
 // ApplyPools adds keys to the ConfigMap of pools, which it creates if there is none. It is an error, and nothing is written,

@@ -32,7 +32,7 @@ type reflectorStore[V any] struct {
 	convert func(runtime.Object) *V // nil: the object is not kept
 	// onChange is called when a value is added (old is nil), replaced by another, or
 	// removed (new is nil). poke is called, without mu, if it returned true, and when
-	// synced, all, refused or doneWithout has changed.
+	// synced, refused or doneWithout has changed.
 	onChange func(k vip.Key, old, new *V) (worldChanged bool)
 }
 
@@ -46,38 +46,32 @@ type watchedResource struct {
 	object    runtime.Object // of its type; may be a nil pointer
 	log       *slog.Logger
 	poke      func()
-	outage    *outage // of the API server; may be nil
-	relist    *relist // has it listed again
+	relists   *atomic.Int64 // how often all were to be listed again
 
-	requesting sync.Mutex    // held while a request is under way, and until ended; a Reflector that is ended may leave one. Guards what follows
-	failedAt   time.Time     // when a request last failed
-	delay      time.Duration // after that, before jitter and what refusals add
-	failures   int           // errors in a row that the API server answered with
-	reported   bool          // that it fails is logged
-	refused    atomic.Bool   // the last failuresBeforeReport errors were 403 or 404
+	requesting sync.Mutex  // held while a request is under way, and until ended. Guards what follows
+	relisted   int64       // what relists was when all were listed last
+	failures   int         // errors in a row that the API server answered with
+	reported   bool        // that it fails is logged
+	refused    atomic.Bool // the last failuresBeforeReport errors were 403 or 404
 
-	doWithoutAfter int         // how many refusals in a row are taken for the answer that the objects can't be had; a 404 is at once: that is no right that comes late
+	optional bool // that it is forbidden is no fault
+	// doWithoutAfter is how many refusals in a row are taken for the answer that the objects can't be had. A 404 is at
+	// once: that is no right that comes late.
+	doWithoutAfter int
 	doneWithout    atomic.Bool // there were so many once
-
-	optional   bool        // that it is forbidden is no fault
-	instead    vip.Key     // the one object that is watched instead once all are forbidden, for missingRetry; zero: none
-	narrowed   atomic.Bool // that one is watched now
-	narrowedAt time.Time   // since when
-	all        atomic.Bool // the last list that is in values was of all objects, and they were not forbidden since
 }
 
-// Delays before a list or watch that failed is sent again: retryMin at first, and twice as long after each, up to retryMax. The end of an
-// outage of the API server ends a delay.
+// Delays before a list or watch that failed is sent again: retryMin at first, and twice as long after each, up to
+// retryMax, and half as much more. The first after retryReset without one is retryMin again.
 const (
-	retryMin   = 200 * time.Millisecond
-	retryMax   = 3 * time.Second
-	retryReset = 2 * time.Minute       // after so long without a failure the next is the first
-	retryPause = 50 * time.Millisecond // that the Reflector makes in any case
+	retryMin = 200 * time.Millisecond
+	retryMax = 2 * time.Second
 	// After a 403 or 404 these are added: permissions appear late while a cluster
 	// starts, but may never do.
-	refusedMin   = 500 * time.Millisecond
-	refusedMax   = 30 * time.Second
-	missingRetry = 10 * time.Minute // a server without the resource may be replaced by a newer one; nor is what is optional asked for more often
+	refusedMin = 500 * time.Millisecond
+	refusedMax = 30 * time.Second
+	// missingRetry is how often what is not there, or optional, is asked for: a newer server may come.
+	missingRetry = 10 * time.Minute
 	// failuresBeforeReport is how many errors in a row are logged as a warning, and
 	// how many refusals are taken for the answer that the resource can't be had, unless doWithoutAfter is less.
 	failuresBeforeReport = 3
@@ -90,31 +84,14 @@ func (r *watchedResource) description() string {
 	return r.resource + " in namespace " + r.namespace
 }
 
-// listed reports whether all objects have been listed, not only the one that is watched instead.
-func (s *reflectorStore[V]) listed() bool { return s.all.Load() }
-
 // listedOrRefused reports whether the API server has listed the objects once, or has refused that for long enough that they are done without: it stays so when
 // the next answer is another error, or the objects are about to come.
 func (s *reflectorStore[V]) listedOrRefused() bool { return s.synced.Load() || s.doneWithout.Load() }
 
-// Run lists and watches until ctx ends. At each relist it begins with a list: a new Reflector has no version from which it could watch on. That list is of
-// what the API server has by then, not an earlier state in the API server's cache. values stay as they are until it has come.
+// Run lists and watches until ctx ends.
 func (s *reflectorStore[V]) Run(ctx context.Context) error {
-	for newest := false; ctx.Err() == nil; newest = true {
-		wanted := s.relist.wanted()
-		inner, end := context.WithCancel(ctx)
-		var waiting sync.WaitGroup
-		waiting.Go(func() { // a Reflector ends with its context only
-			select {
-			case <-wanted:
-			case <-ctx.Done():
-			}
-			end()
-		})
-		backoff := &wait.Backoff{Duration: retryPause, Jitter: 0.5} // ended makes the rest
-		cache.NewReflectorWithOptions(s.listWatch(newest), s.object, s, cache.ReflectorOptions{Name: "herald", Backoff: backoff}).RunWithContext(inner)
-		waiting.Wait()
-	}
+	backoff := &wait.Backoff{Duration: retryMin, Factor: 2, Cap: retryMax, Steps: 10, Jitter: 0.5}
+	cache.NewReflectorWithOptions(s.listWatch(), s.object, s, cache.ReflectorOptions{Name: "herald", Backoff: backoff}).RunWithContext(ctx)
 	return nil
 }
 
@@ -128,48 +105,27 @@ func sleep(ctx context.Context, d time.Duration) {
 
 // request makes a request to list or watch.
 func (r *watchedResource) request(o metav1.ListOptions) *rest.Request {
-	namespace := r.namespace
 	o.FieldSelector, o.LabelSelector = r.fields, r.labels
-	if r.narrowed.Load() {
-		namespace, o.FieldSelector = r.instead.Namespace, "metadata.name="+r.instead.Name
-	}
-	return r.client.Get().Namespace(namespace).Resource(r.resource).VersionedParams(&o, metav1.ParameterCodec)
+	return r.client.Get().Namespace(r.namespace).Resource(r.resource).VersionedParams(&o, metav1.ParameterCodec)
 }
 
-// widen has all objects be requested again instead of the one, from missingRetry after they were forbidden on: the right to them may have come late, as while a
-// cluster boots. It reports whether that has just begun. One refusal is enough to end it (retryDelay).
-func (r *watchedResource) widen() bool {
-	if !r.narrowed.Load() || time.Since(r.narrowedAt) < missingRetry {
-		return false
-	}
-	r.narrowed.Store(false)
-	r.failures = failuresBeforeReport - 1
-	return true
-}
-
-// listWatch sends the Reflector's requests to the API server, each once. With newest no list is of an earlier state.
-func (r *watchedResource) listWatch(newest bool) cache.ListerWatcher {
+// listWatch sends the Reflector's requests to the API server, each once. After relists has changed the next is a list of
+// what there is by then, and not of an earlier state in the API server's cache.
+func (r *watchedResource) listWatch() cache.ListerWatcher {
 	return &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			r.requesting.Lock()
-			defer r.requesting.Unlock()
-			r.widen()
-			if newest && o.ResourceVersion == "0" { // any version: what a Reflector asks for first
-				o.ResourceVersion = ""
-			}
-			list, err := r.request(o).MaxRetries(0).Do(ctx).Get()
-			r.ended(ctx, err)
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (list runtime.Object, err error) {
+			err = r.send(ctx, true, &o, func() error {
+				list, err = r.request(o).MaxRetries(0).Do(ctx).Get()
+				return err
+			})
 			return list, err
 		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			r.requesting.Lock()
-			defer r.requesting.Unlock()
-			if r.widen() && o.SendInitialEvents == nil { // the version to watch from is of a list of one
-				return nil, apierrors.NewResourceExpired("all " + r.resource + " are to be listed again")
-			}
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (w watch.Interface, err error) {
 			o.Watch = true
-			w, err := r.request(o).MaxRetries(0).Watch(ctx)
-			r.ended(ctx, err)
+			err = r.send(ctx, o.SendInitialEvents != nil, &o, func() error {
+				w, err = r.request(o).MaxRetries(0).Watch(ctx)
+				return err
+			})
 			if o.SendInitialEvents != nil && utilnet.IsConnectionRefused(err) {
 				// The Reflector would wait by itself, and not notice that ctx ends.
 				return nil, errors.New(err.Error())
@@ -179,9 +135,26 @@ func (r *watchedResource) listWatch(newest bool) cache.ListerWatcher {
 	}
 }
 
-// ended takes account of a request that ended with err, which may be nil. After an error it blocks for
-// the delay, or until ctx ends; then for retryDelay. If no answer came, and the outage of the API server ends, or has ended, it blocks
-// no longer than retryMin.
+// send sends a request, which lists all or not, and returns its error once the next may be sent (ended).
+func (r *watchedResource) send(ctx context.Context, lists bool, o *metav1.ListOptions, request func() error) error {
+	r.requesting.Lock()
+	defer r.requesting.Unlock()
+	wanted := r.relists.Load()
+	if wanted != r.relisted {
+		if !lists {
+			return apierrors.NewResourceExpired("all " + r.resource + " are to be listed again")
+		}
+		o.ResourceVersion = ""
+	}
+	err := request()
+	if err == nil {
+		r.relisted = wanted
+	}
+	r.ended(ctx, err)
+	return err
+}
+
+// ended takes account of a request that ended with err, which may be nil. It blocks for retryDelay, or until ctx ends.
 func (r *watchedResource) ended(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
@@ -191,36 +164,12 @@ func (r *watchedResource) ended(ctx context.Context, err error) {
 	if err == nil {
 		r.succeeded()
 	} else {
-		r.awaitRetry(ctx, err)
 		delay = r.retryDelay(err)
 	}
 	if r.refused.Load() != before || r.doneWithout.Load() != without {
 		r.poke() // Cluster.Synced depends on it
 	}
 	sleep(ctx, wait.Jitter(delay, 0.5))
-}
-
-// awaitRetry blocks for the delay after another failure.
-func (r *watchedResource) awaitRetry(ctx context.Context, err error) {
-	var over <-chan struct{} // nil: nothing ends the delay
-	switch apierrors.ReasonForError(err) {
-	case metav1.StatusReasonExpired, metav1.StatusReasonGone: // listing again helps
-		return
-	case metav1.StatusReasonUnknown: // no answer
-		over = r.outage.end()
-	}
-	now := time.Now()
-	if r.delay = min(2*r.delay, retryMax); r.delay == 0 || now.Sub(r.failedAt) > retryReset {
-		r.delay = retryMin
-	}
-	r.failedAt = now
-	sleep(ctx, wait.Jitter(retryMin-retryPause, 0.5)) // not all watches at the same time
-	select {
-	case <-over:
-		r.delay = 0
-	case <-ctx.Done():
-	case <-time.After(wait.Jitter(r.delay-retryMin, 0.5)):
-	}
 }
 
 // succeeded forgets all failures; it logs that the resource is served if the
@@ -236,7 +185,7 @@ func (r *watchedResource) succeeded() {
 // retryDelay counts a list or watch that ended with err, and returns how long to wait
 // before the next, beside the Reflector's back-off. From the third error in a row that
 // the API server answered with it is logged, once, unless the server has no such
-// resource, or forbids what is optional; if it forbids all objects, the one that is to be watched instead is from then on, until widen. Connections that fail are not counted.
+// resource, or forbids what is optional. Connections that fail are not counted.
 func (r *watchedResource) retryDelay(err error) time.Duration {
 	reason := apierrors.ReasonForError(err)
 	switch reason {
@@ -252,14 +201,6 @@ func (r *watchedResource) retryDelay(err error) time.Duration {
 	r.refused.Store(lasting && (missing || forbidden))
 	if missing || forbidden && r.failures >= r.doWithoutAfter {
 		r.doneWithout.Store(true)
-	}
-	if lasting && forbidden && !r.instead.IsZero() && !r.narrowed.Load() {
-		r.log.Debug("not allowed to watch all "+r.resource+"; watching one", "resource", r.resource, "object", r.instead, "err", err)
-		r.narrowedAt, r.failures = time.Now(), 0
-		r.refused.Store(false)
-		r.narrowed.Store(true)
-		r.all.Store(false)
-		return 0
 	}
 	if lasting && !missing && !r.reported && !(forbidden && r.optional) {
 		r.reported = true
@@ -323,9 +264,6 @@ func (s *reflectorStore[V]) Replace(list []any, _ string) error {
 		}
 	}
 	first := !s.synced.Swap(true)
-	if !s.narrowed.Load() {
-		first = !s.all.Swap(true) || first
-	}
 	s.mu.Unlock()
 	if worldChanged || first {
 		s.poke()

@@ -1,28 +1,23 @@
 package kube
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
-	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/rest"
 
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// TestNoServices: with svc_enable=false Services that are refused hold nothing up. Who may not list them all reads the addresses of the API servers, and warns of nothing.
+// TestNoServices: with svc_enable=false a node reads the addresses of the API servers, and no Service but theirs. If that
+// is refused it holds nothing up, and is warned of nowhere.
 func TestNoServices(t *testing.T) {
 	api := startAPI(t)
 	const leases = `[{"apiGroups":[""],"resources":["nodes"],"verbs":["list","watch"]},{"apiGroups":["networking.k8s.io"],"resources":["servicecidrs"],"verbs":["list","watch"]},
@@ -36,9 +31,9 @@ func TestNoServices(t *testing.T) {
 	api.must(t, "POST", slices, `{"metadata":{"name":"kubernetes","labels":{"kubernetes.io/service-name":"kubernetes"}},"addressType":"IPv4","ports":[{"name":"https","port":6443}],"endpoints":[{"addresses":["192.0.2.9"]}]}`)
 	t.Cleanup(func() { api.do("DELETE", slices+"/kubernetes", "") })
 	for _, tt := range []struct {
-		user         string
-		servers, all bool // whether it knows the API servers, and all Services
-	}{{"narrow", true, false}, {"nobody", false, false}, {"admin", true, true}} {
+		user    string
+		servers bool // whether it knows the API servers
+	}{{"narrow", true}, {"nobody", false}, {"admin", true}} {
 		t.Run(tt.user, func(t *testing.T) {
 			r := newClusterTest(t, tt.user, Options{NoServices: true})
 			r.create(t, ns, "web-"+tt.user, "192.168.7.111")
@@ -46,11 +41,10 @@ func TestNoServices(t *testing.T) {
 			r.poked.until(t, "Synced", r.Synced)
 			check.True(t, time.Minute, "what may be read is", func() bool {
 				service, servers := r.APIService()
-				return service.IsValid() == tt.servers && (len(servers) > 0) == tt.servers && r.ServicesKnown() == tt.all && (tt.servers || r.services.refused.Load() && r.slices.refused.Load())
+				return service.IsValid() == tt.servers && (len(servers) > 0) == tt.servers && (tt.servers || r.services.refused.Load() && r.slices.refused.Load())
 			})
-			w := observe(r.Cluster)
-			if (len(w.Services) > 0) != tt.all {
-				t.Errorf("Services: %v", w.Services)
+			if w := observe(r.Cluster); len(w.Services) > 0 || len(r.services.values) > 1 {
+				t.Errorf("Services: %v", r.services.values)
 			}
 			if n := r.log.count("level=WARN"); n != 0 {
 				t.Errorf("%d warnings:\n%s", n, r.log)
@@ -113,7 +107,7 @@ func TestSyncedSoon(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began, poked := time.Now(), time.Duration(0)
 				c, err := New(&rest.Config{Host: "https://192.0.2.1:6443"}, Options{
-					NodeLeaseNamespace: "kube-system", Node: "n1", NoServices: tt.noServices, Log: slog.New(slog.DiscardHandler), Poke: func() { poked = time.Since(began) }, PokeLeases: func() {},
+					NodeLeaseNamespace: "kube-system", Node: "n1", NoServices: tt.noServices, Log: slog.New(slog.DiscardHandler), Poke: func() { poked = max(1, time.Since(began)) }, PokeLeases: func() {},
 				})
 				check.OK(t, err)
 				if tt.listed {
@@ -137,8 +131,9 @@ func TestSyncedSoon(t *testing.T) {
 	}
 }
 
-// TestNoServicesYet: with svc_enable=false no pass waits for Services, and no sweep of gateways, which needs the UID of the cluster, is made before all are known.
-func TestNoServicesYet(t *testing.T) {
+// TestNoServicesInWorld: with svc_enable=false no pass waits for Services or has any, nor the UID of the cluster, which
+// sweeps of gateways need.
+func TestNoServicesInWorld(t *testing.T) {
 	c, _ := newTestCluster(t, "https://192.0.2.1:6443")
 	c.o.NoServices = true
 	if c.Synced() {
@@ -148,12 +143,9 @@ func TestNoServicesYet(t *testing.T) {
 	kubernetes := clusterIPService("kubernetes", "10.112.0.1")
 	kubernetes.UID = "uid-cluster"
 	check.OK(t, c.services.Replace([]any{kubernetes, loadBalancer("web", "192.0.2.7")}, "1"))
-	if w := observe(c); !w.Synced || len(w.Services) > 0 || w.ClusterUID != "" || c.ServicesKnown() {
-		t.Errorf("without EndpointSlices: synced %v, %v, UID %q", w.Synced, w.Services, w.ClusterUID)
-	}
 	check.OK(t, c.slices.Replace(nil, "1"))
-	if w := observe(c); len(w.Services) != 1 || w.ClusterUID != "uid-cluster" || !c.ServicesKnown() {
-		t.Errorf("with all: %v, UID %q", w.Services, w.ClusterUID)
+	if w := observe(c); !w.Synced || len(w.Services) > 0 || w.ClusterUID != "" {
+		t.Errorf("synced %v, %v, UID %q", w.Synced, w.Services, w.ClusterUID)
 	}
 }
 
@@ -171,80 +163,4 @@ func TestServicesRefusedLater(t *testing.T) {
 	if w := observe(c); !w.Synced || len(w.Services) != 1 || w.Services[0].Addresses[0] != netip.MustParseAddr("192.0.2.7") {
 		t.Errorf("synced %v, %v", w.Synced, w.Services)
 	}
-}
-
-// lateRights is an API server that lets all Services and EndpointSlices be read only once allowed is set, and those of default/kubernetes at once.
-type lateRights struct {
-	allowed atomic.Bool
-	refused atomic.Int64
-}
-
-func (s *lateRights) RoundTrip(r *http.Request) (*http.Response, error) {
-	answer := func(code int, body io.Reader) (*http.Response, error) {
-		return &http.Response{StatusCode: code, Status: http.StatusText(code), Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(body), Request: r}, nil
-	}
-	status := func(code int, reason string) (*http.Response, error) {
-		return answer(code, strings.NewReader(fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d}`, reason, code)))
-	}
-	query, one := r.URL.Query(), strings.Contains(r.URL.Path, "/namespaces/default/") && r.URL.Query().Get("fieldSelector") == "metadata.name=kubernetes"
-	switch {
-	case !one && !s.allowed.Load():
-		s.refused.Add(1)
-		return status(http.StatusForbidden, "Forbidden")
-	case query.Has("sendInitialEvents"): // an API server that only lists
-		return status(http.StatusUnprocessableEntity, "Invalid")
-	case query.Has("watch"):
-		timeout, err := time.ParseDuration(query.Get("timeoutSeconds") + "s")
-		if err != nil {
-			return nil, err
-		}
-		body, end := io.Pipe()
-		watching, stop := context.WithTimeout(r.Context(), timeout)
-		context.AfterFunc(watching, func() { stop(); end.Close() })
-		return answer(http.StatusOK, body)
-	case !strings.HasSuffix(r.URL.Path, "/services"):
-		return answer(http.StatusOK, strings.NewReader(`{"kind":"EndpointSliceList","apiVersion":"discovery.k8s.io/v1","metadata":{"resourceVersion":"7"},"items":[]}`))
-	}
-	items := `{"metadata":{"namespace":"default","name":"kubernetes","resourceVersion":"2"}}`
-	if !one {
-		items += `,{"metadata":{"namespace":"default","name":"web","resourceVersion":"5"},"spec":{"type":"LoadBalancer"}}`
-	}
-	return answer(http.StatusOK, strings.NewReader(`{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[`+items+`]}`))
-}
-
-// TestRightsComeLate: with svc_enable=false a process that may not list Services when it starts, as while a cluster boots, asks for all of them again from time to time, and
-// knows those of default/kubernetes meanwhile. Until all have been listed they count as unknown.
-func TestRightsComeLate(t *testing.T) {
-	before := utilruntime.ErrorHandlers
-	t.Cleanup(func() { utilruntime.ErrorHandlers = before })
-	utilruntime.ErrorHandlers = nil // one sleeps for as long as the clock of this test is behind that of the tests before
-	synctest.Test(t, func(t *testing.T) {
-		api := &lateRights{}
-		c, err := New(&rest.Config{Host: "http://192.0.2.1", Transport: api}, Options{
-			NodeLeaseNamespace: "kube-system", Node: "n1", NoServices: true, Log: slog.New(slog.DiscardHandler), Poke: func() {}, PokeLeases: func() {},
-		})
-		check.OK(t, err)
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 2)
-		go func() { ended <- c.services.Run(ctx) }()
-		go func() { ended <- c.slices.Run(ctx) }()
-		for range 24 { // two hours
-			time.Sleep(5 * time.Minute)
-			if w := observe(c); c.ServicesKnown() || len(w.Services) > 0 || c.service(kubernetesService) == nil {
-				t.Fatalf("known: %v, %v, default/kubernetes: %v", c.ServicesKnown(), w.Services, c.service(kubernetesService))
-			}
-		}
-		if n := api.refused.Load(); n > 40 {
-			t.Errorf("%d requests were refused in two hours", n)
-		}
-		api.allowed.Store(true)
-		time.Sleep(21 * time.Minute)
-		if w := observe(c); !c.ServicesKnown() || len(w.Services) != 1 {
-			t.Errorf("permitted since 21 minutes: known: %v, %v", c.ServicesKnown(), w.Services)
-		}
-		cancel()
-		for range 2 {
-			check.OK(t, <-ended)
-		}
-	})
 }

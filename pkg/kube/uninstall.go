@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -72,8 +73,9 @@ func (t Trace) Remove(ctx context.Context) error {
 func (u *Uninstaller) Traces(ctx context.Context) (all []Trace, err error) {
 	add := func(t Trace) { all = append(all, t) }
 	err = list(ctx, &watchedResource{client: u.api.core, resource: "services"}, func(o *corev1.Service) {
-		if c := u.cleanService(o); c.what != "" || c.left != "" {
-			add(Trace{Kind: "Service", Object: vip.Key{Namespace: o.Namespace, Name: o.Name}, What: c.what, Left: c.left, remove: func(ctx context.Context) error { return u.writeService(ctx, o) }})
+		if _, what, left := u.cleanService(o); what != "" || left != "" {
+			k := vip.Key{Namespace: o.Namespace, Name: o.Name}
+			add(Trace{Kind: "Service", Object: k, What: what, Left: left, remove: func(ctx context.Context) error { return u.writeService(ctx, k) }})
 		}
 	})
 	if err != nil {
@@ -130,88 +132,68 @@ func (u *Uninstaller) patch(ctx context.Context, resource string, k vip.Key, pat
 	return r.Do(ctx).Error()
 }
 
-// A serviceCleanup is what has to be done to a Service.
-type serviceCleanup struct {
-	annotations []string // to be removed
-	status      bool     // to be cleared
-	conditions  []string // to be removed, by their type
-	finalizer   bool     // to be taken off
-	what, left  string   // in words
-}
-
-// cleanService returns what Herald has written on a Service: nothing, if another installation has written its status.
-func (u *Uninstaller) cleanService(o *corev1.Service) (c serviceCleanup) {
+// cleanService returns the patch that removes what Herald has written on a Service, what that is, and what is left;
+// nothing, if another installation has written its status.
+func (u *Uninstaller) cleanService(o *corev1.Service) (patch map[string]any, what, left string) {
 	announcer := o.Annotations[announcerKey]
 	if announcer != "" && announcer != u.namespace {
-		return c
+		return nil, "", ""
 	}
-	served, allocated := announcer != "", o.Annotations[allocatedKey] != ""
-	var parts []string
-	if served {
-		c.annotations = present(o.Annotations, announcerKey, vipHostKey, dhcpLeaseKey)
-		if slices.Contains(c.annotations, dhcpLeaseKey) {
-			c.annotations = append(c.annotations, present(o.Annotations, requestedKey)...)
+	var keys, conditions, parts []string
+	meta, status := map[string]any{"resourceVersion": o.ResourceVersion}, map[string]any{}
+	if announcer != "" {
+		keys = present(o.Annotations, announcerKey, vipHostKey, dhcpLeaseKey)
+		if slices.Contains(keys, dhcpLeaseKey) {
+			keys = append(keys, present(o.Annotations, requestedKey)...)
 		}
-		if c.status = len(o.Status.LoadBalancer.Ingress) > 0 && !u.keepAddresses; c.status {
+		if len(o.Status.LoadBalancer.Ingress) > 0 && !u.keepAddresses {
+			status["loadBalancer"] = map[string]any{"ingress": nil}
 			parts = append(parts, "the status")
 		}
 	}
+	allocated := o.Annotations[allocatedKey] != ""
 	if allocated {
-		c.annotations = append(c.annotations, allocatedKey)
+		keys = append(keys, allocatedKey)
 		if !u.keepAddresses {
-			c.annotations = append(c.annotations, present(o.Annotations, addressesKey)...)
+			keys = append(keys, present(o.Annotations, addressesKey)...)
 		}
 	}
-	if c.finalizer = (served || allocated) && slices.Contains(o.Finalizers, cleanupFinalizer); c.finalizer {
+	if (announcer != "" || allocated) && slices.Contains(o.Finalizers, cleanupFinalizer) {
+		meta["$deleteFromPrimitiveList/finalizers"] = []string{cleanupFinalizer}
 		parts = append(parts, "the finalizer")
 	}
-	if len(c.annotations) > 0 {
-		parts = append(parts, "annotations "+strings.Join(c.annotations, ", "))
+	if len(keys) > 0 {
+		meta["annotations"] = nulls(keys)
+		parts = append(parts, "annotations "+strings.Join(keys, ", "))
 	}
-	for _, have := range o.Status.Conditions {
-		if isOurs(vip.ConditionType(have.Type)) {
-			c.conditions = append(c.conditions, have.Type)
+	s := &cachedService{}
+	s.readConditions(o.Status.Conditions)
+	if gone := s.conditionsPatch([]vip.Condition{{Type: vip.Allocated}, {Type: vip.Announced}, {Type: vip.Recorded}}); len(gone) > 0 {
+		status["conditions"] = gone
+		for _, c := range gone {
+			conditions = append(conditions, fmt.Sprint(c["type"]))
 		}
+		parts = append(parts, "conditions "+strings.Join(conditions, ", "))
 	}
-	if len(c.conditions) > 0 {
-		parts = append(parts, "conditions "+strings.Join(c.conditions, ", "))
+	if asked := present(o.Annotations, requestedKey); len(asked) > 0 && !slices.Contains(keys, requestedKey) {
+		left = "annotation " + requestedKey + ": a user may have set it"
 	}
-	if asked := present(o.Annotations, requestedKey); len(asked) > 0 && !slices.Contains(c.annotations, requestedKey) {
-		c.left = "annotation " + requestedKey + ": a user may have set it"
-	}
-	c.what = strings.Join(parts, "; ")
-	return c
+	return map[string]any{"metadata": meta, "status": status}, strings.Join(parts, "; "), left
 }
 
-// writeService does what cleanService says, to the Service as it is by now: others may write it meanwhile.
-func (u *Uninstaller) writeService(ctx context.Context, o *corev1.Service) error {
-	for tries := 0; ; tries++ {
-		c := u.cleanService(o)
-		meta := map[string]any{"resourceVersion": o.ResourceVersion, "annotations": nulls(c.annotations)}
-		if c.finalizer {
-			meta["$deleteFromPrimitiveList/finalizers"] = []string{cleanupFinalizer}
-		}
-		status := map[string]any{}
-		if c.status {
-			status["loadBalancer"] = map[string]any{"ingress": nil}
-		}
-		if len(c.conditions) > 0 {
-			var gone []map[string]any
-			for _, t := range c.conditions {
-				gone = append(gone, map[string]any{"$patch": "delete", "type": t})
-			}
-			status["conditions"] = gone
-		}
-		k := vip.Key{Namespace: o.Namespace, Name: o.Name}
-		err := u.patch(ctx, "services", k, map[string]any{"metadata": meta, "status": status})
-		if !apierrors.IsConflict(err) || tries == 5 {
-			return err
-		}
-		o = &corev1.Service{}
+// writeService does what cleanService says, to a Service as it is by now: others may write it meanwhile.
+func (u *Uninstaller) writeService(ctx context.Context, k vip.Key) error {
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		o := &corev1.Service{}
 		if err := u.api.core.Get().Namespace(k.Namespace).Resource("services").Name(k.Name).Do(ctx).Into(o); err != nil {
 			return err
 		}
-	}
+		patch, what, _ := u.cleanService(o)
+		if what == "" {
+			return nil
+		}
+		return u.patch(ctx, "services", k, patch)
+	})
 }
 
 // present returns those of keys that annotations has.

@@ -40,8 +40,8 @@ func TestCleanService(t *testing.T) {
 		{"leased before", service(map[string]string{requestedKey: "10.77.0.9"}, false), false, "", "annotation kube-vip.io/requestedIP: " + own},
 	} {
 		u := Uninstaller{namespace: "kube-system", keepAddresses: tt.keep}
-		if c := u.cleanService(tt.service); c.what != tt.what || c.left != tt.left {
-			t.Errorf("%s: %q, left %q\nwant %q, left %q", tt.name, c.what, c.left, tt.what, tt.left)
+		if _, what, left := u.cleanService(tt.service); what != tt.what || left != tt.left {
+			t.Errorf("%s: %q, left %q\nwant %q, left %q", tt.name, what, left, tt.what, tt.left)
 		}
 	}
 }

@@ -39,8 +39,8 @@ func (c *Cluster) Observe(w *vip.World) {
 	if s := c.services.values[kubernetesService]; s != nil {
 		w.ClusterUID = s.UID
 	}
-	if c.o.NoServices && !c.ServicesKnown() {
-		w.Services = nil  // without their EndpointSlices it would seem that they have no endpoint
+	if c.o.NoServices {
+		w.Services = nil  // default/kubernetes is not for us
 		w.ClusterUID = "" // by which gateways would be asked to forget ports of Services that are not known
 	}
 	w.Pools = c.observePools()

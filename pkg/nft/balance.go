@@ -13,12 +13,13 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// slots is how many elements the map of API servers has, of which each has its share: whatever is divided by 1 to 6, and more evenly
-// than anybody notices by others.
+// slots is how many elements the map of API servers has, of which each has its share: whatever is divided by 1 to 6,
+// and more evenly than anybody notices by others.
 const slots = 60
 
-// balanced is the purpose of the table "herald_api_servers": connections to a port of the VIP of the control plane are spread over the API servers that
-// are ready (lb_enable, docs/control-plane.md, docs/why.md, "The control plane's VIP"), each in its turn:
+// balanced is the purpose of the table "herald_api_servers": connections to a port of the VIP of the control plane
+// are spread over the API servers that are ready (lb_enable, docs/control-plane.md, docs/why.md, "The control plane's
+// VIP"), each in its turn:
 //
 //	set balanced { type ipv4_addr . inet_service; flags timeout; }
 //	set balanced_ports { type inet_service; flags timeout; }
@@ -34,12 +35,14 @@ const slots = 60
 //	  meta l4proto tcp ct status dnat ct original proto-dst @balanced_ports ip daddr . tcp dport @targets masquerade
 //	}
 //
-// The rule that masquerades looks at the port that the connection was to and at where it goes, not at the VIP that it was to: nft(8)
-// 1.0.6 aborts when it is to list a rule that looks up "ct original daddr", and so do programs that run it, such as kube-proxy.
+// The rule that masquerades looks at the port that the connection was to and at where it goes, not at the VIP that it
+// was to: nft(8) 1.0.6 aborts when it is to list a rule that looks up "ct original daddr", and so do programs that
+// run it, such as kube-proxy.
 //
-// Only the first packet of a connection passes these chains; where it went conntrack remembers, whatever becomes of the map. So a
-// connection stays with its API server until that ends. Those of this node's own share are translated as by the table herald_control_plane. The table
-// is there while any API server is ready, and the map is changed in one transaction.
+// Only the first packet of a connection passes these chains; where it went conntrack remembers, whatever becomes of
+// the map. So a connection stays with its API server until that ends. Those of this node's own share are translated
+// as by the table herald_control_plane. The table is there while any API server is ready, and the map is changed in
+// one transaction.
 var balanced = purpose[vip.BalancedServer]{
 	table: "herald_api_servers", what: "balancing of API servers",
 	consequence: "the API server of the node that owns the control plane's VIP answers all connections",
@@ -66,8 +69,8 @@ func (f family) servers() *nftables.Set {
 	return set
 }
 
-// balancedElements are the elements of the set and of the map for entries of the family, which are for one VIP: the control plane
-// has one of each family.
+// balancedElements are the elements of the set and of the map for entries of the family, which are for one VIP: the
+// control plane has one of each family.
 func balancedElements(_ family, entries []vip.BalancedServer) [][]nftables.SetElement {
 	if len(entries) == 0 {
 		return nil
@@ -87,7 +90,7 @@ func balancedElements(_ family, entries []vip.BalancedServer) [][]nftables.SetEl
 }
 
 // buildBalanced adds the family's chains and rules to the transaction.
-func buildBalanced(c *draft, f family, table *nftables.Table, sets []*nftables.Set, _ []vip.BalancedServer) {
+func buildBalanced(c *nftables.Conn, f family, table *nftables.Table, sets []*nftables.Set, _ []vip.BalancedServer) {
 	for _, hook := range []struct {
 		name string
 		hook *nftables.ChainHook
@@ -97,11 +100,13 @@ func buildBalanced(c *draft, f family, table *nftables.Table, sets []*nftables.S
 			Priority: nftables.ChainPriorityRef(-115), // before the table herald_control_plane, and kube-proxy
 		})
 		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: slices.Concat(matchTCP(), []expr.Any{
-			f.loadDestination(), loadDestinationPort(f.part(1)), &expr.Lookup{SourceRegister: first, SetName: sets[0].Name, SetID: sets[0].ID},
+			f.loadDestination(), loadDestinationPort(f.part(1)),
+			&expr.Lookup{SourceRegister: first, SetName: sets[0].Name, SetID: sets[0].ID},
 			&expr.Fib{Register: third, FlagDADDR: true, ResultADDRTYPE: true},
 			&expr.Cmp{Op: expr.CmpOpEq, Register: third, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
 			&expr.Numgen{Register: first, Modulus: slots, Type: unix.NFT_NG_INCREMENTAL}, lookUp(sets[1]),
-			&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.id), RegAddrMin: first, RegProtoMin: f.part(1), Specified: true},
+			&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.id), RegAddrMin: first, RegProtoMin: f.part(1),
+				Specified: true},
 		})})
 	}
 	chain := c.AddChain(&nftables.Chain{

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -14,16 +13,18 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// EgressMark is the bit of packets' marks that says: this node's pod sent it, and it is to leave the cluster from the node that owns its Service's VIP. The same bit of the mark of a connection
-// says that its packets have had it. kube-proxy has 0x4000 and 0x8000, the CNI plugin portmap 0x2000: it marks what pods send to a hostPort of their node.
+// EgressMark is the bit of packets' marks that says: this node's pod sent it, and it is to leave the cluster from the
+// node that owns its Service's VIP. The same bit of the mark of a connection says that its packets have had it.
+// kube-proxy has 0x4000 and 0x8000, the CNI plugin portmap 0x2000: it marks what pods send to a hostPort of their
+// node.
 const EgressMark = 0x1000
 
-// egress is the purpose of the table "herald_egress": what the pods of a Service with kube-vip.io/egress send leaves the cluster with the
-// Service's VIP as its source (docs/egress.md):
+// egress is the purpose of the table "herald_egress": what the pods of a Service with kube-vip.io/egress send leaves
+// the cluster with the Service's VIP as its source (docs/egress.md):
 //
 //	set internal { type ipv4_addr; flags interval; }
 //	map own { type ipv4_addr : verdict; flags timeout; }      # pods whose VIP this node has, on whichever node they are
-//	map elsewhere { type ipv4_addr : verdict; flags timeout; } # pods of this node whose VIP another node has, or had before
+//	map elsewhere { type ipv4_addr : verdict; flags timeout; } # pods of this node whose VIP another node has or had
 //	set routed { type ipv4_addr; flags timeout; }              # the pods of elsewhere
 //	set denied_0 { type ipv4_addr; flags interval; }           # of the first VIP; likewise allowed_0
 //	set to_0 { type inet_proto . inet_service; }               # likewise from_0
@@ -49,13 +50,15 @@ const EgressMark = 0x1000
 //	  ip saddr vmap @own
 //	}
 //
-// Both chains come after kube-proxy has translated the destination (-100), so packets to a Service have a pod's address there, which is internal. By the mark a
-// rule of the routing policy database sends packets to the owner (pkg/routes), which has to see the pod's address: so no other
-// program, such as the network plugin, may translate the source on the pod's node, and "snat to ip saddr" is what keeps it. What a pod answers to a connection from outside,
-// as by a node port, goes back by this node, which has translated its destination: the owner would drop it. A connection whose source has been translated already goes
-// on as it is. The chain postrouting comes before the others that masquerade (100).
+// Both chains come after kube-proxy has translated the destination (-100), so packets to a Service have a pod's
+// address there, which is internal. By the mark a rule of the routing policy database sends packets to the owner
+// (pkg/routes), which has to see the pod's address: so no other program, such as the network plugin, may translate
+// the source on the pod's node, and "snat to ip saddr" is what keeps it. What a pod answers to a connection from
+// outside, as by a node port, goes back by this node, which has translated its destination: the owner would drop it.
+// A connection whose source has been translated already goes on as it is. The chain postrouting comes before the
+// others that masquerade (100).
 var egress = purpose[vip.Egress]{
-	table: "herald_egress", what: "egress of pods with VIPs as their source", rebuild: true, renewAfter: 5 * time.Second,
+	table: "herald_egress", what: "egress of pods with VIPs as their source",
 	consequence: "what the pods of Services with kube-vip.io/egress send has the source that the network plugin gives it",
 	addr:        func(x vip.Egress) netip.Addr { return x.VIP },
 	compare:     vip.Egress.Compare,
@@ -72,10 +75,12 @@ func egressSets(f family, entries []vip.Egress) []*nftables.Set {
 		return &nftables.Set{Table: table, Name: name, KeyType: f.addr, Interval: true}
 	}
 	ports := func(name string) *nftables.Set {
-		return &nftables.Set{Table: table, Name: name, Concatenation: true, KeyType: nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService)}
+		return &nftables.Set{Table: table, Name: name, Concatenation: true,
+			KeyType: nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService)}
 	}
 	pods := func(name string) *nftables.Set {
-		return &nftables.Set{Table: table, Name: name, KeyType: f.addr, IsMap: true, DataType: nftables.TypeVerdict, HasTimeout: true, Timeout: vip.EgressTimeout}
+		return &nftables.Set{Table: table, Name: name, KeyType: f.addr, IsMap: true, DataType: nftables.TypeVerdict,
+			HasTimeout: true, Timeout: vip.EgressTimeout}
 	}
 	routed := &nftables.Set{Table: table, Name: "routed", KeyType: f.addr, HasTimeout: true, Timeout: vip.EgressTimeout}
 	all := []*nftables.Set{interval("internal"), pods("own"), pods("elsewhere"), routed}
@@ -116,9 +121,11 @@ func egressElements(f family, entries []vip.Egress) [][]nftables.SetElement {
 			if of == 2 {
 				all[3] = append(all[3], nftables.SetElement{Key: pod.AsSlice()})
 			}
-			all[of] = append(all[of], nftables.SetElement{Key: pod.AsSlice(), VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: egressChain(i)}})
+			all[of] = append(all[of],
+				nftables.SetElement{Key: pod.AsSlice(), VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: egressChain(i)}})
 		}
-		all = append(all, f.intervals(x.DeniedNetworks), f.intervals(x.AllowedNetworks), portElements(x.DestinationPorts), portElements(x.SourcePorts))
+		all = append(all, f.intervals(x.DeniedNetworks), f.intervals(x.AllowedNetworks), portElements(x.DestinationPorts),
+			portElements(x.SourcePorts))
 	}
 	return all
 }
@@ -169,7 +176,7 @@ func (f family) intervals(networks []netip.Prefix) (all []nftables.SetElement) {
 }
 
 // buildEgress adds the family's chains and rules to the transaction.
-func buildEgress(c *draft, f family, table *nftables.Table, sets []*nftables.Set, entries []vip.Egress) {
+func buildEgress(c *nftables.Conn, f family, table *nftables.Table, sets []*nftables.Set, entries []vip.Egress) {
 	source, accept := f.loadSource(), &expr.Verdict{Kind: expr.VerdictAccept}
 	for i, x := range f.entries(entries) {
 		chain := c.AddChain(&nftables.Chain{Table: table, Name: egressChain(i)})
@@ -189,9 +196,10 @@ func buildEgress(c *draft, f family, table *nftables.Table, sets []*nftables.Set
 		Table: table, Name: "postrouting", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting,
 		Priority: nftables.ChainPriorityRef(90),
 	})
-	add(post, slices.Concat([]expr.Any{source, matches(sets[3])}, matchBits(&expr.Meta{Key: expr.MetaKeyMARK, Register: first}, EgressMark), []expr.Any{
-		source, &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(f.id), RegAddrMin: first},
-	})...)
+	add(post, slices.Concat([]expr.Any{source, matches(sets[3])},
+		matchBits(&expr.Meta{Key: expr.MetaKeyMARK, Register: first}, EgressMark), []expr.Any{
+			source, &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(f.id), RegAddrMin: first},
+		})...)
 	add(post, f.loadDestination(), matches(sets[0]), accept)
 	add(post, source, verdict(sets[1]))
 }
@@ -200,7 +208,8 @@ func buildEgress(c *draft, f family, table *nftables.Table, sets []*nftables.Set
 func (f family) egressPrerouting(sets []*nftables.Set) [][]expr.Any {
 	accept := &expr.Verdict{Kind: expr.VerdictAccept}
 	return [][]expr.Any{
-		{&expr.Ct{Key: expr.CtKeyDIRECTION, Register: first}, &expr.Cmp{Op: expr.CmpOpEq, Register: first, Data: []byte{1}}, accept},
+		{&expr.Ct{Key: expr.CtKeyDIRECTION, Register: first}, &expr.Cmp{Op: expr.CmpOpEq, Register: first, Data: []byte{1}},
+			accept},
 		append(matchBits(&expr.Ct{Key: expr.CtKeySTATUS, Register: first}, 1<<4), accept), // IPS_SRC_NAT
 		{f.loadDestination(), matches(sets[0]), accept},
 		{f.loadSource(), verdict(sets[2])},
@@ -226,13 +235,15 @@ func verdict(set *nftables.Set) expr.Any {
 func matchBits(load expr.Any, bits uint32) []expr.Any {
 	return []expr.Any{
 		load,
-		&expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(bits), Xor: make([]byte, 4)},
+		&expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(bits),
+			Xor: make([]byte, 4)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: first, Data: make([]byte, 4)},
 	}
 }
 
-// addEgressRules adds the rules of the chain of one entry: what is outside its limits returns. sets begins with the four of it.
-func (f family) addEgressRules(c *draft, chain *nftables.Chain, sets []*nftables.Set, x vip.Egress) {
+// addEgressRules adds the rules of the chain of one entry: what is outside its limits returns. sets begins with the
+// four of it.
+func (f family) addEgressRules(c *nftables.Conn, chain *nftables.Chain, sets []*nftables.Set, x vip.Egress) {
 	add := func(exprs ...expr.Any) {
 		c.AddRule(&nftables.Rule{Table: chain.Table, Chain: chain, Exprs: exprs})
 	}
@@ -241,7 +252,8 @@ func (f family) addEgressRules(c *draft, chain *nftables.Chain, sets []*nftables
 		add(f.loadDestination(), &expr.Lookup{SourceRegister: first, SetName: sets[0].Name, SetID: sets[0].ID}, returns)
 	}
 	if len(x.AllowedNetworks) > 0 {
-		add(f.loadDestination(), &expr.Lookup{SourceRegister: first, SetName: sets[1].Name, SetID: sets[1].ID, Invert: true}, returns)
+		add(f.loadDestination(), &expr.Lookup{SourceRegister: first, SetName: sets[1].Name, SetID: sets[1].ID, Invert: true},
+			returns)
 	}
 	for i, ports := range [][]vip.Port{x.DestinationPorts, x.SourcePorts} {
 		if len(ports) == 0 {
@@ -251,22 +263,27 @@ func (f family) addEgressRules(c *draft, chain *nftables.Chain, sets []*nftables
 			&expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: uint32(2 - 2*i), Len: 2, DestRegister: secondPart},
 			&expr.Lookup{SourceRegister: first, SetName: sets[2+i].Name, SetID: sets[2+i].ID, Invert: true}, returns)
 	}
-	mark := setBit(&expr.Meta{Key: expr.MetaKeyMARK, Register: first}, &expr.Meta{Key: expr.MetaKeyMARK, Register: first, SourceRegister: true})
-	remember := setBit(&expr.Ct{Key: expr.CtKeyMARK, Register: first}, &expr.Ct{Key: expr.CtKeyMARK, Register: first, SourceRegister: true})
+	mark := setBit(&expr.Meta{Key: expr.MetaKeyMARK, Register: first},
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: first, SourceRegister: true})
+	remember := setBit(&expr.Ct{Key: expr.CtKeyMARK, Register: first},
+		&expr.Ct{Key: expr.CtKeyMARK, Register: first, SourceRegister: true})
 	switch {
 	case x.Former:
-		add(slices.Concat(matchTCP(), matchBits(&expr.Ct{Key: expr.CtKeyMARK, Register: first}, EgressMark), []expr.Any{&expr.Counter{}}, mark)...)
+		add(slices.Concat(matchTCP(), matchBits(&expr.Ct{Key: expr.CtKeyMARK, Register: first}, EgressMark),
+			[]expr.Any{&expr.Counter{}}, mark)...)
 		return
 	case x.Via.IsValid():
 		add(slices.Concat([]expr.Any{&expr.Counter{}}, mark, remember)...)
 		return
 	}
-	add(&expr.Counter{}, &expr.Immediate{Register: first, Data: x.VIP.AsSlice()}, &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(f.id), RegAddrMin: first})
+	add(&expr.Counter{}, &expr.Immediate{Register: first, Data: x.VIP.AsSlice()},
+		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(f.id), RegAddrMin: first})
 }
 
 // setBit sets EgressMark in what load puts into the first register and store takes from there.
 func setBit(load, store expr.Any) []expr.Any {
 	mark := binaryutil.NativeEndian.PutUint32(EgressMark)
 	rest := binaryutil.NativeEndian.PutUint32(^uint32(EgressMark))
-	return []expr.Any{load, &expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 4, Mask: rest, Xor: mark}, store}
+	return []expr.Any{load, &expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 4, Mask: rest, Xor: mark},
+		store}
 }

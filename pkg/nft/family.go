@@ -49,8 +49,8 @@ func (f family) setOf(table, name string, parts ...nftables.SetDatatype) *nftabl
 	return set
 }
 
-// mapOf describes a map of a table, with a timeout. Its key has several parts, of which the first is an address of the family;
-// its values are such addresses.
+// mapOf describes a map of a table, with a timeout. Its key has several parts, of which the first is an address of
+// the family; its values are such addresses.
 func (f family) mapOf(table, name string, parts ...nftables.SetDatatype) *nftables.Set {
 	set := f.setOf(table, name, append([]nftables.SetDatatype{f.addr}, parts...)...)
 	set.IsMap, set.DataType = true, f.addr
@@ -75,7 +75,8 @@ func matchProtocol(number byte) []expr.Any {
 
 // loadDestination puts the destination address of a packet into the register first.
 func (f family) loadDestination() *expr.Payload {
-	return &expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: f.destination, Len: f.addr.Bytes, DestRegister: first}
+	return &expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: f.destination, Len: f.addr.Bytes,
+		DestRegister: first}
 }
 
 // loadDestinationPort puts the destination port of a packet of TCP (RFC 9293, section 3.1) into a register.
@@ -108,7 +109,8 @@ func (all linkIndexes) part(name string) ([]byte, bool) {
 }
 
 // addElement appends an element to those of a map, unless there is one of that key.
-func addElement(all []nftables.SetElement, seen map[string]bool, value netip.Addr, key ...[]byte) []nftables.SetElement {
+func addElement(all []nftables.SetElement, seen map[string]bool, value netip.Addr,
+	key ...[]byte) []nftables.SetElement {
 	var k []byte
 	for _, part := range key {
 		k = append(k, part...)

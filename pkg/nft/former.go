@@ -26,32 +26,34 @@ import (
 //	    ip ttl > 1 counter dup to ip daddr . iif map @former_owners device iif drop
 //	}
 //
-// and the same two rules, before these, with a map former_owners_of_port for VIPs of which only one port counts, and with the map former_owners
-// for errors that say that a packet is too large, in place of TCP: "icmp type . icmp code { destination-unreachable . frag-needed }".
-// Before them come rules that send on what has a TTL of less than 16, by the maps former_owners_again and
-// former_owners_of_port_again.
+// and the same two rules, before these, with a map former_owners_of_port for VIPs of which only one port counts, and
+// with the map former_owners for errors that say that a packet is too large, in place of TCP: "icmp type . icmp code
+// { destination-unreachable . frag-needed }". Before them come rules that send on what has a TTL of less than 16, by
+// the maps former_owners_again and former_owners_of_port_again.
 //
-// The rule that accepts keeps here what this node knows, and conntrack calls invalid since it is outside the window of its connection: the former owner would take
-// it for the first packet of another one, and reset the client's. It is not there if nf_conntrack_tcp_loose is 0, since then all packets of a former owner's connections are invalid. What
-// ends those is invalid in any case, so the rule leaves out FIN and RST.
+// The rule that accepts keeps here what this node knows, and conntrack calls invalid since it is outside the window
+// of its connection: the former owner would take it for the first packet of another one, and reset the client's. It
+// is not there if nf_conntrack_tcp_loose is 0, since then all packets of a former owner's connections are invalid.
+// What ends those is invalid in any case, so the rule leaves out FIN and RST.
 //
-// The chain comes after conntrack (priority -200), which says whether this node knows the
-// connection, and before any translation of addresses (-110, -100). Nodes that name each other
-// send a packet to and fro until its TTL (hop limit) has ended: nf_dup_ipv4 and nf_dup_ipv6 take
-// one off, but it is the rule that has to look at it, since on this way no kernel function does. A tenant can have nodes name
-// each other, by the annotation of a VIP lease, so the first rule leaves a packet 16.
+// The chain comes after conntrack (priority -200), which says whether this node knows the connection, and before any
+// translation of addresses (-110, -100). Nodes that name each other send a packet to and fro until its TTL (hop
+// limit) has ended: nf_dup_ipv4 and nf_dup_ipv6 take one off, but it is the rule that has to look at it, since on
+// this way no kernel function does. A tenant can have nodes name each other, by the annotation of a VIP lease, so the
+// first rule leaves a packet 16.
 //
-// A packet that comes with less has been sent on by another node. Where that can be a ring, since this node has had the VIP
-// before, the map former_owners_again comes first for such packets: from this node they go on past the nodes of
-// the ring. A ring of live nodes ends in seconds, but one that leads through a node whose process
-// was killed stays, for nobody changes the entries of that node.
+// A packet that comes with less has been sent on by another node. Where that can be a ring, since this node has had
+// the VIP before, the map former_owners_again comes first for such packets: from this node they go on past the nodes
+// of the ring. A ring of live nodes ends in seconds, but one that leads through a node whose process was killed
+// stays, for nobody changes the entries of that node.
 var formerOwners = purpose[vip.FormerOwner]{
 	table: "herald", what: "former owners of VIPs",
 	consequence: "established connections of VIPs that have moved to this node are reset",
 	addr:        func(x vip.FormerOwner) netip.Addr { return x.Addr },
 	link:        func(x vip.FormerOwner) string { return x.Link },
 	compare: func(a, b vip.FormerOwner) int {
-		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Link, b.Link), cmp.Compare(a.Port, b.Port), a.NextHop.Compare(b.NextHop), a.Again.Compare(b.Again))
+		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Link, b.Link), cmp.Compare(a.Port, b.Port),
+			a.NextHop.Compare(b.NextHop), a.Again.Compare(b.Again))
 	},
 	maps: func(f family, _ []vip.FormerOwner) []*nftables.Set {
 		return slices.Concat(f.formerOwners(""), f.formerOwners("_again"))
@@ -59,7 +61,8 @@ var formerOwners = purpose[vip.FormerOwner]{
 	build: buildFormerOwners, elements: formerOwnerElements,
 }
 
-// formerOwners is the maps to the next hop from a VIP and the link on which packets to it arrive, and from a VIP, a port and that link.
+// formerOwners is the maps to the next hop from a VIP and the link on which packets to it arrive, and from a VIP, a
+// port and that link.
 func (f family) formerOwners(suffix string) []*nftables.Set {
 	return []*nftables.Set{
 		f.mapOf("herald", "former_owners"+suffix, nftables.TypeIFIndex),
@@ -67,8 +70,7 @@ func (f family) formerOwners(suffix string) []*nftables.Set {
 	}
 }
 
-// formerOwnerElements are the elements of the maps for entries of the family. Entries on a link that is
-// not there are left out, and so is a second one for the same VIP, port and link.
+// formerOwnerElements are the elements of the maps, each key once, without entries on a link that is not there.
 func formerOwnerElements(_ family, entries []vip.FormerOwner) [][]nftables.SetElement {
 	all, links := make([][]nftables.SetElement, 4), make(linkIndexes)
 	seen := make(map[string]bool)
@@ -89,13 +91,13 @@ func formerOwnerElements(_ family, entries []vip.FormerOwner) [][]nftables.SetEl
 	return all
 }
 
-// maxHops is the TTL (hop limit) that a packet has left at most when it is first sent on: enough for all former owners of a VIP
-// (8, pkg/lease) and the way to a Pod, and what a packet is sent to and fro at most where nodes name each other.
+// maxHops is the TTL (hop limit) that a packet has left at most when it is first sent on: enough for all former
+// owners of a VIP (8, pkg/lease) and the way to a Pod, and what a packet is sent to and fro at most where nodes name
+// each other.
 const maxHops = 16
 
-// buildFormerOwners adds the family's chain and rules to the transaction. maps are as those of formerOwners: for packets that
-// have been sent on by a node come those that are for them only.
-func buildFormerOwners(c *draft, f family, table *nftables.Table, maps []*nftables.Set, _ []vip.FormerOwner) {
+// buildFormerOwners adds the family's chain and rules to the transaction.
+func buildFormerOwners(c *nftables.Conn, f family, table *nftables.Table, maps []*nftables.Set, _ []vip.FormerOwner) {
 	chain := c.AddChain(&nftables.Chain{
 		Table: table, Name: "established", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting,
 		Priority: nftables.ChainPriorityRef(-150), // after conntrack, before translation
@@ -105,17 +107,16 @@ func buildFormerOwners(c *draft, f family, table *nftables.Table, maps []*nftabl
 	}
 }
 
-// formerOwnerRules is the rules of the chain established: of packets of TCP and, by the same maps but those of a port, of errors that say that a packet
-// of a connection is too large. loose is beginsAnywhere.
-//
-// What goes to a port with entries of its own is sent on although it is invalid: kube-proxy has no part in it, and this node may have forwarded the first packet of a
-// connection that another one has.
+// formerOwnerRules is the rules of the chain established. loose is beginsAnywhere. What goes to a port with entries
+// of its own is sent on although it is invalid: kube-proxy has no part in it, and this node may have forwarded the
+// first packet of a connection that another one has.
 func (f family) formerOwnerRules(maps []*nftables.Set, loose bool) (rules [][]expr.Any) {
 	unknown := slices.Concat(matchTCP(), matchUnknown(), matchNoBeginning())
 	tooLarge := slices.Concat(f.matchTooLarge(), matchUnknown())
 	// byPort and byVIP put the next hop of a packet into the first register. Packets without one do not match.
 	byPort := func(m *nftables.Set) []expr.Any {
-		return []expr.Any{f.loadDestination(), loadDestinationPort(f.part(1)), &expr.Meta{Key: expr.MetaKeyIIF, Register: f.part(2)}, lookUp(m)}
+		return []expr.Any{f.loadDestination(), loadDestinationPort(f.part(1)),
+			&expr.Meta{Key: expr.MetaKeyIIF, Register: f.part(2)}, lookUp(m)}
 	}
 	byVIP := func(m *nftables.Set) []expr.Any {
 		return []expr.Any{f.loadDestination(), &expr.Meta{Key: expr.MetaKeyIIF, Register: f.part(1)}, lookUp(m)}
@@ -161,8 +162,9 @@ func matchNoBeginning() []expr.Any {
 	}
 }
 
-// matchTooLarge matches the errors of routers on whose way a packet from a VIP is too large: a connection whose packets are too large gets stuck without
-// them (RFC 1191, RFC 8201). They are Destination Unreachable, code 4 (RFC 792), and Packet Too Big (RFC 4443, section 3.2).
+// matchTooLarge matches the errors of routers on whose way a packet from a VIP is too large: a connection gets stuck
+// without them (RFC 1191, RFC 8201). They are Destination Unreachable, code 4 (RFC 792), and Packet Too Big (RFC
+// 4443, section 3.2).
 func (f family) matchTooLarge() []expr.Any {
 	octet := func(offset uint32, value byte) []expr.Any { // of the ICMP header
 		return []expr.Any{
@@ -178,7 +180,8 @@ func (f family) matchTooLarge() []expr.Any {
 
 // shortenTTL makes a TTL (hop limit) of more than maxHops maxHops.
 func (f family) shortenTTL() []expr.Any {
-	write := expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: f.hopLimit, Len: 1, OperationType: expr.PayloadWrite, SourceRegister: second}
+	write := expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: f.hopLimit, Len: 1,
+		OperationType: expr.PayloadWrite, SourceRegister: second}
 	if f.is4 {
 		write.CsumType, write.CsumOffset = expr.CsumTypeInet, 10 // of the header (RFC 791, section 3.1)
 	}

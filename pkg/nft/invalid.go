@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// invalid is the purpose of the table "herald_invalid": what comes to this node itself at a VIP of a Service, since kube-proxy has not translated it:
+// invalid is the purpose of the table "herald_invalid": what comes to this node itself at a VIP of a Service, since
+// kube-proxy has not translated it:
 //
 //	set vips { type ipv4_addr; }
 //	chain input {
@@ -28,20 +29,24 @@ import (
 //	  meta l4proto { udp, sctp } reject
 //	}
 //
-// A packet outside the window of its connection is not translated, since conntrack does not take it as part of that. The kernel, on which nobody
-// listens at the VIP, would answer it with a reset that ends a connection which works (where packets are forwarded, kube-proxy drops them itself).
-// That rule is not there if nf_conntrack_tcp_loose is 0 (beginsAnywhere).
+// A packet outside the window of its connection is not translated, since conntrack does not take it as part of that.
+// The kernel, on which nobody listens at the VIP, would answer it with a reset that ends a connection which works
+// (where packets are forwarded, kube-proxy drops them itself). That rule is not there if nf_conntrack_tcp_loose is 0
+// (beginsAnywhere).
 //
-// The first packet of a flow may come before kube-proxy has its rule. The kernel would refuse it as these rules do, but conntrack would remember
-// the flow as not translated, and it would never be served while its packets go on. What is refused here conntrack forgets (nf_conntrack_confirm comes
-// later). Priority 200 comes after kube-proxy's ipvs mode (NF_IP_PRI_NAT_SRC - 1), which takes its packets from this hook.
+// The first packet of a flow may come before kube-proxy has its rule. The kernel would refuse it as these rules do,
+// but conntrack would remember the flow as not translated, and it would never be served while its packets go on. What
+// is refused here conntrack forgets (nf_conntrack_confirm comes later). Priority 200 comes after kube-proxy's ipvs
+// mode (NF_IP_PRI_NAT_SRC - 1), which takes its packets from this hook.
 var invalid = purpose[netip.Addr]{
 	table: "herald_invalid", what: "VIPs at which only kube-proxy takes packets",
-	consequence: "a client that sends to a Service before kube-proxy serves it may never be served, and invalid packets reset connections",
-	addr:        func(a netip.Addr) netip.Addr { return a },
-	compare:     netip.Addr.Compare,
+	consequence: "a client that sends to a Service before kube-proxy serves it may never be served, and invalid " +
+		"packets reset connections",
+	addr:    func(a netip.Addr) netip.Addr { return a },
+	compare: netip.Addr.Compare,
 	maps: func(f family, _ []netip.Addr) []*nftables.Set {
-		return []*nftables.Set{{Table: f.table("herald_invalid"), Name: "vips", KeyType: f.addr}} // without a timeout, so that nobody has to renew it
+		// without a timeout, so that nobody has to renew it
+		return []*nftables.Set{{Table: f.table("herald_invalid"), Name: "vips", KeyType: f.addr}}
 	},
 	build: buildInvalid,
 	elements: func(_ family, entries []netip.Addr) [][]nftables.SetElement {
@@ -54,7 +59,7 @@ var invalid = purpose[netip.Addr]{
 }
 
 // buildInvalid adds the family's chains and rules to the transaction.
-func buildInvalid(c *draft, f family, table *nftables.Table, sets []*nftables.Set, _ []netip.Addr) {
+func buildInvalid(c *nftables.Conn, f family, table *nftables.Table, sets []*nftables.Set, _ []netip.Addr) {
 	vips := func(invert bool) *expr.Lookup {
 		return &expr.Lookup{SourceRegister: first, SetName: sets[0].Name, SetID: sets[0].ID, Invert: invert}
 	}
@@ -91,27 +96,32 @@ func (f family) portUnreachable() *expr.Reject {
 	return &expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: 4}
 }
 
-// matchState matches packets by a bit of their conntrack state: with CmpOpNeq those that have it, with CmpOpEq all others.
+// matchState matches packets by a bit of their conntrack state: with CmpOpNeq those that have it, with CmpOpEq all
+// others.
 func matchState(bit uint32, op expr.CmpOp) []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Key: expr.CtKeySTATE, Register: first},
-		&expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(bit), Xor: make([]byte, 4)},
+		&expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(bit),
+			Xor: make([]byte, 4)},
 		&expr.Cmp{Op: op, Register: first, Data: make([]byte, 4)},
 	}
 }
 
-// matchOutsideWindow matches packets of TCP that conntrack calls invalid although it knows their connection, if beginsAnywhere: it would
-// take one of a connection that it does not know for the first of a new one, if it has the flag ACK and neither FIN, SYN nor RST (tcp_conntracks in nf_conntrack_proto_tcp.c).
+// matchOutsideWindow matches packets of TCP that conntrack calls invalid although it knows their connection, if
+// beginsAnywhere: it would take one of a connection that it does not know for the first of a new one, if it has the
+// flag ACK and neither FIN, SYN nor RST (tcp_conntracks in nf_conntrack_proto_tcp.c).
 func matchOutsideWindow() []expr.Any {
 	return append(append(matchTCP(), matchState(expr.CtStateBitINVALID, expr.CmpOpNeq)...),
-		&expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1, DestRegister: first}, // as in matchNoBeginning
+		// as in matchNoBeginning
+		&expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1, DestRegister: first},
 		&expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 1, Mask: []byte{1 | 2 | 4 | 16}, Xor: []byte{0}},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: first, Data: []byte{16}},
 	)
 }
 
-// beginsAnywhere reports whether conntrack of this network namespace begins to follow a connection by a packet in its midst, as it does unless the sysctl
-// nf_conntrack_tcp_loose is 0. Without conntrack, which a rule will load, it is true.
+// beginsAnywhere reports whether conntrack of this network namespace begins to follow a connection by a packet in its
+// midst, as it does unless the sysctl nf_conntrack_tcp_loose is 0. Without conntrack, which a rule will load, it is
+// true.
 func beginsAnywhere() bool {
 	b, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_tcp_loose")
 	return err != nil || strings.TrimSpace(string(b)) != "0"

@@ -258,22 +258,15 @@ func TestCheck(t *testing.T) {
 	r := newRig(t)
 	r.set(New(check.Log(t)), "n1", "n2")
 	before := ruleset(t, "n1")
-	all := []func() error{CheckFormerOwners, CheckTranslations, CheckOpenPorts, CheckInvalid, CheckBalanced, CheckEgress}
-	inside(t, "n1", func() {
-		for _, f := range all {
-			check.OK(t, f())
-		}
-	})
+	inside(t, "n1", func() { check.OK(t, Check()) })
 	if diff := cmp.Diff(before, ruleset(t, "n1")); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	inside(t, "n1", func() {
 		none := [2]unix.CapUserData{}
 		check.OK(t, unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]))
-		for i, f := range all {
-			if err := f(); !errors.Is(err, unix.EPERM) {
-				t.Errorf("%d, without CAP_NET_ADMIN: %v", i, err)
-			}
+		if err := Check(); !errors.Is(err, unix.EPERM) {
+			t.Errorf("without CAP_NET_ADMIN: %v", err)
 		}
 	})
 }
@@ -282,7 +275,7 @@ func TestCheck(t *testing.T) {
 func TestCheckFindsFault(t *testing.T) {
 	newRig(t)
 	faulty := translations
-	faulty.build = func(c *draft, f family, table *nftables.Table, maps []*nftables.Set, entries []vip.Translation) {
+	faulty.build = func(c *nftables.Conn, f family, table *nftables.Table, maps []*nftables.Set, entries []vip.Translation) {
 		translations.build(c, f, table, maps, entries)
 		chain := c.AddChain(&nftables.Chain{Table: table, Name: "faulty"})
 		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{&expr.Socket{Key: 99, Register: first}}})
@@ -321,7 +314,7 @@ func TestOneFamilyRefused(t *testing.T) {
 	var out strings.Builder
 	tables := New(slog.New(slog.NewTextHandler(&out, nil)))
 	refuses, build := true, translations.build
-	tables.Translations.build = func(c *draft, f family, table *nftables.Table, maps []*nftables.Set, entries []vip.Translation) {
+	tables.Translations.build = func(c *nftables.Conn, f family, table *nftables.Table, maps []*nftables.Set, entries []vip.Translation) {
 		build(c, f, table, maps, entries)
 		if refuses && !f.is4 {
 			c.AddRule(&nftables.Rule{Table: table, Chain: &nftables.Chain{Name: "nope", Table: table}}) // there is no such chain

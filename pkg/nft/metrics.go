@@ -10,7 +10,8 @@ type metrics struct {
 func newMetrics() *metrics {
 	return &metrics{
 		formerOwners: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "herald_former_owners", Help: "VIPs for which this node sends packets of connections that it does not know to a former owner.",
+			Name: "herald_former_owners", Help: "VIPs for which this node sends packets of connections that it does not " +
+				"know to a former owner.",
 		}),
 		errors: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "herald_nftables_errors_total", Help: "Transactions that nftables refused.",

@@ -12,8 +12,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// openPorts is the purpose of the table "herald_ports": what this node's own processes listen on is not to be reached at VIPs of
-// Services (enable_service_security, docs/security.md):
+// openPorts is the purpose of the table "herald_ports": what this node's own processes listen on is not to be reached
+// at VIPs of Services (enable_service_security, docs/security.md):
 //
 //	set limited { type ipv4_addr; flags timeout; }
 //	set open { type ipv4_addr . inet_proto . inet_service; flags timeout; }
@@ -27,19 +27,19 @@ import (
 //	}
 //
 // What kube-proxy translates, in its iptables and nftables modes, does not come by the hook input with the VIP as its
-// destination. In its ipvs mode it does, and to one of the open ports. Replies to what the node itself sends from the VIP
-// pass, and so does ICMP, without which there is no path MTU and no neighbor discovery.
-//
-// The table is written again once a minute, so that what another program changes in it does not last.
+// destination. In its ipvs mode it does, and to one of the open ports. Replies to what the node itself sends from the
+// VIP pass, and so does ICMP, without which there is no path MTU and no neighbor discovery.
 var openPorts = purpose[vip.OpenPort]{
-	table: "herald_ports", what: "ports of VIPs", rebuild: true,
-	consequence: "no VIP of a Service is bound by this node that it has not already, since enable_service_security asks for it",
-	addr:        func(x vip.OpenPort) netip.Addr { return x.Addr },
+	table: "herald_ports", what: "ports of VIPs",
+	consequence: "no VIP of a Service is bound by this node that it has not already, since enable_service_security " +
+		"asks for it",
+	addr: func(x vip.OpenPort) netip.Addr { return x.Addr },
 	compare: func(a, b vip.OpenPort) int {
 		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
 	},
 	maps: func(f family, _ []vip.OpenPort) []*nftables.Set {
-		return []*nftables.Set{f.setOf("herald_ports", "limited", f.addr), f.setOf("herald_ports", "open", f.addr, nftables.TypeInetProto, nftables.TypeInetService)}
+		return []*nftables.Set{f.setOf("herald_ports", "limited", f.addr),
+			f.setOf("herald_ports", "open", f.addr, nftables.TypeInetProto, nftables.TypeInetService)}
 	},
 	build: buildOpenPorts, elements: openPortElements,
 }
@@ -47,8 +47,8 @@ var openPorts = purpose[vip.OpenPort]{
 // protocols is the protocols that Services have, by IP protocol number.
 var protocols = map[string]byte{"TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP, "SCTP": unix.IPPROTO_SCTP}
 
-// openPortElements are the elements of the two sets for entries of the family. An entry without a protocol, or with one that
-// Services can't have, only limits its address.
+// openPortElements are the elements of the two sets for entries of the family. An entry without a protocol, or with
+// one that Services can't have, only limits its address.
 func openPortElements(_ family, entries []vip.OpenPort) [][]nftables.SetElement {
 	all := make([][]nftables.SetElement, 2)
 	seen := [2]map[string]bool{{}, {}}
@@ -68,7 +68,7 @@ func openPortElements(_ family, entries []vip.OpenPort) [][]nftables.SetElement 
 }
 
 // buildOpenPorts adds the family's chain and rules to the transaction.
-func buildOpenPorts(c *draft, f family, table *nftables.Table, sets []*nftables.Set, _ []vip.OpenPort) {
+func buildOpenPorts(c *nftables.Conn, f family, table *nftables.Table, sets []*nftables.Set, _ []vip.OpenPort) {
 	chain := c.AddChain(&nftables.Chain{
 		Table: table, Name: "input", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookInput,
 		Priority: nftables.ChainPriorityFilter,
@@ -80,11 +80,15 @@ func buildOpenPorts(c *draft, f family, table *nftables.Table, sets []*nftables.
 	accept := func(match ...expr.Any) {
 		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: append(match, &expr.Verdict{Kind: expr.VerdictAccept})})
 	}
-	accept(f.loadDestination(), &expr.Lookup{SourceRegister: first, SetName: sets[0].Name, SetID: sets[0].ID, Invert: true})
-	accept(&expr.Ct{Key: expr.CtKeyDIRECTION, Register: first}, &expr.Cmp{Op: expr.CmpOpEq, Register: first, Data: []byte{1}})
-	accept(&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: first}, &expr.Cmp{Op: expr.CmpOpEq, Register: first, Data: []byte{icmp}})
+	accept(f.loadDestination(), &expr.Lookup{SourceRegister: first, SetName: sets[0].Name, SetID: sets[0].ID,
+		Invert: true})
+	accept(&expr.Ct{Key: expr.CtKeyDIRECTION, Register: first},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: first, Data: []byte{1}})
+	accept(&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: first},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: first, Data: []byte{icmp}})
 	accept(f.loadDestination(), &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: f.part(1)},
 		loadDestinationPort(f.part(2)), // UDP and SCTP have it where TCP has
 		&expr.Lookup{SourceRegister: first, SetName: sets[1].Name, SetID: sets[1].ID})
-	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop}}})
+	c.AddRule(&nftables.Rule{Table: table, Chain: chain,
+		Exprs: []expr.Any{&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop}}})
 }

@@ -1,15 +1,14 @@
-// Package nft keeps Herald's own nftables tables equal to what is wanted. Tables of others are
-// never touched.
+// Package nft keeps Herald's own nftables tables equal to what is wanted. Tables of others are never touched.
 //
 // There is one table for each purpose and family (ip, ip6): "herald" for the connections of VIPs that have moved
-// (former.go), "herald_control_plane" for those to the API server (translation.go), "herald_ports" for which ports of VIPs are open (ports.go),
-// "herald_invalid" for packets that would reset connections to VIPs (invalid.go), "herald_api_servers" for balancing over the API servers (balance.go),
-// and "herald_egress" for what pods send with a VIP as its source (egress.go). While nothing is wanted of
-// a table it is not there. Why they are not one: docs/why.md, "nftables".
+// (former.go), "herald_control_plane" for those to the API server (translation.go), "herald_ports" for which ports of
+// VIPs are open (ports.go), "herald_invalid" for packets that would reset connections to VIPs (invalid.go),
+// "herald_api_servers" for balancing over the API servers (balance.go), and "herald_egress" for what pods send with a
+// VIP as its source (egress.go). While nothing is wanted of a table it is not there. Why they are not one:
+// docs/why.md, "nftables".
 package nft
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,18 +31,17 @@ import (
 const Timeout = 5 * time.Minute
 
 const (
-	renewAfter  = time.Minute      // the age at which the entries are renewed
-	lookAfter   = 5 * time.Second  // how often it is looked whether another program has removed a part of a table
+	renewAfter  = 10 * time.Second // the age at which a table is written again: entries end, and firewalls flush rules
 	retryAfter  = 30 * time.Second // after the kernel has refused
 	maxElements = 250              // in one message: a netlink attribute has at most 64 KiB
 	answerSize  = 4096             // what the answer to a message takes of the socket's buffer at most, in bytes
 	elementSize = 128              // what an element takes of a transaction at most, in bytes
-	setSize     = 4096             // what a set takes of it without its elements, with the chains and rules that there are because of it
-	setMessages = 4                // in how many messages these are
+	// what a set takes of it without its elements, with the chains and rules that there are because of it
+	setSize     = 4096
+	setMessages = 4 // in how many messages these are
 )
 
-// Tables is the tables of this node's network namespace. Only one goroutine, the agent's, may
-// use them.
+// Tables is the tables of this node's network namespace. Only one goroutine, the agent's, may use them.
 type Tables struct {
 	FormerOwners *Table[vip.FormerOwner]
 	Translations *Table[vip.Translation]
@@ -68,8 +66,8 @@ func New(log *slog.Logger) *Tables {
 	}
 }
 
-// LinksChanged has the next Set of FormerOwners look whether the links of its entries are others by now: the kernel has their indexes, and one that was made again
-// under its name has another. It does not block.
+// LinksChanged has the next Set of FormerOwners look whether the links of its entries have other indexes by now. It
+// does not block.
 func (t *Tables) LinksChanged() {
 	for i := range t.FormerOwners.state {
 		t.FormerOwners.state[i].linksChanged.Store(true)
@@ -82,33 +80,19 @@ func (t *Tables) Observe(w *vip.World) {
 	w.PortsNotLimited, w.EgressRefused = t.OpenPorts.refusals(), t.Egress.refusals()
 }
 
-// CheckFormerOwners returns an error if the kernel does not take the table of former owners: it has no nftables, or lacks an expression
-// that the table needs, or this process has no CAP_NET_ADMIN. It has the kernel make the table, by another name, and remove it in the same
-// transaction, so it changes nothing. The other functions do the same for the other tables.
-func CheckFormerOwners() error { return formerOwners.check() }
-
-// CheckTranslations is CheckFormerOwners for the table of translations.
-func CheckTranslations() error { return translations.check() }
-
-// CheckOpenPorts is CheckFormerOwners for the table of the ports of VIPs.
-func CheckOpenPorts() error { return openPorts.check() }
-
-// CheckInvalid is CheckFormerOwners for the table of VIPs at which invalid packets are dropped.
-func CheckInvalid() error { return invalid.check() }
-
-// CheckBalanced is CheckFormerOwners for the table by which API servers are balanced.
-func CheckBalanced() error { return balanced.check() }
-
-// CheckEgress is CheckFormerOwners for the table of egress, with one VIP that this node has and one that another has.
-func CheckEgress() error {
-	var all []vip.Egress
+// Check returns an error if the kernel does not take one of the tables: it has no nftables, or lacks an expression,
+// or this process has no CAP_NET_ADMIN. It makes each by another name and removes it in the same transaction, which
+// changes nothing.
+func Check() error {
+	var pods []vip.Egress
 	for _, a := range []string{"192.0.2.1", "2001:db8::1"} {
 		own := vip.Egress{VIP: netip.MustParseAddr(a)}
 		elsewhere := own
 		elsewhere.Via = own.VIP
-		all = append(all, own, elsewhere)
+		pods = append(pods, own, elsewhere)
 	}
-	return egress.check(all...)
+	return errors.Join(formerOwners.check(), translations.check(), openPorts.check(), invalid.check(), balanced.check(),
+		egress.check(pods...))
 }
 
 // checkTable is the name of the table that check makes and removes.
@@ -127,7 +111,7 @@ func (p purpose[E]) check(entries ...E) error {
 			m.Table = table
 			errs = append(errs, c.AddSet(m, nil))
 		}
-		p.build(&draft{c, make(map[string]int)}, f, table, maps, entries)
+		p.build(c, f, table, maps, entries)
 		c.DelTable(table)
 		if err := c.Flush(); err != nil {
 			errs = append(errs, fmt.Errorf("%s (%s): %w", p.what, f.name, err))
@@ -144,23 +128,11 @@ type purpose[E any] struct {
 	addr        func(E) netip.Addr // the VIP, whose family decides in which table the entry is
 	compare     func(a, b E) int   // orders entries
 	link        func(E) string     // the link whose index the entry has; nil: none
-	rebuild     bool               // the whole table is written each time, in case another program has changed a part of it
-	renewAfter  time.Duration      // if not 0: the age at which the entries are renewed, in place of renewAfter
 	maps        func(f family, entries []E) []*nftables.Set
-	build       func(c *draft, f family, table *nftables.Table, maps []*nftables.Set, entries []E) // adds chains and rules to a transaction
-	elements    func(f family, entries []E) [][]nftables.SetElement                                // of each of maps
-}
-
-// A draft is a transaction that counts the rules which it adds.
-type draft struct {
-	*nftables.Conn
-	rules map[string]int // by the name of the chain
-}
-
-// AddRule adds a rule to the transaction.
-func (d *draft) AddRule(r *nftables.Rule) {
-	d.Conn.AddRule(r)
-	d.rules[r.Chain.Name]++
+	// adds chains and rules to a transaction
+	build func(c *nftables.Conn, f family, table *nftables.Table, maps []*nftables.Set, entries []E)
+	// of each of maps
+	elements func(f family, entries []E) [][]nftables.SetElement
 }
 
 // A Table keeps the tables of one purpose, one for each family, equal to the entries that are wanted.
@@ -175,21 +147,19 @@ type Table[E any] struct {
 
 // A state is what is known of the table of one family.
 type state[E any] struct {
-	written []E            // what the kernel has, sorted
-	rules   map[string]int // how many rules, by the name of the chain
-	at      time.Time      // when that was written
-	known   bool           // false: the kernel may have other entries, an earlier process's, or after an error
-	links   linkIndexes    // of the links of written, as they were then
-	looked  time.Time      // when it was last looked whether the kernel still has the rules
-	failed  time.Time      // when the kernel last refused; zero: not since the last success
-	why     error          // what the kernel then said
+	written []E         // what the kernel has, sorted
+	at      time.Time   // when that was written
+	known   bool        // false: the kernel may have other entries, an earlier process's, or after an error
+	links   linkIndexes // of the links of written, as they were then
+	failed  time.Time   // when the kernel last refused; zero: not since the last success
+	why     error       // what the kernel then said
 
 	linksChanged atomic.Bool // the kernel's links may be others than links
 }
 
-// Set makes the entries in the kernel those of want, in one transaction for each family. Those
-// that are older than a minute are renewed, and each five seconds it is looked whether another program has removed the table or some of its rules, so it should be called at least that often. It returns the entries that the kernel then has, sorted; entries on a link that is not
-// there are not in the kernel all the same.
+// Set makes the entries in the kernel those of want, in one transaction for each family. It writes a table again that
+// is older than renewAfter, so it should be called that often. It returns the entries that the kernel then has,
+// sorted.
 //
 // If the kernel refuses those of a family, Set logs why, leaves them alone for half a minute, and has no entries of it
 // meanwhile. That is no error: VIPs move all the same, and connections are reset.
@@ -210,21 +180,13 @@ func (t *Table[E]) setFamily(s *state[E], f family, want []E, now time.Time) []E
 	if !s.failed.IsZero() && now.Sub(s.failed) < retryAfter {
 		return nil
 	}
-	renew := len(want) > 0 && (now.Sub(s.at) >= cmp.Or(t.renewAfter, renewAfter) || s.linksChanged.Swap(false) && !maps.Equal(t.linksOf(s.written), s.links))
-	if s.known && !renew && !t.isThere(s, f, now) {
-		t.log.Warn("another program has removed rules from nftables; they are written again: "+t.what, "family", f.name)
-		s.known = false // all of it
-	}
+	renew := len(want) > 0 &&
+		(now.Sub(s.at) >= renewAfter || s.linksChanged.Swap(false) && !maps.Equal(t.linksOf(s.written), s.links))
 	if s.known && !renew && slices.EqualFunc(want, s.written, func(a, b E) bool { return t.compare(a, b) == 0 }) {
 		return s.written
 	}
 	links := t.linksOf(want) // before they are written: what changes later is told by LinksChanged
-	err := t.write(s, f, want)
-	if err != nil && s.known { // another program has removed the table: all of it again
-		s.known = false
-		err = t.write(s, f, want)
-	}
-	if err != nil {
+	if err := t.write(s, f, want); err != nil {
 		t.fail(s, want, err, now)
 		return nil
 	}
@@ -260,8 +222,8 @@ func (t *Table[E]) linksOf(entries []E) linkIndexes {
 	return all
 }
 
-// fail stores that the kernel has refused want. It logs that, unless it has refused before, or
-// want is empty: then nothing was to be written, and without nftables nothing is there.
+// fail stores that the kernel has refused want, and logs it the first time. That nothing could not be written is no
+// fault.
 func (t *Table[E]) fail(s *state[E], want []E, err error, now time.Time) {
 	if len(want) == 0 {
 		s.known = true
@@ -279,47 +241,37 @@ func (t *Table[E]) write(s *state[E], f family, want []E) error {
 	if s.known && len(want) == 0 && len(s.written) == 0 {
 		return nil
 	}
-	maps, elements, rules := t.maps(f, want), t.elements(f, want), s.rules
+	maps, elements := t.maps(f, want), t.elements(f, want)
 	c, err := nftables.New(nftables.WithSockOptions(makeRoom(maps, elements)))
 	if err != nil {
 		return err
 	}
-	switch {
-	case len(want) == 0 || len(s.written) == 0 || !s.known || t.rebuild:
-		c.AddTable(f.table(t.table)) // one that is not there can't be deleted
-		c.DelTable(f.table(t.table))
-		rules = make(map[string]int)
-		if len(want) == 0 {
-			break
-		}
+	c.AddTable(f.table(t.table)) // one that is not there can't be deleted
+	c.DelTable(f.table(t.table))
+	if len(want) > 0 {
 		table := c.AddTable(f.table(t.table))
 		for _, m := range maps {
 			if err := c.AddSet(m, nil); err != nil {
 				return err
 			}
 		}
-		t.build(&draft{c, rules}, f, table, maps, want)
-	default:
-		for _, m := range maps {
-			c.FlushSet(m)
-		}
-	}
-	for i, all := range elements {
-		for some := range slices.Chunk(all, maxElements) {
-			if err := c.SetAddElements(maps[i], some); err != nil {
-				return err
+		t.build(c, f, table, maps, want)
+		for i, all := range elements {
+			for some := range slices.Chunk(all, maxElements) {
+				if err := c.SetAddElements(maps[i], some); err != nil {
+					return err
+				}
 			}
 		}
 	}
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("table %s %s: %w", f.name, t.table, err)
 	}
-	s.rules = rules
 	return nil
 }
 
-// makeRoom returns what makes a socket's buffers large enough for a transaction that writes these sets and their elements: it is one sendmsg(2), and the kernel
-// answers each of its messages before the first answer is read.
+// makeRoom makes a socket's buffers large enough for a transaction that writes these sets and their elements: it is
+// one sendmsg(2), and the kernel answers each of its messages before the first answer is read.
 func makeRoom(sets []*nftables.Set, elements [][]nftables.SetElement) func(*netlink.Conn) error {
 	bytes, messages := 1<<16+setSize*len(sets), 64+setMessages*len(sets)
 	for _, all := range elements {
@@ -329,26 +281,6 @@ func makeRoom(sets []*nftables.Set, elements [][]nftables.SetElement) func(*netl
 	return func(c *netlink.Conn) error {
 		return errors.Join(c.SetWriteBuffer(bytes), c.SetReadBuffer(answerSize*messages))
 	}
-}
-
-// isThere reports whether the kernel still has as many rules in each chain as were written; it does not look at what they say. It asks once in lookAfter.
-func (t *Table[E]) isThere(s *state[E], f family, now time.Time) bool {
-	if len(s.written) == 0 || now.Sub(s.looked) < lookAfter {
-		return true
-	}
-	s.looked = now
-	c, err := nftables.New(nftables.AsLasting())
-	if err != nil {
-		return true
-	}
-	defer c.CloseLasting()
-	for chain, n := range s.rules {
-		rules, err := c.GetRules(f.table(t.table), &nftables.Chain{Name: chain}) // none, if there is no such table
-		if err == nil && len(rules) != n {
-			return false
-		}
-	}
-	return true
 }
 
 // of returns those of all whose VIP is of the family.

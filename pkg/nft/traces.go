@@ -9,7 +9,8 @@ import (
 )
 
 // tableNames is the names of Herald's tables.
-var tableNames = []string{formerOwners.table, translations.table, balanced.table, openPorts.table, invalid.table, egress.table}
+var tableNames = []string{formerOwners.table, translations.table, balanced.table, openPorts.table, invalid.table,
+	egress.table}
 
 // Traces describes Herald's tables that are there. It is an error if nftables can't be asked.
 func Traces() (found []string, err error) {

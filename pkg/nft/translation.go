@@ -13,8 +13,9 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// translations is the purpose of the table "herald_control_plane": connections to a port of the VIP of the control plane are translated to
-// the node's own address, so that they do not end with the VIP on this node (docs/control-plane.md):
+// translations is the purpose of the table "herald_control_plane": connections to a port of the VIP of the control
+// plane are translated to the node's own address, so that they do not end with the VIP on this node
+// (docs/control-plane.md):
 //
 //	map own_address { type ipv4_addr . inet_service : ipv4_addr; flags timeout; }
 //	chain prerouting {
@@ -22,10 +23,10 @@ import (
 //	  meta l4proto tcp fib daddr type local socket wildcard 1 dnat to ip daddr . tcp dport map @own_address
 //	}
 //
-// Only connections that begin while the VIP is bound here are translated ("fib daddr type local"), and only if what listens on that
-// port listens on all addresses: a proxy that listens on the VIP alone gets its connections as before.
-// Connections that are translated stay so, by conntrack. The chain must last as long as they do: the kernel translates
-// nothing in a network namespace without any chain of the type nat (nf_nat_unregister_fn).
+// Only connections that begin while the VIP is bound here are translated ("fib daddr type local"), and only if what
+// listens on that port listens on all addresses: a proxy that listens on the VIP alone gets its connections as
+// before. Connections that are translated stay so, by conntrack. The chain must last as long as they do: the kernel
+// translates nothing in a network namespace without any chain of the type nat (nf_nat_unregister_fn).
 var translations = purpose[vip.Translation]{
 	table: "herald_control_plane", what: "translation of the control plane's VIP",
 	consequence: "connections to the API server are reset when the VIP moves",
@@ -54,7 +55,7 @@ func translationElements(_ family, entries []vip.Translation) [][]nftables.SetEl
 }
 
 // buildTranslations adds the family's chain and rule to the transaction.
-func buildTranslations(c *draft, f family, table *nftables.Table, maps []*nftables.Set, _ []vip.Translation) {
+func buildTranslations(c *nftables.Conn, f family, table *nftables.Table, maps []*nftables.Set, _ []vip.Translation) {
 	chain := c.AddChain(&nftables.Chain{
 		Table: table, Name: "prerouting", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPrerouting,
 		Priority: nftables.ChainPriorityRef(-110), // before kube-proxy's

@@ -24,7 +24,7 @@ func BenchmarkHandlePacket(b *testing.B) {
 	m := &message{from: "n1", interval: p.detector.interval, echoes: make([]echo, 99)}
 	other := newSealer([16]byte{1})
 	other.setKeys(key)
-	packet := other.seal(m.append(nil), 0)
+	packet := other.seal(m.append(nil))
 	for b.Loop() {
 		p.handlePacket(packet, netip.AddrPort{})
 	}

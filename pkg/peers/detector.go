@@ -14,9 +14,8 @@ const (
 	maxInterval = 2 * time.Second
 )
 
-// transmitInterval returns the interval for so many nodes, with this one: 50 ms with up to 5, 100 ms with 10, so that none of these
-// nodes sends more than some 100 packets a second; no more until there are 40; and then so much more that none sends
-// more than some 400 (250 ms with 100).
+// transmitInterval returns the interval for so many nodes, with this one. So none sends more than some 100 packets a
+// second where there are up to 10, or 400 where there are more.
 func transmitInterval(nodes int) time.Duration {
 	n := time.Duration(nodes)
 	return min(max(minInterval, min(n*10*time.Millisecond, 100*time.Millisecond), n*2500*time.Microsecond), maxInterval)
@@ -39,9 +38,8 @@ const (
 // longer it is silent (RFC 5880 section 6.8.4). So two packets may be late or lost.
 func detectionTime(interval time.Duration) time.Duration { return interval * 5 / 2 }
 
-// A detector is a failure detector: from heartbeats and from the results of probes it decides
-// which other nodes are alive. It does no I/O and reads no clock: callers pass the time,
-// and hold Peers.mu.
+// A detector is a failure detector: from heartbeats and from the results of probes it decides which other nodes are
+// alive. It does no I/O and reads no clock: callers pass the time, and hold Peers.mu.
 type detector struct {
 	self      string
 	id        nodeID
@@ -91,7 +89,6 @@ type received struct {
 	verified  bool          // its process has echoed a nonce of this one, so its packets are no replay
 	echoOf    time.Time     // when the newest nonce that it echoed was sent
 	interval  time.Duration // its transmit interval
-	keys      []keyID       // what it can open
 	heartbeat vip.Heartbeat // of its last verified packet
 	echoes    []echo        // which nodes it hears
 	stopping  bool          // its process said that it stops
@@ -104,8 +101,7 @@ func (r *received) arriving(now time.Time) bool {
 	return r.verified && !r.stopping && now.Sub(r.at) <= detectionTime(r.interval)
 }
 
-// probeState is what is known from probes of a node: ARP or NDP for its address, and a TCP
-// connection to its port.
+// probeState is what is known from probes of a node: ARP or NDP for its address, and a TCP connection to its port.
 type probeState struct {
 	running  bool
 	next     time.Time // not before
@@ -122,16 +118,15 @@ type probeState struct {
 // maxUnanswered is how many probes of a Suspect node in a row have no answer by chance, at most.
 const maxUnanswered = 1
 
-// isUnanswered reports whether p is Suspect, and no longer answers probes as it did before: what this node sends does not arrive, though
-// heartbeats of p may.
+// isUnanswered reports whether p is Suspect, and no longer answers probes: what this node sends does not arrive,
+// though heartbeats of p may.
 func (p *peer) isUnanswered() bool {
 	return p.state == vip.Suspect && p.probe.answered && p.probe.unanswered > maxUnanswered
 }
 
-// away returns for how long p has been away: nothing was heard of it for long, and nothing runs there that would miss heartbeats; negative:
-// it is not. Packets to a machine that is switched off wait in this node's send buffer until the kernel has asked for its MAC
-// address in vain, for 3 s, and its node lease, which lasts an hour longer, keeps it among the peers. As soon as it is heard it is
-// not away.
+// away returns for how long p has been away; negative: it is not. Packets to a machine that is switched off wait in
+// this node's send buffer until the kernel has asked for its MAC address in vain, for 3 s, and its node lease, which
+// lasts an hour longer, keeps it among the peers.
 func (d *detector) away(p *peer, now time.Time) time.Duration {
 	if p.state != vip.Dead && p.state != vip.Unknown {
 		return -1
@@ -156,17 +151,13 @@ type verdict struct {
 	gone      bool      // it is Dead since nobody answers for its address
 }
 
-// detectable reports whether probes would detect the death of p: it is Alive, its TCP port has
-// taken a connection since it became so, and its address has been answered for since it was
-// last Unknown.
+// detectable reports whether probes would detect the death of p.
 func (p *peer) detectable() bool { return p.state == vip.Alive && p.probe.answered && p.probe.open }
 
-// ended reports whether p is Dead though its kernel answers: that has refused connections, and p is not gone since, and
-// did not say that it stops.
+// ended reports whether p is Dead though its kernel answers.
 func (p *peer) ended() bool { return p.state == vip.Dead && !p.gone && !p.rx.stopping }
 
-// newDetector returns a detector of the node named self, which knows no other node and does
-// not listen.
+// newDetector returns a detector of the node named self, which knows no other node and does not listen.
 func newDetector(self string) *detector {
 	return &detector{
 		self: self, id: idOf(self), peers: make(map[string]*peer), sent: make(map[uint32]time.Time),
@@ -174,12 +165,8 @@ func newDetector(self string) *detector {
 	}
 }
 
-// setNodes adds the nodes in the map, without this one, with their addresses, and removes those
-// that are not in it and were not heard for long. Where its address is new or another one than in
-// the last call, heartbeats to the node go there; if it is invalid, only if no packet was received
-// from the node. A node that is not in the map keeps its address, and is removed once both its last
-// packet and its being added were more than forgetAfter ago. The transmit interval is set to
-// that for the nodes then known. Nodes added or removed are a change; nothing is evaluated.
+// setNodes takes the addresses of the other nodes by their node leases. A node that has none keeps its address, and
+// is forgotten a minute after its last packet.
 func (d *detector) setNodes(nodes map[string]netip.AddrPort, now time.Time) {
 	for name := range nodes {
 		if name != d.self {
@@ -202,8 +189,7 @@ func (d *detector) setNodes(nodes map[string]netip.AddrPort, now time.Time) {
 	d.interval = transmitInterval(len(d.peers) + 1)
 }
 
-// getOrAdd returns the node with that name, and adds it first if it is not known: as Unknown and
-// without an address, which is a change.
+// getOrAdd returns the node with that name, which is added as Unknown and without an address if it is not known.
 func (d *detector) getOrAdd(name string, now time.Time) *peer {
 	p := d.peers[name]
 	if p == nil {
@@ -215,11 +201,7 @@ func (d *detector) getOrAdd(name string, now time.Time) *peer {
 	return p
 }
 
-// newMessage returns a heartbeat of this node, without its key IDs, and stores its nonce with
-// the time; nonces older than nonceLifetime are removed. It has one echo for each node from
-// which a packet was accepted: the nonce in the last one, and whether the node is heard, which
-// means that its packets are arriving, or it is Alive and this process has listened for less
-// than pauseThreshold.
+// newMessage returns a heartbeat of this node, and stores when its nonce was sent.
 func (d *detector) newMessage(nonce uint32, stopping bool, now time.Time) *message {
 	maps.DeleteFunc(d.sent, func(_ uint32, at time.Time) bool { return now.Sub(at) > nonceLifetime })
 	d.sent[nonce] = now
@@ -234,15 +216,9 @@ func (d *detector) newMessage(nonce uint32, stopping bool, now time.Time) *messa
 	return m
 }
 
-// receive stores what a heartbeat says that came from addr, and evaluates its sender. It returns
-// false and changes nothing if the message is from this node, or may be a replay (isReplay).
-//
-// Else it stores what the message says, and evaluates the sender and each other node that was
-// probed and is not Dead. The sender is added if it is not known. The process is verified once
-// a message of it echoes a nonce not older than nonceMaxAge; before that its vip.Heartbeat and
-// its stopping are ignored, and its address is used only if there is none. A message of a
-// verified one discards the last probe's result; another vip.Heartbeat than before is a
-// change.
+// receive stores what a heartbeat says that came from addr, and evaluates its sender. It returns false and changes
+// nothing if the message is from this node, or may be a replay. Until the process has echoed a nonce of this one its
+// vip.Heartbeat and its stopping are ignored.
 func (d *detector) receive(m *message, id packetID, addr netip.AddrPort, now time.Time) bool {
 	if m.from == d.self {
 		return false
@@ -265,7 +241,7 @@ func (d *detector) receive(m *message, id packetID, addr netip.AddrPort, now tim
 		p.probe.at, p.probe.refusals, p.announced = time.Time{}, 0, false
 	}
 	rx.interval = min(max(m.interval, minInterval/2), 2*maxInterval)
-	rx.keys, rx.echoes, rx.stopping = m.keys, m.echoes, rx.verified && m.stopping
+	rx.echoes, rx.stopping = m.echoes, rx.verified && m.stopping
 	if addr.IsValid() && (rx.verified || !p.addr.IsValid()) {
 		p.addr = addr // without a node lease there is no other
 	}
@@ -282,26 +258,19 @@ func (d *detector) receive(m *message, id packetID, addr netip.AddrPort, now tim
 	return true
 }
 
-// isReplay reports whether a packet, which echoes a nonce that was sent at echoOf, may have been
-// recorded earlier. One of the same process is no replay if its sequence number is above all
-// before. A process that is restored from a snapshot of its memory counts from an earlier number
-// on: then its packet must echo a nonce of the last nonceMaxAge that was sent after those echoed
-// before, or, above the last sequence number, the same. A packet of another process is no replay
-// if it echoes a nonce of the last nonceMaxAge; or if the last process was never verified, has
-// said that it stops, or was last heard more than forgetAfter ago.
+// isReplay reports whether a packet, which echoes a nonce that was sent at echoOf, may have been recorded earlier.
 func (r *received) isReplay(id packetID, echoOf, now time.Time) bool {
 	fresh := now.Sub(echoOf) < nonceMaxAge
 	if id.process != r.process {
 		// A new process that has not received a packet of this one yet will echo the next one.
 		return !fresh && r.verified && !r.stopping && now.Sub(r.at) < forgetAfter
 	}
+	// A process that is restored from a snapshot of its memory counts from an earlier number on.
 	restored := fresh && (echoOf.After(r.echoOf) || echoOf.Equal(r.echoOf) && id.sequence > r.sequence)
 	return id.sequence <= r.highest && !restored
 }
 
-// echoOf returns when the nonce that m echoes was sent by this process. It returns zero if m
-// has no echo for this node, or one of a nonce that is not stored: of another process, or
-// older than nonceLifetime.
+// echoOf returns when the nonce that m echoes was sent by this process; zero if it is not known.
 func (d *detector) echoOf(m *message) time.Time {
 	for _, e := range m.echoes {
 		if e.node == d.id {
@@ -311,8 +280,7 @@ func (d *detector) echoOf(m *message) time.Time {
 	return time.Time{}
 }
 
-// receiveFailed stores now as failedAt of each node to whose address heartbeats are sent, if
-// that is addr: a packet from there could not be opened. Of other addresses nothing is stored.
+// receiveFailed stores that a packet from addr could not be opened.
 func (d *detector) receiveFailed(addr netip.Addr, now time.Time) {
 	for _, p := range d.peers {
 		if p.addr.Addr() == addr {
@@ -321,10 +289,7 @@ func (d *detector) receiveFailed(addr netip.Addr, now time.Time) {
 	}
 }
 
-// statuses returns, for every known node by name, the state of its last evaluation, since when
-// it has it, and the vip.Heartbeat of its last verified packet. SilentSince (silentSince) and Overdue are of now; Overdue: the node is
-// Alive, and its last packet came more than two of its transmit intervals ago. Nothing is
-// evaluated.
+// statuses returns the state of every known node by name, as last evaluated; SilentSince and Overdue are of now.
 func (d *detector) statuses(now time.Time) map[string]vip.PeerStatus {
 	all := make(map[string]vip.PeerStatus, len(d.peers))
 	for name, p := range d.peers {
@@ -340,8 +305,7 @@ func (d *detector) statuses(now time.Time) map[string]vip.PeerStatus {
 	return all
 }
 
-// takeChanges returns the changes since it was called last, oldest first, and removes them;
-// nil if there are none.
+// takeChanges returns the changes since it was called last, oldest first, and removes them.
 func (d *detector) takeChanges() (taken []change) {
 	taken, d.changes = d.changes, nil
 	return taken

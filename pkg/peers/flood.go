@@ -31,9 +31,8 @@ type packetFilter interface {
 	setFilter(ids []keyID) error
 }
 
-// packetRead counts a packet that was read, and, if there are too many, waits up to 0.1 s and has
-// the kernel drop packets without the ID of a key; after filterTime it takes that filter off. A
-// socket without filters, or an error, changes nothing.
+// packetRead counts a packet that was read, waits up to 0.1 s if there are too many, and sets the kernel's filter, or
+// takes it off.
 func (g *floodGuard) packetRead(socket Socket, ids func() []keyID) {
 	waited := g.limit.Read()
 	filter, ok := socket.(packetFilter)
@@ -50,8 +49,8 @@ func (g *floodGuard) packetRead(socket Socket, ids func() []keyID) {
 	}
 }
 
-// keyFilter returns a classic BPF program for a UDP socket, whose packets begin with the UDP header. It
-// accepts those that begin as a packet with one of the keys does, and all if there are no ids.
+// keyFilter returns a classic BPF program for a UDP socket, whose packets begin with the UDP header. It accepts those
+// that name one of the keys, or all if there are no ids.
 func keyFilter(ids []keyID) ([]bpf.RawInstruction, error) {
 	const udp = 8
 	accept, drop := bpf.RetConstant{Val: 1 << 16}, bpf.RetConstant{Val: 0}

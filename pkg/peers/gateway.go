@@ -42,8 +42,7 @@ type gatewayAnswer struct {
 	at       time.Time // when the answer came, or was given up
 }
 
-// NewGateway makes a Gateway that asks nothing before Run; until then Liveness returns
-// Unknown.
+// NewGateway makes a Gateway that asks nothing before Run; until then Liveness returns Unknown.
 func NewGateway(o GatewayOptions) *Gateway {
 	g := &Gateway{o: o, askNow: mailbox.NewSignal()}
 	g.last.Store(&gatewayAnswer{})
@@ -53,8 +52,8 @@ func NewGateway(o GatewayOptions) *Gateway {
 // String names the task.
 func (g *Gateway) String() string { return "gateway" }
 
-// Liveness returns Alive if the gateway answered when it was asked last, Dead if it did not, and Unknown if there is no
-// gateway, or it was asked last before since or more than gatewayMaxAge ago. It has Run ask again, and does not block.
+// Liveness returns whether the gateway answered when it was asked last; Unknown if there is none, or it was asked
+// before since or too long ago. It has Run ask again, and does not block.
 func (g *Gateway) Liveness(since time.Time) vip.Liveness {
 	last := g.last.Load()
 	old := last.asked.Before(since)

@@ -134,7 +134,7 @@ func TestKernelKeys(t *testing.T) {
 		}
 	}
 	l.expectNoChanges("rotation")
-	l.writeKeys(l.nodes[1], keyA)
+	l.writeKeys(l.nodes[1], keyC)
 	l.await(1, "suspect")
 	if why := l.nodes[0].state("n1").Why; !strings.Contains(why, "another key") {
 		t.Errorf("got %q", why)

@@ -25,10 +25,8 @@ func NewKey() []byte {
 	return []byte(base64.StdEncoding.EncodeToString(key) + "\n")
 }
 
-// ParseKeys reads 1 to 8 keys: one per line, in base64, at least 16 bytes each. Empty lines,
-// and those that begin with #, are ignored. If a line is no key, or there are no or too many
-// keys, it returns an error, which does not contain a key. Packets to a node are encrypted
-// with the first that the node has as well; packets from a node may be encrypted with any.
+// ParseKeys reads 1 to 8 keys: one per line, in base64, at least 16 bytes each, without empty lines and those that
+// begin with #. Packets are encrypted with the last one, and decrypted with any. An error contains no key.
 func ParseKeys(text []byte) ([][]byte, error) {
 	var keys [][]byte
 	n := 0
@@ -40,7 +38,8 @@ func ParseKeys(text []byte) ([][]byte, error) {
 		}
 		key, err := base64.StdEncoding.DecodeString(string(line))
 		if err != nil || len(key) < minKeyLen {
-			return nil, fmt.Errorf("line %d is no key: it must be base64 of at least %d bytes, as of \"head -c 32 /dev/urandom | base64\"", n, minKeyLen)
+			return nil, fmt.Errorf("line %d is no key: it must be base64 of at least %d bytes, as of \"head -c 32 "+
+				"/dev/urandom | base64\"", n, minKeyLen)
 		}
 		keys = append(keys, key)
 	}
@@ -69,8 +68,7 @@ const (
 	retryKeys     = time.Second
 )
 
-// NewKeys makes Keys that read nothing before Run. read returns text for ParseKeys; source is
-// where it reads that, for log messages.
+// NewKeys makes Keys that read nothing before Run. read returns text for ParseKeys; source says where it reads that.
 func NewKeys(log *slog.Logger, source string, read func(context.Context) ([]byte, error)) *Keys {
 	return &Keys{log: log, source: source, read: read, keys: mailbox.New[[][]byte]()}
 }
@@ -84,17 +82,16 @@ func (k *Keys) Get() [][]byte { return k.keys.Get() }
 // logFailure says that the keys can't be read, and what follows from that.
 func (k *Keys) logFailure(err error) {
 	if k.Get() != nil {
-		k.log.Info("whether the key of the heartbeats has changed can't be read at present; the one that this node has goes on being used", "from", k.source, "err", err)
+		k.log.Info("whether the key of the heartbeats has changed can't be read at present; the one that this node has "+
+			"goes on being used", "from", k.source, "err", err)
 		return
 	}
-	k.log.Warn("the key of the heartbeats can't be read, and is tried again. Without it the failover of a dead node takes the lease duration",
+	k.log.Warn("the key of the heartbeats can't be read, and is tried again. Without it the failover of a dead node "+
+		"takes the lease duration",
 		"from", k.source, "err", err)
 }
 
-// Run reads and stores the keys each reloadKeys, or reloadSeveral, until ctx ends; until it
-// succeeds once, after retryKeys and then twice as long each time, up to reloadKeys. If reading or parsing fails,
-// Get still returns the last keys. An error is logged when it is another than the last one,
-// and so is the first success after it.
+// Run reads the keys again and again until ctx ends. After a failure Get still returns the last ones.
 func (k *Keys) Run(ctx context.Context) error {
 	logged, retry := "", retryKeys
 	for {

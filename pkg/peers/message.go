@@ -14,20 +14,17 @@ import (
 //	length(1) name, nonce(4), transmit interval in ms(2), flags(1),
 //	epoch(8), state hash(8), proposal hash(8),
 //	number of the table(8), its digest(8), number carried out(8),
-//	number(1) of key IDs(4 each),
 //	number(2) of echoes: node(6) flags(1) nonce(4)
 //	length(1) voided claim
 //
-// What follows is of a later version, and ignored. With 100 nodes that is some 1200
-// bytes, which fit an Ethernet frame.
+// What follows is of a later version, and ignored. With 100 nodes that is some 1200 bytes, which fit an Ethernet frame.
 type message struct {
 	from      string        // the sender's node
 	nonce     uint32        // random; the receivers echo it
 	interval  time.Duration // the next packet follows within
 	stopping  bool          // the process ends, and sends no more
 	heartbeat vip.Heartbeat
-	keys      []keyID // what the sender can open
-	echoes    []echo  // one for each node of which it has received a packet
+	echoes    []echo // one for each node of which it has received a packet
 }
 
 // An echo shows a node that its packet was received, and the others whether it is heard.
@@ -56,8 +53,7 @@ const (
 	echoLen   = 11
 )
 
-// append appends the encoded message to b and returns the result. Echoes beyond maxEchoes are
-// left out.
+// append appends the encoded message to b, without echoes beyond maxEchoes.
 func (m *message) append(b []byte) []byte {
 	b = append(b, byte(len(m.from)))
 	b = append(b, m.from...)
@@ -72,10 +68,6 @@ func (m *message) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, uint64(m.heartbeat.Table))
 	b = binary.BigEndian.AppendUint64(b, m.heartbeat.TableDigest)
 	b = binary.BigEndian.AppendUint64(b, uint64(m.heartbeat.Carried))
-	b = append(b, byte(len(m.keys)))
-	for _, k := range m.keys {
-		b = append(b, k[:]...)
-	}
 	echoes := m.echoes[:min(len(m.echoes), maxEchoes)]
 	b = binary.BigEndian.AppendUint16(b, uint16(len(echoes)))
 	for _, e := range echoes {
@@ -97,8 +89,7 @@ func flag(set bool, value byte) byte {
 
 var errShort = errors.New("the message ends too early")
 
-// parseMessage decodes b, of which it keeps nothing. It returns errShort if b ends before the
-// voided claim does, and ignores what follows that.
+// parseMessage decodes b, of which it keeps nothing. It returns errShort if b ends too early.
 func parseMessage(b []byte) (*message, error) {
 	r := reader{b: b}
 	m := &message{from: string(r.take(int(r.byte())))}
@@ -112,10 +103,6 @@ func parseMessage(b []byte) (*message, error) {
 	}
 	m.heartbeat.Epoch, m.heartbeat.StateHash, m.heartbeat.ProposalHash = int64(r.uint64()), r.uint64(), r.uint64()
 	m.heartbeat.Table, m.heartbeat.TableDigest, m.heartbeat.Carried = int64(r.uint64()), r.uint64(), int64(r.uint64())
-	m.keys = make([]keyID, 0, 2)
-	for range r.byte() {
-		m.keys = append(m.keys, keyID(r.take(len(keyID{}))))
-	}
 	n := int(r.uint16())
 	if r.short || len(r.b) < n*echoLen {
 		return nil, errShort
@@ -140,8 +127,7 @@ type reader struct {
 	short bool
 }
 
-// take returns the next n bytes, a part of r.b, and removes them from r.b. If fewer are left
-// it returns n zeros, discards the rest, and sets r.short.
+// take removes the next n bytes from r.b and returns them, n zeros if fewer are left.
 func (r *reader) take(n int) []byte {
 	if len(r.b) < n {
 		r.short, r.b = true, nil

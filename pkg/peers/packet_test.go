@@ -16,7 +16,6 @@ func full() *message {
 	return &message{
 		from: "n1", nonce: 1 << 31, interval: 250 * time.Millisecond, stopping: true,
 		heartbeat: vip.Heartbeat{Epoch: 1 << 40, APIReachable: true, TenureValid: true, StateHash: 1<<64 - 1, ProposalHash: 7, MovesUnwritten: true},
-		keys:      []keyID{{1, 2, 3, 4}, {5, 6, 7, 8}},
 		echoes:    []echo{{node: idOf("n2"), hears: true, nonce: 9}, {node: idOf("n3"), hears: true}, {node: idOf("n4")}},
 	}
 }
@@ -54,7 +53,7 @@ func TestMessageFits(t *testing.T) {
 	m := full()
 	m.from = strings.Repeat("a", 63)
 	m.echoes = make([]echo, 99)
-	if n := headerLen + len(m.append(nil)) + tagLen; n > 1500-40-8 {
+	if n := headerLen + len(m.append(nil)) + overhead; n > 1500-40-8 {
 		t.Errorf("%d bytes", n)
 	}
 }
@@ -78,13 +77,13 @@ func FuzzMessage(f *testing.F) {
 }
 
 func TestSeal(t *testing.T) {
-	keyA, keyB := bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 16)
+	keyA, keyB, keyC := bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 16), bytes.Repeat([]byte{3}, 32)
 	sender, receiver := newSealer(vip.ProcessID{1}), newSealer(vip.ProcessID{2})
 	sender.setKeys([][]byte{keyA, keyB})
 	receiver.setKeys([][]byte{keyB})
 	text := []byte("hello")
 
-	packet := sender.seal(text, 1)
+	packet := sender.seal(text)
 	for range 2 { // the second time with what was kept of the first
 		id, got, err := receiver.open(packet)
 		if err != nil || id != (packetID{vip.ProcessID{1}, 1}) || !bytes.Equal(got, text) {
@@ -94,10 +93,11 @@ func TestSeal(t *testing.T) {
 	if bytes.Contains(packet, text) {
 		t.Error("it can be read")
 	}
-	if bytes.Equal(sender.seal(text, 1)[headerLen:], packet[headerLen:]) {
+	if bytes.Equal(sender.seal(text)[headerLen:], packet[headerLen:]) {
 		t.Error("the same twice looks the same")
 	}
-	if _, _, err := receiver.open(sender.seal(text, 0)); !errors.Is(err, errKey) {
+	sender.setKeys([][]byte{keyB, keyA})
+	if _, _, err := receiver.open(sender.seal(text)); !errors.Is(err, errKey) {
 		t.Errorf("another key: got %v", err)
 	}
 	for i := range packet {
@@ -111,18 +111,22 @@ func TestSeal(t *testing.T) {
 		}
 	}
 	receiver.setKeys([][]byte{keyA})
+	if _, _, err := receiver.open(packet); err != nil {
+		t.Errorf("the key before: got %v", err)
+	}
+	receiver.setKeys([][]byte{keyC})
 	if _, _, err := receiver.open(packet); !errors.Is(err, errKey) {
 		t.Errorf("a key that was taken away: got %v", err)
 	}
-	if got := sender.seal(text, 2); got != nil {
-		t.Errorf("a key that there is not: got %x", got)
+	if got := newSealer(vip.ProcessID{3}).seal(text); got != nil {
+		t.Errorf("without a key: got %x", got)
 	}
 }
 
 func FuzzOpen(f *testing.F) {
 	s := newSealer(vip.ProcessID{1})
 	s.setKeys([][]byte{bytes.Repeat([]byte{1}, 32)})
-	f.Add(s.seal([]byte("x"), 0))
+	f.Add(s.seal([]byte("x")))
 	f.Fuzz(func(t *testing.T, packet []byte) {
 		if _, text, err := s.open(packet); err == nil && string(text) != "x" {
 			t.Errorf("forged: %q", text)
@@ -138,10 +142,10 @@ func TestRestoredSnapshotUsesOtherNonces(t *testing.T) {
 	first.setKeys([][]byte{bytes.Repeat([]byte{1}, 32)})
 	restored := *first // all that its memory holds
 	a, b := []byte("it reaches the API server"), []byte("it does not reach the API")
-	packetA, packetB := first.seal(a, 0), restored.seal(b, 0)
+	packetA, packetB := first.seal(a), restored.seal(b)
 	same := true
 	for i := range a {
-		same = same && packetA[headerLen+i]^packetB[headerLen+i] == a[i]^b[i]
+		same = same && packetA[headerLen+nonceLen+i]^packetB[headerLen+nonceLen+i] == a[i]^b[i]
 	}
 	if same {
 		t.Error("both messages are encrypted with the same keystream")

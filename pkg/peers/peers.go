@@ -14,9 +14,8 @@
 //	ARP, NDP          nobody answers, and no node that is heard hears it        Dead
 //	                  answered, and TCP is not refused                          Suspect
 //
-// The VIPs of a Dead node may be taken over. Suspect is a blocked port or a process that hangs: only
-// its node lease decides. A process that was itself paused judges no other node until it
-// has listened again for a while.
+// The VIPs of a Dead node may be taken over. Suspect is a blocked port or a process that hangs: only its node lease
+// decides. A process that was itself paused judges no other node until it has listened again for a while.
 package peers
 
 import (
@@ -40,14 +39,11 @@ type Options struct {
 	Log     *slog.Logger
 	Poke    func() // called when Statuses has changed; must not block
 
-	// Keys is the keys of the cluster, see ParseKeys; none: not known yet, so nothing is
-	// sent. Packets to a node are encrypted with the first that the node has too.
+	// Keys is the keys of the cluster, see ParseKeys; none: not known yet, so nothing is sent.
 	Keys func() [][]byte
-	// Address is this node's own on the link of VIPs; zero: it has none, or not yet.
-	// A link-local one needs its zone.
+	// Address is this node's own on the link of VIPs; zero: it has none, or not yet. A link-local one needs its zone.
 	Address func() netip.Addr
-	// Nodes is the addresses of the other nodes by name, as their node leases have them. The
-	// caller may change the map.
+	// Nodes is the addresses of the other nodes by name, as their node leases have them. The caller may change the map.
 	Nodes func() map[string]netip.AddrPort
 	// Answers asks the link of VIPs who has an address (ARP, NDP), and reports whether
 	// anybody answers. It takes 150 ms at most.
@@ -71,8 +67,7 @@ type Peers struct {
 	off      string    // what Off returns
 }
 
-// New makes Peers that send and receive nothing before Run, with the kernel's Transport if o has
-// none, and a random Process if that is zero.
+// New makes Peers that send and receive nothing before Run.
 func New(o Options) *Peers {
 	o.Transport = cmp.Or[Transport](o.Transport, kernelTransport{})
 	if o.Process == (vip.ProcessID{}) {
@@ -91,8 +86,8 @@ func New(o Options) *Peers {
 // String names the task.
 func (p *Peers) String() string { return "peers" }
 
-// SetHeartbeat sets what the heartbeats of this node contain. It does not wait for them: if h
-// differs from before, Run sends it to all nodes at once, and again some 25 ms later.
+// SetHeartbeat sets what the heartbeats of this node contain. If h differs from before, it is sent to all nodes at
+// once, and again some 25 ms later.
 func (p *Peers) SetHeartbeat(h vip.Heartbeat) {
 	p.mu.Lock()
 	changed := p.detector.heartbeat != h
@@ -103,26 +98,22 @@ func (p *Peers) SetHeartbeat(h vip.Heartbeat) {
 	}
 }
 
-// Statuses returns the state of every other node that has a node lease, or was heard or first
-// seen within about the last minute, by name: as last evaluated, but Overdue as of now. The
-// caller may change the map.
+// Statuses returns the state of every other node that has a node lease or was heard lately, by name. The caller may
+// change the map.
 func (p *Peers) Statuses() map[string]vip.PeerStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.detector.statuses(time.Now())
 }
 
-// KeyIDs returns the KeyID of each key that this node decrypts heartbeats with, in the order of
-// Options.Keys as last read by Run; nil while there is no socket for heartbeats.
-func (p *Peers) KeyIDs() []string {
+// KeyIDs returns the KeyID of each of Options.Keys, as last read by Run; nil while there is no socket for heartbeats.
+func (p *Peers) KeyIDs() (ids []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.off != "" {
-		return nil
-	}
-	ids := make([]string, len(p.sealer.ids))
-	for i, id := range p.sealer.ids {
-		ids[i] = id.String()
+	for i := range p.sealer.keys {
+		if p.off == "" {
+			ids = append(ids, p.sealer.ids[i].String())
+		}
 	}
 	return ids
 }
@@ -137,9 +128,7 @@ func (p *Peers) keyIDs() []keyID {
 // NoPort is what Off returns if no heartbeats are to be exchanged.
 const NoPort = "herald_peers_port is 0"
 
-// Off returns why this node has no socket for heartbeats, in words for a person: Run has not
-// started or has ended, there is no port (NoPort), key or address, or the address can't be
-// listened on. It returns "" while heartbeats are exchanged.
+// Off returns why this node has no socket for heartbeats, in words for a person; "" while heartbeats are exchanged.
 func (p *Peers) Off() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -81,7 +81,7 @@ func (s *logBuffer) count(text string) int {
 	return strings.Count(s.b.String(), text)
 }
 
-var keyA, keyB = bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32)
+var keyA, keyB, keyC = bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32), bytes.Repeat([]byte{3}, 32)
 
 // newCluster starts n nodes, and waits until all are alive for each other, and were probed.
 func newCluster(t *testing.T, n int) *cluster {
@@ -416,7 +416,7 @@ func TestKeys(t *testing.T) {
 				steady(20 * time.Second)
 			}
 		}
-		c.nodes[0].setKeys(keyA)
+		c.nodes[0].setKeys(keyC)
 		c.await("the wrong key to be noticed", 5*time.Second, func() bool { return c.othersSee(0, vip.Suspect) })
 		if why := c.nodes[1].Why("n0"); !strings.Contains(why, "another key") {
 			t.Errorf("got %q", why)

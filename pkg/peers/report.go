@@ -19,14 +19,28 @@ type metrics struct {
 // newMetrics makes the metrics, with each result and each reason at 0.
 func newMetrics() *metrics {
 	m := &metrics{
-		on:         prometheus.NewGauge(prometheus.GaugeOpts{Name: "herald_peers_on", Help: "1 if this node sends heartbeats to the other nodes and receives theirs, 0 if not: a dead node's VIPs then move after the lease duration. The log says why."}),
-		state:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "herald_peers_state", Help: "1 for the state of another node by its heartbeats (alive, suspect, dead, unknown), 0 for the others. A node that is suspect has its port blocked, or its process hangs."}, []string{"node", "state"}),
-		detectable: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "herald_peers_detectable", Help: "1 if the death of another node would be detected by heartbeats and probes: it is alive, and its address and its port have answered a probe. It is 0 for a moment after a node has become alive."}, []string{"node"}),
-		sent:       prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_peers_packets_sent_total", Help: "Heartbeats sent to other nodes, by result (ok, error)."}, []string{"result"}),
-		received:   prometheus.NewCounter(prometheus.CounterOpts{Name: "herald_peers_packets_received_total", Help: "Heartbeats received from other nodes, without those that were dropped."}),
-		dropped:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_peers_packets_dropped_total", Help: "Packets received and ignored, by reason: key (encrypted with an unknown key), forged (not authentic), format (not Herald's, or of another version), replay (a duplicate, or of a process that has not echoed a packet of this one yet)."}, []string{"reason"}),
-		probes:     prometheus.NewCounter(prometheus.CounterOpts{Name: "herald_peers_probes_total", Help: "Times this node probed a silent one by ARP or NDP and TCP."}),
-		pauses:     prometheus.NewCounter(prometheus.CounterOpts{Name: "herald_peers_pauses_total", Help: "Times this process did not run for more than 0.1 s longer than it meant to, and then judged no other node for a while."}),
+		on: prometheus.NewGauge(prometheus.GaugeOpts{Name: "herald_peers_on", Help: "1 if this node sends " +
+			"heartbeats to the other nodes and receives theirs, 0 if not: a dead node's VIPs then move after the lease " +
+			"duration. The log says why."}),
+		state: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "herald_peers_state", Help: "1 for the state of " +
+			"another node by its heartbeats (alive, suspect, dead, unknown), 0 for the others. A node that is suspect has " +
+			"its port blocked, or its process hangs."}, []string{"node", "state"}),
+		detectable: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "herald_peers_detectable",
+			Help: "1 if the death of another node would be detected by heartbeats and probes: it is alive, and its address " +
+				"and its port have answered a probe. It is 0 for a moment after a node has become alive."}, []string{"node"}),
+		sent: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_peers_packets_sent_total",
+			Help: "Heartbeats sent to other nodes, by result (ok, error)."}, []string{"result"}),
+		received: prometheus.NewCounter(prometheus.CounterOpts{Name: "herald_peers_packets_received_total",
+			Help: "Heartbeats received from other nodes, without those that were dropped."}),
+		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_peers_packets_dropped_total",
+			Help: "Packets received and ignored, by reason: key (encrypted with an unknown key), forged (not authentic), " +
+				"format (not Herald's, or of another version), replay (a duplicate, or of a process that has not echoed a " +
+				"packet of this one yet)."}, []string{"reason"}),
+		probes: prometheus.NewCounter(prometheus.CounterOpts{Name: "herald_peers_probes_total",
+			Help: "Times this node probed a silent one by ARP or NDP and TCP."}),
+		pauses: prometheus.NewCounter(prometheus.CounterOpts{Name: "herald_peers_pauses_total",
+			Help: "Times this process did not run for more than 0.1 s longer than it meant to, and then judged no other " +
+				"node for a while."}),
 	}
 	for _, result := range []string{"ok", "error"} {
 		m.sent.WithLabelValues(result)
@@ -56,8 +70,7 @@ func (m *metrics) removeNode(node string) {
 	m.detectable.DeleteLabelValues(node)
 }
 
-// countDropped adds 1 to the dropped packets of the reason for err: "key" for errKey, "forged"
-// for errAuthentic, else "format".
+// countDropped counts a packet that was dropped, by the reason for err.
 func (m *metrics) countDropped(err error) {
 	reason := map[error]string{errKey: "key", errAuthentic: "forged"}[err]
 	m.dropped.WithLabelValues(cmp.Or(reason, "format")).Inc()
@@ -71,11 +84,7 @@ func oneIf(is bool) float64 {
 	return 0
 }
 
-// publish sets the metrics for changes, logs them, and then pokes, once; without any it does
-// nothing. For each change it sets the gauge of the node's state; if the state is another one than
-// before, it also sets "detectable" to 0. It logs another state, or that the node's TCP port can't
-// be reached, but not a new node or another vip.Heartbeat alone. The metrics of a node that was
-// removed are deleted without a log entry. p.mu is not held.
+// publish sets the metrics for changes, logs them, and then pokes, once. p.mu is not held.
 func (p *Peers) publish(changes []change) {
 	if len(changes) == 0 {
 		return
@@ -96,9 +105,7 @@ func (p *Peers) publish(changes []change) {
 	p.o.Poke()
 }
 
-// logChange logs that a node's TCP port can't be reached (tcpUnreachable), or else its new
-// state and the reason, if one is known: as a warning if the node is Suspect, or Dead without
-// having said that it stops.
+// logChange logs that a node's TCP port can't be reached, or else its new state and the reason, if one is known.
 func (p *Peers) logChange(c change) {
 	log := p.o.Log.With("node", c.node)
 	if c.why != "" {
@@ -111,7 +118,8 @@ func (p *Peers) logChange(c change) {
 	case c.is == vip.Alive:
 		log.Info("another node is alive", "was", c.was)
 	case c.is == vip.Suspect:
-		log.Warn("another node is suspect: should it die, its VIPs move only after the lease duration; open the port between the nodes, UDP and TCP",
+		log.Warn("another node is suspect: should it die, its VIPs move only after the lease duration; open the port "+
+			"between the nodes, UDP and TCP",
 			"port", p.o.Port, "silent", silent)
 	case c.is == vip.Dead && c.stopped:
 		log.Info("another node has stopped")

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"slices"
 	"syscall"
 	"time"
 
@@ -26,8 +25,8 @@ const (
 	// probeMaxDelay is how late check may be during a probe: answers have 120 ms to come.
 	probeMaxDelay = 50 * time.Millisecond
 	probeTimeout  = 150 * time.Millisecond
-	// reloadInterval is how often Options.Keys, Address and Nodes are called, and reloadOffInterval while there is no socket: the
-	// other nodes wait for the heartbeats of a process that is started again.
+	// reloadInterval is how often Options.Keys, Address and Nodes are called, and reloadOffInterval while there is no
+	// socket: the other nodes wait for the heartbeats of a process that is started again.
 	reloadInterval    = 250 * time.Millisecond
 	reloadOffInterval = minInterval
 	// minSendInterval is the shortest time between two heartbeats.
@@ -44,10 +43,8 @@ type socketState struct {
 	offLogged bool      // it has been logged since
 }
 
-// Run sends heartbeats to the other nodes, receives and evaluates theirs, and reloads keys and
-// addresses, until ctx ends. At its end it sends them two that say that this process stops,
-// closes the socket, and waits for its goroutines. With port 0 it only logs that, and waits
-// for ctx. It returns nil.
+// Run sends heartbeats to the other nodes, receives and evaluates theirs, and reloads keys and addresses, until ctx
+// ends. Then it says so to them. It returns nil.
 func (p *Peers) Run(ctx context.Context) error {
 	if p.o.Port == 0 {
 		p.o.Log.Info("nodes exchange no heartbeats: " + NoPort + "; the failover of a dead node takes the lease duration")
@@ -94,10 +91,7 @@ func (p *Peers) Run(ctx context.Context) error {
 	}
 }
 
-// reload reads and stores the keys, this node's address, and the addresses of the other nodes,
-// link-local ones with this node's zone. It closes the socket if there are no keys, or this node's
-// address has gone or changed, and opens one if there is none and both are known. It stores why
-// there is none (setOff), or "".
+// reload reads the keys, this node's address and those of the other nodes, and opens or closes the socket as they say.
 func (p *Peers) reload(now time.Time) {
 	nodes, address, keys := p.o.Nodes(), p.o.Address(), p.o.Keys()
 	for name, at := range nodes {
@@ -125,8 +119,7 @@ func (p *Peers) reload(now time.Time) {
 	p.setOff(off, now)
 }
 
-// setOff stores what Off returns: why there is no socket, or "". A reason is logged once,
-// after it has been the same for offLogDelay.
+// setOff stores what Off returns. A reason is logged once, after it has been the same for offLogDelay.
 func (p *Peers) setOff(off string, now time.Time) {
 	p.mu.Lock()
 	if off != p.off {
@@ -140,9 +133,7 @@ func (p *Peers) setOff(off string, now time.Time) {
 	}
 }
 
-// openSocket opens the socket at an address and stores it, starts to receive from it, has the
-// detector listen (startListening), sets the metric "on" to 1, and logs that. If it can't, it
-// stores and logs nothing, and returns why, in words for Off; else "".
+// openSocket opens the socket at an address, and receives from it. If it can't, it returns why, in words for Off.
 func (p *Peers) openSocket(at netip.AddrPort, now time.Time) (off string) {
 	socket, err := p.o.Transport.Listen(at)
 	if err != nil {
@@ -158,8 +149,7 @@ func (p *Peers) openSocket(at netip.AddrPort, now time.Time) (off string) {
 	return ""
 }
 
-// closeSocket closes the socket, which must be open, sets the metric "on" to 0, and has the
-// detector listen no more: all nodes are Unknown from the next check on.
+// closeSocket closes the socket, which must be open: all nodes are Unknown from the next check on.
 func (p *Peers) closeSocket() {
 	_ = p.socket.Close()
 	p.socket = nil
@@ -169,8 +159,8 @@ func (p *Peers) closeSocket() {
 	p.metrics.on.Set(0)
 }
 
-// receive passes each packet on socket to handlePacket until the socket is closed, but not more than
-// a floodGuard lets it read. After another error it sleeps for checkInterval, and goes on.
+// receive passes each packet on socket to handlePacket until the socket is closed, but not more than a floodGuard
+// lets it read.
 func (p *Peers) receive(socket Socket) {
 	b, guard := make([]byte, maxPacket), floodGuard{limit: mailbox.Limit{PerSecond: readsPerSecond}}
 	for {
@@ -187,11 +177,8 @@ func (p *Peers) receive(socket Socket) {
 	}
 }
 
-// handlePacket decrypts and parses a packet, has the detector take its message over, counts it
-// as received, and publishes the changes that follow. A packet that can't be opened or parsed
-// is counted by reason and its sender's address reported to the detector (receiveFailed); one
-// that the detector ignores (from this node, or perhaps a replay) is counted as "replay". It
-// locks p.mu.
+// handlePacket decrypts and parses a packet, hands it to the detector, counts it, and publishes the changes that
+// follow.
 func (p *Peers) handlePacket(packet []byte, from netip.AddrPort) {
 	now := time.Now()
 	p.mu.Lock()
@@ -217,11 +204,8 @@ func (p *Peers) handlePacket(packet []byte, from netip.AddrPort) {
 	p.publish(changes)
 }
 
-// check has the detector evaluate all nodes, publishes the changes, and starts a goroutine for
-// each node that is to be probed, which passes the result to the detector, sets the metric
-// "detectable", and publishes what changes. It does not wait for probes. Those of silent nodes
-// are counted and logged (debug), and so is a pause of this process. It returns whether a node
-// has just fallen silent, and after what time to check again. It locks p.mu.
+// check has the detector evaluate all nodes, and starts probes, for which it does not wait. It returns whether a node
+// has just fallen silent, and after what time to check again.
 func (p *Peers) check(ctx context.Context, now time.Time) (newlySilent bool, next time.Duration) {
 	p.mu.Lock()
 	probe, newlySilent, pause := p.detector.check(now)
@@ -252,9 +236,7 @@ func (p *Peers) check(ctx context.Context, now time.Time) (newlySilent bool, nex
 	return newlySilent, next
 }
 
-// probe asks who has to's address (Options.Answers) and opens a TCP connection to its port,
-// both at once, and returns what came of both; a connection that fails other than by a refusal
-// is neither connected nor refused. It blocks for probeTimeout at most, and stores nothing.
+// probe asks who has to's address, and opens a TCP connection to its port, both at once, for probeTimeout at most.
 func (p *Peers) probe(ctx context.Context, from netip.Addr, to netip.AddrPort) (result probeResult) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -266,52 +248,40 @@ func (p *Peers) probe(ctx context.Context, from netip.Addr, to netip.AddrPort) (
 	return result
 }
 
-// send sends one heartbeat to each node whose address is known, but to those that are away only once in
-// awayInterval, and counts each by result. It is encrypted with the first key that the node has too (or
-// the first of all if it has none of them), and to a node that is not arriving with a random one. stopping
-// says in it that this process stops, to all. Without a socket or a key it sends nothing. It returns this
-// node's transmit interval. It holds p.mu meanwhile.
+// send sends one heartbeat to each node whose address is known, but to those that are away only once in awayInterval,
+// and counts each by result. stopping says in it that this process stops, to all. Without a socket or a key it sends
+// nothing. It returns this node's transmit interval.
 func (p *Peers) send(now time.Time, stopping bool) (interval time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	interval, keys := p.detector.interval, p.sealer.ids
-	if p.socket == nil || len(keys) == 0 {
+	interval = p.detector.interval
+	if p.socket == nil || len(p.sealer.keys) == 0 {
 		return interval
 	}
 	var nonce [4]byte // of the kernel's generator: math/rand would repeat itself after a snapshot
 	_, _ = crand.Read(nonce[:])
 	m := p.detector.newMessage(binary.BigEndian.Uint32(nonce[:]), stopping, now)
-	m.keys = keys
 	toAway := !now.Before(p.toAwayAt)
 	if toAway {
 		p.toAwayAt = now.Add(awayInterval * 3 / 4) // with a next call in the last quarter
 	}
-	anyKey := rand.IntN(len(keys))
-	type kind struct {
-		interval time.Duration
-		key      int
-	}
-	packets := make(map[kind][]byte, 1)
+	packets := make(map[time.Duration][]byte, 1) // by the interval that they name
 	for _, o := range p.detector.peers {
 		if !o.addr.IsValid() {
 			continue
 		}
-		k, away := kind{interval, anyKey}, p.detector.away(o, now)
-		switch {
-		case o.rx.arriving(now):
-			k.key = max(0, slices.IndexFunc(keys, func(k keyID) bool { return slices.Contains(o.rx.keys, k) }))
-		case away >= 0:
+		m.interval = interval
+		if away := p.detector.away(o, now); away >= 0 && !o.rx.arriving(now) {
 			if !toAway && !stopping && away >= awayNotice {
 				continue
 			}
-			k.interval = max(interval, awayInterval)
+			m.interval = max(interval, awayInterval)
 		}
-		if packets[k] == nil {
-			m.interval = k.interval
-			packets[k] = p.sealer.seal(m.append(nil), k.key)
+		if packets[m.interval] == nil {
+			packets[m.interval] = p.sealer.seal(m.append(nil))
 		}
 		result := "ok"
-		if err := p.socket.WriteTo(packets[k], o.addr); err != nil {
+		if err := p.socket.WriteTo(packets[m.interval], o.addr); err != nil {
 			result = "error"
 		}
 		p.metrics.sent.WithLabelValues(result).Inc()
@@ -319,8 +289,7 @@ func (p *Peers) send(now time.Time, stopping bool) (interval time.Duration) {
 	return interval
 }
 
-// stop sends two heartbeats that say that this process stops, minSendInterval apart, and
-// closes the socket. Without a socket it does nothing.
+// stop sends two heartbeats that say that this process stops, and closes the socket, if there is one.
 func (p *Peers) stop() {
 	if p.socket == nil {
 		return

@@ -17,9 +17,8 @@ import (
 type Transport interface {
 	// Listen opens the port of one address of this node, for UDP packets and for TCP connections.
 	Listen(at netip.AddrPort) (Socket, error)
-	// Dial opens a TCP connection from an address of this node, and closes it. It returns nil if to
-	// took it, syscall.ECONNREFUSED if the kernel at to refused it, and any other error if neither
-	// happened.
+	// Dial opens a TCP connection from an address of this node, and closes it. It returns nil if to took it,
+	// syscall.ECONNREFUSED if the kernel at to refused it, and any other error if neither happened.
 	Dial(ctx context.Context, from netip.Addr, to netip.AddrPort) error
 }
 
@@ -39,8 +38,7 @@ const (
 	// receiveBuffer, in bytes, holds what arrives while the process does not run, and sendBuffer what is for
 	// nodes whose MAC address the kernel asks for in vain: up to three seconds of heartbeats to each.
 	receiveBuffer, sendBuffer = 1 << 20, 2 << 20
-	// networkControl is the DSCP CS6 (RFC 4594 section 3.1), so that heartbeats are not lost when
-	// a link is full.
+	// networkControl is the DSCP CS6 (RFC 4594 section 3.1), so that heartbeats are not lost when a link is full.
 	networkControl = 0xc0
 )
 
@@ -89,8 +87,7 @@ func (kernelTransport) Listen(at netip.AddrPort) (Socket, error) {
 	return s, nil
 }
 
-// Dial implements Transport. A connection that is reset at once counts as taken. It blocks
-// until ctx ends at most.
+// Dial implements Transport. A connection that is reset at once counts as taken. It blocks until ctx ends at most.
 func (kernelTransport) Dial(ctx context.Context, from netip.Addr, to netip.AddrPort) error {
 	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), KeepAlive: -1}
 	d.SetMultipathTCP(false)
@@ -114,8 +111,7 @@ type kernelSocket struct {
 	ended chan struct{} // accept has returned
 }
 
-// accept accepts TCP connections and closes each at once, a thousand in a second at most, until the
-// listener is closed; then it closes s.ended. After another error it sleeps for minInterval, and goes on.
+// accept accepts TCP connections and closes each at once, a thousand in a second at most, until the listener is closed.
 func (s *kernelSocket) accept() {
 	defer close(s.ended)
 	for limit := (mailbox.Limit{PerSecond: 1000}); ; limit.Read() {
@@ -162,7 +158,8 @@ func (s *kernelSocket) setFilter(ids []keyID) error {
 		for i, x := range program {
 			filters[i] = unix.SockFilter{Code: x.Op, Jt: x.Jt, Jf: x.Jf, K: x.K}
 		}
-		set = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filters)), Filter: &filters[0]})
+		set = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+			&unix.SockFprog{Len: uint16(len(filters)), Filter: &filters[0]})
 	})
 	return errors.Join(err, set)
 }

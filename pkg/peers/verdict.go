@@ -52,36 +52,25 @@ const (
 	probeEndedFor = 15 * time.Second
 )
 
-// startListening stores now as listeningSince: the caller begins to receive heartbeats, or
-// does so again after a pause. The next check is due after checkInterval. States stay as they
-// are.
+// startListening begins, or begins again after a pause, to receive heartbeats. States stay as they are.
 func (d *detector) startListening(now time.Time) {
 	d.listeningSince, d.checkedAt, d.nextCheck = now, now, checkInterval
 }
 
-// checkLateBy returns how long ago check should have been called again (nextCheck after its
-// last call); negative before that.
+// checkLateBy returns how late check is; negative before it is due.
 func (d *detector) checkLateBy(now time.Time) time.Duration {
 	return now.Sub(d.checkedAt) - d.nextCheck
 }
 
-// canJudgeSilence reports whether it would mean something if nothing came from p: this process
-// listens, has for at least 1.5 transmit intervals of p, and check is not late by more than
-// pauseThreshold. What came during a pause the kernel has kept, unless the whole machine stood
-// still.
+// canJudgeSilence reports whether it would mean something if nothing came from p. What came during a pause of this
+// process the kernel has kept, unless the whole machine stood still.
 func (d *detector) canJudgeSilence(p *peer, now time.Time) bool {
-	return !d.listeningSince.IsZero() && d.checkLateBy(now) <= pauseThreshold && now.Sub(d.listeningSince) >= p.rx.interval*3/2
+	return !d.listeningSince.IsZero() && d.checkLateBy(now) <= pauseThreshold &&
+		now.Sub(d.listeningSince) >= p.rx.interval*3/2
 }
 
-// check evaluates all nodes, and returns those to be probed now (needsProbe), which it marks as
-// running; newlySilent if a verified node has fallen silent or stopped since the last call, which a
-// heartbeat is to say at once; and for how long this process was paused, if the call is more than
-// pauseThreshold late, else 0. A node that has fallen silent may be probed at once. After a pause
-// listening starts again (startListening), so silence can't be judged for a while.
-//
-// It stores when it was called, when last more than probeMaxDelay late, and in nextCheck after
-// what time to call it again: checkInterval while a node is probed, or an Alive one has sent
-// nothing for longer than its transmit interval, else idleCheckInterval.
+// check evaluates all nodes, and returns those to be probed now; whether one has just fallen silent, which a
+// heartbeat is to say at once; and for how long this process was paused, or 0.
 func (d *detector) check(now time.Time) (probe []*peer, newlySilent bool, pause time.Duration) {
 	delay := d.checkLateBy(now)
 	if delay > pauseThreshold && !d.listeningSince.IsZero() {
@@ -108,11 +97,8 @@ func (d *detector) check(now time.Time) (probe []*peer, newlySilent bool, pause 
 	return probe, newlySilent, pause
 }
 
-// needsProbe reports whether p is to be probed now: it is silent, and may have died, or it is Alive
-// and not yet known to answer probes. It never is while a probe of it runs, before its next time
-// (probe.next), or without an address. A node whose heartbeats arrive is probed only while it is
-// Alive and not yet detectable, or Suspect (isUnanswered). Another is probed unless it is Dead (for probeEndedFor if only its process has ended), its silence can't be judged,
-// or it was never Alive and either it is known or this process listens for less than startupTime.
+// needsProbe reports whether p is to be probed now: it is silent, and may have died, or it is not yet known to answer
+// probes, or Suspect.
 func (d *detector) needsProbe(p *peer, now time.Time) bool {
 	switch {
 	case p.probe.running || !p.addr.IsValid() || now.Before(p.probe.next):
@@ -125,12 +111,8 @@ func (d *detector) needsProbe(p *peer, now time.Time) bool {
 	return p.wasAlive || now.Sub(p.firstSeen) >= startupTime && now.Sub(d.listeningSince) >= startupTime
 }
 
-// probeEnded stores the result of a probe of p that began at startedAt, and evaluates p, unless p
-// is heard. If heartbeats of p arrive, recordHeardProbe does. Else the result and its time are
-// stored, the next probe is put off by a pause that depends on p's state and is short after the
-// first refusals, and p is evaluated; if p is Suspect, and another node has become Dead since the probe began, the next one is due at once. But the result is dropped if p was heard meanwhile (if its heartbeats arrive: if its state has changed meanwhile), or if
-// this process was paused, started to listen, or was delayed by more than probeMaxDelay, and may
-// have missed the answers.
+// probeEnded stores the result of a probe of p that began at startedAt, and evaluates p. The result is dropped if p
+// was heard meanwhile, or this process may have missed the answers.
 func (d *detector) probeEnded(p *peer, result probeResult, startedAt, now time.Time) {
 	p.probe.running = false
 	missed := d.listeningSince.After(startedAt) || d.delayedAt.After(startedAt) || d.checkLateBy(now) > probeMaxDelay
@@ -172,11 +154,8 @@ func (d *detector) probeEnded(p *peer, result probeResult, startedAt, now time.T
 	d.evaluate(p, now)
 }
 
-// recordHeardProbe stores which probes of p, whose heartbeats arrive, have been answered at
-// least once: only those prove anything once p is silent. Of a Suspect node it stores only when the next probe is due. The next probe is due after
-// startupTime if p has been in its state for less than 30 s, else after a minute. If p is
-// Alive, its TCP port was never reached since, and silence can be judged, that is a change
-// (tcpUnreachable), once; it is p.why until the port is reached.
+// recordHeardProbe stores which probes of p, whose heartbeats arrive, have been answered at least once: only those
+// prove anything once p is silent. That its TCP port was never reached is a change, once.
 func (d *detector) recordHeardProbe(p *peer, result probeResult, now time.Time) {
 	if p.state == vip.Suspect {
 		if p.probe.next = now.Add(suspectProbePause); p.probe.unanswered == maxUnanswered {
@@ -199,13 +178,8 @@ func (d *detector) recordHeardProbe(p *peer, result probeResult, now time.Time) 
 	}
 }
 
-// evaluate sets the state of p: Unknown, Alive, Suspect or Dead, from its heartbeats, and, if it is
-// silent, from the last probe. It is Unknown while this node does not listen, Dead if p has said
-// that it stops, and Alive if its heartbeats arrive and the newest nonce that they echo was sent
-// within the detection time of both intervals. If they arrive without that for suspectDelay, and
-// silence can be judged, it is Suspect; until then it stays. If they do not arrive, the state stays
-// if it is Dead or silence can't be judged; else evaluateSilent sets it. The head of this file has
-// a picture.
+// evaluate sets the state of p from its heartbeats, and, if it is silent, from the last probe. The head of this file
+// has a picture.
 func (d *detector) evaluate(p *peer, now time.Time) {
 	rx := &p.rx
 	switch {
@@ -218,7 +192,8 @@ func (d *detector) evaluate(p *peer, now time.Time) {
 			d.setState(p, vip.Alive, "", now)
 		}
 	case rx.arriving(now):
-		if d.canJudgeSilence(p, now) && min(now.Sub(rx.echoOf), now.Sub(p.firstSeen), now.Sub(d.listeningSince)) >= d.suspectDelay(p) {
+		if d.canJudgeSilence(p, now) &&
+			min(now.Sub(rx.echoOf), now.Sub(p.firstSeen), now.Sub(d.listeningSince)) >= d.suspectDelay(p) {
 			d.setState(p, vip.Suspect, "it is heard, but does not hear this node", now)
 		}
 	case !d.canJudgeSilence(p, now):
@@ -229,19 +204,20 @@ func (d *detector) evaluate(p *peer, now time.Time) {
 	}
 }
 
-// evaluateEnded finds p, which is Dead since its process has ended, gone, which is a change, if by the last probe nobody answers for its
-// address any more, nor on its port, and no node that is heard hears it.
+// evaluateEnded finds p, which is Dead since its process has ended, gone if by the last probe its kernel is silent,
+// too.
 func (d *detector) evaluateEnded(p *peer, now time.Time) {
 	probe := &p.probe
-	if probe.at.IsZero() || now.Sub(probe.at) >= probeMaxAge || !probe.answered || probe.result != (probeResult{}) || d.heardByOthers(p, now) {
+	if probe.at.IsZero() || now.Sub(probe.at) >= probeMaxAge || !probe.answered || probe.result != (probeResult{}) ||
+		d.heardByOthers(p, now) {
 		return
 	}
 	p.gone, p.why = true, "nobody answers for its address"
 	d.changes = append(d.changes, change{node: p.name, was: p.state, is: p.state, why: p.why})
 }
 
-// silentSince returns when the last packet of p came, if it was verified, p is not heard any more, and no node that is heard hears it either;
-// zero otherwise, and while silence can't be judged. An earlier pause of this process changes nothing: what came meanwhile the kernel has kept.
+// silentSince returns when the last packet of p came, if neither this node nor one that is heard hears it any more;
+// else zero. An earlier pause of this process changes nothing: what came meanwhile the kernel has kept.
 func (d *detector) silentSince(p *peer, now time.Time) time.Time {
 	if !p.rx.verified || p.rx.arriving(now) || !d.canJudgeSilence(p, now) || d.heardByOthers(p, now) {
 		return time.Time{}
@@ -249,16 +225,7 @@ func (d *detector) silentSince(p *peer, now time.Time) time.Time {
 	return p.rx.at
 }
 
-// evaluateSilent sets the state of p, which is silent and not Dead, by the result of the last
-// probe. Without one, or if p is Alive and the result older than probeMaxAge, the state stays,
-// but an Alive node becomes Suspect after unprobedSuspectAfter of silence.
-//
-// Dead follows at once from an address that no longer answers, and from a port that has refused
-// minRefusals connections in a row after refusedTime of silence, if p was Alive once and no
-// node that is heard hears it. Other results count after suspectDelay of
-// silence: p becomes Unknown if it was never Alive and its port refused, or neither it nor the
-// address answered; else Suspect. It is also Suspect if a packet from it could not be opened
-// within forgetAfter.
+// evaluateSilent sets the state of p, which is silent and not Dead, by the result of the last probe.
 func (d *detector) evaluateSilent(p *peer, now time.Time) {
 	probe, silent := &p.probe, min(now.Sub(p.rx.at), now.Sub(d.listeningSince))
 	result := probe.result
@@ -280,7 +247,8 @@ func (d *detector) evaluateSilent(p *peer, now time.Time) {
 	case result.refused && !p.wasAlive:
 		d.setState(p, vip.Unknown, "nothing listens on its port: its Herald has no herald_peers_port, or another", now)
 	case result.connected:
-		d.setState(p, vip.Suspect, "it takes TCP connections but sends nothing: its UDP port is blocked, or its process hangs", now)
+		d.setState(p, vip.Suspect, "it takes TCP connections but sends nothing: its UDP port is blocked, or its process "+
+			"hangs", now)
 	case result.answers:
 		d.setState(p, vip.Suspect, "its address is answered for, but its port is not: it is blocked", now)
 	case p.wasAlive:
@@ -290,14 +258,13 @@ func (d *detector) evaluateSilent(p *peer, now time.Time) {
 	}
 }
 
-// suspectDelay returns how long p must be silent, or not have echoed, to become Suspect: twice
-// the detection time of both nodes' transmit intervals together, and 3 s at least.
+// suspectDelay returns how long p must be silent, or not have echoed, to become Suspect.
 func (d *detector) suspectDelay(p *peer) time.Duration {
 	return max(3*time.Second, 2*detectionTime(p.rx.interval+d.interval))
 }
 
-// heardByOthers reports whether another node that is Alive or Suspect and whose heartbeats arrive says
-// that it hears p: then only the path between p and this node is broken.
+// heardByOthers reports whether a node that is heard says that it hears p: then only the path between p and this node
+// is broken.
 func (d *detector) heardByOthers(p *peer, now time.Time) bool {
 	for _, q := range d.peers {
 		if q == p || q.state != vip.Alive && q.state != vip.Suspect || !q.rx.arriving(now) {
@@ -310,10 +277,7 @@ func (d *detector) heardByOthers(p *peer, now time.Time) bool {
 	return false
 }
 
-// setState stores the state of p and the reason. If the state is another one than before,
-// since is set to now, and it is a change. When p becomes Alive, its next probe is due a
-// moment later, which differs for each pair of nodes. When it becomes Dead, that time is stored as diedAt, and all that are Suspect and silent are probed at once, or as soon as the probe that runs has ended (probeEnded). When it becomes anything else, its TCP
-// port counts as never reached, and with Unknown its address as never answered for.
+// setState stores the state of p and the reason. Another state than before is a change.
 func (d *detector) setState(p *peer, state vip.Liveness, why string, now time.Time) {
 	if p.state == state {
 		p.why = why

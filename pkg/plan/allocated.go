@@ -44,7 +44,7 @@ func (m *unitPlanner) showAllocated(s *service, reason vip.Reason, message strin
 	}
 	switch {
 	case len(ingress) > 0 && s.hasStatus:
-		m.out.Statuses = append(m.out.Statuses, vip.Status{Service: s.Key, Ingress: ingress, Announcer: m.Announcer, Finalizer: m.finalizerOf(true)})
+		m.writeStatus(s, "", ingress, nil)
 	case s.statusOurs && !s.keepsStatus():
 		m.clearStatus(s)
 	case len(able) == 0:
@@ -53,7 +53,7 @@ func (m *unitPlanner) showAllocated(s *service, reason vip.Reason, message strin
 	if len(inUse) > 0 {
 		m.setProblem(s, vip.AddressInUse, strings.Join(inUse, "; "))
 	}
-	m.report(s, vip.ConditionFalse, s.verdict.Reason, s.verdict.Message)
+	s.report(vip.ConditionFalse, s.verdict.Reason, s.verdict.Message)
 }
 
 // couldAnnounce reports whether any node could announce a, as those that are able can, and a is free: the

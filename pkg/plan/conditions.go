@@ -12,54 +12,74 @@ import (
 // maxConditionMessage is the length at which the message of a condition is cut, in bytes.
 const maxConditionMessage = 1024
 
-// report has this node write the conditions of s (docs/why.md, "Conditions"): Announced with announced, reason and message;
-// Allocated, which is False for the same reason if s has no address; and the Record. Only the node that decides what becomes
-// of s calls it.
-func (p *pass) report(s *service, announced vip.ConditionStatus, reason vip.Reason, message string) {
-	if s.Key == ControlPlaneKey || p.NoStatus {
-		return
-	}
-	s.conditions = []vip.Condition{
-		{Type: vip.Allocated, Status: vip.ConditionTrue}, {Type: vip.Announced, Status: announced, Reason: reason, Message: message}, {Type: vip.Recorded},
-	}
-	allocated := &s.conditions[0]
-	switch {
+// report has this node write the conditions of s (docs/why.md, "Conditions"): Announced with status, reason and message, and those
+// that follow (conditionsOf). Only the node that decides what becomes of s calls it.
+func (s *service) report(status vip.ConditionStatus, reason vip.Reason, message string) {
+	s.announced = vip.Condition{Type: vip.Announced, Status: status, Reason: reason, Message: message}
+}
+
+// conditionsOf returns the conditions of s that this node writes: Announced; Allocated, which is False for the same reason if s has
+// no address; and the Record. The last two stay as they are as long as the status names what they say. nil if it writes none.
+func (p *pass) conditionsOf(s *service) []vip.Condition {
+	allocated, record := vip.Condition{Type: vip.Allocated}, vip.Record{}
+	keep := false
+	switch reason := s.announced.Reason; {
+	case s.announced.Type == "" || s.Key == ControlPlaneKey || p.NoStatus:
+		return nil
+	case s.announced.Status == vip.ConditionAbsent:
 	case len(p.released(s.Service)) > 0, // until it is given others
 		len(s.addrs) == 0 && s.unoffered && (reason == vip.NoEndpoints || reason == vip.NoEligibleNode): // its status stays (rejectSilently)
-		s.keepRecord()
-	case len(s.addrs) == 0, reason == vip.AddressInUse && announced != vip.ConditionTrue && !p.shows(s):
-		allocated.Status, allocated.Reason, allocated.Message = vip.ConditionFalse, reason, message
+		keep = true
+	case len(s.addrs) == 0, reason == vip.AddressInUse && s.announced.Status == vip.ConditionFalse && (s.status == nil || len(s.status.Ingress) == 0):
+		allocated.Status, allocated.Reason, allocated.Message = vip.ConditionFalse, reason, s.announced.Message
 	default:
-		s.record, allocated.Reason, allocated.Message = p.allocated(s)
-		s.conditions[2] = s.record.Condition()
+		allocated.Status = vip.ConditionTrue
+		record, allocated.Reason, allocated.Message = p.allocated(s)
 	}
-}
-
-// keepRecord puts what the status says into the conditions Allocated and Recorded that are to be written.
-func (s *service) keepRecord() {
-	s.record = s.Record
-	for i := range s.conditions {
-		if c := &s.conditions[i]; c.Type != vip.Announced {
-			*c = s.condition(c.Type)
+	if s.status == nil { // then the addresses in it stay
+		keep = keep || slices.ContainsFunc(s.StatusVIPs(), func(a netip.Addr) bool { return s.Record.Has(a) && !record.Has(a) })
+	}
+	if keep {
+		record = s.Record
+		if i := slices.IndexFunc(s.Conditions, func(c vip.Condition) bool { return c.Type == vip.Allocated }); i >= 0 {
+			allocated = s.Conditions[i]
 		}
 	}
-}
-
-// condition returns the condition of a type that the status of s has; absent if it has none.
-func (s *service) condition(t vip.ConditionType) vip.Condition {
-	for _, c := range s.Conditions {
-		if c.Type == t {
-			return c
+	all := []vip.Condition{allocated, s.announced, record.Condition()}
+	for i := range all[:2] {
+		if m := all[i].Message; len(m) > maxConditionMessage {
+			all[i].Message = strings.ToValidUTF8(m[:maxConditionMessage-3], "") + "..."
 		}
 	}
-	return vip.Condition{Type: t}
+	return all
 }
 
-// shows reports whether the last Status of the Plan is one of s, with an address.
-func (p *pass) shows(s *service) bool {
-	n := len(p.out.Statuses)
-	return n > 0 && p.out.Statuses[n-1].Service == s.Key && len(p.out.Statuses[n-1].Ingress) > 0
+// emit adds to the Plan what this node writes about s: its Status with conditions, or these alone unless s has them already; and
+// an Event if the API server does not take that, or somebody else changes it again and again.
+func (p *pass) emit(s *service) {
+	if who := p.StatusFights[s.Key]; who != "" {
+		text := fmt.Sprintf("%s changes what Herald writes on this Service again and again; kube-proxy serves what the status names, so connections fail meanwhile: %s",
+			who, Advice(s.Key, vip.StatusContested))
+		p.addEvent(s, vip.StatusContested, text, 0)
+		if s.announced.Status != vip.ConditionAbsent {
+			s.announced.Reason, s.announced.Message = vip.StatusContested, text
+		}
+	}
+	if why := p.StatusRefusals[s.Key]; why != "" {
+		p.addEvent(s, vip.StatusRefused, why+refusalAdvice, 0)
+	}
+	conditions := p.conditionsOf(s)
+	switch {
+	case s.status != nil:
+		s.status.Service, s.status.Conditions = s.Key, conditions
+		p.out.Statuses = append(p.out.Statuses, *s.status)
+	case slices.ContainsFunc(conditions, func(c vip.Condition) bool { return !c.In(s.Conditions) }):
+		p.out.Statuses = append(p.out.Statuses, vip.Status{Service: s.Key, ConditionsOnly: true, Conditions: conditions})
+	}
 }
+
+// refusalAdvice is what to do where the API server does not take what is written on a Service.
+const refusalAdvice = "; make the Service smaller, or ask the operator of the webhook or policy that denies it"
 
 // allocated returns where s has its addresses from, with reason and message of the condition Allocated.
 func (p *pass) allocated(s *service) (r vip.Record, reason vip.Reason, message string) {
@@ -116,95 +136,35 @@ func outsideMessage(addrs, pool string) string {
 	return fmt.Sprintf("%s: given of pool %s, and in no pool any more; it stays. For an address of a pool set the annotation heraldvip.io/renumber to \"true\"", addrs, pool)
 }
 
-// reportRejected sets the conditions of a Service that no node announces to Announced False, with
-// reason and message (report); only the node that is responsible for s calls it. For some reasons
-// it does something else. A Service that is not this Herald's loses these conditions, unless they
-// may be those of another Herald; one that another announcer serves gets none if it has none; and
-// one that waits for an address of a pool gets them from the node that gives addresses
-// (reportWaiting).
-func (p *pass) reportRejected(s *service, reason vip.Reason, message string) {
+// reportRejected sets the conditions of a Service that no node announces by its verdict; only the node that is responsible for s
+// calls it.
+func (p *pass) reportRejected(s *service) {
+	reason, status := s.verdict.Reason, vip.ConditionFalse
 	switch reason {
 	case vip.NotLoadBalancer, vip.OtherClass, vip.Ignored, vip.ServiceDeleted:
-		if s.statusOurs || p.Enabled && (!s.LoadBalancer || s.Ignore) {
-			s.conditions = []vip.Condition{{Type: vip.Allocated}, {Type: vip.Announced}, {Type: vip.Recorded}}
+		if !s.statusOurs && !(p.Enabled && (!s.LoadBalancer || s.Ignore)) {
+			return // they may be those of another Herald
 		}
+		s.announced = vip.Condition{Type: vip.Announced}
+		return
 	case vip.HeldByOtherAnnouncer:
-		if len(s.Conditions) > 0 {
-			p.report(s, vip.ConditionUnknown, reason, message)
+		if len(s.Conditions) == 0 {
+			return
 		}
+		status = vip.ConditionUnknown
 	case vip.NoAddress:
-		if !p.givesAddresses() {
-			p.report(s, vip.ConditionFalse, reason, message)
+		if p.givesAddresses() {
+			return // the node that gives addresses tells (reportWaiting)
 		}
-	default:
-		p.report(s, vip.ConditionFalse, reason, message)
 	}
+	s.report(status, reason, s.verdict.Message)
 }
 
-// reportWaiting sets the conditions of a Service that waits for an address of a pool to Announced
-// False for NoPoolAddress, with message, and adds them to the Plan. It does nothing if there is no
-// Service with that key and UID, or if it names an address. Only the node that gives addresses
-// calls it.
+// reportWaiting sets the conditions of the Service with that key and UID, which waits for an address of a pool, unless it names an
+// address. Only the node that gives addresses calls it.
 func (f *filter) reportWaiting(k vip.Key, uid, message string) {
-	if i, ok := slices.BinarySearchFunc(f.Services, k, func(s vip.Service, k vip.Key) int { return s.Key.Compare(k) }); ok && f.Services[i].UID == uid && len(f.Services[i].Addresses) == 0 {
-		s := &service{Service: &f.Services[i]}
-		f.report(s, vip.ConditionFalse, vip.NoPoolAddress, message)
-		f.addConditions(s, nil)
-	}
-}
-
-// addConditions adds the conditions of s to the Plan: to the Status of s, of which statuses has the index; if there is none, as a
-// Status of their own, unless s has them already. Then the addresses in the status stay, and so does the Record that has them.
-func (p *pass) addConditions(s *service, statuses map[vip.Key]int) {
-	i, ok := statuses[s.Key]
-	if !ok && slices.ContainsFunc(s.StatusVIPs(), func(a netip.Addr) bool { return s.Record.Has(a) && !s.record.Has(a) }) {
-		s.keepRecord()
-	}
-	for i := range s.conditions {
-		if c := &s.conditions[i]; c.Type != vip.Recorded && len(c.Message) > maxConditionMessage { // no Record is that long
-			c.Message = strings.ToValidUTF8(c.Message[:maxConditionMessage-3], "") + "..."
-		}
-	}
-	switch {
-	case ok:
-		p.out.Statuses[i].Conditions = s.conditions
-	case slices.ContainsFunc(s.conditions, func(c vip.Condition) bool { return !c.In(s.Conditions) }):
-		p.out.Statuses = append(p.out.Statuses, vip.Status{Service: s.Key, ConditionsOnly: true, Conditions: s.conditions})
-	}
-}
-
-// refusalAdvice is what to do where the API server does not take what is written on a Service.
-const refusalAdvice = "; make the Service smaller, or ask the operator of the webhook or policy that denies it"
-
-// reportRefusals adds an Event for each Service whose status this node writes and the API server does not take, or
-// somebody else changes again and again; the condition Announced of the latter says so.
-func (p *pass) reportRefusals(all []*service) {
-	for _, s := range all {
-		if who := p.StatusFights[s.Key]; who != "" {
-			text := fmt.Sprintf("%s changes what Herald writes on this Service again and again; kube-proxy serves what the status names, so connections fail meanwhile: %s",
-				who, Advice(s.Key, vip.StatusContested))
-			p.addEvent(s, vip.StatusContested, text, 0)
-			for i := range s.conditions {
-				if c := &s.conditions[i]; c.Type == vip.Announced && c.Status != vip.ConditionAbsent {
-					c.Reason, c.Message = vip.StatusContested, text
-				}
-			}
-		}
-		if why := p.StatusRefusals[s.Key]; why != "" {
-			p.addEvent(s, vip.StatusRefused, why+refusalAdvice, 0)
-		}
-	}
-}
-
-// addAllConditions adds the conditions of all Services to the Statuses of the Plan (addConditions).
-func (p *pass) addAllConditions(all []*service) {
-	statuses := make(map[vip.Key]int, len(p.out.Statuses))
-	for i := range p.out.Statuses {
-		statuses[p.out.Statuses[i].Service] = i
-	}
-	for _, s := range all {
-		if s.conditions != nil {
-			p.addConditions(s, statuses)
-		}
+	i := slices.IndexFunc(f.all, func(s *service) bool { return s.Key == k && s.UID == uid && len(s.Addresses) == 0 })
+	if i >= 0 {
+		f.all[i].report(vip.ConditionFalse, vip.NoPoolAddress, message)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -41,20 +40,19 @@ type addressOf struct {
 // dropConflicts (docs/why.md, "Who has an address") takes an address from every accepted Service that may not share it with one
 // that comes before it (see firstCome and mayShare). A Service that is left with nothing is
 // rejected, unless its DHCP client declines an address and so gets another; otherwise the
-// conflict is an Event only, if this node is responsible. It returns what askedByMany did before.
-func (f *filter) dropConflicts() (asked map[netip.Addr][]*service) {
+// conflict is an Event only, if this node is responsible.
+func (f *filter) dropConflicts() {
 	refused := make(map[addressOf]string)
 	waiting := f.waitingHolders()
 	j := judging{filter: f, refused: refused}
-	asked = f.askedByMany(waiting)
-	for a, services := range asked {
+	for a, services := range f.askedByMany(waiting) {
 		j.judge(a, services, waiting[a])
 		for _, s := range services {
 			j.ports.set(s.Ports, nil)
 		}
 	}
 	if len(refused) == 0 {
-		return asked
+		return
 	}
 	for _, s := range f.accepted {
 		var dropped refusals
@@ -62,13 +60,13 @@ func (f *filter) dropConflicts() (asked map[netip.Addr][]*service) {
 			why := refused[addressOf{s, a.Addr}]
 			if why != "" {
 				dropped.add(a.Addr.String(), why)
+				s.lost = append(s.lost, vip.LostAddress{Addr: a.Addr, Why: a.Addr.String() + ": " + why})
 			}
 			return why != ""
 		})
 		declines := s.client != nil && slices.ContainsFunc(s.dhcpFamilies, func(x vip.Family) bool { return s.client.declined[x] != "" })
 		f.reportDropped(s, vip.AddressConflict, dropped, declines)
 	}
-	return asked
 }
 
 // refusals are addresses that a Service may not have, by the reason; in the order in which they were added.
@@ -164,16 +162,19 @@ type judging struct {
 
 // judge decides which of services, which ask for the address a, may have it, and adds to refused
 // why the others may not: the first comes first, and others are refused beside one of another namespace that does
-// not consent (whyNotBeside), one that has a by DHCP (leaseConflict), or one with the same port (portConflict). waiting are Services that have a but are not accepted: they keep it from
+// not consent (whyRefusedBeside), one that has a by DHCP (leaseConflict), or one with the same port (portConflict). waiting are Services that have a but are not accepted: they keep it from
 // other namespaces. A client to which a is leased declines it if none of its Services may have it (decline).
 func (f *judging) judge(a netip.Addr, services, waiting []*service) {
 	f.sortFirstCome(a, services)
 	f.setPortsInStatus(a, services)
 	holders := make([]*service, 0, len(services))
 	for _, s := range services {
-		why := f.whyNotBeside(s, a, waiting)
+		why := ""
+		if !s.statusHas(a) {
+			why = f.whyRefusedBeside(s, a, waiting)
+		}
 		if why == "" {
-			why = f.whyNotBeside(s, a, holders)
+			why = f.whyRefusedBeside(s, a, holders)
 		}
 		if why == "" && len(holders) > 0 {
 			why = leaseConflict(s, holders[0], a)
@@ -202,20 +203,23 @@ func (f *judging) decline(a netip.Addr, services, holders []*service) {
 	}
 }
 
-// sortFirstCome sorts Services that ask for a, oldest first, in the order in which they may have it: those that have
-// it, then those whose lease is held, then the others.
+// sortFirstCome sorts Services that ask for a, oldest first, in the order in which they may have it: those that have it, then those
+// whose lease is held, then the others. Of several namespaces those that have it and may share it come before all.
 func (p *pass) sortFirstCome(a netip.Addr, services []*service) {
-	rank := make(map[*service]int, len(services))
+	several := severalNamespaces(services)
+	place := make(map[*service]int, len(services))
 	for _, s := range services {
 		switch {
+		case p.has(s, a) && (!several || !slices.ContainsFunc(services, func(o *service) bool { return s.whyNotBeside(o) != "" })):
 		case p.has(s, a):
+			place[s] = 1
 		case p.leaseHeld(s):
-			rank[s] = 1
+			place[s] = 2
 		default:
-			rank[s] = 2
+			place[s] = 3
 		}
 	}
-	slices.SortStableFunc(services, func(x, y *service) int { return cmp.Compare(rank[x], rank[y]) })
+	slices.SortStableFunc(services, func(x, y *service) int { return cmp.Compare(place[x], place[y]) })
 }
 
 // setPortsInStatus stores in ports those of a that the statuses of services name and their specs still
@@ -237,92 +241,64 @@ func (f *judging) setPortsInStatus(a netip.Addr, services []*service) {
 	}
 }
 
-// whyNotBeside returns why s may not have a besides the holders of other namespaces, or "": it needs
-// their consent, or the operator's, unless its status names the address. The first holder that does not consent is marked
-// contended, if it asks for the address. The control plane needs nobody's consent: its address is refused to others.
-func (f *filter) whyNotBeside(s *service, a netip.Addr, holders []*service) string {
-	if s.reserved || s.statusHas(a) {
+// whyRefusedBeside returns why s may not have a besides the holders of other namespaces, or "": it needs their consent, or the
+// operator's, unless its status names the address. The control plane needs nobody's consent: its address is refused to others.
+func (f *judging) whyRefusedBeside(s *service, a netip.Addr, holders []*service) string {
+	const inUse = "in use by a Service of another namespace"
+	if s.reserved {
 		return ""
 	}
 	for _, o := range holders {
 		if o.Key.Namespace == s.Key.Namespace {
 			continue
 		}
-		if why := f.whyNotShared(s, o, a); why != "" {
-			o.contended = o.contended || o.hasAddress(a)
-			if s.clientOf(a) != nil {
-				return leasedText + ", but in use by a Service of another namespace" // its user did not choose it
-			}
-			return "in use by a Service of another namespace" + why
+		why := s.whyNotBeside(o)
+		if !s.statusHas(a) {
+			why = f.whyNotShared(s, o, a)
 		}
+		switch { // without advice, if its user did not choose it
+		case why == "":
+			continue
+		case s.clientOf(a) != nil:
+			why = leasedText + ", but " + inUse
+		case s.IsGiven(a):
+			why = inUse
+		default:
+			why = inUse + why
+		}
+		o.contended = o.contended || o.hasAddress(a)
+		return why
 	}
 	return ""
 }
 
-// whyNotShared returns why s may not share a with o, a Service of another namespace that has it,
-// as the end of a sentence, or "": they need the same sharing key, or the operator lets the Services of both namespaces
-// share addresses of pools (allow-share), and must not differ in what would
-// change how o is announced (pool.Manner). Nothing of o is told.
+// whyNotShared returns why s may not begin to share a with o, a Service of another namespace that has it, as the end of a sentence,
+// or "": they need the same sharing key, or the operator lets the Services of both namespaces share addresses of pools
+// (allow-share), and both must be plain. Nothing of o is told.
 func (p *pass) whyNotShared(s, o *service, a netip.Addr) string {
 	byKey := s.SharingKey != "" && s.SharingKey == o.SharingKey
 	byPool := p.offers != nil && p.offers.policy.MayShare(a, s.Key.Namespace, o.Key.Namespace)
-	switch {
-	case !byKey && !byPool || o.notOurs:
+	if !byKey && !byPool || o.notOurs {
 		return "; ask for another address, or agree with its user on a value of the annotation heraldvip.io/sharing-key for both"
-	case s.Local || o.Local:
-		return ", which is shared only if externalTrafficPolicy of both is Cluster"
-	case s.Lease != "" || o.Lease != "":
-		return ", which is shared only if neither has kube-vip.io/leaseName"
-	case s.Interface != o.Interface:
-		return ", which is shared only if both have the same kube-vip.io/serviceInterface"
-	case (s.everyNodeAdvertises || o.everyNodeAdvertises) && s.ClientIPAffinity != o.ClientIPAffinity:
-		return ", which is shared only if both have the same sessionAffinity"
-	case !reflect.DeepEqual(s.Announce, o.Announce) || !reflect.DeepEqual(s.BGPAttributes, o.BGPAttributes):
-		return ", which is shared only if both have the same heraldvip.io/announce and heraldvip.io/bgp-... annotations"
 	}
-	return ""
+	if s.Interface != o.Interface {
+		return ", whose pools have another link (pool-<name>.interface)"
+	}
+	return cmp.Or(s.whyNotBeside(o), o.whyNotBeside(s))
 }
 
-// settleManner has the Services of several namespaces that share an address, and have come to name different links or attributes of
-// routes since (a newcomer that does so is refused), be announced by what the pool of that address and the options say: whoever shares an
-// address could else put it where others' clients don't find it. What they name counts for none of their addresses, and if one of them shares another
-// address the same holds there. asked is the Services that asked for an address, as dropConflicts returns it.
-func (f *filter) settleManner(asked map[netip.Addr][]*service) {
-	shared := make(map[netip.Addr][]*service)
-	for a, services := range asked {
-		services = slices.DeleteFunc(services, func(s *service) bool { return s.hasVerdict() || !s.hasAddress(a) })
-		if severalNamespaces(services) {
-			shared[a] = services
-		}
+// whyNotBeside returns why s may not share an address with o if that is of another namespace, as the end of a sentence: it asks for
+// something that would decide where, or how, the VIP of o is announced. "" if it is plain.
+func (s *service) whyNotBeside(o *service) string {
+	switch what := s.Peculiar(); {
+	case s.Key.Namespace == o.Key.Namespace:
+		return ""
+	case what != "":
+		return ", which is shared only if neither has " + what
+	case len(s.dhcpFamilies) > 0, slices.ContainsFunc(s.addrs, func(a address) bool { return !o.hasAddress(a.Addr) }):
+		return ", which is shared only if neither asks for another address beside it"
 	}
-	settled := make(map[*service]bool)
-	for changed := len(shared) > 0; changed; {
-		changed = false
-		for _, services := range shared {
-			if !slices.ContainsFunc(services, func(s *service) bool {
-				return s.Interface != services[0].Interface || !reflect.DeepEqual(s.BGPAttributes, services[0].BGPAttributes)
-			}) {
-				continue
-			}
-			for _, s := range services {
-				if settled[s] {
-					continue
-				}
-				settled[s], changed = true, true
-				s.Interface, s.BGPAttributes = "", &vip.BGPAttributes{}
-				for _, a := range s.addrs {
-					if f.offers != nil && s.Interface == "" && shared[a.Addr] != nil {
-						s.Interface = f.offers.policy.Interface(s.Key.Namespace, a.Addr)
-					}
-				}
-			}
-		}
-	}
-	for _, s := range f.accepted {
-		if settled[s] && (s.Service.Interface != "" || !reflect.DeepEqual(s.Service.BGPAttributes, vip.BGPAttributes{})) {
-			f.addEventIfResponsible(s, vip.InvalidField, "kube-vip.io/serviceInterface and heraldvip.io/bgp-... have no effect: a Service of another namespace that shares its address has come to differ in them")
-		}
-	}
+	return ""
 }
 
 // nameFor names s in a message to the user of o: by its namespace only if that is the same.

@@ -41,7 +41,7 @@ func (f *filter) findServices() {
 	for i := range f.Services {
 		s := &backing[i]
 		s.Service = &f.Services[i]
-		s.Interface, s.Announce, s.BGPAttributes = s.Service.Interface, s.Service.Announce, &s.Service.BGPAttributes
+		s.Interface, s.Announce = s.Service.Interface, s.Service.Announce
 		if s.statusOurs = f.wroteStatus(s.Service); s.statusOurs {
 			s.statusBy = s.VIPHost
 		}
@@ -58,9 +58,8 @@ func (f *filter) findServices() {
 	slices.SortFunc(f.accepted, byAge)
 	f.dhcp.assignClients(slices.DeleteFunc(slices.Clone(f.accepted), (*service).lacksEndpoints)) // a lease is asked for where it is announced
 	f.dropRejected()
-	asked := f.dropConflicts()
+	f.dropConflicts()
 	f.dropRejected()
-	f.settleManner(asked)
 	f.setAsideWithoutEndpoints()
 }
 

@@ -27,11 +27,12 @@ func (p *pass) finalizerOf(serves bool) vip.FinalizerChange {
 	return vip.LeaveFinalizer
 }
 
-// keepStatusWithoutFinalizer adds to the Plan the status that s has, without its finalizer: while this node stops,
+// keepStatusWithoutFinalizer has the status of s stay, without its finalizer: while this node stops,
 // and no other announces s, nobody would take the finalizer off when the Service is deleted.
 func (p *pass) keepStatusWithoutFinalizer(s *service) {
 	if s.Finalizer && p.Stopping && s.statusOurs && p.responsible(s) {
-		p.out.Statuses = append(p.out.Statuses, vip.Status{Service: s.Key, Ingress: s.Ingress, Announcer: p.Announcer, Finalizer: p.finalizerOf(false)})
+		p.writeStatus(s, "", s.Ingress, nil)
+		s.status.Finalizer = p.finalizerOf(false)
 	}
 }
 
@@ -44,7 +45,7 @@ func (p *pass) clearWithdrawn() {
 		case s.Finalizer && p.somethingLeft(s):
 			p.replanAfter(time.Second)
 		default:
-			p.reportRejected(s, s.verdict.Reason, s.verdict.Message)
+			p.reportRejected(s)
 			p.clearStatus(s)
 		}
 	}

@@ -83,7 +83,7 @@ func TestFinalizer(t *testing.T) {
 		{"announced, while the provider runs", r, provider(pools(bound(held(world(svc("a", "10.77.0.50")), "a", "n1")))), "n1: a: 1 addresses, "},
 		{"no endpoints", r, pools(world(svc("a", "10.77.0.50", ours, without))), "n1: a: 1 addresses, add"},
 		{"deleted, and still bound", r, pools(bound(held(world(svc("a", "10.77.0.50", ours, deleted)), "a", "n1"))), ""},
-		{"deleted, bound for another Service", r, pools(bound(held(world(svc("a", "10.77.0.50", ours, deleted), svc("b", "10.77.0.50", port(81))), "b", "n1"))), "n1: b: 1 addresses, add\nn1: a: 0 addresses, remove"},
+		{"deleted, bound for another Service", r, pools(bound(held(world(svc("a", "10.77.0.50", ours, deleted), svc("b", "10.77.0.50", port(81))), "b", "n1"))), "n1: a: 0 addresses, remove\nn1: b: 1 addresses, add"},
 		{"deleted, and gone", r, pools(held(world(svc("a", "10.77.0.50", ours, deleted)), "a", "n1")), "n1: a: 0 addresses, remove"},
 		{"deleted, never served, from the provider", r, pools(world(svc("a", "10.77.0.50", deleted, func(s *vip.Service) { s.Finalizer = true }))), "n2: a: 0 addresses, remove"},
 		{"deleted, its status is another installation's", r, pools(world(svc("a", "10.77.0.50", ours, deleted, func(s *vip.Service) { s.Announcer = "other" }))), ""},

@@ -2,84 +2,57 @@ package plan
 
 import (
 	"cmp"
-	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// groupIntoUnits returns the units, complete, of the Services that share an address, a lease
-// or a DHCP client; a Service that shares nothing is a unit of its own. It sets the unit of
-// each. Services without an owner are left out, and so are those that joinAsked leaves without an address; they have no unit. services must be sorted, oldest first; so are
-// the units.
-//
-// Units of several namespaces are not merged because a Service asks for addresses of both: it does
-// not get those that it has not already (refused as AddressConflict). Nor are they because it names a lease (joinByLease).
+// groupIntoUnits returns the units, complete, of the Services that share an address, a lease or a DHCP client; a Service that shares
+// nothing is a unit of its own. It sets the unit of each; Services without an owner are left out. services must be sorted, oldest
+// first; so are the units.
 func groupIntoUnits(p *pass, services []*service) []*unit {
 	byClient := make(map[*dhcpClient]*unit)
 	byAddr := make(map[netip.Addr]*unit, len(services))
 	units := make([]*unit, 0, len(services))
-	asking := make([]*service, 0, len(services))
+	owned := make([]*service, 0, len(services))
 	backing := make([]unit, len(services))
 	for i, s := range services {
 		if !s.owned {
 			continue
 		}
-		asking = append(asking, s)
+		owned = append(owned, s)
 		u := &backing[i]
-		u.services = slices.Clip(asking[len(asking)-1:]) // appending to it must not write to asking
+		u.services = slices.Clip(owned[len(owned)-1:]) // appending to it must not write to owned
 		s.unit = u
 		units = append(units, u)
 		if s.client != nil {
 			u = join(byClient, s.client, u)
 		}
 		for _, a := range s.addrs {
-			if p.has(s, a.Addr) {
-				s.hasAny = true
-				u = join(byAddr, a.Addr, u)
-			}
+			s.hasAny = s.hasAny || p.has(s, a.Addr)
+			u = join(byAddr, a.Addr, u)
 		}
 	}
-	p.joinByLease(asking)
-	for _, s := range asking {
-		p.joinAsked(byAddr, s)
-	}
-	for _, s := range asking {
-		if len(s.addrs)+len(s.dhcpFamilies) == 0 {
-			s.unit = nil
-		}
-	}
-	units = slices.DeleteFunc(units, func(u *unit) bool {
-		u.services = slices.DeleteFunc(u.services, func(s *service) bool { return len(s.addrs)+len(s.dhcpFamilies) == 0 })
-		return u.mergedInto != nil || len(u.services) == 0
-	})
+	p.joinByLease(owned)
+	units = slices.DeleteFunc(units, func(u *unit) bool { return u.mergedInto != nil })
 	for _, u := range units {
 		p.completeUnit(u)
-		for _, s := range u.services {
-			if s.Lease != "" && s.leaseFollows && s.lease != s.LeaseKey() {
-				p.addEventIfResponsible(s, vip.InvalidField, "kube-vip.io/leaseName has no effect: this Service, or the one whose lease it names, shares an address with a Service of another namespace")
-			}
-		}
 	}
 	return units
 }
 
-// joinByLease merges the units of Services that have one lease, and sets the claim of each Service. The unit of a Service that
-// shares an address with one of another namespace is merged with no other: there kube-vip.io/leaseName has no effect,
-// neither on that Service nor on one that names its lease. Else who shares an address could have all of another namespace's
-// go wherever a lease of its own is held, or be held up by it.
+// joinByLease merges the units of Services that have one lease, and sets the claim of each Service. A unit of several namespaces is
+// merged with no other: else who names the lease of one of its Services could have all go where that is held.
 func (p *pass) joinByLease(services []*service) {
 	units := make(map[vip.Key]*unit, len(services))
 	several := make(map[*unit]bool) // those of several namespaces
 	for _, s := range services {
-		if s.unit.mergedInto == nil && s.leaseFollows && severalNamespaces(s.unit.services) {
-			several[s.unit] = true
+		u := s.unit.current()
+		if u == s.unit {
+			several[u] = s.leaseFollows && severalNamespaces(u.services)
 		}
-	}
-	for _, s := range services {
-		if u := s.unit.current(); several[u] {
-			s.setOwnLease()
+		if several[u] {
 			units[s.lease] = u
 		}
 	}
@@ -87,6 +60,7 @@ func (p *pass) joinByLease(services []*service) {
 		if u := s.unit.current(); !several[u] {
 			if several[units[s.lease].current()] {
 				s.setOwnLease()
+				p.addEventIfResponsible(s, vip.InvalidField, "kube-vip.io/leaseName has no effect: the Service whose lease it names shares an address with a Service of another namespace")
 			}
 			join(units, s.lease, u)
 		}
@@ -100,28 +74,6 @@ func (s *service) setOwnLease() {
 	s.verdict.Lease = s.lease
 }
 
-// joinAsked joins the unit of s with the units of the addresses that it asks for and does not have,
-// or takes such an address from s if that would move what others have. Where these are units of
-// different namespaces it joins them only if s is alone in its unit and has nothing, so that
-// nothing that anybody has is moved; else it takes the address from s, with an Event, and rejects s
-// if none is left.
-func (p *pass) joinAsked(byAddr map[netip.Addr]*unit, s *service) {
-	var refused refusals
-	s.addrs = slices.DeleteFunc(s.addrs, func(a address) bool {
-		u, o := s.unit.current(), byAddr[a.Addr].current()
-		switch {
-		case p.has(s, a.Addr):
-		case o == nil, o == u, !u.foreignTo(s) && !o.foreignTo(s), len(u.services) == 1 && !s.hasAny:
-			join(byAddr, a.Addr, u)
-		default:
-			refused.add(a.Addr.String(), "shared with another namespace, and this Service has, or asks for, other addresses that would have to move together with it: give it no other address, and no kube-vip.io/leaseName")
-			return true
-		}
-		return false
-	})
-	p.reportDropped(s, vip.AddressConflict, refused, len(s.dhcpFamilies) > 0)
-}
-
 // current returns the unit that has the Services of u now; nil for nil.
 func (u *unit) current() *unit {
 	for u != nil && u.mergedInto != nil {
@@ -133,11 +85,6 @@ func (u *unit) current() *unit {
 // severalNamespaces reports whether services are of more than one namespace.
 func severalNamespaces(services []*service) bool {
 	return slices.ContainsFunc(services, func(s *service) bool { return s.Key.Namespace != services[0].Key.Namespace })
-}
-
-// foreignTo reports whether u has a Service of another namespace than that of s.
-func (u *unit) foreignTo(s *service) bool {
-	return slices.ContainsFunc(u.services, func(o *service) bool { return o.Key.Namespace != s.Key.Namespace })
 }
 
 // join stores in units that the unit u has the key k (an address, a lease or a DHCP client), and
@@ -166,7 +113,6 @@ func (p *pass) completeUnit(u *unit) {
 	if len(u.services) > 1 {
 		slices.SortFunc(u.services, func(a, b *service) int { return cmp.Or(cmp.Compare(a.rank(), b.rank()), byAge(a, b)) })
 	}
-	u.several = severalNamespaces(u.services)
 	u.lease = u.services[0].lease
 	u.hash = hashKey(u.lease)
 	u.claim = u.services[0].claim
@@ -212,7 +158,7 @@ func (s *service) rank() int {
 }
 
 // completeAddresses sets the link and the rest of each address of u (completeAddress), and adds the
-// links that its decisive Services need to its requirements; in a unit of several namespaces those of the addresses that several have (sharedByNamespaces). Those that share an address have it on
+// links that its decisive Services need to its requirements. Those that share an address have it on
 // one link: that which the first of them names that has the address; of several that have it, the
 // first whose link is up on any node.
 func (p *pass) completeAddresses(u *unit) {
@@ -222,12 +168,8 @@ func (p *pass) completeAddresses(u *unit) {
 		first = p.namesLink(u)
 	}
 	done := make(map[netip.Addr]vip.Address, len(first))
-	var shared map[netip.Addr]bool
-	if u.several && !u.services[0].sharesOwner {
-		shared = u.sharedByNamespaces()
-	}
 	for _, s := range u.services {
-		need := s.decisive && s.bindsAddresses && !s.sharesOwner && !u.several
+		need := s.decisive && s.bindsAddresses && !s.sharesOwner
 		if need && len(s.dhcpFamilies) > 0 {
 			u.requirements.links = append(u.requirements.links, linkOf{requested: s.Interface})
 		}
@@ -240,7 +182,7 @@ func (p *pass) completeAddresses(u *unit) {
 			if !alone {
 				done[a.Addr] = a.Address
 			}
-			if shared[a.Addr] || need && a.client == nil && (alone || !s.hasAny || p.has(s, a.Addr)) {
+			if need && a.client == nil && (alone || !s.hasAny || p.has(s, a.Addr)) {
 				u.requirements.links = append(u.requirements.links, linkOf{s.Interface, a.Addr})
 			}
 		}
@@ -253,26 +195,6 @@ func (p *pass) completeAddresses(u *unit) {
 			s.addrs[i].Address = done[s.addrs[i].Addr]
 		}
 	}
-}
-
-// sharedByNamespaces returns the addresses that Services of several namespaces in u have, or ask for, and whether any of these binds it;
-// none if u is of one namespace. They alone decide where u may be: who shares an address has no say on where others have it by another of its own.
-func (u *unit) sharedByNamespaces() map[netip.Addr]bool {
-	shared := make(map[netip.Addr]bool)
-	namespaces, binds := make(map[netip.Addr]string), make(map[netip.Addr]bool)
-	for _, s := range u.services {
-		for _, a := range s.addrs {
-			binds[a.Addr] = binds[a.Addr] || s.bindsAddresses
-			if ns, known := namespaces[a.Addr]; known && ns != s.Key.Namespace {
-				shared[a.Addr] = false
-			}
-			namespaces[a.Addr] = s.Key.Namespace
-		}
-	}
-	for a := range shared {
-		shared[a] = binds[a]
-	}
-	return shared
 }
 
 // namesLink returns for each address of u the Service of which the link is: the first that has the address, or
@@ -342,17 +264,12 @@ func (p *pass) isNew(u *unit, s *service, a netip.Addr) bool {
 
 // ownerRequirements returns what u requires of its owner but for links of single addresses (see completeAddresses): of decisive
 // Services whose owner needs an endpoint, one of each; if no node has one of each, one of the
-// first of these; and that the pools of their addresses are for that node. A unit of several namespaces requires no endpoint, and only the pools of what
-// is sharedByNamespaces. If one node owns all Services it requires only that the
+// first of these; and that the pools of their addresses are for that node. If one node owns all Services it requires only that the
 // node's default link is up.
 func (p *pass) ownerRequirements(u *unit) requirements {
 	need := requirements{capabilities: &u.services[0].capabilities}
 	if need.sharesOwner {
 		need.linkOfVIPs = true
-		return need
-	}
-	if u.several {
-		p.addPoolRequirements(&need, slices.SortedFunc(maps.Keys(u.sharedByNamespaces()), netip.Addr.Compare))
 		return need
 	}
 	var first []string

@@ -92,15 +92,6 @@ func (p *pass) setInterface(s *service) {
 	}
 }
 
-// whyNotFromHere returns why this node, which owns s, may not have a of it, since the pool of a is for other nodes; "" if it may. In a unit of one
-// namespace this is a requirement of the owner; without svc_election the nodes of pools do not count.
-func (p *pass) whyNotFromHere(s *service, a address) string {
-	if p.offers == nil || s.reserved || a.client != nil || !p.self.labelsKnown || !s.unit.several || s.sharesOwner || slices.Contains(s.unit.requirements.limited, a.Addr) {
-		return ""
-	}
-	return p.offers.policy.WhyNotOn(a.Addr, p.self.labels)
-}
-
 // setMethods sets the methods by which s is announced, if it names none, to those that the pool of
 // one of its addresses names: of the first address for which a pool does. It returns that pool, or
 // "". If what s names can't be read, and only one method is enabled, that is the one by which a VIP
@@ -121,19 +112,12 @@ func (p *pass) setMethods(s *service) (pool string) {
 	return ""
 }
 
-// addPoolsOf is addPoolRequirements for the addresses of s.
+// addPoolsOf adds the addresses of s to need, as far as their pools are for some nodes only, or prefer some.
 func (p *pass) addPoolsOf(need *requirements, s *service) {
-	if p.offers != nil {
-		p.addPoolRequirements(need, s.ofPools())
-	}
-}
-
-// addPoolRequirements adds addresses to need, as far as their pools are for some nodes only, or prefer some.
-func (p *pass) addPoolRequirements(need *requirements, addrs []netip.Addr) {
 	if p.offers == nil || need.reserved {
 		return
 	}
-	for _, a := range addrs {
+	for _, a := range s.ofPools() {
 		if p.offers.policy.LimitsNodes(a) {
 			need.policy, need.limited = p.offers.policy, append(need.limited, a)
 		}

@@ -150,14 +150,14 @@ type binding struct {
 type service struct {
 	*vip.Service
 	capabilities
-	Interface     string             // the link that the Service names, else that of a pool; in place of that of vip.Service
-	Announce      []vip.Method       // the ways that the Service names, else those of a pool; in place of that of vip.Service
-	BGPAttributes *vip.BGPAttributes // those that the Service names, unless settleManner says otherwise; in place of those of vip.Service
-	statusOurs    bool               // a Herald of this installation wrote its status
-	statusBy      string             // the node that wrote its status last, if a Herald of this installation did; else ""
-	addrs         []address          // what it may have; Link and Bits are filled in for this node
-	dhcpFamilies  []vip.Family       // what it asks a DHCP server for; what is leased is in addrs
-	client        *dhcpClient        // which asks for dhcpFamilies; nil if there are none
+	Interface     string            // the link that the Service names, else that of a pool; in place of that of vip.Service
+	Announce      []vip.Method      // the ways that the Service names, else those of a pool; in place of that of vip.Service
+	statusOurs    bool              // a Herald of this installation wrote its status
+	statusBy      string            // the node that wrote its status last, if a Herald of this installation did; else ""
+	addrs         []address         // what it may have; Link and Bits are filled in for this node
+	dhcpFamilies  []vip.Family      // what it asks a DHCP server for; what is leased is in addrs
+	lost          []vip.LostAddress // of its addresses: those that are others'
+	client        *dhcpClient       // which asks for dhcpFamilies; nil if there are none
 	unit          *unit
 	notOurs       bool      // another announcer's
 	unoffered     bool      // it has an address that no pool offers to its namespace
@@ -166,11 +166,11 @@ type service struct {
 	claim         vip.Claim // what its lease says; set once it is in a unit
 	decisive      bool      // what it requires of a node counts for its unit
 	verdict       vip.Verdict
-	heldBack      []string        // the addresses that this node does not bind, since a node that has lost them answers for long, each with its link and who that is
-	heldBackBy    []string        // the node for which the last of these waits, or the nodes for one of which it does
-	conditions    []vip.Condition // that this node is to write; nil if none
-	record        vip.Record      // the one among conditions
-	healthChecked bool            // its HealthCheck is in the Plan
+	heldBack      []string      // the addresses that this node does not bind, since a node that has lost them answers for long, each with its link and who that is
+	heldBackBy    []string      // the node for which the last of these waits, or the nodes for one of which it does
+	status        *vip.Status   // that this node is to write, without conditions; nil if none
+	announced     vip.Condition // that this node is to write, with the others that follow; ConditionAbsent removes all. Without a Type it writes none
+	healthChecked bool          // its HealthCheck is in the Plan
 }
 
 // An address is one that a Service may have.
@@ -185,7 +185,6 @@ type unit struct {
 	lease        vip.Key      // that of the first Service; its holder announces the unit
 	records      []vip.Key    // the other leases of its Services: its owner keeps them too, as a record
 	services     []*service   // see completeUnit for their order
-	several      bool         // they are of several namespaces
 	requirements requirements // of its owner
 	hash         uint64
 	claim        vip.Claim // what lease says; without a Holder if it may be taken
@@ -249,16 +248,12 @@ func (p *pass) replanAfter(d time.Duration) {
 	}
 }
 
-// finish adds the conditions of all to the Plan, sets its Verdicts, one for each of all that is of type LoadBalancer,
-// sorted by Key, and returns it.
+// finish adds to the Plan what this node writes about each of all (emit), and their Verdicts, sorted by Key, and returns it.
 func (p *pass) finish(all []*service) vip.Plan {
-	if len(p.StatusRefusals)+len(p.StatusFights) > 0 {
-		p.reportRefusals(all)
-	}
-	p.addAllConditions(all)
 	p.out.EventsPending = !p.Tenure.RenewalLateSince.IsZero()
 	p.out.Verdicts = make([]vip.Verdict, 0, len(all))
 	for _, s := range all {
+		p.emit(s)
 		if s.LoadBalancer {
 			p.out.Verdicts = append(p.out.Verdicts, s.verdict)
 		}

@@ -35,25 +35,23 @@ func (f *filter) planPools(checks *addressChecks) {
 	f.out.Pools = []vip.PoolInput{in}
 }
 
-// addressRequests returns an AddressRequest for every Service of type LoadBalancer, without the
-// control plane's. Foreign, which means that Herald gives them no address, are those that are not
-// ours, that name what can't be read, or what no pool offers to their namespace (unless they were
-// given it: released), and that keep what they do not ask for (keepsAnother).
+// addressRequests returns an AddressRequest for every Service of type LoadBalancer but the control plane's. It is Foreign,
+// so that it is given no address, if it is not ours, names what can't be read, names what no pool offers to its namespace
+// and was not given that, or keeps what it does not ask for.
 func (f *filter) addressRequests() []vip.AddressRequest {
-	all := make([]vip.AddressRequest, 0, len(f.Services))
-	for i := range f.Services {
-		s := &f.Services[i]
+	all := make([]vip.AddressRequest, 0, len(f.all))
+	for _, s := range f.all {
 		if !s.LoadBalancer || s.Key == ControlPlaneKey {
 			continue
 		}
-		reason, _ := f.whyNotOurs(s)
-		foreign := reason != "" || !s.Deleted.IsZero() || s.Source != "" && len(s.Addresses) == 0 || f.keepsAnother(s)
-		q := vip.AddressRequest{Service: s, Foreign: foreign}
-		if released := f.released(s); len(released) > 0 && !foreign {
-			left := *s
-			left.Addresses = slices.DeleteFunc(slices.Clone(s.Addresses), func(a netip.Addr) bool { return slices.Contains(released, a) })
-			q.Service, q.Original = &left, s
-		} else if len(f.unofferedOf(s)) > 0 {
+		reason, _ := f.whyNotOurs(s.Service)
+		foreign := reason != "" || !s.Deleted.IsZero() || s.Source != "" && len(s.Addresses) == 0 || f.keepsAnother(s.Service)
+		q := vip.AddressRequest{Service: s.Service, Foreign: foreign, Lost: s.lost}
+		if released := f.released(s.Service); len(released) > 0 && !foreign {
+			for _, a := range released {
+				q.Lost = append(q.Lost, vip.LostAddress{Addr: a})
+			}
+		} else if len(f.unofferedOf(s.Service)) > 0 {
 			q.Foreign, q.Refused = true, true
 		}
 		all = append(all, q)
@@ -189,9 +187,12 @@ func (f *filter) reportPools() {
 			f.out.Assignments = append(f.out.Assignments, vip.Assignment{Service: s.Key, UID: s.UID, Had: s.Addresses, HadPool: s.Allocated, Remove: true})
 		}
 	}
-	for _, x := range f.OutsidePools {
-		s := &service{Service: &vip.Service{Key: x.Service, UID: x.UID}}
-		f.addEvent(s, vip.AddressOutsidePools, outsideMessage(x.Addr.String(), x.Pool), 0)
+	for _, s := range f.all {
+		for _, a := range s.addrs {
+			if a.client == nil && f.isOutsidePools(s.Service, a.Addr) {
+				f.addEvent(s, vip.AddressOutsidePools, outsideMessage(a.Addr.String(), s.Allocated), 0)
+			}
+		}
 	}
 	source := f.Pools
 	for _, x := range f.PoolProblems {

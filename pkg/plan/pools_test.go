@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/heraldvip/herald/pkg/pool"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -201,6 +202,76 @@ func TestAssignmentRefused(t *testing.T) {
 		}
 		if told := len(p.Statuses) == 1 && strings.Contains(p.Statuses[0].Conditions[0].Message, why); told != (why != "") {
 			t.Errorf("%q: Statuses %+v", why, p.Statuses)
+		}
+	}
+}
+
+// A Service that was given an address which is another's is given another one: who comes first is judged by statuses and age, not by annotations, which
+// their users write.
+func TestAnotherForOneThatIsAnothers(t *testing.T) {
+	given := func(s *vip.Service) { s.Allocated, s.Families = "cidr-global", []vip.Family{vip.IPv4} }
+	in := func(namespace string) func(*vip.Service) { return func(s *vip.Service) { s.Key.Namespace = namespace } }
+	proxy := func(s *vip.Service) {
+		s.VIPHost, s.Ingress = "n1", []vip.Ingress{{Addr: s.Addresses[0], IPMode: vip.ModeProxy}}
+		recorded(s, vip.Record{Given: s.Addresses})
+	}
+	// ports has the Service have all, and its status show the first so many of them.
+	ports := func(shown int, all ...uint16) func(*vip.Service) {
+		return func(s *vip.Service) {
+			s.Ports, s.VIPHost = nil, "n1"
+			for _, p := range all {
+				s.Ports = append(s.Ports, vip.Port{Protocol: "TCP", Port: p})
+			}
+			s.Ingress = []vip.Ingress{{Hostname: "x", Ports: []vip.Port{{Protocol: "TCP", Port: 1}}}, {Addr: s.Addresses[0], IPMode: vip.ModeVIP, Ports: s.Ports[:shown]}}
+		}
+	}
+	const x = "10.77.0.1"
+	for _, tt := range []struct {
+		name string
+		a, b vip.Service
+		want string // who is given what, and the first reason
+	}{
+		{"two of one namespace", svc("a", x, given), svc("b", x, given, younger), "b [10.77.0.2] 10.77.0.1: port 80/TCP belongs to Service default/a, which had it first; "},
+		{"of two namespaces", svc("a", x, given), svc("b", x, given, younger, in("web")), "b [10.77.0.2] 10.77.0.1: in use by a Service of another namespace; "},
+		{"a status shows it", svc("a", x, given), svc("b", x, given, younger, in("web"), written("n1")), "a [10.77.0.2] 10.77.0.1: in use by a Service of another namespace; "},
+		{"of ipMode Proxy", svc("a", x, given), svc("b", x, given, younger, in("web"), proxy), "a [10.77.0.2] 10.77.0.1: in use by a Service of another namespace; "},
+		{"a person has named it", svc("a", x, in("web")), svc("b", x, given, younger), "b [10.77.0.2] 10.77.0.1: in use by a Service of another namespace; "},
+		{"a person names it later", svc("a", x), svc("b", x, given, younger, written("n1")), ""},
+		{"they have other ports", svc("a", x, given), svc("b", x, given, younger, port(81)), ""},
+		{"one adds a port of the other", svc("a", x, given, ports(1, 80, 443)), svc("b", x, given, younger, ports(1, 443)), "a [10.77.0.2] 10.77.0.1: port 443/TCP belongs to Service default/b, which had it first; "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, w := poolRules(), poolWorld("n1")
+			w.Services, w.Members = []vip.Service{tt.a, tt.b}, w.Members[:1]
+			assigner := pool.NewAssigner(0, func() {})
+			assigner.Put(Make(r, w).Pools)
+			assigner.Observe(&w)
+			got := ""
+			for _, a := range w.Assignments {
+				first, _, _ := strings.Cut(a.Reason, a.Addresses[0].String()+" is of pool")
+				got += fmt.Sprint(a.Service.Name, " ", a.Addresses, " ", first)
+			}
+			if got != tt.want {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// Where an address that was given is in no pool any more, the node that gives addresses says so in an Event.
+func TestEventOfAddressOutsidePools(t *testing.T) {
+	r, w := poolRules(), poolWorld("n1")
+	w.Services = []vip.Service{svc("a", "10.77.0.99", written("n1"), func(s *vip.Service) { s.Allocated = "cidr-global" }), svc("b", "10.77.0.98", written("n1"))}
+	for _, holder := range []string{"n1", "n2"} {
+		w.Claims[poolsLease] = vip.Claim{Holder: holder, Valid: true}
+		var told []string
+		for _, e := range Make(r, w).Events {
+			if e.Reason == vip.AddressOutsidePools {
+				told = append(told, e.Service.Name)
+			}
+		}
+		if got, want := fmt.Sprint(told), map[string]string{"n1": "[a]", "n2": "[]"}[holder]; got != want {
+			t.Errorf("held by %s: %s, want %s", holder, got, want)
 		}
 	}
 }

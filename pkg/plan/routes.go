@@ -37,7 +37,7 @@ func (r *routes) addRoute(s *service, a netip.Addr) *vip.Route {
 		return new(vip.Route)
 	}
 	r.added[prefix] = true
-	route := vip.Route{Prefix: prefix, Service: s.Key, Attributes: *s.BGPAttributes}
+	route := vip.Route{Prefix: prefix, Service: s.Key, Attributes: s.BGPAttributes}
 	if r.BGP != nil {
 		route.Attributes = route.Attributes.WithDefaults(r.BGP.Attributes)
 	}
@@ -58,16 +58,8 @@ func (r *routes) advertise(s *service, handingOver bool) {
 	}
 	here := make(map[netip.Addr]bool, len(s.addrs))
 	for _, a := range s.addrs {
-		if why := r.whyNotFromHere(s, a); why != "" {
-			r.addEvent(s, vip.NoEligibleNode, fmt.Sprintf("node %s owns %s, but %s", r.Self, a.Addr, why), 0)
-			continue
-		}
 		r.addRoute(s, a.Addr)
 		here[a.Addr] = true
-	}
-	if len(here) == 0 {
-		s.setVerdict(vip.NoEligibleNode, "node "+r.Self+" owns it, but the pools of its addresses are for other nodes")
-		return
 	}
 	advertised, ingress, missing := r.knownToRouters(s, here, []*member{r.self})
 	s.verdict.AnnouncedHere = true
@@ -76,8 +68,8 @@ func (r *routes) advertise(s *service, handingOver bool) {
 		if handingOver { // the status is the successor's to write
 			return
 		}
-		r.writeStatus(s, ingress, nil)
-		r.report(s, vip.ConditionTrue, vip.VIPAnnounced, s.verdict.Message)
+		r.writeStatus(s, r.Self, ingress, nil)
+		s.report(vip.ConditionTrue, vip.VIPAnnounced, s.verdict.Message)
 		r.addAnnouncedEvent(s)
 	}
 	r.reportNoSession(s, missing, len(ingress) == 0)
@@ -133,8 +125,7 @@ func (p *pass) routeRequirements(s *service) *requirements {
 // advertiseHere adds the route to a to the Plan if this node can serve all services, which share a,
 // and if kube-proxy here serves those that have a HealthCheck. Where no alive node can serve them
 // all, the first alone counts that one can serve. They are sorted: those that have a already, then the oldest; the
-// route has the attributes of the first. Of Services of several namespaces only the pool of a counts: what one asks for beside a,
-// and where its endpoints are, keeps the route from no other.
+// route has the attributes of the first.
 //
 // With a DataPlaneFault this node adds none if another alive node can serve them,
 // ForwardsToServices, and is connected; that does not count for addresses of a process of the node itself.
@@ -143,15 +134,7 @@ func (p *pass) routeRequirements(s *service) *requirements {
 // affinityNode, which is returned as only; nil if there is none, or every node advertises it. It
 // reports whether the route was added and this process is not stopping.
 func (r *routes) advertiseHere(a netip.Addr, services []*service) (added bool, only *member) {
-	several := severalNamespaces(services)
-	canServe := func(s *service, n *member) bool {
-		need := r.routeRequirements(s)
-		if several {
-			need = &requirements{capabilities: &s.capabilities}
-			r.addPoolRequirements(need, []netip.Addr{a})
-		}
-		return whyIneligible(need, n) == ""
-	}
+	canServe := func(s *service, n *member) bool { return whyIneligible(r.routeRequirements(s), n) == "" }
 	canServeAll := func(n *member) bool {
 		return !slices.ContainsFunc(services, func(s *service) bool { return !canServe(s, n) })
 	}
@@ -178,7 +161,7 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) (added bool, o
 	}
 	ready := true
 	for _, s := range services {
-		if s.Local && s.HealthCheckNodePort != 0 && !several {
+		if s.Local && s.HealthCheckNodePort != 0 {
 			ready = r.kubeProxyServes(s) && ready
 		}
 	}
@@ -290,9 +273,9 @@ func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool, only *membe
 	if writer == r.self || !s.hasStatus {
 		advertised, ingress, missing := r.knownToRouters(s, here, eligible)
 		if len(ingress) > 0 && s.hasStatus {
-			r.writeStatus(s, ingress, nil)
+			r.writeStatus(s, r.Self, ingress, nil)
 			message := how + advertised + " by " + r.protocols() // names of all nodes would make each change of these a write
-			r.report(s, vip.ConditionTrue, vip.VIPAnnounced, message)
+			s.report(vip.ConditionTrue, vip.VIPAnnounced, message)
 			r.addEvent(s, vip.VIPAnnounced, message, 0)
 		}
 		if s.verdict.AnnouncedHere {
@@ -371,8 +354,7 @@ func (r *routes) reportNoSession(s *service, missing []netip.Addr, all bool) {
 		r.addEvent(s, vip.NoBGPSession, message, 0)
 		return
 	}
-	r.setProblem(s, vip.NoBGPSession, message)
-	r.report(s, vip.ConditionFalse, vip.NoBGPSession, message)
+	r.fail(s, vip.NoBGPSession, message)
 }
 
 // statusWriter returns the node of eligible, at least one, that writes the status of s: the

@@ -129,39 +129,33 @@ func TestSharedAddressStays(t *testing.T) {
 	}
 }
 
-// What such a Service has beside the shared address is where its own pool says, or nowhere.
+// What such a Service has beside the address that it shared it keeps, where its pool says.
 func TestOwnAddressBesideAShared(t *testing.T) {
-	w := sharedWorld(func(_ *vip.World, x, _ *vip.Service) { has(x, "10.77.0.65") })
-	bound := func(r Rules, w vip.World) bool {
-		return slices.ContainsFunc(Make(r, w).Addresses, func(a vip.Address) bool { return a.Addr == addr("10.77.0.65") })
-	}
-	routed := func(r Rules, w vip.World) bool {
-		return slices.ContainsFunc(Make(r, w).Routes, func(x vip.Route) bool { return x.Prefix.Addr() == addr("10.77.0.65") })
-	}
-	r, byBGP, oneOwner := poolRules(), poolRules(), poolRules()
-	byBGP.ARP, byBGP.BGP, oneOwner.Election = false, &BGP{}, false
-	w.Claims[r.Lease] = vip.Claim{Holder: "n1", Valid: true}
-	if bound(r, w) || routed(byBGP, withSessions(w)) || !bound(oneOwner, w) {
-		t.Errorf("on a node that is not of its pool: bound %v, advertised %v; without svc_election, where pools do not count: bound %v", bound(r, w), routed(byBGP, withSessions(w)), bound(oneOwner, w))
-	}
+	w := seenFrom(sharedWorld(func(_ *vip.World, x, _ *vip.Service) { has(x, "10.77.0.65") }), "n1")
 	for i := range w.Nodes {
 		w.Nodes[i].Labels["name"] = "n3"
 	}
-	if !bound(r, w) || !routed(byBGP, withSessions(w)) {
-		t.Errorf("on a node of its pool: bound %v, advertised %v", bound(r, w), routed(byBGP, withSessions(w)))
+	p := Make(poolRules(), heldBy(w, "tenant", "x", "n1"))
+	var got []string
+	for _, a := range p.Addresses {
+		got = append(got, a.Addr.String()+" "+a.Lease.String())
+	}
+	if slices.Sort(got); !slices.Equal(got, []string{"10.77.0.50 default/kubevip-a", "10.77.0.65 tenant/kubevip-x"}) {
+		t.Errorf("%q\n%s", got, summary(p))
 	}
 }
 
-// A Service that shares an address with one of another namespace is told what it names to no effect; one that names a lease is refused.
+// A Service that asks for what keeps it from sharing an address with one of another namespace is told, whether it shares one already or is to begin.
 func TestToldOfSharing(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(w *vip.World, x, y *vip.Service)
 		want   string // one of the Events
 	}{
-		{"a lease", func(_ *vip.World, x, _ *vip.Service) { x.Lease = "kubevip-y" }, "x InvalidField kube-vip.io/leaseName has no effect"},
+		{"a lease", func(_ *vip.World, x, _ *vip.Service) { x.Lease = "kubevip-y" }, "x AddressConflict 10.77.0.50: in use by a Service of another namespace, which is shared only if neither has kube-vip.io/leaseName"},
 		{"the lease of one that shares", func(_ *vip.World, _, y *vip.Service) { y.Lease = "kubevip-x" }, "y InvalidField kube-vip.io/leaseName has no effect"},
-		{"a link", func(_ *vip.World, x, _ *vip.Service) { x.Interface = "cni0" }, "x InvalidField kube-vip.io/serviceInterface and heraldvip.io/bgp-... have no effect"},
+		{"a link", func(_ *vip.World, x, _ *vip.Service) { x.Interface = "cni0" }, "x AddressConflict 10.77.0.50: in use by a Service of another namespace, which is shared only if neither has kube-vip.io/serviceInterface"},
+		{"an address beside it", func(_ *vip.World, x, _ *vip.Service) { has(x, "10.77.0.65") }, "x AddressConflict 10.77.0.50: in use by a Service of another namespace, which is shared only if neither asks for another address beside it"},
 		{"a newcomer with a lease", func(_ *vip.World, x, _ *vip.Service) { x.Lease, x.Ingress = "z", nil }, "x AddressConflict 10.77.0.50: in use by a Service of another namespace, which is shared only if neither has kube-vip.io/leaseName"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

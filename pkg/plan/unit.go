@@ -204,7 +204,7 @@ func (p *pass) withoutEndpointAtOwner(s *service) string {
 // what it has, and no node.
 func (m *unitPlanner) reportWithoutEndpoint(s *service, why string) {
 	m.mappings.addMappings(s, false)
-	m.setProblem(s, vip.NoEligibleNode, why)
+	m.fail(s, vip.NoEligibleNode, why)
 	if s.statusOurs && s.hasStatus {
 		var ingress []vip.Ingress
 		for _, a := range s.addrs {
@@ -212,9 +212,8 @@ func (m *unitPlanner) reportWithoutEndpoint(s *service, why string) {
 				ingress = append(ingress, m.ingress(s, a.Addr))
 			}
 		}
-		m.out.Statuses = append(m.out.Statuses, vip.Status{Service: s.Key, Ingress: ingress, Announcer: m.Announcer, Finalizer: m.finalizerOf(true)})
+		m.writeStatus(s, "", ingress, nil)
 	}
-	m.report(s, vip.ConditionFalse, vip.NoEligibleNode, why)
 }
 
 // requestDHCP is requestForUnit, but does nothing while a node whose kernel may answer for VIPs that are not its own does so for an address that is leased for u, and this
@@ -287,7 +286,7 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 	if a.client != nil {
 		link = m.self.Info.LinkFor(s.Interface)
 	}
-	fault := cmp.Or(linkFault(&m.self.Info, link), m.whyNotFromHere(s, a))
+	fault := linkFault(&m.self.Info, link)
 	if a.client == nil { // a macvlan has its own sysctl
 		fault = cmp.Or(fault, m.self.whyNoIPv6(a.Addr, link))
 	}
@@ -360,7 +359,7 @@ func (m *unitPlanner) setVerdictAndStatus(s *service, handingOver bool, c *progr
 	case handingOver || !s.hasStatus || undecided && len(s.Ingress) > 0 && s.statusOurs:
 		// While the client asks whether a lease is still good the status stays.
 	case len(c.ingress) > 0:
-		m.writeStatus(s, c.ingress, m.dhcp.leasesToRecord(s, c.ingress))
+		m.writeStatus(s, m.Self, c.ingress, m.dhcp.leasesToRecord(s, c.ingress))
 	case missing > 0 && missing == len(s.dhcpFamilies) && len(s.addrs) == 0 && s.statusOurs:
 		m.clearStatus(s)
 	}
@@ -387,9 +386,9 @@ func (m *unitPlanner) setVerdictAndStatus(s *service, handingOver bool, c *progr
 	switch {
 	case handingOver: // the successor's to write
 	case len(c.bound) > 0:
-		m.report(s, vip.ConditionTrue, s.verdict.Reason, s.verdict.Message)
+		s.report(vip.ConditionTrue, s.verdict.Reason, s.verdict.Message)
 	case len(c.inUse) > 0, len(s.heldBack) > 0, missing > 0 && problem != "":
-		m.report(s, vip.ConditionFalse, s.verdict.Reason, s.verdict.Message)
+		s.report(vip.ConditionFalse, s.verdict.Reason, s.verdict.Message)
 	}
 }
 

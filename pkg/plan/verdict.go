@@ -19,30 +19,28 @@ func (s *service) setVerdict(reason vip.Reason, message string) {
 // hasVerdict reports whether the verdict of s has a reason, so was set.
 func (s *service) hasVerdict() bool { return s.verdict.Reason != "" }
 
-// setProblem sets the verdict of s, and adds an Event of the same reason and message, whether
-// or not this node is responsible for s.
+// setProblem sets the verdict of s, and adds an Event of the same reason and message.
 func (p *pass) setProblem(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
 	p.addEvent(s, reason, message, 0)
 }
 
-// clearStatus adds an empty Status for s to the Plan, which clears what Herald wrote there, the finalizer
-// included.
-func (p *pass) clearStatus(s *service) {
-	p.out.Statuses = append(p.out.Statuses, vip.Status{Service: s.Key, Finalizer: p.finalizerOf(false)})
+// fail is setProblem of a Service whose conditions are this node's to write, and that is not announced.
+func (p *pass) fail(s *service, reason vip.Reason, message string) {
+	p.setProblem(s, reason, message)
+	s.report(vip.ConditionFalse, reason, message)
 }
 
-// writeStatus adds a Status for s to the Plan: ingress, the DHCP leases to record, this node
-// as vipHost, and this installation as announcer.
-func (p *pass) writeStatus(s *service, ingress []vip.Ingress, leases []vip.DHCPLease) {
-	p.out.Statuses = append(p.out.Statuses, vip.Status{
-		Service: s.Key, VIPHost: p.Self, Announcer: p.Announcer, Ingress: ingress, DHCPLeases: leases, Finalizer: p.finalizerOf(true),
-	})
+// clearStatus has the status of s cleared of what Herald wrote there, the finalizer included.
+func (p *pass) clearStatus(s *service) { s.status = &vip.Status{Finalizer: p.finalizerOf(false)} }
+
+// writeStatus has the status of s written: ingress, the DHCP leases to record, and node, which announces it, "" if none does.
+func (p *pass) writeStatus(s *service, node string, ingress []vip.Ingress, leases []vip.DHCPLease) {
+	s.status = &vip.Status{VIPHost: node, Announcer: p.Announcer, Ingress: ingress, DHCPLeases: leases, Finalizer: p.finalizerOf(true)}
 }
 
-// reject sets the verdict of s, which no node announces, to reason and message. If this node is
-// responsible for s it also adds an Event with the reason, provided that vip.Reasons marks that as
-// an Event, sets the conditions, and clears the status as rejectSilently does.
+// reject sets the verdict of s, which no node announces. If this node is responsible for s it also adds an Event, provided that
+// vip.Reasons marks the reason as one, and does what rejectSilently does.
 func (p *pass) reject(s *service, reason vip.Reason, message string) {
 	if reasonInfo(reason).Event {
 		p.addEventIfResponsible(s, reason, message)
@@ -50,19 +48,16 @@ func (p *pass) reject(s *service, reason vip.Reason, message string) {
 	p.rejectSilently(s, reason, message)
 }
 
-// rejectSilently sets the verdict of s, which no node announces, without an Event for the reason,
-// and, if this node is responsible for s, sets its conditions (reportRejected) and clears the
-// status if Herald wrote it. The status stays if the reason is HeldByOtherAnnouncer, or if s only
-// waits (NoEndpoints, NoEligibleNode) and keepsStatus.
+// rejectSilently sets the verdict of s, which no node announces, without an Event. If this node is responsible for s it also sets
+// its conditions and clears the status if Herald wrote it; that stays if s only waits for what it has.
 func (p *pass) rejectSilently(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
-	keep := reason == vip.HeldByOtherAnnouncer || s.keepsStatus() && (reason == vip.NoEndpoints || reason == vip.NoEligibleNode)
 	if !p.responsible(s) {
 		return
 	}
-	p.reportRejected(s, reason, message)
+	p.reportRejected(s)
 	switch {
-	case keep:
+	case reason == vip.HeldByOtherAnnouncer, s.keepsStatus() && (reason == vip.NoEndpoints || reason == vip.NoEligibleNode):
 		p.keepStatusWithoutFinalizer(s)
 	case s.statusOurs:
 		p.clearStatus(s)
@@ -79,7 +74,7 @@ func (p *pass) withdraw(s *service, reason vip.Reason, message string) {
 	case s.statusOurs || s.Finalizer && reason == vip.ServiceDeleted && s.Announcer == "":
 		p.withdrawn = append(p.withdrawn, s)
 	case p.responsible(s):
-		p.reportRejected(s, reason, message)
+		p.reportRejected(s)
 	}
 	if s.statusOurs && reason != vip.ServiceDeleted {
 		p.addEventIfResponsible(s, vip.VIPWithdrawn, "no longer announced: "+message)

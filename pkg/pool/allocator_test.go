@@ -13,80 +13,127 @@ import (
 
 var start = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// A world is the API server's Services beside an Allocator.
+// A world is the API server's Services beside what an allocator remembers.
 type world struct {
 	t        testing.TB
 	now      time.Time
 	pools    *Pools
-	a        *Allocator
-	rest     time.Duration
-	services map[vip.Key]*Request
+	m        *memory
+	last     *pass
+	services map[vip.Key]*vip.AddressRequest
 	number   int // of Services ever
-	reserved []vip.ReservedRange
+	reserved []Range
 	labels   map[string]map[string]string
+	others   []netip.Addr // by other hosts, for one pass
 }
 
 func newWorld(t testing.TB, rest time.Duration, lines ...string) *world {
-	w := &world{t: t, now: start, rest: rest, services: make(map[vip.Key]*Request)}
-	w.a = NewAllocator(rest)
+	w := &world{t: t, now: start, m: newMemory(rest), services: make(map[vip.Key]*vip.AddressRequest)}
 	w.edit(lines...)
 	return w
 }
 
 // edit replaces the ConfigMap.
-func (w *world) edit(lines ...string) {
-	w.pools, _ = Parse(w.pools, data(lines...))
-	w.a.SetPools(w.pools)
+func (w *world) edit(lines ...string) { w.pools, _ = Parse(w.pools, data(lines...)) }
+
+// reserve replaces what is reserved.
+func (w *world) reserve(prefixes ...string) {
+	w.reserved = nil
+	for _, p := range prefixes {
+		w.reserved = append(w.reserved, rangeOf(netip.MustParsePrefix(p)))
+	}
 }
 
-// set creates a Service, a second after the one before, or changes it.
-func (w *world) set(name string, change func(r *Request)) {
+// keyOf is the Key of namespace/name, or of a name in the namespace ns.
+func keyOf(name string) vip.Key {
 	ns, short, found := strings.Cut(name, "/")
 	if !found {
 		ns, short = "ns", name
 	}
-	k := vip.Key{Namespace: ns, Name: short}
+	return vip.Key{Namespace: ns, Name: short}
+}
+
+// set creates a Service, a second after the one before, or changes it.
+func (w *world) set(name string, change func(r *vip.AddressRequest)) {
+	k := keyOf(name)
 	r := w.services[k]
 	if r == nil {
 		w.number++
-		r = &Request{Service: k, UID: fmt.Sprint(w.number), Created: start.Add(time.Duration(w.number) * time.Second), Families: []vip.Family{vip.IPv4}, Ports: []vip.Port{{Protocol: "TCP", Port: 80}}}
+		r = &vip.AddressRequest{Service: &vip.Service{
+			Key: k, UID: fmt.Sprint(w.number), Created: start.Add(time.Duration(w.number) * time.Second), Families: []vip.Family{vip.IPv4}, Ports: tcp(80),
+		}}
 	}
-	c := *r
+	w.services[k] = changed(r, change)
+}
+
+// changed is a copy of a request that is changed.
+func changed(r *vip.AddressRequest, change func(r *vip.AddressRequest)) *vip.AddressRequest {
+	c, s := *r, *r.Service
+	c.Service = &s
 	if change != nil {
 		change(&c)
 	}
-	w.services[k] = &c
-	w.a.Set(c, w.now)
+	return &c
 }
 
-// remove deletes a Service.
+// remove deletes a Service, and has that seen.
 func (w *world) remove(name string) {
-	k := vip.Key{Namespace: "ns", Name: name}
-	delete(w.services, k)
-	w.a.Delete(k, w.now)
+	delete(w.services, keyOf(name))
+	w.pass()
 }
 
-// restart has another Allocator go on with what is on the Services, told in another order.
-func (w *world) restart() {
-	w.a = NewAllocator(w.rest)
-	w.a.SetPools(w.pools)
-	w.a.SetReserved(w.reserved)
-	w.a.SetNamespaces(w.labels)
-	for _, r := range w.services { // in no order
-		w.a.Set(*r, w.now)
+// restart has another allocator go on with what is on the Services.
+func (w *world) restart() { w.m = newMemory(w.m.rest) }
+
+// pass has the allocator decide once, told of the Services in no order.
+func (w *world) pass() []vip.Assignment {
+	in := vip.PoolInput{Now: w.now, Source: &vip.PoolSource{Namespaces: w.labels}, InUse: w.others}
+	for _, r := range w.services {
+		in.Requests = append(in.Requests, *r)
+	}
+	judge(w.pools, in.Requests)
+	w.last, w.others = decide(w.pools, &in, merge(w.reserved), w.m), nil
+	return w.last.assignments
+}
+
+// judge sets Lost of all as a plan does: whose status shows an address has it first, then the oldest, and others only beside those with which they may
+// share it.
+func judge(pools *Pools, all []vip.AddressRequest) {
+	of := make(map[netip.Addr][]*service)
+	for i := range all {
+		for s, n := newService(&all[i]), 0; n < len(s.Addresses) && !s.Foreign; n++ {
+			of[s.Addresses[n]] = append(of[s.Addresses[n]], s)
+		}
+	}
+	for x, services := range of {
+		shows := func(s *service) bool { return slices.Contains(s.shown, x) }
+		slices.SortFunc(services, func(s, o *service) int {
+			if shows(s) != shows(o) {
+				return map[bool]int{true: -1, false: 1}[shows(s)]
+			}
+			return byAge(s, o)
+		})
+		var has []*service
+		for _, s := range services {
+			first := slices.IndexFunc(has, func(o *service) bool {
+				shared := o.Key.Namespace == s.Key.Namespace || o.SharingKey != "" && o.SharingKey == s.SharingKey || shows(s) ||
+					pools.MayShare(x, o.Key.Namespace, s.Key.Namespace)
+				return !shared || overlap(o.sortedPorts(), s.sortedPorts())
+			})
+			if first < 0 {
+				has = append(has, s)
+				continue
+			}
+			s.Lost = append(s.Lost, vip.LostAddress{Addr: x, Why: fmt.Sprintf("%s belongs to %s", x, nameFor(s, has[first]))})
+		}
 	}
 }
 
 // write writes one Assignment on its Service.
 func (w *world) write(d vip.Assignment) {
-	r := w.services[d.Service]
-	if r == nil || r.UID != d.UID || len(d.Addresses) == 0 {
-		return
+	if r := w.services[d.Service]; r != nil && r.UID == d.UID && len(d.Addresses) > 0 {
+		w.services[d.Service] = changed(r, func(r *vip.AddressRequest) { r.Addresses, r.Allocated = d.Addresses, d.Pool })
 	}
-	c := *r
-	c.Addresses, c.Allocated = d.Addresses, d.Pool
-	w.services[d.Service] = &c
-	w.a.Set(c, w.now)
 }
 
 // decide has all that is decided written, until nothing more is, and returns who waits and why.
@@ -94,7 +141,7 @@ func (w *world) decide() (waits map[string]string) {
 	for range 5 {
 		waits = make(map[string]string)
 		wrote := false
-		for _, d := range w.a.Decide(w.now) {
+		for _, d := range w.pass() {
 			if d.Reason == "" {
 				w.t.Fatalf("no reason: %v", d)
 			}
@@ -116,17 +163,13 @@ func (w *world) decide() (waits map[string]string) {
 // show puts what Services have into their statuses.
 func (w *world) show() {
 	for k := range w.services {
-		w.set(k.String(), func(r *Request) { r.Shown, r.ShownPorts = slices.Clone(r.Addresses), slices.Clone(r.Ports) })
+		w.set(k.String(), func(r *vip.AddressRequest) { shows(r, r.Addresses...) })
 	}
 }
 
 // has is what a Service has, with the pools it is of.
 func (w *world) has(name string) string {
-	r := w.services[vip.Key{Namespace: "ns", Name: name}]
-	if strings.Contains(name, "/") {
-		ns, short, _ := strings.Cut(name, "/")
-		r = w.services[vip.Key{Namespace: ns, Name: short}]
-	}
+	r := w.services[keyOf(name)]
 	var out []string
 	for _, a := range r.Addresses {
 		out = append(out, a.String())
@@ -155,18 +198,28 @@ func addrs(texts ...string) (out []netip.Addr) {
 	return out
 }
 
-func asks(pools ...string) func(*Request) { return func(r *Request) { r.Pools = pools } }
-
-func pinned(texts ...string) func(*Request) {
-	return func(r *Request) { r.Addresses = addrs(texts...) }
+// shows has the status of r show addresses.
+func shows(r *vip.AddressRequest, addrs ...netip.Addr) {
+	r.Ingress = nil
+	for _, x := range addrs {
+		r.Ingress = append(r.Ingress, vip.Ingress{Addr: x, Ports: r.Ports})
+	}
 }
 
-func families(d vip.DualStack, f ...vip.Family) func(*Request) {
-	return func(r *Request) { r.Families, r.DualStack = f, d }
+func asks(pools ...string) func(*vip.AddressRequest) {
+	return func(r *vip.AddressRequest) { r.Pools = pools }
 }
 
-func key(k string, port uint16) func(*Request) {
-	return func(r *Request) { r.SharingKey, r.Ports = k, []vip.Port{{Protocol: "TCP", Port: port}} }
+func pinned(texts ...string) func(*vip.AddressRequest) {
+	return func(r *vip.AddressRequest) { r.Addresses = addrs(texts...) }
+}
+
+func families(d vip.DualStack, f ...vip.Family) func(*vip.AddressRequest) {
+	return func(r *vip.AddressRequest) { r.Families, r.DualStack = f, d }
+}
+
+func key(k string, port uint16) func(*vip.AddressRequest) {
+	return func(r *vip.AddressRequest) { r.SharingKey, r.Ports = k, []vip.Port{{Protocol: "TCP", Port: port}} }
 }
 
 func TestAllocation(t *testing.T) {
@@ -191,14 +244,13 @@ func TestAllocation(t *testing.T) {
 			[]string{"x: "}, "no pool is offered to namespace ns; add the key cidr-ns or cidr-global"},
 		{"in use in every namespace, also by classes of others", []string{"cidr-global=10.0.0.0/29", "cidr-web=10.0.0.0/29"}, func(w *world) {
 			w.set("a", pinned("10.0.0.1"))
-			w.set("b", func(r *Request) { r.Foreign = true; r.Addresses = addrs("10.0.0.2") })
+			w.set("b", func(r *vip.AddressRequest) { r.Foreign = true; r.Addresses = addrs("10.0.0.2") })
 			w.set("c", nil)
 			w.set("web/d", nil)
 		}, []string{"a: 10.0.0.1", "b: 10.0.0.2", "c: 10.0.0.3 of cidr-global", "web/d: 10.0.0.4 of cidr-web"}, ""},
-		{"nothing to another's class", []string{"cidr-global=10.0.0.0/29"}, func(w *world) { w.set("a", func(r *Request) { r.Foreign = true }) }, []string{"a: "}, ""},
+		{"nothing to another's class", []string{"cidr-global=10.0.0.0/29"}, func(w *world) { w.set("a", func(r *vip.AddressRequest) { r.Foreign = true }) }, []string{"a: "}, ""},
 		{"nothing that is reserved", []string{"cidr-global=10.0.0.0/29"}, func(w *world) {
-			w.reserved = []vip.ReservedRange{{Prefix: netip.MustParsePrefix("10.0.0.0/30")}, {Prefix: netip.MustParsePrefix("10.0.0.5/32")}}
-			w.a.SetReserved(w.reserved)
+			w.reserve("10.0.0.0/30", "10.0.0.5/32")
 			w.set("a", nil)
 			w.set("b", nil)
 		}, []string{"a: 10.0.0.4 of cidr-global", "b: 10.0.0.6 of cidr-global"}, ""},
@@ -256,14 +308,13 @@ func TestAllocation(t *testing.T) {
 		{"priority, then who names the Services, then the namespaces, then the name", []string{"pool-a=10.0.0.0/24", "pool-b=10.1.0.0/24", "pool-b.namespaces=web", "pool-c=10.2.0.0/24", "pool-c.services=tier=gold", "pool-d=10.3.0.0/24", "pool-d.services=tier=new", "pool-d.priority=-1"}, func(w *world) {
 			w.set("a", nil)
 			w.set("web/b", nil)
-			w.set("web/c", func(r *Request) { r.Labels = map[string]string{"tier": "gold"} })
-			w.set("d", func(r *Request) { r.Labels = map[string]string{"tier": "new"} })
+			w.set("web/c", func(r *vip.AddressRequest) { r.Labels = map[string]string{"tier": "gold"} })
+			w.set("d", func(r *vip.AddressRequest) { r.Labels = map[string]string{"tier": "new"} })
 		}, []string{"a: 10.0.0.1 of a", "web/b: 10.1.0.1 of b", "web/c: 10.2.0.1 of c", "d: 10.0.0.2 of a"}, ""},
 		{"namespaces by label, which come later", []string{"pool-a=10.0.0.0/24", "pool-a.namespaces=team=blue"}, func(w *world) {
 			w.set("a", nil)
 			w.decide()
 			w.labels = map[string]map[string]string{"ns": {"team": "blue"}}
-			w.a.SetNamespaces(w.labels)
 		}, []string{"a: 10.0.0.1 of a"}, ""},
 		{"a pool that can't be read does not pass its Services on", []string{"cidr-ns=10.0.0.0/99", "cidr-global=10.0.0.0/24"}, func(w *world) { w.set("x", nil) },
 			[]string{"x: "}, "pool cidr-ns can't be read; correct its keys"},
@@ -276,74 +327,77 @@ func TestAllocation(t *testing.T) {
 		}, []string{"a: 10.0.0.1 of cidr-global", "b: 10.0.0.1 of cidr-global", "c: 10.0.0.2 of cidr-global", "d: 10.0.0.3 of cidr-global"}, ""},
 		{"a protocol is a part of a port", []string{"cidr-global=10.0.0.0/24"}, func(w *world) {
 			w.set("a", key("k", 53))
-			w.set("b", func(r *Request) { r.SharingKey, r.Ports = "k", []vip.Port{{Protocol: "UDP", Port: 53}} })
+			w.set("b", func(r *vip.AddressRequest) { r.SharingKey, r.Ports = "k", []vip.Port{{Protocol: "UDP", Port: 53}} })
 		}, []string{"a: 10.0.0.1 of cidr-global", "b: 10.0.0.1 of cidr-global"}, ""},
 		{"by allow-share, also of other namespaces, IPv4 only", []string{"cidr-global=10.0.0.0/24,2001:db8::/64", "allow-share-global=true", "allow-share-own=false"}, func(w *world) {
 			w.set("a", key("", 80))
 			w.set("web/b", key("", 81))
 			w.set("own/c", key("", 82))
 			w.set("d", families(vip.SingleStack, six))
-			w.set("e", func(r *Request) { r.Families, r.Ports = []vip.Family{six}, []vip.Port{{Protocol: "TCP", Port: 81}} })
+			w.set("e", func(r *vip.AddressRequest) {
+				r.Families, r.Ports = []vip.Family{six}, []vip.Port{{Protocol: "TCP", Port: 81}}
+			})
 		}, []string{"a: 10.0.0.1 of cidr-global", "web/b: 10.0.0.1 of cidr-global", "own/c: 10.0.0.2 of cidr-global", "d: 2001:db8::1 of cidr-global", "e: 2001:db8::2 of cidr-global"}, ""},
 		{"by allow-share of other namespaces only what can be announced together", []string{"cidr-global=10.0.0.0/24", "allow-share-global=true", "interface-link=eth1"}, func(w *world) {
-			other := func(port uint16, change func(r *Request)) func(*Request) {
-				return func(r *Request) { key("", port)(r); change(r) }
+			other := func(port uint16, change func(r *vip.AddressRequest)) func(*vip.AddressRequest) {
+				return func(r *vip.AddressRequest) { key("", port)(r); change(r) }
 			}
 			w.set("a", key("", 80))
-			w.set("web/local", other(81, func(r *Request) { r.Manner.Local = true }))
-			w.set("web/local2", other(82, func(r *Request) { r.Manner.Local = true }))
-			w.set("own/local", other(83, func(r *Request) { r.Manner.Local = true }))
-			w.set("own/link", other(84, func(r *Request) { r.Manner.Interface = "eth1" }))
-			w.set("link/b", other(85, func(*Request) {}))
-			w.set("web/bgp", other(86, func(r *Request) { r.Manner.BGPAttributes.Communities = []vip.Community{} }))
-			w.set("web/lease", other(87, func(r *Request) { r.Lease = "shared" }))
-			w.set("x/same", other(88, func(*Request) {}))
+			w.set("web/local", other(81, func(r *vip.AddressRequest) { r.Local = true }))
+			w.set("web/local2", other(82, func(r *vip.AddressRequest) { r.Local = true }))
+			w.set("own/local", other(83, func(r *vip.AddressRequest) { r.Local = true }))
+			w.set("own/link", other(84, func(r *vip.AddressRequest) { r.Interface = "eth1" }))
+			w.set("link/b", other(85, func(*vip.AddressRequest) {}))
+			w.set("web/bgp", other(86, func(r *vip.AddressRequest) { r.BGPAttributes.Communities = []vip.Community{} }))
+			w.set("web/lease", other(87, func(r *vip.AddressRequest) { r.Lease = "shared" }))
+			w.set("x/same", other(88, func(*vip.AddressRequest) {}))
 		}, []string{"a: 10.0.0.1 of cidr-global", "web/local: 10.0.0.2 of cidr-global", "web/local2: 10.0.0.3 of cidr-global", "own/local: 10.0.0.4 of cidr-global", "own/link: 10.0.0.4 of cidr-global",
 			"link/b: 10.0.0.5 of cidr-global", "web/bgp: 10.0.0.2 of cidr-global", "web/lease: 10.0.0.2 of cidr-global", "x/same: 10.0.0.1 of cidr-global"}, ""},
 		{"two Local ones by a key only", []string{"cidr-global=10.0.0.0/24", "allow-share-global=true"}, func(w *world) {
-			w.set("a", func(r *Request) { key("k", 80)(r); r.Manner.Local = true })
-			w.set("b", func(r *Request) { key("k", 81)(r); r.Manner.Local = true })
-			w.set("c", func(r *Request) { key("", 82)(r); r.Manner.Local = true })
+			w.set("a", func(r *vip.AddressRequest) { key("k", 80)(r); r.Local = true })
+			w.set("b", func(r *vip.AddressRequest) { key("k", 81)(r); r.Local = true })
+			w.set("c", func(r *vip.AddressRequest) { key("", 82)(r); r.Local = true })
 			w.set("d", key("", 83))
 		}, []string{"a: 10.0.0.1 of cidr-global", "b: 10.0.0.1 of cidr-global", "c: 10.0.0.2 of cidr-global", "d: 10.0.0.1 of cidr-global"}, ""},
 		{"by allow-share beside no Service that names a lease", []string{"cidr-global=10.0.0.0/24", "allow-share-global=true"}, func(w *world) {
-			w.set("a", func(r *Request) { key("", 80)(r); r.Lease = "shared" })
+			w.set("a", func(r *vip.AddressRequest) { key("", 80)(r); r.Lease = "shared" })
 			w.set("web/b", key("", 81))
 			w.set("c", key("", 82))
 		}, []string{"a: 10.0.0.1 of cidr-global", "web/b: 10.0.0.2 of cidr-global", "c: 10.0.0.1 of cidr-global"}, ""},
 
 		{"by allow-share of another namespace no Service that shares another address by its key", []string{"cidr-global=10.0.0.0/24,2001:db8::/64", "allow-share-global=true"}, func(w *world) {
 			w.set("web/a", key("", 80))
-			w.set("b", func(r *Request) { key("k", 81)(r); r.Families = []vip.Family{six} })
-			w.set("c", func(r *Request) {
+			w.set("b", func(r *vip.AddressRequest) { key("k", 81)(r); r.Families = []vip.Family{six} })
+			w.set("c", func(r *vip.AddressRequest) {
 				key("k", 82)(r)
 				r.Families, r.DualStack = []vip.Family{four, six}, vip.RequireDualStack
 			})
-			w.set("d", func(r *Request) {
+			w.set("d", func(r *vip.AddressRequest) {
 				key("", 83)(r)
 				r.Families, r.DualStack = []vip.Family{four, six}, vip.RequireDualStack
 			})
-		}, []string{"web/a: 10.0.0.1 of cidr-global", "b: 2001:db8::1 of cidr-global", "c: 10.0.0.2 2001:db8::1 of cidr-global", "d: 10.0.0.1 2001:db8::2 of cidr-global"}, ""},
+		}, []string{"web/a: 10.0.0.1 of cidr-global", "b: 2001:db8::1 of cidr-global", "c: 10.0.0.2 2001:db8::1 of cidr-global", "d: 10.0.0.2 2001:db8::2 of cidr-global"}, ""},
 
 		{"two set by people stay as they are", []string{"cidr-global=10.0.0.0/24"}, func(w *world) { w.set("a", pinned("10.0.0.1")); w.set("b", pinned("10.0.0.1")) },
 			[]string{"a: 10.0.0.1", "b: 10.0.0.1"}, ""},
 		{"of two that were allocated one the younger moves", []string{"cidr-global=10.0.0.0/24"}, func(w *world) {
 			for _, ns := range []string{"ns/a", "web/b"} {
-				w.set(ns, func(r *Request) { r.Addresses, r.Allocated = addrs("10.0.0.7"), "cidr-global" })
+				w.set(ns, func(r *vip.AddressRequest) { r.Addresses, r.Allocated = addrs("10.0.0.7"), "cidr-global" })
 			}
 		}, []string{"a: 10.0.0.7 of cidr-global", "web/b: 10.0.0.1 of cidr-global"}, ""},
 		{"... unless it is the one that clients use", []string{"cidr-global=10.0.0.0/24"}, func(w *world) {
-			w.set("a", func(r *Request) { r.Addresses, r.Allocated = addrs("10.0.0.7"), "cidr-global" })
-			w.set("b", func(r *Request) {
-				r.Addresses, r.Allocated, r.Shown = addrs("10.0.0.7"), "cidr-global", addrs("10.0.0.7")
+			w.set("a", func(r *vip.AddressRequest) { r.Addresses, r.Allocated = addrs("10.0.0.7"), "cidr-global" })
+			w.set("b", func(r *vip.AddressRequest) {
+				r.Addresses, r.Allocated = addrs("10.0.0.7"), "cidr-global"
+				shows(r, r.Addresses...)
 			})
 		}, []string{"a: 10.0.0.1 of cidr-global", "b: 10.0.0.7 of cidr-global"}, ""},
 		{"nobody takes an address away by asking for it", []string{"cidr-global=10.0.0.0/24"}, func(w *world) {
-			w.set("old", func(r *Request) { r.Foreign = true })
+			w.set("old", func(r *vip.AddressRequest) { r.Foreign = true })
 			w.set("a", nil)
 			w.decide()
 			w.show()
-			w.set("old", func(r *Request) { r.Foreign = false; r.Addresses = addrs("10.0.0.1") })
+			w.set("old", func(r *vip.AddressRequest) { r.Foreign = false; r.Addresses = addrs("10.0.0.1") })
 		}, []string{"a: 10.0.0.1 of cidr-global", "old: 10.0.0.1"}, ""},
 
 		{"nothing is renumbered: the pool has moved", []string{"cidr-global=10.0.0.0/24"}, func(w *world) {
@@ -362,8 +416,7 @@ func TestAllocation(t *testing.T) {
 		{"... is reserved now", []string{"cidr-global=10.0.0.0/24"}, func(w *world) {
 			w.set("a", nil)
 			w.decide()
-			w.reserved = []vip.ReservedRange{{Prefix: netip.MustParsePrefix("10.0.0.0/28")}}
-			w.a.SetReserved(w.reserved)
+			w.reserve("10.0.0.0/28")
 			w.set("b", nil)
 		}, []string{"a: 10.0.0.1 of cidr-global", "b: 10.0.0.16 of cidr-global"}, ""},
 		{"... a better pool came", []string{"pool-b=10.1.0.0/24"}, func(w *world) {
@@ -375,13 +428,13 @@ func TestAllocation(t *testing.T) {
 		{"a Service that is not a LoadBalancer any more has nothing", []string{"cidr-global=10.0.0.1/32"}, func(w *world) {
 			w.set("a", nil)
 			w.decide()
-			w.a.Delete(vip.Key{Namespace: "ns", Name: "a"}, w.now)
+			w.remove("a")
 			w.set("b", nil)
 		}, []string{"b: 10.0.0.1 of cidr-global"}, ""},
 		{"one of another UID is another Service", []string{"cidr-global=10.0.0.0/24"}, func(w *world) {
 			w.set("a", nil)
 			w.decide()
-			w.set("a", func(r *Request) { r.UID, r.Addresses, r.Allocated = "new", nil, "" })
+			w.set("a", func(r *vip.AddressRequest) { r.UID, r.Addresses, r.Allocated = "new", nil, "" })
 			w.set("b", nil)
 		}, []string{"a: 10.0.0.1 of cidr-global", "b: 10.0.0.2 of cidr-global"}, ""},
 	} {
@@ -425,10 +478,10 @@ func TestRest(t *testing.T) {
 func TestDecidedAndNotWritten(t *testing.T) {
 	w := newWorld(t, 0, "cidr-global=10.0.0.0/24")
 	w.set("a", nil)
-	first := w.a.Decide(w.now)
+	first := w.pass()
 	w.set("b", nil)
-	w.set("a", func(r *Request) { r.Labels = map[string]string{"x": "y"} })
-	again := w.a.Decide(w.now)
+	w.set("a", func(r *vip.AddressRequest) { r.Labels = map[string]string{"x": "y"} })
+	again := w.pass()
 	if len(first) != 1 || len(again) != 2 || !slices.Equal(first[0].Addresses, again[0].Addresses) || slices.Equal(again[0].Addresses, again[1].Addresses) {
 		t.Fatalf("first %v, then %v", first, again)
 	}
@@ -440,11 +493,11 @@ func TestDecidedAndNotWritten(t *testing.T) {
 func TestReasons(t *testing.T) {
 	w := newWorld(t, 0, "cidr-global=10.0.0.0/24")
 	w.set("a", nil)
-	w.set("b", func(r *Request) { r.Addresses, r.Allocated = addrs("10.0.0.9"), "cidr-global" })
-	w.set("c", func(r *Request) { r.Addresses, r.Allocated = addrs("10.0.0.9"), "cidr-global" })
-	w.set("other/c", func(r *Request) { r.Addresses, r.Allocated = addrs("10.0.0.9"), "cidr-global" })
+	w.set("b", func(r *vip.AddressRequest) { r.Addresses, r.Allocated = addrs("10.0.0.9"), "cidr-global" })
+	w.set("c", func(r *vip.AddressRequest) { r.Addresses, r.Allocated = addrs("10.0.0.9"), "cidr-global" })
+	w.set("other/c", func(r *vip.AddressRequest) { r.Addresses, r.Allocated = addrs("10.0.0.9"), "cidr-global" })
 	var got []string
-	for _, d := range w.a.Decide(w.now) {
+	for _, d := range w.pass() {
 		got = append(got, d.Service.String()+": "+d.Reason)
 	}
 	want := []string{
@@ -460,15 +513,15 @@ func TestReasons(t *testing.T) {
 // Who names an address of others does not keep those from sharing it.
 func TestNamingDoesNotPreventSharing(t *testing.T) {
 	w := newWorld(t, 0, "cidr-global=10.0.0.0/24")
-	w.set("tenant/older", func(r *Request) { r.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.1")} })
-	w.set("a", func(r *Request) {
+	w.set("tenant/older", func(r *vip.AddressRequest) { r.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.1")} })
+	w.set("a", func(r *vip.AddressRequest) {
 		r.SharingKey, r.Addresses, r.Allocated = "k", []netip.Addr{netip.MustParseAddr("10.0.0.1")}, "cidr-global"
-		r.Shown = r.Addresses
+		shows(r, r.Addresses...)
 	})
-	w.set("tenant/x", func(r *Request) { r.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.1")} })
-	w.a.Decide(w.now)
-	w.set("b", func(r *Request) { r.SharingKey, r.Ports = "k", []vip.Port{{Protocol: "TCP", Port: 81}} })
-	if got := w.a.Decide(w.now); len(got) != 1 || len(got[0].Addresses) != 1 || got[0].Addresses[0].String() != "10.0.0.1" || !strings.HasSuffix(got[0].Reason, "shared with Service ns/a") {
+	w.set("tenant/x", func(r *vip.AddressRequest) { r.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.1")} })
+	w.pass()
+	w.set("b", func(r *vip.AddressRequest) { r.SharingKey, r.Ports = "k", []vip.Port{{Protocol: "TCP", Port: 81}} })
+	if got := w.pass(); len(got) != 1 || len(got[0].Addresses) != 1 || got[0].Addresses[0].String() != "10.0.0.1" || !strings.HasSuffix(got[0].Reason, "shared with Service ns/a") {
 		t.Errorf("b gets %v, want 10.0.0.1, which a has", got)
 	}
 }
@@ -481,7 +534,7 @@ func TestShownIsNotGiven(t *testing.T) {
 		w.set("a", nil)
 		w.decide()
 		w.show()
-		w.set("a", func(r *Request) { r.Addresses, r.Allocated = addrs("192.0.2.1"), "" })
+		w.set("a", func(r *vip.AddressRequest) { r.Addresses, r.Allocated = addrs("192.0.2.1"), "" })
 		w.set("x", nil)
 		w.set("y", nil)
 		w.now = w.now.Add(5 * time.Minute)
@@ -490,10 +543,10 @@ func TestShownIsNotGiven(t *testing.T) {
 		if waits["y"] == "" {
 			t.Errorf("rest %v: y waits for no address", rest)
 		}
-		w.set("a", func(r *Request) { r.Labels = map[string]string{"changed": "too"} })
+		w.set("a", func(r *vip.AddressRequest) { r.Labels = map[string]string{"changed": "too"} })
 		w.decide()
 		w.expect("y: ")
-		w.set("a", func(r *Request) { r.Shown = r.Addresses })
+		w.set("a", func(r *vip.AddressRequest) { shows(r, r.Addresses...) })
 		w.decide()
 		w.expect("y: 10.0.0.1 of cidr-global")
 	}
@@ -503,8 +556,8 @@ func TestShownIsNotGiven(t *testing.T) {
 func TestShownMeanwhile(t *testing.T) {
 	w := newWorld(t, 0, "cidr-global=10.0.0.1-10.0.0.2")
 	w.set("a", nil)
-	w.a.Decide(w.now)
-	w.set("a", func(r *Request) { r.Shown = addrs("10.0.0.2") })
+	w.pass()
+	w.set("a", func(r *vip.AddressRequest) { shows(r, addrs("10.0.0.2")...) })
 	w.decide()
 	w.set("x", nil)
 	w.decide()

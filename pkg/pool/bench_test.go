@@ -18,10 +18,7 @@ func manyRequests(n int) (in vip.PoolInput) {
 	}
 	in = vip.PoolInput{Now: start, Source: source(lines...), Allocate: true}
 	for i := range n {
-		r := manyService(i)
-		in.Requests = append(in.Requests, vip.AddressRequest{Service: &vip.Service{
-			Key: r.Service, UID: r.UID, Created: r.Created, LoadBalancer: true, Families: r.Families, Ports: r.Ports,
-		}})
+		in.Requests = append(in.Requests, manyService(i))
 	}
 	return in
 }
@@ -94,4 +91,17 @@ func BenchmarkPass(b *testing.B) {
 			a.Put([]vip.PoolInput{changed})
 		}
 	})
+}
+
+// 10,000 Services wait for a pool that has ten addresses; one of those that have one goes, and comes again.
+func BenchmarkManyWait(b *testing.B) {
+	in := manyRequests(10000)
+	in.Source = source("cidr-global=10.0.0.0-10.0.0.10")
+	a := NewAssigner(time.Minute, func() {})
+	for i := 0; b.Loop(); i++ {
+		left := in
+		left.Now = in.Now.Add(time.Duration(i) * time.Second)
+		left.Requests = slices.Delete(slices.Clone(in.Requests), i%10, i%10+1)
+		a.Put([]vip.PoolInput{left})
+	}
 }

@@ -12,63 +12,59 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A choice is what is found for one Service.
-type choice struct {
-	a    *Allocator
-	s    *service
-	kept []netip.Addr
-
-	taken   []netip.Addr // held by s already, but for 0.0.0.0 and ::
-	pools   []string     // of each of taken
-	reasons []string     // of each of taken
-	missing []vip.Family // for which there is nothing
-	problem string       // with missing: why
-}
-
-// choose sets taken and missing: one address of each family that s wants and has not kept, of
-// one pool if any has all of them. If s names no family, either will do.
-func (c *choice) choose() {
-	pools, problem := c.a.candidates(c.s)
-	for _, wanted := range c.wanted() {
-		c.missing = wanted
-		for _, p := range pools {
-			if c.takeAll(p, wanted) {
-				c.missing = nil
-				return
+// choose adds to found one address of each family that s lacks, of one pool if any has all of them, and returns the
+// families for which there is none.
+func (p *pass) choose(s *service, pools []*Pool) (missing []vip.Family) {
+	for _, lacks := range s.lacks(s.all()) {
+		missing = lacks
+		for _, x := range pools {
+			if f := p.findAll(s, x, lacks); f != nil {
+				s.found = append(s.found, f...)
+				return nil
 			}
 		}
 	}
-	if len(c.missing) > 1 { // each of the pool that has it
-		var missing []vip.Family
-		for _, f := range c.missing {
-			if !slices.ContainsFunc(pools, func(p *Pool) bool { return c.take(p, f) }) {
-				missing = append(missing, f)
+	if len(missing) < 2 {
+		return missing
+	}
+	return slices.DeleteFunc(slices.Clone(missing), func(family vip.Family) bool { // each of the pool that has it
+		return slices.ContainsFunc(pools, func(x *Pool) bool {
+			f, ok := p.findOne(s, x, family)
+			if ok {
+				s.found = append(s.found, f)
 			}
-		}
-		c.missing = missing
-	}
-	if len(c.missing) > 0 {
-		if c.problem = cmp.Or(problem, c.whyMissing(pools)); problem != "" && len(c.kept) > 0 {
-			c.problem = fmt.Sprintf("it has no %v address, and %s", c.missing[0], problem)
-		}
-	}
+			return ok
+		})
+	})
 }
 
-// wanted is lists of families that s lacks; the first that can be had will do.
-func (c *choice) wanted() [][]vip.Family {
-	families := c.s.Families
+// all returns what s keeps and is given, in the order of its families.
+func (s *service) all() []netip.Addr {
+	all := slices.Clone(s.kept)
+	for _, f := range s.found {
+		all = append(all, f.addr)
+	}
+	slices.SortStableFunc(all, func(x, y netip.Addr) int {
+		return cmp.Compare(slices.Index(s.Families, vip.FamilyOf(x)), slices.Index(s.Families, vip.FamilyOf(y)))
+	})
+	return all
+}
+
+// lacks returns lists of families that s wants beside what it has; the first that can be had will do. nil if it wants none.
+func (s *service) lacks(have []netip.Addr) [][]vip.Family {
+	families := s.Families
 	switch {
 	case len(families) > 0:
-	case c.s.DualStack == vip.SingleStack && len(c.kept) > 0:
+	case s.DualStack == vip.SingleStack && len(have) > 0:
 		return nil
-	case c.s.DualStack == vip.SingleStack:
+	case s.DualStack == vip.SingleStack:
 		return [][]vip.Family{{vip.IPv4}, {vip.IPv6}}
 	default:
 		families = []vip.Family{vip.IPv4, vip.IPv6}
 	}
 	var lacks []vip.Family
 	for _, f := range families {
-		if !slices.ContainsFunc(c.kept, func(x netip.Addr) bool { return vip.FamilyOf(x) == f }) {
+		if !slices.ContainsFunc(have, func(x netip.Addr) bool { return vip.FamilyOf(x) == f }) {
 			lacks = append(lacks, f)
 		}
 	}
@@ -78,146 +74,272 @@ func (c *choice) wanted() [][]vip.Family {
 	return [][]vip.Family{lacks}
 }
 
-// takeAll takes one address of each family from p, or none; it reports which. Of a pool that has nothing but a DHCP server for one family asked
-// it takes that, if this is one of families.
-func (c *choice) takeAll(p *Pool, families []vip.Family) bool {
-	if len(p.DHCP) == 1 && len(p.Ranges) == 0 && len(c.kept) == 0 {
-		if !slices.ContainsFunc(families, func(f vip.Family) bool { return c.a.mayLease(p.DHCP[0], f) }) {
-			return false
+// findAll returns one address of each family of x, or nil. Of a pool that has nothing but a DHCP server for one family it
+// returns that, if the server leases one of families.
+func (p *pass) findAll(s *service, x *Pool, families []vip.Family) (all []found) {
+	if len(x.DHCP) == 1 && len(x.Ranges) == 0 && len(s.kept)+len(s.found) == 0 {
+		if !slices.ContainsFunc(families, func(f vip.Family) bool { return p.mayLease(x.DHCP[0], f) }) {
+			return nil
 		}
-		c.add(p.DHCP[0].Unspecified(), p, "a DHCP server is asked, as pool "+p.Name+" says")
+		return []found{x.askDHCP(x.DHCP[0])}
+	}
+	for _, family := range families {
+		f, ok := p.findOne(s, x, family)
+		if !ok {
+			return nil
+		}
+		all = append(all, f)
+	}
+	return all
+}
+
+// askDHCP is that a DHCP server is asked for an address of a family.
+func (x *Pool) askDHCP(f vip.Family) found {
+	return found{f.Unspecified(), x.Name, "a DHCP server is asked, as pool " + x.Name + " says"}
+}
+
+// mayLease reports whether a Service that names only the unspecified address of asked is leased one of family f (dhcp_mode).
+func (p *pass) mayLease(asked, f vip.Family) bool {
+	if asked == vip.IPv4 && p.in.DHCPMode == "dual" {
 		return true
 	}
-	for _, f := range families {
-		if !c.take(p, f) {
-			c.giveBack()
+	return (f == vip.IPv6) == (asked == vip.IPv6 || p.in.DHCPMode == "ipv6")
+}
+
+// findOne returns an address of a family of x for s: one to share, the first that is free, or the one that has rested longest.
+func (p *pass) findOne(s *service, x *Pool, family vip.Family) (f found, ok bool) {
+	if slices.Contains(x.DHCP, family) {
+		return x.askDHCP(family), true
+	}
+	if a, with := p.findShared(s, x, family); with != nil {
+		return found{a, x.Name, fmt.Sprintf("%s is of pool %s, shared with %s", a, x.Name, nameFor(s, with))}, true
+	}
+	space := p.space(x)
+	if a, ok := space.findFree(family, func(a netip.Addr) bool {
+		_, used := p.holders[a]
+		_, rests := p.resting[a]
+		return used || rests || p.isOccupied(a)
+	}); ok {
+		return found{a, x.Name, fmt.Sprintf("%s is of pool %s", a, x.Name)}, true
+	}
+	if a, ok := p.findResting(space.family(family)); ok {
+		return found{a, x.Name, fmt.Sprintf("%s is of pool %s, which has none that was not released lately", a, x.Name)}, true
+	}
+	return found{}, false
+}
+
+// findResting returns the address of a pool that has rested longest.
+func (p *pass) findResting(of *familySpace) (a netip.Addr, ok bool) {
+	if p.rests == nil {
+		p.rests = make([]netip.Addr, 0, len(p.resting))
+		for x := range p.resting {
+			p.rests = append(p.rests, x)
+		}
+		slices.SortFunc(p.rests, func(x, y netip.Addr) int { return cmp.Or(p.resting[x].Compare(p.resting[y]), x.Compare(y)) })
+	}
+	for ; of.rested < len(p.rests); of.rested++ { // no address before it comes free in this pass
+		a = p.rests[of.rested]
+		if _, used := p.holders[a]; !used && !p.isOccupied(a) && contains(of.ranges, a) {
+			return a, true
+		}
+	}
+	return a, false
+}
+
+// isOccupied reports whether another host turned out to have x.
+func (p *pass) isOccupied(x netip.Addr) bool {
+	_, ok := p.occupied[x]
+	return ok
+}
+
+// isBarred reports whether x is given to nobody: it is reserved, or another host has it.
+func (p *pass) isBarred(x netip.Addr) bool { return p.isOccupied(x) || contains(p.reserved, x) }
+
+// findShared returns the first address of x that s may share by its sharing key, or else by allow-share, and the oldest
+// Service that has it; nil if there is none.
+func (p *pass) findShared(s *service, x *Pool, f vip.Family) (best netip.Addr, with *service) {
+	if len(s.Ports) == 0 {
+		return best, nil
+	}
+	space := p.space(x)
+	try := func(a netip.Addr) {
+		if (!best.IsValid() || space.before(a, best)) && p.mayJoin(s, a) {
+			best = a
+		}
+	}
+	if s.SharingKey != "" {
+		tried := make(map[netip.Addr]bool)
+		for _, o := range p.keyed[sharingKey{s.Key.Namespace, s.SharingKey}] {
+			for _, a := range o.holding() {
+				if o != s && !tried[a] && vip.FamilyOf(a) == f && x.Contains(a) {
+					tried[a] = true
+					try(a)
+				}
+			}
+		}
+	}
+	if !best.IsValid() && f == vip.IPv4 && p.sharing(s.Key.Namespace) {
+		held := p.heldIn(space)
+		for i := 0; i < len(held) && !best.IsValid(); i++ {
+			if a := held[i]; !space.descending {
+				try(a)
+			} else {
+				try(held[len(held)-1-i])
+			}
+		}
+	}
+	if !best.IsValid() {
+		return best, nil
+	}
+	return best, slices.MinFunc(p.holders[best], byAge)
+}
+
+// holding returns what s has and is given in this pass.
+func (s *service) holding() []netip.Addr {
+	if len(s.found) == 0 {
+		return s.has
+	}
+	all := slices.Clone(s.has)
+	for _, f := range s.found {
+		if !f.addr.IsUnspecified() {
+			all = append(all, f.addr)
+		}
+	}
+	return all
+}
+
+// mayJoin reports whether s is given x beside all that have it: each has the same sharing key in the same namespace, or
+// shares it by allow-share, and has other ports. What is barred is given to nobody, though others may name it. Beside a
+// Service of another namespace only one may come that has nothing else that it shares, or may share, since that would have
+// to move with x: no address that its status shows, none of another family by its sharing key, and no lease.
+func (p *pass) mayJoin(s *service, x netip.Addr) bool {
+	if p.isBarred(x) {
+		return false
+	}
+	free := len(s.shown) == 0 && s.Lease == "" && (s.SharingKey == "" || len(s.Families) == 1)
+	for _, o := range p.holders[x] {
+		same := o.Key.Namespace == s.Key.Namespace
+		byKey := o.SharingKey != "" && o.SharingKey == s.SharingKey && same
+		byPool := p.MayShare(x, s.Key.Namespace, o.Key.Namespace) && !(s.Local && o.Local) && // no node may have endpoints of both
+			(same || free && alike(s, o) && p.Interface(s.Key.Namespace, x) == p.Interface(o.Key.Namespace, x))
+		if o == s || o.Foreign || len(o.Ports) == 0 || !byKey && !byPool || overlap(o.sortedPorts(), s.sortedPorts()) {
 			return false
 		}
 	}
 	return true
 }
 
-// mayLease reports whether a Service that names the unspecified address of asked, and nothing else, is leased one of family f (dhcp_mode).
-func (a *Allocator) mayLease(asked, f vip.Family) bool {
-	if asked == vip.IPv4 && a.dhcpMode == "dual" {
-		return true
-	}
-	return (f == vip.IPv6) == (asked == vip.IPv6 || a.dhcpMode == "ipv6")
+// alike reports whether the plan lets two Services of different namespaces share an address.
+func alike(s, o *service) bool {
+	return s.Peculiar() == "" && o.Peculiar() == "" && len(s.Families) <= 1 && len(o.Families) <= 1 && len(o.names) <= 1
 }
 
-// giveBack undoes what take took.
-func (c *choice) giveBack() {
-	for _, x := range c.taken {
-		if !x.IsUnspecified() {
-			freed, contested := c.a.freed, c.a.contested[x]
-			c.a.putBack(c.s, x)
-			if c.a.freed = freed; !contested { // nobody could have had it meanwhile, or come to it
-				delete(c.a.contested, x)
-			}
-		}
+// nameFor returns what those who may read s are told of other (docs/why.md, "Who has an address").
+func nameFor(s, other *service) string {
+	if s.Key.Namespace != other.Key.Namespace {
+		return "a Service of another namespace"
 	}
-	c.taken, c.pools, c.reasons = nil, nil, nil
+	return "Service " + other.Key.String()
 }
 
-// take takes an address of a family from p: what s names already and nobody has; one to share;
-// the first that is free; the one that has rested longest. It reports whether there was one.
-func (c *choice) take(p *Pool, f vip.Family) bool {
-	a := c.a
-	if slices.Contains(p.DHCP, f) {
-		c.add(f.Unspecified(), p, "a DHCP server is asked, as pool "+p.Name+" says")
-		return true
-	}
-	for _, x := range c.s.Addresses {
-		if vip.FamilyOf(x) == f && len(a.holders[x]) == 0 && p.Contains(x) && !a.isOccupied(x) {
-			c.hold(x, p, fmt.Sprintf("%s is free again", x))
-			return true
+// sortedPorts returns protocol and number of each port as one number, sorted. Protocols differ in their first letter.
+func (s *service) sortedPorts() []uint32 {
+	if s.ports == nil {
+		s.ports = make([]uint32, len(s.Ports))
+		for i, p := range s.Ports {
+			s.ports[i] = uint32((p.Protocol + " ")[0])<<16 | uint32(p.Port)
 		}
+		slices.Sort(s.ports)
 	}
-	if x, with := a.findShared(p, f, c.s); with != nil {
-		c.hold(x, p, fmt.Sprintf("%s is of pool %s, shared with %s", x, p.Name, nameFor(c.s, with)))
-		return true
-	}
-	if x, ok := a.spaces[p].findFree(f, a.isTaken); ok {
-		c.hold(x, p, fmt.Sprintf("%s is of pool %s", x, p.Name))
-		return true
-	}
-	for _, x := range a.restQueue {
-		if a.rests(x) && vip.FamilyOf(x.addr) == f && len(a.holders[x.addr]) == 0 && a.named[x.addr] == 0 && !a.isOccupied(x.addr) && contains(a.spaces[p].family(f).ranges, x.addr) {
-			c.hold(x.addr, p, fmt.Sprintf("%s is of pool %s, which has none that was not released lately", x.addr, p.Name))
+	return s.ports
+}
+
+// overlap reports whether two lists as sortedPorts returns them have a port in common. Each may have ten thousand.
+func overlap(x, y []uint32) bool {
+	for i, j := 0, 0; i < len(x) && j < len(y); {
+		switch a, b := x[i], y[j]; {
+		case a == b:
 			return true
+		case a < b:
+			i++
+		default:
+			j++
 		}
 	}
 	return false
 }
 
-// hold is add for an address that s has from now on.
-func (c *choice) hold(x netip.Addr, p *Pool, reason string) {
-	delete(c.a.resting, x)
-	contested := c.a.contested[x]
-	c.a.hold(c.s, x)
-	if !contested {
-		delete(c.a.contested, x) // what is shared was compared already
+// give adds the Assignment of s, unless it has all that it is to have, and remembers what s does not name yet.
+func (p *pass) give(s *service) {
+	all := s.all()
+	if s.isContent(all) {
+		return
 	}
-	c.add(x, p, reason)
-}
-
-func (c *choice) add(x netip.Addr, p *Pool, reason string) {
-	c.taken, c.pools, c.reasons = append(c.taken, x), append(c.pools, p.Name), append(c.reasons, reason)
-}
-
-// reason is why s gets what was taken.
-func (c *choice) reason() string {
+	var reasons, pools []string
+	for _, x := range s.kept {
+		if !s.isOwn(x) {
+			pools = append(pools, p.poolsOf(s, x)...)
+		}
+	}
+	for _, f := range s.found {
+		reasons, pools = append(reasons, f.reason), append(pools, f.pool)
+		if !f.addr.IsUnspecified() {
+			p.pending[s.UID] = append(p.pending[s.UID], f)
+		}
+	}
+	reason := strings.Join(reasons, "; ")
 	switch {
-	case len(c.taken) > 0:
-		return strings.Join(c.reasons, "; ")
-	case !c.s.isOfPools() && len(c.s.Own) == 0:
-		return "the pool that it asks for has its address, too"
+	case reason != "":
+	case !s.isOfPools() && len(s.own) == 0:
+		reason = "the pool that it asks for has its address, too"
+	default:
+		reason = "spec.ipFamilies has changed"
 	}
-	return "spec.ipFamilies has changed"
-}
-
-// poolNames is the pools of what was kept and taken, each once.
-func (c *choice) poolNames(kept []netip.Addr) (names []string) {
-	for _, x := range kept {
-		if c.s.isOwn(x) {
-			continue
-		}
-		names = append(names, c.poolsOf(x)...)
-	}
-	var out []string
-	for _, n := range append(names, c.pools...) {
-		if !slices.Contains(out, n) {
-			out = append(out, n)
+	var once []string
+	for _, name := range pools {
+		if !slices.Contains(once, name) {
+			once = append(once, name)
 		}
 	}
-	return out
+	p.assignments = append(p.assignments, vip.Assignment{
+		Service: s.Key, UID: s.UID, Addresses: all, Pool: strings.Join(once, ","), Reason: joinReasons(s.lost, reason),
+		Had: s.Addresses, HadPool: s.Allocated, Own: s.own,
+	})
 }
 
-// poolsOf is the pool that x, which s has kept, is of: of those that have it the one that s names and was given it of, else one that s names, else the one
-// that it was given it of, else the first by name. Where none has it, it is all that s was given addresses of: so s goes on being one that was.
-func (c *choice) poolsOf(x netip.Addr) []string {
-	a, given := c.a, strings.Split(c.s.Allocated, ",")
+// poolsOf returns the pool that x, which s keeps, is of: the one that s names and was given it of, else one that s names,
+// else the one that it was given it of, else the first by name. Where none has it, it is all that s was given addresses of:
+// so s goes on being one that was.
+func (p *pass) poolsOf(s *service, x netip.Addr) []string {
+	given := strings.Split(s.Allocated, ",")
 	var of []*Pool
 	for _, name := range given {
-		if p := a.pools.byName[name]; p != nil {
-			of = append(of, p)
+		if o := p.byName[name]; o != nil {
+			of = append(of, o)
 		}
 	}
 	first := firstWith(of, x)
-	if len(c.s.Pools) > 0 && (first == nil || !slices.Contains(c.s.Pools, first.Name)) {
-		asked, _ := a.candidates(c.s)
+	if len(s.Pools) > 0 && (first == nil || !slices.Contains(s.Pools, first.Name)) {
+		asked, _ := p.candidates(s)
 		first = cmp.Or(firstWith(asked, x), first)
 	}
-	if first = cmp.Or(first, a.pools.find(x)); first == nil {
+	if first = cmp.Or(first, p.Pools.find(x)); first == nil {
 		return given
 	}
 	return []string{first.Name}
 }
 
-// whyMissing is why none of pools has an address of the missing families, and what to do.
-func (c *choice) whyMissing(pools []*Pool) string {
+// whyMissing returns why none of pools has an address of the missing families, and what to do; problem is why there are no
+// pools.
+func (s *service) whyMissing(missing []vip.Family, pools []*Pool, problem string) string {
+	switch {
+	case problem != "" && len(s.kept) > 0:
+		return fmt.Sprintf("it has no %v address, and %s", missing[0], problem)
+	case problem != "":
+		return problem
+	}
 	var families, names []string
-	for _, f := range c.missing {
+	for _, f := range missing {
 		families = append(families, f.String())
 	}
 	for _, p := range pools {
@@ -227,118 +349,74 @@ func (c *choice) whyMissing(pools []*Pool) string {
 	if len(pools) == 1 {
 		text = "the pool that is offered to it has no free"
 	}
-	return fmt.Sprintf("%s %s address (%s); add addresses, or delete a Service that has one", text, strings.Join(families, " and "), strings.Join(names, ", "))
+	return fmt.Sprintf("%s %s address (%s); add addresses, or delete a Service that has one",
+		text, strings.Join(families, " and "), strings.Join(names, ", "))
 }
 
-// findShared is the first address of p that s may share by its sharing key, or else by allow-share, and
-// one of the Services that have it; nil if there is none.
-func (a *Allocator) findShared(p *Pool, f vip.Family, s *service) (best netip.Addr, with *service) {
-	space := a.spaces[p]
-	if len(s.Ports) == 0 {
-		return best, nil
-	}
-	if s.SharingKey != "" {
-		tried := make(map[netip.Addr]bool)
-		for o := range a.keyed[sharingKey{s.Service.Namespace, s.SharingKey}] {
-			for _, x := range o.has {
-				if o == s || tried[x] || vip.FamilyOf(x) != f || !p.Contains(x) || with != nil && !space.before(x, best) {
-					continue
-				}
-				if tried[x] = true; a.mayShareWithAll(s, x) {
-					best, with = x, o
-				}
-			}
-		}
-	}
-	if with != nil {
-		return best, slices.MinFunc(a.entitled(best), byAge)
-	}
-	if f != vip.IPv4 || !a.pools.sharing(s.Service.Namespace) {
-		return best, nil
-	}
-	for i := range space.held {
-		x := space.held[i]
-		if space.descending {
-			x = space.held[len(space.held)-1-i]
-		}
-		if a.mayShareWithAll(s, x) {
-			return x, slices.MinFunc(a.entitled(x), byAge)
-		}
-	}
-	return best, nil
-}
-
-// mayShareWithAll reports whether s is given x beside all that keep it: each has the same sharing key in the same
-// namespace, or shares it by allow-share, where not both have externalTrafficPolicy Local, since no node may have endpoints of both, and none has a port in common with s, or has no ports. What is reserved is given to nobody, though others may name it. Beside a Service of another namespace
-// only one may come that has nothing else that it shares, or may share: no address that its status shows, none of another family by its
-// sharing key, and no lease. That would have to move with x.
-func (a *Allocator) mayShareWithAll(s *service, x netip.Addr) bool {
-	if a.contested[x] || a.isOccupied(x) || contains(a.reserved, x) {
+// asksForAnotherPool reports whether s is to be given another address for x, one of names: it names pools, was allocated
+// its addresses from none of them (its user has changed the annotation since), and none of them has x. A pool that has
+// other addresses now is not meant, nor is one that was renamed.
+func (p *pass) asksForAnotherPool(s *service, x netip.Addr) bool {
+	if s.isOfPools() || s.isOwn(x) {
 		return false
 	}
-	free := len(s.Shown) == 0 && s.Lease == "" && (s.SharingKey == "" || len(s.Families) == 1)
-	for _, o := range a.entitled(x) {
-		same := o.Service.Namespace == s.Service.Namespace
-		byKey := o.SharingKey != "" && o.SharingKey == s.SharingKey && same
-		byPool := a.shareByPool(x, s, o) && (same || free) && !(s.Manner.Local && o.Manner.Local)
-		if o == s || o.Foreign || len(o.Ports) == 0 || !byKey && !byPool || overlap(o.ports, s.ports) {
-			return false
+	pools, _ := p.candidates(s)
+	return firstWith(pools, x) == nil
+}
+
+// isOfPools reports whether s names no pools, was allocated nothing, or was allocated its addresses from one that it names.
+func (s *service) isOfPools() bool {
+	if len(s.Pools) == 0 || s.Allocated == "" {
+		return true
+	}
+	for name := range strings.SplitSeq(s.Allocated, ",") {
+		if slices.Contains(s.Pools, name) {
+			return true
 		}
 	}
-	return true
+	return false
 }
 
-// shareByPool reports whether allow-share is on for both Services, x is an IPv4 address of a pool, and they can be announced together.
-func (a *Allocator) shareByPool(x netip.Addr, s, o *service) bool {
-	return a.pools.MayShare(x, s.Service.Namespace, o.Service.Namespace) && a.canBeTogether(x, s, o)
-}
-
-// canBeTogether reports whether two Services that have x can be announced together: those of several namespaces must be announced in the same manner, or the one that comes
-// later would not be announced at all (whyNotShared of package plan).
-func (a *Allocator) canBeTogether(x netip.Addr, s, o *service) bool {
-	one, other := s.Service.Namespace, o.Service.Namespace
-	return one == other || !s.Manner.Local && s.Manner.equal(&o.Manner) && s.Lease == "" && o.Lease == "" && a.pools.Interface(one, x) == a.pools.Interface(other, x)
-}
-
-// candidates is the pools that s may get an address of, best first. If there is none, problem says why.
-func (a *Allocator) candidates(s *service) (pools []*Pool, problem string) {
-	ns := s.Service.Namespace
+// candidates returns the pools that s may get an address of, best first. If there is none, problem says why.
+func (p *pass) candidates(s *service) (pools []*Pool, problem string) {
+	ns := s.Key.Namespace
 	if len(s.Pools) > 0 {
-		return a.requested(s)
+		return p.requested(s)
 	}
-	offered, known := a.offered[ns]
+	offered, known := p.offers[ns]
 	if !known {
-		offered = a.pools.offered(Namespace{ns, a.namespaces[ns]})
-		a.offered[ns] = offered
+		offered = p.offered(Namespace{ns, p.in.Source.Namespaces[ns]})
+		p.offers[ns] = offered
 	}
-	for _, p := range offered {
+	for _, x := range offered {
 		switch {
-		case p.Broken && len(pools) == 0 && (p.provider || !p.Namespaces.All()):
-			return nil, fmt.Sprintf("pool %s can't be read; correct its keys in the ConfigMap of pools", p.Name)
-		case p.Broken:
-		case p.Services == nil || p.Services.Matches(labels.Set(s.Labels)):
-			pools = append(pools, p)
+		case x.Broken && len(pools) == 0 && (x.provider || !x.Namespaces.All()):
+			return nil, fmt.Sprintf("pool %s can't be read; correct its keys in the ConfigMap of pools", x.Name)
+		case x.Broken:
+		case x.Services == nil || x.Services.Matches(labels.Set(s.Labels)):
+			pools = append(pools, x)
 		}
 	}
 	if len(pools) == 0 {
-		return nil, fmt.Sprintf("no pool is offered to namespace %s; add the key %s%s or %s%s to the ConfigMap of pools, or set the address on the Service", ns, cidrPrefix, ns, cidrPrefix, global)
+		return nil, fmt.Sprintf("no pool is offered to namespace %s; add the key %s%s or %s%s to the ConfigMap of pools, or set the address on the Service",
+			ns, cidrPrefix, ns, cidrPrefix, global)
 	}
 	return pools, ""
 }
 
 // requested is candidates of a Service that asks for pools by name, in the order in which it names them.
-func (a *Allocator) requested(s *service) (pools []*Pool, problem string) {
-	ns := s.Service.Namespace
+func (p *pass) requested(s *service) (pools []*Pool, problem string) {
+	ns := s.Key.Namespace
 	for _, name := range s.Pools {
-		switch p := a.pools.byName[name]; {
-		case p == nil:
+		switch x := p.byName[name]; {
+		case x == nil:
 			return nil, fmt.Sprintf("it asks for pool %s, which does not exist", quote(name))
-		case !p.Namespaces.Contains(ns, a.namespaces[ns]):
-			return nil, fmt.Sprintf("it asks for pool %s, which is not offered to namespace %s", p.Name, ns)
-		case p.Broken:
-			return nil, fmt.Sprintf("it asks for pool %s, which can't be read; correct its keys in the ConfigMap of pools", p.Name)
+		case !x.Namespaces.Contains(ns, p.in.Source.Namespaces[ns]):
+			return nil, fmt.Sprintf("it asks for pool %s, which is not offered to namespace %s", x.Name, ns)
+		case x.Broken:
+			return nil, fmt.Sprintf("it asks for pool %s, which can't be read; correct its keys in the ConfigMap of pools", x.Name)
 		default:
-			pools = append(pools, p)
+			pools = append(pools, x)
 		}
 	}
 	return pools, ""

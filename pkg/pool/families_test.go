@@ -30,10 +30,10 @@ func TestFamilyGoesOfAddressOutsidePools(t *testing.T) {
 	w.set("a", families(vip.SingleStack, vip.IPv4))
 	w.decide()
 	w.expect("a: 10.0.0.1 of cidr-global")
-	if n := len(w.a.Outside()); n != 1 {
+	if n := len(w.outside()); n != 1 {
 		t.Errorf("%d addresses are in no pool, want 1", n)
 	}
-	w.set("a", func(r *Request) { r.Renumber = true })
+	w.set("a", func(r *vip.AddressRequest) { r.Renumber = true })
 	w.decide()
 	w.expect("a: 10.1.0.1 of cidr-global")
 }
@@ -41,7 +41,7 @@ func TestFamilyGoesOfAddressOutsidePools(t *testing.T) {
 // Of pools that overlap, the one that a Service has asked for is the one that it has an address of.
 func TestFamilyGoesOfOverlappingPools(t *testing.T) {
 	w := newWorld(t, 0, "pool-a=10.0.0.0/24,2001:db8::/64", "pool-b=10.0.0.0/25,2001:db8::/64")
-	w.set("x", func(r *Request) {
+	w.set("x", func(r *vip.AddressRequest) {
 		asks("b")(r)
 		families(vip.PreferDualStack, vip.IPv4, vip.IPv6)(r)
 	})
@@ -58,21 +58,21 @@ func TestFamilyGoesOfOverlappingPools(t *testing.T) {
 // What a Service was given of the pool that it asks for now stays, until it is written, whatever else is released meanwhile.
 func TestDecidedOfAnotherPoolAndNotWritten(t *testing.T) {
 	w := newWorld(t, 0, "pool-a=10.0.0.0/24", "pool-b=10.1.0.0/24")
-	w.set("x", func(r *Request) {
+	w.set("x", func(r *vip.AddressRequest) {
 		asks("a")(r)
 		families(vip.PreferDualStack, vip.IPv4, vip.IPv6)(r)
 	})
 	w.set("other", nil)
 	w.decide()
 	w.set("x", asks("b"))
-	w.a.Decide(w.now)
+	w.pass()
 	w.remove("other") // what waits for a second family is looked at again
-	for _, d := range w.a.Decide(w.now) {
+	for _, d := range w.pass() {
 		if got := d.Addresses[0].String(); got != "10.1.0.1" {
 			t.Errorf("it is given %s now", got)
 		}
 	}
-	if n := w.a.Used(w.pools.byName["b"], vip.IPv4); n != 1 {
+	if n, _ := w.last.usage(w.pools.byName["b"], vip.IPv4); n != 1 {
 		t.Errorf("%d addresses of its pool are used", n)
 	}
 }
@@ -122,23 +122,23 @@ func TestDHCPOfAnotherFamily(t *testing.T) {
 // A Service that requires both families and names one address is given one of the other family beside it, which goes when
 // it names that family, too; its own address is never taken from it. Without one it waits, and is told which family lacks.
 func TestBesideOwnAddress(t *testing.T) {
-	own := func(r *Request) {
+	own := func(r *vip.AddressRequest) {
 		families(vip.RequireDualStack, vip.IPv4, vip.IPv6)(r)
 		r.Addresses, r.Own = addrs("10.9.0.1"), addrs("10.9.0.1")
 	}
 	w := newWorld(t, 0, "cidr-global=10.0.0.0/24")
 	w.set("a", own)
-	if waits := fmt.Sprint(w.a.Decide(w.now)[0].Reason); !strings.Contains(waits, "no free IPv6 address") {
+	if waits := fmt.Sprint(w.pass()[0].Reason); !strings.Contains(waits, "no free IPv6 address") {
 		t.Errorf("it waits: %s", waits)
 	}
 	w.edit("cidr-ns=10.0.0.0/24,2001:db8::/64")
-	d := w.a.Decide(w.now)
+	d := w.pass()
 	if got := fmt.Sprint(d[0].Addresses, d[0].Own, d[0].Pool); got != "[10.9.0.1 2001:db8::1] [10.9.0.1]cidr-ns" {
 		t.Errorf("given %s", got)
 	}
-	w.set("a", func(r *Request) { r.Addresses, r.Allocated = addrs("10.9.0.1", "2001:db8::1"), "cidr-ns" })
+	w.set("a", func(r *vip.AddressRequest) { r.Addresses, r.Allocated = addrs("10.9.0.1", "2001:db8::1"), "cidr-ns" })
 	w.edit("cidr-global=10.0.0.0/24") // own addresses are of no pool
-	if d := w.a.Decide(w.now); len(d) > 0 {
+	if d := w.pass(); len(d) > 0 {
 		t.Errorf("decided again: %v", d)
 	}
 	if out := w.outside(); fmt.Sprint(out) != "[a: 2001:db8::1 of cidr-ns]" {

@@ -47,7 +47,7 @@ func (s series) labels() []string {
 // observe sets all of them, each series once, since it may be scraped meanwhile.
 func (m *metrics) observe(a *Assigner) {
 	m.problems.Set(float64(len(a.problems)))
-	m.outside.Set(float64(len(a.outside)))
+	m.outside.Set(float64(a.decided.outside))
 	now := make(map[series]float64)
 	if a.allocates {
 		for _, p := range a.pools.all {
@@ -55,12 +55,13 @@ func (m *metrics) observe(a *Assigner) {
 			for _, f := range []vip.Family{vip.IPv4, vip.IPv6} {
 				if n := p.Size(f); n > 0 {
 					now[series{m.size, p.Name, f.String()}] = n
-					now[series{m.used, p.Name, f.String()}] = float64(a.allocator.Used(p, f))
-					now[series{m.free, p.Name, f.String()}] = a.allocator.Free(p, f)
+					used, free := a.decided.usage(p, f)
+					now[series{m.used, p.Name, f.String()}] = float64(used)
+					now[series{m.free, p.Name, f.String()}] = free
 				}
 			}
 		}
-		for _, x := range a.assignments {
+		for _, x := range a.decided.assignments {
 			if len(x.Addresses) == 0 {
 				now[series{m.waiting, x.Pool, ""}]++
 			}

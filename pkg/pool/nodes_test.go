@@ -32,22 +32,21 @@ type simulatedCluster struct {
 
 // A stored is a Service as the API server has it, with the index in the log of the write that made it so.
 type stored struct {
-	*Request
+	*vip.AddressRequest
 	version int
 }
 
 // A write is one of a Service; nil for its deletion.
 type write struct {
 	key vip.Key
-	to  *Request
+	to  *vip.AddressRequest
 }
 
 // A simulatedNode is what a node knows.
 type simulatedNode struct {
-	seen      int // so much of the log
-	view      map[vip.Key]stored
-	pools     *Pools
-	allocator *Allocator // nil until it gives addresses
+	*world
+	seen int // so much of the log
+	view map[vip.Key]stored
 }
 
 // A sentWrite is an Assignment on its way.
@@ -58,7 +57,7 @@ type sentWrite struct {
 }
 
 // store appends a write to the log.
-func (c *simulatedCluster) store(k vip.Key, to *Request) {
+func (c *simulatedCluster) store(k vip.Key, to *vip.AddressRequest) {
 	c.log = append(c.log, write{k, to})
 	if to == nil {
 		delete(c.truth, k)
@@ -67,28 +66,12 @@ func (c *simulatedCluster) store(k vip.Key, to *Request) {
 	c.truth[k] = stored{to, len(c.log)}
 }
 
-// hold makes node i the one that gives addresses: with nothing but what it sees, if it was restarted, or never gave any; else with what it remembers.
+// hold makes node i the one that gives addresses: with nothing but what it sees, if it was restarted; else with what it remembers.
 func (c *simulatedCluster) hold(i int, restarted bool) {
-	c.holder = i
-	n := &c.nodes[i]
-	if restarted || n.allocator == nil {
-		n.allocator = NewAllocator(0)
-	}
-	n.allocator.SetPools(n.pools)
-	for _, s := range n.view {
-		if old := n.allocator.services[s.Service]; old == nil || !same(&old.Request, s.Request) {
-			n.allocator.Set(*s.Request, c.now)
-		}
-	}
-	for k := range n.allocator.services {
-		if _, ok := n.view[k]; !ok {
-			n.allocator.Delete(k, c.now)
-		}
+	if c.holder = i; restarted {
+		c.nodes[i].restart()
 	}
 }
-
-// gives reports whether n is the node that gives addresses.
-func (c *simulatedCluster) gives(n *simulatedNode) bool { return n == &c.nodes[c.holder] }
 
 // watch shows a node up to so many writes more.
 func (c *simulatedCluster) watch(n *simulatedNode, events int) {
@@ -97,16 +80,11 @@ func (c *simulatedCluster) watch(n *simulatedNode, events int) {
 		n.seen++
 		if w.to == nil {
 			delete(n.view, w.key)
-		} else {
-			n.view[w.key] = stored{w.to, n.seen}
+			delete(n.services, w.key)
+			continue
 		}
-		switch {
-		case !c.gives(n):
-		case w.to == nil:
-			n.allocator.Delete(w.key, c.now)
-		default:
-			n.allocator.Set(*w.to, c.now)
-		}
+		n.view[w.key] = stored{w.to, n.seen}
+		n.services[w.key] = w.to
 	}
 }
 
@@ -114,7 +92,8 @@ func (c *simulatedCluster) watch(n *simulatedNode, events int) {
 // another show; but to share it with one that names it, which the plan has wait, too.
 func (c *simulatedCluster) decide() {
 	n := &c.nodes[c.holder]
-	for _, d := range n.allocator.Decide(c.now) {
+	n.now = c.now
+	for _, d := range n.pass() {
 		s, ok := n.view[d.Service]
 		if !ok || len(d.Addresses) == 0 {
 			continue
@@ -122,12 +101,12 @@ func (c *simulatedCluster) decide() {
 		c.sent = append(c.sent, sentWrite{d, s.version, n.pools})
 		for _, x := range d.Addresses {
 			for k, o := range n.view {
-				lost := len(n.allocator.holders[x]) > 1 && !slices.Contains(n.allocator.services[k].has, x) // to whom d.Service shares it with
-				if k != d.Service && slices.Contains(o.Shown, x) && !slices.Contains(o.Addresses, x) && !slices.Contains(s.Addresses, x) && !strings.Contains(d.Reason, "shared with") {
-					c.t.Errorf("%s: %s is given %s, which the status of %s shows: %s; %+v, %+v", c.what, d.Service, x, k, d.Reason, *s.Request, *o.Request)
+				lost := !slices.ContainsFunc(n.last.holders[x], func(s *service) bool { return s.Key == k }) // to whom d.Service shares it with
+				if k != d.Service && slices.Contains(o.StatusVIPs(), x) && !slices.Contains(o.Addresses, x) && !slices.Contains(s.Addresses, x) && !strings.Contains(d.Reason, "shared with") {
+					c.t.Errorf("%s: %s is given %s, which the status of %s shows: %s; %+v, %+v", c.what, d.Service, x, k, d.Reason, *s.Service, *o.Service)
 				}
-				if k != d.Service && !lost && !slices.Contains(s.Addresses, x) && slices.Contains(o.Addresses, x) && !mayShare(s.Request, o.Request) && !onlyNames(n.view, o.Request, x) {
-					c.t.Errorf("%s: %s is given %s, which %s has without consent: %s; %+v, %+v", c.what, d.Service, x, k, d.Reason, *s.Request, *o.Request)
+				if k != d.Service && !lost && !slices.Contains(s.Addresses, x) && slices.Contains(o.Addresses, x) && !mayShare(s.Service, o.Service) && !onlyNames(n.view, o.Service, x) {
+					c.t.Errorf("%s: %s is given %s, which %s has without consent: %s; %+v, %+v", c.what, d.Service, x, k, d.Reason, *s.Service, *o.Service)
 				}
 			}
 		}
@@ -142,27 +121,25 @@ func (c *simulatedCluster) arrive(i int) {
 	if !ok || s.version != w.version || s.UID != w.UID {
 		return
 	}
-	for _, x := range s.Shown {
-		if s.Allocated != "" && slices.Contains(s.Addresses, x) && !slices.Contains(w.Addresses, x) && !wantsAnother(s.Request, w.pools, x) {
-			c.t.Errorf("%s: %s, which %s shows, is taken from it: %s; %+v", c.what, x, w.Service, w.Reason, *s.Request)
+	for _, x := range s.StatusVIPs() {
+		if s.Allocated != "" && slices.Contains(s.Addresses, x) && !slices.Contains(w.Addresses, x) && !wantsAnother(s.Service, w.pools, x) {
+			c.t.Errorf("%s: %s, which %s shows, is taken from it: %s; %+v", c.what, x, w.Service, w.Reason, *s.Service)
 		}
 	}
-	r := *s.Request
-	r.Addresses, r.Allocated = w.Addresses, w.Pool
-	c.store(w.Service, &r)
+	c.store(w.Service, changed(s.AddressRequest, func(r *vip.AddressRequest) { r.Addresses, r.Allocated = w.Addresses, w.Pool }))
 }
 
 // wantsAnother reports whether the user of s wants another address than x: of other pools than s was given it of, or, with
 // heraldvip.io/renumber, one that is in a pool.
-func wantsAnother(s *Request, pools *Pools, x netip.Addr) bool {
+func wantsAnother(s *vip.Service, pools *Pools, x netip.Addr) bool {
 	return len(s.Pools) > 0 && !slices.Contains(s.Pools, s.Allocated) || s.Renumber && pools.find(x) == nil
 }
 
 // onlyNames reports whether o names x beside another Service that may not share it, and its status does not show it: then it keeps nobody
 // from sharing it with that one.
-func onlyNames(view map[vip.Key]stored, o *Request, x netip.Addr) bool {
+func onlyNames(view map[vip.Key]stored, o *vip.Service, x netip.Addr) bool {
 	for _, q := range view {
-		if q.Service != o.Service && slices.Contains(q.Addresses, x) && !slices.Contains(o.Shown, x) && !mayShare(q.Request, o) {
+		if q.Key != o.Key && slices.Contains(q.Addresses, x) && !slices.Contains(o.StatusVIPs(), x) && !mayShare(q.Service, o) {
 			return true
 		}
 	}
@@ -170,8 +147,8 @@ func onlyNames(view map[vip.Key]stored, o *Request, x netip.Addr) bool {
 }
 
 // mayShare reports whether both may have an address: one is given to two by their sharing key, and users may name any.
-func mayShare(s, o *Request) bool {
-	return s.Ports[0] != o.Ports[0] && (s.Service.Namespace == o.Service.Namespace || s.SharingKey != "" && s.SharingKey == o.SharingKey)
+func mayShare(s, o *vip.Service) bool {
+	return s.Ports[0] != o.Ports[0] && (s.Key.Namespace == o.Key.Namespace || s.SharingKey != "" && s.SharingKey == o.SharingKey)
 }
 
 // show has a Service announced: its status shows what it names, unless one that it may not share that with shows it.
@@ -181,16 +158,14 @@ func (c *simulatedCluster) show(k vip.Key) {
 	for _, x := range s.Addresses {
 		other := false
 		for o, q := range c.truth {
-			other = other || o != k && slices.Contains(q.Shown, x) && !mayShare(s.Request, q.Request)
+			other = other || o != k && slices.Contains(q.StatusVIPs(), x) && !mayShare(s.Service, q.Service)
 		}
 		if !other {
 			shown = append(shown, x)
 		}
 	}
-	if !slices.Equal(shown, s.Shown) {
-		r := *s.Request
-		r.Shown = shown
-		c.store(k, &r)
+	if !slices.Equal(shown, s.StatusVIPs()) {
+		c.store(k, changed(s.AddressRequest, func(r *vip.AddressRequest) { shows(r, shown...) }))
 	}
 }
 
@@ -200,11 +175,13 @@ func (c *simulatedCluster) change() {
 	s, ok := c.truth[k]
 	if !ok {
 		c.number++
-		c.store(k, &Request{Service: k, UID: fmt.Sprint(c.number), Created: start.Add(time.Duration(c.number) * time.Second), Families: []vip.Family{vip.IPv4},
-			Ports: []vip.Port{{Protocol: "TCP", Port: uint16(80 + c.rand.IntN(3))}}, SharingKey: []string{"", "", "k"}[c.rand.IntN(3)]})
+		c.store(k, &vip.AddressRequest{Service: &vip.Service{
+			Key: k, UID: fmt.Sprint(c.number), Created: start.Add(time.Duration(c.number) * time.Second), Families: []vip.Family{vip.IPv4},
+			Ports: tcp(uint16(80 + c.rand.IntN(3))), SharingKey: []string{"", "", "k"}[c.rand.IntN(3)],
+		}})
 		return
 	}
-	r := *s.Request
+	r := changed(s.AddressRequest, nil)
 	switch c.rand.IntN(6) {
 	case 0:
 		c.store(k, nil)
@@ -215,14 +192,14 @@ func (c *simulatedCluster) change() {
 		r.Renumber = !r.Renumber
 	case 3:
 		r.Labels = map[string]string{"x": fmt.Sprint(c.rand.IntN(3))} // which asks for nothing else
-		c.store(k, &r)
+		c.store(k, r)
 		return
 	case 4:
 		r.Addresses, r.Allocated = []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + c.rand.IntN(14))})}, "" // by hand; the status shows what it did
 	case 5:
-		r.Addresses, r.Allocated, r.Shown = nil, "", nil
+		r.Addresses, r.Allocated, r.Ingress = nil, "", nil
 	}
-	c.store(k, &r)
+	c.store(k, r)
 }
 
 // simulatedPools is what the operator changes between.
@@ -242,9 +219,6 @@ func (c *simulatedCluster) step() {
 	case n < 9:
 		if n := &c.nodes[c.rand.IntN(3)]; n.pools != c.pools {
 			n.pools = c.pools
-			if c.gives(n) {
-				n.allocator.SetPools(n.pools)
-			}
 		}
 	case n < 10:
 		i := c.rand.IntN(3)
@@ -270,11 +244,8 @@ func (c *simulatedCluster) settleDown() {
 	for range 40 {
 		before := len(c.log)
 		for i := range c.nodes {
-			n := &c.nodes[i]
-			if n.pools = c.pools; c.gives(n) {
-				n.allocator.SetPools(n.pools)
-			}
-			c.watch(n, len(c.log))
+			c.nodes[i].pools = c.pools
+			c.watch(&c.nodes[i], len(c.log))
 		}
 		c.decide()
 		for len(c.sent) > 0 {
@@ -284,23 +255,25 @@ func (c *simulatedCluster) settleDown() {
 			break
 		}
 	}
-	a := c.nodes[c.holder].allocator
-	waits := func(k vip.Key) bool { return a.open[a.services[k]] } // it has lost what is written on it, and there is no other
+	last := c.nodes[c.holder].last
+	waits := func(k vip.Key) bool { // it has lost what is written on it, and there is no other
+		return slices.ContainsFunc(last.assignments, func(a vip.Assignment) bool { return a.Service == k && len(a.Addresses) == 0 })
+	}
 	for k, s := range c.truth {
 		for o, q := range c.truth {
 			for _, x := range s.Addresses {
-				if k.Compare(o) < 0 && s.Allocated != "" && q.Allocated != "" && slices.Contains(q.Addresses, x) && !mayShare(s.Request, q.Request) && !waits(k) && !waits(o) {
-					c.t.Errorf("%s: in the end %s and %s have %s: %+v, %+v", c.what, k, o, x, *s.Request, *q.Request)
+				if k.Compare(o) < 0 && s.Allocated != "" && q.Allocated != "" && slices.Contains(q.Addresses, x) && !mayShare(s.Service, q.Service) && !waits(k) && !waits(o) {
+					c.t.Errorf("%s: in the end %s and %s have %s: %+v, %+v", c.what, k, o, x, *s.Service, *q.Service)
 				}
 			}
 		}
 		if len(s.Addresses) > 0 {
 			continue
 		}
-		pools, _ := a.candidates(a.services[k])
-		for _, p := range pools {
-			if x, ok := a.spaces[p].findFree(vip.IPv4, a.isTaken); ok {
-				c.t.Errorf("%s: in the end %s waits, and %s is free", c.what, k, x)
+		pools, _ := last.candidates(newService(s.AddressRequest))
+		for _, x := range pools {
+			if f, ok := last.findOne(newService(s.AddressRequest), x, vip.IPv4); ok {
+				c.t.Errorf("%s: in the end %s waits, and %s is free", c.what, k, f.addr)
 			}
 		}
 	}
@@ -320,7 +293,8 @@ func TestManyNodes(t *testing.T) {
 		}
 		c.pools, _ = Parse(nil, data(simulatedPools[0]...))
 		for i := range c.nodes {
-			c.nodes[i].view, c.nodes[i].pools = make(map[vip.Key]stored), c.pools
+			c.nodes[i].view, c.nodes[i].world = make(map[vip.Key]stored), newWorld(t, 0, simulatedPools[0]...)
+			c.nodes[i].pools = c.pools
 		}
 		c.hold(0, true)
 		for round := range 4 {

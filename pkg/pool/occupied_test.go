@@ -17,7 +17,7 @@ func (w *world) inUse(addrs ...string) (has, waits string) {
 	for _, a := range addrs {
 		list = append(list, netip.MustParseAddr(a))
 	}
-	w.a.SetInUse(list, w.now)
+	w.others = list
 	waiting := w.decide()
 	var text []string
 	for _, a := range w.services[vip.Key{Namespace: "ns", Name: "a"}].Addresses {
@@ -47,10 +47,10 @@ func TestAnotherForOneInUse(t *testing.T) {
 }
 
 func TestWhatStaysThoughInUse(t *testing.T) {
-	for name, change := range map[string]func(r *Request){
-		"shown":           func(r *Request) { r.Shown = r.Addresses },
-		"set by a person": func(r *Request) { r.Allocated = "" },
-		"of others":       func(r *Request) { r.Foreign = true },
+	for name, change := range map[string]func(r *vip.AddressRequest){
+		"shown":           func(r *vip.AddressRequest) { shows(r, r.Addresses...) },
+		"set by a person": func(r *vip.AddressRequest) { r.Allocated = "" },
+		"of others":       func(r *vip.AddressRequest) { r.Foreign = true },
 	} {
 		w := newWorld(t, 0, "cidr-global=10.0.0.1-10.0.0.9")
 		w.set("a", nil)
@@ -71,11 +71,12 @@ func TestHostThatHasEveryAddress(t *testing.T) {
 	for range 20 {
 		has, _ = w.inUse("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6")
 	}
-	if has != "10.0.0.4" || len(w.a.occupied) != mostMoves {
-		t.Errorf("it has %s, %d addresses are kept back", has, len(w.a.occupied))
+	if has != "10.0.0.4" || len(w.m.occupied) != mostMoves {
+		t.Errorf("it has %s, %d addresses are kept back", has, len(w.m.occupied))
 	}
-	w.set("a", func(r *Request) { r.Shown = r.Addresses })
-	w.set("a", func(r *Request) { r.Shown = nil })
+	w.set("a", func(r *vip.AddressRequest) { shows(r, r.Addresses...) })
+	w.pass()
+	w.set("a", func(r *vip.AddressRequest) { shows(r) })
 	if has, _ = w.inUse("10.0.0.4"); has != "10.0.0.5" {
 		t.Errorf("once one was shown it has %s", has)
 	}

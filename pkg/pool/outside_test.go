@@ -15,8 +15,16 @@ import (
 
 // outside is what is reported of addresses that no pool has any more.
 func (w *world) outside() (out []string) {
-	for _, x := range w.a.Outside() {
-		out = append(out, fmt.Sprintf("%s: %s of %s", x.Service.Name, x.Addr, x.Pool))
+	w.pass()
+	for _, r := range w.services {
+		for s, i := newService(r), 0; i < len(s.names); i++ {
+			if w.last.isOutside(s, s.names[i]) {
+				out = append(out, fmt.Sprintf("%s: %s of %s", s.Key.Name, s.names[i], s.Allocated))
+			}
+		}
+	}
+	if slices.Sort(out); len(out) != w.last.outside {
+		w.t.Errorf("%d are outside, but %q", w.last.outside, out)
 	}
 	return out
 }
@@ -35,7 +43,7 @@ func TestOutsidePools(t *testing.T) {
 	w.set("a", nil)
 	w.set("b", asks("y"))
 	w.set("person", pinned("10.9.0.1"))
-	w.set("other", func(r *Request) { r.Foreign, r.Addresses, r.Allocated = true, addrs("10.9.0.2"), "theirs" })
+	w.set("other", func(r *vip.AddressRequest) { r.Foreign, r.Addresses, r.Allocated = true, addrs("10.9.0.2"), "theirs" })
 	w.decide()
 	w.expectOutside()
 	w.edit("pool-x=10.2.0.0/24", "pool-y=10.1.0.0/24")
@@ -55,7 +63,7 @@ func TestOutsidePools(t *testing.T) {
 
 // With heraldvip.io/renumber, and only with it, such an address is replaced, as soon as there is another.
 func TestRenumber(t *testing.T) {
-	renumber := func(r *Request) { r.Renumber = true }
+	renumber := func(r *vip.AddressRequest) { r.Renumber = true }
 	w := newWorld(t, 0, "pool-x=10.0.0.0/24")
 	for _, name := range []string{"a", "b", "c"} {
 		w.set(name, nil)
@@ -86,13 +94,14 @@ func TestOutsideIsObserved(t *testing.T) {
 	a := NewAssigner(0, func() {})
 	given := request("a", func(s *vip.Service) { s.Addresses, s.Allocated = addrs("10.0.0.1"), "cidr-global" })
 	in := vip.PoolInput{Now: start, Source: source("cidr-global=10.1.0.0/24"), Allocate: true, Requests: []vip.AddressRequest{given}}
-	w := assign(t, a, in)
-	if len(w.OutsidePools) != 1 || w.OutsidePools[0].UID != "uid-a" || gauge(t, a, "herald_pool_addresses_outside") != 1 {
-		t.Errorf("%+v, metric %v", w.OutsidePools, gauge(t, a, "herald_pool_addresses_outside"))
+	assign(t, a, in)
+	if n := gauge(t, a, "herald_pool_addresses_outside"); n != 1 {
+		t.Errorf("metric %v", n)
 	}
 	in.Allocate = false
-	if w = assign(t, a, in); len(w.OutsidePools) != 0 || gauge(t, a, "herald_pool_addresses_outside") != 0 {
-		t.Errorf("on a node that gives none: %+v", w.OutsidePools)
+	assign(t, a, in)
+	if n := gauge(t, a, "herald_pool_addresses_outside"); n != 0 {
+		t.Errorf("on a node that gives none: %v", n)
 	}
 }
 
@@ -199,14 +208,17 @@ func TestAnotherPoolThanDHCP(t *testing.T) {
 	for _, d := range []vip.DualStack{vip.SingleStack, vip.PreferDualStack} {
 		w := newWorld(t, 0, "pool-dyn=0.0.0.0/32", "pool-dyn2=0.0.0.0/32", "pool-web=10.0.0.1")
 		w.set("first", asks("web"))
-		w.set("x", func(r *Request) {
+		w.set("x", func(r *vip.AddressRequest) {
 			asks("dyn")(r)
 			if r.DualStack = d; d != vip.SingleStack {
 				r.Families = []vip.Family{vip.IPv4, vip.IPv6}
 			}
 		})
 		w.decide()
-		w.set("x", func(r *Request) { r.Addresses, r.Shown = addrs("0.0.0.0", "192.0.2.7"), addrs("192.0.2.7") }) // as newRequest has it
+		w.set("x", func(r *vip.AddressRequest) {
+			r.Addresses = addrs("0.0.0.0", "192.0.2.7")
+			shows(r, addrs("192.0.2.7")...)
+		})
 		w.set("x", asks("dyn2"))
 		w.decide()
 		w.expect("x: 0.0.0.0 192.0.2.7 of dyn")

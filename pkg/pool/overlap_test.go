@@ -19,13 +19,13 @@ func TestManyPortsOfASharingKey(t *testing.T) {
 		return all
 	}
 	for i := range 100 {
-		w.set(fmt.Sprint("s", i), func(r *Request) { r.SharingKey, r.Ports = "k", ports(i) })
+		w.set(fmt.Sprint("s", i), func(r *vip.AddressRequest) { r.SharingKey, r.Ports = "k", ports(i) })
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	w.decide()
 	for i := range 10 {
-		w.set(fmt.Sprint("t", i), func(r *Request) { r.SharingKey, r.Ports = "k", ports(99) })
+		w.set(fmt.Sprint("t", i), func(r *vip.AddressRequest) { r.SharingKey, r.Ports = "k", ports(99) })
 		w.decide()
 	}
 	runtime.ReadMemStats(&after)

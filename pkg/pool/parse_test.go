@@ -269,11 +269,9 @@ func FuzzParse(f *testing.F) {
 				t.Fatalf("problem %q", x)
 			}
 		}
-		a := NewAllocator(0)
-		a.SetPools(p)
-		s := Request{Service: vip.Key{Namespace: "ns", Name: "s"}, UID: "1", Families: []vip.Family{vip.IPv4, vip.IPv6}, DualStack: vip.PreferDualStack}
-		a.Set(s, start)
-		for _, d := range a.Decide(start) {
+		s := request("s", func(s *vip.Service) { s.Families, s.DualStack = []vip.Family{vip.IPv4, vip.IPv6}, vip.PreferDualStack })
+		in := vip.PoolInput{Now: start, Source: &vip.PoolSource{}, Requests: []vip.AddressRequest{s}}
+		for _, d := range decide(p, &in, nil, newMemory(0)).assignments {
 			for _, x := range d.Addresses {
 				if !x.IsUnspecified() && (p.find(x) == nil || contains(notForServices, x)) {
 					t.Fatalf("gave %s", x)

@@ -81,7 +81,7 @@ func TestNamespaceNotKnown(t *testing.T) {
 	if waits := w.decide(); waits["a"] == "" {
 		t.Error("an address is given to one that is not known: ", w.has("web/a"))
 	}
-	w.a.SetNamespaces(map[string]map[string]string{"web": {}})
+	w.labels = map[string]map[string]string{"web": {}}
 	w.decide()
 	w.expect("web/a: 10.8.0.1 of b")
 }

@@ -61,9 +61,8 @@ func (r *randomWorld) pick() string {
 
 // change changes a Service as a user may.
 func (r *randomWorld) change(name string) {
-	ns, short, _ := cut(name)
-	r.changed[vip.Key{Namespace: ns, Name: short}] = true
-	r.set(name, func(q *Request) {
+	r.changed[keyOf(name)] = true
+	r.set(name, func(q *vip.AddressRequest) {
 		switch r.rand.IntN(7) {
 		case 0:
 			q.Addresses, q.Allocated = addrs(fmt.Sprintf("10.0.0.%d", r.rand.IntN(20))), "" // by hand
@@ -83,15 +82,6 @@ func (r *randomWorld) change(name string) {
 	})
 }
 
-func cut(name string) (ns, short string, ok bool) {
-	for i := range name {
-		if name[i] == '/' {
-			return name[:i], name[i+1:], true
-		}
-	}
-	return "", "", false
-}
-
 // step does one thing and says which.
 func (r *randomWorld) step() string {
 	clear(r.changed)
@@ -102,9 +92,7 @@ func (r *randomWorld) step() string {
 		r.change(name)
 		return "changed " + name
 	case n < 8:
-		ns, short, _ := cut(name)
-		delete(r.services, vip.Key{Namespace: ns, Name: short})
-		r.a.Delete(vip.Key{Namespace: ns, Name: short}, r.now)
+		r.remove(name)
 		return "deleted " + name
 	case n < 9:
 		r.edit(configMaps[r.rand.IntN(len(configMaps))]...)
@@ -116,9 +104,8 @@ func (r *randomWorld) step() string {
 		r.now = r.now.Add(time.Duration(r.rand.IntN(90)) * time.Second)
 		return "waited"
 	case n < 12:
-		r.reserved = []vip.ReservedRange{{Prefix: netip.MustParsePrefix(fmt.Sprintf("10.0.0.%d/30", 4*r.rand.IntN(4)))}}
-		r.a.SetReserved(r.reserved)
-		return "reserved " + r.reserved[0].Prefix.String()
+		r.reserve(fmt.Sprintf("10.0.0.%d/30", 4*r.rand.IntN(4)))
+		return "reserved " + r.reserved[0].String()
 	}
 	r.write()
 	return "wrote"
@@ -126,7 +113,7 @@ func (r *randomWorld) step() string {
 
 // write has some of what is decided written; the others are lost and decided again.
 func (r *randomWorld) write() {
-	all := r.a.Decide(r.now)
+	all := slices.Clone(r.pass())
 	r.rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	for _, d := range all {
 		if len(d.Addresses) == 0 || r.rand.IntN(3) == 0 {
@@ -149,7 +136,8 @@ func (r *randomWorld) taken(k vip.Key, x netip.Addr) (vip.Key, bool) {
 		return vip.Key{}, false
 	}
 	for o, q := range r.services {
-		if o != k && slices.Contains(q.Addresses, x) && !r.consent(s, q, x) {
+		lost := !slices.ContainsFunc(r.last.holders[x], func(s *service) bool { return s.Key == o })
+		if o != k && slices.Contains(q.Addresses, x) && !lost && !r.consent(s, q, x) {
 			return o, true
 		}
 	}
@@ -157,14 +145,14 @@ func (r *randomWorld) taken(k vip.Key, x netip.Addr) (vip.Key, bool) {
 }
 
 // consent reports whether both may have x by what they and the operator say now.
-func (r *randomWorld) consent(s, q *Request, x netip.Addr) bool {
-	key := s.SharingKey != "" && s.SharingKey == q.SharingKey && s.Service.Namespace == q.Service.Namespace
-	return s.Ports[0] != q.Ports[0] && (key || r.pools.MayShare(x, s.Service.Namespace, q.Service.Namespace))
+func (r *randomWorld) consent(s, q *vip.AddressRequest, x netip.Addr) bool {
+	key := s.SharingKey != "" && s.SharingKey == q.SharingKey && s.Key.Namespace == q.Key.Namespace
+	return s.Ports[0] != q.Ports[0] && (key || r.pools.MayShare(x, s.Key.Namespace, q.Key.Namespace))
 }
 
 // check compares with before the step: an address that was allocated and is gone from a
 // Service that its user did not change was another's, too.
-func (r *randomWorld) check(before map[vip.Key]*Request, what string) {
+func (r *randomWorld) check(before map[vip.Key]*vip.AddressRequest, what string) {
 	for k, b := range before {
 		s := r.services[k]
 		if s == nil || b.Allocated == "" || s.UID != b.UID || r.userDeed(b, s) {
@@ -182,12 +170,14 @@ func (r *randomWorld) check(before map[vip.Key]*Request, what string) {
 }
 
 // userDeed reports whether a user took the address away in this step.
-func (r *randomWorld) userDeed(b, s *Request) bool { return r.changed[b.Service] || s.Allocated == "" }
+func (r *randomWorld) userDeed(b, s *vip.AddressRequest) bool {
+	return r.changed[b.Key] || s.Allocated == ""
+}
 
 // sharedBefore reports whether another had x as well.
-func (r *randomWorld) sharedBefore(before map[vip.Key]*Request, b *Request, x netip.Addr) bool {
+func (r *randomWorld) sharedBefore(before map[vip.Key]*vip.AddressRequest, b *vip.AddressRequest, x netip.Addr) bool {
 	for k, o := range before {
-		if k != b.Service && slices.Contains(o.Addresses, x) {
+		if k != b.Key && slices.Contains(o.Addresses, x) {
 			return true
 		}
 	}
@@ -200,7 +190,7 @@ func TestEveryOrderComesToTheSame(t *testing.T) {
 	w := newWorld(t, 0, "cidr-global=10.0.0.0/24,2001:db8::/120", "allow-share-b=true")
 	for i := range 60 {
 		ns := []string{"a", "b"}[i%2]
-		w.set(fmt.Sprintf("%s/s%d", ns, i), func(r *Request) {
+		w.set(fmt.Sprintf("%s/s%d", ns, i), func(r *vip.AddressRequest) {
 			r.Ports = []vip.Port{{Protocol: "TCP", Port: uint16(i % 7)}}
 			if i%3 == 0 {
 				r.Addresses, r.Allocated = addrs(fmt.Sprintf("10.0.0.%d", i/6+1)), "cidr-global"
@@ -213,7 +203,7 @@ func TestEveryOrderComesToTheSame(t *testing.T) {
 	var first []vip.Assignment
 	for i := range 20 {
 		w.restart() // in the order of a map
-		got := w.a.Decide(w.now)
+		got := w.pass()
 		if i == 0 {
 			first = got
 		}
@@ -223,84 +213,9 @@ func TestEveryOrderComesToTheSame(t *testing.T) {
 	}
 }
 
-// manyServices is n Services of a cluster with 20 pools of /16.
-func manyServices(b testing.TB, n int) *Allocator {
-	var lines []string
-	for i := range 20 {
-		lines = append(lines, fmt.Sprintf("cidr-ns%d=10.%d.0.0/16", i, i))
-	}
-	p, problems := Parse(nil, data(lines...))
-	if len(problems) > 0 {
-		b.Fatal(problems)
-	}
-	a := NewAllocator(time.Minute)
-	a.SetPools(p)
-	for i := range n {
-		a.Set(manyService(i), start)
-	}
-	return a
-}
-
-func manyService(i int) Request {
-	return Request{
-		Service: vip.Key{Namespace: fmt.Sprintf("ns%d", i%20), Name: fmt.Sprintf("s%d", i)}, UID: fmt.Sprint(i), Created: start.Add(time.Duration(i) * time.Second),
-		Families: []vip.Family{vip.IPv4}, Ports: []vip.Port{{Protocol: "TCP", Port: 80}},
-	}
-}
-
-func BenchmarkAllocateAll(b *testing.B) {
-	for b.Loop() {
-		if n := len(manyServices(b, 10000).Decide(start)); n != 10000 {
-			b.Fatal(n)
-		}
-	}
-}
-
-// One Service comes, is given an address, and goes, while 10,000 others have theirs.
-func BenchmarkOneChange(b *testing.B) {
-	a := manyServices(b, 10000)
-	for _, d := range a.Decide(start) {
-		var i int
-		fmt.Sscanf(d.Service.Name, "s%d", &i)
-		r := manyService(i)
-		r.Addresses, r.Allocated = d.Addresses, d.Pool
-		a.Set(r, start)
-	}
-	a.Decide(start)
-	now := start
-	b.ReportAllocs()
-	for b.Loop() {
-		now = now.Add(time.Second)
-		r := manyService(10000)
-		a.Set(r, now)
-		d := a.Decide(now)
-		if len(d) != 1 || len(d[0].Addresses) != 1 {
-			b.Fatal(d)
-		}
-		r.Addresses, r.Allocated = d[0].Addresses, d[0].Pool
-		a.Set(r, now)
-		a.Decide(now)
-		a.Delete(r.Service, now)
-		a.Decide(now)
-	}
-}
-
-// 10,000 Services wait for a pool that has ten addresses; one of those that have one goes.
-func BenchmarkManyWait(b *testing.B) {
-	p, _ := Parse(nil, data("cidr-global=10.0.0.0-10.0.0.10"))
-	a := NewAllocator(time.Minute)
-	a.SetPools(p)
-	for i := range 10000 {
-		a.Set(manyService(i), start)
-	}
-	now := start
-	for b.Loop() {
-		now = now.Add(time.Second)
-		for _, d := range a.Decide(now) {
-			if len(d.Addresses) > 0 {
-				a.Delete(d.Service, now)
-				break
-			}
-		}
-	}
+func manyService(i int) vip.AddressRequest {
+	return vip.AddressRequest{Service: &vip.Service{
+		Key: vip.Key{Namespace: fmt.Sprintf("ns%d", i%20), Name: fmt.Sprintf("s%d", i)}, UID: fmt.Sprint(i), Created: start.Add(time.Duration(i) * time.Second),
+		LoadBalancer: true, Families: []vip.Family{vip.IPv4}, Ports: tcp(80),
+	}}
 }

@@ -7,13 +7,12 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A space is what can be given of a pool: where to look for the next free address.
+// A space is where a pass looks for the next free address of a pool.
 type space struct {
 	pool       *Pool
 	descending bool
 	families   [2]familySpace // IPv4, IPv6
-	share      bool           // allow-share is on for some namespace
-	held       []netip.Addr   // with share: IPv4 addresses of the pool that Services have, sorted
+	held       []netip.Addr   // IPv4 addresses of the pool that Services have, sorted; nil until heldIn is asked for them
 }
 
 // A familySpace is the addresses of one family in a space.
@@ -21,19 +20,18 @@ type familySpace struct {
 	ranges []Range    // what may be given, isEnd included
 	next   netip.Addr // of ranges; none before it, in the order of search, is free
 	full   bool       // none at all is free
-	used   int        // how many Services have or name, reserved ones included
-	given  int        // how many of ranges, isEnd left out, Services have or name
+	rested int        // so many of those that rest can't be given
 }
 
-// newSpace returns what may be given of p, without reserved, which must be as merge returns it.
-func newSpace(p *Pool, reserved []Range, all *Pools) *space {
-	s := &space{pool: p, descending: all.descending, share: all.someShare()}
-	descending := s.descending
-	for _, r := range subtract(p.search, reserved) {
-		of := &s.families[0]
-		if r.From.Is6() {
-			of = &s.families[1]
-		}
+// space returns what may be given of x in this pass.
+func (p *pass) space(x *Pool) *space {
+	if s := p.spaces[x]; s != nil {
+		return s
+	}
+	s := &space{pool: x, descending: p.descending}
+	p.spaces[x] = s
+	for _, r := range subtract(x.search, p.reserved) {
+		of := s.family(vip.FamilyOf(r.From))
 		of.ranges = append(of.ranges, r)
 	}
 	for i := range s.families {
@@ -41,7 +39,7 @@ func newSpace(p *Pool, reserved []Range, all *Pools) *space {
 		switch n := len(of.ranges); {
 		case n == 0:
 			of.full = true
-		case descending:
+		case s.descending:
 			of.next = of.ranges[n-1].To
 		default:
 			of.next = of.ranges[0].From
@@ -57,7 +55,7 @@ func (s *space) family(f vip.Family) *familySpace {
 	return &s.families[1]
 }
 
-// findFree is the first address of a family that is not taken, and true.
+// findFree is the first address of a family that is not taken, and true. What was taken must stay so.
 func (s *space) findFree(f vip.Family, taken func(netip.Addr) bool) (netip.Addr, bool) {
 	of := s.family(f)
 	if of.full {
@@ -65,16 +63,13 @@ func (s *space) findFree(f vip.Family, taken func(netip.Addr) bool) (netip.Addr,
 	}
 	i, _ := indexOf(of.ranges, of.next)
 	for ; i >= 0 && i < len(of.ranges); i += s.step() {
-		r := of.ranges[i]
-		a, last := of.next, r.To
+		first, last := of.ranges[i].From, of.ranges[i].To
 		if s.descending {
-			last = r.From
+			first, last = last, first
 		}
-		if !r.Contains(a) {
-			a = r.From
-			if s.descending {
-				a = r.To
-			}
+		a := of.next
+		if !of.ranges[i].Contains(a) {
+			a = first
 		}
 		for ; ; a = s.after(a) {
 			if !isEnd(a) && !taken(a) {
@@ -106,17 +101,6 @@ func (s *space) after(a netip.Addr) netip.Addr {
 	return a.Next()
 }
 
-// freed records that a, which was taken, is not any more.
-func (s *space) freed(a netip.Addr) {
-	of := s.family(vip.FamilyOf(a))
-	if !contains(of.ranges, a) {
-		return
-	}
-	if of.full || s.before(a, of.next) {
-		of.next, of.full = a, false
-	}
-}
-
 // before reports whether a is searched before b.
 func (s *space) before(a, b netip.Addr) bool {
 	if s.descending {
@@ -125,26 +109,54 @@ func (s *space) before(a, b netip.Addr) bool {
 	return a.Less(b)
 }
 
-// setHeld records that a Service has a, or that none has it any more.
-func (s *space) setHeld(a netip.Addr, held bool) {
-	if !s.pool.Contains(a) {
+// heldIn returns the IPv4 addresses of s that Services have, sorted.
+func (p *pass) heldIn(s *space) []netip.Addr {
+	if s.held == nil {
+		s.held = make([]netip.Addr, 0, 8)
+		for x, holders := range p.holders {
+			if len(holders) > 0 && x.Is4() && s.pool.Contains(x) {
+				s.held = append(s.held, x)
+			}
+		}
+		slices.SortFunc(s.held, netip.Addr.Compare)
+	}
+	return s.held
+}
+
+// setHeld records that a Service has a by now.
+func (s *space) setHeld(a netip.Addr) {
+	if s.held == nil || !a.Is4() || !s.pool.Contains(a) {
 		return
 	}
-	of, n := s.family(vip.FamilyOf(a)), 1
-	if !held {
-		n = -1
-	}
-	of.used += n
-	if !isEnd(a) && contains(of.ranges, a) {
-		of.given += n
-	}
-	if !s.share || !a.Is4() {
-		return
-	}
-	switch i, found := slices.BinarySearchFunc(s.held, a, netip.Addr.Compare); {
-	case held && !found:
+	if i, found := slices.BinarySearchFunc(s.held, a, netip.Addr.Compare); !found {
 		s.held = slices.Insert(s.held, i, a)
-	case !held && found:
-		s.held = slices.Delete(s.held, i, i+1)
 	}
+}
+
+// usage returns how many addresses of a family of x Services have or name, and how many can be given.
+func (p *pass) usage(x *Pool, f vip.Family) (used int, free float64) {
+	for _, r := range x.Ranges {
+		if vip.FamilyOf(r.From) == f {
+			used += len(p.heldBetween(r))
+		}
+	}
+	for _, r := range p.space(x).family(f).ranges {
+		free += r.size()
+		for _, a := range p.heldBetween(r) {
+			if !isEnd(a) {
+				free--
+			}
+		}
+	}
+	return used, free
+}
+
+// heldBetween returns the addresses of r that Services have.
+func (p *pass) heldBetween(r Range) []netip.Addr {
+	from, _ := slices.BinarySearchFunc(p.held, r.From, netip.Addr.Compare)
+	to, found := slices.BinarySearchFunc(p.held, r.To, netip.Addr.Compare)
+	if found {
+		to++
+	}
+	return p.held[from:to]
 }

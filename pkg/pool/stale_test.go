@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -114,6 +113,7 @@ func (c *staleCluster) pass() {
 		for _, k := range slices.SortedFunc(maps.Keys(view), vip.Key.Compare) {
 			in.Requests = append(in.Requests, vip.AddressRequest{Service: view[k]})
 		}
+		judge(n.pools, in.Requests)
 		n.Put([]vip.PoolInput{in})
 		var w vip.World
 		n.Observe(&w)
@@ -200,29 +200,5 @@ func (c *staleCluster) settle() {
 		if first, ok := c.shown[s.UID]; ok && first != x && showed[first] == 1 {
 			c.t.Errorf("%s has shown %s, which no other has shown, and has %s", k, first, x)
 		}
-	}
-}
-
-// One Service that names one address after the other does not make a list longer that is gone through for each Service that waits.
-func TestReleasedAgainAndAgain(t *testing.T) {
-	w := newWorld(t, 5*time.Minute, "cidr-own=10.1.0.0/28")
-	for i := range 10000 {
-		w.now = w.now.Add(time.Millisecond)
-		w.set("own/x", func(r *Request) { r.Addresses = addrs(fmt.Sprintf("10.1.0.%d", 1+i%3)) })
-	}
-	if n := len(w.a.restQueue); n > 100 {
-		t.Errorf("the queue has %d entries for %d addresses that rest", n, len(w.a.resting))
-	}
-	for i := range 3 { // those that rest are in it still, the longest first
-		w.set("own/x", func(r *Request) { r.Addresses = addrs(fmt.Sprintf("10.1.0.%d", 4+i)) })
-	}
-	var order []string
-	for _, x := range w.a.restQueue {
-		if w.a.rests(x) {
-			order = append(order, x.addr.String())
-		}
-	}
-	if got := strings.Join(order, " "); got != "10.1.0.2 10.1.0.3 10.1.0.1 10.1.0.4 10.1.0.5" {
-		t.Error(got)
 	}
 }

@@ -59,10 +59,15 @@ type PoolInput struct {
 // An AddressRequest is a Service of type LoadBalancer: what it has is in use.
 type AddressRequest struct {
 	*Service
-	Foreign bool // it is given nothing: it is not ours, or names what can't be read, or what it may not have
-	Refused bool // it names an address that it may not have: only what its status shows is in use
-	// Original is the Service as it is, if Service is a copy without the addresses that it was given and may not have any more: these are released, and it is given others. Else nil.
-	Original *Service
+	Foreign bool          // it is given nothing: it is not ours, or names what can't be read, or what it may not have
+	Refused bool          // it names an address that it may not have: only what its status shows is in use
+	Lost    []LostAddress // those of its Addresses that it may not have any more: if it was given them, it is given others
+}
+
+// A LostAddress is one that a Service may not have any more.
+type LostAddress struct {
+	Addr netip.Addr
+	Why  string // for its user; "" if no pool offers it any more: then it is not in use
 }
 
 // An Assignment is what the pools have for a Service that wants an address.
@@ -78,14 +83,6 @@ type Assignment struct {
 
 	Own    []netip.Addr // those of Addresses that a person named
 	Remove bool         // without Addresses: what it was given is taken off it, since it is Superseded
-}
-
-// An OutsidePool is an address that a Service was given of a pool and that no pool has any more.
-type OutsidePool struct {
-	Service Key
-	UID     string
-	Addr    netip.Addr
-	Pool    string // that it was given of, as the Service says
 }
 
 // A PoolProblem is what is wrong with one key of the ConfigMap of pools.

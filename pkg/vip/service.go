@@ -3,6 +3,7 @@ package vip
 import (
 	"cmp"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -105,6 +106,26 @@ const SourceStatus = "status.loadBalancer.ingress"
 
 // IsGiven reports whether Herald gave a, one of Addresses, from a pool.
 func (s *Service) IsGiven(a netip.Addr) bool { return s.Allocated != "" && !slices.Contains(s.Own, a) }
+
+// Peculiar returns what s asks for that keeps it from sharing an address with a Service of another namespace, since it would decide
+// where, or how, that is announced; "" if there is nothing.
+func (s *Service) Peculiar() string {
+	switch {
+	case s.Local:
+		return "externalTrafficPolicy Local"
+	case s.ClientIPAffinity:
+		return "sessionAffinity ClientIP"
+	case s.Lease != "":
+		return "kube-vip.io/leaseName"
+	case s.Interface != "":
+		return "kube-vip.io/serviceInterface"
+	case s.Announce != nil:
+		return "heraldvip.io/announce"
+	case !reflect.DeepEqual(s.BGPAttributes, BGPAttributes{}):
+		return "heraldvip.io/bgp-..."
+	}
+	return ""
+}
 
 // Lacks returns the families of which a Service with the policy RequireDualStack names no address, though it names some;
 // none where it asks a DHCP server.

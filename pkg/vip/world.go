@@ -32,7 +32,6 @@ type World struct {
 	// AssignmentRefusals is why the API server does not take an address that a Service was given, by Service.
 	AssignmentRefusals map[Key]string
 	PoolProblems       []PoolProblem // sorted by key
-	OutsidePools       []OutsidePool // of the node that allocates: sorted by Service
 	PoolPolicy         PoolPolicy    // of Pools, or of what it said before; nil until that is read
 
 	// From the leases.
