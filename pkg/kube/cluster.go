@@ -214,7 +214,6 @@ func (c *Cluster) Synced() bool {
 	return services && c.poolsSynced() && (!everywhere || c.nodes.listedOrRefused())
 }
 
-
 // Collectors are the metrics of requests, statuses and Events.
 func (c *Cluster) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{c.metrics.requests, c.metrics.reachable, c.metrics.statuses, c.metrics.events}
