@@ -5,8 +5,6 @@ import (
 	"strings"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
-
 	"github.com/heraldvip/herald/pkg/quorum"
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -31,11 +29,11 @@ func (l *Leases) members(now time.Time, info vip.NodeInfo) []vip.Member {
 
 // claims returns World.Claims: what claim returns of each unit in the table, and of each Lease that another program has.
 func (l *Leases) claims(now time.Time) map[vip.Key]vip.Claim {
-	all := make(map[vip.Key]vip.Claim, len(l.table.known.Units)+len(l.foreign))
+	all := make(map[vip.Key]vip.Claim, len(l.table.known.Units)+len(l.beside.foreign))
 	for k, e := range l.table.known.Units {
 		all[k] = l.claim(k, e, now)
 	}
-	for k, f := range l.foreign {
+	for k, f := range l.beside.foreign {
 		if f.valid(now) {
 			all[k] = vip.Claim{Holder: f.holder, Foreign: true, Valid: true}
 		}
@@ -133,28 +131,4 @@ func (l *Leases) nodeOf(k vip.Key) string {
 // nodeLeaseKey returns the key of a node's node lease.
 func (l *Leases) nodeLeaseKey(node string) vip.Key {
 	return vip.Key{Namespace: l.o.Namespace, Name: NodePrefix + node}
-}
-
-// A foreign is what another program than Herald says on the Lease of a Service.
-type foreign struct {
-	holder    string
-	changedAt time.Time // when it was last seen to change
-	duration  time.Duration
-}
-
-// valid reports whether the program has the Service: it has changed the Lease within its own duration.
-func (f *foreign) valid(now time.Time) bool { return now.Sub(f.changedAt) < f.duration }
-
-// storeForeign takes in the version x of the Lease of a Service, and sets changed unless it is a renewal. One with this
-// node's own name is of an earlier program here, which has ended since Herald runs.
-func (l *Leases) storeForeign(k vip.Key, x *coordinationv1.Lease, now time.Time) {
-	before := l.foreign[k]
-	name := foreignHolder(x)
-	if name == "" || name == l.o.Node {
-		l.changed = l.changed || before != nil
-		delete(l.foreign, k)
-		return
-	}
-	l.changed = l.changed || before == nil || before.holder != name || !before.valid(now)
-	l.foreign[k] = &foreign{name, now, duration(x, l.o.LeaseDuration)}
 }

@@ -281,7 +281,7 @@ func (l *Leases) listChanges(now time.Time) (all []change) {
 	place := !l.mayNotKnow(now) && !l.isolated() && alone <= 0
 	for k, w := range t.wanted {
 		e := t.known.Units[k]
-		c, f := l.claim(k, e, now), l.foreign[k]
+		c, f := l.claim(k, e, now), l.beside.foreign[k]
 		mine := c.Valid && c.Holder == l.o.Node && e.Owner == l.o.Node
 		if mine && e.Number > t.carried && !l.own.releasing { // the plan does not know that it is
 			continue

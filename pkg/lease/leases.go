@@ -67,7 +67,7 @@ type Leases struct {
 	own      ownLease
 	peers    map[string]*peer // by node
 	table    table
-	foreign  map[vip.Key]*foreign // the Leases of Services that another program has written
+	beside   beside
 	quorum   quorum.State
 	decision quorum.Decision // the last one
 
@@ -80,7 +80,7 @@ type Leases struct {
 func New(store Store, o Options) *Leases {
 	l := &Leases{
 		o: o, store: store, wake: o.Wake, metrics: newMetrics(), peers: make(map[string]*peer),
-		watch: watch{fenced: make(map[string]uint64)}, table: newTableState(), foreign: make(map[vip.Key]*foreign),
+		watch: watch{fenced: make(map[string]uint64)}, table: newTableState(), beside: newBeside(),
 		own: ownLease{Self: quorum.Self{Name: o.Node}},
 	}
 	if l.wake == nil {
@@ -242,7 +242,9 @@ func (l *Leases) releaseAll(ctx context.Context) {
 			l.step(ctx)
 		}
 		l.mu.Lock()
-		idle := !l.table.pending && !l.own.pending && (len(l.listChanges(time.Now())) == 0 || ctx.Err() != nil || !l.mayWriteTable(time.Now()))
+		now := time.Now()
+		done := len(l.listChanges(now)) == 0 && len(l.dueBeside(now)) == 0
+		idle := !l.table.pending && !l.own.pending && l.beside.pending == 0 && (done || ctx.Err() != nil || !l.mayWriteTable(now))
 		for _, p := range l.peers {
 			idle = idle && !p.pending
 		}
@@ -286,6 +288,7 @@ func (l *Leases) step(ctx context.Context) {
 	l.readTable(ctx, now)
 	l.fence(ctx, now)
 	l.writeTable(ctx, now)
+	l.standBeside(ctx, now)
 	l.renew(ctx, now, info)
 	l.report(now)
 	heartbeat := l.decision.Heartbeat

@@ -40,10 +40,13 @@ func Claims(all []*coordinationv1.Lease, announcers string, now time.Time) map[v
 	return claims
 }
 
-// foreignHolder returns the program that has the Lease of a Service; "" if it is Herald, or nobody.
+// foreignHolder returns the program that has the Lease of a Service; "" if it is Herald, which renews none, or nobody.
 func foreignHolder(x *coordinationv1.Lease) string {
-	name := holder(x)
-	if node, _, ours := parseClaim(x); ours && node == name {
+	name, acquired := holder(x), time.Time{}
+	if x.Spec.AcquireTime != nil {
+		acquired = x.Spec.AcquireTime.Time
+	}
+	if node, _, ours := parseClaim(x); ours && node == name && renewTime(x).Equal(acquired) {
 		return ""
 	}
 	return name

@@ -57,11 +57,11 @@ func (l *Leases) summarize(now time.Time) summary {
 			s.stable++
 		}
 	}
-	for k, f := range l.foreign {
+	for k, f := range l.beside.foreign {
 		if f.valid(now) {
 			s.foreign++
 		} else if now.Sub(f.changedAt) > forgetTime+f.duration {
-			delete(l.foreign, k)
+			delete(l.beside.foreign, k)
 		}
 	}
 	for k, e := range l.table.known.Units {

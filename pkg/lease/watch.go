@@ -118,8 +118,9 @@ func (l *Leases) dropped(x *coordinationv1.Lease, now time.Time) {
 		p.Exists = false
 		l.changed = true
 	default:
-		l.changed = l.changed || l.foreign[keyOf(x)] != nil
-		delete(l.foreign, keyOf(x))
+		l.changed = l.changed || l.beside.foreign[keyOf(x)] != nil
+		delete(l.beside.foreign, keyOf(x))
+		delete(l.beside.seen, keyOf(x))
 	}
 }
 

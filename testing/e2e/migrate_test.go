@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heraldvip/herald/testing/check"
@@ -25,12 +26,42 @@ const (
 	expiredGap  = 5*time.Second + releasedGap
 )
 
+// permitLeases permits Herald to write the Leases of Services, as docs/migrate-from-kube-vip.md says.
+func permitLeases(t *testing.T) {
+	t.Helper()
+	roles := cluster.Client().RbacV1()
+	name := metav1.ObjectMeta{Name: "herald-beside-kube-vip"}
+	check.Value(roles.ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: name, Rules: []rbacv1.PolicyRule{{
+		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"create", "update", "delete"},
+	}}}, metav1.CreateOptions{}))(t)
+	check.Value(roles.ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: name, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name.Name},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "kube-system", Name: "herald"}},
+	}, metav1.CreateOptions{}))(t)
+	t.Cleanup(func() {
+		roles.ClusterRoleBindings().Delete(context.Background(), name.Name, metav1.DeleteOptions{})
+		roles.ClusterRoles().Delete(context.Background(), name.Name, metav1.DeleteOptions{})
+	})
+}
+
+// ownedOf returns which of the first n Services of TestMigration a Herald owns, and on which node.
+func ownedOf(t *testing.T, n int) map[int]string {
+	owned := make(map[int]string)
+	for i := range n {
+		if node, err := cluster.Owner(t.Context(), "default", fmt.Sprintf("kubevip-m%d", i)); err == nil {
+			owned[i] = node
+		}
+	}
+	return owned
+}
+
 // TestMigration goes from kube-vip with its cloud provider to Herald node by node, with a pause in which both run,
 // kills kube-vip on the last node instead of stopping it, and ends the cloud provider. Every Service keeps its address.
 func TestMigration(t *testing.T) {
 	kubeconfig := check.Value(cluster.Kubeconfig(t.Context(), "admin"))(t)
 	self := check.Value(os.Executable())(t)
 	f := &heralds{t: t, env: env("vip_leaseduration", "5", "vip_renewdeadline", "3", "vip_retryperiod", "1"), node: map[string]*lab.Process{}}
+	permitLeases(t) // before f.end is put off: Herald deletes what it has written
 	t.Cleanup(f.end)
 	var pairs []string
 	var vips4 []netip.Addr
@@ -92,7 +123,16 @@ func TestMigration(t *testing.T) {
 		case len(cluster.Nodes()) - 1:
 			continue
 		}
-		time.Sleep(7 * time.Second) // longer than kube-vip's lease: it takes what Herald does not renew
+		owned := ownedOf(t, len(vips4))
+		if i == 1 && len(owned) == 0 {
+			t.Error("Herald has taken nothing that kube-vip has released")
+		}
+		time.Sleep(7 * time.Second) // longer than kube-vip's lease
+		for m, node := range owned {
+			if now := ownedOf(t, len(vips4))[m]; now == "" {
+				t.Errorf("kube-vip has taken m%d back from the Herald on %s", m, node)
+			}
+		}
 	}
 	for _, a := range vips4 {
 		if _, err := w.AwaitAnswer(withTimeout(t, 20*time.Second), a, ""); err != nil {

@@ -246,6 +246,7 @@ func TestMeddledLeases(t *testing.T) {
 	w = whoHas(t, 20*time.Millisecond, "10.77.0.51")
 	awaitAnswer(t, w, "10.77.0.51", time.Second)
 	check.Value(leases.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "kubevip-a"}}, metav1.CreateOptions{}))(t)
+	t.Cleanup(func() { leases.Delete(context.Background(), "kubevip-a", metav1.DeleteOptions{}) })
 	for range 4 {
 		now := time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")
 		check.Value(leases.Patch(t.Context(), "kubevip-a", types.MergePatchType, fmt.Appendf(nil, `{"spec":{"holderIdentity":"another-program","leaseDurationSeconds":2,"renewTime":%q}}`, now), metav1.PatchOptions{}))(t)
@@ -266,6 +267,7 @@ func TestForeignLease(t *testing.T) {
 	leases := cluster.Client().CoordinationV1().Leases("default")
 	who, seconds, now := "kube-vip-7", int32(3), metav1.NowMicro()
 	l := check.Value(leases.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "kubevip-a"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &who, LeaseDurationSeconds: &seconds, RenewTime: &now}}, metav1.CreateOptions{}))(t)
+	t.Cleanup(func() { leases.Delete(context.Background(), "kubevip-a", metav1.DeleteOptions{}) })
 	createService(t, webService("a", "10.77.0.50"))
 	w := whoHas(t, 20*time.Millisecond, "10.77.0.50")
 	for range 4 {

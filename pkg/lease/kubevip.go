@@ -1,0 +1,174 @@
+package lease
+
+import (
+	"context"
+	"maps"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heraldvip/herald/pkg/quorum"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+const (
+	// besideTime is how long a kube-vip is taken to live after it was seen to renew a Lease: one that waits for its turn
+	// on another node writes nothing, so that nothing shows it. What Heralds write lasts besideRenew longer.
+	besideTime   = time.Hour
+	besideRenew  = 30 * time.Minute
+	maxBeside    = 16               // requests at a time
+	besideWait   = time.Second      // after a write, for the watch to show it
+	besideRefuse = 10 * time.Minute // after the API server has refused a write in a namespace
+)
+
+// A foreign is what another program than Herald says on the Lease of a Service.
+type foreign struct {
+	holder    string
+	changedAt time.Time // when it was last seen to change
+	duration  time.Duration
+}
+
+// valid reports whether the program has the Service: it has changed the Lease within its own duration.
+func (f *foreign) valid(now time.Time) bool { return now.Sub(f.changedAt) < f.duration }
+
+// A beside is what this node knows of the Leases of Services, which other programs renew, and what it writes on them.
+type beside struct {
+	foreign map[vip.Key]*foreign
+	seen    map[vip.Key]*coordinationv1.Lease // as the watch has shown them last
+	until   time.Time                         // a kube-vip lives until then, as far as is known
+	pending int                               // requests that are under way
+	waits   map[vip.Key]time.Time             // Leases that are not written before; without a name: all of the namespace
+	logged  bool                              // that the API server refuses writes
+}
+
+func newBeside() beside {
+	return beside{
+		foreign: make(map[vip.Key]*foreign), seen: make(map[vip.Key]*coordinationv1.Lease), waits: make(map[vip.Key]time.Time),
+	}
+}
+
+// storeForeign takes in the version x of the Lease of a Service, and sets changed unless it is a renewal. One with this
+// node's own name is of an earlier program here, which has ended since Herald runs.
+func (l *Leases) storeForeign(k vip.Key, x *coordinationv1.Lease, now time.Time) {
+	b := &l.beside
+	b.seen[k] = x
+	before, name := b.foreign[k], foreignHolder(x)
+	if name == "" || name == l.o.Node {
+		l.changed = l.changed || before != nil
+		delete(b.foreign, k)
+		if end := keptUntil(x).Add(-besideRenew); end.After(b.until) && !end.After(now.Add(besideTime+time.Minute)) {
+			b.until = end // which a process that has just begun goes on with
+		}
+		return
+	}
+	l.changed = l.changed || before == nil || before.holder != name || !before.valid(now)
+	b.foreign[k] = &foreign{name, now, duration(x, l.o.LeaseDuration)}
+	if before != nil && ofKubeVIP(k) { // one that is only there may be left over
+		b.until = now.Add(besideTime)
+	}
+}
+
+// ofKubeVIP reports whether a Lease has a name that kube-vip gives to those of what it announces.
+func ofKubeVIP(k vip.Key) bool {
+	return strings.HasPrefix(k.Name, "kubevip-") || strings.HasPrefix(k.Name, "plndr-")
+}
+
+// keptUntil returns when a Lease that Herald has written for a Service ends; zero for any other.
+func keptUntil(x *coordinationv1.Lease) time.Time {
+	if holder(x) == "" || foreignHolder(x) != "" || !ofKubeVIP(keyOf(x)) {
+		return time.Time{}
+	}
+	return renewTime(x).Add(duration(x, 0))
+}
+
+// dueBeside returns what this node is to do to Leases of Services: while a kube-vip lives it writes those of the units
+// that it owns, unless another program has them; what it has written and does not own, or when none lives, it deletes.
+func (l *Leases) dueBeside(now time.Time) map[vip.Key]besideWrite {
+	b, due, lives := &l.beside, make(map[vip.Key]besideWrite), now.Before(l.beside.until)
+	for k, x := range b.seen {
+		if holder(x) == l.o.Node && !keptUntil(x).IsZero() && !(lives && l.claim(k, l.table.known.Units[k], now).Valid) {
+			due[k] = besideWrite{x, true}
+		}
+	}
+	for k, e := range l.table.known.Units {
+		if !lives || !ofKubeVIP(k) || b.foreign[k] != nil && b.foreign[k].valid(now) {
+			continue
+		}
+		x, c := b.seen[k], l.claim(k, e, now)
+		if c.Valid && c.Holder == l.o.Node && (x == nil || holder(x) != l.o.Node || keptUntil(x).Before(b.until)) {
+			due[k] = besideWrite{x, false}
+		}
+	}
+	maps.DeleteFunc(due, func(k vip.Key, _ besideWrite) bool {
+		return now.Before(b.waits[k]) || now.Before(b.waits[vip.Key{Namespace: k.Namespace}])
+	})
+	return due
+}
+
+// A besideWrite deletes the Lease known of a Service, or writes over it (nil: none exists).
+type besideWrite struct {
+	known   *coordinationv1.Lease
+	deletes bool
+}
+
+// standBeside starts what dueBeside returns, maxBeside requests at a time, where this node may write the table.
+func (l *Leases) standBeside(ctx context.Context, now time.Time) {
+	b := &l.beside
+	if b.pending >= maxBeside || !l.mayWriteTable(now) {
+		return
+	}
+	for k, w := range l.dueBeside(now) {
+		if b.pending >= maxBeside {
+			return
+		}
+		b.pending++
+		b.waits[k] = now.Add(time.Hour) // until it is answered
+		next := l.leaseBeside(k, w.known, now)
+		l.start(ctx, l.o.RenewDeadline/2, func(ctx context.Context) func() {
+			var err error
+			switch {
+			case w.deletes:
+				err = l.store.Delete(ctx, k.Namespace, k.Name, w.known.ResourceVersion)
+			case w.known == nil:
+				_, err = l.store.Create(ctx, next)
+			default:
+				_, err = l.store.Update(ctx, next)
+			}
+			return func() { l.applyBeside(k, err) }
+		})
+	}
+}
+
+// leaseBeside returns the Lease of a unit that this node owns, as kube-vip would write it.
+func (l *Leases) leaseBeside(k vip.Key, known *coordinationv1.Lease, now time.Time) *coordinationv1.Lease {
+	next, at := &coordinationv1.Lease{}, metav1.NewMicroTime(now)
+	if known != nil {
+		next = known.DeepCopy()
+	}
+	next.Namespace, next.Name = k.Namespace, k.Name
+	addLabels(next)
+	annotate(next, ClaimAnnotation, quorum.ClaimText(l.o.Node, l.own.Epoch))
+	next.Spec.LeaseTransitions = new(addTransitions(next, 1))
+	next.Spec.HolderIdentity, next.Spec.AcquireTime, next.Spec.RenewTime = &l.o.Node, &at, &at
+	next.Spec.LeaseDurationSeconds = new(int32((l.beside.until.Sub(now) + besideRenew) / time.Second))
+	return next
+}
+
+// applyBeside takes in how a write of the Lease k has ended. What the API server refuses is logged once. mu is held.
+func (l *Leases) applyBeside(k vip.Key, err error) {
+	b, now := &l.beside, time.Now()
+	b.pending--
+	b.waits[k] = now.Add(besideWait)
+	if !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
+		return
+	}
+	b.waits[vip.Key{Namespace: k.Namespace}] = now.Add(besideRefuse)
+	if !b.logged {
+		b.logged = true
+		l.o.Log.Warn("a kube-vip lives, and the API server refuses that Herald writes the Leases of its Services, "+
+			"so that kube-vip may take them (docs/migrate-from-kube-vip.md)", "lease", k, "err", err)
+	}
+}

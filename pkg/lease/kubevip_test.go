@@ -1,0 +1,233 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/heraldvip/herald/pkg/lease/leasetest"
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// kubeVIP renews the Lease of a unit, as kube-vip on that node does, each two seconds until stop is called or the test ends.
+func kubeVIP(t *testing.T, s *leasetest.Server, k vip.Key, node string) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var ended sync.WaitGroup
+	renew := func() {
+		putLease(t, s, k, func(l *coordinationv1.Lease) {
+			l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds, l.Spec.RenewTime = &node, new(int32(5)), microTime(time.Now())
+		})
+	}
+	renew()
+	ended.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(2 * time.Second):
+				renew()
+			}
+		}
+	})
+	stop = func() { cancel(); ended.Wait() }
+	t.Cleanup(stop)
+	return stop
+}
+
+// keptBy returns the node whose Herald keeps the Lease of a unit from kube-vip for at least so long; "" if none does.
+func keptBy(s *leasetest.Server, unit string, atLeast time.Duration) string {
+	x := s.Lease(lk(unit))
+	if x == nil || x.Annotations[ClaimAnnotation] == "" || time.Until(keptUntil(x)) < atLeast {
+		return ""
+	}
+	return holder(x)
+}
+
+// TestBesideKubeVIP: while a kube-vip lives the owner of a unit writes its Lease once, so does the one that it goes to;
+// when none lives, they are deleted.
+func TestBesideKubeVIP(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1, n2 := pair(t, s)
+		n1.want("a", "b", "theirs")
+		n2.planFor("n1", "a", "b", "theirs")
+		time.Sleep(5 * time.Second)
+		if s.Lease(lk("a")) != nil {
+			t.Error("a Lease is written though no kube-vip lives")
+		}
+		putLease(t, s, lk("b"), func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("") }) // as kube-vip leaves it
+		stop := kubeVIP(t, s, lk("theirs"), "n3")
+		time.Sleep(3 * time.Second)
+		for _, unit := range []string{"a", "b"} {
+			if by := keptBy(s, unit, besideTime); by != "n1" || !n1.serves(unit) {
+				t.Errorf("the Lease of %s is kept by %q; n1 serves: %v", unit, by, n1.serves(unit))
+			}
+		}
+		if holder(s.Lease(lk("theirs"))) != "n3" || n1.serves("theirs") {
+			t.Error("kube-vip lost what it has")
+		}
+		written := s.Lease(lk("a")).ResourceVersion
+		time.Sleep(5 * time.Minute)
+		if s.Lease(lk("a")).ResourceVersion != written {
+			t.Error("the Lease is written again and again")
+		}
+		n1.give("n2", "a")
+		time.Sleep(2 * time.Second)
+		if by := keptBy(s, "a", besideTime); by != "n2" || !n2.serves("a") {
+			t.Errorf("handed over, but the Lease is kept by %q", by)
+		}
+		n1.want("b", "theirs")
+		n2.planFor("n1", "b", "theirs") // no Service has a any more
+		time.Sleep(unknownTime + 2*time.Second)
+		if x := s.Lease(lk("a")); x != nil {
+			t.Errorf("nobody has the unit, but its Lease is there: %v", x)
+		}
+		time.Sleep(30 * time.Minute)
+		if by := keptBy(s, "b", besideTime); by != "n1" {
+			t.Errorf("while kube-vip goes on the Lease of b is kept by %q", by)
+		}
+		stop()
+		time.Sleep(100 * time.Millisecond) // until that is shown
+		for _, n := range []*node{n1, n2} {
+			n.mu.Lock()
+			if left := time.Until(n.beside.until); left < besideTime-2*time.Second {
+				t.Errorf("%s takes kube-vip to live for %v", n.name, left)
+			}
+			n.beside.until = time.Now().Add(time.Minute) // nearly an hour later
+			n.mu.Unlock()
+		}
+		time.Sleep(50 * time.Second)
+		if by := keptBy(s, "b", 0); by != "n1" || !n1.serves("theirs") {
+			t.Errorf("the Lease of b is kept by %q, though a kube-vip may wait on another node; theirs: %v", by, n1.serves("theirs"))
+		}
+		time.Sleep(15 * time.Second)
+		if s.Lease(lk("b")) != nil || s.Lease(lk("theirs")) != nil {
+			t.Errorf("no kube-vip lives, but Leases are left:\n%s", s)
+		}
+	})
+}
+
+// TestBesideKubeVIPRestart: a process that begins goes on with it, though no kube-vip has anything; one that stops deletes
+// its Leases, so that a kube-vip takes over at once.
+func TestBesideKubeVIPRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		stop := kubeVIP(t, s, lk("a"), "n3")
+		n1 := start(t, s, "n1")
+		n1.want("a", "b")
+		time.Sleep(5 * time.Second)
+		stop()
+		putLease(t, s, lk("a"), func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("") })
+		time.Sleep(100 * time.Millisecond)
+		if by := keptBy(s, "a", besideTime); by != "n1" || !n1.serves("a") {
+			t.Fatalf("kube-vip has released the Lease: it is kept by %q; n1 serves: %v", by, n1.serves("a"))
+		}
+		n1.kill()
+		n1 = start(t, s, "n1")
+		n1.want("a", "b", "c")
+		time.Sleep(5 * time.Second)
+		for _, unit := range []string{"a", "b", "c"} {
+			if keptBy(s, unit, besideTime) != "n1" {
+				t.Errorf("the next process does not keep %s:\n%s", unit, s)
+			}
+		}
+		n1.stop()
+		<-n1.done
+		for _, unit := range []string{"a", "b", "c"} {
+			if s.Lease(lk(unit)) != nil {
+				t.Errorf("it has ended, and the Lease of %s is left", unit)
+			}
+		}
+	})
+}
+
+// TestNotBesideKubeVIP: what does not show that a kube-vip lives.
+func TestNotBesideKubeVIP(t *testing.T) {
+	for name, other := range map[string]func(t *testing.T, s *leasetest.Server, n1 *node){
+		"a Lease that it has left": func(t *testing.T, s *leasetest.Server, n1 *node) {
+			putLease(t, s, lk("old"), func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("n3") })
+		},
+		"the provider of its addresses": func(t *testing.T, s *leasetest.Server, n1 *node) {
+			kubeVIP(t, s, vip.Key{Namespace: "kube-system", Name: "provider"}, "n3")
+		},
+		"a Lease of Herald that was to last for years": func(t *testing.T, s *leasetest.Server, n1 *node) {
+			putLease(t, s, lk("old"), func(l *coordinationv1.Lease) {
+				annotate(l, ClaimAnnotation, "n2@1")
+				l.Spec = coordinationv1.LeaseSpec{HolderIdentity: new("n2"), LeaseDurationSeconds: new(int32(1e9)), RenewTime: microTime(time.Now()), AcquireTime: microTime(time.Now())}
+			})
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := leasetest.NewServer()
+			n1 := start(t, s, "n1")
+			n1.want("a")
+			other(t, s, n1)
+			time.Sleep(time.Minute)
+			if s.Lease(lk("a")) != nil || !n1.serves("a") {
+				t.Errorf("%s: a Lease is written; n1 serves: %v", name, n1.serves("a"))
+			}
+		})
+	}
+}
+
+// TestKubeVIPTakesOurs: a kube-vip that renews a Lease which Herald has written, as one on the same node may, has the Service.
+func TestKubeVIPTakesOurs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1, n2 := pair(t, s)
+		kubeVIP(t, s, lk("theirs"), "n3")
+		time.Sleep(5 * time.Second)
+		if keptBy(s, "a", 0) != "n1" {
+			t.Fatal("not kept by n1")
+		}
+		n1.kill()
+		time.Sleep(time.Second)
+		kubeVIP(t, s, lk("a"), "n1")
+		time.Sleep(time.Minute)
+		if c := n2.claim("a"); !c.Foreign || !c.Valid || n2.serves("a") || holder(s.Lease(lk("a"))) != "n1" {
+			t.Errorf("the kube-vip of n1 is not respected: %+v\n%s", c, s)
+		}
+	})
+}
+
+// TestBesideKubeVIPRefused: Herald without rights in a namespace serves all the same, and says so once.
+func TestBesideKubeVIPRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		tries := 0
+		s.Refuse = func(l *coordinationv1.Lease) error {
+			if l.Namespace == "default" && l.Annotations[ClaimAnnotation] != "" {
+				tries++
+				return apierrors.NewForbidden(leasesResource, l.Name, errors.New("no rights"))
+			}
+			return nil
+		}
+		var log strings.Builder
+		n1, run := newNode(t, s, "n1", func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		run(func(err error) { check.OK(t, err) })
+		n1.want("a", "b", "c")
+		kubeVIP(t, s, lk("theirs"), "n3")
+		time.Sleep(time.Minute)
+		if tries == 0 || tries > 3 || !n1.serves("a") {
+			t.Errorf("%d writes in a minute; n1 serves: %v", tries, n1.serves("a"))
+		}
+		time.Sleep(besideRefuse)
+		if tries > 6 {
+			t.Errorf("%d writes in eleven minutes", tries)
+		}
+		n1.stop()
+		<-n1.done
+		if n := strings.Count(log.String(), "refuses that Herald writes"); n != 1 {
+			t.Errorf("said %d times", n)
+		}
+	})
+}
