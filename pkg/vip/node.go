@@ -79,7 +79,7 @@ type NodeInfo struct {
 	// Transfers: the node acts on VIP leases that a node lease transfers to it.
 	Transfers bool `json:"transfers,omitempty"`
 
-	ServiceAddresses string `json:"serviceAddresses,omitempty"` // its option svc_addresses, "" if not set
+	ServiceAddresses string `json:"serviceAddresses,omitempty"` // its option svc_addresses
 
 	// VIPLeases is what the node's Herald knows of where VIP leases are; nil: an earlier version, which
 	// knows the namespaces of the Services only.
