@@ -115,7 +115,7 @@ func (i *importer) dropRefused(r *migrate.Result) {
 		case !isAttribute:
 			maps.DeleteFunc(r.Data, func(k, _ string) bool { return strings.HasPrefix(k, name+".") })
 		case attribute == "namespaces" || attribute == "services":
-			r.Data[name+".namespaces"], r.Data[name+".enforce"] = migrate.NoNamespace, "true"
+			r.Data[name+".namespaces"] = migrate.NoNamespace
 		}
 	}
 }

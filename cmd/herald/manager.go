@@ -323,10 +323,7 @@ func planRules(cfg config.Config) plan.Rules {
 	if cfg.ControlPlane.Enable {
 		r.ControlPlane = controlPlaneRules(cfg)
 	}
-	if cfg.Services.Addresses != "" {
-		poolsOnly := cfg.Services.Addresses == "pools"
-		r.PoolsOnly = &poolsOnly
-	}
+	r.PoolsOnly = cfg.Services.Addresses == "pools"
 	if cfg.GivesAddresses() {
 		r.Allocation = &plan.Allocation{Lease: poolsLease(cfg), Provider: providerLease}
 	}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/kube"
-	"github.com/heraldvip/herald/pkg/pool"
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
@@ -56,8 +55,7 @@ func TestNoServicesNode(t *testing.T) {
 	if k := publishedPools(s); k.Name != "kubevip" {
 		t.Errorf("the ConfigMap of pools is %s", k)
 	}
-	pools, _ := pool.Parse(nil, nil)
-	if got := whatMayBeAskedFor(pools, s); !strings.Contains(got, "svc_addresses=any") {
+	if got := whatMayBeAskedFor(s); !strings.Contains(got, "svc_addresses=any") {
 		t.Error(got)
 	}
 	if owner, _ := newStatusView(s, noon).owner(&left); owner != "" {

@@ -105,8 +105,8 @@ func checkPools(w io.Writer, data map[string]string) error {
 	if err := writeTable(w, "POOL\tFAMILY\tADDRESSES\t"+whereHeader, rows); err != nil {
 		return err
 	}
-	if pools.NamesNamespaces() {
-		fmt.Fprintln(w, "\nA pool names namespaces, so unless svc_addresses=any Services of all namespaces may ask only for addresses of pools that are offered to theirs. What a status shows stays.")
+	if pools.KeepsOut() {
+		fmt.Fprintln(w, "\nA pool names namespaces: Services of others may not ask for its addresses. What a status shows stays.")
 	}
 	return writeProblems(w, problems)
 }
@@ -130,7 +130,7 @@ func writePools(w io.Writer, source *vip.PoolSource, s kube.Snapshot) error {
 	if err := errors.Join(writeTable(w, "POOL\tFAMILY\tADDRESSES\tUSED\tFREE\t"+whereHeader, rows), writeTable(w, "\nSERVICE\tADDRESS\tPOOL\tBY", services)); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(w, "\n%s\n", whatMayBeAskedFor(pools, s)); err != nil {
+	if _, err := fmt.Fprintf(w, "\n%s\n", whatMayBeAskedFor(s)); err != nil {
 		return err
 	}
 	// What is wrong is told, and is no failure of this command.
@@ -160,27 +160,22 @@ func whereCells(pools *pool.Pools, p *pool.Pool) []string {
 	return []string{p.Namespaces.String(), nodes, dash(pools.InterfaceOf(p)), dash(strings.Join(by, ","))}
 }
 
-// whatMayBeAskedFor says which addresses Services may ask for by name, by svc_addresses as the nodes that announce Services publish it, and the pools.
-func whatMayBeAskedFor(pools *pool.Pools, s kube.Snapshot) string {
-	const any, only = "Services may ask for any address that is not reserved", "Services may ask only for addresses of pools that are offered to their namespace"
+// whatMayBeAskedFor says which addresses Services may ask for by name, by svc_addresses as the nodes that announce Services publish it.
+func whatMayBeAskedFor(s kube.Snapshot) string {
 	var values, nodes []string
 	for _, n := range nodeLeases(s) {
 		if !n.Fenced && n.Info.AnnouncesServices() && !slices.Contains(values, n.Info.ServiceAddresses) {
 			values = append(values, n.Info.ServiceAddresses)
-			nodes = append(nodes, n.Name+" has "+cmp.Or(n.Info.ServiceAddresses, "none"))
+			nodes = append(nodes, n.Name+" has "+n.Info.ServiceAddresses)
 		}
 	}
 	switch {
 	case len(values) > 1:
-		return "The nodes differ in svc_addresses: " + strings.Replace(strings.Join(nodes, ", "), " has none", " none", 1) + ". Set one value on all."
-	case slices.Contains(values, "any"):
-		return any + " (svc_addresses=any)."
+		return "The nodes differ in svc_addresses: " + strings.Join(nodes, ", ") + ". Set one value on all."
 	case slices.Contains(values, "pools"):
-		return only + " (svc_addresses=pools)."
-	case pools.NamesNamespaces():
-		return only + " (svc_addresses is not set, and a pool names namespaces)."
+		return "Services may ask only for addresses of pools that are offered to their namespace (svc_addresses=pools)."
 	}
-	return any + " (svc_addresses is not set, and no pool names namespaces)."
+	return "Services may ask for any address that is not reserved, and of no pool for other namespaces (svc_addresses=any)."
 }
 
 // poolServiceRows returns a row for each address of a Service, or one that says why it waits.

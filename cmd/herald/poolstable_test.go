@@ -40,7 +40,7 @@ func TestPoolsTable(t *testing.T) {
 		`cidr-global +IPv4 .*all namespaces +all +eth0 +-\n`,
 		`edge +IPv4 +254 +0 +254 +all namespaces +zone=a, rather disk=ssd \(100\), disk=hdd \(5\) +eth0\.7 +bgp\n`,
 		`range-shop .* shop +all +eth1 +-\n`,
-		`\nServices may ask for any address that is not reserved \(svc_addresses is not set, and no pool names namespaces\)\.\n`,
+		`\nServices may ask for any address that is not reserved, and of no pool for other namespaces \(svc_addresses=any\)\.\n`,
 		`range-shop +IPv4 +9 +0 +9 +the namespaces shop`,
 		`default/given +10\.0\.0\.1 +cidr-global +Herald\n`,
 		`default/moved +10\.9\.0\.1 +- +Herald, of pool-old, which has it no more`,
@@ -53,17 +53,13 @@ func TestPoolsTable(t *testing.T) {
 			t.Errorf("no %s in\n%s", want, b.String())
 		}
 	}
-	for _, tt := range []struct{ n1, n2, namespaces, want string }{
-		{"pools", "pools", "", "Services may ask only for addresses of pools that are offered to their namespace (svc_addresses=pools)."},
-		{"any", "any", "web", "Services may ask for any address that is not reserved (svc_addresses=any)."},
-		{"", "", "web", "Services may ask only for addresses of pools that are offered to their namespace (svc_addresses is not set, and a pool names namespaces)."},
-		{"any", "", "", "The nodes differ in svc_addresses: n1 has any, n2 none. Set one value on all."},
+	for _, tt := range []struct{ n1, n2, want string }{
+		{"pools", "pools", "Services may ask only for addresses of pools that are offered to their namespace (svc_addresses=pools)."},
+		{"any", "any", "Services may ask for any address that is not reserved, and of no pool for other namespaces (svc_addresses=any)."},
+		{"any", "pools", "The nodes differ in svc_addresses: n1 has any, n2 has pools. Set one value on all."},
 	} {
 		b.Reset()
 		s.Leases = []*coordinationv1.Lease{nodeLease("n1", 0, `{"serviceAddresses":"`+tt.n1+`"}`), nodeLease("n2", 0, `{"serviceAddresses":"`+tt.n2+`"}`)}
-		if delete(source.Data, "pool-edge.namespaces"); tt.namespaces != "" {
-			source.Data["pool-edge.namespaces"] = tt.namespaces
-		}
 		if check.OK(t, writePools(&b, source, s)); !strings.Contains(b.String(), "\n"+tt.want+"\n") {
 			t.Errorf("no %s in\n%s", tt.want, b.String())
 		}
@@ -75,7 +71,7 @@ func TestPoolsCheck(t *testing.T) {
 		{"kind: ConfigMap\ndata:\n  cidr-global: 10.0.0.0/30\n", "cidr-global  IPv4    3          all namespaces  all    -          -", ""},
 		{`{"kind":"ConfigMap","data":{"search-order":"up"}}`, `error: search-order: "up" is not an order`, "keys that can't be read"},
 		{"kind: ConfigMap\ndata:\n  cdir-global: 10.0.0.0/30\n", "warning: cdir-global: no such key", ""},
-		{"kind: ConfigMap\ndata:\n  pool-a: 10.0.0.0/30\n  pool-a.namespaces: shop\n", "\nA pool names namespaces, so unless svc_addresses=any Services of all namespaces may ask only for addresses of pools that are offered to theirs. What a status shows stays.\n", ""},
+		{"kind: ConfigMap\ndata:\n  pool-a: 10.0.0.0/30\n  pool-a.namespaces: shop\n", "\nA pool names namespaces: Services of others may not ask for its addresses. What a status shows stays.\n", ""},
 		{"kind: ConfigMap\n", "(no pool: the ConfigMap has no key that names addresses)", ""},
 		{"kind: ConfigMap\ndata:\n  cidr-global: x\n", "cidr-global: ", "keys that can't be read"},
 		{"kind: Secret\n", "", "not a ConfigMap"},

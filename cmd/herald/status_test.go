@@ -13,7 +13,6 @@ import (
 
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/lease"
-	"github.com/heraldvip/herald/pkg/pool"
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
@@ -314,8 +313,7 @@ func TestForgedNodeLeases(t *testing.T) {
 	if got := publishedPools(s); got.Namespace != "kube-system" {
 		t.Errorf("the ConfigMap of pools is %s", got)
 	}
-	pools, _ := pool.Parse(nil, nil)
-	if got := whatMayBeAskedFor(pools, s); !strings.Contains(got, "svc_addresses=pools") {
+	if got := whatMayBeAskedFor(s); !strings.Contains(got, "svc_addresses=pools") {
 		t.Error(got)
 	}
 }

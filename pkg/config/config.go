@@ -105,7 +105,7 @@ type Services struct {
 	ReadOnly        bool           // disable_service_updates: write nothing to Services
 	IPMode          string         // svc_ipmode: "VIP" or "Proxy"
 	LimitPorts      bool           // enable_service_security: VIPs take packets to ports of Services only
-	Addresses       string         // svc_addresses: what Services may ask for by name: "any", "pools", or "" for what the pools say
+	Addresses       string         // svc_addresses: what Services may ask for by name: "any" or "pools"
 	Reserved        []netip.Prefix // svc_reserved: what no Service may have
 }
 

@@ -35,7 +35,7 @@ func baseConfig() Config {
 		Lease: Lease{Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second},
 		Peers: Peers{Port: 7947},
 		Services: Services{
-			Enable: true, Lease: vip.Key{Namespace: "kube-system", Name: "plndr-svcs-lock"}, KeepConnections: time.Hour, IPMode: "VIP",
+			Enable: true, Lease: vip.Key{Namespace: "kube-system", Name: "plndr-svcs-lock"}, KeepConnections: time.Hour, IPMode: "VIP", Addresses: "any",
 		},
 		Egress: Egress{Enable: true},
 		Class:  Class{Name: "kube-vip.io/kube-vip-class", Legacy: true},

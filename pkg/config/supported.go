@@ -153,8 +153,8 @@ var supported = slices.Concat(
 		{Env: "svc_pools_namespace", Aliases: []string{"KUBEVIP_NAMESPACE"}, Flag: "poolsNamespace", Type: Name, Default: "kube-system",
 			Meaning: "The namespace of that ConfigMap.",
 			set:     store(parseNamespace, func(c *Config) *string { return &c.Pools.Namespace })},
-		{Env: "svc_addresses", Flag: "servicesAddresses", Type: String,
-			Meaning: "Which addresses Services may ask for by name. `any`: all that are not reserved, nor kept for others by `.enforce` of a pool. `pools`: those that a pool offers to their namespace; what a Service has already stays. If not set, `pools` once a `pool-<name>` is for some namespaces only, else `any`. See pools.md.",
+		{Env: "svc_addresses", Flag: "servicesAddresses", Type: String, Default: "any",
+			Meaning: "Which addresses Services may ask for by name, besides those of a `pool-<name>` with other `.namespaces`, which they never may. `any`: all that are not reserved. `pools`: those that a pool offers to their namespace. What a Service has already stays. See pools.md.",
 			set:     store(oneOf("any", "pools"), func(c *Config) *string { return &c.Services.Addresses })},
 	}),
 	inSection(groupControlPlane, []Option{

@@ -40,65 +40,140 @@ type Annotation struct {
 	Meaning     string
 	Written     bool // Herald writes it; setting it has no effect
 	Unsupported bool // kube-vip has it, this version of Herald does not
-	// Consequence is what an Unsupported annotation changes about the announcement; it
-	// becomes an Event on a Service that has the annotation. "" if there is none; then Instead
-	// says, for the reference, what Herald does.
+	// Consequence is what an Unsupported annotation changes about the announcement; it becomes an Event on a Service
+	// that has the annotation. "" if there is none; then Instead says, for the reference, what Herald does.
 	Consequence string
 	Instead     string
 }
 
 // Annotations explains every annotation on a Service, for the generated reference.
 var Annotations = []Annotation{
-	{Key: addressesKey, Value: "IP addresses, separated by commas", Meaning: "The addresses of the Service, IPv4, IPv6 or both; those after the first 16 are left out. Wins over MetalLB's and Cilium's annotations, which win over spec.loadBalancerIP; each of them wins over what Herald gave from a pool, and over what only the status names. An Event names what does not count. An empty value is as if the annotation were absent; while one can't be read the Service keeps what it has."},
-	{Key: poolKey, Value: "names of pools, separated by commas", Meaning: "The pools that the Service wants an address of, the first that has one. The default is those that are offered to its namespace. MetalLB's `metallb.io/address-pool` is understood as well. See pools.md."},
-	{Key: allocatedKey, Value: "names of pools", Meaning: "The pools that kube-vip.io/loadbalancerIPs was given of. Remove it to keep the address as one that you set; without both annotations the Service keeps what its status names.", Written: true},
-	{Key: besideKey, Value: "IP addresses, separated by commas", Meaning: "The addresses that the Service was given of pools beside those that you named, since it has ipFamilyPolicy RequireDualStack.", Written: true},
-	{Key: renumberKey, Value: "true or false", Meaning: "Herald may give the Service another address, as soon as there is one, if no pool has any more what it was given. Without it the Service keeps its address. See pools.md."},
+	{Key: addressesKey, Value: "IP addresses, separated by commas",
+		Meaning: "The addresses of the Service, IPv4, IPv6 or both; those after the first 16 are left out. Wins over " +
+			"MetalLB's and Cilium's annotations, which win over spec.loadBalancerIP; each of them wins over what Herald gave " +
+			"from a pool, and over what only the status names. An Event names what does not count. An empty value is as if " +
+			"the annotation were absent; while one can't be read the Service keeps what it has."},
+	{Key: poolKey, Value: "names of pools, separated by commas",
+		Meaning: "The pools that the Service wants an address of, the first that has one. The default is those that are " +
+			"offered to its namespace. MetalLB's `metallb.io/address-pool` is understood as well. See pools.md."},
+	{Key: allocatedKey, Value: "names of pools",
+		Meaning: "The pools that kube-vip.io/loadbalancerIPs was given of. Remove it to keep the address as one that you " +
+			"set; without both annotations the Service keeps what its status names.", Written: true},
+	{Key: besideKey, Value: "IP addresses, separated by commas",
+		Meaning: "The addresses that the Service was given of pools beside those that you named, since it has " +
+			"ipFamilyPolicy RequireDualStack.", Written: true},
+	{Key: renumberKey, Value: "true or false",
+		Meaning: "Herald may give the Service another address, as soon as there is one, if no pool has any more what it " +
+			"was given. Without it the Service keeps its address. See pools.md."},
 	{Key: ignoreKey, Value: "true or false", Meaning: "Herald leaves the Service alone. Set later it takes the VIP down."},
-	{Key: interfaceKey, Value: "the name of a network interface, or auto", Meaning: "The interface that carries the VIP. auto is the one whose subnet contains it. Wins over vip_servicesinterface."},
-	{Key: leaseNameKey, Value: "name, or namespace/name", Meaning: "The Lease that decides which node owns the VIP, in the Service's own namespace; the default is kubevip-<service>. Services with the same Lease move together. It has no effect while the Service shares an address with one of another namespace."},
-	{Key: sharingKeyKey, Value: "any text of at most 253 bytes", Meaning: "Consent to share an address with Services of other namespaces that have the same text here: a newcomer gets an address that a Service of another namespace has only with it. Choose one that others can't guess. Services of one namespace need none."},
-	{Key: withoutEndpointsKey, Value: "true or false", Meaning: "Announce the VIP even while the Service has no ready endpoint. Without effect if externalTrafficPolicy is Local."},
-	{Key: allPortsKey, Value: "true or false", Meaning: "With enable_service_security: do not limit the VIP to the ports of the Service. Without effect on a VIP that another Service has as well, unless that says so, too."},
-	{Key: ipModeKey, Value: "VIP or Proxy", Meaning: "The ipMode to write to the status. VIP: packets arrive with the VIP as their destination, and kube-proxy serves it. Proxy: kube-proxy leaves the address alone. Wins over the option."},
-	{Key: upnpKey, Value: "true or false", Meaning: "Have the UPnP gateways of the VIP's link forward the Service's ports to it. Needs enable_upnp. See upnp.md."},
-	{Key: upnpLeaseKey, Value: "a duration such as 1h, or 0", Meaning: "How long a gateway is to keep a mapping that is not renewed; Herald renews at half of it. The default is 1h; 0 is for ever."},
-	{Key: externalPortKey, Value: "a port, pairs of Service port and external port such as 80=8080,443=8443, or any", Meaning: "The external ports, where they are not those of the Service. any: where that one is taken, another will do."},
-	{Key: hostnameKey, Value: "a host name", Meaning: "The name to give to the DHCP server: option 12, and the FQDN option of DHCPv6."},
-	{Key: hwaddrKey, Value: "a locally administered MAC address", Meaning: "The MAC address of the VIP leased by DHCP, which must be no other's, for servers that have an address reserved for it. The default is made of the Service's UID. It is the client identifier, too, and with it given, of DHCPv6."},
-	{Key: requestedKey, Value: "an IP address, or one of each family", Meaning: "The address to ask the DHCP server for. Herald writes the one that was leased."},
-	{Key: macvlanKey, Value: "the name of a network interface", Meaning: "The name of the interface that Herald makes for the VIP leased by DHCP. It must begin with herald-, unless dhcp_macvlan_prefixes allows others, and not be one that Herald makes itself. Services of a namespace that name the same one share one lease and one VIP. An interface of that name that is not Herald's is left alone, and the Service gets no VIP."},
-	{Key: broadcastKey, Value: "true or false", Meaning: "Have the DHCP server answer by broadcast, where something on the way or the node swallows answers to an address it does not know yet."},
-	{Key: rpFilterKey, Value: "0, 1 or 2", Meaning: "The reverse path filter of the interface that Herald makes. The default is 2 (loose). 1 (strict) drops what clients send, since answers leave by the interface below."},
-	{Key: dhcpLeaseKey, Value: "JSON", Meaning: "What a DHCP server has leased: address, server, when it expires. Another node goes on with it.", Written: true},
-	{Key: announceKey, Value: "arp, bgp, or both with a comma between", Meaning: "How the VIP is announced. arp: by ARP and NDP. bgp: by routes, advertised by BGP and put into the routing table (vip_routingtable), as far as each is enabled. The default is every way that is enabled."},
-	{Key: communitiesKey, Value: "communities, separated by commas", Meaning: "Communities of the VIP's routes: 65000:100, large ones 65000:1:100, names such as no-export, or none; 64 at most. Wins over the option."},
-	{Key: localPrefKey, Value: "0 to 4294967295", Meaning: "The local preference sent to BGP peers of the same AS. Wins over the option."},
+	{Key: interfaceKey, Value: "the name of a network interface, or auto",
+		Meaning: "The interface that carries the VIP. auto is the one whose subnet contains it. Wins over " +
+			"vip_servicesinterface."},
+	{Key: leaseNameKey, Value: "name, or namespace/name",
+		Meaning: "The Lease that decides which node owns the VIP, in the Service's own namespace; the default is " +
+			"kubevip-<service>. Services with the same Lease move together. It has no effect while the Service shares an " +
+			"address with one of another namespace."},
+	{Key: sharingKeyKey, Value: "any text of at most 253 bytes",
+		Meaning: "Consent to share an address with Services of other namespaces that have the same text here: a newcomer " +
+			"gets an address that a Service of another namespace has only with it. Choose one that others can't guess. " +
+			"Services of one namespace need none."},
+	{Key: withoutEndpointsKey, Value: "true or false",
+		Meaning: "Announce the VIP even while the Service has no ready endpoint. Without effect if externalTrafficPolicy " +
+			"is Local."},
+	{Key: allPortsKey, Value: "true or false",
+		Meaning: "With enable_service_security: do not limit the VIP to the ports of the Service. Without effect on a VIP " +
+			"that another Service has as well, unless that says so, too."},
+	{Key: ipModeKey, Value: "VIP or Proxy",
+		Meaning: "The ipMode to write to the status. VIP: packets arrive with the VIP as their destination, and " +
+			"kube-proxy serves it. Proxy: kube-proxy leaves the address alone. Wins over the option."},
+	{Key: upnpKey, Value: "true or false",
+		Meaning: "Have the UPnP gateways of the VIP's link forward the Service's ports to it. Needs enable_upnp. See " +
+			"upnp.md."},
+	{Key: upnpLeaseKey, Value: "a duration such as 1h, or 0",
+		Meaning: "How long a gateway is to keep a mapping that is not renewed; Herald renews at half of it. The default " +
+			"is 1h; 0 is for ever."},
+	{Key: externalPortKey, Value: "a port, pairs of Service port and external port such as 80=8080,443=8443, or any",
+		Meaning: "The external ports, where they are not those of the Service. any: where that one is taken, another will " +
+			"do."},
+	{Key: hostnameKey, Value: "a host name",
+		Meaning: "The name to give to the DHCP server: option 12, and the FQDN option of DHCPv6."},
+	{Key: hwaddrKey, Value: "a locally administered MAC address",
+		Meaning: "The MAC address of the VIP leased by DHCP, which must be no other's, for servers that have an address " +
+			"reserved for it. The default is made of the Service's UID. It is the client identifier, too, and with it given, " +
+			"of DHCPv6."},
+	{Key: requestedKey, Value: "an IP address, or one of each family",
+		Meaning: "The address to ask the DHCP server for. Herald writes the one that was leased."},
+	{Key: macvlanKey, Value: "the name of a network interface",
+		Meaning: "The name of the interface that Herald makes for the VIP leased by DHCP. It must begin with herald-, " +
+			"unless dhcp_macvlan_prefixes allows others, and not be one that Herald makes itself. Services of a namespace " +
+			"that name the same one share one lease and one VIP. An interface of that name that is not Herald's is left " +
+			"alone, and the Service gets no VIP."},
+	{Key: broadcastKey, Value: "true or false",
+		Meaning: "Have the DHCP server answer by broadcast, where something on the way or the node swallows answers to an " +
+			"address it does not know yet."},
+	{Key: rpFilterKey, Value: "0, 1 or 2",
+		Meaning: "The reverse path filter of the interface that Herald makes. The default is 2 (loose). 1 (strict) drops " +
+			"what clients send, since answers leave by the interface below."},
+	{Key: dhcpLeaseKey, Value: "JSON",
+		Meaning: "What a DHCP server has leased: address, server, when it expires. Another node goes on with it.",
+		Written: true},
+	{Key: announceKey, Value: "arp, bgp, or both with a comma between",
+		Meaning: "How the VIP is announced. arp: by ARP and NDP. bgp: by routes, advertised by BGP and put into the " +
+			"routing table (vip_routingtable), as far as each is enabled. The default is every way that is enabled."},
+	{Key: communitiesKey, Value: "communities, separated by commas",
+		Meaning: "Communities of the VIP's routes: 65000:100, large ones 65000:1:100, names such as no-export, or none; " +
+			"64 at most. Wins over the option."},
+	{Key: localPrefKey, Value: "0 to 4294967295",
+		Meaning: "The local preference sent to BGP peers of the same AS. Wins over the option."},
 	{Key: medKey, Value: "0 to 4294967295", Meaning: "The MED of the VIP's routes. Wins over the option."},
-	{Key: prependKey, Value: "0 to 16", Meaning: "How often the AS number is repeated towards BGP peers of another AS. Wins over the option."},
-	{Key: peersKey, Value: "addresses or interfaces of peers, separated by commas", Meaning: "The BGP peers to which the VIP is announced, as the options name them. 100 at most. The default is all of them. If it can't be read, it is none."},
-	{Key: egressKey, Value: "true or false", Meaning: "What the Service's pods send to destinations outside of the cluster has the VIP as its source. See egress.md."},
-	{Key: egressAllowedNetworksKey, Value: "networks, separated by commas", Meaning: "With egress: only to these destinations. 64 at most."},
-	{Key: egressDeniedNetworksKey, Value: "networks, separated by commas", Meaning: "With egress: not to these destinations. 64 at most."},
-	{Key: egressDestinationPortsKey, Value: "ports such as tcp:443,udp:53", Meaning: "With egress: only to these ports. Without a protocol it is TCP. 64 at most."},
-	{Key: egressSourcePortsKey, Value: "ports such as tcp:443,udp:53", Meaning: "With egress: only from these ports of the pods. 64 at most."},
-	{Key: vipHostKey, Value: "a node's name", Meaning: "The node that announces the VIP; absent while none does. By BGP several may; this is the one that wrote the status.", Written: true},
-	{Key: announcerKey, Value: "a namespace", Meaning: "That of the Herald that wrote the status, so that it clears what it wrote, and nothing that another announcer wrote.", Written: true},
+	{Key: prependKey, Value: "0 to 16",
+		Meaning: "How often the AS number is repeated towards BGP peers of another AS. Wins over the option."},
+	{Key: peersKey, Value: "addresses or interfaces of peers, separated by commas",
+		Meaning: "The BGP peers to which the VIP is announced, as the options name them. 100 at most. The default is all " +
+			"of them. If it can't be read, it is none."},
+	{Key: egressKey, Value: "true or false",
+		Meaning: "What the Service's pods send to destinations outside of the cluster has the VIP as its source. See " +
+			"egress.md."},
+	{Key: egressAllowedNetworksKey, Value: "networks, separated by commas",
+		Meaning: "With egress: only to these destinations. 64 at most."},
+	{Key: egressDeniedNetworksKey, Value: "networks, separated by commas",
+		Meaning: "With egress: not to these destinations. 64 at most."},
+	{Key: egressDestinationPortsKey, Value: "ports such as tcp:443,udp:53",
+		Meaning: "With egress: only to these ports. Without a protocol it is TCP. 64 at most."},
+	{Key: egressSourcePortsKey, Value: "ports such as tcp:443,udp:53",
+		Meaning: "With egress: only from these ports of the pods. 64 at most."},
+	{Key: vipHostKey, Value: "a node's name",
+		Meaning: "The node that announces the VIP; absent while none does. By BGP several may; this is the one that wrote " +
+			"the status.", Written: true},
+	{Key: announcerKey, Value: "a namespace",
+		Meaning: "That of the Herald that wrote the status, so that it clears what it wrote, and nothing that another " +
+			"announcer wrote.", Written: true},
 
-	{Key: serviceVLANKey, Value: "a VLAN ID", Meaning: "The VLAN that carries the VIP.", Unsupported: true, Consequence: "the VIP is announced without a VLAN; make an interface for the VLAN on the nodes, and name it in kube-vip.io/serviceInterface"},
-	{Key: "kube-vip.io/flush-conntrack", Value: "true or false", Meaning: "Flush the connection tracking entries of the VIP when a node takes it over.", Unsupported: true, Instead: "a node that takes over a VIP forgets what would keep clients from being served, and keeps TCP connections (herald_keep_connections)"},
-	{Key: "kube-vip.io/ddns", Value: "true or false", Meaning: "Register the host name by dynamic DNS.", Unsupported: true, Instead: "the DHCP server is given the name (kube-vip.io/loadbalancerHostname), and may register it"},
-	{Key: "kube-vip.io/egress-internal", Value: "true or false", Meaning: "Make the rules of egress by nftables instead of iptables.", Unsupported: true, Instead: "nftables is what Herald uses anyway"},
-	{Key: "kube-vip.io/egress-no-internal-traffic", Value: "true or false", Meaning: "Leave traffic within the cluster alone.", Unsupported: true, Instead: "Herald always does that"},
-	{Key: "kube-vip.io/egress-detect-api-server", Value: "true or false", Meaning: "Leave traffic to the API server alone.", Unsupported: true, Instead: "Herald always does that"},
-	{Key: "kube-vip.io/egress-ipv6", Value: "true or false", Meaning: "Use the IPv6 VIP for egress.", Unsupported: true, Instead: "pods have egress in each family of which the Service has a VIP"},
-	{Key: "kube-vip.io/forcePerServiceElection", Value: "true or false", Meaning: "Elect an owner for this Service alone, where per_service_election_on_demand is set.", Unsupported: true, Instead: "owners are elected as svc_election says; per_service_election_on_demand is refused"},
+	{Key: serviceVLANKey, Value: "a VLAN ID", Meaning: "The VLAN that carries the VIP.", Unsupported: true,
+		Consequence: "the VIP is announced without a VLAN; make an interface for the VLAN on the nodes, and name it in " +
+			"kube-vip.io/serviceInterface"},
+	{Key: "kube-vip.io/flush-conntrack", Value: "true or false",
+		Meaning: "Flush the connection tracking entries of the VIP when a node takes it over.", Unsupported: true,
+		Instead: "a node that takes over a VIP forgets what would keep clients from being served, and keeps TCP " +
+			"connections (herald_keep_connections)"},
+	{Key: "kube-vip.io/ddns", Value: "true or false", Meaning: "Register the host name by dynamic DNS.", Unsupported: true,
+		Instead: "the DHCP server is given the name (kube-vip.io/loadbalancerHostname), and may register it"},
+	{Key: "kube-vip.io/egress-internal", Value: "true or false",
+		Meaning: "Make the rules of egress by nftables instead of iptables.", Unsupported: true,
+		Instead: "nftables is what Herald uses anyway"},
+	{Key: "kube-vip.io/egress-no-internal-traffic", Value: "true or false",
+		Meaning: "Leave traffic within the cluster alone.", Unsupported: true, Instead: "Herald always does that"},
+	{Key: "kube-vip.io/egress-detect-api-server", Value: "true or false",
+		Meaning: "Leave traffic to the API server alone.", Unsupported: true, Instead: "Herald always does that"},
+	{Key: "kube-vip.io/egress-ipv6", Value: "true or false", Meaning: "Use the IPv6 VIP for egress.", Unsupported: true,
+		Instead: "pods have egress in each family of which the Service has a VIP"},
+	{Key: "kube-vip.io/forcePerServiceElection", Value: "true or false",
+		Meaning: "Elect an owner for this Service alone, where per_service_election_on_demand is set.", Unsupported: true,
+		Instead: "owners are elected as svc_election says; per_service_election_on_demand is refused"},
 }
 
-// readAnnotations fills in the fields of s that come from annotations, and the addresses. An annotation
-// that can't be read adds a sentence to s.Invalid that names it and what would be
-// right; so does an unsupported one with a Consequence, unless it is set to false, and one that
-// is probably mistyped.
+// readAnnotations fills in what annotations say, and the addresses. What can't be read, is unsupported or probably
+// mistyped adds a sentence to s.Invalid that names it and what would be right.
 func readAnnotations(s *vip.Service, annotations, selector map[string]string, loadBalancerIP string) {
 	r := annotationReader{s, annotations}
 	s.VIPHost, s.Announcer = truncate(annotations[vipHostKey], maxName+1), truncate(annotations[announcerKey], maxName+1)
@@ -142,8 +217,8 @@ func (r annotationReader) invalid(key, problem string) {
 	r.service.Invalid = append(r.service.Invalid, fmt.Sprintf("%s is %s: %s.", key, quote(r.annotations[key]), problem))
 }
 
-// parseAnnotation is what parse makes of an annotation; the zero T if that is absent or
-// blank. A problem that parse returns goes to Service.Invalid.
+// parseAnnotation is what parse makes of an annotation; the zero T if that is absent or blank. A problem that parse
+// returns goes to Service.Invalid.
 func parseAnnotation[T any](r annotationReader, key string, parse func(value string) (v T, problem string)) (v T) {
 	value := r.value(key)
 	if value == "" {
@@ -164,12 +239,12 @@ func parseBool(value string) (on bool, problem string) {
 	return on, ""
 }
 
-// maxName is the length of the longest name that Kubernetes has (RFC 1123 subdomains). What is
-// longer names nothing, and neither do its first maxName+1 bytes.
+// maxName is the length of the longest name that Kubernetes has (RFC 1123 subdomains). What is longer names nothing,
+// and neither do its first maxName+1 bytes.
 const maxName = 253
 
-// parseInterface returns even a name that no interface can have, the first 60 bytes of it: a VIP
-// never goes to a link that its user did not ask for.
+// parseInterface returns even a name that no interface can have, the first 60 bytes of it: a VIP never goes to a link
+// that its user did not ask for.
 func parseInterface(value string) (name, problem string) {
 	if !isLinkName(value) {
 		return truncate(value, 60), "no name of a network interface; write one of at most 15 characters, or auto"
@@ -182,21 +257,23 @@ func isLinkName(name string) bool {
 	return name != "" && len(name) <= 15 && name != "." && name != ".." && !strings.ContainsAny(name, "/: \t\n\v\f\r\x00")
 }
 
-// parseLeaseName reads name or namespace/name, where the namespace must be the
-// Service's; "" if it is not, or if no VIP lease can have the name.
+// parseLeaseName reads name or namespace/name, where the namespace must be the Service's; "" if it is not, or if no
+// VIP lease can have the name.
 func (r annotationReader) parseLeaseName(value string) (name, problem string) {
 	namespace, name, both := strings.Cut(value, "/")
 	switch {
 	case !both:
 		name = value
 	case namespace != r.service.Key.Namespace:
-		return "", fmt.Sprintf("the Lease must be in the Service's own namespace; write a name, or %s/name. The default is used", r.service.Key.Namespace)
+		return "", fmt.Sprintf("the Lease must be in the Service's own namespace; write a name, or %s/name. The default "+
+			"is used", r.service.Key.Namespace)
 	}
 	if len(validation.IsDNS1123Subdomain(name)) > 0 {
 		return "", "no name that a Lease can have; write lower case letters, digits, - and . only. The default is used"
 	}
 	if strings.HasPrefix(name, nodeLeasePrefix) {
-		return "", fmt.Sprintf("names that begin with %s are those of node leases; write another. The default is used", nodeLeasePrefix)
+		return "", fmt.Sprintf("names that begin with %s are those of node leases; write another. The default is used",
+			nodeLeasePrefix)
 	}
 	if slices.Contains(otherLeases, name) {
 		return "", "a Lease that Herald uses for something else; write another. The default is used"
@@ -215,7 +292,8 @@ const maxSharingKey = 253
 
 func parseSharingKey(value string) (key, problem string) {
 	if len(value) > maxSharingKey {
-		return "", fmt.Sprintf("longer than %d bytes; write a shorter text. The addresses are shared with no other namespace", maxSharingKey)
+		return "", fmt.Sprintf("longer than %d bytes; write a shorter text. The addresses are shared with no other namespace",
+			maxSharingKey)
 	}
 	return value, ""
 }
@@ -237,8 +315,8 @@ func quote(value string) string {
 	return strconv.Quote(value)
 }
 
-// truncate cuts a text to at most limit bytes, between two characters. What it returns of a
-// longer one is a copy, which does not keep all of it in memory.
+// truncate cuts a text to at most limit bytes, between two characters. What it returns of a longer one is a copy,
+// which does not keep all of it in memory.
 func truncate(text string, limit int) string {
 	if len(text) <= limit {
 		return text

@@ -13,11 +13,10 @@ import (
 const specAddress = "spec.loadBalancerIP"
 
 // readAddresses fills in Addresses and Source: what a person asks for, by the first of addressesKeys or by
-// spec.loadBalancerIP, and what Herald gave of another family beside it; else what Herald gave from a pool; else what
-// the status names.
+// spec.loadBalancerIP, and what Herald gave beside it; else what Herald gave from a pool; else what the status names.
 //
-// Each field that asks for something else than the one that counts adds a sentence to Invalid. A mistake in the one
-// that counts takes no VIP down: the Service keeps what it was given, or what its status names.
+// A mistake in the field that counts takes no VIP down: the Service keeps what it was given, or what its status
+// names.
 func (r annotationReader) readAddresses(loadBalancerIP string) {
 	s, keys, givenKey := r.service, addressesKeys, addressesKey
 	var beside []netip.Addr
@@ -38,13 +37,15 @@ func (r annotationReader) readAddresses(loadBalancerIP string) {
 			r.readStatusAddresses()
 		}
 		if keep != "" && len(s.Addresses) > 0 {
-			s.Invalid = append(s.Invalid, fmt.Sprintf("As long as %s can't be read the Service keeps %s.", keep, joinAddrs(s.Addresses, ", ")))
+			s.Invalid = append(s.Invalid, fmt.Sprintf("As long as %s can't be read the Service keeps %s.", keep,
+				joinAddrs(s.Addresses, ", ")))
 		}
 		return
 	}
 	own := s.Addresses
 	for _, a := range beside {
-		if len(own) < maxAddresses && !slices.ContainsFunc(own, func(o netip.Addr) bool { return vip.FamilyOf(o) == vip.FamilyOf(a) }) {
+		ofFamily := func(o netip.Addr) bool { return vip.FamilyOf(o) == vip.FamilyOf(a) }
+		if len(own) < maxAddresses && !slices.ContainsFunc(own, ofFamily) {
 			s.Addresses, s.Own = appendUnique(slices.Clip(s.Addresses), a), own
 		}
 	}
@@ -53,8 +54,8 @@ func (r annotationReader) readAddresses(loadBalancerIP string) {
 	}
 }
 
-// firstOf returns the first of keys that has a value, or else "spec.loadBalancerIP" if that, spec, has one, or "". It adds a
-// sentence to Invalid for each other one that asks for something else.
+// firstOf returns the first of keys that has a value, or else "spec.loadBalancerIP" if that, spec, has one, or "". It
+// adds a sentence to Invalid for each other one that asks for something else.
 func (r annotationReader) firstOf(spec string, keys ...string) (first string) {
 	for _, k := range append(slices.Clip(keys), specAddress) {
 		value := r.value(k)
@@ -66,8 +67,9 @@ func (r annotationReader) firstOf(spec string, keys ...string) (first string) {
 		case first == "":
 			first = k
 		case !isPart(value, r.value(first)):
-			r.service.Invalid = append(r.service.Invalid, fmt.Sprintf("%s asks for %s, and has no effect: %s, which comes first, asks for %s. Remove one of them.",
-				k, quote(value), first, quote(r.value(first))))
+			r.service.Invalid = append(r.service.Invalid,
+				fmt.Sprintf("%s asks for %s, and has no effect: %s, which comes first, asks for %s. Remove one of them.",
+					k, quote(value), first, quote(r.value(first))))
 		}
 	}
 	return first
@@ -103,7 +105,8 @@ func (r annotationReader) requested(field, loadBalancerIP string) []netip.Addr {
 	}
 	a, problem := parseAddress(loadBalancerIP)
 	if problem != "" {
-		r.service.Invalid = append(r.service.Invalid, fmt.Sprintf("%s: %s; write one IP address, or use the annotation %s.", field, problem, addressesKey))
+		r.service.Invalid = append(r.service.Invalid, fmt.Sprintf("%s: %s; write one IP address, or use the annotation %s.",
+			field, problem, addressesKey))
 		return nil
 	}
 	return []netip.Addr{a}
@@ -123,13 +126,14 @@ func (r annotationReader) readStatusAddresses() {
 // maxAddresses is how many addresses a Service may have.
 const maxAddresses = 16
 
-// parseAddresses reads a list of addresses: the first maxAddresses, whatever comes after them;
-// none if one of those is wrong.
+// parseAddresses reads a list of addresses: the first maxAddresses, whatever comes after them; none if one of those
+// is wrong.
 func parseAddresses(value string) (addrs []netip.Addr, problem string) {
 	for text := range strings.SplitSeq(value, ",") {
 		a, problem := parseAddress(text)
 		if len(addrs) == maxAddresses && (problem != "" || !slices.Contains(addrs, a)) {
-			return addrs, fmt.Sprintf("a Service may have %d addresses; those after %s are left out", maxAddresses, addrs[maxAddresses-1])
+			return addrs, fmt.Sprintf("a Service may have %d addresses; those after %s are left out", maxAddresses,
+				addrs[maxAddresses-1])
 		}
 		if problem != "" {
 			return nil, problem + "; write IP addresses separated by commas, such as 192.168.0.10,fd00::10"

@@ -36,12 +36,12 @@ func (r annotationReader) dhcp() vip.DHCP {
 	}
 }
 
-// parseHostname reads a name as in RFC 1123 section 2.1, a dot at its end left out.
-// Upper case is left to the server.
+// parseHostname reads a name as in RFC 1123 section 2.1, a dot at its end left out. Upper case is left to the server.
 func parseHostname(value string) (name, problem string) {
 	name = strings.TrimSuffix(value, ".")
 	longLabel := func(label string) bool { return len(label) > 63 }
-	if name != "" && len(validation.IsDNS1123Subdomain(strings.ToLower(name))) > 0 || slices.ContainsFunc(strings.Split(name, "."), longLabel) {
+	if name != "" && len(validation.IsDNS1123Subdomain(strings.ToLower(name))) > 0 ||
+		slices.ContainsFunc(strings.Split(name, "."), longLabel) {
 		return "", "no host name; write letters, digits, dashes and dots, at most 63 between two dots. No name is given"
 	}
 	return name, ""
@@ -50,21 +50,22 @@ func parseHostname(value string) (name, problem string) {
 // kubeVIPsMACs begin the MAC addresses that kube-vip makes, and writes on its Services.
 var kubeVIPsMACs = [3]byte{0x00, 0x00, 0x6c}
 
-// parseMAC reads a locally administered unicast MAC address (IEEE 802: bit 1 of the first byte is set, bit 0 is
-// not), or one that kube-vip has made. Others belong to the hardware of hosts and routers.
+// parseMAC reads a locally administered unicast MAC address (bit 1 of the first byte is set, bit 0 is not), or one
+// that kube-vip has made. Others belong to hardware.
 func parseMAC(value string) (mac, problem string) {
 	m, err := net.ParseMAC(value)
 	switch {
 	case err != nil || len(m) != 6 || m[0]&1 != 0 || [6]byte(m) == [6]byte{}:
 		return "", "no MAC address of one interface; write one such as 02:00:5e:10:20:30. The default is used"
 	case m[0]&2 == 0 && [3]byte(m[:3]) != kubeVIPsMACs:
-		return "", "not locally administered: the second digit must be 2, 6, a or e, as in 02:00:5e:10:20:30. The default is used"
+		return "", "not locally administered: the second digit must be 2, 6, a or e, as in 02:00:5e:10:20:30. The default " +
+			"is used"
 	}
 	return m.String(), ""
 }
 
-// parseRequestedAddrs reads at most one address of each family. An unspecified one
-// (0.0.0.0 or ::) stands for any, and is left out.
+// parseRequestedAddrs reads at most one address of each family. An unspecified one (0.0.0.0 or ::) stands for any,
+// and is left out.
 func parseRequestedAddrs(value string) (addrs []netip.Addr, problem string) {
 	for text := range strings.SplitSeq(value, ",") {
 		a, problem := parseAddress(text)
@@ -81,8 +82,8 @@ func parseRequestedAddrs(value string) (addrs []netip.Addr, problem string) {
 	return addrs, ""
 }
 
-// parseMacvlanName reads the name of an interface that is to be made. The kernel takes
-// a percent sign in it for a pattern (dev_alloc_name() in net/core/dev.c).
+// parseMacvlanName reads the name of an interface that is to be made. The kernel takes a percent sign in it for a
+// pattern (dev_alloc_name() in net/core/dev.c).
 func parseMacvlanName(value string) (name, problem string) {
 	if !isLinkName(value) || strings.Contains(value, "%") {
 		return "", "no name of a network interface; write one of at most 15 characters. The default is used"
@@ -97,9 +98,8 @@ func parseRPFilter(value string) (filter, problem string) {
 	return value, ""
 }
 
-// parseDHCPLeases reads what Herald wrote: at most two leases, those left out that
-// have no usable address. Text that is no JSON, or longer than 4096 bytes, counts as
-// absent: the next write of the status replaces it.
+// parseDHCPLeases reads what Herald wrote: at most two leases with usable addresses. What can't be read, or is longer
+// than 4096 bytes, counts as absent.
 func parseDHCPLeases(text string) []vip.DHCPLease {
 	var all, valid []vip.DHCPLease
 	if text == "" || len(text) > 4096 || json.Unmarshal([]byte(text), &all) != nil {
@@ -118,7 +118,8 @@ func parseDHCPLeases(text string) []vip.DHCPLease {
 // equalDHCPLeases compares the fields that are written to the annotation.
 func equalDHCPLeases(a, b []vip.DHCPLease) bool {
 	return slices.EqualFunc(a, b, func(x, y vip.DHCPLease) bool {
-		return x.Addr == y.Addr && x.Bits == y.Bits && x.MAC == y.MAC && x.Server == y.Server && x.Router == y.Router && x.Expires.Equal(y.Expires)
+		return x.Addr == y.Addr && x.Bits == y.Bits && x.MAC == y.MAC && x.Server == y.Server && x.Router == y.Router &&
+			x.Expires.Equal(y.Expires)
 	})
 }
 
@@ -130,9 +131,8 @@ func leasedAddrs(leases []vip.DHCPLease) []netip.Addr {
 	return addrs
 }
 
-// addLeaseAnnotations adds to a merge patch of s's annotations the leases that w wants
-// written and, as the addresses to request next time, theirs. Without leases it
-// removes the annotation about leases, if s has it, and leaves the other.
+// addLeaseAnnotations adds to a patch of s's annotations the leases that w wants, and their addresses as those to
+// request next time; without leases it removes only the first.
 func addLeaseAnnotations(patch map[string]any, s *cachedService, w vip.Status) error {
 	if len(w.DHCPLeases) == 0 {
 		if s.hasLeaseAnnotation {

@@ -20,25 +20,29 @@ const (
 	egressDeniedNetworksKey   = "kube-vip.io/egress-denied-networks"
 )
 
-// maxEgressLimits is how many networks or ports one annotation of egress may have: each is an element of an nftables set on every node.
+// maxEgressLimits is how many networks or ports one annotation of egress may have: each is an element of an nftables
+// set on every node.
 const maxEgressLimits = 64
 
-// maxSelector is how many bytes the selector of a Service with egress may have as text: every node keeps it, and sends it with each list of pods.
+// maxSelector is how many bytes the selector of a Service with egress may have as text: every node keeps it, and
+// sends it with each list of pods.
 const maxSelector = 2048
 
-// egress reads what a Service says about egress; nil if it wants none, or if what it says can't be read or has no meaning: what
-// pods send must never have the VIP as its source where their user did not mean that.
+// egress reads what a Service says about egress; nil if it wants none, or if that can't be read: what pods send must
+// never have the VIP as its source where their user did not mean it.
 func (r annotationReader) egress(selector map[string]string) *vip.EgressRule {
 	if !parseAnnotation(r, egressKey, parseBool) {
 		return nil
 	}
 	before := len(r.service.Invalid)
 	if len(selector) == 0 {
-		r.invalid(egressKey, "the Service has no spec.selector, which says what its pods are. What they send keeps its source")
+		r.invalid(egressKey, "the Service has no spec.selector, which says what its pods are. What they send keeps its "+
+			"source")
 	}
 	text := labelSelector(selector)
 	if len(text) > maxSelector {
-		r.invalid(egressKey, fmt.Sprintf("spec.selector has %d labels, %d bytes as text; write one of at most %d. What the Service's pods send keeps its source", len(selector), len(text), maxSelector))
+		r.invalid(egressKey, fmt.Sprintf("spec.selector has %d labels, %d bytes as text; write one of at most %d. What "+
+			"the Service's pods send keeps its source", len(selector), len(text), maxSelector))
 	}
 	e := vip.EgressRule{Selector: text, EgressLimits: vip.EgressLimits{
 		AllowedNetworks:  parseAnnotation(r, egressAllowedNetworksKey, parseNetworks),
@@ -74,7 +78,8 @@ func parseNetworks(value string) (networks []netip.Prefix, problem string) {
 		}
 		switch {
 		case err != nil || p.Addr().Is4In6():
-			return nil, quote(text) + " is no network; write networks separated by commas, such as 192.168.0.0/16,fd00::/8" + noEgress
+			return nil, quote(text) + " is no network; write networks separated by commas, such as 192.168.0.0/16,fd00::/8" +
+				noEgress
 		case len(networks) == maxEgressLimits:
 			return nil, "it has more than " + strconv.Itoa(maxEgressLimits) + " networks; write fewer, larger ones" + noEgress
 		}

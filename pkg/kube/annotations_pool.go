@@ -10,8 +10,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Keys of the annotations about pools. Herald's own key comes first where there are several, and
-// wins; the others are those of MetalLB, new and old, and of Cilium, new and old.
+// Keys of the annotations about pools. Herald's own key comes first where there are several, and wins; the others are
+// those of MetalLB, new and old, and of Cilium, new and old.
 const (
 	poolKey      = "heraldvip.io/pool"
 	allocatedKey = "heraldvip.io/allocated"
@@ -22,9 +22,11 @@ const (
 var (
 	poolKeys = []string{poolKey, "metallb.io/address-pool", "metallb.universe.tf/address-pool"}
 	// addressesKeys name addresses.
-	addressesKeys = []string{addressesKey, "metallb.io/loadBalancerIPs", "metallb.universe.tf/loadBalancerIPs", "lbipam.cilium.io/ips", "io.cilium/lb-ipam-ips"}
+	addressesKeys = []string{addressesKey, "metallb.io/loadBalancerIPs", "metallb.universe.tf/loadBalancerIPs",
+		"lbipam.cilium.io/ips", "io.cilium/lb-ipam-ips"}
 	// sharingKeys name a sharing key; Cilium's hold in one namespace.
-	sharingKeys       = append([]string{sharingKeyKey, "metallb.io/allow-shared-ip", "metallb.universe.tf/allow-shared-ip"}, ciliumSharingKeys...)
+	sharingKeys = append([]string{sharingKeyKey, "metallb.io/allow-shared-ip",
+		"metallb.universe.tf/allow-shared-ip"}, ciliumSharingKeys...)
 	ciliumSharingKeys = []string{"lbipam.cilium.io/sharing-key", "io.cilium/lb-ipam-sharing-key"}
 )
 

@@ -175,8 +175,8 @@ func TestReadAnnotations(t *testing.T) {
 			"kube-vip.io/LoadBalancerIPs is not known; did you mean kube-vip.io/loadbalancerIPs? It has no effect."}}},
 		{"heraldvip.io/loadbalancerIPs", "192.168.0.10", vip.Service{Invalid: []string{
 			"heraldvip.io/loadbalancerIPs is not known; did you mean kube-vip.io/loadbalancerIPs? It has no effect."}}},
-		{"heraldvip.io/allowed-addresses", "192.168.0.10", vip.Service{Invalid: []string{
-			"heraldvip.io/allowed-addresses is not known on a Service. It has no effect."}}},
+		{"heraldvip.io/allowed-annotations", "*", vip.Service{Invalid: []string{
+			"heraldvip.io/allowed-annotations is not known on a Service. It has no effect."}}},
 		{"kube-vip.io/active-endpoint", "10.0.0.1", vip.Service{}}, // kube-vip writes it
 		{"kube-vip.io/egress-ipv6", "true", vip.Service{}},
 		{"kube-vip.io/ignored-by-nobody", "x", vip.Service{}},

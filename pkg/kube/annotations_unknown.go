@@ -13,9 +13,8 @@ const (
 	maxUnknownChecked = 32 // unknown annotations of a Service that are compared with the known ones
 )
 
-// reportUnknown adds a sentence to Service.Invalid for annotations that are probably mistyped: those that begin with heraldvip.io/
-// and that no Service has, and those that begin with kube-vip.io/ and differ from a known one by at most two letters, or in case.
-// Others of kube-vip's are left alone, since it has and writes more than Herald knows. The first three by name are reported.
+// reportUnknown adds a sentence to Service.Invalid for the first three annotations that are probably mistyped: those
+// of heraldvip.io/ that no Service has, and those of kube-vip.io/ that are almost a known one.
 func (r annotationReader) reportUnknown() {
 	var unknown []string
 	for key := range r.annotations {
@@ -47,8 +46,8 @@ func (r annotationReader) reportUnknown() {
 	}
 }
 
-// nearestAnnotation returns the annotation to be set whose name, whatever is before the slash, is at most two letters from that of key,
-// whatever their case; "" if there is none.
+// nearestAnnotation returns the annotation to be set whose name is at most two letters from that of key, whatever
+// their case; "" if there is none.
 func nearestAnnotation(key string) (nearest string) {
 	_, name, _ := strings.Cut(strings.ToLower(key), "/")
 	least := 3

@@ -23,8 +23,8 @@ const (
 	upnpLeaseMax     = 7 * 24 * time.Hour
 )
 
-// forward is the mapping that gateways are asked for. It is nil if none is wanted, or
-// if the external ports can't be read: a port that nobody meant to open stays closed.
+// forward is the mapping that gateways are asked for. It is nil if none is wanted, or if the external ports can't be
+// read: a port that nobody meant to open stays closed.
 func (r annotationReader) forward() *vip.Forward {
 	if !parseAnnotation(r, upnpKey, parseBool) {
 		return nil
@@ -39,7 +39,9 @@ func (r annotationReader) forward() *vip.Forward {
 		f.Any = true
 	default:
 		if f.External = r.externalPorts(value); f.External == nil {
-			r.invalid(externalPortKey, "write the external port if the Service has one port, pairs such as 80=8080,443=8443 if it has several, or any. No gateway is asked for anything")
+			r.invalid(externalPortKey,
+				"write the external port if the Service has one port, pairs such as 80=8080,443=8443 if it has several, or any. "+
+					"No gateway is asked for anything")
 			return nil
 		}
 	}
@@ -53,13 +55,14 @@ func parseUPnPLease(value string) (lease time.Duration, problem string) {
 		d, err = time.Duration(n)*time.Second, nil
 	}
 	if err != nil || d != 0 && (d < upnpLeaseMin || d > upnpLeaseMax) {
-		return upnpLeaseDefault, fmt.Sprintf("write a duration from %v to %v such as 1h, or 0 for ever. The default, %v, is used", upnpLeaseMin, upnpLeaseMax, upnpLeaseDefault)
+		return upnpLeaseDefault, fmt.Sprintf("write a duration from %v to %v such as 1h, or 0 for ever. The default, %v, "+
+			"is used", upnpLeaseMin, upnpLeaseMax, upnpLeaseDefault)
 	}
 	return d, ""
 }
 
-// externalPorts reads "8080" for a Service with one port, or pairs as in
-// "80=8080,443=8443", to external ports by Service port; nil if value is neither.
+// externalPorts reads "8080" for a Service with one port, or pairs as in "80=8080,443=8443", to external ports by
+// Service port; nil if value is neither.
 func (r annotationReader) externalPorts(value string) map[uint16]uint16 {
 	ports := make(map[uint16]bool)
 	for _, p := range r.service.Ports {

@@ -26,15 +26,16 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// scheme knows the few kinds that Herald uses. The clientset of client-go knows all
-// kinds, and costs every node the memory for them.
+// scheme knows the few kinds that Herald uses. The clientset of client-go knows all kinds, and costs every node the
+// memory for them.
 var (
 	scheme = runtime.NewScheme()
 	codecs = serializer.NewCodecFactory(scheme)
 )
 
 func init() {
-	all := runtime.NewSchemeBuilder(corev1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme, coordinationv1.AddToScheme, authorizationv1.AddToScheme)
+	all := runtime.NewSchemeBuilder(corev1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme,
+		coordinationv1.AddToScheme, authorizationv1.AddToScheme)
 	utilruntime.Must(all.AddToScheme(scheme)) // it fails if two kinds have one name
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 }
@@ -44,9 +45,8 @@ type clients struct {
 	core, discovery, networking, coordination rest.Interface
 }
 
-// newClients makes clients that share no transport with others. If log is not nil it
-// is logged, and shown by the metric herald_api_reachable, when the server can't be
-// reached and when it answers again.
+// newClients makes clients that share no transport with others. With log, whether the server can be reached is
+// logged, and shown by herald_api_reachable.
 func newClients(cfg *rest.Config, m *metrics, log *slog.Logger) (*clients, error) {
 	cfg = rest.CopyConfig(cfg)
 	if cfg.Dial == nil {
@@ -93,7 +93,8 @@ func newMetrics() *metrics {
 	return &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "herald_api_requests_total",
-			Help: "Requests that this process sent to the Kubernetes API server, by verb, resource and HTTP status code; the code is \"error\" if no answer came. A watch counts once, when it begins.",
+			Help: "Requests that this process sent to the Kubernetes API server, by verb, resource and HTTP status code; the " +
+				"code is \"error\" if no answer came. A watch counts once, when it begins.",
 		}, []string{"verb", "resource", "code"}),
 		reachable: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "herald_api_reachable",
@@ -101,17 +102,21 @@ func newMetrics() *metrics {
 		}),
 		statuses: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "herald_status_writes_total",
-			Help: "Writes of the status of Services, and of addresses that they are given, by result: written, conflict (the Service had changed meanwhile), not_found (it does not exist any more), rejected (the API server does not accept it) or unavailable (it takes no writes, or cannot be reached).",
+			Help: "Writes of the status of Services, and of addresses that they are given, by result: written, conflict (the " +
+				"Service had changed meanwhile), not_found (it does not exist any more), rejected (the API server does not " +
+				"accept it) or unavailable (it takes no writes, or cannot be reached).",
 		}, []string{"result"}),
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "herald_events_total",
-			Help: "Events about Services, by result: created, already_exists, dropped (the namespace is being deleted, or the API server does not accept it), error (it will be tried again) or given_up (it ceased to hold before it could be written, since its Service had more than 25 at once, or for an hour).",
+			Help: "Events about Services, by result: created, already_exists, dropped (the namespace is being deleted, or " +
+				"the API server does not accept it), error (it will be tried again) or given_up (it ceased to hold before it " +
+				"could be written, since its Service had more than 25 at once, or for an hour).",
 		}, []string{"result"}),
 	}
 }
 
-// A countingTransport sends requests to the API server. It counts them, and logs when
-// the server can't be reached and when it answers again.
+// A countingTransport sends requests to the API server. It counts them, and logs when the server can't be reached and
+// when it answers again.
 type countingTransport struct {
 	next    http.RoundTripper
 	metrics *metrics
@@ -141,12 +146,12 @@ func (t *countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// hangsAfter is how long no request may have been answered before one whose time is up proves that the server hangs. Renewals
-// of the node lease are sent each two seconds.
+// hangsAfter is how long no request may have been answered before one whose time is up proves that the server hangs.
+// Renewals of the node lease are sent each two seconds.
 const hangsAfter = 4 * time.Second
 
-// provesUnreachable reports whether an error of a request with that context says something about the server. That the request was
-// cancelled does not, nor that its own time was up while others are answered.
+// provesUnreachable reports whether an error of a request says something about the server: not that the request was
+// cancelled, nor that its own time was up while others are answered.
 func (t *countingTransport) provesUnreachable(ctx context.Context, err error) bool {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		last := t.answered.Load()
@@ -165,17 +170,19 @@ func (t *countingTransport) logReachability(host string, err error) {
 		return
 	}
 	if since := t.unreachableSince.Swap(nil); since != nil {
-		t.log.Info("the Kubernetes API server answers again", "server", host, "after", time.Since(*since).Round(time.Millisecond))
+		t.log.Info("the Kubernetes API server answers again", "server", host, "after",
+			time.Since(*since).Round(time.Millisecond))
 	}
 	t.metrics.reachable.Set(1)
 }
 
-// resourcePath matches the path of a request below /api/<version> or
-// /apis/<group>/<version>: its resource, the object's name and the subresource.
-var resourcePath = regexp.MustCompile(`/(?:api|apis/[^/]+)/v[^/]+/(?:namespaces/[^/]+/)?([^/]+)(?:/([^/]+))?(?:/([^/]+))?/?$`)
+// resourcePath matches the path of a request below /api/<version> or /apis/<group>/<version>: its resource, the
+// object's name and the subresource.
+var resourcePath = regexp.MustCompile(
+	`/(?:api|apis/[^/]+)/v[^/]+/(?:namespaces/[^/]+/)?([^/]+)(?:/([^/]+))?(?:/([^/]+))?/?$`)
 
-// verbAndResource describes a request as RBAC does: the verb, and the resource with its
-// subresource; "other" if it is for no resource.
+// verbAndResource describes a request as RBAC does: the verb, and the resource with its subresource; "other" if it is
+// for no resource.
 func verbAndResource(r *http.Request) (verb, resource string) {
 	path := resourcePath.FindStringSubmatch(r.URL.Path)
 	if path == nil {

@@ -27,11 +27,10 @@ type Options struct {
 	Node               string    // this node's name, for Events
 	Egress             bool      // watch the pods of Services with kube-vip.io/egress
 	NoUpdates          bool      // write nothing to Services (disable_service_updates)
-	// NoServices: nothing needs Services (svc_enable is false). Without Namespace the Service default/kubernetes is watched,
-	// with its EndpointSlices, if that is permitted; else none is.
+	// NoServices: nothing needs Services (svc_enable is false). Without Namespace the Service default/kubernetes is
+	// watched, with its EndpointSlices, if that is permitted; else none is.
 	NoServices bool
-	// Annotations is the prefix of annotations of this node's own Node object that are
-	// kept; "" keeps none (annotation).
+	// Annotations is the prefix of annotations of this node's own Node object that are kept; "" keeps none (annotation).
 	Annotations string
 
 	Pools vip.Key // the ConfigMap of pools; zero for none, as it must be with Namespace
@@ -45,9 +44,9 @@ type Options struct {
 	relists *atomic.Int64 // set by New
 }
 
-// A Cluster is what the API server knows: caches of it, and the Mailboxes for what is
-// written to it. With Options.Namespace set it needs no permission outside the
-// namespaces that Options names, and knows neither Nodes nor ServiceCIDRs.
+// A Cluster is what the API server knows: caches of it, and the Mailboxes for what is written to it. With
+// Options.Namespace set it needs no permission outside the namespaces that Options names, and knows neither Nodes nor
+// ServiceCIDRs.
 type Cluster struct {
 	o       Options
 	metrics *metrics
@@ -61,8 +60,8 @@ type Cluster struct {
 	// Assignments is the Mailbox for the addresses that Services are given.
 	Assignments Assignments
 
-	// mu guards the values of the stores and all that follows. It is held while an
-	// object is taken over and while Observe runs, never while waiting for anything.
+	// mu guards the values of the stores and all that follows. It is held while an object is taken over and while
+	// Observe runs, never while waiting for anything.
 	mu       sync.RWMutex
 	services *reflectorStore[cachedService]
 	slices   *reflectorStore[cachedSlice]
@@ -88,8 +87,7 @@ type Cluster struct {
 	worldPools    *vip.PoolSource
 }
 
-// New makes a Cluster of a configuration that Connect returned. Nothing is connected
-// before Run.
+// New makes a Cluster of a configuration that Connect returned. Nothing is connected before Run.
 func New(cfg *rest.Config, o Options) (*Cluster, error) {
 	m := newMetrics()
 	o.relists = &atomic.Int64{}
@@ -181,15 +179,16 @@ func (c *Cluster) makeStores(main *clients) {
 	c.watchPools(main)
 }
 
-// newReflectorStore makes the store of a resource in o.Namespace; its onChange is still
-// to be set.
-func newReflectorStore[O runtime.Object, V any](o Options, mu sync.Locker, client rest.Interface, resource string, convert func(O) *V) *reflectorStore[V] {
+// newReflectorStore makes the store of a resource in o.Namespace; its onChange is still to be set.
+func newReflectorStore[O runtime.Object, V any](o Options, mu sync.Locker, client rest.Interface, resource string,
+	convert func(O) *V) *reflectorStore[V] {
 	var object O // nil, but of the type that is watched
 	return &reflectorStore[V]{
-		watchedResource: watchedResource{client: client, resource: resource, namespace: o.Namespace, object: object, log: o.Log, poke: o.Poke, relists: o.relists, doWithoutAfter: failuresBeforeReport},
-		mu:              mu,
-		values:          make(map[vip.Key]*V),
-		convert:         func(x runtime.Object) *V { return convert(x.(O)) },
+		watchedResource: watchedResource{client: client, resource: resource, namespace: o.Namespace, object: object,
+			log: o.Log, poke: o.Poke, relists: o.relists, doWithoutAfter: failuresBeforeReport},
+		mu:      mu,
+		values:  make(map[vip.Key]*V),
+		convert: func(x runtime.Object) *V { return convert(x.(O)) },
 	}
 }
 
@@ -205,12 +204,12 @@ func (c *Cluster) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Synced reports whether all that the World needs has been listed once. Nodes, ServiceCIDRs, the ConfigMap of pools and
-// Namespaces that the API server refuses to list are done without. With Options.NoServices, Services, EndpointSlices and
-// ServiceCIDRs are not waited for: the control plane's VIP needs none.
+// Synced reports whether all that the World needs has been listed once, or is refused and can be done without. With
+// Options.NoServices only Nodes are waited for.
 func (c *Cluster) Synced() bool {
 	everywhere := c.o.Namespace == ""
-	services := c.o.NoServices || c.services.synced.Load() && c.slices.synced.Load() && (!everywhere || c.cidrs.listedOrRefused())
+	services := c.o.NoServices || c.services.synced.Load() && c.slices.synced.Load() &&
+		(!everywhere || c.cidrs.listedOrRefused())
 	return services && c.poolsSynced() && (!everywhere || c.nodes.listedOrRefused())
 }
 
@@ -222,8 +221,8 @@ func (c *Cluster) Collectors() []prometheus.Collector {
 // NodeUID is the UID of a Node, for owner references; "" if it is not in the cache.
 func (c *Cluster) NodeUID(name string) string { return c.Node(name).UID }
 
-// Node is a Node as the cache has it; the zero Node if it is not there. Its Annotations
-// are nil if it is not this one, and must not be changed.
+// Node is a Node as the cache has it; the zero Node if it is not there. Its Annotations are nil if it is not this
+// one, and must not be changed.
 func (c *Cluster) Node(name string) vip.Node {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

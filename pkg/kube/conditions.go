@@ -6,7 +6,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// readConditions fills in Conditions, Record and conditionsSince: of status.conditions those of Herald's types, in order.
+// readConditions fills in Conditions, Record and conditionsSince: of status.conditions those of Herald's types, in
+// order.
 func (s *cachedService) readConditions(all []metav1.Condition) {
 	var ours []vip.Condition
 	for _, c := range all {
@@ -19,7 +20,8 @@ func (s *cachedService) readConditions(all []metav1.Condition) {
 		}
 		s.conditionsSince[t] = c.LastTransitionTime
 		ours = append(ours, vip.Condition{
-			Type: t, Status: vip.ConditionStatus(c.Status), Reason: vip.Reason(c.Reason), Message: truncate(c.Message, maxConditionMessage),
+			Type: t, Status: vip.ConditionStatus(c.Status), Reason: vip.Reason(c.Reason),
+			Message: truncate(c.Message, maxConditionMessage),
 		})
 	}
 	s.SetConditions(ours)
@@ -43,8 +45,8 @@ func (s *cachedService) hasConditions(want []vip.Condition) bool {
 	return true
 }
 
-// conditionsPatch is the part of a strategic merge patch that makes s have want: the conditions are merged by type, so that
-// those of others stay as they are. lastTransitionTime is that of s if the status is the same, else now.
+// conditionsPatch is the part of a strategic merge patch that makes s have want: the conditions are merged by type,
+// so that those of others stay as they are. lastTransitionTime is that of s if the status is the same, else now.
 func (s *cachedService) conditionsPatch(want []vip.Condition) []map[string]any {
 	out := make([]map[string]any, 0, len(want))
 	for _, c := range want {
@@ -60,7 +62,8 @@ func (s *cachedService) conditionsPatch(want []vip.Condition) []map[string]any {
 				since = s.conditionsSince[c.Type]
 			}
 		}
-		out = append(out, map[string]any{"type": c.Type, "status": c.Status, "reason": c.Reason, "message": c.Message, "lastTransitionTime": since})
+		out = append(out, map[string]any{"type": c.Type, "status": c.Status, "reason": c.Reason, "message": c.Message,
+			"lastTransitionTime": since})
 	}
 	return out
 }

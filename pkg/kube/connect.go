@@ -34,25 +34,24 @@ type Access struct {
 	merge []string // kubeconfigs that are merged with File, as kubectl does with those that KUBECONFIG names
 }
 
-// Times after which a dead connection is noticed. With the half minutes of the defaults
-// an announcer would not know for that long that its watches are stale.
+// Times after which a dead connection is noticed. With the half minutes of the defaults an announcer would not know
+// for that long that its watches are stale.
 const (
 	dialTimeout = 4 * time.Second
-	// userTimeout closes a connection whose data or probes the other side has not
-	// acknowledged for so long (TCP_USER_TIMEOUT in tcp(7), RFC 5482). It is shorter
-	// than pingAfter: a ping is data in flight, which stops the kernel's own probes
-	// and restarts the time.
+	// userTimeout closes a connection whose data or probes the other side has not acknowledged for so long
+	// (TCP_USER_TIMEOUT in tcp(7), RFC 5482). It is shorter than pingAfter: a ping is data in flight, which stops the
+	// kernel's own probes and restarts the time.
 	userTimeout   = 4 * time.Second
 	keepAliveIdle = 2 * time.Second // TCP keep-alive: silence before the first probe
 	keepAliveNext = 1 * time.Second
-	// A server whose kernel lives but whose process does not answers no HTTP/2
-	// pings (RFC 9113 section 6.7). Whole seconds; see enableHTTP2Pings.
+	// A server whose kernel lives but whose process does not answers no HTTP/2 pings (RFC 9113 section 6.7). Whole
+	// seconds; see enableHTTP2Pings.
 	pingAfter   = "5"
 	pingTimeout = "5"
 )
 
-// ConnectUser finds the API server for a command that a person runs: by the files that userFiles returns, or else
-// as Connect does. contextName is the context of the kubeconfig; "" is its current one. version is Herald's.
+// ConnectUser finds the API server for a command that a person runs: by the files that userFiles returns, else as
+// Connect does. contextName is the context of the kubeconfig, "" its current one.
 func ConnectUser(file, contextName, version string) (*rest.Config, error) {
 	home, _ := os.UserHomeDir()
 	files, err := userFiles(file, home)
@@ -71,9 +70,9 @@ func ConnectUser(file, contextName, version string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// userFiles returns the kubeconfigs of a person, which are to be merged, the first one's values before the others': file, or, if that is "", those that
-// exist of what KUBECONFIG names, else k8s_config_file, else .kube/config in home, which comes before the files of the node, since only root can read these;
-// one that is "" if there is none. A file that is named by file or KUBECONFIG and not there, with all others of KUBECONFIG, is an error: another one may be of another cluster.
+// userFiles returns the kubeconfigs of a person, to be merged, the first one's values before the others': file, else
+// those that exist of KUBECONFIG, else k8s_config_file, else .kube/config in home; "" if there is none. A file that
+// is named and not there is an error: another one may be of another cluster.
 func userFiles(file, home string) ([]string, error) {
 	if file != "" {
 		if _, err := os.Stat(file); err != nil {
@@ -99,22 +98,16 @@ func userFiles(file, home string) ([]string, error) {
 	return []string{own}, nil
 }
 
-// Connect finds the API server: by a.File if there is such a file, else by
-// /etc/kubernetes/admin.conf, else by the Pod's service account, else by
-// .kube/config in the home directory. origin names the one that was used, and, where the Pod has both
-// admin.conf and an account, the other. The error, if none exists, names all that were tried; a file that is
-// empty or can't be read is an error, too, but for an empty admin.conf where there is an account.
-// Nothing is connected yet.
-//
-// The connection has no client-side rate limit. To have dead HTTP/2 connections
-// noticed, Connect sets environment variables that the Kubernetes libraries read,
-// unless they are set already.
+// Connect finds the API server, and says by what (origin): by a.File if there is such a file, else by
+// /etc/kubernetes/admin.conf, else by the Pod's service account, else by .kube/config in the home directory. The
+// error names all that were tried. Nothing is connected yet, and there is no client-side rate limit.
 func Connect(a Access) (cfg *rest.Config, origin string, err error) {
 	enableHTTP2Pings()
 	home, _ := os.UserHomeDir()
 	files := append([]string{a.File}, a.merge...)
 	if len(a.merge) == 0 {
-		cfg, files[0], origin, err = findConfig(a.File, "/etc/kubernetes/admin.conf", rest.InClusterConfig, filepath.Join(home, ".kube", "config"))
+		cfg, files[0], origin, err = findConfig(a.File, "/etc/kubernetes/admin.conf", rest.InClusterConfig,
+			filepath.Join(home, ".kube", "config"))
 		if err != nil {
 			return nil, "", err
 		}
@@ -122,9 +115,11 @@ func Connect(a Access) (cfg *rest.Config, origin string, err error) {
 		origin = "file " + strings.Join(files, ", ")
 	}
 	if len(a.merge) > 0 || a.Context != "" && files[0] != "" {
-		rules, chosen := &clientcmd.ClientConfigLoadingRules{Precedence: files}, &clientcmd.ConfigOverrides{CurrentContext: a.Context}
+		rules, chosen := &clientcmd.ClientConfigLoadingRules{Precedence: files},
+			&clientcmd.ConfigOverrides{CurrentContext: a.Context}
 		if cfg, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, chosen).ClientConfig(); err != nil {
-			return nil, "", fmt.Errorf("the context %s of the kubeconfig %s can't be used: %w", cmp.Or(a.Context, "that is the current one"), strings.Join(files, ", "), err)
+			return nil, "", fmt.Errorf("the context %s of the kubeconfig %s can't be used: %w",
+				cmp.Or(a.Context, "that is the current one"), strings.Join(files, ", "), err)
 		}
 	}
 	if a.Server != "" {
@@ -149,9 +144,9 @@ func Connect(a Access) (cfg *rest.Config, origin string, err error) {
 	return cfg, origin, nil
 }
 
-// How long AwaitConfig waits, and how often it looks. A file that is mounted into a container is
-// seen there as long as it is written in place; one that was put in its place by a rename is seen
-// by the next container only. So the process ends after a while, and kubelet starts another.
+// How long AwaitConfig waits, and how often it looks. A file that is mounted into a container is seen there as long
+// as it is written in place; one that was put in its place by a rename is seen by the next container only. So the
+// process ends after a while, and kubelet starts another.
 const (
 	configWait   = 2 * time.Minute
 	configPeriod = 500 * time.Millisecond
@@ -160,11 +155,8 @@ const (
 // errNoConfig is within the errors of Connect that end once somebody writes a kubeconfig.
 var errNoConfig = errors.New("no way to the API server found")
 
-// AwaitConfig is Connect for a process that may be started before its kubeconfig is written, as
-// kubelet starts a static Pod before kubeadm has written admin.conf. While there is no kubeconfig,
-// or an empty one, it tries again, for two minutes at most, and logs what it waits for.
-// A kubeconfig that can't be used is an error if it still can't at the next try: it may
-// have been half written. If ctx ends meanwhile, that is the error.
+// AwaitConfig is Connect for a process that may be started before its kubeconfig is written: it tries again for two
+// minutes. A kubeconfig that can't be used is an error at the second try: it may have been half written.
 func AwaitConfig(ctx context.Context, a Access, log *slog.Logger) (*rest.Config, string, error) {
 	began, failed := time.Now(), false
 	for waited := false; ; waited = true {
@@ -189,12 +181,10 @@ func AwaitConfig(ctx context.Context, a Access, log *slog.Logger) (*rest.Config,
 	}
 }
 
-// findConfig is the configuration in the file explicit, if that is not "" and exists, else that in the file admin, if that exists, else
-// that of the Pod, else that in the file home. In the image there is no file admin: whoever mounts one into a Pod
-// means it to be used, and kube-vip uses it, though each Pod has an account, which may be permitted nothing. One
-// that is empty, or a directory, has been made by kubelet for a mount of a file that the node lacks: if there is an account it is passed over. file is
-// the file that was used, "" for the account; origin says it in words.
-func findConfig(explicit, admin string, inCluster func() (*rest.Config, error), home string) (cfg *rest.Config, file, origin string, err error) {
+// findConfig is the configuration in the file explicit, else in the file admin, else of the Pod, else in the file
+// home: the first that exists. file is the one that was used, "" for the account; origin says it in words.
+func findConfig(explicit, admin string, inCluster func() (*rest.Config, error), home string) (
+	cfg *rest.Config, file, origin string, err error) {
 	const pod = "the Pod's service account"
 	account, noAccount := inCluster()
 	why, tried := "", []error(nil)
@@ -214,13 +204,12 @@ func findConfig(explicit, admin string, inCluster func() (*rest.Config, error), 
 			tried = append(tried, fmt.Errorf("%s: no such file", source))
 			continue
 		case err == nil && source == admin && noAccount == nil && (about.Size() == 0 || about.IsDir()):
-			why = ", since " + admin + " is empty"
+			why = ", since " + admin + " is empty" // kubelet has made it, for a mount of a file that the node lacks
 			continue
 		case err == nil && about.Size() == 0: // hostPath of type FileOrCreate makes it so
 			return nil, "", "", fmt.Errorf("%w: the kubeconfig %s is empty", errNoConfig, source)
 		}
-		// A file that has content but is wrong is an error, not a reason to go on: the
-		// next one may be for another cluster.
+		// A file that has content but is wrong is an error, not a reason to go on: the next one may be for another cluster.
 		if cfg, err = clientcmd.BuildConfigFromFlags("", source); err != nil {
 			return nil, "", "", fmt.Errorf("the kubeconfig %s can't be used: %w", source, err)
 		}
@@ -232,7 +221,8 @@ func findConfig(explicit, admin string, inCluster func() (*rest.Config, error), 
 	return nil, "", "", noFileError{errors.Join(tried...)}
 }
 
-// A noFileError says that no kubeconfig is there, and tried which ones were looked for. Its words are for who sets the manager's options.
+// A noFileError says that no kubeconfig is there, and tried which ones were looked for. Its words are for who sets
+// the manager's options.
 type noFileError struct{ tried error }
 
 // Error implements error.
@@ -258,8 +248,8 @@ func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	return d.DialContext(ctx, network, address)
 }
 
-// enableHTTP2Pings has HTTP/2 connections of this process pinged when they are silent.
-// The Kubernetes libraries take the times from the environment only.
+// enableHTTP2Pings has HTTP/2 connections of this process pinged when they are silent. The Kubernetes libraries take
+// the times from the environment only.
 func enableHTTP2Pings() {
 	for name, value := range map[string]string{
 		"HTTP2_READ_IDLE_TIMEOUT_SECONDS": pingAfter,
@@ -271,9 +261,8 @@ func enableHTTP2Pings() {
 	}
 }
 
-// LogLibrary sends what the Kubernetes libraries log to log, at level Debug: what an
-// operator must know of it, this package logs itself. It is for the whole process, to
-// be called once, from main.
+// LogLibrary sends what the Kubernetes libraries log to log, at level Debug: what an operator must know of it, this
+// package logs itself. It is for the whole process, to be called once, from main.
 func LogLibrary(log *slog.Logger) {
 	klog.SetSlogLogger(slog.New(debugOnly{log.Handler()}))
 }

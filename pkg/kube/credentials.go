@@ -35,26 +35,31 @@ func credentialsOf(c *rest.Config) credentials {
 	return credentials{string(c.CAData), string(c.CertData), string(c.KeyData), token, c.Username, c.Password}
 }
 
-// A CredentialsWatch looks whether the kubeconfig by which Connect has found the API server has other credentials meanwhile: its client certificate
-// is renewed each year. The Kubernetes libraries go on with the old one until it has expired.
+// A CredentialsWatch looks whether the kubeconfig by which Connect has found the API server has other credentials
+// meanwhile: its client certificate is renewed each year. The Kubernetes libraries go on with the old one until it
+// has expired.
 type CredentialsWatch struct {
 	file   string // "" if there is none: the credentials of a Pod are renewed by themselves
 	cfg    *rest.Config
 	used   credentials // of cfg
 	tenure func() vip.Tenure
-	ask    func(context.Context, *rest.Config) error // reads the node lease: nil if the API server answers, and has it or not
+	// reads the node lease: nil if the API server answers, and has it or not
+	ask    func(context.Context, *rest.Config) error
 	log    *slog.Logger
 	logged unaccepted // last
 }
 
-// unaccepted is credentials with which a request has failed, and whether the API server refused them, or did not answer.
+// unaccepted is credentials with which a request has failed, and whether the API server refused them, or did not
+// answer.
 type unaccepted struct {
 	credentials
 	refused bool
 }
 
-// NewCredentialsWatch makes one for what Connect has returned, on the node that renews nodeLease and whose tenure that is.
-func NewCredentialsWatch(cfg *rest.Config, origin string, nodeLease vip.Key, tenure func() vip.Tenure, log *slog.Logger) *CredentialsWatch {
+// NewCredentialsWatch makes one for what Connect has returned, on the node that renews nodeLease and whose tenure
+// that is.
+func NewCredentialsWatch(cfg *rest.Config, origin string, nodeLease vip.Key, tenure func() vip.Tenure,
+	log *slog.Logger) *CredentialsWatch {
 	file, _ := strings.CutPrefix(origin, "file ")
 	if file == origin {
 		return &CredentialsWatch{}
@@ -67,7 +72,8 @@ func NewCredentialsWatch(cfg *rest.Config, origin string, nodeLease vip.Key, ten
 		}
 		ctx, cancel := context.WithTimeout(ctx, askTimeout)
 		defer cancel()
-		err = c.coordination.Get().Namespace(nodeLease.Namespace).Resource("leases").Name(nodeLease.Name).MaxRetries(0).Do(ctx).Error()
+		r := c.coordination.Get().Namespace(nodeLease.Namespace).Resource("leases").Name(nodeLease.Name)
+		err = r.MaxRetries(0).Do(ctx).Error()
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
@@ -79,9 +85,9 @@ func NewCredentialsWatch(cfg *rest.Config, origin string, nodeLease vip.Key, ten
 // String names the task.
 func (w *CredentialsWatch) String() string { return "credentials" }
 
-// Run returns an error once the file has had other credentials, or was replaced where it is mounted into a container, at two looks, a minute apart, since it may
-// be half written, and at a third, within another minute, so that not all nodes of a cluster end at the same time; and the process may end
-// (mayEnd), else it goes on looking. It returns nil when ctx ends.
+// Run returns an error once the file has had other credentials at two looks, a minute apart, since it may be half
+// written, and at a third, at a moment that differs from node to node, and mayEnd permits it. It returns nil when ctx
+// ends.
 func (w *CredentialsWatch) Run(ctx context.Context) error {
 	if w.file == "" {
 		return nil
@@ -103,15 +109,17 @@ func (w *CredentialsWatch) Run(ctx context.Context) error {
 		case looks < 2:
 			looks++
 		case w.mayEnd(ctx, now):
-			return fmt.Errorf("the kubeconfig %s has other credentials than this process has begun with, such as a renewed certificate; it ends, and is to be started again with those", w.file)
+			return fmt.Errorf("the kubeconfig %s has other credentials than this process has begun with, such as a renewed "+
+				"certificate; it ends, and is to be started again with those", w.file)
 		default:
 			looks = 1
 		}
 	}
 }
 
-// differs returns what the file contains, and reports whether it can be used and has other credentials. A file that is mounted into a container, and was
-// replaced by another one outside, stays what it was here, but has no name any more: it differs, and what is returned is nil.
+// differs returns what the file contains, and reports whether that can be used and has other credentials. A file that
+// is mounted into a container, and was replaced outside, stays what it was here, without a name: it differs, and nil
+// is returned.
 func (w *CredentialsWatch) differs() (*rest.Config, bool) {
 	info, err := os.Stat(w.file)
 	if err != nil {
@@ -124,9 +132,9 @@ func (w *CredentialsWatch) differs() (*rest.Config, bool) {
 	return now, err == nil && credentialsOf(now) != w.used
 }
 
-// mayEnd reports whether the process may end, to be started again with the credentials of now (nil: they can't be read). It may if this node
-// acts on no claims. Else the API server must answer the credentials of now, or the next process could not renew, and all VIPs would go. While a renewal is late
-// it must refuse the old ones, too: a process that is started while no API server takes renewals of node leases can't hold anything.
+// mayEnd reports whether the process may end, to be started again with the credentials of now (nil: they can't be
+// read): it acts on no claims, or the API server takes them. While a renewal is late it must refuse the old ones,
+// too.
 func (w *CredentialsWatch) mayEnd(ctx context.Context, now *rest.Config) bool {
 	t := w.tenure()
 	switch {
@@ -141,12 +149,14 @@ func (w *CredentialsWatch) mayEnd(ctx context.Context, now *rest.Config) bool {
 	err := w.ask(ctx, now)
 	if u := (unaccepted{credentialsOf(now), refusesCredentials(err)}); err != nil && ctx.Err() == nil && u != w.logged {
 		w.logged = u
-		w.log.Warn("the API server does not accept the credentials that the kubeconfig has now; going on with those that it had before", "file", w.file, "err", err)
+		w.log.Warn("the API server does not accept the credentials that the kubeconfig has now; going on with those that "+
+			"it had before", "file", w.file, "err", err)
 	}
 	return err == nil
 }
 
-// refusesCredentials reports whether an error of a request says that the API server is another one than the credentials are for, or does not take them any more.
+// refusesCredentials reports whether an error of a request says that the API server is another one than the
+// credentials are for, or does not take them any more.
 func refusesCredentials(err error) bool {
 	var other *tls.CertificateVerificationError
 	return apierrors.IsUnauthorized(err) || errors.As(err, &other)

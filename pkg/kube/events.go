@@ -18,18 +18,17 @@ import (
 const component = "herald"
 
 const (
-	// eventRate is how many Events are written a second, and at most in a burst. When
-	// hundreds of VIPs move at once, the leases and statuses of others shall not wait.
+	// eventRate is how many Events are written a second, and at most in a burst. When hundreds of VIPs move at once, the
+	// leases and statuses of others shall not wait.
 	eventRate = 20
-	// Of a Service serviceBurst Events are written at once, and one more each eventInterval. Others wait,
-	// and are dropped once they cease to hold.
+	// Of a Service serviceBurst Events are written at once, and one more each eventInterval. Others wait, and are
+	// dropped once they cease to hold.
 	serviceBurst  = 25
 	eventInterval = time.Minute
-	// rememberFor is how long an Event that ceased to hold is remembered: as long
-	// as the API server keeps Events (--event-ttl, one hour).
+	// rememberFor is how long an Event that ceased to hold is remembered: as long as the API server keeps Events
+	// (--event-ttl, one hour).
 	rememberFor = time.Hour
-	// maxRepeats is how often an Event that holds and ceases to hold is written within
-	// rememberFor.
+	// maxRepeats is how often an Event that holds and ceases to hold is written within rememberFor.
 	maxRepeats      = 10
 	maxMessageBytes = 1024  // longer ones are refused by some API versions
 	maxRemembered   = 10000 // Events that ceased to hold
@@ -37,12 +36,9 @@ const (
 
 // Events writes Events about Services.
 //
-// An Event is written once for as long as it holds, and also if it has ceased to hold
-// before its turn came. Its name is made of its content, so that a process that was
-// restarted, or another node that observes the same, finds it at the API server. An
-// Event that ceased to hold and holds again is a new one: how many times this process
-// has seen that is part of the name as well. So, after a restart, an Event that ceased
-// to hold and came back may not be written while its last one is still there (an hour).
+// An Event is written once for as long as it holds, and also if it held briefly. Its name is made of its content, so
+// that another process finds it at the API server. How many times this process has seen it begin to hold is part of
+// the name as well.
 type Events struct {
 	node    string
 	log     *slog.Logger
@@ -148,8 +144,8 @@ func limitMessage(m string) string {
 	return truncate(m, maxMessageBytes-len("...")) + "..."
 }
 
-// begin counts that the Event begins to hold, and reports whether it is to be written: at most maxRepeats times within
-// rememberFor.
+// begin counts that the Event begins to hold, and reports whether it is to be written: at most maxRepeats times
+// within rememberFor.
 func (s *eventState) begin(now time.Time) bool {
 	if now.Sub(s.window) > rememberFor {
 		s.window, s.repeats = now, 0

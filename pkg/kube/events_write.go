@@ -93,15 +93,16 @@ func (e *Events) look(ctx context.Context, limit *rate.Limiter, w vip.Event) tim
 	return e.refuse(namespace, err)
 }
 
-// refuse takes account of an Event that its namespace does not take, and returns how long no other of it is tried: twice
-// as long each time.
+// refuse takes account of an Event that its namespace does not take, and returns how long no other of it is tried:
+// twice as long each time.
 func (e *Events) refuse(namespace string, err error) time.Duration {
 	now, x := time.Now(), refusedEvents{}
 	if x.pause = max(unavailableMin, min(2*e.refused[namespace].pause, unavailableMax)); apierrors.IsForbidden(err) {
 		x.pause = refusedMax
 		if now.Sub(e.warned) > warnEvery {
 			e.warned = now
-			e.log.Warn("can't create Events in a namespace: admission there refuses them, or a right is missing (herald manifest rbac prints what is needed)",
+			e.log.Warn("can't create Events in a namespace: admission there refuses them, or a right is missing (herald "+
+				"manifest rbac prints what is needed)",
 				"namespace", namespace, "err", err)
 		}
 	}
@@ -110,8 +111,8 @@ func (e *Events) refuse(namespace string, err error) time.Duration {
 	return x.pause
 }
 
-// stateOf returns the state of an Event, and whether it is to be written. If there are tooMany of its Service one that
-// does not hold any more is dropped.
+// stateOf returns the state of an Event, and whether it is to be written. If there are tooMany of its Service one
+// that does not hold any more is dropped.
 func (e *Events) stateOf(w vip.Event, tooMany bool) (eventState, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -155,14 +156,16 @@ func (e *Events) tryCreate(ctx context.Context, o *corev1.Event) (result eventRe
 	case err == nil:
 		label = "created"
 		if o.Type == corev1.EventTypeWarning {
-			e.log.Info("a Warning is written as an Event", "service", o.InvolvedObject.Namespace+"/"+o.InvolvedObject.Name, "reason", o.Reason, "message", o.Message)
+			e.log.Info("a Warning is written as an Event", "service", o.InvolvedObject.Namespace+"/"+o.InvolvedObject.Name,
+				"reason", o.Reason, "message", o.Message)
 		}
 	case apierrors.IsAlreadyExists(err):
 		label = "already_exists"
 	case apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		// the namespace is being deleted, and the Service with it
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
-		e.log.Warn("the API server does not accept an Event", "service", o.InvolvedObject.Namespace+"/"+o.InvolvedObject.Name, "reason", o.Reason, "message", o.Message, "err", err)
+		e.log.Warn("the API server does not accept an Event", "service", o.InvolvedObject.Namespace+"/"+o.InvolvedObject.Name,
+			"reason", o.Reason, "message", o.Message, "err", err)
 	default:
 		label, result = "error", eventUnavailable
 		if ofNamespace(err) {
@@ -178,15 +181,15 @@ func (e *Events) tryCreate(ctx context.Context, o *corev1.Event) (result eventRe
 }
 
 // ofNamespace reports whether another namespace's Event may fare better: the API server has answered, and not that it
-// is unavailable or that time ran out. Too many requests (429) may be the limit of one namespace
-// (admission plugin EventRateLimit), and an internal error that of a webhook.
+// is unavailable. 429 may be the limit of one namespace (admission plugin EventRateLimit), 500 that of a webhook.
 func ofNamespace(err error) bool {
 	return apierrors.ReasonForError(err) != metav1.StatusReasonUnknown &&
-		!apierrors.IsServiceUnavailable(err) && !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err) && !apierrors.IsUnauthorized(err)
+		!apierrors.IsServiceUnavailable(err) && !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err) &&
+		!apierrors.IsUnauthorized(err)
 }
 
-// newEvent is w as an object of the API server. Its name is that of the Service and a
-// hash of what distinguishes Events of one Service.
+// newEvent is w as an object of the API server. Its name is that of the Service and a hash of what distinguishes
+// Events of one Service.
 func (e *Events) newEvent(w vip.Event, s eventState) *corev1.Event {
 	kind := corev1.EventTypeNormal
 	if w.Warning {
@@ -195,7 +198,8 @@ func (e *Events) newEvent(w vip.Event, s eventState) *corev1.Event {
 	content, _ := json.Marshal([]any{w.UID, w.Reason, w.Message, w.Occurrence, s.occurrences}) // can't fail
 	hash := sha256.Sum256(content)
 	return &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.Service.Namespace, Name: w.Service.Name + "." + hex.EncodeToString(hash[:8])},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: w.Service.Namespace, Name: w.Service.Name + "." + hex.EncodeToString(hash[:8])},
 		InvolvedObject: corev1.ObjectReference{
 			APIVersion: "v1", Kind: cmp.Or(w.Kind, "Service"),
 			Namespace: w.Service.Namespace, Name: w.Service.Name, UID: types.UID(w.UID),
@@ -208,8 +212,8 @@ func (e *Events) newEvent(w vip.Event, s eventState) *corev1.Event {
 	}
 }
 
-// WriteNodeEvent tries once to create a Warning on this node's Node object, in the namespace
-// where Events of Nodes are. It blocks for 5 s at most; a failure is logged.
+// WriteNodeEvent tries once to create a Warning on this node's Node object, in the namespace where Events of Nodes
+// are. It blocks for 5 s at most; a failure is logged.
 func (c *Cluster) WriteNodeEvent(ctx context.Context, reason vip.Reason, message string) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

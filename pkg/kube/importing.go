@@ -51,8 +51,8 @@ func ReadObjects(ctx context.Context, cfg *rest.Config, kind, path string) (obje
 	return objects, nil
 }
 
-// ApplyPools adds keys to the ConfigMap of pools, which it creates if there is none. It is an error, and nothing is written,
-// if that has one of the keys with another value.
+// ApplyPools adds keys to the ConfigMap of pools, which it creates if there is none. It is an error, and nothing is
+// written, if that has one of the keys with another value.
 func ApplyPools(ctx context.Context, cfg *rest.Config, k vip.Key, data map[string]string) error {
 	have, err := TakePools(ctx, cfg, k)
 	if err != nil {
@@ -70,7 +70,8 @@ func ApplyPools(ctx context.Context, cfg *rest.Config, k vip.Key, data map[strin
 		var errs []error
 		for _, key := range slices.Sorted(maps.Keys(data)) {
 			if v, ok := have.Data[key]; ok && v != data[key] {
-				errs = append(errs, fmt.Errorf("the ConfigMap %s has the key %s with another value: %q instead of %q; remove one of them", k, key, v, data[key]))
+				errs = append(errs, fmt.Errorf("the ConfigMap %s has the key %s with another value: %q instead of %q; remove "+
+					"one of them", k, key, v, data[key]))
 			}
 		}
 		if len(errs) > 0 {
@@ -93,7 +94,8 @@ func AnnotateService(ctx context.Context, cfg *rest.Config, k vip.Key, annotatio
 	}
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
 	if err == nil {
-		err = c.core.Patch(types.MergePatchType).Namespace(k.Namespace).Resource("services").Name(k.Name).Body(body).Do(ctx).Error()
+		r := c.core.Patch(types.MergePatchType).Namespace(k.Namespace).Resource("services").Name(k.Name)
+		err = r.Body(body).Do(ctx).Error()
 	}
 	if err != nil {
 		return fmt.Errorf("can't set annotations of the Service %s: %w", k, err)

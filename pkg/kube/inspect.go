@@ -57,8 +57,10 @@ func Inspect(ctx context.Context, cfg *rest.Config, want []authorizationv1.Resou
 	}
 	for _, p := range want {
 		// Everybody may create a SelfSubjectAccessReview.
-		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &p}}
-		if err := c.core.Post().AbsPath("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews").Body(review).Do(ctx).Into(review); err != nil {
+		review := &authorizationv1.SelfSubjectAccessReview{}
+		review.Spec.ResourceAttributes = &p
+		r := c.core.Post().AbsPath("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews").Body(review)
+		if err := r.Do(ctx).Into(review); err != nil {
 			return i, fmt.Errorf("can't ask the API server what is permitted: %w", err)
 		}
 		if !review.Status.Allowed {

@@ -18,22 +18,25 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// autoscalerTaint is put on nodes that the cluster autoscaler is about to delete
-// (cluster-autoscaler/utils/taints). The other taint and the label are Kubernetes' own.
+// autoscalerTaint is put on nodes that the cluster autoscaler is about to delete (cluster-autoscaler/utils/taints).
+// The other taint and the label are Kubernetes' own.
 const autoscalerTaint = "ToBeDeletedByClusterAutoscaler"
 
-// readNode converts a Node. Of its annotations those are kept that begin with prefix
-// and a slash, without these; "" keeps none.
+// readNode converts a Node. Of its annotations those are kept that begin with prefix and a slash, without these; ""
+// keeps none.
 func readNode(o *corev1.Node, prefix string) *vip.Node {
-	n := &vip.Node{Name: o.Name, UID: string(o.UID), Excluded: exclusionReason(o), PodCIDRs: parsePrefixes(o.Spec.PodCIDRs)}
+	n := &vip.Node{Name: o.Name, UID: string(o.UID), Excluded: exclusionReason(o),
+		PodCIDRs: parsePrefixes(o.Spec.PodCIDRs)}
 	if _, ok := o.Labels[corev1.LabelNodeExcludeBalancers]; ok {
 		n.ExclusionLabel = corev1.LabelNodeExcludeBalancers
 	}
 	n.ShuttingDown = slices.ContainsFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, shuttingDownMessage)
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionFalse &&
+			strings.Contains(c.Message, shuttingDownMessage)
 	})
 	n.NetworkNotReady = slices.ContainsFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, networkNotReadyMessage)
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionFalse &&
+			strings.Contains(c.Message, networkNotReadyMessage)
 	})
 	n.NotReady = slices.ContainsFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && (c.Status == corev1.ConditionFalse || c.Status == corev1.ConditionUnknown)
@@ -56,19 +59,17 @@ func readNode(o *corev1.Node, prefix string) *vip.Node {
 	return n
 }
 
-// shuttingDownMessage is part of what kubelet writes into the condition Ready while
-// the node is shut down and its pods are terminated (pkg/kubelet/nodeshutdown, since
-// 1.20). There is neither a reason nor a condition of its own for that.
+// shuttingDownMessage is part of what kubelet writes into the condition Ready while the node is shut down and its
+// pods are terminated (pkg/kubelet/nodeshutdown, since 1.20). There is neither a reason nor a condition of its own
+// for that.
 const shuttingDownMessage = "node is shutting down"
 
-// networkNotReadyMessage is part of what kubelet writes into the condition Ready while the
-// container runtime says that the network plugin (CNI) does not work. The condition
-// NetworkUnavailable is not kubelet's.
+// networkNotReadyMessage is part of what kubelet writes into the condition Ready while the container runtime says
+// that the network plugin (CNI) does not work. The condition NetworkUnavailable is not kubelet's.
 const networkNotReadyMessage = "container runtime network not ready"
 
-// exclusionReason says why no VIP may be on the node: it is out of service, about to be
-// deleted, or without network; else "". That the node is cordoned (spec.unschedulable)
-// is no reason: what runs there goes on running.
+// exclusionReason says why no VIP may be on the node: it is out of service, about to be deleted, or without network;
+// else "". A cordoned node may have VIPs: what runs there goes on.
 func exclusionReason(o *corev1.Node) string {
 	for _, t := range o.Spec.Taints {
 		if t.Key == corev1.TaintNodeOutOfService || t.Key == autoscalerTaint {
@@ -103,8 +104,7 @@ func Drain(ctx context.Context, cfg *rest.Config, node string, now time.Time) er
 	return annotateNode(ctx, cfg, node, map[string]any{drainKey: now.UTC().Format(time.RFC3339), returnKey: nil})
 }
 
-// Undrain removes Drain's annotation. Until the time given the node gets back the VIPs
-// that it handed over.
+// Undrain removes Drain's annotation. Until the time given the node gets back the VIPs that it handed over.
 func Undrain(ctx context.Context, cfg *rest.Config, node string, until time.Time) error {
 	return annotateNode(ctx, cfg, node, map[string]any{drainKey: nil, returnKey: until.UTC().Format(time.RFC3339)})
 }

@@ -12,24 +12,25 @@ import (
 )
 
 const (
-	// PeersSecret is the name of the Secret, in the namespace of node leases, with the
-	// keys by which the nodes encrypt their heartbeats.
+	// PeersSecret is the name of the Secret, in the namespace of node leases, with the keys by which the nodes encrypt
+	// their heartbeats.
 	PeersSecret = "herald-peers"
 	// PeersEntry is its entry with the keys: one per line, in base64, the newest first.
 	PeersEntry = "keys"
 )
 
-// PeersKeys returns PeersEntry of PeersSecret. If the Secret has no entries yet, as the manifests
-// have it, it writes what newKeys returns, or returns what another node has written meanwhile. If
-// there is no such Secret it creates one, which the manifests do not permit: whoever may create
-// Secrets can make tokens (docs/why.md, "The key of the heartbeats"). A Secret with other entries only is an error.
+// PeersKeys returns PeersEntry of PeersSecret. If the Secret has no entries yet it writes what newKeys returns,
+// unless another node has written one. If there is no Secret it creates one, which the manifests do not permit
+// (docs/why.md, "The key of the heartbeats").
 func (c *Cluster) PeersKeys(ctx context.Context, newKeys func() []byte) ([]byte, error) {
 	p := peersSecret{client: c.secrets, namespace: c.o.NodeLeaseNamespace}
 	s, err := p.get(ctx)
 	switch {
 	case apierrors.IsNotFound(err):
 		if s, err = p.create(ctx, newKeys()); apierrors.IsForbidden(err) {
-			return nil, fmt.Errorf("there is no Secret %s in the namespace %s, and Herald may not create it: apply what \"herald manifest rbac\" prints, or \"kubectl -n %[2]s create secret generic %[1]s\", or set herald_peers_key: %[3]w",
+			return nil, fmt.Errorf("there is no Secret %s in the namespace %s, and Herald may not create it: apply what "+
+				"\"herald manifest rbac\" prints, or \"kubectl -n %[2]s create secret generic %[1]s\", or set herald_peers_key: "+
+				"%[3]w",
 				PeersSecret, p.namespace, err)
 		}
 	case err == nil && len(s.Data) == 0:
@@ -58,9 +59,10 @@ func (p peersSecret) get(ctx context.Context) (*corev1.Secret, error) {
 
 func (p peersSecret) create(ctx context.Context, keys []byte) (*corev1.Secret, error) {
 	s := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: PeersSecret, Namespace: p.namespace, Labels: map[string]string{"app.kubernetes.io/managed-by": "herald"}},
-		Type:       corev1.SecretTypeOpaque,
-		Data:       map[string][]byte{PeersEntry: keys},
+		ObjectMeta: metav1.ObjectMeta{Name: PeersSecret, Namespace: p.namespace,
+			Labels: map[string]string{"app.kubernetes.io/managed-by": "herald"}},
+		Type: corev1.SecretTypeOpaque,
+		Data: map[string][]byte{PeersEntry: keys},
 	}
 	return s, p.client.Post().Namespace(p.namespace).Resource("secrets").Body(s).Do(ctx).Into(s)
 }
@@ -68,13 +70,15 @@ func (p peersSecret) create(ctx context.Context, keys []byte) (*corev1.Secret, e
 // update writes s, unless the Secret has changed since s was read, and returns what was written.
 func (p peersSecret) update(ctx context.Context, s *corev1.Secret) (*corev1.Secret, error) {
 	written := &corev1.Secret{}
-	return written, p.client.Put().Namespace(p.namespace).Resource("secrets").Name(PeersSecret).Body(s).Do(ctx).Into(written)
+	r := p.client.Put().Namespace(p.namespace).Resource("secrets").Name(PeersSecret)
+	return written, r.Body(s).Do(ctx).Into(written)
 }
 
 // explain adds to an error what to do about it.
 func (p peersSecret) explain(err error) error {
 	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("herald must be allowed to get and update the Secret %s in the namespace %s: apply what \"herald manifest rbac\" prints, or set herald_peers_key: %w", PeersSecret, p.namespace, err)
+		return fmt.Errorf("herald must be allowed to get and update the Secret %s in the namespace %s: apply what "+
+			"\"herald manifest rbac\" prints, or set herald_peers_key: %w", PeersSecret, p.namespace, err)
 	}
 	return fmt.Errorf("the Secret %s/%s: %w", p.namespace, PeersSecret, err)
 }
@@ -83,15 +87,17 @@ func (p peersSecret) explain(err error) error {
 func (p peersSecret) keys(s *corev1.Secret) ([]byte, error) {
 	keys := s.Data[PeersEntry]
 	if len(bytes.TrimSpace(keys)) == 0 {
-		return nil, fmt.Errorf("the Secret %s/%s has no entry %q: remove its other entries, and Herald writes one", p.namespace, PeersSecret, PeersEntry)
+		return nil, fmt.Errorf("the Secret %s/%s has no entry %q: remove its other entries, and Herald writes one",
+			p.namespace, PeersSecret, PeersEntry)
 	}
 	return keys, nil
 }
 
-// UpdatePeersKeys replaces PeersEntry of PeersSecret in a namespace by what change returns for it,
-// or nothing if change returns an error, which UpdatePeersKeys then returns. If somebody else has
-// written the Secret meanwhile it is an error, and nothing is replaced.
-func UpdatePeersKeys(ctx context.Context, cfg *rest.Config, namespace string, change func(keys []byte) ([]byte, error)) error {
+// UpdatePeersKeys replaces PeersEntry of PeersSecret in a namespace by what change returns for it, or nothing if
+// change returns an error, which UpdatePeersKeys then returns. If somebody else has written the Secret meanwhile it
+// is an error, and nothing is replaced.
+func UpdatePeersKeys(ctx context.Context, cfg *rest.Config, namespace string,
+	change func(keys []byte) ([]byte, error)) error {
 	c, err := newClients(cfg, newMetrics(), nil)
 	if err != nil {
 		return err

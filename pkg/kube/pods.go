@@ -21,8 +21,8 @@ const (
 	maxPodAddresses   = 2   // of one Pod: one of each family, as Kubernetes has it
 )
 
-// pods watches the Pods of Services with kube-vip.io/egress, each Service's by its selector, in its own namespace. It is Pods that say
-// whose address is whose, not EndpointSlices: their status is written by kubelets only, while tenants may be able to write EndpointSlices (docs/why.md, "Egress").
+// pods watches the Pods of Services with kube-vip.io/egress, by their selectors. EndpointSlices, which tenants may be
+// able to write, don't say whose address is whose (docs/why.md, "Egress").
 type pods struct {
 	cluster *Cluster
 	client  rest.Interface
@@ -37,12 +37,14 @@ type pods struct {
 
 // Reasons why the pods of a Service with egress are not known, beside vip.PodsBeingListed.
 const (
-	tooManyWithEgress = "64 Services of a cluster have egress, shared equally among the namespaces that ask for it, and the share of this namespace is taken by older Services of it"
-	podsRefused       = "its pods are not known: the API server does not let Herald list and watch pods (herald manifest rbac prints what is needed)"
+	tooManyWithEgress = "64 Services of a cluster have egress, shared equally among the namespaces that ask for it, " +
+		"and the share of this namespace is taken by older Services of it"
+	podsRefused = "its pods are not known: the API server does not let Herald list and watch pods (herald " +
+		"manifest rbac prints what is needed)"
 )
 
-// betweenBegins is the least time between two times that watches are begun: a Service whose selector changes all the time must not have every
-// node list its pods as often.
+// betweenBegins is the least time between two times that watches are begun: a Service whose selector changes all the
+// time must not have every node list its pods as often.
 const betweenBegins = time.Second
 
 func newPods(c *Cluster, client rest.Interface) *pods {
@@ -128,8 +130,8 @@ func (p *pods) begin(ctx context.Context) (fresh []begun) {
 // maxPending is how long pending is true at most: nftables forgets the pods of an earlier process soon after (pkg/nft).
 const maxPending = 15 * time.Second
 
-// pending reports whether pods are being listed for the first time since this process began: what the kernel has of an earlier process is better
-// than what could be planned without. To be called once the Services are known. Cluster.mu is held.
+// pending reports whether pods are being listed for the first time since this process began: what the kernel has of
+// an earlier one is better than a plan without. Cluster.mu is held.
 func (p *pods) pending() bool {
 	if p.listed || !p.cluster.o.Egress {
 		return false
@@ -146,7 +148,8 @@ func (p *pods) pending() bool {
 	return !p.listed
 }
 
-// wanted returns the Services whose pods are to be watched: of those that ask for egress the oldest of each namespace, then the second of each, and so on (docs/why.md, "Egress").
+// wanted returns the Services whose pods are to be watched: the oldest of each namespace, then the second of each,
+// and so on (docs/why.md, "Egress").
 func (p *pods) wanted() map[vip.Key]*cachedService {
 	var all []*cachedService
 	for _, s := range p.cluster.services.values {
@@ -156,12 +159,15 @@ func (p *pods) wanted() map[vip.Key]*cachedService {
 	}
 	byAge := func(a, b *cachedService) int { return vip.CompareAge(&a.Service, &b.Service) }
 	slices.SortFunc(all, byAge)
-	older, before := make(map[vip.Key]int), make(map[string]int) // how many of its namespace are older than a Service; how many a namespace has
+	// how many of its namespace are older than a Service; how many a namespace has
+	older, before := make(map[vip.Key]int), make(map[string]int)
 	for _, s := range all {
 		older[s.Key] = before[s.Key.Namespace]
 		before[s.Key.Namespace]++
 	}
-	slices.SortFunc(all, func(a, b *cachedService) int { return cmp.Or(cmp.Compare(older[a.Key], older[b.Key]), byAge(a, b)) })
+	slices.SortFunc(all, func(a, b *cachedService) int {
+		return cmp.Or(cmp.Compare(older[a.Key], older[b.Key]), byAge(a, b))
+	})
 	wanted := make(map[vip.Key]*cachedService)
 	for _, s := range all[:min(len(all), maxEgressServices)] {
 		wanted[s.Key] = s

@@ -30,7 +30,8 @@ func (c *Cluster) watchPools(core *clients) {
 	c.configMaps.namespace, c.configMaps.fields = c.o.Pools.Namespace, "metadata.name="+c.o.Pools.Name
 	c.configMaps.onChange = func(_ vip.Key, _, now *cachedConfigMap) bool {
 		if c.lastPools = cmp.Or(now, c.lastPools); now == nil {
-			c.o.Log.Warn("the ConfigMap of pools is gone: no addresses are given; which ones Services may have by it stays as it was until it is back, or Herald has been restarted on all nodes", "configmap", c.o.Pools.String())
+			c.o.Log.Warn("the ConfigMap of pools is gone: no addresses are given; which ones Services may have by it stays "+
+				"as it was until it is back, or Herald has been restarted on all nodes", "configmap", c.o.Pools.String())
 		}
 		return changed()
 	}
@@ -46,8 +47,8 @@ func (c *Cluster) watchPools(core *clients) {
 	c.watches = append(c.watches, c.namespaces.Run)
 }
 
-// poolsSynced reports whether the ConfigMap of pools and the Namespaces have been listed once, or are refused, or
-// not asked for: before that it is not known which addresses Services may have.
+// poolsSynced reports whether the ConfigMap of pools and the Namespaces have been listed once, or are refused, or not
+// asked for: before that it is not known which addresses Services may have.
 func (c *Cluster) poolsSynced() bool {
 	return c.o.Pools.IsZero() || c.configMaps.listedOrRefused() && c.namespaces.listedOrRefused()
 }
@@ -62,7 +63,8 @@ func (c *Cluster) observePools() *vip.PoolSource {
 	if m == nil {
 		return nil
 	}
-	c.worldPools = &vip.PoolSource{ConfigMap: c.o.Pools, UID: m.uid, Data: m.data, Gone: c.configMaps.values[c.o.Pools] == nil}
+	c.worldPools = &vip.PoolSource{ConfigMap: c.o.Pools, UID: m.uid, Data: m.data,
+		Gone: c.configMaps.values[c.o.Pools] == nil}
 	c.worldPools.Namespaces = make(map[string]map[string]string, len(c.namespaces.values))
 	for k, labels := range c.namespaces.values {
 		c.worldPools.Namespaces[k.Name] = *labels

@@ -21,8 +21,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A reflectorStore is the cache of one resource that a client-go Reflector fills: every
-// object is converted to a V when it arrives, and dropped.
+// A reflectorStore is the cache of one resource that a client-go Reflector fills: every object is converted to a V
+// when it arrives, and dropped.
 type reflectorStore[V any] struct {
 	watchedResource
 	mu     sync.Locker // that of the Cluster or of the Leases; guards values, held while onChange runs
@@ -30,9 +30,8 @@ type reflectorStore[V any] struct {
 	synced atomic.Bool // the first list is in values
 
 	convert func(runtime.Object) *V // nil: the object is not kept
-	// onChange is called when a value is added (old is nil), replaced by another, or
-	// removed (new is nil). poke is called, without mu, if it returned true, and when
-	// synced, refused or doneWithout has changed.
+	// onChange is called when a value is added (old is nil), replaced by another, or removed (new is nil). poke is
+	// called, without mu, if it returned true, and when synced, refused or doneWithout has changed.
 	onChange func(k vip.Key, old, new *V) (worldChanged bool)
 }
 
@@ -66,14 +65,13 @@ type watchedResource struct {
 const (
 	retryMin = 200 * time.Millisecond
 	retryMax = 2 * time.Second
-	// After a 403 or 404 these are added: permissions appear late while a cluster
-	// starts, but may never do.
+	// After a 403 or 404 these are added: permissions appear late while a cluster starts, but may never do.
 	refusedMin = 500 * time.Millisecond
 	refusedMax = 30 * time.Second
 	// missingRetry is how often what is not there, or optional, is asked for: a newer server may come.
 	missingRetry = 10 * time.Minute
-	// failuresBeforeReport is how many errors in a row are logged as a warning, and
-	// how many refusals are taken for the answer that the resource can't be had, unless doWithoutAfter is less.
+	// failuresBeforeReport is how many errors in a row are logged as a warning, and how many refusals are taken for the
+	// answer that the resource can't be had, unless doWithoutAfter is less.
 	failuresBeforeReport = 3
 )
 
@@ -84,14 +82,15 @@ func (r *watchedResource) description() string {
 	return r.resource + " in namespace " + r.namespace
 }
 
-// listedOrRefused reports whether the API server has listed the objects once, or has refused that for long enough that they are done without: it stays so when
-// the next answer is another error, or the objects are about to come.
+// listedOrRefused reports whether the API server has listed the objects once, or has refused that for long enough
+// that they are done without: it stays so when the next answer is another error, or the objects are about to come.
 func (s *reflectorStore[V]) listedOrRefused() bool { return s.synced.Load() || s.doneWithout.Load() }
 
 // Run lists and watches until ctx ends.
 func (s *reflectorStore[V]) Run(ctx context.Context) error {
 	backoff := &wait.Backoff{Duration: retryMin, Factor: 2, Cap: retryMax, Steps: 10, Jitter: 0.5}
-	cache.NewReflectorWithOptions(s.listWatch(), s.object, s, cache.ReflectorOptions{Name: "herald", Backoff: backoff}).RunWithContext(ctx)
+	o := cache.ReflectorOptions{Name: "herald", Backoff: backoff}
+	cache.NewReflectorWithOptions(s.listWatch(), s.object, s, o).RunWithContext(ctx)
 	return nil
 }
 
@@ -109,8 +108,8 @@ func (r *watchedResource) request(o metav1.ListOptions) *rest.Request {
 	return r.client.Get().Namespace(r.namespace).Resource(r.resource).VersionedParams(&o, metav1.ParameterCodec)
 }
 
-// listWatch sends the Reflector's requests to the API server, each once. After relists has changed the next is a list of
-// what there is by then, and not of an earlier state in the API server's cache.
+// listWatch sends the Reflector's requests to the API server, each once. After relists has changed the next is a list
+// of what there is by then, and not of an earlier state in the API server's cache.
 func (r *watchedResource) listWatch() cache.ListerWatcher {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (list runtime.Object, err error) {
@@ -172,8 +171,7 @@ func (r *watchedResource) ended(ctx context.Context, err error) {
 	sleep(ctx, wait.Jitter(delay, 0.5))
 }
 
-// succeeded forgets all failures; it logs that the resource is served if the
-// failures were logged.
+// succeeded forgets all failures; it logs that the resource is served if the failures were logged.
 func (r *watchedResource) succeeded() {
 	if r.reported {
 		r.log.Info("watching "+r.description()+" works now", "resource", r.resource)
@@ -182,10 +180,8 @@ func (r *watchedResource) succeeded() {
 	r.refused.Store(false)
 }
 
-// retryDelay counts a list or watch that ended with err, and returns how long to wait
-// before the next, beside the Reflector's back-off. From the third error in a row that
-// the API server answered with it is logged, once, unless the server has no such
-// resource, or forbids what is optional. Connections that fail are not counted.
+// retryDelay counts a list or watch that failed, and returns how long to wait beside the Reflector's back-off. From
+// the third error in a row that the API server answered with it is logged, once, but for what is missing or optional.
 func (r *watchedResource) retryDelay(err error) time.Duration {
 	reason := apierrors.ReasonForError(err)
 	switch reason {
@@ -240,8 +236,8 @@ func (s *reflectorStore[V]) apply(o any, v *V) error {
 	return nil
 }
 
-// Replace stores the objects of list and removes all others. Those without a name are
-// left out, and the error joins what is wrong with them.
+// Replace stores the objects of list and removes all others. Those without a name are left out, and the error joins
+// what is wrong with them.
 func (s *reflectorStore[V]) Replace(list []any, _ string) error {
 	values := make(map[vip.Key]*V, len(list))
 	var errs []error

@@ -24,7 +24,8 @@ import (
 
 // Servers are the API servers that a control-plane node can connect to. The one that
 // the kubeconfig names may be the very VIP that Herald is to bring up, or the API server
-// of a node that has just died. So connections go to the first of these that answers (docs/why.md, "The control plane's VIP"):
+// of a node that has just died. So connections go to the first of these that answers (docs/why.md, "The control
+// plane's VIP"):
 //
 //	the one that kubernetes_addr names, if it is set
 //	this node's own API server, if it is ready
@@ -49,24 +50,23 @@ type Servers struct {
 const serverName = "kubernetes"
 
 const (
-	// dialTime is how long a connection is tried for while no API server answers. The
-	// first that comes up is noticed within dialRetry.
+	// dialTime is how long a connection is tried for while no API server answers. The first that comes up is noticed
+	// within dialRetry.
 	dialTime  = 15 * time.Second
 	dialRetry = 100 * time.Millisecond // between two rounds through all API servers
-	// attemptDelay is how long one that has not answered is tried alone (the
-	// Connection Attempt Delay of RFC 8305 section 5).
+	// attemptDelay is how long one that has not answered is tried alone (the Connection Attempt Delay of RFC 8305
+	// section 5).
 	attemptDelay = 250 * time.Millisecond
 )
 
-// NewServers makes Servers of the API servers at port: this node's, at any of hosts or
-// 127.0.0.1, and those that become known.
+// NewServers makes Servers of the API servers at port: this node's, at any of hosts or 127.0.0.1, and those that
+// become known.
 func NewServers(port uint16, hosts func() []netip.Addr) *Servers {
 	return &Servers{port: port, hosts: hosts}
 }
 
-// SetOwnReady says whether this node's own API server is ready. If it is not, connections
-// to it are closed, so that requests go to another. If it is, those to others are closed:
-// this node's work must not depend on another node.
+// SetOwnReady says whether this node's own API server is ready. If it is not, connections to it are closed, so that
+// requests go to another. If it is, those to others are closed: this node's work must not depend on another node.
 func (s *Servers) SetOwnReady(ready bool) {
 	s.ownReady.Store(ready)
 	s.conns.Range(func(key, _ any) bool {
@@ -77,16 +77,15 @@ func (s *Servers) SetOwnReady(ready bool) {
 	})
 }
 
-// setOthers sets the addresses of all API servers. An empty list is ignored: the last
-// API server that stops leaves it behind.
+// setOthers sets the addresses of all API servers. An empty list is ignored: the last API server that stops leaves it
+// behind.
 func (s *Servers) setOthers(addrs []netip.Addr) {
 	if len(addrs) > 0 {
 		s.others.Store(&addrs)
 	}
 }
 
-// configure has cfg connect to these API servers, to first (host:port) before all
-// others if it is not "".
+// configure has cfg connect to these API servers, to first (host:port) before all others if it is not "".
 func (s *Servers) configure(cfg *rest.Config, first string) {
 	s.first, s.cfg = first, cfg
 	cfg.Dial = s.dial
@@ -106,8 +105,9 @@ func (s *Servers) ownTargets() []string {
 	return all
 }
 
-// servingTargets is ownTargets without loopback, unless no other address is known: clients of the VIP reach no API server that listens there alone, and
-// what does may be a proxy to those of other nodes (RKE2's agents, Kubespray's workers).
+// servingTargets is ownTargets without loopback, unless no other address is known: clients of the VIP reach no API
+// server that listens there alone, and what does may be a proxy to those of other nodes (RKE2's agents, Kubespray's
+// workers).
 func (s *Servers) servingTargets() []string {
 	all := s.ownTargets()
 	if len(all) > 1 {
@@ -149,9 +149,8 @@ func (s *Servers) dial(ctx context.Context, network, address string) (net.Conn, 
 	}
 }
 
-// dialFirst connects to the first of targets that answers, and returns which that is.
-// Each is tried attemptDelay before the next, or until it fails. The error joins those
-// of all.
+// dialFirst connects to the first of targets that answers, and returns which that is. Each is tried attemptDelay
+// before the next, or until it fails. The error joins those of all.
 func dialFirst(ctx context.Context, network string, targets []string) (net.Conn, string, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -216,12 +215,9 @@ func (c *serverConn) Close() error {
 	return c.Conn.Close()
 }
 
-// ReadinessCheck makes a function that asks whether this node's own API server is
-// ready, once Connect has been given s. It sends GET to address, a URL, or, if that is
-// "", to /readyz with the credentials that Connect has found, each time on a connection
-// of its own: an old one may outlive what is asked about. The function returns nil if
-// the answer is 200, else what is wrong; 401 or 403 of address is nil, too, since no credentials are sent there, and is logged once. The server at address is verified by the CA certificates in the
-// file ca, or, if that is "", by those of the credentials.
+// ReadinessCheck makes a function that asks whether this node's own API server is ready: by GET of address, a URL,
+// or, if that is "", of /readyz with the credentials of Connect. 401 or 403 of address is ready, too. The server is
+// verified by the CAs in the file ca, or, if that is "", by those of the credentials.
 func (s *Servers) ReadinessCheck(address, ca string, log *slog.Logger) (func(context.Context) error, error) {
 	secure, err := rest.TLSConfigFor(s.cfg)
 	if err != nil {
@@ -242,7 +238,8 @@ func (s *Servers) ReadinessCheck(address, ca string, log *slog.Logger) (func(con
 	} else if transport.TLSClientConfig, err = tlsConfigFor(secure, address, ca); err != nil {
 		return nil, err
 	}
-	client := &http.Client{Transport: roundTripper, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	client := &http.Client{Transport: roundTripper,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return func(ctx context.Context) error {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 		if err != nil {
@@ -255,7 +252,8 @@ func (s *Servers) ReadinessCheck(address, ca string, log *slog.Logger) (func(con
 		defer answer.Body.Close()
 		if anonymous && (answer.StatusCode == http.StatusUnauthorized || answer.StatusCode == http.StatusForbidden) {
 			refused.Do(func() {
-				log.Warn("the API server refuses anonymous requests of its health check, so any such answer counts as ready; without control_plane_health_check_address /readyz is asked with credentials",
+				log.Warn("the API server refuses anonymous requests of its health check, so any such answer counts as ready; "+
+					"without control_plane_health_check_address /readyz is asked with credentials",
 					"address", address, "err", answer.Status)
 			})
 			return nil
@@ -268,9 +266,8 @@ func (s *Servers) ReadinessCheck(address, ca string, log *slog.Logger) (func(con
 	}, nil
 }
 
-// tlsConfigFor verifies the server at address, a URL: on a loopback address by
-// the name that all API servers have, else by the host name of the URL; in both cases by
-// the CAs in the file ca, or, if that is "", by those of secure, if it is not nil. Its client certificate is not sent.
+// tlsConfigFor verifies the server at address, a URL: on a loopback address by the name that all API servers have,
+// else by its host name; by the CAs in the file ca, or, if that is "", by those of secure, if it is not nil.
 func tlsConfigFor(secure *tls.Config, address, ca string) (*tls.Config, error) {
 	u, err := url.Parse(address)
 	if err != nil {

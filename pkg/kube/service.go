@@ -37,12 +37,12 @@ func otherManager(all []metav1.ManagedFieldsEntry) (name string) {
 	return name
 }
 
-// cleanupFinalizer keeps a Service that is deleted until what a load balancer has of it is gone. It is that of
-// cloud providers (k8s.io/cloud-provider/service/helpers), kube-vip's among them.
+// cleanupFinalizer keeps a Service that is deleted until what a load balancer has of it is gone. It is that of cloud
+// providers (k8s.io/cloud-provider/service/helpers), kube-vip's among them.
 const cleanupFinalizer = "service.kubernetes.io/load-balancer-cleanup"
 
-// inWorld reports whether the World contains the Service: it is of type LoadBalancer, or was, and still
-// has the annotation kube-vip.io/vipHost or heraldvip.io/announcer, or a condition of Herald's. No Service (nil) is not.
+// inWorld reports whether the World contains the Service: it is of type LoadBalancer, or has something that Herald
+// wrote. No Service (nil) is not.
 func (s *cachedService) inWorld() bool {
 	return s != nil && (s.LoadBalancer || s.VIPHost != "" || s.Announcer != "" || len(s.Conditions) > 0)
 }
@@ -55,8 +55,8 @@ func (s *cachedService) leaseKeys() []vip.Key {
 	return s.LeaseKeys()
 }
 
-// requestedAddrs are the addresses that a Service of type LoadBalancer requests, and
-// those that DHCP servers have leased for it. Other Services, and nil, have none.
+// requestedAddrs are the addresses that a Service of type LoadBalancer requests, and those that DHCP servers have
+// leased for it. Other Services, and nil, have none.
 func (s *cachedService) requestedAddrs() []netip.Addr {
 	if s == nil || !s.LoadBalancer {
 		return nil
@@ -64,8 +64,8 @@ func (s *cachedService) requestedAddrs() []netip.Addr {
 	return slices.Concat(s.Addresses, leasedAddrs(s.DHCP.Leases))
 }
 
-// readService converts a Service, its annotations included. Its Endpoints stay empty:
-// they come from its EndpointSlices.
+// readService converts a Service, its annotations included. Its Endpoints stay empty: they come from its
+// EndpointSlices.
 func readService(o *corev1.Service) *cachedService {
 	s := &cachedService{version: o.ResourceVersion, otherManager: otherManager(o.ManagedFields)}
 	s.Key = vip.Key{Namespace: o.Namespace, Name: o.Name}
@@ -113,7 +113,9 @@ const maxPorts = 10000
 // readPorts fills in Ports: the first maxPorts. More add a sentence to Invalid.
 func (s *cachedService) readPorts(all []corev1.ServicePort) {
 	if len(all) > maxPorts {
-		s.Invalid = append(s.Invalid, fmt.Sprintf("spec.ports has %d ports, of which Herald sees the first %d: enable_service_security closes the others, and no conflict with another Service is found; make several Services.", len(all), maxPorts))
+		s.Invalid = append(s.Invalid,
+			fmt.Sprintf("spec.ports has %d ports, of which Herald sees the first %d: enable_service_security closes the "+
+				"others, and no conflict with another Service is found; make several Services.", len(all), maxPorts))
 		all = all[:maxPorts]
 	}
 	s.Ports = make([]vip.Port, len(all))
@@ -132,16 +134,16 @@ func protocolName(p corev1.Protocol) string {
 	return string(p)
 }
 
-// leftAloneByKubeProxy reports whether kube-proxy does not watch the Service, because of a label that its user has set (newProxyServer's
-// selector in kubernetes' cmd/kube-proxy/app/server.go).
+// leftAloneByKubeProxy reports whether kube-proxy does not watch the Service, because of a label that its user has
+// set (newProxyServer's selector in kubernetes' cmd/kube-proxy/app/server.go).
 func leftAloneByKubeProxy(o *corev1.Service) bool {
 	_, other := o.Labels["service.kubernetes.io/service-proxy-name"]
 	_, headless := o.Labels[corev1.IsHeadlessService]
 	return other || headless
 }
 
-// withoutGateways is an ingress list without the entries of mode Proxy, unless all are
-// of that mode: beside VIPs they are external addresses of gateways (UPnP).
+// withoutGateways is an ingress list without the entries of mode Proxy, unless all are of that mode: beside VIPs they
+// are external addresses of gateways (UPnP).
 func withoutGateways(list []vip.Ingress) []vip.Ingress {
 	isProxy := func(i vip.Ingress) bool { return i.IPMode == vip.ModeProxy }
 	if vips := slices.DeleteFunc(slices.Clone(list), isProxy); len(vips) > 0 {
@@ -231,12 +233,10 @@ type cachedSlice struct {
 // kubernetesService is the Service of the API servers; its endpoints are their addresses.
 var kubernetesService = vip.Key{Namespace: corev1.NamespaceDefault, Name: "kubernetes"}
 
-// mirroringController is the value of the label endpointslice.kubernetes.io/managed-by
-// on copies of Endpoints.
+// mirroringController is the value of the label endpointslice.kubernetes.io/managed-by on copies of Endpoints.
 const mirroringController = "endpointslicemirroring-controller.k8s.io"
 
-// readSlice converts an EndpointSlice. It returns nil if that belongs to no Service or
-// contains host names.
+// readSlice converts an EndpointSlice. It returns nil if that belongs to no Service or contains host names.
 func readSlice(o *discoveryv1.EndpointSlice) *cachedSlice {
 	name := o.Labels[discoveryv1.LabelServiceName]
 	if name == "" || o.AddressType == discoveryv1.AddressTypeFQDN {
@@ -249,22 +249,21 @@ func readSlice(o *discoveryv1.EndpointSlice) *cachedSlice {
 	for i := range o.Endpoints {
 		e := &o.Endpoints[i]
 		s.addEndpoint(e)
-		// What a user wrote into Endpoints may be anything, even somebody else's VIP,
-		// and must not take it from them: only what names its pod counts as a pod's, and
-		// that, too, somebody may have written who may write EndpointSlices (ReservedRange.FromSlice).
+		// What a user wrote into Endpoints may be anything, even somebody else's VIP, and must not take it from them: only
+		// what names its pod counts as a pod's, and that, too, somebody may have written who may write EndpointSlices
+		// (ReservedRange.FromSlice).
 		pod := e.TargetRef != nil && e.TargetRef.Kind == "Pod" && o.Labels[discoveryv1.LabelManagedBy] != mirroringController
 		if pod || s.service == kubernetesService {
-			s.addrs = append(s.addrs, parseAddrs(e.Addresses[:min(len(e.Addresses), 1)])...) // the others mean nothing (discovery/v1)
+			// the others mean nothing (discovery/v1)
+			s.addrs = append(s.addrs, parseAddrs(e.Addresses[:min(len(e.Addresses), 1)])...)
 		}
 	}
 	s.Ready, s.Terminating = sortedUnique(s.Ready), sortedUnique(s.Terminating)
 	return s
 }
 
-// addEndpoint adds the node of an endpoint that is ready, or is terminating and still
-// serving, to Ready or Terminating; if its node is not known it sets WithoutNode.
-// A condition ready that is unset means true, serving means as ready, terminating
-// means false (EndpointConditions of discovery/v1).
+// addEndpoint adds the node of an endpoint that is ready, or terminating and still serving. Conditions that are unset
+// count as in EndpointConditions of discovery/v1.
 func (s *cachedSlice) addEndpoint(e *discoveryv1.Endpoint) {
 	ready := ptr.Deref(e.Conditions.Ready, true)
 	serving := ptr.Deref(e.Conditions.Serving, ready)

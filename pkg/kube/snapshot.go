@@ -42,10 +42,8 @@ type StoredEvent struct {
 	order uint64 // resourceVersion: the order of Events of the same second
 }
 
-// TakeSnapshot lists Services and Events of a namespace, "" for all, Leases of all namespaces, and Nodes. What may not
-// be read (RBAC) is left out, and named in Missing, but for Services and Leases: an error joins why these could not be
-// listed; the rest is returned with it. Of Leases those of the namespace are enough. An API server that does not answer is
-// asked once.
+// TakeSnapshot lists Services and Events of a namespace, "" for all, Leases of all namespaces, and Nodes. What may
+// not be read is named in Missing; for Services and Leases it is an error, and the rest is returned with it.
 func TakeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (s Snapshot, err error) {
 	var clock serverClock
 	cfg = rest.CopyConfig(cfg)
@@ -55,18 +53,21 @@ func TakeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (s Sn
 		return s, err
 	}
 	defer func() { s.At = clock.now() }()
-	servicesErr := list(ctx, &watchedResource{client: c.core, resource: "services", namespace: namespace}, func(o *corev1.Service) {
-		if r := readService(o); r.LoadBalancer {
-			s.Services = append(s.Services, r.Service)
-		}
-	})
+	servicesErr := list(ctx, &watchedResource{client: c.core, resource: "services", namespace: namespace},
+		func(o *corev1.Service) {
+			if r := readService(o); r.LoadBalancer {
+				s.Services = append(s.Services, r.Service)
+			}
+		})
 	if servicesErr != nil && !apierrors.IsForbidden(servicesErr) {
 		return s, servicesErr
 	}
 	leasesErr := s.takeLeases(ctx, c, namespace)
-	nodesErr := list(ctx, &watchedResource{client: c.core, resource: "nodes"}, func(o *corev1.Node) { s.Nodes = append(s.Nodes, *readNode(o, "")) })
+	nodesErr := list(ctx, &watchedResource{client: c.core, resource: "nodes"},
+		func(o *corev1.Node) { s.Nodes = append(s.Nodes, *readNode(o, "")) })
 	nodesErr = s.leaveOut(nodesErr, "Nodes, so drains, taints and conditions of nodes are not shown")
-	events := &watchedResource{client: c.core, resource: "events", namespace: namespace, fields: "involvedObject.kind=Service,source=" + component}
+	events := &watchedResource{client: c.core, resource: "events", namespace: namespace,
+		fields: "involvedObject.kind=Service,source=" + component}
 	eventsErr := list(ctx, events, func(o *corev1.Event) {
 		s.Events = append(s.Events, readEvent(o))
 	})
@@ -96,8 +97,8 @@ func (c *serverClock) read(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// now returns the time by that clock; by this machine's, if no answer said another, or one that differs by less than the two seconds
-// that a Date and the way of the answer may take.
+// now returns the time by that clock; by this machine's, if no answer said another, or one that differs by less than
+// the two seconds that a Date and the way of the answer may take.
 func (c *serverClock) now() time.Time {
 	ahead := time.Duration(c.ahead.Load())
 	if ahead.Abs() < 2*time.Second {
@@ -124,8 +125,8 @@ func (s *Snapshot) dropForeignEvents() {
 	})
 }
 
-// TakeAllowedSnapshot is TakeSnapshot of all namespaces, since nodes have their leases in another one than Services; of namespace for
-// those who may not read the others.
+// TakeAllowedSnapshot is TakeSnapshot of all namespaces, since nodes have their leases in another one than Services;
+// of namespace for those who may not read the others.
 func TakeAllowedSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (Snapshot, error) {
 	s, err := TakeSnapshot(ctx, cfg, "")
 	if namespace != "" && apierrors.IsForbidden(err) {
@@ -134,7 +135,8 @@ func TakeAllowedSnapshot(ctx context.Context, cfg *rest.Config, namespace string
 	return s, err
 }
 
-// takeLeases lists the Leases of all namespaces but those of kubelets, or, if these may not be listed, those of the namespace.
+// takeLeases lists the Leases of all namespaces but those of kubelets, or, if these may not be listed, those of the
+// namespace.
 func (s *Snapshot) takeLeases(ctx context.Context, c *clients, namespace string) error {
 	add := func(o *coordinationv1.Lease) { s.Leases = append(s.Leases, o) }
 	err := list(ctx, &watchedResource{client: c.coordination, resource: "leases", fields: notKubeletLeases}, add)
@@ -162,14 +164,15 @@ func (s *Snapshot) TakeEndpoints(ctx context.Context, cfg *rest.Config, namespac
 		return err
 	}
 	all := make(map[vip.Key]map[vip.Key]*cachedSlice)
-	err = list(ctx, &watchedResource{client: c.discovery, resource: "endpointslices", namespace: namespace}, func(o *discoveryv1.EndpointSlice) {
-		if x := readSlice(o); x != nil {
-			if all[x.service] == nil {
-				all[x.service] = make(map[vip.Key]*cachedSlice)
+	err = list(ctx, &watchedResource{client: c.discovery, resource: "endpointslices", namespace: namespace},
+		func(o *discoveryv1.EndpointSlice) {
+			if x := readSlice(o); x != nil {
+				if all[x.service] == nil {
+					all[x.service] = make(map[vip.Key]*cachedSlice)
+				}
+				all[x.service][vip.Key{Namespace: o.Namespace, Name: o.Name}] = x
 			}
-			all[x.service][vip.Key{Namespace: o.Namespace, Name: o.Name}] = x
-		}
-	})
+		})
 	for i := range s.Services {
 		s.Services[i].Endpoints = mergeEndpoints(all[s.Services[i].Key])
 	}

@@ -37,8 +37,8 @@ type Statuses struct {
 	refused [kinds]refusals           // why the API server does not take what is written
 	fights  refusals                  // who changes it again and again
 
-	// dropsIPMode: the API server drops ipMode (Kubernetes before 1.29), so it can't
-	// be compared. It goes on being sent, so that a newer server is noticed.
+	// dropsIPMode: the API server drops ipMode (Kubernetes before 1.29), so it can't be compared. It goes on being sent,
+	// so that a newer server is noticed.
 	dropsIPMode atomic.Bool
 
 	mu     sync.Mutex // guards what follows
@@ -118,15 +118,16 @@ func (a Assignments) Put(want []vip.Assignment) {
 	s.drop(ofAddress)
 }
 
-// Observe fills in StatusesPending: how many Statuses of the last Put the cache did not
-// show then; with Options.NoUpdates 0; StatusRefusals, AssignmentRefusals and StatusFights.
+// Observe fills in StatusesPending: how many Statuses of the last Put the cache did not show then; with
+// Options.NoUpdates 0; StatusRefusals, AssignmentRefusals and StatusFights.
 func (s *Statuses) Observe(w *vip.World) {
 	w.StatusesPending = int(s.pending.Load())
-	w.AssignmentRefusals, w.StatusRefusals, w.StatusFights = s.refused[ofAddress].get(), s.refused[ofStatus].get(), s.fights.get()
+	w.AssignmentRefusals, w.StatusRefusals, w.StatusFights = s.refused[ofAddress].get(), s.refused[ofStatus].get(),
+		s.fights.get()
 }
 
-// finalizerAfter reports whether s has the finalizer of load balancers after this change. It can't be added to
-// a Service that is being deleted.
+// finalizerAfter reports whether s has the finalizer of load balancers after this change. It can't be added to a
+// Service that is being deleted.
 func (s *cachedService) finalizerAfter(c vip.FinalizerChange) bool {
 	switch {
 	case c == vip.RemoveFinalizer:
@@ -153,7 +154,8 @@ func (s *Statuses) matches(o *cachedService, w vip.Status) bool {
 		return false
 	}
 	leased := len(w.DHCPLeases) > 0
-	if o.hasLeaseAnnotation != leased || !equalDHCPLeases(o.DHCP.Leases, w.DHCPLeases) || leased && !slices.Equal(o.DHCP.Requested, leasedAddrs(w.DHCPLeases)) {
+	if o.hasLeaseAnnotation != leased || !equalDHCPLeases(o.DHCP.Leases, w.DHCPLeases) ||
+		leased && !slices.Equal(o.DHCP.Requested, leasedAddrs(w.DHCPLeases)) {
 		return false
 	}
 	return slices.EqualFunc(o.Ingress, w.Ingress, func(have, want vip.Ingress) bool {
@@ -162,9 +164,8 @@ func (s *Statuses) matches(o *cachedService, w vip.Status) bool {
 	})
 }
 
-// patchBody is the strategic merge patch that makes the status of o what w wants, if o has not changed meanwhile: null
-// removes a field, conditions are merged by their type. The annotations go with it through the status
-// subresource, so that no permission on Services themselves is needed.
+// patchBody is the strategic merge patch that makes the status of o what w wants, if o has not changed meanwhile.
+// Annotations go through the status subresource, too, so that no permission on Services themselves is needed.
 func patchBody(o *cachedService, w vip.Status) ([]byte, error) {
 	status := map[string]any{}
 	if c := o.conditionsPatch(w.Conditions); len(c) > 0 {
@@ -231,8 +232,8 @@ func (s *cachedService) lacks(w *vip.Assignment) bool {
 	return !shown && s.UID == w.UID && s.Allocated == w.HadPool && s.stillNames(w.Had)
 }
 
-// addressPatch is the strategic merge patch that gives o the addresses of w, if o has not changed meanwhile: annotations
-// and, but for what a DHCP server is to lease, the condition Allocated.
+// addressPatch is the strategic merge patch that gives o the addresses of w, if o has not changed meanwhile:
+// annotations and, but for what a DHCP server is to lease, the condition Allocated.
 func addressPatch(o *cachedService, w *vip.Assignment) ([]byte, error) {
 	annotations := map[string]any{allocatedKey: w.Pool} // null removes one
 	given := slices.DeleteFunc(slices.Clone(w.Addresses), func(x netip.Addr) bool { return slices.Contains(w.Own, x) })
@@ -269,7 +270,8 @@ func joinAddrs(addrs []netip.Addr, separator string) string {
 }
 
 // write tries once to write w on o, for 10 s at most. now is the Service as the API server answers, or nil.
-func (s *Statuses) write(ctx context.Context, o *cachedService, w wish) (result writeResult, now *cachedService, err error) {
+func (s *Statuses) write(ctx context.Context, o *cachedService, w wish) (
+	result writeResult, now *cachedService, err error) {
 	var body []byte
 	what := "status"
 	if w.address != nil {
@@ -292,7 +294,8 @@ func (s *Statuses) write(ctx context.Context, o *cachedService, w wish) (result 
 		s.detectIPMode(now, *w.status)
 	}
 	if s.isToWrite(now, w) {
-		return rejected, now, fmt.Errorf("%s of Service %s: the API server took the write but did not do as asked; an admission webhook may have changed it", what, o.Key)
+		return rejected, now, fmt.Errorf("%s of Service %s: the API server took the write but did not do as asked; an "+
+			"admission webhook may have changed it", what, o.Key)
 	}
 	return written, now, nil
 }
@@ -305,8 +308,8 @@ func (s *Statuses) isToWrite(o *cachedService, w wish) bool {
 	return w.status != nil && !s.matches(o, *w.status)
 }
 
-// detectIPMode sets dropsIPMode if an ipMode that w wanted is missing from now, the
-// answer to its write, and clears it if it is there.
+// detectIPMode sets dropsIPMode if an ipMode that w wanted is missing from now, the answer to its write, and clears
+// it if it is there.
 func (s *Statuses) detectIPMode(now *cachedService, w vip.Status) {
 	for i, want := range w.Ingress {
 		if want.IPMode == "" || i >= len(now.Ingress) || now.Ingress[i].Addr != want.Addr {
@@ -326,18 +329,20 @@ func resultOf(err error) writeResult {
 		return conflict
 	case apierrors.IsNotFound(err):
 		return notFound
-	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err), refusesObject(err):
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err),
+		refusesObject(err):
 		return rejected
 	}
-	// Everything else is about the server or our permissions, not about this Service:
-	// no connection, time-outs, 401, 403, 429, 5xx.
+	// Everything else is about the server or our permissions, not about this Service: no connection, time-outs, 401,
+	// 403, 429, 5xx.
 	return unavailable
 }
 
-// refusesObject reports whether an error with a code that stands for the server or our permissions is about the one object: it is too
-// large for etcd (500), or an admission webhook or policy denies it (403).
+// refusesObject reports whether an error with a code that stands for the server or our permissions is about the one
+// object: it is too large for etcd (500), or an admission webhook or policy denies it (403).
 func refusesObject(err error) bool {
 	text := err.Error()
 	return apierrors.IsInternalError(err) && strings.Contains(text, "request is too large") ||
-		apierrors.IsForbidden(err) && (strings.Contains(text, " denied the request") || strings.Contains(text, " denied request"))
+		apierrors.IsForbidden(err) && (strings.Contains(text, " denied the request") ||
+			strings.Contains(text, " denied request"))
 }

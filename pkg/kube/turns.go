@@ -20,8 +20,8 @@ const (
 
 // turns orders a workqueue: namespaces take turns, so that a thousand items of one delay another's by one only.
 //
-// A webhook may keep the writes of a namespace hanging, or answer few at a time. So after one that failed a namespace has
-// one write under way at a time, and one more after every answersPerWrite answers.
+// A webhook may keep the writes of a namespace hanging, or answer few at a time. So after one that failed a namespace
+// has one write under way at a time, and one more after every answersPerWrite answers.
 type turns[T comparable] struct {
 	namespace func(T) string
 

@@ -22,8 +22,8 @@ import (
 // claimKey is lease.ClaimAnnotation.
 const claimKey = "heraldvip.io/claim"
 
-// An Uninstaller finds and removes what the Heralds of an installation have written to the API server. None of them may
-// run meanwhile.
+// An Uninstaller finds and removes what the Heralds of an installation have written to the API server. None of them
+// may run meanwhile.
 type Uninstaller struct {
 	api           *clients
 	namespace     string // where the node leases are
@@ -69,13 +69,15 @@ func (t Trace) Remove(ctx context.Context) error {
 	return nil
 }
 
-// Traces returns what is there, in the order in which it should be removed. A Trace without What only has something Left.
+// Traces returns what is there, in the order in which it should be removed. A Trace without What only has something
+// Left.
 func (u *Uninstaller) Traces(ctx context.Context) (all []Trace, err error) {
 	add := func(t Trace) { all = append(all, t) }
 	err = list(ctx, &watchedResource{client: u.api.core, resource: "services"}, func(o *corev1.Service) {
 		if _, what, left := u.cleanService(o); what != "" || left != "" {
 			k := vip.Key{Namespace: o.Namespace, Name: o.Name}
-			add(Trace{Kind: "Service", Object: k, What: what, Left: left, remove: func(ctx context.Context) error { return u.writeService(ctx, k) }})
+			add(Trace{Kind: "Service", Object: k, What: what, Left: left,
+				remove: func(ctx context.Context) error { return u.writeService(ctx, k) }})
 		}
 	})
 	if err != nil {
@@ -85,7 +87,8 @@ func (u *Uninstaller) Traces(ctx context.Context) (all []Trace, err error) {
 	err = list(ctx, leases, func(o *coordinationv1.Lease) {
 		k := vip.Key{Namespace: o.Namespace, Name: o.Name}
 		if o.Labels["app.kubernetes.io/managed-by"] == "herald" && u.ownLease(k, o.Annotations[claimKey]) {
-			add(Trace{Kind: "Lease", Object: k, What: "all", remove: func(ctx context.Context) error { return u.deleteLease(ctx, o) }})
+			add(Trace{Kind: "Lease", Object: k, What: "all",
+				remove: func(ctx context.Context) error { return u.deleteLease(ctx, o) }})
 		}
 	})
 	if err != nil {
@@ -93,9 +96,11 @@ func (u *Uninstaller) Traces(ctx context.Context) (all []Trace, err error) {
 	}
 	err = list(ctx, &watchedResource{client: u.api.core, resource: "nodes"}, func(o *corev1.Node) {
 		if keys := present(o.Annotations, drainKey, returnKey); len(keys) > 0 {
-			add(Trace{Kind: "Node", Object: vip.Key{Name: o.Name}, What: "annotations " + strings.Join(keys, ", "), remove: func(ctx context.Context) error {
-				return u.patch(ctx, "nodes", vip.Key{Name: o.Name}, map[string]any{"metadata": map[string]any{"annotations": nulls(keys)}})
-			}})
+			add(Trace{Kind: "Node", Object: vip.Key{Name: o.Name}, What: "annotations " + strings.Join(keys, ", "),
+				remove: func(ctx context.Context) error {
+					return u.patch(ctx, "nodes", vip.Key{Name: o.Name},
+						map[string]any{"metadata": map[string]any{"annotations": nulls(keys)}})
+				}})
 		}
 	})
 	if err != nil {
@@ -104,9 +109,10 @@ func (u *Uninstaller) Traces(ctx context.Context) (all []Trace, err error) {
 	secret := peersSecret{client: u.api.core, namespace: u.namespace}
 	switch _, err := secret.get(ctx); {
 	case err == nil:
-		add(Trace{Kind: "Secret", Object: vip.Key{Namespace: u.namespace, Name: PeersSecret}, What: "all", remove: func(ctx context.Context) error {
-			return u.api.core.Delete().Namespace(u.namespace).Resource("secrets").Name(PeersSecret).Do(ctx).Error()
-		}})
+		add(Trace{Kind: "Secret", Object: vip.Key{Namespace: u.namespace, Name: PeersSecret}, What: "all",
+			remove: func(ctx context.Context) error {
+				return u.api.core.Delete().Namespace(u.namespace).Resource("secrets").Name(PeersSecret).Do(ctx).Error()
+			}})
 	case !apierrors.IsNotFound(err):
 		return nil, fmt.Errorf("can't look for the Secret %s/%s: %w", u.namespace, PeersSecret, err)
 	}
@@ -115,8 +121,10 @@ func (u *Uninstaller) Traces(ctx context.Context) (all []Trace, err error) {
 
 // deleteLease deletes a Lease, if it is still the same.
 func (u *Uninstaller) deleteLease(ctx context.Context, o *coordinationv1.Lease) error {
-	precondition := &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion}}
-	return u.api.coordination.Delete().Namespace(o.Namespace).Resource("leases").Name(o.Name).Body(precondition).Do(ctx).Error()
+	precondition := &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &o.UID,
+		ResourceVersion: &o.ResourceVersion}}
+	r := u.api.coordination.Delete().Namespace(o.Namespace).Resource("leases").Name(o.Name)
+	return r.Body(precondition).Do(ctx).Error()
 }
 
 // patch sends a strategic merge patch of an object; of its status, for a Service.
@@ -125,7 +133,8 @@ func (u *Uninstaller) patch(ctx context.Context, resource string, k vip.Key, pat
 	if err != nil {
 		return err
 	}
-	r := u.api.core.Patch(types.StrategicMergePatchType).NamespaceIfScoped(k.Namespace, k.Namespace != "").Resource(resource).Name(k.Name).Body(body)
+	r := u.api.core.Patch(types.StrategicMergePatchType).NamespaceIfScoped(k.Namespace,
+		k.Namespace != "").Resource(resource).Name(k.Name).Body(body)
 	if resource == "services" {
 		r = r.SubResource("status")
 	}
@@ -168,7 +177,8 @@ func (u *Uninstaller) cleanService(o *corev1.Service) (patch map[string]any, wha
 	}
 	s := &cachedService{}
 	s.readConditions(o.Status.Conditions)
-	if gone := s.conditionsPatch([]vip.Condition{{Type: vip.Allocated}, {Type: vip.Announced}, {Type: vip.Recorded}}); len(gone) > 0 {
+	if gone := s.conditionsPatch([]vip.Condition{{Type: vip.Allocated}, {Type: vip.Announced},
+		{Type: vip.Recorded}}); len(gone) > 0 {
 		status["conditions"] = gone
 		for _, c := range gone {
 			conditions = append(conditions, fmt.Sprint(c["type"]))

@@ -9,9 +9,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Observe fills in what the API server knows: Synced, Services (those of type
-// LoadBalancer, and those that still have the annotation kube-vip.io/vipHost), Nodes
-// and Reserved. What it hands out is shared by all passes and must not be changed. An
+// Observe fills in what the API server knows. What it hands out is shared by all passes and must not be changed. An
 // unchanged cluster costs nothing, a changed one a copy.
 func (c *Cluster) Observe(w *vip.World) {
 	w.Synced = c.Synced()
@@ -53,8 +51,10 @@ func (c *Cluster) warnOfNodeName() {
 		return
 	}
 	if c.nameChecked = true; c.nodes.values[vip.Key{Name: c.o.Node}] == nil {
-		c.o.Log.Warn("Kubernetes has no Node of this name. One that has this host's addresses counts instead, if there is one; else Services with "+
-			"externalTrafficPolicy Local, drains, and the labels of nodes have no effect here. Set vip_nodename to the name of the Node", "name", c.o.Node)
+		c.o.Log.Warn("Kubernetes has no Node of this name. One that has this host's addresses counts instead, if there is "+
+			"one; else Services with "+
+			"externalTrafficPolicy Local, drains, and the labels of nodes have no effect here. Set vip_nodename to the name "+
+			"of the Node", "name", c.o.Node)
 	}
 }
 
@@ -83,8 +83,7 @@ func (c *Cluster) mergeServices() []vip.Service {
 	return append(out, fresh...)
 }
 
-// apiServers are the addresses of all API servers: the endpoints of the Service
-// default/kubernetes, sorted.
+// apiServers are the endpoints of the Service default/kubernetes, sorted.
 func (c *Cluster) apiServers() []netip.Addr {
 	var all []netip.Addr
 	for _, s := range c.slicesOf[kubernetesService] {
@@ -94,9 +93,8 @@ func (c *Cluster) apiServers() []netip.Addr {
 	return slices.Compact(all)
 }
 
-// APIService returns the first cluster IP and port of the Service of the API servers, and the
-// addresses of these, as its endpoints have them. Both are zero if they are not in the caches:
-// before these are filled, and with Options.Namespace.
+// APIService returns the first cluster IP and port of the Service of the API servers, and their addresses. Both are
+// zero if they are not in the caches, as with Options.Namespace.
 func (c *Cluster) APIService() (service netip.AddrPort, servers []netip.AddrPort) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -112,13 +110,11 @@ func (c *Cluster) APIService() (service netip.AddrPort, servers []netip.AddrPort
 	return netip.AddrPortFrom(s.clusterIPs[0], s.Ports[0].Port), servers
 }
 
-// serviceChanged is called by the store, with mu held, when a Service is added (old is
-// nil), modified, or deleted (new is nil). It updates requested, changed and outdated. It
-// returns false, so that the agent is not poked, if the World is the same: for a change
-// of labels, say, or of a Service that is not in the World, unless it has a cluster IP
-// that a Service of type LoadBalancer requests.
+// serviceChanged is called by the store, with mu held, when a Service is added (old is nil), modified, or deleted
+// (new is nil). It returns whether the World changes; if not, the agent is not poked.
 func (c *Cluster) serviceChanged(k vip.Key, old, new *cachedService) (worldChanged bool) {
-	if old != nil && new != nil && reflect.DeepEqual(&old.Service, &new.Service) && slices.Equal(old.clusterIPs, new.clusterIPs) {
+	if old != nil && new != nil && reflect.DeepEqual(&old.Service, &new.Service) &&
+		slices.Equal(old.clusterIPs, new.clusterIPs) {
 		c.Statuses.wake(k)
 		return false
 	}
@@ -156,9 +152,7 @@ func (c *Cluster) serviceChanged(k vip.Key, old, new *cachedService) (worldChang
 	return worldChanged
 }
 
-// sliceChanged is serviceChanged for EndpointSlices; it updates slicesOf. It returns false
-// if the slice's Service is not in the World, unless an address in it is requested by a
-// Service of type LoadBalancer, or it is that of the API servers.
+// sliceChanged is serviceChanged for EndpointSlices; it updates slicesOf.
 func (c *Cluster) sliceChanged(k vip.Key, old, new *cachedSlice) (worldChanged bool) {
 	for _, s := range []*cachedSlice{old, new} {
 		if s == nil {
@@ -188,13 +182,12 @@ func (c *Cluster) sliceChanged(k vip.Key, old, new *cachedSlice) (worldChanged b
 
 func (c *Cluster) isRequested(a netip.Addr) bool { return c.requested[a] > 0 }
 
-// reservedRanges is what no VIP may be of: the ServiceCIDRs, the addresses of the API
-// servers, and, since there may be very many of them, those cluster IPs and addresses
-// of pods only that a Service of type LoadBalancer requests. Sorted by prefix. Each
-// address is there once, with the Service of the lowest Key that has it.
+// reservedRanges is what no VIP may be of: ServiceCIDRs, the addresses of API servers, and those cluster IPs and
+// addresses of pods that a Service of type LoadBalancer requests. Sorted by prefix, each address with the Service of
+// the lowest Key that has it.
 //
-// Description is made to follow "<address> is " if the Prefix is one address, and
-// "<address> is in " if it is a range. The Service of an address is told apart, since not everybody may hear its name.
+// Description follows "<address> is " or "<address> is in ". The Service is told apart: not everybody may hear its
+// name.
 func (c *Cluster) reservedRanges() []vip.ReservedRange {
 	clusterIPs, pods := make(map[netip.Addr]vip.Key), make(map[netip.Addr]vip.Key)
 	add := func(to map[netip.Addr]vip.Key, addrs []netip.Addr, service vip.Key) {

@@ -17,20 +17,19 @@ import (
 )
 
 const (
-	// cacheTimeout is when a Service is written again although the cache has not shown
-	// the result of the last write.
+	// cacheTimeout is when a Service is written again although the cache has not shown the result of the last write.
 	cacheTimeout   = 10 * time.Second
 	rejectedMin    = time.Second // before a write that was rejected is tried again; doubles
 	rejectedMax    = time.Minute
 	unavailableMin = 250 * time.Millisecond // without writes when the API server takes none; doubles
 	unavailableMax = 5 * time.Second
-	// What somebody else keeps changing is corrected at once this many times, then each
-	// rewriteInterval, until nobody changed it for rewritesForgotten.
+	// What somebody else keeps changing is corrected at once this many times, then each rewriteInterval, until nobody
+	// changed it for rewritesForgotten.
 	promptRewrites    = 3
 	rewriteInterval   = 5 * time.Second
 	rewritesForgotten = time.Minute
-	// toldAgain is how long what was told first of a rejection stands: an answer may differ each
-	// time, and the condition that says it is a new version of the Service.
+	// toldAgain is how long what was told first of a rejection stands: an answer may differ each time, and the condition
+	// that says it is a new version of the Service.
 	toldAgain = 10 * time.Minute
 )
 
@@ -38,8 +37,9 @@ const (
 type serviceState struct {
 	errands [kinds]errand
 	tried   time.Time // when the last write began
-	version string    // for which the last write was made that was answered and not rejected: the cache must show another first
-	own     string    // the version that the last write has made
+	// for which the last write was made that was answered and not rejected: the cache must show another first
+	version string
+	own     string // the version that the last write has made
 
 	rewrites    int // how often somebody else undid, in a row, what was written
 	rewrittenAt time.Time
@@ -106,8 +106,8 @@ func (s *Statuses) drop(kind int) {
 			continue
 		}
 		s.forget(k, kind)
-		// A Plan has an address, or conditions alone, only while the cache does not show them: so somebody else who
-		// changes them has them wanted again, and what was written is remembered until choose forgets it.
+		// A Plan has an address, or conditions alone, only while the cache does not show them: so somebody else who changes
+		// them has them wanted again, and what was written is remembered until choose forgets it.
 		if e.written.status != nil && !e.written.status.ConditionsOnly {
 			e.written = wish{}
 		}
@@ -198,8 +198,8 @@ func (s *Statuses) look(ctx context.Context, k vip.Key) (did outcome, again time
 	return answered, 0
 }
 
-// choose returns what is to be written on a Service now, and the Service; if nothing is, the zero wish, and after what
-// time to look again. It writes no addresses to a status of a Service that is not of type LoadBalancer.
+// choose returns what is to be written on a Service now, and the Service; if nothing is, the zero wish, and after
+// what time to look again. It writes no addresses to a status of a Service that is not of type LoadBalancer.
 func (s *Statuses) choose(k vip.Key, now time.Time) (o *cachedService, kind int, want wish, again time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -220,7 +220,8 @@ func (s *Statuses) choose(k vip.Key, now time.Time) (o *cachedService, kind int,
 	idle := x.rewrites == 0
 	for kind := range x.errands {
 		e := &x.errands[kind]
-		idle = idle && e.want == (wish{}) && (e.written == (wish{}) || e.put != s.puts[kind] && now.Sub(x.tried) >= rewritesForgotten)
+		idle = idle && e.want == (wish{}) && (e.written == (wish{}) || e.put != s.puts[kind] &&
+			now.Sub(x.tried) >= rewritesForgotten)
 		if o == nil || !s.isToWrite(o, e.want) || e.want.status != nil && len(e.want.status.Ingress) > 0 && !o.LoadBalancer {
 			continue // the last: the API server refuses them; the Plan is of before the change
 		}
@@ -257,11 +258,12 @@ func (s *Statuses) readyAt(o *cachedService, x *serviceState, e *errand, now tim
 	return ready
 }
 
-// countRewrite counts a version of a Service that somebody else made of what this process had written and still wants.
-// It logs the first, and delays the rewrite from the fourth on. s.mu is held.
+// countRewrite counts a version of a Service that somebody else made of what this process had written and still
+// wants. It logs the first, and delays the rewrite from the fourth on. s.mu is held.
 func (s *Statuses) countRewrite(o *cachedService, x *serviceState, e *errand, now time.Time) {
 	if x.rewrites++; x.rewrites == 1 {
-		s.log.Warn("somebody else changed the status of a Service; putting it right", "service", o.Key.String(), "who", o.otherManager)
+		s.log.Warn("somebody else changed the status of a Service; putting it right", "service", o.Key.String(), "who",
+			o.otherManager)
 	}
 	if x.foreign, x.rewrittenAt = o.version, now; x.rewrites >= promptRewrites {
 		s.fights.set(o.Key, cmp.Or(o.otherManager, "a program that metadata.managedFields does not name"))
@@ -281,8 +283,8 @@ func (s *Statuses) endFight(k vip.Key, x *serviceState, now time.Time) bool {
 	return true
 }
 
-// reject takes account of a write that the API server does not accept: it is tried again ever less often, until another
-// is wanted, or somebody else has changed the Service. s.mu is held.
+// reject takes account of a write that the API server does not accept: it is tried again ever less often, until
+// another is wanted, or somebody else has changed the Service. s.mu is held.
 func (s *Statuses) reject(o *cachedService, kind int, want wish, err error) {
 	k := o.Key
 	e, now := &s.states[k].errands[kind], time.Now()
@@ -291,7 +293,8 @@ func (s *Statuses) reject(o *cachedService, kind int, want wish, err error) {
 	}
 	told := s.refused[kind].get()[k] != ""
 	if !told {
-		s.log.Warn("the API server does not accept what is written on a Service; trying again", "service", k.String(), "err", err)
+		s.log.Warn("the API server does not accept what is written on a Service; trying again", "service", k.String(), "err",
+			err)
 	}
 	if !told || now.Sub(e.toldAt) > toldAgain {
 		e.toldAt = now
@@ -314,7 +317,8 @@ func (s *Statuses) pauseWrites(err error) {
 	case apierrors.IsForbidden(err) && !p.denied:
 		p.denied, level = true, slog.LevelWarn
 		text = "not allowed to write the status of Services; herald manifest rbac prints what is needed"
-	case apierrors.ReasonForError(err) != "" && !apierrors.IsForbidden(err) && now.Sub(p.warned) > warnEvery: // else the log says that it can't be reached
+	// else the log says that it can't be reached
+	case apierrors.ReasonForError(err) != "" && !apierrors.IsForbidden(err) && now.Sub(p.warned) > warnEvery:
 		p.warned, level = now, slog.LevelWarn
 	}
 	s.log.Log(context.Background(), level, text, "err", err)

@@ -2,7 +2,6 @@ package manifest
 
 import (
 	"slices"
-	"strconv"
 	"strings"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -11,14 +10,9 @@ import (
 	"github.com/heraldvip/herald/pkg/config"
 )
 
-// Annotations of a Namespace, by which its tenants are permitted what the policies refuse.
-const (
-	allowedAddresses   = "heraldvip.io/allowed-addresses"   // IP addresses and CIDRs with commas between; 0.0.0.0 and ::, which DHCP is asked for, too
-	allowedAnnotations = "heraldvip.io/allowed-annotations" // of restricted, with commas between, or *
-)
-
-// maxAddresses is how many a Service may ask for.
-const maxAddresses = 16
+// allowedAnnotations is the annotation of a Namespace by which its tenants are permitted what the policy refuses: of
+// restricted, with commas between, or *.
+const allowedAnnotations = "heraldvip.io/allowed-annotations"
 
 // restricted are the annotations that concern more than the Service they are on: the link, the
 // switch, the gateway, the routers, or the names that a DHCP server registers in the DNS.
@@ -37,23 +31,13 @@ var written = []string{
 // cleanupFinalizer is the finalizer of load balancers, which Herald adds and removes (docs/why.md, "Finalizer and uninstall").
 const cleanupFinalizer = "service.kubernetes.io/load-balancer-cleanup"
 
-// Parts of the policies' expressions, which are CEL as Kubernetes has it: optional fields, its libraries for IP
-// addresses and for authorization.
+// Parts of the policies' expressions, which are CEL as Kubernetes has it: with optional fields and its library for
+// authorization.
 const (
 	// annotationsOf is the annotations of an object that is put in for %, which is null for the old one of a new object.
 	annotationsOf = `(% == null ? {} : %.metadata.?annotations.orValue({}))`
-	// addressAnnotations are those by which a Service asks for addresses: kube-vip's, MetalLB's and Cilium's.
-	addressAnnotations = `'kube-vip.io/loadbalancerIPs', 'metallb.io/loadBalancerIPs', 'metallb.universe.tf/loadBalancerIPs', 'lbipam.cilium.io/ips', 'io.cilium/lb-ipam-ips', 'heraldvip.io/allocated-addresses'`
-	// namedBy is the addresses that a Service % of type LoadBalancer names.
-	namedBy = `(% == null || %.spec.?type.orValue('') != 'LoadBalancer' ? [] : ` +
-		`([` + addressAnnotations + `].map(k, %.metadata.?annotations[?k].orValue('')).join(',') + ',' + %.spec.?loadBalancerIP.orValue(''))` +
-		`.split(',').map(a, a.trim()).filter(a, a != ''))`
-	// requestedBy is the addresses that a Service % asks for: by spec.externalIPs of any type kube-proxy takes them, a VIP of another namespace's, too.
-	requestedBy = namedBy + ` + (% == null ? [] : %.spec.?externalIPs.orValue([]))`
 	// othersFinalizers is the finalizers of a Service % that are not the one that Herald writes.
 	othersFinalizers = `%.metadata.?finalizers.orValue([]).filter(f, f != '` + cleanupFinalizer + `')`
-	// listedIn is the list, with commas between, that an annotation % of the Namespace holds.
-	listedIn = `namespaceObject.metadata.?annotations[?'%'].orValue('').split(',').map(a, a.trim()).filter(a, a != '')`
 )
 
 // expression returns format with operand for each %.
@@ -70,7 +54,6 @@ func admissionObjects(c config.Config) []any {
 // tenantPolicies returns those that limit what tenants may write.
 func tenantPolicies(c config.Config) []any {
 	return slices.Concat(
-		policyAndBinding("addresses", addressesPolicy()),
 		policyAndBinding("annotations", annotationsPolicy()),
 		policyAndBinding("claims", claimsPolicy(c.Node.Namespace)),
 	)
@@ -87,33 +70,6 @@ func tokenPolicies(c config.Config) []any {
 // byTenant matches requests of those who may not update every Service anyhow, as administrators and controllers may.
 var byTenant = []admissionv1.MatchCondition{{Name: "by-a-tenant", Expression: "!authorizer.group('').resource('services').check('update').allowed()"}}
 
-// addressesPolicy refuses addresses that the Service's namespace may not ask for. Those that it asked for before may stay.
-func addressesPolicy() admissionv1.ValidatingAdmissionPolicySpec {
-	most := strconv.Itoa(maxAddresses)
-	return admissionv1.ValidatingAdmissionPolicySpec{
-		MatchConstraints: resourceRule("", "services", admissionv1.Create, admissionv1.Update),
-		MatchConditions:  byTenant,
-		Variables: []admissionv1.Variable{
-			{Name: "requested", Expression: expression(requestedBy, "object")},
-			{Name: "before", Expression: expression(requestedBy, "oldObject")},
-			{Name: "allowed", Expression: expression(listedIn, allowedAddresses)},
-			{Name: "refused", Expression: `variables.requested == variables.before ? [] : variables.requested.filter(a, !(a in variables.before) && !(isIP(a) && ` +
-				`variables.allowed.exists(c, isCIDR(c) ? cidr(c).containsIP(ip(a)) : isIP(c) && ip(c) == ip(a))))`},
-		},
-		Validations: []admissionv1.Validation{
-			{
-				Expression: "variables.requested == variables.before || size(variables.requested) <= " + most,
-				Message:    "a Service may ask for " + most + " addresses at most",
-			},
-			{
-				Expression: "size(variables.requested) > " + most + " || size(variables.refused) == 0",
-				MessageExpression: `'the namespace may not ask for ' + variables.refused.join(', ') + '; its annotation ` + allowedAddresses +
-					` permits ' + (size(variables.allowed) == 0 ? 'none' : variables.allowed.join(', '))`,
-			},
-		},
-	}
-}
-
 // annotationsPolicy refuses restricted annotations that the Service's namespace may not set. It may keep and remove them.
 func annotationsPolicy() admissionv1.ValidatingAdmissionPolicySpec {
 	return admissionv1.ValidatingAdmissionPolicySpec{
@@ -122,7 +78,8 @@ func annotationsPolicy() admissionv1.ValidatingAdmissionPolicySpec {
 		Variables: []admissionv1.Variable{
 			{Name: "now", Expression: expression(annotationsOf, "object")},
 			{Name: "before", Expression: expression(annotationsOf, "oldObject")},
-			{Name: "allowed", Expression: expression(listedIn, allowedAnnotations)},
+			{Name: "allowed", Expression: `namespaceObject.metadata.?annotations[?'` + allowedAnnotations +
+				`'].orValue('').split(',').map(a, a.trim())`},
 			{Name: "refused", Expression: listOf(restricted) + ".filter(k, k in variables.now && variables.now[?k] != variables.before[?k] && " +
 				"!(k in variables.allowed) && !('*' in variables.allowed))"},
 		},

@@ -94,8 +94,8 @@ func RBAC(r Request) ([]byte, error) {
 // Admission returns the YAML of the policies that limit what tenants may ask for by Services and Leases.
 func Admission(r Request) ([]byte, error) {
 	return write(header("admission", r,
-		"What Services and Leases of tenants may ask for, checked by the API server (1.30 or newer). It permits nothing to a namespace",
-		"until an administrator annotates it: docs/security.md#admission.",
+		"What Services and Leases of tenants may ask for, checked by the API server (1.30 or newer). Annotations that concern",
+		"others are permitted to a namespace only once an administrator lists them on it: docs/security.md#admission.",
 		"",
 		"  kubectl apply -f this-file.yaml",
 	), admissionObjects(r.Config)...)

@@ -91,7 +91,7 @@ func (m *migration) addCiliumPool(given string, p ciliumPool) {
 	}
 }
 
-// setCiliumSelector sets .services, and .namespaces with .enforce.
+// setCiliumSelector sets .services and .namespaces.
 func (m *migration) setCiliumSelector(given, name string, s selector) {
 	var services, namespaces selector
 	byNamespaceOnly := true
@@ -116,7 +116,6 @@ func (m *migration) setCiliumSelector(given, name string, s selector) {
 			text = strings.Join(sortedUnique(all[0].Values), ",")
 		}
 		m.set(name, "namespaces", text)
-		m.set(name, "enforce", "true")
 	}
 	if !byNamespaceOnly {
 		m.note("Pool %s: Cilium refuses its addresses also to Services that ask for them, if its serviceSelector does not select them."+whoMayAsk, given)

@@ -115,7 +115,7 @@ func (m *migration) addMetalLBPool(o object, p metalLBPool, priorities map[int]i
 		namespaces, services = namespaceAlternatives(a.Namespaces, a.NamespaceSelectors), serviceAlternatives(a.ServiceSelectors)
 		switch n := len(namespaces) * len(services); {
 		case n > maxVariants:
-			m.note("Pool %s: of its serviceAllocation %d alternatives have to be told apart, and one pool becomes %d of Herald at most. So it is offered to no namespace (.namespaces with .enforce): Services keep what they have of it, and others get none until you write .namespaces and .services by hand.", o.Metadata.Name, n, maxVariants)
+			m.note("Pool %s: of its serviceAllocation %d alternatives have to be told apart, and one pool becomes %d of Herald at most. So it is offered to no namespace (.namespaces): Services keep what they have of it, and others get none until you write .namespaces and .services by hand.", o.Metadata.Name, n, maxVariants)
 			namespaces, services = []string{NoNamespace}, []string{""}
 		case services[0] != "":
 			m.note("Pool %s: MetalLB refuses its addresses also to Services that ask for them, if its serviceSelectors don't select them."+whoMayAsk, o.Metadata.Name)
@@ -135,7 +135,6 @@ func (m *migration) addMetalLBPool(o object, p metalLBPool, priorities map[int]i
 			m.set(pool, "namespaces", ns)
 			m.set(pool, "services", svc)
 			if ns != "" {
-				m.set(pool, "enforce", "true") // MetalLB refuses it to other namespaces, too
 			}
 			if onRequest {
 				m.set(pool, "auto", "false")
@@ -151,7 +150,7 @@ func (m *migration) addMetalLBPool(o object, p metalLBPool, priorities map[int]i
 }
 
 // whoMayAsk says what selectors of Services mean with Herald.
-const whoMayAsk = " Herald does not: .services says who gets one without asking, and who may ask is limited by namespace only (.namespaces with .enforce)."
+const whoMayAsk = " Herald does not: .services says who gets one without asking, and who may ask is limited by namespace only (.namespaces)."
 
 // maxVariants is how many pools one may become.
 const maxVariants = 16

@@ -67,9 +67,9 @@ func TestMetalLB(t *testing.T) {
 		{"Services that are selected", []string{metalLB("IPAddressPool", "a", pool+`,"serviceAllocation":{"serviceSelectors":[{"matchLabels":{"x":"1"}}]}`)},
 			"pool-a: 10.0.0.0/28\npool-a.services: x=1", "Pool a: MetalLB refuses its addresses also to Services that ask for them, if its serviceSelectors don't select them. Herald does not"},
 		{"namespaces that have a label", []string{metalLB("IPAddressPool", "a", pool+`,"serviceAllocation":{"namespaceSelectors":[{"matchExpressions":[{"key":"public","operator":"Exists"}]}]}`)},
-			"pool-a: 10.0.0.0/28\npool-a.enforce: true\npool-a.namespaces: public,kubernetes.io/metadata.name!=", ""},
+			"pool-a: 10.0.0.0/28\npool-a.namespaces: public,kubernetes.io/metadata.name!=", ""},
 		{"too many alternatives", []string{metalLB("IPAddressPool", "a", pool+`,"autoAssign":false,"serviceAllocation":{"priority":1,"serviceSelectors":[`+strings.Repeat(`{"matchLabels":{"x":"1"}},`, 16)+`{"matchLabels":{"y":"1"}}]}`)},
-			"pool-a: 10.0.0.0/28\npool-a.auto: false\npool-a.enforce: true\npool-a.namespaces: kubernetes.io/metadata.name=\npool-a.priority: 1",
+			"pool-a: 10.0.0.0/28\npool-a.auto: false\npool-a.namespaces: kubernetes.io/metadata.name=\npool-a.priority: 1",
 			"Pool a: of its serviceAllocation 17 alternatives have to be told apart, and one pool becomes 16 of Herald at most. So it is offered to no namespace"},
 		{"nodes by ARP and others by BGP", []string{metalLB("IPAddressPool", "a", pool), metalLB("L2Advertisement", "x", `"nodeSelectors":[{"matchLabels":{"zone":"a"}}]`), metalLB("BGPAdvertisement", "y", `"nodeSelectors":[{"matchLabels":{"zone":"b"}}]`)},
 			"pool-a: 10.0.0.0/28\npool-a.announce: arp,bgp\npool-a.nodes: zone in (a,b)", `Pool a: the nodes of "zone=a" are to announce it by ARP, those of "zone=b" by BGP. Herald's pools choose nodes once, for ARP and BGP: any of them may carry its VIPs`},
@@ -175,11 +175,11 @@ func TestCiliumServiceSelectors(t *testing.T) {
 	const refuses = "Pool a: Cilium refuses its addresses also to Services that ask for them, if its serviceSelector does not select them. Herald does not"
 	for _, tt := range []struct{ name, selector, want, note string }{
 		{"labels", `"matchLabels":{"tier":"gold"}`, "pool-a.services: tier=gold", refuses},
-		{"a namespace", `"matchLabels":{"io.kubernetes.service.namespace":"shop"}`, "pool-a.enforce: true\npool-a.namespaces: shop", ""},
-		{"a namespace and labels", `"matchLabels":{"io.kubernetes.service.namespace":"shop","tier":"gold"}`, "pool-a.enforce: true\npool-a.namespaces: shop\npool-a.services: tier=gold", refuses},
-		{"all namespaces but one", `"matchExpressions":[{"key":"io.kubernetes.service.namespace","operator":"NotIn","values":["shop"]}]`, "pool-a.enforce: true\npool-a.namespaces: kubernetes.io/metadata.name notin (shop)", ""},
+		{"a namespace", `"matchLabels":{"io.kubernetes.service.namespace":"shop"}`, "pool-a.namespaces: shop", ""},
+		{"a namespace and labels", `"matchLabels":{"io.kubernetes.service.namespace":"shop","tier":"gold"}`, "pool-a.namespaces: shop\npool-a.services: tier=gold", refuses},
+		{"all namespaces but one", `"matchExpressions":[{"key":"io.kubernetes.service.namespace","operator":"NotIn","values":["shop"]}]`, "pool-a.namespaces: kubernetes.io/metadata.name notin (shop)", ""},
 		{"both", `"matchExpressions":[{"key":"io.kubernetes.service.namespace","operator":"In","values":["shop","web"]},{"key":"io.kubernetes.service.namespace","operator":"NotIn","values":["web"]}]`,
-			"pool-a.enforce: true\npool-a.namespaces: kubernetes.io/metadata.name in (shop,web),kubernetes.io/metadata.name notin (web)", ""},
+			"pool-a.namespaces: kubernetes.io/metadata.name in (shop,web),kubernetes.io/metadata.name notin (web)", ""},
 		{"a Service by its name", `"matchLabels":{"io.kubernetes.service.name":"web"}`, "pool-a.auto: false", refuses},
 	} {
 		r := from(t, "cilium", `{"kind":"CiliumLoadBalancerIPPool","metadata":{"name":"a"},"spec":{"blocks":[{"cidr":"10.0.0.0/28"}],"serviceSelector":{`+tt.selector+`}}}`)

@@ -12,7 +12,7 @@ var advices = map[vip.Reason]string{
 	vip.NoPoolAddress:        `look at the pools (herald pools): add a range, or delete Services that need no address`,
 	vip.AddressOutsidePools:  `add a range with the address to a pool again, or have it given another one (docs/pools.md, "To renumber")`,
 	vip.AddressRefused:       `do what the message says, or ask for another address: kubectl -n NAMESPACE annotate --overwrite service NAME kube-vip.io/loadbalancerIPs=ADDRESS`,
-	vip.AddressConflict:      `ask for another address, or share this one by the annotation heraldvip.io/sharing-key on both Services; herald status says who has it. What a namespace may ask for is limited by pools (svc_addresses=pools) or the policy herald-addresses (herald manifest admission)`,
+	vip.AddressConflict:      `ask for another address, or share this one by the annotation heraldvip.io/sharing-key on both Services; herald status says who has it. Pools limit what a namespace may ask for (svc_addresses=pools)`,
 	vip.AddressInUse:         `find the host with that MAC (the switch knows its port) and take the address off it, or ask for another address`,
 	vip.FormerOwnerAnswers:   `do what the message says: the node that it names runs, and is not heard, or a switch answers in its place`,
 	vip.AddressOffLink:       `have routers and hosts of the link route the address there, or ask for one of the link's network`,

@@ -602,7 +602,7 @@ func TestLeasedOutsideLink(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r, w := poolRules(), poolWorld("n1")
-			r.PoolsOnly = &tt.poolsOnly
+			r.PoolsOnly = tt.poolsOnly
 			w.Services, w.Pools.Data = []vip.Service{svc("a", "0.0.0.0")}, map[string]string{"pool-x": "0.0.0.0/32,192.0.2.128/25"}
 			w.Members[0].Info.Links[0].Prefixes = tt.networks
 			w = held(w, "a", "n1")
@@ -623,7 +623,7 @@ func TestLeasedOutsideLink(t *testing.T) {
 func TestLeasedAndNamed(t *testing.T) {
 	for _, poolsOnly := range []bool{false, true} {
 		r, w := poolRules(), poolWorld("n1")
-		r.PoolsOnly = &poolsOnly
+		r.PoolsOnly = poolsOnly
 		w.Services, w.Pools.Data = []vip.Service{svc("a", "0.0.0.0,10.77.0.99", leased("10.77.0.99"))}, map[string]string{"pool-x": "0.0.0.0/32"}
 		w = held(w, "a", "n1")
 		w.Macvlans = Make(r, w).Macvlans

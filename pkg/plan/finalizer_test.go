@@ -68,9 +68,8 @@ func TestFinalizer(t *testing.T) {
 		ours(s)
 		s.Addresses, s.Ingress[0].Addr = []netip.Addr{addr("10.77.0.99")}, addr("10.77.0.99")
 	}
-	poolsOnly := true
 	strict := r
-	strict.PoolsOnly = &poolsOnly
+	strict.PoolsOnly = true
 	without := func(s *vip.Service) { s.Endpoints = vip.Endpoints{} }
 	for _, tt := range []struct {
 		name  string

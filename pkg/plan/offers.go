@@ -34,13 +34,8 @@ func newOffers(r *Rules, w *vip.World) *offers {
 	if w.Pools == nil || o.policy == nil {
 		o.policy, _ = pool.Parse(nil, data)
 	}
-	if r.PoolsOnly != nil {
-		o.poolsOnly = *r.PoolsOnly
-	} else {
-		o.poolsOnly = o.policy.NamesNamespaces()
-	}
-	o.unknown = w.PoolsRefused && w.Pools == nil
-	o.limited = o.poolsOnly || o.policy.Enforces() || o.unknown
+	o.poolsOnly, o.unknown = r.PoolsOnly, w.PoolsRefused && w.Pools == nil
+	o.limited = o.poolsOnly || o.policy.KeepsOut() || o.unknown
 	return o
 }
 

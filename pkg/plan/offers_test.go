@@ -15,7 +15,6 @@ import (
 // TestOffered: which addresses Services may ask for by name, by svc_addresses and what pools say; what a Service has
 // it keeps, and what it may not have is in use only if its status shows it.
 func TestOffered(t *testing.T) {
-	on, off := true, false
 	const plain = "pool-web=10.77.0.60-10.77.0.69 cidr-global=10.77.0.70/31,0.0.0.0/32"
 	const noDHCP = "pool-web=10.77.0.60-10.77.0.69"
 	const byNamespace = plain + " pool-kept=10.77.0.80-10.77.0.89 pool-kept.namespaces=team=blue"
@@ -29,32 +28,31 @@ func TestOffered(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name   string
-		only   *bool
+		only   bool
 		pools  string // "" for no ConfigMap
 		addrs  string
 		change func(*vip.Service)
 		want   string // "": it may; else what the Event says
 	}{
-		{"no ConfigMap", nil, "", "10.77.0.50", nil, ""},
-		{"no pool names a namespace", nil, plain, "10.77.0.50", nil, ""},
-		{"a pool does", nil, byNamespace, "10.77.0.50", nil, "10.77.0.50 is of no pool that is offered to the namespace default"},
-		{"... and the option says any", &off, byNamespace, "10.77.0.80", nil, ""},
-		{"... but the pool is enforced", &off, byNamespace + " pool-kept.enforce=true", "10.77.0.80", nil, "10.77.0.80 is of a pool that is not offered to the namespace default"},
-		{"of a pool for all", nil, byNamespace, "10.77.0.60", nil, ""},
-		{"of a pool for others", nil, byNamespace, "10.77.0.80", nil, "10.77.0.80 is of a pool that is not offered to the namespace default"},
-		{"of a pool for this namespace's labels", nil, byNamespace, "10.77.0.80", func(s *vip.Service) { s.Key.Namespace = "blue" }, ""},
-		{"the option says pools", &on, plain, "10.77.0.50", nil, "10.77.0.50 is of no pool"},
-		{"... and there is no ConfigMap", &on, "", "10.77.0.50", nil, "10.77.0.50 is of no pool"},
-		{"a Service keeps what it has", &on, "", "10.77.0.50", written("n2"), ""},
-		{"... also of ipMode Proxy, with UPnP", &on, "", "10.77.0.50", func(s *vip.Service) { written("n2")(s); proxied("10.77.0.50")(s) }, ""},
-		{"... but not the address of its gateway", &on, "", "198.51.100.7", gateway(vip.ModeVIP), "198.51.100.7 is of no pool"},
-		{"... nor beside a VIP of ipMode Proxy", &on, "", "198.51.100.7", gateway(vip.ModeProxy), "198.51.100.7 is of no pool"},
-		{"DHCP that a pool has", &on, plain, "0.0.0.0", nil, ""},
-		{"DHCP that no pool has", &on, plain, "::", nil, ":: is of no pool"},
-		{"... and it had an address of a pool before", &on, noDHCP, "0.0.0.0", named("10.77.0.60"), "0.0.0.0 is of no pool"},
-		{"... and it has leased an address", &on, noDHCP, "0.0.0.0", leased("10.77.0.99"), ""},
-		{"... and names that now", &on, noDHCP, "10.77.0.99", leased("10.77.0.99"), "10.77.0.99 is of no pool"},
-		{"leased by what a pool has, and named now", &on, plain, "10.77.0.99", leased("10.77.0.99"), "10.77.0.99 is of no pool"},
+		{"no ConfigMap", false, "", "10.77.0.50", nil, ""},
+		{"no pool names a namespace", false, plain, "10.77.0.50", nil, ""},
+		{"a pool does", false, byNamespace, "10.77.0.50", nil, ""},
+		{"... and the option says pools", true, byNamespace, "10.77.0.50", nil, "10.77.0.50 is of no pool that is offered to the namespace default"},
+		{"of a pool for all", false, byNamespace, "10.77.0.60", nil, ""},
+		{"of a pool for others", false, byNamespace, "10.77.0.80", nil, "10.77.0.80 is of a pool that is not offered to the namespace default"},
+		{"of a pool for this namespace's labels", false, byNamespace, "10.77.0.80", func(s *vip.Service) { s.Key.Namespace = "blue" }, ""},
+		{"the option says pools", true, plain, "10.77.0.50", nil, "10.77.0.50 is of no pool"},
+		{"... and there is no ConfigMap", true, "", "10.77.0.50", nil, "10.77.0.50 is of no pool"},
+		{"a Service keeps what it has", true, "", "10.77.0.50", written("n2"), ""},
+		{"... also of ipMode Proxy, with UPnP", true, "", "10.77.0.50", func(s *vip.Service) { written("n2")(s); proxied("10.77.0.50")(s) }, ""},
+		{"... but not the address of its gateway", true, "", "198.51.100.7", gateway(vip.ModeVIP), "198.51.100.7 is of no pool"},
+		{"... nor beside a VIP of ipMode Proxy", true, "", "198.51.100.7", gateway(vip.ModeProxy), "198.51.100.7 is of no pool"},
+		{"DHCP that a pool has", true, plain, "0.0.0.0", nil, ""},
+		{"DHCP that no pool has", true, plain, "::", nil, ":: is of no pool"},
+		{"... and it had an address of a pool before", true, noDHCP, "0.0.0.0", named("10.77.0.60"), "0.0.0.0 is of no pool"},
+		{"... and it has leased an address", true, noDHCP, "0.0.0.0", leased("10.77.0.99"), ""},
+		{"... and names that now", true, noDHCP, "10.77.0.99", leased("10.77.0.99"), "10.77.0.99 is of no pool"},
+		{"leased by what a pool has, and named now", true, plain, "10.77.0.99", leased("10.77.0.99"), "10.77.0.99 is of no pool"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := poolWorld("n1")
@@ -126,9 +124,8 @@ func TestGivenAndNotOfferedAnyMore(t *testing.T) {
 		{"given, of another class", svc("a", "10.77.0.80", given("web"), func(s *vip.Service) { s.HasClass, s.Class = true, "other" }), "other", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			on := true
 			r, w := poolRules(), poolWorld("n1")
-			r.PoolsOnly = &on
+			r.PoolsOnly = true
 			w.Members = w.Members[:1]
 			w.Services = []vip.Service{tt.s}
 			assigner := pool.NewAssigner(time.Minute, func() {})
@@ -180,35 +177,26 @@ func TestPolicyInForce(t *testing.T) {
 // TestConfigMapGone: a ConfigMap of pools that is gone, while it is made again, say, gives nothing, and limits who may have what as before. Of one that
 // may not be read nothing is known, so that nobody is let have more than the statuses show.
 func TestConfigMapGone(t *testing.T) {
-	off := false
 	for _, tt := range []struct {
 		name   string
-		only   *bool
-		data   string
 		change func(w *vip.World)
 		want   string // the verdict of a Service that names an address of a pool for others, and what it says
 	}{
-		{"it is there", nil, "", nil, "AddressRefused 10.77.0.80 is of a pool that is not offered"},
-		{"gone", nil, "", func(w *vip.World) { w.Pools.Gone = true }, "AddressRefused 10.77.0.80 is of a pool that is not offered"},
-		{"gone, a pool with .enforce", &off, "true", func(w *vip.World) { w.Pools.Gone = true }, "AddressRefused 10.77.0.80 is of a pool that is not offered"},
-		{"never there", nil, "", func(w *vip.World) { w.Pools = nil }, "VIPClaiming "},
-		{"refused", nil, "", func(w *vip.World) { w.Pools, w.PoolsRefused = nil, true }, "AddressRefused 10.77.0.80: which addresses Services may have is not known"},
-		{"refused, and svc_addresses=any", &off, "", func(w *vip.World) { w.Pools, w.PoolsRefused = nil, true }, "AddressRefused 10.77.0.80: which addresses Services may have is not known"},
-		{"refused by now", nil, "", func(w *vip.World) { w.PoolsRefused = true }, "AddressRefused 10.77.0.80 is of a pool that is not offered"},
-		{"refused, and its status shows it", nil, "", func(w *vip.World) { w.Pools, w.PoolsRefused = nil, true; written("n2")(&w.Services[0]) }, "VIPClaiming "},
+		{"it is there", nil, "AddressRefused 10.77.0.80 is of a pool that is not offered"},
+		{"gone", func(w *vip.World) { w.Pools.Gone = true }, "AddressRefused 10.77.0.80 is of a pool that is not offered"},
+		{"never there", func(w *vip.World) { w.Pools = nil }, "VIPClaiming "},
+		{"refused", func(w *vip.World) { w.Pools, w.PoolsRefused = nil, true }, "AddressRefused 10.77.0.80: which addresses Services may have is not known"},
+		{"refused by now", func(w *vip.World) { w.PoolsRefused = true }, "AddressRefused 10.77.0.80 is of a pool that is not offered"},
+		{"refused, and its status shows it", func(w *vip.World) { w.Pools, w.PoolsRefused = nil, true; written("n2")(&w.Services[0]) }, "VIPClaiming "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := poolWorld("n1")
 			w.Services = []vip.Service{svc("a", "10.77.0.80"), svc("waits", "")}
 			w.Pools.Data = map[string]string{"pool-kept": "10.77.0.80/28", "pool-kept.namespaces": "blue"}
-			if tt.data != "" {
-				w.Pools.Data["pool-kept.enforce"] = tt.data
-			}
 			if tt.change != nil {
 				tt.change(&w)
 			}
 			r := poolRules()
-			r.PoolsOnly = tt.only
 			p := Make(r, w)
 			if got := fmt.Sprint(p.Verdicts[0].Reason, " ", p.Verdicts[0].Message); !strings.HasPrefix(got, tt.want) {
 				t.Errorf("%s, want %s", got, tt.want)
@@ -230,7 +218,7 @@ func TestStatusKeptOfUnoffered(t *testing.T) {
 		w.Members, w.Stopping = w.Members[:1], true
 		w.Pools = poolWorld("").Pools
 		r := poolRules()
-		r.PoolsOnly = &only
+		r.PoolsOnly = only
 		got := Make(r, w)
 		if len(addressStatuses(got)) > 0 == only {
 			t.Errorf("pools only %v: %s", only, fmt.Sprint(got.Statuses))
@@ -240,12 +228,11 @@ func TestStatusKeptOfUnoffered(t *testing.T) {
 
 // TestLeasedIsKeptWithoutEndpoints: a Service that has an address of a DHCP server which no pool offers it any more keeps it while it has no endpoint.
 func TestLeasedIsKeptWithoutEndpoints(t *testing.T) {
-	on := true
 	w := poolWorld("n1")
 	w.Members = w.Members[:1]
 	w.Services = []vip.Service{svc("a", "0.0.0.0", leased("10.77.0.99"), func(s *vip.Service) { s.VIPHost = "n1" })}
 	r := poolRules()
-	r.PoolsOnly = &on
+	r.PoolsOnly = true
 	ready := w.Services[0].Endpoints
 	for _, endpoints := range []vip.Endpoints{{}, ready} {
 		w.Services[0].Endpoints = endpoints
@@ -439,7 +426,7 @@ func TestLinkOfDHCPClients(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r, w := poolRules(), poolWorld("n1")
-			r.PoolsOnly = &tt.poolsOnly
+			r.PoolsOnly = tt.poolsOnly
 			w.Services, w.Members = []vip.Service{svc("a", "0.0.0.0", on(tt.named))}, w.Members[:1]
 			w.Pools.Data = map[string]string{"pool-x": "0.0.0.0/32"}
 			if tt.pool != "" {

@@ -57,7 +57,7 @@ type Rules struct {
 	LimitPorts      bool // enable_service_security: packets to other ports of a Service's VIP are dropped
 	ProbeNew        bool // vip_skipdad is false: ask whether an address is free before it is used for the first time
 
-	PoolsOnly       *bool          // svc_addresses: Services may have only addresses of pools that are offered to their namespace; nil: if a pool names namespaces
+	PoolsOnly       bool           // svc_addresses: Services may have only addresses of pools
 	Reserved        []netip.Prefix // svc_reserved: what no Service may have
 	MacvlanPrefixes []string       // dhcp_macvlan_prefixes: with which names of macvlans that Services choose begin; nil is "herald-"
 	DHCPMode        string         // dhcp_mode: what 0.0.0.0 alone asks for: "ipv4", "ipv6" or "dual"

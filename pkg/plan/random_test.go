@@ -82,7 +82,7 @@ func (r random) rules() Rules {
 	}
 	if r.yes() {
 		x.Allocation = &Allocation{Lease: poolsLease, Provider: providerLease}
-		x.PoolsOnly = pick(r, nil, new(true), new(false))
+		x.PoolsOnly = r.yes()
 	}
 	if r.rarely() {
 		x.ControlPlane = &ControlPlane{Addresses: []netip.Addr{addr("10.77.0.9")}, Port: 6443, Lease: vip.Key{Namespace: "kube-system", Name: "plndr-cp-lock"}, BalancedPort: pick[uint16](r, 0, 6443, 6444)}

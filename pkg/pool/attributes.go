@@ -35,7 +35,7 @@ func (r *reader) readPool(rest string) {
 }
 
 // attributeNames is for messages.
-const attributeNames = "namespaces, services, interface, nodes, prefer, auto, priority, announce, enforce"
+const attributeNames = "namespaces, services, interface, nodes, prefer, auto, priority, announce"
 
 // readAttribute reads an attribute of the pool called name.
 func (r *reader) readAttribute(key, name, attribute string) {
@@ -60,8 +60,6 @@ func (r *reader) readAttribute(key, name, attribute string) {
 		p.Interface, ok = readKey(r, key, announced, parseInterface)
 	case "auto":
 		p.Auto, ok = readKey(r, key, consequence, parseTrueFalse)
-	case "enforce":
-		p.Enforce, ok = readKey(r, key, consequence, parseTrueFalse)
 	case "priority":
 		p.Priority, ok = readKey(r, key, consequence, parsePriority)
 	case "announce":

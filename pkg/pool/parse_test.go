@@ -46,7 +46,6 @@ func (p *Pools) text() string {
 				{"auto", !x.Auto, x.Auto},
 				{"priority", x.Priority != 0, x.Priority},
 				{"announce", x.Announce != nil, x.Announce},
-				{"enforce", x.Enforce, x.Enforce},
 			} {
 				if a.set {
 					line += fmt.Sprintf("; %s %v", a.name, a.text)
@@ -167,15 +166,15 @@ func TestKeys(t *testing.T) {
 		{"a mistake beside what is good", data("cidr-web=nonsense", "cidr-db=10.0.0.4"), "cidr-db: 10.0.0.4\ncidr-web:; broken", []string{"cidr-web: "}},
 
 		{"a pool with all attributes", data("pool-web=10.0.0.4/30,2001:db8::10-2001:db8::19", "pool-web.namespaces=shop, admin", "pool-web.services=tier=gold", "pool-web.interface=vlan7",
-			"pool-web.nodes=zone in (a,b)", "pool-web.prefer=100 zone=a; 20 zone=b", "pool-web.auto=false", "pool-web.priority=7", "pool-web.announce=bgp, arp", "pool-web.enforce=true"),
-			"web: 10.0.0.4-10.0.0.7 2001:db8::10-2001:db8::19; namespaces the namespaces admin, shop; services tier=gold; interface vlan7; nodes zone in (a,b); prefer [{zone=a 100} {zone=b 20}]; auto false; priority 7; announce [bgp arp]; enforce true",
+			"pool-web.nodes=zone in (a,b)", "pool-web.prefer=100 zone=a; 20 zone=b", "pool-web.auto=false", "pool-web.priority=7", "pool-web.announce=bgp, arp"),
+			"web: 10.0.0.4-10.0.0.7 2001:db8::10-2001:db8::19; namespaces the namespaces admin, shop; services tier=gold; interface vlan7; nodes zone in (a,b); prefer [{zone=a 100} {zone=b 20}]; auto false; priority 7; announce [bgp arp]",
 			nil},
 		{"namespaces by label", data("pool-web=10.0.0.4", "pool-web.namespaces=team=blue"), "web: 10.0.0.4; namespaces the namespaces with labels team=blue", nil},
 		{"an attribute without a pool", data("pool-web.auto=false"), "", []string{"pool-web.auto: there is no pool web; write its addresses to the key pool-web"}},
 		{"an attribute that is none", data("pool-web=10.0.0.4", "pool-web.namespace=shop"), "web: 10.0.0.4", []string{`pool-web.namespace: a pool has no attribute "namespace", so it is ignored; there are namespaces, services`}},
 		{"a name that is none", data("pool-Web=10.0.0.4", "pool-cidr-web=10.0.0.5"), "", []string{`pool-Web: "Web" is no name of a pool`, "pool-cidr-web: a pool can't be called cidr-web"}},
-		{"attributes that can't be read close the pool", data("pool-web=10.0.0.4", "pool-web.namespaces=Shop!", "pool-web.nodes=zone in", "pool-web.prefer=zone=a", "pool-web.auto=no", "pool-web.priority=high", "pool-web.announce=ospf", "pool-web.enforce=on"),
-			"web: 10.0.0.4; auto false; broken", []string{"pool-web.announce", "pool-web.auto", "pool-web.enforce", "pool-web.namespaces", "pool-web.nodes", "pool-web.prefer", "pool-web.priority"}},
+		{"attributes that can't be read close the pool", data("pool-web=10.0.0.4", "pool-web.namespaces=Shop!", "pool-web.nodes=zone in", "pool-web.prefer=zone=a", "pool-web.auto=no", "pool-web.priority=high", "pool-web.announce=ospf"),
+			"web: 10.0.0.4; auto false; broken", []string{"pool-web.announce", "pool-web.auto", "pool-web.namespaces", "pool-web.nodes", "pool-web.prefer", "pool-web.priority"}},
 		{"empty attributes", data("pool-web=10.0.0.4", "pool-web.namespaces=", "pool-web.services= "), "web: 10.0.0.4; broken", []string{"it names no namespace", "the selector is empty"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -7,10 +7,10 @@ import (
 
 func TestWhoMayAskForWhat(t *testing.T) {
 	p, _ := Parse(nil, data("cidr-web=10.0.1.0/24", "pool-blue=10.0.2.0/24", "pool-blue.namespaces=team=blue",
-		"pool-kept=10.0.3.0/24", "pool-kept.namespaces=shop", "pool-kept.enforce=true", "pool-all=10.0.4.0/24,0.0.0.0/32", "pool-all.auto=false",
+		"pool-kept=10.0.3.0/24", "pool-kept.namespaces=shop", "pool-all=10.0.4.0/24,0.0.0.0/32", "pool-all.auto=false",
 		"pool-both=10.0.3.64/26", "pool-both.namespaces=team=blue", "pool-bad=10.0.6.0/24", "pool-bad.namespaces=-"))
-	if !p.NamesNamespaces() || !p.Enforces() {
-		t.Errorf("names namespaces %v, enforces %v", p.NamesNamespaces(), p.Enforces())
+	if !p.KeepsOut() {
+		t.Error("they keep nobody out")
 	}
 	const none, other = "is of no pool that is offered to the namespace ", "is of a pool that is not offered to the namespace "
 	blue := map[string]string{"team": "blue"}
@@ -22,7 +22,7 @@ func TestWhoMayAskForWhat(t *testing.T) {
 	}{
 		{"web", nil, "10.0.1.9", "", ""},
 		{"db", nil, "10.0.1.9", "", other},
-		{"db", nil, "10.0.2.9", "", other},
+		{"db", nil, "10.0.2.9", other, other},
 		{"db", blue, "10.0.2.9", "", ""},
 		{"db", nil, "10.0.3.9", other, other},
 		{"shop", nil, "10.0.3.9", "", ""},
@@ -47,7 +47,7 @@ func TestWhoMayAskForWhat(t *testing.T) {
 
 func TestProvidersKeysKeepNobodyOut(t *testing.T) {
 	p, _ := Parse(nil, data("cidr-web=10.0.1.0/24", "range-global=10.0.2.1-10.0.2.9", "pool-all=10.0.4.0/24"))
-	if p.NamesNamespaces() || p.Enforces() {
+	if p.KeepsOut() {
 		t.Error("pools that name no namespaces keep others out")
 	}
 }
@@ -70,7 +70,7 @@ func TestInterfaceOfPools(t *testing.T) {
 
 // TestNamespaceNotKnown: a namespace that is not known, since Namespaces can't be read or its own has not come yet, belongs to no selector, be it one of labels that are not there.
 func TestNamespaceNotKnown(t *testing.T) {
-	p, _ := Parse(nil, data("pool-a=10.7.0.0/24", "pool-a.namespaces=trust!=external", "pool-a.enforce=true", "pool-b=10.8.0.0/24", "pool-b.namespaces=!external"))
+	p, _ := Parse(nil, data("pool-a=10.7.0.0/24", "pool-a.namespaces=trust!=external", "pool-b=10.8.0.0/24", "pool-b.namespaces=!external"))
 	for _, a := range []netip.Addr{netip.MustParseAddr("10.7.0.1"), netip.MustParseAddr("10.8.0.1")} {
 		if p.WhyNotOffered("web", nil, a, true) == "" || p.WhyNotOffered("web", map[string]string{}, a, true) != "" {
 			t.Errorf("%s is offered to one that is not known, or is not to one without labels", a)

@@ -18,7 +18,7 @@ type Pool struct {
 	Key  string // that it comes from
 	addresses
 
-	Namespaces Namespaces      // that it is offered to
+	Namespaces Namespaces      // that it is offered to; no other may ask for its addresses
 	Services   labels.Selector // that get an address of it without asking; nil for all
 	Interface  string          // of its VIPs; "" if it says nothing
 	Nodes      labels.Selector // that may carry its VIPs; nil for all
@@ -26,7 +26,6 @@ type Pool struct {
 	Auto       bool            // Services get addresses of it without asking
 	Priority   int             // the highest comes first
 	Announce   []vip.Method    // of its VIPs; nil if it says nothing
-	Enforce    bool            // only Namespaces may ask for its addresses, whatever the option says
 	Broken     bool            // a part of it could never be read, so it gives nothing
 
 	provider bool    // it comes from a key of kube-vip's provider

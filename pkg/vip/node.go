@@ -73,7 +73,7 @@ type NodeInfo struct {
 	// Suspects is the nodes whose Liveness has been Suspect for a while, sorted.
 	Suspects []string `json:"suspects,omitempty"`
 
-	ServiceAddresses string `json:"serviceAddresses,omitempty"` // its option svc_addresses, "" if not set
+	ServiceAddresses string `json:"serviceAddresses,omitempty"` // its option svc_addresses
 
 	Process ProcessInfo `json:"process,omitzero"` // the process that works under the node's name
 	// Waiting is what other Herald processes of the node's host say of themselves, which wait

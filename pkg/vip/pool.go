@@ -17,12 +17,10 @@ type PoolSource struct {
 // A PoolPolicy is what the ConfigMap of pools says about addresses that Services ask for by name. It is not
 // modified after it was made.
 type PoolPolicy interface {
-	// NamesNamespaces reports whether a pool is for some namespaces only.
-	NamesNamespaces() bool
-	// Enforces reports whether a pool keeps its addresses from other namespaces, whatever svc_addresses says.
-	Enforces() bool
-	// WhyNotOffered returns why Services of a namespace with these labels may not ask for an address, as a
-	// sentence that begins with the address, or "".
+	// KeepsOut reports whether a pool is for some namespaces only.
+	KeepsOut() bool
+	// WhyNotOffered returns why Services of a namespace with these labels may not ask for an address, as a sentence that
+	// begins with the address, or ""; with poolsOnly (svc_addresses) it must be of a pool.
 	WhyNotOffered(namespace string, labels map[string]string, a netip.Addr, poolsOnly bool) string
 	// MayShare reports whether Services of both namespaces share a, if their ports differ.
 	MayShare(a netip.Addr, one, other string) bool
