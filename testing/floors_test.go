@@ -35,7 +35,7 @@ var rooms = map[string]room{
 	"pkg/plan":     {1, 7100},
 	"pkg/pool":     {1, 2250},
 	"pkg/migrate":  {1, 1500},
-	"pkg/kube":     {1, 6400},
+	"pkg/kube":     {1, 5900},
 	"pkg/lease":    {1, 5600},
 	"pkg/peers":    {1, 1980},
 	"pkg/netif":    {1, 3100},
