@@ -38,7 +38,7 @@ var rooms = map[string]room{
 	"pkg/kube":     {1, 5900},
 	"pkg/lease":    {1, 5600},
 	"pkg/peers":    {1, 1980},
-	"pkg/netif":    {1, 3100},
+	"pkg/netif":    {1, 2850},
 	"pkg/l2":       {1, 2250},
 	"pkg/bgp":      {1, 2100},
 	"pkg/bfd":      {1, 800},
