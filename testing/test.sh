@@ -28,8 +28,8 @@ promises=(
   BadInput Uninstalled LeastRights                                                # it says why, and needs little
   Migration APIServersBalanced BGPByBIRD DHCPExpose UPnP Egress                   # what it does besides
 )
-# More of what other tests in the lab have a little of: four minutes.
-large='^(TestBGPThousand|TestDHCPHundred|TestFloods|TestHundred)$'
+# More of what other tests in the lab have a little of: three minutes.
+large='^(TestDHCPHundred|TestFloods|TestHundred)$'
 # Those whose outcome depends on kube-proxy.
 proxied='^(TestCreatedAndTakenAway|TestIPMode|TestLocal|TestLocalRollingUpdate|TestTerminated|TestDualStack|TestKubectlExpose|TestDHCPExpose|TestDHCPMoves)$'
 
@@ -291,7 +291,7 @@ rest() {
     loud "programs of real nodes" testing/lab/nodes/parts/build.sh
     lab 6 "tests on real nodes" ./testing/nodes
   fi
-  lab 4 "large tests" -run "$large" ./testing/e2e
+  lab 3 "large tests" -run "$large" ./testing/e2e
   HERALD_ALERTS=all lab 7 "all alerts, and the page on troubleshooting" -run '^(TestAlerts|TestTroubleshootingWalk)$' ./testing/e2e
   if fits 5 "govulncheck"; then vulnerabilities; fi
 }

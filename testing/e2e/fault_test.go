@@ -237,17 +237,6 @@ func TestStoppedAndWoken(t *testing.T) {
 	}
 }
 
-// A short stop, as a busy machine makes them, is not worth a failover.
-func TestBrieflyStopped(t *testing.T) {
-	f := start(t, env())
-	s := observe(t, "a", "10.77.0.50")
-	f.node[s.owner].Signal(syscall.SIGSTOP)
-	time.Sleep(2 * time.Second)
-	f.node[s.owner].Signal(syscall.SIGCONT)
-	time.Sleep(lab.KernelAnswers + time.Second)
-	s.expectUnmoved()
-}
-
 // A node cut from the API server, which the others reach, yields: they take over,
 // and two never answer for long.
 func TestCutFromAPI(t *testing.T) {
