@@ -27,7 +27,7 @@ var rooms = map[string]room{
 	"pkg/agent":    {2, 800},
 	"pkg/manifest": {2, 1100},
 	"pkg/report":   {2, 1000},
-	"pkg/plan":     {1, 7100},
+	"pkg/plan":     {1, 6300},
 	"pkg/pool":     {1, 2250},
 	"pkg/migrate":  {1, 1500},
 	"pkg/kube":     {1, 5900},
