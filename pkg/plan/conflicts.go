@@ -288,9 +288,10 @@ func (p *pass) whyNotShared(s, o *service, a netip.Addr) string {
 // whyNotBeside returns why s may not share an address with o if that is of another namespace, as the end of a
 // sentence: it asks for something that would decide where, or how, the VIP of o is announced. "" if it is plain.
 func (s *service) whyNotBeside(o *service) string {
-	switch what := s.Peculiar(); {
-	case s.Key.Namespace == o.Key.Namespace:
+	if s.Key.Namespace == o.Key.Namespace {
 		return ""
+	}
+	switch what := s.Peculiar(); {
 	case what != "":
 		return ", which is shared only if neither has " + what
 	case len(s.dhcpFamilies) > 0, slices.ContainsFunc(s.addrs, func(a address) bool { return !o.hasAddress(a.Addr) }):

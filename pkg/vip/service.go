@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"net/netip"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -123,7 +122,7 @@ func (s *Service) Peculiar() string {
 		return "kube-vip.io/serviceInterface"
 	case s.Announce != nil:
 		return "heraldvip.io/announce"
-	case !reflect.DeepEqual(s.BGPAttributes, BGPAttributes{}):
+	case s.BGPAttributes.named():
 		return "heraldvip.io/bgp-..."
 	}
 	return ""
