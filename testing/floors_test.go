@@ -16,29 +16,24 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-const (
-	module = "github.com/heraldvip/herald/"
-	root   = ".."
-)
+const module, root = "github.com/heraldvip/herald/", ".."
 
 // A room has a floor, and a ceiling of lines without tests. Imports go down, never up and never sideways, but for the
 // exceptions of sideways. Ceilings are of 2026-11-28: they are lowered when a room has shrunk.
 type room struct{ floor, ceiling int }
 
 var rooms = map[string]room{
-	"cmd/herald": {3, 5700},
-
+	"cmd/herald":   {3, 5700},
 	"pkg/agent":    {2, 800},
 	"pkg/manifest": {2, 1100},
 	"pkg/report":   {2, 1000},
-
-	"pkg/plan":     {1, 7100},
+	"pkg/plan":     {1, 6300},
 	"pkg/pool":     {1, 2250},
 	"pkg/migrate":  {1, 1500},
-	"pkg/kube":     {1, 6400},
+	"pkg/kube":     {1, 5900},
 	"pkg/lease":    {1, 5600},
 	"pkg/peers":    {1, 1980},
-	"pkg/netif":    {1, 3100},
+	"pkg/netif":    {1, 2850},
 	"pkg/l2":       {1, 2250},
 	"pkg/bgp":      {1, 2100},
 	"pkg/bfd":      {1, 800},
@@ -51,10 +46,9 @@ var rooms = map[string]room{
 	"pkg/quorum":   {1, 1100},
 	"pkg/serve":    {1, 850},
 	"pkg/history":  {1, 400},
-
-	"pkg/vip":     {0, 2000},
-	"pkg/config":  {0, 2600},
-	"pkg/mailbox": {0, 90},
+	"pkg/vip":      {0, 2000},
+	"pkg/config":   {0, 2600},
+	"pkg/mailbox":  {0, 90},
 }
 
 // sideways is what may be imported on the same floor.
@@ -84,10 +78,8 @@ var worlds = map[string]string{
 }
 
 // pure is the rooms that do no I/O, and outside what they do not import.
-var (
-	pure    = []string{"pkg/plan", "pkg/pool", "pkg/migrate", "pkg/quorum", "pkg/vip"}
-	outside = []string{"context", "io", "log", "log/slog", "net", "net/http", "os", "os/exec", "syscall", "golang.org/x/sys/unix"}
-)
+var pure = []string{"pkg/plan", "pkg/pool", "pkg/migrate", "pkg/quorum", "pkg/vip"}
+var outside = []string{"context", "io", "log", "log/slog", "net", "net/http", "os", "os/exec", "syscall", "golang.org/x/sys/unix"}
 
 // against says what is wrong with an import of a package, both by their paths within the module or outside of it. A package
 // for the tests of others that is named after its room, such as pkg/lease/leasetest, is part of that room.
@@ -100,8 +92,8 @@ func against(dir, imported string) string {
 	below, known := rooms[in]
 	longest := ""
 	for prefix := range worlds {
-		if strings.HasPrefix(imported, prefix) && len(prefix) > len(longest) {
-			longest = prefix
+		if strings.HasPrefix(imported, prefix) {
+			longest = max(longest, prefix) // of prefixes of one text the longest is the greatest
 		}
 	}
 	switch of, ok := rooms[name]; {
@@ -123,28 +115,22 @@ func against(dir, imported string) string {
 }
 
 func TestFloors(t *testing.T) {
-	list := exec.CommandContext(t.Context(), "go", "list", "-f", `{{$p := .ImportPath}}{{range .Imports}}{{$p}} {{.}}{{"\n"}}{{end}}`, "./...")
-	list.Dir = root
-	looked := 0
-	for line := range strings.Lines(string(check.Value(list.Output())(t))) {
+	list := exec.CommandContext(t.Context(), "go", "-C", root, "list", "-f", `{{$p := .ImportPath}}{{range .Imports}}{{$p}} {{.}}{{"\n"}}{{end}}`, "./...")
+	lines := slices.Collect(strings.Lines(string(check.Value(list.Output())(t))))
+	if len(lines) < 300 {
+		t.Errorf("only %d imports were looked at", len(lines))
+	}
+	for _, line := range lines {
 		dir, imported, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if wrong := against(strings.TrimPrefix(dir, module), imported); dir != "" && wrong != "" {
 			t.Errorf("%s imports %s: %s", dir, imported, wrong)
 		}
-		looked++
-	}
-	if looked < 300 {
-		t.Errorf("only %d imports were looked at", looked)
 	}
 	for _, bad := range []string{
-		"pkg/pool pkg/plan", "pkg/l2 pkg/agent", "cmd/herald testing/lab", "pkg/attic pkg/vip", "pkg/lease/leasetest pkg/kube", "pkg/lease pkg/lease/leasetest",
+		"pkg/pool ~pkg/plan", "pkg/l2 ~pkg/agent", "cmd/herald ~testing/lab", "pkg/attic ~pkg/vip", "pkg/lease/leasetest ~pkg/kube",
+		"pkg/lease ~pkg/lease/leasetest", "pkg/lease k8s.io/api/core/v1", "pkg/vip golang.org/x/sync/errgroup", "pkg/plan net",
 	} {
-		if from, to, _ := strings.Cut(bad, " "); against(from, module+to) == "" {
-			t.Errorf("nothing is said against %s", bad)
-		}
-	}
-	for _, bad := range []string{"pkg/lease k8s.io/api/core/v1", "pkg/vip golang.org/x/sync/errgroup", "pkg/plan net"} {
-		if from, to, _ := strings.Cut(bad, " "); against(from, to) == "" {
+		if from, to, _ := strings.Cut(strings.Replace(bad, "~", module, 1), " "); against(from, to) == "" {
 			t.Errorf("nothing is said against %s", bad)
 		}
 	}

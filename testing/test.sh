@@ -28,8 +28,8 @@ promises=(
   BadInput Uninstalled LeastRights                                                # it says why, and needs little
   Migration APIServersBalanced BGPByBIRD DHCPExpose UPnP Egress                   # what it does besides
 )
-# More of what other tests in the lab have a little of: four minutes.
-large='^(TestBGPThousand|TestDHCPHundred|TestFloods|TestHundred)$'
+# More of what other tests in the lab have a little of: three minutes.
+large='^(TestDHCPHundred|TestFloods|TestHundred)$'
 # Those whose outcome depends on kube-proxy.
 proxied='^(TestCreatedAndTakenAway|TestIPMode|TestLocal|TestLocalRollingUpdate|TestTerminated|TestDualStack|TestKubectlExpose|TestDHCPExpose|TestDHCPMoves)$'
 
@@ -279,7 +279,7 @@ rest() {
   needed "bin/herald" make build
   quiet "shellcheck" scripts
   # shellcheck disable=SC2046 # words
-  lab 14 "all other tests in the lab" -skip "$(named "${promises[@]}")|^TestIPv6Only|^TestTroubleshootingWalk\$|$large" $(inLab | grep -v '/testing/nodes$')
+  lab 14 "all other tests in the lab" -skip "$(named "${promises[@]}")|^TestIPv6Only|$large" $(inLab | grep -v '/testing/nodes$')
   HERALD_FAMILY=6 lab 2 "again, in a cluster without IPv4" -run '^TestIPv6Only' ./testing/e2e
   if fits 4 "the other packages, with the race detector"; then loud "the other packages, with the race detector" unraced; fi
   if fits 3 "every fuzz target for 2 s"; then fuzz 2; fi
@@ -291,8 +291,8 @@ rest() {
     loud "programs of real nodes" testing/lab/nodes/parts/build.sh
     lab 6 "tests on real nodes" ./testing/nodes
   fi
-  lab 4 "large tests" -run "$large" ./testing/e2e
-  HERALD_ALERTS=all lab 7 "all alerts, and the page on troubleshooting" -run '^(TestAlerts|TestTroubleshootingWalk)$' ./testing/e2e
+  lab 3 "large tests" -run "$large" ./testing/e2e
+  HERALD_ALERTS=all lab 7 "all alerts" -run '^TestAlerts$' ./testing/e2e
   if fits 5 "govulncheck"; then vulnerabilities; fi
 }
 

@@ -154,8 +154,9 @@ var supported = slices.Concat(
 			Meaning: "The namespace of that ConfigMap.",
 			set:     store(parseNamespace, func(c *Config) *string { return &c.Pools.Namespace })},
 		{Env: "svc_addresses", Flag: "servicesAddresses", Type: String, Default: "any",
-			Meaning: "Which addresses Services may ask for by name, besides those of a `pool-<name>` with other `.namespaces`, which they never may. `any`: all that are not reserved. `pools`: those that a pool offers to their namespace. What a Service has already stays. See pools.md.",
-			set:     store(oneOf("any", "pools"), func(c *Config) *string { return &c.Services.Addresses })},
+			Meaning: "Which addresses Services may ask for by name. `any`: all that are not reserved, and of no `pool-<name>` with other `.namespaces`. " +
+				"`pools`: those that a pool offers to their namespace. What a Service has already stays. See pools.md.",
+			set: store(oneOf("any", "pools"), func(c *Config) *string { return &c.Services.Addresses })},
 	}),
 	inSection(groupControlPlane, []Option{
 		{Env: "cp_enable", Flag: "controlplane", Type: Bool, Default: "false",

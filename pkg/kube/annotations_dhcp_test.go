@@ -12,8 +12,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A lease is written beside the status, and what is written is what is read. When it
-// is gone the address stays as the one to ask for.
+// A lease is written beside the status, and what is written is what is read. When it is gone the address stays as the
+// one to ask for.
 func TestStatusWithDHCPLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, stop := newStatusTest(t)
@@ -25,7 +25,8 @@ func TestStatusWithDHCPLease(t *testing.T) {
 		advance(time.Second)
 		want := statusOf(0)
 		want.DHCPLeases = []vip.DHCPLease{{Addr: want.Ingress[0].Addr, Bits: 24, MAC: "02:00:00:00:00:01", Server: "10.0.0.1",
-			Expires: time.Now().Add(time.Hour).UTC().Truncate(time.Second)}, {Addr: netip.MustParseAddr("fd00::5"), Bits: 128, MAC: "02:00:00:00:00:01"}}
+			Expires: time.Now().Add(time.Hour).UTC().Truncate(time.Second)}, {Addr: netip.MustParseAddr("fd00::5"), Bits: 128,
+			MAC: "02:00:00:00:00:01"}}
 		d.plan(want)
 		advance(time.Minute)
 		if d.writes(serviceKey(0)) != 1 || d.written() != 1 {
@@ -51,7 +52,8 @@ func TestStatusWithDHCPLease(t *testing.T) {
 		d.plan(vip.Status{Service: serviceKey(0)})
 		advance(time.Minute)
 		got := d.at(serviceKey(0))
-		if diff := cmp.Diff(map[string]string{requestedKey: "10.0.0.0,fd00::5", "example.com/theirs": "stays"}, got.Annotations); diff != "" || len(got.Status.LoadBalancer.Ingress) > 0 {
+		if diff := cmp.Diff(map[string]string{requestedKey: "10.0.0.0,fd00::5", "example.com/theirs": "stays"},
+			got.Annotations); diff != "" || len(got.Status.LoadBalancer.Ingress) > 0 {
 			t.Errorf("status %v, annotations %s", got.Status, diff)
 		}
 	})

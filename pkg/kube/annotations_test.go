@@ -34,8 +34,10 @@ func TestReadAnnotations(t *testing.T) {
 		want       vip.Service
 	}{
 		{addressesKey, "192.168.0.10", vip.Service{Addresses: addrs("192.168.0.10"), Source: addressesKey}},
-		{addressesKey, " 192.168.0.10 ,\tfd00::10 ", vip.Service{Addresses: addrs("192.168.0.10", "fd00::10"), Source: addressesKey}},
-		{addressesKey, "192.168.0.10,192.168.0.10,::ffff:192.168.0.10", vip.Service{Addresses: addrs("192.168.0.10"), Source: addressesKey}},
+		{addressesKey, " 192.168.0.10 ,\tfd00::10 ", vip.Service{Addresses: addrs("192.168.0.10", "fd00::10"),
+			Source: addressesKey}},
+		{addressesKey, "192.168.0.10,192.168.0.10,::ffff:192.168.0.10", vip.Service{Addresses: addrs("192.168.0.10"),
+			Source: addressesKey}},
 		{addressesKey, "fd00::1,FD00:0::1", vip.Service{Addresses: addrs("fd00::1"), Source: addressesKey}},
 		{addressesKey, "0.0.0.0,::", vip.Service{Addresses: addrs("0.0.0.0", "::"), Source: addressesKey}},
 		{addressesKey, "", vip.Service{}},
@@ -58,10 +60,14 @@ func TestReadAnnotations(t *testing.T) {
 		{"lbipam.cilium.io/sharing-key", "x", vip.Service{SharingKey: " default/x"}},
 		{sharingKeyKey, " default/x", vip.Service{SharingKey: "default/x"}}, // and not Cilium's
 		{allocatedKey, "web", vip.Service{Allocated: "web"}},
-		{"metallb.io/loadBalancerIPs", "192.168.0.10, fd00::10", vip.Service{Addresses: addrs("192.168.0.10", "fd00::10"), Source: "metallb.io/loadBalancerIPs"}},
-		{"metallb.universe.tf/loadBalancerIPs", "192.168.0.10", vip.Service{Addresses: addrs("192.168.0.10"), Source: "metallb.universe.tf/loadBalancerIPs"}},
-		{"lbipam.cilium.io/ips", "192.168.0.10", vip.Service{Addresses: addrs("192.168.0.10"), Source: "lbipam.cilium.io/ips"}},
-		{"io.cilium/lb-ipam-ips", "192.168.0.10", vip.Service{Addresses: addrs("192.168.0.10"), Source: "io.cilium/lb-ipam-ips"}},
+		{"metallb.io/loadBalancerIPs", "192.168.0.10, fd00::10", vip.Service{Addresses: addrs("192.168.0.10", "fd00::10"),
+			Source: "metallb.io/loadBalancerIPs"}},
+		{"metallb.universe.tf/loadBalancerIPs", "192.168.0.10", vip.Service{Addresses: addrs("192.168.0.10"),
+			Source: "metallb.universe.tf/loadBalancerIPs"}},
+		{"lbipam.cilium.io/ips", "192.168.0.10", vip.Service{Addresses: addrs("192.168.0.10"),
+			Source: "lbipam.cilium.io/ips"}},
+		{"io.cilium/lb-ipam-ips", "192.168.0.10", vip.Service{Addresses: addrs("192.168.0.10"),
+			Source: "io.cilium/lb-ipam-ips"}},
 		{"lbipam.cilium.io/ips", "x", vip.Service{Source: "lbipam.cilium.io/ips", Invalid: []string{
 			`lbipam.cilium.io/ips is "x": "x" is not an IP address; write IP addresses separated by commas, such as 192.168.0.10,fd00::10.`}}},
 		{announceKey, "bgp", vip.Service{Announce: []vip.Method{vip.ByBGP}}},
@@ -69,16 +75,21 @@ func TestReadAnnotations(t *testing.T) {
 		{announceKey, "", vip.Service{}},
 		{announceKey, "bgp,ospf", vip.Service{Announce: []vip.Method{}, Invalid: []string{
 			`heraldvip.io/announce is "bgp,ospf": write arp, bgp, or both with a comma between. Until then the VIP is not announced, unless it is already and only one of the two is enabled.`}}},
-		{communitiesKey, "65000:100, 65000:1:100,no-export", vip.Service{BGPAttributes: vip.BGPAttributes{Communities: []vip.Community{65000<<16 | 100, 0xffffff01}, LargeCommunities: []vip.LargeCommunity{{65000, 1, 100}}}}},
+		{communitiesKey, "65000:100, 65000:1:100,no-export",
+			vip.Service{BGPAttributes: vip.BGPAttributes{Communities: []vip.Community{65000<<16 | 100, 0xffffff01},
+				LargeCommunities: []vip.LargeCommunity{{65000, 1, 100}}}}},
 		{communitiesKey, "none", vip.Service{BGPAttributes: vip.BGPAttributes{Communities: []vip.Community{}}}},
 		{communitiesKey, "1:2,x", vip.Service{Invalid: []string{
 			`heraldvip.io/bgp-communities is "1:2,x": community 2, "x", is neither 0..65535:0..65535, nor a:b:c of 32 bits each, nor a well-known name. The default is used.`}}},
 		{localPrefKey, "0", vip.Service{BGPAttributes: vip.BGPAttributes{LocalPref: new(uint32)}}},
 		{medKey, "4294967296", vip.Service{Invalid: []string{`heraldvip.io/bgp-med is "4294967296": write a whole number from 0 to 4294967295. The default is used.`}}},
 		{prependKey, "17", vip.Service{Invalid: []string{`heraldvip.io/bgp-prepend is "17": write a whole number from 0 to 16. The default is used.`}}},
-		{peersKey, "192.0.2.1, FD00:0::1,eth0", vip.Service{BGPAttributes: vip.BGPAttributes{Peers: []string{"192.0.2.1", "fd00::1", "eth0"}}}},
-		{peersKey, strings.Repeat("eth0,", maxPeers) + "eth1", vip.Service{BGPAttributes: vip.BGPAttributes{Peers: []string{}}, Invalid: []string{
-			`heraldvip.io/bgp-peers is "` + strings.Repeat("eth0,", 12) + `"...: it names 101 peers, and may name 100. The VIP is announced to no peer.`}}},
+		{peersKey, "192.0.2.1, FD00:0::1,eth0", vip.Service{BGPAttributes: vip.BGPAttributes{Peers: []string{"192.0.2.1",
+			"fd00::1", "eth0"}}}},
+		{peersKey, strings.Repeat("eth0,", maxPeers) + "eth1",
+			vip.Service{BGPAttributes: vip.BGPAttributes{Peers: []string{}}, Invalid: []string{
+				`heraldvip.io/bgp-peers is "` + strings.Repeat("eth0,", 12) +
+					`"...: it names 101 peers, and may name 100. The VIP is announced to no peer.`}}},
 		{peersKey, "192.0.2.1,", vip.Service{BGPAttributes: vip.BGPAttributes{Peers: []string{}}, Invalid: []string{
 			`heraldvip.io/bgp-peers is "192.0.2.1,": write the addresses or interfaces of peers with commas between. The VIP is announced to no peer.`}}},
 		{ignoreKey, "true", vip.Service{Ignore: true}},
@@ -89,7 +100,8 @@ func TestReadAnnotations(t *testing.T) {
 		{ignoreKey, "yes", vip.Service{Invalid: []string{`kube-vip.io/ignore is "yes": neither true nor false, so it counts as false.`}}},
 		{withoutEndpointsKey, "true", vip.Service{AllowWithoutEndpoints: true}},
 		{allPortsKey, "true", vip.Service{AllPorts: true}},
-		{withoutEndpointsKey, "no!", vip.Service{Invalid: []string{`kube-vip.io/allow-reconcile-without-endpoints is "no!": neither true nor false, so it counts as false.`}}},
+		{withoutEndpointsKey, "no!",
+			vip.Service{Invalid: []string{`kube-vip.io/allow-reconcile-without-endpoints is "no!": neither true nor false, so it counts as false.`}}},
 		{interfaceKey, "eth0.100", vip.Service{Interface: "eth0.100"}},
 		{interfaceKey, "auto", vip.Service{Interface: "auto"}},
 		{interfaceKey, " eth1 ", vip.Service{Interface: "eth1"}},
@@ -116,24 +128,29 @@ func TestReadAnnotations(t *testing.T) {
 			`kube-vip.io/leaseName is "default/herald-pools": a Lease that Herald uses for something else; write another. The default is used.`}}},
 		{leaseNameKey, "herald-pools-2", vip.Service{Lease: "herald-pools-2"}},
 		{leaseNameKey, long, vip.Service{Invalid: []string{
-			`kube-vip.io/leaseName is "` + long[:60] + `"...: no name that a Lease can have; write lower case letters, digits, - and . only. The default is used.`}}},
+			`kube-vip.io/leaseName is "` + long[:60] +
+				`"...: no name that a Lease can have; write lower case letters, digits, - and . only. The default is used.`}}},
 		{addressesKey, most + ", 10.0.0.1", vip.Service{Addresses: addrs(sixteen...), Source: addressesKey}},
-		{addressesKey, most + ",10.0.0.17,no address", vip.Service{Addresses: addrs(sixteen...), Source: addressesKey, Invalid: []string{
-			`kube-vip.io/loadbalancerIPs is "10.0.0.1,10.0.0.2,10.0.0.3,10.0.0.4,10.0.0.5,10.0.0.6,10.0.0"...: a Service may have 16 addresses; those after 10.0.0.16 are left out.`}}},
+		{addressesKey, most + ",10.0.0.17,no address", vip.Service{Addresses: addrs(sixteen...), Source: addressesKey,
+			Invalid: []string{
+				`kube-vip.io/loadbalancerIPs is "10.0.0.1,10.0.0.2,10.0.0.3,10.0.0.4,10.0.0.5,10.0.0.6,10.0.0"...: a Service may have 16 addresses; those after 10.0.0.16 are left out.`}}},
 		{sharingKeyKey, " a key, of two words ", vip.Service{SharingKey: "a key, of two words"}},
 		{sharingKeyKey, strings.Repeat("k", 254), vip.Service{Invalid: []string{
-			`heraldvip.io/sharing-key is "` + strings.Repeat("k", 60) + `"...: longer than 253 bytes; write a shorter text. The addresses are shared with no other namespace.`}}},
+			`heraldvip.io/sharing-key is "` + strings.Repeat("k", 60) +
+				`"...: longer than 253 bytes; write a shorter text. The addresses are shared with no other namespace.`}}},
 		{ipModeKey, "VIP", vip.Service{IPMode: vip.ModeVIP}},
 		{ipModeKey, "proxy", vip.Service{IPMode: vip.ModeProxy}},
 		{ipModeKey, "", vip.Service{}},
 		{ipModeKey, "NAT", vip.Service{Invalid: []string{`heraldvip.io/ip-mode is "NAT": write VIP or Proxy. The default is used.`}}},
 		{vipHostKey, "n1", vip.Service{VIPHost: "n1"}},
 		{serviceVLANKey, "100", vip.Service{Invalid: []string{
-			"kube-vip.io/serviceVLAN is not supported by this version of Herald: the VIP is announced without a VLAN; make an interface for the VLAN on the nodes, and name it in kube-vip.io/serviceInterface."}}},
+			"kube-vip.io/serviceVLAN is not supported by this version of Herald: the VIP is announced without a VLAN; make " +
+				"an interface for the VLAN on the nodes, and name it in kube-vip.io/serviceInterface."}}},
 		{egressKey, "true", vip.Service{Invalid: []string{
 			`kube-vip.io/egress is "true": the Service has no spec.selector, which says what its pods are. What they send keeps its source.`}}},
 		{"kube-vip.io/egress-allowed-network", "10.0.0.0/8", vip.Service{Invalid: []string{
-			"kube-vip.io/egress-allowed-network is not known; did you mean kube-vip.io/egress-allowed-networks? It has no effect."}}},
+			"kube-vip.io/egress-allowed-network is not known; did you mean kube-vip.io/egress-allowed-networks? It has no " +
+				"effect."}}},
 		{egressKey, "false", vip.Service{}},
 		{serviceVLANKey, "", vip.Service{}},
 		{hwaddrKey, "00:00:6C:00:00:01", vip.Service{DHCP: vip.DHCP{MAC: "00:00:6c:00:00:01"}}},
@@ -164,7 +181,8 @@ func TestReadAnnotations(t *testing.T) {
 		{rpFilterKey, "3", vip.Service{Invalid: []string{`kube-vip.io/rp_filter is "3": write 0, 1 or 2. The default is used.`}}},
 		{dhcpLeaseKey, `[{"address":"10.0.0.5","bits":24,"mac":"02:00:00:00:00:01","server":"10.0.0.1","expires":"2026-01-01T00:00:00Z"},{"address":"fd00::5","bits":128,"mac":"02:00:00:00:00:01"}]`,
 			vip.Service{DHCP: vip.DHCP{Leases: []vip.DHCPLease{
-				{Addr: addrs("10.0.0.5")[0], Bits: 24, MAC: "02:00:00:00:00:01", Server: "10.0.0.1", Expires: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)},
+				{Addr: addrs("10.0.0.5")[0], Bits: 24, MAC: "02:00:00:00:00:01", Server: "10.0.0.1",
+					Expires: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)},
 				{Addr: addrs("fd00::5")[0], Bits: 128, MAC: "02:00:00:00:00:01"}}}}},
 		{dhcpLeaseKey, `[{"address":"10.0.0.5","bits":99,"mac":"02:00:00:00:00:01"},{"address":"127.0.0.1","bits":8},{"bits":8},{"address":"fe80::1%eth0","bits":128}]`, vip.Service{}},
 		{dhcpLeaseKey, `{`, vip.Service{}},
@@ -194,7 +212,8 @@ func TestReadAnnotations(t *testing.T) {
 	}
 }
 
-// TestManyUnknownAnnotations: of thousands of annotations that nobody knows three are named, and reading them takes little time.
+// TestManyUnknownAnnotations: of thousands of annotations that nobody knows three are named, and reading them takes
+// little time.
 func TestManyUnknownAnnotations(t *testing.T) {
 	many := map[string]string{"kube-vip.io/ignor": "true"}
 	for i := range 15000 { // about as many as fit into 256 KiB, what the API server permits
@@ -216,8 +235,8 @@ func TestManyUnknownAnnotations(t *testing.T) {
 	}
 }
 
-// TestAnnotationsTable: every key is in the table once, explained, and what this
-// version reads is not marked as unsupported.
+// TestAnnotationsTable: every key is in the table once, explained, and what this version reads is not marked as
+// unsupported.
 func TestAnnotationsTable(t *testing.T) {
 	rows := make(map[string]Annotation)
 	for _, a := range Annotations {
@@ -229,13 +248,15 @@ func TestAnnotationsTable(t *testing.T) {
 			t.Errorf("%s is not explained: value %q, meaning %q", a.Key, a.Value, a.Meaning)
 		}
 		if one := (a.Consequence != "") != (a.Instead != ""); one != a.Unsupported {
-			t.Errorf("%s: Consequence is %q, Instead %q, want one of them for an unsupported annotation, and none otherwise", a.Key, a.Consequence, a.Instead)
+			t.Errorf("%s: Consequence is %q, Instead %q, want one of them for an unsupported annotation, and none otherwise",
+				a.Key, a.Consequence, a.Instead)
 		}
 		if prefix, _, _ := strings.Cut(a.Key, "/"); prefix != "kube-vip.io" && prefix != "heraldvip.io" {
 			t.Errorf("%s has a prefix that is not ours", a.Key)
 		}
 	}
-	for _, key := range []string{addressesKey, ignoreKey, interfaceKey, leaseNameKey, withoutEndpointsKey, ipModeKey, vipHostKey} {
+	for _, key := range []string{addressesKey, ignoreKey, interfaceKey, leaseNameKey, withoutEndpointsKey, ipModeKey,
+		vipHostKey} {
 		if a, ok := rows[key]; !ok || a.Unsupported {
 			t.Errorf("%s is read, but the table says %+v", key, a)
 		}
@@ -245,8 +266,8 @@ func TestAnnotationsTable(t *testing.T) {
 	}
 }
 
-// FuzzReadAnnotations: whatever users write, nothing panics, every sentence in Invalid names its
-// annotation and is of a bounded length, and what is passed on is sound.
+// FuzzReadAnnotations: whatever users write, nothing panics, every sentence in Invalid names its annotation and is of
+// a bounded length, and what is passed on is sound.
 func FuzzReadAnnotations(f *testing.F) {
 	f.Add("192.168.0.1,fd00::1", "true", "eth0", "shared", "VIP")
 	f.Add("::ffff:1.2.3.4%x", "wahr", "a b", "other/shared", "Prroxy")
@@ -254,7 +275,8 @@ func FuzzReadAnnotations(f *testing.F) {
 	f.Add("0.0.0.0", "1", "02:00:00:00:00:01", "[{\"address\":\"10.0.0.1\",\"bits\":24}]", "2")
 	f.Fuzz(func(t *testing.T, addresses, truth, link, lease, mode string) {
 		values := map[string]string{
-			hostnameKey: lease, hwaddrKey: link, requestedKey: addresses, macvlanKey: link, broadcastKey: truth, rpFilterKey: mode, dhcpLeaseKey: lease,
+			hostnameKey: lease, hwaddrKey: link, requestedKey: addresses, macvlanKey: link, broadcastKey: truth,
+			rpFilterKey: mode, dhcpLeaseKey: lease,
 			addressesKey: addresses, ignoreKey: truth, withoutEndpointsKey: truth,
 			interfaceKey: link, leaseNameKey: lease, ipModeKey: mode,
 		}
@@ -282,7 +304,8 @@ func FuzzReadAnnotations(f *testing.F) {
 		if strings.Contains(s.Lease, "/") || strings.HasPrefix(s.Lease, nodeLeasePrefix) {
 			t.Errorf("lease %q of %q", s.Lease, lease)
 		}
-		if d := s.DHCP; len(d.Macvlan) > 15 || strings.Contains(d.Macvlan, "/") || len(d.Requested) > 2 || len(d.MAC) != 0 && len(d.MAC) != 17 || len(d.Hostname) > 253 {
+		if d := s.DHCP; len(d.Macvlan) > 15 || strings.Contains(d.Macvlan, "/") || len(d.Requested) > 2 || len(d.MAC) != 0 &&
+			len(d.MAC) != 17 || len(d.Hostname) > 253 {
 			t.Errorf("DHCP %+v", d)
 		}
 		if s.IPMode != "" && s.IPMode != vip.ModeVIP && s.IPMode != vip.ModeProxy {
@@ -291,7 +314,8 @@ func FuzzReadAnnotations(f *testing.F) {
 	})
 }
 
-// TestPoolsAreBounded: of thousands of names of pools the first 16 are read, and the others cost nothing: while a Service is read, all others wait.
+// TestPoolsAreBounded: of thousands of names of pools the first 16 are read, and the others cost nothing: while a
+// Service is read, all others wait.
 func TestPoolsAreBounded(t *testing.T) {
 	var text strings.Builder
 	for i := range 40000 {

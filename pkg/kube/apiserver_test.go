@@ -36,16 +36,15 @@ type apiServer struct {
 	admin      *http.Client
 }
 
-// Tokens the API server knows. The token is the name of the user; admin may do
-// everything, the others what RBAC lets them.
+// Tokens the API server knows. The token is the name of the user; admin may do everything, the others what RBAC lets
+// them.
 const tokens = `admin,admin,admin,"system:masters"
 herald,herald,herald
 nobody,nobody,nobody
 narrow,narrow,narrow
 `
 
-// shared is the API server of all tests of this package: one, started by the
-// first that needs it.
+// shared is the API server of all tests of this package: one, started by the first that needs it.
 var shared struct {
 	once   sync.Once
 	server *apiServer
@@ -65,10 +64,11 @@ func TestMain(m *testing.M) {
 }
 
 // errNoParts: the binaries have not been built.
-var errNoParts = errors.New("bin/parts/etcd or bin/parts/kube-apiserver is missing; testing/lab/parts/build.sh builds them")
+var errNoParts = errors.New("bin/parts/etcd or bin/parts/kube-apiserver is missing; testing/lab/parts/build.sh " +
+	"builds them")
 
-// startAPI is the API server, running. It skips the test if the server's
-// binaries are missing, unless HERALD_LAB is "require".
+// startAPI is the API server, running. It skips the test if the server's binaries are missing, unless HERALD_LAB is
+// "require".
 func startAPI(t testing.TB) *apiServer {
 	t.Helper()
 	if testing.Short() {
@@ -119,10 +119,12 @@ func newAPIServer() (*apiServer, error) {
 		return nil, err
 	}
 	s.etcd, s.port = ports[0], ports[2]
-	s.admin = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+	s.admin = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		DisableKeepAlives: true}}
 	at := fmt.Sprintf("http://127.0.0.1:%d", s.etcd)
 	peer := fmt.Sprintf("http://127.0.0.1:%d", ports[1])
-	s.etcdRuns, err = start(s.dir, "etcd", filepath.Join(s.bin, "etcd"), "--data-dir", filepath.Join(s.dir, "etcd"), "--unsafe-no-fsync",
+	s.etcdRuns, err = start(s.dir, "etcd", filepath.Join(s.bin, "etcd"), "--data-dir", filepath.Join(s.dir, "etcd"),
+		"--unsafe-no-fsync",
 		"--listen-client-urls", at, "--advertise-client-urls", at,
 		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer)
 	if err == nil {
@@ -141,8 +143,10 @@ func (s *apiServer) start() error {
 	p, err := start(s.dir, "kube-apiserver", filepath.Join(s.bin, "kube-apiserver"),
 		"--etcd-servers", fmt.Sprintf("http://127.0.0.1:%d", s.etcd),
 		"--bind-address", "127.0.0.1", "--secure-port", fmt.Sprint(s.port), "--cert-dir", in("certs"),
-		"--token-auth-file", in("tokens.csv"), "--authorization-mode", "RBAC", "--disable-admission-plugins", "ServiceAccount",
-		"--service-account-key-file", in("sa.key"), "--service-account-signing-key-file", in("sa.key"), "--service-account-issuer", "https://herald.test",
+		"--token-auth-file", in("tokens.csv"), "--authorization-mode", "RBAC", "--disable-admission-plugins",
+		"ServiceAccount",
+		"--service-account-key-file", in("sa.key"), "--service-account-signing-key-file", in("sa.key"),
+		"--service-account-issuer", "https://herald.test",
 		"--service-cluster-ip-range", "10.112.0.0/16", "--endpoint-reconciler-type", "none")
 	if err != nil {
 		return err
@@ -297,8 +301,8 @@ func (p *process) tail() string {
 	return strings.Join(lines[max(0, len(lines)-10):], "\n")
 }
 
-// freePorts finds ports below those that the kernel gives to clients (32768 and
-// up), or one could be taken while the server that has it is being restarted.
+// freePorts finds ports below those that the kernel gives to clients (32768 and up), or one could be taken while the
+// server that has it is being restarted.
 func freePorts(n int) (ports []int, err error) {
 	for try := 0; len(ports) < n; try++ {
 		port := 20000 + mathrand.IntN(10000)

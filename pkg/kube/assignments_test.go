@@ -66,8 +66,8 @@ func TestAssignmentRejected(t *testing.T) {
 	})
 }
 
-// TestAssignmentsDoNotWaitForOthers: a write that is not answered, by a webhook that hangs, say, keeps no other Service
-// from its address.
+// TestAssignmentsDoNotWaitForOthers: a write that is not answered, by a webhook that hangs, say, keeps no other
+// Service from its address.
 func TestAssignmentsDoNotWaitForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow, other := vip.Key{Namespace: "a", Name: "slow"}, vip.Key{Namespace: "b", Name: "web"}
@@ -94,21 +94,25 @@ func TestAssignmentByDHCP(t *testing.T) {
 	for addr, want := range map[string]bool{"10.0.0.1": true, "0.0.0.0": false, "::": false} {
 		body, err := addressPatch(&cachedService{version: "1"}, &vip.Assignment{Addresses: addrs(addr), Pool: "web"})
 		check.OK(t, err)
-		if got := strings.Contains(string(body), string(vip.Allocated)); got != want || !strings.Contains(string(body), `"kube-vip.io/loadbalancerIPs":"`+addr+`"`) {
+		if got := strings.Contains(string(body), string(vip.Allocated)); got != want ||
+			!strings.Contains(string(body), `"kube-vip.io/loadbalancerIPs":"`+addr+`"`) {
 			t.Errorf("%s: %s; want a condition: %v", addr, body, want)
 		}
 	}
 }
 
-// TestAssignmentRefusals: why the API server does not take an address is told while that is wanted, once for each answer.
+// TestAssignmentRefusals: why the API server does not take an address is told while that is wanted, once for each
+// answer.
 func TestAssignmentRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		first, second, other := vip.Key{Namespace: "a", Name: "web-1"}, vip.Key{Namespace: "a", Name: "web-2"}, vip.Key{Namespace: "b", Name: "web"}
+		first, second, other := vip.Key{Namespace: "a", Name: "web-1"}, vip.Key{Namespace: "a", Name: "web-2"},
+			vip.Key{Namespace: "b", Name: "web"}
 		d := newAssignmentTest(t, first, second, other)
 		d.set(func() {
 			d.refuse = func(k vip.Key) error {
 				if k.Namespace == "a" {
-					return apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, k.Name, errors.New(`admission webhook "x.example.com" denied the request: no`))
+					return apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, k.Name,
+						errors.New(`admission webhook "x.example.com" denied the request: no`))
 				}
 				return nil
 			}
@@ -160,7 +164,8 @@ func TestAssignmentOfWhatWasThere(t *testing.T) {
 			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "10.0.0.11"}}
 		}, false, 2},
 		"what it was given is superseded": {func(s *corev1.Service) {
-			s.Annotations = map[string]string{addressesKey: "10.0.0.8", allocatedKey: "old", "metallb.io/loadBalancerIPs": "10.0.0.9"}
+			s.Annotations = map[string]string{addressesKey: "10.0.0.8", allocatedKey: "old",
+				"metallb.io/loadBalancerIPs": "10.0.0.9"}
 		}, func(s *corev1.Service) { s.Annotations = nil }, true, 1},
 		"its user names another":                  {nil, names("", "10.0.0.99"), false, 1},
 		"... in place of what it was given":       {names("old", "10.9.0.1"), names("old", "10.0.0.99"), false, 1},
@@ -180,7 +185,8 @@ func TestAssignmentOfWhatWasThere(t *testing.T) {
 				if o.Superseded != tt.remove {
 					t.Fatalf("superseded: %v", o.Superseded)
 				}
-				w := vip.Assignment{Service: k, UID: "uid", Pool: "cidr-global", Had: o.Addresses, HadPool: o.Allocated, Remove: tt.remove}
+				w := vip.Assignment{Service: k, UID: "uid", Pool: "cidr-global", Had: o.Addresses, HadPool: o.Allocated,
+					Remove: tt.remove}
 				if !tt.remove {
 					w.Addresses = addrs("10.0.0.1")
 				}
@@ -208,14 +214,16 @@ func TestRefusalInOtherWords(t *testing.T) {
 					return nil
 				}
 				tries++
-				return apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, k.Name, fmt.Errorf(`admission webhook "x.example.com" denied the request: no (request %d)`, tries))
+				return apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, k.Name,
+					fmt.Errorf(`admission webhook "x.example.com" denied the request: no (request %d)`, tries))
 			}
 		})
 		told := func() {
 			var w vip.World
 			d.Observe(&w)
 			if why := w.AssignmentRefusals[k]; why != "" {
-				d.plan(vip.Status{Service: k, ConditionsOnly: true, Conditions: []vip.Condition{{Type: vip.Announced, Status: vip.ConditionFalse, Reason: vip.NoPoolAddress, Message: why}}})
+				d.plan(vip.Status{Service: k, ConditionsOnly: true, Conditions: []vip.Condition{{Type: vip.Announced,
+					Status: vip.ConditionFalse, Reason: vip.NoPoolAddress, Message: why}}})
 			}
 		}
 		d.refused[ofAddress].poke = func() { time.AfterFunc(100*time.Millisecond, told) }

@@ -93,7 +93,8 @@ func TestExactPermissions(t *testing.T) {
 	api.do("POST", "/api/v1/namespaces", `{"metadata":{"name":"kube-node-lease"}}`)
 	api.must(t, "POST", "/api/v1/nodes", `{"metadata":{"name":"n1"},"spec":{"podCIDRs":["10.200.1.0/24"]}}`)
 	t.Cleanup(func() { api.do("DELETE", "/api/v1/nodes/n1", "") })
-	api.must(t, "PATCH", "/api/v1/nodes/n1/status", `{"status":{"addresses":[{"type":"InternalIP","address":"192.168.7.1"},{"type":"Hostname","address":"n1"}]}}`)
+	api.must(t, "PATCH", "/api/v1/nodes/n1/status",
+		`{"status":{"addresses":[{"type":"InternalIP","address":"192.168.7.1"},{"type":"Hostname","address":"n1"}]}}`)
 
 	r := newClusterTest(t, "herald", Options{})
 	if r.Synced() || r.Leases.Synced() {
@@ -108,11 +109,16 @@ func TestExactPermissions(t *testing.T) {
 	r.create(t, ns, "web", "192.168.7.100")
 	api.must(t, "POST", "/apis/discovery.k8s.io/v1/namespaces/"+ns+"/endpointslices", `{"metadata":{"name":"web-1","labels":{"kubernetes.io/service-name":"web"}},
 		"addressType":"IPv4","endpoints":[{"addresses":["10.200.1.5"],"nodeName":"n1","conditions":{"ready":true}}]}`)
-	r.poked.until(t, "the Service with an endpoint", func() bool { s := r.service(key); return s != nil && s.Endpoints.Any() })
+	r.poked.until(t, "the Service with an endpoint", func() bool {
+		s := r.service(key)
+		return s != nil &&
+			s.Endpoints.Any()
+	})
 
 	var w vip.World
 	r.Observe(&w)
-	if diff := cmp.Diff([]vip.Node{{Name: "n1", Addresses: []netip.Addr{netip.MustParseAddr("192.168.7.1")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.200.1.0/24")}}},
+	if diff := cmp.Diff([]vip.Node{{Name: "n1", Addresses: []netip.Addr{netip.MustParseAddr("192.168.7.1")},
+		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.200.1.0/24")}}},
 		w.Nodes, compareNets, cmpopts.IgnoreFields(vip.Node{}, "UID")); diff != "" {
 		t.Errorf("nodes (-want +got):\n%s", diff)
 	}
@@ -124,7 +130,9 @@ func TestExactPermissions(t *testing.T) {
 		t.Errorf("reserved (-want +got):\n%s", diff)
 	}
 
-	r.haveStatus(t, vip.Status{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.100"), IPMode: vip.ModeVIP, Ports: []vip.Port{{Protocol: "TCP", Port: 80}}}}})
+	r.haveStatus(t, vip.Status{Service: key, VIPHost: "n1",
+		Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.100"), IPMode: vip.ModeVIP,
+			Ports: []vip.Port{{Protocol: "TCP", Port: 80}}}}})
 	r.haveStatus(t, vip.Status{Service: key})
 	if s := r.service(key); s.VIPHost != "" || s.Ingress != nil {
 		t.Errorf("after clearing: host %q, ingress %v", s.VIPHost, s.Ingress)
@@ -143,9 +151,11 @@ func (r *clusterTest) useLeases(t testing.TB, ns string) {
 	l := r.Leases
 	r.leasesPoked.until(t, "the leases", l.Synced)
 	node := "n1"
-	created, err := l.Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "kubevip-web"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &node}})
+	created, err := l.Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "kubevip-web"},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: &node}})
 	check.OK(t, err)
-	if _, err := l.Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "kubevip-web"}}); !apierrors.IsAlreadyExists(err) {
+	if _, err := l.Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: ns,
+		Name: "kubevip-web"}}); !apierrors.IsAlreadyExists(err) {
 		t.Errorf("a second Create: %v, want AlreadyExists", err)
 	}
 	var have *coordinationv1.Lease
@@ -230,7 +240,8 @@ func TestNamespacedPermissions(t *testing.T) {
 	api.allow(t, "narrow", ns, namespacePermissions)
 	api.allow(t, "narrow", own, leasePermissions)
 	api.allow(t, "narrow", locks, leasePermissions)
-	r := newClusterTest(t, "narrow", Options{Namespace: ns, NodeLeaseNamespace: own, Leases: []vip.Key{{Namespace: locks, Name: "kubevip-web"}}})
+	r := newClusterTest(t, "narrow", Options{Namespace: ns, NodeLeaseNamespace: own,
+		Leases: []vip.Key{{Namespace: locks, Name: "kubevip-web"}}})
 	check.Run(t, r)
 	check.Run(t, r.Statuses)
 	check.Run(t, r.Events)
@@ -241,19 +252,20 @@ func TestNamespacedPermissions(t *testing.T) {
 	if r.service(vip.Key{Namespace: foreign, Name: "web"}) != nil {
 		t.Error("it sees a Service of another namespace")
 	}
-	r.haveStatus(t, vip.Status{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.101"), IPMode: vip.ModeVIP}}})
+	r.haveStatus(t, vip.Status{Service: key, VIPHost: "n1",
+		Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.101"), IPMode: vip.ModeVIP}}})
 	r.useLeases(t, ns)
 	r.useLeases(t, own)
 	r.useLeases(t, locks)
-	event := vip.Event{Service: key, UID: r.service(key).UID, Reason: vip.VIPAnnounced, Message: "node n1 announces 192.168.7.101 on eth0"}
+	event := vip.Event{Service: key, UID: r.service(key).UID, Reason: vip.VIPAnnounced,
+		Message: "node n1 announces 192.168.7.101 on eth0"}
 	r.putEvents(t, event)
 	if n := r.log.count("level=WARN"); n != 0 {
 		t.Errorf("%d warnings:\n%s", n, r.log)
 	}
 }
 
-// TestWithoutPermissions: what is missing is named once each, and what can be
-// done without is done without.
+// TestWithoutPermissions: what is missing is named once each, and what can be done without is done without.
 func TestWithoutPermissions(t *testing.T) {
 	api := startAPI(t)
 	api.allow(t, "nobody", "", `[{"apiGroups":[""],"resources":["services"],"verbs":["list","watch"]},
@@ -280,7 +292,8 @@ func TestWithoutPermissions(t *testing.T) {
 		if have := putWritten(r.Events, event); len(have) != 0 {
 			t.Fatalf("events: %v", have)
 		}
-		return r.log.count("level=WARN", "status of Services", "herald manifest rbac") > 0 && r.log.count("level=WARN", "create Events", "herald manifest rbac") > 0
+		return r.log.count("level=WARN", "status of Services", "herald manifest rbac") > 0 &&
+			r.log.count("level=WARN", "create Events", "herald manifest rbac") > 0
 	})
 	// The permission comes late.
 	api.allow(t, "nobody", "", `[{"apiGroups":[""],"resources":["services/status"],"verbs":["patch"]}]`)
@@ -299,23 +312,27 @@ func TestServerGoesAndComesBack(t *testing.T) {
 	r.poked.until(t, "the Service", func() bool { return r.service(key) != nil })
 
 	api.kill()
-	check.True(t, 20*time.Second, "a warning that the server can't be reached", func() bool { return r.log.count("level=WARN", "can't be reached") > 0 })
+	check.True(t, 20*time.Second, "a warning that the server can't be reached",
+		func() bool { return r.log.count("level=WARN", "can't be reached") > 0 })
 	if !r.Synced() || r.service(key) == nil {
 		t.Error("the caches are lost")
 	}
-	status := vip.Status{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.104"), IPMode: vip.ModeVIP}}}
+	status := vip.Status{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.104"),
+		IPMode: vip.ModeVIP}}}
 	if n := r.pending(status); n != 1 {
 		t.Errorf("with no server: %d pending", n)
 	}
 	began := time.Now()
 	check.OK(t, api.start())
 	ready := time.Now()
-	api.must(t, "PATCH", "/api/v1/namespaces/"+ns+"/services/web", `{"metadata":{"annotations":{"kube-vip.io/loadbalancerIPs":"192.168.7.105"}}}`)
+	api.must(t, "PATCH", "/api/v1/namespaces/"+ns+"/services/web",
+		`{"metadata":{"annotations":{"kube-vip.io/loadbalancerIPs":"192.168.7.105"}}}`)
 	r.poked.until(t, "the change", func() bool {
 		return cmp.Equal(r.service(key).Addresses, []netip.Addr{netip.MustParseAddr("192.168.7.105")}, compareNets)
 	})
 	t.Logf("server ready after %v, change seen after another %v", ready.Sub(began), time.Since(ready))
-	r.poked.until(t, "the status wanted while it could not be reached", func() bool { return r.service(key).VIPHost == "n1" })
+	r.poked.until(t, "the status wanted while it could not be reached",
+		func() bool { return r.service(key).VIPHost == "n1" })
 	if n := r.log.count("can't be reached"); n != 1 {
 		t.Errorf("logged %d times that the server can't be reached, want once", n)
 	}
@@ -330,7 +347,8 @@ func TestServerStartsLater(t *testing.T) {
 	api.kill()
 	r := newClusterTest(t, "admin", Options{})
 	check.Run(t, r)
-	check.True(t, 20*time.Second, "a warning that the server can't be reached", func() bool { return r.log.count("level=WARN", "can't be reached") > 0 })
+	check.True(t, 20*time.Second, "a warning that the server can't be reached",
+		func() bool { return r.log.count("level=WARN", "can't be reached") > 0 })
 	if r.Synced() {
 		t.Error("synced with nothing")
 	}
@@ -352,7 +370,10 @@ func TestRunEnds(t *testing.T) {
 		}()
 		if unreachable {
 			api.kill()
-			check.True(t, time.Minute, "the back-off has grown", func() bool { return sum(t, r.Collectors(), "herald_api_requests_total", "error") >= 30 })
+			check.True(t, time.Minute, "the back-off has grown", func() bool {
+				return sum(t, r.Collectors(),
+					"herald_api_requests_total", "error") >= 30
+			})
 		} else {
 			r.poked.until(t, "Synced", r.Synced)
 		}
@@ -370,8 +391,8 @@ func TestRunEnds(t *testing.T) {
 	check.OK(t, api.start())
 }
 
-// TestMissingResource: an older API server has no ServiceCIDRs. That is
-// nothing to warn of, and not asked for again and again.
+// TestMissingResource: an older API server has no ServiceCIDRs. That is nothing to warn of, and not asked for again
+// and again.
 func TestMissingResource(t *testing.T) {
 	startAPI(t)
 	r := newClusterTest(t, "admin", Options{})
@@ -388,7 +409,10 @@ func TestInvalidToken(t *testing.T) {
 	startAPI(t)
 	r := newClusterTest(t, "unknown", Options{})
 	check.Run(t, r)
-	check.True(t, 20*time.Second, "a warning", func() bool { return r.log.count("level=WARN", "services", "Unauthorized") > 0 })
+	check.True(t, 20*time.Second, "a warning", func() bool {
+		return r.log.count("level=WARN", "services",
+			"Unauthorized") > 0
+	})
 	if r.Synced() {
 		t.Error("synced with nothing")
 	}

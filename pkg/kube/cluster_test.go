@@ -19,8 +19,8 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// newTestCluster is a Cluster that is connected to nothing; pokes counts its Pokes. The
-// test calls the stores in place of the Reflector.
+// newTestCluster is a Cluster that is connected to nothing; pokes counts its Pokes. The test calls the stores in
+// place of the Reflector.
 func newTestCluster(t testing.TB, host string) (c *Cluster, pokes func() int) {
 	t.Helper()
 	n := 0
@@ -43,8 +43,9 @@ func observe(c *Cluster) vip.World {
 
 func loadBalancer(name string, addresses string) *corev1.Service {
 	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: map[string]string{addressesKey: addresses}},
-		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name,
+			Annotations: map[string]string{addressesKey: addresses}},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer},
 	}
 }
 
@@ -58,9 +59,11 @@ func clusterIPService(name string, clusterIPs ...string) *corev1.Service {
 // endpointSlice is a slice of a Service with one ready pod.
 func endpointSlice(name, service, address, node string) *discoveryv1.EndpointSlice {
 	return &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name,
+			Labels: map[string]string{discoveryv1.LabelServiceName: service}},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{address}, NodeName: &node, TargetRef: &corev1.ObjectReference{Kind: "Pod"}}},
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{address}, NodeName: &node,
+			TargetRef: &corev1.ObjectReference{Kind: "Pod"}}},
 	}
 }
 
@@ -102,7 +105,8 @@ func TestPokes(t *testing.T) {
 		return n
 	}
 	ranges := func(cidrs ...string) *networkingv1.ServiceCIDR {
-		return &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: cidrs}}
+		return &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"},
+			Spec: networkingv1.ServiceCIDRSpec{CIDRs: cidrs}}
 	}
 	notReady := endpointSlice("web-1", "web", "10.0.0.1", "n1")
 	notReady.Endpoints[0].Conditions.Ready = new(false)
@@ -122,9 +126,15 @@ func TestPokes(t *testing.T) {
 		{"a Service that is no VIP", func() error { return c.services.Add(clusterIPService("db", "10.96.0.1")) }, 0},
 		{"its endpoint", func() error { return c.slices.Add(endpointSlice("db-1", "db", "10.0.0.2", "n1")) }, 0},
 		{"its endpoint moves", func() error { return c.slices.Update(endpointSlice("db-1", "db", "10.0.0.3", "n2")) }, 0},
-		{"its endpoint gets the address of the VIP", func() error { return c.slices.Update(endpointSlice("db-1", "db", "192.168.0.2", "n2")) }, 1},
+		{"its endpoint gets the address of the VIP", func() error {
+			return c.slices.Update(endpointSlice("db-1", "db",
+				"192.168.0.2", "n2"))
+		}, 1},
 		{"and lets it go", func() error { return c.slices.Delete(endpointSlice("db-1", "db", "192.168.0.2", "n2")) }, 1},
-		{"its cluster IP becomes that of the VIP", func() error { return c.services.Update(clusterIPService("db", "192.168.0.2")) }, 1},
+		{"its cluster IP becomes that of the VIP", func() error {
+			return c.services.Update(clusterIPService("db",
+				"192.168.0.2"))
+		}, 1},
 		{"and changes again", func() error { return c.services.Update(clusterIPService("db", "10.96.0.2")) }, 1},
 		{"it becomes a VIP", func() error { return c.services.Update(loadBalancer("db", "192.168.0.3")) }, 1},
 		{"it goes", func() error { return c.services.Delete(loadBalancer("db", "192.168.0.3")) }, 1},
@@ -136,7 +146,8 @@ func TestPokes(t *testing.T) {
 				n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, LastHeartbeatTime: metav1.Now()}}
 			}))
 		}, 0},
-		{"it is cordoned", func() error { return c.nodes.Update(node(func(n *corev1.Node) { n.Spec.Unschedulable = true })) }, 0},
+		{"it is cordoned", func() error { return c.nodes.Update(node(func(n *corev1.Node) { n.Spec.Unschedulable = true })) },
+			0},
 		{"it is not ready", func() error {
 			return c.nodes.Update(node(func(n *corev1.Node) {
 				n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
@@ -149,12 +160,16 @@ func TestPokes(t *testing.T) {
 		{"the same range", func() error { return c.cidrs.Update(ranges("10.96.0.0/16")) }, 0},
 		{"a second", func() error { return c.cidrs.Update(ranges("10.96.0.0/16", "fd01::/108")) }, 1},
 		{"all Services at once", func() error {
-			return c.services.Replace([]any{loadBalancer("a", "192.168.0.4"), loadBalancer("b", "192.168.0.5"), clusterIPService("c")}, "9")
+			return c.services.Replace([]any{loadBalancer("a", "192.168.0.4"), loadBalancer("b", "192.168.0.5"),
+				clusterIPService("c")}, "9")
 		}, 1},
 		{"all Services but one", func() error {
 			return c.services.Replace([]any{loadBalancer("a", "192.168.0.4"), clusterIPService("c")}, "10")
 		}, 1},
-		{"all but one that is no VIP", func() error { return c.services.Replace([]any{loadBalancer("a", "192.168.0.4")}, "11") }, 0},
+		{"all but one that is no VIP", func() error {
+			return c.services.Replace([]any{loadBalancer("a", "192.168.0.4")},
+				"11")
+		}, 0},
 	}
 	for _, s := range steps {
 		if err := s.do(); err != nil {
@@ -177,7 +192,8 @@ func TestReserved(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", when, diff)
 		}
 	}
-	c.cidrs.Add(&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16"}}})
+	c.cidrs.Add(&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"},
+		Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16"}}})
 	cidr := vip.ReservedRange{Prefix: prefix("10.96.0.0/16"), Description: "the cluster's Service range"}
 	c.services.Add(clusterIPService("db", "10.97.0.1"))
 	c.slices.Add(endpointSlice("db-1", "db", "10.0.0.2", "n1"))
@@ -190,8 +206,10 @@ func TestReserved(t *testing.T) {
 	check("an API server", cidr, server)
 
 	c.services.Add(loadBalancer("web", "10.97.0.1,10.0.0.2"))
-	pod := vip.ReservedRange{Prefix: prefix("10.0.0.2/32"), Description: "the address of a pod", Service: vip.Key{Namespace: "default", Name: "db"}, FromSlice: true}
-	clusterIP := vip.ReservedRange{Prefix: prefix("10.97.0.1/32"), Description: "the cluster IP", Service: vip.Key{Namespace: "default", Name: "db"}}
+	pod := vip.ReservedRange{Prefix: prefix("10.0.0.2/32"), Description: "the address of a pod",
+		Service: vip.Key{Namespace: "default", Name: "db"}, FromSlice: true}
+	clusterIP := vip.ReservedRange{Prefix: prefix("10.97.0.1/32"), Description: "the cluster IP",
+		Service: vip.Key{Namespace: "default", Name: "db"}}
 	check("a Service that asks for what others have", pod, cidr, clusterIP, server)
 
 	c.slices.Delete(endpointSlice("db-1", "db", "10.0.0.2", "n1"))
@@ -211,7 +229,8 @@ func TestEndpointsOfAllSlices(t *testing.T) {
 	c, _ := newTestCluster(t, "https://192.0.2.1:6443")
 	c.services.Add(loadBalancer("web", "192.168.0.1"))
 	terminating := endpointSlice("web-3", "web", "10.0.0.3", "n3")
-	terminating.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true), Terminating: new(true)}
+	terminating.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true),
+		Terminating: new(true)}
 	elsewhere := endpointSlice("web-4", "web", "10.0.0.4", "")
 	elsewhere.Endpoints[0].NodeName = nil
 	endpoints := func() vip.Endpoints { return observe(c).Services[0].Endpoints }
@@ -219,14 +238,22 @@ func TestEndpointsOfAllSlices(t *testing.T) {
 		do   func() error
 		want vip.Endpoints
 	}{
-		{func() error { return c.slices.Add(endpointSlice("web-2", "web", "10.0.0.2", "n2")) }, vip.Endpoints{Ready: []string{"n2"}}},
-		{func() error { return c.slices.Add(endpointSlice("web-1", "web", "10.0.0.1", "n1")) }, vip.Endpoints{Ready: []string{"n1", "n2"}}},
-		{func() error { return c.slices.Add(endpointSlice("web-v6", "web", "fd00::1", "n1")) }, vip.Endpoints{Ready: []string{"n1", "n2"}}},
-		{func() error { return c.slices.Add(terminating) }, vip.Endpoints{Ready: []string{"n1", "n2"}, Terminating: []string{"n3"}}},
-		{func() error { return c.slices.Add(elsewhere) }, vip.Endpoints{Ready: []string{"n1", "n2"}, Terminating: []string{"n3"}, WithoutNode: true}},
-		{func() error { return c.slices.Delete(endpointSlice("web-2", "web", "", "")) }, vip.Endpoints{Ready: []string{"n1"}, Terminating: []string{"n3"}, WithoutNode: true}},
-		{func() error { return c.slices.Delete(elsewhere) }, vip.Endpoints{Ready: []string{"n1"}, Terminating: []string{"n3"}}},
-		{func() error { return c.slices.Update(endpointSlice("web-1", "other", "10.0.0.1", "n1")) }, vip.Endpoints{Ready: []string{"n1"}, Terminating: []string{"n3"}}},
+		{func() error { return c.slices.Add(endpointSlice("web-2", "web", "10.0.0.2", "n2")) },
+			vip.Endpoints{Ready: []string{"n2"}}},
+		{func() error { return c.slices.Add(endpointSlice("web-1", "web", "10.0.0.1", "n1")) },
+			vip.Endpoints{Ready: []string{"n1", "n2"}}},
+		{func() error { return c.slices.Add(endpointSlice("web-v6", "web", "fd00::1", "n1")) },
+			vip.Endpoints{Ready: []string{"n1", "n2"}}},
+		{func() error { return c.slices.Add(terminating) }, vip.Endpoints{Ready: []string{"n1", "n2"},
+			Terminating: []string{"n3"}}},
+		{func() error { return c.slices.Add(elsewhere) }, vip.Endpoints{Ready: []string{"n1", "n2"},
+			Terminating: []string{"n3"}, WithoutNode: true}},
+		{func() error { return c.slices.Delete(endpointSlice("web-2", "web", "", "")) },
+			vip.Endpoints{Ready: []string{"n1"}, Terminating: []string{"n3"}, WithoutNode: true}},
+		{func() error { return c.slices.Delete(elsewhere) }, vip.Endpoints{Ready: []string{"n1"},
+			Terminating: []string{"n3"}}},
+		{func() error { return c.slices.Update(endpointSlice("web-1", "other", "10.0.0.1", "n1")) },
+			vip.Endpoints{Ready: []string{"n1"}, Terminating: []string{"n3"}}},
 		{func() error { return c.slices.Replace(nil, "9") }, vip.Endpoints{}},
 	} {
 		check.OK(t, s.do())
@@ -252,8 +279,8 @@ func TestWorldIsNotChanged(t *testing.T) {
 	}
 }
 
-// TestRandomChanges: whatever order objects come, change and go in, what is observed
-// is what a Cluster observes that is shown only the end.
+// TestRandomChanges: whatever order objects come, change and go in, what is observed is what a Cluster observes that
+// is shown only the end.
 func TestRandomChanges(t *testing.T) {
 	for seed := range uint64(20) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
@@ -356,7 +383,8 @@ func TestAPIService(t *testing.T) {
 			got = append(got, a.String())
 		}
 		slices.Sort(got)
-		if gotService.IsValid() != (service != "") || gotService.IsValid() && gotService.String() != service || !slices.Equal(got, servers) {
+		if gotService.IsValid() != (service != "") || gotService.IsValid() && gotService.String() != service ||
+			!slices.Equal(got, servers) {
 			t.Errorf("%s: %s at %v, want %s at %v", when, gotService, got, service, servers)
 		}
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// TestConditionsAreWritten: with the status or alone, in one request; those of others stay; lastTransitionTime changes with the
-// status only; what is to be absent is removed.
+// TestConditionsAreWritten: with the status or alone, in one request; those of others stay; lastTransitionTime
+// changes with the status only; what is to be absent is removed.
 func TestConditionsAreWritten(t *testing.T) {
 	api := startAPI(t)
 	ns := api.namespace(t)
@@ -29,9 +29,11 @@ func TestConditionsAreWritten(t *testing.T) {
 	since := func(c vip.ConditionType) string {
 		return r.Cluster.service(key).conditionsSince[c].UTC().Format(time.RFC3339)
 	}
-	announced := vip.Condition{Type: vip.Announced, Status: vip.ConditionTrue, Reason: vip.VIPAnnounced, Message: "node n2 announces it"}
+	announced := vip.Condition{Type: vip.Announced, Status: vip.ConditionTrue, Reason: vip.VIPAnnounced,
+		Message: "node n2 announces it"}
 	allocated := vip.Condition{Type: vip.Allocated, Status: vip.ConditionTrue, Reason: vip.AddressSet, Message: "named"}
-	want := vip.Status{Service: key, VIPHost: "n2", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.106")}}, Conditions: []vip.Condition{allocated, announced}}
+	want := vip.Status{Service: key, VIPHost: "n2", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.106")}},
+		Conditions: []vip.Condition{allocated, announced}}
 	r.haveStatus(t, want)
 	if since(vip.Announced) != early || since(vip.Allocated) == early {
 		t.Errorf("Announced since %s, Allocated since %s", since(vip.Announced), since(vip.Allocated))
@@ -39,10 +41,14 @@ func TestConditionsAreWritten(t *testing.T) {
 	announced.Status, announced.Reason, announced.Message = vip.ConditionFalse, vip.NoEndpoints, "none is ready"
 	alone := vip.Status{Service: key, ConditionsOnly: true, Conditions: []vip.Condition{announced}}
 	r.haveStatus(t, alone)
-	if s := r.Cluster.service(key); since(vip.Announced) == early || s.VIPHost != "n2" || len(s.Ingress) != 1 || !slices.Contains(s.Conditions, allocated) {
+	if s := r.Cluster.service(key); since(vip.Announced) == early || s.VIPHost != "n2" || len(s.Ingress) != 1 ||
+		!slices.Contains(s.Conditions, allocated) {
 		t.Errorf("Announced since %s; %+v", since(vip.Announced), s)
 	}
-	check.True(t, 5*time.Second, "all writes have ended", func() bool { return sum(t, r.Collectors(), "herald_status_writes_total", "written") >= 2 })
+	check.True(t, 5*time.Second, "all writes have ended", func() bool {
+		return sum(t, r.Collectors(),
+			"herald_status_writes_total", "written") >= 2
+	})
 	if got := sum(t, r.Collectors(), "herald_api_requests_total", "services/status"); got != 2 {
 		t.Errorf("%v requests for 2 changes", got)
 	}
@@ -50,7 +56,8 @@ func TestConditionsAreWritten(t *testing.T) {
 	if s := r.Cluster.service(key); len(s.Conditions) > 0 || s.VIPHost != "" || len(s.Ingress) > 0 {
 		t.Errorf("%+v", s)
 	}
-	if text := api.must(t, "GET", "/api/v1/namespaces/"+ns+"/services/web", ""); strings.Contains(text, "heraldvip.io/") || !strings.Contains(text, "of another program") {
+	if text := api.must(t, "GET", "/api/v1/namespaces/"+ns+"/services/web", ""); strings.Contains(text, "heraldvip.io/") ||
+		!strings.Contains(text, "of another program") {
 		t.Error(text)
 	}
 }

@@ -37,7 +37,8 @@ current-context: x
 func TestFindConfig(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
-	for name, text := range map[string]string{"good": kubeconfig, "other": strings.ReplaceAll(kubeconfig, "192.0.2.7", "192.0.2.8"), "broken": "clusters: [", "empty": ""} {
+	for name, text := range map[string]string{"good": kubeconfig, "other": strings.ReplaceAll(kubeconfig, "192.0.2.7",
+		"192.0.2.8"), "broken": "clusters: [", "empty": ""} {
 		check.OK(t, os.WriteFile(at(name), []byte(text), 0o600))
 	}
 	inside := func() (*rest.Config, error) { return &rest.Config{Host: "https://10.96.0.1"}, nil }
@@ -54,21 +55,32 @@ func TestFindConfig(t *testing.T) {
 		where     string
 		errors    []string
 	}{
-		{name: "explicit file", explicit: at("good"), admin: at("other"), inCluster: inside, host: "https://192.0.2.7:6443", where: "file " + at("good")},
-		{name: "explicit file that is missing", explicit: at("missing"), inCluster: inside, host: "https://10.96.0.1", where: pod},
+		{name: "explicit file", explicit: at("good"), admin: at("other"), inCluster: inside, host: "https://192.0.2.7:6443",
+			where: "file " + at("good")},
+		{name: "explicit file that is missing", explicit: at("missing"), inCluster: inside, host: "https://10.96.0.1",
+			where: pod},
 		{name: "in a Pod", admin: at("missing"), inCluster: inside, home: at("good"), host: "https://10.96.0.1", where: pod},
-		{name: "in a Pod with the node's file", admin: at("good"), inCluster: inside, host: "https://192.0.2.7:6443", where: "file " + at("good") + ", not by " + pod},
-		{name: "in a Pod with an empty file", admin: at("empty"), inCluster: inside, host: "https://10.96.0.1", where: pod + ", since " + at("empty") + " is empty"},
-		{name: "in a Pod with a directory in the file's place", admin: at("directory"), inCluster: inside, host: "https://10.96.0.1", where: pod + ", since " + at("directory") + " is empty"},
+		{name: "in a Pod with the node's file", admin: at("good"), inCluster: inside, host: "https://192.0.2.7:6443",
+			where: "file " + at("good") + ", not by " + pod},
+		{name: "in a Pod with an empty file", admin: at("empty"), inCluster: inside, host: "https://10.96.0.1", where: pod +
+			", since " + at("empty") + " is empty"},
+		{name: "in a Pod with a directory in the file's place", admin: at("directory"), inCluster: inside,
+			host: "https://10.96.0.1", where: pod + ", since " + at("directory") + " is empty"},
 		{name: "in a Pod with a broken file", admin: at("broken"), inCluster: inside, errors: []string{at("broken")}},
-		{name: "the node's file", admin: at("good"), inCluster: outside, home: at("other"), host: "https://192.0.2.7:6443", where: "file " + at("good")},
-		{name: "that of the home directory", admin: at("missing"), inCluster: outside, home: at("other"), host: "https://192.0.2.8:6443", where: "file " + at("other")},
+		{name: "the node's file", admin: at("good"), inCluster: outside, home: at("other"), host: "https://192.0.2.7:6443",
+			where: "file " + at("good")},
+		{name: "that of the home directory", admin: at("missing"), inCluster: outside, home: at("other"),
+			host: "https://192.0.2.8:6443", where: "file " + at("other")},
 		{name: "explicit file that is broken", explicit: at("broken"), inCluster: inside, errors: []string{at("broken")}},
-		{name: "explicit file that is empty", explicit: at("empty"), inCluster: inside, errors: []string{at("empty") + " is empty"}},
-		{name: "a broken file is not passed over", admin: at("broken"), inCluster: outside, home: at("good"), errors: []string{at("broken")}},
-		{name: "an empty file is not passed over", admin: at("empty"), inCluster: outside, home: at("good"), errors: []string{at("empty") + " is empty"}},
+		{name: "explicit file that is empty", explicit: at("empty"), inCluster: inside,
+			errors: []string{at("empty") + " is empty"}},
+		{name: "a broken file is not passed over", admin: at("broken"), inCluster: outside, home: at("good"),
+			errors: []string{at("broken")}},
+		{name: "an empty file is not passed over", admin: at("empty"), inCluster: outside, home: at("good"),
+			errors: []string{at("empty") + " is empty"}},
 		{name: "nothing", explicit: at("missing"), admin: at("a"), inCluster: outside, home: at("b"),
-			errors: []string{"k8s_config_file", at("missing") + ": no such file", "service account", at("a") + ": no such file", at("b") + ": no such file"}},
+			errors: []string{"k8s_config_file", at("missing") + ": no such file", "service account", at("a") + ": no such file",
+				at("b") + ": no such file"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -88,23 +100,26 @@ func TestFindConfig(t *testing.T) {
 	}
 }
 
-// TestConnectUserNamedFile: a mistyped --kubeconfig is an error, and not a command to another cluster that a file elsewhere names.
+// TestConnectUserNamedFile: a mistyped --kubeconfig is an error, and not a command to another cluster that a file
+// elsewhere names.
 func TestConnectUserNamedFile(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("HOME", dir)
 	t.Setenv("KUBECONFIG", "")
 	check.OK(t, os.Mkdir(filepath.Join(dir, ".kube"), 0o700))
-	check.OK(t, os.WriteFile(filepath.Join(dir, ".kube", "config"), []byte(`{"apiVersion":"v1","kind":"Config","clusters":[{"name":"a","cluster":{"server":"https://192.0.2.1"}}],"contexts":[{"name":"a","context":{"cluster":"a"}}],"current-context":"a"}`), 0o600))
+	check.OK(t, os.WriteFile(filepath.Join(dir, ".kube", "config"),
+		[]byte(`{"apiVersion":"v1","kind":"Config","clusters":[{"name":"a","cluster":{"server":"https://192.0.2.1"}}],"contexts":[{"name":"a","context":{"cluster":"a"}}],"current-context":"a"}`), 0o600))
 	if _, err := ConnectUser("", "", "test"); err != nil {
 		t.Errorf("without --kubeconfig: %v", err)
 	}
-	if _, err := ConnectUser(filepath.Join(dir, "typo"), "", "test"); err == nil || !strings.Contains(err.Error(), "typo") || !strings.Contains(err.Error(), "no such file") {
+	if _, err := ConnectUser(filepath.Join(dir, "typo"), "", "test"); err == nil ||
+		!strings.Contains(err.Error(), "typo") || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("with a file that is not there: %v", err)
 	}
 }
 
-// TestConnectUserMergesFiles: the files that KUBECONFIG names are merged, as by kubectl: contexts and clusters of all are known, what is in several is that
-// of the first, and files that are empty or not there do not count.
+// TestConnectUserMergesFiles: the files that KUBECONFIG names are merged, as by kubectl: contexts and clusters of all
+// are known, what is in several is that of the first, and files that are empty or not there do not count.
 func TestConnectUserMergesFiles(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
@@ -113,9 +128,11 @@ func TestConnectUserMergesFiles(t *testing.T) {
 		return file
 	}
 	config := func(name, server, current string) string {
-		return `{"apiVersion":"v1","kind":"Config","clusters":[{"name":"` + name + `","cluster":{"server":"` + server + `"}}],"contexts":[{"name":"` + name + `","context":{"cluster":"` + name + `"}}]` + current + `}`
+		return `{"apiVersion":"v1","kind":"Config","clusters":[{"name":"` + name + `","cluster":{"server":"` + server +
+			`"}}],"contexts":[{"name":"` + name + `","context":{"cluster":"` + name + `"}}]` + current + `}`
 	}
-	a, b := write("a", config("a", "https://192.0.2.1", `,"current-context":"a"`)), write("b", config("b", "https://192.0.2.2", `,"current-context":"b"`))
+	a, b := write("a", config("a", "https://192.0.2.1", `,"current-context":"a"`)),
+		write("b", config("b", "https://192.0.2.2", `,"current-context":"b"`))
 	only := write("only", `{"apiVersion":"v1","kind":"Config","current-context":"b"}`)
 	empty := write("empty", "")
 	for _, tt := range []struct{ kubeconfig, context, want string }{
@@ -141,7 +158,8 @@ func TestConnectUserMergesFiles(t *testing.T) {
 	}
 }
 
-// TestUserFile: a person's own kubeconfig comes before /etc/kubernetes/admin.conf, which Connect would find first, and which only root can read.
+// TestUserFile: a person's own kubeconfig comes before /etc/kubernetes/admin.conf, which Connect would find first,
+// and which only root can read.
 func TestUserFile(t *testing.T) {
 	dir := t.TempDir()
 	own, other := filepath.Join(dir, ".kube", "config"), filepath.Join(dir, "other")
@@ -173,7 +191,9 @@ func TestConnectUserNoFile(t *testing.T) {
 	t.Setenv("HOME", t.TempDir())
 	t.Setenv("KUBECONFIG", "")
 	_, err := ConnectUser("", "", "test")
-	if err == nil || !strings.HasPrefix(err.Error(), "no way to the API server found; name a kubeconfig by --kubeconfig or KUBECONFIG. Tried:\n") || strings.Contains(err.Error(), "k8s_config_file") {
+	if err == nil || !strings.HasPrefix(err.Error(),
+		"no way to the API server found; name a kubeconfig by --kubeconfig or KUBECONFIG. Tried:\n") ||
+		strings.Contains(err.Error(), "k8s_config_file") {
 		t.Errorf("without any kubeconfig: %v", err)
 	}
 }
@@ -193,7 +213,8 @@ func TestAwaitConfig(t *testing.T) {
 		{name: "there", first: kubeconfig, then: kubeconfig},
 		{name: "empty at first", first: empty, then: kubeconfig, after: 5 * time.Second, logged: 1},
 		{name: "missing at first", first: none, then: kubeconfig, after: 5 * time.Second, logged: 1},
-		{name: "empty, then wrong", first: empty, then: "clusters: [", err: "can't be used", after: 5*time.Second + configPeriod, logged: 1},
+		{name: "empty, then wrong", first: empty, then: "clusters: [", err: "can't be used", after: 5*time.Second +
+			configPeriod, logged: 1},
 		{name: "half written for long", first: half, then: kubeconfig, err: "can't be used", after: configPeriod},
 		{name: "empty for ever", first: empty, then: empty, err: "is empty", after: configWait, logged: 1},
 		{name: "missing for ever", first: none, then: none, err: "k8s_config_file", after: configWait, logged: 1},
@@ -216,7 +237,8 @@ func TestAwaitConfig(t *testing.T) {
 				if took := time.Since(began); took != tt.after {
 					t.Errorf("it took %v, want %v", took, tt.after)
 				}
-				if got := strings.Count(lines.String(), "\n"); got != tt.logged || tt.logged > 0 && !strings.Contains(lines.String(), file) {
+				if got := strings.Count(lines.String(), "\n"); got != tt.logged || tt.logged > 0 &&
+					!strings.Contains(lines.String(), file) {
 					t.Errorf("logged, want %d lines that name the file:\n%s", tt.logged, &lines)
 				}
 				if tt.err != "" {
@@ -252,7 +274,8 @@ func TestConnect(t *testing.T) {
 	t.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "") // set: the user's business, even if empty
 	cfg, where, err := Connect(Access{File: file, Server: "https://192.0.2.9:6443", Version: "v1.2.3"})
 	check.OK(t, err)
-	if cfg.Host != "https://192.0.2.9:6443" || cfg.QPS >= 0 || cfg.UserAgent != "herald/v1.2.3" || cfg.BearerToken != "t" || cfg.Dial == nil {
+	if cfg.Host != "https://192.0.2.9:6443" || cfg.QPS >= 0 || cfg.UserAgent != "herald/v1.2.3" ||
+		cfg.BearerToken != "t" || cfg.Dial == nil {
 		t.Errorf("%+v", cfg)
 	}
 	if want := "file " + file + ", but at https://192.0.2.9:6443"; where != want {
@@ -264,7 +287,8 @@ func TestConnect(t *testing.T) {
 	if got := os.Getenv("HTTP2_PING_TIMEOUT_SECONDS"); got != "" {
 		t.Errorf("HTTP2_PING_TIMEOUT_SECONDS was overridden with %q", got)
 	}
-	if _, _, err := Connect(Access{File: file, Server: "https://bad host"}); err == nil || !strings.Contains(err.Error(), "bad host") {
+	if _, _, err := Connect(Access{File: file, Server: "https://bad host"}); err == nil ||
+		!strings.Contains(err.Error(), "bad host") {
 		t.Errorf("error %v, want one that names the address", err)
 	}
 }
@@ -272,7 +296,10 @@ func TestConnect(t *testing.T) {
 // TestClientsShareNoConnection: two Clusters' worth of requests share a connection each, never both one.
 func TestClientsShareNoConnection(t *testing.T) {
 	var open atomic.Int32
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("{}")) }))
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		w.Write([]byte("{}"))
+	}))
 	s.EnableHTTP2 = true
 	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
 		if state == http.StateNew {
@@ -319,9 +346,8 @@ func TestDialOptions(t *testing.T) {
 	}
 }
 
-// TestDeadConnection: a watch over a connection that swallows everything ends
-// within seconds. It runs in a network namespace of its own, whose loopback
-// device is taken down.
+// TestDeadConnection: a watch over a connection that swallows everything ends within seconds. It runs in a network
+// namespace of its own, whose loopback device is taken down.
 func TestDeadConnection(t *testing.T) {
 	const inside = "HERALD_TEST_DEAD_CONNECTION"
 	if os.Getenv(inside) == "" {
@@ -382,13 +408,14 @@ func setLoopback(t *testing.T, up bool) {
 	check.OK(t, unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, r))
 }
 
-// TestLogLibrary: what the libraries log is for debugging. (TestMain has called
-// LogLibrary: it must not be called while the libraries are at work.)
+// TestLogLibrary: what the libraries log is for debugging. (TestMain has called LogLibrary: it must not be called
+// while the libraries are at work.)
 func TestLogLibrary(t *testing.T) {
 	klog.Background().WithName("x").WithValues("k", "v").Info("Warning: something odd", "test", t.Name())
 	klog.Background().Error(errors.New("oops"), "something bad")
 	klog.Background().V(4).Info("chatter")
-	if libraryLog.count("level=DEBUG", "something odd", "k=v", "test=TestLogLibrary") == 0 || libraryLog.count("level=DEBUG", "something bad", "oops") == 0 ||
+	if libraryLog.count("level=DEBUG", "something odd", "k=v", "test=TestLogLibrary") == 0 ||
+		libraryLog.count("level=DEBUG", "something bad", "oops") == 0 ||
 		libraryLog.count("chatter") != 0 || libraryLog.count() != libraryLog.count("level=DEBUG") {
 		t.Errorf("log:\n%s", libraryLog)
 	}

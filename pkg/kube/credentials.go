@@ -85,17 +85,16 @@ func NewCredentialsWatch(cfg *rest.Config, origin string, nodeLease vip.Key, ten
 // String names the task.
 func (w *CredentialsWatch) String() string { return "credentials" }
 
-// Run returns an error once the file has had other credentials at two looks, a minute apart, since it may be half
-// written, and at a third, at a moment that differs from node to node, and mayEnd permits it. It returns nil when ctx
-// ends.
+// Run returns an error once the file has had other credentials at a look, and at the next, since it may be half written,
+// after a time that differs from node to node, and mayEnd permits it. It returns nil when ctx ends.
 func (w *CredentialsWatch) Run(ctx context.Context) error {
 	if w.file == "" {
 		return nil
 	}
-	for looks := 0; ; {
+	for seen := false; ; {
 		wait := credentialsPeriod
-		if looks == 2 {
-			wait = rand.N(credentialsPeriod)
+		if seen {
+			wait += rand.N(credentialsPeriod)
 		}
 		select {
 		case <-ctx.Done():
@@ -104,15 +103,11 @@ func (w *CredentialsWatch) Run(ctx context.Context) error {
 		}
 		now, differs := w.differs()
 		switch {
-		case !differs:
-			looks = 0
-		case looks < 2:
-			looks++
+		case !differs || !seen:
+			seen = differs
 		case w.mayEnd(ctx, now):
 			return fmt.Errorf("the kubeconfig %s has other credentials than this process has begun with, such as a renewed "+
 				"certificate; it ends, and is to be started again with those", w.file)
-		default:
-			looks = 1
 		}
 	}
 }

@@ -31,7 +31,8 @@ import (
 // renewedKubeconfig is kubeconfig with another token.
 var renewedKubeconfig = strings.Replace(kubeconfig, "token: t", "token: renewed", 1)
 
-// newCredentialsWatch makes one of a kubeconfig that it writes, for a node that renews its node lease and an API server that takes the renewed credentials only.
+// newCredentialsWatch makes one of a kubeconfig that it writes, for a node that renews its node lease and an API
+// server that takes the renewed credentials only.
 func newCredentialsWatch(t *testing.T) *CredentialsWatch {
 	t.Setenv("HOME", t.TempDir())
 	file := filepath.Join(t.TempDir(), "admin.conf")
@@ -50,7 +51,8 @@ func newCredentialsWatch(t *testing.T) *CredentialsWatch {
 	return w
 }
 
-// A kubeconfig with a renewed certificate, or token, ends the process, which hands over and is started again; whatever else happens to the file does not.
+// A kubeconfig with a renewed certificate, or token, ends the process, which hands over and is started again;
+// whatever else happens to the file does not.
 func TestCredentialsWatch(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -114,10 +116,12 @@ func TestCredentialsWatchesEndOneByOne(t *testing.T) {
 	})
 }
 
-// While this process can renew it ends only for credentials that the API server takes: those of another cluster, or of a user that it does not know yet, would
-// end it on all nodes. What they are refused for is logged once, and again when it or they change.
+// While this process can renew it ends only for credentials that the API server takes: those of another cluster, or
+// of a user that it does not know yet, would end it on all nodes. What they are refused for is logged once, and again
+// when it or they change.
 func TestCredentialsWatchWhileTheNewOnesAreRefused(t *testing.T) {
-	refused, forbidden, away := apierrors.NewUnauthorized("unknown"), apierrors.NewForbidden(schema.GroupResource{}, "", nil), errors.New("connection refused")
+	refused, forbidden, away := apierrors.NewUnauthorized("unknown"), apierrors.NewForbidden(schema.GroupResource{}, "",
+		nil), errors.New("connection refused")
 	other := strings.Replace(kubeconfig, "token: t", "token: other", 1)
 	for _, tt := range []struct {
 		name     string
@@ -158,7 +162,8 @@ func TestCredentialsWatchWhileTheNewOnesAreRefused(t *testing.T) {
 				if err := w.Run(ctx); (err != nil) != tt.ends || tt.ends && time.Since(began) > 3*credentialsPeriod {
 					t.Errorf("it ends after %v with %v", time.Since(began), err)
 				}
-				if n := strings.Count(logged.String(), "level=WARN"); n != tt.warnings || n > 0 && !strings.Contains(logged.String(), w.file) {
+				if n := strings.Count(logged.String(), "level=WARN"); n != tt.warnings || n > 0 &&
+					!strings.Contains(logged.String(), w.file) {
 					t.Errorf("%d warnings, want %d:\n%s", n, tt.warnings, &logged)
 				}
 			})
@@ -166,7 +171,8 @@ func TestCredentialsWatchWhileTheNewOnesAreRefused(t *testing.T) {
 	}
 }
 
-// A process that would be able to hold nothing once it is started again does not end: while the API server takes no renewals, and the nodes hold on without it.
+// A process that would be able to hold nothing once it is started again does not end: while the API server takes no
+// renewals, and the nodes hold on without it.
 func TestCredentialsWatchWhileTheRenewalIsLate(t *testing.T) {
 	refused, away := apierrors.NewUnauthorized("expired"), errors.New("connection refused")
 	for _, tt := range []struct {
@@ -181,7 +187,8 @@ func TestCredentialsWatchWhileTheRenewalIsLate(t *testing.T) {
 		{name: "it reads, but does not write"},
 		{name: "it refuses both", old: refused, new: refused},
 		{name: "it refuses those that have expired", old: refused, ends: true},
-		{name: "it has a certificate of another authority", old: &url.Error{Err: &tls.CertificateVerificationError{Err: errors.New("unknown authority")}}, ends: true},
+		{name: "it has a certificate of another authority",
+			old: &url.Error{Err: &tls.CertificateVerificationError{Err: errors.New("unknown authority")}}, ends: true},
 		{name: "it refuses, and the file was replaced", old: refused, new: refused, replaced: true, ends: true},
 		{name: "it is away, and the file was replaced", old: away, new: away, replaced: true},
 		{name: "this node carries nothing", old: away, new: away, given: true, ends: true},
@@ -224,7 +231,8 @@ func TestCredentialsWatchWhileTheRenewalIsLate(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()
 				err := w.Run(ctx)
-				if took := time.Since(began); err == nil || tt.ends != (took <= 3*credentialsPeriod) || took > 30*time.Minute+3*credentialsPeriod {
+				if took := time.Since(began); err == nil || tt.ends != (took <= 3*credentialsPeriod) ||
+					took > 30*time.Minute+3*credentialsPeriod {
 					t.Errorf("it ends after %v with %v", took, err)
 				}
 			})
@@ -265,7 +273,8 @@ func TestCredentialsAreAnswered(t *testing.T) {
 			}))
 			defer s.Close()
 			s.Config.ErrorLog = log.New(io.Discard, "", 0)
-			w := NewCredentialsWatch(&rest.Config{}, "file /admin.conf", vip.Key{Namespace: "kube-system", Name: "herald-node-n1"}, nil, nil)
+			w := NewCredentialsWatch(&rest.Config{}, "file /admin.conf", vip.Key{Namespace: "kube-system",
+				Name: "herald-node-n1"}, nil, nil)
 			cfg := &rest.Config{Host: s.URL, BearerToken: tt.token}
 			if tt.token != "" {
 				cfg.CAData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
@@ -279,7 +288,8 @@ func TestCredentialsAreAnswered(t *testing.T) {
 
 // A token in a file of its own, which client-go reads again, is no reason to end.
 func TestTokenFileIsReadAgain(t *testing.T) {
-	before, after := rest.Config{BearerToken: "a", BearerTokenFile: "/token"}, rest.Config{BearerToken: "b", BearerTokenFile: "/token"}
+	before, after := rest.Config{BearerToken: "a", BearerTokenFile: "/token"},
+		rest.Config{BearerToken: "b", BearerTokenFile: "/token"}
 	if credentialsOf(&before) != credentialsOf(&after) {
 		t.Error("another token in the file counts as other credentials")
 	}

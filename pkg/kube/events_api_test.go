@@ -21,7 +21,10 @@ import (
 // putEvents puts Events and waits until they are written.
 func (r *clusterTest) putEvents(t testing.TB, want ...vip.Event) {
 	t.Helper()
-	check.True(t, 20*time.Second, "Events are written", func() bool { return len(putWritten(r.Events, want...)) == len(want) })
+	check.True(t, 20*time.Second, "Events are written", func() bool {
+		return len(putWritten(r.Events,
+			want...)) == len(want)
+	})
 }
 
 func TestEvents(t *testing.T) {
@@ -34,8 +37,10 @@ func TestEvents(t *testing.T) {
 	key := vip.Key{Namespace: ns, Name: "web"}
 	first.poked.until(t, "the Service", func() bool { return first.service(key) != nil })
 	id := first.service(key).UID
-	announced := vip.Event{Service: key, UID: id, Reason: vip.VIPAnnounced, Message: "node n1 announces 192.168.7.108 on eth0", Occurrence: 1}
-	refused := vip.Event{Service: key, UID: id, Warning: true, Reason: vip.AddressRefused, Message: strings.Repeat("ä", 2000)}
+	announced := vip.Event{Service: key, UID: id, Reason: vip.VIPAnnounced,
+		Message: "node n1 announces 192.168.7.108 on eth0", Occurrence: 1}
+	refused := vip.Event{Service: key, UID: id, Warning: true, Reason: vip.AddressRefused,
+		Message: strings.Repeat("ä", 2000)}
 	first.putEvents(t, announced, refused)
 	first.putEvents(t, announced, refused)
 
@@ -68,7 +73,8 @@ func TestEvents(t *testing.T) {
 	}
 	announced.Occurrence = 0
 	refused.Message = strings.Repeat("ä", 510) + "..."
-	if diff := cmp.Diff([]vip.Event{announced, announced, refused}, got, cmpopts.SortSlices(func(a, b vip.Event) bool { return a.Reason > b.Reason })); diff != "" {
+	if diff := cmp.Diff([]vip.Event{announced, announced, refused}, got,
+		cmpopts.SortSlices(func(a, b vip.Event) bool { return a.Reason > b.Reason })); diff != "" {
 		t.Errorf("Events (-want +got):\n%s", diff)
 	}
 	if len(s.Services) != 1 || s.Services[0].Key != key {
@@ -87,7 +93,10 @@ func TestEventsForbiddenInOneNamespace(t *testing.T) {
 	refused, taken := eventOf(1, "refused"), eventOf(1, "taken")
 	refused.Service.Namespace, taken.Service.Namespace = refusing, other
 	r.Events.Put([]vip.Event{refused})
-	check.True(t, 20*time.Second, "the Event is refused", func() bool { return sum(t, r.Collectors(), "herald_events_total", "error") == 1 })
+	check.True(t, 20*time.Second, "the Event is refused", func() bool {
+		return sum(t, r.Collectors(),
+			"herald_events_total", "error") == 1
+	})
 	r.putEvents(t, taken)
 	if log := r.log.String(); !strings.Contains(log, "level=WARN") || !strings.Contains(log, "namespace="+refusing) {
 		t.Errorf("no warning names the namespace:\n%s", log)
@@ -97,7 +106,8 @@ func TestEventsForbiddenInOneNamespace(t *testing.T) {
 func describeByKubectl(t testing.TB, api *apiServer, ns string) {
 	t.Helper()
 	kubectl := filepath.Join(api.bin, "kubectl")
-	out, err := exec.Command(kubectl, "--server", api.as("").Host, "--token", "admin", "--insecure-skip-tls-verify", "-n", ns, "describe", "service", "web").CombinedOutput()
+	out, err := exec.Command(kubectl, "--server", api.as("").Host, "--token", "admin", "--insecure-skip-tls-verify", "-n",
+		ns, "describe", "service", "web").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -111,15 +121,18 @@ func describeByKubectl(t testing.TB, api *apiServer, ns string) {
 func TestSnapshotOfWhatMayBeRead(t *testing.T) {
 	api := startAPI(t)
 	ns := api.namespace(t)
-	api.allow(t, "nobody", ns, `[{"apiGroups":[""],"resources":["services"],"verbs":["list"]},{"apiGroups":["coordination.k8s.io"],"resources":["leases"],"verbs":["list"]}]`)
+	api.allow(t, "nobody", ns,
+		`[{"apiGroups":[""],"resources":["services"],"verbs":["list"]},{"apiGroups":["coordination.k8s.io"],"resources":["leases"],"verbs":["list"]}]`)
 	r := newClusterTest(t, "admin", Options{})
 	r.create(t, ns, "web", "192.168.7.109")
 	s, err := TakeSnapshot(t.Context(), api.as("nobody"), ns)
-	if err != nil || len(s.Missing) != 3 || !strings.Contains(fmt.Sprint(s.Missing), "Leases of other namespaces") || !strings.Contains(fmt.Sprint(s.Missing), "Events") {
+	if err != nil || len(s.Missing) != 3 || !strings.Contains(fmt.Sprint(s.Missing), "Leases of other namespaces") ||
+		!strings.Contains(fmt.Sprint(s.Missing), "Events") {
 		t.Errorf("%v, missing %q, want Leases of other namespaces, Nodes and Events", err, s.Missing)
 	}
 	// Without Leases nothing can be said about owners.
-	if _, err := TakeSnapshot(t.Context(), api.as("nobody"), "default"); err == nil || !strings.Contains(err.Error(), "leases") {
+	if _, err := TakeSnapshot(t.Context(), api.as("nobody"), "default"); err == nil ||
+		!strings.Contains(err.Error(), "leases") {
 		t.Errorf("error %v, want one that names leases", err)
 	}
 	if len(s.Services) != 1 {
@@ -127,11 +140,13 @@ func TestSnapshotOfWhatMayBeRead(t *testing.T) {
 	}
 }
 
-// TestSnapshotOfOneNamespace: who may read all namespaces gets the Services and leases of all, others those of the one that they may read.
+// TestSnapshotOfOneNamespace: who may read all namespaces gets the Services and leases of all, others those of the
+// one that they may read.
 func TestSnapshotOfOneNamespace(t *testing.T) {
 	api := startAPI(t)
 	ns, other := api.namespace(t), api.namespace(t)
-	api.allow(t, "nobody", ns, `[{"apiGroups":["","coordination.k8s.io"],"resources":["services","leases","events"],"verbs":["list"]}]`)
+	api.allow(t, "nobody", ns,
+		`[{"apiGroups":["","coordination.k8s.io"],"resources":["services","leases","events"],"verbs":["list"]}]`)
 	r := newClusterTest(t, "admin", Options{})
 	r.create(t, ns, "web", "192.168.7.110")
 	r.create(t, other, "web", "192.168.7.111")
@@ -145,12 +160,14 @@ func TestSnapshotOfOneNamespace(t *testing.T) {
 			return slices.ContainsFunc(s.Services, func(s vip.Service) bool { return s.Key.Namespace == ns })
 		}
 		if !has(ns) || has(other) != sees {
-			t.Errorf("%s gets the Services %v, want those of its own namespace, and of the other one: %v", user, s.Services, sees)
+			t.Errorf("%s gets the Services %v, want those of its own namespace, and of the other one: %v", user, s.Services,
+				sees)
 		}
 	}
 }
 
-// TestSnapshotOfForgedEvent: an Event that a user of another namespace has written about the UID of a Service is not the Service's.
+// TestSnapshotOfForgedEvent: an Event that a user of another namespace has written about the UID of a Service is not
+// the Service's.
 func TestSnapshotOfForgedEvent(t *testing.T) {
 	api := startAPI(t)
 	ns, evil := api.namespace(t), api.namespace(t)

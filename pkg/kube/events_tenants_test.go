@@ -37,8 +37,8 @@ func refusedIn(namespace string) func(*corev1.Event) error {
 	}
 }
 
-// TestEventsRefusedInOneNamespace: a namespace that refuses Events delays no Event in another. What still holds
-// when Events are taken again is written then.
+// TestEventsRefusedInOneNamespace: a namespace that refuses Events delays no Event in another. What still holds when
+// Events are taken again is written then.
 func TestEventsRefusedInOneNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &fakeEvents{events: make(map[string]time.Time)}
@@ -93,8 +93,8 @@ func TestEventsOfManyServices(t *testing.T) {
 	})
 }
 
-// TestEventsBeyondTheBudget: of very many Events about one Service the first are written, and then one a minute, the last
-// one too. The others are dropped, and counted.
+// TestEventsBeyondTheBudget: of very many Events about one Service the first are written, and then one a minute, the
+// last one too. The others are dropped, and counted.
 func TestEventsBeyondTheBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &fakeEvents{events: make(map[string]time.Time)}
@@ -122,8 +122,8 @@ func TestEventsBeyondTheBudget(t *testing.T) {
 	})
 }
 
-// TestEventsWhileUnavailable: however many Events can't be written, one namespace does not wait for another, and all that
-// hold are written in the end.
+// TestEventsWhileUnavailable: however many Events can't be written, one namespace does not wait for another, and all
+// that hold are written in the end.
 func TestEventsWhileUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &fakeEvents{events: make(map[string]time.Time)}
@@ -134,7 +134,10 @@ func TestEventsWhileUnavailable(t *testing.T) {
 		putEvents(n, all...)
 		b.set(nil)
 		advance(unavailableMax + 15*time.Second)
-		if got := slices.DeleteFunc(b.takeCreated(), func(m string) bool { return !strings.HasPrefix(m, "web") }); len(got) != 100 {
+		if got := slices.DeleteFunc(b.takeCreated(), func(m string) bool {
+			return !strings.HasPrefix(m,
+				"web")
+		}); len(got) != 100 {
 			t.Errorf("%d Events of the other namespace are written, want 100", len(got))
 		}
 		advance(20 * time.Minute)
@@ -159,7 +162,8 @@ func TestEventsForget(t *testing.T) {
 		advance(2 * time.Minute)
 		putEvents(n, eventOf(1, "b"))
 		if len(n.budgets) > 1 || len(n.refused) > 0 || len(n.states) > 2 || len(n.turns.all) > 0 {
-			t.Errorf("%d Services, %d namespaces, %d Events, %d turns; want what was written last", len(n.budgets), len(n.refused), len(n.states), len(n.turns.all))
+			t.Errorf("%d Services, %d namespaces, %d Events, %d turns; want what was written last", len(n.budgets),
+				len(n.refused), len(n.states), len(n.turns.all))
 		}
 	})
 }

@@ -137,8 +137,8 @@ func TestEventsAreWrittenOnce(t *testing.T) {
 	})
 }
 
-// TestEventsThatRepeat: what ceases to hold and holds again is written again, but not
-// each time if that goes on and on.
+// TestEventsThatRepeat: what ceases to hold and holds again is written again, but not each time if that goes on and
+// on.
 func TestEventsThatRepeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &fakeEvents{events: make(map[string]time.Time)}
@@ -256,10 +256,12 @@ func TestEventsOfAServerThatFails(t *testing.T) {
 		{"unreachable", errors.New("connection refused"), [2]int{10, 30}, []string{"a"}, 0},
 		{"overloaded", apierrors.NewTooManyRequests("slow down", 1), [2]int{10, 30}, []string{"a"}, 0},
 		{"forbidden", apierrors.NewForbidden(events, "x", errors.New("no")), [2]int{2, 3}, []string{"a"}, 1},
-		{"namespace deleted", apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "default"), [2]int{1, 1}, nil, 0},
+		{"namespace deleted", apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "default"), [2]int{1, 1},
+			nil, 0},
 		{"namespace terminating", terminating, [2]int{1, 1}, nil, 0},
 		{"invalid", apierrors.NewInvalid(schema.GroupKind{Kind: "Event"}, "x", nil), [2]int{1, 1}, nil, 1},
-		{"time-out", &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusGatewayTimeout, Reason: metav1.StatusReasonTimeout}}, [2]int{10, 30}, []string{"a"}, 0},
+		{"time-out", &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusGatewayTimeout,
+			Reason: metav1.StatusReasonTimeout}}, [2]int{10, 30}, []string{"a"}, 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -294,7 +296,8 @@ func TestEventsOfAServerThatFails(t *testing.T) {
 func TestEventNames(t *testing.T) {
 	n := newEvents(&clients{}, Options{Node: "n1"}, newMetrics())
 	long := vip.Key{Namespace: "default", Name: strings.Repeat("a", 63)}
-	base, state := vip.Event{Service: long, UID: "u", Reason: vip.VIPMoved, Message: "m", Occurrence: 1}, eventState{occurrences: 1}
+	base, state := vip.Event{Service: long, UID: "u", Reason: vip.VIPMoved, Message: "m", Occurrence: 1},
+		eventState{occurrences: 1}
 	variants := []func(*vip.Event, *eventState){
 		func(*vip.Event, *eventState) {},
 		func(x *vip.Event, _ *eventState) { x.UID = "v" },

@@ -20,8 +20,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A fakeAPI stands for the API server in bubbles of synctest: it keeps Services with
-// versions, takes conditional writes, and has a cache that is behind by lag.
+// A fakeAPI stands for the API server in bubbles of synctest: it keeps Services with versions, takes conditional
+// writes, and has a cache that is behind by lag.
 type fakeAPI struct {
 	mu       sync.Mutex
 	version  int

@@ -13,12 +13,14 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// FuzzDHCPLeases: whatever the annotation says, there are two leases at most, of addresses that a
-// VIP can have; and what Herald writes of them it reads again.
+// FuzzDHCPLeases: whatever the annotation says, there are two leases at most, of addresses that a VIP can have; and
+// what Herald writes of them it reads again.
 func FuzzDHCPLeases(f *testing.F) {
 	lease := `{"address":"10.0.0.50","bits":24,"mac":"02:00:00:00:00:aa","server":"10.0.0.1","router":"10.0.0.1","expires":"2026-01-01T00:00:00Z"}`
-	for _, text := range []string{"[" + lease + "]", "[" + lease + "," + lease + "," + lease + "]", lease, "null", `[{"address":"fe80::1%eth0","bits":64}]`,
-		`[{"address":"fd00::1","bits":128,"mac":"x"}]`, `[{"address":"::ffff:10.0.0.1","bits":32}]`, `[{"address":"10.0.0.1","bits":-1}]`, strings.Repeat("[", 2000)} {
+	for _, text := range []string{"[" + lease + "]", "[" + lease + "," + lease + "," + lease + "]", lease, "null",
+		`[{"address":"fe80::1%eth0","bits":64}]`,
+		`[{"address":"fd00::1","bits":128,"mac":"x"}]`, `[{"address":"::ffff:10.0.0.1","bits":32}]`,
+		`[{"address":"10.0.0.1","bits":-1}]`, strings.Repeat("[", 2000)} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -42,13 +44,14 @@ func FuzzDHCPLeases(f *testing.F) {
 	})
 }
 
-// FuzzNode: of any Node readNode makes one with valid addresses, each once, and the annotations
-// that have the prefix.
+// FuzzNode: of any Node readNode makes one with valid addresses, each once, and the annotations that have the prefix.
 func FuzzNode(f *testing.F) {
-	f.Add("10.0.0.1 fd00::1 n1", "10.240.0.0/24 fd00:240::/64", "a/x=1\na/y=2\nb/x=3", "a", "2026-01-01T00:00:00Z", "node is shutting down")
+	f.Add("10.0.0.1 fd00::1 n1", "10.240.0.0/24 fd00:240::/64", "a/x=1\na/y=2\nb/x=3", "a", "2026-01-01T00:00:00Z",
+		"node is shutting down")
 	f.Add("::ffff:10.0.0.1 10.0.0.1 fe80::1%eth0", "10.240.0.1/24 /0", "=\na/=", "", "never", "\x00")
 	f.Fuzz(func(t *testing.T, addresses, ranges, annotations, prefix, until, message string) {
-		o := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{returnKey: until, drainKey: until}}}
+		o := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{returnKey: until,
+			drainKey: until}}}
 		for line := range strings.Lines(annotations) {
 			key, value, _ := strings.Cut(line, "=")
 			o.Annotations[key] = value
@@ -83,21 +86,23 @@ func FuzzNode(f *testing.F) {
 	})
 }
 
-// FuzzSlice: of any EndpointSlice readSlice makes sorted names of nodes, none twice; and only
-// Pods and API servers have addresses that are kept from Services.
+// FuzzSlice: of any EndpointSlice readSlice makes sorted names of nodes, none twice; and only Pods and API servers
+// have addresses that are kept from Services.
 func FuzzSlice(f *testing.F) {
 	f.Add("web", "", "10.0.0.1 fd00::1", "n1 n2 n1", "Pod", uint16(0x1234))
 	f.Add("web", mirroringController, "10.0.0.1", "", "Pod", uint16(0xffff))
 	f.Add("", "x", "::ffff:10.0.0.1 x", "n1", "", uint16(0))
 	f.Fuzz(func(t *testing.T, service, managedBy, addresses, nodes, kind string, conditions uint16) {
-		o := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: service, discoveryv1.LabelManagedBy: managedBy}}}
+		o := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "web-1",
+			Labels: map[string]string{discoveryv1.LabelServiceName: service, discoveryv1.LabelManagedBy: managedBy}}}
 		condition := func() *bool {
 			v := conditions & 3
 			conditions = conditions>>2 | v<<14
 			return []*bool{nil, nil, new(true), new(false)}[v]
 		}
 		for _, node := range append(strings.Fields(nodes), "") {
-			e := discoveryv1.Endpoint{Addresses: strings.Fields(addresses), NodeName: &node, TargetRef: &corev1.ObjectReference{Kind: kind}}
+			e := discoveryv1.Endpoint{Addresses: strings.Fields(addresses), NodeName: &node,
+				TargetRef: &corev1.ObjectReference{Kind: kind}}
 			e.Conditions = discoveryv1.EndpointConditions{Ready: condition(), Serving: condition(), Terminating: condition()}
 			o.Endpoints = append(o.Endpoints, e)
 		}

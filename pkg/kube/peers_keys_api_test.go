@@ -44,8 +44,8 @@ func sameKeys(t *testing.T, r *clusterTest) string {
 	return got[0]
 }
 
-// TestPeersKeys: of several nodes that find an empty Secret one writes the key, and all have it; where there is no Secret
-// they say what to do about it, and nothing is created unless that is permitted.
+// TestPeersKeys: of several nodes that find an empty Secret one writes the key, and all have it; where there is no
+// Secret they say what to do about it, and nothing is created unless that is permitted.
 func TestPeersKeys(t *testing.T) {
 	api := startAPI(t)
 	home := api.namespace(t)
@@ -59,7 +59,8 @@ func TestPeersKeys(t *testing.T) {
 	api.allow(t, "narrow", home, secretPermissions)
 	check.Until(t, 10*time.Second, "without a Secret it says so", func() error {
 		_, err := r.PeersKeys(t.Context(), func() []byte { return []byte("none") })
-		if want := "there is no Secret herald-peers in the namespace " + home; err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "herald manifest rbac") {
+		if want := "there is no Secret herald-peers in the namespace " + home; err == nil ||
+			!strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "herald manifest rbac") {
 			return fmt.Errorf("got %v, want %q", err, want)
 		}
 		return nil

@@ -66,7 +66,8 @@ func TestPodsOfEgress(t *testing.T) {
 		t.Error("the youngest does not say that its pods are not known")
 	}
 	pod := func(name, node string, change func(*corev1.Pod), addresses ...string) *corev1.Pod {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: corev1.PodSpec{NodeName: node}}
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+			Spec: corev1.PodSpec{NodeName: node}}
 		for _, a := range addresses {
 			p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: a})
 		}
@@ -79,8 +80,10 @@ func TestPodsOfEgress(t *testing.T) {
 		pod("host", "n1", func(p *corev1.Pod) { p.Spec.HostNetwork = true }, "10.0.0.1"),
 		pod("done", "n1", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, "10.1.0.3"),
 	}, ""))
-	want := []vip.Pod{{Name: "a", Node: "n1", Addresses: addrs("10.1.0.1")}, {Name: "b", Node: "n2", Addresses: addrs("10.1.0.2", "fd01::2")}}
-	if s, _ := pods("s0"); s.PodsUnknown != "" || !cmp.Equal(s.Pods, want, cmp.Comparer(func(a, b vip.Pod) bool { return fmt.Sprint(a) == fmt.Sprint(b) })) {
+	want := []vip.Pod{{Name: "a", Node: "n1", Addresses: addrs("10.1.0.1")},
+		{Name: "b", Node: "n2", Addresses: addrs("10.1.0.2", "fd01::2")}}
+	if s, _ := pods("s0"); s.PodsUnknown != "" || !cmp.Equal(s.Pods, want,
+		cmp.Comparer(func(a, b vip.Pod) bool { return fmt.Sprint(a) == fmt.Sprint(b) })) {
 		t.Errorf("pods %v (%s), want %v", s.Pods, s.PodsUnknown, want)
 	}
 	check.OK(t, first.Delete(pod("a", "n1", as, "10.1.0.1")))
@@ -99,7 +102,8 @@ func TestPodsOfEgress(t *testing.T) {
 	}
 }
 
-// A Service says why its pods are not known as soon as that is known: that it is one too many, that the API server refuses, or nothing while they are listed.
+// A Service says why its pods are not known as soon as that is known: that it is one too many, that the API server
+// refuses, or nothing while they are listed.
 func TestWhyPodsAreNotKnown(t *testing.T) {
 	c, _ := newTestCluster(t, "https://10.0.0.1:6443")
 	c.o.Egress = true
@@ -176,7 +180,8 @@ func TestPlacesAreShared(t *testing.T) {
 	add("late", "a", 1000)
 	add("late", "b", 1001)
 	c.pods.begin(t.Context())
-	for name, want := range map[string]string{"a": vip.PodsBeingListed, "b": vip.PodsBeingListed, "s00": vip.PodsBeingListed, "s61": vip.PodsBeingListed, "s62": tooManyWithEgress, "s63": tooManyWithEgress} {
+	for name, want := range map[string]string{"a": vip.PodsBeingListed, "b": vip.PodsBeingListed,
+		"s00": vip.PodsBeingListed, "s61": vip.PodsBeingListed, "s62": tooManyWithEgress, "s63": tooManyWithEgress} {
 		for _, s := range observe(c).Services {
 			if s.Key.Name == name && s.PodsUnknown != want {
 				t.Errorf("%s: %q, want %q", s.Key, s.PodsUnknown, want)
@@ -188,7 +193,8 @@ func TestPlacesAreShared(t *testing.T) {
 	}
 }
 
-// What an earlier process left in the kernel counts until the pods of all Services with egress have been listed once, or can't be, but not for long.
+// What an earlier process left in the kernel counts until the pods of all Services with egress have been listed once,
+// or can't be, but not for long.
 func TestPodsPending(t *testing.T) {
 	for name, end := range map[string]func(*Cluster, *podWatch){
 		"listed":      func(_ *Cluster, w *podWatch) { check.OK(t, w.Replace(nil, "")) },
@@ -227,12 +233,14 @@ func TestPodsPending(t *testing.T) {
 	}
 }
 
-// FuzzPod: of a Pod the addresses are kept that are some, and of few; one without, or with its node's, counts for nothing.
+// FuzzPod: of a Pod the addresses are kept that are some, and of few; one without, or with its node's, counts for
+// nothing.
 func FuzzPod(f *testing.F) {
 	f.Add("10.0.0.1 fd00::1", "n1", "Running", false)
 	f.Add("::ffff:10.0.0.1 10.0.0.1 x "+strings.Repeat("10.0.0.2 ", 1000), "", "", true)
 	f.Fuzz(func(t *testing.T, addresses, node, phase string, hostNetwork bool) {
-		o := &corev1.Pod{Spec: corev1.PodSpec{NodeName: node, HostNetwork: hostNetwork}, Status: corev1.PodStatus{Phase: corev1.PodPhase(phase)}}
+		o := &corev1.Pod{Spec: corev1.PodSpec{NodeName: node, HostNetwork: hostNetwork},
+			Status: corev1.PodStatus{Phase: corev1.PodPhase(phase)}}
 		for _, a := range strings.Fields(addresses) {
 			o.Status.PodIPs = append(o.Status.PodIPs, corev1.PodIP{IP: a})
 		}
@@ -251,10 +259,11 @@ func FuzzPod(f *testing.F) {
 	})
 }
 
-// TestSliceKeepsOneAddressOfAnEndpoint: of a hundred addresses of each endpoint the first is kept, as kube-proxy has it: an EndpointSlice of a
-// megabyte costs no more than one of as many endpoints.
+// TestSliceKeepsOneAddressOfAnEndpoint: of a hundred addresses of each endpoint the first is kept, as kube-proxy has
+// it: an EndpointSlice of a megabyte costs no more than one of as many endpoints.
 func TestSliceKeepsOneAddressOfAnEndpoint(t *testing.T) {
-	o := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}}}
+	o := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "web-1",
+		Labels: map[string]string{discoveryv1.LabelServiceName: "web"}}}
 	for range 10 {
 		e := discoveryv1.Endpoint{TargetRef: &corev1.ObjectReference{Kind: "Pod"}}
 		for i := range 100 {

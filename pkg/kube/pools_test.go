@@ -14,16 +14,18 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// TestPoolsGone: what a ConfigMap of pools that is gone has said is in the World, with the labels that namespaces have now, until there is another; the log says so once.
-// That it may not be read is known, too.
+// TestPoolsGone: what a ConfigMap of pools that is gone has said is in the World, with the labels that namespaces
+// have now, until there is another; the log says so once. That it may not be read is known, too.
 func TestPoolsGone(t *testing.T) {
 	var log bytes.Buffer
 	c, err := New(&rest.Config{Host: "https://192.0.2.1:6443"}, Options{
-		Pools: vip.Key{Namespace: "kube-system", Name: "kubevip"}, Log: slog.New(slog.NewTextHandler(&log, nil)), Poke: func() {}, PokeLeases: func() {},
+		Pools: vip.Key{Namespace: "kube-system", Name: "kubevip"}, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		Poke: func() {}, PokeLeases: func() {},
 	})
 	check.OK(t, err)
 	pools := func(cidr string) *corev1.ConfigMap {
-		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "kubevip"}, Data: map[string]string{"cidr-global": cidr}}
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "kubevip"},
+			Data: map[string]string{"cidr-global": cidr}}
 	}
 	team := func(name string) *corev1.Namespace {
 		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "web", Labels: map[string]string{"team": name}}}
@@ -32,7 +34,8 @@ func TestPoolsGone(t *testing.T) {
 		t.Helper()
 		var w vip.World
 		c.Observe(&w)
-		if w.Pools == nil || w.Pools.Data["cidr-global"] != cidr || w.Pools.Namespaces["web"]["team"] != label || w.Pools.Gone != gone || w.PoolsRefused {
+		if w.Pools == nil || w.Pools.Data["cidr-global"] != cidr || w.Pools.Namespaces["web"]["team"] != label ||
+			w.Pools.Gone != gone || w.PoolsRefused {
 			t.Errorf("got %+v, want %s, %s, gone %v", w.Pools, cidr, label, gone)
 		}
 		if n := strings.Count(log.String(), "is gone"); n > 0 != gone || n > 1 {

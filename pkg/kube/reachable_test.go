@@ -24,8 +24,8 @@ func (h *hangingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, r.Context().Err()
 }
 
-// TestHungAPIServer: herald_api_reachable is 0 some seconds after the last answer of a server that accepts requests and
-// answers none, and not for one slow answer.
+// TestHungAPIServer: herald_api_reachable is 0 some seconds after the last answer of a server that accepts requests
+// and answers none, and not for one slow answer.
 func TestHungAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, next := newMetrics(), &hangingTransport{}
@@ -33,7 +33,8 @@ func TestHungAPIServer(t *testing.T) {
 		ask := func() {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
-			r, _ := http.NewRequestWithContext(ctx, "PUT", "https://192.0.2.1:6443/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/herald-node-n1", nil)
+			r, _ := http.NewRequestWithContext(ctx, "PUT",
+				"https://192.0.2.1:6443/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/herald-node-n1", nil)
 			_, _ = l.RoundTrip(r)
 		}
 		want := func(when string, value float64) {

@@ -68,13 +68,14 @@ func (s *blindServer) watches() bool {
 	return s.watching["leases"] == 1 && s.watching["services"] == 1
 }
 
-// TestWatchAgain: all watches begin again with a list, on a new connection, and take what the API server has now for what there is: also earlier
-// versions, and that Leases are gone. That list is no old one of a server's cache.
+// TestWatchAgain: all watches begin again with a list, on a new connection, and take what the API server has now for
+// what there is: also earlier versions, and that Leases are gone. That list is no old one of a server's cache.
 func TestWatchAgain(t *testing.T) {
 	var open atomic.Int32
 	b := &blindServer{
 		version: "1000", lists: make(map[string][]string), watching: make(map[string]int),
-		leases: []coordinationv1.Lease{*renewed("kube-system", "herald-node-n1", 1000), *renewed("default", "kubevip-web", 900)},
+		leases: []coordinationv1.Lease{*renewed("kube-system", "herald-node-n1", 1000),
+			*renewed("default", "kubevip-web", 900)},
 	}
 	s := httptest.NewUnstartedServer(b)
 	s.EnableHTTP2 = true
@@ -86,8 +87,9 @@ func TestWatchAgain(t *testing.T) {
 	s.StartTLS()
 	defer s.Close()
 	c, err := New(&rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1}, Options{
-		NodeLeaseNamespace: "kube-system", NodeLeasePrefix: "herald-node-", Leases: []vip.Key{{Namespace: "default", Name: "kubevip-web"}},
-		Node: "n1", Log: slog.New(slog.DiscardHandler), Poke: func() {}, PokeLeases: func() {},
+		NodeLeaseNamespace: "kube-system", NodeLeasePrefix: "herald-node-",
+		Leases: []vip.Key{{Namespace: "default", Name: "kubevip-web"}},
+		Node:   "n1", Log: slog.New(slog.DiscardHandler), Poke: func() {}, PokeLeases: func() {},
 	})
 	check.OK(t, err)
 	defer check.Run(t, c)()
@@ -103,7 +105,8 @@ func TestWatchAgain(t *testing.T) {
 		c.Leases.WatchAgain()
 	}
 	var got []string
-	check.True(t, 10*time.Second, "Leases that have changed", func() bool { got = append(got, taken(c.Leases)...); return len(got) > 1 })
+	check.True(t, 10*time.Second, "Leases that have changed",
+		func() bool { got = append(got, taken(c.Leases)...); return len(got) > 1 })
 	if !slices.Equal(got, []string{"-default/kubevip-web", "kube-system/herald-node-n1"}) {
 		t.Errorf("the second list: %v", got)
 	}

@@ -62,10 +62,12 @@ func (s *apiServer) apply(t *testing.T, file string) {
 	}
 }
 
-// doAs sends a request as a user; a ServiceAccount's groups are those that its token has, the administrator's is system:masters.
+// doAs sends a request as a user; a ServiceAccount's groups are those that its token has, the administrator's is
+// system:masters.
 func (s *apiServer) doAs(t *testing.T, user, method, path, body string) (*http.Response, string) {
 	t.Helper()
-	r := check.Value(http.NewRequestWithContext(t.Context(), method, fmt.Sprintf("https://127.0.0.1:%d%s", s.port, path), strings.NewReader(body)))(t)
+	r := check.Value(http.NewRequestWithContext(t.Context(), method, fmt.Sprintf("https://127.0.0.1:%d%s", s.port, path),
+		strings.NewReader(body)))(t)
 	r.Header.Set("Authorization", "Bearer admin")
 	r.Header.Set("Impersonate-User", user)
 	r.Header.Add("Impersonate-Group", "system:authenticated")
@@ -86,15 +88,18 @@ func (s *apiServer) doAs(t *testing.T, user, method, path, body string) (*http.R
 	return resp, string(check.Value(io.ReadAll(resp.Body))(t))
 }
 
-// rightsOf is all that RBAC lets a user do in a namespace, one rule per line, sorted, as the API server's own review says.
+// rightsOf is all that RBAC lets a user do in a namespace, one rule per line, sorted, as the API server's own review
+// says.
 func (s *apiServer) rightsOf(t *testing.T, user, namespace string) string {
 	t.Helper()
-	_, answer := s.doAs(t, user, "POST", "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", `{"spec":{"namespace":"`+namespace+`"}}`)
+	_, answer := s.doAs(t, user, "POST", "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
+		`{"spec":{"namespace":"`+namespace+`"}}`)
 	var review authorizationv1.SelfSubjectRulesReview
 	check.OK(t, json.Unmarshal([]byte(answer), &review))
 	var lines []string
 	for _, r := range review.Status.ResourceRules {
-		line := fmt.Sprintf("%s %s %s: %s", strings.Join(r.APIGroups, ","), strings.Join(r.Resources, ","), strings.Join(r.ResourceNames, ","), strings.Join(r.Verbs, " "))
+		line := fmt.Sprintf("%s %s %s: %s", strings.Join(r.APIGroups, ","), strings.Join(r.Resources, ","),
+			strings.Join(r.ResourceNames, ","), strings.Join(r.Verbs, " "))
 		// What each user may: ask who and what they are.
 		if !strings.Contains(line, "selfsubject") {
 			lines = append(lines, strings.Join(strings.Fields(line), " "))
@@ -111,7 +116,8 @@ func TestStolenTokenLeases(t *testing.T) {
 	tenant := api.namespace(t)
 	leases := "/apis/coordination.k8s.io/v1/namespaces/%s/leases"
 	check.Until(t, 20*time.Second, "the authorizer knows the Role", func() error {
-		if resp, answer := api.doAs(t, serviceAccount, "POST", fmt.Sprintf(leases, "kube-system")+"?dryRun=All", `{"metadata":{"name":"kubevip-web.default"}}`); resp.StatusCode != http.StatusCreated {
+		if resp, answer := api.doAs(t, serviceAccount, "POST", fmt.Sprintf(leases, "kube-system")+"?dryRun=All",
+			`{"metadata":{"name":"kubevip-web.default"}}`); resp.StatusCode != http.StatusCreated {
 			return fmt.Errorf("%s", answer)
 		}
 		return nil
@@ -120,15 +126,16 @@ func TestStolenTokenLeases(t *testing.T) {
 		api.must(t, "POST", fmt.Sprintf(leases, namespace), `{"metadata":{"name":"theirs"}}`)
 		t.Cleanup(func() { api.do("DELETE", fmt.Sprintf(leases, namespace)+"/theirs", "") })
 		for method, path := range map[string]string{"POST": "", "DELETE": "/theirs"} {
-			if resp, answer := api.doAs(t, serviceAccount, method, fmt.Sprintf(leases, namespace)+path+"?dryRun=All", `{"metadata":{"name":"mine"}}`); resp.StatusCode != http.StatusForbidden {
+			if resp, answer := api.doAs(t, serviceAccount, method, fmt.Sprintf(leases, namespace)+path+"?dryRun=All",
+				`{"metadata":{"name":"mine"}}`); resp.StatusCode != http.StatusForbidden {
 				t.Errorf("%s in %s: %s", method, namespace, answer)
 			}
 		}
 	}
 }
 
-// TestStolenToken: what whoever has the token of Herald's ServiceAccount can do is testdata/rights.txt and no more: mint no
-// token, and give nobody rights.
+// TestStolenToken: what whoever has the token of Herald's ServiceAccount can do is testdata/rights.txt and no more:
+// mint no token, and give nobody rights.
 func TestStolenToken(t *testing.T) {
 	api := startAPI(t)
 	api.apply(t, "rbac.yaml")
@@ -141,13 +148,15 @@ func TestStolenToken(t *testing.T) {
 		}
 	})
 	check.Until(t, 20*time.Second, "the authorizer knows the Role", func() error {
-		if resp, answer := api.doAs(t, serviceAccount, "GET", secrets+"/"+PeersSecret, ""); resp.StatusCode == http.StatusForbidden {
+		if resp, answer := api.doAs(t, serviceAccount, "GET", secrets+"/"+PeersSecret,
+			""); resp.StatusCode == http.StatusForbidden {
 			return fmt.Errorf("%s", answer)
 		}
 		return nil
 	})
 
-	rights := "in kube-system:\n" + api.rightsOf(t, serviceAccount, "kube-system") + "\nin a namespace of tenants:\n" + api.rightsOf(t, serviceAccount, tenant)
+	rights := "in kube-system:\n" + api.rightsOf(t, serviceAccount, "kube-system") + "\nin a namespace of tenants:\n" +
+		api.rightsOf(t, serviceAccount, tenant)
 	check.Golden(t, "testdata/rights.txt", rights)
 
 	for _, tt := range []struct {
@@ -165,11 +174,14 @@ func TestStolenToken(t *testing.T) {
 		{"delete the Secret, to make another", "DELETE", secrets + "/" + PeersSecret, "", http.StatusForbidden},
 		{"read another Secret", "GET", secrets + "/other", "", http.StatusForbidden},
 		{"list Secrets", "GET", secrets, "", http.StatusForbidden},
-		{"drain a node", "PATCH", "/api/v1/nodes/n1", `{"metadata":{"annotations":{"heraldvip.io/drain":"x"}}}`, http.StatusForbidden},
-		{"change a Service's spec", "PATCH", "/api/v1/namespaces/default/services/kubernetes", `{"spec":{"type":"NodePort"}}`, http.StatusForbidden},
+		{"drain a node", "PATCH", "/api/v1/nodes/n1", `{"metadata":{"annotations":{"heraldvip.io/drain":"x"}}}`,
+			http.StatusForbidden},
+		{"change a Service's spec", "PATCH", "/api/v1/namespaces/default/services/kubernetes", `{"spec":{"type":"NodePort"}}`,
+			http.StatusForbidden},
 	} {
 		if resp, answer := api.doAs(t, serviceAccount, tt.method, tt.path, tt.body); resp.StatusCode != tt.want {
-			t.Errorf("%s: %s %s is answered by %d, want %d: %.200s", tt.what, tt.method, tt.path, resp.StatusCode, tt.want, answer)
+			t.Errorf("%s: %s %s is answered by %d, want %d: %.200s", tt.what, tt.method, tt.path, resp.StatusCode, tt.want,
+				answer)
 		}
 	}
 }

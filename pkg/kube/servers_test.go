@@ -51,7 +51,8 @@ func identity(t *testing.T) (tls.Certificate, []byte) {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
 	check.OK(t, err)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key},
+		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
 // listen starts a fakeServer at host:port.
@@ -121,8 +122,7 @@ func answererOf(t *testing.T, client *http.Client, host string) string {
 	return string(text[:n])
 }
 
-// TestServers: who is asked, as API servers come and go. 127.0.0.1 is this node,
-// 127.0.0.2 another one.
+// TestServers: who is asked, as API servers come and go. 127.0.0.1 is this node, 127.0.0.2 another one.
 func TestServers(t *testing.T) {
 	id, ca := identity(t)
 	port := freePort(t)
@@ -144,21 +144,22 @@ func TestServers(t *testing.T) {
 	listen(t, "other", at("127.0.0.2", port), id)
 	s.setOthers([]netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")})
 
-	// Ready: this node's own. Not ready: the other, on the old client too, whose
-	// connection would otherwise live on.
+	// Ready: this node's own. Not ready: the other, on the old client too, whose connection would otherwise live on.
 	s.SetOwnReady(true)
 	if got := answerer(t, cfg); got != "own" {
 		t.Errorf("asked %s, want own", got)
 	}
 	s.SetOwnReady(false)
-	for name, got := range map[string]string{"a new connection": answerer(t, cfg), "an old one": answererOf(t, client, cfg.Host)} {
+	for name, got := range map[string]string{"a new connection": answerer(t, cfg),
+		"an old one": answererOf(t, client, cfg.Host)} {
 		if got != "other" {
 			t.Errorf("%s: asked %s, want the other", name, got)
 		}
 	}
 	// Ready again: what is left with the other would hang when that one's node dies.
 	s.SetOwnReady(true)
-	for name, got := range map[string]string{"a new connection": answerer(t, cfg), "an old one": answererOf(t, client, cfg.Host)} {
+	for name, got := range map[string]string{"a new connection": answerer(t, cfg),
+		"an old one": answererOf(t, client, cfg.Host)} {
 		if got != "own" {
 			t.Errorf("%s: asked %s, want own", name, got)
 		}
@@ -252,8 +253,7 @@ func TestReadinessCheck(t *testing.T) {
 		t.Errorf("%v, want the answer of the API server", err)
 	}
 	own.status.Store(http.StatusOK)
-	// An address that was set, on this host: the certificate is that of an API server,
-	// and the credentials stay here.
+	// An address that was set, on this host: the certificate is that of an API server, and the credentials stay here.
 	local := listen(t, "local", at("127.0.0.1", port), id)
 	if err := question("https://" + at("127.0.0.1", port) + "/livez"); err != nil {
 		t.Error(err)
@@ -299,14 +299,15 @@ func TestReadinessCheck(t *testing.T) {
 	}
 	check.OK(t, os.WriteFile(cas, []byte("none"), 0o600))
 	for _, file := range []string{cas, cas + ".none"} {
-		if _, err := s.ReadinessCheck("https://localhost/livez", file, log); err == nil || !strings.Contains(err.Error(), file) {
+		if _, err := s.ReadinessCheck("https://localhost/livez", file, log); err == nil ||
+			!strings.Contains(err.Error(), file) {
 			t.Errorf("%v, want an error that names %s", err, file)
 		}
 	}
 }
 
-// fillBacklog fills the queue of a listener that nobody accepts from, so that further
-// packets to it are dropped, as by a node that has died.
+// fillBacklog fills the queue of a listener that nobody accepts from, so that further packets to it are dropped, as
+// by a node that has died.
 func fillBacklog(t *testing.T, l *net.TCPListener) {
 	t.Helper()
 	raw, err := l.SyscallConn()

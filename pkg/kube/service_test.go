@@ -25,12 +25,16 @@ func TestReadService(t *testing.T) {
 		},
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: new(""), LoadBalancerIP: "192.168.0.99",
-			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}, ClusterIPs: []string{"10.96.0.7", "fd01::7"},
-			Ports:                 []corev1.ServicePort{{Protocol: corev1.ProtocolTCP, Port: 443}, {Protocol: corev1.ProtocolUDP, Port: 53}},
-			ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal, HealthCheckNodePort: 31234, SessionAffinity: corev1.ServiceAffinityClientIP,
+			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
+			ClusterIPs: []string{"10.96.0.7", "fd01::7"},
+			Ports: []corev1.ServicePort{{Protocol: corev1.ProtocolTCP, Port: 443},
+				{Protocol: corev1.ProtocolUDP, Port: 53}},
+			ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal, HealthCheckNodePort: 31234,
+			SessionAffinity: corev1.ServiceAffinityClientIP,
 		},
 		Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{
-			{IP: "192.168.0.10", IPMode: new(corev1.LoadBalancerIPModeVIP), Ports: []corev1.PortStatus{{Port: 443, Protocol: corev1.ProtocolTCP}}},
+			{IP: "192.168.0.10", IPMode: new(corev1.LoadBalancerIPModeVIP),
+				Ports: []corev1.PortStatus{{Port: 443, Protocol: corev1.ProtocolTCP}}},
 			{Hostname: "example.com"},
 		}}},
 	}
@@ -38,8 +42,9 @@ func TestReadService(t *testing.T) {
 		Service: vip.Service{
 			Key: vip.Key{Namespace: "default", Name: "web"}, UID: "u1", Created: born,
 			LoadBalancer: true, HasClass: true, Addresses: addrs("192.168.0.10", "fd00::10"), Source: addressesKey,
-			Families: []vip.Family{vip.IPv4, vip.IPv6}, Interface: "eth1", Local: true, HealthCheckNodePort: 31234, ClientIPAffinity: true,
-			Ports: []vip.Port{{Protocol: "TCP", Port: 443}, {Protocol: "UDP", Port: 53}},
+			Families: []vip.Family{vip.IPv4, vip.IPv6}, Interface: "eth1", Local: true, HealthCheckNodePort: 31234,
+			ClientIPAffinity: true,
+			Ports:            []vip.Port{{Protocol: "TCP", Port: 443}, {Protocol: "UDP", Port: 53}},
 			Ingress: []vip.Ingress{
 				{Addr: netip.MustParseAddr("192.168.0.10"), IPMode: vip.ModeVIP, Ports: []vip.Port{{Protocol: "TCP", Port: 443}}},
 				{Hostname: "example.com"},
@@ -74,15 +79,21 @@ func TestAddressSource(t *testing.T) {
 		invalid                int
 	}{
 		{name: "none"},
-		{name: "annotation wins", annotation: "10.0.0.1", spec: "10.0.0.2", status: ingress("10.0.0.3"), want: addrs("10.0.0.1"), source: addressesKey, invalid: 1},
-		{name: "spec over status", spec: "10.0.0.2", status: ingress("10.0.0.3"), want: addrs("10.0.0.2"), source: "spec.loadBalancerIP"},
-		{name: "empty annotation is absent", annotation: " ", spec: "10.0.0.2", want: addrs("10.0.0.2"), source: "spec.loadBalancerIP"},
-		{name: "status", status: ingress("10.0.0.3", "fd00::3", "10.0.0.3"), want: addrs("10.0.0.3", "fd00::3"), source: "status.loadBalancer.ingress"},
+		{name: "annotation wins", annotation: "10.0.0.1", spec: "10.0.0.2", status: ingress("10.0.0.3"),
+			want: addrs("10.0.0.1"), source: addressesKey, invalid: 1},
+		{name: "spec over status", spec: "10.0.0.2", status: ingress("10.0.0.3"), want: addrs("10.0.0.2"),
+			source: "spec.loadBalancerIP"},
+		{name: "empty annotation is absent", annotation: " ", spec: "10.0.0.2", want: addrs("10.0.0.2"),
+			source: "spec.loadBalancerIP"},
+		{name: "status", status: ingress("10.0.0.3", "fd00::3", "10.0.0.3"), want: addrs("10.0.0.3", "fd00::3"),
+			source: "status.loadBalancer.ingress"},
 		{name: "status with host names", status: []corev1.LoadBalancerIngress{{Hostname: "a.example"}}},
 		{name: "a wrong annotation is not passed over", annotation: "x", spec: "10.0.0.2", source: addressesKey, invalid: 2},
-		{name: "... but a VIP stays", annotation: "10.0.0.1,x", spec: "10.0.0.2", status: ingress("10.0.0.3", "fd00::3"), want: addrs("10.0.0.3", "fd00::3"), source: "status.loadBalancer.ingress", invalid: 3},
+		{name: "... but a VIP stays", annotation: "10.0.0.1,x", spec: "10.0.0.2", status: ingress("10.0.0.3", "fd00::3"),
+			want: addrs("10.0.0.3", "fd00::3"), source: "status.loadBalancer.ingress", invalid: 3},
 		{name: "a wrong spec is not passed over", spec: "x", source: "spec.loadBalancerIP", invalid: 1},
-		{name: "... but a VIP stays", spec: "x", status: ingress("10.0.0.3"), want: addrs("10.0.0.3"), source: "status.loadBalancer.ingress", invalid: 2},
+		{name: "... but a VIP stays", spec: "x", status: ingress("10.0.0.3"), want: addrs("10.0.0.3"),
+			source: "status.loadBalancer.ingress", invalid: 2},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -92,15 +103,17 @@ func TestAddressSource(t *testing.T) {
 			}
 			o.Status.LoadBalancer.Ingress = tt.status
 			got := readService(o)
-			if diff := cmp.Diff(tt.want, got.Addresses, compareNets); diff != "" || got.Source != tt.source || len(got.Invalid) != tt.invalid {
-				t.Errorf("source %q want %q, invalid %q want %d, addresses (-want +got):\n%s", got.Source, tt.source, got.Invalid, tt.invalid, diff)
+			if diff := cmp.Diff(tt.want, got.Addresses, compareNets); diff != "" || got.Source != tt.source ||
+				len(got.Invalid) != tt.invalid {
+				t.Errorf("source %q want %q, invalid %q want %d, addresses (-want +got):\n%s", got.Source, tt.source, got.Invalid,
+					tt.invalid, diff)
 			}
 		})
 	}
 }
 
-// TestReadIngressKeepsInvalidAddresses: an address that netip does not take (the API takes
-// leading zeros in old objects) must not look like an empty status.
+// TestReadIngressKeepsInvalidAddresses: an address that netip does not take (the API takes leading zeros in old
+// objects) must not look like an empty status.
 func TestReadIngressKeepsInvalidAddresses(t *testing.T) {
 	got := readIngress([]corev1.LoadBalancerIngress{{IP: "010.0.0.1"}})
 	if diff := cmp.Diff([]vip.Ingress{{Hostname: "010.0.0.1"}}, got, compareNets); diff != "" {
@@ -110,7 +123,8 @@ func TestReadIngressKeepsInvalidAddresses(t *testing.T) {
 
 // TestInvalidOnlyForLoadBalancers: annotations of others are none of our business.
 func TestInvalidOnlyForLoadBalancers(t *testing.T) {
-	o := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{addressesKey: "x"}}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP}}
+	o := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{addressesKey: "x"}},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP}}
 	if got := readService(o); len(got.Invalid) != 0 || got.inWorld() {
 		t.Errorf("invalid %q, listed %v", got.Invalid, got.inWorld())
 	}
@@ -146,7 +160,8 @@ func TestReadSliceConditions(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got := readSlice(&discoveryv1.EndpointSlice{
-				ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-1",
+					Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
 				AddressType: discoveryv1.AddressTypeIPv4,
 				Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}, NodeName: tt.node, Conditions: tt.c}},
 			})
@@ -162,13 +177,14 @@ func TestReadSliceIgnores(t *testing.T) {
 	if got := readSlice(&discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4}); got != nil {
 		t.Errorf("a slice of no Service: %+v", got)
 	}
-	if got := readSlice(&discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Labels: labels}, AddressType: discoveryv1.AddressTypeFQDN}); got != nil {
+	if got := readSlice(&discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Labels: labels},
+		AddressType: discoveryv1.AddressTypeFQDN}); got != nil {
 		t.Errorf("a slice of names: %+v", got)
 	}
 }
 
-// TestReadSlicePodAddresses: only addresses that name their pod are taken for a pod's,
-// or whoever may write Endpoints could take the VIP of somebody else.
+// TestReadSlicePodAddresses: only addresses that name their pod are taken for a pod's, or whoever may write Endpoints
+// could take the VIP of somebody else.
 func TestReadSlicePodAddresses(t *testing.T) {
 	pod := &corev1.ObjectReference{Kind: "Pod", Name: "web-1"}
 	tests := []struct {
@@ -203,8 +219,9 @@ func TestReadSlicePodAddresses(t *testing.T) {
 
 func TestReadNode(t *testing.T) {
 	got := readNode(&corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u1", Annotations: map[string]string{"example.com/bgp-peers-0-peer-ip": "192.0.2.1", "other.com/x": "y"}},
-		Spec:       corev1.NodeSpec{PodCIDRs: []string{"10.200.1.0/24", "fd01:1::/64", "x"}, Unschedulable: true},
+		ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u1",
+			Annotations: map[string]string{"example.com/bgp-peers-0-peer-ip": "192.0.2.1", "other.com/x": "y"}},
+		Spec: corev1.NodeSpec{PodCIDRs: []string{"10.200.1.0/24", "fd01:1::/64", "x"}, Unschedulable: true},
 		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
 			{Type: corev1.NodeInternalIP, Address: "192.168.0.1"}, {Type: corev1.NodeExternalIP, Address: "fd00::1"},
 			{Type: corev1.NodeExternalIP, Address: "192.168.0.1"}, {Type: corev1.NodeHostName, Address: "n1"},
@@ -226,7 +243,8 @@ func TestExclusionReason(t *testing.T) {
 		return corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: key}}}}
 	}
 	condition := func(kind corev1.NodeConditionType, status corev1.ConditionStatus, reason string) corev1.Node {
-		return corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: kind, Status: status, Reason: reason}}}}
+		return corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: kind, Status: status,
+			Reason: reason}}}}
 	}
 	tests := []struct {
 		node corev1.Node
@@ -238,7 +256,8 @@ func TestExclusionReason(t *testing.T) {
 		{taint("node.kubernetes.io/out-of-service"), "it has the taint node.kubernetes.io/out-of-service"},
 		{taint("ToBeDeletedByClusterAutoscaler"), "it has the taint ToBeDeletedByClusterAutoscaler"},
 		{taint("node.kubernetes.io/unschedulable"), ""},
-		{condition(corev1.NodeNetworkUnavailable, corev1.ConditionTrue, "NoRouteCreated"), "its condition NetworkUnavailable is True (NoRouteCreated)"},
+		{condition(corev1.NodeNetworkUnavailable, corev1.ConditionTrue, "NoRouteCreated"),
+			"its condition NetworkUnavailable is True (NoRouteCreated)"},
 		{condition(corev1.NodeNetworkUnavailable, corev1.ConditionTrue, ""), "its condition NetworkUnavailable is True"},
 		{condition(corev1.NodeNetworkUnavailable, corev1.ConditionFalse, ""), ""},
 		{condition(corev1.NodeReady, corev1.ConditionFalse, ""), ""},
@@ -257,8 +276,10 @@ func TestShuttingDown(t *testing.T) {
 		"Kubelet stopped posting node status.":                                                     false,
 		"":                                                                                         false,
 	} {
-		for status, counts := range map[corev1.ConditionStatus]bool{corev1.ConditionFalse: true, corev1.ConditionTrue: false, corev1.ConditionUnknown: false} {
-			n := readNode(&corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status, Message: message}}}}, "")
+		for status, counts := range map[corev1.ConditionStatus]bool{corev1.ConditionFalse: true, corev1.ConditionTrue: false,
+			corev1.ConditionUnknown: false} {
+			n := readNode(&corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady,
+				Status: status, Message: message}}}}, "")
 			if n.ShuttingDown != (want && counts) {
 				t.Errorf("Ready is %s, %q: %v", status, message, n.ShuttingDown)
 			}
@@ -280,17 +301,19 @@ func TestExclusionLabel(t *testing.T) {
 }
 
 func TestReadServiceCIDR(t *testing.T) {
-	got := *readServiceCIDR(&networkingv1.ServiceCIDR{Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/12", "fd01::/108", "x"}}})
+	got := *readServiceCIDR(&networkingv1.ServiceCIDR{Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/12",
+		"fd01::/108", "x"}}})
 	want := []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd01::/108")}
 	if diff := cmp.Diff(want, got, compareNets); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-// TestServiceThatKubeProxyLeavesAlone: nobody has to answer at the healthCheckNodePort of a Service that its labels take from kube-proxy:
-// that would look as if kube-proxy had ended on the node, which all VIPs would leave.
+// TestServiceThatKubeProxyLeavesAlone: nobody has to answer at the healthCheckNodePort of a Service that its labels
+// take from kube-proxy: that would look as if kube-proxy had ended on the node, which all VIPs would leave.
 func TestServiceThatKubeProxyLeavesAlone(t *testing.T) {
-	for label, want := range map[string]uint16{"service.kubernetes.io/service-proxy-name": 0, "service.kubernetes.io/headless": 0, "service.kubernetes.io/other": 31234} {
+	for label, want := range map[string]uint16{"service.kubernetes.io/service-proxy-name": 0,
+		"service.kubernetes.io/headless": 0, "service.kubernetes.io/other": 31234} {
 		o := loadBalancer("web", "10.0.0.1")
 		o.Labels = map[string]string{label: ""}
 		for i := range 100 {
@@ -313,7 +336,8 @@ func TestPortsAreBounded(t *testing.T) {
 	if n := len(s.Ports); n != 10000 || s.Ports[n-1] != (vip.Port{Protocol: "UDP", Port: 10000}) {
 		t.Errorf("%d ports are kept", n)
 	}
-	if len(s.Invalid) != 1 || !strings.HasPrefix(s.Invalid[0], "spec.ports has 20001 ports, of which Herald sees the first 10000") {
+	if len(s.Invalid) != 1 || !strings.HasPrefix(s.Invalid[0],
+		"spec.ports has 20001 ports, of which Herald sees the first 10000") {
 		t.Errorf("told %q", s.Invalid)
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// TestNoServices: with svc_enable=false a node reads the addresses of the API servers, and no Service but theirs. If that
-// is refused it holds nothing up, and is warned of nowhere.
+// TestNoServices: with svc_enable=false a node reads the addresses of the API servers, and no Service but theirs. If
+// that is refused it holds nothing up, and is warned of nowhere.
 func TestNoServices(t *testing.T) {
 	api := startAPI(t)
 	const leases = `[{"apiGroups":[""],"resources":["nodes"],"verbs":["list","watch"]},{"apiGroups":["networking.k8s.io"],"resources":["servicecidrs"],"verbs":["list","watch"]},
@@ -27,8 +27,10 @@ func TestNoServices(t *testing.T) {
 		{"apiGroups":["discovery.k8s.io"],"resources":["endpointslices"],"resourceNames":["kubernetes"],"verbs":["list","watch"]}]`)
 	api.allow(t, "nobody", "", leases)
 	ns := api.namespace(t)
-	const slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices" // the API server writes none for an address of loopback
-	api.must(t, "POST", slices, `{"metadata":{"name":"kubernetes","labels":{"kubernetes.io/service-name":"kubernetes"}},"addressType":"IPv4","ports":[{"name":"https","port":6443}],"endpoints":[{"addresses":["192.0.2.9"]}]}`)
+	// the API server writes none for an address of loopback
+	const slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+	api.must(t, "POST", slices,
+		`{"metadata":{"name":"kubernetes","labels":{"kubernetes.io/service-name":"kubernetes"}},"addressType":"IPv4","ports":[{"name":"https","port":6443}],"endpoints":[{"addresses":["192.0.2.9"]}]}`)
 	t.Cleanup(func() { api.do("DELETE", slices+"/kubernetes", "") })
 	for _, tt := range []struct {
 		user    string
@@ -41,7 +43,8 @@ func TestNoServices(t *testing.T) {
 			r.poked.until(t, "Synced", r.Synced)
 			check.True(t, time.Minute, "what may be read is", func() bool {
 				service, servers := r.APIService()
-				return service.IsValid() == tt.servers && (len(servers) > 0) == tt.servers && (tt.servers || r.services.refused.Load() && r.slices.refused.Load())
+				return service.IsValid() == tt.servers && (len(servers) > 0) == tt.servers &&
+					(tt.servers || r.services.refused.Load() && r.slices.refused.Load())
 			})
 			if w := observe(r.Cluster); len(w.Services) > 0 || len(r.services.values) > 1 {
 				t.Errorf("Services: %v", r.services.values)
@@ -56,7 +59,8 @@ func TestNoServices(t *testing.T) {
 // forbidden is the answer of the API server to those who lack a right.
 var forbidden = apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "", errors.New("no"))
 
-// TestRefusedThenAnotherError: what is done without since the API server refuses it is not waited for when it then answers otherwise, be it by an error.
+// TestRefusedThenAnotherError: what is done without since the API server refuses it is not waited for when it then
+// answers otherwise, be it by an error.
 func TestRefusedThenAnotherError(t *testing.T) {
 	c, _ := newTestCluster(t, "https://192.0.2.1:6443")
 	check.OK(t, c.services.Replace(nil, "1"))
@@ -84,10 +88,11 @@ func TestRefusedThenAnotherError(t *testing.T) {
 	}
 }
 
-// TestSyncedSoon: what a process that starts waits for that is refused. With svc_enable=false that is one refusal of Nodes: an owner of the control plane's VIP that was
-// killed makes its first pass in time to renew the address.
+// TestSyncedSoon: what a process that starts waits for that is refused. With svc_enable=false that is one refusal of
+// Nodes: an owner of the control plane's VIP that was killed makes its first pass in time to renew the address.
 func TestSyncedSoon(t *testing.T) {
-	lacking := apierrors.NewGenericServerResponse(http.StatusNotFound, "get", schema.GroupResource{Resource: "servicecidrs"}, "", "", 0, true)
+	lacking := apierrors.NewGenericServerResponse(http.StatusNotFound, "get",
+		schema.GroupResource{Resource: "servicecidrs"}, "", "", 0, true)
 	for _, tt := range []struct {
 		name                     string
 		noServices, listed       bool // listed: Services and EndpointSlices are
@@ -97,7 +102,8 @@ func TestSyncedSoon(t *testing.T) {
 	}{
 		{"no Services, Nodes not asked for", true, false, forbidden, forbidden, 0, 0, false},
 		{"no Services, Nodes refused once", true, false, forbidden, forbidden, 1, 0, true},
-		{"no Services, an error of the API server", true, false, apierrors.NewInternalError(errors.New("etcd")), forbidden, 3, 3, false},
+		{"no Services, an error of the API server", true, false, apierrors.NewInternalError(errors.New("etcd")), forbidden, 3,
+			3, false},
 		{"Services, all refused twice", false, true, forbidden, forbidden, 2, 2, false},
 		{"Services, all refused three times", false, true, forbidden, forbidden, 3, 3, true},
 		{"Services, no ServiceCIDRs at this API server", false, true, forbidden, lacking, 3, 1, true},
@@ -107,7 +113,8 @@ func TestSyncedSoon(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began, poked := time.Now(), time.Duration(0)
 				c, err := New(&rest.Config{Host: "https://192.0.2.1:6443"}, Options{
-					NodeLeaseNamespace: "kube-system", Node: "n1", NoServices: tt.noServices, Log: slog.New(slog.DiscardHandler), Poke: func() { poked = max(1, time.Since(began)) }, PokeLeases: func() {},
+					NodeLeaseNamespace: "kube-system", Node: "n1", NoServices: tt.noServices, Log: slog.New(slog.DiscardHandler),
+					Poke: func() { poked = max(1, time.Since(began)) }, PokeLeases: func() {},
 				})
 				check.OK(t, err)
 				if tt.listed {
@@ -131,8 +138,8 @@ func TestSyncedSoon(t *testing.T) {
 	}
 }
 
-// TestNoServicesInWorld: with svc_enable=false no pass waits for Services or has any, nor the UID of the cluster, which
-// sweeps of gateways need.
+// TestNoServicesInWorld: with svc_enable=false no pass waits for Services or has any, nor the UID of the cluster,
+// which sweeps of gateways need.
 func TestNoServicesInWorld(t *testing.T) {
 	c, _ := newTestCluster(t, "https://192.0.2.1:6443")
 	c.o.NoServices = true
@@ -149,7 +156,8 @@ func TestNoServicesInWorld(t *testing.T) {
 	}
 }
 
-// TestServicesRefusedLater: the right to list Services is taken away from a process that has listed them. It keeps what it had.
+// TestServicesRefusedLater: the right to list Services is taken away from a process that has listed them. It keeps
+// what it had.
 func TestServicesRefusedLater(t *testing.T) {
 	c, _ := newTestCluster(t, "https://192.0.2.1:6443")
 	for _, f := range []func([]any, string) error{c.services.Replace, c.slices.Replace, c.nodes.Replace, c.cidrs.Replace} {
@@ -160,7 +168,8 @@ func TestServicesRefusedLater(t *testing.T) {
 		c.services.retryDelay(forbidden)
 		c.slices.retryDelay(forbidden)
 	}
-	if w := observe(c); !w.Synced || len(w.Services) != 1 || w.Services[0].Addresses[0] != netip.MustParseAddr("192.0.2.7") {
+	if w := observe(c); !w.Synced || len(w.Services) != 1 ||
+		w.Services[0].Addresses[0] != netip.MustParseAddr("192.0.2.7") {
 		t.Errorf("synced %v, %v", w.Synced, w.Services)
 	}
 }

@@ -35,7 +35,8 @@ func TestStatusIsCorrected(t *testing.T) {
 	r.create(t, ns, "web", "192.168.7.106")
 	key := vip.Key{Namespace: ns, Name: "web"}
 	r.poked.until(t, "the Service", func() bool { return r.service(key) != nil })
-	want := vip.Status{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.106"), IPMode: vip.ModeProxy, Ports: []vip.Port{{Protocol: "TCP", Port: 80}}}}}
+	want := vip.Status{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.106"),
+		IPMode: vip.ModeProxy, Ports: []vip.Port{{Protocol: "TCP", Port: 80}}}}}
 	r.haveStatus(t, want)
 	for _, patch := range []string{
 		`{"status":{"loadBalancer":{"ingress":[{"ip":"192.168.7.66"}]}}}`,
@@ -65,7 +66,8 @@ func TestRequestsOfAStatus(t *testing.T) {
 		name := fmt.Sprintf("web-%d", i)
 		a := netip.AddrFrom4([4]byte{192, 168, 8, byte(i)})
 		r.create(t, ns, name, a.String())
-		want = append(want, vip.Status{Service: vip.Key{Namespace: ns, Name: name}, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: a, IPMode: vip.ModeVIP}}})
+		want = append(want, vip.Status{Service: vip.Key{Namespace: ns, Name: name}, VIPHost: "n1",
+			Ingress: []vip.Ingress{{Addr: a, IPMode: vip.ModeVIP}}})
 	}
 	all := func() bool { return r.pending(want...) == 0 }
 	r.poked.until(t, "all statuses", all)
@@ -75,7 +77,10 @@ func TestRequestsOfAStatus(t *testing.T) {
 		}
 	}
 	// The watch may show a status before the request that wrote it has ended.
-	check.True(t, 5*time.Second, "all writes have ended", func() bool { return sum(t, r.Collectors(), "herald_status_writes_total", "written") >= n })
+	check.True(t, 5*time.Second, "all writes have ended", func() bool {
+		return sum(t, r.Collectors(),
+			"herald_status_writes_total", "written") >= n
+	})
 	if got := sum(t, r.Collectors(), "herald_api_requests_total", "services/status"); got != n {
 		t.Errorf("%v requests for %d statuses", got, n)
 	}
@@ -93,12 +98,14 @@ func TestStatusNoUpdates(t *testing.T) {
 	r.create(t, ns, "web", "192.168.7.107")
 	key := vip.Key{Namespace: ns, Name: "web"}
 	r.poked.until(t, "the Service", func() bool { return r.service(key) != nil })
-	want := []vip.Status{{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.107"), IPMode: vip.ModeVIP}}}}
+	want := []vip.Status{{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.107"),
+		IPMode: vip.ModeVIP}}}}
 	if n := r.pending(want...); n != 0 {
 		t.Errorf("%d pending; nobody should wait for what is not to be done", n)
 	}
 	// What comes later in the same cache shows that nothing came before it.
-	api.must(t, "PATCH", "/api/v1/namespaces/"+ns+"/services/web", `{"metadata":{"annotations":{"heraldvip.io/ip-mode":"Proxy"}}}`)
+	api.must(t, "PATCH", "/api/v1/namespaces/"+ns+"/services/web",
+		`{"metadata":{"annotations":{"heraldvip.io/ip-mode":"Proxy"}}}`)
 	r.poked.until(t, "the change", func() bool { return r.service(key).IPMode == vip.ModeProxy })
 	if s := r.service(key); s.VIPHost != "" || len(s.Ingress) != 0 {
 		t.Errorf("host %q, ingress %v were written", s.VIPHost, s.Ingress)
@@ -108,8 +115,7 @@ func TestStatusNoUpdates(t *testing.T) {
 	}
 }
 
-// TestStatusPreconditions: the API server takes a write only for the version that
-// it was made for.
+// TestStatusPreconditions: the API server takes a write only for the version that it was made for.
 func TestStatusPreconditions(t *testing.T) {
 	api := startAPI(t)
 	ns := api.namespace(t)
@@ -118,7 +124,8 @@ func TestStatusPreconditions(t *testing.T) {
 	r.create(t, ns, "web", "192.168.7.110")
 	key := vip.Key{Namespace: ns, Name: "web"}
 	r.poked.until(t, "the Service", func() bool { return r.service(key) != nil })
-	want := vip.Status{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.110"), IPMode: vip.ModeVIP}}}
+	want := vip.Status{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.110"),
+		IPMode: vip.ModeVIP}}}
 	now := r.Cluster.service(key)
 	old := *now
 	old.version = "1"
@@ -138,13 +145,14 @@ func TestStatusPreconditions(t *testing.T) {
 	bad := want
 	bad.Ingress = []vip.Ingress{{Addr: want.Ingress[0].Addr, IPMode: "Nonsense"}}
 	r.poked.until(t, "the status", func() bool { return r.service(key).VIPHost == "n1" })
-	if got, _, err := r.Statuses.write(t.Context(), r.Cluster.service(key), wish{status: &bad}); got != rejected || err == nil {
+	if got, _, err := r.Statuses.write(t.Context(), r.Cluster.service(key), wish{status: &bad}); got != rejected ||
+		err == nil {
 		t.Errorf("an ipMode that does not exist: result %s, %v; want rejected", got, err)
 	}
 }
 
-// TestClearedAfterTypeChange: a Service that is no LoadBalancer any more is
-// in the World until its last annotation is removed.
+// TestClearedAfterTypeChange: a Service that is no LoadBalancer any more is in the World until its last annotation is
+// removed.
 func TestClearedAfterTypeChange(t *testing.T) {
 	api := startAPI(t)
 	ns := api.namespace(t)
@@ -154,14 +162,20 @@ func TestClearedAfterTypeChange(t *testing.T) {
 	r.create(t, ns, "web", "192.168.7.111")
 	key := vip.Key{Namespace: ns, Name: "web"}
 	r.poked.until(t, "the Service", func() bool { return r.service(key) != nil })
-	r.haveStatus(t, vip.Status{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.111"), IPMode: vip.ModeVIP}}})
+	r.haveStatus(t, vip.Status{Service: key, VIPHost: "n1",
+		Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.111"), IPMode: vip.ModeVIP}}})
 	api.must(t, "PATCH", "/api/v1/namespaces/"+ns+"/services/web", `{"spec":{"type":"ClusterIP"}}`)
-	r.poked.until(t, "the type", func() bool { s := r.service(key); return s != nil && !s.LoadBalancer && s.VIPHost == "n1" })
+	r.poked.until(t, "the type", func() bool {
+		s := r.service(key)
+		return s != nil && !s.LoadBalancer &&
+			s.VIPHost == "n1"
+	})
 	r.haveStatus(t, vip.Status{Service: key})
 	if s := r.service(key); s != nil {
 		t.Errorf("still listed: %+v", s)
 	}
-	if got := api.must(t, "GET", "/api/v1/namespaces/"+ns+"/services/web", ""); strings.Contains(got, "vipHost") || strings.Contains(got, `"ingress":[`) {
+	if got := api.must(t, "GET", "/api/v1/namespaces/"+ns+"/services/web", ""); strings.Contains(got, "vipHost") ||
+		strings.Contains(got, `"ingress":[`) {
 		t.Errorf("still marked: %s", got)
 	}
 }

@@ -14,14 +14,16 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// TestStatusRefusedForOneService: what the API server says of one Service, that it is too large or that an admission webhook denies
-// it, does not make the statuses of others wait; and is told to the plan.
+// TestStatusRefusedForOneService: what the API server says of one Service, that it is too large or that an admission
+// webhook denies it, does not make the statuses of others wait; and is told to the plan.
 func TestStatusRefusedForOneService(t *testing.T) {
 	services := schema.GroupResource{Resource: "services"}
 	for name, err := range map[string]error{
-		"etcd":    apierrors.NewInternalError(errors.New("etcdserver: request is too large")),
-		"webhook": apierrors.NewForbidden(services, "x", errors.New(`admission webhook "x.example.com" denied the request: no`)),
-		"policy":  apierrors.NewForbidden(services, "x", errors.New(`ValidatingAdmissionPolicy 'x' with binding 'y' denied request: no`)),
+		"etcd": apierrors.NewInternalError(errors.New("etcdserver: request is too large")),
+		"webhook": apierrors.NewForbidden(services, "x",
+			errors.New(`admission webhook "x.example.com" denied the request: no`)),
+		"policy": apierrors.NewForbidden(services, "x",
+			errors.New(`ValidatingAdmissionPolicy 'x' with binding 'y' denied request: no`)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -52,7 +54,8 @@ func TestStatusRefusedForOneService(t *testing.T) {
 				}
 				var w vip.World
 				d.Observe(&w)
-				if why := w.StatusRefusals[serviceKey(1)]; len(w.StatusRefusals) != n || !strings.Contains(why, strings.TrimPrefix(err.Error(), "Internal error occurred: ")) || pokes == 0 {
+				if why := w.StatusRefusals[serviceKey(1)]; len(w.StatusRefusals) != n ||
+					!strings.Contains(why, strings.TrimPrefix(err.Error(), "Internal error occurred: ")) || pokes == 0 {
 					t.Errorf("%d pokes, refusals: %q", pokes, w.StatusRefusals)
 				}
 				d.set(func() { d.refuse = nil })
@@ -65,8 +68,9 @@ func TestStatusRefusedForOneService(t *testing.T) {
 	}
 }
 
-// TestStatusOfAServiceOfAnotherType: the API server takes no addresses for a Service that is no load balancer any more; they are not
-// written to it, though the Plan is of before that, and what the next Plan wants is written at once.
+// TestStatusOfAServiceOfAnotherType: the API server takes no addresses for a Service that is no load balancer any
+// more; they are not written to it, though the Plan is of before that, and what the next Plan wants is written at
+// once.
 func TestStatusOfAServiceOfAnotherType(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, stop := newStatusTest(t)
@@ -89,7 +93,8 @@ func TestStatusOfAServiceOfAnotherType(t *testing.T) {
 	})
 }
 
-// TestStatusAfterARefusal: a write that the API server refuses changes nothing, so what another Plan wants is written at once.
+// TestStatusAfterARefusal: a write that the API server refuses changes nothing, so what another Plan wants is written
+// at once.
 func TestStatusAfterARefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, stop := newStatusTest(t)

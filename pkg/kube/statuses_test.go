@@ -18,8 +18,7 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// A statusTest is Statuses at work on a fakeAPI, with an agent that calls Put whenever
-// the cache changes.
+// A statusTest is Statuses at work on a fakeAPI, with an agent that calls Put whenever the cache changes.
 type statusTest struct {
 	*fakeAPI
 	*Statuses
@@ -81,7 +80,8 @@ func serviceKey(i int) vip.Key { return vip.Key{Namespace: "default", Name: fmt.
 
 func statusOf(i int) vip.Status {
 	return vip.Status{Service: serviceKey(i), VIPHost: "n1", Ingress: []vip.Ingress{{
-		Addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), IPMode: vip.ModeVIP, Ports: []vip.Port{{Protocol: "TCP", Port: 80}}}}}
+		Addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), IPMode: vip.ModeVIP,
+		Ports: []vip.Port{{Protocol: "TCP", Port: 80}}}}}
 }
 
 // fill makes n Services and wants for them.
@@ -131,8 +131,7 @@ func TestStatusesAreWrittenOnce(t *testing.T) {
 	})
 }
 
-// TestStatusConflict: a Service that changed is written again when the cache has
-// shown the change, and not before.
+// TestStatusConflict: a Service that changed is written again when the cache has shown the change, and not before.
 func TestStatusConflict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, stop := newStatusTest(t)
@@ -143,7 +142,8 @@ func TestStatusConflict(t *testing.T) {
 		d.plan(want...)
 		advance(2900 * time.Millisecond)
 		if d.requests() != 1 || d.writes(serviceKey(0)) != 0 {
-			t.Errorf("%d requests and %d writes while the cache is behind, want one that is refused", d.requests(), d.writes(serviceKey(0)))
+			t.Errorf("%d requests and %d writes while the cache is behind, want one that is refused", d.requests(),
+				d.writes(serviceKey(0)))
 		}
 		advance(10 * time.Second)
 		if d.requests() != 2 || d.written() != 1 {
@@ -170,8 +170,7 @@ func TestStatusCacheIsLate(t *testing.T) {
 	})
 }
 
-// TestStatusRewrittenByOthers: who keeps rewriting is corrected at once at first, then
-// seldom, and it is logged once.
+// TestStatusRewrittenByOthers: who keeps rewriting is corrected at once at first, then seldom, and it is logged once.
 func TestStatusRewrittenByOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, stop := newStatusTest(t)
@@ -180,7 +179,8 @@ func TestStatusRewrittenByOthers(t *testing.T) {
 		foreign := func(s *corev1.Service) {
 			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "10.9.9.9"}}
 			early, late := metav1.NewTime(time.Now().Add(-time.Minute)), metav1.Now()
-			s.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl", Time: &early}, {Manager: "other-lb", Time: &late}, {Manager: "herald", Time: &late}}
+			s.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl", Time: &early}, {Manager: "other-lb", Time: &late},
+				{Manager: "herald", Time: &late}}
 		}
 		fight := func() string {
 			var w vip.World
@@ -233,14 +233,16 @@ func TestStatusRewrittenByOthers(t *testing.T) {
 	})
 }
 
-// TestConditionsRewrittenByOthers: the same holds of conditions alone, which a Plan has only while the cache does not show them.
+// TestConditionsRewrittenByOthers: the same holds of conditions alone, which a Plan has only while the cache does not
+// show them.
 func TestConditionsRewrittenByOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, stop := newStatusTest(t)
 		defer stop()
 		d.fill(1)
 		k := serviceKey(0)
-		want := vip.Status{Service: k, ConditionsOnly: true, Conditions: []vip.Condition{{Type: vip.Announced, Status: vip.ConditionFalse, Reason: vip.NoPoolAddress}}}
+		want := vip.Status{Service: k, ConditionsOnly: true, Conditions: []vip.Condition{{Type: vip.Announced,
+			Status: vip.ConditionFalse, Reason: vip.NoPoolAddress}}}
 		pass := func() {
 			if d.fakeAPI.cached(k).hasConditions(want.Conditions) {
 				d.plan()
@@ -249,7 +251,8 @@ func TestConditionsRewrittenByOthers(t *testing.T) {
 			d.plan(want)
 		}
 		other := func(s *corev1.Service) {
-			s.Status.Conditions = []metav1.Condition{{Type: string(vip.Announced), Status: metav1.ConditionFalse, Reason: string(vip.InvalidField)}}
+			s.Status.Conditions = []metav1.Condition{{Type: string(vip.Announced), Status: metav1.ConditionFalse,
+				Reason: string(vip.InvalidField)}}
 		}
 		d.set(func() {
 			d.fakeAPI.changed = pass
@@ -370,8 +373,8 @@ func TestStatusForbidden(t *testing.T) {
 	})
 }
 
-// TestStatusWithoutIPMode: an API server that drops ipMode is not asked for it
-// again and again; a newer one in its place gets it everywhere.
+// TestStatusWithoutIPMode: an API server that drops ipMode is not asked for it again and again; a newer one in its
+// place gets it everywhere.
 func TestStatusWithoutIPMode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, stop := newStatusTest(t)
@@ -436,8 +439,7 @@ func TestStatusRejected(t *testing.T) {
 	})
 }
 
-// TestStatusChangedByAWebhook: a write that goes through without effect, or with
-// another, is not repeated at once.
+// TestStatusChangedByAWebhook: a write that goes through without effect, or with another, is not repeated at once.
 func TestStatusChangedByAWebhook(t *testing.T) {
 	for _, stay := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -462,8 +464,7 @@ func TestStatusChangedByAWebhook(t *testing.T) {
 	}
 }
 
-// TestStatusOfNoService: nothing is asked for a Service that is not there, or is
-// deleted at the API server already.
+// TestStatusOfNoService: nothing is asked for a Service that is not there, or is deleted at the API server already.
 func TestStatusOfNoService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, stop := newStatusTest(t)
@@ -534,7 +535,8 @@ func TestStatusMatches(t *testing.T) {
 		{"no mode", have(ingress(func(i *vip.Ingress) { i.IPMode = "" })), statusOf(1), false},
 		{"any mode, none wanted", have(func(*cachedService) {}), blank, true},
 		{"other ports", have(ingress(func(i *vip.Ingress) { i.Ports = nil })), statusOf(1), false},
-		{"one more", have(func(r *cachedService) { r.Ingress = append(r.Ingress, vip.Ingress{Hostname: "x"}) }), statusOf(1), false},
+		{"one more", have(func(r *cachedService) { r.Ingress = append(r.Ingress, vip.Ingress{Hostname: "x"}) }), statusOf(1),
+			false},
 		{"nothing, nothing wanted", &cachedService{}, vip.Status{}, true},
 		{"an empty annotation, nothing wanted", &cachedService{hasHostAnnotation: true}, vip.Status{}, false},
 	}

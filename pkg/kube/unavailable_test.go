@@ -20,8 +20,8 @@ func fails(k vip.Key) error {
 	return apierrors.NewInternalError(errors.New(`failed calling webhook "x.example.com": connection refused`))
 }
 
-// TestStatusesUnavailableForOneNamespace: a namespace whose Services can't be written, since a webhook fails, keeps no
-// other from its statuses.
+// TestStatusesUnavailableForOneNamespace: a namespace whose Services can't be written, since a webhook fails, keeps
+// no other from its statuses.
 func TestStatusesUnavailableForOneNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, stop := newStatusTest(t)
@@ -49,8 +49,8 @@ func hangs(k vip.Key) error {
 	return fails(k)
 }
 
-// TestStatusesHangForOneNamespace: a namespace whose webhook does not answer, for more Services than may be written at
-// once, keeps no other waiting.
+// TestStatusesHangForOneNamespace: a namespace whose webhook does not answer, for more Services than may be written
+// at once, keeps no other waiting.
 func TestStatusesHangForOneNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, stop := newStatusTest(t)
@@ -71,7 +71,8 @@ func TestStatusesHangForOneNamespace(t *testing.T) {
 	})
 }
 
-// TestStatusesAfterALongOutage: once the API server takes one of those again that it did not take, the others of the namespace are written six at a time.
+// TestStatusesAfterALongOutage: once the API server takes one of those again that it did not take, the others of the
+// namespace are written six at a time.
 func TestStatusesAfterALongOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, stop := newStatusTest(t)
@@ -91,7 +92,8 @@ func TestStatusesAfterALongOutage(t *testing.T) {
 	})
 }
 
-// oneAtATime is a webhook of namespace a that answers after 50 ms what comes alone; for what comes together the API server gives up after 10 s.
+// oneAtATime is a webhook of namespace a that answers after 50 ms what comes alone; for what comes together the API
+// server gives up after 10 s.
 func oneAtATime() func(vip.Key) error {
 	var underWay atomic.Int32
 	return func(k vip.Key) error {
@@ -108,8 +110,8 @@ func oneAtATime() func(vip.Key) error {
 	}
 }
 
-// TestStatusesOneAtATimeInOneNamespace: a namespace with 100 Services whose webhook answers only what comes alone keeps
-// no other waiting, and is written, too.
+// TestStatusesOneAtATimeInOneNamespace: a namespace with 100 Services whose webhook answers only what comes alone
+// keeps no other waiting, and is written, too.
 func TestStatusesOneAtATimeInOneNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, stop := newStatusTest(t)

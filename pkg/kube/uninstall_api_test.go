@@ -22,17 +22,20 @@ func TestUninstaller(t *testing.T) {
 		{"type":"example.com/Other","status":"True","reason":"R","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`)
 	t.Cleanup(func() { api.do("PATCH", services+"/web", `{"metadata":{"finalizers":null}}`) })
 	lease := func(name, labels, claim string) {
-		api.must(t, "POST", leases, `{"metadata":{"name":"`+name+`","labels":{`+labels+`},"annotations":{"heraldvip.io/claim":"`+claim+`"}},"spec":{}}`)
+		api.must(t, "POST", leases,
+			`{"metadata":{"name":"`+name+`","labels":{`+labels+`},"annotations":{"heraldvip.io/claim":"`+claim+`"}},"spec":{}}`)
 	}
 	const label = `"app.kubernetes.io/managed-by":"herald"`
 	lease("kubevip-web", label, "n1@7")
 	lease("kubevip-edge", label, "n9@7") // another installation's
 	lease("mine", "", "n1@7")
 	api.must(t, "POST", "/api/v1/namespaces/"+ns+"/secrets", `{"metadata":{"name":"herald-peers"}}`)
-	api.must(t, "POST", "/api/v1/nodes", `{"metadata":{"name":"`+ns+`","annotations":{"heraldvip.io/drain":"2026-01-01T00:00:00Z","example.com/x":"y"}}}`)
+	api.must(t, "POST", "/api/v1/nodes",
+		`{"metadata":{"name":"`+ns+`","annotations":{"heraldvip.io/drain":"2026-01-01T00:00:00Z","example.com/x":"y"}}}`)
 	t.Cleanup(func() { api.do("DELETE", "/api/v1/nodes/"+ns, "") })
 
-	u := check.Value(NewUninstaller(api.as("admin"), UninstallOptions{Namespace: ns, OwnLease: func(_ vip.Key, claim string) bool { return !strings.HasPrefix(claim, "n9@") }}))(t)
+	u := check.Value(NewUninstaller(api.as("admin"), UninstallOptions{Namespace: ns,
+		OwnLease: func(_ vip.Key, claim string) bool { return !strings.HasPrefix(claim, "n9@") }}))(t)
 	list := func() (lines []string) {
 		for _, x := range check.Value(u.Traces(t.Context()))(t) {
 			if x.Object.Namespace == ns || x.Object.Name == ns {
@@ -60,7 +63,8 @@ Secret herald-peers: all`
 		t.Errorf("left: %v", left)
 	}
 	web := api.must(t, "GET", services+"/web", "")
-	for _, part := range []string{`"finalizers":["example.com/other"]`, `"annotations":{"example.com/x":"y"}`, `"type":"example.com/Other"`, `"loadBalancer":{}`} {
+	for _, part := range []string{`"finalizers":["example.com/other"]`, `"annotations":{"example.com/x":"y"}`,
+		`"type":"example.com/Other"`, `"loadBalancer":{}`} {
 		if !strings.Contains(web, part) {
 			t.Errorf("%s is not in %s", part, web)
 		}

@@ -13,47 +13,45 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Set binds what is wanted and isn't bound, as far as this node's Tenure allows, then removes
-// what bears our mark and isn't wanted. It returns what bears our mark and the kernel
-// answers for, also what could not be removed. The error names the addresses that are missing or
-// could not be removed, maxErrors of them, and says how many more there are.
-//
-// Between two portions of the work others have mu, so that renewals never wait for all of it.
+// Set binds what is wanted and isn't bound, as far as this node's Tenure allows, then removes what bears our mark and
+// isn't wanted. It returns what bears our mark and the kernel answers for, and which addresses are missing or could
+// not be removed. Between two portions of the work others have mu, so that renewals never wait for all of it.
 func (n *Interfaces) Set(ctx context.Context, want []vip.Address) ([]vip.Address, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	var errs errorList
-	wanted, order := n.wantedKeys(want, &errs)
+	wanted, order, errs := n.wantedKeys(want)
 	n.setting = true
-	errs.add(n.promoteSecondaries(order))
+	errs = append(errs, n.promoteSecondaries(order))
 	began := time.Now()
 	for part := range slices.Chunk(order, batch) {
 		if ctx.Err() != nil {
-			errs.add(fmt.Errorf("not all addresses were looked at: %w", context.Cause(ctx)))
+			errs = append(errs, fmt.Errorf("not all addresses were looked at: %w", context.Cause(ctx)))
 			break
 		}
-		for _, err := range n.ensureAllBound(part, wanted) {
-			errs.add(err)
-		}
+		errs = append(errs, n.ensureAllBound(part, wanted)...)
 		began = n.release(began)
 	}
 	unwanted := n.unwanted(wanted)
-	errs.add(n.promoteSecondaries(unwanted))
+	errs = append(errs, n.promoteSecondaries(unwanted))
 	for _, key := range unwanted {
 		delete(n.renewed, key) // all of them, or those whose turn comes later would be renewed meanwhile
 	}
 	for _, key := range unwanted {
-		errs.add(n.remove(key, "no longer wanted"))
+		errs = append(errs, n.remove(key, "no longer wanted"))
 		began = n.release(began)
 	}
-	n.metrics.errors.Add(float64(errs.total))
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	n.metrics.errors.Add(float64(len(errs)))
 	n.setting = false
 	n.publish()
 	if n.unpublished {
 		n.unpublished = false
 		n.opts.Poke()
 	}
-	return slices.Clone(n.view.Load().bound), errs.join()
+	if len(errs) > maxErrors {
+		errs = append(errs[:maxErrors:maxErrors], fmt.Errorf("and %d more", len(errs)-maxErrors))
+	}
+	return slices.Clone(n.view.Load().bound), errors.Join(errs...)
 }
 
 // portion is about how long Set holds mu at a time.
@@ -62,9 +60,9 @@ const portion = 2 * time.Millisecond
 // batch is how many addresses Set looks at, and binds, at a time: it takes about a portion (BenchmarkTakeOver).
 const batch = 32
 
-// release unlocks mu for a moment if it has been held for a portion since began, and returns since when
-// it has been held then. A goroutine that has waited for longer than 1 ms is handed mu by the second
-// Unlock at the latest (sync.Mutex's starvation mode).
+// release unlocks mu for a moment if it has been held for a portion since began, and returns since when it is held. A
+// goroutine that has waited for longer than 1 ms is handed mu by the second Unlock at the latest (sync.Mutex's
+// starvation mode).
 func (n *Interfaces) release(began time.Time) time.Time {
 	if time.Since(began) < portion {
 		return began
@@ -77,50 +75,29 @@ func (n *Interfaces) release(began time.Time) time.Time {
 // maxErrors is how many addresses an error of Set names.
 const maxErrors = 10
 
-// An errorList is the first maxErrors errors, and how many there were.
-type errorList struct {
-	first []error
-	total int
-}
-
-func (l *errorList) add(err error) {
-	if err == nil {
-		return
-	}
-	if l.total++; l.total <= maxErrors {
-		l.first = append(l.first, err)
-	}
-}
-
-// join is nil if there was no error.
-func (l *errorList) join() error {
-	if l.total > maxErrors {
-		return errors.Join(append(l.first, fmt.Errorf("and %d more", l.total-maxErrors))...)
-	}
-	return errors.Join(l.first...)
-}
-
-// wantedKeys is where each address of want is to be bound, and these keys in the order of want. It
-// leaves out, with an error, those that can't be bound on this node.
-func (n *Interfaces) wantedKeys(want []vip.Address, errs *errorList) (map[addressKey]vip.Address, []addressKey) {
-	wanted := map[addressKey]vip.Address{}
+// wantedKeys is where each address of want is to be bound, and these keys in the order of want, without those that
+// can't be bound.
+func (n *Interfaces) wantedKeys(want []vip.Address) (wanted map[addressKey]vip.Address, order []addressKey,
+	errs []error) {
+	wanted = map[addressKey]vip.Address{}
 	bits := map[addressKey]int{} // by link and address alone
-	var order []addressKey
 	for _, w := range want {
 		key, err := n.keyOf(w)
 		alone := addressKey{key.link, netip.PrefixFrom(key.prefix.Addr(), key.prefix.Addr().BitLen())}
 		_, twice := wanted[key]
 		switch {
 		case err != nil:
-			errs.add(err)
+			errs = append(errs, err)
 		case !twice && bits[alone] != 0: // IPv6 can't do that (inet6_rtm_newaddr)
-			errs.add(fmt.Errorf("address %s on %s: it is wanted with the prefix length %d, too, which goes first", key.prefix, w.Link, bits[alone]))
+			errs = append(errs, fmt.Errorf("address %s on %s: it is wanted with the prefix length %d, too, which goes first",
+				key.prefix,
+				w.Link, bits[alone]))
 		case !twice:
 			wanted[key], bits[alone] = w, key.prefix.Bits()
 			order = append(order, key)
 		}
 	}
-	return wanted, order
+	return wanted, order, errs
 }
 
 // keyOf is where w is to be bound; an error if w is no address or this node has no such link.
@@ -131,13 +108,14 @@ func (n *Interfaces) keyOf(w vip.Address) (addressKey, error) {
 	}
 	l, ok := n.snapshot.linkNamed(w.Link)
 	if !ok {
-		return addressKey{}, fmt.Errorf("address %s: this node has no interface %q; it has %s", prefix, w.Link, n.snapshot.names())
+		return addressKey{}, fmt.Errorf("address %s: this node has no interface %q; it has %s", prefix, w.Link,
+			n.snapshot.names())
 	}
 	return addressKey{l.index, prefix}, nil
 }
 
-// ensureAllBound is ensureBound for several addresses, and returns the errors. Those that the kernel does not have
-// in any form are bound by one request.
+// ensureAllBound is ensureBound for several addresses. Those that the kernel does not have in any form are bound by
+// one request.
 func (n *Interfaces) ensureAllBound(keys []addressKey, wanted map[addressKey]vip.Address) (errs []error) {
 	var absent []bindRequest
 	for _, key := range keys {
@@ -160,8 +138,8 @@ func (n *Interfaces) ensureAllBound(keys []addressKey, wanted map[addressKey]vip
 	return errs
 }
 
-// recordBound counts and logs that w, which the kernel did not have, is bound at key, has conntrack forget stale connections to it (forgetStale), and resets
-// those from this node to another owner of it.
+// recordBound counts and logs that w, which the kernel did not have, is bound at key, and has stale connections to it
+// forgotten.
 func (n *Interfaces) recordBound(key addressKey, w vip.Address) {
 	n.metrics.bound.Inc()
 	n.log.Info("bound an address", "address", key.prefix, "link", w.Link)
@@ -172,9 +150,8 @@ func (n *Interfaces) recordBound(key addressKey, w vip.Address) {
 	n.arrived.Send()
 }
 
-// ensureBound binds w at key unless it is bound, and answered for, for long enough already; it is renewed from
-// then on. Without a certain right to hold w, it binds nothing: what is bound stays until the
-// kernel drops it, or is removed if the right has ended for certain.
+// ensureBound binds w at key unless it is bound for long enough already. Without a certain right to hold w it binds
+// nothing: what is bound stays until the kernel drops it, or is removed if the right has ended for certain.
 func (n *Interfaces) ensureBound(key addressKey, w vip.Address) error {
 	_, wantedBefore := n.wanted[key]
 	if n.wanted[key] != w {
@@ -188,22 +165,24 @@ func (n *Interfaces) ensureBound(key addressKey, w vip.Address) error {
 	case v.seconds == 0 && there && a.marked:
 		return nil
 	case v.seconds == 0:
-		return fmt.Errorf("address %s on %s: not bound, since this node's right to hold it is not certain", key.prefix, w.Link)
+		return fmt.Errorf("address %s on %s: not bound, since this node's right to hold it is not certain", key.prefix,
+			w.Link)
 	case r != nil && there && a.marked && !a.tentative && !r.ends.After(v.end):
 		return nil
 	}
 	return n.bindOrTakeOver(key, w, v, wantedBefore)
 }
 
-// bindOrTakeOver binds w at key, also over what this process, an earlier one or another program
-// left there, with whatever prefix length. It fails if there is what looks like the node's own address. What is tentative it removes
-// first, since the kernel would keep it so (inet6_addr_modify): for ever, if another host has had the address.
+// bindOrTakeOver binds w at key, also over what an earlier process or another program left there. It fails if there
+// is what looks like the node's own address. What is tentative it removes first, since the kernel would keep it so
+// (inet6_addr_modify).
 func (n *Interfaces) bindOrTakeOver(key addressKey, w vip.Address, v validity, wantedBefore bool) error {
 	a, there := n.snapshot.addresses[key]
 	others := n.snapshot.otherLengths(key)
 	for _, o := range append(others, a) {
 		if o.prefix.IsValid() && !o.marked && !o.leftBehind() {
-			return fmt.Errorf("address %s on %s: the interface has %s already, which looks like the node's own address: remove it (ip address delete %s dev %s) or give the Service another address",
+			return fmt.Errorf("address %s on %s: the interface has %s already, which looks like the node's own address: "+
+				"remove it (ip address delete %s dev %s) or give the Service another address",
 				key.prefix, w.Link, o.prefix, o.prefix, w.Link)
 		}
 	}
@@ -216,7 +195,8 @@ func (n *Interfaces) bindOrTakeOver(key addressKey, w vip.Address, v validity, w
 		if err := n.unbind(key, w.Link); err != nil {
 			return err
 		}
-		n.log.Info("removed an address that the kernel does not answer for, to bind it without duplicate address detection", "address", key.prefix, "link", w.Link)
+		n.log.Info("removed an address that the kernel does not answer for, to bind it without duplicate address detection",
+			"address", key.prefix, "link", w.Link)
 	}
 	if err := n.bind(n.kernel.bind, []bindRequest{{key, w.Link, v.seconds}})[0]; err != nil {
 		return err
@@ -235,8 +215,7 @@ func (n *Interfaces) bindOrTakeOver(key addressKey, w vip.Address, v validity, w
 	return nil
 }
 
-// removeOtherLengths removes an address that another program left with other prefix lengths,
-// and Herald's own of IPv6. (Herald's own of IPv4 is removed by Set, since it isn't wanted.)
+// removeOtherLengths removes an address that another program left with other prefix lengths, and Herald's own of IPv6.
 func (n *Interfaces) removeOtherLengths(others []kernelAddress, linkName string) error {
 	var errs []error
 	for _, o := range others {
@@ -252,13 +231,14 @@ func (n *Interfaces) removeOtherLengths(others []kernelAddress, linkName string)
 	return errors.Join(errs...)
 }
 
-// remove removes what is bound at key, and before that resets the connections to it if it
-// has LocalDelivery. If that fails, it is still no longer renewed, so that it lasts for a few seconds only.
+// remove removes what is bound at key, and resets the connections to it if it has LocalDelivery. If that fails, it is
+// still no longer renewed.
 func (n *Interfaces) remove(key addressKey, why string) error {
 	name := n.snapshot.links[key.link].name
 	if w := n.wanted[key]; w.LocalDelivery {
 		kinds := served
-		if w.ResetTranslated || !n.opts.Tenure().Holds(time.Now()) { // its own API server does not work, or it would hold its node lease
+		// its own API server does not work, or it would hold its node lease
+		if w.ResetTranslated || !n.opts.Tenure().Holds(time.Now()) {
 			kinds |= translated
 		}
 		n.reset(key, kinds)
@@ -281,14 +261,15 @@ func (n *Interfaces) reset(key addressKey, kinds connectionKinds) {
 	}
 }
 
-// bind has the kernel bind or renew addresses by one of its methods, and renews them from now on.
-// The i-th error is about the i-th of them.
+// bind has the kernel bind or renew addresses by one of its methods, and renews them from now on. The i-th error is
+// about the i-th of them.
 func (n *Interfaces) bind(method func([]bindRequest) []error, list []bindRequest) []error {
 	began := time.Now() // their time runs from then on, if not later
 	errs := method(list)
 	for i, b := range list {
 		if errs[i] != nil {
-			errs[i] = fmt.Errorf("address %s on %s: can't bind it: %w%s", b.prefix, b.linkName, errs[i], addressHint(errs[i], b.prefix, b.linkName))
+			errs[i] = fmt.Errorf("address %s on %s: can't bind it: %w%s", b.prefix, b.linkName, errs[i],
+				addressHint(errs[i], b.prefix, b.linkName))
 			continue
 		}
 		a, there := n.snapshot.addresses[b.addressKey]
@@ -308,20 +289,20 @@ func (n *Interfaces) bind(method func([]bindRequest) []error, list []bindRequest
 	return errs
 }
 
-// unbind has the kernel remove what is at key, which is not renewed from now on, even if that
-// fails.
+// unbind has the kernel remove what is at key, which is not renewed from now on, even if that fails.
 func (n *Interfaces) unbind(key addressKey, linkName string) error {
 	delete(n.renewed, key)
 	if err := n.kernel.unbind(key); err != nil {
-		return fmt.Errorf("address %s on %s: can't remove it: %w%s", key.prefix, linkName, err, addressHint(err, key.prefix, linkName))
+		return fmt.Errorf("address %s on %s: can't remove it: %w%s", key.prefix, linkName, err,
+			addressHint(err, key.prefix, linkName))
 	}
 	n.apply(change{address: &kernelAddress{addressKey: key}, gone: true})
 	return nil
 }
 
-// promoteSecondaries has addresses stay when one of the same network is removed, on each link of keys on which an IPv4 address is bound together with its network, or is to be.
-// Without it, such an address takes along, when it is removed or its lifetime ends, those of the same network and length that were added after it, the
-// node's own too (__inet_del_ifa). It is not undone, since lifetimes may end after Herald has.
+// promoteSecondaries has addresses stay when one of the same network is removed, on each link of keys with an IPv4
+// address and its network. Else the kernel removes those that were added after it, too, the node's own among them
+// (__inet_del_ifa). It is not undone, since lifetimes may end after Herald has.
 func (n *Interfaces) promoteSecondaries(keys []addressKey) error {
 	var errs []error
 	seen := map[int]bool{}
@@ -333,16 +314,18 @@ func (n *Interfaces) promoteSecondaries(keys []addressKey) error {
 		name := n.snapshot.links[key.link].name
 		switch changed, err := n.kernel.promoteSecondaries(key.link, name); {
 		case err != nil:
-			errs = append(errs, fmt.Errorf("other addresses of %s may go with a VIP: can't set the sysctl net.ipv4.conf.%s.promote_secondaries to 1: %w", name, name, err))
+			errs = append(errs, fmt.Errorf("other addresses of %s may go with a VIP: can't set the sysctl "+
+				"net.ipv4.conf.%s.promote_secondaries to 1: %w", name, name, err))
 		case changed:
-			n.log.Info("addresses of a link stay from now on when another one of their network is removed", "link", name, "promote_secondaries", 1)
+			n.log.Info("addresses of a link stay from now on when another one of their network is removed", "link", name,
+				"promote_secondaries", 1)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// unwanted is what bears our mark and is not in wanted, in the order of links and addresses. It
-// forgets what was wanted before, isn't any more and isn't bound.
+// unwanted is what bears our mark and is not in wanted, in order. What was wanted before, isn't any more and isn't
+// bound is forgotten.
 func (n *Interfaces) unwanted(wanted map[addressKey]vip.Address) (keys []addressKey) {
 	for key, a := range n.snapshot.addresses {
 		if _, ok := wanted[key]; !ok && a.marked {
@@ -356,7 +339,8 @@ func (n *Interfaces) unwanted(wanted map[addressKey]vip.Address) (keys []address
 		}
 	}
 	slices.SortFunc(keys, func(a, b addressKey) int {
-		return cmp.Or(cmp.Compare(a.link, b.link), a.prefix.Addr().Compare(b.prefix.Addr()), cmp.Compare(a.prefix.Bits(), b.prefix.Bits()))
+		return cmp.Or(cmp.Compare(a.link, b.link), a.prefix.Addr().Compare(b.prefix.Addr()),
+			cmp.Compare(a.prefix.Bits(), b.prefix.Bits()))
 	})
 	return keys
 }

@@ -24,15 +24,17 @@ const (
 	minCountPeriod = time.Second     // the same, if what is to be counted has changed
 	countShare     = 50              // a count that took d is followed by a pause of countShare times d at least
 	minCountShare  = 10              // the same, if what is to be counted has changed
-	// settleTime is how long after a change of what is to be counted each count is published, though
-	// it is as before: what a former owner counted before a move says nothing about it. The first two are, however long they take.
+	// settleTime is how long after a change of what is to be counted each count is published, though it is as before:
+	// what a former owner counted before a move says nothing about it. The first two are, however long they take.
 	settleTime = 20 * time.Second
-	// maxCounted is of how many VIPs a count says something. It is in an annotation of the node's lease, 30 to 60 bytes for each VIP;
-	// the API server would refuse the lease, and so its renewals, if all of its annotations had more than 256 KiB.
+	// maxCounted is of how many VIPs a count says something. It is in an annotation of the node's lease, 30 to 60 bytes
+	// for each VIP; the API server would refuse the lease, and so its renewals, if all of its annotations had more than
+	// 256 KiB.
 	maxCounted = 2000
 )
 
-// Connections counts the TCP connections to VIPs, and those that pods have from VIPs (egress), that this node's conntrack knows.
+// Connections counts the TCP connections to VIPs, and those that pods have from VIPs (egress), that this node's
+// conntrack knows.
 type Connections struct {
 	log       *slog.Logger
 	changed   func()
@@ -55,8 +57,7 @@ func (c *Connections) Put(want []netip.Addr) { c.want.Put(want) }
 // Count is the last count; nil if nothing is to be counted, or nothing could be.
 func (c *Connections) Count() *vip.ConnectionCount { return c.published.Load() }
 
-// Run counts each 5 s while there is something to count, and when that changes, less often if a
-// count takes long, until ctx ends.
+// Run counts each 5 s while there is something to count, and when that changes, less often if a count takes long.
 func (c *Connections) Run(ctx context.Context) error {
 	wanted, changedAt, counts, failing := map[netip.Addr]bool{}, time.Time{}, 0, false // counts: since changedAt
 	for {
@@ -87,13 +88,15 @@ func (c *Connections) Run(ctx context.Context) error {
 			}
 		})
 		if err == nil && len(count.VIPs) > maxCounted {
-			err = fmt.Errorf("%d VIPs that have moved still have connections here; nodes tell each other of at most %d", len(count.VIPs), maxCounted)
+			err = fmt.Errorf("%d VIPs that have moved still have connections here; nodes tell each other of at most %d",
+				len(count.VIPs), maxCounted)
 		}
 		if err == nil {
 			counts++
 			c.publish(&count, counts <= 2 || began.Sub(changedAt) < settleTime)
 		} else if c.publish(nil, true); !failing {
-			c.log.Warn("can't count the connections to VIPs that have moved; their former owners are asked for as long as herald_keep_connections says", "err", err)
+			c.log.Warn("can't count the connections to VIPs that have moved; their former owners are asked for as long as "+
+				"herald_keep_connections says", "err", err)
 		}
 		failing = err != nil
 		took := time.Since(began)
@@ -112,8 +115,7 @@ func (c *Connections) Run(ctx context.Context) error {
 	}
 }
 
-// publish makes count what Count returns, and calls changed. It does nothing if the last one
-// differs in At only, unless also is set.
+// publish makes count what Count returns. One that differs from the last in At only does not count, unless also is set.
 func (c *Connections) publish(count *vip.ConnectionCount, also bool) {
 	last := c.published.Load()
 	switch {
@@ -126,17 +128,16 @@ func (c *Connections) publish(count *vip.ConnectionCount, also bool) {
 	c.changed()
 }
 
-// Places in a message about a connection: enum ctattr_type and others in
-// linux/netfilter/nfnetlink_conntrack.h.
+// Places in a message about a connection: enum ctattr_type and others in linux/netfilter/nfnetlink_conntrack.h.
 const (
 	attrTypeMask = 0x3fff // without NLA_F_NESTED and NLA_F_NET_BYTEORDER
 	// The states in which either side may send.
 	firstState, lastState = nl.TCP_CONNTRACK_SYN_RECV, nl.TCP_CONNTRACK_LAST_ACK
 )
 
-// listConnections calls found with the destination, before translation, and the source, after translation, of each TCP connection
-// that conntrack knows and that has not ended. The error is of the kernel, such as EPERM
-// without CAP_NET_ADMIN.
+// listConnections calls found with the destination, before translation, and the source, after translation, of each
+// TCP connection that conntrack knows and that has not ended. The error is of the kernel, such as EPERM without
+// CAP_NET_ADMIN.
 func listConnections(found func(to, from netip.Addr)) error {
 	return listConntrack(func(state uint8, about []byte) {
 		if state < firstState || state > lastState {
@@ -154,7 +155,8 @@ func listConnections(found func(to, from netip.Addr)) error {
 // has them. The error is as that of listConnections.
 func listTranslated(a netip.Addr, found func(connectionEnds)) error {
 	return listConntrack(func(state uint8, about []byte) {
-		if state < firstState || state > lastState || tupleAddress(about, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST) != a {
+		if state < firstState || state > lastState ||
+			tupleAddress(about, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST) != a {
 			return
 		}
 		port := func(kind int) uint16 {
@@ -164,8 +166,10 @@ func listTranslated(a netip.Addr, found func(connectionEnds)) error {
 			return 0
 		}
 		c := connectionEnds{ // an answer goes from the local end to the remote one
-			netip.AddrPortFrom(tupleAddress(about, nl.CTA_TUPLE_REPLY, nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC), port(nl.CTA_PROTO_SRC_PORT)),
-			netip.AddrPortFrom(tupleAddress(about, nl.CTA_TUPLE_REPLY, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST), port(nl.CTA_PROTO_DST_PORT)),
+			netip.AddrPortFrom(tupleAddress(about, nl.CTA_TUPLE_REPLY, nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC),
+				port(nl.CTA_PROTO_SRC_PORT)),
+			netip.AddrPortFrom(tupleAddress(about, nl.CTA_TUPLE_REPLY, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST),
+				port(nl.CTA_PROTO_DST_PORT)),
 		}
 		if c.local.Addr() != a {
 			found(c)
@@ -173,12 +177,13 @@ func listTranslated(a netip.Addr, found func(connectionEnds)) error {
 	})
 }
 
-// forgetTimes is how long after an address was bound forgetStale looks again: kube-proxy may have its rules for a new Service a second later, and
-// until then a process of the node that listens at the Service's port takes what comes for it.
+// forgetTimes is how long after an address was bound forgetStale looks again: kube-proxy may have its rules for a new
+// Service a second later, and until then a process of the node that listens at the Service's port takes what comes
+// for it.
 var forgetTimes = []time.Duration{0, time.Second, 2 * time.Second, 4 * time.Second}
 
-// forgetStale has conntrack forget the stale flows to each address that has been bound, until ctx ends.
-// Set does not wait for it: others decide how many there are, and so does no renewal.
+// forgetStale has conntrack forget the stale flows to each address that has been bound, until ctx ends. Set does not
+// wait for it: others decide how many there are.
 func (n *Interfaces) forgetStale(ctx context.Context) {
 	warned := ""
 	var due []forgetting
@@ -208,7 +213,8 @@ func (n *Interfaces) forgetStale(ctx context.Context) {
 			timer.Reset(nextForgetting(due, began))
 			continue
 		}
-		if err := n.kernel.forgetStale(all); err != nil && err.Error() != warned { // a kernel that can't do it says the same each time
+		// a kernel that can't do it says the same each time
+		if err := n.kernel.forgetStale(all); err != nil && err.Error() != warned {
 			warned = err.Error()
 			n.log.Warn("clients that sent to addresses before these were bound here may not be served", "err", err)
 		}
@@ -235,15 +241,17 @@ func nextForgetting(due []forgetting, now time.Time) time.Duration {
 	return due[0].at.Sub(now)
 }
 
-// maxForgotten is how many flows to an address forgetStale has conntrack forget at most: others can have this node forward first packets to an
-// address that it does not have, and conntrack knows some 262,144 of them.
+// maxForgotten is how many flows to an address forgetStale has conntrack forget at most: others can have this node
+// forward first packets to an address that it does not have, and conntrack knows some 262,144 of them.
 const maxForgotten = 10000
 
 // forgetStale has conntrack forget flows to some addresses, maxForgotten to each:
-//   - Those that are not translated, but for TCP connections that somebody has answered: this node forwarded their first packets before it had the address, or
-//     a process of its own took them before kube-proxy had its rules. nftables translates only the first packet of a flow that conntrack knows (nf_nat_inet_fn).
-//   - TCP connections that have ended, which conntrack knows for two minutes more. The client may have another one by the same port, begun while another node had
-//     the address: its packets are not of what conntrack has, and would be dropped (nft.Table) where a node that knows nothing sends them on.
+//   - Those that are not translated, but for TCP connections that somebody has answered: this node forwarded their
+//     first packets before it had the address, or a process of its own took them before kube-proxy had its rules.
+//     nftables translates only the first packet of a flow that conntrack knows (nf_nat_inet_fn).
+//   - TCP connections that have ended, which conntrack knows for two minutes more. The client may have another one by
+//     the same port, begun while another node had the address: its packets are not of what conntrack has, and would
+//     be dropped (nft.Table) where a node that knows nothing sends them on.
 func (k *rtnetlink) forgetStale(addrs []netip.Addr) error {
 	found := make(map[netip.Addr]int, len(addrs))
 	for _, a := range addrs {
@@ -266,7 +274,9 @@ func (k *rtnetlink) forgetStale(addrs []netip.Addr) error {
 			return
 		}
 		if found[a]++; n < maxForgotten {
-			stale = append(stale, conntrackEntry{a.Is6(), slices.Clone(attribute(about, nl.CTA_TUPLE_ORIG)), slices.Clone(attribute(about, nl.CTA_ID))})
+			stale = append(stale,
+				conntrackEntry{a.Is6(), slices.Clone(attribute(about, nl.CTA_TUPLE_ORIG)),
+					slices.Clone(attribute(about, nl.CTA_ID))})
 		}
 	})
 	errs := []error{err, deleteConntrack(stale)}
@@ -311,7 +321,8 @@ func deleteConntrack(entries []conntrackEntry) error {
 		if len(x.id) > 0 {
 			r.AddData(nl.NewRtAttr(nl.CTA_ID, x.id))
 		}
-		if _, err := r.Execute(unix.NETLINK_NETFILTER, 0); err != nil && !errors.Is(err, unix.ENOENT) { // it has ended meanwhile
+		// it has ended meanwhile
+		if _, err := r.Execute(unix.NETLINK_NETFILTER, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 			return err // what keeps one from being forgotten keeps all
 		}
 	}
@@ -344,7 +355,8 @@ func listConntrack(found func(state uint8, about []byte)) error {
 	return nil
 }
 
-// tupleAddress is an address of one direction of a connection, by its types for IPv4 and IPv6; zero if there is neither.
+// tupleAddress is an address of one direction of a connection, by its types for IPv4 and IPv6; zero if there is
+// neither.
 func tupleAddress(about []byte, direction, v4, v6 int) netip.Addr {
 	for _, kind := range []int{v4, v6} {
 		if a, ok := netip.AddrFromSlice(attribute(about, direction, nl.CTA_TUPLE_IP, kind)); ok && a.Is4() == (kind == v4) {
@@ -354,8 +366,7 @@ func tupleAddress(about []byte, direction, v4, v6 int) netip.Addr {
 	return netip.Addr{}
 }
 
-// attribute returns the value of a nested netlink attribute, by its type and those around it;
-// nil if there is none.
+// attribute returns the value of a nested netlink attribute, by its type and those around it; nil if there is none.
 func attribute(b []byte, path ...int) []byte {
 next:
 	for _, want := range path {

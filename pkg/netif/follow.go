@@ -7,13 +7,12 @@ import (
 	"time"
 )
 
-// readInterval is how often the kernel is asked at most for all routes, of which there may be a million, and for everything after changes were lost:
-// others on a link may cause both, by router advertisements.
+// readInterval is how often the kernel is asked at most for all routes, of which there may be a million, and for
+// everything after changes were lost: others on a link may cause both, by router advertisements.
 const readInterval = time.Second / 4
 
-// followKernel keeps the snapshot current until ctx ends, and pokes when the view differs. After
-// an error it begins again, a second later, or, if changes were lost, readInterval after it did so last. An error is logged once
-// until another follows.
+// followKernel keeps the snapshot current until ctx ends, and pokes when the view differs. After an error, which is
+// logged once, it begins again.
 func (n *Interfaces) followKernel(ctx context.Context) {
 	logged := ""
 	var lost time.Time
@@ -47,8 +46,8 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// followRoutes reads the default routes readInterval after one came or went, so that one that is replaced is not missed meanwhile, until ctx ends. It
-// pokes when the view differs. After an error it tries again a second later. The error is logged once until it succeeds.
+// followRoutes reads the default routes readInterval after one came or went, so that one that is replaced is not
+// missed meanwhile.
 func (n *Interfaces) followRoutes(ctx context.Context) {
 	failed := false
 	for {
@@ -73,7 +72,7 @@ func (n *Interfaces) followRoutes(ctx context.Context) {
 	}
 }
 
-// readRoutes reads the default routes, publishes, and reports whether the view differs. It does not hold n.mu while it reads.
+// readRoutes reads the default routes, and reports whether the view differs. It does not hold n.mu while it reads.
 func (n *Interfaces) readRoutes() (bool, error) {
 	n.mu.Lock()
 	before := n.snapshot
@@ -91,8 +90,7 @@ func (n *Interfaces) readRoutes() (bool, error) {
 	return n.publish(), nil
 }
 
-// followSubscription subscribes, reads everything once, and then applies change after change,
-// until ctx ends or an error.
+// followSubscription reads everything once, and then applies change after change, until ctx ends or an error.
 func (n *Interfaces) followSubscription(ctx context.Context) error {
 	sub, err := n.kernel.subscribe()
 	if err != nil {
@@ -118,8 +116,8 @@ func (n *Interfaces) followSubscription(ctx context.Context) error {
 	}
 }
 
-// readAll reads the kernel again, forgets the renewals of addresses that it has no more, and
-// publishes. It reports whether there were any, or the view differs. n.mu is held.
+// readAll reads the kernel again, and reports whether the view differs, or an address that is renewed has gone. n.mu
+// is held.
 func (n *Interfaces) readAll() (bool, error) {
 	s, err := n.kernel.read()
 	if err != nil {
@@ -141,8 +139,8 @@ func (n *Interfaces) readAll() (bool, error) {
 	return n.publish() || lost, nil
 }
 
-// applyChanges applies changes to the snapshot, publishes, and reports whether the view differs.
-// It reads everything again if a change is doubtful. Routes are left to followRoutes.
+// applyChanges applies changes to the snapshot, and reports whether the view differs. If one is doubtful everything
+// is read again.
 func (n *Interfaces) applyChanges(changes []change) (bool, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -165,9 +163,8 @@ func (n *Interfaces) applyChanges(changes []change) (bool, error) {
 	return differs || again, err
 }
 
-// contradicts reports whether c differs from what this process knows of an address that
-// it renews, or of one that it has just removed. c may be older than that, since a change is
-// received later than the answer to a request: then only a new reading tells. n.mu is held.
+// contradicts reports whether c differs from what this process knows of an address that it renews, or has just
+// removed. c may be older than that: then only a new reading tells. n.mu is held.
 func (n *Interfaces) contradicts(c change) bool {
 	known, there := n.snapshot.addresses[c.address.addressKey]
 	if n.renewed[c.address.addressKey] == nil {

@@ -8,13 +8,11 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// kernel is what Interfaces needs of the operating system. The one implementation
-// outside of tests is rtnetlink.
+// kernel is what Interfaces needs of the operating system. The one implementation outside of tests is rtnetlink.
 type kernel interface {
 	// read reads all links, addresses and default routes.
 	read() (*snapshot, error)
-	// bind adds addresses, or renews and takes over those that are there. Its i-th
-	// error is about the i-th of them.
+	// bind adds addresses, or renews and takes over those that are there. Its i-th error is about the i-th of them.
 	bind([]bindRequest) []error
 	// renew is bind for addresses that are bound. Subscriptions need not be told of it.
 	renew([]bindRequest) []error
@@ -61,11 +59,12 @@ type bindRequest struct {
 
 // A link is a network interface of the kernel.
 type link struct {
-	index    int
-	name     string
-	kind     string // what ip link calls it: bridge, veth, vlan...; "" for hardware
-	up       bool   // up, and with a carrier if the kernel knows of one
-	noIPv6   bool   // the kernel takes no address of IPv6 there: disable_ipv6, an MTU below 1280, or IPv6 is missing altogether
+	index int
+	name  string
+	kind  string // what ip link calls it: bridge, veth, vlan...; "" for hardware
+	up    bool   // up, and with a carrier if the kernel knows of one
+	// the kernel takes no address of IPv6 there: disable_ipv6, an MTU below 1280, or IPv6 is missing altogether
+	noIPv6   bool
 	loopback bool
 	master   int    // the link it belongs to, or 0
 	mac      string // its Ethernet address as net.HardwareAddr writes it, or ""
@@ -82,8 +81,10 @@ func (l link) byHerald() bool { return l.kind == "macvlan" && strings.HasPrefix(
 // A kernelAddress is an address that the kernel has.
 type kernelAddress struct {
 	addressKey
-	marked    bool // it bears Herald's mark
-	tentative bool // another program had the kernel look for duplicates: it doesn't answer for it yet, or never, since another host has it
+	marked bool // it bears Herald's mark
+	// another program had the kernel look for duplicates: it doesn't answer for it yet, or never, since another host has
+	// it
+	tentative bool
 	temporary bool // IPv6: made up for privacy, and replaced every day (RFC 8981)
 	secondary bool // IPv4, without our mark: another address of the link with that network came first
 	global    bool // its scope

@@ -21,12 +21,11 @@ import (
 // Macvlans makes links for VIPs with a hardware address of their own. It shares the
 // lock, the snapshot and the view of Interfaces.
 //
-// Such a link answers ARP for its own address alone, with its own hardware address.
-// Its parent must not answer for it: Linux answers on every link for an address of
-// any, unless arp_ignore says otherwise. So that is set on the parent as long as a
-// macvlan of Herald is on it. What was there before is written on the macvlan
-// (IFLA_IFALIAS), which is our mark, too: a later process knows both from it
-// (docs/why.md, "DHCP identity"). This process remembers it, too, in case that another program removes the macvlan.
+// Such a link answers ARP for its own address alone, with its own hardware address. Its parent must not answer for it:
+// Linux answers on every link for an address of any, unless arp_ignore says otherwise. So that is set on the parent as
+// long as a macvlan of Herald is on it. What was there before is written on the macvlan (IFLA_IFALIAS), which is our
+// mark, too: a later process knows both from it (docs/why.md, "DHCP identity"). This process remembers it, too, in case
+// that another program removes the macvlan.
 type Macvlans struct {
 	n      *Interfaces
 	kernel *rtnetlink // nil in tests without a real kernel
@@ -51,10 +50,9 @@ const repairInterval = 10 * time.Second
 // over each, and meanwhile no address is renewed.
 const maxRemoved = 4
 
-// Set makes what is wanted and isn't there, corrects what is, and removes links of Herald
-// that aren't wanted, maxRemoved at a time; it pokes if there are more, or if what is
-// ready has changed. It touches no other link. It returns those that are as they should be, and those
-// that are still there (with name and MAC only). Renewals of addresses do not wait for more than one link.
+// Set makes what is wanted and isn't there, corrects what is, and removes links of Herald that aren't wanted,
+// maxRemoved at a time; it pokes if there are more. It returns those that are as they should be, and those that are
+// still there (with name and MAC only).
 func (m *Macvlans) Set(_ context.Context, want []vip.Macvlan) ([]vip.Macvlan, error) {
 	n := m.n
 	n.mu.Lock()
@@ -105,8 +103,7 @@ func (m *Macvlans) Set(_ context.Context, want []vip.Macvlan) ([]vip.Macvlan, er
 	return have, errors.Join(errs...)
 }
 
-// repair corrects the wanted links every repairInterval until ctx ends, while this node's Tenure
-// is confirmed. It pokes if it can't.
+// repair corrects the wanted links every repairInterval until ctx ends, while this node's Tenure is confirmed.
 func (m *Macvlans) repair(ctx context.Context) {
 	tick := time.NewTicker(repairInterval)
 	defer tick.Stop()
@@ -139,8 +136,8 @@ func (m *Macvlans) resolveGateways() {
 	}
 }
 
-// ensure makes w if it isn't there, and corrects it if it is. It makes it again if it has another
-// parent or MAC, and fails if a link of that name isn't Herald's; it also fails, and removes it, if its MAC is a gateway's. n.mu is held.
+// ensure makes w, or corrects it. It fails if a link of that name isn't Herald's, and removes w if its MAC is a
+// gateway's. n.mu is held.
 func (m *Macvlans) ensure(w vip.Macvlan) error {
 	n := m.n
 	if m.kernel == nil {
@@ -158,16 +155,19 @@ func (m *Macvlans) ensure(w vip.Macvlan) error {
 	}
 	switch gateway, taken := m.gateways[mac.String()]; {
 	case taken:
-		err := fmt.Errorf("the hardware address %s is that of the gateway %s; write another (kube-vip.io/hwaddr)", mac, gateway)
+		err := fmt.Errorf("the hardware address %s is that of the gateway %s; write another (kube-vip.io/hwaddr)", mac,
+			gateway)
 		if there && l.byHerald() {
 			err = errors.Join(err, m.remove(l))
 		}
 		return err
 	case !found:
 		return fmt.Errorf("this node has no interface %q for it to sit on", w.Parent)
-	case there && !l.byHerald() && !(l.kind == "macvlan" && l.alias == "" && !l.adminUp && l.mac == w.MAC && l.parent == below):
+	case there && !l.byHerald() &&
+		!(l.kind == "macvlan" && l.alias == "" && !l.adminUp && l.mac == w.MAC && l.parent == below):
 		// The exception was made by a process that ended before it marked the link.
-		return fmt.Errorf("an interface of that name is there already, and is not Herald's (a %s); Herald leaves it alone", cmp.Or(l.kind, "device"))
+		return fmt.Errorf("an interface of that name is there already, and is not Herald's (a %s); Herald leaves it alone",
+			cmp.Or(l.kind, "device"))
 	case there && (l.parent != below || l.mac != w.MAC):
 		if err := m.remove(l); err != nil {
 			return err
@@ -197,8 +197,7 @@ func (m *Macvlans) ensure(w vip.Macvlan) error {
 	return nil
 }
 
-// configure changes the settings of a macvlan that are not as they should be, sets it up, gives it the
-// link-local address of its MAC if w.IPv6, and takes its state over into the snapshot.
+// configure changes the settings of a macvlan that are not as they should be, and sets it up.
 func (m *Macvlans) configure(w vip.Macvlan, mac net.HardwareAddr, l link) error {
 	n := m.n
 	want := ipv4Conf{arpIgnore: 1, arpAnnounce: 2, rpFilter: w.RPFilter}
@@ -211,9 +210,8 @@ func (m *Macvlans) configure(w vip.Macvlan, mac net.HardwareAddr, l link) error 
 			n.log.Warn("another program had changed a macvlan of Herald; corrected", "link", w.Name)
 		}
 	}
-	// An address or a route by router advertisement is nothing for a VIP's link. It
-	// takes /proc/sys, which a container may only read; nodes that forward ignore
-	// advertisements anyway, unless accept_ra is 2.
+	// An address or a route by router advertisement is nothing for a VIP's link. It takes /proc/sys, which a container
+	// may only read; nodes that forward ignore advertisements anyway, unless accept_ra is 2.
 	for _, name := range []string{"autoconf", "accept_ra"} {
 		path := "/proc/sys/net/ipv6/conf/" + w.Name + "/" + name
 		if b, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(b)) != "0" {
@@ -241,8 +239,7 @@ func (m *Macvlans) configure(w vip.Macvlan, mac net.HardwareAddr, l link) error 
 	return nil
 }
 
-// ensureLinkLocal gives a link the link-local address of its MAC (RFC 4291 appendix A) unless it
-// has it and answers for it.
+// ensureLinkLocal gives a link the link-local address of its MAC (RFC 4291 appendix A) unless it answers for it.
 func (m *Macvlans) ensureLinkLocal(l link, mac net.HardwareAddr) error {
 	a := netip.AddrFrom16([16]byte{0xfe, 0x80, 8: mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
 	prefix := netip.PrefixFrom(a, 64)
@@ -262,8 +259,8 @@ func (m *Macvlans) ensureLinkLocal(l link, mac net.HardwareAddr) error {
 	return nil
 }
 
-// markAndSilenceParent marks a macvlan with what its parent did before Herald, and keeps the parent
-// from answering for the addresses of macvlans on it, unless the sysctls for all links do.
+// markAndSilenceParent marks a macvlan with what its parent did before Herald, and keeps the parent from answering
+// for the addresses of macvlans on it.
 func (m *Macvlans) markAndSilenceParent(parent, l link) error {
 	have := readIPv4Conf(parent.name)
 	if !l.byHerald() {
@@ -271,7 +268,8 @@ func (m *Macvlans) markAndSilenceParent(parent, l link) error {
 		if !known {
 			before = have
 		}
-		alias := fmt.Sprintf("%smacvlan for DHCP; parent had arp_ignore=%d arp_announce=%d", aliasMark, before.arpIgnore, before.arpAnnounce)
+		alias := fmt.Sprintf("%smacvlan for DHCP; parent had arp_ignore=%d arp_announce=%d", aliasMark, before.arpIgnore,
+			before.arpAnnounce)
 		if err := m.kernel.handle.LinkSetAlias(byIndex(l.index), alias); err != nil {
 			return fmt.Errorf("can't mark it: %w", err)
 		}
@@ -288,9 +286,11 @@ func (m *Macvlans) markAndSilenceParent(parent, l link) error {
 		return nil
 	}
 	if err := m.kernel.configureLink(parent.index, change, false); err != nil {
-		return fmt.Errorf("can't keep %s from answering for it (sysctl net.ipv4.conf.%s.arp_ignore=1): %w", parent.name, parent.name, err)
+		return fmt.Errorf("can't keep %s from answering for it (sysctl net.ipv4.conf.%s.arp_ignore=1): %w", parent.name,
+			parent.name, err)
 	}
-	m.n.log.Info("a link answers for its own addresses only from now on, as long as it carries a macvlan for a VIP", "link", parent.name, "arp_ignore", 1, "arp_announce", 2)
+	m.n.log.Info("a link answers for its own addresses only from now on, as long as it carries a macvlan for a VIP",
+		"link", parent.name, "arp_ignore", 1, "arp_announce", 2)
 	return nil
 }
 
@@ -328,8 +328,8 @@ func (m *Macvlans) remove(l link) error {
 	return nil
 }
 
-// restoreParents gives links that carry no macvlan of Herald any more the settings back that they had before, unless another
-// program has changed them meanwhile. It tries again those that failed. n.mu is held.
+// restoreParents gives links that carry no macvlan of Herald any more the settings back that they had before, unless
+// another program has changed them meanwhile. It tries again those that failed. n.mu is held.
 func (m *Macvlans) restoreParents() (errs []error) {
 	for index, was := range m.before {
 		if slices.ContainsFunc(m.n.snapshot.macvlans(), func(l link) bool { return l.parent == index }) {
@@ -345,7 +345,8 @@ func (m *Macvlans) restoreParents() (errs []error) {
 			}
 			if len(back) > 0 {
 				if err := m.kernel.configureLink(index, back, false); err != nil {
-					errs = append(errs, fmt.Errorf("link %s: can't be given its arp_ignore and arp_announce back: %w", parent.name, err))
+					errs = append(errs, fmt.Errorf("link %s: can't be given its arp_ignore and arp_announce back: %w", parent.name,
+						err))
 					continue
 				}
 			}

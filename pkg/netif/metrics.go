@@ -20,10 +20,11 @@ func newMetrics() metrics {
 			Name: "herald_addresses",
 			Help: "VIPs that the kernel of this node has bound for Herald.",
 		}),
-		bound:    counter("herald_addresses_bound_total", "VIPs that were bound to an interface of this node."),
-		removed:  counter("herald_addresses_removed_total", "VIPs that were removed from an interface of this node."),
-		renewals: counter("herald_address_renewals_total", "Renewals of the lifetime of a bound VIP. Each VIP is renewed each 0.75 s."),
-		errors:   counter("herald_address_errors_total", "Failures to bind, renew or remove a VIP."),
+		bound:   counter("herald_addresses_bound_total", "VIPs that were bound to an interface of this node."),
+		removed: counter("herald_addresses_removed_total", "VIPs that were removed from an interface of this node."),
+		renewals: counter("herald_address_renewals_total", "Renewals of the lifetime of a bound VIP. Each VIP is renewed "+
+			"each 0.75 s."),
+		errors: counter("herald_address_errors_total", "Failures to bind, renew or remove a VIP."),
 	}
 }
 

@@ -1,10 +1,8 @@
-// Package netif binds VIPs to the node's network interfaces, and publishes what
-// those interfaces are.
+// Package netif binds VIPs to the node's network interfaces, and publishes what those interfaces are.
 //
-// A VIP is bound with a lifetime of 5 seconds that is renewed each 0.75 s for as long
-// as this node may hold it. So the kernel itself removes the VIPs of a process that is
-// killed, stopped or stuck: there is nothing to clean up. Each VIP carries a mark
-// (IFA_PROTO), by which a later process knows it.
+// A VIP is bound with a lifetime of 5 seconds that is renewed each 0.75 s for as long as this node may hold it. So the
+// kernel itself removes the VIPs of a process that is killed, stopped or stuck: there is nothing to clean up. Each VIP
+// carries a mark (IFA_PROTO), by which a later process knows it.
 //
 // Netlink types stay inside this package.
 package netif
@@ -59,7 +57,8 @@ type Interfaces struct {
 	changed  bool      // view is older than what it is made from
 	renewed  map[addressKey]*renewal
 	wanted   map[addressKey]vip.Address // what was last wanted there
-	byRoute  string                     // the link of VIPs by the default route, or the last such while there is none; see linkByRoute
+	// the link of VIPs by the default route, or the last such while there is none; see linkByRoute
+	byRoute  string
 	macvlans *Macvlans
 
 	setting     bool // Set is under way, and publishes at its end
@@ -68,8 +67,8 @@ type Interfaces struct {
 	justBound []netip.Addr // addresses that have been bound, until forgetStale takes them
 }
 
-// New reads the links and addresses. It fails if the interface of VIPs isn't there or
-// isn't up, unless AllowNotUp allows that.
+// New reads the links and addresses. It fails if the interface of VIPs isn't there or isn't up, unless AllowNotUp is
+// set.
 func New(o Options) (*Interfaces, error) {
 	k, err := openNetlink()
 	if err != nil {
@@ -124,14 +123,11 @@ func (n *Interfaces) Observe(w *vip.World) {
 	w.StrictRPFilter = v.macvlansWanted && sysctl4("all", "rp_filter") == 1
 }
 
-// Info is what this node tells the others of its links. It does not block, and the result
-// must not be changed.
+// Info is what this node tells the others of its links. It does not block, and the result must not be changed.
 func (n *Interfaces) Info() vip.NodeInfo { return n.view.Load().info }
 
-// Links is all links of this node, lo and macvlans too, in the order of Index. Their Prefixes
-// are the global unicast addresses of both families, without VIPs that Herald has bound,
-// temporary addresses (RFC 8981), and what kube-proxy has on kube-ipvs0. It does not
-// block, and the result must not be changed.
+// Links is all links of this node, in the order of Index, with the global unicast addresses that are its own. It does
+// not block, and the result must not be changed.
 func (n *Interfaces) Links() []vip.Link { return n.view.Load().links }
 
 // Gateway is the next hop of the default route by a link, of IPv4 if there is one; zero if
@@ -148,9 +144,8 @@ func (n *Interfaces) IsLocal(a netip.Addr) bool {
 // kube-ipvs0. It does not block.
 func (n *Interfaces) IsVIP(a netip.Addr) bool { return n.view.Load().local[a] }
 
-// Run renews the bound VIPs, repairs macvlans, has conntrack forget stale connections, and follows the kernel's changes of links and
-// addresses, until ctx ends. It then leaves the VIPs to the kernel, which removes them
-// when their lifetime ends, unless Set was called with nothing before.
+// Run renews the bound VIPs, repairs macvlans, and follows the kernel's changes, until ctx ends. It then leaves the
+// VIPs to the kernel, which removes them when their lifetime ends.
 func (n *Interfaces) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	tasks.Go(func() { n.followKernel(ctx) })
@@ -162,17 +157,18 @@ func (n *Interfaces) Run(ctx context.Context) error {
 	return nil
 }
 
-// checkInterfaces is an error for each interface of VIPs that is missing or not up, with the
-// option that chose it.
+// checkInterfaces is an error for each interface of VIPs that is missing or not up, with the option that chose it.
 func (n *Interfaces) checkInterfaces() error {
 	var errs []error
 	check := func(option, name string) {
 		l, ok := n.snapshot.linkNamed(name)
 		switch {
 		case !ok:
-			errs = append(errs, fmt.Errorf("%s=%s: this node has no such interface; it has %s", option, name, n.snapshot.names()))
+			errs = append(errs, fmt.Errorf("%s=%s: this node has no such interface; it has %s", option, name,
+				n.snapshot.names()))
 		case !l.up:
-			errs = append(errs, fmt.Errorf("%s=%s: the interface is not up (vip_allow_interface_not_up=true starts regardless)", option, name))
+			errs = append(errs, fmt.Errorf("%s=%s: the interface is not up (vip_allow_interface_not_up=true starts regardless)",
+				option, name))
 		}
 	}
 	if n.opts.Interface != "" {
@@ -182,7 +178,8 @@ func (n *Interfaces) checkInterfaces() error {
 	case s != "" && s != "auto" && s != n.opts.Interface:
 		check("vip_servicesinterface", s)
 	case (s == "" || s == "auto") && n.Info().DefaultInterface == "":
-		errs = append(errs, errors.New("vip_interface is not set, and this node has no default route to choose an interface by: set vip_interface"))
+		errs = append(errs, errors.New("vip_interface is not set, and this node has no default route to choose an "+
+			"interface by: set vip_interface"))
 	}
 	return errors.Join(errs...)
 }

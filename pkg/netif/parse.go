@@ -27,11 +27,12 @@ func parseChange(m syscall.NetlinkMessage) (change, bool) {
 	return change{}, false
 }
 
-// parseLink reads an RTM_NEWLINK or RTM_DELLINK; false if it is about a port of a bridge, which
-// the bridge sends under its own family: no link has come or gone. It is false of an event of a wireless
-// link (IFLA_WIRELESS), too, such as the end of a scan: that has a name, and nothing else of the link (rtnetlink_ifinfo_prep).
+// parseLink reads an RTM_NEWLINK or RTM_DELLINK; false if it is about a port of a bridge, which the bridge sends
+// under its own family: no link has come or gone. It is false of an event of a wireless link (IFLA_WIRELESS), too,
+// such as the end of a scan: that has a name, and nothing else of the link (rtnetlink_ifinfo_prep).
 func parseLink(m []byte) (link, bool) {
-	if len(m) < unix.SizeofIfInfomsg || nl.DeserializeIfInfomsg(m).Family != unix.AF_UNSPEC || attribute(m[unix.SizeofIfInfomsg:], unix.IFLA_WIRELESS) != nil {
+	if len(m) < unix.SizeofIfInfomsg || nl.DeserializeIfInfomsg(m).Family != unix.AF_UNSPEC ||
+		attribute(m[unix.SizeofIfInfomsg:], unix.IFLA_WIRELESS) != nil {
 		return link{}, false
 	}
 	parsed, err := netlink.LinkDeserialize(nil, m)
@@ -46,8 +47,8 @@ func parseLink(m []byte) (link, bool) {
 // devconfDisableIPv6 is DEVCONF_DISABLE_IPV6 of linux/ipv6.h.
 const devconfDisableIPv6 = 26
 
-// noIPv6 reports whether the attributes of an RTM_NEWLINK say that the link takes no address of IPv6: those of its address
-// families have no AF_INET6 (inet6_fill_link_af: it has no inet6_dev), or disable_ipv6 is set.
+// noIPv6 reports whether the attributes of an RTM_NEWLINK say that the link takes no address of IPv6: those of its
+// address families have no AF_INET6 (inet6_fill_link_af: it has no inet6_dev), or disable_ipv6 is set.
 func noIPv6(attributes []byte) bool {
 	families := attribute(attributes, unix.IFLA_AF_SPEC)
 	if families == nil {
@@ -76,8 +77,7 @@ func newLink(parsed netlink.Link) link {
 	return l
 }
 
-// parseAddress reads an RTM_NEWADDR or RTM_DELADDR; false if it is of another family than IPv4
-// and IPv6.
+// parseAddress reads an RTM_NEWADDR or RTM_DELADDR; false if it is of another family than IPv4 and IPv6.
 func parseAddress(m []byte) (kernelAddress, bool) {
 	if len(m) < unix.SizeofIfAddrmsg {
 		return kernelAddress{}, false
@@ -117,14 +117,15 @@ func parseAddress(m []byte) (kernelAddress, bool) {
 	return a, a.prefix.IsValid()
 }
 
-// switchedIPv6 returns the index of a link on which IPv6 may have been enabled or disabled by an RTM_NEWROUTE or RTM_DELROUTE: the
-// kernel sends no RTM_NEWLINK then, but adds or removes the link's route to multicast groups, ff00::/8 of the table local
-// (addrconf_add_mroute, addrconf_ifdown). 0 for any other message.
+// switchedIPv6 returns the index of a link on which IPv6 may have been enabled or disabled by an RTM_NEWROUTE or
+// RTM_DELROUTE: the kernel sends no RTM_NEWLINK then, but adds or removes the link's route to multicast groups,
+// ff00::/8 of the table local (addrconf_add_mroute, addrconf_ifdown). 0 for any other message.
 func switchedIPv6(m syscall.NetlinkMessage) int {
 	if m.Header.Type != unix.RTM_NEWROUTE && m.Header.Type != unix.RTM_DELROUTE || len(m.Data) < unix.SizeofRtMsg {
 		return 0
 	}
-	if head := nl.DeserializeRtMsg(m.Data); head.Family != unix.AF_INET6 || head.Dst_len != 8 || head.Table != unix.RT_TABLE_LOCAL {
+	if head := nl.DeserializeRtMsg(m.Data); head.Family != unix.AF_INET6 || head.Dst_len != 8 ||
+		head.Table != unix.RT_TABLE_LOCAL {
 		return 0
 	}
 	link := attribute(m.Data[unix.SizeofRtMsg:], unix.RTA_OIF)
@@ -134,12 +135,12 @@ func switchedIPv6(m syscall.NetlinkMessage) int {
 	return int(binary.NativeEndian.Uint32(link))
 }
 
-// isDefaultRoute reports whether an RTM_NEWROUTE or RTM_DELROUTE is about a default route of the
-// main table.
+// isDefaultRoute reports whether an RTM_NEWROUTE or RTM_DELROUTE is about a default route of the main table.
 func isDefaultRoute(m []byte) bool {
 	if len(m) < unix.SizeofRtMsg {
 		return false
 	}
 	head := nl.DeserializeRtMsg(m)
-	return head.Dst_len == 0 && head.Table == unix.RT_TABLE_MAIN && head.Type == unix.RTN_UNICAST && head.Flags&unix.RTM_F_CLONED == 0
+	return head.Dst_len == 0 && head.Table == unix.RT_TABLE_MAIN && head.Type == unix.RTN_UNICAST &&
+		head.Flags&unix.RTM_F_CLONED == 0
 }

@@ -9,15 +9,12 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// The kernel counts lifetimes in whole seconds. It looks for addresses that have
-// ended when the first of them has (up to a third of a second late, by the grain
-// of its timers), and after each look, whatever was the reason for it, not again
-// for a second (ADDRCONF_TIMER_FUZZ_MAX in check_lifetime and
-// addrconf_verify_rtnl). So addresses that were renewed together, within
-// ADDRCONF_TIMER_FUZZ_MINUS (20 ms), go together, 5.0 to 5.4 s after that; a
-// change of any other address within the last of these seconds may make it 6.1 s.
-// A process that starts 4.2 s after another was killed still finds all, and one that is
-// kept from running for 4.2 s loses none.
+// The kernel counts lifetimes in whole seconds. It looks for addresses that have ended when the first of them has (up
+// to a third of a second late, by the grain of its timers), and after each look, whatever was the reason for it, not
+// again for a second (ADDRCONF_TIMER_FUZZ_MAX in check_lifetime and addrconf_verify_rtnl). So addresses that were
+// renewed together, within ADDRCONF_TIMER_FUZZ_MINUS (20 ms), go together, 5.0 to 5.4 s after that; a change of any
+// other address within the last of these seconds may make it 6.1 s. A process that starts 4.2 s after another was
+// killed still finds all, and one that is kept from running for 4.2 s loses none.
 //
 // 333 addresses of both families take 6 ms to renew (see BenchmarkRenewal), and so a
 // hundredth of a core (BenchmarkSecondOfRenewals). Most of that is the kernel's with IPv6: it
@@ -40,8 +37,8 @@ type validity struct {
 	over    bool      // it must be removed now
 }
 
-// validity is how long w may be bound at now, by this node's Tenure and w.Until. Its seconds are 0
-// if less than one is left, and while the Tenure is not confirmed, or is of another epoch than that in which w was planned.
+// validity is how long w may be bound at now: not while the Tenure is unconfirmed, or of another epoch than that in
+// which w was planned.
 func (n *Interfaces) validity(w vip.Address, now time.Time) validity {
 	t := n.opts.Tenure()
 	v := validity{end: t.Until}
@@ -95,8 +92,7 @@ func (n *Interfaces) renew() {
 	}
 }
 
-// renewChunk is renew for some addresses, without those that Set has removed meanwhile. It pokes
-// if it has removed one itself.
+// renewChunk is renew for some addresses, without those that Set has removed meanwhile.
 func (n *Interfaces) renewChunk(part []addressKey) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -124,9 +120,8 @@ func (n *Interfaces) renewChunk(part []addressKey) {
 	n.publish()
 }
 
-// recordRenewal counts a renewal's error, and logs it unless the renewal before failed, too. It
-// is tried again while the kernel still has the address; when that drops it, the next Set
-// binds it.
+// recordRenewal counts a renewal's error, and logs it unless the renewal before failed, too. It is tried again while
+// the kernel still has the address.
 func (n *Interfaces) recordRenewal(key addressKey, err error) {
 	r := n.renewed[key]
 	if err != nil {

@@ -18,8 +18,7 @@ import (
 )
 
 const (
-	// ifaProto is IFA_PROTO of linux/if_addr.h: who added an address. Kernels since
-	// 5.18 keep it.
+	// ifaProto is IFA_PROTO of linux/if_addr.h: who added an address. Kernels since 5.18 keep it.
 	ifaProto = 11
 	// mark is our value of it. The kernel uses 1 to 3 itself, nobody assigns the others.
 	mark = 'v'
@@ -37,8 +36,7 @@ type rtnetlink struct {
 	proto    bool                     // the kernel keeps IFA_PROTO
 }
 
-// openNetlink opens the sockets. If one can't be opened, the others are left to the end of the
-// process.
+// openNetlink opens the sockets. If one can't be opened, the others are left to the end of the process.
 func openNetlink() (*rtnetlink, error) {
 	requests, err := openSocket(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -102,9 +100,8 @@ func (k *rtnetlink) bind(list []bindRequest) []error {
 
 func (k *rtnetlink) renew(list []bindRequest) []error { return k.send(k.renewals, list) }
 
-// send sends all requests in one write, and waits for one answer: the kernel answers what
-// it refuses, and the last (netlink(7), NLM_F_ACK). For hundreds that costs a third
-// of what as many requests do (BenchmarkRenewal). Its i-th error is about the i-th of them.
+// send sends all requests in one write, and waits for one answer: the kernel answers what it refuses, and the last
+// (netlink(7), NLM_F_ACK). For hundreds that costs a third of what as many requests do (BenchmarkRenewal).
 func (k *rtnetlink) send(handle *nl.SocketHandle, list []bindRequest) []error {
 	errs := make([]error, len(list))
 	if len(list) == 0 {
@@ -216,7 +213,8 @@ func (k *rtnetlink) read() (*snapshot, error) {
 func (k *rtnetlink) routes() (routes []route, err error) {
 	err = retryDump(func() error {
 		routes = nil
-		return k.handle.RouteListFilteredIter(netlink.FAMILY_ALL, &netlink.Route{}, 0, func(r netlink.Route) bool { // of the main table
+		// of the main table
+		return k.handle.RouteListFilteredIter(netlink.FAMILY_ALL, &netlink.Route{}, 0, func(r netlink.Route) bool {
 			if r.Dst == nil || r.Type != unix.RTN_UNICAST {
 				return true
 			}
@@ -254,7 +252,9 @@ func (k *rtnetlink) link(index int) (link, bool, error) {
 	case errors.Is(err, unix.ENODEV):
 		return link{}, false, nil
 	case err != nil || len(messages) == 0:
-		return link{}, false, fmt.Errorf("can't read the network interface %d: %w", index, cmp.Or(err, errors.New("the kernel did not answer with it")))
+		return link{}, false,
+			fmt.Errorf("can't read the network interface %d: %w", index, cmp.Or(err, errors.New("the kernel did not answer "+
+				"with it")))
 	}
 	l, ok := parseLink(messages[0])
 	return l, ok, nil
@@ -271,8 +271,7 @@ func (k *rtnetlink) dump(kind, answer int, head nl.NetlinkRequestData) (messages
 	return messages, err
 }
 
-// retryDump calls dump again when the kernel reports that something changed meanwhile, which
-// may leave parts out.
+// retryDump calls dump again when something changed meanwhile, which may leave parts out.
 func retryDump(dump func() error) error {
 	for range 10 {
 		if err := dump(); !errors.Is(err, nl.ErrDumpInterrupted) {
@@ -306,10 +305,10 @@ func (k *rtnetlink) subscribe() (subscription, error) {
 	return &netlinkSubscription{s, k.link}, nil
 }
 
-// omitRenewals has the kernel send s no messages about what this process did by renew: there are
-// hundreds a second, and nothing has changed. The kernel puts the port of the socket that
-// asked into each message (netlink(7), nlmsg_pid), but not with IPv6 addresses
-// (inet6_ifa_notify); those are still sent.
+// omitRenewals has the kernel send s no messages about what this process did by renew: there may be thousands a
+// second, and one that is older than the removal of its address has everything read again. The kernel puts the port
+// of the socket that asked into each message (netlink(7), nlmsg_pid), but not with IPv6 addresses (inet6_ifa_notify);
+// those are still sent.
 func (k *rtnetlink) omitRenewals(s *nl.NetlinkSocket) error {
 	port, err := k.renewals.Socket.GetPid()
 	if err != nil {
@@ -326,7 +325,8 @@ func (k *rtnetlink) omitRenewals(s *nl.NetlinkSocket) error {
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
 		{Code: unix.BPF_RET | unix.BPF_K, K: math.MaxUint32},
 	}
-	return unix.SetsockoptSockFprog(s.GetFd(), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
+	return unix.SetsockoptSockFprog(s.GetFd(), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+		&unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
 }
 
 func (s *netlinkSubscription) close() { s.socket.Close() }
@@ -364,7 +364,8 @@ func (s *netlinkSubscription) receive() ([]change, error) {
 	}
 }
 
-// gatewayMACs returns the gateways of links by their MAC addresses, as far as the kernel has resolved those. It sends nothing.
+// gatewayMACs returns the gateways of links by their MAC addresses, as far as the kernel has resolved those. It sends
+// nothing.
 func (k *rtnetlink) gatewayMACs(s *snapshot, gateways map[string]netip.Addr) map[string]netip.Addr {
 	byMAC := make(map[string]netip.Addr)
 	for name, gateway := range gateways {

@@ -79,11 +79,11 @@ func (s *snapshot) macvlans() (all []link) {
 	return all
 }
 
-// sortedAddresses is all addresses, by the names of their links, and then by address and
-// prefix length.
+// sortedAddresses is all addresses, by the names of their links, and then by address and prefix length.
 func (s *snapshot) sortedAddresses() []kernelAddress {
 	return slices.SortedFunc(maps.Values(s.addresses), func(a, b kernelAddress) int {
-		return cmp.Or(strings.Compare(s.links[a.link].name, s.links[b.link].name), a.prefix.Addr().Compare(b.prefix.Addr()), cmp.Compare(a.prefix.Bits(), b.prefix.Bits()))
+		return cmp.Or(strings.Compare(s.links[a.link].name, s.links[b.link].name), a.prefix.Addr().Compare(b.prefix.Addr()),
+			cmp.Compare(a.prefix.Bits(), b.prefix.Bits()))
 	})
 }
 
@@ -130,7 +130,8 @@ func (s *snapshot) mayCarryVIPs(l link, addressed bool) bool {
 	return addressed
 }
 
-// isPort reports whether l is a port of a bridge or a bond: its addresses are on its master. A link in a VRF has a master, too, but keeps its own.
+// isPort reports whether l is a port of a bridge or a bond: its addresses are on its master. A link in a VRF has a
+// master, too, but keeps its own.
 func (s *snapshot) isPort(l link) bool {
 	master, ok := s.links[l.master]
 	return ok && master.kind != "vrf"

@@ -42,10 +42,9 @@ const (
 	ownClients                             // those of this node that ended elsewhere while the address was there
 )
 
-// resetConnections ends TCP connections to a of these kinds, and returns how many. Their
-// clients get a reset and can connect again, to wherever a is then; they would not notice
-// for long otherwise, since what a node sends from an address that it has no more goes nowhere, and what it gets from one
-// that it has itself is dropped.
+// resetConnections ends TCP connections to a of these kinds, and returns how many. Their clients get a reset and can
+// connect again, to wherever a is then; they would not notice for long otherwise, since what a node sends from an
+// address that it has no more goes nowhere, and what it gets from one that it has itself is dropped.
 //
 // The kernel sends the reset from a, so for served it must still be bound (docs/why.md, "The control plane's VIP").
 func (k *rtnetlink) resetConnections(a netip.Addr, kinds connectionKinds) (int, error) {
@@ -72,7 +71,8 @@ func (k *rtnetlink) resetConnections(a netip.Addr, kinds connectionKinds) (int, 
 			if !(kinds&served != 0 && local || kinds&ownClients != 0 && remote && !local || ends[c]) {
 				continue
 			}
-			switch _, err := diagRequest(nl.SOCK_DESTROY, unix.NLM_F_ACK, s[0], s[answerID:answerID+diagID]).Execute(unix.NETLINK_INET_DIAG, 0); {
+			switch _, err := diagRequest(nl.SOCK_DESTROY, unix.NLM_F_ACK, s[0], s[answerID:answerID+diagID]).Execute(
+				unix.NETLINK_INET_DIAG, 0); {
 			case err == nil:
 				n++
 			case !errors.Is(err, unix.ENOENT): // it has ended meanwhile

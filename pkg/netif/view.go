@@ -28,9 +28,8 @@ type view struct {
 	macvlansWanted bool
 }
 
-// publish replaces the view if what it is made from has changed, unless a Set is under way, which does
-// that at its end, and pokes. It calls OnLinkChange if the links differ, and reports whether anything else
-// does. n.mu is held.
+// publish replaces the view if what it is made from has changed, unless a Set is under way, which does that at its
+// end. It reports whether anything but the links differs. n.mu is held.
 func (n *Interfaces) publish() (differs bool) {
 	if n.setting {
 		n.unpublished = n.unpublished || n.changed
@@ -52,13 +51,15 @@ func (n *Interfaces) publish() (differs bool) {
 // newView makes a view of the snapshot, of what is wanted and of the macvlans. n.mu is held.
 func (n *Interfaces) newView() *view {
 	s := n.snapshot
-	v := &view{gateways: map[string]netip.Addr{}, macvlanErrors: n.macvlans.errors, macvlansWanted: len(n.macvlans.wanted) > 0, local: make(map[netip.Addr]bool, len(s.addresses))}
+	v := &view{gateways: map[string]netip.Addr{}, macvlanErrors: n.macvlans.errors,
+		macvlansWanted: len(n.macvlans.wanted) > 0, local: make(map[netip.Addr]bool, len(s.addresses))}
 	p := n.addAddresses(v)
 	first := v.setGateways(s)
 	byRoute := n.linkByRoute(first)
 	v.info.DefaultInterface = cmp.Or(n.opts.Interface, byRoute)
 	v.info.Interface = cmp.Or(n.opts.ServicesInterface, n.opts.Interface, byRoute)
-	v.info.HeartbeatInterface = s.withoutLoopback(v.info.LinkFor(""), n.opts.Interface, first) // heartbeats go by whichever link works
+	// heartbeats go by whichever link works
+	v.info.HeartbeatInterface = s.withoutLoopback(v.info.LinkFor(""), n.opts.Interface, first)
 	for _, l := range s.links {
 		link := vip.Link{Index: l.index, Name: l.name, Up: l.up, NoIPv6: l.noIPv6, MAC: l.mac, Prefixes: p.all[l.index]}
 		v.links = append(v.links, link)
@@ -84,7 +85,8 @@ func (n *Interfaces) newView() *view {
 
 // prefixes are those of this node's addresses that Herald has not bound and that may concern VIPs.
 type prefixes struct {
-	all, networks map[int][]netip.Prefix // by link: of the addresses that this node can use, and those of them that are networks
+	// by link: of the addresses that this node can use, and those of them that are networks
+	all, networks map[int][]netip.Prefix
 	tentative     map[int][]netip.Prefix // by link: networks of addresses that it can't use
 	others        []netip.Prefix         // of addresses that no VIP may be, beside those of all
 }
@@ -147,9 +149,9 @@ func (v *view) setGateways(s *snapshot) (byRoute string) {
 	return byRoute
 }
 
-// linkByRoute returns the link of VIPs where vip_interface does not name it: first, that of the first default route. But while the one before
-// is down or has no default route, it stays: what configures a link takes its route away when it loses its carrier, and the link of
-// the next route may be in another network. It goes if it is no more, or has become a port. "" if there is no default route. n.mu is held.
+// linkByRoute returns the link of VIPs where vip_interface does not name it: first, that of the first default route.
+// But while the one before is down or has no default route, it stays: what configures a link takes its route away
+// when it loses its carrier, and the link of the next route may be in another network. n.mu is held.
 func (n *Interfaces) linkByRoute(first string) string {
 	if first == "" {
 		return ""

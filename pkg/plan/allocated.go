@@ -9,14 +9,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// showAllocated sets the verdict of a Service that no node announces, since it has no endpoint, or
-// none on a node that may announce it, and, if this node is responsible for it, writes its status:
-// those of its addresses that a node could announce, and no node as vipHost (docs/why.md, "Endpoints"). reason
-// and message become its verdict and, on the responsible node, an Event; while the Service is
-// younger than 3 s (newServiceAge) its status is left alone, and there is no Event NoEndpoints. An
-// address that is new is named once a probe has found it free; if another host has it that becomes
-// the verdict AddressInUse, with an Event. If no address can be named, what Herald wrote is
-// cleared, unless s keepsStatus, also when all Heralds stop.
+// showAllocated sets the verdict of a Service that no node announces for want of an endpoint, and, if this node is
+// responsible, writes the addresses that a node could announce (docs/why.md, "Endpoints").
 func (m *unitPlanner) showAllocated(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
 	s.unit = nil // nobody announces it: who is responsible does not follow from its lease
@@ -31,7 +25,7 @@ func (m *unitPlanner) showAllocated(s *service, reason vip.Reason, message strin
 		m.replanAfter(newServiceAge - age)
 		return
 	}
-	able := m.ableWithEndpoint(s)
+	able := m.completeAlone(s)
 	var ingress []vip.Ingress
 	var inUse []string
 	for _, a := range s.addrs {
@@ -39,7 +33,8 @@ func (m *unitPlanner) showAllocated(s *service, reason vip.Reason, message strin
 		case ok:
 			ingress = append(ingress, m.ingress(s, a.Addr))
 		case len(others) > 0:
-			inUse = append(inUse, fmt.Sprintf("%s is in use by another host on %s (MAC %s): take it off that host, or give the Service another address", a.Addr, a.Link, strings.Join(others, ", ")))
+			inUse = append(inUse, fmt.Sprintf("%s is in use by another host on %s (MAC %s): take it off that host, or "+
+				"give the Service another address", a.Addr, a.Link, strings.Join(others, ", ")))
 		}
 	}
 	switch {
@@ -56,9 +51,8 @@ func (m *unitPlanner) showAllocated(s *service, reason vip.Reason, message strin
 	s.report(vip.ConditionFalse, s.verdict.Reason, s.verdict.Message)
 }
 
-// couldAnnounce reports whether any node could announce a, as those that are able can, and a is free: the
-// status of s names it, or, if VIPs are bound, a probe of this node has found that no other host has it; by routes
-// alone, a node is connected (see there). others are the MACs of hosts that have it.
+// couldAnnounce reports whether any of the nodes that are able could announce a, and a is free. others are the MACs
+// of hosts that have it.
 func (m *unitPlanner) couldAnnounce(s *service, a address, able []*member) (ok bool, others []string) {
 	switch {
 	case len(able) == 0:
@@ -75,9 +69,9 @@ func (m *unitPlanner) couldAnnounce(s *service, a address, able []*member) (ok b
 	return m.checks.probe(a.Address)
 }
 
-// ableWithEndpoint returns the alive nodes that could announce s if it had an endpoint there. It also sets
-// what follows for the addresses of s if it is announced, alone, from this node (completeAddress).
-func (p *pass) ableWithEndpoint(s *service) []*member {
+// completeAlone returns the alive nodes that could announce s if it had an endpoint there, and completes its
+// addresses for this node.
+func (p *pass) completeAlone(s *service) []*member {
 	need := *p.routeRequirements(s)
 	for _, u := range groupIntoUnits(p, []*service{s}) {
 		need = u.requirements
@@ -87,8 +81,8 @@ func (p *pass) ableWithEndpoint(s *service) []*member {
 	return slices.DeleteFunc(slices.Clone(p.alive), func(n *member) bool { return whyIneligible(&need, n) != "" })
 }
 
-// ageWithoutEndpoints returns the age of s for what is expected of its endpoints: one whose status
-// Herald wrote, or that was created in the future, is old.
+// ageWithoutEndpoints returns the age of s for what is expected of its endpoints: one whose status Herald wrote, or
+// that was created in the future, is old.
 func (p *pass) ageWithoutEndpoints(s *service) time.Duration {
 	age := p.Now.Sub(s.Created)
 	if age < 0 || s.statusOurs {

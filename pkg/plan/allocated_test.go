@@ -10,8 +10,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// shown is what all nodes together do for Services that nobody announces: the statuses, each once, and
-// Events; and how many nodes write.
+// shown is what all nodes together do for Services that nobody announces: the statuses, each once, and Events; and
+// how many nodes write.
 func shown(r Rules, w vip.World) string {
 	var out []string
 	for _, m := range w.Members {
@@ -94,8 +94,8 @@ func TestStatusWithoutEndpoints(t *testing.T) {
 	}
 }
 
-// What a status names without an announcement says nothing about who is to announce it: 30 Services that
-// get endpoints spread as if they were new.
+// What a status names without an announcement says nothing about who is to announce it: 30 Services that get
+// endpoints spread as if they were new.
 func TestShownServicesSpread(t *testing.T) {
 	var all []vip.Service
 	for i := range 30 {

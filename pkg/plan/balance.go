@@ -7,17 +7,16 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// balance adds to the Plan the API servers over which this node spreads connections to the VIP of the control plane (lb_enable), if it owns that:
-// those of alive nodes that publish theirs as ready, without nodes that take no VIP (drained, stopping, isolated) or of which no sign of life was seen
-// yet unless all are so. Each is
-// reached at its node's own address on the VIP's link. A connection that has begun stays where it is.
+// balance adds to the Plan the API servers over which this node spreads connections to the control plane's VIP
+// (lb_enable), if it owns that.
 func (p *pass) balance(units []*unit) {
 	if p.ControlPlane == nil || p.ControlPlane.BalancedPort == 0 {
 		return
 	}
 	for _, u := range units {
 		for _, s := range u.services {
-			if !s.localDelivery || u.claim.Foreign || u.claim.Holder != p.Self && !p.handingOver(u) { // what is handed over is still answered for here
+			// what is handed over is still answered for here
+			if !s.localDelivery || u.claim.Foreign || u.claim.Holder != p.Self && !p.handingOver(u) {
 				continue
 			}
 			p.replanAfter(lookAtTables)
@@ -31,14 +30,17 @@ func (p *pass) balance(units []*unit) {
 // balanceAddress adds the API servers for one address of s.
 func (p *pass) balanceAddress(s *service, a netip.Addr) {
 	ready := slices.DeleteFunc(slices.Clone(p.alive), func(n *member) bool { return !n.Info.APIServerReady })
-	if well := slices.DeleteFunc(slices.Clone(ready), func(n *member) bool { return n.refusal != "" || n.Unproven }); len(well) > 0 {
+	if well := slices.DeleteFunc(slices.Clone(ready), func(n *member) bool {
+		return n.refusal != "" || n.Unproven
+	}); len(well) > 0 {
 		ready = well
 	}
 	for _, n := range ready {
 		link, _ := linkFor(&n.Info, s.Interface, a)
 		own := n.Info.OwnAddresses(link)
 		if i := slices.IndexFunc(own, func(o netip.Addr) bool { return o.Is4() == a.Is4() }); link != "" && i >= 0 {
-			p.out.Balanced = append(p.out.Balanced, vip.BalancedServer{Addr: a, Port: p.ControlPlane.BalancedPort, To: netip.AddrPortFrom(own[i], p.ControlPlane.Port)})
+			p.out.Balanced = append(p.out.Balanced, vip.BalancedServer{Addr: a, Port: p.ControlPlane.BalancedPort,
+				To: netip.AddrPortFrom(own[i], p.ControlPlane.Port)})
 		}
 	}
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// What one namespace may write costs all others little: a pass with it takes no more CPU time than limit, with the race detector and both cores busy; its square would take several times that.
+// What one namespace may write costs all others little: a pass with it takes no more CPU time than limit, with the
+// race detector and both cores busy; its square would take several times that.
 func within(t *testing.T, limit time.Duration, pass func()) {
 	t.Helper()
 	used := func() time.Duration {
@@ -85,8 +86,8 @@ func TestManyReservedAddresses(t *testing.T) {
 	}
 }
 
-// TestManyMappings: of all the ports for which the Services of a namespace ask gateways, some hundred are asked for, those of the oldest;
-// another namespace has its own.
+// TestManyMappings: of all the ports for which the Services of a namespace ask gateways, some hundred are asked for,
+// those of the oldest; another namespace has its own.
 func TestManyMappings(t *testing.T) {
 	r := upnpRules(func(f *Forwarding) { f.Ports = [][2]uint16{{80, 20000}} })
 	w := world()

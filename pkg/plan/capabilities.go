@@ -11,20 +11,25 @@ import (
 // by ARP, by routes or both, for the API servers, with a lease of its own or with one lease for
 // all. They are computed once for each; no other code asks for the method.
 type capabilities struct {
-	owned               bool // the holder of its lease announces it, and nobody else; false: see everyNodeAdvertises
-	bindsAddresses      bool // its owner binds its addresses to links, and announces them there by ARP and NDP; not for BGP alone (docs/why.md, "BGP next hops and links")
-	ownerAdvertises     bool // its owner advertises routes to its addresses
-	everyNodeAdvertises bool // every node that can serve it advertises routes to its addresses, whoever holds its lease; with localDelivery it binds them to lo
+	owned bool // the holder of its lease announces it, and nobody else; false: see everyNodeAdvertises
+	// its owner binds its addresses to links, and announces them there by ARP and NDP; not for BGP alone
+	// (docs/why.md, "BGP next hops and links")
+	bindsAddresses  bool
+	ownerAdvertises bool // its owner advertises routes to its addresses
+	// every node that can serve it advertises routes to its addresses, whoever holds its lease; with localDelivery it
+	// binds them to lo
+	everyNodeAdvertises bool
 
-	lease               vip.Key // whose holder owns it; zero: it has no owner
-	leaseFollows        bool    // its lease is in its own namespace, and deleted with it
-	ownLease            bool    // its lease was made for this Service alone
-	sharesOwner         bool    // one node owns all Services: neither endpoints nor links of a single one decide which
-	ownerNeedsEndpoint  bool    // externalTrafficPolicy Local: only a node with an endpoint may own it
-	ignoresEndpoints    bool    // externalTrafficPolicy is Local, but sharesOwner
-	nodeExclusion       bool    // svc_enable=false, and what Kubernetes says of a node (taints, conditions, labels), keep it off that node
-	movable             bool    // herald undrain and vip_rebalance may move it to another node
-	keptWithoutEligible bool    // its owner goes on, if it can, when no node is eligible
+	lease              vip.Key // whose holder owns it; zero: it has no owner
+	leaseFollows       bool    // its lease is in its own namespace, and deleted with it
+	ownLease           bool    // its lease was made for this Service alone
+	sharesOwner        bool    // one node owns all Services: neither endpoints nor links of a single one decide which
+	ownerNeedsEndpoint bool    // externalTrafficPolicy Local: only a node with an endpoint may own it
+	ignoresEndpoints   bool    // externalTrafficPolicy is Local, but sharesOwner
+	// svc_enable=false, and what Kubernetes says of a node (taints, conditions, labels), keep it off that node
+	nodeExclusion       bool
+	movable             bool // herald undrain and vip_rebalance may move it to another node
+	keptWithoutEligible bool // its owner goes on, if it can, when no node is eligible
 
 	waitsForKubeProxy bool // an owner binds it only once kube-proxy there serves it
 	localDelivery     bool // connections to it end in a process of its node, which answers only where the VIP is bound
@@ -37,12 +42,8 @@ type capabilities struct {
 	noEndpointThere string // what is said of a node without an endpoint of it
 }
 
-// capabilitiesOf returns the capabilities of s by the options. ARP and routes (BGP, a routing table) count if they are
-// enabled and, unless methods is nil, among these. The lease is the one that s names, or
-// kubevip-NAME, in its namespace; without svc_election the lease for all, if there is one, and
-// zero if no node is to own s (routes alone).
-//
-// With controlPlane s stands for the API servers (see ControlPlane.capabilities), and what s names does not count.
+// capabilitiesOf returns the capabilities of s by the options. ARP and routes count if they are enabled and, unless
+// methods is nil, among these.
 func (r *Rules) capabilitiesOf(s *vip.Service, methods []vip.Method, controlPlane bool) capabilities {
 	enabled := func(m vip.Method) bool { return controlPlane || methods == nil || slices.Contains(methods, m) }
 	arp, routes := r.ARP && enabled(vip.ByARP), r.hasRoutes() && enabled(vip.ByBGP)
@@ -50,8 +51,9 @@ func (r *Rules) capabilitiesOf(s *vip.Service, methods []vip.Method, controlPlan
 		return r.ControlPlane.capabilities(arp, routes)
 	}
 	c := capabilities{
-		owned: r.Election || arp, bindsAddresses: arp, ownerAdvertises: routes && r.Election, everyNodeAdvertises: routes && !r.Election,
-		ownLease: r.Election && s.Lease == "", ownerNeedsEndpoint: s.Local && r.Election,
+		owned: r.Election || arp, bindsAddresses: arp, ownerAdvertises: routes && r.Election,
+		everyNodeAdvertises: routes && !r.Election,
+		ownLease:            r.Election && s.Lease == "", ownerNeedsEndpoint: s.Local && r.Election,
 		sharesOwner: !r.Election, ignoresEndpoints: s.Local && !r.Election,
 		nodeExclusion: true, movable: r.Election,
 		waitsForKubeProxy: s.Local && s.HealthCheckNodePort != 0 && r.Election,
@@ -72,11 +74,8 @@ func (r *Rules) capabilitiesOf(s *vip.Service, methods []vip.Method, controlPlan
 	return c
 }
 
-// capabilities returns the capabilities of the Service that stands for the API servers, if VIPs are
-// announced by ARP and NDP (arp), by routes, or both. With arp one node owns it, binds it, and
-// advertises routes if these are enabled, too: of several nodes with the address on a link each
-// would answer ARP. With routes alone each node whose API server is ready has it, without a lease
-// (docs/why.md, "BGP next hops and links").
+// capabilities returns the capabilities of the Service that stands for the API servers. With arp one node owns it;
+// with routes alone each node whose API server is ready has it (docs/why.md, "BGP next hops and links").
 func (c *ControlPlane) capabilities(arp, routes bool) capabilities {
 	all := capabilities{
 		owned: arp, bindsAddresses: arp, ownerAdvertises: arp && routes, everyNodeAdvertises: routes && !arp,
@@ -108,7 +107,8 @@ type ControlPlane struct {
 	Port      uint16
 	Lease     vip.Key
 	Interface string // the link that carries it; "" is the one of VIPs
-	// BalancedPort is the port of the VIP whose connections its owner spreads over all API servers that are ready (lb_enable, lb_port); 0: none.
+	// BalancedPort is the port of the VIP whose connections its owner spreads over all API servers that are ready
+	// (lb_enable, lb_port); 0: none.
 	BalancedPort uint16
 }
 
@@ -116,9 +116,8 @@ type ControlPlane struct {
 // is without a namespace.
 var ControlPlaneKey = vip.Key{Name: "control-plane"}
 
-// service returns the Service that stands for the API servers in w. Its ready endpoints are
-// the alive nodes whose own API server is ready; the holder of its valid lease is a
-// terminating one, so that, if no API server is ready, the node that has the VIP may keep it.
+// service returns the Service that stands for the API servers in w. The holder of its lease is a terminating
+// endpoint: it may keep the VIP if no API server is ready.
 func (c *ControlPlane) service(w vip.World) vip.Service {
 	s := vip.Service{
 		Key: ControlPlaneKey, LoadBalancer: true, Local: true,

@@ -22,7 +22,8 @@ const (
 	moveTime = 5 * time.Second
 	// earlyProbers is how many nodes probe the new addresses of a unit that no node holds.
 	earlyProbers = 4
-	// heldBackAfter is how long a VIP may wait for a node that has lost it before that is reported: longer than a kernel answers whose Herald has ended.
+	// heldBackAfter is how long a VIP may wait for a node that has lost it before that is reported: longer than a
+	// kernel answers whose Herald has ended.
 	heldBackAfter = vip.AddressLifetime + vip.AddressRemovalDelay + time.Second
 )
 
@@ -30,19 +31,19 @@ const (
 // the MACs of nodes from those of other hosts.
 type addressChecks struct {
 	*pass
-	nodeByMAC   map[string]string
-	nodeMACs    string              // the MACs of all nodes, as in vip.AddressCheck
-	probeMACs   string              // those without formerMACs
-	ownMACs     string              // those of this node and of its macvlans
-	former      []string            // the MACs of the nodes whose kernels may answer for VIPs that are not their own (Member.AnswersUntil)
+	nodeByMAC map[string]string
+	nodeMACs  string // the MACs of all nodes, as in vip.AddressCheck
+	probeMACs string // those without formerMACs
+	ownMACs   string // those of this node and of its macvlans
+	// the MACs of the nodes whose kernels may answer for VIPs that are not their own (Member.AnswersUntil)
+	former      []string
 	formerNodes []string            // these nodes
 	until       time.Time           // when the last of these does no longer
 	complete    bool                // every node that is alive publishes its MACs: another MAC is no node's
 	added       map[netip.Addr]bool // the addresses in out.AddressChecks
 }
 
-// newAddressChecks indexes the MACs of all nodes, dead ones too, and of this node's macvlans,
-// and sets complete if every alive node publishes one.
+// newAddressChecks indexes the MACs of all nodes, dead ones too, and of this node's macvlans.
 func newAddressChecks(p *pass) *addressChecks {
 	c := &addressChecks{pass: p, nodeByMAC: make(map[string]string), complete: true, added: make(map[netip.Addr]bool)}
 	var all, own []string
@@ -70,7 +71,9 @@ func newAddressChecks(p *pass) *addressChecks {
 	}
 	slices.Sort(c.former)
 	c.nodeMACs, c.ownMACs = strings.Join(all, " "), strings.Join(own, " ")
-	c.probeMACs = strings.Join(slices.DeleteFunc(all, func(mac string) bool { return slices.Contains(c.former, mac) }), " ")
+	c.probeMACs = strings.Join(slices.DeleteFunc(all, func(mac string) bool {
+		return slices.Contains(c.former, mac)
+	}), " ")
 	return c
 }
 
@@ -85,8 +88,7 @@ func macsOf(info *vip.NodeInfo) []string {
 	return macs
 }
 
-// addCheck adds x to the Plan, unless it has a check of that address, of any kind, and returns
-// the result of x as result does.
+// addCheck adds x to the Plan, unless that has a check of the address, and returns the result of x.
 func (c *addressChecks) addCheck(x vip.AddressCheck) (result vip.CheckResult, known bool) {
 	if !c.added[x.Addr] {
 		c.added[x.Addr] = true
@@ -95,9 +97,7 @@ func (c *addressChecks) addCheck(x vip.AddressCheck) (result vip.CheckResult, kn
 	return c.result(x)
 }
 
-// result returns the last result for x.Addr, if it is of the same check as x
-// (vip.AddressCheck.Same). Else, and as long as there is none, known is false and the result
-// is zero.
+// result returns the last result of the same check as x; known is false as long as there is none.
 func (c *addressChecks) result(x vip.AddressCheck) (result vip.CheckResult, known bool) {
 	if r := c.CheckResults[x.Addr]; r.Same(x) {
 		return r, true
@@ -105,28 +105,27 @@ func (c *addressChecks) result(x vip.AddressCheck) (result vip.CheckResult, know
 	return vip.CheckResult{}, false
 }
 
-// probe adds a check whether another host has a, which is new (RFC 5227 section 2.1.1;
-// docs/why.md, "Address checks"), or a node whose kernel may answer for VIPs that are not its own (c.former). free is true once a result says that none has, or, if there are no such nodes, or the link has no neighbors, that it could not be asked; others are the MACs of hosts
-// that have it and are no nodes, nil if none is known.
+// probe adds a check whether another host, or a former owner, has a, which is new (RFC 5227 section 2.1.1). others
+// are the MACs of hosts that have it and are no nodes.
 func (c *addressChecks) probe(a vip.Address) (free bool, others []string) {
 	r, known := c.addCheck(vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckProbe, AllowedMACs: c.probeMACs})
 	link := linkNamed(&c.self.Info, a.Link)
 	asked := r.NotSent == "" || len(c.former) == 0 || link == nil || link.MAC == ""
-	if known && r.OK() && asked && !slices.ContainsFunc(c.former, func(mac string) bool { return strings.Contains(r.AllowedMACs, mac) }) {
+	if known && r.OK() && asked && !slices.ContainsFunc(c.former,
+		func(mac string) bool { return strings.Contains(r.AllowedMACs, mac) }) {
 		return true, nil
 	}
 	if len(c.former) > 0 {
 		c.replanAfter(c.until.Sub(c.Now))
 	}
-	return false, slices.DeleteFunc(slices.Clone(r.UnexpectedMACs), func(mac string) bool { return c.nodeByMAC[mac] != "" })
+	return false, slices.DeleteFunc(slices.Clone(r.UnexpectedMACs),
+		func(mac string) bool { return c.nodeByMAC[mac] != "" })
 }
 
-// formerOwnersAnswer adds a check whether a node whose kernel may answer for VIPs that are not its own (c.former) does so for a, which this
-// node is about to bind: two nodes must not answer, and the kernel of that node serves the VIP (docs/why.md, "A killed process", and docs/why.md, "Nobody answers beside a silent node" for nodes that are not heard). It returns true until a
-// result says that none does, or they have removed their VIPs; false if there is no such node, or
-// none publishes its MAC. An address that is leased by DHCP has the given MAC on whichever node; "" for any other.
-// One that is probed needs no such check: probe allows these nodes nothing.
-func (c *addressChecks) formerOwnersAnswer(a vip.Address, mac string) bool {
+// askFormerOwners adds a check whether a former owner still answers for a, which this node is about to bind, and
+// reports whether it must wait (docs/why.md, "A killed process"). mac is that of a leased address, which every node
+// has; else "".
+func (c *addressChecks) askFormerOwners(a vip.Address, mac string) bool {
 	if len(c.former) == 0 {
 		return false
 	}
@@ -135,7 +134,8 @@ func (c *addressChecks) formerOwnersAnswer(a vip.Address, mac string) bool {
 		macs = append(macs, mac)
 		slices.Sort(macs)
 	}
-	r, known := c.addCheck(vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckFormer, AllowedMACs: strings.Join(macs, " ")})
+	r, known := c.addCheck(vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckFormer,
+		AllowedMACs: strings.Join(macs, " ")})
 	if known && r.NoAnswer {
 		return false
 	}
@@ -143,8 +143,7 @@ func (c *addressChecks) formerOwnersAnswer(a vip.Address, mac string) bool {
 	return true
 }
 
-// addHeldBack adds a, which s waits for (formerOwnersAnswer, probe), to s.heldBack, if the last result is that a node that has lost it answers, or that it can't be
-// asked, for heldBackAfter: with CheckFormer l2 has waited that long.
+// addHeldBack adds a, which s waits for, to s.heldBack, if it has waited for long.
 func (c *addressChecks) addHeldBack(s *service, a vip.Address) {
 	r := c.CheckResults[a.Addr]
 	mac := r.StillAnsweredBy
@@ -152,7 +151,9 @@ func (c *addressChecks) addHeldBack(s *service, a vip.Address) {
 		if c.Now.Sub(s.unit.claim.AcquiredAt) < heldBackAfter {
 			return
 		}
-		if i := slices.IndexFunc(r.UnexpectedMACs, func(mac string) bool { return slices.Contains(c.former, mac) }); i >= 0 {
+		if i := slices.IndexFunc(r.UnexpectedMACs, func(mac string) bool {
+			return slices.Contains(c.former, mac)
+		}); i >= 0 {
 			mac = r.UnexpectedMACs[i]
 		}
 	}
@@ -167,23 +168,25 @@ func (c *addressChecks) addHeldBack(s *service, a vip.Address) {
 	case mac != "":
 		s.heldBack = append(s.heldBack, fmt.Sprintf("%s on %s (MAC %s %s)", a.Addr, a.Link, mac, who))
 	default:
-		s.heldBack = append(s.heldBack, fmt.Sprintf("%s on %s (a MAC %s, which can't be asked: %s)", a.Addr, a.Link, who, r.NotSent))
+		s.heldBack = append(s.heldBack, fmt.Sprintf("%s on %s (a MAC %s, which can't be asked: %s)", a.Addr, a.Link,
+			who, r.NotSent))
 	}
 	s.heldBackBy = nodes
 }
 
-// describeHeldBack returns the message about s.heldBack: for whom the VIP waits, and what to do (docs/why.md, "Nobody answers beside a silent node").
+// describeHeldBack returns the message about s.heldBack (docs/why.md, "Nobody answers beside a silent node").
 func (c *addressChecks) describeHeldBack(s *service) string {
-	return fmt.Sprintf("node %s owns it, but waits until nobody else answers for it, for longer than a kernel does whose Herald has ended: %s. "+
-		"If node %s runs, it may serve the VIP without the API server: find out why it is not heard (herald status). If it does not, something answers in its place "+
-		"(ARP suppression of a switch, a proxy): clear the entry there, or, once it is certainly off: kubectl -n %s delete lease herald-node-%s",
-		c.Self, strings.Join(s.heldBack, ", "), strings.Join(s.heldBackBy, " or "), c.Announcer, strings.Join(s.heldBackBy, " herald-node-"))
+	return fmt.Sprintf("node %s owns it, but waits until nobody else answers for it, for longer than a kernel does "+
+		"whose Herald has ended: %s. "+
+		"If node %s runs, it may serve the VIP without the API server: find out why it is not heard (herald status). "+
+		"If it does not, something answers in its place "+
+		"(ARP suppression of a switch, a proxy): clear the entry there, or, once it is certainly off: kubectl -n %s "+
+		"delete lease herald-node-%s",
+		c.Self, strings.Join(s.heldBack, ", "), strings.Join(s.heldBackBy, " or "), c.Announcer,
+		strings.Join(s.heldBackBy, " herald-node-"))
 }
 
-// probeEarly probes the new addresses of u before this node holds it, so that no time is lost once
-// it does, if probing is on and this node is u's target or mayBecomeOwner: in a burst of new
-// Services nodes disagree on who is to claim which. It leaves out addresses that are bound here,
-// are for BGP alone, or whose link is not up.
+// probeEarly probes the new addresses of u before this node holds it, so that no time is lost once it does.
 func (c *addressChecks) probeEarly(u *unit) {
 	if !c.ProbeNew || c.self == nil || u.target != c.self && !c.mayBecomeOwner(u) {
 		return
@@ -197,28 +200,20 @@ func (c *addressChecks) probeEarly(u *unit) {
 	}
 }
 
-// mayBecomeOwner reports whether this node may get u soon: it is not excluded, and fewer than
-// earlyProbers (4) nodes come before it. Those are alive, not excluded, and have fewer units,
-// or as many and a higher rendezvous hash for u.
+// mayBecomeOwner reports whether this node may get u soon: fewer than earlyProbers nodes come before it.
 func (c *addressChecks) mayBecomeOwner(u *unit) bool {
 	before := 0
 	for _, n := range c.alive {
-		if n.whyExcluded() == "" && (n.units < c.self.units || n.units == c.self.units && rendezvousHash(u.hash, n.hash) > rendezvousHash(u.hash, c.self.hash)) {
+		if n.whyExcluded() == "" && (n.units < c.self.units || n.units == c.self.units && rendezvousHash(u.hash,
+			n.hash) > rendezvousHash(u.hash, c.self.hash)) {
 			before++
 		}
 	}
 	return c.self.whyExcluded() == "" && before < earlyProbers
 }
 
-// defend adds a check whether another host claims a, which is bound here (RFC 5227
-// section 2.4): for ten minutes after a MAC that isForeign announced it on its link, and as
-// long as the last result of the check has a fault, or is OK only after one. Else it does
-// nothing. Announcements do not count while an alive node publishes no MAC.
-//
-// If the result names a host, or one was heard less than 30 s ago, VIPForeignMAC becomes the
-// verdict of s, with an Event; if there is a result and no host any more it adds the Event
-// VIPAnswered. The address stays, whoever announces it: ARP and NDP prove nothing. A node that
-// has taken the VIP over says so in its heartbeats (vip.Heartbeat.VoidedClaim).
+// defend adds a check whether another host claims a, which is bound here (RFC 5227 section 2.4): for ten minutes
+// after one announced it, and as long as there is a fault.
 func (c *addressChecks) defend(s *service, a vip.Address) {
 	x := vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckDefend, AllowedMACs: c.nodeMACs}
 	announced, heard := c.Heard[a.Addr]
@@ -242,48 +237,49 @@ func (c *addressChecks) defend(s *service, a vip.Address) {
 	switch {
 	case len(others) == 0 && known:
 		since := cmp.Or(r.ClearedAt, announced.At) // a host that was heard may answer no AddressCheck
-		c.addEvent(s, vip.VIPAnswered, fmt.Sprintf("no other host on %s claims %s any more", a.Link, a.Addr), since.Unix())
+		c.addEvent(s, vip.VIPAnswered, fmt.Sprintf("no other host on %s claims %s any more", a.Link, a.Addr),
+			since.Unix())
 	case len(others) > 0:
 		c.setProblem(s, vip.VIPForeignMAC, c.describeConflict(a, others))
 	}
 }
 
-// isForeign reports whether an announcement of an address of s, which this node owns, is a
-// conflict: its MAC is no node's, while all nodes that are alive publish theirs; or it is
-// another node's, and this node acquired the address longer than moveTime before. Until then a MAC that is no node's may be that of a
-// former holder which has stopped since, and whose MACs are forgotten.
+// isForeign reports whether an announcement of an address of s, which this node owns, is a conflict: its MAC is no
+// node's, while all nodes that are alive publish theirs; or it is another node's, and this node acquired the address
+// longer than moveTime before. Until then a MAC that is no node's may be that of a former holder which has stopped
+// since, and whose MACs are forgotten.
 func (c *addressChecks) isForeign(s *service, x vip.HeardAnnouncement) bool {
 	claim := &s.unit.claim
 	moved := x.At.Sub(claim.AcquiredAt) > moveTime
 	switch c.nodeByMAC[x.MAC] {
 	case "":
-		return c.complete && (moved || !slices.ContainsFunc(claim.FormerHolders, func(f vip.FormerHolder) bool { return c.members[f.Node] == nil }))
+		return c.complete && (moved || !slices.ContainsFunc(claim.FormerHolders,
+			func(f vip.FormerHolder) bool { return c.members[f.Node] == nil }))
 	case c.Self:
 		return false
 	}
 	return moved && !c.handingOver(s.unit)
 }
 
-// describeConflict returns the message of the Event VIPForeignMAC for hosts that claim a,
-// which this node goes on announcing.
+// describeConflict returns the message of the Event VIPForeignMAC for hosts that claim a, which this node goes on
+// announcing.
 func (c *addressChecks) describeConflict(a vip.Address, macs []string) string {
 	who, advice := "another host", "take the address off it"
 	hosts := slices.Clone(macs)
 	for i, mac := range hosts {
 		if node := c.nodeByMAC[mac]; node != "" {
-			who, advice = "a host", "it is the MAC of a node that does not own the VIP, so the address is bound there by hand, or another host forges ARP"
+			who, advice = "a host", "it is the MAC of a node that does not own the VIP, so the address is bound there "+
+				"by hand, or another host forges ARP"
 			hosts[i] += " of node " + node
 		}
 	}
-	return fmt.Sprintf("%s on %s claims %s (MAC %s): some clients may reach that host instead; %s. Node %s goes on announcing the VIP",
+	return fmt.Sprintf("%s on %s claims %s (MAC %s): some clients may reach that host instead; %s. Node %s goes on "+
+		"announcing the VIP",
 		who, a.Link, a.Addr, strings.Join(hosts, ", "), advice, c.Self)
 }
 
-// verify adds checks whether the owner of s, another node, and nobody else answers for its
-// addresses: for those that the status names and isVerifier assigns to this node, unless the
-// Plan has them here; for none
-// if the owner is not alive, has not written the status, or binds no addresses. reportVerified reports known results. Nothing is moved because of them
-// (docs/why.md, "Verification").
+// verify adds checks whether the owner of s, another node, and nobody else answers for its addresses. Nothing moves
+// because of them (docs/why.md, "Verification").
 func (c *addressChecks) verify(s *service) {
 	u := s.unit
 	owner := c.members[u.claim.Holder]
@@ -295,7 +291,8 @@ func (c *addressChecks) verify(s *service) {
 			continue
 		}
 		x := vip.AddressCheck{
-			Addr: a.Addr, Link: a.Link, Kind: vip.CheckVerify, Owner: owner.Name, Transitions: int64(u.claim.Transitions),
+			Addr: a.Addr, Link: a.Link, Kind: vip.CheckVerify, Owner: owner.Name,
+			Transitions: int64(u.claim.Transitions),
 			AllowedMACs: strings.Join(macsOf(&owner.Info), " "),
 		}
 		if a.client != nil {
@@ -307,9 +304,7 @@ func (c *addressChecks) verify(s *service) {
 	}
 }
 
-// reportVerified sets the verdict of s, with an Event, if the result of a CheckVerify is a
-// fault: VIPForeignMAC if an unexpected MAC answered, else VIPUnanswered if nobody did. If an
-// earlier fault is gone it only adds the Event VIPAnswered; if there never was one, nothing.
+// reportVerified sets the verdict of s, with an Event, if the result of a CheckVerify is a fault.
 func (c *addressChecks) reportVerified(s *service, r vip.CheckResult) {
 	switch {
 	case len(r.UnexpectedMACs) > 0:
@@ -320,20 +315,23 @@ func (c *addressChecks) reportVerified(s *service, r vip.CheckResult) {
 			}
 			hosts = append(hosts, "MAC "+mac)
 		}
-		c.setProblem(s, vip.VIPForeignMAC, fmt.Sprintf("node %s has asked on %s who has %s: node %s owns it, but somebody else answers (%s)",
-			c.Self, r.Link, r.Addr, r.Owner, strings.Join(hosts, "; ")))
+		c.setProblem(s, vip.VIPForeignMAC,
+			fmt.Sprintf("node %s has asked on %s who has %s: node %s owns it, but somebody else answers (%s)",
+				c.Self, r.Link, r.Addr, r.Owner, strings.Join(hosts, "; ")))
 	case r.NoAnswer:
-		c.setProblem(s, vip.VIPUnanswered, fmt.Sprintf("node %s has asked on %s who has %s: node %s owns it, but does not answer; look at that node's firewall (ARP, ICMPv6 neighbor solicitations), at its sysctls arp_ignore and arp_filter, and at the network between the two",
-			c.Self, r.Link, r.Addr, r.Owner))
+		c.setProblem(s, vip.VIPUnanswered,
+			fmt.Sprintf("node %s has asked on %s who has %s: node %s owns it, but does not answer; look at that "+
+				"node's firewall (ARP, ICMPv6 neighbor solicitations), at its sysctls arp_ignore and arp_filter, and "+
+				"at "+
+				"the network between the two",
+				c.Self, r.Link, r.Addr, r.Owner))
 	case !r.ClearedAt.IsZero():
-		c.addEvent(s, vip.VIPAnswered, fmt.Sprintf("node %s, which owns %s, answers for it again, and nobody else does", r.Owner, r.Addr), r.ClearedAt.Unix())
+		c.addEvent(s, vip.VIPAnswered, fmt.Sprintf("node %s, which owns %s, answers for it again, and nobody else "+
+			"does", r.Owner, r.Addr), r.ClearedAt.Unix())
 	}
 }
 
-// isVerifier reports whether this node is the one to verify a of s: of the alive nodes other
-// than owner that announce Services and whose link for a is up and in a subnet of the owner's link for it
-// (sharesNetwork), the one with the highest rendezvous hash. False if the owner has no such
-// link.
+// isVerifier reports whether this node is the one to verify a of s: it has a link in a network of the owner's link.
 func (c *addressChecks) isVerifier(s *service, a vip.Address, owner *member) bool {
 	if c.self == nil || !c.self.Alive || c.self == owner {
 		return false
@@ -351,7 +349,8 @@ func (c *addressChecks) isVerifier(s *service, a vip.Address, owner *member) boo
 	})
 }
 
-// sharesNetwork reports whether l is up, has a MAC, and is in one of the networks of other. It is false if l is nil; the state of other does not matter.
+// sharesNetwork reports whether l is up, has a MAC, and is in one of the networks of other. It is false if l is nil;
+// the state of other does not matter.
 func sharesNetwork(l, other *vip.Link) bool {
 	if l == nil || !l.Up || l.MAC == "" {
 		return false

@@ -14,8 +14,7 @@ import (
 
 const foreignMAC = "02:00:00:00:00:ff"
 
-// worldWithMACs is world with nodes n1, n2 and n3 that publish their MACs, 02::01, 02::02
-// and 02::03 on eth0.
+// worldWithMACs is world with nodes n1, n2 and n3 that publish their MACs, 02::01, 02::02 and 02::03 on eth0.
 func worldWithMACs(services ...vip.Service) vip.World {
 	w := world(services...)
 	w.CheckResults = map[netip.Addr]vip.CheckResult{}
@@ -31,8 +30,8 @@ func probingRules() Rules {
 	return r
 }
 
-// checksSummary is what a plan asks, in few words, then what summary has, with the messages
-// of Events about other hosts.
+// checksSummary is what a plan asks, in few words, then what summary has, with the messages of Events about other
+// hosts.
 func checksSummary(p vip.Plan) string {
 	var b strings.Builder
 	for _, i := range p.AddressChecks {
@@ -496,8 +495,8 @@ func TestOneVerifier(t *testing.T) {
 	}
 }
 
-// Whoever can write to the LAN can send an announcement in the name of another node. While renewals
-// are late it must not take the VIP from its owner: a node that has taken it over says so in its heartbeats.
+// Whoever can write to the LAN can send an announcement in the name of another node. While renewals are late it must
+// not take the VIP from its owner: a node that has taken it over says so in its heartbeats.
 func TestAnnouncementInTheNameOfANodeTakesNothing(t *testing.T) {
 	const mac = "02:00:00:00:00:02"
 	w := bind(rules(), held(worldWithMACs(svc("a", "10.77.0.50", written("n1"))), "a", "n1"))
@@ -559,8 +558,8 @@ func TestFormerOwnersAnswer(t *testing.T) {
 	}
 }
 
-// A new VIP is probed, and bound once neither another host nor a node that has lost its claims answers. The two must not wait for each other: there is one
-// check for each address.
+// A new VIP is probed, and bound once neither another host nor a node that has lost its claims answers. The two must
+// not wait for each other: there is one check for each address.
 func TestFormerOwnersAndProbe(t *testing.T) {
 	r := probingRules()
 	lost := func() vip.World {
@@ -598,8 +597,9 @@ func TestFormerOwnersAndProbe(t *testing.T) {
 	}
 }
 
-// A VIP that waits for a node which is neither heard nor known to be dead (docs/why.md, "Nobody answers beside a silent node") for longer than a kernel answers whose Herald has ended is an Event and
-// a condition, with node, MAC and the way out: it may wait for hours, and a switch that suppresses ARP answers for a node that is off, too.
+// A VIP that waits for a node which is neither heard nor known to be dead (docs/why.md, "Nobody answers beside a
+// silent node") for longer than a kernel answers whose Herald has ended is an Event and a condition, with node, MAC
+// and the way out: it may wait for hours, and a switch that suppresses ARP answers for a node that is off, too.
 func TestFormerOwnerAnswersForLong(t *testing.T) {
 	const mac, lease = "02:00:00:00:00:02", "kubectl -n herald delete lease herald-node-n2"
 	still := func(f *vip.CheckResult) { f.StillAnsweredBy = mac }

@@ -12,14 +12,15 @@ import (
 // maxConditionMessage is the length at which the message of a condition is cut, in bytes.
 const maxConditionMessage = 1024
 
-// report has this node write the conditions of s (docs/why.md, "Conditions"): Announced with status, reason and message, and those
-// that follow (conditionsOf). Only the node that decides what becomes of s calls it.
+// report has this node write the conditions of s (docs/why.md, "Conditions"): Announced with status, reason and
+// message, and those that follow (conditionsOf). Only the node that decides what becomes of s calls it.
 func (s *service) report(status vip.ConditionStatus, reason vip.Reason, message string) {
 	s.announced = vip.Condition{Type: vip.Announced, Status: status, Reason: reason, Message: message}
 }
 
-// conditionsOf returns the conditions of s that this node writes: Announced; Allocated, which is False for the same reason if s has
-// no address; and the Record. The last two stay as they are as long as the status names what they say. nil if it writes none.
+// conditionsOf returns the conditions of s that this node writes: Announced; Allocated, which is False for the same
+// reason if s has no address; and the Record. The last two stay as they are as long as the status names what they
+// say. nil if it writes none.
 func (p *pass) conditionsOf(s *service) []vip.Condition {
 	allocated, record := vip.Condition{Type: vip.Allocated}, vip.Record{}
 	keep := false
@@ -28,16 +29,20 @@ func (p *pass) conditionsOf(s *service) []vip.Condition {
 		return nil
 	case s.announced.Status == vip.ConditionAbsent:
 	case len(p.released(s.Service)) > 0, // until it is given others
-		len(s.addrs) == 0 && s.unoffered && (reason == vip.NoEndpoints || reason == vip.NoEligibleNode): // its status stays (rejectSilently)
+		// its status stays (rejectSilently)
+		len(s.addrs) == 0 && s.unoffered && (reason == vip.NoEndpoints || reason == vip.NoEligibleNode):
 		keep = true
-	case len(s.addrs) == 0, reason == vip.AddressInUse && s.announced.Status == vip.ConditionFalse && (s.status == nil || len(s.status.Ingress) == 0):
+	case len(s.addrs) == 0, reason == vip.AddressInUse && s.announced.Status == vip.ConditionFalse &&
+		(s.status == nil || len(s.status.Ingress) == 0):
 		allocated.Status, allocated.Reason, allocated.Message = vip.ConditionFalse, reason, s.announced.Message
 	default:
 		allocated.Status = vip.ConditionTrue
 		record, allocated.Reason, allocated.Message = p.allocated(s)
 	}
 	if s.status == nil { // then the addresses in it stay
-		keep = keep || slices.ContainsFunc(s.StatusVIPs(), func(a netip.Addr) bool { return s.Record.Has(a) && !record.Has(a) })
+		keep = keep || slices.ContainsFunc(s.StatusVIPs(), func(a netip.Addr) bool {
+			return s.Record.Has(a) && !record.Has(a)
+		})
 	}
 	if keep {
 		record = s.Record
@@ -54,11 +59,12 @@ func (p *pass) conditionsOf(s *service) []vip.Condition {
 	return all
 }
 
-// emit adds to the Plan what this node writes about s: its Status with conditions, or these alone unless s has them already; and
-// an Event if the API server does not take that, or somebody else changes it again and again.
+// emit adds to the Plan what this node writes about s: its Status with conditions, or these alone unless s has them
+// already; and an Event if the API server does not take that, or somebody else changes it again and again.
 func (p *pass) emit(s *service) {
 	if who := p.StatusFights[s.Key]; who != "" {
-		text := fmt.Sprintf("%s changes what Herald writes on this Service again and again; kube-proxy serves what the status names, so connections fail meanwhile: %s",
+		text := fmt.Sprintf("%s changes what Herald writes on this Service again and again; kube-proxy serves what "+
+			"the status names, so connections fail meanwhile: %s",
 			who, Advice(s.Key, vip.StatusContested))
 		p.addEvent(s, vip.StatusContested, text, 0)
 		if s.announced.Status != vip.ConditionAbsent {
@@ -74,7 +80,8 @@ func (p *pass) emit(s *service) {
 		s.status.Service, s.status.Conditions = s.Key, conditions
 		p.out.Statuses = append(p.out.Statuses, *s.status)
 	case slices.ContainsFunc(conditions, func(c vip.Condition) bool { return !c.In(s.Conditions) }):
-		p.out.Statuses = append(p.out.Statuses, vip.Status{Service: s.Key, ConditionsOnly: true, Conditions: conditions})
+		p.out.Statuses = append(p.out.Statuses, vip.Status{Service: s.Key, ConditionsOnly: true,
+			Conditions: conditions})
 	}
 }
 
@@ -130,14 +137,15 @@ func (p *pass) isOutsidePools(s *vip.Service, a netip.Addr) bool {
 	return s.IsGiven(a) && p.offers != nil && p.Pools != nil && !p.offers.policy.InPool(a, s.Allocated)
 }
 
-// outsideMessage returns the message about addresses that were given from a pool and are in no pool
-// any more: that they stay, and how the Service gets others.
+// outsideMessage returns the message about addresses that were given from a pool and are in no pool any more: that
+// they stay, and how the Service gets others.
 func outsideMessage(addrs, pool string) string {
-	return fmt.Sprintf("%s: given of pool %s, and in no pool any more; it stays. For an address of a pool set the annotation heraldvip.io/renumber to \"true\"", addrs, pool)
+	return fmt.Sprintf("%s: given of pool %s, and in no pool any more; it stays. For an address of a pool set the "+
+		"annotation heraldvip.io/renumber to \"true\"", addrs, pool)
 }
 
-// reportRejected sets the conditions of a Service that no node announces by its verdict; only the node that is responsible for s
-// calls it.
+// reportRejected sets the conditions of a Service that no node announces by its verdict; only the node that is
+// responsible for s calls it.
 func (p *pass) reportRejected(s *service) {
 	reason, status := s.verdict.Reason, vip.ConditionFalse
 	switch reason {
@@ -160,8 +168,8 @@ func (p *pass) reportRejected(s *service) {
 	s.report(status, reason, s.verdict.Message)
 }
 
-// reportWaiting sets the conditions of the Service with that key and UID, which waits for an address of a pool, unless it names an
-// address. Only the node that gives addresses calls it.
+// reportWaiting sets the conditions of the Service with that key and UID, which waits for an address of a pool,
+// unless it names an address. Only the node that gives addresses calls it.
 func (f *filter) reportWaiting(k vip.Key, uid, message string) {
 	i := slices.IndexFunc(f.all, func(s *service) bool { return s.Key == k && s.UID == uid && len(s.Addresses) == 0 })
 	if i >= 0 {

@@ -10,15 +10,15 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// has reports whether s has a already, as every node sees it and no user of s can write it: the
-// status of s names it. Where no status is written (the control plane, disable_service_updates) it
-// also has what it asks for if its lease is held.
+// has reports whether s has a already, as every node sees it and no user of s can write it: the status of s names it.
+// Where no status is written (the control plane, disable_service_updates) it also has what it asks for if its lease
+// is held.
 func (p *pass) has(s *service, a netip.Addr) bool {
 	return s.statusHas(a) || !s.statusTellsUse && p.leaseHeld(s)
 }
 
-// statusHas reports whether the status of s names a as its VIP. One of ipMode Proxy may be the external address of a
-// gateway (UPnP), which may report any: it counts only if the Record has it as well.
+// statusHas reports whether the status of s names a as its VIP. One of ipMode Proxy may be a gateway's (UPnP): the
+// Record must have it as well.
 func (s *service) statusHas(a netip.Addr) bool {
 	return slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool {
 		return i.Addr == a && (i.IPMode != vip.ModeProxy || s.Record.Has(a))
@@ -37,10 +37,8 @@ type addressOf struct {
 	addr netip.Addr
 }
 
-// dropConflicts (docs/why.md, "Who has an address") takes an address from every accepted Service that may not share it with one
-// that comes before it (see firstCome and mayShare). A Service that is left with nothing is
-// rejected, unless its DHCP client declines an address and so gets another; otherwise the
-// conflict is an Event only, if this node is responsible.
+// dropConflicts takes from accepted Services what they may not share with those that come first (docs/why.md, "Who
+// has an address"), and rejects those that are left with nothing.
 func (f *filter) dropConflicts() {
 	refused := make(map[addressOf]string)
 	waiting := f.waitingHolders()
@@ -64,7 +62,8 @@ func (f *filter) dropConflicts() {
 			}
 			return why != ""
 		})
-		declines := s.client != nil && slices.ContainsFunc(s.dhcpFamilies, func(x vip.Family) bool { return s.client.declined[x] != "" })
+		declines := s.client != nil && slices.ContainsFunc(s.dhcpFamilies,
+			func(x vip.Family) bool { return s.client.declined[x] != "" })
 		f.reportDropped(s, vip.AddressConflict, dropped, declines)
 	}
 }
@@ -97,9 +96,8 @@ func (r refusals) String() string {
 	return strings.Join(all, "; ")
 }
 
-// reportDropped rejects s, from whose addrs addresses were taken, if none is left, unless it
-// keepsOn for another reason; else it adds an Event that says why, if this node is responsible. It
-// does nothing if why is empty.
+// reportDropped rejects s, from which addresses were taken, if none is left and it does not keepsOn; else an Event
+// says why.
 func (p *pass) reportDropped(s *service, reason vip.Reason, why refusals, keepsOn bool) {
 	switch {
 	case len(why) == 0:
@@ -110,8 +108,8 @@ func (p *pass) reportDropped(s *service, reason vip.Reason, why refusals, keepsO
 	}
 }
 
-// askedByMany returns the accepted Services, oldest first, that ask for an address, for each address that
-// two or more ask for, or one beside those that wait.
+// askedByMany returns the accepted Services, oldest first, that ask for an address, for each address that two or more
+// ask for, or one beside those that wait.
 func (f *filter) askedByMany(waiting map[netip.Addr][]*service) map[netip.Addr][]*service {
 	first, all := make(map[netip.Addr]*service, len(f.accepted)), make(map[netip.Addr][]*service)
 	for _, s := range f.accepted {
@@ -134,13 +132,13 @@ func (f *filter) askedByMany(waiting map[netip.Addr][]*service) map[netip.Addr][
 	return all
 }
 
-// waitingHolders returns, by address, the Services of type LoadBalancer that have it by their status and do not ask for
-// it, or were rejected. Until that status names it no more, which their user may be able to put off, kube-proxy sends them what is for the address,
-// and they could ask for it again when another has it.
+// waitingHolders returns, by address, the LoadBalancers that have it by their status, and do not ask for it or were
+// rejected. Until that is cleared kube-proxy sends them its packets.
 func (f *filter) waitingHolders() map[netip.Addr][]*service {
 	all := make(map[netip.Addr][]*service)
 	for _, s := range f.all {
-		if !s.LoadBalancer || !s.hasVerdict() && !slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool { return !s.hasAddress(i.Addr) }) {
+		if !s.LoadBalancer || !s.hasVerdict() && !slices.ContainsFunc(s.Ingress,
+			func(i vip.Ingress) bool { return !s.hasAddress(i.Addr) }) {
 			continue
 		}
 		for _, a := range s.StatusVIPs() {
@@ -160,10 +158,8 @@ type judging struct {
 	specified portOwners // of any that specs name, for setPortsInStatus
 }
 
-// judge decides which of services, which ask for the address a, may have it, and adds to refused
-// why the others may not: the first comes first, and others are refused beside one of another namespace that does
-// not consent (whyRefusedBeside), one that has a by DHCP (leaseConflict), or one with the same port (portConflict). waiting are Services that have a but are not accepted: they keep it from
-// other namespaces. A client to which a is leased declines it if none of its Services may have it (decline).
+// judge decides which of services, which ask for a, may have it, and adds to refused why the others may not. waiting
+// have it, and are not accepted.
 func (f *judging) judge(a netip.Addr, services, waiting []*service) {
 	f.sortFirstCome(a, services)
 	f.setPortsInStatus(a, services)
@@ -171,10 +167,10 @@ func (f *judging) judge(a netip.Addr, services, waiting []*service) {
 	for _, s := range services {
 		why := ""
 		if !s.statusHas(a) {
-			why = f.whyRefusedBeside(s, a, waiting)
+			why = f.judgeBeside(s, a, waiting)
 		}
 		if why == "" {
-			why = f.whyRefusedBeside(s, a, holders)
+			why = f.judgeBeside(s, a, holders)
 		}
 		if why == "" && len(holders) > 0 {
 			why = leaseConflict(s, holders[0], a)
@@ -192,8 +188,7 @@ func (f *judging) judge(a netip.Addr, services, waiting []*service) {
 	f.decline(a, services, holders)
 }
 
-// decline stores a as declined in each DHCP client to which it is leased for one of services, if none of holders has it by that client: the
-// server is asked for another address. Without that a Service would be left with nothing and give the lease up, only to be leased a again.
+// decline has the DHCP clients to which a is leased ask for another address, if none of their Services may have it.
 func (f *judging) decline(a netip.Addr, services, holders []*service) {
 	for _, s := range services {
 		c, why := s.clientOf(a), f.refused[addressOf{s, a}]
@@ -203,14 +198,16 @@ func (f *judging) decline(a netip.Addr, services, holders []*service) {
 	}
 }
 
-// sortFirstCome sorts Services that ask for a, oldest first, in the order in which they may have it: those that have it, then those
-// whose lease is held, then the others. Of several namespaces those that have it and may share it come before all.
+// sortFirstCome sorts Services that ask for a, oldest first, in the order in which they may have it: those that have
+// it, then those whose lease is held, then the others. Of several namespaces those that have it and may share it come
+// before all.
 func (p *pass) sortFirstCome(a netip.Addr, services []*service) {
 	several := severalNamespaces(services)
 	place := make(map[*service]int, len(services))
 	for _, s := range services {
 		switch {
-		case p.has(s, a) && (!several || !slices.ContainsFunc(services, func(o *service) bool { return s.whyNotBeside(o) != "" })):
+		case p.has(s, a) && (!several || !slices.ContainsFunc(services,
+			func(o *service) bool { return s.whyNotBeside(o) != "" })):
 		case p.has(s, a):
 			place[s] = 1
 		case p.leaseHeld(s):
@@ -222,9 +219,8 @@ func (p *pass) sortFirstCome(a netip.Addr, services []*service) {
 	slices.SortStableFunc(services, func(x, y *service) int { return cmp.Compare(place[x], place[y]) })
 }
 
-// setPortsInStatus stores in ports those of a that the statuses of services name and their specs still
-// have, each with the first such Service. A port that a Service adds to its spec later is not in
-// its status yet, so it does not take that port from another.
+// setPortsInStatus stores the ports of a that statuses name and specs still have: a port that is added to a spec
+// later takes none from another.
 func (f *judging) setPortsInStatus(a netip.Addr, services []*service) {
 	for _, s := range services {
 		for _, i := range s.Ingress {
@@ -241,9 +237,10 @@ func (f *judging) setPortsInStatus(a netip.Addr, services []*service) {
 	}
 }
 
-// whyRefusedBeside returns why s may not have a besides the holders of other namespaces, or "": it needs their consent, or the
-// operator's, unless its status names the address. The control plane needs nobody's consent: its address is refused to others.
-func (f *judging) whyRefusedBeside(s *service, a netip.Addr, holders []*service) string {
+// judgeBeside returns why s may not have a besides the holders of other namespaces, or "": it needs their consent, or
+// the operator's, unless its status names the address. The control plane needs nobody's consent: its address is
+// refused to others.
+func (f *judging) judgeBeside(s *service, a netip.Addr, holders []*service) string {
 	const inUse = "in use by a Service of another namespace"
 	if s.reserved {
 		return ""
@@ -272,14 +269,15 @@ func (f *judging) whyRefusedBeside(s *service, a netip.Addr, holders []*service)
 	return ""
 }
 
-// whyNotShared returns why s may not begin to share a with o, a Service of another namespace that has it, as the end of a sentence,
-// or "": they need the same sharing key, or the operator lets the Services of both namespaces share addresses of pools
-// (allow-share), and both must be plain. Nothing of o is told.
+// whyNotShared returns why s may not begin to share a with o, a Service of another namespace that has it, as the end
+// of a sentence, or "": they need the same sharing key, or the operator lets the Services of both namespaces share
+// addresses of pools (allow-share), and both must be plain. Nothing of o is told.
 func (p *pass) whyNotShared(s, o *service, a netip.Addr) string {
 	byKey := s.SharingKey != "" && s.SharingKey == o.SharingKey
 	byPool := p.offers != nil && p.offers.policy.MayShare(a, s.Key.Namespace, o.Key.Namespace)
 	if !byKey && !byPool || o.notOurs {
-		return "; ask for another address, or agree with its user on a value of the annotation heraldvip.io/sharing-key for both"
+		return "; ask for another address, or agree with its user on a value of the annotation " +
+			"heraldvip.io/sharing-key for both"
 	}
 	if s.Interface != o.Interface {
 		return ", whose pools have another link (pool-<name>.interface)"
@@ -287,12 +285,13 @@ func (p *pass) whyNotShared(s, o *service, a netip.Addr) string {
 	return cmp.Or(s.whyNotBeside(o), o.whyNotBeside(s))
 }
 
-// whyNotBeside returns why s may not share an address with o if that is of another namespace, as the end of a sentence: it asks for
-// something that would decide where, or how, the VIP of o is announced. "" if it is plain.
+// whyNotBeside returns why s may not share an address with o if that is of another namespace, as the end of a
+// sentence: it asks for something that would decide where, or how, the VIP of o is announced. "" if it is plain.
 func (s *service) whyNotBeside(o *service) string {
-	switch what := s.Peculiar(); {
-	case s.Key.Namespace == o.Key.Namespace:
+	if s.Key.Namespace == o.Key.Namespace {
 		return ""
+	}
+	switch what := s.Peculiar(); {
 	case what != "":
 		return ", which is shared only if neither has " + what
 	case len(s.dhcpFamilies) > 0, slices.ContainsFunc(s.addrs, func(a address) bool { return !o.hasAddress(a.Addr) }):
@@ -309,8 +308,8 @@ func (s *service) nameFor(o *service) string {
 	return "a Service of another namespace"
 }
 
-// leaseConflict returns why s may not have a, which the Service first has: one of the two is leased a by
-// DHCP, and not to a client that both have. "" if it may.
+// leaseConflict returns why s may not have a, which first has: one of the two has leased it, and not by a client of
+// both. "" if it may.
 func leaseConflict(s, first *service, a netip.Addr) string {
 	switch client, had := s.clientOf(a), first.clientOf(a); {
 	case client == had:
@@ -329,8 +328,8 @@ func (s *service) clientOf(a netip.Addr) *dhcpClient {
 	return nil
 }
 
-// portConflict returns why s may not have an address on which these ports are taken: another Service has
-// one of its ports. "" if none has.
+// portConflict returns why s may not have an address on which these ports are taken: another Service has one of its
+// ports. "" if none has.
 func portConflict(s *service, ports *portOwners) string {
 	for _, p := range s.Ports {
 		if by := ports.of(p); by != nil && by != s {

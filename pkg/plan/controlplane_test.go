@@ -178,8 +178,8 @@ func TestControlPlaneWithOneLease(t *testing.T) {
 		a: VIPAnnounced`)
 }
 
-// TestControlPlaneByRoutes: every node whose API server is ready binds the VIP to lo, where nobody announces it,
-// and advertises it once it is bound; no lease decides. One that stops drains it first, and keeps it bound meanwhile.
+// TestControlPlaneByRoutes: every node whose API server is ready binds the VIP to lo, where nobody announces it, and
+// advertises it once it is bound; no lease decides. One that stops drains it first, and keeps it bound meanwhile.
 func TestControlPlaneByRoutes(t *testing.T) {
 	bgp, table := controlPlaneRules(), controlPlaneRules()
 	bgp.ARP, bgp.BGP = false, &BGP{}

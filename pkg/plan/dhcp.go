@@ -38,17 +38,16 @@ func newDHCP(p *pass) *dhcp {
 	return d
 }
 
-// requestedAddresses returns the addresses that s asks for, where 0.0.0.0 and :: ask for one
-// by DHCP. These are s.Addresses, but 0.0.0.0 alone becomes :: with dhcp_mode ipv6, and with
-// dual 0.0.0.0 and ::, or only :: if s may not have IPv4. If only the status names addresses,
-// those that were leased, by the Record and the annotation, become 0.0.0.0 or ::, to be asked for again.
+// requestedAddresses returns the addresses that s asks for, where 0.0.0.0 and :: ask for one by DHCP. What was
+// leased, and only the status names, is asked for again.
 func requestedAddresses(s *service, dhcpMode string) []netip.Addr {
 	any4, any6 := vip.IPv4.Unspecified(), vip.IPv6.Unspecified()
 	switch {
 	case s.Source == vip.SourceStatus && len(s.DHCP.Leases) > 0:
 		all := slices.Clone(s.Addresses)
 		for i, a := range all {
-			if slices.Contains(s.Record.Leased, a) && slices.ContainsFunc(s.DHCP.Leases, func(l vip.DHCPLease) bool { return l.Addr == a }) {
+			if slices.Contains(s.Record.Leased, a) && slices.ContainsFunc(s.DHCP.Leases,
+				func(l vip.DHCPLease) bool { return l.Addr == a }) {
 				all[i] = vip.FamilyOf(a).Unspecified()
 			}
 		}
@@ -62,9 +61,8 @@ func requestedAddresses(s *service, dhcpMode string) []netip.Addr {
 	return s.Addresses
 }
 
-// assignClients sets the client of every Service that has dhcpFamilies, and adds the addresses
-// leased to it (assignLeased). Services with the same clientID get the same client. One whose
-// client is refused is rejected (DHCPFailed). services are sorted, oldest first.
+// assignClients sets the client of every Service that has dhcpFamilies, and adds what is leased to it. services are
+// sorted, oldest first.
 func (d *dhcp) assignClients(services []*service) {
 	clients := d.newClients(services)
 	refuseTooMany(clients)
@@ -87,10 +85,8 @@ func (d *dhcp) assignClients(services []*service) {
 	}
 }
 
-// assignLeased adds the address of family f that is leased for s (leaseOf; it may have
-// expired) to s.addrs and the verdict; if none is, only 0.0.0.0 or :: to the verdict. One that
-// whyRefused or whyNotOfLink refuses is not added to s.addrs but declined, with an Event if this node is
-// responsible. One that s also names, and may have by that, counts as named, not as leased.
+// assignLeased adds the address of family f that is leased for s to s.addrs, or declines it. One that s may have by
+// its name counts as named.
 func (d *dhcp) assignLeased(s *service, f vip.Family) {
 	l, _ := d.leaseOf(s, f)
 	if !l.Addr.IsValid() {
@@ -104,7 +100,8 @@ func (d *dhcp) assignLeased(s *service, f vip.Family) {
 	}
 	if why != "" {
 		s.client.declined[f] = why
-		d.addEventIfResponsible(s, vip.AddressRefused, "a DHCP server has leased an address that a Service may not take: "+why)
+		d.addEventIfResponsible(s, vip.AddressRefused,
+			"a DHCP server has leased an address that a Service may not take: "+why)
 		return
 	}
 	a := address{Address: vip.Address{Addr: l.Addr}, client: s.client}
@@ -114,11 +111,12 @@ func (d *dhcp) assignLeased(s *service, f vip.Family) {
 	s.addrs = append(s.addrs, a)
 }
 
-// whyNotOfLink returns why s may not have a, which a DHCP server has leased to this node's client, or "": the link on which the server was asked has
-// networks of that family, none of them has a, and no pool offers a. It is "", too, where any address may be asked for. Whoever can answer on the link
-// could else have a Service show an address of others, to which the cluster's own traffic then goes.
+// whyNotOfLink returns why s may not have a, which a server leased to this node's client, where pools limit
+// addresses: neither the link's networks nor a pool have it. "" if it may. Else whoever answers there could choose an
+// address of others.
 func (d *dhcp) whyNotOfLink(s *service, a netip.Addr) string {
-	if _, here := d.states[dhcpKey{s.client.id, vip.FamilyOf(a)}]; !here || d.self == nil || d.offers == nil || d.offers.whyNot(s.Key.Namespace, a) == "" {
+	if _, here := d.states[dhcpKey{s.client.id, vip.FamilyOf(a)}]; !here || d.self == nil || d.offers == nil ||
+		d.offers.whyNot(s.Key.Namespace, a) == "" {
 		return ""
 	}
 	link := d.self.Info.LinkFor(s.client.oldest.Interface)
@@ -136,16 +134,17 @@ func (d *dhcp) whyNotOfLink(s *service, a netip.Addr) string {
 	if !known {
 		return ""
 	}
-	return fmt.Sprintf("%s is in none of the networks that node %s has on %s, where the server was asked, and of no pool that is offered to the namespace %s", a, d.Self, link, s.Key.Namespace)
+	return fmt.Sprintf("%s is in none of the networks that node %s has on %s, where the server was asked, and of no "+
+		"pool that is offered to the namespace %s", a, d.Self, link, s.Key.Namespace)
 }
 
-// recordedLease returns the first lease of family f recorded in the annotations of s, else of
-// its client's oldest Service, or the zero value. It counts only if it has the client's MAC,
-// and the status, written by Herald, still names its address, which its Record says was leased to this client. It may have expired.
+// recordedLease returns the first lease of family f in the annotations of s, or of its client's oldest Service, that
+// its Record confirms; zero if there is none.
 func (d *dhcp) recordedLease(s *service, f vip.Family) vip.DHCPLease {
 	for _, x := range []*service{s, s.client.oldest} {
 		for _, l := range x.DHCP.Leases {
-			if x.statusOurs && x.statusHas(l.Addr) && vip.FamilyOf(l.Addr) == f && l.MAC == s.client.mac && s.client.hasLeased(x, l.Addr) {
+			if x.statusOurs && x.statusHas(l.Addr) && vip.FamilyOf(l.Addr) == f && l.MAC == s.client.mac &&
+				s.client.hasLeased(x, l.Addr) {
 				return l
 			}
 		}
@@ -153,9 +152,8 @@ func (d *dhcp) recordedLease(s *service, f vip.Family) vip.DHCPLease {
 	return vip.DHCPLease{}
 }
 
-// leaseOf returns the lease of s in family f and whether it is valid now: that of this node's
-// client, even if that has none (zero), or, if no such client runs with this MAC,
-// recordedLease: the owner of a moment ago may have been another process or node.
+// leaseOf returns the lease of s in family f and whether it is valid now. It may be recorded by another process or
+// node.
 func (d *dhcp) leaseOf(s *service, f vip.Family) (l vip.DHCPLease, valid bool) {
 	if x, ok := d.states[dhcpKey{s.client.id, f}]; ok && x.Request.MAC == s.client.mac {
 		return x.Lease, x.Lease.Valid(d.Now)
@@ -164,15 +162,16 @@ func (d *dhcp) leaseOf(s *service, f vip.Family) (l vip.DHCPLease, valid bool) {
 	return l, l.Valid(d.Now)
 }
 
-// mayBind reports whether a, which is leased for s, may be bound now: the lease of its family
-// is valid, and the macvlan is up with the client's MAC.
+// mayBind reports whether a, which is leased for s, may be bound now: the lease of its family is valid, and the
+// macvlan is up with the client's MAC.
 func (d *dhcp) mayBind(s *service, a netip.Addr) bool {
 	_, valid := d.leaseOf(s, vip.FamilyOf(a))
-	return valid && slices.ContainsFunc(d.Macvlans, func(x vip.Macvlan) bool { return x.Name == s.client.link && x.MAC == s.client.mac })
+	return valid && slices.ContainsFunc(d.Macvlans, func(x vip.Macvlan) bool {
+		return x.Name == s.client.link && x.MAC == s.client.mac
+	})
 }
 
-// requestForUnit adds the macvlan and DHCPRequests of each DHCP client of u, which this node
-// holds, to the Plan.
+// requestForUnit adds the macvlan and DHCPRequests of each DHCP client of u, which this node holds, to the Plan.
 func (d *dhcp) requestForUnit(u *unit) {
 	var done []*dhcpClient
 	for _, s := range u.services {
@@ -183,10 +182,7 @@ func (d *dhcp) requestForUnit(u *unit) {
 	}
 }
 
-// requestClient adds the macvlan of c to the Plan, and a DHCPRequest for each of its families,
-// with the recorded lease and what is declined. If the kernel could not make the macvlan it
-// adds an Event (DHCPFailed) and no request. An rp_filter of 1, or of 0 where that of all
-// links is 1, gets the Event InvalidField: it drops traffic to the VIP.
+// requestClient adds the macvlan of c to the Plan, and a DHCPRequest for each of its families.
 func (d *dhcp) requestClient(c *dhcpClient) {
 	s := c.oldest
 	filter := 2
@@ -198,8 +194,10 @@ func (d *dhcp) requestClient(c *dhcpClient) {
 		Name: c.link, Parent: parent, MAC: c.mac, RPFilter: filter, IPv6: slices.Contains(c.families, vip.IPv6),
 	})
 	if filter == 1 || filter == 0 && d.StrictRPFilter {
-		d.addEvent(s, vip.InvalidField, fmt.Sprintf("kube-vip.io/rp_filter is %q, and net.ipv4.conf.all.rp_filter of node %s is 1 at least with it: what clients send to the VIP is dropped, since answers leave by %s; remove the annotation",
-			s.DHCP.RPFilter, d.Self, parent), 0)
+		d.addEvent(s, vip.InvalidField,
+			fmt.Sprintf("kube-vip.io/rp_filter is %q, and net.ipv4.conf.all.rp_filter of node %s is 1 at least with "+
+				"it: what clients send to the VIP is dropped, since answers leave by %s; remove the annotation",
+				s.DHCP.RPFilter, d.Self, parent), 0)
 	}
 	if why := d.MacvlanErrors[c.link]; why != "" {
 		d.addEvent(s, vip.DHCPFailed, fmt.Sprintf("node %s can't have the interface %s: %s", d.Self, c.link, why), 0)
@@ -222,9 +220,8 @@ func (d *dhcp) requestClient(c *dhcpClient) {
 	}
 }
 
-// missingLeases returns how many dhcpFamilies of s have no valid lease or a declined one, what
-// the DHCP clients report as wrong, and undecided: whether the client of a missing one has not
-// answered yet, neither with a lease nor with its loss or a problem.
+// missingLeases returns how many dhcpFamilies of s have no valid lease, what clients report as wrong, and whether one
+// has not answered yet.
 func (d *dhcp) missingLeases(s *service) (missing int, problems []string, undecided bool) {
 	for _, f := range s.dhcpFamilies {
 		x, ok := d.states[dhcpKey{s.client.id, f}]
@@ -239,10 +236,8 @@ func (d *dhcp) missingLeases(s *service) (missing int, problems []string, undeci
 	return missing, problems, undecided
 }
 
-// leasesToRecord returns the valid leases of s whose addresses are in ingress, as the status
-// is to record them: to the second, without renewal times. A lease that is recorded and has
-// since become less than a minute longer is returned as recorded, so that the status is not
-// written again.
+// leasesToRecord returns the valid leases of s whose addresses are in ingress. One that is recorded, and a little
+// longer now, is returned as recorded.
 func (d *dhcp) leasesToRecord(s *service, ingress []vip.Ingress) (list []vip.DHCPLease) {
 	for _, f := range s.dhcpFamilies {
 		l, valid := d.leaseOf(s, f)
@@ -253,7 +248,8 @@ func (d *dhcp) leasesToRecord(s *service, ingress []vip.Ingress) (list []vip.DHC
 		was := d.recordedLease(s, f)
 		longer := l.Expires.Sub(was.Expires)
 		if was.Addr == l.Addr && was.Server == l.Server && was.Bits == l.Bits && was.Router == l.Router &&
-			was.Expires.IsZero() == l.Expires.IsZero() && longer >= 0 && longer < recordAfter && slices.Contains(s.DHCP.Leases, was) {
+			was.Expires.IsZero() == l.Expires.IsZero() && longer >= 0 && longer < recordAfter &&
+			slices.Contains(s.DHCP.Leases, was) {
 			l = was
 		}
 		list = append(list, l)
@@ -261,11 +257,8 @@ func (d *dhcp) leasesToRecord(s *service, ingress []vip.Ingress) (list []vip.DHC
 	return list
 }
 
-// releaseUnrequested adds a DHCPRequest with Release, and the macvlan, for each lease of this
-// node's clients that none of all asks for any more: the Service was deleted, is not ours, or
-// has other addresses. One that merely has no endpoints, or another owner, still asks. It does
-// nothing while this process stops, or without a valid tenure, and skips a lease whose macvlan
-// is gone.
+// releaseUnrequested adds a DHCPRequest with Release for each lease of this node's clients that none of all asks for
+// any more.
 func (d *dhcp) releaseUnrequested(all []*service) {
 	if !d.Tenure.Holds(d.Now) || d.Stopping {
 		return

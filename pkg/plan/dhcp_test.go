@@ -44,8 +44,8 @@ func leasedState(a string, w vip.World) vip.DHCPState {
 	return vip.DHCPState{State: "bound", Lease: vip.DHCPLease{Addr: addr(a), Bits: bits, Server: "10.77.0.1", Expires: w.Now.Add(time.Hour)}}
 }
 
-// leased says that a DHCP server has leased an address to the client of the Service, whose macvlan and MAC it must name
-// already, and that the owner has written that to the status.
+// leased says that a DHCP server has leased an address to the client of the Service, whose macvlan and MAC it must
+// name already, and that the owner has written that to the status.
 func leased(a string) func(*vip.Service) {
 	return func(s *vip.Service) {
 		c := newDHCPClient(clientID(s), &service{Service: s})
@@ -311,8 +311,9 @@ func TestDHCPShared(t *testing.T) {
 		event b VIPAnnounced`)
 }
 
-// What a Service chooses for its macvlan takes neither a name nor a MAC address from anybody: not from another program, not
-// from a node, and not from a Service of another namespace, be that younger, whatever the one that chooses had before.
+// What a Service chooses for its macvlan takes neither a name nor a MAC address from anybody: not from another
+// program, not from a node, and not from a Service of another namespace, be that younger, whatever the one that
+// chooses had before.
 func TestDHCPTakesNothing(t *testing.T) {
 	const mac1, mac2, link = "02:00:5e:00:00:01", "02:00:5e:00:00:02", "herald-web"
 	older := func(s *vip.Service) { s.Key.Namespace, s.Created = "tenant", epoch.Add(-time.Hour) }
@@ -570,8 +571,9 @@ func TestDHCPMacvlans(t *testing.T) {
 	}
 }
 
-// TestForgedMask: with vip_subnet=auto the mask that a DHCP server sends is not that of the address on the link: the kernel takes its last
-// address for a broadcast address, which a rogue server could have be any host's, and the node would not reach that host any more.
+// TestForgedMask: with vip_subnet=auto the mask that a DHCP server sends is not that of the address on the link: the
+// kernel takes its last address for a broadcast address, which a rogue server could have be any host's, and the node
+// would not reach that host any more.
 func TestForgedMask(t *testing.T) {
 	r := rules()
 	r.Bits4 = 0
@@ -585,8 +587,9 @@ func TestForgedMask(t *testing.T) {
 	}
 }
 
-// TestLeasedOutsideLink: where pools limit which addresses Services may ask for, a DHCP server may lease those of the networks of its link, and
-// those that a pool offers: else whoever can answer there chooses any address of others, and the cluster's traffic to it goes to the Service.
+// TestLeasedOutsideLink: where pools limit which addresses Services may ask for, a DHCP server may lease those of the
+// networks of its link, and those that a pool offers: else whoever can answer there chooses any address of others,
+// and the cluster's traffic to it goes to the Service.
 func TestLeasedOutsideLink(t *testing.T) {
 	for _, tt := range []struct {
 		name, leased string
@@ -619,7 +622,8 @@ func TestLeasedOutsideLink(t *testing.T) {
 	}
 }
 
-// TestLeasedAndNamed: an address that a DHCP server has leased, and that the Service names as well, is leased as long as it may not have it by its name.
+// TestLeasedAndNamed: an address that a DHCP server has leased, and that the Service names as well, is leased as long
+// as it may not have it by its name.
 func TestLeasedAndNamed(t *testing.T) {
 	for _, poolsOnly := range []bool{false, true} {
 		r, w := poolRules(), poolWorld("n1")
@@ -637,8 +641,8 @@ func TestLeasedAndNamed(t *testing.T) {
 	}
 }
 
-// TestDHCPClientsOfANamespace: each DHCP client costs the node that has it a macvlan, sockets and packets. The youngest of a namespace with very
-// many are refused, but none that has an address, and none of another namespace.
+// TestDHCPClientsOfANamespace: each DHCP client costs the node that has it a macvlan, sockets and packets. The
+// youngest of a namespace with very many are refused, but none that has an address, and none of another namespace.
 func TestDHCPClientsOfANamespace(t *testing.T) {
 	var services []vip.Service
 	for i := range maxClients {

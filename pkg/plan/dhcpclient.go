@@ -27,8 +27,8 @@ type dhcpClient struct {
 	refused    string // why it can't be had
 }
 
-// clientID returns the ID of the DHCP client of s: the namespace and the macvlan that s names,
-// which Services may share, else its UID.
+// clientID returns the ID of the DHCP client of s: the namespace and the macvlan that s names, which Services may
+// share, else its UID.
 func clientID(s *vip.Service) string {
 	if s.DHCP.Macvlan != "" {
 		return "macvlan " + s.Key.Namespace + "/" + s.DHCP.Macvlan
@@ -36,7 +36,8 @@ func clientID(s *vip.Service) string {
 	return s.UID
 }
 
-// clientLink returns the name of the macvlan of the DHCP client of s, which no other Service of its namespace has unless it has the same client.
+// clientLink returns the name of the macvlan of the DHCP client of s, which no other Service of its namespace has
+// unless it has the same client.
 func clientLink(s *vip.Service) string {
 	if s.DHCP.Macvlan != "" {
 		return s.DHCP.Macvlan
@@ -45,11 +46,12 @@ func clientLink(s *vip.Service) string {
 	return macvlanPrefix + hex.EncodeToString(sum[:4])
 }
 
-// newDHCPClient returns a client whose macvlan and MAC are those in the annotations of s, the
-// oldest of its Services, or else a hash of id.
+// newDHCPClient returns a client whose macvlan and MAC are those in the annotations of s, the oldest of its Services,
+// or else a hash of id.
 func newDHCPClient(id string, s *service) *dhcpClient {
 	sum := sha256.Sum256([]byte(id))
-	c := &dhcpClient{id: id, sum: sum, oldest: s, link: clientLink(s.Service), mac: s.DHCP.MAC, declined: make(map[vip.Family]string)}
+	c := &dhcpClient{id: id, sum: sum, oldest: s, link: clientLink(s.Service), mac: s.DHCP.MAC,
+		declined: make(map[vip.Family]string)}
 	if c.mac == "" {
 		mac := slices.Clone(sum[4:10])
 		mac[0] = mac[0]&0xfc | 2 // unicast, locally administered
@@ -58,9 +60,8 @@ func newDHCPClient(id string, s *service) *dhcpClient {
 	return c
 }
 
-// duid returns the DHCP Unique Identifier in hexadecimal: DUID-LL of the MAC if an annotation
-// chose that (RFC 8415 section 11.4), else DUID-UUID (11.5) of the ID, or of its hash if that
-// is no UUID.
+// duid returns the DHCP Unique Identifier in hexadecimal: DUID-LL of the MAC if an annotation chose that (RFC 8415
+// section 11.4), else DUID-UUID (11.5) of the ID, or of its hash if that is no UUID.
 func (c *dhcpClient) duid() string {
 	if mac := c.oldest.DHCP.MAC; mac != "" {
 		return "00030001" + strings.ReplaceAll(mac, ":", "")
@@ -72,7 +73,8 @@ func (c *dhcpClient) duid() string {
 	return "0004" + strings.ToLower(uuid)
 }
 
-// newClients sets the client of every Service that has dhcpFamilies, and returns them in the order of their oldest Services.
+// newClients sets the client of every Service that has dhcpFamilies, and returns them in the order of their oldest
+// Services.
 func (d *dhcp) newClients(services []*service) (clients []*dhcpClient) {
 	byID := make(map[string]*dhcpClient)
 	for _, s := range services {
@@ -104,8 +106,8 @@ func (c *dhcpClient) hasLeased(s *service, a netip.Addr) bool {
 // macvlan, whose MAC address the switch learns, sockets, and packets.
 const maxClients = 128
 
-// refuseTooMany sets refused of each client by which its namespace would have more than maxClients: of none
-// that has an address, of the others those of the youngest Services.
+// refuseTooMany sets refused of each client by which its namespace would have more than maxClients: of none that has
+// an address, of the others those of the youngest Services.
 func refuseTooMany(clients []*dhcpClient) {
 	counted := make(map[string]int) // by namespace
 	for _, has := range []bool{true, false} {
@@ -115,14 +117,17 @@ func refuseTooMany(clients []*dhcpClient) {
 			}
 			namespace := c.oldest.Key.Namespace
 			if counted[namespace]++; !has && counted[namespace] > maxClients {
-				c.refused = fmt.Sprintf("the Services of the namespace %s have %d DHCP clients, and may have no more: delete one, let Services share one (kube-vip.io/macvlanName), or ask for a fixed address", namespace, maxClients)
+				c.refused = fmt.Sprintf("the Services of the namespace %s have %d DHCP clients, and may have no more: "+
+					"delete one, let Services share one (kube-vip.io/macvlanName), or ask for a fixed address",
+					namespace, maxClients)
 			}
 		}
 	}
 }
 
-// refuseClients (docs/why.md, "What tenants can write") sets refused of each client whose MAC is a node's, or whose MAC or macvlan
-// is that of another client which comes before it: one that has an address comes first, then the older.
+// refuseClients (docs/why.md, "What tenants can write") sets refused of each client whose MAC is a node's, or whose
+// MAC or macvlan is that of another client which comes before it: one that has an address comes first, then the
+// older.
 func (d *dhcp) refuseClients(clients []*dhcpClient) {
 	nodes := make(map[string]string)
 	for i := range d.Members {
@@ -141,12 +146,15 @@ func (d *dhcp) refuseClients(clients []*dhcpClient) {
 			switch {
 			case c.hasAddress != has || c.refused != "":
 			case nodes[c.mac] != "":
-				c.refused = fmt.Sprintf("the hardware address %s (kube-vip.io/%s) is that of node %s; write another", c.mac, option, nodes[c.mac])
+				c.refused = fmt.Sprintf("the hardware address %s (kube-vip.io/%s) is that of node %s; write another",
+					c.mac, option, nodes[c.mac])
 			case mac != nil:
-				c.refused = fmt.Sprintf("the hardware address %s (kube-vip.io/%s) is that of %s, which comes first; write another",
+				c.refused = fmt.Sprintf("the hardware address %s (kube-vip.io/%s) is that of %s, which comes first; "+
+					"write another",
 					c.mac, option, mac.oldest.nameFor(c.oldest))
 			case link != nil:
-				c.refused = fmt.Sprintf("the interface %s (kube-vip.io/macvlanName) is that of %s, which comes first; write another",
+				c.refused = fmt.Sprintf("the interface %s (kube-vip.io/macvlanName) is that of %s, which comes first; "+
+					"write another",
 					c.link, link.oldest.nameFor(c.oldest))
 			default:
 				first[c.mac], first[c.link] = c, c
@@ -158,9 +166,8 @@ func (d *dhcp) refuseClients(clients []*dhcpClient) {
 // macvlanPrefix begins the names of the macvlans that Herald names itself, which go on with 8 hexadecimal digits.
 const macvlanPrefix = "herald-"
 
-// whyMacvlanRefused returns why a Service may not choose that name for its macvlan, or "": it must begin with one of
-// dhcp_macvlan_prefixes ("herald-" if there are none), so that it is no other program's, and must not be "herald-" and
-// eight hexadecimal digits, as Herald makes them. No name, "", is allowed.
+// whyMacvlanRefused returns why a Service may not choose that name for its macvlan, or "": it would be another
+// program's, or like Herald's own.
 func (r *Rules) whyMacvlanRefused(name string) string {
 	prefixes := r.MacvlanPrefixes
 	if len(prefixes) == 0 {
@@ -170,21 +177,24 @@ func (r *Rules) whyMacvlanRefused(name string) string {
 		return ""
 	}
 	if !slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
-		return fmt.Sprintf("kube-vip.io/macvlanName is %q, and must begin with %s (dhcp_macvlan_prefixes), so that it is no other program's interface", name, strings.Join(prefixes, " or "))
+		return fmt.Sprintf("kube-vip.io/macvlanName is %q, and must begin with %s (dhcp_macvlan_prefixes), so that it "+
+			"is no other program's interface", name, strings.Join(prefixes, " or "))
 	}
 	if digits, ok := strings.CutPrefix(name, macvlanPrefix); ok && len(digits) == 8 {
 		if _, err := hex.DecodeString(digits); err == nil {
-			return fmt.Sprintf("kube-vip.io/macvlanName is %q, a name of the kind that Herald makes itself; write another", name)
+			return fmt.Sprintf("kube-vip.io/macvlanName is %q, a name of the kind that Herald makes itself; write "+
+				"another", name)
 		}
 	}
 	return ""
 }
 
-// hasLeased reports whether s has an address of a family that was leased to its client, and that it does not name; or, where
-// no status is written, its lease is held.
+// hasLeased reports whether s has an address of a family that was leased to its client, and that it does not name;
+// or, where no status is written, its lease is held.
 func (p *pass) hasLeased(s *service, family vip.Family) bool {
 	return slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool {
-		return vip.FamilyOf(i.Addr) == family && slices.Contains(s.Record.Leased, i.Addr) && s.Record.Link == clientLink(s.Service) &&
+		return vip.FamilyOf(i.Addr) == family && slices.Contains(s.Record.Leased, i.Addr) &&
+			s.Record.Link == clientLink(s.Service) &&
 			(s.Source == vip.SourceStatus || !slices.Contains(s.Addresses, i.Addr))
 	}) || !s.statusTellsUse && p.leaseHeld(s)
 }

@@ -11,7 +11,8 @@ import (
 
 // never is networks that no packet leaves the cluster to: loopback, link-local, multicast and broadcast.
 var never = []netip.Prefix{
-	netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("255.255.255.255/32"),
+	netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"),
+	netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("255.255.255.255/32"),
 	netip.MustParsePrefix("::1/128"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
 }
 
@@ -20,11 +21,8 @@ type Egress struct {
 	Internal []netip.Prefix // egress_podcidr and egress_servicecidr: what is in the cluster beside what Herald knows
 }
 
-// planEgress adds to the Plan, for each VIP of a Service with egress, what this node does about what the Service's pods send: if it owns the VIP it makes that the source of
-// all of them, else it routes what its own pods send to the owner. That stays so until another node has the lease, though the owner is dead: what is sent
-// meanwhile is lost, and sent again, instead of reaching its destination with another source.
-//
-// A pod of several such Services counts for the oldest: services are sorted, oldest first.
+// planEgress adds to the Plan, for each VIP of a Service with egress, what this node does about what its pods send:
+// the owner makes the VIP the source, others route it there. Pods of several Services count for the oldest.
 func (p *pass) planEgress(services []*service) {
 	var all []*service
 	for _, s := range services {
@@ -59,7 +57,8 @@ func (p *pass) planEgress(services []*service) {
 			if f := vip.FamilyOf(a.Addr); !done[f] {
 				done[f] = true
 				if why := p.EgressRefused[f]; why != "" && p.Claims[s.unit.lease].Holder == p.Self {
-					p.addEvent(s, vip.EgressUnavailable, keepsSource+"nftables on node "+p.Self+", which owns its VIP, refuses it: "+why, 0)
+					p.addEvent(s, vip.EgressUnavailable,
+						keepsSource+"nftables on node "+p.Self+", which owns its VIP, refuses it: "+why, 0)
 				}
 				p.addEgress(s, a, internal, taken)
 			}
@@ -101,8 +100,8 @@ func (p *pass) addEgress(s *service, a address, internal []netip.Prefix, taken m
 	}
 }
 
-// addFormerEgress adds e, which is of a VIP that this node owns, by way of the node to which packets of connections to the VIP are sent on that began there (FormerOwners): that
-// is where answers go, too. It adds nothing if there is none.
+// addFormerEgress adds e, of a VIP that this node owns, by way of the node that gets packets of old connections:
+// answers go there, too.
 func (p *pass) addFormerEgress(e vip.Egress) {
 	i := slices.IndexFunc(p.out.FormerOwners, func(x vip.FormerOwner) bool { return x.Addr == e.VIP })
 	if i < 0 {
@@ -113,8 +112,8 @@ func (p *pass) addFormerEgress(e vip.Egress) {
 	p.out.Egress = append(p.out.Egress, e)
 }
 
-// wayTo returns an address of the owner of a VIP, of its family, that is in a network of another node's link, and that link; the VIP's network
-// if both have it. Zero if they have no network in common.
+// wayTo returns an address of the owner of a VIP in a network of node's link, and that link; zero if they have no
+// network in common.
 func (p *pass) wayTo(node, owner *member, a netip.Addr) (via netip.Addr, link string) {
 	if owner == nil {
 		return netip.Addr{}, ""
@@ -122,7 +121,8 @@ func (p *pass) wayTo(node, owner *member, a netip.Addr) (via netip.Addr, link st
 	for _, l := range node.Info.Links {
 		for _, own := range l.Networks() {
 			for _, x := range owner.Info.OwnAddresses() {
-				if x.Is4() == a.Is4() && !x.IsLinkLocalUnicast() && own.Contains(x) && x != own.Addr() && (!via.IsValid() || own.Contains(a)) {
+				if x.Is4() == a.Is4() && !x.IsLinkLocalUnicast() && own.Contains(x) && x != own.Addr() &&
+					(!via.IsValid() || own.Contains(a)) {
 					via, link = x, l.Name
 				}
 			}
@@ -132,14 +132,16 @@ func (p *pass) wayTo(node, owner *member, a netip.Addr) (via netip.Addr, link st
 }
 
 // keepsSource begins messages about what is without egress.
-const keepsSource = "kube-vip.io/egress: what the Service's pods send keeps the source that the network plugin gives it: "
+const keepsSource = "kube-vip.io/egress: what the Service's pods send keeps the source that the network plugin gives " +
+	"it: "
 
-// whyNoEgress returns why what the pods of s send can't have its VIP as its source, or that of some of them; "" if it can, or will once they
-// are listed. Then s has a unit. podCIDRs is spec.podCIDRs of Nodes, by name.
+// whyNoEgress returns why what the pods of s send can't have its VIP as source; "" if it can, or will once they are
+// listed.
 func (p *pass) whyNoEgress(s *service, podCIDRs map[string][]netip.Prefix) string {
 	switch {
 	case s.everyNodeAdvertises || s.unit == nil || s.unit.lease.IsZero():
-		return keepsSource + "no single node has its VIP, to which answers would come; set svc_election=true, or vip_arp=true"
+		return keepsSource + "no single node has its VIP, to which answers would come; set svc_election=true, or " +
+			"vip_arp=true"
 	case s.PodsUnknown == vip.PodsBeingListed:
 		return ""
 	case s.PodsUnknown != "":
@@ -147,24 +149,28 @@ func (p *pass) whyNoEgress(s *service, podCIDRs map[string][]netip.Prefix) strin
 	}
 	for _, a := range s.addrs {
 		if !p.knowsPodRanges(a.Addr.Is4()) {
-			return keepsSource + fmt.Sprintf("no %s range of pods is known from Nodes (spec.podCIDRs), so that what stays in the cluster can't be told from what leaves it; set egress_podcidr", vip.FamilyOf(a.Addr))
+			return keepsSource + fmt.Sprintf("no %s range of pods is known from Nodes (spec.podCIDRs), so that what "+
+				"stays in the cluster can't be told from what leaves it; set egress_podcidr", vip.FamilyOf(a.Addr))
 		}
 		if pod, x := p.podOutsideRanges(s, a.Addr.Is4(), podCIDRs); x.IsValid() {
-			return keepsSource + fmt.Sprintf("pod %s has the address %s, which is neither in spec.podCIDRs of its Node nor in egress_podcidr, so that what stays in the cluster can't be told from what leaves it; set egress_podcidr to the ranges of the network plugin", pod, x)
+			return keepsSource + fmt.Sprintf("pod %s has the address %s, which is neither in spec.podCIDRs of its "+
+				"Node nor in egress_podcidr, so that what stays in the cluster can't be told from what leaves it; set "+
+				"egress_podcidr to the ranges of the network plugin", pod, x)
 		}
 	}
 	return ""
 }
 
-// podOutsideRanges returns the first pod of s, and its address of a family, that is neither in a range of its Node nor in one of the options: the network plugin
-// takes addresses from ranges of its own, as Calico does, so that other pods, such as CoreDNS, have some that nobody knows to be in the cluster. Zero if there is none. A pod
-// whose Node is not known, or was deleted, does not count: it goes soon.
-func (p *pass) podOutsideRanges(s *service, is4 bool, podCIDRs map[string][]netip.Prefix) (name string, outside netip.Addr) {
+// podOutsideRanges returns the first pod of s, and its address of a family, that is in no known range of pods; zero
+// if there is none.
+func (p *pass) podOutsideRanges(s *service, is4 bool, podCIDRs map[string][]netip.Prefix) (name string,
+	outside netip.Addr) {
 	for _, pod := range s.Pods {
 		ranges, known := podCIDRs[pod.Node]
 		for _, x := range pod.Addresses {
 			contains := func(r netip.Prefix) bool { return r.Contains(x) }
-			if known && x.Is4() == is4 && !slices.ContainsFunc(ranges, contains) && !slices.ContainsFunc(p.Egress.Internal, contains) {
+			if known && x.Is4() == is4 && !slices.ContainsFunc(ranges, contains) &&
+				!slices.ContainsFunc(p.Egress.Internal, contains) {
 				return pod.Name, x
 			}
 		}
@@ -172,7 +178,8 @@ func (p *pass) podOutsideRanges(s *service, is4 bool, podCIDRs map[string][]neti
 	return "", netip.Addr{}
 }
 
-// reportPodsElsewhere tells the user of s, which has egress, of nodes with pods of it from which nothing can be routed to the owner.
+// reportPodsElsewhere tells the user of s, which has egress, of nodes with pods of it from which nothing can be
+// routed to the owner.
 func (p *pass) reportPodsElsewhere(s *service) {
 	owner := p.members[p.Claims[s.unit.lease].Holder]
 	if owner == nil || owner.Name != p.Self {
@@ -192,7 +199,8 @@ func (p *pass) reportPodsElsewhere(s *service) {
 		default:
 			for _, a := range s.addrs {
 				if via, _ := p.wayTo(n, owner, a.Addr); !via.IsValid() {
-					nodes[pod.Node] = fmt.Sprintf("%s (it has no %s network in common with %s)", pod.Node, vip.FamilyOf(a.Addr), owner.Name)
+					nodes[pod.Node] = fmt.Sprintf("%s (it has no %s network in common with %s)", pod.Node,
+						vip.FamilyOf(a.Addr), owner.Name)
 				}
 			}
 		}
@@ -209,17 +217,19 @@ func (p *pass) reportPodsElsewhere(s *service) {
 	if len(names) > 5 {
 		names, more = names[:5], " and others"
 	}
-	p.addEvent(s, vip.EgressUnavailable, "kube-vip.io/egress: what its pods send keeps its source on "+strings.Join(names, ", ")+more, 0)
+	p.addEvent(s, vip.EgressUnavailable,
+		"kube-vip.io/egress: what its pods send keeps its source on "+strings.Join(names, ", ")+more, 0)
 }
 
 // knowsPodRanges reports whether any range of pods of a family is known.
 func (p *pass) knowsPodRanges(is4 bool) bool {
 	of := func(x netip.Prefix) bool { return x.Addr().Is4() == is4 }
-	return slices.ContainsFunc(p.Egress.Internal, of) || slices.ContainsFunc(p.Nodes, func(n vip.Node) bool { return slices.ContainsFunc(n.PodCIDRs, of) })
+	return slices.ContainsFunc(p.Egress.Internal, of) || slices.ContainsFunc(p.Nodes,
+		func(n vip.Node) bool { return slices.ContainsFunc(n.PodCIDRs, of) })
 }
 
-// internal returns the networks that are in the cluster: of pods, of Services, of nodes and of API servers, and never. What only an EndpointSlice
-// says is not among them, since a tenant may have written that.
+// internal returns the networks that are in the cluster. What only an EndpointSlice says is not among them: a tenant
+// may have written it.
 func (p *pass) internal() []netip.Prefix {
 	all := slices.Concat(never, p.Egress.Internal)
 	for _, r := range p.World.Reserved {

@@ -21,7 +21,7 @@ type Explanation struct {
 	Addresses  []AddressOrigin     `json:"addresses,omitempty"`
 	Lease      string              `json:"lease,omitempty"` // namespace/name of the VIP lease whose holder owns it
 	Owner      string              `json:"owner,omitempty"`
-	Since      time.Time           `json:"since,omitzero"`      // when Owner got it (the clock of the node that wrote that)
+	Since      time.Time           `json:"since,omitzero"`      // when Owner got it, by the clock of the writer
 	MovedFrom  string              `json:"movedFrom,omitempty"` // the node that had it before
 	MoveCause  string              `json:"moveCause,omitempty"` // why Owner has it
 	SharesWith []vip.Key           `json:"sharesWith,omitempty"`
@@ -70,7 +70,8 @@ func (p *pass) explain(s *service) Explanation {
 	e := Explanation{
 		Service: s.Key, Reason: s.verdict.Reason, Message: s.verdict.Message, Advice: Advice(s.Key, s.verdict.Reason),
 		Owner: s.verdict.Owner, Local: s.Local,
-		Endpoints: ExplanationEndpoint{Ready: s.Endpoints.Ready, Terminating: s.Endpoints.Terminating, WithoutNode: s.Endpoints.WithoutNode},
+		Endpoints: ExplanationEndpoint{Ready: s.Endpoints.Ready, Terminating: s.Endpoints.Terminating,
+			WithoutNode: s.Endpoints.WithoutNode},
 		Addresses: p.origins(s),
 	}
 	for _, i := range s.Ingress {
@@ -104,8 +105,7 @@ func (p *pass) explain(s *service) Explanation {
 	return e
 }
 
-// requirementsOf returns what s, whose verdict is set, requires of a node that carries it: as the owner of its unit, or, if every node that can serve it
-// advertises it, as one of these. nil if it is in no unit and no node advertises it.
+// requirementsOf returns what s requires of a node that carries it; nil if none does.
 func (p *pass) requirementsOf(s *service) *requirements {
 	switch {
 	case s.unit != nil:
@@ -139,11 +139,15 @@ func (r rank) describe(n *member) string {
 	case rankNotReady:
 		return "comes after others: Kubernetes does not have it as Ready"
 	case rankRestarting:
-		return fmt.Sprintf("comes after others: its Herald was killed or crashed %d times in the last minutes", len(n.Info.Restarts))
+		return fmt.Sprintf("comes after others: its Herald was killed or crashed %d times in the last minutes",
+			len(n.Info.Restarts))
 	case rankFaulty:
-		return "comes after others: " + cmp.Or(n.Info.DataPlaneFault, "its Herald has not seen yet that connections to Services lead anywhere on it")
+		return "comes after others: " + cmp.Or(n.Info.DataPlaneFault,
+			"its Herald has not seen yet that connections to Services lead anywhere on it")
 	case rankUnheard:
-		return "comes after others: the other nodes get no answer from it on the VIP's link (is the VLAN on all ports of the switch?)"
+		return "comes after others: the other nodes get no answer from it on the VIP's link (is the VLAN on all " +
+			"ports " +
+			"of the switch?)"
 	case rankStalled:
 		return "comes after others: it was to claim a VIP and did not"
 	}
@@ -168,7 +172,8 @@ func (p *pass) origins(s *service) (all []AddressOrigin) {
 	}
 	for _, l := range s.DHCP.Leases {
 		if !slices.Contains(s.Addresses, l.Addr) {
-			all = append(all, AddressOrigin{Address: l.Addr, Origin: "leased by the DHCP server " + l.Server, InStatus: inStatus(l.Addr)})
+			all = append(all, AddressOrigin{Address: l.Addr, Origin: "leased by the DHCP server " + l.Server,
+				InStatus: inStatus(l.Addr)})
 		}
 	}
 	for _, a := range s.StatusVIPs() {
@@ -183,19 +188,21 @@ func (p *pass) origins(s *service) (all []AddressOrigin) {
 type NodeExplanation struct {
 	Node     string               `json:"node"`
 	Alive    bool                 `json:"alive"`
-	Why      string               `json:"why,omitempty"` // why it takes no VIP of a Service at all, or comes after others
+	Why      string               `json:"why,omitempty"` // why it takes no VIP, or comes after others
 	Services []ServiceSuitability `json:"services,omitempty"`
 }
 
-// A ServiceSuitability says whether a node carries a Service, or the VIP of the control plane (ControlPlaneKey), or could.
+// A ServiceSuitability says whether a node carries a Service, or the VIP of the control plane (ControlPlaneKey), or
+// could.
 type ServiceSuitability struct {
 	Service   vip.Key      `json:"service"`
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	Owner     string       `json:"owner,omitempty"`
 	Able      bool         `json:"able"`
-	Carries   bool         `json:"carries"`       // it does: it is Owner, or there is none and each node that is able advertises it
-	Why       string       `json:"why,omitempty"` // why not
-	Others    int          `json:"others"`        // how many other nodes are able
+	// it does: it is Owner, or there is none and each node that is able advertises it
+	Carries bool   `json:"carries"`
+	Why     string `json:"why,omitempty"` // why not
+	Others  int    `json:"others"`        // how many other nodes are able
 }
 
 // ExplainNode explains a node of w. ok is false if no Herald runs or ran on a node of that name.

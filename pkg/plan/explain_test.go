@@ -23,7 +23,8 @@ func explained(e Explanation) string {
 	return b.String()
 }
 
-// TestExplain: where addresses come from, and node by node who may carry them; seen by a node, and by an observer that is none.
+// TestExplain: where addresses come from, and node by node who may carry them; seen by a node, and by an observer
+// that is none.
 func TestExplain(t *testing.T) {
 	source := func(s *vip.Service) { s.Source = "kube-vip.io/loadbalancerIPs" }
 	pooled := func(s *vip.Service) { s.Source, s.Allocated = "kube-vip.io/loadbalancerIPs", "default" }
@@ -208,7 +209,8 @@ func TestMoveCause(t *testing.T) {
 	}
 }
 
-// A Service that may not have what it asks for, because what it shares a lease with would have to move, is in no unit; it is explained like others, and so are the nodes.
+// A Service that may not have what it asks for, because what it shares a lease with would have to move, is in no
+// unit; it is explained like others, and so are the nodes.
 func TestExplainLeftOutOfUnit(t *testing.T) {
 	shared := func(s *vip.Service) { s.Lease = "shared" }
 	w := world(svc("a", "10.77.0.50", written("n1"), sharing("k")), svc("x", "10.77.0.52", tenant, shared), svc("y", "10.77.0.50", tenant, shared, sharing("k"), younger))

@@ -29,11 +29,7 @@ type filter struct {
 	expectingEndpoints []*service // those of them that are new and were never announced: oldest first
 }
 
-// findServices sorts the Services of the World into the lists of f: all, accepted, and those
-// without endpoints. It gives every Service that is not accepted a verdict: by admit, for want of a DHCP client of its own (assignClients), for address
-// conflicts (dropConflicts), or for want of endpoints if that leaves nothing to show. It also sets
-// statusBy of each. A Service that is not of type LoadBalancer, and that has neither a status that
-// Herald wrote nor conditions, is in no list.
+// findServices sorts the Services of the World into the lists of f, and gives a verdict to each that is not accepted.
 func (f *filter) findServices() {
 	f.all = make([]*service, 0, len(f.Services))
 	f.accepted = make([]*service, 0, len(f.Services))
@@ -56,7 +52,8 @@ func (f *filter) findServices() {
 		}
 	}
 	slices.SortFunc(f.accepted, byAge)
-	f.dhcp.assignClients(slices.DeleteFunc(slices.Clone(f.accepted), (*service).lacksEndpoints)) // a lease is asked for where it is announced
+	// a lease is asked for where it is announced
+	f.dhcp.assignClients(slices.DeleteFunc(slices.Clone(f.accepted), (*service).lacksEndpoints))
 	f.dropRejected()
 	f.dropConflicts()
 	f.dropRejected()
@@ -73,10 +70,8 @@ func (s *service) lacksEndpoints() bool {
 	return !s.Endpoints.Any() && (s.Local || !s.AllowWithoutEndpoints)
 }
 
-// setAsideWithoutEndpoints takes Services without endpoints out of accepted, and rejects those that
-// no status may name. Those whose addresses a status may name go to withoutEndpoints, and to
-// expectingEndpoints as long as they are younger than 30 s (oldServiceAge) and no status names an
-// address.
+// setAsideWithoutEndpoints takes Services without endpoints out of accepted: to withoutEndpoints if a status may name
+// their addresses, else they are rejected.
 func (f *filter) setAsideWithoutEndpoints() {
 	f.accepted = slices.DeleteFunc(f.accepted, func(s *service) bool {
 		if !s.lacksEndpoints() {
@@ -102,12 +97,7 @@ func (f *filter) dropRejected() {
 // byAge is vip.CompareAge.
 func byAge(a, b *service) int { return vip.CompareAge(a.Service, b.Service) }
 
-// admit sets the capabilities, the addresses and the lease of s, or rejects it. The first reason
-// applies: it is not ours, or is being deleted (of the Service that stands for the control plane
-// neither is asked); it names no address; all it names is invalid; no method that it wants is
-// enabled; it names the control plane's lease; all its addresses are refused. If this node is
-// responsible it also adds Events about invalid fields and about refused addresses of a Service
-// that has others.
+// admit sets the capabilities, the addresses and the lease of s, or rejects it.
 func (f *filter) admit(s *service, controlPlane bool) {
 	if reason, message := f.whyNotOurs(s.Service); reason != "" && !controlPlane {
 		s.notOurs = s.LoadBalancer && !s.statusOurs && len(s.Ingress) > 0
@@ -131,17 +121,22 @@ func (f *filter) admit(s *service, controlPlane bool) {
 	}
 	s.capabilities = f.capabilitiesOf(s.Service, s.Announce, controlPlane)
 	switch {
-	case len(s.Addresses) == 0, !s.hasMethod() && s.Announce != nil && len(s.Announce) == 0: // the Events about invalid fields are enough
+	// the Events about invalid fields are enough
+	case len(s.Addresses) == 0, !s.hasMethod() && s.Announce != nil && len(s.Announce) == 0:
 		f.rejectSilently(s, vip.InvalidField, strings.Join(s.Invalid, " "))
 		return
 	case !s.hasMethod() && pool != "":
-		f.reject(s, vip.InvalidField, fmt.Sprintf("pool %s (pool-%s.announce), of which %s is, is announced by %v, which is not enabled (vip_arp, bgp_enable, vip_routingtable); ask the operator", pool, pool, s.Addresses[0], s.Announce))
+		f.reject(s, vip.InvalidField, fmt.Sprintf("pool %s (pool-%s.announce), of which %s is, is announced by %v, "+
+			"which is not enabled (vip_arp, bgp_enable, vip_routingtable); ask the operator", pool, pool,
+			s.Addresses[0], s.Announce))
 		return
 	case !s.hasMethod():
-		f.reject(s, vip.InvalidField, fmt.Sprintf("heraldvip.io/announce asks for %v, which is not enabled (vip_arp, bgp_enable, vip_routingtable)", s.Announce))
+		f.reject(s, vip.InvalidField, fmt.Sprintf("heraldvip.io/announce asks for %v, which is not enabled (vip_arp, "+
+			"bgp_enable, vip_routingtable)", s.Announce))
 		return
 	case f.ControlPlane != nil && !controlPlane && s.leaseFollows && s.lease == f.ControlPlane.Lease:
-		f.reject(s, vip.InvalidField, fmt.Sprintf("kube-vip.io/leaseName names the lease of the control plane's VIP (%s); write another", s.lease))
+		f.reject(s, vip.InvalidField, fmt.Sprintf("kube-vip.io/leaseName names the lease of the control plane's VIP "+
+			"(%s); write another", s.lease))
 		return
 	}
 	s.verdict.Lease = s.lease
@@ -153,8 +148,8 @@ func (f *filter) admit(s *service, controlPlane bool) {
 	}
 }
 
-// rejectWithoutAddress rejects s as NoAddress; where Herald gives addresses of pools, without an Event, since
-// the node that does so says what becomes of it.
+// rejectWithoutAddress rejects s as NoAddress; without an Event where another node gives addresses, and says what
+// becomes of it.
 func (f *filter) rejectWithoutAddress(s *service) {
 	if f.givesAddresses() {
 		f.rejectSilently(s, vip.NoAddress, f.whyNoAddress(s))
@@ -163,8 +158,7 @@ func (f *filter) rejectWithoutAddress(s *service) {
 	f.reject(s, vip.NoAddress, f.whyNoAddress(s))
 }
 
-// whyNotOurs returns why s is not this Herald's to announce, as the reason and message of a
-// verdict: svc_enable, type, kube-vip.io/ignore or class. Both are "" if it is.
+// whyNotOurs returns why s is not this Herald's to announce, as reason and message; "" if it is.
 func (p *pass) whyNotOurs(s *vip.Service) (reason vip.Reason, message string) {
 	switch {
 	case !p.Enabled:
@@ -180,14 +174,15 @@ func (p *pass) whyNotOurs(s *vip.Service) (reason vip.Reason, message string) {
 	case s.HasClass:
 		return vip.OtherClass, fmt.Sprintf("spec.loadBalancerClass is %q, this Herald serves %q", s.Class, p.Class)
 	case p.ClassStrict:
-		return vip.OtherClass, fmt.Sprintf("spec.loadBalancerClass is not set, this Herald serves only %q (lb_class_legacy_handling is false)", p.Class)
+		return vip.OtherClass, fmt.Sprintf("spec.loadBalancerClass is not set, this Herald serves only %q "+
+			"(lb_class_legacy_handling is false)", p.Class)
 	}
-	return vip.OtherClass, fmt.Sprintf("spec.loadBalancerClass is not set, this Herald serves only %q (lb_class_only is true)", p.Class)
+	return vip.OtherClass, fmt.Sprintf("spec.loadBalancerClass is not set, this Herald serves only %q (lb_class_only "+
+		"is true)", p.Class)
 }
 
-// admitAddresses sets s.addrs and s.dhcpFamilies to what s asks for and may have, and its Interface, adds the
-// former to its verdict's Addresses, and returns one sentence for each that is refused:
-// reserved, not of its IP families, DHCP that it can't have, or not offered to its namespace. nil if none is.
+// admitAddresses sets s.addrs, s.dhcpFamilies and Interface to what s asks for and may have, and returns a sentence
+// for each address that is refused.
 func (f *filter) admitAddresses(s *service) (refused []string) {
 	s.addrs = make([]address, 0, len(s.Addresses))
 	for _, a := range requestedAddresses(s, f.DHCPMode) {
@@ -203,7 +198,7 @@ func (f *filter) admitAddresses(s *service) (refused []string) {
 			why = fmt.Sprintf("%s asks for an %s address, but spec.ipFamilies has no %s", a, family, family)
 		}
 		if why == "" {
-			why = f.whyNotOffered(s, a)
+			why = f.judgeOffer(s, a)
 		}
 		switch {
 		case why != "":
@@ -215,9 +210,12 @@ func (f *filter) admitAddresses(s *service) (refused []string) {
 			s.verdict.Addresses = append(s.verdict.Addresses, a)
 		}
 	}
-	if lacks := s.Lacks(); len(lacks) > 0 && !f.givesAddresses() { // else the node that gives addresses says why it gives none
-		f.addEventIfResponsible(s, vip.FamilyMissing, fmt.Sprintf("spec.ipFamilyPolicy is RequireDualStack, and the Service has no %s address: name one beside %s, by the annotation kube-vip.io/loadbalancerIPs, or ask the operator for a pool that has some",
-			lacks[0], s.Addresses[0]))
+	// else the node that gives addresses says why it gives none
+	if lacks := s.Lacks(); len(lacks) > 0 && !f.givesAddresses() {
+		f.addEventIfResponsible(s, vip.FamilyMissing,
+			fmt.Sprintf("spec.ipFamilyPolicy is RequireDualStack, and the Service has no %s address: name one beside "+
+				"%s, by the annotation kube-vip.io/loadbalancerIPs, or ask the operator for a pool that has some",
+				lacks[0], s.Addresses[0]))
 	}
 	f.setInterface(s)
 	return refused

@@ -106,8 +106,8 @@ func TestFinalizer(t *testing.T) {
 	}
 }
 
-// A deleted Service has its finalizer taken off by one node that is not isolated, also where an isolated one wrote its status
-// last, or would be responsible by hash.
+// A deleted Service has its finalizer taken off by one node that is not isolated, also where an isolated one wrote
+// its status last, or would be responsible by hash.
 func TestFinalizerWithIsolatedNode(t *testing.T) {
 	r := rules()
 	r.Announcer = "herald"

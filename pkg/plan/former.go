@@ -8,8 +8,9 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// lookAtTables is how often a Plan is made at least that wants anything of nftables, or of the routing policy database, so that what another program has removed
-// there is back soon, and the kernel does not forget it (nft.Timeout).
+// lookAtTables is how often a Plan is made at least that wants anything of nftables, or of the routing policy
+// database, so that what another program has removed there is back soon, and the kernel does not forget it
+// (nft.Timeout).
 const lookAtTables = 5 * time.Second
 
 // settleTime is how long after a move of a VIP packets may still come to its former owner:
@@ -25,24 +26,16 @@ type formerOwners struct {
 
 // newFormerOwners makes a formerOwners.
 func newFormerOwners(p *pass) *formerOwners {
-	f := &formerOwners{pass: p, planned: make(map[binding]bool), kernel: make(map[binding]netip.Addr, len(p.FormerOwners))}
+	f := &formerOwners{pass: p, planned: make(map[binding]bool), kernel: make(map[binding]netip.Addr,
+		len(p.FormerOwners))}
 	for _, x := range p.FormerOwners {
 		f.kernel[binding{x.Addr, x.Link}] = x.NextHop
 	}
 	return f
 }
 
-// plan adds to the Plan the next hop for packets of connections to the VIPs of u that this node
-// does not know: the latest of the nodes that held u before this one. It does so on the node that
-// holds u, and on those that held it, so that each asks the one before it; a node that held u more
-// than once is asked for all its connections at once. That is so too of VIPs that their owner alone advertises to routers: their packets arrive on
-// another link or from another router than before, but at this node. If the VIP is back at this node, packets that
-// come back to it too go to the next of those that held u before it did the first time. On a former
-// holder it also adds u to OwnedBefore. It leaves out VIPs that are leased by DHCP, whose MAC
-// address moves with them.
-//
-// Of a VIP whose connections end in a process of the node only those to its port are kept: the
-// holder, and nodes whose connections are still kept, have a Translation.
+// plan adds to the Plan the next hop for packets of connections to the VIPs of u that this node does not know: the
+// latest of the nodes that held u before it. What is leased has its MAC with it, and needs none.
 func (f *formerOwners) plan(u *unit) {
 	if f.KeepConnections == 0 || u.claim.Foreign || f.self == nil {
 		return
@@ -83,7 +76,8 @@ func (f *formerOwners) plan(u *unit) {
 			if hop, left := f.nextHop(u, s, a.Address, former); hop.IsValid() {
 				again, _ := f.nextHop(u, s, a.Address, past)
 				for _, port := range ports {
-					f.out.FormerOwners = append(f.out.FormerOwners, vip.FormerOwner{Addr: a.Addr, Link: a.Link, Port: port, NextHop: hop, Again: again})
+					f.out.FormerOwners = append(f.out.FormerOwners, vip.FormerOwner{Addr: a.Addr, Link: a.Link,
+						Port: port, NextHop: hop, Again: again})
 				}
 				f.replanAfter(min(lookAtTables, left))
 			}
@@ -91,12 +85,8 @@ func (f *formerOwners) plan(u *unit) {
 	}
 }
 
-// holdersToAsk returns the former holders of u to which the i-th of them forwards packets of
-// connections that it does not know: those that held u before it. If the holder is one of them,
-// since the VIP is back, it is the last: packets that still come here may be of its connections,
-// and those that it sends here, of connections that began on any of the others, would come back to
-// it at once if it were the next. That is a ring, in which packets that nobody knows go round until
-// their TTL ends, so it is for settleTime only.
+// holdersToAsk returns the former holders of u that the i-th of them asks: those before it, and last the holder if it
+// had u before. That is a ring, so it is for settleTime only.
 func (f *formerOwners) holdersToAsk(u *unit, i int) []vip.FormerHolder {
 	former := u.claim.FormerHolders
 	isHolder := func(h vip.FormerHolder) bool { return h.Node == u.claim.Holder }
@@ -107,19 +97,18 @@ func (f *formerOwners) holdersToAsk(u *unit, i int) []vip.FormerHolder {
 	return all
 }
 
-// translate adds to the Plan, if it is wanted, that connections to a port of a are translated to this node's own address on the same link; nothing
-// if there is none of its family.
+// translate adds, if wanted, that connections to a port of a are translated to this node's own address on the link.
 func (f *formerOwners) translate(a vip.Address, port uint16, wanted bool) {
 	own := f.self.Info.OwnAddresses(a.Link)
-	if i := slices.IndexFunc(own, func(o netip.Addr) bool { return o.Is4() == a.Addr.Is4() }); wanted && a.Link != "" && i >= 0 {
+	if i := slices.IndexFunc(own, func(o netip.Addr) bool { return o.Is4() == a.Addr.Is4() }); wanted && a.Link != "" &&
+		i >= 0 {
 		f.out.Translations = append(f.out.Translations, vip.Translation{Addr: a.Addr, Port: port, To: own[i]})
 		f.replanAfter(lookAtTables)
 	}
 }
 
-// keeps returns for how long the connections that began on a former holder are still kept; 0 if
-// they are not. Its time is of another clock, and of a lease that a tenant may write, so one
-// that is far ahead does not count.
+// keeps returns for how long connections that began on a former holder are kept; 0 if they are not. A time that is
+// far ahead, of another clock or a tenant, does not count.
 func (f *formerOwners) keeps(h vip.FormerHolder) time.Duration {
 	left := h.Until.Add(f.KeepConnections).Sub(f.Now)
 	if left > f.KeepConnections+time.Minute {
@@ -128,9 +117,10 @@ func (f *formerOwners) keeps(h vip.FormerHolder) time.Duration {
 	return max(0, left)
 }
 
-// nextHop returns the address of the first of former that may still know connections of a, and
-// for how long it is to be asked; zero if there is none.
-func (f *formerOwners) nextHop(u *unit, s *service, a vip.Address, former []vip.FormerHolder) (hop netip.Addr, left time.Duration) {
+// nextHop returns the address of the first of former that may know connections of a, and for how long it is asked;
+// zero if there is none.
+func (f *formerOwners) nextHop(u *unit, s *service, a vip.Address, former []vip.FormerHolder) (hop netip.Addr,
+	left time.Duration) {
 	for _, h := range former {
 		if left = f.keeps(h); left == 0 {
 			continue
@@ -150,11 +140,13 @@ func (f *formerOwners) nextHop(u *unit, s *service, a vip.Address, former []vip.
 	return netip.Addr{}, 0
 }
 
-// arrivalLink returns the link of a node on which packets to an address of s arrive that is bound to no link, since routers have a route to it: the
-// link of VIPs, or, if that has no network of the address's family (such as lo), the first that has one. "" if there is none.
+// arrivalLink returns the link on which packets arrive that routers send to an address that is bound to no link; ""
+// if there is none.
 func arrivalLink(info *vip.NodeInfo, s *service, a netip.Addr) string {
 	hasNetwork := func(l vip.Link) bool {
-		return slices.ContainsFunc(l.Networks(), func(x netip.Prefix) bool { return x.Addr().Is4() == a.Is4() && !x.Addr().IsLoopback() })
+		return slices.ContainsFunc(l.Networks(), func(x netip.Prefix) bool {
+			return x.Addr().Is4() == a.Is4() && !x.Addr().IsLoopback()
+		})
 	}
 	link, _ := linkFor(info, s.Interface, a)
 	if l := linkNamed(info, link); l != nil && hasNetwork(*l) {
@@ -166,10 +158,8 @@ func arrivalLink(info *vip.NodeInfo, s *service, a netip.Addr) string {
 	return ""
 }
 
-// addressOn returns an address of a node, of the family of a, on the link that a would have, or packets to it would arrive on,
-// there; zero if none is of a network of this node's link of a, since a router on the way would send packets back that are to a,
-// or the node is gone, by heartbeats or by Kubernetes: it has lost its connections. A node whose Herald has just ended has no node lease: that is its address
-// by Kubernetes, or the next hop that nftables has; neither if Kubernetes has Nodes, and not this one, which was deleted.
+// addressOn returns an address of a node in a network of this node's link of a; zero if there is none, or the node
+// has lost its connections.
 func (f *formerOwners) addressOn(s *service, a vip.Address, node string) netip.Addr {
 	n := f.members[node]
 	i := slices.IndexFunc(f.Nodes, func(o vip.Node) bool { return o.Name == node })
@@ -178,7 +168,8 @@ func (f *formerOwners) addressOn(s *service, a vip.Address, node string) netip.A
 	}
 	own := linkNamed(&f.self.Info, a.Link)
 	near := func(x netip.Addr) bool {
-		return x.Is4() == a.Addr.Is4() && own != nil && slices.ContainsFunc(own.Networks(), func(p netip.Prefix) bool { return p.Contains(x) })
+		return x.Is4() == a.Addr.Is4() && own != nil && slices.ContainsFunc(own.Networks(),
+			func(p netip.Prefix) bool { return p.Contains(x) })
 	}
 	if n != nil {
 		link, _ := linkFor(&n.Info, s.Interface, a.Addr)

@@ -209,8 +209,8 @@ func TestFormerOwners(t *testing.T) {
 	}
 }
 
-// Connections to the control plane's VIP are translated by its holder, and by nodes that held it while theirs are kept. Only those to its port
-// are sent on to former owners.
+// Connections to the control plane's VIP are translated by its holder, and by nodes that held it while theirs are
+// kept. Only those to its port are sent on to former owners.
 func TestFormerOwnersOfControlPlane(t *testing.T) {
 	translated := []string{"10.77.0.50:6443 to 10.77.0.11", "[fd77::50]:6443 to fd77::200"}
 	sentOn := func(hop4, hop6 string) []string {

@@ -8,9 +8,9 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// groupIntoUnits returns the units, complete, of the Services that share an address, a lease or a DHCP client; a Service that shares
-// nothing is a unit of its own. It sets the unit of each; Services without an owner are left out. services must be sorted, oldest
-// first; so are the units.
+// groupIntoUnits returns the units, complete, of the Services that share an address, a lease or a DHCP client; a
+// Service that shares nothing is a unit of its own. It sets the unit of each; Services without an owner are left out.
+// services must be sorted, oldest first; so are the units.
 func groupIntoUnits(p *pass, services []*service) []*unit {
 	byClient := make(map[*dhcpClient]*unit)
 	byAddr := make(map[netip.Addr]*unit, len(services))
@@ -42,8 +42,9 @@ func groupIntoUnits(p *pass, services []*service) []*unit {
 	return units
 }
 
-// joinByLease merges the units of Services that have one lease, and sets the claim of each Service. A unit of several namespaces is
-// merged with no other: else who names the lease of one of its Services could have all go where that is held.
+// joinByLease merges the units of Services that have one lease, and sets the claim of each Service. A unit of several
+// namespaces is merged with no other: else who names the lease of one of its Services could have all go where that is
+// held.
 func (p *pass) joinByLease(services []*service) {
 	units := make(map[vip.Key]*unit, len(services))
 	several := make(map[*unit]bool) // those of several namespaces
@@ -60,7 +61,9 @@ func (p *pass) joinByLease(services []*service) {
 		if u := s.unit.current(); !several[u] {
 			if several[units[s.lease].current()] {
 				s.setOwnLease()
-				p.addEventIfResponsible(s, vip.InvalidField, "kube-vip.io/leaseName has no effect: the Service whose lease it names shares an address with a Service of another namespace")
+				p.addEventIfResponsible(s, vip.InvalidField,
+					"kube-vip.io/leaseName has no effect: the Service whose lease it names shares an address with a "+
+						"Service of another namespace")
 			}
 			join(units, s.lease, u)
 		}
@@ -87,10 +90,9 @@ func severalNamespaces(services []*service) bool {
 	return slices.ContainsFunc(services, func(s *service) bool { return s.Key.Namespace != services[0].Key.Namespace })
 }
 
-// join stores in units that the unit u has the key k (an address, a lease or a DHCP client), and
-// merges u with the unit that has k already, if there is one: the Services of the one whose first
-// Service is younger are appended to the other, and its mergedInto is set. It returns the unit that
-// has k now.
+// join stores in units that the unit u has the key k (an address, a lease or a DHCP client), and merges u with the
+// unit that has k already, if there is one: the Services of the one whose first Service is younger are appended to
+// the other, and its mergedInto is set. It returns the unit that has k now.
 func join[K comparable](units map[K]*unit, k K, u *unit) *unit {
 	o := units[k].current()
 	if o != nil && o != u {
@@ -104,14 +106,13 @@ func join[K comparable](units map[K]*unit, k K, u *unit) *unit {
 	return u
 }
 
-// completeUnit sets what follows for u from its Services: their order, unit, and which of them are decisive, and its leases,
-// hash, claim (without a Holder if not valid) and requirements, and Link, Bits and the rest of
-// each address. The order is: those that have one of their addresses and whose lease is held, then others whose lease is
-// held, then others that have an address, each by age. Decisive, which means that they decide where the unit may be, are those
-// that have one of their addresses; all, if none has. So who joins a unit that has an address changes neither its lease nor where it may be.
+// completeUnit sets what follows for u from its Services. Decisive are those that have one of their addresses, or all
+// if none has: who joins changes neither its lease nor where it may be.
 func (p *pass) completeUnit(u *unit) {
 	if len(u.services) > 1 {
-		slices.SortFunc(u.services, func(a, b *service) int { return cmp.Or(cmp.Compare(a.rank(), b.rank()), byAge(a, b)) })
+		slices.SortFunc(u.services, func(a, b *service) int {
+			return cmp.Or(cmp.Compare(a.rank(), b.rank()), byAge(a, b))
+		})
 	}
 	u.lease = u.services[0].lease
 	u.hash = hashKey(u.lease)
@@ -143,8 +144,8 @@ func recordsOf(u *unit) (records []vip.Key) {
 	return records
 }
 
-// rank returns 0 if s has one of its addresses and its lease is held, 1 if the latter only, 2 if
-// the former only, else 3: completeUnit sorts the Services of a unit by it.
+// rank returns 0 if s has one of its addresses and its lease is held, 1 if the latter only, 2 if the former only,
+// else 3: completeUnit sorts the Services of a unit by it.
 func (s *service) rank() int {
 	switch {
 	case isHeld(s.claim) && s.hasAny:
@@ -157,10 +158,8 @@ func (s *service) rank() int {
 	return 3
 }
 
-// completeAddresses sets the link and the rest of each address of u (completeAddress), and adds the
-// links that its decisive Services need to its requirements. Those that share an address have it on
-// one link: that which the first of them names that has the address; of several that have it, the
-// first whose link is up on any node.
+// completeAddresses sets the link and the rest of each address of u, one for all that share it, and adds the links
+// that are needed to its requirements.
 func (p *pass) completeAddresses(u *unit) {
 	alone := len(u.services) == 1 // as most are: nothing is shared
 	var first map[netip.Addr]*service
@@ -197,13 +196,14 @@ func (p *pass) completeAddresses(u *unit) {
 	}
 }
 
-// namesLink returns for each address of u the Service of which the link is: the first that has the address, or
-// else asks for it; of several that have it, the first whose link is up on any node.
+// namesLink returns for each address of u the Service whose link counts: the first that has the address and whose
+// link is up.
 func (p *pass) namesLink(u *unit) map[netip.Addr]*service {
 	first := make(map[netip.Addr]*service)
 	for _, s := range u.services {
 		for _, a := range s.addrs {
-			if o := first[a.Addr]; o == nil || p.has(s, a.Addr) && (!p.has(o, a.Addr) || s.Interface != o.Interface && !p.anyLinkUp(o.Interface) && p.anyLinkUp(s.Interface)) {
+			if o := first[a.Addr]; o == nil || p.has(s, a.Addr) && (!p.has(o, a.Addr) || s.Interface != o.Interface &&
+				!p.anyLinkUp(o.Interface) && p.anyLinkUp(s.Interface)) {
 				first[a.Addr] = s
 			}
 		}
@@ -211,17 +211,14 @@ func (p *pass) namesLink(u *unit) map[netip.Addr]*service {
 	return first
 }
 
-// anyLinkUp reports whether any alive node has the link that a Service names, and it is up; "" and "auto"
-// count as up.
+// anyLinkUp reports whether any alive node has the link that a Service names, and it is up; "" and "auto" count as
+// up.
 func (p *pass) anyLinkUp(requested string) bool {
-	return requested == "" || requested == "auto" || requested == vip.DefaultLink || slices.ContainsFunc(p.alive, func(n *member) bool { return linkFault(&n.Info, requested) == "" })
+	return requested == "" || requested == "auto" || requested == vip.DefaultLink || slices.ContainsFunc(p.alive,
+		func(n *member) bool { return linkFault(&n.Info, requested) == "" })
 }
 
-// completeAddress sets Lease (the VIP lease of u), LocalDelivery, ResetTranslated (this node's own API server is not
-// ready: its clients are better off with another) and New of a, and, if this node is known, Link, offLink and
-// Bits as this node would bind it. Link is the one that s names or the node's default; the
-// macvlan if a is leased and this node holds u. Bits are those of the options, else of the
-// link's subnet with a, for a leased one of the link below the macvlan, else all of the address.
+// completeAddress sets what follows for a, of s in u, as this node would bind it.
 func (p *pass) completeAddress(u *unit, s *service, a *address) {
 	a.Lease, a.LocalDelivery = u.lease, s.localDelivery
 	a.ResetTranslated = s.localDelivery && p.self != nil && !p.self.Info.APIServerReady
@@ -236,7 +233,8 @@ func (p *pass) completeAddress(u *unit, s *service, a *address) {
 	var subnet int
 	a.Link, subnet = linkFor(&p.self.Info, s.Interface, named)
 	if a.client != nil {
-		_, subnet = linkFor(&p.self.Info, a.Link, a.Addr) // not by the mask of the lease, which anybody on the link may have sent
+		// not by the mask of the lease, which anybody on the link may have sent
+		_, subnet = linkFor(&p.self.Info, a.Link, a.Addr)
 	}
 	if a.client != nil && u.claim.Holder == p.Self {
 		a.Link = a.client.link
@@ -249,12 +247,8 @@ func (p *pass) completeAddress(u *unit, s *service, a *address) {
 	a.Bits = cmp.Or(bits, subnet, a.Addr.BitLen())
 }
 
-// isNew reports whether a was never announced for u as far as records tell, so that another
-// host may have it: no status of u's Services names it. A claim that changed hands proves
-// nothing: its address may never have been bound.
-//
-// Where no status is written (the control plane, disable_service_updates) a is new if the
-// claim never changed hands, or the lease is not that of s alone.
+// isNew reports whether a was never announced for u as far as records tell, so that another host may have it. A claim
+// proves nothing: the address may never have been bound.
 func (p *pass) isNew(u *unit, s *service, a netip.Addr) bool {
 	if !s.statusTellsUse {
 		return u.claim.Transitions == 0 || !s.ownLease
@@ -262,10 +256,8 @@ func (p *pass) isNew(u *unit, s *service, a netip.Addr) bool {
 	return !slices.ContainsFunc(u.services, func(o *service) bool { return o.statusHas(a) })
 }
 
-// ownerRequirements returns what u requires of its owner but for links of single addresses (see completeAddresses): of decisive
-// Services whose owner needs an endpoint, one of each; if no node has one of each, one of the
-// first of these; and that the pools of their addresses are for that node. If one node owns all Services it requires only that the
-// node's default link is up.
+// ownerRequirements returns what u requires of its owner but for links: an endpoint of each decisive Service that
+// needs one, or else of the first of them.
 func (p *pass) ownerRequirements(u *unit) requirements {
 	need := requirements{capabilities: &u.services[0].capabilities}
 	if need.sharesOwner {
@@ -282,7 +274,8 @@ func (p *pass) ownerRequirements(u *unit) requirements {
 		case !need.endpoint:
 			need.endpoint, need.endpoints, first = true, local, local
 		default:
-			need.endpoints = slices.DeleteFunc(slices.Clone(need.endpoints), func(n string) bool { return !containsSorted(local, n) })
+			need.endpoints = slices.DeleteFunc(slices.Clone(need.endpoints),
+				func(n string) bool { return !containsSorted(local, n) })
 		}
 	}
 	if len(need.endpoints) == 0 {

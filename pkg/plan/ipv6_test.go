@@ -16,7 +16,8 @@ func noIPv6On(nodes ...int) func(*vip.World) {
 	}
 }
 
-// A node on whose link IPv6 is disabled has no VIP of IPv6 alone. One that has both families it announces by IPv4, and leaves out the other: it stays.
+// A node on whose link IPv6 is disabled has no VIP of IPv6 alone. One that has both families it announces by IPv4,
+// and leaves out the other: it stays.
 func TestIPv6Disabled(t *testing.T) {
 	const (
 		both      = "10.77.0.50,fd77::50"
@@ -60,7 +61,8 @@ func TestIPv6Disabled(t *testing.T) {
 	}
 }
 
-// The Service is told which link of which node it is, and what to do; the cause of the move, and `herald explain`, say it too.
+// The Service is told which link of which node it is, and what to do; the cause of the move, and `herald explain`,
+// say it too.
 func TestIPv6DisabledIsReported(t *testing.T) {
 	w := held(world(svc("a", "fd77::50", written("n1"))), "a", "n1")
 	noIPv6On(1)(&w)

@@ -19,23 +19,23 @@ type Forwarding struct {
 	Status     bool        // external addresses are written to statuses
 }
 
-// allowsNamespace reports whether Services of the namespace may ask gateways: it is in
-// Namespaces, or these are nil.
+// allowsNamespace reports whether Services of the namespace may ask gateways: it is in Namespaces, or these are nil.
 func (f *Forwarding) allowsNamespace(name string) bool {
 	return f.Namespaces == nil || slices.Contains(f.Namespaces, name)
 }
 
-// AllowsPort reports whether the external port may be opened: it is in one of Ports, or these
-// are nil.
+// AllowsPort reports whether the external port may be opened: it is in one of Ports, or these are nil.
 func (f *Forwarding) AllowsPort(port uint16) bool {
-	return f.Ports == nil || slices.ContainsFunc(f.Ports, func(r [2]uint16) bool { return r[0] <= port && port <= r[1] })
+	return f.Ports == nil || slices.ContainsFunc(f.Ports, func(r [2]uint16) bool {
+		return r[0] <= port && port <= r[1]
+	})
 }
 
 // closeWithin is how long a VIP that is not wanted any more may stay for its mappings' sake.
 const closeWithin = 2 * time.Second
 
-// maxMappings is how many Mappings the Services of a namespace have, those of its older units first. A gateway is asked for one after
-// the other, and many have room for some hundred, which are for all.
+// maxMappings is how many Mappings the Services of a namespace have, those of its older units first. A gateway is
+// asked for one after the other, and many have room for some hundred, which are for all.
 const maxMappings = 256
 
 // mappings plans which ports gateways are to have open (UPnP), and reports which are.
@@ -56,11 +56,8 @@ func newMappings(p *pass) *mappings {
 	return m
 }
 
-// addMappings adds a Mapping (UPnP) to the Plan for each address and port of s whose external
-// port the options allow, or for which any will do (IPv4 only); none if s asks for none, or
-// enable_upnp or the namespace forbids it, and no more than maxMappings for its namespace. With here, this node makes and renews those whose
-// address is bound. All others are in the Plan only so that they are not removed: they belong to
-// the node that made them.
+// addMappings adds a Mapping (UPnP) for each address and port of s that the options allow. With here this node asks
+// for those whose address is bound; others are kept for the node that made them.
 func (m *mappings) addMappings(s *service, here bool) {
 	if s.Forward == nil || m.Forwarding == nil || !m.Forwarding.allowsNamespace(s.Key.Namespace) {
 		return
@@ -68,7 +65,8 @@ func (m *mappings) addMappings(s *service, here bool) {
 	for _, a := range s.addrs {
 		for _, p := range s.Ports {
 			x := vip.Mapping{
-				Service: s.Key, UID: s.UID, Cluster: m.ClusterUID, Claim: s.unit.lease, Addr: a.Addr, Link: m.gatewayLink(a.Address), Protocol: p.Protocol, Port: p.Port,
+				Service: s.Key, UID: s.UID, Cluster: m.ClusterUID, Claim: s.unit.lease, Addr: a.Addr,
+				Link: m.gatewayLink(a.Address), Protocol: p.Protocol, Port: p.Port,
 				External: p.Port, Any: s.Forward.Any, Lease: s.Forward.Lease, Here: here && m.isBound(a.Address),
 			}
 			if a.Addr.Is4() { // a pinhole in an IPv6 firewall changes no port
@@ -87,12 +85,12 @@ func (m *mappings) addMappings(s *service, here bool) {
 	}
 }
 
-// addSweeps adds a MappingSweep for the link of VIPs and for each link with an IPv4 Mapping: on one
-// node only, of the alive ones that take VIPs and announce Services, while its tenure is valid. It adds
-// none if the UID of the cluster is not known, since another cluster may share the gateways.
+// addSweeps adds a MappingSweep for each link where gateways may be, on one node. Without the cluster's UID it adds
+// none: another cluster may share the gateways.
 func (m *mappings) addSweeps() {
 	sweeps := func(n *member) bool { return n.refusal == "" && n.caresForServices }
-	if m.self == nil || m.Forwarding == nil || m.ClusterUID == "" || !m.Tenure.Holds(m.Now) || chosen(hash(m.ClusterUID), m.alive, "", sweeps) != m.self {
+	if m.self == nil || m.Forwarding == nil || m.ClusterUID == "" || !m.Tenure.Holds(m.Now) ||
+		chosen(hash(m.ClusterUID), m.alive, "", sweeps) != m.self {
 		return
 	}
 	links := []string{m.self.Info.LinkFor("")}
@@ -112,14 +110,13 @@ func (m *mappings) addSweeps() {
 	slices.Sort(links)
 	for _, link := range slices.Compact(links) {
 		if linkFault(&m.self.Info, link) == "" {
-			m.out.MappingSweeps = append(m.out.MappingSweeps, vip.MappingSweep{Link: link, Cluster: m.ClusterUID, Keep: keep})
+			m.out.MappingSweeps = append(m.out.MappingSweeps, vip.MappingSweep{Link: link, Cluster: m.ClusterUID,
+				Keep: keep})
 		}
 	}
 }
 
-// gatewayLink returns the link on which the gateways of VIP a are asked: a.Link, or, if this node
-// has no address of a's family there to ask from (a macvlan, lo), the link whose subnet has a, else
-// the one with the default route. a.Link, too, if there is neither, or this node has no node lease.
+// gatewayLink returns the link on which the gateways of VIP a are asked: one that has an address of its family.
 func (m *mappings) gatewayLink(a vip.Address) string {
 	if m.self == nil {
 		return a.Link
@@ -132,11 +129,8 @@ func (m *mappings) gatewayLink(a vip.Address) string {
 	return cmp.Or(link, a.Link)
 }
 
-// addEvents adds Events about the mappings of s, which is announced here: PortNotMapped for
-// each problem (forbidden by options, refused by a gateway, or a gateway whose external
-// address for an IPv4 VIP is not public), and one PortMapped that lists the open ports, if there are any and
-// no gateway's answer is pending. Mappings being removed do not count. It does nothing if s
-// asks for no ports.
+// addEvents adds Events about the mappings of s, which is announced here: each problem, and the open ports once no
+// answer is pending.
 func (m *mappings) addEvents(s *service) {
 	if s.Forward == nil {
 		return
@@ -144,7 +138,9 @@ func (m *mappings) addEvents(s *service) {
 	var open []string
 	problems := m.whyForbidden(s)
 	if m.beyond[s] {
-		problems = append(problems, fmt.Sprintf("the Services of the namespace %s ask for more than %d ports, each address counted, those of older Services first: the rest of this one's are not asked for; write fewer, or fewer addresses", s.Key.Namespace, maxMappings))
+		problems = append(problems, fmt.Sprintf("the Services of the namespace %s ask for more than %d ports, each "+
+			"address counted, those of older Services first: the rest of this one's are not asked for; write fewer, "+
+			"or fewer addresses", s.Key.Namespace, maxMappings))
 	}
 	pending := false
 	for _, x := range m.states[s.Key] {
@@ -157,7 +153,8 @@ func (m *mappings) addEvents(s *service) {
 			if x.Gateway != "" {
 				gateway = "gateway " + x.Gateway + ": "
 			}
-			problems = append(problems, fmt.Sprintf("port %d/%s of %s: %s%s", x.Port, x.Protocol, x.Addr, gateway, x.Problem))
+			problems = append(problems, fmt.Sprintf("port %d/%s of %s: %s%s", x.Port, x.Protocol, x.Addr, gateway,
+				x.Problem))
 		}
 		switch {
 		case x.Confirmed && x.External.Addr().IsValid():
@@ -167,7 +164,8 @@ func (m *mappings) addEvents(s *service) {
 			}
 			open = append(open, text)
 			if !isPublic(x.External.Addr()) && x.Addr.Is4() {
-				problems = append(problems, fmt.Sprintf("gateway %s is itself behind another: its external address, %s, is not a public one; forward the ports to it on the other", x.Gateway, x.External.Addr()))
+				problems = append(problems, fmt.Sprintf("gateway %s is itself behind another: its external address, "+
+					"%s, is not a public one; forward the ports to it on the other", x.Gateway, x.External.Addr()))
 			}
 		case x.Problem == "":
 			pending = true
@@ -182,19 +180,19 @@ func (m *mappings) addEvents(s *service) {
 		if s.Forward.Lease != 0 {
 			lease = s.Forward.Lease.String()
 		}
-		m.addEvent(s, vip.PortMapped, fmt.Sprintf("open: %s; asked for %s at a time", strings.Join(open, ", "), lease), 0)
+		m.addEvent(s, vip.PortMapped, fmt.Sprintf("open: %s; asked for %s at a time", strings.Join(open, ", "),
+			lease), 0)
 	}
 }
 
-// whyForbidden returns why the options do not let s have ports opened: enable_upnp is false,
-// or its namespace is not allowed, or else the external ports that are not, unless
-// any will do; nil if all are allowed.
+// whyForbidden returns why the options do not let s have ports opened; nil if they do.
 func (m *mappings) whyForbidden(s *service) (reasons []string) {
 	switch {
 	case m.Forwarding == nil:
 		return []string{"this Herald asks no gateway for anything: enable_upnp is false"}
 	case !m.Forwarding.allowsNamespace(s.Key.Namespace):
-		return []string{fmt.Sprintf("the namespace %s is none of upnp_namespaces (%s)", s.Key.Namespace, strings.Join(m.Forwarding.Namespaces, ","))}
+		return []string{fmt.Sprintf("the namespace %s is none of upnp_namespaces (%s)", s.Key.Namespace,
+			strings.Join(m.Forwarding.Namespaces, ","))}
 	}
 	const limit = 5
 	var forbidden []string
@@ -220,13 +218,8 @@ func (m *mappings) whyForbidden(s *service) (reasons []string) {
 	}
 }
 
-// externalIngress returns what the status of s names besides its VIPs, as with kube-vip: the
-// public IPv4 addresses on which gateways have confirmed its ports, sorted. nil if the options
-// don't want that, or only the status names addresses (these would be announced next).
-// Reserved addresses are left out.
-//
-// The mode Proxy keeps kube-proxy from them: otherwise a gateway that names somebody else's
-// address would draw the cluster's traffic to it.
+// externalIngress returns the public IPv4 addresses on which gateways have confirmed ports of s, for its status. The
+// mode Proxy keeps kube-proxy from them: a gateway may name any.
 func (m *mappings) externalIngress(s *service) (list []vip.Ingress) {
 	// If only the status names addresses, these would be taken for ones to announce.
 	if m.Forwarding == nil || !m.Forwarding.Status || s.Forward == nil || s.Source == vip.SourceStatus {
@@ -253,19 +246,14 @@ func (m *mappings) externalIngress(s *service) (list []vip.Ingress) {
 // 6598).
 var sharedRange = netip.MustParsePrefix("100.64.0.0/10")
 
-// isPublic reports whether a may be an address on the Internet: global unicast, not private
-// (RFC 1918, RFC 4193) and not in sharedRange.
+// isPublic reports whether a may be an address on the Internet: global unicast, not private (RFC 1918, RFC 4193) and
+// not in sharedRange.
 func isPublic(a netip.Addr) bool {
 	return a.IsGlobalUnicast() && !a.IsPrivate() && !sharedRange.Contains(a)
 }
 
-// keepUntilClosed adds to the Plan, without announcing it, each address that is bound here, is
-// in the Plan no more, and has a mapping that a gateway was asked for and the Plan has no more:
-// until closeWithin (2 s) after the mapping's RemovalSince, or after now if that is not set
-// yet. Many gateways let only the address that a port leads to close it.
-//
-// It does nothing without a valid tenure, and for an address of a unit that another node
-// holds.
+// keepUntilClosed keeps addresses that are bound here, and wanted no more, until their mappings are removed: many
+// gateways let only that address close its port.
 func (m *mappings) keepUntilClosed(units []*unit) {
 	if len(m.MappingStates) == 0 || !m.Tenure.Holds(m.Now) {
 		return
@@ -277,7 +265,8 @@ func (m *mappings) keepUntilClosed(units []*unit) {
 	}
 	elsewhere := func(a netip.Addr) bool {
 		return slices.ContainsFunc(units, func(u *unit) bool {
-			return u.claim.Holder != "" && u.claim.Holder != m.Self && slices.ContainsFunc(u.services, func(s *service) bool { return s.hasAddress(a) })
+			return u.claim.Holder != "" && u.claim.Holder != m.Self && slices.ContainsFunc(u.services,
+				func(s *service) bool { return s.hasAddress(a) })
 		})
 	}
 	for _, x := range m.MappingStates {

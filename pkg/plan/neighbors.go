@@ -27,8 +27,8 @@ type neighbor struct {
 	addr netip.Addr
 }
 
-// neighborsOn returns the alive nodes that have an address of a network on a link that is up, and the
-// first such address of each; sorted by name.
+// neighborsOn returns the alive nodes that have an address of a network on a link that is up, and the first such
+// address of each; sorted by name.
 func (all *nodes) neighborsOn(network netip.Prefix) []neighbor {
 	var found []neighbor
 	for _, n := range all.alive {
@@ -39,8 +39,8 @@ func (all *nodes) neighborsOn(network netip.Prefix) []neighbor {
 	return found
 }
 
-// addressOn returns the first address of a node in a network, on a link that is up and has exactly that
-// network; zero if there is none.
+// addressOn returns the first address of a node in a network, on a link that is up and has exactly that network; zero
+// if there is none.
 func addressOn(info *vip.NodeInfo, network netip.Prefix) netip.Addr {
 	for _, l := range info.Links {
 		for _, p := range l.Prefixes {
@@ -52,15 +52,14 @@ func addressOn(info *vip.NodeInfo, network netip.Prefix) netip.Addr {
 	return netip.Addr{}
 }
 
-// asksFor reports whether n can be expected to ask for o on a link with VIPs: a node with svc_enable=false does not know on which links
-// those of Services are.
+// asksFor reports whether n can be expected to ask for o on a link with VIPs: a node with svc_enable=false does not
+// know on which links those of Services are.
 func (n *member) asksFor(o *member) bool {
 	return n != o && (n.Info.AnnouncesServices() || !o.Info.AnnouncesServices())
 }
 
-// setUnheard sets member.unheard of each alive node: its links with an address for which
-// neededWitnesses of the other alive nodes on that network that ask for it get no answer (NodeInfo.Unanswered), or,
-// if fewer could ask, all of these.
+// setUnheard sets member.unheard of each alive node: its links where neededWitnesses of those that ask, or all, get
+// no answer.
 func (all *nodes) setUnheard() {
 	named := map[netip.Addr]int{}
 	for _, n := range all.alive {
@@ -94,12 +93,11 @@ func (all *nodes) setUnheard() {
 	}
 }
 
-// isUnheard reports whether n is unheard on a link to which addresses of what has these requirements
-// are to be bound.
+// isUnheard reports whether n is unheard on a link to which addresses of what has these requirements are to be bound.
 func (n *member) isUnheard(need *requirements) bool { return n.unheardLink(need) != "" }
 
-// unheardLink returns the first link on which n is unheard and to which addresses of what has these
-// requirements are to be bound, or "".
+// unheardLink returns the first link on which n is unheard and to which addresses of what has these requirements are
+// to be bound, or "".
 func (n *member) unheardLink(need *requirements) string {
 	if len(n.unheard) > 0 {
 		for link := range need.linksOn(n) {
@@ -111,10 +109,7 @@ func (n *member) unheardLink(need *requirements) string {
 	return ""
 }
 
-// watchNeighbors adds checks whether other nodes answer on the links with VIPs: for their addresses
-// there, of which neighborWitnesses nodes check each, those with the highest rendezvous hashes. The
-// links are those of this node to which units are bound that a node holds, that are up, have an
-// address, and are not that of heartbeats.
+// watchNeighbors adds checks whether other nodes answer on the links with VIPs, but for that of heartbeats.
 func (c *addressChecks) watchNeighbors(units []*unit) {
 	if c.self == nil || !c.self.Alive {
 		return
@@ -141,7 +136,8 @@ func (c *addressChecks) watchNeighbors(units []*unit) {
 	}
 }
 
-// isWitness reports whether this node is one of neighborWitnesses of all that check n; those that can't be expected to (asksFor) do not count.
+// isWitness reports whether this node is one of neighborWitnesses of all that check n; those that can't be expected
+// to (asksFor) do not count.
 func (c *addressChecks) isWitness(n neighbor, all []neighbor) bool {
 	own, before := rendezvousHash(n.hash, c.self.hash), 0
 	for _, o := range all {
@@ -152,8 +148,8 @@ func (c *addressChecks) isWitness(n neighbor, all []neighbor) bool {
 	return before < neighborWitnesses
 }
 
-// reportUnheard adds the Event VIPUnanswered to s, which this node owns, if this node is unheard on a link
-// of its unit.
+// reportUnheard adds the Event VIPUnanswered to s, which this node owns, if this node is unheard on a link of its
+// unit.
 func (c *addressChecks) reportUnheard(s *service) {
 	link := c.self.unheardLink(&s.unit.requirements)
 	if link == "" {
@@ -165,9 +161,12 @@ func (c *addressChecks) reportUnheard(s *service) {
 	}
 	var by []string
 	for _, n := range c.alive {
-		if slices.ContainsFunc(linkNamed(&c.self.Info, link).Prefixes, func(p netip.Prefix) bool { return slices.Contains(n.Info.Unanswered, p.Addr()) }) {
+		if slices.ContainsFunc(linkNamed(&c.self.Info, link).Prefixes,
+			func(p netip.Prefix) bool { return slices.Contains(n.Info.Unanswered, p.Addr()) }) {
 			by = append(by, n.Name)
 		}
 	}
-	c.addEvent(s, vip.VIPUnanswered, fmt.Sprintf("node %s owns it, but does not answer %s on its link %s: %s; look at the cable, and at the VLANs of the switch's port", c.Self, strings.Join(by, " and "), link, what), 0)
+	c.addEvent(s, vip.VIPUnanswered,
+		fmt.Sprintf("node %s owns it, but does not answer %s on its link %s: %s; look at the cable, and at the VLANs "+
+			"of the switch's port", c.Self, strings.Join(by, " and "), link, what), 0)
 }

@@ -7,8 +7,9 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// useNodesByAddress has w call each Node, of which no member has the name, like the one member without a Node of its own
-// name that has one of its addresses: a host name need not be the name of the Node (vip_nodename). It changes copies.
+// useNodesByAddress has w call each Node, of which no member has the name, like the one member without a Node of its
+// own name that has one of its addresses: a host name need not be the name of the Node (vip_nodename). It changes
+// copies.
 func useNodesByAddress(w *vip.World) {
 	names := nodeNames(w)
 	if len(names) == 0 {
@@ -20,7 +21,8 @@ func useNodesByAddress(w *vip.World) {
 	}
 	for i := range w.Services {
 		s := &w.Services[i]
-		s.Endpoints.Ready, s.Endpoints.Terminating = names.ofAll(s.Endpoints.Ready), names.ofAll(s.Endpoints.Terminating)
+		s.Endpoints.Ready, s.Endpoints.Terminating = names.ofAll(s.Endpoints.Ready),
+			names.ofAll(s.Endpoints.Terminating)
 		if s.Pods = slices.Clone(s.Pods); len(s.Pods) > 0 {
 			for i := range s.Pods {
 				s.Pods[i].Node = names.of(s.Pods[i].Node)
@@ -49,7 +51,9 @@ func nodeNames(w *vip.World) namesOfNodes {
 		if slices.ContainsFunc(w.Members, func(m vip.Member) bool { return m.Name == o.Name }) {
 			continue
 		}
-		of := slices.DeleteFunc(slices.Clone(nameless), func(m vip.Member) bool { return !hasAnyAddress(&m, o.Addresses) })
+		of := slices.DeleteFunc(slices.Clone(nameless), func(m vip.Member) bool {
+			return !hasAnyAddress(&m, o.Addresses)
+		})
 		if len(of) == 1 {
 			names[o.Name] = of[0].Name
 		}

@@ -8,8 +8,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A host name that is not the name of the Node: the Node with this host's addresses is taken, for endpoints, drains and
-// labels; where two could be meant, or none, the node is excluded, and told the option.
+// A host name that is not the name of the Node: the Node with this host's addresses is taken, for endpoints, drains
+// and labels; where two could be meant, or none, the node is excluded, and told the option.
 func TestNodesByAddress(t *testing.T) {
 	local := func(w *vip.World) {
 		w.Services[0].Local, w.Services[0].Endpoints = true, vip.Endpoints{Ready: []string{"n1.example.com"}}

@@ -24,7 +24,8 @@ type member struct {
 	vip.Member
 	refusal   string // why its Herald takes no VIP at all, or ""
 	exclusion string // why it has no VIP of a Service, by svc_enable or by what Kubernetes says of it, or ""
-	// caresForServices: it announces Services, of the classes that all do, or no member announces any: what earlier processes wrote is to be cleared.
+	// caresForServices: it announces Services, of the classes that all do, or no member announces any: what earlier
+	// processes wrote is to be cleared.
 	caresForServices bool
 	labels           map[string]string
 	// labelsKnown: Nodes can be read, and so their labels.
@@ -42,7 +43,8 @@ const isolatedRefusal = "it reaches too few other nodes on the VIPs' link"
 const noServicesExclusion = "its Herald announces no Services (svc_enable is false there)"
 
 // otherClassExclusion is the exclusion of a node whose class options are not those of classOptions.
-const otherClassExclusion = "its Herald has other class options (lb_class_name, lb_class_only, lb_class_legacy_handling) than most: one installation has one class"
+const otherClassExclusion = "its Herald has other class options (lb_class_name, lb_class_only, " +
+	"lb_class_legacy_handling) than most: one installation has one class"
 
 // classOptions returns the class options that most members with svc_enable have; of several the first by name.
 func classOptions(members []vip.Member) (most vip.ClassOptions) {
@@ -53,7 +55,8 @@ func classOptions(members []vip.Member) (most vip.ClassOptions) {
 		}
 	}
 	for i := range members {
-		if o := members[i].Info.Options; o != nil && o.Services && (counts[most] == 0 || counts[o.ClassOptions] > counts[most]) {
+		if o := members[i].Info.Options; o != nil && o.Services && (counts[most] == 0 ||
+			counts[o.ClassOptions] > counts[most]) {
 			most = o.ClassOptions
 		}
 	}
@@ -75,28 +78,28 @@ func (n *member) isolatedOnly(need *requirements) bool {
 	return whyIneligible(need, &other) == ""
 }
 
-// whyExcluded returns why the node takes no VIP of a Service: its Herald's refusal, else its
-// exclusion; "" if it does. Links and endpoints do not count.
+// whyExcluded returns why the node takes no VIP of a Service: its Herald's refusal, else its exclusion; "" if it
+// does. Links and endpoints do not count.
 func (n *member) whyExcluded() string { return cmp.Or(n.refusal, n.exclusion) }
 
-// newNodes returns the members, dead ones too, by name and the alive ones, with the refusal
-// and exclusion of each. Refusals are: this process stops; drained; shutting down while
-// another node is alive and is not; isolated; what another node publishes as Excluded.
-// Exclusions are: it has no Node while another member has one; svc_enable=false; other classes; Node.Excluded; ExclusionLabel
-// unless all members that have a Node, and svc_enable, have one.
+// newNodes returns the members, dead ones too, with why each takes no VIP.
 func newNodes(w *vip.World) *nodes {
 	objects := nodeObjects(w)
 	hasNode := func(x vip.Member) bool { _, ok := objects[x.Name]; return ok }
 	// Where no member has a Node, this process may not read Nodes, or there are none yet: that says nothing.
 	nodesKnown := slices.ContainsFunc(w.Members, hasNode)
 	labelCounts := exclusionLabelCounts(w.Members, objects)
-	othersStay := slices.ContainsFunc(w.Members, func(x vip.Member) bool { return x.Alive && !objects[x.Name].ShuttingDown })
-	classes, nobodyCares := classOptions(w.Members), !slices.ContainsFunc(w.Members, func(x vip.Member) bool { return x.Info.AnnouncesServices() })
+	othersStay := slices.ContainsFunc(w.Members, func(x vip.Member) bool {
+		return x.Alive && !objects[x.Name].ShuttingDown
+	})
+	classes, nobodyCares := classOptions(w.Members), !slices.ContainsFunc(w.Members,
+		func(x vip.Member) bool { return x.Info.AnnouncesServices() })
 	all := &nodes{members: make(map[string]*member, len(w.Members)), addresses: objects[w.Self].Addresses}
 	for _, x := range w.Members {
 		o := objects[x.Name]
 		other := hasOtherClasses(&x.Info, classes)
-		n := &member{Member: x, hash: hash(x.Name), exclusion: o.Excluded, notReady: o.NotReady, labels: o.Labels, labelsKnown: nodesKnown,
+		n := &member{Member: x, hash: hash(x.Name), exclusion: o.Excluded, notReady: o.NotReady, labels: o.Labels,
+			labelsKnown:      nodesKnown,
 			caresForServices: nobodyCares || x.Info.AnnouncesServices() && !other}
 		switch {
 		case nodesKnown && !hasNode(x):
@@ -113,7 +116,8 @@ func newNodes(w *vip.World) *nodes {
 			n.refusal = "its Herald is stopping"
 		case o.Drained:
 			n.refusal = "it is drained (herald undrain " + x.Name + " ends that)"
-		case o.ShuttingDown && othersStay: // VIPs go before the Pods behind them do; while no other node is alive they stay
+		// VIPs go before the Pods behind them do; while no other node is alive they stay
+		case o.ShuttingDown && othersStay:
 			n.refusal = "it is being shut down"
 		case x.Info.Isolated:
 			n.refusal = isolatedRefusal
@@ -141,15 +145,12 @@ func nodeObjects(w *vip.World) map[string]vip.Node {
 	return objects
 }
 
-// ExclusionLabelCounts reports whether the nodes of w that have an ExclusionLabel take no VIP of a Service for it. Members
-// and Nodes of w are enough.
+// ExclusionLabelCounts reports whether the nodes of w that have an ExclusionLabel take no VIP of a Service for it.
+// Members and Nodes of w are enough.
 func ExclusionLabelCounts(w *vip.World) bool { return exclusionLabelCounts(w.Members, nodeObjects(w)) }
 
-// exclusionLabelCounts reports whether a member that has a Node, and svc_enable, has no ExclusionLabel.
-//
-// kubeadm puts the label that keeps VIPs off a node on every control-plane node. Where Herald runs on such
-// nodes only, there would be no VIP at all, so it does not count. Nodes that are down do, so that the label
-// means the same when one fails; a member whose Node was deleted does not (docs/why.md, "The exclusion label").
+// exclusionLabelCounts reports whether a member that has a Node, and svc_enable, has no ExclusionLabel (docs/why.md,
+// "The exclusion label").
 func exclusionLabelCounts(members []vip.Member, objects map[string]vip.Node) bool {
 	return slices.ContainsFunc(members, func(x vip.Member) bool {
 		o, hasNode := objects[x.Name]
@@ -163,21 +164,22 @@ type rank int
 
 // The ranks. A node has the highest one that applies.
 const (
-	rankWell       rank = iota
-	rankNotReady        // kubelet does not report it as ready, though it may serve
-	rankRestarting      // its Herald was killed or crashed more than once in the last minutes (docs/why.md, "Restart loops")
-	rankFaulty          // its data plane would not forward packets to VIPs, or has not been seen to (docs/why.md, "Failing data plane")
-	rankUnheard         // the other nodes get no answer from it on a link that is needed (docs/why.md, "Verification")
-	rankStalled         // it was the one to claim a VIP lease, and was slow
+	rankWell     rank = iota
+	rankNotReady      // kubelet does not report it as ready, though it may serve
+	// its Herald was killed or crashed more than once in the last minutes (docs/why.md, "Restart loops")
+	rankRestarting
+	// its data plane would not forward packets to VIPs, or has not been seen to (docs/why.md, "Failing data plane")
+	rankFaulty
+	rankUnheard // the other nodes get no answer from it on a link that is needed (docs/why.md, "Verification")
+	rankStalled // it was the one to claim a VIP lease, and was slow
 )
 
 // restartsTolerated is how many vip.NodeInfo.Restarts do not make a node rankRestarting: one
 // power cut says nothing about the next.
 const restartsTolerated = 1
 
-// rankFor returns the rank of n as the owner of what has these requirements. Neither Ready nor
-// the data plane count for the API servers, whose packets end in a process of the node. Every
-// node comes to the same, but for Stalled, since it judges by the Node and by what n publishes.
+// rankFor returns the rank of n as the owner of what has these requirements. But for Stalled every node comes to the
+// same.
 func (n *member) rankFor(need *requirements) rank {
 	switch {
 	case n.Stalled:
@@ -213,8 +215,8 @@ type linkOf struct {
 	addr      netip.Addr // zero for what a DHCP server leases
 }
 
-// linksOn returns the links of n to which addresses, and macvlans, of what has these requirements are to be
-// bound, each with its address (zero for what a DHCP server leases); some of them several times, and "" for one that can't be told.
+// linksOn returns the links of n that what has these requirements is to be bound to, each with the address, zero for
+// what a DHCP server leases; "" for one that can't be told.
 func (need *requirements) linksOn(n *member) iter.Seq2[string, netip.Addr] {
 	return func(yield func(string, netip.Addr) bool) {
 		for _, l := range need.links {
@@ -229,10 +231,8 @@ func (need *requirements) linksOn(n *member) iter.Seq2[string, netip.Addr] {
 	}
 }
 
-// whyIneligible returns why node n may not announce what has these requirements, or "" if it
-// may: the first of a refusal of its Herald, an exclusion, a link that is needed
-// and missing or down, a pool that is not for it, no endpoint. It does not ask whether the node is alive. No other code
-// decides this.
+// whyIneligible returns why n, if it is alive, may not announce what has these requirements; "" if it may. No other
+// code decides this.
 func whyIneligible(need *requirements, n *member) string {
 	switch {
 	case n.refusal != "":
@@ -269,7 +269,8 @@ func (need *requirements) onlyIPv6() bool {
 	return !slices.ContainsFunc(need.links, func(l linkOf) bool { return !l.addr.Is6() })
 }
 
-// whyNoIPv6 returns why the kernel of n binds a, if that is an address of IPv6, to no link of that name, and what to do.
+// whyNoIPv6 returns why the kernel of n binds a, if that is an address of IPv6, to no link of that name, and what to
+// do.
 func (n *member) whyNoIPv6(a netip.Addr, link string) string {
 	if l := linkNamed(&n.Info, link); !a.Is6() || l == nil || !l.NoIPv6 {
 		return ""
@@ -284,8 +285,7 @@ func containsSorted(names []string, name string) bool {
 	return found
 }
 
-// weightFor returns how much the pools of the addresses prefer n as the owner of what has these requirements:
-// the sum over the addresses. 0 if the labels of Nodes can't be read.
+// weightFor returns how much the pools of the addresses prefer n: the sum over these.
 func (n *member) weightFor(need *requirements) (sum int) {
 	for _, a := range need.preferred {
 		if n.labelsKnown {
@@ -295,8 +295,7 @@ func (n *member) weightFor(need *requirements) (sum int) {
 	return sum
 }
 
-// whyNoNode returns a sentence with the reasons why alive nodes are ineligible, each once with the nodes that it is of: five of
-// them by name and the number of the rest. If there is none it says that no node runs Herald.
+// whyNoNode returns why each alive node is ineligible, or that no node runs Herald.
 func (all *nodes) whyNoNode(need *requirements) string {
 	const limit = 5
 	nodesOf := make(map[string][]string)
@@ -351,12 +350,11 @@ func (all *nodes) withoutHerald(endpoints []string) string {
 	return " (there is one on " + strings.Join(without, ", ") + ", " + why + ")"
 }
 
-// linkFor returns the link of a node on which a is bound for a Service that names the link
-// requested, or with "" the node's default, which may be "auto"; and the prefix length of that
-// link's longest subnet with a, 0 if none has it.
+// linkFor returns the link of a node on which a is bound for a Service that names the link requested, or with "" the
+// node's default, which may be "auto"; and the prefix length of that link's longest subnet with a, 0 if none has it.
 //
-// "auto" is the link with the longest subnet that has a, else the one with the default route,
-// or "". A named link is returned even if the node does not have it. vip.DefaultLink is the node's DefaultInterface. The zero Addr is in no
+// "auto" is the link with the longest subnet that has a, else the one with the default route, or "". A named link is
+// returned even if the node does not have it. vip.DefaultLink is the node's DefaultInterface. The zero Addr is in no
 // subnet.
 func linkFor(info *vip.NodeInfo, requested string, a netip.Addr) (link string, subnet int) {
 	requested = cmp.Or(requested, info.Interface)
@@ -377,8 +375,8 @@ func linkFor(info *vip.NodeInfo, requested string, a netip.Addr) (link string, s
 	return link, subnet
 }
 
-// linkFault returns what is wrong with a link of a node, as text for users: it is down, is
-// missing, or is "" since there is no default route. "" if it is up.
+// linkFault returns what is wrong with a link of a node, as text for users: it is down, is missing, or is "" since
+// there is no default route. "" if it is up.
 func linkFault(info *vip.NodeInfo, link string) string {
 	switch l := linkNamed(info, link); {
 	case l != nil && l.Up:
@@ -413,8 +411,8 @@ func hash(s string) uint64 {
 	return h
 }
 
-// chosen returns the one of nodes that is able: the one named last, else the one with the highest rendezvous hash for key; nil if
-// none is able. Every node comes to the same.
+// chosen returns the one of nodes that is able: the one named last, else the one with the highest rendezvous hash for
+// key; nil if none is able. Every node comes to the same.
 func chosen(key uint64, nodes []*member, last string, able func(*member) bool) (best *member) {
 	for _, n := range nodes {
 		switch {
@@ -428,8 +426,8 @@ func chosen(key uint64, nodes []*member, last string, able func(*member) bool) (
 	return best
 }
 
-// rendezvousHash returns the rendezvous hash of a unit or Service and a node, of which both
-// hashes are given (the finalizer of splitmix64, so that each pair is as good as random).
+// rendezvousHash returns the rendezvous hash of a unit or Service and a node, of which both hashes are given (the
+// finalizer of splitmix64, so that each pair is as good as random).
 func rendezvousHash(unit, node uint64) uint64 {
 	x := unit ^ (node + 0x9e3779b97f4a7c15)
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

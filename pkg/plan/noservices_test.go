@@ -115,8 +115,8 @@ func TestNoServicesOlderVersion(t *testing.T) {
 	}
 }
 
-// TestNoServicesStatus: a node with svc_enable=false clears no status while nodes with Services are members, be they dead or isolated; once none
-// is, one node clears it.
+// TestNoServicesStatus: a node with svc_enable=false clears no status while nodes with Services are members, be they
+// dead or isolated; once none is, one node clears it.
 func TestNoServicesStatus(t *testing.T) {
 	all := func(w vip.World) (cleared, withdrawn []string) {
 		for _, m := range w.Members {
@@ -167,7 +167,8 @@ func TestNoServicesStatus(t *testing.T) {
 	}
 }
 
-// TestNoServicesControlPlane: the VIP of the control plane goes to a node with svc_enable=false, and to none without cp_enable, whose API server nobody asks.
+// TestNoServicesControlPlane: the VIP of the control plane goes to a node with svc_enable=false, and to none without
+// cp_enable, whose API server nobody asks.
 func TestNoServicesControlPlane(t *testing.T) {
 	bgp := controlPlaneRules()
 	bgp.ARP, bgp.BGP = false, &BGP{}
@@ -190,7 +191,8 @@ func TestNoServicesControlPlane(t *testing.T) {
 	}
 }
 
-// TestNoServicesExclusionLabel: that a node with svc_enable=false lacks the label that keeps VIPs off nodes has all others keep theirs no less.
+// TestNoServicesExclusionLabel: that a node with svc_enable=false lacks the label that keeps VIPs off nodes has all
+// others keep theirs no less.
 func TestNoServicesExclusionLabel(t *testing.T) {
 	w := withoutServices(world(svc("a", "10.77.0.60")), "n3")
 	w.Nodes = allNodes(vip.Node{Name: "n1", ExclusionLabel: "x"}, vip.Node{Name: "n2", ExclusionLabel: "x"})
@@ -240,7 +242,8 @@ func TestNoServicesEgress(t *testing.T) {
 	}
 }
 
-// TestNoServicesWitnesses: only nodes that know of VIPs of Services ask on their links for the nodes that have them, and whether their owners answer.
+// TestNoServicesWitnesses: only nodes that know of VIPs of Services ask on their links for the nodes that have them,
+// and whether their owners answer.
 func TestNoServicesWitnesses(t *testing.T) {
 	verified := false
 	for _, name := range manyNames {
@@ -280,7 +283,8 @@ func TestNoServicesExplained(t *testing.T) {
 	}
 }
 
-// TestControlPlaneOfOtherNodes: no Service gets the VIP of the control plane, nor do pools give it, where only other nodes have cp_enable.
+// TestControlPlaneOfOtherNodes: no Service gets the VIP of the control plane, nor do pools give it, where only other
+// nodes have cp_enable.
 func TestControlPlaneOfOtherNodes(t *testing.T) {
 	w := poolWorld("n1")
 	w.Services = []vip.Service{svc("a", "10.77.0.60"), svc("b", "10.77.0.61")}

@@ -18,10 +18,8 @@ type offers struct {
 	labels    map[string]map[string]string // of namespaces
 }
 
-// newOffers returns what the address pools allow and set: which namespaces may ask for an address,
-// by which link and methods it is announced, and whether only addresses of pools may be asked for; nil if Herald
-// reads no pools. While the World has no PoolPolicy the ConfigMap is parsed here; without one there are no pools. What one that is gone
-// said is in force until it is back, or this process ends: else whoever asks while it is deleted and made again would have an address for good.
+// newOffers returns what the pools allow and set; nil if Herald reads none. What a ConfigMap that is gone said stays
+// in force: else whoever asks while it is made again would have an address for good.
 func newOffers(r *Rules, w *vip.World) *offers {
 	if r.Allocation == nil {
 		return nil
@@ -42,16 +40,20 @@ func newOffers(r *Rules, w *vip.World) *offers {
 // whyNot returns why a Service of a namespace may not ask for a, if it has not got it, and what to do; "" if it may.
 func (o *offers) whyNot(namespace string, a netip.Addr) string {
 	if o.unknown {
-		return a.String() + ": which addresses Services may have is not known, since Herald may not read the ConfigMap of pools; ask the operator (herald manifest rbac prints what is needed, svc_pools= turns pools off)"
+		return a.String() + ": which addresses Services may have is not known, since Herald may not read the " +
+			"ConfigMap of pools; ask the operator (herald manifest rbac prints what is needed, svc_pools= turns " +
+			"pools " +
+			"off)"
 	}
 	if why := o.policy.WhyNotOffered(namespace, o.labels[namespace], a, o.poolsOnly); why != "" {
-		return why + "; name no address, so that the Service is given one of a pool, or ask the operator (svc_addresses)"
+		return why + "; name no address, so that the Service is given one of a pool, or ask the operator " +
+			"(svc_addresses)"
 	}
 	return ""
 }
 
-// ofPools returns the addresses of s for which pools are looked up: its own, without those that are
-// leased, and 0.0.0.0 or :: for each family for which it asks a DHCP server.
+// ofPools returns the addresses of s for which pools are looked up: its own, without those that are leased, and
+// 0.0.0.0 or :: for each family for which it asks a DHCP server.
 func (s *service) ofPools() []netip.Addr {
 	out := make([]netip.Addr, 0, len(s.addrs)+len(s.dhcpFamilies))
 	for _, a := range s.addrs {
@@ -65,10 +67,8 @@ func (s *service) ofPools() []netip.Addr {
 	return out
 }
 
-// setInterface sets the link on which s is announced, if it names none, to the one that the pool of
-// one of its addresses names: of the first address for which a pool does. Where pools limit what may be asked for, the link that s
-// names does not count if it asks a DHCP server, since its user could run that server on the link of pods, and lease any address; an
-// Event says so if the link on this node, which is responsible, is another.
+// setInterface sets the link of s, if it names none, to that of the first pool with one. Where pools limit addresses,
+// the link that s names does not count for DHCP: its user could run the server.
 func (p *pass) setInterface(s *service) {
 	if p.offers == nil || s.reserved {
 		return
@@ -82,17 +82,20 @@ func (p *pass) setInterface(s *service) {
 			s.Interface = p.offers.policy.Interface(s.Key.Namespace, a)
 		}
 	}
-	if named != s.Interface && named != "" && p.self != nil && p.self.Info.LinkFor(named) != p.self.Info.LinkFor(s.Interface) {
-		p.addEventIfResponsible(s, vip.InvalidField, fmt.Sprintf("kube-vip.io/serviceInterface is %q, and has no effect: since pools limit which addresses Services may ask for (svc_addresses), a DHCP server is asked on the link that its pool names (pool-<name>.interface), or else on that of the node; ask the operator", named))
+	if named != s.Interface && named != "" && p.self != nil &&
+		p.self.Info.LinkFor(named) != p.self.Info.LinkFor(s.Interface) {
+		p.addEventIfResponsible(s, vip.InvalidField,
+			fmt.Sprintf("kube-vip.io/serviceInterface is %q, and has no effect: since pools limit which addresses "+
+				"Services may ask for (svc_addresses), a DHCP server is asked on the link that its pool names "+
+				"(pool-<name>.interface), or else on that of the node; ask the operator", named))
 	}
 }
 
-// setMethods sets the methods by which s is announced, if it names none, to those that the pool of
-// one of its addresses names: of the first address for which a pool does. It returns that pool, or
-// "". If what s names can't be read, and only one method is enabled, that is the one by which a VIP
-// that its status shows was announced, and is (docs/why.md, "Mistakes in a running Service").
+// setMethods sets the methods of s, if it names none, to those of the first pool with some, and returns that pool, or
+// "". If they can't be read, a VIP that is announced stays (docs/why.md, "Mistakes in a running Service").
 func (p *pass) setMethods(s *service) (pool string) {
-	if s.Announce != nil && len(s.Announce) == 0 && p.ARP != p.hasRoutes() && slices.ContainsFunc(s.Addresses, s.statusHas) {
+	if s.Announce != nil && len(s.Announce) == 0 && p.ARP != p.hasRoutes() && slices.ContainsFunc(s.Addresses,
+		s.statusHas) {
 		s.Announce = nil
 		return ""
 	}
@@ -122,18 +125,17 @@ func (p *pass) addPoolsOf(need *requirements, s *service) {
 	}
 }
 
-// whyNotOffered returns why s may not ask for a, which may be 0.0.0.0 or ::, if no pool offers that
-// to the namespace of s; "" if it may, has it already (of 0.0.0.0 and ::, an address that DHCP leased to it), is reserved, or if pools do not limit what is asked for. What s has already it keeps, as when
-// pools are edited, and s is marked unoffered. An address that DHCP leased to it does not count as its own once it names that: it would keep that for
-// good, and be leased another.
-func (p *pass) whyNotOffered(s *service, a netip.Addr) string {
+// judgeOffer returns why s may not ask for a, which may be 0.0.0.0 or ::; "" if it may, or has it already. An address
+// that was leased does not count as its own once s names it.
+func (p *pass) judgeOffer(s *service, a netip.Addr) string {
 	if p.offers == nil || !p.offers.limited || s.reserved {
 		return ""
 	}
 	why := p.offers.whyNot(s.Key.Namespace, a)
 	switch {
 	case why == "":
-	case a.IsUnspecified() && p.hasLeased(s, vip.FamilyOf(a)), !a.IsUnspecified() && !slices.Contains(s.Record.Leased, a) && p.has(s, a):
+	case a.IsUnspecified() && p.hasLeased(s, vip.FamilyOf(a)), !a.IsUnspecified() && !slices.Contains(s.Record.Leased,
+		a) && p.has(s, a):
 		s.unoffered = true
 	default:
 		return why
@@ -141,26 +143,29 @@ func (p *pass) whyNotOffered(s *service, a netip.Addr) string {
 	return ""
 }
 
-// unofferedOf returns the addresses that s names, that no pool offers to its namespace, and that its status does
-// not show, or only since a DHCP server had leased them: nobody has to do without them because of s.
+// unofferedOf returns the addresses that s names, no pool offers to its namespace, and nobody has to do without
+// because of s.
 func (p *pass) unofferedOf(s *vip.Service) (out []netip.Addr) {
 	if p.offers == nil || !p.offers.limited {
 		return nil
 	}
 	shown := service{Service: s}
 	for _, a := range s.Addresses {
-		if !a.IsUnspecified() && (!shown.statusHas(a) || slices.Contains(s.Record.Leased, a) && s.Source != vip.SourceStatus) && p.offers.whyNot(s.Key.Namespace, a) != "" {
+		if !a.IsUnspecified() && (!shown.statusHas(a) || slices.Contains(s.Record.Leased, a) &&
+			s.Source != vip.SourceStatus) && p.offers.whyNot(s.Key.Namespace, a) != "" {
 			out = append(out, a)
 		}
 	}
 	return out
 }
 
-// released returns the addresses of s that no pool offers to it any more (unofferedOf), if Herald gave it all of these, and
-// each pool that heraldvip.io/allocated names can be read: it is given others for them. Else nil: they are refused.
+// released returns the addresses of s that no pool offers to it any more (unofferedOf), if Herald gave it all of
+// these, and each pool that heraldvip.io/allocated names can be read: it is given others for them. Else nil: they are
+// refused.
 func (p *pass) released(s *vip.Service) []netip.Addr {
 	all := p.unofferedOf(s)
-	if s.Allocated == "" || p.offers == nil || p.offers.policy.InPool(netip.Addr{}, s.Allocated) { // no pool has the zero Addr, but one that can't be read may
+	// no pool has the zero Addr, but one that can't be read may
+	if s.Allocated == "" || p.offers == nil || p.offers.policy.InPool(netip.Addr{}, s.Allocated) {
 		return nil
 	}
 	if slices.ContainsFunc(all, func(a netip.Addr) bool { return !slices.Contains(s.Record.Given, a) }) {

@@ -90,8 +90,9 @@ func TestOffered(t *testing.T) {
 	}
 }
 
-// TestGivenAndNotOfferedAnyMore: a Service that was given an address which no status shows yet, and whose pool is not offered to it any more, is given another. What its status shows
-// stays, and so do those of its addresses that are offered; what its user has named is refused, however often the user writes it.
+// TestGivenAndNotOfferedAnyMore: a Service that was given an address which no status shows yet, and whose pool is not
+// offered to it any more, is given another. What its status shows stays, and so do those of its addresses that are
+// offered; what its user has named is refused, however often the user writes it.
 func TestGivenAndNotOfferedAnyMore(t *testing.T) {
 	given := func(pools string) func(*vip.Service) {
 		return func(s *vip.Service) {
@@ -174,8 +175,9 @@ func TestPolicyInForce(t *testing.T) {
 	}
 }
 
-// TestConfigMapGone: a ConfigMap of pools that is gone, while it is made again, say, gives nothing, and limits who may have what as before. Of one that
-// may not be read nothing is known, so that nobody is let have more than the statuses show.
+// TestConfigMapGone: a ConfigMap of pools that is gone, while it is made again, say, gives nothing, and limits who
+// may have what as before. Of one that may not be read nothing is known, so that nobody is let have more than the
+// statuses show.
 func TestConfigMapGone(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -226,7 +228,8 @@ func TestStatusKeptOfUnoffered(t *testing.T) {
 	}
 }
 
-// TestLeasedIsKeptWithoutEndpoints: a Service that has an address of a DHCP server which no pool offers it any more keeps it while it has no endpoint.
+// TestLeasedIsKeptWithoutEndpoints: a Service that has an address of a DHCP server which no pool offers it any more
+// keeps it while it has no endpoint.
 func TestLeasedIsKeptWithoutEndpoints(t *testing.T) {
 	w := poolWorld("n1")
 	w.Members = w.Members[:1]
@@ -291,8 +294,8 @@ func TestInterfaceOfPools(t *testing.T) {
 	}
 }
 
-// TestPreferredNodesOfPools: of the nodes that serve equally well a VIP goes to the one that its pool prefers most; it
-// moves to one that is preferred more with vip_rebalance only, and by that to none that is preferred less.
+// TestPreferredNodesOfPools: of the nodes that serve equally well a VIP goes to the one that its pool prefers most;
+// it moves to one that is preferred more with vip_rebalance only, and by that to none that is preferred less.
 func TestPreferredNodesOfPools(t *testing.T) {
 	inZone := func(n, zone string) vip.Node {
 		return vip.Node{Name: n, Labels: map[string]string{"zone": zone}}
@@ -407,8 +410,8 @@ func TestDHCPPool(t *testing.T) {
 	}
 }
 
-// TestLinkOfDHCPClients: where pools limit which addresses Services may ask for, the operator says on which link a DHCP server is asked: else a
-// tenant's pods could be that server, on the link of pods, say, and choose any address.
+// TestLinkOfDHCPClients: where pools limit which addresses Services may ask for, the operator says on which link a
+// DHCP server is asked: else a tenant's pods could be that server, on the link of pods, say, and choose any address.
 func TestLinkOfDHCPClients(t *testing.T) {
 	for _, tt := range []struct {
 		name        string

@@ -87,8 +87,8 @@ func plansOf(r Rules, w vip.World) map[string]vip.Plan {
 	return all
 }
 
-// TestOtherClassStatus: a node of another class clears no status, and says nothing, while members of the Service's class are there, be they dead or
-// isolated; once none is, one node clears it.
+// TestOtherClassStatus: a node of another class clears no status, and says nothing, while members of the Service's
+// class are there, be they dead or isolated; once none is, one node clears it.
 func TestOtherClassStatus(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -137,7 +137,8 @@ func TestOtherClassStatus(t *testing.T) {
 	}
 }
 
-// TestOtherClassEvent: a Service without an owner gets the Event that says why, and its condition, from one node of its class.
+// TestOtherClassEvent: a Service without an owner gets the Event that says why, and its condition, from one node of
+// its class.
 func TestOtherClassEvent(t *testing.T) {
 	for _, name := range manyNames {
 		w := withClasses(world(svc(name, "10.77.0.12", func(s *vip.Service) { s.HasClass, s.Class = true, "a" }))) // n2's own
@@ -155,7 +156,8 @@ func TestOtherClassEvent(t *testing.T) {
 	}
 }
 
-// TestOtherClassControlPlane: the VIP of the control plane has no class, so that of which classes nodes are changes nothing in who says why nobody has it.
+// TestOtherClassControlPlane: the VIP of the control plane has no class, so that of which classes nodes are changes
+// nothing in who says why nobody has it.
 func TestOtherClassControlPlane(t *testing.T) {
 	say := func(w vip.World) (names []string) {
 		for node, p := range plansOf(controlPlaneRules(), w) {

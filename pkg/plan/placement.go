@@ -12,15 +12,8 @@ type placement struct {
 	units []*unit
 }
 
-// setTargets sets the target of every unit that is free, or that this node holds and is not
-// eligible for, unless that is only for as long as it is Rejoining, then of those that returnUnits and rebalance move. A free unit goes to
-// formerHolder, else to bestNode; one that this node can't keep, to bestNode; one whose clients this
-// node's data plane or link fails, to betterNode. target stays nil if no node is eligible, and for
-// all other units.
-//
-// The oldest unit comes first and counts for the next, so that a burst of new Services spreads
-// evenly although every node plans alone: a node's own count is exact and its counts of others
-// are at worst too low, so no node takes more than its share (docs/why.md, "Placement").
+// setTargets sets the target of every unit that is free, or that this node is to hand over; nil if none is eligible.
+// The oldest comes first and counts for the next, so that a burst spreads evenly (docs/why.md, "Placement").
 func (p *placement) setTargets() {
 	for _, u := range p.units {
 		if n := p.members[u.claim.Holder]; n != nil {
@@ -51,8 +44,7 @@ func (p *placement) setTargets() {
 	}
 }
 
-// whyFree returns why u, which is free, is no longer held by the node that its lease names, or had it before; "" if it
-// names none, or that may acquire it again.
+// whyFree returns why u, which is free, is no longer with the node that had it; "" if it had none.
 func (p *placement) whyFree(u *unit) string {
 	claim := p.Claims[u.lease]
 	before := cmp.Or(claim.Holder, claim.PreviousHolder)
@@ -70,10 +62,8 @@ func (p *placement) whyFree(u *unit) string {
 	return before + " no longer had it"
 }
 
-// betterNode returns the node to which u, which this node holds, is to move because of a fault of
-// this node (faultHere), and the cause. The node is bestSuccessor, if its rank is low enough.
-// It returns nil if there is none, so that VIPs never go to a node that
-// is no better, if nothing is wrong here, and without a valid tenure or while a renewal of the node lease is late.
+// betterNode returns the node to which u, which this node holds, is to move because of a fault here, and the cause;
+// nil if nothing is wrong or no node is better.
 func (p *placement) betterNode(u *unit) (to *member, cause string) {
 	fault := p.faultHere(u)
 	if fault == "" || !p.Tenure.Holds(p.Now) || !p.Tenure.RenewalLateSince.IsZero() {
@@ -85,8 +75,8 @@ func (p *placement) betterNode(u *unit) (to *member, cause string) {
 	return nil, ""
 }
 
-// faultHere returns why clients of u, which this node holds, are not served well here; "" if they are. The control plane needs no
-// data plane.
+// faultHere returns why clients of u, which this node holds, are not served well here; "" if they are. The control
+// plane needs no data plane.
 func (p *placement) faultHere(u *unit) string {
 	switch {
 	case p.DataPlaneFault != "" && u.requirements.nodeExclusion:
@@ -97,10 +87,8 @@ func (p *placement) faultHere(u *unit) string {
 	return ""
 }
 
-// formerHolder returns the node that had a free unit, if it is alive, of rankNotReady or better
-// and eligible, or nil: the first such that is named by u's own lease, valid or not, by a valid
-// lease of another decisive Service, or by the status of one as the one that wrote it. So a lease that was
-// deleted or blanked by hand moves nothing.
+// formerHolder returns the node that had a free unit, by leases and statuses, if it may have it again: a lease that
+// was deleted by hand moves nothing.
 func (p *placement) formerHolder(u *unit) *member {
 	names := append(make([]string, 0, 8), p.Claims[u.lease].Holder)
 	for _, s := range u.services {
@@ -114,27 +102,25 @@ func (p *placement) formerHolder(u *unit) *member {
 		}
 	}
 	for _, name := range names {
-		if n := p.members[name]; n != nil && n.Alive && n.rankFor(&u.requirements) <= rankNotReady && whyIneligible(&u.requirements, n) == "" {
+		if n := p.members[name]; n != nil && n.Alive && n.rankFor(&u.requirements) <= rankNotReady &&
+			whyIneligible(&u.requirements, n) == "" {
 			return n
 		}
 	}
 	return nil
 }
 
-// bestNode returns the alive and eligible node that is to have u, or nil: the one with the lowest
-// rank; then the one that the pools of u prefer most; then the one with the fewest units; then the one with the
-// highest rendezvous hash (docs/why.md, "Placement"). It may be this node.
+// bestNode returns the alive and eligible node that is to have u, or nil (docs/why.md, "Placement"). It may be this
+// node.
 func (p *placement) bestNode(u *unit) *member { return p.bestOf(u, p.alive) }
 
-// bestSuccessor returns the node to which this node is to hand over u, which it holds, or nil: the
-// best by the rules of bestNode of the nodes of which this process has seen a sign of life. One
-// that was dead when this process began looks alive for a lease duration.
+// bestSuccessor returns the best node of which this process has seen a sign of life, or nil: one that was dead before
+// looks alive for a lease duration.
 func (p *placement) bestSuccessor(u *unit) *member {
 	return p.bestOf(u, slices.DeleteFunc(slices.Clone(p.alive), func(n *member) bool { return n.Unproven }))
 }
 
-// bestOf returns the one of nodes that is to have u, by the rules of bestNode; nil if none is
-// eligible.
+// bestOf returns the one of nodes that is to have u, by the rules of bestNode; nil if none is eligible.
 func (p *placement) bestOf(u *unit, nodes []*member) *member {
 	var best *member
 	var bestRank rank
@@ -142,7 +128,8 @@ func (p *placement) bestOf(u *unit, nodes []*member) *member {
 	var bestHash uint64
 	for _, n := range nodes {
 		rank, weight, h := n.rankFor(&u.requirements), n.weightFor(&u.requirements), rendezvousHash(u.hash, n.hash)
-		if best != nil && cmp.Or(cmp.Compare(rank, bestRank), cmp.Compare(bestWeight, weight), cmp.Compare(n.units, best.units), cmp.Compare(bestHash, h)) > 0 {
+		if best != nil && cmp.Or(cmp.Compare(rank, bestRank), cmp.Compare(bestWeight, weight), cmp.Compare(n.units,
+			best.units), cmp.Compare(bestHash, h)) > 0 {
 			continue // before the dearer question whether it is eligible
 		}
 		if whyIneligible(&u.requirements, n) == "" {
@@ -152,9 +139,7 @@ func (p *placement) bestOf(u *unit, nodes []*member) *member {
 	return best
 }
 
-// returnUnits sets a node that was undrained (herald undrain) as the target of the units that
-// this node holds, may move, and had directly from it (PreviousHolder): while it is alive,
-// eligible, and of rankNotReady or better, and until the Node's ReturnUntil, when it asks for another plan.
+// returnUnits gives back to a node that was undrained the units that this node had directly from it.
 func (p *placement) returnUnits() {
 	undrained := make(map[string]*member)
 	for _, o := range p.Nodes {
@@ -167,7 +152,8 @@ func (p *placement) returnUnits() {
 		return
 	}
 	for _, u := range p.units {
-		if to := undrained[u.claim.PreviousHolder]; to != nil && p.mayMove(u) && to.rankFor(&u.requirements) <= rankNotReady && whyIneligible(&u.requirements, to) == "" {
+		if to := undrained[u.claim.PreviousHolder]; to != nil && p.mayMove(u) &&
+			to.rankFor(&u.requirements) <= rankNotReady && whyIneligible(&u.requirements, to) == "" {
 			u.target, u.cause = to, to.Name+" was undrained"
 			p.self.units--
 			to.units++
@@ -175,10 +161,8 @@ func (p *placement) returnUnits() {
 	}
 }
 
-// rebalance sets the target of one unit of this node at most: the youngest that may move and
-// for which there is an eligible node that the unit's pools prefer to this one, or prefer as much and that has at
-// least two units fewer, is stable (alive without a break for a while) and of rankWell; of several, the one that is
-// preferred most, then the one with the fewest units. It does nothing without vip_rebalance, or while any unit is being handed over.
+// rebalance sets the target of one unit of this node at most, the youngest for which a node is preferred, or has two
+// units fewer (vip_rebalance).
 func (p *placement) rebalance() {
 	if !p.Rebalance || len(p.HandingOver) > 0 {
 		return
@@ -191,7 +175,8 @@ func (p *placement) rebalance() {
 		for _, n := range p.alive {
 			weight := n.weightFor(&u.requirements)
 			better := weight > here || weight == here && n.units+2 <= p.self.units
-			if better && n.Stable && n.rankFor(&u.requirements) == rankWell && (u.target == nil || weight > most || weight == most && n.units < u.target.units) &&
+			if better && n.Stable && n.rankFor(&u.requirements) == rankWell && (u.target == nil || weight > most ||
+				weight == most && n.units < u.target.units) &&
 				whyIneligible(&u.requirements, n) == "" {
 				u.target, most, u.cause = n, weight, p.whyBalanced(n, weight > here)
 			}
@@ -210,9 +195,7 @@ func (p *placement) whyBalanced(n *member, weighsMore bool) string {
 	return fmt.Sprintf("vip_rebalance: %s had %d of them, %s %d", p.Self, p.self.units, n.Name, n.units)
 }
 
-// mayMove reports whether u may be moved although this node could keep it: this node holds it,
-// its tenure is valid and no renewal is late, u has no target yet, it is not being handed
-// over, and it is movable (not the control plane's, and svc_election is on).
+// mayMove reports whether u, which this node holds, may be moved although it could stay.
 func (p *placement) mayMove(u *unit) bool {
 	return u.claim.Holder == p.Self && u.target == nil && u.services[0].movable && !p.handingOver(u) &&
 		p.Tenure.Holds(p.Now) && p.Tenure.RenewalLateSince.IsZero()

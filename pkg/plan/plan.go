@@ -20,13 +20,12 @@
 //	free, another node is the best               that node is given time to claim it
 //	no node is eligible                          Event with the reason of every node
 //
-// The best node is an eligible one of the lowest rank (well, not ready, restarting,
-// with a faulty data plane, unheard, stalled); of these one that the pools of its addresses prefer most; of these one that
-// holds the fewest units; of these the one with the highest rendezvous hash.
+// The best node is an eligible one of the lowest rank (well, not ready, restarting, with a faulty data plane, unheard,
+// stalled); of these one that the pools of its addresses prefer most; of these one that holds the fewest units; of
+// these the one with the highest rendezvous hash.
 //
-// Services that share an address or a lease are one unit: they are announced by one node,
-// owned by the lease of the oldest of those that have their address. Services of different namespaces share
-// an address only with the consent of the one that has it (docs/why.md, "Who has an address").
+// Services that share an address or a lease are one unit: they are announced by one node, owned by the lease of the
+// oldest of those that have their address (docs/why.md, "Who has an address").
 package plan
 
 import (
@@ -57,22 +56,23 @@ type Rules struct {
 	LimitPorts      bool // enable_service_security: packets to other ports of a Service's VIP are dropped
 	ProbeNew        bool // vip_skipdad is false: ask whether an address is free before it is used for the first time
 
-	PoolsOnly       bool           // svc_addresses: Services may have only addresses of pools
-	Reserved        []netip.Prefix // svc_reserved: what no Service may have
-	MacvlanPrefixes []string       // dhcp_macvlan_prefixes: with which names of macvlans that Services choose begin; nil is "herald-"
-	DHCPMode        string         // dhcp_mode: what 0.0.0.0 alone asks for: "ipv4", "ipv6" or "dual"
-	ARP             bool           // vip_arp: VIPs are bound and announced on links
-	BGP             *BGP           // bgp_enable; nil: nothing is advertised to routers
-	RoutingTable    int            // vip_routingtable: the table of this node's kernel that gets the routes, for another daemon to export; 0: none
+	PoolsOnly bool           // svc_addresses: Services may have only addresses of pools
+	Reserved  []netip.Prefix // svc_reserved: what no Service may have
+	// dhcp_macvlan_prefixes: with which names of macvlans that Services choose begin; nil is "herald-"
+	MacvlanPrefixes []string
+	DHCPMode        string // dhcp_mode: what 0.0.0.0 alone asks for: "ipv4", "ipv6" or "dual"
+	ARP             bool   // vip_arp: VIPs are bound and announced on links
+	BGP             *BGP   // bgp_enable; nil: nothing is advertised to routers
+	// vip_routingtable: the table of this node's kernel that gets the routes, for another daemon to export; 0: none
+	RoutingTable int
 
 	Egress       *Egress       // egress_enable; nil: what pods send keeps its source
 	ControlPlane *ControlPlane // nil: the API servers have no VIP
 	Allocation   *Allocation   // nil: Services are given no addresses
 }
 
-// Make returns the Plan of node w.Self. It changes nothing in w and keeps nothing of it.
-// Before w.Synced it returns the empty Plan, on which callers must not act: it does not mean
-// that everything is to be taken away.
+// Make returns the Plan of node w.Self. It changes nothing in w and keeps nothing of it. Before w.Synced it returns
+// the empty Plan, on which callers must not act: it does not mean that everything is to be taken away.
 func Make(r Rules, w vip.World) vip.Plan {
 	if !w.Synced {
 		return vip.Plan{}
@@ -81,8 +81,7 @@ func Make(r Rules, w vip.World) vip.Plan {
 	return p.finish(all)
 }
 
-// run makes a pass over w. It returns the pass, whose Plan is whole but for its Verdicts, and all Services of type
-// LoadBalancer, and those whose status Herald wrote, each with its verdict.
+// run makes a pass over w, and returns it with all Services, each with its verdict. Only emit is left to do.
 func run(r *Rules, w *vip.World) (*pass, []*service) {
 	if r.ControlPlane != nil {
 		w.Services = append([]vip.Service{r.ControlPlane.service(*w)}, w.Services...)
@@ -98,7 +97,8 @@ func run(r *Rules, w *vip.World) (*pass, []*service) {
 	units := groupIntoUnits(p, f.accepted)
 	(&placement{pass: p, units: units}).setTargets()
 
-	m := unitPlanner{pass: p, dhcp: dhcp, checks: checks, routes: &routes{p, make(map[netip.Prefix]bool)}, mappings: newMappings(p)}
+	m := unitPlanner{pass: p, dhcp: dhcp, checks: checks, routes: &routes{p, make(map[netip.Prefix]bool)},
+		mappings: newMappings(p)}
 	for _, s := range f.expectingEndpoints {
 		for _, u := range groupIntoUnits(p, []*service{s}) { // alone: whether it may share an address is not known yet
 			m.checks.probeEarly(u)
@@ -150,27 +150,34 @@ type binding struct {
 type service struct {
 	*vip.Service
 	capabilities
-	Interface     string            // the link that the Service names, else that of a pool; in place of that of vip.Service
-	Announce      []vip.Method      // the ways that the Service names, else those of a pool; in place of that of vip.Service
-	statusOurs    bool              // a Herald of this installation wrote its status
-	statusBy      string            // the node that wrote its status last, if a Herald of this installation did; else ""
-	addrs         []address         // what it may have; Link and Bits are filled in for this node
-	dhcpFamilies  []vip.Family      // what it asks a DHCP server for; what is leased is in addrs
-	lost          []vip.LostAddress // of its addresses: those that are others'
-	client        *dhcpClient       // which asks for dhcpFamilies; nil if there are none
-	unit          *unit
-	notOurs       bool      // another announcer's
-	unoffered     bool      // it has an address that no pool offers to its namespace
-	contended     bool      // a Service of another namespace was refused an address that this one has, and asks for
-	hasAny        bool      // it has one of its addresses (see has)
-	claim         vip.Claim // what its lease says; set once it is in a unit
-	decisive      bool      // what it requires of a node counts for its unit
-	verdict       vip.Verdict
-	heldBack      []string      // the addresses that this node does not bind, since a node that has lost them answers for long, each with its link and who that is
-	heldBackBy    []string      // the node for which the last of these waits, or the nodes for one of which it does
-	status        *vip.Status   // that this node is to write, without conditions; nil if none
-	announced     vip.Condition // that this node is to write, with the others that follow; ConditionAbsent removes all. Without a Type it writes none
-	healthChecked bool          // its HealthCheck is in the Plan
+	// the link that the Service names, else that of a pool; in place of that of vip.Service
+	Interface string
+	// the ways that the Service names, else those of a pool; in place of that of vip.Service
+	Announce   []vip.Method
+	statusOurs bool // a Herald of this installation wrote its status
+	// the node that wrote its status last, if a Herald of this installation did; else ""
+	statusBy     string
+	addrs        []address         // what it may have; Link and Bits are filled in for this node
+	dhcpFamilies []vip.Family      // what it asks a DHCP server for; what is leased is in addrs
+	lost         []vip.LostAddress // of its addresses: those that are others'
+	client       *dhcpClient       // which asks for dhcpFamilies; nil if there are none
+	unit         *unit
+	notOurs      bool      // another announcer's
+	unoffered    bool      // it has an address that no pool offers to its namespace
+	contended    bool      // a Service of another namespace was refused an address that this one has, and asks for
+	hasAny       bool      // it has one of its addresses (see has)
+	claim        vip.Claim // what its lease says; set once it is in a unit
+	decisive     bool      // what it requires of a node counts for its unit
+	verdict      vip.Verdict
+	// the addresses that this node does not bind, since a node that has lost them answers for long, each with its
+	// link and who that is
+	heldBack   []string
+	heldBackBy []string    // the node for which the last of these waits, or the nodes for one of which it does
+	status     *vip.Status // that this node is to write, without conditions; nil if none
+	// that this node is to write, with the others that follow; ConditionAbsent removes all. Without a Type it writes
+	// none
+	announced     vip.Condition
+	healthChecked bool // its HealthCheck is in the Plan
 }
 
 // An address is one that a Service may have.
@@ -194,8 +201,7 @@ type unit struct {
 	mergedInto *unit // while units are made: the older unit that has its Services now; nil if it is one itself
 }
 
-// newPass returns a pass over w with an empty Plan, its nodes, reserved and bound addresses
-// indexed.
+// newPass returns a pass over w with an empty Plan, its nodes, reserved and bound addresses indexed.
 func newPass(r *Rules, w *vip.World) *pass {
 	p := &pass{
 		Rules: r, World: w, nodes: newNodes(w), reserved: newReservedAddresses(r, w), offers: newOffers(r, w),
@@ -211,31 +217,30 @@ func newPass(r *Rules, w *vip.World) *pass {
 // isBound reports whether this node's kernel has a on a.Link; on another link does not count.
 func (p *pass) isBound(a vip.Address) bool { return p.bound[binding{a.Addr, a.Link}] }
 
-// wantAddress adds a, and an Announcement of it on its link, to the Plan, unless that has the
-// address already, on whichever link. With listenOnly the Announcement only listens for other
-// hosts.
+// wantAddress adds a, and an Announcement of it, to the Plan, unless that has the address already, on whichever link.
 func (p *pass) wantAddress(a vip.Address, listenOnly bool) {
 	if p.wanted[a.Addr] {
 		return
 	}
 	p.wanted[a.Addr] = true
 	p.out.Addresses = append(p.out.Addresses, a)
-	p.out.Announcements = append(p.out.Announcements, vip.Announcement{Addr: a.Addr, Link: a.Link, ListenOnly: listenOnly})
+	p.out.Announcements = append(p.out.Announcements, vip.Announcement{Addr: a.Addr, Link: a.Link,
+		ListenOnly: listenOnly})
 }
 
-// kubeProxyServes adds the HealthCheck of s to the Plan, if it is not there yet, and reports
-// whether it has passed: kube-proxy on this node serves s, or has not answered for so long
-// that it counts as serving. It is false until there is a result.
-func (p *pass) kubeProxyServes(s *service) bool {
+// askKubeProxy adds the HealthCheck of s to the Plan, and reports whether it has passed: kube-proxy serves s, or has
+// not answered for long.
+func (p *pass) askKubeProxy(s *service) bool {
 	if !s.healthChecked {
 		s.healthChecked = true
-		p.out.HealthChecks = append(p.out.HealthChecks, vip.HealthCheck{Service: s.Key, Port: s.HealthCheckNodePort, Hosts: p.addresses})
+		p.out.HealthChecks = append(p.out.HealthChecks, vip.HealthCheck{Service: s.Key, Port: s.HealthCheckNodePort,
+			Hosts: p.addresses})
 	}
 	return p.HealthChecked[s.Key]
 }
 
-// handingOver reports whether this node has written a successor into u.lease and still answers
-// for u, waiting to hear the successor announce it.
+// handingOver reports whether this node has written a successor into u.lease and still answers for u, waiting to hear
+// the successor announce it.
 func (p *pass) handingOver(u *unit) bool {
 	_, ok := p.HandingOver[u.lease]
 	return ok
@@ -248,7 +253,8 @@ func (p *pass) replanAfter(d time.Duration) {
 	}
 }
 
-// finish adds to the Plan what this node writes about each of all (emit), and their Verdicts, sorted by Key, and returns it.
+// finish adds to the Plan what this node writes about each of all (emit), and their Verdicts, sorted by Key, and
+// returns it.
 func (p *pass) finish(all []*service) vip.Plan {
 	p.out.EventsPending = !p.Tenure.RenewalLateSince.IsZero()
 	p.out.Verdicts = make([]vip.Verdict, 0, len(all))

@@ -561,8 +561,8 @@ func TestUnit(t *testing.T) {
 	}
 }
 
-// From the moment that the hand-over is sent on: the successor's watch may show it before this node's does, and clients that hear both
-// would send what belongs to connections with the successor here.
+// From the moment that the hand-over is sent on: the successor's watch may show it before this node's does, and
+// clients that hear both would send what belongs to connections with the successor here.
 func TestHandedOverListens(t *testing.T) {
 	for _, holder := range []string{"n1", "n2"} {
 		w := bind(rules(), held(world(svc("a", "10.77.0.50")), "a", "n1"))

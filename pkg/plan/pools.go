@@ -16,10 +16,8 @@ type Allocation struct {
 	Provider vip.Key // the lease of kube-vip's cloud provider: while that renews it, it serves the ConfigMap
 }
 
-// planPools adds to the Plan the PoolInput, from which addresses are given to Services: with the
-// Services that ask for one, if this node holds the lease of pools, else only with the ConfigMap.
-// It adds nothing if Herald reads no pools. If the lease is free the best node acquires it; a node
-// whose Herald refuses VIPs hands it over. There is no lease without a ConfigMap, or when it is gone.
+// planPools adds the PoolInput to the Plan: with all requests if this node gives addresses, else only with the
+// ConfigMap.
 func (f *filter) planPools(checks *addressChecks) {
 	if f.Allocation == nil {
 		return
@@ -35,9 +33,9 @@ func (f *filter) planPools(checks *addressChecks) {
 	f.out.Pools = []vip.PoolInput{in}
 }
 
-// addressRequests returns an AddressRequest for every Service of type LoadBalancer but the control plane's. It is Foreign,
-// so that it is given no address, if it is not ours, names what can't be read, names what no pool offers to its namespace
-// and was not given that, or keeps what it does not ask for.
+// addressRequests returns an AddressRequest for every Service of type LoadBalancer but the control plane's. It is
+// Foreign, so that it is given no address, if it is not ours, names what can't be read, names what no pool offers to
+// its namespace and was not given that, or keeps what it does not ask for.
 func (f *filter) addressRequests() []vip.AddressRequest {
 	all := make([]vip.AddressRequest, 0, len(f.all))
 	for _, s := range f.all {
@@ -45,7 +43,8 @@ func (f *filter) addressRequests() []vip.AddressRequest {
 			continue
 		}
 		reason, _ := f.whyNotOurs(s.Service)
-		foreign := reason != "" || !s.Deleted.IsZero() || s.Source != "" && len(s.Addresses) == 0 || f.keepsAnother(s.Service)
+		foreign := reason != "" || !s.Deleted.IsZero() || s.Source != "" && len(s.Addresses) == 0 ||
+			f.keepsAnother(s.Service)
 		q := vip.AddressRequest{Service: s.Service, Foreign: foreign, Lost: s.lost}
 		if released := f.released(s.Service); len(released) > 0 && !foreign {
 			for _, a := range released {
@@ -65,14 +64,17 @@ func (p *pass) dropLeftovers() {
 	cloned := false
 	for i := range p.Services {
 		s := &p.Services[i]
-		if s.Source != vip.SourceStatus || p.wroteStatus(s) || !slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return p.isLeftover(s, a) }) {
+		if s.Source != vip.SourceStatus || p.wroteStatus(s) || !slices.ContainsFunc(s.Addresses,
+			func(a netip.Addr) bool { return p.isLeftover(s, a) }) {
 			continue
 		}
 		if !cloned {
 			p.Services, cloned = slices.Clone(p.Services), true
 			s = &p.Services[i]
 		}
-		s.Addresses = slices.DeleteFunc(slices.Clone(s.Addresses), func(a netip.Addr) bool { return p.isLeftover(s, a) })
+		s.Addresses = slices.DeleteFunc(slices.Clone(s.Addresses), func(a netip.Addr) bool {
+			return p.isLeftover(s, a)
+		})
 		if len(s.Addresses) == 0 {
 			s.Source = ""
 		}
@@ -88,13 +90,13 @@ func (p *pass) isLeftover(s *vip.Service, a netip.Addr) bool {
 // installation wrote, so that none will clear it.
 func (p *pass) keepsAnother(s *vip.Service) bool {
 	return !p.wroteStatus(s) && slices.ContainsFunc(s.StatusVIPs(), func(a netip.Addr) bool {
-		return !slices.Contains(s.Addresses, a) && !slices.ContainsFunc(s.Addresses, netip.Addr.IsUnspecified) && !p.isLeftover(s, a)
+		return !slices.Contains(s.Addresses, a) && !slices.ContainsFunc(s.Addresses, netip.Addr.IsUnspecified) &&
+			!p.isLeftover(s, a)
 	})
 }
 
-// addressesInUse probes for the addresses that Services were given of pools and that no status shows yet, and
-// returns those that another host has, sorted: the Services are given others (docs/why.md, "Address checks"). It leaves out what
-// is not bound to links, what this node has, and what it can't ask for.
+// addressesInUse probes for the addresses that Services were given and no status shows yet, and returns those that
+// another host has, sorted (docs/why.md, "Address checks").
 func (f *filter) addressesInUse(checks *addressChecks) (inUse []netip.Addr) {
 	if !f.ProbeNew {
 		return nil
@@ -118,13 +120,13 @@ func (f *filter) addressesInUse(checks *addressChecks) (inUse []netip.Addr) {
 	return slices.Compact(inUse)
 }
 
-// givesAddresses reports whether a Herald gives addresses: there is a ConfigMap of pools, and it is not the provider's to serve.
+// givesAddresses reports whether a Herald gives addresses: there is a ConfigMap of pools, and it is not the
+// provider's to serve.
 func (p *pass) givesAddresses() bool {
 	return p.Allocation != nil && p.Pools != nil && !p.Pools.Gone && p.providerHolder() == ""
 }
 
-// providerHolder is the holder of the lease of kube-vip's cloud provider while it renews that,
-// else "".
+// providerHolder is the holder of the lease of kube-vip's cloud provider while it renews that, else "".
 func (p *pass) providerHolder() string {
 	if c := p.Claims[p.Allocation.Provider]; c.Valid {
 		return c.Holder
@@ -132,8 +134,8 @@ func (p *pass) providerHolder() string {
 	return ""
 }
 
-// intendPoolsLease adds the LeaseIntent on the lease of pools to the Plan, if there is any, and
-// reports whether this node holds it, may act on it, and does not hand it over.
+// intendPoolsLease adds the LeaseIntent on the lease of pools to the Plan, and reports whether this node gives
+// addresses.
 func (p *pass) intendPoolsLease() bool {
 	c := p.Claims[p.Allocation.Lease]
 	if !c.Valid {
@@ -154,17 +156,17 @@ func (p *pass) intendPoolsLease() bool {
 	return holds && owner.Node == p.Self && p.Tenure.Holds(p.Now) && p.Tenure.RenewalLateSince.IsZero()
 }
 
-// bestAllocator returns the alive node that is to give addresses, or nil: one that refuses no VIPs and announces Services; one that
-// is stalled if there is no other.
+// bestAllocator returns the alive node that is to give addresses, or nil: one that refuses no VIPs and announces
+// Services; one that is stalled if there is no other.
 func (p *pass) bestAllocator() *member {
 	able := func(n *member) bool { return n.refusal == "" && n.Info.AnnouncesServices() }
 	key := hashKey(p.Allocation.Lease)
-	return cmp.Or(chosen(key, p.alive, "", func(n *member) bool { return able(n) && !n.Stalled }), chosen(key, p.alive, "", able))
+	return cmp.Or(chosen(key, p.alive, "", func(n *member) bool { return able(n) && !n.Stalled }), chosen(key,
+		p.alive, "", able))
 }
 
-// reportPools adds the Assignments to the Plan that are decided and not seen on Services yet, or that take what is Superseded off them,
-// and Events: on Services that are given addresses, or wait for one, be it since the API server does not take it, and on the ConfigMap for
-// each of its problems; on Services that have an address of no pool any more. Of Services that wait and name no address it reports the conditions.
+// reportPools adds the Assignments that are not seen on Services yet, and Events and conditions about what is given,
+// waits, or is wrong in the ConfigMap.
 func (f *filter) reportPools() {
 	for _, a := range f.Assignments {
 		reason, message, waits := vip.AddressAllocated, a.Reason, ""
@@ -184,7 +186,8 @@ func (f *filter) reportPools() {
 	}
 	for i := range f.Services {
 		if s := &f.Services[i]; s.Superseded && s.LoadBalancer {
-			f.out.Assignments = append(f.out.Assignments, vip.Assignment{Service: s.Key, UID: s.UID, Had: s.Addresses, HadPool: s.Allocated, Remove: true})
+			f.out.Assignments = append(f.out.Assignments, vip.Assignment{Service: s.Key, UID: s.UID, Had: s.Addresses,
+				HadPool: s.Allocated, Remove: true})
 		}
 	}
 	for _, s := range f.all {
@@ -197,7 +200,8 @@ func (f *filter) reportPools() {
 	source := f.Pools
 	for _, x := range f.PoolProblems {
 		f.out.Events = append(f.out.Events, vip.Event{
-			Service: source.ConfigMap, Kind: "ConfigMap", UID: source.UID, Warning: true, Reason: vip.PoolProblemFound, Message: x.String(),
+			Service: source.ConfigMap, Kind: "ConfigMap", UID: source.UID, Warning: true,
+			Reason: vip.PoolProblemFound, Message: x.String(),
 		})
 	}
 }
@@ -210,16 +214,18 @@ func (f *filter) whyNoAddress(s *service) string {
 	}
 	switch {
 	case f.Allocation == nil || f.Pools == nil || f.Pools.Gone:
-		return text + "; set the annotation kube-vip.io/loadbalancerIPs or spec.loadBalancerIP, by hand or by an address allocator"
+		return text + "; set the annotation kube-vip.io/loadbalancerIPs or spec.loadBalancerIP, by hand or by an " +
+			"address allocator"
 	case f.providerHolder() != "":
-		return fmt.Sprintf("%s yet; kube-vip's cloud provider (%s), which renews the lease %s, is to give it one", text, f.providerHolder(), f.Allocation.Provider)
+		return fmt.Sprintf("%s yet; kube-vip's cloud provider (%s), which renews the lease %s, is to give it one",
+			text, f.providerHolder(), f.Allocation.Provider)
 	}
 	pools := cmp.Or(strings.Join(s.Pools, ","), "the pools of ConfigMap "+f.Pools.ConfigMap.String())
 	return fmt.Sprintf("%s yet; it is to be given one of %s", text, pools)
 }
 
-// all returns every range and address that no Service may have, without the addresses of pods that
-// are known from EndpointSlices alone.
+// all returns every range and address that no Service may have, without the addresses of pods that are known from
+// EndpointSlices alone.
 func (r *reservedAddresses) all() []vip.ReservedRange {
 	out := slices.DeleteFunc(slices.Clone(r.ranges), func(x vip.ReservedRange) bool { return x.FromSlice })
 	for _, m := range []map[netip.Addr]description{r.nodes, r.programs, r.routers, r.subnets} {

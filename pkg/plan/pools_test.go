@@ -124,7 +124,8 @@ func TestWhoGivesAddresses(t *testing.T) {
 	}
 }
 
-// What no Service may have is not given: addresses of nodes, their pods, what is reserved. What is told besides is dhcp_mode.
+// What no Service may have is not given: addresses of nodes, their pods, what is reserved. What is told besides is
+// dhcp_mode.
 func TestPoolsAreToldWhatIsReserved(t *testing.T) {
 	w := poolWorld("n1")
 	w.Reserved = []vip.ReservedRange{{Prefix: netip.MustParsePrefix("10.112.0.0/16"), Description: "the cluster's Service range"}}
@@ -156,7 +157,8 @@ func TestAddressKeptByStatus(t *testing.T) {
 	}
 }
 
-// The node that gives addresses probes for those that were given and that no status shows, and says which another host has.
+// The node that gives addresses probes for those that were given and that no status shows, and says which another
+// host has.
 func TestAddressesInUse(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -206,8 +208,8 @@ func TestAssignmentRefused(t *testing.T) {
 	}
 }
 
-// A Service that was given an address which is another's is given another one: who comes first is judged by statuses and age, not by annotations, which
-// their users write.
+// A Service that was given an address which is another's is given another one: who comes first is judged by statuses
+// and age, not by annotations, which their users write.
 func TestAnotherForOneThatIsAnothers(t *testing.T) {
 	given := func(s *vip.Service) { s.Allocated, s.Families = "cidr-global", []vip.Family{vip.IPv4} }
 	in := func(namespace string) func(*vip.Service) { return func(s *vip.Service) { s.Key.Namespace = namespace } }

@@ -2,8 +2,8 @@ package plan
 
 import "github.com/heraldvip/herald/pkg/vip"
 
-// portOwners is which Service has each port of one address. Services may have thousands of ports and 16 addresses each, so it
-// is arrays by port number, not a map. The zero value is empty.
+// portOwners is which Service has each port of one address. Services may have thousands of ports and 16 addresses
+// each, so it is arrays by port number, not a map. The zero value is empty.
 type portOwners struct {
 	tcp, udp, sctp []*service // by port number, 65536 each or none; nil where no Service has the port
 }

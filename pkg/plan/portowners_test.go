@@ -9,8 +9,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Many Services with thousands of ports each, on the same sixteen addresses, are compared without a map of all ports for each
-// address: that took every node seconds a pass, which held up the VIPs of all others.
+// Many Services with thousands of ports each, on the same sixteen addresses, are compared without a map of all ports
+// for each address: that took every node seconds a pass, which held up the VIPs of all others.
 func TestManyPortsOnSharedAddresses(t *testing.T) {
 	var addrs []string
 	for i := range 16 {

@@ -8,19 +8,12 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// maxOpenPorts is how many ports of VIPs a namespace may have open on a node, each address counted: whenever one of any Service changes, all are written
-// again, which takes the kernel some 5 µs for each.
+// maxOpenPorts is how many ports of VIPs a namespace may have open on a node, each address counted: whenever one of
+// any Service changes, all are written again, which takes the kernel some 5 µs for each.
 const maxOpenPorts = 8192
 
-// limitPorts adds to the Plan which ports of the addresses in it are open (enable_service_security): those of all Services
-// that have the address, none of one that is kept until gateways have closed its ports. An address is left out, so that all its ports are open,
-// if every Service that has it is exempt (kube-vip.io/ignore-service-security); the control plane's VIP always is.
-//
-// None is open of an address that is bound and in the Plan no more, until it has been removed: ports are limited before addresses change.
-//
-// Each namespace has maxOpenPorts of them on a node. Those beyond stay closed, of the youngest Services, which get an Event (openedPorts).
-//
-// None is open for UPnP: gateways answer searches at the node's own address, and requests that come from a VIP (docs/why.md, "UPnP") by connections of the node.
+// limitPorts adds to the Plan which ports of its addresses are open (enable_service_security). None is of an address
+// that is bound and no longer wanted. Each namespace has maxOpenPorts; what is beyond stays closed.
 func (p *pass) limitPorts(services []*service) {
 	if !p.LimitPorts {
 		return
@@ -34,7 +27,8 @@ func (p *pass) limitPorts(services []*service) {
 	limited := make(map[netip.Addr]bool)
 	for _, a := range p.out.Addresses {
 		p.replanAfter(lookAtTables)
-		limited[a.Addr] = len(sharing[a.Addr]) == 0 || slices.ContainsFunc(sharing[a.Addr], func(s *service) bool { return !s.AllPorts && !s.localDelivery })
+		limited[a.Addr] = len(sharing[a.Addr]) == 0 || slices.ContainsFunc(sharing[a.Addr],
+			func(s *service) bool { return !s.AllPorts && !s.localDelivery })
 	}
 	opened := p.openedPorts(services, limited)
 	for _, a := range p.out.Addresses {
@@ -44,7 +38,8 @@ func (p *pass) limitPorts(services []*service) {
 		before := len(p.out.OpenPorts)
 		for _, s := range sharing[a.Addr] {
 			for _, port := range s.Ports[:opened[s]] {
-				p.out.OpenPorts = append(p.out.OpenPorts, vip.OpenPort{Addr: a.Addr, Protocol: port.Protocol, Port: port.Port})
+				p.out.OpenPorts = append(p.out.OpenPorts, vip.OpenPort{Addr: a.Addr, Protocol: port.Protocol,
+					Port: port.Port})
 			}
 		}
 		if len(p.out.OpenPorts) == before {
@@ -58,8 +53,8 @@ func (p *pass) limitPorts(services []*service) {
 	}
 }
 
-// openedPorts returns how many of its ports, the first of the spec, each Service has open on each of its limited addresses: all, but of a namespace
-// no more than maxOpenPorts. services are sorted, the oldest first. A Service that has some closed gets an Event.
+// openedPorts returns how many of its ports, the first of the spec, each Service has open on each of its limited
+// addresses. services are sorted, oldest first.
 func (p *pass) openedPorts(services []*service, limited map[netip.Addr]bool) map[*service]int {
 	opened, left := make(map[*service]int, len(services)), make(map[string]int)
 	for _, s := range services {
@@ -79,8 +74,11 @@ func (p *pass) openedPorts(services []*service, limited map[netip.Addr]bool) map
 		opened[s] = min(len(s.Ports), left[ns]/addrs)
 		left[ns] -= opened[s] * addrs
 		if closed := len(s.Ports) - opened[s]; closed > 0 {
-			p.addEvent(s, vip.InvalidField, fmt.Sprintf("spec.ports: the last %d of %d ports are closed. Node %s opens %d ports of VIPs for a namespace (enable_service_security), each address counted, those of older Services first; write fewer ports or addresses, or ask the operator (kube-vip.io/ignore-service-security)",
-				closed, len(s.Ports), p.Self, maxOpenPorts), 0)
+			p.addEvent(s, vip.InvalidField,
+				fmt.Sprintf("spec.ports: the last %d of %d ports are closed. Node %s opens %d ports of VIPs for a "+
+					"namespace (enable_service_security), each address counted, those of older Services first; write "+
+					"fewer ports or addresses, or ask the operator (kube-vip.io/ignore-service-security)",
+					closed, len(s.Ports), p.Self, maxOpenPorts), 0)
 		}
 	}
 	return opened

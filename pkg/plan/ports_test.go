@@ -104,8 +104,8 @@ func TestPortsNotLimited(t *testing.T) {
 	}
 }
 
-// A namespace has 8192 ports of VIPs open on a node, those of its older Services; what it asks for beyond closes no port of another namespace.
-// The VIP of a Service that has none of them open is limited, too.
+// A namespace has 8192 ports of VIPs open on a node, those of its older Services; what it asks for beyond closes no
+// port of another namespace. The VIP of a Service that has none of them open is limited, too.
 func TestOpenPortsOfANamespace(t *testing.T) {
 	r := rules()
 	r.LimitPorts = true

@@ -257,7 +257,8 @@ func (r random) answer(w vip.World, p vip.Plan) vip.World {
 	return w
 }
 
-// FuzzMake: whatever users, nodes and servers have written, a Plan can be made of it and explained, and a second one of the same World is the same.
+// FuzzMake: whatever users, nodes and servers have written, a Plan can be made of it and explained, and a second one
+// of the same World is the same.
 func FuzzMake(f *testing.F) {
 	for seed := range uint64(20) {
 		f.Add(seed)
@@ -290,7 +291,8 @@ func sorted(p vip.Plan) vip.Plan {
 
 func byText[T any](a, b T) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) }
 
-// FuzzGiven: what Services are given of pools that have enough they may have, however they are to be announced and may share, and whatever their users change: none ends in a conflict.
+// FuzzGiven: what Services are given of pools that have enough they may have, however they are to be announced and
+// may share, and whatever their users change: none ends in a conflict.
 func FuzzGiven(f *testing.F) {
 	for seed := range uint64(100) {
 		f.Add(seed)
@@ -352,7 +354,8 @@ func FuzzGiven(f *testing.F) {
 	})
 }
 
-// claimAndShow has w show what p binds and announces, with the leases that it acquires, and the statuses that it writes.
+// claimAndShow has w show what p binds and announces, with the leases that it acquires, and the statuses that it
+// writes.
 func (r random) claimAndShow(w vip.World, p vip.Plan) vip.World {
 	w.Bound, w.Claims, w.Services = p.Addresses, maps.Clone(w.Claims), slices.Clone(w.Services)
 	w.CheckResults = make(map[netip.Addr]vip.CheckResult)

@@ -62,8 +62,7 @@ func notReady(w *vip.World, m *vip.Member) {
 	w.Nodes = allNodes(vip.Node{Name: m.Name, NotReady: true})
 }
 
-// faulty says that the data plane of a node has a fault, and has had it for long enough to act if
-// it is this node's.
+// faulty says that the data plane of a node has a fault, and has had it for long enough to act if it is this node's.
 func faulty(w *vip.World, m *vip.Member) {
 	m.Info.DataPlaneFault = "kube-proxy is gone"
 	if m.Name == w.Self {

@@ -35,14 +35,15 @@ func (d description) String() string {
 	return d.what + " " + d.node + " on " + d.link
 }
 
-// newReservedAddresses returns what no Service may have: the addresses of all nodes (of their
-// links, and as Kubernetes has them, but for the control plane's VIP), what other programs have
-// given to nodes, routers, network and broadcast addresses, and the ranges of w.Reserved, of svc_reserved, of
-// pods, and of the control plane's VIP, by the options of this node or of any other.
+// newReservedAddresses returns what no Service may have: the addresses of all nodes (of their links, and as
+// Kubernetes has them, but for the control plane's VIP), what other programs have given to nodes, routers, network
+// and broadcast addresses, and the ranges of w.Reserved, of svc_reserved, of pods, and of the control plane's VIP, by
+// the options of this node or of any other.
 func newReservedAddresses(rules *Rules, w *vip.World) *reservedAddresses {
 	r := &reservedAddresses{
 		nodes: make(map[netip.Addr]description), programs: make(map[netip.Addr]description),
-		routers: make(map[netip.Addr]description), subnets: make(map[netip.Addr]description), ranges: slices.Clone(w.Reserved),
+		routers: make(map[netip.Addr]description), subnets: make(map[netip.Addr]description),
+		ranges: slices.Clone(w.Reserved),
 	}
 	var controlPlane []netip.Addr
 	if rules.ControlPlane != nil {
@@ -56,7 +57,8 @@ func newReservedAddresses(rules *Rules, w *vip.World) *reservedAddresses {
 	}
 	slices.SortFunc(vips, netip.Addr.Compare)
 	for _, a := range slices.Compact(vips) {
-		r.ranges = append(r.ranges, vip.ReservedRange{Prefix: netip.PrefixFrom(a, a.BitLen()), Description: "the VIP of the control plane"})
+		r.ranges = append(r.ranges, vip.ReservedRange{Prefix: netip.PrefixFrom(a, a.BitLen()),
+			Description: "the VIP of the control plane"})
 	}
 	for _, p := range rules.Reserved {
 		r.ranges = append(r.ranges, vip.ReservedRange{Prefix: p, Description: "a range that the operator has reserved"})
@@ -74,7 +76,9 @@ func newReservedAddresses(rules *Rules, w *vip.World) *reservedAddresses {
 			r.ranges = append(r.ranges, vip.ReservedRange{Prefix: p, Description: "the pod range of node " + n.Name})
 		}
 	}
-	slices.SortStableFunc(r.ranges, func(a, b vip.ReservedRange) int { return cmp.Compare(b.Prefix.Bits(), a.Prefix.Bits()) })
+	slices.SortStableFunc(r.ranges, func(a, b vip.ReservedRange) int {
+		return cmp.Compare(b.Prefix.Bits(), a.Prefix.Bits())
+	})
 	r.inRanges = make(map[netip.Addr][]vip.ReservedRange)
 	for _, x := range r.ranges {
 		if x.Prefix.IsSingleIP() {
@@ -86,8 +90,8 @@ func newReservedAddresses(rules *Rules, w *vip.World) *reservedAddresses {
 	return r
 }
 
-// addMember adds the addresses that a node, alive or not, publishes as reserved: of its links, with those
-// of their subnets that no host may have (addSubnet), of other programs, of its gateways and of its BGP peers.
+// addMember adds the addresses that a node, alive or not, publishes as reserved: of its links, with those of their
+// subnets that no host may have (addSubnet), of other programs, of its gateways and of its BGP peers.
 func (r *reservedAddresses) addMember(m *vip.Member) {
 	for _, l := range m.Info.Links {
 		for _, p := range l.Prefixes {
@@ -125,14 +129,17 @@ func (r *reservedAddresses) addSubnet(p netip.Prefix, node, link string) {
 	}
 }
 
-// mayIgnoreSlices reports whether s may have a although an EndpointSlice says that it is a pod's: s has it already, or a pool offers
-// it to its namespace (docs/why.md, "What tenants can write"). Some clusters let tenants write EndpointSlices, by which they could take any VIP from its Service.
+// mayIgnoreSlices reports whether s may have a although an EndpointSlice says that it is a pod's: s has it already,
+// or a pool offers it to its namespace (docs/why.md, "What tenants can write"). Some clusters let tenants write
+// EndpointSlices, by which they could take any VIP from its Service.
 func (p *pass) mayIgnoreSlices(s *service, a netip.Addr) bool {
-	return p.has(s, a) || p.offers != nil && p.offers.policy.WhyNotOffered(s.Key.Namespace, p.offers.labels[s.Key.Namespace], a, true) == ""
+	return p.has(s, a) || p.offers != nil && p.offers.policy.WhyNotOffered(s.Key.Namespace,
+		p.offers.labels[s.Key.Namespace], a, true) == ""
 }
 
 // whatIs describes what a is that s may not have, or returns "": a node's address; unless s is the control plane,
-// what another program has given to a node, a router, a network or broadcast address, or the longest reserved range that it is in.
+// what another program has given to a node, a router, a network or broadcast address, or the longest reserved range
+// that it is in.
 //
 // What another program has given to a node s may have if its status names it: the program is an announcer that ran
 // here before Herald. Where no status is written, it may have it too.
@@ -164,7 +171,8 @@ func (r *reservedAddresses) whatIs(s *service, a netip.Addr) string {
 	return ""
 }
 
-// describeTo describes x to the user of s: a Service that has it only if it is in the namespace of s (docs/why.md, "Who has an address").
+// describeTo describes x to the user of s: a Service that has it only if it is in the namespace of s (docs/why.md,
+// "Who has an address").
 func describeTo(s *service, x vip.ReservedRange) string {
 	switch x.Service.Namespace {
 	case "":
@@ -178,9 +186,8 @@ func describeTo(s *service, x vip.ReservedRange) string {
 // broadcast is 255.255.255.255, to all hosts of a link.
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
-// whyRefused returns why s may not have a as a VIP, or "": it is loopback, multicast,
-// broadcast, link-local or of 0.0.0.0/8, not of the Service's families, or reserved (for the control plane:
-// a node's).
+// whyRefused returns why s may not have a as a VIP, or "": it is loopback, multicast, broadcast, link-local or of
+// 0.0.0.0/8, not of the Service's families, or reserved (for the control plane: a node's).
 func (r *reservedAddresses) whyRefused(s *service, a netip.Addr) string {
 	switch {
 	case a.IsLoopback():

@@ -120,8 +120,9 @@ func TestReservedOfOtherNamespaces(t *testing.T) {
 	}
 }
 
-// TestForgedEndpointSlice: an EndpointSlice with a VIP of others, which a tenant may be able to write, takes that VIP from nobody who
-// has it, by its status or, where none is written, by its lease; nor from those to whom a pool offers it. A newcomer without a pool is refused it.
+// TestForgedEndpointSlice: an EndpointSlice with a VIP of others, which a tenant may be able to write, takes that VIP
+// from nobody who has it, by its status or, where none is written, by its lease; nor from those to whom a pool offers
+// it. A newcomer without a pool is refused it.
 func TestForgedEndpointSlice(t *testing.T) {
 	forged := vip.ReservedRange{Prefix: netip.MustParsePrefix("10.77.0.155/32"), Description: "the address of a pod", Service: vip.Key{Namespace: "evil", Name: "x"}, FromSlice: true}
 	refused := func(r Rules, w vip.World) bool {
@@ -158,8 +159,8 @@ func TestForgedEndpointSlice(t *testing.T) {
 	}
 }
 
-// What another load balancer has left in a status, and no Service can have, is no wish: with pools the Service is given
-// an address, without it is told what is there. What it could have it keeps.
+// What another load balancer has left in a status, and no Service can have, is no wish: with pools the Service is
+// given an address, without it is told what is there. What it could have it keeps.
 func TestLeftInStatus(t *testing.T) {
 	left := func(texts ...string) vip.Service {
 		return svc("a", "", func(s *vip.Service) {

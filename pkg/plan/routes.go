@@ -21,16 +21,15 @@ type BGP struct {
 // sessionGrace is how long BGP sessions may take to come up before a user hears of it.
 const sessionGrace = 10 * time.Second
 
-// routes plans the routes to VIPs that this node advertises by BGP, or has in a routing table for another daemon to export.
+// routes plans the routes to VIPs that this node advertises by BGP, or has in a routing table for another daemon to
+// export.
 type routes struct {
 	*pass
 	added map[netip.Prefix]bool // those in out.Routes
 }
 
-// addRoute adds a host route to a to the Plan, unless that has one already, and returns it for the
-// caller to change. It has the attributes that s names, and the options' for all others. If the
-// Plan has a route to a already, whosever it is, it adds nothing and returns a Route that is in no
-// Plan.
+// addRoute adds a host route to a to the Plan and returns it; if the Plan has one, whosever it is, it returns a Route
+// that is in no Plan.
 func (r *routes) addRoute(s *service, a netip.Addr) *vip.Route {
 	prefix := netip.PrefixFrom(a, a.BitLen())
 	if r.added[prefix] {
@@ -45,14 +44,10 @@ func (r *routes) addRoute(s *service, a netip.Addr) *vip.Route {
 	return &r.out.Routes[len(r.out.Routes)-1]
 }
 
-// advertise adds a route to each address of s, which this node owns and binds nowhere, once
-// kube-proxy serves s, and sets AnnouncedHere, the verdict VIPAnnounced and the status. If s waits
-// for kube-proxy and that does not serve it yet, it only sets VIPClaiming.
-//
-// If a router knows of an address (knownToRouters) it writes the status and adds the Event
-// (VIPAnnounced or VIPMoved), but not while handingOver; of what none knows, see reportNoSession.
+// advertise adds routes to the addresses of s, which this node owns and binds nowhere, once kube-proxy serves s.
+// While handingOver the status is the successor's.
 func (r *routes) advertise(s *service, handingOver bool) {
-	if s.waitsForKubeProxy && !r.kubeProxyServes(s) {
+	if s.waitsForKubeProxy && !r.askKubeProxy(s) {
 		s.setVerdict(vip.VIPClaiming, "kube-proxy on node "+r.Self+" does not serve it yet")
 		return
 	}
@@ -75,11 +70,8 @@ func (r *routes) advertise(s *service, handingOver bool) {
 	r.reportNoSession(s, missing, len(ingress) == 0)
 }
 
-// advertiseFromEveryNode adds the routes to the addresses of those Services that every node
-// advertises, as advertiseHere decides, once for each address, for all Services that share it (the first
-// come first). Leased addresses are left out: they
-// are on one link of one node. It sets the verdict (reportUnowned) of those Services that have
-// none yet: they have no owner, or no node is eligible to be it.
+// advertiseFromEveryNode adds the routes of Services that every node advertises, each once, and sets the verdicts of
+// those that have none.
 func (r *routes) advertiseFromEveryNode(services []*service) {
 	sharing := make(map[netip.Addr][]*service)
 	for _, s := range services { // oldest first
@@ -113,26 +105,15 @@ func (r *routes) advertiseFromEveryNode(services []*service) {
 	}
 }
 
-// routeRequirements returns what s requires of a node that advertises routes to it: that
-// Kubernetes does not exclude it, and that the pools of its addresses are for it, and an endpoint of s if externalTrafficPolicy is Local. No
-// link is required.
+// routeRequirements returns what s requires of a node that advertises routes to it.
 func (p *pass) routeRequirements(s *service) *requirements {
 	need := &requirements{capabilities: &s.capabilities, endpoint: s.Local, endpoints: s.Endpoints.Local()}
 	p.addPoolsOf(need, s)
 	return need
 }
 
-// advertiseHere adds the route to a to the Plan if this node can serve all services, which share a,
-// and if kube-proxy here serves those that have a HealthCheck. Where no alive node can serve them
-// all, the first alone counts that one can serve. They are sorted: those that have a already, then the oldest; the
-// route has the attributes of the first.
-//
-// With a DataPlaneFault this node adds none if another alive node can serve them,
-// ForwardsToServices, and is connected; that does not count for addresses of a process of the node itself.
-// While this process stops the route is drained, or with BGP.Keep kept for the next process, though
-// the node refuses VIPs. With session affinity of one of services only one node adds it, see
-// affinityNode, which is returned as only; nil if there is none, or every node advertises it. It
-// reports whether the route was added and this process is not stopping.
+// advertiseHere adds the route to a if this node can serve all services, which share a; where none can, the first
+// that any node can serve. It reports whether the route stays, and which node alone advertises it, if one does.
 func (r *routes) advertiseHere(a netip.Addr, services []*service) (added bool, only *member) {
 	canServe := func(s *service, n *member) bool { return whyIneligible(r.routeRequirements(s), n) == "" }
 	canServeAll := func(n *member) bool {
@@ -152,17 +133,20 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) (added bool, o
 		self.refusal = "" // it has routes to drain
 	}
 	if slices.ContainsFunc(services, func(s *service) bool { return s.ClientIPAffinity }) {
-		only = r.affinityNode(services[0], func(n *member) bool { return canServeAll(n) || n == r.self && canServeAll(&self) })
+		only = r.affinityNode(services[0], func(n *member) bool {
+			return canServeAll(n) || n == r.self && canServeAll(&self)
+		})
 	}
-	if !canServeAll(&self) || only != nil && only != r.self || r.DataPlaneFault != "" && !services[0].localDelivery && slices.ContainsFunc(r.alive, func(n *member) bool {
-		return n != r.self && n.Info.ForwardsToServices() && r.connected(services[0], n, a) && canServeAll(n)
-	}) {
+	if !canServeAll(&self) || only != nil && only != r.self || r.DataPlaneFault != "" && !services[0].localDelivery &&
+		slices.ContainsFunc(r.alive, func(n *member) bool {
+			return n != r.self && n.Info.ForwardsToServices() && r.connected(services[0], n, a) && canServeAll(n)
+		}) {
 		return false, only
 	}
 	ready := true
 	for _, s := range services {
 		if s.Local && s.HealthCheckNodePort != 0 {
-			ready = r.kubeProxyServes(s) && ready
+			ready = r.askKubeProxy(s) && ready
 		}
 	}
 	if ready && services[0].localDelivery {
@@ -176,13 +160,13 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) (added bool, o
 	return ready && !r.Stopping, only
 }
 
-// affinityNode returns the one node that advertises the addresses of s, which has session affinity:
-// the statusWriter of the alive nodes that can serve it, those with a session that
-// forward to Services first; nil if none can. Each kube-proxy remembers for itself which pod a client
-// has (docs/why.md, "Session affinity by BGP").
+// affinityNode returns the one node that advertises s, which has session affinity; nil if none can. Each kube-proxy
+// remembers for itself which pod a client has (docs/why.md, "Session affinity by BGP").
 func (r *routes) affinityNode(s *service, canServe func(*member) bool) *member {
 	able := slices.DeleteFunc(slices.Clone(r.alive), func(n *member) bool { return !canServe(n) })
-	well := slices.DeleteFunc(slices.Clone(able), func(n *member) bool { return r.connections(s, n) == 0 || !n.Info.ForwardsToServices() })
+	well := slices.DeleteFunc(slices.Clone(able), func(n *member) bool {
+		return r.connections(s, n) == 0 || !n.Info.ForwardsToServices()
+	})
 	switch {
 	case len(well) > 0:
 		return r.statusWriter(s, well)
@@ -192,8 +176,7 @@ func (r *routes) affinityNode(s *service, canServe func(*member) bool) *member {
 	return nil
 }
 
-// bindToLoopback adds a to the Plan, to be bound to lo, where nobody announces it, and reports whether the
-// kernel has it there. It needs no lease, since each node whose API server is ready has it.
+// bindToLoopback adds a to the Plan, to be bound to lo without a lease, and reports whether the kernel has it.
 func (r *routes) bindToLoopback(a netip.Addr) bool {
 	want := vip.Address{Addr: a, Bits: a.BitLen(), Link: loopback, LocalDelivery: true}
 	if !r.wanted[a] {
@@ -218,10 +201,11 @@ func (r *routes) protocols() string {
 	return "BGP and " + table
 }
 
-// connected reports whether routers can learn of a route to a, of s, from n: it has a BGP session that takes it with a peer to which s is advertised
-// (toPeer), or routes are in a table of its kernel, from which another daemon exports them; of that nothing is known here.
+// connected reports whether routers can learn of a route to a, of s, from n. What another daemon exports from a
+// routing table is not known.
 func (p *pass) connected(s *service, n *member, a netip.Addr) bool {
-	return p.RoutingTable != 0 || slices.ContainsFunc(n.Info.BGPSessions, func(x vip.BGPSession) bool { return x.Takes(a) && s.toPeer(x.Peer) })
+	return p.RoutingTable != 0 || slices.ContainsFunc(n.Info.BGPSessions,
+		func(x vip.BGPSession) bool { return x.Takes(a) && s.toPeer(x.Peer) })
 }
 
 // connections returns for how many addresses of s a node is connected.
@@ -239,13 +223,8 @@ func (s *service) toPeer(name string) bool {
 	return s.BGPAttributes.Peers == nil || slices.Contains(s.BGPAttributes.Peers, name)
 }
 
-// reportUnowned sets the verdict of a Service that every node advertises: NoEligibleNode,
-// rejected, if no alive node can serve it; else VIPAnnounced, naming the nodes, with the
-// statusWriter as owner. here has the addresses that this node advertises.
-//
-// If this node is the statusWriter, and s has a status, it writes that and adds an Event, with the addresses
-// advertised here that a router knows of; of those that none knows, see
-// reportNoSession. If only one node advertises s, that is the statusWriter, and writes all addresses.
+// reportUnowned sets the verdict of a Service that every node advertises; the statusWriter writes its status. here
+// are the addresses that this node advertises.
 func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool, only *member) {
 	need := r.routeRequirements(s)
 	eligible := slices.DeleteFunc(slices.Clone(r.alive), func(n *member) bool { return whyIneligible(need, n) != "" })
@@ -274,7 +253,8 @@ func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool, only *membe
 		advertised, ingress, missing := r.knownToRouters(s, here, eligible)
 		if len(ingress) > 0 && s.hasStatus {
 			r.writeStatus(s, r.Self, ingress, nil)
-			message := how + advertised + " by " + r.protocols() // names of all nodes would make each change of these a write
+			// names of all nodes would make each change of these a write
+			message := how + advertised + " by " + r.protocols()
 			s.report(vip.ConditionTrue, vip.VIPAnnounced, message)
 			r.addEvent(s, vip.VIPAnnounced, message, 0)
 		}
@@ -284,11 +264,10 @@ func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool, only *membe
 	}
 }
 
-// knownToRouters returns those addresses of s, as text and for the status, that a router knows
-// of: those for which one of the nodes that advertise it, from, is connected (see there), else those that the status names
-// already (if it were cleared, kube-proxy would need a while to serve the VIP again), unless all sessions of these nodes are established and none takes the family.
-// missing is the others. If here is not nil, only addresses in it.
-func (r *routes) knownToRouters(s *service, here map[netip.Addr]bool, from []*member) (text string, ingress []vip.Ingress, missing []netip.Addr) {
+// knownToRouters returns the addresses of s that a router knows of, as text and for the status, and the missing ones.
+// One that the status names stays while a router may still learn of it.
+func (r *routes) knownToRouters(s *service, here map[netip.Addr]bool, from []*member) (text string,
+	ingress []vip.Ingress, missing []netip.Addr) {
 	mayTake := slices.ContainsFunc(from, func(n *member) bool { // once a session is established
 		up, down := false, false
 		for _, x := range n.Info.BGPSessions {
@@ -302,7 +281,8 @@ func (r *routes) knownToRouters(s *service, here map[netip.Addr]bool, from []*me
 	for _, a := range s.addrs {
 		switch {
 		case here != nil && !here[a.Addr]:
-		case slices.ContainsFunc(from, func(n *member) bool { return r.connected(s, n, a.Addr) }), s.statusHas(a.Addr) && mayTake:
+		case slices.ContainsFunc(from, func(n *member) bool { return r.connected(s, n, a.Addr) }),
+			s.statusHas(a.Addr) && mayTake:
 			names = append(names, a.Addr.String())
 			ingress = append(ingress, r.ingress(s, a.Addr))
 		default:
@@ -312,10 +292,8 @@ func (r *routes) knownToRouters(s *service, here map[netip.Addr]bool, from []*me
 	return strings.Join(names, ", "), ingress, missing
 }
 
-// reportNoSession adds the Event NoBGPSession if addresses of s are missing, those that no router takes from this node. It lists why for each
-// session with a peer to which s is advertised: it is down, or the family was not negotiated; or that there is no such peer. If all are missing
-// it is the verdict of s, too. It changes nothing, but asks for another
-// plan, while any of these sessions has been in its state for less than 10 s.
+// reportNoSession adds the Event NoBGPSession about missing addresses of s, with the reason of each session. If all
+// are missing s has failed.
 func (r *routes) reportNoSession(s *service, missing []netip.Addr, all bool) {
 	if len(missing) == 0 {
 		return
@@ -357,20 +335,20 @@ func (r *routes) reportNoSession(s *service, missing []netip.Addr, all bool) {
 	r.fail(s, vip.NoBGPSession, message)
 }
 
-// statusWriter returns the node of eligible, at least one, that writes the status of s: the
-// one that wrote it last; if that is not eligible, the one with the highest rendezvous hash
-// among those that are connected for most of its addresses, or among all if none is.
+// statusWriter returns the node of eligible that writes the status of s: the one that wrote it last, else one that is
+// connected for most addresses.
 func (r *routes) statusWriter(s *service, eligible []*member) *member {
 	most := 0
 	for _, n := range eligible {
 		most = max(most, r.connections(s, n))
 	}
-	return chosen(hashKey(s.Key), eligible, s.statusBy, func(n *member) bool { return n.Name == s.statusBy || r.connections(s, n) == most })
+	return chosen(hashKey(s.Key), eligible, s.statusBy, func(n *member) bool {
+		return n.Name == s.statusBy || r.connections(s, n) == most
+	})
 }
 
-// addAggregates adds each aggregate of the BGP options that contains a host route of the Plan,
-// and sorts all routes by prefix. An aggregate is drained, or kept, if all host routes in it
-// are. It does nothing without bgp_enable.
+// addAggregates adds each aggregate of the BGP options that contains a host route, drained or kept if all these are,
+// and sorts the routes.
 func (r *routes) addAggregates() {
 	if r.BGP == nil {
 		return
@@ -383,7 +361,8 @@ func (r *routes) addAggregates() {
 			}
 		}
 		if inside {
-			r.out.Routes = append(r.out.Routes, vip.Route{Prefix: p, Attributes: r.BGP.Attributes, Drain: drain, Keep: keep})
+			r.out.Routes = append(r.out.Routes, vip.Route{Prefix: p, Attributes: r.BGP.Attributes, Drain: drain,
+				Keep: keep})
 		}
 	}
 	slices.SortFunc(r.out.Routes, func(a, b vip.Route) int { return a.Prefix.Compare(b.Prefix) })

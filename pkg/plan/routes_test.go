@@ -360,8 +360,8 @@ func TestOneStatusWriter(t *testing.T) {
 	}
 }
 
-// A Service with session affinity is advertised from one node, which also writes its status; if that
-// can't, from another one. All agree on which.
+// A Service with session affinity is advertised from one node, which also writes its status; if that can't, from
+// another one. All agree on which.
 func TestOneNodeForSessionAffinity(t *testing.T) {
 	affinity := func(s *vip.Service) { s.ClientIPAffinity = true }
 	services := []vip.Service{svc("shared", "10.77.0.50,fd77::50"), svc("sharing", "10.77.0.50", port(81), younger, affinity)}

@@ -25,7 +25,8 @@ func TestReasonsAreGrouped(t *testing.T) {
 	}
 }
 
-// TestHeraldOfAnEndpointsNode: of a node with an endpoint, whose node lease nobody renews, is said why it is not alive: its Herald may run.
+// TestHeraldOfAnEndpointsNode: of a node with an endpoint, whose node lease nobody renews, is said why it is not
+// alive: its Herald may run.
 func TestHeraldOfAnEndpointsNode(t *testing.T) {
 	for want, change := range map[string]func(*vip.World){
 		"where no Herald runs":      func(w *vip.World) { w.Members = w.Members[:2] },
@@ -52,7 +53,8 @@ func TestEveryMoveIsAnEvent(t *testing.T) {
 	}
 }
 
-// TestEventsWhileARenewalIsLate: none is known, which is not that none holds, or all would be written again when the API server is back.
+// TestEventsWhileARenewalIsLate: none is known, which is not that none holds, or all would be written again when the
+// API server is back.
 func TestEventsWhileARenewalIsLate(t *testing.T) {
 	w := bind(rules(), held(world(svc("a", "10.77.0.200")), "a", "n1"))
 	if p := Make(rules(), w); len(p.Events) != 1 || p.EventsPending {
@@ -64,8 +66,8 @@ func TestEventsWhileARenewalIsLate(t *testing.T) {
 	}
 }
 
-// TestHandOverToNodesSeenAlive: a node that stops soon after it has begun hands nothing to one of which it knows a node lease only, which
-// may be that of a node that died before.
+// TestHandOverToNodesSeenAlive: a node that stops soon after it has begun hands nothing to one of which it knows a
+// node lease only, which may be that of a node that died before.
 func TestHandOverToNodesSeenAlive(t *testing.T) {
 	for _, tt := range []struct {
 		unproven []int // of n1, n2, n3

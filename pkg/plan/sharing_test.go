@@ -9,8 +9,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// sharedWorld has the Service a on n1, and x of another namespace, which is older and shares its address with the consent of the operator, each with its
-// status, its lease and its address bound; and y of x's namespace, on n2.
+// sharedWorld has the Service a on n1, and x of another namespace, which is older and shares its address with the
+// consent of the operator, each with its status, its lease and its address bound; and y of x's namespace, on n2.
 func sharedWorld(change func(w *vip.World, x, y *vip.Service)) vip.World {
 	a := svc("a", "10.77.0.50", written("n1"))
 	x := svc("x", "10.77.0.50", tenant, written("n1"))
@@ -36,8 +36,8 @@ func has(s *vip.Service, a string) {
 	s.Ingress = append(slices.Clone(s.Ingress), vip.Ingress{Addr: addr(a), IPMode: vip.ModeVIP})
 }
 
-// Whoever shares an address with a Service of another namespace can't silence or move that, whatever its user makes of its own Services later: seen
-// from the node that has the address, what it does about it is the same.
+// Whoever shares an address with a Service of another namespace can't silence or move that, whatever its user makes
+// of its own Services later: seen from the node that has the address, what it does about it is the same.
 func TestSharedAddressStays(t *testing.T) {
 	onNode := func(w vip.World, r Rules) string {
 		p := Make(r, bind(r, w))
@@ -145,7 +145,8 @@ func TestOwnAddressBesideAShared(t *testing.T) {
 	}
 }
 
-// A Service that asks for what keeps it from sharing an address with one of another namespace is told, whether it shares one already or is to begin.
+// A Service that asks for what keeps it from sharing an address with one of another namespace is told, whether it
+// shares one already or is to begin.
 func TestToldOfSharing(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -172,8 +173,8 @@ func TestToldOfSharing(t *testing.T) {
 	}
 }
 
-// Of two Services with externalTrafficPolicy Local on one address, of which no node has endpoints of both, one is announced; the other is told why not, and
-// its status names no node.
+// Of two Services with externalTrafficPolicy Local on one address, of which no node has endpoints of both, one is
+// announced; the other is told why not, and its status names no node.
 func TestLocalWithoutCommonNode(t *testing.T) {
 	b := svc("b", "10.77.0.50", local("n2"), port(9), younger)
 	shown := svc("b", "10.77.0.50", local("n2"), port(9), younger, written("n2"))

@@ -8,8 +8,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// worldOfTwoLinks has nodes with a default route on eth0, and a VIP of the /64 of eth1 that may be on any link. The IPv6 address that n1 has on eth1 is tentative, or
-// another host has it.
+// worldOfTwoLinks has nodes with a default route on eth0, and a VIP of the /64 of eth1 that may be on any link. The
+// IPv6 address that n1 has on eth1 is tentative, or another host has it.
 func worldOfTwoLinks() vip.World {
 	w := held(world(svc("a", "fd99::50", written("n1"), func(s *vip.Service) { s.Interface = "auto" })), "a", "n1")
 	for i := range w.Members {
@@ -22,7 +22,8 @@ func worldOfTwoLinks() vip.World {
 	return w
 }
 
-// A link is in the network of an address that is tentative, or that another host has: "auto" is that link for VIPs of the network, and not the one of the default route.
+// A link is in the network of an address that is tentative, or that another host has: "auto" is that link for VIPs of
+// the network, and not the one of the default route.
 func TestNetworkOfTentativeAddress(t *testing.T) {
 	r, w := rules(), worldOfTwoLinks()
 	diff(t, summary(Make(r, bind(r, w))), `kubevip-a -> n1
@@ -80,7 +81,8 @@ func TestReservedInNetworkOfTentativeAddress(t *testing.T) {
 	}
 }
 
-// Pods of a node with such an address reach the owner by the network of both, and so do packets of connections that began there.
+// Pods of a node with such an address reach the owner by the network of both, and so do packets of connections that
+// began there.
 func TestWayInNetworkOfTentativeAddress(t *testing.T) {
 	w := worldOfTwoLinks()
 	n := newNodes(&w)

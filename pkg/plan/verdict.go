@@ -7,8 +7,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// setVerdict sets reason and message of the verdict of s, in place of those it had, and its owner,
-// unless one is set already, to the holder of its unit's lease, if s is in a unit.
+// setVerdict sets reason and message of the verdict of s, and its owner unless that is set.
 func (s *service) setVerdict(reason vip.Reason, message string) {
 	s.verdict.Reason, s.verdict.Message = reason, message
 	if s.unit != nil {
@@ -34,13 +33,15 @@ func (p *pass) fail(s *service, reason vip.Reason, message string) {
 // clearStatus has the status of s cleared of what Herald wrote there, the finalizer included.
 func (p *pass) clearStatus(s *service) { s.status = &vip.Status{Finalizer: p.finalizerOf(false)} }
 
-// writeStatus has the status of s written: ingress, the DHCP leases to record, and node, which announces it, "" if none does.
+// writeStatus has the status of s written: ingress, the DHCP leases to record, and node, which announces it, "" if
+// none does.
 func (p *pass) writeStatus(s *service, node string, ingress []vip.Ingress, leases []vip.DHCPLease) {
-	s.status = &vip.Status{VIPHost: node, Announcer: p.Announcer, Ingress: ingress, DHCPLeases: leases, Finalizer: p.finalizerOf(true)}
+	s.status = &vip.Status{VIPHost: node, Announcer: p.Announcer, Ingress: ingress, DHCPLeases: leases,
+		Finalizer: p.finalizerOf(true)}
 }
 
-// reject sets the verdict of s, which no node announces. If this node is responsible for s it also adds an Event, provided that
-// vip.Reasons marks the reason as one, and does what rejectSilently does.
+// reject sets the verdict of s, which no node announces. If this node is responsible for s it also adds an Event,
+// provided that vip.Reasons marks the reason as one, and does what rejectSilently does.
 func (p *pass) reject(s *service, reason vip.Reason, message string) {
 	if reasonInfo(reason).Event {
 		p.addEventIfResponsible(s, reason, message)
@@ -48,8 +49,8 @@ func (p *pass) reject(s *service, reason vip.Reason, message string) {
 	p.rejectSilently(s, reason, message)
 }
 
-// rejectSilently sets the verdict of s, which no node announces, without an Event. If this node is responsible for s it also sets
-// its conditions and clears the status if Herald wrote it; that stays if s only waits for what it has.
+// rejectSilently sets the verdict of s, which no node announces, without an Event. If this node is responsible for s
+// it also sets its conditions and clears the status if Herald wrote it; that stays if s only waits for what it has.
 func (p *pass) rejectSilently(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
 	if !p.responsible(s) {
@@ -57,17 +58,16 @@ func (p *pass) rejectSilently(s *service, reason vip.Reason, message string) {
 	}
 	p.reportRejected(s)
 	switch {
-	case reason == vip.HeldByOtherAnnouncer, s.keepsStatus() && (reason == vip.NoEndpoints || reason == vip.NoEligibleNode):
+	case reason == vip.HeldByOtherAnnouncer, s.keepsStatus() && (reason == vip.NoEndpoints ||
+		reason == vip.NoEligibleNode):
 		p.keepStatusWithoutFinalizer(s)
 	case s.statusOurs:
 		p.clearStatus(s)
 	}
 }
 
-// withdraw sets the verdict of s, which is no longer Herald's to announce. A status that Herald wrote is cleared, and the
-// finalizer taken off, once nothing of s is left (clearWithdrawn); the finalizer of a Service that is being deleted also
-// if no Herald wrote the status, but not if one of another installation did, which may still serve it. The responsible
-// node adds the Event VIPWithdrawn, unless s is being deleted.
+// withdraw sets the verdict of s, which is no longer Herald's to announce. What Herald wrote is cleared once nothing
+// of s is left (clearWithdrawn).
 func (p *pass) withdraw(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
 	switch {
@@ -81,9 +81,7 @@ func (p *pass) withdraw(s *service, reason vip.Reason, message string) {
 	}
 }
 
-// addEvent adds an Event about s to the Plan, a warning if vip.Reasons says so, unless the renewal
-// of this node's lease is late (Plan.EventsPending): the API server is out of reach, and when it is back the Event may
-// be wrong.
+// addEvent adds an Event about s to the Plan, unless a renewal is late: when the API server is back it may be wrong.
 func (p *pass) addEvent(s *service, reason vip.Reason, message string, occurrence int64) {
 	if !p.Tenure.RenewalLateSince.IsZero() {
 		return
@@ -106,12 +104,8 @@ func reasonInfo(reason vip.Reason) vip.ReasonInfo {
 	return vip.Reasons[slices.IndexFunc(vip.Reasons, func(r vip.ReasonInfo) bool { return r.Reason == reason })]
 }
 
-// responsible reports whether this node is the one that sends Events about a Service that is
-// not announced, and clears its status: the node that holds its unit, alive or not; if no node
-// does, the one that wrote its status last, if that is alive, not isolated, and caresForServices; else, of the nodes
-// that are all that, the one with the highest rendezvous hash for s. It is false on every node whose lease
-// renewal is late, or that is isolated, since what it knows may be old. So no node is responsible
-// while all are isolated: each of them takes others for dead, and all would be.
+// responsible reports whether this node tells about a Service that is not announced: it holds its unit, or wrote its
+// status last, or is chosen. What isolated nodes know may be old.
 func (p *pass) responsible(s *service) bool {
 	if !p.Tenure.RenewalLateSince.IsZero() || p.self != nil && p.self.Info.Isolated {
 		return false

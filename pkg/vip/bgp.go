@@ -154,6 +154,12 @@ type BGPAttributes struct {
 	Peers            []string         `json:",omitempty"` // which peers hear of it, by Peer.Name; nil is all
 }
 
+// named reports whether a says anything.
+func (a *BGPAttributes) named() bool {
+	return a.Communities != nil || a.LargeCommunities != nil || a.LocalPref != nil || a.MED != nil || a.Prepend != nil ||
+		a.Peers != nil
+}
+
 // MaxPrepend is how often an AS number may be repeated.
 const MaxPrepend = 16
 

@@ -51,3 +51,28 @@ func FuzzRecord(f *testing.F) {
 		}
 	})
 }
+
+// TestPeculiar: each field that would decide where or how an address is announced keeps a Service from sharing it.
+func TestPeculiar(t *testing.T) {
+	if got := new(Service).Peculiar(); got != "" {
+		t.Errorf("a plain Service has %s", got)
+	}
+	for i, change := range []func(*Service){
+		func(s *Service) { s.Local = true },
+		func(s *Service) { s.ClientIPAffinity = true },
+		func(s *Service) { s.Lease = "x" },
+		func(s *Service) { s.Interface = "eth1" },
+		func(s *Service) { s.Announce = []Method{} },
+		func(s *Service) { s.BGPAttributes.Communities = []Community{} },
+		func(s *Service) { s.BGPAttributes.LargeCommunities = []LargeCommunity{} },
+		func(s *Service) { s.BGPAttributes.LocalPref = new(uint32) },
+		func(s *Service) { s.BGPAttributes.MED = new(uint32) },
+		func(s *Service) { s.BGPAttributes.Prepend = new(int) },
+		func(s *Service) { s.BGPAttributes.Peers = []string{} },
+	} {
+		s := new(Service)
+		if change(s); s.Peculiar() == "" {
+			t.Errorf("%d: %+v is plain", i, s)
+		}
+	}
+}

@@ -3,7 +3,6 @@ package vip
 import (
 	"cmp"
 	"net/netip"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -121,7 +120,7 @@ func (s *Service) Peculiar() string {
 		return "kube-vip.io/serviceInterface"
 	case s.Announce != nil:
 		return "heraldvip.io/announce"
-	case !reflect.DeepEqual(s.BGPAttributes, BGPAttributes{}):
+	case s.BGPAttributes.named():
 		return "heraldvip.io/bgp-..."
 	}
 	return ""

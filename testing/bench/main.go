@@ -1,11 +1,11 @@
 // Command bench measures Herald on a real cluster in network namespaces of this
 // machine: how soon a Service's VIP is answered, what Herald costs when nothing
-// happens, and what clients see of a stopped and a killed owner. It
-// prints a table and writes bench-<date>.json.
+// happens, and what clients see of each fault of an owner. It prints a table and
+// writes bench-<date>.json.
 //
 // It needs root, the programs that testing/lab/parts/build.sh builds, the
 // packages that testing/lab/deps.sh installs, and bin/herald; "make bench" sees
-// to all of that. What the step without a fault shows is noise of the bench, not
+// to all of that. What the fault "none" shows is noise of the bench, not
 // Herald's doing.
 package main
 
@@ -67,11 +67,11 @@ func run(ctx context.Context, args []string) error {
 	s := setup{log: progress(time.Now())}
 	flags.StringVar(&s.herald, "herald", "bin/herald", "the program to measure")
 	flags.StringVar(&s.logs, "logs", "", "keep the logs of the last run in this directory")
-	flags.StringVar(&s.faults, "faults", "", "make only those faults whose names contain this: of -soak, and of those that end by being repaired")
+	flags.StringVar(&s.faults, "faults", "", "make only those faults whose names contain this")
 	flags.IntVar(&s.nodes, "nodes", 3, "how many nodes run Herald")
 	flags.BoolVar(&s.bare, "bare", false, "no kube-proxies, and no connections: for many nodes (-nodes 30)")
-	flags.BoolVar(&s.steadyOnly, "steady-only", false, "measure no fault, no stopped and no killed owner")
-	flags.DurationVar(&s.faultLasts, "hold", 20*time.Second, "how long each fault lasts that ends by being repaired; 0 leaves those out")
+	flags.BoolVar(&s.steadyOnly, "steady-only", false, "make no fault")
+	flags.DurationVar(&s.faultLasts, "hold", 20*time.Second, "how long each fault lasts at least")
 	flags.DurationVar(&s.steadyLasts, "steady", 30*time.Second, "how long requests and CPU are counted while nothing happens")
 	if err := flags.Parse(args); err != nil {
 		return err

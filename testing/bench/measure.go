@@ -52,7 +52,7 @@ func (s setup) measure(ctx context.Context, n int) (r Result, err error) {
 	defer func() { err = errors.Join(err, b.lab.Down()) }()
 	steps := []func(context.Context) error{b.measureBaseline, b.startHeralds, b.createServices, b.createSingleServices, b.measureSteady}
 	if !s.steadyOnly {
-		steps = append(steps, b.probeWithoutFault, b.stopOwner, b.killOwner, b.makeFaults)
+		steps = append(steps, b.makeFaults)
 	}
 	for i, step := range steps {
 		if err := step(ctx); err != nil {

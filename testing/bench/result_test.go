@@ -94,25 +94,6 @@ func TestMetric(t *testing.T) {
 
 func addr(last byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 77, 16, last}) }
 
-func TestTakenOver(t *testing.T) {
-	began := time.Now()
-	at := func(s float64) time.Time { return began.Add(time.Duration(s * float64(time.Second))) }
-	line := func(last byte, spans ...lab.Span) lab.AddrReport {
-		return lab.AddrReport{Addr: addr(last), Timeline: spans}
-	}
-	report := lab.WhoHasReport{Addrs: []lab.AddrReport{
-		line(1, lab.Span{From: at(-1), Hosts: []string{"n1"}}, lab.Span{From: at(3)}, lab.Span{From: at(14), Hosts: []string{"n2"}}),
-		line(2, lab.Span{From: at(-1), Hosts: []string{"n1"}}, lab.Span{From: at(2), Hosts: []string{"n1", "n3"}}, lab.Span{From: at(3), Hosts: []string{"n3"}}),
-		// Answered by another before; a later return counts.
-		line(3, lab.Span{From: at(-2), Hosts: []string{"n2"}}, lab.Span{From: at(-1), Hosts: []string{"n1"}}, lab.Span{From: at(5), Hosts: []string{"n3"}}),
-		// Never taken over: not counted here, awaitMoved fails.
-		line(4, lab.Span{From: at(-1), Hosts: []string{"n1"}}, lab.Span{From: at(3)}),
-	}}
-	if d := cmp.Diff(Quantiles{5000, 14000, 14000}, takeoverTimes(report, "n1", began)); d != "" {
-		t.Error(d)
-	}
-}
-
 func TestFaultNote(t *testing.T) {
 	var f Fault
 	began := time.Now()
@@ -143,29 +124,26 @@ func result(n int, p50 float64) Result {
 
 func TestTable(t *testing.T) {
 	r := Report{Version: "herald 1", Machine: "2 cores", Results: []Result{result(10, 50), result(100, 70), result(10, 30), result(10, 90)}}
+	r.Results[1].Faults = map[string]Fault{"killed": {Owned: 34}}
 	lines := map[string]string{}
 	for l := range strings.Lines(r.Table()) {
-		if len(l) > 46 {
-			lines[strings.TrimSpace(l[:46])] = strings.Join(strings.Fields(l[46:]), " ")
+		if len(l) > 64 {
+			lines[strings.TrimSpace(l[:64])] = strings.Join(strings.Fields(l[64:]), " ")
 		}
-		if n := len(strings.TrimRight(l, "\n")); n > 100 {
+		if n := len(strings.TrimRight(l, "\n")); n > 110 {
 			t.Errorf("%d characters wide: %s", n, l)
 		}
 	}
 	for label, want := range map[string]string{
-		"Services":                                    "10 100",
-		"created until answered, p50 (ms)":            "50 (30-90) 70",
-		"VIPs per node, max":                          "4 (4-4) 4",
-		"steady: API requests/s":                      "1.80 (1.80-1.80) 1.80",
-		"PUT leases":                                  "1.60 (0.10) 1.60 (0.10)",
-		"GET x":                                       "0.20 (0.00) 0.20 (0.00)",
-		"CPU per node, max (% of a core)":             "0.50 (0.50-0.50) 0.50",
-		"RSS per node, max (MiB)":                     "30 (30-30) 30",
-		"no fault: longest unanswered (ms)":           "0 (0-0) 0",
-		"SIGKILL of an owner: its VIPs":               "0 (0-0) 0",
-		"gone from its kernel after (ms)":             "0 (0-0) 0",
-		"passes per second and node, max":             "1.00 (1.00-1.00) 1.00",
-		"of that after its endpoints were ready, p50": "0 (0-0) 0",
+		"Services":                       "10 (10-10) 100",
+		"Answered: P50":                  "50 (30-90) 70",
+		"Spread: n2":                     "4 (4-4) 4",
+		"Steady: Requests: PUT leases":   "1.6 (1.6-1.6) 1.6",
+		"Steady: Baseline: PUT leases":   "0.1 (0.1-0.1) 0.1",
+		"Steady: CPU: n1":                "0.5 (0.5-0.5) 0.5",
+		"Steady: RSS: n1":                "30 (30-30) 30",
+		"Faults: killed: Owned":          "34",
+		"Faults: killed: LongestSilence": "0",
 	} {
 		if got, ok := lines[label]; !ok || got != want {
 			t.Errorf("%q: got %q, want %q\n%s", label, got, want, r.Table())

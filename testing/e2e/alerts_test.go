@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -142,8 +143,8 @@ func (p *prometheus) await(within time.Duration, fire bool, alerts ...string) {
 	p.t.Logf("%v fire: %v, after %v", alerts, fire, time.Since(began).Round(100*time.Millisecond))
 }
 
-// TestAlerts: the alerts fire in a real Prometheus while what they are about is so in the lab, and stop when it is over. With
-// HERALD_ALERTS=all that is all of them ("make test-alerts"), else some.
+// TestAlerts: the alerts fire in a real Prometheus while what they are about is so in the lab, and stop when it is over. Meanwhile
+// the commands of docs/troubleshooting.md lead to the cause. With HERALD_ALERTS=all that is all alerts ("make test-alerts"), else some.
 func TestAlerts(t *testing.T) {
 	all := os.Getenv("HERALD_ALERTS") == "all"
 	p := startPrometheus(t)
@@ -170,6 +171,20 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
+// seen waits until what each of several commands of herald prints matches the pattern behind it: what someone reads who follows
+// docs/troubleshooting.md.
+func seen(t *testing.T, commandsAndPatterns ...string) {
+	t.Helper()
+	for c := range slices.Chunk(commandsAndPatterns, 2) {
+		until(t, 20*time.Second, "herald "+c[0]+" shows "+c[1], func(context.Context) error {
+			if out := runHerald(t, strings.Fields(c[0])...); !regexp.MustCompile(c[1]).MatchString(out) {
+				return errors.New(out)
+			}
+			return nil
+		})
+	}
+}
+
 // deleteServices deletes Services of the test.
 func deleteServices(t *testing.T, names ...string) {
 	t.Helper()
@@ -189,6 +204,7 @@ func tryPoolAlerts(t *testing.T, p *prometheus) {
 		createService(t, webService(names[i+1], ""))
 	}
 	p.await(30*time.Second, true, "NoEligibleNode", "PoolNearlyFull", "ServiceWithoutAddress", "PoolProblem")
+	seen(t, "explain astray", `NoEligibleNode`, "status", `default/pooled-\d+ .*NoPoolAddress`, "pools", `range-global`)
 	setPools(t, map[string]string{"range-global": "10.77.0.100-10.77.0.129"})
 	p.await(40*time.Second, true, "AddressOutsidePools")
 	deleteServices(t, names...)
@@ -216,6 +232,11 @@ func tryServiceAlerts(t *testing.T, p *prometheus) {
 		createService(t, forwardedService(fmt.Sprint("mapped-", i), fmt.Sprint("10.77.0.", 70+i), lab.Annotated("heraldvip.io/upnp-external-port", "8081")))
 	}
 	p.await(2*time.Minute, true, "TwoHostsAnswer", "VIPUnanswered", "DHCPFailing", "PortNotMapped")
+	createService(t, webService("empty", "10.77.0.57", lab.Selecting("nobody")))
+	seen(t, "status", `default/empty .*NoEndpoints`,
+		"status", `VIPUnanswered`, "explain silent", `VIPUnanswered`,
+		"status", `VIPForeignMAC.*`+cluster.MAC("rt"), "explain two", cluster.MAC("rt"), "explain leased-0", `DHCPFailed.*no DHCP server answered`)
+	deleteServices(t, "empty")
 	tryCannotApply(t, p)
 	runOn(t, "rt", "ip", "addr", "del", "10.77.0.51/32", "dev", "eth0")
 	runOn(t, muted, "nft", "delete table arp e2e")
@@ -255,6 +276,7 @@ func tryNodeAlerts(t *testing.T, f *heralds, p *prometheus) {
 	stopProxy(t, "n3", true)
 	createService(t, webService("any", "10.77.0.53"))
 	p.await(time.Minute, true, "SecondProcess", "HeartbeatsOff", "BGPSessionDown", "DataPlaneFault")
+	seen(t, "status", `n1 .*another Herald`, "status", `n3 .*look at kube-proxy`, "explain --node n3", `look at kube-proxy`)
 	startProxy(t, "n3")
 	frr := startRouter(t)
 	p.await(time.Minute, false, "BGPSessionDown", "DataPlaneFault")
@@ -267,15 +289,33 @@ func tryNodeAlerts(t *testing.T, f *heralds, p *prometheus) {
 	awaitDetectable(t)
 	blockPort(t, "n3", 7947)
 	p.await(time.Minute, true, "HeartbeatsBlocked")
+	seen(t, "status", `it gets no heartbeats from`, "explain --node n3", `(?i)heartbeats`)
 	check.OK(t, cluster.OpenPort(t.Context(), "n3"))
 	p.await(time.Minute, false, "HeartbeatsBlocked")
 
+	names := []string{"any"}
+	for awaitOwner(t, names[len(names)-1]) != "n3" {
+		names = append(names, fmt.Sprint("spread-", len(names)))
+		createService(t, webService(names[len(names)-1], fmt.Sprint("10.77.0.", 60+len(names))))
+	}
 	check.OK(t, cluster.CutAPI("n3"))
 	t.Cleanup(func() { cluster.ConnectAPI("n3") })
 	p.await(time.Minute, true, "APIUnreachable", "NodeLeaseLost")
+	seen(t, "explain "+names[len(names)-1], `It moved since n3: its Herald does not reach the API server`)
 	check.OK(t, cluster.ConnectAPI("n3"))
 	p.await(90*time.Second, false, "APIUnreachable", "NodeLeaseLost")
-	deleteServices(t, "any")
+	deleteServices(t, names...)
+
+	check.OK(t, cluster.Unplug("n3"))
+	seen(t, "status", `n3 .*its link eth0 is down`, "explain --node n3", `its link eth0 is down`)
+	check.OK(t, cluster.Reconnect("n3"))
+	awaitDetectable(t)
+	check.OK(t, cluster.Cut("n3"))
+	seen(t, "status", `n3 .*it reaches too few other nodes`, "explain --node n3", `it reaches too few other nodes`)
+	check.OK(t, cluster.Reconnect("n3"))
+	runHerald(t, "drain", "n3")
+	seen(t, "explain --node n3", `it is drained`)
+	runHerald(t, "undrain", "n3")
 }
 
 // startRouter runs FRR on rt, which accepts the nodes as BGP peers.

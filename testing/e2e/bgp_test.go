@@ -4,19 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"net/netip"
-	"os"
 	"os/exec"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -361,98 +355,6 @@ func TestBGPElection(t *testing.T) {
 	expectHeld(t, "the drain of "+drained, established)
 }
 
-// A thousand Services: on both routers within 3 s of the last, and one Service's
-// change is one UPDATE message per peer.
-func TestBGPThousand(t *testing.T) {
-	const many = 1000
-	frr, bird := startRouters(t)
-	f := start(t, bgpEnv("vip_interface", "lo")) // as kube-vip's manifests for BGP have it
-	requests := check.Value(cluster.APIRequests(t.Context()))(t)
-	began := time.Now()
-	var group errgroup.Group
-	group.SetLimit(16)
-	for i := range many {
-		group.Go(func() error {
-			// Its EndpointSlice will have the labels, too. kube-proxies ignore what has the second:
-			// five of them at work on a thousand Services would take all of the CPU.
-			s := webService(fmt.Sprint("many-", i), netip.AddrFrom4([4]byte{10, 80, byte(i >> 8), byte(i)}).String())
-			s.Labels = map[string]string{"test": "thousand", "service.kubernetes.io/service-proxy-name": "none"}
-			s.Spec.AllocateLoadBalancerNodePorts = new(bool)
-			_, err := cluster.Client().CoreV1().Services("default").Create(t.Context(), s, metav1.CreateOptions{})
-			return err
-		})
-	}
-	check.OK(t, group.Wait())
-	t.Cleanup(func() { // nobody else does: see the head of local_test.go
-		cluster.Client().CoreV1().RESTClient().Delete().Namespace("default").Resource("services").Param("labelSelector", "test=thousand").Do(context.Background())
-		cluster.Client().DiscoveryV1().EndpointSlices("default").DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "test=thousand"})
-	})
-	took := time.Since(began)
-	now := check.Value(cluster.APIRequests(t.Context()))(t)
-	// The node leases of three nodes are written each 2 s; their BGP sessions change each 10 s.
-	cost := lab.Since(now, requests)
-	if leases := cost["PUT leases"]; leases > 20+2.2*took.Seconds() {
-		t.Errorf("%v writes of leases in %v", leases, took)
-	}
-	t.Logf("%d Services created in %v, which took %v", many, took.Round(time.Millisecond), cost)
-	began = time.Now()
-	count := func(ctx context.Context) error {
-		out, err := frr.Vtysh(ctx, "show bgp ipv4 unicast statistics")
-		if err != nil {
-			return err
-		}
-		in, err := bird.Birdc(ctx, "show route count")
-		if err != nil {
-			return err
-		}
-		if !strings.Contains(strings.Join(strings.Fields(out), " "), fmt.Sprintf("Total Prefixes : %d", many)) || !strings.Contains(in, fmt.Sprintf("for %d networks", many)) {
-			return fmt.Errorf("%s%s", out, in)
-		}
-		return nil
-	}
-	until(t, 10*time.Second, "both routers have all prefixes", count)
-	took = time.Since(began)
-	t.Logf("%d prefixes on both routers %v after the last Service was created", many, took.Round(time.Millisecond))
-	if took > 3*time.Second {
-		t.Errorf("%v, want at most 3 s", took)
-	}
-	const reading = 1500 * time.Millisecond // Herald reads the counters once a second
-	before := updateMessages(t, "n1")
-	until(t, 30*time.Second, "the counters of UPDATE messages rest", func(context.Context) error {
-		time.Sleep(reading)
-		last := before
-		if before = updateMessages(t, "n1"); !maps.Equal(before, last) {
-			return fmt.Errorf("from %v to %v", last, before)
-		}
-		return nil
-	})
-	patchService(t, "many-500", `{"metadata":{"annotations":{"heraldvip.io/bgp-med":"7"}}}`)
-	until(t, 5*time.Second, "all three routes of the router have the new MED", func(ctx context.Context) error {
-		out, err := frr.Vtysh(ctx, "show bgp ipv4 unicast 10.80.1.244/32")
-		if err == nil && strings.Count(out, "metric 7") != 3 {
-			err = errors.New(out)
-		}
-		return err
-	})
-	until(t, 10*time.Second, "the counters of UPDATE messages rise", func(context.Context) error {
-		for peer, n := range updateMessages(t, "n1") {
-			if n == before[peer] {
-				return errors.New(peer)
-			}
-		}
-		return nil
-	})
-	time.Sleep(reading) // the time in which a second message would be counted
-	for peer, n := range updateMessages(t, "n1") {
-		if n -= before[peer]; n != 1 {
-			t.Errorf("one Service's change took %d UPDATE messages to %s", n, peer)
-		}
-	}
-	for n, p := range f.node {
-		t.Logf("%s: %s", n, strings.TrimSpace(residentMemory(t, p.Pid)))
-	}
-}
-
 // Without an API server the routes stay, long after the node leases are too old.
 func TestBGPWithoutAPI(t *testing.T) {
 	frr, _ := startRouters(t)
@@ -500,34 +402,6 @@ func awaitEndpointNotReady(t *testing.T, service, node string, began time.Time) 
 		return nil
 	})
 	return time.Since(began)
-}
-
-var updatesSent = regexp.MustCompile(`(?m)^herald_bgp_updates_sent_total\{as="\d+",peer="([^"]+)"\} (\d+)`)
-
-// updateMessages is how many UPDATE messages a node's Herald has sent, by peer.
-func updateMessages(t *testing.T, node string) map[string]int {
-	t.Helper()
-	page := check.Value(cluster.Get(t.Context(), node, "http://127.0.0.1:2112/metrics"))(t)
-	sent := make(map[string]int)
-	for _, m := range updatesSent.FindAllStringSubmatch(page, -1) {
-		sent[m[1]], _ = strconv.Atoi(m[2])
-	}
-	if len(sent) != 2 {
-		t.Errorf("%s counts UPDATE messages to %v, want two peers", node, sent)
-	}
-	return sent
-}
-
-// residentMemory is the resident memory of a process, as the kernel writes it.
-func residentMemory(t *testing.T, pid int) string {
-	t.Helper()
-	status := check.Value(os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)))(t)
-	for line := range strings.Lines(string(status)) {
-		if strings.HasPrefix(line, "VmRSS") {
-			return line
-		}
-	}
-	return ""
 }
 
 // annotateNode merges annotations into a Node.

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -89,8 +90,7 @@ func TestFloods(t *testing.T) {
 	forged := append([]byte("HP\x01\x00"), junk...) // of the right form, with no key that there is
 	withKey := lab.ForgeUDP(from, to, netip.AddrPortFrom(other4, 7947), port, append(append([]byte("HP\x01\x00"), keyID(t)...), junk...))
 	const process = 14 + 20 + 8 + 4 + 4 // where in the frame the process ID is
-	offer := append([]byte{2, 1, 6, 0}, junk...)
-	copy(offer[236:], []byte{99, 130, 83, 99, 53, 1, 2, 255}) // RFC 2131 section 3, DHCPOFFER
+	offer := dhcpOffer(slices.Clone(junk))
 	fromAfar := lab.ForgeAdvertisement(from, from, netip.MustParseAddr("fd77::200"))
 	fromAfar[14+7] = 64
 	wrongLength := lab.ForgeUDP(from, lab.Broadcast, netip.AddrPortFrom(rt4, 67), netip.MustParseAddrPort("255.255.255.255:68"), offer)

@@ -119,9 +119,9 @@ func (l *Lab) writeNode(ctx context.Context, h host) error {
 	return nil
 }
 
-// startProxy starts the node's kube-proxy and waits until it has written its rules once.
-func (l *Lab) startProxy(ctx context.Context, h host) error {
-	conf := l.conf("kube-proxy-" + h.name + ".yaml")
+// spawnProxy starts a node's kube-proxy.
+func (l *Lab) spawnProxy(node, kubeconfig string) (*Process, error) {
+	conf := l.conf("kube-proxy-" + node + ".yaml")
 	// The sync periods: the default of a second would dominate what is measured.
 	err := os.WriteFile(conf, fmt.Appendf(nil, `apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
@@ -135,11 +135,16 @@ healthzBindAddress: "[::]:10256"
 metricsBindAddress: 127.0.0.1:10249
 iptables: {minSyncPeriod: 100ms}
 nftables: {minSyncPeriod: 100ms}
-`, l.opts.ProxyMode, h.name, l.ofFamilies(PodCIDRs), l.kubeconfig("kube-proxy")), 0o644)
+`, l.opts.ProxyMode, node, l.ofFamilies(PodCIDRs), kubeconfig), 0o644)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	p, err := l.Start(h.name, "kube-proxy-"+h.name, []string{l.programPath("kube-proxy"), "--config=" + conf, "--v=1"})
+	return l.Start(node, "kube-proxy-"+node, []string{l.programPath("kube-proxy"), "--config=" + conf, "--v=1"})
+}
+
+// startProxy starts the node's kube-proxy and waits until it has written its rules once.
+func (l *Lab) startProxy(ctx context.Context, h host) error {
+	p, err := l.spawnProxy(h.name, l.kubeconfig("kube-proxy"))
 	if err != nil {
 		return err
 	}

@@ -138,33 +138,6 @@ func TestPods(t *testing.T) {
 	}
 }
 
-// A Service's own address works from pods, also where traffic crosses nothing but the
-// node's pod bridge.
-func TestPodToService(t *testing.T) {
-	l := sharedLab(t)
-	server := Pod{Name: "server", Node: "n2", Labels: map[string]string{"app": "inner"}}
-	near, far := Pod{Name: "near", Node: "n2"}, Pod{Name: "far", Node: "w1"}
-	for _, p := range []Pod{server, near, far} {
-		addPod(t, l, p)
-	}
-	svc := Service("default", "inner", WithVIPs(netip.MustParseAddr("10.77.0.71"), netip.MustParseAddr("fd77::1071")))
-	createService(t, l, svc)
-	svc = check.Value(l.Client().CoreV1().Services("default").Get(withTimeout(t), "inner", metav1.GetOptions{}))(t)
-	for _, ip := range svc.Spec.ClusterIPs {
-		url := "http://" + net.JoinHostPort(ip, "80")
-		for _, from := range []Pod{far, near, server} {
-			var got string
-			check.Until(t, 5*time.Second, "kube-proxy has its rules for "+ip+", asked from "+from.Name, func() (err error) {
-				got, err = l.Get(withTimeout(t), PodNamespace(from), url)
-				return err
-			})
-			if !strings.HasPrefix(got, "server n2 ") {
-				t.Errorf("from %s to %s: %q", from.Name, ip, got)
-			}
-		}
-	}
-}
-
 func TestDeletePod(t *testing.T) {
 	l := sharedLab(t)
 	vip := netip.MustParseAddr("10.77.0.62")
@@ -208,46 +181,6 @@ func TestDeletePod(t *testing.T) {
 	addPod(t, l, Pod{Name: "hasty", Node: "w1"})
 	if err := l.DeletePod(ctx, Pod{Name: "hasty"}, time.Hour); !errors.Is(err, context.Canceled) {
 		t.Errorf("a deletion that is broken off: got error %v", err)
-	}
-}
-
-func TestExposeDeployment(t *testing.T) {
-	l := sharedLab(t)
-	labels := map[string]string{"app": "nginx"}
-	check.OK(t, l.AddDeployment(withTimeout(t), "default", "nginx", labels))
-	check.Value(l.Kubectl(withTimeout(t), "expose", "deployment", "nginx", "--port=80", "--type=LoadBalancer", "--load-balancer-ip=10.77.0.63"))(t)
-	addPod(t, l, Pod{Name: "nginx-1", Node: "w1", Labels: labels})
-	awaitSlices(t, l, "nginx", "10.240.31.2 rs-")
-	check.Value(l.Kubectl(withTimeout(t), "delete", "service", "nginx"))(t)
-}
-
-func TestServiceAccountRights(t *testing.T) {
-	l := sharedLab(t)
-	as := func(user, ns string, args ...string) string {
-		path := check.Value(l.Kubeconfig(withTimeout(t), user))(t)
-		out, _ := l.Kubectl(withTimeout(t), append([]string{"--kubeconfig=" + path, "-n", ns, "auth", "can-i"}, args...)...) // "no" is exit status 1
-		return strings.TrimSpace(out)
-	}
-	for _, tt := range []struct{ user, ns, verb, resource, want string }{
-		{"admin", "default", "delete", "nodes", "yes"},
-		{"herald", "default", "list", "services", "yes"}, // by rbac
-		{"herald", "default", "delete", "services", "no"},
-		{"default/other", "default", "list", "services", "no"},
-		{"kube-system/herald", "default", "list", "services", "yes"},
-	} {
-		if got := as(tt.user, tt.ns, tt.verb, tt.resource); got != tt.want {
-			t.Errorf("may %s %s %s: %q, want %q", tt.user, tt.verb, tt.resource, got, tt.want)
-		}
-	}
-	if _, err := l.Kubeconfig(withTimeout(t), "nobody"); err == nil {
-		t.Error("an unknown user: want an error")
-	}
-	who := check.Value(l.Kubectl(withTimeout(t), "--kubeconfig="+check.Value(l.Kubeconfig(withTimeout(t), "herald"))(t), "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"))(t)
-	if want := "system:serviceaccount:kube-system:herald"; who != want {
-		t.Errorf("herald is %q, want %q", who, want)
-	}
-	if err := l.Apply(withTimeout(t), "kind: Nonsense"); err == nil {
-		t.Error("YAML of no known kind: want an error")
 	}
 }
 

@@ -2,15 +2,11 @@ package lab
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"os/exec"
 	"slices"
 	"strings"
-	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // StartHerald runs `herald manager` on a node, as the ServiceAccount
@@ -87,43 +83,6 @@ func Heralds(host string) (pids []int, err error) {
 		}
 	}
 	return pids, err
-}
-
-// EndHerald sends a signal to the Heralds of a node, whoever started them, and waits until they have ended, or ctx ends. It is
-// an error if none runs there.
-func (l *Lab) EndHerald(ctx context.Context, node string, sig syscall.Signal) error {
-	pids, err := Heralds(node)
-	if err != nil {
-		return err
-	}
-	if len(pids) == 0 {
-		return fmt.Errorf("end herald: none runs on %q", node)
-	}
-	for _, pid := range pids {
-		if err := endProcess(ctx, pid, sig); err != nil {
-			return fmt.Errorf("end herald on %s: pid %d: %w", node, pid, err)
-		}
-	}
-	return nil
-}
-
-// endProcess sends a signal to a process, not necessarily a child of this one, and waits until it has ended, or ctx ends.
-func endProcess(ctx context.Context, pid int, sig syscall.Signal) error {
-	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil {
-		return err
-	}
-	for ctx.Err() == nil {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 100) // readable once it has ended (pidfd_open(2))
-		if n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
-	return context.Cause(ctx)
 }
 
 // PeersDetectable is nil once each node's Herald exchanges heartbeats with every other's, so that

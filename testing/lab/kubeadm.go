@@ -151,17 +151,3 @@ nodeRegistration:
   - {name: cgroup-root, value: /` + prefix + `%[5]s}
   - {name: node-ip, value: %[6]s}
 `
-
-const proxyConfig = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
-kind: KubeProxyConfiguration
-mode: %s
-hostnameOverride: %s
-clusterCIDR: %s
-clientConnection: {kubeconfig: %s, qps: 1000, burst: 1000}
-conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
-oomScoreAdj: 0
-healthzBindAddress: 0.0.0.0:10256
-metricsBindAddress: 127.0.0.1:10249
-iptables: {minSyncPeriod: 100ms}
-nftables: {minSyncPeriod: 100ms}
-`

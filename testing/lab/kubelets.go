@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -457,15 +456,10 @@ func (k *Kubelets) StartProxies(ctx context.Context) error {
 
 // StartProxy starts a kube-proxy on a node.
 func (k *Kubelets) StartProxy(node string) error {
-	conf := k.conf("kube-proxy-" + node + ".yaml")
 	kubeconfig := k.conf("kube-proxy-" + node + ".conf")
 	if err := k.writeKubeconfigFor(node, kubeconfig); err != nil {
 		return err
 	}
-	text := fmt.Sprintf(proxyConfig, cmp.Or(k.opts.ProxyMode, "nftables"), node, PodCIDRs, kubeconfig)
-	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
-		return err
-	}
-	_, err := k.Start(node, "kube-proxy-"+node, []string{k.programPath("kube-proxy"), "--config=" + conf, "--v=1"})
+	_, err := k.spawnProxy(node, kubeconfig)
 	return err
 }

@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,30 +9,6 @@ import (
 
 	"github.com/heraldvip/herald/testing/check"
 )
-
-func TestIptables(t *testing.T) {
-	endSharedLab(t)
-	l := bringUp(t, Options{Nodes: 2, ProxyMode: "iptables"})
-	t.Cleanup(func() {
-		if err := l.Down(); err != nil {
-			t.Error(err)
-		}
-	})
-	v4, v6 := netip.MustParseAddr("10.77.0.50"), netip.MustParseAddr("fd77::1050")
-	bindAddress(t, l, "n1", v4)
-	bindAddress(t, l, "n1", v6)
-	addPod(t, l, Pod{Name: "a", Node: "n2", Labels: map[string]string{"app": "web"}})
-	createService(t, l, Service("default", "web", WithVIPs(v4, v6)), v4, v6)
-	if got, want := awaitAnswer(t, l, v4), "a n2 10.77.0.11"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	if got, want := awaitAnswer(t, l, v6), "a n2 fd77::11"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	if s := run(t, l, "n1", "iptables-save"); !strings.Contains(s, v4.String()) {
-		t.Errorf("the rules of n1 lack the VIP:\n%s", s)
-	}
-}
 
 // TestCommand follows what the command says when its lab is up: every command works as it stands there, also for a user who has
 // a KUBECONFIG of another cluster, and nothing is left when its input ends.

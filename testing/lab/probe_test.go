@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/mdlayher/socket"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/heraldvip/herald/testing/check"
@@ -34,46 +33,6 @@ func owners(r AddrReport) string {
 		}
 	}
 	return strings.Join(s, " ")
-}
-
-// TestProbersWithoutFault measures the noise: what the probers show of a VIP that
-// nobody touches.
-func TestProbersWithoutFault(t *testing.T) {
-	l := sharedLab(t)
-	v4, v6 := netip.MustParseAddr("10.77.0.64"), netip.MustParseAddr("fd77::1064")
-	bindAddress(t, l, "n1", v4)
-	bindAddress(t, l, "n1", v6)
-	quiet := Pod{Name: "quiet", Node: "w1", Labels: map[string]string{"app": "quiet"}}
-	addPod(t, l, quiet)
-	createService(t, l, Service("default", "quiet", WithVIPs(v4, v6)), v4, v6)
-	awaitAnswer(t, l, v4)
-	awaitAnswer(t, l, v6)
-	w := whoHas(t, l, 20*time.Millisecond, v4, v6)
-	c4 := check.Value(l.Connect(t.Context(), 10*time.Millisecond, netip.AddrPortFrom(v4, 80).String()))(t)
-	c6 := check.Value(l.Connect(t.Context(), 10*time.Millisecond, "http://["+v6.String()+"]/any"))(t)
-	time.Sleep(10 * time.Second) // the length of the measurement
-	wr, cr := w.Stop(), []ConnectReport{c4.Stop(), c6.Stop()}
-	t.Logf("%v%v%v", wr, cr[0], cr[1])
-	if wr.Err != nil {
-		t.Error(wr.Err)
-	}
-	for _, a := range wr.Addrs {
-		if a.Rounds < 400 || a.LongestSilence > 100*time.Millisecond || a.LongestDouble > 0 || a.First.IsZero() {
-			t.Errorf("%s: %d rounds, longest silence %v, double %v", a.Addr, a.Rounds, a.LongestSilence, a.LongestDouble)
-		}
-	}
-	if s := run(t, l, PodNamespace(quiet), "ss -Htan state time-wait"); s != "" {
-		t.Errorf("connections linger where a reused port would meet them:\n%s", s)
-	}
-	for i, source := range []string{"10.77.0.11", "fd77::11"} { // the node's, by which it masquerades
-		r := cr[i]
-		if r.Attempts < 800 || len(r.Failures) > 0 || r.Outage > 100*time.Millisecond || r.Pods["quiet"] != r.Attempts {
-			t.Errorf("to %s: %d attempts, %d failures, outage %v, pods %v", r.To, r.Attempts, len(r.Failures), r.Outage, r.Pods)
-		}
-		if r.Clients[netip.MustParseAddr(source)] != r.Attempts {
-			t.Errorf("to %s: seen as %v, want %s only", r.To, r.Clients, source)
-		}
-	}
 }
 
 // A process that reads late sees when a frame came, not when it was read. Frames that come just after a socket was the first to ask for times
@@ -196,55 +155,6 @@ func TestWhoHasNoAnswer(t *testing.T) {
 	}
 	if _, err := l.WhoHas(t.Context(), time.Second, netip.Addr{}); err == nil {
 		t.Error("no address: want an error")
-	}
-}
-
-// A host that is not of the lab is named by its hardware address.
-func TestWhoHasHostOutsideLab(t *testing.T) {
-	l := sharedLab(t)
-	addr := netip.MustParseAddr("10.77.0.68")
-	run(t, l, "rt", "ip link add other0 link eth0 address 02:00:00:00:aa:01 type macvlan mode bridge")
-	defer run(t, l, "rt", "ip link del other0")
-	run(t, l, "rt", "sysctl -qw net.ipv4.conf.all.arp_ignore=1")
-	defer run(t, l, "rt", "sysctl -qw net.ipv4.conf.all.arp_ignore=0")
-	run(t, l, "rt", "ip address add "+addr.String()+"/32 dev other0")
-	run(t, l, "rt", "ip link set other0 up")
-	w := whoHas(t, l, 20*time.Millisecond, addr)
-	if _, err := w.AwaitAnswer(withTimeout(t), addr, "02:00:00:00:aa:01"); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestWhoHasThousandAddresses(t *testing.T) {
-	l := sharedLab(t)
-	var addrs []netip.Addr
-	for i := range 1000 {
-		addrs = append(addrs, netip.AddrFrom4([4]byte{10, 77, byte(1 + i/250), byte(1 + i%250)}))
-	}
-	err := withNetlink("n1", func(nl *netlink.Handle) error {
-		eth0, err := nl.LinkByName("eth0")
-		for _, a := range addrs {
-			if err != nil {
-				return err
-			}
-			err = nl.AddrAdd(eth0, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(a, 32)), ValidLft: 60})
-		}
-		return err
-	})
-	check.OK(t, err)
-	defer run(t, l, "n1", "ip address flush dev eth0 to 10.77.0.0/21 scope global dynamic")
-	const every = 500 * time.Millisecond
-	w := whoHas(t, l, every, addrs...)
-	check.OK(t, w.AwaitAnswers(withTimeout(t), "n1"))
-	time.Sleep(3 * time.Second) // the length of the measurement
-	r := w.Stop()
-	if r.Err != nil {
-		t.Error(r.Err)
-	}
-	for _, a := range r.Addrs {
-		if a.Unanswered > 0 || a.Rounds < 5 || a.Rounds > 10 || owners(a) != "n1" {
-			t.Errorf("%s: %d rounds, %d unanswered, %s", a.Addr, a.Rounds, a.Unanswered, owners(a))
-		}
 	}
 }
 

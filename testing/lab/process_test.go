@@ -69,19 +69,6 @@ func TestInNamespace(t *testing.T) {
 	}
 }
 
-func TestGet(t *testing.T) {
-	l := sharedLab(t)
-	if got := check.Value(l.Get(withTimeout(t), "n1", "http://127.0.0.1:10249/proxyMode"))(t); got != "nftables" {
-		t.Errorf("kube-proxy of n1 says its mode is %q", got)
-	}
-	if _, err := l.Get(withTimeout(t), "n1", "http://127.0.0.1:10249/nothing"); err == nil || !strings.Contains(err.Error(), "from n1") || !strings.Contains(err.Error(), "404") {
-		t.Errorf("got error %v", err)
-	}
-	if _, err := l.Get(withTimeout(t), "cl", "http://127.0.0.1:10249/proxyMode"); err == nil || !strings.Contains(err.Error(), "from cl") {
-		t.Errorf("a kube-proxy on cl: got error %v", err)
-	}
-}
-
 func TestProcess(t *testing.T) {
 	l := sharedLab(t)
 	p := check.Value(l.Start("n1", "busy", []string{"sh", "-c", `trap 'echo bye; exit 5' USR1; echo hello $A >&2; while :; do :; done`}, "A=b"))(t)
@@ -122,32 +109,5 @@ func TestProcess(t *testing.T) {
 	}
 	if _, err := l.Start("n1", "none", []string{"/no/such/program"}); err == nil || !strings.Contains(err.Error(), "start none in n1") {
 		t.Errorf("got error %v", err)
-	}
-}
-
-func TestStartHerald(t *testing.T) {
-	l := sharedLab(t)
-	h := check.Value(l.StartHerald("n2", map[string]string{"vip_arp": "true"}))(t)
-	defer h.Kill()
-	want := "testdata/herald.sh manager as n2 with " + l.Dir() + "/conf/herald.kubeconfig, arp=true, user=\n"
-	check.OK(t, h.WaitLog(withTimeout(t), want))
-	check.OK(t, h.Signal(syscall.SIGTERM))
-	var exit *exec.ExitError
-	if err := h.Wait(withTimeout(t)); !errors.As(err, &exit) || exit.ExitCode() != 3 {
-		t.Errorf("got error %v, want exit status 3", err)
-	}
-	again := check.Value(l.StartHerald("n2", map[string]string{"vip_nodename": "other", "k8s_config_file": "/tmp/x"}))(t)
-	defer again.Kill()
-	if err := again.WaitLog(withTimeout(t), "manager as other with /tmp/x, arp=,"); err != nil {
-		t.Error(err)
-	}
-	if s := again.Log(); strings.Contains(s, "terminated") {
-		t.Errorf("the log of the second run has lines of the first:\n%s", s)
-	}
-	if b := check.Value(os.ReadFile(again.LogFile))(t); !strings.Contains(string(b), "terminated") {
-		t.Errorf("the file of both runs lost the first:\n%s", b)
-	}
-	if _, err := l.StartHerald("w1", nil); err == nil {
-		t.Error("the worker is to be without Herald: want an error")
 	}
 }

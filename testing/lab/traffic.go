@@ -89,37 +89,3 @@ func Exchange(all []*Held, interval time.Duration) (stop func() TrafficReport) {
 		return report
 	}
 }
-
-// Throughput sends as much as it can for d on the connection, reads its echo, and returns how many bytes per second came
-// back.
-func (h *Held) Throughput(d time.Duration) (float64, error) {
-	began := time.Now()
-	if err := h.SetDeadline(began.Add(d + askTimeout)); err != nil {
-		return 0, err
-	}
-	chunk := make([]byte, 64<<10)
-	sent := make(chan int64, 1)
-	go func() {
-		n := int64(0)
-		for time.Since(began) < d {
-			m, err := h.Write(chunk)
-			if n += int64(m); err != nil {
-				break
-			}
-		}
-		sent <- n
-	}()
-	var received int64
-	in := make([]byte, len(chunk))
-	for total := int64(-1); total < 0 || received < total; {
-		m, err := h.in.Read(in)
-		if received += int64(m); err != nil {
-			return 0, err
-		}
-		select {
-		case total = <-sent:
-		default:
-		}
-	}
-	return float64(received) / time.Since(began).Seconds(), nil
-}

@@ -129,14 +129,6 @@ func (r WhoHasReport) Addr(a netip.Addr) AddrReport {
 	return AddrReport{}
 }
 
-// Worst is the report of the address with the longest silence; zero without addresses.
-func (r WhoHasReport) Worst() AddrReport {
-	if len(r.Addrs) == 0 {
-		return AddrReport{}
-	}
-	return slices.MaxFunc(r.Addrs, func(a, b AddrReport) int { return cmp.Compare(a.LongestSilence, b.LongestSilence) })
-}
-
 // String lists each address with its timeline; of more than ten, the ten with
 // the longest silence.
 func (r WhoHasReport) String() string {

@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"encoding/hex"
 	"net"
 	"net/netip"
 	"strings"
@@ -16,27 +15,6 @@ import (
 )
 
 var prober = host{name: "pr", octet: 101, lan: true}
-
-func TestMarshalRequest(t *testing.T) {
-	tests := []struct{ target, want string }{
-		{"10.77.0.50", "ffffffffffff 027700000101 0806" + // to all, from pr
-			"0001 0800 06 04 0001 027700000101 0a4d0065 000000000000 0a4d0032"},
-		{"fd77::1050", "3333ff001050 027700000101 86dd" + // to the solicited-node group
-			"60000000 0020 3a ff" + "fd770000000000000000000000000101" + "ff0200000000000000000001ff001050" +
-			"87 00 CCCC 00000000" + "fd770000000000000000000000001050" + "01 01 027700000101"},
-	}
-	for _, tt := range tests {
-		got, err := marshalRequest(prober, netip.MustParseAddr(tt.target))
-		check.OK(t, err)
-		if len(got) > ethLen+ipv6Len { // the checksum is the codec's affair
-			got = append(append(got[:ethLen+ipv6Len+2:ethLen+ipv6Len+2], 0xcc, 0xcc), got[ethLen+ipv6Len+4:]...)
-		}
-		want := strings.ToLower(strings.ReplaceAll(tt.want, " ", ""))
-		if d := cmp.Diff(want, hex.EncodeToString(got)); d != "" {
-			t.Errorf("who has %s (-want +got):\n%s", tt.target, d)
-		}
-	}
-}
 
 func TestParseAnswer(t *testing.T) {
 	n1, n2 := host{octet: 11}, host{octet: 12}
@@ -150,15 +128,5 @@ func TestOptions(t *testing.T) {
 	o, err = Options{Parts: "/nowhere", Herald: "bin/herald", Dir: "x"}.withDefaults()
 	if err != nil || o.Parts != "/nowhere" || o.Herald != "/tmp/bin/herald" || o.Dir != "/tmp/x" {
 		t.Errorf("got %+v, error %v", o, err)
-	}
-}
-
-func TestServiceOptions(t *testing.T) {
-	s := Service("team", "web", WithVIPs(netip.MustParseAddr("fd77::1050"), netip.MustParseAddr("10.77.0.50")), Local, Selecting("other"))
-	got := []string{s.Namespace, s.Name, s.Annotations["kube-vip.io/loadbalancerIPs"], string(s.Spec.ExternalTrafficPolicy),
-		string(s.Spec.IPFamilies[0]), string(s.Spec.IPFamilies[1]), string(*s.Spec.IPFamilyPolicy), s.Spec.Selector["app"]}
-	want := []string{"team", "web", "fd77::1050,10.77.0.50", "Local", "IPv6", "IPv4", "RequireDualStack", "other"}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
 	}
 }
