@@ -70,7 +70,8 @@ soak: build parts ## makes random faults and watches, as SOAK says (-soak 1h -no
 docs: ## docs/reference, from the code
 	go test ./pkg/config ./pkg/manifest ./cmd/herald -run '^TestReference$$' -update
 
-pictures: ## docs/page.png, the page of a node in Chromium
+pictures: ## docs/failover.svg from what was measured, and docs/page.png, the page of a node in Chromium
+	go run ./testing/bench/picture
 	@mkdir -p bin/pictures
 	HERALD_SCREENSHOTS=$(CURDIR)/bin/pictures go test -count=1 ./pkg/serve -run '^TestInBrowser$$'
 	cp bin/pictures/desk.png docs/page.png
