@@ -40,7 +40,7 @@ var rooms = map[string]room{
 	"pkg/routes":   {1, 810},
 	"pkg/nft":      {1, 1450},
 	"pkg/dhcp":     {1, 1900},
-	"pkg/upnp":     {1, 2400},
+	"pkg/upnp":     {1, 1850},
 	"pkg/health":   {1, 610},
 	"pkg/hostlock": {1, 400},
 	"pkg/quorum":   {1, 1100},

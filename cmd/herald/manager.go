@@ -210,7 +210,7 @@ func (n *node) agentOptions() agent.Options {
 		o.Observers, o.Pools, o.Assignments = append(o.Observers, n.pools), n.pools, n.cluster.Assignments
 	}
 	if n.cfg.UPnP.Enable {
-		o.Observers, o.Mappings, o.MappingSweeps = append(o.Observers, n.mapper), n.mapper, n.mapper.Sweeps()
+		o.Observers, o.Mappings = append(o.Observers, n.mapper), n.mapper
 	}
 	if n.cfg.BGP.Enable {
 		o.Observers, o.Routes = append(o.Observers, n.speaker), n.speaker

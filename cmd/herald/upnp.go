@@ -7,17 +7,12 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// newMapper makes what asks gateways to forward ports. Without enable_upnp it is
-// not run.
+// newMapper makes what asks gateways to forward ports. Without enable_upnp it is not run.
 func (n *node) newMapper() *upnp.Mapper {
-	o := upnp.Options{
+	return upnp.New(upnp.Options{
 		Log: n.log, Poke: func() { n.agent.Poke() }, Links: func() []vip.Link { return n.links.Info().Links },
 		Gateways: n.cfg.UPnP.Gateways,
-	}
-	if f := forwardingRules(n.cfg.UPnP); f != nil {
-		o.Ports = f.AllowsPort
-	}
-	return upnp.New(o)
+	})
 }
 
 // forwardingRules returns what the plan may want of gateways; nil without enable_upnp.

@@ -71,8 +71,7 @@ type Options struct {
 	AddressChecks Mailbox[vip.AddressCheck] // may be nil: nobody is asked who has an address
 	DHCP          Mailbox[vip.DHCPRequest]  // may be nil: no DHCP server is asked for anything
 	Routes        Mailbox[vip.Route]        // may be nil: no router is told of anything
-	Mappings      Mailbox[vip.Mapping]      // may be nil, with MappingSweeps: no gateway is asked for anything
-	MappingSweeps Mailbox[vip.MappingSweep]
+	Mappings      Mailbox[vip.Mapping]      // may be nil: no gateway is asked for anything
 }
 
 // Times of the loop.
@@ -379,7 +378,6 @@ func (a *Agent) putAll(p vip.Plan, have []vip.Address) {
 	put(a.o.DHCP, p.DHCPRequests)
 	put(a.o.Routes, p.Routes)
 	put(a.o.Mappings, p.Mappings)
-	put(a.o.MappingSweeps, p.MappingSweeps)
 	put(a.o.HealthChecks, p.HealthChecks)
 	put(a.o.AddressChecks, p.AddressChecks)
 	put(a.o.Statuses, p.Statuses)

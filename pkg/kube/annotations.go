@@ -92,9 +92,8 @@ var Annotations = []Annotation{
 	{Key: upnpLeaseKey, Value: "a duration such as 1h, or 0",
 		Meaning: "How long a gateway is to keep a mapping that is not renewed; Herald renews at half of it. The default " +
 			"is 1h; 0 is for ever."},
-	{Key: externalPortKey, Value: "a port, pairs of Service port and external port such as 80=8080,443=8443, or any",
-		Meaning: "The external ports, where they are not those of the Service. any: where that one is taken, another will " +
-			"do."},
+	{Key: externalPortKey, Value: "a port, or pairs of Service port and external port such as 80=8080,443=8443",
+		Meaning: "The external ports, where they are not those of the Service."},
 	{Key: hostnameKey, Value: "a host name",
 		Meaning: "The name to give to the DHCP server: option 12, and the FQDN option of DHCPv6."},
 	{Key: hwaddrKey, Value: "a locally administered MAC address",

@@ -33,15 +33,10 @@ func (r annotationReader) forward() *vip.Forward {
 	if r.value(upnpLeaseKey) != "" {
 		f.Lease = parseAnnotation(r, upnpLeaseKey, parseUPnPLease)
 	}
-	switch value := r.value(externalPortKey); {
-	case value == "":
-	case strings.EqualFold(value, "any"):
-		f.Any = true
-	default:
+	if value := r.value(externalPortKey); value != "" {
 		if f.External = r.externalPorts(value); f.External == nil {
-			r.invalid(externalPortKey,
-				"write the external port if the Service has one port, pairs such as 80=8080,443=8443 if it has several, or any. "+
-					"No gateway is asked for anything")
+			r.invalid(externalPortKey, "write the external port if the Service has one port, or pairs such as "+
+				"80=8080,443=8443 if it has several. No gateway is asked for anything")
 			return nil
 		}
 	}

@@ -37,7 +37,7 @@ func TestForwardAnnotations(t *testing.T) {
 		{"true", "1s", "", one, hour(), "30s to 168h0m0s"},
 		{"true", "-1h", "", one, hour(), "The default, 1h0m0s, is used"},
 		{"true", "99999999999999999999h", "", one, hour(), "upnp-lease-duration"},
-		{"true", "", "Any", one, hour(func(f *vip.Forward) { f.Any = true }), ""},
+		{"true", "", "any", one, nil, "external-port"},
 		{"true", "", "5353", one, hour(to(map[uint16]uint16{53: 5353})), ""},
 		{"true", "", "5353", two, nil, "80=8080"},
 		{"true", "", "80=8080, 443 = 8443", two, hour(to(map[uint16]uint16{80: 8080, 443: 8443})), ""},

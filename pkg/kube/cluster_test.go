@@ -394,13 +394,8 @@ func TestAPIService(t *testing.T) {
 	c.slices.Add(servers)
 	expect("only the endpoints are known", "")
 	s := clusterIPService("kubernetes", "10.96.0.1")
-	s.UID = "the cluster"
 	s.Spec.Ports = []corev1.ServicePort{{Port: 443, Protocol: corev1.ProtocolTCP}}
 	c.services.Add(s)
-	var w vip.World
-	if c.Observe(&w); w.ClusterUID != "the cluster" {
-		t.Errorf("the cluster's UID is %q", w.ClusterUID)
-	}
 	expect("both are known", "10.96.0.1:443", "192.168.0.250:6443", "192.168.0.251:6443")
 	c.slices.Delete(servers)
 	expect("the endpoints are gone", "10.96.0.1:443")

@@ -34,12 +34,8 @@ func (c *Cluster) Observe(w *vip.World) {
 	}
 	w.Services, w.Nodes, w.Reserved = c.worldServices, c.worldNodes, c.worldReserved
 	w.EgressPodsPending = w.Synced && c.pods.pending()
-	if s := c.services.values[kubernetesService]; s != nil {
-		w.ClusterUID = s.UID
-	}
 	if c.o.NoServices {
-		w.Services = nil  // default/kubernetes is not for us
-		w.ClusterUID = "" // by which gateways would be asked to forget ports of Services that are not known
+		w.Services = nil // default/kubernetes is not for us
 	}
 	w.Pools = c.observePools()
 	w.PoolsRefused = !c.o.Pools.IsZero() && c.configMaps.doneWithout.Load() && !c.configMaps.synced.Load()

@@ -101,7 +101,7 @@ func TestManyMappings(t *testing.T) {
 	}
 	other := svc("other", "10.77.0.100", forwarded())
 	other.Key.Namespace = "other"
-	w.Services, w.ClusterUID = append(w.Services, other), "cluster"
+	w.Services = append(w.Services, other)
 	for _, s := range w.Services {
 		w.Claims[s.LeaseKey()] = vip.Claim{Holder: "n1", Valid: true, Transitions: 1}
 	}

@@ -8,18 +8,19 @@ import (
 )
 
 // releaseWithin is how long after a Service was deleted its finalizer waits for DHCP servers and gateways. What
-// a gateway still has then is removed by a later sweep, and a DHCP lease ends by itself.
+// these still have then ends with its lease.
 const releaseWithin = 10 * time.Second
 
-// finalizerOf returns what is to become of a Service's finalizer when Herald writes its status (serves) or clears it
-// (docs/why.md, "Finalizer and uninstall"). kube-vip's cloud provider has it while it runs.
-func (p *pass) finalizerOf(serves bool) vip.FinalizerChange {
+// finalizerOf returns whether the finalizer of s (docs/why.md, "Finalizer and uninstall") is to be added, removed or
+// left as it is, when Herald writes its status (serves) or clears it. It is added while there are pools, or s asks for
+// ports on gateways. While kube-vip's cloud provider runs, it is that one's to add and to remove.
+func (p *pass) finalizerOf(s *service, serves bool) vip.FinalizerChange {
 	switch {
 	case p.Allocation != nil && p.providerHolder() != "":
 		return vip.LeaveFinalizer
 	case !serves:
 		return vip.RemoveFinalizer
-	case p.Allocation != nil && p.Pools != nil:
+	case p.Allocation != nil && p.Pools != nil, p.Forwarding != nil && s.Forward != nil:
 		return vip.AddFinalizer
 	}
 	return vip.LeaveFinalizer
@@ -30,7 +31,7 @@ func (p *pass) finalizerOf(serves bool) vip.FinalizerChange {
 func (p *pass) keepStatusWithoutFinalizer(s *service) {
 	if s.Finalizer && p.Stopping && s.statusOurs && p.responsible(s) {
 		p.writeStatus(s, "", s.Ingress, nil)
-		s.status.Finalizer = p.finalizerOf(false)
+		s.status.Finalizer = p.finalizerOf(s, false)
 	}
 }
 
@@ -62,11 +63,13 @@ func (p *pass) somethingLeft(s *service) bool {
 	}) {
 		return true
 	}
-	if age := p.Now.Sub(s.Deleted); s.Deleted.IsZero() || age < 0 || age > releaseWithin { // age < 0: the clocks differ
+	if s.Deleted.IsZero() {
 		return false
 	}
-	return slices.ContainsFunc(p.DHCPStates, func(x vip.DHCPState) bool {
+	leased := slices.ContainsFunc(p.DHCPStates, func(x vip.DHCPState) bool {
 		return x.Request.ID == clientID(s.Service) && x.Lease.Addr.IsValid()
-	}) ||
-		slices.ContainsFunc(p.MappingStates, func(x vip.MappingState) bool { return x.Service == s.Key && x.Requested })
+	})
+	age := p.Now.Sub(s.Deleted)
+	open := p.closePorts(s)
+	return open || leased && 0 <= age && age <= releaseWithin // age < 0: the clocks differ
 }

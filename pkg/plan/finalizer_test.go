@@ -54,6 +54,15 @@ func TestFinalizer(t *testing.T) {
 		w.DHCPStates = []vip.DHCPState{{Request: vip.DHCPRequest{ID: "uid-a"}, Lease: vip.DHCPLease{Addr: addr("10.77.0.50")}}}
 		return w
 	}
+	forwards, opens := forwarded(), r
+	opens.Forwarding = &Forwarding{}
+	goneState := func(x vip.MappingState) func(vip.World) vip.World {
+		return func(w vip.World) vip.World {
+			x.Mapping = vip.Mapping{Service: key("a"), Addr: addr("10.77.0.50"), Gone: true}
+			w.MappingStates = []vip.MappingState{x}
+			return w
+		}
+	}
 	mapped := func(w vip.World) vip.World {
 		w.MappingStates = []vip.MappingState{{Mapping: vip.Mapping{Service: key("a"), Addr: addr("10.77.0.50")}, Requested: true, Confirmed: true}}
 		return w
@@ -91,7 +100,12 @@ func TestFinalizer(t *testing.T) {
 		{"deleted, pools are gone", r, world(svc("a", "10.77.0.50", ours, deleted)), "n1: a: 0 addresses, remove"},
 		{"deleted, leased by DHCP", r, leased(pools(world(svc("a", "10.77.0.50", ours, deleted)))), ""},
 		{"deleted, a gateway has its port", r, mapped(pools(world(svc("a", "10.77.0.50", ours, deleted)))), ""},
-		{"deleted for long, a gateway has its port", r, mapped(pools(world(svc("a", "10.77.0.50", ours, func(s *vip.Service) { s.Deleted = epoch.Add(time.Minute) })))), "n1: a: 0 addresses, remove"},
+		{"deleted for long, a gateway has its port", opens, goneState(vip.MappingState{Gateway: "10.77.0.1", Requested: true, RemovalSince: epoch.Add(time.Minute)})(world(svc("a", "10.77.0.50", ours, deleted, forwards))), "n1: a: 0 addresses, remove"},
+		{"announced, without pools, asks for ports", opens, bound(held(world(svc("a", "10.77.0.50", forwards)), "a", "n1")), "n1: a: 1 addresses, add"},
+		{"deleted, gateways were not asked yet", opens, world(svc("a", "10.77.0.50", ours, deleted, forwards)), ""},
+		{"deleted, no gateway was found yet", opens, goneState(vip.MappingState{})(world(svc("a", "10.77.0.50", ours, deleted, forwards))), ""},
+		{"deleted, there is no gateway", opens, goneState(vip.MappingState{Problem: "no gateway"})(world(svc("a", "10.77.0.50", ours, deleted, forwards))), "n1: a: 0 addresses, remove"},
+		{"deleted, a gateway has closed its port", opens, goneState(vip.MappingState{Gateway: "10.77.0.1"})(world(svc("a", "10.77.0.50", ours, deleted, forwards))), "n1: a: 0 addresses, remove"},
 		{"a ClusterIP now, and still bound", r, pools(bound(world(svc("a", "10.77.0.50", ours, clusterIP)))), ""},
 		{"a ClusterIP now, and gone", r, pools(world(svc("a", "10.77.0.50", ours, clusterIP))), "n1: a: 0 addresses, remove"},
 		{"a ClusterIP of others", r, pools(world(svc("a", "10.77.0.50", clusterIP, func(s *vip.Service) { s.Finalizer = true }))), ""},

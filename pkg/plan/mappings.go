@@ -24,11 +24,10 @@ func (f *Forwarding) allowsNamespace(name string) bool {
 	return f.Namespaces == nil || slices.Contains(f.Namespaces, name)
 }
 
-// AllowsPort reports whether the external port may be opened: it is in one of Ports, or these are nil.
-func (f *Forwarding) AllowsPort(port uint16) bool {
-	return f.Ports == nil || slices.ContainsFunc(f.Ports, func(r [2]uint16) bool {
-		return r[0] <= port && port <= r[1]
-	})
+// allowsPort reports whether the external port may be opened: it is in one of Ports, or these
+// are nil.
+func (f *Forwarding) allowsPort(port uint16) bool {
+	return f.Ports == nil || slices.ContainsFunc(f.Ports, func(r [2]uint16) bool { return r[0] <= port && port <= r[1] })
 }
 
 // closeWithin is how long a VIP that is not wanted any more may stay for its mappings' sake.
@@ -56,24 +55,19 @@ func newMappings(p *pass) *mappings {
 	return m
 }
 
-// addMappings adds a Mapping (UPnP) for each address and port of s that the options allow. With here this node asks
-// for those whose address is bound; others are kept for the node that made them.
+// addMappings adds a Mapping (UPnP) to the Plan for each address and port of s whose external port the options allow,
+// maxMappings for a namespace at most. With here, this node makes and renews those whose address is bound. All others
+// are in the Plan only so that they are not removed: they belong to the node that made them.
 func (m *mappings) addMappings(s *service, here bool) {
 	if s.Forward == nil || m.Forwarding == nil || !m.Forwarding.allowsNamespace(s.Key.Namespace) {
 		return
 	}
 	for _, a := range s.addrs {
 		for _, p := range s.Ports {
-			x := vip.Mapping{
-				Service: s.Key, UID: s.UID, Cluster: m.ClusterUID, Claim: s.unit.lease, Addr: a.Addr,
-				Link: m.gatewayLink(a.Address), Protocol: p.Protocol, Port: p.Port,
-				External: p.Port, Any: s.Forward.Any, Lease: s.Forward.Lease, Here: here && m.isBound(a.Address),
-			}
-			if a.Addr.Is4() { // a pinhole in an IPv6 firewall changes no port
-				x.External = cmp.Or(s.Forward.External[p.Port], p.Port)
-			}
+			x := m.mappingOf(s, a.Address, p)
+			x.Claim, x.Here = s.unit.lease, here && m.isBound(a.Address)
 			switch {
-			case !m.Forwarding.AllowsPort(x.External) && !(x.Any && a.Addr.Is4()):
+			case !m.Forwarding.allowsPort(x.External):
 			case m.counted[s.Key.Namespace] == maxMappings:
 				m.beyond[s] = true
 				return
@@ -85,47 +79,60 @@ func (m *mappings) addMappings(s *service, here bool) {
 	}
 }
 
-// addSweeps adds a MappingSweep for each link where gateways may be, on one node. Without the cluster's UID it adds
-// none: another cluster may share the gateways.
-func (m *mappings) addSweeps() {
-	sweeps := func(n *member) bool { return n.refusal == "" && n.caresForServices }
-	if m.self == nil || m.Forwarding == nil || m.ClusterUID == "" || !m.Tenure.Holds(m.Now) ||
-		chosen(hash(m.ClusterUID), m.alive, "", sweeps) != m.self {
-		return
+// mappingOf returns the Mapping of a port of s to VIP a.
+func (p *pass) mappingOf(s *service, a vip.Address, port vip.Port) vip.Mapping {
+	x := vip.Mapping{
+		Service: s.Key, UID: s.UID, Addr: a.Addr, Link: p.gatewayLink(a),
+		Protocol: port.Protocol, Port: port.Port, External: port.Port, Lease: s.Forward.Lease,
 	}
-	links := []string{m.self.Info.LinkFor("")}
-	for _, x := range m.out.Mappings {
-		if x.Addr.Is4() {
-			links = append(links, x.Link)
-		}
+	if a.Addr.Is4() { // a pinhole in an IPv6 firewall changes no port
+		x.External = cmp.Or(s.Forward.External[port.Port], port.Port)
 	}
-	var keep []vip.ForwardedPort
-	for i := range m.Services { // those of another class, too, which another Herald announces
-		if s := &m.Services[i]; s.Forward != nil {
-			for _, p := range s.Ports[:min(len(s.Ports), maxMappings)] { // it has no others
-				keep = append(keep, vip.ForwardedPort{UID: s.UID, Protocol: p.Protocol, Port: p.Port})
-			}
-		}
-	}
-	slices.Sort(links)
-	for _, link := range slices.Compact(links) {
-		if linkFault(&m.self.Info, link) == "" {
-			m.out.MappingSweeps = append(m.out.MappingSweeps, vip.MappingSweep{Link: link, Cluster: m.ClusterUID,
-				Keep: keep})
-		}
-	}
+	return x
 }
 
-// gatewayLink returns the link on which the gateways of VIP a are asked: one that has an address of its family.
-func (m *mappings) gatewayLink(a vip.Address) string {
-	if m.self == nil {
+// closePorts has gateways close the ports of s, which is being deleted and bears the finalizer, though another process
+// may have had them opened. It reports whether one may be open, and was to be closed less than releaseWithin ago.
+func (p *pass) closePorts(s *service) (left bool) {
+	asked := p.Forwarding == nil || s.Forward == nil
+	for _, x := range p.MappingStates {
+		if x.Service != s.Key {
+			continue
+		}
+		asked = asked || x.Gone
+		switch {
+		case x.Gateway == "":
+			left = left || x.Problem == "" // none was found yet
+		case x.Requested:
+			left = left || x.RemovalSince.IsZero() || p.Now.Sub(x.RemovalSince) < releaseWithin
+		}
+	}
+	if p.Forwarding == nil || s.Forward == nil {
+		return left
+	}
+	for _, a := range s.StatusVIPs() {
+		left = left || !asked
+		for _, port := range s.Ports[:min(len(s.Ports), maxMappings)] { // it has no others
+			x := p.mappingOf(s, vip.Address{Addr: a}, port)
+			x.Here, x.Gone = true, true
+			p.out.Mappings = append(p.out.Mappings, x)
+		}
+	}
+	return left
+}
+
+// gatewayLink returns the link on which the gateways of VIP a are asked: a.Link, or, if this node
+// has no address of a's family there to ask from (a macvlan, lo), the link whose subnet has a, else
+// the one with the default route. a.Link, too, if there is neither, or this node has no node lease.
+func (p *pass) gatewayLink(a vip.Address) string {
+	if p.self == nil {
 		return a.Link
 	}
-	canAsk := func(p netip.Prefix) bool { return p.Addr().Is4() == a.Addr.Is4() && !p.Addr().IsLoopback() }
-	if l := linkNamed(&m.self.Info, a.Link); l != nil && slices.ContainsFunc(l.Prefixes, canAsk) {
+	canAsk := func(x netip.Prefix) bool { return x.Addr().Is4() == a.Addr.Is4() && !x.Addr().IsLoopback() }
+	if l := linkNamed(&p.self.Info, a.Link); l != nil && slices.ContainsFunc(l.Prefixes, canAsk) {
 		return a.Link
 	}
-	link, _ := linkFor(&m.self.Info, "auto", a.Addr)
+	link, _ := linkFor(&p.self.Info, "auto", a.Addr)
 	return cmp.Or(link, a.Link)
 }
 
@@ -185,7 +192,7 @@ func (m *mappings) addEvents(s *service) {
 	}
 }
 
-// whyForbidden returns why the options do not let s have ports opened; nil if they do.
+// whyForbidden returns why the options do not let s have ports opened; nil if all are allowed.
 func (m *mappings) whyForbidden(s *service) (reasons []string) {
 	switch {
 	case m.Forwarding == nil:
@@ -199,7 +206,7 @@ func (m *mappings) whyForbidden(s *service) (reasons []string) {
 	n := 0
 	for _, p := range s.Ports {
 		external := cmp.Or(s.Forward.External[p.Port], p.Port)
-		if s.Forward.Any || m.Forwarding.AllowsPort(external) {
+		if m.Forwarding.allowsPort(external) {
 			continue
 		}
 		if n++; n <= limit {

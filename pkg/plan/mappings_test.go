@@ -123,7 +123,6 @@ func TestMappings(t *testing.T) {
 		{"of another namespace", upnpRules(func(f *Forwarding) { f.Namespaces = []string{"web"} }), held(web(), "a", "n1"), ""},
 		{"an allowed port", upnpRules(func(f *Forwarding) { f.Ports = [][2]uint16{{443, 443}, {80, 90}} }), held(web(), "a", "n1"), a + "here"},
 		{"another port", upnpRules(func(f *Forwarding) { f.Ports = [][2]uint16{{81, 65535}} }), held(web(), "a", "n1"), ""},
-		{"any allowed port", upnpRules(func(f *Forwarding) { f.Ports = [][2]uint16{{81, 65535}} }), held(web(forwarded(func(f *vip.Forward) { f.Any = true })), "a", "n1"), a + "here"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -324,50 +323,17 @@ func TestMappingWithoutLink(t *testing.T) {
 	}
 }
 
-// One node looks for the mappings of Services that are gone.
-func TestMappingSweeps(t *testing.T) {
-	other := svc("other", "10.77.0.51", forwarded(), func(s *vip.Service) { s.HasClass, s.Class = true, "other" })
-	base := func(change ...func(*vip.World)) vip.World {
-		w := world(svc("a", "10.77.0.50", forwarded()), svc("quiet", "10.77.0.52"), other)
-		w.ClusterUID = "cluster"
-		for _, f := range change {
-			f(&w)
+// The ports of a deleted Service that bears the finalizer are closed by one node, whoever had them opened.
+func TestPortsOfADeletedServiceAreClosed(t *testing.T) {
+	r := upnpRules()
+	r.Announcer = "herald"
+	w := world(svc("a", "10.77.0.50", forwarded(), written("n1"), func(s *vip.Service) {
+		s.Announcer, s.Finalizer, s.Deleted = "herald", true, epoch
+	}))
+	for node, want := range map[string]bool{"n1": true, "n2": false} {
+		p := Make(rulesOn(r, seenFrom(w, node)), seenFrom(w, node))
+		if got := len(p.Mappings) == 1 && p.Mappings[0].Gone && p.Mappings[0].Here && p.Mappings[0].Link == "eth0"; got != want {
+			t.Errorf("%s: %+v", node, p.Mappings)
 		}
-		return w
-	}
-	drained := func(w *vip.World) { w.Nodes = allNodes(vip.Node{Name: "n1", Drained: true}) }
-	tests := []struct {
-		name  string
-		rules Rules
-		world vip.World
-		want  bool
-	}{
-		{"the first node", upnpRules(), base(), true},
-		{"another node", upnpRules(), seenFrom(base(), "n2"), false},
-		{"the first node is drained", upnpRules(), base(drained), false},
-		{"another node, the first is drained", upnpRules(), seenFrom(base(drained), "n2"), true},
-		{"it stops", upnpRules(), base(func(w *vip.World) { w.Stopping = true }), false},
-		{"without enable_upnp", rules(), base(), false},
-		{"the cluster is not known", upnpRules(), base(func(w *vip.World) { w.ClusterUID = "" }), false},
-		{"without a tenure", upnpRules(), base(func(w *vip.World) { w.Tenure = vip.Tenure{} }), false},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			var want []vip.MappingSweep
-			if tt.want {
-				want = []vip.MappingSweep{{Link: "eth0", Cluster: "cluster"}}
-				for _, s := range tt.world.Services {
-					if s.Forward != nil {
-						want[0].Keep = append(want[0].Keep, vip.ForwardedPort{UID: s.UID, Protocol: s.Ports[0].Protocol, Port: s.Ports[0].Port})
-					}
-				}
-				if len(want[0].Keep) != 2 {
-					t.Fatal("two Services ask for a port")
-				}
-			}
-			if d := cmp.Diff(want, Make(tt.rules, tt.world).MappingSweeps); d != "" {
-				t.Errorf("-want +got:\n%s", d)
-			}
-		})
 	}
 }

@@ -209,25 +209,6 @@ func TestNoServicesPools(t *testing.T) {
 	}
 }
 
-// TestNoServicesSweep: a node with svc_enable=false need not ask gateways, though it would be the one.
-func TestNoServicesSweep(t *testing.T) {
-	r := upnpRules()
-	for without, want := range map[string]string{"": "n3", "n3": "n2"} {
-		w := withoutServices(world(svc("a", "10.77.0.60")), without)
-		w.ClusterUID = "uid-cluster"
-		got := ""
-		for _, self := range []string{"n1", "n2", "n3"} {
-			w.Self = self
-			if len(Make(rulesOn(r, w), w).MappingSweeps) > 0 {
-				got += self
-			}
-		}
-		if got != want {
-			t.Errorf("without %s: %s, want %s", without, got, want)
-		}
-	}
-}
-
 // TestNoServicesEgress: pods on a node with svc_enable=false keep their source, and the user hears of it.
 func TestNoServicesEgress(t *testing.T) {
 	r := rules()

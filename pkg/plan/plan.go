@@ -120,7 +120,6 @@ func run(r *Rules, w *vip.World) (*pass, []*service) {
 	m.reportUnmanaged(units)
 	m.mappings.keepUntilClosed(units)
 	p.limitPorts(f.accepted)
-	m.mappings.addSweeps()
 	dhcp.releaseUnrequested(f.all)
 	p.clearWithdrawn()
 	return p, f.all

@@ -125,7 +125,7 @@ func (r random) service(i int) vip.Service {
 		s.Deleted = r.time()
 	}
 	if r.rarely() {
-		s.Forward = &vip.Forward{Any: r.yes(), External: pick(r, nil, map[uint16]uint16{80: 8080})}
+		s.Forward = &vip.Forward{External: pick(r, nil, map[uint16]uint16{80: 8080})}
 	}
 	if r.rarely() {
 		withEgress(&s)
@@ -156,7 +156,7 @@ func (r random) world() vip.World {
 	}
 	slices.SortFunc(services, func(a, b vip.Service) int { return a.Key.Compare(b.Key) })
 	w := world(services...)
-	w.Stopping, w.StrictRPFilter, w.EgressPodsPending, w.ClusterUID = r.rarely(), r.rarely(), r.rarely(), pick(r, "", "uid")
+	w.Stopping, w.StrictRPFilter, w.EgressPodsPending = r.rarely(), r.rarely(), r.rarely()
 	w.Nodes = pick(r, nil, allNodes(), allNodes(vip.Node{Name: "n2", Drained: true}), allNodes(vip.Node{Name: "n1", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.240.0.0/16")}, ReturnUntil: r.time()}))
 	for i := range w.Members {
 		m := &w.Members[i]

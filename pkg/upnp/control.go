@@ -15,6 +15,8 @@ import (
 	"github.com/huin/goupnp"
 	"github.com/huin/goupnp/dcps/internetgateway2"
 	"github.com/huin/goupnp/soap"
+
+	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // Bounds of a request.
@@ -102,9 +104,10 @@ func (t limitedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 type wanConnection interface {
 	GetStatusInfoCtx(context.Context) (status, lastError string, uptime uint32, err error)
 	GetExternalIPAddressCtx(context.Context) (string, error)
-	GetSpecificPortMappingEntryCtx(ctx context.Context, remote string, external uint16, protocol string) (port uint16, client string, enabled bool, description string, lease uint32, err error)
-	GetGenericPortMappingEntryCtx(ctx context.Context, index uint16) (remote string, external uint16, protocol string, port uint16, client string, enabled bool, description string, lease uint32, err error)
-	AddPortMappingCtx(ctx context.Context, remote string, external uint16, protocol string, port uint16, client string, enabled bool, description string, lease uint32) error
+	GetSpecificPortMappingEntryCtx(ctx context.Context, remote string, external uint16, protocol string) (
+		port uint16, client string, enabled bool, description string, lease uint32, err error)
+	AddPortMappingCtx(ctx context.Context, remote string, external uint16, protocol string,
+		port uint16, client string, enabled bool, description string, lease uint32) error
 	DeletePortMappingCtx(ctx context.Context, remote string, external uint16, protocol string) error
 }
 
@@ -172,33 +175,42 @@ type portMapping struct {
 	left        time.Duration // of its lease; 0: for ever
 }
 
-// getPortMapping finds what a gateway has for an external port; nil if nothing. Some tell
-// that only to the internal client, so src is tried, too. Some have another error for nothing than 714: DD-WRT has 402. Since others may have that
-// for what they can't do, sure is whether the gateway has said clearly what it has.
-func (c controlPoint) getPortMapping(ctx context.Context, s service, src netip.Addr, external uint16, protocol string) (have *portMapping, sure bool, err error) {
+// getPortMapping finds what a gateway has for the external port of w; nil if nothing. Some tell that only to the
+// internal client, so the VIP is tried, too.
+func (c controlPoint) getPortMapping(ctx context.Context, s service, w vip.Mapping) (*portMapping, error) {
 	var found portMapping
 	get := func(ctx context.Context, wan wanConnection) error {
-		port, client, _, description, left, err := wan.GetSpecificPortMappingEntryCtx(ctx, "", external, protocol)
+		port, client, _, description, left, err := wan.GetSpecificPortMappingEntryCtx(ctx, "", w.External, w.Protocol)
 		found = portMapping{parseAddr(client), port, description, time.Duration(left) * time.Second}
 		return err
 	}
-	err = c.callWAN(ctx, s, netip.Addr{}, get)
+	err := c.callWAN(ctx, s, netip.Addr{}, get)
 	if faultCode(err) == codeNotAuthorized {
-		err = c.callWAN(ctx, s, src, get)
+		err = c.callWAN(ctx, s, w.Addr, get)
 	}
-	switch {
-	case saysNothing(err):
-		return nil, faultCode(err) == codeNoMapping, nil
-	case err != nil:
-		return nil, false, err
+	switch faultCode(err) {
+	case codeNoMapping, codeNoSuchIndex, codeInvalidArgs: // the last is DD-WRT's
+		return nil, nil
 	}
-	return &found, true, nil
+	if err != nil {
+		return nil, err
+	}
+	return &found, nil
 }
 
-// deletePortMapping deletes a port mapping; one that the gateway does not have is deleted.
-func (c controlPoint) deletePortMapping(ctx context.Context, s service, src netip.Addr, external uint16, protocol string) error {
+// addPortMapping asks for the port mapping w for the time of a lease; 0: for ever.
+func (c controlPoint) addPortMapping(ctx context.Context, s service, w vip.Mapping, lease time.Duration) error {
+	return c.callWAN(ctx, s, w.Addr, func(ctx context.Context, wan wanConnection) error {
+		return wan.AddPortMappingCtx(ctx, "", w.External, w.Protocol, w.Port, w.Addr.String(), true,
+			mappingDescription(w), seconds(lease))
+	})
+}
+
+// deletePortMapping deletes what a gateway has for the external port of w, from the address src. One that the gateway
+// does not have is deleted.
+func (c controlPoint) deletePortMapping(ctx context.Context, s service, src netip.Addr, w vip.Mapping) error {
 	err := c.callWAN(ctx, s, src, func(ctx context.Context, wan wanConnection) error {
-		return wan.DeletePortMappingCtx(ctx, "", external, protocol)
+		return wan.DeletePortMappingCtx(ctx, "", w.External, w.Protocol)
 	})
 	if faultCode(err) == codeNoMapping {
 		return nil

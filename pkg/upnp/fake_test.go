@@ -22,7 +22,6 @@ type fake struct {
 	r    *router
 	addr string
 	port int
-	boot string
 
 	elsewhere string // where /redirect leads
 	ppp       string // the answer of a second service, at /ppp, to GetStatusInfo
@@ -39,7 +38,7 @@ type fake struct {
 // newFake starts a gateway at an address of the router.
 func newFake(t testing.TB, r *router, at string) *fake {
 	t.Helper()
-	f := &fake{t: t, r: r, addr: at, boot: "1", mapped: make(map[string]string)}
+	f := &fake{t: t, r: r, addr: at, mapped: make(map[string]string)}
 	var ln net.Listener
 	var conn *net.UDPConn
 	var err error
@@ -125,7 +124,7 @@ func (f *fake) answer(conn *net.UDPConn, reply net.PacketConn) {
 			return
 		}
 		f.mu.Lock()
-		location, silent, boot := f.location, f.silent, f.boot
+		location, silent := f.location, f.silent
 		f.mu.Unlock()
 		if location == "" {
 			location = fmt.Sprintf("http://%s:%d/desc.xml", f.addr, f.port)
@@ -134,7 +133,7 @@ func (f *fake) answer(conn *net.UDPConn, reply net.PacketConn) {
 			continue
 		}
 		for _, text := range []string{"HTTP/1.1 200 OK\r\nST:", "garbage", // what else comes from the wire
-			fmt.Sprintf("HTTP/1.1 200 OK\r\nST: %s\r\nUSN: uuid:x\r\nLOCATION: %s\r\nBOOTID.UPNP.ORG: %s\r\n\r\n", searchTargets[0], location, boot)} {
+			fmt.Sprintf("HTTP/1.1 200 OK\r\nST: %s\r\nUSN: uuid:x\r\nLOCATION: %s\r\n\r\n", searchTargets[0], location)} {
 			_, _ = reply.WriteTo([]byte(text), from)
 		}
 	}

@@ -19,9 +19,7 @@ const (
 	codeNoPinhole          = 704
 	codeNoSuchIndex        = 713
 	codeNoMapping          = 714
-	codeConflict           = 718 // another host has the port; secure mode, too
 	codeOnlyPermanentLease = 725
-	codeOtherMechanism     = 729 // the gateway itself has the port, which GetSpecificPortMappingEntry may not show
 )
 
 // faultMeanings is what the error codes of refusals mean, and what to change.
@@ -66,12 +64,6 @@ func faultCode(err error) int {
 		return 501
 	}
 	return 0
-}
-
-// saysNothing reports whether err is one of the refusals with which gateways say that they have no mapping for a port.
-func saysNothing(err error) bool {
-	c := faultCode(err)
-	return c == codeNoMapping || c == codeInvalidArgs || c == codeNoSuchIndex
 }
 
 // explain is why a request failed, in plain words that are the same for as long as the

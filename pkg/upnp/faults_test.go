@@ -17,8 +17,7 @@ import (
 
 // fastTiming shortens testTiming for gateways of the test itself.
 func fastTiming(m *Mapper) {
-	m.timing.responses, m.timing.searchMin = 300*time.Millisecond, 200*time.Millisecond
-	m.timing.verify, m.timing.retryMin = 100*time.Millisecond, 50*time.Millisecond
+	m.timing.responses, m.timing.period = 300*time.Millisecond, 100*time.Millisecond
 }
 
 func problem(contains string) func(vip.MappingState) bool {
@@ -76,7 +75,7 @@ func TestRefusals(t *testing.T) {
 }
 
 // TestRefusedMappingsWait: a gateway refuses the 200 mappings of one namespace. Another namespace's new one, and a removal, do not wait
-// until it was asked for each of them, and it is not asked without end.
+// until it was asked for each of them.
 func TestRefusedMappingsWait(t *testing.T) {
 	r := newRouter(t)
 	f := newFake(t, r, routerAddr)
@@ -88,7 +87,7 @@ func TestRefusedMappingsWait(t *testing.T) {
 			return 500, fault(718)
 		}
 	})
-	n := newNode(t, fastTiming, func(m *Mapper) { m.timing.retryMin = time.Second })
+	n := newNode(t, fastTiming)
 	var greedy []vip.Mapping
 	for i := range 200 {
 		w := want("TCP", uint16(1000+i))
@@ -112,11 +111,6 @@ func TestRefusedMappingsWait(t *testing.T) {
 	if refused := f.count("AddPortMapping") - 1 - before; refused > 4*maxOfAKind {
 		t.Errorf("that took %d refusals of another namespace's, want at most %d", refused, 4*maxOfAKind)
 	}
-	before = f.count("AddPortMapping")
-	time.Sleep(2100 * time.Millisecond) // nothing to await: it must be asked no more often
-	if refused := f.count("AddPortMapping") - before; refused > 3*maxOfAKind {
-		t.Errorf("asked %d times in two seconds for what it refuses, want %d a second", refused, maxOfAKind)
-	}
 }
 
 // A gateway that takes no leases is given mappings for ever, which are removed all the same.
@@ -136,7 +130,7 @@ func TestOnlyPermanentLeases(t *testing.T) {
 	if x := n.mapped("made", made); !x.Until.IsZero() {
 		t.Errorf("it ends at %v", x.Until)
 	}
-	time.Sleep(3 * testTiming.verify) // nothing must be made again
+	time.Sleep(3 * testTiming.period) // nothing must be made again
 	if got := f.count("AddPortMapping"); got != 2 {
 		t.Errorf("asked for %d times, want 2", got)
 	}
@@ -188,7 +182,7 @@ func TestOneGatewayHangs(t *testing.T) {
 		t.Errorf("Set took %v", took)
 	}
 	n.mapped("the second", func(x vip.MappingState) bool { return made(x) && x.Port == 443 })
-	if took := time.Since(began); took > requestTimeout/2 {
+	if took := time.Since(began); took > requestTimeout*3/2 {
 		t.Errorf("the good gateway took %v", took)
 	}
 	n.mapped("that hangs", func(x vip.MappingState) bool {
@@ -324,7 +318,7 @@ func TestNoRequestsWithoutMappings(t *testing.T) {
 	n := newNode(t, fastTiming)
 	n.put(here(want("TCP", 80), false))
 	time.Sleep(unwantedWait)
-	if len(*n.discoveries.Load()) > 0 {
+	if len(n.gateways()) > 0 {
 		t.Error("searched for what is another node's to ask")
 	}
 	n.put(want("TCP", 80))
@@ -335,7 +329,7 @@ func TestNoRequestsWithoutMappings(t *testing.T) {
 		f.mu.Lock()
 		before := len(f.asked)
 		f.mu.Unlock()
-		time.Sleep(3 * testTiming.verify)
+		time.Sleep(3 * testTiming.period)
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		return len(f.asked) == before
@@ -390,22 +384,6 @@ func TestDescriptionOfOthersIsPrintable(t *testing.T) {
 	}
 }
 
-// The ports tried are the same each time, and none that is not allowed.
-func TestExternalPorts(t *testing.T) {
-	g := &gateway{m: New(Options{Ports: func(p uint16) bool { return p >= 1024 && p%2 == 0 }})}
-	w := want("TCP", 80)
-	w.Any = true
-	a, b := g.externalPorts(w), g.externalPorts(w)
-	if !slices.Equal(a, b) || len(a) == 0 {
-		t.Errorf("%v, then %v", a, b)
-	}
-	for _, p := range a {
-		if p < 1024 || p%2 != 0 {
-			t.Errorf("%d is not allowed", p)
-		}
-	}
-}
-
 // A gateway that forgets mappings before their time is reported: some can't do with leases.
 func TestGatewayLosesMappings(t *testing.T) {
 	r := newRouter(t)
@@ -438,22 +416,16 @@ func TestGatewayLosesMappings(t *testing.T) {
 func TestLocationChanges(t *testing.T) {
 	r := newRouter(t)
 	f := newFake(t, r, routerAddr)
-	f.set(func() { f.boot = "" })
-	n := newNode(t, fastTiming, func(m *Mapper) { m.timing.searchMax = 200 * time.Millisecond })
+	n := newNode(t, fastTiming)
 	n.put(want("TCP", 80))
 	n.mapped("made", made)
 	f.set(func() { f.location = "http://" + routerAddr + ":1/desc.xml" })
 	time.Sleep(unwantedWait)
-	for _, g := range n.gateways() {
-		if state := g.published.Load(); state.restarts != 0 || state.failing {
-			t.Errorf("restarted %d times, failing: %v", state.restarts, state.failing)
-		}
+	if got := f.count("AddPortMapping"); got != 1 {
+		t.Errorf("asked for %d times, want 1", got)
 	}
-	f.set(func() { f.location = "" })
 	n.mapped("made", made)
-	f.set(func() { f.boot = "2" }) // restarted: all is looked at again
-	asked := f.count("GetSpecificPortMappingEntry")
-	check.True(t, 10*time.Second, "it to be asked", func() bool { return f.count("GetSpecificPortMappingEntry") > asked })
+	f.set(func() { f.location = "" })
 	n.mapped("made", made)
 }
 
@@ -477,23 +449,6 @@ func TestHandedOver(t *testing.T) {
 	n2.stop()
 	if got := f.count("DeletePortMapping"); got != 1 {
 		t.Errorf("%d requests to remove it, want 1", got)
-	}
-}
-
-// Two ways to want the same port are one mapping on the gateway.
-func TestSameExternalPort(t *testing.T) {
-	r := newRouter(t)
-	f := newFake(t, r, routerAddr)
-	n := newNode(t, fastTiming)
-	w := want("TCP", 80)
-	n.put(w)
-	n.mapped("made", made)
-	w.Any = true
-	n.put(w)
-	n.mapped("made", func(x vip.MappingState) bool { return made(x) && x.Any && x.External.Port() == 80 })
-	time.Sleep(unwantedWait)
-	if got := f.count("DeletePortMapping"); got != 0 {
-		t.Errorf("%d requests to remove it", got)
 	}
 }
 
@@ -547,7 +502,7 @@ func TestServiceTypes(t *testing.T) {
 // Gateways come and go.
 func TestGatewayComesAndGoes(t *testing.T) {
 	r := newRouter(t)
-	n := newNode(t, fastTiming, func(m *Mapper) { m.timing.searchMax = 200 * time.Millisecond })
+	n := newNode(t, fastTiming)
 	n.put(want("TCP", 80))
 	for range 2 {
 		n.mapped("without a gateway", problem("no UPnP gateway answers on eth0"))
@@ -564,12 +519,11 @@ func TestGatewayComesAndGoes(t *testing.T) {
 // the next check.
 func TestRestartAtAnotherPort(t *testing.T) {
 	r := newRouter(t)
-	n := newNode(t, fastTiming, func(m *Mapper) { m.timing.searchMax, m.timing.verify = 200*time.Millisecond, time.Hour })
+	n := newNode(t, fastTiming)
 	n.put(want("TCP", 80))
 	for range 3 {
 		t.Run("a life", func(t *testing.T) {
 			f := newFake(t, r, routerAddr)
-			f.set(func() { f.boot = "" })
 			check.True(t, 10*time.Second, "the mapping to be made", func() bool { return f.count("AddPortMapping") == 1 })
 		})
 	}

@@ -43,8 +43,7 @@ func FuzzReply(f *testing.F) {
 				return &http.Response{StatusCode: status, Status: fmt.Sprint(status), Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(reply)), Request: r}, nil
 			})}}}
 		wan, firewall := internetgateway2.WANIPConnection2{ServiceClient: client}, internetgateway2.WANIPv6FirewallControl1{ServiceClient: client}
-		_, inside, _, description, _, first := wan.GetSpecificPortMappingEntryCtx(t.Context(), "", 80, "TCP")
-		marksOf(description)
+		_, inside, _, _, _, first := wan.GetSpecificPortMappingEntryCtx(t.Context(), "", 80, "TCP")
 		outside, second := wan.GetExternalIPAddressCtx(t.Context())
 		_, third := firewall.AddPinholeCtx(t.Context(), "", 0, "fd00::1", 80, 6, 60)
 		for _, text := range []string{inside, outside} {

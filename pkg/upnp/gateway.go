@@ -2,247 +2,359 @@ package upnp
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
-	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A gateway is one that has responded to a search. Its own goroutine sends it requests
-// one after the other, so that one that hangs delays no other.
+// A gateway is one that has responded to a search. One goroutine at a time has it.
 type gateway struct {
 	m         *Mapper
-	discovery *discovery // that found it
+	segment   segment
 	control   controlPoint
-	responses *mailbox.Mailbox[*response] // to searches; Changed is also sent when other mappings are wanted
-	published atomic.Pointer[gatewayState]
+	published atomic.Pointer[map[key]vip.MappingState] // what others may know of entries
 
-	// Of the discovery's goroutine.
-	cancel context.CancelFunc
 	seen   time.Time // when it responded last
+	latest response  // then
+	at     response  // the one that says where its description is
 
-	// Of its own goroutine.
-	state     gatewayState
-	entries   map[key]*entry
-	want      *wanted   // what entries were last brought up to date with
-	handled   *response // the last of responses that was looked at
-	at        *response // the one that says where its description is
-	described bool      // state.service was read there
-	checked   time.Time // when its external address was asked for
-	fails     int       // in a row
-	failingAt time.Time // no entry that failed the last time is tried again before
-	retryAt   time.Time // nothing is asked of it before
-	permanent bool      // it accepts mappings without a lease only
-	sweep     sweep
-}
-
-// A gatewayState is what others may know of a gateway.
-type gatewayState struct {
 	name         string     // its address, and what it calls itself
-	service      service    // the one that opens ports; zero: not known yet
+	described    bool       // service was read
+	service      service    // the one that opens ports
 	externalAddr netip.Addr // not valid: it has none, or it is not known yet
+	checked      time.Time  // when its external address was asked for
+	permanent    bool       // it accepts mappings without a lease only
 	problem      string     // why nothing can be asked of it, or ""
-	failing      bool       // the last request was not answered
-	restarts     int        // how often it was found to have been restarted, or to have moved
-	entries      map[key]entry
+	fails        int        // how often in a row it did not answer
+	retryAt      time.Time  // nothing is asked of it before
+
+	want    *wanted // what entries were last brought up to date with
+	entries map[key]*entry
 }
 
-// An entry is one mapping on one gateway.
+// An entry is one mapping on one gateway. Its Gateway and External are filled in when it is published.
 type entry struct {
-	want        vip.Mapping
-	removeSince time.Time // since when it is to be removed; zero: it is wanted
-
-	requested    bool   // it was asked for, and has not been refused
-	confirmed    bool   // the gateway has it
-	external     uint16 // its external port; 0: not known yet
+	vip.MappingState
 	pinhole      uint16 // its UniqueID, if pinholeKnown
 	pinholeKnown bool
-	asked        string      // the description that was asked for last, with want's lease
+	asked        string      // the description that was asked for last, with Lease
 	kept         portMapping // what the gateway had right after that
-	until        time.Time
-	renewAt      time.Time // zero: never
-	verifyAt     time.Time // when to ask whether the gateway still has it
-	losses       int       // how many times in a row it did not; -1: once is not counted
-	problem      string
-	fails        int
-	retryAt      time.Time // nothing is done about it before
+	renewAt      time.Time   // zero: never
+	dueAt        time.Time   // nothing is done about it before
+	losses       int         // how many times in a row the gateway did not have it
 }
 
 // maxLosses is how often in a row a gateway may lose a mapping before the user is told.
 const maxLosses = 3
 
-func newGateway(d *discovery, r *response) *gateway {
+func newGateway(m *Mapper, s segment, r response) *gateway {
 	g := &gateway{
-		m: d.m, discovery: d, control: controlPoint{d.segment.link, r.addr}, responses: mailbox.New[*response](),
-		seen: time.Now(), state: gatewayState{name: r.addr.String()}, entries: make(map[key]*entry),
+		m: m, segment: s, control: controlPoint{s.link, r.addr}, seen: time.Now(), latest: r, at: r,
+		name: r.addr.String(), entries: make(map[key]*entry),
 	}
-	g.published.Store(new(g.state))
-	g.responses.Put(r)
+	g.published.Store(&map[key]vip.MappingState{})
 	return g
 }
 
-// run asks the gateway for what is wanted until ctx ends, and then removes what is to be
-// removed, for timing.stopTimeout at most.
-func (g *gateway) run(ctx context.Context) {
-	for ctx.Err() == nil {
-		g.pause(ctx, g.reconcile(ctx))
+// reconcile makes the mappings on the gateway what is wanted: some of those that are due.
+func (g *gateway) reconcile(ctx context.Context) {
+	defer g.publish()
+	g.updateEntries()
+	now := time.Now()
+	maps.DeleteFunc(g.entries, func(_ key, e *entry) bool { // what can't be removed has ended by itself
+		return !e.RemovalSince.IsZero() && !e.Until.IsZero() && now.After(e.Until)
+	})
+	if g.fails > 0 && g.move() {
+		g.retryAt = time.Time{}
 	}
-	defer func() {
-		clear(g.entries)
-		g.publish()
-	}()
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.m.timing.stopTimeout)
-	defer cancel()
-	for g.hasRemovals() && last.Err() == nil {
-		if wait := g.reconcile(last); g.hasRemovals() {
-			g.pause(last, wait)
-		}
-	}
-}
-
-// pause waits until there may be something to do.
-func (g *gateway) pause(ctx context.Context, atMost time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-g.responses.Changed:
-	case <-time.After(atMost):
-	}
-}
-
-// hasRemovals reports whether a mapping is to be removed.
-func (g *gateway) hasRemovals() bool {
-	g.updateEntries(time.Now())
-	for _, e := range g.entries {
-		if !e.removeSince.IsZero() {
-			return true
-		}
-	}
-	return false
-}
-
-// handleResponse takes over the last response to a search. One with another BOOTID means
-// that the gateway was restarted; so does one with another location if the gateway does
-// not answer at the one before.
-func (g *gateway) handleResponse(now time.Time) {
-	r := g.responses.Get()
-	if r == g.handled {
+	if g.dueAt().After(now) {
 		return
 	}
-	g.handled = r
+	err := g.ask(ctx)
+	if err != nil && g.move() {
+		err = g.ask(ctx)
+	}
 	switch {
-	case g.at == nil:
-	case g.at.boot != r.boot:
-	case g.at.location.String() == r.location.String():
-		return
-	case !g.state.failing:
-		// A box with two descriptions, or one that was restarted and can't say so: ask it
-		// where it was, and move on if it does not answer.
-		for _, e := range g.entries {
-			e.verifyAt = now
+	case err == nil:
+		g.fails, g.retryAt, g.problem = 0, time.Time{}, ""
+	case ctx.Err() == nil: // else it is this process that ends
+		g.recordFailure(err)
+	}
+}
+
+// ask does some of what is due. It returns an error if the gateway can't be used.
+func (g *gateway) ask(ctx context.Context) error {
+	if err := g.prepare(ctx); err != nil {
+		return err
+	}
+	for _, k := range g.due(time.Now()) {
+		g.updateEntries()
+		e := g.entries[k]
+		if e == nil { // another node's meanwhile
+			continue
 		}
+		err := g.apply(ctx, e)
+		if err != nil && failureReason(err) == failUnreachable {
+			return err
+		}
+		g.recordResult(k, e, err)
+		g.publish()
+	}
+	return nil
+}
+
+// removeAll removes what is to be removed, once.
+func (g *gateway) removeAll(ctx context.Context) {
+	g.updateEntries()
+	maps.DeleteFunc(g.entries, func(_ key, e *entry) bool { return e.RemovalSince.IsZero() })
+	if len(g.entries) == 0 || g.prepare(ctx) != nil {
 		return
 	}
-	if g.at != nil {
-		g.m.o.Log.Info("a gateway was restarted", "link", g.control.link, "address", g.control.addr)
-		g.state.restarts++
+	for _, e := range g.entries {
+		if err := g.apply(ctx, e); err != nil && failureReason(err) == failUnreachable {
+			return
+		}
 	}
-	g.at, g.described, g.fails, g.retryAt = r, false, 0, time.Time{}
+}
+
+// move takes over where the gateway last said that it is, if that is another place: it was restarted.
+// It is asked there only once it does not answer where it was, since some have two descriptions.
+func (g *gateway) move() bool {
+	if g.at.location.String() == g.latest.location.String() {
+		return false
+	}
+	g.m.o.Log.Info("a gateway was restarted", "link", g.control.link, "address", g.control.addr)
+	g.at, g.described = g.latest, false
 	for _, e := range g.entries { // nothing is known of what it has now
-		e.verifyAt, e.retryAt, e.fails, e.losses, e.pinholeKnown = now, time.Time{}, 0, -1, false
+		e.dueAt, e.pinholeKnown = time.Time{}, false
 	}
+	return true
 }
 
 // updateEntries makes the entries what is wanted of this gateway.
-func (g *gateway) updateEntries(now time.Time) {
+func (g *gateway) updateEntries() {
 	want := g.m.want.Get()
 	if want == g.want {
 		return
 	}
 	g.want = want
 	for k, e := range g.entries {
-		lease, removed := e.want.Lease, !e.removeSince.IsZero()
-		switch {
-		case !e.update(k, want):
+		before := e.MappingState
+		if !want.update(&e.MappingState) {
 			delete(g.entries, k) // another node's by now
-		case !e.removeSince.IsZero() && !removed:
-			e.retryAt, e.fails = time.Time{}, 0
-		case e.want.Lease != lease:
-			e.verifyAt, e.renewAt = now, now
+		} else if e.Lease != before.Lease || e.RemovalSince.IsZero() != before.RemovalSince.IsZero() {
+			e.dueAt, e.renewAt = time.Time{}, time.Now()
 		}
 	}
 	for k, w := range want.mappings {
-		if w.Here && g.entries[k] == nil && segmentOf(w) == g.discovery.segment {
-			g.entries[k] = &entry{want: w}
+		if w.Here && g.entries[k] == nil && segmentOf(w) == g.segment {
+			e := &entry{MappingState: vip.MappingState{Mapping: w, Requested: w.Gone}} // another process may have asked for it
+			want.update(&e.MappingState)
+			g.entries[k] = e
 		}
 	}
 }
 
-// update makes e, the entry of k, what is wanted of it. It reports whether it is this
-// node's still.
-func (e *entry) update(k key, want *wanted) (own bool) {
-	w, wanted := want.mappings[k]
-	switch {
-	case wanted:
-		e.want, e.removeSince = w, time.Time{}
-		return w.Here
-	case e.removeSince.IsZero():
-		e.removeSince = want.at
-	}
-	return true
-}
-
-// publish lets others see the state of the gateway, and pokes if the World changes.
+// publish lets others see the entries, and pokes if the World changes.
 func (g *gateway) publish() {
-	before := g.published.Load()
-	now := g.state
-	now.entries = make(map[key]entry, len(g.entries))
+	before, now := *g.published.Load(), make(map[key]vip.MappingState, len(g.entries))
+	confirmed := 0
 	for k, e := range g.entries {
-		now.entries[k] = *e
+		now[k] = g.mappingState(e)
+		if now[k].Confirmed {
+			confirmed++
+		}
+	}
+	for _, x := range before {
+		if x.Confirmed {
+			confirmed--
+		}
 	}
 	g.published.Store(&now)
-	g.m.metrics.mappings.Add(now.countConfirmed() - before.countConfirmed())
-	at := time.Now()
-	same := maps.EqualFunc(before.entries, now.entries, func(a, b entry) bool {
-		a.until, b.until = time.Time{}, time.Time{} // a renewal changes nothing that others decide by
-		return before.mappingState(a, at) == now.mappingState(b, at)
-	})
-	if !same {
+	g.m.metrics.mappings.Add(float64(confirmed))
+	if !maps.EqualFunc(before, now, func(a, b vip.MappingState) bool {
+		a.Until, b.Until = time.Time{}, time.Time{} // a renewal changes nothing that others decide by
+		return a == b
+	}) {
 		g.m.o.Poke()
 	}
 }
 
-// mappingState is what the World may know of e at now.
-func (s *gatewayState) mappingState(e entry, now time.Time) vip.MappingState {
-	x := vip.MappingState{Mapping: e.want, Gateway: s.name, Requested: e.requested, Confirmed: e.confirmed, Until: e.until, Problem: e.problem, RemovalSince: e.removeSince}
-	if !e.until.IsZero() && now.After(e.until) {
+// mappingState is what the World may know of e.
+func (g *gateway) mappingState(e *entry) vip.MappingState {
+	x := e.MappingState
+	x.Gateway = g.name
+	if !x.Until.IsZero() && time.Now().After(x.Until) {
 		x.Confirmed = false // it could not be renewed
 	}
-	if x.Confirmed {
-		x.External = netip.AddrPortFrom(s.externalAddr, e.external)
-		if e.want.Addr.Is6() {
-			x.External = netip.AddrPortFrom(e.want.Addr, e.want.Port)
-		} else if !s.externalAddr.IsValid() && x.Problem == "" {
-			x.Problem = "the port is mapped, but the gateway has no external address at present; is its line down?"
-		}
+	switch {
+	case x.Confirmed && x.Addr.Is6():
+		x.External = netip.AddrPortFrom(x.Addr, x.Port)
+	case x.Confirmed:
+		x.External = netip.AddrPortFrom(g.externalAddr, x.Mapping.External)
 	}
-	if x.Problem == "" {
-		x.Problem = s.problem
-	}
-	if x.Problem == "" && e.losses >= maxLosses {
+	switch {
+	case x.Problem != "":
+	case x.Confirmed && !x.External.Addr().IsValid():
+		x.Problem = "the port is mapped, but the gateway has no external address at present; is its line down?"
+	case g.problem != "":
+		x.Problem = g.problem
+	case e.losses >= maxLosses:
 		x.Problem = "the gateway forgets the mapping again and again before its time is over; " + leaseKey + ": \"0\" may help"
 	}
 	return x
 }
 
-// countConfirmed is how many mappings the gateway has confirmed.
-func (s *gatewayState) countConfirmed() (n float64) {
-	for _, e := range s.entries {
-		if e.confirmed {
-			n++
+// dueAt is when something is to be asked of the gateway.
+func (g *gateway) dueAt() time.Time {
+	at := time.Now().Add(idle)
+	for _, e := range g.entries {
+		at = earlier(at, e.dueAt)
+	}
+	if g.retryAt.After(at) {
+		return g.retryAt
+	}
+	return at
+}
+
+// maxOfAKind is how many entries of each kind one pass works on. Then namespaces take turns again, and what was put
+// meanwhile is looked at: the many mappings of one namespace, which its gateway may refuse, delay another's little.
+const maxOfAKind = 16
+
+// due is entries about which something is to be done at now, maxOfAKind of each kind: first those that are wanted,
+// then those that are to be removed, and last those that failed the last time, the longest overdue first.
+func (g *gateway) due(now time.Time) (keys []key) {
+	var kinds [3][]key
+	for k, e := range g.entries {
+		kind := 0
+		switch {
+		case e.dueAt.After(now):
+			continue
+		case e.Problem != "":
+			kind = 2
+		case !e.RemovalSince.IsZero():
+			kind = 1
+		}
+		kinds[kind] = append(kinds[kind], k)
+	}
+	slices.SortFunc(kinds[2], func(a, b key) int { return g.entries[a].dueAt.Compare(g.entries[b].dueAt) })
+	for _, list := range kinds {
+		vip.TakeTurns(list, nil, func(k key) string { return g.entries[k].Service.Namespace })
+		keys = append(keys, list[:min(len(list), maxOfAKind)]...)
+	}
+	return keys
+}
+
+// apply makes the gateway do what is wanted of e.
+func (g *gateway) apply(ctx context.Context, e *entry) error {
+	remove, six := !e.RemovalSince.IsZero(), g.segment.family == vip.IPv6
+	switch {
+	case remove && six:
+		return g.deletePinhole(ctx, e)
+	case remove:
+		return g.deletePortMapping(ctx, e)
+	case six:
+		return g.ensurePinhole(ctx, e)
+	}
+	return g.ensurePortMapping(ctx, e)
+}
+
+// recordResult records the outcome of apply: done, or err, a refusal.
+func (g *gateway) recordResult(k key, e *entry, err error) {
+	e.dueAt = time.Now().Add(g.m.timing.period)
+	switch {
+	case err != nil:
+		why := explain(err)
+		if e.Problem != why {
+			g.m.o.Log.Debug("a gateway refuses", "gateway", g.name, "service", e.Service, "port", e.Port,
+				"remove", !e.RemovalSince.IsZero(), "err", err)
+		}
+		e.Problem = why
+		g.m.metrics.failures.WithLabelValues(failureReason(err)).Inc()
+	case !e.RemovalSince.IsZero():
+		if e.Requested, e.Confirmed = false, false; !e.Gone { // else it is to be known that it was removed
+			delete(g.entries, k)
+		}
+		for _, x := range g.entries { // its port may be what another one waits for
+			if x.Problem != "" && x.Mapping.External == k.External && x.Protocol == k.Protocol {
+				x.dueAt = time.Time{}
+			}
+		}
+	default:
+		e.Problem = ""
+		if !e.renewAt.IsZero() {
+			e.dueAt = earlier(e.dueAt, e.renewAt)
 		}
 	}
-	return n
+}
+
+// prepare reads the gateway's description, if that is not known, and asks for its external address each
+// timing.period.
+func (g *gateway) prepare(ctx context.Context) error {
+	six := g.segment.family == vip.IPv6
+	if !g.described {
+		d, err := g.control.fetchDescription(ctx, g.at.location)
+		if err != nil {
+			return err
+		}
+		if g.service, err = g.control.chooseService(ctx, d, six); err != nil {
+			return err
+		}
+		g.described, g.checked, g.permanent = true, time.Time{}, false
+		g.name = g.control.addr.String()
+		if d.name != "" {
+			g.name += " (" + d.name + ")"
+		}
+	}
+	if six || time.Since(g.checked) < g.m.timing.period {
+		return nil
+	}
+	addr, err := g.control.externalAddr(ctx, g.service)
+	if err != nil {
+		return err
+	}
+	g.checked = time.Now()
+	if addr != g.externalAddr {
+		g.externalAddr = addr
+		g.m.o.Log.Info("a gateway's external address", "gateway", g.name, "address", addr)
+	}
+	return nil
+}
+
+// recordFailure records that the gateway can't be used because of err. The first failure in a row is not shown while
+// the gateway has mappings: it may be about to be restarted.
+func (g *gateway) recordFailure(err error) {
+	why, confirmed := explain(err), false
+	for _, e := range g.entries {
+		confirmed = confirmed || e.Confirmed
+	}
+	if g.problem != why {
+		g.m.o.Log.Debug("a gateway can't be used at present", "gateway", g.control.addr, "err", err)
+	}
+	if g.fails > 0 || !confirmed {
+		g.problem = why
+	}
+	g.fails++
+	g.retryAt, g.described = time.Now().Add(g.m.timing.period), false
+	g.m.metrics.failures.WithLabelValues(failureReason(err)).Inc()
+}
+
+// failureReason is why something failed, as the metric names it. All but failUnreachable mean that the gateway has
+// answered.
+func failureReason(err error) string {
+	_, taken := errors.AsType[*takenError](err)
+	switch {
+	case taken:
+		return failTaken
+	case errors.Is(err, errUnreadable):
+		return failUnreadable
+	case faultCode(err) != 0, errors.Is(err, errUnwilling):
+		return failRefused
+	}
+	return failUnreachable
 }

@@ -39,7 +39,7 @@ func TestMappingOutlivesItsNode(t *testing.T) {
 		t.Fatalf("the router does not forward:\n%s", r.run(t, "nft", "list", "ruleset"))
 	}
 	for _, g := range n1.gateways() {
-		have, _, err := g.control.getPortMapping(t.Context(), g.published.Load().service, netip.Addr{}, 80, "TCP")
+		have, err := g.control.getPortMapping(t.Context(), g.service, tcp)
 		if err != nil || have == nil || have.description != "herald default/web (0a1b2c3d)" {
 			t.Errorf("the gateway calls it %+v, %v", have, err)
 		}
@@ -91,7 +91,7 @@ func TestRestart(t *testing.T) {
 	n.mapped("made", made)
 	// Somebody else deletes it.
 	for _, g := range n.gateways() {
-		check.OK(t, g.control.deletePortMapping(t.Context(), g.published.Load().service, netip.Addr{}, 80, "TCP"))
+		check.OK(t, g.control.deletePortMapping(t.Context(), g.service, netip.Addr{}, want("TCP", 80)))
 	}
 	check.True(t, 10*time.Second, "the mapping to be made again", func() bool { return r.has(t, "TCP 80", vip4+":80") })
 	// Its provider gives it another address.
@@ -129,28 +129,14 @@ func TestPortTaken(t *testing.T) {
 	mine.External = 8080
 	n2.put(mine)
 	n2.mapped("at the other port", func(x vip.MappingState) bool { return made(x) && x.External.Port() == 8080 })
-	mine.External, mine.Any = 80, true
-	n2.put(mine)
-	x = n2.mapped("at any port", func(x vip.MappingState) bool { return made(x) && x.Any })
-	if p := x.External.Port(); p < 20000 || p > 60000 {
-		t.Errorf("any port is %d", p)
-	}
-	check.True(t, 10*time.Second, "the port before to be closed", func() bool { return !r.has(t, "TCP 8080", vip4+":80") })
-	// The next owner finds the same.
-	n3 := newNode(t)
-	n3.put(mine)
-	n2.put(here(mine, false))
-	y := n3.mapped("at any port", made)
-	if y.External != x.External {
-		t.Errorf("the next owner has %s, the one before %s", y.External, x.External)
-	}
 	// What was refused is taken once it is free.
-	mine.Any = false
-	n3.put(mine)
-	n3.mapped("refused", func(x vip.MappingState) bool { return x.Problem != "" && !x.Any })
+	mine.External = 80
+	n2.put(mine)
+	n2.mapped("refused", func(x vip.MappingState) bool { return x.Problem != "" && x.Mapping.External == 80 })
+	check.True(t, 10*time.Second, "the port before to be closed", func() bool { return !r.has(t, "TCP 8080", vip4+":80") })
 	n1.put()
-	n3.mapped("made", func(x vip.MappingState) bool { return made(x) && x.External.Port() == 80 })
-	n3.put()
+	n2.mapped("made", func(x vip.MappingState) bool { return made(x) && x.External.Port() == 80 })
+	n2.put()
 }
 
 // A gateway in secure mode maps ports of a host only to that host: Herald asks from the VIP.
@@ -212,5 +198,29 @@ func TestPinhole(t *testing.T) {
 	x := n2.mapped("refused", func(x vip.MappingState) bool { return x.Problem != "" })
 	if !strings.Contains(x.Problem, "606") || !strings.Contains(x.Problem, "1024") {
 		t.Errorf("problem: %s", x.Problem)
+	}
+}
+
+// What another process has had opened for a Service that is being deleted is closed. What leads elsewhere stays.
+func TestGone(t *testing.T) {
+	r := newRouter(t)
+	r.miniupnpd(t)
+	n1, n2 := newNode(t), newNode(t)
+	mine, other := want("TCP", 80), want("TCP", 81)
+	other.Addr = netip.MustParseAddr(nodeAddr)
+	n1.put(mine, other)
+	for _, p := range []uint16{80, 81} {
+		n1.mapped("made", func(x vip.MappingState) bool { return x.Port == p && made(x) })
+	}
+	n1.put(here(mine, false), here(other, false))
+	n1.stop()
+	gone, elsewhere := mine, want("TCP", 81)
+	gone.Gone, elsewhere.Gone = true, true
+	n2.put(gone, elsewhere)
+	for _, p := range []uint16{80, 81} {
+		n2.mapped("removed", func(x vip.MappingState) bool { return x.Port == p && x.Gateway != "" && !x.Requested && !x.Confirmed })
+	}
+	if r.has(t, "TCP 80", vip4+":80") || !r.has(t, "TCP 81", nodeAddr+":81") {
+		t.Errorf("the router has\n%s", r.run(t, "nft", "list", "ruleset"))
 	}
 }

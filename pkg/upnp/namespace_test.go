@@ -230,11 +230,7 @@ type node struct {
 }
 
 // testTiming is a pace for tests.
-var testTiming = timing{
-	responses: 1500 * time.Millisecond, searchMin: time.Second, searchMax: 10 * time.Second, searchGap: 200 * time.Millisecond,
-	verify: 300 * time.Millisecond, retryMin: 100 * time.Millisecond, retryMax: 500 * time.Millisecond, stopTimeout: 3 * time.Second,
-	sweepAfter: time.Second, sweepPeriod: 2 * time.Second,
-}
+var testTiming = timing{responses: 1500 * time.Millisecond, period: 300 * time.Millisecond, stopTimeout: 3 * time.Second}
 
 // newNode runs a Mapper until the test ends.
 func newNode(t testing.TB, change ...func(*Mapper)) *node {
@@ -254,10 +250,12 @@ func newNode(t testing.TB, change ...func(*Mapper)) *node {
 	return n
 }
 
-// gateways is those that were found.
+// gateways is those that were found. Their requests may be under way.
 func (n *node) gateways() (all []*gateway) {
-	for _, d := range *n.discoveries.Load() {
-		all = slices.AppendSeq(all, maps.Values(*d.gateways.Load()))
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, s := range n.segments {
+		all = slices.AppendSeq(all, maps.Values(s.gateways))
 	}
 	return all
 }

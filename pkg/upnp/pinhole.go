@@ -14,7 +14,7 @@ const maxPinholeLease = 24 * time.Hour
 // returns the same pinhole to whoever asks for it again (WANIPv6FirewallControl, section
 // 2.5.3.2), so the next owner of a VIP takes it over without knowing its UniqueID.
 func (g *gateway) ensurePinhole(ctx context.Context, e *entry) error {
-	w := e.want
+	w := e.Mapping
 	protocol, err := protocolNumber(w.Protocol)
 	if err != nil {
 		return err
@@ -24,9 +24,9 @@ func (g *gateway) ensurePinhole(ctx context.Context, e *entry) error {
 		lease = maxPinholeLease
 	}
 	call := func(f func(context.Context, *internetgateway2.WANIPv6FirewallControl1) error) error {
-		return g.control.callFirewall(ctx, g.state.service, w.Addr, f)
+		return g.control.callFirewall(ctx, g.service, w.Addr, f)
 	}
-	if e.confirmed && e.pinholeKnown {
+	if e.Confirmed && e.pinholeKnown {
 		renew := !time.Now().Before(e.renewAt)
 		err := call(func(ctx context.Context, fw *internetgateway2.WANIPv6FirewallControl1) error {
 			if renew {
@@ -45,26 +45,26 @@ func (g *gateway) ensurePinhole(ctx context.Context, e *entry) error {
 			return err
 		}
 	}
-	e.requested = true
+	e.Requested = true
 	err = call(func(ctx context.Context, fw *internetgateway2.WANIPv6FirewallControl1) (err error) {
 		e.pinhole, err = fw.AddPinholeCtx(ctx, "", 0, w.Addr.String(), w.Port, protocol, seconds(lease))
 		return err
 	})
 	if err != nil {
-		e.requested, e.confirmed, e.pinholeKnown = false, false, false // without its UniqueID it can't be removed
+		e.Requested, e.Confirmed, e.pinholeKnown = false, false, false // without its UniqueID it can't be removed
 		return err
 	}
-	e.external, e.pinholeKnown = w.Port, true
+	e.pinholeKnown = true
 	g.confirm(e, lease)
 	return nil
 }
 
 // deletePinhole removes the pinhole of e, if the gateway has confirmed it.
 func (g *gateway) deletePinhole(ctx context.Context, e *entry) error {
-	if !e.confirmed || !e.pinholeKnown {
+	if !e.Confirmed || !e.pinholeKnown {
 		return nil
 	}
-	err := g.control.callFirewall(ctx, g.state.service, e.want.Addr, func(ctx context.Context, fw *internetgateway2.WANIPv6FirewallControl1) error {
+	err := g.control.callFirewall(ctx, g.service, e.Addr, func(ctx context.Context, fw *internetgateway2.WANIPv6FirewallControl1) error {
 		return fw.DeletePinholeCtx(ctx, e.pinhole)
 	})
 	if faultCode(err) == codeNoPinhole {

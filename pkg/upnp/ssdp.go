@@ -1,7 +1,6 @@
 package upnp
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -17,7 +16,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -28,8 +26,6 @@ const (
 	maxLocation  = 1024 // bytes of a URL
 	maxSubnets   = 4    // of a link that are searched
 	ssdpPort     = 1900
-	// notifiesPerSecond is how many announcements are read on a segment, so that a flood of them costs little. A gateway sends some tens at once.
-	notifiesPerSecond = 200
 	// maxWait is how long gateways may delay their responses (MX, in seconds): by a random part of it.
 	maxWait = 1
 )
@@ -49,8 +45,8 @@ type segment struct {
 
 func (s segment) String() string { return s.link + " (" + s.family.String() + ")" }
 
-// group is where M-SEARCH and NOTIFY are sent on the segment (UPnP Device Architecture
-// 2.0, sections 1.2 and 1.3 and annex A).
+// group is where M-SEARCH is sent on the segment (UPnP Device Architecture
+// 2.0, section 1.3 and annex A).
 func (s segment) group() (network string, to netip.AddrPort) {
 	if s.family == vip.IPv6 {
 		return "udp6", netip.AddrPortFrom(netip.MustParseAddr("ff02::c").WithZone(s.link), ssdpPort)
@@ -66,7 +62,6 @@ type response struct {
 	addr     netip.Addr // of the gateway, without a zone
 	target   string     // which of searchTargets it responds to
 	location *url.URL   // of its description
-	boot     string     // BOOTID.UPNP.ORG: another after each reboot; "" if it has none
 }
 
 var errNoAddress = errors.New("the link has no address of this family of its own, from which gateways could be asked")
@@ -87,35 +82,34 @@ func sourceAddrs(s segment, own []netip.Prefix) (list []netip.Addr) {
 	return list
 }
 
-// searchFrom searches once, from an address of the link, which has the addresses own, and
-// calls found with the first good response of each gateway. It returns why responses of gateways were refused, of several
-// that which is first by alphabet; "" if none was. It takes timing.responses.
-func (d *discovery) searchFrom(ctx context.Context, from netip.Addr, own []netip.Prefix, found func(response)) (refused string, err error) {
-	s := d.segment
+// searchFrom searches once, from an address of the link, which has the addresses own. It takes timing.responses.
+func (m *Mapper) searchFrom(ctx context.Context, s segment, from netip.Addr, own []netip.Prefix) (f found) {
+	fail := func(err error) found { return found{err: fmt.Errorf("search for gateways on %s: %w", s, err)} }
 	network, to := s.group()
 	config := net.ListenConfig{Control: bindToLink(s.link)}
 	pc, err := config.ListenPacket(ctx, network, netip.AddrPortFrom(from, 0).String())
 	if err != nil {
-		return "", fmt.Errorf("search for gateways on %s: %w", s, err)
+		return fail(err)
 	}
 	conn := pc.(*net.UDPConn)
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(ctx, d.m.timing.responses)
+	ctx, cancel := context.WithTimeout(ctx, m.timing.responses)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })()
 	for range 2 { // datagrams get lost
 		for _, t := range searchTargets {
 			if _, err := conn.WriteToUDPAddrPort(searchRequest(t, to), to); err != nil {
-				return "", fmt.Errorf("search for gateways on %s: %w", s, err)
+				return fail(err)
 			}
 		}
 	}
-	readResponses(conn, s, own, found, func(from netip.Addr, r response, why error) {
-		if d.mayAsk(from) || d.mayAsk(parseAddr(r.location.Hostname())) {
-			refused = firstText(refused, fmt.Sprintf("the gateway %s answers on %s, but is not asked: %v", from, s, why))
+	f.responses = readResponses(conn, s, own, func(from netip.Addr, r response, why error) {
+		if m.mayAsk(from) || m.mayAsk(parseAddr(r.location.Hostname())) {
+			text := fmt.Sprintf("the gateway %s answers on %s, but is not asked: %v", from, s, why)
+			f.refused = firstText(f.refused, text)
 		}
 	})
-	return refused, nil
+	return f
 }
 
 // datagrams is what is received, a *net.UDPConn.
@@ -123,12 +117,17 @@ type datagrams interface {
 	ReadFromUDPAddrPort(b []byte) (n int, from netip.AddrPort, err error)
 }
 
-// readResponses calls found with the first good response of each gateway, until the
-// deadline of conn has passed, or maxResponses were read, and refused with each whose location is refused, its sender and why. For IPv6 a response of a device of version 1 counts only
-// at the end, and if the gateway has given no other: what opens a firewall is in the description of version 2
-// (InternetGatewayDevice:2), and some routers are two devices at one address.
-func readResponses(conn datagrams, s segment, own []netip.Prefix, found func(response), refused func(netip.Addr, response, error)) {
-	seen, others := make(map[netip.Addr]bool), []response(nil)
+// readResponses returns the first good response of each gateway, until the deadline of conn has passed, or
+// maxResponses were read. It calls refused with each whose location is refused, its sender and why. For IPv6 one of a
+// device of version 1 counts only if the gateway has given no other: what opens a firewall is in the description of
+// version 2 (InternetGatewayDevice:2), and some routers are two devices at one address.
+func readResponses(conn datagrams, s segment, own []netip.Prefix, refused func(netip.Addr, response, error)) []response {
+	var good, others []response
+	add := func(r response) {
+		if !slices.ContainsFunc(good, func(x response) bool { return x.addr == r.addr }) {
+			good = append(good, r)
+		}
+	}
 	buf := make([]byte, maxDatagram)
 	for range maxResponses {
 		n, from, err := conn.ReadFromUDPAddrPort(buf)
@@ -139,26 +138,19 @@ func readResponses(conn datagrams, s segment, own []netip.Prefix, found func(res
 		if err != nil {
 			continue
 		}
-		if err := checkResponse(&r, s, from.Addr(), own); err != nil {
+		switch err := checkResponse(&r, s, from.Addr(), own); {
+		case err != nil:
 			refused(from.Addr().Unmap().WithZone(""), r, err)
-			continue
-		}
-		if seen[r.addr] {
-			continue
-		}
-		if s.family == vip.IPv6 && r.target == searchTargets[0] {
+		case s.family == vip.IPv6 && r.target == searchTargets[0]:
 			others = append(others, r)
-			continue
+		default:
+			add(r)
 		}
-		seen[r.addr] = true
-		found(r)
 	}
 	for _, r := range others {
-		if !seen[r.addr] {
-			seen[r.addr] = true
-			found(r)
-		}
+		add(r)
 	}
+	return good
 }
 
 // searchRequest is an M-SEARCH request.
@@ -170,7 +162,8 @@ func searchRequest(target string, to netip.AddrPort) []byte {
 // parseResponse reads the response to an M-SEARCH for one of searchTargets.
 func parseResponse(datagram []byte) (response, error) {
 	status, rest, _ := bytes.Cut(datagram, []byte("\n"))
-	if words := strings.Fields(string(status)); len(words) < 2 || !strings.HasPrefix(strings.ToUpper(words[0]), "HTTP/") || words[1] != "200" {
+	words := strings.Fields(string(status))
+	if len(words) < 2 || !strings.HasPrefix(strings.ToUpper(words[0]), "HTTP/") || words[1] != "200" {
 		return response{}, fmt.Errorf("no response of status 200: %s", quote(string(status)))
 	}
 	h := headers(rest)
@@ -186,8 +179,7 @@ func parseResponse(datagram []byte) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
-	boot := h.Get("BOOTID.UPNP.ORG") // a 31-bit number; what is longer is cut off
-	return response{target: target, location: u, boot: boot[:min(len(boot), 20)]}, nil
+	return response{target: target, location: u}, nil
 }
 
 // headers reads the fields of a datagram. It passes over lines that are none: routers leave out the empty line at the end, end lines with LF only,
@@ -260,47 +252,4 @@ func bindToLink(link string) func(network, address string, c syscall.RawConn) er
 		})
 		return errors.Join(err, failed)
 	}
-}
-
-// listenForNotify calls found whenever a gateway on s announces itself or says good-bye
-// (NOTIFY), until ctx ends, or returns why it can't receive that. What is in it is not
-// used: it is only a reason to search.
-func listenForNotify(ctx context.Context, s segment, found func()) error {
-	link, err := net.InterfaceByName(s.link)
-	if err != nil {
-		return err
-	}
-	network, group := s.group()
-	conn, err := net.ListenMulticastUDP(network, link, net.UDPAddrFromAddrPort(group))
-	if err != nil {
-		return fmt.Errorf("listen to gateways on %s: %w", s, err)
-	}
-	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })()
-	return readNotifies(conn, found)
-}
-
-// readNotifies calls found for each NOTIFY of a gateway until the deadline of conn has passed, or it can't receive: it returns that error. It reads
-// notifiesPerSecond at most.
-func readNotifies(conn *net.UDPConn, found func()) error {
-	buf := make([]byte, maxDatagram)
-	for limit := (mailbox.Limit{PerSecond: notifiesPerSecond}); ; limit.Read() {
-		n, _, err := conn.ReadFromUDPAddrPort(buf)
-		if err != nil {
-			return err
-		}
-		if isGatewayNotify(buf[:n]) {
-			found()
-		}
-	}
-}
-
-// isGatewayNotify reports whether a datagram is a NOTIFY of a gateway.
-func isGatewayNotify(datagram []byte) bool {
-	request, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(datagram)))
-	if err != nil || request.Method != "NOTIFY" {
-		return false
-	}
-	request.Body.Close()
-	return strings.Contains(request.Header.Get("NT"), ":InternetGatewayDevice:")
 }

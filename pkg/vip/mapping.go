@@ -8,7 +8,6 @@ import (
 // A Forward is what a Service asks of the gateways of its VIPs' links (UPnP).
 type Forward struct {
 	Lease    time.Duration     // how long a gateway is to keep a mapping that is not renewed; 0 is for ever
-	Any      bool              // where the port asked for is taken, another will do
 	External map[uint16]uint16 // external port by Service port, where they are not the same
 }
 
@@ -18,34 +17,19 @@ type Forward struct {
 type Mapping struct {
 	Service  Key
 	UID      string        // that Service's
-	Cluster  string        // World.ClusterUID
 	Claim    Key           // the claim the VIP stands on
 	Addr     netip.Addr    // the VIP
 	Link     string        // where the gateways are
 	Protocol string        // TCP, UDP or SCTP
 	Port     uint16        // the Service's port
 	External uint16        // the port on the gateway's external address
-	Any      bool          // if External is taken, another will do
 	Lease    time.Duration // how long the gateway is to keep it without renewal; 0 is for ever
 	// Here is false if the VIP is, or is about to be, another node's: then so is
 	// the mapping, and this node leaves it alone. What is in no Mapping at all is
 	// removed by the node that made or renewed it last.
 	Here bool
-}
-
-// A MappingSweep is a link on whose gateways this node looks for mappings that a Herald of
-// this cluster has made for a Service that is gone, and removes them.
-type MappingSweep struct {
-	Link    string
-	Cluster string          // World.ClusterUID
-	Keep    []ForwardedPort // what Services ask for, whichever Herald announces them
-}
-
-// A ForwardedPort is a port of a Service that asks for it to be opened.
-type ForwardedPort struct {
-	UID      string // that Service's
-	Protocol string
-	Port     uint16
+	// Gone is true if the Service is being deleted: the mapping is to be removed, whoever made it.
+	Gone bool
 }
 
 // A MappingState is what has become of a Mapping on one gateway.

@@ -24,7 +24,6 @@ type Plan struct {
 	DHCPRequests  []DHCPRequest
 	Routes        []Route   // sorted by prefix
 	Mappings      []Mapping // of all nodes: see Mapping.Here
-	MappingSweeps []MappingSweep
 	Statuses      []Status
 	Pools         []PoolInput  // one, or none
 	Assignments   []Assignment // to be written on Services

@@ -18,8 +18,6 @@ type World struct {
 	Nodes    []Node
 	Reserved []ReservedRange // ranges no VIP may be of
 
-	ClusterUID string // UID of the Service default/kubernetes, which no two clusters share; "" if it is not known
-
 	StatusesPending int            // statuses of Services that are planned and not written yet
 	StatusRefusals  map[Key]string // why the API server does not take the status of a Service, by Service
 	StatusFights    map[Key]string // who changes what this node writes on a Service again and again, by Service
