@@ -37,7 +37,7 @@ func newTestDrain(t *testing.T, snapshots ...kube.Snapshot) (*nodeDrain, context
 	}, ctx
 }
 
-// snapshotOf has the node n1 and a VIP lease that node holds, which from handed over.
+// snapshotOf has the node n1, and a table in which that node has a unit, which from handed over.
 func snapshotOf(node, from string) kube.Snapshot {
 	l := owns("default/kubevip-web", node, from, "")
 	return kube.Snapshot{Leases: []*coordinationv1.Lease{nodeLease("n1", 0, "{}"), l}, Services: []vip.Service{serviceWith("web", "", "")}}
@@ -46,7 +46,7 @@ func snapshotOf(node, from string) kube.Snapshot {
 // TestDrainOfForgedLeases: Leases that a tenant has made keep no node from being drained, and say nothing of its connections.
 func TestDrainOfForgedLeases(t *testing.T) {
 	forge := func(s kube.Snapshot) kube.Snapshot {
-		held, node := vipLease("nothing", "n1"), nodeLease("n1", 0, `{"connections":{"at":9000000000000,"vips":{"192.0.2.1":9}}}`)
+		held, node := tableOf("nothing", "n1"), nodeLease("n1", 0, `{"connections":{"at":9000000000000,"vips":{"192.0.2.1":9}}}`)
 		for _, l := range []*coordinationv1.Lease{held, node} {
 			l.Namespace = "tenant"
 			s.Leases = append(s.Leases, l)

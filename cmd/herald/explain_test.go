@@ -18,7 +18,7 @@ import (
 
 const linkUp, linkDown = `{"interface":"eth0","links":[{"name":"eth0","up":true,"mac":"02:00:00:00:00:01"}]}`, `{"interface":"eth0","links":[{"name":"eth0","up":false,"mac":"02:00:00:00:00:03"}]}`
 
-// claimedLease is the VIP lease of a Service that a node holds since a minute.
+// claimedLease is the table in which a node has a Service since a minute.
 func claimedLease(service, node, from, cause string) *coordinationv1.Lease {
 	return owns("default/kubevip-"+service, node, from, cause)
 }
@@ -57,7 +57,7 @@ func TestExplainText(t *testing.T) {
 	want := `default/web: announced by node n1
 Owner: n1, for 60s (since 2026-01-01T11:59:00Z); before that n2
 It moved since n2: its link eth0 is down
-VIP lease: default/kubevip-web
+In the table herald-table: default/kubevip-web
 Endpoints: ready on w1
 ipMode: VIP (kube-proxy serves the address on every node: what Pods and nodes send to it leaves no node)
 Who answers: arping -c 3 -I LINK 10.0.0.1, on a host of the VIP's network

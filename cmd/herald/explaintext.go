@@ -59,7 +59,7 @@ func (e *serviceExplanation) lines(now time.Time) []string {
 		}
 	}
 	if e.Lease != "" {
-		lines = append(lines, "VIP lease: "+e.Lease)
+		lines = append(lines, "In the table herald-table: "+e.Lease)
 	}
 	if len(e.SharesWith) > 0 {
 		var names []string

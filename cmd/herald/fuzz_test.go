@@ -40,7 +40,7 @@ func FuzzStatus(f *testing.F) {
 		e.Node = holder
 		snapshot := kube.Snapshot{
 			Services: []vip.Service{serviceWith("good", "10.0.0.1", "10.0.0.1"), s},
-			Leases:   []*coordinationv1.Lease{nodeLease("n1", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}]}`), vipLease("good", "n1"), l},
+			Leases:   []*coordinationv1.Lease{nodeLease("n1", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}]}`), tableOf("good", "n1"), l},
 			Events:   []kube.StoredEvent{e},
 		}
 		var b strings.Builder

@@ -28,8 +28,8 @@ func nodeLease(node string, silent time.Duration, info string) *coordinationv1.L
 	}
 }
 
-// vipLease is the table in which a node has a Service since a minute.
-func vipLease(service, node string) *coordinationv1.Lease {
+// tableOf is the table in which a node has a Service since a minute.
+func tableOf(service, node string) *coordinationv1.Lease {
 	return owns("default/kubevip-"+service, node, "", "")
 }
 
@@ -91,7 +91,7 @@ func TestStatusTable(t *testing.T) {
 		Leases: []*coordinationv1.Lease{
 			nodeLease("n1", time.Second, up), nodeLease("n2", time.Second, down), nodeLease("n3", time.Second, none), nodeLease("n4", time.Minute, up),
 			nodeLease("n5", time.Second, restarted), nodeLease("n6", time.Second, faulty), nodeLease("n7", time.Second, up), nodeLease("n8", time.Second, before), nodeLease("n9", time.Minute, before),
-			vipLease("good", "n1"), vipLease("half", "n1"), vipLease("bad", "n1"), vipLease("sad", "n4"), vipLease("open", "n1"), vipLease("typo", "n1"),
+			tableOf("good", "n1"), tableOf("half", "n1"), tableOf("bad", "n1"), tableOf("sad", "n4"), tableOf("open", "n1"), tableOf("typo", "n1"),
 		},
 		Nodes: []vip.Node{{Name: "n7", NotReady: true}},
 		Events: []kube.StoredEvent{
@@ -173,7 +173,7 @@ func TestStatusOfOldEvents(t *testing.T) {
 		at    time.Time
 		shown bool
 	}{{claimed.Add(5 * time.Second), true}, {claimed.Truncate(time.Second), true}, {claimed.Truncate(time.Second).Add(-time.Second), false}} {
-		e, l := storedEvent("web", vip.VIPForeignMAC, true, "another host claims it"), vipLease("web", "n1")
+		e, l := storedEvent("web", vip.VIPForeignMAC, true, "another host claims it"), tableOf("web", "n1")
 		e.At, l.Spec.AcquireTime = row.at, new(metav1.NewMicroTime(claimed))
 		s := kube.Snapshot{
 			Services: []vip.Service{serviceWith("web", "10.0.0.1", "10.0.0.1")},
@@ -195,7 +195,7 @@ func TestStatusOfOneNamespace(t *testing.T) {
 	other.Key.Namespace = "team"
 	all := kube.Snapshot{
 		Services: []vip.Service{serviceWith("web", "10.0.0.1", "10.0.0.1"), other},
-		Leases:   []*coordinationv1.Lease{nodeLease("n1", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}]}`), vipLease("web", "n1")},
+		Leases:   []*coordinationv1.Lease{nodeLease("n1", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}]}`), tableOf("web", "n1")},
 	}
 	var b strings.Builder
 	check.OK(t, writeStatus(&b, all, "team", noon))
@@ -261,7 +261,7 @@ func TestStatusOfForgedObjects(t *testing.T) {
 	forged.Namespace, cp.Namespace = "tenant", "tenant"
 	s := kube.Snapshot{
 		Services: []vip.Service{serviceWith("good", "10.0.0.1", "10.0.0.1"), withAnswer(serviceWith("x", "10.0.0.2", ""), vip.AddressConflict, "in\tuse\ndefault/good\x1b[31m \u202e")},
-		Leases:   []*coordinationv1.Lease{forged, nodeLease("n1", time.Second, up), vipLease("good", "n1"), owner, cp},
+		Leases:   []*coordinationv1.Lease{forged, nodeLease("n1", time.Second, up), tableOf("good", "n1"), owner, cp},
 	}
 	var b strings.Builder
 	check.OK(t, writeStatus(&b, s, "", noon))
@@ -279,7 +279,7 @@ func TestStatusOfForgedObjects(t *testing.T) {
 // said once for each reason.
 func TestStatusOfManyForgedLeases(t *testing.T) {
 	const up = `{"interface":"eth0","links":[{"name":"eth0","up":true}]}`
-	s := kube.Snapshot{Services: []vip.Service{serviceWith("good", "10.0.0.1", "10.0.0.1")}, Leases: []*coordinationv1.Lease{nodeLease("n1", time.Second, up), vipLease("good", "n1")}}
+	s := kube.Snapshot{Services: []vip.Service{serviceWith("good", "10.0.0.1", "10.0.0.1")}, Leases: []*coordinationv1.Lease{nodeLease("n1", time.Second, up), tableOf("good", "n1")}}
 	for i := range 1000 {
 		forged := nodeLease(fmt.Sprintf("ghost%d", i), time.Duration(i%2)*time.Hour, "{}")
 		forged.Namespace = "tenant"

@@ -24,7 +24,7 @@ func uninstallCommand() *cobra.Command {
 		Use:   "uninstall",
 		Short: "Remove all that Herald has written to the cluster, once it runs no more",
 		Long: "Remove what Herald has written to the API server: of Services the status, the finalizer and Herald's\n" +
-			"annotations, the Leases of VIPs and of nodes, annotations of Nodes, and the Secret of the heartbeats.\n" +
+			"annotations, the table of who owns what, node leases, annotations of Nodes, and the Secret of the heartbeats.\n" +
 			"It does nothing while a Herald runs: end that first, as it was installed. What came with the manifests\n" +
 			"(RBAC, policies), and the ConfigMap of pools, is left to whom installed it.\n" +
 			"Nodes on which Herald was killed: herald uninstall node.",

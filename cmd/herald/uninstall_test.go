@@ -80,7 +80,7 @@ func TestUninstall(t *testing.T) {
 	}
 }
 
-// A VIP lease is left if a node of another installation claims it.
+// A Lease of a Service is left if a node of another installation has written it.
 func TestInstallation(t *testing.T) {
 	edge, both := nodeLease("n9", 0, "{}"), nodeLease("n1", 0, "{}")
 	edge.Namespace, both.Namespace = "edge", "edge"
@@ -94,8 +94,8 @@ func TestInstallation(t *testing.T) {
 		{"default", "kubevip-web", "n1@7", true},
 		{"default", "kubevip-web", "n9@7", false},
 		{"default", "kubevip-web", "gone@7", true},
-		{"kube-system", "herald-vip-leases", "", true},
-		{"edge", "herald-vip-leases", "", false},
+		{"kube-system", "herald-table", "", true},
+		{"edge", "herald-table", "", false},
 		{"kube-system", "herald-pools", "n1@7", true},
 	} {
 		if got := i.own(vip.Key{Namespace: tt.namespace, Name: tt.name}, tt.claim); got != tt.want {

@@ -28,7 +28,7 @@ type step struct {
 
 	since    time.Duration // when the holder acquired it, after noon; 0: that is not known
 	isolated bool          // this node reaches too few others on the VIPs' link
-	silent   bool          // no cause is on the VIP lease, and n2 does not answer on the link
+	silent   bool          // no cause is in the table, and n2 does not answer on the link
 }
 
 func (s step) record(h *History) {

@@ -257,7 +257,7 @@ func isLinkName(name string) bool {
 }
 
 // parseLeaseName reads name or namespace/name, where the namespace must be the Service's; "" if it is not, or if no
-// VIP lease can have the name.
+// Lease of a Service can have the name.
 func (r annotationReader) parseLeaseName(value string) (name, problem string) {
 	namespace, name, both := strings.Cut(value, "/")
 	switch {
@@ -280,8 +280,8 @@ func (r annotationReader) parseLeaseName(value string) (name, problem string) {
 	return name, ""
 }
 
-// otherLeases are the Leases of Herald that are no VIP leases, but for node leases: no Service may reach them.
-var otherLeases = []string{"herald-vip-leases", "herald-pools"}
+// otherLeases are names of Herald beside those of node leases: no Service may have them.
+var otherLeases = []string{"herald-table", "herald-pools"}
 
 // nodeLeasePrefix begins the names of node leases, which no Service may reach.
 const nodeLeasePrefix = "herald-node-"

@@ -122,8 +122,8 @@ func TestReadAnnotations(t *testing.T) {
 			`kube-vip.io/leaseName is "default/a/b": no name that a Lease can have; write lower case letters, digits, - and . only. The default is used.`}}},
 		{leaseNameKey, "herald-node-n1", vip.Service{Invalid: []string{
 			`kube-vip.io/leaseName is "herald-node-n1": names that begin with herald-node- are those of node leases; write another. The default is used.`}}},
-		{leaseNameKey, "herald-vip-leases", vip.Service{Invalid: []string{
-			`kube-vip.io/leaseName is "herald-vip-leases": a Lease that Herald uses for something else; write another. The default is used.`}}},
+		{leaseNameKey, "herald-table", vip.Service{Invalid: []string{
+			`kube-vip.io/leaseName is "herald-table": a Lease that Herald uses for something else; write another. The default is used.`}}},
 		{leaseNameKey, "default/herald-pools", vip.Service{Invalid: []string{
 			`kube-vip.io/leaseName is "default/herald-pools": a Lease that Herald uses for something else; write another. The default is used.`}}},
 		{leaseNameKey, "herald-pools-2", vip.Service{Lease: "herald-pools-2"}},

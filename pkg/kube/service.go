@@ -47,7 +47,7 @@ func (s *cachedService) inWorld() bool {
 	return s != nil && (s.LoadBalancer || s.VIPHost != "" || s.Announcer != "" || len(s.Conditions) > 0)
 }
 
-// leaseKeys are the VIP leases that a Service of the World may have; none for others, and nil.
+// leaseKeys are the Leases by which kube-vip may have a Service of the World; none for others, and nil.
 func (s *cachedService) leaseKeys() []vip.Key {
 	if !s.inWorld() {
 		return nil

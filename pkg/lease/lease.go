@@ -1,21 +1,20 @@
-// Package lease agrees with the other nodes on who owns which VIP, by Lease objects.
+// Package lease agrees with the other nodes on who owns which VIP, by two kinds of Lease objects (docs/ownership.md).
 //
-// Each node renews one Lease of its own (the node lease); each VIP has a Lease
-// that is written only when its owner changes (the VIP lease). A node that wants to
-// take what a silent node holds must first fence that node: mark its epoch as over on
-// its node lease, with the resourceVersion that was seen to grow old. The API server
-// lets that write through only if the node has not renewed since, and a node that has
-// not renewed for that long has given up by itself. So a claim is taken only from a
-// node that no longer acts on it, however stale the taker's cache is.
+// Each node renews one Lease of its own, the node lease. The table says who owns what; it is one Lease, written only when
+// an owner changes. What a silent node has is placed anew only once that node is fenced: its epoch is marked as over on its
+// node lease, with the resourceVersion that was seen to grow old. The API server lets that write through only if the node
+// has not renewed since, and a node that has not renewed for that long has given up by itself. So a claim is taken only
+// from a node that no longer acts on it, however stale the taker's cache is.
 //
 //	node lease   n renews             active
 //	             silent for duration  another node fences epoch e: all claims n@e are void
 //	             n finds itself fenced, or its lease in other hands: drops all, starts epoch e+1
 //	             n stops              releases it, then deletes it
 //
-//	VIP lease    absent, blank, void  free: one candidate writes n@e, compare-and-swap
-//	             n@e                  held; n may write another node's name into it (hand-over)
-//	             x, without @e        held by another program until unchanged for its own duration
+//	table        n@e has a unit       n alone gives it away, by one write
+//	             nobody has it        the keeper places it: the first node by name, the next a moment later
+//
+//	kubevip-x    renewed by another program, which has that Service (kubevip.go)
 //
 // When to fence, and what to do without the API server, package quorum decides.
 package lease

@@ -308,8 +308,8 @@ func TestMovesOutliveRenewalsWithoutAnswer(t *testing.T) {
 	}
 }
 
-// A node that was given a VIP without the API server, and is to hand it over when that is back (it stops, or its link is down), writes its successor on
-// the VIP lease, as soon as the claim that was moved is void.
+// A node that was given a VIP without the API server, and is to hand it over when that is back (it stops, or its link is down), writes its successor in
+// the table, as soon as the claim that was moved is void.
 func TestMovedIsHandedOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newNetwork(), leasetest.NewServer()

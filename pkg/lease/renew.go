@@ -78,8 +78,7 @@ func (l *Leases) endEpoch(why string) {
 
 // renew starts a renewal of this node's lease, unless Run ends, if none is under way and one is due, or if its
 // info (about, with Isolated and Suspects of the last decision, and Restarts) has changed and the last
-// renewal succeeded, or if VIP leases are to be transferred (writes.handOvers), which it does then. If the version to replace is not known, the epoch is over, or a transfer has had no answer, the lease
-// is read first. A renewal times out after half a renew deadline; the first shortTries after a
+// renewal succeeded. If the version to replace is not known, or the epoch is over, the lease is read first. A renewal times out after half a renew deadline; the first shortTries after a
 // fast one time out after shortTimeout, are tried again at once, and count as no failure.
 func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	o := &l.own
@@ -133,8 +132,7 @@ func (l *Leases) isolated() bool { return l.decision.Isolated || l.own.WasIsolat
 
 // writeOwn writes this node's own lease over known, or over what the API server has if known is nil
 // (creates it if there is none), and returns what was written, or the error. If that begins another
-// epoch (nextEpoch) this node's present one ends, and the agent is poked, before the write is sent; if not, it transfers
-// handOvers. It blocks for the requests; mu is not held.
+// epoch (nextEpoch) this node's present one ends, and the agent is poked, before the write is sent. It blocks for the requests; mu is not held.
 func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info string) (*coordinationv1.Lease, error) {
 	if known == nil {
 		var err error
@@ -377,9 +375,9 @@ func (l *Leases) releaseNodeLease(ctx context.Context) (err error) {
 	return fmt.Errorf("the node lease was not released, so the others wait until it is %v old: %w", l.o.LeaseDuration, err)
 }
 
-// tryReleaseNodeLease reads the node lease, marks its epoch as over, with no holder, has deleteLeft delete what is left of VIP leases, and
-// deletes the node lease, once the next process of this node would begin a later epoch, if ctx does not end before, and unless the owner of a
-// VIP lease still follows from its transfers, or the node is isolated, and not rejoining, which the next process must know. It returns the first error, nil if this process has no epoch.
+// tryReleaseNodeLease reads the node lease, marks its epoch as over, with no holder, and
+// deletes the node lease, once the next process of this node would begin a later epoch, if ctx does not end before, and unless
+// the node is isolated, and not rejoining, which the next process must know. It returns the first error, nil if this process has no epoch.
 func (l *Leases) tryReleaseNodeLease(ctx context.Context) error {
 	if l.own.Epoch == 0 {
 		return nil

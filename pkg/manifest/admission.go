@@ -48,14 +48,13 @@ func listOf(words []string) string { return "['" + strings.Join(words, "', '") +
 
 // admissionObjects returns the policies for what RBAC can't express, and their bindings.
 func admissionObjects(c config.Config) []any {
-	return slices.Concat(tenantPolicies(c), tokenPolicies(c))
+	return slices.Concat(tenantPolicies(), tokenPolicies(c))
 }
 
 // tenantPolicies returns those that limit what tenants may write.
-func tenantPolicies(c config.Config) []any {
+func tenantPolicies() []any {
 	return slices.Concat(
 		policyAndBinding("annotations", annotationsPolicy()),
-		policyAndBinding("claims", claimsPolicy(c.Node.Namespace)),
 	)
 }
 
@@ -90,23 +89,8 @@ func annotationsPolicy() admissionv1.ValidatingAdmissionPolicySpec {
 	}
 }
 
-// claimsPolicy refuses Leases with a claim to all but Herald, administrators, and the controllers that remove what belonged to
-// a Service or a namespace: those who may delete Leases in home, the announcers' namespace.
-func claimsPolicy(home string) admissionv1.ValidatingAdmissionPolicySpec {
-	return admissionv1.ValidatingAdmissionPolicySpec{
-		MatchConstraints: resourceRule("coordination.k8s.io", "leases", admissionv1.Create, admissionv1.Update, admissionv1.Delete),
-		MatchConditions: []admissionv1.MatchCondition{{
-			Name:       "has-a-claim",
-			Expression: `'heraldvip.io/claim' in ` + expression(annotationsOf, "object") + ` || 'heraldvip.io/claim' in ` + expression(annotationsOf, "oldObject"),
-		}},
-		Validations: []admissionv1.Validation{{
-			Expression: `authorizer.group('coordination.k8s.io').resource('leases').namespace('` + home + `').check('delete').allowed()`,
-			Message:    "the annotation heraldvip.io/claim says which node owns a VIP: only Herald writes or deletes a Lease that has it",
-		}},
-	}
-}
-
-// tokenLeasesPolicy keeps whoever has Herald's token to the Leases that Herald has created, or adopted before the policy came.
+// tokenLeasesPolicy keeps whoever has Herald's token to the Leases that Herald has created: in kube-system there are those
+// of the cluster's controllers, too.
 func tokenLeasesPolicy(account []admissionv1.MatchCondition) admissionv1.ValidatingAdmissionPolicySpec {
 	const labeled = `(% == null || %.metadata.?labels[?'app.kubernetes.io/managed-by'].orValue('') == 'herald')`
 	return admissionv1.ValidatingAdmissionPolicySpec{

@@ -35,7 +35,7 @@ var dashboards = map[string]dashboard{
 		{"VIPs with a problem", "Found by ARP and NDP.", "stat", "", 6, [][2]string{{`max by (problem) (herald_vip_problems) > 0`, "{{problem}}"}}},
 		{"Nodes without the API server", "", "stat", "", 3, [][2]string{{`count(herald_api_reachable == 0) or vector(0)`, "nodes"}}},
 		{"Nodes without heartbeats", "", "stat", "", 3, [][2]string{{`count(herald_peers_on == 0) or vector(0)`, "nodes"}}},
-		{"VIP leases held", "Where VIPs are.", "timeseries", "", 12, [][2]string{{`herald_claims_held`, "{{node}}"}}},
+		{"VIPs owned", "Where VIPs are.", "timeseries", "", 12, [][2]string{{`herald_claims_held`, "{{node}}"}}},
 		{"Writes of the table a minute", "One write has any number of changes: Services that are new, deleted or withdrawn, and moves.", "timeseries", "", 12, [][2]string{{`sum by (result) (rate(herald_table_writes_total[5m])) * 60`, "{{result}}"}}},
 		{"Outage of a move", "The time in which nobody answered.", "timeseries", "s", 12, [][2]string{
 			{`histogram_quantile(0.5, sum by (le) (rate(herald_vip_outage_seconds_bucket[15m])))`, "half"}, {`histogram_quantile(0.99, sum by (le) (rate(herald_vip_outage_seconds_bucket[15m])))`, "99 %"},
@@ -45,7 +45,7 @@ var dashboards = map[string]dashboard{
 		{"Versions", "", "table", "", 12, [][2]string{{`count by (version) (herald_build_info)`, "{{version}}"}}},
 	}},
 	"grafana/node.json": {uid: "herald-node", title: "Herald: a node", variables: []variable{{"node", "herald_build_info", "node"}}, panels: []panel{
-		{"VIP leases held", "", "stat", "", 4, [][2]string{{`herald_claims_held{node="$node"}`, "held"}}},
+		{"VIPs owned", "", "stat", "", 4, [][2]string{{`herald_claims_held{node="$node"}`, "held"}}},
 		{"API server", "1 if it answers.", "stat", "", 4, [][2]string{{`herald_api_reachable{node="$node"}`, "reachable"}}},
 		{"Heartbeats", "1 if they are exchanged.", "stat", "", 4, [][2]string{{`herald_peers_on{node="$node"}`, "on"}}},
 		{"Data plane fault", "1 if packets to VIPs would not be forwarded.", "stat", "", 4, [][2]string{{`herald_data_plane_fault{node="$node"}`, "fault"}}},

@@ -109,7 +109,7 @@ func withConditions(t *testing.T, roles string, c config.Config) string {
 
 // componentAdmission and componentAdmissionToken return the policies for the two kustomize components.
 func componentAdmission(t *testing.T) string {
-	return yamlOf(t, derivedHeader, tenantPolicies(request(t).Config)...)
+	return yamlOf(t, derivedHeader, tenantPolicies()...)
 }
 
 func componentAdmissionToken(t *testing.T) string {

@@ -39,7 +39,7 @@ import (
 // The chain comes after conntrack (priority -200), which says whether this node knows the connection, and before any
 // translation of addresses (-110, -100). Nodes that name each other send a packet to and fro until its TTL (hop
 // limit) has ended: nf_dup_ipv4 and nf_dup_ipv6 take one off, but it is the rule that has to look at it, since on
-// this way no kernel function does. A tenant can have nodes name each other, by the annotation of a VIP lease, so the
+// this way no kernel function does. Nodes may name each other while VIPs move, so the
 // first rule leaves a packet 16.
 //
 // A packet that comes with less has been sent on by another node. Where that can be a ring, since this node has had

@@ -19,7 +19,7 @@ type Explanation struct {
 	Message    string              `json:"message"` // of its verdict
 	Advice     string              `json:"advice,omitempty"`
 	Addresses  []AddressOrigin     `json:"addresses,omitempty"`
-	Lease      string              `json:"lease,omitempty"` // namespace/name of the VIP lease whose holder owns it
+	Lease      string              `json:"lease,omitempty"` // namespace/name of its unit in the table
 	Owner      string              `json:"owner,omitempty"`
 	Since      time.Time           `json:"since,omitzero"`      // when Owner got it, by the clock of the writer
 	MovedFrom  string              `json:"movedFrom,omitempty"` // the node that had it before

@@ -71,7 +71,7 @@ func (p *pass) joinByLease(services []*service) {
 	}
 }
 
-// setOwnLease has s have the lease that it would have if it named none.
+// setOwnLease has s have the unit that it would have if it named none.
 func (s *service) setOwnLease() {
 	s.lease = vip.OwnLeaseKey(s.Key)
 	s.verdict.Lease = s.lease

@@ -171,7 +171,7 @@ const (
 	// its data plane would not forward packets to VIPs, or has not been seen to (docs/why.md, "Failing data plane")
 	rankFaulty
 	rankUnheard // the other nodes get no answer from it on a link that is needed (docs/why.md, "Verification")
-	rankStalled // it was the one to claim a VIP lease, and was slow
+	rankStalled // its agent does not follow the table
 )
 
 // restartsTolerated is how many vip.NodeInfo.Restarts do not make a node rankRestarting: one

@@ -134,7 +134,7 @@ func (p *pass) providerHolder() string {
 	return ""
 }
 
-// intendPoolsLease adds the LeaseIntent on the lease of pools to the Plan, and reports whether this node gives
+// intendPoolsLease adds the owner of the unit of pools to the Plan, and reports whether this node gives
 // addresses.
 func (p *pass) intendPoolsLease() bool {
 	c := p.Claims[p.Allocation.Lease]

@@ -90,7 +90,7 @@ func (e *evaluation) neverReached(p peer) bool {
 // fenceReason has a reason. It lists none if this node's last renewal failed, or its tenure is
 // over or not confirmed. The turn of this node comes after those of all other nodes in
 // Decision.Alive whose name sorts before its own, but for the one that is to be fenced. Those come first that announce Services if that one does, or don't if it
-// doesn't: they know who is to have its VIPs, so that the fence transfers them.
+// doesn't: they know who is to have its VIPs, and write that next.
 func (e *evaluation) listFences() {
 	e.d.Fence = map[string]string{}
 	if t := e.tenure(); e.Self.RenewingSince.IsZero() || !t.Holds(e.Now) || !t.Confirmed {

@@ -31,7 +31,7 @@ func (s State) Propose(moves map[vip.Key]Move) State {
 	return s
 }
 
-// movedWith returns a copy of Moved as it will be once moves are carried out: they replace earlier Moves of the same VIP leases.
+// movedWith returns a copy of Moved as it will be once moves are carried out: they replace earlier Moves of the same units.
 func (s State) movedWith(moves map[vip.Key]Move) map[vip.Key]Move {
 	all := make(map[vip.Key]Move, len(s.Moved)+len(moves))
 	maps.Copy(all, s.Moved)
@@ -50,7 +50,7 @@ func (e *evaluation) carryOut(moves map[vip.Key]Move) {
 }
 
 // hash returns a 64-bit digest, never 0, of the nodes that act on their claims (s.holders),
-// their epochs, and which node holds each of the given VIP leases.
+// their epochs, and which node has each of the units that were moved.
 func (s State) hash(moved map[vip.Key]Move) uint64 {
 	h := fnv.New64a()
 	for _, node := range s.holders {
@@ -117,8 +117,7 @@ func (e *evaluation) adoptMoves() {
 	}
 }
 
-// dropMoves removes a Move from s.Moved if its VIP lease has another version by now, or is
-// gone; if this node's epoch is over, so that the others may move more without it; or if it is not written though this node's
+// dropMoves removes a Move from s.Moved if the table says another thing of its unit by now, or nothing; if this node's epoch is over, so that the others may move more without it; or if it is not written though this node's
 // renewals have succeeded for longer than the renew deadline (a Move to itself) or the lease
 // duration (to another): nodes that started since know nothing of it, and may fence the old
 // holder once its node lease has been silent before their eyes. A renewal that has had no answer has not

@@ -47,7 +47,7 @@ type Input struct {
 	Peers    map[string]Peer           // by name: the other nodes that have a node lease or a claim
 	Statuses map[string]vip.PeerStatus // by name, from heartbeats; nil if none are exchanged at present
 	Gateway  vip.Liveness              // of the default gateway on the VIPs' link; Unknown unless Decision.NeedsGateway
-	Versions map[vip.Key]uint64        // the version of each VIP lease in State.Moved; 0 or absent: it is gone
+	Versions map[vip.Key]uint64        // of each unit in State.Moved: Move.Version by the table; 0 or absent: it is gone
 }
 
 // Timing is the durations that all nodes share: LeaseDuration > RenewDeadline > RetryPeriod.
@@ -129,7 +129,7 @@ type Peer struct {
 // A State is what is remembered from one evaluation to the next. It is a value: nothing
 // in it is changed once it was returned.
 type State struct {
-	// Moved is the claims that changed hands while the API server was away, by VIP lease.
+	// Moved is the claims that changed hands while the API server was away, by unit.
 	Moved map[vip.Key]Move
 	// Voters is the epochs of the nodes that were active when this node last renewed in
 	// time, by name; this node's included.
@@ -182,8 +182,8 @@ type memory struct {
 type Move struct {
 	Holder    string // the node that takes the claim
 	Epoch     int64  // that node's
-	Version   uint64 // of the VIP lease that the Move stands for: any later version replaces it
-	From      string // the holder that the VIP lease names
+	Version   uint64 // the number of the table's entry that the Move stands for: any later one replaces it
+	From      string // the owner that the table names
 	FromEpoch int64
 }
 
@@ -221,7 +221,7 @@ type Decision struct {
 	WriteMoves bool
 	Agreed     int // how many moves all holders have just agreed on
 	// UnknownMoves: a peer that is Alive acts on claims that were moved without the API server (Heartbeat.MovesUnwritten), of which
-	// this node does not know. What the leases say is free may be the peer's, and so may what was transferred to this node and is not written.
+	// this node does not know. What the table says is free may be the peer's.
 	UnknownMoves bool
 	// PossibleMoves: what such a peer says is late, and there may be moves to it of which it has said nothing yet. It lasts until that
 	// arrives, or the peer is not Alive any more: some seconds at most.

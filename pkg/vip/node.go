@@ -236,19 +236,19 @@ func (m *Member) WhyNotAlive() string {
 	return "its node lease is not renewed, or fenced: its Herald has ended, hangs, or does not reach the API server"
 }
 
-// A Claim is what a VIP lease says, as far as this node may judge it.
+// A Claim is what the table says of a unit, or its Lease of another program, as far as this node may judge it.
 type Claim struct {
 	Holder         string         // the node, or the identity that another program wrote; "" if free
 	Valid          bool           // false: anybody may take it
 	Foreign        bool           // held by a program that is not Herald
-	Transitions    int32          // spec.leaseTransitions; beside the others so that a Claim has 128 bytes, which a map holds in place
+	Transitions    int32          // how often it went to another node; beside the others so that a Claim has 128 bytes, which a map holds in place
 	PreviousHolder string         // the node it was handed over from, or ""
 	Cause          string         // why Holder has it, in words that the node which wrote it chose; "" if that is not known
 	FormerHolders  []FormerHolder // the nodes that had it, each once, the latest first; Holder too, if it had it before another
-	AcquiredAt     time.Time      `json:",omitzero"` // since when (spec.acquireTime, the holder's clock)
+	AcquiredAt     time.Time      `json:",omitzero"` // since when (the clock of the node that wrote it)
 }
 
-// A FormerHolder is a node that had a VIP lease.
+// A FormerHolder is a node that had a unit.
 type FormerHolder struct {
 	Node  string
 	Until time.Time `json:",omitzero"` // when it ceased to have it (the clock of the node that wrote that)

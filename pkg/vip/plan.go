@@ -51,7 +51,7 @@ type Address struct {
 	Addr  netip.Addr
 	Bits  int    // prefix length
 	Link  string // interface name
-	Lease Key    // the VIP lease that must be held for it; zero: several nodes have it at once
+	Lease Key    // the unit that must be owned for it; zero: several nodes have it at once
 	// New: no node has announced it before, so another host may have it.
 	New bool
 	// LocalDelivery: connections to it end in a process of this node (the API server), so

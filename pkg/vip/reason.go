@@ -63,7 +63,7 @@ var Reasons = []ReasonInfo{
 	{VIPMoved, true, false, "The VIPs went from one node to another; the message says which and why, and on which link the addresses are now."},
 	{VIPWithdrawn, true, false, "The Service is no longer announced by anybody; the message says why."},
 	{VIPElsewhere, false, false, "Another node announces the VIPs."},
-	{VIPClaiming, false, false, "The VIP lease is free and a node is about to claim it."},
+	{VIPClaiming, false, false, "No node owns the VIPs yet, and one is about to be given them."},
 	{NoAddress, true, false, "The Service names no address (kube-vip.io/loadbalancerIPs, spec.loadBalancerIP). It waits for one."},
 	{AddressRefused, true, true, "The Service asks for an address it may not take: a node's, be it another program's; a gateway's or a BGP peer's; an API server's; a network or broadcast address; one of a cluster or pod range or of svc_reserved; loopback, multicast, link-local, `0.0.0.0` or `::` without vip_arp, or of a family the Service does not have."},
 	{AddressConflict, true, true, "Another Service has the address and keeps it: one of another namespace, which has not consented to share it (heraldvip.io/sharing-key), or one with the same port and protocol. The one whose status names it has it; if there is none, the one whose lease is held, then the older."},

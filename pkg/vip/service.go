@@ -153,8 +153,8 @@ func (s *Service) StatusVIPs() (vips []netip.Addr) {
 	return vips
 }
 
-// LeaseKey is the VIP lease of a Service that has one of its own, in its namespace: the one that
-// it names, or else kubevip- and its name.
+// LeaseKey is the unit of a Service that has one of its own, named like its Lease with kube-vip: the name that it asks
+// for, or else kubevip- and its own, in its namespace.
 func (s *Service) LeaseKey() Key {
 	if s.Lease != "" {
 		return Key{Namespace: s.Key.Namespace, Name: s.Lease}
@@ -162,7 +162,7 @@ func (s *Service) LeaseKey() Key {
 	return OwnLeaseKey(s.Key)
 }
 
-// LeaseKeys are the VIP leases that a Service may have: LeaseKey, and that which it has if what it names is not to count.
+// LeaseKeys are the units that a Service may have: LeaseKey, and OwnLeaseKey if what it names is not to count.
 func (s *Service) LeaseKeys() []Key {
 	if s.Lease == "" {
 		return []Key{s.LeaseKey()}
@@ -170,7 +170,7 @@ func (s *Service) LeaseKeys() []Key {
 	return []Key{s.LeaseKey(), OwnLeaseKey(s.Key)}
 }
 
-// OwnLeaseKey is the VIP lease of the Service k if it names none.
+// OwnLeaseKey is the unit of the Service k if it names none.
 func OwnLeaseKey(k Key) Key { return Key{Namespace: k.Namespace, Name: "kubevip-" + k.Name} }
 
 // DHCP is what the annotations of a Service say about asking a DHCP server.

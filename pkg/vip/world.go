@@ -81,7 +81,7 @@ type ReservedRange struct {
 	FromSlice   bool   // only an EndpointSlice says so, which users may be able to write
 }
 
-// A HandingOver is a VIP lease that this node has written to a successor. It goes on
+// A HandingOver is a unit that this node has given to a successor. It goes on
 // answering for the VIPs until the successor's announcement is heard, or until Until:
 // make before break.
 type HandingOver struct {

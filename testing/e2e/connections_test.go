@@ -77,7 +77,7 @@ func expectHeld(t *testing.T, after string, all []*held) {
 }
 
 // awaitNeighbor waits until the client sends packets for vip to a node: it follows the gratuitous
-// ARP or unsolicited neighbor advertisement, which come a little after the VIP lease has changed.
+// ARP or unsolicited neighbor advertisement, which come a little after the table has changed.
 func awaitNeighbor(t *testing.T, vip, node string) {
 	t.Helper()
 	until(t, 10*time.Second, "the client sends packets for "+vip+" to "+node, func(ctx context.Context) error {

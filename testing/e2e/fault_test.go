@@ -415,7 +415,7 @@ func TestDrain(t *testing.T) {
 	if !strings.Contains(out, "carries no VIP any more") {
 		t.Error(out)
 	}
-	until(t, 5*time.Second, "the status names another node", func(context.Context) error { // it is written a little after the VIP lease
+	until(t, 5*time.Second, "the status names another node", func(context.Context) error { // it is written a little after the table
 		if to := awaitOwner(t, "a"); to == s.owner {
 			return fmt.Errorf("it is still on %s", to)
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/heraldvip/herald/testing/lab"
 )
 
-// renewForeignLease creates the VIP lease of a Service in the name of another program, and renews it until the test ends.
+// renewForeignLease creates the Lease of a Service in the name of another program, and renews it until the test ends.
 func renewForeignLease(t *testing.T, service, program string) {
 	t.Helper()
 	leases := cluster.Client().CoordinationV1().Leases("default")

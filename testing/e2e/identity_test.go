@@ -50,9 +50,9 @@ func nodeLeases(t *testing.T) (names []string) {
 	return names
 }
 
-// vipLeaseWrites returns the lines of a node's metrics that count writes on VIP leases, and
+// tableWrites returns the lines of a node's metrics that count writes of the table, and
 // renewals of its node lease that were refused or failed.
-func vipLeaseWrites(t *testing.T, node string) (lines string) {
+func tableWrites(t *testing.T, node string) (lines string) {
 	t.Helper()
 	for l := range strings.SplitSeq(check.Value(cluster.Get(t.Context(), node, "http://127.0.0.1:2112/metrics"))(t), "\n") {
 		if strings.HasPrefix(l, "herald_table_writes_total") || strings.HasPrefix(l, "herald_node_lease_renewals_total") && !strings.Contains(l, `"ok"`) {
@@ -77,7 +77,7 @@ func TestForgedLeases(t *testing.T) {
 	check.OK(t, f.node["n3"].Wait(withTimeout(t, 30*time.Second)))
 	createTenant(t, "tenant")
 	own := check.Value(cluster.Client().CoordinationV1().Leases("kube-system").Get(t.Context(), "herald-node-n1", metav1.GetOptions{}))(t)
-	before := vipLeaseWrites(t, "n1") + vipLeaseWrites(t, "n2")
+	before := tableWrites(t, "n1") + tableWrites(t, "n2")
 	forgeClaim(t, "tenant", "forged", "n3", 1<<31-1)
 	for i := range 100 {
 		forgeClaim(t, "tenant", fmt.Sprintf("ghost-%d", i), fmt.Sprintf("ghost%d", i), 1)
@@ -89,8 +89,8 @@ func TestForgedLeases(t *testing.T) {
 	if names := nodeLeases(t); len(names) != 2 {
 		t.Errorf("%d node leases, want those of n1 and n2: %.200q", len(names), names)
 	}
-	if after := vipLeaseWrites(t, "n1") + vipLeaseWrites(t, "n2"); after != before {
-		t.Errorf("written on VIP leases, or refused renewals: before\n%s\nafter\n%s", before, after)
+	if after := tableWrites(t, "n1") + tableWrites(t, "n2"); after != before {
+		t.Errorf("written in the table, or refused renewals: before\n%s\nafter\n%s", before, after)
 	}
 	f.startOn("n3")
 	f.awaitReady("n3")

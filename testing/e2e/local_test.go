@@ -88,7 +88,7 @@ func TestLocalRollingUpdate(t *testing.T) {
 		// The old pod goes as a Deployment lets it go: it is deleted once the new one is
 		// ready, and serves on while it terminates.
 		check.OK(t, cluster.DeletePod(t.Context(), old, 3*time.Second))
-		until(t, 5*time.Second, fmt.Sprintf("step %d: the status names %s", i, node), func(context.Context) error { // a little after the VIP lease
+		until(t, 5*time.Second, fmt.Sprintf("step %d: the status names %s", i, node), func(context.Context) error { // a little after the table
 			if got := awaitOwner(t, "rolling"); got != node {
 				return fmt.Errorf("on %s", got)
 			}

@@ -78,7 +78,7 @@ func uninstall(t *testing.T) {
 		}
 		return nil
 	})
-	// What it needs only while VIP leases are in the namespaces of Services.
+	// The next installation has its own rights.
 	kubectl(t, "delete", "clusterrolebinding/herald", "--ignore-not-found")
 	for _, n := range cluster.Nodes() {
 		if out := runOn(t, n, "ip", "-o", "addr", "show", "dev", "eth0"); strings.Contains(out, "/32") {
