@@ -48,7 +48,7 @@ func root() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return config.FlagError(c.Flags(), err) })
-	c.AddCommand(managerCommand(), manifestCommand(), preflightCommand(), statusCommand(), explainCommand(), historyCommand(), poolsCommand(), drainCommand(), undrainCommand(), peersCommand(), importCommand(), uninstallCommand(), versionCommand())
+	c.AddCommand(managerCommand(), manifestCommand(), preflightCommand(), statusCommand(), explainCommand(), historyCommand(), poolsCommand(), drainCommand(), undrainCommand(), importCommand(), uninstallCommand(), versionCommand())
 	if len(os.Args) > 0 && filepath.Base(os.Args[0]) == "kubectl-herald" { // a plugin of kubectl
 		c.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl herald"}
 	}

@@ -8,7 +8,7 @@ import (
 
 // TestUnknownCommands: a command that is mistyped is an error and not a page of help: a script must not take it for done.
 func TestUnknownCommands(t *testing.T) {
-	for _, args := range []string{"peers rotatekey", "import metalb", "pools chek", "uninstall nod", "manifest daemonst", "statsu"} {
+	for _, args := range []string{"import metalb", "pools chek", "uninstall nod", "manifest daemonst", "statsu"} {
 		c := root()
 		c.SetOut(new(bytes.Buffer))
 		c.SetArgs(strings.Fields(args))
@@ -20,7 +20,7 @@ func TestUnknownCommands(t *testing.T) {
 	if _, _, err := run(t, root(), "statsu"); text(err) != `unknown command "statsu" for "herald"; did you mean status?` {
 		t.Error(err)
 	}
-	for _, args := range []string{"peers", "import", ""} {
+	for _, args := range []string{"import", ""} {
 		c := root()
 		var out bytes.Buffer
 		c.SetOut(&out)

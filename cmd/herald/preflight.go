@@ -10,11 +10,14 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/kube"
@@ -262,4 +265,11 @@ func reachable(ctx context.Context, n lease.NodeLease, port uint16) bool {
 		}
 	}
 	return false
+}
+
+// takeLeasesOf is kube.TakeSnapshot with the Leases of one namespace only: in another any user can write a node lease.
+func takeLeasesOf(ctx context.Context, cfg *rest.Config, namespace string) (kube.Snapshot, error) {
+	s, err := kube.TakeSnapshot(ctx, cfg, namespace)
+	s.Leases = slices.DeleteFunc(s.Leases, func(l *coordinationv1.Lease) bool { return l.Namespace != namespace })
+	return s, err
 }

@@ -92,32 +92,3 @@ func (p peersSecret) keys(s *corev1.Secret) ([]byte, error) {
 	}
 	return keys, nil
 }
-
-// UpdatePeersKeys replaces PeersEntry of PeersSecret in a namespace by what change returns for it, or nothing if
-// change returns an error, which UpdatePeersKeys then returns. If somebody else has written the Secret meanwhile it
-// is an error, and nothing is replaced.
-func UpdatePeersKeys(ctx context.Context, cfg *rest.Config, namespace string,
-	change func(keys []byte) ([]byte, error)) error {
-	c, err := newClients(cfg, newMetrics(), nil)
-	if err != nil {
-		return err
-	}
-	p := peersSecret{client: c.core, namespace: namespace}
-	s, err := p.get(ctx)
-	if err != nil {
-		return p.explain(err)
-	}
-	keys, err := p.keys(s)
-	if err != nil {
-		return err
-	}
-	changed, err := change(keys)
-	if err != nil || bytes.Equal(keys, changed) {
-		return err
-	}
-	s.Data[PeersEntry] = changed
-	if _, err := p.update(ctx, s); err != nil {
-		return p.explain(err)
-	}
-	return nil
-}

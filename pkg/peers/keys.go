@@ -15,7 +15,7 @@ import (
 
 const (
 	minKeyLen = 16 // bytes
-	maxKeys   = 8
+	maxKeys   = 2  // the new one, and the one that it replaces
 )
 
 // NewKey returns one random key of 32 bytes, as text that ParseKeys reads.
@@ -25,7 +25,7 @@ func NewKey() []byte {
 	return []byte(base64.StdEncoding.EncodeToString(key) + "\n")
 }
 
-// ParseKeys reads 1 to 8 keys: one per line, in base64, at least 16 bytes each, without empty lines and those that
+// ParseKeys reads one or two keys: one per line, in base64, at least 16 bytes each, without empty lines and those that
 // begin with #. Packets are encrypted with the last one, and decrypted with any. An error contains no key.
 func ParseKeys(text []byte) ([][]byte, error) {
 	var keys [][]byte

@@ -25,7 +25,7 @@ func TestParseKeys(t *testing.T) {
 		{text: "# nothing\n", want: "no key"},
 		{text: long + "\nsecret\n", want: "line 2 is no key"},
 		{text: "AAECAw==", want: "at least 16 bytes"},
-		{text: strings.Repeat(long+"\n", 9), want: "more than 8"},
+		{text: strings.Repeat(long+"\n", 9), want: "more than 2"},
 	}
 	for _, tt := range tests {
 		keys, err := ParseKeys([]byte(tt.text))

@@ -155,11 +155,18 @@ func usage(t *testing.T, f *heralds) map[string]time.Duration {
 	return all
 }
 
+// heartbeatKeys returns the IDs of the keys of the heartbeats that a node has.
+func heartbeatKeys(t *testing.T, node string) []string {
+	t.Helper()
+	text := check.Value(cluster.Kubectl(t.Context(), "-n", "kube-system", "get", "lease", "herald-node-"+node,
+		"-o", `jsonpath={.metadata.annotations.heraldvip\.io/node}`))(t)
+	var info struct{ HeartbeatKeys []string }
+	check.OK(t, json.Unmarshal([]byte(text), &info))
+	return info.HeartbeatKeys
+}
+
 // keyID returns the ID of the key of the heartbeats, which each packet names in the clear.
 func keyID(t *testing.T) []byte {
 	t.Helper()
-	text := check.Value(cluster.Kubectl(t.Context(), "-n", "kube-system", "get", "lease", "herald-node-n1", "-o", `jsonpath={.metadata.annotations.heraldvip\.io/node}`))(t)
-	var info struct{ HeartbeatKeys []string }
-	check.OK(t, json.Unmarshal([]byte(text), &info))
-	return check.Value(hex.DecodeString(info.HeartbeatKeys[0]))(t)
+	return check.Value(hex.DecodeString(heartbeatKeys(t, "n1")[0]))(t)
 }
