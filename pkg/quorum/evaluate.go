@@ -36,6 +36,12 @@ func (p peer) dead() bool {
 	return p.status.Liveness == vip.Dead && p.Epoch != 0 && p.status.Heartbeat.Epoch >= p.Epoch
 }
 
+// cutOff reports whether nobody answers for the node on the VIPs' link, though its process has not ended. It is given
+// nothing until it is heard, in whatever epoch: one that nobody hears goes on to renew, and begins another when fenced.
+func (p peer) cutOff() bool {
+	return p.Neighbor && p.status.Liveness == vip.Dead && !p.status.ProcessEnded
+}
+
 // lost reports whether the node is dead, and its claims may be taken: at once if its kernel does not answer either; if
 // only its process has ended, once it has had restartTime to be started again.
 func (p peer) lost(t Timing, now time.Time) bool {
@@ -367,7 +373,7 @@ func (e *evaluation) listPeers() {
 		if e.late {
 			_, e.d.Alive[node] = slices.BinarySearch(e.s.holders, node)
 		} else {
-			e.d.Alive[node] = p.renews && !p.dead() && !(e.s.isolated && p.status.Overdue)
+			e.d.Alive[node] = p.renews && !p.dead() && !p.cutOff() && !(e.s.isolated && p.status.Overdue)
 			e.d.Changed = e.d.Changed || e.s.isolated && e.d.Alive[node] != p.alive
 			p.alive = e.d.Alive[node]
 		}

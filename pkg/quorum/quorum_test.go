@@ -1078,3 +1078,22 @@ func TestMovesWaitForAProcess(t *testing.T) {
 		t.Errorf("released %v, answers until %v", v.d.Released["n4"], v.d.AnswersUntil["n4"])
 	}
 }
+
+// TestCutOffInANewEpoch: a node that nobody hears any more, and that renews in a new epoch since it was fenced, is given
+// nothing until it is heard. One whose process was started again may be, and one that exchanges no heartbeats.
+func TestCutOffInANewEpoch(t *testing.T) {
+	for name, tt := range map[string]struct {
+		ended, neighbor, alive bool
+	}{"cut off": {false, true, false}, "started again": {true, true, true}, "without heartbeats": {false, false, true}} {
+		v := newView(3)
+		v.set(well.is(vip.Dead).with(func(n *node) { n.ended, n.silent, n.gone = tt.ended, true, !tt.ended }), 2, 2)
+		v.nextEpoch = map[string]int64{"n2": 2}
+		p := v.known["n2"]
+		p.Neighbor = tt.neighbor
+		v.known["n2"] = p
+		v.pass(100*time.Millisecond, true)
+		if v.d.Alive["n2"] != tt.alive {
+			t.Errorf("%s: alive %v", name, v.d.Alive["n2"])
+		}
+	}
+}
