@@ -86,7 +86,8 @@ func keptUntil(x *coordinationv1.Lease) time.Time {
 
 // dueBeside returns what this node is to do to Leases of Services: while a kube-vip lives it writes those of the units
 // that it owns, unless another program has them; what it has written and does not own, or when none lives, it deletes.
-func (l *Leases) dueBeside(now time.Time) map[vip.Key]besideWrite {
+// With later, what is due soon counts, too: the watch is yet to show the last write.
+func (l *Leases) dueBeside(now time.Time, later bool) map[vip.Key]besideWrite {
 	b, due, lives := &l.beside, make(map[vip.Key]besideWrite), now.Before(l.beside.until)
 	for k, x := range b.seen {
 		if holder(x) == l.o.Node && !keptUntil(x).IsZero() && !(lives && l.claim(k, l.table.known.Units[k], now).Valid) {
@@ -103,7 +104,7 @@ func (l *Leases) dueBeside(now time.Time) map[vip.Key]besideWrite {
 		}
 	}
 	maps.DeleteFunc(due, func(k vip.Key, _ besideWrite) bool {
-		return now.Before(b.waits[k]) || now.Before(b.waits[vip.Key{Namespace: k.Namespace}])
+		return !later && now.Before(b.waits[k]) || now.Before(b.waits[vip.Key{Namespace: k.Namespace}])
 	})
 	return due
 }
@@ -120,7 +121,7 @@ func (l *Leases) standBeside(ctx context.Context, now time.Time) {
 	if b.pending >= maxBeside || !l.mayWriteTable(now) {
 		return
 	}
-	for k, w := range l.dueBeside(now) {
+	for k, w := range l.dueBeside(now, false) {
 		if b.pending >= maxBeside {
 			return
 		}

@@ -243,8 +243,9 @@ func (l *Leases) releaseAll(ctx context.Context) {
 		}
 		l.mu.Lock()
 		now := time.Now()
-		done := len(l.listChanges(now)) == 0 && len(l.dueBeside(now)) == 0
-		idle := !l.table.pending && !l.own.pending && l.beside.pending == 0 && (done || ctx.Err() != nil || !l.mayWriteTable(now))
+		done := len(l.listChanges(now)) == 0 && len(l.dueBeside(now, true)) == 0
+		idle := !l.table.pending && !l.own.pending && l.beside.pending == 0 &&
+			(done || ctx.Err() != nil || !l.mayWriteTable(now))
 		for _, p := range l.peers {
 			idle = idle && !p.pending
 		}

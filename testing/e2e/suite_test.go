@@ -216,7 +216,7 @@ func (f *heralds) end() {
 		n, _ := lease.ParseNodeLease(&l)
 		forTheNext := n.Fenced && n.Info.Isolated // so that the next process of that node knows
 		if owned := ownedUnits(&l); !f.killed && !forTheNext && (l.Name != lease.TableName || owned != "") {
-			f.t.Errorf("left: lease %s/%s %s", l.Namespace, l.Name, owned)
+			f.t.Errorf("left: lease %s/%s %s of %s, claim %s", l.Namespace, l.Name, owned, *l.Spec.HolderIdentity, l.Annotations[lease.ClaimAnnotation])
 		}
 		cluster.Client().CoordinationV1().Leases(l.Namespace).Delete(ctx, l.Name, metav1.DeleteOptions{})
 	}
