@@ -37,7 +37,7 @@ func (f *foreign) valid(now time.Time) bool { return now.Sub(f.changedAt) < f.du
 // A beside is what this node knows of the Leases of Services, which other programs renew, and what it writes on them.
 type beside struct {
 	foreign map[vip.Key]*foreign
-	seen    map[vip.Key]*coordinationv1.Lease // as the watch has shown them last
+	seen    map[vip.Key]*coordinationv1.Lease // as the watch has shown them last, or this node has written them
 	until   time.Time                         // a kube-vip lives until then, as far as is known
 	pending int                               // requests that are under way
 	waits   map[vip.Key]time.Time             // Leases that are not written before; without a name: all of the namespace
@@ -46,12 +46,13 @@ type beside struct {
 
 func newBeside() beside {
 	return beside{
-		foreign: make(map[vip.Key]*foreign), seen: make(map[vip.Key]*coordinationv1.Lease), waits: make(map[vip.Key]time.Time),
+		foreign: make(map[vip.Key]*foreign), seen: make(map[vip.Key]*coordinationv1.Lease),
+		waits: make(map[vip.Key]time.Time),
 	}
 }
 
-// storeForeign takes in the version x of the Lease of a Service, and sets changed unless it is a renewal. One with this
-// node's own name is of an earlier program here, which has ended since Herald runs.
+// storeForeign takes in the version x of the Lease of a Service, and sets changed unless it is a renewal. One with
+// this node's own name is of an earlier program here, which has ended since Herald runs.
 func (l *Leases) storeForeign(k vip.Key, x *coordinationv1.Lease, now time.Time) {
 	b := &l.beside
 	b.seen[k] = x
@@ -129,16 +130,17 @@ func (l *Leases) standBeside(ctx context.Context, now time.Time) {
 		b.waits[k] = now.Add(time.Hour) // until it is answered
 		next := l.leaseBeside(k, w.known, now)
 		l.start(ctx, l.o.RenewDeadline/2, func(ctx context.Context) func() {
+			var got *coordinationv1.Lease
 			var err error
 			switch {
 			case w.deletes:
 				err = l.store.Delete(ctx, k.Namespace, k.Name, w.known.ResourceVersion)
 			case w.known == nil:
-				_, err = l.store.Create(ctx, next)
+				got, err = l.store.Create(ctx, next)
 			default:
-				_, err = l.store.Update(ctx, next)
+				got, err = l.store.Update(ctx, next)
 			}
-			return func() { l.applyBeside(k, err) }
+			return func() { l.applyBeside(k, got, err) }
 		})
 	}
 }
@@ -158,11 +160,18 @@ func (l *Leases) leaseBeside(k vip.Key, known *coordinationv1.Lease, now time.Ti
 	return next
 }
 
-// applyBeside takes in how a write of the Lease k has ended. What the API server refuses is logged once. mu is held.
-func (l *Leases) applyBeside(k vip.Key, err error) {
+// applyBeside takes in how a write of the Lease k has ended: got is there now, nil if it was deleted. What the API
+// server refuses is logged once. mu is held.
+func (l *Leases) applyBeside(k vip.Key, got *coordinationv1.Lease, err error) {
 	b, now := &l.beside, time.Now()
 	b.pending--
 	b.waits[k] = now.Add(besideWait)
+	switch { // the watch need not show it: the Service may be gone
+	case err == nil && got != nil:
+		b.seen[k] = got
+	case err == nil, apierrors.IsNotFound(err):
+		delete(b.seen, k)
+	}
 	if !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
 		return
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// kubeVIP renews the Lease of a unit, as kube-vip on that node does, each two seconds until stop is called or the test ends.
+// kubeVIP renews the Lease of a unit, as kube-vip on that node does, until stop is called or the test ends.
 func kubeVIP(t *testing.T, s *leasetest.Server, k vip.Key, node string) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var ended sync.WaitGroup
@@ -107,7 +107,7 @@ func TestBesideKubeVIP(t *testing.T) {
 		}
 		time.Sleep(50 * time.Second)
 		if by := keptBy(s, "b", 0); by != "n1" || !n1.serves("theirs") {
-			t.Errorf("the Lease of b is kept by %q, though a kube-vip may wait on another node; theirs: %v", by, n1.serves("theirs"))
+			t.Errorf("b is kept by %q, though a kube-vip may wait on another node; theirs: %v", by, n1.serves("theirs"))
 		}
 		time.Sleep(15 * time.Second)
 		if s.Lease(lk("b")) != nil || s.Lease(lk("theirs")) != nil {
@@ -116,8 +116,8 @@ func TestBesideKubeVIP(t *testing.T) {
 	})
 }
 
-// TestBesideKubeVIPRestart: a process that begins goes on with it, though no kube-vip has anything; one that stops deletes
-// its Leases, so that a kube-vip takes over at once.
+// TestBesideKubeVIPRestart: a process that begins goes on with it, though no kube-vip has anything; one that stops
+// deletes its Leases, so that a kube-vip takes over at once.
 func TestBesideKubeVIPRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := leasetest.NewServer()
@@ -162,7 +162,10 @@ func TestNotBesideKubeVIP(t *testing.T) {
 		"a Lease of Herald that was to last for years": func(t *testing.T, s *leasetest.Server, n1 *node) {
 			putLease(t, s, lk("old"), func(l *coordinationv1.Lease) {
 				annotate(l, ClaimAnnotation, "n2@1")
-				l.Spec = coordinationv1.LeaseSpec{HolderIdentity: new("n2"), LeaseDurationSeconds: new(int32(1e9)), RenewTime: microTime(time.Now()), AcquireTime: microTime(time.Now())}
+				at := microTime(time.Now())
+				l.Spec = coordinationv1.LeaseSpec{
+					HolderIdentity: new("n2"), LeaseDurationSeconds: new(int32(1e9)), RenewTime: at, AcquireTime: at,
+				}
 			})
 		},
 	} {
@@ -179,7 +182,8 @@ func TestNotBesideKubeVIP(t *testing.T) {
 	}
 }
 
-// TestKubeVIPTakesOurs: a kube-vip that renews a Lease which Herald has written, as one on the same node may, has the Service.
+// TestKubeVIPTakesOurs: a kube-vip that renews a Lease which Herald has written, as one on that node may, has the
+// Service.
 func TestKubeVIPTakesOurs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := leasetest.NewServer()
@@ -228,6 +232,33 @@ func TestBesideKubeVIPRefused(t *testing.T) {
 		<-n1.done
 		if n := strings.Count(log.String(), "refuses that Herald writes"); n != 1 {
 			t.Errorf("said %d times", n)
+		}
+	})
+}
+
+// TestUnseenBesideKubeVIP: what this node has written it deletes, though the watch does not show it, since the Service
+// that names it is gone.
+func TestUnseenBesideKubeVIP(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1 := start(t, s, "n1")
+		n1.want("a")
+		kubeVIP(t, s, lk("theirs"), "n3")
+		time.Sleep(5 * time.Second)
+		n1.fault(func(f *leasetest.Faults) { f.Lag = time.Hour })
+		n1.want()
+		time.Sleep(unknownTime - time.Second)
+		n1.mu.Lock()
+		delete(n1.beside.seen, lk("a")) // as if it had been shown that it is gone
+		n1.mu.Unlock()
+		check.OK(t, s.Remove(lk("a"), ""))
+		time.Sleep(500 * time.Millisecond)
+		if keptBy(s, "a", besideTime) != "n1" {
+			t.Fatalf("not kept:\n%s", s)
+		}
+		time.Sleep(5 * time.Second)
+		if s.Lease(lk("a")) != nil {
+			t.Errorf("it is left:\n%s", s)
 		}
 	})
 }
