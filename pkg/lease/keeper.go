@@ -245,9 +245,9 @@ func (l *Leases) mayWriteTable(now time.Time) bool {
 
 // turn returns how long after the first node this one places what nobody has: those whose Herald serves other Services don't count.
 func (l *Leases) turn() (d time.Duration) {
-	own := l.o.Info()
+	own := &l.about
 	for node, p := range l.peers {
-		if l.decision.Alive[node] && node < l.o.Node && p.info.AnnouncesServices() == own.AnnouncesServices() && p.info.SameClasses(&own) && p.info.Excluded == "" && !p.info.Isolated {
+		if l.decision.Alive[node] && node < l.o.Node && p.info.AnnouncesServices() == own.AnnouncesServices() && p.info.SameClasses(own) && p.info.Excluded == "" && !p.info.Isolated {
 			d += keeperDelay
 		}
 	}

@@ -71,6 +71,7 @@ type Leases struct {
 	quorum   quorum.State
 	decision quorum.Decision // the last one
 
+	about    vip.NodeInfo // what Info returned for the last step
 	lastStep time.Time
 	changed  bool // the World differs from what was last reported, beyond summary
 	reported summary
@@ -276,7 +277,7 @@ func (l *Leases) step(ctx context.Context) {
 		l.own.ConfirmAfter, l.own.next = now, now
 		l.o.Log.Warn("this process was stopped or got no CPU; it confirms its claims before it goes on", "for", paused.Round(time.Millisecond))
 	}
-	l.lastStep = now
+	l.lastStep, l.about = now, info
 	if !l.store.Synced() {
 		l.mu.Unlock()
 		return

@@ -373,7 +373,7 @@ func (e *evaluation) listPeers() {
 		if e.late {
 			_, e.d.Alive[node] = slices.BinarySearch(e.s.holders, node)
 		} else {
-			e.d.Alive[node] = p.renews && !p.dead() && !p.cutOff() && !(e.s.isolated && p.status.Overdue)
+			e.d.Alive[node] = p.renews && !p.dead() && (e.s.isolated && !p.status.Overdue || !e.s.isolated && !p.cutOff())
 			e.d.Changed = e.d.Changed || e.s.isolated && e.d.Alive[node] != p.alive
 			p.alive = e.d.Alive[node]
 		}
