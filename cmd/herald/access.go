@@ -33,7 +33,8 @@ func addAccessFlags(c *cobra.Command) *accessFlags {
 // addConnectFlags adds --kubeconfig and --context.
 func addConnectFlags(c *cobra.Command) *accessFlags {
 	a := &accessFlags{}
-	c.Flags().StringVar(&a.kubeconfig, "kubeconfig", "", "Kubeconfig to use; without it the usual places, KUBECONFIG among them")
+	c.Flags().StringVar(&a.kubeconfig, "kubeconfig", "", "Kubeconfig to use; without it the usual places, KUBECONFIG "+
+		"among them")
 	c.Flags().StringVar(&a.context, "context", "", "The context of the kubeconfig to use")
 	return a
 }
@@ -61,7 +62,8 @@ func (a *accessFlags) service(c *cobra.Command, args []string) (namespace, name 
 			namespace = "default"
 		}
 	case a.namespace != "" && a.namespace != namespace:
-		return "", "", config.NewError(fmt.Errorf("--namespace is %s, but the Service is named as one of %s", a.namespace, namespace))
+		return "", "",
+			config.NewError(fmt.Errorf("--namespace is %s, but the Service is named as one of %s", a.namespace, namespace))
 	}
 	if name == "" || namespace == "" {
 		return "", "", config.NewError(fmt.Errorf("%q names no Service; write [NAMESPACE/]NAME", args[0]))

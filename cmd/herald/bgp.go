@@ -13,13 +13,15 @@ import (
 // newSpeaker makes the node's BGP speaker. Without bgp_enable it has no peers, and is not run.
 func (n *node) newSpeaker() *bgp.Speaker {
 	b := n.cfg.BGP
-	list := &bgp.PeerList{Fixed: b.Peers, Log: n.log, ReadPassword: func(path string) (vip.Secret, error) { return config.ReadPassword(path, os.ReadFile) }}
+	list := &bgp.PeerList{Fixed: b.Peers, Log: n.log,
+		ReadPassword: func(path string) (vip.Secret, error) { return config.ReadPassword(path, os.ReadFile) }}
 	if b.AnnotationPrefix != "" {
 		list.Read = func() ([]vip.BGPPeer, error) { return b.AnnotatedPeers(n.cluster.Node(n.cfg.Node.Name).Annotations) }
 	}
 	return bgp.New(bgp.Options{
 		Node: n.cfg.Node.Name, Peers: list.Peers, ReadPasswords: list.ReadPasswords,
-		Links: n.links.Links, RouterID: b.RouterID, RouterInterface: b.RouterInterface, HoldTime: b.Hold, KeepaliveTime: b.Keepalive, RestartTime: b.RestartTime, DrainTime: b.DrainTime, TTLSecurity: b.TTLSecurity,
+		Links: n.links.Links, RouterID: b.RouterID, RouterInterface: b.RouterInterface, HoldTime: b.Hold,
+		KeepaliveTime: b.Keepalive, RestartTime: b.RestartTime, DrainTime: b.DrainTime, TTLSecurity: b.TTLSecurity,
 		Log: n.log, Poke: func() { n.agent.Poke() },
 	})
 }

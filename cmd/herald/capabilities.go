@@ -26,7 +26,8 @@ func raiseCapabilities() error {
 	if !missing {
 		return nil
 	}
-	if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&sets[0])), 0); errno != 0 {
+	if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)),
+		uintptr(unsafe.Pointer(&sets[0])), 0); errno != 0 {
 		return fmt.Errorf("can't make the permitted capabilities of this process effective: %w", errno)
 	}
 	return nil

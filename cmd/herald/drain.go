@@ -30,7 +30,8 @@ func drainCommand() *cobra.Command {
 			return d.drain(ctx, connections)
 		})
 	c.Flags().BoolVar(&force, "force", false, "Also if VIPs go down by it, since no other node may carry them")
-	c.Flags().DurationVar(&connections, "connections", 0, "How long to wait, after that, for the connections that still go by the node")
+	c.Flags().DurationVar(&connections, "connections", 0, "How long to wait, after that, for the connections that "+
+		"still go by the node")
 	return c
 }
 
@@ -68,7 +69,8 @@ func moveCommand(use, short, long string, move func(*nodeDrain, context.Context)
 	return c
 }
 
-// oneArgument refuses more and fewer arguments than one, and names it: what is in upper case, and then where to find it.
+// oneArgument refuses more and fewer arguments than one, and names it: what is in upper case, and then where to find
+// it.
 func oneArgument(what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) != 1 {
@@ -84,9 +86,9 @@ type nodeDrain struct {
 	timeout time.Duration
 	force   bool // drain it although VIPs go down by it
 	began   time.Time
-	// count is the node's last count of connections to VIPs of others, as readLeases found it; nil
-	// if there is none, or the node is fenced. countedBefore is when the last one began that may be without the connections of
-	// VIPs that the node had when the drain began; 0: any count has all of them.
+	// count is the node's last count of connections to VIPs of others, as readLeases found it; nil if there is none, or
+	// the node is fenced. countedBefore is when the last one began that may be without the connections of VIPs that the
+	// node had when the drain began; 0: any count has all of them.
 	count         *vip.ConnectionCount
 	countedBefore int64
 	printf        func(format string, args ...any)
@@ -142,7 +144,8 @@ func (d *nodeDrain) handOver(ctx context.Context) (before leasesOfNode, err erro
 	case err != nil:
 		return before, err
 	case len(left) > 0:
-		return before, fmt.Errorf("after %s the node %s still has %s; \"herald status\" shows what keeps the other nodes from them. The node stays marked; herald undrain %s ends that",
+		return before, fmt.Errorf("after %s the node %s still has %s; \"herald status\" shows what keeps the other nodes "+
+			"from them. The node stays marked; herald undrain %s ends that",
 			d.timeout, d.node, abbreviate(left), d.node)
 	}
 	return before, nil
@@ -154,10 +157,12 @@ func (d *nodeDrain) checkOthers(ctx context.Context, s kube.Snapshot) error {
 		return nil
 	}
 	if err := d.readEndpoints(ctx, &s); err != nil {
-		return fmt.Errorf("whether other nodes may carry what %s has can't be found out (--force drains it all the same): %w", d.node, err)
+		return fmt.Errorf("whether other nodes may carry what %s has can't be found out (--force drains it all the "+
+			"same): %w", d.node, err)
 	}
 	if only := onlyOn(s, d.node, s.At); len(only) > 0 {
-		return fmt.Errorf("nothing was done: no other node may carry %s. --force drains the node all the same, and takes these VIPs down", strings.Join(shorten(only), "; "))
+		return fmt.Errorf("nothing was done: no other node may carry %s. --force drains the node all the same, and takes "+
+			"these VIPs down", strings.Join(shorten(only), "; "))
 	}
 	return nil
 }
@@ -173,16 +178,18 @@ func shorten(texts []string) []string {
 
 // notDrained reports whether the Node of that name is known, is not drained, and gets nothing back at now.
 func notDrained(s kube.Snapshot, node string, now time.Time) bool {
-	return slices.ContainsFunc(s.Nodes, func(n vip.Node) bool { return n.Name == node && !n.Drained && !n.ReturnUntil.After(now) })
+	return slices.ContainsFunc(s.Nodes,
+		func(n vip.Node) bool { return n.Name == node && !n.Drained && !n.ReturnUntil.After(now) })
 }
 
-// countTime is how long a node may take to publish how many connections it still knows: it counts each 5 s, and publishes the
-// counts of the first 20 s after a move. One that runs with herald_keep_connections=0, or an older Herald, never does.
+// countTime is how long a node may take to publish how many connections it still knows: it counts each 5 s, and
+// publishes the counts of the first 20 s after a move. One that runs with herald_keep_connections=0, or an older
+// Herald, never does.
 const countTime = 10 * time.Second
 
-// waitForConnections prints how many connections to VIPs of others the node knows, and waits for
-// at most the time given until there are none; for countTime only, if the node has no count at all by then. It is an error if there still are
-// some then, or, with a time given, if the node has not said how many.
+// waitForConnections prints how many connections to VIPs of others the node knows, and waits for at most the time
+// given until there are none; for countTime only, if the node has no count at all by then. It is an error if there
+// still are some then, or, with a time given, if the node has not said how many.
 func (d *nodeDrain) waitForConnections(ctx context.Context, atMost time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, max(atMost, countTime))
 	defer cancel()
@@ -209,7 +216,8 @@ func (d *nodeDrain) waitForConnections(ctx context.Context, atMost time.Duration
 		select {
 		case <-ctx.Done():
 			if printed > 0 {
-				return fmt.Errorf("after %s there still are %d connections by way of %s; they end with the node", atMost, printed, d.node)
+				return fmt.Errorf("after %s there still are %d connections by way of %s; they end with the node", atMost, printed,
+					d.node)
 			}
 			return giveUp()
 		case <-late:
@@ -224,9 +232,13 @@ func (d *nodeDrain) waitForConnections(ctx context.Context, atMost time.Duration
 // uncounted says that the node has counted no connections since its last VIP moved, and why that may be.
 func (d *nodeDrain) uncounted() string {
 	if d.count != nil {
-		return fmt.Sprintf("how many connections still go by %s is not known: its Herald has not counted them since its last VIP moved; before that there were %d", d.node, d.count.Sum())
+		return fmt.Sprintf("how many connections still go by %s is not known: its Herald has not counted them since its "+
+			"last VIP moved; before that there were %d", d.node, d.count.Sum())
 	}
-	return fmt.Sprintf("how many connections still go by %s is not known, since its Herald has counted none: with herald_keep_connections=0, or without nftables, the move has reset them; of more than 2000 VIPs with connections, and by an older Herald, none are counted; nor are any once herald_keep_connections has passed since the move", d.node)
+	return fmt.Sprintf("how many connections still go by %s is not known, since its Herald has counted none: with "+
+		"herald_keep_connections=0, or without nftables, the move has reset them; of more than 2000 VIPs with "+
+		"connections, and by an older Herald, none are counted; nor are any once herald_keep_connections has passed "+
+		"since the move", d.node)
 }
 
 func (d *nodeDrain) undrain(ctx context.Context) error {
@@ -236,7 +248,8 @@ func (d *nodeDrain) undrain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if notDrained(before.snapshot, d.node, before.snapshot.At) { // it would be given what others have had from it for other reasons
+	// it would be given what others have had from it for other reasons
+	if notDrained(before.snapshot, d.node, before.snapshot.At) {
 		d.printf("%s is not drained; nothing was changed", d.node)
 		return nil
 	}
@@ -256,7 +269,8 @@ func (d *nodeDrain) undrain(ctx context.Context) error {
 		return err
 	}
 	if len(left) > 0 {
-		d.printf("%s may carry VIPs again; after %s these have stayed with the nodes that took them: %s", d.node, d.timeout, abbreviate(left))
+		d.printf("%s may carry VIPs again; after %s these have stayed with the nodes that took them: %s", d.node, d.timeout,
+			abbreviate(left))
 	} else {
 		d.printf("%s carries VIPs again (%s)", d.node, d.elapsed())
 	}
@@ -270,13 +284,15 @@ func (d *nodeDrain) elapsed() time.Duration { return time.Since(d.began).Round(1
 // svc_election=false.
 type leasesOfNode struct {
 	held, away, staying []string
-	// holdsCounted: of one of held the node counts the connections once it has moved (countsConnections). gaveCounted: the same of away and staying.
+	// holdsCounted: of one of held the node counts the connections once it has moved (countsConnections). gaveCounted:
+	// the same of away and staying.
 	holdsCounted, gaveCounted bool
 	snapshot                  kube.Snapshot // that they are of
 }
 
-// readLeases returns the units of the node. It is an error if the node has no node lease: no Herald has run there. A node
-// lease of another namespace than the announcers' counts only if the node has none there: any user can write one.
+// readLeases returns the units of the node. It is an error if the node has no node lease: no Herald has run there. A
+// node lease of another namespace than the announcers' counts only if the node has none there: any user can write
+// one.
 func (d *nodeDrain) readLeases(ctx context.Context) (all leasesOfNode, err error) {
 	snapshot, err := d.read(ctx)
 	if err != nil {
@@ -324,8 +340,8 @@ func (d *nodeDrain) readLeases(ctx context.Context) (all leasesOfNode, err error
 	return all, nil
 }
 
-// countsConnections reports whether a node that had the VIPs of s counts connections to one of them: all but those that are leased by
-// DHCP, whose MAC address moves with them.
+// countsConnections reports whether a node that had the VIPs of s counts connections to one of them: all but those
+// that are leased by DHCP, whose MAC address moves with them.
 func countsConnections(s *vip.Service) bool {
 	return len(s.Addresses) == 0 || slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return !a.IsUnspecified() })
 }

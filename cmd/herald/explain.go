@@ -73,8 +73,9 @@ type explainer struct {
 	cluster  clusterView
 }
 
-// takeExplainer reads what explanations need: of all namespaces, since a Service of another one may have an address that one of namespace
-// asks for; of namespace alone for those who may not read the others. What the user may not read is named in snapshot.Missing.
+// takeExplainer reads what explanations need: of all namespaces, since a Service of another one may have an address
+// that one of namespace asks for; of namespace alone for those who may not read the others. What the user may not
+// read is named in snapshot.Missing.
 func takeExplainer(ctx context.Context, cfg *rest.Config, namespace string) (*explainer, error) {
 	s, err := kube.TakeAllowedSnapshot(ctx, cfg, namespace)
 	if err != nil {
@@ -130,7 +131,8 @@ func (x *explainer) service(k vip.Key) (e serviceExplanation, err error) {
 	if owner, since := x.view.owner(s); e.Owner == "" {
 		e.Owner, e.Since = owner, since
 	}
-	if problem, reason, advice := x.view.problem(s, e.Owner, e.Since); reason != vip.VIPClaiming { // of which the plan says more
+	// of which the plan says more
+	if problem, reason, advice := x.view.problem(s, e.Owner, e.Since); reason != vip.VIPClaiming {
 		e.Problem = problem
 		if problem != "" {
 			e.Reason, e.Advice = cmp.Or(reason, e.Reason), advice

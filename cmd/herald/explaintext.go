@@ -115,9 +115,11 @@ func (e *serviceExplanation) ipMode() string {
 	for _, m := range e.IPModes {
 		switch m {
 		case vip.ModeVIP:
-			texts = append(texts, "VIP (kube-proxy serves the address on every node: what Pods and nodes send to it leaves no node)")
+			texts = append(texts, "VIP (kube-proxy serves the address on every node: what Pods and nodes send to it leaves "+
+				"no node)")
 		case vip.ModeProxy:
-			texts = append(texts, "Proxy (kube-proxy leaves the address alone: what Pods and nodes send to it goes by way of its owner)")
+			texts = append(texts, "Proxy (kube-proxy leaves the address alone: what Pods and nodes send to it goes by way "+
+				"of its owner)")
 		default:
 			texts = append(texts, "not said (the API server is older than 1.29: kube-proxy serves the address on every node)")
 		}

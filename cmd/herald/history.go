@@ -47,9 +47,12 @@ func historyCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "history [[NAMESPACE/]SERVICE]",
 		Short: "Show which VIPs have moved, when, why, and for how long nobody answered",
-		Long: "Show the moves of VIPs, joined from what the Heralds of all nodes remember: at most 1000 each, since they began. It asks each\n" +
-			"Pod of Herald by kubectl port-forward, and so needs kubectl and the right to do that; a node that can't be asked is named.\n" +
-			"On a node: curl http://127.0.0.1:2112/history is what that node remembers. Times are UTC, by the clocks of the nodes.",
+		Long: "Show the moves of VIPs, joined from what the Heralds of all nodes remember: at most 1000 each, since they " +
+			"began. It asks each\n" +
+			"Pod of Herald by kubectl port-forward, and so needs kubectl and the right to do that; a node that can't be " +
+			"asked is named.\n" +
+			"On a node: curl http://127.0.0.1:2112/history is what that node remembers. Times are UTC, by the clocks of the " +
+			"nodes.",
 		Args: cobra.MaximumNArgs(1),
 	}
 	flags := addAccessFlags(c)
@@ -86,13 +89,15 @@ func historyCommand() *cobra.Command {
 		answers, missing := askAll(c.Context(), pods, k.history)
 		for _, n := range nodeLeases(s) {
 			if _, ok := pods[n.Name]; !ok {
-				missing[n.Name] = "no running Pod with the label app.kubernetes.io/name=herald is there, nor one called kube-vip-...; on the node: curl http://127.0.0.1:2112/history"
+				missing[n.Name] = "no running Pod with the label app.kubernetes.io/name=herald is there, nor one called " +
+					"kube-vip-...; on the node: curl http://127.0.0.1:2112/history"
 			}
 		}
 		r := joinHistories(answers, missing)
 		from := time.Now().Add(-*since)
 		r.Moves = slices.DeleteFunc(r.Moves, func(m vip.Move) bool {
-			return m.At.Before(from) || namespace != "" && m.Service.Namespace != namespace || name != "" && m.Service.Name != name
+			return m.At.Before(from) || namespace != "" && m.Service.Namespace != namespace || name != "" &&
+				m.Service.Name != name
 		})
 		return r.write(c.OutOrStdout(), *format)
 	}
@@ -100,7 +105,8 @@ func historyCommand() *cobra.Command {
 }
 
 // askAll asks the Pod of each node, some at a time, and returns the answers, and by node why there is none.
-func askAll(ctx context.Context, pods map[string]podName, ask func(context.Context, podName) (nodeHistory, error)) (answers []nodeHistory, missing map[string]string) {
+func askAll(ctx context.Context, pods map[string]podName, ask func(context.Context, podName) (nodeHistory, error)) (
+	answers []nodeHistory, missing map[string]string) {
 	missing = make(map[string]string)
 	var mu sync.Mutex // guards answers and missing
 	var all sync.WaitGroup
@@ -135,8 +141,8 @@ func readHistory(r io.Reader) (h nodeHistory, err error) {
 	return h, nil
 }
 
-// joinHistories makes one list of what the nodes remember. A move that several have seen is in it once: as the node that took over has it,
-// since that knows the outage, else as the first that saw it.
+// joinHistories makes one list of what the nodes remember. A move that several have seen is in it once: as the node
+// that took over has it, since that knows the outage, else as the first that saw it.
 func joinHistories(all []nodeHistory, missing map[string]string) historyReport {
 	type witness struct {
 		vip.Move
@@ -185,7 +191,8 @@ func (r *historyReport) write(w io.Writer, format string) error {
 	var rows, missing []string
 	for _, m := range r.Moves {
 		x := overviewMove(m)
-		rows = append(rows, row(m.At.UTC().Format(time.DateTime+".000"), x.Service, x.VIPs, x.From, x.To, dash(x.Outage), dash(x.Cause)))
+		rows = append(rows, row(m.At.UTC().Format(time.DateTime+".000"), x.Service, x.VIPs, x.From, x.To, dash(x.Outage),
+			dash(x.Cause)))
 	}
 	nothing := "no move is remembered"
 	if len(r.Since) == 0 {

@@ -26,8 +26,10 @@ func importCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "import",
 		Short: "Turn the pools of another load balancer into Herald's",
-		Long: "Read the pools of MetalLB, of Cilium's LB IPAM or of kube-vip's cloud provider, and the Services, from the cluster or\n" +
-			"from files. Print the ConfigMap of pools that makes Herald give the same addresses, and the annotations by which Services\n" +
+		Long: "Read the pools of MetalLB, of Cilium's LB IPAM or of kube-vip's cloud provider, and the Services, from " +
+			"the cluster or\n" +
+			"from files. Print the ConfigMap of pools that makes Herald give the same addresses, and the annotations by " +
+			"which Services\n" +
 			"keep those that they have; --apply writes them. What can't be carried over is said in comments at the top.",
 	}
 	for _, source := range migrate.Sources {
@@ -40,9 +42,11 @@ func importCommand() *cobra.Command {
 func importFromCommand(source string) *cobra.Command {
 	i := importer{source: source}
 	c := &cobra.Command{
-		Use:   source + " [FILE...]",
-		Short: "Turn the pools of " + map[string]string{"metallb": "MetalLB", "cilium": "Cilium's LB IPAM", "kube-vip": "kube-vip's cloud provider"}[source] + " into Herald's",
-		Long: "Without FILE the objects are read from the cluster. A FILE has YAML or JSON documents, as kubectl get -o yaml writes them;\n" +
+		Use: source + " [FILE...]",
+		Short: "Turn the pools of " + map[string]string{"metallb": "MetalLB", "cilium": "Cilium's LB IPAM",
+			"kube-vip": "kube-vip's cloud provider"}[source] + " into Herald's",
+		Long: "Without FILE the objects are read from the cluster. A FILE has YAML or JSON documents, as kubectl get -o " +
+			"yaml writes them;\n" +
 			"- is standard input. Services among them are pinned to the addresses in their status.",
 	}
 	if source == "kube-vip" {
@@ -100,8 +104,8 @@ func (i *importer) run(ctx context.Context, files []string, stdin io.Reader, out
 	return i.write(ctx, r, out)
 }
 
-// dropRefused adds a note about each key that Herald's pools can't have. It takes it out, but for those of kube-vip's provider, which may be
-// mended there; a pool whose Services can't be told is offered to no namespace.
+// dropRefused adds a note about each key that Herald's pools can't have. It takes it out, but for those of kube-vip's
+// provider, which may be mended there; a pool whose Services can't be told is offered to no namespace.
 func (i *importer) dropRefused(r *migrate.Result) {
 	_, problems := pool.Parse(nil, r.Data)
 	for _, p := range problems {
@@ -146,7 +150,8 @@ func (i *importer) read(ctx context.Context, files []string, stdin io.Reader) (o
 	}
 	collections := migrate.Collections(i.source)
 	if i.source == "kube-vip" {
-		collections = append(collections, migrate.Collection{Kind: "ConfigMap", Path: "/api/v1/namespaces/" + i.from.Namespace + "/configmaps/" + i.from.Name})
+		collections = append(collections,
+			migrate.Collection{Kind: "ConfigMap", Path: "/api/v1/namespaces/" + i.from.Namespace + "/configmaps/" + i.from.Name})
 	}
 	for _, c := range collections {
 		some, err := kube.ReadObjects(ctx, access, c.Kind, c.Path)
@@ -158,8 +163,8 @@ func (i *importer) read(ctx context.Context, files []string, stdin io.Reader) (o
 	return objects, nil
 }
 
-// withoutOtherConfigMaps returns objects without the ConfigMaps that are not that of kube-vip's provider, if there are several.
-// It is an error if it is none of them.
+// withoutOtherConfigMaps returns objects without the ConfigMaps that are not that of kube-vip's provider, if there
+// are several. It is an error if it is none of them.
 func (i *importer) withoutOtherConfigMaps(objects []json.RawMessage) ([]json.RawMessage, error) {
 	if i.source != "kube-vip" {
 		return objects, nil
@@ -192,7 +197,8 @@ func (i *importer) withoutOtherConfigMaps(objects []json.RawMessage) ([]json.Raw
 		}
 	}
 	if left == 0 {
-		return nil, fmt.Errorf("none of the %d ConfigMaps is %s: name that of the provider by --from and --from-namespace", found, i.from)
+		return nil, fmt.Errorf("none of the %d ConfigMaps is %s: name that of the provider by --from and --from-namespace",
+			found, i.from)
 	}
 	return kept, nil
 }

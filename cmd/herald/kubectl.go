@@ -35,14 +35,16 @@ func (k kubectl) command(ctx context.Context, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "kubectl", args...)
 }
 
-// pods returns the running Pods of Herald, by node: those in the namespace of the announcers and in kube-system, where static Pods are. In another
-// one any user can run a Pod with Herald's label. Where kube-vip's manifest runs Herald, its Pods are called kube-vip-..., and a static one has no label:
-// such a Pod is taken on a node that has no other.
+// pods returns the running Pods of Herald, by node: those in the namespace of the announcers and in kube-system,
+// where static Pods are. In another one any user can run a Pod with Herald's label. Where kube-vip's manifest runs
+// Herald, its Pods are called kube-vip-..., and a static one has no label: such a Pod is taken on a node that has no
+// other.
 func (k kubectl) pods(ctx context.Context, namespace string) (map[string]podName, error) {
 	labelled, named := make(map[string]podName), make(map[string]podName)
 	for _, ns := range slices.Compact([]string{"kube-system", namespace}) { // the second wins
 		cmd := k.command(ctx, "get", "pods", "--namespace="+ns, "--field-selector=status.phase=Running",
-			`--output=jsonpath={range .items[*]}{.spec.nodeName}{" "}{.metadata.namespace}{" "}{.metadata.name}{" "}{.metadata.labels.app\.kubernetes\.io/name}{"\n"}{end}`)
+			`--output=jsonpath={range .items[*]}{.spec.nodeName}{" "}{.metadata.namespace}{" "}{.metadata.name}{" "}`+
+				`{.metadata.labels.app\.kubernetes\.io/name}{"\n"}{end}`)
 		var out, problem bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &problem
 		if err := cmd.Run(); err != nil {
@@ -70,7 +72,8 @@ var forwarding = regexp.MustCompile(`^Forwarding from 127\.0\.0\.1:(\d+) ->`)
 func (k kubectl) history(ctx context.Context, pod podName) (h nodeHistory, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends kubectl
-	cmd := k.command(ctx, "port-forward", "--address=127.0.0.1", "--namespace="+pod.namespace, "pod/"+pod.name, ":"+strconv.Itoa(k.port))
+	cmd := k.command(ctx, "port-forward", "--address=127.0.0.1", "--namespace="+pod.namespace, "pod/"+pod.name,
+		":"+strconv.Itoa(k.port))
 	var problem bytes.Buffer
 	cmd.Stderr = &problem
 	out, err := cmd.StdoutPipe()

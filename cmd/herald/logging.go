@@ -20,7 +20,8 @@ func newLog(w io.Writer, c config.Log) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(w, o))
 }
 
-// warnOfOptions logs the warnings about options, in the format that the options name, and whatever their level is: it may be the one that is wrong.
+// warnOfOptions logs the warnings about options, in the format that the options name, and whatever their level is: it
+// may be the one that is wrong.
 func warnOfOptions(w io.Writer, c config.Log, warnings []string) {
 	log := newLog(w, config.Log{Format: c.Format})
 	for _, text := range warnings {
@@ -28,8 +29,8 @@ func warnOfOptions(w io.Writer, c config.Log, warnings []string) {
 	}
 }
 
-// forJSON has durations be a number of seconds, which encoding/json would make nanoseconds, and what has a text but no form of its own in
-// JSON, such as a MAC address, be that text.
+// forJSON has durations be a number of seconds, which encoding/json would make nanoseconds, and what has a text but
+// no form of its own in JSON, such as a MAC address, be that text.
 func forJSON(_ []string, a slog.Attr) slog.Attr {
 	switch a.Value.Kind() {
 	case slog.KindDuration:

@@ -16,8 +16,9 @@ import (
 	"github.com/heraldvip/herald/pkg/config"
 )
 
-// ends returns the signals that end the process, after it has handed over what it has: SIGHUP, too, which would else end it at once
-// (a terminal that is closed, "systemctl reload" of a unit that sends it), unless its parent has it ignored (nohup).
+// ends returns the signals that end the process, after it has handed over what it has: SIGHUP, too, which would else
+// end it at once (a terminal that is closed, "systemctl reload" of a unit that sends it), unless its parent has it
+// ignored (nohup).
 func ends() []os.Signal {
 	all := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
 	if signal.Ignored(syscall.SIGHUP) {
@@ -48,7 +49,9 @@ func root() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return config.FlagError(c.Flags(), err) })
-	c.AddCommand(managerCommand(), manifestCommand(), preflightCommand(), statusCommand(), explainCommand(), historyCommand(), poolsCommand(), drainCommand(), undrainCommand(), importCommand(), uninstallCommand(), versionCommand())
+	c.AddCommand(managerCommand(), manifestCommand(), preflightCommand(), statusCommand(), explainCommand(),
+		historyCommand(), poolsCommand(), drainCommand(), undrainCommand(), importCommand(), uninstallCommand(),
+		versionCommand())
 	if len(os.Args) > 0 && filepath.Base(os.Args[0]) == "kubectl-herald" { // a plugin of kubectl
 		c.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl herald"}
 	}
@@ -58,8 +61,8 @@ func root() *cobra.Command {
 	return c
 }
 
-// checkArguments has wrong arguments of c and all commands below end with the status of wrong options; also of a command that does nothing
-// itself, which would print its help, with status 0, for one below it that is mistyped.
+// checkArguments has wrong arguments of c and all commands below end with the status of wrong options; also of a
+// command that does nothing itself, which would print its help, with status 0, for one below it that is mistyped.
 func checkArguments(c *cobra.Command) {
 	if !c.Runnable() {
 		c.Args, c.RunE = noSuchCommand, func(c *cobra.Command, _ []string) error { return c.Help() }
@@ -77,7 +80,8 @@ func checkArguments(c *cobra.Command) {
 	}
 }
 
-// noSuchCommand refuses any argument of a command that does nothing itself, and names those below it that are spelled nearly so.
+// noSuchCommand refuses any argument of a command that does nothing itself, and names those below it that are spelled
+// nearly so.
 func noSuchCommand(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -90,8 +94,8 @@ func noSuchCommand(c *cobra.Command, args []string) error {
 	return errors.New(text)
 }
 
-// status returns the exit status for an error: 2 if options or arguments are wrong, 3 if herald status --exit-status has found that something
-// is wrong, else 1.
+// status returns the exit status for an error: 2 if options or arguments are wrong, 3 if herald status --exit-status
+// has found that something is wrong, else 1.
 func status(err error) int {
 	var wrong *config.Error
 	switch {

@@ -104,13 +104,16 @@ type node struct {
 // newNode makes all rooms. It waits for a kubeconfig; if ctx ends meanwhile, that is the error.
 func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, error) {
 	kube.LogLibrary(log)
-	n := &node{cfg: cfg, log: log, options: publishedOptions(cfg), began: time.Now().Truncate(time.Second), history: history.New(log)}
+	n := &node{cfg: cfg, log: log, options: publishedOptions(cfg), began: time.Now().Truncate(time.Second),
+		history: history.New(log)}
 	wake := mailbox.NewSignal() // of the leases
 	var servers *kube.Servers
 	if cfg.ControlPlane.Enable {
 		servers = kube.NewServers(cfg.ControlPlane.Port, n.ownAddresses)
 	}
-	access, where, err := kube.AwaitConfig(ctx, kube.Access{File: cfg.Kube.ConfigFile, Server: cfg.Kube.Server, Version: currentVersion(), Servers: servers}, log)
+	access, where,
+		err := kube.AwaitConfig(ctx,
+		kube.Access{File: cfg.Kube.ConfigFile, Server: cfg.Kube.Server, Version: currentVersion(), Servers: servers}, log)
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +127,8 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 	poke := func() { n.agent.Poke() }
 	pokeBoth := func() { n.agent.Poke(); wake.Send() }
 	tenure := func() vip.Tenure { return n.leases.Tenure() }
-	n.credentials = kube.NewCredentialsWatch(access, where, vip.Key{Namespace: cfg.Node.Namespace, Name: lease.NodePrefix + cfg.Node.Name}, tenure, log)
+	n.credentials = kube.NewCredentialsWatch(access, where,
+		vip.Key{Namespace: cfg.Node.Namespace, Name: lease.NodePrefix + cfg.Node.Name}, tenure, log)
 	if n.cluster, err = kube.New(access, n.clusterOptions(servers, poke, wake.Send)); err != nil {
 		return nil, err
 	}
@@ -146,9 +150,11 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 	})
 	n.checker = health.NewChecker(log, poke)
 	n.dataPlane = health.NewDataPlane(health.DataPlaneOptions{
-		APIService: n.cluster.APIService, NetworkNotReady: n.cluster.NetworkNotReady, Hosts: n.ownAddresses, Checker: n.checker, Log: log, Changed: pokeBoth,
+		APIService: n.cluster.APIService, NetworkNotReady: n.cluster.NetworkNotReady, Hosts: n.ownAddresses,
+		Checker: n.checker, Log: log, Changed: pokeBoth,
 	})
-	n.dhcp = dhcp.New(dhcp.Options{Log: log, Poke: poke, Tenure: tenure, Attempts: cfg.DHCP.Attempts, Open: dhcp.Open, InUse: n.announcer.Resolve})
+	n.dhcp = dhcp.New(dhcp.Options{Log: log, Poke: poke, Tenure: tenure, Attempts: cfg.DHCP.Attempts, Open: dhcp.Open,
+		InUse: n.announcer.Resolve})
 	n.wireOwnership(cfg, wake, poke)
 	n.mapper, n.speaker, n.nft, n.table = n.newMapper(), n.newSpeaker(), nft.New(log), n.newTable()
 	n.pools = pool.NewAssigner(addressRest, poke)
@@ -168,9 +174,11 @@ func (n *node) clusterOptions(servers *kube.Servers, poke, pokeLeases func()) ku
 	}
 	return kube.Options{
 		Pools:     pools,
-		Namespace: cfg.Services.Namespace, NodeLeaseNamespace: cfg.Node.Namespace, NodeLeasePrefix: lease.NodePrefix, Leases: leases, Node: cfg.Node.Name, NoUpdates: cfg.Services.ReadOnly,
+		Namespace: cfg.Services.Namespace, NodeLeaseNamespace: cfg.Node.Namespace, NodeLeasePrefix: lease.NodePrefix,
+		Leases: leases, Node: cfg.Node.Name, NoUpdates: cfg.Services.ReadOnly,
 		NoServices: !cfg.Services.Enable,
-		Egress:     cfg.Egress.Enable, Annotations: cfg.BGP.AnnotationPrefix, Servers: servers, Log: n.log, Poke: poke, PokeLeases: pokeLeases,
+		Egress:     cfg.Egress.Enable, Annotations: cfg.BGP.AnnotationPrefix, Servers: servers, Log: n.log, Poke: poke,
+		PokeLeases: pokeLeases,
 	}
 }
 
@@ -194,15 +202,20 @@ func (n *node) pokeNow() { n.agent.PokeNow() }
 // newAgent hands the agent the rooms.
 func (n *node) newAgent() *agent.Agent { return agent.New(n.agentOptions()) }
 
-// agentOptions returns what the agent is handed: rooms of pools, UPnP, BGP and a routing table only if these are enabled. Those of egress are always among them, since
-// an earlier process, with other options, leaves what it wrote to the next one.
+// agentOptions returns what the agent is handed: rooms of pools, UPnP, BGP and a routing table only if these are
+// enabled. Those of egress are always among them, since an earlier process, with other options, leaves what it wrote
+// to the next one.
 func (n *node) agentOptions() agent.Options {
 	r := planRules(n.cfg)
 	o := agent.Options{
 		Self: n.cfg.Node.Name, Log: n.log, Passed: n.history.Record,
-		Plan:         func(w vip.World) vip.Plan { return plan.Make(r, w) },
-		Observers:    []agent.Observer{n.cluster, n.cluster.Statuses, n.leases, n.links, n.announcer, n.checker, n.dataPlane, n.dhcp, n.nft},
-		FormerOwners: n.nft.FormerOwners, Translations: n.nft.Translations, OpenPorts: n.nft.OpenPorts, Invalid: n.nft.Invalid, Balanced: n.nft.Balanced, Egress: n.nft.Egress, EgressRoutes: routes.NewEgress(nft.EgressMark), Connections: n.connections, Addresses: n.links, Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: n.announcer.AddressChecks(),
+		Plan: func(w vip.World) vip.Plan { return plan.Make(r, w) },
+		Observers: []agent.Observer{n.cluster, n.cluster.Statuses, n.leases, n.links, n.announcer, n.checker, n.dataPlane,
+			n.dhcp, n.nft},
+		FormerOwners: n.nft.FormerOwners, Translations: n.nft.Translations, OpenPorts: n.nft.OpenPorts,
+		Invalid: n.nft.Invalid, Balanced: n.nft.Balanced, Egress: n.nft.Egress,
+		EgressRoutes: routes.NewEgress(nft.EgressMark), Connections: n.connections, Addresses: n.links,
+		Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: n.announcer.AddressChecks(),
 		Macvlans: n.links.Macvlans(), DHCP: n.dhcp,
 		Statuses: n.cluster.Statuses, Events: n.cluster.Events, Leases: n.leases,
 	}
@@ -224,7 +237,8 @@ func (n *node) agentOptions() agent.Options {
 // collectors returns the metrics of all rooms.
 func (n *node) collectors() []prometheus.Collector {
 	all := []prometheus.Collector{buildInfo()}
-	for _, room := range []interface{ Collectors() []prometheus.Collector }{n.agent, n.cluster, n.leases, n.links, n.announcer, n.dataPlane, n.dhcp, n.peers, n.mapper, n.speaker, n.table, n.nft, n.server, n.pools, n.history} {
+	for _, room := range []interface{ Collectors() []prometheus.Collector }{n.agent, n.cluster, n.leases, n.links,
+		n.announcer, n.dataPlane, n.dhcp, n.peers, n.mapper, n.speaker, n.table, n.nft, n.server, n.pools, n.history} {
 		all = append(all, room.Collectors()...)
 	}
 	return all
@@ -342,7 +356,8 @@ func (n *node) run(ctx context.Context) error {
 	held, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release() // when all else has ended
 	go n.lock.Run(held)
-	return tasks{readers: n.readers(), awaitName: n.awaitName, others: n.others(), leases: n.leases, agent: n.agent}.run(ctx, n.log)
+	return tasks{readers: n.readers(), awaitName: n.awaitName, others: n.others(), leases: n.leases,
+		agent: n.agent}.run(ctx, n.log)
 }
 
 // readers returns the tasks that change nothing before the agent has made a Plan.
@@ -359,7 +374,8 @@ func (n *node) readers() []task {
 
 // others returns all tasks but readers, leases and the agent.
 func (n *node) others() []task {
-	tasks := []task{n.cluster.Statuses, n.cluster.Events, n.announcer, n.checker, n.dhcp, n.connections, n.peers, n.gateway}
+	tasks := []task{n.cluster.Statuses, n.cluster.Events, n.announcer, n.checker, n.dhcp, n.connections, n.peers,
+		n.gateway}
 	if n.cfg.Services.Enable {
 		tasks = append(tasks, n.dataPlane)
 	}

@@ -30,7 +30,8 @@ func manifestCommand() *cobra.Command {
 		daemonSet,
 		manifestOf("pod", "Print a static Pod: Herald on one node", manifest.Pod),
 		manifestOf("rbac", "Print the ServiceAccount and the least it must be allowed", manifest.RBAC),
-		manifestOf("admission", "Print policies that limit what Services and Leases of tenants may ask for", manifest.Admission),
+		manifestOf("admission", "Print policies that limit what Services and Leases of tenants may ask for",
+			manifest.Admission),
 	)
 	return c
 }
@@ -41,7 +42,8 @@ func manifestOf(kind, short string, write func(manifest.Request) ([]byte, error)
 	flags := c.Flags()
 	config.AddFlags(flags)
 	image := flags.String("image", manifest.Image(currentVersion()), "Image of the container")
-	inCluster := flags.Bool("inCluster", false, "Authenticate with the ServiceAccount. A DaemonSet always does; a static Pod can't")
+	inCluster := flags.Bool("inCluster", false, "Authenticate with the ServiceAccount. A DaemonSet always does; a "+
+		"static Pod can't")
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return config.FlagError(c.Flags(), err) })
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		// Neither this host's name nor the namespace of this pod, if it runs in one, are Herald's.

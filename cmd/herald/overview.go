@@ -25,10 +25,12 @@ const (
 
 // overview returns what the page shows: the last pass, and the moves.
 func (n *node) overview() serve.View {
-	v := serve.View{Node: n.cfg.Node.Name, Version: currentVersion(), Now: time.Now().Truncate(time.Second), Began: n.began}
+	v := serve.View{Node: n.cfg.Node.Name, Version: currentVersion(), Now: time.Now().Truncate(time.Second),
+		Began: n.began}
 	pass := n.agent.Last()
 	if pass == nil {
-		v.Problems = []serve.Problem{{Subject: "This Herald", Message: "nothing is known yet: the caches of the API server are not filled, or the node lease is not held"}}
+		v.Problems = []serve.Problem{{Subject: "This Herald", Message: "nothing is known yet: the caches of the API " +
+			"server are not filled, or the node lease is not held"}}
 		return v
 	}
 	fillOverview(&v, pass, n.history.Moves())
@@ -45,13 +47,16 @@ func fillOverview(v *serve.View, pass *agent.Pass, moves []vip.Move) {
 	v.Problems = nodeProblems(w)
 	ofServices := eventProblems(pass, services)
 	all := len(v.Problems) + len(ofServices)
-	v.Problems = append(v.Problems, shareEqually(ofServices, max(0, maxPageProblems-len(v.Problems)), func(x serve.Problem) string { return x.Subject })...)
+	v.Problems = append(v.Problems,
+		shareEqually(ofServices, max(0, maxPageProblems-len(v.Problems)),
+			func(x serve.Problem) string { return x.Subject })...)
 	v.Problems = v.Problems[:min(len(v.Problems), maxPageProblems)]
 	v.MoreProblems = all - len(v.Problems)
 	owned, isRouted := make(map[string]int), routed(&pass.Plan)
 	for i := range pass.Plan.Verdicts {
 		verdict := &pass.Plan.Verdicts[i]
-		v.Services = append(v.Services, overviewService(verdict, services[verdict.Service], w.Claims[verdict.Lease], isRouted))
+		v.Services = append(v.Services, overviewService(verdict, services[verdict.Service], w.Claims[verdict.Lease],
+			isRouted))
 		if verdict.Owner != "" {
 			owned[verdict.Owner]++
 		}
@@ -62,7 +67,8 @@ func fillOverview(v *serve.View, pass *agent.Pass, moves []vip.Move) {
 	labelCounts := plan.ExclusionLabelCounts(w)
 	for i := range w.Members {
 		state, class := memberState(w, &w.Members[i], labelCounts)
-		v.Nodes = append(v.Nodes, serve.NodeRow{Node: w.Members[i].Name, Services: owned[w.Members[i].Name], State: state, Class: class})
+		v.Nodes = append(v.Nodes, serve.NodeRow{Node: w.Members[i].Name, Services: owned[w.Members[i].Name], State: state,
+			Class: class})
 	}
 	v.Pools = overviewPools(w)
 	moves = slices.Clone(moves)
@@ -72,18 +78,20 @@ func fillOverview(v *serve.View, pass *agent.Pass, moves []vip.Move) {
 	}
 }
 
-// worstServices returns maxPageServices of the rows of Services, or all if they are no more: the bad ones first, then those that are to be warned of; where
-// there is not room for all of a kind, as many of each namespace as of the others.
+// worstServices returns maxPageServices of the rows of Services, or all if they are no more: the bad ones first, then
+// those that are to be warned of; where there is not room for all of a kind, as many of each namespace as of the
+// others.
 func worstServices(all []serve.ServiceRow) (rows []serve.ServiceRow) {
 	for _, class := range []string{"bad", "warn", ""} {
 		ofClass := slices.DeleteFunc(slices.Clone(all), func(x serve.ServiceRow) bool { return x.Class != class })
-		rows = append(rows, shareEqually(ofClass, maxPageServices-len(rows), func(x serve.ServiceRow) string { return x.Service })...)
+		rows = append(rows,
+			shareEqually(ofClass, maxPageServices-len(rows), func(x serve.ServiceRow) string { return x.Service })...)
 	}
 	return rows
 }
 
-// shareEqually returns n of all, or all if they are no more, in their order: as many of each namespace as of the others, if that has as many,
-// so that the thousand mistakes of one hide no other's. subject is namespace/name.
+// shareEqually returns n of all, or all if they are no more, in their order: as many of each namespace as of the
+// others, if that has as many, so that the thousand mistakes of one hide no other's. subject is namespace/name.
 func shareEqually[T any](all []T, n int, subject func(T) string) (kept []T) {
 	if len(all) <= n {
 		return all
@@ -122,7 +130,8 @@ func routed(p *vip.Plan) func(netip.Addr) bool {
 // overviewService makes the row of a Service; s is nil if it is that of the control plane.
 func overviewService(v *vip.Verdict, s *vip.Service, claim vip.Claim, routed func(netip.Addr) bool) serve.ServiceRow {
 	a := answerAbout(s, v)
-	x := serve.ServiceRow{Service: v.Service.String(), VIPs: joinAddresses(v.Addresses), Owner: dash(v.Owner), Reason: string(a.Reason), Message: a.Message, Class: string(a.Level)}
+	x := serve.ServiceRow{Service: v.Service.String(), VIPs: joinAddresses(v.Addresses), Owner: dash(v.Owner),
+		Reason: string(a.Reason), Message: a.Message, Class: string(a.Level)}
 	if s != nil && len(v.Addresses) == 0 {
 		x.VIPs = joinAddresses(s.StatusVIPs())
 	}
@@ -148,23 +157,27 @@ func answerAbout(s *vip.Service, v *vip.Verdict) report.Answer {
 	return report.Of(s, v.Reason, v.Message)
 }
 
-// eventProblems returns what is wrong with Services: the Warnings of the Plan, and of other Services what becomes of them.
+// eventProblems returns what is wrong with Services: the Warnings of the Plan, and of other Services what becomes of
+// them.
 func eventProblems(pass *agent.Pass, services map[vip.Key]*vip.Service) (all []serve.Problem) {
 	told := make(map[vip.Key]bool)
 	for _, e := range pass.Plan.Events {
 		if e.Warning {
 			told[e.Service] = true
-			all = append(all, serve.Problem{Subject: e.Service.String(), Message: string(e.Reason) + ": " + e.Message, Advice: plan.Advice(e.Service, e.Reason)})
+			all = append(all, serve.Problem{Subject: e.Service.String(), Message: string(e.Reason) + ": " + e.Message,
+				Advice: plan.Advice(e.Service, e.Reason)})
 		}
 	}
 	for i := range pass.Plan.Verdicts {
 		v := &pass.Plan.Verdicts[i]
-		if a := answerAbout(services[v.Service], v); a.Level != report.Fine && a.Reason != vip.VIPClaiming && a.Reason != vip.DHCPPending && !told[v.Service] {
+		if a := answerAbout(services[v.Service], v); a.Level != report.Fine && a.Reason != vip.VIPClaiming &&
+			a.Reason != vip.DHCPPending && !told[v.Service] {
 			all = append(all, serve.Problem{Subject: v.Service.String(), Message: a.String(), Advice: a.Advice})
 		}
 	}
 	for _, p := range pass.World.PoolProblems {
-		all = append(all, serve.Problem{Subject: "The ConfigMap of pools", Message: p.String(), Advice: "correct the key, and try it by herald pools check FILE"})
+		all = append(all, serve.Problem{Subject: "The ConfigMap of pools", Message: p.String(), Advice: "correct the " +
+			"key, and try it by herald pools check FILE"})
 	}
 	return all
 }
@@ -172,13 +185,15 @@ func eventProblems(pass *agent.Pass, services map[vip.Key]*vip.Service) (all []s
 // nodeProblems returns what is wrong with nodes, this one first.
 func nodeProblems(w *vip.World) (all []serve.Problem) {
 	if !w.Tenure.RenewalLateSince.IsZero() {
-		all = append(all, serve.Problem{Subject: "Node " + w.Self, Message: "it has not been able to renew its node lease since " + w.Tenure.RenewalLateSince.UTC().Format(time.TimeOnly) + " UTC: what is shown may be old",
+		all = append(all, serve.Problem{Subject: "Node " + w.Self, Message: "it has not been able to renew its node " +
+			"lease since " + w.Tenure.RenewalLateSince.UTC().Format(time.TimeOnly) + " UTC: what is shown may be old",
 			Advice: "look whether the API server answers, and whether this node reaches it"})
 	}
 	labelCounts := plan.ExclusionLabelCounts(w)
 	for i := range w.Members {
 		if state, class := memberState(w, &w.Members[i], labelCounts); class != "" {
-			all = append(all, serve.Problem{Subject: "Node " + w.Members[i].Name, Message: state, Advice: "herald explain --node " + w.Members[i].Name})
+			all = append(all, serve.Problem{Subject: "Node " + w.Members[i].Name, Message: state, Advice: "herald explain " +
+				"--node " + w.Members[i].Name})
 		}
 	}
 	return all
@@ -232,7 +247,8 @@ func overviewPools(w *vip.World) (rows []serve.PoolRow) {
 
 // overviewMove makes the row of a move.
 func overviewMove(m vip.Move) serve.MoveRow {
-	x := serve.MoveRow{At: m.At, Service: m.Service.String(), VIPs: joinAddresses(m.Addresses), From: cmp.Or(m.From, "nobody"), To: cmp.Or(m.To, "nobody"), Cause: m.Cause}
+	x := serve.MoveRow{At: m.At, Service: m.Service.String(), VIPs: joinAddresses(m.Addresses),
+		From: cmp.Or(m.From, "nobody"), To: cmp.Or(m.To, "nobody"), Cause: m.Cause}
 	if m.Outage != nil {
 		x.Outage = "unanswered for " + m.Outage.Round(10*time.Millisecond).String()
 		if *m.Outage == 0 {

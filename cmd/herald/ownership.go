@@ -28,7 +28,8 @@ func (n *node) wireOwnership(cfg config.Config, wake mailbox.Signal, poke func()
 	n.keys = peers.NewKeys(n.log, from, read)
 	id := vip.NewProcessID()
 	process := vip.ProcessInfo{ID: id.String(), Host: hostlock.HostID(), Name: processName(cfg)}
-	n.lock = hostlock.New(fmt.Sprintf("%s, node name %s, process %.8s", process.Name, cfg.Node.Name, process.ID), n.log, wake.Send)
+	n.lock = hostlock.New(fmt.Sprintf("%s, node name %s, process %.8s", process.Name, cfg.Node.Name, process.ID), n.log,
+		wake.Send)
 	n.peers = peers.New(peers.Options{
 		Process: id, Node: cfg.Node.Name, Port: cfg.Peers.Port, Log: n.log, Poke: wake.Send, Keys: n.keys.Get,
 		Address: n.heartbeatAddress, Answers: n.answers,
@@ -43,7 +44,8 @@ func (n *node) wireOwnership(cfg config.Config, wake mailbox.Signal, poke func()
 	n.gateway = peers.NewGateway(peers.GatewayOptions{Address: n.gatewayAddress, Answers: n.answers, Poke: wake.Send})
 	n.leases = lease.New(n.cluster.Leases, lease.Options{
 		Node: cfg.Node.Name, Namespace: cfg.Node.Namespace, NodeUID: n.cluster.NodeUID,
-		Timing:  quorum.Timing{LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod},
+		Timing: quorum.Timing{LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline,
+			RetryPeriod: cfg.Lease.RetryPeriod},
 		Process: process, Info: n.info, Peers: n.peers, Gateway: n.gateway,
 		Log: n.log, Wake: wake, Poke: poke,
 	})
@@ -71,7 +73,8 @@ func (n *node) info() vip.NodeInfo {
 // publishedOptions returns the options that others may know of this node.
 func publishedOptions(cfg config.Config) *vip.NodeOptions {
 	o := &vip.NodeOptions{
-		Services: cfg.Services.Enable, ARP: cfg.ARP.Enable, BGP: cfg.BGP.Enable, RoutingTable: cfg.RoutingTable.ID, Election: cfg.Services.Election,
+		Services: cfg.Services.Enable, ARP: cfg.ARP.Enable, BGP: cfg.BGP.Enable, RoutingTable: cfg.RoutingTable.ID,
+		Election:     cfg.Services.Election,
 		ClassOptions: classOptions(cfg),
 	}
 	if !cfg.Services.Election && !cfg.Services.Lease.IsZero() {
@@ -108,7 +111,8 @@ func (n *node) awaitHost(ctx context.Context) error {
 	served := make(chan error, 1)
 	go func() { served <- n.server.Run(serving) }()
 	err := n.lock.Acquire(ctx, func(holder string) {
-		n.cluster.WriteNodeEvent(ctx, vip.NodeNameInUse, "Two processes of Herald run on one host. The one that works: "+holder+". The one that waits until that ends: "+processName(n.cfg)+". End one of them")
+		n.cluster.WriteNodeEvent(ctx, vip.NodeNameInUse, "Two processes of Herald run on one host. The one that works: "+
+			holder+". The one that waits until that ends: "+processName(n.cfg)+". End one of them")
 	})
 	stop()
 	<-served // so that its ports are free

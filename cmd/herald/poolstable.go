@@ -32,8 +32,10 @@ func poolsCommand() *cobra.Command {
 	}
 	flags := addConnectFlags(c)
 	named := vip.Key{}
-	c.Flags().StringVar(&named.Name, "pools", "", "The ConfigMap of pools (svc_pools); without it that of the nodes, or kubevip")
-	c.Flags().StringVar(&named.Namespace, "pools-namespace", "", "Its namespace (svc_pools_namespace); without it that of the nodes, or kube-system")
+	c.Flags().StringVar(&named.Name, "pools", "", "The ConfigMap of pools (svc_pools); without it that of the nodes, "+
+		"or kubevip")
+	c.Flags().StringVar(&named.Namespace, "pools-namespace", "", "Its namespace (svc_pools_namespace); without it "+
+		"that of the nodes, or kube-system")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		access, err := flags.connect()
 		if err != nil {
@@ -47,14 +49,16 @@ func poolsCommand() *cobra.Command {
 		}
 		k, option := publishedPools(s), "svc_pools"
 		if k.IsZero() || named != (vip.Key{}) {
-			k, option = vip.Key{Namespace: cmp.Or(named.Namespace, "kube-system"), Name: cmp.Or(named.Name, "kubevip")}, "--pools, --pools-namespace"
+			k, option = vip.Key{Namespace: cmp.Or(named.Namespace, "kube-system"), Name: cmp.Or(named.Name, "kubevip")},
+				"--pools, --pools-namespace"
 		}
 		source, err := kube.TakePools(ctx, access, k)
 		if err != nil {
 			return err
 		}
 		if source == nil {
-			_, err := fmt.Fprintf(c.OutOrStdout(), "There is no ConfigMap %s (%s): Services that name no address are given none.\n", k, option)
+			_, err := fmt.Fprintf(c.OutOrStdout(), "There is no ConfigMap %s (%s): Services that name no address are given "+
+				"none.\n", k, option)
 			return err
 		}
 		return writePools(c.OutOrStdout(), source, s)
@@ -106,7 +110,8 @@ func checkPools(w io.Writer, data map[string]string) error {
 		return err
 	}
 	if pools.KeepsOut() {
-		fmt.Fprintln(w, "\nA pool names namespaces: Services of others may not ask for its addresses. What a status shows stays.")
+		fmt.Fprintln(w, "\nA pool names namespaces: Services of others may not ask for its addresses. What a status "+
+			"shows stays.")
 	}
 	return writeProblems(w, problems)
 }
@@ -121,13 +126,16 @@ func writePools(w io.Writer, source *vip.PoolSource, s kube.Snapshot) error {
 		for _, f := range familiesOf(p) {
 			n := usedOf(p, f, used)
 			free := max(0, p.Size(f)-float64(n))
-			rows = append(rows, row(append([]string{p.Name, f.String(), sizeOf(p, f), strconv.Itoa(n), fmt.Sprintf("%.0f", free)}, whereCells(pools, p)...)...))
+			rows = append(rows,
+				row(append([]string{p.Name, f.String(), sizeOf(p, f), strconv.Itoa(n), fmt.Sprintf("%.0f", free)},
+					whereCells(pools, p)...)...))
 		}
 	}
 	for i := range s.Services {
 		services = append(services, poolServiceRows(&s.Services[i], pools, s.Events)...)
 	}
-	if err := errors.Join(writeTable(w, "POOL\tFAMILY\tADDRESSES\tUSED\tFREE\t"+whereHeader, rows), writeTable(w, "\nSERVICE\tADDRESS\tPOOL\tBY", services)); err != nil {
+	if err := errors.Join(writeTable(w, "POOL\tFAMILY\tADDRESSES\tUSED\tFREE\t"+whereHeader, rows),
+		writeTable(w, "\nSERVICE\tADDRESS\tPOOL\tBY", services)); err != nil {
 		return err
 	}
 	if _, err := fmt.Fprintf(w, "\n%s\n", whatMayBeAskedFor(s)); err != nil {
@@ -141,7 +149,8 @@ func writePools(w io.Writer, source *vip.PoolSource, s kube.Snapshot) error {
 // whereHeader is the header of whereCells.
 const whereHeader = "FOR\tNODES\tINTERFACE\tBY"
 
-// whereCells returns for whom a pool is, on which nodes and link its VIPs are, and how they are announced, as cells of a table.
+// whereCells returns for whom a pool is, on which nodes and link its VIPs are, and how they are announced, as cells
+// of a table.
 func whereCells(pools *pool.Pools, p *pool.Pool) []string {
 	nodes := "all"
 	if p.Nodes != nil {
@@ -160,7 +169,8 @@ func whereCells(pools *pool.Pools, p *pool.Pool) []string {
 	return []string{p.Namespaces.String(), nodes, dash(pools.InterfaceOf(p)), dash(strings.Join(by, ","))}
 }
 
-// whatMayBeAskedFor says which addresses Services may ask for by name, by svc_addresses as the nodes that announce Services publish it.
+// whatMayBeAskedFor says which addresses Services may ask for by name, by svc_addresses as the nodes that announce
+// Services publish it.
 func whatMayBeAskedFor(s kube.Snapshot) string {
 	var values, nodes []string
 	for _, n := range nodeLeases(s) {
@@ -175,7 +185,8 @@ func whatMayBeAskedFor(s kube.Snapshot) string {
 	case slices.Contains(values, "pools"):
 		return "Services may ask only for addresses of pools that are offered to their namespace (svc_addresses=pools)."
 	}
-	return "Services may ask for any address that is not reserved, and of no pool for other namespaces (svc_addresses=any)."
+	return "Services may ask for any address that is not reserved, and of no pool for other namespaces " +
+		"(svc_addresses=any)."
 }
 
 // poolServiceRows returns a row for each address of a Service, or one that says why it waits.

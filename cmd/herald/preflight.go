@@ -28,7 +28,8 @@ import (
 )
 
 // errUnfit makes herald preflight end with status 1.
-var errUnfit = errors.New("this node is not fit for Herald with these options; the lines above that begin with error say why")
+var errUnfit = errors.New("this node is not fit for Herald with these options; the lines above that begin with " +
+	"error say why")
 
 // preflightCommand is "herald preflight": what is missing on a node, before it carries VIPs.
 func preflightCommand() *cobra.Command {
@@ -108,7 +109,8 @@ func checkNode(ctx context.Context, cfg config.Config) []checkResult {
 func checkLink(cfg config.Config) (link string, r checkResult) {
 	r.Subject = "link of VIPs"
 	n, err := netif.New(netif.Options{
-		Log: slog.New(slog.DiscardHandler), Interface: cfg.Link.Interface, ServicesInterface: cfg.Link.Services, AllowNotUp: cfg.Link.AllowDown,
+		Log: slog.New(slog.DiscardHandler), Interface: cfg.Link.Interface, ServicesInterface: cfg.Link.Services,
+		AllowNotUp: cfg.Link.AllowDown,
 	})
 	if err != nil {
 		r.Severity, r.Message = unfit, err.Error()
@@ -119,8 +121,8 @@ func checkLink(cfg config.Config) (link string, r checkResult) {
 	return info.DefaultInterface, r
 }
 
-// checkLinkSettings checks the kernel's settings of the link of VIPs. files is the root of the file system. What is announced by ARP alone needs strict ARP:
-// for VIPs by BGP or a routing table no neighbour asks.
+// checkLinkSettings checks the kernel's settings of the link of VIPs. files is the root of the file system. What is
+// announced by ARP alone needs strict ARP: for VIPs by BGP or a routing table no neighbour asks.
 func checkLinkSettings(cfg config.Config, files fs.FS, link string) (all []checkResult) {
 	if cfg.ARP.Enable {
 		all = append(all, checkStrictARP(files, link), checkARPAnswers(files, link))
@@ -128,16 +130,19 @@ func checkLinkSettings(cfg config.Config, files fs.FS, link string) (all []check
 	return append(all, checkReversePath(files, link))
 }
 
-// checkNftables says what it means that the kernel takes Herald's tables, or why it does not; nothing if no option needs any.
+// checkNftables says what it means that the kernel takes Herald's tables, or why it does not; nothing if no option
+// needs any.
 func checkNftables(cfg config.Config, why error) []checkResult {
 	r := checkResult{Subject: "nftables", Severity: fine, Message: "the kernel takes Herald's tables"}
 	switch {
 	case !cfg.Services.Enable && !cfg.ControlPlane.Enable:
 		return nil
 	case why != nil && cfg.Services.LimitPorts:
-		r.Severity, r.Message = unfit, fmt.Sprintf("%v: with enable_service_security this node carries no VIP whose ports it can't limit", why)
+		r.Severity, r.Message = unfit, fmt.Sprintf("%v: with enable_service_security this node carries no VIP whose "+
+			"ports it can't limit", why)
 	case why != nil:
-		r.Severity, r.Message = doubtful, fmt.Sprintf("%v: this node does without; a move of a VIP may reset its connections, for one", why)
+		r.Severity, r.Message = doubtful, fmt.Sprintf("%v: this node does without; a move of a VIP may reset its "+
+			"connections, for one", why)
 	}
 	return []checkResult{r}
 }
@@ -148,7 +153,8 @@ func checkPorts(cfg config.Config) (all []checkResult) {
 	check := func(option, address string) {
 		r := checkResult{Subject: option, Severity: fine, Message: address + " is free"}
 		if l, err := net.Listen("tcp", address); err != nil {
-			r.Severity, r.Message = doubtful, fmt.Sprintf("%s can't be listened on: %v; if that is another Herald on this node, end it first", address, err)
+			r.Severity, r.Message = doubtful, fmt.Sprintf("%s can't be listened on: %v; if that is another Herald on this "+
+				"node, end it first", address, err)
 		} else {
 			l.Close()
 		}
@@ -201,7 +207,8 @@ func checkAPIServer(ctx context.Context, cfg config.Config) []checkResult {
 	return append(all, checkPeers(ctx, cfg, s)) // an error about anything but leases does not matter here
 }
 
-// checkPermissions returns what follows from the rights, of so many, that the API server does not grant: missing are those that Herald needs, without those that it does without.
+// checkPermissions returns what follows from the rights, of so many, that the API server does not grant: missing are
+// those that Herald needs, without those that it does without.
 func checkPermissions(cfg config.Config, n int, missing, without []string) checkResult {
 	r := checkResult{Subject: "permissions", Severity: fine, Message: fmt.Sprintf("all %d", n)}
 	command := "herald manifest rbac"
@@ -212,7 +219,8 @@ func checkPermissions(cfg config.Config, n int, missing, without []string) check
 	case len(missing) > 0:
 		r.Severity, r.Message = unfit, "not permitted: "+strings.Join(missing, ", ")+"; "+command+" prints what is needed"
 	case len(without) > 0:
-		r.Severity, r.Message = doubtful, "the VIP of the control plane needs no more, but what is of use is not permitted: "+strings.Join(without, ", ")+"; "+command+" prints all of it"
+		r.Severity, r.Message = doubtful, "the VIP of the control plane needs no more, but what is of use is not "+
+			"permitted: "+strings.Join(without, ", ")+"; "+command+" prints all of it"
 	}
 	return r
 }
@@ -226,7 +234,8 @@ func checkIPMode(i kube.Inspection) checkResult {
 	case i.Minor == 0:
 		r.Severity, r.Message = doubtful, "can't be known from version "+i.Version
 	case i.Minor < firstWithIPMode:
-		r.Severity, r.Message = doubtful, "the API server is older than 1.29 and drops it: kube-proxy takes every VIP as its own"
+		r.Severity, r.Message = doubtful, "the API server is older than 1.29 and drops it: kube-proxy takes every VIP as "+
+			"its own"
 	}
 	return r
 }
@@ -249,10 +258,13 @@ func checkPeers(ctx context.Context, cfg config.Config, s kube.Snapshot) checkRe
 		}
 	}
 	if len(unreachable) > 0 {
-		return checkResult{Subject: otherNodes, Severity: doubtful, Message: fmt.Sprintf("port %d (TCP) of %s can't be reached: is it blocked? "+
-			"Without it the death of a node is noticed only when its lease has run out", cfg.Peers.Port, strings.Join(unreachable, ", "))}
+		return checkResult{Subject: otherNodes, Severity: doubtful, Message: fmt.Sprintf("port %d (TCP) of %s can't be "+
+			"reached: is it blocked? "+
+			"Without it the death of a node is noticed only when its lease has run out", cfg.Peers.Port,
+			strings.Join(unreachable, ", "))}
 	}
-	return checkResult{Subject: otherNodes, Severity: fine, Message: fmt.Sprintf("%d reached at port %d", reached, cfg.Peers.Port)}
+	return checkResult{Subject: otherNodes, Severity: fine,
+		Message: fmt.Sprintf("%d reached at port %d", reached, cfg.Peers.Port)}
 }
 
 // reachable reports whether any address of a node accepts a connection within a second.

@@ -61,7 +61,8 @@ func checkCapabilities(files fs.FS) checkResult {
 	}
 	if len(missing) > 0 {
 		return checkResult{subject, unfit, "the process lacks " + strings.Join(missing, " and ") +
-			"; add them in securityContext.capabilities of the container, and run it as user 0, or from an image in which the program has them as file capabilities"}
+			"; add them in securityContext.capabilities of the container, and run it as user 0, or from an image in which " +
+			"the program has them as file capabilities"}
 	}
 	return checkResult{subject, fine, "NET_ADMIN and NET_RAW"}
 }
@@ -97,7 +98,8 @@ func checkStrictARP(files fs.FS, link string) checkResult {
 		return unknownResult(subject, err)
 	}
 	if ignore == 0 || announce < 2 {
-		return checkResult{subject, unfit, fmt.Sprintf("kube-proxy in ipvs mode has every VIP on %s, and this node answers for all of them (arp_ignore %d, arp_announce %d on %s): "+
+		return checkResult{subject, unfit, fmt.Sprintf("kube-proxy in ipvs mode has every VIP on %s, and this node "+
+			"answers for all of them (arp_ignore %d, arp_announce %d on %s): "+
 			"set ipvs.strictARP to true in kube-proxy's configuration", ipvsLink, ignore, announce, link)}
 	}
 	return checkResult{subject, fine, "set, as kube-proxy in ipvs mode needs it"}
@@ -114,8 +116,10 @@ func checkARPAnswers(files fs.FS, link string) checkResult {
 	case ignore < 2 && filter == 0:
 		return checkResult{subject, fine, "the kernel answers for VIPs"}
 	}
-	return checkResult{subject, doubtful, fmt.Sprintf("arp_ignore is %d and arp_filter %d on %s: the kernel does not answer every host for a VIP, so Herald itself does; "+
-		"while its process is away for some seconds only clients that know the VIP reach it. With 0 or 1, and 0, the kernel answers", ignore, filter, link)}
+	return checkResult{subject, doubtful, fmt.Sprintf("arp_ignore is %d and arp_filter %d on %s: the kernel does not "+
+		"answer every host for a VIP, so Herald itself does; "+
+		"while its process is away for some seconds only clients that know the VIP reach it. With 0 or 1, and 0, the "+
+		"kernel answers", ignore, filter, link)}
 }
 
 // checkReversePath checks whether the kernel drops packets that reach a VIP by link from clients to which the
@@ -127,7 +131,8 @@ func checkReversePath(files fs.FS, link string) checkResult {
 		return unknownResult(subject, err)
 	}
 	if n == 1 {
-		return checkResult{subject, doubtful, fmt.Sprintf("rp_filter is 1 (strict) on %s: if the node's route to a client is by another link, the client's packets to the VIP are dropped; "+
+		return checkResult{subject, doubtful, fmt.Sprintf("rp_filter is 1 (strict) on %s: if the node's route to a "+
+			"client is by another link, the client's packets to the VIP are dropped; "+
 			"with 2 (loose) they are not", link)}
 	}
 	return checkResult{subject, fine, fmt.Sprintf("rp_filter is %d on %s", n, link)}

@@ -25,8 +25,8 @@ const defaultControlPlaneLease = "plndr-cp-lock"
 // controlPlaneName stands for the VIP of the control plane in tables of Services.
 const controlPlaneName = "(control plane)"
 
-// controlPlane returns what is known of the API servers' VIP; ok is false if no node reports that its API server is ready.
-// The VIP itself is on no lease.
+// controlPlane returns what is known of the API servers' VIP; ok is false if no node reports that its API server is
+// ready. The VIP itself is on no lease.
 func (v statusView) controlPlane() (s serviceStatus, ok bool) {
 	ready := 0
 	for _, n := range v.nodes {
@@ -41,7 +41,8 @@ func (v statusView) controlPlane() (s serviceStatus, ok bool) {
 	return s, ready > 0
 }
 
-// controlPlaneLease is the lease of the control plane's VIP: what the first node publishes that says so, for those of an earlier version do not, else the default.
+// controlPlaneLease is the lease of the control plane's VIP: what the first node publishes that says so, for those of
+// an earlier version do not, else the default.
 func (v statusView) controlPlaneLease() vip.Key {
 	for _, n := range v.nodes {
 		if o := n.Info.Options; o != nil && o.ControlPlaneLease != "" && !n.Fenced && n.namespace == v.announcers {
@@ -53,10 +54,11 @@ func (v statusView) controlPlaneLease() vip.Key {
 
 // A statusView is a Snapshot, indexed.
 type statusView struct {
-	now           time.Time
-	claims        map[vip.Key]vip.Claim  // by unit
-	sharedFor     map[string]time.Time   // by node: since when it has a unit that is no single Service's
-	nodes         []nodeStatus           // sorted by name; of other namespaces than that of the announcers only some that are renewed
+	now       time.Time
+	claims    map[vip.Key]vip.Claim // by unit
+	sharedFor map[string]time.Time  // by node: since when it has a unit that is no single Service's
+	// sorted by name; of other namespaces than that of the announcers only some that are renewed
+	nodes         []nodeStatus
 	ignored       []ignoredLeases        // sorted by namespace
 	otherNodes    int                    // how many of nodes are of other namespaces
 	withoutHerald []string               // the Nodes that have no node lease
@@ -67,7 +69,8 @@ type statusView struct {
 }
 
 func newStatusView(s kube.Snapshot, now time.Time) statusView {
-	v := statusView{now: now, events: s.Events, vips: map[string]int{}, sharedFor: map[string]time.Time{}, has: map[netip.Addr]vip.Key{}}
+	v := statusView{now: now, events: s.Events, vips: map[string]int{}, sharedFor: map[string]time.Time{},
+		has: map[netip.Addr]vip.Key{}}
 	v.announcers = announcersNamespace(s.Leases)
 	ignored := newIgnored(s.Services, v.announcers)
 	v.claims = lease.Claims(s.Leases, v.announcers, now)
@@ -113,7 +116,8 @@ func newStatusView(s kube.Snapshot, now time.Time) statusView {
 func (v *statusView) members() (all []vip.Member) {
 	for _, n := range v.nodes {
 		if n.namespace == v.announcers {
-			all = append(all, vip.Member{Name: n.Name, Epoch: n.Epoch, Info: n.Info, Alive: !n.Fenced && v.now.Sub(n.RenewedAt) <= n.Duration})
+			all = append(all,
+				vip.Member{Name: n.Name, Epoch: n.Epoch, Info: n.Info, Alive: !n.Fenced && v.now.Sub(n.RenewedAt) <= n.Duration})
 		}
 	}
 	return all
@@ -122,7 +126,8 @@ func (v *statusView) members() (all []vip.Member) {
 // maxOtherNodes is how many nodes of other installations are shown: any user can write Leases that look like theirs.
 const maxOtherNodes = 10
 
-// addNode adds a node lease to v.nodes; one of another namespace than that of the announcers only if somebody renews it, and up to maxOtherNodes.
+// addNode adds a node lease to v.nodes; one of another namespace than that of the announcers only if somebody renews
+// it, and up to maxOtherNodes.
 func (v *statusView) addNode(n lease.NodeLease, namespace string) {
 	if namespace != v.announcers {
 		silent := v.now.Sub(n.RenewedAt)
@@ -135,7 +140,8 @@ func (v *statusView) addNode(n lease.NodeLease, namespace string) {
 	v.nodes = append(v.nodes, nodeStatus{NodeLease: n, namespace: namespace})
 }
 
-// announcersNamespace returns the namespace of Herald's node leases: kube-system, or, if none is there, that of the oldest.
+// announcersNamespace returns the namespace of Herald's node leases: kube-system, or, if none is there, that of the
+// oldest.
 func announcersNamespace(leases []*coordinationv1.Lease) (namespace string) {
 	var oldest time.Time
 	for _, l := range leases {
@@ -152,7 +158,8 @@ func announcersNamespace(leases []*coordinationv1.Lease) (namespace string) {
 	return namespace
 }
 
-// nodeLeases returns the node leases in the namespace of the announcers: in another one any user can write such a Lease.
+// nodeLeases returns the node leases in the namespace of the announcers: in another one any user can write such a
+// Lease.
 func nodeLeases(s kube.Snapshot) (all []lease.NodeLease) {
 	announcers := announcersNamespace(s.Leases)
 	for _, l := range s.Leases {
@@ -163,8 +170,8 @@ func nodeLeases(s kube.Snapshot) (all []lease.NodeLease) {
 	return all
 }
 
-// mayOwnWithoutLease reports whether a node announces Services that have no lease of their own: it holds a lease for all,
-// or it is not known that it runs with svc_election. A node that has stopped, or is silent, announces nothing.
+// mayOwnWithoutLease reports whether a node announces Services that have no lease of their own: it holds a lease for
+// all, or it is not known that it runs with svc_election. A node that has stopped, or is silent, announces nothing.
 func (v statusView) mayOwnWithoutLease(node string) bool {
 	i := slices.IndexFunc(v.nodes, func(n nodeStatus) bool { return n.Name == node })
 	if i < 0 || v.nodes[i].Fenced || v.now.Sub(v.nodes[i].RenewedAt) > v.nodes[i].Duration {
@@ -215,8 +222,8 @@ func (v statusView) service(s *vip.Service) serviceStatus {
 	return x
 }
 
-// formerOwners returns how many connections to the VIPs of a Service each node but its owner knows, as these publish them; nodes that are fenced
-// or silent are left out.
+// formerOwners returns how many connections to the VIPs of a Service each node but its owner knows, as these publish
+// them; nodes that are fenced or silent are left out.
 func (v statusView) formerOwners(s *vip.Service, owner string) map[string]int {
 	found := make(map[string]int)
 	for _, n := range v.nodes {
@@ -234,7 +241,8 @@ func (v statusView) formerOwners(s *vip.Service, owner string) map[string]int {
 
 // offLink reports whether an Event says that a VIP of s is in no network of its link.
 func (v statusView) offLink(s *vip.Service) bool {
-	return slices.ContainsFunc(v.events, func(e kube.StoredEvent) bool { return e.UID == s.UID && e.Reason == vip.AddressOffLink })
+	return slices.ContainsFunc(v.events,
+		func(e kube.StoredEvent) bool { return e.UID == s.UID && e.Reason == vip.AddressOffLink })
 }
 
 // connectionsNote says how many connections go by which former owners, "" if none do.
@@ -262,15 +270,18 @@ func externalAddresses(i vip.Ingress) (open []string) {
 // noHeraldAtAll is the problem of Services without an owner while no node runs Herald.
 const noHeraldAtAll = "no Herald runs on any node, or none reaches the API server"
 
-// problem returns in words what keeps a Service from its VIP, its reason, and what to do; all are empty if nothing does.
-func (v statusView) problem(s *vip.Service, owner string, since time.Time) (problem string, reason vip.Reason, advice string) {
+// problem returns in words what keeps a Service from its VIP, its reason, and what to do; all are empty if nothing
+// does.
+func (v statusView) problem(s *vip.Service, owner string, since time.Time) (problem string, reason vip.Reason,
+	advice string) {
 	if i := slices.IndexFunc(v.nodes, func(n nodeStatus) bool { return n.Name == owner }); i >= 0 {
 		if why := v.nodes[i].barred(v.now); why != "" {
 			return "its owner " + owner + ": " + why, "", ""
 		}
 	}
 	if owner == "" && !s.Ignore && !slices.ContainsFunc(v.nodes, func(n nodeStatus) bool { return n.runs(v.now) }) {
-		look := "look at its Pods and their log: kubectl -n %[1]s get pods -o wide -l app.kubernetes.io/name=herald; kubectl -n %[1]s logs -l app.kubernetes.io/name=herald"
+		look := "look at its Pods and their log: kubectl -n %[1]s get pods -o wide -l app.kubernetes.io/name=herald; " +
+			"kubectl -n %[1]s logs -l app.kubernetes.io/name=herald"
 		return noHeraldAtAll, "", fmt.Sprintf(look, cmp.Or(v.announcers, "kube-system"))
 	}
 	a := v.answer(s, owner, since)
@@ -299,7 +310,8 @@ func unannounced(s *vip.Service) []string {
 		announced := func(i vip.Ingress) bool {
 			leased := slices.ContainsFunc(s.DHCP.Leases, func(l vip.DHCPLease) bool { return l.Addr == i.Addr })
 			return i.Addr == a || a.IsUnspecified() && leased &&
-				(len(s.Addresses) == 1 || vip.FamilyOf(i.Addr) == vip.FamilyOf(a)) // alone, 0.0.0.0 may stand for another family (dhcp_mode)
+				// alone, 0.0.0.0 may stand for another family (dhcp_mode)
+				(len(s.Addresses) == 1 || vip.FamilyOf(i.Addr) == vip.FamilyOf(a))
 		}
 		if !slices.ContainsFunc(s.Ingress, announced) {
 			all = append(all, a.String())
@@ -311,14 +323,17 @@ func unannounced(s *vip.Service) []string {
 // refusal returns the answer about addresses that are not announced: the newest Event that says why.
 func (v statusView) refusal(s *vip.Service, missing string) report.Answer {
 	for _, e := range slices.Backward(v.events) {
-		if e.UID == s.UID && (e.Reason == vip.AddressRefused || e.Reason == vip.AddressConflict || e.Reason == vip.AddressInUse || e.Reason == vip.DHCPFailed) {
+		if e.UID == s.UID &&
+			(e.Reason == vip.AddressRefused || e.Reason == vip.AddressConflict || e.Reason == vip.AddressInUse ||
+				e.Reason == vip.DHCPFailed) {
 			return report.New(s.Key, e.Reason, missing+" ("+e.Message+")")
 		}
 	}
 	return report.New(s.Key, vip.AddressRefused, missing)
 }
 
-// answer returns what becomes of a Service: what report.Of says, or what a node has noticed on the wire since the owner has it, which is in Events only.
+// answer returns what becomes of a Service: what report.Of says, or what a node has noticed on the wire since the
+// owner has it, which is in Events only.
 func (v statusView) answer(s *vip.Service, owner string, since time.Time) report.Answer {
 	reason, message := v.verdict(s)
 	a := report.Of(s, reason, message)
@@ -329,7 +344,8 @@ func (v statusView) answer(s *vip.Service, owner string, since time.Time) report
 		if e.UID != s.UID || !slices.Contains(noticed, e.Reason) {
 			continue
 		}
-		if e.Warning && (e.At.IsZero() || !e.At.Before(since.Truncate(time.Second))) { // the times of Events are in whole seconds
+		// the times of Events are in whole seconds
+		if e.Warning && (e.At.IsZero() || !e.At.Before(since.Truncate(time.Second))) {
 			return report.New(s.Key, e.Reason, e.Message)
 		}
 		break
@@ -338,9 +354,11 @@ func (v statusView) answer(s *vip.Service, owner string, since time.Time) report
 }
 
 // noticed is the reasons of Events about a VIP that is announced. The newest counts.
-var noticed = []vip.Reason{vip.VIPUnanswered, vip.VIPForeignMAC, vip.VIPAnswered, vip.PortNotMapped, vip.PortMapped, vip.UnmanagedAddress, vip.EgressUnavailable, vip.StatusRefused}
+var noticed = []vip.Reason{vip.VIPUnanswered, vip.VIPForeignMAC, vip.VIPAnswered, vip.PortNotMapped, vip.PortMapped,
+	vip.UnmanagedAddress, vip.EgressUnavailable, vip.StatusRefused}
 
-// verdict returns what becomes of a Service without conditions, as one has that another announcer serves: what the newest Event says, if it has no VIP.
+// verdict returns what becomes of a Service without conditions, as one has that another announcer serves: what the
+// newest Event says, if it has no VIP.
 func (v statusView) verdict(s *vip.Service) (vip.Reason, string) {
 	switch {
 	case s.Ignore:

@@ -36,7 +36,8 @@ func statusCommand() *cobra.Command {
 		Use:   "status [SERVICE]",
 		Short: "Show which node announces which VIP, and what is wrong",
 		Long: "Show every Service of type LoadBalancer with its VIPs, the node that owns them, since when, the\n" +
-			"ipMode in its status, and what is wrong; or one, named as [NAMESPACE/]NAME. It reads Services, Leases, Events and Nodes, and works\n" +
+			"ipMode in its status, and what is wrong; or one, named as [NAMESPACE/]NAME. It reads Services, Leases, Events " +
+			"and Nodes, and works\n" +
 			"from any machine with a kubeconfig. What the user may not read is left out, and named.",
 		Args: cobra.MaximumNArgs(1),
 	}
@@ -57,7 +58,8 @@ func statusCommand() *cobra.Command {
 			return err
 		}
 		o.color = isTerminal(c.OutOrStdout())
-		return o.run(c.Context(), c.OutOrStdout(), func(ctx context.Context) (statusReport, error) { return takeStatus(ctx, cfg, namespace, name) })
+		return o.run(c.Context(), c.OutOrStdout(),
+			func(ctx context.Context) (statusReport, error) { return takeStatus(ctx, cfg, namespace, name) })
 	}
 	return c
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// ignoredLeases is what a namespace has of Leases that look like Herald's and that Herald does not act on: node leases in another namespace than
-// the announcers', and claims that no Service names. Another installation of Herald has written them, one that has
-// ended, or a user who forges them.
+// ignoredLeases is what a namespace has of Leases that look like Herald's and that Herald does not act on: node
+// leases in another namespace than the announcers', and claims that no Service names. Another installation of Herald
+// has written them, one that has ended, or a user who forges them.
 type ignoredLeases struct {
 	Namespace string   `json:"namespace"`
 	Count     int      `json:"count"`
@@ -38,8 +38,8 @@ func newIgnored(services []vip.Service, announcers string) ignoredFinder {
 	return f
 }
 
-// add adds the Lease k, with that claim ("": none), if Herald does not act on it. Those in the announcers' namespace, where users may not write, are
-// never added.
+// add adds the Lease k, with that claim ("": none), if Herald does not act on it. Those in the announcers' namespace,
+// where users may not write, are never added.
 func (f ignoredFinder) add(k vip.Key, claim string) {
 	if k.Namespace != f.announcers && (strings.HasPrefix(k.Name, lease.NodePrefix) || claim != "" && !f.named[k]) {
 		f.byNamespace[k.Namespace] = append(f.byNamespace[k.Namespace], k.Name)
@@ -64,7 +64,9 @@ func ignoredRows(all []ignoredLeases) (rows []string) {
 			names += fmt.Sprintf(" and %d more", more)
 		}
 		rows = append(rows, row(x.Namespace, strconv.Itoa(x.Count), names, fmt.Sprintf(
-			"if they are not of another installation: kubectl -n %[1]s get lease %[2]s -o yaml --show-managed-fields says who wrote it; kubectl -n %[1]s delete lease %[2]s; a ResourceQuota (count/leases.coordination.k8s.io) limits their number",
+			"if they are not of another installation: kubectl -n %[1]s get lease %[2]s -o yaml --show-managed-fields says "+
+				"who wrote it; kubectl -n %[1]s delete lease %[2]s; a ResourceQuota (count/leases.coordination.k8s.io) limits "+
+				"their number",
 			x.Namespace, x.Examples[0])))
 	}
 	return rows

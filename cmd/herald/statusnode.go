@@ -13,10 +13,11 @@ import (
 
 // A nodeStatus is a node lease and the Node.
 type nodeStatus struct {
-	lease.NodeLease          // whose Name is namespace/name if it is not in the namespace of the announcers: any user can write such a Lease
-	namespace       string   // of the lease
-	node            vip.Node // zero if it is not known
-	labelCounts     bool     // plan.ExclusionLabelCounts of all nodes
+	// whose Name is namespace/name if it is not in the namespace of the announcers: any user can write such a Lease
+	lease.NodeLease
+	namespace   string   // of the lease
+	node        vip.Node // zero if it is not known
+	labelCounts bool     // plan.ExclusionLabelCounts of all nodes
 }
 
 // silentFor begins the state of a node that no longer renews its node lease; the time follows.
@@ -51,21 +52,27 @@ func (n nodeStatus) fault(now time.Time) string {
 	switch {
 	case n.Waiting != "" || len(n.Info.Waiting) > 0:
 		other := strings.Join(append(slices.Clone(n.Info.Waiting), n.Waiting), "; ")
-		return "ok, but another Herald waits until this one ends, since both have the name of the node or run on one host: " + strings.TrimSuffix(other, "; ")
+		return "ok, but another Herald waits until this one ends, since both have the name of the node or run on one " +
+			"host: " + strings.TrimSuffix(other, "; ")
 	case n.Info.DataPlaneFault != "":
 		return "takes a VIP only if no other node can: " + n.Info.DataPlaneFault
 	case len(n.Info.Restarts) > 1:
-		return fmt.Sprintf("ok, but takes a VIP only if no other node can: its Herald was killed or crashed %d times in the last minutes", len(n.Info.Restarts))
+		return fmt.Sprintf("ok, but takes a VIP only if no other node can: its Herald was killed or crashed %d times in "+
+			"the last minutes", len(n.Info.Restarts))
 	case n.node.NotReady:
 		return "ok, but takes a new VIP only if no other node can: Kubernetes does not have it as Ready"
 	case n.Info.LivenessOff != "":
-		return "ok, but should another node die, its VIPs stay with it for the lease duration: this node exchanges no heartbeats, since " + n.Info.LivenessOff
+		return "ok, but should another node die, its VIPs stay with it for the lease duration: this node exchanges no " +
+			"heartbeats, since " + n.Info.LivenessOff
 	case len(n.Info.Unanswered) > 0:
-		return fmt.Sprintf("ok, but nobody answers it for %s, an address of another node on a link with VIPs: is the VLAN on all ports of the switch?", n.Info.Unanswered[0])
+		return fmt.Sprintf("ok, but nobody answers it for %s, an address of another node on a link with VIPs: is the "+
+			"VLAN on all ports of the switch?", n.Info.Unanswered[0])
 	case len(n.Info.Suspects) > 0:
-		return "ok, but it gets no heartbeats from " + strings.Join(n.Info.Suspects, ", ") + ": is herald_peers_port open between them, UDP and TCP?"
+		return "ok, but it gets no heartbeats from " + strings.Join(n.Info.Suspects, ", ") +
+			": is herald_peers_port open between them, UDP and TCP?"
 	case n.labelCounts && n.node.ExclusionLabel != "" && n.Info.AnnouncesServices():
-		return fmt.Sprintf("ok, without VIPs of Services: it has the label %s, and other nodes have not (kubeadm sets it on control-plane nodes; kubectl label node %s %[1]s- takes it away)", n.node.ExclusionLabel, n.Name)
+		return fmt.Sprintf("ok, without VIPs of Services: it has the label %s, and other nodes have not (kubeadm sets it "+
+			"on control-plane nodes; kubectl label node %s %[1]s- takes it away)", n.node.ExclusionLabel, n.Name)
 	}
 	return "ok"
 }

@@ -72,8 +72,8 @@ type sessionStatus struct {
 	vip.BGPSession
 }
 
-// newStatusReport makes the report of a Snapshot at now, with the Services that are wanted, and the control plane's VIP if all are. The others
-// count too: they may have an address that one of these asks for.
+// newStatusReport makes the report of a Snapshot at now, with the Services that are wanted, and the control plane's
+// VIP if all are. The others count too: they may have an address that one of these asks for.
 func newStatusReport(s kube.Snapshot, wanted func(vip.Key) bool, now time.Time) statusReport {
 	v := newStatusView(s, now)
 	r := statusReport{Services: []serviceStatus{}, Nodes: []nodeReport{}, Missing: s.Missing, now: now}
@@ -83,14 +83,16 @@ func newStatusReport(s kube.Snapshot, wanted func(vip.Key) bool, now time.Time) 
 		}
 		r.Services = append(r.Services, v.service(&s.Services[i]))
 		for _, l := range s.Services[i].DHCP.Leases {
-			r.DHCPLeases = append(r.DHCPLeases, dhcpLeaseStatus{s.Services[i].Key.String(), fmt.Sprintf("%s/%d", l.Addr, l.Bits), l.MAC, l.Server, l.Expires})
+			r.DHCPLeases = append(r.DHCPLeases,
+				dhcpLeaseStatus{s.Services[i].Key.String(), fmt.Sprintf("%s/%d", l.Addr, l.Bits), l.MAC, l.Server, l.Expires})
 		}
 	}
 	if x, ok := v.controlPlane(); ok && wanted(vip.Key{}) {
 		r.Services = append(r.Services, x)
 	}
 	for _, n := range v.nodes {
-		r.Nodes = append(r.Nodes, nodeReport{Node: n.Name, VIPs: v.vips[n.Name], Renewed: n.RenewedAt, State: n.state(now), Barred: n.barred(now) != "", Herald: n.namespace == v.announcers})
+		r.Nodes = append(r.Nodes, nodeReport{Node: n.Name, VIPs: v.vips[n.Name], Renewed: n.RenewedAt, State: n.state(now),
+			Barred: n.barred(now) != "", Herald: n.namespace == v.announcers})
 		for _, b := range n.Info.BGPSessions {
 			r.BGPSessions = append(r.BGPSessions, sessionStatus{n.Name, b})
 		}
@@ -104,8 +106,8 @@ func newStatusReport(s kube.Snapshot, wanted func(vip.Key) bool, now time.Time) 
 	return r
 }
 
-// wrong reports whether anything is wrong that an operator should mend: a Service that is not as it should be, a node that runs
-// Herald, or holds a VIP, and can't carry one, no such node at all, or a BGP session that is down.
+// wrong reports whether anything is wrong that an operator should mend: a Service that is not as it should be, a node
+// that runs Herald, or holds a VIP, and can't carry one, no such node at all, or a BGP session that is down.
 func (r statusReport) wrong() bool {
 	herald := false
 	for _, n := range r.Nodes {
@@ -146,8 +148,8 @@ func writeStatus(w io.Writer, s kube.Snapshot, namespace string, now time.Time) 
 // maxWithoutHerald is how many nodes without a Herald are named in a table.
 const maxWithoutHerald = 10
 
-// writeTables writes a table of the Services, one of DHCP leases, one of nodes and one of BGP sessions. Of the second and the last, those without
-// rows are left out.
+// writeTables writes a table of the Services, one of DHCP leases, one of nodes and one of BGP sessions. Of the second
+// and the last, those without rows are left out.
 func (r statusReport) writeTables(w io.Writer, wide bool) error {
 	services, nodes := r.serviceRows(wide), r.nodeRows()
 	var dhcp, sessions, missing []string
@@ -163,7 +165,8 @@ func (r statusReport) writeTables(w io.Writer, wide bool) error {
 		dhcp = append(dhcp, row(l.Service, l.Address, dash(l.MAC), dash(l.Server), left))
 	}
 	for _, b := range r.BGPSessions {
-		sessions = append(sessions, row(b.Node, b.Peer, fmt.Sprint(b.AS), fmt.Sprint(b.State), age(b.Since, r.now), fmt.Sprint(b.Prefixes), b.Reason))
+		sessions = append(sessions, row(b.Node, b.Peer, fmt.Sprint(b.AS), fmt.Sprint(b.State), age(b.Since, r.now),
+			fmt.Sprint(b.Prefixes), b.Reason))
 	}
 	for _, m := range r.Missing {
 		missing = append(missing, row(m))

@@ -8,8 +8,8 @@ import (
 	"unicode"
 )
 
-// row is a row of a table. Users can write what is in it (a Lease, an Event, an annotation): what is not printable becomes a
-// space, so that it adds no rows and no columns and controls no terminal.
+// row is a row of a table. Users can write what is in it (a Lease, an Event, an annotation): what is not printable
+// becomes a space, so that it adds no rows and no columns and controls no terminal.
 func row(cells ...string) string {
 	printable := func(r rune) rune {
 		if unicode.IsPrint(r) {

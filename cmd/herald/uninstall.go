@@ -31,9 +31,12 @@ func uninstallCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 	}
 	user := addConnectFlags(c)
-	c.Flags().StringVar(&namespace, "namespace", "kube-system", "The announcers' namespace, where the node leases are (cp_namespace)")
+	c.Flags().StringVar(&namespace, "namespace", "kube-system", "The announcers' namespace, where the node leases are "+
+		"(cp_namespace)")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "Only list what would be removed")
-	c.Flags().BoolVar(&keep, "keep-addresses", false, "Leave the addresses that Services were given (kube-vip.io/loadbalancerIPs), and the statuses of Heralds that were killed. One that ended in good order has cleared its own")
+	c.Flags().BoolVar(&keep, "keep-addresses", false, "Leave the addresses that Services were given "+
+		"(kube-vip.io/loadbalancerIPs), and the statuses of Heralds that were killed. One that ended in good order has "+
+		"cleared its own")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		access, err := user.connect()
 		if err != nil {
@@ -74,13 +77,15 @@ type uninstall struct {
 	traces func(context.Context) ([]kube.Trace, error)
 }
 
-// run lists what there is and, unless dryRun, removes it. It is an error if a Herald runs, or something can't be removed.
+// run lists what there is and, unless dryRun, removes it. It is an error if a Herald runs, or something can't be
+// removed.
 func (u *uninstall) run(ctx context.Context) error {
 	running, err := u.runningNodes(ctx)
 	if err != nil {
 		return err
 	}
-	still := fmt.Sprintf("Herald still runs on %s, and would write all of this again: end it first (kubectl -n %s delete daemonset herald --cascade=foreground, or take the static Pod's file away on each node)",
+	still := fmt.Sprintf("Herald still runs on %s, and would write all of this again: end it first (kubectl -n %s "+
+		"delete daemonset herald --cascade=foreground, or take the static Pod's file away on each node)",
 		abbreviate(running), u.namespace)
 	if len(running) > 0 && !u.dryRun {
 		return errors.New(still)
@@ -147,8 +152,9 @@ func (u *uninstall) runningNodes(ctx context.Context) ([]string, error) {
 	}
 }
 
-// nodeLeases returns the version of each node lease that somebody holds and that is not fenced, by node, and how long the
-// longest of them is good for. Unless the namespace is named it is an error if there are node leases in another one only.
+// nodeLeases returns the version of each node lease that somebody holds and that is not fenced, by node, and how long
+// the longest of them is good for. Unless the namespace is named it is an error if there are node leases in another
+// one only.
 func (u *uninstall) nodeLeases(ctx context.Context) (versions map[string]string, longest time.Duration, err error) {
 	s, err := u.read(ctx)
 	if err != nil {
@@ -168,7 +174,9 @@ func (u *uninstall) nodeLeases(ctx context.Context) (versions map[string]string,
 		longest = max(longest, n.Duration)
 	}
 	if others := sortedKeys(namespaces); !u.named && len(others) > 0 && !namespaces[u.namespace] {
-		return nil, 0, fmt.Errorf("nothing was removed, since it is not known where Herald ran: %[1]s has no node leases, others have some (%[2]s), which their users may have written. If it ran in %[1]s: --namespace %[1]s. If it ran in another: --namespace NAMESPACE", u.namespace, abbreviate(others))
+		return nil, 0, fmt.Errorf("nothing was removed, since it is not known where Herald ran: %[1]s has no node "+
+			"leases, others have some (%[2]s), which their users may have written. If it ran in %[1]s: --namespace %[1]s. "+
+			"If it ran in another: --namespace NAMESPACE", u.namespace, abbreviate(others))
 	}
 	return versions, longest, nil
 }
@@ -200,12 +208,13 @@ func nodesOf(namespace string, s kube.Snapshot) installation {
 	return i
 }
 
-// own reports whether a Lease with Herald's label and this claim is the installation's: one in its namespace; or another one,
-// but a node lease, that no node of another installation claims, or nobody, if there is no other.
+// own reports whether a Lease with Herald's label and this claim is the installation's: one in its namespace; or
+// another one, but a node lease, that no node of another installation claims, or nobody, if there is no other.
 func (i installation) own(l vip.Key, claim string) bool {
 	node, _, _ := strings.Cut(claim, "@")
 	switch {
-	case strings.HasPrefix(l.Name, lease.NodePrefix), l.Name == lease.TableName, claim == "" && slices.Contains(slices.Collect(maps.Values(i.others)), true):
+	case strings.HasPrefix(l.Name, lease.NodePrefix), l.Name == lease.TableName, claim == "" &&
+		slices.Contains(slices.Collect(maps.Values(i.others)), true):
 		return l.Namespace == i.namespace
 	}
 	return !i.others[node]

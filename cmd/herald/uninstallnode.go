@@ -26,20 +26,25 @@ func uninstallNodeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "node",
 		Short: "Remove what Herald has left on this node, once it runs there no more",
-		Long: "Remove from the node's network namespace what a Herald that was killed, or ended before others, has left: VIPs,\n" +
-			"nftables tables, links for VIPs leased by DHCP, and rules and routes of routing tables. It runs on the node itself, with\n" +
+		Long: "Remove from the node's network namespace what a Herald that was killed, or ended before others, has left: " +
+			"VIPs,\n" +
+			"nftables tables, links for VIPs leased by DHCP, and rules and routes of routing tables. It runs on the node " +
+			"itself, with\n" +
 			"CAP_NET_ADMIN, and does nothing while a Herald runs there.",
 		Args: cobra.NoArgs,
 	}
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "Only list what would be removed")
 	c.Flags().IntVar(&protocol, "routing-protocol", 248, "Protocol number of Herald's routes (vip_routingprotocol)")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if protocol < 5 || protocol > math.MaxUint8 { // those below are the kernel's and ip(8)'s: all their routes would be removed
-			return config.NewError(fmt.Errorf("--routing-protocol=%d must be a whole number from 5 to %d, as vip_routingprotocol", protocol, math.MaxUint8))
+		// those below are the kernel's and ip(8)'s: all their routes would be removed
+		if protocol < 5 || protocol > math.MaxUint8 {
+			return config.NewError(fmt.Errorf("--routing-protocol=%d must be a whole number from 5 to %d, as "+
+				"vip_routingprotocol", protocol, math.MaxUint8))
 		}
 		lock := hostlock.New("herald uninstall node", slog.New(slog.DiscardHandler), func() {})
 		if !lock.TryAcquire() {
-			return errors.New("a Herald runs on this node: end it first (kubectl delete the DaemonSet, or take the static Pod's file away); it removes its VIPs by itself when it ends")
+			return errors.New("a Herald runs on this node: end it first (kubectl delete the DaemonSet, or take the static " +
+				"Pod's file away); it removes its VIPs by itself when it ends")
 		}
 		if err := raiseCapabilities(); err != nil {
 			return err
@@ -52,7 +57,8 @@ func uninstallNodeCommand() *cobra.Command {
 // uninstallNode lists what Herald has left in this network namespace and, unless dryRun, removes it.
 func uninstallNode(ctx context.Context, w io.Writer, dryRun bool, protocol int) error {
 	links, err := netif.New(netif.Options{
-		Log: slog.New(slog.DiscardHandler), Poke: func() {}, OnLinkChange: func() {}, Tenure: func() vip.Tenure { return vip.Tenure{} }, AllowNotUp: true,
+		Log: slog.New(slog.DiscardHandler), Poke: func() {}, OnLinkChange: func() {},
+		Tenure: func() vip.Tenure { return vip.Tenure{} }, AllowNotUp: true,
 	})
 	if err != nil {
 		return err

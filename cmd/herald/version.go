@@ -25,7 +25,8 @@ func currentVersion() string {
 
 // buildInfo is the metric that says which version runs.
 func buildInfo() prometheus.Collector {
-	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "herald_build_info", Help: "1, with the version of this Herald."}, []string{"version"})
+	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "herald_build_info", Help: "1, with the version of this " +
+		"Herald."}, []string{"version"})
 	g.WithLabelValues(currentVersion()).Set(1)
 	return g
 }

@@ -15,10 +15,12 @@ import (
 
 // A clusterView is the World as an observer sees it that is no node, and the rules by which the nodes plan.
 type clusterView struct {
-	// rules are those for Services: what the first node that is alive, with svc_enable if any has it, has published of its options, or the defaults
-	// with svc_election (docs/why.md, "explain"). ControlPlane is nil if no node that is alive has cp_enable.
+	// rules are those for Services: what the first node that is alive, with svc_enable if any has it, has published of
+	// its options, or the defaults with svc_election (docs/why.md, "explain"). ControlPlane is nil if no node that is
+	// alive has cp_enable.
 	rules plan.Rules
-	// controlPlane are those for the VIP of the control plane alone: what the first node that is alive and has cp_enable has published.
+	// controlPlane are those for the VIP of the control plane alone: what the first node that is alive and has cp_enable
+	// has published.
 	controlPlane plan.Rules
 	world        vip.World
 }
@@ -63,7 +65,8 @@ func observe(s kube.Snapshot, pools *vip.PoolSource, now time.Time) clusterView 
 	if pools != nil && options.Pools != "" {
 		parsed, _ := pool.Parse(nil, pools.Data)
 		w.Pools, w.PoolPolicy = pools, parsed
-		r.Allocation = &plan.Allocation{Lease: vip.Key{Namespace: v.announcers, Name: poolsLeaseName}, Provider: providerLease}
+		r.Allocation = &plan.Allocation{Lease: vip.Key{Namespace: v.announcers, Name: poolsLeaseName},
+			Provider: providerLease}
 	}
 	return clusterView{r, cp, w}
 }
@@ -87,8 +90,10 @@ func (c *clusterView) explainNode(node string) (e plan.NodeExplanation, ok bool)
 		return e, ok
 	}
 	isControlPlane := func(s plan.ServiceSuitability) bool { return s.Service == plan.ControlPlaneKey }
-	cp, _ := plan.ExplainNode(c.controlPlane, c.world, node)                           // with svc_enable=false, so that no other Service is in it
-	e.Services = append(cp.Services, slices.DeleteFunc(e.Services, isControlPlane)...) // it has no namespace, so it is the first
+	// with svc_enable=false, so that no other Service is in it
+	cp, _ := plan.ExplainNode(c.controlPlane, c.world, node)
+	// it has no namespace, so it is the first
+	e.Services = append(cp.Services, slices.DeleteFunc(e.Services, isControlPlane)...)
 	return e, ok
 }
 
@@ -101,7 +106,8 @@ func keyOf(text string) vip.Key {
 	return vip.Key{Namespace: namespace, Name: name}
 }
 
-// publishedPools is the ConfigMap of pools that the nodes use, by the first node lease that names one; zero if none does.
+// publishedPools is the ConfigMap of pools that the nodes use, by the first node lease that names one; zero if none
+// does.
 func publishedPools(s kube.Snapshot) vip.Key {
 	for _, n := range nodeLeases(s) {
 		if n.Info.Options != nil && n.Info.Options.Pools != "" && !n.Fenced {
@@ -111,7 +117,8 @@ func publishedPools(s kube.Snapshot) vip.Key {
 	return vip.Key{}
 }
 
-// onlyOn returns the Services that the node carries and no other node may, and the control plane's VIP if that is so of it, and why, each as a text.
+// onlyOn returns the Services that the node carries and no other node may, and the control plane's VIP if that is so
+// of it, and why, each as a text.
 func onlyOn(s kube.Snapshot, node string, now time.Time) (all []string) {
 	c := observe(s, nil, now)
 	e, _ := c.explainNode(node)

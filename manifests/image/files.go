@@ -19,7 +19,8 @@ const (
 	groups = "root:x:0:\nnonroot:x:65532:\n"
 )
 
-// program is the file name of the program, and alias a link to it, by which kube-vip's manifests name theirs: command: ["/kube-vip", "manager"].
+// program is the file name of the program, and alias a link to it, by which kube-vip's manifests name theirs:
+// command: ["/kube-vip", "manager"].
 const (
 	program = "herald"
 	alias   = "kube-vip"
@@ -29,7 +30,8 @@ const (
 // cap_net_admin,cap_net_raw+p" does: a struct vfs_cap_data of revision 2 (include/uapi/linux/capability.h) as extended
 // attribute in the tar archive. Not effective at once: the kernel would refuse to run it in a container without them.
 var fileCapabilities = map[string]string{
-	"SCHILY.xattr.security.capability": "\x00\x00\x00\x02" + "\x00\x30\x00\x00" + "\x00\x00\x00\x00" + "\x00\x00\x00\x00" + "\x00\x00\x00\x00",
+	"SCHILY.xattr.security.capability": "\x00\x00\x00\x02" + "\x00\x30\x00\x00" + "\x00\x00\x00\x00" +
+		"\x00\x00\x00\x00" + "\x00\x00\x00\x00",
 }
 
 // writeBase writes below dir what is in the image in addition to the program.
@@ -70,11 +72,14 @@ func archive(dir string, when time.Time) ([]byte, error) {
 			return err
 		}
 		if d.IsDir() {
-			return w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: 0o755, ModTime: when, Format: tar.FormatUSTAR})
+			return w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: 0o755, ModTime: when,
+				Format: tar.FormatUSTAR})
 		}
 		if d.Type() == fs.ModeSymlink {
 			to, err := os.Readlink(filepath.Join(dir, name))
-			return errors.Join(err, w.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: to, Mode: 0o777, ModTime: when, Format: tar.FormatUSTAR}))
+			return errors.Join(err,
+				w.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: to, Mode: 0o777, ModTime: when,
+					Format: tar.FormatUSTAR}))
 		}
 		text, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
@@ -88,7 +93,8 @@ func archive(dir string, when time.Time) ([]byte, error) {
 		if info.Mode()&0o100 != 0 {
 			mode = 0o755
 		}
-		header := &tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(text)), Mode: mode, ModTime: when, Format: tar.FormatUSTAR}
+		header := &tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(text)), Mode: mode, ModTime: when,
+			Format: tar.FormatUSTAR}
 		if name == program {
 			header.PAXRecords, header.Format = fileCapabilities, tar.FormatPAX
 		}

@@ -22,7 +22,8 @@ func newImage(platform v1.Platform, labels map[string]string, when time.Time, di
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	image, err := mutate.ConfigFile(image, &v1.ConfigFile{
 		Created: v1.Time{Time: when}, Architecture: platform.Architecture, OS: platform.OS,
-		Config: v1.Config{Env: []string{"PATH=/"}, Entrypoint: []string{"/herald"}, Cmd: []string{"manager"}, WorkingDir: "/", Labels: labels},
+		Config: v1.Config{Env: []string{"PATH=/"}, Entrypoint: []string{"/herald"}, Cmd: []string{"manager"},
+			WorkingDir: "/", Labels: labels},
 		RootFS: v1.RootFS{Type: "layers"},
 	})
 	if err != nil {
@@ -33,12 +34,17 @@ func newImage(platform v1.Platform, labels map[string]string, when time.Time, di
 		if err != nil {
 			return nil, err
 		}
-		layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(raw)), nil },
-			tarball.WithMediaType(types.OCILayer), tarball.WithCompressionLevel(gzip.BestCompression), tarball.WithCompressedCaching)
+		layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+			return io.NopCloser(bytes.NewReader(raw)),
+				nil
+		},
+			tarball.WithMediaType(types.OCILayer), tarball.WithCompressionLevel(gzip.BestCompression),
+			tarball.WithCompressedCaching)
 		if err != nil {
 			return nil, err
 		}
-		image, err = mutate.Append(image, mutate.Addendum{Layer: layer, History: v1.History{Created: v1.Time{Time: when}, CreatedBy: tool}})
+		image, err = mutate.Append(image,
+			mutate.Addendum{Layer: layer, History: v1.History{Created: v1.Time{Time: when}, CreatedBy: tool}})
 		if err != nil {
 			return nil, err
 		}
@@ -48,14 +54,16 @@ func newImage(platform v1.Platform, labels map[string]string, when time.Time, di
 
 // writeArchive writes images, the same for several platforms, as an OCI image layout in a tar archive (OCI image-spec,
 // image-layout.md), which gives them every one of names. It returns the digest of their index.
-func writeArchive(out string, images []mutate.IndexAddendum, names []string, labels map[string]string, when time.Time) (string, error) {
+func writeArchive(out string, images []mutate.IndexAddendum, names []string, labels map[string]string,
+	when time.Time) (string, error) {
 	index := mutate.Annotations(mutate.AppendManifests(empty.Index, images...), labels).(v1.ImageIndex)
 	top := v1.ImageIndex(empty.Index)
 	for _, name := range names {
-		top = mutate.AppendManifests(top, mutate.IndexAddendum{Add: index, Descriptor: v1.Descriptor{Annotations: map[string]string{
-			"io.containerd.image.name":          name, // containerd wants the whole name
-			"org.opencontainers.image.ref.name": name[strings.LastIndex(name, ":")+1:],
-		}}})
+		top = mutate.AppendManifests(top,
+			mutate.IndexAddendum{Add: index, Descriptor: v1.Descriptor{Annotations: map[string]string{
+				"io.containerd.image.name":          name, // containerd wants the whole name
+				"org.opencontainers.image.ref.name": name[strings.LastIndex(name, ":")+1:],
+			}}})
 	}
 	dir, err := os.MkdirTemp(filepath.Dir(out), ".herald-image-")
 	if err != nil {

@@ -30,7 +30,8 @@ const repository = "ghcr.io/heraldvip/herald"
 func main() {
 	out := flag.String("o", "bin/herald.oci.tar", "file to write; the SBOMs are written beside it")
 	version := flag.String("version", "devel", "version of Herald")
-	names := flag.String("name", "", "names of the image, with commas between; without it "+repository+":VERSION and :latest")
+	names := flag.String("name", "", "names of the image, with commas between; without it "+repository+
+		":VERSION and :latest")
 	platforms := flag.String("platform", "linux/amd64,linux/arm64", "platforms, with commas between")
 	root := flag.String("source", ".", "Herald's repository")
 	flag.Parse()
@@ -45,7 +46,8 @@ func main() {
 	fmt.Printf("%s\n%s\n", *out, d)
 }
 
-// run builds the image of the repository at root into the file out, and an SBOM per platform beside it. It returns the image's digest.
+// run builds the image of the repository at root into the file out, and an SBOM per platform beside it. It returns
+// the image's digest.
 func run(root, out, version string, names, platforms []string) (string, error) {
 	work, err := os.MkdirTemp("", "herald-image-")
 	if err != nil {
@@ -80,7 +82,8 @@ func run(root, out, version string, names, platforms []string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if err := errors.Join(os.WriteFile(strings.TrimSuffix(out, ".tar")+"."+arch+".spdx.json", sbom, 0o644), writeBase(base, license, sbom)); err != nil {
+		if err := errors.Join(os.WriteFile(strings.TrimSuffix(out, ".tar")+"."+arch+".spdx.json", sbom, 0o644),
+			writeBase(base, license, sbom)); err != nil {
 			return "", err
 		}
 		image, err := newImage(*platform, labels, when, base, top)
@@ -94,7 +97,8 @@ func run(root, out, version string, names, platforms []string) (string, error) {
 
 // compile builds the program for linux and arch.
 func compile(root, binary, arch, version string) error {
-	c := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid= -X main.version="+version, "-o", binary, "./cmd/herald")
+	c := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid= -X main.version="+
+		version, "-o", binary, "./cmd/herald")
 	c.Dir = root
 	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOFLAGS=", "GOWORK=off")
 	if text, err := c.CombinedOutput(); err != nil {

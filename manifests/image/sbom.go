@@ -31,20 +31,26 @@ func newSBOM(binary, arch, version, revision string, when time.Time) ([]byte, er
 		return nil, fmt.Errorf("%s has no build information: %w", binary, err)
 	}
 	goVersion := strings.TrimPrefix(info.GoVersion, "go")
-	herald := component("herald", info.Main.Path, version, "git+https://github.com/heraldvip/herald@"+revision, "Apache-2.0", "linux/"+arch)
+	herald := component("herald", info.Main.Path, version, "git+https://github.com/heraldvip/herald@"+revision,
+		"Apache-2.0", "linux/"+arch)
 	d := spdx.Document{
-		SPDXVersion: spdx.Version, DataLicense: spdx.DataLicense, SPDXIdentifier: "DOCUMENT", DocumentName: "herald-" + version + "-" + arch,
+		SPDXVersion: spdx.Version, DataLicense: spdx.DataLicense, SPDXIdentifier: "DOCUMENT", DocumentName: "herald-" +
+			version + "-" + arch,
 		DocumentNamespace: "https://github.com/heraldvip/herald/spdx/" + version + "/" + revision + "/" + arch,
-		CreationInfo:      &spdx.CreationInfo{Created: when.UTC().Format(time.RFC3339), Creators: []common.Creator{{CreatorType: "Tool", Creator: tool}}},
-		Packages:          []*spdx.Package{herald, component("go", "stdlib", goVersion, "https://go.dev/dl/", "BSD-3-Clause", "")},
-		Relationships:     []*spdx.Relationship{relate("DOCUMENT", common.TypeRelationshipDescribe, "herald")},
+		CreationInfo: &spdx.CreationInfo{Created: when.UTC().Format(time.RFC3339),
+			Creators: []common.Creator{{CreatorType: "Tool", Creator: tool}}},
+		Packages: []*spdx.Package{herald,
+			component("go", "stdlib", goVersion, "https://go.dev/dl/", "BSD-3-Clause", "")},
+		Relationships: []*spdx.Relationship{relate("DOCUMENT", common.TypeRelationshipDescribe, "herald")},
 	}
 	for _, m := range info.Deps { // sorted
 		if m.Replace != nil {
 			m = m.Replace
 		}
 		id := notInID.ReplaceAllString(m.Path+"-"+m.Version, "-")
-		d.Packages = append(d.Packages, component(id, m.Path, m.Version, "https://proxy.golang.org/"+m.Path+"/@v/"+m.Version+".zip", unknown, checksum(m.Sum)))
+		d.Packages = append(d.Packages,
+			component(id, m.Path, m.Version, "https://proxy.golang.org/"+m.Path+"/@v/"+m.Version+".zip", unknown,
+				checksum(m.Sum)))
 	}
 	for _, p := range d.Packages[1:] {
 		d.Relationships = append(d.Relationships, relate("herald", common.TypeRelationshipDependsOn, p.PackageSPDXIdentifier))
@@ -57,16 +63,20 @@ func newSBOM(binary, arch, version, revision string, when time.Time) ([]byte, er
 // component is the SPDX package of a Go module.
 func component(id, name, version, location, license, comment string) *spdx.Package {
 	return &spdx.Package{
-		PackageSPDXIdentifier: common.ElementID(id), PackageName: name, PackageVersion: version, PackageDownloadLocation: location,
-		PackageLicenseDeclared: license, PackageLicenseConcluded: license, PackageCopyrightText: unknown, PackageComment: comment,
+		PackageSPDXIdentifier: common.ElementID(id), PackageName: name, PackageVersion: version,
+		PackageDownloadLocation: location,
+		PackageLicenseDeclared:  license, PackageLicenseConcluded: license, PackageCopyrightText: unknown,
+		PackageComment: comment,
 		PackageExternalReferences: []*spdx.PackageExternalReference{{
-			Category: common.CategoryPackageManager, RefType: common.TypePackageManagerPURL, Locator: "pkg:golang/" + name + "@" + version,
+			Category: common.CategoryPackageManager, RefType: common.TypePackageManagerPURL, Locator: "pkg:golang/" + name +
+				"@" + version,
 		}},
 	}
 }
 
 func relate(from common.ElementID, kind string, to common.ElementID) *spdx.Relationship {
-	return &spdx.Relationship{RefA: common.DocElementID{ElementRefID: from}, Relationship: kind, RefB: common.DocElementID{ElementRefID: to}}
+	return &spdx.Relationship{RefA: common.DocElementID{ElementRefID: from}, Relationship: kind,
+		RefB: common.DocElementID{ElementRefID: to}}
 }
 
 // checksum explains what go.sum has of a module, or returns "". It is a comment, since it is no

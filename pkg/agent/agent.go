@@ -49,11 +49,12 @@ type Options struct {
 	Log       *slog.Logger
 	Passed    func(vip.World, vip.Plan) // may be nil: called after each pass that planned anything, must not block
 
-	FormerOwners  Applier[vip.FormerOwner]    // may be nil: connections of VIPs that move are reset
-	Balanced      Applier[vip.BalancedServer] // may be nil: connections to the control plane's VIP are not balanced
-	OpenPorts     Applier[vip.OpenPort]       // may be nil: the ports of VIPs are not limited
-	Invalid       Applier[netip.Addr]         // may be nil: what kube-proxy has not translated is delivered at VIPs of Services, too
-	Egress        Applier[vip.Egress]         // may be nil, with EgressRoutes: what pods send keeps its source
+	FormerOwners Applier[vip.FormerOwner]    // may be nil: connections of VIPs that move are reset
+	Balanced     Applier[vip.BalancedServer] // may be nil: connections to the control plane's VIP are not balanced
+	OpenPorts    Applier[vip.OpenPort]       // may be nil: the ports of VIPs are not limited
+	// may be nil: what kube-proxy has not translated is delivered at VIPs of Services, too
+	Invalid       Applier[netip.Addr]
+	Egress        Applier[vip.Egress] // may be nil, with EgressRoutes: what pods send keeps its source
 	EgressRoutes  Applier[vip.Egress]
 	Translations  Applier[vip.Translation] // may be nil: those to the API server are
 	Addresses     Applier[vip.Address]
@@ -76,8 +77,9 @@ type Options struct {
 
 // Times of the loop.
 const (
-	minRest      = 2 * time.Millisecond   // the least time between two passes
-	maxRest      = 250 * time.Millisecond // the longest rest after a pass; one that took longer was stopped meanwhile, and other nodes may have its VIPs
+	minRest = 2 * time.Millisecond // the least time between two passes
+	// the longest rest after a pass; one that took longer was stopped meanwhile, and other nodes may have its VIPs
+	maxRest      = 250 * time.Millisecond
 	retryAfter   = time.Second            // after a pass in which an Applier failed, at the latest
 	stopTick     = 100 * time.Millisecond // between passes while stopping
 	stopNotice   = 150 * time.Millisecond // between telling other nodes that this one stops and handing over
@@ -111,7 +113,8 @@ type Pass struct {
 
 // New makes an Agent. Run does the work.
 func New(o Options) *Agent {
-	return &Agent{o: o, poke: mailbox.NewSignal(), pokeNow: mailbox.NewSignal(), timer: time.NewTimer(0), logged: make(map[string]string), metrics: newMetrics()}
+	return &Agent{o: o, poke: mailbox.NewSignal(), pokeNow: mailbox.NewSignal(), timer: time.NewTimer(0),
+		logged: make(map[string]string), metrics: newMetrics()}
 }
 
 // String names the task.
@@ -120,8 +123,8 @@ func (a *Agent) String() string { return "agent" }
 // Poke says that the World may have changed. It never blocks and carries nothing.
 func (a *Agent) Poke() { a.poke.Send() }
 
-// PokeNow is Poke for what clients wait for: it also ends the rest after the last pass, once each maxRest, so that the agent rests most of the
-// time however often it is called.
+// PokeNow is Poke for what clients wait for: it also ends the rest after the last pass, once each maxRest, so that
+// the agent rests most of the time however often it is called.
 func (a *Agent) PokeNow() {
 	a.poke.Send()
 	a.pokeNow.Send()
@@ -197,7 +200,8 @@ func (a *Agent) stop(ctx context.Context) {
 		began := time.Now()
 		a.pass(ctx)
 		w := a.observe()
-		if !w.Synced || !holdsAny(w.Bound) && !holds(w) && w.StatusesPending == 0 && !w.RoutesDraining || !w.Tenure.Holds(w.Now) {
+		if !w.Synced || !holdsAny(w.Bound) && !holds(w) && w.StatusesPending == 0 && !w.RoutesDraining ||
+			!w.Tenure.Holds(w.Now) {
 			break
 		}
 		time.Sleep(rest(time.Since(began)))
@@ -228,8 +232,9 @@ func (a *Agent) stop(ctx context.Context) {
 	a.applyLasting(ctx, vip.Plan{})
 }
 
-// applyLasting hands over what the plan wants of nftables for connections that outlast a move of their VIP. It comes before a VIP is
-// bound here, and is not in apply: it outlasts the process, whose last Plan is empty, unless that is the last of all.
+// applyLasting hands over what the plan wants of nftables for connections that outlast a move of their VIP. It comes
+// before a VIP is bound here, and is not in apply: it outlasts the process, whose last Plan is empty, unless that is
+// the last of all.
 func (a *Agent) applyLasting(ctx context.Context, p vip.Plan) {
 	if a.o.FormerOwners != nil {
 		_, err := a.o.FormerOwners.Set(ctx, p.FormerOwners)
@@ -248,7 +253,8 @@ func (a *Agent) applyLasting(ctx context.Context, p vip.Plan) {
 // lastNode reports whether no other node may carry VIPs, as when Herald is removed from all nodes at once: then no
 // packet needs to be sent on by this one.
 func lastNode(w vip.World) bool {
-	return !slices.ContainsFunc(w.Members, func(m vip.Member) bool { return m.Name != w.Self && m.Alive && m.Info.Excluded == "" })
+	return !slices.ContainsFunc(w.Members,
+		func(m vip.Member) bool { return m.Name != w.Self && m.Alive && m.Info.Excluded == "" })
 }
 
 // holdsAny reports whether any address is bound by a lease. What needs none other nodes have, too.
@@ -353,7 +359,8 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 		_, err := a.o.RoutingTable.Set(ctx, p.Routes)
 		failed("routing table", err)
 	}
-	announce := slices.DeleteFunc(slices.Clone(p.Announcements), func(x vip.Announcement) bool { return !x.ListenOnly && !bound[binding{x.Addr, x.Link}] })
+	announce := slices.DeleteFunc(slices.Clone(p.Announcements),
+		func(x vip.Announcement) bool { return !x.ListenOnly && !bound[binding{x.Addr, x.Link}] })
 	a.announced, err = a.o.Announcements.Set(ctx, announce)
 	failed("announcements", err)
 	// A link is made before there is an address for it, and removed once it has none.
@@ -387,7 +394,8 @@ func (a *Agent) putAll(p vip.Plan, have []vip.Address) {
 	put(a.o.Leases, keepOwners(p, have))
 }
 
-// translatedAddresses returns those of all to which connections end in no process of this node: kube-proxy translates them.
+// translatedAddresses returns those of all to which connections end in no process of this node: kube-proxy translates
+// them.
 func translatedAddresses(all []vip.Address) (found []netip.Addr) {
 	for _, a := range all {
 		if !a.LocalDelivery {

@@ -16,9 +16,10 @@ type egressState struct {
 	left      []vip.Egress  // what was routed then: the kernel may go on marking it for vip.EgressTimeout
 }
 
-// applyEgress hands over what the plan wants of what pods send. A packet that nftables marks while no rule routes it would leave with the pod's own
-// address, so rules come before marks and go after them. Nothing is routed of a family that nftables refused the last time, but for what it may still
-// mark. Nothing changes while the pods are being listed for the first time.
+// applyEgress hands over what the plan wants of what pods send. A packet that nftables marks while no rule routes it
+// would leave with the pod's own address, so rules come before marks and go after them. Nothing is routed of a family
+// that nftables refused the last time, but for what it may still mark. Nothing changes while the pods are being
+// listed for the first time.
 func (a *Agent) applyEgress(ctx context.Context, p vip.Plan, failed func(string, error)) {
 	if a.o.Egress == nil || p.EgressPending {
 		return
@@ -51,8 +52,9 @@ func (a *Agent) applyEgress(ctx context.Context, p vip.Plan, failed func(string,
 	failed("routes of egress", err)
 }
 
-// finalPlan is what this process leaves in the kernel when it ends: what pods of this node send goes on to other nodes that own the VIPs, until the next process
-// takes it over, or the kernel forgets it (pkg/nft). Nothing if no other node may carry VIPs.
+// finalPlan is what this process leaves in the kernel when it ends: what pods of this node send goes on to other
+// nodes that own the VIPs, until the next process takes it over, or the kernel forgets it (pkg/nft). Nothing if no
+// other node may carry VIPs.
 func (a *Agent) finalPlan() vip.Plan {
 	w := a.observe()
 	if a.o.Egress == nil || !w.Synced || lastNode(w) {

@@ -29,7 +29,8 @@ func newMetrics() *metrics {
 			Name: "herald_apply_errors_total", Help: "Passes in which the kernel could not be made as planned, by applier.",
 		}, []string{"applier"}),
 		services: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "herald_services", Help: "Services of type LoadBalancer as this node sees them, by verdict (the reasons of /debug/plan).",
+			Name: "herald_services", Help: "Services of type LoadBalancer as this node sees them, by verdict (the reasons " +
+				"of /debug/plan).",
 		}, []string{"verdict"}),
 	}
 	m.announced = prometheus.NewGaugeVec(prometheus.GaugeOpts{

@@ -60,7 +60,8 @@ type received struct {
 
 // A network is where packets come from and go to. Tests have another than the kernel's.
 type network interface {
-	// listen has packets of the neighbors, all of one family, given to take, and none of others. It replaces what was asked for before; take stays the same.
+	// listen has packets of the neighbors, all of one family, given to take, and none of others. It replaces what was
+	// asked for before; take stays the same.
 	listen(ip6 bool, neighbors []netip.Addr, take func(received)) error
 	dial(c Config) (sender, error)
 }
@@ -87,8 +88,8 @@ func newSessions(log *slog.Logger, n network) *Sessions {
 	}
 }
 
-// Start starts a session; changed is called when its Status has changed, and must not block. It blocks until Run takes it. There is one session with
-// a neighbor at a time: a second one has an Error.
+// Start starts a session; changed is called when its Status has changed, and must not block. It blocks until Run
+// takes it. There is one session with a neighbor at a time: a second one has an Error.
 func (a *Sessions) Start(c Config, changed func()) *Session {
 	s := &Session{config: c, changed: changed, stopped: make(chan struct{})}
 	s.status.Store(&Status{State: Down})
@@ -104,7 +105,8 @@ func (a *Sessions) Start(c Config, changed func()) *Session {
 	return s
 }
 
-// Stop ends a session: the neighbor is told that it is the will of an administrator, and no failure (RFC 5882 section 3.2).
+// Stop ends a session: the neighbor is told that it is the will of an administrator, and no failure (RFC 5882 section
+// 3.2).
 func (a *Sessions) Stop(s *Session) {
 	a.do(func(now time.Time) {
 		if a.byNeighbor[s.config.Neighbor] == s {
@@ -217,8 +219,8 @@ func (s *Session) set(change func(*Status)) {
 	}
 }
 
-// send sends the packet that is due. When a packet can't be sent another socket is made for the next: this node's address
-// may have gone. A neighbor without BFD refuses packets, which is no error.
+// send sends the packet that is due. When a packet can't be sent another socket is made for the next: this node's
+// address may have gone. A neighbor without BFD refuses packets, which is no error.
 func (a *Sessions) send(s *Session, now time.Time) {
 	p := s.machine.send(now, rand.Float64())
 	ip6 := s.config.Neighbor.Is6()

@@ -23,7 +23,8 @@ const (
 	dscp       = 0xc0  // CS6 as the octet of the IP header: as routing protocols
 	dialTries  = 20    // other source ports, when one is in use
 	maxFilters = 200   // neighbors of one family: classic BPF jumps over 255 instructions at most
-	// readsPerSecond is how many packets are read of a family, so that a flood in the name of a neighbor costs some hundredths of a core.
+	// readsPerSecond is how many packets are read of a family, so that a flood in the name of a neighbor costs some
+	// hundredths of a core.
 	readsPerSecond = 4000
 )
 
@@ -104,8 +105,9 @@ func read(c *net.UDPConn, take func(received)) {
 // networkHeader is the offset at which a filter of a socket finds the IP header (SKF_NET_OFF of linux/filter.h).
 const networkHeader = 1<<32 - 0x100000
 
-// filterFor is a filter that lets packets pass that the neighbors sent over one hop: their source address and their TTL or hop limit are
-// in the IP header. What others send never gets into the socket's receive buffer, and costs this process nothing.
+// filterFor is a filter that lets packets pass that the neighbors sent over one hop: their source address and their
+// TTL or hop limit are in the IP header. What others send never gets into the socket's receive buffer, and costs this
+// process nothing.
 func filterFor(ip6 bool, neighbors []netip.Addr) []bpf.Instruction {
 	hops, source := uint32(8), uint32(12)
 	if ip6 {

@@ -63,7 +63,8 @@ func (p packet) marshal() []byte {
 	if p.final {
 		b[1] |= flagFinal
 	}
-	for i, v := range []uint32{p.mine, p.yours, uint32(p.desiredMinTx / time.Microsecond), uint32(p.requiredMinRx / time.Microsecond)} {
+	for i, v := range []uint32{p.mine, p.yours, uint32(p.desiredMinTx / time.Microsecond),
+		uint32(p.requiredMinRx / time.Microsecond)} {
 		binary.BigEndian.PutUint32(b[4+4*i:], v)
 	}
 	return b // the last four bytes are Required Min Echo RX Interval: none are taken

@@ -6,7 +6,8 @@ import (
 )
 
 const (
-	slowInterval = time.Second           // the least Desired Min TX Interval while a session is not up (RFC 5880 section 6.8.3)
+	// the least Desired Min TX Interval while a session is not up (RFC 5880 section 6.8.3)
+	slowInterval = time.Second
 	minGap       = 10 * time.Millisecond // between a packet and the next, whatever the neighbor sends
 )
 
@@ -85,9 +86,10 @@ func (m *machine) receive(p packet, now time.Time) (failure string, ok bool) {
 	return failure, true
 }
 
-// neighborDown is the failure that a neighbor's diagnostic code stands for (RFC 5880 section 4.1). There is none with a session that is new to it (0), as after its
-// BFD was started again, nor where it says that this node had said so first (3), which FRR does when it makes its session again: it is heard,
-// and does not say that it does not hear (docs/why.md, "BFD").
+// neighborDown is the failure that a neighbor's diagnostic code stands for (RFC 5880 section 4.1). There is none with
+// a session that is new to it (0), as after its BFD was started again, nor where it says that this node had said so
+// first (3), which FRR does when it makes its session again: it is heard, and does not say that it does not hear
+// (docs/why.md, "BFD").
 func neighborDown(diag uint8) string {
 	switch diag {
 	case diagNone, diagNeighborDown, diagAdminDown:
@@ -138,9 +140,9 @@ func (m *machine) hurry(now time.Time) {
 // interval is the longest time between two packets (RFC 5880 section 6.8.2).
 func (m machine) interval() time.Duration { return max(m.minTx(), m.remoteMinRx) }
 
-// send is the packet that is due, and decides when the next one is: after the interval less jitter, which is a
-// number from 0 to 1 and stands for 25 % of it, or for 10 to 25 % where one lost packet is a failure (RFC 5880 section 6.8.7). A
-// neighbor that asks for no packets gets answers only.
+// send is the packet that is due, and decides when the next one is: after the interval less jitter, which is a number
+// from 0 to 1 and stands for 25 % of it, or for 10 to 25 % where one lost packet is a failure (RFC 5880 section
+// 6.8.7). A neighbor that asks for no packets gets answers only.
 func (m *machine) send(now time.Time, jitter float64) packet {
 	p := packet{
 		diag: m.diag, state: m.state, poll: m.poll && !m.final, final: m.final, multiplier: m.config.Multiplier,

@@ -32,10 +32,10 @@ const (
 	messagesPerSecond = 50_000          // of a router; a table of the Internet takes some seconds
 )
 
-// A guard stands between GoBGP, which can end the process on a malformed message, and one router (docs/why.md, "The guard before GoBGP"):
-// GoBGP connects to it by the loopback interface, and for each of these connections it makes one to the router. Of
-// what the router sends, only what GoBGP needs reaches it, written by the guard; what GoBGP sends reaches the router
-// but for its OPEN unchanged.
+// A guard stands between GoBGP, which can end the process on a malformed message, and one router (docs/why.md, "The
+// guard before GoBGP"): GoBGP connects to it by the loopback interface, and for each of these connections it makes
+// one to the router. Of what the router sends, only what GoBGP needs reaches it, written by the guard; what GoBGP
+// sends reaches the router but for its OPEN unchanged.
 type guard struct {
 	config   vip.BGPPeer
 	o        Options

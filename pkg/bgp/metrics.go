@@ -34,9 +34,11 @@ func newMetrics() *metrics {
 		prefixes: gauge("herald_bgp_prefixes_advertised", "Prefixes advertised to the peer; 0 while there is no session."),
 		flaps:    counter("herald_bgp_session_flaps_total", "Established sessions that ended."),
 		sent:     counter("herald_bgp_updates_sent_total", "UPDATE messages sent to the peer."),
-		received: counter("herald_bgp_updates_received_total", "UPDATE messages received from the peer. Herald uses none of them."),
+		received: counter("herald_bgp_updates_received_total", "UPDATE messages received from the peer. Herald uses none "+
+			"of them."),
 
-		bfdUp: gauge("herald_bfd_session_up", "Whether the BFD session with the peer is up; no series for a peer without BFD."),
+		bfdUp: gauge("herald_bfd_session_up",
+			"Whether the BFD session with the peer is up; no series for a peer without BFD."),
 		bfdFailures: counter("herald_bfd_session_failures_total",
 			"BFD sessions that were up and failed; not those that the router's administrator ended."),
 	}

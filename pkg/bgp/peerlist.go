@@ -48,7 +48,8 @@ func (l *PeerList) ReadPasswords() {
 			}
 		case password != p.Password:
 			p.Password = password
-			l.Log.Info("the password of a BGP peer has changed, so its session begins again", "peer", p.Name(), "file", p.PasswordFile)
+			l.Log.Info("the password of a BGP peer has changed, so its session begins again", "peer", p.Name(), "file",
+				p.PasswordFile)
 		}
 	}
 	l.unreadable = unreadable

@@ -86,7 +86,8 @@ func (d *routerDiscovery) open(link vip.Link) error {
 	var filter ipv6.ICMPFilter
 	filter.SetAll(true)
 	filter.Accept(ipv6.ICMPTypeRouterAdvertisement)
-	err = errors.Join(c.SetICMPFilter(&filter), c.SetControlMessage(ipv6.FlagHopLimit, true), c.JoinGroup(netip.IPv6LinkLocalAllNodes()))
+	err = errors.Join(c.SetICMPFilter(&filter), c.SetControlMessage(ipv6.FlagHopLimit, true),
+		c.JoinGroup(netip.IPv6LinkLocalAllNodes()))
 	if err != nil {
 		c.Close()
 		return err
@@ -119,7 +120,8 @@ func (d *routerDiscovery) receive(c *ndp.Conn) {
 		}
 		// Nobody beyond the link can send a hop limit of 255 (RFC 4861 section 6.1.2). A router
 		// lifetime of 0 means no default router, and is a router all the same.
-		if _, ok := m.(*ndp.RouterAdvertisement); ok && from.IsLinkLocalUnicast() && control != nil && control.HopLimit == ndp.HopLimit {
+		if _, ok := m.(*ndp.RouterAdvertisement); ok && from.IsLinkLocalUnicast() && control != nil &&
+			control.HopLimit == ndp.HopLimit {
 			d.heard.Put(from)
 		}
 	}

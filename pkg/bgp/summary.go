@@ -30,7 +30,8 @@ func summarize(last *atomic.Pointer[summary], sessions []vip.BGPSession, now tim
 	same := func(x, y vip.BGPSession) bool {
 		return x.Peer == y.Peer && x.Up() == y.Up() && x.NoIPv4 == y.NoIPv4 && x.NoIPv6 == y.NoIPv6
 	}
-	if before := last.Load(); before != nil && slices.EqualFunc(before.sessions, sessions, same) && now.Sub(before.at) < summaryPeriod {
+	if before := last.Load(); before != nil && slices.EqualFunc(before.sessions, sessions, same) &&
+		now.Sub(before.at) < summaryPeriod {
 		return before.sessions
 	}
 	next := summary{slices.Clone(sessions), now}

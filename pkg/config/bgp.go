@@ -14,13 +14,14 @@ import (
 
 // BGP configures how VIPs are announced to routers.
 type BGP struct {
-	Enable           bool          // bgp_enable
-	Peers            []vip.BGPPeer // bgp_peers, and bgp_peeraddress with what belongs to it
-	RouterID         netip.Addr    // bgp_routerid; zero derives one
-	RouterInterface  string        // bgp_routerinterface
-	Hold             time.Duration
-	Keepalive        time.Duration     // less than Hold
-	AnnotationPrefix string            // annotation: the prefix of Node annotations that name peers, without a slash; "" is none
+	Enable          bool          // bgp_enable
+	Peers           []vip.BGPPeer // bgp_peers, and bgp_peeraddress with what belongs to it
+	RouterID        netip.Addr    // bgp_routerid; zero derives one
+	RouterInterface string        // bgp_routerinterface
+	Hold            time.Duration
+	Keepalive       time.Duration // less than Hold
+	// annotation: the prefix of Node annotations that name peers, without a slash; "" is none
+	AnnotationPrefix string
 	Attributes       vip.BGPAttributes // of routes whose Service sets no others
 	Aggregates       []netip.Prefix    // herald_bgp_aggregates: advertised in addition to the host routes in them
 	RestartTime      time.Duration     // herald_bgp_restart_time; 0 is off
@@ -88,7 +89,8 @@ func setCommunities(c *Config, v string) (err error) {
 func parseAggregate(v string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(v)
 	if err != nil || p != p.Masked() || p.Bits() == 0 {
-		return p, fmt.Errorf("must be prefixes with commas between, such as 192.0.2.0/24,2001:db8::/64; %q is none, or has host bits", v)
+		return p, fmt.Errorf("must be prefixes with commas between, such as 192.0.2.0/24,2001:db8::/64; %q is none, or "+
+			"has host bits", v)
 	}
 	return p, nil
 }
@@ -138,7 +140,8 @@ func (p *parser) checkBGP() {
 		p.warn("%v has no effect with %v: Herald then sees no Nodes", p.setting("annotation"), p.setting("svc_namespace"))
 	}
 	p.addListedPeers()
-	if a := c.single.Address; a.IsValid() && p.valid("bgp_peeras") && !slices.ContainsFunc(c.listed, func(t peerText) bool { return t.peer.Address == a }) {
+	if a := c.single.Address; a.IsValid() && p.valid("bgp_peeras") &&
+		!slices.ContainsFunc(c.listed, func(t peerText) bool { return t.peer.Address == a }) {
 		c.single.Port = bgpPort
 		peer, err := peerText{peer: c.single}.complete(c.local, c.nextHop, p.src.passwordReader())
 		p.failIf(p.setting("bgp_peeraddress"), err)
@@ -165,7 +168,8 @@ func (p *parser) addListedPeers() {
 		default:
 			if peer.Multihop && peer.BFD != (vip.BFD{}) {
 				peer.BFD = vip.BFD{} // docs/why.md, "BFD"
-				p.warn("bgp_peers (%s), peer %d (%s): there is no BFD with a peer that is multihop, since BFD here is over one hop; a short bgp_hold_time takes its place", option.where, t.number, name)
+				p.warn("bgp_peers (%s), peer %d (%s): there is no BFD with a peer that is multihop, since BFD here is over one "+
+					"hop; a short bgp_hold_time takes its place", option.where, t.number, name)
 			}
 			c.Peers = append(c.Peers, peer)
 		}

@@ -14,7 +14,8 @@ import (
 
 // prefixes begin the names of variables that are meant for an announcer, so
 // that one which isn't known is a misspelling.
-var prefixes = []string{"vip_", "svc_", "cp_", "bgp_", "lb_", "egress_", "herald_", "dhcp_", "mpbgp_", "zebra_", "control_plane_"}
+var prefixes = []string{"vip_", "svc_", "cp_", "bgp_", "lb_", "egress_", "herald_", "dhcp_", "mpbgp_", "zebra_",
+	"control_plane_"}
 
 // isMisspelt reports whether a variable that isn't known was probably meant for an announcer: it begins
 // as an option does, or differs from one of more than 8 bytes in at most two.

@@ -184,5 +184,6 @@ type Balance struct {
 // Local is the value of lb_fwdmethod with which the owner of the VIP serves all connections itself.
 const Local = "local"
 
-// Masquerade is the value of lb_fwdmethod with which the owner of the VIP translates the addresses of connections, to those of an API server and of its own.
+// Masquerade is the value of lb_fwdmethod with which the owner of the VIP translates the addresses of connections, to
+// those of an API server and of its own.
 const Masquerade = "masquerade"

@@ -90,10 +90,9 @@ func Parse(src Sources) (Config, []string, error) {
 	return p.config, p.warnings, nil
 }
 
-// Given returns the settings that differ from the default, of options this
-// version supports, and those of derived, in the order of the table, with values as the environment has them: "off" of a listener that an empty flag
-// turns off, since an empty variable means "not set". Its error is of sources that
-// can't be read; it does not check values.
+// Given returns the settings that differ from the default, of options this version supports, and those of derived, in
+// the order of the table, with values as the environment has them: "off" of a listener that an empty flag turns off,
+// since an empty variable means "not set". Its error is of sources that can't be read; it does not check values.
 func Given(src Sources) ([]Setting, error) {
 	given, _, err := collect(src)
 	if err != nil {
@@ -224,25 +223,33 @@ func (p *parser) check() {
 	}
 	if level := p.setting("vip_loglevel"); c.Log.Level > slog.LevelInfo && c.Log.Level < slog.LevelError {
 		// kube-vip counted as logrus does before it had slog (https://github.com/kube-vip/kube-vip/pull/1043).
-		p.warn("%v: what is below that level is not logged, and 0 is info, 4 warnings; older versions of kube-vip counted otherwise, 4 being info and 5 debug: write 0 for info, -4 for debug", level)
+		p.warn("%v: what is below that level is not logged, and 0 is info, 4 warnings; older versions of kube-vip "+
+			"counted otherwise, 4 being info and 5 debug: write 0 for info, -4 for debug", level)
 	}
 	if c.Services.Enable && !p.announces() {
-		p.fail(p.setting("vip_arp"), errors.New("must be true with svc_enable, unless bgp_enable or vip_routingtable is: else nothing announces the VIPs of Services"))
+		p.fail(p.setting("vip_arp"), errors.New("must be true with svc_enable, unless bgp_enable or vip_routingtable is: "+
+			"else nothing announces the VIPs of Services"))
 	}
-	if c.Services.Enable && c.Services.Addresses == "pools" && !c.GivesAddresses() && p.valid("svc_pools", "svc_namespace", "disable_service_updates") {
-		p.fail(p.setting("svc_addresses"), errors.New("must be any where no pools are read: with an empty svc_pools, with svc_namespace, or with disable_service_updates"))
+	if c.Services.Enable && c.Services.Addresses == "pools" && !c.GivesAddresses() &&
+		p.valid("svc_pools", "svc_namespace", "disable_service_updates") {
+		p.fail(p.setting("svc_addresses"), errors.New("must be any where no pools are read: with an empty svc_pools, "+
+			"with svc_namespace, or with disable_service_updates"))
 	}
 	if !c.Services.Enable && !c.ControlPlane.Enable && p.valid("svc_enable", "cp_enable") {
-		p.warn("%v: no VIP is announced; set svc_enable=true for those of Services, cp_enable=true for the control plane's", p.setting("svc_enable"))
+		p.warn("%v: no VIP is announced; set svc_enable=true for those of Services, cp_enable=true for the control plane's",
+			p.setting("svc_enable"))
 	}
 	if c.Class.Legacy && c.Class.Only && c.Class.Name == "" && p.valid("lb_class_name") {
 		p.warn("%v with an empty lb_class_name leaves no Service: none can carry an empty class", p.setting("lb_class_only"))
 	}
 	if c.Serve.HealthPort != 0 && strings.HasSuffix(c.Serve.Metrics, fmt.Sprintf(":%d", c.Serve.HealthPort)) {
-		p.fail(p.setting("health_check_port"), fmt.Errorf("must be another port than that of %v, where /healthz is served as well", p.setting("prometheus_server")))
+		p.fail(p.setting("health_check_port"), fmt.Errorf("must be another port than that of %v, where /healthz is "+
+			"served as well", p.setting("prometheus_server")))
 	}
-	if s := p.setting("cp_namespace"); p.src.Namespace != "" && s.From != FromDefault && c.Node.Namespace != p.src.Namespace && p.valid("cp_namespace") {
-		p.warn("%v has no effect: leases are in this Pod's namespace, %s; where kube-vip has its own in the other one, set vip_leasename=%[3]s/plndr-cp-lock and svc_leasename=%[3]s/plndr-svcs-lock",
+	if s := p.setting("cp_namespace"); p.src.Namespace != "" && s.From != FromDefault &&
+		c.Node.Namespace != p.src.Namespace && p.valid("cp_namespace") {
+		p.warn("%v has no effect: leases are in this Pod's namespace, %s; where kube-vip has its own in the other one, "+
+			"set vip_leasename=%[3]s/plndr-cp-lock and svc_leasename=%[3]s/plndr-svcs-lock",
 			s, p.src.Namespace, c.Node.Namespace)
 	}
 	c.Node.Namespace = cmp.Or(p.src.Namespace, c.Node.Namespace)
@@ -254,17 +261,19 @@ func (p *parser) check() {
 	p.checkRoutingTable()
 }
 
-// derived are the options that follow from others if they are not given, so that their default is not what holds without them.
+// derived are the options that follow from others if they are not given, so that their default is not what holds
+// without them.
 var derived = []string{"vip_renewdeadline", "vip_retryperiod"}
 
-// checkLeaseTimes shortens the times of leases that were not given where their defaults are too long for those that were, and checks all
-// three: kube-vip's defaults are shorter, so that each of them may be alone in its manifests.
+// checkLeaseTimes shortens the times of leases that were not given where their defaults are too long for those that
+// were, and checks all three: kube-vip's defaults are shorter, so that each of them may be alone in its manifests.
 func (p *parser) checkLeaseTimes() {
 	if !p.valid("vip_leaseduration", "vip_renewdeadline", "vip_retryperiod") {
 		return
 	}
 	l := &p.config.Lease
-	duration, deadline, period := p.setting("vip_leaseduration"), p.setting("vip_renewdeadline"), p.setting("vip_retryperiod")
+	duration, deadline, period := p.setting("vip_leaseduration"), p.setting("vip_renewdeadline"),
+		p.setting("vip_retryperiod")
 	twoThirds := l.Duration * 2 / 3
 	if period.From == FromDefault {
 		of := l.RenewDeadline
@@ -307,14 +316,16 @@ func (p *parser) checkControlPlane() {
 		p.fail(address, errors.New("must name the VIP of the control plane, since cp_enable is true"))
 	}
 	if !p.announces() {
-		p.fail(p.setting("vip_arp"), errors.New("must be true with cp_enable, or bgp_enable or vip_routingtable must: nothing else announces its VIP"))
+		p.fail(p.setting("vip_arp"), errors.New("must be true with cp_enable, or bgp_enable or vip_routingtable must: "+
+			"nothing else announces its VIP"))
 	}
 	if c.ControlPlane.Lease == c.Services.Lease && p.valid("vip_leasename") {
 		p.fail(p.setting("vip_leasename"), fmt.Errorf("must be another lease than %v", p.setting("svc_leasename")))
 	}
 }
 
-// checkBalancing checks what the options of balancing over the API servers ask for, and clears them where they have no effect.
+// checkBalancing checks what the options of balancing over the API servers ask for, and clears them where they have
+// no effect.
 func (p *parser) checkBalancing() {
 	c := &p.config.ControlPlane
 	enable, port, method := p.setting("lb_enable"), p.setting("lb_port"), p.setting("lb_fwdmethod")
@@ -326,11 +337,13 @@ func (p *parser) checkBalancing() {
 		p.warn("%v has no effect without cp_enable=true", enable)
 		return
 	case c.Balance.Method != Local && c.Balance.Method != Masquerade:
-		p.fail(method, fmt.Errorf("must be masquerade or local with %v: Herald balances over the API servers by address translation only. With local the API server of the node that owns the VIP answers all connections", enable))
+		p.fail(method, fmt.Errorf("must be masquerade or local with %v: Herald balances over the API servers by address "+
+			"translation only. With local the API server of the node that owns the VIP answers all connections", enable))
 		return
 	case c.Balance.Method == Masquerade && !p.config.ARP.Enable:
 		c.Balance = Balance{}
-		p.warn("%v has no effect without vip_arp=true: by BGP or a routing table every node whose API server is ready has the VIP, and routers spread connections over them", enable)
+		p.warn("%v has no effect without vip_arp=true: by BGP or a routing table every node whose API server is ready "+
+			"has the VIP, and routers spread connections over them", enable)
 		return
 	case c.Balance.Method == Masquerade:
 		c.Balance.Port = cmp.Or(c.Balance.Port, c.Port)
@@ -338,7 +351,8 @@ func (p *parser) checkBalancing() {
 	}
 	c.Balance = Balance{Port: c.Balance.Port}
 	// docs/why.md, "The control plane's VIP": kube-vip does the same.
-	p.warn("%v: with lb_fwdmethod=local connections to the VIP are not balanced, by kube-vip neither: the API server of the node that owns the VIP answers them all", enable)
+	p.warn("%v: with lb_fwdmethod=local connections to the VIP are not balanced, by kube-vip neither: the API server "+
+		"of the node that owns the VIP answers them all", enable)
 	if c.Balance.Port != 0 && c.Balance.Port != c.Port {
 		p.warn("%v has no effect: with lb_fwdmethod=local the VIP answers at %v", port, p.setting("port"))
 	}

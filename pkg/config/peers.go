@@ -131,15 +131,18 @@ func (t *peerText) parseAddress(text string) (rest string, err error) {
 	a, err := parseAddr(host)
 	switch {
 	case err != nil || a.Is6() && text[0] != '[':
-		return "", errors.New("field 1 (address) must be an IPv4 address, an IPv6 address in brackets, or unnumbered:<interface>")
+		return "", errors.New("field 1 (address) must be an IPv4 address, an IPv6 address in brackets, or " +
+			"unnumbered:<interface>")
 	case a.IsUnspecified() || a.IsMulticast() || a.IsLinkLocalUnicast():
-		return "", errors.New("field 1 (address) must be an address of one router; where there is only a link-local one write unnumbered:<interface>")
+		return "", errors.New("field 1 (address) must be an address of one router; where there is only a link-local one " +
+			"write unnumbered:<interface>")
 	}
 	t.peer.Address = a
 	return rest, nil
 }
 
-// parseAS parses the AS number, which only a router on an unnumbered link can do without: it is then taken from its OPEN message.
+// parseAS parses the AS number, which only a router on an unnumbered link can do without: it is then taken from its
+// OPEN message.
 func (t *peerText) parseAS(v string) error {
 	if v == "" && t.peer.Interface == "" {
 		return errAS
@@ -236,13 +239,15 @@ func (h nextHop) check(local localSide) error {
 
 // complete returns the peer with what all peers have in common: the local side, and those parts of a
 // next hop that it does not name itself. It reads the password if that is in a file; a nil readFile can't.
-func (t peerText) complete(local localSide, common nextHop, readFile func(string) ([]byte, error)) (vip.BGPPeer, error) {
+func (t peerText) complete(local localSide, common nextHop, readFile func(string) ([]byte, error)) (vip.BGPPeer,
+	error) {
 	p := t.peer
 	p.LocalAS, p.SourceInterface = local.as, local.link
 	if local.source.IsValid() && p.Address.IsValid() && vip.FamilyOf(local.source) == vip.FamilyOf(p.Address) {
 		p.Source = local.source
 	}
-	hop := nextHop{cmp.Or(t.nextHop.mode, common.mode), cmp.Or(t.nextHop.ip4, common.ip4), cmp.Or(t.nextHop.ip6, common.ip6)}
+	hop := nextHop{cmp.Or(t.nextHop.mode, common.mode), cmp.Or(t.nextHop.ip4, common.ip4),
+		cmp.Or(t.nextHop.ip6, common.ip6)}
 	if err := hop.check(local); err != nil {
 		return p, fmt.Errorf("mpbgp_nexthop: %w", err)
 	}
@@ -265,7 +270,8 @@ func (t peerText) complete(local localSide, common nextHop, readFile func(string
 	return p, nil
 }
 
-// ReadPassword returns the password in a file, which is its content without the end of the line. Its error has no password.
+// ReadPassword returns the password in a file, which is its content without the end of the line. Its error has no
+// password.
 func ReadPassword(path string, readFile func(string) ([]byte, error)) (vip.Secret, error) {
 	if readFile == nil {
 		return "", errors.New("the password is in a file, and files can't be read here")
@@ -287,9 +293,10 @@ const maxAnnotatedPeers = 100
 // AnnotatedPeers parses the peers that Node annotations name, without their prefix:
 // bgp-peers-<n>-peer-ip (several with commas between), -peer-asn, -node-asn, -src-ip,
 // -peer-port, -peer-multi-hop and -bgp-pass (in base64), n counting from 0. For n = 0 the keys are taken without
-// bgp-peers-0-, too, as older tools write them; whatever but peer-ip is not there for another n is as for 0. One that is there and empty
-// is not set for that n; of -peer-asn it counts as not there. -src-ip is the BGP identifier, too. More than maxAnnotatedPeers addresses are an error. Its error names every annotation that
-// is wrong, and no password; there are then no peers.
+// bgp-peers-0-, too, as older tools write them; whatever but peer-ip is not there for another n is as for 0. One that
+// is there and empty is not set for that n; of -peer-asn it counts as not there. -src-ip is the BGP identifier, too.
+// More than maxAnnotatedPeers addresses are an error. Its error names every annotation that is wrong, and no
+// password; there are then no peers.
 func (b BGP) AnnotatedPeers(annotations map[string]vip.Secret) ([]vip.BGPPeer, error) {
 	var peers []vip.BGPPeer
 	var errs []error
@@ -298,7 +305,8 @@ func (b BGP) AnnotatedPeers(annotations map[string]vip.Secret) ([]vip.BGPPeer, e
 		prefix := fmt.Sprintf("bgp-peers-%d-", n)
 		nameOf := func(key string) string {
 			own := prefix + key
-			if _, given := annotations[own]; n > 0 && (key == "peer-ip" || given && key != "peer-asn") { // no peer is without an AS number
+			// no peer is without an AS number
+			if _, given := annotations[own]; n > 0 && (key == "peer-ip" || given && key != "peer-asn") {
 				return own
 			}
 			for _, name := range []string{own, "bgp-peers-0-" + key, key} {

@@ -21,24 +21,30 @@ type RoutingTable struct {
 // routingOptions are the options of routing tables.
 var routingOptions = inSection(groupRouting, []Option{
 	{Env: "vip_routingtable", Flag: "table", Type: Bool, Default: "false",
-		Meaning: "Put a route to each VIP into a routing table, for another daemon to export (BIRD, FRR, frr-k8s). On each node that can serve the VIP, or with `svc_election` on its owner; for the control plane's VIP on each node whose API server is ready. See bgp.md.",
-		set:     store(parseBool, func(c *Config) *bool { return &c.RoutingTable.Enable })},
+		Meaning: "Put a route to each VIP into a routing table, for another daemon to export (BIRD, FRR, frr-k8s). On " +
+			"each node that can serve the VIP, or with `svc_election` on its owner; for the control plane's VIP on each " +
+			"node whose API server is ready. See bgp.md.",
+		set: store(parseBool, func(c *Config) *bool { return &c.RoutingTable.Enable })},
 	{Env: "vip_routingtableid", Flag: "tableID", Type: Int, Default: "198",
 		Meaning: "The number of that table.",
 		set:     store(parseTable, func(c *Config) *int { return &c.RoutingTable.ID })},
 	{Env: "vip_routingtabletype", Flag: "tableType", Type: Int, Default: "1",
-		Meaning: "The type of the routes, by the kernel's numbers. 1 unicast, 2 local, 6 blackhole, 7 unreachable, 8 prohibit. Unicast and local routes have the link of VIPs.",
-		set:     store(parseRouteType, func(c *Config) *int { return &c.RoutingTable.Type })},
+		Meaning: "The type of the routes, by the kernel's numbers. 1 unicast, 2 local, 6 blackhole, 7 unreachable, 8 " +
+			"prohibit. Unicast and local routes have the link of VIPs.",
+		set: store(parseRouteType, func(c *Config) *int { return &c.RoutingTable.Type })},
 	{Env: "vip_routingprotocol", Flag: "routingProtocol", Type: Int, Default: "248",
-		Meaning: "The protocol number of the routes. All routes of the table with this number are Herald's: those to nothing that is a VIP are removed.",
-		set:     store(number(5, math.MaxUint8), func(c *Config) *int { return &c.RoutingTable.Protocol })},
+		Meaning: "The protocol number of the routes. All routes of the table with this number are Herald's: those to " +
+			"nothing that is a VIP are removed.",
+		set: store(number(5, math.MaxUint8), func(c *Config) *int { return &c.RoutingTable.Protocol })},
 })
 
 // parseTable checks the number of a routing table that Herald may write to.
 func parseTable(v string) (int, error) {
 	n, err := strconv.Atoi(v)
-	if err != nil || n < 1 || n > math.MaxInt32 || n >= 253 && n <= 255 || n >= vip.FirstEgressTable && n <= vip.LastEgressTable {
-		return 0, fmt.Errorf("must be a whole number from 1 to %d, and that of no table of the kernel's own (253 to 255) or of egress (%d to %d)", math.MaxInt32, vip.FirstEgressTable, vip.LastEgressTable)
+	if err != nil || n < 1 || n > math.MaxInt32 || n >= 253 && n <= 255 || n >= vip.FirstEgressTable &&
+		n <= vip.LastEgressTable {
+		return 0, fmt.Errorf("must be a whole number from 1 to %d, and that of no table of the kernel's own (253 to 255) "+
+			"or of egress (%d to %d)", math.MaxInt32, vip.FirstEgressTable, vip.LastEgressTable)
 	}
 	return n, nil
 }

@@ -33,7 +33,8 @@ func parseInto[T any](to *T, v string, parse func(string) (T, error)) error {
 	return err
 }
 
-// where makes a set function whose value may be wrong where it has no effect, which options before it in the table decide.
+// where makes a set function whose value may be wrong where it has no effect, which options before it in the table
+// decide.
 func where(effective func(*Config) bool, set func(*Config, string) error) func(*Config, string) error {
 	return func(c *Config, v string) error {
 		if err := set(c, v); effective(c) {
@@ -43,7 +44,8 @@ func where(effective func(*Config) bool, set func(*Config, string) error) func(*
 	}
 }
 
-// list makes a parser of values with commas between from a parser of one. It returns the error of the first that is wrong.
+// list makes a parser of values with commas between from a parser of one. It returns the error of the first that is
+// wrong.
 func list[T any](parse func(string) (T, error)) func(string) ([]T, error) {
 	return func(v string) ([]T, error) {
 		var all []T
@@ -187,7 +189,8 @@ func parseLinkPrefix(v string) (string, error) {
 
 func parseInterface(v string) (string, error) {
 	if v == Auto {
-		return "", errors.New("must be the name of a link, or empty for that of the default route; auto is a value of vip_servicesinterface")
+		return "", errors.New("must be the name of a link, or empty for that of the default route; auto is a value of " +
+			"vip_servicesinterface")
 	}
 	return parseLinkName(v)
 }
@@ -241,7 +244,8 @@ const maxNodeName = 253 - len("herald-node-")
 func parseNodeName(v string) (string, error) {
 	v = strings.ToLower(v)
 	if !isSubdomain(v) || len(v) > maxNodeName {
-		return "", fmt.Errorf("must be the node's name: letters, digits, dots and dashes (RFC 1123), at most %d of them", maxNodeName)
+		return "", fmt.Errorf("must be the node's name: letters, digits, dots and dashes (RFC 1123), at most %d of them",
+			maxNodeName)
 	}
 	return v, nil
 }
@@ -256,7 +260,8 @@ func parseNamespace(v string) (string, error) {
 // parseListedNamespace parses one of several namespaces.
 func parseListedNamespace(v string) (string, error) {
 	if !isLabel(v) {
-		return "", errors.New("must be namespaces with commas between: lower-case letters, digits and dashes, at most 63 of them")
+		return "", errors.New("must be namespaces with commas between: lower-case letters, digits and dashes, at most 63 " +
+			"of them")
 	}
 	return v, nil
 }
@@ -380,7 +385,8 @@ func parsePrefix(v string) (netip.Prefix, error) {
 	}
 	p, err := netip.ParsePrefix(v)
 	if err != nil || p.Addr().Is4In6() {
-		return netip.Prefix{}, errors.New("must be IP addresses or prefixes with commas between, such as 10.244.0.0/16,192.168.0.1")
+		return netip.Prefix{}, errors.New("must be IP addresses or prefixes with commas between, such as " +
+			"10.244.0.0/16,192.168.0.1")
 	}
 	return p.Masked(), nil
 }
@@ -394,7 +400,8 @@ func parseGateway(v string) (netip.Addr, error) {
 }
 
 // docs/why.md, "The control plane's VIP"
-var errVIPs = errors.New("must be an IP address, or one of each family with a comma between; names are not looked up: write what the name resolves to")
+var errVIPs = errors.New("must be an IP address, or one of each family with a comma between; names are not looked " +
+	"up: write what the name resolves to")
 
 // parseVIPs parses "192.0.2.10" and "192.0.2.10,2001:db8::10".
 func parseVIPs(v string) ([]netip.Addr, error) {

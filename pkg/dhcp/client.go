@@ -213,7 +213,8 @@ func (x *client) release(ctx context.Context, k vip.DHCPLease) {
 	}
 	x.update(func(s *vip.DHCPState) { s.State = stateReleasing })
 	if err := x.protocol.release(ctx, k); err != nil {
-		x.o.Log.Warn("a DHCP lease could not be given back; the server keeps it until it expires", "address", k.Addr, "err", err)
+		x.o.Log.Warn("a DHCP lease could not be given back; the server keeps it until it expires", "address", k.Addr, "err",
+			err)
 		return
 	}
 	x.o.Log.Info("gave a DHCP lease back", "address", k.Addr, "link", x.request.Link, "server", k.Server)
@@ -267,7 +268,8 @@ func (x *client) accept(ctx context.Context, k vip.DHCPLease, before netip.Addr)
 	}
 	x.update(func(s *vip.DHCPState) {
 		if s.Lease.Addr != k.Addr {
-			x.o.Log.Info("leased an address", "address", k.Addr, "link", x.request.Link, "server", k.Server, "expires", expiry(k))
+			x.o.Log.Info("leased an address", "address", k.Addr, "link", x.request.Link, "server", k.Server, "expires",
+				expiry(k))
 		}
 		s.State, s.Lease, s.Lost, s.Problem = stateBound, k, false, ""
 	})
@@ -302,7 +304,8 @@ func (x *client) acquire(ctx context.Context) {
 		total++
 		// Each report is an Event: ever more seldom, unless the problem is another one.
 		if text := err.Error(); total >= nextReport || text != reported && !errors.Is(err, errNoAnswer) {
-			x.reportProblem(fmt.Sprintf("%s on %s (tried %d times in %v)", text, x.request.Link, total, time.Since(began).Round(time.Second)))
+			x.reportProblem(fmt.Sprintf("%s on %s (tried %d times in %v)", text, x.request.Link, total,
+				time.Since(began).Round(time.Second)))
 			reported, nextReport = text, max(2*total, firstReport)
 		}
 		if a := x.o.Attempts; a > 0 && attempt%a == 0 {
@@ -345,7 +348,8 @@ func (x *client) keep(ctx context.Context) {
 			x.lose(failRefused, fmt.Sprintf("the lease of %s could not be renewed: %v", k.Addr, err))
 			return
 		default:
-			x.lose(failExpired, fmt.Sprintf("the lease of %s has expired: no server renewed it since %s: %v", k.Addr, k.Renews.UTC().Format(time.RFC3339), err))
+			x.lose(failExpired, fmt.Sprintf("the lease of %s has expired: no server renewed it since %s: %v", k.Addr,
+				k.Renews.UTC().Format(time.RFC3339), err))
 			return
 		}
 	}
@@ -367,7 +371,8 @@ func (x *client) renew(ctx context.Context, k vip.DHCPLease) (vip.DHCPLease, err
 		x.update(func(s *vip.DHCPState) {
 			s.State = p.state
 			if p.rebind {
-				s.Problem = fmt.Sprintf("%s does not renew the lease of %s; asking any server, until %s", k.Server, k.Addr, expiry(k))
+				s.Problem = fmt.Sprintf("%s does not renew the lease of %s; asking any server, until %s", k.Server, k.Addr,
+					expiry(k))
 			}
 		})
 		phase, cancel := ctx, context.CancelFunc(func() {})

@@ -152,5 +152,6 @@ func (c *Clients) reconcile(ctx context.Context, tasks *sync.WaitGroup) {
 
 // sameClient reports whether a client that was made for b can work on a.
 func sameClient(a, b vip.DHCPRequest) bool {
-	return a.Link == b.Link && a.MAC == b.MAC && a.DUID == b.DUID && a.IAID == b.IAID && a.Hostname == b.Hostname && a.Broadcast == b.Broadcast
+	return a.Link == b.Link && a.MAC == b.MAC && a.DUID == b.DUID && a.IAID == b.IAID && a.Hostname == b.Hostname &&
+		a.Broadcast == b.Broadcast
 }

@@ -37,13 +37,14 @@ func (x *protocol4) obtain(ctx context.Context, attempt int, preferred netip.Add
 	var xid dhcpv4.TransactionID // the same for both (RFC 2131 section 4.4.1)
 	_, _ = rand.Read(xid[:])     // never fails (crypto/rand)
 	var offer answer
-	_, err := x.transact4(ctx, dhcpv4.MessageTypeDiscover, unspecified4, withAddrs(preferred, netip.Addr{}, dhcpv4.WithTransactionID(xid)), transaction{
-		to: allServers4, timeout: once(firstTimeout4, maxTimeout4, attempt),
-		receive: func(a answer, _ *PacketAddr) (bool, error) {
-			offer = a
-			return true, nil
-		},
-	})
+	_, err := x.transact4(ctx, dhcpv4.MessageTypeDiscover, unspecified4,
+		withAddrs(preferred, netip.Addr{}, dhcpv4.WithTransactionID(xid)), transaction{
+			to: allServers4, timeout: once(firstTimeout4, maxTimeout4, attempt),
+			receive: func(a answer, _ *PacketAddr) (bool, error) {
+				offer = a
+				return true, nil
+			},
+		})
 	if err != nil {
 		return vip.DHCPLease{}, err
 	}
@@ -54,7 +55,8 @@ func (x *protocol4) obtain(ctx context.Context, attempt int, preferred netip.Add
 
 // confirm asks for k without naming a server (RFC 2131 section 4.3.2, INIT-REBOOT).
 func (x *protocol4) confirm(ctx context.Context, k vip.DHCPLease) (vip.DHCPLease, error) {
-	return x.sendRequest(ctx, allServers4, "", backoff(firstTimeout4/2, 2*firstTimeout4, 3), withAddrs(k.Addr, netip.Addr{})...)
+	return x.sendRequest(ctx, allServers4, "", backoff(firstTimeout4/2, 2*firstTimeout4, 3),
+		withAddrs(k.Addr, netip.Addr{})...)
 }
 
 func (x *protocol4) renew(ctx context.Context, k vip.DHCPLease, rebind bool) (vip.DHCPLease, error) {
@@ -74,7 +76,8 @@ func (x *protocol4) renew(ctx context.Context, k vip.DHCPLease, rebind bool) (vi
 
 // sendRequest sends a DHCPREQUEST, with the address that it is sent from as ciaddr, until
 // it is answered by the server from; "": by any.
-func (x *protocol4) sendRequest(ctx context.Context, to *PacketAddr, from string, timeout func(int) time.Duration, options ...dhcpv4.Modifier) (vip.DHCPLease, error) {
+func (x *protocol4) sendRequest(ctx context.Context, to *PacketAddr, from string, timeout func(int) time.Duration,
+	options ...dhcpv4.Modifier) (vip.DHCPLease, error) {
 	var got answer
 	sent, err := x.transact4(ctx, dhcpv4.MessageTypeRequest, to.Src, options, transaction{
 		to: to, timeout: timeout,
@@ -109,11 +112,12 @@ func (x *protocol4) release(ctx context.Context, k vip.DHCPLease) error {
 	if err != nil {
 		return err
 	}
-	return x.sendOnce(ctx, dhcpv4.MessageTypeRelease, &PacketAddr{Src: k.Addr, Dst: server, MAC: x.serverMAC}, withAddrs(netip.Addr{}, server))
+	return x.sendOnce(ctx, dhcpv4.MessageTypeRelease, &PacketAddr{Src: k.Addr, Dst: server, MAC: x.serverMAC},
+		withAddrs(netip.Addr{}, server))
 }
 
-// server4 is the address of the server that k was leased by. A recorded lease is what somebody wrote on the Service: its
-// server may be anything.
+// server4 is the address of the server that k was leased by. A recorded lease is what somebody wrote on the Service:
+// its server may be anything.
 func server4(k vip.DHCPLease) (netip.Addr, error) {
 	server, err := netip.ParseAddr(k.Server)
 	if err == nil && !usable4(server) {
@@ -123,7 +127,8 @@ func server4(k vip.DHCPLease) (netip.Addr, error) {
 }
 
 // sendOnce sends a message that servers do not answer.
-func (x *protocol4) sendOnce(ctx context.Context, kind dhcpv4.MessageType, to *PacketAddr, options []dhcpv4.Modifier) error {
+func (x *protocol4) sendOnce(ctx context.Context, kind dhcpv4.MessageType, to *PacketAddr,
+	options []dhcpv4.Modifier) error {
 	_, err := x.transact4(ctx, kind, to.Src, options, transaction{
 		to:      to,
 		timeout: func(n int) time.Duration { return time.Duration(1-n) * time.Millisecond },
@@ -135,7 +140,8 @@ func (x *protocol4) sendOnce(ctx context.Context, kind dhcpv4.MessageType, to *P
 }
 
 // transact4 runs t for a message of a type.
-func (x *protocol4) transact4(ctx context.Context, kind dhcpv4.MessageType, ciaddr netip.Addr, options []dhcpv4.Modifier, t transaction) (sent time.Time, err error) {
+func (x *protocol4) transact4(ctx context.Context, kind dhcpv4.MessageType, ciaddr netip.Addr,
+	options []dhcpv4.Modifier, t transaction) (sent time.Time, err error) {
 	m, err := x.newMessage(kind, ciaddr, options)
 	if err != nil {
 		return time.Time{}, err

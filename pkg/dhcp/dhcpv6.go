@@ -88,8 +88,8 @@ func (x *protocol6) confirm(ctx context.Context, k vip.DHCPLease) (vip.DHCPLease
 	return k, nil
 }
 
-// renew asks as the protocol says. A server that knows nothing of k is sent a Request (RFC 8415 section 18.2.10.1); if that
-// is refused or not answered, k goes on all the same, and a pause later renew begins again.
+// renew asks as the protocol says. A server that knows nothing of k is sent a Request (RFC 8415 section 18.2.10.1);
+// if that is refused or not answered, k goes on all the same, and a pause later renew begins again.
 func (x *protocol6) renew(ctx context.Context, k vip.DHCPLease, rebind bool) (vip.DHCPLease, error) {
 	kind, server, end := dhcpv6.MessageTypeRenew, k.Server, k.Rebinds
 	if rebind {
@@ -130,7 +130,8 @@ func errNoAddress(a answer) error {
 // or a Rebind is errRefused only if it ends the lease; NoBinding is a noBindingError, to a
 // Rebind unless another server has renewed the lease before the timeout; one with another
 // status is ignored.
-func (x *protocol6) ask(ctx context.Context, kind dhcpv6.MessageType, server string, addr netip.Addr, timeout func(int) time.Duration) (vip.DHCPLease, error) {
+func (x *protocol6) ask(ctx context.Context, kind dhcpv6.MessageType, server string, addr netip.Addr,
+	timeout func(int) time.Duration) (vip.DHCPLease, error) {
 	var got answer
 	unknown, renewal := "", kind == dhcpv6.MessageTypeRenew || kind == dhcpv6.MessageTypeRebind
 	sent, err := x.transact6(ctx, kind, server, addr, transaction{
@@ -189,7 +190,8 @@ func (x *protocol6) give(ctx context.Context, kind dhcpv6.MessageType, k vip.DHC
 
 // transact6 runs t for a message of a type about addr, if that is valid, to the server
 // with a DUID in hexadecimal; "": to all.
-func (x *protocol6) transact6(ctx context.Context, kind dhcpv6.MessageType, server string, addr netip.Addr, t transaction) (sent time.Time, err error) {
+func (x *protocol6) transact6(ctx context.Context, kind dhcpv6.MessageType, server string, addr netip.Addr,
+	t transaction) (sent time.Time, err error) {
 	m, err := x.newMessage(kind, server, addr)
 	if err != nil {
 		return time.Time{}, err

@@ -15,13 +15,15 @@ import (
 // newMessage makes a message of a type with the given options and those that depend on
 // the type and the client only (RFC 2131 table 5). ciaddr is 0.0.0.0 unless the client
 // may answer ARP for it.
-func (x *protocol4) newMessage(kind dhcpv4.MessageType, ciaddr netip.Addr, options []dhcpv4.Modifier) (*dhcpv4.DHCPv4, error) {
+func (x *protocol4) newMessage(kind dhcpv4.MessageType, ciaddr netip.Addr, options []dhcpv4.Modifier) (*dhcpv4.DHCPv4,
+	error) {
 	mac, err := net.ParseMAC(x.request.MAC)
 	if err != nil {
 		return nil, err
 	}
 	options = append(options, dhcpv4.WithHwAddr(mac), dhcpv4.WithClientIP(ciaddr.AsSlice()), dhcpv4.WithMessageType(kind),
-		dhcpv4.WithBroadcast(x.request.Broadcast && !ciaddr.IsGlobalUnicast()), dhcpv4.WithOption(dhcpv4.OptClientIdentifier(clientID(mac, x.request.Hostname))))
+		dhcpv4.WithBroadcast(x.request.Broadcast && !ciaddr.IsGlobalUnicast()),
+		dhcpv4.WithOption(dhcpv4.OptClientIdentifier(clientID(mac, x.request.Hostname))))
 	if kind == dhcpv4.MessageTypeDiscover || kind == dhcpv4.MessageTypeRequest {
 		if x.request.Hostname != "" {
 			options = append(options, dhcpv4.WithOption(dhcpv4.OptHostName(x.request.Hostname)))
@@ -44,8 +46,8 @@ func withAddrs(requested, server netip.Addr, more ...dhcpv4.Modifier) []dhcpv4.M
 	return more
 }
 
-// clientID is the client identifier (RFC 2132 section 9.14): the host name if there is one, as kube-vip sends it, so that
-// reservations and leases by that identifier stay; else the hardware type and address.
+// clientID is the client identifier (RFC 2132 section 9.14): the host name if there is one, as kube-vip sends it, so
+// that reservations and leases by that identifier stay; else the hardware type and address.
 func clientID(mac net.HardwareAddr, hostname string) []byte {
 	if hostname != "" {
 		return []byte(hostname)
@@ -67,11 +69,13 @@ func parse4(b []byte, request *dhcpv4.DHCPv4) (a answer, err error) {
 	switch {
 	case err != nil:
 		return a, fmt.Errorf("%w: %w", errNotForUs, err) // whose it is can't be told
-	case m.OpCode != dhcpv4.OpcodeBootReply, m.TransactionID != request.TransactionID, !bytes.Equal(m.ClientHWAddr, request.ClientHWAddr),
+	case m.OpCode != dhcpv4.OpcodeBootReply, m.TransactionID != request.TransactionID,
+		!bytes.Equal(m.ClientHWAddr, request.ClientHWAddr),
 		!slices.Contains(answers4[request.MessageType()], m.MessageType()):
 		return a, errNotForUs
 	}
-	if id := m.GetOneOption(dhcpv4.OptionClientIdentifier); id != nil && !bytes.Equal(id, request.GetOneOption(dhcpv4.OptionClientIdentifier)) {
+	if id := m.GetOneOption(dhcpv4.OptionClientIdentifier); id != nil &&
+		!bytes.Equal(id, request.GetOneOption(dhcpv4.OptionClientIdentifier)) {
 		return a, errNotForUs // RFC 6842
 	}
 	server := addr4(m.ServerIdentifier())
@@ -105,7 +109,8 @@ func (a *answer) parseLease4(m *dhcpv4.DHCPv4, server netip.Addr) error {
 		a.bits = n
 	}
 	if p := netip.PrefixFrom(a.addr, a.bits); a.bits < 31 && (p.Masked().Addr() == a.addr || broadcastAddr(p) == a.addr) {
-		return fmt.Errorf("offers %s, which is the address of the network %s itself, or its broadcast address", a.addr, p.Masked())
+		return fmt.Errorf("offers %s, which is the address of the network %s itself, or its broadcast address", a.addr,
+			p.Masked())
 	}
 	if routers := m.Router(); len(routers) > 0 && usable4(addr4(routers[0])) {
 		a.router = addr4(routers[0])
@@ -116,7 +121,8 @@ func (a *answer) parseLease4(m *dhcpv4.DHCPv4, server netip.Addr) error {
 	if a.duration = m.IPAddressLeaseTime(0); a.duration < minLease {
 		return fmt.Errorf("leases %s for %v; %v is the least that is accepted", a.addr, a.duration, minLease)
 	}
-	a.setTimes(m.IPAddressRenewalTime(0), m.IPAddressRebindingTime(0), a.duration/8*7) // in this order: nanoseconds overflow
+	// in this order: nanoseconds overflow
+	a.setTimes(m.IPAddressRenewalTime(0), m.IPAddressRebindingTime(0), a.duration/8*7)
 	return nil
 }
 

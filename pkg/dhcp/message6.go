@@ -20,7 +20,8 @@ func (x *protocol6) newMessage(kind dhcpv6.MessageType, server string, addr neti
 	if err != nil {
 		return nil, err
 	}
-	options := []dhcpv6.Modifier{dhcpv6.WithClientID(id), dhcpv6.WithIAID([4]byte(binary.BigEndian.AppendUint32(nil, x.request.IAID)))}
+	options := []dhcpv6.Modifier{dhcpv6.WithClientID(id),
+		dhcpv6.WithIAID([4]byte(binary.BigEndian.AppendUint32(nil, x.request.IAID)))}
 	if server != "" {
 		id, err := parseDUID(server)
 		if err != nil {
@@ -37,7 +38,8 @@ func (x *protocol6) newMessage(kind dhcpv6.MessageType, server string, addr neti
 	switch kind {
 	case dhcpv6.MessageTypeSolicit, dhcpv6.MessageTypeRequest, dhcpv6.MessageTypeRenew, dhcpv6.MessageTypeRebind:
 		if x.request.Hostname != "" {
-			options = append(options, dhcpv6.WithFQDN(1, x.request.Hostname)) // the S bit: the server is to update the DNS (RFC 4704 section 4.1)
+			// the S bit: the server is to update the DNS (RFC 4704 section 4.1)
+			options = append(options, dhcpv6.WithFQDN(1, x.request.Hostname))
 		}
 	}
 	m, err := dhcpv6.NewMessage(options...)

@@ -35,7 +35,9 @@ func newMetrics() metrics {
 			Name: "herald_dhcp_renewals_total", Help: "DHCP leases that a server has renewed, by family.",
 		}, []string{"family"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "herald_dhcp_failures_total", Help: "What went wrong with DHCP, by family and kind: no_answer, refused (DHCPNAK and the like), expired, declined (the address is in use, or not for a VIP), invalid (an answer that was not accepted), link (the link or the socket).",
+			Name: "herald_dhcp_failures_total", Help: "What went wrong with DHCP, by family and kind: no_answer, refused " +
+				"(DHCPNAK and the like), expired, declined (the address is in use, or not for a VIP), invalid (an answer that " +
+				"was not accepted), link (the link or the socket).",
 		}, []string{"family", "kind"}),
 	}
 	for _, f := range []vip.Family{vip.IPv4, vip.IPv6} {

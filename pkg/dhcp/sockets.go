@@ -94,7 +94,8 @@ func (c conn4) WriteTo(b []byte, to net.Addr) (int, error) {
 	return len(b), err
 }
 
-// ReadFrom returns errNotForUs for a packet that can't be read: anybody on the link may send any number of these, so they count as read.
+// ReadFrom returns errNotForUs for a packet that can't be read: anybody on the link may send any number of these, so
+// they count as read.
 func (c conn4) ReadFrom(b []byte) (int, net.Addr, error) {
 	buf := make([]byte, len(b)+60+8)
 	n, from, err := c.Conn.ReadFrom(buf)
@@ -156,12 +157,14 @@ func parseUDP4(d []byte) ([]byte, *PacketAddr) {
 		return nil, nil
 	}
 	ip, total := int(d[0]&15)*4, int(binary.BigEndian.Uint16(d[2:]))
-	if ip < 20 || total > len(d) || total < ip+8 || d[9] != unix.IPPROTO_UDP || binary.BigEndian.Uint16(d[6:])&0x3fff != 0 {
+	if ip < 20 || total > len(d) || total < ip+8 || d[9] != unix.IPPROTO_UDP ||
+		binary.BigEndian.Uint16(d[6:])&0x3fff != 0 {
 		return nil, nil
 	}
 	u := d[ip:total]
 	length := int(binary.BigEndian.Uint16(u[4:]))
-	if binary.BigEndian.Uint16(u) != serverPort4 || binary.BigEndian.Uint16(u[2:]) != clientPort4 || length < 8 || length > len(u) {
+	if binary.BigEndian.Uint16(u) != serverPort4 || binary.BigEndian.Uint16(u[2:]) != clientPort4 || length < 8 ||
+		length > len(u) {
 		return nil, nil
 	}
 	return u[8:length], &PacketAddr{Src: netip.AddrFrom4([4]byte(d[12:16])), Dst: netip.AddrFrom4([4]byte(d[16:20]))}

@@ -1,7 +1,8 @@
 // Package history remembers which Services went from which node to which, when and why, as this node has
 // seen it since its process began, and measures for how long nobody answered for those that came to this node.
 //
-// Every node sees the moves of all, since it sees all leases; the outage is known to the node that took over only (docs/why.md, "History").
+// Every node sees the moves of all, since it sees all leases; the outage is known to the node that took over only
+// (docs/why.md, "History").
 package history
 
 import (
@@ -21,7 +22,8 @@ const (
 	maxMoves = 1000
 	// maxCounted is how many series herald_vip_moves_total has at most, one for each Service.
 	maxCounted = 2000
-	// heardLately is how long ago the last sign of life of a node may be that hands a VIP over and answers for it meanwhile.
+	// heardLately is how long ago the last sign of life of a node may be that hands a VIP over and answers for it
+	// meanwhile.
 	heardLately = time.Second
 )
 
@@ -45,9 +47,11 @@ type ownership struct {
 	counted   bool         // it has a series of History.came
 	addresses []netip.Addr // which it had last
 	void      bool         // its claim was not valid since holder had it
-	freeSince time.Time    // since when nobody has it, as far as this node knows, which is cut off the VIPs' link (mayBeElsewhere); zero: it is not so
-	movedAt   time.Time    // when the last move was, as it is remembered
-	seen      bool         // in the pass under way
+	// since when nobody has it, as far as this node knows, which is cut off the VIPs' link (mayBeElsewhere); zero: it is
+	// not so
+	freeSince time.Time
+	movedAt   time.Time // when the last move was, as it is remembered
+	seen      bool      // in the pass under way
 
 	// lostAt is when holder was last heard, if its claim ended without its doing and no node could have the VIP then.
 	lostAt  time.Time
@@ -63,12 +67,15 @@ type pending struct {
 
 // New makes a History without moves.
 func New(log *slog.Logger) *History {
-	h := &History{log: log, services: make(map[vip.Key]*ownership), outage: prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "herald_vip_outage_seconds", Help: "For how long nobody answered for a Service that came to this node from another: from when that was last heard until this one announced it. 0 if it was handed over.",
-		Buckets: []float64{0, .1, .25, .5, 1, 2, 5, 10, 30, 60},
-	}), came: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "herald_vip_moves_total", Help: "Times a Service came to this node from another, or came back after no node had it; not when it was new. By Service, 2000 of them at most.",
-	}, []string{"service_namespace", "service"})}
+	h := &History{log: log, services: make(map[vip.Key]*ownership),
+		outage: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "herald_vip_outage_seconds", Help: "For how long nobody answered for a Service that came to this node from " +
+				"another: from when that was last heard until this one announced it. 0 if it was handed over.",
+			Buckets: []float64{0, .1, .25, .5, 1, 2, 5, 10, 30, 60},
+		}), came: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "herald_vip_moves_total", Help: "Times a Service came to this node from another, or came back after no " +
+				"node had it; not when it was new. By Service, 2000 of them at most.",
+		}, []string{"service_namespace", "service"})}
 	h.moves.Store(&[]vip.Move{})
 	return h
 }
@@ -82,7 +89,8 @@ func (h *History) Collectors() []prometheus.Collector {
 func (h *History) Moves() []vip.Move { return *h.moves.Load() }
 
 // Record compares the owners of Services in w, and whether this node announces them, with the last call, and
-// remembers and logs what has changed. What the first call finds is no move. Nothing is recorded before the caches are filled.
+// remembers and logs what has changed. What the first call finds is no move. Nothing is recorded before the caches
+// are filled.
 func (h *History) Record(w vip.World, p vip.Plan) {
 	if !w.Synced {
 		return
@@ -99,7 +107,9 @@ func (h *History) Record(w vip.World, p vip.Plan) {
 			delete(h.services, k)
 			h.forget(k, o)
 			if o.holder != "" && !o.withdrawn {
-				added = append(added, vip.Move{At: w.Now, Service: k, Addresses: o.addresses, From: o.holder, Cause: "the Service was deleted, or is no longer of type LoadBalancer"})
+				added = append(added,
+					vip.Move{At: w.Now, Service: k, Addresses: o.addresses, From: o.holder,
+						Cause: "the Service was deleted, or is no longer of type LoadBalancer"})
 			}
 		}
 	}
@@ -117,8 +127,9 @@ func (h *History) Record(w vip.World, p vip.Plan) {
 	h.moves.Store(&all)
 }
 
-// forgetOldest returns the maxMoves of all that are remembered: as long as there are more, the oldest of the namespace with the most is
-// forgotten, so that nobody makes an operator forget what happened to others. all must not be used again.
+// forgetOldest returns the maxMoves of all that are remembered: as long as there are more, the oldest of the
+// namespace with the most is forgotten, so that nobody makes an operator forget what happened to others. all must not
+// be used again.
 func forgetOldest(all []vip.Move) []vip.Move {
 	counts := make(map[string]int)
 	for _, m := range all {
@@ -181,7 +192,8 @@ func (h *History) update(w *vip.World, v *vip.Verdict) (added []vip.Move) {
 		if o.withdrawn {
 			move.From = ""
 		}
-		if outOfTouch := !w.Tenure.Holds(w.Now) || !w.Tenure.RenewalLateSince.IsZero(); outOfTouch && claim.AcquiredAt.After(o.movedAt) && claim.AcquiredAt.Before(w.Now) {
+		if outOfTouch := !w.Tenure.Holds(w.Now) || !w.Tenure.RenewalLateSince.IsZero(); outOfTouch &&
+			claim.AcquiredAt.After(o.movedAt) && claim.AcquiredAt.Before(w.Now) {
 			move.At = claim.AcquiredAt // this node learns only now of it
 		}
 		if move.Cause == "" && move.From != "" {
@@ -205,8 +217,8 @@ func (h *History) update(w *vip.World, v *vip.Verdict) (added []vip.Move) {
 	return added
 }
 
-// begin notes that move.To has the Service of o. It returns the move, but for one to this node from another, dead or alive, which end
-// returns.
+// begin notes that move.To has the Service of o. It returns the move, but for one to this node from another, dead or
+// alive, which end returns.
 func (h *History) begin(w *vip.World, o *ownership, move vip.Move) []vip.Move {
 	handOver, lostAt := !o.void, o.lostAt
 	o.holder, o.withdrawn, o.void, o.lostAt = move.To, false, false, time.Time{}
@@ -221,11 +233,12 @@ func (h *History) begin(w *vip.World, o *ownership, move vip.Move) []vip.Move {
 	return nil
 }
 
-// takenWithin is how long after a node was cut off the VIPs' link it waits for another to take its VIPs, before it says that nobody did.
+// takenWithin is how long after a node was cut off the VIPs' link it waits for another to take its VIPs, before it
+// says that nobody did.
 const takenWithin = 5 * time.Second
 
-// mayBeElsewhere reports whether this node can't tell yet that nobody has the Service of o, although it knows of nobody: it reaches too few
-// other nodes on the VIPs' link, and these may be about to take it.
+// mayBeElsewhere reports whether this node can't tell yet that nobody has the Service of o, although it knows of
+// nobody: it reaches too few other nodes on the VIPs' link, and these may be about to take it.
 func (o *ownership) mayBeElsewhere(w *vip.World) bool {
 	self := member(w, w.Self)
 	if o.withdrawn || self == nil || !self.Info.Isolated {
@@ -237,7 +250,8 @@ func (o *ownership) mayBeElsewhere(w *vip.World) bool {
 	return w.Now.Sub(o.freeSince) < takenWithin
 }
 
-// whyLost returns why a node has lost a VIP whose lease does not say it, since the node released that: what this node knows of it; "" if that is nothing.
+// whyLost returns why a node has lost a VIP whose lease does not say it, since the node released that: what this node
+// knows of it; "" if that is nothing.
 func whyLost(w *vip.World, node string) string {
 	switch m := member(w, node); {
 	case m == nil:

@@ -7,8 +7,8 @@
 // they are in a line of text, and the connection stays open: its end tells that the lock is
 // free, or that nobody waits any more.
 //
-// Any user of the host can take such a name, in its network namespace. Who does is waited for all the same, since two Heralds are worse than none
-// that works, and named if that is not root.
+// Any user of the host can take such a name, in its network namespace. Who does is waited for all the same, since two
+// Heralds are worse than none that works, and named if that is not root.
 package hostlock
 
 import (
@@ -59,7 +59,8 @@ type Lock struct {
 // New makes a Lock that is not acquired. self is what other processes are told of this one:
 // words without a line break. poke is called when Waiting has changed; it must not block.
 func New(self string, log *slog.Logger, poke func()) *Lock {
-	return &Lock{self: self, log: log, address: address, waiting: mailbox.New[[]string](), holder: mailbox.New[string](), poke: poke}
+	return &Lock{self: self, log: log, address: address, waiting: mailbox.New[[]string](), holder: mailbox.New[string](),
+		poke: poke}
 }
 
 // String names the task.
@@ -99,7 +100,8 @@ func (l *Lock) Acquire(ctx context.Context, tell func(holder string)) error {
 			l.holder.Put(holder)
 			if holder != logged || time.Since(at) > remindTime {
 				logged, at = holder, time.Now()
-				l.log.Error("another Herald has the name of this node: it runs on this host. This one stays out of the way until that ends; end one of them", "other", holder)
+				l.log.Error("another Herald has the name of this node: it runs on this host. This one stays out of the way "+
+					"until that ends; end one of them", "other", holder)
 				tell(holder)
 			}
 		})
@@ -114,9 +116,10 @@ func (l *Lock) Acquire(ctx context.Context, tell func(holder string)) error {
 	return nil
 }
 
-// await connects to the process that has the lock, calls told with what that says of itself, and whose it is if not root's (describeUser),
-// and blocks until the connection or ctx ends. If nobody answers it calls told with words that say so,
-// and returns after retryTime. It calls nothing if that process has just ended; one that has not listened for lineTime has not.
+// await connects to the process that has the lock, calls told with what that says of itself, and whose it is if not
+// root's (describeUser), and blocks until the connection or ctx ends. If nobody answers it calls told with words that
+// say so, and returns after retryTime. It calls nothing if that process has just ended; one that has not listened for
+// lineTime has not.
 func (l *Lock) await(ctx context.Context, told func(string)) {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", l.address)
 	if ctx.Err() != nil {
@@ -154,8 +157,8 @@ func (l *Lock) await(ctx context.Context, told func(string)) {
 // howToFind is a command that shows the process which has the lock.
 const howToFind = " (on the host, as root: ss -xap | grep heraldvip.io/herald)"
 
-// describeUser returns, if the process that listens at the other end of conn is neither root's nor of the user of this one (SO_PEERCRED, as of
-// listen(2)), words that say so; "" if it is, or that can't be read.
+// describeUser returns, if the process that listens at the other end of conn is neither root's nor of the user of
+// this one (SO_PEERCRED, as of listen(2)), words that say so; "" if it is, or that can't be read.
 func describeUser(conn net.Conn) string {
 	c, ok := conn.(syscall.Conn)
 	if !ok {
@@ -174,7 +177,8 @@ func describeUser(conn net.Conn) string {
 	if user.Uid == 0 || int(user.Uid) == os.Geteuid() {
 		return ""
 	}
-	return fmt.Sprintf("a process of user %d, neither root nor the user of this one: unless you run Herald as that user it is none, and only has the name of the lock%s", user.Uid, howToFind)
+	return fmt.Sprintf("a process of user %d, neither root nor the user of this one: unless you run Herald as that "+
+		"user it is none, and only has the name of the lock%s", user.Uid, howToFind)
 }
 
 // exchange sends a line with self, and returns the line that comes from the other side,
@@ -228,7 +232,8 @@ func (l *Lock) Run(ctx context.Context) error {
 			all = append(all, p)
 			if time.Since(logged) > logTime {
 				logged = time.Now()
-				l.log.Warn("another Herald was started on this host; it waits until this one ends. End one of them", "other", p.text)
+				l.log.Warn("another Herald was started on this host; it waits until this one ends. End one of them", "other",
+					p.text)
 			}
 		case p := <-ended:
 			all = slices.DeleteFunc(all, func(q *process) bool { return p == q })

@@ -85,8 +85,8 @@ func NewCredentialsWatch(cfg *rest.Config, origin string, nodeLease vip.Key, ten
 // String names the task.
 func (w *CredentialsWatch) String() string { return "credentials" }
 
-// Run returns an error once the file has had other credentials at a look, and at the next, since it may be half written,
-// after a time that differs from node to node, and mayEnd permits it. It returns nil when ctx ends.
+// Run returns an error once the file has had other credentials at a look, and at the next, since it may be half
+// written, after a time that differs from node to node, and mayEnd permits it. It returns nil when ctx ends.
 func (w *CredentialsWatch) Run(ctx context.Context) error {
 	if w.file == "" {
 		return nil

@@ -25,8 +25,9 @@ type Leases struct {
 
 	watchAgain func() // see WatchAgain
 
-	mu      sync.Mutex                        // guards the values of the stores and what follows
-	named   map[vip.Key]int                   // by how many Services and options; of these and of node leases there is a change to tell
+	mu sync.Mutex // guards the values of the stores and what follows
+	// by how many Services and options; of these and of node leases there is a change to tell
+	named   map[vip.Key]int
 	told    map[vip.Key]bool                  // Leases that TakeChanges has returned, or will, and that are not deleted
 	changed map[vip.Key]*coordinationv1.Lease // since the last call of TakeChanges
 	deleted []*coordinationv1.Lease
@@ -35,7 +36,8 @@ type Leases struct {
 // newLeases makes Leases that are watched by one connection and written by another.
 func newLeases(write, watch *clients, o Options) *Leases {
 	l := &Leases{
-		client: write.coordination, nodes: vip.Key{Namespace: o.NodeLeaseNamespace, Name: o.NodeLeasePrefix}, poke: o.PokeLeases,
+		client: write.coordination, nodes: vip.Key{Namespace: o.NodeLeaseNamespace, Name: o.NodeLeasePrefix},
+		poke:  o.PokeLeases,
 		named: make(map[vip.Key]int), told: make(map[vip.Key]bool), changed: make(map[vip.Key]*coordinationv1.Lease),
 	}
 	namespaces := []string{o.Namespace, o.NodeLeaseNamespace}
@@ -68,12 +70,13 @@ func withoutManagedFields(o *coordinationv1.Lease) *coordinationv1.Lease {
 	return o
 }
 
-// maxLeaseBytes is how many bytes of a Lease of another namespace than the announcers' are kept, encoded: those of kube-vip
-// and of leader elections have some hundred. The API server takes 1.5 MB, and every node keeps the Leases of all namespaces.
+// maxLeaseBytes is how many bytes of a Lease of another namespace than the announcers' are kept, encoded: those of
+// kube-vip and of leader elections have some hundred. The API server takes 1.5 MB, and every node keeps the Leases of
+// all namespaces.
 const maxLeaseBytes = 8 << 10
 
-// withoutWhatIsLarge is what is kept of a Lease: all but its managed fields. Of a large one of another namespace than the
-// announcers' only who has it is kept, so that users who may write Leases can't use up the memory of all nodes.
+// withoutWhatIsLarge is what is kept of a Lease: all but its managed fields. Of a large one of another namespace than
+// the announcers' only who has it is kept, so that users who may write Leases can't use up the memory of all nodes.
 func (l *Leases) withoutWhatIsLarge(o *coordinationv1.Lease) *coordinationv1.Lease {
 	o = withoutManagedFields(o)
 	if o.Size() <= maxLeaseBytes || o.Namespace == l.nodes.Namespace {
@@ -118,8 +121,8 @@ func (l *Leases) tell(k vip.Key, old, new *coordinationv1.Lease) {
 	l.deleted = append(l.deleted, old)
 }
 
-// setNamed is called when a Service begins to name the Lease k (by is 1), or ends to (-1). What is known of a Lease that
-// is named for the first time is told from then on, until it is deleted.
+// setNamed is called when a Service begins to name the Lease k (by is 1), or ends to (-1). What is known of a Lease
+// that is named for the first time is told from then on, until it is deleted.
 func (l *Leases) setNamed(k vip.Key, by int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -142,13 +145,13 @@ func (l *Leases) Synced() bool {
 	return !slices.ContainsFunc(l.stores, func(s *reflectorStore[coordinationv1.Lease]) bool { return !s.synced.Load() })
 }
 
-// WatchAgain has all watches of the Cluster begin again with a list of what the API server has by then, on a new connection. It does not block. Until the list
-// has come the caches stay as they are.
+// WatchAgain has all watches of the Cluster begin again with a list of what the API server has by then, on a new
+// connection. It does not block. Until the list has come the caches stay as they are.
 func (l *Leases) WatchAgain() { l.watchAgain() }
 
-// TakeChanges is the Leases that are new or changed since the last call, and the last version
-// of each that was deleted since: node leases, and those that a Service of type LoadBalancer or Options.Leases names, or
-// has named since they exist. They must not be changed. It is for one caller.
+// TakeChanges is the Leases that are new or changed since the last call, and the last version of each that was
+// deleted since: node leases, and those that a Service of type LoadBalancer or Options.Leases names, or has named
+// since they exist. They must not be changed. It is for one caller.
 func (l *Leases) TakeChanges() (changed, deleted []*coordinationv1.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

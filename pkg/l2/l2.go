@@ -1,7 +1,7 @@
-// Package l2 announces VIPs to the neighbours on a link by gratuitous ARP (RFC 826, RFC 5227) and unsolicited neighbor
-// advertisements (RFC 4861, RFC 9131), hears those of other hosts (announce.go, heard.go), and checks addresses: whether
-// another host has one that is to be used, or claims one in use, and whether another node replies for its own (check.go).
-// All that is asked of neighbours is asked in whohas.go.
+// Package l2 announces VIPs to the neighbours on a link by gratuitous ARP (RFC 826, RFC 5227) and unsolicited
+// neighbor advertisements (RFC 4861, RFC 9131), hears those of other hosts (announce.go, heard.go), and checks
+// addresses: whether another host has one that is to be used, or claims one in use, and whether another node replies
+// for its own (check.go). All that is asked of neighbours is asked in whohas.go.
 //
 // The kernel replies for the addresses that are bound; where sysctls keep it from that, answer.go does.
 package l2

@@ -25,9 +25,9 @@ const sendTimeout = 200 * time.Millisecond
 // maxMessage is the length up to which an advertisement is read; one for a VIP has 32 bytes.
 const maxMessage = 1500
 
-// openSender opens a packet socket for Ethernet frames of any protocol. It needs no address on the link, as a client of ARP
-// or a raw ICMPv6 socket would. Protocol 0 receives nothing. The runtime's poller does not watch the socket: it would wake the
-// process up after each frame, since there is room for another (docs/why.md, "Wake-ups").
+// openSender opens a packet socket for Ethernet frames of any protocol. It needs no address on the link, as a client
+// of ARP or a raw ICMPv6 socket would. Protocol 0 receives nothing. The runtime's poller does not watch the socket:
+// it would wake the process up after each frame, since there is room for another (docs/why.md, "Wake-ups").
 func (sockets) openSender(link vip.Link) (frameSender, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -68,8 +68,8 @@ func (s packetSender) send(frame []byte, wait bool) error {
 	return errors.Join(err, sent)
 }
 
-// openReceiver opens a packet socket that receives the ARP frames on a link, or, for IPv6, a raw ICMPv6 socket for neighbor
-// advertisements. The link needs no address.
+// openReceiver opens a packet socket that receives the ARP frames on a link, or, for IPv6, a raw ICMPv6 socket for
+// neighbor advertisements. The link needs no address.
 func (sockets) openReceiver(link vip.Link, family vip.Family) (messageReceiver, error) {
 	ifi := net.Interface{Index: link.Index, Name: link.Name, MTU: maxMessage}
 	if family == vip.IPv4 {

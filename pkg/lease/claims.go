@@ -15,19 +15,23 @@ import (
 func (l *Leases) members(now time.Time, info vip.NodeInfo) []vip.Member {
 	all := make([]vip.Member, 0, len(l.peers)+1)
 	if t := l.tenure(now); t.Epoch != 0 {
-		all = append(all, vip.Member{Name: l.o.Node, Epoch: t.Epoch, Alive: t.Holds(now), Rejoining: l.decision.Rejoining, Info: info})
+		all = append(all, vip.Member{Name: l.o.Node, Epoch: t.Epoch, Alive: t.Holds(now), Rejoining: l.decision.Rejoining,
+			Info: info})
 	}
 	for name, p := range l.peers {
 		all = append(all, vip.Member{
-			Name: name, Epoch: p.Epoch, Alive: l.decision.Alive[name], Gone: p.gone, APIUnreached: p.noAPI, HeardAt: p.lastHeard(),
-			Unproven: !p.renewed && p.heardAt.IsZero(), AnswersUntil: l.decision.AnswersUntil[name], Stalled: p.stalled, Stable: p.stable(now), Info: p.info,
+			Name: name, Epoch: p.Epoch, Alive: l.decision.Alive[name], Gone: p.gone, APIUnreached: p.noAPI,
+			HeardAt:  p.lastHeard(),
+			Unproven: !p.renewed && p.heardAt.IsZero(), AnswersUntil: l.decision.AnswersUntil[name], Stalled: p.stalled,
+			Stable: p.stable(now), Info: p.info,
 		})
 	}
 	slices.SortFunc(all, func(a, b vip.Member) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }
 
-// claims returns World.Claims: what claim returns of each unit in the table, and of each Lease that another program has.
+// claims returns World.Claims: what claim returns of each unit in the table, and of each Lease that another program
+// has.
 func (l *Leases) claims(now time.Time) map[vip.Key]vip.Claim {
 	all := make(map[vip.Key]vip.Claim, len(l.table.known.Units)+len(l.beside.foreign))
 	for k, e := range l.table.known.Units {
@@ -96,8 +100,8 @@ func (l *Leases) updateUnproven(now time.Time) {
 	}
 }
 
-// moveHolds reports whether the node to which m gave a VIP still has it: this one in its present epoch, which is not over; another whose claims
-// of that epoch are not void, and may not be moved in turn.
+// moveHolds reports whether the node to which m gave a VIP still has it: this one in its present epoch, which is not
+// over; another whose claims of that epoch are not void, and may not be moved in turn.
 func (l *Leases) moveHolds(m quorum.Move) bool {
 	if m.Holder == l.o.Node {
 		return m.Epoch == l.own.Epoch && !l.own.EpochOver
@@ -106,8 +110,8 @@ func (l *Leases) moveHolds(m quorum.Move) bool {
 	return p != nil && !p.void(m.Epoch) && !l.decision.Released[m.Holder]
 }
 
-// proposedMoves returns, by unit, where the plan would have those that nobody has by now (claim), each with the version and the
-// claim that it replaces. Move.Epoch is left for State.Propose.
+// proposedMoves returns, by unit, where the plan would have those that nobody has by now (claim), each with the
+// version and the claim that it replaces. Move.Epoch is left for State.Propose.
 func (l *Leases) proposedMoves(now time.Time) map[vip.Key]quorum.Move {
 	all := make(map[vip.Key]quorum.Move)
 	for k, w := range l.table.wanted {
@@ -126,9 +130,4 @@ func (l *Leases) nodeOf(k vip.Key) string {
 		return node
 	}
 	return ""
-}
-
-// nodeLeaseKey returns the key of a node's node lease.
-func (l *Leases) nodeLeaseKey(node string) vip.Key {
-	return vip.Key{Namespace: l.o.Namespace, Name: NodePrefix + node}
 }

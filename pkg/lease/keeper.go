@@ -19,8 +19,9 @@ const (
 	keeperDelay = 150 * time.Millisecond // how much later each further node places a unit that nobody has
 	gatherTime  = 100 * time.Millisecond // between two writes that place units; more while there are many
 	maxGather   = 500 * time.Millisecond
-	behindTime  = 100 * time.Millisecond  // how long the watch may take to show a table that another node has
-	beginTime   = 500 * time.Millisecond  // how long a process places nothing, so that nodes that start together know each other
+	behindTime  = 100 * time.Millisecond // how long the watch may take to show a table that another node has
+	// how long a process places nothing, so that nodes that start together know each other
+	beginTime   = 500 * time.Millisecond
 	followTime  = 1500 * time.Millisecond // how long an agent may take to carry out a table
 	unknownTime = 3 * time.Second         // how long this node keeps a unit that no Service in its cache has
 	forgetTime  = time.Minute             // after this a unit that nobody has, or wants, is forgotten
@@ -58,8 +59,8 @@ type table struct {
 	handingOver map[vip.Key]vip.HandingOver
 }
 
-// A doubt is a write of which this node does not know whether it was carried out. Until it knows, it acts on nothing that
-// it has given away by it, and answers for that.
+// A doubt is a write of which this node does not know whether it was carried out. Until it knows, it acts on nothing
+// that it has given away by it, and answers for that.
 type doubt struct {
 	base int64            // the number of the table that it was to replace
 	next *Table           // what it was to write
@@ -68,7 +69,8 @@ type doubt struct {
 }
 
 func newTableState() table {
-	return table{known: newTable(0, nil), needs: make(map[vip.Key]time.Time), handingOver: make(map[vip.Key]vip.HandingOver)}
+	return table{known: newTable(0, nil), needs: make(map[vip.Key]time.Time),
+		handingOver: make(map[vip.Key]vip.HandingOver)}
 }
 
 // setWanted stores where the plan has every unit, and that the plan before it is carried out.
@@ -95,7 +97,8 @@ func (t *table) doubted(k vip.Key, e Entry) (next Entry, ok bool) {
 func (l *Leases) tableKey() vip.Key { return vip.Key{Namespace: l.o.Namespace, Name: TableName} }
 
 // setTable takes in a version of the table. An object that is newer than the one before, and whose number is not, was
-// deleted, spoilt by hand or restored from a backup: the table that was known goes on to count, and is to be written again.
+// deleted, spoilt by hand or restored from a backup: the table that was known goes on to count, and is to be written
+// again.
 func (l *Leases) setTable(x *coordinationv1.Lease, now time.Time) {
 	t := &l.table
 	if version(x) <= t.version {
@@ -105,7 +108,8 @@ func (l *Leases) setTable(x *coordinationv1.Lease, now time.Time) {
 	got, err := parseTable(x)
 	if err != nil || got.Number < t.known.Number || got.Number == t.known.Number && got.digest != t.known.digest {
 		if !t.rewrite {
-			l.o.Log.Warn("the table of who owns what is older than what this node knows, or can't be read; it is written again", "lease", l.tableKey(), "number", transitions(x), "known", t.known.Number)
+			l.o.Log.Warn("the table of who owns what is older than what this node knows, or can't be read; it is written again",
+				"lease", l.tableKey(), "number", transitions(x), "known", t.known.Number)
 		}
 		t.rewrite = true
 		return
@@ -129,8 +133,8 @@ func (l *Leases) takeTable(got *Table, now time.Time) {
 	}
 }
 
-// endDoubt has this node answer for a unit that it gave away until the other is heard, if it is that one's now; else the
-// unit is this node's as before.
+// endDoubt has this node answer for a unit that it gave away until the other is heard, if it is that one's now; else
+// the unit is this node's as before.
 func (l *Leases) endDoubt(k vip.Key, now time.Time) {
 	h, ok := l.table.handingOver[k]
 	if e := l.table.known.Units[k]; ok && e.Owner != l.o.Node && e.Owner != "" {
@@ -154,8 +158,8 @@ func (l *Leases) tableGone(x *coordinationv1.Lease) {
 	}
 }
 
-// updateBehind finds out whether nodes that may act have a newer table than this one, which have not carried out the newest, and from what
-// they say, whether a write of which this node has had no answer was carried out.
+// updateBehind finds out whether nodes that may act have a newer table than this one, which have not carried out the
+// newest, and from what they say, whether a write of which this node has had no answer was carried out.
 func (l *Leases) updateBehind(statuses map[string]vip.PeerStatus, now time.Time) {
 	t, ahead := &l.table, false
 	for node, s := range statuses {
@@ -219,8 +223,9 @@ func (l *Leases) resolve(node string, written *Table, now time.Time) {
 	}
 }
 
-// updateActs has this node act on what the table gives it, once it has read that in its epoch. A process that has just begun waits until it has heard the other
-// nodes, or a moment: they may have moved what it had without the API server.
+// updateActs has this node act on what the table gives it, once it has read that in its epoch. A process that has
+// just begun waits until it has heard the other nodes, or a moment: they may have moved what it had without the API
+// server.
 func (l *Leases) updateActs(now time.Time) {
 	t := &l.table
 	if l.own.Epoch != 0 && t.readIn == l.own.Epoch && t.actsIn != t.readIn && (t.actsIn != 0 || !l.mayNotKnow(now)) {
@@ -228,7 +233,8 @@ func (l *Leases) updateActs(now time.Time) {
 	}
 }
 
-// neglects returns for how long a node has had a unit that its agent has not taken up, beyond the time that it has for that; 0 if it has none.
+// neglects returns for how long a node has had a unit that its agent has not taken up, beyond the time that it has
+// for that; 0 if it has none.
 func (l *Leases) neglects(node string, p *peer, now time.Time) time.Duration {
 	if !p.stalled || l.table.known.newest[quorum.ClaimText(node, p.Epoch)] <= p.carried {
 		return 0
@@ -236,26 +242,30 @@ func (l *Leases) neglects(node string, p *peer, now time.Time) time.Duration {
 	return now.Sub(p.behindSince) - followTime
 }
 
-// mayWriteTable reports whether this node may write the table at all: it has read it in its epoch, acts on its claims by renewals, and
-// knows of no newer one.
+// mayWriteTable reports whether this node may write the table at all: it has read it in its epoch, acts on its claims
+// by renewals, and knows of no newer one.
 func (l *Leases) mayWriteTable(now time.Time) bool {
 	t := l.tenure(now)
-	return l.table.planned && t.Holds(now) && t.Confirmed && l.decision.Verdict != quorum.Holding && l.table.aheadAt.IsZero()
+	return l.table.planned && t.Holds(now) && t.Confirmed && l.decision.Verdict != quorum.Holding &&
+		l.table.aheadAt.IsZero()
 }
 
-// turn returns how long after the first node this one places what nobody has: those whose Herald serves other Services don't count.
+// turn returns how long after the first node this one places what nobody has: those whose Herald serves other
+// Services don't count.
 func (l *Leases) turn() (d time.Duration) {
 	own := &l.about
 	for node, p := range l.peers {
-		if l.decision.Alive[node] && node < l.o.Node && p.info.AnnouncesServices() == own.AnnouncesServices() && p.info.SameClasses(own) && p.info.Excluded == "" && !p.info.Isolated {
+		if l.decision.Alive[node] && node < l.o.Node && p.info.AnnouncesServices() == own.AnnouncesServices() &&
+			p.info.SameClasses(own) && p.info.Excluded == "" && !p.info.Isolated {
 			d += keeperDelay
 		}
 	}
 	return d
 }
 
-// listChanges returns what this node has to write in the table now, sorted: what it gives away; what was agreed on without the API server, once the owner
-// before is fenced; and where units go that nobody has, in its turn. It has Run look again when more is due.
+// listChanges returns what this node has to write in the table now, sorted: what it gives away; what was agreed on
+// without the API server, once the owner before is fenced; and where units go that nobody has, in its turn. It has
+// Run look again when more is due.
 func (l *Leases) listChanges(now time.Time) (all []change) {
 	t := &l.table
 	before, turn := t.needs, l.turn()
@@ -343,8 +353,8 @@ func (l *Leases) isVoid(e Entry) bool {
 	return e.Owner == "" || p == nil || p.void(e.Epoch)
 }
 
-// writeTable starts a write of the table if there is anything to write, and it may be written. What this node gives away is written at once; writes that only
-// place units are at least gatherTime apart, and more while there are many.
+// writeTable starts a write of the table if there is anything to write, and it may be written. What this node gives
+// away is written at once; writes that only place units are at least gatherTime apart, and more while there are many.
 func (l *Leases) writeTable(ctx context.Context, now time.Time) {
 	t := &l.table
 	if t.pending || t.stale || now.Before(t.until) || !l.mayWriteTable(now) {
@@ -377,7 +387,8 @@ func (l *Leases) writeTable(ctx context.Context, now time.Time) {
 		t.placedAt = now
 	}
 	base := t.known
-	if t.object != nil && transitions(t.object) > base.Number && transitions(t.object) < lastNumber { // it was spoilt by hand
+	// it was spoilt by hand
+	if t.object != nil && transitions(t.object) > base.Number && transitions(t.object) < lastNumber {
 		base = newTable(transitions(t.object), base.Units)
 	}
 	next := base.with(all, now)
@@ -385,8 +396,8 @@ func (l *Leases) writeTable(ctx context.Context, now time.Time) {
 	l.sendTable(ctx, next, given)
 }
 
-// again returns what this node has given away by a write of which it does not know the outcome, if that can still be carried out,
-// and the next owner lives.
+// again returns what this node has given away by a write of which it does not know the outcome, if that can still be
+// carried out, and the next owner lives.
 func (l *Leases) again() (all []change) {
 	t := &l.table
 	if t.doubt == nil || t.doubt.base != t.known.Number {
@@ -416,7 +427,8 @@ func (l *Leases) rewriteDue(now time.Time) bool {
 	return left <= 0
 }
 
-// beginDoubt notes that a write is about to give away units: this node answers for them until it hears their next owners.
+// beginDoubt notes that a write is about to give away units: this node answers for them until it hears their next
+// owners.
 func (l *Leases) beginDoubt(given map[vip.Key]bool, next *Table, now time.Time) {
 	for k := range given {
 		e := next.Units[k]
@@ -433,8 +445,9 @@ func (l *Leases) beginDoubt(given map[vip.Key]bool, next *Table, now time.Time) 
 	l.changed = l.changed || len(given) > 0
 }
 
-// sendTable starts to write next, by which units are given away. A write that is refused is followed by a read, and one that has no answer by another write:
-// once either shows a higher number, nothing that was sent before can be carried out any more.
+// sendTable starts to write next, by which units are given away. A write that is refused is followed by a read, and
+// one that has no answer by another write: once either shows a higher number, nothing that was sent before can be
+// carried out any more.
 func (l *Leases) sendTable(ctx context.Context, next *Table, given map[vip.Key]bool) {
 	t := &l.table
 	t.pending = true
@@ -524,8 +537,8 @@ func (l *Leases) applyRead(x *coordinationv1.Lease, err error, now time.Time) {
 	}
 }
 
-// readTable starts to read the table past the watch: once in each epoch, before this node acts on anything; when another node has had a newer one for
-// behindTime; and when a write was refused and that read failed.
+// readTable starts to read the table past the watch: once in each epoch, before this node acts on anything; when
+// another node has had a newer one for behindTime; and when a write was refused and that read failed.
 func (l *Leases) readTable(ctx context.Context, now time.Time) {
 	t := &l.table
 	ahead := !t.aheadAt.IsZero() && now.Sub(t.aheadAt) >= behindTime
@@ -551,7 +564,8 @@ func (l *Leases) readTable(ctx context.Context, now time.Time) {
 	})
 }
 
-// endHandingOver removes what was given away long ago. Without an answer this node goes on to answer as long as its right to act lasts.
+// endHandingOver removes what was given away long ago. Without an answer this node goes on to answer as long as its
+// right to act lasts.
 func (l *Leases) endHandingOver(now time.Time) {
 	t := &l.table
 	for k, h := range t.handingOver {

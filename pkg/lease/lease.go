@@ -1,10 +1,10 @@
 // Package lease agrees with the other nodes on who owns which VIP, by two kinds of Lease objects (docs/ownership.md).
 //
-// Each node renews one Lease of its own, the node lease. The table says who owns what; it is one Lease, written only when
-// an owner changes. What a silent node has is placed anew only once that node is fenced: its epoch is marked as over on its
-// node lease, with the resourceVersion that was seen to grow old. The API server lets that write through only if the node
-// has not renewed since, and a node that has not renewed for that long has given up by itself. So a claim is taken only
-// from a node that no longer acts on it, however stale the taker's cache is.
+// Each node renews one Lease of its own, the node lease. The table says who owns what; it is one Lease, written only
+// when an owner changes. What a silent node has is placed anew only once that node is fenced: its epoch is marked as
+// over on its node lease, with the resourceVersion that was seen to grow old. The API server lets that write through
+// only if the node has not renewed since, and a node that has not renewed for that long has given up by itself. So a
+// claim is taken only from a node that no longer acts on it, however stale the taker's cache is.
 //
 //	node lease   n renews             active
 //	             silent for duration  another node fences epoch e: all claims n@e are void
@@ -84,7 +84,8 @@ func parseClaim(l *coordinationv1.Lease) (node string, epoch int64, ok bool) {
 	return parseClaimText(l.Annotations[ClaimAnnotation])
 }
 
-// parseClaimText returns node and epoch of what quorum.ClaimText writes, <node>@<number>; ok is false for anything else.
+// parseClaimText returns node and epoch of what quorum.ClaimText writes, <node>@<number>; ok is false for anything
+// else.
 func parseClaimText(text string) (node string, epoch int64, ok bool) {
 	node, e, ok := strings.Cut(text, "@")
 	epoch, err := strconv.ParseInt(e, 10, 64)
@@ -180,8 +181,8 @@ func ParseNodeLease(l *coordinationv1.Lease) (n NodeLease, ok bool) {
 	return n, true
 }
 
-// renewedAt returns when spec.renewTime was written: when that was by the API server's clock, in whole seconds, if the managed fields say so;
-// else what was written, by the clock of who wrote it.
+// renewedAt returns when spec.renewTime was written: when that was by the API server's clock, in whole seconds, if
+// the managed fields say so; else what was written, by the clock of who wrote it.
 func renewedAt(l *coordinationv1.Lease) time.Time {
 	for _, m := range l.ManagedFields {
 		if m.Time != nil && m.FieldsV1 != nil && strings.Contains(m.FieldsV1.GetRawString(), `"f:renewTime"`) {

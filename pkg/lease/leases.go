@@ -53,8 +53,8 @@ const (
 	pauseLimit = 1250 * time.Millisecond // after a pause longer than this the process was stopped, or got no CPU
 )
 
-// Leases is this node's part in the agreement: it renews the node lease, fences dead and silent nodes, and writes in the
-// table what it gives away and what nobody has.
+// Leases is this node's part in the agreement: it renews the node lease, fences dead and silent nodes, and writes in
+// the table what it gives away and what nobody has.
 type Leases struct {
 	o       Options
 	store   Store
@@ -186,10 +186,10 @@ func (l *Leases) Ready() error {
 	return nil
 }
 
-// Run makes a step when it is woken, and at least each stepPeriod, until ctx ends; after one that took more than 1 ms it
-// pauses three times as long, up to stepPeriod. Then it gives back what it still has and releases the node lease, so that
-// the others need not wait for it, within quorum.StopTime, and returns the error of the latter. If another process has
-// taken the name of this node it releases nothing, and returns an error that says which.
+// Run makes a step when it is woken, and at least each stepPeriod, until ctx ends; after one that took more than 1 ms
+// it pauses three times as long, up to stepPeriod. Then it gives back what it still has and releases the node lease,
+// so that the others need not wait for it, within quorum.StopTime, and returns the error of the latter. If another
+// process has taken the name of this node it releases nothing, and returns an error that says which.
 func (l *Leases) Run(ctx context.Context) error {
 	// Requests outlive ctx: their end must be known.
 	requests, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -261,10 +261,10 @@ func (l *Leases) releaseAll(ctx context.Context) {
 	}
 }
 
-// step reads the watch cache and the heartbeats (none while Peers.Off gives a reason), decides, starts the requests that
-// follow (renewal, fences, the table) without waiting for them, pokes the agent if the World has changed, and sets the
-// heartbeat. After a pause of the process it logs that, and the tenure is not confirmed until a renewal succeeds, which
-// is due at once. Until the watch cache is filled it does no more than that. It takes mu.
+// step reads the watch cache and the heartbeats (none while Peers.Off gives a reason), decides, starts the requests
+// that follow (renewal, fences, the table) without waiting for them, pokes the agent if the World has changed, and
+// sets the heartbeat. After a pause of the process it logs that, and the tenure is not confirmed until a renewal
+// succeeds, which is due at once. Until the watch cache is filled it does no more than that. It takes mu.
 func (l *Leases) step(ctx context.Context) {
 	info := l.o.Info() // before the lock: other rooms answer
 	var statuses map[string]vip.PeerStatus
@@ -275,7 +275,8 @@ func (l *Leases) step(ctx context.Context) {
 	now := time.Now()
 	if paused := l.pausedFor(now); paused > 0 {
 		l.own.ConfirmAfter, l.own.next = now, now
-		l.o.Log.Warn("this process was stopped or got no CPU; it confirms its claims before it goes on", "for", paused.Round(time.Millisecond))
+		l.o.Log.Warn("this process was stopped or got no CPU; it confirms its claims before it goes on", "for",
+			paused.Round(time.Millisecond))
 	}
 	l.lastStep, l.about = now, info
 	if !l.store.Synced() {
@@ -295,7 +296,8 @@ func (l *Leases) step(ctx context.Context) {
 	l.report(now)
 	heartbeat := l.decision.Heartbeat
 	heartbeat.Table, heartbeat.TableDigest, heartbeat.Carried = l.table.known.Number, l.table.known.digest, l.table.carried
-	if l.own.releasing { // the agent has ended: others may move what is left, though nothing can be given back without the API server
+	// the agent has ended: others may move what is left, though nothing can be given back without the API server
+	if l.own.releasing {
 		heartbeat.TenureValid = false
 	}
 	l.mu.Unlock()

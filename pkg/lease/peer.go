@@ -24,10 +24,12 @@ type peer struct {
 	released      bool                  // the node itself ended its epoch: it has stopped
 	info          vip.NodeInfo
 	infoText      string
-	about         string     // info without the number of the table, which alone is no change
-	deletedAt     time.Time  // when it was last tried to delete the node lease, which is over
-	fenceFailedAt time.Time  // when it was last logged that it can't be fenced
-	fence         *sentFence // the last one by this node that was written, or may have been since it had no answer, and is not logged yet; nil: none, or a later version is known
+	about         string    // info without the number of the table, which alone is no change
+	deletedAt     time.Time // when it was last tried to delete the node lease, which is over
+	fenceFailedAt time.Time // when it was last logged that it can't be fenced
+	// the last one by this node that was written, or may have been since it had no answer, and is not logged yet; nil:
+	// none, or a later version is known
+	fence *sentFence
 	stability
 
 	pending     bool         // a fence or a delete of its node lease is under way
@@ -37,23 +39,16 @@ type peer struct {
 	stalled     bool         // for longer than it may
 }
 
-// version returns the version of the node lease that was seen last; 0 if it does not exist.
-func (p *peer) version() uint64 {
-	if !p.Exists {
-		return 0
-	}
-	return version(p.lease)
-}
-
 // void reports whether claims of that epoch are void: the node has released its node lease, is
 // in a later epoch, or that epoch was fenced.
 func (p *peer) void(epoch int64) bool {
 	return p.released || p.Epoch > epoch || p.Over && p.Epoch >= epoch
 }
 
-// lastHeard returns when the last heartbeat of the node came, or its node lease was last seen to be renewed, if that was later. The node lease
-// does not count if the node is dead by heartbeats, and so is its kernel: then it answers no client on the VIPs' link, whatever it renews. So it is
-// where another node has found that first, and fenced it: it was heard until shortly before.
+// lastHeard returns when the last heartbeat of the node came, or its node lease was last seen to be renewed, if that
+// was later. The node lease does not count if the node is dead by heartbeats, and so is its kernel: then it answers
+// no client on the VIPs' link, whatever it renews. So it is where another node has found that first, and fenced it:
+// it was heard until shortly before.
 func (p *peer) lastHeard() time.Time {
 	fenced := p.Over && p.renewAt.Sub(p.heardAt) < fencedWithin
 	if p.heardAt.After(p.renewAt) || (p.gone || fenced) && !p.heardAt.IsZero() {
@@ -62,7 +57,8 @@ func (p *peer) lastHeard() time.Time {
 	return p.renewAt
 }
 
-// fencedWithin is how long after its last heartbeat a node that is cut off has been fenced, with room: some half a second.
+// fencedWithin is how long after its last heartbeat a node that is cut off has been fenced, with room: some half a
+// second.
 const fencedWithin = 2 * time.Second
 
 // silent reports whether this node has seen no change of the node lease for d or longer.
@@ -70,10 +66,10 @@ func (p *peer) silent(now time.Time, d time.Duration) bool {
 	return now.Sub(p.Changed) >= d
 }
 
-// update stores the version l of the node lease, seen to change now: its epoch, its info, and
-// whether it was fenced or released; a version without a renewal or one of these counts as no change. It reports whether the lease did not exist before, or any
-// of these differs. Info that can't be read excludes the node from VIPs. A new epoch clears
-// the mark that the node is stalled, and counts as a break of its stability.
+// update stores the version l of the node lease, seen to change now: its epoch, its info, and whether it was fenced
+// or released; a version without a renewal or one of these counts as no change. It reports whether the lease did not
+// exist before, or any of these differs. Info that can't be read excludes the node from VIPs. A new epoch clears the
+// mark that the node is stalled, and counts as a break of its stability.
 func (p *peer) update(l *coordinationv1.Lease, now time.Time) bool {
 	epoch := transitions(l)
 	// Only the fence voids claims, its own or another's. A lease that was blanked or

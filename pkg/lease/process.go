@@ -20,8 +20,8 @@ const WaitingAnnotation = "heraldvip.io/waiting"
 const (
 	askAgain      = 250 * time.Millisecond // between two looks at a node lease that another process may hold
 	failuresToLog = 20
-	// looksForMissing is at how many looks in a row there must be no node lease until its process, which was seen to renew it, has ended: one
-	// that lives writes it again as soon as it sees that somebody has deleted it.
+	// looksForMissing is at how many looks in a row there must be no node lease until its process, which was seen to
+	// renew it, has ended: one that lives writes it again as soon as it sees that somebody has deleted it.
 	looksForMissing = 4
 	tellWaiting     = time.Minute     // how often a process that waits says so on the node lease
 	keepWaiting     = 3 * time.Minute // how long the holder believes that
@@ -43,7 +43,7 @@ func processOf(l *coordinationv1.Lease) (vip.ProcessInfo, string) {
 // it returns. It is called before Run, by a process that has the lock of its host, and blocks
 // for one read as a rule. What the node lease says decides:
 //
-//	there is none; it was fenced or released; by an earlier version     this process may begin; if there is none any more of one that renewed, at the fourth look
+//	there is none; it was fenced or released       this process may begin; if one that renewed is gone, at the 4th look
 //	written by a process of this host, as long as that has been up      it has ended, or it had the lock
 //	by a process of another host, or before a reboot                    may begin once it is silent (silenceLimit)
 //
@@ -73,7 +73,8 @@ func (l *Leases) AwaitName(ctx context.Context, tell func(message string)) error
 		case err != nil:
 			w.silentSince = time.Time{} // nobody can renew, perhaps
 			if w.failures++; w.failures == failuresToLog {
-				l.o.Log.Warn("it can't be found out whether another process has the name of this node; trying on", "lease", l.o.Namespace+"/"+NodePrefix+l.o.Node, "err", err)
+				l.o.Log.Warn("it can't be found out whether another process has the name of this node; trying on", "lease",
+					l.o.Namespace+"/"+NodePrefix+l.o.Node, "err", err)
 			}
 		case l.mayTakeName(w, x, time.Now()):
 			l.mu.Lock()
@@ -125,10 +126,10 @@ func (l *Leases) mayTakeName(w *nameWait, x *coordinationv1.Lease, now time.Time
 	return now.Sub(w.silentSince) >= l.silenceLimit(w, now)
 }
 
-// silenceLimit returns how long a process of another host must not have renewed the node lease
-// before this one may take it: the lease duration, after which the other has stopped to announce.
-// If it was never seen to renew, and its renewal is older than the lease duration by the clock of this host too, the host was
-// probably restarted; then as long as a process that lives may take for a renewal suffices.
+// silenceLimit returns how long a process of another host must not have renewed the node lease before this one may
+// take it: the lease duration, after which the other has stopped to announce. If it was never seen to renew, and its
+// renewal is older than the lease duration by the clock of this host too, the host was probably restarted; then as
+// long as a process that lives may take for a renewal suffices.
 func (l *Leases) silenceLimit(w *nameWait, now time.Time) time.Duration {
 	if !w.lives && now.Sub(w.renewed) > l.o.LeaseDuration {
 		return l.o.RenewDeadline/2 + l.o.RetryPeriod
@@ -152,7 +153,8 @@ func (l *Leases) tellWaiting(ctx context.Context, w *nameWait, x *coordinationv1
 	if !w.lives {
 		if w.said.IsZero() {
 			w.said = now.Add(-time.Hour)
-			l.o.Log.Info("a process of another host, or from before a reboot, has the name of this node; it may begin when that has been silent", "other", who, "for", l.silenceLimit(w, now))
+			l.o.Log.Info("a process of another host, or from before a reboot, has the name of this node; it may begin when "+
+				"that has been silent", "other", who, "for", l.silenceLimit(w, now))
 		}
 		return
 	}
@@ -161,8 +163,11 @@ func (l *Leases) tellWaiting(ctx context.Context, w *nameWait, x *coordinationv1
 		l.mu.Lock()
 		l.own.waitsFor = who
 		l.mu.Unlock()
-		l.o.Log.Error("another Herald has the name of this node, and lives on another host. This one stays out of the way until that ends; give each host a name of its own (vip_nodename), or end one of them", "node", l.o.Node, "other", who)
-		w.tell(fmt.Sprintf("Two hosts run Herald under this node's name: %s, which works; and %s, which waits until that ends. Give each a name of its own (vip_nodename).", who, l.ownText()))
+		l.o.Log.Error("another Herald has the name of this node, and lives on another host. This one stays out of the "+
+			"way until that ends; give each host a name of its own (vip_nodename), or end one of them", "node", l.o.Node,
+			"other", who)
+		w.tell(fmt.Sprintf("Two hosts run Herald under this node's name: %s, which works; and %s, which waits until that "+
+			"ends. Give each a name of its own (vip_nodename).", who, l.ownText()))
 	}
 	if now.Sub(w.wrote) < tellWaiting {
 		return
@@ -178,7 +183,8 @@ func (l *Leases) tellWaiting(ctx context.Context, w *nameWait, x *coordinationv1
 	}
 }
 
-// ownText says which process this is, and on which host: hosts that were cloned have the same name, and differ by their addresses.
+// ownText says which process this is, and on which host: hosts that were cloned have the same name, and differ by
+// their addresses.
 func (l *Leases) ownText() string {
 	text, info := fmt.Sprintf("%s, process %s", l.o.Process.Name, shortID(l.o.Process.ID)), l.o.Info()
 	if addresses := info.OwnAddresses(); len(addresses) > 0 {
@@ -190,18 +196,20 @@ func (l *Leases) ownText() string {
 // shortID returns the first 8 digits of a process ID.
 func shortID(id string) string { return id[:min(len(id), 8)] }
 
-// checkProcess ends this node's epoch, and has Run end, if it finds on its node lease, known,
-// another process than itself, its predecessor and others of this host, which have ended, since this one has the lock of the host (a write of
-// the last may have arrived after AwaitName): it has been silent for so long that the other
-// took the name. It returns the error that says so; nil if the lease is this process's to write.
+// checkProcess ends this node's epoch, and has Run end, if it finds on its node lease, known, another process than
+// itself, its predecessor and others of this host, which have ended, since this one has the lock of the host (a write
+// of the last may have arrived after AwaitName): it has been silent for so long that the other took the name. It
+// returns the error that says so; nil if the lease is this process's to write.
 func (l *Leases) checkProcess(known *coordinationv1.Lease) error {
 	p, addresses := processOf(known)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.o.Process.ID == "" || p.ID == "" || p.ID == l.o.Process.ID || p.ID == l.own.predecessor || p.Host != "" && p.Host == l.o.Process.Host || fenced(known) || holder(known) == "" {
+	if l.o.Process.ID == "" || p.ID == "" || p.ID == l.o.Process.ID || p.ID == l.own.predecessor || p.Host != "" &&
+		p.Host == l.o.Process.Host || fenced(known) || holder(known) == "" {
 		return nil
 	}
-	l.own.taken = fmt.Errorf("another process works under the name of this node, %s: %s, process %s, addresses %s. This one gives up its VIPs and ends", l.o.Node, p.Name, shortID(p.ID), addresses)
+	l.own.taken = fmt.Errorf("another process works under the name of this node, %s: %s, process %s, addresses %s. "+
+		"This one gives up its VIPs and ends", l.o.Node, p.Name, shortID(p.ID), addresses)
 	l.endEpoch("another process has taken the name of this node")
 	return l.own.taken
 }
@@ -224,6 +232,7 @@ func (l *Leases) checkWaiting(x *coordinationv1.Lease, now time.Time) {
 	before, _, _ := strings.Cut(o.waiting, waitingStamp)
 	name, _, _ := strings.Cut(text, waitingStamp)
 	if o.waiting, o.waitingAt = text, now; name != "" && name != before {
-		l.o.Log.Warn("another Herald has the name of this node and waits on another host until this one ends. Give each host a name of its own (vip_nodename), or end one of them", "other", name)
+		l.o.Log.Warn("another Herald has the name of this node and waits on another host until this one ends. Give each "+
+			"host a name of its own (vip_nodename), or end one of them", "other", name)
 	}
 }

@@ -21,11 +21,10 @@ const (
 	fenceFailing = time.Minute             // how often it is logged that a fence can't be written
 )
 
-// evaluate stores the State and the Decision that quorum.Evaluate makes of this node's lease,
-// the peers, the statuses (nil: no heartbeats are exchanged) and, only if it asks for that,
-// the gateway. It ends this node's epoch if that is decided, logs when this node becomes
-// isolated or ceases to be, when it begins to hold on without the API server, and Moves that were agreed on, and sets l.changed if the decision
-// has it. info is of this node.
+// evaluate stores the State and the Decision that quorum.Evaluate makes of this node's lease, the peers, the statuses
+// (nil: no heartbeats are exchanged) and, only if it asks for that, the gateway. It ends this node's epoch if that is
+// decided, logs when this node becomes isolated or ceases to be, when it begins to hold on without the API server,
+// and Moves that were agreed on, and sets l.changed if the decision has it. info is of this node.
 func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo, now time.Time) {
 	in := quorum.Input{
 		Now: now, Timing: l.o.Timing, Self: l.own.Self, Statuses: statuses,
@@ -33,7 +32,8 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo
 	}
 	for node, p := range l.peers {
 		x := p.Peer
-		x.Neglects, x.NoServices, x.Neighbor = l.neglects(node, p, now), !p.info.AnnouncesServices(), p.info.LivenessOff == "" && hasNetworkOf(info, p.info.HeartbeatAddress())
+		x.Neglects, x.NoServices, x.Neighbor = l.neglects(node, p, now), !p.info.AnnouncesServices(),
+			p.info.LivenessOff == "" && hasNetworkOf(info, p.info.HeartbeatAddress())
 		in.Peers[node] = x
 		l.changed = l.changed || p.gone != statuses[node].Gone
 		p.gone, p.heardAt = statuses[node].Gone, statuses[node].HeardAt
@@ -69,20 +69,24 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo
 		l.o.Log.Info("the other nodes confirm that nothing of what this node has was moved while its process was stopped")
 	}
 	if d.Rejoining && !before.Isolated {
-		l.o.Log.Info("the last Herald of this node reached too few other nodes on the VIPs' link; this one takes no VIP until it has reached them for a moment")
+		l.o.Log.Info("the last Herald of this node reached too few other nodes on the VIPs' link; this one takes no VIP " +
+			"until it has reached them for a moment")
 	} else if d.Isolated && !before.Isolated {
 		l.o.Log.Warn(isolatedText(info), "reached", d.Reached-1, "of", d.Known-1)
 	} else if before.Isolated && !d.Isolated {
 		l.o.Log.Info("this node reaches the other nodes on the VIPs' link again")
 	}
 	if d.Agreed > 0 {
-		l.o.Log.Info("the API server is out of reach and a node is dead: the nodes that are left have agreed on who takes its VIPs", "agreed", d.Agreed, "nodes", d.Holders)
+		l.o.Log.Info("the API server is out of reach and a node is dead: the nodes that are left have agreed on who "+
+			"takes its VIPs", "agreed", d.Agreed, "nodes", d.Holders)
 	}
 	if d.Verdict == quorum.Holding && before.Verdict != quorum.Holding {
-		l.o.Log.Warn("the API server is out of reach of this node and of the others that it hears: VIPs stay where they are, since more than half of the nodes agree on that", "holding", d.Holders)
+		l.o.Log.Warn("the API server is out of reach of this node and of the others that it hears: VIPs stay where they "+
+			"are, since more than half of the nodes agree on that", "holding", d.Holders)
 	}
 	if d.UnknownMoves && !before.UnknownMoves {
-		l.o.Log.Info("VIPs were moved while the API server was away, and their new owners have not written that yet; this node acquires none until they have")
+		l.o.Log.Info("VIPs were moved while the API server was away, and their new owners have not written that yet; " +
+			"this node acquires none until they have")
 	}
 	l.changed = l.changed || d.Changed
 }
@@ -95,14 +99,18 @@ func hasNetworkOf(info *vip.NodeInfo, a netip.Addr) bool {
 	})
 }
 
-// meetTime is how long a process that starts waits at most until each other node has been heard, and meetPerNode how much longer for each.
+// meetTime is how long a process that starts waits at most until each other node has been heard, and meetPerNode how
+// much longer for each.
 const (
-	meetTime    = time.Second
-	meetPerNode = 5 * time.Millisecond // two transmit intervals of pkg/peers, which has fewer heartbeats where there are more nodes
+	meetTime = time.Second
+	// two transmit intervals of pkg/peers, which has fewer heartbeats where there are more nodes
+	meetPerNode = 5 * time.Millisecond
 )
 
-// mayNotKnow reports whether another node may act on claims that were moved without the API server, of which this node does not know: one says
-// so, or may and is late, or it was not heard since this process began its first epoch, less than meetTime ago, though it exchanges heartbeats and its epoch is not over (docs/why.md, "Without the API server").
+// mayNotKnow reports whether another node may act on claims that were moved without the API server, of which this
+// node does not know: one says so, or may and is late, or it was not heard since this process began its first epoch,
+// less than meetTime ago, though it exchanges heartbeats and its epoch is not over (docs/why.md, "Without the API
+// server").
 func (l *Leases) mayNotKnow(now time.Time) bool {
 	if l.decision.UnknownMoves || l.decision.PossibleMoves {
 		return true
@@ -123,10 +131,12 @@ func isolatedText(info *vip.NodeInfo) string {
 	link := info.HeartbeatLink()
 	for _, l := range info.Links {
 		if l.Name == link && !l.Up {
-			return "the VIPs' link " + link + " of this node is down; it carries no VIP until it is up and other nodes are reached on it"
+			return "the VIPs' link " + link + " of this node is down; it carries no VIP until it is up and other nodes are " +
+				"reached on it"
 		}
 	}
-	return "this node reaches too few other nodes on the VIPs' link, though its link is up; it takes no VIP until it does, and keeps what it has only while it knows of no other node for it"
+	return "this node reaches too few other nodes on the VIPs' link, though its link is up; it takes no VIP until it " +
+		"does, and keeps what it has only while it knows of no other node for it"
 }
 
 // A fenceFailure is tries in a row to fence a node that failed.
@@ -135,8 +145,8 @@ type fenceFailure struct {
 	until time.Time // when the next may be sent
 }
 
-// fence starts to write the fences that the last decision names, and starts to delete node leases that have been over, and not changed, for
-// keepFenced. It does nothing while this node's own renewals fail.
+// fence starts to write the fences that the last decision names, and starts to delete node leases that have been
+// over, and not changed, for keepFenced. It does nothing while this node's own renewals fail.
 func (l *Leases) fence(ctx context.Context, now time.Time) {
 	if l.own.RenewingSince.IsZero() {
 		return
@@ -162,8 +172,8 @@ func (l *Leases) fence(ctx context.Context, now time.Time) {
 	}
 }
 
-// fenceUnproven starts to fence the nodes to which the table gives units in an epoch that no node lease has shown for the lease duration: it may be this node's watch
-// that does not show it, so the write has to.
+// fenceUnproven starts to fence the nodes to which the table gives units in an epoch that no node lease has shown for
+// the lease duration: it may be this node's watch that does not show it, so the write has to.
 func (l *Leases) fenceUnproven(ctx context.Context, now time.Time) {
 	if t := l.tenure(now); !t.Holds(now) || !t.Confirmed || l.decision.Verdict != quorum.Renewing {
 		return
@@ -182,10 +192,11 @@ func (l *Leases) fenceUnproven(ctx context.Context, now time.Time) {
 // ReasonUnproven is a reason to fence a node.
 const ReasonUnproven = "the table gives it units in an epoch that its node lease has not reached for the lease duration"
 
-// writeFence starts to replace the lease of a peer by its tombstone, or to create that if none exists. After success the node counts here as fenced and not
-// alive. That is logged with why, and counted, though the answer was lost (logFenced). After a conflict the node lease is read. From the third failure in a row
-// on that is logged, each fenceFailing at most. The first shortTries tries time out after shortTimeout, later ones after fenceTimeout
-// (at most half a renew deadline): with the node may have died the API server that would answer, or etcd's leader.
+// writeFence starts to replace the lease of a peer by its tombstone, or to create that if none exists. After success
+// the node counts here as fenced and not alive. That is logged with why, and counted, though the answer was lost
+// (logFenced). After a conflict the node lease is read. From the third failure in a row on that is logged, each
+// fenceFailing at most. The first shortTries tries time out after shortTimeout, later ones after fenceTimeout (at
+// most half a renew deadline): with the node may have died the API server that would answer, or etcd's leader.
 func (l *Leases) writeFence(ctx context.Context, node string, p *peer, epoch int64, why string) {
 	timeout := fenceTimeout
 	if p.failure.count > shortTries {
@@ -237,7 +248,8 @@ func (l *Leases) endFence(node string, p *peer, sent *sentFence, err error) {
 		p.failure = fenceFailure{n, now.Add(50 * time.Millisecond << n)}
 		if n > shortTries && now.Sub(p.fenceFailedAt) >= fenceFailing {
 			p.fenceFailedAt = now
-			l.o.Log.Warn("a node can't be fenced, so nobody else takes its VIPs; it is tried again", "node", node, "why", sent.why, "err", err)
+			l.o.Log.Warn("a node can't be fenced, so nobody else takes its VIPs; it is tried again", "node", node, "why",
+				sent.why, "err", err)
 		}
 	}
 	p.fence = sent // it was written, or may have been
@@ -251,8 +263,8 @@ type sentFence struct {
 	renewed time.Duration // how long before that the node lease was last seen to be renewed
 }
 
-// logFenced logs and counts, once, that a fence of this node has voided the claims of another one, if that is known by now: the API server has said so, or its answer
-// was lost and the watch shows it.
+// logFenced logs and counts, once, that a fence of this node has voided the claims of another one, if that is known
+// by now: the API server has said so, or its answer was lost and the watch shows it.
 func (l *Leases) logFenced(node string, p *peer) {
 	f := p.fence
 	if f == nil || !p.Over || p.released || p.Epoch != f.epoch {
@@ -260,7 +272,8 @@ func (l *Leases) logFenced(node string, p *peer) {
 	}
 	p.fence = nil
 	l.metrics.fenced.Inc()
-	l.o.Log.Info("the claims of a node are voided", "node", node, "why", f.why, "renewed", f.renewed.Round(time.Millisecond).String()+" ago", "epoch", f.epoch)
+	l.o.Log.Info("the claims of a node are voided", "node", node, "why", f.why, "renewed",
+		f.renewed.Round(time.Millisecond).String()+" ago", "epoch", f.epoch)
 }
 
 // tombstone returns p's node lease, or a new one if none exists, with its epoch marked as over
@@ -273,7 +286,8 @@ func (l *Leases) tombstone(node string, p *peer, epoch int64) *coordinationv1.Le
 	}
 	next.Namespace, next.Name = l.o.Namespace, NodePrefix+node
 	addLabels(next)
-	annotate(next, FencedAnnotation, strconv.FormatInt(max(epoch, 1), 10)) // 0, as of a node lease that was made by hand, marks nothing
+	// 0, as of a node lease that was made by hand, marks nothing
+	annotate(next, FencedAnnotation, strconv.FormatInt(max(epoch, 1), 10))
 	next.Spec.HolderIdentity, next.Spec.LeaseTransitions = &node, new(int32(epoch))
 	return next
 }
@@ -287,7 +301,8 @@ func (l *Leases) deleteFenced(ctx context.Context, node string, p *peer) {
 		return func() {
 			p.pending = false
 			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-				l.o.Log.Warn("the node lease of a node that was fenced long ago can't be deleted; it is tried again each "+cleanupRetry.String(), "lease", x.Name, "err", err)
+				l.o.Log.Warn("the node lease of a node that was fenced long ago can't be deleted; it is tried again each "+
+					cleanupRetry.String(), "lease", x.Name, "err", err)
 			}
 		}
 	})

@@ -8,9 +8,9 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Claims returns who has which unit, as the Leases of a cluster say it, for commands that only read: the owners in the
-// table of the announcers' namespace, and other programs that renew the Lease of a unit. A claim of the table is valid if
-// the node lease has its epoch and is not fenced. A table that can't be read has none.
+// Claims returns who has which unit, as the Leases of a cluster say it, for commands that only read: the owners in
+// the table of the announcers' namespace, and other programs that renew the Lease of a unit. A claim of the table is
+// valid if the node lease has its epoch and is not fenced. A table that can't be read has none.
 func Claims(all []*coordinationv1.Lease, announcers string, now time.Time) map[vip.Key]vip.Claim {
 	claims := make(map[vip.Key]vip.Claim)
 	epochs := make(map[string]int64) // of nodes whose claims hold
@@ -33,7 +33,8 @@ func Claims(all []*coordinationv1.Lease, announcers string, now time.Time) map[v
 	}
 	for _, x := range all {
 		_, isNode := ParseNodeLease(x)
-		if who := foreignHolder(x); who != "" && !isNode && x.Name != TableName && now.Sub(renewedAt(x)) < duration(x, 15*time.Second) {
+		if who := foreignHolder(x); who != "" && !isNode && x.Name != TableName &&
+			now.Sub(renewedAt(x)) < duration(x, 15*time.Second) {
 			claims[keyOf(x)] = vip.Claim{Holder: who, Foreign: true, Valid: true}
 		}
 	}

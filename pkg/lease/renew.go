@@ -47,10 +47,10 @@ type ownLease struct {
 	waitingHere bool      // other processes of this host wait for this one to end
 }
 
-// checkOwn renews this node's own lease at once if x, the version that the watch shows, is newer
-// than what this process wrote last, so that another program wrote it; and ends this node's epoch
-// if x has that, or a later one, in FencedAnnotation. The lease is read before that renewal.
-// Otherwise, or if the version written last is not known, it does nothing. Unless that ends the epoch the renewal comes fastRenewal after the last one at the earliest.
+// checkOwn renews this node's own lease at once if x, the version that the watch shows, is newer than what this
+// process wrote last, so that another program wrote it; and ends this node's epoch if x has that, or a later one, in
+// FencedAnnotation. The lease is read before that renewal. Otherwise, or if the version written last is not known, it
+// does nothing. Unless that ends the epoch the renewal comes fastRenewal after the last one at the earliest.
 func (l *Leases) checkOwn(x *coordinationv1.Lease, now time.Time) {
 	if l.own.lease == nil || version(x) <= version(l.own.lease) {
 		return
@@ -73,13 +73,15 @@ func (l *Leases) endEpoch(why string) {
 	}
 	l.own.EpochOver, l.changed = true, true
 	l.metrics.epochsOver.Inc()
-	l.o.Log.Warn("the node lease is lost: this node gives up its VIPs and begins a new epoch", "why", why, "epoch", l.own.Epoch)
+	l.o.Log.Warn("the node lease is lost: this node gives up its VIPs and begins a new epoch", "why", why, "epoch",
+		l.own.Epoch)
 }
 
-// renew starts a renewal of this node's lease, unless Run ends, if none is under way and one is due, or if its
-// info (about, with Isolated and Suspects of the last decision, and Restarts) has changed and the last
-// renewal succeeded. If the version to replace is not known, or the epoch is over, the lease is read first. A renewal times out after half a renew deadline; the first shortTries after a
-// fast one time out after shortTimeout, are tried again at once, and count as no failure.
+// renew starts a renewal of this node's lease, unless Run ends, if none is under way and one is due, or if its info
+// (about, with Isolated and Suspects of the last decision, and Restarts) has changed and the last renewal succeeded.
+// If the version to replace is not known, or the epoch is over, the lease is read first. A renewal times out after
+// half a renew deadline; the first shortTries after a fast one time out after shortTimeout, are tried again at once,
+// and count as no failure.
 func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	o := &l.own
 	if o.releasing {
@@ -127,13 +129,15 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	})
 }
 
-// isolated reports whether this node is isolated, or its last process was and that has not been decided yet of this one. mu is held.
+// isolated reports whether this node is isolated, or its last process was and that has not been decided yet of this
+// one. mu is held.
 func (l *Leases) isolated() bool { return l.decision.Isolated || l.own.WasIsolated }
 
-// writeOwn writes this node's own lease over known, or over what the API server has if known is nil
-// (creates it if there is none), and returns what was written, or the error. If that begins another
-// epoch (nextEpoch) this node's present one ends, and the agent is poked, before the write is sent. It blocks for the requests; mu is not held.
-func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info string) (*coordinationv1.Lease, error) {
+// writeOwn writes this node's own lease over known, or over what the API server has if known is nil (creates it if
+// there is none), and returns what was written, or the error. If that begins another epoch (nextEpoch) this node's
+// present one ends, and the agent is poked, before the write is sent. It blocks for the requests; mu is not held.
+func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info string) (*coordinationv1.Lease,
+	error) {
 	if known == nil {
 		var err error
 		known, err = l.store.Get(ctx, l.o.Namespace, NodePrefix+l.o.Node)
@@ -171,7 +175,8 @@ func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info
 		l.o.Poke()
 	}
 	if known != nil && epoch < transitions(known) {
-		l.o.Log.Error("the node lease has an epoch that no node reaches by counting: something else than Herald wrote it; this node begins another", "lease", l.o.Namespace+"/"+known.Name, "epoch", transitions(known), "next", epoch)
+		l.o.Log.Error("the node lease has an epoch that no node reaches by counting: something else than Herald wrote "+
+			"it; this node begins another", "lease", l.o.Namespace+"/"+known.Name, "epoch", transitions(known), "next", epoch)
 	}
 	next := l.nextOwn(known, epoch, info)
 	if !waits {
@@ -183,14 +188,15 @@ func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info
 	got, err := l.store.Create(ctx, next)
 	if apierrors.IsNotFound(err) {
 		// Not a lease that went meanwhile: that is tried again at once.
-		err = fmt.Errorf("the namespace %s can't take it; cp_namespace names the one that Herald runs in: %s", l.o.Namespace, err.Error())
+		err = fmt.Errorf("the namespace %s can't take it; cp_namespace names the one that Herald runs in: %s", l.o.Namespace,
+			err.Error())
 	}
 	return got, err
 }
 
-// fenceWouldBeKnown reports whether this node would know if it had been fenced before its node lease was deleted: the watch has shown that it is
-// gone, and with that all that was written before, who has this node's VIPs too; and this node's right to these lasts, so that it has not been
-// away. A tombstone goes after an hour, or with its Node.
+// fenceWouldBeKnown reports whether this node would know if it had been fenced before its node lease was deleted: the
+// watch has shown that it is gone, and with that all that was written before, who has this node's VIPs too; and this
+// node's right to these lasts, so that it has not been away. A tombstone goes after an hour, or with its Node.
 func (l *Leases) fenceWouldBeKnown(now time.Time) bool {
 	t := l.own.Tenure(l.o.Timing, l.decision.HoldUntil, now)
 	return t.Holds(now) && t.Confirmed && l.watch.own == 0
@@ -202,9 +208,10 @@ const (
 	deletionLook = 25 * time.Millisecond // between two looks
 )
 
-// awaitDeletion blocks until the watch shows that this node's lease, which the API server does not have, was deleted, so that the epoch can go on (fenceWouldBeKnown).
-// It gives up after deletionWait, when ctx or the epoch ends, and at once unless the tenure, which is not prolonged meanwhile, lasts for twice as long. It
-// reports whether it has waited, and the watch has shown that.
+// awaitDeletion blocks until the watch shows that this node's lease, which the API server does not have, was deleted,
+// so that the epoch can go on (fenceWouldBeKnown). It gives up after deletionWait, when ctx or the epoch ends, and at
+// once unless the tenure, which is not prolonged meanwhile, lasts for twice as long. It reports whether it has
+// waited, and the watch has shown that.
 func (l *Leases) awaitDeletion(ctx context.Context) bool {
 	for began := time.Now(); ; {
 		l.mu.Lock()
@@ -220,14 +227,13 @@ func (l *Leases) awaitDeletion(ctx context.Context) bool {
 	}
 }
 
-// nextEpoch returns the epoch to write over the node lease known (nil: none exists) by a
-// process in epoch own (0: it has none yet); over: that has ended, or may have been fenced before the node lease was deleted. It is own as long as that
-// is valid. A process without one adopts that of the lease, and any process a later one that
-// it finds there. It is one more than both if the lease is fenced, if own is over, or if a
-// process without one finds that the node was stopping. With neither it is the number of
-// seconds since 2020. That is also the next if the lease is at lastEpoch, or beyond: nobody
-// counts so far, so something else wrote it, and no claim of it counts any more once the node
-// lease is in an earlier epoch.
+// nextEpoch returns the epoch to write over the node lease known (nil: none exists) by a process in epoch own (0: it
+// has none yet); over: that has ended, or may have been fenced before the node lease was deleted. It is own as long
+// as that is valid. A process without one adopts that of the lease, and any process a later one that it finds there.
+// It is one more than both if the lease is fenced, if own is over, or if a process without one finds that the node
+// was stopping. With neither it is the number of seconds since 2020. That is also the next if the lease is at
+// lastEpoch, or beyond: nobody counts so far, so something else wrote it, and no claim of it counts any more once the
+// node lease is in an earlier epoch.
 func nextEpoch(known *coordinationv1.Lease, own int64, over bool, now time.Time) int64 {
 	// Greater than any that the node ever had, though nobody may remember that: the number
 	// of seconds since 2020.
@@ -302,19 +308,20 @@ func (l *Leases) nextOwn(known *coordinationv1.Lease, epoch int64, info string) 
 		setOwner(next, "Node", l.o.Node, l.o.NodeUID(l.o.Node))
 	}
 	next.Spec.HolderIdentity, next.Spec.RenewTime = &l.o.Node, &now
-	next.Spec.LeaseDurationSeconds, next.Spec.LeaseTransitions = new(int32(l.o.LeaseDuration/time.Second)), new(int32(epoch))
+	next.Spec.LeaseDurationSeconds, next.Spec.LeaseTransitions = new(int32(l.o.LeaseDuration/time.Second)),
+		new(int32(epoch))
 	if known == nil || epoch != transitions(known) {
 		next.Spec.AcquireTime = &now
 	}
 	return next
 }
 
-// applyRenewal stores the outcome of a renewal of this node's lease that was sent at the given
-// time, and when the next is due. After success: a retry period from sent, or half of what is left of the renew deadline before its last second, in which
-// addresses are removed, if that is less (at once if the epoch ended meanwhile); if another epoch was written, it begins. After a conflict, or if the lease is
-// gone: at once, with the lease read first; that is no failure. After any other error: a quarter of
-// a retry period from now; RenewingSince is cleared, and the first such error logged. It counts the
-// renewal by result. mu is held.
+// applyRenewal stores the outcome of a renewal of this node's lease that was sent at the given time, and when the
+// next is due. After success: a retry period from sent, or half of what is left of the renew deadline before its last
+// second, in which addresses are removed, if that is less (at once if the epoch ended meanwhile); if another epoch
+// was written, it begins. After a conflict, or if the lease is gone: at once, with the lease read first; that is no
+// failure. After any other error: a quarter of a retry period from now; RenewingSince is cleared, and the first such
+// error logged. It counts the renewal by result. mu is held.
 func (l *Leases) applyRenewal(got *coordinationv1.Lease, sent time.Time, err error) {
 	o := &l.own
 	o.pending = false
@@ -375,9 +382,10 @@ func (l *Leases) releaseNodeLease(ctx context.Context) (err error) {
 	return fmt.Errorf("the node lease was not released, so the others wait until it is %v old: %w", l.o.LeaseDuration, err)
 }
 
-// tryReleaseNodeLease reads the node lease, marks its epoch as over, with no holder, and
-// deletes the node lease, once the next process of this node would begin a later epoch, if ctx does not end before, and unless
-// the node is isolated, and not rejoining, which the next process must know. It returns the first error, nil if this process has no epoch.
+// tryReleaseNodeLease reads the node lease, marks its epoch as over, with no holder, and deletes the node lease, once
+// the next process of this node would begin a later epoch, if ctx does not end before, and unless the node is
+// isolated, and not rejoining, which the next process must know. It returns the first error, nil if this process has
+// no epoch.
 func (l *Leases) tryReleaseNodeLease(ctx context.Context) error {
 	if l.own.Epoch == 0 {
 		return nil

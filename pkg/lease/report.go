@@ -22,7 +22,8 @@ func (l *Leases) report(now time.Time) {
 	l.expire(now)
 	s := l.summarize(now)
 	if l.reported.holds && !s.holds && !l.own.EpochOver { // else endEpoch has said why
-		l.o.Log.Warn("the node lease could not be renewed in time: this node gives up its VIPs until it can", "renewed", now.Sub(l.own.Renewed).Round(time.Millisecond).String()+" ago", "renewdeadline", l.o.RenewDeadline)
+		l.o.Log.Warn("the node lease could not be renewed in time: this node gives up its VIPs until it can", "renewed",
+			now.Sub(l.own.Renewed).Round(time.Millisecond).String()+" ago", "renewdeadline", l.o.RenewDeadline)
 	}
 	if s == l.reported && !l.changed {
 		return
@@ -48,7 +49,8 @@ func (l *Leases) expire(now time.Time) {
 // summarize returns what of the World changes with time alone.
 func (l *Leases) summarize(now time.Time) summary {
 	t := l.tenure(now)
-	s := summary{holds: t.Holds(now), confirmed: t.Confirmed, late: !t.RenewalLateSince.IsZero(), waiting: l.own.waitingHere || l.own.waiting != "" && now.Sub(l.own.waitingAt) < keepWaiting}
+	s := summary{holds: t.Holds(now), confirmed: t.Confirmed, late: !t.RenewalLateSince.IsZero(),
+		waiting: l.own.waitingHere || l.own.waiting != "" && now.Sub(l.own.waitingAt) < keepWaiting}
 	for node, p := range l.peers {
 		if l.decision.Alive[node] {
 			s.alive++
@@ -87,13 +89,20 @@ func newMetrics() *metrics {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	m := &metrics{
-		held:       prometheus.NewGauge(prometheus.GaugeOpts{Name: "herald_claims_held", Help: "VIPs that this node owns by the table, and other units: the right to give addresses."}),
-		members:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "herald_members_alive", Help: "Other nodes that may be given VIPs: their Herald renews its node lease and is not dead on the VIPs' link."}),
-		waiting:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "herald_node_second_process", Help: "1 while a second Herald waits for this one to end: one on the same host, or one on a host with the same node name. herald status says which."}),
-		epochsOver: counter("herald_node_lease_lost_total", "Times this node's right to its VIPs ended: its node lease was fenced, in other hands, or not renewed while other nodes renewed theirs."),
-		fenced:     counter("herald_nodes_fenced_total", "Dead or silent nodes whose claims this node has voided."),
-		renewals:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_node_lease_renewals_total", Help: "Renewals of this node's lease, by result (ok, conflict, error)."}, []string{"result"}),
-		written:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_table_writes_total", Help: "Writes of the table of who owns what, by result (ok, conflict, error)."}, []string{"result"}),
+		held: prometheus.NewGauge(prometheus.GaugeOpts{Name: "herald_claims_held", Help: "VIPs that this node owns " +
+			"by the table, and other units: the right to give addresses."}),
+		members: prometheus.NewGauge(prometheus.GaugeOpts{Name: "herald_members_alive", Help: "Other nodes that may " +
+			"be given VIPs: their Herald renews its node lease and is not dead on the VIPs' link."}),
+		waiting: prometheus.NewGauge(prometheus.GaugeOpts{Name: "herald_node_second_process",
+			Help: "1 while a second Herald waits for this one to end: one on the same host, or one on a host with the same " +
+				"node name. herald status says which."}),
+		epochsOver: counter("herald_node_lease_lost_total", "Times this node's right to its VIPs ended: its node lease "+
+			"was fenced, in other hands, or not renewed while other nodes renewed theirs."),
+		fenced: counter("herald_nodes_fenced_total", "Dead or silent nodes whose claims this node has voided."),
+		renewals: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_node_lease_renewals_total",
+			Help: "Renewals of this node's lease, by result (ok, conflict, error)."}, []string{"result"}),
+		written: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_table_writes_total",
+			Help: "Writes of the table of who owns what, by result (ok, conflict, error)."}, []string{"result"}),
 	}
 	for _, result := range []string{"ok", "conflict", "error"} {
 		m.written.WithLabelValues(result)

@@ -109,7 +109,8 @@ func (t *Table) with(changes []change, now time.Time) *Table {
 }
 
 const (
-	maxTable   = 200 << 10         // how long a text of the table may be: all annotations of an object together may have 256 KiB
+	// how long a text of the table may be: all annotations of an object together may have 256 KiB
+	maxTable   = 200 << 10
 	oldNumbers = 1024              // in a larger one, what was not changed in so many tables is told in few words
 	lastNumber = math.MaxInt32 / 2 // nobody counts so far, so something else than Herald wrote it
 )

@@ -125,10 +125,12 @@ func (l *Leases) dropped(x *coordinationv1.Lease, now time.Time) {
 }
 
 // restoredText says for the log why watches begin again.
-const restoredText = "etcd was restored from an earlier backup, so that versions begin again, and watches may show nothing: all that is watched is listed again"
+const restoredText = "etcd was restored from an earlier backup, so that versions begin again, and watches may show " +
+	"nothing: all that is watched is listed again"
 
-// setRestored has all watches begin again, since etcd was restored from a backup, as the renewal that returned got has shown; and this node knows of nothing
-// that was written before until its watch shows a later renewal. The table counts as it was seen last. mu is held.
+// setRestored has all watches begin again, since etcd was restored from a backup, as the renewal that returned got
+// has shown; and this node knows of nothing that was written before until its watch shows a later renewal. The table
+// counts as it was seen last. mu is held.
 func (l *Leases) setRestored(got *coordinationv1.Lease) {
 	l.watch.shown, l.changed = 0, true
 	clear(l.watch.fenced)
@@ -145,38 +147,44 @@ func (l *Leases) watchAgain(why string) {
 
 // Times of a watch that shows nothing.
 const (
-	watchTimeout  = 10 * time.Second // between the first and the last of the renewals that it has not shown, and since it has shown one
+	// between the first and the last of the renewals that it has not shown, and since it has shown one
+	watchTimeout  = 10 * time.Second
 	watchPause    = 10 * time.Second // before the watches begin again a second time; twice as long after each
 	maxWatchPause = 5 * time.Minute  // all pauses are up to half as long more, so that not all nodes list at once
 )
 
-// A watchCheck notices that the watch is stuck: it shows none of this node's renewals, though these succeed, as where a server only keeps its connections open, or
-// refuses watches for as long as its cache is not filled. To such a node all others are silent: it would know of no successor.
+// A watchCheck notices that the watch is stuck: it shows none of this node's renewals, though these succeed, as where
+// a server only keeps its connections open, or refuses watches for as long as its cache is not filled. To such a node
+// all others are silent: it would know of no successor.
 type watchCheck struct {
-	renewals []renewal // since the last one that the watch has shown, with the time of their answers; none from before one that failed
+	// since the last one that the watch has shown, with the time of their answers; none from before one that failed
+	renewals []renewal
 	shownAt  time.Time // when it has shown that: one that is only late shows another all the time
 	again    time.Time // the watches do not begin again for that before this
 	pause    time.Duration
 }
 
-// checkWatch has all watches begin again if the watch has shown none of this node's renewals for watchTimeout: at once the first time, then after a pause,
-// which grows until none was needed for maxWatchPause. mu is held.
+// checkWatch has all watches begin again if the watch has shown none of this node's renewals for watchTimeout: at
+// once the first time, then after a pause, which grows until none was needed for maxWatchPause. mu is held.
 func (l *Leases) checkWatch(now time.Time) {
 	w := &l.watch.watchCheck
 	if shown := l.watch.own; shown != 0 {
 		before := len(w.renewals)
-		w.renewals = slices.DeleteFunc(w.renewals, func(r renewal) bool { return r.version <= shown }) // the last may be another program's version
+		// the last may be another program's version
+		w.renewals = slices.DeleteFunc(w.renewals, func(r renewal) bool { return r.version <= shown })
 		if len(w.renewals) < before {
 			w.shownAt = now
 		}
 	}
 	n := len(w.renewals)
-	if n == 0 || w.renewals[n-1].at.Sub(w.renewals[0].at) < watchTimeout || now.Sub(w.shownAt) < watchTimeout || now.Before(w.again) {
+	if n == 0 || w.renewals[n-1].at.Sub(w.renewals[0].at) < watchTimeout || now.Sub(w.shownAt) < watchTimeout ||
+		now.Before(w.again) {
 		return
 	}
 	if w.pause = min(2*w.pause, maxWatchPause); now.Sub(w.again) > maxWatchPause {
 		w.pause = watchPause
 	}
 	w.again = now.Add(w.pause + rand.N(w.pause/2))
-	l.watchAgain("the watches show nothing of what this node writes, though the API server takes it: all that is watched is listed again, on a new connection")
+	l.watchAgain("the watches show nothing of what this node writes, though the API server takes it: all that is " +
+		"watched is listed again, on a new connection")
 }

@@ -1,5 +1,5 @@
-// Package mailbox lets goroutines work at their own pace. A Mailbox hands over the latest value only: there is no queue,
-// so nobody waits. A Limit bounds what others can make a goroutine do.
+// Package mailbox lets goroutines work at their own pace. A Mailbox hands over the latest value only: there is no
+// queue, so nobody waits. A Limit bounds what others can make a goroutine do.
 package mailbox
 
 import "sync/atomic"

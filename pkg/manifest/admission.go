@@ -17,9 +17,12 @@ const allowedAnnotations = "heraldvip.io/allowed-annotations"
 // restricted are the annotations that concern more than the Service they are on: the link, the
 // switch, the gateway, the routers, or the names that a DHCP server registers in the DNS.
 var restricted = []string{
-	"kube-vip.io/serviceInterface", "kube-vip.io/hwaddr", "kube-vip.io/macvlanName", "kube-vip.io/rp_filter", "kube-vip.io/requestedIP", "heraldvip.io/dhcp-lease", "kube-vip.io/loadbalancerHostname", "kube-vip.io/ignore-service-security",
+	"kube-vip.io/serviceInterface", "kube-vip.io/hwaddr", "kube-vip.io/macvlanName", "kube-vip.io/rp_filter",
+	"kube-vip.io/requestedIP", "heraldvip.io/dhcp-lease", "kube-vip.io/loadbalancerHostname",
+	"kube-vip.io/ignore-service-security",
 	"kube-vip.io/forwardUPNP", "kube-vip.io/upnp-lease-duration", "heraldvip.io/upnp-external-port",
-	"heraldvip.io/announce", "heraldvip.io/bgp-communities", "heraldvip.io/bgp-local-pref", "heraldvip.io/bgp-med", "heraldvip.io/bgp-prepend", "heraldvip.io/bgp-peers",
+	"heraldvip.io/announce", "heraldvip.io/bgp-communities", "heraldvip.io/bgp-local-pref", "heraldvip.io/bgp-med",
+	"heraldvip.io/bgp-prepend", "heraldvip.io/bgp-peers",
 }
 
 // written are the annotations of Services that Herald itself writes.
@@ -28,7 +31,8 @@ var written = []string{
 	"kube-vip.io/loadbalancerIPs", "heraldvip.io/allocated", "heraldvip.io/allocated-addresses",
 }
 
-// cleanupFinalizer is the finalizer of load balancers, which Herald adds and removes (docs/why.md, "Finalizer and uninstall").
+// cleanupFinalizer is the finalizer of load balancers, which Herald adds and removes (docs/why.md, "Finalizer and
+// uninstall").
 const cleanupFinalizer = "service.kubernetes.io/load-balancer-cleanup"
 
 // Parts of the policies' expressions, which are CEL as Kubernetes has it: with optional fields and its library for
@@ -58,18 +62,23 @@ func tenantPolicies() []any {
 	)
 }
 
-// tokenPolicies returns those that limit what Herald's ServiceAccount may write (docs/why.md, "What tenants can write").
+// tokenPolicies returns those that limit what Herald's ServiceAccount may write (docs/why.md, "What tenants can
+// write").
 func tokenPolicies(c config.Config) []any {
 	account := []admissionv1.MatchCondition{{
-		Name: "by-herald", Expression: "request.userInfo.username == 'system:serviceaccount:" + c.Node.Namespace + ":" + name + "'",
+		Name: "by-herald", Expression: "request.userInfo.username == 'system:serviceaccount:" + c.Node.Namespace + ":" +
+			name + "'",
 	}}
-	return slices.Concat(policyAndBinding("token-leases", tokenLeasesPolicy(account)), policyAndBinding("token-services", tokenServicesPolicy(account)))
+	return slices.Concat(policyAndBinding("token-leases", tokenLeasesPolicy(account)),
+		policyAndBinding("token-services", tokenServicesPolicy(account)))
 }
 
 // byTenant matches requests of those who may not update every Service anyhow, as administrators and controllers may.
-var byTenant = []admissionv1.MatchCondition{{Name: "by-a-tenant", Expression: "!authorizer.group('').resource('services').check('update').allowed()"}}
+var byTenant = []admissionv1.MatchCondition{{Name: "by-a-tenant",
+	Expression: "!authorizer.group('').resource('services').check('update').allowed()"}}
 
-// annotationsPolicy refuses restricted annotations that the Service's namespace may not set. It may keep and remove them.
+// annotationsPolicy refuses restricted annotations that the Service's namespace may not set. It may keep and remove
+// them.
 func annotationsPolicy() admissionv1.ValidatingAdmissionPolicySpec {
 	return admissionv1.ValidatingAdmissionPolicySpec{
 		MatchConstraints: resourceRule("", "services", admissionv1.Create, admissionv1.Update),
@@ -79,23 +88,26 @@ func annotationsPolicy() admissionv1.ValidatingAdmissionPolicySpec {
 			{Name: "before", Expression: expression(annotationsOf, "oldObject")},
 			{Name: "allowed", Expression: `namespaceObject.metadata.?annotations[?'` + allowedAnnotations +
 				`'].orValue('').split(',').map(a, a.trim())`},
-			{Name: "refused", Expression: listOf(restricted) + ".filter(k, k in variables.now && variables.now[?k] != variables.before[?k] && " +
+			{Name: "refused", Expression: listOf(restricted) + ".filter(k, k in variables.now && variables.now[?k] != " +
+				"variables.before[?k] && " +
 				"!(k in variables.allowed) && !('*' in variables.allowed))"},
 		},
 		Validations: []admissionv1.Validation{{
-			Expression:        "size(variables.refused) == 0",
-			MessageExpression: `'the namespace may not set ' + variables.refused.join(', ') + ' on a Service: its annotation ` + allowedAnnotations + ` does not list it'`,
+			Expression: "size(variables.refused) == 0",
+			MessageExpression: `'the namespace may not set ' + variables.refused.join(', ') + ' on a Service: its annotation ` +
+				allowedAnnotations + ` does not list it'`,
 		}},
 	}
 }
 
-// tokenLeasesPolicy keeps whoever has Herald's token to the Leases that Herald has created: in kube-system there are those
-// of the cluster's controllers, too.
+// tokenLeasesPolicy keeps whoever has Herald's token to the Leases that Herald has created: in kube-system there are
+// those of the cluster's controllers, too.
 func tokenLeasesPolicy(account []admissionv1.MatchCondition) admissionv1.ValidatingAdmissionPolicySpec {
 	const labeled = `(% == null || %.metadata.?labels[?'app.kubernetes.io/managed-by'].orValue('') == 'herald')`
 	return admissionv1.ValidatingAdmissionPolicySpec{
-		MatchConstraints: resourceRule("coordination.k8s.io", "leases", admissionv1.Create, admissionv1.Update, admissionv1.Delete),
-		MatchConditions:  account,
+		MatchConstraints: resourceRule("coordination.k8s.io", "leases", admissionv1.Create, admissionv1.Update,
+			admissionv1.Delete),
+		MatchConditions: account,
 		Validations: []admissionv1.Validation{{
 			Expression: expression(labeled, "object") + " && " + expression(labeled, "oldObject"),
 			Message:    "Herald writes only Leases with the label app.kubernetes.io/managed-by=herald",
@@ -103,8 +115,8 @@ func tokenLeasesPolicy(account []admissionv1.MatchCondition) admissionv1.Validat
 	}
 }
 
-// tokenServicesPolicy keeps whoever has Herald's token to the status of Services and the annotations that Herald writes: the API
-// server lets those who may write the status change the metadata, too.
+// tokenServicesPolicy keeps whoever has Herald's token to the status of Services and the annotations that Herald
+// writes: the API server lets those who may write the status change the metadata, too.
 func tokenServicesPolicy(account []admissionv1.MatchCondition) admissionv1.ValidatingAdmissionPolicySpec {
 	return admissionv1.ValidatingAdmissionPolicySpec{
 		MatchConstraints: resourceRule("", "services/status", admissionv1.Update),
@@ -114,29 +126,36 @@ func tokenServicesPolicy(account []admissionv1.MatchCondition) admissionv1.Valid
 			{Name: "before", Expression: expression(annotationsOf, "oldObject")},
 		},
 		Validations: []admissionv1.Validation{{
-			Expression: "(variables.now.map(k, k) + variables.before.map(k, k)).all(k, k in " + listOf(written) + " || variables.now[?k] == variables.before[?k])",
-			Message:    "Herald writes only its own annotations on Services",
+			Expression: "(variables.now.map(k, k) + variables.before.map(k, k)).all(k, k in " + listOf(written) +
+				" || variables.now[?k] == variables.before[?k])",
+			Message: "Herald writes only its own annotations on Services",
 		}, {
-			Expression: "object.metadata.?labels == oldObject.metadata.?labels && " + expression(othersFinalizers, "object") + " == " + expression(othersFinalizers, "oldObject") +
+			Expression: "object.metadata.?labels == oldObject.metadata.?labels && " + expression(othersFinalizers, "object") +
+				" == " + expression(othersFinalizers, "oldObject") +
 				" && object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences",
 			Message: "Herald writes no labels, owners or finalizers of Services but " + cleanupFinalizer,
 		}},
 	}
 }
 
-// resourceRule returns the constraint to these operations on one kind of objects in namespaces. Subresources, such as the status, are no match.
+// resourceRule returns the constraint to these operations on one kind of objects in namespaces. Subresources, such as
+// the status, are no match.
 func resourceRule(group, resource string, on ...admissionv1.OperationType) *admissionv1.MatchResources {
-	return &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
+	type rule = admissionv1.NamedRuleWithOperations
+	return &admissionv1.MatchResources{ResourceRules: []rule{{RuleWithOperations: admissionv1.RuleWithOperations{
 		Operations: on,
 		Rule: admissionv1.Rule{
-			APIGroups: []string{group}, APIVersions: []string{"v1"}, Resources: []string{resource}, Scope: new(admissionv1.NamespacedScope),
+			APIGroups: []string{group}, APIVersions: []string{"v1"}, Resources: []string{resource},
+			Scope: new(admissionv1.NamespacedScope),
 		},
 	}}}}
 }
 
-// policyAndBinding returns a policy named herald-suffix that refuses what it finds wrong, and what makes it effective in all namespaces.
+// policyAndBinding returns a policy named herald-suffix that refuses what it finds wrong, and what makes it effective
+// in all namespaces.
 func policyAndBinding(suffix string, spec admissionv1.ValidatingAdmissionPolicySpec) []any {
-	spec.FailurePolicy = new(admissionv1.Fail) // an expression that can't be evaluated, for one because it is too costly, refuses
+	// an expression that can't be evaluated, for one because it is too costly, refuses
+	spec.FailurePolicy = new(admissionv1.Fail)
 	m := meta("")
 	m.Name = name + "-" + suffix
 	kind := func(k string) metav1.TypeMeta {
@@ -146,7 +165,8 @@ func policyAndBinding(suffix string, spec admissionv1.ValidatingAdmissionPolicyS
 		&admissionv1.ValidatingAdmissionPolicy{TypeMeta: kind("ValidatingAdmissionPolicy"), ObjectMeta: m, Spec: spec},
 		&admissionv1.ValidatingAdmissionPolicyBinding{
 			TypeMeta: kind("ValidatingAdmissionPolicyBinding"), ObjectMeta: m,
-			Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: m.Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}},
+			Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: m.Name,
+				ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}},
 		},
 	}
 }

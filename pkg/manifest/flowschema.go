@@ -26,16 +26,19 @@ func flowSchemasIn(home string) []any {
 	return []any{
 		// Before the API server's own for ServiceAccounts, 9000, as those that it has for kube-system.
 		flowSchema(home, name+"-leases", "leader-election", 150, flowcontrolv1.ResourcePolicyRule{
-			Verbs: []string{"get", "create", "update", "delete"}, APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Namespaces: every,
+			Verbs: []string{"get", "create", "update", "delete"}, APIGroups: []string{"coordination.k8s.io"},
+			Resources: []string{"leases"}, Namespaces: every,
 		}),
 		flowSchema(home, name, "workload-high", 950, flowcontrolv1.ResourcePolicyRule{
-			Verbs: []string{flowcontrolv1.VerbAll}, APIGroups: []string{flowcontrolv1.APIGroupAll}, Resources: []string{flowcontrolv1.ResourceAll}, Namespaces: every, ClusterScope: true,
+			Verbs: []string{flowcontrolv1.VerbAll}, APIGroups: []string{flowcontrolv1.APIGroupAll},
+			Resources: []string{flowcontrolv1.ResourceAll}, Namespaces: every, ClusterScope: true,
 		}),
 	}
 }
 
 // flowSchema returns the FlowSchema that has requests of Herald's ServiceAccount served at a priority level.
-func flowSchema(home, named, level string, precedence int32, rule flowcontrolv1.ResourcePolicyRule) *flowcontrolv1.FlowSchema {
+func flowSchema(home, named, level string, precedence int32,
+	rule flowcontrolv1.ResourcePolicyRule) *flowcontrolv1.FlowSchema {
 	m := meta("")
 	m.Name = named
 	return &flowcontrolv1.FlowSchema{
@@ -44,10 +47,12 @@ func flowSchema(home, named, level string, precedence int32, rule flowcontrolv1.
 		Spec: flowcontrolv1.FlowSchemaSpec{
 			PriorityLevelConfiguration: flowcontrolv1.PriorityLevelConfigurationReference{Name: level},
 			MatchingPrecedence:         precedence,
-			DistinguisherMethod:        &flowcontrolv1.FlowDistinguisherMethod{Type: flowcontrolv1.FlowDistinguisherMethodByUserType},
+			DistinguisherMethod: &flowcontrolv1.FlowDistinguisherMethod{
+				Type: flowcontrolv1.FlowDistinguisherMethodByUserType},
 			Rules: []flowcontrolv1.PolicyRulesWithSubjects{{
 				Subjects: []flowcontrolv1.Subject{{
-					Kind: flowcontrolv1.SubjectKindServiceAccount, ServiceAccount: &flowcontrolv1.ServiceAccountSubject{Name: name, Namespace: home},
+					Kind:           flowcontrolv1.SubjectKindServiceAccount,
+					ServiceAccount: &flowcontrolv1.ServiceAccountSubject{Name: name, Namespace: home},
 				}},
 				ResourceRules: []flowcontrolv1.ResourcePolicyRule{rule},
 			}},

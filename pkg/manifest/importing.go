@@ -13,7 +13,8 @@ import (
 
 // Import returns the ConfigMap of pools called name with this data, and for each Service of annotations one that has
 // just these, to be merged with it by "kubectl apply --server-side". notes become a comment before them.
-func Import(source string, name vip.Key, data map[string]string, annotations map[vip.Key]map[string]string, notes []string) ([]byte, error) {
+func Import(source string, name vip.Key, data map[string]string, annotations map[vip.Key]map[string]string,
+	notes []string) ([]byte, error) {
 	var b strings.Builder
 	line := func(text string) { b.WriteString(strings.TrimRight("# "+text, " ") + "\n") }
 	line("Made by: herald import " + source)
@@ -26,11 +27,13 @@ func Import(source string, name vip.Key, data map[string]string, annotations map
 		line("- " + strings.Join(strings.Fields(n), " "))
 	}
 	objects := []any{&corev1.ConfigMap{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}, Data: data,
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}, Data: data,
 	}}
 	for _, k := range slices.SortedFunc(maps.Keys(annotations), vip.Key.Compare) {
 		objects = append(objects, &metav1.PartialObjectMetadata{
-			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name, Annotations: annotations[k]},
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name, Annotations: annotations[k]},
 		})
 	}
 	return write(b.String(), objects...)

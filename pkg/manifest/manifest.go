@@ -34,7 +34,8 @@ type Request struct {
 	ControlPlane bool
 }
 
-// Release is the release that this source is, or becomes: what manifests, chart and documentation name. "make release" builds it.
+// Release is the release that this source is, or becomes: what manifests, chart and documentation name. "make
+// release" builds it.
 const Release = "v0.2.0"
 
 // releaseVersion matches the versions that have an image of their own.
@@ -48,7 +49,8 @@ func Image(version string) string {
 	return repository + ":" + version
 }
 
-// DaemonSet returns the YAML of a DaemonSet for all nodes, or for the control plane. A node's name among the settings is an error.
+// DaemonSet returns the YAML of a DaemonSet for all nodes, or for the control plane. A node's name among the settings
+// is an error.
 func DaemonSet(r Request) ([]byte, error) {
 	for _, s := range r.Given {
 		if s.Option.Env == nodeName {
@@ -72,11 +74,13 @@ func Pod(r Request) ([]byte, error) {
 		"  cp this-file.yaml /etc/kubernetes/manifests/herald.yaml",
 	}
 	if r.Config.Kube.ConfigFile == "" {
-		how = append(how, "", "Workers don't have that file, and kubelet would start no Pod there: run the DaemonSet on them, or name by --k8sConfigPath a kubeconfig",
+		how = append(how, "", "Workers don't have that file, and kubelet would start no Pod there: run the DaemonSet on "+
+			"them, or name by --k8sConfigPath a kubeconfig",
 			"that may do what \"herald manifest rbac\" lists.")
 	}
 	if r.InCluster {
-		how = []string{"Herald on one node, as a Pod.", "", "  " + command("rbac", r) + " | kubectl apply -f -", "  kubectl apply -f this-file.yaml"}
+		how = []string{"Herald on one node, as a Pod.", "", "  " + command("rbac", r) + " | kubectl apply -f -",
+			"  kubectl apply -f this-file.yaml"}
 	}
 	return write(header("pod", r, how...), pod(r))
 }
@@ -94,7 +98,8 @@ func RBAC(r Request) ([]byte, error) {
 // Admission returns the YAML of the policies that limit what tenants may ask for by Services and Leases.
 func Admission(r Request) ([]byte, error) {
 	return write(header("admission", r,
-		"What Services and Leases of tenants may ask for, checked by the API server (1.30 or newer). Annotations that concern",
+		"What Services and Leases of tenants may ask for, checked by the API server (1.30 or newer). Annotations that "+
+			"concern",
 		"others are permitted to a namespace only once an administrator lists them on it: docs/security.md#admission.",
 		"",
 		"  kubectl apply -f this-file.yaml",
@@ -125,7 +130,8 @@ func quote(value string) string {
 func command(kind string, r Request) string {
 	words := []string{"herald manifest", kind}
 	for _, s := range r.Given {
-		if s.Option.Env == configFile || kind == "rbac" && hasServices(r.Config) && !slices.Contains(rbacOptions, s.Option.Env) || kind == "admission" && s.Option.Env != "cp_namespace" {
+		if s.Option.Env == configFile || kind == "rbac" && hasServices(r.Config) &&
+			!slices.Contains(rbacOptions, s.Option.Env) || kind == "admission" && s.Option.Env != "cp_namespace" {
 			continue
 		}
 		word := "--" + s.Option.Flag

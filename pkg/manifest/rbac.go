@@ -53,7 +53,8 @@ var (
 	leaseWriteVerbs = []string{"get", "create", "update", "delete"}
 )
 
-// hasServices reports whether Herald is to announce Services: it is unless all that it is for is the control plane's VIP.
+// hasServices reports whether Herald is to announce Services: it is unless all that it is for is the control plane's
+// VIP.
 func hasServices(c config.Config) bool     { return !c.OnlyControlPlane() }
 func withoutServices(c config.Config) bool { return c.OnlyControlPlane() }
 func writesServices(c config.Config) bool  { return hasServices(c) && !c.Services.ReadOnly }
@@ -70,24 +71,45 @@ const poolsConfigMap = "svc_pools"
 // rules is the table of permissions.
 var rules = []rule{
 	{"", "services", nil, watchVerbs, servicesNamespace, hasServices, "The Services whose addresses are announced."},
-	{"", "services/status", nil, []string{"patch"}, servicesNamespace, writesServices, "Write `status.loadBalancer`, the annotations that Herald writes, and the finalizer of load balancers. Not needed with `disable_service_updates`."},
-	{"discovery.k8s.io", "endpointslices", nil, watchVerbs, servicesNamespace, hasServices, "Where a Service has ready endpoints."},
-	{"", "services", []string{"kubernetes"}, watchVerbs, apiServers, withoutServices, "With `cp_enable` and `svc_enable=false`, in place of the rights on Services and EndpointSlices above: the Service of the API servers."},
-	{"discovery.k8s.io", "endpointslices", []string{"kubernetes"}, watchVerbs, apiServers, withoutServices, "The same: their addresses, to which Herald turns when the node's own API server is away. Without it the VIP comes up all the same."},
-	{"", "pods", nil, watchVerbs, servicesNamespace, hasEgress, "Which addresses the pods of Services with `kube-vip.io/egress` have, and on which nodes they are. Not needed with `egress_enable=false`."},
-	{"coordination.k8s.io", "leases", nil, watchVerbs, servicesNamespace, nil, "The Leases of Services that kube-vip renews: Herald leaves these Services to it."},
-	{"coordination.k8s.io", "leases", nil, leaseWriteVerbs, announcerOnly, nil, "The node leases, which say who is alive, and the table of who owns what."},
-	{"coordination.k8s.io", "leases", nil, watchVerbs, announcerNamespace, limited, "The same, with `svc_namespace`. Without it they are watched with all others."},
-	{"", "events", nil, []string{"create"}, servicesNamespace, nil, "Events that tell a Service's user what happens to its VIPs."},
-	{"", "secrets", []string{peersSecret}, []string{"get", "update"}, announcerOnly, keepsSecret, "The key that encrypts the nodes' heartbeats: the first node writes it into this Secret, which comes with the permissions and is empty. Not needed with `herald_peers_key`, or `herald_peers_port` 0."},
-	{"", "nodes", nil, watchVerbs, clusterOnly, nil, "Which nodes must not carry VIPs or are drained (`herald drain`), whose addresses and pod ranges no Service may take, and BGP peers by annotation."},
-	{"", "configmaps", []string{poolsConfigMap}, watchVerbs, clusterOnly, readsPools, "The address pools. Not needed with `svc_pools=`."},
-	{"", "namespaces", nil, watchVerbs, clusterOnly, readsPools, "The labels of namespaces, by which a pool may choose those that it is for."},
-	{"networking.k8s.io", "servicecidrs", nil, watchVerbs, clusterOnly, nil, "The cluster's own ranges, which no Service may take."},
+	{"", "services/status", nil, []string{"patch"}, servicesNamespace, writesServices,
+		"Write `status.loadBalancer`, the annotations that Herald writes, and the finalizer of load balancers. Not " +
+			"needed with `disable_service_updates`."},
+	{"discovery.k8s.io", "endpointslices", nil, watchVerbs, servicesNamespace, hasServices,
+		"Where a Service has ready endpoints."},
+	{"", "services", []string{"kubernetes"}, watchVerbs, apiServers, withoutServices,
+		"With `cp_enable` and `svc_enable=false`, in place of the rights on Services and EndpointSlices above: the " +
+			"Service of the API servers."},
+	{"discovery.k8s.io", "endpointslices", []string{"kubernetes"}, watchVerbs, apiServers, withoutServices,
+		"The same: their addresses, to which Herald turns when the node's own API server is away. Without it the VIP " +
+			"comes up all the same."},
+	{"", "pods", nil, watchVerbs, servicesNamespace, hasEgress, "Which addresses the pods of Services with " +
+		"`kube-vip.io/egress` have, and on which nodes they are. Not needed with `egress_enable=false`."},
+	{"coordination.k8s.io", "leases", nil, watchVerbs, servicesNamespace, nil,
+		"The Leases of Services that kube-vip renews: Herald leaves these Services to it."},
+	{"coordination.k8s.io", "leases", nil, leaseWriteVerbs, announcerOnly, nil,
+		"The node leases, which say who is alive, and the table of who owns what."},
+	{"coordination.k8s.io", "leases", nil, watchVerbs, announcerNamespace, limited,
+		"The same, with `svc_namespace`. Without it they are watched with all others."},
+	{"", "events", nil, []string{"create"}, servicesNamespace, nil, "Events that tell a Service's user what happens " +
+		"to its VIPs."},
+	{"", "secrets", []string{peersSecret}, []string{"get", "update"}, announcerOnly, keepsSecret,
+		"The key that encrypts the nodes' heartbeats: the first node writes it into this Secret, which comes with the " +
+			"permissions and is empty. Not needed with `herald_peers_key`, or `herald_peers_port` 0."},
+	{"", "nodes", nil, watchVerbs, clusterOnly, nil, "Which nodes must not carry VIPs or are drained (`herald " +
+		"drain`), whose addresses and pod ranges no Service may take, and BGP peers by annotation."},
+	{"", "configmaps", []string{poolsConfigMap}, watchVerbs, clusterOnly, readsPools,
+		"The address pools. Not needed with `svc_pools=`."},
+	{"", "namespaces", nil, watchVerbs, clusterOnly, readsPools, "The labels of namespaces, by which a pool may " +
+		"choose those that it is for."},
+	{"networking.k8s.io", "servicecidrs", nil, watchVerbs, clusterOnly, nil,
+		"The cluster's own ranges, which no Service may take."},
 }
 
-// rbacOptions are the options that the permissions depend on, unless withoutServices: cp_enable is not valid without others.
-var rbacOptions = []string{"cp_namespace", "svc_namespace", "svc_leasename", "vip_leasename", "disable_service_updates", "herald_peers_port", "herald_peers_key", "svc_pools", "svc_pools_namespace", "egress_enable"}
+// rbacOptions are the options that the permissions depend on, unless withoutServices: cp_enable is not valid without
+// others.
+var rbacOptions = []string{"cp_namespace", "svc_namespace", "svc_leasename", "vip_leasename",
+	"disable_service_updates", "herald_peers_port", "herald_peers_key", "svc_pools", "svc_pools_namespace",
+	"egress_enable"}
 
 // policyRules returns what the table grants in any of scopes, each permission once.
 func policyRules(c config.Config, scopes ...scope) []rbacv1.PolicyRule {
@@ -96,7 +118,8 @@ func policyRules(c config.Config, scopes ...scope) []rbacv1.PolicyRule {
 		if !slices.Contains(scopes, r.Scope) || !r.applies(c) {
 			continue
 		}
-		p := rbacv1.PolicyRule{APIGroups: []string{r.Group}, Resources: []string{r.Resource}, ResourceNames: r.namesIn(c), Verbs: r.Verbs}
+		p := rbacv1.PolicyRule{APIGroups: []string{r.Group}, Resources: []string{r.Resource}, ResourceNames: r.namesIn(c),
+			Verbs: r.Verbs}
 		if !slices.ContainsFunc(policy, func(o rbacv1.PolicyRule) bool { return o.String() == p.String() }) {
 			policy = append(policy, p)
 		}
@@ -117,7 +140,8 @@ func rbacObjects(c config.Config) []any {
 	}
 	objects = append(objects, flowSchemas(c)...)
 	if c.Services.Namespace == "" {
-		objects = append(objects, roleAndBinding(roleName(c), "", home, policyRules(c, servicesNamespace, announcerNamespace, clusterOnly))...)
+		objects = append(objects,
+			roleAndBinding(roleName(c), "", home, policyRules(c, servicesNamespace, announcerNamespace, clusterOnly))...)
 		if policy := policyRules(c, apiServers); len(policy) > 0 {
 			objects = append(objects, roleAndBinding(name+"-api-servers", metav1.NamespaceDefault, home, policy)...)
 		}
@@ -142,7 +166,8 @@ func rbacObjects(c config.Config) []any {
 	return objects
 }
 
-// roleName returns the name of the Roles. For nodes with cp_enable alone it is another one, so that they take nothing from others that announce Services.
+// roleName returns the name of the Roles. For nodes with cp_enable alone it is another one, so that they take nothing
+// from others that announce Services.
 func roleName(c config.Config) string {
 	if !hasServices(c) {
 		return name + "-controlplane"
@@ -160,13 +185,14 @@ func namespacesOf(c config.Config, leases ...vip.Key) (namespaces []string) {
 	return namespaces
 }
 
-// emptySecret returns the Secret that Herald writes its key into. It is shipped because nobody can be
-// permitted to create this one alone, and who may create any can make tokens (docs/why.md, "The key of the heartbeats"). Without
+// emptySecret returns the Secret that Herald writes its key into. It is shipped because nobody can be permitted to
+// create this one alone, and who may create any can make tokens (docs/why.md, "The key of the heartbeats"). Without
 // data of its own, applying it again leaves the key alone.
 func emptySecret(namespace string) *corev1.Secret {
 	m := meta(namespace)
 	m.Name = peersSecret
-	return &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: m, Type: corev1.SecretTypeOpaque}
+	return &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: m,
+		Type: corev1.SecretTypeOpaque}
 }
 
 // roleAndBinding returns a role of that name in a namespace, or in the whole cluster (""), and its
@@ -185,18 +211,21 @@ func roleAndBinding(role, namespace, home string, policy []rbacv1.PolicyRule) []
 	if namespace == "" {
 		return []any{
 			&rbacv1.ClusterRole{TypeMeta: kind("ClusterRole"), ObjectMeta: named(""), Rules: policy},
-			&rbacv1.ClusterRoleBinding{TypeMeta: kind("ClusterRoleBinding"), ObjectMeta: named(""), RoleRef: ref("ClusterRole"), Subjects: subjects},
+			&rbacv1.ClusterRoleBinding{TypeMeta: kind("ClusterRoleBinding"), ObjectMeta: named(""), RoleRef: ref("ClusterRole"),
+				Subjects: subjects},
 		}
 	}
 	return []any{
 		&rbacv1.Role{TypeMeta: kind("Role"), ObjectMeta: named(namespace), Rules: policy},
-		&rbacv1.RoleBinding{TypeMeta: kind("RoleBinding"), ObjectMeta: named(namespace), RoleRef: ref("Role"), Subjects: subjects},
+		&rbacv1.RoleBinding{TypeMeta: kind("RoleBinding"), ObjectMeta: named(namespace), RoleRef: ref("Role"),
+			Subjects: subjects},
 	}
 }
 
-// Permissions returns what Herald must be allowed with these options (needed), and what is of use to it beside that (useful), each permission once. Without a Namespace
-// one is for all, without a Name for all objects. Beside Services all is needed. For the VIP of the control plane alone that is to read and write Leases; one that it may not
-// delete it leaves without a holder.
+// Permissions returns what Herald must be allowed with these options (needed), and what is of use to it beside that
+// (useful), each permission once. Without a Namespace one is for all, without a Name for all objects. Beside Services
+// all is needed. For the VIP of the control plane alone that is to read and write Leases; one that it may not delete
+// it leaves without a holder.
 func Permissions(c config.Config) (needed, useful []authorizationv1.ResourceAttributes) {
 	for _, p := range permissions(c) {
 		if hasServices(c) || p.Resource == "leases" && p.Verb != "delete" {
@@ -210,7 +239,8 @@ func Permissions(c config.Config) (needed, useful []authorizationv1.ResourceAttr
 
 // permissions returns both kinds of Permissions.
 func permissions(c config.Config) []authorizationv1.ResourceAttributes {
-	namespaces := map[scope]string{servicesNamespace: c.Services.Namespace, announcerNamespace: c.Node.Namespace, announcerOnly: c.Node.Namespace, apiServers: metav1.NamespaceDefault}
+	namespaces := map[scope]string{servicesNamespace: c.Services.Namespace, announcerNamespace: c.Node.Namespace,
+		announcerOnly: c.Node.Namespace, apiServers: metav1.NamespaceDefault}
 	all := permissionsOnNamedLeases(c)
 	for _, r := range rules {
 		if !r.applies(c) || (r.Scope == clusterOnly || r.Scope == apiServers) && c.Services.Namespace != "" {
@@ -223,7 +253,8 @@ func permissions(c config.Config) []authorizationv1.ResourceAttributes {
 		}
 		for _, name := range names {
 			for _, verb := range r.Verbs {
-				p := authorizationv1.ResourceAttributes{Namespace: namespaces[r.Scope], Group: r.Group, Resource: resource, Subresource: sub, Name: name, Verb: verb}
+				p := authorizationv1.ResourceAttributes{Namespace: namespaces[r.Scope], Group: r.Group, Resource: resource,
+					Subresource: sub, Name: name, Verb: verb}
 				if !slices.Contains(all, p) {
 					all = append(all, p)
 				}
@@ -233,8 +264,8 @@ func permissions(c config.Config) []authorizationv1.ResourceAttributes {
 	return all
 }
 
-// permissionsOnNamedLeases returns what Herald must be allowed, with svc_namespace, for the Leases that svc_leasename and
-// vip_leasename have in other namespaces, if these options have an effect: kube-vip may renew them.
+// permissionsOnNamedLeases returns what Herald must be allowed, with svc_namespace, for the Leases that svc_leasename
+// and vip_leasename have in other namespaces, if these options have an effect: kube-vip may renew them.
 func permissionsOnNamedLeases(c config.Config) (all []authorizationv1.ResourceAttributes) {
 	if !limited(c) {
 		return nil
@@ -248,7 +279,8 @@ func permissionsOnNamedLeases(c config.Config) (all []authorizationv1.ResourceAt
 	}
 	for _, namespace := range namespacesOf(c, leases...) {
 		for _, verb := range watchVerbs {
-			all = append(all, authorizationv1.ResourceAttributes{Namespace: namespace, Group: "coordination.k8s.io", Resource: "leases", Verb: verb})
+			all = append(all, authorizationv1.ResourceAttributes{Namespace: namespace, Group: "coordination.k8s.io",
+				Resource: "leases", Verb: verb})
 		}
 	}
 	return all

@@ -85,7 +85,8 @@ func podSpec(r Request) corev1.PodSpec {
 		HostNetwork:                   true, // VIPs are the node's
 		PriorityClassName:             "system-node-critical",
 		TerminationGracePeriodSeconds: new(int64(30)), // to hand its VIPs over
-		SecurityContext:               &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+		SecurityContext: &corev1.PodSecurityContext{
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
 		Tolerations: []corev1.Toleration{
 			{Effect: corev1.TaintEffectNoSchedule, Operator: corev1.TolerationOpExists},
 			{Effect: corev1.TaintEffectNoExecute, Operator: corev1.TolerationOpExists},
@@ -145,13 +146,15 @@ func environment(given []config.Setting, port int32) []corev1.EnvVar {
 
 // fieldVariable returns a variable whose value is a field of the Pod (downward API).
 func fieldVariable(name, path string) corev1.EnvVar {
-	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
+	return corev1.EnvVar{Name: name,
+		ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
 }
 
 // httpProbe asks over loopback: Herald answers probes of its own node only.
 func httpProbe(path string, port, period int32) *corev1.Probe {
 	return &corev1.Probe{
-		ProbeHandler:        corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Host: "127.0.0.1", Path: path, Port: intstr.FromInt32(port)}},
+		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Host: "127.0.0.1", Path: path,
+			Port: intstr.FromInt32(port)}},
 		InitialDelaySeconds: period,
 		PeriodSeconds:       period,
 		TimeoutSeconds:      5,

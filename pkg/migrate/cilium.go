@@ -46,11 +46,14 @@ func (m *migration) fromCilium() error {
 		m.read[kind] = true
 		for _, o := range m.objects {
 			if o.Kind == kind {
-				m.note("%s %s is not read: give Herald its peers by bgp_enable, bgp_as and bgp_peers (bgp.md).", kind, o.Metadata.Name)
+				m.note("%s %s is not read: give Herald its peers by bgp_enable, bgp_as and bgp_peers (bgp.md).", kind,
+					o.Metadata.Name)
 			}
 		}
 	}
-	m.note("Cilium's L2 announcements and BGP control plane must not announce what Herald does: remove the CiliumL2AnnouncementPolicy, or the advertisements of LoadBalancerIP, when Herald takes over, and the pools last: Cilium takes addresses of a pool that is removed off their Services.")
+	m.note("Cilium's L2 announcements and BGP control plane must not announce what Herald does: remove the " +
+		"CiliumL2AnnouncementPolicy, or the advertisements of LoadBalancerIP, when Herald takes over, and the pools " +
+		"last: Cilium takes addresses of a pool that is removed off their Services.")
 	return nil
 }
 
@@ -104,7 +107,9 @@ func (m *migration) setCiliumSelector(given, name string, s selector) {
 			namespaces.MatchExpressions = append(namespaces.MatchExpressions, r)
 		case r.Key == ciliumNamespace, r.Key == ciliumName:
 			m.set(name, "auto", "false")
-			m.note("Pool %s: Herald's pools can't choose by %s, so the pool gives addresses on request only (.auto). Have the Services ask for it (heraldvip.io/pool: %s), or give them a label and write it to pool-%s.services.", given, r, name, name)
+			m.note("Pool %s: Herald's pools can't choose by %s, so the pool gives addresses on request only (.auto). Have "+
+				"the Services ask for it (heraldvip.io/pool: %s), or give them a label and write it to pool-%s.services.", given,
+				r, name, name)
 		default:
 			services.MatchExpressions = append(services.MatchExpressions, r)
 		}
@@ -118,15 +123,17 @@ func (m *migration) setCiliumSelector(given, name string, s selector) {
 		m.set(name, "namespaces", text)
 	}
 	if !byNamespaceOnly {
-		m.note("Pool %s: Cilium refuses its addresses also to Services that ask for them, if its serviceSelector does not select them."+whoMayAsk, given)
+		m.note("Pool %s: Cilium refuses its addresses also to Services that ask for them, if its serviceSelector does "+
+			"not select them."+whoMayAsk, given)
 	}
 }
 
 // literalPattern matches a regular expression that stands for one interface.
 var literalPattern = regexp.MustCompile(`^\^?([-\w.@]+)\$?$`)
 
-// addCiliumPolicies carries a single CiliumL2AnnouncementPolicy over to all pools, if it is for all Services; those that announce no addresses of
-// load balancers do not count. Where Cilium's BGP control plane is configured, too, the pools are announced in every way that is enabled.
+// addCiliumPolicies carries a single CiliumL2AnnouncementPolicy over to all pools, if it is for all Services; those
+// that announce no addresses of load balancers do not count. Where Cilium's BGP control plane is configured, too, the
+// pools are announced in every way that is enabled.
 func (m *migration) addCiliumPolicies() error {
 	objects, policies, err := specs[struct {
 		ServiceSelector *selector `json:"serviceSelector"`
@@ -139,7 +146,8 @@ func (m *migration) addCiliumPolicies() error {
 	}
 	for i := len(policies) - 1; i >= 0; i-- {
 		if !policies[i].LoadBalancerIPs {
-			m.note("CiliumL2AnnouncementPolicy %s is not carried over: it has no loadBalancerIPs, and Herald announces no others.", objects[i].Metadata.Name)
+			m.note("CiliumL2AnnouncementPolicy %s is not carried over: it has no loadBalancerIPs, and Herald announces no "+
+				"others.", objects[i].Metadata.Name)
 			objects, policies = slices.Delete(objects, i, i+1), slices.Delete(policies, i, i+1)
 		}
 	}
@@ -148,12 +156,14 @@ func (m *migration) addCiliumPolicies() error {
 	}
 	byBGP := slices.ContainsFunc(m.objects, func(o object) bool { return slices.Contains(ciliumBGPKinds, o.Kind) })
 	if byBGP {
-		m.note("Cilium announces by L2 announcements and has a BGP control plane, too: the pools have no .announce, so Herald announces their addresses in every way that is enabled. Set it where that is too much (pool-....announce).")
+		m.note("Cilium announces by L2 announcements and has a BGP control plane, too: the pools have no .announce, so " +
+			"Herald announces their addresses in every way that is enabled. Set it where that is too much (pool-....announce).")
 	}
 	p := policies[0]
 	if len(policies) > 1 || p.ServiceSelector != nil && !p.ServiceSelector.empty() {
 		for _, o := range objects {
-			m.note("CiliumL2AnnouncementPolicy %s is not carried over: with Herald nodes and links are chosen by pool (pool-....nodes, .interface).", o.Metadata.Name)
+			m.note("CiliumL2AnnouncementPolicy %s is not carried over: with Herald nodes and links are chosen by pool "+
+				"(pool-....nodes, .interface).", o.Metadata.Name)
 		}
 		return nil
 	}
@@ -169,7 +179,9 @@ func (m *migration) addCiliumPolicies() error {
 		}
 	}
 	if len(p.Interfaces) > 1 || len(p.Interfaces) == 1 && m.Data["pool-"+m.names[firstKey(m.names)]+".interface"] == "" {
-		m.note("CiliumL2AnnouncementPolicy %s: the interfaces %s are regular expressions. A VIP of Herald is on one link: vip_servicesinterface, or .interface of a pool, which may be auto.", objects[0].Metadata.Name, strings.Join(p.Interfaces, ", "))
+		m.note("CiliumL2AnnouncementPolicy %s: the interfaces %s are regular expressions. A VIP of Herald is on one "+
+			"link: vip_servicesinterface, or .interface of a pool, which may be auto.", objects[0].Metadata.Name,
+			strings.Join(p.Interfaces, ", "))
 	}
 	return nil
 }
@@ -204,7 +216,8 @@ func (m *migration) fromKubeVIP() error {
 		}
 		for k, v := range data {
 			m.Data[k] = v
-			if name, own := strings.CutPrefix(k, "pool-"); strings.HasPrefix(k, "cidr-") || strings.HasPrefix(k, "range-") || own && !strings.Contains(name, ".") {
+			if name, own := strings.CutPrefix(k, "pool-"); strings.HasPrefix(k, "cidr-") || strings.HasPrefix(k, "range-") ||
+				own && !strings.Contains(name, ".") {
 				for item := range strings.SplitSeq(v, ",") {
 					if s, _, err := parseSpan(item); err == nil {
 						m.ranges[k] = append(m.ranges[k], s)
@@ -213,6 +226,7 @@ func (m *migration) fromKubeVIP() error {
 			}
 		}
 	}
-	m.note("Scale kube-vip's cloud provider to zero, and wait for 15 s: while it renews its Lease, Herald gives no addresses.")
+	m.note("Scale kube-vip's cloud provider to zero, and wait for 15 s: while it renews its Lease, Herald gives no " +
+		"addresses.")
 	return nil
 }

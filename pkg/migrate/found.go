@@ -44,7 +44,8 @@ func (m *migration) load(text json.RawMessage) error {
 	return m.findOld(v)
 }
 
-// findOld adds the pools and peers of MetalLB before 0.13 in a ConfigMap, or in configInline of Helm values, wherever that is.
+// findOld adds the pools and peers of MetalLB before 0.13 in a ConfigMap, or in configInline of Helm values, wherever
+// that is.
 func (m *migration) findOld(v any) error {
 	switch v := v.(type) {
 	case string:
@@ -128,7 +129,8 @@ func (m *migration) addOld(v map[string]any) error {
 	return nil
 }
 
-// addOldPool adds an IPAddressPool, and the advertisements that its protocol asks for. What can't be read of it is an error of specs.
+// addOldPool adds an IPAddressPool, and the advertisements that its protocol asks for. What can't be read of it is an
+// error of specs.
 func (m *migration) addOldPool(name string, spec json.RawMessage) {
 	m.add("IPAddressPool", name, spec)
 	var p struct {
@@ -168,7 +170,8 @@ func (m *migration) add(kind, name string, spec json.RawMessage) {
 	m.objects = append(m.objects, o)
 }
 
-// withoutHyphens turns keys such as peer-asn into peerasn, which encoding/json takes for peerASN, but for those of labels.
+// withoutHyphens turns keys such as peer-asn into peerasn, which encoding/json takes for peerASN, but for those of
+// labels.
 func withoutHyphens(text json.RawMessage) json.RawMessage {
 	var v any
 	if json.Unmarshal(text, &v) != nil {

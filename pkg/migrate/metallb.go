@@ -78,7 +78,8 @@ func (m *migration) fromMetalLB() error {
 	return m.noteMetalLBPeers()
 }
 
-// priorities returns Herald's priority, the highest of which comes first, for each of MetalLB's, of which the lowest does.
+// priorities returns Herald's priority, the highest of which comes first, for each of MetalLB's, of which the lowest
+// does.
 func priorities(pools []metalLBPool) map[int]int {
 	var all []int
 	for _, p := range pools {
@@ -112,13 +113,17 @@ func (m *migration) addMetalLBPool(o object, p metalLBPool, priorities map[int]i
 	onRequest := p.AutoAssign != nil && !*p.AutoAssign
 	if a := p.ServiceAllocation; a != nil {
 		priority = priorities[a.Priority]
-		namespaces, services = namespaceAlternatives(a.Namespaces, a.NamespaceSelectors), serviceAlternatives(a.ServiceSelectors)
+		namespaces, services = namespaceAlternatives(a.Namespaces, a.NamespaceSelectors),
+			serviceAlternatives(a.ServiceSelectors)
 		switch n := len(namespaces) * len(services); {
 		case n > maxVariants:
-			m.note("Pool %s: of its serviceAllocation %d alternatives have to be told apart, and one pool becomes %d of Herald at most. So it is offered to no namespace (.namespaces): Services keep what they have of it, and others get none until you write .namespaces and .services by hand.", o.Metadata.Name, n, maxVariants)
+			m.note("Pool %s: of its serviceAllocation %d alternatives have to be told apart, and one pool becomes %d of "+
+				"Herald at most. So it is offered to no namespace (.namespaces): Services keep what they have of it, and "+
+				"others get none until you write .namespaces and .services by hand.", o.Metadata.Name, n, maxVariants)
 			namespaces, services = []string{NoNamespace}, []string{""}
 		case services[0] != "":
-			m.note("Pool %s: MetalLB refuses its addresses also to Services that ask for them, if its serviceSelectors don't select them."+whoMayAsk, o.Metadata.Name)
+			m.note("Pool %s: MetalLB refuses its addresses also to Services that ask for them, if its serviceSelectors "+
+				"don't select them."+whoMayAsk, o.Metadata.Name)
 		}
 	}
 	n := 0
@@ -134,8 +139,6 @@ func (m *migration) addMetalLBPool(o object, p metalLBPool, priorities map[int]i
 			m.Data["pool-"+pool] = strings.Join(texts, ",")
 			m.set(pool, "namespaces", ns)
 			m.set(pool, "services", svc)
-			if ns != "" {
-			}
 			if onRequest {
 				m.set(pool, "auto", "false")
 			}
@@ -145,12 +148,15 @@ func (m *migration) addMetalLBPool(o object, p metalLBPool, priorities map[int]i
 		}
 	}
 	if n > 1 {
-		m.note("Pool %s is %d pools with the same addresses: of its selectors any one has to hold, and a pool of Herald has one of each kind. Services that ask for %s by name get an address only where the first is offered.", o.Metadata.Name, n, name)
+		m.note("Pool %s is %d pools with the same addresses: of its selectors any one has to hold, and a pool of Herald "+
+			"has one of each kind. Services that ask for %s by name get an address only where the first is offered.",
+			o.Metadata.Name, n, name)
 	}
 }
 
 // whoMayAsk says what selectors of Services mean with Herald.
-const whoMayAsk = " Herald does not: .services says who gets one without asking, and who may ask is limited by namespace only (.namespaces)."
+const whoMayAsk = " Herald does not: .services says who gets one without asking, and who may ask is limited by " +
+	"namespace only (.namespaces)."
 
 // maxVariants is how many pools one may become.
 const maxVariants = 16
@@ -201,26 +207,33 @@ func (m *migration) setAdvertisements(o object, pool string, l2, bgp []advertise
 	case len(byBGP) > 0:
 		m.set(pool, "announce", "bgp")
 	default:
-		m.note("Pool %s: no L2Advertisement or BGPAdvertisement advertises it. Herald announces its addresses in every way that is enabled.", o.Metadata.Name)
+		m.note("Pool %s: no L2Advertisement or BGPAdvertisement advertises it. Herald announces its addresses in every "+
+			"way that is enabled.", o.Metadata.Name)
 	}
 	nodes := nodeSelectors(slices.Concat(byARP, byBGP))
 	everywhere := false
 	for _, a := range slices.Concat(byARP, byBGP) {
 		everywhere = everywhere || len(a.NodeSelectors) == 0 || slices.ContainsFunc(a.NodeSelectors, selector.empty)
 		if len(a.ServiceSelectors) > 0 {
-			m.note("Pool %s: an advertisement has serviceSelectors; Herald announces all Services of the pool alike, unless they say otherwise (heraldvip.io/announce).", o.Metadata.Name)
+			m.note("Pool %s: an advertisement has serviceSelectors; Herald announces all Services of the pool alike, unless "+
+				"they say otherwise (heraldvip.io/announce).", o.Metadata.Name)
 		}
 	}
 	if all, ok := union(nodes); !everywhere && ok {
 		m.set(pool, "nodes", all.String())
 		arp, isARP := union(nodeSelectors(byARP))
 		if bgp, isBGP := union(nodeSelectors(byBGP)); isARP && isBGP && arp.String() != bgp.String() {
-			m.note("Pool %s: the nodes of %q are to announce it by ARP, those of %q by BGP. Herald's pools choose nodes once, for ARP and BGP: any of them may carry its VIPs, unless you set pool-%s.nodes.", o.Metadata.Name, arp, bgp, pool)
+			m.note("Pool %s: the nodes of %q are to announce it by ARP, those of %q by BGP. Herald's pools choose nodes "+
+				"once, for ARP and BGP: any of them may carry its VIPs, unless you set pool-%s.nodes.", o.Metadata.Name, arp, bgp,
+				pool)
 		}
 	} else if everywhere && len(nodes) > 0 {
-		m.note("Pool %s: one advertisement is for the nodes of %s, another for all. Herald's pools choose nodes once, for ARP and BGP: all may carry its VIPs, unless you set pool-%s.nodes.", o.Metadata.Name, texts(nodes), pool)
+		m.note("Pool %s: one advertisement is for the nodes of %s, another for all. Herald's pools choose nodes once, "+
+			"for ARP and BGP: all may carry its VIPs, unless you set pool-%s.nodes.", o.Metadata.Name, texts(nodes), pool)
 	} else if len(nodes) > 0 {
-		m.note("Pool %s: its VIPs may be on nodes of any of %s, which one selector can't say. Give these nodes a label of their own, and write it to pool-%s.nodes; until then all nodes may carry them.", o.Metadata.Name, texts(nodes), pool)
+		m.note("Pool %s: its VIPs may be on nodes of any of %s, which one selector can't say. Give these nodes a label "+
+			"of their own, and write it to pool-%s.nodes; until then all nodes may carry them.", o.Metadata.Name, texts(nodes),
+			pool)
 	}
 	var links []string
 	for _, a := range byARP {
@@ -230,7 +243,9 @@ func (m *migration) setAdvertisements(o object, pool string, l2, bgp []advertise
 	case len(links) == 1 && !slices.ContainsFunc(byARP, func(a advertisement) bool { return len(a.Interfaces) == 0 }):
 		m.set(pool, "interface", links[0])
 	case len(links) > 0:
-		m.note("Pool %s is announced on several links (%s), or on all by another L2Advertisement. A VIP of Herald is on one: vip_servicesinterface, or pool-%s.interface, which may be auto.", o.Metadata.Name, strings.Join(links, ", "), pool)
+		m.note("Pool %s is announced on several links (%s), or on all by another L2Advertisement. A VIP of Herald is on "+
+			"one: vip_servicesinterface, or pool-%s.interface, which may be auto.", o.Metadata.Name, strings.Join(links, ", "),
+			pool)
 	}
 }
 
@@ -269,10 +284,13 @@ func (m *migration) noteBGPAdvertisement(name string, a advertisement) {
 		parts = append(parts, "peers "+strings.Join(a.Peers, ", "))
 	}
 	if len(parts) > 0 {
-		m.note("BGPAdvertisement %s: %s. These are for all routes; for some Services there are annotations (heraldvip.io/bgp-...).", name, strings.Join(parts, "; "))
+		m.note("BGPAdvertisement %s: %s. These are for all routes; for some Services there are annotations "+
+			"(heraldvip.io/bgp-...).", name, strings.Join(parts, "; "))
 	}
-	if length, length6 := a.AggregationLength, a.AggregationLengthV6; length != nil && *length != 32 || length6 != nil && *length6 != 128 {
-		m.note("BGPAdvertisement %s aggregates routes. Herald advertises the prefixes of herald_bgp_aggregates beside the host routes.", name)
+	if length, length6 := a.AggregationLength, a.AggregationLengthV6; length != nil && *length != 32 || length6 != nil &&
+		*length6 != 128 {
+		m.note("BGPAdvertisement %s aggregates routes. Herald advertises the prefixes of herald_bgp_aggregates beside "+
+			"the host routes.", name)
 	}
 }
 
@@ -330,7 +348,8 @@ func (m *migration) noteMetalLBPeers() error {
 		}
 		remote, ok := peerAS(p.MyASN, p.PeerASN, p.DynamicASN, p.Address != "")
 		if why := whyNoPeer(p.Address, p.Interface, p.MyASN); why != "" || !ok {
-			m.note("BGPPeer %s: write it to bgp_peers by hand: %s.", name, cmp.Or(why, "a peer with an address needs its AS, which dynamicASN leaves to the router"))
+			m.note("BGPPeer %s: write it to bgp_peers by hand: %s.", name, cmp.Or(why, "a peer with an address needs its "+
+				"AS, which dynamicASN leaves to the router"))
 			continue
 		}
 		peer := address + ":" + remote
@@ -352,7 +371,8 @@ func (m *migration) noteMetalLBPeers() error {
 		}
 		m.notePeerFields(objects[i])
 		if p.BFD != "" || len(p.NodeSelector) > 0 {
-			m.note("BGPPeer %s has a bfdProfile or nodeSelectors, which are not imported (bgp.md): BFD is the last field of a peer in bgp_peers, and each node may have peers of its own by annotations of Nodes.", name)
+			m.note("BGPPeer %s has a bfdProfile or nodeSelectors, which are not imported (bgp.md): BFD is the last field of "+
+				"a peer in bgp_peers, and each node may have peers of its own by annotations of Nodes.", name)
 		}
 	}
 	if len(list) == 0 {
@@ -362,7 +382,8 @@ func (m *migration) noteMetalLBPeers() error {
 	return nil
 }
 
-// peerAS returns the AS of a peer in bgp_peers: "" for one without an address whose AS the router tells. ok is false if it must be known and is not.
+// peerAS returns the AS of a peer in bgp_peers: "" for one without an address whose AS the router tells. ok is false
+// if it must be known and is not.
 func peerAS(own, peer uint32, dynamic string, addressed bool) (text string, ok bool) {
 	switch {
 	case dynamic == "internal":
@@ -373,7 +394,8 @@ func peerAS(own, peer uint32, dynamic string, addressed bool) (text string, ok b
 	return strconv.FormatUint(uint64(peer), 10), peer != 0
 }
 
-// whyNoPeer returns why bgp_peers can't have a peer of this address, or on this link, or bgp_as this AS; "" if they can.
+// whyNoPeer returns why bgp_peers can't have a peer of this address, or on this link, or bgp_as this AS; "" if they
+// can.
 func whyNoPeer(address, link string, own uint32) string {
 	a, err := netip.ParseAddr(address)
 	switch {
@@ -386,17 +408,20 @@ func whyNoPeer(address, link string, own uint32) string {
 	case err != nil || a.Zone() != "":
 		return fmt.Sprintf("%q is no address", address)
 	case a.IsLinkLocalUnicast() || a.IsUnspecified() || a.IsMulticast():
-		return fmt.Sprintf("%s is not the address of one router; where there is only a link-local one use unnumbered:<interface>", a)
+		return fmt.Sprintf("%s is not the address of one router; where there is only a link-local one use "+
+			"unnumbered:<interface>", a)
 	}
 	return ""
 }
 
 // importedPeerFields are the fields of a BGPPeer that noteMetalLBPeers reads. The others are named in a note.
-var importedPeerFields = strings.Fields("myASN peerASN dynamicASN peerAddress interface peerPort ebgpMultiHop bfdProfile password passwordSecret nodeSelectors")
+var importedPeerFields = strings.Fields("myASN peerASN dynamicASN peerAddress interface peerPort ebgpMultiHop " +
+	"bfdProfile password passwordSecret nodeSelectors")
 
 // peerOptions are the options of Herald in the place of fields of a BGPPeer. They are for all peers.
 var peerOptions = map[string]string{
-	"holdTime": "bgp_hold_time", "keepaliveTime": "bgp_keepalive_interval", "routerID": "bgp_routerid", "sourceAddress": "bgp_sourceip",
+	"holdTime": "bgp_hold_time", "keepaliveTime": "bgp_keepalive_interval", "routerID": "bgp_routerid",
+	"sourceAddress":         "bgp_sourceip",
 	"enableGracefulRestart": "herald_bgp_restart_time",
 }
 
@@ -412,7 +437,8 @@ func (m *migration) notePeerFields(o object) {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		text := strings.Trim(string(fields[name]), `"`)
-		if slices.Contains(importedPeerFields, name) || slices.Contains([]string{"", "null", "false", "0", "{}", "[]"}, text) {
+		if slices.Contains(importedPeerFields, name) ||
+			slices.Contains([]string{"", "null", "false", "0", "{}", "[]"}, text) {
 			continue
 		}
 		if len(text) > maxFieldText {

@@ -1,6 +1,6 @@
-// Package migrate turns what other load balancers are configured by into Herald's pools: the custom resources of MetalLB and
-// of Cilium's LB IPAM, and the ConfigMap of kube-vip's cloud provider. It also finds the Services that need an
-// annotation to keep the addresses that they have. It is pure: objects in, a Result out.
+// Package migrate turns what other load balancers are configured by into Herald's pools: the custom resources of
+// MetalLB and of Cilium's LB IPAM, and the ConfigMap of kube-vip's cloud provider. It also finds the Services that
+// need an annotation to keep the addresses that they have. It is pure: objects in, a Result out.
 package migrate
 
 import (
@@ -28,12 +28,18 @@ func Collections(source string) []Collection {
 	switch source {
 	case "metallb":
 		const api = "/apis/metallb.io/v1beta1/"
-		return []Collection{services, {"ConfigMap", "/api/v1/namespaces/metallb-system/configmaps"}, {"AddressPool", api + "addresspools"}, {"IPAddressPool", api + "ipaddresspools"}, {"L2Advertisement", api + "l2advertisements"}, {"BGPAdvertisement", api + "bgpadvertisements"},
-			{"BGPPeer", "/apis/metallb.io/v1beta2/bgppeers"}, {"BFDProfile", api + "bfdprofiles"}, {"Community", api + "communities"}}
+		return []Collection{services, {"ConfigMap", "/api/v1/namespaces/metallb-system/configmaps"},
+			{"AddressPool", api + "addresspools"}, {"IPAddressPool", api + "ipaddresspools"},
+			{"L2Advertisement", api + "l2advertisements"}, {"BGPAdvertisement", api + "bgpadvertisements"},
+			{"BGPPeer", "/apis/metallb.io/v1beta2/bgppeers"}, {"BFDProfile", api + "bfdprofiles"},
+			{"Community", api + "communities"}}
 	case "cilium":
 		const v2, alpha = "/apis/cilium.io/v2/", "/apis/cilium.io/v2alpha1/"
-		return []Collection{services, {"CiliumLoadBalancerIPPool", v2 + "ciliumloadbalancerippools"}, {"CiliumLoadBalancerIPPool", alpha + "ciliumloadbalancerippools"},
-			{"CiliumL2AnnouncementPolicy", alpha + "ciliuml2announcementpolicies"}, {"CiliumBGPClusterConfig", v2 + "ciliumbgpclusterconfigs"}, {"CiliumBGPClusterConfig", alpha + "ciliumbgpclusterconfigs"},
+		return []Collection{services, {"CiliumLoadBalancerIPPool", v2 + "ciliumloadbalancerippools"},
+			{"CiliumLoadBalancerIPPool", alpha + "ciliumloadbalancerippools"},
+			{"CiliumL2AnnouncementPolicy", alpha + "ciliuml2announcementpolicies"},
+			{"CiliumBGPClusterConfig", v2 + "ciliumbgpclusterconfigs"},
+			{"CiliumBGPClusterConfig", alpha + "ciliumbgpclusterconfigs"},
 			{"CiliumBGPPeeringPolicy", alpha + "ciliumbgppeeringpolicies"}}
 	}
 	return []Collection{services}
@@ -55,14 +61,16 @@ type Pin struct {
 // From reads the objects of a source, as JSON; those of other kinds are ignored. It is an error if an object can't be
 // read, or nothing is there that has pools.
 func From(source string, objects []json.RawMessage) (Result, error) {
-	m := &migration{source: source, read: make(map[string]bool), ranges: make(map[string][]span), names: make(map[string]string), made: make(map[string][]string), Result: Result{Data: make(map[string]string)}}
+	m := &migration{source: source, read: make(map[string]bool), ranges: make(map[string][]span),
+		names: make(map[string]string), made: make(map[string][]string), Result: Result{Data: make(map[string]string)}}
 	for _, text := range objects {
 		if err := m.load(text); err != nil {
 			return Result{}, err
 		}
 	}
 	slices.SortStableFunc(m.objects, func(a, b object) int {
-		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Metadata.Namespace, b.Metadata.Namespace), cmp.Compare(a.Metadata.Name, b.Metadata.Name))
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Metadata.Namespace, b.Metadata.Namespace),
+			cmp.Compare(a.Metadata.Name, b.Metadata.Name))
 	})
 	m.objects = slices.CompactFunc(m.objects, func(a, b object) bool { // served in two versions
 		return a.Kind == b.Kind && a.Metadata.Name == b.Metadata.Name && a.Metadata.Namespace == b.Metadata.Namespace
@@ -176,12 +184,15 @@ func (m *migration) nameOf(name string) string {
 	to = m.unused(to)
 	m.names[name] = to
 	if to != name {
-		m.note("The pool %s is called %s with Herald, since a name there has lower case letters, digits and hyphens only, and begins with no key of the ConfigMap. Services that ask for it by name are pinned to the new one.", name, to)
+		m.note("The pool %s is called %s with Herald, since a name there has lower case letters, digits and hyphens "+
+			"only, and begins with no key of the ConfigMap. Services that ask for it by name are pinned to the new one.", name,
+			to)
 	}
 	return to
 }
 
-// maxPoolName is how many bytes a name of a pool may have, and maxNewName those of one that is made here, before unused.
+// maxPoolName is how many bytes a name of a pool may have, and maxNewName those of one that is made here, before
+// unused.
 const maxPoolName, maxNewName = 63, 60
 
 // unused returns name, or, while a pool has it, name with one more x at the end.

@@ -42,8 +42,8 @@ func (s selector) String() string {
 // namespaceLabel is on every namespace: its name.
 const namespaceLabel = "kubernetes.io/metadata.name"
 
-// namespacesText writes s for .namespaces. Labels that have to be there, and nothing else, would be read as names of namespaces, so what is true
-// of every namespace is added to them.
+// namespacesText writes s for .namespaces. Labels that have to be there, and nothing else, would be read as names of
+// namespaces, so what is true of every namespace is added to them.
 func (s selector) namespacesText() string {
 	text := s.String()
 	if !strings.ContainsAny(text, "=!()<>") {
@@ -84,8 +84,8 @@ func (s selector) matches(labels map[string]string) bool {
 	})
 }
 
-// union returns a selector that selects what any of all selects; ok is false if there is none: it can be written only if
-// each has one requirement, that a label has one of some values, and all name the same label.
+// union returns a selector that selects what any of all selects; ok is false if there is none: it can be written only
+// if each has one requirement, that a label has one of some values, and all name the same label.
 func union(all []selector) (u selector, ok bool) {
 	if len(all) == 1 {
 		return all[0], true

@@ -13,8 +13,10 @@ import (
 // addressesKey is the annotation that names the addresses of a Service, and wins over all others.
 const addressesKey = "kube-vip.io/loadbalancerIPs"
 
-// askingKeys are the annotations by which Herald reads what addresses a Service asks for, the first of them that it has.
-var askingKeys = []string{addressesKey, "metallb.io/loadBalancerIPs", "metallb.universe.tf/loadBalancerIPs", "lbipam.cilium.io/ips", "io.cilium/lb-ipam-ips"}
+// askingKeys are the annotations by which Herald reads what addresses a Service asks for, the first of them that it
+// has.
+var askingKeys = []string{addressesKey, "metallb.io/loadBalancerIPs", "metallb.universe.tf/loadBalancerIPs",
+	"lbipam.cilium.io/ips", "io.cilium/lb-ipam-ips"}
 
 // ciliumCrossKeys are the annotations by which Cilium has a Service share addresses with those of other namespaces.
 var ciliumCrossKeys = []string{"lbipam.cilium.io/sharing-cross-namespace", "io.cilium/lb-ipam-sharing-cross-namespace"}
@@ -32,8 +34,8 @@ type service struct {
 	Class string `json:"loadBalancerClass"`
 }
 
-// pinServices adds a Pin for each Service that has an address in its status which it does not ask for, or asks for a pool
-// that has another name now.
+// pinServices adds a Pin for each Service that has an address in its status which it does not ask for, or asks for a
+// pool that has another name now.
 func (m *migration) pinServices() {
 	classes := make(map[string]int)
 	for _, o := range m.objects {
@@ -47,7 +49,8 @@ func (m *migration) pinServices() {
 		m.pin(o, s)
 	}
 	for _, c := range slices.Sorted(maps.Keys(classes)) {
-		m.note("Services with the loadBalancerClass %s: %d. It can't be changed, and Herald serves one class: set lb_class_name=%[1]s, or create them again without.", c, classes[c])
+		m.note("Services with the loadBalancerClass %s: %d. It can't be changed, and Herald serves one class: set "+
+			"lb_class_name=%[1]s, or create them again without.", c, classes[c])
 	}
 }
 
@@ -68,7 +71,8 @@ func (m *migration) serves(o object, s service) bool {
 // pin adds a Pin for a Service if it needs one. What no person has named is as if Herald had given it
 // of the pool that has it (docs/why.md, "Pools").
 func (m *migration) pin(o object, s service) {
-	p := Pin{Service: vip.Key{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name}, Annotations: make(map[string]string)}
+	p := Pin{Service: vip.Key{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name},
+		Annotations: make(map[string]string)}
 	has, asks := shown(o), asked(o, s)
 	unspecified := slices.ContainsFunc(asks, netip.Addr.IsUnspecified) // leased by DHCP
 	if len(has) > 0 && !unspecified && !sameAddresses(has, asks) {
@@ -93,7 +97,8 @@ func (m *migration) pin(o object, s service) {
 	}
 	for _, k := range ciliumCrossKeys {
 		if m.source == "cilium" && o.Metadata.Annotations[k] != "" {
-			m.noteService("Service %s shares addresses with other namespaces by %s, which Herald does not read: what it has it keeps. For what is shared later give each of these Services the same heraldvip.io/sharing-key.", p.Service, k)
+			m.noteService("Service %s shares addresses with other namespaces by %s, which Herald does not read: what it has "+
+				"it keeps. For what is shared later give each of these Services the same heraldvip.io/sharing-key.", p.Service, k)
 			break
 		}
 	}

@@ -36,7 +36,8 @@ func (p *pass) clearStatus(s *service) { s.status = &vip.Status{Finalizer: p.fin
 // writeStatus has the status of s written: ingress, the DHCP leases to record, and node, which announces it, "" if
 // none does.
 func (p *pass) writeStatus(s *service, node string, ingress []vip.Ingress, leases []vip.DHCPLease) {
-	s.status = &vip.Status{VIPHost: node, Announcer: p.Announcer, Ingress: ingress, DHCPLeases: leases, Finalizer: p.finalizerOf(s, true)}
+	s.status = &vip.Status{VIPHost: node, Announcer: p.Announcer, Ingress: ingress, DHCPLeases: leases,
+		Finalizer: p.finalizerOf(s, true)}
 }
 
 // reject sets the verdict of s, which no node announces. If this node is responsible for s it also adds an Event,

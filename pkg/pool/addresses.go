@@ -42,7 +42,8 @@ func parseAddresses(text string) (out addresses, problem string) {
 		out.inner = append(out.inner, r)
 	}
 	if len(out.Ranges)+len(out.DHCP) == 0 {
-		return addresses{}, "it has no addresses; write CIDRs and ranges separated by commas, such as 192.168.0.200/29,192.168.1.10-192.168.1.20,2001:db8::/112"
+		return addresses{}, "it has no addresses; write CIDRs and ranges separated by commas, such as " +
+			"192.168.0.200/29,192.168.1.10-192.168.1.20,2001:db8::/112"
 	}
 	out.Ranges, out.inner = merge(out.Ranges), merge(out.inner)
 	return out, ""
@@ -81,7 +82,8 @@ func parseItem(item string) (r Range, isCIDR bool, problem string) {
 	case err != nil || err2 != nil || from.Zone() != "" || to.Zone() != "":
 		return Range{}, false, quote(item) + " is neither a CIDR nor a range; " + didYouMean(item)
 	case from.BitLen() != to.BitLen():
-		return Range{}, false, fmt.Sprintf("%s begins with an %s address and ends with an %s one; both must be of one family", quote(item), vip.FamilyOf(from), vip.FamilyOf(to))
+		return Range{}, false, fmt.Sprintf("%s begins with an %s address and ends with an %s one; both must be of one "+
+			"family", quote(item), vip.FamilyOf(from), vip.FamilyOf(to))
 	case to.Less(from):
 		return Range{}, false, fmt.Sprintf("%s ends before it begins; write %s-%s", quote(item), to, from)
 	}

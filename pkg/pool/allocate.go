@@ -92,8 +92,8 @@ type found struct {
 	reason string
 }
 
-// decide makes a pass: assignments are all that is to be written on Services, and all Services that wait, sorted by Key.
-// The oldest Service is served first.
+// decide makes a pass: assignments are all that is to be written on Services, and all Services that wait, sorted by
+// Key. The oldest Service is served first.
 func decide(pools *Pools, in *vip.PoolInput, reserved []Range, m *memory) *pass {
 	p := &pass{
 		Pools: pools, memory: m, in: in, reserved: reserved,
@@ -228,8 +228,8 @@ func (p *pass) whyLost(s *service, x netip.Addr) (why string, lost bool) {
 	return "", false
 }
 
-// isOutside reports whether x was given to s of a pool, by no DHCP server, and no pool has it any more. A pool that can't
-// be read may have it.
+// isOutside reports whether x was given to s of a pool, by no DHCP server, and no pool has it any more. A pool that
+// can't be read may have it.
 func (p *pass) isOutside(s *service, x netip.Addr) bool {
 	return s.Allocated != "" && !s.isOwn(x) && !s.Foreign && !s.asksDHCP() && !p.InPool(x, s.Allocated)
 }
@@ -297,7 +297,8 @@ func (p *pass) serve(s *service) {
 	missing := p.choose(s, pools)
 	if len(missing) > 0 {
 		p.waits = true
-		lostOne := slices.ContainsFunc(s.names, func(x netip.Addr) bool { return !x.IsUnspecified() && !slices.Contains(s.has, x) })
+		lostOne := slices.ContainsFunc(s.names,
+			func(x netip.Addr) bool { return !x.IsUnspecified() && !slices.Contains(s.has, x) })
 		if s.DualStack == vip.RequireDualStack || len(s.kept)+len(s.found) == 0 || lostOne {
 			for _, f := range s.found[:before] {
 				p.holders[f.addr] = slices.DeleteFunc(p.holders[f.addr], func(o *service) bool { return o == s })

@@ -32,8 +32,8 @@ type Assigner struct {
 	timer     *time.Timer   // pokes when an address may be given again for which a Service waits; nil until one is to
 }
 
-// NewAssigner makes an Assigner. An address that is released rests before it is given again, if there is any other. poke is
-// called, by any goroutine, when there is something new to Observe, or to decide.
+// NewAssigner makes an Assigner. An address that is released rests before it is given again, if there is any other.
+// poke is called, by any goroutine, when there is something new to Observe, or to decide.
 func NewAssigner(rest time.Duration, poke func()) *Assigner {
 	return &Assigner{poke: poke, metrics: newMetrics(), pools: newPools(), memory: newMemory(rest), decided: &pass{}}
 }
@@ -49,8 +49,8 @@ func (a *Assigner) Observe(w *vip.World) {
 // Collectors are the metrics of pools; those of addresses are there only on the node that allocates.
 func (a *Assigner) Collectors() []prometheus.Collector { return a.metrics.all() }
 
-// Put takes over the one PoolInput of want, if there is one, and decides: within hundredths of a second for ten thousand
-// Services.
+// Put takes over the one PoolInput of want, if there is one, and decides: within hundredths of a second for ten
+// thousand Services.
 func (a *Assigner) Put(want []vip.PoolInput) {
 	if len(want) == 0 { // nothing is planned: the process stops
 		want = []vip.PoolInput{{}}

@@ -80,14 +80,17 @@ func parseNamespaces(text string) (out Namespaces, problem string) {
 		out.Selector, problem = parseSelector(text)
 		return out, problem
 	}
-	for name := range strings.FieldsFuncSeq(text, func(c rune) bool { return c == ',' || c == ' ' || c == '\n' || c == '\t' || c == '\r' }) {
+	for name := range strings.FieldsFuncSeq(text,
+		func(c rune) bool { return c == ',' || c == ' ' || c == '\n' || c == '\t' || c == '\r' }) {
 		if !poolName.MatchString(name) { // a namespace is a DNS label, too
-			return Namespaces{}, quote(name) + " is no name of a namespace; write names separated by commas, or a label selector such as team=blue"
+			return Namespaces{}, quote(name) + " is no name of a namespace; write names separated by commas, or a label " +
+				"selector such as team=blue"
 		}
 		out.Names = append(out.Names, name)
 	}
 	if len(out.Names) == 0 {
-		return Namespaces{}, "it names no namespace; write names separated by commas, or a label selector such as team=blue, or leave out the key for all"
+		return Namespaces{}, "it names no namespace; write names separated by commas, or a label selector such as " +
+			"team=blue, or leave out the key for all"
 	}
 	slices.Sort(out.Names)
 	out.Names = slices.Compact(out.Names)
@@ -134,7 +137,8 @@ func parsePreferences(text string) (out []Preference, problem string) {
 func parsePriority(text string) (n int, problem string) {
 	n, err := strconv.Atoi(strings.TrimSpace(text))
 	if err != nil || n < -1000000 || n > 1000000 {
-		return 0, quote(text) + " is no priority; write a whole number, such as 10: the pool with the highest comes first, 0 is the default"
+		return 0, quote(text) + " is no priority; write a whole number, such as 10: the pool with the highest comes " +
+			"first, 0 is the default"
 	}
 	return n, ""
 }

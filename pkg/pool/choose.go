@@ -50,7 +50,8 @@ func (s *service) all() []netip.Addr {
 	return all
 }
 
-// lacks returns lists of families that s wants beside what it has; the first that can be had will do. nil if it wants none.
+// lacks returns lists of families that s wants beside what it has; the first that can be had will do. nil if it wants
+// none.
 func (s *service) lacks(have []netip.Addr) [][]vip.Family {
 	families := s.Families
 	switch {
@@ -74,8 +75,8 @@ func (s *service) lacks(have []netip.Addr) [][]vip.Family {
 	return [][]vip.Family{lacks}
 }
 
-// findAll returns one address of each family of x, or nil. Of a pool that has nothing but a DHCP server for one family it
-// returns that, if the server leases one of families.
+// findAll returns one address of each family of x, or nil. Of a pool that has nothing but a DHCP server for one
+// family it returns that, if the server leases one of families.
 func (p *pass) findAll(s *service, x *Pool, families []vip.Family) (all []found) {
 	if len(x.DHCP) == 1 && len(x.Ranges) == 0 && len(s.kept)+len(s.found) == 0 {
 		if !slices.ContainsFunc(families, func(f vip.Family) bool { return p.mayLease(x.DHCP[0], f) }) {
@@ -94,11 +95,12 @@ func (p *pass) findAll(s *service, x *Pool, families []vip.Family) (all []found)
 }
 
 // askDHCP is that a DHCP server is asked for an address of a family.
-func (x *Pool) askDHCP(f vip.Family) found {
-	return found{f.Unspecified(), x.Name, "a DHCP server is asked, as pool " + x.Name + " says"}
+func (p *Pool) askDHCP(f vip.Family) found {
+	return found{f.Unspecified(), p.Name, "a DHCP server is asked, as pool " + p.Name + " says"}
 }
 
-// mayLease reports whether a Service that names only the unspecified address of asked is leased one of family f (dhcp_mode).
+// mayLease reports whether a Service that names only the unspecified address of asked is leased one of family f
+// (dhcp_mode).
 func (p *pass) mayLease(asked, f vip.Family) bool {
 	if asked == vip.IPv4 && p.in.DHCPMode == "dual" {
 		return true
@@ -106,7 +108,8 @@ func (p *pass) mayLease(asked, f vip.Family) bool {
 	return (f == vip.IPv6) == (asked == vip.IPv6 || p.in.DHCPMode == "ipv6")
 }
 
-// findOne returns an address of a family of x for s: one to share, the first that is free, or the one that has rested longest.
+// findOne returns an address of a family of x for s: one to share, the first that is free, or the one that has rested
+// longest.
 func (p *pass) findOne(s *service, x *Pool, family vip.Family) (f found, ok bool) {
 	if slices.Contains(x.DHCP, family) {
 		return x.askDHCP(family), true
@@ -135,7 +138,8 @@ func (p *pass) findResting(of *familySpace) (a netip.Addr, ok bool) {
 		for x := range p.resting {
 			p.rests = append(p.rests, x)
 		}
-		slices.SortFunc(p.rests, func(x, y netip.Addr) int { return cmp.Or(p.resting[x].Compare(p.resting[y]), x.Compare(y)) })
+		slices.SortFunc(p.rests,
+			func(x, y netip.Addr) int { return cmp.Or(p.resting[x].Compare(p.resting[y]), x.Compare(y)) })
 	}
 	for ; of.rested < len(p.rests); of.rested++ { // no address before it comes free in this pass
 		a = p.rests[of.rested]
@@ -208,10 +212,11 @@ func (s *service) holding() []netip.Addr {
 	return all
 }
 
-// mayJoin reports whether s is given x beside all that have it: each has the same sharing key in the same namespace, or
-// shares it by allow-share, and has other ports. What is barred is given to nobody, though others may name it. Beside a
-// Service of another namespace only one may come that has nothing else that it shares, or may share, since that would have
-// to move with x: no address that its status shows, none of another family by its sharing key, and no lease.
+// mayJoin reports whether s is given x beside all that have it: each has the same sharing key in the same namespace,
+// or shares it by allow-share, and has other ports. What is barred is given to nobody, though others may name it.
+// Beside a Service of another namespace only one may come that has nothing else that it shares, or may share, since
+// that would have to move with x: no address that its status shows, none of another family by its sharing key, and no
+// lease.
 func (p *pass) mayJoin(s *service, x netip.Addr) bool {
 	if p.isBarred(x) {
 		return false
@@ -220,7 +225,8 @@ func (p *pass) mayJoin(s *service, x netip.Addr) bool {
 	for _, o := range p.holders[x] {
 		same := o.Key.Namespace == s.Key.Namespace
 		byKey := o.SharingKey != "" && o.SharingKey == s.SharingKey && same
-		byPool := p.MayShare(x, s.Key.Namespace, o.Key.Namespace) && !(s.Local && o.Local) && // no node may have endpoints of both
+		// no node may have endpoints of both
+		byPool := p.MayShare(x, s.Key.Namespace, o.Key.Namespace) && !(s.Local && o.Local) &&
 			(same || free && alike(s, o) && p.Interface(s.Key.Namespace, x) == p.Interface(o.Key.Namespace, x))
 		if o == s || o.Foreign || len(o.Ports) == 0 || !byKey && !byPool || overlap(o.sortedPorts(), s.sortedPorts()) {
 			return false
@@ -307,9 +313,9 @@ func (p *pass) give(s *service) {
 	})
 }
 
-// poolsOf returns the pool that x, which s keeps, is of: the one that s names and was given it of, else one that s names,
-// else the one that it was given it of, else the first by name. Where none has it, it is all that s was given addresses of:
-// so s goes on being one that was.
+// poolsOf returns the pool that x, which s keeps, is of: the one that s names and was given it of, else one that s
+// names, else the one that it was given it of, else the first by name. Where none has it, it is all that s was given
+// addresses of: so s goes on being one that was.
 func (p *pass) poolsOf(s *service, x netip.Addr) []string {
 	given := strings.Split(s.Allocated, ",")
 	var of []*Pool
@@ -329,8 +335,8 @@ func (p *pass) poolsOf(s *service, x netip.Addr) []string {
 	return []string{first.Name}
 }
 
-// whyMissing returns why none of pools has an address of the missing families, and what to do; problem is why there are no
-// pools.
+// whyMissing returns why none of pools has an address of the missing families, and what to do; problem is why there
+// are no pools.
 func (s *service) whyMissing(missing []vip.Family, pools []*Pool, problem string) string {
 	switch {
 	case problem != "" && len(s.kept) > 0:
@@ -353,9 +359,9 @@ func (s *service) whyMissing(missing []vip.Family, pools []*Pool, problem string
 		text, strings.Join(families, " and "), strings.Join(names, ", "))
 }
 
-// asksForAnotherPool reports whether s is to be given another address for x, one of names: it names pools, was allocated
-// its addresses from none of them (its user has changed the annotation since), and none of them has x. A pool that has
-// other addresses now is not meant, nor is one that was renamed.
+// asksForAnotherPool reports whether s is to be given another address for x, one of names: it names pools, was
+// allocated its addresses from none of them (its user has changed the annotation since), and none of them has x. A
+// pool that has other addresses now is not meant, nor is one that was renamed.
 func (p *pass) asksForAnotherPool(s *service, x netip.Addr) bool {
 	if s.isOfPools() || s.isOwn(x) {
 		return false
@@ -364,7 +370,8 @@ func (p *pass) asksForAnotherPool(s *service, x netip.Addr) bool {
 	return firstWith(pools, x) == nil
 }
 
-// isOfPools reports whether s names no pools, was allocated nothing, or was allocated its addresses from one that it names.
+// isOfPools reports whether s names no pools, was allocated nothing, or was allocated its addresses from one that it
+// names.
 func (s *service) isOfPools() bool {
 	if len(s.Pools) == 0 || s.Allocated == "" {
 		return true
@@ -398,7 +405,8 @@ func (p *pass) candidates(s *service) (pools []*Pool, problem string) {
 		}
 	}
 	if len(pools) == 0 {
-		return nil, fmt.Sprintf("no pool is offered to namespace %s; add the key %s%s or %s%s to the ConfigMap of pools, or set the address on the Service",
+		return nil, fmt.Sprintf("no pool is offered to namespace %s; add the key %s%s or %s%s to the ConfigMap of pools, "+
+			"or set the address on the Service",
 			ns, cidrPrefix, ns, cidrPrefix, global)
 	}
 	return pools, ""
@@ -414,7 +422,8 @@ func (p *pass) requested(s *service) (pools []*Pool, problem string) {
 		case !x.Namespaces.Contains(ns, p.in.Source.Namespaces[ns]):
 			return nil, fmt.Sprintf("it asks for pool %s, which is not offered to namespace %s", x.Name, ns)
 		case x.Broken:
-			return nil, fmt.Sprintf("it asks for pool %s, which can't be read; correct its keys in the ConfigMap of pools", x.Name)
+			return nil, fmt.Sprintf("it asks for pool %s, which can't be read; correct its keys in the ConfigMap of pools",
+				x.Name)
 		default:
 			pools = append(pools, x)
 		}

@@ -1,11 +1,12 @@
 // Package pool reads address pools from a ConfigMap and gives addresses of them to Services. It does no I/O, asks no
 // clock, and for the same input and memory it always has the same output.
 //
-// Parse reads the ConfigMap of kube-vip's cloud provider as that does, and the keys that Herald adds to it (docs/pools.md).
-// What it can't read is a PoolProblem that names the key, and only that key is affected.
+// Parse reads the ConfigMap of kube-vip's cloud provider as that does, and the keys that Herald adds to it
+// (docs/pools.md). What it can't read is a PoolProblem that names the key, and only that key is affected.
 //
-// An Assigner decides from scratch (decide) each time something has changed: which Services are to have which addresses,
-// and which get nothing and why. Who has an address that several name is judged by package plan (AddressRequest.Lost).
+// An Assigner decides from scratch (decide) each time something has changed: which Services are to have which
+// addresses, and which get nothing and why. Who has an address that several name is judged by package plan
+// (AddressRequest.Lost).
 //
 //	a Service has addresses that a person set     nothing; nobody else is given them
 //	... that were given                           it keeps them, in a pool or not, unless it may be renumbered

@@ -18,12 +18,19 @@ func newMetrics() *metrics {
 	gauge := func(name, help string) prometheus.GaugeOpts { return prometheus.GaugeOpts{Name: name, Help: help} }
 	byFamily := []string{"pool", "family"}
 	return &metrics{
-		size:     prometheus.NewGaugeVec(gauge("herald_pool_addresses", "Addresses that a pool gives to Services, by pool and family. Only on the node that allocates."), byFamily),
-		used:     prometheus.NewGaugeVec(gauge("herald_pool_addresses_used", "Addresses of a pool that Services have or name, by pool and family. Only on the node that allocates."), byFamily),
-		free:     prometheus.NewGaugeVec(gauge("herald_pool_addresses_free", "Addresses of a pool that can be given now: neither reserved nor a Service's, by pool and family. Only on the node that allocates."), byFamily),
-		waiting:  prometheus.NewGaugeVec(gauge("herald_pool_services_waiting", "Services for which no pool has an address, by the first pool that they may have one of; with an empty pool if there is none. Only on the node that allocates."), []string{"pool"}),
-		outside:  prometheus.NewGauge(gauge("herald_pool_addresses_outside", "Addresses that Services were given and that no pool has any more. 0 on nodes that do not allocate.")),
-		problems: prometheus.NewGauge(gauge("herald_pool_problems", "Keys of the ConfigMap of pools that can't be read, or have an effect that is probably not meant.")),
+		size: prometheus.NewGaugeVec(gauge("herald_pool_addresses", "Addresses that a pool gives to Services, by "+
+			"pool and family. Only on the node that allocates."), byFamily),
+		used: prometheus.NewGaugeVec(gauge("herald_pool_addresses_used", "Addresses of a pool that Services have or "+
+			"name, by pool and family. Only on the node that allocates."), byFamily),
+		free: prometheus.NewGaugeVec(gauge("herald_pool_addresses_free", "Addresses of a pool that can be given now: "+
+			"neither reserved nor a Service's, by pool and family. Only on the node that allocates."), byFamily),
+		waiting: prometheus.NewGaugeVec(gauge("herald_pool_services_waiting", "Services for which no pool has an "+
+			"address, by the first pool that they may have one of; with an empty pool if there is none. Only on the node "+
+			"that allocates."), []string{"pool"}),
+		outside: prometheus.NewGauge(gauge("herald_pool_addresses_outside", "Addresses that Services were given and "+
+			"that no pool has any more. 0 on nodes that do not allocate.")),
+		problems: prometheus.NewGauge(gauge("herald_pool_problems", "Keys of the ConfigMap of pools that can't be read, "+
+			"or have an effect that is probably not meant.")),
 	}
 }
 

@@ -8,9 +8,11 @@ import (
 )
 
 // usualForms turns what people write for hyphens and separators into what is read.
-var usualForms = strings.NewReplacer("\u2013", "-", "\u2014", "-", "\u2212", "-", "..", "-", ";", ",", "\"", "", "'", "", "[", "", "]", "", " to ", "-")
+var usualForms = strings.NewReplacer("\u2013", "-", "\u2014", "-", "\u2212", "-", "..", "-", ";", ",", "\"", "", "'",
+	"", "[", "", "]", "", " to ", "-")
 
-// didYouMean returns what to write in place of an item that can't be read: what it looks like if that is clear, else an example.
+// didYouMean returns what to write in place of an item that can't be read: what it looks like if that is clear, else
+// an example.
 func didYouMean(item string) string {
 	if meant := nearMiss(item); meant != "" {
 		return "did you mean " + meant + "?"
@@ -21,7 +23,8 @@ func didYouMean(item string) string {
 // nearMiss returns addresses that can be read and that item looks like, or "".
 func nearMiss(item string) string {
 	text := strings.TrimSpace(usualForms.Replace(item))
-	for _, candidate := range []string{text, strings.ReplaceAll(text, " ", ""), strings.Join(strings.Fields(text), "-"), strings.Join(strings.Fields(text), ","), fullRange(text), lengthOfMask(text)} {
+	for _, candidate := range []string{text, strings.ReplaceAll(text, " ", ""), strings.Join(strings.Fields(text), "-"),
+		strings.Join(strings.Fields(text), ","), fullRange(text), lengthOfMask(text)} {
 		if candidate == "" || candidate == item || len(candidate) > 200 {
 			continue
 		}

@@ -73,7 +73,8 @@ func readKey[T any](r *reader, key, consequence string, parse func(text string) 
 	before, had := r.earlier[key]
 	if had {
 		if v, again := parse(before); again == "" {
-			r.fail(key, "%s. Until then the value before it stays in force where Herald has not been restarted since: %s", problem, quote(before))
+			r.fail(key, "%s. Until then the value before it stays in force where Herald has not been restarted since: %s",
+				problem, quote(before))
 			r.pools.good[key] = before
 			return v, true
 		}
@@ -150,9 +151,11 @@ func (r *reader) findShadowed() {
 		key := rangePrefix + namespace
 		switch {
 		case p.cidrs[namespace] != nil:
-			r.warn(key, "no Service gets an address of it, since %s%s comes before it; put its addresses there", cidrPrefix, namespace)
+			r.warn(key, "no Service gets an address of it, since %s%s comes before it; put its addresses there", cidrPrefix,
+				namespace)
 		case p.cidrs[global] != nil:
-			r.warn(key, "no Service gets an address of it, since %s%s comes before it; name it %s%s", cidrPrefix, global, cidrPrefix, namespace)
+			r.warn(key, "no Service gets an address of it, since %s%s comes before it; name it %s%s", cidrPrefix, global,
+				cidrPrefix, namespace)
 		}
 	}
 }
@@ -162,7 +165,8 @@ func (r *reader) findShadowed() {
 func (r *reader) findEmpty() {
 	for _, p := range r.pools.byName {
 		if !p.Broken && p.Auto && len(p.DHCP) == 0 && p.Size(4)+p.Size(6) == 0 {
-			r.warn(p.Key, "it gives no address: those that end in .0 or .255, and those that no Service may have (loopback, link-local, multicast), are left out")
+			r.warn(p.Key, "it gives no address: those that end in .0 or .255, and those that no Service may have (loopback, "+
+				"link-local, multicast), are left out")
 		}
 	}
 }
@@ -174,7 +178,8 @@ func parseSearchOrder(text string) (descending bool, problem string) {
 	case "asc", "":
 		return false, ""
 	}
-	return false, fmt.Sprintf("%s is not an order; write desc for the highest address first, asc for the lowest", quote(text))
+	return false, fmt.Sprintf("%s is not an order; write desc for the highest address first, asc for the lowest",
+		quote(text))
 }
 
 func parseTrueFalse(text string) (on bool, problem string) {
@@ -201,7 +206,8 @@ func parseShare(text string) (on bool, problem string) {
 func parseInterface(text string) (name, problem string) {
 	name = strings.TrimSpace(text)
 	if len(name) > 15 || name == "." || name == ".." || strings.ContainsAny(name, "/: \t\n\v\f\r\x00") {
-		return "", fmt.Sprintf("%s is no name of a network interface; write one of at most 15 characters, or auto", quote(text))
+		return "", fmt.Sprintf("%s is no name of a network interface; write one of at most 15 characters, or auto",
+			quote(text))
 	}
 	return name, ""
 }

@@ -18,10 +18,12 @@ func (p *Pools) KeepsOut() bool {
 	return slices.ContainsFunc(p.own, func(x *Pool) bool { return !x.Namespaces.All() || x.Broken })
 }
 
-// WhyNotOffered returns why Services of a namespace, with these labels, may not ask for a by name, or "": a pool-<name> for
-// other namespaces has it, and none that is offered to this one; with poolsOnly also if no pool offered to it has it. 0.0.0.0
-// and :: are of the pools that say so. The provider's keys keep others out with poolsOnly only, as the provider never did.
-func (p *Pools) WhyNotOffered(namespace string, namespaceLabels map[string]string, a netip.Addr, poolsOnly bool) string {
+// WhyNotOffered returns why Services of a namespace, with these labels, may not ask for a by name, or "": a
+// pool-<name> for other namespaces has it, and none that is offered to this one; with poolsOnly also if no pool
+// offered to it has it. 0.0.0.0 and :: are of the pools that say so. The provider's keys keep others out with
+// poolsOnly only, as the provider never did.
+func (p *Pools) WhyNotOffered(namespace string, namespaceLabels map[string]string, a netip.Addr,
+	poolsOnly bool) string {
 	ofOthers := false
 	for _, x := range p.all {
 		switch {
@@ -98,8 +100,8 @@ func (p *Pools) WhyNotOn(a netip.Addr, nodeLabels map[string]string) string {
 	return fmt.Sprintf("pool %s, of which %s is, is for nodes with %s", x.Name, a, x.Nodes)
 }
 
-// InPool reports whether any pool has a. It asks the pools called given first, with commas between, as heraldvip.io/allocated
-// has them. One of these that can't be read may have a, so it counts as one that has.
+// InPool reports whether any pool has a. It asks the pools called given first, with commas between, as
+// heraldvip.io/allocated has them. One of these that can't be read may have a, so it counts as one that has.
 func (p *Pools) InPool(a netip.Addr, given string) bool {
 	for name := range strings.SplitSeq(given, ",") {
 		if x := p.byName[name]; x != nil && (x.Broken || x.Contains(a)) {

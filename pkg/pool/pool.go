@@ -47,7 +47,8 @@ type Namespaces struct {
 // All reports whether n is every namespace.
 func (n Namespaces) All() bool { return n.Names == nil && n.Selector == nil }
 
-// Contains reports whether a namespace with these labels belongs to n. One whose labels are not known (nil) belongs to no selector.
+// Contains reports whether a namespace with these labels belongs to n. One whose labels are not known (nil) belongs
+// to no selector.
 func (n Namespaces) Contains(name string, l map[string]string) bool {
 	switch {
 	case n.Selector != nil:
@@ -86,7 +87,8 @@ func (p *Pool) Size(f vip.Family) (n float64) {
 	return n
 }
 
-// Contains reports whether a Service may have a from p; 0.0.0.0 and :: if a DHCP server is asked for an address of that family.
+// Contains reports whether a Service may have a from p; 0.0.0.0 and :: if a DHCP server is asked for an address of
+// that family.
 func (p *Pool) Contains(a netip.Addr) bool {
 	return contains(p.Ranges, a) || a.IsUnspecified() && slices.Contains(p.DHCP, vip.FamilyOf(a))
 }
@@ -160,7 +162,8 @@ func (p *Pools) complete() {
 // first, then the one that names the Services, then the one that names the namespaces, then
 // by name.
 func compare(a, b *Pool) int {
-	return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(b.specificity(), a.specificity()), cmp.Compare(a.Name, b.Name))
+	return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(b.specificity(), a.specificity()),
+		cmp.Compare(a.Name, b.Name))
 }
 
 func (p *Pool) specificity() int {
@@ -204,16 +207,6 @@ func (p *Pools) sharing(namespace string) bool {
 		return on
 	}
 	return p.share[global]
-}
-
-// someShare reports whether allow-share is on for any namespace.
-func (p *Pools) someShare() bool {
-	for _, on := range p.share {
-		if on {
-			return true
-		}
-	}
-	return false
 }
 
 // MayShare reports whether the operator lets Services of both namespaces share a: it is an

@@ -37,7 +37,8 @@ func merge(ranges []Range) []Range {
 	slices.SortFunc(sorted, func(a, b Range) int { return a.From.Compare(b.From) })
 	out := sorted[:0]
 	for _, r := range sorted {
-		if n := len(out) - 1; n >= 0 && out[n].To.BitLen() == r.From.BitLen() && (r.From.Compare(out[n].To) <= 0 || out[n].To.Next() == r.From) {
+		if n := len(out) - 1; n >= 0 && out[n].To.BitLen() == r.From.BitLen() &&
+			(r.From.Compare(out[n].To) <= 0 || out[n].To.Next() == r.From) {
 			if out[n].To.Less(r.To) {
 				out[n].To = r.To
 			}

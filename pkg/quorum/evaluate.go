@@ -48,24 +48,28 @@ func (p peer) lost(t Timing, now time.Time) bool {
 	return p.dead() && (!p.status.ProcessEnded || p.endedFor(now) >= t.restartTime())
 }
 
-// endedFor returns how long ago the process of the node, which has ended, was noticed last: by a heartbeat, or a renewal of the node lease. A
-// renewal after the last heartbeat is of another process, which has adopted the epoch and sends heartbeats soon.
+// endedFor returns how long ago the process of the node, which has ended, was noticed last: by a heartbeat, or a
+// renewal of the node lease. A renewal after the last heartbeat is of another process, which has adopted the epoch
+// and sends heartbeats soon.
 func (p peer) endedFor(now time.Time) time.Duration {
 	return now.Sub(later(p.status.HeardAt, p.Changed))
 }
 
-// hangs reports whether the node has been silent for restartTime, in an epoch in which it was heard, and has not renewed its node lease
-// for two retry periods: neither of two ways of its process to be noticed works, though its kernel answers.
+// hangs reports whether the node has been silent for restartTime, in an epoch in which it was heard, and has not
+// renewed its node lease for two retry periods: neither of two ways of its process to be noticed works, though its
+// kernel answers.
 func (p peer) hangs(t Timing, now time.Time) bool {
 	s := p.status
 	return (s.Liveness == vip.Alive || s.Liveness == vip.Suspect) && p.Epoch != 0 && s.Heartbeat.Epoch >= p.Epoch &&
 		!s.SilentSince.IsZero() && now.Sub(s.SilentSince) >= t.restartTime() && now.Sub(p.Changed) >= 2*t.RetryPeriod
 }
 
-// mayHoldUnheard reports whether the node may act on claims of which the leases say nothing: this one neither hears it nor knows that it is dead, and
-// it does not renew, or its epoch is over and it has not begun another. It may hold on with others without the API server, and have agreed on moves.
+// mayHoldUnheard reports whether the node may act on claims of which the leases say nothing: this one neither hears
+// it nor knows that it is dead, and it does not renew, or its epoch is over and it has not begun another. It may hold
+// on with others without the API server, and have agreed on moves.
 func (p peer) mayHoldUnheard(t Timing, now time.Time) bool {
-	return p.Exists && p.status.Liveness != vip.Alive && p.status.Liveness != vip.Dead && (p.Over || now.Sub(p.Changed) > t.late())
+	return p.Exists && p.status.Liveness != vip.Alive && p.status.Liveness != vip.Dead &&
+		(p.Over || now.Sub(p.Changed) > t.late())
 }
 
 // yielded reports whether the node is Alive, in the epoch (not 0) of its node lease, and its
@@ -129,7 +133,8 @@ func (e *evaluation) updatePeers() {
 		p.status = e.Statuses[node]
 		// The rest of the heartbeat is for nodes without the API server, which set TenureValid
 		// or their hashes once it has any effect.
-		if p.status.Liveness != m.status.Liveness || p.status.Heartbeat.Epoch != m.status.Heartbeat.Epoch || p.status.Heartbeat.TenureValid != m.status.Heartbeat.TenureValid {
+		if p.status.Liveness != m.status.Liveness || p.status.Heartbeat.Epoch != m.status.Heartbeat.Epoch ||
+			p.status.Heartbeat.TenureValid != m.status.Heartbeat.TenureValid {
 			e.d.Changed = true
 		}
 		p.lostAPI = e.late && (m.lostAPI || p.status.Liveness == vip.Alive && !p.status.Heartbeat.APIReachable)
@@ -149,8 +154,8 @@ func (e *evaluation) updatePeers() {
 	e.s.memory = known
 }
 
-// updateIsolated stores in which epoch, and since when, p has said that it is isolated. One that is not heard in time says
-// nothing.
+// updateIsolated stores in which epoch, and since when, p has said that it is isolated. One that is not heard in time
+// says nothing.
 func (p *peer) updateIsolated(now time.Time) {
 	says := p.status.Heartbeat.Isolated && !p.status.Overdue
 	switch heard := p.status.Liveness == vip.Alive || p.status.Liveness == vip.Suspect; {
@@ -161,8 +166,9 @@ func (p *peer) updateIsolated(now time.Time) {
 	}
 }
 
-// updateAnswersUntil notes since when the claims of p are void: its epoch has ended, or is over when p is seen first. From then on its kernel
-// may answer for its VIPs, for as long as an address lives at most, unless that is gone: its process may have ended, hang, or not know of it.
+// updateAnswersUntil notes since when the claims of p are void: its epoch has ended, or is over when p is seen first.
+// From then on its kernel may answer for its VIPs, for as long as an address lives at most, unless that is gone: its
+// process may have ended, hang, or not know of it.
 func (p *peer) updateAnswersUntil(known bool, now time.Time) {
 	if p.activeEpoch != 0 && (p.Over || p.Epoch > p.activeEpoch) || !known && p.Over {
 		p.loseClaims(cmp.Or(p.activeEpoch, p.Epoch), now)
@@ -175,7 +181,8 @@ func (p *peer) updateAnswersUntil(known bool, now time.Time) {
 	}
 }
 
-// loseClaims stores until when the kernel of a node whose claims of an epoch are void from now on may answer for its VIPs, once for each epoch.
+// loseClaims stores until when the kernel of a node whose claims of an epoch are void from now on may answer for its
+// VIPs, once for each epoch.
 func (m *memory) loseClaims(epoch int64, now time.Time) {
 	if m.lostEpoch != epoch {
 		m.lostEpoch, m.answersUntil = epoch, now.Add(vip.AddressLifetime+vip.AddressRemovalDelay)
@@ -192,15 +199,16 @@ func (m *memory) loseClaims(epoch int64, now time.Time) {
 //     there are more than two voters.
 //   - Holding, which extends the tenure to holdTime from now: nobody it hears reaches the API
 //     server (or all that do had lost it, too, and apiTolerance has not passed), and more than
-//     half of the voters agree (half, if the gateway is Alive, and each other voter is heard or Dead: one that is Suspect or was never heard may
-//     reach the API server, and the same gateway). Without that it lasts for tolerance.
-//   - Expiring: nothing extends the tenure; but if as many agree, and others that it hears reach the API server, it lasts for Timing.knowsTime.
+//     half of the voters agree (half, if the gateway is Alive, and each other voter is heard or Dead: one that is
+//     Suspect or was never heard may reach the API server, and the same gateway). Without that it lasts for tolerance.
+//   - Expiring: nothing extends the tenure; but if as many agree, and others that it hears reach the API server, it
+//     lasts for Timing.knowsTime.
 //
-// While the renewal is not late it stores the voters. It also stores whether claims may be
-// moved without the API server (s.moving): the tenure holds, the renewal has been late for
-// moveDelay, nobody it hears reaches the API server, and more than half of the voters agree. A
-// change of that drops the proposals and sets Decision.Changed. Without heartbeats nothing is
-// held on to, given up or moved. Decision.Confirmed: see confirmedByOthers; only while this node can't renew, nor can any that it hears.
+// While the renewal is not late it stores the voters. It also stores whether claims may be moved without the API
+// server (s.moving): the tenure holds, the renewal has been late for moveDelay, nobody it hears reaches the API
+// server, and more than half of the voters agree. A change of that drops the proposals and sets Decision.Changed.
+// Without heartbeats nothing is held on to, given up or moved. Decision.Confirmed: see confirmedByOthers; only while
+// this node can't renew, nor can any that it hears.
 func (e *evaluation) decideTenure() {
 	s, now := &e.s, e.Now
 	if !e.late {
@@ -251,7 +259,8 @@ func (e *evaluation) decideTenure() {
 		s.quorumAt, s.heldUntil = now, now.Add(holdTime)
 	case watches && holds && enough && s.heldUntil.IsZero():
 		s.quorumAt, s.keptUntil = now, e.Self.Renewed.Add(e.Timing.knowsTime())
-	case now.Sub(later(s.quorumAt, e.Self.ConfirmAfter)) > tolerance: // the others need a moment to hear a process again that was stopped
+	case now.Sub(later(s.quorumAt, e.Self.ConfirmAfter)) > tolerance:
+		// the others need a moment to hear a process again that was stopped
 		s.heldUntil, s.keptUntil = time.Time{}, time.Time{}
 	}
 	if e.d.Verdict == Expiring && s.heldUntil.After(now) {
@@ -266,20 +275,23 @@ func (e *evaluation) decideTenure() {
 	e.d.HoldUntil, e.d.Holders = later(s.heldUntil, s.keptUntil), len(s.holders)
 }
 
-// acts reports whether this node acts on its claims: its tenure holds, and is confirmed; or it was stopped without the API server, a short while ago, and the others may
-// confirm it (confirmedByOthers), which do not move what it has meanwhile.
+// acts reports whether this node acts on its claims: its tenure holds, and is confirmed; or it was stopped without
+// the API server, a short while ago, and the others may confirm it (confirmedByOthers), which do not move what it has
+// meanwhile.
 func (e *evaluation) acts() bool {
 	t := e.tenure()
 	return t.Holds(e.Now) && (t.Confirmed || e.late && e.Statuses != nil && e.Now.Sub(e.s.unconfirmedSince) <= 2*tolerance)
 }
 
-// confirmedByOthers reports whether more than half of the voters, with this node, have its StateHash, with this node as a holder: then they have moved none of its claims
-// while its process was stopped. Of the others only those count that were heard half of tolerance after it went on, so that they have sent that since; and
-// none before tolerance is over.
+// confirmedByOthers reports whether more than half of the voters, with this node, have its StateHash, with this node
+// as a holder: then they have moved none of its claims while its process was stopped. Of the others only those count
+// that were heard half of tolerance after it went on, so that they have sent that since; and none before tolerance is
+// over.
 func (e *evaluation) confirmedByOthers() bool {
 	agree := 1
 	for _, node := range e.s.holders {
-		if s := e.peers[node].status; s.Heartbeat.StateHash == e.s.stateHash && !s.Overdue && s.HeardAt.Sub(e.Self.ConfirmAfter) >= tolerance/2 {
+		if s := e.peers[node].status; s.Heartbeat.StateHash == e.s.stateHash && !s.Overdue &&
+			s.HeardAt.Sub(e.Self.ConfirmAfter) >= tolerance/2 {
 			agree++
 		}
 	}
@@ -361,14 +373,15 @@ func (e *evaluation) countAgreeing() (n int) {
 	return n
 }
 
-// listPeers fills in Decision.Alive, Released, AnswersUntil and Suspects. Alive are the peers that renew
-// their node lease and are not dead; to a node that is isolated none whose heartbeat is Overdue, which may be as isolated. While this node's own renewal is late, they are those that act on
-// their claims. Released are, only while claims may be moved without the API server, the
-// voters that are lost, or Alive without a valid tenure. AnswersUntil has those whose claims are void since a short while
-// (updateAnswersUntil), or Released, and those that mayHoldUnheard. Suspects are those that renew and
-// have been Suspect for longer than RejoinTime, sorted.
+// listPeers fills in Decision.Alive, Released, AnswersUntil and Suspects. Alive are the peers that renew their node
+// lease and are not dead; to a node that is isolated none whose heartbeat is Overdue, which may be as isolated. While
+// this node's own renewal is late, they are those that act on their claims. Released are, only while claims may be
+// moved without the API server, the voters that are lost, or Alive without a valid tenure. AnswersUntil has those
+// whose claims are void since a short while (updateAnswersUntil), or Released, and those that mayHoldUnheard.
+// Suspects are those that renew and have been Suspect for longer than RejoinTime, sorted.
 func (e *evaluation) listPeers() {
-	e.d.Alive, e.d.Released, e.d.AnswersUntil = make(map[string]bool, len(e.peers)), map[string]bool{}, map[string]time.Time{}
+	e.d.Alive, e.d.Released, e.d.AnswersUntil = make(map[string]bool, len(e.peers)), map[string]bool{},
+		map[string]time.Time{}
 	for node, p := range e.peers {
 		if e.late {
 			_, e.d.Alive[node] = slices.BinarySearch(e.s.holders, node)
@@ -377,7 +390,8 @@ func (e *evaluation) listPeers() {
 			e.d.Changed = e.d.Changed || e.s.isolated && e.d.Alive[node] != p.alive
 			p.alive = e.d.Alive[node]
 		}
-		if e.s.moving && e.s.Voters[node] != 0 && (p.lost(e.Timing, e.Now) || p.status.Liveness == vip.Alive && !p.status.Heartbeat.TenureValid) {
+		if e.s.moving && e.s.Voters[node] != 0 &&
+			(p.lost(e.Timing, e.Now) || p.status.Liveness == vip.Alive && !p.status.Heartbeat.TenureValid) {
 			e.d.Released[node] = true
 			e.d.Changed = e.d.Changed || p.lostEpoch != p.Epoch
 			p.loseClaims(p.Epoch, e.Now)
@@ -403,8 +417,9 @@ func (e *evaluation) setHeartbeat() {
 	e.d.Heartbeat = vip.Heartbeat{
 		Epoch: e.Self.Epoch, APIReachable: !e.late && !e.Self.EpochOver && e.Self.Epoch != 0,
 		TenureValid: e.acts(),
-		StateHash:   e.s.stateHash, ProposalHash: e.proposalHash(), VoidedClaim: e.voidedClaim(), MovesUnwritten: e.s.movedTo(e.Self.Name),
-		Isolated: e.s.isolated && !e.s.rejoining,
+		StateHash:   e.s.stateHash, ProposalHash: e.proposalHash(), VoidedClaim: e.voidedClaim(),
+		MovesUnwritten: e.s.movedTo(e.Self.Name),
+		Isolated:       e.s.isolated && !e.s.rejoining,
 	}
 }
 
@@ -418,7 +433,8 @@ func (e *evaluation) voidedClaim() string {
 	first, epoch := "", int64(0)
 	for node, p := range e.peers {
 		h := p.status.Heartbeat
-		if !h.TenureValid || h.Epoch == 0 || p.Epoch <= h.Epoch && (p.Epoch != h.Epoch || !p.Over) && !e.s.movedFrom(node, h.Epoch) {
+		if !h.TenureValid || h.Epoch == 0 || p.Epoch <= h.Epoch && (p.Epoch != h.Epoch || !p.Over) &&
+			!e.s.movedFrom(node, h.Epoch) {
 			continue
 		}
 		before := order[p.status.Liveness] - order[e.peers[first].status.Liveness]

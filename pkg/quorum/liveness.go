@@ -16,14 +16,16 @@ const (
 	silentDelay = 500 * time.Millisecond // a node whose lease is silent
 )
 
-// countReachable counts, of the nodes that renew their node lease, those that are Alive,
-// Suspect or dead (Decision.Known), and those that are Alive, or Suspect and not Unanswered, or dead as a process alone (Reached), this node
-// in both: one that hears the others, but is heard by none, reaches none. A node that is dead since it said that it stops is in neither. While this one WasIsolated
-// a Neighbor is known, and not reached, before it is Alive or its kernel answers. From that it decides s.mayFence: more than half of those known are reached, without
-// one whose heartbeat is Overdue, or that is silent (SilentSince) and has answered no probe since one of them died last (half, if the gateway is Alive). s.mayFenceHung: the same, where no silent one is reached. And Decision.Isolated: while
-// this node renews in time and reaches less than half (half, if the gateway is Dead), and for
-// RejoinTime after that (Rejoining); and for that long at least once it WasIsolated, counted from when this node renews in time. With exactly half reached it sets Decision.NeedsGateway; a change of
-// Isolated or Rejoining sets Decision.Changed.
+// countReachable counts, of the nodes that renew their node lease, those that are Alive, Suspect or dead
+// (Decision.Known), and those that are Alive, or Suspect and not Unanswered, or dead as a process alone (Reached),
+// this node in both: one that hears the others, but is heard by none, reaches none. A node that is dead since it said
+// that it stops is in neither. While this one WasIsolated a Neighbor is known, and not reached, before it is Alive or
+// its kernel answers. From that it decides s.mayFence: more than half of those known are reached, without one whose
+// heartbeat is Overdue, or that is silent (SilentSince) and has answered no probe since one of them died last (half,
+// if the gateway is Alive). s.mayFenceHung: the same, where no silent one is reached. And Decision.Isolated: while
+// this node renews in time and reaches less than half (half, if the gateway is Dead), and for RejoinTime after that
+// (Rejoining); and for that long at least once it WasIsolated, counted from when this node renews in time. With
+// exactly half reached it sets Decision.NeedsGateway; a change of Isolated or Rejoining sets Decision.Changed.
 func (e *evaluation) countReachable() {
 	known, reached, inTime, heard := 1, 1, 1, 1
 	var lastDeath time.Time
@@ -47,7 +49,8 @@ func (e *evaluation) countReachable() {
 			if p.isolatedIn != 0 {
 				continue // it backs no fence; but it is reached: nodes must not be isolated because others say that they are
 			}
-			// One that nobody hears, as where its port is blocked, must have answered since the last one died: this node may have been cut off then.
+			// One that nobody hears, as where its port is blocked, must have answered since the last one died: this node may
+			// have been cut off then.
 			if !p.status.Overdue && (p.status.SilentSince.IsZero() || p.status.AnsweredAt.After(lastDeath)) {
 				inTime++
 			}
@@ -79,18 +82,19 @@ func (e *evaluation) countReachable() {
 	e.d.Changed = e.d.Changed || s.isolated != before || s.rejoining != rejoined
 }
 
-// neverReached reports whether nothing shows that p is reached since this process began, on a node that was isolated before: it may be cut off as it was, and never
-// have heard p. Where that can't be known, without heartbeats or in another network, it is false.
+// neverReached reports whether nothing shows that p is reached since this process began, on a node that was isolated
+// before: it may be cut off as it was, and never have heard p. Where that can't be known, without heartbeats or in
+// another network, it is false.
 func (e *evaluation) neverReached(p peer) bool {
 	unmet := p.status.Liveness == vip.Unknown || p.status.Liveness == vip.Suspect
 	return e.Self.WasIsolated && e.Statuses != nil && p.Neighbor && unmet && p.status.AnsweredAt.IsZero()
 }
 
-// listFences stores in Decision.Fence the peers whose epoch is not over and for which
-// fenceReason has a reason. It lists none if this node's last renewal failed, or its tenure is
-// over or not confirmed. The turn of this node comes after those of all other nodes in
-// Decision.Alive whose name sorts before its own, but for the one that is to be fenced. Those come first that announce Services if that one does, or don't if it
-// doesn't: they know who is to have its VIPs, and write that next.
+// listFences stores in Decision.Fence the peers whose epoch is not over and for which fenceReason has a reason. It
+// lists none if this node's last renewal failed, or its tenure is over or not confirmed. The turn of this node comes
+// after those of all other nodes in Decision.Alive whose name sorts before its own, but for the one that is to be
+// fenced. Those come first that announce Services if that one does, or don't if it doesn't: they know who is to have
+// its VIPs, and write that next.
 func (e *evaluation) listFences() {
 	e.d.Fence = map[string]string{}
 	if t := e.tenure(); e.Self.RenewingSince.IsZero() || !t.Holds(e.Now) || !t.Confirmed {
@@ -122,15 +126,17 @@ func (e *evaluation) listFences() {
 	}
 }
 
-// fenceReason returns why this node must fence p now, or "": p is dead (for StopTime, if it said
-// that it stops; if its process has ended, since restartTime after its last heartbeat and the last renewal of its node lease), and this node reaches enough others (s.mayFence) and has been in no minority
-// for RejoinTime, nor stopped within tolerance; or p hangs, this node's renewals have been in time for two retry periods, and it hears enough others (s.mayFenceHung) and has been in no minority for that long; or p has yielded, was not silent within tolerance, and
-// its node lease has not changed for a retry period; or that has not changed for the lease
-// duration, during which all of this node's renewals succeeded, none of them later than the renew deadline. turn is how many other nodes
-// try before this one: each puts it off by deadDelay, or by silentDelay with the last reason.
+// fenceReason returns why this node must fence p now, or "": p is dead (for StopTime, if it said that it stops; if
+// its process has ended, since restartTime after its last heartbeat and the last renewal of its node lease), and this
+// node reaches enough others (s.mayFence) and has been in no minority for RejoinTime, nor stopped within tolerance;
+// or p hangs, this node's renewals have been in time for two retry periods, and it hears enough others
+// (s.mayFenceHung) and has been in no minority for that long; or p has yielded, was not silent within tolerance, and
+// its node lease has not changed for a retry period; or that has not changed for the lease duration, during which all
+// of this node's renewals succeeded, none of them later than the renew deadline. turn is how many other nodes try
+// before this one: each puts it off by deadDelay, or by silentDelay with the last reason.
 func (e *evaluation) fenceReason(p peer, turn time.Duration) string {
-	// A node gets the whole lease duration again once this one can see its renewals. A renewal of this node that has had no answer yet has
-	// not failed, and shows that others can't renew either.
+	// A node gets the whole lease duration again once this one can see its renewals. A renewal of this node that has had
+	// no answer yet has not failed, and shows that others can't renew either.
 	silent := e.Now.Sub(later(later(p.Changed, e.Self.RenewingSince), e.s.ranOutAt))
 	deadFor := e.Now.Sub(p.status.Since)
 	switch {
@@ -139,8 +145,10 @@ func (e *evaluation) fenceReason(p peer, turn time.Duration) string {
 	case p.status.ProcessEnded:
 		deadFor = p.endedFor(e.Now) - e.Timing.restartTime()
 	}
-	hungFor := min(e.Now.Sub(p.status.SilentSince)-e.Timing.restartTime(), min(silent, e.Now.Sub(e.s.renewalLate))-2*e.Timing.RetryPeriod)
-	// A node that rejoins the others meets them one by one: those that it has not met yet look dead. So does one that was stopped for a moment.
+	hungFor := min(e.Now.Sub(p.status.SilentSince)-e.Timing.restartTime(),
+		min(silent, e.Now.Sub(e.s.renewalLate))-2*e.Timing.RetryPeriod)
+	// A node that rejoins the others meets them one by one: those that it has not met yet look dead. So does one that
+	// was stopped for a moment.
 	settled := e.Now.Sub(e.s.minorityAt) > RejoinTime && e.Now.Sub(e.Self.ConfirmAfter) > tolerance
 	switch {
 	case p.dead() && e.s.mayFence && settled && deadFor >= turn*deadDelay:
@@ -151,11 +159,13 @@ func (e *evaluation) fenceReason(p peer, turn time.Duration) string {
 	case p.hangs(e.Timing, e.Now) && e.s.mayFenceHung && settled && hungFor >= turn*deadDelay:
 		return ReasonHangs
 	// A process that was stopped says so, too, until it has confirmed its claims.
-	case !p.yieldedSince.IsZero() && e.Now.Sub(p.heardAgainAt) > tolerance && e.Now.Sub(p.Changed) >= e.Timing.RetryPeriod && e.Now.Sub(p.yieldedSince) >= turn*deadDelay:
+	case !p.yieldedSince.IsZero() && e.Now.Sub(p.heardAgainAt) > tolerance &&
+		e.Now.Sub(p.Changed) >= e.Timing.RetryPeriod && e.Now.Sub(p.yieldedSince) >= turn*deadDelay:
 		return ReasonYielded
 	case p.Neglects > turn*deadDelay && p.status.Liveness != vip.Dead && settled:
 		return ReasonNeglects
-	case p.active() && e.s.movedFrom(p.name, p.Epoch) && e.d.WriteMoves && e.Now.Sub(e.Self.RenewingSince) >= turn*deadDelay:
+	case p.active() && e.s.movedFrom(p.name, p.Epoch) && e.d.WriteMoves &&
+		e.Now.Sub(e.Self.RenewingSince) >= turn*deadDelay:
 		return ReasonMoved
 	case silent >= e.Timing.LeaseDuration+turn*silentDelay:
 		return ReasonSilent
@@ -167,8 +177,9 @@ func (e *evaluation) fenceReason(p peer, turn time.Duration) string {
 const (
 	ReasonDead     = "it is dead on the VIPs' link"
 	ReasonIsolated = "it says that it reaches too few other nodes on the VIPs' link"
-	ReasonHangs    = "it sends no heartbeats and does not renew its node lease, though its kernel answers: its process hangs"
-	ReasonYielded  = "it can't renew its node lease and acts on no claim"
+	ReasonHangs    = "it sends no heartbeats and does not renew its node lease, though its kernel answers: its " +
+		"process hangs"
+	ReasonYielded = "it can't renew its node lease and acts on no claim"
 	// ReasonNeglects: rule 7.
 	ReasonNeglects = "its agent has not taken up what the table gives it: it hangs, or its watch does"
 	ReasonMoved    = "what it had was moved without the API server"

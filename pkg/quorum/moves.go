@@ -31,7 +31,8 @@ func (s State) Propose(moves map[vip.Key]Move) State {
 	return s
 }
 
-// movedWith returns a copy of Moved as it will be once moves are carried out: they replace earlier Moves of the same units.
+// movedWith returns a copy of Moved as it will be once moves are carried out: they replace earlier Moves of the same
+// units.
 func (s State) movedWith(moves map[vip.Key]Move) map[vip.Key]Move {
 	all := make(map[vip.Key]Move, len(s.Moved)+len(moves))
 	maps.Copy(all, s.Moved)
@@ -72,10 +73,10 @@ func (e *evaluation) proposalHash() uint64 {
 	return e.s.futureHash
 }
 
-// commitProposals carries out this node's proposals if every other holder has agreed for agreementTime without a break: it sent the same
-// StateHash and the same ProposalHash, or, as StateHash, this node's ProposalHash (it has
-// carried out the same already). A holder that does not agree makes that time begin again. It
-// does nothing without proposals.
+// commitProposals carries out this node's proposals if every other holder has agreed for agreementTime without a
+// break: it sent the same StateHash and the same ProposalHash, or, as StateHash, this node's ProposalHash (it has
+// carried out the same already). A holder that does not agree makes that time begin again. It does nothing without
+// proposals.
 func (e *evaluation) commitProposals() {
 	s := &e.s
 	if e.proposalHash() == 0 {
@@ -83,7 +84,8 @@ func (e *evaluation) commitProposals() {
 	}
 	for _, node := range s.holders {
 		h := e.peers[node].status.Heartbeat
-		if node != e.Self.Name && h.StateHash != s.futureHash && (h.StateHash != s.stateHash || h.ProposalHash != s.futureHash) {
+		if node != e.Self.Name && h.StateHash != s.futureHash &&
+			(h.StateHash != s.stateHash || h.ProposalHash != s.futureHash) {
 			s.agreedSince = time.Time{}
 			return
 		}
@@ -97,9 +99,11 @@ func (e *evaluation) commitProposals() {
 	e.carryOut(s.proposals)
 }
 
-// adoptMoves carries out moves on which all holders, this node too, have agreed at some time since its renewal is late, if the StateHash of another one shows that it has
-// done so. A node that dies when some of them have and others have not would keep them from ever having the same state. Once any node that it hears reaches the API server
-// it forgets them: the new owner alone says that there are such moves (Heartbeat.MovesUnwritten), so if that is this node nobody was told, and the VIP may have been acquired since.
+// adoptMoves carries out moves on which all holders, this node too, have agreed at some time since its renewal is
+// late, if the StateHash of another one shows that it has done so. A node that dies when some of them have and others
+// have not would keep them from ever having the same state. Once any node that it hears reaches the API server it
+// forgets them: the new owner alone says that there are such moves (Heartbeat.MovesUnwritten), so if that is this
+// node nobody was told, and the VIP may have been acquired since.
 func (e *evaluation) adoptMoves() {
 	s := &e.s
 	if !e.late || e.Self.EpochOver || !s.apiSince.IsZero() {
@@ -117,11 +121,12 @@ func (e *evaluation) adoptMoves() {
 	}
 }
 
-// dropMoves removes a Move from s.Moved if the table says another thing of its unit by now, or nothing; if this node's epoch is over, so that the others may move more without it; or if it is not written though this node's
-// renewals have succeeded for longer than the renew deadline (a Move to itself) or the lease
-// duration (to another): nodes that started since know nothing of it, and may fence the old
-// holder once its node lease has been silent before their eyes. A renewal that has had no answer has not
-// failed yet: while it is so late that claims may be moved, none succeed. It sets Decision.Changed if it removes any.
+// dropMoves removes a Move from s.Moved if the table says another thing of its unit by now, or nothing; if this
+// node's epoch is over, so that the others may move more without it; or if it is not written though this node's
+// renewals have succeeded for longer than the renew deadline (a Move to itself) or the lease duration (to another):
+// nodes that started since know nothing of it, and may fence the old holder once its node lease has been silent
+// before their eyes. A renewal that has had no answer has not failed yet: while it is so late that claims may be
+// moved, none succeed. It sets Decision.Changed if it removes any.
 func (e *evaluation) dropMoves() {
 	s := &e.s
 	if e.lateForMoves() {
@@ -145,7 +150,8 @@ func (e *evaluation) dropMoves() {
 	}
 }
 
-// mayWriteMoves returns Decision.WriteMoves: this node renews, and no other holds on without the API server, or had time to end that.
+// mayWriteMoves returns Decision.WriteMoves: this node renews, and no other holds on without the API server, or had
+// time to end that.
 func (e *evaluation) mayWriteMoves() bool {
 	if e.late || e.Self.RenewingSince.IsZero() {
 		return false
@@ -161,7 +167,8 @@ func (e *evaluation) mayWriteMoves() bool {
 	return true
 }
 
-// lateForMoves reports whether this node's renewal has been late for moveDelay, so that claims may be moved without the API server.
+// lateForMoves reports whether this node's renewal has been late for moveDelay, so that claims may be moved without
+// the API server.
 func (e *evaluation) lateForMoves() bool {
 	return e.late && e.Now.Sub(e.Self.Renewed) > e.Timing.late()+moveDelay
 }
@@ -180,7 +187,8 @@ func (s State) voidedWith(moves map[vip.Key]Move) map[string]bool {
 	return all
 }
 
-// movedFrom reports whether s.Moved has a Move of a claim node@epoch to another node, or had one that gave that node a VIP, which was moved on.
+// movedFrom reports whether s.Moved has a Move of a claim node@epoch to another node, or had one that gave that node
+// a VIP, which was moved on.
 func (s State) movedFrom(node string, epoch int64) bool {
 	for _, m := range s.Moved {
 		if m.From == node && m.FromEpoch == epoch && m.Holder != node {
@@ -190,9 +198,10 @@ func (s State) movedFrom(node string, epoch int64) bool {
 	return s.voided[ClaimText(node, epoch)]
 }
 
-// findUnknownMoves sets Decision.UnknownMoves: a peer that is Alive says that it acts on claims which were moved to it and are not written, and this node has known
-// of no Move to it since it began to say so; or of those that it knew, but has lost its epoch since, so that the others may have moved more without it.
-// And Decision.PossibleMoves: an Alive peer acted on its claims without the API server when it was last heard, and its heartbeat is Overdue.
+// findUnknownMoves sets Decision.UnknownMoves: a peer that is Alive says that it acts on claims which were moved to
+// it and are not written, and this node has known of no Move to it since it began to say so; or of those that it
+// knew, but has lost its epoch since, so that the others may have moved more without it. And Decision.PossibleMoves:
+// an Alive peer acted on its claims without the API server when it was last heard, and its heartbeat is Overdue.
 func (e *evaluation) findUnknownMoves() {
 	for node, p := range e.peers {
 		h := p.status.Heartbeat
@@ -217,7 +226,8 @@ func (s State) movedTo(node string) bool {
 	return false
 }
 
-// KnownToAct reports whether another node was last heard to say that it acts on claims which were moved to it, and s.Moved has, or had, such a Move.
+// KnownToAct reports whether another node was last heard to say that it acts on claims which were moved to it, and
+// s.Moved has, or had, such a Move.
 func (s State) KnownToAct(node string) bool { return s.memory[node].movesKnown }
 
 // Moving reports whether the last evaluation decided that claims of dead nodes may be moved

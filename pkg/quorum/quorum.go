@@ -26,10 +26,13 @@ import (
 )
 
 const (
-	holdTime      = vip.AddressLifetime + time.Second // each evaluation that finds a quorum extends the tenure to that long from now
-	tolerance     = time.Second                       // how long a condition may fail before it ends something
-	agreementTime = 200 * time.Millisecond            // how long all holders must have had the same proposals before they are acted on
-	// restartMargin is for the fence and the claims that follow it: the heirs wait for the VIPs to end, not the VIPs for them.
+	// each evaluation that finds a quorum extends the tenure to that long from now
+	holdTime  = vip.AddressLifetime + time.Second
+	tolerance = time.Second // how long a condition may fail before it ends something
+	// how long all holders must have had the same proposals before they are acted on
+	agreementTime = 200 * time.Millisecond
+	// restartMargin is for the fence and the claims that follow it: the heirs wait for the VIPs to end, not the VIPs for
+	// them.
 	restartMargin  = 500 * time.Millisecond
 	minRestartTime = 500 * time.Millisecond
 	moveDelay      = 2 * time.Second // how long after the first late renewal this node begins to propose moves
@@ -64,17 +67,18 @@ func (t Timing) yield() time.Duration {
 	return max(t.RenewDeadline*6/10, t.RetryPeriod*5/2+time.Second/2)
 }
 
-// knowsTime returns how long after its last renewal a node that can't renew keeps its right to its VIPs at least, if more than half of
-// the voters agree with it: a second longer than until it yields, since addresses are removed in the last second of that right, and until the others
-// notice that the API server is out of reach for all; and a second less than the lease duration, in which no other fences it. With the default timing the
-// renew deadline is later.
+// knowsTime returns how long after its last renewal a node that can't renew keeps its right to its VIPs at least, if
+// more than half of the voters agree with it: a second longer than until it yields, since addresses are removed in
+// the last second of that right, and until the others notice that the API server is out of reach for all; and a
+// second less than the lease duration, in which no other fences it. With the default timing the renew deadline is
+// later.
 func (t Timing) knowsTime() time.Duration {
 	return max(t.RenewDeadline, min(t.yield()+time.Second, t.LeaseDuration-time.Second))
 }
 
-// restartTime returns how long after the last heartbeat of a node whose kernel answers, or the last renewal of its node lease, its epoch is ended:
-// shortly before its VIPs may end, whose lifetime is AddressLifetime, less where the tenure is shorter.
-// A process that was killed and is started again by then still has its VIPs.
+// restartTime returns how long after the last heartbeat of a node whose kernel answers, or the last renewal of its
+// node lease, its epoch is ended: shortly before its VIPs may end, whose lifetime is AddressLifetime, less where the
+// tenure is shorter. A process that was killed and is started again by then still has its VIPs.
 func (t Timing) restartTime() time.Duration {
 	lifetime := min(vip.AddressLifetime, (t.RenewDeadline - t.late()).Truncate(time.Second))
 	return max(lifetime-vip.AddressRenewal-restartMargin, minRestartTime)
@@ -89,7 +93,8 @@ type Self struct {
 	RenewingSince time.Time // since when no renewal has failed; zero: the last one did
 	ConfirmAfter  time.Time // renewals sent before this confirm nothing: the process was stopped since
 	NoServices    bool      // it announces no Services
-	// WasIsolated: its node lease says so of its last process, and Decision.Isolated has been set since. This process may never have heard the others.
+	// WasIsolated: its node lease says so of its last process, and Decision.Isolated has been set since. This process
+	// may never have heard the others.
 	WasIsolated bool
 }
 
@@ -135,7 +140,8 @@ type State struct {
 	// time, by name; this node's included.
 	Voters map[string]int64
 
-	voided      map[string]bool   // claims, node@epoch, of nodes from which a Move to them was moved on, as long as there are any in Moved
+	// claims, node@epoch, of nodes from which a Move to them was moved on, as long as there are any in Moved
+	voided      map[string]bool
 	holders     []string          // those of them that act on their claims, as this node sees it; sorted
 	memory      map[string]memory // by peer
 	heldUntil   time.Time         // Decision.HoldUntil, while this node is Holding
@@ -169,7 +175,8 @@ type memory struct {
 	yieldedSince time.Time // zero: it has not yielded
 	activeEpoch  int64     // the epoch of its node lease in the last evaluation; 0: that was over, or there was none
 	lostEpoch    int64     // the last epoch of which its claims became void
-	answersUntil time.Time // when its kernel has removed its VIPs at the latest since then, or since it last mayHoldUnheard
+	// when its kernel has removed its VIPs at the latest since then, or since it last mayHoldUnheard
+	answersUntil time.Time
 	heardAgainAt time.Time // when it was last heard after it had been silent
 	movesKnown   bool      // this node has known of a Move to it since it says that it acts on such
 	alive        bool      // Decision.Alive, when this node last renewed in time
@@ -204,27 +211,32 @@ type Decision struct {
 	Verdict   Verdict
 	EndEpoch  string    // why this node's epoch is over from now on; "" if that is not decided
 	HoldUntil time.Time // the tenure lasts until then though no renewal succeeds; zero: until the renew deadline
-	Confirmed bool      // the tenure is confirmed, though no renewal has succeeded since the process was stopped: Self.ConfirmAfter is over
+	// the tenure is confirmed, though no renewal has succeeded since the process was stopped: Self.ConfirmAfter is over
+	Confirmed bool
 
-	Isolated       bool                 // this node reaches too few others to take VIPs, or did within RejoinTime
-	Rejoining      bool                 // it is Isolated, and reaches enough others again
-	Reached, Known int                  // how many of the nodes that renew this one reaches, and how many of those have ever been alive to it, or should be (Self.WasIsolated); itself included
-	Suspects       []string             // the nodes that renew and have been Suspect for RejoinTime, sorted
-	Alive          map[string]bool      // the peers that may be given VIPs
-	Released       map[string]bool      // the peers whose claims may be moved without the API server
-	AnswersUntil   map[string]time.Time // the peers whose kernels may answer for VIPs that are not theirs by what this node knows, and until when, as far as is known now
-	Fence          map[string]string    // the peers that this node must fence now, with the reason
+	Isolated  bool // this node reaches too few others to take VIPs, or did within RejoinTime
+	Rejoining bool // it is Isolated, and reaches enough others again
+	// how many of the nodes that renew this one reaches, and how many of those have ever been alive to it, or should be
+	// (Self.WasIsolated); itself included
+	Reached, Known int
+	Suspects       []string        // the nodes that renew and have been Suspect for RejoinTime, sorted
+	Alive          map[string]bool // the peers that may be given VIPs
+	Released       map[string]bool // the peers whose claims may be moved without the API server
+	// the peers whose kernels may answer for VIPs that are not theirs by what this node knows, and until when, as far as
+	// is known now
+	AnswersUntil map[string]time.Time
+	Fence        map[string]string // the peers that this node must fence now, with the reason
 
 	Heartbeat vip.Heartbeat // to send to the other nodes
-	// WriteMoves: what was moved without the API server may be written, and the owner before fenced. Before that nodes that
-	// hold on still need this one to agree with them: their renewals may wait for answers that never come.
+	// WriteMoves: what was moved without the API server may be written, and the owner before fenced. Before that nodes
+	// that hold on still need this one to agree with them: their renewals may wait for answers that never come.
 	WriteMoves bool
 	Agreed     int // how many moves all holders have just agreed on
-	// UnknownMoves: a peer that is Alive acts on claims that were moved without the API server (Heartbeat.MovesUnwritten), of which
-	// this node does not know. What the table says is free may be the peer's.
+	// UnknownMoves: a peer that is Alive acts on claims that were moved without the API server
+	// (Heartbeat.MovesUnwritten), of which this node does not know. What the table says is free may be the peer's.
 	UnknownMoves bool
-	// PossibleMoves: what such a peer says is late, and there may be moves to it of which it has said nothing yet. It lasts until that
-	// arrives, or the peer is not Alive any more: some seconds at most.
+	// PossibleMoves: what such a peer says is late, and there may be moves to it of which it has said nothing yet. It
+	// lasts until that arrives, or the peer is not Alive any more: some seconds at most.
 	PossibleMoves bool
 	Holders       int // how many nodes act on their claims, as this one sees it
 	// NeedsGateway: of two halves one is to be chosen, so Input.Gateway matters.

@@ -1,5 +1,5 @@
-// Package report says what becomes of a Service: the one answer that herald status, herald explain, the page of a node and
-// their JSON show.
+// Package report says what becomes of a Service: the one answer that herald status, herald explain, the page of a
+// node and their JSON show.
 package report
 
 import (
@@ -29,9 +29,11 @@ type Answer struct {
 
 // fine and waiting are the reasons of those levels; all others are Bad.
 var (
-	fine = []vip.Reason{vip.VIPAnnounced, vip.VIPElsewhere, vip.VIPMoved, vip.VIPAnswered, vip.PortMapped, vip.AddressOffLink,
+	fine = []vip.Reason{vip.VIPAnnounced, vip.VIPElsewhere, vip.VIPMoved, vip.VIPAnswered, vip.PortMapped,
+		vip.AddressOffLink,
 		vip.AddressSet, vip.AddressAllocated, vip.OtherClass, vip.Ignored, vip.NotLoadBalancer, vip.ServiceDeleted}
-	waiting = []vip.Reason{vip.VIPClaiming, vip.DHCPPending, vip.NoEndpoints, vip.NoAddress, vip.HeldByOtherAnnouncer, vip.AddressOutsidePools}
+	waiting = []vip.Reason{vip.VIPClaiming, vip.DHCPPending, vip.NoEndpoints, vip.NoAddress, vip.HeldByOtherAnnouncer,
+		vip.AddressOutsidePools}
 )
 
 // LevelOf returns how urgent a reason is.
@@ -56,8 +58,8 @@ func New(service vip.Key, reason vip.Reason, message string) Answer {
 
 // Of returns the answer about a Service.
 //
-// Its conditions count: the node that decides about the Service wrote them, and every node and every user can read them. The verdict counts for
-// a Service that has none, such as a new one, or one on which Herald writes nothing.
+// Its conditions count: the node that decides about the Service wrote them, and every node and every user can read
+// them. The verdict counts for a Service that has none, such as a new one, or one on which Herald writes nothing.
 func Of(s *vip.Service, verdict vip.Reason, message string) Answer {
 	if LevelOf(verdict) == Fine && verdict != vip.VIPAnnounced && verdict != vip.VIPElsewhere {
 		return New(s.Key, verdict, message) // it is not Herald's

@@ -53,7 +53,8 @@ func addRoute(o owner, table int) error {
 		all = &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}
 	}
 	err = netlink.RouteReplace(&netlink.Route{
-		Dst: all, Gw: o.via.AsSlice(), LinkIndex: link.Index, Table: table, Protocol: protocol, Flags: int(netlink.FLAG_ONLINK),
+		Dst: all, Gw: o.via.AsSlice(), LinkIndex: link.Index, Table: table, Protocol: protocol,
+		Flags: int(netlink.FLAG_ONLINK),
 	})
 	if err != nil {
 		return fmt.Errorf("route to %s on %s in table %d: %w", o.via, o.link, table, err)

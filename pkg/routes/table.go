@@ -41,9 +41,9 @@ const relistTable = time.Minute
 // exports routes to VIPs (vip_routingtable). The kernel itself looks nothing up there, unless somebody adds a rule
 // (ip-rule(8)). Only one goroutine, the agent's, may call Set and Observe.
 //
-// Herald's routes are those that have its protocol number (rtm_protocol, rtnetlink(7)). By that a later process
-// knows those of an earlier one (docs/why.md, "Routing tables"); those of other protocols are never touched. A route stays when its
-// process is killed, since the kernel gives IPv4 routes no lifetime, until the next process begins.
+// Herald's routes are those that have its protocol number (rtm_protocol, rtnetlink(7)). By that a later process knows
+// those of an earlier one (docs/why.md, "Routing tables"); those of other protocols are never touched. A route stays
+// when its process is killed, since the kernel gives IPv4 routes no lifetime, until the next process begins.
 type Table struct {
 	o       Options
 	kernel  *kernel

@@ -72,7 +72,8 @@ func WarnOfRoutes(log *slog.Logger) {
 	case len(found) > 0:
 		log.Warn(fmt.Sprintf("a routing table has routes that Herald may have left when it was killed, and does not keep, "+
 			"since vip_routingtable is off. If they are not kube-vip's, remove them: "+
-			"ip route flush table %d proto %d; ip -6 route flush table %d proto %d", defaultID, defaultProtocol, defaultID, defaultProtocol),
+			"ip route flush table %d proto %d; ip -6 route flush table %d proto %d", defaultID, defaultProtocol, defaultID,
+			defaultProtocol),
 			"table", defaultID, "routes", len(found))
 	}
 }

@@ -95,7 +95,8 @@ func (v View) x(t time.Time) (x int, ok bool) {
 	return int(1000 * (hours*time.Hour - age) / (hours * time.Hour)), age >= 0 && age < hours*time.Hour
 }
 
-// Dots returns the moves of the last hours. Of those that would cover each other there are three at most, above each other.
+// Dots returns the moves of the last hours. Of those that would cover each other there are three at most, above each
+// other.
 func (v View) Dots() (dots []Dot) {
 	const width = 8
 	at := make(map[int]int)
@@ -105,7 +106,9 @@ func (v View) Dots() (dots []Dot) {
 		if at[x/width]++; !ok || n > 2 {
 			continue
 		}
-		dots = append(dots, Dot{X: x, Y: 40 - 12*n, Label: m.At.UTC().Format(time.TimeOnly) + " " + m.Service + ": " + m.From + " → " + m.To, Class: m.Class})
+		dots = append(dots,
+			Dot{X: x, Y: 40 - 12*n, Label: m.At.UTC().Format(time.TimeOnly) + " " + m.Service + ": " + m.From + " → " + m.To,
+				Class: m.Class})
 	}
 	return dots
 }

@@ -23,7 +23,8 @@ type Pages struct {
 	Healthy func() error // nil if the process works; else why it should be restarted
 	Ready   func() error // nil if this node can own VIPs; else why it can't
 	Plan    func() any   // the agent's last World and Plan, in a form that encodes as JSON
-	// Explain returns what is known of the Service namespace/name, in a form that encodes as JSON; ok is false if there is none.
+	// Explain returns what is known of the Service namespace/name, in a form that encodes as JSON; ok is false if there
+	// is none.
 	Explain  func(service string) (explanation any, ok bool)
 	History  func() any   // which VIPs have moved, in a form that encodes as JSON
 	Overview http.Handler // the page for people and its style sheet: overviewPaths
@@ -36,7 +37,8 @@ var overviewPaths = []string{"/{$}", "/page.css"}
 var indexPage string
 
 // loopbackOnly is the answer to hosts that ask for a page which shows the Services of all namespaces.
-const loopbackOnly = " is served on the loopback address only: ask 127.0.0.1 on the node, or use kubectl port-forward to the Pod"
+const loopbackOnly = " is served on the loopback address only: ask 127.0.0.1 on the node, or use kubectl " +
+	"port-forward to the Pod"
 
 // handler returns the handler of every page.
 func (p Pages) handler(log *slog.Logger) http.Handler {
@@ -53,7 +55,8 @@ func (p Pages) handler(log *slog.Logger) http.Handler {
 		} else if e, ok := p.Explain(service); ok {
 			writeJSON(w, e)
 		} else {
-			http.Error(w, "there is no Service of type LoadBalancer of that name; write ?service=NAMESPACE/NAME", http.StatusNotFound)
+			http.Error(w, "there is no Service of type LoadBalancer of that name; write ?service=NAMESPACE/NAME",
+				http.StatusNotFound)
 		}
 	}), nil))
 	history := newRenderer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, p.History()) }))
@@ -74,9 +77,9 @@ func index(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, indexPage) // fails only if the client went away
 }
 
-// overLoopbackOnly serves page over the loopback link to who asks for the node by a loopback address or as localhost: a name
-// that a site on the internet has resolve to 127.0.0.1 makes its scripts same-origin with the page (DNS rebinding).
-// All others get otherwise, or 403 if that is nil.
+// overLoopbackOnly serves page over the loopback link to who asks for the node by a loopback address or as localhost:
+// a name that a site on the internet has resolve to 127.0.0.1 makes its scripts same-origin with the page (DNS
+// rebinding). All others get otherwise, or 403 if that is nil.
 func overLoopbackOnly(page, otherwise http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -90,8 +93,8 @@ func overLoopbackOnly(page, otherwise http.Handler) http.Handler {
 	})
 }
 
-// namesLoopback reports whether the Host header of a request names localhost or a loopback address, with or without a port. One that
-// is empty (HTTP/1.0) was sent by no browser.
+// namesLoopback reports whether the Host header of a request names localhost or a loopback address, with or without a
+// port. One that is empty (HTTP/1.0) was sent by no browser.
 func namesLoopback(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

@@ -63,15 +63,19 @@ type endpoint struct {
 // New makes a Server. The health port listens on all addresses, since a probe without a host asks the address of
 // the node, and closes connections of other hosts.
 func New(o Options) *Server {
-	s := &Server{o: o, log: o.Log, listen: new(net.ListenConfig).Listen, refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "herald_http_connections_closed_total",
-		Help: "Connections to Herald's own ports that it has closed: to a VIP (vip), of another host to the port for probes (not_local), or because there were too many (limit).",
-	}, []string{"server", "reason"})}
+	s := &Server{o: o, log: o.Log, listen: new(net.ListenConfig).Listen,
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "herald_http_connections_closed_total",
+			Help: "Connections to Herald's own ports that it has closed: to a VIP (vip), of another host to the port for " +
+				"probes (not_local), or because there were too many (limit).",
+		}, []string{"server", "reason"})}
 	if o.Metrics != "" {
 		s.endpoints = append(s.endpoints, endpoint{name: "metrics", address: o.Metrics, handler: o.Pages.handler(o.Log)})
 	}
 	if o.HealthPort != 0 {
-		s.endpoints = append(s.endpoints, endpoint{name: "health", address: fmt.Sprintf(":%d", o.HealthPort), localOnly: true, handler: o.Pages.healthHandler()})
+		s.endpoints = append(s.endpoints,
+			endpoint{name: "health", address: fmt.Sprintf(":%d", o.HealthPort), localOnly: true,
+				handler: o.Pages.healthHandler()})
 	}
 	return s
 }
@@ -108,7 +112,8 @@ func (s *Server) serveRetrying(ctx context.Context, e endpoint) {
 		if err.Error() != logged {
 			level, logged = slog.LevelWarn, err.Error()
 		}
-		s.log.Log(ctx, level, "can't serve HTTP, trying again", "endpoint", e.name, "address", e.address, "err", err, "after", retry)
+		s.log.Log(ctx, level, "can't serve HTTP, trying again", "endpoint", e.name, "address", e.address, "err", err,
+			"after", retry)
 		select {
 		case <-ctx.Done():
 			return

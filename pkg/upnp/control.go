@@ -115,7 +115,8 @@ type wanConnection interface {
 const urnFirewall = internetgateway2.URN_WANIPv6FirewallControl_1
 
 // wanConnectionURNs are the types of services that map ports, the best first.
-var wanConnectionURNs = []string{internetgateway2.URN_WANIPConnection_2, internetgateway2.URN_WANIPConnection_1, internetgateway2.URN_WANPPPConnection_1}
+var wanConnectionURNs = []string{internetgateway2.URN_WANIPConnection_2, internetgateway2.URN_WANIPConnection_1,
+	internetgateway2.URN_WANPPPConnection_1}
 
 // isKnownService reports whether Herald can use a type of service.
 func isKnownService(urn string) bool {
@@ -127,7 +128,8 @@ var errUnreadable = errors.New("its answer is not to be understood")
 
 // call makes one request of a service from the address src, which takes requestTimeout at
 // most. It returns a refusal, errUnreadable, or why there was no reply.
-func (c controlPoint) call(ctx context.Context, s service, src netip.Addr, f func(context.Context, goupnp.ServiceClient) error) error {
+func (c controlPoint) call(ctx context.Context, s service, src netip.Addr,
+	f func(context.Context, goupnp.ServiceClient) error) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	var failed error
@@ -148,7 +150,8 @@ func (c controlPoint) call(ctx context.Context, s service, src netip.Addr, f fun
 }
 
 // callWAN makes one request of a service that maps ports.
-func (c controlPoint) callWAN(ctx context.Context, s service, src netip.Addr, f func(context.Context, wanConnection) error) error {
+func (c controlPoint) callWAN(ctx context.Context, s service, src netip.Addr,
+	f func(context.Context, wanConnection) error) error {
 	return c.call(ctx, s, src, func(ctx context.Context, sc goupnp.ServiceClient) error {
 		switch s.urn {
 		case internetgateway2.URN_WANIPConnection_2:
@@ -161,7 +164,8 @@ func (c controlPoint) callWAN(ctx context.Context, s service, src netip.Addr, f 
 }
 
 // callFirewall makes one request of a service that opens the IPv6 firewall.
-func (c controlPoint) callFirewall(ctx context.Context, s service, src netip.Addr, f func(context.Context, *internetgateway2.WANIPv6FirewallControl1) error) error {
+func (c controlPoint) callFirewall(ctx context.Context, s service, src netip.Addr,
+	f func(context.Context, *internetgateway2.WANIPv6FirewallControl1) error) error {
 	return c.call(ctx, s, src, func(ctx context.Context, sc goupnp.ServiceClient) error {
 		return f(ctx, &internetgateway2.WANIPv6FirewallControl1{ServiceClient: sc})
 	})
@@ -243,7 +247,8 @@ func (c controlPoint) chooseService(ctx context.Context, d description, six bool
 	fit := slices.DeleteFunc(slices.Clone(d.services), func(s service) bool { return six != (s.urn == urnFirewall) })
 	switch {
 	case len(fit) == 0 && six:
-		return service{}, errors.New("it has no control of its IPv6 firewall (WANIPv6FirewallControl), so IPv6 ports must be opened on the router by hand")
+		return service{}, errors.New("it has no control of its IPv6 firewall (WANIPv6FirewallControl), so IPv6 ports " +
+			"must be opened on the router by hand")
 	case len(fit) == 0:
 		return service{}, errors.New("it maps no ports (neither WANIPConnection nor WANPPPConnection)")
 	}
@@ -255,7 +260,8 @@ func (c controlPoint) chooseService(ctx context.Context, d description, six bool
 	}
 	for _, s := range fit {
 		status := ""
-		_ = c.callWAN(ctx, s, netip.Addr{}, func(ctx context.Context, wan wanConnection) (err error) { // one that does not answer is not connected
+		// one that does not answer is not connected
+		_ = c.callWAN(ctx, s, netip.Addr{}, func(ctx context.Context, wan wanConnection) (err error) {
 			status, _, _, err = wan.GetStatusInfoCtx(ctx)
 			return err
 		})

@@ -30,7 +30,8 @@ var faultMeanings = map[int]string{
 	501: "it failed to do it; restart UPnP on the router, or look into its log",
 	602: "it has not implemented the request",
 	605: "it does not accept a description of that length",
-	606: "it refuses (not authorized): turn secure mode off on the router, or allow this port and host there; many routers open no port below 1024 for other than themselves",
+	606: "it refuses (not authorized): turn secure mode off on the router, or allow this port and host there; many " +
+		"routers open no port below 1024 for other than themselves",
 	701: "the pinhole's table is full",
 	702: "its IPv6 firewall is off, so there is nothing to open",
 	703: "it does not allow pinholes in its IPv6 firewall; allow UPnP for IPv6 on the router",
@@ -39,7 +40,8 @@ var faultMeanings = map[int]string{
 	708: "it needs the internal address; this is a fault of Herald's",
 	713: "it has no such entry",
 	716: "it does not accept an external port of 0",
-	718: "it refuses because of a conflict: another host has the port, or the router is in secure mode, in which a host may open ports for its own address only; turn secure mode off on the router",
+	718: "it refuses because of a conflict: another host has the port, or the router is in secure mode, in which a " +
+		"host may open ports for its own address only; turn secure mode off on the router",
 	724: "it wants the external port to be equal to the Service's port; remove " + portKey,
 	726: "it wants no remote host; this is a fault of Herald's",
 	727: "it opens all ports of an address, or none",

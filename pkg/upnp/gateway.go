@@ -205,7 +205,8 @@ func (g *gateway) mappingState(e *entry) vip.MappingState {
 	case g.problem != "":
 		x.Problem = g.problem
 	case e.losses >= maxLosses:
-		x.Problem = "the gateway forgets the mapping again and again before its time is over; " + leaseKey + ": \"0\" may help"
+		x.Problem = "the gateway forgets the mapping again and again before its time is over; " + leaseKey +
+			": \"0\" may help"
 	}
 	return x
 }

@@ -30,7 +30,8 @@ func newMetrics() metrics {
 			Name: "herald_upnp_renewals_total", Help: "Port mappings and pinholes made or renewed by this node.",
 		}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "herald_upnp_failures_total", Help: "Failed attempts to have a port mapped, by reason: taken (by another host), refused, unreachable, unreadable, no_gateway (none answers a search; IPv4 only).",
+			Name: "herald_upnp_failures_total", Help: "Failed attempts to have a port mapped, by reason: taken (by another " +
+				"host), refused, unreachable, unreadable, no_gateway (none answers a search; IPv4 only).",
 		}, []string{"reason"}),
 	}
 	for _, reason := range []string{failTaken, failRefused, failUnreachable, failUnreadable, failNoGateway} {

@@ -64,9 +64,10 @@ func (g *gateway) deletePinhole(ctx context.Context, e *entry) error {
 	if !e.Confirmed || !e.pinholeKnown {
 		return nil
 	}
-	err := g.control.callFirewall(ctx, g.service, e.Addr, func(ctx context.Context, fw *internetgateway2.WANIPv6FirewallControl1) error {
-		return fw.DeletePinholeCtx(ctx, e.pinhole)
-	})
+	err := g.control.callFirewall(ctx, g.service, e.Addr,
+		func(ctx context.Context, fw *internetgateway2.WANIPv6FirewallControl1) error {
+			return fw.DeletePinholeCtx(ctx, e.pinhole)
+		})
 	if faultCode(err) == codeNoPinhole {
 		return nil
 	}

@@ -121,7 +121,8 @@ type datagrams interface {
 // maxResponses were read. It calls refused with each whose location is refused, its sender and why. For IPv6 one of a
 // device of version 1 counts only if the gateway has given no other: what opens a firewall is in the description of
 // version 2 (InternetGatewayDevice:2), and some routers are two devices at one address.
-func readResponses(conn datagrams, s segment, own []netip.Prefix, refused func(netip.Addr, response, error)) []response {
+func readResponses(conn datagrams, s segment, own []netip.Prefix,
+	refused func(netip.Addr, response, error)) []response {
 	var good, others []response
 	add := func(r response) {
 		if !slices.ContainsFunc(good, func(x response) bool { return x.addr == r.addr }) {
@@ -156,7 +157,8 @@ func readResponses(conn datagrams, s segment, own []netip.Prefix, refused func(n
 // searchRequest is an M-SEARCH request.
 func searchRequest(target string, to netip.AddrPort) []byte {
 	host := netip.AddrPortFrom(to.Addr().WithZone(""), to.Port())
-	return fmt.Appendf(nil, "M-SEARCH * HTTP/1.1\r\nHOST: %s\r\nMAN: \"ssdp:discover\"\r\nMX: %d\r\nST: %s\r\n\r\n", host, maxWait, target)
+	return fmt.Appendf(nil, "M-SEARCH * HTTP/1.1\r\nHOST: %s\r\nMAN: \"ssdp:discover\"\r\nMX: %d\r\nST: %s\r\n\r\n", host,
+		maxWait, target)
 }
 
 // parseResponse reads the response to an M-SEARCH for one of searchTargets.
@@ -182,8 +184,8 @@ func parseResponse(datagram []byte) (response, error) {
 	return response{target: target, location: u}, nil
 }
 
-// headers reads the fields of a datagram. It passes over lines that are none: routers leave out the empty line at the end, end lines with LF only,
-// put spaces before the colon, or write a field twice, of which the first counts.
+// headers reads the fields of a datagram. It passes over lines that are none: routers leave out the empty line at the
+// end, end lines with LF only, put spaces before the colon, or write a field twice, of which the first counts.
 func headers(text []byte) http.Header {
 	h := make(http.Header)
 	for line := range strings.Lines(string(text)) {

@@ -54,7 +54,8 @@ type CheckResult struct {
 	At             time.Time `json:",omitzero"` // when it was known
 	NoAnswer       bool      // with CheckVerify, CheckNeighbor and CheckFormer: nobody answered
 	UnexpectedMACs []string  // who answered, or announced the address, and is not allowed to; sorted
-	// StillAnsweredBy, with CheckFormer, is the one of AllowedMACs that goes on to answer, for longer than a kernel does whose Herald has ended; "" until then.
+	// StillAnsweredBy, with CheckFormer, is the one of AllowedMACs that goes on to answer, for longer than a kernel does
+	// whose Herald has ended; "" until then.
 	StillAnsweredBy string `json:",omitempty"`
 	// ClearedAt is when the result became OK after it had not been; zero if it always was,
 	// or is not.

@@ -133,7 +133,8 @@ func ParseCommunities(text string) (small []Community, large []LargeCommunity, e
 		}
 		switch {
 		case !ok:
-			return nil, nil, fmt.Errorf("community %d, %.60q, is neither 0..65535:0..65535, nor a:b:c of 32 bits each, nor a well-known name", i+1, t)
+			return nil, nil, fmt.Errorf("community %d, %.60q, is neither 0..65535:0..65535, nor a:b:c of 32 bits each, nor "+
+				"a well-known name", i+1, t)
 		case len(parts) == 3:
 			large = append(large, n)
 		default:
@@ -186,7 +187,8 @@ func (a BGPAttributes) WithDefaults(b BGPAttributes) BGPAttributes {
 
 // Equal reports whether two Attributes say the same.
 func (a BGPAttributes) Equal(b BGPAttributes) bool {
-	return slices.Equal(a.Communities, b.Communities) && slices.Equal(a.LargeCommunities, b.LargeCommunities) && slices.Equal(a.Peers, b.Peers) &&
+	return slices.Equal(a.Communities, b.Communities) && slices.Equal(a.LargeCommunities, b.LargeCommunities) &&
+		slices.Equal(a.Peers, b.Peers) &&
 		same(a.LocalPref, b.LocalPref) && same(a.MED, b.MED) && same(a.Prepend, b.Prepend)
 }
 
@@ -220,8 +222,10 @@ type BGPSession struct {
 	Since    time.Time `json:"since"`              // when it came up or went down
 	Prefixes int       `json:"prefixes,omitempty"` // how many are advertised on it
 	Reason   string    `json:"reason,omitempty"`   // while it is not established: why, as far as known
-	BFD      string    `json:"bfd,omitempty"`      // while it is established: the state of the BFD session, or why there is none; "" if none is configured
-	// While it is established: the peer takes no routes of a family, since that was not negotiated (RFC 4760 section 8). A Herald of before says neither.
+	// while it is established: the state of the BFD session, or why there is none; "" if none is configured
+	BFD string `json:"bfd,omitempty"`
+	// While it is established: the peer takes no routes of a family, since that was not negotiated (RFC 4760 section 8).
+	// A Herald of before says neither.
 	NoIPv4 bool `json:"noIPv4,omitempty"`
 	NoIPv6 bool `json:"noIPv6,omitempty"`
 }

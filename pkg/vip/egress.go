@@ -39,20 +39,20 @@ type Pod struct {
 	Addresses []netip.Addr // at most one of a family
 }
 
-// EgressTimeout is how long the kernel keeps the pods of Services with egress that no process renews: what pods send must
-// not have a VIP as its source for long that another node has by now.
+// EgressTimeout is how long the kernel keeps the pods of Services with egress that no process renews: what pods send
+// must not have a VIP as its source for long that another node has by now.
 const EgressTimeout = 20 * time.Second
 
 // An Egress is one VIP of a Service with an EgressRule: what this node does about packets of the Service's pods.
 type Egress struct {
 	VIP  netip.Addr
 	Pods []netip.Addr // the pods' addresses, of the VIP's family, sorted
-	// Via is the address of the node that owns the VIP, of the VIP's family, to which this node routes what its own pods send. Zero: this node
-	// owns the VIP, and makes it the source of what all of the pods send.
+	// Via is the address of the node that owns the VIP, of the VIP's family, to which this node routes what its own pods
+	// send. Zero: this node owns the VIP, and makes it the source of what all of the pods send.
 	Via  netip.Addr `json:",omitzero"`
 	Link string     // that Via is on
-	// Former: this node owns the VIP by now, and Via is the node that did before. Only packets of TCP connections that these pods began by way of another
-	// node are routed to it.
+	// Former: this node owns the VIP by now, and Via is the node that did before. Only packets of TCP connections that
+	// these pods began by way of another node are routed to it.
 	Former bool `json:",omitempty"`
 	// Internal is destinations in the cluster, which are left alone; the same in each Egress of a Plan.
 	Internal []netip.Prefix
@@ -65,7 +65,8 @@ func (e Egress) Compare(o Egress) int {
 		e.VIP.Compare(o.VIP), e.Via.Compare(o.Via), strings.Compare(e.Link, o.Link), compareBools(e.Former, o.Former),
 		slices.CompareFunc(e.Pods, o.Pods, netip.Addr.Compare),
 		comparePrefixes(e.AllowedNetworks, o.AllowedNetworks), comparePrefixes(e.DeniedNetworks, o.DeniedNetworks),
-		slices.CompareFunc(e.DestinationPorts, o.DestinationPorts, comparePorts), slices.CompareFunc(e.SourcePorts, o.SourcePorts, comparePorts),
+		slices.CompareFunc(e.DestinationPorts, o.DestinationPorts, comparePorts),
+		slices.CompareFunc(e.SourcePorts, o.SourcePorts, comparePorts),
 		comparePrefixes(e.Internal, o.Internal),
 	} {
 		if c != 0 {

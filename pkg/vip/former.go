@@ -7,7 +7,9 @@ import (
 
 // A ConnectionCount is how many TCP connections to VIPs that it owned before a node knows.
 type ConnectionCount struct {
-	At   int64              `json:"at"`             // when the count began (Unix time in milliseconds, the node's clock); a later one with the same result need not be told
+	// when the count began (Unix time in milliseconds, the node's clock); a later one with the same result need not be
+	// told
+	At   int64              `json:"at"`
 	VIPs map[netip.Addr]int `json:"vips,omitempty"` // by VIP; without those that have none
 }
 

@@ -85,11 +85,11 @@ type PeerStatus struct {
 	// SilentSince is when the last heartbeat came, if it is overdue, and no other node that is heard hears the
 	// node either; zero while one does, or this process may have missed its heartbeats.
 	SilentSince time.Time
-	// Unanswered: its Liveness is Suspect, and the last probes of its kernel had no answer, which answered before. So nothing shows that what this
-	// node sends arrives, though it may hear the other.
+	// Unanswered: its Liveness is Suspect, and the last probes of its kernel had no answer, which answered before. So
+	// nothing shows that what this node sends arrives, though it may hear the other.
 	Unanswered bool
-	// AnsweredAt is when the last probe of its kernel began, if that had an answer, be it a refusal: what this node sends arrives, though the other may never
-	// have been Alive. Zero: it had none, or there was no probe.
+	// AnsweredAt is when the last probe of its kernel began, if that had an answer, be it a refusal: what this node
+	// sends arrives, though the other may never have been Alive. Zero: it had none, or there was no probe.
 	AnsweredAt time.Time
 	// Overdue: its Liveness is Alive, but its heartbeat is late. A node that falls off the
 	// link sees the others die one by one, and the last of them are Alive until then.

@@ -16,8 +16,9 @@ type Node struct {
 	Excluded       string         // why it must not carry a VIP (taint, condition), or ""
 	ExclusionLabel string         // the label that keeps VIPs off it as long as there are nodes without, or ""
 
-	Drained      bool      // an operator wants it to carry no VIP (herald drain)
-	ReturnUntil  time.Time `json:",omitzero"` // until then it gets back what it gave away when it was drained (herald undrain)
+	Drained bool // an operator wants it to carry no VIP (herald drain)
+	// until then it gets back what it gave away when it was drained (herald undrain)
+	ReturnUntil  time.Time `json:",omitzero"`
 	ShuttingDown bool      // its kubelet says that it is being shut down
 	NotReady     bool      // its condition Ready is False or Unknown
 	// NetworkNotReady: its kubelet says that the network plugin (CNI) does not work.
@@ -32,14 +33,16 @@ type Node struct {
 
 // A Link is a network interface of a node, as its announcer tells it.
 type Link struct {
-	Index    int            `json:"-"` // of this node's kernel (if_nametoindex(3)); 0 for a link of another node
-	Name     string         `json:"name"`
-	Up       bool           `json:"up"`
-	NoIPv6   bool           `json:"noIPv6,omitempty"`   // IPv6 is disabled on it (net.ipv6.conf.LINK.disable_ipv6), or the kernel has none: it takes no address of IPv6
+	Index int    `json:"-"` // of this node's kernel (if_nametoindex(3)); 0 for a link of another node
+	Name  string `json:"name"`
+	Up    bool   `json:"up"`
+	// IPv6 is disabled on it (net.ipv6.conf.LINK.disable_ipv6), or the kernel has none: it takes no address of IPv6
+	NoIPv6   bool           `json:"noIPv6,omitempty"`
 	MAC      string         `json:"mac,omitempty"`      // its Ethernet address, as 02:00:00:00:00:0a; "" if it has none
 	Prefixes []netip.Prefix `json:"prefixes,omitempty"` // its own addresses with their masks, VIPs left out
-	// TentativeNetworks is the networks of its own addresses that are in OtherAddresses since they are tentative, or since another host
-	// has them (duplicate address detection): the link is in these networks, whether or not the node has an address there to use.
+	// TentativeNetworks is the networks of its own addresses that are in OtherAddresses since they are tentative, or
+	// since another host has them (duplicate address detection): the link is in these networks, whether or not the node
+	// has an address there to use.
 	TentativeNetworks []netip.Prefix `json:"tentativeNetworks,omitempty"`
 }
 
@@ -54,13 +57,15 @@ func (l *Link) Networks() []netip.Prefix {
 // NodeInfo is what an announcer tells the others about its node, on its node lease.
 // It changes only when the node does.
 type NodeInfo struct {
-	Interface        string `json:"interface"`          // the link of VIPs unless a Service says otherwise; "auto" = the one whose subnet has the VIP
-	DefaultInterface string `json:"defaultInterface"`   // vip_interface, else the link of the default route: what "auto" falls back to
+	// the link of VIPs unless a Service says otherwise; "auto" = the one whose subnet has the VIP
+	Interface string `json:"interface"`
+	// vip_interface, else the link of the default route: what "auto" falls back to
+	DefaultInterface string `json:"defaultInterface"`
 	Links            []Link `json:"links"`              // sorted by name
 	Excluded         string `json:"excluded,omitempty"` // why the node itself refuses VIPs, or ""
 	Isolated         bool   `json:"isolated,omitempty"` // it reaches too few other nodes on the VIPs' link to take any
-	// HeartbeatInterface is DefaultInterface, or else the link of the default route, if the link of VIPs is a loopback, on which no other node is;
-	// "" if it is none, or there is no other link.
+	// HeartbeatInterface is DefaultInterface, or else the link of the default route, if the link of VIPs is a loopback,
+	// on which no other node is; "" if it is none, or there is no other link.
 	HeartbeatInterface string `json:"heartbeatInterface,omitempty"`
 	// LivenessOff is why it exchanges no heartbeats, or "".
 	LivenessOff string `json:"livenessOff,omitempty"`
@@ -84,7 +89,8 @@ type NodeInfo struct {
 	// addresses (/32, /128), those of links that carry no VIPs, and those that are tentative or that another
 	// host has (duplicate address detection). Sorted; at most 256.
 	OtherAddresses []netip.Addr `json:"otherAddresses,omitempty"`
-	Gateways       []netip.Addr `json:"gateways,omitempty"` // next hops of its default routes, link-local ones left out; sorted
+	// next hops of its default routes, link-local ones left out; sorted
+	Gateways []netip.Addr `json:"gateways,omitempty"`
 
 	// Options is what its plan depends on, for commands that explain it; nil: an earlier version.
 	Options *NodeOptions `json:"options,omitempty"`
@@ -104,7 +110,8 @@ type NodeInfo struct {
 	Connections *ConnectionCount `json:"connections,omitempty"`
 	// DataPlaneFault is why packets to VIPs would not be forwarded on the node, or "".
 	DataPlaneFault string `json:"dataPlaneFault,omitempty"`
-	// DataPlaneUnproven: the node's process has not seen it forward packets to Services, and tries to: it has just begun, or that fails.
+	// DataPlaneUnproven: the node's process has not seen it forward packets to Services, and tries to: it has just
+	// begun, or that fails.
 	DataPlaneUnproven bool `json:"dataPlaneUnproven,omitempty"`
 }
 
@@ -114,7 +121,8 @@ func (i *NodeInfo) ForwardsToServices() bool { return i.DataPlaneFault == "" && 
 // AnnouncesServices reports whether the node has svc_enable; true of an earlier version, which does not say.
 func (i *NodeInfo) AnnouncesServices() bool { return i.Options == nil || i.Options.Services }
 
-// NodeOptions is the options of a node on which it depends where VIPs may be. They should be the same on every node with svc_enable.
+// NodeOptions is the options of a node on which it depends where VIPs may be. They should be the same on every node
+// with svc_enable.
 type NodeOptions struct {
 	Services     bool   `json:"services,omitempty"` // svc_enable
 	ARP          bool   `json:"arp,omitempty"`
@@ -155,7 +163,8 @@ func (i *NodeInfo) SameClasses(o *NodeInfo) bool {
 	return i.Options.ClassOptions == o.Options.ClassOptions
 }
 
-// DefaultLink stands for NodeInfo.DefaultInterface of each node, where a link is named: nodes may have other names for it. No link is called that.
+// DefaultLink stands for NodeInfo.DefaultInterface of each node, where a link is named: nodes may have other names
+// for it. No link is called that.
 const DefaultLink = "*"
 
 // LinkFor is the link that carries the VIPs of a Service which names link: "" leaves
@@ -185,12 +194,13 @@ func (i *NodeInfo) OwnAddresses(links ...string) []netip.Addr {
 	return all
 }
 
-// HeartbeatLink is the link on which the node exchanges heartbeats, asks who has an address of another node, and asks for its default gateway:
-// the one that carries VIPs unless a Service says otherwise, or HeartbeatInterface if there is one.
+// HeartbeatLink is the link on which the node exchanges heartbeats, asks who has an address of another node, and asks
+// for its default gateway: the one that carries VIPs unless a Service says otherwise, or HeartbeatInterface if there
+// is one.
 func (i *NodeInfo) HeartbeatLink() string { return cmp.Or(i.HeartbeatInterface, i.LinkFor("")) }
 
-// HeartbeatAddress is the address at which other nodes send heartbeats to this one, and check
-// whether it is alive: the first IPv4 address of HeartbeatLink, or else the first IPv6 address; zero if there is neither.
+// HeartbeatAddress is the address at which other nodes send heartbeats to this one, and check whether it is alive:
+// the first IPv4 address of HeartbeatLink, or else the first IPv6 address; zero if there is neither.
 func (i *NodeInfo) HeartbeatAddress() (found netip.Addr) {
 	for _, a := range i.OwnAddresses(i.HeartbeatLink()) {
 		if !found.IsValid() || a.Is4() && !found.Is4() {
@@ -208,24 +218,27 @@ type Member struct {
 	Gone  bool  // it is dead by heartbeats, and so is its kernel
 	// APIUnreached: its heartbeats arrive, and say that it does not reach the API server.
 	APIUnreached bool `json:",omitempty"`
-	// AnswersUntil: its kernel may answer for VIPs that are not its own by what this node knows, as far as is known now until then: it has lost its claims a short
-	// while ago, and its process has ended, hangs, or does not know it yet; or it may hold on without the API server, and is not heard. Zero: it does not.
+	// AnswersUntil: its kernel may answer for VIPs that are not its own by what this node knows, as far as is known now
+	// until then: it has lost its claims a short while ago, and its process has ended, hangs, or does not know it yet;
+	// or it may hold on without the API server, and is not heard. Zero: it does not.
 	AnswersUntil time.Time `json:",omitzero"`
 	// Stalled: its agent carries out no new table. Others then go ahead of it.
 	Stalled bool
 	Stable  bool // it has been alive for so long that others may move VIPs to it
-	// Unproven: this process has seen no sign of life of it yet, only a node lease that may be an old one. For this node itself it is false.
+	// Unproven: this process has seen no sign of life of it yet, only a node lease that may be an old one. For this node
+	// itself it is false.
 	Unproven bool
-	// Rejoining: it is this node, isolated, and reaches enough others again: it takes no VIP yet, and keeps those that it has.
+	// Rejoining: it is this node, isolated, and reaches enough others again: it takes no VIP yet, and keeps those that
+	// it has.
 	Rejoining bool `json:",omitempty"`
-	// HeardAt is when this node last received a heartbeat of it, or saw it renew its node lease (unless it is Gone), or found that its process has
-	// ended and its kernel answers; zero for this node.
+	// HeardAt is when this node last received a heartbeat of it, or saw it renew its node lease (unless it is Gone), or
+	// found that its process has ended and its kernel answers; zero for this node.
 	HeardAt time.Time `json:",omitzero"`
 	Info    NodeInfo
 }
 
-// WhyNotAlive returns why a node that is not alive is not: nothing of it answers on the VIPs' link, it says by heartbeats that it does not reach
-// the API server, or its node lease is not renewed.
+// WhyNotAlive returns why a node that is not alive is not: nothing of it answers on the VIPs' link, it says by
+// heartbeats that it does not reach the API server, or its node lease is not renewed.
 func (m *Member) WhyNotAlive() string {
 	switch {
 	case m.Gone:
@@ -238,14 +251,17 @@ func (m *Member) WhyNotAlive() string {
 
 // A Claim is what the table says of a unit, or its Lease of another program, as far as this node may judge it.
 type Claim struct {
-	Holder         string         // the node, or the identity that another program wrote; "" if free
-	Valid          bool           // false: anybody may take it
-	Foreign        bool           // held by a program that is not Herald
-	Transitions    int32          // how often it went to another node; beside the others so that a Claim has 128 bytes, which a map holds in place
-	PreviousHolder string         // the node it was handed over from, or ""
-	Cause          string         // why Holder has it, in words that the node which wrote it chose; "" if that is not known
-	FormerHolders  []FormerHolder // the nodes that had it, each once, the latest first; Holder too, if it had it before another
-	AcquiredAt     time.Time      `json:",omitzero"` // since when (the clock of the node that wrote it)
+	Holder  string // the node, or the identity that another program wrote; "" if free
+	Valid   bool   // false: anybody may take it
+	Foreign bool   // held by a program that is not Herald
+	// how often it went to another node; beside the others so that a Claim has 128 bytes, which a map holds in place
+	Transitions    int32
+	PreviousHolder string // the node it was handed over from, or ""
+	// why Holder has it, in words that the node which wrote it chose; "" if that is not known
+	Cause string
+	// the nodes that had it, each once, the latest first; Holder too, if it had it before another
+	FormerHolders []FormerHolder
+	AcquiredAt    time.Time `json:",omitzero"` // since when (the clock of the node that wrote it)
 }
 
 // A FormerHolder is a node that had a unit.

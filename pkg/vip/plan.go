@@ -17,7 +17,8 @@ type Plan struct {
 	OpenPorts     []OpenPort       // in place before Addresses are bound
 	Balanced      []BalancedServer // sorted by To
 	Egress        []Egress         // older Services first
-	EgressPending bool             // Egress is not known yet: what the kernel has of an earlier process stays (World.EgressPodsPending)
+	// Egress is not known yet: what the kernel has of an earlier process stays (World.EgressPodsPending)
+	EgressPending bool
 	Addresses     []Address
 	Announcements []Announcement
 	Macvlans      []Macvlan
@@ -28,7 +29,8 @@ type Plan struct {
 	Pools         []PoolInput  // one, or none
 	Assignments   []Assignment // to be written on Services
 	Events        []Event
-	EventsPending bool      // Events are not known, since a renewal of the node lease is late: those of before go on to hold
+	// Events are not known, since a renewal of the node lease is late: those of before go on to hold
+	EventsPending bool
 	Verdicts      []Verdict // one per Service of type LoadBalancer, sorted by Key
 
 	// ReplanAfter, if not zero, is the time after which the plan would be another although
@@ -36,8 +38,8 @@ type Plan struct {
 	ReplanAfter time.Duration
 }
 
-// An Owner is where the plan has a unit: Services that are announced by one node, named by their lease. A unit that this
-// node owns and that is in no Plan is given back after a while.
+// An Owner is where the plan has a unit: Services that are announced by one node, named by their lease. A unit that
+// this node owns and that is in no Plan is given back after a while.
 type Owner struct {
 	Unit  Key
 	Node  string // the node that is to have it, or has it; "": no node may

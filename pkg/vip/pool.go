@@ -7,11 +7,14 @@ import (
 
 // A PoolSource is the ConfigMap of pools, and what pools ask of namespaces.
 type PoolSource struct {
-	ConfigMap  Key
-	UID        string
-	Data       map[string]string
-	Namespaces map[string]map[string]string // labels of namespaces, by name, none of them nil; empty if they may not be read
-	Gone       bool                         // there is no such ConfigMap any more: this is what it said last; nothing is given of it, what it does not let Services have stays so
+	ConfigMap Key
+	UID       string
+	Data      map[string]string
+	// labels of namespaces, by name, none of them nil; empty if they may not be read
+	Namespaces map[string]map[string]string
+	// there is no such ConfigMap any more: this is what it said last; nothing is given of it, what it does not let
+	// Services have stays so
+	Gone bool
 }
 
 // A PoolPolicy is what the ConfigMap of pools says about addresses that Services ask for by name. It is not
@@ -30,7 +33,8 @@ type PoolPolicy interface {
 	LimitsNodes(a netip.Addr) bool
 	// WhyNotOn returns why a node with these labels may not carry a, or "".
 	WhyNotOn(a netip.Addr, labels map[string]string) string
-	// InPool reports whether a is of a pool, or may be of one of those that it was given of, as heraldvip.io/allocated names them.
+	// InPool reports whether a is of a pool, or may be of one of those that it was given of, as heraldvip.io/allocated
+	// names them.
 	InPool(a netip.Addr, given string) bool
 	// Prefers reports whether some nodes should rather carry a than others.
 	Prefers(a netip.Addr) bool
@@ -73,11 +77,13 @@ type Assignment struct {
 	Service   Key
 	UID       string
 	Addresses []netip.Addr // all that it is to have; none: it waits
-	Pool      string       // that they are of; two names with a comma if it took two. If it waits, the first pool that it may have one of
-	Reason    string       // why these; or why none, and what to do
+	// that they are of; two names with a comma if it took two. If it waits, the first pool that it may have one of
+	Pool   string
+	Reason string // why these; or why none, and what to do
 
-	Had     []netip.Addr // what the Service named when this was decided,
-	HadPool string       // and the pools that it was given that of: if it is something else by now, that is its user's, and stays
+	Had []netip.Addr // what the Service named when this was decided,
+	// and the pools that it was given that of: if it is something else by now, that is its user's, and stays
+	HadPool string
 
 	Own    []netip.Addr // those of Addresses that a person named
 	Remove bool         // without Addresses: what it was given is taken off it, since it is Superseded

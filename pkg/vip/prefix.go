@@ -2,7 +2,8 @@ package vip
 
 import "net/netip"
 
-// LastAddr returns the last address of a prefix, which may have bits set beyond its length. An invalid prefix has none: the zero Addr.
+// LastAddr returns the last address of a prefix, which may have bits set beyond its length. An invalid prefix has
+// none: the zero Addr.
 func LastAddr(p netip.Prefix) netip.Addr {
 	b := p.Addr().AsSlice()
 	for i := max(0, p.Bits()); i < len(b)*8; i++ {

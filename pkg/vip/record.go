@@ -7,7 +7,8 @@ import (
 	"slices"
 )
 
-// A Record is where a Service has its addresses from. It is the message of the condition Recorded: tenants can't write a status.
+// A Record is where a Service has its addresses from. It is the message of the condition Recorded: tenants can't
+// write a status.
 type Record struct {
 	Named  []netip.Addr `json:"named,omitempty"`  // by the Service
 	Given  []netip.Addr `json:"given,omitempty"`  // of pools

@@ -60,20 +60,23 @@ type Service struct {
 	Class        string // spec.loadBalancerClass
 	Ignore       bool   // kube-vip.io/ignore
 
-	Addresses  []netip.Addr      // the addresses it asks for, in order, unmapped, without repetition
-	Source     string            // the field that named them, for messages; "" if none did
-	Families   []Family          // spec.ipFamilies; a VIP of another family can't reach a backend
-	DualStack  DualStack         // spec.ipFamilyPolicy
-	Pools      []string          // the pools it asks for, in order (heraldvip.io/pool)
-	Renumber   bool              // heraldvip.io/renumber: what it was given may be replaced if no pool has it any more
-	Allocated  string            // heraldvip.io/allocated as it stands: the pools that Addresses were given of, with commas; "" if a person set them
-	Own        []netip.Addr      // those of Addresses that a person named, where Herald gave the others
-	Superseded bool              // what Herald gave from a pool is still written on it, and does not count: a person has named other addresses since
+	Addresses []netip.Addr // the addresses it asks for, in order, unmapped, without repetition
+	Source    string       // the field that named them, for messages; "" if none did
+	Families  []Family     // spec.ipFamilies; a VIP of another family can't reach a backend
+	DualStack DualStack    // spec.ipFamilyPolicy
+	Pools     []string     // the pools it asks for, in order (heraldvip.io/pool)
+	Renumber  bool         // heraldvip.io/renumber: what it was given may be replaced if no pool has it any more
+	// heraldvip.io/allocated as it stands: the pools that Addresses were given of, with commas; "" if a person set them
+	Allocated string
+	Own       []netip.Addr // those of Addresses that a person named, where Herald gave the others
+	// what Herald gave from a pool is still written on it, and does not count: a person has named other addresses since
+	Superseded bool
 	Labels     map[string]string // at most 64 of them, the first by name; nil without pools
 	Interface  string            // kube-vip.io/serviceInterface: a link's name, "auto", or "" for the node's default
 	Lease      string            // kube-vip.io/leaseName: a Lease's name in the Service's own namespace, or ""
 
-	SharingKey string // heraldvip.io/sharing-key: Services of other namespaces with the same one may share its addresses; "" if none may
+	// heraldvip.io/sharing-key: Services of other namespaces with the same one may share its addresses; "" if none may
+	SharingKey string
 
 	DHCP DHCP // how an address is asked for if one is 0.0.0.0 or ::
 
@@ -96,8 +99,9 @@ type Service struct {
 	Conditions []Condition // status.conditions of Herald's types, as they stand
 	Record     Record      // the one among Conditions
 	VIPHost    string      // kube-vip.io/vipHost as it stands: the node that last wrote the status
-	Announcer  string      // heraldvip.io/announcer as it stands: which installation of Herald that was; "" for another program
-	Invalid    []string    // what could not be read, each a sentence that names the field
+	// heraldvip.io/announcer as it stands: which installation of Herald that was; "" for another program
+	Announcer string
+	Invalid   []string // what could not be read, each a sentence that names the field
 }
 
 // SourceStatus is Source where nothing but the status names an address.
@@ -106,8 +110,8 @@ const SourceStatus = "status.loadBalancer.ingress"
 // IsGiven reports whether Herald gave a, one of Addresses, from a pool.
 func (s *Service) IsGiven(a netip.Addr) bool { return s.Allocated != "" && !slices.Contains(s.Own, a) }
 
-// Peculiar returns what s asks for that keeps it from sharing an address with a Service of another namespace, since it would decide
-// where, or how, that is announced; "" if there is nothing.
+// Peculiar returns what s asks for that keeps it from sharing an address with a Service of another namespace, since
+// it would decide where, or how, that is announced; "" if there is nothing.
 func (s *Service) Peculiar() string {
 	switch {
 	case s.Local:
@@ -126,10 +130,11 @@ func (s *Service) Peculiar() string {
 	return ""
 }
 
-// Lacks returns the families of which a Service with the policy RequireDualStack names no address, though it names some;
-// none where it asks a DHCP server.
+// Lacks returns the families of which a Service with the policy RequireDualStack names no address, though it names
+// some; none where it asks a DHCP server.
 func (s *Service) Lacks() (families []Family) {
-	if s.DualStack != RequireDualStack || len(s.Addresses) == 0 || slices.ContainsFunc(s.Addresses, netip.Addr.IsUnspecified) {
+	if s.DualStack != RequireDualStack || len(s.Addresses) == 0 ||
+		slices.ContainsFunc(s.Addresses, netip.Addr.IsUnspecified) {
 		return nil
 	}
 	for _, f := range []Family{IPv4, IPv6} {
@@ -140,8 +145,8 @@ func (s *Service) Lacks() (families []Family) {
 	return families
 }
 
-// StatusVIPs returns the VIPs that the status names: the addresses with another ipMode than Proxy, or all if there are no
-// such. Beside VIPs those of mode Proxy may be the addresses of gateways (UPnP).
+// StatusVIPs returns the VIPs that the status names: the addresses with another ipMode than Proxy, or all if there
+// are no such. Beside VIPs those of mode Proxy may be the addresses of gateways (UPnP).
 func (s *Service) StatusVIPs() (vips []netip.Addr) {
 	isVIP := func(i Ingress) bool { return i.IPMode != ModeProxy }
 	all := !slices.ContainsFunc(s.Ingress, isVIP)
@@ -193,7 +198,8 @@ const (
 	IPv6 Family = 6
 )
 
-// CompareAge orders Services by creationTimestamp, the oldest first, and those of the same second by Key; for slices.SortFunc.
+// CompareAge orders Services by creationTimestamp, the oldest first, and those of the same second by Key; for
+// slices.SortFunc.
 func CompareAge(a, b *Service) int {
 	return cmp.Or(a.Created.Compare(b.Created), a.Key.Compare(b.Key))
 }

@@ -6,9 +6,10 @@ import (
 	"slices"
 )
 
-// TakeTurns sorts a list of what is to be done for Services so that namespaces take turns: the first of each comes first, then the second of
-// each, and so on, each in the order in which they were; underWay, by namespace, is how many come before its first, since they are being done. So the
-// thousand changes of one namespace delay each of another by one only.
+// TakeTurns sorts a list of what is to be done for Services so that namespaces take turns: the first of each comes
+// first, then the second of each, and so on, each in the order in which they were; underWay, by namespace, is how
+// many come before its first, since they are being done. So the thousand changes of one namespace delay each of
+// another by one only.
 func TakeTurns[T any](list []T, underWay map[string]int, namespace func(T) string) {
 	type turn struct {
 		n    int

@@ -23,10 +23,12 @@ type World struct {
 	StatusFights    map[Key]string // who changes what this node writes on a Service again and again, by Service
 
 	// From the pools.
-	Pools *PoolSource // as the API server has it, or had last; nil: there has been no ConfigMap of pools since this process began
+	// as the API server has it, or had last; nil: there has been no ConfigMap of pools since this process began
+	Pools *PoolSource
 	// PoolsRefused: the ConfigMap of pools may not be read, and what it says is not known.
 	PoolsRefused bool
-	Assignments  []Assignment // of the node that allocates: what is not seen on Services yet, and who waits, sorted by Service
+	// of the node that allocates: what is not seen on Services yet, and who waits, sorted by Service
+	Assignments []Assignment
 	// AssignmentRefusals is why the API server does not take an address that a Service was given, by Service.
 	AssignmentRefusals map[Key]string
 	PoolProblems       []PoolProblem // sorted by key
@@ -42,11 +44,12 @@ type World struct {
 	MappingStates []MappingState // sorted by VIP, port, protocol and gateway
 
 	// From this node's kernel and wire.
-	Bound         []Address                        // VIPs of ours that the kernel has
-	Unmanaged     []Address                        // VIPs that the kernel has and no Herald has bound
-	FormerOwners  []FormerOwner                    // what nftables has
-	Heard         map[netip.Addr]HeardAnnouncement // the last announcement by another host
-	HealthChecked map[Key]bool                     // by Service: its HealthCheck has passed, or waited for an answer long enough
+	Bound        []Address                        // VIPs of ours that the kernel has
+	Unmanaged    []Address                        // VIPs that the kernel has and no Herald has bound
+	FormerOwners []FormerOwner                    // what nftables has
+	Heard        map[netip.Addr]HeardAnnouncement // the last announcement by another host
+	// by Service: its HealthCheck has passed, or waited for an answer long enough
+	HealthChecked map[Key]bool
 
 	CheckResults map[netip.Addr]CheckResult // by address; absent until there is a result
 
@@ -60,7 +63,8 @@ type World struct {
 	StrictRPFilter bool              // net.ipv4.conf.all.rp_filter is 1, which wins over a link's 0
 	DHCPStates     []DHCPState       // one per DHCPRequest of the last Plan
 
-	// PortsNotLimited is why nftables does not limit the ports of VIPs of a family, as OpenPorts of the last Plan asked for; nothing if it does.
+	// PortsNotLimited is why nftables does not limit the ports of VIPs of a family, as OpenPorts of the last Plan asked
+	// for; nothing if it does.
 	PortsNotLimited map[Family]string
 
 	// EgressRefused is why nftables does not take Egress of the last Plan for VIPs of a family; nothing if it does.
@@ -69,16 +73,18 @@ type World struct {
 	EgressPodsPending bool
 
 	// From this node's BGP speaker.
-	BGPSessions    []BGPSession // one per peer, in the order of the options
-	RoutesDraining bool         // routes are about to be withdrawn (RFC 8326), or just were, and routers may still send by them
+	BGPSessions []BGPSession // one per peer, in the order of the options
+	// routes are about to be withdrawn (RFC 8326), or just were, and routers may still send by them
+	RoutesDraining bool
 }
 
 // A ReservedRange is a range of addresses that no VIP may be of.
 type ReservedRange struct {
 	Prefix      netip.Prefix
 	Description string // for the message: "the cluster's Service range"
-	Service     Key    `json:",omitzero"` // if not zero: the Service of which it is that, "the cluster IP" or "the address of a pod"
-	FromSlice   bool   // only an EndpointSlice says so, which users may be able to write
+	// if not zero: the Service of which it is that, "the cluster IP" or "the address of a pod"
+	Service   Key  `json:",omitzero"`
+	FromSlice bool // only an EndpointSlice says so, which users may be able to write
 }
 
 // A HandingOver is a unit that this node has given to a successor. It goes on

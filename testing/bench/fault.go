@@ -103,7 +103,8 @@ func (b *bench) makeFaults(ctx context.Context) error {
 // makeFault makes a fault on the node with the most VIPs, undoes it, waits until that node is ready, and records what
 // the probers saw.
 func (b *bench) makeFault(ctx context.Context, fault lab.Fault) error {
-	if _, err := b.awaitFewRequests(ctx); err != nil { // else what the fault before has left to be written is measured, too
+	// else what the fault before has left to be written is measured, too
+	if _, err := b.awaitFewRequests(ctx); err != nil {
 		return err
 	}
 	if err := b.until(ctx, stepTimeout, func() error { return b.lab.PeersDetectable(ctx) }); err != nil {
@@ -142,9 +143,11 @@ func (b *bench) makeFault(ctx context.Context, fault lab.Fault) error {
 		return err
 	}
 	have, err := b.bound(v.node)
-	f.Gone = len(v.owned) - len(slices.DeleteFunc(slices.Clone(v.owned), func(a netip.Addr) bool { return !slices.Contains(have, a) }))
+	f.Gone = len(v.owned) - len(
+		slices.DeleteFunc(slices.Clone(v.owned), func(a netip.Addr) bool { return !slices.Contains(have, a) }))
 	b.result.Faults[fault.Name] = f
-	b.log("unanswered %.0f ms (p50), %.0f ms (max), by two %.0f ms, %d of its VIPs gone, %d of %d connections failed, %d of %d from before broke",
+	b.log("unanswered %.0f ms (p50), %.0f ms (max), by two %.0f ms, %d of its VIPs gone, %d of %d connections failed, "+
+		"%d of %d from before broke",
 		f.Silence.P50, f.Silence.Max, f.LongestDouble, f.Gone, f.Failed, f.Connections, f.Broken, f.Held)
 	for _, x := range f.Failures {
 		b.log("  failed %s", x)

@@ -72,7 +72,8 @@ func run(ctx context.Context, args []string) error {
 	flags.BoolVar(&s.bare, "bare", false, "no kube-proxies, and no connections: for many nodes (-nodes 30)")
 	flags.BoolVar(&s.steadyOnly, "steady-only", false, "make no fault")
 	flags.DurationVar(&s.faultLasts, "hold", 20*time.Second, "how long each fault lasts at least")
-	flags.DurationVar(&s.steadyLasts, "steady", 30*time.Second, "how long requests and CPU are counted while nothing happens")
+	flags.DurationVar(&s.steadyLasts, "steady", 30*time.Second, "how long requests and CPU are counted while nothing "+
+		"happens")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -89,7 +90,8 @@ func run(ctx context.Context, args []string) error {
 	return s.measureAll(ctx, sizes, *repeat, *out)
 }
 
-// measureAll measures with each number of Services, repeat times, prints the table and writes the report to the directory out.
+// measureAll measures with each number of Services, repeat times, prints the table and writes the report to the
+// directory out.
 func (s setup) measureAll(ctx context.Context, sizes []int, repeat int, out string) error {
 	report := Report{Began: time.Now().Round(time.Second), Machine: machine(), Version: s.version(ctx)}
 	for _, n := range sizes {
@@ -152,7 +154,8 @@ func (s *setup) prepare(ctx context.Context) (err error) {
 
 // newBench brings a cluster up for a run with n Services.
 func (s setup) newBench(ctx context.Context, n int) (*bench, error) {
-	l, err := lab.Up(ctx, lab.Options{Nodes: s.nodes, NoProxies: s.bare, Herald: s.herald, Dir: s.logs, RBAC: s.rbac, Wait: time.Hour})
+	l, err := lab.Up(ctx, lab.Options{Nodes: s.nodes, NoProxies: s.bare, Herald: s.herald, Dir: s.logs, RBAC: s.rbac,
+		Wait: time.Hour})
 	if err != nil {
 		return nil, err
 	}

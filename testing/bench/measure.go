@@ -50,7 +50,8 @@ func (s setup) measure(ctx context.Context, n int) (r Result, err error) {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, b.lab.Down()) }()
-	steps := []func(context.Context) error{b.measureBaseline, b.startHeralds, b.createServices, b.createSingleServices, b.measureSteady}
+	steps := []func(context.Context) error{b.measureBaseline, b.startHeralds, b.createServices, b.createSingleServices,
+		b.measureSteady}
 	if !s.steadyOnly {
 		steps = append(steps, b.makeFaults)
 	}
@@ -94,7 +95,8 @@ func (b *bench) startHeralds(ctx context.Context) error {
 	g, all := errgroup.WithContext(ctx)
 	for i := range 3 {
 		g.Go(func() error {
-			return b.lab.AddPod(all, lab.Pod{Name: fmt.Sprintf("web-%d", i), Node: "w1", Labels: map[string]string{"app": "web"}})
+			return b.lab.AddPod(all,
+				lab.Pod{Name: fmt.Sprintf("web-%d", i), Node: "w1", Labels: map[string]string{"app": "web"}})
 		})
 	}
 	if err := g.Wait(); err != nil {
@@ -144,8 +146,8 @@ func (b *bench) until(ctx context.Context, limit time.Duration, fn func() error)
 	}
 }
 
-// probeEach returns how often each of so many VIPs is asked for: each probeInterval, or as often as every host of the LAN, which receives each request, receives
-// 12,000 of them a second.
+// probeEach returns how often each of so many VIPs is asked for: each probeInterval, or as often as every host of the
+// LAN, which receives each request, receives 12,000 of them a second.
 func (b *bench) probeEach(vips int) time.Duration {
 	return max(probeInterval, time.Duration(vips*len(b.lab.Nodes()))*time.Second/12000)
 }
@@ -219,7 +221,8 @@ func (b *bench) createSingleServices(ctx context.Context) error {
 			return err
 		}
 		sent := time.Now()
-		_, err = services.Create(ctx, lab.Service("default", singleName(i), lab.WithVIPs(vip), lab.Selecting("web")), metav1.CreateOptions{})
+		_, err = services.Create(ctx, lab.Service("default", singleName(i), lab.WithVIPs(vip), lab.Selecting("web")),
+			metav1.CreateOptions{})
 		if err == nil {
 			soon, cancel := context.WithTimeout(ctx, stepTimeout)
 			err = who.AwaitAnswers(soon, "")
@@ -345,8 +348,8 @@ func (b *bench) checkStatuses(ctx context.Context) error {
 	return nil
 }
 
-// awaitFewRequests waits until there are as few API requests for 2 s as an idle cluster makes (less than 5 a second of three nodes),
-// and returns the beginning of these.
+// awaitFewRequests waits until there are as few API requests for 2 s as an idle cluster makes (less than 5 a second
+// of three nodes), and returns the beginning of these.
 func (b *bench) awaitFewRequests(ctx context.Context) (since time.Time, err error) {
 	for end := time.Now().Add(stepTimeout); ; {
 		since = time.Now()

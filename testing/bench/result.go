@@ -128,12 +128,13 @@ func (f *Fault) record(w lab.WhoHasReport, c lab.ConnectReport) {
 	f.Silence = quantiles(silence)
 	f.Connections, f.Failed, f.SlowestSuccess = c.Attempts, len(c.Failures), millis(c.Max)
 	for _, x := range c.Failures[:min(5, len(c.Failures))] {
-		f.Failures = append(f.Failures, fmt.Sprintf("at %.3f s, after %.0f ms: %v", x.Began.Sub(c.Began).Seconds(), millis(x.Latency), x.Err))
+		f.Failures = append(f.Failures, fmt.Sprintf("at %.3f s, after %.0f ms: %v", x.Began.Sub(c.Began).Seconds(),
+			millis(x.Latency), x.Err))
 	}
 }
 
-// Table is the report as a person reads it: a line for each number, named by its path in the report, and a column for each number of
-// Services. Of several runs it has the median, and the range.
+// Table is the report as a person reads it: a line for each number, named by its path in the report, and a column for
+// each number of Services. Of several runs it has the median, and the range.
 func (r Report) Table() string {
 	var sizes []int
 	var paths []string

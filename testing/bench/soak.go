@@ -26,12 +26,14 @@ type processUsage struct {
 	goroutines, memory float64   // MiB
 }
 
-// soak makes random faults on a cluster of its own with n Services for a time, one after the other, and waits after each
-// until all is well. Two watchers look on: who answers for each VIP by ARP, and whether a client can connect to one. It
-// returns an error for each round in which a VIP was unanswered, or answered by two, for longer than the fault allows, or
-// in which all is not well again, and for each process that has grown. The same seed makes the same faults.
+// soak makes random faults on a cluster of its own with n Services for a time, one after the other, and waits after
+// each until all is well. Two watchers look on: who answers for each VIP by ARP, and whether a client can connect to
+// one. It returns an error for each round in which a VIP was unanswered, or answered by two, for longer than the
+// fault allows, or in which all is not well again, and for each process that has grown. The same seed makes the same
+// faults.
 func (s setup) soak(ctx context.Context, n int, lasts time.Duration, seed uint64) (err error) {
-	fmt.Printf("%s, %s: soak of %v with %d nodes and %d Services, seed %d\n", s.version(ctx), machine(), lasts, s.nodes, n, seed)
+	fmt.Printf("%s, %s: soak of %v with %d nodes and %d Services, seed %d\n", s.version(ctx), machine(), lasts, s.nodes,
+		n, seed)
 	b, err := s.newBench(ctx, n)
 	if err != nil {
 		return err
@@ -52,11 +54,15 @@ func (s setup) soak(ctx context.Context, n int, lasts time.Duration, seed uint64
 	for end, i := time.Now().Add(lasts), 1; time.Now().Before(end) && ctx.Err() == nil; i++ {
 		round := randomFault(r, faults, b.lab.Nodes(), b.busiest())
 		if err := b.soakRound(ctx, &round); err != nil {
-			errs = append(errs, fmt.Errorf("round %d, %s %s for %v: %w", i, round.node, round.fault.Name, round.lasted.Round(time.Millisecond), err))
+			errs = append(errs,
+				fmt.Errorf("round %d, %s %s for %v: %w", i, round.node, round.fault.Name, round.lasted.Round(time.Millisecond),
+					err))
 			b.log("%v", errs[len(errs)-1])
 		}
-		b.log("round %d: %s %s for %.1f s: unanswered %.2f s, by two %.2f s, %d of %d connections failed", i, round.node, round.fault.Name,
-			round.lasted.Seconds(), round.silent.Seconds(), round.double.Seconds(), len(round.connect.Failures), round.connect.Attempts)
+		b.log("round %d: %s %s for %.1f s: unanswered %.2f s, by two %.2f s, %d of %d connections failed", i, round.node,
+			round.fault.Name,
+			round.lasted.Seconds(), round.silent.Seconds(), round.double.Seconds(), len(round.connect.Failures),
+			round.connect.Attempts)
 		if _, err := b.compareUsage(ctx, first); err != nil {
 			errs = append(errs, err)
 		}
@@ -137,7 +143,8 @@ func randomFault(r *rand.Rand, faults []lab.Fault, nodes []string, owner string)
 	return soakRound{fault: faults[r.IntN(len(faults))], node: node, lasted: lasts}
 }
 
-// awaitWell waits until each VIP is on one node, all Heralds are ready and would detect each other's death, and 2 s more.
+// awaitWell waits until each VIP is on one node, all Heralds are ready and would detect each other's death, and 2 s
+// more.
 func (b *bench) awaitWell(ctx context.Context) error {
 	err := b.until(ctx, stepTimeout, func() error {
 		for _, n := range b.lab.Nodes() {
@@ -169,9 +176,11 @@ func (b *bench) compareUsage(ctx context.Context, first map[string]processUsage)
 			now.since = f.since
 			first[n] = now
 		case f.goroutines > 0:
-			text += fmt.Sprintf("%s, process of %v: goroutines %.0f, now %.0f; memory %.0f MiB, now %.0f MiB\n", n, time.Since(f.since).Round(time.Second), f.goroutines, now.goroutines, f.memory, now.memory)
+			text += fmt.Sprintf("%s, process of %v: goroutines %.0f, now %.0f; memory %.0f MiB, now %.0f MiB\n", n,
+				time.Since(f.since).Round(time.Second), f.goroutines, now.goroutines, f.memory, now.memory)
 			if now.goroutines > f.goroutines+maxMoreGoroutines || now.memory > f.memory+maxMoreMemory {
-				errs = append(errs, fmt.Errorf("%s has grown: goroutines %.0f to %.0f, memory %.0f to %.0f MiB", n, f.goroutines, now.goroutines, f.memory, now.memory))
+				errs = append(errs, fmt.Errorf("%s has grown: goroutines %.0f to %.0f, memory %.0f to %.0f MiB", n, f.goroutines,
+					now.goroutines, f.memory, now.memory))
 			}
 		}
 	}

@@ -70,9 +70,11 @@ func (s setup) up(ctx context.Context) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &cluster{setup: s, dir: dir, kubeconfig: filepath.Join(dir, "kubeconfig"), kubectl: filepath.Join(s.parts, "kubectl")}
+	c := &cluster{setup: s, dir: dir, kubeconfig: filepath.Join(dir, "kubeconfig"),
+		kubectl: filepath.Join(s.parts, "kubectl")}
 	herald, agnhost := filepath.Join(dir, "herald.oci.tar"), filepath.Join(dir, "agnhost.tar")
-	build := exec.CommandContext(ctx, "go", "-C", "manifests/image", "run", ".", "-source", "../..", "-o", herald, "-platform", "linux/"+runtime.GOARCH, "-name", image)
+	build := exec.CommandContext(ctx, "go", "-C", "manifests/image", "run", ".", "-source", "../..", "-o", herald,
+		"-platform", "linux/"+runtime.GOARCH, "-name", image)
 	if text, err := build.CombinedOutput(); err != nil {
 		return c, fmt.Errorf("make image: %w: %s", err, text)
 	}
@@ -81,7 +83,8 @@ func (s setup) up(ctx context.Context) (*cluster, error) {
 	}
 	s.log("images of Herald and of agnhost written")
 	c.Kubelets, err = lab.UpKubelets(ctx, lab.KubeletOptions{
-		Options: lab.Options{Herald: s.herald, Wait: 20 * time.Minute, ProxyMode: os.Getenv("HERALD_PROXY_MODE"), Log: os.Stderr, Dir: s.dir},
+		Options: lab.Options{Herald: s.herald, Wait: 20 * time.Minute, ProxyMode: os.Getenv("HERALD_PROXY_MODE"),
+			Log: os.Stderr, Dir: s.dir},
 		// kubeadm wants an address of the control plane; with one that no Herald has, Herald is here for Services only.
 		VIP: netip.MustParseAddr("10.78.0.11"), Images: []string{herald, agnhost}, OnLAN: true,
 	})
@@ -113,7 +116,8 @@ func (c *cluster) join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := c.Kubelets.Kubectl(ctx, "label", "nodes", "--all", "node-role.kubernetes.io/control-plane-", "node.kubernetes.io/exclude-from-external-load-balancers-"); err != nil {
+	if _, err := c.Kubelets.Kubectl(ctx, "label", "nodes", "--all", "node-role.kubernetes.io/control-plane-",
+		"node.kubernetes.io/exclude-from-external-load-balancers-"); err != nil {
 		return err
 	}
 	if _, err := c.Kubelets.Kubectl(ctx, "wait", "nodes", "--all", "--for=condition=Ready", "--timeout=2m"); err != nil {
@@ -157,7 +161,8 @@ func (c *cluster) install(ctx context.Context, m mode) error {
 			return err
 		}
 	}
-	pools := fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: kubevip, namespace: kube-system}\ndata: {cidr-global: %q}\n", m.pool)
+	pools := fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: kubevip, namespace: kube-system}\ndata: "+
+		"{cidr-global: %q}\n", m.pool)
 	if err := c.Apply(ctx, pools); err != nil {
 		return err
 	}
@@ -170,7 +175,8 @@ func (c *cluster) install(ctx context.Context, m mode) error {
 			return err
 		}
 	}
-	if _, err := c.Kubelets.Kubectl(ctx, "-n", "kube-system", "rollout", "status", "daemonset/herald", "--timeout=2m"); err != nil {
+	if _, err := c.Kubelets.Kubectl(ctx, "-n", "kube-system", "rollout", "status", "daemonset/herald",
+		"--timeout=2m"); err != nil {
 		return err
 	}
 	c.log("Herald runs on %v", c.Nodes())

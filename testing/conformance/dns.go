@@ -52,7 +52,8 @@ func (c *cluster) serveDNS(ctx context.Context, node string) (stop io.Closer, er
 			if err != nil {
 				continue
 			}
-			if reply, err := answer(buffer[:n], func(ns, name string) (netip.Addr, bool) { return c.clusterIP(ctx, ns, name) }); err == nil {
+			if reply, err := answer(buffer[:n],
+				func(ns, name string) (netip.Addr, bool) { return c.clusterIP(ctx, ns, name) }); err == nil {
 				_, _ = conn.WriteTo(reply, from) // a resolver asks again
 			}
 		}
@@ -85,7 +86,8 @@ func answer(query []byte, lookup func(ns, name string) (netip.Addr, bool)) ([]by
 		return nil, err
 	}
 	reply := dnsmessage.Message{
-		Header:    dnsmessage.Header{ID: header.ID, Response: true, Authoritative: true, RecursionDesired: header.RecursionDesired},
+		Header: dnsmessage.Header{ID: header.ID, Response: true, Authoritative: true,
+			RecursionDesired: header.RecursionDesired},
 		Questions: []dnsmessage.Question{question},
 	}
 	name, in := strings.CutSuffix(strings.ToLower(question.Name.String()), ".svc.cluster.local.")

@@ -4,7 +4,8 @@
 // VIPs are announced by ARP, then by BGP to that router, which spreads connections over the nodes. It prints a
 // table, and ends with status 1 if any test has failed that is not in expectedFailures.
 //
-// It needs root and a quarter of an hour for each of the two; "make test-conformance" builds and installs what it takes.
+// It needs root and a quarter of an hour for each of the two; "make test-conformance" builds and installs what it
+// takes.
 package main
 
 import (

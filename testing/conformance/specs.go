@@ -94,7 +94,8 @@ func (s setup) specs(ctx context.Context) ([]string, error) {
 			names = append(names, r.name())
 		}
 	}
-	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(minutes(b), minutes(a)), strings.Compare(a, b)) })
+	slices.SortFunc(names,
+		func(a, b string) int { return cmp.Or(cmp.Compare(minutes(b), minutes(a)), strings.Compare(a, b)) })
 	return names, nil
 }
 
@@ -143,9 +144,10 @@ func (c *cluster) runSpec(ctx context.Context, m mode, spec string, number int) 
 	limited, cancel := context.WithTimeoutCause(ctx, specTimeout, fmt.Errorf("it has not ended after %v", specTimeout))
 	defer cancel()
 	began := time.Now()
-	p, err := c.Start(client, name, []string{filepath.Join(c.parts, "e2e.test"), "--provider=skeleton", "--kubeconfig=" + c.kubeconfig,
-		"--kubectl-path=" + c.kubectl, "--num-nodes=3", "--dump-logs-on-failure=false", "--ginkgo.v", "--ginkgo.no-color",
-		"--ginkgo.focus=" + regexp.QuoteMeta(spec), "--ginkgo.json-report=" + file}, "KUBECONFIG="+c.kubeconfig)
+	p, err := c.Start(client, name,
+		[]string{filepath.Join(c.parts, "e2e.test"), "--provider=skeleton", "--kubeconfig=" + c.kubeconfig,
+			"--kubectl-path=" + c.kubectl, "--num-nodes=3", "--dump-logs-on-failure=false", "--ginkgo.v", "--ginkgo.no-color",
+			"--ginkgo.focus=" + regexp.QuoteMeta(spec), "--ginkgo.json-report=" + file}, "KUBECONFIG="+c.kubeconfig)
 	if err != nil {
 		return result{}, err
 	}

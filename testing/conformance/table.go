@@ -11,7 +11,9 @@ import (
 // expectedFailures are the tests that can't pass in a mode, by a part of their names, and why.
 var expectedFailures = map[string]map[string]string{
 	"arp": {
-		"should be able to switch session affinity for LoadBalancer service with Local traffic policy": "one node answers for a VIP, and with this policy sends to pods of its own only, so that no client reaches two pods of different nodes",
+		"should be able to switch session affinity for LoadBalancer service with Local traffic policy": "one node " +
+			"answers for a VIP, and with this policy sends to pods of its own only, so that no client reaches two pods of " +
+			"different nodes",
 	},
 }
 

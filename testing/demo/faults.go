@@ -167,7 +167,8 @@ func (d *demo) report(f fault, old string, s seen) error {
 	r := s.who.Addr(vip)
 	d.timeline(r)
 
-	i := slices.IndexFunc(r.Timeline, func(s lab.Span) bool { return slices.ContainsFunc(s.Hosts, func(h string) bool { return h != old }) })
+	i := slices.IndexFunc(r.Timeline,
+		func(s lab.Span) bool { return slices.ContainsFunc(s.Hosts, func(h string) bool { return h != old }) })
 	switch {
 	case s.who.Err != nil:
 		return s.who.Err
@@ -185,7 +186,8 @@ func (d *demo) report(f fault, old string, s seen) error {
 	next := slices.DeleteFunc(slices.Clone(r.Timeline[i].Hosts), func(h string) bool { return h == old })
 	d.checked("%s answers after %s. Nobody answered for %s, two nodes for %s.",
 		next[0], short(r.Timeline[i].From.Sub(s.began)), short(r.LongestSilence), short(r.LongestDouble))
-	d.checked("Of %d connections %d failed; the slowest took %s.", s.client.Attempts, len(s.client.Failures), short(s.client.Max))
+	d.checked("Of %d connections %d failed; the slowest took %s.", s.client.Attempts, len(s.client.Failures),
+		short(s.client.Max))
 	if f.keeps {
 		d.checked("The connection that was open goes on; the slowest line came back after %s.", short(s.slowest))
 	}

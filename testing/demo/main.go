@@ -72,11 +72,13 @@ func (d *demo) run(ctx context.Context, herald, logs string) (err error) {
 each a network namespace of this machine, joined by a switch. etcd, API
 server, controllers and kube-proxy are the real ones.
 `)
-	d.lab, err = lab.Up(ctx, lab.Options{Herald: d.path, Dir: logs, RBAC: string(rbac), Log: d.screen, Wait: 10 * time.Minute})
+	d.lab, err = lab.Up(ctx,
+		lab.Options{Herald: d.path, Dir: logs, RBAC: string(rbac), Log: d.screen, Wait: 10 * time.Minute})
 	if err != nil {
 		return err
 	}
-	for _, tell := range []func(context.Context) error{d.startHeralds, d.exposeService, d.showOwners, d.showFaults, d.removeAll} {
+	for _, tell := range []func(context.Context) error{d.startHeralds, d.exposeService, d.showOwners, d.showFaults,
+		d.removeAll} {
 		if err := tell(ctx); err != nil {
 			return err
 		}

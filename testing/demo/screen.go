@@ -138,7 +138,8 @@ func bar(spans []lab.Span, began, ended time.Time) string {
 	for i := range cells {
 		cell := " "
 		for _, s := range spans {
-			if c := sign(s.Hosts...); s.From.Before(edge(i+1)) && s.To.After(edge(i)) && cell != "=" && (c == "=" || c == "·" || cell == " ") {
+			if c := sign(s.Hosts...); s.From.Before(edge(i+1)) && s.To.After(edge(i)) && cell != "=" &&
+				(c == "=" || c == "·" || cell == " ") {
 				cell = c
 			}
 		}

@@ -15,8 +15,9 @@ import (
 
 // The VIPs of the Services web, api and mail; vip is that of web.
 var (
-	vips = []netip.Addr{netip.MustParseAddr("10.77.0.50"), netip.MustParseAddr("10.77.0.51"), netip.MustParseAddr("10.77.0.52")}
-	vip  = vips[0]
+	vips = []netip.Addr{netip.MustParseAddr("10.77.0.50"), netip.MustParseAddr("10.77.0.51"),
+		netip.MustParseAddr("10.77.0.52")}
+	vip = vips[0]
 )
 
 // A demo is one run of the chapters.
@@ -89,7 +90,8 @@ func (d *demo) startHeralds(ctx context.Context) error {
 
 // expose makes a Service of the Deployment web.
 func (d *demo) expose(ctx context.Context, name string, vip netip.Addr) error {
-	return d.kubectl(ctx, "expose", "deployment", "web", "--name="+name, "--port=80", "--type=LoadBalancer", "--load-balancer-ip="+vip.String())
+	return d.kubectl(ctx, "expose", "deployment", "web", "--name="+name, "--port=80", "--type=LoadBalancer",
+		"--load-balancer-ip="+vip.String())
 }
 
 func (d *demo) exposeService(ctx context.Context) error {
@@ -118,7 +120,8 @@ func (d *demo) exposeService(ctx context.Context) error {
 	if _, err := who.AwaitAnswer(soon, vip, ""); err != nil {
 		return err
 	}
-	d.checked("%s was answered on the LAN %s after kubectl was started.", vip, short(who.Stop().Addr(vip).First.Sub(began)))
+	d.checked("%s was answered on the LAN %s after kubectl was started.", vip,
+		short(who.Stop().Addr(vip).First.Sub(began)))
 	if err := d.kubectl(ctx, "wait", "--for=condition=heraldvip.io/Announced", "service/web"); err != nil {
 		return err
 	}

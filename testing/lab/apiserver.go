@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// StartAPIServer starts a further API server, on a node, at port 6443 of all its addresses, and does not wait until it is ready.
-// All API servers of a lab have one etcd, the same users and tokens.
+// StartAPIServer starts a further API server, on a node, at port 6443 of all its addresses, and does not wait until
+// it is ready. All API servers of a lab have one etcd, the same users and tokens.
 func (l *Lab) StartAPIServer(node string) (*Process, error) {
 	return l.Start(node, "kube-apiserver-"+node, l.apiArgs(node, l.etcdURL()))
 }
@@ -37,7 +37,8 @@ func (l *Lab) DialAPI(ctx context.Context, addr string) (*APIConn, error) {
 		tcp.Close()
 		return nil, err
 	}
-	return &APIConn{Server: conn.ConnectionState().PeerCertificates[0].Subject.CommonName, conn: conn, in: bufio.NewReader(conn)}, nil
+	return &APIConn{Server: conn.ConnectionState().PeerCertificates[0].Subject.CommonName, conn: conn,
+		in: bufio.NewReader(conn)}, nil
 }
 
 // Ask makes one request on the connection, as the admin. The answer must come within 2 s.
@@ -45,7 +46,8 @@ func (c *APIConn) Ask() error {
 	if err := c.conn.SetDeadline(time.Now().Add(2 * time.Second)); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprint(c.conn, "GET /api/v1/namespaces/default HTTP/1.1\r\nHost: kubernetes\r\nAuthorization: Bearer admin-token\r\n\r\n"); err != nil {
+	if _, err := fmt.Fprint(c.conn, "GET /api/v1/namespaces/default HTTP/1.1\r\nHost: kubernetes\r\nAuthorization: "+
+		"Bearer admin-token\r\n\r\n"); err != nil {
 		return err
 	}
 	resp, err := http.ReadResponse(c.in, nil)

@@ -46,7 +46,8 @@ func newClient(c *rest.Config) (kubernetes.Interface, func(), error) {
 		return nil, nil, err
 	}
 	client, err := kubernetes.NewForConfigAndClient(c, hc)
-	return client, func() { utilnet.CloseIdleConnectionsFor(hc.Transport) }, err // client-go's wrappers do not implement it
+	// client-go's wrappers do not implement it
+	return client, func() { utilnet.CloseIdleConnectionsFor(hc.Transport) }, err
 }
 
 // Client is the admin's client, from this process into the lab, with no rate limit.
@@ -93,7 +94,8 @@ func (l *Lab) Kubeconfig(ctx context.Context, user string) (string, error) {
 		return path, err
 	}
 	accounts := l.client.CoreV1().ServiceAccounts(ns)
-	_, err := accounts.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	_, err := accounts.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}},
+		metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return "", fmt.Errorf("create ServiceAccount %s: %w", user, err)
 	}

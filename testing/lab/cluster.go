@@ -34,7 +34,8 @@ func (l *Lab) startAPI() error {
 }
 
 func (l *Lab) spawnEtcd() error {
-	cmd := exec.Command(l.programPath("etcd"), "--name=lab", "--data-dir="+filepath.Join(l.dir, "etcd"), "--unsafe-no-fsync",
+	cmd := exec.Command(l.programPath("etcd"), "--name=lab", "--data-dir="+filepath.Join(l.dir, "etcd"),
+		"--unsafe-no-fsync",
 		"--listen-client-urls=http://127.0.0.1:2379,"+l.etcdURL(), "--advertise-client-urls=http://127.0.0.1:2379",
 		"--listen-peer-urls=http://127.0.0.1:2380", "--initial-advertise-peer-urls=http://127.0.0.1:2380",
 		"--initial-cluster=lab=http://127.0.0.1:2380", "--log-level=warn",
@@ -53,11 +54,13 @@ func (l *Lab) etcdURL() string {
 func (l *Lab) spawnAPI() error {
 	var audit []string
 	if l.opts.Audited != "" {
-		policy := fmt.Sprintf("apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- {level: Metadata, users: [%q]}\n- {level: None}\n", l.opts.Audited)
+		policy := fmt.Sprintf("apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- "+
+			"{level: Metadata, users: [%q]}\n- {level: None}\n", l.opts.Audited)
 		if err := os.WriteFile(l.conf("audit.yaml"), []byte(policy), 0o600); err != nil {
 			return err
 		}
-		audit = []string{"--audit-policy-file=" + l.conf("audit.yaml"), "--audit-log-path=" + filepath.Join(l.dir, "logs", "audit.log")}
+		audit = []string{"--audit-policy-file=" + l.conf("audit.yaml"),
+			"--audit-log-path=" + filepath.Join(l.dir, "logs", "audit.log")}
 	}
 	api, err := l.Start("cp", "kube-apiserver", append(l.apiArgs("cp", "http://127.0.0.1:2379"), audit...))
 	if err != nil {
@@ -70,7 +73,8 @@ func (l *Lab) spawnAPI() error {
 // apiArgs is the command of the API server of a host.
 func (l *Lab) apiArgs(host, etcd string) []string {
 	return []string{l.programPath("kube-apiserver"),
-		"--etcd-servers=" + etcd, "--bind-address=::", "--advertise-address=" + l.host(host).mgmtAddr().String(), "--secure-port=6443",
+		"--etcd-servers=" + etcd, "--bind-address=::", "--advertise-address=" + l.host(host).mgmtAddr().String(),
+		"--secure-port=6443",
 		"--tls-cert-file=" + l.pki(host+".crt"), "--tls-private-key-file=" + l.pki("apiserver.key"),
 		"--token-auth-file=" + l.pki("tokens.csv"), "--authorization-mode=RBAC",
 		"--service-account-key-file=" + l.pki("sa.key"), "--service-account-signing-key-file=" + l.pki("sa.key"),
@@ -84,7 +88,8 @@ func (l *Lab) apiArgs(host, etcd string) []string {
 
 // startController starts the one controller that the lab does not stand in for, and waits until it knows all objects.
 func (l *Lab) startController(ctx context.Context) error {
-	p, err := l.Start("cp", "endpointslices", []string{l.programPath("endpointslices"), "--kubeconfig=" + l.kubeconfig("controller")})
+	p, err := l.Start("cp", "endpointslices",
+		[]string{l.programPath("endpointslices"), "--kubeconfig=" + l.kubeconfig("controller")})
 	if err != nil {
 		return err
 	}
@@ -95,7 +100,8 @@ func (l *Lab) startController(ctx context.Context) error {
 // writeNode creates the Node as its kubelet would.
 func (l *Lab) writeNode(ctx context.Context, h host) error {
 	n := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: h.name, Labels: map[string]string{corev1.LabelHostname: h.name, corev1.LabelOSStable: "linux"}},
+		ObjectMeta: metav1.ObjectMeta{Name: h.name,
+			Labels: map[string]string{corev1.LabelHostname: h.name, corev1.LabelOSStable: "linux"}},
 	}
 	for _, p := range h.hasPrefixes(h.pods4(), h.pods6()) {
 		n.Spec.PodCIDRs = append(n.Spec.PodCIDRs, p.String())
@@ -157,8 +163,8 @@ func (l *Lab) startProxy(ctx context.Context, h host) error {
 	})
 }
 
-// forwardAPIServer has connections of the node to the cluster IP of default/kubernetes lead to the API server, as a kube-proxy
-// would: a Herald without that finds the data plane of its node faulty.
+// forwardAPIServer has connections of the node to the cluster IP of default/kubernetes lead to the API server, as a
+// kube-proxy would: a Herald without that finds the data plane of its node faulty.
 func (l *Lab) forwardAPIServer(ctx context.Context, h host) error {
 	cidr, _, _ := strings.Cut(ServiceCIDRs, ",")
 	clusterIP := netip.MustParsePrefix(cidr).Addr().Next() // the API server takes the first of the range

@@ -221,8 +221,10 @@ func overlap(stalls []stall, from, to time.Time) time.Duration {
 // String lists the figures and the first ten failures.
 func (r ConnectReport) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "connect to %s, every %v for %v: %d attempts, %d failures, p50 %s, p99 %s, max %s, longest without a success %s\n",
-		r.To, r.Every, r.Ended.Sub(r.Began).Round(time.Millisecond), r.Attempts, len(r.Failures), ms(r.P50), ms(r.P99), ms(r.Max), ms(r.Outage))
+	fmt.Fprintf(&b, "connect to %s, every %v for %v: %d attempts, %d failures, p50 %s, p99 %s, max %s, longest "+
+		"without a success %s\n",
+		r.To, r.Every, r.Ended.Sub(r.Began).Round(time.Millisecond), r.Attempts, len(r.Failures), ms(r.P50), ms(r.P99),
+		ms(r.Max), ms(r.Outage))
 	if r.Stalled > 0 {
 		fmt.Fprintf(&b, "  (this process was kept from running for %s of the time)\n", ms(r.Stalled))
 	}

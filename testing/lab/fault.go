@@ -43,7 +43,8 @@ func (l *Lab) Reconnect(name string) error { return l.reconnect(lanBridge, name)
 // CutAPI cuts a node from the API server without its noticing: packets are lost
 // in both directions.
 func (l *Lab) CutAPI(node string) error {
-	return l.onSwitchPort(mgmtBridge, node, func(nl *netlink.Handle, p netlink.Link) error { return nl.LinkSetNoMaster(p) })
+	return l.onSwitchPort(mgmtBridge, node,
+		func(nl *netlink.Handle, p netlink.Link) error { return nl.LinkSetNoMaster(p) })
 }
 
 // ConnectAPI undoes CutAPI.
@@ -104,8 +105,8 @@ func (l *Lab) StartAPI(ctx context.Context) error {
 // preferred is the niceness of what PreferControlPlane prefers.
 const preferred = -15
 
-// PreferControlPlane gives etcd, the API server and the controller the processors before all others, as if they had a machine
-// of their own. An API server that is started later has the usual priority again.
+// PreferControlPlane gives etcd, the API server and the controller the processors before all others, as if they had a
+// machine of their own. An API server that is started later has the usual priority again.
 func (l *Lab) PreferControlPlane() error {
 	for _, p := range []*Process{l.etcd, l.api, l.controller} {
 		if err := syscall.Setpriority(syscall.PRIO_PGRP, p.Pid, preferred); err != nil {

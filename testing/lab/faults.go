@@ -11,11 +11,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// KernelAnswers is how long a kernel may go on to answer for a VIP that no Herald renews: its clock for lifetimes is coarse
-// (docs/wire.md).
+// KernelAnswers is how long a kernel may go on to answer for a VIP that no Herald renews: its clock for lifetimes is
+// coarse (docs/wire.md).
 const KernelAnswers = 6*time.Second + 200*time.Millisecond
 
-// leaseDuration is how long a node that is not found dead by heartbeats is waited for, and as much as a busy machine adds.
+// leaseDuration is how long a node that is not found dead by heartbeats is waited for, and as much as a busy machine
+// adds.
 const leaseDuration = 17 * time.Second
 
 // A Fault of a node that owns VIPs, or of the API server, which is made and later undone. Limits are for the time from
@@ -31,13 +32,15 @@ type Fault struct {
 
 // Faults is all faults, for tests, measurements and the demo.
 var Faults = []Fault{
-	{"Herald stopped by SIGTERM, and started", true, 2 * time.Second, KernelAnswers, func(ctx context.Context, l *Lab, node string) error {
-		return errors.Join(l.Herald(node).Signal(syscall.SIGTERM), l.Herald(node).Wait(ctx))
-	}, startHeraldAgain},
+	{"Herald stopped by SIGTERM, and started", true, 2 * time.Second, KernelAnswers,
+		func(ctx context.Context, l *Lab, node string) error {
+			return errors.Join(l.Herald(node).Signal(syscall.SIGTERM), l.Herald(node).Wait(ctx))
+		}, startHeraldAgain},
 	{"Herald killed, and started", true, 2 * time.Second, KernelAnswers, killHerald, startHeraldAgain},
-	{"Herald killed, and started after 2 s", false, 2 * time.Second, KernelAnswers, func(ctx context.Context, l *Lab, node string) error {
-		return errors.Join(killHerald(ctx, l, node), pause(ctx, 2*time.Second), startHeraldAgain(ctx, l, node))
-	}, nil},
+	{"Herald killed, and started after 2 s", false, 2 * time.Second, KernelAnswers,
+		func(ctx context.Context, l *Lab, node string) error {
+			return errors.Join(killHerald(ctx, l, node), pause(ctx, 2*time.Second), startHeraldAgain(ctx, l, node))
+		}, nil},
 	{"Herald suspended by SIGSTOP, and continued", true, leaseDuration, KernelAnswers,
 		func(_ context.Context, l *Lab, node string) error { return l.Herald(node).Signal(syscall.SIGSTOP) },
 		func(_ context.Context, l *Lab, node string) error { return l.Herald(node).Signal(syscall.SIGCONT) }},
@@ -46,9 +49,11 @@ var Faults = []Fault{
 		func(_ context.Context, l *Lab, node string) error {
 			return errors.Join(l.Reconnect(node), l.ConnectAPI(node))
 		}},
-	{"cut from the LAN, and repaired", true, 5 * time.Second, KernelAnswers, plainly((*Lab).Cut), plainly((*Lab).Reconnect)},
+	{"cut from the LAN, and repaired", true, 5 * time.Second, KernelAnswers, plainly((*Lab).Cut),
+		plainly((*Lab).Reconnect)},
 	{"link down, and up", true, 5 * time.Second, KernelAnswers, plainly((*Lab).Unplug), plainly((*Lab).Reconnect)},
-	{"cut from the API server, and repaired", true, 5 * time.Second, KernelAnswers, plainly((*Lab).CutAPI), plainly((*Lab).ConnectAPI)},
+	{"cut from the API server, and repaired", true, 5 * time.Second, KernelAnswers, plainly((*Lab).CutAPI),
+		plainly((*Lab).ConnectAPI)},
 	{"receives nothing from the LAN", true, 5 * time.Second, KernelAnswers, losing(100, 0), loseNothing},
 	{"sends nothing on the LAN", true, 5 * time.Second, KernelAnswers, losing(0, 100), loseNothing},
 	{"a fifth of its frames lost", false, 5 * time.Second, KernelAnswers, losing(20, 20), loseNothing},
@@ -61,19 +66,21 @@ var Faults = []Fault{
 	{"API server suspended, and continued", false, 2 * time.Second, KernelAnswers,
 		func(_ context.Context, l *Lab, _ string) error { return l.PauseAPI() },
 		func(_ context.Context, l *Lab, _ string) error { return l.ResumeAPI() }},
-	{"API server away, and Herald killed", true, leaseDuration, KernelAnswers, func(ctx context.Context, l *Lab, node string) error {
-		// Longer than a node needs to detect it.
-		return errors.Join(l.StopAPI(), pause(ctx, 10*time.Second), killHerald(ctx, l, node))
-	}, func(ctx context.Context, l *Lab, node string) error {
-		return errors.Join(l.StartAPI(ctx), startHeraldAgain(ctx, l, node))
-	}},
+	{"API server away, and Herald killed", true, leaseDuration, KernelAnswers,
+		func(ctx context.Context, l *Lab, node string) error {
+			// Longer than a node needs to detect it.
+			return errors.Join(l.StopAPI(), pause(ctx, 10*time.Second), killHerald(ctx, l, node))
+		}, func(ctx context.Context, l *Lab, node string) error {
+			return errors.Join(l.StartAPI(ctx), startHeraldAgain(ctx, l, node))
+		}},
 	{"etcd killed, and started", false, 2 * time.Second, KernelAnswers,
 		func(_ context.Context, l *Lab, _ string) error { l.etcd.Kill(); return nil },
 		func(ctx context.Context, l *Lab, _ string) error { return errors.Join(l.spawnEtcd(), l.awaitAPI(ctx)) }},
 	{"the table deleted", false, 100 * time.Millisecond, KernelAnswers, deleteLeases("herald-table"), nil},
-	{"its node lease deleted", false, 2 * time.Second, KernelAnswers, func(ctx context.Context, l *Lab, node string) error {
-		return deleteLeases("herald-node-"+node)(ctx, l, node)
-	}, nil},
+	{"its node lease deleted", false, 2 * time.Second, KernelAnswers,
+		func(ctx context.Context, l *Lab, node string) error {
+			return deleteLeases("herald-node-"+node)(ctx, l, node)
+		}, nil},
 }
 
 // FaultsNamed returns the faults whose names contain text.

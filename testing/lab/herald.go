@@ -39,7 +39,8 @@ func (l *Lab) Herald(node string) *Process {
 	return l.heralds[node].Process
 }
 
-// StartHeraldAgain starts Herald on a node with the options that it had before, and waits until it is ready, or ctx ends.
+// StartHeraldAgain starts Herald on a node with the options that it had before, and waits until it is ready, or ctx
+// ends.
 func (l *Lab) StartHeraldAgain(ctx context.Context, node string) error {
 	l.mu.Lock()
 	env := l.heralds[node].env

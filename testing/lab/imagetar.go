@@ -26,7 +26,8 @@ func writeImage(out, program string, args []string, names ...string) error {
 		return err
 	}
 	inside := "/usr/local/bin/" + filepath.Base(program)
-	return WriteImage(out, map[string][]byte{inside: text, "/etc/": nil, "/tmp/": nil}, append([]string{inside}, args...), names...)
+	return WriteImage(out, map[string][]byte{inside: text, "/etc/": nil, "/tmp/": nil}, append([]string{inside}, args...),
+		names...)
 }
 
 // WriteImage writes an image as an archive in the format of docker save, which containerd imports.

@@ -109,7 +109,8 @@ func UpKubelets(ctx context.Context, o KubeletOptions) (*Kubelets, error) {
 	}
 	all := slices.DeleteFunc(hosts(o.Nodes, false), func(h host) bool { return h.name == "w1" })
 	k := &Kubelets{
-		Lab: &Lab{opts: o.Options, dir: o.Dir, lock: lock, hosts: all, pods: map[string]*backend{}, heralds: map[string]heraldProcess{}, began: time.Now()},
+		Lab: &Lab{opts: o.Options, dir: o.Dir, lock: lock, hosts: all, pods: map[string]*backend{},
+			heralds: map[string]heraldProcess{}, began: time.Now()},
 		vip: o.VIP, onLAN: o.OnLAN, starters: map[string]*Process{},
 	}
 	if err := k.up(ctx, o); err != nil {
@@ -171,7 +172,8 @@ func (k *Kubelets) writeImages(ctx context.Context, more []string) error {
 	if err != nil {
 		return err
 	}
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, "tool"), "./testing/lab/nodes/tool")
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, "tool"),
+		"./testing/lab/nodes/tool")
 	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the tool: %w: %s", err, text)
@@ -411,7 +413,8 @@ func (k *Kubelets) StaticPod(node, name, yaml string) error {
 	}
 	// A name that begins with a dot is not read.
 	temporary := filepath.Join(dir, "."+name)
-	return errors.Join(os.WriteFile(temporary, []byte(yaml), 0o600), os.Rename(temporary, filepath.Join(dir, name+".yaml")))
+	return errors.Join(os.WriteFile(temporary, []byte(yaml), 0o600),
+		os.Rename(temporary, filepath.Join(dir, name+".yaml")))
 }
 
 // removeCgroups removes the cgroups, named by a pattern, of nodes that are gone.

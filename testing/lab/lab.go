@@ -21,17 +21,19 @@ import (
 // Options of a lab. The zero value is a lab of three nodes
 // with kube-proxy in nftables mode.
 type Options struct {
-	Nodes     int           // nodes Herald may run on, 1 to 60; 0 means 3
-	NoProxies bool          // only the worker w1 has a kube-proxy, the others one rule for default/kubernetes (IPv4): for many nodes
-	ProxyMode string        // kube-proxy's mode, "nftables" or "iptables"; "" means nftables
-	IPv6Only  bool          // no host, Pod or Service has an IPv4 address, but for 127.0.0.1
-	Dir       string        // for logs, keys and etcd's data; "" means a temporary directory that Down removes
-	Parts     string        // where the built programs are; "" means bin/parts in the checkout
-	Herald    string        // the program under test; "" means bin/herald in the checkout
-	RBAC      string        // YAML that is applied before Up returns, such as `herald manifest rbac` prints
-	Audited   string        // user whose requests the API server logs in logs/audit.log, one JSON object a line; "" means none
-	Log       io.Writer     // gets a line per step; nil means none
-	Wait      time.Duration // how long Up waits for another lab on this machine to end; 0: it fails at once
+	Nodes int // nodes Herald may run on, 1 to 60; 0 means 3
+	// only the worker w1 has a kube-proxy, the others one rule for default/kubernetes (IPv4): for many nodes
+	NoProxies bool
+	ProxyMode string // kube-proxy's mode, "nftables" or "iptables"; "" means nftables
+	IPv6Only  bool   // no host, Pod or Service has an IPv4 address, but for 127.0.0.1
+	Dir       string // for logs, keys and etcd's data; "" means a temporary directory that Down removes
+	Parts     string // where the built programs are; "" means bin/parts in the checkout
+	Herald    string // the program under test; "" means bin/herald in the checkout
+	RBAC      string // YAML that is applied before Up returns, such as `herald manifest rbac` prints
+	// user whose requests the API server logs in logs/audit.log, one JSON object a line; "" means none
+	Audited string
+	Log     io.Writer     // gets a line per step; nil means none
+	Wait    time.Duration // how long Up waits for another lab on this machine to end; 0: it fails at once
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -149,7 +151,8 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 		lock.Close()
 		return nil, err
 	}
-	l := &Lab{opts: opts, dir: opts.Dir, lock: lock, hosts: hosts(opts.Nodes, opts.IPv6Only), pods: map[string]*backend{}, proxies: map[string]*Process{},
+	l := &Lab{opts: opts, dir: opts.Dir, lock: lock, hosts: hosts(opts.Nodes, opts.IPv6Only), pods: map[string]*backend{},
+		proxies: map[string]*Process{},
 		heralds: map[string]heraldProcess{}, began: time.Now()}
 	ctx, cancel := context.WithTimeoutCause(ctx, upTimeout, fmt.Errorf("not up after %v", upTimeout))
 	defer cancel()
@@ -188,7 +191,8 @@ func (l *Lab) up(ctx context.Context) error {
 	if err := l.startCluster(ctx); err != nil {
 		return err
 	}
-	l.progress("up: nodes %v, kube-proxy in %s mode, logs in %s", l.Nodes(), l.opts.ProxyMode, filepath.Join(l.dir, "logs"))
+	l.progress("up: nodes %v, kube-proxy in %s mode, logs in %s", l.Nodes(), l.opts.ProxyMode,
+		filepath.Join(l.dir, "logs"))
 	return nil
 }
 

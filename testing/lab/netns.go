@@ -117,8 +117,9 @@ func newNamed(ns string) error {
 	return err
 }
 
-// shareNetnsDir makes netnsDir a mount point whose mounts are shared, as ip-netns(8) does with its first namespace. If that did it while a lab is up,
-// each namespace of the lab would be mounted twice, once where nobody can unmount it.
+// shareNetnsDir makes netnsDir a mount point whose mounts are shared, as ip-netns(8) does with its first namespace.
+// If that did it while a lab is up, each namespace of the lab would be mounted twice, once where nobody can unmount
+// it.
 func shareNetnsDir() error {
 	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
 		return err
@@ -162,7 +163,8 @@ func setSysctls(settings ...string) error {
 func deleteNetns(ns string) error {
 	path := netnsPath(ns)
 	// Not mounted (EINVAL) is what an interrupted creation leaves.
-	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) &&
+		!errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("unmount %s: %w", path, err)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -216,8 +216,10 @@ func conditionStatus(b bool) corev1.ConditionStatus {
 // SetReady writes the pod's Ready condition. Its server answers also while it is not ready.
 func (l *Lab) SetReady(ctx context.Context, p Pod, ready bool) error {
 	s := conditionStatus(ready)
-	patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"Ready","status":%q},{"type":"ContainersReady","status":%q}]}}`, s, s)
-	_, err := l.client.CoreV1().Pods(p.namespace()).Patch(ctx, p.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	patch := fmt.Appendf(nil,
+		`{"status":{"conditions":[{"type":"Ready","status":%q},{"type":"ContainersReady","status":%q}]}}`, s, s)
+	_, err := l.client.CoreV1().Pods(p.namespace()).Patch(ctx, p.Name, types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{}, "status")
 	if err != nil {
 		return fmt.Errorf("pod %s: write status: %w", p.key(), err)
 	}

@@ -24,8 +24,9 @@ func (l *Lab) StartProxy(ctx context.Context, node string) error {
 	return l.startProxy(ctx, l.host(node))
 }
 
-// RestartClients kills the controller of EndpointSlices and all kube-proxies that run (SIGKILL), starts them again, and waits until they are ready. After the
-// API server was away watches come back with client-go's back-off, of up to a minute; new processes have none.
+// RestartClients kills the controller of EndpointSlices and all kube-proxies that run (SIGKILL), starts them again,
+// and waits until they are ready. After the API server was away watches come back with client-go's back-off, of up to
+// a minute; new processes have none.
 func (l *Lab) RestartClients(ctx context.Context) error {
 	l.controller.Kill()
 	if err := l.startController(ctx); err != nil {
@@ -55,9 +56,11 @@ func (l *Lab) proxy(node string) *Process {
 	return l.proxies[node]
 }
 
-// RulesFor is what kube-proxy's rules, of nftables or of iptables, have of a VIP: the rest of the line, or of the element of a map.
+// RulesFor is what kube-proxy's rules, of nftables or of iptables, have of a VIP: the rest of the line, or of the
+// element of a map.
 func RulesFor(rules, vip string) []string {
-	return regexp.MustCompile(`(?m)(?:^|[^0-9a-f:.])`+regexp.QuoteMeta(vip)+`(?:[^0-9a-f:.,\n][^,\n]*)?(?:[,\n]|$)`).FindAllString(rules, -1)
+	return regexp.MustCompile(`(?m)(?:^|[^0-9a-f:.])`+regexp.QuoteMeta(vip)+
+		`(?:[^0-9a-f:.,\n][^,\n]*)?(?:[,\n]|$)`).FindAllString(rules, -1)
 }
 
 // RulesServe returns nil if kube-proxy's rules forward connections to a VIP. As long as it knows no endpoints it has

@@ -24,7 +24,8 @@ type Router struct {
 // routing are the sysctls of a router. It sends no ICMP redirects: with one the client would
 // bypass ECMP.
 var routing = []string{
-	"net/ipv4/ip_forward=1", "net/ipv6/conf/all/forwarding=1", "net/ipv4/conf/all/send_redirects=0", "net/ipv4/conf/eth0/send_redirects=0",
+	"net/ipv4/ip_forward=1", "net/ipv6/conf/all/forwarding=1", "net/ipv4/conf/all/send_redirects=0",
+	"net/ipv4/conf/eth0/send_redirects=0",
 	"net/ipv4/fib_multipath_hash_policy=1", "net/ipv6/fib_multipath_hash_policy=1",
 }
 
@@ -77,15 +78,18 @@ func (r *Router) file(name string) string { return filepath.Join(r.dir, name) }
 // Start starts the daemons, again after Kill.
 func (r *Router) Start(ctx context.Context) error {
 	if r.bird {
-		return r.start(ctx, "bird", []string{"bird", "-f", "-c", r.file("bird.conf"), "-s", r.file("bird.ctl"), "-P", r.file("bird.pid")},
+		return r.start(ctx, "bird", []string{"bird", "-f", "-c", r.file("bird.conf"), "-s", r.file("bird.ctl"), "-P",
+			r.file("bird.pid")},
 			func() error { _, err := r.Birdc(ctx, "show status"); return err })
 	}
 	argv := func(name string) []string {
-		return []string{frrDir + name, "-f", r.file(name + ".conf"), "-i", r.file(name + ".pid"), "-z", r.file("zserv.api"), "--vty_socket", r.dir, "-P", "0"}
+		return []string{frrDir + name, "-f", r.file(name + ".conf"), "-i", r.file(name + ".pid"), "-z", r.file("zserv.api"),
+			"--vty_socket", r.dir, "-P", "0"}
 	}
 	err := r.start(ctx, "zebra", argv("zebra"), func() error { _, err := os.Stat(r.file("zserv.api")); return err })
 	if r.bfd {
-		err = errors.Join(err, r.start(ctx, "bfdd", append(argv("bfdd"), "--bfdctl", r.file("bfdd.sock")), func() error { _, err := r.Vtysh(ctx, "show bfd peers"); return err }))
+		err = errors.Join(err, r.start(ctx, "bfdd", append(argv("bfdd"), "--bfdctl", r.file("bfdd.sock")),
+			func() error { _, err := r.Vtysh(ctx, "show bfd peers"); return err }))
 	}
 	return errors.Join(err,
 		r.start(ctx, "bgpd", argv("bgpd"), func() error { _, err := r.Vtysh(ctx, "show version"); return err }),
@@ -135,7 +139,8 @@ func (r *Router) flush(family, protocol string) error {
 
 // Close ends the daemons, removes their files, and leaves the namespace as it was.
 func (r *Router) Close() error {
-	return errors.Join(r.Kill(), os.RemoveAll(r.dir), inNamespace(r.ns, func() error { return setSysctls(r.sysctlsBefore...) }))
+	return errors.Join(r.Kill(), os.RemoveAll(r.dir),
+		inNamespace(r.ns, func() error { return setSysctls(r.sysctlsBefore...) }))
 }
 
 // Vtysh gives FRR commands and returns the answers.
@@ -183,7 +188,8 @@ func (r *Router) AwaitHops(ctx context.Context, prefix string, want int) (time.D
 		}
 		select {
 		case <-ctx.Done():
-			return time.Since(began), fmt.Errorf("%s has the next hops %v for %s, want %d: %w", r.ns, hops, prefix, want, errors.Join(err, ctx.Err()))
+			return time.Since(began), fmt.Errorf("%s has the next hops %v for %s, want %d: %w", r.ns, hops, prefix, want,
+				errors.Join(err, ctx.Err()))
 		case <-time.After(5 * time.Millisecond):
 		}
 	}

@@ -25,7 +25,8 @@ var accounts = []struct{ name, user, groups string }{
 	{"kube-proxy", "system:kube-proxy", "system:node-proxier"},
 	// What the API server makes of the token of a ServiceAccount: RBAC that is
 	// bound to that ServiceAccount applies, and nothing else.
-	{"herald", "system:serviceaccount:kube-system:herald", "system:serviceaccounts,system:serviceaccounts:kube-system,system:authenticated"},
+	{"herald", "system:serviceaccount:kube-system:herald",
+		"system:serviceaccounts,system:serviceaccounts:kube-system,system:authenticated"},
 }
 
 func (l *Lab) pki(name string) string        { return filepath.Join(l.dir, "pki", name) }
@@ -102,13 +103,15 @@ func (l *Lab) writeCerts() error {
 }
 
 // writeServerCert writes the certificate of a host's API server, for key, signed by ca.
-func (l *Lab) writeServerCert(host string, serial int64, ca *x509.Certificate, key *ecdsa.PublicKey, caKey *ecdsa.PrivateKey) error {
+func (l *Lab) writeServerCert(host string, serial int64, ca *x509.Certificate, key *ecdsa.PublicKey,
+	caKey *ecdsa.PrivateKey) error {
 	server := &x509.Certificate{
 		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: host},
 		NotBefore: ca.NotBefore, NotAfter: ca.NotAfter,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		IPAddresses: []net.IP{net.IPv4(10, 78, 0, 2), net.IPv4(127, 0, 0, 1), net.IPv4(10, 112, 0, 1), net.ParseIP("fd78::2"), net.ParseIP("fd77:112::1")},
-		DNSNames:    []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"},
+		IPAddresses: []net.IP{net.IPv4(10, 78, 0, 2), net.IPv4(127, 0, 0, 1), net.IPv4(10, 112, 0, 1),
+			net.ParseIP("fd78::2"), net.ParseIP("fd77:112::1")},
+		DNSNames: []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, server, ca, key, caKey)
 	if err != nil {

@@ -55,7 +55,8 @@ func awaitLock(ctx context.Context, f *os.File, wait time.Duration) error {
 		select {
 		case <-timeout:
 			who, err := os.ReadFile(lockPath())
-			return errors.Join(fmt.Errorf("another lab is up on this machine; end it first: %s", strings.Join(strings.Fields(string(who)), " ")), err)
+			return errors.Join(fmt.Errorf("another lab is up on this machine; end it first: %s",
+				strings.Join(strings.Fields(string(who)), " ")), err)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-tick.C:

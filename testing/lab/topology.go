@@ -132,14 +132,16 @@ func nth(p netip.Prefix, i int) netip.Addr {
 var (
 	// Links come up without waiting for duplicate address detection, which
 	// is turned on again for the nodes when everything is up.
-	hostSysctls = []string{"net/ipv6/conf/default/accept_dad=0", "net/ipv6/conf/all/accept_ra=0", "net/ipv6/conf/default/accept_ra=0"}
-	forwarding  = []string{"net/ipv4/ip_forward=1", "net/ipv6/conf/all/forwarding=1", "net/ipv6/conf/default/forwarding=1",
+	hostSysctls = []string{"net/ipv6/conf/default/accept_dad=0", "net/ipv6/conf/all/accept_ra=0",
+		"net/ipv6/conf/default/accept_ra=0"}
+	forwarding = []string{"net/ipv4/ip_forward=1", "net/ipv6/conf/all/forwarding=1", "net/ipv6/conf/default/forwarding=1",
 		"net/ipv4/conf/all/rp_filter=0", "net/ipv4/conf/default/rp_filter=0"}
 	// Traffic between two pods of one node crosses cni0 only, and must still
 	// pass kube-proxy's rules.
 	bridgeFiltering = []string{"net/bridge/bridge-nf-call-iptables=1", "net/bridge/bridge-nf-call-ip6tables=1"}
 	// A switch has no addresses and no firewall.
-	switchSysctls = []string{"net/ipv6/conf/all/disable_ipv6=1", "net/ipv6/conf/default/disable_ipv6=1", "net/bridge/bridge-nf-call-iptables=0",
+	switchSysctls = []string{"net/ipv6/conf/all/disable_ipv6=1", "net/ipv6/conf/default/disable_ipv6=1",
+		"net/bridge/bridge-nf-call-iptables=0",
 		"net/bridge/bridge-nf-call-ip6tables=0", "net/bridge/bridge-nf-call-arptables=0"}
 )
 
@@ -192,7 +194,8 @@ func buildHost(h host, all []host) error {
 		return err
 	}
 	if h.lan {
-		if err := plug(h, lanBridge, "eth0", 0x77, h.hasPrefixes(netip.PrefixFrom(h.lan4(), 24), netip.PrefixFrom(h.lan6(), 64))...); err != nil {
+		if err := plug(h, lanBridge, "eth0", 0x77,
+			h.hasPrefixes(netip.PrefixFrom(h.lan4(), 24), netip.PrefixFrom(h.lan6(), 64))...); err != nil {
 			return err
 		}
 	}
@@ -255,8 +258,9 @@ func configure(nl *netlink.Handle, link string, addrs ...netip.Prefix) error {
 	return nil
 }
 
-// addPodBridge adds the bridge of a node's pods. It has a MAC address of its own, as network plugins give it: else that is the lowest of its ports', another
-// each time that a pod with a lower one comes, and what pods send to the MAC address before is dropped.
+// addPodBridge adds the bridge of a node's pods. It has a MAC address of its own, as network plugins give it: else
+// that is the lowest of its ports', another each time that a pod with a lower one comes, and what pods send to the
+// MAC address before is dropped.
 func addPodBridge(nl *netlink.Handle, h host) error {
 	attrs := linkAttrs("cni0")
 	gateway := nth(h.pods4(), 1).As4()
@@ -264,7 +268,8 @@ func addPodBridge(nl *netlink.Handle, h host) error {
 	if err := nl.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
 		return fmt.Errorf("add bridge cni0: %w", err)
 	}
-	return configure(nl, "cni0", h.hasPrefixes(netip.PrefixFrom(nth(h.pods4(), 1), 24), netip.PrefixFrom(nth(h.pods6(), 1), 64))...)
+	return configure(nl, "cni0",
+		h.hasPrefixes(netip.PrefixFrom(nth(h.pods4(), 1), 24), netip.PrefixFrom(nth(h.pods6(), 1), 64))...)
 }
 
 // addRoutes routes the pod ranges of other nodes through those, if h is a node, and everything else

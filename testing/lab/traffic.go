@@ -44,15 +44,16 @@ type TrafficReport struct {
 
 // String is one line for logs.
 func (r TrafficReport) String() string {
-	s := fmt.Sprintf("%d of %d connections broken, %d lines answered, the slowest after %v", r.Broken, r.Connections, r.Lines, r.Slowest.Round(time.Millisecond))
+	s := fmt.Sprintf("%d of %d connections broken, %d lines answered, the slowest after %v", r.Broken, r.Connections,
+		r.Lines, r.Slowest.Round(time.Millisecond))
 	if r.First != nil {
 		s += fmt.Sprintf("; the first that broke: %v", r.First)
 	}
 	return s
 }
 
-// Exchange begins to send a line on each of all connections each interval, and to wait for its echo. stop ends that, and
-// returns what was seen; the connections stay open. One that breaks is not used any more.
+// Exchange begins to send a line on each of all connections each interval, and to wait for its echo. stop ends that,
+// and returns what was seen; the connections stay open. One that breaks is not used any more.
 func Exchange(all []*Held, interval time.Duration) (stop func() TrafficReport) {
 	var mu sync.Mutex // guards report
 	report := TrafficReport{Connections: len(all)}

@@ -54,7 +54,8 @@ func ports(names []string) (all []string) {
 // DropVLAN has the switch drop every frame of a host on the second network, in both directions. The host's link
 // stays up.
 func (l *Lab) DropVLAN(name string) error {
-	return l.onSwitchPort(vlanBridge, name, func(nl *netlink.Handle, p netlink.Link) error { return nl.LinkSetNoMaster(p) })
+	return l.onSwitchPort(vlanBridge, name,
+		func(nl *netlink.Handle, p netlink.Link) error { return nl.LinkSetNoMaster(p) })
 }
 
 // RestoreVLAN undoes DropVLAN.

@@ -52,7 +52,8 @@ func (l *Lab) connectWAN(router, far string, wan netip.Prefix) error {
 	}); err != nil {
 		return err
 	}
-	if err := inNamespace(router, func() error { return setSysctls("net/ipv4/ip_forward=1", "net/ipv6/conf/all/forwarding=1") }); err != nil {
+	if err := inNamespace(router,
+		func() error { return setSysctls("net/ipv4/ip_forward=1", "net/ipv6/conf/all/forwarding=1") }); err != nil {
 		return err
 	}
 	return withNetlink(far, func(nl *netlink.Handle) error {

@@ -196,7 +196,8 @@ func (w *WhoHas) awaitChange(ctx context.Context, addr netip.Addr, what string, 
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return fmt.Errorf("who has %s: waiting for %s, last answered by %q: %w", addr, what, w.Owner(addr), context.Cause(ctx))
+			return fmt.Errorf("who has %s: waiting for %s, last answered by %q: %w", addr, what, w.Owner(addr),
+				context.Cause(ctx))
 		}
 	}
 }

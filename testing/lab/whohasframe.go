@@ -74,7 +74,8 @@ func parseAnswer(self host, frame []byte) (addr netip.Addr, mac string, ok bool)
 		return p.SenderIP, p.SenderHardwareAddr.String(), true
 	case unix.ETH_P_IPV6:
 		// Linux sends advertisements without extension headers.
-		if len(body) < ipv6Len+8 || body[6] != unix.IPPROTO_ICMPV6 || body[ipv6Len] != byte(ipv6.ICMPTypeNeighborAdvertisement) {
+		if len(body) < ipv6Len+8 || body[6] != unix.IPPROTO_ICMPV6 ||
+			body[ipv6Len] != byte(ipv6.ICMPTypeNeighborAdvertisement) {
 			return addr, "", false
 		}
 		m, err := ndp.ParseMessage(body[ipv6Len:])

@@ -12,7 +12,8 @@ func Links() []vip.Link {
 	var list []vip.Link
 	all, _ := net.Interfaces()
 	for _, i := range all {
-		list = append(list, vip.Link{Index: i.Index, Name: i.Name, Up: i.Flags&net.FlagRunning != 0, MAC: i.HardwareAddr.String()})
+		list = append(list,
+			vip.Link{Index: i.Index, Name: i.Name, Up: i.Flags&net.FlagRunning != 0, MAC: i.HardwareAddr.String()})
 	}
 	return list
 }

@@ -42,7 +42,8 @@ func EnterAs(attr *syscall.SysProcAttr, args ...string) {
 		os.Exit(exit.ExitCode())
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "these tests need namespaces of their own (sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns):", err)
+		fmt.Fprintln(os.Stderr, "these tests need namespaces of their own (sysctl user.max_user_namespaces, "+
+			"kernel.apparmor_restrict_unprivileged_userns):", err)
 		os.Exit(1)
 	}
 	os.Exit(0)

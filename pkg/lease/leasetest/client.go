@@ -20,7 +20,9 @@ type Faults struct {
 	Cut         bool          // nothing goes through
 	WatchCut    bool          // only the watch is cut
 	WatchStuck  bool          // the watch shows nothing until it begins again (WatchAgain)
-	WatchesOn   bool          // after etcd was restored the watch goes on from the last version that it has shown, so that it shows nothing before a later one
+	// after etcd was restored the watch goes on from the last version that it has shown, so that it shows nothing before
+	// a later one
+	WatchesOn   bool
 	LoseAnswers bool          // writes take effect, but their answers are lost
 	CommitDelay time.Duration // until a write takes effect, also if its sender no longer waits: etcd's disk is slow
 	NoAnswers   bool          // writes take effect, and are never answered: whoever waits gives up by itself

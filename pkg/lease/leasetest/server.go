@@ -63,8 +63,9 @@ func NewServer() *Server {
 	return &Server{objects: make(map[vip.Key]*coordinationv1.Lease), changed: make(chan struct{})}
 }
 
-// Put writes l if its resourceVersion is that of what is there ("" = nothing is), and it has no UID or that of what is there. Over a Lease that was deleted it
-// is a conflict with a UID, as the API server has it, and a Lease that is not found without.
+// Put writes l if its resourceVersion is that of what is there ("" = nothing is), and it has no UID or that of what
+// is there. Over a Lease that was deleted it is a conflict with a UID, as the API server has it, and a Lease that is
+// not found without.
 func (s *Server) Put(l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,10 +146,12 @@ func traceText(l *coordinationv1.Lease) string {
 		return "deleted"
 	}
 	if owners := l.Annotations["heraldvip.io/owners"]; owners != "" {
-		return fmt.Sprintf("%d by %s: %s", deref(l.Spec.LeaseTransitions), deref(l.Spec.HolderIdentity), strings.Join(strings.Fields(owners), " "))
+		return fmt.Sprintf("%d by %s: %s", deref(l.Spec.LeaseTransitions), deref(l.Spec.HolderIdentity),
+			strings.Join(strings.Fields(owners), " "))
 	}
 	return fmt.Sprintf("%s claim %s, fenced %s, transitions %d",
-		deref(l.Spec.HolderIdentity), l.Annotations["heraldvip.io/claim"], l.Annotations["heraldvip.io/fenced"], deref(l.Spec.LeaseTransitions))
+		deref(l.Spec.HolderIdentity), l.Annotations["heraldvip.io/claim"], l.Annotations["heraldvip.io/fenced"],
+		deref(l.Spec.LeaseTransitions))
 }
 
 // Trace is the last n changes that were no mere renewals, one a line.
@@ -207,8 +210,8 @@ func deref[T any](p *T) (v T) {
 	return v
 }
 
-// Snapshot returns a function with which everything is again as it is now, and versions go on from the present one, as if etcd were restored from
-// a backup. Watches begin again with a list, but for those with the fault WatchesOn.
+// Snapshot returns a function with which everything is again as it is now, and versions go on from the present one,
+// as if etcd were restored from a backup. Watches begin again with a list, but for those with the fault WatchesOn.
 func (s *Server) Snapshot() (restore func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

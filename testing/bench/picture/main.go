@@ -1,6 +1,7 @@
 // Command picture draws docs/failover.svg: for how long nobody answers for a VIP after its owner is cut off.
 //
-// The seconds are the longest silence that one lab measured for each program (docs/benchmarks.md). Run it from the root.
+// The seconds are the longest silence that one lab measured for each program (docs/benchmarks.md). Run it from the
+// root.
 package main
 
 import (

@@ -52,11 +52,12 @@ func main() {
 // controller-manager has: the others double what has to be compiled, and the lab stands in for them.
 func newControllerCommand() *cobra.Command {
 	var kubeconfig string
-	c := &cobra.Command{Use: "endpointslices", Args: cobra.NoArgs, SilenceUsage: true, RunE: func(*cobra.Command, []string) error {
-		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-		defer stop()
-		return control(ctx, kubeconfig)
-	}}
+	c := &cobra.Command{Use: "endpointslices", Args: cobra.NoArgs, SilenceUsage: true,
+		RunE: func(*cobra.Command, []string) error {
+			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			return control(ctx, kubeconfig)
+		}}
 	c.Flags().StringVar(&kubeconfig, "kubeconfig", "", "how to reach the API server")
 	return c
 }
@@ -74,7 +75,8 @@ func control(ctx context.Context, kubeconfig string) error {
 	}
 	all := informers.NewSharedInformerFactory(client, 0)
 	core := all.Core().V1()
-	c := endpointslice.NewController(ctx, core.Pods(), core.Services(), core.Nodes(), all.Discovery().V1().EndpointSlices(), 100, client, 0)
+	c := endpointslice.NewController(ctx, core.Pods(), core.Services(), core.Nodes(),
+		all.Discovery().V1().EndpointSlices(), 100, client, 0)
 	all.Start(ctx.Done())
 	all.WaitForCacheSync(ctx.Done())
 	fmt.Println("EndpointSlices are made")

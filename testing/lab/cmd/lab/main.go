@@ -1,5 +1,5 @@
-// Command lab brings a cluster up in network namespaces, with a Herald on every node, and takes commands until its input
-// ends; then it removes all of it.
+// Command lab brings a cluster up in network namespaces, with a Herald on every node, and takes commands until its
+// input ends; then it removes all of it.
 package main
 
 import (
@@ -20,13 +20,14 @@ import (
 	"github.com/heraldvip/herald/testing/lab"
 )
 
-const commands = `VIPs are taken from 10.77.0.0/24 and fd77::/64, for example 10.77.0.50. Commands, of which these work as they stand:
+const commands = `VIPs are taken from 10.77.0.0/24 and fd77::/64, for example 10.77.0.50.
+Commands, of which these work as they stand:
 
   kubectl get nodes -o wide
   pod add web w1                     # a web server on ports 80 and 8080; labels as KEY=VALUE, else app=web
   kubectl expose pod web --port=80 --type=LoadBalancer --load-balancer-ip=10.77.0.50
   kubectl wait --for=condition=heraldvip.io/Announced service/web
-  exec cl curl -s --retry 9 --retry-connrefused http://10.77.0.50   # on n1.., w1, cl (client), rt (router), cp, pr or switch
+  exec cl curl -s --retry 9 --retry-connrefused http://10.77.0.50   # on n1.., w1, cl (client), rt, cp, pr, switch
   exec w1 bin/herald status          # or explain web, drain n1, undrain n1
   exec n1 ip address show eth0
   herald stop n1                     # hands its VIPs over; kill is a crash
@@ -91,7 +92,8 @@ func run(ctx context.Context, args []string) (err error) {
 	return read(ctx, l, os.Stdin)
 }
 
-// read carries out the commands of in, a line each, until that or ctx ends. If nobody types them, the first that fails ends it.
+// read carries out the commands of in, a line each, until that or ctx ends. If nobody types them, the first that
+// fails ends it.
 func read(ctx context.Context, l *lab.Lab, in *os.File) error {
 	info, err := in.Stat()
 	if err != nil {

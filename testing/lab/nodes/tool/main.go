@@ -1,7 +1,7 @@
 // Command tool is the one program in the pods of the lab's real nodes:
 //
 //	tool pause   keeps a pod's namespaces: it reaps orphans, and ends with SIGTERM
-//	tool web     answers HTTP on :8080 with "pod node client", ready or not; a connection that asks for /echo is no longer
+//	tool web     answers HTTP on :8080 with "pod node client", ready or not; a connection for /echo is no longer
 //	             HTTP: it gets back what it sends; a path that begins with /log/ is printed
 //
 // web answers for another 5 s after SIGTERM, as a backend should, since kube-proxies
