@@ -29,7 +29,7 @@ type found struct {
 	err       error      // why no address could be searched from
 }
 
-// search begins to search on each wanted segment where timing.period is over. It returns when the next search is due.
+// search begins to search on each wanted segment where it is time to. It returns when the next search is due.
 func (m *Mapper) search(ctx context.Context, searches *sync.WaitGroup) (next time.Time) {
 	next = time.Now().Add(idle)
 	for s := range m.want.Get().segments {
@@ -40,7 +40,11 @@ func (m *Mapper) search(ctx context.Context, searches *sync.WaitGroup) (next tim
 		m.mu.Unlock()
 		x := m.segments[s]
 		if now := time.Now(); !now.Before(x.next) {
-			x.next = now.Add(m.timing.responses + m.timing.period)
+			wait := m.timing.period
+			if len(x.gateways) == 0 {
+				wait /= 3
+			}
+			x.next = now.Add(m.timing.responses + wait)
 			searches.Go(func() {
 				select {
 				case m.found <- m.searchSegment(ctx, s):

@@ -42,8 +42,9 @@ type Options struct {
 
 // timing is how often things are done.
 type timing struct {
-	responses   time.Duration // how long a search waits for responses
-	period      time.Duration // between two searches, two looks at a mapping, and two tries after a failure
+	responses time.Duration // how long a search waits for responses
+	// period is between two searches, while there is a gateway, two looks at a mapping, and two tries after a failure.
+	period      time.Duration
 	stopTimeout time.Duration // for removing mappings when ctx has ended
 }
 

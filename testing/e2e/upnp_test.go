@@ -17,6 +17,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -253,7 +254,16 @@ func TestUPnP(t *testing.T) {
 			func() {
 				cluster.Client().CoreV1().Services("default").Delete(t.Context(), "plunder-nginx", metav1.DeleteOptions{})
 			},
-			func() { createService(t, forwardedService("plunder-nginx", "10.77.0.50", udp)) }},
+			func() {
+				until(t, 5*time.Second, "the Service is gone", func(c ctx) error {
+					_, err := cluster.Client().CoreV1().Services("default").Get(c, "plunder-nginx", metav1.GetOptions{})
+					if !apierrors.IsNotFound(err) {
+						return fmt.Errorf("%v", err)
+					}
+					return nil
+				})
+				createService(t, forwardedService("plunder-nginx", "10.77.0.50", udp))
+			}},
 	}
 	for _, tt := range tests {
 		tt.away()
