@@ -1,22 +1,18 @@
-// Package lease agrees with the other nodes on who owns which VIP, by two kinds of Lease objects (docs/ownership.md).
+// Package lease agrees with the other nodes on who owns what, by Lease objects (docs/ownership.md).
 //
-// Each node renews one Lease of its own, the node lease. The table says who owns what; it is one Lease, written only
-// when an owner changes. What a silent node has is placed anew only once that node is fenced: its epoch is marked as
-// over on its node lease, with the resourceVersion that was seen to grow old. The API server lets that write through
-// only if the node has not renewed since, and a node that has not renewed for that long has given up by itself. So a
-// claim is taken only from a node that no longer acts on it, however stale the taker's cache is.
+// Each node renews one Lease of its own, the node lease. Who owns what is one more Lease, the table, which is changed by
+// compare-and-swap only. An owner gives away what is its own; what nobody has is placed by the first node by name, and by
+// the next ones a moment later each. To take what a silent node owns another one first fences it: it marks its epoch as
+// over on its node lease, with the resourceVersion that was seen to grow old. The API server lets that write through only
+// if the node has not renewed since, and a node that has not renewed for that long has given up by itself.
 //
 //	node lease   n renews             active
-//	             silent for duration  another node fences epoch e: all claims n@e are void
-//	             n finds itself fenced, or its lease in other hands: drops all, starts epoch e+1
+//	             silent for duration  another node fences epoch e: all that the table gives to n@e is void
+//	             n finds itself fenced, or its lease in other hands: drops all, begins epoch e+1
 //	             n stops              releases it, then deletes it
 //
-//	table        n@e has a unit       n alone gives it away, by one write
-//	             nobody has it        the keeper places it: the first node by name, the next a moment later
-//
-//	kubevip-x    renewed by another program, which has that Service (kubevip.go)
-//
-// When to fence, and what to do without the API server, package quorum decides.
+// A program of another kind that renews the Lease of a Service has that Service. When to fence, and what to do without
+// the API server, package quorum decides.
 package lease
 
 import (
