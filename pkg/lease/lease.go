@@ -1,10 +1,11 @@
 // Package lease agrees with the other nodes on who owns what, by Lease objects (docs/ownership.md).
 //
-// Each node renews one Lease of its own, the node lease. Who owns what is one more Lease, the table, which is changed by
-// compare-and-swap only. An owner gives away what is its own; what nobody has is placed by the first node by name, and by
-// the next ones a moment later each. To take what a silent node owns another one first fences it: it marks its epoch as
-// over on its node lease, with the resourceVersion that was seen to grow old. The API server lets that write through only
-// if the node has not renewed since, and a node that has not renewed for that long has given up by itself.
+// Each node renews one Lease of its own, the node lease. Who owns what is one more Lease, the table, which is changed
+// by compare-and-swap only. An owner gives away what is its own; what nobody has is placed by the first node by name,
+// and by the next ones a moment later each. To take what a silent node owns another one first fences it: it marks its
+// epoch as over on its node lease, with the resourceVersion that was seen to grow old. The API server lets that write
+// through only if the node has not renewed since, and a node that has not renewed for that long has given up by
+// itself.
 //
 //	node lease   n renews             active
 //	             silent for duration  another node fences epoch e: all that the table gives to n@e is void
