@@ -477,10 +477,8 @@ func (l *Leases) sendTable(ctx context.Context, next *Table, given map[vip.Key]b
 			switch {
 			case err == nil:
 				l.metrics.written.WithLabelValues("ok").Inc()
-				t.failures, t.until, t.shortTry, t.rewrite = 0, time.Time{}, 0, false
-				if version(got) > t.version {
-					t.object, t.version = got, version(got)
-				}
+				t.failures, t.until, t.shortTry = 0, time.Time{}, 0
+				l.setTable(got, now) // unless the watch has shown a later one meanwhile, which may be spoilt
 				l.takeTable(next, now)
 				return
 			case refused:

@@ -408,6 +408,41 @@ func TestSpoilt(t *testing.T) {
 	}
 }
 
+// TestSpoiltBeforeTheAnswer: a table that is spoilt after a write of it has taken effect, and before the answer to that
+// write is there, is written again, too.
+func TestSpoiltBeforeTheAnswer(t *testing.T) {
+	for name, spoil := range map[string]func(*testing.T, *leasetest.Server){
+		"deleted": func(t *testing.T, s *leasetest.Server) { check.OK(t, s.Remove(tableKey, "")) },
+		"garbage": func(t *testing.T, s *leasetest.Server) {
+			putLease(t, s, tableKey, func(l *coordinationv1.Lease) { annotate(l, OwnersAnnotation, "{}") })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := leasetest.NewServer()
+				n1 := start(t, s, "n1")
+				n1.want("a")
+				time.Sleep(5 * time.Second)
+				before := tableOf(t, s)
+				n1.fault(func(f *leasetest.Faults) { f.AnswerDelay = 300 * time.Millisecond })
+				check.OK(t, s.Remove(tableKey, ""))
+				for s.Lease(tableKey) == nil {
+					time.Sleep(time.Millisecond)
+				}
+				time.Sleep(50 * time.Millisecond) // the watch has shown it, and nothing has answered
+				spoil(t, s)
+				time.Sleep(3 * time.Second)
+				if x := s.Lease(tableKey); x == nil || x.Annotations[OwnersAnnotation] == "{}" {
+					t.Fatalf("it is not written again\n%s", s.Trace(8))
+				}
+				if got := tableOf(t, s); got.digest != before.digest || got.Number <= before.Number {
+					t.Errorf("the table has number %d after %d\n%s", got.Number, before.Number, s.Trace(8))
+				}
+			})
+		})
+	}
+}
+
 // TestSpoiltAndUnknown: a table that can't be read is replaced by a process that has never seen it, once nobody who has can
 // act on it any more. So is one that was deleted.
 func TestSpoiltAndUnknown(t *testing.T) {

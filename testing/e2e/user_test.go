@@ -220,7 +220,7 @@ func TestMeddledLeases(t *testing.T) {
 	leases, tables := cluster.Client().CoordinationV1().Leases("default"), cluster.Client().CoordinationV1().Leases("kube-system")
 	holder := func(what string) {
 		t.Helper()
-		until(t, 10*time.Second, "the table is back: "+what, func(c ctx) error {
+		until(t, 3*time.Second, "the table is back: "+what, func(c ctx) error {
 			if now, err := cluster.Owner(c, "default", "kubevip-a"); now != node {
 				return fmt.Errorf("a is on %q, %v", now, err)
 			}
