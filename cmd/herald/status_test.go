@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"net/netip"
 	"regexp"
 	"strings"
@@ -26,6 +27,11 @@ func nodeLease(node string, silent time.Duration, info string) *coordinationv1.L
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: lease.NodePrefix + node, Annotations: map[string]string{lease.NodeAnnotation: info}},
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &node, RenewTime: &renewed, LeaseDurationSeconds: &seconds, LeaseTransitions: &epoch},
 	}
+}
+
+// writeStatus writes the status of a namespace, "" for all, as tables.
+func writeStatus(w io.Writer, s kube.Snapshot, namespace string, now time.Time) error {
+	return newStatusReport(s, inNamespace(namespace), now).writeTables(w, false)
 }
 
 // tableOf is the table in which a node has a Service since a minute.

@@ -140,11 +140,6 @@ func (o *statusOptions) render(r statusReport) (string, error) {
 	return b.String(), err
 }
 
-// writeStatus writes the status of a namespace, "" for all, as tables.
-func writeStatus(w io.Writer, s kube.Snapshot, namespace string, now time.Time) error {
-	return newStatusReport(s, inNamespace(namespace), now).writeTables(w, false)
-}
-
 // maxWithoutHerald is how many nodes without a Herald are named in a table.
 const maxWithoutHerald = 10
 

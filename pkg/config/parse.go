@@ -118,17 +118,6 @@ func (s Sources) passwordReader() func(name string) ([]byte, error) {
 	return s.ReadFile
 }
 
-// IsSet reports whether the option of that name was given, be it with the value of its default. Its error is of sources
-// that can't be read.
-func IsSet(src Sources, env string) (bool, error) {
-	given, _, err := collect(src)
-	if err != nil {
-		return false, &Error{err}
-	}
-	_, ok := given[env]
-	return ok, nil
-}
-
 // isDefault reports whether v means what holds without it.
 func isDefault(o Option, v string) bool {
 	if o.Type == Bool {

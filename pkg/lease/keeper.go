@@ -19,9 +19,8 @@ const (
 	keeperDelay = 150 * time.Millisecond // how much later each further node places a unit that nobody has
 	gatherTime  = 100 * time.Millisecond // between two writes that place units; more while there are many
 	maxGather   = 500 * time.Millisecond
-	behindTime  = 100 * time.Millisecond // how long the watch may take to show a table that another node has
-	// how long a process places nothing, so that nodes that start together know each other
-	beginTime   = 500 * time.Millisecond
+	behindTime  = 100 * time.Millisecond  // how long the watch may take to show a table that another node has
+	beginTime   = 500 * time.Millisecond  // a process places nothing, so that nodes that start together know each other
 	followTime  = 1500 * time.Millisecond // how long an agent may take to carry out a table
 	unknownTime = 3 * time.Second         // how long this node keeps a unit that no Service in its cache has
 	forgetTime  = time.Minute             // after this a unit that nobody has, or wants, is forgotten
@@ -87,11 +86,7 @@ func (t *table) doubted(k vip.Key, e Entry) (next Entry, ok bool) {
 	if t.doubt == nil || !t.doubt.over[k] || e.Number > t.doubt.base {
 		return e, false
 	}
-	next, ok = t.doubt.next.Units[k]
-	if !ok {
-		return Entry{}, true
-	}
-	return next, true
+	return t.doubt.next.Units[k], true // which is nobody's, if it is not in there
 }
 
 func (l *Leases) tableKey() vip.Key { return vip.Key{Namespace: l.o.Namespace, Name: TableName} }
@@ -266,40 +261,65 @@ func (l *Leases) turn() (d time.Duration) {
 // listChanges returns what this node has to write in the table now, sorted: what it gives away; what was agreed on
 // without the API server, once the owner before is fenced; and where units go that nobody has, in its turn. It has
 // Run look again when more is due.
-func (l *Leases) listChanges(now time.Time) (all []change) {
+func (l *Leases) listChanges(now time.Time) []change {
 	t := &l.table
-	before, turn := t.needs, l.turn()
-	t.needs = make(map[vip.Key]time.Time)
-	var again time.Duration
-	// due reports whether what has stood for a time is to be done after d.
-	due := func(k vip.Key, d time.Duration) bool {
-		since, ok := before[k]
-		if !ok {
-			since = now
-		}
-		t.needs[k] = since
-		left := d - now.Sub(since)
-		if left > 0 && (again == 0 || left < again) {
-			again = left
-		}
-		return left <= 0
-	}
+	d := dues{now: now, turn: l.turn(), before: t.needs, needs: make(map[vip.Key]time.Time)}
 	alone := beginTime - now.Sub(l.own.began)
-	if alone > 0 && (again == 0 || alone < again) {
-		again = alone
-	}
+	d.lookAgain(alone)
 	place := !l.mayNotKnow(now) && !l.isolated() && alone <= 0
-	for k, w := range t.wanted {
-		e := t.known.Units[k]
-		c, f := l.claim(k, e, now), l.beside.foreign[k]
+	all := append(l.plannedChanges(&d, place), l.otherChanges(&d, place)...)
+	t.needs = d.needs
+	if t.wake != nil {
+		t.wake.Stop()
+	}
+	if d.again > 0 {
+		t.wake = time.AfterFunc(d.again, l.Wake)
+	}
+	slices.SortFunc(all, func(a, b change) int { return a.unit.Compare(b.unit) })
+	return all
+}
+
+// dues is since when units have needed something, for one look at them.
+type dues struct {
+	now           time.Time
+	turn          time.Duration
+	before, needs map[vip.Key]time.Time // at the last look, and at this one
+	again         time.Duration         // until the next look; 0: nothing is due later
+}
+
+// lookAgain asks for a look after d, if that is later than now.
+func (s *dues) lookAgain(d time.Duration) {
+	if d > 0 && (s.again == 0 || d < s.again) {
+		s.again = d
+	}
+}
+
+// due reports whether what has stood for d is to be done.
+func (s *dues) due(k vip.Key, d time.Duration) bool {
+	since, ok := s.before[k]
+	if !ok {
+		since = s.now
+	}
+	s.needs[k] = since
+	left := d - s.now.Sub(since)
+	s.lookAgain(left)
+	return left <= 0
+}
+
+// plannedChanges returns what is to change of the units in the plan: those of this node that go elsewhere; and, if this
+// node may place any, those that nobody has.
+func (l *Leases) plannedChanges(d *dues, place bool) (all []change) {
+	for k, w := range l.table.wanted {
+		e := l.table.known.Units[k]
+		c, f := l.claim(k, e, d.now), l.beside.foreign[k]
 		mine := c.Valid && c.Holder == l.o.Node && e.Owner == l.o.Node
-		if mine && e.Number > t.carried && !l.own.releasing { // the plan does not know that it is
+		if mine && e.Number > l.table.carried && !l.own.releasing { // the plan does not know that it is
 			continue
 		}
 		_, moved := l.moveOf(k, e)
 		switch p := l.peers[w.Node]; {
 		case w.Stays, moved:
-		case f != nil && f.valid(now):
+		case f != nil && f.valid(d.now):
 			if mine {
 				all = append(all, change{unit: k})
 			}
@@ -311,36 +331,35 @@ func (l *Leases) listChanges(now time.Time) (all []change) {
 				all = append(all, change{k, w.Node, p.Epoch, w.Cause, false})
 			}
 		case c.Valid || w.Node == "" || !place:
-		case w.Node == l.o.Node && due(k, turn):
+		case w.Node == l.o.Node && d.due(k, d.turn):
 			all = append(all, change{k, w.Node, l.own.Epoch, w.Cause, false})
-		case p != nil && l.decision.Alive[w.Node] && due(k, turn):
+		case p != nil && l.decision.Alive[w.Node] && d.due(k, d.turn):
 			all = append(all, change{k, w.Node, p.Epoch, w.Cause, false})
 		}
 	}
-	for k, e := range t.known.Units {
+	return all
+}
+
+// otherChanges returns what is to change of the other units in the table: those that were moved without the API
+// server, and those that no plan has any more.
+func (l *Leases) otherChanges(d *dues, place bool) (all []change) {
+	for k, e := range l.table.known.Units {
 		m, moved := l.moveOf(k, e)
-		_, wanted := t.wanted[k]
+		_, wanted := l.table.wanted[k]
 		switch {
 		case moved && l.moveHolds(m) && l.isVoid(e) && l.decision.WriteMoves:
-			if due(k, turn) {
+			if d.due(k, d.turn) {
 				all = append(all, change{unit: k, owner: m.Holder, epoch: m.Epoch})
 			}
 		case wanted, moved:
-		case l.valid(e, now) && e.Owner == l.o.Node:
-			if l.own.releasing || due(k, unknownTime) {
+		case l.valid(e, d.now) && e.Owner == l.o.Node:
+			if l.own.releasing || d.due(k, unknownTime) {
 				all = append(all, change{unit: k, drop: !l.own.releasing})
 			}
-		case !l.valid(e, now) && place && due(k, forgetTime+10*turn):
+		case !l.valid(e, d.now) && place && d.due(k, forgetTime+10*d.turn):
 			all = append(all, change{unit: k, drop: true})
 		}
 	}
-	if l.table.wake != nil {
-		l.table.wake.Stop()
-	}
-	if again > 0 {
-		l.table.wake = time.AfterFunc(again, l.Wake)
-	}
-	slices.SortFunc(all, func(a, b change) int { return a.unit.Compare(b.unit) })
 	return all
 }
 

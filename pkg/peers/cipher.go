@@ -46,9 +46,6 @@ func idOfKey(key []byte) keyID { return keyID(derive(key, nil, "herald peers: ke
 // String returns the ID in hexadecimal.
 func (id keyID) String() string { return hex.EncodeToString(id[:]) }
 
-// KeyID returns a text of 8 characters that identifies a key without revealing it.
-func KeyID(key []byte) string { return idOfKey(key).String() }
-
 // derive returns n bytes, 8160 at most, derived from key by HKDF with SHA-256.
 func derive(key, salt []byte, info string, n int) []byte {
 	out, err := hkdf.Key(sha256.New, key, salt, info, n)

@@ -69,7 +69,7 @@ type NodeInfo struct {
 	HeartbeatInterface string `json:"heartbeatInterface,omitempty"`
 	// LivenessOff is why it exchanges no heartbeats, or "".
 	LivenessOff string `json:"livenessOff,omitempty"`
-	// HeartbeatKeys is the IDs of the keys with which it decrypts heartbeats (peers.KeyID), the
+	// HeartbeatKeys is the IDs of the keys with which it decrypts heartbeats (Peers.KeyIDs), the
 	// newest first; none while LivenessOff.
 	HeartbeatKeys []string `json:"heartbeatKeys,omitempty"`
 	// Unanswered is addresses of other nodes, on links other than that of heartbeats, for which nobody

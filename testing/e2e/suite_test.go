@@ -225,14 +225,11 @@ func (f *heralds) end() {
 	forgetConnections(f.t)
 }
 
-// ownedUnits returns the units that a node has by the table l, with spaces between.
+// ownedUnits returns the units that a node has by the table l, with spaces between; "" for another Lease.
 func ownedUnits(l *coordinationv1.Lease) (units string) {
-	owned := false
-	for line := range strings.Lines(l.Annotations[lease.OwnersAnnotation]) {
-		if !strings.HasPrefix(line, "  ") {
-			owned = !strings.HasPrefix(line, "nobody ")
-		} else if owned {
-			units += strings.TrimSpace(line) + " "
+	for unit, c := range lease.Claims([]*coordinationv1.Lease{l}, l.Namespace, time.Now()) {
+		if c.Holder != "" && l.Name == lease.TableName {
+			units += unit.String() + " "
 		}
 	}
 	return units
