@@ -46,7 +46,7 @@ var rooms = map[string]room{
 	"pkg/quorum":   {1, 1150},
 	"pkg/serve":    {1, 750},
 	"pkg/history":  {1, 360},
-	"pkg/vip":      {0, 1980},
+	"pkg/vip":      {0, 1950},
 	"pkg/config":   {0, 2620},
 	"pkg/mailbox":  {0, 90},
 }

@@ -245,7 +245,7 @@ func (g *gateway) due(now time.Time) (keys []key) {
 	}
 	slices.SortFunc(kinds[2], func(a, b key) int { return g.entries[a].dueAt.Compare(g.entries[b].dueAt) })
 	for _, list := range kinds {
-		vip.TakeTurns(list, nil, func(k key) string { return g.entries[k].Service.Namespace })
+		takeTurns(list, func(k key) string { return g.entries[k].Service.Namespace })
 		keys = append(keys, list[:min(len(list), maxOfAKind)]...)
 	}
 	return keys

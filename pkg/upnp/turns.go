@@ -1,0 +1,18 @@
+package upnp
+
+import (
+	"cmp"
+	"slices"
+)
+
+// takeTurns sorts a list without repetitions: the first of each namespace, then the second of each, and so on, in the
+// order in which they were. So the thousand ports of one namespace delay each of another by one only.
+func takeTurns[K comparable](list []K, namespace func(K) string) {
+	turn, next := make(map[K]int, len(list)), make(map[string]int)
+	for _, k := range list {
+		ns := namespace(k)
+		turn[k] = next[ns]
+		next[ns]++
+	}
+	slices.SortStableFunc(list, func(a, b K) int { return cmp.Compare(turn[a], turn[b]) })
+}
