@@ -103,8 +103,11 @@ func TestEventsBeyondTheBudget(t *testing.T) {
 		for i := range 3 * maxRemembered { // ten minutes
 			n.Put([]vip.Event{eventOf(1, fmt.Sprint("a", i)), eventOf(2, "b")})
 			advance(20 * time.Millisecond)
-			if len(n.states) > maxRemembered+10 {
-				t.Fatalf("%d Events are remembered", len(n.states))
+			n.mu.Lock()
+			remembered := len(n.states)
+			n.mu.Unlock()
+			if remembered > maxRemembered+10 {
+				t.Fatalf("%d Events are remembered", remembered)
 			}
 		}
 		advance(3 * time.Minute)

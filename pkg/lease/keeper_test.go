@@ -29,9 +29,9 @@ func TestPlacedInTurn(t *testing.T) {
 		{"the first has no way to the API server", func(n []*node) { cutFromAPI(n[0]) }, keeperDelay, keeperDelay + 50*time.Millisecond},
 		{"the first two have none", func(n []*node) { cutFromAPI(n[:2]...) }, 2 * keeperDelay, 2*keeperDelay + 50*time.Millisecond},
 		{"the agent of the first hangs", func(n []*node) { n[0].setHangs(true) }, keeperDelay, keeperDelay + 50*time.Millisecond},
-		{"the first is excluded", func(n []*node) { n[0].o.Info = func() vip.NodeInfo { return vip.NodeInfo{Excluded: "x"} } }, 0, 50 * time.Millisecond},
+		{"the first is excluded", func(n []*node) { n[0].info.Store(&vip.NodeInfo{Excluded: "x"}) }, 0, 50 * time.Millisecond},
 		{"the first announces no Services", func(n []*node) {
-			n[0].o.Info = func() vip.NodeInfo { return vip.NodeInfo{Options: &vip.NodeOptions{}} }
+			n[0].info.Store(&vip.NodeInfo{Options: &vip.NodeOptions{}})
 		}, 0, 50 * time.Millisecond},
 	} {
 		synctest.Test(t, func(t *testing.T) {

@@ -29,6 +29,7 @@ type node struct {
 	done  chan struct{}
 	pokes mailbox.Signal
 	ended atomic.Bool // killed: it sends no heartbeats any more
+	info  atomic.Pointer[vip.NodeInfo]
 
 	pass  sync.Mutex        // one pass of the agent, or one look of the test, at a time
 	plans map[string]string // by unit: the node that is to have it if nobody has it; the agent's mutex is pass
@@ -63,11 +64,12 @@ func newNode(t *testing.T, s *leasetest.Server, name string, change func(*Option
 		name: name, stop: stop, done: make(chan struct{}), pokes: mailbox.NewSignal(),
 		plans: map[string]string{}, gives: map[string]string{},
 	}
+	n.info.Store(&vip.NodeInfo{Interface: "eth0"})
 	n.way = leasetest.NewClient(s, func() { n.Wake() })
 	o := Options{
 		Node: name, Namespace: "kube-system",
 		Timing: quorum.Timing{LeaseDuration: leaseDuration, RenewDeadline: deadline, RetryPeriod: period},
-		Info:   func() vip.NodeInfo { return vip.NodeInfo{Interface: "eth0"} },
+		Info:   func() vip.NodeInfo { return *n.info.Load() },
 		Log:    slog.New(slog.DiscardHandler), Poke: func() { n.pokes.Send() },
 	}
 	change(&o)

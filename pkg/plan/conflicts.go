@@ -164,12 +164,13 @@ func (f *judging) judge(a netip.Addr, services, waiting []*service) {
 	f.sortFirstCome(a, services)
 	f.setPortsInStatus(a, services)
 	holders := make([]*service, 0, len(services))
+	several := severalNamespaces(services) || len(waiting) > 0
 	for _, s := range services {
 		why := ""
-		if !s.statusHas(a) {
+		if several && !s.statusHas(a) { // a namespace alone may have thousands here
 			why = f.judgeBeside(s, a, waiting)
 		}
-		if why == "" {
+		if several && why == "" {
 			why = f.judgeBeside(s, a, holders)
 		}
 		if why == "" && len(holders) > 0 {
