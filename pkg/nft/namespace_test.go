@@ -47,18 +47,14 @@ func TestMain(m *testing.M) {
 	namespace.EnterAs(&syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS})
 }
 
-// sh runs shell commands, one per line, each of which must work, and returns their output.
+// sh runs shell commands, each of which must work, and returns their output.
 func sh(t testing.TB, lines string) string {
 	t.Helper()
-	var all strings.Builder
-	for l := range strings.Lines(lines) {
-		out, err := exec.Command("sh", "-c", l).CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s: %v\n%s", strings.TrimSpace(l), err, out)
-		}
-		all.Write(out)
+	out, err := exec.Command("sh", "-ec", lines).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", lines, err, out)
 	}
-	return all.String()
+	return string(out)
 }
 
 // inside runs do in a network namespace, on a thread of its own, and waits for it.
@@ -99,21 +95,27 @@ func newRig(t testing.TB) *rig {
 	t.Cleanup(func() { sh(t, "ip link del br0") })
 	for i, name := range []string{"n1", "n2", "n3", "client"} {
 		sh(t, fmt.Sprintf(`ip netns add %[1]s
-ip netns exec %[1]s sysctl -qw net.ipv6.conf.default.accept_dad=0
 ip link add %[1]s type veth peer name eth0 netns %[1]s
 ip link set %[1]s master br0 up
-ip -n %[1]s link set lo up
-ip -n %[1]s link set eth0 address 02:00:00:00:00:0%[2]d up
-ip -n %[1]s addr add 10.0.0.%[2]d/24 dev eth0
-ip -n %[1]s addr add fd00::%[2]d/64 dev eth0`, name, i+1))
+ip netns exec %[1]s sh -e <<-end
+	sysctl -qw net.ipv6.conf.default.accept_dad=0 net.ipv6.conf.eth0.accept_dad=0
+	ip -batch - <<-end2
+		link set lo up
+		link set eth0 address 02:00:00:00:00:0%[2]d up
+		addr add 10.0.0.%[2]d/24 dev eth0
+		addr add fd00::%[2]d/64 dev eth0
+	end2
+end`, name, i+1))
 		t.Cleanup(func() { sh(t, "ip link del "+name+"\nip netns del "+name) }) // the namespace goes later, its link at once
 		if name == "client" {
 			continue
 		}
-		sh(t, fmt.Sprintf(`ip netns exec %[1]s nft add table inet proxy
-ip netns exec %[1]s nft 'add chain inet proxy pre { type nat hook prerouting priority dstnat; }'
-ip netns exec %[1]s nft add rule inet proxy pre ip daddr %[3]s tcp dport 80 dnat ip to 10.0.0.%[2]d:8080
-ip netns exec %[1]s nft add rule inet proxy pre ip6 daddr %[4]s tcp dport 80 dnat ip6 to [fd00::%[2]d]:8080`, name, i+1, vip4, vip6))
+		sh(t, fmt.Sprintf(`ip netns exec %[1]s nft -f - <<-end
+	add table inet proxy
+	add chain inet proxy pre { type nat hook prerouting priority dstnat; }
+	add rule inet proxy pre ip daddr %[3]s tcp dport 80 dnat ip to 10.0.0.%[2]d:8080
+	add rule inet proxy pre ip6 daddr %[4]s tcp dport 80 dnat ip6 to [fd00::%[2]d]:8080
+end`, name, i+1, vip4, vip6))
 		inside(t, name, func() {
 			l := check.Value(net.Listen("tcp", ":8080"))(t)
 			t.Cleanup(func() { l.Close() })
