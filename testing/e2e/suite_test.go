@@ -160,14 +160,17 @@ func (f *heralds) awaitReady(node string) {
 func (f *heralds) end() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if f.t.Failed() {
+	defer func() {
+		if !f.t.Failed() {
+			return
+		}
 		for _, p := range f.past {
 			f.t.Logf("--- a Herald before\n%s", tail(p.Log(), 20))
 		}
 		for _, n := range slices.Sorted(maps.Keys(f.node)) {
 			f.t.Logf("--- herald on %s\n%s", n, tail(f.node[n].Log(), 40))
 		}
-	}
+	}()
 	list, err := cluster.Client().CoreV1().Services("").List(ctx, metav1.ListOptions{})
 	if err != nil {
 		f.t.Error(err)
