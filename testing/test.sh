@@ -22,7 +22,7 @@ gotestsum=gotest.tools/gotestsum@v1.13.0
 
 # The tests in the lab for what the README promises.
 promises=(
-  CreatedAndTakenAway KubectlExpose DualStack Classes SamePort IPMode Local Pools # a Service gets its VIP
+  CreatedAndTakenAway KubectlExpose DualStack SamePort IPMode Local Pools # a Service gets its VIP
   CutOff Killed KilledAndBack OneOwner APIServerAway                              # one owner, whatever fails
   Terminated Drain ConnectionsSurviveMoves                                        # make before break
   BadInput Uninstalled LeastRights                                                # it says why, and needs little

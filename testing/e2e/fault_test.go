@@ -367,13 +367,13 @@ func TestAPIServerAway(t *testing.T) {
 	awaitDetectable(t)
 	check.OK(t, cluster.StopAPI())
 	t.Cleanup(func() { cluster.StartAPI(context.Background()) })
-	time.Sleep(20 * time.Second)
+	time.Sleep(10 * time.Second) // all leases end after 6 s; the longer, the later watches come back
 	if err := f.node[s.owner].WaitLog(withTimeout(t, time.Second), "VIPs stay where they are"); err != nil {
 		t.Error(err)
 	}
 	neverLogged(t, f, "the key of the heartbeats can't be read")
 	check.OK(t, cluster.StartAPI(withTimeout(t, time.Minute)))
-	time.Sleep(10 * time.Second)
+	time.Sleep(5 * time.Second)
 	createService(t, webService("b", "10.77.0.51"))
 	awaitAnswer(t, whoHas(t, 20*time.Millisecond, "10.77.0.51"), "10.77.0.51", 40*time.Second) // watches come back with the library's back-off
 	s.expectUnmoved()
