@@ -42,7 +42,6 @@ var rooms = map[string]room{
 	"pkg/dhcp":     {1, 1790},
 	"pkg/upnp":     {1, 1800},
 	"pkg/health":   {1, 620},
-	"pkg/hostlock": {1, 340},
 	"pkg/quorum":   {1, 1150},
 	"pkg/serve":    {1, 750},
 	"pkg/history":  {1, 360},

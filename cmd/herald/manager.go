@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,7 +19,6 @@ import (
 	"github.com/heraldvip/herald/pkg/dhcp"
 	"github.com/heraldvip/herald/pkg/health"
 	"github.com/heraldvip/herald/pkg/history"
-	"github.com/heraldvip/herald/pkg/hostlock"
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/l2"
 	"github.com/heraldvip/herald/pkg/lease"
@@ -80,7 +80,7 @@ type node struct {
 	checker     *health.Checker
 	dataPlane   *health.DataPlane // runs with svc_enable
 	dhcp        *dhcp.Clients
-	lock        *hostlock.Lock
+	waits       atomic.Bool // for another Herald on this host to end
 	peers       *peers.Peers
 	keys        *peers.Keys
 	gateway     *peers.Gateway
@@ -266,8 +266,8 @@ func (n *node) pages(metrics prometheus.Gatherer) serve.Pages {
 			return nil
 		},
 		Ready: func() error {
-			if other := n.lock.Holder(); other != "" {
-				return errors.New("another Herald runs on this host, and this one waits until that ends: " + other)
+			if n.waits.Load() {
+				return errors.New(otherHerald)
 			}
 			if !n.cluster.Synced() {
 				return errors.New("the caches of the API server have not been filled yet")
@@ -346,16 +346,17 @@ func planRules(cfg config.Config) plan.Rules {
 
 // run runs the node until ctx ends, or a task fails. It begins once no other process works on this host.
 func (n *node) run(ctx context.Context) error {
-	if err := n.awaitHost(ctx); err != nil {
+	lock, err := n.awaitHost(ctx)
+	if err != nil {
 		return nil // asked to stop
+	}
+	if lock != nil {
+		defer lock.Close() // when all else has ended
 	}
 	if !n.cfg.RoutingTable.Enable {
 		routes.WarnOfRoutes(n.log)
 	}
 	nft.WarnOfHostPorts(n.log)
-	held, release := context.WithCancel(context.WithoutCancel(ctx))
-	defer release() // when all else has ended
-	go n.lock.Run(held)
 	return tasks{readers: n.readers(), awaitName: n.awaitName, others: n.others(), leases: n.leases,
 		agent: n.agent}.run(ctx, n.log)
 }

@@ -2,12 +2,12 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"net"
 	"net/netip"
 	"os"
+	"sync"
 
 	"github.com/heraldvip/herald/pkg/config"
-	"github.com/heraldvip/herald/pkg/hostlock"
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/lease"
 	"github.com/heraldvip/herald/pkg/mailbox"
@@ -27,9 +27,6 @@ func (n *node) wireOwnership(cfg config.Config, wake mailbox.Signal, poke func()
 	}
 	n.keys = peers.NewKeys(n.log, from, read)
 	id := vip.NewProcessID()
-	process := vip.ProcessInfo{ID: id.String(), Host: hostlock.HostID(), Name: processName(cfg)}
-	n.lock = hostlock.New(fmt.Sprintf("%s, node name %s, process %.8s", process.Name, cfg.Node.Name, process.ID), n.log,
-		wake.Send)
 	n.peers = peers.New(peers.Options{
 		Process: id, Node: cfg.Node.Name, Port: cfg.Peers.Port, Log: n.log, Poke: wake.Send, Keys: n.keys.Get,
 		Address: n.heartbeatAddress, Answers: n.answers,
@@ -46,7 +43,7 @@ func (n *node) wireOwnership(cfg config.Config, wake mailbox.Signal, poke func()
 		Node: cfg.Node.Name, Namespace: cfg.Node.Namespace, NodeUID: n.cluster.NodeUID,
 		Timing: quorum.Timing{LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline,
 			RetryPeriod: cfg.Lease.RetryPeriod},
-		Process: process, Info: n.info, Peers: n.peers, Gateway: n.gateway,
+		Process: vip.ProcessInfo{ID: id.String(), Host: hostID(), Name: processName(cfg)}, Info: n.info, Peers: n.peers, Gateway: n.gateway,
 		Log: n.log, Wake: wake, Poke: poke,
 	})
 }
@@ -65,7 +62,6 @@ func (n *node) info() vip.NodeInfo {
 	info.LivenessOff = n.peers.Off()
 	info.Connections = n.connections.Count()
 	info.HeartbeatKeys = n.peers.KeyIDs()
-	info.Waiting = n.lock.Waiting()
 	info.Options = n.options
 	return info
 }
@@ -100,23 +96,24 @@ func processName(cfg config.Config) string {
 	return name
 }
 
-// awaitHost blocks until this process is the only Herald that works on its host, or ctx ends,
-// whose error it returns.
-func (n *node) awaitHost(ctx context.Context) error {
-	if n.lock.TryAcquire() {
-		return nil
-	}
-	// The other one has the ports, as a rule. If not, kubelet's probes want an answer.
+// awaitHost takes the lock of this host, once no other Herald works there, or returns the error of ctx. Until then it
+// serves what it can: the other one has the ports, as a rule, and if not, kubelet's probes want an answer.
+func (n *node) awaitHost(ctx context.Context) (net.Listener, error) {
 	serving, stop := context.WithCancel(ctx)
-	served := make(chan error, 1)
-	go func() { served <- n.server.Run(serving) }()
-	err := n.lock.Acquire(ctx, func(holder string) {
-		n.cluster.WriteNodeEvent(ctx, vip.NodeNameInUse, "Two processes of Herald run on one host. The one that works: "+
-			holder+". The one that waits until that ends: "+processName(n.cfg)+". End one of them")
+	served := make(chan error)
+	serve := sync.OnceFunc(func() {
+		n.waits.Store(true)
+		go func() { served <- n.server.Run(serving) }()
 	})
-	stop()
-	<-served // so that its ports are free
-	return err
+	lock, err := awaitHostLock(ctx, hostSocket, n.log, func() {
+		serve()
+		go n.cluster.WriteNodeEvent(ctx, vip.NodeNameInUse, "Two processes of Herald run on one host. The one that waits "+
+			"until the other ends: "+processName(n.cfg)+". End one of them")
+	})
+	if stop(); n.waits.Swap(false) {
+		<-served // so that its ports are free
+	}
+	return lock, err
 }
 
 // awaitName blocks until no other process that lives has the name of this node, or ctx ends,

@@ -50,10 +50,8 @@ func (n nodeStatus) fault(now time.Time) string {
 		return why
 	}
 	switch {
-	case n.Waiting != "" || len(n.Info.Waiting) > 0:
-		other := strings.Join(append(slices.Clone(n.Info.Waiting), n.Waiting), "; ")
-		return "ok, but another Herald waits until this one ends, since both have the name of the node or run on one " +
-			"host: " + strings.TrimSuffix(other, "; ")
+	case n.Waiting != "":
+		return "ok, but another Herald waits until this one ends, since both have the name of the node: " + n.Waiting
 	case n.Info.DataPlaneFault != "":
 		return "takes a VIP only if no other node can: " + n.Info.DataPlaneFault
 	case len(n.Info.Restarts) > 1:

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/heraldvip/herald/pkg/config"
-	"github.com/heraldvip/herald/pkg/hostlock"
 	"github.com/heraldvip/herald/pkg/netif"
 	"github.com/heraldvip/herald/pkg/nft"
 	"github.com/heraldvip/herald/pkg/routes"
@@ -41,10 +40,13 @@ func uninstallNodeCommand() *cobra.Command {
 			return config.NewError(fmt.Errorf("--routing-protocol=%d must be a whole number from 5 to %d, as "+
 				"vip_routingprotocol", protocol, math.MaxUint8))
 		}
-		lock := hostlock.New("herald uninstall node", slog.New(slog.DiscardHandler), func() {})
-		if !lock.TryAcquire() {
+		lock, mine := tryHostLock(hostSocket, slog.New(slog.DiscardHandler))
+		if !mine {
 			return errors.New("a Herald runs on this node: end it first (kubectl delete the DaemonSet, or take the static " +
 				"Pod's file away); it removes its VIPs by itself when it ends")
+		}
+		if lock != nil {
+			defer lock.Close()
 		}
 		if err := raiseCapabilities(); err != nil {
 			return err

@@ -44,7 +44,6 @@ type ownLease struct {
 	taken       error     // another process has taken the name: this one must end
 	waiting     string    // WaitingAnnotation of the lease
 	waitingAt   time.Time // when that last changed
-	waitingHere bool      // other processes of this host wait for this one to end
 }
 
 // checkOwn renews this node's own lease at once if x, the version that the watch shows, is newer than what this
@@ -87,7 +86,6 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	if o.releasing {
 		return
 	}
-	o.waitingHere = len(about.Waiting) > 0
 	about.Isolated, about.Suspects = l.isolated(), l.decision.Suspects
 	about.Restarts, about.Process = o.recentRestarts(now), l.o.Process
 	info, err := json.Marshal(about)

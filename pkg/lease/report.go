@@ -50,7 +50,7 @@ func (l *Leases) expire(now time.Time) {
 func (l *Leases) summarize(now time.Time) summary {
 	t := l.tenure(now)
 	s := summary{holds: t.Holds(now), confirmed: t.Confirmed, late: !t.RenewalLateSince.IsZero(),
-		waiting: l.own.waitingHere || l.own.waiting != "" && now.Sub(l.own.waitingAt) < keepWaiting}
+		waiting: l.own.waiting != "" && now.Sub(l.own.waitingAt) < keepWaiting}
 	for node, p := range l.peers {
 		if l.decision.Alive[node] {
 			s.alive++
@@ -94,8 +94,8 @@ func newMetrics() *metrics {
 		members: prometheus.NewGauge(prometheus.GaugeOpts{Name: "herald_members_alive", Help: "Other nodes that may " +
 			"be given VIPs: their Herald renews its node lease and is not dead on the VIPs' link."}),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{Name: "herald_node_second_process",
-			Help: "1 while a second Herald waits for this one to end: one on the same host, or one on a host with the same " +
-				"node name. herald status says which."}),
+			Help: "1 while a second Herald, on a host with the same node name, waits for this one to end. herald status says " +
+				"which."}),
 		epochsOver: counter("herald_node_lease_lost_total", "Times this node's right to its VIPs ended: its node lease "+
 			"was fenced, in other hands, or not renewed while other nodes renewed theirs."),
 		fenced: counter("herald_nodes_fenced_total", "Dead or silent nodes whose claims this node has voided."),

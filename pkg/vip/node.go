@@ -81,9 +81,6 @@ type NodeInfo struct {
 	ServiceAddresses string `json:"serviceAddresses,omitempty"` // its option svc_addresses
 
 	Process ProcessInfo `json:"process,omitzero"` // the process that works under the node's name
-	// Waiting is what other Herald processes of the node's host say of themselves, which wait
-	// for this one to end; sorted.
-	Waiting []string `json:"waiting,omitempty"`
 
 	// OtherAddresses is what other programs have given to the node and is in no network of Links: single
 	// addresses (/32, /128), those of links that carry no VIPs, and those that are tentative or that another

@@ -258,10 +258,10 @@ func tryCannotApply(t *testing.T, p *prometheus) {
 	deleteServices(t, "taken")
 }
 
-// tryNodeAlerts makes at the same time what concerns single nodes: of n1 a second process, of n2 no heartbeats and a BGP peer
+// tryNodeAlerts makes at the same time what concerns single nodes: of n1 a second process on another host, of n2 no heartbeats and a BGP peer
 // that is not there, of n3 blocked heartbeats and a kube-proxy that is gone; then n3 is cut from the API server.
 func tryNodeAlerts(t *testing.T, f *heralds, p *prometheus) {
-	second := startSecond(t, "n1", f.env)
+	second := startSecond(t, "w1", f.env)
 	restart := func(node string, more ...string) {
 		f.node[node].Signal(syscall.SIGTERM)
 		check.OK(t, f.node[node].Wait(withTimeout(t, 20*time.Second)))
