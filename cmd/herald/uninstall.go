@@ -4,16 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/lease"
-	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // uninstallCommand is "herald uninstall": it removes what Herald has written to the API server.
@@ -47,12 +44,7 @@ func uninstallCommand() *cobra.Command {
 			printf: func(format string, args ...any) { fmt.Fprintf(c.OutOrStdout(), format+"\n", args...) },
 			read:   func(ctx context.Context) (kube.Snapshot, error) { return kube.TakeSnapshot(ctx, access, namespace) },
 			traces: func(ctx context.Context) ([]kube.Trace, error) {
-				all, err := kube.TakeSnapshot(ctx, access, "")
-				if err != nil {
-					return nil, err
-				}
-				o := kube.UninstallOptions{Namespace: namespace, KeepAddresses: keep, OwnLease: nodesOf(namespace, all).own}
-				w, err := kube.NewUninstaller(access, o)
+				w, err := kube.NewUninstaller(access, namespace, keep)
 				if err != nil {
 					return nil, err
 				}
@@ -187,35 +179,4 @@ func sortedKeys[V any](m map[string]V) (keys []string) {
 	}
 	slices.Sort(keys)
 	return keys
-}
-
-// An installation is the namespace of its node leases, and the nodes that another one has.
-type installation struct {
-	namespace string
-	others    map[string]bool
-}
-
-// nodesOf returns the installation in namespace: a node that has a node lease there is not another one's.
-func nodesOf(namespace string, s kube.Snapshot) installation {
-	i := installation{namespace, make(map[string]bool)}
-	for _, own := range []bool{false, true} {
-		for _, l := range s.Leases {
-			if n, ok := lease.ParseNodeLease(l); ok && (l.Namespace == namespace) == own {
-				i.others[n.Name] = !own
-			}
-		}
-	}
-	return i
-}
-
-// own reports whether a Lease with Herald's label and this claim is the installation's: one in its namespace; or
-// another one, but a node lease, that no node of another installation claims, or nobody, if there is no other.
-func (i installation) own(l vip.Key, claim string) bool {
-	node, _, _ := strings.Cut(claim, "@")
-	switch {
-	case strings.HasPrefix(l.Name, lease.NodePrefix), l.Name == lease.TableName, claim == "" &&
-		slices.Contains(slices.Collect(maps.Values(i.others)), true):
-		return l.Namespace == i.namespace
-	}
-	return !i.others[node]
 }

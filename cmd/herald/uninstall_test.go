@@ -80,34 +80,10 @@ func TestUninstall(t *testing.T) {
 	}
 }
 
-// A Lease of a Service is left if a node of another installation has written it.
-func TestInstallation(t *testing.T) {
-	edge, both := nodeLease("n9", 0, "{}"), nodeLease("n1", 0, "{}")
-	edge.Namespace, both.Namespace = "edge", "edge"
-	i := nodesOf("kube-system", kube.Snapshot{Leases: []*coordinationv1.Lease{edge, both, nodeLease("n1", 0, "{}")}})
-	for _, tt := range []struct {
-		namespace, name, claim string
-		want                   bool
-	}{
-		{"kube-system", "herald-node-n1", "", true},
-		{"edge", "herald-node-n1", "", false},
-		{"default", "kubevip-web", "n1@7", true},
-		{"default", "kubevip-web", "n9@7", false},
-		{"default", "kubevip-web", "gone@7", true},
-		{"kube-system", "herald-table", "", true},
-		{"edge", "herald-table", "", false},
-		{"kube-system", "herald-pools", "n1@7", true},
-	} {
-		if got := i.own(vip.Key{Namespace: tt.namespace, Name: tt.name}, tt.claim); got != tt.want {
-			t.Errorf("%s/%s of %s: %v, want %v", tt.namespace, tt.name, tt.claim, got, tt.want)
-		}
-	}
-}
-
 // The routes of the kernel, of boot and of ip(8) have protocol numbers that vip_routingprotocol can't be: a slip must not take them for Herald's.
 func TestUninstallNodeOfOthersRoutes(t *testing.T) {
 	for _, protocol := range []string{"0", "2", "4", "256", "-1"} {
-		_, _, err := run(t, root(), "uninstall", "node", "--dry-run", "--routing-protocol="+protocol)
+		_, _, err := run(t, root(), "uninstall", "node", "--routing-protocol="+protocol)
 		if want := "--routing-protocol=" + protocol + " must be a whole number from 5 to 255, as vip_routingprotocol"; text(err) != want || status(err) != 2 {
 			t.Errorf("%v, status %d; want %s", err, status(err), want)
 		}

@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"math"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -20,8 +19,7 @@ import (
 
 // uninstallNodeCommand is "herald uninstall node": it removes what Herald has left on this node.
 func uninstallNodeCommand() *cobra.Command {
-	var dryRun bool
-	var protocol int
+	table := routes.Options{Log: slog.New(slog.DiscardHandler), Link: func() string { return "" }}
 	c := &cobra.Command{
 		Use:   "node",
 		Short: "Remove what Herald has left on this node, once it runs there no more",
@@ -32,15 +30,15 @@ func uninstallNodeCommand() *cobra.Command {
 			"CAP_NET_ADMIN, and does nothing while a Herald runs there.",
 		Args: cobra.NoArgs,
 	}
-	c.Flags().BoolVar(&dryRun, "dry-run", false, "Only list what would be removed")
-	c.Flags().IntVar(&protocol, "routing-protocol", 248, "Protocol number of Herald's routes (vip_routingprotocol)")
+	c.Flags().IntVar(&table.ID, "routing-table", 198, "The table of Herald's routes (vip_routingtableid)")
+	c.Flags().IntVar(&table.Protocol, "routing-protocol", 248, "Protocol number of Herald's routes (vip_routingprotocol)")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		// those below are the kernel's and ip(8)'s: all their routes would be removed
-		if protocol < 5 || protocol > math.MaxUint8 {
+		if table.Protocol < 5 || table.Protocol > math.MaxUint8 {
 			return config.NewError(fmt.Errorf("--routing-protocol=%d must be a whole number from 5 to %d, as "+
-				"vip_routingprotocol", protocol, math.MaxUint8))
+				"vip_routingprotocol", table.Protocol, math.MaxUint8))
 		}
-		lock, mine := tryHostLock(hostSocket, slog.New(slog.DiscardHandler))
+		lock, mine := tryHostLock(hostSocket, table.Log)
 		if !mine {
 			return errors.New("a Herald runs on this node: end it first (kubectl delete the DaemonSet, or take the static " +
 				"Pod's file away); it removes its VIPs by itself when it ends")
@@ -51,44 +49,46 @@ func uninstallNodeCommand() *cobra.Command {
 		if err := raiseCapabilities(); err != nil {
 			return err
 		}
-		return uninstallNode(c.Context(), c.OutOrStdout(), dryRun, protocol)
+		if err := uninstallNode(c.Context(), c.OutOrStdout(), table); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintln(c.OutOrStdout(), "what Herald had left on this node was removed")
+		return err
 	}
 	return c
 }
 
-// uninstallNode lists what Herald has left in this network namespace and, unless dryRun, removes it.
-func uninstallNode(ctx context.Context, w io.Writer, dryRun bool, protocol int) error {
+// uninstallNode makes what Herald has in this network namespace nothing, as a process does that stops. table is where
+// its routes to VIPs are.
+func uninstallNode(ctx context.Context, w io.Writer, table routes.Options) error {
 	links, err := netif.New(netif.Options{
-		Log: slog.New(slog.DiscardHandler), Poke: func() {}, OnLinkChange: func() {},
+		Log: table.Log, Poke: func() {}, OnLinkChange: func() {},
 		Tenure: func() vip.Tenure { return vip.Tenure{} }, AllowNotUp: true,
 	})
 	if err != nil {
 		return err
 	}
-	found := links.Traces()
-	inTables, err := routes.Traces(protocol)
-	if err != nil {
-		return err
+	_, err = links.Set(ctx, nil)
+	errs := []error{err}
+	for last := -1; ; { // a few at a time
+		left, err := links.Macvlans().Set(ctx, nil)
+		if len(left) == 0 || len(left) == last {
+			errs = append(errs, err)
+			break
+		}
+		last = len(left)
 	}
-	tables, err := nft.Traces()
-	found = slices.Concat(found, inTables, tables)
-	for _, x := range found {
-		fmt.Fprintln(w, x)
+	_, err = routes.NewTable(table).Set(ctx, nil)
+	_, err2 := routes.NewEgress(nft.EgressMark).Set(ctx, nil)
+	if err := nft.Check(); err != nil {
+		fmt.Fprintln(w, "nftables has no tables of Herald's, or the permission is missing:", err)
 	}
-	if err != nil {
-		fmt.Fprintln(w, "nftables can't be asked, so it has no tables of Herald's, or the permission is missing:", err)
-	}
-	if dryRun {
-		fmt.Fprintf(w, "%d to be removed\n", len(found))
-		return nil
-	}
-	err = errors.Join(links.RemoveTraces(ctx), routes.RemoveTraces(protocol))
-	if len(tables) > 0 {
-		err = errors.Join(err, nft.RemoveTraces())
-	}
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(w, "%d removed\n", len(found))
-	return nil
+	t := nft.New(table.Log) // no Set of these returns an error
+	_, _ = t.FormerOwners.Set(ctx, nil)
+	_, _ = t.Translations.Set(ctx, nil)
+	_, _ = t.OpenPorts.Set(ctx, nil)
+	_, _ = t.Invalid.Set(ctx, nil)
+	_, _ = t.Balanced.Set(ctx, nil)
+	_, _ = t.Egress.Set(ctx, nil)
+	return errors.Join(append(errs, err, err2)...)
 }

@@ -15,6 +15,9 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
+// claimKey is lease.ClaimAnnotation.
+const claimKey = "heraldvip.io/claim"
+
 // Leases is a cache of Lease objects, and a way to write them that has a connection of
 // its own. It is the Store of package lease.
 type Leases struct {

@@ -19,31 +19,19 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// claimKey is lease.ClaimAnnotation.
-const claimKey = "heraldvip.io/claim"
-
 // An Uninstaller finds and removes what the Heralds of an installation have written to the API server. None of them
 // may run meanwhile.
 type Uninstaller struct {
 	api           *clients
 	namespace     string // where the node leases are
 	keepAddresses bool
-	ownLease      func(l vip.Key, claim string) bool
 }
 
-// UninstallOptions say what an Uninstaller removes.
-type UninstallOptions struct {
-	Namespace     string // where the node leases are
-	KeepAddresses bool   // leave statuses, and the addresses that Services were given
-	// OwnLease reports whether a Lease that has Herald's label, and this annotation heraldvip.io/claim, is this
-	// installation's.
-	OwnLease func(l vip.Key, claim string) bool
-}
-
-// NewUninstaller makes an Uninstaller.
-func NewUninstaller(cfg *rest.Config, o UninstallOptions) (*Uninstaller, error) {
+// NewUninstaller makes an Uninstaller. namespace is where the node leases are. With keepAddresses statuses, and the
+// addresses that Services were given, are left.
+func NewUninstaller(cfg *rest.Config, namespace string, keepAddresses bool) (*Uninstaller, error) {
 	api, err := newClients(cfg, newMetrics(), nil)
-	return &Uninstaller{api, o.Namespace, o.KeepAddresses, o.OwnLease}, err
+	return &Uninstaller{api, namespace, keepAddresses}, err
 }
 
 // A Trace is something that Herald has written: an object to be deleted, or parts of one.
@@ -86,7 +74,9 @@ func (u *Uninstaller) Traces(ctx context.Context) (all []Trace, err error) {
 	leases := &watchedResource{client: u.api.coordination, resource: "leases", fields: notKubeletLeases}
 	err = list(ctx, leases, func(o *coordinationv1.Lease) {
 		k := vip.Key{Namespace: o.Namespace, Name: o.Name}
-		if o.Labels["app.kubernetes.io/managed-by"] == "herald" && u.ownLease(k, o.Annotations[claimKey]) {
+		// In other namespaces those beside kube-vip, which bear the names of Services; "herald-..." are another installation's.
+		own := o.Namespace == u.namespace || !strings.HasPrefix(o.Name, "herald-")
+		if own && o.Labels["app.kubernetes.io/managed-by"] == "herald" {
 			add(Trace{Kind: "Lease", Object: k, What: "all",
 				remove: func(ctx context.Context) error { return u.deleteLease(ctx, o) }})
 		}

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
 
@@ -27,15 +26,16 @@ func TestUninstaller(t *testing.T) {
 	}
 	const label = `"app.kubernetes.io/managed-by":"herald"`
 	lease("kubevip-web", label, "n1@7")
-	lease("kubevip-edge", label, "n9@7") // another installation's
 	lease("mine", "", "n1@7")
+	edge := "/apis/coordination.k8s.io/v1/namespaces/" + api.namespace(t) + "/leases"
+	api.must(t, "POST", edge, `{"metadata":{"name":"kubevip-web","labels":{`+label+`}},"spec":{}}`)
+	api.must(t, "POST", edge, `{"metadata":{"name":"herald-table","labels":{`+label+`}},"spec":{}}`) // another installation's
 	api.must(t, "POST", "/api/v1/namespaces/"+ns+"/secrets", `{"metadata":{"name":"herald-peers"}}`)
 	api.must(t, "POST", "/api/v1/nodes",
 		`{"metadata":{"name":"`+ns+`","annotations":{"heraldvip.io/drain":"2026-01-01T00:00:00Z","example.com/x":"y"}}}`)
 	t.Cleanup(func() { api.do("DELETE", "/api/v1/nodes/"+ns, "") })
 
-	u := check.Value(NewUninstaller(api.as("admin"), UninstallOptions{Namespace: ns,
-		OwnLease: func(_ vip.Key, claim string) bool { return !strings.HasPrefix(claim, "n9@") }}))(t)
+	u := check.Value(NewUninstaller(api.as("admin"), ns, false))(t)
 	list := func() (lines []string) {
 		for _, x := range check.Value(u.Traces(t.Context()))(t) {
 			if x.Object.Namespace == ns || x.Object.Name == ns {
@@ -69,7 +69,7 @@ Secret herald-peers: all`
 			t.Errorf("%s is not in %s", part, web)
 		}
 	}
-	for _, path := range []string{leases + "/kubevip-edge", leases + "/mine", "/api/v1/nodes/" + ns} {
+	for _, path := range []string{leases + "/mine", "/api/v1/nodes/" + ns} {
 		api.must(t, "GET", path, "")
 	}
 }

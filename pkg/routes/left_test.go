@@ -5,23 +5,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-
-	"github.com/vishvananda/netlink"
-
-	"github.com/heraldvip/herald/pkg/vip"
 )
-
-// Routes of egress have the same protocol number. "herald uninstall node" lists them as those of egress, so
-// each of them once.
-func TestTracesLeaveOutEgress(t *testing.T) {
-	for table, want := range map[int]bool{
-		198: false, vip.FirstEgressTable - 1: false, vip.FirstEgressTable: true, vip.LastEgressTable: true, vip.LastEgressTable + 1: false,
-	} {
-		if got := ofEgress(netlink.Route{Table: table}); got != want {
-			t.Errorf("a route in table %d: of egress %v, want %v", table, got, want)
-		}
-	}
-}
 
 // A process without vip_routingtable warns of what one with it left when it was killed, and leaves it: it may be
 // kube-vip's.
