@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -24,8 +23,8 @@ func drainCommand() *cobra.Command {
 		"Mark a node so that it carries no VIP, and wait until the others have taken over what it had, make\n"+
 			"before break. The mark stays, also over restarts, until herald undrain. Pods are not touched:\n"+
 			"kubectl drain does that. If no other node may carry a VIP of it, nothing is done without --force.\n"+
-			"Established connections go on, and still go by the node: with --connections it waits until they\n"+
-			"have ended.", func(d *nodeDrain, ctx context.Context) error {
+			"Established connections go on, and still go by the node, as herald status shows: with --connections\n"+
+			"it waits until they have ended.", func(d *nodeDrain, ctx context.Context) error {
 			d.force = force
 			return d.drain(ctx, connections)
 		})
@@ -55,7 +54,7 @@ func moveCommand(use, short, long string, move func(*nodeDrain, context.Context)
 		ctx := c.Context()
 		node := strings.ToLower(args[0])
 		return move(&nodeDrain{
-			node: node, timeout: *timeout, began: time.Now(),
+			node: node, timeout: *timeout,
 			printf:        func(format string, args ...any) { fmt.Fprintf(c.OutOrStdout(), format+"\n", args...) },
 			read:          func(ctx context.Context) (kube.Snapshot, error) { return kube.TakeSnapshot(ctx, access, "") },
 			readEndpoints: func(ctx context.Context, s *kube.Snapshot) error { return s.TakeEndpoints(ctx, access, "") },
@@ -85,70 +84,67 @@ type nodeDrain struct {
 	node    string
 	timeout time.Duration
 	force   bool // drain it although VIPs go down by it
-	began   time.Time
-	// count is the node's last count of connections to VIPs of others, as readLeases found it; nil if there is none, or
-	// the node is fenced. countedBefore is when the last one began that may be without the connections of VIPs that the
-	// node had when the drain began; 0: any count has all of them.
-	count         *vip.ConnectionCount
-	countedBefore int64
-	printf        func(format string, args ...any)
+	printf  func(format string, args ...any)
 
 	read                      func(context.Context) (kube.Snapshot, error)
 	readEndpoints             func(context.Context, *kube.Snapshot) error
 	mark, unmark, clearReturn func(context.Context) error
 }
 
-// drain drains the node within the timeout, and then waits for its connections.
+// countTime is how long a node may take to publish how many connections it still knows: it counts each 5 s, and
+// publishes the counts of the first 20 s after a move. One that runs with herald_keep_connections=0 never does.
+const countTime = 10 * time.Second
+
+// drain marks the node, waits until it has no VIP, and then as long as connections says until no connection goes by it.
 func (d *nodeDrain) drain(ctx context.Context, connections time.Duration) error {
-	before, err := d.handOver(ctx)
+	within, cancel := context.WithTimeout(ctx, d.timeout)
+	defer cancel()
+	before, err := d.look(within)
 	if err != nil {
 		return err
 	}
-	d.printf("%s carries no VIP any more (%s); herald undrain %s ends that", d.node, d.elapsed(), d.node)
-	if before.holdsCounted {
-		return d.waitForConnections(ctx, connections)
+	if err := d.checkOthers(within, before.snapshot); err != nil {
+		return err
 	}
-	d.countedBefore = 0 // no VIP with connections has moved since the last count
-	again := slices.ContainsFunc(before.snapshot.Nodes, func(n vip.Node) bool { return n.Name == d.node && n.Drained })
+	if err := d.mark(within); err != nil {
+		return err
+	}
+	now, err := d.await(within, func(now lookAt) bool { return len(now.held) == 0 })
 	switch {
-	case d.count != nil, again && connections > 0 && before.gaveCounted:
-		return d.waitForConnections(ctx, connections)
-	case again && connections > 0:
-		d.printf("%s", d.uncounted())
+	case err != nil:
+		return err
+	case len(now.held) > 0:
+		return fmt.Errorf("after %s the node %s still has %s; \"herald status\" shows what keeps the other nodes from them. "+
+			"The node stays marked; herald undrain %s ends that", d.timeout, d.node, abbreviate(now.held), d.node)
 	}
-	return nil
+	d.printf("%s carries no VIP any more; herald undrain %s ends that", d.node, d.node)
+	if connections == 0 || len(before.held) == 0 && now.count == nil {
+		return nil
+	}
+	return d.awaitConnections(ctx, connections, len(before.held) > 0, now.count)
 }
 
-// handOver marks the node, and waits until it has no VIP. It returns what it had before.
-func (d *nodeDrain) handOver(ctx context.Context) (before leasesOfNode, err error) {
-	ctx, cancel := context.WithTimeout(ctx, d.timeout)
+// awaitConnections waits until no connection to VIPs of others goes by the node. If some VIP has moved, a count as old
+// as last may have begun before. It is an error if there are some after that time.
+func (d *nodeDrain) awaitConnections(ctx context.Context, atMost time.Duration, moved bool, last *vip.ConnectionCount) error {
+	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
-	before, err = d.readLeases(ctx)
-	if err != nil {
-		return before, err
-	}
-	if err := d.checkOthers(ctx, before.snapshot); err != nil {
-		return before, err
-	}
-	if err := d.mark(ctx); err != nil {
-		return before, err
-	}
-	left, err := d.wait(ctx, "VIPs left on "+d.node, func() ([]string, error) {
-		now, err := d.readLeases(ctx)
-		if d.count != nil { // it may have begun before the last VIP moved, also if that is read together with it
-			d.countedBefore = d.count.At
-		}
-		return now.held, err
+	began := time.Now()
+	counted := func(now lookAt) bool { return now.count != nil && (!moved || last == nil || now.count.At > last.At) }
+	now, err := d.await(ctx, func(now lookAt) bool {
+		return counted(now) && now.count.Sum() == 0 || now.count == nil && time.Since(began) >= countTime
 	})
 	switch {
 	case err != nil:
-		return before, err
-	case len(left) > 0:
-		return before, fmt.Errorf("after %s the node %s still has %s; \"herald status\" shows what keeps the other nodes "+
-			"from them. The node stays marked; herald undrain %s ends that",
-			d.timeout, d.node, abbreviate(left), d.node)
+		return err
+	case !counted(now):
+		d.printf("how many connections still go by %s is not known: its Herald has counted none since its last VIP moved. "+
+			"Without herald_keep_connections, or without nftables, the move has reset them", d.node)
+	case now.count.Sum() > 0:
+		return fmt.Errorf("after %s there still are %d connections by way of %s; they end with the node", atMost,
+			now.count.Sum(), d.node)
 	}
-	return before, nil
+	return nil
 }
 
 // checkOthers returns an error that names what the node carries and no other node may (onlyOn), unless force is set.
@@ -182,69 +178,11 @@ func notDrained(s kube.Snapshot, node string, now time.Time) bool {
 		func(n vip.Node) bool { return n.Name == node && !n.Drained && !n.ReturnUntil.After(now) })
 }
 
-// countTime is how long a node may take to publish how many connections it still knows: it counts each 5 s, and
-// publishes the counts of the first 20 s after a move. One that runs with herald_keep_connections=0, or an older
-// Herald, never does.
-const countTime = 10 * time.Second
-
-// waitForConnections prints how many connections to VIPs of others the node knows, and waits for at most the time
-// given until there are none; for countTime only, if the node has no count at all by then. It is an error if there
-// still are some then, or, with a time given, if the node has not said how many.
-func (d *nodeDrain) waitForConnections(ctx context.Context, atMost time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, max(atMost, countTime))
-	defer cancel()
-	printed, late := -1, time.After(countTime)
-	giveUp := func() error {
-		if atMost > 0 {
-			return errors.New(d.uncounted())
-		}
-		d.printf("%s", d.uncounted())
-		return nil
-	}
-	for poll := time.NewTicker(300 * time.Millisecond); ; {
-		_, err := d.readLeases(ctx)
-		switch {
-		case err != nil && ctx.Err() == nil:
-			return err
-		case d.count != nil && d.count.At > d.countedBefore && d.count.Sum() != printed:
-			printed = d.count.Sum()
-			d.printf("connections that began before and still go by %s: %d", d.node, printed)
-		}
-		if printed == 0 || printed > 0 && atMost == 0 {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			if printed > 0 {
-				return fmt.Errorf("after %s there still are %d connections by way of %s; they end with the node", atMost, printed,
-					d.node)
-			}
-			return giveUp()
-		case <-late:
-			if d.count == nil && printed < 0 {
-				return giveUp()
-			}
-		case <-poll.C:
-		}
-	}
-}
-
-// uncounted says that the node has counted no connections since its last VIP moved, and why that may be.
-func (d *nodeDrain) uncounted() string {
-	if d.count != nil {
-		return fmt.Sprintf("how many connections still go by %s is not known: its Herald has not counted them since its "+
-			"last VIP moved; before that there were %d", d.node, d.count.Sum())
-	}
-	return fmt.Sprintf("how many connections still go by %s is not known, since its Herald has counted none: with "+
-		"herald_keep_connections=0, or without nftables, the move has reset them; of more than 2000 VIPs with "+
-		"connections, and by an older Herald, none are counted; nor are any once herald_keep_connections has passed "+
-		"since the move", d.node)
-}
-
+// undrain takes the mark away, and waits until the node has back what it gave away.
 func (d *nodeDrain) undrain(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, d.timeout)
+	within, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
-	before, err := d.readLeases(ctx)
+	before, err := d.look(within)
 	if err != nil {
 		return err
 	}
@@ -253,118 +191,106 @@ func (d *nodeDrain) undrain(ctx context.Context) error {
 		d.printf("%s is not drained; nothing was changed", d.node)
 		return nil
 	}
-	if err := d.unmark(ctx); err != nil {
+	if err := d.unmark(within); err != nil {
 		return err
 	}
 	if len(before.staying) > 0 {
 		d.printf("not moved back, but left where they are: %s", abbreviate(before.staying))
 	}
-	left, err := d.wait(ctx, "VIPs to be given back to "+d.node, func() ([]string, error) {
-		now, err := d.readLeases(ctx)
-		return now.away, err
-	})
+	now, err := d.await(within, func(now lookAt) bool { return len(now.away) == 0 })
 	clearing, cleared := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cleared()
 	if err := errors.Join(err, d.clearReturn(clearing)); err != nil {
 		return err
 	}
-	if len(left) > 0 {
+	if len(now.away) > 0 {
 		d.printf("%s may carry VIPs again; after %s these have stayed with the nodes that took them: %s", d.node, d.timeout,
-			abbreviate(left))
+			abbreviate(now.away))
 	} else {
-		d.printf("%s carries VIPs again (%s)", d.node, d.elapsed())
+		d.printf("%s carries VIPs again", d.node)
 	}
 	return nil
 }
 
-func (d *nodeDrain) elapsed() time.Duration { return time.Since(d.began).Round(100 * time.Millisecond) }
-
-// A leasesOfNode is the units that a node has, and those that others have from it: those that it gets back (away), and
-// those that never move back (staying), which are of no single Service: the control plane's VIP, and all Services with
-// svc_election=false.
-type leasesOfNode struct {
+// A lookAt is what is seen of a node at once: its units, and those that others have from it: those that it gets back
+// (away), and those that never move back (staying), which are of no single Service: the control plane's VIP, and all
+// Services with svc_election=false.
+type lookAt struct {
 	held, away, staying []string
-	// holdsCounted: of one of held the node counts the connections once it has moved (countsConnections). gaveCounted:
-	// the same of away and staying.
-	holdsCounted, gaveCounted bool
-	snapshot                  kube.Snapshot // that they are of
+	count               *vip.ConnectionCount // of connections to VIPs of others; nil if there is none, or the node is fenced
+	state               string               // as herald status has it
+	snapshot            kube.Snapshot        // that they are of
 }
 
-// readLeases returns the units of the node. It is an error if the node has no node lease: no Herald has run there. A
-// node lease of another namespace than the announcers' counts only if the node has none there: any user can write
-// one.
-func (d *nodeDrain) readLeases(ctx context.Context) (all leasesOfNode, err error) {
-	snapshot, err := d.read(ctx)
-	if err != nil {
-		return all, err
+// look reads the units of the node. It is an error if the node has no node lease: no Herald has run there. A node lease
+// of another namespace than the announcers' counts only if the node has none there: any user can write one.
+func (d *nodeDrain) look(ctx context.Context) (now lookAt, err error) {
+	if now.snapshot, err = d.read(ctx); err != nil {
+		return now, err
 	}
-	all.snapshot = snapshot
-	announcers, known, own := announcersNamespace(snapshot.Leases), false, false
-	named := make(map[vip.Key]bool) // by Services; true if a node counts connections to one of them
-	for i := range snapshot.Services {
-		s := &snapshot.Services[i]
-		for _, k := range s.LeaseKeys() {
-			named[k] = named[k] || countsConnections(s)
-		}
-	}
-	for _, l := range snapshot.Leases {
-		if n, ok := lease.ParseNodeLease(l); ok && n.Name == d.node && !own {
-			known, own, d.count = true, l.Namespace == announcers, n.Info.Connections
-			if n.Fenced {
-				d.count = nil // what it knew has ended with it
-			}
-		}
-	}
-	for k, c := range lease.Claims(snapshot.Leases, announcers, snapshot.At) {
-		if c.Foreign || c.Holder == "" {
+	s := now.snapshot
+	announcers := announcersNamespace(s.Leases)
+	for _, l := range s.Leases {
+		n := nodeStatus{namespace: l.Namespace}
+		ok := false
+		if n.NodeLease, ok = lease.ParseNodeLease(l); !ok || n.Name != d.node || now.state != "" && l.Namespace != announcers {
 			continue
 		}
-		counts, isNamed := named[k]
-		counts = counts || !isNamed && k.Name != poolsLeaseName // that of the control plane's VIP, or of all Services
-		switch d.node {
-		case c.Holder:
-			all.held = append(all.held, k.String())
-			all.holdsCounted = all.holdsCounted || counts
-		case c.PreviousHolder:
-			all.gaveCounted = all.gaveCounted || counts
-			if isNamed {
-				all.away = append(all.away, k.String())
-			} else {
-				all.staying = append(all.staying, k.String())
+		for _, o := range s.Nodes {
+			if o.Name == d.node {
+				n.node = o
 			}
 		}
-	}
-	if !known {
-		return all, fmt.Errorf("no Herald runs on a node %q; herald status lists the nodes on which it does", d.node)
-	}
-	return all, nil
-}
-
-// countsConnections reports whether a node that had the VIPs of s counts connections to one of them: all but those
-// that are leased by DHCP, whose MAC address moves with them.
-func countsConnections(s *vip.Service) bool {
-	return len(s.Addresses) == 0 || slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return !a.IsUnspecified() })
-}
-
-// wait polls until read returns nothing or an error, or ctx ends, and prints how many names there are when that
-// changes. If ctx ends it returns what was read last, and no error unless nothing could be read.
-func (d *nodeDrain) wait(ctx context.Context, what string, read func() ([]string, error)) (left []string, err error) {
-	printed := -1
-	for poll := time.NewTicker(300 * time.Millisecond); ; {
-		names, err := read()
-		switch {
-		case err != nil && ctx.Err() != nil && printed >= 0:
-			return left, nil
-		case err != nil || len(names) == 0:
-			return nil, err
+		if now.count, now.state = n.Info.Connections, n.state(s.At); n.Fenced {
+			now.count = nil // what it knew has ended with it
 		}
-		if left = names; len(left) != printed {
-			printed = len(left)
-			d.printf("%s: %d", what, printed)
+	}
+	if now.state == "" {
+		return now, fmt.Errorf("no Herald runs on a node %q; herald status lists the nodes on which it does", d.node)
+	}
+	named := make(map[vip.Key]bool) // by Services
+	for i := range s.Services {
+		for _, k := range s.Services[i].LeaseKeys() {
+			named[k] = true
+		}
+	}
+	for k, c := range lease.Claims(s.Leases, announcers, s.At) {
+		switch {
+		case c.Foreign || c.Holder == "":
+		case c.Holder == d.node:
+			now.held = append(now.held, k.String())
+		case c.PreviousHolder == d.node && named[k]:
+			now.away = append(now.away, k.String())
+		case c.PreviousHolder == d.node:
+			now.staying = append(now.staying, k.String())
+		}
+	}
+	return now, nil
+}
+
+// await looks at the node until done is true, or ctx ends, and prints its row when that changes. It returns what it saw
+// last; an error only if it can't look, or, once ctx has ended, never could.
+func (d *nodeDrain) await(ctx context.Context, done func(lookAt) bool) (last lookAt, err error) {
+	printed := ""
+	for poll := time.NewTicker(300 * time.Millisecond); ; {
+		now, err := d.look(ctx)
+		switch {
+		case err != nil && ctx.Err() != nil && printed != "":
+			return last, nil
+		case err != nil:
+			return last, err
+		}
+		last = now
+		if row := fmt.Sprintf("%s: %d VIPs; %s", d.node, len(now.held), now.state); row != printed {
+			printed = row
+			d.printf("%s", row)
+		}
+		if done(now) {
+			return now, nil
 		}
 		select {
 		case <-ctx.Done():
-			return left, nil
+			return now, nil
 		case <-poll.C:
 		}
 	}
