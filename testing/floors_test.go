@@ -58,11 +58,11 @@ var sideways = map[string]string{"pkg/plan": "pkg/pool", "pkg/config": "pkg/vip"
 var worlds = map[string]string{
 	"k8s.io/":                               "pkg/kube",
 	"k8s.io/api/":                           "pkg/kube pkg/manifest",
-	"k8s.io/apimachinery/":                  "pkg/kube pkg/lease pkg/manifest",
+	"k8s.io/apimachinery/":                  "pkg/kube pkg/lease pkg/manifest pkg/migrate",
 	"k8s.io/api/coordination/":              "pkg/kube pkg/lease cmd/herald",
 	"k8s.io/apimachinery/pkg/util/duration": "cmd/herald",
 	"k8s.io/client-go/rest":                 "pkg/kube cmd/herald",
-	"k8s.io/apimachinery/pkg/labels":        "pkg/pool",
+	"k8s.io/apimachinery/pkg/labels":        "pkg/pool pkg/migrate",
 	"sigs.k8s.io/":                          "",
 	"sigs.k8s.io/yaml":                      "pkg/config pkg/manifest cmd/herald",
 	"github.com/vishvananda/":               "pkg/netif pkg/routes",

@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -166,37 +167,26 @@ func (i *importer) read(ctx context.Context, files []string, stdin io.Reader) (o
 // withoutOtherConfigMaps returns objects without the ConfigMaps that are not that of kube-vip's provider, if there
 // are several. It is an error if it is none of them.
 func (i *importer) withoutOtherConfigMaps(objects []json.RawMessage) ([]json.RawMessage, error) {
-	if i.source != "kube-vip" {
-		return objects, nil
-	}
-	found, others := 0, make([]bool, len(objects))
-	for n, text := range objects {
+	found, left := 0, 0
+	kept := slices.DeleteFunc(slices.Clone(objects), func(text json.RawMessage) bool {
 		var o struct {
-			Kind     string `json:"kind"`
-			Metadata struct {
-				Name      string `json:"name"`
-				Namespace string `json:"namespace"`
-			} `json:"metadata"`
+			Kind     string
+			Metadata struct{ Name, Namespace string }
 		}
 		if err := json.Unmarshal(text, &o); err != nil || o.Kind != "ConfigMap" {
-			continue // what can't be read is an error of migrate.From
+			return false // what can't be read is an error of migrate.From
 		}
 		found++
-		others[n] = o.Metadata.Name != i.from.Name || o.Metadata.Namespace != "" && o.Metadata.Namespace != i.from.Namespace
-	}
-	if found < 2 {
-		return objects, nil
-	}
-	var kept []json.RawMessage
-	left := found
-	for n, text := range objects {
-		if others[n] {
-			left--
-		} else {
-			kept = append(kept, text)
+		own := o.Metadata.Name == i.from.Name && (o.Metadata.Namespace == "" || o.Metadata.Namespace == i.from.Namespace)
+		if own {
+			left++
 		}
-	}
-	if left == 0 {
+		return !own
+	})
+	switch {
+	case i.source != "kube-vip" || found < 2:
+		return objects, nil
+	case left == 0:
 		return nil, fmt.Errorf("none of the %d ConfigMaps is %s: name that of the provider by --from and --from-namespace",
 			found, i.from)
 	}

@@ -7,21 +7,22 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 )
 
-// Labels that a Service has in a selector of Cilium only.
-const (
-	ciliumNamespace = "io.kubernetes.service.namespace"
-	ciliumName      = "io.kubernetes.service.name"
-)
+// ciliumLabels begins the labels that a Service has in a selector of Cilium only: its namespace and its name.
+const ciliumLabels = "io.kubernetes.service."
 
 // A ciliumPool is the spec of a CiliumLoadBalancerIPPool (cilium.io/v2 and v2alpha1).
 type ciliumPool struct {
-	Blocks            []ciliumBlock `json:"blocks"`
-	CIDRs             []ciliumBlock `json:"cidrs"` // older
-	ServiceSelector   *selector     `json:"serviceSelector"`
-	AllowFirstLastIPs string        `json:"allowFirstLastIPs"` // Yes, which is the default, or No
-	Disabled          bool          `json:"disabled"`
+	Blocks            []ciliumBlock        `json:"blocks"`
+	CIDRs             []ciliumBlock        `json:"cidrs"` // older
+	ServiceSelector   metav1.LabelSelector `json:"serviceSelector"`
+	AllowFirstLastIPs string               `json:"allowFirstLastIPs"` // Yes, which is the default, or No
+	Disabled          bool                 `json:"disabled"`
 }
 
 type ciliumBlock struct {
@@ -37,168 +38,119 @@ func (m *migration) fromCilium() error {
 		return err
 	}
 	for i, o := range objects {
-		m.addCiliumPool(o.Metadata.Name, pools[i])
+		name, p := m.nameOf(o.Metadata.Name), pools[i]
+		var texts []string
+		for _, b := range slices.Concat(p.Blocks, p.CIDRs) {
+			text := b.CIDR + b.Start
+			if b.Stop != "" {
+				text += "-" + b.Stop
+			}
+			texts = append(texts, text)
+		}
+		m.setAddresses(o, name, texts, p.AllowFirstLastIPs != "No")
+		if p.Disabled {
+			m.set(name, "auto", "false")
+			m.byHand(o, "disabled: with Herald it gives addresses on request only (.auto)")
+		}
+		m.setCiliumSelector(o, name, p.ServiceSelector)
 	}
-	if err := m.addCiliumPolicies(); err != nil {
+	if err := m.setCiliumPolicies(); err != nil {
 		return err
 	}
-	for _, kind := range ciliumBGPKinds {
-		m.read[kind] = true
-		for _, o := range m.objects {
-			if o.Kind == kind {
-				m.note("%s %s is not read: give Herald its peers by bgp_enable, bgp_as and bgp_peers (bgp.md).", kind,
-					o.Metadata.Name)
-			}
-		}
-	}
 	m.note("Cilium's L2 announcements and BGP control plane must not announce what Herald does: remove the " +
-		"CiliumL2AnnouncementPolicy, or the advertisements of LoadBalancerIP, when Herald takes over, and the pools " +
+		"CiliumL2AnnouncementPolicy, or the advertisements of LoadBalancerIP, when Herald takes over. Remove the pools " +
 		"last: Cilium takes addresses of a pool that is removed off their Services.")
 	return nil
 }
 
-// ciliumBGPKinds are the kinds of objects that give Cilium BGP peers.
-var ciliumBGPKinds = []string{"CiliumBGPClusterConfig", "CiliumBGPPeeringPolicy"}
-
-// addCiliumPool adds a pool.
-func (m *migration) addCiliumPool(given string, p ciliumPool) {
-	name := m.nameOf(given)
-	var texts []string
-	for _, b := range slices.Concat(p.Blocks, p.CIDRs) {
-		text := b.CIDR
-		if text == "" {
-			stop := b.Stop
-			if stop == "" {
-				stop = b.Start
-			}
-			text = b.Start + "-" + stop
-		}
-		s, text, err := parseSpan(text)
-		if err != nil || s.first.IsUnspecified() {
-			m.note("Pool %s: the addresses %q can't be read (%v), and are left out.", given, b.CIDR+b.Start, err)
-			continue
-		}
-		m.ranges[name] = append(m.ranges[name], s) // what Services have may be at the ends
-		if p.AllowFirstLastIPs == "No" && b.CIDR != "" && s.first != s.last && s.first.Next() != s.last {
-			text = s.first.Next().String() + "-" + s.last.Prev().String()
-		}
-		texts = append(texts, text)
-	}
-	m.Data["pool-"+name] = strings.Join(texts, ",")
-	if p.Disabled {
-		m.set(name, "auto", "false")
-		m.note("Pool %s is disabled: with Herald it gives addresses on request only (.auto).", given)
-	}
-	if p.ServiceSelector != nil {
-		m.setCiliumSelector(given, name, *p.ServiceSelector)
-	}
-}
-
 // setCiliumSelector sets .services and .namespaces.
-func (m *migration) setCiliumSelector(given, name string, s selector) {
-	var services, namespaces selector
-	byNamespaceOnly := true
-	for _, r := range s.requirements() {
-		isNamespace := r.Key == ciliumNamespace && (r.Operator == "In" || r.Operator == "NotIn")
-		byNamespaceOnly = byNamespaceOnly && isNamespace
+func (m *migration) setCiliumSelector(o object, pool string, s metav1.LabelSelector) {
+	selector, err := metav1.LabelSelectorAsSelector(&s)
+	if err != nil {
+		m.set(pool, "namespaces", NoNamespace)
+		m.byHand(o, "serviceSelector (%v); until then it is offered to no namespace (.namespaces)", err)
+		return
+	}
+	var services, namespaces []string
+	names := "" // of the namespaces, if one requirement lists them
+	all, _ := selector.Requirements()
+	for _, r := range all {
+		in := r.Operator() == selection.In || r.Operator() == selection.Equals
 		switch {
-		case isNamespace:
-			r.Key = namespaceLabel
-			namespaces.MatchExpressions = append(namespaces.MatchExpressions, r)
-		case r.Key == ciliumNamespace, r.Key == ciliumName:
-			m.set(name, "auto", "false")
-			m.note("Pool %s: Herald's pools can't choose by %s, so the pool gives addresses on request only (.auto). Have "+
-				"the Services ask for it (heraldvip.io/pool: %s), or give them a label and write it to pool-%s.services.", given,
-				r, name, name)
+		case r.Key() == ciliumLabels+"namespace" && (in || r.Operator() == selection.NotIn):
+			values := sortedUnique(r.ValuesUnsorted())
+			of, _ := labels.NewRequirement(namespaceLabel, r.Operator(), values) // valid, as r is
+			if namespaces = append(namespaces, of.String()); in {
+				names = strings.Join(values, ",")
+			}
+		case strings.HasPrefix(r.Key(), ciliumLabels):
+			m.set(pool, "auto", "false")
+			m.byHand(o, "%s: the pool gives addresses on request only (.auto). Have the Services ask for it "+
+				"(heraldvip.io/pool: %s), or give them a label and write it to .services", r.String(), pool)
 		default:
-			services.MatchExpressions = append(services.MatchExpressions, r)
+			services = append(services, r.String())
 		}
 	}
-	m.set(name, "services", services.String())
-	if all := namespaces.MatchExpressions; len(all) > 0 {
-		text := namespaces.String()
-		if len(all) == 1 && all[0].Operator == "In" {
-			text = strings.Join(sortedUnique(all[0].Values), ",")
-		}
-		m.set(name, "namespaces", text)
+	m.set(pool, "services", strings.Join(services, ","))
+	if len(namespaces) == 1 && names != "" {
+		namespaces[0] = names
 	}
-	if !byNamespaceOnly {
-		m.note("Pool %s: Cilium refuses its addresses also to Services that ask for them, if its serviceSelector does "+
-			"not select them."+whoMayAsk, given)
+	m.set(pool, "namespaces", strings.Join(namespaces, ","))
+	if len(namespaces) < len(all) {
+		m.byHand(o, whoMayAsk)
 	}
 }
 
 // literalPattern matches a regular expression that stands for one interface.
-var literalPattern = regexp.MustCompile(`^\^?([-\w.@]+)\$?$`)
+var literalPattern = regexp.MustCompile(`^\^?([-\w@]+)\$?$`)
 
-// addCiliumPolicies carries a single CiliumL2AnnouncementPolicy over to all pools, if it is for all Services; those
+// setCiliumPolicies carries a single CiliumL2AnnouncementPolicy over to all pools, if it is for all Services; those
 // that announce no addresses of load balancers do not count. Where Cilium's BGP control plane is configured, too, the
 // pools are announced in every way that is enabled.
-func (m *migration) addCiliumPolicies() error {
+func (m *migration) setCiliumPolicies() error {
 	objects, policies, err := specs[struct {
-		ServiceSelector *selector `json:"serviceSelector"`
-		NodeSelector    *selector `json:"nodeSelector"`
-		Interfaces      []string  `json:"interfaces"`
-		LoadBalancerIPs bool      `json:"loadBalancerIPs"`
+		ServiceSelector metav1.LabelSelector `json:"serviceSelector"`
+		NodeSelector    metav1.LabelSelector `json:"nodeSelector"`
+		Interfaces      []string             `json:"interfaces"`
+		ExternalIPs     bool                 `json:"externalIPs"`
+		LoadBalancerIPs bool                 `json:"loadBalancerIPs"`
 	}](m, "CiliumL2AnnouncementPolicy")
 	if err != nil {
 		return err
 	}
-	for i := len(policies) - 1; i >= 0; i-- {
-		if !policies[i].LoadBalancerIPs {
-			m.note("CiliumL2AnnouncementPolicy %s is not carried over: it has no loadBalancerIPs, and Herald announces no "+
-				"others.", objects[i].Metadata.Name)
-			objects, policies = slices.Delete(objects, i, i+1), slices.Delete(policies, i, i+1)
+	byBGP := slices.ContainsFunc(m.objects, func(o object) bool { return strings.HasPrefix(o.Kind, "CiliumBGP") })
+	var counts []int
+	for i, p := range policies {
+		if p.LoadBalancerIPs {
+			counts = append(counts, i)
 		}
 	}
-	if len(policies) == 0 {
-		return nil
-	}
-	byBGP := slices.ContainsFunc(m.objects, func(o object) bool { return slices.Contains(ciliumBGPKinds, o.Kind) })
-	if byBGP {
-		m.note("Cilium announces by L2 announcements and has a BGP control plane, too: the pools have no .announce, so " +
-			"Herald announces their addresses in every way that is enabled. Set it where that is too much (pool-....announce).")
-	}
-	p := policies[0]
-	if len(policies) > 1 || p.ServiceSelector != nil && !p.ServiceSelector.empty() {
-		for _, o := range objects {
-			m.note("CiliumL2AnnouncementPolicy %s is not carried over: with Herald nodes and links are chosen by pool "+
-				"(pool-....nodes, .interface).", o.Metadata.Name)
+	for _, i := range counts {
+		o, p := objects[i], policies[i]
+		services, err := selectorText(p.ServiceSelector)
+		nodes, err2 := selectorText(p.NodeSelector)
+		if len(counts) > 1 || services != "" || err != nil || err2 != nil {
+			m.byHand(o, "all of it: with Herald nodes and links are chosen by pool (.nodes, .interface)")
+			continue
 		}
-		return nil
-	}
-	for _, name := range m.names {
-		if !byBGP {
-			m.set(name, "announce", "arp")
+		link := ""
+		if len(p.Interfaces) == 1 && literalPattern.MatchString(p.Interfaces[0]) {
+			link = literalPattern.FindStringSubmatch(p.Interfaces[0])[1]
+		} else if len(p.Interfaces) > 0 {
+			m.byHand(o, "interfaces: a VIP of Herald is on one link (vip_servicesinterface, or .interface of a pool)")
 		}
-		if p.NodeSelector != nil {
-			m.set(name, "nodes", p.NodeSelector.String())
+		if byBGP {
+			m.byHand(o, ".announce of the pools, since Cilium announces by BGP, too: Herald does it in every way that is enabled")
 		}
-		if len(p.Interfaces) == 1 && literalPattern.MatchString(p.Interfaces[0]) && !strings.Contains(p.Interfaces[0], ".") {
-			m.set(name, "interface", literalPattern.FindStringSubmatch(p.Interfaces[0])[1])
+		for _, name := range m.names {
+			m.set(name, "nodes", nodes)
+			m.set(name, "interface", link)
+			if !byBGP {
+				m.set(name, "announce", "arp")
+			}
 		}
-	}
-	if len(p.Interfaces) > 1 || len(p.Interfaces) == 1 && m.Data["pool-"+m.names[firstKey(m.names)]+".interface"] == "" {
-		m.note("CiliumL2AnnouncementPolicy %s: the interfaces %s are regular expressions. A VIP of Herald is on one "+
-			"link: vip_servicesinterface, or .interface of a pool, which may be auto.", objects[0].Metadata.Name,
-			strings.Join(p.Interfaces, ", "))
 	}
 	return nil
-}
-
-// firstKey returns the least key.
-func firstKey(m map[string]string) (first string) {
-	for k := range m {
-		if first == "" || k < first {
-			first = k
-		}
-	}
-	return first
-}
-
-// isProviderKey reports whether a key of a ConfigMap has addresses.
-func isProviderKey(k string) bool {
-	return strings.HasPrefix(k, "cidr-") || strings.HasPrefix(k, "range-") || strings.HasPrefix(k, "pool-")
 }
 
 // fromKubeVIP takes over the ConfigMap of kube-vip's cloud provider as it is: Herald reads the same keys.
@@ -211,19 +163,22 @@ func (m *migration) fromKubeVIP() error {
 		if err := json.Unmarshal(o.Data, &data); len(o.Data) > 0 && err != nil {
 			return fmt.Errorf("ConfigMap %s can't be read: %w", o.Metadata.Name, err)
 		}
-		if !slices.ContainsFunc(slices.Collect(maps.Keys(data)), isProviderKey) {
-			continue
-		}
+		found := false
 		for k, v := range data {
-			m.Data[k] = v
-			if name, own := strings.CutPrefix(k, "pool-"); strings.HasPrefix(k, "cidr-") || strings.HasPrefix(k, "range-") ||
-				own && !strings.Contains(name, ".") {
-				for item := range strings.SplitSeq(v, ",") {
-					if s, _, err := parseSpan(item); err == nil {
-						m.ranges[k] = append(m.ranges[k], s)
-					}
+			name, own := strings.CutPrefix(k, "pool-")
+			provider := strings.HasPrefix(k, "cidr-") || strings.HasPrefix(k, "range-")
+			found = found || own || provider
+			if !provider && (!own || strings.Contains(name, ".")) {
+				continue
+			}
+			for item := range strings.SplitSeq(v, ",") {
+				if s, err := parseSpan(item); err == nil {
+					m.ranges[k] = append(m.ranges[k], s)
 				}
 			}
+		}
+		if found {
+			maps.Copy(m.Data, data)
 		}
 	}
 	m.note("Scale kube-vip's cloud provider to zero, and wait for 15 s: while it renews its Lease, Herald gives no " +

@@ -9,15 +9,23 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // Sources are the load balancers that From knows.
 var Sources = []string{"metallb", "cilium", "kube-vip"}
+
+// poolKinds are the kinds of objects that have the pools of a source.
+var poolKinds = map[string]string{
+	"metallb": "IPAddressPool", "cilium": "CiliumLoadBalancerIPPool", "kube-vip": "ConfigMap with pools",
+}
 
 // A Collection is where the API server has the objects of a kind.
 type Collection struct{ Kind, Path string }
@@ -28,11 +36,9 @@ func Collections(source string) []Collection {
 	switch source {
 	case "metallb":
 		const api = "/apis/metallb.io/v1beta1/"
-		return []Collection{services, {"ConfigMap", "/api/v1/namespaces/metallb-system/configmaps"},
-			{"AddressPool", api + "addresspools"}, {"IPAddressPool", api + "ipaddresspools"},
+		return []Collection{services, {"IPAddressPool", api + "ipaddresspools"},
 			{"L2Advertisement", api + "l2advertisements"}, {"BGPAdvertisement", api + "bgpadvertisements"},
-			{"BGPPeer", "/apis/metallb.io/v1beta2/bgppeers"}, {"BFDProfile", api + "bfdprofiles"},
-			{"Community", api + "communities"}}
+			{"BGPPeer", "/apis/metallb.io/v1beta2/bgppeers"}, {"BFDProfile", api + "bfdprofiles"}}
 	case "cilium":
 		const v2, alpha = "/apis/cilium.io/v2/", "/apis/cilium.io/v2alpha1/"
 		return []Collection{services, {"CiliumLoadBalancerIPPool", v2 + "ciliumloadbalancerippools"},
@@ -61,19 +67,19 @@ type Pin struct {
 // From reads the objects of a source, as JSON; those of other kinds are ignored. It is an error if an object can't be
 // read, or nothing is there that has pools.
 func From(source string, objects []json.RawMessage) (Result, error) {
-	m := &migration{source: source, read: make(map[string]bool), ranges: make(map[string][]span),
-		names: make(map[string]string), made: make(map[string][]string), Result: Result{Data: make(map[string]string)}}
+	m := &migration{source: source, read: map[string]bool{"Service": true, "ConfigMap": true, "": true},
+		ranges: make(map[string][]span), names: make(map[string]string), hand: make(map[string][]string),
+		Result: Result{Data: make(map[string]string)}}
 	for _, text := range objects {
-		if err := m.load(text); err != nil {
-			return Result{}, err
+		var o object
+		if err := json.Unmarshal(text, &o); err != nil {
+			return Result{}, fmt.Errorf("an object can't be read: %w", err)
 		}
+		m.objects = append(m.objects, o)
 	}
-	slices.SortStableFunc(m.objects, func(a, b object) int {
-		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Metadata.Namespace, b.Metadata.Namespace),
-			cmp.Compare(a.Metadata.Name, b.Metadata.Name))
-	})
+	slices.SortStableFunc(m.objects, func(a, b object) int { return cmp.Compare(a.String(), b.String()) })
 	m.objects = slices.CompactFunc(m.objects, func(a, b object) bool { // served in two versions
-		return a.Kind == b.Kind && a.Metadata.Name == b.Metadata.Name && a.Metadata.Namespace == b.Metadata.Namespace
+		return a.Kind != "" && a.String() == b.String()
 	})
 	var err error
 	switch source {
@@ -86,13 +92,24 @@ func From(source string, objects []json.RawMessage) (Result, error) {
 	default:
 		err = fmt.Errorf("%q is none of %s", source, strings.Join(Sources, ", "))
 	}
-	if err != nil {
+	var other []string
+	for _, o := range m.objects {
+		if !m.read[o.Kind] {
+			m.byHand(o, "all of it")
+		}
+		other = append(other, o.String())
+	}
+	switch {
+	case err != nil:
 		return Result{}, err
+	case len(m.Data) == 0 && len(other) == 0:
+		return Result{}, fmt.Errorf("there is no %s; nothing is there at all", poolKinds[source])
+	case len(m.Data) == 0:
+		return Result{}, fmt.Errorf("there is no %s; there is %s", poolKinds[source], few(other))
 	}
-	if len(m.Data) == 0 {
-		return Result{}, fmt.Errorf("there is no %s; %s", poolKinds[source], m.whatIsThere())
+	for _, of := range slices.Sorted(maps.Keys(m.hand)) {
+		m.note("%s, by hand: %s.", of, strings.Join(slices.Compact(m.hand[of]), "; "))
 	}
-	m.noteUnread()
 	m.pinServices()
 	slices.SortFunc(m.Pins, func(a, b Pin) int { return a.Service.Compare(b.Service) })
 	return m.Result, nil
@@ -101,13 +118,12 @@ func From(source string, objects []json.RawMessage) (Result, error) {
 // A migration is one call of From.
 type migration struct {
 	source  string
-	objects []object            // sorted by kind, namespace and name
+	objects []object            // sorted
 	names   map[string]string   // of pools here, by their name there
 	ranges  map[string][]span   // addresses of pools, by their name here
-	made    map[string][]string // of MetalLB: the pools that one has become, by its name there
 	about   int                 // how many notes are about single Services
-	read    map[string]bool     // kinds that specs has read
-	unread  []string            // documents without a kind
+	read    map[string]bool     // kinds that need no note
+	hand    map[string][]string // what has to be written by hand, by the object
 	Result
 }
 
@@ -125,11 +141,30 @@ type object struct {
 	Data   json.RawMessage `json:"data"`
 }
 
-// note adds a sentence, unless it is there already.
-func (m *migration) note(format string, args ...any) {
-	if text := fmt.Sprintf(format, args...); !slices.Contains(m.Notes, text) {
-		m.Notes = append(m.Notes, text)
+// String names o, for messages.
+func (o object) String() string {
+	name := strings.TrimPrefix(o.Metadata.Namespace+"/"+o.Metadata.Name, "/")
+	return strings.TrimSpace(cmp.Or(o.Kind, "a document without a kind") + " " + name)
+}
+
+// few joins at most ten of all, and says how many more there are.
+func few(all []string) string {
+	const most = 10
+	if n := len(all); n > most {
+		all = append(all[:most:most], fmt.Sprintf("and %d more", n-most))
 	}
+	return strings.Join(all, "; ")
+}
+
+// note adds a sentence.
+func (m *migration) note(format string, args ...any) {
+	m.Notes = append(m.Notes, fmt.Sprintf(format, args...))
+}
+
+// byHand adds to the note about an object what of it has no counterpart.
+func (m *migration) byHand(o object, format string, args ...any) {
+	of := o.Kind + " " + o.Metadata.Name
+	m.hand[of] = append(m.hand[of], fmt.Sprintf(format, args...))
 }
 
 // maxServiceNotes is how many notes there are about single Services.
@@ -145,22 +180,61 @@ func (m *migration) noteService(format string, args ...any) {
 	}
 }
 
-// specs returns the objects of a kind, and their specs.
+// specs returns the objects of a kind, and their specs. Fields that are set and that S does not have are to be written
+// by hand.
 func specs[S any](m *migration, kind string) (all []object, parsed []S, err error) {
 	m.read[kind] = true
+	known := make(map[string]bool)
+	for i := range reflect.TypeFor[S]().NumField() {
+		known[reflect.TypeFor[S]().Field(i).Tag.Get("json")] = true
+	}
 	for _, o := range m.objects {
 		if o.Kind != kind {
 			continue
 		}
 		var s S
+		var fields map[string]json.RawMessage
 		if len(o.Spec) > 0 {
-			if err := json.Unmarshal(o.Spec, &s); err != nil {
+			if err := cmp.Or(json.Unmarshal(o.Spec, &s), json.Unmarshal(o.Spec, &fields)); err != nil {
 				return nil, nil, fmt.Errorf("%s %s can't be read: %w", kind, o.Metadata.Name, err)
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(fields)) {
+			empty := slices.Contains([]string{`""`, "null", "false", "0", "{}", "[]"}, string(fields[name]))
+			if !known[name] && !empty {
+				m.byHand(o, "%s", name)
 			}
 		}
 		all, parsed = append(all, o), append(parsed, s)
 	}
 	return all, parsed, nil
+}
+
+// namespaceLabel is on every namespace: its name.
+const namespaceLabel = "kubernetes.io/metadata.name"
+
+// NoNamespace is a value of .namespaces that selects none.
+const NoNamespace = namespaceLabel + "="
+
+// whoMayAsk is what selectors of Services mean with Herald.
+const whoMayAsk = "who may ask for an address by name is limited by .namespaces only, not by labels of Services"
+
+// selectorText writes a selector as kubectl takes it; "" selects all. It is an error if that can't be written.
+func selectorText(s metav1.LabelSelector) (string, error) {
+	selector, err := metav1.LabelSelectorAsSelector(&s)
+	if err != nil {
+		return "", err
+	}
+	return selector.String(), nil
+}
+
+// forNamespaces returns a selector as .namespaces takes it. Labels that have to be there, and nothing else, would be
+// read as names of namespaces, so what is true of every namespace is added to them.
+func forNamespaces(selector string) string {
+	if selector != "" && !strings.ContainsAny(selector, "=!()<>") {
+		selector += "," + namespaceLabel + "!="
+	}
+	return selector
 }
 
 // poolName is what a pool of Herald may be called.
@@ -169,43 +243,27 @@ var poolName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 // reservedName matches names that Herald gives to the pools of kube-vip's provider.
 var reservedName = regexp.MustCompile(`^(cidr|range|interface|allow-share|pool)-`)
 
+// notInName matches what no name of a pool has.
+var notInName = regexp.MustCompile(`[^a-z0-9]+`)
+
 // nameOf returns the name that a pool has with Herald: the same if it may have that.
 func (m *migration) nameOf(name string) string {
-	to := name
-	if !poolName.MatchString(to) {
-		to = strings.Trim(regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(strings.ToLower(to), "-"), "-")
+	base := name
+	if !poolName.MatchString(name) || reservedName.MatchString(name) {
+		base = m.source + "-" + strings.Trim(notInName.ReplaceAllString(strings.ToLower(name), "-"), "-")
+		base = strings.TrimRight(base[:min(len(base), 55)], "-")
 	}
-	if to == "" || reservedName.MatchString(to) {
-		to = m.source + "-" + to
+	to, taken := base, slices.Collect(maps.Values(m.names))
+	for n := 2; slices.Contains(taken, to); n++ {
+		to = fmt.Sprintf("%.55s-%d", base, n)
 	}
-	if to != name {
-		to = cut(to, maxNewName)
-	}
-	to = m.unused(to)
 	m.names[name] = to
 	if to != name {
-		m.note("The pool %s is called %s with Herald, since a name there has lower case letters, digits and hyphens "+
-			"only, and begins with no key of the ConfigMap. Services that ask for it by name are pinned to the new one.", name,
-			to)
+		m.note("The pool %s is called %s with Herald: a name has lower case letters, digits and hyphens only, and begins "+
+			"with no key of the ConfigMap. Services that ask for it by name are pinned to the new one.", name, to)
 	}
 	return to
 }
-
-// maxPoolName is how many bytes a name of a pool may have, and maxNewName those of one that is made here, before
-// unused.
-const maxPoolName, maxNewName = 63, 60
-
-// unused returns name, or, while a pool has it, name with one more x at the end.
-func (m *migration) unused(name string) string {
-	to, taken := name, slices.Collect(maps.Values(m.names))
-	for n := 1; slices.Contains(taken, to); n++ {
-		to = cut(name, maxPoolName-n) + strings.Repeat("x", n)
-	}
-	return to
-}
-
-// cut returns at most n bytes of a name, and no hyphens at the end.
-func cut(name string, n int) string { return strings.TrimRight(name[:min(len(name), max(n, 0))], "-") }
 
 // set sets an attribute of a pool; "" sets nothing.
 func (m *migration) set(pool, attribute, value string) {
@@ -214,42 +272,59 @@ func (m *migration) set(pool, attribute, value string) {
 	}
 }
 
+// setAddresses sets the addresses of a pool, without those that can't be read. edges is whether ends of CIDRs count.
+func (m *migration) setAddresses(o object, pool string, given []string, edges bool) {
+	var texts []string
+	for _, text := range given {
+		s, err := parseSpan(text)
+		if err != nil || s.first.IsUnspecified() {
+			m.byHand(o, "the addresses %q, which can't be read", text)
+			continue
+		}
+		m.ranges[pool] = append(m.ranges[pool], s) // what Services have may be at the ends
+		if p, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil && p.Addr().BitLen()-p.Bits() > 1 && !edges {
+			s = span{s.first.Next(), s.last.Prev()}
+		} else if err == nil {
+			texts = append(texts, p.Masked().String())
+			continue
+		}
+		texts = append(texts, s.String())
+	}
+	m.Data["pool-"+pool] = strings.Join(texts, ",")
+}
+
 // A span is the addresses from the first to the last.
 type span struct{ first, last netip.Addr }
 
-// contains reports whether a is one of them.
-func (s span) contains(a netip.Addr) bool { return s.first.Compare(a) <= 0 && a.Compare(s.last) <= 0 }
+// String writes s as a pool of Herald has it.
+func (s span) String() string {
+	if s.first == s.last {
+		return s.first.String()
+	}
+	return s.first.String() + "-" + s.last.String()
+}
 
-// parseSpan reads a CIDR, two addresses with a hyphen between, or one address. text is it as Herald writes it.
-func parseSpan(given string) (s span, text string, err error) {
-	if a, err := netip.ParseAddr(strings.TrimSpace(given)); err == nil {
-		return span{a, a}, a.String(), nil
+// parseSpan reads a CIDR, two addresses with a hyphen between, or one address.
+func parseSpan(text string) (s span, err error) {
+	if p, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil {
+		return span{p.Masked().Addr(), vip.LastAddr(p)}, nil
 	}
-	if from, to, isRange := strings.Cut(given, "-"); isRange {
-		first, err := netip.ParseAddr(strings.TrimSpace(from))
-		if err != nil {
-			return s, "", err
-		}
-		last, err := netip.ParseAddr(strings.TrimSpace(to))
-		if err != nil || first.Is4() != last.Is4() || last.Less(first) {
-			return s, "", fmt.Errorf("%q is no range of addresses", given)
-		}
-		if first == last {
-			return span{first, last}, first.String(), nil
-		}
-		return span{first, last}, first.String() + "-" + last.String(), nil
+	from, to, isRange := strings.Cut(text, "-")
+	if !isRange {
+		to = from
 	}
-	p, err := netip.ParsePrefix(strings.TrimSpace(given))
-	if err != nil {
-		return s, "", err
+	first, err := netip.ParseAddr(strings.TrimSpace(from))
+	last, err2 := netip.ParseAddr(strings.TrimSpace(to))
+	if err = cmp.Or(err, err2); err == nil && (first.Is4() != last.Is4() || last.Less(first)) {
+		err = fmt.Errorf("%q is no range of addresses", text)
 	}
-	return span{p.Masked().Addr(), vip.LastAddr(p)}, p.Masked().String(), nil
+	return span{first, last}, err
 }
 
 // poolOf returns the pool that has a; "" if none has.
 func (m *migration) poolOf(a netip.Addr) string {
 	for _, name := range slices.Sorted(maps.Keys(m.ranges)) {
-		if slices.ContainsFunc(m.ranges[name], func(s span) bool { return s.contains(a) }) {
+		if slices.ContainsFunc(m.ranges[name], func(s span) bool { return s.first.Compare(a) <= 0 && a.Compare(s.last) <= 0 }) {
 			return name
 		}
 	}
