@@ -126,7 +126,8 @@ func (d *nodeDrain) drain(ctx context.Context, connections time.Duration) error 
 
 // awaitConnections waits until no connection to VIPs of others goes by the node. If some VIP has moved, a count as old
 // as last may have begun before. It is an error if there are some after that time.
-func (d *nodeDrain) awaitConnections(ctx context.Context, atMost time.Duration, moved bool, last *vip.ConnectionCount) error {
+func (d *nodeDrain) awaitConnections(ctx context.Context, atMost time.Duration, moved bool,
+	last *vip.ConnectionCount) error {
 	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
 	began := time.Now()
@@ -217,7 +218,7 @@ func (d *nodeDrain) undrain(ctx context.Context) error {
 // Services with svc_election=false.
 type lookAt struct {
 	held, away, staying []string
-	count               *vip.ConnectionCount // of connections to VIPs of others; nil if there is none, or the node is fenced
+	count               *vip.ConnectionCount // to VIPs of others; nil if there is none, or the node is fenced
 	state               string               // as herald status has it
 	snapshot            kube.Snapshot        // that they are of
 }
@@ -231,11 +232,11 @@ func (d *nodeDrain) look(ctx context.Context) (now lookAt, err error) {
 	s := now.snapshot
 	announcers := announcersNamespace(s.Leases)
 	for _, l := range s.Leases {
-		n := nodeStatus{namespace: l.Namespace}
-		ok := false
-		if n.NodeLease, ok = lease.ParseNodeLease(l); !ok || n.Name != d.node || now.state != "" && l.Namespace != announcers {
+		parsed, ok := lease.ParseNodeLease(l)
+		if !ok || parsed.Name != d.node || now.state != "" && l.Namespace != announcers {
 			continue
 		}
+		n := nodeStatus{NodeLease: parsed, namespace: l.Namespace}
 		for _, o := range s.Nodes {
 			if o.Name == d.node {
 				n.node = o

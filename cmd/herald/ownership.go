@@ -43,7 +43,8 @@ func (n *node) wireOwnership(cfg config.Config, wake mailbox.Signal, poke func()
 		Node: cfg.Node.Name, Namespace: cfg.Node.Namespace, NodeUID: n.cluster.NodeUID,
 		Timing: quorum.Timing{LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline,
 			RetryPeriod: cfg.Lease.RetryPeriod},
-		Process: vip.ProcessInfo{ID: id.String(), Host: hostID(), Name: processName(cfg)}, Info: n.info, Peers: n.peers, Gateway: n.gateway,
+		Process: vip.ProcessInfo{ID: id.String(), Host: hostID(), Name: processName(cfg)},
+		Info:    n.info, Peers: n.peers, Gateway: n.gateway,
 		Log: n.log, Wake: wake, Poke: poke,
 	})
 }

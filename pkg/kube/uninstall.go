@@ -74,7 +74,7 @@ func (u *Uninstaller) Traces(ctx context.Context) (all []Trace, err error) {
 	leases := &watchedResource{client: u.api.coordination, resource: "leases", fields: notKubeletLeases}
 	err = list(ctx, leases, func(o *coordinationv1.Lease) {
 		k := vip.Key{Namespace: o.Namespace, Name: o.Name}
-		// In other namespaces those beside kube-vip, which bear the names of Services; "herald-..." are another installation's.
+		// In other namespaces those beside kube-vip, with names of Services; "herald-..." are another installation's.
 		own := o.Namespace == u.namespace || !strings.HasPrefix(o.Name, "herald-")
 		if own && o.Labels["app.kubernetes.io/managed-by"] == "herald" {
 			add(Trace{Kind: "Lease", Object: k, What: "all",

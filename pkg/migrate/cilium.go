@@ -140,7 +140,7 @@ func (m *migration) setCiliumPolicies() error {
 			m.byHand(o, "interfaces: a VIP of Herald is on one link (vip_servicesinterface, or .interface of a pool)")
 		}
 		if byBGP {
-			m.byHand(o, ".announce of the pools, since Cilium announces by BGP, too: Herald does it in every way that is enabled")
+			m.byHand(o, ".announce of the pools, since Cilium announces by BGP, too: Herald does in every way that is enabled")
 		}
 		for _, name := range m.names {
 			m.set(name, "nodes", nodes)

@@ -194,8 +194,8 @@ func (m *migration) fromMetalLBPeers() error {
 		a, err := netip.ParseAddr(p.Address)
 		one := err == nil && a.Zone() == "" && !a.IsLinkLocalUnicast() && !a.IsUnspecified() && !a.IsMulticast()
 		if !one || p.MyASN == 0 || p.PeerASN == 0 || as != 0 && as != p.MyASN {
-			m.byHand(objects[i], "all of it (bgp_as, bgp_peers): Herald has one AS, and a peer an AS and an address of its own, "+
-				"or a link")
+			m.byHand(objects[i], "all of it (bgp_as, bgp_peers): Herald has one AS, and a peer an AS and its own address, or "+
+				"a link")
 			continue
 		}
 		as = p.MyASN

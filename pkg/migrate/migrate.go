@@ -324,8 +324,10 @@ func parseSpan(text string) (s span, err error) {
 // poolOf returns the pool that has a; "" if none has.
 func (m *migration) poolOf(a netip.Addr) string {
 	for _, name := range slices.Sorted(maps.Keys(m.ranges)) {
-		if slices.ContainsFunc(m.ranges[name], func(s span) bool { return s.first.Compare(a) <= 0 && a.Compare(s.last) <= 0 }) {
-			return name
+		for _, s := range m.ranges[name] {
+			if s.first.Compare(a) <= 0 && a.Compare(s.last) <= 0 {
+				return name
+			}
 		}
 	}
 	return ""
