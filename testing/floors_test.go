@@ -43,7 +43,7 @@ var rooms = map[string]room{
 	"pkg/upnp":     {1, 1800},
 	"pkg/health":   {1, 620},
 	"pkg/quorum":   {1, 1150},
-	"pkg/serve":    {1, 750},
+	"pkg/serve":    {1, 640},
 	"pkg/history":  {1, 360},
 	"pkg/vip":      {0, 1950},
 	"pkg/config":   {0, 2620},

@@ -47,11 +47,10 @@ func (p Pages) handler(log *slog.Logger) http.Handler {
 		ErrorLog:      slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 		ErrorHandling: promhttp.ContinueOnError, // one broken collector must not hide the others
 	})))
-	plan := newRenderer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, p.Plan()) }))
 	mux.Handle("GET /debug/plan", overLoopbackOnly(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		service := r.URL.Query().Get("service")
 		if service == "" {
-			plan.ServeHTTP(w, r)
+			writeJSON(w, p.Plan())
 		} else if e, ok := p.Explain(service); ok {
 			writeJSON(w, e)
 		} else {
@@ -59,8 +58,9 @@ func (p Pages) handler(log *slog.Logger) http.Handler {
 				http.StatusNotFound)
 		}
 	}), nil))
-	history := newRenderer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, p.History()) }))
-	mux.Handle("GET /history", overLoopbackOnly(history, nil))
+	mux.Handle("GET /history", overLoopbackOnly(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, p.History())
+	}), nil))
 	for _, path := range overviewPaths {
 		var others http.Handler
 		if path == "/{$}" {
