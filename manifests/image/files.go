@@ -3,14 +3,11 @@ package main
 import (
 	"archive/tar"
 	"bytes"
-	"encoding/pem"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
-
-	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
 // users and groups let the image run as nonroot.
@@ -35,31 +32,17 @@ var fileCapabilities = map[string]string{
 }
 
 // writeBase writes below dir what is in the image in addition to the program.
-func writeBase(dir string, license, sbom []byte) error {
+func writeBase(dir string, license []byte) error {
 	var errs []error
 	for name, text := range map[string][]byte{
-		"etc/group":                         []byte(groups),
-		"etc/passwd":                        []byte(users),
-		"etc/ssl/certs/ca-certificates.crt": authorities(),
-		"licenses/LICENSE":                  license,
-		"sbom.spdx.json":                    sbom,
+		"etc/group":        []byte(groups),
+		"etc/passwd":       []byte(users),
+		"licenses/LICENSE": license,
 	} {
 		file := filepath.Join(dir, name)
 		errs = append(errs, os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, text, 0o644))
 	}
 	return errors.Join(append(errs, os.Symlink(program, filepath.Join(dir, alias)))...)
-}
-
-// authorities returns the certificates of public CAs as PEM: Mozilla's list as Go keeps it,
-// without those that are trusted for older certificates only, which a PEM file can't express.
-func authorities() []byte {
-	var b bytes.Buffer
-	for c := range bundle.Roots() {
-		if c.Constraint == nil {
-			pem.Encode(&b, &pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate})
-		}
-	}
-	return b.Bytes()
 }
 
 // archive returns a tar archive of what is below dir, which depends on names, contents and the owner's

@@ -44,7 +44,7 @@ func newImage(platform v1.Platform, labels map[string]string, when time.Time, di
 			return nil, err
 		}
 		image, err = mutate.Append(image,
-			mutate.Addendum{Layer: layer, History: v1.History{Created: v1.Time{Time: when}, CreatedBy: tool}})
+			mutate.Addendum{Layer: layer, History: v1.History{Created: v1.Time{Time: when}, CreatedBy: "github.com/heraldvip/herald/manifests/image"}})
 		if err != nil {
 			return nil, err
 		}

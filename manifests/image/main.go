@@ -1,16 +1,14 @@
 // Command image writes Herald's container image as an OCI archive, without a
-// daemon, a registry or a base image: the static binary, the certificates of public
-// CAs, a list of users, the license, and a list of what it is made of (SBOM).
+// daemon, a registry or a base image: the static binary, a list of users, and the license.
 //
 // The same commit gives the same digest, as long as the Go version is the same: every time stamp is
 // that of the commit, and nothing is taken from the machine.
 //
-// It is a module of its own, since nothing but the image needs the CAs.
+// It is a module of its own, since nothing but the image needs what writes it.
 package main
 
 import (
 	"cmp"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -28,7 +26,7 @@ import (
 const repository = "ghcr.io/heraldvip/herald"
 
 func main() {
-	out := flag.String("o", "bin/herald.oci.tar", "file to write; the SBOMs are written beside it")
+	out := flag.String("o", "bin/herald.oci.tar", "file to write")
 	version := flag.String("version", "devel", "version of Herald")
 	names := flag.String("name", "", "names of the image, with commas between; without it "+repository+
 		":VERSION and :latest")
@@ -46,8 +44,7 @@ func main() {
 	fmt.Printf("%s\n%s\n", *out, d)
 }
 
-// run builds the image of the repository at root into the file out, and an SBOM per platform beside it. It returns
-// the image's digest.
+// run builds the image of the repository at root into the file out. It returns the image's digest.
 func run(root, out, version string, names, platforms []string) (string, error) {
 	work, err := os.MkdirTemp("", "herald-image-")
 	if err != nil {
@@ -78,12 +75,7 @@ func run(root, out, version string, names, platforms []string) (string, error) {
 		if err := compile(root, binary, arch, version); err != nil {
 			return "", err
 		}
-		sbom, err := newSBOM(binary, arch, version, revision, when)
-		if err != nil {
-			return "", err
-		}
-		if err := errors.Join(os.WriteFile(strings.TrimSuffix(out, ".tar")+"."+arch+".spdx.json", sbom, 0o644),
-			writeBase(base, license, sbom)); err != nil {
+		if err := writeBase(base, license); err != nil {
 			return "", err
 		}
 		image, err := newImage(*platform, labels, when, base, top)

@@ -2,7 +2,7 @@
 # release.sh [DIRECTORY]: makes what a release consists of, in bin/release or DIRECTORY. Its version is the appVersion of the chart:
 #
 #   herald_VERSION_linux_ARCH.tar.gz   the program, also as kubectl's plugin
-#   herald_VERSION.oci.tar, *.spdx.json   the image for all architectures, and what it is made of
+#   herald_VERSION.oci.tar             the image for all architectures
 #   herald-VERSION.tgz                 the Helm chart
 #   herald.yaml                        the manifest for krew
 #   checksums.txt                      SHA-256 of all of these
