@@ -165,10 +165,10 @@ func (f *heralds) end() {
 			return
 		}
 		for _, p := range f.past {
-			f.t.Logf("--- a Herald before\n%s", tail(p.Log(), 20))
+			f.t.Logf("--- a Herald before\n%s", tail(p.Log(), 100))
 		}
 		for _, n := range slices.Sorted(maps.Keys(f.node)) {
-			f.t.Logf("--- herald on %s\n%s", n, tail(f.node[n].Log(), 40))
+			f.t.Logf("--- herald on %s\n%s", n, tail(f.node[n].Log(), 100))
 		}
 	}()
 	list, err := cluster.Client().CoreV1().Services("").List(ctx, metav1.ListOptions{})
