@@ -149,7 +149,6 @@ func TestKernelBusy(t *testing.T) {
 		nodes int
 		loss  int // of a hundred frames
 	}{
-		{"3", 3, 0},
 		{"10", 10, 0},
 		{"3, with loss", 3, 20},
 	}
