@@ -11,7 +11,7 @@ import (
 
 // showAllocated sets the verdict of a Service that no node announces for want of an endpoint, and, if this node is
 // responsible, writes the addresses that a node could announce (docs/why.md, "Endpoints").
-func (m *unitPlanner) showAllocated(s *service, reason vip.Reason, message string) {
+func (m *actions) showAllocated(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
 	s.unit = nil // nobody announces it: who is responsible does not follow from its lease
 	if !m.responsible(s) {
@@ -53,7 +53,7 @@ func (m *unitPlanner) showAllocated(s *service, reason vip.Reason, message strin
 
 // couldAnnounce reports whether any of the nodes that are able could announce a, and a is free. others are the MACs
 // of hosts that have it.
-func (m *unitPlanner) couldAnnounce(s *service, a address, able []*member) (ok bool, others []string) {
+func (m *actions) couldAnnounce(s *service, a address, able []*member) (ok bool, others []string) {
 	switch {
 	case len(able) == 0:
 		return false, nil
@@ -71,19 +71,19 @@ func (m *unitPlanner) couldAnnounce(s *service, a address, able []*member) (ok b
 
 // completeAlone returns the alive nodes that could announce s if it had an endpoint there, and completes its
 // addresses for this node.
-func (p *pass) completeAlone(s *service) []*member {
-	need := *p.routeRequirements(s)
-	for _, u := range groupIntoUnits(p, []*service{s}) {
+func (m *actions) completeAlone(s *service) []*member {
+	need := *m.routeRequirements(s)
+	for _, u := range groupIntoUnits(m.reporter, []*service{s}) {
 		need = u.requirements
 	}
 	s.unit = nil
 	need.endpoint = false
-	return slices.DeleteFunc(slices.Clone(p.alive), func(n *member) bool { return whyIneligible(&need, n) != "" })
+	return slices.DeleteFunc(slices.Clone(m.alive), func(n *member) bool { return whyIneligible(&need, n) != "" })
 }
 
 // ageWithoutEndpoints returns the age of s for what is expected of its endpoints: one whose status Herald wrote, or
 // that was created in the future, is old.
-func (p *pass) ageWithoutEndpoints(s *service) time.Duration {
+func (p *facts) ageWithoutEndpoints(s *service) time.Duration {
 	age := p.Now.Sub(s.Created)
 	if age < 0 || s.statusOurs {
 		return oldServiceAge

@@ -30,7 +30,7 @@ const (
 // addressChecks plans which AddressChecks this node makes, reports their results, and tells
 // the MACs of nodes from those of other hosts.
 type addressChecks struct {
-	*pass
+	*reporter
 	nodeByMAC map[string]string
 	nodeMACs  string // the MACs of all nodes, as in vip.AddressCheck
 	probeMACs string // those without formerMACs
@@ -40,12 +40,13 @@ type addressChecks struct {
 	formerNodes []string            // these nodes
 	until       time.Time           // when the last of these does no longer
 	complete    bool                // every node that is alive publishes its MACs: another MAC is no node's
-	added       map[netip.Addr]bool // the addresses in out.AddressChecks
+	added       map[netip.Addr]bool // the addresses in list
+	list        []vip.AddressCheck
 }
 
 // newAddressChecks indexes the MACs of all nodes, dead ones too, and of this node's macvlans.
-func newAddressChecks(p *pass) *addressChecks {
-	c := &addressChecks{pass: p, nodeByMAC: make(map[string]string), complete: true, added: make(map[netip.Addr]bool)}
+func newAddressChecks(p *reporter) *addressChecks {
+	c := &addressChecks{reporter: p, nodeByMAC: make(map[string]string), complete: true, added: make(map[netip.Addr]bool)}
 	var all, own []string
 	for _, x := range p.Members {
 		macs := macsOf(&x.Info)
@@ -92,7 +93,7 @@ func macsOf(info *vip.NodeInfo) []string {
 func (c *addressChecks) addCheck(x vip.AddressCheck) (result vip.CheckResult, known bool) {
 	if !c.added[x.Addr] {
 		c.added[x.Addr] = true
-		c.out.AddressChecks = append(c.out.AddressChecks, x)
+		c.list = append(c.list, x)
 	}
 	return c.result(x)
 }
@@ -280,14 +281,14 @@ func (c *addressChecks) describeConflict(a vip.Address, macs []string) string {
 
 // verify adds checks whether the owner of s, another node, and nobody else answers for its addresses. Nothing moves
 // because of them (docs/why.md, "Verification").
-func (c *addressChecks) verify(s *service) {
+func (c *addressChecks) verify(s *service, wanted map[netip.Addr]bool) {
 	u := s.unit
 	owner := c.members[u.claim.Holder]
 	if owner == nil || !owner.Alive || s.statusBy != owner.Name || !s.bindsAddresses {
 		return
 	}
 	for _, a := range s.addrs {
-		if !s.statusHas(a.Addr) || c.wanted[a.Addr] || !c.isVerifier(s, a.Address, owner) {
+		if !s.statusHas(a.Addr) || wanted[a.Addr] || !c.isVerifier(s, a.Address, owner) {
 			continue
 		}
 		x := vip.AddressCheck{

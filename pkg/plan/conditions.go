@@ -21,7 +21,7 @@ func (s *service) report(status vip.ConditionStatus, reason vip.Reason, message 
 // conditionsOf returns the conditions of s that this node writes: Announced; Allocated, which is False for the same
 // reason if s has no address; and the Record. The last two stay as they are as long as the status names what they
 // say. nil if it writes none.
-func (p *pass) conditionsOf(s *service) []vip.Condition {
+func (p *facts) conditionsOf(s *service) []vip.Condition {
 	allocated, record := vip.Condition{Type: vip.Allocated}, vip.Record{}
 	keep := false
 	switch reason := s.announced.Reason; {
@@ -61,7 +61,7 @@ func (p *pass) conditionsOf(s *service) []vip.Condition {
 
 // emit adds to the Plan what this node writes about s: its Status with conditions, or these alone unless s has them
 // already; and an Event if the API server does not take that, or somebody else changes it again and again.
-func (p *pass) emit(s *service) {
+func (p *draft) emit(s *service) {
 	if who := p.StatusFights[s.Key]; who != "" {
 		text := fmt.Sprintf("%s changes what Herald writes on this Service again and again; kube-proxy serves what "+
 			"the status names, so connections fail meanwhile: %s",
@@ -89,7 +89,7 @@ func (p *pass) emit(s *service) {
 const refusalAdvice = "; make the Service smaller, or ask the operator of the webhook or policy that denies it"
 
 // allocated returns where s has its addresses from, with reason and message of the condition Allocated.
-func (p *pass) allocated(s *service) (r vip.Record, reason vip.Reason, message string) {
+func (p *facts) allocated(s *service) (r vip.Record, reason vip.Reason, message string) {
 	var inside, outside []netip.Addr // of those that are given
 	for _, a := range s.addrs {
 		switch {
@@ -133,7 +133,7 @@ func joinAddrs(addrs []netip.Addr) string {
 }
 
 // isOutsidePools reports whether s was given a of a pool, and no pool has a any more.
-func (p *pass) isOutsidePools(s *vip.Service, a netip.Addr) bool {
+func (p *facts) isOutsidePools(s *vip.Service, a netip.Addr) bool {
 	return s.IsGiven(a) && p.offers != nil && p.Pools != nil && !p.offers.policy.InPool(a, s.Allocated)
 }
 
@@ -146,11 +146,11 @@ func outsideMessage(addrs, pool string) string {
 
 // reportRejected sets the conditions of a Service that no node announces by its verdict; only the node that is
 // responsible for s calls it.
-func (p *pass) reportRejected(s *service) {
+func (r *reporter) reportRejected(s *service) {
 	reason, status := s.verdict.Reason, vip.ConditionFalse
 	switch reason {
 	case vip.NotLoadBalancer, vip.OtherClass, vip.Ignored, vip.ServiceDeleted:
-		if !s.statusOurs && !(p.Enabled && (!s.LoadBalancer || s.Ignore)) {
+		if !s.statusOurs && !(r.Enabled && (!s.LoadBalancer || s.Ignore)) {
 			return // they may be those of another Herald
 		}
 		s.announced = vip.Condition{Type: vip.Announced}
@@ -161,7 +161,7 @@ func (p *pass) reportRejected(s *service) {
 		}
 		status = vip.ConditionUnknown
 	case vip.NoAddress:
-		if p.givesAddresses() {
+		if r.givesAddresses() {
 			return // the node that gives addresses tells (reportWaiting)
 		}
 	}
@@ -170,7 +170,7 @@ func (p *pass) reportRejected(s *service) {
 
 // reportWaiting sets the conditions of the Service with that key and UID, which waits for an address of a pool,
 // unless it names an address. Only the node that gives addresses calls it.
-func (f *filter) reportWaiting(k vip.Key, uid, message string) {
+func (f *admission) reportWaiting(k vip.Key, uid, message string) {
 	i := slices.IndexFunc(f.all, func(s *service) bool { return s.Key == k && s.UID == uid && len(s.Addresses) == 0 })
 	if i >= 0 {
 		f.all[i].report(vip.ConditionFalse, vip.NoPoolAddress, message)

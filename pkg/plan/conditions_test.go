@@ -204,7 +204,7 @@ func TestAllocated(t *testing.T) {
 		r, w := poolRules(), poolWorld("n1")
 		w.Services = []vip.Service{tt.s}
 		w.Pools.Data = map[string]string{"pool-web": "10.77.0.0/28"}
-		p := newPass(&r, &w)
+		p := newFacts(&r, &w)
 		s := &service{Service: &w.Services[0]}
 		for _, a := range tt.s.Addresses {
 			s.addrs = append(s.addrs, address{Address: vip.Address{Addr: a}})

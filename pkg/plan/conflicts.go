@@ -13,7 +13,7 @@ import (
 // has reports whether s has a already, as every node sees it and no user of s can write it: the status of s names it.
 // Where no status is written (the control plane, disable_service_updates) it also has what it asks for if its lease
 // is held.
-func (p *pass) has(s *service, a netip.Addr) bool {
+func (p *facts) has(s *service, a netip.Addr) bool {
 	return s.statusHas(a) || !s.statusTellsUse && p.leaseHeld(s)
 }
 
@@ -26,7 +26,7 @@ func (s *service) statusHas(a netip.Addr) bool {
 }
 
 // leaseHeld reports whether any node, or another announcer, holds the lease of s.
-func (p *pass) leaseHeld(s *service) bool { return isHeld(p.Claims[s.lease]) }
+func (p *facts) leaseHeld(s *service) bool { return isHeld(p.Claims[s.lease]) }
 
 // isHeld reports whether c is valid and names a holder.
 func isHeld(c vip.Claim) bool { return c.Valid && c.Holder != "" }
@@ -39,10 +39,10 @@ type addressOf struct {
 
 // dropConflicts takes from accepted Services what they may not share with those that come first (docs/why.md, "Who
 // has an address"), and rejects those that are left with nothing.
-func (f *filter) dropConflicts() {
+func (f *admission) dropConflicts() {
 	refused := make(map[addressOf]string)
 	waiting := f.waitingHolders()
-	j := judging{filter: f, refused: refused}
+	j := judging{admission: f, refused: refused}
 	for a, services := range f.askedByMany(waiting) {
 		j.judge(a, services, waiting[a])
 		for _, s := range services {
@@ -98,19 +98,19 @@ func (r refusals) String() string {
 
 // reportDropped rejects s, from which addresses were taken, if none is left and it does not keepsOn; else an Event
 // says why.
-func (p *pass) reportDropped(s *service, reason vip.Reason, why refusals, keepsOn bool) {
+func (r *reporter) reportDropped(s *service, reason vip.Reason, why refusals, keepsOn bool) {
 	switch {
 	case len(why) == 0:
 	case len(s.addrs) == 0 && !keepsOn:
-		p.reject(s, reason, why.String())
+		r.reject(s, reason, why.String())
 	default:
-		p.addEventIfResponsible(s, reason, why.String())
+		r.addEventIfResponsible(s, reason, why.String())
 	}
 }
 
 // askedByMany returns the accepted Services, oldest first, that ask for an address, for each address that two or more
 // ask for, or one beside those that wait.
-func (f *filter) askedByMany(waiting map[netip.Addr][]*service) map[netip.Addr][]*service {
+func (f *admission) askedByMany(waiting map[netip.Addr][]*service) map[netip.Addr][]*service {
 	first, all := make(map[netip.Addr]*service, len(f.accepted)), make(map[netip.Addr][]*service)
 	for _, s := range f.accepted {
 		for _, a := range s.addrs {
@@ -134,7 +134,7 @@ func (f *filter) askedByMany(waiting map[netip.Addr][]*service) map[netip.Addr][
 
 // waitingHolders returns, by address, the LoadBalancers that have it by their status, and do not ask for it or were
 // rejected. Until that is cleared kube-proxy sends them its packets.
-func (f *filter) waitingHolders() map[netip.Addr][]*service {
+func (f *admission) waitingHolders() map[netip.Addr][]*service {
 	all := make(map[netip.Addr][]*service)
 	for _, s := range f.all {
 		if !s.LoadBalancer || !s.hasVerdict() && !slices.ContainsFunc(s.Ingress,
@@ -152,7 +152,7 @@ func (f *filter) waitingHolders() map[netip.Addr][]*service {
 
 // A judging decides who may have which address that several Services ask for.
 type judging struct {
-	*filter
+	*admission
 	refused   map[addressOf]string
 	ports     portOwners // of the address in question
 	specified portOwners // of any that specs name, for setPortsInStatus
@@ -202,7 +202,7 @@ func (f *judging) decline(a netip.Addr, services, holders []*service) {
 // sortFirstCome sorts Services that ask for a, oldest first, in the order in which they may have it: those that have
 // it, then those whose lease is held, then the others. Of several namespaces those that have it and may share it come
 // before all.
-func (p *pass) sortFirstCome(a netip.Addr, services []*service) {
+func (p *facts) sortFirstCome(a netip.Addr, services []*service) {
 	several := severalNamespaces(services)
 	place := make(map[*service]int, len(services))
 	for _, s := range services {
@@ -273,9 +273,9 @@ func (f *judging) judgeBeside(s *service, a netip.Addr, holders []*service) stri
 // whyNotShared returns why s may not begin to share a with o, a Service of another namespace that has it, as the end
 // of a sentence, or "": they need the same sharing key, or the operator lets the Services of both namespaces share
 // addresses of pools (allow-share), and both must be plain. Nothing of o is told.
-func (p *pass) whyNotShared(s, o *service, a netip.Addr) string {
+func (f *judging) whyNotShared(s, o *service, a netip.Addr) string {
 	byKey := s.SharingKey != "" && s.SharingKey == o.SharingKey
-	byPool := p.offers != nil && p.offers.policy.MayShare(a, s.Key.Namespace, o.Key.Namespace)
+	byPool := f.offers != nil && f.offers.policy.MayShare(a, s.Key.Namespace, o.Key.Namespace)
 	if !byKey && !byPool || o.notOurs {
 		return "; ask for another address, or agree with its user on a value of the annotation " +
 			"heraldvip.io/sharing-key for both"

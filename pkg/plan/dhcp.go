@@ -19,8 +19,10 @@ const (
 // dhcp plans what is asked of DHCP servers: macvlans, DHCPRequests, and the addresses that
 // Services get from them.
 type dhcp struct {
-	*pass
-	states map[dhcpKey]vip.DHCPState
+	*reporter
+	states   map[dhcpKey]vip.DHCPState
+	macvlans []vip.Macvlan
+	requests []vip.DHCPRequest
 }
 
 // A dhcpKey identifies a vip.DHCPRequest.
@@ -30,8 +32,8 @@ type dhcpKey struct {
 }
 
 // newDHCP indexes the DHCPStates of the World by client and family.
-func newDHCP(p *pass) *dhcp {
-	d := &dhcp{p, make(map[dhcpKey]vip.DHCPState, len(p.DHCPStates))}
+func newDHCP(p *reporter) *dhcp {
+	d := &dhcp{reporter: p, states: make(map[dhcpKey]vip.DHCPState, len(p.DHCPStates))}
 	for _, x := range p.DHCPStates {
 		d.states[dhcpKey{x.Request.ID, x.Request.Family}] = x
 	}
@@ -190,7 +192,7 @@ func (d *dhcp) requestClient(c *dhcpClient) {
 		filter = int(s.DHCP.RPFilter[0] - '0')
 	}
 	parent := d.self.Info.LinkFor(s.Interface)
-	d.out.Macvlans = append(d.out.Macvlans, vip.Macvlan{
+	d.macvlans = append(d.macvlans, vip.Macvlan{
 		Name: c.link, Parent: parent, MAC: c.mac, RPFilter: filter, IPv6: slices.Contains(c.families, vip.IPv6),
 	})
 	if filter == 1 || filter == 0 && d.StrictRPFilter {
@@ -216,7 +218,7 @@ func (d *dhcp) requestClient(c *dhcpClient) {
 		if why := c.declined[f]; why != "" {
 			r.Declined, r.DeclinedWhy = d.states[dhcpKey{c.id, f}].Lease.Addr, why
 		}
-		d.out.DHCPRequests = append(d.out.DHCPRequests, r)
+		d.requests = append(d.requests, r)
 	}
 }
 
@@ -275,11 +277,11 @@ func (d *dhcp) releaseUnrequested(all []*service) {
 		if requested[x.Request.ID] || !x.Lease.Addr.IsValid() || i < 0 {
 			continue
 		}
-		if !slices.ContainsFunc(d.out.Macvlans, ofRequest) {
-			d.out.Macvlans = append(d.out.Macvlans, d.Macvlans[i])
+		if !slices.ContainsFunc(d.macvlans, ofRequest) {
+			d.macvlans = append(d.macvlans, d.Macvlans[i])
 		}
 		r := x.Request
 		r.Release, r.Declined, r.DeclinedWhy = true, netip.Addr{}, ""
-		d.out.DHCPRequests = append(d.out.DHCPRequests, r)
+		d.requests = append(d.requests, r)
 	}
 }

@@ -191,7 +191,7 @@ func (r *Rules) whyMacvlanRefused(name string) string {
 
 // hasLeased reports whether s has an address of a family that was leased to its client, and that it does not name;
 // or, where no status is written, its lease is held.
-func (p *pass) hasLeased(s *service, family vip.Family) bool {
+func (p *facts) hasLeased(s *service, family vip.Family) bool {
 	return slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool {
 		return vip.FamilyOf(i.Addr) == family && slices.Contains(s.Record.Leased, i.Addr) &&
 			s.Record.Link == clientLink(s.Service) &&

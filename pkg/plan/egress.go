@@ -21,9 +21,17 @@ type Egress struct {
 	Internal []netip.Prefix // egress_podcidr and egress_servicecidr: what is in the cluster beside what Herald knows
 }
 
-// planEgress adds to the Plan, for each VIP of a Service with egress, what this node does about what its pods send:
+// An egress plans what this node does about what the pods of Services with egress send.
+type egress struct {
+	*draft
+	inside   []netip.Prefix            // the networks in the cluster
+	podCIDRs map[string][]netip.Prefix // by node
+	taken    map[netip.Addr]bool       // the pods' addresses that have an Egress already
+}
+
+// plan adds to the Plan, for each VIP of a Service with egress, what this node does about what its pods send:
 // the owner makes the VIP the source, others route it there. Pods of several Services count for the oldest.
-func (p *pass) planEgress(services []*service) {
+func (p *egress) plan(services []*service) {
 	var all []*service
 	for _, s := range services {
 		if s.Service.Egress != nil {
@@ -41,13 +49,12 @@ func (p *pass) planEgress(services []*service) {
 	}
 	p.replanAfter(lookAtTables)
 	p.out.EgressPending = p.EgressPodsPending
-	internal, podCIDRs := p.internal(), make(map[string][]netip.Prefix, len(p.Nodes))
+	p.inside, p.podCIDRs, p.taken = p.internal(), make(map[string][]netip.Prefix, len(p.Nodes)), make(map[netip.Addr]bool)
 	for _, n := range p.Nodes {
-		podCIDRs[n.Name] = n.PodCIDRs
+		p.podCIDRs[n.Name] = n.PodCIDRs
 	}
-	taken := make(map[netip.Addr]bool)
 	for _, s := range all {
-		if problem := p.whyNoEgress(s, podCIDRs); problem != "" {
+		if problem := p.whyNoEgress(s); problem != "" {
 			p.addEventIfResponsible(s, vip.EgressUnavailable, problem)
 			continue
 		}
@@ -60,15 +67,15 @@ func (p *pass) planEgress(services []*service) {
 					p.addEvent(s, vip.EgressUnavailable,
 						keepsSource+"nftables on node "+p.Self+", which owns its VIP, refuses it: "+why, 0)
 				}
-				p.addEgress(s, a, internal, taken)
+				p.addEgress(s, a)
 			}
 		}
 	}
 }
 
-// addEgress adds the Egress of one VIP. taken is the pods' addresses that have one already.
-func (p *pass) addEgress(s *service, a address, internal []netip.Prefix, taken map[netip.Addr]bool) {
-	e := vip.Egress{VIP: a.Addr, Internal: internal, EgressLimits: s.Service.Egress.EgressLimits}
+// addEgress adds the Egress of one VIP.
+func (p *egress) addEgress(s *service, a address) {
+	e := vip.Egress{VIP: a.Addr, Internal: p.inside, EgressLimits: s.Service.Egress.EgressLimits}
 	claim := p.Claims[s.unit.lease]
 	here := claim.Holder == p.Self
 	switch {
@@ -82,10 +89,10 @@ func (p *pass) addEgress(s *service, a address, internal []netip.Prefix, taken m
 	var own []netip.Addr // of pods of this node
 	for _, pod := range s.Pods {
 		for _, x := range pod.Addresses {
-			if x.Is4() != a.Addr.Is4() || taken[x] || !here && pod.Node != p.Self {
+			if x.Is4() != a.Addr.Is4() || p.taken[x] || !here && pod.Node != p.Self {
 				continue
 			}
-			taken[x] = true
+			p.taken[x] = true
 			if e.Pods = append(e.Pods, x); pod.Node == p.Self {
 				own = append(own, x)
 			}
@@ -96,13 +103,13 @@ func (p *pass) addEgress(s *service, a address, internal []netip.Prefix, taken m
 		p.out.Egress = append(p.out.Egress, e)
 	}
 	if here && len(own) > 0 {
-		p.addFormerEgress(vip.Egress{VIP: a.Addr, Pods: own, Internal: internal, Former: true})
+		p.addFormerEgress(vip.Egress{VIP: a.Addr, Pods: own, Internal: p.inside, Former: true})
 	}
 }
 
 // addFormerEgress adds e, of a VIP that this node owns, by way of the node that gets packets of old connections:
 // answers go there, too.
-func (p *pass) addFormerEgress(e vip.Egress) {
+func (p *egress) addFormerEgress(e vip.Egress) {
 	i := slices.IndexFunc(p.out.FormerOwners, func(x vip.FormerOwner) bool { return x.Addr == e.VIP })
 	if i < 0 {
 		return
@@ -114,7 +121,7 @@ func (p *pass) addFormerEgress(e vip.Egress) {
 
 // wayTo returns an address of the owner of a VIP in a network of node's link, and that link; zero if they have no
 // network in common.
-func (p *pass) wayTo(node, owner *member, a netip.Addr) (via netip.Addr, link string) {
+func (p *egress) wayTo(node, owner *member, a netip.Addr) (via netip.Addr, link string) {
 	if owner == nil {
 		return netip.Addr{}, ""
 	}
@@ -137,7 +144,7 @@ const keepsSource = "kube-vip.io/egress: what the Service's pods send keeps the 
 
 // whyNoEgress returns why what the pods of s send can't have its VIP as source; "" if it can, or will once they are
 // listed.
-func (p *pass) whyNoEgress(s *service, podCIDRs map[string][]netip.Prefix) string {
+func (p *egress) whyNoEgress(s *service) string {
 	switch {
 	case s.everyNodeAdvertises || s.unit == nil || s.unit.lease.IsZero():
 		return keepsSource + "no single node has its VIP, to which answers would come; set svc_election=true, or " +
@@ -152,7 +159,7 @@ func (p *pass) whyNoEgress(s *service, podCIDRs map[string][]netip.Prefix) strin
 			return keepsSource + fmt.Sprintf("no %s range of pods is known from Nodes (spec.podCIDRs), so that what "+
 				"stays in the cluster can't be told from what leaves it; set egress_podcidr", vip.FamilyOf(a.Addr))
 		}
-		if pod, x := p.podOutsideRanges(s, a.Addr.Is4(), podCIDRs); x.IsValid() {
+		if pod, x := p.podOutsideRanges(s, a.Addr.Is4()); x.IsValid() {
 			return keepsSource + fmt.Sprintf("pod %s has the address %s, which is neither in spec.podCIDRs of its "+
 				"Node nor in egress_podcidr, so that what stays in the cluster can't be told from what leaves it; set "+
 				"egress_podcidr to the ranges of the network plugin", pod, x)
@@ -163,10 +170,9 @@ func (p *pass) whyNoEgress(s *service, podCIDRs map[string][]netip.Prefix) strin
 
 // podOutsideRanges returns the first pod of s, and its address of a family, that is in no known range of pods; zero
 // if there is none.
-func (p *pass) podOutsideRanges(s *service, is4 bool, podCIDRs map[string][]netip.Prefix) (name string,
-	outside netip.Addr) {
+func (p *egress) podOutsideRanges(s *service, is4 bool) (name string, outside netip.Addr) {
 	for _, pod := range s.Pods {
-		ranges, known := podCIDRs[pod.Node]
+		ranges, known := p.podCIDRs[pod.Node]
 		for _, x := range pod.Addresses {
 			contains := func(r netip.Prefix) bool { return r.Contains(x) }
 			if known && x.Is4() == is4 && !slices.ContainsFunc(ranges, contains) &&
@@ -180,7 +186,7 @@ func (p *pass) podOutsideRanges(s *service, is4 bool, podCIDRs map[string][]neti
 
 // reportPodsElsewhere tells the user of s, which has egress, of nodes with pods of it from which nothing can be
 // routed to the owner.
-func (p *pass) reportPodsElsewhere(s *service) {
+func (p *egress) reportPodsElsewhere(s *service) {
 	owner := p.members[p.Claims[s.unit.lease].Holder]
 	if owner == nil || owner.Name != p.Self {
 		return
@@ -222,7 +228,7 @@ func (p *pass) reportPodsElsewhere(s *service) {
 }
 
 // knowsPodRanges reports whether any range of pods of a family is known.
-func (p *pass) knowsPodRanges(is4 bool) bool {
+func (p *egress) knowsPodRanges(is4 bool) bool {
 	of := func(x netip.Prefix) bool { return x.Addr().Is4() == is4 }
 	return slices.ContainsFunc(p.Egress.Internal, of) || slices.ContainsFunc(p.Nodes,
 		func(n vip.Node) bool { return slices.ContainsFunc(n.PodCIDRs, of) })
@@ -230,7 +236,7 @@ func (p *pass) knowsPodRanges(is4 bool) bool {
 
 // internal returns the networks that are in the cluster. What only an EndpointSlice says is not among them: a tenant
 // may have written it.
-func (p *pass) internal() []netip.Prefix {
+func (p *egress) internal() []netip.Prefix {
 	all := slices.Concat(never, p.Egress.Internal)
 	for _, r := range p.World.Reserved {
 		if !r.FromSlice {

@@ -66,13 +66,13 @@ func Explain(r Rules, w vip.World, name vip.Key) (e Explanation, ok bool) {
 }
 
 // explain returns the Explanation of s, whose verdict is set.
-func (p *pass) explain(s *service) Explanation {
+func (m *actions) explain(s *service) Explanation {
 	e := Explanation{
 		Service: s.Key, Reason: s.verdict.Reason, Message: s.verdict.Message, Advice: Advice(s.Key, s.verdict.Reason),
 		Owner: s.verdict.Owner, Local: s.Local,
 		Endpoints: ExplanationEndpoint{Ready: s.Endpoints.Ready, Terminating: s.Endpoints.Terminating,
 			WithoutNode: s.Endpoints.WithoutNode},
-		Addresses: p.origins(s),
+		Addresses: s.origins(),
 	}
 	for _, i := range s.Ingress {
 		if !slices.Contains(e.IPModes, i.IPMode) {
@@ -81,13 +81,13 @@ func (p *pass) explain(s *service) Explanation {
 	}
 	u := s.unit
 	if u == nil && len(s.addrs)+len(s.dhcpFamilies) > 0 && s.lease != (vip.Key{}) {
-		if alone := groupIntoUnits(p, []*service{s}); len(alone) == 1 { // without endpoints it is in no unit
+		if alone := groupIntoUnits(m.reporter, []*service{s}); len(alone) == 1 { // without endpoints it is in no unit
 			u = alone[0]
 		}
 	}
 	if u == nil {
-		if need := p.requirementsOf(s); need != nil {
-			e.Nodes = p.suitability(need, "")
+		if need := m.requirementsOf(s); need != nil {
+			e.Nodes = m.suitability(need, "")
 		}
 		return e
 	}
@@ -96,17 +96,17 @@ func (p *pass) explain(s *service) Explanation {
 			e.SharesWith = append(e.SharesWith, o.Key)
 		}
 	}
-	claim := p.Claims[u.lease]
+	claim := m.Claims[u.lease]
 	e.Lease, e.Owner = u.lease.String(), cmp.Or(e.Owner, u.claim.Holder)
 	if e.Owner != "" && claim.Holder == e.Owner {
 		e.Since, e.MovedFrom, e.MoveCause = claim.AcquiredAt, claim.PreviousHolder, claim.Cause
 	}
-	e.Nodes = p.suitability(&u.requirements, e.Owner)
+	e.Nodes = m.suitability(&u.requirements, e.Owner)
 	return e
 }
 
 // requirementsOf returns what s requires of a node that carries it; nil if none does.
-func (p *pass) requirementsOf(s *service) *requirements {
+func (p *facts) requirementsOf(s *service) *requirements {
 	switch {
 	case s.unit != nil:
 		return &s.unit.requirements
@@ -117,9 +117,9 @@ func (p *pass) requirementsOf(s *service) *requirements {
 }
 
 // suitability returns for every node, sorted by name, whether it may carry what has these requirements.
-func (p *pass) suitability(need *requirements, owner string) []NodeSuitability {
-	all := make([]NodeSuitability, 0, len(p.members))
-	for _, n := range p.members {
+func (all *nodes) suitability(need *requirements, owner string) []NodeSuitability {
+	found := make([]NodeSuitability, 0, len(all.members))
+	for _, n := range all.members {
 		x := NodeSuitability{Node: n.Name, Owner: n.Name == owner, Why: whyIneligible(need, n)}
 		switch {
 		case !n.Alive:
@@ -127,10 +127,10 @@ func (p *pass) suitability(need *requirements, owner string) []NodeSuitability {
 		case x.Why == "":
 			x.Able, x.Why = true, n.rankFor(need).describe(n)
 		}
-		all = append(all, x)
+		found = append(found, x)
 	}
-	slices.SortFunc(all, func(a, b NodeSuitability) int { return strings.Compare(a.Node, b.Node) })
-	return all
+	slices.SortFunc(found, func(a, b NodeSuitability) int { return strings.Compare(a.Node, b.Node) })
+	return found
 }
 
 // describe returns why n, which has this rank, comes after others; "" for rankWell.
@@ -155,7 +155,7 @@ func (r rank) describe(n *member) string {
 }
 
 // origins returns the addresses that s asks for or has, and where each comes from.
-func (p *pass) origins(s *service) (all []AddressOrigin) {
+func (s *service) origins() (all []AddressOrigin) {
 	inStatus := func(a netip.Addr) bool { return slices.Contains(s.StatusVIPs(), a) }
 	allowed := func(a netip.Addr) bool { return slices.Contains(s.verdict.Addresses, a) || s.hasAddress(a) }
 	for _, a := range s.Addresses {

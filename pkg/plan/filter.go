@@ -17,20 +17,37 @@ const (
 	oldServiceAge = 30 * time.Second
 )
 
-// A filter sorts out the Services that are this Herald's and may have an address, and rejects
-// all others.
-type filter struct {
-	*pass
-	dhcp *dhcp
+// An admission is the first stage: which Services are this Herald's and may have an address, and the units of those.
+type admission struct {
+	*reporter
+	dhcp   *dhcp
+	checks *addressChecks
 
 	all                []*service // every Service of type LoadBalancer, and those whose status Herald wrote
 	accepted           []*service // with an address and an endpoint: oldest first
 	withoutEndpoints   []*service // with an address that a status may name, and no endpoint: oldest first
 	expectingEndpoints []*service // those of them that are new and were never announced: oldest first
+	withdrawn          []*service // no longer Herald's to announce, with a status or a finalizer that it has to clear
+	units              []*unit    // of accepted
+
+	pools       []vip.PoolInput
+	assignments []vip.Assignment
+	owners      []vip.Owner // that of the unit of pools
+}
+
+// admit judges all Services of the World.
+func admit(f *facts) *admission {
+	r := &reporter{facts: f}
+	a := &admission{reporter: r, dhcp: newDHCP(r), checks: newAddressChecks(r)}
+	a.dropLeftovers()
+	a.findServices()
+	a.planPools()
+	a.units = groupIntoUnits(r, a.accepted)
+	return a
 }
 
 // findServices sorts the Services of the World into the lists of f, and gives a verdict to each that is not accepted.
-func (f *filter) findServices() {
+func (f *admission) findServices() {
 	f.all = make([]*service, 0, len(f.Services))
 	f.accepted = make([]*service, 0, len(f.Services))
 	backing := make([]service, len(f.Services))
@@ -46,7 +63,7 @@ func (f *filter) findServices() {
 		}
 		s.verdict.Service = s.Key
 		f.all = append(f.all, s)
-		f.admit(s, i == 0 && f.ControlPlane != nil)
+		f.admitService(s, i == 0 && f.ControlPlane != nil)
 		if !s.hasVerdict() {
 			f.accepted = append(f.accepted, s)
 		}
@@ -61,7 +78,7 @@ func (f *filter) findServices() {
 }
 
 // wroteStatus reports whether a Herald of this installation wrote the status of s, by its annotations.
-func (p *pass) wroteStatus(s *vip.Service) bool {
+func (p *facts) wroteStatus(s *vip.Service) bool {
 	return s.Announcer == p.Announcer && (s.VIPHost != "" || s.Announcer != "")
 }
 
@@ -72,7 +89,7 @@ func (s *service) lacksEndpoints() bool {
 
 // setAsideWithoutEndpoints takes Services without endpoints out of accepted: to withoutEndpoints if a status may name
 // their addresses, else they are rejected.
-func (f *filter) setAsideWithoutEndpoints() {
+func (f *admission) setAsideWithoutEndpoints() {
 	f.accepted = slices.DeleteFunc(f.accepted, func(s *service) bool {
 		if !s.lacksEndpoints() {
 			return false
@@ -90,15 +107,15 @@ func (f *filter) setAsideWithoutEndpoints() {
 }
 
 // dropRejected takes the Services that have a verdict, so are rejected, out of accepted.
-func (f *filter) dropRejected() {
+func (f *admission) dropRejected() {
 	f.accepted = slices.DeleteFunc(f.accepted, func(s *service) bool { return s.hasVerdict() })
 }
 
 // byAge is vip.CompareAge.
 func byAge(a, b *service) int { return vip.CompareAge(a.Service, b.Service) }
 
-// admit sets the capabilities, the addresses and the lease of s, or rejects it.
-func (f *filter) admit(s *service, controlPlane bool) {
+// admitService sets the capabilities, the addresses and the lease of s, or rejects it.
+func (f *admission) admitService(s *service, controlPlane bool) {
 	if reason, message := f.whyNotOurs(s.Service); reason != "" && !controlPlane {
 		s.notOurs = s.LoadBalancer && !s.statusOurs && len(s.Ingress) > 0
 		f.withdraw(s, reason, message)
@@ -150,7 +167,7 @@ func (f *filter) admit(s *service, controlPlane bool) {
 
 // rejectWithoutAddress rejects s as NoAddress; without an Event where another node gives addresses, and says what
 // becomes of it.
-func (f *filter) rejectWithoutAddress(s *service) {
+func (f *admission) rejectWithoutAddress(s *service) {
 	if f.givesAddresses() {
 		f.rejectSilently(s, vip.NoAddress, f.whyNoAddress(s))
 		return
@@ -159,7 +176,7 @@ func (f *filter) rejectWithoutAddress(s *service) {
 }
 
 // whyNotOurs returns why s is not this Herald's to announce, as reason and message; "" if it is.
-func (p *pass) whyNotOurs(s *vip.Service) (reason vip.Reason, message string) {
+func (p *facts) whyNotOurs(s *vip.Service) (reason vip.Reason, message string) {
 	switch {
 	case !p.Enabled:
 		return vip.Ignored, "svc_enable is false"
@@ -183,7 +200,7 @@ func (p *pass) whyNotOurs(s *vip.Service) (reason vip.Reason, message string) {
 
 // admitAddresses sets s.addrs, s.dhcpFamilies and Interface to what s asks for and may have, and returns a sentence
 // for each address that is refused.
-func (f *filter) admitAddresses(s *service) (refused []string) {
+func (f *admission) admitAddresses(s *service) (refused []string) {
 	s.addrs = make([]address, 0, len(s.Addresses))
 	for _, a := range requestedAddresses(s, f.DHCPMode) {
 		family, why := vip.FamilyOf(a), ""

@@ -14,7 +14,7 @@ const releaseWithin = 10 * time.Second
 // finalizerOf returns whether the finalizer of s (docs/why.md, "Finalizer and uninstall") is to be added, removed or
 // left as it is, when Herald writes its status (serves) or clears it. It is added while there are pools, or s asks for
 // ports on gateways. While kube-vip's cloud provider runs, it is that one's to add and to remove.
-func (p *pass) finalizerOf(s *service, serves bool) vip.FinalizerChange {
+func (p *facts) finalizerOf(s *service, serves bool) vip.FinalizerChange {
 	switch {
 	case p.Allocation != nil && p.providerHolder() != "":
 		return vip.LeaveFinalizer
@@ -28,48 +28,48 @@ func (p *pass) finalizerOf(s *service, serves bool) vip.FinalizerChange {
 
 // keepStatusWithoutFinalizer has the status of s stay, without its finalizer: while this node stops, and no other
 // announces s, nobody would take the finalizer off when the Service is deleted.
-func (p *pass) keepStatusWithoutFinalizer(s *service) {
-	if s.Finalizer && p.Stopping && s.statusOurs && p.responsible(s) {
-		p.writeStatus(s, "", s.Ingress, nil)
-		s.status.Finalizer = p.finalizerOf(s, false)
+func (r *reporter) keepStatusWithoutFinalizer(s *service) {
+	if s.Finalizer && r.Stopping && s.statusOurs && r.responsible(s) {
+		r.writeStatus(s, "", s.Ingress, nil)
+		s.status.Finalizer = r.finalizerOf(s, false)
 	}
 }
 
 // clearWithdrawn clears the status, and takes off the finalizer, of the Services that were withdrawn and for which
 // this node is responsible; of those with the finalizer once nothing is left. It comes after all that adds addresses
 // to the Plan.
-func (p *pass) clearWithdrawn() {
-	for _, s := range p.withdrawn {
+func (m *actions) clearWithdrawn(withdrawn []*service) {
+	for _, s := range withdrawn {
 		switch {
-		case !p.responsible(s):
-		case s.Finalizer && p.somethingLeft(s):
-			p.replanAfter(time.Second)
+		case !m.responsible(s):
+		case s.Finalizer && m.somethingLeft(s):
+			m.replanAfter(time.Second)
 		default:
-			p.reportRejected(s)
-			p.clearStatus(s)
+			m.reportRejected(s)
+			m.clearStatus(s)
 		}
 	}
 }
 
 // somethingLeft reports whether this node still has an address of s, or, for releaseWithin after its deletion, a
 // lease or a mapping.
-func (p *pass) somethingLeft(s *service) bool {
+func (m *actions) somethingLeft(s *service) bool {
 	addrs := slices.Concat(s.Addresses, s.StatusVIPs())
 	for _, l := range s.DHCP.Leases {
 		addrs = append(addrs, l.Addr)
 	}
-	if slices.ContainsFunc(p.Bound, func(b vip.Address) bool {
-		return slices.Contains(addrs, b.Addr) && !p.wanted[b.Addr]
+	if slices.ContainsFunc(m.Bound, func(b vip.Address) bool {
+		return slices.Contains(addrs, b.Addr) && !m.wanted[b.Addr]
 	}) {
 		return true
 	}
 	if s.Deleted.IsZero() {
 		return false
 	}
-	leased := slices.ContainsFunc(p.DHCPStates, func(x vip.DHCPState) bool {
+	leased := slices.ContainsFunc(m.DHCPStates, func(x vip.DHCPState) bool {
 		return x.Request.ID == clientID(s.Service) && x.Lease.Addr.IsValid()
 	})
-	age := p.Now.Sub(s.Deleted)
-	open := p.closePorts(s)
+	age := m.Now.Sub(s.Deleted)
+	open := m.mappings.closePorts(s)
 	return open || leased && 0 <= age && age <= releaseWithin // age < 0: the clocks differ
 }

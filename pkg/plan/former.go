@@ -19,14 +19,14 @@ const settleTime = 10 * time.Second
 
 // A formerOwners plans where packets of connections go that began on former owners of VIPs.
 type formerOwners struct {
-	*pass
+	*draft
 	planned map[binding]bool       // what has an entry in the Plan
 	kernel  map[binding]netip.Addr // the next hops that nftables has
 }
 
 // newFormerOwners makes a formerOwners.
-func newFormerOwners(p *pass) *formerOwners {
-	f := &formerOwners{pass: p, planned: make(map[binding]bool), kernel: make(map[binding]netip.Addr,
+func newFormerOwners(p *draft) *formerOwners {
+	f := &formerOwners{draft: p, planned: make(map[binding]bool), kernel: make(map[binding]netip.Addr,
 		len(p.FormerOwners))}
 	for _, x := range p.FormerOwners {
 		f.kernel[binding{x.Addr, x.Link}] = x.NextHop

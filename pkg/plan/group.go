@@ -8,10 +8,14 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
+// A grouping makes units of the Services that go together.
+type grouping struct{ *reporter }
+
 // groupIntoUnits returns the units, complete, of the Services that share an address, a lease or a DHCP client; a
 // Service that shares nothing is a unit of its own. It sets the unit of each; Services without an owner are left out.
 // services must be sorted, oldest first; so are the units.
-func groupIntoUnits(p *pass, services []*service) []*unit {
+func groupIntoUnits(r *reporter, services []*service) []*unit {
+	g := grouping{r}
 	byClient := make(map[*dhcpClient]*unit)
 	byAddr := make(map[netip.Addr]*unit, len(services))
 	units := make([]*unit, 0, len(services))
@@ -30,14 +34,14 @@ func groupIntoUnits(p *pass, services []*service) []*unit {
 			u = join(byClient, s.client, u)
 		}
 		for _, a := range s.addrs {
-			s.hasAny = s.hasAny || p.has(s, a.Addr)
+			s.hasAny = s.hasAny || g.has(s, a.Addr)
 			u = join(byAddr, a.Addr, u)
 		}
 	}
-	p.joinByLease(owned)
+	g.joinByLease(owned)
 	units = slices.DeleteFunc(units, func(u *unit) bool { return u.mergedInto != nil })
 	for _, u := range units {
-		p.completeUnit(u)
+		g.completeUnit(u)
 	}
 	return units
 }
@@ -45,7 +49,7 @@ func groupIntoUnits(p *pass, services []*service) []*unit {
 // joinByLease merges the units of Services that have one lease, and sets the claim of each Service. A unit of several
 // namespaces is merged with no other: else who names the lease of one of its Services could have all go where that is
 // held.
-func (p *pass) joinByLease(services []*service) {
+func (g *grouping) joinByLease(services []*service) {
 	units := make(map[vip.Key]*unit, len(services))
 	several := make(map[*unit]bool) // those of several namespaces
 	for _, s := range services {
@@ -61,13 +65,13 @@ func (p *pass) joinByLease(services []*service) {
 		if u := s.unit.current(); !several[u] {
 			if several[units[s.lease].current()] {
 				s.setOwnLease()
-				p.addEventIfResponsible(s, vip.InvalidField,
+				g.addEventIfResponsible(s, vip.InvalidField,
 					"kube-vip.io/leaseName has no effect: the Service whose lease it names shares an address with a "+
 						"Service of another namespace")
 			}
 			join(units, s.lease, u)
 		}
-		s.claim = p.Claims[s.lease]
+		s.claim = g.Claims[s.lease]
 	}
 }
 
@@ -108,7 +112,7 @@ func join[K comparable](units map[K]*unit, k K, u *unit) *unit {
 
 // completeUnit sets what follows for u from its Services. Decisive are those that have one of their addresses, or all
 // if none has: who joins changes neither its lease nor where it may be.
-func (p *pass) completeUnit(u *unit) {
+func (g *grouping) completeUnit(u *unit) {
 	if len(u.services) > 1 {
 		slices.SortFunc(u.services, func(a, b *service) int {
 			return cmp.Or(cmp.Compare(a.rank(), b.rank()), byAge(a, b))
@@ -125,8 +129,8 @@ func (p *pass) completeUnit(u *unit) {
 		s.unit, s.decisive = u, s.hasAny || nobodyHas
 	}
 	u.records = recordsOf(u)
-	u.requirements = p.ownerRequirements(u)
-	p.completeAddresses(u)
+	u.requirements = g.ownerRequirements(u)
+	g.completeAddresses(u)
 }
 
 // recordsOf returns the leases of the Services of u but for u.lease, each once, in the order of the Services.
@@ -160,11 +164,11 @@ func (s *service) rank() int {
 
 // completeAddresses sets the link and the rest of each address of u, one for all that share it, and adds the links
 // that are needed to its requirements.
-func (p *pass) completeAddresses(u *unit) {
+func (g *grouping) completeAddresses(u *unit) {
 	alone := len(u.services) == 1 // as most are: nothing is shared
 	var first map[netip.Addr]*service
 	if !alone {
-		first = p.namesLink(u)
+		first = g.namesLink(u)
 	}
 	done := make(map[netip.Addr]vip.Address, len(first))
 	for _, s := range u.services {
@@ -177,11 +181,11 @@ func (p *pass) completeAddresses(u *unit) {
 			if !alone && first[a.Addr] != s {
 				continue
 			}
-			p.completeAddress(u, s, a)
+			g.completeAddress(u, s, a)
 			if !alone {
 				done[a.Addr] = a.Address
 			}
-			if need && a.client == nil && (alone || !s.hasAny || p.has(s, a.Addr)) {
+			if need && a.client == nil && (alone || !s.hasAny || g.has(s, a.Addr)) {
 				u.requirements.links = append(u.requirements.links, linkOf{s.Interface, a.Addr})
 			}
 		}
@@ -198,12 +202,12 @@ func (p *pass) completeAddresses(u *unit) {
 
 // namesLink returns for each address of u the Service whose link counts: the first that has the address and whose
 // link is up.
-func (p *pass) namesLink(u *unit) map[netip.Addr]*service {
+func (g *grouping) namesLink(u *unit) map[netip.Addr]*service {
 	first := make(map[netip.Addr]*service)
 	for _, s := range u.services {
 		for _, a := range s.addrs {
-			if o := first[a.Addr]; o == nil || p.has(s, a.Addr) && (!p.has(o, a.Addr) || s.Interface != o.Interface &&
-				!p.anyLinkUp(o.Interface) && p.anyLinkUp(s.Interface)) {
+			if o := first[a.Addr]; o == nil || g.has(s, a.Addr) && (!g.has(o, a.Addr) || s.Interface != o.Interface &&
+				!g.anyLinkUp(o.Interface) && g.anyLinkUp(s.Interface)) {
 				first[a.Addr] = s
 			}
 		}
@@ -213,17 +217,17 @@ func (p *pass) namesLink(u *unit) map[netip.Addr]*service {
 
 // anyLinkUp reports whether any alive node has the link that a Service names, and it is up; "" and "auto" count as
 // up.
-func (p *pass) anyLinkUp(requested string) bool {
-	return requested == "" || requested == "auto" || requested == vip.DefaultLink || slices.ContainsFunc(p.alive,
+func (g *grouping) anyLinkUp(requested string) bool {
+	return requested == "" || requested == "auto" || requested == vip.DefaultLink || slices.ContainsFunc(g.alive,
 		func(n *member) bool { return linkFault(&n.Info, requested) == "" })
 }
 
 // completeAddress sets what follows for a, of s in u, as this node would bind it.
-func (p *pass) completeAddress(u *unit, s *service, a *address) {
+func (g *grouping) completeAddress(u *unit, s *service, a *address) {
 	a.Lease, a.LocalDelivery = u.lease, s.localDelivery
-	a.ResetTranslated = s.localDelivery && p.self != nil && !p.self.Info.APIServerReady
-	a.New = a.client == nil && p.isNew(u, s, a.Addr) // the DHCP client has asked whether it is free
-	if p.self == nil {
+	a.ResetTranslated = s.localDelivery && g.self != nil && !g.self.Info.APIServerReady
+	a.New = a.client == nil && g.isNew(u, s, a.Addr) // the DHCP client has asked whether it is free
+	if g.self == nil {
 		return
 	}
 	named := a.Addr
@@ -231,25 +235,25 @@ func (p *pass) completeAddress(u *unit, s *service, a *address) {
 		named = netip.Addr{} // which subnet has it says nothing about links
 	}
 	var subnet int
-	a.Link, subnet = linkFor(&p.self.Info, s.Interface, named)
+	a.Link, subnet = linkFor(&g.self.Info, s.Interface, named)
 	if a.client != nil {
 		// not by the mask of the lease, which anybody on the link may have sent
-		_, subnet = linkFor(&p.self.Info, a.Link, a.Addr)
+		_, subnet = linkFor(&g.self.Info, a.Link, a.Addr)
 	}
-	if a.client != nil && u.claim.Holder == p.Self {
+	if a.client != nil && u.claim.Holder == g.Self {
 		a.Link = a.client.link
 	}
 	a.offLink = subnet == 0 && a.client == nil
-	bits := p.Bits4 // 0 leaves it to the subnet
+	bits := g.Bits4 // 0 leaves it to the subnet
 	if a.Addr.Is6() {
-		bits = p.Bits6
+		bits = g.Bits6
 	}
 	a.Bits = cmp.Or(bits, subnet, a.Addr.BitLen())
 }
 
 // isNew reports whether a was never announced for u as far as records tell, so that another host may have it. A claim
 // proves nothing: the address may never have been bound.
-func (p *pass) isNew(u *unit, s *service, a netip.Addr) bool {
+func (g *grouping) isNew(u *unit, s *service, a netip.Addr) bool {
 	if !s.statusTellsUse {
 		return u.claim.Transitions == 0 || !s.ownLease
 	}
@@ -258,7 +262,7 @@ func (p *pass) isNew(u *unit, s *service, a netip.Addr) bool {
 
 // ownerRequirements returns what u requires of its owner but for links: an endpoint of each decisive Service that
 // needs one, or else of the first of them.
-func (p *pass) ownerRequirements(u *unit) requirements {
+func (g *grouping) ownerRequirements(u *unit) requirements {
 	need := requirements{capabilities: &u.services[0].capabilities}
 	if need.sharesOwner {
 		need.linkOfVIPs = true
@@ -267,7 +271,7 @@ func (p *pass) ownerRequirements(u *unit) requirements {
 	var first []string
 	for _, s := range u.services {
 		if s.decisive {
-			p.addPoolsOf(&need, s)
+			g.addPoolsOf(&need, s)
 		}
 		switch local := s.Endpoints.Local(); {
 		case !s.ownerNeedsEndpoint, !s.decisive:

@@ -39,14 +39,14 @@ const maxMappings = 256
 
 // mappings plans which ports gateways are to have open (UPnP), and reports which are.
 type mappings struct {
-	*pass
+	*draft
 	states  map[vip.Key][]*vip.MappingState // by Service
 	counted map[string]int                  // Mappings in the Plan, by namespace
 	beyond  map[*service]bool               // those that have fewer than they ask for, because of maxMappings
 }
 
 // newMappings groups the World's MappingStates by Service.
-func newMappings(p *pass) *mappings {
+func newMappings(p *draft) *mappings {
 	m := &mappings{p, make(map[vip.Key][]*vip.MappingState), make(map[string]int), make(map[*service]bool)}
 	for i := range p.MappingStates {
 		x := &p.MappingStates[i]
@@ -80,9 +80,9 @@ func (m *mappings) addMappings(s *service, here bool) {
 }
 
 // mappingOf returns the Mapping of a port of s to VIP a.
-func (p *pass) mappingOf(s *service, a vip.Address, port vip.Port) vip.Mapping {
+func (m *mappings) mappingOf(s *service, a vip.Address, port vip.Port) vip.Mapping {
 	x := vip.Mapping{
-		Service: s.Key, UID: s.UID, Addr: a.Addr, Link: p.gatewayLink(a),
+		Service: s.Key, UID: s.UID, Addr: a.Addr, Link: m.gatewayLink(a),
 		Protocol: port.Protocol, Port: port.Port, External: port.Port, Lease: s.Forward.Lease,
 	}
 	if a.Addr.Is4() { // a pinhole in an IPv6 firewall changes no port
@@ -93,9 +93,9 @@ func (p *pass) mappingOf(s *service, a vip.Address, port vip.Port) vip.Mapping {
 
 // closePorts has gateways close the ports of s, which is being deleted and bears the finalizer, though another process
 // may have had them opened. It reports whether one may be open, and was to be closed less than releaseWithin ago.
-func (p *pass) closePorts(s *service) (left bool) {
-	asked := p.Forwarding == nil || s.Forward == nil
-	for _, x := range p.MappingStates {
+func (m *mappings) closePorts(s *service) (left bool) {
+	asked := m.Forwarding == nil || s.Forward == nil
+	for _, x := range m.MappingStates {
 		if x.Service != s.Key {
 			continue
 		}
@@ -104,18 +104,18 @@ func (p *pass) closePorts(s *service) (left bool) {
 		case x.Gateway == "":
 			left = left || x.Problem == "" // none was found yet
 		case x.Requested:
-			left = left || x.RemovalSince.IsZero() || p.Now.Sub(x.RemovalSince) < releaseWithin
+			left = left || x.RemovalSince.IsZero() || m.Now.Sub(x.RemovalSince) < releaseWithin
 		}
 	}
-	if p.Forwarding == nil || s.Forward == nil {
+	if m.Forwarding == nil || s.Forward == nil {
 		return left
 	}
 	for _, a := range s.StatusVIPs() {
 		left = left || !asked
 		for _, port := range s.Ports[:min(len(s.Ports), maxMappings)] { // it has no others
-			x := p.mappingOf(s, vip.Address{Addr: a}, port)
+			x := m.mappingOf(s, vip.Address{Addr: a}, port)
 			x.Here, x.Gone = true, true
-			p.out.Mappings = append(p.out.Mappings, x)
+			m.out.Mappings = append(m.out.Mappings, x)
 		}
 	}
 	return left
@@ -124,15 +124,15 @@ func (p *pass) closePorts(s *service) (left bool) {
 // gatewayLink returns the link on which the gateways of VIP a are asked: a.Link, or, if this node
 // has no address of a's family there to ask from (a macvlan, lo), the link whose subnet has a, else
 // the one with the default route. a.Link, too, if there is neither, or this node has no node lease.
-func (p *pass) gatewayLink(a vip.Address) string {
-	if p.self == nil {
+func (m *mappings) gatewayLink(a vip.Address) string {
+	if m.self == nil {
 		return a.Link
 	}
 	canAsk := func(x netip.Prefix) bool { return x.Addr().Is4() == a.Addr.Is4() && !x.Addr().IsLoopback() }
-	if l := linkNamed(&p.self.Info, a.Link); l != nil && slices.ContainsFunc(l.Prefixes, canAsk) {
+	if l := linkNamed(&m.self.Info, a.Link); l != nil && slices.ContainsFunc(l.Prefixes, canAsk) {
 		return a.Link
 	}
-	link, _ := linkFor(&p.self.Info, "auto", a.Addr)
+	link, _ := linkFor(&m.self.Info, "auto", a.Addr)
 	return cmp.Or(link, a.Link)
 }
 

@@ -293,7 +293,7 @@ func TestGatewayLink(t *testing.T) {
 	w.Members[0].Info.Links = append(w.Members[0].Info.Links, vip.Link{Name: "hm-1", Up: true},
 		vip.Link{Name: "lo", Up: true, Prefixes: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8"), netip.MustParsePrefix("::1/128")}})
 	r := upnpRules()
-	m := newMappings(newPass(&r, &w))
+	m := newMappings(&draft{reporter: &reporter{facts: newFacts(&r, &w)}})
 	for _, tt := range []struct{ addr, link, want string }{
 		{"10.77.0.50", "eth0", "eth0"},
 		{"10.99.0.50", "eth0", "eth0"},    // where it is bound

@@ -69,22 +69,22 @@ func (s *service) ofPools() []netip.Addr {
 
 // setInterface sets the link of s, if it names none, to that of the first pool with one. Where pools limit addresses,
 // the link that s names does not count for DHCP: its user could run the server.
-func (p *pass) setInterface(s *service) {
-	if p.offers == nil || s.reserved {
+func (f *admission) setInterface(s *service) {
+	if f.offers == nil || s.reserved {
 		return
 	}
 	named := s.Interface
-	if p.offers.limited && len(s.dhcpFamilies) > 0 {
+	if f.offers.limited && len(s.dhcpFamilies) > 0 {
 		s.Interface = ""
 	}
 	for _, a := range s.ofPools() {
 		if s.Interface == "" {
-			s.Interface = p.offers.policy.Interface(s.Key.Namespace, a)
+			s.Interface = f.offers.policy.Interface(s.Key.Namespace, a)
 		}
 	}
-	if named != s.Interface && named != "" && p.self != nil &&
-		p.self.Info.LinkFor(named) != p.self.Info.LinkFor(s.Interface) {
-		p.addEventIfResponsible(s, vip.InvalidField,
+	if named != s.Interface && named != "" && f.self != nil &&
+		f.self.Info.LinkFor(named) != f.self.Info.LinkFor(s.Interface) {
+		f.addEventIfResponsible(s, vip.InvalidField,
 			fmt.Sprintf("kube-vip.io/serviceInterface is %q, and has no effect: since pools limit which addresses "+
 				"Services may ask for (svc_addresses), a DHCP server is asked on the link that its pool names "+
 				"(pool-<name>.interface), or else on that of the node; ask the operator", named))
@@ -93,17 +93,17 @@ func (p *pass) setInterface(s *service) {
 
 // setMethods sets the methods of s, if it names none, to those of the first pool with some, and returns that pool, or
 // "". If they can't be read, a VIP that is announced stays (docs/why.md, "Mistakes in a running Service").
-func (p *pass) setMethods(s *service) (pool string) {
-	if s.Announce != nil && len(s.Announce) == 0 && p.ARP != p.hasRoutes() && slices.ContainsFunc(s.Addresses,
+func (f *admission) setMethods(s *service) (pool string) {
+	if s.Announce != nil && len(s.Announce) == 0 && f.ARP != f.hasRoutes() && slices.ContainsFunc(s.Addresses,
 		s.statusHas) {
 		s.Announce = nil
 		return ""
 	}
-	if p.offers == nil || s.Announce != nil {
+	if f.offers == nil || s.Announce != nil {
 		return ""
 	}
 	for _, a := range s.Addresses {
-		if s.Announce, pool = p.offers.policy.Methods(a); pool != "" {
+		if s.Announce, pool = f.offers.policy.Methods(a); pool != "" {
 			return pool
 		}
 	}
@@ -111,7 +111,7 @@ func (p *pass) setMethods(s *service) (pool string) {
 }
 
 // addPoolsOf adds the addresses of s to need, as far as their pools are for some nodes only, or prefer some.
-func (p *pass) addPoolsOf(need *requirements, s *service) {
+func (p *facts) addPoolsOf(need *requirements, s *service) {
 	if p.offers == nil || need.reserved {
 		return
 	}
@@ -127,15 +127,15 @@ func (p *pass) addPoolsOf(need *requirements, s *service) {
 
 // judgeOffer returns why s may not ask for a, which may be 0.0.0.0 or ::; "" if it may, or has it already. An address
 // that was leased does not count as its own once s names it.
-func (p *pass) judgeOffer(s *service, a netip.Addr) string {
-	if p.offers == nil || !p.offers.limited || s.reserved {
+func (f *admission) judgeOffer(s *service, a netip.Addr) string {
+	if f.offers == nil || !f.offers.limited || s.reserved {
 		return ""
 	}
-	why := p.offers.whyNot(s.Key.Namespace, a)
+	why := f.offers.whyNot(s.Key.Namespace, a)
 	switch {
 	case why == "":
-	case a.IsUnspecified() && p.hasLeased(s, vip.FamilyOf(a)), !a.IsUnspecified() && !slices.Contains(s.Record.Leased,
-		a) && p.has(s, a):
+	case a.IsUnspecified() && f.hasLeased(s, vip.FamilyOf(a)), !a.IsUnspecified() && !slices.Contains(s.Record.Leased,
+		a) && f.has(s, a):
 		s.unoffered = true
 	default:
 		return why
@@ -145,7 +145,7 @@ func (p *pass) judgeOffer(s *service, a netip.Addr) string {
 
 // unofferedOf returns the addresses that s names, no pool offers to its namespace, and nobody has to do without
 // because of s.
-func (p *pass) unofferedOf(s *vip.Service) (out []netip.Addr) {
+func (p *facts) unofferedOf(s *vip.Service) (out []netip.Addr) {
 	if p.offers == nil || !p.offers.limited {
 		return nil
 	}
@@ -162,7 +162,7 @@ func (p *pass) unofferedOf(s *vip.Service) (out []netip.Addr) {
 // released returns the addresses of s that no pool offers to it any more (unofferedOf), if Herald gave it all of
 // these, and each pool that heraldvip.io/allocated names can be read: it is given others for them. Else nil: they are
 // refused.
-func (p *pass) released(s *vip.Service) []netip.Addr {
+func (p *facts) released(s *vip.Service) []netip.Addr {
 	all := p.unofferedOf(s)
 	// no pool has the zero Addr, but one that can't be read may
 	if s.Allocated == "" || p.offers == nil || p.offers.policy.InPool(netip.Addr{}, s.Allocated) {

@@ -70,10 +70,7 @@ func TestOffered(t *testing.T) {
 			}
 			r := poolRules()
 			r.PoolsOnly = tt.only
-			p := newPass(&r, &w)
-			f := filter{pass: p, dhcp: newDHCP(p)}
-			f.findServices()
-			f.planPools(newAddressChecks(p))
+			f := admit(newFacts(&r, &w))
 			s := f.all[0]
 			switch got := s.verdict.Message; {
 			case tt.want == "" && s.hasVerdict():
@@ -81,7 +78,7 @@ func TestOffered(t *testing.T) {
 			case tt.want != "" && (s.verdict.Reason != vip.AddressRefused || !strings.HasPrefix(got, tt.want)):
 				t.Errorf("%s %q, want %q", s.verdict.Reason, got, tt.want)
 			}
-			for _, q := range p.out.Pools[0].Requests {
+			for _, q := range f.pools[0].Requests {
 				if want := tt.want != "" && !addr(tt.addrs).IsUnspecified(); q.Refused != want || want && !q.Foreign {
 					t.Errorf("refused %v, foreign %v, want %v", q.Refused, q.Foreign, want)
 				}

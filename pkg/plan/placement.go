@@ -4,12 +4,21 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 )
 
-// A placement chooses the nodes that units go to.
+// A placement is the second stage: which nodes units are to go to.
 type placement struct {
-	*pass
+	*facts
 	units []*unit
+	again time.Duration // after which time it may come to something else; 0: never by itself
+}
+
+// place sets the targets of units, and returns after which time to do it again.
+func place(f *facts, units []*unit) (again time.Duration) {
+	p := &placement{facts: f, units: units}
+	p.setTargets()
+	return p.again
 }
 
 // setTargets sets the target of every unit that is free, or that this node is to hand over; nil if none is eligible.
@@ -145,7 +154,9 @@ func (p *placement) returnUnits() {
 	for _, o := range p.Nodes {
 		if n := p.members[o.Name]; n != nil && n != p.self && n.Alive && p.Now.Before(o.ReturnUntil) {
 			undrained[o.Name] = n
-			p.replanAfter(o.ReturnUntil.Sub(p.Now))
+			if left := o.ReturnUntil.Sub(p.Now); p.again == 0 || left < p.again {
+				p.again = left
+			}
 		}
 	}
 	if len(undrained) == 0 {

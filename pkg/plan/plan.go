@@ -30,7 +30,6 @@ package plan
 
 import (
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -81,62 +80,26 @@ func Make(r Rules, w vip.World) vip.Plan {
 	return p.finish(all)
 }
 
-// run makes a pass over w, and returns it with all Services, each with its verdict. Only emit is left to do.
-func run(r *Rules, w *vip.World) (*pass, []*service) {
+// run makes the stages of a pass over w, each of which hands the next a value. Only finish is left to do.
+func run(r *Rules, w *vip.World) (*actions, []*service) {
 	if r.ControlPlane != nil {
 		w.Services = append([]vip.Service{r.ControlPlane.service(*w)}, w.Services...)
 	}
 	useNodesByAddress(w)
-	p := newPass(r, w)
-	p.dropLeftovers()
-	dhcp := newDHCP(p)
-	checks := newAddressChecks(p)
-	f := filter{pass: p, dhcp: dhcp}
-	f.findServices()
-	f.planPools(checks)
-	units := groupIntoUnits(p, f.accepted)
-	(&placement{pass: p, units: units}).setTargets()
-
-	m := unitPlanner{pass: p, dhcp: dhcp, checks: checks, routes: &routes{p, make(map[netip.Prefix]bool)},
-		mappings: newMappings(p)}
-	for _, s := range f.expectingEndpoints {
-		for _, u := range groupIntoUnits(p, []*service{s}) { // alone: whether it may share an address is not known yet
-			m.checks.probeEarly(u)
-		}
-	}
-	former := newFormerOwners(p)
-	for _, u := range units {
-		m.plan(u)
-		former.plan(u)
-	}
-	m.checks.watchNeighbors(units)
-	for _, s := range f.withoutEndpoints {
-		m.showAllocated(s, vip.NoEndpoints, s.noEndpoints)
-	}
-	m.routes.advertiseFromEveryNode(f.accepted)
-	m.routes.addAggregates()
-	p.balance(units)
-	p.planEgress(f.accepted)
-	m.reportUnmanaged(units)
-	m.mappings.keepUntilClosed(units)
-	p.limitPorts(f.accepted)
-	dhcp.releaseUnrequested(f.all)
-	p.clearWithdrawn()
-	return p, f.all
+	f := newFacts(r, w)
+	a := admit(f)
+	a.replanAfter(place(f, a.units))
+	return act(a), a.all
 }
 
-// A pass is one run of Make: what all its steps read, and the Plan, out, that they fill.
-type pass struct {
+// facts are what all stages read, and none changes.
+type facts struct {
 	*Rules
 	*vip.World
 	*nodes
 	reserved *reservedAddresses
 	offers   *offers // nil: no pools are read
 	bound    map[binding]bool
-	wanted   map[netip.Addr]bool // the addresses in out.Addresses
-	out      vip.Plan
-
-	withdrawn []*service // no longer Herald's to announce, with a status or a finalizer that it has to clear
 }
 
 // A binding is an address on a link.
@@ -200,69 +163,23 @@ type unit struct {
 	mergedInto *unit // while units are made: the older unit that has its Services now; nil if it is one itself
 }
 
-// newPass returns a pass over w with an empty Plan, its nodes, reserved and bound addresses indexed.
-func newPass(r *Rules, w *vip.World) *pass {
-	p := &pass{
-		Rules: r, World: w, nodes: newNodes(w), reserved: newReservedAddresses(r, w), offers: newOffers(r, w),
-		bound: make(map[binding]bool, len(w.Bound)), wanted: make(map[netip.Addr]bool, len(w.Bound)),
-	}
-	p.reserved.mayIgnoreSlices = p.mayIgnoreSlices
+// newFacts returns what is known from w, indexed.
+func newFacts(r *Rules, w *vip.World) *facts {
+	f := &facts{Rules: r, World: w, nodes: newNodes(w), reserved: newReservedAddresses(r, w), offers: newOffers(r, w),
+		bound: make(map[binding]bool, len(w.Bound))}
+	f.reserved.mayIgnoreSlices = f.mayIgnoreSlices
 	for _, b := range w.Bound {
-		p.bound[binding{b.Addr, b.Link}] = true
+		f.bound[binding{b.Addr, b.Link}] = true
 	}
-	return p
+	return f
 }
 
 // isBound reports whether this node's kernel has a on a.Link; on another link does not count.
-func (p *pass) isBound(a vip.Address) bool { return p.bound[binding{a.Addr, a.Link}] }
-
-// wantAddress adds a, and an Announcement of it, to the Plan, unless that has the address already, on whichever link.
-func (p *pass) wantAddress(a vip.Address, listenOnly bool) {
-	if p.wanted[a.Addr] {
-		return
-	}
-	p.wanted[a.Addr] = true
-	p.out.Addresses = append(p.out.Addresses, a)
-	p.out.Announcements = append(p.out.Announcements, vip.Announcement{Addr: a.Addr, Link: a.Link,
-		ListenOnly: listenOnly})
-}
-
-// askKubeProxy adds the HealthCheck of s to the Plan, and reports whether it has passed: kube-proxy serves s, or has
-// not answered for long.
-func (p *pass) askKubeProxy(s *service) bool {
-	if !s.healthChecked {
-		s.healthChecked = true
-		p.out.HealthChecks = append(p.out.HealthChecks, vip.HealthCheck{Service: s.Key, Port: s.HealthCheckNodePort,
-			Hosts: p.addresses})
-	}
-	return p.HealthChecked[s.Key]
-}
+func (p *facts) isBound(a vip.Address) bool { return p.bound[binding{a.Addr, a.Link}] }
 
 // handingOver reports whether this node has written a successor into u.lease and still answers for u, waiting to hear
 // the successor announce it.
-func (p *pass) handingOver(u *unit) bool {
+func (p *facts) handingOver(u *unit) bool {
 	_, ok := p.HandingOver[u.lease]
 	return ok
-}
-
-// replanAfter sets the Plan's ReplanAfter to d, unless a shorter time is set.
-func (p *pass) replanAfter(d time.Duration) {
-	if p.out.ReplanAfter == 0 || d < p.out.ReplanAfter {
-		p.out.ReplanAfter = d
-	}
-}
-
-// finish adds to the Plan what this node writes about each of all (emit), and their Verdicts, sorted by Key, and
-// returns it.
-func (p *pass) finish(all []*service) vip.Plan {
-	p.out.EventsPending = !p.Tenure.RenewalLateSince.IsZero()
-	p.out.Verdicts = make([]vip.Verdict, 0, len(all))
-	for _, s := range all {
-		p.emit(s)
-		if s.LoadBalancer {
-			p.out.Verdicts = append(p.out.Verdicts, s.verdict)
-		}
-	}
-	slices.SortFunc(p.out.Verdicts, func(a, b vip.Verdict) int { return a.Service.Compare(b.Service) })
-	return p.out
 }

@@ -18,7 +18,7 @@ type Allocation struct {
 
 // planPools adds the PoolInput to the Plan: with all requests if this node gives addresses, else only with the
 // ConfigMap.
-func (f *filter) planPools(checks *addressChecks) {
+func (f *admission) planPools() {
 	if f.Allocation == nil {
 		return
 	}
@@ -27,16 +27,16 @@ func (f *filter) planPools(checks *addressChecks) {
 		in.Allocate, in.DHCPMode = true, f.DHCPMode
 		in.Reserved = f.reserved.all()
 		in.Requests = f.addressRequests()
-		in.InUse = f.addressesInUse(checks)
+		in.InUse = f.addressesInUse()
 		f.reportPools()
 	}
-	f.out.Pools = []vip.PoolInput{in}
+	f.pools = []vip.PoolInput{in}
 }
 
 // addressRequests returns an AddressRequest for every Service of type LoadBalancer but the control plane's. It is
 // Foreign, so that it is given no address, if it is not ours, names what can't be read, names what no pool offers to
 // its namespace and was not given that, or keeps what it does not ask for.
-func (f *filter) addressRequests() []vip.AddressRequest {
+func (f *admission) addressRequests() []vip.AddressRequest {
 	all := make([]vip.AddressRequest, 0, len(f.all))
 	for _, s := range f.all {
 		if !s.LoadBalancer || s.Key == ControlPlaneKey {
@@ -60,20 +60,20 @@ func (f *filter) addressRequests() []vip.AddressRequest {
 
 // dropLeftovers takes from the Services what only their status names, no Herald of this installation wrote, and no
 // Service can have, such as the addresses of nodes that k3s' ServiceLB leaves there: nobody asks for that.
-func (p *pass) dropLeftovers() {
+func (f *admission) dropLeftovers() {
 	cloned := false
-	for i := range p.Services {
-		s := &p.Services[i]
-		if s.Source != vip.SourceStatus || p.wroteStatus(s) || !slices.ContainsFunc(s.Addresses,
-			func(a netip.Addr) bool { return p.isLeftover(s, a) }) {
+	for i := range f.Services {
+		s := &f.Services[i]
+		if s.Source != vip.SourceStatus || f.wroteStatus(s) || !slices.ContainsFunc(s.Addresses,
+			func(a netip.Addr) bool { return f.isLeftover(s, a) }) {
 			continue
 		}
 		if !cloned {
-			p.Services, cloned = slices.Clone(p.Services), true
-			s = &p.Services[i]
+			f.Services, cloned = slices.Clone(f.Services), true
+			s = &f.Services[i]
 		}
 		s.Addresses = slices.DeleteFunc(slices.Clone(s.Addresses), func(a netip.Addr) bool {
-			return p.isLeftover(s, a)
+			return f.isLeftover(s, a)
 		})
 		if len(s.Addresses) == 0 {
 			s.Source = ""
@@ -82,13 +82,13 @@ func (p *pass) dropLeftovers() {
 }
 
 // isLeftover reports whether a, which the status of s names, can't be the address of a Service.
-func (p *pass) isLeftover(s *vip.Service, a netip.Addr) bool {
+func (p *facts) isLeftover(s *vip.Service, a netip.Addr) bool {
 	return p.reserved.whyRefused(&service{Service: s}, a) != ""
 }
 
 // keepsAnother reports whether the status of s names an address that s does not ask for, and that no Herald of this
 // installation wrote, so that none will clear it.
-func (p *pass) keepsAnother(s *vip.Service) bool {
+func (p *facts) keepsAnother(s *vip.Service) bool {
 	return !p.wroteStatus(s) && slices.ContainsFunc(s.StatusVIPs(), func(a netip.Addr) bool {
 		return !slices.Contains(s.Addresses, a) && !slices.ContainsFunc(s.Addresses, netip.Addr.IsUnspecified) &&
 			!p.isLeftover(s, a)
@@ -97,7 +97,7 @@ func (p *pass) keepsAnother(s *vip.Service) bool {
 
 // addressesInUse probes for the addresses that Services were given and no status shows yet, and returns those that
 // another host has, sorted (docs/why.md, "Address checks").
-func (f *filter) addressesInUse(checks *addressChecks) (inUse []netip.Addr) {
+func (f *admission) addressesInUse() (inUse []netip.Addr) {
 	if !f.ProbeNew {
 		return nil
 	}
@@ -111,7 +111,7 @@ func (f *filter) addressesInUse(checks *addressChecks) (inUse []netip.Addr) {
 			if !s.IsGiven(a.Addr) || s.statusHas(a.Addr) || f.isBound(x) || linkFault(&f.self.Info, link) != "" {
 				continue
 			}
-			if _, others := checks.probe(x); len(others) > 0 {
+			if _, others := f.checks.probe(x); len(others) > 0 {
 				inUse = append(inUse, a.Addr)
 			}
 		}
@@ -122,12 +122,12 @@ func (f *filter) addressesInUse(checks *addressChecks) (inUse []netip.Addr) {
 
 // givesAddresses reports whether a Herald gives addresses: there is a ConfigMap of pools, and it is not the
 // provider's to serve.
-func (p *pass) givesAddresses() bool {
+func (p *facts) givesAddresses() bool {
 	return p.Allocation != nil && p.Pools != nil && !p.Pools.Gone && p.providerHolder() == ""
 }
 
 // providerHolder is the holder of the lease of kube-vip's cloud provider while it renews that, else "".
-func (p *pass) providerHolder() string {
+func (p *facts) providerHolder() string {
 	if c := p.Claims[p.Allocation.Provider]; c.Valid {
 		return c.Holder
 	}
@@ -136,29 +136,29 @@ func (p *pass) providerHolder() string {
 
 // intendPoolsLease adds the owner of the unit of pools to the Plan, and reports whether this node gives
 // addresses.
-func (p *pass) intendPoolsLease() bool {
-	c := p.Claims[p.Allocation.Lease]
+func (f *admission) intendPoolsLease() bool {
+	c := f.Claims[f.Allocation.Lease]
 	if !c.Valid {
 		c.Holder = ""
 	}
-	if p.self == nil || c.Holder != "" && c.Holder != p.Self {
+	if f.self == nil || c.Holder != "" && c.Holder != f.Self {
 		return false
 	}
-	owner, holds := vip.Owner{Unit: p.Allocation.Lease, Node: p.Self}, c.Holder == p.Self
-	if !holds || p.self.refusal != "" {
-		best := p.bestAllocator()
+	owner, holds := vip.Owner{Unit: f.Allocation.Lease, Node: f.Self}, c.Holder == f.Self
+	if !holds || f.self.refusal != "" {
+		best := f.bestAllocator()
 		if best == nil {
 			return false
 		}
 		owner.Node = best.Name
 	}
-	p.out.Owners = append(p.out.Owners, owner)
-	return holds && owner.Node == p.Self && p.Tenure.Holds(p.Now) && p.Tenure.RenewalLateSince.IsZero()
+	f.owners = append(f.owners, owner)
+	return holds && owner.Node == f.Self && f.Tenure.Holds(f.Now) && f.Tenure.RenewalLateSince.IsZero()
 }
 
 // bestAllocator returns the alive node that is to give addresses, or nil: one that refuses no VIPs and announces
 // Services; one that is stalled if there is no other.
-func (p *pass) bestAllocator() *member {
+func (p *facts) bestAllocator() *member {
 	able := func(n *member) bool { return n.refusal == "" && n.Info.AnnouncesServices() }
 	key := hashKey(p.Allocation.Lease)
 	return cmp.Or(chosen(key, p.alive, "", func(n *member) bool { return able(n) && !n.Stalled }), chosen(key,
@@ -167,13 +167,13 @@ func (p *pass) bestAllocator() *member {
 
 // reportPools adds the Assignments that are not seen on Services yet, and Events and conditions about what is given,
 // waits, or is wrong in the ConfigMap.
-func (f *filter) reportPools() {
+func (f *admission) reportPools() {
 	for _, a := range f.Assignments {
 		reason, message, waits := vip.AddressAllocated, a.Reason, ""
 		if len(a.Addresses) == 0 {
 			waits = a.Reason
 		} else {
-			f.out.Assignments = append(f.out.Assignments, a)
+			f.assignments = append(f.assignments, a)
 			if why := f.AssignmentRefusals[a.Service]; why != "" {
 				waits = why + refusalAdvice
 			}
@@ -186,7 +186,7 @@ func (f *filter) reportPools() {
 	}
 	for i := range f.Services {
 		if s := &f.Services[i]; s.Superseded && s.LoadBalancer {
-			f.out.Assignments = append(f.out.Assignments, vip.Assignment{Service: s.Key, UID: s.UID, Had: s.Addresses,
+			f.assignments = append(f.assignments, vip.Assignment{Service: s.Key, UID: s.UID, Had: s.Addresses,
 				HadPool: s.Allocated, Remove: true})
 		}
 	}
@@ -199,7 +199,7 @@ func (f *filter) reportPools() {
 	}
 	source := f.Pools
 	for _, x := range f.PoolProblems {
-		f.out.Events = append(f.out.Events, vip.Event{
+		f.events = append(f.events, vip.Event{
 			Service: source.ConfigMap, Kind: "ConfigMap", UID: source.UID, Warning: true,
 			Reason: vip.PoolProblemFound, Message: x.String(),
 		})
@@ -207,7 +207,7 @@ func (f *filter) reportPools() {
 }
 
 // whyNoAddress returns the message for a Service that names no address: who is to give it one.
-func (f *filter) whyNoAddress(s *service) string {
+func (f *admission) whyNoAddress(s *service) string {
 	text := "it names no address"
 	if vips := s.StatusVIPs(); len(vips) > 0 && !s.statusOurs {
 		text += fmt.Sprintf(" (what another program has left in its status, %s, can't be that of a Service)", vips[0])

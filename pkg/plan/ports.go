@@ -14,8 +14,8 @@ const maxOpenPorts = 8192
 
 // limitPorts adds to the Plan which ports of its addresses are open (enable_service_security). None is of an address
 // that is bound and no longer wanted. Each namespace has maxOpenPorts; what is beyond stays closed.
-func (p *pass) limitPorts(services []*service) {
-	if !p.LimitPorts {
+func (m *actions) limitPorts(services []*service) {
+	if !m.LimitPorts {
 		return
 	}
 	sharing := make(map[netip.Addr][]*service)
@@ -25,37 +25,37 @@ func (p *pass) limitPorts(services []*service) {
 		}
 	}
 	limited := make(map[netip.Addr]bool)
-	for _, a := range p.out.Addresses {
-		p.replanAfter(lookAtTables)
+	for _, a := range m.out.Addresses {
+		m.replanAfter(lookAtTables)
 		limited[a.Addr] = len(sharing[a.Addr]) == 0 || slices.ContainsFunc(sharing[a.Addr],
 			func(s *service) bool { return !s.AllPorts && !s.localDelivery })
 	}
-	opened := p.openedPorts(services, limited)
-	for _, a := range p.out.Addresses {
+	opened := m.openedPorts(services, limited)
+	for _, a := range m.out.Addresses {
 		if !limited[a.Addr] {
 			continue
 		}
-		before := len(p.out.OpenPorts)
+		before := len(m.out.OpenPorts)
 		for _, s := range sharing[a.Addr] {
 			for _, port := range s.Ports[:opened[s]] {
-				p.out.OpenPorts = append(p.out.OpenPorts, vip.OpenPort{Addr: a.Addr, Protocol: port.Protocol,
+				m.out.OpenPorts = append(m.out.OpenPorts, vip.OpenPort{Addr: a.Addr, Protocol: port.Protocol,
 					Port: port.Port})
 			}
 		}
-		if len(p.out.OpenPorts) == before {
-			p.out.OpenPorts = append(p.out.OpenPorts, vip.OpenPort{Addr: a.Addr})
+		if len(m.out.OpenPorts) == before {
+			m.out.OpenPorts = append(m.out.OpenPorts, vip.OpenPort{Addr: a.Addr})
 		}
 	}
-	for _, b := range p.Bound {
-		if !p.wanted[b.Addr] && !(p.ControlPlane != nil && slices.Contains(p.ControlPlane.Addresses, b.Addr)) {
-			p.out.OpenPorts = append(p.out.OpenPorts, vip.OpenPort{Addr: b.Addr})
+	for _, b := range m.Bound {
+		if !m.wanted[b.Addr] && !(m.ControlPlane != nil && slices.Contains(m.ControlPlane.Addresses, b.Addr)) {
+			m.out.OpenPorts = append(m.out.OpenPorts, vip.OpenPort{Addr: b.Addr})
 		}
 	}
 }
 
 // openedPorts returns how many of its ports, the first of the spec, each Service has open on each of its limited
 // addresses. services are sorted, oldest first.
-func (p *pass) openedPorts(services []*service, limited map[netip.Addr]bool) map[*service]int {
+func (m *actions) openedPorts(services []*service, limited map[netip.Addr]bool) map[*service]int {
 	opened, left := make(map[*service]int, len(services)), make(map[string]int)
 	for _, s := range services {
 		addrs := 0
@@ -74,11 +74,11 @@ func (p *pass) openedPorts(services []*service, limited map[netip.Addr]bool) map
 		opened[s] = min(len(s.Ports), left[ns]/addrs)
 		left[ns] -= opened[s] * addrs
 		if closed := len(s.Ports) - opened[s]; closed > 0 {
-			p.addEvent(s, vip.InvalidField,
+			m.addEvent(s, vip.InvalidField,
 				fmt.Sprintf("spec.ports: the last %d of %d ports are closed. Node %s opens %d ports of VIPs for a "+
 					"namespace (enable_service_security), each address counted, those of older Services first; write "+
 					"fewer ports or addresses, or ask the operator (kube-vip.io/ignore-service-security)",
-					closed, len(s.Ports), p.Self, maxOpenPorts), 0)
+					closed, len(s.Ports), m.Self, maxOpenPorts), 0)
 		}
 	}
 	return opened

@@ -132,7 +132,7 @@ func (r *reservedAddresses) addSubnet(p netip.Prefix, node, link string) {
 // mayIgnoreSlices reports whether s may have a although an EndpointSlice says that it is a pod's: s has it already,
 // or a pool offers it to its namespace (docs/why.md, "What tenants can write"). Some clusters let tenants write
 // EndpointSlices, by which they could take any VIP from its Service.
-func (p *pass) mayIgnoreSlices(s *service, a netip.Addr) bool {
+func (p *facts) mayIgnoreSlices(s *service, a netip.Addr) bool {
 	return p.has(s, a) || p.offers != nil && p.offers.policy.WhyNotOffered(s.Key.Namespace,
 		p.offers.labels[s.Key.Namespace], a, true) == ""
 }

@@ -24,7 +24,7 @@ const sessionGrace = 10 * time.Second
 // routes plans the routes to VIPs that this node advertises by BGP, or has in a routing table for another daemon to
 // export.
 type routes struct {
-	*pass
+	*draft
 	added map[netip.Prefix]bool // those in out.Routes
 }
 
@@ -106,7 +106,7 @@ func (r *routes) advertiseFromEveryNode(services []*service) {
 }
 
 // routeRequirements returns what s requires of a node that advertises routes to it.
-func (p *pass) routeRequirements(s *service) *requirements {
+func (p *facts) routeRequirements(s *service) *requirements {
 	need := &requirements{capabilities: &s.capabilities, endpoint: s.Local, endpoints: s.Endpoints.Local()}
 	p.addPoolsOf(need, s)
 	return need
@@ -203,13 +203,13 @@ func (r *routes) protocols() string {
 
 // connected reports whether routers can learn of a route to a, of s, from n. What another daemon exports from a
 // routing table is not known.
-func (p *pass) connected(s *service, n *member, a netip.Addr) bool {
+func (p *facts) connected(s *service, n *member, a netip.Addr) bool {
 	return p.RoutingTable != 0 || slices.ContainsFunc(n.Info.BGPSessions,
 		func(x vip.BGPSession) bool { return x.Takes(a) && s.toPeer(x.Peer) })
 }
 
 // connections returns for how many addresses of s a node is connected.
-func (p *pass) connections(s *service, n *member) (count int) {
+func (p *facts) connections(s *service, n *member) (count int) {
 	for _, a := range s.addrs {
 		if p.connected(s, n, a.Addr) {
 			count++

@@ -87,13 +87,13 @@ func TestWayInNetworkOfTentativeAddress(t *testing.T) {
 	w := worldOfTwoLinks()
 	n := newNodes(&w)
 	r := rules()
-	p := &pass{Rules: &r, World: &w, nodes: n}
-	if via, link := p.wayTo(n.self, n.members["n2"], addr("fd99::50")); via != addr("fd99::12") || link != "eth1" {
+	d := &draft{reporter: &reporter{facts: &facts{Rules: &r, World: &w, nodes: n}}}
+	if via, link := (&egress{draft: d}).wayTo(n.self, n.members["n2"], addr("fd99::50")); via != addr("fd99::12") || link != "eth1" {
 		t.Errorf("by way of %s on %s", via, link)
 	}
 	s := &service{}
 	s.Interface, s.bindsAddresses = "auto", true
-	f := newFormerOwners(p)
+	f := newFormerOwners(d)
 	if hop := f.addressOn(s, vip.Address{Addr: addr("fd99::50"), Link: "eth1"}, "n2"); hop != addr("fd99::12") {
 		t.Errorf("to the former owner by way of %s", hop)
 	}

@@ -10,17 +10,95 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A unitPlanner plans what this node does about units whose target is known.
-type unitPlanner struct {
-	*pass
+// An actions is the last stage: what this node does about units whose target is known.
+type actions struct {
+	*draft
 	dhcp     *dhcp
 	checks   *addressChecks
 	routes   *routes
 	mappings *mappings
 }
 
+// A draft is the Plan as far as the last stage has made it.
+type draft struct {
+	*reporter
+	out    vip.Plan
+	wanted map[netip.Addr]bool // the addresses in out.Addresses
+}
+
+// act plans for all that a has admitted.
+func act(a *admission) *actions {
+	d := &draft{reporter: a.reporter, wanted: make(map[netip.Addr]bool, len(a.Bound))}
+	d.out.Pools, d.out.Assignments, d.out.Owners = a.pools, a.assignments, a.owners
+	m := &actions{draft: d, dhcp: a.dhcp, checks: a.checks, mappings: newMappings(d),
+		routes: &routes{d, make(map[netip.Prefix]bool)}}
+	for _, s := range a.expectingEndpoints {
+		for _, u := range groupIntoUnits(a.reporter, []*service{s}) { // alone: whether it may share is not known yet
+			m.checks.probeEarly(u)
+		}
+	}
+	former := newFormerOwners(d)
+	for _, u := range a.units {
+		m.plan(u)
+		former.plan(u)
+	}
+	m.checks.watchNeighbors(a.units)
+	for _, s := range a.withoutEndpoints {
+		m.showAllocated(s, vip.NoEndpoints, s.noEndpoints)
+	}
+	m.routes.advertiseFromEveryNode(a.accepted)
+	m.routes.addAggregates()
+	m.balance(a.units)
+	(&egress{draft: d}).plan(a.accepted)
+	m.reportUnmanaged(a.units)
+	m.mappings.keepUntilClosed(a.units)
+	m.limitPorts(a.accepted)
+	m.dhcp.releaseUnrequested(a.all)
+	m.clearWithdrawn(a.withdrawn)
+	return m
+}
+
+// wantAddress adds a, and an Announcement of it, to the Plan, unless that has the address already, on whichever link.
+func (p *draft) wantAddress(a vip.Address, listenOnly bool) {
+	if p.wanted[a.Addr] {
+		return
+	}
+	p.wanted[a.Addr] = true
+	p.out.Addresses = append(p.out.Addresses, a)
+	p.out.Announcements = append(p.out.Announcements, vip.Announcement{Addr: a.Addr, Link: a.Link,
+		ListenOnly: listenOnly})
+}
+
+// askKubeProxy adds the HealthCheck of s to the Plan, and reports whether it has passed: kube-proxy serves s, or has
+// not answered for long.
+func (p *draft) askKubeProxy(s *service) bool {
+	if !s.healthChecked {
+		s.healthChecked = true
+		p.out.HealthChecks = append(p.out.HealthChecks, vip.HealthCheck{Service: s.Key, Port: s.HealthCheckNodePort,
+			Hosts: p.addresses})
+	}
+	return p.HealthChecked[s.Key]
+}
+
+// finish adds to the Plan what this node writes about each of all (emit), and their Verdicts, sorted by Key, and
+// returns it.
+func (m *actions) finish(all []*service) vip.Plan {
+	m.out.EventsPending = !m.Tenure.RenewalLateSince.IsZero()
+	m.out.Verdicts = make([]vip.Verdict, 0, len(all))
+	for _, s := range all {
+		m.emit(s)
+		if s.LoadBalancer {
+			m.out.Verdicts = append(m.out.Verdicts, s.verdict)
+		}
+	}
+	slices.SortFunc(m.out.Verdicts, func(a, b vip.Verdict) int { return a.Service.Compare(b.Service) })
+	m.out.Events, m.out.ReplanAfter, m.out.AddressChecks = m.events, m.again, m.checks.list
+	m.out.Macvlans, m.out.DHCPRequests = m.dhcp.macvlans, m.dhcp.requests
+	return m.out
+}
+
 // plan adds what this node does about u to the Plan, and sets the verdicts of its Services.
-func (m *unitPlanner) plan(u *unit) {
+func (m *actions) plan(u *unit) {
 	holder := u.claim.Holder
 	switch {
 	case u.claim.Foreign && holder != "":
@@ -52,7 +130,7 @@ func (m *unitPlanner) plan(u *unit) {
 
 // rejectUnit rejects the Services of u, for which no node is eligible. If an alive one lacks nothing but an endpoint,
 // they keep their status.
-func (m *unitPlanner) rejectUnit(u *unit) {
+func (m *actions) rejectUnit(u *unit) {
 	why := m.whyNoNode(&u.requirements)
 	elsewhere := u.requirements
 	elsewhere.endpoint = false
@@ -69,7 +147,7 @@ func (m *unitPlanner) rejectUnit(u *unit) {
 }
 
 // wantOwner adds to the Plan that u, with its records, is to be at a node; "": at none.
-func (m *unitPlanner) wantOwner(u *unit, node string) {
+func (m *actions) wantOwner(u *unit, node string) {
 	cause := ""
 	if u.target != nil && node == u.target.Name {
 		cause = u.cause
@@ -80,7 +158,7 @@ func (m *unitPlanner) wantOwner(u *unit, node string) {
 }
 
 // planFree plans for a unit that no node has, but that has a target.
-func (m *unitPlanner) planFree(u *unit) {
+func (m *actions) planFree(u *unit) {
 	m.wantOwner(u, u.target.Name)
 	m.checks.probeEarly(u)
 	for _, s := range u.services {
@@ -91,7 +169,7 @@ func (m *unitPlanner) planFree(u *unit) {
 }
 
 // planHeldElsewhere plans for a unit that another node has, which is to have its records, too.
-func (m *unitPlanner) planHeldElsewhere(u *unit) {
+func (m *actions) planHeldElsewhere(u *unit) {
 	m.wantOwner(u, u.claim.Holder)
 	m.out.Owners[len(m.out.Owners)-1-len(u.records)].Stays = true // whatever becomes of its owner, this is no choice
 	m.keepUntilHeard(u)
@@ -102,13 +180,13 @@ func (m *unitPlanner) planHeldElsewhere(u *unit) {
 			continue
 		}
 		s.setVerdict(vip.VIPElsewhere, "node "+u.claim.Holder+" announces it")
-		m.checks.verify(s)
+		m.checks.verify(s, m.wanted)
 	}
 }
 
 // keepUntilHeard keeps what this node has handed over of u: addresses until another node is heard to announce them,
 // routes for as long as that may take.
-func (m *unitPlanner) keepUntilHeard(u *unit) {
+func (m *actions) keepUntilHeard(u *unit) {
 	if len(m.HandingOver) == 0 || m.self == nil || !m.Tenure.Holds(m.Now) {
 		return
 	}
@@ -135,14 +213,14 @@ func (m *unitPlanner) keepUntilHeard(u *unit) {
 
 // successorHeard reports whether another node announced a after it was handed over. If a node publishes no MAC any
 // host counts.
-func (m *unitPlanner) successorHeard(a vip.Address, h vip.HandingOver) bool {
+func (m *actions) successorHeard(a vip.Address, h vip.HandingOver) bool {
 	x, ok := m.Heard[a.Addr]
 	return ok && !x.At.Before(h.Since) && (!m.checks.complete || m.checks.nodeByMAC[x.MAC] != "")
 }
 
 // keepOrHandOver plans for a unit that this node has with a valid tenure. Unless no node may have it, it is announced
 // here, even while it is handed over.
-func (m *unitPlanner) keepOrHandOver(u *unit) {
+func (m *actions) keepOrHandOver(u *unit) {
 	switch {
 	case u.target != nil:
 		m.wantOwner(u, u.target.Name)
@@ -177,9 +255,9 @@ func (m *unitPlanner) keepOrHandOver(u *unit) {
 
 // withoutEndpointAtOwner returns why the owner of its unit does not serve s, of externalTrafficPolicy Local: it has
 // endpoints of the others only. "" if it does.
-func (p *pass) withoutEndpointAtOwner(s *service) string {
+func (m *actions) withoutEndpointAtOwner(s *service) string {
 	u := s.unit
-	owner := p.members[u.claim.Holder]
+	owner := m.members[u.claim.Holder]
 	if len(u.services) == 1 || !s.ownerNeedsEndpoint || owner == nil || containsSorted(s.Endpoints.Local(),
 		owner.Name) || whyIneligible(&u.requirements, owner) != "" {
 		return ""
@@ -190,7 +268,7 @@ func (p *pass) withoutEndpointAtOwner(s *service) string {
 
 // reportWithoutEndpoint has s, which is withoutEndpointAtOwner, fail. Its status goes on naming what it has, and no
 // node.
-func (m *unitPlanner) reportWithoutEndpoint(s *service, why string) {
+func (m *actions) reportWithoutEndpoint(s *service, why string) {
 	m.mappings.addMappings(s, false)
 	m.fail(s, vip.NoEligibleNode, why)
 	if s.statusOurs && s.hasStatus {
@@ -206,7 +284,7 @@ func (m *unitPlanner) reportWithoutEndpoint(s *service, why string) {
 
 // requestDHCP asks DHCP servers for u, unless a former owner still answers for what is leased: two nodes must not
 // have one MAC (docs/why.md, "DHCP identity").
-func (m *unitPlanner) requestDHCP(u *unit) {
+func (m *actions) requestDHCP(u *unit) {
 	for _, s := range u.services {
 		for _, a := range s.addrs {
 			if a.client == nil || slices.ContainsFunc(m.Macvlans,
@@ -233,7 +311,7 @@ type progress struct {
 
 // announce binds and announces the addresses of s on this node, which owns it. While handingOver the status and the
 // mappings are the successor's.
-func (m *unitPlanner) announce(s *service, handingOver bool) {
+func (m *actions) announce(s *service, handingOver bool) {
 	if s.ignoresEndpoints {
 		m.addEvent(s, vip.LocalNoElection,
 			"externalTrafficPolicy is Local, which needs svc_election=true: node "+m.Self+" owns all VIPs, whether it "+
@@ -261,7 +339,7 @@ func (m *unitPlanner) announce(s *service, handingOver bool) {
 
 // bindAddress adds one address of s to the Plan, to be bound and announced, unless something keeps this node from
 // that. What follows once the kernel has it goes to the Plan and to c.
-func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress) {
+func (m *actions) bindAddress(s *service, a address, ready bool, c *progress) {
 	link := a.Link
 	if a.client != nil {
 		link = m.self.Info.LinkFor(s.Interface)
@@ -330,7 +408,7 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 }
 
 // setVerdictAndStatus sets the verdict, the conditions and the status of s, which this node owns and binds.
-func (m *unitPlanner) setVerdictAndStatus(s *service, handingOver bool, c *progress) {
+func (m *actions) setVerdictAndStatus(s *service, handingOver bool, c *progress) {
 	missing, problems, undecided := m.dhcp.missingLeases(s)
 	switch {
 	// it asked for other addresses before
@@ -375,20 +453,20 @@ func (m *unitPlanner) setVerdictAndStatus(s *service, handingOver bool, c *progr
 
 // addAnnouncedEvent adds the Event that this node announces s: VIPMoved if another node had it before, else
 // VIPAnnounced.
-func (p *pass) addAnnouncedEvent(s *service) {
+func (r *reporter) addAnnouncedEvent(s *service) {
 	claim := s.unit.claim
 	occurrence := int64(claim.Transitions)
 	if !claim.AcquiredAt.IsZero() {
 		occurrence = claim.AcquiredAt.UnixMicro()
 	}
-	if from := claim.PreviousHolder; from != "" && from != p.Self {
+	if from := claim.PreviousHolder; from != "" && from != r.Self {
 		why := ""
 		if claim.Cause != "" {
 			why = " (" + claim.Cause + ")"
 		}
-		p.addEvent(s, vip.VIPMoved, "moved from node "+from+why+": "+s.verdict.Message, occurrence)
+		r.addEvent(s, vip.VIPMoved, "moved from node "+from+why+": "+s.verdict.Message, occurrence)
 	} else {
-		p.addEvent(s, vip.VIPAnnounced, s.verdict.Message, occurrence)
+		r.addEvent(s, vip.VIPAnnounced, s.verdict.Message, occurrence)
 	}
 }
 
@@ -397,7 +475,7 @@ func (p *pass) addAnnouncedEvent(s *service) {
 const maxStatusPorts = 1024
 
 // ingress returns the entry of a in the status of s, with all its ports, or none if these are too many.
-func (p *pass) ingress(s *service, a netip.Addr) vip.Ingress {
+func (p *facts) ingress(s *service, a netip.Addr) vip.Ingress {
 	i := vip.Ingress{Addr: a, IPMode: cmp.Or(s.IPMode, p.IPMode), Ports: s.Ports}
 	if len(s.Ports)*len(s.addrs) > maxStatusPorts {
 		i.Ports = nil
@@ -407,7 +485,7 @@ func (p *pass) ingress(s *service, a netip.Addr) vip.Ingress {
 
 // reportUnmanaged adds an Event for each VIP that is bound on this node, and that neither Herald bound nor this node
 // owns.
-func (m *unitPlanner) reportUnmanaged(units []*unit) {
+func (m *actions) reportUnmanaged(units []*unit) {
 	for _, x := range m.Unmanaged {
 		for _, u := range units {
 			for _, s := range u.services {
