@@ -59,8 +59,7 @@ var advices = map[vip.Reason]string{
 		`kube-vip.io/ignore-`,
 }
 
-// Advice returns what to do about a Service for the reason of its verdict, or of an Event about it; "" if there is
-// nothing to do.
+// Advice returns what to do about a verdict or an Event of that reason; "" for nothing.
 func Advice(service vip.Key, reason vip.Reason) string {
 	return strings.NewReplacer("NAMESPACE", service.Namespace, "NAME", service.Name).Replace(advices[reason])
 }

@@ -9,8 +9,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// showAllocated sets the verdict of a Service that no node announces for want of an endpoint, and, if this node is
-// responsible, writes the addresses that a node could announce (docs/why.md, "Endpoints").
+// showAllocated reports s, without an endpoint, and shows what could be announced (docs/why.md, "Endpoints").
 func (m *actions) showAllocated(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
 	s.unit = nil // nobody announces it: who is responsible does not follow from its lease
@@ -51,8 +50,7 @@ func (m *actions) showAllocated(s *service, reason vip.Reason, message string) {
 	s.report(vip.ConditionFalse, s.verdict.Reason, s.verdict.Message)
 }
 
-// couldAnnounce reports whether any of the nodes that are able could announce a, and a is free. others are the MACs
-// of hosts that have it.
+// couldAnnounce reports whether an able node could announce a; others are MACs of hosts that have it.
 func (m *actions) couldAnnounce(s *service, a address, able []*member) (ok bool, others []string) {
 	switch {
 	case len(able) == 0:
@@ -69,20 +67,17 @@ func (m *actions) couldAnnounce(s *service, a address, able []*member) (ok bool,
 	return m.checks.probe(a.Address)
 }
 
-// completeAlone returns the alive nodes that could announce s if it had an endpoint there, and completes its
-// addresses for this node.
+// completeAlone completes s.addrs for this node, and returns who could announce s with an endpoint there.
 func (m *actions) completeAlone(s *service) []*member {
 	need := *m.routeRequirements(s)
-	for _, u := range groupIntoUnits(m.reporter, []*service{s}) {
+	if u := unitOfOne(m.reporter, s); u != nil {
 		need = u.requirements
 	}
-	s.unit = nil
 	need.endpoint = false
 	return slices.DeleteFunc(slices.Clone(m.alive), func(n *member) bool { return whyIneligible(&need, n) != "" })
 }
 
-// ageWithoutEndpoints returns the age of s for what is expected of its endpoints: one whose status Herald wrote, or
-// that was created in the future, is old.
+// ageWithoutEndpoints returns the age of s; one that was announced, or is of the future, is old.
 func (p *facts) ageWithoutEndpoints(s *service) time.Duration {
 	age := p.Now.Sub(s.Created)
 	if age < 0 || s.statusOurs {

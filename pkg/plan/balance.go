@@ -7,8 +7,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// balance adds to the Plan the API servers over which this node spreads connections to the control plane's VIP
-// (lb_enable), if it owns that.
+// balance adds the API servers over which connections to this node's VIP of the control plane are spread.
 func (m *actions) balance(units []*unit) {
 	if m.ControlPlane == nil || m.ControlPlane.BalancedPort == 0 {
 		return

@@ -42,8 +42,7 @@ type capabilities struct {
 	noEndpointThere string // what is said of a node without an endpoint of it
 }
 
-// capabilitiesOf returns the capabilities of s by the options. ARP and routes count if they are enabled and, unless
-// methods is nil, among these.
+// capabilitiesOf returns the capabilities of s; methods that may be used, nil for all.
 func (r *Rules) capabilitiesOf(s *vip.Service, methods []vip.Method, controlPlane bool) capabilities {
 	enabled := func(m vip.Method) bool { return controlPlane || methods == nil || slices.Contains(methods, m) }
 	arp, routes := r.ARP && enabled(vip.ByARP), r.hasRoutes() && enabled(vip.ByBGP)
@@ -74,8 +73,7 @@ func (r *Rules) capabilitiesOf(s *vip.Service, methods []vip.Method, controlPlan
 	return c
 }
 
-// capabilities returns the capabilities of the Service that stands for the API servers. With arp one node owns it;
-// with routes alone each node whose API server is ready has it (docs/why.md, "BGP next hops and links").
+// capabilities returns those of the API servers' VIP (docs/why.md, "BGP next hops and links").
 func (c *ControlPlane) capabilities(arp, routes bool) capabilities {
 	all := capabilities{
 		owned: arp, bindsAddresses: arp, ownerAdvertises: arp && routes, everyNodeAdvertises: routes && !arp,
@@ -116,8 +114,7 @@ type ControlPlane struct {
 // is without a namespace.
 var ControlPlaneKey = vip.Key{Name: "control-plane"}
 
-// service returns the Service that stands for the API servers in w. The holder of its lease is a terminating
-// endpoint: it may keep the VIP if no API server is ready.
+// service returns the Service that stands for the API servers in w.
 func (c *ControlPlane) service(w vip.World) vip.Service {
 	s := vip.Service{
 		Key: ControlPlaneKey, LoadBalancer: true, Local: true,
@@ -129,6 +126,7 @@ func (c *ControlPlane) service(w vip.World) vip.Service {
 			s.Endpoints.Ready = append(s.Endpoints.Ready, m.Name)
 		}
 	}
+	// it may keep the VIP if no API server is ready
 	if h := w.Claims[c.Lease]; h.Valid && h.Holder != "" {
 		s.Endpoints.Terminating = []string{h.Holder}
 	}

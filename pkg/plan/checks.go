@@ -78,7 +78,7 @@ func newAddressChecks(p *reporter) *addressChecks {
 	return c
 }
 
-// macsOf returns the MACs of a node's links, each once; nil if it publishes none.
+// macsOf returns the MACs of a node's links, each once.
 func macsOf(info *vip.NodeInfo) []string {
 	var macs []string
 	for _, l := range info.Links {
@@ -89,7 +89,7 @@ func macsOf(info *vip.NodeInfo) []string {
 	return macs
 }
 
-// addCheck adds x to the Plan, unless that has a check of the address, and returns the result of x.
+// addCheck adds x to the Plan, unless its address has a check, and returns the result of x.
 func (c *addressChecks) addCheck(x vip.AddressCheck) (result vip.CheckResult, known bool) {
 	if !c.added[x.Addr] {
 		c.added[x.Addr] = true
@@ -98,7 +98,7 @@ func (c *addressChecks) addCheck(x vip.AddressCheck) (result vip.CheckResult, kn
 	return c.result(x)
 }
 
-// result returns the last result of the same check as x; known is false as long as there is none.
+// result returns the last result of the same check as x, if there is one.
 func (c *addressChecks) result(x vip.AddressCheck) (result vip.CheckResult, known bool) {
 	if r := c.CheckResults[x.Addr]; r.Same(x) {
 		return r, true
@@ -106,8 +106,7 @@ func (c *addressChecks) result(x vip.AddressCheck) (result vip.CheckResult, know
 	return vip.CheckResult{}, false
 }
 
-// probe adds a check whether another host, or a former owner, has a, which is new (RFC 5227 section 2.1.1). others
-// are the MACs of hosts that have it and are no nodes.
+// probe asks whether a, which is new, is free (RFC 5227 section 2.1.1); others are MACs of hosts that have it.
 func (c *addressChecks) probe(a vip.Address) (free bool, others []string) {
 	r, known := c.addCheck(vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckProbe, AllowedMACs: c.probeMACs})
 	link := linkNamed(&c.self.Info, a.Link)
@@ -123,9 +122,8 @@ func (c *addressChecks) probe(a vip.Address) (free bool, others []string) {
 		func(mac string) bool { return c.nodeByMAC[mac] != "" })
 }
 
-// askFormerOwners adds a check whether a former owner still answers for a, which this node is about to bind, and
-// reports whether it must wait (docs/why.md, "A killed process"). mac is that of a leased address, which every node
-// has; else "".
+// askFormerOwners asks former owners, or holders of mac, for a, and reports whether to wait (docs/why.md, "A killed
+// process").
 func (c *addressChecks) askFormerOwners(a vip.Address, mac string) bool {
 	if len(c.former) == 0 {
 		return false
@@ -144,7 +142,7 @@ func (c *addressChecks) askFormerOwners(a vip.Address, mac string) bool {
 	return true
 }
 
-// addHeldBack adds a, which s waits for, to s.heldBack, if it has waited for long.
+// addHeldBack adds a, if s has waited long for it, to s.heldBack.
 func (c *addressChecks) addHeldBack(s *service, a vip.Address) {
 	r := c.CheckResults[a.Addr]
 	mac := r.StillAnsweredBy
@@ -187,7 +185,7 @@ func (c *addressChecks) describeHeldBack(s *service) string {
 		strings.Join(s.heldBackBy, " herald-node-"))
 }
 
-// probeEarly probes the new addresses of u before this node holds it, so that no time is lost once it does.
+// probeEarly probes the new addresses of u before this node holds it, to lose no time then.
 func (c *addressChecks) probeEarly(u *unit) {
 	if !c.ProbeNew || c.self == nil || u.target != c.self && !c.mayBecomeOwner(u) {
 		return
@@ -201,7 +199,7 @@ func (c *addressChecks) probeEarly(u *unit) {
 	}
 }
 
-// mayBecomeOwner reports whether this node may get u soon: fewer than earlyProbers nodes come before it.
+// mayBecomeOwner reports whether fewer than earlyProbers nodes come before this one for u.
 func (c *addressChecks) mayBecomeOwner(u *unit) bool {
 	before := 0
 	for _, n := range c.alive {
@@ -213,8 +211,7 @@ func (c *addressChecks) mayBecomeOwner(u *unit) bool {
 	return c.self.whyExcluded() == "" && before < earlyProbers
 }
 
-// defend adds a check whether another host claims a, which is bound here (RFC 5227 section 2.4): for ten minutes
-// after one announced it, and as long as there is a fault.
+// defend asks whether others claim a, bound here, after one was heard (RFC 5227 section 2.4).
 func (c *addressChecks) defend(s *service, a vip.Address) {
 	x := vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckDefend, AllowedMACs: c.nodeMACs}
 	announced, heard := c.Heard[a.Addr]
@@ -245,15 +242,13 @@ func (c *addressChecks) defend(s *service, a vip.Address) {
 	}
 }
 
-// isForeign reports whether an announcement of an address of s, which this node owns, is a conflict: its MAC is no
-// node's, while all nodes that are alive publish theirs; or it is another node's, and this node acquired the address
-// longer than moveTime before. Until then a MAC that is no node's may be that of a former holder which has stopped
-// since, and whose MACs are forgotten.
+// isForeign reports whether x announces an address of s, which this node owns, from elsewhere.
 func (c *addressChecks) isForeign(s *service, x vip.HeardAnnouncement) bool {
 	claim := &s.unit.claim
 	moved := x.At.Sub(claim.AcquiredAt) > moveTime
 	switch c.nodeByMAC[x.MAC] {
 	case "":
+		// or it may be that of a former holder which has stopped since, and whose MACs are forgotten
 		return c.complete && (moved || !slices.ContainsFunc(claim.FormerHolders,
 			func(f vip.FormerHolder) bool { return c.members[f.Node] == nil }))
 	case c.Self:
@@ -262,8 +257,7 @@ func (c *addressChecks) isForeign(s *service, x vip.HeardAnnouncement) bool {
 	return moved && !c.handingOver(s.unit)
 }
 
-// describeConflict returns the message of the Event VIPForeignMAC for hosts that claim a, which this node goes on
-// announcing.
+// describeConflict returns the message of VIPForeignMAC for hosts that claim a.
 func (c *addressChecks) describeConflict(a vip.Address, macs []string) string {
 	who, advice := "another host", "take the address off it"
 	hosts := slices.Clone(macs)
@@ -279,8 +273,7 @@ func (c *addressChecks) describeConflict(a vip.Address, macs []string) string {
 		who, a.Link, a.Addr, strings.Join(hosts, ", "), advice, c.Self)
 }
 
-// verify adds checks whether the owner of s, another node, and nobody else answers for its addresses. Nothing moves
-// because of them (docs/why.md, "Verification").
+// verify asks whether the owner of s, and nobody else, answers (docs/why.md, "Verification").
 func (c *addressChecks) verify(s *service, wanted map[netip.Addr]bool) {
 	u := s.unit
 	owner := c.members[u.claim.Holder]
@@ -305,7 +298,7 @@ func (c *addressChecks) verify(s *service, wanted map[netip.Addr]bool) {
 	}
 }
 
-// reportVerified sets the verdict of s, with an Event, if the result of a CheckVerify is a fault.
+// reportVerified sets the verdict of s, with an Event, if r is a fault.
 func (c *addressChecks) reportVerified(s *service, r vip.CheckResult) {
 	switch {
 	case len(r.UnexpectedMACs) > 0:
@@ -332,7 +325,7 @@ func (c *addressChecks) reportVerified(s *service, r vip.CheckResult) {
 	}
 }
 
-// isVerifier reports whether this node is the one to verify a of s: it has a link in a network of the owner's link.
+// isVerifier reports whether this node is to verify a: the chosen one beside the owner's network.
 func (c *addressChecks) isVerifier(s *service, a vip.Address, owner *member) bool {
 	if c.self == nil || !c.self.Alive || c.self == owner {
 		return false
@@ -350,8 +343,7 @@ func (c *addressChecks) isVerifier(s *service, a vip.Address, owner *member) boo
 	})
 }
 
-// sharesNetwork reports whether l is up, has a MAC, and is in one of the networks of other. It is false if l is nil;
-// the state of other does not matter.
+// sharesNetwork reports whether l, up and with a MAC, is in a network of other.
 func sharesNetwork(l, other *vip.Link) bool {
 	if l == nil || !l.Up || l.MAC == "" {
 		return false

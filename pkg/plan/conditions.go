@@ -12,15 +12,12 @@ import (
 // maxConditionMessage is the length at which the message of a condition is cut, in bytes.
 const maxConditionMessage = 1024
 
-// report has this node write the conditions of s (docs/why.md, "Conditions"): Announced with status, reason and
-// message, and those that follow (conditionsOf). Only the node that decides what becomes of s calls it.
+// report has this node write the conditions of s (docs/why.md, "Conditions").
 func (s *service) report(status vip.ConditionStatus, reason vip.Reason, message string) {
 	s.announced = vip.Condition{Type: vip.Announced, Status: status, Reason: reason, Message: message}
 }
 
-// conditionsOf returns the conditions of s that this node writes: Announced; Allocated, which is False for the same
-// reason if s has no address; and the Record. The last two stay as they are as long as the status names what they
-// say. nil if it writes none.
+// conditionsOf returns the conditions of s that this node writes; nil for none.
 func (p *facts) conditionsOf(s *service) []vip.Condition {
 	allocated, record := vip.Condition{Type: vip.Allocated}, vip.Record{}
 	keep := false
@@ -59,8 +56,7 @@ func (p *facts) conditionsOf(s *service) []vip.Condition {
 	return all
 }
 
-// emit adds to the Plan what this node writes about s: its Status with conditions, or these alone unless s has them
-// already; and an Event if the API server does not take that, or somebody else changes it again and again.
+// emit adds what this node writes about s to the Plan.
 func (p *draft) emit(s *service) {
 	if who := p.StatusFights[s.Key]; who != "" {
 		text := fmt.Sprintf("%s changes what Herald writes on this Service again and again; kube-proxy serves what "+
@@ -88,7 +84,7 @@ func (p *draft) emit(s *service) {
 // refusalAdvice is what to do where the API server does not take what is written on a Service.
 const refusalAdvice = "; make the Service smaller, or ask the operator of the webhook or policy that denies it"
 
-// allocated returns where s has its addresses from, with reason and message of the condition Allocated.
+// allocated returns where s has its addresses from, with reason and message of Allocated.
 func (p *facts) allocated(s *service) (r vip.Record, reason vip.Reason, message string) {
 	var inside, outside []netip.Addr // of those that are given
 	for _, a := range s.addrs {
@@ -132,20 +128,18 @@ func joinAddrs(addrs []netip.Addr) string {
 	return strings.Join(texts, ", ")
 }
 
-// isOutsidePools reports whether s was given a of a pool, and no pool has a any more.
+// isOutsidePools reports whether s was given a of a pool, and none has it any more.
 func (p *facts) isOutsidePools(s *vip.Service, a netip.Addr) bool {
 	return s.IsGiven(a) && p.offers != nil && p.Pools != nil && !p.offers.policy.InPool(a, s.Allocated)
 }
 
-// outsideMessage returns the message about addresses that were given from a pool and are in no pool any more: that
-// they stay, and how the Service gets others.
+// outsideMessage returns the message about addresses that are in no pool any more.
 func outsideMessage(addrs, pool string) string {
 	return fmt.Sprintf("%s: given of pool %s, and in no pool any more; it stays. For an address of a pool set the "+
 		"annotation heraldvip.io/renumber to \"true\"", addrs, pool)
 }
 
-// reportRejected sets the conditions of a Service that no node announces by its verdict; only the node that is
-// responsible for s calls it.
+// reportRejected sets the conditions of s, for which this node is responsible, by its verdict.
 func (r *reporter) reportRejected(s *service) {
 	reason, status := s.verdict.Reason, vip.ConditionFalse
 	switch reason {
@@ -168,8 +162,7 @@ func (r *reporter) reportRejected(s *service) {
 	s.report(status, reason, s.verdict.Message)
 }
 
-// reportWaiting sets the conditions of the Service with that key and UID, which waits for an address of a pool,
-// unless it names an address. Only the node that gives addresses calls it.
+// reportWaiting sets the conditions of a Service that waits for an address of a pool.
 func (f *admission) reportWaiting(k vip.Key, uid, message string) {
 	i := slices.IndexFunc(f.all, func(s *service) bool { return s.Key == k && s.UID == uid && len(s.Addresses) == 0 })
 	if i >= 0 {

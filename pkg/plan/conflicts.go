@@ -10,17 +10,15 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// has reports whether s has a already, as every node sees it and no user of s can write it: the status of s names it.
-// Where no status is written (the control plane, disable_service_updates) it also has what it asks for if its lease
-// is held.
+// has reports whether s has a by what no user writes: its status or, without one, its lease.
 func (p *facts) has(s *service, a netip.Addr) bool {
 	return s.statusHas(a) || !s.statusTellsUse && p.leaseHeld(s)
 }
 
-// statusHas reports whether the status of s names a as its VIP. One of ipMode Proxy may be a gateway's (UPnP): the
-// Record must have it as well.
+// statusHas reports whether the status of s names a as its VIP.
 func (s *service) statusHas(a netip.Addr) bool {
 	return slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool {
+		// one of mode Proxy may be a gateway's (UPnP)
 		return i.Addr == a && (i.IPMode != vip.ModeProxy || s.Record.Has(a))
 	})
 }
@@ -37,8 +35,7 @@ type addressOf struct {
 	addr netip.Addr
 }
 
-// dropConflicts takes from accepted Services what they may not share with those that come first (docs/why.md, "Who
-// has an address"), and rejects those that are left with nothing.
+// dropConflicts takes what others have first from accepted Services (docs/why.md, "Who has an address").
 func (f *admission) dropConflicts() {
 	refused := make(map[addressOf]string)
 	waiting := f.waitingHolders()
@@ -96,8 +93,7 @@ func (r refusals) String() string {
 	return strings.Join(all, "; ")
 }
 
-// reportDropped rejects s, from which addresses were taken, if none is left and it does not keepsOn; else an Event
-// says why.
+// reportDropped rejects s if it has no address left and does not go on; else an Event says why.
 func (r *reporter) reportDropped(s *service, reason vip.Reason, why refusals, keepsOn bool) {
 	switch {
 	case len(why) == 0:
@@ -108,8 +104,7 @@ func (r *reporter) reportDropped(s *service, reason vip.Reason, why refusals, ke
 	}
 }
 
-// askedByMany returns the accepted Services, oldest first, that ask for an address, for each address that two or more
-// ask for, or one beside those that wait.
+// askedByMany returns the accepted Services, oldest first, by address that others ask for or wait with.
 func (f *admission) askedByMany(waiting map[netip.Addr][]*service) map[netip.Addr][]*service {
 	first, all := make(map[netip.Addr]*service, len(f.accepted)), make(map[netip.Addr][]*service)
 	for _, s := range f.accepted {
@@ -132,11 +127,11 @@ func (f *admission) askedByMany(waiting map[netip.Addr][]*service) map[netip.Add
 	return all
 }
 
-// waitingHolders returns, by address, the LoadBalancers that have it by their status, and do not ask for it or were
-// rejected. Until that is cleared kube-proxy sends them its packets.
+// waitingHolders returns, by address, LoadBalancers whose status has it though they may not have it.
 func (f *admission) waitingHolders() map[netip.Addr][]*service {
 	all := make(map[netip.Addr][]*service)
 	for _, s := range f.all {
+		// until the status is cleared kube-proxy sends them its packets
 		if !s.LoadBalancer || !s.hasVerdict() && !slices.ContainsFunc(s.Ingress,
 			func(i vip.Ingress) bool { return !s.hasAddress(i.Addr) }) {
 			continue
@@ -158,8 +153,7 @@ type judging struct {
 	specified portOwners // of any that specs name, for setPortsInStatus
 }
 
-// judge decides which of services, which ask for a, may have it, and adds to refused why the others may not. waiting
-// have it, and are not accepted.
+// judge adds to refused which of services may not have a beside others, and those waiting.
 func (f *judging) judge(a netip.Addr, services, waiting []*service) {
 	f.sortFirstCome(a, services)
 	f.setPortsInStatus(a, services)
@@ -189,7 +183,7 @@ func (f *judging) judge(a netip.Addr, services, waiting []*service) {
 	f.decline(a, services, holders)
 }
 
-// decline has the DHCP clients to which a is leased ask for another address, if none of their Services may have it.
+// decline has DHCP clients ask for another address than a if none of their Services may have it.
 func (f *judging) decline(a netip.Addr, services, holders []*service) {
 	for _, s := range services {
 		c, why := s.clientOf(a), f.refused[addressOf{s, a}]
@@ -199,9 +193,7 @@ func (f *judging) decline(a netip.Addr, services, holders []*service) {
 	}
 }
 
-// sortFirstCome sorts Services that ask for a, oldest first, in the order in which they may have it: those that have
-// it, then those whose lease is held, then the others. Of several namespaces those that have it and may share it come
-// before all.
+// sortFirstCome sorts services, oldest first, by who may have a first: who has it, or its lease.
 func (p *facts) sortFirstCome(a netip.Addr, services []*service) {
 	several := severalNamespaces(services)
 	place := make(map[*service]int, len(services))
@@ -220,8 +212,7 @@ func (p *facts) sortFirstCome(a netip.Addr, services []*service) {
 	slices.SortStableFunc(services, func(x, y *service) int { return cmp.Compare(place[x], place[y]) })
 }
 
-// setPortsInStatus stores the ports of a that statuses name and specs still have: a port that is added to a spec
-// later takes none from another.
+// setPortsInStatus stores the ports of a that statuses name: those added later take none from others.
 func (f *judging) setPortsInStatus(a netip.Addr, services []*service) {
 	for _, s := range services {
 		for _, i := range s.Ingress {
@@ -238,9 +229,7 @@ func (f *judging) setPortsInStatus(a netip.Addr, services []*service) {
 	}
 }
 
-// judgeBeside returns why s may not have a besides the holders of other namespaces, or "": it needs their consent, or
-// the operator's, unless its status names the address. The control plane needs nobody's consent: its address is
-// refused to others.
+// judgeBeside returns why s may not have a besides holders of other namespaces, or "".
 func (f *judging) judgeBeside(s *service, a netip.Addr, holders []*service) string {
 	const inUse = "in use by a Service of another namespace"
 	if s.reserved {
@@ -270,9 +259,7 @@ func (f *judging) judgeBeside(s *service, a netip.Addr, holders []*service) stri
 	return ""
 }
 
-// whyNotShared returns why s may not begin to share a with o, a Service of another namespace that has it, as the end
-// of a sentence, or "": they need the same sharing key, or the operator lets the Services of both namespaces share
-// addresses of pools (allow-share), and both must be plain. Nothing of o is told.
+// whyNotShared returns why s may not begin to share a with o of another namespace, or "".
 func (f *judging) whyNotShared(s, o *service, a netip.Addr) string {
 	byKey := s.SharingKey != "" && s.SharingKey == o.SharingKey
 	byPool := f.offers != nil && f.offers.policy.MayShare(a, s.Key.Namespace, o.Key.Namespace)
@@ -286,8 +273,7 @@ func (f *judging) whyNotShared(s, o *service, a netip.Addr) string {
 	return cmp.Or(s.whyNotBeside(o), o.whyNotBeside(s))
 }
 
-// whyNotBeside returns why s may not share an address with o if that is of another namespace, as the end of a
-// sentence: it asks for something that would decide where, or how, the VIP of o is announced. "" if it is plain.
+// whyNotBeside returns why s can't share with o of another namespace, as the end of a sentence, or "".
 func (s *service) whyNotBeside(o *service) string {
 	if s.Key.Namespace == o.Key.Namespace {
 		return ""
@@ -301,7 +287,7 @@ func (s *service) whyNotBeside(o *service) string {
 	return ""
 }
 
-// nameFor names s in a message to the user of o: by its namespace only if that is the same.
+// nameFor names s to the user of o, by its namespace only if that is the same.
 func (s *service) nameFor(o *service) string {
 	if s.Key.Namespace == o.Key.Namespace {
 		return "Service " + s.Key.String()
@@ -309,8 +295,7 @@ func (s *service) nameFor(o *service) string {
 	return "a Service of another namespace"
 }
 
-// leaseConflict returns why s may not have a, which first has: one of the two has leased it, and not by a client of
-// both. "" if it may.
+// leaseConflict returns why a, leased for one of s and first, is not for both; "" if it is.
 func leaseConflict(s, first *service, a netip.Addr) string {
 	switch client, had := s.clientOf(a), first.clientOf(a); {
 	case client == had:
@@ -329,8 +314,7 @@ func (s *service) clientOf(a netip.Addr) *dhcpClient {
 	return nil
 }
 
-// portConflict returns why s may not have an address on which these ports are taken: another Service has one of its
-// ports. "" if none has.
+// portConflict returns why s may not have its ports, as another does; "" if it may.
 func portConflict(s *service, ports *portOwners) string {
 	for _, p := range s.Ports {
 		if by := ports.of(p); by != nil && by != s {

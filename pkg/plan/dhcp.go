@@ -40,8 +40,7 @@ func newDHCP(p *reporter) *dhcp {
 	return d
 }
 
-// requestedAddresses returns the addresses that s asks for, where 0.0.0.0 and :: ask for one by DHCP. What was
-// leased, and only the status names, is asked for again.
+// requestedAddresses returns what s asks for: 0.0.0.0 and :: stand for leased ones.
 func requestedAddresses(s *service, dhcpMode string) []netip.Addr {
 	any4, any6 := vip.IPv4.Unspecified(), vip.IPv6.Unspecified()
 	switch {
@@ -63,8 +62,7 @@ func requestedAddresses(s *service, dhcpMode string) []netip.Addr {
 	return s.Addresses
 }
 
-// assignClients sets the client of every Service that has dhcpFamilies, and adds what is leased to it. services are
-// sorted, oldest first.
+// assignClients sets the clients of services, oldest first, and adds what is leased to them.
 func (d *dhcp) assignClients(services []*service) {
 	clients := d.newClients(services)
 	refuseTooMany(clients)
@@ -87,8 +85,7 @@ func (d *dhcp) assignClients(services []*service) {
 	}
 }
 
-// assignLeased adds the address of family f that is leased for s to s.addrs, or declines it. One that s may have by
-// its name counts as named.
+// assignLeased adds the address of family f that is leased for s, or declines it.
 func (d *dhcp) assignLeased(s *service, f vip.Family) {
 	l, _ := d.leaseOf(s, f)
 	if !l.Addr.IsValid() {
@@ -113,9 +110,7 @@ func (d *dhcp) assignLeased(s *service, f vip.Family) {
 	s.addrs = append(s.addrs, a)
 }
 
-// whyNotOfLink returns why s may not have a, which a server leased to this node's client, where pools limit
-// addresses: neither the link's networks nor a pool have it. "" if it may. Else whoever answers there could choose an
-// address of others.
+// whyNotOfLink returns why s may not have a leased a: neither its link's networks nor pools have it; "" if so.
 func (d *dhcp) whyNotOfLink(s *service, a netip.Addr) string {
 	if _, here := d.states[dhcpKey{s.client.id, vip.FamilyOf(a)}]; !here || d.self == nil || d.offers == nil ||
 		d.offers.whyNot(s.Key.Namespace, a) == "" {
@@ -126,6 +121,7 @@ func (d *dhcp) whyNotOfLink(s *service, a netip.Addr) string {
 	if l == nil {
 		return ""
 	}
+	// whoever answers there could choose an address of others
 	known := false
 	for _, p := range l.Networks() {
 		if p.Contains(a) {
@@ -140,8 +136,7 @@ func (d *dhcp) whyNotOfLink(s *service, a netip.Addr) string {
 		"pool that is offered to the namespace %s", a, d.Self, link, s.Key.Namespace)
 }
 
-// recordedLease returns the first lease of family f in the annotations of s, or of its client's oldest Service, that
-// its Record confirms; zero if there is none.
+// recordedLease returns the lease of family f in annotations that the Record confirms; zero for none.
 func (d *dhcp) recordedLease(s *service, f vip.Family) vip.DHCPLease {
 	for _, x := range []*service{s, s.client.oldest} {
 		for _, l := range x.DHCP.Leases {
@@ -154,8 +149,7 @@ func (d *dhcp) recordedLease(s *service, f vip.Family) vip.DHCPLease {
 	return vip.DHCPLease{}
 }
 
-// leaseOf returns the lease of s in family f and whether it is valid now. It may be recorded by another process or
-// node.
+// leaseOf returns the lease of s in family f, maybe of another node, and whether it is valid.
 func (d *dhcp) leaseOf(s *service, f vip.Family) (l vip.DHCPLease, valid bool) {
 	if x, ok := d.states[dhcpKey{s.client.id, f}]; ok && x.Request.MAC == s.client.mac {
 		return x.Lease, x.Lease.Valid(d.Now)
@@ -164,8 +158,7 @@ func (d *dhcp) leaseOf(s *service, f vip.Family) (l vip.DHCPLease, valid bool) {
 	return l, l.Valid(d.Now)
 }
 
-// mayBind reports whether a, which is leased for s, may be bound now: the lease of its family is valid, and the
-// macvlan is up with the client's MAC.
+// mayBind reports whether leased a is valid, and the macvlan ready for it.
 func (d *dhcp) mayBind(s *service, a netip.Addr) bool {
 	_, valid := d.leaseOf(s, vip.FamilyOf(a))
 	return valid && slices.ContainsFunc(d.Macvlans, func(x vip.Macvlan) bool {
@@ -173,7 +166,7 @@ func (d *dhcp) mayBind(s *service, a netip.Addr) bool {
 	})
 }
 
-// requestForUnit adds the macvlan and DHCPRequests of each DHCP client of u, which this node holds, to the Plan.
+// requestForUnit adds macvlans and DHCPRequests of u, which this node holds, to the Plan.
 func (d *dhcp) requestForUnit(u *unit) {
 	var done []*dhcpClient
 	for _, s := range u.services {
@@ -222,8 +215,7 @@ func (d *dhcp) requestClient(c *dhcpClient) {
 	}
 }
 
-// missingLeases returns how many dhcpFamilies of s have no valid lease, what clients report as wrong, and whether one
-// has not answered yet.
+// missingLeases returns how many leases s lacks, what is wrong, and whether a client has not answered yet.
 func (d *dhcp) missingLeases(s *service) (missing int, problems []string, undecided bool) {
 	for _, f := range s.dhcpFamilies {
 		x, ok := d.states[dhcpKey{s.client.id, f}]
@@ -238,8 +230,7 @@ func (d *dhcp) missingLeases(s *service) (missing int, problems []string, undeci
 	return missing, problems, undecided
 }
 
-// leasesToRecord returns the valid leases of s whose addresses are in ingress. One that is recorded, and a little
-// longer now, is returned as recorded.
+// leasesToRecord returns the valid leases in ingress; one that is a little longer now, as recorded.
 func (d *dhcp) leasesToRecord(s *service, ingress []vip.Ingress) (list []vip.DHCPLease) {
 	for _, f := range s.dhcpFamilies {
 		l, valid := d.leaseOf(s, f)
@@ -259,8 +250,7 @@ func (d *dhcp) leasesToRecord(s *service, ingress []vip.Ingress) (list []vip.DHC
 	return list
 }
 
-// releaseUnrequested adds a DHCPRequest with Release for each lease of this node's clients that none of all asks for
-// any more.
+// releaseUnrequested releases leases of this node's clients that none of all asks for any more.
 func (d *dhcp) releaseUnrequested(all []*service) {
 	if !d.Tenure.Holds(d.Now) || d.Stopping {
 		return

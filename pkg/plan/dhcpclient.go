@@ -27,8 +27,7 @@ type dhcpClient struct {
 	refused    string // why it can't be had
 }
 
-// clientID returns the ID of the DHCP client of s: the namespace and the macvlan that s names, which Services may
-// share, else its UID.
+// clientID returns the ID of the DHCP client of s: of namespace and macvlan, or its UID.
 func clientID(s *vip.Service) string {
 	if s.DHCP.Macvlan != "" {
 		return "macvlan " + s.Key.Namespace + "/" + s.DHCP.Macvlan
@@ -36,8 +35,7 @@ func clientID(s *vip.Service) string {
 	return s.UID
 }
 
-// clientLink returns the name of the macvlan of the DHCP client of s, which no other Service of its namespace has
-// unless it has the same client.
+// clientLink returns the name of the macvlan of the DHCP client of s.
 func clientLink(s *vip.Service) string {
 	if s.DHCP.Macvlan != "" {
 		return s.DHCP.Macvlan
@@ -46,8 +44,7 @@ func clientLink(s *vip.Service) string {
 	return macvlanPrefix + hex.EncodeToString(sum[:4])
 }
 
-// newDHCPClient returns a client whose macvlan and MAC are those in the annotations of s, the oldest of its Services,
-// or else a hash of id.
+// newDHCPClient returns a client with the macvlan and MAC of s, its oldest Service, or a hash.
 func newDHCPClient(id string, s *service) *dhcpClient {
 	sum := sha256.Sum256([]byte(id))
 	c := &dhcpClient{id: id, sum: sum, oldest: s, link: clientLink(s.Service), mac: s.DHCP.MAC,
@@ -60,8 +57,7 @@ func newDHCPClient(id string, s *service) *dhcpClient {
 	return c
 }
 
-// duid returns the DHCP Unique Identifier in hexadecimal: DUID-LL of the MAC if an annotation chose that (RFC 8415
-// section 11.4), else DUID-UUID (11.5) of the ID, or of its hash if that is no UUID.
+// duid returns the DUID in hexadecimal: DUID-LL of a chosen MAC (RFC 8415 11.4), else DUID-UUID (11.5).
 func (c *dhcpClient) duid() string {
 	if mac := c.oldest.DHCP.MAC; mac != "" {
 		return "00030001" + strings.ReplaceAll(mac, ":", "")
@@ -73,8 +69,7 @@ func (c *dhcpClient) duid() string {
 	return "0004" + strings.ToLower(uuid)
 }
 
-// newClients sets the client of every Service that has dhcpFamilies, and returns them in the order of their oldest
-// Services.
+// newClients sets the clients of services, and returns them by their oldest Services.
 func (d *dhcp) newClients(services []*service) (clients []*dhcpClient) {
 	byID := make(map[string]*dhcpClient)
 	for _, s := range services {
@@ -97,7 +92,7 @@ func (d *dhcp) newClients(services []*service) (clients []*dhcpClient) {
 // leasedText is how messages tell addresses that a DHCP server has leased.
 const leasedText = "leased by a DHCP server"
 
-// hasLeased reports whether a was leased to c, for its Service s, with the MAC and the macvlan that c has now.
+// hasLeased reports whether a was leased to c, for s, with its MAC and macvlan.
 func (c *dhcpClient) hasLeased(s *service, a netip.Addr) bool {
 	return slices.Contains(s.Record.Leased, a) && s.Record.MAC == c.mac && s.Record.Link == c.link
 }
@@ -106,8 +101,7 @@ func (c *dhcpClient) hasLeased(s *service, a netip.Addr) bool {
 // macvlan, whose MAC address the switch learns, sockets, and packets.
 const maxClients = 128
 
-// refuseTooMany sets refused of each client by which its namespace would have more than maxClients: of none that has
-// an address, of the others those of the youngest Services.
+// refuseTooMany refuses clients by which a namespace has more than maxClients, the youngest first.
 func refuseTooMany(clients []*dhcpClient) {
 	counted := make(map[string]int) // by namespace
 	for _, has := range []bool{true, false} {
@@ -125,9 +119,8 @@ func refuseTooMany(clients []*dhcpClient) {
 	}
 }
 
-// refuseClients (docs/why.md, "What tenants can write") sets refused of each client whose MAC is a node's, or whose
-// MAC or macvlan is that of another client which comes before it: one that has an address comes first, then the
-// older.
+// refuseClients refuses MACs and macvlans of nodes, or of clients that come first (docs/why.md, "What tenants can
+// write").
 func (d *dhcp) refuseClients(clients []*dhcpClient) {
 	nodes := make(map[string]string)
 	for i := range d.Members {
@@ -166,8 +159,7 @@ func (d *dhcp) refuseClients(clients []*dhcpClient) {
 // macvlanPrefix begins the names of the macvlans that Herald names itself, which go on with 8 hexadecimal digits.
 const macvlanPrefix = "herald-"
 
-// whyMacvlanRefused returns why a Service may not choose that name for its macvlan, or "": it would be another
-// program's, or like Herald's own.
+// whyMacvlanRefused returns why no Service may name its macvlan so; "" if it may.
 func (r *Rules) whyMacvlanRefused(name string) string {
 	prefixes := r.MacvlanPrefixes
 	if len(prefixes) == 0 {
@@ -189,8 +181,7 @@ func (r *Rules) whyMacvlanRefused(name string) string {
 	return ""
 }
 
-// hasLeased reports whether s has an address of a family that was leased to its client, and that it does not name;
-// or, where no status is written, its lease is held.
+// hasLeased reports whether s has an address of a family that was leased, and that it does not name.
 func (p *facts) hasLeased(s *service, family vip.Family) bool {
 	return slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool {
 		return vip.FamilyOf(i.Addr) == family && slices.Contains(s.Record.Leased, i.Addr) &&

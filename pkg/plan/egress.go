@@ -29,8 +29,7 @@ type egress struct {
 	taken    map[netip.Addr]bool       // the pods' addresses that have an Egress already
 }
 
-// plan adds to the Plan, for each VIP of a Service with egress, what this node does about what its pods send:
-// the owner makes the VIP the source, others route it there. Pods of several Services count for the oldest.
+// plan adds what this node does for Services with egress; pods count for the oldest.
 func (p *egress) plan(services []*service) {
 	var all []*service
 	for _, s := range services {
@@ -73,7 +72,7 @@ func (p *egress) plan(services []*service) {
 	}
 }
 
-// addEgress adds the Egress of one VIP.
+// addEgress adds the Egress of one VIP, but for pods that others have taken.
 func (p *egress) addEgress(s *service, a address) {
 	e := vip.Egress{VIP: a.Addr, Internal: p.inside, EgressLimits: s.Service.Egress.EgressLimits}
 	claim := p.Claims[s.unit.lease]
@@ -107,8 +106,7 @@ func (p *egress) addEgress(s *service, a address) {
 	}
 }
 
-// addFormerEgress adds e, of a VIP that this node owns, by way of the node that gets packets of old connections:
-// answers go there, too.
+// addFormerEgress adds e by way of the former owner: answers to old connections go there, too.
 func (p *egress) addFormerEgress(e vip.Egress) {
 	i := slices.IndexFunc(p.out.FormerOwners, func(x vip.FormerOwner) bool { return x.Addr == e.VIP })
 	if i < 0 {
@@ -119,8 +117,7 @@ func (p *egress) addFormerEgress(e vip.Egress) {
 	p.out.Egress = append(p.out.Egress, e)
 }
 
-// wayTo returns an address of the owner of a VIP in a network of node's link, and that link; zero if they have no
-// network in common.
+// wayTo returns the owner's address in a network of node, and the link; zero for none.
 func (p *egress) wayTo(node, owner *member, a netip.Addr) (via netip.Addr, link string) {
 	if owner == nil {
 		return netip.Addr{}, ""
@@ -142,8 +139,7 @@ func (p *egress) wayTo(node, owner *member, a netip.Addr) (via netip.Addr, link 
 const keepsSource = "kube-vip.io/egress: what the Service's pods send keeps the source that the network plugin gives " +
 	"it: "
 
-// whyNoEgress returns why what the pods of s send can't have its VIP as source; "" if it can, or will once they are
-// listed.
+// whyNoEgress returns why pods of s keep their source; "" if they need not.
 func (p *egress) whyNoEgress(s *service) string {
 	switch {
 	case s.everyNodeAdvertises || s.unit == nil || s.unit.lease.IsZero():
@@ -168,8 +164,7 @@ func (p *egress) whyNoEgress(s *service) string {
 	return ""
 }
 
-// podOutsideRanges returns the first pod of s, and its address of a family, that is in no known range of pods; zero
-// if there is none.
+// podOutsideRanges returns the first pod, with its address, in no known range; zero for none.
 func (p *egress) podOutsideRanges(s *service, is4 bool) (name string, outside netip.Addr) {
 	for _, pod := range s.Pods {
 		ranges, known := p.podCIDRs[pod.Node]
@@ -184,8 +179,7 @@ func (p *egress) podOutsideRanges(s *service, is4 bool) (name string, outside ne
 	return "", netip.Addr{}
 }
 
-// reportPodsElsewhere tells the user of s, which has egress, of nodes with pods of it from which nothing can be
-// routed to the owner.
+// reportPodsElsewhere names nodes with pods of s from which no way leads to its owner.
 func (p *egress) reportPodsElsewhere(s *service) {
 	owner := p.members[p.Claims[s.unit.lease].Holder]
 	if owner == nil || owner.Name != p.Self {
@@ -234,8 +228,7 @@ func (p *egress) knowsPodRanges(is4 bool) bool {
 		func(n vip.Node) bool { return slices.ContainsFunc(n.PodCIDRs, of) })
 }
 
-// internal returns the networks that are in the cluster. What only an EndpointSlice says is not among them: a tenant
-// may have written it.
+// internal returns the networks in the cluster, without what a tenant may have written.
 func (p *egress) internal() []netip.Prefix {
 	all := slices.Concat(never, p.Egress.Internal)
 	for _, r := range p.World.Reserved {

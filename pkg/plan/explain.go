@@ -54,8 +54,7 @@ type ExplanationEndpoint struct {
 	WithoutNode bool     `json:"withoutNode,omitempty"`   // there is one that names no node
 }
 
-// Explain explains a Service of w. ok is false if w has no Service of type LoadBalancer with that key. w.Self may be
-// "": the Explanation is then that of an observer which is no node.
+// Explain explains a Service of w, to an observer if w.Self is ""; ok is false without such a LoadBalancer.
 func Explain(r Rules, w vip.World, name vip.Key) (e Explanation, ok bool) {
 	p, all := run(&r, &w)
 	i := slices.IndexFunc(all, func(s *service) bool { return s.Key == name && s.LoadBalancer })
@@ -81,9 +80,7 @@ func (m *actions) explain(s *service) Explanation {
 	}
 	u := s.unit
 	if u == nil && len(s.addrs)+len(s.dhcpFamilies) > 0 && s.lease != (vip.Key{}) {
-		if alone := groupIntoUnits(m.reporter, []*service{s}); len(alone) == 1 { // without endpoints it is in no unit
-			u = alone[0]
-		}
+		u = unitOfOne(m.reporter, s) // without endpoints it is in none
 	}
 	if u == nil {
 		if need := m.requirementsOf(s); need != nil {
@@ -116,7 +113,7 @@ func (p *facts) requirementsOf(s *service) *requirements {
 	return nil
 }
 
-// suitability returns for every node, sorted by name, whether it may carry what has these requirements.
+// suitability returns for every node, by name, whether it may carry such a unit.
 func (all *nodes) suitability(need *requirements, owner string) []NodeSuitability {
 	found := make([]NodeSuitability, 0, len(all.members))
 	for _, n := range all.members {
@@ -205,7 +202,7 @@ type ServiceSuitability struct {
 	Others  int    `json:"others"`        // how many other nodes are able
 }
 
-// ExplainNode explains a node of w. ok is false if no Herald runs or ran on a node of that name.
+// ExplainNode explains a node of w; ok is false if no Herald runs or ran there.
 func ExplainNode(r Rules, w vip.World, node string) (e NodeExplanation, ok bool) {
 	p, all := run(&r, &w)
 	n := p.members[node]

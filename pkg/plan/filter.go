@@ -35,7 +35,7 @@ type admission struct {
 	owners      []vip.Owner // that of the unit of pools
 }
 
-// admit judges all Services of the World.
+// admit sets the capabilities, the addresses and the lease of s, or rejects it.
 func admit(f *facts) *admission {
 	r := &reporter{facts: f}
 	a := &admission{reporter: r, dhcp: newDHCP(r), checks: newAddressChecks(r)}
@@ -46,7 +46,7 @@ func admit(f *facts) *admission {
 	return a
 }
 
-// findServices sorts the Services of the World into the lists of f, and gives a verdict to each that is not accepted.
+// findServices sorts the Services of the World, and gives those that are not accepted a verdict.
 func (f *admission) findServices() {
 	f.all = make([]*service, 0, len(f.Services))
 	f.accepted = make([]*service, 0, len(f.Services))
@@ -77,7 +77,7 @@ func (f *admission) findServices() {
 	f.setAsideWithoutEndpoints()
 }
 
-// wroteStatus reports whether a Herald of this installation wrote the status of s, by its annotations.
+// wroteStatus reports whether a Herald of this installation wrote the status of s.
 func (p *facts) wroteStatus(s *vip.Service) bool {
 	return s.Announcer == p.Announcer && (s.VIPHost != "" || s.Announcer != "")
 }
@@ -87,8 +87,7 @@ func (s *service) lacksEndpoints() bool {
 	return !s.Endpoints.Any() && (s.Local || !s.AllowWithoutEndpoints)
 }
 
-// setAsideWithoutEndpoints takes Services without endpoints out of accepted: to withoutEndpoints if a status may name
-// their addresses, else they are rejected.
+// setAsideWithoutEndpoints takes Services without endpoints out of accepted; others than statuses name are rejected.
 func (f *admission) setAsideWithoutEndpoints() {
 	f.accepted = slices.DeleteFunc(f.accepted, func(s *service) bool {
 		if !s.lacksEndpoints() {
@@ -106,7 +105,7 @@ func (f *admission) setAsideWithoutEndpoints() {
 	})
 }
 
-// dropRejected takes the Services that have a verdict, so are rejected, out of accepted.
+// dropRejected takes the Services that are rejected out of accepted.
 func (f *admission) dropRejected() {
 	f.accepted = slices.DeleteFunc(f.accepted, func(s *service) bool { return s.hasVerdict() })
 }
@@ -165,8 +164,7 @@ func (f *admission) admitService(s *service, controlPlane bool) {
 	}
 }
 
-// rejectWithoutAddress rejects s as NoAddress; without an Event where another node gives addresses, and says what
-// becomes of it.
+// rejectWithoutAddress rejects s; who gives addresses, if any node does, tells of it.
 func (f *admission) rejectWithoutAddress(s *service) {
 	if f.givesAddresses() {
 		f.rejectSilently(s, vip.NoAddress, f.whyNoAddress(s))
@@ -198,8 +196,7 @@ func (p *facts) whyNotOurs(s *vip.Service) (reason vip.Reason, message string) {
 		"is true)", p.Class)
 }
 
-// admitAddresses sets s.addrs, s.dhcpFamilies and Interface to what s asks for and may have, and returns a sentence
-// for each address that is refused.
+// admitAddresses sets addrs, dhcpFamilies and Interface of s, and returns sentences about what is refused.
 func (f *admission) admitAddresses(s *service) (refused []string) {
 	s.addrs = make([]address, 0, len(s.Addresses))
 	for _, a := range requestedAddresses(s, f.DHCPMode) {

@@ -11,9 +11,7 @@ import (
 // these still have then ends with its lease.
 const releaseWithin = 10 * time.Second
 
-// finalizerOf returns whether the finalizer of s (docs/why.md, "Finalizer and uninstall") is to be added, removed or
-// left as it is, when Herald writes its status (serves) or clears it. It is added while there are pools, or s asks for
-// ports on gateways. While kube-vip's cloud provider runs, it is that one's to add and to remove.
+// finalizerOf returns what to do to the finalizer of s (docs/why.md, "Finalizer and uninstall").
 func (p *facts) finalizerOf(s *service, serves bool) vip.FinalizerChange {
 	switch {
 	case p.Allocation != nil && p.providerHolder() != "":
@@ -26,18 +24,16 @@ func (p *facts) finalizerOf(s *service, serves bool) vip.FinalizerChange {
 	return vip.LeaveFinalizer
 }
 
-// keepStatusWithoutFinalizer has the status of s stay, without its finalizer: while this node stops, and no other
-// announces s, nobody would take the finalizer off when the Service is deleted.
+// keepStatusWithoutFinalizer takes off the finalizer of s, whose status stays, while this node stops.
 func (r *reporter) keepStatusWithoutFinalizer(s *service) {
+	// else nobody may be there to take it off when the Service is deleted
 	if s.Finalizer && r.Stopping && s.statusOurs && r.responsible(s) {
 		r.writeStatus(s, "", s.Ingress, nil)
 		s.status.Finalizer = r.finalizerOf(s, false)
 	}
 }
 
-// clearWithdrawn clears the status, and takes off the finalizer, of the Services that were withdrawn and for which
-// this node is responsible; of those with the finalizer once nothing is left. It comes after all that adds addresses
-// to the Plan.
+// clearWithdrawn clears statuses and finalizers of withdrawn Services of which nothing is left.
 func (m *actions) clearWithdrawn(withdrawn []*service) {
 	for _, s := range withdrawn {
 		switch {
@@ -51,8 +47,7 @@ func (m *actions) clearWithdrawn(withdrawn []*service) {
 	}
 }
 
-// somethingLeft reports whether this node still has an address of s, or, for releaseWithin after its deletion, a
-// lease or a mapping.
+// somethingLeft reports whether this node still has an address of s, or shortly a lease or a mapping.
 func (m *actions) somethingLeft(s *service) bool {
 	addrs := slices.Concat(s.Addresses, s.StatusVIPs())
 	for _, l := range s.DHCP.Leases {

@@ -24,7 +24,7 @@ type formerOwners struct {
 	kernel  map[binding]netip.Addr // the next hops that nftables has
 }
 
-// newFormerOwners makes a formerOwners.
+// newFormerOwners indexes what nftables has.
 func newFormerOwners(p *draft) *formerOwners {
 	f := &formerOwners{draft: p, planned: make(map[binding]bool), kernel: make(map[binding]netip.Addr,
 		len(p.FormerOwners))}
@@ -34,8 +34,7 @@ func newFormerOwners(p *draft) *formerOwners {
 	return f
 }
 
-// plan adds to the Plan the next hop for packets of connections to the VIPs of u that this node does not know: the
-// latest of the nodes that held u before it. What is leased has its MAC with it, and needs none.
+// plan adds next hops for packets of connections to u that began on former owners.
 func (f *formerOwners) plan(u *unit) {
 	if f.KeepConnections == 0 || u.claim.Foreign || f.self == nil {
 		return
@@ -58,6 +57,7 @@ func (f *formerOwners) plan(u *unit) {
 				a.Link = arrivalLink(&f.self.Info, s, a.Addr)
 			}
 			b := binding{a.Addr, a.Link}
+			// what is leased has its MAC with it
 			if !s.bindsAddresses && !s.ownerAdvertises || a.client != nil || f.planned[b] {
 				continue
 			}
@@ -85,19 +85,19 @@ func (f *formerOwners) plan(u *unit) {
 	}
 }
 
-// holdersToAsk returns the former holders of u that the i-th of them asks: those before it, and last the holder if it
-// had u before. That is a ring, so it is for settleTime only.
+// holdersToAsk returns whom the i-th former holder of u asks: those before it, at last the holder.
 func (f *formerOwners) holdersToAsk(u *unit, i int) []vip.FormerHolder {
 	former := u.claim.FormerHolders
 	isHolder := func(h vip.FormerHolder) bool { return h.Node == u.claim.Holder }
 	all := slices.DeleteFunc(slices.Clone(former[i+1:]), isHolder)
+	// a ring, so for settleTime only
 	if held := slices.IndexFunc(former, isHolder); held >= 0 {
 		all = append(all, former[held])
 	}
 	return all
 }
 
-// translate adds, if wanted, that connections to a port of a are translated to this node's own address on the link.
+// translate adds, if wanted, that connections to a port of a go to this node's own address.
 func (f *formerOwners) translate(a vip.Address, port uint16, wanted bool) {
 	own := f.self.Info.OwnAddresses(a.Link)
 	if i := slices.IndexFunc(own, func(o netip.Addr) bool { return o.Is4() == a.Addr.Is4() }); wanted && a.Link != "" &&
@@ -107,18 +107,17 @@ func (f *formerOwners) translate(a vip.Address, port uint16, wanted bool) {
 	}
 }
 
-// keeps returns for how long connections that began on a former holder are kept; 0 if they are not. A time that is
-// far ahead, of another clock or a tenant, does not count.
+// keeps returns for how long connections of a former holder are kept.
 func (f *formerOwners) keeps(h vip.FormerHolder) time.Duration {
 	left := h.Until.Add(f.KeepConnections).Sub(f.Now)
+	// of another clock, or of a tenant
 	if left > f.KeepConnections+time.Minute {
 		return 0
 	}
 	return max(0, left)
 }
 
-// nextHop returns the address of the first of former that may know connections of a, and for how long it is asked;
-// zero if there is none.
+// nextHop returns the address of the first former holder to ask, and for how long; zero for none.
 func (f *formerOwners) nextHop(u *unit, s *service, a vip.Address, former []vip.FormerHolder) (hop netip.Addr,
 	left time.Duration) {
 	for _, h := range former {
@@ -140,8 +139,7 @@ func (f *formerOwners) nextHop(u *unit, s *service, a vip.Address, former []vip.
 	return netip.Addr{}, 0
 }
 
-// arrivalLink returns the link on which packets arrive that routers send to an address that is bound to no link; ""
-// if there is none.
+// arrivalLink returns the link by which routers send to an address of no link; "" for none.
 func arrivalLink(info *vip.NodeInfo, s *service, a netip.Addr) string {
 	hasNetwork := func(l vip.Link) bool {
 		return slices.ContainsFunc(l.Networks(), func(x netip.Prefix) bool {
@@ -158,8 +156,7 @@ func arrivalLink(info *vip.NodeInfo, s *service, a netip.Addr) string {
 	return ""
 }
 
-// addressOn returns an address of a node in a network of this node's link of a; zero if there is none, or the node
-// has lost its connections.
+// addressOn returns a node's address beside a, if it may know connections; zero for none.
 func (f *formerOwners) addressOn(s *service, a vip.Address, node string) netip.Addr {
 	n := f.members[node]
 	i := slices.IndexFunc(f.Nodes, func(o vip.Node) bool { return o.Name == node })

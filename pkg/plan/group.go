@@ -11,9 +11,7 @@ import (
 // A grouping makes units of the Services that go together.
 type grouping struct{ *reporter }
 
-// groupIntoUnits returns the units, complete, of the Services that share an address, a lease or a DHCP client; a
-// Service that shares nothing is a unit of its own. It sets the unit of each; Services without an owner are left out.
-// services must be sorted, oldest first; so are the units.
+// groupIntoUnits returns complete units of services, oldest first, that share an address, lease or client.
 func groupIntoUnits(r *reporter, services []*service) []*unit {
 	g := grouping{r}
 	byClient := make(map[*dhcpClient]*unit)
@@ -46,9 +44,14 @@ func groupIntoUnits(r *reporter, services []*service) []*unit {
 	return units
 }
 
-// joinByLease merges the units of Services that have one lease, and sets the claim of each Service. A unit of several
-// namespaces is merged with no other: else who names the lease of one of its Services could have all go where that is
-// held.
+// unitOfOne returns a unit of s alone, which does not count as that of s; nil if s has no owner.
+func unitOfOne(r *reporter, s *service) *unit {
+	units := groupIntoUnits(r, []*service{s})
+	s.unit = nil
+	return append(units, nil)[0]
+}
+
+// joinByLease sets claims, and merges units of one lease, but not with several namespaces.
 func (g *grouping) joinByLease(services []*service) {
 	units := make(map[vip.Key]*unit, len(services))
 	several := make(map[*unit]bool) // those of several namespaces
@@ -62,6 +65,7 @@ func (g *grouping) joinByLease(services []*service) {
 		}
 	}
 	for _, s := range services {
+		// else who names the lease of one of its Services could have all go where that is held
 		if u := s.unit.current(); !several[u] {
 			if several[units[s.lease].current()] {
 				s.setOwnLease()
@@ -94,9 +98,7 @@ func severalNamespaces(services []*service) bool {
 	return slices.ContainsFunc(services, func(s *service) bool { return s.Key.Namespace != services[0].Key.Namespace })
 }
 
-// join stores in units that the unit u has the key k (an address, a lease or a DHCP client), and merges u with the
-// unit that has k already, if there is one: the Services of the one whose first Service is younger are appended to
-// the other, and its mergedInto is set. It returns the unit that has k now.
+// join merges u with the unit that has k already, the older first, and returns that.
 func join[K comparable](units map[K]*unit, k K, u *unit) *unit {
 	o := units[k].current()
 	if o != nil && o != u {
@@ -110,8 +112,7 @@ func join[K comparable](units map[K]*unit, k K, u *unit) *unit {
 	return u
 }
 
-// completeUnit sets what follows for u from its Services. Decisive are those that have one of their addresses, or all
-// if none has: who joins changes neither its lease nor where it may be.
+// completeUnit sets what follows for u from its Services; decisive are those that have addresses, or all.
 func (g *grouping) completeUnit(u *unit) {
 	if len(u.services) > 1 {
 		slices.SortFunc(u.services, func(a, b *service) int {
@@ -126,6 +127,7 @@ func (g *grouping) completeUnit(u *unit) {
 	}
 	nobodyHas := !slices.ContainsFunc(u.services, func(s *service) bool { return s.hasAny })
 	for _, s := range u.services {
+		// who joins changes neither its lease nor where it may be
 		s.unit, s.decisive = u, s.hasAny || nobodyHas
 	}
 	u.records = recordsOf(u)
@@ -133,7 +135,7 @@ func (g *grouping) completeUnit(u *unit) {
 	g.completeAddresses(u)
 }
 
-// recordsOf returns the leases of the Services of u but for u.lease, each once, in the order of the Services.
+// recordsOf returns the other leases of u, each once, in the order of its Services.
 func recordsOf(u *unit) (records []vip.Key) {
 	if len(u.services) == 1 {
 		return nil
@@ -148,8 +150,7 @@ func recordsOf(u *unit) (records []vip.Key) {
 	return records
 }
 
-// rank returns 0 if s has one of its addresses and its lease is held, 1 if the latter only, 2 if the former only,
-// else 3: completeUnit sorts the Services of a unit by it.
+// rank returns the place of s in its unit: by its lease held, then by an address that it has.
 func (s *service) rank() int {
 	switch {
 	case isHeld(s.claim) && s.hasAny:
@@ -162,8 +163,7 @@ func (s *service) rank() int {
 	return 3
 }
 
-// completeAddresses sets the link and the rest of each address of u, one for all that share it, and adds the links
-// that are needed to its requirements.
+// completeAddresses sets links and the rest of the addresses of u, and which links it requires.
 func (g *grouping) completeAddresses(u *unit) {
 	alone := len(u.services) == 1 // as most are: nothing is shared
 	var first map[netip.Addr]*service
@@ -200,8 +200,7 @@ func (g *grouping) completeAddresses(u *unit) {
 	}
 }
 
-// namesLink returns for each address of u the Service whose link counts: the first that has the address and whose
-// link is up.
+// namesLink returns by address the first Service that has it and whose link is up.
 func (g *grouping) namesLink(u *unit) map[netip.Addr]*service {
 	first := make(map[netip.Addr]*service)
 	for _, s := range u.services {
@@ -215,8 +214,7 @@ func (g *grouping) namesLink(u *unit) map[netip.Addr]*service {
 	return first
 }
 
-// anyLinkUp reports whether any alive node has the link that a Service names, and it is up; "" and "auto" count as
-// up.
+// anyLinkUp reports whether an alive node has such a link up; "" and "auto" count as up.
 func (g *grouping) anyLinkUp(requested string) bool {
 	return requested == "" || requested == "auto" || requested == vip.DefaultLink || slices.ContainsFunc(g.alive,
 		func(n *member) bool { return linkFault(&n.Info, requested) == "" })
@@ -251,17 +249,16 @@ func (g *grouping) completeAddress(u *unit, s *service, a *address) {
 	a.Bits = cmp.Or(bits, subnet, a.Addr.BitLen())
 }
 
-// isNew reports whether a was never announced for u as far as records tell, so that another host may have it. A claim
-// proves nothing: the address may never have been bound.
+// isNew reports whether a was never announced for u, so that another host may have it.
 func (g *grouping) isNew(u *unit, s *service, a netip.Addr) bool {
+	// a claim proves nothing: the address may never have been bound
 	if !s.statusTellsUse {
 		return u.claim.Transitions == 0 || !s.ownLease
 	}
 	return !slices.ContainsFunc(u.services, func(o *service) bool { return o.statusHas(a) })
 }
 
-// ownerRequirements returns what u requires of its owner but for links: an endpoint of each decisive Service that
-// needs one, or else of the first of them.
+// ownerRequirements returns what u requires of its owner but for links.
 func (g *grouping) ownerRequirements(u *unit) requirements {
 	need := requirements{capabilities: &u.services[0].capabilities}
 	if need.sharesOwner {

@@ -19,13 +19,12 @@ type Forwarding struct {
 	Status     bool        // external addresses are written to statuses
 }
 
-// allowsNamespace reports whether Services of the namespace may ask gateways: it is in Namespaces, or these are nil.
+// allowsNamespace reports whether Services of the namespace may ask gateways.
 func (f *Forwarding) allowsNamespace(name string) bool {
 	return f.Namespaces == nil || slices.Contains(f.Namespaces, name)
 }
 
-// allowsPort reports whether the external port may be opened: it is in one of Ports, or these
-// are nil.
+// allowsPort reports whether the external port may be opened.
 func (f *Forwarding) allowsPort(port uint16) bool {
 	return f.Ports == nil || slices.ContainsFunc(f.Ports, func(r [2]uint16) bool { return r[0] <= port && port <= r[1] })
 }
@@ -55,9 +54,7 @@ func newMappings(p *draft) *mappings {
 	return m
 }
 
-// addMappings adds a Mapping (UPnP) to the Plan for each address and port of s whose external port the options allow,
-// maxMappings for a namespace at most. With here, this node makes and renews those whose address is bound. All others
-// are in the Plan only so that they are not removed: they belong to the node that made them.
+// addMappings adds Mappings of s, made here or only kept from being removed.
 func (m *mappings) addMappings(s *service, here bool) {
 	if s.Forward == nil || m.Forwarding == nil || !m.Forwarding.allowsNamespace(s.Key.Namespace) {
 		return
@@ -91,8 +88,7 @@ func (m *mappings) mappingOf(s *service, a vip.Address, port vip.Port) vip.Mappi
 	return x
 }
 
-// closePorts has gateways close the ports of s, which is being deleted and bears the finalizer, though another process
-// may have had them opened. It reports whether one may be open, and was to be closed less than releaseWithin ago.
+// closePorts has gateways close ports of s, being deleted, and reports whether to wait for one.
 func (m *mappings) closePorts(s *service) (left bool) {
 	asked := m.Forwarding == nil || s.Forward == nil
 	for _, x := range m.MappingStates {
@@ -121,9 +117,7 @@ func (m *mappings) closePorts(s *service) (left bool) {
 	return left
 }
 
-// gatewayLink returns the link on which the gateways of VIP a are asked: a.Link, or, if this node
-// has no address of a's family there to ask from (a macvlan, lo), the link whose subnet has a, else
-// the one with the default route. a.Link, too, if there is neither, or this node has no node lease.
+// gatewayLink returns the link whose gateways are asked for VIP a.
 func (m *mappings) gatewayLink(a vip.Address) string {
 	if m.self == nil {
 		return a.Link
@@ -136,8 +130,7 @@ func (m *mappings) gatewayLink(a vip.Address) string {
 	return cmp.Or(link, a.Link)
 }
 
-// addEvents adds Events about the mappings of s, which is announced here: each problem, and the open ports once no
-// answer is pending.
+// addEvents adds Events about problems and open ports of s, which is announced here.
 func (m *mappings) addEvents(s *service) {
 	if s.Forward == nil {
 		return
@@ -192,7 +185,7 @@ func (m *mappings) addEvents(s *service) {
 	}
 }
 
-// whyForbidden returns why the options do not let s have ports opened; nil if all are allowed.
+// whyForbidden returns why s may have no ports opened; nil if all are allowed.
 func (m *mappings) whyForbidden(s *service) (reasons []string) {
 	switch {
 	case m.Forwarding == nil:
@@ -225,8 +218,7 @@ func (m *mappings) whyForbidden(s *service) (reasons []string) {
 	}
 }
 
-// externalIngress returns the public IPv4 addresses on which gateways have confirmed ports of s, for its status. The
-// mode Proxy keeps kube-proxy from them: a gateway may name any.
+// externalIngress returns the public addresses on which gateways have confirmed ports of s.
 func (m *mappings) externalIngress(s *service) (list []vip.Ingress) {
 	// If only the status names addresses, these would be taken for ones to announce.
 	if m.Forwarding == nil || !m.Forwarding.Status || s.Forward == nil || s.Source == vip.SourceStatus {
@@ -244,6 +236,7 @@ func (m *mappings) externalIngress(s *service) (list []vip.Ingress) {
 		slices.SortFunc(ports[a], func(a, b vip.Port) int {
 			return cmp.Or(cmp.Compare(a.Port, b.Port), strings.Compare(a.Protocol, b.Protocol))
 		})
+		// Proxy keeps kube-proxy from what a gateway may name as it likes
 		list = append(list, vip.Ingress{Addr: a, IPMode: vip.ModeProxy, Ports: slices.Compact(ports[a])})
 	}
 	return list
@@ -253,14 +246,12 @@ func (m *mappings) externalIngress(s *service) (list []vip.Ingress) {
 // 6598).
 var sharedRange = netip.MustParsePrefix("100.64.0.0/10")
 
-// isPublic reports whether a may be an address on the Internet: global unicast, not private (RFC 1918, RFC 4193) and
-// not in sharedRange.
+// isPublic reports whether a may be an address on the Internet.
 func isPublic(a netip.Addr) bool {
 	return a.IsGlobalUnicast() && !a.IsPrivate() && !sharedRange.Contains(a)
 }
 
-// keepUntilClosed keeps addresses that are bound here, and wanted no more, until their mappings are removed: many
-// gateways let only that address close its port.
+// keepUntilClosed keeps unwanted addresses until their ports are closed: many gateways ask for that.
 func (m *mappings) keepUntilClosed(units []*unit) {
 	if len(m.MappingStates) == 0 || !m.Tenure.Holds(m.Now) {
 		return

@@ -27,8 +27,7 @@ type neighbor struct {
 	addr netip.Addr
 }
 
-// neighborsOn returns the alive nodes that have an address of a network on a link that is up, and the first such
-// address of each; sorted by name.
+// neighborsOn returns the alive nodes, by name, on a network, each with its first address there.
 func (all *nodes) neighborsOn(network netip.Prefix) []neighbor {
 	var found []neighbor
 	for _, n := range all.alive {
@@ -39,8 +38,7 @@ func (all *nodes) neighborsOn(network netip.Prefix) []neighbor {
 	return found
 }
 
-// addressOn returns the first address of a node in a network, on a link that is up and has exactly that network; zero
-// if there is none.
+// addressOn returns a node's first address of exactly a network, on a link that is up; zero for none.
 func addressOn(info *vip.NodeInfo, network netip.Prefix) netip.Addr {
 	for _, l := range info.Links {
 		for _, p := range l.Prefixes {
@@ -52,14 +50,12 @@ func addressOn(info *vip.NodeInfo, network netip.Prefix) netip.Addr {
 	return netip.Addr{}
 }
 
-// asksFor reports whether n can be expected to ask for o on a link with VIPs: a node with svc_enable=false does not
-// know on which links those of Services are.
+// asksFor reports whether n can know on which links to ask for o.
 func (n *member) asksFor(o *member) bool {
 	return n != o && (n.Info.AnnouncesServices() || !o.Info.AnnouncesServices())
 }
 
-// setUnheard sets member.unheard of each alive node: its links where neededWitnesses of those that ask, or all, get
-// no answer.
+// setUnheard sets unheard of alive nodes: where neededWitnesses, or all that ask, get no answer.
 func (all *nodes) setUnheard() {
 	named := map[netip.Addr]int{}
 	for _, n := range all.alive {
@@ -93,11 +89,10 @@ func (all *nodes) setUnheard() {
 	}
 }
 
-// isUnheard reports whether n is unheard on a link to which addresses of what has these requirements are to be bound.
+// isUnheard reports whether n is unheard on a link that need names.
 func (n *member) isUnheard(need *requirements) bool { return n.unheardLink(need) != "" }
 
-// unheardLink returns the first link on which n is unheard and to which addresses of what has these requirements are
-// to be bound, or "".
+// unheardLink returns the first link that need names on which n is unheard, or "".
 func (n *member) unheardLink(need *requirements) string {
 	if len(n.unheard) > 0 {
 		for link := range need.linksOn(n) {
@@ -109,7 +104,7 @@ func (n *member) unheardLink(need *requirements) string {
 	return ""
 }
 
-// watchNeighbors adds checks whether other nodes answer on the links with VIPs, but for that of heartbeats.
+// watchNeighbors asks for other nodes on the links with VIPs, but for that of heartbeats.
 func (c *addressChecks) watchNeighbors(units []*unit) {
 	if c.self == nil || !c.self.Alive {
 		return
@@ -136,8 +131,7 @@ func (c *addressChecks) watchNeighbors(units []*unit) {
 	}
 }
 
-// isWitness reports whether this node is one of neighborWitnesses of all that check n; those that can't be expected
-// to (asksFor) do not count.
+// isWitness reports whether this node is one of neighborWitnesses that ask for n.
 func (c *addressChecks) isWitness(n neighbor, all []neighbor) bool {
 	own, before := rendezvousHash(n.hash, c.self.hash), 0
 	for _, o := range all {
@@ -148,8 +142,7 @@ func (c *addressChecks) isWitness(n neighbor, all []neighbor) bool {
 	return before < neighborWitnesses
 }
 
-// reportUnheard adds the Event VIPUnanswered to s, which this node owns, if this node is unheard on a link of its
-// unit.
+// reportUnheard adds VIPUnanswered to s, of this node, where it is unheard.
 func (c *addressChecks) reportUnheard(s *service) {
 	link := c.self.unheardLink(&s.unit.requirements)
 	if link == "" {

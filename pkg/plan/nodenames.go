@@ -7,9 +7,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// useNodesByAddress has w call each Node, of which no member has the name, like the one member without a Node of its
-// own name that has one of its addresses: a host name need not be the name of the Node (vip_nodename). It changes
-// copies.
+// useNodesByAddress renames Nodes in w like the one member with their address (vip_nodename).
 func useNodesByAddress(w *vip.World) {
 	names := nodeNames(w)
 	if len(names) == 0 {

@@ -46,7 +46,7 @@ const noServicesExclusion = "its Herald announces no Services (svc_enable is fal
 const otherClassExclusion = "its Herald has other class options (lb_class_name, lb_class_only, " +
 	"lb_class_legacy_handling) than most: one installation has one class"
 
-// classOptions returns the class options that most members with svc_enable have; of several the first by name.
+// classOptions returns the class options that most members have; of several the first by name.
 func classOptions(members []vip.Member) (most vip.ClassOptions) {
 	counts := make(map[vip.ClassOptions]int)
 	for i := range members { // sorted by name
@@ -63,7 +63,7 @@ func classOptions(members []vip.Member) (most vip.ClassOptions) {
 	return most
 }
 
-// hasOtherClasses reports whether a node announces Services, but of other classes than most do.
+// hasOtherClasses reports whether a node announces Services of other classes than most do.
 func hasOtherClasses(info *vip.NodeInfo, most vip.ClassOptions) bool {
 	return info.Options != nil && info.Options.Services && info.Options.ClassOptions != most
 }
@@ -78,8 +78,7 @@ func (n *member) isolatedOnly(need *requirements) bool {
 	return whyIneligible(need, &other) == ""
 }
 
-// whyExcluded returns why the node takes no VIP of a Service: its Herald's refusal, else its exclusion; "" if it
-// does. Links and endpoints do not count.
+// whyExcluded returns why the node takes no VIP of any Service; "" if it does.
 func (n *member) whyExcluded() string { return cmp.Or(n.refusal, n.exclusion) }
 
 // newNodes returns the members, dead ones too, with why each takes no VIP.
@@ -145,12 +144,11 @@ func nodeObjects(w *vip.World) map[string]vip.Node {
 	return objects
 }
 
-// ExclusionLabelCounts reports whether the nodes of w that have an ExclusionLabel take no VIP of a Service for it.
-// Members and Nodes of w are enough.
+// ExclusionLabelCounts reports whether an ExclusionLabel keeps VIPs off, by Members and Nodes of w.
 func ExclusionLabelCounts(w *vip.World) bool { return exclusionLabelCounts(w.Members, nodeObjects(w)) }
 
-// exclusionLabelCounts reports whether a member that has a Node, and svc_enable, has no ExclusionLabel (docs/why.md,
-// "The exclusion label").
+// exclusionLabelCounts reports whether any member announces Services without the label (docs/why.md, "The exclusion
+// label").
 func exclusionLabelCounts(members []vip.Member, objects map[string]vip.Node) bool {
 	return slices.ContainsFunc(members, func(x vip.Member) bool {
 		o, hasNode := objects[x.Name]
@@ -178,8 +176,7 @@ const (
 // power cut says nothing about the next.
 const restartsTolerated = 1
 
-// rankFor returns the rank of n as the owner of what has these requirements. But for Stalled every node comes to the
-// same.
+// rankFor returns the rank of n as an owner; but for Stalled every node comes to the same.
 func (n *member) rankFor(need *requirements) rank {
 	switch {
 	case n.Stalled:
@@ -215,8 +212,7 @@ type linkOf struct {
 	addr      netip.Addr // zero for what a DHCP server leases
 }
 
-// linksOn returns the links of n that what has these requirements is to be bound to, each with the address, zero for
-// what a DHCP server leases; "" for one that can't be told.
+// linksOn returns the links of n to bind addresses to, "" for an unknown one, each with the address.
 func (need *requirements) linksOn(n *member) iter.Seq2[string, netip.Addr] {
 	return func(yield func(string, netip.Addr) bool) {
 		for _, l := range need.links {
@@ -231,8 +227,7 @@ func (need *requirements) linksOn(n *member) iter.Seq2[string, netip.Addr] {
 	}
 }
 
-// whyIneligible returns why n, if it is alive, may not announce what has these requirements; "" if it may. No other
-// code decides this.
+// whyIneligible returns why alive n may not announce it, or ""; no other code decides this.
 func whyIneligible(need *requirements, n *member) string {
 	switch {
 	case n.refusal != "":
@@ -269,8 +264,7 @@ func (need *requirements) onlyIPv6() bool {
 	return !slices.ContainsFunc(need.links, func(l linkOf) bool { return !l.addr.Is6() })
 }
 
-// whyNoIPv6 returns why the kernel of n binds a, if that is an address of IPv6, to no link of that name, and what to
-// do.
+// whyNoIPv6 returns why n binds no address of IPv6 to a link, and what to do; "" if it does.
 func (n *member) whyNoIPv6(a netip.Addr, link string) string {
 	if l := linkNamed(&n.Info, link); !a.Is6() || l == nil || !l.NoIPv6 {
 		return ""
@@ -285,7 +279,7 @@ func containsSorted(names []string, name string) bool {
 	return found
 }
 
-// weightFor returns how much the pools of the addresses prefer n: the sum over these.
+// weightFor returns how much the pools of the addresses prefer n, in all.
 func (n *member) weightFor(need *requirements) (sum int) {
 	for _, a := range need.preferred {
 		if n.labelsKnown {
@@ -329,7 +323,7 @@ func (all *nodes) whyNoNode(need *requirements) string {
 	return "no node may announce it at present: " + strings.Join(reasons, "; ")
 }
 
-// withoutHerald returns in brackets which of these nodes with endpoints have no Herald that is alive; "" if all have.
+// withoutHerald returns, in brackets, which endpoints have no Herald alive; "" if all have.
 func (all *nodes) withoutHerald(endpoints []string) string {
 	var without []string
 	why := "where no Herald runs"
@@ -375,8 +369,7 @@ func linkFor(info *vip.NodeInfo, requested string, a netip.Addr) (link string, s
 	return link, subnet
 }
 
-// linkFault returns what is wrong with a link of a node, as text for users: it is down, is missing, or is "" since
-// there is no default route. "" if it is up.
+// linkFault returns what is wrong with a link of a node, as text for users; "" if it is up.
 func linkFault(info *vip.NodeInfo, link string) string {
 	switch l := linkNamed(info, link); {
 	case l != nil && l.Up:
@@ -402,7 +395,7 @@ func linkNamed(info *vip.NodeInfo, name string) *vip.Link {
 // hashKey returns the hash of k.String().
 func hashKey(k vip.Key) uint64 { return hash(k.String()) }
 
-// hash returns the FNV-1a hash of s, 64 bits: the same on every node and in every version.
+// hash returns the FNV-1a hash of s, the same on every node and in every version.
 func hash(s string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(s) {
@@ -411,8 +404,7 @@ func hash(s string) uint64 {
 	return h
 }
 
-// chosen returns the one of nodes that is able: the one named last, else the one with the highest rendezvous hash for
-// key; nil if none is able. Every node comes to the same.
+// chosen returns the able node named last, else the one of the highest rendezvous hash; nil for none.
 func chosen(key uint64, nodes []*member, last string, able func(*member) bool) (best *member) {
 	for _, n := range nodes {
 		switch {
@@ -426,8 +418,7 @@ func chosen(key uint64, nodes []*member, last string, able func(*member) bool) (
 	return best
 }
 
-// rendezvousHash returns the rendezvous hash of a unit or Service and a node, of which both hashes are given (the
-// finalizer of splitmix64, so that each pair is as good as random).
+// rendezvousHash mixes two hashes by the finalizer of splitmix64, as good as random for each pair.
 func rendezvousHash(unit, node uint64) uint64 {
 	x := unit ^ (node + 0x9e3779b97f4a7c15)
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

@@ -18,12 +18,12 @@ type offers struct {
 	labels    map[string]map[string]string // of namespaces
 }
 
-// newOffers returns what the pools allow and set; nil if Herald reads none. What a ConfigMap that is gone said stays
-// in force: else whoever asks while it is made again would have an address for good.
+// newOffers returns what the pools allow and set; nil if Herald reads none.
 func newOffers(r *Rules, w *vip.World) *offers {
 	if r.Allocation == nil {
 		return nil
 	}
+	// what a ConfigMap that is gone said stays: else who asks meanwhile would have an address for good
 	o := &offers{policy: w.PoolPolicy}
 	var data map[string]string
 	if w.Pools != nil {
@@ -37,7 +37,7 @@ func newOffers(r *Rules, w *vip.World) *offers {
 	return o
 }
 
-// whyNot returns why a Service of a namespace may not ask for a, if it has not got it, and what to do; "" if it may.
+// whyNot returns why a namespace may not ask for a, and what to do; "" if it may.
 func (o *offers) whyNot(namespace string, a netip.Addr) string {
 	if o.unknown {
 		return a.String() + ": which addresses Services may have is not known, since Herald may not read the " +
@@ -52,8 +52,7 @@ func (o *offers) whyNot(namespace string, a netip.Addr) string {
 	return ""
 }
 
-// ofPools returns the addresses of s for which pools are looked up: its own, without those that are leased, and
-// 0.0.0.0 or :: for each family for which it asks a DHCP server.
+// ofPools returns the addresses of s for which pools count, 0.0.0.0 and :: for families by DHCP.
 func (s *service) ofPools() []netip.Addr {
 	out := make([]netip.Addr, 0, len(s.addrs)+len(s.dhcpFamilies))
 	for _, a := range s.addrs {
@@ -67,13 +66,13 @@ func (s *service) ofPools() []netip.Addr {
 	return out
 }
 
-// setInterface sets the link of s, if it names none, to that of the first pool with one. Where pools limit addresses,
-// the link that s names does not count for DHCP: its user could run the server.
+// setInterface sets the link of s, if it names none, to that of the first pool with one.
 func (f *admission) setInterface(s *service) {
 	if f.offers == nil || s.reserved {
 		return
 	}
 	named := s.Interface
+	// its user could run the server on the link that it names
 	if f.offers.limited && len(s.dhcpFamilies) > 0 {
 		s.Interface = ""
 	}
@@ -91,8 +90,7 @@ func (f *admission) setInterface(s *service) {
 	}
 }
 
-// setMethods sets the methods of s, if it names none, to those of the first pool with some, and returns that pool, or
-// "". If they can't be read, a VIP that is announced stays (docs/why.md, "Mistakes in a running Service").
+// setMethods sets the methods of s, if it names none, to those of a pool, which it returns.
 func (f *admission) setMethods(s *service) (pool string) {
 	if s.Announce != nil && len(s.Announce) == 0 && f.ARP != f.hasRoutes() && slices.ContainsFunc(s.Addresses,
 		s.statusHas) {
@@ -110,7 +108,7 @@ func (f *admission) setMethods(s *service) (pool string) {
 	return ""
 }
 
-// addPoolsOf adds the addresses of s to need, as far as their pools are for some nodes only, or prefer some.
+// addPoolsOf adds the addresses of s whose pools are for, or prefer, some nodes to need.
 func (p *facts) addPoolsOf(need *requirements, s *service) {
 	if p.offers == nil || need.reserved {
 		return
@@ -125,8 +123,7 @@ func (p *facts) addPoolsOf(need *requirements, s *service) {
 	}
 }
 
-// judgeOffer returns why s may not ask for a, which may be 0.0.0.0 or ::; "" if it may, or has it already. An address
-// that was leased does not count as its own once s names it.
+// judgeOffer returns why s may not ask for a; "" if it may, or has it already.
 func (f *admission) judgeOffer(s *service, a netip.Addr) string {
 	if f.offers == nil || !f.offers.limited || s.reserved {
 		return ""
@@ -134,6 +131,7 @@ func (f *admission) judgeOffer(s *service, a netip.Addr) string {
 	why := f.offers.whyNot(s.Key.Namespace, a)
 	switch {
 	case why == "":
+	// what was leased is not its own once s names it
 	case a.IsUnspecified() && f.hasLeased(s, vip.FamilyOf(a)), !a.IsUnspecified() && !slices.Contains(s.Record.Leased,
 		a) && f.has(s, a):
 		s.unoffered = true
@@ -143,8 +141,7 @@ func (f *admission) judgeOffer(s *service, a netip.Addr) string {
 	return ""
 }
 
-// unofferedOf returns the addresses that s names, no pool offers to its namespace, and nobody has to do without
-// because of s.
+// unofferedOf returns what s names, no pool offers to it, and its status does not show.
 func (p *facts) unofferedOf(s *vip.Service) (out []netip.Addr) {
 	if p.offers == nil || !p.offers.limited {
 		return nil
@@ -159,9 +156,7 @@ func (p *facts) unofferedOf(s *vip.Service) (out []netip.Addr) {
 	return out
 }
 
-// released returns the addresses of s that no pool offers to it any more (unofferedOf), if Herald gave it all of
-// these, and each pool that heraldvip.io/allocated names can be read: it is given others for them. Else nil: they are
-// refused.
+// released returns the given addresses of s that no pool offers any more, for which it gets others.
 func (p *facts) released(s *vip.Service) []netip.Addr {
 	all := p.unofferedOf(s)
 	// no pool has the zero Addr, but one that can't be read may
@@ -174,6 +169,5 @@ func (p *facts) released(s *vip.Service) []netip.Addr {
 	return all
 }
 
-// keepsStatus reports whether the status of s is all that says that an address is its own: a Service of another
-// namespace asks for one of them, or no pool would offer it to s again (docs/why.md, "Who has an address").
+// keepsStatus reports whether only the status of s keeps its address (docs/why.md, "Who has an address").
 func (s *service) keepsStatus() bool { return s.contended || s.unoffered }

@@ -21,8 +21,7 @@ func place(f *facts, units []*unit) (again time.Duration) {
 	return p.again
 }
 
-// setTargets sets the target of every unit that is free, or that this node is to hand over; nil if none is eligible.
-// The oldest comes first and counts for the next, so that a burst spreads evenly (docs/why.md, "Placement").
+// setTargets sets the targets of units, oldest first, that are free or to leave this node (docs/why.md, "Placement").
 func (p *placement) setTargets() {
 	for _, u := range p.units {
 		if n := p.members[u.claim.Holder]; n != nil {
@@ -53,7 +52,7 @@ func (p *placement) setTargets() {
 	}
 }
 
-// whyFree returns why u, which is free, is no longer with the node that had it; "" if it had none.
+// whyFree returns why u, which is free, is no longer where it was; "" if it was nowhere.
 func (p *placement) whyFree(u *unit) string {
 	claim := p.Claims[u.lease]
 	before := cmp.Or(claim.Holder, claim.PreviousHolder)
@@ -71,8 +70,7 @@ func (p *placement) whyFree(u *unit) string {
 	return before + " no longer had it"
 }
 
-// betterNode returns the node to which u, which this node holds, is to move because of a fault here, and the cause;
-// nil if nothing is wrong or no node is better.
+// betterNode returns where u is to move for a fault here, and that; nil if none is better.
 func (p *placement) betterNode(u *unit) (to *member, cause string) {
 	fault := p.faultHere(u)
 	if fault == "" || !p.Tenure.Holds(p.Now) || !p.Tenure.RenewalLateSince.IsZero() {
@@ -84,8 +82,7 @@ func (p *placement) betterNode(u *unit) (to *member, cause string) {
 	return nil, ""
 }
 
-// faultHere returns why clients of u, which this node holds, are not served well here; "" if they are. The control
-// plane needs no data plane.
+// faultHere returns why clients of u are not served well here; "" if they are.
 func (p *placement) faultHere(u *unit) string {
 	switch {
 	case p.DataPlaneFault != "" && u.requirements.nodeExclusion:
@@ -96,8 +93,7 @@ func (p *placement) faultHere(u *unit) string {
 	return ""
 }
 
-// formerHolder returns the node that had a free unit, by leases and statuses, if it may have it again: a lease that
-// was deleted by hand moves nothing.
+// formerHolder returns the node that had a free unit, if it may have it again: a lease deleted by hand moves nothing.
 func (p *placement) formerHolder(u *unit) *member {
 	names := append(make([]string, 0, 8), p.Claims[u.lease].Holder)
 	for _, s := range u.services {
@@ -119,17 +115,16 @@ func (p *placement) formerHolder(u *unit) *member {
 	return nil
 }
 
-// bestNode returns the alive and eligible node that is to have u, or nil (docs/why.md, "Placement"). It may be this
-// node.
+// bestNode returns the eligible node that is to have u, or nil (docs/why.md, "Placement").
 func (p *placement) bestNode(u *unit) *member { return p.bestOf(u, p.alive) }
 
-// bestSuccessor returns the best node of which this process has seen a sign of life, or nil: one that was dead before
-// looks alive for a lease duration.
+// bestSuccessor returns the best node of which this process has seen a sign of life, or nil.
 func (p *placement) bestSuccessor(u *unit) *member {
+	// one that was dead before looks alive for a lease duration
 	return p.bestOf(u, slices.DeleteFunc(slices.Clone(p.alive), func(n *member) bool { return n.Unproven }))
 }
 
-// bestOf returns the one of nodes that is to have u, by the rules of bestNode; nil if none is eligible.
+// bestOf returns the one of nodes that is to have u; nil if none is eligible.
 func (p *placement) bestOf(u *unit, nodes []*member) *member {
 	var best *member
 	var bestRank rank
@@ -148,7 +143,7 @@ func (p *placement) bestOf(u *unit, nodes []*member) *member {
 	return best
 }
 
-// returnUnits gives back to a node that was undrained the units that this node had directly from it.
+// returnUnits gives units back to a node that was undrained and had them directly before.
 func (p *placement) returnUnits() {
 	undrained := make(map[string]*member)
 	for _, o := range p.Nodes {
@@ -172,8 +167,7 @@ func (p *placement) returnUnits() {
 	}
 }
 
-// rebalance sets the target of one unit of this node at most, the youngest for which a node is preferred, or has two
-// units fewer (vip_rebalance).
+// rebalance moves at most one unit, the youngest for which a node is preferred or has two fewer.
 func (p *placement) rebalance() {
 	if !p.Rebalance || len(p.HandingOver) > 0 {
 		return
@@ -198,7 +192,7 @@ func (p *placement) rebalance() {
 	}
 }
 
-// whyBalanced says why a unit goes to n by vip_rebalance: its pool prefers n (weighsMore), or fewer units.
+// whyBalanced says why a unit goes to n by vip_rebalance: its pool prefers n, or fewer units.
 func (p *placement) whyBalanced(n *member, weighsMore bool) string {
 	if weighsMore {
 		return "vip_rebalance: " + n.Name + " is preferred by its pool to " + p.Self

@@ -70,8 +70,7 @@ type Rules struct {
 	Allocation   *Allocation   // nil: Services are given no addresses
 }
 
-// Make returns the Plan of node w.Self. It changes nothing in w and keeps nothing of it. Before w.Synced it returns
-// the empty Plan, on which callers must not act: it does not mean that everything is to be taken away.
+// Make returns the Plan of node w.Self, and keeps w as it is; the empty Plan before w.Synced is to be ignored.
 func Make(r Rules, w vip.World) vip.Plan {
 	if !w.Synced {
 		return vip.Plan{}
@@ -174,11 +173,10 @@ func newFacts(r *Rules, w *vip.World) *facts {
 	return f
 }
 
-// isBound reports whether this node's kernel has a on a.Link; on another link does not count.
+// isBound reports whether this node's kernel has a on a.Link.
 func (p *facts) isBound(a vip.Address) bool { return p.bound[binding{a.Addr, a.Link}] }
 
-// handingOver reports whether this node has written a successor into u.lease and still answers for u, waiting to hear
-// the successor announce it.
+// handingOver reports whether this node has handed u over, and answers until the successor is heard.
 func (p *facts) handingOver(u *unit) bool {
 	_, ok := p.HandingOver[u.lease]
 	return ok

@@ -16,8 +16,7 @@ type Allocation struct {
 	Provider vip.Key // the lease of kube-vip's cloud provider: while that renews it, it serves the ConfigMap
 }
 
-// planPools adds the PoolInput to the Plan: with all requests if this node gives addresses, else only with the
-// ConfigMap.
+// planPools adds the PoolInput, with requests only if this node gives addresses.
 func (f *admission) planPools() {
 	if f.Allocation == nil {
 		return
@@ -33,9 +32,7 @@ func (f *admission) planPools() {
 	f.pools = []vip.PoolInput{in}
 }
 
-// addressRequests returns an AddressRequest for every Service of type LoadBalancer but the control plane's. It is
-// Foreign, so that it is given no address, if it is not ours, names what can't be read, names what no pool offers to
-// its namespace and was not given that, or keeps what it does not ask for.
+// addressRequests returns the AddressRequests of all LoadBalancers but the control plane's.
 func (f *admission) addressRequests() []vip.AddressRequest {
 	all := make([]vip.AddressRequest, 0, len(f.all))
 	for _, s := range f.all {
@@ -58,8 +55,7 @@ func (f *admission) addressRequests() []vip.AddressRequest {
 	return all
 }
 
-// dropLeftovers takes from the Services what only their status names, no Herald of this installation wrote, and no
-// Service can have, such as the addresses of nodes that k3s' ServiceLB leaves there: nobody asks for that.
+// dropLeftovers takes from Services what another program left in a status and none can have, as ServiceLB of k3s does.
 func (f *admission) dropLeftovers() {
 	cloned := false
 	for i := range f.Services {
@@ -86,8 +82,7 @@ func (p *facts) isLeftover(s *vip.Service, a netip.Addr) bool {
 	return p.reserved.whyRefused(&service{Service: s}, a) != ""
 }
 
-// keepsAnother reports whether the status of s names an address that s does not ask for, and that no Herald of this
-// installation wrote, so that none will clear it.
+// keepsAnother reports whether another program's status names an address that s does not ask for.
 func (p *facts) keepsAnother(s *vip.Service) bool {
 	return !p.wroteStatus(s) && slices.ContainsFunc(s.StatusVIPs(), func(a netip.Addr) bool {
 		return !slices.Contains(s.Addresses, a) && !slices.ContainsFunc(s.Addresses, netip.Addr.IsUnspecified) &&
@@ -95,8 +90,7 @@ func (p *facts) keepsAnother(s *vip.Service) bool {
 	})
 }
 
-// addressesInUse probes for the addresses that Services were given and no status shows yet, and returns those that
-// another host has, sorted (docs/why.md, "Address checks").
+// addressesInUse probes what Services were given, and returns what hosts have (docs/why.md, "Address checks").
 func (f *admission) addressesInUse() (inUse []netip.Addr) {
 	if !f.ProbeNew {
 		return nil
@@ -120,8 +114,7 @@ func (f *admission) addressesInUse() (inUse []netip.Addr) {
 	return slices.Compact(inUse)
 }
 
-// givesAddresses reports whether a Herald gives addresses: there is a ConfigMap of pools, and it is not the
-// provider's to serve.
+// givesAddresses reports whether a Herald gives addresses: of a ConfigMap that the provider does not serve.
 func (p *facts) givesAddresses() bool {
 	return p.Allocation != nil && p.Pools != nil && !p.Pools.Gone && p.providerHolder() == ""
 }
@@ -134,8 +127,7 @@ func (p *facts) providerHolder() string {
 	return ""
 }
 
-// intendPoolsLease adds the owner of the unit of pools to the Plan, and reports whether this node gives
-// addresses.
+// intendPoolsLease adds the owner of the unit of pools, and reports whether this node gives addresses.
 func (f *admission) intendPoolsLease() bool {
 	c := f.Claims[f.Allocation.Lease]
 	if !c.Valid {
@@ -156,8 +148,7 @@ func (f *admission) intendPoolsLease() bool {
 	return holds && owner.Node == f.Self && f.Tenure.Holds(f.Now) && f.Tenure.RenewalLateSince.IsZero()
 }
 
-// bestAllocator returns the alive node that is to give addresses, or nil: one that refuses no VIPs and announces
-// Services; one that is stalled if there is no other.
+// bestAllocator returns the node that is to give addresses, one that is stalled last; or nil.
 func (p *facts) bestAllocator() *member {
 	able := func(n *member) bool { return n.refusal == "" && n.Info.AnnouncesServices() }
 	key := hashKey(p.Allocation.Lease)
@@ -165,8 +156,7 @@ func (p *facts) bestAllocator() *member {
 		p.alive, "", able))
 }
 
-// reportPools adds the Assignments that are not seen on Services yet, and Events and conditions about what is given,
-// waits, or is wrong in the ConfigMap.
+// reportPools reports Assignments, Services that wait, and what is wrong in the ConfigMap.
 func (f *admission) reportPools() {
 	for _, a := range f.Assignments {
 		reason, message, waits := vip.AddressAllocated, a.Reason, ""
@@ -224,8 +214,7 @@ func (f *admission) whyNoAddress(s *service) string {
 	return fmt.Sprintf("%s yet; it is to be given one of %s", text, pools)
 }
 
-// all returns every range and address that no Service may have, without the addresses of pods that are known from
-// EndpointSlices alone.
+// all returns what no Service may have, without addresses known from EndpointSlices alone.
 func (r *reservedAddresses) all() []vip.ReservedRange {
 	out := slices.DeleteFunc(slices.Clone(r.ranges), func(x vip.ReservedRange) bool { return x.FromSlice })
 	for _, m := range []map[netip.Addr]description{r.nodes, r.programs, r.routers, r.subnets} {

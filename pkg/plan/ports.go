@@ -12,8 +12,7 @@ import (
 // any Service changes, all are written again, which takes the kernel some 5 µs for each.
 const maxOpenPorts = 8192
 
-// limitPorts adds to the Plan which ports of its addresses are open (enable_service_security). None is of an address
-// that is bound and no longer wanted. Each namespace has maxOpenPorts; what is beyond stays closed.
+// limitPorts adds which ports of addresses are open (enable_service_security), none of unwanted ones.
 func (m *actions) limitPorts(services []*service) {
 	if !m.LimitPorts {
 		return
@@ -53,8 +52,7 @@ func (m *actions) limitPorts(services []*service) {
 	}
 }
 
-// openedPorts returns how many of its ports, the first of the spec, each Service has open on each of its limited
-// addresses. services are sorted, oldest first.
+// openedPorts returns how many ports each Service, oldest first, has open on each limited address.
 func (m *actions) openedPorts(services []*service, limited map[netip.Addr]bool) map[*service]int {
 	opened, left := make(map[*service]int, len(services)), make(map[string]int)
 	for _, s := range services {

@@ -35,10 +35,7 @@ func (d description) String() string {
 	return d.what + " " + d.node + " on " + d.link
 }
 
-// newReservedAddresses returns what no Service may have: the addresses of all nodes (of their links, and as
-// Kubernetes has them, but for the control plane's VIP), what other programs have given to nodes, routers, network
-// and broadcast addresses, and the ranges of w.Reserved, of svc_reserved, of pods, and of the control plane's VIP, by
-// the options of this node or of any other.
+// newReservedAddresses returns what no Service may have, by what nodes publish and by the options.
 func newReservedAddresses(rules *Rules, w *vip.World) *reservedAddresses {
 	r := &reservedAddresses{
 		nodes: make(map[netip.Addr]description), programs: make(map[netip.Addr]description),
@@ -90,8 +87,7 @@ func newReservedAddresses(rules *Rules, w *vip.World) *reservedAddresses {
 	return r
 }
 
-// addMember adds the addresses that a node, alive or not, publishes as reserved: of its links, with those of their
-// subnets that no host may have (addSubnet), of other programs, of its gateways and of its BGP peers.
+// addMember adds the addresses that a node, alive or not, publishes.
 func (r *reservedAddresses) addMember(m *vip.Member) {
 	for _, l := range m.Info.Links {
 		for _, p := range l.Prefixes {
@@ -129,20 +125,13 @@ func (r *reservedAddresses) addSubnet(p netip.Prefix, node, link string) {
 	}
 }
 
-// mayIgnoreSlices reports whether s may have a although an EndpointSlice says that it is a pod's: s has it already,
-// or a pool offers it to its namespace (docs/why.md, "What tenants can write"). Some clusters let tenants write
-// EndpointSlices, by which they could take any VIP from its Service.
+// mayIgnoreSlices reports whether s may have a despite EndpointSlices, which tenants may write.
 func (p *facts) mayIgnoreSlices(s *service, a netip.Addr) bool {
 	return p.has(s, a) || p.offers != nil && p.offers.policy.WhyNotOffered(s.Key.Namespace,
 		p.offers.labels[s.Key.Namespace], a, true) == ""
 }
 
-// whatIs describes what a is that s may not have, or returns "": a node's address; unless s is the control plane,
-// what another program has given to a node, a router, a network or broadcast address, or the longest reserved range
-// that it is in.
-//
-// What another program has given to a node s may have if its status names it: the program is an announcer that ran
-// here before Herald. Where no status is written, it may have it too.
+// whatIs describes a, which s may not have; "" if it may.
 func (r *reservedAddresses) whatIs(s *service, a netip.Addr) string {
 	if d, ok := r.nodes[a]; ok {
 		return d.String()
@@ -150,6 +139,7 @@ func (r *reservedAddresses) whatIs(s *service, a netip.Addr) string {
 	if s.reserved {
 		return ""
 	}
+	// the program may be an announcer that ran here before Herald
 	if d, ok := r.programs[a]; ok && s.statusTellsUse && !s.statusHas(a) {
 		return d.String()
 	}
@@ -171,8 +161,7 @@ func (r *reservedAddresses) whatIs(s *service, a netip.Addr) string {
 	return ""
 }
 
-// describeTo describes x to the user of s: a Service that has it only if it is in the namespace of s (docs/why.md,
-// "Who has an address").
+// describeTo describes x to the user of s, by its Service only if that is of the same namespace.
 func describeTo(s *service, x vip.ReservedRange) string {
 	switch x.Service.Namespace {
 	case "":
@@ -186,8 +175,7 @@ func describeTo(s *service, x vip.ReservedRange) string {
 // broadcast is 255.255.255.255, to all hosts of a link.
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
-// whyRefused returns why s may not have a as a VIP, or "": it is loopback, multicast, broadcast, link-local or of
-// 0.0.0.0/8, not of the Service's families, or reserved (for the control plane: a node's).
+// whyRefused returns why s may not have a as a VIP, or "".
 func (r *reservedAddresses) whyRefused(s *service, a netip.Addr) string {
 	switch {
 	case a.IsLoopback():

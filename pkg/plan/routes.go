@@ -28,8 +28,7 @@ type routes struct {
 	added map[netip.Prefix]bool // those in out.Routes
 }
 
-// addRoute adds a host route to a to the Plan and returns it; if the Plan has one, whosever it is, it returns a Route
-// that is in no Plan.
+// addRoute adds a host route to a, and returns it; a spare Route if the Plan has one.
 func (r *routes) addRoute(s *service, a netip.Addr) *vip.Route {
 	prefix := netip.PrefixFrom(a, a.BitLen())
 	if r.added[prefix] {
@@ -44,8 +43,7 @@ func (r *routes) addRoute(s *service, a netip.Addr) *vip.Route {
 	return &r.out.Routes[len(r.out.Routes)-1]
 }
 
-// advertise adds routes to the addresses of s, which this node owns and binds nowhere, once kube-proxy serves s.
-// While handingOver the status is the successor's.
+// advertise adds routes to s, which this node owns and binds nowhere, once kube-proxy serves it.
 func (r *routes) advertise(s *service, handingOver bool) {
 	if s.waitsForKubeProxy && !r.askKubeProxy(s) {
 		s.setVerdict(vip.VIPClaiming, "kube-proxy on node "+r.Self+" does not serve it yet")
@@ -70,8 +68,7 @@ func (r *routes) advertise(s *service, handingOver bool) {
 	r.reportNoSession(s, missing, len(ingress) == 0)
 }
 
-// advertiseFromEveryNode adds the routes of Services that every node advertises, each once, and sets the verdicts of
-// those that have none.
+// advertiseFromEveryNode adds routes of Services that every node advertises, and sets their verdicts.
 func (r *routes) advertiseFromEveryNode(services []*service) {
 	sharing := make(map[netip.Addr][]*service)
 	for _, s := range services { // oldest first
@@ -112,8 +109,7 @@ func (p *facts) routeRequirements(s *service) *requirements {
 	return need
 }
 
-// advertiseHere adds the route to a if this node can serve all services, which share a; where none can, the first
-// that any node can serve. It reports whether the route stays, and which node alone advertises it, if one does.
+// advertiseHere adds the route to a if this node can serve services; only is who alone advertises it.
 func (r *routes) advertiseHere(a netip.Addr, services []*service) (added bool, only *member) {
 	canServe := func(s *service, n *member) bool { return whyIneligible(r.routeRequirements(s), n) == "" }
 	canServeAll := func(n *member) bool {
@@ -160,8 +156,7 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) (added bool, o
 	return ready && !r.Stopping, only
 }
 
-// affinityNode returns the one node that advertises s, which has session affinity; nil if none can. Each kube-proxy
-// remembers for itself which pod a client has (docs/why.md, "Session affinity by BGP").
+// affinityNode returns the one able node for s; nil for none (docs/why.md, "Session affinity by BGP").
 func (r *routes) affinityNode(s *service, canServe func(*member) bool) *member {
 	able := slices.DeleteFunc(slices.Clone(r.alive), func(n *member) bool { return !canServe(n) })
 	well := slices.DeleteFunc(slices.Clone(able), func(n *member) bool {
@@ -176,7 +171,7 @@ func (r *routes) affinityNode(s *service, canServe func(*member) bool) *member {
 	return nil
 }
 
-// bindToLoopback adds a to the Plan, to be bound to lo without a lease, and reports whether the kernel has it.
+// bindToLoopback adds a, to be bound to lo, and reports whether the kernel has it.
 func (r *routes) bindToLoopback(a netip.Addr) bool {
 	want := vip.Address{Addr: a, Bits: a.BitLen(), Link: loopback, LocalDelivery: true}
 	if !r.wanted[a] {
@@ -189,7 +184,7 @@ func (r *routes) bindToLoopback(a netip.Addr) bool {
 // loopback is the link of VIPs that several nodes have at once.
 const loopback = "lo"
 
-// protocols returns by what routes are advertised, for messages: BGP, a routing table, or both.
+// protocols returns by what routes are advertised, for messages.
 func (r *routes) protocols() string {
 	table := fmt.Sprintf("routing table %d", r.RoutingTable)
 	switch {
@@ -201,8 +196,7 @@ func (r *routes) protocols() string {
 	return "BGP and " + table
 }
 
-// connected reports whether routers can learn of a route to a, of s, from n. What another daemon exports from a
-// routing table is not known.
+// connected reports whether routers can learn of a route to a, of s, from n.
 func (p *facts) connected(s *service, n *member, a netip.Addr) bool {
 	return p.RoutingTable != 0 || slices.ContainsFunc(n.Info.BGPSessions,
 		func(x vip.BGPSession) bool { return x.Takes(a) && s.toPeer(x.Peer) })
@@ -218,13 +212,12 @@ func (p *facts) connections(s *service, n *member) (count int) {
 	return count
 }
 
-// toPeer reports whether s is advertised to the BGP peer of that name: it names that, or no peers at all.
+// toPeer reports whether s is advertised to the BGP peer of that name.
 func (s *service) toPeer(name string) bool {
 	return s.BGPAttributes.Peers == nil || slices.Contains(s.BGPAttributes.Peers, name)
 }
 
-// reportUnowned sets the verdict of a Service that every node advertises; the statusWriter writes its status. here
-// are the addresses that this node advertises.
+// reportUnowned sets the verdict, or as statusWriter the status, of s, which every node advertises.
 func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool, only *member) {
 	need := r.routeRequirements(s)
 	eligible := slices.DeleteFunc(slices.Clone(r.alive), func(n *member) bool { return whyIneligible(need, n) != "" })
@@ -264,8 +257,7 @@ func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool, only *membe
 	}
 }
 
-// knownToRouters returns the addresses of s that a router knows of, as text and for the status, and the missing ones.
-// One that the status names stays while a router may still learn of it.
+// knownToRouters returns the addresses of s that routers know, or may keep, and the missing ones.
 func (r *routes) knownToRouters(s *service, here map[netip.Addr]bool, from []*member) (text string,
 	ingress []vip.Ingress, missing []netip.Addr) {
 	mayTake := slices.ContainsFunc(from, func(n *member) bool { // once a session is established
@@ -292,8 +284,7 @@ func (r *routes) knownToRouters(s *service, here map[netip.Addr]bool, from []*me
 	return strings.Join(names, ", "), ingress, missing
 }
 
-// reportNoSession adds the Event NoBGPSession about missing addresses of s, with the reason of each session. If all
-// are missing s has failed.
+// reportNoSession adds NoBGPSession about missing addresses of s, which fails if these are all.
 func (r *routes) reportNoSession(s *service, missing []netip.Addr, all bool) {
 	if len(missing) == 0 {
 		return
@@ -335,8 +326,7 @@ func (r *routes) reportNoSession(s *service, missing []netip.Addr, all bool) {
 	r.fail(s, vip.NoBGPSession, message)
 }
 
-// statusWriter returns the node of eligible that writes the status of s: the one that wrote it last, else one that is
-// connected for most addresses.
+// statusWriter returns who of eligible writes the status of s: as last time, else the best connected.
 func (r *routes) statusWriter(s *service, eligible []*member) *member {
 	most := 0
 	for _, n := range eligible {
@@ -347,8 +337,7 @@ func (r *routes) statusWriter(s *service, eligible []*member) *member {
 	})
 }
 
-// addAggregates adds each aggregate of the BGP options that contains a host route, drained or kept if all these are,
-// and sorts the routes.
+// addAggregates adds aggregates with a host route in them, and sorts the routes.
 func (r *routes) addAggregates() {
 	if r.BGP == nil {
 		return

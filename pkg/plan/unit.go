@@ -33,7 +33,7 @@ func act(a *admission) *actions {
 	m := &actions{draft: d, dhcp: a.dhcp, checks: a.checks, mappings: newMappings(d),
 		routes: &routes{d, make(map[netip.Prefix]bool)}}
 	for _, s := range a.expectingEndpoints {
-		for _, u := range groupIntoUnits(a.reporter, []*service{s}) { // alone: whether it may share is not known yet
+		if u := unitOfOne(a.reporter, s); u != nil { // whether it may share is not known yet
 			m.checks.probeEarly(u)
 		}
 	}
@@ -58,7 +58,7 @@ func act(a *admission) *actions {
 	return m
 }
 
-// wantAddress adds a, and an Announcement of it, to the Plan, unless that has the address already, on whichever link.
+// wantAddress adds a, with an Announcement, to the Plan, unless that has it on any link.
 func (p *draft) wantAddress(a vip.Address, listenOnly bool) {
 	if p.wanted[a.Addr] {
 		return
@@ -69,8 +69,7 @@ func (p *draft) wantAddress(a vip.Address, listenOnly bool) {
 		ListenOnly: listenOnly})
 }
 
-// askKubeProxy adds the HealthCheck of s to the Plan, and reports whether it has passed: kube-proxy serves s, or has
-// not answered for long.
+// askKubeProxy adds the HealthCheck of s, and reports whether kube-proxy serves it, or is long silent.
 func (p *draft) askKubeProxy(s *service) bool {
 	if !s.healthChecked {
 		s.healthChecked = true
@@ -80,8 +79,7 @@ func (p *draft) askKubeProxy(s *service) bool {
 	return p.HealthChecked[s.Key]
 }
 
-// finish adds to the Plan what this node writes about each of all (emit), and their Verdicts, sorted by Key, and
-// returns it.
+// finish adds what this node writes about all, and their Verdicts by Key, and returns the Plan.
 func (m *actions) finish(all []*service) vip.Plan {
 	m.out.EventsPending = !m.Tenure.RenewalLateSince.IsZero()
 	m.out.Verdicts = make([]vip.Verdict, 0, len(all))
@@ -128,8 +126,7 @@ func (m *actions) plan(u *unit) {
 	}
 }
 
-// rejectUnit rejects the Services of u, for which no node is eligible. If an alive one lacks nothing but an endpoint,
-// they keep their status.
+// rejectUnit rejects u, for which no node is eligible; statuses stay if only endpoints are missing.
 func (m *actions) rejectUnit(u *unit) {
 	why := m.whyNoNode(&u.requirements)
 	elsewhere := u.requirements
@@ -146,7 +143,7 @@ func (m *actions) rejectUnit(u *unit) {
 	}
 }
 
-// wantOwner adds to the Plan that u, with its records, is to be at a node; "": at none.
+// wantOwner adds that u, with its records, is to be at a node; "": at none.
 func (m *actions) wantOwner(u *unit, node string) {
 	cause := ""
 	if u.target != nil && node == u.target.Name {
@@ -184,8 +181,7 @@ func (m *actions) planHeldElsewhere(u *unit) {
 	}
 }
 
-// keepUntilHeard keeps what this node has handed over of u: addresses until another node is heard to announce them,
-// routes for as long as that may take.
+// keepUntilHeard keeps addresses of u until the successor is heard, and routes as long as that may take.
 func (m *actions) keepUntilHeard(u *unit) {
 	if len(m.HandingOver) == 0 || m.self == nil || !m.Tenure.Holds(m.Now) {
 		return
@@ -211,15 +207,13 @@ func (m *actions) keepUntilHeard(u *unit) {
 	}
 }
 
-// successorHeard reports whether another node announced a after it was handed over. If a node publishes no MAC any
-// host counts.
+// successorHeard reports whether another node, or any host if a node has no MAC, announced a since.
 func (m *actions) successorHeard(a vip.Address, h vip.HandingOver) bool {
 	x, ok := m.Heard[a.Addr]
 	return ok && !x.At.Before(h.Since) && (!m.checks.complete || m.checks.nodeByMAC[x.MAC] != "")
 }
 
-// keepOrHandOver plans for a unit that this node has with a valid tenure. Unless no node may have it, it is announced
-// here, even while it is handed over.
+// keepOrHandOver announces u here, even while it is handed over, unless no node may have it.
 func (m *actions) keepOrHandOver(u *unit) {
 	switch {
 	case u.target != nil:
@@ -253,8 +247,7 @@ func (m *actions) keepOrHandOver(u *unit) {
 	}
 }
 
-// withoutEndpointAtOwner returns why the owner of its unit does not serve s, of externalTrafficPolicy Local: it has
-// endpoints of the others only. "" if it does.
+// withoutEndpointAtOwner returns why the owner does not serve s, of policy Local; "" if it does.
 func (m *actions) withoutEndpointAtOwner(s *service) string {
 	u := s.unit
 	owner := m.members[u.claim.Holder]
@@ -266,8 +259,7 @@ func (m *actions) withoutEndpointAtOwner(s *service) string {
 		s.noEndpointThere + ": give it an address and lease of its own, or an endpoint where they have one"
 }
 
-// reportWithoutEndpoint has s, which is withoutEndpointAtOwner, fail. Its status goes on naming what it has, and no
-// node.
+// reportWithoutEndpoint has s fail, whose status goes on naming what it has, and no node.
 func (m *actions) reportWithoutEndpoint(s *service, why string) {
 	m.mappings.addMappings(s, false)
 	m.fail(s, vip.NoEligibleNode, why)
@@ -282,8 +274,7 @@ func (m *actions) reportWithoutEndpoint(s *service, why string) {
 	}
 }
 
-// requestDHCP asks DHCP servers for u, unless a former owner still answers for what is leased: two nodes must not
-// have one MAC (docs/why.md, "DHCP identity").
+// requestDHCP asks DHCP servers for u, once no former owner has its MAC (docs/why.md, "DHCP identity").
 func (m *actions) requestDHCP(u *unit) {
 	for _, s := range u.services {
 		for _, a := range s.addrs {
@@ -309,8 +300,7 @@ type progress struct {
 	ingress []vip.Ingress // for the status
 }
 
-// announce binds and announces the addresses of s on this node, which owns it. While handingOver the status and the
-// mappings are the successor's.
+// announce binds and announces s here; while handingOver the rest is the successor's.
 func (m *actions) announce(s *service, handingOver bool) {
 	if s.ignoresEndpoints {
 		m.addEvent(s, vip.LocalNoElection,
@@ -337,8 +327,7 @@ func (m *actions) announce(s *service, handingOver bool) {
 	}
 }
 
-// bindAddress adds one address of s to the Plan, to be bound and announced, unless something keeps this node from
-// that. What follows once the kernel has it goes to the Plan and to c.
+// bindAddress adds an address of s, to be bound and announced, unless something keeps it from that.
 func (m *actions) bindAddress(s *service, a address, ready bool, c *progress) {
 	link := a.Link
 	if a.client != nil {
@@ -372,24 +361,8 @@ func (m *actions) bindAddress(s *service, a address, ready bool, c *progress) {
 	if !ready && !bound {
 		return // kube-proxy here would drop what the node attracts
 	}
-	switch probed := a.New && m.ProbeNew; {
-	case bound:
-	case !probed && a.client == nil: // of a leased one the macvlan waits (requestDHCP)
-		if m.checks.askFormerOwners(a.Address, "") {
-			m.checks.addHeldBack(s, a.Address)
-			return
-		}
-	case probed:
-		if free, others := m.checks.probe(a.Address); !free {
-			m.checks.addHeldBack(s, a.Address)
-			if len(others) > 0 {
-				c.inUse = append(c.inUse, fmt.Sprintf("%s is in use by another host on %s (MAC %s), so it is not "+
-					"announced: take it off that host, or give the Service another address; it is asked again at "+
-					"least once a minute, and announced when it is free",
-					a.Addr, a.Link, strings.Join(others, ", ")))
-			}
-			return
-		}
+	if !bound && m.waitsForOthers(s, a, c) {
+		return
 	}
 	m.wantAddress(a.Address, m.handingOver(s.unit))
 	if !bound {
@@ -407,7 +380,29 @@ func (m *actions) bindAddress(s *service, a address, ready bool, c *progress) {
 	c.ingress = append(c.ingress, m.ingress(s, a.Addr))
 }
 
-// setVerdictAndStatus sets the verdict, the conditions and the status of s, which this node owns and binds.
+// waitsForOthers reports whether a must not be bound yet: another host has it, or a former owner may.
+func (m *actions) waitsForOthers(s *service, a address, c *progress) bool {
+	var others []string
+	switch probed := a.New && m.ProbeNew; {
+	case probed:
+		free := false
+		if free, others = m.checks.probe(a.Address); free {
+			return false
+		}
+	// of a leased one the macvlan waits (requestDHCP)
+	case a.client != nil || !m.checks.askFormerOwners(a.Address, ""):
+		return false
+	}
+	m.checks.addHeldBack(s, a.Address)
+	if len(others) > 0 {
+		c.inUse = append(c.inUse, fmt.Sprintf("%s is in use by another host on %s (MAC %s), so it is not announced: take "+
+			"it off that host, or give the Service another address; it is asked again at least once a minute, and "+
+			"announced when it is free", a.Addr, a.Link, strings.Join(others, ", ")))
+	}
+	return true
+}
+
+// setVerdictAndStatus sets the verdict, the conditions and the status of s, which this node binds.
 func (m *actions) setVerdictAndStatus(s *service, handingOver bool, c *progress) {
 	missing, problems, undecided := m.dhcp.missingLeases(s)
 	switch {
@@ -451,8 +446,7 @@ func (m *actions) setVerdictAndStatus(s *service, handingOver bool, c *progress)
 	}
 }
 
-// addAnnouncedEvent adds the Event that this node announces s: VIPMoved if another node had it before, else
-// VIPAnnounced.
+// addAnnouncedEvent adds VIPMoved if another node had s before, else VIPAnnounced.
 func (r *reporter) addAnnouncedEvent(s *service) {
 	claim := s.unit.claim
 	occurrence := int64(claim.Transitions)
@@ -474,7 +468,7 @@ func (r *reporter) addAnnouncedEvent(s *service) {
 // be larger than the API server takes.
 const maxStatusPorts = 1024
 
-// ingress returns the entry of a in the status of s, with all its ports, or none if these are too many.
+// ingress returns the entry of a in the status of s, with its ports unless these are too many.
 func (p *facts) ingress(s *service, a netip.Addr) vip.Ingress {
 	i := vip.Ingress{Addr: a, IPMode: cmp.Or(s.IPMode, p.IPMode), Ports: s.Ports}
 	if len(s.Ports)*len(s.addrs) > maxStatusPorts {
@@ -483,8 +477,7 @@ func (p *facts) ingress(s *service, a netip.Addr) vip.Ingress {
 	return i
 }
 
-// reportUnmanaged adds an Event for each VIP that is bound on this node, and that neither Herald bound nor this node
-// owns.
+// reportUnmanaged adds an Event for each VIP here that neither Herald bound nor this node owns.
 func (m *actions) reportUnmanaged(units []*unit) {
 	for _, x := range m.Unmanaged {
 		for _, u := range units {
@@ -505,7 +498,7 @@ func (s *service) showsWanted() bool {
 	return slices.ContainsFunc(s.addrs, func(a address) bool { return s.statusHas(a.Addr) })
 }
 
-// hasAddress reports whether a is in s.addrs, the addresses that s asked for, or has leased, and may have.
+// hasAddress reports whether a is in s.addrs.
 func (s *service) hasAddress(a netip.Addr) bool {
 	return slices.ContainsFunc(s.addrs, func(x address) bool { return x.Addr == a })
 }

@@ -30,7 +30,7 @@ func (s *service) setVerdict(reason vip.Reason, message string) {
 	}
 }
 
-// hasVerdict reports whether the verdict of s has a reason, so was set.
+// hasVerdict reports whether s has a verdict.
 func (s *service) hasVerdict() bool { return s.verdict.Reason != "" }
 
 // setProblem sets the verdict of s, and adds an Event of the same reason and message.
@@ -39,7 +39,7 @@ func (r *reporter) setProblem(s *service, reason vip.Reason, message string) {
 	r.addEvent(s, reason, message, 0)
 }
 
-// fail is setProblem of a Service whose conditions are this node's to write, and that is not announced.
+// fail is setProblem of a Service whose conditions are this node's to write.
 func (r *reporter) fail(s *service, reason vip.Reason, message string) {
 	r.setProblem(s, reason, message)
 	s.report(vip.ConditionFalse, reason, message)
@@ -50,15 +50,13 @@ func (r *reporter) clearStatus(s *service) {
 	s.status = &vip.Status{Finalizer: r.finalizerOf(s, false)}
 }
 
-// writeStatus has the status of s written: ingress, the DHCP leases to record, and node, which announces it, "" if
-// none does.
+// writeStatus has the status of s written; node announces it, "" for none.
 func (r *reporter) writeStatus(s *service, node string, ingress []vip.Ingress, leases []vip.DHCPLease) {
 	s.status = &vip.Status{VIPHost: node, Announcer: r.Announcer, Ingress: ingress, DHCPLeases: leases,
 		Finalizer: r.finalizerOf(s, true)}
 }
 
-// reject sets the verdict of s, which no node announces. If this node is responsible for s it also adds an Event,
-// provided that vip.Reasons marks the reason as one, and does what rejectSilently does.
+// reject is rejectSilently with an Event, if vip.Reasons has one for the reason.
 func (r *reporter) reject(s *service, reason vip.Reason, message string) {
 	if reasonInfo(reason).Event {
 		r.addEventIfResponsible(s, reason, message)
@@ -66,8 +64,7 @@ func (r *reporter) reject(s *service, reason vip.Reason, message string) {
 	r.rejectSilently(s, reason, message)
 }
 
-// rejectSilently sets the verdict of s, which no node announces, without an Event. If this node is responsible for s
-// it also sets its conditions and clears the status if Herald wrote it; that stays if s only waits for what it has.
+// rejectSilently sets the verdict of s, and, if this node is responsible, clears what Herald wrote.
 func (r *reporter) rejectSilently(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
 	if !r.responsible(s) {
@@ -83,8 +80,7 @@ func (r *reporter) rejectSilently(s *service, reason vip.Reason, message string)
 	}
 }
 
-// withdraw sets the verdict of s, which is no longer Herald's to announce. What Herald wrote is cleared once nothing
-// of s is left (clearWithdrawn).
+// withdraw sets the verdict of s, no longer Herald's; clearWithdrawn clears what was written.
 func (f *admission) withdraw(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
 	switch {
@@ -98,7 +94,7 @@ func (f *admission) withdraw(s *service, reason vip.Reason, message string) {
 	}
 }
 
-// addEvent adds an Event about s to the Plan, unless a renewal is late: when the API server is back it may be wrong.
+// addEvent adds an Event about s, unless a renewal is late: it may be wrong by then.
 func (r *reporter) addEvent(s *service, reason vip.Reason, message string, occurrence int64) {
 	if !r.Tenure.RenewalLateSince.IsZero() {
 		return
@@ -109,22 +105,22 @@ func (r *reporter) addEvent(s *service, reason vip.Reason, message string, occur
 	})
 }
 
-// addEventIfResponsible is addEvent, but does nothing if this node is not responsible for s.
+// addEventIfResponsible is addEvent, if this node is responsible for s.
 func (r *reporter) addEventIfResponsible(s *service, reason vip.Reason, message string) {
 	if r.responsible(s) {
 		r.addEvent(s, reason, message, 0)
 	}
 }
 
-// reasonInfo returns the entry of reason in vip.Reasons. It panics if there is none.
+// reasonInfo returns the entry of reason in vip.Reasons; it panics without one.
 func reasonInfo(reason vip.Reason) vip.ReasonInfo {
 	return vip.Reasons[slices.IndexFunc(vip.Reasons, func(r vip.ReasonInfo) bool { return r.Reason == reason })]
 }
 
-// responsible reports whether this node tells about a Service that is not announced: it holds its unit, or wrote its
-// status last, or is chosen. What isolated nodes know may be old.
+// responsible reports whether this node tells about s, which is not announced.
 func (p *facts) responsible(s *service) bool {
 	if !p.Tenure.RenewalLateSince.IsZero() || p.self != nil && p.self.Info.Isolated {
+		// what isolated nodes know may be old
 		return false
 	}
 	if s.unit != nil && p.members[s.unit.claim.Holder] != nil {
