@@ -171,8 +171,7 @@ var Annotations = []Annotation{
 		Instead: "owners are elected as svc_election says; per_service_election_on_demand is refused"},
 }
 
-// readAnnotations fills in what annotations say, and the addresses. What can't be read, is unsupported or probably
-// mistyped adds a sentence to s.Invalid that names it and what would be right.
+// readAnnotations fills in what annotations say, and in s.Invalid what can't be read and what would be right.
 func readAnnotations(s *vip.Service, annotations, selector map[string]string, loadBalancerIP string) {
 	r := annotationReader{s, annotations}
 	s.VIPHost, s.Announcer = truncate(annotations[vipHostKey], maxName+1), truncate(annotations[announcerKey], maxName+1)
@@ -216,8 +215,7 @@ func (r annotationReader) invalid(key, problem string) {
 	r.service.Invalid = append(r.service.Invalid, fmt.Sprintf("%s is %s: %s.", key, quote(r.annotations[key]), problem))
 }
 
-// parseAnnotation is what parse makes of an annotation; the zero T if that is absent or blank. A problem that parse
-// returns goes to Service.Invalid.
+// parseAnnotation returns what parse makes of an annotation; its problem goes to Service.Invalid.
 func parseAnnotation[T any](r annotationReader, key string, parse func(value string) (v T, problem string)) (v T) {
 	value := r.value(key)
 	if value == "" {
@@ -242,8 +240,7 @@ func parseBool(value string) (on bool, problem string) {
 // and neither do its first maxName+1 bytes.
 const maxName = 253
 
-// parseInterface returns even a name that no interface can have, the first 60 bytes of it: a VIP never goes to a link
-// that its user did not ask for.
+// parseInterface returns even no name of a link: a VIP never goes to one that nobody asked for.
 func parseInterface(value string) (name, problem string) {
 	if !isLinkName(value) {
 		return truncate(value, 60), "no name of a network interface; write one of at most 15 characters, or auto"
@@ -256,8 +253,7 @@ func isLinkName(name string) bool {
 	return name != "" && len(name) <= 15 && name != "." && name != ".." && !strings.ContainsAny(name, "/: \t\n\v\f\r\x00")
 }
 
-// parseLeaseName reads name or namespace/name, where the namespace must be the Service's; "" if it is not, or if no
-// Lease of a Service can have the name.
+// parseLeaseName reads name or namespace/name of a Lease that the Service may have; "" for others.
 func (r annotationReader) parseLeaseName(value string) (name, problem string) {
 	namespace, name, both := strings.Cut(value, "/")
 	switch {
@@ -314,8 +310,7 @@ func quote(value string) string {
 	return strconv.Quote(value)
 }
 
-// truncate cuts a text to at most limit bytes, between two characters. What it returns of a longer one is a copy,
-// which does not keep all of it in memory.
+// truncate returns at most limit bytes, cut between two characters; of a longer text a copy.
 func truncate(text string, limit int) string {
 	if len(text) <= limit {
 		return text

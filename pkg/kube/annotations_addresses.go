@@ -12,11 +12,7 @@ import (
 // specAddress is the field of a Service's spec that names an address.
 const specAddress = "spec.loadBalancerIP"
 
-// readAddresses fills in Addresses and Source: what a person asks for, by the first of addressesKeys or by
-// spec.loadBalancerIP, and what Herald gave beside it; else what Herald gave from a pool; else what the status names.
-//
-// A mistake in the field that counts takes no VIP down: the Service keeps what it was given, or what its status
-// names.
+// readAddresses fills in Addresses and Source: what a person asks for, was given, or the status names.
 func (r annotationReader) readAddresses(loadBalancerIP string) {
 	s, keys, givenKey := r.service, addressesKeys, addressesKey
 	var beside []netip.Addr
@@ -29,6 +25,7 @@ func (r annotationReader) readAddresses(loadBalancerIP string) {
 	if s.Source = r.firstOf(loadBalancerIP, keys...); s.Source != "" {
 		s.Addresses = r.requested(s.Source, loadBalancerIP)
 	}
+	// a mistake in the field that counts takes no VIP down
 	if keep := s.Source; len(s.Addresses) == 0 {
 		if s.Allocated != "" && r.value(givenKey) != "" {
 			s.Addresses, s.Source = parseAnnotation(r, givenKey, parseAddresses), givenKey
@@ -54,8 +51,7 @@ func (r annotationReader) readAddresses(loadBalancerIP string) {
 	}
 }
 
-// firstOf returns the first of keys that has a value, or else "spec.loadBalancerIP" if that, spec, has one, or "". It
-// adds a sentence to Invalid for each other one that asks for something else.
+// firstOf returns the first of keys, or specAddress, with a value, and tells of others that differ.
 func (r annotationReader) firstOf(spec string, keys ...string) (first string) {
 	for _, k := range append(slices.Clip(keys), specAddress) {
 		value := r.value(k)
@@ -75,7 +71,7 @@ func (r annotationReader) firstOf(spec string, keys ...string) (first string) {
 	return first
 }
 
-// isPart reports whether each item of a list with commas is in another; addresses in any spelling.
+// isPart reports whether each item of a list is in another; addresses in any spelling.
 func isPart(part, whole string) bool {
 	all := make(map[string]bool)
 	for x := range strings.SplitSeq(whole, ",") {
@@ -89,7 +85,7 @@ func isPart(part, whole string) bool {
 	return true
 }
 
-// canonical returns an item of a list without the spaces around it, and an address as netip writes it.
+// canonical returns an item without spaces around it, and an address as netip writes it.
 func canonical(item string) string {
 	item = strings.TrimSpace(item)
 	if a, err := netip.ParseAddr(item); err == nil {
@@ -112,7 +108,7 @@ func (r annotationReader) requested(field, loadBalancerIP string) []netip.Addr {
 	return []netip.Addr{a}
 }
 
-// readStatusAddresses fills in Addresses and Source from the status, if that names any: the first maxAddresses.
+// readStatusAddresses fills in Addresses and Source from the status, if that names any.
 func (r annotationReader) readStatusAddresses() {
 	s := r.service
 	for _, i := range withoutGateways(s.Ingress) {
@@ -126,8 +122,7 @@ func (r annotationReader) readStatusAddresses() {
 // maxAddresses is how many addresses a Service may have.
 const maxAddresses = 16
 
-// parseAddresses reads a list of addresses: the first maxAddresses, whatever comes after them; none if one of those
-// is wrong.
+// parseAddresses reads the first maxAddresses addresses; none if one of those is wrong.
 func parseAddresses(value string) (addrs []netip.Addr, problem string) {
 	for text := range strings.SplitSeq(value, ",") {
 		a, problem := parseAddress(text)

@@ -9,11 +9,11 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// parseMethods reads the ways to announce a VIP. If one of them is wrong it returns none, not nil, which would be all
-// that are enabled: part of what was meant may be what was to be avoided.
+// parseMethods reads the ways to announce a VIP; none, not nil (all), if one is wrong.
 func parseMethods(value string) (methods []vip.Method, problem string) {
 	for text := range strings.SplitSeq(value, ",") {
 		m := vip.Method(strings.ToLower(strings.TrimSpace(text)))
+		// part of what was meant may be what was to be avoided
 		if m != vip.ByARP && m != vip.ByBGP {
 			return []vip.Method{}, "write arp, bgp, or both with a comma between. Until then the VIP is not announced, " +
 				"unless it is already and only one of the two is enabled"
@@ -23,7 +23,7 @@ func parseMethods(value string) (methods []vip.Method, problem string) {
 	return methods, ""
 }
 
-// bgpAttributes reads what a Service sets of its routes; nil fields have the defaults.
+// bgpAttributes reads what a Service sets of its routes; nil is the default.
 func (r annotationReader) bgpAttributes() (a vip.BGPAttributes) {
 	if value := r.value(communitiesKey); strings.EqualFold(value, "none") {
 		a.Communities = []vip.Community{}
@@ -45,8 +45,7 @@ func (r annotationReader) bgpAttributes() (a vip.BGPAttributes) {
 // maxPeers is how many peers a Service may name.
 const maxPeers = 100
 
-// parsePeers reads names of peers as vip.BGPPeer spells them; none, not nil, which would be all peers, if one can't
-// be read or there are more than maxPeers.
+// parsePeers reads names of peers; none, not nil (all), if they can't be read.
 func parsePeers(value string) (peers []string, problem string) {
 	if n := strings.Count(value, ",") + 1; n > maxPeers {
 		return []string{}, fmt.Sprintf("it names %d peers, and may name %d. The VIP is announced to no peer", n, maxPeers)

@@ -23,7 +23,7 @@ const (
 	dhcpLeaseKey = "heraldvip.io/dhcp-lease"
 )
 
-// dhcp reads what a Service sets of the address that a DHCP server leases for it.
+// dhcp reads what a Service sets of the address that is leased for it.
 func (r annotationReader) dhcp() vip.DHCP {
 	return vip.DHCP{
 		Hostname:  parseAnnotation(r, hostnameKey, parseHostname),
@@ -36,7 +36,7 @@ func (r annotationReader) dhcp() vip.DHCP {
 	}
 }
 
-// parseHostname reads a name as in RFC 1123 section 2.1, a dot at its end left out. Upper case is left to the server.
+// parseHostname reads a name as in RFC 1123 section 2.1, a dot at its end left out.
 func parseHostname(value string) (name, problem string) {
 	name = strings.TrimSuffix(value, ".")
 	longLabel := func(label string) bool { return len(label) > 63 }
@@ -50,8 +50,7 @@ func parseHostname(value string) (name, problem string) {
 // kubeVIPsMACs begin the MAC addresses that kube-vip makes, and writes on its Services.
 var kubeVIPsMACs = [3]byte{0x00, 0x00, 0x6c}
 
-// parseMAC reads a locally administered unicast MAC address (bit 1 of the first byte is set, bit 0 is not), or one
-// that kube-vip has made. Others belong to hardware.
+// parseMAC reads a locally administered unicast MAC address, or one that kube-vip has made.
 func parseMAC(value string) (mac, problem string) {
 	m, err := net.ParseMAC(value)
 	switch {
@@ -64,8 +63,7 @@ func parseMAC(value string) (mac, problem string) {
 	return m.String(), ""
 }
 
-// parseRequestedAddrs reads at most one address of each family. An unspecified one (0.0.0.0 or ::) stands for any,
-// and is left out.
+// parseRequestedAddrs reads at most one address of each family, without 0.0.0.0 and ::.
 func parseRequestedAddrs(value string) (addrs []netip.Addr, problem string) {
 	for text := range strings.SplitSeq(value, ",") {
 		a, problem := parseAddress(text)
@@ -82,8 +80,7 @@ func parseRequestedAddrs(value string) (addrs []netip.Addr, problem string) {
 	return addrs, ""
 }
 
-// parseMacvlanName reads the name of an interface that is to be made. The kernel takes a percent sign in it for a
-// pattern (dev_alloc_name() in net/core/dev.c).
+// parseMacvlanName reads the name of a link to be made, without %, a pattern to dev_alloc_name().
 func parseMacvlanName(value string) (name, problem string) {
 	if !isLinkName(value) || strings.Contains(value, "%") {
 		return "", "no name of a network interface; write one of at most 15 characters. The default is used"
@@ -98,8 +95,7 @@ func parseRPFilter(value string) (filter, problem string) {
 	return value, ""
 }
 
-// parseDHCPLeases reads what Herald wrote: at most two leases with usable addresses. What can't be read, or is longer
-// than 4096 bytes, counts as absent.
+// parseDHCPLeases reads at most two leases that Herald wrote; what can't be read counts as absent.
 func parseDHCPLeases(text string) []vip.DHCPLease {
 	var all, valid []vip.DHCPLease
 	if text == "" || len(text) > 4096 || json.Unmarshal([]byte(text), &all) != nil {
@@ -131,8 +127,7 @@ func leasedAddrs(leases []vip.DHCPLease) []netip.Addr {
 	return addrs
 }
 
-// addLeaseAnnotations adds to a patch of s's annotations the leases that w wants, and their addresses as those to
-// request next time; without leases it removes only the first.
+// addLeaseAnnotations adds leases, and their addresses as those to request, to a patch of s.
 func addLeaseAnnotations(patch map[string]any, s *cachedService, w vip.Status) error {
 	if len(w.DHCPLeases) == 0 {
 		if s.hasLeaseAnnotation {

@@ -28,8 +28,7 @@ const maxEgressLimits = 64
 // sends it with each list of pods.
 const maxSelector = 2048
 
-// egress reads what a Service says about egress; nil if it wants none, or if that can't be read: what pods send must
-// never have the VIP as its source where their user did not mean it.
+// egress reads what a Service says about egress; nil for none, and where it can't be read.
 func (r annotationReader) egress(selector map[string]string) *vip.EgressRule {
 	if !parseAnnotation(r, egressKey, parseBool) {
 		return nil
@@ -88,7 +87,7 @@ func parseNetworks(value string) (networks []netip.Prefix, problem string) {
 	return networks, ""
 }
 
-// parsePorts reads ports separated by commas, each with a protocol and a colon before it, or of TCP.
+// parsePorts reads ports separated by commas, of TCP if no protocol is named.
 func parsePorts(value string) (ports []vip.Port, problem string) {
 	for text := range strings.SplitSeq(value, ",") {
 		text = strings.TrimSpace(text)

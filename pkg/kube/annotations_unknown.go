@@ -13,8 +13,7 @@ const (
 	maxUnknownChecked = 32 // unknown annotations of a Service that are compared with the known ones
 )
 
-// reportUnknown adds a sentence to Service.Invalid for the first three annotations that are probably mistyped: those
-// of heraldvip.io/ that no Service has, and those of kube-vip.io/ that are almost a known one.
+// reportUnknown tells of the first three annotations that are probably mistyped.
 func (r annotationReader) reportUnknown() {
 	var unknown []string
 	for key := range r.annotations {
@@ -46,8 +45,7 @@ func (r annotationReader) reportUnknown() {
 	}
 }
 
-// nearestAnnotation returns the annotation to be set whose name is at most two letters from that of key, whatever
-// their case; "" if there is none.
+// nearestAnnotation returns the annotation that is at most two letters from key; "" for none.
 func nearestAnnotation(key string) (nearest string) {
 	_, name, _ := strings.Cut(strings.ToLower(key), "/")
 	least := 3

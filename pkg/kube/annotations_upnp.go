@@ -23,8 +23,7 @@ const (
 	upnpLeaseMax     = 7 * 24 * time.Hour
 )
 
-// forward is the mapping that gateways are asked for. It is nil if none is wanted, or if the external ports can't be
-// read: a port that nobody meant to open stays closed.
+// forward returns what gateways are asked for; nil for nothing, and where ports can't be read.
 func (r annotationReader) forward() *vip.Forward {
 	if !parseAnnotation(r, upnpKey, parseBool) {
 		return nil
@@ -56,8 +55,7 @@ func parseUPnPLease(value string) (lease time.Duration, problem string) {
 	return d, ""
 }
 
-// externalPorts reads "8080" for a Service with one port, or pairs as in "80=8080,443=8443", to external ports by
-// Service port; nil if value is neither.
+// externalPorts reads "8080", or pairs as in "80=8080,443=8443", to external ports by Service port.
 func (r annotationReader) externalPorts(value string) map[uint16]uint16 {
 	ports := make(map[uint16]bool)
 	for _, p := range r.service.Ports {

@@ -45,8 +45,7 @@ type clients struct {
 	core, discovery, networking, coordination rest.Interface
 }
 
-// newClients makes clients that share no transport with others. With log, whether the server can be reached is
-// logged, and shown by herald_api_reachable.
+// newClients makes clients with a transport of their own; with log, reachability is logged.
 func newClients(cfg *rest.Config, m *metrics, log *slog.Logger) (*clients, error) {
 	cfg = rest.CopyConfig(cfg)
 	if cfg.Dial == nil {
@@ -150,8 +149,7 @@ func (t *countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 // Renewals of the node lease are sent each two seconds.
 const hangsAfter = 4 * time.Second
 
-// provesUnreachable reports whether an error of a request says something about the server: not that the request was
-// cancelled, nor that its own time was up while others are answered.
+// provesUnreachable reports whether an error says that the server is gone, or hangs.
 func (t *countingTransport) provesUnreachable(ctx context.Context, err error) bool {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		last := t.answered.Load()
@@ -181,8 +179,7 @@ func (t *countingTransport) logReachability(host string, err error) {
 var resourcePath = regexp.MustCompile(
 	`/(?:api|apis/[^/]+)/v[^/]+/(?:namespaces/[^/]+/)?([^/]+)(?:/([^/]+))?(?:/([^/]+))?/?$`)
 
-// verbAndResource describes a request as RBAC does: the verb, and the resource with its subresource; "other" if it is
-// for no resource.
+// verbAndResource describes a request as RBAC does, "other" if it is for no resource.
 func verbAndResource(r *http.Request) (verb, resource string) {
 	path := resourcePath.FindStringSubmatch(r.URL.Path)
 	if path == nil {

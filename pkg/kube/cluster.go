@@ -135,7 +135,7 @@ func New(cfg *rest.Config, o Options) (*Cluster, error) {
 	return c, nil
 }
 
-// makeStores makes the stores of all resources but Leases, and adds to watches what runs them.
+// makeStores makes the stores of all resources but Leases, and watches that run them.
 func (c *Cluster) makeStores(main *clients) {
 	o := c.o
 	c.services = newReflectorStore(o, &c.mu, main.core, "services", func(object *corev1.Service) *cachedService {
@@ -204,8 +204,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Synced reports whether all that the World needs has been listed once, or is refused and can be done without. With
-// Options.NoServices only Nodes are waited for.
+// Synced reports whether what the World needs was listed once, or can be done without.
 func (c *Cluster) Synced() bool {
 	everywhere := c.o.Namespace == ""
 	services := c.o.NoServices || c.services.synced.Load() && c.slices.synced.Load() &&
@@ -221,8 +220,7 @@ func (c *Cluster) Collectors() []prometheus.Collector {
 // NodeUID is the UID of a Node, for owner references; "" if it is not in the cache.
 func (c *Cluster) NodeUID(name string) string { return c.Node(name).UID }
 
-// Node is a Node as the cache has it; the zero Node if it is not there. Its Annotations are nil if it is not this
-// one, and must not be changed.
+// Node returns a Node of the cache, or a zero one; its Annotations are there for this node only.
 func (c *Cluster) Node(name string) vip.Node {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -232,7 +230,7 @@ func (c *Cluster) Node(name string) vip.Node {
 	return vip.Node{}
 }
 
-// NetworkNotReady is vip.Node.NetworkNotReady of Options.Node; false if that is not in the cache.
+// NetworkNotReady returns vip.Node.NetworkNotReady of Options.Node; false without one.
 func (c *Cluster) NetworkNotReady() bool { return c.Node(c.o.Node).NetworkNotReady }
 
 // service is a Service as the cache has it, or nil. It must not be changed.

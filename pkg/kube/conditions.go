@@ -6,8 +6,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// readConditions fills in Conditions, Record and conditionsSince: of status.conditions those of Herald's types, in
-// order.
+// readConditions fills in Conditions, Record and conditionsSince from status.conditions.
 func (s *cachedService) readConditions(all []metav1.Condition) {
 	var ours []vip.Condition
 	for _, c := range all {
@@ -35,7 +34,7 @@ func isOurs(t vip.ConditionType) bool {
 // maxConditionMessage is how much of a condition's message is kept, in bytes: more than Herald writes.
 const maxConditionMessage = 2048
 
-// hasConditions reports whether s has each of want, and none of those that are to be absent.
+// hasConditions reports whether s has each of want, and none to be absent.
 func (s *cachedService) hasConditions(want []vip.Condition) bool {
 	for _, c := range want {
 		if !c.In(s.Conditions) {
@@ -45,8 +44,7 @@ func (s *cachedService) hasConditions(want []vip.Condition) bool {
 	return true
 }
 
-// conditionsPatch is the part of a strategic merge patch that makes s have want: the conditions are merged by type,
-// so that those of others stay as they are. lastTransitionTime is that of s if the status is the same, else now.
+// conditionsPatch returns the part of a strategic merge patch that makes s have want; others' stay.
 func (s *cachedService) conditionsPatch(want []vip.Condition) []map[string]any {
 	out := make([]map[string]any, 0, len(want))
 	for _, c := range want {

@@ -50,8 +50,7 @@ const (
 	pingTimeout = "5"
 )
 
-// ConnectUser finds the API server for a command that a person runs: by the files that userFiles returns, else as
-// Connect does. contextName is the context of the kubeconfig, "" its current one.
+// ConnectUser finds the API server for a command: by userFiles, else as Connect does.
 func ConnectUser(file, contextName, version string) (*rest.Config, error) {
 	home, _ := os.UserHomeDir()
 	files, err := userFiles(file, home)
@@ -70,11 +69,11 @@ func ConnectUser(file, contextName, version string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// userFiles returns the kubeconfigs of a person, to be merged, the first one's values before the others': file, else
-// those that exist of KUBECONFIG, else k8s_config_file, else .kube/config in home; "" if there is none. A file that
-// is named and not there is an error: another one may be of another cluster.
+// userFiles returns a person's kubeconfigs, the first wins: file, KUBECONFIG, k8s_config_file, or that of home; "" for
+// none.
 func userFiles(file, home string) ([]string, error) {
 	if file != "" {
+		// another one may be of another cluster
 		if _, err := os.Stat(file); err != nil {
 			return nil, fmt.Errorf("the kubeconfig that --kubeconfig names can't be read: %w", err)
 		}
@@ -98,9 +97,7 @@ func userFiles(file, home string) ([]string, error) {
 	return []string{own}, nil
 }
 
-// Connect finds the API server, and says by what (origin): by a.File if there is such a file, else by
-// /etc/kubernetes/admin.conf, else by the Pod's service account, else by .kube/config in the home directory. The
-// error names all that were tried. Nothing is connected yet, and there is no client-side rate limit.
+// Connect finds the API server by a.File, admin.conf, the Pod's account, or .kube/config, and says by which.
 func Connect(a Access) (cfg *rest.Config, origin string, err error) {
 	enableHTTP2Pings()
 	home, _ := os.UserHomeDir()
@@ -155,8 +152,7 @@ const (
 // errNoConfig is within the errors of Connect that end once somebody writes a kubeconfig.
 var errNoConfig = errors.New("no way to the API server found")
 
-// AwaitConfig is Connect for a process that may be started before its kubeconfig is written: it tries again for two
-// minutes. A kubeconfig that can't be used is an error at the second try: it may have been half written.
+// AwaitConfig is Connect, tried for two minutes: a kubeconfig may be written yet, or half written.
 func AwaitConfig(ctx context.Context, a Access, log *slog.Logger) (*rest.Config, string, error) {
 	began, failed := time.Now(), false
 	for waited := false; ; waited = true {
@@ -181,8 +177,7 @@ func AwaitConfig(ctx context.Context, a Access, log *slog.Logger) (*rest.Config,
 	}
 }
 
-// findConfig is the configuration in the file explicit, else in the file admin, else of the Pod, else in the file
-// home: the first that exists. file is the one that was used, "" for the account; origin says it in words.
+// findConfig returns the first configuration that exists, its file ("" for the account), and words for it.
 func findConfig(explicit, admin string, inCluster func() (*rest.Config, error), home string) (
 	cfg *rest.Config, file, origin string, err error) {
 	const pod = "the Pod's service account"
@@ -233,7 +228,7 @@ func (e noFileError) Error() string {
 // Is reports whether target is errNoConfig.
 func (e noFileError) Is(target error) bool { return target == errNoConfig }
 
-// dial opens TCP connections that notice within seconds when the other side does not answer any more.
+// dial opens TCP connections that notice within seconds that the other side is gone.
 func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	d := net.Dialer{
 		Timeout:         dialTimeout,
@@ -248,8 +243,7 @@ func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	return d.DialContext(ctx, network, address)
 }
 
-// enableHTTP2Pings has HTTP/2 connections of this process pinged when they are silent. The Kubernetes libraries take
-// the times from the environment only.
+// enableHTTP2Pings has silent HTTP/2 connections pinged; the libraries take that from the environment only.
 func enableHTTP2Pings() {
 	for name, value := range map[string]string{
 		"HTTP2_READ_IDLE_TIMEOUT_SECONDS": pingAfter,
@@ -261,8 +255,7 @@ func enableHTTP2Pings() {
 	}
 }
 
-// LogLibrary sends what the Kubernetes libraries log to log, at level Debug: what an operator must know of it, this
-// package logs itself. It is for the whole process, to be called once, from main.
+// LogLibrary sends what the Kubernetes libraries log to log, at level Debug; for main alone.
 func LogLibrary(log *slog.Logger) {
 	klog.SetSlogLogger(slog.New(debugOnly{log.Handler()}))
 }

@@ -56,8 +56,7 @@ type unaccepted struct {
 	refused bool
 }
 
-// NewCredentialsWatch makes one for what Connect has returned, on the node that renews nodeLease and whose tenure
-// that is.
+// NewCredentialsWatch makes one for what Connect has returned, on the node of that nodeLease and tenure.
 func NewCredentialsWatch(cfg *rest.Config, origin string, nodeLease vip.Key, tenure func() vip.Tenure,
 	log *slog.Logger) *CredentialsWatch {
 	file, _ := strings.CutPrefix(origin, "file ")
@@ -85,8 +84,7 @@ func NewCredentialsWatch(cfg *rest.Config, origin string, nodeLease vip.Key, ten
 // String names the task.
 func (w *CredentialsWatch) String() string { return "credentials" }
 
-// Run returns an error once the file has had other credentials at a look, and at the next, since it may be half
-// written, after a time that differs from node to node, and mayEnd permits it. It returns nil when ctx ends.
+// Run returns an error once other credentials were seen twice, and the process may end.
 func (w *CredentialsWatch) Run(ctx context.Context) error {
 	if w.file == "" {
 		return nil
@@ -112,14 +110,13 @@ func (w *CredentialsWatch) Run(ctx context.Context) error {
 	}
 }
 
-// differs returns what the file contains, and reports whether that can be used and has other credentials. A file that
-// is mounted into a container, and was replaced outside, stays what it was here, without a name: it differs, and nil
-// is returned.
+// differs returns what the file contains, nil if it was replaced outside, and whether that is other.
 func (w *CredentialsWatch) differs() (*rest.Config, bool) {
 	info, err := os.Stat(w.file)
 	if err != nil {
 		return nil, false
 	}
+	// mounted into a container, and replaced outside: it stays what it was, without a name
 	if s, ok := info.Sys().(*syscall.Stat_t); ok && s.Nlink == 0 {
 		return nil, true
 	}
@@ -127,9 +124,7 @@ func (w *CredentialsWatch) differs() (*rest.Config, bool) {
 	return now, err == nil && credentialsOf(now) != w.used
 }
 
-// mayEnd reports whether the process may end, to be started again with the credentials of now (nil: they can't be
-// read): it acts on no claims, or the API server takes them. While a renewal is late it must refuse the old ones,
-// too.
+// mayEnd reports whether the process may end: it acts on no claims, or now is accepted.
 func (w *CredentialsWatch) mayEnd(ctx context.Context, now *rest.Config) bool {
 	t := w.tenure()
 	switch {
@@ -150,8 +145,7 @@ func (w *CredentialsWatch) mayEnd(ctx context.Context, now *rest.Config) bool {
 	return err == nil
 }
 
-// refusesCredentials reports whether an error of a request says that the API server is another one than the
-// credentials are for, or does not take them any more.
+// refusesCredentials reports whether err says that the API server does not take the credentials.
 func refusesCredentials(err error) bool {
 	var other *tls.CertificateVerificationError
 	return apierrors.IsUnauthorized(err) || errors.As(err, &other)

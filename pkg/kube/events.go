@@ -86,8 +86,7 @@ func newEvents(c *clients, o Options, m *metrics) *Events {
 	return e
 }
 
-// Put takes the Events that hold now, and has Run write those that the Put before did not contain, but for those that
-// have been written maxRepeats times within rememberFor, and those without a namespace. It does not block.
+// Put takes the Events that hold now, and has Run write those that are new. It does not block.
 func (e *Events) Put(want []vip.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -113,8 +112,7 @@ func (e *Events) Put(want []vip.Event) {
 	e.forget(now, len(want))
 }
 
-// forget forgets once a minute what ceased to hold rememberFor ago, and all that does not hold if more than
-// maxRemembered Events are remembered besides the held ones that hold.
+// forget forgets what ceased to hold rememberFor ago, or all such, if they are too many.
 func (e *Events) forget(now time.Time, held int) {
 	tooMany := len(e.states) > held+maxRemembered
 	if !tooMany && now.Sub(e.forgot) <= time.Minute {
@@ -144,8 +142,7 @@ func limitMessage(m string) string {
 	return truncate(m, maxMessageBytes-len("...")) + "..."
 }
 
-// begin counts that the Event begins to hold, and reports whether it is to be written: at most maxRepeats times
-// within rememberFor.
+// begin counts that the Event begins to hold, and reports whether to write it.
 func (s *eventState) begin(now time.Time) bool {
 	if now.Sub(s.window) > rememberFor {
 		s.window, s.repeats = now, 0

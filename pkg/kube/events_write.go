@@ -55,7 +55,7 @@ func (e *Events) Run(ctx context.Context) error {
 	}
 }
 
-// look writes an Event, if it is time. It returns after what time to look again; 0 is never.
+// look writes an Event, if it is time, and returns when to look again; 0 is never.
 func (e *Events) look(ctx context.Context, limit *rate.Limiter, w vip.Event) time.Duration {
 	now, namespace := time.Now(), w.Service.Namespace
 	e.sweep(now)
@@ -93,8 +93,7 @@ func (e *Events) look(ctx context.Context, limit *rate.Limiter, w vip.Event) tim
 	return e.refuse(namespace, err)
 }
 
-// refuse takes account of an Event that its namespace does not take, and returns how long no other of it is tried:
-// twice as long each time.
+// refuse begins a pause of a namespace that refuses Events, twice as long each time.
 func (e *Events) refuse(namespace string, err error) time.Duration {
 	now, x := time.Now(), refusedEvents{}
 	if x.pause = max(unavailableMin, min(2*e.refused[namespace].pause, unavailableMax)); apierrors.IsForbidden(err) {
@@ -111,8 +110,7 @@ func (e *Events) refuse(namespace string, err error) time.Duration {
 	return x.pause
 }
 
-// stateOf returns the state of an Event, and whether it is to be written. If there are tooMany of its Service one
-// that does not hold any more is dropped.
+// stateOf returns the state of an Event, and whether to write it.
 func (e *Events) stateOf(w vip.Event, tooMany bool) (eventState, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -127,7 +125,7 @@ func (e *Events) stateOf(w vip.Event, tooMany bool) (eventState, bool) {
 	return *s, true
 }
 
-// setDone says that an Event is written as it was when it had begun so many times.
+// setDone says that an Event is written as of so many occurrences.
 func (e *Events) setDone(w vip.Event, occurrences int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -136,7 +134,7 @@ func (e *Events) setDone(w vip.Event, occurrences int) {
 	}
 }
 
-// sweep forgets once a minute Services and namespaces of which nothing need be known any more.
+// sweep forgets Services and namespaces, once a minute, of which nothing need be known.
 func (e *Events) sweep(now time.Time) {
 	if now.Sub(e.swept) < time.Minute {
 		return
@@ -180,16 +178,15 @@ func (e *Events) tryCreate(ctx context.Context, o *corev1.Event) (result eventRe
 	return result, err
 }
 
-// ofNamespace reports whether another namespace's Event may fare better: the API server has answered, and not that it
-// is unavailable. 429 may be the limit of one namespace (admission plugin EventRateLimit), 500 that of a webhook.
+// ofNamespace reports whether another namespace's Event may fare better.
 func ofNamespace(err error) bool {
+	// 429 may be the limit of one namespace (EventRateLimit), 500 that of a webhook
 	return apierrors.ReasonForError(err) != metav1.StatusReasonUnknown &&
 		!apierrors.IsServiceUnavailable(err) && !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err) &&
 		!apierrors.IsUnauthorized(err)
 }
 
-// newEvent is w as an object of the API server. Its name is that of the Service and a hash of what distinguishes
-// Events of one Service.
+// newEvent returns w as an object, named by its Service and a hash of its content.
 func (e *Events) newEvent(w vip.Event, s eventState) *corev1.Event {
 	kind := corev1.EventTypeNormal
 	if w.Warning {
@@ -212,8 +209,7 @@ func (e *Events) newEvent(w vip.Event, s eventState) *corev1.Event {
 	}
 }
 
-// WriteNodeEvent tries once to create a Warning on this node's Node object, in the namespace where Events of Nodes
-// are. It blocks for 5 s at most; a failure is logged.
+// WriteNodeEvent tries for 5 s to create a Warning on this node's Node; a failure is logged.
 func (c *Cluster) WriteNodeEvent(ctx context.Context, reason vip.Reason, message string) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

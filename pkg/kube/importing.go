@@ -20,8 +20,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// ReadObjects reads the objects of a kind at a path of the API server, such as /apis/metallb.io/v1beta1/ipaddresspools,
-// or the one there, as JSON with that kind. It returns none if there is nothing at that path.
+// ReadObjects reads the objects of a kind at a path, or the one there, as JSON; none if nothing is there.
 func ReadObjects(ctx context.Context, cfg *rest.Config, kind, path string) (objects []json.RawMessage, err error) {
 	c, err := newClients(cfg, newMetrics(), nil)
 	if err != nil {
@@ -51,8 +50,7 @@ func ReadObjects(ctx context.Context, cfg *rest.Config, kind, path string) (obje
 	return objects, nil
 }
 
-// ApplyPools adds keys to the ConfigMap of pools, which it creates if there is none. It is an error, and nothing is
-// written, if that has one of the keys with another value.
+// ApplyPools adds keys to the ConfigMap of pools, unless that has one with another value.
 func ApplyPools(ctx context.Context, cfg *rest.Config, k vip.Key, data map[string]string) error {
 	have, err := TakePools(ctx, cfg, k)
 	if err != nil {

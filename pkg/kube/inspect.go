@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// describePermission is the verb and what it is for, as kubectl auth can-i takes them.
+// describePermission returns the verb and what it is for, as kubectl auth can-i takes them.
 func describePermission(p authorizationv1.ResourceAttributes) string {
 	what := p.Resource
 	if p.Group != "" {

@@ -78,8 +78,7 @@ func withoutManagedFields(o *coordinationv1.Lease) *coordinationv1.Lease {
 // all namespaces.
 const maxLeaseBytes = 8 << 10
 
-// withoutWhatIsLarge is what is kept of a Lease: all but its managed fields. Of a large one of another namespace than
-// the announcers' only who has it is kept, so that users who may write Leases can't use up the memory of all nodes.
+// withoutWhatIsLarge returns what is kept: of a large Lease of other namespaces only who has it.
 func (l *Leases) withoutWhatIsLarge(o *coordinationv1.Lease) *coordinationv1.Lease {
 	o = withoutManagedFields(o)
 	if o.Size() <= maxLeaseBytes || o.Namespace == l.nodes.Namespace {
@@ -100,9 +99,7 @@ func (l *Leases) withoutWhatIsLarge(o *coordinationv1.Lease) *coordinationv1.Lea
 	return small
 }
 
-// leaseChanged is called by the stores with mu held. It reports whether there is a change to
-// tell. Leases that nothing names, such as the leader elections of other programs, are only
-// kept: any number of renewals of theirs wakes nobody.
+// leaseChanged tells of a change of a Lease, if anything names it; mu is held.
 func (l *Leases) leaseChanged(k vip.Key, old, new *coordinationv1.Lease) bool {
 	isNodeLease := k.Namespace == l.nodes.Namespace && strings.HasPrefix(k.Name, l.nodes.Name)
 	if !isNodeLease && l.named[k] == 0 && !l.told[k] {
@@ -112,8 +109,7 @@ func (l *Leases) leaseChanged(k vip.Key, old, new *coordinationv1.Lease) bool {
 	return true
 }
 
-// tell has the next TakeChanges return the Lease k: its version new, or if that is nil old as
-// deleted. mu is held.
+// tell has the next TakeChanges return the Lease k, new or, deleted, as old. mu is held.
 func (l *Leases) tell(k vip.Key, old, new *coordinationv1.Lease) {
 	if new != nil {
 		l.changed[k], l.told[k] = new, true
@@ -124,8 +120,7 @@ func (l *Leases) tell(k vip.Key, old, new *coordinationv1.Lease) {
 	l.deleted = append(l.deleted, old)
 }
 
-// setNamed is called when a Service begins to name the Lease k (by is 1), or ends to (-1). What is known of a Lease
-// that is named for the first time is told from then on, until it is deleted.
+// setNamed counts who names the Lease k, and tells what is known of it at first.
 func (l *Leases) setNamed(k vip.Key, by int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -148,13 +143,10 @@ func (l *Leases) Synced() bool {
 	return !slices.ContainsFunc(l.stores, func(s *reflectorStore[coordinationv1.Lease]) bool { return !s.synced.Load() })
 }
 
-// WatchAgain has all watches of the Cluster begin again with a list of what the API server has by then, on a new
-// connection. It does not block. Until the list has come the caches stay as they are.
+// WatchAgain has all watches begin again with a list, on a new connection. It does not block.
 func (l *Leases) WatchAgain() { l.watchAgain() }
 
-// TakeChanges is the Leases that are new or changed since the last call, and the last version of each that was
-// deleted since: node leases, and those that a Service of type LoadBalancer or Options.Leases names, or has named
-// since they exist. They must not be changed. It is for one caller.
+// TakeChanges returns the named Leases that changed since the last call; for one caller.
 func (l *Leases) TakeChanges() (changed, deleted []*coordinationv1.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -164,8 +156,7 @@ func (l *Leases) TakeChanges() (changed, deleted []*coordinationv1.Lease) {
 	return changed, deleted
 }
 
-// Get reads a Lease past the cache. Errors are those of apimachinery's
-// api/errors, here and below.
+// Get reads a Lease past the cache; errors, here and below, are of api/errors.
 func (l *Leases) Get(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error) {
 	return send(ctx, l.client.Get().Namespace(namespace).Resource("leases").Name(name))
 }
@@ -187,8 +178,7 @@ func (l *Leases) Delete(ctx context.Context, namespace, name, resourceVersion st
 		Do(ctx).Error()
 }
 
-// send sends a request once: whether to try again the caller decides, who knows how
-// long a claim may last.
+// send sends a request once: the caller knows how long a claim may last.
 func send(ctx context.Context, r *rest.Request) (*coordinationv1.Lease, error) {
 	out := &coordinationv1.Lease{}
 	if err := r.MaxRetries(0).Do(ctx).Into(out); err != nil {

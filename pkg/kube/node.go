@@ -22,8 +22,7 @@ import (
 // The other taint and the label are Kubernetes' own.
 const autoscalerTaint = "ToBeDeletedByClusterAutoscaler"
 
-// readNode converts a Node. Of its annotations those are kept that begin with prefix and a slash, without these; ""
-// keeps none.
+// readNode converts a Node, with the annotations that begin with prefix/ but these.
 func readNode(o *corev1.Node, prefix string) *vip.Node {
 	n := &vip.Node{Name: o.Name, UID: string(o.UID), Excluded: exclusionReason(o),
 		PodCIDRs: parsePrefixes(o.Spec.PodCIDRs)}
@@ -68,8 +67,7 @@ const shuttingDownMessage = "node is shutting down"
 // that the network plugin (CNI) does not work. The condition NetworkUnavailable is not kubelet's.
 const networkNotReadyMessage = "container runtime network not ready"
 
-// exclusionReason says why no VIP may be on the node: it is out of service, about to be deleted, or without network;
-// else "". A cordoned node may have VIPs: what runs there goes on.
+// exclusionReason says why no VIP may be on the node; "" if it may, cordoned or not.
 func exclusionReason(o *corev1.Node) string {
 	for _, t := range o.Spec.Taints {
 		if t.Key == corev1.TaintNodeOutOfService || t.Key == autoscalerTaint {
@@ -104,7 +102,7 @@ func Drain(ctx context.Context, cfg *rest.Config, node string, now time.Time) er
 	return annotateNode(ctx, cfg, node, map[string]any{drainKey: now.UTC().Format(time.RFC3339), returnKey: nil})
 }
 
-// Undrain removes Drain's annotation. Until the time given the node gets back the VIPs that it handed over.
+// Undrain removes Drain's annotation; until then the node gets back what it handed over.
 func Undrain(ctx context.Context, cfg *rest.Config, node string, until time.Time) error {
 	return annotateNode(ctx, cfg, node, map[string]any{drainKey: nil, returnKey: until.UTC().Format(time.RFC3339)})
 }

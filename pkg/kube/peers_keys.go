@@ -19,9 +19,8 @@ const (
 	PeersEntry = "keys"
 )
 
-// PeersKeys returns PeersEntry of PeersSecret. If the Secret has no entries yet it writes what newKeys returns,
-// unless another node has written one. If there is no Secret it creates one, which the manifests do not permit
-// (docs/why.md, "The key of the heartbeats").
+// PeersKeys returns the keys of PeersSecret, which it writes if there are none (docs/why.md, "The key of the
+// heartbeats").
 func (c *Cluster) PeersKeys(ctx context.Context, newKeys func() []byte) ([]byte, error) {
 	p := peersSecret{client: c.secrets, namespace: c.o.NodeLeaseNamespace}
 	s, err := p.get(ctx)
@@ -67,7 +66,7 @@ func (p peersSecret) create(ctx context.Context, keys []byte) (*corev1.Secret, e
 	return s, p.client.Post().Namespace(p.namespace).Resource("secrets").Body(s).Do(ctx).Into(s)
 }
 
-// update writes s, unless the Secret has changed since s was read, and returns what was written.
+// update writes s, unless the Secret has changed, and returns what was written.
 func (p peersSecret) update(ctx context.Context, s *corev1.Secret) (*corev1.Secret, error) {
 	written := &corev1.Secret{}
 	r := p.client.Put().Namespace(p.namespace).Resource("secrets").Name(PeersSecret)

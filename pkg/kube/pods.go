@@ -87,7 +87,7 @@ type begun struct {
 	store *reflectorStore[vip.Pod]
 }
 
-// begin ends the watches that are no longer wanted, and returns those that are to be run.
+// begin ends the watches that are no longer wanted, and returns those to be run.
 func (p *pods) begin(ctx context.Context) (fresh []begun) {
 	c := p.cluster
 	c.mu.Lock()
@@ -130,8 +130,7 @@ func (p *pods) begin(ctx context.Context) (fresh []begun) {
 // maxPending is how long pending is true at most: nftables forgets the pods of an earlier process soon after (pkg/nft).
 const maxPending = 15 * time.Second
 
-// pending reports whether pods are being listed for the first time since this process began: what the kernel has of
-// an earlier one is better than a plan without. Cluster.mu is held.
+// pending reports whether pods are listed for the first time; Cluster.mu is held.
 func (p *pods) pending() bool {
 	if p.listed || !p.cluster.o.Egress {
 		return false
@@ -148,8 +147,7 @@ func (p *pods) pending() bool {
 	return !p.listed
 }
 
-// wanted returns the Services whose pods are to be watched: the oldest of each namespace, then the second of each,
-// and so on (docs/why.md, "Egress").
+// wanted returns the Services whose pods are watched, namespaces in turns (docs/why.md, "Egress").
 func (p *pods) wanted() map[vip.Key]*cachedService {
 	var all []*cachedService
 	for _, s := range p.cluster.services.values {
@@ -201,7 +199,7 @@ func (p *pods) fill(s *vip.Service) {
 	}
 }
 
-// readPod is what is kept of a Pod; nil without an address of its own: it has none yet or any more, or has its node's.
+// readPod returns what is kept of a Pod; nil without an address of its own.
 func readPod(o *corev1.Pod) *vip.Pod {
 	if o.Spec.HostNetwork || o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed {
 		return nil

@@ -18,7 +18,7 @@ type cachedConfigMap struct {
 	data map[string]string
 }
 
-// watchPools adds the ConfigMap of pools and the labels of all namespaces. Without permission nothing is given.
+// watchPools adds the ConfigMap of pools and the labels of all namespaces.
 func (c *Cluster) watchPools(core *clients) {
 	if c.o.Pools.IsZero() {
 		return
@@ -47,8 +47,7 @@ func (c *Cluster) watchPools(core *clients) {
 	c.watches = append(c.watches, c.namespaces.Run)
 }
 
-// poolsSynced reports whether the ConfigMap of pools and the Namespaces have been listed once, or are refused, or not
-// asked for: before that it is not known which addresses Services may have.
+// poolsSynced reports whether pools and Namespaces were listed, refused, or not asked for.
 func (c *Cluster) poolsSynced() bool {
 	return c.o.Pools.IsZero() || c.configMaps.listedOrRefused() && c.namespaces.listedOrRefused()
 }
@@ -72,7 +71,7 @@ func (c *Cluster) observePools() *vip.PoolSource {
 	return c.worldPools
 }
 
-// TakePools reads the ConfigMap of pools; nil if there is none. Labels of namespaces are not read.
+// TakePools reads the ConfigMap of pools, without labels of namespaces; nil if there is none.
 func TakePools(ctx context.Context, cfg *rest.Config, k vip.Key) (*vip.PoolSource, error) {
 	c, err := newClients(cfg, newMetrics(), nil)
 	if err != nil {

@@ -82,8 +82,7 @@ func (r *watchedResource) description() string {
 	return r.resource + " in namespace " + r.namespace
 }
 
-// listedOrRefused reports whether the API server has listed the objects once, or has refused that for long enough
-// that they are done without: it stays so when the next answer is another error, or the objects are about to come.
+// listedOrRefused reports whether the objects were listed once, or refused long enough to do without.
 func (s *reflectorStore[V]) listedOrRefused() bool { return s.synced.Load() || s.doneWithout.Load() }
 
 // Run lists and watches until ctx ends.
@@ -108,8 +107,7 @@ func (r *watchedResource) request(o metav1.ListOptions) *rest.Request {
 	return r.client.Get().Namespace(r.namespace).Resource(r.resource).VersionedParams(&o, metav1.ParameterCodec)
 }
 
-// listWatch sends the Reflector's requests to the API server, each once. After relists has changed the next is a list
-// of what there is by then, and not of an earlier state in the API server's cache.
+// listWatch sends the Reflector's requests, each once; after relists changed, a fresh list.
 func (r *watchedResource) listWatch() cache.ListerWatcher {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (list runtime.Object, err error) {
@@ -134,7 +132,7 @@ func (r *watchedResource) listWatch() cache.ListerWatcher {
 	}
 }
 
-// send sends a request, which lists all or not, and returns its error once the next may be sent (ended).
+// send sends a request, and returns its error once the next may be sent.
 func (r *watchedResource) send(ctx context.Context, lists bool, o *metav1.ListOptions, request func() error) error {
 	r.requesting.Lock()
 	defer r.requesting.Unlock()
@@ -153,7 +151,7 @@ func (r *watchedResource) send(ctx context.Context, lists bool, o *metav1.ListOp
 	return err
 }
 
-// ended takes account of a request that ended with err, which may be nil. It blocks for retryDelay, or until ctx ends.
+// ended takes account of a request's err, and blocks for retryDelay, or until ctx ends.
 func (r *watchedResource) ended(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
@@ -171,7 +169,7 @@ func (r *watchedResource) ended(ctx context.Context, err error) {
 	sleep(ctx, wait.Jitter(delay, 0.5))
 }
 
-// succeeded forgets all failures; it logs that the resource is served if the failures were logged.
+// succeeded forgets all failures, and logs their end if they were logged.
 func (r *watchedResource) succeeded() {
 	if r.reported {
 		r.log.Info("watching "+r.description()+" works now", "resource", r.resource)
@@ -180,8 +178,7 @@ func (r *watchedResource) succeeded() {
 	r.refused.Store(false)
 }
 
-// retryDelay counts a list or watch that failed, and returns how long to wait beside the Reflector's back-off. From
-// the third error in a row that the API server answered with it is logged, once, but for what is missing or optional.
+// retryDelay counts a failure, and returns how long to wait beside the Reflector's back-off.
 func (r *watchedResource) retryDelay(err error) time.Duration {
 	reason := apierrors.ReasonForError(err)
 	switch reason {
@@ -236,8 +233,7 @@ func (s *reflectorStore[V]) apply(o any, v *V) error {
 	return nil
 }
 
-// Replace stores the objects of list and removes all others. Those without a name are left out, and the error joins
-// what is wrong with them.
+// Replace stores the objects of list, and removes all others.
 func (s *reflectorStore[V]) Replace(list []any, _ string) error {
 	values := make(map[vip.Key]*V, len(list))
 	var errs []error
@@ -267,7 +263,7 @@ func (s *reflectorStore[V]) Replace(list []any, _ string) error {
 	return errors.Join(errs...)
 }
 
-// put stores v, which nil removes. A v that equals what is stored is dropped.
+// put stores v, which nil removes, if it differs.
 func (s *reflectorStore[V]) put(k vip.Key, v *V) (worldChanged bool) {
 	old := s.values[k]
 	if reflect.DeepEqual(old, v) {

@@ -21,7 +21,7 @@ func (r *refusals) get() map[vip.Key]string {
 	return nil
 }
 
-// set stores why the API server does not take what is written on a Service, "" if it does, and pokes if that is news.
+// set stores why what is written on a Service is refused, "" if it is not, and pokes if that is news.
 func (r *refusals) set(k vip.Key, why string) {
 	before := r.get()
 	if before[k] == why {

@@ -59,14 +59,12 @@ const (
 	attemptDelay = 250 * time.Millisecond
 )
 
-// NewServers makes Servers of the API servers at port: this node's, at any of hosts or 127.0.0.1, and those that
-// become known.
+// NewServers makes Servers of those at port, on hosts, 127.0.0.1, and what becomes known.
 func NewServers(port uint16, hosts func() []netip.Addr) *Servers {
 	return &Servers{port: port, hosts: hosts}
 }
 
-// SetOwnReady says whether this node's own API server is ready. If it is not, connections to it are closed, so that
-// requests go to another. If it is, those to others are closed: this node's work must not depend on another node.
+// SetOwnReady says whether this node's own API server is ready, and closes connections to the wrong ones.
 func (s *Servers) SetOwnReady(ready bool) {
 	s.ownReady.Store(ready)
 	s.conns.Range(func(key, _ any) bool {
@@ -77,15 +75,14 @@ func (s *Servers) SetOwnReady(ready bool) {
 	})
 }
 
-// setOthers sets the addresses of all API servers. An empty list is ignored: the last API server that stops leaves it
-// behind.
+// setOthers sets the addresses of all API servers; the last that stops leaves an empty list.
 func (s *Servers) setOthers(addrs []netip.Addr) {
 	if len(addrs) > 0 {
 		s.others.Store(&addrs)
 	}
 }
 
-// configure has cfg connect to these API servers, to first (host:port) before all others if it is not "".
+// configure has cfg connect to these, to first (host:port) before all others.
 func (s *Servers) configure(cfg *rest.Config, first string) {
 	s.first, s.cfg = first, cfg
 	cfg.Dial = s.dial
@@ -105,9 +102,7 @@ func (s *Servers) ownTargets() []string {
 	return all
 }
 
-// servingTargets is ownTargets without loopback, unless no other address is known: clients of the VIP reach no API
-// server that listens there alone, and what does may be a proxy to those of other nodes (RKE2's agents, Kubespray's
-// workers).
+// servingTargets returns ownTargets without loopback, where a proxy to other nodes may listen (RKE2, Kubespray).
 func (s *Servers) servingTargets() []string {
 	all := s.ownTargets()
 	if len(all) > 1 {
@@ -116,7 +111,7 @@ func (s *Servers) servingTargets() []string {
 	return all
 }
 
-// targets is where to connect to, in this order. address is what the kubeconfig names.
+// targets returns where to connect to, in this order; address is the kubeconfig's.
 func (s *Servers) targets(address string) []string {
 	own, all := s.ownTargets(), []string{s.first}
 	if s.ownReady.Load() {
@@ -149,8 +144,7 @@ func (s *Servers) dial(ctx context.Context, network, address string) (net.Conn, 
 	}
 }
 
-// dialFirst connects to the first of targets that answers, and returns which that is. Each is tried attemptDelay
-// before the next, or until it fails. The error joins those of all.
+// dialFirst connects to the first target that answers, each attemptDelay before the next.
 func dialFirst(ctx context.Context, network string, targets []string) (net.Conn, string, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -215,9 +209,7 @@ func (c *serverConn) Close() error {
 	return c.Conn.Close()
 }
 
-// ReadinessCheck makes a function that asks whether this node's own API server is ready: by GET of address, a URL,
-// or, if that is "", of /readyz with the credentials of Connect. 401 or 403 of address is ready, too. The server is
-// verified by the CAs in the file ca, or, if that is "", by those of the credentials.
+// ReadinessCheck makes a check of this node's own API server: GET of address, or of /readyz with credentials.
 func (s *Servers) ReadinessCheck(address, ca string, log *slog.Logger) (func(context.Context) error, error) {
 	secure, err := rest.TLSConfigFor(s.cfg)
 	if err != nil {
@@ -266,8 +258,7 @@ func (s *Servers) ReadinessCheck(address, ca string, log *slog.Logger) (func(con
 	}, nil
 }
 
-// tlsConfigFor verifies the server at address, a URL: on a loopback address by the name that all API servers have,
-// else by its host name; by the CAs in the file ca, or, if that is "", by those of secure, if it is not nil.
+// tlsConfigFor verifies the server at address by the CAs in the file ca, or those of secure.
 func tlsConfigFor(secure *tls.Config, address, ca string) (*tls.Config, error) {
 	u, err := url.Parse(address)
 	if err != nil {

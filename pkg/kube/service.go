@@ -26,7 +26,7 @@ type cachedService struct {
 	conditionsSince    map[vip.ConditionType]metav1.Time // lastTransitionTime of each of Conditions
 }
 
-// otherManager returns who changed an object last, but for Herald: its name in metadata.managedFields, or "".
+// otherManager returns who but Herald changed an object last, by managedFields; or "".
 func otherManager(all []metav1.ManagedFieldsEntry) (name string) {
 	at := metav1.Time{}
 	for _, e := range all {
@@ -41,13 +41,12 @@ func otherManager(all []metav1.ManagedFieldsEntry) (name string) {
 // providers (k8s.io/cloud-provider/service/helpers), kube-vip's among them.
 const cleanupFinalizer = "service.kubernetes.io/load-balancer-cleanup"
 
-// inWorld reports whether the World contains the Service: it is of type LoadBalancer, or has something that Herald
-// wrote. No Service (nil) is not.
+// inWorld reports whether it is of type LoadBalancer, or has something that Herald wrote.
 func (s *cachedService) inWorld() bool {
 	return s != nil && (s.LoadBalancer || s.VIPHost != "" || s.Announcer != "" || len(s.Conditions) > 0)
 }
 
-// leaseKeys are the Leases by which kube-vip may have a Service of the World; none for others, and nil.
+// leaseKeys returns the Leases by which kube-vip may have a Service of the World.
 func (s *cachedService) leaseKeys() []vip.Key {
 	if !s.inWorld() {
 		return nil
@@ -55,8 +54,7 @@ func (s *cachedService) leaseKeys() []vip.Key {
 	return s.LeaseKeys()
 }
 
-// requestedAddrs are the addresses that a Service of type LoadBalancer requests, and those that DHCP servers have
-// leased for it. Other Services, and nil, have none.
+// requestedAddrs returns what a LoadBalancer requests, and what is leased for it.
 func (s *cachedService) requestedAddrs() []netip.Addr {
 	if s == nil || !s.LoadBalancer {
 		return nil
@@ -64,8 +62,7 @@ func (s *cachedService) requestedAddrs() []netip.Addr {
 	return slices.Concat(s.Addresses, leasedAddrs(s.DHCP.Leases))
 }
 
-// readService converts a Service, its annotations included. Its Endpoints stay empty: they come from its
-// EndpointSlices.
+// readService converts a Service with its annotations, but without Endpoints.
 func readService(o *corev1.Service) *cachedService {
 	s := &cachedService{version: o.ResourceVersion, otherManager: otherManager(o.ManagedFields)}
 	s.Key = vip.Key{Namespace: o.Namespace, Name: o.Name}
@@ -110,7 +107,7 @@ func readService(o *corev1.Service) *cachedService {
 // maxPorts is how many ports of a Service are kept. There may be tens of thousands, and every node keeps them.
 const maxPorts = 10000
 
-// readPorts fills in Ports: the first maxPorts. More add a sentence to Invalid.
+// readPorts fills in Ports: the first maxPorts; more are told of.
 func (s *cachedService) readPorts(all []corev1.ServicePort) {
 	if len(all) > maxPorts {
 		s.Invalid = append(s.Invalid,
@@ -134,16 +131,14 @@ func protocolName(p corev1.Protocol) string {
 	return string(p)
 }
 
-// leftAloneByKubeProxy reports whether kube-proxy does not watch the Service, because of a label that its user has
-// set (newProxyServer's selector in kubernetes' cmd/kube-proxy/app/server.go).
+// leftAloneByKubeProxy reports whether a label keeps kube-proxy from the Service (newProxyServer in app/server.go).
 func leftAloneByKubeProxy(o *corev1.Service) bool {
 	_, other := o.Labels["service.kubernetes.io/service-proxy-name"]
 	_, headless := o.Labels[corev1.IsHeadlessService]
 	return other || headless
 }
 
-// withoutGateways is an ingress list without the entries of mode Proxy, unless all are of that mode: beside VIPs they
-// are external addresses of gateways (UPnP).
+// withoutGateways drops entries of mode Proxy, unless all are: gateways' beside VIPs (UPnP).
 func withoutGateways(list []vip.Ingress) []vip.Ingress {
 	isProxy := func(i vip.Ingress) bool { return i.IPMode == vip.ModeProxy }
 	if vips := slices.DeleteFunc(slices.Clone(list), isProxy); len(vips) > 0 {
@@ -236,7 +231,7 @@ var kubernetesService = vip.Key{Namespace: corev1.NamespaceDefault, Name: "kuber
 // mirroringController is the value of the label endpointslice.kubernetes.io/managed-by on copies of Endpoints.
 const mirroringController = "endpointslicemirroring-controller.k8s.io"
 
-// readSlice converts an EndpointSlice. It returns nil if that belongs to no Service or contains host names.
+// readSlice converts an EndpointSlice; nil for no Service's, or one of host names.
 func readSlice(o *discoveryv1.EndpointSlice) *cachedSlice {
 	name := o.Labels[discoveryv1.LabelServiceName]
 	if name == "" || o.AddressType == discoveryv1.AddressTypeFQDN {
@@ -262,8 +257,7 @@ func readSlice(o *discoveryv1.EndpointSlice) *cachedSlice {
 	return s
 }
 
-// addEndpoint adds the node of an endpoint that is ready, or terminating and still serving. Conditions that are unset
-// count as in EndpointConditions of discovery/v1.
+// addEndpoint adds the node of an endpoint that is ready, or serves while it ends.
 func (s *cachedSlice) addEndpoint(e *discoveryv1.Endpoint) {
 	ready := ptr.Deref(e.Conditions.Ready, true)
 	serving := ptr.Deref(e.Conditions.Serving, ready)

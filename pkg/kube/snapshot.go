@@ -42,8 +42,7 @@ type StoredEvent struct {
 	order uint64 // resourceVersion: the order of Events of the same second
 }
 
-// TakeSnapshot lists Services and Events of a namespace, "" for all, Leases of all namespaces, and Nodes. What may
-// not be read is named in Missing; for Services and Leases it is an error, and the rest is returned with it.
+// TakeSnapshot lists what a namespace, "" for all, has; what may not be read is in Missing, or an error.
 func TakeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (s Snapshot, err error) {
 	var clock serverClock
 	cfg = rest.CopyConfig(cfg)
@@ -112,8 +111,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// dropForeignEvents drops Events that bear the UID of a Service, but not its namespace and name: the API server lets
-// a user of one namespace write any UID into an Event.
+// dropForeignEvents drops Events with a Service's UID but not its name, which any user may write.
 func (s *Snapshot) dropForeignEvents() {
 	keys := make(map[string]vip.Key, len(s.Services))
 	for i := range s.Services {
@@ -125,8 +123,7 @@ func (s *Snapshot) dropForeignEvents() {
 	})
 }
 
-// TakeAllowedSnapshot is TakeSnapshot of all namespaces, since nodes have their leases in another one than Services;
-// of namespace for those who may not read the others.
+// TakeAllowedSnapshot is TakeSnapshot of all namespaces, else of the one that may be read.
 func TakeAllowedSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (Snapshot, error) {
 	s, err := TakeSnapshot(ctx, cfg, "")
 	if namespace != "" && apierrors.IsForbidden(err) {
@@ -135,8 +132,7 @@ func TakeAllowedSnapshot(ctx context.Context, cfg *rest.Config, namespace string
 	return s, err
 }
 
-// takeLeases lists the Leases of all namespaces but those of kubelets, or, if these may not be listed, those of the
-// namespace.
+// takeLeases lists the Leases of all namespaces, else of the one that may be read.
 func (s *Snapshot) takeLeases(ctx context.Context, c *clients, namespace string) error {
 	add := func(o *coordinationv1.Lease) { s.Leases = append(s.Leases, o) }
 	err := list(ctx, &watchedResource{client: c.coordination, resource: "leases", fields: notKubeletLeases}, add)
@@ -148,7 +144,7 @@ func (s *Snapshot) takeLeases(ctx context.Context, c *clients, namespace string)
 	return list(ctx, &watchedResource{client: c.coordination, resource: "leases", namespace: namespace}, add)
 }
 
-// leaveOut returns err, but nil if that says that something is forbidden; what is missing is then named in Missing.
+// leaveOut returns err, or nil if it is forbidden, and names what is missing.
 func (s *Snapshot) leaveOut(err error, what string) error {
 	if !apierrors.IsForbidden(err) {
 		return err
@@ -179,7 +175,7 @@ func (s *Snapshot) TakeEndpoints(ctx context.Context, cfg *rest.Config, namespac
 	return err
 }
 
-// TakeAllowedEndpoints is TakeEndpoints of all namespaces; of namespace for those who may not read the others.
+// TakeAllowedEndpoints is TakeEndpoints of all namespaces, else of the one that may be read.
 func (s *Snapshot) TakeAllowedEndpoints(ctx context.Context, cfg *rest.Config, namespace string) error {
 	err := s.TakeEndpoints(ctx, cfg, "")
 	if namespace != "" && apierrors.IsForbidden(err) {
@@ -188,7 +184,7 @@ func (s *Snapshot) TakeAllowedEndpoints(ctx context.Context, cfg *rest.Config, n
 	return err
 }
 
-// list calls each with all objects of a resource. It lists 500 at a time.
+// list calls each with all objects of a resource, page by page.
 func list[O runtime.Object](ctx context.Context, r *watchedResource, each func(O)) error {
 	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return r.request(o).Do(ctx).Get()

@@ -71,9 +71,7 @@ func newStatuses(o Options, cached func(vip.Key) *cachedService, m *metrics) *St
 	return s
 }
 
-// Put has Run write every Status of want that the cache does not show. A Service that want does not name is left as
-// it is. One that the cache does not contain is pending, but nothing is written. With Options.NoUpdates it does
-// nothing.
+// Put has Run write every Status of want that the cache does not show.
 func (s *Statuses) Put(want []vip.Status) {
 	if s.off {
 		return
@@ -100,8 +98,7 @@ func (s *Statuses) Put(want []vip.Status) {
 // Assignments takes the addresses that Services are given.
 type Assignments struct{ statuses *Statuses }
 
-// Put has Statuses write every Assignment of want that has addresses, or takes them off a Service, unless the cache
-// shows it, or another Service of that name, or that its user has written something else since it was decided.
+// Put has Statuses write every Assignment of want that still is to be.
 func (a Assignments) Put(want []vip.Assignment) {
 	s := a.statuses
 	if s.off {
@@ -118,16 +115,14 @@ func (a Assignments) Put(want []vip.Assignment) {
 	s.drop(ofAddress)
 }
 
-// Observe fills in StatusesPending: how many Statuses of the last Put the cache did not show then; with
-// Options.NoUpdates 0; StatusRefusals, AssignmentRefusals and StatusFights.
+// Observe fills in StatusesPending, StatusRefusals, AssignmentRefusals and StatusFights.
 func (s *Statuses) Observe(w *vip.World) {
 	w.StatusesPending = int(s.pending.Load())
 	w.AssignmentRefusals, w.StatusRefusals, w.StatusFights = s.refused[ofAddress].get(), s.refused[ofStatus].get(),
 		s.fights.get()
 }
 
-// finalizerAfter reports whether s has the finalizer of load balancers after this change. It can't be added to a
-// Service that is being deleted.
+// finalizerAfter reports whether s has the finalizer after this change.
 func (s *cachedService) finalizerAfter(c vip.FinalizerChange) bool {
 	switch {
 	case c == vip.RemoveFinalizer:
@@ -138,8 +133,7 @@ func (s *cachedService) finalizerAfter(c vip.FinalizerChange) bool {
 	return s.Finalizer
 }
 
-// matches reports whether o has the status, the conditions, the annotations and the finalizer that w wants. Modes are
-// not compared where w wants none, or the API server drops them.
+// matches reports whether o has the status, conditions, annotations and finalizer of w.
 func (s *Statuses) matches(o *cachedService, w vip.Status) bool {
 	if !o.hasConditions(w.Conditions) {
 		return false
@@ -164,8 +158,7 @@ func (s *Statuses) matches(o *cachedService, w vip.Status) bool {
 	})
 }
 
-// patchBody is the strategic merge patch that makes the status of o what w wants, if o has not changed meanwhile.
-// Annotations go through the status subresource, too, so that no permission on Services themselves is needed.
+// patchBody returns the strategic merge patch that makes o what w wants, if it has not changed.
 func patchBody(o *cachedService, w vip.Status) ([]byte, error) {
 	status := map[string]any{}
 	if c := o.conditionsPatch(w.Conditions); len(c) > 0 {
@@ -174,6 +167,7 @@ func patchBody(o *cachedService, w vip.Status) ([]byte, error) {
 	if w.ConditionsOnly {
 		return json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": o.version}, "status": status})
 	}
+	// through the status, too, so that no permission on Services themselves is needed
 	annotations := map[string]any{}
 	set := func(key, value string, exists bool) {
 		if value != "" {
@@ -217,13 +211,12 @@ const (
 	rejected    writeResult = "rejected"    // it does not accept this one
 )
 
-// stillNames reports whether s names what it did when its addresses were decided; what only its status names may have
-// counted for nothing, since no Service can have it.
+// stillNames reports whether s names what it did when its addresses were decided.
 func (s *cachedService) stillNames(had []netip.Addr) bool {
 	return slices.Equal(s.Addresses, had) || len(had) == 0 && s.Source == vip.SourceStatus
 }
 
-// lacks reports whether w is to be written on s: it is for s as it is, and s does not have it.
+// lacks reports whether w is for s as it is, and s does not have it.
 func (s *cachedService) lacks(w *vip.Assignment) bool {
 	shown := s.Allocated == w.Pool && (s.Source == addressesKey || s.Own != nil) && slices.Equal(s.Addresses, w.Addresses)
 	if w.Remove {
@@ -232,8 +225,7 @@ func (s *cachedService) lacks(w *vip.Assignment) bool {
 	return !shown && s.UID == w.UID && s.Allocated == w.HadPool && s.stillNames(w.Had)
 }
 
-// addressPatch is the strategic merge patch that gives o the addresses of w, if o has not changed meanwhile:
-// annotations and, but for what a DHCP server is to lease, the condition Allocated.
+// addressPatch returns the patch that gives o the addresses of w, if it has not changed.
 func addressPatch(o *cachedService, w *vip.Assignment) ([]byte, error) {
 	annotations := map[string]any{allocatedKey: w.Pool} // null removes one
 	given := slices.DeleteFunc(slices.Clone(w.Addresses), func(x netip.Addr) bool { return slices.Contains(w.Own, x) })
@@ -269,7 +261,7 @@ func joinAddrs(addrs []netip.Addr, separator string) string {
 	return strings.Join(texts, separator)
 }
 
-// write tries once to write w on o, for 10 s at most. now is the Service as the API server answers, or nil.
+// write tries once, for 10 s, to write w on o; now is the answer, or nil.
 func (s *Statuses) write(ctx context.Context, o *cachedService, w wish) (
 	result writeResult, now *cachedService, err error) {
 	var body []byte
@@ -308,8 +300,7 @@ func (s *Statuses) isToWrite(o *cachedService, w wish) bool {
 	return w.status != nil && !s.matches(o, *w.status)
 }
 
-// detectIPMode sets dropsIPMode if an ipMode that w wanted is missing from now, the answer to its write, and clears
-// it if it is there.
+// detectIPMode sets dropsIPMode by whether the answer to a write has the ipMode of w.
 func (s *Statuses) detectIPMode(now *cachedService, w vip.Status) {
 	for i, want := range w.Ingress {
 		if want.IPMode == "" || i >= len(now.Ingress) || now.Ingress[i].Addr != want.Addr {
@@ -338,8 +329,7 @@ func resultOf(err error) writeResult {
 	return unavailable
 }
 
-// refusesObject reports whether an error with a code that stands for the server or our permissions is about the one
-// object: it is too large for etcd (500), or an admission webhook or policy denies it (403).
+// refusesObject reports whether a 500 or 403 is about the object: too large for etcd, or denied.
 func refusesObject(err error) bool {
 	text := err.Error()
 	return apierrors.IsInternalError(err) && strings.Contains(text, "request is too large") ||

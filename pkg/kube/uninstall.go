@@ -57,8 +57,7 @@ func (t Trace) Remove(ctx context.Context) error {
 	return nil
 }
 
-// Traces returns what is there, in the order in which it should be removed. A Trace without What only has something
-// Left.
+// Traces returns what is there, in the order in which to remove it.
 func (u *Uninstaller) Traces(ctx context.Context) (all []Trace, err error) {
 	add := func(t Trace) { all = append(all, t) }
 	err = list(ctx, &watchedResource{client: u.api.core, resource: "services"}, func(o *corev1.Service) {
@@ -131,8 +130,7 @@ func (u *Uninstaller) patch(ctx context.Context, resource string, k vip.Key, pat
 	return r.Do(ctx).Error()
 }
 
-// cleanService returns the patch that removes what Herald has written on a Service, what that is, and what is left;
-// nothing, if another installation has written its status.
+// cleanService returns the patch that removes what Herald wrote on a Service, what that is, and what is left.
 func (u *Uninstaller) cleanService(o *corev1.Service) (patch map[string]any, what, left string) {
 	announcer := o.Annotations[announcerKey]
 	if announcer != "" && announcer != u.namespace {
@@ -181,7 +179,7 @@ func (u *Uninstaller) cleanService(o *corev1.Service) (patch map[string]any, wha
 	return map[string]any{"metadata": meta, "status": status}, strings.Join(parts, "; "), left
 }
 
-// writeService does what cleanService says, to a Service as it is by now: others may write it meanwhile.
+// writeService does what cleanService says, to a Service as it is by now.
 func (u *Uninstaller) writeService(ctx context.Context, k vip.Key) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		o := &corev1.Service{}

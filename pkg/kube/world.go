@@ -9,8 +9,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Observe fills in what the API server knows. What it hands out is shared by all passes and must not be changed. An
-// unchanged cluster costs nothing, a changed one a copy.
+// Observe fills in what the API server knows, not to be changed; a copy only after changes.
 func (c *Cluster) Observe(w *vip.World) {
 	w.Synced = c.Synced()
 	c.mu.Lock()
@@ -89,8 +88,7 @@ func (c *Cluster) apiServers() []netip.Addr {
 	return slices.Compact(all)
 }
 
-// APIService returns the first cluster IP and port of the Service of the API servers, and their addresses. Both are
-// zero if they are not in the caches, as with Options.Namespace.
+// APIService returns the first cluster IP and port of the API servers' Service, and their addresses.
 func (c *Cluster) APIService() (service netip.AddrPort, servers []netip.AddrPort) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -106,8 +104,7 @@ func (c *Cluster) APIService() (service netip.AddrPort, servers []netip.AddrPort
 	return netip.AddrPortFrom(s.clusterIPs[0], s.Ports[0].Port), servers
 }
 
-// serviceChanged is called by the store, with mu held, when a Service is added (old is nil), modified, or deleted
-// (new is nil). It returns whether the World changes; if not, the agent is not poked.
+// serviceChanged takes account of a Service that changed, and returns whether the World does; mu is held.
 func (c *Cluster) serviceChanged(k vip.Key, old, new *cachedService) (worldChanged bool) {
 	if old != nil && new != nil && reflect.DeepEqual(&old.Service, &new.Service) &&
 		slices.Equal(old.clusterIPs, new.clusterIPs) {
@@ -178,12 +175,7 @@ func (c *Cluster) sliceChanged(k vip.Key, old, new *cachedSlice) (worldChanged b
 
 func (c *Cluster) isRequested(a netip.Addr) bool { return c.requested[a] > 0 }
 
-// reservedRanges is what no VIP may be of: ServiceCIDRs, the addresses of API servers, and those cluster IPs and
-// addresses of pods that a Service of type LoadBalancer requests. Sorted by prefix, each address with the Service of
-// the lowest Key that has it.
-//
-// Description follows "<address> is " or "<address> is in ". The Service is told apart: not everybody may hear its
-// name.
+// reservedRanges returns ServiceCIDRs, API servers, and cluster IPs and pods that are requested; sorted.
 func (c *Cluster) reservedRanges() []vip.ReservedRange {
 	clusterIPs, pods := make(map[netip.Addr]vip.Key), make(map[netip.Addr]vip.Key)
 	add := func(to map[netip.Addr]vip.Key, addrs []netip.Addr, service vip.Key) {

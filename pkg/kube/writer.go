@@ -124,8 +124,7 @@ func (s *Statuses) forget(k vip.Key, kind int) {
 	s.refused[kind].set(k, "")
 }
 
-// wake has a Service compared with the cache again: it has a version that no pass of the agent follows, and a write
-// that named the one before was, or will be, refused.
+// wake compares a Service with the cache again: a write of the version before is refused.
 func (s *Statuses) wake(k vip.Key) {
 	if !s.off {
 		s.queue.Add(k)
@@ -161,8 +160,7 @@ func (s *Statuses) Run(ctx context.Context) error {
 	return nil
 }
 
-// look writes what is wanted of a Service, if it is time. It returns what became of that, and after what time to look
-// again if nothing happens; 0 is never.
+// look writes what is wanted, if it is time, and returns what became of it and when to look again.
 func (s *Statuses) look(ctx context.Context, k vip.Key) (did outcome, again time.Duration) {
 	if ctx.Err() != nil {
 		return nothingSent, 0
@@ -198,8 +196,7 @@ func (s *Statuses) look(ctx context.Context, k vip.Key) (did outcome, again time
 	return answered, 0
 }
 
-// choose returns what is to be written on a Service now, and the Service; if nothing is, the zero wish, and after
-// what time to look again. It writes no addresses to a status of a Service that is not of type LoadBalancer.
+// choose returns what to write on a Service now; else the zero wish, and when to look again.
 func (s *Statuses) choose(k vip.Key, now time.Time) (o *cachedService, kind int, want wish, again time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -258,8 +255,7 @@ func (s *Statuses) readyAt(o *cachedService, x *serviceState, e *errand, now tim
 	return ready
 }
 
-// countRewrite counts a version of a Service that somebody else made of what this process had written and still
-// wants. It logs the first, and delays the rewrite from the fourth on. s.mu is held.
+// countRewrite counts that somebody else undid what was written; from the fourth on it waits. s.mu is held.
 func (s *Statuses) countRewrite(o *cachedService, x *serviceState, e *errand, now time.Time) {
 	if x.rewrites++; x.rewrites == 1 {
 		s.log.Warn("somebody else changed the status of a Service; putting it right", "service", o.Key.String(), "who",
@@ -273,7 +269,7 @@ func (s *Statuses) countRewrite(o *cachedService, x *serviceState, e *errand, no
 	}
 }
 
-// endFight forgets rewrites, and returns true, if nobody has changed the Service for rewritesForgotten. s.mu is held.
+// endFight forgets rewrites, if nobody has changed the Service for long. s.mu is held.
 func (s *Statuses) endFight(k vip.Key, x *serviceState, now time.Time) bool {
 	if now.Sub(x.rewrittenAt) < rewritesForgotten {
 		return false
@@ -283,8 +279,7 @@ func (s *Statuses) endFight(k vip.Key, x *serviceState, now time.Time) bool {
 	return true
 }
 
-// reject takes account of a write that the API server does not accept: it is tried again ever less often, until
-// another is wanted, or somebody else has changed the Service. s.mu is held.
+// reject has a write that is not accepted tried ever less often. s.mu is held.
 func (s *Statuses) reject(o *cachedService, kind int, want wish, err error) {
 	k := o.Key
 	e, now := &s.states[k].errands[kind], time.Now()
@@ -304,7 +299,7 @@ func (s *Statuses) reject(o *cachedService, kind int, want wish, err error) {
 	e.rejections++
 }
 
-// pauseWrites begins a pause, twice as long as the one before, unless one is under way. s.mu is held.
+// pauseWrites begins a pause, twice as long as the last, unless one is under way. s.mu is held.
 func (s *Statuses) pauseWrites(err error) {
 	p, now := &s.rest, time.Now()
 	if p.until.After(now) {
