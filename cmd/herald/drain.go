@@ -17,20 +17,16 @@ import (
 
 // drainCommand is "herald drain": a node hands its VIPs to the others.
 func drainCommand() *cobra.Command {
-	var connections time.Duration
 	var force bool
 	c := moveCommand("drain NODE", "Have a node hand its VIPs to the others, and carry none until undrained",
 		"Mark a node so that it carries no VIP, and wait until the others have taken over what it had, make\n"+
 			"before break. The mark stays, also over restarts, until herald undrain. Pods are not touched:\n"+
 			"kubectl drain does that. If no other node may carry a VIP of it, nothing is done without --force.\n"+
-			"Established connections go on, and still go by the node, as herald status shows: with --connections\n"+
-			"it waits until they have ended.", func(d *nodeDrain, ctx context.Context) error {
+			"Established connections go on, and still go by the node.", func(d *nodeDrain, ctx context.Context) error {
 			d.force = force
-			return d.drain(ctx, connections)
+			return d.drain(ctx)
 		})
 	c.Flags().BoolVar(&force, "force", false, "Also if VIPs go down by it, since no other node may carry them")
-	c.Flags().DurationVar(&connections, "connections", 0, "How long to wait, after that, for the connections that "+
-		"still go by the node")
 	return c
 }
 
@@ -91,12 +87,8 @@ type nodeDrain struct {
 	mark, unmark, clearReturn func(context.Context) error
 }
 
-// countTime is how long a node may take to publish how many connections it still knows: it counts each 5 s, and
-// publishes the counts of the first 20 s after a move. One that runs with herald_keep_connections=0 never does.
-const countTime = 10 * time.Second
-
-// drain marks the node, waits until it has no VIP, and then as long as connections says until no connection goes by it.
-func (d *nodeDrain) drain(ctx context.Context, connections time.Duration) error {
+// drain marks the node, and waits until it has no VIP.
+func (d *nodeDrain) drain(ctx context.Context) error {
 	within, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
 	before, err := d.look(within)
@@ -118,33 +110,6 @@ func (d *nodeDrain) drain(ctx context.Context, connections time.Duration) error 
 			"The node stays marked; herald undrain %s ends that", d.timeout, d.node, abbreviate(now.held), d.node)
 	}
 	d.printf("%s carries no VIP any more; herald undrain %s ends that", d.node, d.node)
-	if connections == 0 || len(before.held) == 0 && now.count == nil {
-		return nil
-	}
-	return d.awaitConnections(ctx, connections, len(before.held) > 0, now.count)
-}
-
-// awaitConnections waits until no connection to VIPs of others goes by the node. If some VIP has moved, a count as old
-// as last may have begun before. It is an error if there are some after that time.
-func (d *nodeDrain) awaitConnections(ctx context.Context, atMost time.Duration, moved bool,
-	last *vip.ConnectionCount) error {
-	ctx, cancel := context.WithTimeout(ctx, atMost)
-	defer cancel()
-	began := time.Now()
-	counted := func(now lookAt) bool { return now.count != nil && (!moved || last == nil || now.count.At > last.At) }
-	now, err := d.await(ctx, func(now lookAt) bool {
-		return counted(now) && now.count.Sum() == 0 || now.count == nil && time.Since(began) >= countTime
-	})
-	switch {
-	case err != nil:
-		return err
-	case !counted(now):
-		d.printf("how many connections still go by %s is not known: its Herald has counted none since its last VIP moved. "+
-			"Without herald_keep_connections, or without nftables, the move has reset them", d.node)
-	case now.count.Sum() > 0:
-		return fmt.Errorf("after %s there still are %d connections by way of %s; they end with the node", atMost,
-			now.count.Sum(), d.node)
-	}
 	return nil
 }
 
@@ -218,9 +183,8 @@ func (d *nodeDrain) undrain(ctx context.Context) error {
 // Services with svc_election=false.
 type lookAt struct {
 	held, away, staying []string
-	count               *vip.ConnectionCount // to VIPs of others; nil if there is none, or the node is fenced
-	state               string               // as herald status has it
-	snapshot            kube.Snapshot        // that they are of
+	state               string        // as herald status has it
+	snapshot            kube.Snapshot // that they are of
 }
 
 // look reads the units of the node. It is an error if the node has no node lease: no Herald has run there. A node lease
@@ -242,9 +206,7 @@ func (d *nodeDrain) look(ctx context.Context) (now lookAt, err error) {
 				n.node = o
 			}
 		}
-		if now.count, now.state = n.Info.Connections, n.state(s.At); n.Fenced {
-			now.count = nil // what it knew has ended with it
-		}
+		now.state = n.fault(s.At)
 	}
 	if now.state == "" {
 		return now, fmt.Errorf("no Herald runs on a node %q; herald status lists the nodes on which it does", d.node)

@@ -156,7 +156,7 @@ func (x *explainer) writeNode(w io.Writer, node, format string) error {
 	state := noHerald
 	for _, n := range x.view.nodes {
 		if n.Name == node {
-			state = n.state(x.view.now)
+			state = n.fault(x.view.now)
 		}
 	}
 	if !ok && !slices.Contains(x.view.withoutHerald, node) {

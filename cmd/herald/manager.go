@@ -90,7 +90,6 @@ type node struct {
 	speaker     *bgp.Speaker           // runs with bgp_enable
 	table       *routes.Table          // runs with vip_routingtable
 	nft         *nft.Tables
-	connections *netif.Connections
 	pools       *pool.Assigner
 	history     *history.History
 	began       time.Time
@@ -158,7 +157,6 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 	n.wireOwnership(cfg, wake, poke)
 	n.mapper, n.speaker, n.nft, n.table = n.newMapper(), n.newSpeaker(), nft.New(log), n.newTable()
 	n.pools = pool.NewAssigner(addressRest, poke)
-	n.connections = netif.NewConnections(log, wake.Send)
 	n.agent = n.newAgent()
 	n.newServer()
 	return n, nil
@@ -214,7 +212,7 @@ func (n *node) agentOptions() agent.Options {
 			n.dhcp, n.nft},
 		FormerOwners: n.nft.FormerOwners, Translations: n.nft.Translations, OpenPorts: n.nft.OpenPorts,
 		Invalid: n.nft.Invalid, Balanced: n.nft.Balanced, Egress: n.nft.Egress,
-		EgressRoutes: routes.NewEgress(nft.EgressMark), Connections: n.connections, Addresses: n.links,
+		EgressRoutes: routes.NewEgress(nft.EgressMark), Addresses: n.links,
 		Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: n.announcer.AddressChecks(),
 		Macvlans: n.links.Macvlans(), DHCP: n.dhcp,
 		Statuses: n.cluster.Statuses, Events: n.cluster.Events, Leases: n.leases,
@@ -375,7 +373,7 @@ func (n *node) readers() []task {
 
 // others returns all tasks but readers, leases and the agent.
 func (n *node) others() []task {
-	tasks := []task{n.cluster.Statuses, n.cluster.Events, n.announcer, n.checker, n.dhcp, n.connections, n.peers,
+	tasks := []task{n.cluster.Statuses, n.cluster.Events, n.announcer, n.checker, n.dhcp, n.peers,
 		n.gateway}
 	if n.cfg.Services.Enable {
 		tasks = append(tasks, n.dataPlane)

@@ -209,7 +209,7 @@ func memberState(w *vip.World, m *vip.Member, labelCounts bool) (state, class st
 			n.node = o
 		}
 	}
-	switch state = n.state(w.Now); {
+	switch state = n.fault(w.Now); {
 	case !m.Alive && m.Name == w.Self:
 		return "its node lease is not held: it may carry no VIP", "bad"
 	case !m.Alive || m.Gone:

@@ -61,7 +61,6 @@ func (n *node) info() vip.NodeInfo {
 	}
 	info.Unanswered = n.announcer.AddressChecks().Unanswered()
 	info.LivenessOff = n.peers.Off()
-	info.Connections = n.connections.Count()
 	info.HeartbeatKeys = n.peers.KeyIDs()
 	info.Options = n.options
 	return info

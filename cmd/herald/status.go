@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -217,44 +216,14 @@ func (v statusView) service(s *vip.Service) serviceStatus {
 	}
 	x.Pool, x.Source = s.Allocated, s.Source
 	x.Problem, x.Reason, x.Advice = v.problem(s, x.Owner, x.Since)
-	x.FormerOwners = v.formerOwners(s, x.Owner)
-	x.Note, x.OffLink = connectionsNote(x.FormerOwners), v.offLink(s)
+	x.OffLink = v.offLink(s)
 	return x
-}
-
-// formerOwners returns how many connections to the VIPs of a Service each node but its owner knows, as these publish
-// them; nodes that are fenced or silent are left out.
-func (v statusView) formerOwners(s *vip.Service, owner string) map[string]int {
-	found := make(map[string]int)
-	for _, n := range v.nodes {
-		if n.Info.Connections == nil || n.Name == owner || n.Fenced || v.now.Sub(n.RenewedAt) > n.Duration {
-			continue
-		}
-		for _, i := range s.Ingress {
-			if c := n.Info.Connections.VIPs[i.Addr]; c > 0 {
-				found[n.Name] += c
-			}
-		}
-	}
-	return found
 }
 
 // offLink reports whether an Event says that a VIP of s is in no network of its link.
 func (v statusView) offLink(s *vip.Service) bool {
 	return slices.ContainsFunc(v.events,
 		func(e kube.StoredEvent) bool { return e.UID == s.UID && e.Reason == vip.AddressOffLink })
-}
-
-// connectionsNote says how many connections go by which former owners, "" if none do.
-func connectionsNote(by map[string]int) string {
-	var all []string
-	for _, n := range slices.Sorted(maps.Keys(by)) {
-		all = append(all, fmt.Sprintf("%d by %s", by[n], n))
-	}
-	if len(all) == 0 {
-		return ""
-	}
-	return "connections from before a move go on: " + strings.Join(all, ", ")
 }
 
 // externalAddresses returns what is open on a gateway: external address and port.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -25,24 +24,6 @@ const silentFor = "silent for "
 
 // noHerald is what is wrong with a node that has no node lease.
 const noHerald = "no Herald runs there"
-
-// state describes what is wrong with a node, or is "ok"; and how many connections to VIPs of
-// others still go by it.
-func (n nodeStatus) state(now time.Time) string {
-	what := n.fault(now)
-	if c := n.Info.Connections; c != nil && len(c.VIPs) > 0 && !n.Fenced {
-		what += fmt.Sprintf("; %d connections to %s that it had still go by it", c.Sum(), abbreviate(addressTexts(c.VIPs)))
-	}
-	return what
-}
-
-// addressTexts returns the addresses as texts.
-func addressTexts(all map[netip.Addr]int) (texts []string) {
-	for a := range all {
-		texts = append(texts, a.String())
-	}
-	return texts
-}
 
 // fault describes what is wrong with a node, or is "ok", with the reason if a label keeps VIPs of Services off it.
 func (n nodeStatus) fault(now time.Time) string {

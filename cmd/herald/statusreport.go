@@ -30,21 +30,19 @@ type statusReport struct {
 
 // A serviceStatus is a Service, or the VIP of the control plane.
 type serviceStatus struct {
-	Service string    `json:"service"`
-	VIPs    []string  `json:"vips,omitempty"`  // in its status
-	Asked   []string  `json:"asked,omitempty"` // that it names
-	Owner   string    `json:"owner,omitempty"`
-	Since   time.Time `json:"since,omitzero"`
-	IPModes []string  `json:"ipModes,omitempty"`
-	Pool    string    `json:"pool,omitempty"`
-	Source  string    `json:"source,omitempty"` // the field that names its addresses
-	// FormerOwners: how many connections to its VIPs still go by each node that had them before.
-	FormerOwners map[string]int `json:"formerOwners,omitempty"`
-	Problem      string         `json:"problem,omitempty"` // what is wrong
-	Reason       vip.Reason     `json:"reason,omitempty"`  // of the Event that says so
-	Advice       string         `json:"advice,omitempty"`  // what to do about it
-	Note         string         `json:"note,omitempty"`    // what is not wrong
-	OffLink      bool           `json:"offLink,omitempty"` // a VIP is in no network of its link
+	Service string     `json:"service"`
+	VIPs    []string   `json:"vips,omitempty"`  // in its status
+	Asked   []string   `json:"asked,omitempty"` // that it names
+	Owner   string     `json:"owner,omitempty"`
+	Since   time.Time  `json:"since,omitzero"`
+	IPModes []string   `json:"ipModes,omitempty"`
+	Pool    string     `json:"pool,omitempty"`
+	Source  string     `json:"source,omitempty"`  // the field that names its addresses
+	Problem string     `json:"problem,omitempty"` // what is wrong
+	Reason  vip.Reason `json:"reason,omitempty"`  // of the Event that says so
+	Advice  string     `json:"advice,omitempty"`  // what to do about it
+	Note    string     `json:"note,omitempty"`    // what is not wrong
+	OffLink bool       `json:"offLink,omitempty"` // a VIP is in no network of its link
 }
 
 // A dhcpLeaseStatus is an address that a DHCP server has leased to a Service.
@@ -91,7 +89,7 @@ func newStatusReport(s kube.Snapshot, wanted func(vip.Key) bool, now time.Time) 
 		r.Services = append(r.Services, x)
 	}
 	for _, n := range v.nodes {
-		r.Nodes = append(r.Nodes, nodeReport{Node: n.Name, VIPs: v.vips[n.Name], Renewed: n.RenewedAt, State: n.state(now),
+		r.Nodes = append(r.Nodes, nodeReport{Node: n.Name, VIPs: v.vips[n.Name], Renewed: n.RenewedAt, State: n.fault(now),
 			Barred: n.barred(now) != "", Herald: n.namespace == v.announcers})
 		for _, b := range n.Info.BGPSessions {
 			r.BGPSessions = append(r.BGPSessions, sessionStatus{n.Name, b})

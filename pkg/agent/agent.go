@@ -62,7 +62,6 @@ type Options struct {
 	RoutingTable  Applier[vip.Route]   // may be nil: no routing table has routes to VIPs
 	Macvlans      Applier[vip.Macvlan] // may be nil, with DHCP
 
-	Connections   Mailbox[netip.Addr] // may be nil: those to VIPs that were owned before are not counted
 	Leases        Mailbox[vip.Owner]
 	Statuses      Mailbox[vip.Status]
 	Pools         Mailbox[vip.PoolInput]  // may be nil: Services are given no addresses
@@ -381,7 +380,6 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 func (a *Agent) putAll(p vip.Plan, have []vip.Address) {
 	put(a.o.Pools, p.Pools)
 	put(a.o.Assignments, p.Assignments)
-	put(a.o.Connections, p.OwnedBefore)
 	put(a.o.DHCP, p.DHCPRequests)
 	put(a.o.Routes, p.Routes)
 	put(a.o.Mappings, p.Mappings)

@@ -5,128 +5,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
-
-	"github.com/heraldvip/herald/pkg/mailbox"
-	"github.com/heraldvip/herald/pkg/vip"
 )
-
-const (
-	countPeriod    = 5 * time.Second // between two counts of connections
-	minCountPeriod = time.Second     // the same, if what is to be counted has changed
-	countShare     = 50              // a count that took d is followed by a pause of countShare times d at least
-	minCountShare  = 10              // the same, if what is to be counted has changed
-	// settleTime is how long after a change of what is to be counted each count is published, though it is as before:
-	// what a former owner counted before a move says nothing about it. The first two are, however long they take.
-	settleTime = 20 * time.Second
-	// maxCounted is of how many VIPs a count says something. It is in an annotation of the node's lease, 30 to 60 bytes
-	// for each VIP; the API server would refuse the lease, and so its renewals, if all of its annotations had more than
-	// 256 KiB.
-	maxCounted = 2000
-)
-
-// Connections counts the TCP connections to VIPs, and those that pods have from VIPs (egress), that this node's
-// conntrack knows.
-type Connections struct {
-	log       *slog.Logger
-	changed   func()
-	want      *mailbox.Mailbox[[]netip.Addr]
-	published atomic.Pointer[vip.ConnectionCount]
-	list      func(found func(to, from netip.Addr)) error
-}
-
-// NewConnections makes Connections. changed is called from Run when Count has changed.
-func NewConnections(log *slog.Logger, changed func()) *Connections {
-	return &Connections{log: log, changed: changed, want: mailbox.New[[]netip.Addr](), list: listConnections}
-}
-
-// String names the task.
-func (c *Connections) String() string { return "connections" }
-
-// Put replaces the VIPs whose connections are counted; nil: none.
-func (c *Connections) Put(want []netip.Addr) { c.want.Put(want) }
-
-// Count is the last count; nil if nothing is to be counted, or nothing could be.
-func (c *Connections) Count() *vip.ConnectionCount { return c.published.Load() }
-
-// Run counts each 5 s while there is something to count, and when that changes, less often if a count takes long.
-func (c *Connections) Run(ctx context.Context) error {
-	wanted, changedAt, counts, failing := map[netip.Addr]bool{}, time.Time{}, 0, false // counts: since changedAt
-	for {
-		want := make(map[netip.Addr]bool)
-		for _, a := range c.want.Get() {
-			want[a] = true
-		}
-		began := time.Now()
-		if !maps.Equal(want, wanted) {
-			wanted, changedAt, counts = want, began, 0
-		}
-		if len(want) == 0 {
-			c.publish(nil, true)
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-c.want.Changed:
-			}
-			continue
-		}
-		count := vip.ConnectionCount{At: began.UnixMilli(), VIPs: make(map[netip.Addr]int)}
-		err := c.list(func(to, from netip.Addr) {
-			switch {
-			case want[to]:
-				count.VIPs[to]++
-			case want[from]:
-				count.VIPs[from]++
-			}
-		})
-		if err == nil && len(count.VIPs) > maxCounted {
-			err = fmt.Errorf("%d VIPs that have moved still have connections here; nodes tell each other of at most %d",
-				len(count.VIPs), maxCounted)
-		}
-		if err == nil {
-			counts++
-			c.publish(&count, counts <= 2 || began.Sub(changedAt) < settleTime)
-		} else if c.publish(nil, true); !failing {
-			c.log.Warn("can't count the connections to VIPs that have moved; their former owners are asked for as long as "+
-				"herald_keep_connections says", "err", err)
-		}
-		failing = err != nil
-		took := time.Since(began)
-		next := time.After(max(countPeriod, countShare*took))
-		select { // VIPs that move one after the other don't cause one count each
-		case <-ctx.Done():
-			return nil
-		case <-time.After(max(minCountPeriod, minCountShare*took)):
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-next:
-		case <-c.want.Changed:
-		}
-	}
-}
-
-// publish makes count what Count returns. One that differs from the last in At only does not count, unless also is set.
-func (c *Connections) publish(count *vip.ConnectionCount, also bool) {
-	last := c.published.Load()
-	switch {
-	case count == nil && last == nil:
-		return
-	case count != nil && last != nil && maps.Equal(count.VIPs, last.VIPs) && !also:
-		return
-	}
-	c.published.Store(count)
-	c.changed()
-}
 
 // Places in a message about a connection: enum ctattr_type and others in linux/netfilter/nfnetlink_conntrack.h.
 const (
@@ -135,24 +20,8 @@ const (
 	firstState, lastState = nl.TCP_CONNTRACK_SYN_RECV, nl.TCP_CONNTRACK_LAST_ACK
 )
 
-// listConnections calls found with the destination, before translation, and the source, after translation, of each
-// TCP connection that conntrack knows and that has not ended. The error is of the kernel, such as EPERM without
-// CAP_NET_ADMIN.
-func listConnections(found func(to, from netip.Addr)) error {
-	return listConntrack(func(state uint8, about []byte) {
-		if state < firstState || state > lastState {
-			return
-		}
-		to := tupleAddress(about, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST)
-		from := tupleAddress(about, nl.CTA_TUPLE_REPLY, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST) // where answers go
-		if to.IsValid() {
-			found(to, from)
-		}
-	})
-}
-
-// listTranslated calls found with the ends of each such connection to a that is translated to another address, as that
-// has them. The error is as that of listConnections.
+// listTranslated calls found with the ends of each TCP connection to a that has not ended and is translated to another
+// address, as that has them. The error is of the kernel, such as EPERM without CAP_NET_ADMIN.
 func listTranslated(a netip.Addr, found func(connectionEnds)) error {
 	return listConntrack(func(state uint8, about []byte) {
 		if state < firstState || state > lastState ||

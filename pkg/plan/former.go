@@ -70,9 +70,6 @@ func (f *formerOwners) plan(u *unit) {
 					ports = append(ports, c.BalancedPort)
 				}
 			}
-			if ownedBefore {
-				f.out.OwnedBefore = append(f.out.OwnedBefore, a.Addr)
-			}
 			if hop, left := f.nextHop(u, s, a.Address, former); hop.IsValid() {
 				again, _ := f.nextHop(u, s, a.Address, past)
 				for _, port := range ports {
@@ -128,9 +125,6 @@ func (f *formerOwners) nextHop(u *unit, s *service, a vip.Address, former []vip.
 			if left = settleTime - f.Now.Sub(u.claim.FormerHolders[0].Until); h.Node == f.Self || left <= 0 {
 				continue
 			}
-		}
-		if n := f.members[h.Node]; n != nil && n.Alive && n.Info.Connections.None(a.Addr, h.Until) {
-			continue
 		}
 		if hop = f.addressOn(s, a, h.Node); hop.IsValid() {
 			return hop, left

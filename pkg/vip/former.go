@@ -1,34 +1,6 @@
 package vip
 
-import (
-	"net/netip"
-	"time"
-)
-
-// A ConnectionCount is how many TCP connections to VIPs that it owned before a node knows.
-type ConnectionCount struct {
-	// when the count began (Unix time in milliseconds, the node's clock); a later one with the same result need not be
-	// told
-	At   int64              `json:"at"`
-	VIPs map[netip.Addr]int `json:"vips,omitempty"` // by VIP; without those that have none
-}
-
-// Sum returns how many connections there are in all.
-func (c *ConnectionCount) Sum() (n int) {
-	for _, x := range c.VIPs {
-		n += x
-	}
-	return n
-}
-
-// None reports whether the node, which had a until then, has known no connection to it since.
-func (c *ConnectionCount) None(a netip.Addr, until time.Time) bool {
-	return c != nil && c.VIPs[a] == 0 && time.UnixMilli(c.At).Sub(until) >= countAfter
-}
-
-// countAfter is how long after a move of a VIP a count of its connections on the former owner
-// is believed: clocks differ, and the former owner may hear of a last connection late.
-const countAfter = 10 * time.Second
+import "net/netip"
 
 // A FormerOwner is where the packets of a VIP's TCP connections go that this node's conntrack
 // does not know: to the node that owned the VIP before, and has seen them begin.

@@ -103,8 +103,6 @@ type NodeInfo struct {
 	Restarts []int64 `json:"restarts,omitempty"`
 	// Table is the number of the table of who owns what that the node has carried out, when it last renewed.
 	Table int64 `json:"table,omitempty"`
-	// Connections is to VIPs that the node owned before; nil: it has counted none.
-	Connections *ConnectionCount `json:"connections,omitempty"`
 	// DataPlaneFault is why packets to VIPs would not be forwarded on the node, or "".
 	DataPlaneFault string `json:"dataPlaneFault,omitempty"`
 	// DataPlaneUnproven: the node's process has not seen it forward packets to Services, and tries to: it has just

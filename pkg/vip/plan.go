@@ -13,7 +13,6 @@ type Plan struct {
 	AddressChecks []AddressCheck   // one per address
 	FormerOwners  []FormerOwner    // in place before Addresses are bound
 	Translations  []Translation    // likewise
-	OwnedBefore   []netip.Addr     // VIPs of other nodes whose connections may still go by this one
 	OpenPorts     []OpenPort       // in place before Addresses are bound
 	Balanced      []BalancedServer // sorted by To
 	Egress        []Egress         // older Services first

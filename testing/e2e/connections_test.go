@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -131,7 +129,6 @@ func TestConnectionsSurviveMoves(t *testing.T) {
 	}
 	expectNoTables(t)
 	more()
-	busyOwner := owner
 	busy := check.Value(cluster.HoldMany(withTimeout(t, 30*time.Second), net.JoinHostPort(vips[0], "80"), 200))(t)
 	t.Cleanup(func() {
 		for _, h := range busy {
@@ -166,26 +163,6 @@ func TestConnectionsSurviveMoves(t *testing.T) {
 	drained := owner
 	runHerald(t, "drain", drained)
 	moved("drain")
-	began := 0 // at the node that is drained
-	for _, h := range all {
-		if h.owner == drained {
-			began++
-		}
-	}
-	if busyOwner == drained {
-		began += len(busy)
-	}
-	until(t, 10*time.Second, "status tells of the connections", func(context.Context) error { // the node counts each 5 s
-		var told int
-		status := runHerald(t, "status")
-		if m := regexp.MustCompile(drained + ` .*; (\d+) connections to 10\.77\.0\.50, fd77::50 that it had still go by it`).FindStringSubmatch(status); m != nil {
-			told = check.Value(strconv.Atoi(m[1]))(t)
-		}
-		if told < began || told > began+10 { // some of awaitReachable may not be over
-			return fmt.Errorf("%d connections began at %s, told %d:\n%s", began, drained, told, status)
-		}
-		return nil
-	})
 	runHerald(t, "undrain", drained)
 	moved("undrain")
 	// From one node to the second and third, and back, as fast as labels make it.
