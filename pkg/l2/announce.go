@@ -48,15 +48,12 @@ type announcement struct {
 // restart has x announced as if it were new.
 func (x *announcement) restart(now time.Time) { x.sent, x.changed = 0, now }
 
-// isSteady reports whether x was sent 1 + repeats times, and has not changed for fullRateFor.
+// isSteady reports whether x was sent 1 + repeats times, long ago.
 func (x *announcement) isSteady(now time.Time) bool {
 	return x.sent > repeats && now.Sub(x.changed) >= fullRateFor
 }
 
-// Set replaces what is announced and listened for by want. What is new is announced before Set returns, if this node
-// may. A ListenOnly entry is ignored if want has its target to be announced, too. It returns the entries that are
-// ListenOnly or whose last announcement was sent, and why each of the others was not; Run tries those again. It
-// blocks while frames are sent, for each link on which they find no room for twice sendTimeout at most.
+// Set replaces what is announced and listened for, sends what is new, and returns what was sent.
 func (a *Announcer) Set(ctx context.Context, want []vip.Announcement) ([]vip.Announcement, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -92,7 +89,7 @@ func (a *Announcer) Set(ctx context.Context, want []vip.Announcement) ([]vip.Ann
 	return a.outcome()
 }
 
-// failsOn reports whether a VIP could not be announced on link when that was last tried. a.mu is held.
+// failsOn reports whether a VIP could not be announced on link last. a.mu is held.
 func (a *Announcer) failsOn(link string) bool {
 	for t, x := range a.announcements {
 		if t.link == link && x.err != nil {
@@ -128,8 +125,7 @@ func (a *Announcer) outcome() ([]vip.Announcement, error) {
 // maxErrors is how many addresses an error of Set names.
 const maxErrors = 10
 
-// sendDue sends the announcements whose time has come, and pokes if it succeeds where it did not before, or the
-// reverse. It forgets links where nothing was asked for long. It returns after what time to call it again.
+// sendDue sends the announcements whose time has come, and returns when to call it again.
 func (a *Announcer) sendDue(now time.Time) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -181,8 +177,7 @@ func (a *Announcer) sendDue(now time.Time) time.Duration {
 	return a.nextTick(now, next, tick).Sub(now)
 }
 
-// takeBudget returns how many of the steady announcements that are due may be sent now. What was not used in the last
-// maxTick can be used now. a.mu is held.
+// takeBudget returns how many due steady announcements may be sent now. a.mu is held.
 func (a *Announcer) takeBudget(due, steady int, now time.Time) int {
 	rate := max(steadyRate, float64(steady)/maxPeriod.Seconds())
 	a.budget = min(a.budget+rate*now.Sub(a.budgeted).Seconds(), rate*maxTick.Seconds())
@@ -192,19 +187,16 @@ func (a *Announcer) takeBudget(due, steady int, now time.Time) int {
 	return n
 }
 
-// nextTick returns the first moment that is after now, not before t, and a whole number of periods after the
-// Announcer was made. What may be a little late is done at such moments, so that the process is woken up less often.
+// nextTick returns the first moment after now and t of a common grid, to wake up less often.
 func (a *Announcer) nextTick(now, t time.Time, period time.Duration) time.Time {
 	since := max(t.Sub(a.started), now.Sub(a.started)+1)
 	return a.started.Add((since + period - 1).Truncate(period))
 }
 
-// announce sends x's frames, and sets when to send again. The first times, and after a failure, both frames are sent;
-// then one, which keeps caches and switches from forgetting. Of what may be a thousand VIPs on a link that fails one
-// is logged. While this node's tenure is unconfirmed or over nothing is sent: a process that was asleep may have lost
-// its VIPs to another. a.mu is held.
+// announce sends x's frames, unless the tenure is uncertain, and sets when to again. a.mu is held.
 func (a *Announcer) announce(x *announcement, now time.Time) {
 	x.next = now.Add(repeatGap)
+	// a process that was asleep may have lost its VIPs to another
 	if t := a.opts.Tenure(); !t.Confirmed || !t.Holds(now) {
 		return
 	}
@@ -237,8 +229,7 @@ func (a *Announcer) announce(x *announcement, now time.Time) {
 	}
 }
 
-// defend announces t at once, unless this node does not announce it or did so within defendInterval (RFC 5227 section
-// 2.4 (c)): that repairs the caches of those who heard another host claim it.
+// defend announces t at once, but not again within defendInterval (RFC 5227 section 2.4 (c)).
 func (a *Announcer) defend(t target, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -19,7 +19,7 @@ type silence struct {
 	at  time.Time
 }
 
-// answer replies to an ARP request for a VIP that this node announces on a link, where the kernel may not do so.
+// answer replies to an ARP request for a VIP of this node, where the kernel may not.
 func (a *Announcer) answer(link string, m neighborMessage, now time.Time) {
 	if !m.asks.IsValid() {
 		return
@@ -37,9 +37,7 @@ func (a *Announcer) answer(link string, m neighborMessage, now time.Time) {
 	})
 }
 
-// kernelIsSilent reports whether sysctls of a link keep the kernel from answering some hosts for an address of that
-// link, as read within the last second (arp_ignore and arp_filter in net/ipv4/arp.c, which take the greater of "all"
-// and the link's). a.mu is held.
+// kernelIsSilent reports whether a link's arp_ignore or arp_filter keeps the kernel from answering. a.mu is held.
 func (a *Announcer) kernelIsSilent(link string, now time.Time) bool {
 	s := a.silent[link]
 	if now.Sub(s.at) >= time.Second {
@@ -60,7 +58,7 @@ func readConf(link, name string) int {
 	return v
 }
 
-// replyFrame returns the ARP reply to a request, to the host that asks: what it asks for is at mac.
+// replyFrame returns the ARP reply to a request: what it asks for is at mac.
 func replyFrame(m neighborMessage, mac net.HardwareAddr) ([]byte, error) {
 	asker := m.addr
 	if m.kind == messageProbe {

@@ -77,16 +77,14 @@ func newAddressChecks(a *Announcer) *AddressChecks {
 // AddressChecks is the Mailbox of address checks.
 func (a *Announcer) AddressChecks() *AddressChecks { return a.checks }
 
-// Put replaces what is checked. A check that differs from one before in AllowedMACs at most (vip.AddressCheck.Same)
-// goes on. want must not be changed afterwards.
+// Put replaces what is checked; the same check (vip.AddressCheck.Same) goes on.
 func (c *AddressChecks) Put(want []vip.AddressCheck) {
 	if !slices.Equal(want, c.wanted.Get()) {
 		c.wanted.Put(want)
 	}
 }
 
-// Observe sets w.CheckResults to the last result of each check that was put last, by address, without those that always
-// found what is expected of another node.
+// Observe sets w.CheckResults to the last results, without those that were always as expected.
 func (c *AddressChecks) Observe(w *vip.World) {
 	w.CheckResults = map[netip.Addr]vip.CheckResult{}
 	checks := *c.checks.Load()
@@ -125,8 +123,7 @@ func (c *AddressChecks) run(ctx context.Context) {
 	}
 }
 
-// step hands the queued messages to the checks of their addresses, goes on with those that are due, and pokes if a
-// result changed. It returns how long to wait until a check is due, stepGap at least.
+// step hands messages to checks, goes on with those due, and returns how long to wait.
 func (c *AddressChecks) step(now time.Time) time.Duration {
 	changed, checks := false, *c.checks.Load()
 	for _, q := range c.a.heard.takeQueue() {
@@ -148,7 +145,7 @@ func (c *AddressChecks) step(now time.Time) time.Duration {
 	return max(time.Until(next), stepGap)
 }
 
-// takeWanted replaces the checks by those that were put last. The address of a new CheckDefend is announced at once.
+// takeWanted replaces the checks by those put last, and announces what is to be defended.
 func (c *AddressChecks) takeWanted(now time.Time) {
 	want := c.wanted.Get()
 	before, checks := *c.checks.Load(), make(map[netip.Addr]*addressCheck, len(want))
@@ -171,8 +168,7 @@ func (c *AddressChecks) takeWanted(now time.Time) {
 	c.updateMetric()
 }
 
-// advance ends the rounds whose time is over, and sends the requests that are due. It returns when something is due
-// next, and whether a result changed.
+// advance ends rounds, sends requests that are due, and returns when to go on, and whether results changed.
 func (c *AddressChecks) advance(now time.Time) (next time.Time, changed bool) {
 	next, verifies := now.Add(never), now.Add(never)
 	var former []*addressCheck

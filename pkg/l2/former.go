@@ -28,9 +28,7 @@ const (
 	slowGap   = 100 * time.Millisecond
 )
 
-// stepFormer goes on with list, all CheckFormer: it ends their rounds, and begins new ones, first for addresses that
-// had no reply, then for those that were asked for the longest time ago. It returns when to call it again, and
-// whether results have changed.
+// stepFormer goes on with list, all CheckFormer, longest not asked first, and returns when to again.
 func (c *AddressChecks) stepFormer(list []*addressCheck, now time.Time) (next time.Time, changed bool) {
 	if now.Before(c.nextFormer) {
 		return c.nextFormer, false
@@ -94,8 +92,7 @@ func (c *AddressChecks) endFormer(x *addressCheck, list []*addressCheck, late bo
 	return x.unanswered >= x.silent && x.setResult(true, "", now)
 }
 
-// reportStillAnswers stores which host has answered x, one of list, for slowAfter, and reports whether that is a
-// change: the VIP waits for it, for hours perhaps. The first of list is logged.
+// reportStillAnswers stores which host has answered x for slowAfter, and reports whether that is news.
 func (c *AddressChecks) reportStillAnswers(x *addressCheck, list []*addressCheck, now time.Time) bool {
 	if x.answeredBy == x.stillAnswers || x.unanswered > 0 || now.Sub(x.began) < slowAfter {
 		return false

@@ -17,8 +17,7 @@ var (
 	allRouters = netip.MustParseAddr("ff02::2")
 )
 
-// announcementFrames returns the two Ethernet frames that announce that addr is at mac. The first alone is enough for
-// neighbours that know the address already. It is an error if mac has not 6 bytes.
+// announcementFrames returns the two frames that announce addr at mac; the first is enough for who knows it.
 func announcementFrames(addr netip.Addr, mac net.HardwareAddr) ([][]byte, error) {
 	var first, second []byte
 	var err1, err2 error
@@ -37,9 +36,7 @@ func announcementFrames(addr netip.Addr, mac net.HardwareAddr) ([][]byte, error)
 	return [][]byte{first, second}, errors.Join(err1, err2)
 }
 
-// requestFrame returns the Ethernet frame that asks who has addr, sent from an address at mac. If that is unspecified
-// it is a probe (RFC 5227 section 2.1.1, RFC 4862 section 5.4.2), from which no neighbour learns anything. It is an
-// error if mac has not 6 bytes.
+// requestFrame returns the frame that asks who has addr; a probe, if it is from no address.
 func requestFrame(addr, from netip.Addr, mac net.HardwareAddr) ([]byte, error) {
 	if addr.Is4() {
 		return arpFrame(arp.OperationRequest, from, mac, addr, make(net.HardwareAddr, 6))
@@ -55,7 +52,7 @@ func requestFrame(addr, from netip.Addr, mac net.HardwareAddr) ([]byte, error) {
 	return ndpFrame(ns, from, mac, group)
 }
 
-// arpFrame returns a broadcast Ethernet frame with an ARP packet from sender at mac to target at targetMAC.
+// arpFrame returns a broadcast frame with an ARP packet from sender at mac to target.
 func arpFrame(op arp.Operation, sender netip.Addr, mac net.HardwareAddr, target netip.Addr,
 	targetMAC net.HardwareAddr) ([]byte, error) {
 	p, err := arp.NewPacket(op, mac, sender, targetMAC, target)
@@ -69,7 +66,7 @@ func arpFrame(op arp.Operation, sender netip.Addr, mac net.HardwareAddr, target 
 	return ethernetFrame(ethernet.Broadcast, mac, ethernet.EtherTypeARP, payload)
 }
 
-// ndpFrame returns an Ethernet frame with an ICMPv6 message, from an address at mac to a multicast group.
+// ndpFrame returns a frame with an ICMPv6 message to a multicast group.
 func ndpFrame(m ndp.Message, from netip.Addr, mac net.HardwareAddr, group netip.Addr) ([]byte, error) {
 	message, err := ndp.MarshalMessageChecksum(m, from, group)
 	if err != nil {
@@ -87,7 +84,7 @@ func ndpFrame(m ndp.Message, from netip.Addr, mac net.HardwareAddr, group netip.
 	return ethernetFrame(to, mac, ethernet.EtherTypeIPv6, packet)
 }
 
-// ethernetFrame returns a frame with that payload. It is an error if the address from has not 6 bytes.
+// ethernetFrame returns a frame with that payload, unless from has not 6 bytes.
 func ethernetFrame(to, from net.HardwareAddr, kind ethernet.EtherType, payload []byte) ([]byte, error) {
 	if len(from) != 6 {
 		return nil, fmt.Errorf("the link has no Ethernet address (%q)", from)
@@ -114,8 +111,7 @@ const (
 	messageProbe                           // an ARP probe (RFC 5227 section 2.1.1): mac's host does not use addr yet
 )
 
-// parseARP reads an Ethernet frame with an ARP packet; false for what is not ARP for IPv4 over Ethernet. In a request
-// as in a reply the sender has the address (RFC 826).
+// parseARP reads an ARP packet for IPv4 over Ethernet; its sender has the address (RFC 826).
 func parseARP(frame []byte) (neighborMessage, bool) {
 	const head = 14
 	if len(frame) < head+28 || binary.BigEndian.Uint16(frame[12:]) != uint16(ethernet.EtherTypeARP) {
@@ -140,7 +136,7 @@ func parseARP(frame []byte) (neighborMessage, bool) {
 	return m, !m.addr.IsUnspecified()
 }
 
-// parseNA reads a neighbor advertisement; false for other messages, and for one without a MAC address.
+// parseNA reads a neighbor advertisement with a MAC address; false for others.
 func parseNA(m ndp.Message) (neighborMessage, bool) {
 	na, ok := m.(*ndp.NeighborAdvertisement)
 	if !ok {

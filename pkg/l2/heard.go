@@ -52,9 +52,7 @@ type queuedMessage struct {
 	message neighborMessage
 }
 
-// receive hands a message of another host on a link to those who wait for it. It does nothing but return true (own)
-// if this node itself sent it. An announcement of an expected target pokes if it is the first in this role, or by
-// another MAC a second after the last poke, or defendInterval after it.
+// receive hands a message of another host to who waits for it; own is true of this node's.
 func (h *heard) receive(link string, m neighborMessage, now time.Time) (own bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -89,8 +87,7 @@ func (h *heard) receive(link string, m neighborMessage, now time.Time) (own bool
 	return false
 }
 
-// expect stores the targets to listen for, in place of those before, which are still listened for a moment longer,
-// without a poke.
+// expect stores the targets to listen for; those before are listened for a moment longer.
 func (h *heard) expect(wanted map[target]*announcement, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -113,7 +110,7 @@ func (h *heard) expect(wanted map[target]*announcement, now time.Time) {
 	}
 }
 
-// lastAnnouncements returns the last message by another host that was no probe, for each wanted address that had one.
+// lastAnnouncements returns, by wanted address, the last message of another host that was no probe.
 func (h *heard) lastAnnouncements() map[netip.Addr]vip.HeardAnnouncement {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -126,21 +123,21 @@ func (h *heard) lastAnnouncements() map[netip.Addr]vip.HeardAnnouncement {
 	return all
 }
 
-// since returns how long ago another host was last heard on a link, whatever it sent; centuries if none was.
+// since returns how long ago another host was last heard on a link; centuries if none was.
 func (h *heard) since(link string, now time.Time) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return now.Sub(h.lastHeard[link])
 }
 
-// setFlooded stores that messages on a link were dropped at now, since there were too many to read.
+// setFlooded stores that messages on a link were dropped at now.
 func (h *heard) setFlooded(link string, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.flooded[link] = now
 }
 
-// floodedSince reports whether messages on a link were dropped after t: a reply may have been among them.
+// floodedSince reports whether messages, maybe a reply, were dropped on a link after t.
 func (h *heard) floodedSince(link string, t time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -154,8 +151,7 @@ func (h *heard) setOwnMACs(own map[[6]byte]bool) {
 	h.ownMACs = own
 }
 
-// forwardReplies has receive send to replies, which must have room for one, the MAC of each host that has t, until
-// stop is called.
+// forwardReplies sends to replies, which must have room for one, who has t, until stop.
 func (h *heard) forwardReplies(t target, replies chan<- [6]byte) (stop func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -170,7 +166,7 @@ func (h *heard) forwardReplies(t target, replies chan<- [6]byte) (stop func()) {
 	}
 }
 
-// setChecked has receive queue the messages about these targets, in place of those before. The map must not be changed.
+// setChecked has messages about these targets queued; the map must not be changed.
 func (h *heard) setChecked(targets map[target]bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -67,7 +67,7 @@ type target struct {
 	link string
 }
 
-// newTarget returns the target of addr, without a zone and as IPv4 if it is IPv4-mapped, on a link.
+// newTarget returns the target of addr, unmapped and without a zone, on a link.
 func newTarget(addr netip.Addr, link string) target {
 	return target{addr.Unmap().WithZone(""), link}
 }
@@ -117,14 +117,13 @@ func (a *Announcer) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.sent, m.errors, m.heard, m.requests, m.problems}
 }
 
-// Observe sets w.Heard to the last announcement by another host of each wanted address, and w.CheckResults.
+// Observe sets w.Heard to the last announcements by other hosts, and w.CheckResults.
 func (a *Announcer) Observe(w *vip.World) {
 	w.Heard = a.heard.lastAnnouncements()
 	a.checks.Observe(w)
 }
 
-// Run sends announcements when they are due, receives on each link and family in use, and does the address checks,
-// until ctx ends.
+// Run announces, receives and checks until ctx ends.
 func (a *Announcer) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	defer func() {

@@ -33,14 +33,14 @@ type sender struct {
 	countedFrom time.Time
 }
 
-// send sends a frame. It waits for room in the link's queue for sendTimeout at most, and not again within a second:
-// then the link transmits nothing, or too slowly, and Announcer.mu is held, for which all other links wait.
+// send sends a frame, and waits once a second at most, for sendTimeout, for room in the queue.
 func (s *sender) send(frame []byte) error {
 	now := time.Now()
 	err := s.frameSender.send(frame, false)
 	switch {
 	case err == nil && now.Sub(s.countedFrom) >= time.Second:
 		s.waited, s.countedFrom = 0, now
+	// Announcer.mu is held meanwhile, for which all other links wait
 	case errors.Is(err, unix.EAGAIN) && s.waited < sendTimeout:
 		err = s.frameSender.send(frame, true)
 		s.waited += time.Since(now)
@@ -62,12 +62,10 @@ var (
 	errLinkDown   = errors.New("the link is down")
 )
 
-// LinksChanged has Run call Options.Links; it does not block. The VIPs on a link that has changed are then announced
-// at once, as if they were new.
+// LinksChanged has Run read the links, and announce at once on changed ones. It does not block.
 func (a *Announcer) LinksChanged() { a.linksChanged.Send() }
 
-// readLinks stores the links and this node's MAC addresses. The sender on a link that has changed is closed, and its
-// announcements are due now, as if they were new. a.mu is held.
+// readLinks stores the links, and begins anew on those that changed. a.mu is held.
 func (a *Announcer) readLinks(now time.Time) {
 	before := a.links
 	a.links = map[string]vip.Link{}
@@ -92,12 +90,10 @@ func (a *Announcer) readLinks(now time.Time) {
 	}
 }
 
-// sameLink reports whether neighbours that heard an announcement on a will still know it on b. They may not after a
-// loss of carrier: the cable may be in another switch.
+// sameLink reports whether neighbours that heard a still know it on b: without a loss of carrier.
 func sameLink(a, b vip.Link) bool { return a.Index == b.Index && a.MAC == b.MAC && a.Up == b.Up }
 
-// link returns a link of this node, up or not, and its MAC address. It is an error if there is no such link, or
-// errNoEthernet, with the link. a.mu is held.
+// link returns a link, up or not, and its MAC, or errNoEthernet. a.mu is held.
 func (a *Announcer) link(name string, now time.Time) (vip.Link, net.HardwareAddr, error) {
 	if _, ok := a.links[name]; !ok { // it may have been made a moment ago
 		a.readLinks(now)
@@ -117,7 +113,7 @@ func (a *Announcer) mac(link string) string {
 	return a.links[link].MAC
 }
 
-// ethernetAddress returns the MAC address of a link, or errNoEthernet if it has none of 6 bytes.
+// ethernetAddress returns the MAC address of a link, or errNoEthernet.
 func ethernetAddress(l vip.Link) (net.HardwareAddr, error) {
 	mac, err := net.ParseMAC(l.MAC)
 	if err != nil || len(mac) != 6 {
@@ -126,8 +122,7 @@ func ethernetAddress(l vip.Link) (net.HardwareAddr, error) {
 	return mac, nil
 }
 
-// transmit sends the frames that frames makes for the MAC address of t's link, until one fails, and counts those that
-// were sent, by family. It returns the first error. a.mu is held; it blocks for twice sendTimeout at most.
+// transmit sends the frames for the MAC of t's link until one fails, and counts them. a.mu is held.
 func (a *Announcer) transmit(t target, now time.Time, count *prometheus.CounterVec,
 	frames func(mac net.HardwareAddr) ([][]byte, error)) error {
 	link, mac, err := a.link(t.link, now)
@@ -154,9 +149,7 @@ func (a *Announcer) transmit(t target, now time.Time, count *prometheus.CounterV
 	return nil
 }
 
-// sendFailed returns why a frame could not be sent. Unless only a queue was full the link has gone or is down: its
-// sender is closed, and all its VIPs are announced soon as if they were new, since it may be back before LinksChanged
-// is called. a.mu is held.
+// sendFailed returns why a frame was not sent, and has all sent as new unless a queue was full. a.mu is held.
 func (a *Announcer) sendFailed(link string, now time.Time, err error) error {
 	if errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EAGAIN) {
 		return err

@@ -29,8 +29,7 @@ func (x *addressCheck) retryDelay() time.Duration {
 	return max(x.backoff, minBackoff)
 }
 
-// mayHaveMissed reports whether x, a CheckProbe, is to probe again instead of ending its round: it has found nobody,
-// and messages on its link were dropped meanwhile.
+// mayHaveMissed reports whether x found nobody, but messages were dropped meanwhile.
 func (c *AddressChecks) mayHaveMissed(x *addressCheck, now time.Time) bool {
 	missed := x.want.Kind == vip.CheckProbe && c.a.heard.floodedSince(x.target.link, x.began)
 	for _, h := range x.conflicts {
@@ -53,8 +52,7 @@ func (c *AddressChecks) mayHaveMissed(x *addressCheck, now time.Time) bool {
 	return false
 }
 
-// endProbes stores the result of a round of probes, and when the next one begins: never, if nobody has the address,
-// until somebody claims it. It reports whether the result changed.
+// endProbes stores the result of a round, and when the next begins, and reports a change.
 func (c *AddressChecks) endProbes(x *addressCheck, now time.Time) bool {
 	x.began = time.Time{}
 	if x.want.Kind == vip.CheckProbe && c.anotherProbes(x) {
@@ -70,8 +68,7 @@ func (c *AddressChecks) endProbes(x *addressCheck, now time.Time) bool {
 	return changed
 }
 
-// anotherProbes reports whether a host was heard in this round that only probes for x's address, in too few rounds
-// yet to be ignored, and none that claims it.
+// anotherProbes reports whether only probes of other hosts were heard, in few rounds yet.
 func (c *AddressChecks) anotherProbes(x *addressCheck) bool {
 	own := c.a.mac(x.target.link)
 	found := false

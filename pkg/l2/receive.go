@@ -24,7 +24,7 @@ type receiver struct {
 	conn  messageReceiver // nil while it isn't open
 }
 
-// linksInUse returns the links and families on which something is announced, listened for or asked for. a.mu is held.
+// linksInUse returns the links and families with anything to do. a.mu is held.
 func (a *Announcer) linksInUse() map[linkFamily]bool {
 	used := map[linkFamily]bool{}
 	for t := range a.announcements {
@@ -36,8 +36,7 @@ func (a *Announcer) linksInUse() map[linkFamily]bool {
 	return used
 }
 
-// matchReceivers starts a receiver, a goroutine in tasks, for each link and family in use, and stops the others, and
-// those whose link was replaced by another of its name, without waiting for their end.
+// matchReceivers starts receivers for what is in use, and stops the others without waiting.
 func (a *Announcer) matchReceivers(ctx context.Context, tasks *sync.WaitGroup) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -60,8 +59,7 @@ func (a *Announcer) matchReceivers(ctx context.Context, tasks *sync.WaitGroup) {
 	}
 }
 
-// keepReceiving receives until ctx ends. When that fails, it begins again after reopenAfter. The third failure in a
-// row is logged.
+// keepReceiving receives until ctx ends, and begins again after a failure.
 func (a *Announcer) keepReceiving(ctx context.Context, r *receiver, link vip.Link, family vip.Family) {
 	for failures := 1; ; failures++ {
 		began := time.Now()
@@ -82,8 +80,7 @@ func (a *Announcer) keepReceiving(ctx context.Context, r *receiver, link vip.Lin
 	}
 }
 
-// receive opens a socket for r, and hands each message to heard, until ctx ends or something fails; it returns why,
-// never nil.
+// receive hands each message of a new socket to heard, until that fails; it returns why.
 func (a *Announcer) receive(ctx context.Context, r *receiver, link vip.Link, family vip.Family) error {
 	conn, err := a.network.openReceiver(link, family)
 	if err != nil {
@@ -108,7 +105,7 @@ func (a *Announcer) receive(ctx context.Context, r *receiver, link vip.Link, fam
 	}
 }
 
-// setConn stores the open socket of r, or nil when it was closed, and wakes up each Resolve that waits for that.
+// setConn stores the open socket of r, or nil, and wakes up who waits for that.
 func (a *Announcer) setConn(r *receiver, conn messageReceiver) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -62,8 +62,7 @@ type conflictingHost struct {
 	claims bool // it has sent more than probes
 }
 
-// newAddressCheck returns a check without a result. A CheckVerify and a CheckNeighbor begin later, or all would be
-// asked for at once.
+// newAddressCheck returns a check without a result; those of others' addresses begin later.
 func newAddressCheck(w vip.AddressCheck, now time.Time) *addressCheck {
 	x := &addressCheck{rule: rules[w.Kind], want: w, target: newTarget(w.Addr, w.Link), next: now,
 		conflicts: map[string]*conflictingHost{}}
@@ -83,14 +82,12 @@ func (x *addressCheck) allows(mac string) bool {
 		strings.Contains(x.want.AllowedMACs, mac)
 }
 
-// mustProbeAgain reports whether x is a CheckProbe that has ignored hosts which w, the same check, does not allow any
-// more.
+// mustProbeAgain reports whether x has ignored hosts that w, the same check, does not allow.
 func (x *addressCheck) mustProbeAgain(w vip.AddressCheck) bool {
 	return slices.ContainsFunc(x.ignored, func(mac string) bool { return !strings.Contains(w.AllowedMACs, mac) })
 }
 
-// setAllowed replaces x.want by w, the same check, forgets hosts for which that makes a difference, and reports
-// whether the plan is to know.
+// setAllowed replaces x.want by w, the same check, and reports whether the plan is to know.
 func (x *addressCheck) setAllowed(w vip.AddressCheck, now time.Time) bool {
 	if x.want == w {
 		return false
@@ -105,7 +102,7 @@ func (x *addressCheck) setAllowed(w vip.AddressCheck, now time.Time) bool {
 	return !r.At.IsZero() && (x.setResult(r.NoAnswer, r.NotSent, now) || w.Kind == vip.CheckProbe)
 }
 
-// send sends the next request of x's round. It reports whether the result changed, since none can be sent.
+// send sends the next request of x's round, and reports whether the result changed.
 func (c *AddressChecks) send(x *addressCheck, now time.Time) bool {
 	from := vip.FamilyOf(x.target.addr).Unspecified()
 	switch {
@@ -144,8 +141,7 @@ func (c *AddressChecks) send(x *addressCheck, now time.Time) bool {
 	return x.setResult(nobody && x.silent > 0, err.Error(), now)
 }
 
-// receive stores what a message of another host about the address says: that one which may have it has replied, or that
-// there is a conflicting host. Where nobody is expected that is in the result at once, which changed tells.
+// receive stores what a message of another host says, and reports whether that is news at once.
 func (x *addressCheck) receive(m neighborMessage, now time.Time) (changed, conflict bool) {
 	mac := net.HardwareAddr(m.mac[:]).String()
 	switch {
@@ -186,8 +182,7 @@ func (x *addressCheck) receive(m neighborMessage, now time.Time) (changed, confl
 	return x.setResult(false, "", now), true
 }
 
-// setResult stores a result of now, with the MACs of hosts that were heard in enough rounds, and reports whether that
-// is news: another result, or the first one where nobody is expected to reply.
+// setResult stores a result of now, and reports whether that is news.
 func (x *addressCheck) setResult(noAnswer bool, notSent string, now time.Time) bool {
 	before := x.result.Load()
 	r := &vip.CheckResult{AddressCheck: x.want, At: now, NoAnswer: noAnswer, ClearedAt: before.ClearedAt, NotSent: notSent}
@@ -211,7 +206,7 @@ func (x *addressCheck) setResult(noAnswer bool, notSent string, now time.Time) b
 		before.StillAnsweredBy != r.StillAnsweredBy || !slices.Equal(before.UnexpectedMACs, r.UnexpectedMACs)
 }
 
-// end ends a round all of whose requests were sent, and reports whether the result changed.
+// end ends a round all of whose requests were sent, and reports a change.
 func (c *AddressChecks) end(x *addressCheck, now time.Time) bool {
 	if x.silent == 0 && c.mayHaveMissed(x, now) {
 		x.sent, x.began = 0, time.Time{}

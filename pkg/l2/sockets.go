@@ -52,8 +52,7 @@ type packetSender struct {
 	link int
 }
 
-// send implements frameSender. Errors are those of sendto(2): EAGAIN if the socket's buffer is full, ENOBUFS if the
-// link's queue is.
+// send implements frameSender; EAGAIN for a full buffer, ENOBUFS for a full queue.
 func (s packetSender) send(frame []byte, wait bool) error {
 	flags := unix.MSG_DONTWAIT
 	if wait {
@@ -110,7 +109,7 @@ type arpReceiver struct {
 	buf   []byte
 }
 
-// receive implements messageReceiver: ok is false for a frame of another link or host, or that parseARP can't read.
+// receive implements messageReceiver; ok is false for what is of others, or unreadable.
 func (r *arpReceiver) receive() (m neighborMessage, ok bool, err error) {
 	var n int
 	var from unix.Sockaddr
@@ -137,8 +136,7 @@ type ndpReceiver struct {
 	buf   []byte
 }
 
-// receive implements messageReceiver: ok is false for an advertisement that can't be read, of another link, or that
-// may have passed a router.
+// receive implements messageReceiver; ok is false for what may have passed a router, too.
 func (r *ndpReceiver) receive() (m neighborMessage, ok bool, err error) {
 	n, cm, _, err := r.ReadRaw(r.buf)
 	if err != nil || cm == nil || cm.IfIndex != r.index || cm.HopLimit != ndp.HopLimit {
@@ -152,7 +150,7 @@ func (r *ndpReceiver) receive() (m neighborMessage, ok bool, err error) {
 	return m, ok, nil
 }
 
-// hint returns what an operator can do about an error, to be added to its text; "" for most.
+// hint returns what an operator can do about an error; "" for most.
 func hint(err error) string {
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
 		return " (the process needs the capability NET_RAW)"

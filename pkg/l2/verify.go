@@ -24,8 +24,7 @@ const (
 	neighborAnswers  = 15
 )
 
-// sendVerifies sends requests of CheckVerify that are due: of those that were due first, or, every other time, that
-// have an unconfirmed finding.
+// sendVerifies sends CheckVerify that are due, every other time those with unconfirmed findings.
 func (c *AddressChecks) sendVerifies(now time.Time) {
 	var due []*addressCheck
 	for _, x := range *c.checks.Load() {
@@ -51,7 +50,7 @@ func (c *AddressChecks) sendVerifies(now time.Time) {
 	c.nextVerify = c.a.nextTick(now, now.Add(verifyGap/2), verifyGap)
 }
 
-// hasUnconfirmedFinding reports whether something was found that must be found again before it is in the result.
+// hasUnconfirmedFinding reports whether something must be found again before it counts.
 func (x *addressCheck) hasUnconfirmedFinding() bool {
 	if x.unanswered > 0 && x.unanswered < x.silent {
 		return true
@@ -64,9 +63,7 @@ func (x *addressCheck) hasUnconfirmedFinding() bool {
 	return false
 }
 
-// countAnswer counts a round with or without a reply. The last of x.silent rounds counts only if another host was
-// heard on the link since the first of them, and no messages were dropped: else it may be this node that is cut off.
-// When all nodes are, none says so of another.
+// countAnswer counts a round; silence only if others were heard: this node may be cut off.
 func (c *AddressChecks) countAnswer(x *addressCheck, now time.Time) {
 	switch {
 	case x.answered && x.unanswered == x.silent && x.answers+1 < x.recovers:
@@ -78,6 +75,7 @@ func (c *AddressChecks) countAnswer(x *addressCheck, now time.Time) {
 		if x.unanswered == 0 {
 			x.silentSince = now.Add(-replyTimeout)
 		}
+		// when all nodes are cut off, none says so of another
 		if x.unanswered < x.silent-1 || c.a.heard.since(x.target.link, now) < now.Sub(x.silentSince) &&
 			!c.a.heard.floodedSince(x.target.link, x.silentSince) {
 			x.unanswered = min(x.unanswered+1, x.silent)
@@ -88,7 +86,7 @@ func (c *AddressChecks) countAnswer(x *addressCheck, now time.Time) {
 // maxNamed is how many addresses Unanswered returns.
 const maxNamed = 64
 
-// Unanswered returns the addresses of other nodes that nobody answers for, sorted, maxNamed of them at most.
+// Unanswered returns addresses of nodes that nobody answers for, sorted, maxNamed at most.
 func (c *AddressChecks) Unanswered() []netip.Addr {
 	var found []netip.Addr
 	for a, x := range *c.checks.Load() {

@@ -13,9 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Set binds what is wanted and isn't bound, as far as this node's Tenure allows, then removes what bears our mark and
-// isn't wanted. It returns what bears our mark and the kernel answers for, and which addresses are missing or could
-// not be removed. Between two portions of the work others have mu, so that renewals never wait for all of it.
+// Set binds what is wanted, as Tenure allows, removes the rest that is marked, and returns what is bound.
 func (n *Interfaces) Set(ctx context.Context, want []vip.Address) ([]vip.Address, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -60,13 +58,12 @@ const portion = 2 * time.Millisecond
 // batch is how many addresses Set looks at, and binds, at a time: it takes about a portion (BenchmarkTakeOver).
 const batch = 32
 
-// release unlocks mu for a moment if it has been held for a portion since began, and returns since when it is held. A
-// goroutine that has waited for longer than 1 ms is handed mu by the second Unlock at the latest (sync.Mutex's
-// starvation mode).
+// release unlocks mu for a moment after a portion, and returns since when it is held.
 func (n *Interfaces) release(began time.Time) time.Time {
 	if time.Since(began) < portion {
 		return began
 	}
+	// who has waited for 1 ms gets it by the second Unlock at the latest (sync.Mutex)
 	n.mu.Unlock()
 	n.mu.Lock()
 	return time.Now()
@@ -75,8 +72,7 @@ func (n *Interfaces) release(began time.Time) time.Time {
 // maxErrors is how many addresses an error of Set names.
 const maxErrors = 10
 
-// wantedKeys is where each address of want is to be bound, and these keys in the order of want, without those that
-// can't be bound.
+// wantedKeys returns where each address of want is to be bound, and these keys in that order.
 func (n *Interfaces) wantedKeys(want []vip.Address) (wanted map[addressKey]vip.Address, order []addressKey,
 	errs []error) {
 	wanted = map[addressKey]vip.Address{}
@@ -100,7 +96,7 @@ func (n *Interfaces) wantedKeys(want []vip.Address) (wanted map[addressKey]vip.A
 	return wanted, order, errs
 }
 
-// keyOf is where w is to be bound; an error if w is no address or this node has no such link.
+// keyOf returns where w is to be bound; an error if it can't be.
 func (n *Interfaces) keyOf(w vip.Address) (addressKey, error) {
 	prefix := netip.PrefixFrom(w.Addr.Unmap().WithZone(""), w.Bits)
 	if !prefix.IsValid() || w.Bits == 0 {
@@ -114,8 +110,7 @@ func (n *Interfaces) keyOf(w vip.Address) (addressKey, error) {
 	return addressKey{l.index, prefix}, nil
 }
 
-// ensureAllBound is ensureBound for several addresses. Those that the kernel does not have in any form are bound by
-// one request.
+// ensureAllBound is ensureBound for several; what the kernel does not have is bound by one request.
 func (n *Interfaces) ensureAllBound(keys []addressKey, wanted map[addressKey]vip.Address) (errs []error) {
 	var absent []bindRequest
 	for _, key := range keys {
@@ -138,8 +133,7 @@ func (n *Interfaces) ensureAllBound(keys []addressKey, wanted map[addressKey]vip
 	return errs
 }
 
-// recordBound counts and logs that w, which the kernel did not have, is bound at key, and has stale connections to it
-// forgotten.
+// recordBound counts and logs that w is new at key, and has stale connections forgotten.
 func (n *Interfaces) recordBound(key addressKey, w vip.Address) {
 	n.metrics.bound.Inc()
 	n.log.Info("bound an address", "address", key.prefix, "link", w.Link)
@@ -150,8 +144,7 @@ func (n *Interfaces) recordBound(key addressKey, w vip.Address) {
 	n.arrived.Send()
 }
 
-// ensureBound binds w at key unless it is bound for long enough already. Without a certain right to hold w it binds
-// nothing: what is bound stays until the kernel drops it, or is removed if the right has ended for certain.
+// ensureBound binds w at key unless it is, if this node has the right to hold it for certain.
 func (n *Interfaces) ensureBound(key addressKey, w vip.Address) error {
 	_, wantedBefore := n.wanted[key]
 	if n.wanted[key] != w {
@@ -173,9 +166,7 @@ func (n *Interfaces) ensureBound(key addressKey, w vip.Address) error {
 	return n.bindOrTakeOver(key, w, v, wantedBefore)
 }
 
-// bindOrTakeOver binds w at key, also over what an earlier process or another program left there. It fails if there
-// is what looks like the node's own address. What is tentative it removes first, since the kernel would keep it so
-// (inet6_addr_modify).
+// bindOrTakeOver binds w at key, also over what others left there, but not over the node's own address.
 func (n *Interfaces) bindOrTakeOver(key addressKey, w vip.Address, v validity, wantedBefore bool) error {
 	a, there := n.snapshot.addresses[key]
 	others := n.snapshot.otherLengths(key)
@@ -191,6 +182,7 @@ func (n *Interfaces) bindOrTakeOver(key addressKey, w vip.Address, v validity, w
 			return err
 		}
 	}
+	// the kernel would keep it so (inet6_addr_modify)
 	if a.tentative {
 		if err := n.unbind(key, w.Link); err != nil {
 			return err
@@ -215,7 +207,7 @@ func (n *Interfaces) bindOrTakeOver(key addressKey, w vip.Address, v validity, w
 	return nil
 }
 
-// removeOtherLengths removes an address that another program left with other prefix lengths, and Herald's own of IPv6.
+// removeOtherLengths removes an address with other prefix lengths that another program left.
 func (n *Interfaces) removeOtherLengths(others []kernelAddress, linkName string) error {
 	var errs []error
 	for _, o := range others {
@@ -231,8 +223,7 @@ func (n *Interfaces) removeOtherLengths(others []kernelAddress, linkName string)
 	return errors.Join(errs...)
 }
 
-// remove removes what is bound at key, and resets the connections to it if it has LocalDelivery. If that fails, it is
-// still no longer renewed.
+// remove removes what is bound at key, and resets its connections if it has LocalDelivery.
 func (n *Interfaces) remove(key addressKey, why string) error {
 	name := n.snapshot.links[key.link].name
 	if w := n.wanted[key]; w.LocalDelivery {
@@ -261,8 +252,7 @@ func (n *Interfaces) reset(key addressKey, kinds connectionKinds) {
 	}
 }
 
-// bind has the kernel bind or renew addresses by one of its methods, and renews them from now on. The i-th error is
-// about the i-th of them.
+// bind has the kernel bind or renew addresses by method, and renews them from now on.
 func (n *Interfaces) bind(method func([]bindRequest) []error, list []bindRequest) []error {
 	began := time.Now() // their time runs from then on, if not later
 	errs := method(list)
@@ -289,7 +279,7 @@ func (n *Interfaces) bind(method func([]bindRequest) []error, list []bindRequest
 	return errs
 }
 
-// unbind has the kernel remove what is at key, which is not renewed from now on, even if that fails.
+// unbind has the kernel remove what is at key, which is renewed no more, even if that fails.
 func (n *Interfaces) unbind(key addressKey, linkName string) error {
 	delete(n.renewed, key)
 	if err := n.kernel.unbind(key); err != nil {
@@ -300,9 +290,7 @@ func (n *Interfaces) unbind(key addressKey, linkName string) error {
 	return nil
 }
 
-// promoteSecondaries has addresses stay when one of the same network is removed, on each link of keys with an IPv4
-// address and its network. Else the kernel removes those that were added after it, too, the node's own among them
-// (__inet_del_ifa). It is not undone, since lifetimes may end after Herald has.
+// promoteSecondaries has addresses stay when one of their network is removed (__inet_del_ifa), for good.
 func (n *Interfaces) promoteSecondaries(keys []addressKey) error {
 	var errs []error
 	seen := map[int]bool{}
@@ -324,8 +312,7 @@ func (n *Interfaces) promoteSecondaries(keys []addressKey) error {
 	return errors.Join(errs...)
 }
 
-// unwanted is what bears our mark and is not in wanted, in order. What was wanted before, isn't any more and isn't
-// bound is forgotten.
+// unwanted returns what is marked and not in wanted, in order, and forgets what has gone.
 func (n *Interfaces) unwanted(wanted map[addressKey]vip.Address) (keys []addressKey) {
 	for key, a := range n.snapshot.addresses {
 		if _, ok := wanted[key]; !ok && a.marked {
@@ -345,11 +332,10 @@ func (n *Interfaces) unwanted(wanted map[addressKey]vip.Address) (keys []address
 	return keys
 }
 
-// leftBehind reports whether an address without our mark may be taken over: it is alone in its
-// network, or was added to a network that the link had. A node's own address is neither.
+// leftBehind reports whether an unmarked address is no node's own: alone in its network, or second there.
 func (a kernelAddress) leftBehind() bool { return a.prefix.IsSingleIP() || a.secondary }
 
-// addressHint is what to do about a kernel's errno, in brackets; "" if nothing is known.
+// addressHint returns what to do about a kernel's errno, in brackets; "" if nothing is known.
 func addressHint(err error, prefix netip.Prefix, linkName string) string {
 	switch {
 	case errors.Is(err, unix.EPERM):

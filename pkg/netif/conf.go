@@ -17,9 +17,7 @@ const (
 	confPromoteSecondaries = 20
 )
 
-// configureLink changes settings of net.ipv4.conf, by their numbers, in one request (IFLA_AF_SPEC;
-// the library has none): a container may only read /proc/sys. With noLinkLocal, the kernel gives
-// the link no link-local address of its own (addrgenmode none).
+// configureLink changes settings of net.ipv4.conf by one request: a container may only read /proc/sys.
 func (k *rtnetlink) configureLink(index int, conf map[int]int, noLinkLocal bool) error {
 	r := k.request(unix.RTM_SETLINK, unix.NLM_F_ACK)
 	head := nl.NewIfInfomsg(unix.AF_UNSPEC)

@@ -20,8 +20,7 @@ const (
 	firstState, lastState = nl.TCP_CONNTRACK_SYN_RECV, nl.TCP_CONNTRACK_LAST_ACK
 )
 
-// listTranslated calls found with the ends of each TCP connection to a that has not ended and is translated to another
-// address, as that has them. The error is of the kernel, such as EPERM without CAP_NET_ADMIN.
+// listTranslated calls found with the ends of each TCP connection to a that is translated.
 func listTranslated(a netip.Addr, found func(connectionEnds)) error {
 	return listConntrack(func(state uint8, about []byte) {
 		if state < firstState || state > lastState ||
@@ -51,8 +50,7 @@ func listTranslated(a netip.Addr, found func(connectionEnds)) error {
 // for it.
 var forgetTimes = []time.Duration{0, time.Second, 2 * time.Second, 4 * time.Second}
 
-// forgetStale has conntrack forget the stale flows to each address that has been bound, until ctx ends. Set does not
-// wait for it: others decide how many there are.
+// forgetStale has conntrack forget stale flows to what was bound, until ctx ends.
 func (n *Interfaces) forgetStale(ctx context.Context) {
 	warned := ""
 	var due []forgetting
@@ -102,7 +100,7 @@ type forgetting struct {
 	addrs []netip.Addr
 }
 
-// nextForgetting is how long after now the first of due is, or an hour.
+// nextForgetting returns how long after now the first of due is, or an hour.
 func nextForgetting(due []forgetting, now time.Time) time.Duration {
 	if len(due) == 0 {
 		return time.Hour
@@ -201,7 +199,7 @@ func deleteConntrack(entries []conntrackEntry) error {
 // notTCP is the state that listConntrack gives flows that are none of TCP.
 const notTCP = 0xff
 
-// listConntrack calls found with the TCP state (or notTCP) and the attributes of each flow that conntrack knows.
+// listConntrack calls found with TCP state (or notTCP) and attributes of each known flow.
 func listConntrack(found func(state uint8, about []byte)) error {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		r := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
@@ -224,8 +222,7 @@ func listConntrack(found func(state uint8, about []byte)) error {
 	return nil
 }
 
-// tupleAddress is an address of one direction of a connection, by its types for IPv4 and IPv6; zero if there is
-// neither.
+// tupleAddress returns an address of one direction of a connection; zero if there is none.
 func tupleAddress(about []byte, direction, v4, v6 int) netip.Addr {
 	for _, kind := range []int{v4, v6} {
 		if a, ok := netip.AddrFromSlice(attribute(about, direction, nl.CTA_TUPLE_IP, kind)); ok && a.Is4() == (kind == v4) {
@@ -235,7 +232,7 @@ func tupleAddress(about []byte, direction, v4, v6 int) netip.Addr {
 	return netip.Addr{}
 }
 
-// attribute returns the value of a nested netlink attribute, by its type and those around it; nil if there is none.
+// attribute returns the value of a nested netlink attribute; nil if there is none.
 func attribute(b []byte, path ...int) []byte {
 next:
 	for _, want := range path {

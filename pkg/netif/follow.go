@@ -11,8 +11,7 @@ import (
 // everything after changes were lost: others on a link may cause both, by router advertisements.
 const readInterval = time.Second / 4
 
-// followKernel keeps the snapshot current until ctx ends, and pokes when the view differs. After an error, which is
-// logged once, it begins again.
+// followKernel keeps the snapshot current until ctx ends, and begins again after an error.
 func (n *Interfaces) followKernel(ctx context.Context) {
 	logged := ""
 	var lost time.Time
@@ -46,8 +45,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// followRoutes reads the default routes readInterval after one came or went, so that one that is replaced is not
-// missed meanwhile.
+// followRoutes reads default routes readInterval after one changed, to miss none that is replaced.
 func (n *Interfaces) followRoutes(ctx context.Context) {
 	failed := false
 	for {
@@ -72,7 +70,7 @@ func (n *Interfaces) followRoutes(ctx context.Context) {
 	}
 }
 
-// readRoutes reads the default routes, and reports whether the view differs. It does not hold n.mu while it reads.
+// readRoutes reads the default routes, without n.mu, and reports whether the view differs.
 func (n *Interfaces) readRoutes() (bool, error) {
 	n.mu.Lock()
 	before := n.snapshot
@@ -90,7 +88,7 @@ func (n *Interfaces) readRoutes() (bool, error) {
 	return n.publish(), nil
 }
 
-// followSubscription reads everything once, and then applies change after change, until ctx ends or an error.
+// followSubscription reads everything once, then change after change, until ctx ends or an error.
 func (n *Interfaces) followSubscription(ctx context.Context) error {
 	sub, err := n.kernel.subscribe()
 	if err != nil {
@@ -116,8 +114,7 @@ func (n *Interfaces) followSubscription(ctx context.Context) error {
 	}
 }
 
-// readAll reads the kernel again, and reports whether the view differs, or an address that is renewed has gone. n.mu
-// is held.
+// readAll reads the kernel again, and reports whether anything differs. n.mu is held.
 func (n *Interfaces) readAll() (bool, error) {
 	s, err := n.kernel.read()
 	if err != nil {
@@ -139,8 +136,7 @@ func (n *Interfaces) readAll() (bool, error) {
 	return n.publish() || lost, nil
 }
 
-// applyChanges applies changes to the snapshot, and reports whether the view differs. If one is doubtful everything
-// is read again.
+// applyChanges applies changes, and reports whether the view differs; doubtful ones have all read again.
 func (n *Interfaces) applyChanges(changes []change) (bool, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -163,8 +159,7 @@ func (n *Interfaces) applyChanges(changes []change) (bool, error) {
 	return differs || again, err
 }
 
-// contradicts reports whether c differs from what this process knows of an address that it renews, or has just
-// removed. c may be older than that: then only a new reading tells. n.mu is held.
+// contradicts reports whether c, which may be old, differs from what was done here. n.mu is held.
 func (n *Interfaces) contradicts(c change) bool {
 	known, there := n.snapshot.addresses[c.address.addressKey]
 	if n.renewed[c.address.addressKey] == nil {

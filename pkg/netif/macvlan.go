@@ -50,9 +50,7 @@ const repairInterval = 10 * time.Second
 // over each, and meanwhile no address is renewed.
 const maxRemoved = 4
 
-// Set makes what is wanted and isn't there, corrects what is, and removes links of Herald that aren't wanted,
-// maxRemoved at a time; it pokes if there are more. It returns those that are as they should be, and those that are
-// still there (with name and MAC only).
+// Set makes, corrects and removes links of Herald, maxRemoved at a time, and returns them.
 func (m *Macvlans) Set(_ context.Context, want []vip.Macvlan) ([]vip.Macvlan, error) {
 	n := m.n
 	n.mu.Lock()
@@ -103,7 +101,7 @@ func (m *Macvlans) Set(_ context.Context, want []vip.Macvlan) ([]vip.Macvlan, er
 	return have, errors.Join(errs...)
 }
 
-// repair corrects the wanted links every repairInterval until ctx ends, while this node's Tenure is confirmed.
+// repair corrects the wanted links every repairInterval, while this node's Tenure is confirmed.
 func (m *Macvlans) repair(ctx context.Context) {
 	tick := time.NewTicker(repairInterval)
 	defer tick.Stop()
@@ -136,8 +134,7 @@ func (m *Macvlans) resolveGateways() {
 	}
 }
 
-// ensure makes w, or corrects it. It fails if a link of that name isn't Herald's, and removes w if its MAC is a
-// gateway's. n.mu is held.
+// ensure makes w, or corrects it, unless its name or MAC is another's. n.mu is held.
 func (m *Macvlans) ensure(w vip.Macvlan) error {
 	n := m.n
 	if m.kernel == nil {
@@ -197,7 +194,7 @@ func (m *Macvlans) ensure(w vip.Macvlan) error {
 	return nil
 }
 
-// configure changes the settings of a macvlan that are not as they should be, and sets it up.
+// configure changes settings of a macvlan that are wrong, and sets it up.
 func (m *Macvlans) configure(w vip.Macvlan, mac net.HardwareAddr, l link) error {
 	n := m.n
 	want := ipv4Conf{arpIgnore: 1, arpAnnounce: 2, rpFilter: w.RPFilter}
@@ -239,7 +236,7 @@ func (m *Macvlans) configure(w vip.Macvlan, mac net.HardwareAddr, l link) error 
 	return nil
 }
 
-// ensureLinkLocal gives a link the link-local address of its MAC (RFC 4291 appendix A) unless it answers for it.
+// ensureLinkLocal gives a link the link-local address of its MAC (RFC 4291 appendix A), if it lacks it.
 func (m *Macvlans) ensureLinkLocal(l link, mac net.HardwareAddr) error {
 	a := netip.AddrFrom16([16]byte{0xfe, 0x80, 8: mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
 	prefix := netip.PrefixFrom(a, 64)
@@ -259,8 +256,7 @@ func (m *Macvlans) ensureLinkLocal(l link, mac net.HardwareAddr) error {
 	return nil
 }
 
-// markAndSilenceParent marks a macvlan with what its parent did before Herald, and keeps the parent from answering
-// for the addresses of macvlans on it.
+// markAndSilenceParent marks a macvlan with its parent's settings, and keeps that from answering for it.
 func (m *Macvlans) markAndSilenceParent(parent, l link) error {
 	have := readIPv4Conf(parent.name)
 	if !l.byHerald() {
@@ -294,7 +290,7 @@ func (m *Macvlans) markAndSilenceParent(parent, l link) error {
 	return nil
 }
 
-// parseAlias is the settings that a parent had, by its macvlan's alias; false if there are none.
+// parseAlias returns the settings that a parent had, by its macvlan's alias.
 func parseAlias(alias string) (c ipv4Conf, ok bool) {
 	_, text, found := strings.Cut(alias, "parent had ")
 	if !found {
@@ -311,7 +307,7 @@ func (m *Macvlans) remember(l link) {
 	}
 }
 
-// remove removes a macvlan of Herald. restoreParents is still to be called. n.mu is held.
+// remove removes a macvlan of Herald; restoreParents is still to be called. n.mu is held.
 func (m *Macvlans) remove(l link) error {
 	n := m.n
 	if err := m.kernel.handle.LinkDel(byIndex(l.index)); err != nil && !errors.Is(err, unix.ENODEV) {
@@ -328,8 +324,7 @@ func (m *Macvlans) remove(l link) error {
 	return nil
 }
 
-// restoreParents gives links that carry no macvlan of Herald any more the settings back that they had before, unless
-// another program has changed them meanwhile. It tries again those that failed. n.mu is held.
+// restoreParents gives links without macvlans their settings back, unless others changed them. n.mu is held.
 func (m *Macvlans) restoreParents() (errs []error) {
 	for index, was := range m.before {
 		if slices.ContainsFunc(m.n.snapshot.macvlans(), func(l link) bool { return l.parent == index }) {

@@ -67,8 +67,7 @@ type Interfaces struct {
 	justBound []netip.Addr // addresses that have been bound, until forgetStale takes them
 }
 
-// New reads the links and addresses. It fails if the interface of VIPs isn't there or isn't up, unless AllowNotUp is
-// set.
+// New reads the links and addresses; it fails without an interface of VIPs, unless AllowNotUp.
 func New(o Options) (*Interfaces, error) {
 	k, err := openNetlink()
 	if err != nil {
@@ -123,29 +122,25 @@ func (n *Interfaces) Observe(w *vip.World) {
 	w.StrictRPFilter = v.macvlansWanted && sysctl4("all", "rp_filter") == 1
 }
 
-// Info is what this node tells the others of its links. It does not block, and the result must not be changed.
+// Info returns what this node tells of its links; not to be changed.
 func (n *Interfaces) Info() vip.NodeInfo { return n.view.Load().info }
 
-// Links is all links of this node, in the order of Index, with the global unicast addresses that are its own. It does
-// not block, and the result must not be changed.
+// Links returns all links by Index, with their own global addresses; not to be changed.
 func (n *Interfaces) Links() []vip.Link { return n.view.Load().links }
 
-// Gateway is the next hop of the default route by a link, of IPv4 if there is one; zero if
-// there is none. It does not block.
+// Gateway returns the next hop of the default route by a link, IPv4 first; zero for none.
 func (n *Interfaces) Gateway(link string) netip.Addr { return n.view.Load().gateways[link] }
 
-// IsLocal reports whether a is an address of this node: its own, of the loopback, or a VIP. It does not block.
+// IsLocal reports whether a is any address of this node. It does not block.
 func (n *Interfaces) IsLocal(a netip.Addr) bool {
 	_, ok := n.view.Load().local[a]
 	return ok
 }
 
-// IsVIP reports whether a is on this node for a Service: bound by Herald, or by kube-proxy in ipvs mode on
-// kube-ipvs0. It does not block.
+// IsVIP reports whether a is here for a Service, by Herald or kube-proxy (kube-ipvs0).
 func (n *Interfaces) IsVIP(a netip.Addr) bool { return n.view.Load().local[a] }
 
-// Run renews the bound VIPs, repairs macvlans, and follows the kernel's changes, until ctx ends. It then leaves the
-// VIPs to the kernel, which removes them when their lifetime ends.
+// Run renews VIPs, repairs macvlans and follows the kernel until ctx ends; what is left ends by its lifetime.
 func (n *Interfaces) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	tasks.Go(func() { n.followKernel(ctx) })
@@ -157,7 +152,7 @@ func (n *Interfaces) Run(ctx context.Context) error {
 	return nil
 }
 
-// checkInterfaces is an error for each interface of VIPs that is missing or not up, with the option that chose it.
+// checkInterfaces returns an error for each interface of VIPs that is missing or not up.
 func (n *Interfaces) checkInterfaces() error {
 	var errs []error
 	check := func(option, name string) {

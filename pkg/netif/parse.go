@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// parseChange reads a message of a subscription; false if it matters to nothing here. It and the
-// parsers below trust the kernel, which alone can have sent it.
+// parseChange reads a message of a subscription; false if it does not matter here. The kernel is trusted.
 func parseChange(m syscall.NetlinkMessage) (change, bool) {
 	switch m.Header.Type {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
@@ -27,10 +26,9 @@ func parseChange(m syscall.NetlinkMessage) (change, bool) {
 	return change{}, false
 }
 
-// parseLink reads an RTM_NEWLINK or RTM_DELLINK; false if it is about a port of a bridge, which the bridge sends
-// under its own family: no link has come or gone. It is false of an event of a wireless link (IFLA_WIRELESS), too,
-// such as the end of a scan: that has a name, and nothing else of the link (rtnetlink_ifinfo_prep).
+// parseLink reads an RTM_NEWLINK or RTM_DELLINK; false for a bridge's ports and wireless events.
 func parseLink(m []byte) (link, bool) {
+	// these have a name, and nothing else of the link (rtnetlink_ifinfo_prep)
 	if len(m) < unix.SizeofIfInfomsg || nl.DeserializeIfInfomsg(m).Family != unix.AF_UNSPEC ||
 		attribute(m[unix.SizeofIfInfomsg:], unix.IFLA_WIRELESS) != nil {
 		return link{}, false
@@ -47,8 +45,7 @@ func parseLink(m []byte) (link, bool) {
 // devconfDisableIPv6 is DEVCONF_DISABLE_IPV6 of linux/ipv6.h.
 const devconfDisableIPv6 = 26
 
-// noIPv6 reports whether the attributes of an RTM_NEWLINK say that the link takes no address of IPv6: those of its
-// address families have no AF_INET6 (inet6_fill_link_af: it has no inet6_dev), or disable_ipv6 is set.
+// noIPv6 reports whether a link takes no IPv6: it has no inet6_dev (inet6_fill_link_af), or disable_ipv6.
 func noIPv6(attributes []byte) bool {
 	families := attribute(attributes, unix.IFLA_AF_SPEC)
 	if families == nil {
@@ -117,10 +114,9 @@ func parseAddress(m []byte) (kernelAddress, bool) {
 	return a, a.prefix.IsValid()
 }
 
-// switchedIPv6 returns the index of a link on which IPv6 may have been enabled or disabled by an RTM_NEWROUTE or
-// RTM_DELROUTE: the kernel sends no RTM_NEWLINK then, but adds or removes the link's route to multicast groups,
-// ff00::/8 of the table local (addrconf_add_mroute, addrconf_ifdown). 0 for any other message.
+// switchedIPv6 returns the link on which IPv6 may have been switched, by its route to ff00::/8; else 0.
 func switchedIPv6(m syscall.NetlinkMessage) int {
+	// the kernel sends no RTM_NEWLINK then (addrconf_add_mroute, addrconf_ifdown)
 	if m.Header.Type != unix.RTM_NEWROUTE && m.Header.Type != unix.RTM_DELROUTE || len(m.Data) < unix.SizeofRtMsg {
 		return 0
 	}
@@ -135,7 +131,7 @@ func switchedIPv6(m syscall.NetlinkMessage) int {
 	return int(binary.NativeEndian.Uint32(link))
 }
 
-// isDefaultRoute reports whether an RTM_NEWROUTE or RTM_DELROUTE is about a default route of the main table.
+// isDefaultRoute reports whether a message is about a default route of the main table.
 func isDefaultRoute(m []byte) bool {
 	if len(m) < unix.SizeofRtMsg {
 		return false

@@ -37,8 +37,7 @@ type validity struct {
 	over    bool      // it must be removed now
 }
 
-// validity is how long w may be bound at now: not while the Tenure is unconfirmed, or of another epoch than that in
-// which w was planned.
+// validity returns how long w may be bound at now, by the Tenure of its epoch.
 func (n *Interfaces) validity(w vip.Address, now time.Time) validity {
 	t := n.opts.Tenure()
 	v := validity{end: t.Until}
@@ -120,8 +119,7 @@ func (n *Interfaces) renewChunk(part []addressKey) {
 	n.publish()
 }
 
-// recordRenewal counts a renewal's error, and logs it unless the renewal before failed, too. It is tried again while
-// the kernel still has the address.
+// recordRenewal counts a renewal's error, and logs the first of several.
 func (n *Interfaces) recordRenewal(key addressKey, err error) {
 	r := n.renewed[key]
 	if err != nil {

@@ -36,7 +36,7 @@ type rtnetlink struct {
 	proto    bool                     // the kernel keeps IFA_PROTO
 }
 
-// openNetlink opens the sockets. If one can't be opened, the others are left to the end of the process.
+// openNetlink opens the sockets; after an error, others are left to the process' end.
 func openNetlink() (*rtnetlink, error) {
 	requests, err := openSocket(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -100,8 +100,7 @@ func (k *rtnetlink) bind(list []bindRequest) []error {
 
 func (k *rtnetlink) renew(list []bindRequest) []error { return k.send(k.renewals, list) }
 
-// send sends all requests in one write, and waits for one answer: the kernel answers what it refuses, and the last
-// (netlink(7), NLM_F_ACK). For hundreds that costs a third of what as many requests do (BenchmarkRenewal).
+// send sends all requests in one write, and waits for one answer (netlink(7), NLM_F_ACK): a third of the cost.
 func (k *rtnetlink) send(handle *nl.SocketHandle, list []bindRequest) []error {
 	errs := make([]error, len(list))
 	if len(list) == 0 {
@@ -305,10 +304,7 @@ func (k *rtnetlink) subscribe() (subscription, error) {
 	return &netlinkSubscription{s, k.link}, nil
 }
 
-// omitRenewals has the kernel send s no messages about what this process did by renew: there may be thousands a
-// second, and one that is older than the removal of its address has everything read again. The kernel puts the port
-// of the socket that asked into each message (netlink(7), nlmsg_pid), but not with IPv6 addresses (inet6_ifa_notify);
-// those are still sent.
+// omitRenewals has the kernel send s nothing about what renew did, of IPv4 at least (netlink(7), nlmsg_pid).
 func (k *rtnetlink) omitRenewals(s *nl.NetlinkSocket) error {
 	port, err := k.renewals.Socket.GetPid()
 	if err != nil {
@@ -364,8 +360,7 @@ func (s *netlinkSubscription) receive() ([]change, error) {
 	}
 }
 
-// gatewayMACs returns the gateways of links by their MAC addresses, as far as the kernel has resolved those. It sends
-// nothing.
+// gatewayMACs returns the resolved gateways of links by MAC. It sends nothing.
 func (k *rtnetlink) gatewayMACs(s *snapshot, gateways map[string]netip.Addr) map[string]netip.Addr {
 	byMAC := make(map[string]netip.Addr)
 	for name, gateway := range gateways {

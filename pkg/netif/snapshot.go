@@ -34,8 +34,7 @@ func (s *snapshot) removeLink(index int) {
 	delete(s.links, index)
 }
 
-// apply makes the change c of a link or an address, and reports whether that changed the
-// snapshot. Renewals, which the kernel tells of like any other change, do not.
+// apply makes the change c of a link or an address, and reports whether it was one.
 func (s *snapshot) apply(c change) bool {
 	switch {
 	case c.link != nil:
@@ -79,7 +78,7 @@ func (s *snapshot) macvlans() (all []link) {
 	return all
 }
 
-// sortedAddresses is all addresses, by the names of their links, and then by address and prefix length.
+// sortedAddresses returns all addresses by the names of their links, address and length.
 func (s *snapshot) sortedAddresses() []kernelAddress {
 	return slices.SortedFunc(maps.Values(s.addresses), func(a, b kernelAddress) int {
 		return cmp.Or(strings.Compare(s.links[a.link].name, s.links[b.link].name), a.prefix.Addr().Compare(b.prefix.Addr()),
@@ -103,7 +102,7 @@ func (r route) compare(o route) int {
 	return cmp.Or(cmp.Compare(r.family, o.family), cmp.Compare(r.metric, o.metric), cmp.Compare(r.link, o.link))
 }
 
-// withoutLoopback returns "" unless the link is a loopback, else the first of the others that is none, or "".
+// withoutLoopback returns "" unless the link is a loopback, else the first other that is none.
 func (s *snapshot) withoutLoopback(link string, others ...string) string {
 	if l, _ := s.linkNamed(link); !l.loopback {
 		return ""
@@ -116,9 +115,7 @@ func (s *snapshot) withoutLoopback(link string, others ...string) string {
 	return ""
 }
 
-// mayCarryVIPs reports whether a VIP may sensibly be on l, so that it belongs into the
-// NodeInfo: no loopback, no port, and either addressed or hardware that is up, or
-// what is stacked on that. A pod's end of a veth has no address of a network.
+// mayCarryVIPs reports whether a VIP may sensibly be on l, so that it belongs into the NodeInfo.
 func (s *snapshot) mayCarryVIPs(l link, addressed bool) bool {
 	if l.loopback || s.isPort(l) {
 		return false
@@ -130,8 +127,7 @@ func (s *snapshot) mayCarryVIPs(l link, addressed bool) bool {
 	return addressed
 }
 
-// isPort reports whether l is a port of a bridge or a bond: its addresses are on its master. A link in a VRF has a
-// master, too, but keeps its own.
+// isPort reports whether l's addresses are on its master: of a bridge or bond, not of a VRF.
 func (s *snapshot) isPort(l link) bool {
 	master, ok := s.links[l.master]
 	return ok && master.kind != "vrf"

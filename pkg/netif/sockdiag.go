@@ -22,7 +22,7 @@ const (
 	// All states but TCP_CLOSE (7) and TCP_LISTEN (10).
 )
 
-// diagRequest is a request about one TCP socket, or about all connections of a family if id is nil.
+// diagRequest returns a request about one TCP socket, or all of a family if id is nil.
 func diagRequest(kind, flags int, family uint8, id []byte) *nl.NetlinkRequest {
 	b := make([]byte, diagHead+diagID)
 	b[0], b[1] = family, unix.IPPROTO_TCP
@@ -42,11 +42,8 @@ const (
 	ownClients                             // those of this node that ended elsewhere while the address was there
 )
 
-// resetConnections ends TCP connections to a of these kinds, and returns how many. Their clients get a reset and can
-// connect again, to wherever a is then; they would not notice for long otherwise, since what a node sends from an
-// address that it has no more goes nowhere, and what it gets from one that it has itself is dropped.
-//
-// The kernel sends the reset from a, so for served it must still be bound (docs/why.md, "The control plane's VIP").
+// resetConnections ends TCP connections to a of these kinds, and returns how many (docs/why.md, "The control plane's
+// VIP").
 func (k *rtnetlink) resetConnections(a netip.Addr, kinds connectionKinds) (int, error) {
 	var errs []error
 	ends := make(map[connectionEnds]bool)
@@ -57,6 +54,7 @@ func (k *rtnetlink) resetConnections(a netip.Addr, kinds connectionKinds) (int, 
 	}
 	n := 0
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} { // a socket for both has IPv4 mapped into IPv6
+		// the kernel sends the reset from a, which must still be bound
 		sockets, err := diagRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP, family, nil).Execute(unix.NETLINK_INET_DIAG, 0)
 		if err != nil && !errors.Is(err, nl.ErrDumpInterrupted) {
 			errs = append(errs, fmt.Errorf("connections to %s can't be listed: %w", a, err))
@@ -94,7 +92,7 @@ func socketEnds(family uint8, id []byte) connectionEnds {
 	}
 }
 
-// socketAddress is an address in an ID: 16 bytes, of which IPv4 uses the first 4.
+// socketAddress returns an address in an ID: 16 bytes, of which IPv4 uses the first 4.
 func socketAddress(family uint8, b []byte) netip.Addr {
 	if family == unix.AF_INET {
 		return netip.AddrFrom4([4]byte(b[:4]))

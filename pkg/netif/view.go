@@ -28,8 +28,7 @@ type view struct {
 	macvlansWanted bool
 }
 
-// publish replaces the view if what it is made from has changed, unless a Set is under way, which does that at its
-// end. It reports whether anything but the links differs. n.mu is held.
+// publish replaces the view if it has changed, and reports whether more than links did. n.mu is held.
 func (n *Interfaces) publish() (differs bool) {
 	if n.setting {
 		n.unpublished = n.unpublished || n.changed
@@ -91,7 +90,7 @@ type prefixes struct {
 	others        []netip.Prefix         // of addresses that no VIP may be, beside those of all
 }
 
-// addAddresses sets bound, unmanaged and local, and returns the prefixes of the addresses that Herald has not bound.
+// addAddresses sets bound, unmanaged and local, and returns the prefixes of other addresses.
 func (n *Interfaces) addAddresses(v *view) prefixes {
 	s := n.snapshot
 	p := prefixes{all: map[int][]netip.Prefix{}, networks: map[int][]netip.Prefix{}, tentative: map[int][]netip.Prefix{}}
@@ -137,7 +136,7 @@ func (v *view) sort() {
 	slices.SortFunc(v.macvlans, func(a, b vip.Macvlan) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// setGateways sets gateways, and returns the link of the first default route, IPv4 before IPv6; "" if there is none.
+// setGateways sets gateways, and returns the link of the first default route, or "".
 func (v *view) setGateways(s *snapshot) (byRoute string) {
 	for _, r := range slices.SortedFunc(slices.Values(s.routes), route.compare) {
 		name := s.links[r.link].name
@@ -149,13 +148,12 @@ func (v *view) setGateways(s *snapshot) (byRoute string) {
 	return byRoute
 }
 
-// linkByRoute returns the link of VIPs where vip_interface does not name it: first, that of the first default route.
-// But while the one before is down or has no default route, it stays: what configures a link takes its route away
-// when it loses its carrier, and the link of the next route may be in another network. n.mu is held.
+// linkByRoute returns the link of VIPs by default routes; the one before stays while it is down.
 func (n *Interfaces) linkByRoute(first string) string {
 	if first == "" {
 		return ""
 	}
+	// what configures a link takes its route away when it loses its carrier, and the next may be in another network
 	l, there := n.snapshot.linkNamed(n.byRoute)
 	hasRoute := slices.ContainsFunc(n.snapshot.routes, func(r route) bool { return r.link == l.index })
 	if !there || n.snapshot.isPort(l) || l.up && hasRoute {
@@ -164,7 +162,7 @@ func (n *Interfaces) linkByRoute(first string) string {
 	return n.byRoute
 }
 
-// without is a copy of list without those that are in the second.
+// without returns list without those that are in the second.
 func without(list, unwanted []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(list), func(p netip.Prefix) bool { return slices.Contains(unwanted, p) })
 }
@@ -172,7 +170,7 @@ func without(list, unwanted []netip.Prefix) []netip.Prefix {
 // maxOtherAddresses is how many NodeInfo.OtherAddresses a node publishes: they are on its node lease.
 const maxOtherAddresses = 256
 
-// otherAddresses is the addresses of prefixes, sorted, each once, maxOtherAddresses at most; nil for none.
+// otherAddresses returns the addresses of prefixes, sorted, each once, maxOtherAddresses at most.
 func otherAddresses(prefixes []netip.Prefix) (addrs []netip.Addr) {
 	for _, p := range prefixes {
 		addrs = append(addrs, p.Addr())
@@ -182,7 +180,7 @@ func otherAddresses(prefixes []netip.Prefix) (addrs []netip.Addr) {
 	return addrs[:min(len(addrs), maxOtherAddresses)]
 }
 
-// globalGateways is the gateways that have no link-local address, sorted, each once; nil for none.
+// globalGateways returns the gateways that have no link-local address, sorted, each once.
 func (v *view) globalGateways() (addrs []netip.Addr) {
 	for _, a := range v.gateways {
 		if a.IsGlobalUnicast() {

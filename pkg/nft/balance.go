@@ -69,8 +69,7 @@ func (f family) servers() *nftables.Set {
 	return set
 }
 
-// balancedElements are the elements of the set and of the map for entries of the family, which are for one VIP: the
-// control plane has one of each family.
+// balancedElements returns the elements for entries of the family, which are of one VIP.
 func balancedElements(_ family, entries []vip.BalancedServer) [][]nftables.SetElement {
 	if len(entries) == 0 {
 		return nil

@@ -101,7 +101,7 @@ func (f family) entries(all []vip.Egress) (found []vip.Egress) {
 	return found
 }
 
-// egressElements are the elements of those sets. A pod of two entries of the same map counts for the first.
+// egressElements returns their elements; a pod of two entries counts for the first.
 func egressElements(f family, entries []vip.Egress) [][]nftables.SetElement {
 	all := make([][]nftables.SetElement, fixedEgressSets)
 	if len(entries) > 0 {
@@ -133,7 +133,7 @@ func egressElements(f family, entries []vip.Egress) [][]nftables.SetElement {
 // egressChain is the name of the chain of an entry.
 func egressChain(i int) string { return fmt.Sprint("vip_", i) }
 
-// portElements are ports with their protocols, each once; none of protocols that Services can't have.
+// portElements returns ports with their protocols, each once.
 func portElements(ports []vip.Port) (all []nftables.SetElement) {
 	seen := make(map[vip.Port]bool)
 	for _, p := range ports {
@@ -145,7 +145,7 @@ func portElements(ports []vip.Port) (all []nftables.SetElement) {
 	return all
 }
 
-// intervals are the networks of the family as intervals that neither overlap nor touch each other.
+// intervals returns the networks of the family as intervals that do not touch.
 func (f family) intervals(networks []netip.Prefix) (all []nftables.SetElement) {
 	var own []netip.Prefix
 	for _, n := range networks {
@@ -226,7 +226,7 @@ func matches(set *nftables.Set) expr.Any {
 	return &expr.Lookup{SourceRegister: first, SetName: set.Name, SetID: set.ID}
 }
 
-// verdict goes to where a map leads what is in the register first. Packets without an element go on.
+// verdict goes to where a map leads what is in the register first.
 func verdict(set *nftables.Set) expr.Any {
 	return &expr.Lookup{SourceRegister: first, SetName: set.Name, SetID: set.ID, IsDestRegSet: true} // of the verdict, 0
 }
@@ -241,8 +241,7 @@ func matchBits(load expr.Any, bits uint32) []expr.Any {
 	}
 }
 
-// addEgressRules adds the rules of the chain of one entry: what is outside its limits returns. sets begins with the
-// four of it.
+// addEgressRules adds the rules of one entry's chain: what is outside its limits returns.
 func (f family) addEgressRules(c *nftables.Conn, chain *nftables.Chain, sets []*nftables.Set, x vip.Egress) {
 	add := func(exprs ...expr.Any) {
 		c.AddRule(&nftables.Rule{Table: chain.Table, Chain: chain, Exprs: exprs})
@@ -280,7 +279,7 @@ func (f family) addEgressRules(c *nftables.Conn, chain *nftables.Chain, sets []*
 		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(f.id), RegAddrMin: first})
 }
 
-// setBit sets EgressMark in what load puts into the first register and store takes from there.
+// setBit sets EgressMark in what load puts into the first register and store takes.
 func setBit(load, store expr.Any) []expr.Any {
 	mark := binaryutil.NativeEndian.PutUint32(EgressMark)
 	rest := binaryutil.NativeEndian.PutUint32(^uint32(EgressMark))

@@ -36,11 +36,10 @@ const (
 	secondPart = unix.NFT_REG32_01 // of a key whose first part has 4 octets
 )
 
-// part is the register of a part of a key that begins in the register first with an address of the
-// family; 1 is the part after the address. Each but the address has 4 octets.
+// part returns the register of a part of a key that begins at first with an address.
 func (f family) part(n uint32) uint32 { return unix.NFT_REG32_00 + f.addr.Bytes/4 + n - 1 }
 
-// setOf describes a set of a table, with a timeout. With several parts its key is their concatenation.
+// setOf describes a set with a timeout; several parts are concatenated.
 func (f family) setOf(table, name string, parts ...nftables.SetDatatype) *nftables.Set {
 	set := &nftables.Set{Table: f.table(table), Name: name, HasTimeout: true, Timeout: Timeout, KeyType: parts[0]}
 	if len(parts) > 1 {
@@ -49,8 +48,7 @@ func (f family) setOf(table, name string, parts ...nftables.SetDatatype) *nftabl
 	return set
 }
 
-// mapOf describes a map of a table, with a timeout. Its key has several parts, of which the first is an address of
-// the family; its values are such addresses.
+// mapOf describes a map with a timeout, from an address and more to an address.
 func (f family) mapOf(table, name string, parts ...nftables.SetDatatype) *nftables.Set {
 	set := f.setOf(table, name, append([]nftables.SetDatatype{f.addr}, parts...)...)
 	set.IsMap, set.DataType = true, f.addr
@@ -79,13 +77,12 @@ func (f family) loadDestination() *expr.Payload {
 		DestRegister: first}
 }
 
-// loadDestinationPort puts the destination port of a packet of TCP (RFC 9293, section 3.1) into a register.
+// loadDestinationPort loads a TCP packet's destination port (RFC 9293, section 3.1).
 func loadDestinationPort(register uint32) *expr.Payload {
 	return &expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2, DestRegister: register}
 }
 
-// lookUp looks up the key that begins in the register first in a map, and puts the value there. Packets
-// without an element do not match.
+// lookUp replaces the key in the register first by its value; others do not match.
 func lookUp(set *nftables.Set) *expr.Lookup {
 	return &expr.Lookup{SourceRegister: first, SetName: set.Name, SetID: set.ID, DestRegister: first, IsDestRegSet: true}
 }
@@ -96,7 +93,7 @@ func portPart(port uint16) []byte { return append(binaryutil.BigEndian.PutUint16
 // A linkIndexes finds the index of a link by its name, each once.
 type linkIndexes map[string]int
 
-// part is the part of a key that is a link; false if there is none of that name.
+// part returns the part of a key that is a link; false if there is none.
 func (all linkIndexes) part(name string) ([]byte, bool) {
 	i, known := all[name]
 	if !known {

@@ -61,8 +61,7 @@ var formerOwners = purpose[vip.FormerOwner]{
 	build: buildFormerOwners, elements: formerOwnerElements,
 }
 
-// formerOwners is the maps to the next hop from a VIP and the link on which packets to it arrive, and from a VIP, a
-// port and that link.
+// formerOwners returns the maps to the next hop from a VIP, and one of its ports, on a link.
 func (f family) formerOwners(suffix string) []*nftables.Set {
 	return []*nftables.Set{
 		f.mapOf("herald", "former_owners"+suffix, nftables.TypeIFIndex),
@@ -70,7 +69,7 @@ func (f family) formerOwners(suffix string) []*nftables.Set {
 	}
 }
 
-// formerOwnerElements are the elements of the maps, each key once, without entries on a link that is not there.
+// formerOwnerElements returns the elements, each key once, of links that are there.
 func formerOwnerElements(_ family, entries []vip.FormerOwner) [][]nftables.SetElement {
 	all, links := make([][]nftables.SetElement, 4), make(linkIndexes)
 	seen := make(map[string]bool)
@@ -142,7 +141,7 @@ func (f family) matchTTL(op expr.CmpOp, hops byte) []expr.Any {
 	}
 }
 
-// matchUnknown matches packets that are of no connection that this node knows, nor an error about one.
+// matchUnknown matches packets of no known connection, nor an error about one.
 func matchUnknown() []expr.Any {
 	known := binaryutil.NativeEndian.PutUint32(expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED)
 	return []expr.Any{
@@ -162,9 +161,7 @@ func matchNoBeginning() []expr.Any {
 	}
 }
 
-// matchTooLarge matches the errors of routers on whose way a packet from a VIP is too large: a connection gets stuck
-// without them (RFC 1191, RFC 8201). They are Destination Unreachable, code 4 (RFC 792), and Packet Too Big (RFC
-// 4443, section 3.2).
+// matchTooLarge matches errors that packets are too large (RFC 1191, RFC 8201; RFC 792, RFC 4443).
 func (f family) matchTooLarge() []expr.Any {
 	octet := func(offset uint32, value byte) []expr.Any { // of the ICMP header
 		return []expr.Any{
@@ -188,7 +185,7 @@ func (f family) shortenTTL() []expr.Any {
 	return append(f.matchTTL(expr.CmpOpGt, maxHops), &expr.Immediate{Register: second, Data: []byte{maxHops}}, &write)
 }
 
-// sendOn sends a packet whose TTL (hop limit) has not ended to the next hop in the register first, and drops it here.
+// sendOn sends a packet whose TTL has not ended to the next hop, and drops it here.
 func (f family) sendOn() []expr.Any {
 	return append(f.matchTTL(expr.CmpOpGt, 1),
 		&expr.Counter{},

@@ -88,7 +88,7 @@ func buildInvalid(c *nftables.Conn, f family, table *nftables.Table, sets []*nft
 	add(matchProtocol(unix.IPPROTO_SCTP), refuse)
 }
 
-// portUnreachable refuses a packet as the kernel does if nobody listens (RFC 792, RFC 4443 section 3.1).
+// portUnreachable refuses a packet as if nobody listens (RFC 792, RFC 4443 section 3.1).
 func (f family) portUnreachable() *expr.Reject {
 	if f.is4 {
 		return &expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: 3}
@@ -96,8 +96,7 @@ func (f family) portUnreachable() *expr.Reject {
 	return &expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: 4}
 }
 
-// matchState matches packets by a bit of their conntrack state: with CmpOpNeq those that have it, with CmpOpEq all
-// others.
+// matchState matches packets that have a bit of conntrack state (CmpOpNeq), or not (CmpOpEq).
 func matchState(bit uint32, op expr.CmpOp) []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Key: expr.CtKeySTATE, Register: first},

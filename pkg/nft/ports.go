@@ -47,8 +47,7 @@ var openPorts = purpose[vip.OpenPort]{
 // protocols is the protocols that Services have, by IP protocol number.
 var protocols = map[string]byte{"TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP, "SCTP": unix.IPPROTO_SCTP}
 
-// openPortElements are the elements of the two sets for entries of the family. An entry without a protocol, or with
-// one that Services can't have, only limits its address.
+// openPortElements returns the elements of the two sets; an entry without a protocol only limits.
 func openPortElements(_ family, entries []vip.OpenPort) [][]nftables.SetElement {
 	all := make([][]nftables.SetElement, 2)
 	seen := [2]map[string]bool{{}, {}}

@@ -52,7 +52,7 @@ type Tables struct {
 	metrics      *metrics
 }
 
-// New makes Tables. What an earlier process left in the kernel is replaced by the first Set of each.
+// New makes Tables. The first Set of each replaces what an earlier process left.
 func New(log *slog.Logger) *Tables {
 	m := newMetrics()
 	return &Tables{
@@ -66,8 +66,7 @@ func New(log *slog.Logger) *Tables {
 	}
 }
 
-// LinksChanged has the next Set of FormerOwners look whether the links of its entries have other indexes by now. It
-// does not block.
+// LinksChanged has the next Set of FormerOwners look at indexes of links. It does not block.
 func (t *Tables) LinksChanged() {
 	for i := range t.FormerOwners.state {
 		t.FormerOwners.state[i].linksChanged.Store(true)
@@ -80,9 +79,7 @@ func (t *Tables) Observe(w *vip.World) {
 	w.PortsNotLimited, w.EgressRefused = t.OpenPorts.refusals(), t.Egress.refusals()
 }
 
-// Check returns an error if the kernel does not take one of the tables: it has no nftables, or lacks an expression,
-// or this process has no CAP_NET_ADMIN. It makes each by another name and removes it in the same transaction, which
-// changes nothing.
+// Check returns an error if the kernel does not take one of the tables; nothing changes.
 func Check() error {
 	var pods []vip.Egress
 	for _, a := range []string{"192.0.2.1", "2001:db8::1"} {
@@ -157,14 +154,10 @@ type state[E any] struct {
 	linksChanged atomic.Bool // the kernel's links may be others than links
 }
 
-// Set makes the entries in the kernel those of want, in one transaction for each family. It writes a table again that
-// is older than renewAfter, so it should be called that often. It returns the entries that the kernel then has,
-// sorted.
-//
-// If the kernel refuses those of a family, Set logs why, leaves them alone for half a minute, and has no entries of it
-// meanwhile. That is no error: VIPs move all the same, and connections are reset.
+// Set makes entries in the kernel those of want, a transaction a family, and returns them.
 func (t *Table[E]) Set(_ context.Context, want []E) (have []E, err error) {
 	now := time.Now()
+	// what is refused is left alone for half a minute: VIPs move all the same
 	want = slices.SortedFunc(slices.Values(want), t.compare)
 	for i, f := range families {
 		have = append(have, t.setFamily(&t.state[i], f, t.of(f, want), now)...)
@@ -197,7 +190,7 @@ func (t *Table[E]) setFamily(s *state[E], f family, want []E, now time.Time) []E
 	return want
 }
 
-// refusals returns what the kernel said when it last refused the entries of a family; nil if it has taken all.
+// refusals returns what the kernel said when it last refused a family; nil if it took all.
 func (t *Table[E]) refusals() (all map[vip.Family]string) {
 	for i, f := range []vip.Family{vip.IPv4, vip.IPv6} { // as families
 		if why := t.state[i].why; why != nil {
@@ -210,7 +203,7 @@ func (t *Table[E]) refusals() (all map[vip.Family]string) {
 	return all
 }
 
-// linksOf returns the indexes of the links of entries, 0 for one that is not there; nil if they have none.
+// linksOf returns the indexes of the links of entries, 0 for one that is not there.
 func (t *Table[E]) linksOf(entries []E) linkIndexes {
 	if t.link == nil {
 		return nil
@@ -222,8 +215,7 @@ func (t *Table[E]) linksOf(entries []E) linkIndexes {
 	return all
 }
 
-// fail stores that the kernel has refused want, and logs it the first time. That nothing could not be written is no
-// fault.
+// fail stores that the kernel has refused want, and logs it the first time.
 func (t *Table[E]) fail(s *state[E], want []E, err error, now time.Time) {
 	if len(want) == 0 {
 		s.known = true
@@ -270,8 +262,7 @@ func (t *Table[E]) write(s *state[E], f family, want []E) error {
 	return nil
 }
 
-// makeRoom makes a socket's buffers large enough for a transaction that writes these sets and their elements: it is
-// one sendmsg(2), and the kernel answers each of its messages before the first answer is read.
+// makeRoom makes a socket's buffers large enough for one sendmsg(2) and all its answers.
 func makeRoom(sets []*nftables.Set, elements [][]nftables.SetElement) func(*netlink.Conn) error {
 	bytes, messages := 1<<16+setSize*len(sets), 64+setMessages*len(sets)
 	for _, all := range elements {

@@ -43,8 +43,7 @@ func (f family) ownAddress() *nftables.Set {
 	return f.mapOf("herald_control_plane", "own_address", nftables.TypeInetService)
 }
 
-// translationElements are the elements of the map for entries of the family. A second one for the same VIP and port is
-// left out.
+// translationElements returns the elements of the map, each VIP and port once.
 func translationElements(_ family, entries []vip.Translation) [][]nftables.SetElement {
 	var all []nftables.SetElement
 	seen := make(map[string]bool)

@@ -16,8 +16,7 @@ type addresses struct {
 	inner []Range // Ranges without the first and last address of each IPv4 CIDR shorter than /31
 }
 
-// parseAddresses reads CIDRs, ranges (two addresses with a hyphen) and single addresses, of
-// both families, with commas or line breaks between them.
+// parseAddresses reads CIDRs, ranges and single addresses, with commas or line breaks between.
 func parseAddresses(text string) (out addresses, problem string) {
 	for item := range strings.FieldsFuncSeq(text, func(c rune) bool { return c == ',' || c == '\n' || c == '\r' }) {
 		item = strings.TrimSpace(item)

@@ -41,7 +41,7 @@ func (m *memory) forget(now time.Time) {
 	maps.DeleteFunc(m.occupied, func(_ netip.Addr, since time.Time) bool { return now.Sub(since) >= occupiedLasts })
 }
 
-// nextFree returns when the next occupied address may be given again; zero if none is occupied.
+// nextFree returns when the next occupied address is free again; zero if none is occupied.
 func (m *memory) nextFree() (first time.Time) {
 	for _, since := range m.occupied {
 		if at := since.Add(occupiedLasts); first.IsZero() || at.Before(first) {
@@ -92,8 +92,7 @@ type found struct {
 	reason string
 }
 
-// decide makes a pass: assignments are all that is to be written on Services, and all Services that wait, sorted by
-// Key. The oldest Service is served first.
+// decide decides for all Services, oldest first; assignments also name who waits.
 func decide(pools *Pools, in *vip.PoolInput, reserved []Range, m *memory) *pass {
 	p := &pass{
 		Pools: pools, memory: m, in: in, reserved: reserved,
@@ -127,7 +126,7 @@ func decide(pools *Pools, in *vip.PoolInput, reserved []Range, m *memory) *pass 
 	return p
 }
 
-// findOccupied notes the addresses in use by other hosts that were given to Services and that no status shows.
+// findOccupied notes given addresses that other hosts have and no status shows.
 func (p *pass) findOccupied() {
 	if len(p.in.InUse)+len(p.moved) == 0 {
 		return
@@ -180,7 +179,7 @@ func newService(q *vip.AddressRequest) *service {
 // asksDHCP reports whether s names 0.0.0.0 or ::.
 func (s *service) asksDHCP() bool { return slices.ContainsFunc(s.names, netip.Addr.IsUnspecified) }
 
-// readServices enters all Services into holders and keyed, and returns those that want something else than they have.
+// readServices enters all Services into holders and keyed, and returns who wants something.
 func (p *pass) readServices() (wanting []*service) {
 	for i := range p.in.Requests {
 		s := newService(&p.in.Requests[i])
@@ -215,7 +214,7 @@ func (p *pass) readServices() (wanting []*service) {
 // takeUp has x be given to nobody, though none may have it.
 func (p *pass) takeUp(x netip.Addr) { p.holders[x] = slices.Clip(p.holders[x]) }
 
-// whyLost reports whether s may not have x, one of names, any more, and why; "" if x is nobody's.
+// whyLost reports whether s may not have x any more, and why; "" if x is nobody's.
 func (p *pass) whyLost(s *service, x netip.Addr) (why string, lost bool) {
 	for _, l := range s.Lost {
 		if l.Addr == x {
@@ -228,13 +227,12 @@ func (p *pass) whyLost(s *service, x netip.Addr) (why string, lost bool) {
 	return "", false
 }
 
-// isOutside reports whether x was given to s of a pool, by no DHCP server, and no pool has it any more. A pool that
-// can't be read may have it.
+// isOutside reports whether x was given to s of a pool, and none may have it any more.
 func (p *pass) isOutside(s *service, x netip.Addr) bool {
 	return s.Allocated != "" && !s.isOwn(x) && !s.Foreign && !s.asksDHCP() && !p.InPool(x, s.Allocated)
 }
 
-// wants sets kept, and reports whether s is to be given something, or to have less than it names.
+// wants sets kept, and reports whether s is to have something else than it names.
 func (p *pass) wants(s *service) bool {
 	if s.Foreign || s.Allocated == "" && len(s.names) > 0 && len(s.own) == 0 {
 		return false
@@ -261,13 +259,13 @@ func (p *pass) keeps(s *service, x netip.Addr) bool {
 	return !p.asksForAnotherPool(s, x) && !(s.Renumber && p.isOutside(s, x))
 }
 
-// isContent reports whether nothing is to be written on s if it is to have all: the order does not count.
+// isContent reports whether nothing is to be written on s if it is to have all.
 func (s *service) isContent(all []netip.Addr) bool {
 	missing := func(x netip.Addr) bool { return !slices.Contains(s.names, x) }
 	return len(all) == len(s.names) && !slices.ContainsFunc(all, missing) && s.Allocated != "" && s.isOfPools()
 }
 
-// keepPending has s keep what the last pass gave it, as far as it may be given that still.
+// keepPending has s keep what the last pass gave it, if it may still have that.
 func (p *pass) keepPending(s *service) {
 	pools, _ := p.candidates(s)
 	lacks := s.lacks(s.kept)
@@ -332,5 +330,5 @@ func joinReasons(first, second string) string {
 	return first + "; " + second
 }
 
-// byAge orders Services by creationTimestamp, oldest first, and those of the same second by Key.
+// byAge is vip.CompareAge.
 func byAge(x, y *service) int { return vip.CompareAge(x.Service, y.Service) }

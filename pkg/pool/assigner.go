@@ -32,8 +32,7 @@ type Assigner struct {
 	timer     *time.Timer   // pokes when an address may be given again for which a Service waits; nil until one is to
 }
 
-// NewAssigner makes an Assigner. An address that is released rests before it is given again, if there is any other.
-// poke is called, by any goroutine, when there is something new to Observe, or to decide.
+// NewAssigner makes an Assigner; released addresses rest. Any goroutine may call poke.
 func NewAssigner(rest time.Duration, poke func()) *Assigner {
 	return &Assigner{poke: poke, metrics: newMetrics(), pools: newPools(), memory: newMemory(rest), decided: &pass{}}
 }
@@ -46,11 +45,10 @@ func (a *Assigner) Observe(w *vip.World) {
 	}
 }
 
-// Collectors are the metrics of pools; those of addresses are there only on the node that allocates.
+// Collectors returns the metrics of pools; of addresses only where they are given.
 func (a *Assigner) Collectors() []prometheus.Collector { return a.metrics.all() }
 
-// Put takes over the one PoolInput of want, if there is one, and decides: within hundredths of a second for ten
-// thousand Services.
+// Put takes over the PoolInput of want, and decides: 10,000 Services in hundredths of a second.
 func (a *Assigner) Put(want []vip.PoolInput) {
 	if len(want) == 0 { // nothing is planned: the process stops
 		want = []vip.PoolInput{{}}
@@ -76,7 +74,7 @@ func (a *Assigner) Put(want []vip.PoolInput) {
 	}
 }
 
-// isNews takes over what is reserved, and reports whether the last decision upon other things need not hold for in.
+// isNews takes over what is reserved, and reports whether to decide anew.
 func (a *Assigner) isNews(in *vip.PoolInput) bool {
 	var reserved []Range
 	for _, r := range in.Reserved {
@@ -90,12 +88,12 @@ func (a *Assigner) isNews(in *vip.PoolInput) bool {
 	return !same
 }
 
-// sameRequest reports whether two AddressRequests are of the same Service in memory, and say the same of it.
+// sameRequest reports whether two AddressRequests say the same of one Service in memory.
 func sameRequest(x, y vip.AddressRequest) bool {
 	return x.Service == y.Service && x.Foreign == y.Foreign && x.Refused == y.Refused && slices.Equal(x.Lost, y.Lost)
 }
 
-// setTimer has poke called when a Service that waits can be given an address, though nothing else happens.
+// setTimer has poke called when a Service that waits can be given an address.
 func (a *Assigner) setTimer(now time.Time) {
 	if a.timer != nil {
 		a.timer.Stop()
@@ -105,7 +103,7 @@ func (a *Assigner) setTimer(now time.Time) {
 	}
 }
 
-// readSource reads the ConfigMap, and reports whether it, or the labels of namespaces, are others than before.
+// readSource reads the ConfigMap, and reports whether it, or labels, changed.
 func (a *Assigner) readSource(s *vip.PoolSource) (changed bool) {
 	if s == a.source {
 		return false

@@ -73,8 +73,7 @@ func (r *reader) readAttribute(key, name, attribute string) {
 // isSelector reports whether a text can only be a label selector, not a list of names.
 func isSelector(text string) bool { return strings.ContainsAny(text, "=!()<>") }
 
-// parseNamespaces reads names, separated by commas or spaces, or a label selector, which is told by
-// one of its signs.
+// parseNamespaces reads names, separated by commas or spaces, or a label selector.
 func parseNamespaces(text string) (out Namespaces, problem string) {
 	if isSelector(text) {
 		out.Selector, problem = parseSelector(text)
@@ -109,7 +108,7 @@ func parseSelector(text string) (s labels.Selector, problem string) {
 	return s, ""
 }
 
-// parsePreferences reads selectors with a weight before each, separated by semicolons or line breaks.
+// parsePreferences reads selectors with a weight before each, by semicolons or lines.
 func parsePreferences(text string) (out []Preference, problem string) {
 	const example = "write a weight from 1 to 100 and a label selector, such as 100 zone=a; 20 zone=b"
 	for item := range strings.FieldsFuncSeq(text, func(c rune) bool { return c == ';' || c == '\n' || c == '\r' }) {

@@ -12,8 +12,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// choose adds to found one address of each family that s lacks, of one pool if any has all of them, and returns the
-// families for which there is none.
+// choose adds one address of each family that s lacks to found, of one pool if possible, and returns what is missing.
 func (p *pass) choose(s *service, pools []*Pool) (missing []vip.Family) {
 	for _, lacks := range s.lacks(s.all()) {
 		missing = lacks
@@ -50,8 +49,7 @@ func (s *service) all() []netip.Addr {
 	return all
 }
 
-// lacks returns lists of families that s wants beside what it has; the first that can be had will do. nil if it wants
-// none.
+// lacks returns lists of families that s wants beside have, of which one will do; nil for none.
 func (s *service) lacks(have []netip.Addr) [][]vip.Family {
 	families := s.Families
 	switch {
@@ -75,8 +73,7 @@ func (s *service) lacks(have []netip.Addr) [][]vip.Family {
 	return [][]vip.Family{lacks}
 }
 
-// findAll returns one address of each family of x, or nil. Of a pool that has nothing but a DHCP server for one
-// family it returns that, if the server leases one of families.
+// findAll returns one address of each family of x, or the lease of a pool that only leases; or nil.
 func (p *pass) findAll(s *service, x *Pool, families []vip.Family) (all []found) {
 	if len(x.DHCP) == 1 && len(x.Ranges) == 0 && len(s.kept)+len(s.found) == 0 {
 		if !slices.ContainsFunc(families, func(f vip.Family) bool { return p.mayLease(x.DHCP[0], f) }) {
@@ -99,8 +96,7 @@ func (p *Pool) askDHCP(f vip.Family) found {
 	return found{f.Unspecified(), p.Name, "a DHCP server is asked, as pool " + p.Name + " says"}
 }
 
-// mayLease reports whether a Service that names only the unspecified address of asked is leased one of family f
-// (dhcp_mode).
+// mayLease reports whether who names asked alone is leased one of family f (dhcp_mode).
 func (p *pass) mayLease(asked, f vip.Family) bool {
 	if asked == vip.IPv4 && p.in.DHCPMode == "dual" {
 		return true
@@ -108,8 +104,7 @@ func (p *pass) mayLease(asked, f vip.Family) bool {
 	return (f == vip.IPv6) == (asked == vip.IPv6 || p.in.DHCPMode == "ipv6")
 }
 
-// findOne returns an address of a family of x for s: one to share, the first that is free, or the one that has rested
-// longest.
+// findOne returns an address of x for s: a shared, the first free, or the longest rested one.
 func (p *pass) findOne(s *service, x *Pool, family vip.Family) (f found, ok bool) {
 	if slices.Contains(x.DHCP, family) {
 		return x.askDHCP(family), true
@@ -159,8 +154,7 @@ func (p *pass) isOccupied(x netip.Addr) bool {
 // isBarred reports whether x is given to nobody: it is reserved, or another host has it.
 func (p *pass) isBarred(x netip.Addr) bool { return p.isOccupied(x) || contains(p.reserved, x) }
 
-// findShared returns the first address of x that s may share by its sharing key, or else by allow-share, and the oldest
-// Service that has it; nil if there is none.
+// findShared returns the first address of x that s may share, and the oldest that has it.
 func (p *pass) findShared(s *service, x *Pool, f vip.Family) (best netip.Addr, with *service) {
 	if len(s.Ports) == 0 {
 		return best, nil
@@ -212,15 +206,12 @@ func (s *service) holding() []netip.Addr {
 	return all
 }
 
-// mayJoin reports whether s is given x beside all that have it: each has the same sharing key in the same namespace,
-// or shares it by allow-share, and has other ports. What is barred is given to nobody, though others may name it.
-// Beside a Service of another namespace only one may come that has nothing else that it shares, or may share, since
-// that would have to move with x: no address that its status shows, none of another family by its sharing key, and no
-// lease.
+// mayJoin reports whether s is given x beside all that have it, by sharing key or allow-share.
 func (p *pass) mayJoin(s *service, x netip.Addr) bool {
 	if p.isBarred(x) {
 		return false
 	}
+	// what else it has would have to move with x
 	free := len(s.shown) == 0 && s.Lease == "" && (s.SharingKey == "" || len(s.Families) == 1)
 	for _, o := range p.holders[x] {
 		same := o.Key.Namespace == s.Key.Namespace
@@ -248,7 +239,7 @@ func nameFor(s, other *service) string {
 	return "Service " + other.Key.String()
 }
 
-// sortedPorts returns protocol and number of each port as one number, sorted. Protocols differ in their first letter.
+// sortedPorts returns protocol and number of each port as one number, sorted.
 func (s *service) sortedPorts() []uint32 {
 	if s.ports == nil {
 		s.ports = make([]uint32, len(s.Ports))
@@ -260,7 +251,7 @@ func (s *service) sortedPorts() []uint32 {
 	return s.ports
 }
 
-// overlap reports whether two lists as sortedPorts returns them have a port in common. Each may have ten thousand.
+// overlap reports whether two sorted lists, of maybe ten thousand ports, share one.
 func overlap(x, y []uint32) bool {
 	for i, j := 0, 0; i < len(x) && j < len(y); {
 		switch a, b := x[i], y[j]; {
@@ -275,7 +266,7 @@ func overlap(x, y []uint32) bool {
 	return false
 }
 
-// give adds the Assignment of s, unless it has all that it is to have, and remembers what s does not name yet.
+// give adds the Assignment of s, and remembers what s does not name yet.
 func (p *pass) give(s *service) {
 	all := s.all()
 	if s.isContent(all) {
@@ -313,9 +304,7 @@ func (p *pass) give(s *service) {
 	})
 }
 
-// poolsOf returns the pool that x, which s keeps, is of: the one that s names and was given it of, else one that s
-// names, else the one that it was given it of, else the first by name. Where none has it, it is all that s was given
-// addresses of: so s goes on being one that was.
+// poolsOf returns the pool of x, which s keeps, or else all that s was given addresses of.
 func (p *pass) poolsOf(s *service, x netip.Addr) []string {
 	given := strings.Split(s.Allocated, ",")
 	var of []*Pool
@@ -330,13 +319,13 @@ func (p *pass) poolsOf(s *service, x netip.Addr) []string {
 		first = cmp.Or(firstWith(asked, x), first)
 	}
 	if first = cmp.Or(first, p.Pools.find(x)); first == nil {
+		// so it goes on being one that was given them
 		return given
 	}
 	return []string{first.Name}
 }
 
-// whyMissing returns why none of pools has an address of the missing families, and what to do; problem is why there
-// are no pools.
+// whyMissing returns why there is no address of the missing families, and what to do.
 func (s *service) whyMissing(missing []vip.Family, pools []*Pool, problem string) string {
 	switch {
 	case problem != "" && len(s.kept) > 0:
@@ -359,9 +348,7 @@ func (s *service) whyMissing(missing []vip.Family, pools []*Pool, problem string
 		text, strings.Join(families, " and "), strings.Join(names, ", "))
 }
 
-// asksForAnotherPool reports whether s is to be given another address for x, one of names: it names pools, was
-// allocated its addresses from none of them (its user has changed the annotation since), and none of them has x. A
-// pool that has other addresses now is not meant, nor is one that was renamed.
+// asksForAnotherPool reports whether s asks for pools of which x, one of names, is not.
 func (p *pass) asksForAnotherPool(s *service, x netip.Addr) bool {
 	if s.isOfPools() || s.isOwn(x) {
 		return false
@@ -370,8 +357,7 @@ func (p *pass) asksForAnotherPool(s *service, x netip.Addr) bool {
 	return firstWith(pools, x) == nil
 }
 
-// isOfPools reports whether s names no pools, was allocated nothing, or was allocated its addresses from one that it
-// names.
+// isOfPools reports whether s has addresses of the pools it names, if it does and has.
 func (s *service) isOfPools() bool {
 	if len(s.Pools) == 0 || s.Allocated == "" {
 		return true
@@ -384,7 +370,7 @@ func (s *service) isOfPools() bool {
 	return false
 }
 
-// candidates returns the pools that s may get an address of, best first. If there is none, problem says why.
+// candidates returns the pools that s may get an address of, best first, or why there are none.
 func (p *pass) candidates(s *service) (pools []*Pool, problem string) {
 	ns := s.Key.Namespace
 	if len(s.Pools) > 0 {
@@ -412,7 +398,7 @@ func (p *pass) candidates(s *service) (pools []*Pool, problem string) {
 	return pools, ""
 }
 
-// requested is candidates of a Service that asks for pools by name, in the order in which it names them.
+// requested returns the pools that s names, in its order, or why it gets none of them.
 func (p *pass) requested(s *service) (pools []*Pool, problem string) {
 	ns := s.Key.Namespace
 	for _, name := range s.Pools {

@@ -11,8 +11,7 @@ import (
 var usualForms = strings.NewReplacer("\u2013", "-", "\u2014", "-", "\u2212", "-", "..", "-", ";", ",", "\"", "", "'",
 	"", "[", "", "]", "", " to ", "-")
 
-// didYouMean returns what to write in place of an item that can't be read: what it looks like if that is clear, else
-// an example.
+// didYouMean returns what an unreadable item looks like, else an example.
 func didYouMean(item string) string {
 	if meant := nearMiss(item); meant != "" {
 		return "did you mean " + meant + "?"
@@ -60,7 +59,7 @@ func readable(text string) bool {
 	return len(items) <= 8
 }
 
-// fullRange writes out the end of a range that has only the last parts of it, as in 192.168.51.180-185.
+// fullRange writes out the end of a range, as in 192.168.51.180-185.
 func fullRange(text string) string {
 	first, last, isRange := strings.Cut(strings.ReplaceAll(text, " ", ""), "-")
 	from, err := netip.ParseAddr(first)
@@ -82,7 +81,7 @@ func fullRange(text string) string {
 	return from.String() + "-" + to.String()
 }
 
-// lengthOfMask writes a netmask as the length of a prefix, as in 192.168.51.0/255.255.255.0.
+// lengthOfMask writes a netmask as a length, as in 192.168.51.0/255.255.255.0.
 func lengthOfMask(text string) string {
 	network, mask, _ := strings.Cut(strings.ReplaceAll(text, " ", ""), "/")
 	m, err := netip.ParseAddr(mask)

@@ -24,10 +24,7 @@ const (
 	global = "global" // in place of a namespace: for those that have no key of their own
 )
 
-// Parse reads the data of the ConfigMap. Of a key that can't be read the value in previous
-// stays in force; if there is none, an attribute or the addresses of a pool that can't be read
-// leave a pool that gives no addresses, but still stands before those that come after it.
-// previous may be nil. Problems are sorted by key; the Pools are never nil.
+// Parse reads the ConfigMap; of a key that can't be read previous (or nil) stays in force.
 func Parse(previous *Pools, data map[string]string) (*Pools, []vip.PoolProblem) {
 	r := &reader{data: data, pools: newPools()}
 	if previous != nil {
@@ -60,9 +57,7 @@ func (r *reader) warn(key, format string, args ...any) {
 	r.problems = append(r.problems, vip.PoolProblem{Key: key, Message: fmt.Sprintf(format, args...), Warning: true})
 }
 
-// readKey returns what parse makes of a key's text, and true. If parse returns a problem, that
-// is reported, and the result is that of the text that was in force before; if there is none,
-// it is false, and consequence, the end of the message, says what that means.
+// readKey returns what parse makes of a key's text, or what was in force; false for neither.
 func readKey[T any](r *reader, key, consequence string, parse func(text string) (v T, problem string)) (v T, ok bool) {
 	text := r.data[key]
 	v, problem := parse(text)
@@ -111,8 +106,7 @@ func (r *reader) read(key string) {
 	}
 }
 
-// splitKey returns how a key begins, one of the constants, and the rest; "" if it is none of
-// them or names nothing.
+// splitKey returns how a key begins, one of the constants, and the rest; or "".
 func splitKey(key string) (prefix, name string) {
 	if key == searchOrderKey || key == skipEndsKey {
 		return key, ""
@@ -125,8 +119,7 @@ func splitKey(key string) (prefix, name string) {
 	return "", ""
 }
 
-// readProviderPool reads cidr-<namespace> or range-<namespace>. Both may have either, as the
-// provider goes by the text.
+// readProviderPool reads cidr-<namespace> or range-<namespace>: the text tells which.
 func (r *reader) readProviderPool(prefix, namespace string) {
 	key := prefix + namespace
 	p := &Pool{Name: key, Key: key, Auto: true, provider: true}
@@ -143,8 +136,7 @@ func (r *reader) readProviderPool(prefix, namespace string) {
 	r.pools.byName[p.Name] = p
 }
 
-// findShadowed warns of pools of the provider that no Service gets an address of, since
-// another comes before them, and of pools that overlap.
+// findShadowed warns of the provider's pools that no Service gets an address of, or that overlap.
 func (r *reader) findShadowed() {
 	p := r.pools
 	for namespace := range p.ranges {
@@ -160,8 +152,7 @@ func (r *reader) findShadowed() {
 	}
 }
 
-// findEmpty warns of pools that give nothing although they can be read, and of interfaces
-// and allow-share of namespaces, of which nothing can be said.
+// findEmpty warns of pools that give nothing, and of interfaces and allow-share of nothing.
 func (r *reader) findEmpty() {
 	for _, p := range r.pools.byName {
 		if !p.Broken && p.Auto && len(p.DHCP) == 0 && p.Size(4)+p.Size(6) == 0 {
@@ -201,8 +192,7 @@ func parseShare(text string) (on bool, problem string) {
 	return on, ""
 }
 
-// parseInterface reads the name of a link as the kernel allows it (dev_valid_name in
-// net/core/dev.c), or auto. Blank is none.
+// parseInterface reads the name of a link (dev_valid_name in net/core/dev.c), or auto.
 func parseInterface(text string) (name, problem string) {
 	name = strings.TrimSpace(text)
 	if len(name) > 15 || name == "." || name == ".." || strings.ContainsAny(name, "/: \t\n\v\f\r\x00") {

@@ -13,15 +13,12 @@ import (
 
 var _ vip.PoolPolicy = (*Pools)(nil)
 
-// KeepsOut reports whether a pool-<name> is for some namespaces only, or can't be read, so that it may be.
+// KeepsOut reports whether a pool-<name> is for some namespaces only, or unreadable.
 func (p *Pools) KeepsOut() bool {
 	return slices.ContainsFunc(p.own, func(x *Pool) bool { return !x.Namespaces.All() || x.Broken })
 }
 
-// WhyNotOffered returns why Services of a namespace, with these labels, may not ask for a by name, or "": a
-// pool-<name> for other namespaces has it, and none that is offered to this one; with poolsOnly also if no pool
-// offered to it has it. 0.0.0.0 and :: are of the pools that say so. The provider's keys keep others out with
-// poolsOnly only, as the provider never did.
+// WhyNotOffered returns why a namespace may not ask for a, with poolsOnly also outside of pools; or "".
 func (p *Pools) WhyNotOffered(namespace string, namespaceLabels map[string]string, a netip.Addr,
 	poolsOnly bool) string {
 	ofOthers := false
@@ -43,8 +40,7 @@ func (p *Pools) WhyNotOffered(namespace string, namespaceLabels map[string]strin
 	return ""
 }
 
-// Interface returns the link of a VIP of a namespace's Service that names none: that of the first pool-<name> which
-// has the address and says one; else, of an address of the provider's keys, interface-<namespace> or interface-global.
+// Interface returns the link of a VIP: by its pool-<name>, or by interface-<namespace> or -global.
 func (p *Pools) Interface(namespace string, a netip.Addr) string {
 	provided := false
 	for _, x := range p.own {
@@ -90,8 +86,7 @@ func firstWith(pools []*Pool, a netip.Addr) *Pool {
 // LimitsNodes reports whether a is of a pool that is for some nodes only.
 func (p *Pools) LimitsNodes(a netip.Addr) bool { return firstWith(p.limiting, a) != nil }
 
-// WhyNotOn returns why a node with these labels may not carry a, or "": the first pool-<name> which has a and says
-// for which nodes it is does not select it.
+// WhyNotOn returns why a node with these labels may not carry a, or "".
 func (p *Pools) WhyNotOn(a netip.Addr, nodeLabels map[string]string) string {
 	x := firstWith(p.limiting, a)
 	if x == nil || x.Nodes.Matches(labels.Set(nodeLabels)) {
@@ -100,8 +95,7 @@ func (p *Pools) WhyNotOn(a netip.Addr, nodeLabels map[string]string) string {
 	return fmt.Sprintf("pool %s, of which %s is, is for nodes with %s", x.Name, a, x.Nodes)
 }
 
-// InPool reports whether any pool has a. It asks the pools called given first, with commas between, as
-// heraldvip.io/allocated has them. One of these that can't be read may have a, so it counts as one that has.
+// InPool reports whether any pool has a, given (names with commas) first; unreadable ones may.
 func (p *Pools) InPool(a netip.Addr, given string) bool {
 	for name := range strings.SplitSeq(given, ",") {
 		if x := p.byName[name]; x != nil && (x.Broken || x.Contains(a)) {
@@ -114,8 +108,7 @@ func (p *Pools) InPool(a netip.Addr, given string) bool {
 // Prefers reports whether a is of a pool that prefers some nodes.
 func (p *Pools) Prefers(a netip.Addr) bool { return firstWith(p.preferring, a) != nil }
 
-// Weight returns the sum of the weights of the selectors that select a node with these labels, of the first
-// pool-<name> which has a and prefers some nodes.
+// Weight returns how much the first pool that has a and prefers nodes prefers these labels.
 func (p *Pools) Weight(a netip.Addr, nodeLabels map[string]string) (sum int) {
 	if x := firstWith(p.preferring, a); x != nil {
 		for _, w := range x.Prefer {
@@ -127,7 +120,7 @@ func (p *Pools) Weight(a netip.Addr, nodeLabels map[string]string) (sum int) {
 	return sum
 }
 
-// Methods returns how VIPs of the first pool-<name> that has a and says so are announced, and its name.
+// Methods returns how VIPs of the first pool-<name> that says so are announced, and its name.
 func (p *Pools) Methods(a netip.Addr) (methods []vip.Method, pool string) {
 	if x := firstWith(p.announcing, a); x != nil {
 		return x.Announce, x.Name

@@ -131,7 +131,7 @@ func newPools() *Pools {
 	}
 }
 
-// complete sets what follows from all keys together: search of each Pool, and the lists of pools.
+// complete sets what follows from all keys together.
 func (p *Pools) complete() {
 	p.all = slices.SortedFunc(maps.Values(p.byName), func(a, b *Pool) int { return cmp.Compare(a.Name, b.Name) })
 	for _, x := range p.all {
@@ -158,9 +158,7 @@ func (p *Pools) complete() {
 	}
 }
 
-// compare orders pools as Services get addresses of them: the one with the higher priority
-// first, then the one that names the Services, then the one that names the namespaces, then
-// by name.
+// compare orders pools by priority, then who names Services, who names namespaces, then name.
 func compare(a, b *Pool) int {
 	return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(b.specificity(), a.specificity()),
 		cmp.Compare(a.Name, b.Name))
@@ -179,14 +177,12 @@ func (p *Pool) specificity() int {
 // All is every pool, sorted by name. It must not be modified.
 func (p *Pools) All() []*Pool { return p.all }
 
-// providerPool is the one pool of the provider's keys that a namespace gets addresses of, in
-// its order: cidr-<namespace>, cidr-global, range-<namespace>, range-global. nil if there is none.
+// providerPool returns the provider's pool for a namespace: cidr or range, its own or global; or nil.
 func (p *Pools) providerPool(namespace string) *Pool {
 	return cmp.Or(p.cidrs[namespace], p.cidrs[global], p.ranges[namespace], p.ranges[global])
 }
 
-// offered is the pools that Services of a namespace get addresses of without asking, best
-// first, but for their selectors of Services.
+// offered returns the pools for a namespace that does not ask, best first.
 func (p *Pools) offered(ns Namespace) (out []*Pool) {
 	for _, x := range p.own {
 		if x.Auto && x.Namespaces.Contains(ns.Name, ns.Labels) {
@@ -200,8 +196,7 @@ func (p *Pools) offered(ns Namespace) (out []*Pool) {
 	return out
 }
 
-// sharing reports whether the Services of a namespace share IPv4 addresses with others of
-// which that is true: allow-share-<namespace>, or, if that is absent, allow-share-global.
+// sharing reports whether a namespace shares IPv4 addresses: allow-share-<namespace>, or -global.
 func (p *Pools) sharing(namespace string) bool {
 	if on, ok := p.share[namespace]; ok {
 		return on
@@ -209,8 +204,7 @@ func (p *Pools) sharing(namespace string) bool {
 	return p.share[global]
 }
 
-// MayShare reports whether the operator lets Services of both namespaces share a: it is an
-// IPv4 address of a pool, and allow-share is on for both.
+// MayShare reports whether both namespaces may share a, an IPv4 address of a pool.
 func (p *Pools) MayShare(a netip.Addr, one, other string) bool {
 	return a.Is4() && p.sharing(one) && p.sharing(other) && p.find(a) != nil
 }

@@ -12,7 +12,7 @@ import (
 // and From is not higher than To.
 type Range struct{ From, To netip.Addr }
 
-// rangeOf is the addresses of a prefix, which may have bits set beyond its length.
+// rangeOf returns the addresses of a prefix, which may have bits set beyond its length.
 func rangeOf(p netip.Prefix) Range {
 	return Range{p.Masked().Addr(), vip.LastAddr(p)}
 }
@@ -30,8 +30,7 @@ func (r Range) Contains(a netip.Addr) bool {
 	return r.From.BitLen() == a.BitLen() && r.From.Compare(a) <= 0 && a.Compare(r.To) <= 0
 }
 
-// merge returns the addresses of all ranges, sorted (IPv4 first), without overlaps; ranges
-// that follow each other without a gap are one.
+// merge returns the addresses of all ranges, sorted, without overlaps and gaps.
 func merge(ranges []Range) []Range {
 	sorted := slices.Clone(ranges)
 	slices.SortFunc(sorted, func(a, b Range) int { return a.From.Compare(b.From) })
@@ -49,8 +48,7 @@ func merge(ranges []Range) []Range {
 	return slices.Clip(out)
 }
 
-// subtract returns the addresses of from that are not in what. Both must be as merge returns
-// them; so is the result.
+// subtract returns the addresses of from that are not in what, both merged.
 func subtract(from, what []Range) (out []Range) {
 	for _, r := range from {
 		for len(what) > 0 && what[0].To.Less(r.From) {
@@ -77,9 +75,7 @@ func subtract(from, what []Range) (out []Range) {
 	return out
 }
 
-// indexOf is the index of the range that contains a, and true; or that of the first range
-// that is higher than a, which may be len(ranges), and false. ranges must be as merge returns
-// them.
+// indexOf returns the range of merged that contains a, and true; or the next higher, and false.
 func indexOf(ranges []Range, a netip.Addr) (i int, found bool) {
 	i, found = slices.BinarySearchFunc(ranges, a, func(r Range, a netip.Addr) int {
 		if r.To.Less(a) {
@@ -99,10 +95,7 @@ func contains(ranges []Range, a netip.Addr) bool {
 	return found
 }
 
-// isEnd reports whether a is an address that is given to a Service only if it asks for it: an
-// IPv4 address that ends in .0 or .255, which some systems take for a network's or its
-// broadcast address, or an IPv6 address whose lower 64 bits are zero, the Subnet-Router
-// anycast address (RFC 4291 section 2.6.1).
+// isEnd reports whether a is given only if it is asked for: .0, .255, or Subnet-Router anycast (RFC 4291 2.6.1).
 func isEnd(a netip.Addr) bool {
 	if a.Is4() {
 		last := a.As4()[3]
@@ -135,8 +128,7 @@ func (r Range) size() float64 {
 	return n + 1
 }
 
-// ordinary is how many IPv4 addresses from 0.0.0.0 up to n, as a number, end neither in .0 nor
-// in .255; n may be -1.
+// ordinary returns how many IPv4 addresses up to n, maybe -1, end neither in .0 nor .255.
 func ordinary(n int64) int64 {
 	return n/256*254 + max(0, min(n%256, 254))
 }

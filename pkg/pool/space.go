@@ -55,7 +55,7 @@ func (s *space) family(f vip.Family) *familySpace {
 	return &s.families[1]
 }
 
-// findFree is the first address of a family that is not taken, and true. What was taken must stay so.
+// findFree returns the first address of a family that is not taken, and stays so.
 func (s *space) findFree(f vip.Family, taken func(netip.Addr) bool) (netip.Addr, bool) {
 	of := s.family(f)
 	if of.full {
