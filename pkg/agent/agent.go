@@ -122,8 +122,7 @@ func (a *Agent) String() string { return "agent" }
 // Poke says that the World may have changed. It never blocks and carries nothing.
 func (a *Agent) Poke() { a.poke.Send() }
 
-// PokeNow is Poke for what clients wait for: it also ends the rest after the last pass, once each maxRest, so that
-// the agent rests most of the time however often it is called.
+// PokeNow is Poke for what clients wait for: it also ends a rest, once each maxRest.
 func (a *Agent) PokeNow() {
 	a.poke.Send()
 	a.pokeNow.Send()
@@ -141,8 +140,7 @@ func (a *Agent) Hangs() bool {
 	return began != nil && time.Since(*began) > hangAfter
 }
 
-// Run makes passes until ctx ends. Then it hands over what other nodes can have, removes
-// the rest, and returns: on return nothing of this node's is bound or announced.
+// Run makes passes until ctx ends, hands over what others can have, and removes the rest.
 func (a *Agent) Run(ctx context.Context) error {
 	defer a.timer.Stop()
 	for {
@@ -172,16 +170,12 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 }
 
-// rest is the time to wait after a pass that took so long: seven times that, 50 ms more
-// than that if it is less, minRest at least and maxRest at most. When hundreds of VIPs move, each move is
-// a poke, and the API server that has to store them may be on this very machine.
+// rest is the time to wait after a pass that took so long: each VIP that moves is a poke.
 func rest(took time.Duration) time.Duration {
 	return max(minRest, min(7*took, took+50*time.Millisecond, maxRest))
 }
 
-// stop hands everything over, make before break, and then removes what is left. Other
-// nodes are told first and get stopNotice to see it: of several nodes that stop at once
-// none may choose another as its successor.
+// stop hands everything over, make before break, and then removes what is left.
 func (a *Agent) stop(ctx context.Context) {
 	a.stopping.Store(true)
 	a.o.Log.Info("asked to stop: the VIPs of this node are handed over")
@@ -231,32 +225,20 @@ func (a *Agent) stop(ctx context.Context) {
 	a.applyLasting(ctx, vip.Plan{})
 }
 
-// applyLasting hands over what the plan wants of nftables for connections that outlast a move of their VIP. It comes
-// before a VIP is bound here, and is not in apply: it outlasts the process, whose last Plan is empty, unless that is
-// the last of all.
+// applyLasting hands over what keeps connections: before VIPs are bound, and for longer than the process.
 func (a *Agent) applyLasting(ctx context.Context, p vip.Plan) {
-	if a.o.FormerOwners != nil {
-		_, err := a.o.FormerOwners.Set(ctx, p.FormerOwners)
-		a.logOnce("former owners", err)
-	}
-	if a.o.Balanced != nil {
-		_, err := a.o.Balanced.Set(ctx, p.Balanced)
-		a.logOnce("balancing of API servers", err)
-	}
-	if a.o.Translations != nil {
-		_, err := a.o.Translations.Set(ctx, p.Translations)
-		a.logOnce("translations", err)
-	}
+	set(ctx, a.o.FormerOwners, p.FormerOwners, "former owners", a.logOnce)
+	set(ctx, a.o.Balanced, p.Balanced, "balancing of API servers", a.logOnce)
+	set(ctx, a.o.Translations, p.Translations, "translations", a.logOnce)
 }
 
-// lastNode reports whether no other node may carry VIPs, as when Herald is removed from all nodes at once: then no
-// packet needs to be sent on by this one.
+// lastNode reports whether no other node may carry VIPs, as when Herald is removed.
 func lastNode(w vip.World) bool {
 	return !slices.ContainsFunc(w.Members,
 		func(m vip.Member) bool { return m.Name != w.Self && m.Alive && m.Info.Excluded == "" })
 }
 
-// holdsAny reports whether any address is bound by a lease. What needs none other nodes have, too.
+// holdsAny reports whether any address is bound by a lease: others, other nodes have, too.
 func holdsAny(bound []vip.Address) bool {
 	return slices.ContainsFunc(bound, func(a vip.Address) bool { return !a.Lease.IsZero() })
 }
@@ -315,8 +297,7 @@ func (a *Agent) pass(ctx context.Context) bool {
 	return ok
 }
 
-// apply hands each room what the plan wants of it. It reports whether all Appliers
-// succeeded.
+// apply hands each room what the plan wants, and reports whether all Appliers succeeded.
 func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 	ok := true
 	failed := func(applier string, err error) {
@@ -335,18 +316,13 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 	}
 	keep := slices.DeleteFunc(slices.Clone(a.announced), func(x vip.Announcement) bool { return !wanted[x] })
 	if len(keep) != len(a.announced) {
-		_, err := a.o.Announcements.Set(ctx, keep)
-		failed("announcements", err)
+		set(ctx, a.o.Announcements, keep, "announcements", failed)
 	}
-	if a.o.Invalid != nil { // before they are bound: conntrack remembers what comes in between
-		_, err := a.o.Invalid.Set(ctx, translatedAddresses(p.Addresses))
-		failed("VIPs that only kube-proxy takes packets at", err)
-	}
-	have, err := a.o.Addresses.Set(ctx, a.limited(ctx, p))
-	failed("addresses", err)
-	if a.o.OpenPorts != nil && len(p.OpenPorts) == 0 { // once the addresses have gone
-		_, err := a.o.OpenPorts.Set(ctx, nil)
-		failed("ports", err)
+	// before they are bound: conntrack remembers what comes in between
+	set(ctx, a.o.Invalid, translatedAddresses(p.Addresses), "VIPs that only kube-proxy takes packets at", failed)
+	have := set(ctx, a.o.Addresses, a.limited(ctx, p), "addresses", failed)
+	if len(p.OpenPorts) == 0 { // once the addresses have gone
+		set(ctx, a.o.OpenPorts, nil, "ports", failed)
 	}
 	a.applyEgress(ctx, p, failed)
 	bound := make(map[binding]bool, len(have))
@@ -354,20 +330,12 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 		bound[binding{x.Addr, x.Link}] = true
 	}
 	// What the kernel has is announced.
-	if a.o.RoutingTable != nil {
-		_, err := a.o.RoutingTable.Set(ctx, p.Routes)
-		failed("routing table", err)
-	}
+	set(ctx, a.o.RoutingTable, p.Routes, "routing table", failed)
 	announce := slices.DeleteFunc(slices.Clone(p.Announcements),
 		func(x vip.Announcement) bool { return !x.ListenOnly && !bound[binding{x.Addr, x.Link}] })
-	a.announced, err = a.o.Announcements.Set(ctx, announce)
-	failed("announcements", err)
+	a.announced = set(ctx, a.o.Announcements, announce, "announcements", failed)
 	// A link is made before there is an address for it, and removed once it has none.
-	if a.o.Macvlans != nil {
-		left, err := a.o.Macvlans.Set(ctx, p.Macvlans)
-		a.macvlansLeft = len(left)
-		failed("links", err)
-	}
+	a.macvlansLeft = len(set(ctx, a.o.Macvlans, p.Macvlans, "links", failed))
 	a.putAll(p, have)
 
 	if before != nil && !same(before.World.Bound, bound) {
@@ -392,8 +360,7 @@ func (a *Agent) putAll(p vip.Plan, have []vip.Address) {
 	put(a.o.Leases, keepOwners(p, have))
 }
 
-// translatedAddresses returns those of all to which connections end in no process of this node: kube-proxy translates
-// them.
+// translatedAddresses returns those of all that kube-proxy translates.
 func translatedAddresses(all []vip.Address) (found []netip.Addr) {
 	for _, a := range all {
 		if !a.LocalDelivery {
@@ -403,8 +370,7 @@ func translatedAddresses(all []vip.Address) (found []netip.Addr) {
 	return found
 }
 
-// limited has the ports of VIPs limited, and returns the addresses of the plan without those that are not bound yet and
-// whose ports could not be limited.
+// limited has ports limited, and returns the addresses without new ones of open ports.
 func (a *Agent) limited(ctx context.Context, p vip.Plan) []vip.Address {
 	if a.o.OpenPorts == nil || len(p.OpenPorts) == 0 {
 		return p.Addresses
@@ -427,6 +393,16 @@ func (a *Agent) limited(ctx context.Context, p vip.Plan) []vip.Address {
 		return p.Addresses
 	}
 	return slices.DeleteFunc(slices.Clone(p.Addresses), func(x vip.Address) bool { return without[x.Addr] })
+}
+
+// set hands want to an Applier that may be nil, tells of its error, and returns what then holds.
+func set[W any](ctx context.Context, a Applier[W], want []W, name string, tell func(string, error)) (have []W) {
+	if a != nil {
+		var err error
+		have, err = a.Set(ctx, want)
+		tell(name, err)
+	}
+	return have
 }
 
 // put hands what is wanted to a Mailbox that may be nil.

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -15,24 +16,14 @@ type binding struct {
 
 // same reports whether the kernel has now what it had when the World was read.
 func same(before []vip.Address, now map[binding]bool) bool {
-	n := 0
-	seen := make(map[binding]bool, len(before))
+	all := make(map[binding]bool, len(before))
 	for _, x := range before {
-		p := binding{x.Addr, x.Link}
-		if seen[p] {
-			continue
-		}
-		seen[p] = true
-		if !now[p] {
-			return false
-		}
-		n++
+		all[binding{x.Addr, x.Link}] = true
 	}
-	return n == len(now)
+	return maps.Equal(all, now)
 }
 
-// keepOwners is the plan's Owners, where a unit stays of which the kernel still has an address though nobody is to have
-// it, or no Service: it could not be removed, so the unit must not be given back yet.
+// keepOwners returns the plan's Owners; units whose addresses could not be removed stay.
 func keepOwners(p vip.Plan, have []vip.Address) []vip.Owner {
 	left := make(map[vip.Key]bool)
 	for _, x := range have {

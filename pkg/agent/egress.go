@@ -16,25 +16,21 @@ type egressState struct {
 	left      []vip.Egress  // what was routed then: the kernel may go on marking it for vip.EgressTimeout
 }
 
-// applyEgress hands over what the plan wants of what pods send. A packet that nftables marks while no rule routes it
-// would leave with the pod's own address, so rules come before marks and go after them. Nothing is routed of a family
-// that nftables refused the last time, but for what it may still mark. Nothing changes while the pods are being
-// listed for the first time.
+// applyEgress hands over what pods send: rules come before marks, and go after them.
 func (a *Agent) applyEgress(ctx context.Context, p vip.Plan, failed func(string, error)) {
 	if a.o.Egress == nil || p.EgressPending {
 		return
 	}
 	e := &a.egress
+	// what is marked and not routed would leave with the pod's own address
 	routes := slices.Concat(e.left, e.marked) // a pod of several is routed by the last
 	for _, x := range p.Egress {
 		if !e.refused[x.VIP.Is4()] {
 			routes = append(routes, x)
 		}
 	}
-	_, err := a.o.EgressRoutes.Set(ctx, routes)
-	failed("routes of egress", err)
-	e.marked, err = a.o.Egress.Set(ctx, p.Egress)
-	failed("egress", err)
+	set(ctx, a.o.EgressRoutes, routes, "routes of egress", failed)
+	e.marked = set(ctx, a.o.Egress, p.Egress, "egress", failed)
 	refused := make(map[bool]bool)
 	for _, x := range p.Egress {
 		if is4 := x.VIP.Is4(); !slices.ContainsFunc(e.marked, func(o vip.Egress) bool { return o.VIP.Is4() == is4 }) {
@@ -48,13 +44,10 @@ func (a *Agent) applyEgress(ctx context.Context, p vip.Plan, failed func(string,
 		e.left = nil
 	}
 	e.refused = refused
-	_, err = a.o.EgressRoutes.Set(ctx, slices.Concat(e.left, e.marked))
-	failed("routes of egress", err)
+	set(ctx, a.o.EgressRoutes, slices.Concat(e.left, e.marked), "routes of egress", failed)
 }
 
-// finalPlan is what this process leaves in the kernel when it ends: what pods of this node send goes on to other
-// nodes that own the VIPs, until the next process takes it over, or the kernel forgets it (pkg/nft). Nothing if no
-// other node may carry VIPs.
+// finalPlan returns what stays in the kernel: pods' packets to other owners, if there are other nodes.
 func (a *Agent) finalPlan() vip.Plan {
 	w := a.observe()
 	if a.o.Egress == nil || !w.Synced || lastNode(w) {
