@@ -179,6 +179,7 @@ func rest(took time.Duration) time.Duration {
 func (a *Agent) stop(ctx context.Context) {
 	a.stopping.Store(true)
 	a.o.Log.Info("asked to stop: the VIPs of this node are handed over")
+	// of several nodes that stop at once none may choose another as its successor
 	for noticed := time.After(stopNotice); !a.handingOver; {
 		a.pass(ctx)
 		select {
