@@ -63,7 +63,7 @@ type CheckResult struct {
 	NotSent   string    // why the question could not be sent, or ""
 }
 
-// OK reports whether the owner answers (CheckVerify) and no other host does, nor a former owner for long (CheckFormer).
+// OK reports whether the owner answers (CheckVerify) and nobody else does for long.
 func (r CheckResult) OK() bool {
 	return !r.NoAnswer && len(r.UnexpectedMACs) == 0 && r.StillAnsweredBy == ""
 }

@@ -64,7 +64,7 @@ type BFD struct {
 	Multiplier  uint8         // Detect Mult
 }
 
-// Name is the peer's name in annotations, metrics and messages: its interface, else its address.
+// Name is the peer's name for people: its interface, else its address.
 func (p BGPPeer) Name() string {
 	if p.Interface != "" {
 		return p.Interface
@@ -108,8 +108,7 @@ func (c LargeCommunity) MarshalText() ([]byte, error) { return []byte(c.String()
 // bytes (RFC 4271 section 4.1), and a speaker that gets a longer one ends the session.
 const maxCommunities = 64
 
-// ParseCommunities reads "65000:100,65000:1:100,no-export": communities, large
-// communities and well-known names, maxCommunities at most. Its error says which is wrong.
+// ParseCommunities reads "65000:100,65000:1:100,no-export", maxCommunities at most; the error says which is wrong.
 func ParseCommunities(text string) (small []Community, large []LargeCommunity, err error) {
 	if n := strings.Count(text, ",") + 1; n > maxCommunities {
 		return nil, nil, fmt.Errorf("there are %d communities, and may be %d", n, maxCommunities)
@@ -164,8 +163,7 @@ func (a *BGPAttributes) named() bool {
 // MaxPrepend is how often an AS number may be repeated.
 const MaxPrepend = 16
 
-// WithDefaults is a with what it leaves open taken from b. Communities of both kinds are
-// one thing: who names any names all.
+// WithDefaults is a with what it leaves open taken from b; communities of both kinds are one thing.
 func (a BGPAttributes) WithDefaults(b BGPAttributes) BGPAttributes {
 	if a.Communities == nil && a.LargeCommunities == nil {
 		a.Communities, a.LargeCommunities = b.Communities, b.LargeCommunities
@@ -236,7 +234,7 @@ const Established = "established"
 // Up reports whether the session carries routes.
 func (s BGPSession) Up() bool { return s.State == Established }
 
-// Takes reports whether the session carries routes to an address: it is established, and the family was negotiated.
+// Takes reports whether the session is established, and carries the address' family.
 func (s BGPSession) Takes(a netip.Addr) bool {
 	return s.Up() && !(a.Is4() && s.NoIPv4 || a.Is6() && s.NoIPv6)
 }

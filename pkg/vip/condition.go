@@ -29,8 +29,7 @@ type Condition struct {
 	Message string // at most 1024 bytes
 }
 
-// In reports whether a Service with these conditions has c: one that is equal, or none of its type if c is
-// ConditionAbsent.
+// In reports whether a Service has c; none of its type, if c is ConditionAbsent.
 func (c Condition) In(have []Condition) bool {
 	for _, h := range have {
 		if h.Type == c.Type {

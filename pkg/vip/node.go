@@ -110,10 +110,10 @@ type NodeInfo struct {
 	DataPlaneUnproven bool `json:"dataPlaneUnproven,omitempty"`
 }
 
-// ForwardsToServices reports whether packets to VIPs are forwarded on the node, as far as it knows.
+// ForwardsToServices reports whether packets to VIPs are forwarded, as far as the node knows.
 func (i *NodeInfo) ForwardsToServices() bool { return i.DataPlaneFault == "" && !i.DataPlaneUnproven }
 
-// AnnouncesServices reports whether the node has svc_enable; true of an earlier version, which does not say.
+// AnnouncesServices reports whether the node has svc_enable.
 func (i *NodeInfo) AnnouncesServices() bool { return i.Options == nil || i.Options.Services }
 
 // NodeOptions is the options of a node on which it depends where VIPs may be. They should be the same on every node
@@ -162,8 +162,7 @@ func (i *NodeInfo) SameClasses(o *NodeInfo) bool {
 // for it. No link is called that.
 const DefaultLink = "*"
 
-// LinkFor is the link that carries the VIPs of a Service which names link: "" leaves
-// it to the node, "auto" to the VIP's subnet, where there is one that says, and DefaultLink is DefaultInterface.
+// LinkFor is the link of VIPs that name link: "" is the node's, "auto" the subnet's, or DefaultLink.
 func (i *NodeInfo) LinkFor(link string) string {
 	if link == "" {
 		link = i.Interface
@@ -174,8 +173,7 @@ func (i *NodeInfo) LinkFor(link string) string {
 	return link
 }
 
-// OwnAddresses is the node's own addresses on the links named, or on all if none is. VIPs are
-// left out.
+// OwnAddresses is the node's own addresses, without VIPs, on the links named, or on all.
 func (i *NodeInfo) OwnAddresses(links ...string) []netip.Addr {
 	var all []netip.Addr
 	for _, l := range i.Links {
@@ -189,13 +187,10 @@ func (i *NodeInfo) OwnAddresses(links ...string) []netip.Addr {
 	return all
 }
 
-// HeartbeatLink is the link on which the node exchanges heartbeats, asks who has an address of another node, and asks
-// for its default gateway: the one that carries VIPs unless a Service says otherwise, or HeartbeatInterface if there
-// is one.
+// HeartbeatLink is the link of heartbeats and neighbor checks: HeartbeatInterface, else that of VIPs.
 func (i *NodeInfo) HeartbeatLink() string { return cmp.Or(i.HeartbeatInterface, i.LinkFor("")) }
 
-// HeartbeatAddress is the address at which other nodes send heartbeats to this one, and check whether it is alive:
-// the first IPv4 address of HeartbeatLink, or else the first IPv6 address; zero if there is neither.
+// HeartbeatAddress is where others send heartbeats: the first address of HeartbeatLink, IPv4 first; or zero.
 func (i *NodeInfo) HeartbeatAddress() (found netip.Addr) {
 	for _, a := range i.OwnAddresses(i.HeartbeatLink()) {
 		if !found.IsValid() || a.Is4() && !found.Is4() {
@@ -232,8 +227,7 @@ type Member struct {
 	Info    NodeInfo
 }
 
-// WhyNotAlive returns why a node that is not alive is not: nothing of it answers on the VIPs' link, it says by
-// heartbeats that it does not reach the API server, or its node lease is not renewed.
+// WhyNotAlive returns why a node that is not alive is not.
 func (m *Member) WhyNotAlive() string {
 	switch {
 	case m.Gone:

@@ -47,7 +47,7 @@ func (r *Record) Condition() Condition {
 	return Condition{Type: Recorded, Status: ConditionTrue, Reason: AddressSet, Message: r.String()}
 }
 
-// SetConditions sets the Conditions of s, and the Record that is among them: none if it can't be read.
+// SetConditions sets the Conditions of s, and the Record among them, if it can be read.
 func (s *Service) SetConditions(all []Condition) {
 	s.Conditions, s.Record = all, Record{}
 	for _, c := range all {

@@ -110,8 +110,7 @@ const SourceStatus = "status.loadBalancer.ingress"
 // IsGiven reports whether Herald gave a, one of Addresses, from a pool.
 func (s *Service) IsGiven(a netip.Addr) bool { return s.Allocated != "" && !slices.Contains(s.Own, a) }
 
-// Peculiar returns what s asks for that keeps it from sharing an address with a Service of another namespace, since
-// it would decide where, or how, that is announced; "" if there is nothing.
+// Peculiar returns what s asks for that would decide where, or how, a shared address is announced; or "".
 func (s *Service) Peculiar() string {
 	switch {
 	case s.Local:
@@ -130,8 +129,7 @@ func (s *Service) Peculiar() string {
 	return ""
 }
 
-// Lacks returns the families of which a Service with the policy RequireDualStack names no address, though it names
-// some; none where it asks a DHCP server.
+// Lacks returns the families that a RequireDualStack Service, which names some address, does not.
 func (s *Service) Lacks() (families []Family) {
 	if s.DualStack != RequireDualStack || len(s.Addresses) == 0 ||
 		slices.ContainsFunc(s.Addresses, netip.Addr.IsUnspecified) {
@@ -145,8 +143,7 @@ func (s *Service) Lacks() (families []Family) {
 	return families
 }
 
-// StatusVIPs returns the VIPs that the status names: the addresses with another ipMode than Proxy, or all if there
-// are no such. Beside VIPs those of mode Proxy may be the addresses of gateways (UPnP).
+// StatusVIPs returns the VIPs of the status: those of mode Proxy, of gateways (UPnP), only if all are.
 func (s *Service) StatusVIPs() (vips []netip.Addr) {
 	isVIP := func(i Ingress) bool { return i.IPMode != ModeProxy }
 	all := !slices.ContainsFunc(s.Ingress, isVIP)
@@ -158,8 +155,7 @@ func (s *Service) StatusVIPs() (vips []netip.Addr) {
 	return vips
 }
 
-// LeaseKey is the unit of a Service that has one of its own, named like its Lease with kube-vip: the name that it asks
-// for, or else kubevip- and its own, in its namespace.
+// LeaseKey is the unit that a Service asks for, or kubevip- and its name, in its namespace.
 func (s *Service) LeaseKey() Key {
 	if s.Lease != "" {
 		return Key{Namespace: s.Key.Namespace, Name: s.Lease}
@@ -167,7 +163,7 @@ func (s *Service) LeaseKey() Key {
 	return OwnLeaseKey(s.Key)
 }
 
-// LeaseKeys are the units that a Service may have: LeaseKey, and OwnLeaseKey if what it names is not to count.
+// LeaseKeys are the units that a Service may have: LeaseKey, and OwnLeaseKey in its place.
 func (s *Service) LeaseKeys() []Key {
 	if s.Lease == "" {
 		return []Key{s.LeaseKey()}
@@ -198,8 +194,7 @@ const (
 	IPv6 Family = 6
 )
 
-// CompareAge orders Services by creationTimestamp, the oldest first, and those of the same second by Key; for
-// slices.SortFunc.
+// CompareAge orders Services by creationTimestamp, oldest first, then by Key.
 func CompareAge(a, b *Service) int {
 	return cmp.Or(a.Created.Compare(b.Created), a.Key.Compare(b.Key))
 }
@@ -268,14 +263,12 @@ type Endpoints struct {
 	WithoutNode bool     // there is a usable endpoint that names no node
 }
 
-// Any reports whether there is an endpoint that gets traffic: a ready one, or,
-// if none is ready anywhere, a serving one that terminates (KEP-1669).
+// Any reports whether an endpoint gets traffic: ready, or else serving while it ends (KEP-1669).
 func (e Endpoints) Any() bool {
 	return len(e.Ready) > 0 || len(e.Terminating) > 0 || e.WithoutNode
 }
 
-// Local is the nodes on which a Service with externalTrafficPolicy Local is
-// served: those with a ready endpoint, else those with a serving, terminating one.
+// Local is the nodes with a ready endpoint, else with a serving, terminating one.
 func (e Endpoints) Local() []string {
 	if len(e.Ready) > 0 {
 		return e.Ready
