@@ -216,8 +216,7 @@ func TestEgress(t *testing.T) {
 	}
 }
 
-// Connections that pods have from a VIP outlive its move, whichever node they are on: that of the former owner, of the new one, and a third. They are longer
-// than it takes until a former owner counts its connections and says that there are none to the VIP.
+// Connections that pods have from a VIP outlive its move, whichever node they are on: that of the former owner, of the new one, and a third.
 func TestEgressOutlivesMove(t *testing.T) {
 	masquerade(t)
 	v4, v6 := outside(t)
