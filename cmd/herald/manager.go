@@ -351,9 +351,6 @@ func (n *node) run(ctx context.Context) error {
 	if lock != nil {
 		defer lock.Close() // when all else has ended
 	}
-	if !n.cfg.RoutingTable.Enable {
-		routes.WarnOfRoutes(n.log)
-	}
 	nft.WarnOfHostPorts(n.log)
 	return tasks{readers: n.readers(), awaitName: n.awaitName, others: n.others(), leases: n.leases,
 		agent: n.agent}.run(ctx, n.log)

@@ -58,7 +58,6 @@ type statusView struct {
 	sharedFor map[string]time.Time  // by node: since when it has a unit that is no single Service's
 	// sorted by name; of other namespaces than that of the announcers only some that are renewed
 	nodes         []nodeStatus
-	ignored       []ignoredLeases        // sorted by namespace
 	otherNodes    int                    // how many of nodes are of other namespaces
 	withoutHerald []string               // the Nodes that have no node lease
 	announcers    string                 // the namespace of node leases, see announcersNamespace
@@ -71,10 +70,8 @@ func newStatusView(s kube.Snapshot, now time.Time) statusView {
 	v := statusView{now: now, events: s.Events, vips: map[string]int{}, sharedFor: map[string]time.Time{},
 		has: map[netip.Addr]vip.Key{}}
 	v.announcers = announcersNamespace(s.Leases)
-	ignored := newIgnored(s.Services, v.announcers)
 	v.claims = lease.Claims(s.Leases, v.announcers, now)
 	for _, l := range s.Leases {
-		ignored.add(vip.Key{Namespace: l.Namespace, Name: l.Name}, l.Annotations[lease.ClaimAnnotation])
 		if n, ok := lease.ParseNodeLease(l); ok {
 			v.addNode(n, l.Namespace)
 		}
@@ -84,7 +81,6 @@ func newStatusView(s kube.Snapshot, now time.Time) statusView {
 			v.sharedFor[c.Holder] = c.AcquiredAt
 		}
 	}
-	v.ignored = ignored.list()
 	for _, n := range s.Nodes {
 		if i := slices.IndexFunc(v.nodes, func(l nodeStatus) bool { return l.Name == n.Name }); i >= 0 {
 			v.nodes[i].node = n

@@ -21,7 +21,6 @@ type statusReport struct {
 	DHCPLeases  []dhcpLeaseStatus `json:"dhcpLeases,omitempty"`
 	Nodes       []nodeReport      `json:"nodes"`
 	BGPSessions []sessionStatus   `json:"bgpSessions,omitempty"`
-	Ignored     []ignoredLeases   `json:"ignoredLeases,omitempty"`
 	Missing     []string          `json:"missing,omitempty"` // what the user may not read
 
 	now   time.Time
@@ -94,9 +93,6 @@ func newStatusReport(s kube.Snapshot, wanted func(vip.Key) bool, now time.Time) 
 		for _, b := range n.Info.BGPSessions {
 			r.BGPSessions = append(r.BGPSessions, sessionStatus{n.Name, b})
 		}
-	}
-	if wanted(vip.Key{}) {
-		r.Ignored = v.ignored
 	}
 	for _, n := range v.withoutHerald {
 		r.Nodes = append(r.Nodes, nodeReport{Node: n, VIPs: v.vips[n], State: noHerald, Barred: true})
@@ -175,7 +171,6 @@ func (r statusReport) writeTables(w io.Writer, wide bool) error {
 		writeTable(w, "\nDHCP LEASE\tADDRESS\tMAC\tSERVER\tEXPIRES IN", dhcp),
 		writeTable(w, "\nNODE\tVIPS\tRENEWED\tSTATE", nodes),
 		writeTable(w, "\nNODE\tPEER\tAS\tSTATE\tSINCE\tPREFIXES\tWHY", sessions),
-		writeTable(w, "\nNAMESPACE\tLEASES\tTHAT HERALD IGNORES\tWHAT TO DO", ignoredRows(r.Ignored)),
 		writeTable(w, "\nMAY NOT BE READ", missing),
 	)
 }
