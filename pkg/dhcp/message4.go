@@ -2,13 +2,13 @@ package dhcp
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 
+	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/insomniacslk/dhcp/dhcpv4"
 )
 
@@ -108,7 +108,7 @@ func (a *answer) parseLease4(m *dhcpv4.DHCPv4, server netip.Addr) error {
 		}
 		a.bits = n
 	}
-	if p := netip.PrefixFrom(a.addr, a.bits); a.bits < 31 && (p.Masked().Addr() == a.addr || broadcastAddr(p) == a.addr) {
+	if p := netip.PrefixFrom(a.addr, a.bits); a.bits < 31 && (p.Masked().Addr() == a.addr || vip.LastAddr(p) == a.addr) {
 		return fmt.Errorf("offers %s, which is the address of the network %s itself, or its broadcast address", a.addr,
 			p.Masked())
 	}
@@ -135,12 +135,4 @@ func addr4(ip net.IP) netip.Addr {
 // usable4 reports whether a host may have a.
 func usable4(a netip.Addr) bool {
 	return a.Is4() && a.IsGlobalUnicast() && a.As4()[0] != 0 && a.As4()[0] < 224
-}
-
-// broadcastAddr is the last address of p, an IPv4 prefix.
-func broadcastAddr(p netip.Prefix) netip.Addr {
-	b := p.Addr().As4()
-	n := binary.BigEndian.Uint32(b[:]) | (1<<(32-p.Bits()) - 1)
-	binary.BigEndian.PutUint32(b[:], n)
-	return netip.AddrFrom4(b)
 }
