@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -121,7 +122,7 @@ func (u *uninstall) runningNodes(ctx context.Context) ([]string, error) {
 	if err != nil || len(first) == 0 {
 		return nil, err
 	}
-	u.printf("looking for %v whether a Herald renews the node leases of %s", last, abbreviate(sortedKeys(first)))
+	u.printf("looking for %v whether a Herald renews the node leases of %s", last, abbreviate(slices.Sorted(maps.Keys(first))))
 	deadline := time.NewTimer(last)
 	defer deadline.Stop()
 	for poll := time.NewTicker(u.poll); ; {
@@ -138,7 +139,7 @@ func (u *uninstall) runningNodes(ctx context.Context) ([]string, error) {
 		}
 		for node, version := range now {
 			if first[node] != version {
-				return sortedKeys(now), nil
+				return slices.Sorted(maps.Keys(now)), nil
 			}
 		}
 	}
@@ -165,18 +166,10 @@ func (u *uninstall) nodeLeases(ctx context.Context) (versions map[string]string,
 		versions[n.Name] = l.ResourceVersion
 		longest = max(longest, n.Duration)
 	}
-	if others := sortedKeys(namespaces); !u.named && len(others) > 0 && !namespaces[u.namespace] {
+	if others := slices.Sorted(maps.Keys(namespaces)); !u.named && len(others) > 0 && !namespaces[u.namespace] {
 		return nil, 0, fmt.Errorf("nothing was removed, since it is not known where Herald ran: %[1]s has no node "+
 			"leases, others have some (%[2]s), which their users may have written. If it ran in %[1]s: --namespace %[1]s. "+
 			"If it ran in another: --namespace NAMESPACE", u.namespace, abbreviate(others))
 	}
 	return versions, longest, nil
-}
-
-func sortedKeys[V any](m map[string]V) (keys []string) {
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }
