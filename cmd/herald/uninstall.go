@@ -122,7 +122,8 @@ func (u *uninstall) runningNodes(ctx context.Context) ([]string, error) {
 	if err != nil || len(first) == 0 {
 		return nil, err
 	}
-	u.printf("looking for %v whether a Herald renews the node leases of %s", last, abbreviate(slices.Sorted(maps.Keys(first))))
+	u.printf("looking for %v whether a Herald renews the node leases of %s", last,
+		abbreviate(slices.Collect(maps.Keys(first))))
 	deadline := time.NewTimer(last)
 	defer deadline.Stop()
 	for poll := time.NewTicker(u.poll); ; {
