@@ -7,14 +7,9 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"net/url"
 	"slices"
 	"syscall"
 	"time"
-
-	"github.com/huin/goupnp"
-	"github.com/huin/goupnp/dcps/internetgateway2"
-	"github.com/huin/goupnp/soap"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -37,15 +32,14 @@ type controlPoint struct {
 }
 
 // httpClient makes HTTP requests to the gateway, from the address src if this node
-// has it, else from its own. It follows no redirect, keeps no connection, and reads max
-// bytes of a reply at most. If there is no reply, it stores why in failed.
-func (c controlPoint) httpClient(src netip.Addr, max int64, failed *error) http.Client {
+// has it, else from its own. It follows no redirect, and keeps no connection.
+func (c controlPoint) httpClient(src netip.Addr) http.Client {
 	return http.Client{
-		CheckRedirect: func(*http.Request, []*http.Request) error { *failed = errRedirect; return errRedirect },
-		Transport: limitedTransport{max, failed, &http.Transport{
+		CheckRedirect: func(*http.Request, []*http.Request) error { return errRedirect },
+		Transport: &http.Transport{
 			DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 16 << 10,
 			DialContext: func(ctx context.Context, _, address string) (net.Conn, error) { return c.dial(ctx, src, address) },
-		}},
+		},
 	}
 }
 
@@ -81,94 +75,17 @@ func parseAddr(text string) netip.Addr {
 	return a.Unmap().WithZone("")
 }
 
-// limitedTransport has reading a reply fail after max bytes, and stores why there was none: the
-// SOAP library keeps only the text of the error.
-type limitedTransport struct {
-	max    int64
-	failed *error
-	next   http.RoundTripper
-}
-
-func (t limitedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	response, err := t.next.RoundTrip(r)
-	if err != nil {
-		*t.failed = err
-		return nil, err
-	}
-	response.Body = http.MaxBytesReader(nil, response.Body, t.max)
-	return response, nil
-}
-
-// A wanConnection is a gateway's service that maps ports: one of three, with the same
-// actions (WANIPConnection:2 section 2.5).
-type wanConnection interface {
-	GetStatusInfoCtx(context.Context) (status, lastError string, uptime uint32, err error)
-	GetExternalIPAddressCtx(context.Context) (string, error)
-	GetSpecificPortMappingEntryCtx(ctx context.Context, remote string, external uint16, protocol string) (
-		port uint16, client string, enabled bool, description string, lease uint32, err error)
-	AddPortMappingCtx(ctx context.Context, remote string, external uint16, protocol string,
-		port uint16, client string, enabled bool, description string, lease uint32) error
-	DeletePortMappingCtx(ctx context.Context, remote string, external uint16, protocol string) error
-}
-
 // urnFirewall is the type of the service that opens the IPv6 firewall.
-const urnFirewall = internetgateway2.URN_WANIPv6FirewallControl_1
+const urnFirewall = "urn:schemas-upnp-org:service:WANIPv6FirewallControl:1"
 
-// wanConnectionURNs are the types of services that map ports, the best first.
-var wanConnectionURNs = []string{internetgateway2.URN_WANIPConnection_2, internetgateway2.URN_WANIPConnection_1,
-	internetgateway2.URN_WANPPPConnection_1}
+// wanConnectionURNs are the types of services that map ports, the best first. They have the same actions
+// (WANIPConnection:2 section 2.5).
+var wanConnectionURNs = []string{"urn:schemas-upnp-org:service:WANIPConnection:2",
+	"urn:schemas-upnp-org:service:WANIPConnection:1", "urn:schemas-upnp-org:service:WANPPPConnection:1"}
 
 // isKnownService reports whether Herald can use a type of service.
 func isKnownService(urn string) bool {
 	return urn == urnFirewall || slices.Contains(wanConnectionURNs, urn)
-}
-
-// errUnreadable: a reply is no SOAP, or not the one expected.
-var errUnreadable = errors.New("its answer is not to be understood")
-
-// call makes one request of a service from the address src, which takes requestTimeout at
-// most. It returns a refusal, errUnreadable, or why there was no reply.
-func (c controlPoint) call(ctx context.Context, s service, src netip.Addr,
-	f func(context.Context, goupnp.ServiceClient) error) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	var failed error
-	client := goupnp.ServiceClient{
-		SOAPClient: &soap.SOAPClient{EndpointURL: s.control, HTTPClient: c.httpClient(src, maxReply, &failed)},
-		RootDevice: &goupnp.RootDevice{}, Location: &url.URL{}, Service: &goupnp.Service{},
-	}
-	err := f(ctx, client)
-	switch {
-	case err == nil, faultCode(err) != 0:
-		return err
-	case failed != nil:
-		return failed
-	case ctx.Err() != nil:
-		return ctx.Err()
-	}
-	return fmt.Errorf("%w: %w", errUnreadable, err)
-}
-
-// callWAN makes one request of a service that maps ports.
-func (c controlPoint) callWAN(ctx context.Context, s service, src netip.Addr,
-	f func(context.Context, wanConnection) error) error {
-	return c.call(ctx, s, src, func(ctx context.Context, sc goupnp.ServiceClient) error {
-		switch s.urn {
-		case internetgateway2.URN_WANIPConnection_2:
-			return f(ctx, &internetgateway2.WANIPConnection2{ServiceClient: sc})
-		case internetgateway2.URN_WANIPConnection_1:
-			return f(ctx, &internetgateway2.WANIPConnection1{ServiceClient: sc})
-		}
-		return f(ctx, &internetgateway2.WANPPPConnection1{ServiceClient: sc})
-	})
-}
-
-// callFirewall makes one request of a service that opens the IPv6 firewall.
-func (c controlPoint) callFirewall(ctx context.Context, s service, src netip.Addr,
-	f func(context.Context, *internetgateway2.WANIPv6FirewallControl1) error) error {
-	return c.call(ctx, s, src, func(ctx context.Context, sc goupnp.ServiceClient) error {
-		return f(ctx, &internetgateway2.WANIPv6FirewallControl1{ServiceClient: sc})
-	})
 }
 
 // A portMapping is what a gateway has for an external port.
@@ -182,15 +99,12 @@ type portMapping struct {
 // getPortMapping finds what a gateway has for the external port of w; nil if nothing. Some tell that only to the
 // internal client, so the VIP is tried, too.
 func (c controlPoint) getPortMapping(ctx context.Context, s service, w vip.Mapping) (*portMapping, error) {
-	var found portMapping
-	get := func(ctx context.Context, wan wanConnection) error {
-		port, client, _, description, left, err := wan.GetSpecificPortMappingEntryCtx(ctx, "", w.External, w.Protocol)
-		found = portMapping{parseAddr(client), port, description, time.Duration(left) * time.Second}
-		return err
+	get := func(src netip.Addr) (document, error) {
+		return c.invoke(ctx, s, src, "GetSpecificPortMappingEntry", externalPort(w)...)
 	}
-	err := c.callWAN(ctx, s, netip.Addr{}, get)
+	d, err := get(netip.Addr{})
 	if faultCode(err) == codeNotAuthorized {
-		err = c.callWAN(ctx, s, w.Addr, get)
+		d, err = get(w.Addr)
 	}
 	switch faultCode(err) {
 	case codeNoMapping, codeNoSuchIndex, codeInvalidArgs: // the last is DD-WRT's
@@ -199,23 +113,29 @@ func (c controlPoint) getPortMapping(ctx context.Context, s service, w vip.Mappi
 	if err != nil {
 		return nil, err
 	}
-	return &found, nil
+	port, err := d.number("newinternalport", 16)
+	left, _ := d.number("newleaseduration", 32) // some leave it out
+	return &portMapping{parseAddr(d.text("newinternalclient")), uint16(port), d.text("newportmappingdescription"),
+		time.Duration(left) * time.Second}, err
+}
+
+// externalPort is the arguments that name the external port of w.
+func externalPort(w vip.Mapping) []string {
+	return []string{"NewRemoteHost", "", "NewExternalPort", fmt.Sprint(w.External), "NewProtocol", w.Protocol}
 }
 
 // addPortMapping asks for the port mapping w for the time of a lease; 0: for ever.
 func (c controlPoint) addPortMapping(ctx context.Context, s service, w vip.Mapping, lease time.Duration) error {
-	return c.callWAN(ctx, s, w.Addr, func(ctx context.Context, wan wanConnection) error {
-		return wan.AddPortMappingCtx(ctx, "", w.External, w.Protocol, w.Port, w.Addr.String(), true,
-			mappingDescription(w), seconds(lease))
-	})
+	_, err := c.invoke(ctx, s, w.Addr, "AddPortMapping", append(externalPort(w), "NewInternalPort", fmt.Sprint(w.Port),
+		"NewInternalClient", w.Addr.String(), "NewEnabled", "1", "NewPortMappingDescription", mappingDescription(w),
+		"NewLeaseDuration", seconds(lease))...)
+	return err
 }
 
 // deletePortMapping deletes what a gateway has for the external port of w, from the address src. One that the gateway
 // does not have is deleted.
 func (c controlPoint) deletePortMapping(ctx context.Context, s service, src netip.Addr, w vip.Mapping) error {
-	err := c.callWAN(ctx, s, src, func(ctx context.Context, wan wanConnection) error {
-		return wan.DeletePortMappingCtx(ctx, "", w.External, w.Protocol)
-	})
+	_, err := c.invoke(ctx, s, src, "DeletePortMapping", externalPort(w)...)
 	if faultCode(err) == codeNoMapping {
 		return nil
 	}
@@ -225,15 +145,11 @@ func (c controlPoint) deletePortMapping(ctx context.Context, s service, src neti
 // externalAddr asks for the gateway's external IP address. It is not valid if there is
 // none at present.
 func (c controlPoint) externalAddr(ctx context.Context, s service) (netip.Addr, error) {
-	var a netip.Addr
-	err := c.callWAN(ctx, s, netip.Addr{}, func(ctx context.Context, wan wanConnection) error {
-		text, err := wan.GetExternalIPAddressCtx(ctx)
-		a = parseAddr(text)
-		return err
-	})
-	if faultCode(err) == 501 { // miniupnpd's way to say that it has none
+	d, err := c.invoke(ctx, s, netip.Addr{}, "GetExternalIPAddress")
+	if faultCode(err) == codeActionFailed { // miniupnpd's way to say that it has none
 		return netip.Addr{}, nil
 	}
+	a := parseAddr(d.text("newexternalipaddress"))
 	if a.IsUnspecified() {
 		a = netip.Addr{}
 	}
@@ -241,7 +157,7 @@ func (c controlPoint) externalAddr(ctx context.Context, s service) (netip.Addr, 
 }
 
 // chooseService finds the service for a family: of several that map ports the first that
-// is connected, in the order of wanConnectionURNs, else the first. If there is none it
+// is connected, in the order of wanConnectionURNs, else the first that answers, else the first. If there is none it
 // returns an error.
 func (c controlPoint) chooseService(ctx context.Context, d description, six bool) (service, error) {
 	fit := slices.DeleteFunc(slices.Clone(d.services), func(s service) bool { return six != (s.urn == urnFirewall) })
@@ -258,16 +174,15 @@ func (c controlPoint) chooseService(ctx context.Context, d description, six bool
 	if len(fit) == 1 || six {
 		return fit[0], nil
 	}
+	var answers []service
 	for _, s := range fit {
-		status := ""
-		// one that does not answer is not connected
-		_ = c.callWAN(ctx, s, netip.Addr{}, func(ctx context.Context, wan wanConnection) (err error) {
-			status, _, _, err = wan.GetStatusInfoCtx(ctx)
-			return err
-		})
-		if status == "Connected" {
+		d, err := c.invoke(ctx, s, netip.Addr{}, "GetStatusInfo")
+		if d.text("newconnectionstatus") == "Connected" {
 			return s, nil
 		}
+		if err == nil {
+			answers = append(answers, s)
+		}
 	}
-	return fit[0], nil
+	return append(answers, fit[0])[0], nil
 }

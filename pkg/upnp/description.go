@@ -1,19 +1,14 @@
 package upnp
 
 import (
-	"bytes"
 	"context"
-	"encoding/xml"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
-
-	"github.com/huin/goupnp"
-	"golang.org/x/text/encoding/charmap"
 )
 
 // Bounds of a description, in bytes and in number.
@@ -31,78 +26,74 @@ type description struct {
 // A service is one of a gateway's that Herald knows how to use.
 type service struct {
 	urn     string // its service type
-	control url.URL
+	control string // the URL that takes its requests
 }
 
 // fetchDescription fetches the gateway's description from location and reads it.
 func (c controlPoint) fetchDescription(ctx context.Context, location *url.URL) (description, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, location.String(), nil)
-	if err != nil {
-		return description{}, err
-	}
-	var failed error
-	client := c.httpClient(netip.Addr{}, maxDescription, &failed)
-	response, err := client.Do(request)
-	if err != nil {
+	status, text, err := c.request(ctx, netip.Addr{}, http.MethodGet, location.String(), nil, maxDescription, nil)
+	switch {
+	case err != nil:
 		return description{}, fmt.Errorf("its description can't be had: %w", err)
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return description{}, fmt.Errorf("its description can't be had: status %d", response.StatusCode)
-	}
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		return description{}, fmt.Errorf("its description can't be had: %w", err)
+	case status != http.StatusOK:
+		return description{}, fmt.Errorf("its description can't be had: status %d", status)
 	}
 	return parseDescription(text, location, c.addr)
 }
 
 // parseDescription reads a description that was found at location. A service that is
 // controlled at another host than the gateway, addr, is left out; if no other is left, or
-// it has none that opens ports, that is an error.
+// it has none that opens ports, that is an error. One whose URL may mean several places is a service at each: at the
+// URLBase, of UPnP 1.0, which often has a wrong port, or where the description is; and there at the root, as most mean
+// it, or beside the description, as the standard does.
 func parseDescription(text []byte, location *url.URL, addr netip.Addr) (description, error) {
-	var root goupnp.RootDevice
-	decoder := xml.NewDecoder(bytes.NewReader(text))
-	decoder.DefaultSpace = goupnp.DeviceXMLNamespace
-	decoder.CharsetReader = charset
-	if err := decoder.Decode(&root); err != nil {
-		return description{}, fmt.Errorf("its description is not to be understood: %w", err)
+	document := readDocument(text)
+	if !document.has("device") {
+		return description{}, errors.New("its description is not to be understood")
 	}
-	base := location
-	if root.URLBaseStr != "" { // UPnP 1.0 only, and often wrong
-		if u, err := url.Parse(strings.TrimSpace(root.URLBaseStr)); err == nil && u.Host != "" {
-			base = u
-		}
+	d := description{name: printable(document.text("friendlyname"), 40)}
+	bases := []*url.URL{location}
+	if u, err := url.Parse(document.text("urlbase")); err == nil && parseAddr(u.Hostname()) == addr {
+		bases = []*url.URL{u, location}
 	}
-	root.SetURLBase(base)
-	d := description{name: printable(root.Device.FriendlyName, 40)}
 	var elsewhere error
-	root.Device.VisitServices(func(s *goupnp.Service) {
-		if !isKnownService(s.ServiceType) || !s.ControlURL.Ok || len(d.services) == maxServices {
-			return
+	add := func(urn, control string) {
+		paths := []string{control}
+		if !strings.Contains(control, "://") && !strings.HasPrefix(control, "/") {
+			paths = []string{"/" + control, control}
 		}
-		u := s.ControlURL.URL
-		if parseAddr(u.Hostname()) != addr || u.Scheme != "http" {
-			elsewhere = fmt.Errorf("its description sends requests to another host, %s; that is refused", quote(u.Host))
-			return
+		for _, base := range bases {
+			for _, p := range paths {
+				u, err := base.Parse(p)
+				switch {
+				case err != nil || len(d.services) == maxServices:
+				case parseAddr(u.Hostname()) != addr || u.Scheme != "http":
+					elsewhere = fmt.Errorf("its description sends requests to another host, %s; that is refused", quote(u.Host))
+				case !slices.Contains(d.services, service{urn, u.String()}):
+					d.services = append(d.services, service{urn, u.String()})
+				}
+			}
 		}
-		d.services = append(d.services, service{s.ServiceType, u})
-	})
+	}
+	var urn, control string
+	for _, x := range document {
+		switch x.name {
+		case "service":
+			urn, control = "", ""
+		case "servicetype":
+			urn = x.text
+		case "controlurl":
+			control = x.text
+		}
+		if isKnownService(urn) && control != "" {
+			add(urn, control)
+			urn = ""
+		}
+	}
 	if len(d.services) == 0 {
 		return description{}, errors.Join(errors.New("its description names no service that opens ports"), elsewhere)
 	}
 	return d, nil
-}
-
-// charset reads the encodings that old devices declare besides UTF-8.
-func charset(name string, input io.Reader) (io.Reader, error) {
-	switch strings.ToLower(name) {
-	case "iso-8859-1", "latin1", "us-ascii", "windows-1252": // the last contains the others
-		return charmap.Windows1252.NewDecoder().Reader(input), nil
-	}
-	return nil, fmt.Errorf("encoding %s", quote(name))
 }
 
 // printable is the printable ASCII characters of text, max at most: what came from the

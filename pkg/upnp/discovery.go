@@ -114,9 +114,15 @@ func (m *Mapper) mayAsk(gateway netip.Addr) bool {
 // not responded for three times timing.period.
 func (m *Mapper) takeOver(x *searched, f found) {
 	for _, r := range f.responses {
+		if g := x.gateways[r.addr]; g != nil {
+			g.seen, g.latest = time.Now(), g.at
+		}
+	}
+	for _, r := range f.responses {
 		switch g := x.gateways[r.addr]; {
+		case g != nil && *r.location == *g.at.location: // another one, if there is, is tried if that fails
 		case g != nil:
-			g.seen, g.latest = time.Now(), r
+			g.latest = r
 		case m.mayAsk(r.addr) && len(x.gateways) < maxGateways:
 			x.gateways[r.addr] = newGateway(m, f.segment, r)
 			m.metrics.gateways.Inc()

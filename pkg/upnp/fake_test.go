@@ -28,11 +28,13 @@ type fake struct {
 
 	mu       sync.Mutex
 	location string // what it answers to searches; "" is the truth
+	dead     string // a location that it answers before that, if not ""
 	describe http.HandlerFunc
 	control  func(action, body string) (status int, answer string) // nil does as it should
 	asked    []string                                              // the actions, in order
 	mapped   map[string]string                                     // "TCP 80" to the request that made it
 	silent   bool
+	bend     func(status int, body string) string // nil, or makes the whole HTTP response
 }
 
 // newFake starts a gateway at an address of the router.
@@ -59,14 +61,17 @@ func newFake(t testing.TB, r *router, at string) *fake {
 	check.OK(t, err)
 	f.port = ln.Addr().(*net.TCPAddr).Port
 	mux := http.NewServeMux()
-	mux.HandleFunc("/desc.xml", func(w http.ResponseWriter, r *http.Request) {
+	describe := func(w http.ResponseWriter, r *http.Request) {
 		if h := f.describer(); h != nil {
 			h(w, r)
 			return
 		}
-		io.WriteString(w, descriptionXML("/ctl"))
-	})
+		f.write(w, 200, descriptionXML("/ctl"))
+	}
+	mux.HandleFunc("/desc.xml", describe)
+	mux.HandleFunc("/dir/desc.xml", describe)
 	mux.HandleFunc("/ctl", f.serve)
+	mux.HandleFunc("/dir/sub", f.serve)
 	mux.HandleFunc("/ppp", func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case strings.HasSuffix(r.Header.Get("SOAPAction"), `#GetStatusInfo"`):
@@ -124,7 +129,7 @@ func (f *fake) answer(conn *net.UDPConn, reply net.PacketConn) {
 			return
 		}
 		f.mu.Lock()
-		location, silent := f.location, f.silent
+		location, dead, silent := f.location, f.dead, f.silent
 		f.mu.Unlock()
 		if location == "" {
 			location = fmt.Sprintf("http://%s:%d/desc.xml", f.addr, f.port)
@@ -133,6 +138,7 @@ func (f *fake) answer(conn *net.UDPConn, reply net.PacketConn) {
 			continue
 		}
 		for _, text := range []string{"HTTP/1.1 200 OK\r\nST:", "garbage", // what else comes from the wire
+			fmt.Sprintf("HTTP/1.1 200 OK\r\nST: %s\r\nLOCATION: %s\r\n\r\n", searchTargets[0], dead),
 			fmt.Sprintf("HTTP/1.1 200 OK\r\nST: %s\r\nUSN: uuid:x\r\nLOCATION: %s\r\n\r\n", searchTargets[0], location)} {
 			_, _ = reply.WriteTo([]byte(text), from)
 		}
@@ -140,6 +146,20 @@ func (f *fake) answer(conn *net.UDPConn, reply net.PacketConn) {
 }
 
 var field = regexp.MustCompile(`<(New\w+)>([^<]*)</`)
+
+// write sends a response.
+func (f *fake) write(w http.ResponseWriter, status int, body string) {
+	if f.bend == nil {
+		w.WriteHeader(status)
+		io.WriteString(w, body)
+		return
+	}
+	if conn, out, err := http.NewResponseController(w).Hijack(); err == nil {
+		out.WriteString(f.bend(status, body))
+		out.Flush()
+		conn.Close()
+	}
+}
 
 // serve does what a request says.
 func (f *fake) serve(w http.ResponseWriter, r *http.Request) {
@@ -155,8 +175,7 @@ func (f *fake) serve(w http.ResponseWriter, r *http.Request) {
 	f.mu.Unlock()
 	if control != nil {
 		if status, answer := control(action, string(body)); status != 0 {
-			w.WriteHeader(status)
-			io.WriteString(w, answer)
+			f.write(w, status, answer)
 			return
 		}
 	}
@@ -164,12 +183,13 @@ func (f *fake) serve(w http.ResponseWriter, r *http.Request) {
 	defer f.mu.Unlock()
 	key, out := args["NewProtocol"]+" "+args["NewExternalPort"], ""
 	switch action {
+	case "GetStatusInfo":
+		out = "<NewConnectionStatus>Connected</NewConnectionStatus><NewLastConnectionError>x</NewLastConnectionError><NewUptime>1</NewUptime>"
 	case "GetExternalIPAddress":
 		out = "<NewExternalIPAddress>" + publicAddr + "</NewExternalIPAddress>"
 	case "GetSpecificPortMappingEntry":
 		if out = f.mapped[key]; out == "" {
-			w.WriteHeader(500)
-			io.WriteString(w, fault(codeNoMapping))
+			f.write(w, 500, fault(codeNoMapping))
 			return
 		}
 	case "AddPortMapping":
@@ -178,7 +198,7 @@ func (f *fake) serve(w http.ResponseWriter, r *http.Request) {
 	case "DeletePortMapping":
 		delete(f.mapped, key)
 	}
-	io.WriteString(w, envelope("<u:"+action+`Response xmlns:u="urn:schemas-upnp-org:service:WANIPConnection:1">`+out+"</u:"+action+"Response>"))
+	f.write(w, 200, envelope("<u:"+action+`Response xmlns:u="urn:schemas-upnp-org:service:WANIPConnection:1">`+out+"</u:"+action+"Response>"))
 }
 
 func envelope(body string) string {

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-
-	"github.com/huin/goupnp/soap"
 )
 
 // Error codes of WANIPConnection (version 2, section 2.5.24) and of
@@ -16,6 +14,7 @@ const (
 	codeInvalidAction      = 401
 	codeNotImplemented     = 602
 	codeInvalidArgs        = 402
+	codeActionFailed       = 501
 	codeNoPinhole          = 704
 	codeNoSuchIndex        = 713
 	codeNoMapping          = 714
@@ -56,16 +55,15 @@ const (
 	portKey  = "heraldvip.io/upnp-external-port"
 )
 
-// faultCode is the error code of a gateway's refusal (a SOAP fault); 501 (Action Failed)
-// if that names none; 0 if err is no refusal.
+// A refusal is the error code of a gateway's refusal (a SOAP fault).
+type refusal int
+
+func (r refusal) Error() string { return fmt.Sprintf("UPnP error %d", int(r)) }
+
+// faultCode is the error code of a gateway's refusal; 0 if err is none.
 func faultCode(err error) int {
-	if f, ok := errors.AsType[*soap.SOAPFaultError](err); ok {
-		if c := f.Detail.UPnPError.Errorcode; c != 0 {
-			return c
-		}
-		return 501
-	}
-	return 0
+	code, _ := errors.AsType[refusal](err)
+	return int(code)
 }
 
 // explain is why a request failed, in plain words that are the same for as long as the

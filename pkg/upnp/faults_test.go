@@ -219,7 +219,6 @@ func TestRequestsGoToTheGatewayOnly(t *testing.T) {
 		"redirected inside":   func(f *fake) { f.describe = redirect("http://" + inside + "/") },
 		"control outside":     func(f *fake) { f.describe = serveText(descriptionXML("http://" + outside + "/ctl")) },
 		"control inside":      func(f *fake) { f.describe = serveText(descriptionXML("http://" + inside + "/ctl")) },
-		"a base outside":      func(f *fake) { f.describe = serveText(based("http://" + outside + "/")) },
 		"control with a user": func(f *fake) { f.describe = serveText(descriptionXML("http://x@" + outside + "/ctl")) },
 		"an endless description": func(f *fake) {
 			f.describe = func(w http.ResponseWriter, _ *http.Request) {
@@ -254,6 +253,12 @@ func TestRequestsGoToTheGatewayOnly(t *testing.T) {
 	n := newNode(t, fastTiming)
 	n.put(want("TCP", 80))
 	n.mapped("refused", problem("that is refused"))
+	// A URLBase elsewhere is passed over.
+	f = newFake(t, r, routerAddr)
+	f.set(func() { f.describe = serveText(based("http://" + outside + "/")) })
+	n = newNode(t, fastTiming)
+	n.put(want("TCP", 80))
+	n.mapped("made", made)
 }
 
 // A gateway that is not asked, because of where it says that its description is, is named, with the reason.

@@ -1,24 +1,10 @@
 package upnp
 
 import (
-	"bytes"
 	"fmt"
-	"io"
-	"net/http"
-	"net/netip"
-	"net/url"
 	"strings"
 	"testing"
-
-	"github.com/huin/goupnp"
-	"github.com/huin/goupnp/dcps/internetgateway2"
-	"github.com/huin/goupnp/soap"
 )
-
-// roundTripper has a function answer HTTP requests.
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // FuzzReply: whatever a gateway replies to a request, it is an address, a mapping, or an error that can
 // be shown; a fault has a code.
@@ -37,26 +23,22 @@ func FuzzReply(f *testing.F) {
 	}
 	f.Add([]byte("\x1b[2J not found"), 404)
 	f.Fuzz(func(t *testing.T, reply []byte, status int) {
-		endpoint := &url.URL{Scheme: "http", Host: "10.0.0.1", Path: "/"}
-		client := goupnp.ServiceClient{Location: endpoint, RootDevice: &goupnp.RootDevice{}, Service: &goupnp.Service{},
-			SOAPClient: &soap.SOAPClient{EndpointURL: *endpoint, HTTPClient: http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
-				return &http.Response{StatusCode: status, Status: fmt.Sprint(status), Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(reply)), Request: r}, nil
-			})}}}
-		wan, firewall := internetgateway2.WANIPConnection2{ServiceClient: client}, internetgateway2.WANIPv6FirewallControl1{ServiceClient: client}
-		_, inside, _, _, _, first := wan.GetSpecificPortMappingEntryCtx(t.Context(), "", 80, "TCP")
-		outside, second := wan.GetExternalIPAddressCtx(t.Context())
-		_, third := firewall.AddPinholeCtx(t.Context(), "", 0, "fd00::1", 80, 6, 60)
-		for _, text := range []string{inside, outside} {
-			if a := parseAddr(text); a.Zone() != "" || a.Is4In6() || a == (netip.Addr{}) && a.IsValid() {
-				t.Errorf("%q is read as %s", text, a)
-			}
+		d, err := readReply(status, reply)
+		if a := parseAddr(d.text("newexternalipaddress")); a.Zone() != "" || a.Is4In6() {
+			t.Errorf("read as %s", a)
 		}
-		for _, err := range []error{first, second, third} {
+		_, port := d.number("newinternalport", 16)
+		for _, err := range []error{err, port} {
 			if err == nil {
 				continue
 			}
 			if why := explain(err); len(why) > 300 || why == "" || strings.ContainsFunc(why, unprintable) {
 				t.Errorf("%q", why)
+			}
+		}
+		for _, x := range d {
+			if x.name == "" || strings.ContainsFunc(x.text, unprintable) {
+				t.Errorf("%q", x)
 			}
 		}
 	})

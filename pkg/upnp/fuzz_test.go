@@ -82,8 +82,9 @@ func FuzzDescription(f *testing.F) {
 			t.Errorf("%+v", d)
 		}
 		for _, s := range d.services {
-			if host, err := netip.ParseAddr(s.control.Hostname()); err != nil || host.Unmap() != gateway || s.control.Scheme != "http" {
-				t.Errorf("requests go to %s", s.control.String())
+			u, err := url.Parse(s.control)
+			if err != nil || parseAddr(u.Hostname()) != gateway || u.Scheme != "http" {
+				t.Errorf("requests go to %s", s.control)
 			}
 		}
 	})

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"net/url"
 	"os"
 	"os/exec"
 	"regexp"
@@ -14,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/huin/goupnp/dcps/internetgateway2"
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -29,7 +27,7 @@ func localGateway(t *testing.T, f *fake) *gateway {
 	t.Cleanup(server.Close)
 	m := New(Options{Log: slog.New(slog.DiscardHandler), Poke: func() {}})
 	g := newGateway(m, segment{"lo", vip.IPv4}, response{addr: netip.MustParseAddr("127.0.0.1")})
-	g.service = service{internetgateway2.URN_WANIPConnection_1, *check.Value(url.Parse(server.URL))(t)}
+	g.service = service{wanConnectionURNs[1], server.URL}
 	g.want = m.want.Get()
 	return g
 }

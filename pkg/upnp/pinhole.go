@@ -2,9 +2,8 @@ package upnp
 
 import (
 	"context"
+	"fmt"
 	"time"
-
-	"github.com/huin/goupnp/dcps/internetgateway2"
 )
 
 // maxPinholeLease is the longest lease of a pinhole (WANIPv6FirewallControl, section 2.5.3).
@@ -23,18 +22,16 @@ func (g *gateway) ensurePinhole(ctx context.Context, e *entry) error {
 	if lease == 0 || lease > maxPinholeLease {
 		lease = maxPinholeLease
 	}
-	call := func(f func(context.Context, *internetgateway2.WANIPv6FirewallControl1) error) error {
-		return g.control.callFirewall(ctx, g.service, w.Addr, f)
+	call := func(action string, args ...string) (document, error) {
+		return g.control.invoke(ctx, g.service, w.Addr, action, args...)
 	}
-	if e.Confirmed && e.pinholeKnown {
+	if id := fmt.Sprint(e.pinhole); e.Confirmed && e.pinholeKnown {
 		renew := !time.Now().Before(e.renewAt)
-		err := call(func(ctx context.Context, fw *internetgateway2.WANIPv6FirewallControl1) error {
-			if renew {
-				return fw.UpdatePinholeCtx(ctx, e.pinhole, seconds(lease))
-			}
-			_, err := fw.GetPinholePacketsCtx(ctx, e.pinhole)
-			return err
-		})
+		if renew {
+			_, err = call("UpdatePinhole", "UniqueID", id, "NewLeaseTime", seconds(lease))
+		} else {
+			_, err = call("GetPinholePackets", "UniqueID", id)
+		}
 		switch c := faultCode(err); {
 		case err == nil && renew:
 			g.confirm(e, lease)
@@ -46,15 +43,17 @@ func (g *gateway) ensurePinhole(ctx context.Context, e *entry) error {
 		}
 	}
 	e.Requested = true
-	err = call(func(ctx context.Context, fw *internetgateway2.WANIPv6FirewallControl1) (err error) {
-		e.pinhole, err = fw.AddPinholeCtx(ctx, "", 0, w.Addr.String(), w.Port, protocol, seconds(lease))
-		return err
-	})
+	d, err := call("AddPinhole", "RemoteHost", "", "RemotePort", "0", "InternalClient", w.Addr.String(), "InternalPort",
+		fmt.Sprint(w.Port), "Protocol", fmt.Sprint(protocol), "LeaseTime", seconds(lease))
+	id, unreadable := d.number("uniqueid", 16)
+	if err == nil {
+		err = unreadable
+	}
 	if err != nil {
 		e.Requested, e.Confirmed, e.pinholeKnown = false, false, false // without its UniqueID it can't be removed
 		return err
 	}
-	e.pinholeKnown = true
+	e.pinhole, e.pinholeKnown = uint16(id), true
 	g.confirm(e, lease)
 	return nil
 }
@@ -64,10 +63,7 @@ func (g *gateway) deletePinhole(ctx context.Context, e *entry) error {
 	if !e.Confirmed || !e.pinholeKnown {
 		return nil
 	}
-	err := g.control.callFirewall(ctx, g.service, e.Addr,
-		func(ctx context.Context, fw *internetgateway2.WANIPv6FirewallControl1) error {
-			return fw.DeletePinholeCtx(ctx, e.pinhole)
-		})
+	_, err := g.control.invoke(ctx, g.service, e.Addr, "DeletePinhole", "UniqueID", fmt.Sprint(e.pinhole))
 	if faultCode(err) == codeNoPinhole {
 		return nil
 	}

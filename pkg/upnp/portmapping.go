@@ -133,9 +133,12 @@ func (g *gateway) addPortMapping(ctx context.Context, e *entry) error {
 		g.publish()
 	}
 	err := g.control.addPortMapping(ctx, g.service, w, lease)
-	if faultCode(err) == codeOnlyPermanentLease && lease != 0 {
-		g.permanent, lease = true, 0
-		err = g.control.addPortMapping(ctx, g.service, w, 0)
+	switch code := faultCode(err); {
+	case lease == 0:
+	case code == codeOnlyPermanentLease, code == codeInvalidArgs, code == codeActionFailed: // the last two for the first
+		if err = g.control.addPortMapping(ctx, g.service, w, 0); err == nil {
+			g.permanent, lease = true, 0
+		}
 	}
 	if err != nil {
 		e.Requested = e.Confirmed || faultCode(err) == 0
@@ -200,6 +203,6 @@ func protocolNumber(protocol string) (uint16, error) {
 }
 
 // seconds is d in seconds, as gateways accept it.
-func seconds(d time.Duration) uint32 {
-	return uint32(min(int64(d.Round(time.Second)/time.Second), math.MaxUint32))
+func seconds(d time.Duration) string {
+	return fmt.Sprint(min(int64(d.Round(time.Second)/time.Second), math.MaxUint32))
 }

@@ -117,15 +117,15 @@ type datagrams interface {
 	ReadFromUDPAddrPort(b []byte) (n int, from netip.AddrPort, err error)
 }
 
-// readResponses returns the first good response of each gateway, until the deadline of conn has passed, or
+// readResponses returns the good responses of gateways, each location once, until the deadline of conn has passed, or
 // maxResponses were read. It calls refused with each whose location is refused, its sender and why. For IPv6 one of a
 // device of version 1 counts only if the gateway has given no other: what opens a firewall is in the description of
 // version 2 (InternetGatewayDevice:2), and some routers are two devices at one address.
 func readResponses(conn datagrams, s segment, own []netip.Prefix,
 	refused func(netip.Addr, response, error)) []response {
 	var good, others []response
-	add := func(r response) {
-		if !slices.ContainsFunc(good, func(x response) bool { return x.addr == r.addr }) {
+	add := func(r response, same func(response) bool) {
+		if !slices.ContainsFunc(good, same) {
 			good = append(good, r)
 		}
 	}
@@ -145,11 +145,11 @@ func readResponses(conn datagrams, s segment, own []netip.Prefix,
 		case s.family == vip.IPv6 && r.target == searchTargets[0]:
 			others = append(others, r)
 		default:
-			add(r)
+			add(r, func(x response) bool { return *x.location == *r.location })
 		}
 	}
 	for _, r := range others {
-		add(r)
+		add(r, func(x response) bool { return x.addr == r.addr })
 	}
 	return good
 }

@@ -1,0 +1,159 @@
+package upnp
+
+import (
+	"bytes"
+	"context"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// An element is one of an XML document: its name, without prefix and in lower case, and the text that it begins with.
+type element struct{ name, text string }
+
+// A document is the elements of an XML document in order.
+type document []element
+
+// readDocument reads an XML document as routers write it: without regard to namespaces, encoding and end tags, up to
+// the first mistake. Of its characters only printable ASCII is kept: Herald uses no others.
+func readDocument(text []byte) (all document) {
+	text = bytes.TrimSpace(bytes.Map(func(r rune) rune {
+		switch {
+		case r == '\n', r == '\r', r == '\t':
+			return ' '
+		case r < ' ' || r > '~':
+			return -1
+		}
+		return r
+	}, text))
+	if bytes.HasPrefix(text, []byte("<?xml")) { // the decoder refuses versions and encodings
+		_, text, _ = bytes.Cut(text, []byte("?>"))
+	}
+	d := xml.NewDecoder(bytes.NewReader(text))
+	d.Strict = false
+	var last element
+	for {
+		token, err := d.RawToken()
+		if err != nil { // or the end; a text that nothing ends is not complete
+			return all
+		}
+		next := ""
+		switch x := token.(type) {
+		case xml.CharData:
+			if last.text == "" {
+				last.text = strings.TrimSpace(string(x))
+			}
+			continue
+		case xml.StartElement:
+			next = strings.ToLower(x.Name.Local)
+		case xml.EndElement:
+		default:
+			continue
+		}
+		if last.name != "" {
+			all = append(all, last)
+		}
+		last = element{name: next}
+	}
+}
+
+// has reports whether there is an element of a name.
+func (d document) has(name string) bool {
+	return slices.ContainsFunc(d, func(x element) bool { return x.name == name })
+}
+
+// text returns the text of the first element of a name, "" if there is none.
+func (d document) text(name string) string {
+	for _, x := range d {
+		if x.name == name {
+			return x.text
+		}
+	}
+	return ""
+}
+
+// number returns the text of the first element of a name as a number of so many bits.
+func (d document) number(name string, bits int) (uint64, error) {
+	n, err := strconv.ParseUint(d.text(name), 10, bits)
+	if err != nil {
+		return 0, fmt.Errorf("%w: no %s", errUnreadable, name)
+	}
+	return n, nil
+}
+
+// errUnreadable: a reply is no SOAP, or not the one expected.
+var errUnreadable = errors.New("its answer is not to be understood")
+
+// invoke has a service carry out an action, for which the request leaves from the address src if this node has it. args
+// are names and values in turn. It takes requestTimeout at most, and returns a refusal, errUnreadable, or why there was
+// no reply.
+func (c controlPoint) invoke(ctx context.Context, s service, src netip.Addr, action string, args ...string) (document,
+	error) {
+	var body bytes.Buffer
+	body.WriteString(xml.Header + `<s:Envelope xmlns:s="http://schemas.xmlsoap.org/soap/envelope/" ` +
+		`s:encodingStyle="http://schemas.xmlsoap.org/soap/encoding/"><s:Body>`)
+	fmt.Fprintf(&body, `<u:%s xmlns:u="%s">`, action, s.urn)
+	for pair := range slices.Chunk(args, 2) {
+		fmt.Fprintf(&body, "<%s>", pair[0])
+		_ = xml.EscapeText(&body, []byte(pair[1])) // a Buffer takes all
+		fmt.Fprintf(&body, "</%s>", pair[0])
+	}
+	fmt.Fprintf(&body, "</u:%s></s:Body></s:Envelope>", action)
+	status, text, err := c.request(ctx, src, http.MethodPost, s.control, &body, maxReply, http.Header{
+		"SOAPACTION":   {`"` + s.urn + "#" + action + `"`}, // some look for it in upper case
+		"CONTENT-TYPE": {`text/xml; charset="utf-8"`},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return readReply(status, text)
+}
+
+// readReply reads the reply to a request. A refusal counts whatever the status is, as some send it with 200.
+func readReply(status int, text []byte) (document, error) {
+	d := readDocument(text)
+	code, _ := strconv.Atoi(d.text("errorcode"))
+	switch {
+	case code > 0:
+		return nil, refusal(code)
+	case d.has("fault"):
+		return nil, refusal(codeActionFailed)
+	case status != http.StatusOK:
+		return nil, fmt.Errorf("%w: status %d", errUnreadable, status)
+	case len(bytes.TrimSpace(text)) > 0 && !d.has("envelope"):
+		return nil, fmt.Errorf("%w: no SOAP", errUnreadable)
+	}
+	return d, nil
+}
+
+// request sends a request to the gateway, from the address src if this node has it, and returns the status and the
+// first max bytes of the response, also where that is shorter than it says. It takes requestTimeout at most.
+func (c controlPoint) request(ctx context.Context, src netip.Addr, method, location string, body io.Reader, max int64,
+	header http.Header) (status int, text []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, method, location, body)
+	if err != nil {
+		return 0, nil, err
+	}
+	if header != nil {
+		request.Header = header
+	}
+	client := c.httpClient(src)
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, nil, errors.Unwrap(err) // of the *url.Error
+	}
+	defer response.Body.Close()
+	text, err = io.ReadAll(io.LimitReader(response.Body, max))
+	if err != nil && ctx.Err() != nil {
+		return 0, nil, err
+	}
+	return response.StatusCode, text, nil
+}
