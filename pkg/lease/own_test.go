@@ -629,3 +629,39 @@ func TestRestarts(t *testing.T) {
 		expect("killed once, alive for long enough", 0)
 	})
 }
+
+// TestFlappingLink: a link that comes and goes 20 times a second costs a few writes of the node lease, and one that
+// does so once is told at once.
+func TestFlappingLink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n := start(t, s, "n1")
+		time.Sleep(10*time.Second + 100*time.Millisecond)
+		set := func(up bool) {
+			n.info.Store(&vip.NodeInfo{Interface: "eth0", Links: []vip.Link{{Name: "eth0", Up: up}}})
+			n.Wake()
+		}
+		published := func() bool {
+			x, _ := ParseNodeLease(s.Lease(vip.Key{Namespace: "kube-system", Name: NodePrefix + "n1"}))
+			return len(x.Info.Links) > 0 && x.Info.Links[0].Up
+		}
+		set(true)
+		time.Sleep(50 * time.Millisecond)
+		if !published() {
+			t.Error("a link that has come is not told at once")
+		}
+		before := s.Writes()
+		for i := range 200 {
+			set(i%2 == 0)
+			time.Sleep(50 * time.Millisecond)
+		}
+		if got := s.Writes() - before; got > 30 {
+			t.Errorf("%d writes in 10 s, want 30 at most", got)
+		}
+		set(true)
+		time.Sleep(time.Second)
+		if !published() {
+			t.Error("the last state is not told a second later")
+		}
+	})
+}

@@ -24,6 +24,13 @@ const (
 	shortTries   = 3
 )
 
+// A link that flaps changes what a node says of itself many times a second, and each write has every other node plan:
+// infoBurst changes are written at once, and after these one each infoPeriod.
+const (
+	infoPeriod = 500 * time.Millisecond
+	infoBurst  = 6
+)
+
 // An ownLease is the state of this node's own node lease.
 type ownLease struct {
 	quorum.Self
@@ -37,6 +44,7 @@ type ownLease struct {
 	releasing  bool      // Run ends: no renewal is started, so that no epoch begins any more
 	failing    bool      // the last renewal failed, and that was logged
 	next       time.Time // when the next one is due
+	infoSpent  time.Time // when all writes for changes of info so far would have been made, one each infoPeriod
 	shortTries int       // how many of the next renewals have shortTimeout
 
 	predecessor string    // the ID of the process that had the name, and has ended (AwaitName)
@@ -77,10 +85,10 @@ func (l *Leases) endEpoch(why string) {
 }
 
 // renew starts a renewal of this node's lease, unless Run ends, if none is under way and one is due, or if its info
-// (about, with Isolated and Suspects of the last decision, and Restarts) has changed and the last renewal succeeded.
-// If the version to replace is not known, or the epoch is over, the lease is read first. A renewal times out after
-// half a renew deadline; the first shortTries after a fast one time out after shortTimeout, are tried again at once,
-// and count as no failure.
+// (about, with Isolated and Suspects of the last decision, and Restarts) has changed, as often as infoBurst allows, and
+// the last renewal succeeded. If the version to replace is not known, or the epoch is over, the lease is read first. A
+// renewal times out after half a renew deadline; the first shortTries after a fast one time out after shortTimeout, are
+// tried again at once, and count as no failure.
 func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	o := &l.own
 	if o.releasing {
@@ -93,8 +101,16 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 		l.o.Log.Error("this node's description can't be written", "err", err)
 		return
 	}
-	if o.pending || now.Before(o.next) && (string(info) == o.info || o.RenewingSince.IsZero()) {
+	if o.infoSpent.Before(now) {
+		o.infoSpent = now
+	}
+	early := now.Before(o.next)
+	if o.pending || early && (string(info) == o.info || o.RenewingSince.IsZero() ||
+		o.infoSpent.Sub(now) >= infoBurst*infoPeriod) {
 		return
+	}
+	if early {
+		o.infoSpent = o.infoSpent.Add(infoPeriod)
 	}
 	o.pending, o.info = true, string(info)
 	about.Table = l.table.carried // which is no reason to renew
