@@ -48,17 +48,16 @@ func moveCommand(use, short, long string, move func(*nodeDrain, context.Context)
 			return err
 		}
 		ctx := c.Context()
-		node := strings.ToLower(args[0])
 		return move(&nodeDrain{
-			node: node, timeout: *timeout,
+			node: strings.ToLower(args[0]), timeout: *timeout,
 			printf:        func(format string, args ...any) { fmt.Fprintf(c.OutOrStdout(), format+"\n", args...) },
 			read:          func(ctx context.Context) (kube.Snapshot, error) { return kube.TakeSnapshot(ctx, access, "") },
 			readEndpoints: func(ctx context.Context, s *kube.Snapshot) error { return s.TakeEndpoints(ctx, access, "") },
-			mark:          func(ctx context.Context) error { return kube.Drain(ctx, access, node, time.Now()) },
-			unmark: func(ctx context.Context) error {
+			mark:          func(ctx context.Context, node string) error { return kube.Drain(ctx, access, node, time.Now()) },
+			unmark: func(ctx context.Context, node string) error {
 				return kube.Undrain(ctx, access, node, time.Now().Add(*timeout+time.Minute))
 			},
-			clearReturn: func(ctx context.Context) error { return kube.ClearReturn(ctx, access, node) },
+			clearReturn: func(ctx context.Context, node string) error { return kube.ClearReturn(ctx, access, node) },
 		}, ctx)
 	}
 	return c
@@ -77,14 +76,15 @@ func oneArgument(what string) cobra.PositionalArgs {
 
 // A nodeDrain drains or undrains a node.
 type nodeDrain struct {
-	node    string
+	node    string // as it was given, until look makes it that of its node lease
+	object  string // the name of its Node, as look finds it
 	timeout time.Duration
 	force   bool // drain it although VIPs go down by it
 	printf  func(format string, args ...any)
 
 	read                      func(context.Context) (kube.Snapshot, error)
 	readEndpoints             func(context.Context, *kube.Snapshot) error
-	mark, unmark, clearReturn func(context.Context) error
+	mark, unmark, clearReturn func(ctx context.Context, object string) error
 }
 
 // drain marks the node, and waits until it has no VIP.
@@ -98,7 +98,7 @@ func (d *nodeDrain) drain(ctx context.Context) error {
 	if err := d.checkOthers(within, before.snapshot); err != nil {
 		return err
 	}
-	if err := d.mark(within); err != nil {
+	if err := d.mark(within, d.object); err != nil {
 		return err
 	}
 	now, err := d.await(within, func(now lookAt) bool { return len(now.held) == 0 })
@@ -153,11 +153,11 @@ func (d *nodeDrain) undrain(ctx context.Context) error {
 		return err
 	}
 	// it would be given what others have had from it for other reasons
-	if notDrained(before.snapshot, d.node, before.snapshot.At) {
+	if notDrained(before.snapshot, d.object, before.snapshot.At) {
 		d.printf("%s is not drained; nothing was changed", d.node)
 		return nil
 	}
-	if err := d.unmark(within); err != nil {
+	if err := d.unmark(within, d.object); err != nil {
 		return err
 	}
 	if len(before.staying) > 0 {
@@ -166,7 +166,7 @@ func (d *nodeDrain) undrain(ctx context.Context) error {
 	now, err := d.await(within, func(now lookAt) bool { return len(now.away) == 0 })
 	clearing, cleared := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cleared()
-	if err := errors.Join(err, d.clearReturn(clearing)); err != nil {
+	if err := errors.Join(err, d.clearReturn(clearing, d.object)); err != nil {
 		return err
 	}
 	if len(now.away) > 0 {
@@ -194,7 +194,9 @@ func (d *nodeDrain) look(ctx context.Context) (now lookAt, err error) {
 		return now, err
 	}
 	s := now.snapshot
-	announcers := announcersNamespace(s.Leases)
+	v, announcers := newStatusView(s, s.At), announcersNamespace(s.Leases)
+	d.node = v.names.Of(d.node)
+	d.object = d.node
 	for _, l := range s.Leases {
 		parsed, ok := lease.ParseNodeLease(l)
 		if !ok || parsed.Name != d.node || now.state != "" && l.Namespace != announcers {
@@ -202,14 +204,15 @@ func (d *nodeDrain) look(ctx context.Context) (now lookAt, err error) {
 		}
 		n := nodeStatus{NodeLease: parsed, namespace: l.Namespace}
 		for _, o := range s.Nodes {
-			if o.Name == d.node {
-				n.node = o
+			if v.names.Of(o.Name) == d.node {
+				n.node, d.object = o, o.Name
 			}
 		}
-		now.state = n.fault(s.At)
+		now.state = n.state(s.At)
 	}
 	if now.state == "" {
-		return now, fmt.Errorf("no Herald runs on a node %q; herald status lists the nodes on which it does", d.node)
+		_, err := v.nodeNamed(d.node)
+		return now, err
 	}
 	named := make(map[vip.Key]bool) // by Services
 	for i := range s.Services {

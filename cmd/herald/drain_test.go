@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +22,7 @@ import (
 // what an API server that hangs answers: ctx ends, and nothing can be read.
 func newTestDrain(t *testing.T, snapshots ...kube.Snapshot) (*nodeDrain, context.Context) {
 	ctx, cancel := context.WithCancel(t.Context())
-	nothing := func(context.Context) error { return nil }
+	nothing := func(context.Context, string) error { return nil }
 	return &nodeDrain{
 		node: "n1", timeout: time.Second, printf: t.Logf, mark: nothing, unmark: nothing, clearReturn: nothing,
 		readEndpoints: func(context.Context, *kube.Snapshot) error { return nil },
@@ -82,7 +85,7 @@ func TestDrain(t *testing.T) {
 	}{
 		{"the others take the VIP", []kube.Snapshot{snapshotOf("n1", ""), snapshotOf("n1", ""), snapshotOf("n2", "n1")}, ""},
 		{"nobody takes it", []kube.Snapshot{snapshotOf("n1", ""), snapshotOf("n1", "")}, `after 1s the node n1 still has default/kubevip-web; "herald status" shows what keeps the other nodes from them. The node stays marked; herald undrain n1 ends that`},
-		{"no Herald on the node", []kube.Snapshot{{}}, `no Herald runs on a node "n1"; herald status lists the nodes on which it does`},
+		{"no Herald on the node", []kube.Snapshot{{}}, `no Herald runs on a node "n1"; it runs on none`},
 		{"the API server hangs once the node is marked", []kube.Snapshot{none}, context.Canceled.Error()},
 	}
 	for _, tt := range tests {
@@ -100,7 +103,7 @@ func TestUndrain(t *testing.T) {
 	}
 	broken := errors.New("no annotations today")
 	d, ctx = newTestDrain(t, snapshotOf("n1", "n2"), snapshotOf("n1", "n2"))
-	d.clearReturn = func(context.Context) error { return broken }
+	d.clearReturn = func(context.Context, string) error { return broken }
 	if err := d.undrain(ctx); !errors.Is(err, broken) {
 		t.Errorf("got %v, want %v", err, broken)
 	}
@@ -128,7 +131,7 @@ func TestUndrainOfANodeThatIsNotDrained(t *testing.T) {
 		s.Nodes = nodes
 		called := false
 		d, ctx := newTestDrain(t, s, snapshotOf("n1", "n2"))
-		d.unmark = func(context.Context) error { called = true; return nil }
+		d.unmark = func(context.Context, string) error { called = true; return nil }
 		check.OK(t, d.undrain(ctx))
 		return called
 	}
@@ -159,7 +162,7 @@ func TestDrainNamesWhatNobodyElseCanTake(t *testing.T) {
 			s.Services[0].Endpoints.Ready = on
 			return nil
 		}
-		d.mark = func(context.Context) error { marked = true; return nil }
+		d.mark = func(context.Context, string) error { marked = true; return nil }
 		return marked, d.drain(ctx)
 	}
 	marked, err := drain(false, "n1")
@@ -209,7 +212,7 @@ func TestDrainOfTheControlPlane(t *testing.T) {
 		after.Leases = s.Leases[len(s.Leases)-2:]
 		d, ctx := newTestDrain(t, s, after)
 		marked := false
-		d.mark = func(context.Context) error { marked = true; return nil }
+		d.mark = func(context.Context, string) error { marked = true; return nil }
 		err := d.drain(ctx)
 		want := "nothing was done: no other node may carry " + tt.want + ". --force drains the node all the same, and takes these VIPs down"
 		if tt.want == "" {
@@ -242,5 +245,48 @@ func TestDrainOfRoutes(t *testing.T) {
 				t.Errorf("%s%s: got %v, want %s", method, election, err, want)
 			}
 		}
+	}
+}
+
+// A host may have another name than its Node: each command takes either, and says of one that is neither which there are.
+func TestNodeOfAnotherName(t *testing.T) {
+	s := snapshotOf("n1", "")
+	info := `{"links":[{"name":"eth0","up":true,"prefixes":["10.0.0.11/24"]}],"interface":"eth0"}`
+	s.Leases[0] = nodeLease("n1", time.Second, info)
+	s.Leases = append(s.Leases, nodeLease("n2", time.Second, strings.ReplaceAll(info, ".11", ".12")))
+	s.Nodes = []vip.Node{{Name: "n1.example.com", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.11")}, Drained: true}, {Name: "n2"}, {Name: "w1"}}
+	s.At = noon
+	moved := s
+	moved.Leases = append(slices.Clone(s.Leases), owns("default/kubevip-web", "n2", "n1", ""))
+	moved.Leases = slices.Delete(moved.Leases, 1, 2)
+	x := newExplainer(s, nil, noon)
+	for _, name := range []string{"n1", "n1.example.com"} {
+		d, ctx := newTestDrain(t, s, moved, moved)
+		d.node, d.force = name, true
+		d.mark = func(_ context.Context, object string) error {
+			if object != "n1.example.com" {
+				t.Errorf("%s: the Node %s is marked", name, object)
+			}
+			return nil
+		}
+		if err := d.drain(ctx); err != nil || d.node != "n1" {
+			t.Errorf("%s: %s, %v", name, d.node, err)
+		}
+		var b strings.Builder
+		if err := x.writeNode(&b, name, ""); err != nil || !strings.HasPrefix(b.String(), "Node n1: carries no VIP: it is drained; herald undrain n1 ends that; its Node is called n1.example.com\n") {
+			t.Errorf("%s: %v\n%s", name, err, b.String())
+		}
+	}
+	d, ctx := newTestDrain(t, s)
+	d.node = "n3"
+	for _, err := range []error{d.drain(ctx), x.writeNode(io.Discard, "n3", "")} {
+		if want := `no Herald runs on a node "n3"; it runs on n1, n2`; text(err) != want {
+			t.Errorf("got  %v\nwant %s", err, want)
+		}
+	}
+	var b strings.Builder
+	check.OK(t, writeStatus(&b, s, "", noon))
+	if !strings.Contains(b.String(), "its Node is called n1.example.com") || strings.Count(b.String(), "no Herald runs there") != 1 {
+		t.Errorf("status has\n%s", b.String())
 	}
 }

@@ -123,7 +123,7 @@ const maxEvents = 8
 func (x *explainer) service(k vip.Key) (e serviceExplanation, err error) {
 	i := slices.IndexFunc(x.snapshot.Services, func(s vip.Service) bool { return s.Key == k })
 	if i < 0 {
-		return e, fmt.Errorf("there is no Service of type LoadBalancer %s", k)
+		return e, checkExists(x.snapshot.Services, k)
 	}
 	s := &x.snapshot.Services[i]
 	e.service, e.Missing = *s, x.snapshot.Missing
@@ -152,15 +152,16 @@ func (x *explainer) service(k vip.Key) (e serviceExplanation, err error) {
 
 // writeNode writes what is known of a node.
 func (x *explainer) writeNode(w io.Writer, node, format string) error {
-	e, ok := x.cluster.explainNode(node)
+	node, unknown := x.view.nodeNamed(node)
+	e, _ := x.cluster.explainNode(node)
 	state := noHerald
 	for _, n := range x.view.nodes {
 		if n.Name == node {
-			state = n.fault(x.view.now)
+			state = n.state(x.view.now)
 		}
 	}
-	if !ok && !slices.Contains(x.view.withoutHerald, node) {
-		return fmt.Errorf("there is no node %q; herald status lists the nodes", node)
+	if unknown != nil && !slices.Contains(x.view.withoutHerald, node) {
+		return unknown
 	}
 	e.Node = node
 	if format != "" {

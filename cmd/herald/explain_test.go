@@ -89,6 +89,14 @@ Events
 	if _, err := newExplainer(s, nil, noon).service(vip.Key{Namespace: "default", Name: "none"}); err == nil || !strings.Contains(err.Error(), "there is no Service of type LoadBalancer default/none") {
 		t.Error(err)
 	}
+	for _, find := range []func(vip.Key) error{
+		func(k vip.Key) error { return checkExists(s.Services, k) },
+		func(k vip.Key) error { _, err := newExplainer(s, nil, noon).service(k); return err },
+	} {
+		if got, want := text(find(vip.Key{Namespace: "shop", Name: "web"})), "there is no Service of type LoadBalancer shop/web, but default/web"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
 }
 
 func TestExplainNodeText(t *testing.T) {

@@ -99,6 +99,11 @@ func historyCommand() *cobra.Command {
 			return m.At.Before(from) || namespace != "" && m.Service.Namespace != namespace || name != "" &&
 				m.Service.Name != name
 		})
+		if name != "" && len(r.Moves) == 0 { // of one that was deleted there may be some
+			if err := checkExists(s.Services, vip.Key{Namespace: namespace, Name: name}); err != nil {
+				return err
+			}
+		}
 		return r.write(c.OutOrStdout(), *format)
 	}
 	return c

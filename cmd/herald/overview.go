@@ -204,12 +204,13 @@ func memberState(w *vip.World, m *vip.Member, labelCounts bool) (state, class st
 	n := nodeStatus{labelCounts: labelCounts}
 	n.Name, n.Info, n.Duration = m.Name, m.Info, time.Hour
 	n.RenewedAt = w.Now
+	names := plan.NodeNames(w)
 	for _, o := range w.Nodes {
-		if o.Name == m.Name {
+		if names.Of(o.Name) == m.Name {
 			n.node = o
 		}
 	}
-	switch state = n.fault(w.Now); {
+	switch state = n.state(w.Now); {
 	case !m.Alive && m.Name == w.Self:
 		return "its node lease is not held: it may carry no VIP", "bad"
 	case !m.Alive || m.Gone:

@@ -60,6 +60,7 @@ type statusView struct {
 	nodes         []nodeStatus
 	otherNodes    int                    // how many of nodes are of other namespaces
 	withoutHerald []string               // the Nodes that have no node lease
+	names         plan.NamesOfNodes      // of Nodes that Herald calls otherwise
 	announcers    string                 // the namespace of node leases, see announcersNamespace
 	vips          map[string]int         // by node: Services whose lease it holds
 	events        []kube.StoredEvent     // oldest first
@@ -81,8 +82,9 @@ func newStatusView(s kube.Snapshot, now time.Time) statusView {
 			v.sharedFor[c.Holder] = c.AcquiredAt
 		}
 	}
+	v.names = plan.NodeNames(&vip.World{Nodes: s.Nodes, Members: v.members()})
 	for _, n := range s.Nodes {
-		if i := slices.IndexFunc(v.nodes, func(l nodeStatus) bool { return l.Name == n.Name }); i >= 0 {
+		if i := slices.IndexFunc(v.nodes, func(l nodeStatus) bool { return l.Name == v.names.Of(n.Name) }); i >= 0 {
 			v.nodes[i].node = n
 		} else {
 			v.withoutHerald = append(v.withoutHerald, n.Name)
@@ -105,6 +107,20 @@ func newStatusView(s kube.Snapshot, now time.Time) statusView {
 		}
 	}
 	return v
+}
+
+// nodeNamed returns the name by which Herald knows a node, which may be given as that of its Node. It is an error that
+// lists all names if no Herald runs there.
+func (v *statusView) nodeNamed(name string) (string, error) {
+	name = v.names.Of(name)
+	var all []string
+	for _, n := range v.nodes {
+		if n.Name == name {
+			return name, nil
+		}
+		all = append(all, n.Name)
+	}
+	return name, fmt.Errorf("no Herald runs on a node %q; it runs on %s", name, cmp.Or(abbreviate(all), "none"))
 }
 
 // members returns the nodes of the announcers' namespace as members.

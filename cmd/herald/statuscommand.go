@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -74,12 +73,29 @@ func takeStatus(ctx context.Context, cfg *rest.Config, namespace, name string) (
 	}
 	if name != "" {
 		k := vip.Key{Namespace: namespace, Name: name}
-		if !slices.ContainsFunc(s.Services, func(x vip.Service) bool { return x.Key == k }) {
-			return statusReport{}, fmt.Errorf("there is no Service of type LoadBalancer %s", k)
+		if err := checkExists(s.Services, k); err != nil {
+			return statusReport{}, err
 		}
 		return newStatusReport(s, func(x vip.Key) bool { return x == k }, s.At), nil
 	}
 	return newStatusReport(s, inNamespace(namespace), s.At), nil
+}
+
+// checkExists returns an error if Service k is not among all, which names those of other namespaces with its name.
+func checkExists(all []vip.Service, k vip.Key) error {
+	var others []string
+	for i := range all {
+		switch {
+		case all[i].Key == k:
+			return nil
+		case all[i].Key.Name == k.Name:
+			others = append(others, all[i].Key.String())
+		}
+	}
+	if others == nil {
+		return fmt.Errorf("there is no Service of type LoadBalancer %s", k)
+	}
+	return fmt.Errorf("there is no Service of type LoadBalancer %s, but %s", k, abbreviate(others))
 }
 
 // inNamespace returns whether a Service is of a namespace, "" for all.

@@ -25,6 +25,14 @@ const silentFor = "silent for "
 // noHerald is what is wrong with a node that has no node lease.
 const noHerald = "no Herald runs there"
 
+// state is fault, and the name of the Node where that is another.
+func (n nodeStatus) state(now time.Time) string {
+	if n.node.Name == "" || n.node.Name == n.Name {
+		return n.fault(now)
+	}
+	return n.fault(now) + "; its Node is called " + n.node.Name
+}
+
 // fault describes what is wrong with a node, or is "ok", with the reason if a label keeps VIPs of Services off it.
 func (n nodeStatus) fault(now time.Time) string {
 	if why := n.barred(now); why != "" {

@@ -88,7 +88,7 @@ func newStatusReport(s kube.Snapshot, wanted func(vip.Key) bool, now time.Time) 
 		r.Services = append(r.Services, x)
 	}
 	for _, n := range v.nodes {
-		r.Nodes = append(r.Nodes, nodeReport{Node: n.Name, VIPs: v.vips[n.Name], Renewed: n.RenewedAt, State: n.fault(now),
+		r.Nodes = append(r.Nodes, nodeReport{Node: n.Name, VIPs: v.vips[n.Name], Renewed: n.RenewedAt, State: n.state(now),
 			Barred: n.barred(now) != "", Herald: n.namespace == v.announcers})
 		for _, b := range n.Info.BGPSessions {
 			r.BGPSessions = append(r.BGPSessions, sessionStatus{n.Name, b})

@@ -55,7 +55,7 @@ func TestControlPlaneOfOtherNodes(t *testing.T) {
 			}
 			d, ctx := newTestDrain(t, s)
 			d.node = "cp1"
-			d.mark = func(context.Context) error { t.Error("the node is drained"); return nil }
+			d.mark = func(context.Context, string) error { t.Error("the node is drained"); return nil }
 			const want = "nothing was done: no other node may carry the control plane's VIP ("
 			if err := d.drain(ctx); !strings.HasPrefix(text(err), want) || !strings.Contains(text(err), "cp2: its own API server is not ready") {
 				t.Errorf("%v", err)

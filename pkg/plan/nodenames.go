@@ -9,13 +9,13 @@ import (
 
 // useNodesByAddress renames Nodes in w like the one member with their address (vip_nodename).
 func useNodesByAddress(w *vip.World) {
-	names := nodeNames(w)
+	names := NodeNames(w)
 	if len(names) == 0 {
 		return
 	}
 	w.Nodes, w.Services = slices.Clone(w.Nodes), slices.Clone(w.Services)
 	for i := range w.Nodes {
-		w.Nodes[i].Name = names.of(w.Nodes[i].Name)
+		w.Nodes[i].Name = names.Of(w.Nodes[i].Name)
 	}
 	for i := range w.Services {
 		s := &w.Services[i]
@@ -23,17 +23,17 @@ func useNodesByAddress(w *vip.World) {
 			names.ofAll(s.Endpoints.Terminating)
 		if s.Pods = slices.Clone(s.Pods); len(s.Pods) > 0 {
 			for i := range s.Pods {
-				s.Pods[i].Node = names.of(s.Pods[i].Node)
+				s.Pods[i].Node = names.Of(s.Pods[i].Node)
 			}
 		}
 	}
 }
 
-// namesOfNodes are the names that Nodes have as members, by the Nodes' own.
-type namesOfNodes map[string]string
+// NamesOfNodes are the names that Nodes have as members, by the Nodes' own, where these differ.
+type NamesOfNodes map[string]string
 
-// nodeNames returns the names of those Nodes that are called otherwise than their members.
-func nodeNames(w *vip.World) namesOfNodes {
+// NodeNames returns the names of those Nodes that are called otherwise than their members.
+func NodeNames(w *vip.World) NamesOfNodes {
 	objects := nodeObjects(w)
 	var nameless []vip.Member
 	for _, m := range w.Members {
@@ -44,7 +44,7 @@ func nodeNames(w *vip.World) namesOfNodes {
 	if len(nameless) == 0 {
 		return nil
 	}
-	names := make(namesOfNodes)
+	names := make(NamesOfNodes)
 	for _, o := range w.Nodes {
 		if slices.ContainsFunc(w.Members, func(m vip.Member) bool { return m.Name == o.Name }) {
 			continue
@@ -66,22 +66,22 @@ func hasAnyAddress(m *vip.Member, addrs []netip.Addr) bool {
 	})
 }
 
-// of returns the name that the Node has as a member.
-func (n namesOfNodes) of(node string) string {
+// Of returns the name that the Node has as a member.
+func (n NamesOfNodes) Of(node string) string {
 	if name, ok := n[node]; ok {
 		return name
 	}
 	return node
 }
 
-// ofAll returns of for each of a list, sorted.
-func (n namesOfNodes) ofAll(nodes []string) []string {
+// ofAll returns Of for each of a list, sorted.
+func (n NamesOfNodes) ofAll(nodes []string) []string {
 	if nodes == nil {
 		return nil
 	}
 	out := make([]string, 0, len(nodes))
 	for _, x := range nodes {
-		out = append(out, n.of(x))
+		out = append(out, n.Of(x))
 	}
 	slices.Sort(out)
 	return out
