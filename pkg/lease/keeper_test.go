@@ -351,6 +351,28 @@ func TestFollow(t *testing.T) {
 	}
 }
 
+// TestFollowFromTheBeginning: the agent of a node that has just begun has as long for its first table as any other.
+func TestFollowFromTheBeginning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newNetwork(), leasetest.NewServer()
+		n1, _ := two(t, a, s)
+		time.Sleep(10 * time.Second)
+		n3 := a.join(t, s, "n3")
+		n3.setHangs(true)
+		for n3.Tenure().Epoch == 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		epoch := n3.Tenure().Epoch
+		n1.give("n3", "a")
+		time.Sleep(followTime - 100*time.Millisecond)
+		n3.setHangs(false)
+		time.Sleep(2 * time.Second)
+		if n3.Tenure().Epoch != epoch || !n3.serves("a") {
+			t.Errorf("serves %v, fenced %v\n%s", n3.serves("a"), n3.Tenure().Epoch != epoch, s.Trace(8))
+		}
+	})
+}
+
 // TestSpoilt: whatever becomes of the table, it is soon as it was, and nobody loses anything. A process that has never seen
 // it, though it is the first by name, does not put another one in its place.
 func TestSpoilt(t *testing.T) {

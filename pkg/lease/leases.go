@@ -311,7 +311,7 @@ func (l *Leases) step(ctx context.Context) {
 func (l *Leases) peer(node string, now time.Time) *peer {
 	p := l.peers[node]
 	if p == nil {
-		p = &peer{Peer: quorum.Peer{Changed: now}}
+		p = &peer{Peer: quorum.Peer{Changed: now}, behindSince: now}
 		l.peers[node] = p
 	}
 	return p
