@@ -58,21 +58,15 @@ func FuzzStatus(f *testing.F) {
 	})
 }
 
-// FuzzHistory: whatever a node answers, its moves are shown in bounded time, one in a line, and control no terminal.
+// FuzzHistory: whatever the table says, its moves are shown one in a line, and control no terminal.
 func FuzzHistory(f *testing.F) {
-	f.Add(`{"node":"n1","began":"2026-01-01T00:00:00Z","moves":[{"at":"2026-01-01T00:00:00Z","service":{"Namespace":"default","Name":"web"},"from":"n1","to":"n2","cause":"\u001b[2J\n","addresses":["10.0.0.1"],"outage":-1}]}`)
-	f.Add(`{"moves":[` + strings.Repeat(`{},`, 20) + `{}]}`)
-	f.Add(`{"node":"\t","moves":[{"addresses":["fe80::1%\u001b[2J"]}]}`)
-	f.Add("[")
-	f.Fuzz(func(t *testing.T, answer string) {
-		h, err := readHistory(strings.NewReader(answer))
-		if err != nil {
-			return
-		}
-		h.Node = "n1"
-		r := joinHistories([]nodeHistory{h}, map[string]string{"n2": answer})
+	f.Add("2026-01-01T00:00:00Z from=n1 to=n2 outage=-1s cause=\x1b[2J\u202e\n  default/kubevip-web\n")
+	f.Add("2026-01-01T00:00:00Z\n  /\n  a/b/c\r\n  \t/\n")
+	f.Add("x\n  default/a\n")
+	f.Fuzz(func(t *testing.T, moves string) {
+		r := check.Value(newHistoryReport(withMoves(moves)))(t)
 		var b strings.Builder
 		check.OK(t, r.write(&b, ""))
-		expectTables(t, b.String(), len(h.Moves)+10)
+		expectTables(t, b.String(), len(r.Moves)+2)
 	})
 }

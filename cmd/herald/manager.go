@@ -7,7 +7,6 @@ import (
 	"os"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -92,7 +91,6 @@ type node struct {
 	nft         *nft.Tables
 	pools       *pool.Assigner
 	history     *history.History
-	began       time.Time
 	agent       *agent.Agent
 	server      *serve.Server
 	options     *vip.NodeOptions // of cfg, published on the node lease
@@ -103,7 +101,7 @@ type node struct {
 // newNode makes all rooms. It waits for a kubeconfig; if ctx ends meanwhile, that is the error.
 func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, error) {
 	kube.LogLibrary(log)
-	n := &node{cfg: cfg, log: log, options: publishedOptions(cfg), began: time.Now().Truncate(time.Second),
+	n := &node{cfg: cfg, log: log, options: publishedOptions(cfg),
 		history: history.New(log)}
 	wake := mailbox.NewSignal() // of the leases
 	var servers *kube.Servers
@@ -281,7 +279,6 @@ func (n *node) pages(metrics prometheus.Gatherer) serve.Pages {
 		Plan:     n.lastPass,
 		Explain:  n.explain,
 		Overview: serve.NewHandler(n.overview, n.log),
-		History:  func() any { return nodeHistory{n.cfg.Node.Name, n.began, n.history.Moves()} },
 	}
 }
 

@@ -25,15 +25,14 @@ const (
 
 // overview returns what the page shows: the last pass, and the moves.
 func (n *node) overview() serve.View {
-	v := serve.View{Node: n.cfg.Node.Name, Version: currentVersion(), Now: time.Now().Truncate(time.Second),
-		Began: n.began}
+	v := serve.View{Node: n.cfg.Node.Name, Version: currentVersion(), Now: time.Now().Truncate(time.Second)}
 	pass := n.agent.Last()
 	if pass == nil {
 		v.Problems = []serve.Problem{{Subject: "This Herald", Message: "nothing is known yet: the caches of the API " +
 			"server are not filled, or the node lease is not held"}}
 		return v
 	}
-	fillOverview(&v, pass, n.history.Moves())
+	fillOverview(&v, pass, serviceMoves(n.leases.Moves(), pass.World.Services))
 	return v
 }
 

@@ -365,7 +365,7 @@ var supported = slices.Concat(
 		{Env: "prometheus_server", Flag: "prometheusHTTPServer", Type: Endpoint, Default: ":2112",
 			Empty: []Origin{FromFlag, FromFile},
 			Meaning: "Where the pages are served. `/metrics`, `/healthz` and `/readyz`; over loopback only, the page of the " +
-				"node (`/`), `/history` and `/debug/plan`. `off`, or an empty flag, is nowhere. Without a host: on all " +
+				"node (`/`) and `/debug/plan`. `off`, or an empty flag, is nowhere. Without a host: on all " +
 				"addresses but VIPs. An address in use is a warning, and tried again.",
 			set: store(parseListenAddress, func(c *Config) *string { return &c.Serve.Metrics })},
 		{Env: "health_check_port", Flag: "healthCheckPort", Type: Port, Default: "0",

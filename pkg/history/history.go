@@ -1,15 +1,10 @@
-// Package history remembers which Services went from which node to which, when and why, as this node has
-// seen it since its process began, and measures for how long nobody answered for those that came to this node.
-//
-// Every node sees the moves of all, since it sees all leases; the outage is known to the node that took over only
-// (docs/why.md, "History").
+// Package history logs and counts the Services that come to this node from another and leave it, and measures for how
+// long nobody answered for those that came. The table of who owns what has the moves of all nodes (pkg/lease).
 package history
 
 import (
 	"log/slog"
-	"net/netip"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,8 +13,6 @@ import (
 )
 
 const (
-	// maxMoves is how many moves are remembered (forgetOldest).
-	maxMoves = 1000
 	// maxCounted is how many series herald_vip_moves_total has at most, one for each Service.
 	maxCounted = 2000
 	// heardLately is how long ago the last sign of life of a node may be that hands a VIP over and answers for it
@@ -27,32 +20,24 @@ const (
 	heardLately = time.Second
 )
 
-// A History remembers moves. Record belongs to one goroutine; Moves may be called by any.
+// A History belongs to the goroutine that calls Record.
 type History struct {
-	log    *slog.Logger
-	moves  atomic.Pointer[[]vip.Move] // the oldest first; the slice is never changed
-	outage prometheus.Histogram
-	came   *prometheus.CounterVec // by Service
-
-	// What follows belongs to Record.
-	begun    bool // Record was called before
-	counted  int  // series of came
+	log      *slog.Logger
+	outage   prometheus.Histogram
+	came     *prometheus.CounterVec // by Service
+	begun    bool                   // Record was called before
+	counted  int                    // series of came
 	services map[vip.Key]*ownership
 }
 
 // An ownership is what is remembered of a Service.
 type ownership struct {
-	holder    string       // the node that had it last, be it that nobody has it now
-	withdrawn bool         // that nobody has it is recorded
-	counted   bool         // it has a series of History.came
-	addresses []netip.Addr // which it had last
-	void      bool         // its claim was not valid since holder had it
-	// since when nobody has it, as far as this node knows, which is cut off the VIPs' link (mayBeElsewhere); zero: it is
-	// not so
-	freeSince time.Time
-	movedAt   time.Time // when the last move was, as it is remembered
-	seen      bool      // in the pass under way
+	holder  string // the node that had it last, be it that nobody has it now
+	counted bool   // it has a series of History.came
+	void    bool   // its claim was not valid since holder had it
+	seen    bool   // in the pass under way
 
+	withdrawn bool // nobody is to have it
 	// lostAt is when holder was last heard, if its claim ended without its doing and no node could have the VIP then.
 	lostAt  time.Time
 	pending *pending // it came to this node and is not announced yet
@@ -60,14 +45,15 @@ type ownership struct {
 
 // A pending is a move to this node whose outage is not known yet.
 type pending struct {
-	move     vip.Move
-	heardAt  time.Time // when the node before was last heard, as of the move
-	handOver bool      // the node before wrote the lease, and goes on answering until this one is heard
+	from, cause string
+	handOver    bool      // the node before wrote the table, and goes on answering until this one is heard
+	movedAt     time.Time // when this node saw it
+	heardAt     time.Time // when the node before was last heard, as of then
 }
 
-// New makes a History without moves.
+// New makes a History.
 func New(log *slog.Logger) *History {
-	h := &History{log: log, services: make(map[vip.Key]*ownership),
+	return &History{log: log, services: make(map[vip.Key]*ownership),
 		outage: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "herald_vip_outage_seconds", Help: "For how long nobody answered for a Service that came to this node from " +
 				"another: from when that was last heard until this one announced it. 0 if it was handed over.",
@@ -76,8 +62,6 @@ func New(log *slog.Logger) *History {
 			Name: "herald_vip_moves_total", Help: "Times a Service came to this node from another, or came back after no " +
 				"node had it; not when it was new. By Service, 2000 of them at most.",
 		}, []string{"service_namespace", "service"})}
-	h.moves.Store(&[]vip.Move{})
-	return h
 }
 
 // Collectors are the metrics of this package.
@@ -85,75 +69,36 @@ func (h *History) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{h.outage, h.came}
 }
 
-// Moves returns the moves that are remembered, the oldest first. It must not be changed.
-func (h *History) Moves() []vip.Move { return *h.moves.Load() }
-
-// Record compares the owners of Services in w, and whether this node announces them, with the last call, and
-// remembers and logs what has changed. What the first call finds is no move. Nothing is recorded before the caches
-// are filled.
+// Record compares the owners of Services in w, and whether this node announces them, with the last call. What the
+// first call finds is no move. Nothing is recorded before the caches are filled.
 func (h *History) Record(w vip.World, p vip.Plan) {
 	if !w.Synced {
 		return
 	}
-	var added []vip.Move
 	for _, o := range h.services {
 		o.seen = false
 	}
 	for i := range p.Verdicts {
-		added = append(added, h.update(&w, &p.Verdicts[i])...)
+		h.update(&w, &p.Verdicts[i])
 	}
 	for k, o := range h.services {
 		if !o.seen {
 			delete(h.services, k)
 			h.forget(k, o)
-			if o.holder != "" && !o.withdrawn {
-				added = append(added,
-					vip.Move{At: w.Now, Service: k, Addresses: o.addresses, From: o.holder,
-						Cause: "the Service was deleted, or is no longer of type LoadBalancer"})
+			if o.holder == w.Self && !o.withdrawn {
+				h.log.Info(withdrawnText, "service", k, "why",
+					"the Service was deleted, or is no longer of type LoadBalancer")
 			}
 		}
 	}
 	h.begun = true
-	if len(added) == 0 {
-		return
-	}
-	for _, m := range added {
-		if m.From == w.Self || m.To == w.Self {
-			h.logMove(m)
-		}
-	}
-	all := forgetOldest(slices.Concat(h.Moves(), added))
-	slices.SortStableFunc(all, func(a, b vip.Move) int { return a.At.Compare(b.At) }) // some are learned late
-	h.moves.Store(&all)
 }
 
-// forgetOldest returns the maxMoves of all that are remembered: as long as there are more, the oldest of the
-// namespace with the most is forgotten, so that nobody makes an operator forget what happened to others. all must not
-// be used again.
-func forgetOldest(all []vip.Move) []vip.Move {
-	counts := make(map[string]int)
-	for _, m := range all {
-		counts[m.Service.Namespace]++
-	}
-	forget := make(map[string]int) // how many, by namespace
-	for n := len(all); n > maxMoves; n-- {
-		most := ""
-		for ns, count := range counts {
-			if count > counts[most] || count == counts[most] && ns < most {
-				most = ns
-			}
-		}
-		counts[most]--
-		forget[most]++
-	}
-	return slices.Clip(slices.DeleteFunc(all, func(m vip.Move) bool {
-		forget[m.Service.Namespace]--
-		return forget[m.Service.Namespace] >= 0
-	}))
-}
+// withdrawnText says that this node has lost a VIP, and knows of no other that has it.
+const withdrawnText = "a VIP has left this node, which knows of no other that has it"
 
-// update compares one Service, and returns its moves that are to be remembered.
-func (h *History) update(w *vip.World, v *vip.Verdict) (added []vip.Move) {
+// update compares one Service.
+func (h *History) update(w *vip.World, v *vip.Verdict) {
 	o := h.services[v.Service]
 	known := o != nil
 	if !known {
@@ -161,107 +106,57 @@ func (h *History) update(w *vip.World, v *vip.Verdict) (added []vip.Move) {
 		h.services[v.Service] = o
 	}
 	o.seen = true
-	if len(v.Addresses) > 0 {
-		o.addresses = v.Addresses
-	}
 	claim := w.Claims[v.Lease]
 	holder := ""
 	if claim.Valid && !claim.Foreign && !v.Lease.IsZero() {
 		holder = claim.Holder
 	}
-	move := vip.Move{At: w.Now, Service: v.Service, Addresses: o.addresses, From: o.holder, To: holder, Cause: claim.Cause}
 	switch {
 	case !known && !h.begun:
 		o.holder = holder
-	case holder == "" && o.holder != "" && (v.Reason == vip.VIPClaiming || o.mayBeElsewhere(w)):
-		o.void = true // on its way to another node
 	case holder == "" && o.holder != "" && !o.withdrawn:
-		o.withdrawn, o.void = true, true
-		if !o.freeSince.IsZero() {
-			move.At = o.freeSince
+		o.void = true // on its way to another node, or
+		if v.Reason != vip.VIPClaiming {
+			o.withdrawn = true
+			if claim.Holder == o.holder { // not released: its node was fenced, or is gone
+				o.lostAt = heardAt(w, o.holder)
+			}
+			if o.holder == w.Self {
+				h.log.Info(withdrawnText, "service", v.Service, "vips", v.Addresses, "why", v.Message)
+			}
 		}
-		o.movedAt = move.At
-		if claim.Holder == o.holder { // not released: its node was fenced, or is gone
-			o.lostAt = heardAt(w, o.holder)
-		}
-		move.Cause = v.Message
-		added = append(added, move)
 	case holder == "" || holder == o.holder && !o.withdrawn:
 		o.void = o.void && holder == ""
 	default:
-		if o.withdrawn {
-			move.From = ""
-		}
-		if outOfTouch := !w.Tenure.Holds(w.Now) || !w.Tenure.RenewalLateSince.IsZero(); outOfTouch &&
-			claim.AcquiredAt.After(o.movedAt) && claim.AcquiredAt.Before(w.Now) {
-			move.At = claim.AcquiredAt // this node learns only now of it
-		}
-		if move.Cause == "" && move.From != "" {
-			move.Cause = whyLost(w, move.From)
-		}
-		o.movedAt = move.At
-		if m := member(w, o.holder); m != nil && (m.Gone || !m.Alive) {
-			o.void = true // fenced, and moved in the same pass
-		}
-		if o.holder != "" && holder == w.Self {
-			h.count(v.Service, o)
-		}
-		added = append(added, h.begin(w, o, move)...)
-	}
-	if holder != "" {
-		o.freeSince = time.Time{}
+		h.move(w, v, o, &claim)
 	}
 	if o.pending != nil && (v.AnnouncedHere || holder != w.Self) {
-		added = append(added, h.end(w, o, v.AnnouncedHere))
+		h.end(w, v, o)
 	}
-	return added
 }
 
-// begin notes that move.To has the Service of o. It returns the move, but for one to this node from another, dead or
-// alive, which end returns.
-func (h *History) begin(w *vip.World, o *ownership, move vip.Move) []vip.Move {
-	handOver, lostAt := !o.void, o.lostAt
-	o.holder, o.withdrawn, o.void, o.lostAt = move.To, false, false, time.Time{}
-	switch {
-	case move.To != w.Self || move.From == w.Self || move.From == "" && lostAt.IsZero():
-		return []vip.Move{move}
-	case move.From == "":
-		o.pending = &pending{move: move, heardAt: lostAt}
-	default:
-		o.pending = &pending{move: move, handOver: handOver, heardAt: heardAt(w, move.From)}
+// move notes that the holder of a valid claim has the Service of o.
+func (h *History) move(w *vip.World, v *vip.Verdict, o *ownership, c *vip.Claim) {
+	from, lostAt := o.holder, o.lostAt
+	if o.withdrawn {
+		from = ""
 	}
-	return nil
-}
-
-// takenWithin is how long after a node was cut off the VIPs' link it waits for another to take its VIPs, before it
-// says that nobody did.
-const takenWithin = 5 * time.Second
-
-// mayBeElsewhere reports whether this node can't tell yet that nobody has the Service of o, although it knows of
-// nobody: it reaches too few other nodes on the VIPs' link, and these may be about to take it.
-func (o *ownership) mayBeElsewhere(w *vip.World) bool {
-	self := member(w, w.Self)
-	if o.withdrawn || self == nil || !self.Info.Isolated {
-		return false
+	if m := member(w, o.holder); m != nil && (m.Gone || !m.Alive) {
+		o.void = true // fenced, and moved in the same pass
 	}
-	if o.freeSince.IsZero() {
-		o.freeSince = w.Now
+	handOver := !o.void
+	if c.Holder == w.Self {
+		if o.holder != "" {
+			h.count(v.Service, o)
+		}
+		o.pending = &pending{from: from, cause: c.Cause, movedAt: w.Now, heardAt: lostAt}
+		if from != "" && from != w.Self {
+			o.pending.handOver, o.pending.heardAt = handOver, heardAt(w, from)
+		}
+	} else if from == w.Self {
+		h.log.Info("a VIP has moved", "service", v.Service, "vips", v.Addresses, "from", from, "to", c.Holder, "why", c.Cause)
 	}
-	return w.Now.Sub(o.freeSince) < takenWithin
-}
-
-// whyLost returns why a node has lost a VIP whose lease does not say it, since the node released that: what this node
-// knows of it; "" if that is nothing.
-func whyLost(w *vip.World, node string) string {
-	switch m := member(w, node); {
-	case m == nil:
-		return ""
-	case m.Gone || !m.Alive:
-		return node + ": " + m.WhyNotAlive()
-	case m.Info.Isolated:
-		return node + ": it reaches too few other nodes on the VIPs' link"
-	}
-	return ""
+	o.holder, o.withdrawn, o.void, o.lostAt = c.Holder, false, false, time.Time{}
 }
 
 // member returns the node of that name, nil if it is not known.
@@ -300,42 +195,24 @@ func (h *History) forget(k vip.Key, o *ownership) {
 	}
 }
 
-// end returns the move of o.pending, with its outage if the Service is announced here.
-func (h *History) end(w *vip.World, o *ownership, announced bool) vip.Move {
+// end logs a move to this node, with its outage if the Service is announced here.
+func (h *History) end(w *vip.World, v *vip.Verdict, o *ownership) {
 	p := o.pending
 	o.pending = nil
-	if announced && (p.handOver || !p.heardAt.IsZero()) {
+	message, attributes := "a VIP has an owner", []any{"service", v.Service, "vips", v.Addresses, "to", w.Self}
+	if p.from != "" {
+		message, attributes = "a VIP has moved", append(attributes, "from", p.from)
+	}
+	if p.cause != "" {
+		attributes = append(attributes, "why", p.cause)
+	}
+	if v.AnnouncedHere && (p.handOver || !p.heardAt.IsZero()) {
 		outage := max(0, w.Now.Sub(p.heardAt))
-		if p.handOver && (p.heardAt.IsZero() || p.move.At.Sub(p.heardAt) < heardLately) {
+		if p.handOver && (p.heardAt.IsZero() || p.movedAt.Sub(p.heardAt) < heardLately) {
 			outage = 0
 		}
-		p.move.Outage = &outage
 		h.outage.Observe(outage.Seconds())
+		attributes = append(attributes, "outage", outage.Round(time.Millisecond))
 	}
-	return p.move
-}
-
-// logMove logs a move that concerns this node.
-func (h *History) logMove(m vip.Move) {
-	attributes := []any{"service", m.Service, "vips", m.Addresses}
-	if m.From != "" {
-		attributes = append(attributes, "from", m.From)
-	}
-	if m.To != "" {
-		attributes = append(attributes, "to", m.To)
-	}
-	if m.Cause != "" {
-		attributes = append(attributes, "why", m.Cause)
-	}
-	if m.Outage != nil {
-		attributes = append(attributes, "outage", m.Outage.Round(time.Millisecond))
-	}
-	switch {
-	case m.To == "":
-		h.log.Info("a VIP is withdrawn: no node has it", attributes...)
-	case m.From == "":
-		h.log.Info("a VIP has an owner", attributes...)
-	default:
-		h.log.Info("a VIP has moved", attributes...)
-	}
+	h.log.Info(message, attributes...)
 }

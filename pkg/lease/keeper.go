@@ -321,20 +321,20 @@ func (l *Leases) plannedChanges(d *dues, place bool) (all []change) {
 		case w.Stays, moved:
 		case f != nil && f.valid(d.now):
 			if mine {
-				all = append(all, change{unit: k})
+				all = append(all, change{unit: k, cause: "another program renews its Lease"})
 			}
 		case mine && w.Node == l.o.Node:
 		case mine && w.Node == "":
-			all = append(all, change{unit: k})
+			all = append(all, change{unit: k, cause: w.Cause})
 		case mine:
 			if p != nil && l.decision.Alive[w.Node] {
-				all = append(all, change{k, w.Node, p.Epoch, w.Cause, false})
+				all = append(all, change{unit: k, owner: w.Node, epoch: p.Epoch, cause: w.Cause})
 			}
 		case c.Valid || w.Node == "" || !place:
 		case w.Node == l.o.Node && d.due(k, d.turn):
-			all = append(all, change{k, w.Node, l.own.Epoch, w.Cause, false})
+			all = append(all, change{unit: k, owner: w.Node, epoch: l.own.Epoch, cause: w.Cause})
 		case p != nil && l.decision.Alive[w.Node] && d.due(k, d.turn):
-			all = append(all, change{k, w.Node, p.Epoch, w.Cause, false})
+			all = append(all, change{unit: k, owner: w.Node, epoch: p.Epoch, cause: w.Cause})
 		}
 	}
 	return all
@@ -349,19 +349,25 @@ func (l *Leases) otherChanges(d *dues, place bool) (all []change) {
 		switch {
 		case moved && l.moveHolds(m) && l.isVoid(e) && l.decision.WriteMoves:
 			if d.due(k, d.turn) {
-				all = append(all, change{unit: k, owner: m.Holder, epoch: m.Epoch})
+				all = append(all, change{unit: k, owner: m.Holder, epoch: m.Epoch, cause: "the nodes agreed on it without the " +
+					"API server"})
 			}
 		case wanted, moved:
 		case l.valid(e, d.now) && e.Owner == l.o.Node:
-			if l.own.releasing || d.due(k, unknownTime) {
-				all = append(all, change{unit: k, drop: !l.own.releasing})
+			if l.own.releasing {
+				all = append(all, change{unit: k, cause: "the Herald of its node stops"})
+			} else if d.due(k, unknownTime) {
+				all = append(all, change{unit: k, drop: true, cause: unneeded})
 			}
 		case !l.valid(e, d.now) && place && d.due(k, forgetTime+10*d.turn):
-			all = append(all, change{unit: k, drop: true})
+			all = append(all, change{unit: k, drop: true, cause: unneeded})
 		}
 	}
 	return all
 }
+
+// unneeded is why a unit leaves the table.
+const unneeded = "no Service needs it any more: it was deleted or changed, or has no endpoints"
 
 // isVoid reports whether the node lease of an owner shows that its claim is void.
 func (l *Leases) isVoid(e Entry) bool {
@@ -389,9 +395,12 @@ func (l *Leases) writeTable(ctx context.Context, now time.Time) {
 	}
 	given := make(map[vip.Key]bool)
 	all = append(all, l.again()...)
-	for _, c := range all {
-		if e := t.known.Units[c.unit]; e.Owner == l.o.Node && e.Epoch == l.own.Epoch && l.valid(e, now) {
+	for i, c := range all {
+		e := t.known.Units[c.unit]
+		if e.Owner == l.o.Node && e.Epoch == l.own.Epoch && l.valid(e, now) {
 			given[c.unit] = true
+		} else if p := l.peers[e.Owner]; p != nil {
+			all[i].heard = p.lastHeard()
 		}
 	}
 	if len(given) == 0 && !rewrite && t.doubt == nil {
@@ -409,6 +418,7 @@ func (l *Leases) writeTable(ctx context.Context, now time.Time) {
 	// it was spoilt by hand
 	if t.object != nil && transitions(t.object) > base.Number && transitions(t.object) < lastNumber {
 		base = newTable(transitions(t.object), base.Units)
+		base.moves = t.known.moves
 	}
 	next := base.with(all, now)
 	l.beginDoubt(given, next, now)
@@ -425,7 +435,7 @@ func (l *Leases) again() (all []change) {
 	for k := range t.doubt.over {
 		e, ok := t.doubt.next.Units[k]
 		if !ok || e.Owner == "" || l.decision.Alive[e.Owner] {
-			all = append(all, change{k, e.Owner, e.Epoch, e.Cause, !ok})
+			all = append(all, change{unit: k, owner: e.Owner, epoch: e.Epoch, cause: e.Cause, drop: !ok})
 		}
 	}
 	return all

@@ -44,6 +44,7 @@ type Table struct {
 
 	newest map[string]int64 // by claim, node@epoch: the highest Number of its entries
 	digest uint64           // of the units, their owners, and nothing else
+	moves  string           // the last moves, as MovesAnnotation has them
 }
 
 // newTable returns the table of units.
@@ -75,7 +76,8 @@ type change struct {
 	owner string // "": nobody has it from then on
 	epoch int64
 	cause string
-	drop  bool // nothing is left of it: no Service has it any more
+	drop  bool      // nothing is left of it: no Service has it any more
+	heard time.Time // when its owner, whose claim is void, was last heard; zero: that gave it away, or it is not known
 }
 
 // with returns the next table: t with changes, made at that time.
@@ -85,15 +87,24 @@ func (t *Table) with(changes []change, now time.Time) *Table {
 		units = make(map[vip.Key]Entry)
 	}
 	now = now.UTC().Truncate(time.Microsecond)
+	var moves []vip.Move
 	for _, c := range changes {
+		before := units[c.unit]
+		c.cause = truncateCause(strings.Join(strings.Fields(c.cause), " "))
+		if before.Owner != c.owner {
+			m := vip.Move{At: now, Service: c.unit, From: before.Owner, To: c.owner, Cause: c.cause}
+			if !c.heard.IsZero() {
+				m.Outage = new(max(0, now.Sub(c.heard).Round(time.Millisecond)))
+			}
+			moves = append(moves, m)
+		}
 		if c.drop {
 			delete(units, c.unit)
 			continue
 		}
-		before := units[c.unit]
 		e := Entry{
 			Owner: c.owner, Epoch: c.epoch, Number: t.Number + 1, At: now, Transitions: before.Transitions,
-			Former: before.Former, Cause: truncateCause(strings.Join(strings.Fields(c.cause), " ")),
+			Former: before.Former, Cause: c.cause,
 		}
 		if before.Owner != c.owner {
 			if before.Owner != "" {
@@ -105,7 +116,9 @@ func (t *Table) with(changes []change, now time.Time) *Table {
 		}
 		units[c.unit] = e
 	}
-	return newTable(t.Number+1, units)
+	next := newTable(t.Number+1, units)
+	next.moves = addMoves(t.moves, moves)
+	return next
 }
 
 const (
@@ -168,7 +181,7 @@ func (e *Entry) text() string {
 	}
 	fmt.Fprintf(&b, " number=%d", e.Number)
 	if !e.At.IsZero() {
-		b.WriteString(" since=" + e.At.UTC().Format("2006-01-02T15:04:05.000000Z"))
+		b.WriteString(" since=" + e.At.UTC().Format(tableTime))
 	}
 	if e.Transitions > 0 {
 		fmt.Fprintf(&b, " moves=%d", e.Transitions)
@@ -209,7 +222,9 @@ func parseTable(l *coordinationv1.Lease) (*Table, error) {
 		}
 		e.Number = min(max(0, e.Number), number)
 	}
-	return newTable(number, units), nil
+	t := newTable(number, units)
+	t.moves = l.Annotations[MovesAnnotation]
+	return t, nil
 }
 
 // parseEntry parses the line of an entry (Entry.text).
@@ -256,8 +271,10 @@ func (t *Table) lease(known *coordinationv1.Lease, namespace, writer string, now
 	at := metav1.NewMicroTime(now)
 	next.Namespace, next.Name = namespace, TableName
 	addLabels(next)
+	text := t.text()
+	annotate(next, MovesAnnotation, shortenMoves(t.moves, max(0, min(maxMoves, maxAnnotations-len(text)))))
 	annotate(next, OwnersAnnotation, nobody)
-	next.Annotations[OwnersAnnotation] = t.text() // which may be empty
+	next.Annotations[OwnersAnnotation] = text // which may be empty
 	next.Spec.HolderIdentity, next.Spec.LeaseTransitions, next.Spec.RenewTime = &writer, new(int32(t.Number)), &at
 	return next
 }

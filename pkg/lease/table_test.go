@@ -282,3 +282,71 @@ func FuzzParseTable(f *testing.F) {
 		}
 	})
 }
+
+// TestMovesText: what a person reads of moves, and that it says all of it.
+func TestMovesText(t *testing.T) {
+	table := newTable(0, nil).with([]change{{unit: lk("a"), owner: "n1", epoch: 7}, {unit: lk("b"), owner: "n1", epoch: 7}, {unit: lk("c")}}, began)
+	table = table.with([]change{{unit: lk("a"), owner: "n1", epoch: 8}}, began.Add(time.Second)) // no move
+	table = table.with([]change{
+		{unit: lk("a"), owner: "n2", epoch: 9, cause: "n1: it is\n dead", heard: began.Add(59 * time.Second)}, {unit: lk("b"), drop: true, cause: "gone"},
+	}, began.Add(time.Minute))
+	const want = `2026-11-28T06:01:00.000000Z from=n1 to=n2 outage=1s cause=n1: it is dead
+  default/kubevip-a
+2026-11-28T06:01:00.000000Z from=n1 cause=gone
+  default/kubevip-b
+2026-11-28T06:00:00.000000Z to=n1
+  default/kubevip-a
+  default/kubevip-b
+`
+	written := table.lease(nil, "kube-system", "n1", began)
+	if got := written.Annotations[MovesAnnotation]; got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	moves, ok := Moves([]*coordinationv1.Lease{written}, "kube-system")
+	slices.Reverse(moves)
+	if got := movesText(moves); got != want || !ok || *moves[0].Outage != time.Second || moves[1].Outage != nil {
+		t.Errorf("read again it is\n%s", got)
+	}
+	if _, ok := Moves([]*coordinationv1.Lease{written}, "tenant"); ok {
+		t.Error("a table of another namespace counts")
+	}
+	for _, text := range []string{"", "x\n  default/a\n", "2026-11-28T06:01:00Z to=n1\ndefault/a\n", "\n\n"} {
+		if got := parseMoves(text); len(got) > 0 {
+			t.Errorf("%q is read as %v", text, got)
+		}
+	}
+}
+
+// TestMovesAreBounded: 2000 Services have room for a move each; the moves of a namespace that flaps make nobody forget
+// those of another; a table that needs the room has it.
+func TestMovesAreBounded(t *testing.T) {
+	var all []change
+	for i := range 2000 {
+		all = append(all, change{unit: vip.Key{Namespace: "shop", Name: fmt.Sprint("kubevip-web-", i)}, owner: "n1", epoch: 1})
+	}
+	table := newTable(0, nil).with(append(all, change{unit: lk("quiet"), owner: "n1"}), began)
+	if n := len(parseMoves(table.moves)); n != 2001 {
+		t.Errorf("%d moves, want one of each Service", n)
+	}
+	moves := table.moves
+	table = newTable(1, nil)
+	table.moves = moves
+	for i := range 3000 {
+		table = table.with([]change{{unit: all[0].unit, owner: fmt.Sprint("n", 2+i%2), epoch: 1, cause: "it flaps"}}, began.Add(time.Duration(i)*time.Second))
+		if len(table.moves) > maxMoves {
+			t.Fatalf("%d bytes of moves", len(table.moves))
+		}
+	}
+	read := parseMoves(table.moves)
+	if last := read[len(read)-1]; last.Service != lk("quiet") || read[0].To != "n3" || len(read) < 400 {
+		t.Errorf("of %d moves the first is %+v, the last %+v", len(read), read[0], last)
+	}
+	for i := range all {
+		all[i].owner = fmt.Sprint("node-with-a-long-name-", i)
+	}
+	x := table.with(all, began).lease(nil, "kube-system", "n1", began)
+	left := maxAnnotations - len(x.Annotations[OwnersAnnotation])
+	if n := len(x.Annotations[MovesAnnotation]); left > maxMoves || left < 1000 || n > left || n < left/2 {
+		t.Errorf("%d bytes of moves, where %d are left", n, left)
+	}
+}

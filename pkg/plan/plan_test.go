@@ -706,7 +706,7 @@ func TestOwners(t *testing.T) {
 		{"given away, with its record", gives(held(held(world(both...), "a", "n1"), "b", "n1")), "a: n2, it is drained; b: n2, it is drained; "},
 		{"another has it, and this one its record", held(held(world(both...), "a", "n2"), "b", "n1"), "a: n2 stays; b: n2; "},
 		{"another program has it", foreign, "a: ; "},
-		{"no node may have it", alone(held(world(svc("a", "10.77.0.50")), "a", "n1")), "a: ; "},
+		{"no node may have it", alone(held(world(svc("a", "10.77.0.50")), "a", "n1")), "a: , n1: its Herald is stopping; "},
 		{"nobody has it, and none may", alone(world(svc("a", "10.77.0.50"))), "a: ; "},
 		{"this node's renewals have failed for too long", late, "a: n1; "},
 		{"not a Service of ours", world(svc("a", "10.77.0.50", func(s *vip.Service) { s.Ignore = true })), ""},

@@ -148,6 +148,8 @@ func (m *actions) wantOwner(u *unit, node string) {
 	cause := ""
 	if u.target != nil && node == u.target.Name {
 		cause = u.cause
+	} else if node == "" && u.claim.Holder == m.Self {
+		cause = m.whyNoNode(&u.requirements)
 	}
 	for _, k := range append([]vip.Key{u.lease}, u.records...) {
 		m.out.Owners = append(m.out.Owners, vip.Owner{Unit: k, Node: node, Cause: cause})

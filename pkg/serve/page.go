@@ -18,7 +18,6 @@ var assets embed.FS
 type View struct {
 	Node, Version string
 	Now           time.Time
-	Began         time.Time // when this process began, so since when moves are known
 	Problems      []Problem
 	MoreProblems  int // that are not in Problems
 	Services      []ServiceRow

@@ -23,7 +23,7 @@ const evil = `<img src=/evil onerror="document.title='evil'"><script>document.ti
 // sample is a View with all that there may be.
 func sample() View {
 	v := View{
-		Node: "n1", Version: "v1.2.3", Now: noon, Began: noon.Add(-5 * time.Hour), ServiceCount: 4,
+		Node: "n1", Version: "v1.2.3", Now: noon, ServiceCount: 4,
 		Problems: []Problem{
 			{"shop/web", "VIPUnanswered: node n2 owns 10.77.0.52, but did not answer node n1", "look at the link of the owner: cable, VLAN, port security or ARP inspection on the switch; herald drain n2 moves its VIPs meanwhile"},
 			{"Node n3", "carries no VIP: its link eth0 is down", "herald explain --node n3"},
@@ -47,7 +47,7 @@ func sample() View {
 // evilView has evil in every text of every row.
 func evilView() View {
 	return View{
-		Node: evil, Version: evil, Now: noon, Began: noon, ServiceCount: 1,
+		Node: evil, Version: evil, Now: noon, ServiceCount: 1,
 		Problems: []Problem{{evil, evil, evil}}, Services: []ServiceRow{{evil, evil, evil, noon, evil, evil, evil, evil}},
 		Nodes: []NodeRow{{evil, 1, evil, evil}}, Pools: []PoolRow{{evil, evil, evil, evil, evil}},
 		Moves: []MoveRow{{noon, evil, evil, evil, evil, evil, evil, evil}},

@@ -26,7 +26,6 @@ type Pages struct {
 	// Explain returns what is known of the Service namespace/name, in a form that encodes as JSON; ok is false if there
 	// is none.
 	Explain  func(service string) (explanation any, ok bool)
-	History  func() any   // which VIPs have moved, in a form that encodes as JSON
 	Overview http.Handler // the page for people and its style sheet: overviewPaths
 }
 
@@ -57,9 +56,6 @@ func (p Pages) handler(log *slog.Logger) http.Handler {
 			http.Error(w, "there is no Service of type LoadBalancer of that name; write ?service=NAMESPACE/NAME",
 				http.StatusNotFound)
 		}
-	}), nil))
-	mux.Handle("GET /history", overLoopbackOnly(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, p.History())
 	}), nil))
 	for _, path := range overviewPaths {
 		var others http.Handler

@@ -33,7 +33,6 @@ func healthyPages() Pages {
 		Healthy: func() error { return nil },
 		Ready:   func() error { return nil },
 		Plan:    func() any { return map[string]int{"a": 1} },
-		History: func() any { return []string{"a move"} },
 		Explain: func(service string) (any, bool) { return map[string]string{"service": service}, service == "shop/web" },
 		Overview: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.WriteString(w, "overview "+r.URL.Path)
@@ -79,7 +78,6 @@ func TestPages(t *testing.T) {
 		{"well", healthyPages(), "GET", "/debug/plan", 200, "application/json", "{\n  \"a\": 1\n}\n"},
 		{"well", healthyPages(), "GET", "/", 200, "text/plain; charset=utf-8", "overview /"},
 		{"well", healthyPages(), "GET", "/page.css", 200, "text/plain; charset=utf-8", "overview /page.css"},
-		{"well", healthyPages(), "GET", "/history", 200, "application/json", "[\n  \"a move\"\n]\n"},
 		{"well", healthyPages(), "GET", "/debug/plan?service=shop/web", 200, "application/json", "{\n  \"service\": \"shop/web\"\n}\n"},
 		{"well", healthyPages(), "GET", "/debug/plan?service=shop/none", 404, "text/plain; charset=utf-8", "there is no Service of type LoadBalancer of that name; write ?service=NAMESPACE/NAME\n"},
 		{"well", healthyPages(), "GET", "/other", 404, "text/plain; charset=utf-8", "404 page not found\n"},
@@ -103,7 +101,7 @@ func TestPages(t *testing.T) {
 // TestPlanOverLoopbackOnly: these pages show the Services of all namespaces. Other hosts, and a site whose name resolves to
 // 127.0.0.1 in a browser of the node, get what shows none.
 func TestPlanOverLoopbackOnly(t *testing.T) {
-	private := []string{"/history", "/debug/plan", "/debug/plan?service=shop/web", "/page.css", "/"}
+	private := []string{"/debug/plan", "/debug/plan?service=shop/web", "/page.css", "/"}
 	ask := func(path, from, to, host string) (code int, body string) {
 		r := httptest.NewRequest("GET", path, nil)
 		r.Host = host
@@ -230,8 +228,8 @@ func TestIndex(t *testing.T) {
 			t.Errorf("%s: %d", path, w.Code)
 		}
 	}
-	if links != 5 {
-		t.Errorf("%d links, want 5", links)
+	if links != 4 {
+		t.Errorf("%d links, want 4", links)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -111,18 +110,18 @@ func TestSaidOfHeraldsThatAreAway(t *testing.T) {
 	}
 }
 
-// A rememberedMove is a move as a node serves it on /history.
+// A rememberedMove is a move as herald history shows it.
 type rememberedMove struct {
 	Service, From, To, Cause string
 	Outage                   int64 // nanoseconds
 }
 
-// movesOf returns what a node remembers of the moves of a Service, the oldest first.
-func movesOf(t *testing.T, node, name string) []rememberedMove {
+// movesOf returns the moves of a Service, the oldest first.
+func movesOf(t *testing.T, name string) []rememberedMove {
 	t.Helper()
 	var all struct{ Moves []rememberedMove }
-	check.OK(t, json.Unmarshal([]byte(check.Value(cluster.Get(t.Context(), node, "http://127.0.0.1:2112/history"))(t)), &all))
-	return slices.DeleteFunc(all.Moves, func(m rememberedMove) bool { return m.Service != "default/"+name })
+	check.OK(t, json.Unmarshal([]byte(runHerald(t, "history", name, "-o", "json")), &all))
+	return all.Moves
 }
 
 // announcedEvents returns how many times Events have said that a Service is announced.

@@ -347,8 +347,8 @@ func TestSeen(t *testing.T) {
 			t.Errorf("the page has no %q:\n%s", want, page)
 		}
 	}
-	if text, err := cluster.Get(t.Context(), node, "http://127.0.0.1:2112/history"); err != nil || !strings.Contains(text, `"to": "`+node+`"`) {
-		t.Errorf("/history: %v\n%s", err, text)
+	if text := runHerald(t, "history", "a", "-o", "json"); !strings.Contains(text, `"to": "`+node+`"`) {
+		t.Errorf("herald history: %s", text)
 	}
 	if text, err := cluster.Get(t.Context(), node, "http://127.0.0.1:2112/debug/plan?service=default/a"); err != nil || !strings.Contains(text, `"owner": "`+node+`"`) {
 		t.Errorf("/debug/plan?service=default/a: %v\n%s", err, text)

@@ -3,8 +3,6 @@ package nodes
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -59,13 +57,12 @@ func TestRollingUpdate(t *testing.T) {
 	tryHistory(t)
 }
 
-// tryHistory: an operator with a kubeconfig and kubectl moves a VIP, and is told of it by the Pods of all nodes.
+// tryHistory: an operator with a kubeconfig moves a VIP, and is told of it, and of what was before the update.
 func tryHistory(t *testing.T) {
 	t.Helper()
 	asOperator := func(args ...string) string {
-		parts := check.Value(filepath.Abs("../../bin/parts"))(t) // where kubectl is
 		file := check.Value(cluster.Kubeconfig(t.Context(), "admin"))(t)
-		return check.Value(cluster.Run(t.Context(), "cp", append([]string{"env", "PATH=" + parts + ":" + os.Getenv("PATH"), herald}, append(args, "--kubeconfig", file)...)...))(t)
+		return check.Value(cluster.Run(t.Context(), "cp", append([]string{herald}, append(args, "--kubeconfig", file)...)...))(t)
 	}
 	from := webOwner(t)
 	asOperator("drain", from)
@@ -81,13 +78,8 @@ func tryHistory(t *testing.T) {
 	if want := regexp.MustCompile(`default/web +10\.77\.0\.\d+ +` + from + ` +n\d +\S+ +.*drained`); !want.MatchString(out) {
 		t.Errorf("the move from %s is not in it", from)
 	}
-	for _, n := range cluster.Nodes() {
-		if !regexp.MustCompile(`(?m)^` + n + ` +20\d\d-`).MatchString(out) {
-			t.Errorf("%s has not been asked", n)
-		}
-	}
-	if strings.Contains(out, "WITHOUT AN ANSWER") {
-		t.Error("a node has not answered")
+	if strings.Count(out, "default/web ") < 2 {
+		t.Error("what was before the restarts of all Heralds is not in it")
 	}
 }
 

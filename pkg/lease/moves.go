@@ -1,0 +1,152 @@
+package lease
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// MovesAnnotation, on the table, is the last moves of units, for herald history and for people (movesText).
+const MovesAnnotation = "heraldvip.io/moves"
+
+const (
+	maxMoves = 64 << 10 // how long that text may be: a thousand moves and more
+	// of this and the table together: all annotations of an object may have 256 KiB
+	maxAnnotations = 250 << 10
+	tableTime      = "2006-01-02T15:04:05.000000Z"
+)
+
+// Moves returns the moves of units that the table of the announcers' namespace has, the oldest first; Service is the
+// unit. ok is false if there is no table.
+func Moves(all []*coordinationv1.Lease, announcers string) (moves []vip.Move, ok bool) {
+	for _, x := range all {
+		if keyOf(x) == (vip.Key{Namespace: announcers, Name: TableName}) {
+			moves = parseMoves(x.Annotations[MovesAnnotation])
+			slices.Reverse(moves)
+			return moves, true
+		}
+	}
+	return nil, false
+}
+
+// Moves returns what the function Moves returns of the table that this node has.
+func (l *Leases) Moves() []vip.Move {
+	l.mu.Lock()
+	text := l.table.known.moves
+	l.mu.Unlock()
+	moves := parseMoves(text)
+	slices.Reverse(moves)
+	return moves
+}
+
+// movesText returns moves, the latest first, as they are written: a line for what units have in common, and one for
+// each unit.
+func movesText(moves []vip.Move) string {
+	var b strings.Builder
+	last := ""
+	for _, m := range moves {
+		head := m.At.UTC().Format(tableTime)
+		if m.From != "" {
+			head += " from=" + m.From
+		}
+		if m.To != "" {
+			head += " to=" + m.To
+		}
+		if m.Outage != nil {
+			head += " outage=" + m.Outage.String()
+		}
+		if m.Cause != "" {
+			head += " cause=" + m.Cause
+		}
+		if head != last {
+			b.WriteString(head + "\n")
+		}
+		last = head
+		b.WriteString("  " + m.Service.String() + "\n")
+	}
+	return b.String()
+}
+
+// parseMoves parses what movesText writes; what that does not write is left out.
+func parseMoves(text string) (moves []vip.Move) {
+	var m vip.Move
+	known := false
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\n")
+		if unit, isUnit := strings.CutPrefix(line, "  "); isUnit {
+			namespace, name, ok := strings.Cut(unit, "/")
+			if known && ok {
+				m.Service = vip.Key{Namespace: namespace, Name: name}
+				moves = append(moves, m)
+			}
+			continue
+		}
+		m, known = parseMove(line)
+	}
+	return moves
+}
+
+// parseMove parses what units have in common.
+func parseMove(line string) (m vip.Move, ok bool) {
+	line, m.Cause, _ = strings.Cut(line, " cause=")
+	m.Cause = truncateCause(m.Cause)
+	at, line, _ := strings.Cut(line, " ")
+	var err error
+	m.At, err = time.Parse(time.RFC3339, at)
+	for f := range strings.FieldsSeq(line) {
+		switch key, value, _ := strings.Cut(f, "="); key {
+		case "from":
+			m.From = value
+		case "to":
+			m.To = value
+		case "outage":
+			if d, err := time.ParseDuration(value); err == nil {
+				m.Outage = &d
+			}
+		}
+	}
+	return m, err == nil
+}
+
+// addMoves returns the text of moves, which are the latest, before those of text. If that is too long the oldest go,
+// an eighth at a time.
+func addMoves(text string, moves []vip.Move) string {
+	return shortenMoves(movesText(moves)+text, maxMoves)
+}
+
+// shortenMoves returns the latest moves of a text that have room in so many bytes.
+func shortenMoves(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	for moves := parseMoves(text); len(text) > limit; text = movesText(moves) {
+		moves = forgetOldest(moves, len(moves)/8+1)
+	}
+	return text
+}
+
+// forgetOldest returns all, the latest first, without n of them: each time the oldest of the namespace with the most
+// goes, so that nobody makes an operator forget what happened to others. all must not be used again.
+func forgetOldest(all []vip.Move, n int) []vip.Move {
+	left := make(map[string]int) // by namespace
+	for _, m := range all {
+		left[m.Service.Namespace]++
+	}
+	for range min(n, len(all)) {
+		most := ""
+		for ns, count := range left {
+			if count > left[most] || count == left[most] && ns < most {
+				most = ns
+			}
+		}
+		left[most]--
+	}
+	return slices.DeleteFunc(all, func(m vip.Move) bool {
+		left[m.Service.Namespace]--
+		return left[m.Service.Namespace] < 0
+	})
+}
