@@ -119,10 +119,8 @@ func (l *Leases) Observe(w *vip.World) {
 	l.table.observed = l.table.known.Number
 }
 
-// Tenure returns this node's right to act on its claims at this moment. Each room that
-// refreshes an address or repeats an announcement asks for it before each time. If Run has not
-// made a step for more than pauseLimit the process was stopped: from then on the tenure is not
-// Confirmed until a renewal that is sent later succeeds.
+// Tenure returns this node's right to act on its claims at this moment, for each room that refreshes an address. A
+// process that was stopped (pauseLimit) confirms nothing until a later renewal succeeds.
 func (l *Leases) Tenure() vip.Tenure {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -133,10 +131,8 @@ func (l *Leases) Tenure() vip.Tenure {
 	return l.tenure(now)
 }
 
-// tenure returns this node's right to act on its claims at now: the end of it, whether a renewal has confirmed it since
-// the process was paused, and since when renewals are late, if they are. It does not hold until this node has read the
-// table in its epoch; before the first time there is none, so that no plan removes what an earlier process has bound.
-// mu is held.
+// tenure returns this node's right to act on its claims at now; mu is held. It does not hold before this node has read
+// the table in its epoch; before the first time there is none, so that no plan removes what an earlier process bound.
 func (l *Leases) tenure(now time.Time) vip.Tenure {
 	t := l.own.Tenure(l.o.Timing, l.decision.HoldUntil, now)
 	if l.table.actsIn != l.own.Epoch {
@@ -186,10 +182,8 @@ func (l *Leases) Ready() error {
 	return nil
 }
 
-// Run makes a step when it is woken, and at least each stepPeriod, until ctx ends; after one that took more than 1 ms
-// it pauses three times as long, up to stepPeriod. Then it gives back what it still has and releases the node lease,
-// so that the others need not wait for it, within quorum.StopTime, and returns the error of the latter. If another
-// process has taken the name of this node it releases nothing, and returns an error that says which.
+// Run makes steps until ctx ends, gives back what this node has, releases the node lease, and returns the error of
+// that. If another process has taken the name of this node it releases nothing, and returns an error that says which.
 func (l *Leases) Run(ctx context.Context) error {
 	// Requests outlive ctx: their end must be known.
 	requests, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -261,10 +255,8 @@ func (l *Leases) releaseAll(ctx context.Context) {
 	}
 }
 
-// step reads the watch cache and the heartbeats (none while Peers.Off gives a reason), decides, starts the requests
-// that follow (renewal, fences, the table) without waiting for them, pokes the agent if the World has changed, and
-// sets the heartbeat. After a pause of the process it logs that, and the tenure is not confirmed until a renewal
-// succeeds, which is due at once. Until the watch cache is filled it does no more than that. It takes mu.
+// step reads the watch cache and the heartbeats, decides, and starts the requests that follow without waiting for
+// them.
 func (l *Leases) step(ctx context.Context) {
 	info := l.o.Info() // before the lock: other rooms answer
 	var statuses map[string]vip.PeerStatus

@@ -45,10 +45,8 @@ func (p *peer) void(epoch int64) bool {
 	return p.released || p.Epoch > epoch || p.Over && p.Epoch >= epoch
 }
 
-// lastHeard returns when the last heartbeat of the node came, or its node lease was last seen to be renewed, if that
-// was later. The node lease does not count if the node is dead by heartbeats, and so is its kernel: then it answers
-// no client on the VIPs' link, whatever it renews. So it is where another node has found that first, and fenced it:
-// it was heard until shortly before.
+// lastHeard returns when a heartbeat or a renewal of the node came last. A renewal does not count of a node whose
+// kernel does not answer, as this node or one that has fenced it found: it answers no client on the VIPs' link.
 func (p *peer) lastHeard() time.Time {
 	fenced := p.Over && p.renewAt.Sub(p.heardAt) < fencedWithin
 	if p.heardAt.After(p.renewAt) || (p.gone || fenced) && !p.heardAt.IsZero() {
@@ -66,10 +64,7 @@ func (p *peer) silent(now time.Time, d time.Duration) bool {
 	return now.Sub(p.Changed) >= d
 }
 
-// update stores the version l of the node lease, seen to change now: its epoch, its info, and whether it was fenced
-// or released; a version without a renewal or one of these counts as no change. It reports whether the lease did not
-// exist before, or any of these differs. Info that can't be read excludes the node from VIPs. A new epoch clears the
-// mark that the node is stalled, and counts as a break of its stability.
+// update takes in a version of the node lease, and reports whether it says anything new but a renewal.
 func (p *peer) update(l *coordinationv1.Lease, now time.Time) bool {
 	epoch := transitions(l)
 	// Only the fence voids claims, its own or another's. A lease that was blanked or

@@ -126,10 +126,9 @@ func (l *Leases) mayTakeName(w *nameWait, x *coordinationv1.Lease, now time.Time
 	return now.Sub(w.silentSince) >= l.silenceLimit(w, now)
 }
 
-// silenceLimit returns how long a process of another host must not have renewed the node lease before this one may
-// take it: the lease duration, after which the other has stopped to announce. If it was never seen to renew, and its
-// renewal is older than the lease duration by the clock of this host too, the host was probably restarted; then as
-// long as a process that lives may take for a renewal suffices.
+// silenceLimit returns how long a process of another host must have been silent before this one may take its name. It
+// is less where that host was probably restarted: it was never seen to renew, and its renewal is old by this clock,
+// too.
 func (l *Leases) silenceLimit(w *nameWait, now time.Time) time.Duration {
 	if !w.lives && now.Sub(w.renewed) > l.o.LeaseDuration {
 		return l.o.RenewDeadline/2 + l.o.RetryPeriod
@@ -196,10 +195,7 @@ func (l *Leases) ownText() string {
 // shortID returns the first 8 digits of a process ID.
 func shortID(id string) string { return id[:min(len(id), 8)] }
 
-// checkProcess ends this node's epoch, and has Run end, if it finds on its node lease, known, another process than
-// itself, its predecessor and others of this host, which have ended, since this one has the lock of the host (a write
-// of the last may have arrived after AwaitName): it has been silent for so long that the other took the name. It
-// returns the error that says so; nil if the lease is this process's to write.
+// checkProcess ends this node's epoch and has Run end, with the error returned, if another process has taken the name.
 func (l *Leases) checkProcess(known *coordinationv1.Lease) error {
 	p, addresses := processOf(known)
 	l.mu.Lock()

@@ -21,10 +21,8 @@ const (
 	fenceFailing = time.Minute             // how often it is logged that a fence can't be written
 )
 
-// evaluate stores the State and the Decision that quorum.Evaluate makes of this node's lease, the peers, the statuses
-// (nil: no heartbeats are exchanged) and, only if it asks for that, the gateway. It ends this node's epoch if that is
-// decided, logs when this node becomes isolated or ceases to be, when it begins to hold on without the API server,
-// and Moves that were agreed on, and sets l.changed if the decision has it. info is of this node.
+// evaluate stores the State and the Decision that quorum.Evaluate makes, and logs and carries out what follows at
+// once.
 func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo, now time.Time) {
 	in := quorum.Input{
 		Now: now, Timing: l.o.Timing, Self: l.own.Self, Statuses: statuses,
@@ -107,10 +105,8 @@ const (
 	meetPerNode = 5 * time.Millisecond
 )
 
-// mayNotKnow reports whether another node may act on claims that were moved without the API server, of which this
-// node does not know: one says so, or may and is late, or it was not heard since this process began its first epoch,
-// less than meetTime ago, though it exchanges heartbeats and its epoch is not over (docs/why.md, "Without the API
-// server").
+// mayNotKnow reports whether others may have moved claims without the API server of which this node does not know: one
+// says so, or is late, or was not heard since this process began (docs/why.md, "Without the API server").
 func (l *Leases) mayNotKnow(now time.Time) bool {
 	if l.decision.UnknownMoves || l.decision.PossibleMoves {
 		return true
@@ -192,11 +188,8 @@ func (l *Leases) fenceUnproven(ctx context.Context, now time.Time) {
 // ReasonUnproven is a reason to fence a node.
 const ReasonUnproven = "the table gives it units in an epoch that its node lease has not reached for the lease duration"
 
-// writeFence starts to replace the lease of a peer by its tombstone, or to create that if none exists. After success
-// the node counts here as fenced and not alive. That is logged with why, and counted, though the answer was lost
-// (logFenced). After a conflict the node lease is read. From the third failure in a row on that is logged, each
-// fenceFailing at most. The first shortTries tries time out after shortTimeout, later ones after fenceTimeout (at
-// most half a renew deadline): with the node may have died the API server that would answer, or etcd's leader.
+// writeFence starts to replace the lease of a peer by its tombstone. The first tries are short: with the node may have
+// died the API server that would answer, or etcd's leader.
 func (l *Leases) writeFence(ctx context.Context, node string, p *peer, epoch int64, why string) {
 	timeout := fenceTimeout
 	if p.failure.count > shortTries {

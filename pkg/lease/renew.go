@@ -54,10 +54,8 @@ type ownLease struct {
 	waitingAt   time.Time // when that last changed
 }
 
-// checkOwn renews this node's own lease at once if x, the version that the watch shows, is newer than what this
-// process wrote last, so that another program wrote it; and ends this node's epoch if x has that, or a later one, in
-// FencedAnnotation. The lease is read before that renewal. Otherwise, or if the version written last is not known, it
-// does nothing. Unless that ends the epoch the renewal comes fastRenewal after the last one at the earliest.
+// checkOwn has this node's lease read and renewed if the watch shows that another program wrote it, at once if that is
+// a fence, which ends the epoch.
 func (l *Leases) checkOwn(x *coordinationv1.Lease, now time.Time) {
 	if l.own.lease == nil || version(x) <= version(l.own.lease) {
 		return
@@ -84,11 +82,7 @@ func (l *Leases) endEpoch(why string) {
 		l.own.Epoch)
 }
 
-// renew starts a renewal of this node's lease, unless Run ends, if none is under way and one is due, or if its info
-// (about, with Isolated and Suspects of the last decision, and Restarts) has changed, as often as infoBurst allows, and
-// the last renewal succeeded. If the version to replace is not known, or the epoch is over, the lease is read first. A
-// renewal times out after half a renew deadline; the first shortTries after a fast one time out after shortTimeout, are
-// tried again at once, and count as no failure.
+// renew starts a renewal of this node's lease if one is due, or, as often as infoBurst allows, if what it says has changed.
 func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	o := &l.own
 	if o.releasing {
@@ -222,10 +216,8 @@ const (
 	deletionLook = 25 * time.Millisecond // between two looks
 )
 
-// awaitDeletion blocks until the watch shows that this node's lease, which the API server does not have, was deleted,
-// so that the epoch can go on (fenceWouldBeKnown). It gives up after deletionWait, when ctx or the epoch ends, and at
-// once unless the tenure, which is not prolonged meanwhile, lasts for twice as long. It reports whether it has
-// waited, and the watch has shown that.
+// awaitDeletion waits until the watch shows that this node's lease was deleted, so that the epoch can go on, and
+// reports whether it waited, and that came (fenceWouldBeKnown).
 func (l *Leases) awaitDeletion(ctx context.Context) bool {
 	for began := time.Now(); ; {
 		l.mu.Lock()
@@ -241,13 +233,10 @@ func (l *Leases) awaitDeletion(ctx context.Context) bool {
 	}
 }
 
-// nextEpoch returns the epoch to write over the node lease known (nil: none exists) by a process in epoch own (0: it
-// has none yet); over: that has ended, or may have been fenced before the node lease was deleted. It is own as long
-// as that is valid. A process without one adopts that of the lease, and any process a later one that it finds there.
-// It is one more than both if the lease is fenced, if own is over, or if a process without one finds that the node
-// was stopping. With neither it is the number of seconds since 2020. That is also the next if the lease is at
-// lastEpoch, or beyond: nobody counts so far, so something else wrote it, and no claim of it counts any more once the
-// node lease is in an earlier epoch.
+// nextEpoch returns the epoch to write over a node lease (nil: none exists) by a process in epoch own (0: none yet),
+// which is over, or not: the same if that is valid, else one that the node never had. It is counted up, from the
+// number of seconds since 2020 if nothing is known, or if something else than Herald wrote an epoch that nobody
+// reaches.
 func nextEpoch(known *coordinationv1.Lease, own int64, over bool, now time.Time) int64 {
 	// Greater than any that the node ever had, though nobody may remember that: the number
 	// of seconds since 2020.
@@ -330,12 +319,7 @@ func (l *Leases) nextOwn(known *coordinationv1.Lease, epoch int64, info string) 
 	return next
 }
 
-// applyRenewal stores the outcome of a renewal of this node's lease that was sent at the given time, and when the
-// next is due. After success: a retry period from sent, or half of what is left of the renew deadline before its last
-// second, in which addresses are removed, if that is less (at once if the epoch ended meanwhile); if another epoch
-// was written, it begins. After a conflict, or if the lease is gone: at once, with the lease read first; that is no
-// failure. After any other error: a quarter of a retry period from now; RenewingSince is cleared, and the first such
-// error logged. It counts the renewal by result. mu is held.
+// applyRenewal stores the outcome of a renewal that was sent at that time, and when the next is due; mu is held.
 func (l *Leases) applyRenewal(got *coordinationv1.Lease, sent time.Time, err error) {
 	o := &l.own
 	o.pending = false
@@ -396,10 +380,8 @@ func (l *Leases) releaseNodeLease(ctx context.Context) (err error) {
 	return fmt.Errorf("the node lease was not released, so the others wait until it is %v old: %w", l.o.LeaseDuration, err)
 }
 
-// tryReleaseNodeLease reads the node lease, marks its epoch as over, with no holder, and deletes the node lease, once
-// the next process of this node would begin a later epoch, if ctx does not end before, and unless the node is
-// isolated, and not rejoining, which the next process must know. It returns the first error, nil if this process has
-// no epoch.
+// tryReleaseNodeLease marks this node's epoch as over and deletes the node lease, unless that says that the node is
+// isolated, which the next process must know.
 func (l *Leases) tryReleaseNodeLease(ctx context.Context) error {
 	if l.own.Epoch == 0 {
 		return nil

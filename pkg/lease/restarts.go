@@ -22,10 +22,8 @@ func (o *ownLease) recentRestarts(now time.Time) []int64 {
 	return o.restarts
 }
 
-// addRestart returns info, a vip.NodeInfo as JSON that a process is about to write for the first
-// time, with the restarts of the node lease known that are not older than forgetAfter, and now.
-// Both times are of this node's own clock. It returns info unchanged if known is nil or its
-// process has stopped in good order.
+// addRestart returns info, a vip.NodeInfo as JSON, with the restarts that the node lease known has, and now, if its
+// process has not stopped in good order.
 func addRestart(info string, known *coordinationv1.Lease, now time.Time) string {
 	if known == nil || holder(known) == "" || excluded(known) {
 		return info

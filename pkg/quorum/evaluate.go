@@ -28,10 +28,8 @@ type peer struct {
 // active reports whether the node lease exists and is neither fenced nor released.
 func (p Peer) active() bool { return p.Exists && !p.Over }
 
-// dead reports whether heartbeats find the node Dead and its last heartbeat was of the epoch
-// of its node lease or a later one. A node in an epoch in which it has sent none is not dead,
-// nor is one without an epoch (0): it may be unable to send any, or cut off from this link
-// only, so its lease decides.
+// dead reports whether heartbeats find the node Dead in the epoch of its node lease, or a later one. One that has sent
+// none in its epoch may be unable to, or cut off from this link only: its lease decides.
 func (p peer) dead() bool {
 	return p.status.Liveness == vip.Dead && p.Epoch != 0 && p.status.Heartbeat.Epoch >= p.Epoch
 }
@@ -79,11 +77,8 @@ func (p peer) yielded() bool {
 	return p.status.Liveness == vip.Alive && h.Epoch == p.Epoch && p.Epoch != 0 && !h.TenureValid && !h.APIReachable
 }
 
-// Evaluate decides at in.Now what this node may do, from in and the State of the evaluation
-// before (the zero State at first): its tenure, its heartbeat, which nodes to fence, which may
-// be given VIPs. It returns that and the State for the next evaluation, and changes neither
-// argument. A heartbeat of any node that voids this node's claim ends its epoch. It should be
-// called several times a second, and when anything in its Input has changed.
+// Evaluate decides what this node may do from in and the State of the evaluation before (the zero State at first), and
+// returns that and the next State. It is called several times a second, and when anything in its Input has changed.
 func Evaluate(before State, in Input) (State, Decision) {
 	e := &evaluation{Input: in, s: before, late: in.Self.late(in.Timing, in.Now)}
 	for _, status := range in.Statuses { // also of nodes that do not hear this one, or no longer: void is for good
@@ -119,11 +114,7 @@ func (e *evaluation) tenure() vip.Tenure {
 	return e.Self.Tenure(e.Timing, later(e.s.heldUntil, e.s.keptUntil), e.Now)
 }
 
-// updatePeers fills e.peers with the node lease and the heartbeats of each peer and what is
-// remembered of it, and stores for the next evaluation: its status, since when it has yielded,
-// and whether it was Alive without the API server at any time since this node's renewal is
-// late. Peers that are no longer in the Input are forgotten. It sets Decision.Changed if a
-// Liveness, or the epoch or TenureValid of a heartbeat, has changed.
+// updatePeers fills e.peers with what is known and remembered of each peer, and stores that for the next evaluation.
 func (e *evaluation) updatePeers() {
 	e.peers = make(map[string]peer, len(e.Input.Peers))
 	known := make(map[string]memory, len(e.Input.Peers))
@@ -189,26 +180,8 @@ func (m *memory) loseClaims(epoch int64, now time.Time) {
 	}
 }
 
-// decideTenure stores in Decision.Verdict and HoldUntil what this node's right to act on its
-// claims rests on, the first of these that applies:
-//   - Renewing: its renewal is not late, or it has no epoch, or that is over.
-//   - Yielding, which ends the epoch: others have reached the API server for longer than
-//     apiTolerance, and the last renewal is older than Timing.yield.
-//   - GivingUp, which ends it, too: for longer than tolerance nobody it hears has reached the
-//     API server and more than half of the voters have been Dead; or the tenure ran out, and
-//     there are more than two voters.
-//   - Holding, which extends the tenure to holdTime from now: nobody it hears reaches the API
-//     server (or all that do had lost it, too, and apiTolerance has not passed), and more than
-//     half of the voters agree (half, if the gateway is Alive, and each other voter is heard or Dead: one that is
-//     Suspect or was never heard may reach the API server, and the same gateway). Without that it lasts for tolerance.
-//   - Expiring: nothing extends the tenure; but if as many agree, and others that it hears reach the API server, it
-//     lasts for Timing.knowsTime.
-//
-// While the renewal is not late it stores the voters. It also stores whether claims may be moved without the API
-// server (s.moving): the tenure holds, the renewal has been late for moveDelay, nobody it hears reaches the API
-// server, and more than half of the voters agree. A change of that drops the proposals and sets Decision.Changed.
-// Without heartbeats nothing is held on to, given up or moved. Decision.Confirmed: see confirmedByOthers; only while
-// this node can't renew, nor can any that it hears.
+// decideTenure decides what this node's right to act rests on (Verdict), how long it lasts, and whether claims may be
+// moved without the API server (s.moving). Without heartbeats nothing is held on to, given up or moved.
 func (e *evaluation) decideTenure() {
 	s, now := &e.s, e.Now
 	if !e.late {
@@ -283,10 +256,8 @@ func (e *evaluation) acts() bool {
 	return t.Holds(e.Now) && (t.Confirmed || e.late && e.Statuses != nil && e.Now.Sub(e.s.unconfirmedSince) <= 2*tolerance)
 }
 
-// confirmedByOthers reports whether more than half of the voters, with this node, have its StateHash, with this node
-// as a holder: then they have moved none of its claims while its process was stopped. Of the others only those count
-// that were heard half of tolerance after it went on, so that they have sent that since; and none before tolerance is
-// over.
+// confirmedByOthers reports whether more than half of the voters, with this node, have its StateHash since its process
+// went on: then they have moved none of its claims meanwhile.
 func (e *evaluation) confirmedByOthers() bool {
 	agree := 1
 	for _, node := range e.s.holders {
@@ -298,10 +269,8 @@ func (e *evaluation) confirmedByOthers() bool {
 	return e.acts() && e.Now.Sub(e.Self.ConfirmAfter) >= tolerance && 2*agree > len(e.s.Voters)
 }
 
-// listVoters returns the epochs, by name, of this node and of the nodes whose node lease is
-// neither fenced nor released. One that has not renewed for the lease duration counts until it
-// is fenced: it may be this node's watch that is stuck, and of itself alone it would be the
-// majority.
+// listVoters returns the epochs of this node and of all whose node lease is neither fenced nor released. A silent one
+// counts until it is fenced: it may be this node's watch that is stuck, and of itself alone it would be the majority.
 func (e *evaluation) listVoters() map[string]int64 {
 	voters := map[string]int64{e.Self.Name: e.Self.Epoch}
 	for node, p := range e.peers {
@@ -312,10 +281,9 @@ func (e *evaluation) listVoters() map[string]int64 {
 	return voters
 }
 
-// apiTolerance returns how long others may reach the API server before this node, which does
-// not, yields: a second, or, if all of them had lost it as well (returned), half a renew
-// deadline and a retry period. Then this node's renewal may still wait for an answer that
-// never comes, and needs time to be given up and sent again (docs/why.md, "Some nodes return first").
+// apiTolerance returns how long others may reach the API server before this node, which does not, yields: longer if
+// all of them had lost it as well, since its renewal may wait for an answer that never comes (docs/why.md, "Some nodes
+// return first").
 func (e *evaluation) apiTolerance(returned bool) time.Duration {
 	if returned {
 		return e.Timing.RenewDeadline/2 + e.Timing.RetryPeriod
@@ -323,12 +291,9 @@ func (e *evaluation) apiTolerance(returned bool) time.Duration {
 	return tolerance
 }
 
-// findHolders stores the voters that act on their claims, sorted (s.holders), and the digests
-// of that: s.stateHash, and s.futureHash (0 without proposals). This node is one if acts is
-// set; another is if it is Alive and its heartbeat has TenureValid in the epoch in which it is
-// a voter. It returns whether any Alive node reaches the API server (api), whether all that do
-// were seen without it since this node's renewal is late (returned; false if none does), and
-// how many voters are Dead, and how many neither that nor Alive.
+// findHolders stores the voters that act on their claims, and the digests of that. It returns whether any node that is
+// heard reaches the API server, whether all that do had lost it, and how many voters are Dead, and how many neither
+// that nor Alive.
 func (e *evaluation) findHolders(acts bool) (api, returned bool, dead, unheard int) {
 	s, holders := &e.s, []string{}
 	returned = true
@@ -373,12 +338,7 @@ func (e *evaluation) countAgreeing() (n int) {
 	return n
 }
 
-// listPeers fills in Decision.Alive, Released, AnswersUntil and Suspects. Alive are the peers that renew their node
-// lease and are not dead; to a node that is isolated none whose heartbeat is Overdue, which may be as isolated. While
-// this node's own renewal is late, they are those that act on their claims. Released are, only while claims may be
-// moved without the API server, the voters that are lost, or Alive without a valid tenure. AnswersUntil has those
-// whose claims are void since a short while (updateAnswersUntil), or Released, and those that mayHoldUnheard.
-// Suspects are those that renew and have been Suspect for longer than RejoinTime, sorted.
+// listPeers fills in Decision.Alive, Released, AnswersUntil and Suspects.
 func (e *evaluation) listPeers() {
 	e.d.Alive, e.d.Released, e.d.AnswersUntil = make(map[string]bool, len(e.peers)), map[string]bool{},
 		map[string]time.Time{}
@@ -423,11 +383,8 @@ func (e *evaluation) setHeartbeat() {
 	}
 }
 
-// voidedClaim returns the void claim, node@epoch, on which another node acts, or acted when it
-// was last heard: its last heartbeat has a valid tenure, and its node lease is in a later epoch,
-// or has that epoch marked as over, or one of its claims was moved without the API server
-// (s.Moved). A node that is no longer heard may still hear this one. Of several such nodes it is
-// the claim of an Alive one, else of a Suspect one, and then of the first by name; "" if there is none.
+// voidedClaim returns the void claim on which another node acts, or acted when it was last heard; "" if there is none.
+// A node that is no longer heard may still hear this one; one that is heard comes first.
 func (e *evaluation) voidedClaim() string {
 	order := map[vip.Liveness]int{vip.Alive: 2, vip.Suspect: 1}
 	first, epoch := "", int64(0)

@@ -16,16 +16,8 @@ const (
 	silentDelay = 500 * time.Millisecond // a node whose lease is silent
 )
 
-// countReachable counts, of the nodes that renew their node lease, those that are Alive, Suspect or dead
-// (Decision.Known), and those that are Alive, or Suspect and not Unanswered, or dead as a process alone (Reached),
-// this node in both: one that hears the others, but is heard by none, reaches none. A node that is dead since it said
-// that it stops is in neither. While this one WasIsolated a Neighbor is known, and not reached, before it is Alive or
-// its kernel answers. From that it decides s.mayFence: more than half of those known are reached, without one whose
-// heartbeat is Overdue, or that is silent (SilentSince) and has answered no probe since one of them died last (half,
-// if the gateway is Alive). s.mayFenceHung: the same, where no silent one is reached. And Decision.Isolated: while
-// this node renews in time and reaches less than half (half, if the gateway is Dead), and for RejoinTime after that
-// (Rejoining); and for that long at least once it WasIsolated, counted from when this node renews in time. With
-// exactly half reached it sets Decision.NeedsGateway; a change of Isolated or Rejoining sets Decision.Changed.
+// countReachable counts the nodes that renew and that this one reaches, and decides from that whether it may fence,
+// and whether it is isolated. One that hears the others, but is heard by none, reaches none.
 func (e *evaluation) countReachable() {
 	known, reached, inTime, heard := 1, 1, 1, 1
 	var lastDeath time.Time
@@ -90,11 +82,8 @@ func (e *evaluation) neverReached(p peer) bool {
 	return e.Self.WasIsolated && e.Statuses != nil && p.Neighbor && unmet && p.status.AnsweredAt.IsZero()
 }
 
-// listFences stores in Decision.Fence the peers whose epoch is not over and for which fenceReason has a reason. It
-// lists none if this node's last renewal failed, or its tenure is over or not confirmed. The turn of this node comes
-// after those of all other nodes in Decision.Alive whose name sorts before its own, but for the one that is to be
-// fenced. Those come first that announce Services if that one does, or don't if it doesn't: they know who is to have
-// its VIPs, and write that next.
+// listFences stores in Decision.Fence the peers to fence now. The turn of this node comes after those of others that
+// sort before it; first come those that announce the same kind of VIPs, since they know who is to have these.
 func (e *evaluation) listFences() {
 	e.d.Fence = map[string]string{}
 	if t := e.tenure(); e.Self.RenewingSince.IsZero() || !t.Holds(e.Now) || !t.Confirmed {
@@ -126,14 +115,7 @@ func (e *evaluation) listFences() {
 	}
 }
 
-// fenceReason returns why this node must fence p now, or "": p is dead (for StopTime, if it said that it stops; if
-// its process has ended, since restartTime after its last heartbeat and the last renewal of its node lease), and this
-// node reaches enough others (s.mayFence) and has been in no minority for RejoinTime, nor stopped within tolerance;
-// or p hangs, this node's renewals have been in time for two retry periods, and it hears enough others
-// (s.mayFenceHung) and has been in no minority for that long; or p has yielded, was not silent within tolerance, and
-// its node lease has not changed for a retry period; or that has not changed for the lease duration, during which all
-// of this node's renewals succeeded, none of them later than the renew deadline. turn is how many other nodes try
-// before this one: each puts it off by deadDelay, or by silentDelay with the last reason.
+// fenceReason returns why this node must fence p now, or "". turn is how many other nodes try before this one.
 func (e *evaluation) fenceReason(p peer, turn time.Duration) string {
 	// A node gets the whole lease duration again once this one can see its renewals. A renewal of this node that has had
 	// no answer yet has not failed, and shows that others can't renew either.

@@ -10,10 +10,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Propose returns s with moves, which this node's plan would make without the API server, as
-// its proposals in place of those before; if they differ, agreementTime begins again.
-// Move.Epoch is filled in here. Moves to nodes that do not act on their claims are left out.
-// It returns s as it is while claims may not be moved (Moving).
+// Propose returns s with moves, which this node's plan would make without the API server, as its proposals; if they
+// differ from those before, agreementTime begins again.
 func (s State) Propose(moves map[vip.Key]Move) State {
 	if !s.moving {
 		return s
@@ -73,10 +71,8 @@ func (e *evaluation) proposalHash() uint64 {
 	return e.s.futureHash
 }
 
-// commitProposals carries out this node's proposals if every other holder has agreed for agreementTime without a
-// break: it sent the same StateHash and the same ProposalHash, or, as StateHash, this node's ProposalHash (it has
-// carried out the same already). A holder that does not agree makes that time begin again. It does nothing without
-// proposals.
+// commitProposals carries out this node's proposals if every other holder has sent the same for agreementTime, or has
+// carried them out.
 func (e *evaluation) commitProposals() {
 	s := &e.s
 	if e.proposalHash() == 0 {
@@ -99,11 +95,9 @@ func (e *evaluation) commitProposals() {
 	e.carryOut(s.proposals)
 }
 
-// adoptMoves carries out moves on which all holders, this node too, have agreed at some time since its renewal is
-// late, if the StateHash of another one shows that it has done so. A node that dies when some of them have and others
-// have not would keep them from ever having the same state. Once any node that it hears reaches the API server it
-// forgets them: the new owner alone says that there are such moves (Heartbeat.MovesUnwritten), so if that is this
-// node nobody was told, and the VIP may have been acquired since.
+// adoptMoves carries out moves on which all holders had agreed, if another one has done so: a node that dies when some
+// have and others have not would keep them from ever having the same state. It forgets them once a node reaches the
+// API server: only their new owner says that there are such moves, and the VIP may have been acquired since.
 func (e *evaluation) adoptMoves() {
 	s := &e.s
 	if !e.late || e.Self.EpochOver || !s.apiSince.IsZero() {
@@ -121,12 +115,8 @@ func (e *evaluation) adoptMoves() {
 	}
 }
 
-// dropMoves removes a Move from s.Moved if the table says another thing of its unit by now, or nothing; if this
-// node's epoch is over, so that the others may move more without it; or if it is not written though this node's
-// renewals have succeeded for longer than the renew deadline (a Move to itself) or the lease duration (to another):
-// nodes that started since know nothing of it, and may fence the old holder once its node lease has been silent
-// before their eyes. A renewal that has had no answer has not failed yet: while it is so late that claims may be
-// moved, none succeed. It sets Decision.Changed if it removes any.
+// dropMoves removes a Move that the table has overtaken, that another epoch of this node knows nothing of, or that
+// nobody has written for so long that nodes which started since may fence the old holder: its new one gives up first.
 func (e *evaluation) dropMoves() {
 	s := &e.s
 	if e.lateForMoves() {
@@ -198,10 +188,7 @@ func (s State) movedFrom(node string, epoch int64) bool {
 	return s.voided[ClaimText(node, epoch)]
 }
 
-// findUnknownMoves sets Decision.UnknownMoves: a peer that is Alive says that it acts on claims which were moved to
-// it and are not written, and this node has known of no Move to it since it began to say so; or of those that it
-// knew, but has lost its epoch since, so that the others may have moved more without it. And Decision.PossibleMoves:
-// an Alive peer acted on its claims without the API server when it was last heard, and its heartbeat is Overdue.
+// findUnknownMoves sets Decision.UnknownMoves and PossibleMoves.
 func (e *evaluation) findUnknownMoves() {
 	for node, p := range e.peers {
 		h := p.status.Heartbeat
@@ -225,10 +212,6 @@ func (s State) movedTo(node string) bool {
 	}
 	return false
 }
-
-// KnownToAct reports whether another node was last heard to say that it acts on claims which were moved to it, and
-// s.Moved has, or had, such a Move.
-func (s State) KnownToAct(node string) bool { return s.memory[node].movesKnown }
 
 // Moving reports whether the last evaluation decided that claims of dead nodes may be moved
 // without the API server (decideTenure).

@@ -67,11 +67,8 @@ func (t Timing) yield() time.Duration {
 	return max(t.RenewDeadline*6/10, t.RetryPeriod*5/2+time.Second/2)
 }
 
-// knowsTime returns how long after its last renewal a node that can't renew keeps its right to its VIPs at least, if
-// more than half of the voters agree with it: a second longer than until it yields, since addresses are removed in
-// the last second of that right, and until the others notice that the API server is out of reach for all; and a
-// second less than the lease duration, in which no other fences it. With the default timing the renew deadline is
-// later.
+// knowsTime returns how long after its last renewal a node that can't renew keeps its right at least, if more than
+// half of the voters agree: a second longer than until it yields, and a second less than until another fences it.
 func (t Timing) knowsTime() time.Duration {
 	return max(t.RenewDeadline, min(t.yield()+time.Second, t.LeaseDuration-time.Second))
 }
@@ -104,11 +101,8 @@ func (s Self) late(t Timing, now time.Time) bool {
 	return s.Epoch != 0 && now.Sub(s.Renewed) > t.late()
 }
 
-// Tenure returns this node's right to act on its claims. Until is the renew deadline after its
-// last good renewal was sent, or heldUntil (Decision.HoldUntil) if that is later; zero, so
-// that it does not hold, without an epoch, after its end, or if no renewal has succeeded yet.
-// It is Confirmed unless that renewal was sent before ConfirmAfter. RenewalLateSince is set if
-// the next one is late.
+// Tenure returns this node's right to act on its claims: until the renew deadline after its last good renewal was
+// sent, or heldUntil if that is later. It is Confirmed unless that renewal was sent before ConfirmAfter.
 func (s Self) Tenure(t Timing, heldUntil, now time.Time) vip.Tenure {
 	x := vip.Tenure{Epoch: s.Epoch, Confirmed: !s.Renewed.Before(s.ConfirmAfter)}
 	if s.Epoch != 0 && !s.EpochOver && !s.Renewed.IsZero() {
