@@ -23,7 +23,7 @@ const module, root = "github.com/heraldvip/herald/", ".."
 type room struct{ floor, ceiling int }
 
 var rooms = map[string]room{
-	"cmd/herald":   {3, 4812},
+	"cmd/herald":   {3, 4667},
 	"pkg/agent":    {2, 642},
 	"pkg/manifest": {2, 970},
 	"pkg/report":   {2, 100},
@@ -31,7 +31,7 @@ var rooms = map[string]room{
 	"pkg/pool":     {1, 2184},
 	"pkg/migrate":  {1, 913},
 	"pkg/kube":     {1, 5618},
-	"pkg/lease":    {1, 3460},
+	"pkg/lease":    {1, 3475},
 	"pkg/peers":    {1, 2000},
 	"pkg/netif":    {1, 2629},
 	"pkg/l2":       {1, 2216},
@@ -40,7 +40,7 @@ var rooms = map[string]room{
 	"pkg/routes":   {1, 733},
 	"pkg/nft":      {1, 1393},
 	"pkg/dhcp":     {1, 1779},
-	"pkg/upnp":     {1, 1800},
+	"pkg/upnp":     {1, 1880},
 	"pkg/health":   {1, 620},
 	"pkg/quorum":   {1, 1061},
 	"pkg/serve":    {1, 640},
@@ -68,7 +68,6 @@ var worlds = map[string]string{
 	"github.com/vishvananda/":               "pkg/netif pkg/routes",
 	"github.com/mdlayher/":                  "pkg/l2",
 	"github.com/google/nftables":            "pkg/nft",
-	"github.com/huin/":                      "pkg/upnp",
 	"github.com/mdlayher/netlink":           "pkg/nft", // an option of google/nftables
 	"github.com/mdlayher/ndp":               "pkg/l2 pkg/bgp",
 	"github.com/mdlayher/packet":            "pkg/l2 pkg/dhcp",
