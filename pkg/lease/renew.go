@@ -82,7 +82,7 @@ func (l *Leases) endEpoch(why string) {
 		l.own.Epoch)
 }
 
-// renew starts a renewal of this node's lease if one is due, or, as often as infoBurst allows, what it says has changed.
+// renew starts a renewal of this node's lease if one is due, or, within infoBurst, if what it says has changed.
 func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	o := &l.own
 	if o.releasing {
