@@ -31,7 +31,7 @@ type service struct {
 
 // fetchDescription fetches the gateway's description from location and reads it.
 func (c controlPoint) fetchDescription(ctx context.Context, location *url.URL) (description, error) {
-	status, text, err := c.request(ctx, netip.Addr{}, http.MethodGet, location.String(), nil, maxDescription, nil)
+	status, text, err := c.get(ctx, location.String(), maxDescription)
 	switch {
 	case err != nil:
 		return description{}, fmt.Errorf("its description can't be had: %w", err)

@@ -9,9 +9,13 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
+	"net/url"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/huin/goupnp/soap"
 )
 
 // An element is one of an XML document: its name, without prefix and in lower case, and the text that it begins with.
@@ -92,27 +96,64 @@ var errUnreadable = errors.New("its answer is not to be understood")
 
 // invoke has a service carry out an action, for which the request leaves from the address src if this node has it. args
 // are names and values in turn. It takes requestTimeout at most, and returns a refusal, errUnreadable, or why there was
-// no reply.
+// no reply. The library writes the request; what it makes of the reply, which it reads strictly, does not count.
 func (c controlPoint) invoke(ctx context.Context, s service, src netip.Addr, action string, args ...string) (document,
 	error) {
-	var body bytes.Buffer
-	body.WriteString(xml.Header + `<s:Envelope xmlns:s="http://schemas.xmlsoap.org/soap/envelope/" ` +
-		`s:encodingStyle="http://schemas.xmlsoap.org/soap/encoding/"><s:Body>`)
-	fmt.Fprintf(&body, `<u:%s xmlns:u="%s">`, action, s.urn)
-	for pair := range slices.Chunk(args, 2) {
-		fmt.Fprintf(&body, "<%s>", pair[0])
-		_ = xml.EscapeText(&body, []byte(pair[1])) // a Buffer takes all
-		fmt.Fprintf(&body, "</%s>", pair[0])
-	}
-	fmt.Fprintf(&body, "</u:%s></s:Body></s:Envelope>", action)
-	status, text, err := c.request(ctx, src, http.MethodPost, s.control, &body, maxReply, http.Header{
-		"SOAPACTION":   {`"` + s.urn + "#" + action + `"`}, // some look for it in upper case
-		"CONTENT-TYPE": {`text/xml; charset="utf-8"`},
-	})
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	to, err := url.Parse(s.control)
 	if err != nil {
 		return nil, err
 	}
-	return readReply(status, text)
+	client := soap.SOAPClient{EndpointURL: *to, HTTPClient: c.httpClient(src)}
+	r := &recorder{next: client.HTTPClient.Transport}
+	client.HTTPClient.Transport = r
+	client.HTTPClient.CheckRedirect = func(*http.Request, []*http.Request) error { r.err = errRedirect; return errRedirect }
+	err = client.PerformActionCtx(ctx, s.urn, action, arguments(args), nil)
+	switch {
+	case r.err != nil:
+		return nil, r.err
+	case r.status == 0: // nothing was sent
+		return nil, err
+	}
+	return readReply(r.status, r.text)
+}
+
+// arguments returns names and values in turn as the struct from which the library takes an action's arguments.
+func arguments(args []string) any {
+	var fields []reflect.StructField
+	for pair := range slices.Chunk(args, 2) {
+		fields = append(fields, reflect.StructField{Name: pair[0], Type: reflect.TypeFor[string]()})
+	}
+	all := reflect.New(reflect.StructOf(fields)).Elem()
+	for i := range fields {
+		all.Field(i).SetString(args[2*i+1])
+	}
+	return all.Interface()
+}
+
+// A recorder keeps the status and the first maxReply bytes of a response, or why there is none.
+type recorder struct {
+	next   http.RoundTripper
+	status int
+	text   []byte
+	err    error
+}
+
+func (r *recorder) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := r.next.RoundTrip(request)
+	if err != nil {
+		r.err = err
+		return nil, err
+	}
+	defer response.Body.Close()
+	r.status = response.StatusCode
+	r.text, err = io.ReadAll(io.LimitReader(response.Body, maxReply))
+	if err != nil && request.Context().Err() != nil { // else it is shorter than it says
+		r.err = err
+	}
+	response.Body = http.NoBody
+	return response, nil
 }
 
 // readReply reads the reply to a request. A refusal counts whatever the status is, as some send it with 200.
@@ -132,20 +173,16 @@ func readReply(status int, text []byte) (document, error) {
 	return d, nil
 }
 
-// request sends a request to the gateway, from the address src if this node has it, and returns the status and the
-// first max bytes of the response, also where that is shorter than it says. It takes requestTimeout at most.
-func (c controlPoint) request(ctx context.Context, src netip.Addr, method, location string, body io.Reader, max int64,
-	header http.Header) (status int, text []byte, err error) {
+// get fetches what is at a location, max bytes at most, also where that is shorter than it says, and the status. It takes
+// requestTimeout at most.
+func (c controlPoint) get(ctx context.Context, location string, max int64) (status int, text []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, method, location, body)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, location, nil)
 	if err != nil {
 		return 0, nil, err
 	}
-	if header != nil {
-		request.Header = header
-	}
-	client := c.httpClient(src)
+	client := c.httpClient(netip.Addr{})
 	response, err := client.Do(request)
 	if err != nil {
 		return 0, nil, errors.Unwrap(err) // of the *url.Error
