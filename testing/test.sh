@@ -164,7 +164,7 @@ units() {
   local race=-race
   command -v gcc >/dev/null || { race= && skip "the race detector" "gcc is not installed (apt-get install gcc libc6-dev)"; }
   # shellcheck disable=SC2046,SC2086 # words
-  loud "tests of rooms with goroutines" tests pkgname $race -timeout 10m $(concurrent | sort -t / -k 5 -r)
+  loud "tests of rooms with goroutines" tests pkgname $race -p 3 -timeout 10m $(concurrent | sort -t / -k 5 -r)
   # shellcheck disable=SC2046 # words
   loud "tests of all other packages" tests pkgname -timeout 10m $(withoutLab | grep -vxF "$(concurrent)")
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// MovesAnnotation, on the table, is the last moves of units, for herald history and for people (movesText).
+// MovesAnnotation is, on the table, the last moves of units, for herald history and for people (movesText).
 const MovesAnnotation = "heraldvip.io/moves"
 
 const (

@@ -10,6 +10,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 )
 
 // A metalLBPool is the spec of an IPAddressPool (metallb.io/v1beta1).
@@ -148,9 +149,11 @@ func (m *migration) setAdvertisements(o object, pool string, l2, bgp []advertise
 		attribute string
 		all       []string
 	}{{"nodes", sortedUnique(nodes)}, {"interface", sortedUnique(links)}} {
-		if len(x.all) == 1 {
-			m.set(pool, x.attribute, x.all[0])
-		} else if len(x.all) > 1 {
+		one, ok := union(x.all)
+		if ok && (one != "" || len(x.all) < 2) {
+			m.set(pool, x.attribute, one)
+		}
+		if len(x.all) > 1 && (!ok || one == "" || len(ways) > 1) {
 			m.byHand(o, ".%s: %q; a pool has one value, for all ways to announce", x.attribute, x.all)
 		}
 	}
@@ -174,6 +177,24 @@ func anyOf(all []string) (text string, ok bool) {
 		return "", true
 	}
 	return all[0], len(all) == 1
+}
+
+// union is anyOf, where selectors that each name values of the same label become one.
+func union(all []string) (text string, ok bool) {
+	if text, ok = anyOf(all); ok {
+		return text, true
+	}
+	var key string
+	var values []string
+	for _, one := range all {
+		s, err := labels.ParseToRequirements(one)
+		if err != nil || len(s) != 1 || s[0].Operator() != selection.Equals && s[0].Operator() != selection.In ||
+			key != "" && s[0].Key() != key {
+			return text, false
+		}
+		key, values = s[0].Key(), append(values, s[0].Values().UnsortedList()...)
+	}
+	return key + " in (" + strings.Join(sortedUnique(values), ",") + ")", true
 }
 
 // fromMetalLBPeers adds a note with the options for MetalLB's BGP peers.
