@@ -40,7 +40,7 @@ var rooms = map[string]room{
 	"pkg/routes":   {1, 733},
 	"pkg/nft":      {1, 1393},
 	"pkg/dhcp":     {1, 1779},
-	"pkg/upnp":     {1, 1880},
+	"pkg/upnp":     {1, 1920},
 	"pkg/health":   {1, 620},
 	"pkg/quorum":   {1, 1061},
 	"pkg/serve":    {1, 640},

@@ -108,7 +108,10 @@ func (c controlPoint) invoke(ctx context.Context, s service, src netip.Addr, act
 	client := soap.SOAPClient{EndpointURL: *to, HTTPClient: c.httpClient(src)}
 	r := &recorder{next: client.HTTPClient.Transport}
 	client.HTTPClient.Transport = r
-	client.HTTPClient.CheckRedirect = func(*http.Request, []*http.Request) error { r.err = errRedirect; return errRedirect }
+	client.HTTPClient.CheckRedirect = func(*http.Request, []*http.Request) error {
+		r.err = errRedirect
+		return errRedirect
+	}
 	err = client.PerformActionCtx(ctx, s.urn, action, arguments(args), nil)
 	switch {
 	case r.err != nil:
@@ -173,8 +176,8 @@ func readReply(status int, text []byte) (document, error) {
 	return d, nil
 }
 
-// get fetches what is at a location, max bytes at most, also where that is shorter than it says, and the status. It takes
-// requestTimeout at most.
+// get fetches what is at a location, max bytes at most, also where that is shorter than it says, and the status. It
+// takes requestTimeout at most.
 func (c controlPoint) get(ctx context.Context, location string, max int64) (status int, text []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
