@@ -74,7 +74,7 @@ func TestAPIServersBalanced(t *testing.T) {
 	for _, n := range cluster.Nodes() {
 		startServer(t, n, 9345)
 	}
-	start(t, map[string]string{
+	f := start(t, map[string]string{
 		"cp_enable": "true", "vip_arp": "true", "address": strings.Join(vips, ","), "cp_namespace": "kube-system",
 		"lb_enable": "true", "lb_fwdmethod": "masquerade",
 	})
@@ -106,6 +106,7 @@ func TestAPIServersBalanced(t *testing.T) {
 	}
 	spread("at first", 6, "n1", "n2")
 	servers["n3"] = startAPIServer(t, "n3")
+	t.Cleanup(f.stop) // before that server, by which its Herald gives back what it has
 	spread("with one more", 12, "n1", "n2", "n3")
 	askAll(t, "that", living)
 	owner := ownerOfControlPlane(t)

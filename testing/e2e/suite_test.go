@@ -194,17 +194,7 @@ func (f *heralds) end() {
 		time.Sleep(10 * time.Millisecond)
 	}
 	removeFinalizers(ctx, f.t, !f.killed)
-	for _, p := range f.node {
-		if p.Running() {
-			p.Signal(syscall.SIGCONT)
-			p.Signal(syscall.SIGTERM)
-		}
-	}
-	for n, p := range f.node {
-		if err := p.Wait(ctx); err != nil && !strings.Contains(err.Error(), "signal: killed") {
-			f.t.Errorf("the Herald on %s: %v\n%s", n, err, tail(p.Log(), 20))
-		}
-	}
+	f.stop()
 	for _, n := range cluster.Nodes() {
 		if left := vips(f.t, n); len(left) > 0 && !f.killed {
 			f.t.Errorf("left on %s: %v", n, left)
@@ -226,6 +216,23 @@ func (f *heralds) end() {
 	cluster.Client().CoreV1().Events("default").DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 	awaitForgotten(f.t, deleted)
 	forgetConnections(f.t)
+}
+
+// stop stops those that run, and waits for their end.
+func (f *heralds) stop() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for _, p := range f.node {
+		if p.Running() {
+			p.Signal(syscall.SIGCONT)
+			p.Signal(syscall.SIGTERM)
+		}
+	}
+	for n, p := range f.node {
+		if err := p.Wait(ctx); err != nil && !strings.Contains(err.Error(), "signal: killed") {
+			f.t.Errorf("the Herald on %s: %v\n%s", n, err, tail(p.Log(), 20))
+		}
+	}
 }
 
 // ownedUnits returns the units that a node has by the table l, with spaces between; "" for another Lease.
