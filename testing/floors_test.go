@@ -29,7 +29,7 @@ var rooms = map[string]room{
 	"pkg/report":   {2, 100},
 	"pkg/plan":     {1, 6008},
 	"pkg/pool":     {1, 2184},
-	"pkg/migrate":  {1, 935},
+	"pkg/migrate":  {1, 952},
 	"pkg/kube":     {1, 5618},
 	"pkg/lease":    {1, 3475},
 	"pkg/peers":    {1, 2000},

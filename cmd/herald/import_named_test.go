@@ -54,6 +54,9 @@ func TestImportNamesWhatIsThere(t *testing.T) {
 		{"cilium", "controller: {}\nspeaker: {}\n", "there is a document without a kind"},
 		{"kube-vip", "kind: ConfigMap\nmetadata: {name: kubevip}\ndata: {a: b}\n", "no ConfigMap with pools; there is ConfigMap kubevip"},
 		{"metallb", "", "nothing is there at all"},
+		{"metallb", "kind: ConfigMap\nmetadata: {name: config, namespace: metallb-system}\ndata: {config: 'address-pools: []'}\n", "there is ConfigMap metallb-system/config, of MetalLB before 0.13. MetalLB's own converter"},
+		{"metallb", "kind: AddressPool\nmetadata: {name: lan}\nspec: {protocol: layer2}\n", "there is AddressPool lan, of MetalLB before 0.13"},
+		{"metallb", "configInline: {address-pools: [{name: lan}]}\n", "of MetalLB before 0.13"},
 	} {
 		if _, err := imported(t, tt.source, tt.text); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s of %q: %v, want %s", tt.source, tt.text, err, tt.want)

@@ -4,6 +4,7 @@
 package migrate
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -104,6 +105,9 @@ func From(source string, objects []json.RawMessage) (Result, error) {
 		return Result{}, err
 	case len(m.Data) == 0 && len(other) == 0:
 		return Result{}, fmt.Errorf("there is no %s; nothing is there at all", poolKinds[source])
+	case len(m.Data) == 0 && source == "metallb" && slices.ContainsFunc(objects, isOldMetalLB):
+		return Result{}, fmt.Errorf("there is no IPAddressPool; there is %s, of MetalLB before 0.13%s", few(other),
+			convertOld)
 	case len(m.Data) == 0:
 		return Result{}, fmt.Errorf("there is no %s; there is %s", poolKinds[source], few(other))
 	}
@@ -146,6 +150,18 @@ func (o object) String() string {
 	name := strings.TrimPrefix(o.Metadata.Namespace+"/"+o.Metadata.Name, "/")
 	return strings.TrimSpace(cmp.Or(o.Kind, "a document without a kind") + " " + name)
 }
+
+// isOldMetalLB reports whether a document has pools of MetalLB before 0.13: its ConfigMap, Helm values or AddressPool.
+func isOldMetalLB(text json.RawMessage) bool {
+	var o object
+	_ = json.Unmarshal(text, &o) // one that can't be read is no AddressPool
+	return o.Kind == "AddressPool" || bytes.Contains(text, []byte("address-pools"))
+}
+
+const convertOld = `. MetalLB's own converter makes today's objects of its ConfigMap, saved as config.yaml:
+  docker run --rm -v "$PWD:/var/input" quay.io/metallb/configmaptocrs
+  herald import metallb resources.yaml
+Write any other as an IPAddressPool with the same addresses, and an L2Advertisement or BGPAdvertisement by its protocol`
 
 // few joins at most ten of all, and says how many more there are.
 func few(all []string) string {
