@@ -43,7 +43,7 @@ var rooms = map[string]room{
 	"pkg/upnp":     {1, 1920},
 	"pkg/health":   {1, 620},
 	"pkg/quorum":   {1, 1061},
-	"pkg/serve":    {1, 640},
+	"pkg/serve":    {1, 745},
 	"pkg/history":  {1, 233},
 	"pkg/vip":      {0, 1905},
 	"pkg/config":   {0, 2620},

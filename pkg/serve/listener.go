@@ -1,45 +1,145 @@
 package serve
 
 import (
+	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
 )
 
-// maxConnections is how many connections an endpoint has open at once. More wait in the kernel's queue until one ends:
-// one that asks for nothing does within idleTimeout.
-const maxConnections = 128
+// How many connections an endpoint has open at once. Beyond that the oldest one is closed for a new one, so that
+// whoever holds connections open keeps nobody from asking.
+const (
+	maxLocal     = 64  // from this node itself, which no other host can use up
+	maxRemote    = 128 // from all other hosts
+	maxPerSource = 16  // of these, from one host (of IPv6: one /64)
+)
 
-// A guard accepts connections for one endpoint. It closes those to a VIP, and for an endpoint of this node those of
-// other hosts, without an answer.
-type guard struct {
+// warnEvery is how often the log says at most that there are too many.
+const warnEvery = 10 * time.Minute
+
+// A listener accepts connections for one endpoint, at most so many at once as the constants above say. It closes
+// connections to a VIP, and for an endpoint of this node those of other hosts, without an answer.
+type listener struct {
 	net.Listener
 	localOnly bool
 	isLocal   func(netip.Addr) bool
 	isVIP     func(netip.Addr) bool
 	refused   func(reason string) // counts
+	log       *slog.Logger        // of this endpoint
+
+	// What follows belongs to Accept.
+	open   []*connection // in the order in which they were accepted
+	warned time.Time     // when the log last said that there were too many
 }
 
-// Accept returns the next connection that is not refused.
-func (g *guard) Accept() (net.Conn, error) {
+// A connection is one that listener has accepted.
+type connection struct {
+	net.Conn
+	source netip.Prefix // of the other end; the zero Prefix is this node
+	active atomic.Bool  // a request was read whose answer is not written yet
+	closed atomic.Bool
+}
+
+func (c *connection) Close() error {
+	c.closed.Store(true)
+	return c.Conn.Close()
+}
+
+// from names the other end.
+func (c *connection) from() string {
+	if !c.source.IsValid() {
+		return "this node"
+	}
+	return c.source.String()
+}
+
+// trackState is the http.Server's ConnState: it notes whether a connection has a request under way.
+func trackState(c net.Conn, s http.ConnState) {
+	if c, ok := c.(*connection); ok {
+		c.active.Store(s == http.StateActive)
+	}
+}
+
+// Accept returns the next connection that is not refused. It is for one goroutine.
+func (l *listener) Accept() (net.Conn, error) {
 	for {
-		c, err := g.Listener.Accept()
+		c, err := l.Listener.Accept()
 		if err != nil {
 			return nil, err
 		}
 		local, remote := address(c.LocalAddr()), address(c.RemoteAddr())
+		own := remote.IsLoopback() || remote == local || l.isLocal(remote)
 		switch {
-		case g.isVIP(local):
-			g.refused("vip")
-		case g.localOnly && !remote.IsLoopback() && remote != local && !g.isLocal(remote):
-			g.refused("not_local")
+		case l.isVIP(local):
+			l.refuse(c, "vip")
+		case l.localOnly && !own:
+			l.refuse(c, "not_local")
 		default:
-			return c, nil
+			accepted := &connection{Conn: c}
+			if !own {
+				accepted.source = sourceOf(remote)
+			}
+			l.makeRoom(accepted.source)
+			l.open = append(l.open, accepted)
+			return accepted, nil
 		}
-		if t, ok := c.(*net.TCPConn); ok {
-			_ = t.SetLinger(0) // a reset, so that the kernel does not keep it in TIME_WAIT
-		}
-		_ = c.Close()
 	}
+}
+
+// refuse closes c with a reset, so that the kernel does not keep it in TIME_WAIT.
+func (l *listener) refuse(c net.Conn, reason string) {
+	l.refused(reason)
+	if t, ok := c.(*net.TCPConn); ok {
+		_ = t.SetLinger(0) // fails only if it is closed already
+	}
+	_ = c.Close()
+}
+
+// makeRoom closes a connection if there are as many as may be, so that there is room for one from source.
+func (l *listener) makeRoom(source netip.Prefix) {
+	l.open = slices.DeleteFunc(l.open, func(c *connection) bool { return c.closed.Load() })
+	same := func(c *connection) bool { return c.source == source }
+	if !source.IsValid() {
+		l.closeOldest(maxLocal, same)
+		return
+	}
+	l.closeOldest(maxPerSource, same)
+	l.closeOldest(maxRemote, func(c *connection) bool { return c.source.IsValid() })
+}
+
+// closeOldest closes one of those connections that count if most or more of them are open: the oldest without a
+// request under way, or the oldest if all have one.
+func (l *listener) closeOldest(most int, counts func(*connection) bool) {
+	var oldest, idle *connection
+	n := 0
+	for _, c := range l.open {
+		if !counts(c) || c.closed.Load() {
+			continue
+		}
+		n++
+		if oldest == nil {
+			oldest = c
+		}
+		if idle == nil && !c.active.Load() {
+			idle = c
+		}
+	}
+	if n < most {
+		return
+	}
+	if time.Since(l.warned) > warnEvery {
+		l.warned = time.Now()
+		l.log.Warn("too many connections are open: the oldest are closed for new ones", "open", n, "from", oldest.from())
+	}
+	if idle != nil {
+		oldest = idle
+	}
+	oldest.closed.Store(true)
+	l.refuse(oldest.Conn, "limit")
 }
 
 // address is the address of one end of a connection; the zero Addr if that is not one of TCP.
@@ -48,4 +148,14 @@ func address(a net.Addr) netip.Addr {
 		return t.AddrPort().Addr().Unmap().WithZone("")
 	}
 	return netip.Addr{}
+}
+
+// sourceOf is what counts as one host: an IPv4 address, or a /64, of which a host may have every address.
+func sourceOf(a netip.Addr) netip.Prefix {
+	bits := a.BitLen()
+	if a.Is6() {
+		bits = 64
+	}
+	p, _ := a.Prefix(bits) // fails only for the zero Addr
+	return p
 }

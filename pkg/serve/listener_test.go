@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,25 +48,90 @@ func closedFor(t *testing.T, s *Server, reason string) (n float64) {
 	return n
 }
 
-// TestConnectionsHeldOpen: whoever holds connections open costs a bounded number of them, and keeps others waiting, but not for ever.
+// TestConnectionsHeldOpen: whoever holds connections open, as many as he can and from as many hosts as he
+// likes, keeps neither the node itself nor another host from being answered, and costs a bounded number of them.
 func TestConnectionsHeldOpen(t *testing.T) {
-	for _, kind := range []string{"silent", "half a request", "kept alive", "an answer not read"} {
-		t.Run(kind, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				_, w := servePipe(t, quiet())
-				for range maxConnections {
-					c := check.Value(w.dialFrom(otherHost, nodeAddress))(t)
-					begin(t, c, kind)
-				}
-				synctest.Wait()
-				began := time.Now()
-				got, err := w.getFrom("192.0.2.70", nodeAddress, "/metrics") // as the kernel's queue, pipes wait until they are accepted
-				if took := time.Since(began); !strings.HasPrefix(got, "200 ") || took == 0 || took > idleTimeout {
-					t.Errorf("after %v: %q, %v", took, got, err)
-				}
+	const kubelet, scraper = nodeAddress, "192.0.2.70"
+	for _, tt := range []struct {
+		name string
+		from func(i int) string
+		open int // of 300
+	}{
+		{"one host", func(int) string { return otherHost }, maxPerSource},
+		{"many hosts", func(i int) string { return fmt.Sprintf("198.51.%d.%d", 100+i/250, i%250) }, maxRemote},
+		{"one IPv6 host with many addresses", func(i int) string { return fmt.Sprintf("2001:db8::%x", i+1) }, maxPerSource},
+		{"the host of Prometheus", func(int) string { return scraper }, maxPerSource},
+		{"this node, by its address", func(int) string { return nodeAddress }, maxLocal},
+		{"this node, by another of its addresses", func(int) string { return secondaryAddress }, maxLocal},
+	} {
+		for _, kind := range []string{"silent", "half a request", "kept alive", "an answer not read"} {
+			t.Run(tt.name+", "+kind, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s, w := servePipe(t, quiet())
+					var closed atomic.Int32
+					for i := range 300 {
+						c := check.Value(w.dialFrom(tt.from(i), nodeAddress))(t)
+						begin(t, c, kind)
+						go func() {
+							if kind != "an answer not read" {
+								io.ReadAll(c) // until the server closes it
+								closed.Add(1)
+							}
+						}()
+						synctest.Wait()
+					}
+					if want := float64(300 - tt.open); closedFor(t, s, "limit") != want || kind != "an answer not read" && closed.Load() != int32(want) {
+						t.Errorf("%v connections were closed, want %v", closed.Load(), want)
+					}
+					for _, asked := range []struct{ from, to, path string }{
+						{kubelet, nodeAddress, "/healthz"}, {"127.0.0.1", "127.0.0.1", "/readyz"}, {scraper, nodeAddress, "/metrics"},
+					} {
+						if got, err := w.getFrom(asked.from, asked.to, asked.path); !strings.HasPrefix(got, "200 ") {
+							t.Errorf("%s from %s: %q, %v", asked.path, asked.from, got, err)
+						}
+					}
+				})
 			})
-		})
+		}
 	}
+}
+
+// TestRequestUnderWay: a connection with a request under way is not the one that is closed.
+func TestRequestUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, ready, answer := quiet(), make(chan struct{}), make(chan string)
+		o.Pages.Ready = func() error { <-ready; return nil }
+		_, w := servePipe(t, o)
+		go func() {
+			got, _ := w.getFrom(otherHost, nodeAddress, "/readyz")
+			answer <- got
+		}()
+		synctest.Wait()
+		for range 3 * maxPerSource {
+			begin(t, check.Value(w.dialFrom(otherHost, nodeAddress))(t), "silent")
+			synctest.Wait()
+		}
+		close(ready)
+		if got := <-answer; got != "200 ok\n" {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+// TestTooManyConnectionsAreLogged: once in a while, with who has them.
+func TestTooManyConnectionsAreLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log logs
+		_, w := servePipe(t, options(":2112", 0, log.logger()))
+		for range 10 * maxPerSource {
+			begin(t, check.Value(w.dialFrom(otherHost, nodeAddress))(t), "silent")
+			synctest.Wait()
+		}
+		const want = `level=WARN msg="too many connections are open: the oldest are closed for new ones" endpoint=metrics open=16 from=192.0.2.99/32`
+		if last := log.lines[len(log.lines)-1]; last != want || log.count("WARN") != 1 {
+			t.Errorf("log %q, want one warning: %s", log.lines, want)
+		}
+	})
 }
 
 // begin sends as much as a client of this kind does.

@@ -46,10 +46,11 @@ func (p Pages) handler(log *slog.Logger) http.Handler {
 		ErrorLog:      slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 		ErrorHandling: promhttp.ContinueOnError, // one broken collector must not hide the others
 	})))
+	plan := newRenderer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, p.Plan()) }))
 	mux.Handle("GET /debug/plan", overLoopbackOnly(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		service := r.URL.Query().Get("service")
 		if service == "" {
-			writeJSON(w, p.Plan())
+			plan.ServeHTTP(w, r)
 		} else if e, ok := p.Explain(service); ok {
 			writeJSON(w, e)
 		} else {

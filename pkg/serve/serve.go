@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/net/netutil"
 )
 
 // Limits that keep slow clients from blocking the process.
@@ -67,8 +66,8 @@ func New(o Options) *Server {
 	s := &Server{o: o, log: o.Log, listen: new(net.ListenConfig).Listen,
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "herald_http_connections_closed_total",
-			Help: "Connections to Herald's own ports that it has closed: to a VIP (vip), or of another host to the port for " +
-				"probes (not_local).",
+			Help: "Connections to Herald's own ports that it has closed: to a VIP (vip), of another host to the port for " +
+				"probes (not_local), or because there were too many (limit).",
 		}, []string{"server", "reason"})}
 	if o.Metrics != "" {
 		s.endpoints = append(s.endpoints, endpoint{name: "metrics", address: o.Metrics, handler: o.Pages.handler(o.Log)})
@@ -139,6 +138,7 @@ func (s *Server) serve(ctx context.Context, e endpoint) (served bool, err error)
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    16 << 10,
+		ConnState:         trackState,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
 	closed := make(chan struct{})
@@ -158,15 +158,16 @@ func (s *Server) serve(ctx context.Context, e endpoint) (served bool, err error)
 	return true, nil
 }
 
-// newListener makes what accepts the connections of e, maxConnections at once. An operator who names an address means
+// newListener makes the listener of e from what accepts its connections. An operator who names an address means
 // that one, even if it is a VIP.
-func (s *Server) newListener(l net.Listener, e endpoint) net.Listener {
+func (s *Server) newListener(l net.Listener, e endpoint) *listener {
 	isVIP := s.o.IsVIP
 	if !address(l.Addr()).IsUnspecified() {
 		isVIP = func(netip.Addr) bool { return false }
 	}
-	return netutil.LimitListener(&guard{
+	return &listener{
 		Listener: l, localOnly: e.localOnly, isLocal: s.o.IsLocal, isVIP: isVIP,
+		log:     s.log.With("endpoint", e.name),
 		refused: func(reason string) { s.refused.WithLabelValues(e.name, reason).Inc() },
-	}, maxConnections)
+	}
 }

@@ -122,8 +122,8 @@ func importFromMetalLB(t *testing.T) {
 	check.OK(t, os.WriteFile(crs, []byte(metalLBObjects), 0o644))
 	check.OK(t, os.WriteFile(list, []byte(services), 0o644))
 	printed := check.Value(cluster.Run(t.Context(), "cp", herald, "import", "metallb", crs, list))(t)
-	expectWords(t, printed, "pool-lan: 10.77.0.60-10.77.0.64,fd77::1060-fd77::106f", "pool-edge-net.auto: \"false\"", "pool-routed.announce: bgp",
-		"kube-vip.io/loadbalancerIPs: 10.77.0.61", "kube-vip.io/loadbalancerIPs: fd77::1061", "heraldvip.io/pool: edge-net")
+	expectWords(t, printed, "pool-lan: 10.77.0.60-10.77.0.64,fd77::1060-fd77::106f", "pool-metallb-edge-net.auto: \"false\"", "pool-routed.announce: bgp",
+		"kube-vip.io/loadbalancerIPs: 10.77.0.61", "kube-vip.io/loadbalancerIPs: fd77::1061", "heraldvip.io/pool: metallb-edge-net")
 	if strings.Contains(printed, "kube-vip.io/loadbalancerIPs: 10.77.0.62") {
 		t.Errorf("what asks for its address is pinned:\n%s", printed)
 	}
