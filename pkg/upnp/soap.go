@@ -151,10 +151,7 @@ func (r *recorder) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 	defer response.Body.Close()
 	r.status = response.StatusCode
-	r.text, err = io.ReadAll(io.LimitReader(response.Body, maxReply))
-	if err != nil && request.Context().Err() != nil { // else it is shorter than it says
-		r.err = err
-	}
+	r.text, r.err = readBody(response, maxReply)
 	response.Body = http.NoBody
 	return response, nil
 }
@@ -191,9 +188,16 @@ func (c controlPoint) get(ctx context.Context, location string, max int64) (stat
 		return 0, nil, errors.Unwrap(err) // of the *url.Error
 	}
 	defer response.Body.Close()
-	text, err = io.ReadAll(io.LimitReader(response.Body, max))
-	if err != nil && ctx.Err() != nil {
-		return 0, nil, err
+	text, err = readBody(response, max)
+	return response.StatusCode, text, err
+}
+
+// readBody reads max bytes of a response at most, also where that is shorter than it says. It is an error if the time
+// for the request ends.
+func readBody(response *http.Response, max int64) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(response.Body, max))
+	if response.Request.Context().Err() == nil {
+		err = nil
 	}
-	return response.StatusCode, text, nil
+	return text, err
 }

@@ -75,17 +75,6 @@ func (l *Lab) startHerald(host, node, name string, env map[string]string) (*Proc
 	return l.Start(host, name, []string{l.opts.Herald, "manager"}, list...)
 }
 
-// Heralds returns the pids of the `herald manager` processes that run on a host, whoever started them.
-func Heralds(host string) (pids []int, err error) {
-	list, err := NamespaceProcesses()
-	for _, p := range list {
-		if p.Namespace == host && p.Command == "herald manager" {
-			pids = append(pids, p.Pid)
-		}
-	}
-	return pids, err
-}
-
 // PeersDetectable is nil once each node's Herald exchanges heartbeats with every other's, so that
 // it would detect their death: herald_peers_detectable is 1 for each. It does not wait.
 func (l *Lab) PeersDetectable(ctx context.Context) error {
