@@ -465,7 +465,7 @@ func (l *Leases) beginDoubt(given map[vip.Key]bool, next *Table, now time.Time) 
 			continue
 		}
 		h := l.table.handingOver[k]
-		if h.Since.IsZero() {
+		if l.table.doubt == nil || !l.table.doubt.over[k] { // else it was given away before
 			h.Since = now
 		}
 		h.Successor, h.Until = e.Owner, now.Add(overlap)

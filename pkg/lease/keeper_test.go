@@ -122,6 +122,25 @@ func TestHandOver(t *testing.T) {
 	})
 }
 
+// TestGivenBack: a unit that comes back while this node would still answer for the other is this node's alone.
+func TestGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1, n2 := pair(t, s)
+		n1.give("n2", "a")
+		waitServes(t, n2, "a", time.Second)
+		n1.want("a")
+		n2.give("n1", "a")
+		waitServes(t, n1, "a", time.Second)
+		if h := n1.world().HandingOver; len(h) != 0 {
+			t.Errorf("n1, which has it, hands over %+v", h)
+		}
+		if h := n2.world().HandingOver[lk("a")]; h.Successor != "n1" {
+			t.Errorf("n2 hands over %+v, want to n1", h)
+		}
+	})
+}
+
 // TestGivenAway: what a node gives away, and when it does not.
 func TestGivenAway(t *testing.T) {
 	for _, tt := range []struct {

@@ -116,6 +116,9 @@ func (l *Leases) Observe(w *vip.World) {
 	info.Isolated, info.Restarts = l.isolated(), l.own.recentRestarts(w.Now)
 	w.Members, w.Claims, w.Tenure = l.members(w.Now, info), l.claims(w.Now), l.tenure(time.Now())
 	w.HandingOver = maps.Clone(l.table.handingOver)
+	maps.DeleteFunc(w.HandingOver, func(k vip.Key, _ vip.HandingOver) bool { // it came back
+		return w.Claims[k].Holder == l.o.Node
+	})
 	l.table.observed = l.table.known.Number
 }
 
