@@ -3,8 +3,12 @@ package netif
 import (
 	"context"
 	"errors"
+	"maps"
+	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // readInterval is how often the kernel is asked at most for all routes, of which there may be a million, and for
@@ -121,10 +125,13 @@ func (n *Interfaces) readAll() (bool, error) {
 		return false, err
 	}
 	lost := false
-	for key := range n.renewed {
+	for key, r := range n.renewed {
 		a, ok := s.addresses[key]
 		switch {
 		case !ok:
+			if l := s.links[key.link]; l.up && time.Now().Before(r.ends) {
+				n.recordTaken(key, l.name)
+			}
 			delete(n.renewed, key)
 			lost = true
 		case !n.kernel.keepsMark():
@@ -134,6 +141,19 @@ func (n *Interfaces) readAll() (bool, error) {
 	}
 	n.snapshot, n.changed = s, true
 	return n.publish() || lost, nil
+}
+
+// fightTimes is how often within FightWindow another program removes a VIP before users are told.
+const fightTimes = 3
+
+// recordTaken notes that another program has removed a VIP. n.mu is held.
+func (n *Interfaces) recordTaken(key addressKey, link string) {
+	now, a := time.Now(), key.prefix.Addr()
+	n.log.Warn("another program has removed a VIP from this node; it is put back", "address", key.prefix, "link", link)
+	maps.DeleteFunc(n.taken, func(_ netip.Addr, times []time.Time) bool {
+		return now.Sub(times[len(times)-1]) > vip.FightWindow
+	})
+	n.taken[a] = append(slices.Clone(n.taken[a][max(0, len(n.taken[a])-fightTimes+1):]), now)
 }
 
 // applyChanges applies changes, and reports whether the view differs; doubtful ones have all read again.

@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
@@ -64,7 +65,8 @@ type Interfaces struct {
 	setting     bool // Set is under way, and publishes at its end
 	unpublished bool // another has not published because of that
 
-	justBound []netip.Addr // addresses that have been bound, until forgetStale takes them
+	taken     map[netip.Addr][]time.Time // when another program removed a VIP, in the last FightWindow
+	justBound []netip.Addr               // addresses that have been bound, until forgetStale takes them
 }
 
 // New reads the links and addresses; it fails without an interface of VIPs, unless AllowNotUp.
@@ -88,6 +90,7 @@ func newInterfaces(o Options, k kernel) (*Interfaces, error) {
 		metrics: newMetrics(),
 		renewed: map[addressKey]*renewal{},
 		wanted:  map[addressKey]vip.Address{},
+		taken:   map[netip.Addr][]time.Time{},
 		wake:    mailbox.NewSignal(),
 
 		routesChanged: mailbox.NewSignal(),
@@ -114,9 +117,15 @@ func (n *Interfaces) String() string { return "network interfaces" }
 // Collectors are the metrics of Interfaces.
 func (n *Interfaces) Collectors() []prometheus.Collector { return n.metrics.collectors() }
 
-// Observe fills in Bound, Unmanaged, and what the World has of macvlans.
+// Observe fills in Bound, Unmanaged, AddressFights, and what the World has of macvlans.
 func (n *Interfaces) Observe(w *vip.World) {
 	v := n.view.Load()
+	w.AddressFights = make(map[netip.Addr]bool)
+	for a, times := range v.taken {
+		if len(times) >= fightTimes && w.Now.Sub(times[len(times)-fightTimes]) < vip.FightWindow {
+			w.AddressFights[a] = true
+		}
+	}
 	w.Bound, w.Unmanaged = v.bound, v.unmanaged
 	w.Macvlans, w.MacvlanErrors = v.macvlans, v.macvlanErrors
 	w.StrictRPFilter = v.macvlansWanted && sysctl4("all", "rp_filter") == 1

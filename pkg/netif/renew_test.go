@@ -226,6 +226,28 @@ func TestDeletedByAnother(t *testing.T) {
 			if err != nil || len(have) != 1 || k.String() == "" {
 				t.Errorf("have %v, kernel %v, error %v", have, k, err)
 			}
+			fights := func(when string, want bool) {
+				t.Helper()
+				w.Now = time.Now()
+				if r.Observe(&w); w.AddressFights[a.Addr] != want {
+					t.Errorf("%s: told as contested: %v", when, !want)
+				}
+			}
+			fights("once", false)
+			for range fightTimes - 1 {
+				time.Sleep(10 * time.Second)
+				k.drop(addressKey{2, a.Prefix()})
+				synctest.Wait()
+				_, err = r.Set(t.Context(), []vip.Address{a})
+				check.OK(t, err)
+			}
+			fights("again and again", true)
+			time.Sleep(vip.FightWindow)
+			fights("no more", false)
+			_, err = r.Set(t.Context(), nil)
+			check.OK(t, err)
+			synctest.Wait()
+			fights("removed by Herald", false)
 		})
 	}
 }

@@ -2,10 +2,12 @@ package netif
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -26,6 +28,8 @@ type view struct {
 	macvlans       []vip.Macvlan // those that are ready and up, by name
 	macvlanErrors  map[string]string
 	macvlansWanted bool
+
+	taken map[netip.Addr][]time.Time
 }
 
 // publish replaces the view if it has changed, and reports whether more than links did. n.mu is held.
@@ -51,7 +55,8 @@ func (n *Interfaces) publish() (differs bool) {
 func (n *Interfaces) newView() *view {
 	s := n.snapshot
 	v := &view{gateways: map[string]netip.Addr{}, macvlanErrors: n.macvlans.errors,
-		macvlansWanted: len(n.macvlans.wanted) > 0, local: make(map[netip.Addr]bool, len(s.addresses))}
+		macvlansWanted: len(n.macvlans.wanted) > 0, local: make(map[netip.Addr]bool, len(s.addresses)),
+		taken: maps.Clone(n.taken)}
 	p := n.addAddresses(v)
 	first := v.setGateways(s)
 	byRoute := n.linkByRoute(first)

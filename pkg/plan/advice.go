@@ -50,6 +50,8 @@ var advices = map[vip.Reason]string{
 		`kube-vip.io/loadbalancerIPs=IPV4,IPV6`,
 	vip.StatusContested: `stop the program that the message names for this Service, or have one of the two serve ` +
 		`it (spec.loadBalancerClass)`,
+	vip.AddressContested: `find the program on that node, NetworkManager, systemd-networkd or keepalived say, and ` +
+		`have it leave the address alone`,
 	vip.EgressUnavailable: `do what the message says; until then what its pods send has the source that the ` +
 		`network plugin gives it`,
 	vip.NodeLeaseNotHeld: `look whether the node reaches the API server: its log, and herald_api_reachable`,

@@ -56,15 +56,28 @@ func (p *facts) conditionsOf(s *service) []vip.Condition {
 	return all
 }
 
+// addContested says that another program works against Herald, which announces s all the same.
+func (p *draft) addContested(s *service, reason vip.Reason, text string) {
+	p.addEvent(s, reason, text, 0)
+	if s.announced.Status != vip.ConditionAbsent {
+		s.announced.Reason, s.announced.Message = reason, text
+	}
+}
+
 // emit adds what this node writes about s to the Plan.
 func (p *draft) emit(s *service) {
 	if who := p.StatusFights[s.Key]; who != "" {
 		text := fmt.Sprintf("%s changes what Herald writes on this Service again and again; kube-proxy serves what "+
 			"the status names, so connections fail meanwhile: %s",
 			who, Advice(s.Key, vip.StatusContested))
-		p.addEvent(s, vip.StatusContested, text, 0)
-		if s.announced.Status != vip.ConditionAbsent {
-			s.announced.Reason, s.announced.Message = vip.StatusContested, text
+		p.addContested(s, vip.StatusContested, text)
+	}
+	for _, a := range s.addrs {
+		if p.AddressFights[a.Addr] {
+			p.addContested(s, vip.AddressContested, fmt.Sprintf("another program takes %s off %s of node %s again and "+
+				"again; Herald puts it back, but connections fail meanwhile: %s", a.Addr, a.Link, p.Self,
+				Advice(s.Key, vip.AddressContested)))
+			p.replanAfter(vip.FightWindow)
 		}
 	}
 	if why := p.StatusRefusals[s.Key]; why != "" {

@@ -67,12 +67,15 @@ func TestConditions(t *testing.T) {
 	}
 	contested := held(world(svc("a", "10.77.0.50")), "a", "n2")
 	contested.StatusFights = map[vip.Key]string{key("a"): `"other-lb"`}
+	taken := held(world(svc("a", "10.77.0.50")), "a", "n2")
+	taken.AddressFights = map[netip.Addr]bool{netip.MustParseAddr("10.77.0.50"): true}
 	for _, tt := range []struct {
 		name  string
 		rules Rules
 		world vip.World
 		want  string
 	}{
+		{"announced, and somebody takes it off the link again and again", r, taken, "n2: Allocated=True AddressSet, Announced=True AddressContested"},
 		{"announced", r, held(world(svc("a", "10.77.0.50")), "a", "n2"), "n2: " + announced},
 		{"announced, and somebody changes its status again and again", r, contested, "n2: Allocated=True AddressSet, Announced=True StatusContested"},
 		{"to be claimed", r, world(svc("a", "10.77.0.50")), ""},

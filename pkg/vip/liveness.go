@@ -62,6 +62,7 @@ const (
 	AddressLifetimeSeconds = 5
 	AddressLifetime        = AddressLifetimeSeconds * time.Second
 	AddressRenewal         = 750 * time.Millisecond
+	FightWindow            = time.Minute // how long what another program does to an address is remembered
 	// AddressRemovalDelay is how long after the end of its lifetime the kernel removes an address at the
 	// latest: a third of a second, by the grain of its timers, or a second after it has looked for another one
 	// (ADDRCONF_TIMER_FUZZ_MAX in check_lifetime and addrconf_verify_rtnl), with some reserve.

@@ -43,6 +43,7 @@ const (
 	StatusRefused        Reason = "StatusRefused"
 	FamilyMissing        Reason = "FamilyMissing"
 	StatusContested      Reason = "StatusContested"
+	AddressContested     Reason = "AddressContested"
 	AddressSet           Reason = "AddressSet"
 	AddressOutsidePools  Reason = "AddressOutsidePools"
 	PoolProblemFound     Reason = "PoolProblem"
@@ -126,6 +127,8 @@ var Reasons = []ReasonInfo{
 	{StatusContested, true, true, "Another program changes what Herald writes on the Service (status, annotations, " +
 		"finalizer) again and again; the message names it, by metadata.managedFields. kube-proxy serves what the status " +
 		"names, so connections fail meanwhile. Herald puts it right, after the third time each 5 s."},
+	{AddressContested, true, true, "Another program takes a VIP off the owner's link again and again, and connections " +
+		"fail meanwhile. Herald puts it back at once. The message names the node."},
 	{AddressSet, false, false, "In the condition Allocated: the Service names its addresses, or a DHCP server leases " +
 		"them."},
 	{AddressOutsidePools, true, true, "The Service was given an address of a pool, and no pool has it any more. It " +

@@ -44,10 +44,12 @@ type World struct {
 	MappingStates []MappingState // sorted by VIP, port, protocol and gateway
 
 	// From this node's kernel and wire.
-	Bound        []Address                        // VIPs of ours that the kernel has
-	Unmanaged    []Address                        // VIPs that the kernel has and no Herald has bound
-	FormerOwners []FormerOwner                    // what nftables has
-	Heard        map[netip.Addr]HeardAnnouncement // the last announcement by another host
+	Bound     []Address // VIPs of ours that the kernel has
+	Unmanaged []Address // VIPs that the kernel has and no Herald has bound
+	// AddressFights is the VIPs that another program takes off this node again and again.
+	AddressFights map[netip.Addr]bool
+	FormerOwners  []FormerOwner                    // what nftables has
+	Heard         map[netip.Addr]HeardAnnouncement // the last announcement by another host
 	// by Service: its HealthCheck has passed, or waited for an answer long enough
 	HealthChecked map[Key]bool
 

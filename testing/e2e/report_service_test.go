@@ -70,6 +70,22 @@ func TestStatusContested(t *testing.T) {
 	awaitStatus(t, "a", "10.77.0.60(VIP)", 10*time.Second)
 }
 
+// Another program takes a VIP off its owner's link again and again: it is put back, and the Service says so.
+func TestAddressContested(t *testing.T) {
+	start(t, env())
+	createService(t, webService("a", "10.77.0.60"))
+	owner := awaitOwner(t, "a")
+	for range 4 {
+		until(t, 5*time.Second, "the owner has it", func(ctx context.Context) error {
+			_, err := cluster.Run(ctx, owner, "ip", "addr", "del", "10.77.0.60/32", "dev", "eth0")
+			return err
+		})
+	}
+	awaitEvent(t, "a", "AddressContested", "another program takes 10.77.0.60 off eth0 of node "+owner+" again and again")
+	awaitCondition(t, "a", "Announced", "True AddressContested another program takes 10.77.0.60")
+	awaitReachable(t, "http://10.77.0.60/")
+}
+
 // What another load balancer has left in a status, the addresses of nodes, say, is no wish: the Service is given one of a pool.
 func TestLeftByServiceLB(t *testing.T) {
 	setPools(t, map[string]string{"range-global": "10.77.0.60-10.77.0.69"})
