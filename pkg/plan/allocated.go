@@ -9,7 +9,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// showAllocated reports s, without an endpoint, and shows what could be announced (docs/why.md, "Endpoints").
+// showAllocated reports s, without an endpoint, and its possible addresses (docs/why.md, "Endpoints").
 func (m *actions) showAllocated(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
 	s.unit = nil // nobody announces it: who is responsible does not follow from its lease
@@ -50,7 +50,7 @@ func (m *actions) showAllocated(s *service, reason vip.Reason, message string) {
 	s.report(vip.ConditionFalse, s.verdict.Reason, s.verdict.Message)
 }
 
-// couldAnnounce reports whether an able node could announce a; others are MACs of hosts that have it.
+// couldAnnounce reports whether an able node could announce a; others are foreign MACs.
 func (m *actions) couldAnnounce(s *service, a address, able []*member) (ok bool, others []string) {
 	switch {
 	case len(able) == 0:
@@ -67,7 +67,7 @@ func (m *actions) couldAnnounce(s *service, a address, able []*member) (ok bool,
 	return m.checks.probe(a.Address)
 }
 
-// completeAlone completes s.addrs for this node, and returns who could announce s with an endpoint there.
+// completeAlone completes s.addrs, and returns who could announce them with an endpoint.
 func (m *actions) completeAlone(s *service) []*member {
 	need := *m.routeRequirements(s)
 	if u := unitOfOne(m.reporter, s); u != nil {
@@ -77,7 +77,7 @@ func (m *actions) completeAlone(s *service) []*member {
 	return slices.DeleteFunc(slices.Clone(m.alive), func(n *member) bool { return whyIneligible(&need, n) != "" })
 }
 
-// ageWithoutEndpoints returns the age of s; one that was announced, or is of the future, is old.
+// ageWithoutEndpoints returns the age of s; once announced, or of the future, it is old.
 func (p *facts) ageWithoutEndpoints(s *service) time.Duration {
 	age := p.Now.Sub(s.Created)
 	if age < 0 || s.statusOurs {

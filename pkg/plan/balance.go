@@ -7,7 +7,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// balance adds the API servers over which connections to this node's VIP of the control plane are spread.
+// balance spreads connections to the control plane's VIP over API servers.
 func (m *actions) balance(units []*unit) {
 	if m.ControlPlane == nil || m.ControlPlane.BalancedPort == 0 {
 		return

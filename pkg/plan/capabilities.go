@@ -7,17 +7,13 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// capabilities are what follows for a Service from the options and from how it is announced:
-// by ARP, by routes or both, for the API servers, with a lease of its own or with one lease for
-// all. They are computed once for each; no other code asks for the method.
+// capabilities are what follows from how a Service is announced; no other code asks for the method.
 type capabilities struct {
 	owned bool // the holder of its lease announces it, and nobody else; false: see everyNodeAdvertises
-	// its owner binds its addresses to links, and announces them there by ARP and NDP; not for BGP alone
-	// (docs/why.md, "BGP next hops and links")
+	// its owner binds and announces its addresses; not for BGP alone (docs/why.md, "BGP next hops and links")
 	bindsAddresses  bool
 	ownerAdvertises bool // its owner advertises routes to its addresses
-	// every node that can serve it advertises routes to its addresses, whoever holds its lease; with localDelivery it
-	// binds them to lo
+	// every node that can serve it advertises it, whoever holds its lease; with localDelivery it binds it to lo
 	everyNodeAdvertises bool
 
 	lease              vip.Key // whose holder owns it; zero: it has no owner
@@ -26,7 +22,7 @@ type capabilities struct {
 	sharesOwner        bool    // one node owns all Services: neither endpoints nor links of a single one decide which
 	ownerNeedsEndpoint bool    // externalTrafficPolicy Local: only a node with an endpoint may own it
 	ignoresEndpoints   bool    // externalTrafficPolicy is Local, but sharesOwner
-	// svc_enable=false, and what Kubernetes says of a node (taints, conditions, labels), keep it off that node
+	// svc_enable=false, and taints, conditions and labels keep it off a node
 	nodeExclusion       bool
 	movable             bool // herald undrain and vip_rebalance may move it to another node
 	keptWithoutEligible bool // its owner goes on, if it can, when no node is eligible
@@ -42,7 +38,7 @@ type capabilities struct {
 	noEndpointThere string // what is said of a node without an endpoint of it
 }
 
-// capabilitiesOf returns the capabilities of s; methods that may be used, nil for all.
+// capabilitiesOf returns the capabilities of s; methods nil is all.
 func (r *Rules) capabilitiesOf(s *vip.Service, methods []vip.Method, controlPlane bool) capabilities {
 	enabled := func(m vip.Method) bool { return controlPlane || methods == nil || slices.Contains(methods, m) }
 	arp, routes := r.ARP && enabled(vip.ByARP), r.hasRoutes() && enabled(vip.ByBGP)
@@ -89,32 +85,25 @@ func (c *ControlPlane) capabilities(arp, routes bool) capabilities {
 	return all
 }
 
-// hasRoutes reports whether any option asks for routes to VIPs.
 func (r *Rules) hasRoutes() bool { return r.BGP != nil || r.RoutingTable != 0 }
 
-// hasMethod reports whether any method to announce the Service is enabled.
 func (c *capabilities) hasMethod() bool {
 	return c.bindsAddresses || c.ownerAdvertises || c.everyNodeAdvertises
 }
 
-// A ControlPlane is the VIP of the API servers, as the options have it. In the plan it is one
-// more Service, the oldest of all, with externalTrafficPolicy Local: its endpoints are the
-// nodes whose own API server is ready.
+// A ControlPlane is the VIP of the API servers: in the plan a Service, the oldest, of externalTrafficPolicy Local.
 type ControlPlane struct {
 	Addresses []netip.Addr
 	Port      uint16
 	Lease     vip.Key
 	Interface string // the link that carries it; "" is the one of VIPs
-	// BalancedPort is the port of the VIP whose connections its owner spreads over all API servers that are ready
-	// (lb_enable, lb_port); 0: none.
+	// BalancedPort is the port spread over ready API servers (lb_enable, lb_port); 0: none.
 	BalancedPort uint16
 }
 
-// ControlPlaneKey names the Service that stands for the API servers. No Service of Kubernetes
-// is without a namespace.
+// ControlPlaneKey names the API servers' Service: no other is without a namespace.
 var ControlPlaneKey = vip.Key{Name: "control-plane"}
 
-// service returns the Service that stands for the API servers in w.
 func (c *ControlPlane) service(w vip.World) vip.Service {
 	s := vip.Service{
 		Key: ControlPlaneKey, LoadBalancer: true, Local: true,

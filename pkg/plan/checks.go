@@ -12,30 +12,26 @@ import (
 )
 
 const (
-	// heardConflictLasts is how long a host that was heard announcing a VIP of this node counts as claiming it,
-	// even if it answers no AddressCheck.
+	// heardConflictLasts is how long a host heard announcing a VIP counts as claiming it.
 	heardConflictLasts = 30 * time.Second
-	// defendAfterHeard is how long after such an announcement this node checks whether anybody claims the VIP.
+	// defendAfterHeard is how long after that this node asks who claims the VIP.
 	defendAfterHeard = 10 * time.Minute
-	// moveTime is how long after this node has acquired a VIP the node that had it before may still be heard
-	// announcing it.
+	// moveTime is how long after a move the former owner may still be heard.
 	moveTime = 5 * time.Second
-	// earlyProbers is how many nodes probe the new addresses of a unit that no node holds.
+	// earlyProbers is how many nodes probe new addresses of a unit that nobody holds.
 	earlyProbers = 4
-	// heldBackAfter is how long a VIP may wait for a node that has lost it before that is reported: longer than a
-	// kernel answers whose Herald has ended.
+	// heldBackAfter is when a waiting VIP is reported: no kernel answers so long after its Herald.
 	heldBackAfter = vip.AddressLifetime + vip.AddressRemovalDelay + time.Second
 )
 
-// addressChecks plans which AddressChecks this node makes, reports their results, and tells
-// the MACs of nodes from those of other hosts.
+// addressChecks plans the AddressChecks of this node, and reports their results.
 type addressChecks struct {
 	*reporter
 	nodeByMAC map[string]string
 	nodeMACs  string // the MACs of all nodes, as in vip.AddressCheck
 	probeMACs string // those without formerMACs
 	ownMACs   string // those of this node and of its macvlans
-	// the MACs of the nodes whose kernels may answer for VIPs that are not their own (Member.AnswersUntil)
+	// MACs of nodes whose kernels may answer for VIPs of others (Member.AnswersUntil)
 	former      []string
 	formerNodes []string            // these nodes
 	until       time.Time           // when the last of these does no longer
@@ -44,7 +40,7 @@ type addressChecks struct {
 	list        []vip.AddressCheck
 }
 
-// newAddressChecks indexes the MACs of all nodes, dead ones too, and of this node's macvlans.
+// newAddressChecks indexes the MACs of all nodes, dead ones too, and of own macvlans.
 func newAddressChecks(p *reporter) *addressChecks {
 	c := &addressChecks{reporter: p, nodeByMAC: make(map[string]string), complete: true, added: make(map[netip.Addr]bool)}
 	var all, own []string
@@ -78,7 +74,6 @@ func newAddressChecks(p *reporter) *addressChecks {
 	return c
 }
 
-// macsOf returns the MACs of a node's links, each once.
 func macsOf(info *vip.NodeInfo) []string {
 	var macs []string
 	for _, l := range info.Links {
@@ -89,7 +84,7 @@ func macsOf(info *vip.NodeInfo) []string {
 	return macs
 }
 
-// addCheck adds x to the Plan, unless its address has a check, and returns the result of x.
+// addCheck plans x, unless its address has a check, and returns its result.
 func (c *addressChecks) addCheck(x vip.AddressCheck) (result vip.CheckResult, known bool) {
 	if !c.added[x.Addr] {
 		c.added[x.Addr] = true
@@ -98,7 +93,7 @@ func (c *addressChecks) addCheck(x vip.AddressCheck) (result vip.CheckResult, kn
 	return c.result(x)
 }
 
-// result returns the last result of the same check as x, if there is one.
+// result returns the last result of the same check as x.
 func (c *addressChecks) result(x vip.AddressCheck) (result vip.CheckResult, known bool) {
 	if r := c.CheckResults[x.Addr]; r.Same(x) {
 		return r, true
@@ -106,7 +101,7 @@ func (c *addressChecks) result(x vip.AddressCheck) (result vip.CheckResult, know
 	return vip.CheckResult{}, false
 }
 
-// probe asks whether a, which is new, is free (RFC 5227 section 2.1.1); others are MACs of hosts that have it.
+// probe asks whether new a is free (RFC 5227 section 2.1.1); others are foreign MACs.
 func (c *addressChecks) probe(a vip.Address) (free bool, others []string) {
 	r, known := c.addCheck(vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckProbe, AllowedMACs: c.probeMACs})
 	link := linkNamed(&c.self.Info, a.Link)
@@ -122,8 +117,7 @@ func (c *addressChecks) probe(a vip.Address) (free bool, others []string) {
 		func(mac string) bool { return c.nodeByMAC[mac] != "" })
 }
 
-// askFormerOwners asks former owners, or holders of mac, for a, and reports whether to wait (docs/why.md, "A killed
-// process").
+// askFormerOwners asks former owners, or mac, for a, and reports whether to wait (docs/why.md, "A killed process").
 func (c *addressChecks) askFormerOwners(a vip.Address, mac string) bool {
 	if len(c.former) == 0 {
 		return false
@@ -142,7 +136,7 @@ func (c *addressChecks) askFormerOwners(a vip.Address, mac string) bool {
 	return true
 }
 
-// addHeldBack adds a, if s has waited long for it, to s.heldBack.
+// addHeldBack adds a to s.heldBack, if s has waited long.
 func (c *addressChecks) addHeldBack(s *service, a vip.Address) {
 	r := c.CheckResults[a.Addr]
 	mac := r.StillAnsweredBy
@@ -185,7 +179,7 @@ func (c *addressChecks) describeHeldBack(s *service) string {
 		strings.Join(s.heldBackBy, " herald-node-"))
 }
 
-// probeEarly probes the new addresses of u before this node holds it, to lose no time then.
+// probeEarly probes new addresses of u before this node holds it.
 func (c *addressChecks) probeEarly(u *unit) {
 	if !c.ProbeNew || c.self == nil || u.target != c.self && !c.mayBecomeOwner(u) {
 		return
@@ -199,7 +193,7 @@ func (c *addressChecks) probeEarly(u *unit) {
 	}
 }
 
-// mayBecomeOwner reports whether fewer than earlyProbers nodes come before this one for u.
+// mayBecomeOwner reports whether this node is among the first earlyProbers.
 func (c *addressChecks) mayBecomeOwner(u *unit) bool {
 	before := 0
 	for _, n := range c.alive {
@@ -211,7 +205,7 @@ func (c *addressChecks) mayBecomeOwner(u *unit) bool {
 	return c.self.whyExcluded() == "" && before < earlyProbers
 }
 
-// defend asks whether others claim a, bound here, after one was heard (RFC 5227 section 2.4).
+// defend asks who else claims a, once one was heard (RFC 5227 section 2.4).
 func (c *addressChecks) defend(s *service, a vip.Address) {
 	x := vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckDefend, AllowedMACs: c.nodeMACs}
 	announced, heard := c.Heard[a.Addr]
@@ -242,13 +236,13 @@ func (c *addressChecks) defend(s *service, a vip.Address) {
 	}
 }
 
-// isForeign reports whether x announces an address of s, which this node owns, from elsewhere.
+// isForeign reports whether x announces an address of s, owned here, from elsewhere.
 func (c *addressChecks) isForeign(s *service, x vip.HeardAnnouncement) bool {
 	claim := &s.unit.claim
 	moved := x.At.Sub(claim.AcquiredAt) > moveTime
 	switch c.nodeByMAC[x.MAC] {
 	case "":
-		// or it may be that of a former holder which has stopped since, and whose MACs are forgotten
+		// or that of a former holder that stopped, whose MACs are forgotten
 		return c.complete && (moved || !slices.ContainsFunc(claim.FormerHolders,
 			func(f vip.FormerHolder) bool { return c.members[f.Node] == nil }))
 	case c.Self:
@@ -273,7 +267,7 @@ func (c *addressChecks) describeConflict(a vip.Address, macs []string) string {
 		who, a.Link, a.Addr, strings.Join(hosts, ", "), advice, c.Self)
 }
 
-// verify asks whether the owner of s, and nobody else, answers (docs/why.md, "Verification").
+// verify asks whether the owner of s alone answers (docs/why.md, "Verification").
 func (c *addressChecks) verify(s *service, wanted map[netip.Addr]bool) {
 	u := s.unit
 	owner := c.members[u.claim.Holder]
@@ -325,7 +319,7 @@ func (c *addressChecks) reportVerified(s *service, r vip.CheckResult) {
 	}
 }
 
-// isVerifier reports whether this node is to verify a: the chosen one beside the owner's network.
+// isVerifier reports whether this node is to verify a.
 func (c *addressChecks) isVerifier(s *service, a vip.Address, owner *member) bool {
 	if c.self == nil || !c.self.Alive || c.self == owner {
 		return false
@@ -343,7 +337,7 @@ func (c *addressChecks) isVerifier(s *service, a vip.Address, owner *member) boo
 	})
 }
 
-// sharesNetwork reports whether l, up and with a MAC, is in a network of other.
+// sharesNetwork reports whether l, usable, is in a network of other.
 func sharesNetwork(l, other *vip.Link) bool {
 	if l == nil || !l.Up || l.MAC == "" {
 		return false

@@ -10,12 +10,11 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// has reports whether s has a by what no user writes: its status or, without one, its lease.
+// has reports whether s has a by its status or else lease: users write neither.
 func (p *facts) has(s *service, a netip.Addr) bool {
 	return s.statusHas(a) || !s.statusTellsUse && p.leaseHeld(s)
 }
 
-// statusHas reports whether the status of s names a as its VIP.
 func (s *service) statusHas(a netip.Addr) bool {
 	return slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool {
 		// one of mode Proxy may be a gateway's (UPnP)
@@ -23,19 +22,16 @@ func (s *service) statusHas(a netip.Addr) bool {
 	})
 }
 
-// leaseHeld reports whether any node, or another announcer, holds the lease of s.
 func (p *facts) leaseHeld(s *service) bool { return isHeld(p.Claims[s.lease]) }
 
-// isHeld reports whether c is valid and names a holder.
 func isHeld(c vip.Claim) bool { return c.Valid && c.Holder != "" }
 
-// An addressOf is an address that a Service asks for.
 type addressOf struct {
 	*service
 	addr netip.Addr
 }
 
-// dropConflicts takes what others have first from accepted Services (docs/why.md, "Who has an address").
+// dropConflicts takes from accepted Services what others have (docs/why.md, "Who has an address").
 func (f *admission) dropConflicts() {
 	refused := make(map[addressOf]string)
 	waiting := f.waitingHolders()
@@ -65,16 +61,14 @@ func (f *admission) dropConflicts() {
 	}
 }
 
-// refusals are addresses that a Service may not have, by the reason; in the order in which they were added.
+// refusals are addresses that a Service may not have, by reason, in order.
 type refusals []refusal
 
-// A refusal is addresses that a Service may not have for one reason.
 type refusal struct {
 	addrs []string
 	why   string
 }
 
-// add adds an address and why the Service may not have it.
 func (r *refusals) add(addr, why string) {
 	i := slices.IndexFunc(*r, func(x refusal) bool { return x.why == why })
 	if i < 0 {
@@ -84,7 +78,7 @@ func (r *refusals) add(addr, why string) {
 	(*r)[i].addrs = append((*r)[i].addrs, addr)
 }
 
-// String names each reason once, after the addresses that it is about.
+// String names each reason once, after its addresses.
 func (r refusals) String() string {
 	var all []string
 	for _, x := range r {
@@ -93,7 +87,7 @@ func (r refusals) String() string {
 	return strings.Join(all, "; ")
 }
 
-// reportDropped rejects s if it has no address left and does not go on; else an Event says why.
+// reportDropped rejects s without addresses, unless keepsOn; else it adds an Event.
 func (r *reporter) reportDropped(s *service, reason vip.Reason, why refusals, keepsOn bool) {
 	switch {
 	case len(why) == 0:
@@ -104,7 +98,7 @@ func (r *reporter) reportDropped(s *service, reason vip.Reason, why refusals, ke
 	}
 }
 
-// askedByMany returns the accepted Services, oldest first, by address that others ask for or wait with.
+// askedByMany returns accepted Services, oldest first, by address that several ask for.
 func (f *admission) askedByMany(waiting map[netip.Addr][]*service) map[netip.Addr][]*service {
 	first, all := make(map[netip.Addr]*service, len(f.accepted)), make(map[netip.Addr][]*service)
 	for _, s := range f.accepted {
@@ -127,7 +121,7 @@ func (f *admission) askedByMany(waiting map[netip.Addr][]*service) map[netip.Add
 	return all
 }
 
-// waitingHolders returns, by address, LoadBalancers whose status has it though they may not have it.
+// waitingHolders returns LoadBalancers by addresses of their statuses that they may not have.
 func (f *admission) waitingHolders() map[netip.Addr][]*service {
 	all := make(map[netip.Addr][]*service)
 	for _, s := range f.all {
@@ -145,7 +139,7 @@ func (f *admission) waitingHolders() map[netip.Addr][]*service {
 	return all
 }
 
-// A judging decides who may have which address that several Services ask for.
+// A judging decides which of several Services may have an address.
 type judging struct {
 	*admission
 	refused   map[addressOf]string
@@ -153,7 +147,7 @@ type judging struct {
 	specified portOwners // of any that specs name, for setPortsInStatus
 }
 
-// judge adds to refused which of services may not have a beside others, and those waiting.
+// judge adds to refused which of services may not have a.
 func (f *judging) judge(a netip.Addr, services, waiting []*service) {
 	f.sortFirstCome(a, services)
 	f.setPortsInStatus(a, services)
@@ -183,7 +177,7 @@ func (f *judging) judge(a netip.Addr, services, waiting []*service) {
 	f.decline(a, services, holders)
 }
 
-// decline has DHCP clients ask for another address than a if none of their Services may have it.
+// decline has DHCP clients ask for another address than a if no holder is theirs.
 func (f *judging) decline(a netip.Addr, services, holders []*service) {
 	for _, s := range services {
 		c, why := s.clientOf(a), f.refused[addressOf{s, a}]
@@ -193,7 +187,7 @@ func (f *judging) decline(a netip.Addr, services, holders []*service) {
 	}
 }
 
-// sortFirstCome sorts services, oldest first, by who may have a first: who has it, or its lease.
+// sortFirstCome sorts services, oldest first, by who has a, or its lease.
 func (p *facts) sortFirstCome(a netip.Addr, services []*service) {
 	several := severalNamespaces(services)
 	place := make(map[*service]int, len(services))
@@ -212,7 +206,7 @@ func (p *facts) sortFirstCome(a netip.Addr, services []*service) {
 	slices.SortStableFunc(services, func(x, y *service) int { return cmp.Compare(place[x], place[y]) })
 }
 
-// setPortsInStatus stores the ports of a that statuses name: those added later take none from others.
+// setPortsInStatus stores the ports of a in statuses: later ones take none from others.
 func (f *judging) setPortsInStatus(a netip.Addr, services []*service) {
 	for _, s := range services {
 		for _, i := range s.Ingress {
@@ -229,7 +223,7 @@ func (f *judging) setPortsInStatus(a netip.Addr, services []*service) {
 	}
 }
 
-// judgeBeside returns why s may not have a besides holders of other namespaces, or "".
+// judgeBeside returns why s may not have a beside other namespaces, or "".
 func (f *judging) judgeBeside(s *service, a netip.Addr, holders []*service) string {
 	const inUse = "in use by a Service of another namespace"
 	if s.reserved {
@@ -259,7 +253,7 @@ func (f *judging) judgeBeside(s *service, a netip.Addr, holders []*service) stri
 	return ""
 }
 
-// whyNotShared returns why s may not begin to share a with o of another namespace, or "".
+// whyNotShared returns why s may not begin to share a with o, or "".
 func (f *judging) whyNotShared(s, o *service, a netip.Addr) string {
 	byKey := s.SharingKey != "" && s.SharingKey == o.SharingKey
 	byPool := f.offers != nil && f.offers.policy.MayShare(a, s.Key.Namespace, o.Key.Namespace)
@@ -273,7 +267,7 @@ func (f *judging) whyNotShared(s, o *service, a netip.Addr) string {
 	return cmp.Or(s.whyNotBeside(o), o.whyNotBeside(s))
 }
 
-// whyNotBeside returns why s can't share with o of another namespace, as the end of a sentence, or "".
+// whyNotBeside returns why s can't share with o, to end a sentence, or "".
 func (s *service) whyNotBeside(o *service) string {
 	if s.Key.Namespace == o.Key.Namespace {
 		return ""
@@ -287,7 +281,7 @@ func (s *service) whyNotBeside(o *service) string {
 	return ""
 }
 
-// nameFor names s to the user of o, by its namespace only if that is the same.
+// nameFor names s to o's user: another namespace's only as such.
 func (s *service) nameFor(o *service) string {
 	if s.Key.Namespace == o.Key.Namespace {
 		return "Service " + s.Key.String()
@@ -295,7 +289,7 @@ func (s *service) nameFor(o *service) string {
 	return "a Service of another namespace"
 }
 
-// leaseConflict returns why a, leased for one of s and first, is not for both; "" if it is.
+// leaseConflict returns why leased a is not for both s and first, or "".
 func leaseConflict(s, first *service, a netip.Addr) string {
 	switch client, had := s.clientOf(a), first.clientOf(a); {
 	case client == had:
@@ -314,7 +308,6 @@ func (s *service) clientOf(a netip.Addr) *dhcpClient {
 	return nil
 }
 
-// portConflict returns why s may not have its ports, as another does; "" if it may.
 func portConflict(s *service, ports *portOwners) string {
 	for _, p := range s.Ports {
 		if by := ports.of(p); by != nil && by != s {

@@ -11,13 +11,11 @@ import (
 )
 
 const (
-	// recordAfter is how much longer than recorded a lease must last before that is recorded: a short one would
-	// otherwise be written every few seconds.
+	// recordAfter is how much longer a lease must last to be recorded again: short ones change all the time.
 	recordAfter = time.Minute
 )
 
-// dhcp plans what is asked of DHCP servers: macvlans, DHCPRequests, and the addresses that
-// Services get from them.
+// dhcp plans macvlans and DHCPRequests, and gives Services what is leased.
 type dhcp struct {
 	*reporter
 	states   map[dhcpKey]vip.DHCPState
@@ -62,7 +60,7 @@ func requestedAddresses(s *service, dhcpMode string) []netip.Addr {
 	return s.Addresses
 }
 
-// assignClients sets the clients of services, oldest first, and adds what is leased to them.
+// assignClients sets the clients of services, and adds what is leased to them.
 func (d *dhcp) assignClients(services []*service) {
 	clients := d.newClients(services)
 	refuseTooMany(clients)
@@ -85,7 +83,7 @@ func (d *dhcp) assignClients(services []*service) {
 	}
 }
 
-// assignLeased adds the address of family f that is leased for s, or declines it.
+// assignLeased adds what is leased for s in family f, or declines it.
 func (d *dhcp) assignLeased(s *service, f vip.Family) {
 	l, _ := d.leaseOf(s, f)
 	if !l.Addr.IsValid() {
@@ -110,7 +108,7 @@ func (d *dhcp) assignLeased(s *service, f vip.Family) {
 	s.addrs = append(s.addrs, a)
 }
 
-// whyNotOfLink returns why s may not have a leased a: neither its link's networks nor pools have it; "" if so.
+// whyNotOfLink returns why leased a is of neither networks nor pools, or "".
 func (d *dhcp) whyNotOfLink(s *service, a netip.Addr) string {
 	if _, here := d.states[dhcpKey{s.client.id, vip.FamilyOf(a)}]; !here || d.self == nil || d.offers == nil ||
 		d.offers.whyNot(s.Key.Namespace, a) == "" {
@@ -136,7 +134,7 @@ func (d *dhcp) whyNotOfLink(s *service, a netip.Addr) string {
 		"pool that is offered to the namespace %s", a, d.Self, link, s.Key.Namespace)
 }
 
-// recordedLease returns the lease of family f in annotations that the Record confirms; zero for none.
+// recordedLease returns the annotated lease of family f that the Record confirms; else zero.
 func (d *dhcp) recordedLease(s *service, f vip.Family) vip.DHCPLease {
 	for _, x := range []*service{s, s.client.oldest} {
 		for _, l := range x.DHCP.Leases {
@@ -149,7 +147,7 @@ func (d *dhcp) recordedLease(s *service, f vip.Family) vip.DHCPLease {
 	return vip.DHCPLease{}
 }
 
-// leaseOf returns the lease of s in family f, maybe of another node, and whether it is valid.
+// leaseOf returns the lease of s in family f, maybe of another node.
 func (d *dhcp) leaseOf(s *service, f vip.Family) (l vip.DHCPLease, valid bool) {
 	if x, ok := d.states[dhcpKey{s.client.id, f}]; ok && x.Request.MAC == s.client.mac {
 		return x.Lease, x.Lease.Valid(d.Now)
@@ -158,7 +156,6 @@ func (d *dhcp) leaseOf(s *service, f vip.Family) (l vip.DHCPLease, valid bool) {
 	return l, l.Valid(d.Now)
 }
 
-// mayBind reports whether leased a is valid, and the macvlan ready for it.
 func (d *dhcp) mayBind(s *service, a netip.Addr) bool {
 	_, valid := d.leaseOf(s, vip.FamilyOf(a))
 	return valid && slices.ContainsFunc(d.Macvlans, func(x vip.Macvlan) bool {
@@ -166,7 +163,7 @@ func (d *dhcp) mayBind(s *service, a netip.Addr) bool {
 	})
 }
 
-// requestForUnit adds macvlans and DHCPRequests of u, which this node holds, to the Plan.
+// requestForUnit plans macvlans and DHCPRequests of u, held here.
 func (d *dhcp) requestForUnit(u *unit) {
 	var done []*dhcpClient
 	for _, s := range u.services {
@@ -177,7 +174,7 @@ func (d *dhcp) requestForUnit(u *unit) {
 	}
 }
 
-// requestClient adds the macvlan of c to the Plan, and a DHCPRequest for each of its families.
+// requestClient adds the macvlan of c, and a DHCPRequest for each family.
 func (d *dhcp) requestClient(c *dhcpClient) {
 	s := c.oldest
 	filter := 2
@@ -215,7 +212,7 @@ func (d *dhcp) requestClient(c *dhcpClient) {
 	}
 }
 
-// missingLeases returns how many leases s lacks, what is wrong, and whether a client has not answered yet.
+// missingLeases returns how many leases s lacks; undecided while one is not answered.
 func (d *dhcp) missingLeases(s *service) (missing int, problems []string, undecided bool) {
 	for _, f := range s.dhcpFamilies {
 		x, ok := d.states[dhcpKey{s.client.id, f}]
@@ -230,7 +227,7 @@ func (d *dhcp) missingLeases(s *service) (missing int, problems []string, undeci
 	return missing, problems, undecided
 }
 
-// leasesToRecord returns the valid leases in ingress; one that is a little longer now, as recorded.
+// leasesToRecord returns the valid leases in ingress; little longer ones as recorded.
 func (d *dhcp) leasesToRecord(s *service, ingress []vip.Ingress) (list []vip.DHCPLease) {
 	for _, f := range s.dhcpFamilies {
 		l, valid := d.leaseOf(s, f)
@@ -250,7 +247,7 @@ func (d *dhcp) leasesToRecord(s *service, ingress []vip.Ingress) (list []vip.DHC
 	return list
 }
 
-// releaseUnrequested releases leases of this node's clients that none of all asks for any more.
+// releaseUnrequested releases leases of this node's clients that nobody asks for.
 func (d *dhcp) releaseUnrequested(all []*service) {
 	if !d.Tenure.Holds(d.Now) || d.Stopping {
 		return

@@ -11,9 +11,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A dhcpClient is a client of DHCP servers: for a Service, or for all Services of a namespace
-// that name the same macvlan. All that a server knows it by is a function of the Service, so
-// whichever node owns that goes on with its leases (docs/why.md, "DHCP identity").
+// A dhcpClient is one of a Service, or of all of a namespace that name one macvlan. Servers know it by a function of
+// the Service, so any owner goes on with its leases (docs/why.md, "DHCP identity").
 type dhcpClient struct {
 	id       string
 	sum      [sha256.Size]byte // of id
@@ -27,7 +26,7 @@ type dhcpClient struct {
 	refused    string // why it can't be had
 }
 
-// clientID returns the ID of the DHCP client of s: of namespace and macvlan, or its UID.
+// clientID returns the client's ID: of namespace and macvlan, or the UID of s.
 func clientID(s *vip.Service) string {
 	if s.DHCP.Macvlan != "" {
 		return "macvlan " + s.Key.Namespace + "/" + s.DHCP.Macvlan
@@ -35,7 +34,6 @@ func clientID(s *vip.Service) string {
 	return s.UID
 }
 
-// clientLink returns the name of the macvlan of the DHCP client of s.
 func clientLink(s *vip.Service) string {
 	if s.DHCP.Macvlan != "" {
 		return s.DHCP.Macvlan
@@ -44,7 +42,7 @@ func clientLink(s *vip.Service) string {
 	return macvlanPrefix + hex.EncodeToString(sum[:4])
 }
 
-// newDHCPClient returns a client with the macvlan and MAC of s, its oldest Service, or a hash.
+// newDHCPClient returns a client with macvlan and MAC of s, its oldest Service, or a hash.
 func newDHCPClient(id string, s *service) *dhcpClient {
 	sum := sha256.Sum256([]byte(id))
 	c := &dhcpClient{id: id, sum: sum, oldest: s, link: clientLink(s.Service), mac: s.DHCP.MAC,
@@ -57,7 +55,7 @@ func newDHCPClient(id string, s *service) *dhcpClient {
 	return c
 }
 
-// duid returns the DUID in hexadecimal: DUID-LL of a chosen MAC (RFC 8415 11.4), else DUID-UUID (11.5).
+// duid returns in hexadecimal a DUID-LL of a chosen MAC (RFC 8415 11.4), else a DUID-UUID (11.5).
 func (c *dhcpClient) duid() string {
 	if mac := c.oldest.DHCP.MAC; mac != "" {
 		return "00030001" + strings.ReplaceAll(mac, ":", "")
@@ -69,7 +67,6 @@ func (c *dhcpClient) duid() string {
 	return "0004" + strings.ToLower(uuid)
 }
 
-// newClients sets the clients of services, and returns them by their oldest Services.
 func (d *dhcp) newClients(services []*service) (clients []*dhcpClient) {
 	byID := make(map[string]*dhcpClient)
 	for _, s := range services {
@@ -89,19 +86,16 @@ func (d *dhcp) newClients(services []*service) (clients []*dhcpClient) {
 	return clients
 }
 
-// leasedText is how messages tell addresses that a DHCP server has leased.
 const leasedText = "leased by a DHCP server"
 
-// hasLeased reports whether a was leased to c, for s, with its MAC and macvlan.
 func (c *dhcpClient) hasLeased(s *service, a netip.Addr) bool {
 	return slices.Contains(s.Record.Leased, a) && s.Record.MAC == c.mac && s.Record.Link == c.link
 }
 
-// maxClients is how many DHCP clients the Services of a namespace may have. Each costs the node that has it a
-// macvlan, whose MAC address the switch learns, sockets, and packets.
+// maxClients is how many DHCP clients a namespace may have: each costs a macvlan, and the switch a MAC.
 const maxClients = 128
 
-// refuseTooMany refuses clients by which a namespace has more than maxClients, the youngest first.
+// refuseTooMany refuses the youngest clients of namespaces with more than maxClients.
 func refuseTooMany(clients []*dhcpClient) {
 	counted := make(map[string]int) // by namespace
 	for _, has := range []bool{true, false} {
@@ -119,8 +113,7 @@ func refuseTooMany(clients []*dhcpClient) {
 	}
 }
 
-// refuseClients refuses MACs and macvlans of nodes, or of clients that come first (docs/why.md, "What tenants can
-// write").
+// refuseClients refuses MACs and macvlans of nodes or earlier clients (docs/why.md, "What tenants can write").
 func (d *dhcp) refuseClients(clients []*dhcpClient) {
 	nodes := make(map[string]string)
 	for i := range d.Members {
@@ -156,10 +149,9 @@ func (d *dhcp) refuseClients(clients []*dhcpClient) {
 	}
 }
 
-// macvlanPrefix begins the names of the macvlans that Herald names itself, which go on with 8 hexadecimal digits.
+// macvlanPrefix begins names of macvlans that Herald chooses; 8 hexadecimal digits follow.
 const macvlanPrefix = "herald-"
 
-// whyMacvlanRefused returns why no Service may name its macvlan so; "" if it may.
 func (r *Rules) whyMacvlanRefused(name string) string {
 	prefixes := r.MacvlanPrefixes
 	if len(prefixes) == 0 {
@@ -181,7 +173,7 @@ func (r *Rules) whyMacvlanRefused(name string) string {
 	return ""
 }
 
-// hasLeased reports whether s has an address of a family that was leased, and that it does not name.
+// hasLeased reports whether s was leased an address of a family, unnamed by it.
 func (p *facts) hasLeased(s *service, family vip.Family) bool {
 	return slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool {
 		return vip.FamilyOf(i.Addr) == family && slices.Contains(s.Record.Leased, i.Addr) &&

@@ -9,19 +9,18 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// never is networks that no packet leaves the cluster to: loopback, link-local, multicast and broadcast.
+// never is networks to which no packet leaves the cluster.
 var never = []netip.Prefix{
 	netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"),
 	netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("255.255.255.255/32"),
 	netip.MustParsePrefix("::1/128"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
 }
 
-// An Egress in plan.Rules is the options of egress (kube-vip.io/egress).
 type Egress struct {
 	Internal []netip.Prefix // egress_podcidr and egress_servicecidr: what is in the cluster beside what Herald knows
 }
 
-// An egress plans what this node does about what the pods of Services with egress send.
+// An egress plans what this node does with packets of pods of Services with egress.
 type egress struct {
 	*draft
 	inside   []netip.Prefix            // the networks in the cluster
@@ -29,7 +28,7 @@ type egress struct {
 	taken    map[netip.Addr]bool       // the pods' addresses that have an Egress already
 }
 
-// plan adds what this node does for Services with egress; pods count for the oldest.
+// plan adds the egress of services; pods count for the oldest.
 func (p *egress) plan(services []*service) {
 	var all []*service
 	for _, s := range services {
@@ -72,7 +71,7 @@ func (p *egress) plan(services []*service) {
 	}
 }
 
-// addEgress adds the Egress of one VIP, but for pods that others have taken.
+// addEgress adds the Egress of one VIP, without pods of others.
 func (p *egress) addEgress(s *service, a address) {
 	e := vip.Egress{VIP: a.Addr, Internal: p.inside, EgressLimits: s.Service.Egress.EgressLimits}
 	claim := p.Claims[s.unit.lease]
@@ -106,7 +105,7 @@ func (p *egress) addEgress(s *service, a address) {
 	}
 }
 
-// addFormerEgress adds e by way of the former owner: answers to old connections go there, too.
+// addFormerEgress adds e by way of the former owner, where answers go, too.
 func (p *egress) addFormerEgress(e vip.Egress) {
 	i := slices.IndexFunc(p.out.FormerOwners, func(x vip.FormerOwner) bool { return x.Addr == e.VIP })
 	if i < 0 {
@@ -117,7 +116,7 @@ func (p *egress) addFormerEgress(e vip.Egress) {
 	p.out.Egress = append(p.out.Egress, e)
 }
 
-// wayTo returns the owner's address in a network of node, and the link; zero for none.
+// wayTo returns the owner's address in a network of node, and the link, or zero.
 func (p *egress) wayTo(node, owner *member, a netip.Addr) (via netip.Addr, link string) {
 	if owner == nil {
 		return netip.Addr{}, ""
@@ -139,7 +138,7 @@ func (p *egress) wayTo(node, owner *member, a netip.Addr) (via netip.Addr, link 
 const keepsSource = "kube-vip.io/egress: what the Service's pods send keeps the source that the network plugin gives " +
 	"it: "
 
-// whyNoEgress returns why pods of s keep their source; "" if they need not.
+// whyNoEgress returns why pods of s keep their source, or "".
 func (p *egress) whyNoEgress(s *service) string {
 	switch {
 	case s.everyNodeAdvertises || s.unit == nil || s.unit.lease.IsZero():
@@ -164,7 +163,7 @@ func (p *egress) whyNoEgress(s *service) string {
 	return ""
 }
 
-// podOutsideRanges returns the first pod, with its address, in no known range; zero for none.
+// podOutsideRanges returns the first pod in no known range, or zero.
 func (p *egress) podOutsideRanges(s *service, is4 bool) (name string, outside netip.Addr) {
 	for _, pod := range s.Pods {
 		ranges, known := p.podCIDRs[pod.Node]
@@ -179,7 +178,7 @@ func (p *egress) podOutsideRanges(s *service, is4 bool) (name string, outside ne
 	return "", netip.Addr{}
 }
 
-// reportPodsElsewhere names nodes with pods of s from which no way leads to its owner.
+// reportPodsElsewhere names nodes with pods of s and no way to its owner.
 func (p *egress) reportPodsElsewhere(s *service) {
 	owner := p.members[p.Claims[s.unit.lease].Holder]
 	if owner == nil || owner.Name != p.Self {
@@ -221,14 +220,13 @@ func (p *egress) reportPodsElsewhere(s *service) {
 		"kube-vip.io/egress: what its pods send keeps its source on "+strings.Join(names, ", ")+more, 0)
 }
 
-// knowsPodRanges reports whether any range of pods of a family is known.
 func (p *egress) knowsPodRanges(is4 bool) bool {
 	of := func(x netip.Prefix) bool { return x.Addr().Is4() == is4 }
 	return slices.ContainsFunc(p.Egress.Internal, of) || slices.ContainsFunc(p.Nodes,
 		func(n vip.Node) bool { return slices.ContainsFunc(n.PodCIDRs, of) })
 }
 
-// internal returns the networks in the cluster, without what a tenant may have written.
+// internal returns the networks in the cluster that no tenant can write.
 func (p *egress) internal() []netip.Prefix {
 	all := slices.Concat(never, p.Egress.Internal)
 	for _, r := range p.World.Reserved {

@@ -11,8 +11,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// An Explanation says of one Service what becomes of it and why: where its addresses come from, which nodes may
-// carry them, and which not.
+// An Explanation says what becomes of a Service, and why.
 type Explanation struct {
 	Service    vip.Key             `json:"service"`
 	Reason     vip.Reason          `json:"reason"`  // of its verdict
@@ -31,7 +30,6 @@ type Explanation struct {
 	IPModes    []vip.IPMode        `json:"ipModes,omitempty"` // of the entries of its status
 }
 
-// An AddressOrigin is an address that a Service asks for, or has, and where that comes from.
 type AddressOrigin struct {
 	Address  netip.Addr `json:"address"`
 	Origin   string     `json:"origin"`   // in words
@@ -39,7 +37,6 @@ type AddressOrigin struct {
 	Refused  bool       `json:"refused,omitempty"`
 }
 
-// A NodeSuitability says whether a node may carry a Service.
 type NodeSuitability struct {
 	Node  string `json:"node"`
 	Owner bool   `json:"owner,omitempty"`
@@ -47,14 +44,13 @@ type NodeSuitability struct {
 	Why   string `json:"why,omitempty"` // why it is not able, or comes after others
 }
 
-// ExplanationEndpoint is where the endpoints of a Service are.
 type ExplanationEndpoint struct {
 	Ready       []string `json:"readyOn,omitempty"`       // nodes
 	Terminating []string `json:"terminatingOn,omitempty"` // nodes
 	WithoutNode bool     `json:"withoutNode,omitempty"`   // there is one that names no node
 }
 
-// Explain explains a Service of w, to an observer if w.Self is ""; ok is false without such a LoadBalancer.
+// Explain explains a LoadBalancer of w, to an observer if w.Self is "", or is not ok.
 func Explain(r Rules, w vip.World, name vip.Key) (e Explanation, ok bool) {
 	p, all := run(&r, &w)
 	i := slices.IndexFunc(all, func(s *service) bool { return s.Key == name && s.LoadBalancer })
@@ -64,7 +60,6 @@ func Explain(r Rules, w vip.World, name vip.Key) (e Explanation, ok bool) {
 	return p.explain(all[i]), true
 }
 
-// explain returns the Explanation of s, whose verdict is set.
 func (m *actions) explain(s *service) Explanation {
 	e := Explanation{
 		Service: s.Key, Reason: s.verdict.Reason, Message: s.verdict.Message, Advice: Advice(s.Key, s.verdict.Reason),
@@ -102,7 +97,7 @@ func (m *actions) explain(s *service) Explanation {
 	return e
 }
 
-// requirementsOf returns what s requires of a node that carries it; nil if none does.
+// requirementsOf returns what s requires of a node; nil if none carries it.
 func (p *facts) requirementsOf(s *service) *requirements {
 	switch {
 	case s.unit != nil:
@@ -130,7 +125,7 @@ func (all *nodes) suitability(need *requirements, owner string) []NodeSuitabilit
 	return found
 }
 
-// describe returns why n, which has this rank, comes after others; "" for rankWell.
+// describe returns why n, of this rank, comes after others; "" for rankWell.
 func (r rank) describe(n *member) string {
 	switch r {
 	case rankNotReady:
@@ -151,7 +146,7 @@ func (r rank) describe(n *member) string {
 	return ""
 }
 
-// origins returns the addresses that s asks for or has, and where each comes from.
+// origins returns the addresses that s asks for or has, with their origins.
 func (s *service) origins() (all []AddressOrigin) {
 	inStatus := func(a netip.Addr) bool { return slices.Contains(s.StatusVIPs(), a) }
 	allowed := func(a netip.Addr) bool { return slices.Contains(s.verdict.Addresses, a) || s.hasAddress(a) }
@@ -181,7 +176,7 @@ func (s *service) origins() (all []AddressOrigin) {
 	return all
 }
 
-// A NodeExplanation says of one node which Services it carries, and which it may not, and why.
+// A NodeExplanation says which Services a node carries, which it may not, and why.
 type NodeExplanation struct {
 	Node     string               `json:"node"`
 	Alive    bool                 `json:"alive"`
@@ -189,20 +184,19 @@ type NodeExplanation struct {
 	Services []ServiceSuitability `json:"services,omitempty"`
 }
 
-// A ServiceSuitability says whether a node carries a Service, or the VIP of the control plane (ControlPlaneKey), or
-// could.
+// A ServiceSuitability says whether a node carries a Service, or could.
 type ServiceSuitability struct {
 	Service   vip.Key      `json:"service"`
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	Owner     string       `json:"owner,omitempty"`
 	Able      bool         `json:"able"`
-	// it does: it is Owner, or there is none and each node that is able advertises it
+	// it is Owner, or there is none and each able node advertises it
 	Carries bool   `json:"carries"`
 	Why     string `json:"why,omitempty"` // why not
 	Others  int    `json:"others"`        // how many other nodes are able
 }
 
-// ExplainNode explains a node of w; ok is false if no Herald runs or ran there.
+// ExplainNode explains a node of w; not ok if no Herald ran there.
 func ExplainNode(r Rules, w vip.World, node string) (e NodeExplanation, ok bool) {
 	p, all := run(&r, &w)
 	n := p.members[node]

@@ -10,14 +10,13 @@ import (
 )
 
 const (
-	// newServiceAge is the age from which on the user of a Service is told that it has no endpoints: the first
-	// EndpointSlice comes a moment after the Service.
+	// newServiceAge is when users hear of missing endpoints, which come after the Service.
 	newServiceAge = 3 * time.Second
-	// oldServiceAge is the age from which on a Service without endpoints is not expected to get any soon.
+	// oldServiceAge is when no endpoints are expected to come soon.
 	oldServiceAge = 30 * time.Second
 )
 
-// An admission is the first stage: which Services are this Herald's and may have an address, and the units of those.
+// An admission is the first stage: Services that may have an address, and their units.
 type admission struct {
 	*reporter
 	dhcp   *dhcp
@@ -35,7 +34,7 @@ type admission struct {
 	owners      []vip.Owner // that of the unit of pools
 }
 
-// admit sets the capabilities, the addresses and the lease of s, or rejects it.
+// admit is the first stage.
 func admit(f *facts) *admission {
 	r := &reporter{facts: f}
 	a := &admission{reporter: r, dhcp: newDHCP(r), checks: newAddressChecks(r)}
@@ -46,7 +45,7 @@ func admit(f *facts) *admission {
 	return a
 }
 
-// findServices sorts the Services of the World, and gives those that are not accepted a verdict.
+// findServices sorts the Services of the World, and gives others a verdict.
 func (f *admission) findServices() {
 	f.all = make([]*service, 0, len(f.Services))
 	f.accepted = make([]*service, 0, len(f.Services))
@@ -82,12 +81,12 @@ func (p *facts) wroteStatus(s *vip.Service) bool {
 	return s.Announcer == p.Announcer && (s.VIPHost != "" || s.Announcer != "")
 }
 
-// lacksEndpoints reports whether s is announced nowhere for want of an endpoint (docs/why.md, "Endpoints").
+// lacksEndpoints reports whether s is nowhere for want of an endpoint (docs/why.md, "Endpoints").
 func (s *service) lacksEndpoints() bool {
 	return !s.Endpoints.Any() && (s.Local || !s.AllowWithoutEndpoints)
 }
 
-// setAsideWithoutEndpoints takes Services without endpoints out of accepted; others than statuses name are rejected.
+// setAsideWithoutEndpoints drops Services without endpoints, and rejects those no status names.
 func (f *admission) setAsideWithoutEndpoints() {
 	f.accepted = slices.DeleteFunc(f.accepted, func(s *service) bool {
 		if !s.lacksEndpoints() {
@@ -105,15 +104,13 @@ func (f *admission) setAsideWithoutEndpoints() {
 	})
 }
 
-// dropRejected takes the Services that are rejected out of accepted.
 func (f *admission) dropRejected() {
 	f.accepted = slices.DeleteFunc(f.accepted, func(s *service) bool { return s.hasVerdict() })
 }
 
-// byAge is vip.CompareAge.
 func byAge(a, b *service) int { return vip.CompareAge(a.Service, b.Service) }
 
-// admitService sets the capabilities, the addresses and the lease of s, or rejects it.
+// admitService sets capabilities, addresses and lease of s, or rejects it.
 func (f *admission) admitService(s *service, controlPlane bool) {
 	if reason, message := f.whyNotOurs(s.Service); reason != "" && !controlPlane {
 		s.notOurs = s.LoadBalancer && !s.statusOurs && len(s.Ingress) > 0
@@ -164,7 +161,7 @@ func (f *admission) admitService(s *service, controlPlane bool) {
 	}
 }
 
-// rejectWithoutAddress rejects s; who gives addresses, if any node does, tells of it.
+// rejectWithoutAddress rejects s; who gives addresses, if any, tells of it.
 func (f *admission) rejectWithoutAddress(s *service) {
 	if f.givesAddresses() {
 		f.rejectSilently(s, vip.NoAddress, f.whyNoAddress(s))
@@ -173,7 +170,7 @@ func (f *admission) rejectWithoutAddress(s *service) {
 	f.reject(s, vip.NoAddress, f.whyNoAddress(s))
 }
 
-// whyNotOurs returns why s is not this Herald's to announce, as reason and message; "" if it is.
+// whyNotOurs returns why s is not this Herald's; "" if it is.
 func (p *facts) whyNotOurs(s *vip.Service) (reason vip.Reason, message string) {
 	switch {
 	case !p.Enabled:
@@ -196,7 +193,7 @@ func (p *facts) whyNotOurs(s *vip.Service) (reason vip.Reason, message string) {
 		"is true)", p.Class)
 }
 
-// admitAddresses sets addrs, dhcpFamilies and Interface of s, and returns sentences about what is refused.
+// admitAddresses sets addrs, dhcpFamilies and Interface of s, and returns sentences.
 func (f *admission) admitAddresses(s *service) (refused []string) {
 	s.addrs = make([]address, 0, len(s.Addresses))
 	for _, a := range requestedAddresses(s, f.DHCPMode) {

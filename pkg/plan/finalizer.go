@@ -7,11 +7,10 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// releaseWithin is how long after a Service was deleted its finalizer waits for DHCP servers and gateways. What
-// these still have then ends with its lease.
+// releaseWithin is how long a finalizer waits for DHCP servers and gateways, whose leases end.
 const releaseWithin = 10 * time.Second
 
-// finalizerOf returns what to do to the finalizer of s (docs/why.md, "Finalizer and uninstall").
+// finalizerOf returns the change of the finalizer of s (docs/why.md, "Finalizer and uninstall").
 func (p *facts) finalizerOf(s *service, serves bool) vip.FinalizerChange {
 	switch {
 	case p.Allocation != nil && p.providerHolder() != "":
@@ -24,16 +23,16 @@ func (p *facts) finalizerOf(s *service, serves bool) vip.FinalizerChange {
 	return vip.LeaveFinalizer
 }
 
-// keepStatusWithoutFinalizer takes off the finalizer of s, whose status stays, while this node stops.
+// keepStatusWithoutFinalizer takes off the finalizer of s alone, while this node stops.
 func (r *reporter) keepStatusWithoutFinalizer(s *service) {
-	// else nobody may be there to take it off when the Service is deleted
+	// nobody may be there to do it when the Service is deleted
 	if s.Finalizer && r.Stopping && s.statusOurs && r.responsible(s) {
 		r.writeStatus(s, "", s.Ingress, nil)
 		s.status.Finalizer = r.finalizerOf(s, false)
 	}
 }
 
-// clearWithdrawn clears statuses and finalizers of withdrawn Services of which nothing is left.
+// clearWithdrawn clears statuses and finalizers of withdrawn Services once nothing is left.
 func (m *actions) clearWithdrawn(withdrawn []*service) {
 	for _, s := range withdrawn {
 		switch {
@@ -47,7 +46,7 @@ func (m *actions) clearWithdrawn(withdrawn []*service) {
 	}
 }
 
-// somethingLeft reports whether this node still has an address of s, or shortly a lease or a mapping.
+// somethingLeft reports whether this node has an address, or shortly lease or mapping, of s.
 func (m *actions) somethingLeft(s *service) bool {
 	addrs := slices.Concat(s.Addresses, s.StatusVIPs())
 	for _, l := range s.DHCP.Leases {

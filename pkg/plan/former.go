@@ -8,16 +8,14 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// lookAtTables is how often a Plan is made at least that wants anything of nftables, or of the routing policy
-// database, so that what another program has removed there is back soon, and the kernel does not forget it
+// lookAtTables is how often nftables and policy routes are renewed: others remove them, the kernel forgets
 // (nft.Timeout).
 const lookAtTables = 5 * time.Second
 
-// settleTime is how long after a move of a VIP packets may still come to its former owner:
-// until clients have heard of the move, and a node that lags has seen it.
+// settleTime is how long packets may still come to a former owner.
 const settleTime = 10 * time.Second
 
-// A formerOwners plans where packets of connections go that began on former owners of VIPs.
+// A formerOwners plans where packets go whose connections began on former owners.
 type formerOwners struct {
 	*draft
 	planned map[binding]bool       // what has an entry in the Plan
@@ -34,7 +32,7 @@ func newFormerOwners(p *draft) *formerOwners {
 	return f
 }
 
-// plan adds next hops for packets of connections to u that began on former owners.
+// plan adds next hops for connections to u begun on former owners.
 func (f *formerOwners) plan(u *unit) {
 	if f.KeepConnections == 0 || u.claim.Foreign || f.self == nil {
 		return
@@ -82,7 +80,7 @@ func (f *formerOwners) plan(u *unit) {
 	}
 }
 
-// holdersToAsk returns whom the i-th former holder of u asks: those before it, at last the holder.
+// holdersToAsk returns whom the i-th former holder asks: those before, then the holder.
 func (f *formerOwners) holdersToAsk(u *unit, i int) []vip.FormerHolder {
 	former := u.claim.FormerHolders
 	isHolder := func(h vip.FormerHolder) bool { return h.Node == u.claim.Holder }
@@ -94,7 +92,7 @@ func (f *formerOwners) holdersToAsk(u *unit, i int) []vip.FormerHolder {
 	return all
 }
 
-// translate adds, if wanted, that connections to a port of a go to this node's own address.
+// translate adds, if wanted, that a port of a goes to this node's address.
 func (f *formerOwners) translate(a vip.Address, port uint16, wanted bool) {
 	own := f.self.Info.OwnAddresses(a.Link)
 	if i := slices.IndexFunc(own, func(o netip.Addr) bool { return o.Is4() == a.Addr.Is4() }); wanted && a.Link != "" &&
@@ -104,7 +102,7 @@ func (f *formerOwners) translate(a vip.Address, port uint16, wanted bool) {
 	}
 }
 
-// keeps returns for how long connections of a former holder are kept.
+// keeps returns how long connections of a former holder are kept.
 func (f *formerOwners) keeps(h vip.FormerHolder) time.Duration {
 	left := h.Until.Add(f.KeepConnections).Sub(f.Now)
 	// of another clock, or of a tenant
@@ -114,7 +112,7 @@ func (f *formerOwners) keeps(h vip.FormerHolder) time.Duration {
 	return max(0, left)
 }
 
-// nextHop returns the address of the first former holder to ask, and for how long; zero for none.
+// nextHop returns the first former holder's address, and how long to ask; or zero.
 func (f *formerOwners) nextHop(u *unit, s *service, a vip.Address, former []vip.FormerHolder) (hop netip.Addr,
 	left time.Duration) {
 	for _, h := range former {
@@ -133,7 +131,7 @@ func (f *formerOwners) nextHop(u *unit, s *service, a vip.Address, former []vip.
 	return netip.Addr{}, 0
 }
 
-// arrivalLink returns the link by which routers send to an address of no link; "" for none.
+// arrivalLink returns the link by which routers send to a, which has none, or "".
 func arrivalLink(info *vip.NodeInfo, s *service, a netip.Addr) string {
 	hasNetwork := func(l vip.Link) bool {
 		return slices.ContainsFunc(l.Networks(), func(x netip.Prefix) bool {
@@ -150,7 +148,7 @@ func arrivalLink(info *vip.NodeInfo, s *service, a netip.Addr) string {
 	return ""
 }
 
-// addressOn returns a node's address beside a, if it may know connections; zero for none.
+// addressOn returns a node's address beside a, if it may know connections; else zero.
 func (f *formerOwners) addressOn(s *service, a vip.Address, node string) netip.Addr {
 	n := f.members[node]
 	i := slices.IndexFunc(f.Nodes, func(o vip.Node) bool { return o.Name == node })

@@ -11,7 +11,7 @@ import (
 // A grouping makes units of the Services that go together.
 type grouping struct{ *reporter }
 
-// groupIntoUnits returns complete units of services, oldest first, that share an address, lease or client.
+// groupIntoUnits returns units of services, oldest first, by shared address, lease or client.
 func groupIntoUnits(r *reporter, services []*service) []*unit {
 	g := grouping{r}
 	byClient := make(map[*dhcpClient]*unit)
@@ -44,14 +44,14 @@ func groupIntoUnits(r *reporter, services []*service) []*unit {
 	return units
 }
 
-// unitOfOne returns a unit of s alone, which does not count as that of s; nil if s has no owner.
+// unitOfOne returns a unit of s, which s.unit is not; nil without owner.
 func unitOfOne(r *reporter, s *service) *unit {
 	units := groupIntoUnits(r, []*service{s})
 	s.unit = nil
 	return append(units, nil)[0]
 }
 
-// joinByLease sets claims, and merges units of one lease, but not with several namespaces.
+// joinByLease sets claims, and merges units of one lease within one namespace.
 func (g *grouping) joinByLease(services []*service) {
 	units := make(map[vip.Key]*unit, len(services))
 	several := make(map[*unit]bool) // those of several namespaces
@@ -65,7 +65,7 @@ func (g *grouping) joinByLease(services []*service) {
 		}
 	}
 	for _, s := range services {
-		// else who names the lease of one of its Services could have all go where that is held
+		// else who names another's lease could move all to where that is held
 		if u := s.unit.current(); !several[u] {
 			if several[units[s.lease].current()] {
 				s.setOwnLease()
@@ -79,13 +79,12 @@ func (g *grouping) joinByLease(services []*service) {
 	}
 }
 
-// setOwnLease has s have the unit that it would have if it named none.
+// setOwnLease gives s the unit it would have if it named none.
 func (s *service) setOwnLease() {
 	s.lease = vip.OwnLeaseKey(s.Key)
 	s.verdict.Lease = s.lease
 }
 
-// current returns the unit that has the Services of u now; nil for nil.
 func (u *unit) current() *unit {
 	for u != nil && u.mergedInto != nil {
 		u = u.mergedInto
@@ -93,12 +92,11 @@ func (u *unit) current() *unit {
 	return u
 }
 
-// severalNamespaces reports whether services are of more than one namespace.
 func severalNamespaces(services []*service) bool {
 	return slices.ContainsFunc(services, func(s *service) bool { return s.Key.Namespace != services[0].Key.Namespace })
 }
 
-// join merges u with the unit that has k already, the older first, and returns that.
+// join merges u into units[k], the older first, and returns that.
 func join[K comparable](units map[K]*unit, k K, u *unit) *unit {
 	o := units[k].current()
 	if o != nil && o != u {
@@ -112,7 +110,7 @@ func join[K comparable](units map[K]*unit, k K, u *unit) *unit {
 	return u
 }
 
-// completeUnit sets what follows for u from its Services; decisive are those that have addresses, or all.
+// completeUnit derives u from its Services; decisive are those with addresses, or all.
 func (g *grouping) completeUnit(u *unit) {
 	if len(u.services) > 1 {
 		slices.SortFunc(u.services, func(a, b *service) int {
@@ -135,7 +133,7 @@ func (g *grouping) completeUnit(u *unit) {
 	g.completeAddresses(u)
 }
 
-// recordsOf returns the other leases of u, each once, in the order of its Services.
+// recordsOf returns the other leases of u, each once, in order of Services.
 func recordsOf(u *unit) (records []vip.Key) {
 	if len(u.services) == 1 {
 		return nil
@@ -150,7 +148,7 @@ func recordsOf(u *unit) (records []vip.Key) {
 	return records
 }
 
-// rank returns the place of s in its unit: by its lease held, then by an address that it has.
+// rank returns the place of s in its unit: by lease held, then address.
 func (s *service) rank() int {
 	switch {
 	case isHeld(s.claim) && s.hasAny:
@@ -163,7 +161,7 @@ func (s *service) rank() int {
 	return 3
 }
 
-// completeAddresses sets links and the rest of the addresses of u, and which links it requires.
+// completeAddresses sets the links, and completes the addresses, of u.
 func (g *grouping) completeAddresses(u *unit) {
 	alone := len(u.services) == 1 // as most are: nothing is shared
 	var first map[netip.Addr]*service
@@ -200,7 +198,7 @@ func (g *grouping) completeAddresses(u *unit) {
 	}
 }
 
-// namesLink returns by address the first Service that has it and whose link is up.
+// namesLink returns by address the first Service that names an up link.
 func (g *grouping) namesLink(u *unit) map[netip.Addr]*service {
 	first := make(map[netip.Addr]*service)
 	for _, s := range u.services {
@@ -214,13 +212,13 @@ func (g *grouping) namesLink(u *unit) map[netip.Addr]*service {
 	return first
 }
 
-// anyLinkUp reports whether an alive node has such a link up; "" and "auto" count as up.
+// anyLinkUp reports whether an alive node has the link up; "" and "auto" are up.
 func (g *grouping) anyLinkUp(requested string) bool {
 	return requested == "" || requested == "auto" || requested == vip.DefaultLink || slices.ContainsFunc(g.alive,
 		func(n *member) bool { return linkFault(&n.Info, requested) == "" })
 }
 
-// completeAddress sets what follows for a, of s in u, as this node would bind it.
+// completeAddress derives a, of s in u, as this node would bind it.
 func (g *grouping) completeAddress(u *unit, s *service, a *address) {
 	a.Lease, a.LocalDelivery = u.lease, s.localDelivery
 	a.ResetTranslated = s.localDelivery && g.self != nil && !g.self.Info.APIServerReady
@@ -235,7 +233,7 @@ func (g *grouping) completeAddress(u *unit, s *service, a *address) {
 	var subnet int
 	a.Link, subnet = linkFor(&g.self.Info, s.Interface, named)
 	if a.client != nil {
-		// not by the mask of the lease, which anybody on the link may have sent
+		// not by the mask of the lease: anybody on the link may have sent that
 		_, subnet = linkFor(&g.self.Info, a.Link, a.Addr)
 	}
 	if a.client != nil && u.claim.Holder == g.Self {
@@ -249,7 +247,7 @@ func (g *grouping) completeAddress(u *unit, s *service, a *address) {
 	a.Bits = cmp.Or(bits, subnet, a.Addr.BitLen())
 }
 
-// isNew reports whether a was never announced for u, so that another host may have it.
+// isNew reports whether a was never announced for u, so others may have it.
 func (g *grouping) isNew(u *unit, s *service, a netip.Addr) bool {
 	// a claim proves nothing: the address may never have been bound
 	if !s.statusTellsUse {
@@ -258,7 +256,7 @@ func (g *grouping) isNew(u *unit, s *service, a netip.Addr) bool {
 	return !slices.ContainsFunc(u.services, func(o *service) bool { return o.statusHas(a) })
 }
 
-// ownerRequirements returns what u requires of its owner but for links.
+// ownerRequirements returns what u requires of its owner, but no links.
 func (g *grouping) ownerRequirements(u *unit) requirements {
 	need := requirements{capabilities: &u.services[0].capabilities}
 	if need.sharesOwner {

@@ -12,31 +12,28 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A Forwarding is what gateways may be asked for (UPnP), as the options have it.
+// A Forwarding is what gateways may be asked for (UPnP), by the options.
 type Forwarding struct {
 	Namespaces []string    // whose Services may ask; nil is all
 	Ports      [][2]uint16 // external ports that may be opened, first and last; nil is all
 	Status     bool        // external addresses are written to statuses
 }
 
-// allowsNamespace reports whether Services of the namespace may ask gateways.
 func (f *Forwarding) allowsNamespace(name string) bool {
 	return f.Namespaces == nil || slices.Contains(f.Namespaces, name)
 }
 
-// allowsPort reports whether the external port may be opened.
 func (f *Forwarding) allowsPort(port uint16) bool {
 	return f.Ports == nil || slices.ContainsFunc(f.Ports, func(r [2]uint16) bool { return r[0] <= port && port <= r[1] })
 }
 
-// closeWithin is how long a VIP that is not wanted any more may stay for its mappings' sake.
+// closeWithin is how long an unwanted VIP may stay for its mappings' sake.
 const closeWithin = 2 * time.Second
 
-// maxMappings is how many Mappings the Services of a namespace have, those of its older units first. A gateway is
-// asked for one after the other, and many have room for some hundred, which are for all.
+// maxMappings is how many Mappings a namespace has: gateways are slow, and hold some hundred for all.
 const maxMappings = 256
 
-// mappings plans which ports gateways are to have open (UPnP), and reports which are.
+// mappings plans which ports gateways open (UPnP), and reports which are.
 type mappings struct {
 	*draft
 	states  map[vip.Key][]*vip.MappingState // by Service
@@ -76,7 +73,6 @@ func (m *mappings) addMappings(s *service, here bool) {
 	}
 }
 
-// mappingOf returns the Mapping of a port of s to VIP a.
 func (m *mappings) mappingOf(s *service, a vip.Address, port vip.Port) vip.Mapping {
 	x := vip.Mapping{
 		Service: s.Key, UID: s.UID, Addr: a.Addr, Link: m.gatewayLink(a),
@@ -88,7 +84,7 @@ func (m *mappings) mappingOf(s *service, a vip.Address, port vip.Port) vip.Mappi
 	return x
 }
 
-// closePorts has gateways close ports of s, being deleted, and reports whether to wait for one.
+// closePorts has gateways close ports of s, being deleted, and reports whether to wait.
 func (m *mappings) closePorts(s *service) (left bool) {
 	asked := m.Forwarding == nil || s.Forward == nil
 	for _, x := range m.MappingStates {
@@ -130,7 +126,7 @@ func (m *mappings) gatewayLink(a vip.Address) string {
 	return cmp.Or(link, a.Link)
 }
 
-// addEvents adds Events about problems and open ports of s, which is announced here.
+// addEvents adds Events about problems and open ports of s, announced here.
 func (m *mappings) addEvents(s *service) {
 	if s.Forward == nil {
 		return
@@ -185,7 +181,7 @@ func (m *mappings) addEvents(s *service) {
 	}
 }
 
-// whyForbidden returns why s may have no ports opened; nil if all are allowed.
+// whyForbidden returns why s may have no ports opened, or nil.
 func (m *mappings) whyForbidden(s *service) (reasons []string) {
 	switch {
 	case m.Forwarding == nil:
@@ -218,9 +214,9 @@ func (m *mappings) whyForbidden(s *service) (reasons []string) {
 	}
 }
 
-// externalIngress returns the public addresses on which gateways have confirmed ports of s.
+// externalIngress returns public addresses where gateways confirmed ports of s.
 func (m *mappings) externalIngress(s *service) (list []vip.Ingress) {
-	// If only the status names addresses, these would be taken for ones to announce.
+	// If only the status names addresses, these would be announced.
 	if m.Forwarding == nil || !m.Forwarding.Status || s.Forward == nil || s.Source == vip.SourceStatus {
 		return nil
 	}
@@ -236,14 +232,13 @@ func (m *mappings) externalIngress(s *service) (list []vip.Ingress) {
 		slices.SortFunc(ports[a], func(a, b vip.Port) int {
 			return cmp.Or(cmp.Compare(a.Port, b.Port), strings.Compare(a.Protocol, b.Protocol))
 		})
-		// Proxy keeps kube-proxy from what a gateway may name as it likes
+		// Proxy keeps kube-proxy from what a gateway names
 		list = append(list, vip.Ingress{Addr: a, IPMode: vip.ModeProxy, Ports: slices.Compact(ports[a])})
 	}
 	return list
 }
 
-// sharedRange is the range that providers use between themselves and their customers (RFC
-// 6598).
+// sharedRange is between providers and their customers (RFC 6598).
 var sharedRange = netip.MustParsePrefix("100.64.0.0/10")
 
 // isPublic reports whether a may be an address on the Internet.
@@ -251,7 +246,7 @@ func isPublic(a netip.Addr) bool {
 	return a.IsGlobalUnicast() && !a.IsPrivate() && !sharedRange.Contains(a)
 }
 
-// keepUntilClosed keeps unwanted addresses until their ports are closed: many gateways ask for that.
+// keepUntilClosed keeps addresses until their ports are closed: gateways ask for that.
 func (m *mappings) keepUntilClosed(units []*unit) {
 	if len(m.MappingStates) == 0 || !m.Tenure.Holds(m.Now) {
 		return

@@ -9,25 +9,23 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Heartbeats show whether a node is heard on the link of VIPs. On other links with VIPs, such as VLANs, the
-// nodes ask for the addresses that they have there, by ARP or NDP (vip.CheckNeighbor), and publish which of them
-// nobody answers for (vip.NodeInfo.Unanswered). A node for which two say so is unheard on that link: it gets
-// no VIP there as long as another node is heard, and hands over those it has (docs/why.md, "Verification").
+// Heartbeats show who is heard on the link of VIPs. On other links nodes ask each other by ARP or NDP
+// (vip.CheckNeighbor), and publish who does not answer (vip.NodeInfo.Unanswered). A node for which two say so gets no
+// VIP there while another is heard, and hands over its own (docs/why.md, "Verification").
 
 const (
-	// neighborWitnesses is how many nodes ask for an address of each node.
 	neighborWitnesses = 3
-	// neededWitnesses is how many of them must get no answer.
+	// neededWitnesses is how many neighborWitnesses must get no answer.
 	neededWitnesses = 2
 )
 
-// A neighbor is a node on a network, with the address that it has there.
+// A neighbor is a node, with its address on a network.
 type neighbor struct {
 	*member
 	addr netip.Addr
 }
 
-// neighborsOn returns the alive nodes, by name, on a network, each with its first address there.
+// neighborsOn returns the alive nodes, by name, with their first addresses on a network.
 func (all *nodes) neighborsOn(network netip.Prefix) []neighbor {
 	var found []neighbor
 	for _, n := range all.alive {
@@ -38,7 +36,7 @@ func (all *nodes) neighborsOn(network netip.Prefix) []neighbor {
 	return found
 }
 
-// addressOn returns a node's first address of exactly a network, on a link that is up; zero for none.
+// addressOn returns a node's first address of exactly a network, on an up link, or zero.
 func addressOn(info *vip.NodeInfo, network netip.Prefix) netip.Addr {
 	for _, l := range info.Links {
 		for _, p := range l.Prefixes {
@@ -50,12 +48,11 @@ func addressOn(info *vip.NodeInfo, network netip.Prefix) netip.Addr {
 	return netip.Addr{}
 }
 
-// asksFor reports whether n can know on which links to ask for o.
 func (n *member) asksFor(o *member) bool {
 	return n != o && (n.Info.AnnouncesServices() || !o.Info.AnnouncesServices())
 }
 
-// setUnheard sets unheard of alive nodes: where neededWitnesses, or all that ask, get no answer.
+// setUnheard sets unheard where neededWitnesses, or all that ask, get no answer.
 func (all *nodes) setUnheard() {
 	named := map[netip.Addr]int{}
 	for _, n := range all.alive {
@@ -89,7 +86,6 @@ func (all *nodes) setUnheard() {
 	}
 }
 
-// isUnheard reports whether n is unheard on a link that need names.
 func (n *member) isUnheard(need *requirements) bool { return n.unheardLink(need) != "" }
 
 // unheardLink returns the first link that need names on which n is unheard, or "".
@@ -104,7 +100,7 @@ func (n *member) unheardLink(need *requirements) string {
 	return ""
 }
 
-// watchNeighbors asks for other nodes on the links with VIPs, but for that of heartbeats.
+// watchNeighbors asks for other nodes on links with VIPs, without that of heartbeats.
 func (c *addressChecks) watchNeighbors(units []*unit) {
 	if c.self == nil || !c.self.Alive {
 		return
@@ -131,7 +127,7 @@ func (c *addressChecks) watchNeighbors(units []*unit) {
 	}
 }
 
-// isWitness reports whether this node is one of neighborWitnesses that ask for n.
+// isWitness reports whether this node is to ask for n.
 func (c *addressChecks) isWitness(n neighbor, all []neighbor) bool {
 	own, before := rendezvousHash(n.hash, c.self.hash), 0
 	for _, o := range all {
@@ -142,7 +138,7 @@ func (c *addressChecks) isWitness(n neighbor, all []neighbor) bool {
 	return before < neighborWitnesses
 }
 
-// reportUnheard adds VIPUnanswered to s, of this node, where it is unheard.
+// reportUnheard adds VIPUnanswered to s where this node is unheard.
 func (c *addressChecks) reportUnheard(s *service) {
 	link := c.self.unheardLink(&s.unit.requirements)
 	if link == "" {

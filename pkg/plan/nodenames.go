@@ -7,7 +7,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// useNodesByAddress renames Nodes in w like the one member with their address (vip_nodename).
+// useNodesByAddress names Nodes in w like the one member with their address (vip_nodename).
 func useNodesByAddress(w *vip.World) {
 	names := NodeNames(w)
 	if len(names) == 0 {
@@ -29,10 +29,10 @@ func useNodesByAddress(w *vip.World) {
 	}
 }
 
-// NamesOfNodes are the names that Nodes have as members, by the Nodes' own, where these differ.
+// NamesOfNodes are members' names by those of their Nodes, where these differ.
 type NamesOfNodes map[string]string
 
-// NodeNames returns the names of those Nodes that are called otherwise than their members.
+// NodeNames returns the names of Nodes that their members don't share.
 func NodeNames(w *vip.World) NamesOfNodes {
 	objects := nodeObjects(w)
 	var nameless []vip.Member
@@ -59,7 +59,6 @@ func NodeNames(w *vip.World) NamesOfNodes {
 	return names
 }
 
-// hasAnyAddress reports whether a link of m has one of addrs.
 func hasAnyAddress(m *vip.Member, addrs []netip.Addr) bool {
 	return slices.ContainsFunc(m.Info.Links, func(l vip.Link) bool {
 		return slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return slices.Contains(addrs, p.Addr()) })
@@ -74,7 +73,6 @@ func (n NamesOfNodes) Of(node string) string {
 	return node
 }
 
-// ofAll returns Of for each of a list, sorted.
 func (n NamesOfNodes) ofAll(nodes []string) []string {
 	if nodes == nil {
 		return nil

@@ -24,8 +24,7 @@ type member struct {
 	vip.Member
 	refusal   string // why its Herald takes no VIP at all, or ""
 	exclusion string // why it has no VIP of a Service, by svc_enable or by what Kubernetes says of it, or ""
-	// caresForServices: it announces Services, of the classes that all do, or no member announces any: what earlier
-	// processes wrote is to be cleared.
+	// caresForServices: it announces Services of the common classes, or nobody does, and it clears what is left.
 	caresForServices bool
 	labels           map[string]string
 	// labelsKnown: Nodes can be read, and so their labels.
@@ -36,17 +35,15 @@ type member struct {
 	units       int // how many it holds, or is about to
 }
 
-// isolatedRefusal is the refusal of a node that is isolated.
 const isolatedRefusal = "it reaches too few other nodes on the VIPs' link"
 
-// noServicesExclusion is the exclusion of a node with svc_enable=false.
 const noServicesExclusion = "its Herald announces no Services (svc_enable is false there)"
 
-// otherClassExclusion is the exclusion of a node whose class options are not those of classOptions.
+// otherClassExclusion is for nodes whose class options are not classOptions.
 const otherClassExclusion = "its Herald has other class options (lb_class_name, lb_class_only, " +
 	"lb_class_legacy_handling) than most: one installation has one class"
 
-// classOptions returns the class options that most members have; of several the first by name.
+// classOptions returns what most members have; of several the first by name.
 func classOptions(members []vip.Member) (most vip.ClassOptions) {
 	counts := make(map[vip.ClassOptions]int)
 	for i := range members { // sorted by name
@@ -63,12 +60,12 @@ func classOptions(members []vip.Member) (most vip.ClassOptions) {
 	return most
 }
 
-// hasOtherClasses reports whether a node announces Services of other classes than most do.
+// hasOtherClasses reports whether a node's classes are not those of most.
 func hasOtherClasses(info *vip.NodeInfo, most vip.ClassOptions) bool {
 	return info.Options != nil && info.Options.Services && info.Options.ClassOptions != most
 }
 
-// isolatedOnly reports whether n is isolated, and would be eligible if it were not.
+// isolatedOnly reports whether n would be eligible if not isolated.
 func (n *member) isolatedOnly(need *requirements) bool {
 	if n.refusal != isolatedRefusal {
 		return false
@@ -78,14 +75,13 @@ func (n *member) isolatedOnly(need *requirements) bool {
 	return whyIneligible(need, &other) == ""
 }
 
-// whyExcluded returns why the node takes no VIP of any Service; "" if it does.
 func (n *member) whyExcluded() string { return cmp.Or(n.refusal, n.exclusion) }
 
-// newNodes returns the members, dead ones too, with why each takes no VIP.
+// newNodes returns the members, dead ones too, with why they take no VIP.
 func newNodes(w *vip.World) *nodes {
 	objects := nodeObjects(w)
 	hasNode := func(x vip.Member) bool { _, ok := objects[x.Name]; return ok }
-	// Where no member has a Node, this process may not read Nodes, or there are none yet: that says nothing.
+	// If no member has a Node, Nodes can't be read, or there are none yet: that says nothing.
 	nodesKnown := slices.ContainsFunc(w.Members, hasNode)
 	labelCounts := exclusionLabelCounts(w.Members, objects)
 	othersStay := slices.ContainsFunc(w.Members, func(x vip.Member) bool {
@@ -115,7 +111,7 @@ func newNodes(w *vip.World) *nodes {
 			n.refusal = "its Herald is stopping"
 		case o.Drained:
 			n.refusal = "it is drained (herald undrain " + x.Name + " ends that)"
-		// VIPs go before the Pods behind them do; while no other node is alive they stay
+		// VIPs go before their Pods do; while no other node is alive they stay
 		case o.ShuttingDown && othersStay:
 			n.refusal = "it is being shut down"
 		case x.Info.Isolated:
@@ -135,7 +131,6 @@ func newNodes(w *vip.World) *nodes {
 	return all
 }
 
-// nodeObjects returns the Nodes of w by name.
 func nodeObjects(w *vip.World) map[string]vip.Node {
 	objects := make(map[string]vip.Node, len(w.Nodes))
 	for _, o := range w.Nodes {
@@ -144,11 +139,10 @@ func nodeObjects(w *vip.World) map[string]vip.Node {
 	return objects
 }
 
-// ExclusionLabelCounts reports whether an ExclusionLabel keeps VIPs off, by Members and Nodes of w.
+// ExclusionLabelCounts reports whether an ExclusionLabel in w keeps VIPs off.
 func ExclusionLabelCounts(w *vip.World) bool { return exclusionLabelCounts(w.Members, nodeObjects(w)) }
 
-// exclusionLabelCounts reports whether any member announces Services without the label (docs/why.md, "The exclusion
-// label").
+// exclusionLabelCounts reports whether an unlabelled member announces Services (docs/why.md, "The exclusion label").
 func exclusionLabelCounts(members []vip.Member, objects map[string]vip.Node) bool {
 	return slices.ContainsFunc(members, func(x vip.Member) bool {
 		o, hasNode := objects[x.Name]
@@ -156,27 +150,25 @@ func exclusionLabelCounts(members []vip.Member, objects map[string]vip.Node) boo
 	})
 }
 
-// A rank says how well a node would serve a unit. Of eligible nodes one with the lowest rank
-// gets it.
+// A rank says how well a node would serve a unit; the lowest gets it.
 type rank int
 
 // The ranks. A node has the highest one that applies.
 const (
 	rankWell     rank = iota
 	rankNotReady      // kubelet does not report it as ready, though it may serve
-	// its Herald was killed or crashed more than once in the last minutes (docs/why.md, "Restart loops")
+	// its Herald crashed more than once in the last minutes (docs/why.md, "Restart loops")
 	rankRestarting
-	// its data plane would not forward packets to VIPs, or has not been seen to (docs/why.md, "Failing data plane")
+	// its data plane does not forward to VIPs, or was not seen to (docs/why.md, "Failing data plane")
 	rankFaulty
 	rankUnheard // the other nodes get no answer from it on a link that is needed (docs/why.md, "Verification")
 	rankStalled // its agent does not follow the table
 )
 
-// restartsTolerated is how many vip.NodeInfo.Restarts do not make a node rankRestarting: one
-// power cut says nothing about the next.
+// restartsTolerated is how many Restarts don't count: one power cut says nothing about the next.
 const restartsTolerated = 1
 
-// rankFor returns the rank of n as an owner; but for Stalled every node comes to the same.
+// rankFor returns the rank of n as owner: every node comes to the same, except for Stalled.
 func (n *member) rankFor(need *requirements) rank {
 	switch {
 	case n.Stalled:
@@ -212,7 +204,7 @@ type linkOf struct {
 	addr      netip.Addr // zero for what a DHCP server leases
 }
 
-// linksOn returns the links of n to bind addresses to, "" for an unknown one, each with the address.
+// linksOn returns the links of n to bind to, "" if unknown, each with its address.
 func (need *requirements) linksOn(n *member) iter.Seq2[string, netip.Addr] {
 	return func(yield func(string, netip.Addr) bool) {
 		for _, l := range need.links {
@@ -227,7 +219,7 @@ func (need *requirements) linksOn(n *member) iter.Seq2[string, netip.Addr] {
 	}
 }
 
-// whyIneligible returns why alive n may not announce it, or ""; no other code decides this.
+// whyIneligible returns why alive n may not announce it, or ""; nothing else decides.
 func whyIneligible(need *requirements, n *member) string {
 	switch {
 	case n.refusal != "":
@@ -259,12 +251,11 @@ func whyIneligible(need *requirements, n *member) string {
 	return ""
 }
 
-// onlyIPv6 reports whether nothing but addresses of IPv6 is to be bound.
 func (need *requirements) onlyIPv6() bool {
 	return !slices.ContainsFunc(need.links, func(l linkOf) bool { return !l.addr.Is6() })
 }
 
-// whyNoIPv6 returns why n binds no address of IPv6 to a link, and what to do; "" if it does.
+// whyNoIPv6 returns why n binds no IPv6 to a link, or "".
 func (n *member) whyNoIPv6(a netip.Addr, link string) string {
 	if l := linkNamed(&n.Info, link); !a.Is6() || l == nil || !l.NoIPv6 {
 		return ""
@@ -273,13 +264,11 @@ func (n *member) whyNoIPv6(a netip.Addr, link string) string {
 	return fmt.Sprintf("IPv6 is disabled on its link %s (sysctl -w net.ipv6.conf.%s.disable_ipv6=0)", link, name)
 }
 
-// containsSorted reports whether names, which are sorted, contain name.
 func containsSorted(names []string, name string) bool {
 	_, found := slices.BinarySearch(names, name)
 	return found
 }
 
-// weightFor returns how much the pools of the addresses prefer n, in all.
 func (n *member) weightFor(need *requirements) (sum int) {
 	for _, a := range need.preferred {
 		if n.labelsKnown {
@@ -289,7 +278,7 @@ func (n *member) weightFor(need *requirements) (sum int) {
 	return sum
 }
 
-// whyNoNode returns why each alive node is ineligible, or that no node runs Herald.
+// whyNoNode returns why each alive node is ineligible.
 func (all *nodes) whyNoNode(need *requirements) string {
 	const limit = 5
 	nodesOf := make(map[string][]string)
@@ -323,7 +312,7 @@ func (all *nodes) whyNoNode(need *requirements) string {
 	return "no node may announce it at present: " + strings.Join(reasons, "; ")
 }
 
-// withoutHerald returns, in brackets, which endpoints have no Herald alive; "" if all have.
+// withoutHerald returns, in brackets, which endpoints have no live Herald, or "".
 func (all *nodes) withoutHerald(endpoints []string) string {
 	var without []string
 	why := "where no Herald runs"
@@ -344,12 +333,10 @@ func (all *nodes) withoutHerald(endpoints []string) string {
 	return " (there is one on " + strings.Join(without, ", ") + ", " + why + ")"
 }
 
-// linkFor returns the link of a node on which a is bound for a Service that names the link requested, or with "" the
-// node's default, which may be "auto"; and the prefix length of that link's longest subnet with a, 0 if none has it.
+// linkFor returns the link of a node for a, and its longest prefix with a, or 0.
 //
-// "auto" is the link with the longest subnet that has a, else the one with the default route, or "". A named link is
-// returned even if the node does not have it. vip.DefaultLink is the node's DefaultInterface. The zero Addr is in no
-// subnet.
+// requested "" is the node's DefaultInterface. "auto" is the link with the longest subnet that has a, else that of the
+// default route, or "". A named link is returned even if the node lacks it. The zero Addr is in no subnet.
 func linkFor(info *vip.NodeInfo, requested string, a netip.Addr) (link string, subnet int) {
 	requested = cmp.Or(requested, info.Interface)
 	link = info.LinkFor(requested)
@@ -369,7 +356,7 @@ func linkFor(info *vip.NodeInfo, requested string, a netip.Addr) (link string, s
 	return link, subnet
 }
 
-// linkFault returns what is wrong with a link of a node, as text for users; "" if it is up.
+// linkFault returns what is wrong with a node's link, or "".
 func linkFault(info *vip.NodeInfo, link string) string {
 	switch l := linkNamed(info, link); {
 	case l != nil && l.Up:
@@ -382,7 +369,6 @@ func linkFault(info *vip.NodeInfo, link string) string {
 	return "it has no link " + link
 }
 
-// linkNamed returns the link of that name, or nil.
 func linkNamed(info *vip.NodeInfo, name string) *vip.Link {
 	for i := range info.Links {
 		if info.Links[i].Name == name {
@@ -392,10 +378,9 @@ func linkNamed(info *vip.NodeInfo, name string) *vip.Link {
 	return nil
 }
 
-// hashKey returns the hash of k.String().
 func hashKey(k vip.Key) uint64 { return hash(k.String()) }
 
-// hash returns the FNV-1a hash of s, the same on every node and in every version.
+// hash is FNV-1a, the same on every node and in every version.
 func hash(s string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(s) {
@@ -404,7 +389,7 @@ func hash(s string) uint64 {
 	return h
 }
 
-// chosen returns the able node named last, else the one of the highest rendezvous hash; nil for none.
+// chosen returns the able node named last, else of highest rendezvous hash, or nil.
 func chosen(key uint64, nodes []*member, last string, able func(*member) bool) (best *member) {
 	for _, n := range nodes {
 		switch {
@@ -418,7 +403,7 @@ func chosen(key uint64, nodes []*member, last string, able func(*member) bool) (
 	return best
 }
 
-// rendezvousHash mixes two hashes by the finalizer of splitmix64, as good as random for each pair.
+// rendezvousHash mixes two hashes by the finalizer of splitmix64, like random.
 func rendezvousHash(unit, node uint64) uint64 {
 	x := unit ^ (node + 0x9e3779b97f4a7c15)
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

@@ -18,12 +18,12 @@ type offers struct {
 	labels    map[string]map[string]string // of namespaces
 }
 
-// newOffers returns what the pools allow and set; nil if Herald reads none.
+// newOffers returns what the pools allow; nil if Herald reads none.
 func newOffers(r *Rules, w *vip.World) *offers {
 	if r.Allocation == nil {
 		return nil
 	}
-	// what a ConfigMap that is gone said stays: else who asks meanwhile would have an address for good
+	// what a removed ConfigMap said stays: else who asks meanwhile has an address for good
 	o := &offers{policy: w.PoolPolicy}
 	var data map[string]string
 	if w.Pools != nil {
@@ -37,7 +37,7 @@ func newOffers(r *Rules, w *vip.World) *offers {
 	return o
 }
 
-// whyNot returns why a namespace may not ask for a, and what to do; "" if it may.
+// whyNot returns why a namespace may not ask for a, or "".
 func (o *offers) whyNot(namespace string, a netip.Addr) string {
 	if o.unknown {
 		return a.String() + ": which addresses Services may have is not known, since Herald may not read the " +
@@ -52,7 +52,7 @@ func (o *offers) whyNot(namespace string, a netip.Addr) string {
 	return ""
 }
 
-// ofPools returns the addresses of s for which pools count, 0.0.0.0 and :: for families by DHCP.
+// ofPools returns the addresses of s for which pools count; 0.0.0.0 and :: stand for DHCP.
 func (s *service) ofPools() []netip.Addr {
 	out := make([]netip.Addr, 0, len(s.addrs)+len(s.dhcpFamilies))
 	for _, a := range s.addrs {
@@ -66,13 +66,13 @@ func (s *service) ofPools() []netip.Addr {
 	return out
 }
 
-// setInterface sets the link of s, if it names none, to that of the first pool with one.
+// setInterface gives s without a link that of its first pool.
 func (f *admission) setInterface(s *service) {
 	if f.offers == nil || s.reserved {
 		return
 	}
 	named := s.Interface
-	// its user could run the server on the link that it names
+	// its user could run the server on that link
 	if f.offers.limited && len(s.dhcpFamilies) > 0 {
 		s.Interface = ""
 	}
@@ -90,7 +90,7 @@ func (f *admission) setInterface(s *service) {
 	}
 }
 
-// setMethods sets the methods of s, if it names none, to those of a pool, which it returns.
+// setMethods gives s without methods those of a pool, which it returns.
 func (f *admission) setMethods(s *service) (pool string) {
 	if s.Announce != nil && len(s.Announce) == 0 && f.ARP != f.hasRoutes() && slices.ContainsFunc(s.Addresses,
 		s.statusHas) {
@@ -108,7 +108,7 @@ func (f *admission) setMethods(s *service) (pool string) {
 	return ""
 }
 
-// addPoolsOf adds the addresses of s whose pools are for, or prefer, some nodes to need.
+// addPoolsOf adds to need the addresses whose pools choose nodes.
 func (p *facts) addPoolsOf(need *requirements, s *service) {
 	if p.offers == nil || need.reserved {
 		return
@@ -123,7 +123,7 @@ func (p *facts) addPoolsOf(need *requirements, s *service) {
 	}
 }
 
-// judgeOffer returns why s may not ask for a; "" if it may, or has it already.
+// judgeOffer returns why s may not ask for a, or "".
 func (f *admission) judgeOffer(s *service, a netip.Addr) string {
 	if f.offers == nil || !f.offers.limited || s.reserved {
 		return ""
@@ -141,7 +141,7 @@ func (f *admission) judgeOffer(s *service, a netip.Addr) string {
 	return ""
 }
 
-// unofferedOf returns what s names, no pool offers to it, and its status does not show.
+// unofferedOf returns what s names, no pool offers, and its status lacks.
 func (p *facts) unofferedOf(s *vip.Service) (out []netip.Addr) {
 	if p.offers == nil || !p.offers.limited {
 		return nil
@@ -156,10 +156,10 @@ func (p *facts) unofferedOf(s *vip.Service) (out []netip.Addr) {
 	return out
 }
 
-// released returns the given addresses of s that no pool offers any more, for which it gets others.
+// released returns given addresses of s that no pool offers any more.
 func (p *facts) released(s *vip.Service) []netip.Addr {
 	all := p.unofferedOf(s)
-	// no pool has the zero Addr, but one that can't be read may
+	// no pool has the zero Addr, but an unreadable one may
 	if s.Allocated == "" || p.offers == nil || p.offers.policy.InPool(netip.Addr{}, s.Allocated) {
 		return nil
 	}
@@ -169,5 +169,5 @@ func (p *facts) released(s *vip.Service) []netip.Addr {
 	return all
 }
 
-// keepsStatus reports whether only the status of s keeps its address (docs/why.md, "Who has an address").
+// keepsStatus reports whether only its status keeps the address (docs/why.md, "Who has an address").
 func (s *service) keepsStatus() bool { return s.contended || s.unoffered }

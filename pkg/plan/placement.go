@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-// A placement is the second stage: which nodes units are to go to.
+// A placement is the second stage: which nodes units go to.
 type placement struct {
 	*facts
 	units []*unit
 	again time.Duration // after which time it may come to something else; 0: never by itself
 }
 
-// place sets the targets of units, and returns after which time to do it again.
+// place sets the targets of units, and returns when to do it again.
 func place(f *facts, units []*unit) (again time.Duration) {
 	p := &placement{facts: f, units: units}
 	p.setTargets()
 	return p.again
 }
 
-// setTargets sets the targets of units, oldest first, that are free or to leave this node (docs/why.md, "Placement").
+// setTargets sets the targets of units that are free or leave (docs/why.md, "Placement").
 func (p *placement) setTargets() {
 	for _, u := range p.units {
 		if n := p.members[u.claim.Holder]; n != nil {
@@ -36,7 +36,7 @@ func (p *placement) setTargets() {
 			}
 			u.cause = p.whyFree(u)
 		case p.self != nil && u.claim.Holder == p.Self && p.self.Rejoining && p.self.isolatedOnly(&u.requirements):
-			// All were isolated from each other, it may be: then nothing moves to the first that no longer is.
+			// All may have been isolated: then nothing moves to the first that is not.
 		case p.self != nil && u.claim.Holder == p.Self && whyIneligible(&u.requirements, p.self) != "":
 			u.target, u.cause = p.bestSuccessor(u), p.Self+": "+whyIneligible(&u.requirements, p.self)
 		case p.self != nil && u.claim.Holder == p.Self:
@@ -52,7 +52,7 @@ func (p *placement) setTargets() {
 	}
 }
 
-// whyFree returns why u, which is free, is no longer where it was; "" if it was nowhere.
+// whyFree returns why free u left its node, or "".
 func (p *placement) whyFree(u *unit) string {
 	claim := p.Claims[u.lease]
 	before := cmp.Or(claim.Holder, claim.PreviousHolder)
@@ -70,7 +70,7 @@ func (p *placement) whyFree(u *unit) string {
 	return before + " no longer had it"
 }
 
-// betterNode returns where u is to move for a fault here, and that; nil if none is better.
+// betterNode returns where u moves for a fault here, or nil, and the fault.
 func (p *placement) betterNode(u *unit) (to *member, cause string) {
 	fault := p.faultHere(u)
 	if fault == "" || !p.Tenure.Holds(p.Now) || !p.Tenure.RenewalLateSince.IsZero() {
@@ -82,7 +82,6 @@ func (p *placement) betterNode(u *unit) (to *member, cause string) {
 	return nil, ""
 }
 
-// faultHere returns why clients of u are not served well here; "" if they are.
 func (p *placement) faultHere(u *unit) string {
 	switch {
 	case p.DataPlaneFault != "" && u.requirements.nodeExclusion:
@@ -93,7 +92,7 @@ func (p *placement) faultHere(u *unit) string {
 	return ""
 }
 
-// formerHolder returns the node that had a free unit, if it may have it again: a lease deleted by hand moves nothing.
+// formerHolder returns who had free u, and may again: deleting a lease moves nothing.
 func (p *placement) formerHolder(u *unit) *member {
 	names := append(make([]string, 0, 8), p.Claims[u.lease].Holder)
 	for _, s := range u.services {
@@ -115,16 +114,16 @@ func (p *placement) formerHolder(u *unit) *member {
 	return nil
 }
 
-// bestNode returns the eligible node that is to have u, or nil (docs/why.md, "Placement").
+// bestNode returns who is to have u, or nil (docs/why.md, "Placement").
 func (p *placement) bestNode(u *unit) *member { return p.bestOf(u, p.alive) }
 
-// bestSuccessor returns the best node of which this process has seen a sign of life, or nil.
+// bestSuccessor returns the best node that gave a sign of life, or nil.
 func (p *placement) bestSuccessor(u *unit) *member {
 	// one that was dead before looks alive for a lease duration
 	return p.bestOf(u, slices.DeleteFunc(slices.Clone(p.alive), func(n *member) bool { return n.Unproven }))
 }
 
-// bestOf returns the one of nodes that is to have u; nil if none is eligible.
+// bestOf returns which of nodes is to have u, or nil.
 func (p *placement) bestOf(u *unit, nodes []*member) *member {
 	var best *member
 	var bestRank rank
@@ -143,7 +142,7 @@ func (p *placement) bestOf(u *unit, nodes []*member) *member {
 	return best
 }
 
-// returnUnits gives units back to a node that was undrained and had them directly before.
+// returnUnits returns units to undrained nodes that had them directly before.
 func (p *placement) returnUnits() {
 	undrained := make(map[string]*member)
 	for _, o := range p.Nodes {
@@ -167,7 +166,7 @@ func (p *placement) returnUnits() {
 	}
 }
 
-// rebalance moves at most one unit, the youngest for which a node is preferred or has two fewer.
+// rebalance moves the youngest unit for which a node is preferred or has two fewer.
 func (p *placement) rebalance() {
 	if !p.Rebalance || len(p.HandingOver) > 0 {
 		return
@@ -192,7 +191,6 @@ func (p *placement) rebalance() {
 	}
 }
 
-// whyBalanced says why a unit goes to n by vip_rebalance: its pool prefers n, or fewer units.
 func (p *placement) whyBalanced(n *member, weighsMore bool) string {
 	if weighsMore {
 		return "vip_rebalance: " + n.Name + " is preferred by its pool to " + p.Self
@@ -200,7 +198,7 @@ func (p *placement) whyBalanced(n *member, weighsMore bool) string {
 	return fmt.Sprintf("vip_rebalance: %s had %d of them, %s %d", p.Self, p.self.units, n.Name, n.units)
 }
 
-// mayMove reports whether u, which this node holds, may be moved although it could stay.
+// mayMove reports whether u, held here, may move although it could stay.
 func (p *placement) mayMove(u *unit) bool {
 	return u.claim.Holder == p.Self && u.target == nil && u.services[0].movable && !p.handingOver(u) &&
 		p.Tenure.Holds(p.Now) && p.Tenure.RenewalLateSince.IsZero()

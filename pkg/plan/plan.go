@@ -35,8 +35,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Rules are the options that placement depends on. They are the same on every node; otherwise
-// nodes would not agree.
+// Rules are the options of placement; with different ones nodes would not agree.
 type Rules struct {
 	vip.ClassOptions
 	Enabled    bool        // svc_enable
@@ -49,20 +48,20 @@ type Rules struct {
 	Announcer  string      // which installation of Herald this is: statuses written by another are left alone
 	Forwarding *Forwarding // enable_upnp; nil: no gateway is asked for anything
 	NoStatus   bool        // disable_service_updates: no status tells what was announced
-	// KeepConnections is how long after a move of a VIP its former owners are sent the packets
-	// of connections that its owner does not know (herald_keep_connections); 0: never.
+	// KeepConnections is how long former owners get packets of connections that the owner does not know
+	// (herald_keep_connections); 0: never.
 	KeepConnections time.Duration
 	LimitPorts      bool // enable_service_security: packets to other ports of a Service's VIP are dropped
 	ProbeNew        bool // vip_skipdad is false: ask whether an address is free before it is used for the first time
 
 	PoolsOnly bool           // svc_addresses: Services may have only addresses of pools
 	Reserved  []netip.Prefix // svc_reserved: what no Service may have
-	// dhcp_macvlan_prefixes: with which names of macvlans that Services choose begin; nil is "herald-"
+	// dhcp_macvlan_prefixes: how names of macvlans that Services choose begin; nil is "herald-"
 	MacvlanPrefixes []string
 	DHCPMode        string // dhcp_mode: what 0.0.0.0 alone asks for: "ipv4", "ipv6" or "dual"
 	ARP             bool   // vip_arp: VIPs are bound and announced on links
 	BGP             *BGP   // bgp_enable; nil: nothing is advertised to routers
-	// vip_routingtable: the table of this node's kernel that gets the routes, for another daemon to export; 0: none
+	// vip_routingtable: the kernel's table that gets the routes, for another daemon to export; 0: none
 	RoutingTable int
 
 	Egress       *Egress       // egress_enable; nil: what pods send keeps its source
@@ -70,7 +69,7 @@ type Rules struct {
 	Allocation   *Allocation   // nil: Services are given no addresses
 }
 
-// Make returns the Plan of node w.Self, and keeps w as it is; the empty Plan before w.Synced is to be ignored.
+// Make returns the Plan of w.Self; ignore the empty one before w.Synced.
 func Make(r Rules, w vip.World) vip.Plan {
 	if !w.Synced {
 		return vip.Plan{}
@@ -79,7 +78,7 @@ func Make(r Rules, w vip.World) vip.Plan {
 	return p.finish(all)
 }
 
-// run makes the stages of a pass over w, each of which hands the next a value. Only finish is left to do.
+// run makes the stages of a pass over w; only finish is left to do.
 func run(r *Rules, w *vip.World) (*actions, []*service) {
 	if r.ControlPlane != nil {
 		w.Services = append([]vip.Service{r.ControlPlane.service(*w)}, w.Services...)
@@ -101,22 +100,21 @@ type facts struct {
 	bound    map[binding]bool
 }
 
-// A binding is an address on a link.
 type binding struct {
 	addr netip.Addr
 	link string
 }
 
-// A service is a Service with what the steps of the plan have found out about it.
+// A service is a Service with what the plan has found out about it.
 type service struct {
 	*vip.Service
 	capabilities
-	// the link that the Service names, else that of a pool; in place of that of vip.Service
+	// the Service's link, else a pool's; in place of that of vip.Service
 	Interface string
-	// the ways that the Service names, else those of a pool; in place of that of vip.Service
+	// the Service's ways, else a pool's; in place of those of vip.Service
 	Announce   []vip.Method
 	statusOurs bool // a Herald of this installation wrote its status
-	// the node that wrote its status last, if a Herald of this installation did; else ""
+	// the node that wrote its status last, if a Herald of this installation; else ""
 	statusBy     string
 	addrs        []address         // what it may have; Link and Bits are filled in for this node
 	dhcpFamilies []vip.Family      // what it asks a DHCP server for; what is leased is in addrs
@@ -130,13 +128,11 @@ type service struct {
 	claim        vip.Claim // what its lease says; set once it is in a unit
 	decisive     bool      // what it requires of a node counts for its unit
 	verdict      vip.Verdict
-	// the addresses that this node does not bind, since a node that has lost them answers for long, each with its
-	// link and who that is
+	// addresses, each with its link and who answers for it though it has lost them, that are not bound here
 	heldBack   []string
 	heldBackBy []string    // the node for which the last of these waits, or the nodes for one of which it does
 	status     *vip.Status // that this node is to write, without conditions; nil if none
-	// that this node is to write, with the others that follow; ConditionAbsent removes all. Without a Type it writes
-	// none
+	// for this node to write, with the others that follow; ConditionAbsent removes all; without a Type none
 	announced     vip.Condition
 	healthChecked bool // its HealthCheck is in the Plan
 }
@@ -173,10 +169,9 @@ func newFacts(r *Rules, w *vip.World) *facts {
 	return f
 }
 
-// isBound reports whether this node's kernel has a on a.Link.
 func (p *facts) isBound(a vip.Address) bool { return p.bound[binding{a.Addr, a.Link}] }
 
-// handingOver reports whether this node has handed u over, and answers until the successor is heard.
+// handingOver reports whether u is handed over, and its successor not yet heard.
 func (p *facts) handingOver(u *unit) bool {
 	_, ok := p.HandingOver[u.lease]
 	return ok

@@ -10,13 +10,13 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Allocation is what the plan must know to have addresses of pools given to Services.
+// Allocation is what the plan must know to have pools give addresses.
 type Allocation struct {
 	Lease    vip.Key // whose holder gives them
 	Provider vip.Key // the lease of kube-vip's cloud provider: while that renews it, it serves the ConfigMap
 }
 
-// planPools adds the PoolInput, with requests only if this node gives addresses.
+// planPools adds the PoolInput; requests only if this node gives addresses.
 func (f *admission) planPools() {
 	if f.Allocation == nil {
 		return
@@ -32,7 +32,6 @@ func (f *admission) planPools() {
 	f.pools = []vip.PoolInput{in}
 }
 
-// addressRequests returns the AddressRequests of all LoadBalancers but the control plane's.
 func (f *admission) addressRequests() []vip.AddressRequest {
 	all := make([]vip.AddressRequest, 0, len(f.all))
 	for _, s := range f.all {
@@ -55,7 +54,7 @@ func (f *admission) addressRequests() []vip.AddressRequest {
 	return all
 }
 
-// dropLeftovers takes from Services what another program left in a status and none can have, as ServiceLB of k3s does.
+// dropLeftovers takes from Services status addresses that none can have, such as of k3s's ServiceLB.
 func (f *admission) dropLeftovers() {
 	cloned := false
 	for i := range f.Services {
@@ -77,12 +76,11 @@ func (f *admission) dropLeftovers() {
 	}
 }
 
-// isLeftover reports whether a, which the status of s names, can't be the address of a Service.
 func (p *facts) isLeftover(s *vip.Service, a netip.Addr) bool {
 	return p.reserved.whyRefused(&service{Service: s}, a) != ""
 }
 
-// keepsAnother reports whether another program's status names an address that s does not ask for.
+// keepsAnother reports whether another program's status names an unrequested address.
 func (p *facts) keepsAnother(s *vip.Service) bool {
 	return !p.wroteStatus(s) && slices.ContainsFunc(s.StatusVIPs(), func(a netip.Addr) bool {
 		return !slices.Contains(s.Addresses, a) && !slices.ContainsFunc(s.Addresses, netip.Addr.IsUnspecified) &&
@@ -90,7 +88,7 @@ func (p *facts) keepsAnother(s *vip.Service) bool {
 	})
 }
 
-// addressesInUse probes what Services were given, and returns what hosts have (docs/why.md, "Address checks").
+// addressesInUse probes given addresses, and returns what hosts have (docs/why.md, "Address checks").
 func (f *admission) addressesInUse() (inUse []netip.Addr) {
 	if !f.ProbeNew {
 		return nil
@@ -114,12 +112,12 @@ func (f *admission) addressesInUse() (inUse []netip.Addr) {
 	return slices.Compact(inUse)
 }
 
-// givesAddresses reports whether a Herald gives addresses: of a ConfigMap that the provider does not serve.
+// givesAddresses reports whether a Herald gives addresses, not the provider.
 func (p *facts) givesAddresses() bool {
 	return p.Allocation != nil && p.Pools != nil && !p.Pools.Gone && p.providerHolder() == ""
 }
 
-// providerHolder is the holder of the lease of kube-vip's cloud provider while it renews that, else "".
+// providerHolder is who renews the lease of kube-vip's cloud provider, or "".
 func (p *facts) providerHolder() string {
 	if c := p.Claims[p.Allocation.Provider]; c.Valid {
 		return c.Holder
@@ -127,7 +125,7 @@ func (p *facts) providerHolder() string {
 	return ""
 }
 
-// intendPoolsLease adds the owner of the unit of pools, and reports whether this node gives addresses.
+// intendPoolsLease plans the owner of pools, and reports whether it is this node.
 func (f *admission) intendPoolsLease() bool {
 	c := f.Claims[f.Allocation.Lease]
 	if !c.Valid {
@@ -148,7 +146,7 @@ func (f *admission) intendPoolsLease() bool {
 	return holds && owner.Node == f.Self && f.Tenure.Holds(f.Now) && f.Tenure.RenewalLateSince.IsZero()
 }
 
-// bestAllocator returns the node that is to give addresses, one that is stalled last; or nil.
+// bestAllocator returns who is to give addresses, a stalled one last; or nil.
 func (p *facts) bestAllocator() *member {
 	able := func(n *member) bool { return n.refusal == "" && n.Info.AnnouncesServices() }
 	key := hashKey(p.Allocation.Lease)
@@ -156,7 +154,7 @@ func (p *facts) bestAllocator() *member {
 		p.alive, "", able))
 }
 
-// reportPools reports Assignments, Services that wait, and what is wrong in the ConfigMap.
+// reportPools reports Assignments, waiting Services, and faults of the ConfigMap.
 func (f *admission) reportPools() {
 	for _, a := range f.Assignments {
 		reason, message, waits := vip.AddressAllocated, a.Reason, ""
@@ -196,7 +194,6 @@ func (f *admission) reportPools() {
 	}
 }
 
-// whyNoAddress returns the message for a Service that names no address: who is to give it one.
 func (f *admission) whyNoAddress(s *service) string {
 	text := "it names no address"
 	if vips := s.StatusVIPs(); len(vips) > 0 && !s.statusOurs {
@@ -214,7 +211,7 @@ func (f *admission) whyNoAddress(s *service) string {
 	return fmt.Sprintf("%s yet; it is to be given one of %s", text, pools)
 }
 
-// all returns what no Service may have, without addresses known from EndpointSlices alone.
+// all returns what no Service may have, without what EndpointSlices alone say.
 func (r *reservedAddresses) all() []vip.ReservedRange {
 	out := slices.DeleteFunc(slices.Clone(r.ranges), func(x vip.ReservedRange) bool { return x.FromSlice })
 	for _, m := range []map[netip.Addr]description{r.nodes, r.programs, r.routers, r.subnets} {

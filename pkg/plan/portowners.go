@@ -2,13 +2,12 @@ package plan
 
 import "github.com/heraldvip/herald/pkg/vip"
 
-// portOwners is which Service has each port of one address. Services may have thousands of ports and 16 addresses
-// each, so it is arrays by port number, not a map. The zero value is empty.
+// portOwners is which Service has each port of one address: arrays, not a map, for there may be thousands. The zero
+// value is empty.
 type portOwners struct {
 	tcp, udp, sctp []*service // by port number, 65536 each or none; nil where no Service has the port
 }
 
-// of returns the Service that has p; nil if none has.
 func (o *portOwners) of(p vip.Port) *service {
 	if owners := *o.owners(p.Protocol); owners != nil {
 		return owners[p.Port]
@@ -16,7 +15,7 @@ func (o *portOwners) of(p vip.Port) *service {
 	return nil
 }
 
-// set stores that s has the ports; with nil that no Service has them.
+// set stores that s has the ports; nil frees them.
 func (o *portOwners) set(ports []vip.Port, s *service) {
 	for _, p := range ports {
 		owners := o.owners(p.Protocol)
@@ -27,7 +26,7 @@ func (o *portOwners) set(ports []vip.Port, s *service) {
 	}
 }
 
-// owners returns where the Services by port of a protocol are. Kubernetes has these three.
+// owners returns where the Services by port of a protocol are.
 func (o *portOwners) owners(protocol string) *[]*service {
 	switch protocol {
 	case "UDP":

@@ -8,11 +8,11 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// maxOpenPorts is how many ports of VIPs a namespace may have open on a node, each address counted: whenever one of
-// any Service changes, all are written again, which takes the kernel some 5 µs for each.
+// maxOpenPorts is how many ports, per address, a namespace has open on a node: each change writes all, at some 5 µs
+// each.
 const maxOpenPorts = 8192
 
-// limitPorts adds which ports of addresses are open (enable_service_security), none of unwanted ones.
+// limitPorts adds the open ports of addresses (enable_service_security), none of unwanted ones.
 func (m *actions) limitPorts(services []*service) {
 	if !m.LimitPorts {
 		return
@@ -52,7 +52,7 @@ func (m *actions) limitPorts(services []*service) {
 	}
 }
 
-// openedPorts returns how many ports each Service, oldest first, has open on each limited address.
+// openedPorts returns how many ports each Service has open on each address.
 func (m *actions) openedPorts(services []*service, limited map[netip.Addr]bool) map[*service]int {
 	opened, left := make(map[*service]int, len(services)), make(map[string]int)
 	for _, s := range services {

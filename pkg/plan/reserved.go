@@ -16,18 +16,17 @@ type reservedAddresses struct {
 	routers  map[netip.Addr]description // gateways and BGP peers
 	subnets  map[netip.Addr]description // network and broadcast addresses of links
 	ranges   []vip.ReservedRange        // longest prefix first
-	// inRanges are those of ranges that are one address: there may be as many as Services ask for.
+	// inRanges are the ranges of one address: as many as Services ask for.
 	inRanges map[netip.Addr][]vip.ReservedRange
 	wider    []vip.ReservedRange // the others
 
-	// mayIgnoreSlices reports whether s may have an address although an EndpointSlice says that it is a pod's.
+	// mayIgnoreSlices reports whether s may have an address in an EndpointSlice.
 	mayIgnoreSlices func(s *service, a netip.Addr) bool
 }
 
 // A description says what an address is: "what node" or "what node on link".
 type description struct{ what, node, link string }
 
-// String returns the description as text for messages.
 func (d description) String() string {
 	if d.link == "" {
 		return d.what + " " + d.node
@@ -35,7 +34,7 @@ func (d description) String() string {
 	return d.what + " " + d.node + " on " + d.link
 }
 
-// newReservedAddresses returns what no Service may have, by what nodes publish and by the options.
+// newReservedAddresses returns what no Service may have, by nodes and options.
 func newReservedAddresses(rules *Rules, w *vip.World) *reservedAddresses {
 	r := &reservedAddresses{
 		nodes: make(map[netip.Addr]description), programs: make(map[netip.Addr]description),
@@ -87,7 +86,6 @@ func newReservedAddresses(rules *Rules, w *vip.World) *reservedAddresses {
 	return r
 }
 
-// addMember adds the addresses that a node, alive or not, publishes.
 func (r *reservedAddresses) addMember(m *vip.Member) {
 	for _, l := range m.Info.Links {
 		for _, p := range l.Prefixes {
@@ -110,9 +108,8 @@ func (r *reservedAddresses) addMember(m *vip.Member) {
 	}
 }
 
-// addSubnet adds the first and the last address of an IPv4 network (RFC 1122 section 3.2.1.3), and the first of an
-// IPv6 network, which is that of its routers (Subnet-Router anycast, RFC 4291 section 2.6.1). Networks of two
-// addresses have neither (RFC 3021, RFC 6164).
+// addSubnet adds the first and last address of an IPv4 network (RFC 1122 section 3.2.1.3), and the first of an IPv6 one
+// (Subnet-Router anycast, RFC 4291 section 2.6.1). Networks of two addresses have neither (RFC 3021, RFC 6164).
 func (r *reservedAddresses) addSubnet(p netip.Prefix, node, link string) {
 	first := p.Masked().Addr()
 	switch {
@@ -125,7 +122,7 @@ func (r *reservedAddresses) addSubnet(p netip.Prefix, node, link string) {
 	}
 }
 
-// mayIgnoreSlices reports whether s may have a despite EndpointSlices, which tenants may write.
+// mayIgnoreSlices reports whether s may have a despite EndpointSlices, which tenants write.
 func (p *facts) mayIgnoreSlices(s *service, a netip.Addr) bool {
 	return p.has(s, a) || p.offers != nil && p.offers.policy.WhyNotOffered(s.Key.Namespace,
 		p.offers.labels[s.Key.Namespace], a, true) == ""
@@ -161,7 +158,7 @@ func (r *reservedAddresses) whatIs(s *service, a netip.Addr) string {
 	return ""
 }
 
-// describeTo describes x to the user of s, by its Service only if that is of the same namespace.
+// describeTo describes x to the user of s, other namespaces' Services not by name.
 func describeTo(s *service, x vip.ReservedRange) string {
 	switch x.Service.Namespace {
 	case "":
@@ -172,7 +169,6 @@ func describeTo(s *service, x vip.ReservedRange) string {
 	return x.Description + " of a Service of another namespace"
 }
 
-// broadcast is 255.255.255.255, to all hosts of a link.
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
 // whyRefused returns why s may not have a as a VIP, or "".
@@ -195,7 +191,6 @@ func (r *reservedAddresses) whyRefused(s *service, a netip.Addr) string {
 	return ""
 }
 
-// hasFamily reports whether s may have VIPs of family f: spec.ipFamilies has it, or is empty.
 func (s *service) hasFamily(f vip.Family) bool {
 	return len(s.Families) == 0 || slices.Contains(s.Families, f)
 }

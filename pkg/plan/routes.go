@@ -18,17 +18,16 @@ type BGP struct {
 	Keep       bool              // routes without an owner outlive a restart (herald_bgp_restart_time)
 }
 
-// sessionGrace is how long BGP sessions may take to come up before a user hears of it.
+// sessionGrace is how long BGP sessions may take to come up unreported.
 const sessionGrace = 10 * time.Second
 
-// routes plans the routes to VIPs that this node advertises by BGP, or has in a routing table for another daemon to
-// export.
+// routes plans the routes advertised by BGP, or kept for another daemon.
 type routes struct {
 	*draft
 	added map[netip.Prefix]bool // those in out.Routes
 }
 
-// addRoute adds a host route to a, and returns it; a spare Route if the Plan has one.
+// addRoute adds a host route to a; the second time it returns one that is not in the Plan.
 func (r *routes) addRoute(s *service, a netip.Addr) *vip.Route {
 	prefix := netip.PrefixFrom(a, a.BitLen())
 	if r.added[prefix] {
@@ -43,7 +42,7 @@ func (r *routes) addRoute(s *service, a netip.Addr) *vip.Route {
 	return &r.out.Routes[len(r.out.Routes)-1]
 }
 
-// advertise adds routes to s, which this node owns and binds nowhere, once kube-proxy serves it.
+// advertise adds routes to s, bound nowhere, once kube-proxy serves it.
 func (r *routes) advertise(s *service, handingOver bool) {
 	if s.waitsForKubeProxy && !r.askKubeProxy(s) {
 		s.setVerdict(vip.VIPClaiming, "kube-proxy on node "+r.Self+" does not serve it yet")
@@ -68,7 +67,7 @@ func (r *routes) advertise(s *service, handingOver bool) {
 	r.reportNoSession(s, missing, len(ingress) == 0)
 }
 
-// advertiseFromEveryNode adds routes of Services that every node advertises, and sets their verdicts.
+// advertiseFromEveryNode adds routes that every node advertises, and sets verdicts.
 func (r *routes) advertiseFromEveryNode(services []*service) {
 	sharing := make(map[netip.Addr][]*service)
 	for _, s := range services { // oldest first
@@ -102,14 +101,13 @@ func (r *routes) advertiseFromEveryNode(services []*service) {
 	}
 }
 
-// routeRequirements returns what s requires of a node that advertises routes to it.
 func (p *facts) routeRequirements(s *service) *requirements {
 	need := &requirements{capabilities: &s.capabilities, endpoint: s.Local, endpoints: s.Endpoints.Local()}
 	p.addPoolsOf(need, s)
 	return need
 }
 
-// advertiseHere adds the route to a if this node can serve services; only is who alone advertises it.
+// advertiseHere adds the route to a if this node can serve it; only is who alone may.
 func (r *routes) advertiseHere(a netip.Addr, services []*service) (added bool, only *member) {
 	canServe := func(s *service, n *member) bool { return whyIneligible(r.routeRequirements(s), n) == "" }
 	canServeAll := func(n *member) bool {
@@ -156,7 +154,7 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) (added bool, o
 	return ready && !r.Stopping, only
 }
 
-// affinityNode returns the one able node for s; nil for none (docs/why.md, "Session affinity by BGP").
+// affinityNode returns the one able node for s, or nil (docs/why.md, "Session affinity by BGP").
 func (r *routes) affinityNode(s *service, canServe func(*member) bool) *member {
 	able := slices.DeleteFunc(slices.Clone(r.alive), func(n *member) bool { return !canServe(n) })
 	well := slices.DeleteFunc(slices.Clone(able), func(n *member) bool {
@@ -171,7 +169,7 @@ func (r *routes) affinityNode(s *service, canServe func(*member) bool) *member {
 	return nil
 }
 
-// bindToLoopback adds a, to be bound to lo, and reports whether the kernel has it.
+// bindToLoopback wants a on lo, and reports whether the kernel has it.
 func (r *routes) bindToLoopback(a netip.Addr) bool {
 	want := vip.Address{Addr: a, Bits: a.BitLen(), Link: loopback, LocalDelivery: true}
 	if !r.wanted[a] {
@@ -181,10 +179,8 @@ func (r *routes) bindToLoopback(a netip.Addr) bool {
 	return r.isBound(want)
 }
 
-// loopback is the link of VIPs that several nodes have at once.
 const loopback = "lo"
 
-// protocols returns by what routes are advertised, for messages.
 func (r *routes) protocols() string {
 	table := fmt.Sprintf("routing table %d", r.RoutingTable)
 	switch {
@@ -212,12 +208,11 @@ func (p *facts) connections(s *service, n *member) (count int) {
 	return count
 }
 
-// toPeer reports whether s is advertised to the BGP peer of that name.
 func (s *service) toPeer(name string) bool {
 	return s.BGPAttributes.Peers == nil || slices.Contains(s.BGPAttributes.Peers, name)
 }
 
-// reportUnowned sets the verdict, or as statusWriter the status, of s, which every node advertises.
+// reportUnowned sets verdict, and as statusWriter status, of s, which every node advertises.
 func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool, only *member) {
 	need := r.routeRequirements(s)
 	eligible := slices.DeleteFunc(slices.Clone(r.alive), func(n *member) bool { return whyIneligible(need, n) != "" })
@@ -246,7 +241,7 @@ func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool, only *membe
 		advertised, ingress, missing := r.knownToRouters(s, here, eligible)
 		if len(ingress) > 0 && s.hasStatus {
 			r.writeStatus(s, r.Self, ingress, nil)
-			// names of all nodes would make each change of these a write
+			// with all nodes' names each change of these would be a write
 			message := how + advertised + " by " + r.protocols()
 			s.report(vip.ConditionTrue, vip.VIPAnnounced, message)
 			r.addEvent(s, vip.VIPAnnounced, message, 0)
@@ -257,7 +252,7 @@ func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool, only *membe
 	}
 }
 
-// knownToRouters returns the addresses of s that routers know, or may keep, and the missing ones.
+// knownToRouters returns which addresses of s routers know, or may keep, and which not.
 func (r *routes) knownToRouters(s *service, here map[netip.Addr]bool, from []*member) (text string,
 	ingress []vip.Ingress, missing []netip.Addr) {
 	mayTake := slices.ContainsFunc(from, func(n *member) bool { // once a session is established
@@ -284,7 +279,7 @@ func (r *routes) knownToRouters(s *service, here map[netip.Addr]bool, from []*me
 	return strings.Join(names, ", "), ingress, missing
 }
 
-// reportNoSession adds NoBGPSession about missing addresses of s, which fails if these are all.
+// reportNoSession adds NoBGPSession about missing addresses; with all, s fails.
 func (r *routes) reportNoSession(s *service, missing []netip.Addr, all bool) {
 	if len(missing) == 0 {
 		return
@@ -326,7 +321,7 @@ func (r *routes) reportNoSession(s *service, missing []netip.Addr, all bool) {
 	r.fail(s, vip.NoBGPSession, message)
 }
 
-// statusWriter returns who of eligible writes the status of s: as last time, else the best connected.
+// statusWriter returns who writes the status of s: as last time, else the best connected.
 func (r *routes) statusWriter(s *service, eligible []*member) *member {
 	most := 0
 	for _, n := range eligible {
@@ -337,7 +332,6 @@ func (r *routes) statusWriter(s *service, eligible []*member) *member {
 	})
 }
 
-// addAggregates adds aggregates with a host route in them, and sorts the routes.
 func (r *routes) addAggregates() {
 	if r.BGP == nil {
 		return

@@ -10,7 +10,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// An actions is the last stage: what this node does about units whose target is known.
+// An actions is the last stage: what this node does about units with known targets.
 type actions struct {
 	*draft
 	dhcp     *dhcp
@@ -19,7 +19,7 @@ type actions struct {
 	mappings *mappings
 }
 
-// A draft is the Plan as far as the last stage has made it.
+// A draft is the Plan as far as it is made.
 type draft struct {
 	*reporter
 	out    vip.Plan
@@ -58,7 +58,7 @@ func act(a *admission) *actions {
 	return m
 }
 
-// wantAddress adds a, with an Announcement, to the Plan, unless that has it on any link.
+// wantAddress plans a, with an Announcement, unless it is on any link.
 func (p *draft) wantAddress(a vip.Address, listenOnly bool) {
 	if p.wanted[a.Addr] {
 		return
@@ -69,7 +69,7 @@ func (p *draft) wantAddress(a vip.Address, listenOnly bool) {
 		ListenOnly: listenOnly})
 }
 
-// askKubeProxy adds the HealthCheck of s, and reports whether kube-proxy serves it, or is long silent.
+// askKubeProxy adds the HealthCheck of s; true if kube-proxy serves it, or is long silent.
 func (p *draft) askKubeProxy(s *service) bool {
 	if !s.healthChecked {
 		s.healthChecked = true
@@ -79,7 +79,7 @@ func (p *draft) askKubeProxy(s *service) bool {
 	return p.HealthChecked[s.Key]
 }
 
-// finish adds what this node writes about all, and their Verdicts by Key, and returns the Plan.
+// finish adds what is written about all, and Verdicts by Key, and returns the Plan.
 func (m *actions) finish(all []*service) vip.Plan {
 	m.out.EventsPending = !m.Tenure.RenewalLateSince.IsZero()
 	m.out.Verdicts = make([]vip.Verdict, 0, len(all))
@@ -95,7 +95,7 @@ func (m *actions) finish(all []*service) vip.Plan {
 	return m.out
 }
 
-// plan adds what this node does about u to the Plan, and sets the verdicts of its Services.
+// plan adds what this node does about u, and sets the verdicts of its Services.
 func (m *actions) plan(u *unit) {
 	holder := u.claim.Holder
 	switch {
@@ -126,7 +126,7 @@ func (m *actions) plan(u *unit) {
 	}
 }
 
-// rejectUnit rejects u, for which no node is eligible; statuses stay if only endpoints are missing.
+// rejectUnit rejects u without eligible node; statuses stay if only endpoints are missing.
 func (m *actions) rejectUnit(u *unit) {
 	why := m.whyNoNode(&u.requirements)
 	elsewhere := u.requirements
@@ -143,7 +143,7 @@ func (m *actions) rejectUnit(u *unit) {
 	}
 }
 
-// wantOwner adds that u, with its records, is to be at a node; "": at none.
+// wantOwner wants u, with its records, at a node; "": at none.
 func (m *actions) wantOwner(u *unit, node string) {
 	cause := ""
 	if u.target != nil && node == u.target.Name {
@@ -156,7 +156,7 @@ func (m *actions) wantOwner(u *unit, node string) {
 	}
 }
 
-// planFree plans for a unit that no node has, but that has a target.
+// planFree plans for a free unit with a target.
 func (m *actions) planFree(u *unit) {
 	m.wantOwner(u, u.target.Name)
 	m.checks.probeEarly(u)
@@ -167,7 +167,7 @@ func (m *actions) planFree(u *unit) {
 	m.keepUntilHeard(u)
 }
 
-// planHeldElsewhere plans for a unit that another node has, which is to have its records, too.
+// planHeldElsewhere plans for another node's unit; its records follow.
 func (m *actions) planHeldElsewhere(u *unit) {
 	m.wantOwner(u, u.claim.Holder)
 	m.out.Owners[len(m.out.Owners)-1-len(u.records)].Stays = true // whatever becomes of its owner, this is no choice
@@ -183,7 +183,7 @@ func (m *actions) planHeldElsewhere(u *unit) {
 	}
 }
 
-// keepUntilHeard keeps addresses of u until the successor is heard, and routes as long as that may take.
+// keepUntilHeard keeps addresses until the successor is heard, and routes as long.
 func (m *actions) keepUntilHeard(u *unit) {
 	if len(m.HandingOver) == 0 || m.self == nil || !m.Tenure.Holds(m.Now) {
 		return
@@ -209,13 +209,13 @@ func (m *actions) keepUntilHeard(u *unit) {
 	}
 }
 
-// successorHeard reports whether another node, or any host if a node has no MAC, announced a since.
+// successorHeard reports whether a was announced since, by a node, or any host if MACs lack.
 func (m *actions) successorHeard(a vip.Address, h vip.HandingOver) bool {
 	x, ok := m.Heard[a.Addr]
 	return ok && !x.At.Before(h.Since) && (!m.checks.complete || m.checks.nodeByMAC[x.MAC] != "")
 }
 
-// keepOrHandOver announces u here, even while it is handed over, unless no node may have it.
+// keepOrHandOver announces u here, even while handed over, if any node may have it.
 func (m *actions) keepOrHandOver(u *unit) {
 	switch {
 	case u.target != nil:
@@ -229,7 +229,7 @@ func (m *actions) keepOrHandOver(u *unit) {
 		return
 	}
 	m.requestDHCP(u)
-	// Once it is being handed over, statuses are the successor's to write, and ports its to keep open.
+	// Then statuses are the successor's to write, and ports its to keep open.
 	handingOver := m.handingOver(u)
 	for _, s := range u.services {
 		if why := m.withoutEndpointAtOwner(s); why != "" {
@@ -249,7 +249,7 @@ func (m *actions) keepOrHandOver(u *unit) {
 	}
 }
 
-// withoutEndpointAtOwner returns why the owner does not serve s, of policy Local; "" if it does.
+// withoutEndpointAtOwner returns why the owner does not serve s (policy Local), or "".
 func (m *actions) withoutEndpointAtOwner(s *service) string {
 	u := s.unit
 	owner := m.members[u.claim.Holder]
@@ -261,7 +261,6 @@ func (m *actions) withoutEndpointAtOwner(s *service) string {
 		s.noEndpointThere + ": give it an address and lease of its own, or an endpoint where they have one"
 }
 
-// reportWithoutEndpoint has s fail, whose status goes on naming what it has, and no node.
 func (m *actions) reportWithoutEndpoint(s *service, why string) {
 	m.mappings.addMappings(s, false)
 	m.fail(s, vip.NoEligibleNode, why)
@@ -276,7 +275,7 @@ func (m *actions) reportWithoutEndpoint(s *service, why string) {
 	}
 }
 
-// requestDHCP asks DHCP servers for u, once no former owner has its MAC (docs/why.md, "DHCP identity").
+// requestDHCP asks DHCP servers, once no former owner has the MAC (docs/why.md, "DHCP identity").
 func (m *actions) requestDHCP(u *unit) {
 	for _, s := range u.services {
 		for _, a := range s.addrs {
@@ -294,15 +293,14 @@ func (m *actions) requestDHCP(u *unit) {
 	m.dhcp.requestForUnit(u)
 }
 
-// A progress is how many of the addresses of a Service are bound on this node, and what is in
-// the way of others.
+// A progress is how many addresses of a Service are bound here, and what hinders others.
 type progress struct {
 	bound   []string      // addresses, each with its link
 	inUse   []string      // addresses that other hosts have, each with what to do about it
 	ingress []vip.Ingress // for the status
 }
 
-// announce binds and announces s here; while handingOver the rest is the successor's.
+// announce binds and announces s; while handingOver the rest is the successor's.
 func (m *actions) announce(s *service, handingOver bool) {
 	if s.ignoresEndpoints {
 		m.addEvent(s, vip.LocalNoElection,
@@ -329,7 +327,7 @@ func (m *actions) announce(s *service, handingOver bool) {
 	}
 }
 
-// bindAddress adds an address of s, to be bound and announced, unless something keeps it from that.
+// bindAddress wants an address bound and announced, unless something hinders.
 func (m *actions) bindAddress(s *service, a address, ready bool, c *progress) {
 	link := a.Link
 	if a.client != nil {
@@ -382,7 +380,7 @@ func (m *actions) bindAddress(s *service, a address, ready bool, c *progress) {
 	c.ingress = append(c.ingress, m.ingress(s, a.Addr))
 }
 
-// waitsForOthers reports whether a must not be bound yet: another host has it, or a former owner may.
+// waitsForOthers reports whether another host has a, or a former owner may.
 func (m *actions) waitsForOthers(s *service, a address, c *progress) bool {
 	var others []string
 	switch probed := a.New && m.ProbeNew; {
@@ -404,7 +402,7 @@ func (m *actions) waitsForOthers(s *service, a address, c *progress) bool {
 	return true
 }
 
-// setVerdictAndStatus sets the verdict, the conditions and the status of s, which this node binds.
+// setVerdictAndStatus sets verdict, conditions and status of s, bound here.
 func (m *actions) setVerdictAndStatus(s *service, handingOver bool, c *progress) {
 	missing, problems, undecided := m.dhcp.missingLeases(s)
 	switch {
@@ -412,7 +410,7 @@ func (m *actions) setVerdictAndStatus(s *service, handingOver bool, c *progress)
 	case len(c.inUse) > 0 && len(c.ingress) == 0 && s.statusOurs && !handingOver && !s.showsWanted():
 		m.clearStatus(s)
 	case handingOver || !s.hasStatus || undecided && len(s.Ingress) > 0 && s.statusOurs:
-		// While the client asks whether a lease is still good the status stays.
+		// The status stays while the client asks whether a lease is still good.
 	case len(c.ingress) > 0:
 		m.writeStatus(s, m.Self, c.ingress, m.dhcp.leasesToRecord(s, c.ingress))
 	case missing > 0 && missing == len(s.dhcpFamilies) && len(s.addrs) == 0 && s.statusOurs:
@@ -466,11 +464,10 @@ func (r *reporter) addAnnouncedEvent(s *service) {
 	}
 }
 
-// maxStatusPorts is how many entries for ports the status of a Service has. With 7000 ports and 16 addresses it would
-// be larger than the API server takes.
+// maxStatusPorts is how many port entries a status has: too many the API server refuses.
 const maxStatusPorts = 1024
 
-// ingress returns the entry of a in the status of s, with its ports unless these are too many.
+// ingress returns the status entry of a, with up to maxStatusPorts ports.
 func (p *facts) ingress(s *service, a netip.Addr) vip.Ingress {
 	i := vip.Ingress{Addr: a, IPMode: cmp.Or(s.IPMode, p.IPMode), Ports: s.Ports}
 	if len(s.Ports)*len(s.addrs) > maxStatusPorts {
@@ -479,7 +476,7 @@ func (p *facts) ingress(s *service, a netip.Addr) vip.Ingress {
 	return i
 }
 
-// reportUnmanaged adds an Event for each VIP here that neither Herald bound nor this node owns.
+// reportUnmanaged adds an Event for each VIP bound here by neither Herald nor owner.
 func (m *actions) reportUnmanaged(units []*unit) {
 	for _, x := range m.Unmanaged {
 		for _, u := range units {
@@ -495,12 +492,10 @@ func (m *actions) reportUnmanaged(units []*unit) {
 	}
 }
 
-// showsWanted reports whether the status of s names any of s.addrs.
 func (s *service) showsWanted() bool {
 	return slices.ContainsFunc(s.addrs, func(a address) bool { return s.statusHas(a.Addr) })
 }
 
-// hasAddress reports whether a is in s.addrs.
 func (s *service) hasAddress(a netip.Addr) bool {
 	return slices.ContainsFunc(s.addrs, func(x address) bool { return x.Addr == a })
 }

@@ -15,14 +15,14 @@ type reporter struct {
 	again  time.Duration // after which time to plan again though nothing has changed; 0: never
 }
 
-// replanAfter sets again to d, unless a shorter time is set, or d is 0.
+// replanAfter sets again to d, unless that is shorter.
 func (r *reporter) replanAfter(d time.Duration) {
 	if d != 0 && (r.again == 0 || d < r.again) {
 		r.again = d
 	}
 }
 
-// setVerdict sets reason and message of the verdict of s, and its owner unless that is set.
+// setVerdict sets reason and message, and the owner unless set.
 func (s *service) setVerdict(reason vip.Reason, message string) {
 	s.verdict.Reason, s.verdict.Message = reason, message
 	if s.unit != nil {
@@ -30,33 +30,32 @@ func (s *service) setVerdict(reason vip.Reason, message string) {
 	}
 }
 
-// hasVerdict reports whether s has a verdict.
 func (s *service) hasVerdict() bool { return s.verdict.Reason != "" }
 
-// setProblem sets the verdict of s, and adds an Event of the same reason and message.
+// setProblem sets the verdict of s, and adds such an Event.
 func (r *reporter) setProblem(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
 	r.addEvent(s, reason, message, 0)
 }
 
-// fail is setProblem of a Service whose conditions are this node's to write.
+// fail is setProblem with conditions for this node to write.
 func (r *reporter) fail(s *service, reason vip.Reason, message string) {
 	r.setProblem(s, reason, message)
 	s.report(vip.ConditionFalse, reason, message)
 }
 
-// clearStatus has the status of s cleared of what Herald wrote there, the finalizer included.
+// clearStatus clears what Herald wrote of status and finalizer.
 func (r *reporter) clearStatus(s *service) {
 	s.status = &vip.Status{Finalizer: r.finalizerOf(s, false)}
 }
 
-// writeStatus has the status of s written; node announces it, "" for none.
+// writeStatus has the status of s written; node "" is none.
 func (r *reporter) writeStatus(s *service, node string, ingress []vip.Ingress, leases []vip.DHCPLease) {
 	s.status = &vip.Status{VIPHost: node, Announcer: r.Announcer, Ingress: ingress, DHCPLeases: leases,
 		Finalizer: r.finalizerOf(s, true)}
 }
 
-// reject is rejectSilently with an Event, if vip.Reasons has one for the reason.
+// reject is rejectSilently with an Event, if vip.Reasons has one.
 func (r *reporter) reject(s *service, reason vip.Reason, message string) {
 	if reasonInfo(reason).Event {
 		r.addEventIfResponsible(s, reason, message)
@@ -64,7 +63,7 @@ func (r *reporter) reject(s *service, reason vip.Reason, message string) {
 	r.rejectSilently(s, reason, message)
 }
 
-// rejectSilently sets the verdict of s, and, if this node is responsible, clears what Herald wrote.
+// rejectSilently sets the verdict, and, if this node is responsible, clears what Herald wrote.
 func (r *reporter) rejectSilently(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
 	if !r.responsible(s) {
@@ -80,7 +79,7 @@ func (r *reporter) rejectSilently(s *service, reason vip.Reason, message string)
 	}
 }
 
-// withdraw sets the verdict of s, no longer Herald's; clearWithdrawn clears what was written.
+// withdraw sets the verdict of s, not Herald's; clearWithdrawn clears what was written.
 func (f *admission) withdraw(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
 	switch {
@@ -94,7 +93,7 @@ func (f *admission) withdraw(s *service, reason vip.Reason, message string) {
 	}
 }
 
-// addEvent adds an Event about s, unless a renewal is late: it may be wrong by then.
+// addEvent adds an Event, unless a renewal is late: it may be wrong.
 func (r *reporter) addEvent(s *service, reason vip.Reason, message string, occurrence int64) {
 	if !r.Tenure.RenewalLateSince.IsZero() {
 		return
@@ -105,19 +104,17 @@ func (r *reporter) addEvent(s *service, reason vip.Reason, message string, occur
 	})
 }
 
-// addEventIfResponsible is addEvent, if this node is responsible for s.
 func (r *reporter) addEventIfResponsible(s *service, reason vip.Reason, message string) {
 	if r.responsible(s) {
 		r.addEvent(s, reason, message, 0)
 	}
 }
 
-// reasonInfo returns the entry of reason in vip.Reasons; it panics without one.
 func reasonInfo(reason vip.Reason) vip.ReasonInfo {
 	return vip.Reasons[slices.IndexFunc(vip.Reasons, func(r vip.ReasonInfo) bool { return r.Reason == reason })]
 }
 
-// responsible reports whether this node tells about s, which is not announced.
+// responsible reports whether this node tells about unannounced s.
 func (p *facts) responsible(s *service) bool {
 	if !p.Tenure.RenewalLateSince.IsZero() || p.self != nil && p.self.Info.Isolated {
 		// what isolated nodes know may be old
