@@ -15,7 +15,7 @@ import (
 	"github.com/heraldvip/herald/pkg/kube"
 )
 
-// accessFlags are the flags that say which API server to ask, and about what, as kubectl has them.
+// accessFlags say which API server to ask, and about what, as kubectl has them.
 type accessFlags struct {
 	kubeconfig, context string
 	namespace           string
@@ -39,13 +39,12 @@ func addConnectFlags(c *cobra.Command) *accessFlags {
 	return a
 }
 
-// connect returns how to reach the API server.
 func (a *accessFlags) connect() (*rest.Config, error) {
 	return kube.ConnectUser(a.kubeconfig, a.context, currentVersion())
 }
 
-// service returns the namespace and the name of the Service that args[0] names as [NAMESPACE/]NAME; without arguments
-// the namespace, "" for all, and no name. A name without a namespace is one of --namespace, or of default.
+// service returns namespace and name of args[0], [NAMESPACE/]NAME; without arguments the namespace, "" for all. A bare
+// name is one of --namespace, or of default.
 func (a *accessFlags) service(c *cobra.Command, args []string) (namespace, name string, err error) {
 	if a.all && a.namespace != "" {
 		return "", "", config.NewError(errors.New("--namespace and --all-namespaces exclude each other"))
@@ -74,10 +73,9 @@ func (a *accessFlags) service(c *cobra.Command, args []string) (namespace, name 
 // completionTimeout is how long a shell may wait for names.
 const completionTimeout = 2 * time.Second
 
-// A completion is cobra's function that completes arguments.
 type completion = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective)
 
-// complete makes a completion of the first argument by what names returns of a Snapshot.
+// complete makes a completion of the first argument by what names returns.
 func complete(a *accessFlags, names func(kube.Snapshot) []string) completion {
 	return func(c *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -95,7 +93,6 @@ func complete(a *accessFlags, names func(kube.Snapshot) []string) completion {
 	}
 }
 
-// completeServices completes the name of a Service of type LoadBalancer.
 func completeServices(a *accessFlags) completion {
 	return complete(a, func(s kube.Snapshot) (all []string) {
 		for _, x := range s.Services {
@@ -109,7 +106,6 @@ func completeServices(a *accessFlags) completion {
 	})
 }
 
-// completeNodes completes the name of a node that runs Herald.
 func completeNodes(a *accessFlags) completion {
 	return complete(a, func(s kube.Snapshot) (all []string) {
 		for _, n := range nodeLeases(s) {

@@ -10,7 +10,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// newSpeaker makes the node's BGP speaker. Without bgp_enable it has no peers, and is not run.
+// newSpeaker makes the node's BGP speaker; without bgp_enable it is not run.
 func (n *node) newSpeaker() *bgp.Speaker {
 	b := n.cfg.BGP
 	list := &bgp.PeerList{Fixed: b.Peers, Log: n.log,
@@ -26,7 +26,7 @@ func (n *node) newSpeaker() *bgp.Speaker {
 	})
 }
 
-// newTable makes the routing table of routes to VIPs. Without vip_routingtable it is not used.
+// newTable makes the routing table of VIPs; without vip_routingtable it is not used.
 func (n *node) newTable() *routes.Table {
 	c := n.cfg.RoutingTable
 	return routes.NewTable(routes.Options{

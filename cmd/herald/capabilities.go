@@ -8,10 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// raiseCapabilities makes the capabilities that this process is permitted effective, on all its threads.
-// A process of another user than root has those of the image's file as permitted only: if they
-// were effective at once, the kernel would not start the program at all where a container lacks one of
-// them (capabilities(7), "Safety checking for capability-dumb binaries"), not even to print a manifest.
+// raiseCapabilities makes the permitted capabilities effective, on all threads. A file's capabilities are permitted
+// only: effective at once, the kernel would not start the program where a container lacks one (capabilities(7), "Safety
+// checking for capability-dumb binaries").
 func raiseCapabilities() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData // of capabilities 0 to 31, and 32 to 63

@@ -12,7 +12,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// newAPIServerCheck makes the health check of this node's own API server. wake wakes the leases.
+// newAPIServerCheck makes the health check of this node's API server; wake wakes the leases.
 func (n *node) newAPIServerCheck(servers *kube.Servers, wake mailbox.Signal) (*health.APIServerCheck, error) {
 	c := n.cfg.ControlPlane
 	ask, err := servers.ReadinessCheck(c.CheckURL, c.CheckCA, n.log)
@@ -47,7 +47,7 @@ func controlPlaneRules(cfg config.Config) *plan.ControlPlane {
 	}
 }
 
-// ownAddresses returns this node's own addresses without VIPs; nil until its links are known.
+// ownAddresses returns this node's addresses without VIPs; nil until links are known.
 func (n *node) ownAddresses() []netip.Addr {
 	if n.links == nil {
 		return nil

@@ -15,7 +15,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// drainCommand is "herald drain": a node hands its VIPs to the others.
+// drainCommand is "herald drain": a node hands its VIPs to others.
 func drainCommand() *cobra.Command {
 	var force bool
 	c := moveCommand("drain NODE", "Have a node hand its VIPs to the others, and carry none until undrained",
@@ -30,7 +30,7 @@ func drainCommand() *cobra.Command {
 	return c
 }
 
-// undrainCommand is "herald undrain": the node gets back what it handed over.
+// undrainCommand is "herald undrain": the node gets them back.
 func undrainCommand() *cobra.Command {
 	return moveCommand("undrain NODE", "Let a node carry VIPs again, and give back what it handed over",
 		"Take the mark of herald drain away, and wait until the node has back what it gave away when it\n"+
@@ -63,8 +63,7 @@ func moveCommand(use, short, long string, move func(*nodeDrain, context.Context)
 	return c
 }
 
-// oneArgument refuses more and fewer arguments than one, and names it: what is in upper case, and then where to find
-// it.
+// oneArgument requires one argument, which what names in upper case, and then where to find it.
 func oneArgument(what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) != 1 {
@@ -74,7 +73,6 @@ func oneArgument(what string) cobra.PositionalArgs {
 	}
 }
 
-// A nodeDrain drains or undrains a node.
 type nodeDrain struct {
 	node    string // as it was given, until look makes it that of its node lease
 	object  string // the name of its Node, as look finds it
@@ -87,7 +85,6 @@ type nodeDrain struct {
 	mark, unmark, clearReturn func(ctx context.Context, object string) error
 }
 
-// drain marks the node, and waits until it has no VIP.
 func (d *nodeDrain) drain(ctx context.Context) error {
 	within, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
@@ -113,7 +110,7 @@ func (d *nodeDrain) drain(ctx context.Context) error {
 	return nil
 }
 
-// checkOthers returns an error that names what the node carries and no other node may (onlyOn), unless force is set.
+// checkOthers returns an error that names what only this node may carry (onlyOn), unless force is set.
 func (d *nodeDrain) checkOthers(ctx context.Context, s kube.Snapshot) error {
 	if d.force {
 		return nil
@@ -129,7 +126,6 @@ func (d *nodeDrain) checkOthers(ctx context.Context, s kube.Snapshot) error {
 	return nil
 }
 
-// shorten returns the first five of texts, in order, and how many more there are.
 func shorten(texts []string) []string {
 	slices.Sort(texts)
 	if len(texts) <= 5 {
@@ -138,13 +134,13 @@ func shorten(texts []string) []string {
 	return append(texts[:5:5], fmt.Sprintf("and %d more", len(texts)-5))
 }
 
-// notDrained reports whether the Node of that name is known, is not drained, and gets nothing back at now.
+// notDrained reports whether the Node is known, not drained, and gets nothing back at now.
 func notDrained(s kube.Snapshot, node string, now time.Time) bool {
 	return slices.ContainsFunc(s.Nodes,
 		func(n vip.Node) bool { return n.Name == node && !n.Drained && !n.ReturnUntil.After(now) })
 }
 
-// undrain takes the mark away, and waits until the node has back what it gave away.
+// undrain takes the mark away, and waits until the node has its units back.
 func (d *nodeDrain) undrain(ctx context.Context) error {
 	within, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
@@ -152,7 +148,7 @@ func (d *nodeDrain) undrain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// it would be given what others have had from it for other reasons
+	// it would get what others had from it for other reasons
 	if notDrained(before.snapshot, d.object, before.snapshot.At) {
 		d.printf("%s is not drained; nothing was changed", d.node)
 		return nil
@@ -178,17 +174,16 @@ func (d *nodeDrain) undrain(ctx context.Context) error {
 	return nil
 }
 
-// A lookAt is what is seen of a node at once: its units, and those that others have from it: those that it gets back
-// (away), and those that never move back (staying), which are of no single Service: the control plane's VIP, and all
-// Services with svc_election=false.
+// A lookAt is a node's units, and those that others have from it: to come back (away), or never (staying), since these
+// are of no single Service: the control plane's, and all with svc_election=false.
 type lookAt struct {
 	held, away, staying []string
 	state               string        // as herald status has it
 	snapshot            kube.Snapshot // that they are of
 }
 
-// look reads the units of the node. It is an error if the node has no node lease: no Herald has run there. A node lease
-// of another namespace than the announcers' counts only if the node has none there: any user can write one.
+// look reads the node's units. It is an error if no Herald has run there. A node lease outside the announcers'
+// namespace counts only if there is none inside: any user can write one.
 func (d *nodeDrain) look(ctx context.Context) (now lookAt, err error) {
 	if now.snapshot, err = d.read(ctx); err != nil {
 		return now, err
@@ -234,8 +229,8 @@ func (d *nodeDrain) look(ctx context.Context) (now lookAt, err error) {
 	return now, nil
 }
 
-// await looks at the node until done is true, or ctx ends, and prints its row when that changes. It returns what it saw
-// last; an error only if it can't look, or, once ctx has ended, never could.
+// await looks at the node until done or ctx ends, and prints changes. It returns the last look; an error only if it
+// can't look, or, once ctx has ended, never could.
 func (d *nodeDrain) await(ctx context.Context, done func(lookAt) bool) (last lookAt, err error) {
 	printed := ""
 	for poll := time.NewTicker(300 * time.Millisecond); ; {
@@ -262,7 +257,7 @@ func (d *nodeDrain) await(ctx context.Context, done func(lookAt) bool) (last loo
 	}
 }
 
-// abbreviate names the first five of names, in order, and how many more there are.
+// abbreviate names the first five, in order, and how many more there are.
 func abbreviate(names []string) string {
 	slices.Sort(names)
 	if len(names) <= 5 {

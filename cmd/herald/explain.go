@@ -66,16 +66,14 @@ func explainCommand() *cobra.Command {
 	return c
 }
 
-// An explainer is what explanations are made of.
 type explainer struct {
 	snapshot kube.Snapshot
 	view     statusView
 	cluster  clusterView
 }
 
-// takeExplainer reads what explanations need: of all namespaces, since a Service of another one may have an address
-// that one of namespace asks for; of namespace alone for those who may not read the others. What the user may not
-// read is named in snapshot.Missing.
+// takeExplainer reads all namespaces, since Services elsewhere may have an address asked for, or namespace for those
+// who may read no more. snapshot.Missing names what may not be read.
 func takeExplainer(ctx context.Context, cfg *rest.Config, namespace string) (*explainer, error) {
 	s, err := kube.TakeAllowedSnapshot(ctx, cfg, namespace)
 	if err != nil {
@@ -107,7 +105,6 @@ type serviceExplanation struct {
 	service vip.Service
 }
 
-// An eventStatus is an Event about a Service.
 type eventStatus struct {
 	At      time.Time  `json:"at"`
 	Node    string     `json:"node,omitempty"` // that wrote it
@@ -116,10 +113,8 @@ type eventStatus struct {
 	Message string     `json:"message"`
 }
 
-// maxEvents is how many Events of a Service are shown.
 const maxEvents = 8
 
-// service explains a Service.
 func (x *explainer) service(k vip.Key) (e serviceExplanation, err error) {
 	i := slices.IndexFunc(x.snapshot.Services, func(s vip.Service) bool { return s.Key == k })
 	if i < 0 {
@@ -150,7 +145,6 @@ func (x *explainer) service(k vip.Key) (e serviceExplanation, err error) {
 	return e, nil
 }
 
-// writeNode writes what is known of a node.
 func (x *explainer) writeNode(w io.Writer, node, format string) error {
 	node, unknown := x.view.nodeNamed(node)
 	e, _ := x.cluster.explainNode(node)
@@ -200,7 +194,7 @@ func (x *explainer) writeNode(w io.Writer, node, format string) error {
 	return writeTable(w, "SERVICE\tVIP\tOWNER\tMAY IT\tWHY", rows)
 }
 
-// countAble returns how many Services a node could carry, without those that it does.
+// countAble returns how many Services a node could carry, without those it does.
 func countAble(e plan.NodeExplanation) (n int) {
 	for _, s := range e.Services {
 		if s.Able && !s.Carries {

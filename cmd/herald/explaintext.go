@@ -11,7 +11,6 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// write writes the explanation as text, JSON or YAML.
 func (e *serviceExplanation) write(w io.Writer, format string, now time.Time) error {
 	if format != "" {
 		text, err := encode(format, e)
@@ -160,7 +159,6 @@ func (e *serviceExplanation) nodeRows() (rows []string) {
 	return rows
 }
 
-// joinAddresses joins addresses by commas, "-" if there are none.
 func joinAddresses(all []netip.Addr) string {
 	var texts []string
 	for _, a := range all {

@@ -16,12 +16,12 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A historyReport is the moves that the table has; its JSON is for programs.
+// A historyReport is the moves in the table; its JSON is for programs.
 type historyReport struct {
 	Moves []vip.Move `json:"moves"` // the oldest first
 }
 
-// historyCommand is "herald history": what has moved, when and why, as the table has it.
+// historyCommand is "herald history": what has moved, when and why.
 func historyCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "history [[NAMESPACE/]SERVICE]",
@@ -77,7 +77,7 @@ func historyCommand() *cobra.Command {
 	return c
 }
 
-// newHistoryReport returns the moves that the table of a cluster has; an error if that can't be read.
+// newHistoryReport returns the moves in a cluster's table; an error if that can't be read.
 func newHistoryReport(s kube.Snapshot) (r historyReport, err error) {
 	units, ok := lease.Moves(s.Leases, announcersNamespace(s.Leases))
 	if !ok {
@@ -88,8 +88,8 @@ func newHistoryReport(s kube.Snapshot) (r historyReport, err error) {
 	return r, nil
 }
 
-// serviceMoves returns the moves of Services that those of units are, with the addresses that the Services have now.
-// The unit of a Service that is gone is called like that.
+// serviceMoves returns the moves of units as those of their Services, with current addresses; a removed Service's unit
+// keeps its name.
 func serviceMoves(units []vip.Move, services []vip.Service) []vip.Move {
 	byUnit := make(map[vip.Key][]*vip.Service)
 	for i := range services {
@@ -117,7 +117,6 @@ func serviceMoves(units []vip.Move, services []vip.Service) []vip.Move {
 	return all
 }
 
-// write writes the moves as text, JSON or YAML.
 func (r *historyReport) write(w io.Writer, format string) error {
 	if format != "" {
 		text, err := encode(format, r)

@@ -12,18 +12,17 @@ import (
 	"time"
 )
 
-// hostSocket is the lock that lets one Herald work on a host: two would take away each other's addresses. It is a Unix
-// socket in the abstract namespace (unix(7); "@" is Go's for it), which belongs to the network namespace, as VIPs do.
-// The kernel removes it with the process that has it, however that ends.
+// hostSocket is the lock that lets one Herald work on a host: two would take away each other's addresses. An abstract
+// Unix socket (unix(7)) belongs to the network namespace, as VIPs do, and ends with its process.
 const hostSocket = "@heraldvip.io/herald"
 
-// otherHerald is what a process that does not get the lock says. Any user of the host can take the name, in its network
-// namespace. Whoever does is waited for: two Heralds are worse than none.
+// otherHerald is what a process without the lock says. Any user of the host can take the name; then Herald waits: two
+// are worse than none.
 const otherHerald = "another Herald has the name of this node: it runs on this host. This one waits until that ends. " +
 	"End one of them (on the host, as root: ss -xap | grep heraldvip.io/herald)"
 
-// tryHostLock takes the lock, for as long as the result is open; nil if another process has it. If the kernel has no
-// such sockets it says so, and returns nothing to wait for.
+// tryHostLock takes the lock while the result is open; nil if another has it. Without such sockets it says so, and
+// needs no wait.
 func tryHostLock(name string, log *slog.Logger) (lock net.Listener, mine bool) {
 	lock, err := net.Listen("unix", name)
 	if err != nil && !errors.Is(err, syscall.EADDRINUSE) {
@@ -32,8 +31,8 @@ func tryHostLock(name string, log *slog.Logger) (lock net.Listener, mine bool) {
 	return lock, !errors.Is(err, syscall.EADDRINUSE)
 }
 
-// awaitHostLock takes the lock once no other process has it, or returns the error of ctx. While it waits it logs, and
-// calls tell, at once and each hour.
+// awaitHostLock takes the lock once it is free, or returns the error of ctx. It logs, and calls tell, at once and each
+// hour.
 func awaitHostLock(ctx context.Context, name string, log *slog.Logger, tell func()) (net.Listener, error) {
 	var said time.Time
 	for {
@@ -53,8 +52,8 @@ func awaitHostLock(ctx context.Context, name string, log *slog.Logger, tell func
 	}
 }
 
-// hostID identifies this host until it is restarted: the boot ID of its kernel (random(4)), and the inode of this
-// process's network namespace, since hosts can be containers of one machine. "" if either can't be read.
+// hostID identifies this host until a restart: the kernel's boot ID (random(4)), and the inode of the network
+// namespace, since hosts can be containers; or "".
 func hostID() string {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	var ns syscall.Stat_t

@@ -22,7 +22,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// importCommand is "herald import": the pools of another load balancer become Herald's.
+// importCommand is "herald import": another load balancer's pools become Herald's.
 func importCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "import",
@@ -39,7 +39,6 @@ func importCommand() *cobra.Command {
 	return c
 }
 
-// importFromCommand is "herald import" for one source.
 func importFromCommand(source string) *cobra.Command {
 	i := importer{source: source}
 	c := &cobra.Command{
@@ -70,7 +69,6 @@ func importFromCommand(source string) *cobra.Command {
 	return c
 }
 
-// An importer is one "herald import".
 type importer struct {
 	source string
 	access *accessFlags
@@ -79,7 +77,7 @@ type importer struct {
 	apply  bool
 }
 
-// run reads the objects, from the cluster if there are no files, and prints or applies what becomes of them.
+// run reads the objects of files, or of the cluster, and prints or applies the result.
 func (i *importer) run(ctx context.Context, files []string, stdin io.Reader, out io.Writer) error {
 	objects, err := i.read(ctx, files, stdin)
 	if err != nil {
@@ -105,8 +103,8 @@ func (i *importer) run(ctx context.Context, files []string, stdin io.Reader, out
 	return i.write(ctx, r, out)
 }
 
-// dropRefused adds a note about each key that Herald's pools can't have. It takes it out, but for those of kube-vip's
-// provider, which may be mended there; a pool whose Services can't be told is offered to no namespace.
+// dropRefused notes and takes out keys that Herald's pools can't have; those of kube-vip's provider stay, to be mended.
+// A pool whose Services can't be told is offered to none.
 func (i *importer) dropRefused(r *migrate.Result) {
 	_, problems := pool.Parse(nil, r.Data)
 	for _, p := range problems {
@@ -125,7 +123,6 @@ func (i *importer) dropRefused(r *migrate.Result) {
 	}
 }
 
-// read returns the objects of the files, or else of the cluster.
 func (i *importer) read(ctx context.Context, files []string, stdin io.Reader) (objects []json.RawMessage, err error) {
 	for _, name := range files {
 		read := func() ([]byte, error) { return os.ReadFile(name) }
@@ -164,8 +161,8 @@ func (i *importer) read(ctx context.Context, files []string, stdin io.Reader) (o
 	return objects, nil
 }
 
-// withoutOtherConfigMaps returns objects without the ConfigMaps that are not that of kube-vip's provider, if there
-// are several. It is an error if it is none of them.
+// withoutOtherConfigMaps drops ConfigMaps that are not of kube-vip's provider, if there are several; an error if none
+// is.
 func (i *importer) withoutOtherConfigMaps(objects []json.RawMessage) ([]json.RawMessage, error) {
 	found, left := 0, 0
 	kept := slices.DeleteFunc(slices.Clone(objects), func(text json.RawMessage) bool {
@@ -193,7 +190,7 @@ func (i *importer) withoutOtherConfigMaps(objects []json.RawMessage) ([]json.Raw
 	return kept, nil
 }
 
-// write writes the annotations, and then the ConfigMap: before Herald gives addresses it knows which are in use.
+// write writes the annotations, and then the ConfigMap: so it is known which addresses are in use.
 func (i *importer) write(ctx context.Context, r migrate.Result, out io.Writer) error {
 	access, err := i.access.connect()
 	if err != nil {

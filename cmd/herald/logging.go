@@ -10,7 +10,6 @@ import (
 	"github.com/heraldvip/herald/pkg/config"
 )
 
-// newLog makes the log of the manager, in the format that the options name.
 func newLog(w io.Writer, c config.Log) *slog.Logger {
 	o := &slog.HandlerOptions{Level: c.Level}
 	if c.Format != config.JSON {
@@ -20,8 +19,7 @@ func newLog(w io.Writer, c config.Log) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(w, o))
 }
 
-// warnOfOptions logs the warnings about options, in the format that the options name, and whatever their level is: it
-// may be the one that is wrong.
+// warnOfOptions logs warnings about options at any level: that may be the wrong option.
 func warnOfOptions(w io.Writer, c config.Log, warnings []string) {
 	log := newLog(w, config.Log{Format: c.Format})
 	for _, text := range warnings {
@@ -29,8 +27,7 @@ func warnOfOptions(w io.Writer, c config.Log, warnings []string) {
 	}
 }
 
-// forJSON has durations be a number of seconds, which encoding/json would make nanoseconds, and what has a text but
-// no form of its own in JSON, such as a MAC address, be that text.
+// forJSON writes durations as seconds, for encoding/json has nanoseconds, and what has only a text as that.
 func forJSON(_ []string, a slog.Attr) slog.Attr {
 	switch a.Value.Kind() {
 	case slog.KindDuration:

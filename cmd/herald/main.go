@@ -16,8 +16,7 @@ import (
 	"github.com/heraldvip/herald/pkg/config"
 )
 
-// ends returns the signals that end the process, after it has handed over what it has: SIGHUP, too, which would else
-// end it at once (a terminal that is closed, "systemctl reload" of a unit that sends it), unless its parent has it
+// ends returns the signals that end the process after a handover: SIGHUP, too, which would kill it, unless it is
 // ignored (nohup).
 func ends() []os.Signal {
 	all := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
@@ -36,7 +35,6 @@ func main() {
 	}
 }
 
-// root makes the command line.
 func root() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "herald",
@@ -61,8 +59,8 @@ func root() *cobra.Command {
 	return c
 }
 
-// checkArguments has wrong arguments of c and all commands below end with the status of wrong options; also of a
-// command that does nothing itself, which would print its help, with status 0, for one below it that is mistyped.
+// checkArguments has wrong arguments of c and below end with the status of wrong options, and mistyped commands not
+// print help with status 0.
 func checkArguments(c *cobra.Command) {
 	if !c.Runnable() {
 		c.Args, c.RunE = noSuchCommand, func(c *cobra.Command, _ []string) error { return c.Help() }
@@ -80,8 +78,7 @@ func checkArguments(c *cobra.Command) {
 	}
 }
 
-// noSuchCommand refuses any argument of a command that does nothing itself, and names those below it that are spelled
-// nearly so.
+// noSuchCommand refuses arguments of a command that has only others below, and names similar ones.
 func noSuchCommand(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -94,8 +91,7 @@ func noSuchCommand(c *cobra.Command, args []string) error {
 	return errors.New(text)
 }
 
-// status returns the exit status for an error: 2 if options or arguments are wrong, 3 if herald status --exit-status
-// has found that something is wrong, else 1.
+// status returns the exit status: 2 for wrong options or arguments, 3 for faults (herald status --exit-status), else 1.
 func status(err error) int {
 	var wrong *config.Error
 	switch {

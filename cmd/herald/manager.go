@@ -98,7 +98,7 @@ type node struct {
 	log         *slog.Logger
 }
 
-// newNode makes all rooms. It waits for a kubeconfig; if ctx ends meanwhile, that is the error.
+// newNode makes all rooms. It waits for a kubeconfig, or returns the error of ctx.
 func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, error) {
 	kube.LogLibrary(log)
 	n := &node{cfg: cfg, log: log, options: publishedOptions(cfg),
@@ -120,7 +120,7 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 			return nil, err
 		}
 	}
-	// The agent and the leases exist before any room runs, and so before these are called.
+	// The agent and the leases exist before anything calls these.
 	poke := func() { n.agent.Poke() }
 	pokeBoth := func() { n.agent.Poke(); wake.Send() }
 	tenure := func() vip.Tenure { return n.leases.Tenure() }
@@ -160,7 +160,7 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 	return n, nil
 }
 
-// clusterOptions returns what the client of the API server is to read. servers is nil without cp_enable.
+// clusterOptions returns what the API server's client reads; servers is nil without cp_enable.
 func (n *node) clusterOptions(servers *kube.Servers, poke, pokeLeases func()) kube.Options {
 	cfg := n.cfg
 	leases := append(namedLeases(cfg), vip.Key{Namespace: cfg.Node.Namespace, Name: lease.TableName})
@@ -178,7 +178,7 @@ func (n *node) clusterOptions(servers *kube.Servers, poke, pokeLeases func()) ku
 	}
 }
 
-// namedLeases returns the Leases that options name, whatever Services there are.
+// namedLeases returns the Leases that options name.
 func namedLeases(cfg config.Config) (leases []vip.Key) {
 	if !cfg.Services.Election {
 		leases = append(leases, cfg.Services.Lease)
@@ -192,15 +192,13 @@ func namedLeases(cfg config.Config) (leases []vip.Key) {
 	return leases
 }
 
-// pokeNow is agent.PokeNow, for rooms that are made before the agent.
+// pokeNow is agent.PokeNow, for rooms made before the agent.
 func (n *node) pokeNow() { n.agent.PokeNow() }
 
-// newAgent hands the agent the rooms.
 func (n *node) newAgent() *agent.Agent { return agent.New(n.agentOptions()) }
 
-// agentOptions returns what the agent is handed: rooms of pools, UPnP, BGP and a routing table only if these are
-// enabled. Those of egress are always among them, since an earlier process, with other options, leaves what it wrote
-// to the next one.
+// agentOptions hands pools, UPnP, BGP and a routing table only if enabled. Egress is always there: an earlier process
+// may have left some.
 func (n *node) agentOptions() agent.Options {
 	r := planRules(n.cfg)
 	o := agent.Options{
@@ -230,7 +228,6 @@ func (n *node) agentOptions() agent.Options {
 	return o
 }
 
-// collectors returns the metrics of all rooms.
 func (n *node) collectors() []prometheus.Collector {
 	all := []prometheus.Collector{buildInfo()}
 	for _, room := range []interface{ Collectors() []prometheus.Collector }{n.agent, n.cluster, n.leases, n.links,
@@ -240,7 +237,7 @@ func (n *node) collectors() []prometheus.Collector {
 	return all
 }
 
-// newServer makes n.server. Its own metrics are among those that it serves.
+// newServer makes n.server, which serves its own metrics, too.
 func (n *node) newServer() {
 	metrics := prometheus.NewRegistry()
 	n.server = serve.New(serve.Options{
@@ -251,7 +248,6 @@ func (n *node) newServer() {
 	metrics.MustRegister(n.collectors()...)
 }
 
-// pages returns what is served over HTTP.
 func (n *node) pages(metrics prometheus.Gatherer) serve.Pages {
 	return serve.Pages{
 		Metrics: metrics,
@@ -294,7 +290,7 @@ func (n *node) lastPass() any {
 	}{pass.Plan.Verdicts, pass}
 }
 
-// explain explains the Service namespace/name as of the last World.
+// explain explains the Service namespace/name by the last World.
 func (n *node) explain(service string) (any, bool) {
 	pass := n.agent.Last()
 	if pass == nil {
@@ -303,12 +299,11 @@ func (n *node) explain(service string) (any, bool) {
 	return plan.Explain(planRules(n.cfg), pass.World, keyOf(service))
 }
 
-// classOptions returns of which classes this Herald announces Services.
 func classOptions(cfg config.Config) vip.ClassOptions {
 	return vip.ClassOptions{Class: cfg.Class.Name, ClassOnly: cfg.Class.Only, ClassStrict: !cfg.Class.Legacy}
 }
 
-// planRules returns what the plan depends on in addition to the World.
+// planRules returns what the plan depends on beside the World.
 func planRules(cfg config.Config) plan.Rules {
 	r := plan.Rules{
 		Enabled: cfg.Services.Enable, ARP: cfg.ARP.Enable,
@@ -339,7 +334,7 @@ func planRules(cfg config.Config) plan.Rules {
 	return r
 }
 
-// run runs the node until ctx ends, or a task fails. It begins once no other process works on this host.
+// run runs the node, once it is alone on this host, until ctx ends, or a task fails.
 func (n *node) run(ctx context.Context) error {
 	lock, err := n.awaitHost(ctx)
 	if err != nil {
@@ -353,7 +348,7 @@ func (n *node) run(ctx context.Context) error {
 		agent: n.agent}.run(ctx, n.log)
 }
 
-// readers returns the tasks that change nothing before the agent has made a Plan.
+// readers returns the tasks that change nothing before a Plan.
 func (n *node) readers() []task {
 	tasks := []task{n.server, n.cluster, n.links, n.credentials}
 	if n.peers.Off() != peers.NoPort {
@@ -365,7 +360,6 @@ func (n *node) readers() []task {
 	return tasks
 }
 
-// others returns all tasks but readers, leases and the agent.
 func (n *node) others() []task {
 	tasks := []task{n.cluster.Statuses, n.cluster.Events, n.announcer, n.checker, n.dhcp, n.peers,
 		n.gateway}

@@ -36,7 +36,6 @@ func manifestCommand() *cobra.Command {
 	return c
 }
 
-// manifestOf makes the command that prints one kind of manifest.
 func manifestOf(kind, short string, write func(manifest.Request) ([]byte, error)) *cobra.Command {
 	c := &cobra.Command{Use: kind, Short: short, Args: cobra.NoArgs, SilenceUsage: true}
 	flags := c.Flags()
@@ -46,7 +45,7 @@ func manifestOf(kind, short string, write func(manifest.Request) ([]byte, error)
 		"static Pod can't")
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return config.FlagError(c.Flags(), err) })
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		// Neither this host's name nor the namespace of this pod, if it runs in one, are Herald's.
+		// Neither this host's name nor this pod's namespace is that of the manifest's.
 		src := config.Sources{Flags: flags, Env: os.Environ(), ReadFile: os.ReadFile, Hostname: "localhost", Elsewhere: true}
 		parsed, warnings, err := config.Parse(src)
 		if err != nil {

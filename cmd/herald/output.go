@@ -15,7 +15,7 @@ import (
 	"github.com/heraldvip/herald/pkg/config"
 )
 
-// checkFormat returns an error if --output is neither "" nor one of those known.
+// checkFormat returns an error if --output is neither "" nor known.
 func checkFormat(format string, known ...string) error {
 	if format == "" || slices.Contains(known, format) {
 		return nil

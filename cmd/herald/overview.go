@@ -23,7 +23,6 @@ const (
 	maxPageMoves    = 200
 )
 
-// overview returns what the page shows: the last pass, and the moves.
 func (n *node) overview() serve.View {
 	v := serve.View{Node: n.cfg.Node.Name, Version: currentVersion(), Now: time.Now().Truncate(time.Second)}
 	pass := n.agent.Last()
@@ -36,7 +35,7 @@ func (n *node) overview() serve.View {
 	return v
 }
 
-// fillOverview fills v with what a pass knew and decided, and the moves, the oldest first.
+// fillOverview fills v with a pass, and the moves, the oldest first.
 func fillOverview(v *serve.View, pass *agent.Pass, moves []vip.Move) {
 	w := &pass.World
 	services := make(map[vip.Key]*vip.Service, len(w.Services))
@@ -77,9 +76,8 @@ func fillOverview(v *serve.View, pass *agent.Pass, moves []vip.Move) {
 	}
 }
 
-// worstServices returns maxPageServices of the rows of Services, or all if they are no more: the bad ones first, then
-// those that are to be warned of; where there is not room for all of a kind, as many of each namespace as of the
-// others.
+// worstServices returns up to maxPageServices rows: bad ones first, then warnings; where there is no room, each
+// namespace has equally many.
 func worstServices(all []serve.ServiceRow) (rows []serve.ServiceRow) {
 	for _, class := range []string{"bad", "warn", ""} {
 		ofClass := slices.DeleteFunc(slices.Clone(all), func(x serve.ServiceRow) bool { return x.Class != class })
@@ -89,8 +87,8 @@ func worstServices(all []serve.ServiceRow) (rows []serve.ServiceRow) {
 	return rows
 }
 
-// shareEqually returns n of all, or all if they are no more, in their order: as many of each namespace as of the
-// others, if that has as many, so that the thousand mistakes of one hide no other's. subject is namespace/name.
+// shareEqually returns n of all in order, each namespace with equally many, if possible: a thousand mistakes of one
+// hide no other's. subject is namespace/name.
 func shareEqually[T any](all []T, n int, subject func(T) string) (kept []T) {
 	if len(all) <= n {
 		return all
@@ -117,7 +115,7 @@ func shareEqually[T any](all []T, n int, subject func(T) string) (kept []T) {
 	return kept
 }
 
-// routed returns to which addresses a Plan has routes, by BGP or in a routing table.
+// routed returns to which addresses a Plan has routes, by BGP or a routing table.
 func routed(p *vip.Plan) func(netip.Addr) bool {
 	all := make(map[netip.Prefix]bool, len(p.Routes))
 	for _, r := range p.Routes {
@@ -126,7 +124,7 @@ func routed(p *vip.Plan) func(netip.Addr) bool {
 	return func(a netip.Addr) bool { return all[netip.PrefixFrom(a, a.BitLen())] }
 }
 
-// overviewService makes the row of a Service; s is nil if it is that of the control plane.
+// overviewService makes the row of a Service; s is nil for the control plane.
 func overviewService(v *vip.Verdict, s *vip.Service, claim vip.Claim, routed func(netip.Addr) bool) serve.ServiceRow {
 	a := answerAbout(s, v)
 	x := serve.ServiceRow{Service: v.Service.String(), VIPs: joinAddresses(v.Addresses), Owner: dash(v.Owner),
@@ -148,7 +146,7 @@ func overviewService(v *vip.Verdict, s *vip.Service, claim vip.Claim, routed fun
 	return x
 }
 
-// answerAbout returns what becomes of a Service; s is nil if it is the VIP of the control plane.
+// answerAbout returns what becomes of a Service; s is nil for the control plane.
 func answerAbout(s *vip.Service, v *vip.Verdict) report.Answer {
 	if s == nil {
 		return report.New(v.Service, v.Reason, v.Message)
@@ -156,8 +154,7 @@ func answerAbout(s *vip.Service, v *vip.Verdict) report.Answer {
 	return report.Of(s, v.Reason, v.Message)
 }
 
-// eventProblems returns what is wrong with Services: the Warnings of the Plan, and of other Services what becomes of
-// them.
+// eventProblems returns what is wrong with Services: Warnings of the Plan, else verdicts.
 func eventProblems(pass *agent.Pass, services map[vip.Key]*vip.Service) (all []serve.Problem) {
 	told := make(map[vip.Key]bool)
 	for _, e := range pass.Plan.Events {
@@ -181,7 +178,6 @@ func eventProblems(pass *agent.Pass, services map[vip.Key]*vip.Service) (all []s
 	return all
 }
 
-// nodeProblems returns what is wrong with nodes, this one first.
 func nodeProblems(w *vip.World) (all []serve.Problem) {
 	if !w.Tenure.RenewalLateSince.IsZero() {
 		all = append(all, serve.Problem{Subject: "Node " + w.Self, Message: "it has not been able to renew its node " +
@@ -198,7 +194,7 @@ func nodeProblems(w *vip.World) (all []serve.Problem) {
 	return all
 }
 
-// memberState returns the state of a node in words, and the class of its row. labelCounts is plan.ExclusionLabelCounts.
+// memberState returns a node's state in words, and its row's class; labelCounts is plan.ExclusionLabelCounts.
 func memberState(w *vip.World, m *vip.Member, labelCounts bool) (state, class string) {
 	n := nodeStatus{labelCounts: labelCounts}
 	n.Name, n.Info, n.Duration = m.Name, m.Info, time.Hour
@@ -222,7 +218,6 @@ func memberState(w *vip.World, m *vip.Member, labelCounts bool) (state, class st
 	return state, ""
 }
 
-// overviewPools makes the rows of the pools; none without them.
 func overviewPools(w *vip.World) (rows []serve.PoolRow) {
 	if w.Pools == nil || w.Pools.Gone {
 		return nil
@@ -245,7 +240,6 @@ func overviewPools(w *vip.World) (rows []serve.PoolRow) {
 	return rows
 }
 
-// overviewMove makes the row of a move.
 func overviewMove(m vip.Move) serve.MoveRow {
 	x := serve.MoveRow{At: m.At, Service: m.Service.String(), VIPs: joinAddresses(m.Addresses),
 		From: cmp.Or(m.From, "nobody"), To: cmp.Or(m.To, "nobody"), Cause: m.Cause}

@@ -16,8 +16,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// wireOwnership wires the loop that decides who may hold VIPs (docs/architecture.md): peers
-// and the gateway are observed, package quorum decides, leases are written. wake runs it.
+// wireOwnership wires what decides who may hold VIPs (docs/architecture.md): peers and gateway are observed, quorum
+// decides, leases are written. wake runs it.
 func (n *node) wireOwnership(cfg config.Config, wake mailbox.Signal, poke func()) {
 	from, read := "the Secret "+cfg.Node.Namespace+"/"+kube.PeersSecret, func(ctx context.Context) ([]byte, error) {
 		return n.cluster.PeersKeys(ctx, peers.NewKey)
@@ -49,7 +49,6 @@ func (n *node) wireOwnership(cfg config.Config, wake mailbox.Signal, poke func()
 	})
 }
 
-// info is what the others may know of this node.
 func (n *node) info() vip.NodeInfo {
 	info := n.links.Info()
 	info.ServiceAddresses = n.cfg.Services.Addresses
@@ -66,7 +65,6 @@ func (n *node) info() vip.NodeInfo {
 	return info
 }
 
-// publishedOptions returns the options that others may know of this node.
 func publishedOptions(cfg config.Config) *vip.NodeOptions {
 	o := &vip.NodeOptions{
 		Services: cfg.Services.Enable, ARP: cfg.ARP.Enable, BGP: cfg.BGP.Enable, RoutingTable: cfg.RoutingTable.ID,
@@ -85,8 +83,7 @@ func publishedOptions(cfg config.Config) *vip.NodeOptions {
 	return o
 }
 
-// processName is where this process runs, in words that tell it from another one with the same
-// node name.
+// processName tells this process from another of the same node name, in words.
 func processName(cfg config.Config) string {
 	host, _ := os.Hostname()
 	name := "host " + host + ", node leases in namespace " + cfg.Node.Namespace
@@ -96,8 +93,8 @@ func processName(cfg config.Config) string {
 	return name
 }
 
-// awaitHost takes the lock of this host, once no other Herald works there, or returns the error of ctx. Until then it
-// serves what it can: the other one has the ports, as a rule, and if not, kubelet's probes want an answer.
+// awaitHost takes the host's lock, or returns the error of ctx. Meanwhile it serves what it can: if the ports are free,
+// kubelet's probes want answers.
 func (n *node) awaitHost(ctx context.Context) (net.Listener, error) {
 	serving, stop := context.WithCancel(ctx)
 	served := make(chan error)
@@ -116,14 +113,12 @@ func (n *node) awaitHost(ctx context.Context) (net.Listener, error) {
 	return lock, err
 }
 
-// awaitName blocks until no other process that lives has the name of this node, or ctx ends,
-// whose error it returns.
+// awaitName blocks until no other live process has this node's name, or returns the error of ctx.
 func (n *node) awaitName(ctx context.Context) error {
 	return n.leases.AwaitName(ctx, func(message string) { n.cluster.WriteNodeEvent(ctx, vip.NodeNameInUse, message) })
 }
 
-// heartbeatAddress is the address from which this node sends heartbeats, with its zone if it
-// is a link-local one; zero if there is none.
+// heartbeatAddress is where heartbeats are sent from, link-local with its zone; or zero.
 func (n *node) heartbeatAddress() netip.Addr {
 	info := n.links.Info()
 	a := info.HeartbeatAddress()
@@ -133,14 +128,13 @@ func (n *node) heartbeatAddress() netip.Addr {
 	return a
 }
 
-// gatewayAddress is this node's default gateway on the link of heartbeats; zero if it has none.
+// gatewayAddress is the default gateway on the link of heartbeats, or zero.
 func (n *node) gatewayAddress() netip.Addr {
 	info := n.links.Info()
 	return n.links.Gateway(info.HeartbeatLink())
 }
 
-// answers asks the link of heartbeats who has an address (ARP, NDP), and reports whether anybody
-// answers.
+// answers asks the link of heartbeats by ARP or NDP whether anybody has an address.
 func (n *node) answers(ctx context.Context, a netip.Addr) bool {
 	info := n.links.Info()
 	_, ok := n.announcer.Resolve(ctx, info.HeartbeatLink(), a)

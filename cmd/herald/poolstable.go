@@ -67,7 +67,7 @@ func poolsCommand() *cobra.Command {
 	return c
 }
 
-// poolsCheckCommand is "herald pools check": what is wrong with a ConfigMap that is not applied yet.
+// poolsCheckCommand is "herald pools check": faults of a ConfigMap not applied yet.
 func poolsCheckCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check FILE",
@@ -94,7 +94,7 @@ func poolsCheckCommand() *cobra.Command {
 	return c
 }
 
-// checkPools writes the pools of a ConfigMap and its problems. It returns an error if a key can't be read.
+// checkPools writes a ConfigMap's pools and problems; an error if a key can't be read.
 func checkPools(w io.Writer, data map[string]string) error {
 	pools, problems := pool.Parse(nil, data)
 	var rows []string
@@ -116,8 +116,7 @@ func checkPools(w io.Writer, data map[string]string) error {
 	return writeProblems(w, problems)
 }
 
-// writePools writes a table of the pools, one of the Services that have an address of them or wait for one, and
-// the problems of the ConfigMap.
+// writePools writes tables of pools, and of Services that have addresses or wait, and the problems.
 func writePools(w io.Writer, source *vip.PoolSource, s kube.Snapshot) error {
 	pools, problems := pool.Parse(nil, source.Data)
 	used := usedAddresses(s.Services)
@@ -141,7 +140,7 @@ func writePools(w io.Writer, source *vip.PoolSource, s kube.Snapshot) error {
 	if _, err := fmt.Fprintf(w, "\n%s\n", whatMayBeAskedFor(s)); err != nil {
 		return err
 	}
-	// What is wrong is told, and is no failure of this command.
+	// what is wrong is told, and is no failure of this command
 	_ = writeProblems(w, problems)
 	return nil
 }
@@ -149,8 +148,7 @@ func writePools(w io.Writer, source *vip.PoolSource, s kube.Snapshot) error {
 // whereHeader is the header of whereCells.
 const whereHeader = "FOR\tNODES\tINTERFACE\tBY"
 
-// whereCells returns for whom a pool is, on which nodes and link its VIPs are, and how they are announced, as cells
-// of a table.
+// whereCells returns a pool's namespaces, nodes, link and methods, as cells.
 func whereCells(pools *pool.Pools, p *pool.Pool) []string {
 	nodes := "all"
 	if p.Nodes != nil {
@@ -169,8 +167,7 @@ func whereCells(pools *pool.Pools, p *pool.Pool) []string {
 	return []string{p.Namespaces.String(), nodes, dash(pools.InterfaceOf(p)), dash(strings.Join(by, ","))}
 }
 
-// whatMayBeAskedFor says which addresses Services may ask for by name, by svc_addresses as the nodes that announce
-// Services publish it.
+// whatMayBeAskedFor says which addresses Services may name, by the nodes' svc_addresses.
 func whatMayBeAskedFor(s kube.Snapshot) string {
 	var values, nodes []string
 	for _, n := range nodeLeases(s) {
@@ -189,7 +186,7 @@ func whatMayBeAskedFor(s kube.Snapshot) string {
 		"(svc_addresses=any)."
 }
 
-// poolServiceRows returns a row for each address of a Service, or one that says why it waits.
+// poolServiceRows returns a row for each address of a Service, or for its wait.
 func poolServiceRows(s *vip.Service, pools *pool.Pools, events []kube.StoredEvent) (rows []string) {
 	for _, a := range addressesOf(s) {
 		var names []string
@@ -219,7 +216,6 @@ func poolServiceRows(s *vip.Service, pools *pool.Pools, events []kube.StoredEven
 	return []string{row(s.Key.String(), "-", "-", why)}
 }
 
-// usedAddresses returns the addresses that Services have.
 func usedAddresses(services []vip.Service) map[netip.Addr]bool {
 	used := make(map[netip.Addr]bool)
 	for i := range services {
@@ -230,7 +226,7 @@ func usedAddresses(services []vip.Service) map[netip.Addr]bool {
 	return used
 }
 
-// usedOf returns how many of used are addresses of a pool and a family.
+// usedOf returns how many of used are in a pool, and of a family.
 func usedOf(p *pool.Pool, f vip.Family, used map[netip.Addr]bool) (n int) {
 	for a := range used {
 		if vip.FamilyOf(a) == f && p.Contains(a) {
@@ -240,7 +236,6 @@ func usedOf(p *pool.Pool, f vip.Family, used map[netip.Addr]bool) (n int) {
 	return n
 }
 
-// addressesOf returns what a Service names and what its status has, each once.
 func addressesOf(s *vip.Service) []netip.Addr {
 	all := slices.Clone(s.Addresses)
 	for _, i := range s.Ingress {
@@ -251,7 +246,7 @@ func addressesOf(s *vip.Service) []netip.Addr {
 	return all
 }
 
-// familiesOf returns the families of which a pool has addresses, or asks a DHCP server.
+// familiesOf returns the families of which a pool has addresses, or asks DHCP servers.
 func familiesOf(p *pool.Pool) (families []vip.Family) {
 	for _, f := range []vip.Family{vip.IPv4, vip.IPv6} {
 		if p.Size(f) > 0 || slices.Contains(p.DHCP, f) {
@@ -261,7 +256,6 @@ func familiesOf(p *pool.Pool) (families []vip.Family) {
 	return families
 }
 
-// sizeOf returns how many addresses a pool has, as text.
 func sizeOf(p *pool.Pool, f vip.Family) string {
 	if slices.Contains(p.DHCP, f) {
 		return "by DHCP"
@@ -269,8 +263,7 @@ func sizeOf(p *pool.Pool, f vip.Family) string {
 	return fmt.Sprintf("%.0f", p.Size(f))
 }
 
-// writeProblems writes what is wrong with a ConfigMap, what can't be read first. It returns an error if there
-// is any of that.
+// writeProblems writes what is wrong with a ConfigMap, unreadable keys first, which are an error.
 func writeProblems(w io.Writer, problems []vip.PoolProblem) (err error) {
 	if len(problems) > 0 {
 		fmt.Fprintln(w)

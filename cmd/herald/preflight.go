@@ -31,7 +31,7 @@ import (
 var errUnfit = errors.New("this node is not fit for Herald with these options; the lines above that begin with " +
 	"error say why")
 
-// preflightCommand is "herald preflight": what is missing on a node, before it carries VIPs.
+// preflightCommand is "herald preflight": what is missing on a node before it carries VIPs.
 func preflightCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "preflight",
@@ -74,7 +74,7 @@ func preflightCommand() *cobra.Command {
 // oneLine makes one line of an error that has several.
 var oneLine = strings.NewReplacer(":\n", ": ", "\n", "; ")
 
-// writeResults writes a table of results, and reports whether none is an error.
+// writeResults writes a table, and reports whether none is an error.
 func writeResults(w io.Writer, all []checkResult) (fit bool) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fit = true
@@ -105,7 +105,7 @@ func checkNode(ctx context.Context, cfg config.Config) []checkResult {
 	return append(all, checkAPIServer(ctx, cfg)...)
 }
 
-// checkLink looks for the link of VIPs, as the manager does, and returns the link that is checked further.
+// checkLink looks for the link of VIPs like the manager, and returns it.
 func checkLink(cfg config.Config) (link string, r checkResult) {
 	r.Subject = "link of VIPs"
 	n, err := netif.New(netif.Options{
@@ -121,8 +121,8 @@ func checkLink(cfg config.Config) (link string, r checkResult) {
 	return info.DefaultInterface, r
 }
 
-// checkLinkSettings checks the kernel's settings of the link of VIPs. files is the root of the file system. What is
-// announced by ARP alone needs strict ARP: for VIPs by BGP or a routing table no neighbour asks.
+// checkLinkSettings checks the kernel's settings of the link; files is the root file system. Only ARP needs strict ARP:
+// otherwise no neighbour asks.
 func checkLinkSettings(cfg config.Config, files fs.FS, link string) (all []checkResult) {
 	if cfg.ARP.Enable {
 		all = append(all, checkStrictARP(files, link), checkARPAnswers(files, link))
@@ -130,8 +130,7 @@ func checkLinkSettings(cfg config.Config, files fs.FS, link string) (all []check
 	return append(all, checkReversePath(files, link))
 }
 
-// checkNftables says what it means that the kernel takes Herald's tables, or why it does not; nothing if no option
-// needs any.
+// checkNftables says whether the kernel takes Herald's tables; nothing if no option needs any.
 func checkNftables(cfg config.Config, why error) []checkResult {
 	r := checkResult{Subject: "nftables", Severity: fine, Message: "the kernel takes Herald's tables"}
 	switch {
@@ -147,8 +146,7 @@ func checkNftables(cfg config.Config, why error) []checkResult {
 	return []checkResult{r}
 }
 
-// checkPorts checks whether the ports that Herald listens on are free. Another Herald
-// on this node is the usual reason why they aren't.
+// checkPorts checks whether Herald's ports are free; usually another Herald has them.
 func checkPorts(cfg config.Config) (all []checkResult) {
 	check := func(option, address string) {
 		r := checkResult{Subject: option, Severity: fine, Message: address + " is free"}
@@ -172,8 +170,7 @@ func checkPorts(cfg config.Config) (all []checkResult) {
 	return all
 }
 
-// checkAPIServer checks whether the API server can be reached, its version and permissions, and whether the other
-// nodes that it knows can be reached.
+// checkAPIServer checks whether the API server and the nodes it knows can be reached, and its version and permissions.
 func checkAPIServer(ctx context.Context, cfg config.Config) []checkResult {
 	failed := func(err error) []checkResult {
 		return []checkResult{{Subject: "API server", Severity: unfit, Message: err.Error()}}
@@ -207,8 +204,7 @@ func checkAPIServer(ctx context.Context, cfg config.Config) []checkResult {
 	return append(all, checkPeers(ctx, cfg, s)) // an error about anything but leases does not matter here
 }
 
-// checkPermissions returns what follows from the rights, of so many, that the API server does not grant: missing are
-// those that Herald needs, without those that it does without.
+// checkPermissions says what follows from n rights: those missing, and those Herald can do without.
 func checkPermissions(cfg config.Config, n int, missing, without []string) checkResult {
 	r := checkResult{Subject: "permissions", Severity: fine, Message: fmt.Sprintf("all %d", n)}
 	command := "herald manifest rbac"
@@ -225,7 +221,7 @@ func checkPermissions(cfg config.Config, n int, missing, without []string) check
 	return r
 }
 
-// firstWithIPMode is the first minor version with ipMode in a Service's status (KEP-1860, alpha).
+// firstWithIPMode is the first minor version with ipMode in statuses (KEP-1860, alpha).
 const firstWithIPMode = 29
 
 func checkIPMode(i kube.Inspection) checkResult {
@@ -242,7 +238,7 @@ func checkIPMode(i kube.Inspection) checkResult {
 
 const otherNodes = "other nodes"
 
-// checkPeers connects to herald_peers_port of each other node whose node lease has not run out.
+// checkPeers connects to herald_peers_port of other nodes whose leases have not run out.
 func checkPeers(ctx context.Context, cfg config.Config, s kube.Snapshot) checkResult {
 	var unreachable []string
 	reached := 0
@@ -279,7 +275,7 @@ func reachable(ctx context.Context, n lease.NodeLease, port uint16) bool {
 	return false
 }
 
-// takeLeasesOf is kube.TakeSnapshot with the Leases of one namespace only: in another any user can write a node lease.
+// takeLeasesOf is kube.TakeSnapshot with the Leases of one namespace: elsewhere any user can write node leases.
 func takeLeasesOf(ctx context.Context, cfg *rest.Config, namespace string) (kube.Snapshot, error) {
 	s, err := kube.TakeSnapshot(ctx, cfg, namespace)
 	s.Leases = slices.DeleteFunc(s.Leases, func(l *coordinationv1.Lease) bool { return l.Namespace != namespace })

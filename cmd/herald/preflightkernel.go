@@ -26,12 +26,11 @@ type checkResult struct {
 	Message  string // what was found, and what to do about it
 }
 
-// unknownResult is the checkResult of a check that could not be made.
 func unknownResult(subject string, err error) checkResult {
 	return checkResult{subject, doubtful, "can't be checked: " + err.Error()}
 }
 
-// neededCapabilities are those without which Herald can't work, by their bit in CapEff, and what for.
+// neededCapabilities are those Herald can't do without, by their bit in CapEff.
 var neededCapabilities = []struct {
 	bit  int
 	what string
@@ -40,7 +39,7 @@ var neededCapabilities = []struct {
 	{unix.CAP_NET_RAW, "NET_RAW (to send and receive ARP and NDP)"},
 }
 
-// checkCapabilities checks the effective capabilities of this process. files is the root of the file system.
+// checkCapabilities checks this process's effective capabilities; files is the root file system.
 func checkCapabilities(files fs.FS) checkResult {
 	const subject = "capabilities"
 	text, err := fs.ReadFile(files, "proc/self/status")
@@ -67,8 +66,7 @@ func checkCapabilities(files fs.FS) checkResult {
 	return checkResult{subject, fine, "NET_ADMIN and NET_RAW"}
 }
 
-// readIPv4Conf returns a setting of net/ipv4/conf that is in effect on a link: the greater of the values
-// for all links and for this one (ip-sysctl.rst).
+// readIPv4Conf returns a setting of net/ipv4/conf in effect on a link: the greater of all and its own (ip-sysctl.rst).
 func readIPv4Conf(files fs.FS, link, name string) (int, error) {
 	greatest := 0
 	for _, of := range []string{"all", link} {
@@ -85,8 +83,8 @@ func readIPv4Conf(files fs.FS, link, name string) (int, error) {
 	return greatest, nil
 }
 
-// checkStrictARP checks whether this node answers ARP on link for VIPs that it does not own. It does where
-// kube-proxy in ipvs mode has bound them all, unless arp_ignore and arp_announce prevent it.
+// checkStrictARP checks whether this node answers ARP for VIPs of others, as with kube-proxy in ipvs mode without
+// arp_ignore and arp_announce.
 func checkStrictARP(files fs.FS, link string) checkResult {
 	const subject, ipvsLink = "strict ARP", "kube-ipvs0"
 	if _, err := fs.Stat(files, "sys/class/net/"+ipvsLink); err != nil {
@@ -122,8 +120,7 @@ func checkARPAnswers(files fs.FS, link string) checkResult {
 		"kernel answers", ignore, filter, link)}
 }
 
-// checkReversePath checks whether the kernel drops packets that reach a VIP by link from clients to which the
-// node has a route by another link.
+// checkReversePath checks whether the kernel drops packets to VIPs from clients routed by another link.
 func checkReversePath(files fs.FS, link string) checkResult {
 	const subject = "reverse path filter"
 	n, err := readIPv4Conf(files, link, "rp_filter")

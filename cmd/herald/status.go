@@ -18,14 +18,14 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// defaultControlPlaneLease is the default of vip_leasename, where no node says what it uses.
+// defaultControlPlaneLease is the default of vip_leasename, where no node says it.
 const defaultControlPlaneLease = "plndr-cp-lock"
 
-// controlPlaneName stands for the VIP of the control plane in tables of Services.
+// controlPlaneName stands for the control plane's VIP in tables of Services.
 const controlPlaneName = "(control plane)"
 
-// controlPlane returns what is known of the API servers' VIP; ok is false if no node reports that its API server is
-// ready. The VIP itself is on no lease.
+// controlPlane returns what is known of the API servers' VIP; not ok if no node's API server is ready. The VIP is on no
+// lease.
 func (v statusView) controlPlane() (s serviceStatus, ok bool) {
 	ready := 0
 	for _, n := range v.nodes {
@@ -40,8 +40,8 @@ func (v statusView) controlPlane() (s serviceStatus, ok bool) {
 	return s, ready > 0
 }
 
-// controlPlaneLease is the lease of the control plane's VIP: what the first node publishes that says so, for those of
-// an earlier version do not, else the default.
+// controlPlaneLease is the lease of the control plane's VIP, by the first node that publishes it; earlier versions
+// don't.
 func (v statusView) controlPlaneLease() vip.Key {
 	for _, n := range v.nodes {
 		if o := n.Info.Options; o != nil && o.ControlPlaneLease != "" && !n.Fenced && n.namespace == v.announcers {
@@ -51,12 +51,11 @@ func (v statusView) controlPlaneLease() vip.Key {
 	return vip.Key{Namespace: v.announcers, Name: defaultControlPlaneLease}
 }
 
-// A statusView is a Snapshot, indexed.
 type statusView struct {
 	now       time.Time
 	claims    map[vip.Key]vip.Claim // by unit
 	sharedFor map[string]time.Time  // by node: since when it has a unit that is no single Service's
-	// sorted by name; of other namespaces than that of the announcers only some that are renewed
+	// sorted by name; of foreign namespaces only some that are renewed
 	nodes         []nodeStatus
 	otherNodes    int                    // how many of nodes are of other namespaces
 	withoutHerald []string               // the Nodes that have no node lease
@@ -109,8 +108,7 @@ func newStatusView(s kube.Snapshot, now time.Time) statusView {
 	return v
 }
 
-// nodeNamed returns the name by which Herald knows a node, which may be given as that of its Node. It is an error that
-// lists all names if no Herald runs there.
+// nodeNamed returns Herald's name of a node, given maybe by its Node's; an error lists all names.
 func (v *statusView) nodeNamed(name string) (string, error) {
 	name = v.names.Of(name)
 	var all []string
@@ -123,7 +121,6 @@ func (v *statusView) nodeNamed(name string) (string, error) {
 	return name, fmt.Errorf("no Herald runs on a node %q; it runs on %s", name, cmp.Or(abbreviate(all), "none"))
 }
 
-// members returns the nodes of the announcers' namespace as members.
 func (v *statusView) members() (all []vip.Member) {
 	for _, n := range v.nodes {
 		if n.namespace == v.announcers {
@@ -134,11 +131,10 @@ func (v *statusView) members() (all []vip.Member) {
 	return all
 }
 
-// maxOtherNodes is how many nodes of other installations are shown: any user can write Leases that look like theirs.
+// maxOtherNodes is how many nodes of other installations are shown: any user can write such Leases.
 const maxOtherNodes = 10
 
-// addNode adds a node lease to v.nodes; one of another namespace than that of the announcers only if somebody renews
-// it, and up to maxOtherNodes.
+// addNode adds a node lease; of foreign namespaces only renewed ones, up to maxOtherNodes.
 func (v *statusView) addNode(n lease.NodeLease, namespace string) {
 	if namespace != v.announcers {
 		silent := v.now.Sub(n.RenewedAt)
@@ -151,8 +147,7 @@ func (v *statusView) addNode(n lease.NodeLease, namespace string) {
 	v.nodes = append(v.nodes, nodeStatus{NodeLease: n, namespace: namespace})
 }
 
-// announcersNamespace returns the namespace of Herald's node leases: kube-system, or, if none is there, that of the
-// oldest.
+// announcersNamespace returns the namespace of node leases: kube-system, else the oldest's.
 func announcersNamespace(leases []*coordinationv1.Lease) (namespace string) {
 	var oldest time.Time
 	for _, l := range leases {
@@ -169,8 +164,7 @@ func announcersNamespace(leases []*coordinationv1.Lease) (namespace string) {
 	return namespace
 }
 
-// nodeLeases returns the node leases in the namespace of the announcers: in another one any user can write such a
-// Lease.
+// nodeLeases returns the node leases of the announcers' namespace: elsewhere any user can write them.
 func nodeLeases(s kube.Snapshot) (all []lease.NodeLease) {
 	announcers := announcersNamespace(s.Leases)
 	for _, l := range s.Leases {
@@ -181,8 +175,8 @@ func nodeLeases(s kube.Snapshot) (all []lease.NodeLease) {
 	return all
 }
 
-// mayOwnWithoutLease reports whether a node announces Services that have no lease of their own: it holds a lease for
-// all, or it is not known that it runs with svc_election. A node that has stopped, or is silent, announces nothing.
+// mayOwnWithoutLease reports whether a live node announces Services without leases of their own: by a lease for all, or
+// maybe without svc_election.
 func (v statusView) mayOwnWithoutLease(node string) bool {
 	i := slices.IndexFunc(v.nodes, func(n nodeStatus) bool { return n.Name == node })
 	if i < 0 || v.nodes[i].Fenced || v.now.Sub(v.nodes[i].RenewedAt) > v.nodes[i].Duration {
@@ -193,8 +187,7 @@ func (v statusView) mayOwnWithoutLease(node string) bool {
 	return shared || options == nil || options.Services && !options.Election
 }
 
-// owner returns who has a Service, and since when. If it has no unit of its own, that is the node its annotation names,
-// which has the one unit of all.
+// owner returns who has a Service, and since when; without a unit of its own, its annotation says.
 func (v statusView) owner(s *vip.Service) (string, time.Time) {
 	known := false
 	for _, k := range s.LeaseKeys() { // its own, if somebody has that: then the one that it names has no effect
@@ -209,7 +202,7 @@ func (v statusView) owner(s *vip.Service) (string, time.Time) {
 	return "", time.Time{}
 }
 
-// service returns what is known of a Service, and what is wrong with it.
+// service returns what is known of a Service, and its faults.
 func (v statusView) service(s *vip.Service) serviceStatus {
 	x := serviceStatus{Service: s.Key.String()}
 	x.Owner, x.Since = v.owner(s)
@@ -248,11 +241,10 @@ func externalAddresses(i vip.Ingress) (open []string) {
 	return open
 }
 
-// noHeraldAtAll is the problem of Services without an owner while no node runs Herald.
+// noHeraldAtAll is the problem of Services while no node runs Herald.
 const noHeraldAtAll = "no Herald runs on any node, or none reaches the API server"
 
-// problem returns in words what keeps a Service from its VIP, its reason, and what to do; all are empty if nothing
-// does.
+// problem returns what keeps a Service from its VIP, its reason, and what to do; or "".
 func (v statusView) problem(s *vip.Service, owner string, since time.Time) (problem string, reason vip.Reason,
 	advice string) {
 	if i := slices.IndexFunc(v.nodes, func(n nodeStatus) bool { return n.Name == owner }); i >= 0 {
@@ -284,7 +276,7 @@ func (v statusView) problem(s *vip.Service, owner string, since time.Time) (prob
 	return a.String() + v.whoHas(s), a.Reason, a.Advice
 }
 
-// unannounced returns the addresses that a Service requests and its status does not name.
+// unannounced returns requested addresses that the status does not name.
 func unannounced(s *vip.Service) []string {
 	var all []string
 	for _, a := range s.Addresses {
@@ -301,7 +293,7 @@ func unannounced(s *vip.Service) []string {
 	return all
 }
 
-// refusal returns the answer about addresses that are not announced: the newest Event that says why.
+// refusal returns the newest Event about addresses that are not announced.
 func (v statusView) refusal(s *vip.Service, missing string) report.Answer {
 	for _, e := range slices.Backward(v.events) {
 		if e.UID == s.UID &&
@@ -313,8 +305,7 @@ func (v statusView) refusal(s *vip.Service, missing string) report.Answer {
 	return report.New(s.Key, vip.AddressRefused, missing)
 }
 
-// answer returns what becomes of a Service: what report.Of says, or what a node has noticed on the wire since the
-// owner has it, which is in Events only.
+// answer returns what report.Of says, or what was seen on the wire since the owner has it, which only Events tell.
 func (v statusView) answer(s *vip.Service, owner string, since time.Time) report.Answer {
 	reason, message := v.verdict(s)
 	a := report.Of(s, reason, message)
@@ -334,12 +325,11 @@ func (v statusView) answer(s *vip.Service, owner string, since time.Time) report
 	return a
 }
 
-// noticed is the reasons of Events about a VIP that is announced. The newest counts.
+// noticed is the reasons of Events about announced VIPs; the newest counts.
 var noticed = []vip.Reason{vip.VIPUnanswered, vip.VIPForeignMAC, vip.VIPAnswered, vip.PortNotMapped, vip.PortMapped,
 	vip.UnmanagedAddress, vip.EgressUnavailable, vip.StatusRefused}
 
-// verdict returns what becomes of a Service without conditions, as one has that another announcer serves: what the
-// newest Event says, if it has no VIP.
+// verdict returns what becomes of a Service without conditions, such as another announcer's: by the newest Event.
 func (v statusView) verdict(s *vip.Service) (vip.Reason, string) {
 	switch {
 	case s.Ignore:
@@ -358,8 +348,7 @@ func (v statusView) verdict(s *vip.Service) (vip.Reason, string) {
 	return vip.VIPClaiming, "not announced yet; if it stays so, it has another class"
 }
 
-// whoHas names, for each address that s requests and its status does not name, the Service whose status does; "" if
-// there is none. The Event tells the user of s no more than that a Service of another namespace has it.
+// whoHas names who has addresses that s lacks, or ""; Events don't name Services of other namespaces.
 func (v statusView) whoHas(s *vip.Service) string {
 	var all []string
 	for _, a := range s.Addresses {
@@ -373,7 +362,7 @@ func (v statusView) whoHas(s *vip.Service) string {
 	return " [" + strings.Join(all, ", ") + "]"
 }
 
-// age returns the time from t to now in words, or "-" if t is zero.
+// age returns the time from t in words, or "-" if t is zero.
 func age(t, now time.Time) string {
 	if t.IsZero() {
 		return "-"

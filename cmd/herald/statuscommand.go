@@ -20,7 +20,6 @@ const snapshotTimeout = 30 * time.Second
 // errSomethingWrong is what status returns with --exit-status.
 var errSomethingWrong = errors.New("something is wrong, see above")
 
-// A statusOptions is the flags of herald status.
 type statusOptions struct {
 	access     *accessFlags
 	format     string // "", wide, json or yaml
@@ -63,7 +62,7 @@ func statusCommand() *cobra.Command {
 	return c
 }
 
-// takeStatus reads the status of the Services of a namespace, "" for all; or of one if it is named.
+// takeStatus reads the status of a namespace, "" for all; or of a named Service.
 func takeStatus(ctx context.Context, cfg *rest.Config, namespace, name string) (statusReport, error) {
 	ctx, cancel := context.WithTimeout(ctx, snapshotTimeout)
 	defer cancel()
@@ -81,7 +80,7 @@ func takeStatus(ctx context.Context, cfg *rest.Config, namespace, name string) (
 	return newStatusReport(s, inNamespace(namespace), s.At), nil
 }
 
-// checkExists returns an error if Service k is not among all, which names those of other namespaces with its name.
+// checkExists returns an error if k is missing, which names the same name elsewhere.
 func checkExists(all []vip.Service, k vip.Key) error {
 	var others []string
 	for i := range all {
@@ -103,7 +102,6 @@ func inNamespace(namespace string) func(vip.Key) bool {
 	return func(k vip.Key) bool { return namespace == "" || k.Namespace == namespace }
 }
 
-// run writes the status.
 func (o *statusOptions) run(ctx context.Context, w io.Writer, take func(context.Context) (statusReport, error)) error {
 	report, err := take(ctx)
 	if err != nil {

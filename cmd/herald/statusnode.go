@@ -12,20 +12,19 @@ import (
 
 // A nodeStatus is a node lease and the Node.
 type nodeStatus struct {
-	// whose Name is namespace/name if it is not in the namespace of the announcers: any user can write such a Lease
+	// whose Name is namespace/name outside the announcers' namespace: any user can write such a Lease
 	lease.NodeLease
 	namespace   string   // of the lease
 	node        vip.Node // zero if it is not known
 	labelCounts bool     // plan.ExclusionLabelCounts of all nodes
 }
 
-// silentFor begins the state of a node that no longer renews its node lease; the time follows.
+// silentFor begins the state of a silent node; the time follows.
 const silentFor = "silent for "
 
-// noHerald is what is wrong with a node that has no node lease.
 const noHerald = "no Herald runs there"
 
-// state is fault, and the name of the Node where that is another.
+// state is fault, and the Node's name if that is another.
 func (n nodeStatus) state(now time.Time) string {
 	if n.node.Name == "" || n.node.Name == n.Name {
 		return n.fault(now)
@@ -33,7 +32,7 @@ func (n nodeStatus) state(now time.Time) string {
 	return n.fault(now) + "; its Node is called " + n.node.Name
 }
 
-// fault describes what is wrong with a node, or is "ok", with the reason if a label keeps VIPs of Services off it.
+// fault describes what is wrong with a node, or is "ok", with the label that keeps Services off.
 func (n nodeStatus) fault(now time.Time) string {
 	if why := n.barred(now); why != "" {
 		return why
@@ -64,7 +63,7 @@ func (n nodeStatus) fault(now time.Time) string {
 	return "ok"
 }
 
-// runs reports whether a Herald renews the node lease, in the namespace of the announcers.
+// runs reports whether a Herald renews the node lease, in the announcers' namespace.
 func (n nodeStatus) runs(now time.Time) bool {
 	return !n.Fenced && now.Sub(n.RenewedAt) <= n.Duration && !strings.Contains(n.Name, "/")
 }

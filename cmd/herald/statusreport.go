@@ -44,7 +44,6 @@ type serviceStatus struct {
 	OffLink bool       `json:"offLink,omitempty"` // a VIP is in no network of its link
 }
 
-// A dhcpLeaseStatus is an address that a DHCP server has leased to a Service.
 type dhcpLeaseStatus struct {
 	Service string    `json:"service"`
 	Address string    `json:"address"`
@@ -63,14 +62,13 @@ type nodeReport struct {
 	Herald  bool      `json:"herald"` // it has a node lease
 }
 
-// A sessionStatus is a BGP session of a node.
 type sessionStatus struct {
 	Node string `json:"node"`
 	vip.BGPSession
 }
 
-// newStatusReport makes the report of a Snapshot at now, with the Services that are wanted, and the control plane's
-// VIP if all are. The others count too: they may have an address that one of these asks for.
+// newStatusReport makes the report at now of wanted Services, and of the control plane if all are. Others may have an
+// address that these ask for.
 func newStatusReport(s kube.Snapshot, wanted func(vip.Key) bool, now time.Time) statusReport {
 	v := newStatusView(s, now)
 	r := statusReport{Services: []serviceStatus{}, Nodes: []nodeReport{}, Missing: s.Missing, now: now}
@@ -100,8 +98,8 @@ func newStatusReport(s kube.Snapshot, wanted func(vip.Key) bool, now time.Time) 
 	return r
 }
 
-// wrong reports whether anything is wrong that an operator should mend: a Service that is not as it should be, a node
-// that runs Herald, or holds a VIP, and can't carry one, no such node at all, or a BGP session that is down.
+// wrong reports whether an operator should mend something: a Service, a node that can't carry VIPs though it runs
+// Herald or holds one, no node at all, or a BGP session.
 func (r statusReport) wrong() bool {
 	herald := false
 	for _, n := range r.Nodes {
@@ -123,7 +121,6 @@ func (r statusReport) wrong() bool {
 	return !herald
 }
 
-// render returns the report in the format asked for.
 func (o *statusOptions) render(r statusReport) (string, error) {
 	if o.format == "json" || o.format == "yaml" {
 		return encode(o.format, r)
@@ -134,11 +131,10 @@ func (o *statusOptions) render(r statusReport) (string, error) {
 	return b.String(), err
 }
 
-// maxWithoutHerald is how many nodes without a Herald are named in a table.
+// maxWithoutHerald is how many nodes without a Herald a table names.
 const maxWithoutHerald = 10
 
-// writeTables writes a table of the Services, one of DHCP leases, one of nodes and one of BGP sessions. Of the second
-// and the last, those without rows are left out.
+// writeTables writes tables of Services, nodes, and, if any, DHCP leases and BGP sessions.
 func (r statusReport) writeTables(w io.Writer, wide bool) error {
 	services, nodes := r.serviceRows(wide), r.nodeRows()
 	var dhcp, sessions, missing []string
@@ -202,7 +198,7 @@ func (r statusReport) serviceRows(wide bool) (rows []string) {
 	return rows
 }
 
-// adviceRows returns what to do about what is wrong, a row for each reason, sorted.
+// adviceRows returns what to do, a row for each reason, sorted.
 func (r statusReport) adviceRows() (rows []string) {
 	services, first := make(map[vip.Reason][]string), make(map[vip.Reason]string)
 	for _, s := range r.Services {
@@ -220,7 +216,7 @@ func (r statusReport) adviceRows() (rows []string) {
 	return rows
 }
 
-// wrongCell is the last cell of a row: what is wrong, else a note.
+// wrongCell is a row's last cell: what is wrong, else a note.
 func (r statusReport) wrongCell(problem, note string) string {
 	if problem != "" && r.color {
 		return "\x1b[31m" + row(problem) + "\x1b[0m" // ECMA-48 (SGR)
@@ -228,7 +224,6 @@ func (r statusReport) wrongCell(problem, note string) string {
 	return row(cmp.Or(problem, note))
 }
 
-// writeOffLink writes which Services have a VIP that is in no network of its link.
 func (r statusReport) writeOffLink(w io.Writer) error {
 	var all []string
 	for _, s := range r.Services {

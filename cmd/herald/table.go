@@ -8,8 +8,8 @@ import (
 	"unicode"
 )
 
-// row is a row of a table. Users can write what is in it (a Lease, an Event, an annotation): what is not printable
-// becomes a space, so that it adds no rows and no columns and controls no terminal.
+// row is a row of a table. Users write some cells, so unprintable characters become spaces: they add no rows, and
+// control no terminal.
 func row(cells ...string) string {
 	printable := func(r rune) rune {
 		if unicode.IsPrint(r) {
@@ -23,7 +23,7 @@ func row(cells ...string) string {
 	return strings.Join(cells, "\t")
 }
 
-// writeTable writes rows, whose cells have tabs between, below a header. Without rows it writes nothing.
+// writeTable writes rows of cells between tabs below a header, or nothing.
 func writeTable(w io.Writer, header string, rows []string) error {
 	if len(rows) == 0 {
 		return nil

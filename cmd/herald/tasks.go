@@ -9,26 +9,23 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// A task is a long-lived part of the process. It ends when ctx does.
 type task interface {
 	Run(ctx context.Context) error
 	String() string
 }
 
-// tasks are those of a process, by when they begin and end.
 type tasks struct {
 	readers []task // change nothing before the agent has made a Plan
-	// blocks until no other process has the name of this node (docs/why.md, "A second process"), or ctx ends
+	// blocks until no other process has this node's name (docs/why.md, "A second process"), or ctx ends
 	awaitName func(context.Context) error
 	others    []task // begin when it has returned nil, as do the leases and the agent
 	leases    task
 	agent     task
 }
 
-// run runs the tasks until ctx ends, or one of them fails, and returns the first error. Until no other process has
-// its name only the readers run. The agent ends first: it needs all the others to hand over what this node carries.
-// The readers end last, after the leases are released. But if the leases fail, all end at once: another process has
-// taken the name, and this one must not act on its claims any more.
+// run runs the tasks until ctx ends, or one fails, and returns the first error. Until the name is its own only readers
+// run. The agent ends first: its handover needs the others. The readers end last, after the leases are released. But if
+// the leases fail, all end at once: another process has the name.
 func (x tasks) run(ctx context.Context, log *slog.Logger) error {
 	var group errgroup.Group
 	reading, stopReading := context.WithCancel(context.WithoutCancel(ctx))

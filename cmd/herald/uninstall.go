@@ -14,7 +14,7 @@ import (
 	"github.com/heraldvip/herald/pkg/lease"
 )
 
-// uninstallCommand is "herald uninstall": it removes what Herald has written to the API server.
+// uninstallCommand is "herald uninstall": it removes what Herald wrote to the API server.
 func uninstallCommand() *cobra.Command {
 	var namespace string
 	var dryRun, keep bool
@@ -58,7 +58,7 @@ func uninstallCommand() *cobra.Command {
 	return c
 }
 
-// An uninstall removes what the Heralds of a namespace have written (docs/why.md, "Finalizer and uninstall").
+// An uninstall removes what a namespace's Heralds have written (docs/why.md, "Finalizer and uninstall").
 type uninstall struct {
 	namespace string
 	named     bool // by --namespace
@@ -70,8 +70,7 @@ type uninstall struct {
 	traces func(context.Context) ([]kube.Trace, error)
 }
 
-// run lists what there is and, unless dryRun, removes it. It is an error if a Herald runs, or something can't be
-// removed.
+// run lists what there is and, unless dryRun, removes it. It is an error if a Herald runs, or something stays.
 func (u *uninstall) run(ctx context.Context) error {
 	running, err := u.runningNodes(ctx)
 	if err != nil {
@@ -115,8 +114,7 @@ func (u *uninstall) run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// runningNodes returns the nodes that have a node lease which is neither over nor fenced, sorted, if any of these is
-// renewed. For that it waits as long as they are good for.
+// runningNodes returns the nodes with leases neither over nor fenced, sorted, if any is renewed while they are good.
 func (u *uninstall) runningNodes(ctx context.Context) ([]string, error) {
 	first, last, err := u.nodeLeases(ctx)
 	if err != nil || len(first) == 0 {
@@ -146,9 +144,8 @@ func (u *uninstall) runningNodes(ctx context.Context) ([]string, error) {
 	}
 }
 
-// nodeLeases returns the version of each node lease that somebody holds and that is not fenced, by node, and how long
-// the longest of them is good for. Unless the namespace is named it is an error if there are node leases in another
-// one only.
+// nodeLeases returns the versions of held, unfenced node leases by node, and the longest time they are good for; an
+// error if only another namespace has some, and none was named.
 func (u *uninstall) nodeLeases(ctx context.Context) (versions map[string]string, longest time.Duration, err error) {
 	s, err := u.read(ctx)
 	if err != nil {

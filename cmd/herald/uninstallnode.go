@@ -17,7 +17,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// uninstallNodeCommand is "herald uninstall node": it removes what Herald has left on this node.
+// uninstallNodeCommand is "herald uninstall node": it removes what Herald left on this node.
 func uninstallNodeCommand() *cobra.Command {
 	table := routes.Options{Log: slog.New(slog.DiscardHandler), Link: func() string { return "" }}
 	c := &cobra.Command{
@@ -33,7 +33,7 @@ func uninstallNodeCommand() *cobra.Command {
 	c.Flags().IntVar(&table.ID, "routing-table", 198, "The table of Herald's routes (vip_routingtableid)")
 	c.Flags().IntVar(&table.Protocol, "routing-protocol", 248, "Protocol number of Herald's routes (vip_routingprotocol)")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		// those below are the kernel's and ip(8)'s: all their routes would be removed
+		// below are the kernel's and ip(8)'s: all their routes would go
 		if table.Protocol < 5 || table.Protocol > math.MaxUint8 {
 			return config.NewError(fmt.Errorf("--routing-protocol=%d must be a whole number from 5 to %d, as "+
 				"vip_routingprotocol", table.Protocol, math.MaxUint8))
@@ -58,8 +58,7 @@ func uninstallNodeCommand() *cobra.Command {
 	return c
 }
 
-// uninstallNode makes what Herald has in this network namespace nothing, as a process does that stops. table is where
-// its routes to VIPs are.
+// uninstallNode removes what Herald has in this network namespace, like a process that stops; table has its routes.
 func uninstallNode(ctx context.Context, w io.Writer, table routes.Options) error {
 	links, err := netif.New(netif.Options{
 		Log: table.Log, Poke: func() {}, OnLinkChange: func() {},

@@ -12,7 +12,7 @@ import (
 // version is the release, set by the linker: -ldflags "-X main.version=v1.2.3".
 var version string
 
-// currentVersion returns the release, or the version of the module if Go recorded one, or "devel".
+// currentVersion returns the release, or the module's version, or "devel".
 func currentVersion() string {
 	if version != "" {
 		return version
@@ -31,7 +31,6 @@ func buildInfo() prometheus.Collector {
 	return g
 }
 
-// versionCommand is "herald version".
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
@@ -45,7 +44,7 @@ func versionCommand() *cobra.Command {
 	}
 }
 
-// describe returns a version with what is known of its build, on one line.
+// describe returns a version and its build, on one line.
 func describe(version string, info *debug.BuildInfo) string {
 	if info == nil {
 		return "herald " + version

@@ -13,14 +13,12 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A clusterView is the World as an observer sees it that is no node, and the rules by which the nodes plan.
+// A clusterView is an observer's World, which is no node, and the nodes' rules.
 type clusterView struct {
-	// rules are those for Services: what the first node that is alive, with svc_enable if any has it, has published of
-	// its options, or the defaults with svc_election (docs/why.md, "explain"). ControlPlane is nil if no node that is
-	// alive has cp_enable.
+	// rules are those for Services: by the first live node's options, with svc_enable if any, or defaults with
+	// svc_election (docs/why.md, "explain"). ControlPlane is nil without cp_enable anywhere.
 	rules plan.Rules
-	// controlPlane are those for the VIP of the control plane alone: what the first node that is alive and has cp_enable
-	// has published.
+	// controlPlane are those for the control plane's VIP, by the first live node with cp_enable.
 	controlPlane plan.Rules
 	world        vip.World
 }
@@ -71,7 +69,7 @@ func observe(s kube.Snapshot, pools *vip.PoolSource, now time.Time) clusterView 
 	return clusterView{r, cp, w}
 }
 
-// rulesOf returns the rules of nodes with these options, whose node leases are in a namespace.
+// rulesOf returns the rules of nodes with these options, and of their leases' namespace.
 func rulesOf(o *vip.NodeOptions, announcers string) plan.Rules {
 	r := plan.Rules{
 		Enabled: o.Services, ARP: o.ARP, RoutingTable: o.RoutingTable, Election: o.Election, ClassOptions: o.ClassOptions,
@@ -83,7 +81,7 @@ func rulesOf(o *vip.NodeOptions, announcers string) plan.Rules {
 	return r
 }
 
-// explainNode is plan.ExplainNode, and, of the VIP of the control plane, by the rules for that.
+// explainNode is plan.ExplainNode, by controlPlane for that VIP.
 func (c *clusterView) explainNode(node string) (e plan.NodeExplanation, ok bool) {
 	e, ok = plan.ExplainNode(c.rules, c.world, node)
 	if !ok || c.controlPlane.ControlPlane == nil {
@@ -97,7 +95,6 @@ func (c *clusterView) explainNode(node string) (e plan.NodeExplanation, ok bool)
 	return e, ok
 }
 
-// keyOf parses namespace/name; zero if text is not that.
 func keyOf(text string) vip.Key {
 	namespace, name, ok := strings.Cut(text, "/")
 	if !ok {
@@ -106,8 +103,7 @@ func keyOf(text string) vip.Key {
 	return vip.Key{Namespace: namespace, Name: name}
 }
 
-// publishedPools is the ConfigMap of pools that the nodes use, by the first node lease that names one; zero if none
-// does.
+// publishedPools is the ConfigMap of pools that the first node lease names, or zero.
 func publishedPools(s kube.Snapshot) vip.Key {
 	for _, n := range nodeLeases(s) {
 		if n.Info.Options != nil && n.Info.Options.Pools != "" && !n.Fenced {
@@ -117,8 +113,7 @@ func publishedPools(s kube.Snapshot) vip.Key {
 	return vip.Key{}
 }
 
-// onlyOn returns the Services that the node carries and no other node may, and the control plane's VIP if that is so
-// of it, and why, each as a text.
+// onlyOn returns what the node carries and no other may, and why, each as a text.
 func onlyOn(s kube.Snapshot, node string, now time.Time) (all []string) {
 	c := observe(s, nil, now)
 	e, _ := c.explainNode(node)
@@ -135,8 +130,7 @@ func onlyOn(s kube.Snapshot, node string, now time.Time) (all []string) {
 	return all
 }
 
-// whyNoOther returns in brackets why the other nodes may not carry a Service, the same reasons together; "" if there
-// are no other nodes.
+// whyNoOther returns in brackets why other nodes may not carry a Service, equal reasons together, or "".
 func whyNoOther(r plan.Rules, w vip.World, service vip.Key, node string) string {
 	e, _ := plan.Explain(r, w, service)
 	nodes := make(map[string][]string)

@@ -40,8 +40,7 @@ type Annotation struct {
 	Meaning     string
 	Written     bool // Herald writes it; setting it has no effect
 	Unsupported bool // kube-vip has it, this version of Herald does not
-	// Consequence is what an Unsupported annotation changes about the announcement; it becomes an Event on a Service
-	// that has the annotation. "" if there is none; then Instead says, for the reference, what Herald does.
+	// Consequence is what an Unsupported annotation changes, for an Event, or "": then Instead says what Herald does.
 	Consequence string
 	Instead     string
 }
@@ -171,7 +170,7 @@ var Annotations = []Annotation{
 		Instead: "owners are elected as svc_election says; per_service_election_on_demand is refused"},
 }
 
-// readAnnotations fills in what annotations say, and in s.Invalid what can't be read and what would be right.
+// readAnnotations fills in what annotations say, and in s.Invalid what can't be read.
 func readAnnotations(s *vip.Service, annotations, selector map[string]string, loadBalancerIP string) {
 	r := annotationReader{s, annotations}
 	s.VIPHost, s.Announcer = truncate(annotations[vipHostKey], maxName+1), truncate(annotations[announcerKey], maxName+1)
@@ -207,10 +206,9 @@ type annotationReader struct {
 	annotations map[string]string
 }
 
-// value is an annotation without the spaces around it; "" if it is absent.
 func (r annotationReader) value(key string) string { return strings.TrimSpace(r.annotations[key]) }
 
-// invalid adds a sentence to Service.Invalid: which annotation, its value, the problem.
+// invalid adds to Service.Invalid an annotation, its value and the problem.
 func (r annotationReader) invalid(key, problem string) {
 	r.service.Invalid = append(r.service.Invalid, fmt.Sprintf("%s is %s: %s.", key, quote(r.annotations[key]), problem))
 }
@@ -236,8 +234,7 @@ func parseBool(value string) (on bool, problem string) {
 	return on, ""
 }
 
-// maxName is the length of the longest name that Kubernetes has (RFC 1123 subdomains). What is longer names nothing,
-// and neither do its first maxName+1 bytes.
+// maxName is the longest name in Kubernetes (RFC 1123 subdomains); cut to one more, nothing is named.
 const maxName = 253
 
 // parseInterface returns even no name of a link: a VIP never goes to one that nobody asked for.
@@ -253,7 +250,7 @@ func isLinkName(name string) bool {
 	return name != "" && len(name) <= 15 && name != "." && name != ".." && !strings.ContainsAny(name, "/: \t\n\v\f\r\x00")
 }
 
-// parseLeaseName reads name or namespace/name of a Lease that the Service may have; "" for others.
+// parseLeaseName reads name or namespace/name of a Lease that the Service may have.
 func (r annotationReader) parseLeaseName(value string) (name, problem string) {
 	namespace, name, both := strings.Cut(value, "/")
 	switch {
@@ -276,7 +273,7 @@ func (r annotationReader) parseLeaseName(value string) (name, problem string) {
 	return name, ""
 }
 
-// otherLeases are names of Herald beside those of node leases: no Service may have them.
+// otherLeases are Herald's names beside those of node leases: no Service may have them.
 var otherLeases = []string{"herald-table", "herald-pools"}
 
 // nodeLeasePrefix begins the names of node leases, which no Service may reach.
@@ -302,7 +299,7 @@ func parseIPMode(value string) (mode vip.IPMode, problem string) {
 	return "", "write VIP or Proxy. The default is used"
 }
 
-// quote quotes a value that somebody else wrote, and cuts it after 60 bytes.
+// quote quotes a foreign value, cut after 60 bytes.
 func quote(value string) string {
 	if short := truncate(value, 60); short != value {
 		return strconv.Quote(short) + "..."
@@ -310,7 +307,7 @@ func quote(value string) string {
 	return strconv.Quote(value)
 }
 
-// truncate returns at most limit bytes, cut between two characters; of a longer text a copy.
+// truncate returns at most limit bytes, cut between characters; of a longer text a copy.
 func truncate(text string, limit int) string {
 	if len(text) <= limit {
 		return text

@@ -9,10 +9,9 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// specAddress is the field of a Service's spec that names an address.
 const specAddress = "spec.loadBalancerIP"
 
-// readAddresses fills in Addresses and Source: what a person asks for, was given, or the status names.
+// readAddresses fills in Addresses and Source: asked for, given, or in the status.
 func (r annotationReader) readAddresses(loadBalancerIP string) {
 	s, keys, givenKey := r.service, addressesKeys, addressesKey
 	var beside []netip.Addr
@@ -51,7 +50,7 @@ func (r annotationReader) readAddresses(loadBalancerIP string) {
 	}
 }
 
-// firstOf returns the first of keys, or specAddress, with a value, and tells of others that differ.
+// firstOf returns the first value of keys or specAddress, and tells of others that differ.
 func (r annotationReader) firstOf(spec string, keys ...string) (first string) {
 	for _, k := range append(slices.Clip(keys), specAddress) {
 		value := r.value(k)
@@ -85,7 +84,7 @@ func isPart(part, whole string) bool {
 	return true
 }
 
-// canonical returns an item without spaces around it, and an address as netip writes it.
+// canonical returns an item without spaces, and an address as netip writes it.
 func canonical(item string) string {
 	item = strings.TrimSpace(item)
 	if a, err := netip.ParseAddr(item); err == nil {
@@ -122,7 +121,7 @@ func (r annotationReader) readStatusAddresses() {
 // maxAddresses is how many addresses a Service may have.
 const maxAddresses = 16
 
-// parseAddresses reads the first maxAddresses addresses; none if one of those is wrong.
+// parseAddresses reads the first maxAddresses addresses; none if one is wrong.
 func parseAddresses(value string) (addrs []netip.Addr, problem string) {
 	for text := range strings.SplitSeq(value, ",") {
 		a, problem := parseAddress(text)
@@ -138,7 +137,6 @@ func parseAddresses(value string) (addrs []netip.Addr, problem string) {
 	return addrs, ""
 }
 
-// parseAddress reads one IP address.
 func parseAddress(text string) (a netip.Addr, problem string) {
 	text = strings.TrimSpace(text)
 	if text == "" {

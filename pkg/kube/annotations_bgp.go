@@ -9,11 +9,11 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// parseMethods reads the ways to announce a VIP; none, not nil (all), if one is wrong.
+// parseMethods reads ways to announce; none, not nil (all), if one is wrong.
 func parseMethods(value string) (methods []vip.Method, problem string) {
 	for text := range strings.SplitSeq(value, ",") {
 		m := vip.Method(strings.ToLower(strings.TrimSpace(text)))
-		// part of what was meant may be what was to be avoided
+		// what is lost may be what was to be avoided
 		if m != vip.ByARP && m != vip.ByBGP {
 			return []vip.Method{}, "write arp, bgp, or both with a comma between. Until then the VIP is not announced, " +
 				"unless it is already and only one of the two is enabled"

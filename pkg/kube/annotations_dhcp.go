@@ -23,7 +23,6 @@ const (
 	dhcpLeaseKey = "heraldvip.io/dhcp-lease"
 )
 
-// dhcp reads what a Service sets of the address that is leased for it.
 func (r annotationReader) dhcp() vip.DHCP {
 	return vip.DHCP{
 		Hostname:  parseAnnotation(r, hostnameKey, parseHostname),
@@ -36,7 +35,7 @@ func (r annotationReader) dhcp() vip.DHCP {
 	}
 }
 
-// parseHostname reads a name as in RFC 1123 section 2.1, a dot at its end left out.
+// parseHostname reads a name (RFC 1123 section 2.1), without a dot at its end.
 func parseHostname(value string) (name, problem string) {
 	name = strings.TrimSuffix(value, ".")
 	longLabel := func(label string) bool { return len(label) > 63 }
@@ -47,10 +46,10 @@ func parseHostname(value string) (name, problem string) {
 	return name, ""
 }
 
-// kubeVIPsMACs begin the MAC addresses that kube-vip makes, and writes on its Services.
+// kubeVIPsMACs begin the MAC addresses that kube-vip makes and writes.
 var kubeVIPsMACs = [3]byte{0x00, 0x00, 0x6c}
 
-// parseMAC reads a locally administered unicast MAC address, or one that kube-vip has made.
+// parseMAC reads a locally administered unicast MAC address, or one of kube-vip.
 func parseMAC(value string) (mac, problem string) {
 	m, err := net.ParseMAC(value)
 	switch {
@@ -63,7 +62,7 @@ func parseMAC(value string) (mac, problem string) {
 	return m.String(), ""
 }
 
-// parseRequestedAddrs reads at most one address of each family, without 0.0.0.0 and ::.
+// parseRequestedAddrs reads an address of each family, not 0.0.0.0 or ::.
 func parseRequestedAddrs(value string) (addrs []netip.Addr, problem string) {
 	for text := range strings.SplitSeq(value, ",") {
 		a, problem := parseAddress(text)
@@ -80,7 +79,7 @@ func parseRequestedAddrs(value string) (addrs []netip.Addr, problem string) {
 	return addrs, ""
 }
 
-// parseMacvlanName reads the name of a link to be made, without %, a pattern to dev_alloc_name().
+// parseMacvlanName reads a name for a link, without %, a pattern to dev_alloc_name().
 func parseMacvlanName(value string) (name, problem string) {
 	if !isLinkName(value) || strings.Contains(value, "%") {
 		return "", "no name of a network interface; write one of at most 15 characters. The default is used"
@@ -95,7 +94,7 @@ func parseRPFilter(value string) (filter, problem string) {
 	return value, ""
 }
 
-// parseDHCPLeases reads at most two leases that Herald wrote; what can't be read counts as absent.
+// parseDHCPLeases reads at most two leases of Herald; unreadable ones are absent.
 func parseDHCPLeases(text string) []vip.DHCPLease {
 	var all, valid []vip.DHCPLease
 	if text == "" || len(text) > 4096 || json.Unmarshal([]byte(text), &all) != nil {
@@ -111,7 +110,6 @@ func parseDHCPLeases(text string) []vip.DHCPLease {
 	return valid
 }
 
-// equalDHCPLeases compares the fields that are written to the annotation.
 func equalDHCPLeases(a, b []vip.DHCPLease) bool {
 	return slices.EqualFunc(a, b, func(x, y vip.DHCPLease) bool {
 		return x.Addr == y.Addr && x.Bits == y.Bits && x.MAC == y.MAC && x.Server == y.Server && x.Router == y.Router &&
@@ -127,7 +125,7 @@ func leasedAddrs(leases []vip.DHCPLease) []netip.Addr {
 	return addrs
 }
 
-// addLeaseAnnotations adds leases, and their addresses as those to request, to a patch of s.
+// addLeaseAnnotations adds leases, and addresses to request, to a patch.
 func addLeaseAnnotations(patch map[string]any, s *cachedService, w vip.Status) error {
 	if len(w.DHCPLeases) == 0 {
 		if s.hasLeaseAnnotation {

@@ -20,15 +20,13 @@ const (
 	egressDeniedNetworksKey   = "kube-vip.io/egress-denied-networks"
 )
 
-// maxEgressLimits is how many networks or ports one annotation of egress may have: each is an element of an nftables
-// set on every node.
+// maxEgressLimits is how many networks or ports an annotation has: each is an nftables element on every node.
 const maxEgressLimits = 64
 
-// maxSelector is how many bytes the selector of a Service with egress may have as text: every node keeps it, and
-// sends it with each list of pods.
+// maxSelector is how many bytes the selector of a Service with egress has: every node keeps and sends it.
 const maxSelector = 2048
 
-// egress reads what a Service says about egress; nil for none, and where it can't be read.
+// egress reads a Service's egress; nil for none, or unreadable.
 func (r annotationReader) egress(selector map[string]string) *vip.EgressRule {
 	if !parseAnnotation(r, egressKey, parseBool) {
 		return nil
@@ -55,7 +53,6 @@ func (r annotationReader) egress(selector map[string]string) *vip.EgressRule {
 	return &e
 }
 
-// labelSelector returns the label selector of objects that have all of labels.
 func labelSelector(labels map[string]string) string {
 	var all []string
 	for _, k := range slices.Sorted(maps.Keys(labels)) {
@@ -67,7 +64,6 @@ func labelSelector(labels map[string]string) string {
 // noEgress ends the sentence of an annotation that can't be read.
 const noEgress = ". Until then what the Service's pods send keeps its source"
 
-// parseNetworks reads networks and addresses separated by commas.
 func parseNetworks(value string) (networks []netip.Prefix, problem string) {
 	for text := range strings.SplitSeq(value, ",") {
 		text = strings.TrimSpace(text)
@@ -87,7 +83,7 @@ func parseNetworks(value string) (networks []netip.Prefix, problem string) {
 	return networks, ""
 }
 
-// parsePorts reads ports separated by commas, of TCP if no protocol is named.
+// parsePorts reads ports separated by commas, of TCP by default.
 func parsePorts(value string) (ports []vip.Port, problem string) {
 	for text := range strings.SplitSeq(value, ",") {
 		text = strings.TrimSpace(text)

@@ -10,8 +10,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Keys of the annotations about pools. Herald's own key comes first where there are several, and wins; the others are
-// those of MetalLB, new and old, and of Cilium, new and old.
+// Keys about pools. Herald's own comes first and wins, then MetalLB's and Cilium's, each new and old.
 const (
 	poolKey      = "heraldvip.io/pool"
 	allocatedKey = "heraldvip.io/allocated"
@@ -20,8 +19,7 @@ const (
 )
 
 var (
-	poolKeys = []string{poolKey, "metallb.io/address-pool", "metallb.universe.tf/address-pool"}
-	// addressesKeys name addresses.
+	poolKeys      = []string{poolKey, "metallb.io/address-pool", "metallb.universe.tf/address-pool"}
 	addressesKeys = []string{addressesKey, "metallb.io/loadBalancerIPs", "metallb.universe.tf/loadBalancerIPs",
 		"lbipam.cilium.io/ips", "io.cilium/lb-ipam-ips"}
 	// sharingKeys name a sharing key; Cilium's hold in one namespace.
@@ -35,7 +33,6 @@ const (
 	maxLabels = 64 // of a Service that are kept
 )
 
-// readPools fills in what a Service says of pools, and its sharing key.
 func (r annotationReader) readPools() {
 	s := r.service
 	s.Allocated = truncate(r.value(allocatedKey), 2*maxName)
@@ -46,14 +43,13 @@ func (r annotationReader) readPools() {
 	switch k := r.firstOf("", sharingKeys...); {
 	case k == "":
 	case slices.Contains(ciliumSharingKeys, k):
-		// No other annotation gives a key that begins with a space, so nobody in another namespace can have it.
+		// no other annotation's key begins with a space, so no other namespace can have it
 		s.SharingKey = " " + s.Key.Namespace + "/" + parseAnnotation(r, k, parseSharingKey)
 	default:
 		s.SharingKey = parseAnnotation(r, k, parseSharingKey)
 	}
 }
 
-// parsePools reads names of pools, separated by commas.
 func parsePools(value string) (names []string, problem string) {
 	for name := range strings.SplitSeq(value, ",") {
 		name = truncate(strings.TrimSpace(name), maxName)
@@ -68,7 +64,6 @@ func parsePools(value string) (names []string, problem string) {
 	return names, ""
 }
 
-// readFamilyPolicy converts spec.ipFamilyPolicy.
 func readFamilyPolicy(p *corev1.IPFamilyPolicy) vip.DualStack {
 	switch {
 	case p == nil:

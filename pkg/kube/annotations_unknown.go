@@ -45,7 +45,7 @@ func (r annotationReader) reportUnknown() {
 	}
 }
 
-// nearestAnnotation returns the annotation that is at most two letters from key; "" for none.
+// nearestAnnotation returns the annotation within two letters of key, or "".
 func nearestAnnotation(key string) (nearest string) {
 	_, name, _ := strings.Cut(strings.ToLower(key), "/")
 	least := 3

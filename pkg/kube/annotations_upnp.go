@@ -16,14 +16,14 @@ const (
 	externalPortKey = "heraldvip.io/upnp-external-port"
 )
 
-// Bounds of a mapping's lease. A week is the longest that a gateway of version 2 gives.
+// Bounds of a mapping's lease. A gateway of version 2 gives a week at most.
 const (
 	upnpLeaseDefault = time.Hour
 	upnpLeaseMin     = 30 * time.Second
 	upnpLeaseMax     = 7 * 24 * time.Hour
 )
 
-// forward returns what gateways are asked for; nil for nothing, and where ports can't be read.
+// forward returns what gateways are asked for; nil for nothing, or unreadable ports.
 func (r annotationReader) forward() *vip.Forward {
 	if !parseAnnotation(r, upnpKey, parseBool) {
 		return nil
@@ -42,7 +42,7 @@ func (r annotationReader) forward() *vip.Forward {
 	return f
 }
 
-// parseUPnPLease reads a duration, or a number of seconds; 0 is for ever.
+// parseUPnPLease reads a duration or seconds; 0 is for ever.
 func parseUPnPLease(value string) (lease time.Duration, problem string) {
 	d, err := time.ParseDuration(value)
 	if n, number := strconv.ParseUint(value, 10, 31); number == nil {
@@ -55,7 +55,7 @@ func parseUPnPLease(value string) (lease time.Duration, problem string) {
 	return d, ""
 }
 
-// externalPorts reads "8080", or pairs as in "80=8080,443=8443", to external ports by Service port.
+// externalPorts reads "8080", or "80=8080,443=8443", to external ports by Service port.
 func (r annotationReader) externalPorts(value string) map[uint16]uint16 {
 	ports := make(map[uint16]bool)
 	for _, p := range r.service.Ports {

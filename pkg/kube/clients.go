@@ -26,8 +26,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// scheme knows the few kinds that Herald uses. The clientset of client-go knows all kinds, and costs every node the
-// memory for them.
+// scheme knows the kinds that Herald uses: client-go's clientset knows all, and takes the memory for them.
 var (
 	scheme = runtime.NewScheme()
 	codecs = serializer.NewCodecFactory(scheme)
@@ -40,12 +39,12 @@ func init() {
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 }
 
-// clients are a client for each API group, which share a connection to the API server.
+// clients are a client for each API group, on one connection.
 type clients struct {
 	core, discovery, networking, coordination rest.Interface
 }
 
-// newClients makes clients with a transport of their own; with log, reachability is logged.
+// newClients makes clients with their own transport; with log, reachability is logged.
 func newClients(cfg *rest.Config, m *metrics, log *slog.Logger) (*clients, error) {
 	cfg = rest.CopyConfig(cfg)
 	if cfg.Dial == nil {
@@ -114,8 +113,7 @@ func newMetrics() *metrics {
 	}
 }
 
-// A countingTransport sends requests to the API server. It counts them, and logs when the server can't be reached and
-// when it answers again.
+// A countingTransport counts requests, and logs when the API server can't be reached, and answers again.
 type countingTransport struct {
 	next    http.RoundTripper
 	metrics *metrics
@@ -145,8 +143,7 @@ func (t *countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// hangsAfter is how long no request may have been answered before one whose time is up proves that the server hangs.
-// Renewals of the node lease are sent each two seconds.
+// hangsAfter is how long without any answer one time-out proves that the server hangs; node leases are sent each 2 s.
 const hangsAfter = 4 * time.Second
 
 // provesUnreachable reports whether an error says that the server is gone, or hangs.
@@ -174,12 +171,11 @@ func (t *countingTransport) logReachability(host string, err error) {
 	t.metrics.reachable.Set(1)
 }
 
-// resourcePath matches the path of a request below /api/<version> or /apis/<group>/<version>: its resource, the
-// object's name and the subresource.
+// resourcePath matches a path below /api/<version> or /apis/<group>/<version>: resource, name, subresource.
 var resourcePath = regexp.MustCompile(
 	`/(?:api|apis/[^/]+)/v[^/]+/(?:namespaces/[^/]+/)?([^/]+)(?:/([^/]+))?(?:/([^/]+))?/?$`)
 
-// verbAndResource describes a request as RBAC does, "other" if it is for no resource.
+// verbAndResource describes a request as RBAC does, or is "other".
 func verbAndResource(r *http.Request) (verb, resource string) {
 	path := resourcePath.FindStringSubmatch(r.URL.Path)
 	if path == nil {

@@ -27,10 +27,10 @@ type Options struct {
 	Node               string    // this node's name, for Events
 	Egress             bool      // watch the pods of Services with kube-vip.io/egress
 	NoUpdates          bool      // write nothing to Services (disable_service_updates)
-	// NoServices: nothing needs Services (svc_enable is false). Without Namespace the Service default/kubernetes is
-	// watched, with its EndpointSlices, if that is permitted; else none is.
+	// NoServices: nothing needs Services (svc_enable=false). Without Namespace default/kubernetes is watched, if
+	// permitted.
 	NoServices bool
-	// Annotations is the prefix of annotations of this node's own Node object that are kept; "" keeps none (annotation).
+	// Annotations is the prefix of annotations of this node's Node that are kept; "" keeps none.
 	Annotations string
 
 	Pools vip.Key // the ConfigMap of pools; zero for none, as it must be with Namespace
@@ -44,9 +44,8 @@ type Options struct {
 	relists *atomic.Int64 // set by New
 }
 
-// A Cluster is what the API server knows: caches of it, and the Mailboxes for what is written to it. With
-// Options.Namespace set it needs no permission outside the namespaces that Options names, and knows neither Nodes nor
-// ServiceCIDRs.
+// A Cluster is what the API server knows, and Mailboxes for writes. With Options.Namespace it needs no rights
+// elsewhere, and knows neither Nodes nor ServiceCIDRs.
 type Cluster struct {
 	o       Options
 	metrics *metrics
@@ -57,11 +56,10 @@ type Cluster struct {
 	Leases   *Leases   // the cache of Lease objects
 	Statuses *Statuses // the Mailbox for the status of Services
 	Events   *Events   // the Mailbox for Events
-	// Assignments is the Mailbox for the addresses that Services are given.
+	// Assignments is the Mailbox for addresses of Services.
 	Assignments Assignments
 
-	// mu guards the values of the stores and all that follows. It is held while an object is taken over and while
-	// Observe runs, never while waiting for anything.
+	// mu guards the stores' values and what follows; it is never held while waiting.
 	mu       sync.RWMutex
 	services *reflectorStore[cachedService]
 	slices   *reflectorStore[cachedSlice]
@@ -75,7 +73,7 @@ type Cluster struct {
 	slicesOf  map[vip.Key]map[vip.Key]*cachedSlice // by Service, its slices by name
 	requested map[netip.Addr]int                   // how many Services of type LoadBalancer request the address
 
-	// What Observe hands out is replaced when something changed, and never modified.
+	// What Observe hands out is replaced by changes, never modified.
 	changed       map[vip.Key]bool // Services for which worldServices is out of date
 	worldServices []vip.Service    // sorted by Key
 	outdated      bool             // worldNodes and worldReserved are out of date
@@ -87,7 +85,7 @@ type Cluster struct {
 	worldPools    *vip.PoolSource
 }
 
-// New makes a Cluster of a configuration that Connect returned. Nothing is connected before Run.
+// New makes a Cluster of Connect's configuration, which connects in Run.
 func New(cfg *rest.Config, o Options) (*Cluster, error) {
 	m := newMetrics()
 	o.relists = &atomic.Int64{}
@@ -135,7 +133,7 @@ func New(cfg *rest.Config, o Options) (*Cluster, error) {
 	return c, nil
 }
 
-// makeStores makes the stores of all resources but Leases, and watches that run them.
+// makeStores makes the stores of all but Leases, with their watches.
 func (c *Cluster) makeStores(main *clients) {
 	o := c.o
 	c.services = newReflectorStore(o, &c.mu, main.core, "services", func(object *corev1.Service) *cachedService {
@@ -179,7 +177,7 @@ func (c *Cluster) makeStores(main *clients) {
 	c.watchPools(main)
 }
 
-// newReflectorStore makes the store of a resource in o.Namespace; its onChange is still to be set.
+// newReflectorStore makes a store in o.Namespace; its onChange is still to be set.
 func newReflectorStore[O runtime.Object, V any](o Options, mu sync.Locker, client rest.Interface, resource string,
 	convert func(O) *V) *reflectorStore[V] {
 	var object O // nil, but of the type that is watched
@@ -192,7 +190,6 @@ func newReflectorStore[O runtime.Object, V any](o Options, mu sync.Locker, clien
 	}
 }
 
-// String names the task.
 func (c *Cluster) String() string { return "kube: caches" }
 
 // Run keeps the caches until ctx ends.
@@ -204,7 +201,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Synced reports whether what the World needs was listed once, or can be done without.
+// Synced reports whether what the World needs was listed, or can be done without.
 func (c *Cluster) Synced() bool {
 	everywhere := c.o.Namespace == ""
 	services := c.o.NoServices || c.services.synced.Load() && c.slices.synced.Load() &&
@@ -217,10 +214,10 @@ func (c *Cluster) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{c.metrics.requests, c.metrics.reachable, c.metrics.statuses, c.metrics.events}
 }
 
-// NodeUID is the UID of a Node, for owner references; "" if it is not in the cache.
+// NodeUID is the UID of a Node, for owner references, or "".
 func (c *Cluster) NodeUID(name string) string { return c.Node(name).UID }
 
-// Node returns a Node of the cache, or a zero one; its Annotations are there for this node only.
+// Node returns a cached Node, or a zero one; Annotations only of this node.
 func (c *Cluster) Node(name string) vip.Node {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -233,7 +230,7 @@ func (c *Cluster) Node(name string) vip.Node {
 // NetworkNotReady returns vip.Node.NetworkNotReady of Options.Node; false without one.
 func (c *Cluster) NetworkNotReady() bool { return c.Node(c.o.Node).NetworkNotReady }
 
-// service is a Service as the cache has it, or nil. It must not be changed.
+// service is a cached Service, or nil, not to be changed.
 func (c *Cluster) service(k vip.Key) *cachedService {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

@@ -26,12 +26,11 @@ func (s *cachedService) readConditions(all []metav1.Condition) {
 	s.SetConditions(ours)
 }
 
-// isOurs reports whether Herald writes conditions of this type.
 func isOurs(t vip.ConditionType) bool {
 	return t == vip.Allocated || t == vip.Announced || t == vip.Recorded
 }
 
-// maxConditionMessage is how much of a condition's message is kept, in bytes: more than Herald writes.
+// maxConditionMessage is how many bytes of a message are kept: more than Herald writes.
 const maxConditionMessage = 2048
 
 // hasConditions reports whether s has each of want, and none to be absent.
@@ -44,7 +43,7 @@ func (s *cachedService) hasConditions(want []vip.Condition) bool {
 	return true
 }
 
-// conditionsPatch returns the part of a strategic merge patch that makes s have want; others' stay.
+// conditionsPatch returns the strategic merge patch by which s has want; others stay.
 func (s *cachedService) conditionsPatch(want []vip.Condition) []map[string]any {
 	out := make([]map[string]any, 0, len(want))
 	for _, c := range want {

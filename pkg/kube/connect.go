@@ -28,29 +28,26 @@ type Access struct {
 	Context string // of the kubeconfig; "" is its current one
 	Version string // Herald's version, for the User-Agent
 
-	// Servers, if not nil, are the API servers to connect to before the one found.
+	// Servers, if not nil, are the API servers to connect to first.
 	Servers *Servers
 
 	merge []string // kubeconfigs that are merged with File, as kubectl does with those that KUBECONFIG names
 }
 
-// Times after which a dead connection is noticed. With the half minutes of the defaults an announcer would not know
-// for that long that its watches are stale.
+// Times after which a dead connection is noticed: the defaults' half minutes would leave watches stale.
 const (
 	dialTimeout = 4 * time.Second
-	// userTimeout closes a connection whose data or probes the other side has not acknowledged for so long
-	// (TCP_USER_TIMEOUT in tcp(7), RFC 5482). It is shorter than pingAfter: a ping is data in flight, which stops the
-	// kernel's own probes and restarts the time.
+	// userTimeout closes a connection that acknowledges nothing (TCP_USER_TIMEOUT in tcp(7), RFC 5482). It is shorter than
+	// pingAfter: a ping in flight stops the kernel's probes, and restarts the time.
 	userTimeout   = 4 * time.Second
 	keepAliveIdle = 2 * time.Second // TCP keep-alive: silence before the first probe
 	keepAliveNext = 1 * time.Second
-	// A server whose kernel lives but whose process does not answers no HTTP/2 pings (RFC 9113 section 6.7). Whole
-	// seconds; see enableHTTP2Pings.
+	// A process that hangs answers no HTTP/2 pings (RFC 9113 section 6.7). Whole seconds; see enableHTTP2Pings.
 	pingAfter   = "5"
 	pingTimeout = "5"
 )
 
-// ConnectUser finds the API server for a command: by userFiles, else as Connect does.
+// ConnectUser finds the API server for a command: by userFiles, else like Connect.
 func ConnectUser(file, contextName, version string) (*rest.Config, error) {
 	home, _ := os.UserHomeDir()
 	files, err := userFiles(file, home)
@@ -69,8 +66,7 @@ func ConnectUser(file, contextName, version string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// userFiles returns a person's kubeconfigs, the first wins: file, KUBECONFIG, k8s_config_file, or that of home; "" for
-// none.
+// userFiles returns a person's kubeconfigs by precedence: file, KUBECONFIG, k8s_config_file, or home's.
 func userFiles(file, home string) ([]string, error) {
 	if file != "" {
 		// another one may be of another cluster
@@ -97,7 +93,7 @@ func userFiles(file, home string) ([]string, error) {
 	return []string{own}, nil
 }
 
-// Connect finds the API server by a.File, admin.conf, the Pod's account, or .kube/config, and says by which.
+// Connect finds the API server by a.File, admin.conf, the Pod's account, or .kube/config, and says which.
 func Connect(a Access) (cfg *rest.Config, origin string, err error) {
 	enableHTTP2Pings()
 	home, _ := os.UserHomeDir()
@@ -141,9 +137,8 @@ func Connect(a Access) (cfg *rest.Config, origin string, err error) {
 	return cfg, origin, nil
 }
 
-// How long AwaitConfig waits, and how often it looks. A file that is mounted into a container is seen there as long
-// as it is written in place; one that was put in its place by a rename is seen by the next container only. So the
-// process ends after a while, and kubelet starts another.
+// How long AwaitConfig waits, and how often it looks. A mounted file that a rename replaces is seen by the next
+// container only, so the process ends for kubelet to start it again.
 const (
 	configWait   = 2 * time.Minute
 	configPeriod = 500 * time.Millisecond
@@ -152,7 +147,7 @@ const (
 // errNoConfig is within the errors of Connect that end once somebody writes a kubeconfig.
 var errNoConfig = errors.New("no way to the API server found")
 
-// AwaitConfig is Connect, tried for two minutes: a kubeconfig may be written yet, or half written.
+// AwaitConfig is Connect, tried for two minutes: a kubeconfig may be absent, or half written.
 func AwaitConfig(ctx context.Context, a Access, log *slog.Logger) (*rest.Config, string, error) {
 	began, failed := time.Now(), false
 	for waited := false; ; waited = true {
@@ -177,7 +172,7 @@ func AwaitConfig(ctx context.Context, a Access, log *slog.Logger) (*rest.Config,
 	}
 }
 
-// findConfig returns the first configuration that exists, its file ("" for the account), and words for it.
+// findConfig returns the first configuration, its file ("" for the account), and words for it.
 func findConfig(explicit, admin string, inCluster func() (*rest.Config, error), home string) (
 	cfg *rest.Config, file, origin string, err error) {
 	const pod = "the Pod's service account"
@@ -204,7 +199,7 @@ func findConfig(explicit, admin string, inCluster func() (*rest.Config, error), 
 		case err == nil && about.Size() == 0: // hostPath of type FileOrCreate makes it so
 			return nil, "", "", fmt.Errorf("%w: the kubeconfig %s is empty", errNoConfig, source)
 		}
-		// A file that has content but is wrong is an error, not a reason to go on: the next one may be for another cluster.
+		// A file that is wrong is an error: the next one may be for another cluster.
 		if cfg, err = clientcmd.BuildConfigFromFlags("", source); err != nil {
 			return nil, "", "", fmt.Errorf("the kubeconfig %s can't be used: %w", source, err)
 		}
@@ -216,16 +211,13 @@ func findConfig(explicit, admin string, inCluster func() (*rest.Config, error), 
 	return nil, "", "", noFileError{errors.Join(tried...)}
 }
 
-// A noFileError says that no kubeconfig is there, and tried which ones were looked for. Its words are for who sets
-// the manager's options.
+// A noFileError says that there is no kubeconfig, and which were tried, to who sets the manager's options.
 type noFileError struct{ tried error }
 
-// Error implements error.
 func (e noFileError) Error() string {
 	return fmt.Sprintf("%v; set k8s_config_file to a kubeconfig. Tried:\n%v", errNoConfig, e.tried)
 }
 
-// Is reports whether target is errNoConfig.
 func (e noFileError) Is(target error) bool { return target == errNoConfig }
 
 // dial opens TCP connections that notice within seconds that the other side is gone.
@@ -243,7 +235,7 @@ func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	return d.DialContext(ctx, network, address)
 }
 
-// enableHTTP2Pings has silent HTTP/2 connections pinged; the libraries take that from the environment only.
+// enableHTTP2Pings has HTTP/2 connections pinged; libraries read only the environment.
 func enableHTTP2Pings() {
 	for name, value := range map[string]string{
 		"HTTP2_READ_IDLE_TIMEOUT_SECONDS": pingAfter,
@@ -255,7 +247,7 @@ func enableHTTP2Pings() {
 	}
 }
 
-// LogLibrary sends what the Kubernetes libraries log to log, at level Debug; for main alone.
+// LogLibrary logs what Kubernetes libraries say at level Debug; for main alone.
 func LogLibrary(log *slog.Logger) {
 	klog.SetSlogLogger(slog.New(debugOnly{log.Handler()}))
 }
@@ -263,12 +255,12 @@ func LogLibrary(log *slog.Logger) {
 // debugOnly passes every record on at level Debug.
 type debugOnly struct{ slog.Handler }
 
-// Enabled leaves out the libraries' verbose levels, which are below Info.
+// Enabled leaves out verbose levels, below Info.
 func (d debugOnly) Enabled(ctx context.Context, level slog.Level) bool {
 	return level >= slog.LevelInfo && d.Handler.Enabled(ctx, slog.LevelDebug)
 }
 
-// Handle asks the Handler for level Debug again: errors come without a call of Enabled.
+// Handle asks again for Debug: errors come without a call of Enabled.
 func (d debugOnly) Handle(ctx context.Context, r slog.Record) error {
 	if !d.Handler.Enabled(ctx, slog.LevelDebug) {
 		return nil

@@ -24,7 +24,7 @@ const (
 	askTimeout        = 5 * time.Second // for the API server to answer
 )
 
-// credentials is what a kubeconfig itself has of them. Files that it names, client-go reads again by itself.
+// credentials is a kubeconfig's own; files that it names, client-go reads again.
 type credentials struct{ ca, cert, key, token, user, password string }
 
 func credentialsOf(c *rest.Config) credentials {
@@ -35,28 +35,26 @@ func credentialsOf(c *rest.Config) credentials {
 	return credentials{string(c.CAData), string(c.CertData), string(c.KeyData), token, c.Username, c.Password}
 }
 
-// A CredentialsWatch looks whether the kubeconfig by which Connect has found the API server has other credentials
-// meanwhile: its client certificate is renewed each year. The Kubernetes libraries go on with the old one until it
-// has expired.
+// A CredentialsWatch looks for new credentials in Connect's kubeconfig: certificates are renewed each year, and the
+// libraries keep the old one.
 type CredentialsWatch struct {
 	file   string // "" if there is none: the credentials of a Pod are renewed by themselves
 	cfg    *rest.Config
 	used   credentials // of cfg
 	tenure func() vip.Tenure
-	// reads the node lease: nil if the API server answers, and has it or not
+	// reads the node lease: nil if the API server answers
 	ask    func(context.Context, *rest.Config) error
 	log    *slog.Logger
 	logged unaccepted // last
 }
 
-// unaccepted is credentials with which a request has failed, and whether the API server refused them, or did not
-// answer.
+// unaccepted is credentials that failed, and whether they were refused, or not answered.
 type unaccepted struct {
 	credentials
 	refused bool
 }
 
-// NewCredentialsWatch makes one for what Connect has returned, on the node of that nodeLease and tenure.
+// NewCredentialsWatch makes one for Connect's results, and a node's lease and tenure.
 func NewCredentialsWatch(cfg *rest.Config, origin string, nodeLease vip.Key, tenure func() vip.Tenure,
 	log *slog.Logger) *CredentialsWatch {
 	file, _ := strings.CutPrefix(origin, "file ")
@@ -81,7 +79,6 @@ func NewCredentialsWatch(cfg *rest.Config, origin string, nodeLease vip.Key, ten
 	return &CredentialsWatch{file: file, cfg: cfg, used: credentialsOf(cfg), tenure: tenure, ask: ask, log: log}
 }
 
-// String names the task.
 func (w *CredentialsWatch) String() string { return "credentials" }
 
 // Run returns an error once other credentials were seen twice, and the process may end.
@@ -110,13 +107,13 @@ func (w *CredentialsWatch) Run(ctx context.Context) error {
 	}
 }
 
-// differs returns what the file contains, nil if it was replaced outside, and whether that is other.
+// differs returns the file's configuration, nil if replaced outside, and whether it is other.
 func (w *CredentialsWatch) differs() (*rest.Config, bool) {
 	info, err := os.Stat(w.file)
 	if err != nil {
 		return nil, false
 	}
-	// mounted into a container, and replaced outside: it stays what it was, without a name
+	// mounted, and replaced outside: it stays what it was, without a name
 	if s, ok := info.Sys().(*syscall.Stat_t); ok && s.Nlink == 0 {
 		return nil, true
 	}
@@ -124,7 +121,7 @@ func (w *CredentialsWatch) differs() (*rest.Config, bool) {
 	return now, err == nil && credentialsOf(now) != w.used
 }
 
-// mayEnd reports whether the process may end: it acts on no claims, or now is accepted.
+// mayEnd reports whether the process acts on no claims, or now is accepted.
 func (w *CredentialsWatch) mayEnd(ctx context.Context, now *rest.Config) bool {
 	t := w.tenure()
 	switch {
@@ -145,7 +142,6 @@ func (w *CredentialsWatch) mayEnd(ctx context.Context, now *rest.Config) bool {
 	return err == nil
 }
 
-// refusesCredentials reports whether err says that the API server does not take the credentials.
 func refusesCredentials(err error) bool {
 	var other *tls.CertificateVerificationError
 	return apierrors.IsUnauthorized(err) || errors.As(err, &other)

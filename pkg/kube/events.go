@@ -18,27 +18,21 @@ import (
 const component = "herald"
 
 const (
-	// eventRate is how many Events are written a second, and at most in a burst. When hundreds of VIPs move at once, the
-	// leases and statuses of others shall not wait.
+	// eventRate is how many Events are written a second and in a burst: leases and statuses shall not wait.
 	eventRate = 20
-	// Of a Service serviceBurst Events are written at once, and one more each eventInterval. Others wait, and are
-	// dropped once they cease to hold.
+	// A Service has serviceBurst Events at once, then one each eventInterval; others wait, while they hold.
 	serviceBurst  = 25
 	eventInterval = time.Minute
-	// rememberFor is how long an Event that ceased to hold is remembered: as long as the API server keeps Events
-	// (--event-ttl, one hour).
+	// rememberFor is how long ended Events are remembered: as the API server does (--event-ttl, one hour).
 	rememberFor = time.Hour
-	// maxRepeats is how often an Event that holds and ceases to hold is written within rememberFor.
+	// maxRepeats is how often a recurring Event is written within rememberFor.
 	maxRepeats      = 10
 	maxMessageBytes = 1024  // longer ones are refused by some API versions
 	maxRemembered   = 10000 // Events that ceased to hold
 )
 
-// Events writes Events about Services.
-//
-// An Event is written once for as long as it holds, and also if it held briefly. Its name is made of its content, so
-// that another process finds it at the API server. How many times this process has seen it begin to hold is part of
-// the name as well.
+// Events writes Events about Services, each once while it holds, or if it held briefly. The name is made of the
+// content, for another process to find, and of how often it began to hold.
 type Events struct {
 	node    string
 	log     *slog.Logger
@@ -61,7 +55,7 @@ type Events struct {
 	puts   uint64
 }
 
-// An eventState is what is remembered of an Event that holds, or held within the last hour.
+// An eventState is what is remembered of an Event, for an hour.
 type eventState struct {
 	put         uint64    // the last Put that contained it
 	occurrences int       // how many times it began to hold
@@ -86,7 +80,7 @@ func newEvents(c *clients, o Options, m *metrics) *Events {
 	return e
 }
 
-// Put takes the Events that hold now, and has Run write those that are new. It does not block.
+// Put takes the Events that hold now; Run writes new ones. It does not block.
 func (e *Events) Put(want []vip.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -112,7 +106,7 @@ func (e *Events) Put(want []vip.Event) {
 	e.forget(now, len(want))
 }
 
-// forget forgets what ceased to hold rememberFor ago, or all such, if they are too many.
+// forget forgets what ended rememberFor ago, or all ended, if too many.
 func (e *Events) forget(now time.Time, held int) {
 	tooMany := len(e.states) > held+maxRemembered
 	if !tooMany && now.Sub(e.forgot) <= time.Minute {
@@ -126,7 +120,7 @@ func (e *Events) forget(now time.Time, held int) {
 	}
 }
 
-// drop forgets an Event, and counts it if it was to be written. e.mu is held.
+// drop forgets an Event, and counts an unwritten one. e.mu is held.
 func (e *Events) drop(k vip.Event, s *eventState) {
 	if !s.done {
 		e.metrics.events.WithLabelValues("given_up").Inc()
@@ -134,7 +128,6 @@ func (e *Events) drop(k vip.Event, s *eventState) {
 	delete(e.states, k)
 }
 
-// limitMessage cuts what is longer than maxMessageBytes.
 func limitMessage(m string) string {
 	if len(m) <= maxMessageBytes {
 		return m
@@ -153,5 +146,4 @@ func (s *eventState) begin(now time.Time) bool {
 	return s.repeats <= maxRepeats
 }
 
-// String names the task.
 func (e *Events) String() string { return "kube: events" }

@@ -19,7 +19,6 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// An eventResult is what became of one request to create an Event.
 type eventResult int
 
 const (
@@ -28,10 +27,10 @@ const (
 	eventUnavailable                    // the API server is not in reach, or has too much to do
 )
 
-// warnEvery is how often the log says at most that Events are refused.
+// warnEvery is how often refused Events are logged at most.
 const warnEvery = 10 * time.Minute
 
-// refusedEvents is how long no Event of a namespace is tried, since it refuses them.
+// refusedEvents is how long a namespace that refuses Events is left alone.
 type refusedEvents struct {
 	until time.Time
 	pause time.Duration
@@ -93,7 +92,7 @@ func (e *Events) look(ctx context.Context, limit *rate.Limiter, w vip.Event) tim
 	return e.refuse(namespace, err)
 }
 
-// refuse begins a pause of a namespace that refuses Events, twice as long each time.
+// refuse pauses a namespace that refuses Events, twice as long each time.
 func (e *Events) refuse(namespace string, err error) time.Duration {
 	now, x := time.Now(), refusedEvents{}
 	if x.pause = max(unavailableMin, min(2*e.refused[namespace].pause, unavailableMax)); apierrors.IsForbidden(err) {
@@ -110,7 +109,6 @@ func (e *Events) refuse(namespace string, err error) time.Duration {
 	return x.pause
 }
 
-// stateOf returns the state of an Event, and whether to write it.
 func (e *Events) stateOf(w vip.Event, tooMany bool) (eventState, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -125,7 +123,7 @@ func (e *Events) stateOf(w vip.Event, tooMany bool) (eventState, bool) {
 	return *s, true
 }
 
-// setDone says that an Event is written as of so many occurrences.
+// setDone says that an Event is written for so many occurrences.
 func (e *Events) setDone(w vip.Event, occurrences int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -144,7 +142,6 @@ func (e *Events) sweep(now time.Time) {
 	maps.DeleteFunc(e.refused, func(_ string, x refusedEvents) bool { return now.Sub(x.until) > time.Minute })
 }
 
-// tryCreate tries once to create an Event. err is nil if result is eventTaken.
 func (e *Events) tryCreate(ctx context.Context, o *corev1.Event) (result eventResult, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -180,7 +177,7 @@ func (e *Events) tryCreate(ctx context.Context, o *corev1.Event) (result eventRe
 
 // ofNamespace reports whether another namespace's Event may fare better.
 func ofNamespace(err error) bool {
-	// 429 may be the limit of one namespace (EventRateLimit), 500 that of a webhook
+	// 429 may be one namespace's limit (EventRateLimit), 500 a webhook's
 	return apierrors.ReasonForError(err) != metav1.StatusReasonUnknown &&
 		!apierrors.IsServiceUnavailable(err) && !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err) &&
 		!apierrors.IsUnauthorized(err)
@@ -209,14 +206,14 @@ func (e *Events) newEvent(w vip.Event, s eventState) *corev1.Event {
 	}
 }
 
-// WriteNodeEvent tries for 5 s to create a Warning on this node's Node; a failure is logged.
+// WriteNodeEvent tries for 5 s to write a Warning on this node's Node; a failure is logged.
 func (c *Cluster) WriteNodeEvent(ctx context.Context, reason vip.Reason, message string) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	o := c.Events.newEvent(vip.Event{
 		Service: vip.Key{Namespace: metav1.NamespaceDefault, Name: c.o.Node}, Warning: true, Reason: reason, Message: message,
 	}, eventState{occurrences: 1, began: time.Now()})
-	// kubectl describe looks for Events of a Node by its name in place of the UID, as kubelet writes them.
+	// Like kubelet's, for kubectl describe: the name in place of the UID.
 	o.InvolvedObject = corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: c.o.Node, UID: types.UID(c.o.Node)}
 	if _, err := c.Events.tryCreate(ctx, o); err != nil {
 		c.o.Log.Info("an Event on the Node could not be written", "err", err)

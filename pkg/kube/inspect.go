@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// describePermission returns the verb and what it is for, as kubectl auth can-i takes them.
+// describePermission returns it as kubectl auth can-i takes it.
 func describePermission(p authorizationv1.ResourceAttributes) string {
 	what := p.Resource
 	if p.Group != "" {
@@ -29,14 +29,14 @@ func describePermission(p authorizationv1.ResourceAttributes) string {
 	return p.Verb + " " + what
 }
 
-// An Inspection is the version of an API server, and what it does not permit.
+// An Inspection is an API server's version, and what it does not permit.
 type Inspection struct {
 	Version string   // such as v1.36.3
 	Minor   int      // of 1.x, or 0 if it can't be read
 	Missing []string // the permissions of those Inspect was given, as describePermission writes them
 }
 
-// Inspect asks an API server for its version and which of want it permits us.
+// Inspect asks an API server for its version, and which of want it permits.
 func Inspect(ctx context.Context, cfg *rest.Config, want []authorizationv1.ResourceAttributes) (Inspection, error) {
 	c, err := newClients(cfg, newMetrics(), nil)
 	if err != nil {

@@ -18,8 +18,7 @@ import (
 // claimKey is lease.ClaimAnnotation.
 const claimKey = "heraldvip.io/claim"
 
-// Leases is a cache of Lease objects, and a way to write them that has a connection of
-// its own. It is the Store of package lease.
+// Leases is a cache of Leases, written over a connection of its own: the Store of package lease.
 type Leases struct {
 	client rest.Interface
 	stores []*reflectorStore[coordinationv1.Lease]
@@ -29,14 +28,13 @@ type Leases struct {
 	watchAgain func() // see WatchAgain
 
 	mu sync.Mutex // guards the values of the stores and what follows
-	// by how many Services and options; of these and of node leases there is a change to tell
+	// by how many Services and options; changes of these and of node leases are told
 	named   map[vip.Key]int
 	told    map[vip.Key]bool                  // Leases that TakeChanges has returned, or will, and that are not deleted
 	changed map[vip.Key]*coordinationv1.Lease // since the last call of TakeChanges
 	deleted []*coordinationv1.Lease
 }
 
-// newLeases makes Leases that are watched by one connection and written by another.
 func newLeases(write, watch *clients, o Options) *Leases {
 	l := &Leases{
 		client: write.coordination, nodes: vip.Key{Namespace: o.NodeLeaseNamespace, Name: o.NodeLeasePrefix},
@@ -64,21 +62,19 @@ func newLeases(write, watch *clients, o Options) *Leases {
 	return l
 }
 
-// notKubeletLeases is a field selector: each kubelet renews a Lease there, each ten seconds.
+// notKubeletLeases is a field selector: each kubelet renews a Lease there, each 10 s.
 const notKubeletLeases = "metadata.namespace!=" + corev1.NamespaceNodeLease
 
-// withoutManagedFields drops what is large, and not needed to write the Lease back.
+// withoutManagedFields drops what is large, and not needed for writing.
 func withoutManagedFields(o *coordinationv1.Lease) *coordinationv1.Lease {
 	o.ManagedFields = nil
 	return o
 }
 
-// maxLeaseBytes is how many bytes of a Lease of another namespace than the announcers' are kept, encoded: those of
-// kube-vip and of leader elections have some hundred. The API server takes 1.5 MB, and every node keeps the Leases of
-// all namespaces.
+// maxLeaseBytes is how large a foreign Lease is kept whole: usual ones have some hundred, but 1.5 MB are possible.
 const maxLeaseBytes = 8 << 10
 
-// withoutWhatIsLarge returns what is kept: of a large Lease of other namespaces only who has it.
+// withoutWhatIsLarge returns what is kept: of a large foreign Lease only its holder.
 func (l *Leases) withoutWhatIsLarge(o *coordinationv1.Lease) *coordinationv1.Lease {
 	o = withoutManagedFields(o)
 	if o.Size() <= maxLeaseBytes || o.Namespace == l.nodes.Namespace {
@@ -99,7 +95,7 @@ func (l *Leases) withoutWhatIsLarge(o *coordinationv1.Lease) *coordinationv1.Lea
 	return small
 }
 
-// leaseChanged tells of a change of a Lease, if anything names it; mu is held.
+// leaseChanged tells of a change of a named Lease; mu is held.
 func (l *Leases) leaseChanged(k vip.Key, old, new *coordinationv1.Lease) bool {
 	isNodeLease := k.Namespace == l.nodes.Namespace && strings.HasPrefix(k.Name, l.nodes.Name)
 	if !isNodeLease && l.named[k] == 0 && !l.told[k] {
@@ -109,7 +105,7 @@ func (l *Leases) leaseChanged(k vip.Key, old, new *coordinationv1.Lease) bool {
 	return true
 }
 
-// tell has the next TakeChanges return the Lease k, new or, deleted, as old. mu is held.
+// tell has TakeChanges return the Lease k, new or, deleted, as old; mu is held.
 func (l *Leases) tell(k vip.Key, old, new *coordinationv1.Lease) {
 	if new != nil {
 		l.changed[k], l.told[k] = new, true
@@ -120,7 +116,7 @@ func (l *Leases) tell(k vip.Key, old, new *coordinationv1.Lease) {
 	l.deleted = append(l.deleted, old)
 }
 
-// setNamed counts who names the Lease k, and tells what is known of it at first.
+// setNamed counts who names the Lease k, and at first tells of it.
 func (l *Leases) setNamed(k vip.Key, by int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -138,15 +134,14 @@ func (l *Leases) setNamed(k vip.Key, by int) {
 	}
 }
 
-// Synced reports whether all Leases have been listed once.
 func (l *Leases) Synced() bool {
 	return !slices.ContainsFunc(l.stores, func(s *reflectorStore[coordinationv1.Lease]) bool { return !s.synced.Load() })
 }
 
-// WatchAgain has all watches begin again with a list, on a new connection. It does not block.
+// WatchAgain has all watches list again, on a new connection. It does not block.
 func (l *Leases) WatchAgain() { l.watchAgain() }
 
-// TakeChanges returns the named Leases that changed since the last call; for one caller.
+// TakeChanges returns the named Leases changed since the last call; for one caller.
 func (l *Leases) TakeChanges() (changed, deleted []*coordinationv1.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -18,11 +18,10 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// autoscalerTaint is put on nodes that the cluster autoscaler is about to delete (cluster-autoscaler/utils/taints).
-// The other taint and the label are Kubernetes' own.
+// autoscalerTaint is on nodes that the autoscaler is about to delete (cluster-autoscaler/utils/taints).
 const autoscalerTaint = "ToBeDeletedByClusterAutoscaler"
 
-// readNode converts a Node, with the annotations that begin with prefix/ but these.
+// readNode converts a Node, with annotations below prefix/ except Herald's.
 func readNode(o *corev1.Node, prefix string) *vip.Node {
 	n := &vip.Node{Name: o.Name, UID: string(o.UID), Excluded: exclusionReason(o),
 		PodCIDRs: parsePrefixes(o.Spec.PodCIDRs)}
@@ -58,13 +57,12 @@ func readNode(o *corev1.Node, prefix string) *vip.Node {
 	return n
 }
 
-// shuttingDownMessage is part of what kubelet writes into the condition Ready while the node is shut down and its
-// pods are terminated (pkg/kubelet/nodeshutdown, since 1.20). There is neither a reason nor a condition of its own
-// for that.
+// shuttingDownMessage is in kubelet's condition Ready while a node shuts down (pkg/kubelet/nodeshutdown, since 1.20):
+// nothing else says so.
 const shuttingDownMessage = "node is shutting down"
 
-// networkNotReadyMessage is part of what kubelet writes into the condition Ready while the container runtime says
-// that the network plugin (CNI) does not work. The condition NetworkUnavailable is not kubelet's.
+// networkNotReadyMessage is in kubelet's condition Ready while the CNI does not work; NetworkUnavailable is not
+// kubelet's.
 const networkNotReadyMessage = "container runtime network not ready"
 
 // exclusionReason says why no VIP may be on the node; "" if it may, cordoned or not.
@@ -91,7 +89,6 @@ func readServiceCIDR(o *networkingv1.ServiceCIDR) *[]netip.Prefix {
 	return &prefixes
 }
 
-// Annotations on Nodes.
 const (
 	drainKey  = "heraldvip.io/drain"  // when it was set (RFC 3339): the node is to carry no VIP
 	returnKey = "heraldvip.io/return" // until when (RFC 3339) the node gets back what it handed over
@@ -102,17 +99,17 @@ func Drain(ctx context.Context, cfg *rest.Config, node string, now time.Time) er
 	return annotateNode(ctx, cfg, node, map[string]any{drainKey: now.UTC().Format(time.RFC3339), returnKey: nil})
 }
 
-// Undrain removes Drain's annotation; until then the node gets back what it handed over.
+// Undrain removes Drain's annotation; until then the node gets its VIPs back.
 func Undrain(ctx context.Context, cfg *rest.Config, node string, until time.Time) error {
 	return annotateNode(ctx, cfg, node, map[string]any{drainKey: nil, returnKey: until.UTC().Format(time.RFC3339)})
 }
 
-// ClearReturn removes Undrain's annotation: the node gets nothing back any more.
+// ClearReturn removes Undrain's annotation: the node gets nothing back.
 func ClearReturn(ctx context.Context, cfg *rest.Config, node string) error {
 	return annotateNode(ctx, cfg, node, map[string]any{returnKey: nil})
 }
 
-// annotateNode sets annotations of a Node, and removes those that are nil.
+// annotateNode sets annotations of a Node, and removes nil ones.
 func annotateNode(ctx context.Context, cfg *rest.Config, node string, annotations map[string]any) error {
 	c, err := newClients(cfg, newMetrics(), nil)
 	if err != nil {

@@ -12,10 +12,9 @@ import (
 )
 
 const (
-	// PeersSecret is the name of the Secret, in the namespace of node leases, with the keys by which the nodes encrypt
-	// their heartbeats.
+	// PeersSecret names the Secret, beside node leases, with the keys of heartbeats.
 	PeersSecret = "herald-peers"
-	// PeersEntry is its entry with the keys: one per line, in base64, the newest first.
+	// PeersEntry has the keys: one per line, in base64, the newest first.
 	PeersEntry = "keys"
 )
 
@@ -45,7 +44,6 @@ func (c *Cluster) PeersKeys(ctx context.Context, newKeys func() []byte) ([]byte,
 	return p.keys(s)
 }
 
-// A peersSecret is PeersSecret in a namespace.
 type peersSecret struct {
 	client    rest.Interface
 	namespace string
@@ -66,7 +64,7 @@ func (p peersSecret) create(ctx context.Context, keys []byte) (*corev1.Secret, e
 	return s, p.client.Post().Namespace(p.namespace).Resource("secrets").Body(s).Do(ctx).Into(s)
 }
 
-// update writes s, unless the Secret has changed, and returns what was written.
+// update writes s, unless it has changed, and returns what was written.
 func (p peersSecret) update(ctx context.Context, s *corev1.Secret) (*corev1.Secret, error) {
 	written := &corev1.Secret{}
 	r := p.client.Put().Namespace(p.namespace).Resource("secrets").Name(PeersSecret)
@@ -82,7 +80,7 @@ func (p peersSecret) explain(err error) error {
 	return fmt.Errorf("the Secret %s/%s: %w", p.namespace, PeersSecret, err)
 }
 
-// keys returns PeersEntry of s; an error if s has none, or an empty one.
+// keys returns PeersEntry of s; an error if that is empty.
 func (p peersSecret) keys(s *corev1.Secret) ([]byte, error) {
 	keys := s.Data[PeersEntry]
 	if len(bytes.TrimSpace(keys)) == 0 {

@@ -14,15 +14,14 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Bounds of what Services with egress cost each node and the API server.
+// Bounds of what egress costs each node and the API server.
 const (
 	maxEgressServices = 64  // whose pods are watched, shared among namespaces
 	maxEgressPods     = 500 // of one Service, the first by name
 	maxPodAddresses   = 2   // of one Pod: one of each family, as Kubernetes has it
 )
 
-// pods watches the Pods of Services with kube-vip.io/egress, by their selectors. EndpointSlices, which tenants may be
-// able to write, don't say whose address is whose (docs/why.md, "Egress").
+// pods watches Pods of Services with egress: tenants may write EndpointSlices (docs/why.md, "Egress").
 type pods struct {
 	cluster *Cluster
 	client  rest.Interface
@@ -35,7 +34,7 @@ type pods struct {
 	run func(context.Context, *reflectorStore[vip.Pod]) // lists and watches until the context ends; tests replace it
 }
 
-// Reasons why the pods of a Service with egress are not known, beside vip.PodsBeingListed.
+// Reasons why pods are not known, beside vip.PodsBeingListed.
 const (
 	tooManyWithEgress = "64 Services of a cluster have egress, shared equally among the namespaces that ask for it, " +
 		"and the share of this namespace is taken by older Services of it"
@@ -43,8 +42,7 @@ const (
 		"manifest rbac prints what is needed)"
 )
 
-// betweenBegins is the least time between two times that watches are begun: a Service whose selector changes all the
-// time must not have every node list its pods as often.
+// betweenBegins is the least time between beginnings: a changing selector must not have every node list pods.
 const betweenBegins = time.Second
 
 func newPods(c *Cluster, client rest.Interface) *pods {
@@ -54,7 +52,6 @@ func newPods(c *Cluster, client rest.Interface) *pods {
 	}
 }
 
-// A podWatch is the Pods of one Service.
 type podWatch struct {
 	*reflectorStore[vip.Pod]
 	end context.CancelFunc
@@ -81,13 +78,12 @@ func (p *pods) Run(ctx context.Context) error {
 	}
 }
 
-// A begun watch is to be run until its ctx ends.
 type begun struct {
 	ctx   context.Context
 	store *reflectorStore[vip.Pod]
 }
 
-// begin ends the watches that are no longer wanted, and returns those to be run.
+// begin ends unwanted watches, and returns those to be run.
 func (p *pods) begin(ctx context.Context) (fresh []begun) {
 	c := p.cluster
 	c.mu.Lock()
@@ -127,7 +123,7 @@ func (p *pods) begin(ctx context.Context) (fresh []begun) {
 	return fresh
 }
 
-// maxPending is how long pending is true at most: nftables forgets the pods of an earlier process soon after (pkg/nft).
+// maxPending is how long pending is true at most: nftables forgets an earlier process's pods soon after (pkg/nft).
 const maxPending = 15 * time.Second
 
 // pending reports whether pods are listed for the first time; Cluster.mu is held.
@@ -157,7 +153,7 @@ func (p *pods) wanted() map[vip.Key]*cachedService {
 	}
 	byAge := func(a, b *cachedService) int { return vip.CompareAge(&a.Service, &b.Service) }
 	slices.SortFunc(all, byAge)
-	// how many of its namespace are older than a Service; how many a namespace has
+	// how many of its namespace are older; how many there are
 	older, before := make(map[vip.Key]int), make(map[string]int)
 	for _, s := range all {
 		older[s.Key] = before[s.Key.Namespace]
@@ -173,7 +169,7 @@ func (p *pods) wanted() map[vip.Key]*cachedService {
 	return wanted
 }
 
-// fill sets what is known of the pods of a Service with egress. Cluster.mu is held.
+// fill sets the pods of a Service with egress; Cluster.mu is held.
 func (p *pods) fill(s *vip.Service) {
 	if s.Egress == nil {
 		return

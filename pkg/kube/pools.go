@@ -18,7 +18,6 @@ type cachedConfigMap struct {
 	data map[string]string
 }
 
-// watchPools adds the ConfigMap of pools and the labels of all namespaces.
 func (c *Cluster) watchPools(core *clients) {
 	if c.o.Pools.IsZero() {
 		return
@@ -52,7 +51,7 @@ func (c *Cluster) poolsSynced() bool {
 	return c.o.Pools.IsZero() || c.configMaps.listedOrRefused() && c.namespaces.listedOrRefused()
 }
 
-// observePools returns the ConfigMap of pools, or what it was last, or nil; c.mu is held.
+// observePools returns the ConfigMap of pools, or its last state, or nil; c.mu is held.
 func (c *Cluster) observePools() *vip.PoolSource {
 	if !c.poolsChanged {
 		return c.worldPools
@@ -71,7 +70,7 @@ func (c *Cluster) observePools() *vip.PoolSource {
 	return c.worldPools
 }
 
-// TakePools reads the ConfigMap of pools, without labels of namespaces; nil if there is none.
+// TakePools reads the ConfigMap of pools, or nil, without labels of namespaces.
 func TakePools(ctx context.Context, cfg *rest.Config, k vip.Key) (*vip.PoolSource, error) {
 	c, err := newClients(cfg, newMetrics(), nil)
 	if err != nil {

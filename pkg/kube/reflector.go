@@ -21,8 +21,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A reflectorStore is the cache of one resource that a client-go Reflector fills: every object is converted to a V
-// when it arrives, and dropped.
+// A reflectorStore is the cache of one resource that a Reflector fills: objects are converted to V at once, and
+// dropped.
 type reflectorStore[V any] struct {
 	watchedResource
 	mu     sync.Locker // that of the Cluster or of the Leases; guards values, held while onChange runs
@@ -30,12 +30,12 @@ type reflectorStore[V any] struct {
 	synced atomic.Bool // the first list is in values
 
 	convert func(runtime.Object) *V // nil: the object is not kept
-	// onChange is called when a value is added (old is nil), replaced by another, or removed (new is nil). poke is
-	// called, without mu, if it returned true, and when synced, refused or doneWithout has changed.
+	// onChange is called when a value is added (old is nil), replaced, or removed (new is nil). poke is called, without
+	// mu, if it returned true, or synced, refused or doneWithout has changed.
 	onChange func(k vip.Key, old, new *V) (worldChanged bool)
 }
 
-// A watchedResource is what a Reflector lists and watches, and whether that works.
+// A watchedResource is what a Reflector watches, and whether that works.
 type watchedResource struct {
 	client    rest.Interface
 	resource  string         // as in URLs
@@ -54,24 +54,23 @@ type watchedResource struct {
 	refused    atomic.Bool // the last failuresBeforeReport errors were 403 or 404
 
 	optional bool // that it is forbidden is no fault
-	// doWithoutAfter is how many refusals in a row are taken for the answer that the objects can't be had. A 404 is at
-	// once: that is no right that comes late.
+	// doWithoutAfter is after how many refusals the objects are done without; at once after a 404.
 	doWithoutAfter int
 	doneWithout    atomic.Bool // there were so many once
 }
 
-// Delays before a list or watch that failed is sent again: retryMin at first, and twice as long after each, up to
-// retryMax, and half as much more. The first after retryReset without one is retryMin again.
+// Delays before a failed request is repeated double from retryMin to retryMax, plus up to half; after retryReset they
+// begin again.
 const (
 	retryMin = 200 * time.Millisecond
 	retryMax = 2 * time.Second
-	// After a 403 or 404 these are added: permissions appear late while a cluster starts, but may never do.
+	// After a 403 or 404 these are added: permissions appear late while a cluster starts, or never.
 	refusedMin = 500 * time.Millisecond
 	refusedMax = 30 * time.Second
-	// missingRetry is how often what is not there, or optional, is asked for: a newer server may come.
+	// missingRetry is how often what is absent, or optional, is asked for: a newer server may come.
 	missingRetry = 10 * time.Minute
-	// failuresBeforeReport is how many errors in a row are logged as a warning, and how many refusals are taken for the
-	// answer that the resource can't be had, unless doWithoutAfter is less.
+	// failuresBeforeReport is how many errors in a row are logged, and how many refusals mean no, unless doWithoutAfter is
+	// less.
 	failuresBeforeReport = 3
 )
 
@@ -82,7 +81,7 @@ func (r *watchedResource) description() string {
 	return r.resource + " in namespace " + r.namespace
 }
 
-// listedOrRefused reports whether the objects were listed once, or refused long enough to do without.
+// listedOrRefused reports whether the objects were listed, or refused long enough.
 func (s *reflectorStore[V]) listedOrRefused() bool { return s.synced.Load() || s.doneWithout.Load() }
 
 // Run lists and watches until ctx ends.
@@ -93,7 +92,6 @@ func (s *reflectorStore[V]) Run(ctx context.Context) error {
 	return nil
 }
 
-// sleep returns after d, or when ctx ends.
 func sleep(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
@@ -101,7 +99,6 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// request makes a request to list or watch.
 func (r *watchedResource) request(o metav1.ListOptions) *rest.Request {
 	o.FieldSelector, o.LabelSelector = r.fields, r.labels
 	return r.client.Get().Namespace(r.namespace).Resource(r.resource).VersionedParams(&o, metav1.ParameterCodec)
@@ -124,7 +121,7 @@ func (r *watchedResource) listWatch() cache.ListerWatcher {
 				return err
 			})
 			if o.SendInitialEvents != nil && utilnet.IsConnectionRefused(err) {
-				// The Reflector would wait by itself, and not notice that ctx ends.
+				// The Reflector would wait itself, and not notice that ctx ends.
 				return nil, errors.New(err.Error())
 			}
 			return w, err

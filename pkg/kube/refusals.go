@@ -7,13 +7,13 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// refusals are why the API server does not take what is written on Services. One goroutine sets them, any may get them.
+// refusals are why writes on Services are refused; one goroutine sets them, any may get them.
 type refusals struct {
 	all  atomic.Pointer[map[vip.Key]string] // not modified once it is stored
 	poke func()
 }
 
-// get returns all refusals, by Service. The map must not be changed.
+// get returns all refusals, by Service, not to be changed.
 func (r *refusals) get() map[vip.Key]string {
 	if p := r.all.Load(); p != nil {
 		return *p
@@ -21,7 +21,7 @@ func (r *refusals) get() map[vip.Key]string {
 	return nil
 }
 
-// set stores why what is written on a Service is refused, "" if it is not, and pokes if that is news.
+// set stores why writes on a Service are refused, or "", and pokes at news.
 func (r *refusals) set(k vip.Key, why string) {
 	before := r.get()
 	if before[k] == why {

@@ -50,12 +50,10 @@ type Servers struct {
 const serverName = "kubernetes"
 
 const (
-	// dialTime is how long a connection is tried for while no API server answers. The first that comes up is noticed
-	// within dialRetry.
+	// dialTime is how long a connection is tried; dialRetry notices the first that comes up.
 	dialTime  = 15 * time.Second
 	dialRetry = 100 * time.Millisecond // between two rounds through all API servers
-	// attemptDelay is how long one that has not answered is tried alone (the Connection Attempt Delay of RFC 8305
-	// section 5).
+	// attemptDelay is how long one is tried alone (Connection Attempt Delay, RFC 8305 section 5).
 	attemptDelay = 250 * time.Millisecond
 )
 
@@ -64,7 +62,7 @@ func NewServers(port uint16, hosts func() []netip.Addr) *Servers {
 	return &Servers{port: port, hosts: hosts}
 }
 
-// SetOwnReady says whether this node's own API server is ready, and closes connections to the wrong ones.
+// SetOwnReady says whether the own API server is ready, and closes wrong connections.
 func (s *Servers) SetOwnReady(ready bool) {
 	s.ownReady.Store(ready)
 	s.conns.Range(func(key, _ any) bool {
@@ -75,7 +73,7 @@ func (s *Servers) SetOwnReady(ready bool) {
 	})
 }
 
-// setOthers sets the addresses of all API servers; the last that stops leaves an empty list.
+// setOthers sets all API servers' addresses; the last that stops leaves an empty list.
 func (s *Servers) setOthers(addrs []netip.Addr) {
 	if len(addrs) > 0 {
 		s.others.Store(&addrs)
@@ -102,7 +100,7 @@ func (s *Servers) ownTargets() []string {
 	return all
 }
 
-// servingTargets returns ownTargets without loopback, where a proxy to other nodes may listen (RKE2, Kubespray).
+// servingTargets returns ownTargets without loopback, where a proxy may listen (RKE2, Kubespray).
 func (s *Servers) servingTargets() []string {
 	all := s.ownTargets()
 	if len(all) > 1 {
@@ -111,7 +109,7 @@ func (s *Servers) servingTargets() []string {
 	return all
 }
 
-// targets returns where to connect to, in this order; address is the kubeconfig's.
+// targets returns where to connect, in order; address is the kubeconfig's.
 func (s *Servers) targets(address string) []string {
 	own, all := s.ownTargets(), []string{s.first}
 	if s.ownReady.Load() {
@@ -128,7 +126,7 @@ func (s *Servers) targets(address string) []string {
 	return slices.DeleteFunc(all, func(t string) bool { return t == "" })
 }
 
-// dial connects to the first API server that answers. It tries for dialTime.
+// dial connects to the first API server that answers, within dialTime.
 func (s *Servers) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
@@ -196,20 +194,18 @@ func (s *Servers) track(c net.Conn, target string) net.Conn {
 	return tracked
 }
 
-// A serverConn is a connection to an API server.
 type serverConn struct {
 	net.Conn
 	own     bool // to this node's own
 	servers *Servers
 }
 
-// Close implements net.Conn.
 func (c *serverConn) Close() error {
 	c.servers.conns.Delete(c)
 	return c.Conn.Close()
 }
 
-// ReadinessCheck makes a check of this node's own API server: GET of address, or of /readyz with credentials.
+// ReadinessCheck makes a check of the own API server: GET of address, or of /readyz with credentials.
 func (s *Servers) ReadinessCheck(address, ca string, log *slog.Logger) (func(context.Context) error, error) {
 	secure, err := rest.TLSConfigFor(s.cfg)
 	if err != nil {
@@ -258,7 +254,7 @@ func (s *Servers) ReadinessCheck(address, ca string, log *slog.Logger) (func(con
 	}, nil
 }
 
-// tlsConfigFor verifies the server at address by the CAs in the file ca, or those of secure.
+// tlsConfigFor verifies address by the CAs in the file ca, or those of secure.
 func tlsConfigFor(secure *tls.Config, address, ca string) (*tls.Config, error) {
 	u, err := url.Parse(address)
 	if err != nil {

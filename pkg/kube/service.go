@@ -14,7 +14,6 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A cachedService is what is kept of a Service.
 type cachedService struct {
 	version string // metadata.resourceVersion
 	vip.Service
@@ -37,11 +36,11 @@ func otherManager(all []metav1.ManagedFieldsEntry) (name string) {
 	return name
 }
 
-// cleanupFinalizer keeps a Service that is deleted until what a load balancer has of it is gone. It is that of cloud
-// providers (k8s.io/cloud-provider/service/helpers), kube-vip's among them.
+// cleanupFinalizer keeps a deleted Service until a load balancer's part is gone
+// (k8s.io/cloud-provider/service/helpers).
 const cleanupFinalizer = "service.kubernetes.io/load-balancer-cleanup"
 
-// inWorld reports whether it is of type LoadBalancer, or has something that Herald wrote.
+// inWorld reports whether it is a LoadBalancer, or has something of Herald's.
 func (s *cachedService) inWorld() bool {
 	return s != nil && (s.LoadBalancer || s.VIPHost != "" || s.Announcer != "" || len(s.Conditions) > 0)
 }
@@ -54,7 +53,7 @@ func (s *cachedService) leaseKeys() []vip.Key {
 	return s.LeaseKeys()
 }
 
-// requestedAddrs returns what a LoadBalancer requests, and what is leased for it.
+// requestedAddrs returns what a LoadBalancer requests, and its leases.
 func (s *cachedService) requestedAddrs() []netip.Addr {
 	if s == nil || !s.LoadBalancer {
 		return nil
@@ -104,7 +103,7 @@ func readService(o *corev1.Service) *cachedService {
 	return s
 }
 
-// maxPorts is how many ports of a Service are kept. There may be tens of thousands, and every node keeps them.
+// maxPorts is how many of maybe tens of thousands of ports every node keeps.
 const maxPorts = 10000
 
 // readPorts fills in Ports: the first maxPorts; more are told of.
@@ -121,7 +120,7 @@ func (s *cachedService) readPorts(all []corev1.ServicePort) {
 	}
 }
 
-// protocolName returns p as a string that is not kept once for each port.
+// protocolName returns p as a string not kept for each port.
 func protocolName(p corev1.Protocol) string {
 	for _, known := range []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP} {
 		if p == known {
@@ -131,7 +130,7 @@ func protocolName(p corev1.Protocol) string {
 	return string(p)
 }
 
-// leftAloneByKubeProxy reports whether a label keeps kube-proxy from the Service (newProxyServer in app/server.go).
+// leftAloneByKubeProxy reports whether a label keeps kube-proxy off (newProxyServer in app/server.go).
 func leftAloneByKubeProxy(o *corev1.Service) bool {
 	_, other := o.Labels["service.kubernetes.io/service-proxy-name"]
 	_, headless := o.Labels[corev1.IsHeadlessService]
@@ -167,7 +166,6 @@ func parsePrefixes(texts []string) (prefixes []netip.Prefix) {
 	return prefixes
 }
 
-// appendUnique appends those values that list does not contain.
 func appendUnique[T comparable](list []T, values ...T) []T {
 	for _, v := range values {
 		if !slices.Contains(list, v) {
@@ -177,7 +175,6 @@ func appendUnique[T comparable](list []T, values ...T) []T {
 	return list
 }
 
-// readIngress converts status.loadBalancer.ingress.
 func readIngress(list []corev1.LoadBalancerIngress) []vip.Ingress {
 	var out []vip.Ingress
 	for _, i := range list {
@@ -198,7 +195,6 @@ func readIngress(list []corev1.LoadBalancerIngress) []vip.Ingress {
 	return out
 }
 
-// writeIngress is the reverse of readIngress.
 func writeIngress(list []vip.Ingress) []corev1.LoadBalancerIngress {
 	out := make([]corev1.LoadBalancerIngress, 0, len(list))
 	for _, v := range list {
@@ -217,7 +213,6 @@ func writeIngress(list []vip.Ingress) []corev1.LoadBalancerIngress {
 	return out
 }
 
-// A cachedSlice is what is kept of an EndpointSlice.
 type cachedSlice struct {
 	service vip.Key // to which it belongs
 	vip.Endpoints
@@ -225,13 +220,13 @@ type cachedSlice struct {
 	port  uint16       // of API servers; 0 for pods
 }
 
-// kubernetesService is the Service of the API servers; its endpoints are their addresses.
+// kubernetesService is the Service of the API servers, its endpoints.
 var kubernetesService = vip.Key{Namespace: corev1.NamespaceDefault, Name: "kubernetes"}
 
-// mirroringController is the value of the label endpointslice.kubernetes.io/managed-by on copies of Endpoints.
+// mirroringController is the label endpointslice.kubernetes.io/managed-by on copies of Endpoints.
 const mirroringController = "endpointslicemirroring-controller.k8s.io"
 
-// readSlice converts an EndpointSlice; nil for no Service's, or one of host names.
+// readSlice converts an EndpointSlice; nil without a Service, or with host names.
 func readSlice(o *discoveryv1.EndpointSlice) *cachedSlice {
 	name := o.Labels[discoveryv1.LabelServiceName]
 	if name == "" || o.AddressType == discoveryv1.AddressTypeFQDN {
@@ -244,8 +239,7 @@ func readSlice(o *discoveryv1.EndpointSlice) *cachedSlice {
 	for i := range o.Endpoints {
 		e := &o.Endpoints[i]
 		s.addEndpoint(e)
-		// What a user wrote into Endpoints may be anything, even somebody else's VIP, and must not take it from them: only
-		// what names its pod counts as a pod's, and that, too, somebody may have written who may write EndpointSlices
+		// Endpoints may name anything, even another's VIP: only what names its pod is a pod's, and that, too, may be forged
 		// (ReservedRange.FromSlice).
 		pod := e.TargetRef != nil && e.TargetRef.Kind == "Pod" && o.Labels[discoveryv1.LabelManagedBy] != mirroringController
 		if pod || s.service == kubernetesService {
@@ -274,7 +268,7 @@ func (s *cachedSlice) addEndpoint(e *discoveryv1.Endpoint) {
 	}
 }
 
-// mergeEndpoints is the Endpoints of a Service with these slices, of both families.
+// mergeEndpoints is the Endpoints of a Service, of both families.
 func mergeEndpoints(all map[vip.Key]*cachedSlice) vip.Endpoints {
 	var e vip.Endpoints
 	for _, s := range all {

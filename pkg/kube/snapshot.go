@@ -23,7 +23,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A Snapshot is what the API server knows of Herald at one time.
+// A Snapshot is what the API server knows of Herald.
 type Snapshot struct {
 	Services []vip.Service // of type LoadBalancer; their Endpoints are not read
 	Leases   []*coordinationv1.Lease
@@ -33,7 +33,7 @@ type Snapshot struct {
 	At       time.Time     // when that was, by the API server's clock: this machine's may be wrong
 }
 
-// A StoredEvent is an Event about a Service as the API server has it.
+// A StoredEvent is an Event about a Service at the API server.
 type StoredEvent struct {
 	vip.Event
 	At   time.Time
@@ -79,10 +79,10 @@ func TakeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (s Sn
 	return s, errors.Join(servicesErr, leasesErr, nodesErr, eventsErr)
 }
 
-// A serverClock is how far the clock of an API server is ahead of this machine's.
+// A serverClock is how far an API server's clock is ahead.
 type serverClock struct{ ahead atomic.Int64 }
 
-// read returns next as a transport that reads the clock off each answer (RFC 9110 section 6.6.1: in whole seconds).
+// read returns next with a reader of each answer's clock (RFC 9110 section 6.6.1: whole seconds).
 func (c *serverClock) read(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		resp, err := next.RoundTrip(r)
@@ -96,8 +96,7 @@ func (c *serverClock) read(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// now returns the time by that clock; by this machine's, if no answer said another, or one that differs by less than
-// the two seconds that a Date and the way of the answer may take.
+// now returns the server's time; this machine's without an answer, or within the 2 s of error of a Date.
 func (c *serverClock) now() time.Time {
 	ahead := time.Duration(c.ahead.Load())
 	if ahead.Abs() < 2*time.Second {
@@ -106,12 +105,11 @@ func (c *serverClock) now() time.Time {
 	return time.Now().Add(ahead)
 }
 
-// A roundTripper is a function that is a transport.
 type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// dropForeignEvents drops Events with a Service's UID but not its name, which any user may write.
+// dropForeignEvents drops Events with a Service's UID but another name: any user may write them.
 func (s *Snapshot) dropForeignEvents() {
 	keys := make(map[string]vip.Key, len(s.Services))
 	for i := range s.Services {
@@ -144,7 +142,7 @@ func (s *Snapshot) takeLeases(ctx context.Context, c *clients, namespace string)
 	return list(ctx, &watchedResource{client: c.coordination, resource: "leases", namespace: namespace}, add)
 }
 
-// leaveOut returns err, or nil if it is forbidden, and names what is missing.
+// leaveOut returns err, or names what is missing if that is forbidden.
 func (s *Snapshot) leaveOut(err error, what string) error {
 	if !apierrors.IsForbidden(err) {
 		return err
@@ -184,7 +182,6 @@ func (s *Snapshot) TakeAllowedEndpoints(ctx context.Context, cfg *rest.Config, n
 	return err
 }
 
-// list calls each with all objects of a resource, page by page.
 func list[O runtime.Object](ctx context.Context, r *watchedResource, each func(O)) error {
 	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return r.request(o).Do(ctx).Get()
@@ -199,7 +196,7 @@ func list[O runtime.Object](ctx context.Context, r *watchedResource, each func(O
 	return nil
 }
 
-// readEvent converts an Event; Occurrence is not kept by the API server.
+// readEvent converts an Event; Occurrence is not stored.
 func readEvent(o *corev1.Event) StoredEvent {
 	e := StoredEvent{At: o.LastTimestamp.UTC(), Node: o.Source.Host}
 	e.order, _ = strconv.ParseUint(o.ResourceVersion, 10, 64)

@@ -19,11 +19,11 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Statuses makes Services what the Plan wants: their status, and the addresses that they are given.
+// Statuses makes Services what the Plan wants: their statuses and addresses.
 //
-// What a Service is, only the cache says. A write names the version it was made for, so it changes nothing that the
-// cache has not shown; and when it went through, the very next version that the cache shows is its result. Until then
-// the Service is left alone. So there is no order of events in which a write is repeated or undoes another's.
+// Only the cache says what a Service is. A write names the version it was made for; after it went through, the next
+// version in the cache is its result, and until then the Service is left alone. So no order of events repeats a write
+// or undoes another's.
 type Statuses struct {
 	log     *slog.Logger
 	metrics *metrics
@@ -37,8 +37,7 @@ type Statuses struct {
 	refused [kinds]refusals           // why the API server does not take what is written
 	fights  refusals                  // who changes it again and again
 
-	// dropsIPMode: the API server drops ipMode (Kubernetes before 1.29), so it can't be compared. It goes on being sent,
-	// so that a newer server is noticed.
+	// dropsIPMode: the API server drops ipMode (Kubernetes before 1.29). It is still sent, so a newer server is noticed.
 	dropsIPMode atomic.Bool
 
 	mu     sync.Mutex // guards what follows
@@ -54,7 +53,7 @@ const (
 	kinds
 )
 
-// A wish is what is to be written on a Service: an address that it is given, or a status.
+// A wish is what to write on a Service: its given address, or a status.
 type wish struct {
 	address *vip.Assignment
 	status  *vip.Status
@@ -71,7 +70,7 @@ func newStatuses(o Options, cached func(vip.Key) *cachedService, m *metrics) *St
 	return s
 }
 
-// Put has Run write every Status of want that the cache does not show.
+// Put has Run write the Statuses that the cache does not show.
 func (s *Statuses) Put(want []vip.Status) {
 	if s.off {
 		return
@@ -98,7 +97,7 @@ func (s *Statuses) Put(want []vip.Status) {
 // Assignments takes the addresses that Services are given.
 type Assignments struct{ statuses *Statuses }
 
-// Put has Statuses write every Assignment of want that still is to be.
+// Put has Statuses write the Assignments that still are to be.
 func (a Assignments) Put(want []vip.Assignment) {
 	s := a.statuses
 	if s.off {
@@ -158,7 +157,7 @@ func (s *Statuses) matches(o *cachedService, w vip.Status) bool {
 	})
 }
 
-// patchBody returns the strategic merge patch that makes o what w wants, if it has not changed.
+// patchBody returns the strategic merge patch that makes unchanged o what w wants.
 func patchBody(o *cachedService, w vip.Status) ([]byte, error) {
 	status := map[string]any{}
 	if c := o.conditionsPatch(w.Conditions); len(c) > 0 {
@@ -167,7 +166,7 @@ func patchBody(o *cachedService, w vip.Status) ([]byte, error) {
 	if w.ConditionsOnly {
 		return json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": o.version}, "status": status})
 	}
-	// through the status, too, so that no permission on Services themselves is needed
+	// through the status, which needs no right on Services themselves
 	annotations := map[string]any{}
 	set := func(key, value string, exists bool) {
 		if value != "" {
@@ -200,7 +199,7 @@ func patchBody(o *cachedService, w vip.Status) ([]byte, error) {
 	return json.Marshal(map[string]any{"metadata": meta, "status": status})
 }
 
-// A writeResult is the outcome of a write of a status; the value of a metric's label.
+// A writeResult is the outcome of a write of a status; a metric's label.
 type writeResult string
 
 const (
@@ -216,7 +215,7 @@ func (s *cachedService) stillNames(had []netip.Addr) bool {
 	return slices.Equal(s.Addresses, had) || len(had) == 0 && s.Source == vip.SourceStatus
 }
 
-// lacks reports whether w is for s as it is, and s does not have it.
+// lacks reports whether w is for s as it is, and missing.
 func (s *cachedService) lacks(w *vip.Assignment) bool {
 	shown := s.Allocated == w.Pool && (s.Source == addressesKey || s.Own != nil) && slices.Equal(s.Addresses, w.Addresses)
 	if w.Remove {
@@ -225,7 +224,7 @@ func (s *cachedService) lacks(w *vip.Assignment) bool {
 	return !shown && s.UID == w.UID && s.Allocated == w.HadPool && s.stillNames(w.Had)
 }
 
-// addressPatch returns the patch that gives o the addresses of w, if it has not changed.
+// addressPatch returns the patch that gives unchanged o the addresses of w.
 func addressPatch(o *cachedService, w *vip.Assignment) ([]byte, error) {
 	annotations := map[string]any{allocatedKey: w.Pool} // null removes one
 	given := slices.DeleteFunc(slices.Clone(w.Addresses), func(x netip.Addr) bool { return slices.Contains(w.Own, x) })
@@ -261,7 +260,7 @@ func joinAddrs(addrs []netip.Addr, separator string) string {
 	return strings.Join(texts, separator)
 }
 
-// write tries once, for 10 s, to write w on o; now is the answer, or nil.
+// write tries for 10 s to write w on o; now is the answer, or nil.
 func (s *Statuses) write(ctx context.Context, o *cachedService, w wish) (
 	result writeResult, now *cachedService, err error) {
 	var body []byte
@@ -300,7 +299,7 @@ func (s *Statuses) isToWrite(o *cachedService, w wish) bool {
 	return w.status != nil && !s.matches(o, *w.status)
 }
 
-// detectIPMode sets dropsIPMode by whether the answer to a write has the ipMode of w.
+// detectIPMode sets dropsIPMode by the answer to a write of w.
 func (s *Statuses) detectIPMode(now *cachedService, w vip.Status) {
 	for i, want := range w.Ingress {
 		if want.IPMode == "" || i >= len(now.Ingress) || now.Ingress[i].Addr != want.Addr {
@@ -324,8 +323,7 @@ func resultOf(err error) writeResult {
 		refusesObject(err):
 		return rejected
 	}
-	// Everything else is about the server or our permissions, not about this Service: no connection, time-outs, 401,
-	// 403, 429, 5xx.
+	// All else is about the server or permissions: no connection, time-outs, 401, 403, 429, 5xx.
 	return unavailable
 }
 

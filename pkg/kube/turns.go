@@ -10,18 +10,18 @@ import (
 )
 
 const (
-	// writesAtATime is how many Services are written at a time: more would make the leases of VIPs that move wait.
+	// writesAtATime is how many Services are written at a time: moving VIPs' leases must not wait.
 	writesAtATime = 6
-	// answersPerWrite is how many writes of a namespace the API server answers until one more of them may be under way.
+	// answersPerWrite is after how many answers a namespace may have one more write under way.
 	answersPerWrite = 8
-	// keepLimit is how long after its last failed write a namespace is limited.
+	// keepLimit is how long after a failed write a namespace is limited.
 	keepLimit = 5 * time.Minute
 )
 
-// turns orders a workqueue: namespaces take turns, so that a thousand items of one delay another's by one only.
+// turns orders a workqueue: namespaces take turns, so that a thousand items of one delay others by one.
 //
-// A webhook may keep the writes of a namespace hanging, or answer few at a time. So after one that failed a namespace
-// has one write under way at a time, and one more after every answersPerWrite answers.
+// A webhook may let a namespace's writes hang. So after a failure that has one write under way, and one more after
+// every answersPerWrite answers.
 type turns[T comparable] struct {
 	namespace func(T) string
 
@@ -30,7 +30,7 @@ type turns[T comparable] struct {
 	next []*turn[T] // those in which items wait, by whose turn it is
 }
 
-// A turn is what waits of one namespace, and how its last writes went.
+// A turn is what waits of one namespace, and how its writes went.
 type turn[T comparable] struct {
 	items    []T
 	underWay int
@@ -44,7 +44,6 @@ func newTurns[T comparable](namespace func(T) string) *turns[T] {
 	return &turns[T]{namespace: namespace, all: make(map[string]*turn[T])}
 }
 
-// limit returns how many items may be under way.
 func (n *turn[T]) limit() int {
 	if n.failedAt.IsZero() {
 		return writesAtATime
@@ -95,7 +94,6 @@ func (q *turns[T]) Pop() (x T) {
 	return x
 }
 
-// An outcome is what a worker has done with an item.
 type outcome int
 
 const (

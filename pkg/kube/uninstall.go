@@ -19,22 +19,20 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// An Uninstaller finds and removes what the Heralds of an installation have written to the API server. None of them
-// may run meanwhile.
+// An Uninstaller removes what an installation has written to the API server, while no Herald runs.
 type Uninstaller struct {
 	api           *clients
 	namespace     string // where the node leases are
 	keepAddresses bool
 }
 
-// NewUninstaller makes an Uninstaller. namespace is where the node leases are. With keepAddresses statuses, and the
-// addresses that Services were given, are left.
+// NewUninstaller makes one for node leases in namespace. keepAddresses leaves statuses and given addresses.
 func NewUninstaller(cfg *rest.Config, namespace string, keepAddresses bool) (*Uninstaller, error) {
 	api, err := newClients(cfg, newMetrics(), nil)
 	return &Uninstaller{api, namespace, keepAddresses}, err
 }
 
-// A Trace is something that Herald has written: an object to be deleted, or parts of one.
+// A Trace is what Herald has written: an object, or parts of one.
 type Trace struct {
 	Kind   string // of the object
 	Object vip.Key
@@ -44,7 +42,7 @@ type Trace struct {
 	remove func(context.Context) error
 }
 
-// Remove removes it, for 10 s at most. An object that is gone is no error.
+// Remove removes it, for 10 s at most. A missing object is no error.
 func (t Trace) Remove(ctx context.Context) error {
 	if t.remove == nil {
 		return nil
@@ -73,7 +71,7 @@ func (u *Uninstaller) Traces(ctx context.Context) (all []Trace, err error) {
 	leases := &watchedResource{client: u.api.coordination, resource: "leases", fields: notKubeletLeases}
 	err = list(ctx, leases, func(o *coordinationv1.Lease) {
 		k := vip.Key{Namespace: o.Namespace, Name: o.Name}
-		// In other namespaces those beside kube-vip, with names of Services; "herald-..." are another installation's.
+		// Elsewhere those beside kube-vip, with names of Services; "herald-..." are another installation's.
 		own := o.Namespace == u.namespace || !strings.HasPrefix(o.Name, "herald-")
 		if own && o.Labels["app.kubernetes.io/managed-by"] == "herald" {
 			add(Trace{Kind: "Lease", Object: k, What: "all",
@@ -130,7 +128,7 @@ func (u *Uninstaller) patch(ctx context.Context, resource string, k vip.Key, pat
 	return r.Do(ctx).Error()
 }
 
-// cleanService returns the patch that removes what Herald wrote on a Service, what that is, and what is left.
+// cleanService returns the patch that removes Herald's part, what that is, and what is left.
 func (u *Uninstaller) cleanService(o *corev1.Service) (patch map[string]any, what, left string) {
 	announcer := o.Annotations[announcerKey]
 	if announcer != "" && announcer != u.namespace {
@@ -179,7 +177,7 @@ func (u *Uninstaller) cleanService(o *corev1.Service) (patch map[string]any, wha
 	return map[string]any{"metadata": meta, "status": status}, strings.Join(parts, "; "), left
 }
 
-// writeService does what cleanService says, to a Service as it is by now.
+// writeService does what cleanService says, to the current Service.
 func (u *Uninstaller) writeService(ctx context.Context, k vip.Key) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		o := &corev1.Service{}
@@ -194,7 +192,6 @@ func (u *Uninstaller) writeService(ctx context.Context, k vip.Key) error {
 	})
 }
 
-// present returns those of keys that annotations has.
 func present(annotations map[string]string, keys ...string) (found []string) {
 	for _, k := range keys {
 		if _, ok := annotations[k]; ok {
@@ -204,7 +201,6 @@ func present(annotations map[string]string, keys ...string) (found []string) {
 	return found
 }
 
-// nulls is a patch that removes keys.
 func nulls(keys []string) map[string]any {
 	m := make(map[string]any, len(keys))
 	for _, k := range keys {

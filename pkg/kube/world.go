@@ -88,7 +88,7 @@ func (c *Cluster) apiServers() []netip.Addr {
 	return slices.Compact(all)
 }
 
-// APIService returns the first cluster IP and port of the API servers' Service, and their addresses.
+// APIService returns the API servers' first cluster IP and port, and addresses.
 func (c *Cluster) APIService() (service netip.AddrPort, servers []netip.AddrPort) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -104,7 +104,7 @@ func (c *Cluster) APIService() (service netip.AddrPort, servers []netip.AddrPort
 	return netip.AddrPortFrom(s.clusterIPs[0], s.Ports[0].Port), servers
 }
 
-// serviceChanged takes account of a Service that changed, and returns whether the World does; mu is held.
+// serviceChanged takes account of a changed Service, and returns whether the World changes; mu is held.
 func (c *Cluster) serviceChanged(k vip.Key, old, new *cachedService) (worldChanged bool) {
 	if old != nil && new != nil && reflect.DeepEqual(&old.Service, &new.Service) &&
 		slices.Equal(old.clusterIPs, new.clusterIPs) {
@@ -145,7 +145,6 @@ func (c *Cluster) serviceChanged(k vip.Key, old, new *cachedService) (worldChang
 	return worldChanged
 }
 
-// sliceChanged is serviceChanged for EndpointSlices; it updates slicesOf.
 func (c *Cluster) sliceChanged(k vip.Key, old, new *cachedSlice) (worldChanged bool) {
 	for _, s := range []*cachedSlice{old, new} {
 		if s == nil {
@@ -175,7 +174,7 @@ func (c *Cluster) sliceChanged(k vip.Key, old, new *cachedSlice) (worldChanged b
 
 func (c *Cluster) isRequested(a netip.Addr) bool { return c.requested[a] > 0 }
 
-// reservedRanges returns ServiceCIDRs, API servers, and cluster IPs and pods that are requested; sorted.
+// reservedRanges returns ServiceCIDRs, API servers, and requested cluster IPs and pods; sorted.
 func (c *Cluster) reservedRanges() []vip.ReservedRange {
 	clusterIPs, pods := make(map[netip.Addr]vip.Key), make(map[netip.Addr]vip.Key)
 	add := func(to map[netip.Addr]vip.Key, addrs []netip.Addr, service vip.Key) {

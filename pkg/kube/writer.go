@@ -17,27 +17,25 @@ import (
 )
 
 const (
-	// cacheTimeout is when a Service is written again although the cache has not shown the result of the last write.
+	// cacheTimeout is when a write is repeated whose result the cache does not show.
 	cacheTimeout   = 10 * time.Second
 	rejectedMin    = time.Second // before a write that was rejected is tried again; doubles
 	rejectedMax    = time.Minute
 	unavailableMin = 250 * time.Millisecond // without writes when the API server takes none; doubles
 	unavailableMax = 5 * time.Second
-	// What somebody else keeps changing is corrected at once this many times, then each rewriteInterval, until nobody
-	// changed it for rewritesForgotten.
+	// What somebody else changes is corrected at once so often, then each rewriteInterval, until left alone for
+	// rewritesForgotten.
 	promptRewrites    = 3
 	rewriteInterval   = 5 * time.Second
 	rewritesForgotten = time.Minute
-	// toldAgain is how long what was told first of a rejection stands: an answer may differ each time, and the condition
-	// that says it is a new version of the Service.
+	// toldAgain is how long a rejection's first answer stands: answers may differ, and each condition is a new version.
 	toldAgain = 10 * time.Minute
 )
 
-// A serviceState is a Service that is being written, or was.
 type serviceState struct {
 	errands [kinds]errand
 	tried   time.Time // when the last write began
-	// for which the last write was made that was answered and not rejected: the cache must show another first
+	// of the last write answered and not rejected: the cache must show another first
 	version string
 	own     string // the version that the last write has made
 
@@ -46,7 +44,7 @@ type serviceState struct {
 	foreign     string // the version that was counted last
 }
 
-// An errand is what is wanted of one kind of a Service, and what has become of it.
+// An errand is what is wanted of one kind, and what became of it.
 type errand struct {
 	want wish   // that the cache did not show at the last Put; zero: none
 	put  uint64 // the last Put that named the Service
@@ -67,7 +65,6 @@ type pause struct {
 	warned time.Time     // when another error was last logged as a warning
 }
 
-// same reports whether two wishes want the same.
 func (w wish) same(x wish) bool {
 	if w.address != nil && x.address != nil {
 		a, b := w.address, x.address
@@ -76,7 +73,7 @@ func (w wish) same(x wish) bool {
 	return w.address == x.address && reflect.DeepEqual(w.status, x.status)
 }
 
-// take sets what is wanted of a Service; the zero wish if the cache shows it. s.mu is held.
+// take sets what is wanted; the zero wish if the cache shows it. s.mu is held.
 func (s *Statuses) take(k vip.Key, kind int, w wish) {
 	x := s.states[k]
 	if x == nil {
@@ -106,8 +103,8 @@ func (s *Statuses) drop(kind int) {
 			continue
 		}
 		s.forget(k, kind)
-		// A Plan has an address, or conditions alone, only while the cache does not show them: so somebody else who changes
-		// them has them wanted again, and what was written is remembered until choose forgets it.
+		// A Plan has these only while the cache lacks them: so if somebody else changes them they are wanted again, and what
+		// was written is remembered until choose forgets it.
 		if e.written.status != nil && !e.written.status.ConditionsOnly {
 			e.written = wish{}
 		}
@@ -131,7 +128,6 @@ func (s *Statuses) wake(k vip.Key) {
 	}
 }
 
-// String names the task.
 func (s *Statuses) String() string { return "kube: statuses" }
 
 // Run writes what is wanted until ctx ends, and the writes under way have ended.
@@ -160,7 +156,7 @@ func (s *Statuses) Run(ctx context.Context) error {
 	return nil
 }
 
-// look writes what is wanted, if it is time, and returns what became of it and when to look again.
+// look writes what is due, and returns what became of it and when to look again.
 func (s *Statuses) look(ctx context.Context, k vip.Key) (did outcome, again time.Duration) {
 	if ctx.Err() != nil {
 		return nothingSent, 0
@@ -196,7 +192,7 @@ func (s *Statuses) look(ctx context.Context, k vip.Key) (did outcome, again time
 	return answered, 0
 }
 
-// choose returns what to write on a Service now; else the zero wish, and when to look again.
+// choose returns what to write now; else the zero wish, and when to look again.
 func (s *Statuses) choose(k vip.Key, now time.Time) (o *cachedService, kind int, want wish, again time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -255,7 +251,7 @@ func (s *Statuses) readyAt(o *cachedService, x *serviceState, e *errand, now tim
 	return ready
 }
 
-// countRewrite counts that somebody else undid what was written; from the fourth on it waits. s.mu is held.
+// countRewrite counts undone writes; from the fourth on it waits. s.mu is held.
 func (s *Statuses) countRewrite(o *cachedService, x *serviceState, e *errand, now time.Time) {
 	if x.rewrites++; x.rewrites == 1 {
 		s.log.Warn("somebody else changed the status of a Service; putting it right", "service", o.Key.String(), "who",
@@ -269,7 +265,7 @@ func (s *Statuses) countRewrite(o *cachedService, x *serviceState, e *errand, no
 	}
 }
 
-// endFight forgets rewrites, if nobody has changed the Service for long. s.mu is held.
+// endFight forgets rewrites of a Service long unchanged by others. s.mu is held.
 func (s *Statuses) endFight(k vip.Key, x *serviceState, now time.Time) bool {
 	if now.Sub(x.rewrittenAt) < rewritesForgotten {
 		return false
@@ -279,7 +275,7 @@ func (s *Statuses) endFight(k vip.Key, x *serviceState, now time.Time) bool {
 	return true
 }
 
-// reject has a write that is not accepted tried ever less often. s.mu is held.
+// reject has a refused write tried ever less often. s.mu is held.
 func (s *Statuses) reject(o *cachedService, kind int, want wish, err error) {
 	k := o.Key
 	e, now := &s.states[k].errands[kind], time.Now()
