@@ -20,7 +20,7 @@ type BGP struct {
 	RouterInterface string        // bgp_routerinterface
 	Hold            time.Duration
 	Keepalive       time.Duration // less than Hold
-	// annotation: the prefix of Node annotations that name peers, without a slash; "" is none
+	// annotation: the prefix of Node annotations about peers, without a slash; "" is none
 	AnnotationPrefix string
 	Attributes       vip.BGPAttributes // of routes whose Service sets no others
 	Aggregates       []netip.Prefix    // herald_bgp_aggregates: advertised in addition to the host routes in them
@@ -35,7 +35,6 @@ type BGP struct {
 	nextHop nextHop
 }
 
-// A localSide is what all sessions have on this node.
 type localSide struct {
 	as     uint32     // bgp_as
 	link   string     // bgp_sourceif
@@ -112,8 +111,7 @@ func parsePrepend(v string) (*int, error) {
 	return &n, nil
 }
 
-// checkBGP checks what the options of BGP mean together, and completes the peers. Without bgp_enable
-// it warns of each of them that was given.
+// checkBGP checks the options of BGP together, and completes peers; without bgp_enable it warns of each given one.
 func (p *parser) checkBGP() {
 	c := &p.config.BGP
 	if !c.Enable {
@@ -152,7 +150,6 @@ func (p *parser) checkBGP() {
 	}
 }
 
-// addListedPeers adds the peers of bgp_peers.
 func (p *parser) addListedPeers() {
 	c := &p.config.BGP
 	option := p.setting("bgp_peers")

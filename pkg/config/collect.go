@@ -12,13 +12,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// prefixes begin the names of variables that are meant for an announcer, so
-// that one which isn't known is a misspelling.
+// prefixes begin variables meant for an announcer: unknown ones are misspellings.
 var prefixes = []string{"vip_", "svc_", "cp_", "bgp_", "lb_", "egress_", "herald_", "dhcp_", "mpbgp_", "zebra_",
 	"control_plane_"}
 
-// isMisspelt reports whether a variable that isn't known was probably meant for an announcer: it begins
-// as an option does, or differs from one of more than 8 bytes in at most two.
+// isMisspelt reports whether an unknown variable begins as options do, or differs from one of more than 8 bytes in two
+// at most.
 func isMisspelt(name string) bool {
 	if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
 		return true
@@ -28,7 +27,7 @@ func isMisspelt(name string) bool {
 	})
 }
 
-// collect reads every source. It returns of each option that was given the value that wins, and warnings.
+// collect reads every source, and returns the winning value of each given option, and warnings.
 func collect(src Sources) (map[string]Setting, []string, error) {
 	given := fromFlags(src)
 	environment, warnings := fromEnv(src.Env)
@@ -46,8 +45,7 @@ func collect(src Sources) (map[string]Setting, []string, error) {
 	return given, warnings, err
 }
 
-// add puts s into m, unless its value means "not set". Of two spellings of an option, its own name
-// wins; of two other spellings, the first.
+// add puts s into m, unless its value means "not set". An option's own name wins, then the first spelling.
 func add(m map[string]Setting, s Setting) {
 	if s.Value == "" && !slices.Contains(s.Option.Empty, s.From) {
 		return
@@ -62,7 +60,7 @@ func add(m map[string]Setting, s Setting) {
 	m[key] = s
 }
 
-// lookup finds the option that name stands for, by name, alias or pattern. It returns false if there is none.
+// lookup finds an option by name, alias or pattern.
 func lookup(name string) (Option, bool) {
 	if o, ok := byName(name); ok {
 		return o, !strings.HasSuffix(name, "*")
@@ -106,7 +104,7 @@ func fromEnv(environ []string) (map[string]Setting, []string) {
 		if strings.HasSuffix(name, "_PORT") && strings.Contains(value, "://") {
 			continue
 		}
-		// Others use names such as PORT too, so there is no warning of those.
+		// Others use names such as PORT too: no warning.
 		if o, ok := byName(strings.ToLower(name)); ok && o.Supported() && strings.Contains(name, "_") {
 			warnings = append(warnings, fmt.Sprintf("%s (environment) is not known: %s is written in lower case", name, o.Env))
 			continue
@@ -118,7 +116,7 @@ func fromEnv(environ []string) (map[string]Setting, []string) {
 	return given, warnings
 }
 
-// fromFile reads the file that a setting names: a YAML mapping from names of variables to scalars.
+// fromFile reads the file that a setting names: YAML, from names of variables to scalars.
 func fromFile(path Setting, readFile func(string) ([]byte, error)) (map[string]Setting, error) {
 	if readFile == nil {
 		return nil, fmt.Errorf("%v: files can't be read here", path)
@@ -156,7 +154,7 @@ func fromFile(path Setting, readFile func(string) ([]byte, error)) (map[string]S
 	return given, errors.Join(errs...)
 }
 
-// scalar returns a value of the file as it would be written in the environment.
+// scalar returns a value of the file as in the environment.
 func scalar(v any) (string, error) {
 	switch v := v.(type) {
 	case nil:

@@ -1,8 +1,7 @@
 // Package config turns flags, a file and the environment into one typed value.
 //
-// Options is the one table of all options. The flags, the environment
-// variables, the keys of the file, the reference page and the environment of
-// the generated manifests all come from it.
+// Options is the one table of all options. Flags, variables, keys of the file, the reference page and the generated
+// manifests' environment come from it.
 package config
 
 import (
@@ -14,7 +13,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A Config is what an operator asked for, checked. It is never changed after Parse.
+// A Config is what an operator asked for, checked, and never changed after Parse.
 type Config struct {
 	Log          Log
 	Node         Node
@@ -35,11 +34,10 @@ type Config struct {
 	ControlPlane ControlPlane
 }
 
-// OnlyControlPlane reports whether all that Herald is for is the control plane's VIP.
+// OnlyControlPlane reports whether Herald is for the control plane's VIP alone.
 func (c *Config) OnlyControlPlane() bool { return c.ControlPlane.Enable && !c.Services.Enable }
 
-// GivesAddresses reports whether Services without an address are given one of a pool. Who watches the
-// Services of one namespace does not know which addresses those of others have, so gives none.
+// GivesAddresses reports whether pools give addresses: who watches one namespace does not know those of others.
 func (c *Config) GivesAddresses() bool {
 	return c.Services.Enable && !c.Services.ReadOnly && c.Services.Namespace == "" && c.Pools.Name != ""
 }
@@ -65,19 +63,18 @@ type Node struct {
 // Link configures which interfaces carry VIPs, and how.
 type Link struct {
 	Interface string // vip_interface; "" is that of the default route
-	// Services is the interface of Services' VIPs unless a Service says
-	// otherwise: vip_servicesinterface, or Interface if that is not set.
-	// Auto is the one whose subnet has the VIP.
+	// Services is the interface of Services' VIPs: vip_servicesinterface, else Interface. Auto is the one whose subnet has
+	// the VIP.
 	Services  string
 	AllowDown bool // vip_allow_interface_not_up
 	Bits4     int  // vip_subnet: prefix length of IPv4 VIPs; AutoBits is that of the matching interface address
 	Bits6     int  // likewise of IPv6 VIPs
 }
 
-// Auto is the value of vip_servicesinterface that leaves the choice to the VIP's address.
+// Auto leaves vip_servicesinterface to the VIP's address.
 const Auto = "auto"
 
-// AutoBits in Link.Bits4 and Link.Bits6 is the prefix length of the interface's address whose subnet has the VIP.
+// AutoBits in Link.Bits4 and Link.Bits6 is the prefix length of the VIP's subnet on the link.
 const AutoBits = 0
 
 // Lease is the timing of leases: Duration > RenewDeadline > 1.2 x RetryPeriod.
@@ -100,8 +97,7 @@ type Services struct {
 	Namespace string  // svc_namespace; "" is all of them
 	Lease     vip.Key // svc_leasename: the single lease when Election is false
 	Rebalance bool    // vip_rebalance: move VIPs to nodes that carry fewer
-	// KeepConnections is how long after a move of a VIP connections that began before it are
-	// kept (herald_keep_connections); 0: they are reset by the move.
+	// KeepConnections is how long older connections are kept after a move (herald_keep_connections); 0: it resets them.
 	KeepConnections time.Duration
 	ReadOnly        bool           // disable_service_updates: write nothing to Services
 	IPMode          string         // svc_ipmode: "VIP" or "Proxy"
@@ -124,7 +120,7 @@ type Class struct {
 	Legacy bool   // lb_class_legacy_handling: Services without a class are Herald's too
 }
 
-// ARP configures how VIPs are announced to the neighbours of a link (ARP and NDP).
+// ARP configures how VIPs are announced by ARP and NDP.
 type ARP struct {
 	Enable  bool          // vip_arp
 	Period  time.Duration // vip_arpRate: between repeated announcements
@@ -143,7 +139,7 @@ type Serve struct {
 	HealthPort uint16 // health_check_port; 0 is off
 }
 
-// UPnP configures which ports gateways may be asked to forward for Services.
+// UPnP configures which ports gateways may be asked to forward.
 type UPnP struct {
 	Enable     bool         // enable_upnp
 	Status     bool         // upnp_status: external addresses are written to the status
@@ -156,7 +152,7 @@ type UPnP struct {
 type DHCP struct {
 	Attempts int    // dhcp_backoff_attempts: tries in a row before a pause; 0 is no pause
 	Mode     string // dhcp_mode: "ipv4", "ipv6" or "dual"
-	// MacvlanPrefixes is with which names of interfaces that Services choose begin (dhcp_macvlan_prefixes).
+	// MacvlanPrefixes begin the interface names that Services choose (dhcp_macvlan_prefixes).
 	MacvlanPrefixes []string
 }
 
@@ -175,24 +171,23 @@ type ControlPlane struct {
 	CheckCA       string        // control_plane_health_check_ca_path; "" leaves it to the credentials for the API server
 }
 
-// Balance is how connections to the VIP are balanced over the API servers.
+// Balance is how connections to the VIP are balanced over API servers.
 type Balance struct {
 	Enable bool   // lb_enable, with lb_fwdmethod=masquerade
 	Port   uint16 // lb_port: the port of the VIP; ControlPlane.Port if not set
 	Method string // lb_fwdmethod: Local or Masquerade
 }
 
-// Local is the value of lb_fwdmethod with which the owner of the VIP serves all connections itself.
+// Local, as lb_fwdmethod, has the VIP's owner serve all connections itself.
 const Local = "local"
 
-// Masquerade is the value of lb_fwdmethod with which the owner of the VIP translates the addresses of connections, to
-// those of an API server and of its own.
+// Masquerade, as lb_fwdmethod, has the VIP's owner translate addresses to an API server's and its own.
 const Masquerade = "masquerade"
 
 // anywhere: an empty value is a value wherever it is given.
 var anywhere = []Origin{FromFlag, FromFile, FromEnv}
 
-// supported are the options that this version supports, but for those of BGP.
+// supported are the options of this version, without BGP's.
 var supported = slices.Concat(
 	inSection(groupGeneral, []Option{
 		{Env: "vip_loglevel", Flag: "log", Type: Int, Default: "0",

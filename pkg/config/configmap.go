@@ -9,8 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// ConfigMapData reads the data of a ConfigMap from YAML or JSON. The API server takes text only as
-// values; so does this.
+// ConfigMapData reads a ConfigMap's data from YAML or JSON; like the API server it takes only text as values.
 func ConfigMapData(text []byte) (map[string]string, error) {
 	var object struct {
 		Kind string            `json:"kind"`
@@ -25,7 +24,7 @@ func ConfigMapData(text []byte) (map[string]string, error) {
 	return object.Data, nil
 }
 
-// Documents reads the objects in a file of YAML documents, or of JSON, each as JSON. Of a list it returns the items.
+// Documents reads a file of YAML documents or JSON, each object as JSON; of a list, its items.
 func Documents(text []byte) (objects []json.RawMessage, err error) {
 	for doc := range strings.SplitSeq("\n"+string(text), "\n---") {
 		data, err := yaml.YAMLToJSON([]byte(doc))

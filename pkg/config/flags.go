@@ -8,9 +8,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// AddFlags adds a flag for every option that has one. Their values are
-// checked by Parse, together with those of the other sources. Flags of
-// options this version doesn't support, and other spellings, are understood but not shown.
+// AddFlags adds a flag for every option that has one; Parse checks their values. Unsupported ones, and other spellings,
+// are hidden.
 func AddFlags(fs *pflag.FlagSet) {
 	for _, o := range Options {
 		for i, name := range flagNames(o) {
@@ -32,8 +31,7 @@ func AddFlags(fs *pflag.FlagSet) {
 	}
 }
 
-// FlagError makes an *Error of an error of fs.Parse. To one about an unknown
-// flag it adds the name of the nearest known one.
+// FlagError makes an *Error of an error of fs.Parse; to an unknown flag it adds the nearest.
 func FlagError(fs *pflag.FlagSet, err error) error {
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) || len(unknown.GetSpecifiedName()) < 2 {
@@ -44,7 +42,6 @@ func FlagError(fs *pflag.FlagSet, err error) error {
 	return &Error{fmt.Errorf("%w%s", err, didYouMean("--"+unknown.GetSpecifiedName(), names))}
 }
 
-// flagNames are the flag of an option and its other spellings.
 func flagNames(o Option) []string {
 	if o.Flag == "" {
 		return nil
@@ -52,13 +49,13 @@ func flagNames(o Option) []string {
 	return append([]string{o.Flag}, o.FlagAliases...)
 }
 
-// usage is the first sentence of the meaning, without the marks of the reference, and the variable.
+// usage is the meaning's first sentence, unmarked, and the variable.
 func usage(o Option) string {
 	text, _, _ := strings.Cut(o.Meaning, ". ")
 	return strings.ReplaceAll(strings.TrimSuffix(text, "."), "`", "'") + " [" + o.Env + "]"
 }
 
-// A flagValue takes any text. A list that is given again is added to, with a comma between.
+// A flagValue takes any text. A repeated list is added to, after a comma.
 type flagValue struct {
 	text  string
 	kind  Type

@@ -18,7 +18,7 @@ type Option struct {
 	Effect      Effect   // what a value does while Reason is not ""
 	Empty       []Origin // where an empty value is a value; elsewhere it means "not set"
 
-	// set checks value and stores it. Its error is only about what would be right: "must be...".
+	// set checks value and stores it. Its error says only what would be right: "must be...".
 	set func(c *Config, value string) error
 }
 
@@ -72,8 +72,7 @@ type Effect string
 
 // The effects.
 const (
-	// Refused: it would change what is announced, or whose traffic passes.
-	// Any value but the default is an error.
+	// Refused: it would change what is announced, or whose traffic passes: an error unless it is the default.
 	Refused Effect = "error"
 	// Unused: any value but the default is one warning.
 	Unused Effect = "warning"
@@ -81,7 +80,7 @@ const (
 	NoEffect Effect = "no effect"
 )
 
-// An Origin is where a value comes from. A later one wins over an earlier one.
+// An Origin is where a value comes from. A later one wins.
 type Origin int
 
 // The origins, in the order of precedence.
@@ -92,8 +91,7 @@ const (
 	FromEnv
 )
 
-// Options is the table of all options: those that Herald has, then
-// those of kube-vip that it only knows of.
+// Options is the table of all options: Herald's, then kube-vip's that it only knows of.
 var Options = slices.Concat(supported, bgpOptions, routingOptions, unsupported)
 
 // inSection sets the group of options.
@@ -104,7 +102,7 @@ func inSection(group Group, options []Option) []Option {
 	return options
 }
 
-// byName finds an option by its environment variable or an alias of it. It returns false if there is none.
+// byName finds an option by its variable or an alias.
 func byName(name string) (Option, bool) {
 	i := slices.IndexFunc(Options, func(o Option) bool {
 		return o.Env == name || slices.Contains(o.Aliases, name)

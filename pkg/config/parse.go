@@ -22,14 +22,14 @@ type Sources struct {
 	ReadFile  func(name string) ([]byte, error) // as os.ReadFile
 	Hostname  string                            // the node's name if none is given
 	Namespace string                            // the pod's own namespace, which wins over cp_namespace; "" if not known
-	// Elsewhere: the options are those of processes on other hosts. Files with BGP passwords are there, and are not read.
+	// Elsewhere: the options are for other hosts, where the files with BGP passwords are.
 	Elsewhere bool
 }
 
-// podNamespace is where a pod with a ServiceAccount finds its own namespace.
+// podNamespace is where a pod with a ServiceAccount finds its namespace.
 const podNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// ProcessSources returns the Sources of this process, with the flags given to it.
+// ProcessSources returns the Sources of this process, with its flags.
 func ProcessSources(flags *pflag.FlagSet) Sources {
 	src := Sources{Flags: flags, Env: os.Environ(), ReadFile: os.ReadFile}
 	src.Hostname, _ = os.Hostname() // none is an error of vip_nodename, unless that is set
@@ -48,7 +48,7 @@ type Setting struct {
 	name   string // the option's name as it was spelled there
 }
 
-// String returns the name, the value unless it is a secret, and where that was found.
+// String returns name, value unless secret, and origin.
 func (s Setting) String() string {
 	if s.Option.Secret {
 		return fmt.Sprintf("%s (%s)", s.name, s.where)
@@ -56,8 +56,7 @@ func (s Setting) String() string {
 	return fmt.Sprintf("%s=%q (%s)", s.name, s.Value, s.where)
 }
 
-// An Error is all that is wrong with the options, a line for each. A command
-// ends with status 2 for it.
+// An Error is all that is wrong with the options, by lines; a command ends with status 2.
 type Error struct{ err error }
 
 // NewError makes an Error, for a wrong argument of a command.
@@ -65,13 +64,11 @@ func NewError(err error) error { return &Error{err} }
 
 func (e *Error) Error() string { return e.err.Error() }
 
-// Unwrap returns what lies behind it: for a file that can't be read, why.
+// Unwrap returns why a file can't be read.
 func (e *Error) Unwrap() error { return e.err }
 
-// Parse reads all options and checks them. It returns warnings, each a
-// sentence, about what has no effect, and one *Error for all that is wrong:
-// each line names the variable, its value, where that is from, and what would
-// be right. The Config is then empty.
+// Parse reads and checks all options. It returns sentences about what has no effect, and one *Error, a line for each
+// fault with variable, value, origin, and what is right. Then the Config is empty.
 func Parse(src Sources) (Config, []string, error) {
 	given, warnings, err := collect(src)
 	p := parser{src: src, given: given, warnings: warnings, errs: []error{err}, wrong: map[string]bool{}}
@@ -90,9 +87,8 @@ func Parse(src Sources) (Config, []string, error) {
 	return p.config, p.warnings, nil
 }
 
-// Given returns the settings that differ from the default, of options this version supports, and those of derived, in
-// the order of the table, with values as the environment has them: "off" of a listener that an empty flag turns off,
-// since an empty variable means "not set". Its error is of sources that can't be read; it does not check values.
+// Given returns supported settings that differ from the default, and those of derived, in the table's order, as the
+// environment has them: "off" for an empty flag. Its error is of unreadable sources; values are not checked.
 func Given(src Sources) ([]Setting, error) {
 	given, _, err := collect(src)
 	if err != nil {
@@ -110,7 +106,6 @@ func Given(src Sources) ([]Setting, error) {
 	return settings, nil
 }
 
-// passwordReader returns the function that reads files with BGP passwords.
 func (s Sources) passwordReader() func(name string) ([]byte, error) {
 	if s.Elsewhere {
 		return func(string) ([]byte, error) { return []byte("not read"), nil }
@@ -138,7 +133,6 @@ type parser struct {
 	wrong    map[string]bool // by Option.Env: fail was called for it
 }
 
-// setting returns what was given of the option, or its default.
 func (p *parser) setting(env string) Setting {
 	if s, ok := p.given[env]; ok {
 		return s
@@ -151,7 +145,7 @@ func (p *parser) setting(env string) Setting {
 	return s
 }
 
-// valid reports whether fail was not called for any of these options.
+// valid reports whether fail was called for none of these options.
 func (p *parser) valid(envs ...string) bool {
 	return !slices.ContainsFunc(envs, func(env string) bool { return p.wrong[env] })
 }
@@ -167,7 +161,7 @@ func (p *parser) failIf(s Setting, err error) {
 	}
 }
 
-// blame fails for a, or for b if somebody gave b but not a. The format takes the other of the two.
+// blame fails for a, or for b if only that was given. The format takes the other one.
 func (p *parser) blame(a Setting, format string, b Setting, formatForB string) {
 	if a.From == FromDefault && b.From != FromDefault {
 		a, format, b = b, formatForB, a
@@ -179,8 +173,8 @@ func (p *parser) warn(format string, args ...any) {
 	p.warnings = append(p.warnings, fmt.Sprintf(format, args...))
 }
 
-// checkUnsupported checks what was given of an option that Herald does not have, or of all that its
-// pattern stands for. A warning does not repeat the value: it may be a password.
+// checkUnsupported checks what was given of an option that Herald lacks, or of its pattern. Warnings don't repeat the
+// value, maybe a password.
 func (p *parser) checkUnsupported(o Option) {
 	for _, name := range slices.Sorted(maps.Keys(p.given)) {
 		s := p.given[name]
@@ -201,7 +195,7 @@ func (p *parser) checkUnsupported(o Option) {
 	}
 }
 
-// check checks what options mean together, and completes those that depend on others.
+// check checks what options mean together, and completes dependent ones.
 func (p *parser) check() {
 	c := &p.config
 	p.checkLeaseTimes()
@@ -211,7 +205,7 @@ func (p *parser) check() {
 		}
 	}
 	if level := p.setting("vip_loglevel"); c.Log.Level > slog.LevelInfo && c.Log.Level < slog.LevelError {
-		// kube-vip counted as logrus does before it had slog (https://github.com/kube-vip/kube-vip/pull/1043).
+		// kube-vip counted as logrus before it had slog (https://github.com/kube-vip/kube-vip/pull/1043).
 		p.warn("%v: what is below that level is not logged, and 0 is info, 4 warnings; older versions of kube-vip "+
 			"counted otherwise, 4 being info and 5 debug: write 0 for info, -4 for debug", level)
 	}
@@ -250,12 +244,11 @@ func (p *parser) check() {
 	p.checkRoutingTable()
 }
 
-// derived are the options that follow from others if they are not given, so that their default is not what holds
-// without them.
+// derived are options that follow from others unless given, so their defaults may not hold.
 var derived = []string{"vip_renewdeadline", "vip_retryperiod"}
 
-// checkLeaseTimes shortens the times of leases that were not given where their defaults are too long for those that
-// were, and checks all three: kube-vip's defaults are shorter, so that each of them may be alone in its manifests.
+// checkLeaseTimes shortens lease times not given to suit those given, and checks all three: any one may be alone in
+// kube-vip's manifests.
 func (p *parser) checkLeaseTimes() {
 	if !p.valid("vip_leaseduration", "vip_renewdeadline", "vip_retryperiod") {
 		return
@@ -284,13 +277,13 @@ func (p *parser) checkLeaseTimes() {
 	}
 }
 
-// announces reports whether any way to announce VIPs is enabled, or one was asked for by a value that is wrong.
+// announces reports whether any way to announce VIPs is enabled, or asked for wrongly.
 func (p *parser) announces() bool {
 	c := &p.config
 	return c.ARP.Enable || c.BGP.Enable || c.RoutingTable.Enable || !p.valid("vip_arp", "bgp_enable", "vip_routingtable")
 }
 
-// checkControlPlane checks what the options of the control-plane VIP mean together, and with others.
+// checkControlPlane checks the options of the control plane's VIP together, and with others.
 func (p *parser) checkControlPlane() {
 	c := &p.config
 	address := p.setting("address")
@@ -313,8 +306,7 @@ func (p *parser) checkControlPlane() {
 	}
 }
 
-// checkBalancing checks what the options of balancing over the API servers ask for, and clears them where they have
-// no effect.
+// checkBalancing checks the options of balancing, and clears them where they have no effect.
 func (p *parser) checkBalancing() {
 	c := &p.config.ControlPlane
 	enable, port, method := p.setting("lb_enable"), p.setting("lb_port"), p.setting("lb_fwdmethod")

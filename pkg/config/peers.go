@@ -21,7 +21,7 @@ type peerText struct {
 	nextHop nextHop
 }
 
-// A nextHop is the next hop of routes whose family is not the session's.
+// A nextHop is for routes whose family is not the session's.
 type nextHop struct {
 	mode string // mpbgp_nexthop; "" is not set
 	ip4  netip.Addr
@@ -39,16 +39,14 @@ var parseHopMode = oneOf(hopFixed, hopSourceIf, hopSourceIP)
 
 const unnumbered = "unnumbered:"
 
-// bfdSuffix matches the BFD options at the end of a peer, which begin with a boolean.
+// bfdSuffix matches the BFD options at a peer's end, which begin with a boolean.
 var bfdSuffix = regexp.MustCompile(`(?:^|:)((?:true|false)(?:;.*)?)$`)
 
-// The fields of a peer after its address, in order.
 var peerFields = []string{"AS number", "password", "multihop", "port", "mpbgp options", "BFD options"}
 
-// parsePeers parses peer,peer,... with each being
-// address:AS:password:multihop:port:mpbgp options:BFD options, where the address is
-// an IPv4 address, an IPv6 address in brackets, or unnumbered:<interface>. All but address
-// and AS may be left out. Its error names every wrong field of every peer, and no password.
+// parsePeers parses peers between commas, each address:AS:password:multihop:port:mpbgp options:BFD options: the address
+// is IPv4, IPv6 in brackets, or unnumbered:<interface>; only address and AS must be there. Its error names every wrong
+// field, and no password.
 func parsePeers(v string) ([]peerText, error) {
 	var peers []peerText
 	var errs []error
@@ -73,14 +71,13 @@ func parsePeer(text string) (peerText, error) {
 	if err != nil {
 		return t, err
 	}
-	// An older spelling puts the mpbgp options after a slash.
 	old := ""
 	if i := strings.LastIndex(rest, "/mpbgp_"); i >= 0 {
 		rest, old = rest[:i], rest[i+1:]
 	}
 	fields := strings.SplitN(rest, ":", len(peerFields)-1)
 	fields = append(fields, make([]string, len(peerFields)-len(fields))...)
-	// An IPv6 address among the mpbgp options has colons of its own.
+	// An IPv6 address among the mpbgp options has colons, too.
 	if m := bfdSuffix.FindStringSubmatch(fields[4]); m != nil {
 		fields[4], fields[5] = strings.TrimSuffix(fields[4], m[0]), m[1]
 	}
@@ -104,7 +101,6 @@ func parsePeer(text string) (peerText, error) {
 	return t, errors.Join(errs...)
 }
 
-// parseAddress parses the first field and returns the others.
 func (t *peerText) parseAddress(text string) (rest string, err error) {
 	if link, ok := strings.CutPrefix(text, unnumbered); ok {
 		link, rest, _ = strings.Cut(link, ":")
@@ -141,8 +137,7 @@ func (t *peerText) parseAddress(text string) (rest string, err error) {
 	return rest, nil
 }
 
-// parseAS parses the AS number, which only a router on an unnumbered link can do without: it is then taken from its
-// OPEN message.
+// parseAS parses the AS number, optional for an unnumbered link: then the OPEN message has it.
 func (t *peerText) parseAS(v string) error {
 	if v == "" && t.peer.Interface == "" {
 		return errAS
@@ -150,7 +145,7 @@ func (t *peerText) parseAS(v string) error {
 	return parseInto(&t.peer.AS, v, parseAS)
 }
 
-// parse parses mpbgp_nexthop=...;mpbgp_ipv4=...;mpbgp_ipv6=..., each of which may be left out.
+// parse parses mpbgp_nexthop=...;mpbgp_ipv4=...;mpbgp_ipv6=..., all optional.
 func (h *nextHop) parse(v string) error {
 	for pair := range strings.SplitSeq(v, ";") {
 		key, value, _ := strings.Cut(pair, "=")
@@ -183,8 +178,8 @@ const (
 
 var defaultBFD = vip.BFD{MinReceive: 300 * time.Millisecond, MinTransmit: 300 * time.Millisecond, Multiplier: 3}
 
-// parseBFD parses "true;300;300;3": whether there is BFD, the least time between packets received, and sent, in
-// milliseconds, and the multiplier. What is left out, empty or 0 is the default.
+// parseBFD parses "true;300;300;3": whether there is BFD, the least ms between packets received, and sent, and the
+// multiplier. Missing, empty and 0 are the default.
 func parseBFD(v string) (vip.BFD, error) {
 	fields := strings.Split(v, ";")
 	on, err := parseBool(fields[0])
@@ -237,8 +232,8 @@ func (h nextHop) check(local localSide) error {
 	return nil
 }
 
-// complete returns the peer with what all peers have in common: the local side, and those parts of a
-// next hop that it does not name itself. It reads the password if that is in a file; a nil readFile can't.
+// complete returns the peer with what all have in common: the local side, and unnamed parts of a next hop. It reads the
+// password if that is in a file; a nil readFile can't.
 func (t peerText) complete(local localSide, common nextHop, readFile func(string) ([]byte, error)) (vip.BGPPeer,
 	error) {
 	p := t.peer
@@ -270,8 +265,7 @@ func (t peerText) complete(local localSide, common nextHop, readFile func(string
 	return p, nil
 }
 
-// ReadPassword returns the password in a file, which is its content without the end of the line. Its error has no
-// password.
+// ReadPassword returns a file without its line's end. Its error has no password.
 func ReadPassword(path string, readFile func(string) ([]byte, error)) (vip.Secret, error) {
 	if readFile == nil {
 		return "", errors.New("the password is in a file, and files can't be read here")
@@ -287,16 +281,14 @@ func ReadPassword(path string, readFile func(string) ([]byte, error)) (vip.Secre
 	return password, nil
 }
 
-// maxAnnotatedPeers is how many addresses of peers the annotations of a Node may name.
+// maxAnnotatedPeers is how many addresses of peers a Node's annotations may name.
 const maxAnnotatedPeers = 100
 
-// AnnotatedPeers parses the peers that Node annotations name, without their prefix:
-// bgp-peers-<n>-peer-ip (several with commas between), -peer-asn, -node-asn, -src-ip,
-// -peer-port, -peer-multi-hop and -bgp-pass (in base64), n counting from 0. For n = 0 the keys are taken without
-// bgp-peers-0-, too, as older tools write them; whatever but peer-ip is not there for another n is as for 0. One that
-// is there and empty is not set for that n; of -peer-asn it counts as not there. -src-ip is the BGP identifier, too.
-// More than maxAnnotatedPeers addresses are an error. Its error names every annotation that is wrong, and no
-// password; there are then no peers.
+// AnnotatedPeers parses the peers in Node annotations, without their prefix: bgp-peers-<n>-peer-ip (several with
+// commas), -peer-asn, -node-asn, -src-ip (the BGP identifier, too), -peer-port, -peer-multi-hop and -bgp-pass (base64),
+// n from 0. Older tools leave out bgp-peers-0-. All but peer-ip default to those of 0; an empty one is not set, of
+// -peer-asn not there. More than maxAnnotatedPeers are an error. Errors name every wrong annotation, no password; then
+// there are no peers.
 func (b BGP) AnnotatedPeers(annotations map[string]vip.Secret) ([]vip.BGPPeer, error) {
 	var peers []vip.BGPPeer
 	var errs []error

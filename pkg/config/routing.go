@@ -10,7 +10,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// RoutingTable configures the routes to VIPs in a routing table of the node's kernel.
+// RoutingTable configures the routes to VIPs in a table of the kernel.
 type RoutingTable struct {
 	Enable   bool // vip_routingtable
 	ID       int  // vip_routingtableid
@@ -38,7 +38,6 @@ var routingOptions = inSection(groupRouting, []Option{
 		set: store(number(5, math.MaxUint8), func(c *Config) *int { return &c.RoutingTable.Protocol })},
 })
 
-// parseTable checks the number of a routing table that Herald may write to.
 func parseTable(v string) (int, error) {
 	n, err := strconv.Atoi(v)
 	if err != nil || n < 1 || n > math.MaxInt32 || n >= 253 && n <= 255 || n >= vip.FirstEgressTable &&
@@ -60,7 +59,7 @@ func parseRouteType(v string) (int, error) {
 	return n, nil
 }
 
-// checkRoutingTable warns of options of the table that have no effect without vip_routingtable.
+// checkRoutingTable warns of options that have no effect without vip_routingtable.
 func (p *parser) checkRoutingTable() {
 	if p.config.RoutingTable.Enable {
 		return

@@ -6,8 +6,8 @@ import (
 	"github.com/agext/levenshtein"
 )
 
-// didYouMean returns the part of a message that names the candidate nearest to name, whatever its case,
-// or "" if none is near: at most two bytes, or a third of the name, to insert, delete or replace.
+// didYouMean returns the part of a message that names the nearest candidate, in any case, or "": two bytes, or a third,
+// may differ.
 func didYouMean(name string, candidates []string) string {
 	best, least := "", max(2, len(name)/3)+1
 	for _, c := range candidates {
@@ -21,7 +21,6 @@ func didYouMean(name string, candidates []string) string {
 	return "; did you mean " + best + "?"
 }
 
-// envNames returns the names of all variables but patterns.
 func envNames() []string {
 	var names []string
 	for _, o := range Options {

@@ -46,8 +46,8 @@ const (
 	reasonPacket    = "Herald does not use Equinix Metal's API"
 )
 
-// unsupported are the options of kube-vip that Herald knows of but does not have. A name that ends in * is for all
-// names that begin so; one that begins with -- is a flag for which kube-vip has no variable.
+// unsupported are kube-vip's options that Herald lacks. "*" at the end is any rest; "--" begins a flag without
+// variable.
 var unsupported = slices.Concat(
 	inSection(groupControlPlane, []Option{
 		{Env: "vip_leaderelection", Flag: "leaderElection", Type: Bool, Default: "false", Reason: reasonElection,
@@ -120,7 +120,7 @@ var unsupported = slices.Concat(
 		{Env: "vip_preserve_on_leadership_loss", Flag: "preserveVipOnLeadershipLoss", Type: Bool, Default: "false",
 			Reason: reasonPreserve, Effect: NoEffect, Meaning: "Keep a VIP bound after losing its lease, until another node " +
 				"has it."},
-		// Not Bool: the manifests that kube-vip v1.2.3 generates have the timeout here as well.
+		// Not Bool: kube-vip v1.2.3's manifests have the timeout here, too.
 		{Env: "vip_loseleadership", Flag: "loseLeadership", Type: String, Default: "false", Reason: reasonLink,
 			Effect: NoEffect, Meaning: "Give up VIPs when the link goes down."},
 		{Env: "vip_loseleadership_timeout_seconds", Flag: "loseLeadershiptTimeoutSeconds", Type: Seconds, Default: "30",

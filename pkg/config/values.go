@@ -15,13 +15,12 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// store makes the set function of an Option: it parses a value and stores the result in a field of the Config.
-// An empty value leaves the field as it is.
+// store makes an Option's set function: parse, and store in a field. An empty value changes nothing.
 func store[T any](parse func(string) (T, error), field func(*Config) *T) func(*Config, string) error {
 	return func(c *Config, v string) error { return parseInto(field(c), v, parse) }
 }
 
-// parseInto parses v and stores the result in to. If v is empty or wrong it leaves to as it is.
+// parseInto parses v into to, unless it is empty or wrong.
 func parseInto[T any](to *T, v string, parse func(string) (T, error)) error {
 	if v == "" {
 		return nil
@@ -33,8 +32,7 @@ func parseInto[T any](to *T, v string, parse func(string) (T, error)) error {
 	return err
 }
 
-// where makes a set function whose value may be wrong where it has no effect, which options before it in the table
-// decide.
+// where makes a set function whose value may be wrong without effect, as earlier options decide.
 func where(effective func(*Config) bool, set func(*Config, string) error) func(*Config, string) error {
 	return func(c *Config, v string) error {
 		if err := set(c, v); effective(c) {
@@ -44,8 +42,7 @@ func where(effective func(*Config) bool, set func(*Config, string) error) func(*
 	}
 }
 
-// list makes a parser of values with commas between from a parser of one. It returns the error of the first that is
-// wrong.
+// list makes a parser of values between commas; its error is the first.
 func list[T any](parse func(string) (T, error)) func(string) ([]T, error) {
 	return func(v string) ([]T, error) {
 		var all []T
@@ -60,7 +57,7 @@ func list[T any](parse func(string) (T, error)) func(string) ([]T, error) {
 	}
 }
 
-// oneOf makes a parser of words that ignores case. It returns the word as it is written here.
+// oneOf makes a parser of words in any case, returned as written here.
 func oneOf(words ...string) func(string) (string, error) {
 	return func(v string) (string, error) {
 		for _, w := range words {
@@ -81,7 +78,6 @@ func parseBool(v string) (bool, error) {
 	return b, nil
 }
 
-// number makes a parser of whole numbers from low to high.
 func number(low, high int) func(string) (int, error) {
 	return func(v string) (int, error) {
 		n, err := strconv.Atoi(v)
@@ -95,7 +91,6 @@ func number(low, high int) func(string) (int, error) {
 // maxSeconds bounds lease times: nobody waits longer than a day for a failover.
 const maxSeconds = 24 * 60 * 60
 
-// seconds makes a parser of whole numbers of seconds from low to high.
 func seconds(low, high int) func(string) (time.Duration, error) {
 	return func(v string) (time.Duration, error) {
 		n, err := number(low, high)(v)
@@ -122,8 +117,7 @@ func parseLogLevel(v string) (slog.Level, error) {
 	return slog.Level(n), nil
 }
 
-// Announcing more often than every minARPPeriod ms is never what an operator wants: kube-vip then uses
-// defaultARPPeriod ms, and so does Herald.
+// Below minARPPeriod ms kube-vip uses defaultARPPeriod ms: nobody wants more announcements.
 const (
 	minARPPeriod     = 500
 	defaultARPPeriod = 3000
@@ -157,7 +151,7 @@ func parsePortOrNone(v string) (uint16, error) {
 	return uint16(n), nil
 }
 
-// parsePortRange parses "80" and "30000-32767" into the first and the last port.
+// parsePortRange parses "80" and "30000-32767".
 func parsePortRange(v string) ([2]uint16, error) {
 	low, high, isRange := strings.Cut(v, "-")
 	if !isRange {
@@ -171,7 +165,7 @@ func parsePortRange(v string) ([2]uint16, error) {
 	return [2]uint16{first, last}, nil
 }
 
-// parseLinkName applies the kernel's rule for names of links (dev_valid_name in net/core/dev.c).
+// parseLinkName checks names of links like dev_valid_name in net/core/dev.c.
 func parseLinkName(v string) (string, error) {
 	if len(v) > 15 || v == "." || v == ".." || strings.ContainsAny(v, "/: \t\n\v\f\r\x00") {
 		return "", errors.New("must be the name of a link: at most 15 bytes, without slash, colon or space")
@@ -179,7 +173,6 @@ func parseLinkName(v string) (string, error) {
 	return v, nil
 }
 
-// parseLinkPrefix parses what the names of some interfaces begin with.
 func parseLinkPrefix(v string) (string, error) {
 	if _, err := parseLinkName(v); v == "" || err != nil || len(v) > 14 || strings.Contains(v, "%") {
 		return "", errors.New("must be the beginnings of names of interfaces, of at most 14 characters, with commas between")
@@ -197,8 +190,8 @@ func parseInterface(v string) (string, error) {
 
 var errPrefixLengths = errors.New("must be the prefix lengths for IPv4 and IPv6 (32,128), one of them (24), or auto")
 
-// parsePrefixLengths parses "32,128", "24", "/24", "24,64", "64" (which only IPv6 has), "auto" and "auto,64".
-// A family that isn't named gets 32 or 128.
+// parsePrefixLengths parses "32,128", "24", "/24", "24,64", "64" (only IPv6's), "auto" and "auto,64". An unnamed family
+// gets 32 or 128.
 func parsePrefixLengths(v string) (bits4, bits6 int, err error) {
 	bits, err := list(func(v string) (int, error) {
 		if v = strings.TrimPrefix(v, "/"); v == Auto {
@@ -226,8 +219,8 @@ func parsePrefixLengths(v string) (bits4, bits6 int, err error) {
 	return bits4, bits6, nil
 }
 
-// Names of Kubernetes objects: RFC 1123 labels and subdomains, and qualified
-// names (an optional subdomain, a slash, and up to 63 characters).
+// Names of Kubernetes objects: RFC 1123 labels and subdomains, and qualified names (maybe a subdomain and a slash, then
+// up to 63 characters).
 var (
 	label     = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 	subdomain = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
@@ -237,10 +230,9 @@ var (
 func isLabel(v string) bool     { return len(v) <= 63 && label.MatchString(v) }
 func isSubdomain(v string) bool { return len(v) <= 253 && subdomain.MatchString(v) }
 
-// maxNodeName leaves room for the prefix of the node's lease, herald-node-.
+// maxNodeName leaves room for herald-node-, the node lease's prefix.
 const maxNodeName = 253 - len("herald-node-")
 
-// parseNodeName returns the name in lower case.
 func parseNodeName(v string) (string, error) {
 	v = strings.ToLower(v)
 	if !isSubdomain(v) || len(v) > maxNodeName {
@@ -257,7 +249,6 @@ func parseNamespace(v string) (string, error) {
 	return v, nil
 }
 
-// parseListedNamespace parses one of several namespaces.
 func parseListedNamespace(v string) (string, error) {
 	if !isLabel(v) {
 		return "", errors.New("must be namespaces with commas between: lower-case letters, digits and dashes, at most 63 " +
@@ -266,7 +257,7 @@ func parseListedNamespace(v string) (string, error) {
 	return v, nil
 }
 
-// parseLease parses "name" and "namespace/name". Without a namespace the Key has none.
+// parseLease parses "name" and "namespace/name"; the namespace may be "".
 func parseLease(v string) (vip.Key, error) {
 	namespace, name, found := strings.Cut(v, "/")
 	if !found {
@@ -278,7 +269,6 @@ func parseLease(v string) (vip.Key, error) {
 	return vip.Key{Namespace: namespace, Name: name}, nil
 }
 
-// parseConfigMap accepts the name of a ConfigMap, or nothing.
 func parseConfigMap(v string) (string, error) {
 	if v != "" && !isSubdomain(v) {
 		return "", errors.New("must be the name of a ConfigMap, or empty")
@@ -298,7 +288,6 @@ func parseClass(v string) (string, error) {
 	return v, nil
 }
 
-// pathOf makes a parser of paths, which contain any byte but 0.
 func pathOf(what string) func(string) (string, error) {
 	return func(v string) (string, error) {
 		if strings.ContainsRune(v, 0) {
@@ -308,7 +297,7 @@ func pathOf(what string) func(string) (string, error) {
 	}
 }
 
-// parseHTTPURL parses the URL of a host, by HTTP or HTTPS and without credentials. It returns nil for anything else.
+// parseHTTPURL parses a host's HTTP or HTTPS URL without credentials; else nil.
 func parseHTTPURL(v string) *url.URL {
 	u, err := url.Parse(v)
 	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil {
@@ -317,7 +306,7 @@ func parseHTTPURL(v string) *url.URL {
 	return u
 }
 
-// parseServer parses the URL of an API server. One without a scheme gets https.
+// parseServer parses an API server's URL; the default scheme is https.
 func parseServer(v string) (string, error) {
 	if !strings.Contains(v, "://") {
 		v = "https://" + v
@@ -338,7 +327,7 @@ func parseCheckURL(v string) (string, error) {
 // off turns a listener off where an empty value means "not set".
 const off = "off"
 
-// parseListenAddress parses "host:port" and ":port". It returns "" for "off".
+// parseListenAddress parses "host:port" and ":port"; "off" is "".
 func parseListenAddress(v string) (string, error) {
 	if v == off {
 		return "", nil
@@ -353,7 +342,7 @@ func parseListenAddress(v string) (string, error) {
 	return v, nil
 }
 
-// parseAddr parses an address without a zone. An IPv4 address mapped to IPv6 becomes an IPv4 address.
+// parseAddr parses an address without a zone, and unmaps it.
 func parseAddr(v string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(v)
 	if err != nil || a.Zone() != "" {
@@ -378,7 +367,7 @@ func hostAddr(family vip.Family) func(string) (netip.Addr, error) {
 	}
 }
 
-// parsePrefix parses one of several prefixes, or an address, which is a prefix of one.
+// parsePrefix parses a prefix, or an address as one.
 func parsePrefix(v string) (netip.Prefix, error) {
 	if a, err := parseAddr(v); err == nil {
 		return netip.PrefixFrom(a, a.BitLen()), nil

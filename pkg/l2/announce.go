@@ -15,25 +15,22 @@ import (
 )
 
 const (
-	// After the first announcement there are repeats more in both forms, repeatGap apart, for
-	// neighbours that lost one, and for Linux, which doesn't let an entry change twice within
-	// a second (locktime). RFC 4861 section 7.2.6 allows three in all.
+	// The first announcement is repeated, repeatGap apart, for frames lost, and since Linux takes no two changes within a
+	// second (locktime). RFC 4861 section 7.2.6 allows three in all.
 	repeats   = 2
 	repeatGap = 1100 * time.Millisecond
-	// tick is the time between two calls of sendDue, unless something new is wanted: each goes
-	// through all VIPs, and wakes up the other nodes, and a repetition may be late.
+	// tick is the time between calls of sendDue for what is not new: each goes through all VIPs, and wakes other nodes.
 	tick = 200 * time.Millisecond
-	// maxTick is the maximum time between two calls of sendDue while anything is announced or asked for.
+	// maxTick is the longest time between calls of sendDue while it has anything to do.
 	maxTick = time.Second
-	// An announcement is sent each Rate for fullRateFor after it has changed. Then it shares steadyRate, in
-	// frames a second, with all others of this node that have not changed for as long; steadyRate is
-	// exceeded if one of them would be sent less often than each maxPeriod (docs/why.md, "Announcements").
+	// An announcement is sent each Rate for fullRateFor after a change. Then it shares steadyRate, in frames a second,
+	// with all others, but is sent each maxPeriod at least (docs/why.md, "Announcements").
 	fullRateFor = 30 * time.Second
 	steadyRate  = 10.0
 	maxPeriod   = 2 * time.Minute
 )
 
-// An announcement is what is wanted for a target, and how far it has come.
+// An announcement is what is wanted for a target, and its progress.
 type announcement struct {
 	want vip.Announcement
 	sent int       // how often without a failure since it was wanted, or its link changed
@@ -45,7 +42,6 @@ type announcement struct {
 	defended time.Time // when defend last sent it
 }
 
-// restart has x announced as if it were new.
 func (x *announcement) restart(now time.Time) { x.sent, x.changed = 0, now }
 
 // isSteady reports whether x was sent 1 + repeats times, long ago.
@@ -89,7 +85,7 @@ func (a *Announcer) Set(ctx context.Context, want []vip.Announcement) ([]vip.Ann
 	return a.outcome()
 }
 
-// failsOn reports whether a VIP could not be announced on link last. a.mu is held.
+// failsOn reports whether the last announcement on link failed. a.mu is held.
 func (a *Announcer) failsOn(link string) bool {
 	for t, x := range a.announcements {
 		if t.link == link && x.err != nil {
@@ -122,10 +118,9 @@ func (a *Announcer) outcome() ([]vip.Announcement, error) {
 	return have, errors.Join(errs...)
 }
 
-// maxErrors is how many addresses an error of Set names.
 const maxErrors = 10
 
-// sendDue sends the announcements whose time has come, and returns when to call it again.
+// sendDue sends due announcements, and returns when to call it again.
 func (a *Announcer) sendDue(now time.Time) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -177,7 +172,7 @@ func (a *Announcer) sendDue(now time.Time) time.Duration {
 	return a.nextTick(now, next, tick).Sub(now)
 }
 
-// takeBudget returns how many due steady announcements may be sent now. a.mu is held.
+// takeBudget returns how many due steady announcements may be sent. a.mu is held.
 func (a *Announcer) takeBudget(due, steady int, now time.Time) int {
 	rate := max(steadyRate, float64(steady)/maxPeriod.Seconds())
 	a.budget = min(a.budget+rate*now.Sub(a.budgeted).Seconds(), rate*maxTick.Seconds())
@@ -187,16 +182,16 @@ func (a *Announcer) takeBudget(due, steady int, now time.Time) int {
 	return n
 }
 
-// nextTick returns the first moment after now and t of a common grid, to wake up less often.
+// nextTick returns the first moment of a common grid after now and t, to wake less often.
 func (a *Announcer) nextTick(now, t time.Time, period time.Duration) time.Time {
 	since := max(t.Sub(a.started), now.Sub(a.started)+1)
 	return a.started.Add((since + period - 1).Truncate(period))
 }
 
-// announce sends x's frames, unless the tenure is uncertain, and sets when to again. a.mu is held.
+// announce sends x's frames, unless the tenure is uncertain, and sets its next. a.mu is held.
 func (a *Announcer) announce(x *announcement, now time.Time) {
 	x.next = now.Add(repeatGap)
-	// a process that was asleep may have lost its VIPs to another
+	// a process that slept may have lost its VIPs
 	if t := a.opts.Tenure(); !t.Confirmed || !t.Holds(now) {
 		return
 	}
@@ -224,7 +219,7 @@ func (a *Announcer) announce(x *announcement, now time.Time) {
 		return
 	}
 	if x.sent++; x.sent > repeats {
-		// Jitter, or all VIPs of the cluster would be announced at once after a move.
+		// Jitter, or a cluster's VIPs would all be announced at once after a move.
 		x.next = now.Add(a.opts.Rate*9/10 + rand.N(a.opts.Rate/5+1) - tick/2) // tick/2 passes until the next tick
 	}
 }

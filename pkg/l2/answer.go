@@ -12,14 +12,13 @@ import (
 	"github.com/mdlayher/ethernet"
 )
 
-// A silence is whether the kernel may leave ARP requests on a link unanswered although it has the address, as read at
-// a time.
+// A silence is whether the kernel may leave a link's ARP requests unanswered.
 type silence struct {
 	yes bool
 	at  time.Time
 }
 
-// answer replies to an ARP request for a VIP of this node, where the kernel may not.
+// answer replies to an ARP request for a VIP here where the kernel may not.
 func (a *Announcer) answer(link string, m neighborMessage, now time.Time) {
 	if !m.asks.IsValid() {
 		return

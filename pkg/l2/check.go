@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// defendInterval is the least time between two defences of an address, and between two rounds of probes for it
-	// (DEFEND_INTERVAL of RFC 5227 section 1.1).
+	// defendInterval is the least time between defences, and rounds of probes, of an address (DEFEND_INTERVAL, RFC 5227
+	// section 1.1).
 	defendInterval = 10 * time.Second
-	// stepGap is the least time between two steps: a flood of messages is read in batches.
+	// stepGap is the least time between steps: floods are read in batches.
 	stepGap = time.Millisecond
 	// never is far away.
 	never = 1000 * time.Hour
@@ -36,8 +36,7 @@ type rule struct {
 	foreign  string        // the problem that another host is
 }
 
-// rules is how each kind of check asks. Another host may reply at times only, and the new owner of a VIP that moves
-// may be heard before the claim is seen to change.
+// rules are by kind: other hosts may reply at times only, and a moved VIP's owner be heard before its claim is seen.
 var rules = map[vip.CheckKind]rule{
 	vip.CheckProbe: {requests: requests, gap: requestGap, retry: sendAgain, giveUp: sendWithin, heard: 1, forget: 1,
 		foreign: "in_use"},
@@ -54,37 +53,34 @@ var rules = map[vip.CheckKind]rule{
 	vip.CheckFormer: {requests: 1, gap: formerGap, giveUp: slowAfter, silent: maxFormerUnanswered},
 }
 
-// AddressChecks is the agent's Mailbox of address checks. Announcer.Run does the work.
+// AddressChecks is the agent's Mailbox of address checks; Announcer.Run works.
 type AddressChecks struct {
 	a      *Announcer
 	wanted *mailbox.Mailbox[[]vip.AddressCheck]
 	checks atomic.Pointer[map[netip.Addr]*addressCheck] // by target's address; the map never changes
 
-	// What follows belongs to run.
 	nextFormer       time.Time // when requests of CheckFormer may be sent again
 	formerChanged    time.Time // since when stepFormer has not told of results that have changed; zero: there are none
 	nextVerify       time.Time // when requests of CheckVerify may be sent again
 	unconfirmedFirst bool      // those with an unconfirmed finding come first; toggled by each request of CheckVerify
 }
 
-// newAddressChecks returns AddressChecks with no check, which send and receive by a.
 func newAddressChecks(a *Announcer) *AddressChecks {
 	c := &AddressChecks{a: a, wanted: mailbox.New[[]vip.AddressCheck]()}
 	c.checks.Store(&map[netip.Addr]*addressCheck{})
 	return c
 }
 
-// AddressChecks is the Mailbox of address checks.
 func (a *Announcer) AddressChecks() *AddressChecks { return a.checks }
 
-// Put replaces what is checked; the same check (vip.AddressCheck.Same) goes on.
+// Put replaces the checks; the same one (vip.AddressCheck.Same) goes on.
 func (c *AddressChecks) Put(want []vip.AddressCheck) {
 	if !slices.Equal(want, c.wanted.Get()) {
 		c.wanted.Put(want)
 	}
 }
 
-// Observe sets w.CheckResults to the last results, without those that were always as expected.
+// Observe sets w.CheckResults to the last results that were ever not as expected.
 func (c *AddressChecks) Observe(w *vip.World) {
 	w.CheckResults = map[netip.Addr]vip.CheckResult{}
 	checks := *c.checks.Load()
@@ -100,7 +96,6 @@ func (c *AddressChecks) Observe(w *vip.World) {
 	}
 }
 
-// run does the checks until ctx ends.
 func (c *AddressChecks) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -123,7 +118,7 @@ func (c *AddressChecks) run(ctx context.Context) {
 	}
 }
 
-// step hands messages to checks, goes on with those due, and returns how long to wait.
+// step hands messages to checks, goes on with due ones, and returns how long to wait.
 func (c *AddressChecks) step(now time.Time) time.Duration {
 	changed, checks := false, *c.checks.Load()
 	for _, q := range c.a.heard.takeQueue() {
@@ -168,7 +163,7 @@ func (c *AddressChecks) takeWanted(now time.Time) {
 	c.updateMetric()
 }
 
-// advance ends rounds, sends requests that are due, and returns when to go on, and whether results changed.
+// advance ends rounds, sends due requests, and returns when to go on, and whether results changed.
 func (c *AddressChecks) advance(now time.Time) (next time.Time, changed bool) {
 	next, verifies := now.Add(never), now.Add(never)
 	var former []*addressCheck
@@ -202,7 +197,6 @@ func (c *AddressChecks) advance(now time.Time) (next time.Time, changed bool) {
 	return earlier(next, verifies), changed
 }
 
-// updateMetric counts the problems.
 func (c *AddressChecks) updateMetric() {
 	counts := map[string]float64{}
 	for _, x := range *c.checks.Load() {

@@ -9,21 +9,20 @@ import (
 )
 
 const (
-	// Each formerGap requests are sent for up to formerRequests of the addresses with a CheckFormer, and replies are
-	// waited for as long. A kernel has ceased to answer once maxFormerUnanswered of them in a row had none.
+	// Each formerGap up to formerRequests requests of CheckFormer are sent, and answered within. A kernel has ceased to
+	// answer once maxFormerUnanswered in a row had no reply.
 	formerGap           = 10 * time.Millisecond
 	formerRequests      = 10
 	maxFormerUnanswered = 3
-	// formerBurst is how many requests are sent each formerGap once most of a round had no reply, or one address is
-	// known since less than burstTime not to be answered for: a kernel removes those that were renewed together at the
-	// same time.
+	// formerBurst is how many are sent once most of a round, or one within burstTime, had no reply: kernels remove what
+	// was renewed together at once.
 	formerBurst = 250
 	burstTime   = time.Second
-	// formerHold is how long results are kept back at most while other addresses have begun to be silent: each report is
-	// a pass of the agent, after which it rests, and the others would have to wait for the next.
+	// formerHold is how long results wait at most for addresses that begin to be silent: each report is a pass of the
+	// agent, and a rest.
 	formerHold = 5 * formerGap
-	// Kernels that have answered for slowAfter, longer than an address lives that nobody renews, may do so for hours.
-	// Then one request is sent each slowGap, until one of them has no reply.
+	// Kernels that answer for slowAfter, longer than addresses live unrenewed, may do so for hours. Then one request each
+	// slowGap, until one has no reply.
 	slowAfter = vip.AddressLifetime + vip.AddressRemovalDelay + time.Second
 	slowGap   = 100 * time.Millisecond
 )
@@ -74,7 +73,7 @@ func (c *AddressChecks) stepFormer(list []*addressCheck, now time.Time) (next ti
 	return c.nextFormer, changed
 }
 
-// endFormer ends a round of x, one of list, and reports whether the result is NoAnswer now.
+// endFormer ends a round of x, one of list, and reports whether NoAnswer is new.
 func (c *AddressChecks) endFormer(x *addressCheck, list []*addressCheck, late bool, now time.Time) bool {
 	x.sent = 0
 	heardNone := func() bool {
@@ -92,7 +91,7 @@ func (c *AddressChecks) endFormer(x *addressCheck, list []*addressCheck, late bo
 	return x.unanswered >= x.silent && x.setResult(true, "", now)
 }
 
-// reportStillAnswers stores which host has answered x for slowAfter, and reports whether that is news.
+// reportStillAnswers stores who has answered x for slowAfter, and reports whether that is news.
 func (c *AddressChecks) reportStillAnswers(x *addressCheck, list []*addressCheck, now time.Time) bool {
 	if x.answeredBy == x.stillAnswers || x.unanswered > 0 || now.Sub(x.began) < slowAfter {
 		return false

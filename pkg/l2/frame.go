@@ -17,7 +17,7 @@ var (
 	allRouters = netip.MustParseAddr("ff02::2")
 )
 
-// announcementFrames returns the two frames that announce addr at mac; the first is enough for who knows it.
+// announcementFrames returns the two frames that announce addr at mac; who knows it needs the first.
 func announcementFrames(addr netip.Addr, mac net.HardwareAddr) ([][]byte, error) {
 	var first, second []byte
 	var err1, err2 error
@@ -36,7 +36,7 @@ func announcementFrames(addr netip.Addr, mac net.HardwareAddr) ([][]byte, error)
 	return [][]byte{first, second}, errors.Join(err1, err2)
 }
 
-// requestFrame returns the frame that asks who has addr; a probe, if it is from no address.
+// requestFrame returns the frame that asks for addr; a probe, if from no address.
 func requestFrame(addr, from netip.Addr, mac net.HardwareAddr) ([]byte, error) {
 	if addr.Is4() {
 		return arpFrame(arp.OperationRequest, from, mac, addr, make(net.HardwareAddr, 6))
@@ -52,7 +52,7 @@ func requestFrame(addr, from netip.Addr, mac net.HardwareAddr) ([]byte, error) {
 	return ndpFrame(ns, from, mac, group)
 }
 
-// arpFrame returns a broadcast frame with an ARP packet from sender at mac to target.
+// arpFrame returns a broadcast frame with an ARP packet.
 func arpFrame(op arp.Operation, sender netip.Addr, mac net.HardwareAddr, target netip.Addr,
 	targetMAC net.HardwareAddr) ([]byte, error) {
 	p, err := arp.NewPacket(op, mac, sender, targetMAC, target)
@@ -84,7 +84,7 @@ func ndpFrame(m ndp.Message, from netip.Addr, mac net.HardwareAddr, group netip.
 	return ethernetFrame(to, mac, ethernet.EtherTypeIPv6, packet)
 }
 
-// ethernetFrame returns a frame with that payload, unless from has not 6 bytes.
+// ethernetFrame returns a frame, unless from has not 6 bytes.
 func ethernetFrame(to, from net.HardwareAddr, kind ethernet.EtherType, payload []byte) ([]byte, error) {
 	if len(from) != 6 {
 		return nil, fmt.Errorf("the link has no Ethernet address (%q)", from)
@@ -93,8 +93,7 @@ func ethernetFrame(to, from net.HardwareAddr, kind ethernet.EtherType, payload [
 	return f.MarshalBinary()
 }
 
-// A neighborMessage is an ARP packet or a neighbor advertisement of another host: mac has addr, or, if it is a probe,
-// asks for it.
+// A neighborMessage is another host's ARP packet or neighbor advertisement: mac has addr, or, if a probe, asks for it.
 type neighborMessage struct {
 	addr netip.Addr
 	mac  [6]byte

@@ -13,20 +13,19 @@ import (
 )
 
 const (
-	// listenAfter is how long an address that is no longer wanted is still listened for: it
-	// may be wanted again in a moment, in another role.
+	// listenAfter is how long unwanted addresses are listened for: they may return in another role.
 	listenAfter = 2 * time.Second
-	// maxQueue is how many messages may wait for AddressChecks; the rest of a flood is dropped.
+	// maxQueue is how many messages wait for AddressChecks; floods are dropped.
 	maxQueue = 10000
 )
 
-// heard is what was received from other hosts, and who waits for it. Its methods lock mu.
+// heard is what other hosts sent, and who waits for it. Its methods lock mu.
 type heard struct {
 	announcements prometheus.Counter
 	poke          func()
 	queued        mailbox.Signal // to AddressChecks: queue is not empty
 
-	// mu guards what follows. It is not Announcer.mu, so that a receiver never waits for a frame to be sent.
+	// mu guards what follows. It is not Announcer.mu, so that receivers never wait for sending.
 	mu        sync.Mutex
 	ownMACs   map[[6]byte]bool
 	expected  map[target]*expectation
@@ -37,7 +36,6 @@ type heard struct {
 	queue     []queuedMessage
 }
 
-// An expectation is an address that is listened for.
 type expectation struct {
 	listenOnly bool
 	unwanted   time.Time             // since when it isn't wanted any more, or zero
@@ -46,13 +44,12 @@ type expectation struct {
 	last       vip.HeardAnnouncement // the last one, or zero
 }
 
-// A queuedMessage waits for AddressChecks.
 type queuedMessage struct {
 	link    string
 	message neighborMessage
 }
 
-// receive hands a message of another host to who waits for it; own is true of this node's.
+// receive hands another host's message to who waits for it; own is true of this node's.
 func (h *heard) receive(link string, m neighborMessage, now time.Time) (own bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -87,7 +84,7 @@ func (h *heard) receive(link string, m neighborMessage, now time.Time) (own bool
 	return false
 }
 
-// expect stores the targets to listen for; those before are listened for a moment longer.
+// expect stores the targets to listen for; former ones a moment longer.
 func (h *heard) expect(wanted map[target]*announcement, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -110,7 +107,7 @@ func (h *heard) expect(wanted map[target]*announcement, now time.Time) {
 	}
 }
 
-// lastAnnouncements returns, by wanted address, the last message of another host that was no probe.
+// lastAnnouncements returns, by wanted address, another host's last message that was no probe.
 func (h *heard) lastAnnouncements() map[netip.Addr]vip.HeardAnnouncement {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -123,7 +120,7 @@ func (h *heard) lastAnnouncements() map[netip.Addr]vip.HeardAnnouncement {
 	return all
 }
 
-// since returns how long ago another host was last heard on a link; centuries if none was.
+// since returns how long ago another host was heard on a link; centuries if none was.
 func (h *heard) since(link string, now time.Time) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -144,14 +141,14 @@ func (h *heard) floodedSince(link string, t time.Time) bool {
 	return h.flooded[link].After(t)
 }
 
-// setOwnMACs replaces the MAC addresses of this node, whose messages are ignored.
+// setOwnMACs replaces this node's MAC addresses, whose messages are ignored.
 func (h *heard) setOwnMACs(own map[[6]byte]bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.ownMACs = own
 }
 
-// forwardReplies sends to replies, which must have room for one, who has t, until stop.
+// forwardReplies sends to replies, with room for one, who has t, until stop.
 func (h *heard) forwardReplies(t target, replies chan<- [6]byte) (stop func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -173,7 +170,6 @@ func (h *heard) setChecked(targets map[target]bool) {
 	h.checked = targets
 }
 
-// takeQueue empties the queue, and returns the messages in it, oldest first.
 func (h *heard) takeQueue() []queuedMessage {
 	h.mu.Lock()
 	defer h.mu.Unlock()

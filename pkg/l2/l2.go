@@ -1,9 +1,8 @@
-// Package l2 announces VIPs to the neighbours on a link by gratuitous ARP (RFC 826, RFC 5227) and unsolicited
-// neighbor advertisements (RFC 4861, RFC 9131), hears those of other hosts (announce.go, heard.go), and checks
-// addresses: whether another host has one that is to be used, or claims one in use, and whether another node replies
-// for its own (check.go). All that is asked of neighbours is asked in whohas.go.
+// Package l2 announces VIPs on a link by gratuitous ARP (RFC 826, RFC 5227) and unsolicited neighbor advertisements
+// (RFC 4861, RFC 9131), hears those of others (announce.go, heard.go), and checks who else has, claims or answers for
+// addresses (check.go). Neighbours are asked in whohas.go.
 //
-// The kernel replies for the addresses that are bound; where sysctls keep it from that, answer.go does.
+// The kernel replies for bound addresses; where sysctls keep it from that, answer.go does.
 package l2
 
 import (
@@ -21,15 +20,14 @@ import (
 // Options of an Announcer. All fields are required.
 type Options struct {
 	Log *slog.Logger
-	// Poke is called when the next World will differ, PokeNow when it is a result of an address check that does: the VIP
-	// may be bound now. Neither may block.
+	// Poke is called when the next World will differ, PokeNow for an address check's result: the VIP may be bound now.
+	// Neither may block.
 	Poke, PokeNow func()
-	// Tenure is this node's right to hold VIPs at the moment of the call.
-	Tenure func() vip.Tenure
-	// Rate is the time between two announcements of a VIP that has been announced for some
-	// seconds (vip_arpRate), or longer if that would be more than steadyRate.
+	Tenure        func() vip.Tenure
+	// Rate is the time between announcements of a VIP after its first seconds (vip_arpRate), longer if that exceeds
+	// steadyRate.
 	Rate time.Duration
-	// Links is all links of the node, from memory. LinksChanged is to be called when it returns something else.
+	// Links is all links of the node, from memory; after changes LinksChanged is to be called.
 	Links func() []vip.Link
 }
 
@@ -45,8 +43,7 @@ type Announcer struct {
 	linksChanged mailbox.Signal // to Run
 	wake         mailbox.Signal // to Run: announcements or asked have changed
 
-	// mu guards what follows. It is held while a frame is sent, which may take sendTimeout, though not for each of many
-	// (sender).
+	// mu guards what follows. It is held while a frame is sent, up to sendTimeout, not for each of many (sender).
 	mu            sync.Mutex
 	announcements map[target]*announcement
 	budget        float64                  // how many steady announcements could be sent at budgeted
@@ -61,30 +58,26 @@ type Announcer struct {
 	silent        map[string]silence          // by link, whether the kernel leaves requests for VIPs unanswered
 }
 
-// A target is an address on a link.
 type target struct {
 	addr netip.Addr
 	link string
 }
 
-// newTarget returns the target of addr, unmapped and without a zone, on a link.
+// newTarget returns the target of addr, unmapped and without a zone.
 func newTarget(addr netip.Addr, link string) target {
 	return target{addr.Unmap().WithZone(""), link}
 }
 
-// A linkFamily is what one receiver is open for.
 type linkFamily struct {
 	link   string
 	family vip.Family
 }
 
-// linkFamily returns the link and the address family of t.
 func (t target) linkFamily() linkFamily { return linkFamily{t.link, vip.FamilyOf(t.addr)} }
 
-// New makes an Announcer. It opens links only once something is to be announced or asked.
+// New makes an Announcer, which opens links once they are needed.
 func New(o Options) *Announcer { return newAnnouncer(o, sockets{}) }
 
-// newAnnouncer makes an Announcer that opens its links by n.
 func newAnnouncer(o Options, n network) *Announcer {
 	m := newMetrics()
 	a := &Announcer{
@@ -108,16 +101,14 @@ func newAnnouncer(o Options, n network) *Announcer {
 	return a
 }
 
-// String names the task.
 func (a *Announcer) String() string { return "layer 2 announcements" }
 
-// Collectors are the Announcer's metrics.
 func (a *Announcer) Collectors() []prometheus.Collector {
 	m := a.metrics
 	return []prometheus.Collector{m.sent, m.errors, m.heard, m.requests, m.problems}
 }
 
-// Observe sets w.Heard to the last announcements by other hosts, and w.CheckResults.
+// Observe sets w.Heard to other hosts' last announcements, and w.CheckResults.
 func (a *Announcer) Observe(w *vip.World) {
 	w.Heard = a.heard.lastAnnouncements()
 	a.checks.Observe(w)
@@ -157,7 +148,6 @@ func (a *Announcer) Run(ctx context.Context) error {
 	}
 }
 
-// earlier returns a, or b if that is before a.
 func earlier(a, b time.Time) time.Time {
 	if b.Before(a) {
 		return b

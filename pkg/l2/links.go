@@ -12,35 +12,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// network opens links for sending and receiving. Outside of tests it is sockets.
+// network opens links: sockets, but for tests.
 type network interface {
 	openSender(vip.Link) (frameSender, error)
 	openReceiver(vip.Link, vip.Family) (messageReceiver, error)
 }
 
-// frameSender sends Ethernet frames on a link.
 type frameSender interface {
-	// send sends a frame. If there is no room for it in the link's queue it returns EAGAIN: at once, or, if wait is set,
-	// when there was still none after sendTimeout.
+	// send sends a frame. Without room in the link's queue it returns EAGAIN: at once, or, if wait is set, after
+	// sendTimeout.
 	send(frame []byte, wait bool) error
 	io.Closer
 }
 
-// A sender sends frames on a link.
 type sender struct {
 	frameSender
 	waited      time.Duration // for room in the link's queue, since countedFrom
 	countedFrom time.Time
 }
 
-// send sends a frame, and waits once a second at most, for sendTimeout, for room in the queue.
+// send sends a frame, and waits for room once a second at most, for sendTimeout.
 func (s *sender) send(frame []byte) error {
 	now := time.Now()
 	err := s.frameSender.send(frame, false)
 	switch {
 	case err == nil && now.Sub(s.countedFrom) >= time.Second:
 		s.waited, s.countedFrom = 0, now
-	// Announcer.mu is held meanwhile, for which all other links wait
+	// Announcer.mu is held meanwhile, for which other links wait
 	case errors.Is(err, unix.EAGAIN) && s.waited < sendTimeout:
 		err = s.frameSender.send(frame, true)
 		s.waited += time.Since(now)
@@ -48,11 +46,10 @@ func (s *sender) send(frame []byte) error {
 	return err
 }
 
-// messageReceiver receives the ARP packets or the neighbor advertisements on a link.
+// messageReceiver receives a link's ARP packets or neighbor advertisements.
 type messageReceiver interface {
-	// receive blocks until something arrives. ok is false if that is no message, or not for this receiver: others can
-	// send any number of these, so they count as read. It returns an error only if reading fails or the receiver is
-	// closed.
+	// receive blocks until something arrives. ok is false if it is no message, or not for this receiver: these count as
+	// read, for others can send many. An error is a failed or closed receiver's.
 	receive() (m neighborMessage, ok bool, err error)
 	io.Closer // ends receive
 }
@@ -62,10 +59,10 @@ var (
 	errLinkDown   = errors.New("the link is down")
 )
 
-// LinksChanged has Run read the links, and announce at once on changed ones. It does not block.
+// LinksChanged has Run read the links, and announce on changed ones, without blocking.
 func (a *Announcer) LinksChanged() { a.linksChanged.Send() }
 
-// readLinks stores the links, and begins anew on those that changed. a.mu is held.
+// readLinks stores the links, and begins anew on changed ones. a.mu is held.
 func (a *Announcer) readLinks(now time.Time) {
 	before := a.links
 	a.links = map[string]vip.Link{}
@@ -90,7 +87,7 @@ func (a *Announcer) readLinks(now time.Time) {
 	}
 }
 
-// sameLink reports whether neighbours that heard a still know it on b: without a loss of carrier.
+// sameLink reports whether neighbours that heard a know it on b: no carrier was lost.
 func sameLink(a, b vip.Link) bool { return a.Index == b.Index && a.MAC == b.MAC && a.Up == b.Up }
 
 // link returns a link, up or not, and its MAC, or errNoEthernet. a.mu is held.
@@ -106,7 +103,6 @@ func (a *Announcer) link(name string, now time.Time) (vip.Link, net.HardwareAddr
 	return l, mac, err
 }
 
-// mac returns the MAC address of a link; "" if it has none.
 func (a *Announcer) mac(link string) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -122,7 +118,7 @@ func ethernetAddress(l vip.Link) (net.HardwareAddr, error) {
 	return mac, nil
 }
 
-// transmit sends the frames for the MAC of t's link until one fails, and counts them. a.mu is held.
+// transmit sends and counts the frames for the MAC of t's link until one fails. a.mu is held.
 func (a *Announcer) transmit(t target, now time.Time, count *prometheus.CounterVec,
 	frames func(mac net.HardwareAddr) ([][]byte, error)) error {
 	link, mac, err := a.link(t.link, now)
@@ -167,7 +163,7 @@ func (a *Announcer) sendFailed(link string, now time.Time, err error) error {
 	return fmt.Errorf("can't send on the link: %w", err)
 }
 
-// closeSender closes the sender on a link, if there is one. a.mu is held.
+// closeSender closes the sender on a link, if any. a.mu is held.
 func (a *Announcer) closeSender(link string) {
 	if s := a.senders[link]; s != nil {
 		_ = s.Close()
@@ -175,7 +171,7 @@ func (a *Announcer) closeSender(link string) {
 	}
 }
 
-// closeUnused closes the senders on links that are not in use. a.mu is held.
+// closeUnused closes the senders on unused links. a.mu is held.
 func (a *Announcer) closeUnused() {
 	used := a.linksInUse()
 	for link := range a.senders {

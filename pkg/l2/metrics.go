@@ -16,7 +16,6 @@ type metrics struct {
 	problems *prometheus.GaugeVec
 }
 
-// problems is the values of the label "problem".
 var problems = []string{"in_use", "conflict", "unanswered", "node_unanswered", "foreign_mac", "former_owner"}
 
 // newMetrics makes the metrics, with each value of their labels at 0.
@@ -54,5 +53,4 @@ func newMetrics() metrics {
 	return m
 }
 
-// familyLabel is the value of the label "family" for an address: "ipv4" or "ipv6".
 func familyLabel(a netip.Addr) string { return strings.ToLower(vip.FamilyOf(a).String()) }

@@ -8,20 +8,19 @@ import (
 )
 
 const (
-	// An address that another host has is probed for again after minBackoff, and each time after twice as long, up to
-	// maxBackoff (RATE_LIMIT_INTERVAL of RFC 5227 section 1.1).
+	// An address that another host has is probed for again after minBackoff, doubled up to maxBackoff
+	// (RATE_LIMIT_INTERVAL, RFC 5227 section 1.1).
 	minBackoff = time.Second
 	maxBackoff = time.Minute
-	// A host that probes for the same address at the same time wants it, or is a switch that answers each probe with one
-	// of its own. So probes that are all that it sends count for nothing after as many rounds: fewer if this node's MAC
-	// is the lower one, so that of two such nodes one goes first.
+	// A host that probes for the same address wants it, too, or is a switch that answers so. Probes alone count for
+	// nothing after as many rounds: fewer for the lower MAC, so that one of two nodes goes first.
 	firstProbeRounds, secondProbeRounds = 3, 6
-	// In a flood of messages a CheckProbe probes on for floodWithin, before it takes the address for free: whoever
-	// floods a link must not keep VIPs from being served.
+	// In a flood a CheckProbe goes on for floodWithin, and then the address is free: floods must not keep VIPs from being
+	// served.
 	floodWithin = 5 * time.Second
 )
 
-// retryDelay returns how long after a conflict the next round of probes begins.
+// retryDelay returns when after a conflict the next round of probes begins.
 func (x *addressCheck) retryDelay() time.Duration {
 	if x.want.Kind == vip.CheckDefend {
 		return defendInterval
@@ -29,7 +28,7 @@ func (x *addressCheck) retryDelay() time.Duration {
 	return max(x.backoff, minBackoff)
 }
 
-// mayHaveMissed reports whether x found nobody, but messages were dropped meanwhile.
+// mayHaveMissed reports whether x found nobody, but messages were dropped.
 func (c *AddressChecks) mayHaveMissed(x *addressCheck, now time.Time) bool {
 	missed := x.want.Kind == vip.CheckProbe && c.a.heard.floodedSince(x.target.link, x.began)
 	for _, h := range x.conflicts {
@@ -52,7 +51,7 @@ func (c *AddressChecks) mayHaveMissed(x *addressCheck, now time.Time) bool {
 	return false
 }
 
-// endProbes stores the result of a round, and when the next begins, and reports a change.
+// endProbes stores a round's result, and the next round, and reports a change.
 func (c *AddressChecks) endProbes(x *addressCheck, now time.Time) bool {
 	x.began = time.Time{}
 	if x.want.Kind == vip.CheckProbe && c.anotherProbes(x) {
@@ -68,7 +67,7 @@ func (c *AddressChecks) endProbes(x *addressCheck, now time.Time) bool {
 	return changed
 }
 
-// anotherProbes reports whether only probes of other hosts were heard, in few rounds yet.
+// anotherProbes reports whether few rounds heard only probes of others.
 func (c *AddressChecks) anotherProbes(x *addressCheck) bool {
 	own := c.a.mac(x.target.link)
 	found := false

@@ -10,14 +10,13 @@ import (
 )
 
 const (
-	// readsPerSecond is how many messages a receiver takes, so that a flood costs some hundredths of a
-	// core. 1000 VIPs are announced 330 times a second, and at once when they all move.
+	// readsPerSecond is how many messages a receiver takes, for a flood to cost little: 1000 VIPs send 330 a second, and
+	// all at once when they move.
 	readsPerSecond = 6000
-	// reopenAfter is the time between two attempts to open a receiver.
-	reopenAfter = time.Second
+	reopenAfter    = time.Second
 )
 
-// A receiver is a goroutine that receives the messages of one family on the link of an index.
+// A receiver is a goroutine that receives one family on the link of an index.
 type receiver struct {
 	index int
 	stop  context.CancelFunc
@@ -36,7 +35,7 @@ func (a *Announcer) linksInUse() map[linkFamily]bool {
 	return used
 }
 
-// matchReceivers starts receivers for what is in use, and stops the others without waiting.
+// matchReceivers starts receivers for what is in use, and stops others without waiting.
 func (a *Announcer) matchReceivers(ctx context.Context, tasks *sync.WaitGroup) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -59,7 +58,7 @@ func (a *Announcer) matchReceivers(ctx context.Context, tasks *sync.WaitGroup) {
 	}
 }
 
-// keepReceiving receives until ctx ends, and begins again after a failure.
+// keepReceiving receives until ctx ends, also after failures.
 func (a *Announcer) keepReceiving(ctx context.Context, r *receiver, link vip.Link, family vip.Family) {
 	for failures := 1; ; failures++ {
 		began := time.Now()
@@ -67,7 +66,7 @@ func (a *Announcer) keepReceiving(ctx context.Context, r *receiver, link vip.Lin
 		if time.Since(began) > reopenAfter { // it worked for a while
 			failures = 1
 		}
-		// The first ones may be no more than the link going down or away.
+		// before, it may only be the link going down or away
 		if failures == 3 && ctx.Err() == nil {
 			a.opts.Log.Warn("can't receive the announcements of other hosts, trying again every second", "link", link.Name,
 				"family", family, "err", err)
@@ -80,7 +79,7 @@ func (a *Announcer) keepReceiving(ctx context.Context, r *receiver, link vip.Lin
 	}
 }
 
-// receive hands each message of a new socket to heard, until that fails; it returns why.
+// receive hands messages of a new socket to heard until that fails, and returns why.
 func (a *Announcer) receive(ctx context.Context, r *receiver, link vip.Link, family vip.Family) error {
 	conn, err := a.network.openReceiver(link, family)
 	if err != nil {
@@ -105,7 +104,7 @@ func (a *Announcer) receive(ctx context.Context, r *receiver, link vip.Link, fam
 	}
 }
 
-// setConn stores the open socket of r, or nil, and wakes up who waits for that.
+// setConn stores the open socket of r, or nil, and wakes who waits for it.
 func (a *Announcer) setConn(r *receiver, conn messageReceiver) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -114,7 +113,7 @@ func (a *Announcer) setConn(r *receiver, conn messageReceiver) {
 	a.reopened = make(chan struct{})
 }
 
-// receiving reports whether there is a receiver of k and its socket is open. a.mu is held.
+// receiving reports whether the receiver of k is open. a.mu is held.
 func (a *Announcer) receiving(k linkFamily) bool {
 	r := a.receivers[k]
 	return r != nil && r.conn != nil

@@ -14,17 +14,16 @@ import (
 )
 
 const (
-	// A probe that can't be sent is tried again for sendWithin, each sendAgain. Then the result is that the address is
-	// free: to wait for what can't be known would keep the VIP from being served.
+	// A probe that can't be sent is tried for sendWithin, each sendAgain. Then the address is free: else what can't be
+	// known would keep the VIP from being served.
 	sendWithin = time.Second
 	sendAgain  = 2 * time.Millisecond
-	// maxConflicts is how many hosts that have the same address are told apart.
+	// maxConflicts is how many hosts with the same address are told apart.
 	maxConflicts = 4
-	// replyTimeout is how long the reply of another node may take.
 	replyTimeout = 500 * time.Millisecond
 )
 
-// An addressCheck is an AddressCheck and how far it has come. It works in rounds of requests.
+// An addressCheck is an AddressCheck with its progress, in rounds of requests.
 type addressCheck struct {
 	rule
 	want   vip.AddressCheck
@@ -40,11 +39,10 @@ type addressCheck struct {
 
 	// Where nobody is expected to reply.
 	backoff time.Duration
-	// when the first of the rounds in a row began in which a reply may have been missed; zero: the last one was none
+	// when the first round in a row began that may have missed a reply; zero: the last did not
 	flooded time.Time
 	ignored []string // the hosts, maxConflicts at most, that were heard and are allowed, of a CheckProbe
 
-	// Where another node is.
 	answered    bool      // an allowed host replied in this round
 	anyMessage  bool      // an announcement counts as a reply: to an NDP probe they look the same (RFC 4861 section 7.2.4)
 	unanswered  int       // rounds in a row in which nobody replied
@@ -55,14 +53,14 @@ type addressCheck struct {
 	stillAnswers string // the same, once the result has it: it goes on to answer
 }
 
-// A conflictingHost is one that claims an address and is not allowed to.
+// A conflictingHost claims an address, and is not allowed to.
 type conflictingHost struct {
 	rounds int  // in how many it was heard
 	last   int  // the last of these
 	claims bool // it has sent more than probes
 }
 
-// newAddressCheck returns a check without a result; those of others' addresses begin later.
+// newAddressCheck returns a check without result; those of others' addresses begin later.
 func newAddressCheck(w vip.AddressCheck, now time.Time) *addressCheck {
 	x := &addressCheck{rule: rules[w.Kind], want: w, target: newTarget(w.Addr, w.Link), next: now,
 		conflicts: map[string]*conflictingHost{}}
@@ -76,7 +74,6 @@ func newAddressCheck(w vip.AddressCheck, now time.Time) *addressCheck {
 	return x
 }
 
-// allows reports whether mac may claim the address.
 func (x *addressCheck) allows(mac string) bool {
 	return x.want.Kind == vip.CheckNeighbor || x.want.Kind == vip.CheckVerify && x.want.AllowedMACs == "" ||
 		strings.Contains(x.want.AllowedMACs, mac)
@@ -87,7 +84,7 @@ func (x *addressCheck) mustProbeAgain(w vip.AddressCheck) bool {
 	return slices.ContainsFunc(x.ignored, func(mac string) bool { return !strings.Contains(w.AllowedMACs, mac) })
 }
 
-// setAllowed replaces x.want by w, the same check, and reports whether the plan is to know.
+// setAllowed replaces x.want by w, the same check, and reports whether that is news.
 func (x *addressCheck) setAllowed(w vip.AddressCheck, now time.Time) bool {
 	if x.want == w {
 		return false
@@ -98,11 +95,10 @@ func (x *addressCheck) setAllowed(w vip.AddressCheck, now time.Time) bool {
 		x.answeredBy, x.stillAnswers = "", ""
 	}
 	r := x.result.Load()
-	// it wants to know whom that allows
 	return !r.At.IsZero() && (x.setResult(r.NoAnswer, r.NotSent, now) || w.Kind == vip.CheckProbe)
 }
 
-// send sends the next request of x's round, and reports whether the result changed.
+// send sends the next request of x's round, and reports a change.
 func (c *AddressChecks) send(x *addressCheck, now time.Time) bool {
 	from := vip.FamilyOf(x.target.addr).Unspecified()
 	switch {
@@ -141,7 +137,7 @@ func (c *AddressChecks) send(x *addressCheck, now time.Time) bool {
 	return x.setResult(nobody && x.silent > 0, err.Error(), now)
 }
 
-// receive stores what a message of another host says, and reports whether that is news at once.
+// receive stores another host's message, and reports whether that is news at once.
 func (x *addressCheck) receive(m neighborMessage, now time.Time) (changed, conflict bool) {
 	mac := net.HardwareAddr(m.mac[:]).String()
 	switch {
@@ -206,7 +202,7 @@ func (x *addressCheck) setResult(noAnswer bool, notSent string, now time.Time) b
 		before.StillAnsweredBy != r.StillAnsweredBy || !slices.Equal(before.UnexpectedMACs, r.UnexpectedMACs)
 }
 
-// end ends a round all of whose requests were sent, and reports a change.
+// end ends a round whose requests were sent, and reports a change.
 func (c *AddressChecks) end(x *addressCheck, now time.Time) bool {
 	if x.silent == 0 && c.mayHaveMissed(x, now) {
 		x.sent, x.began = 0, time.Time{}

@@ -16,18 +16,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sockets opens packet(7) and raw ICMPv6 sockets.
 type sockets struct{}
 
-// sendTimeout is how long a frame may wait for room in the link's queue.
+// sendTimeout is how long a frame may wait for the link's queue.
 const sendTimeout = 200 * time.Millisecond
 
-// maxMessage is the length up to which an advertisement is read; one for a VIP has 32 bytes.
+// maxMessage is how much of an advertisement is read; one for a VIP has 32 bytes.
 const maxMessage = 1500
 
-// openSender opens a packet socket for Ethernet frames of any protocol. It needs no address on the link, as a client
-// of ARP or a raw ICMPv6 socket would. Protocol 0 receives nothing. The runtime's poller does not watch the socket:
-// it would wake the process up after each frame, since there is room for another (docs/why.md, "Wake-ups").
+// openSender opens a packet socket for Ethernet frames, which, unlike ARP's and ICMPv6's, needs no address on the link.
+// Protocol 0 receives nothing. The runtime's poller does not watch it: it would wake the process after each frame
+// (docs/why.md, "Wake-ups").
 func (sockets) openSender(link vip.Link) (frameSender, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -45,14 +44,13 @@ func (sockets) openSender(link vip.Link) (frameSender, error) {
 	return packetSender{f, conn, link.Index}, nil
 }
 
-// packetSender sends by a packet socket on the link of an index.
 type packetSender struct {
 	*os.File
 	conn syscall.RawConn
 	link int
 }
 
-// send implements frameSender; EAGAIN for a full buffer, ENOBUFS for a full queue.
+// send implements frameSender; EAGAIN is a full buffer, ENOBUFS a full queue.
 func (s packetSender) send(frame []byte, wait bool) error {
 	flags := unix.MSG_DONTWAIT
 	if wait {
@@ -67,12 +65,12 @@ func (s packetSender) send(frame []byte, wait bool) error {
 	return errors.Join(err, sent)
 }
 
-// openReceiver opens a packet socket that receives the ARP frames on a link, or, for IPv6, a raw ICMPv6 socket for
-// neighbor advertisements. The link needs no address.
+// openReceiver opens a packet socket for a link's ARP frames, or a raw ICMPv6 socket for neighbor advertisements. The
+// link needs no address.
 func (sockets) openReceiver(link vip.Link, family vip.Family) (messageReceiver, error) {
 	ifi := net.Interface{Index: link.Index, Name: link.Name, MTU: maxMessage}
 	if family == vip.IPv4 {
-		// The kernel hands over ARP frames only, so that other traffic costs nothing.
+		// ARP frames only, so that other traffic costs nothing.
 		c, err := packet.Listen(&ifi, packet.Raw, unix.ETH_P_ARP, nil)
 		if err != nil {
 			return nil, fmt.Errorf("can't open a packet socket for ARP: %w%s", err, hint(err))
@@ -83,7 +81,7 @@ func (sockets) openReceiver(link vip.Link, family vip.Family) (messageReceiver, 
 		}
 		return &arpReceiver{c, conn, link.Index, make([]byte, 128)}, nil
 	}
-	// Bound to no address, so that the link needs none. All are members of ff02::1.
+	// Bound to no address, so the link needs none. All are members of ff02::1.
 	c, _, err := ndp.Listen(&ifi, ndp.Unspecified)
 	if err != nil {
 		return nil, fmt.Errorf("can't open an ICMPv6 socket: %w%s", err, hint(err))
@@ -98,10 +96,9 @@ func (sockets) openReceiver(link vip.Link, family vip.Family) (messageReceiver, 
 	return &ndpReceiver{c, link.Index, make([]byte, maxMessage)}, nil
 }
 
-// arpReceiver receives the ARP packets of one link by a packet socket. It ignores those of links on top of it: the
-// kernel hands the socket the packets of a VLAN on it, too, or for the MAC of a macvlan (orig_dev in
-// __netif_receive_skb_core). So it does with those of a VLAN that this node has not, without their tag, but marked as
-// PACKET_OTHERHOST; arp_rcv ignores these, too.
+// arpReceiver receives one link's ARP packets by a packet socket, which also gets those of its VLANs and macvlans
+// (orig_dev in __netif_receive_skb_core), ignored here. Untagged ones of VLANs that this node lacks are
+// PACKET_OTHERHOST, which arp_rcv ignores, too.
 type arpReceiver struct {
 	*packet.Conn
 	conn  syscall.RawConn
@@ -129,7 +126,7 @@ func (r *arpReceiver) receive() (m neighborMessage, ok bool, err error) {
 	return m, ok, nil
 }
 
-// ndpReceiver receives the advertisements on all links, and ignores those of other links.
+// ndpReceiver receives advertisements, and ignores other links'.
 type ndpReceiver struct {
 	*ndp.Conn
 	index int
@@ -150,7 +147,7 @@ func (r *ndpReceiver) receive() (m neighborMessage, ok bool, err error) {
 	return m, ok, nil
 }
 
-// hint returns what an operator can do about an error; "" for most.
+// hint returns what to do about an error; "" for most.
 func hint(err error) string {
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
 		return " (the process needs the capability NET_RAW)"

@@ -10,21 +10,19 @@ import (
 )
 
 const (
-	// A node sends parallelVerifies requests for the VIPs of other nodes each verifyGap, however many VIPs there are,
-	// and asks for no VIP more often than each verifyInterval, but for one with an unconfirmed finding after
-	// verifyRetry.
+	// A node sends parallelVerifies requests for others' VIPs each verifyGap, and for each VIP one each verifyInterval, or
+	// verifyRetry after an unconfirmed finding.
 	parallelVerifies = 2
 	verifyGap        = tick
 	verifyInterval   = 5 * time.Second
 	verifyRetry      = time.Second
-	// The addresses of other nodes themselves are asked for more often, so that a node that a switch has cut from a VLAN
-	// is found in 3 to 5 s. It is not found to answer again before it has for half a minute, so that a link that comes
-	// and goes moves VIPs once.
+	// Nodes' own addresses are asked for more often, so that a node cut from a VLAN is found in 3 to 5 s. It answers again
+	// only after half a minute, so that a flapping link moves VIPs once.
 	neighborInterval = 2 * time.Second
 	neighborAnswers  = 15
 )
 
-// sendVerifies sends CheckVerify that are due, every other time those with unconfirmed findings.
+// sendVerifies sends due CheckVerify, every other time those with unconfirmed findings.
 func (c *AddressChecks) sendVerifies(now time.Time) {
 	var due []*addressCheck
 	for _, x := range *c.checks.Load() {
@@ -50,7 +48,7 @@ func (c *AddressChecks) sendVerifies(now time.Time) {
 	c.nextVerify = c.a.nextTick(now, now.Add(verifyGap/2), verifyGap)
 }
 
-// hasUnconfirmedFinding reports whether something must be found again before it counts.
+// hasUnconfirmedFinding reports whether something must be found again to count.
 func (x *addressCheck) hasUnconfirmedFinding() bool {
 	if x.unanswered > 0 && x.unanswered < x.silent {
 		return true
@@ -75,7 +73,7 @@ func (c *AddressChecks) countAnswer(x *addressCheck, now time.Time) {
 		if x.unanswered == 0 {
 			x.silentSince = now.Add(-replyTimeout)
 		}
-		// when all nodes are cut off, none says so of another
+		// when all nodes are cut off, none blames another
 		if x.unanswered < x.silent-1 || c.a.heard.since(x.target.link, now) < now.Sub(x.silentSince) &&
 			!c.a.heard.floodedSince(x.target.link, x.silentSince) {
 			x.unanswered = min(x.unanswered+1, x.silent)
@@ -83,10 +81,9 @@ func (c *AddressChecks) countAnswer(x *addressCheck, now time.Time) {
 	}
 }
 
-// maxNamed is how many addresses Unanswered returns.
 const maxNamed = 64
 
-// Unanswered returns addresses of nodes that nobody answers for, sorted, maxNamed at most.
+// Unanswered returns up to maxNamed addresses of nodes that nobody answers for, sorted.
 func (c *AddressChecks) Unanswered() []netip.Addr {
 	var found []netip.Addr
 	for a, x := range *c.checks.Load() {

@@ -11,9 +11,8 @@ import (
 )
 
 const (
-	// As many requests, so far apart, are sent for an address, and a reply to the last is waited for as long: 120 ms in
-	// all. RFC 5227 section 2.1.1 takes some seconds, and section 2.2 allows less where the network does: one in which
-	// VIPs move within a second has no ports that take seconds to come up.
+	// So many requests, so far apart, are sent for an address, with as long for a last reply: 120 ms. RFC 5227 section
+	// 2.1.1 takes seconds, but section 2.2 allows less: where VIPs move within a second no port takes seconds to come up.
 	requests   = 3
 	requestGap = 40 * time.Millisecond
 	// requestsRemembered is how long receivers and senders stay open after a request.
@@ -23,9 +22,9 @@ const (
 // errNotReceiving: the receiver for the replies isn't open yet.
 var errNotReceiving = errors.New("replies can't be received on the link")
 
-// whoHas sends one ARP request or neighbor solicitation for t from an address of this node, or, if that is
-// unspecified, a probe. It has Run keep a receiver for replies open for requestsRemembered; without one it sends
-// nothing, and returns errNotReceiving, or why the link can't be used.
+// whoHas asks for t once from an address of this node, or, if that is unspecified, by a probe. It has Run keep a
+// receiver open for requestsRemembered; without one it sends nothing, and returns errNotReceiving, or what is wrong
+// with the link.
 func (a *Announcer) whoHas(t target, from netip.Addr) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -48,9 +47,8 @@ func (a *Announcer) whoHas(t target, from netip.Addr) error {
 	})
 }
 
-// source returns the address to ask for t from: the first of this node's own on t's link whose network contains t,
-// and which is not t itself; unspecified if there is none. It is never a VIP, since neighbours learn from a request
-// where its sender is (RFC 826).
+// source returns this node's first address on t's link in its network, without t, or unspecified; never a VIP, since
+// neighbours learn where senders are (RFC 826).
 func (a *Announcer) source(t target) netip.Addr {
 	for _, l := range a.opts.Links() {
 		for _, p := range l.Prefixes {
@@ -62,8 +60,8 @@ func (a *Announcer) source(t target) netip.Addr {
 	return vip.FamilyOf(t.addr).Unspecified()
 }
 
-// asHost returns source, or else any address of this node on the link: a kernel may answer probes and not hosts, or
-// not those of other networks (arp_ignore).
+// asHost returns source, or else any address on the link: a kernel may answer only probes, or only its networks
+// (arp_ignore).
 func (a *Announcer) asHost(t target) netip.Addr {
 	from := a.source(t)
 	for _, l := range a.opts.Links() {
@@ -76,9 +74,8 @@ func (a *Announcer) asHost(t target) netip.Addr {
 	return from
 }
 
-// Resolve asks the neighbours on a link who has addr, by up to three requests, and returns the MAC address of the
-// first host that replies or announces it, in the form 02:00:00:00:00:0a; false if none did within 120 ms or before
-// ctx ended, or if the link can't be used. It needs Run. This node itself does not reply.
+// Resolve asks a link's neighbours up to three times who has addr, and returns the first MAC, as 02:00:00:00:00:0a;
+// false without one within 120 ms, when ctx ends, or if the link can't be used. It needs Run. This node does not reply.
 func (a *Announcer) Resolve(ctx context.Context, link string, addr netip.Addr) (mac string, ok bool) {
 	t := newTarget(addr, link)
 	ctx, cancel := context.WithTimeout(ctx, requests*requestGap)

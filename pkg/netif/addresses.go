@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Set binds what is wanted, as Tenure allows, removes the rest that is marked, and returns what is bound.
+// Set binds what is wanted, as Tenure allows, removes marked others, and returns what is bound.
 func (n *Interfaces) Set(ctx context.Context, want []vip.Address) ([]vip.Address, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -52,10 +52,9 @@ func (n *Interfaces) Set(ctx context.Context, want []vip.Address) ([]vip.Address
 	return slices.Clone(n.view.Load().bound), errors.Join(errs...)
 }
 
-// portion is about how long Set holds mu at a time.
 const portion = 2 * time.Millisecond
 
-// batch is how many addresses Set looks at, and binds, at a time: it takes about a portion (BenchmarkTakeOver).
+// batch is how many addresses Set binds at a time: about a portion (BenchmarkTakeOver).
 const batch = 32
 
 // release unlocks mu for a moment after a portion, and returns since when it is held.
@@ -63,16 +62,15 @@ func (n *Interfaces) release(began time.Time) time.Time {
 	if time.Since(began) < portion {
 		return began
 	}
-	// who has waited for 1 ms gets it by the second Unlock at the latest (sync.Mutex)
+	// who has waited 1 ms gets it by the second Unlock (sync.Mutex)
 	n.mu.Unlock()
 	n.mu.Lock()
 	return time.Now()
 }
 
-// maxErrors is how many addresses an error of Set names.
 const maxErrors = 10
 
-// wantedKeys returns where each address of want is to be bound, and these keys in that order.
+// wantedKeys returns where each address is to be bound, and these keys in order.
 func (n *Interfaces) wantedKeys(want []vip.Address) (wanted map[addressKey]vip.Address, order []addressKey,
 	errs []error) {
 	wanted = map[addressKey]vip.Address{}
@@ -96,7 +94,6 @@ func (n *Interfaces) wantedKeys(want []vip.Address) (wanted map[addressKey]vip.A
 	return wanted, order, errs
 }
 
-// keyOf returns where w is to be bound; an error if it can't be.
 func (n *Interfaces) keyOf(w vip.Address) (addressKey, error) {
 	prefix := netip.PrefixFrom(w.Addr.Unmap().WithZone(""), w.Bits)
 	if !prefix.IsValid() || w.Bits == 0 {
@@ -110,7 +107,7 @@ func (n *Interfaces) keyOf(w vip.Address) (addressKey, error) {
 	return addressKey{l.index, prefix}, nil
 }
 
-// ensureAllBound is ensureBound for several; what the kernel does not have is bound by one request.
+// ensureAllBound is ensureBound for several, with one request for what is missing.
 func (n *Interfaces) ensureAllBound(keys []addressKey, wanted map[addressKey]vip.Address) (errs []error) {
 	var absent []bindRequest
 	for _, key := range keys {
@@ -133,7 +130,7 @@ func (n *Interfaces) ensureAllBound(keys []addressKey, wanted map[addressKey]vip
 	return errs
 }
 
-// recordBound counts and logs that w is new at key, and has stale connections forgotten.
+// recordBound counts and logs what is new at key, and has stale connections forgotten.
 func (n *Interfaces) recordBound(key addressKey, w vip.Address) {
 	n.metrics.bound.Inc()
 	n.log.Info("bound an address", "address", key.prefix, "link", w.Link)
@@ -144,7 +141,7 @@ func (n *Interfaces) recordBound(key addressKey, w vip.Address) {
 	n.arrived.Send()
 }
 
-// ensureBound binds w at key unless it is, if this node has the right to hold it for certain.
+// ensureBound binds w at key if Tenure is certain.
 func (n *Interfaces) ensureBound(key addressKey, w vip.Address) error {
 	_, wantedBefore := n.wanted[key]
 	if n.wanted[key] != w {
@@ -166,7 +163,7 @@ func (n *Interfaces) ensureBound(key addressKey, w vip.Address) error {
 	return n.bindOrTakeOver(key, w, v, wantedBefore)
 }
 
-// bindOrTakeOver binds w at key, also over what others left there, but not over the node's own address.
+// bindOrTakeOver binds w at key, over what others left, but not the node's own address.
 func (n *Interfaces) bindOrTakeOver(key addressKey, w vip.Address, v validity, wantedBefore bool) error {
 	a, there := n.snapshot.addresses[key]
 	others := n.snapshot.otherLengths(key)
@@ -228,7 +225,7 @@ func (n *Interfaces) remove(key addressKey, why string) error {
 	name := n.snapshot.links[key.link].name
 	if w := n.wanted[key]; w.LocalDelivery {
 		kinds := served
-		// its own API server does not work, or it would hold its node lease
+		// its API server does not work, or it would hold its node lease
 		if w.ResetTranslated || !n.opts.Tenure().Holds(time.Now()) {
 			kinds |= translated
 		}
@@ -242,7 +239,6 @@ func (n *Interfaces) remove(key addressKey, why string) error {
 	return nil
 }
 
-// reset resets some of the connections to the address of key.
 func (n *Interfaces) reset(key addressKey, kinds connectionKinds) {
 	switch ended, err := n.kernel.resetConnections(key.prefix.Addr(), kinds); {
 	case err != nil: // they end by themselves, later
@@ -252,7 +248,7 @@ func (n *Interfaces) reset(key addressKey, kinds connectionKinds) {
 	}
 }
 
-// bind has the kernel bind or renew addresses by method, and renews them from now on.
+// bind has the kernel bind or renew by method, and renews what succeeded.
 func (n *Interfaces) bind(method func([]bindRequest) []error, list []bindRequest) []error {
 	began := time.Now() // their time runs from then on, if not later
 	errs := method(list)
@@ -279,7 +275,7 @@ func (n *Interfaces) bind(method func([]bindRequest) []error, list []bindRequest
 	return errs
 }
 
-// unbind has the kernel remove what is at key, which is renewed no more, even if that fails.
+// unbind removes what is at key, and renews it no more, even if that fails.
 func (n *Interfaces) unbind(key addressKey, linkName string) error {
 	delete(n.renewed, key)
 	if err := n.kernel.unbind(key); err != nil {
@@ -290,7 +286,7 @@ func (n *Interfaces) unbind(key addressKey, linkName string) error {
 	return nil
 }
 
-// promoteSecondaries has addresses stay when one of their network is removed (__inet_del_ifa), for good.
+// promoteSecondaries has addresses outlive others of their network (__inet_del_ifa), for good.
 func (n *Interfaces) promoteSecondaries(keys []addressKey) error {
 	var errs []error
 	seen := map[int]bool{}
@@ -312,7 +308,7 @@ func (n *Interfaces) promoteSecondaries(keys []addressKey) error {
 	return errors.Join(errs...)
 }
 
-// unwanted returns what is marked and not in wanted, in order, and forgets what has gone.
+// unwanted returns what is marked and not in wanted, and forgets what has gone.
 func (n *Interfaces) unwanted(wanted map[addressKey]vip.Address) (keys []addressKey) {
 	for key, a := range n.snapshot.addresses {
 		if _, ok := wanted[key]; !ok && a.marked {
@@ -332,10 +328,10 @@ func (n *Interfaces) unwanted(wanted map[addressKey]vip.Address) (keys []address
 	return keys
 }
 
-// leftBehind reports whether an unmarked address is no node's own: alone in its network, or second there.
+// leftBehind reports whether an unmarked address is no node's own: alone or second in its network.
 func (a kernelAddress) leftBehind() bool { return a.prefix.IsSingleIP() || a.secondary }
 
-// addressHint returns what to do about a kernel's errno, in brackets; "" if nothing is known.
+// addressHint returns what to do about an errno, in brackets, or "".
 func addressHint(err error, prefix netip.Prefix, linkName string) string {
 	switch {
 	case errors.Is(err, unix.EPERM):

@@ -17,7 +17,7 @@ const (
 	confPromoteSecondaries = 20
 )
 
-// configureLink changes settings of net.ipv4.conf by one request: a container may only read /proc/sys.
+// configureLink changes net.ipv4.conf by one request: a container may only read /proc/sys.
 func (k *rtnetlink) configureLink(index int, conf map[int]int, noLinkLocal bool) error {
 	r := k.request(unix.RTM_SETLINK, unix.NLM_F_ACK)
 	head := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -44,10 +44,9 @@ func (k *rtnetlink) promoteSecondaries(index int, name string) (bool, error) {
 	return true, k.configureLink(index, map[int]int{confPromoteSecondaries: 1}, false)
 }
 
-// ipv4Conf is settings of net.ipv4.conf.<link>.
 type ipv4Conf struct{ arpIgnore, arpAnnounce, rpFilter int }
 
-// readIPv4Conf reads the settings of a link; those that it can't read are 0.
+// readIPv4Conf reads the settings of a link; 0 for unreadable ones.
 func readIPv4Conf(link string) ipv4Conf {
 	return ipv4Conf{sysctl4(link, "arp_ignore"), sysctl4(link, "arp_announce"), sysctl4(link, "rp_filter")}
 }

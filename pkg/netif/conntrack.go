@@ -13,14 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Places in a message about a connection: enum ctattr_type and others in linux/netfilter/nfnetlink_conntrack.h.
+// Places in a message about a connection (enum ctattr_type, linux/netfilter/nfnetlink_conntrack.h).
 const (
 	attrTypeMask = 0x3fff // without NLA_F_NESTED and NLA_F_NET_BYTEORDER
 	// The states in which either side may send.
 	firstState, lastState = nl.TCP_CONNTRACK_SYN_RECV, nl.TCP_CONNTRACK_LAST_ACK
 )
 
-// listTranslated calls found with the ends of each TCP connection to a that is translated.
+// listTranslated calls found with the ends of each translated TCP connection to a.
 func listTranslated(a netip.Addr, found func(connectionEnds)) error {
 	return listConntrack(func(state uint8, about []byte) {
 		if state < firstState || state > lastState ||
@@ -45,9 +45,8 @@ func listTranslated(a netip.Addr, found func(connectionEnds)) error {
 	})
 }
 
-// forgetTimes is how long after an address was bound forgetStale looks again: kube-proxy may have its rules for a new
-// Service a second later, and until then a process of the node that listens at the Service's port takes what comes
-// for it.
+// forgetTimes is when forgetStale looks after a binding: kube-proxy's rules may be a second late, and until then a
+// process listening at the port takes packets.
 var forgetTimes = []time.Duration{0, time.Second, 2 * time.Second, 4 * time.Second}
 
 // forgetStale has conntrack forget stale flows to what was bound, until ctx ends.
@@ -94,13 +93,13 @@ func (n *Interfaces) forgetStale(ctx context.Context) {
 	}
 }
 
-// A forgetting is of which addresses forgetStale is to look for stale flows, and when.
+// A forgetting is when to look for stale flows to addresses.
 type forgetting struct {
 	at    time.Time
 	addrs []netip.Addr
 }
 
-// nextForgetting returns how long after now the first of due is, or an hour.
+// nextForgetting returns the time until the first of due, or an hour.
 func nextForgetting(due []forgetting, now time.Time) time.Duration {
 	if len(due) == 0 {
 		return time.Hour
@@ -108,8 +107,7 @@ func nextForgetting(due []forgetting, now time.Time) time.Duration {
 	return due[0].at.Sub(now)
 }
 
-// maxForgotten is how many flows to an address forgetStale has conntrack forget at most: others can have this node
-// forward first packets to an address that it does not have, and conntrack knows some 262,144 of them.
+// maxForgotten is how many flows to an address are forgotten at most: others can fill conntrack's 262,144.
 const maxForgotten = 10000
 
 // forgetStale has conntrack forget flows to some addresses, maxForgotten to each:
@@ -158,14 +156,13 @@ func (k *rtnetlink) forgetStale(addrs []netip.Addr) error {
 	return nil
 }
 
-// A conntrackEntry is what conntrack knows a connection by.
 type conntrackEntry struct {
 	is6   bool
 	tuple []byte // CTA_TUPLE_ORIG
 	id    []byte // CTA_ID: a later connection with the same tuple has another
 }
 
-// deleteConntrack has conntrack forget connections, all by one socket.
+// deleteConntrack has conntrack forget connections, by one socket.
 func deleteConntrack(entries []conntrackEntry) error {
 	if len(entries) == 0 {
 		return nil
@@ -196,7 +193,7 @@ func deleteConntrack(entries []conntrackEntry) error {
 	return nil
 }
 
-// notTCP is the state that listConntrack gives flows that are none of TCP.
+// notTCP is the state that listConntrack gives other flows.
 const notTCP = 0xff
 
 // listConntrack calls found with TCP state (or notTCP) and attributes of each known flow.
@@ -222,7 +219,7 @@ func listConntrack(found func(state uint8, about []byte)) error {
 	return nil
 }
 
-// tupleAddress returns an address of one direction of a connection; zero if there is none.
+// tupleAddress returns an address of one direction of a connection, or zero.
 func tupleAddress(about []byte, direction, v4, v6 int) netip.Addr {
 	for _, kind := range []int{v4, v6} {
 		if a, ok := netip.AddrFromSlice(attribute(about, direction, nl.CTA_TUPLE_IP, kind)); ok && a.Is4() == (kind == v4) {
@@ -232,7 +229,7 @@ func tupleAddress(about []byte, direction, v4, v6 int) netip.Addr {
 	return netip.Addr{}
 }
 
-// attribute returns the value of a nested netlink attribute; nil if there is none.
+// attribute returns the value of a nested netlink attribute, or nil.
 func attribute(b []byte, path ...int) []byte {
 next:
 	for _, want := range path {

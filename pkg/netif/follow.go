@@ -11,11 +11,11 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// readInterval is how often the kernel is asked at most for all routes, of which there may be a million, and for
-// everything after changes were lost: others on a link may cause both, by router advertisements.
+// readInterval is how often all routes, maybe a million, or everything is read at most: others on a link can cause it
+// by router advertisements.
 const readInterval = time.Second / 4
 
-// followKernel keeps the snapshot current until ctx ends, and begins again after an error.
+// followKernel keeps the snapshot current until ctx ends, also after errors.
 func (n *Interfaces) followKernel(ctx context.Context) {
 	logged := ""
 	var lost time.Time
@@ -38,7 +38,6 @@ func (n *Interfaces) followKernel(ctx context.Context) {
 	}
 }
 
-// sleep returns after d, or when ctx ends.
 func sleep(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return
@@ -49,7 +48,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// followRoutes reads default routes readInterval after one changed, to miss none that is replaced.
+// followRoutes reads default routes readInterval after a change, to miss no replaced one.
 func (n *Interfaces) followRoutes(ctx context.Context) {
 	failed := false
 	for {
@@ -92,7 +91,7 @@ func (n *Interfaces) readRoutes() (bool, error) {
 	return n.publish(), nil
 }
 
-// followSubscription reads everything once, then change after change, until ctx ends or an error.
+// followSubscription reads everything once, then changes, until ctx ends or an error.
 func (n *Interfaces) followSubscription(ctx context.Context) error {
 	sub, err := n.kernel.subscribe()
 	if err != nil {
@@ -143,7 +142,7 @@ func (n *Interfaces) readAll() (bool, error) {
 	return n.publish() || lost, nil
 }
 
-// fightTimes is how often within FightWindow another program removes a VIP before users are told.
+// fightTimes is how often within FightWindow a VIP is removed before users are told.
 const fightTimes = 3
 
 // recordTaken notes that another program has removed a VIP. n.mu is held.
@@ -156,7 +155,7 @@ func (n *Interfaces) recordTaken(key addressKey, link string) {
 	n.taken[a] = append(slices.Clone(n.taken[a][max(0, len(n.taken[a])-fightTimes+1):]), now)
 }
 
-// applyChanges applies changes, and reports whether the view differs; doubtful ones have all read again.
+// applyChanges reports whether the view differs; doubtful changes have all read again.
 func (n *Interfaces) applyChanges(changes []change) (bool, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -179,7 +178,7 @@ func (n *Interfaces) applyChanges(changes []change) (bool, error) {
 	return differs || again, err
 }
 
-// contradicts reports whether c, which may be old, differs from what was done here. n.mu is held.
+// contradicts reports whether c, maybe old, differs from what was done here. n.mu is held.
 func (n *Interfaces) contradicts(c change) bool {
 	known, there := n.snapshot.addresses[c.address.addressKey]
 	if n.renewed[c.address.addressKey] == nil {
@@ -191,7 +190,7 @@ func (n *Interfaces) contradicts(c change) bool {
 	return c.gone || *c.address != known
 }
 
-// apply applies a change to the snapshot, without publishing it. n.mu is held.
+// apply applies a change to the snapshot, unpublished. n.mu is held.
 func (n *Interfaces) apply(c change) {
 	n.changed = n.snapshot.apply(c) || n.changed
 }

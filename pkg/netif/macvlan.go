@@ -18,14 +18,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Macvlans makes links for VIPs with a hardware address of their own. It shares the
-// lock, the snapshot and the view of Interfaces.
+// Macvlans makes links for VIPs with their own MAC. It shares lock, snapshot and view with Interfaces.
 //
-// Such a link answers ARP for its own address alone, with its own hardware address. Its parent must not answer for it:
-// Linux answers on every link for an address of any, unless arp_ignore says otherwise. So that is set on the parent as
-// long as a macvlan of Herald is on it. What was there before is written on the macvlan (IFLA_IFALIAS), which is our
-// mark, too: a later process knows both from it (docs/why.md, "DHCP identity"). This process remembers it, too, in case
-// that another program removes the macvlan.
+// Such a link answers ARP for its own address alone. Its parent must not, but Linux answers on every link for any
+// address unless arp_ignore says otherwise. So the parent's is set while it has one of Herald's macvlans. The old
+// settings are on the macvlan (IFLA_IFALIAS), our mark, for later processes (docs/why.md, "DHCP identity"), and
+// remembered, in case another program removes the macvlan.
 type Macvlans struct {
 	n      *Interfaces
 	kernel *rtnetlink // nil in tests without a real kernel
@@ -36,21 +34,17 @@ type Macvlans struct {
 	before        map[int]ipv4Conf       // what parents had before Herald, by index; until it is put back
 }
 
-// Macvlans makes the links for VIPs leased by DHCP.
 func (n *Interfaces) Macvlans() *Macvlans { return n.macvlans }
 
-// aliasMark begins the alias of a link of Herald.
 const aliasMark = "herald: "
 
-// repairInterval is how often links of Herald are compared with what they should be. The
-// kernel sends no message when a sysctl changes.
+// repairInterval is how often links are compared: the kernel sends no message when a sysctl changes.
 const repairInterval = 10 * time.Second
 
-// maxRemoved is how many links one Set removes. The kernel takes tens of milliseconds
-// over each, and meanwhile no address is renewed.
+// maxRemoved is how many links one Set removes: each takes the kernel tens of ms, without renewals.
 const maxRemoved = 4
 
-// Set makes, corrects and removes links of Herald, maxRemoved at a time, and returns them.
+// Set makes, corrects and removes Herald's links, maxRemoved at a time, and returns them.
 func (m *Macvlans) Set(_ context.Context, want []vip.Macvlan) ([]vip.Macvlan, error) {
 	n := m.n
 	n.mu.Lock()
@@ -101,7 +95,7 @@ func (m *Macvlans) Set(_ context.Context, want []vip.Macvlan) ([]vip.Macvlan, er
 	return have, errors.Join(errs...)
 }
 
-// repair corrects the wanted links every repairInterval, while this node's Tenure is confirmed.
+// repair corrects the wanted links every repairInterval, while Tenure is confirmed.
 func (m *Macvlans) repair(ctx context.Context) {
 	tick := time.NewTicker(repairInterval)
 	defer tick.Stop()
@@ -126,7 +120,7 @@ func (m *Macvlans) repair(ctx context.Context) {
 	}
 }
 
-// resolveGateways sets gateways; to none while no macvlan is wanted. n.mu is held.
+// resolveGateways sets gateways, none without macvlans. n.mu is held.
 func (m *Macvlans) resolveGateways() {
 	m.gateways = nil
 	if len(m.wanted) > 0 && m.kernel != nil {
@@ -134,7 +128,7 @@ func (m *Macvlans) resolveGateways() {
 	}
 }
 
-// ensure makes w, or corrects it, unless its name or MAC is another's. n.mu is held.
+// ensure makes or corrects w, unless its name or MAC is another's. n.mu is held.
 func (m *Macvlans) ensure(w vip.Macvlan) error {
 	n := m.n
 	if m.kernel == nil {
@@ -162,7 +156,7 @@ func (m *Macvlans) ensure(w vip.Macvlan) error {
 		return fmt.Errorf("this node has no interface %q for it to sit on", w.Parent)
 	case there && !l.byHerald() &&
 		!(l.kind == "macvlan" && l.alias == "" && !l.adminUp && l.mac == w.MAC && l.parent == below):
-		// The exception was made by a process that ended before it marked the link.
+		// a process made the exception, and ended before it marked the link
 		return fmt.Errorf("an interface of that name is there already, and is not Herald's (a %s); Herald leaves it alone",
 			cmp.Or(l.kind, "device"))
 	case there && (l.parent != below || l.mac != w.MAC):
@@ -194,7 +188,7 @@ func (m *Macvlans) ensure(w vip.Macvlan) error {
 	return nil
 }
 
-// configure changes settings of a macvlan that are wrong, and sets it up.
+// configure corrects the settings of a macvlan, and sets it up.
 func (m *Macvlans) configure(w vip.Macvlan, mac net.HardwareAddr, l link) error {
 	n := m.n
 	want := ipv4Conf{arpIgnore: 1, arpAnnounce: 2, rpFilter: w.RPFilter}
@@ -207,8 +201,8 @@ func (m *Macvlans) configure(w vip.Macvlan, mac net.HardwareAddr, l link) error 
 			n.log.Warn("another program had changed a macvlan of Herald; corrected", "link", w.Name)
 		}
 	}
-	// An address or a route by router advertisement is nothing for a VIP's link. It takes /proc/sys, which a container
-	// may only read; nodes that forward ignore advertisements anyway, unless accept_ra is 2.
+	// Router advertisements are nothing for a VIP's link. A container may only read /proc/sys, but nodes that forward
+	// ignore them anyway, unless accept_ra is 2.
 	for _, name := range []string{"autoconf", "accept_ra"} {
 		path := "/proc/sys/net/ipv6/conf/" + w.Name + "/" + name
 		if b, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(b)) != "0" {
@@ -236,7 +230,7 @@ func (m *Macvlans) configure(w vip.Macvlan, mac net.HardwareAddr, l link) error 
 	return nil
 }
 
-// ensureLinkLocal gives a link the link-local address of its MAC (RFC 4291 appendix A), if it lacks it.
+// ensureLinkLocal gives a link the link-local address of its MAC (RFC 4291 appendix A).
 func (m *Macvlans) ensureLinkLocal(l link, mac net.HardwareAddr) error {
 	a := netip.AddrFrom16([16]byte{0xfe, 0x80, 8: mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
 	prefix := netip.PrefixFrom(a, 64)
@@ -256,7 +250,7 @@ func (m *Macvlans) ensureLinkLocal(l link, mac net.HardwareAddr) error {
 	return nil
 }
 
-// markAndSilenceParent marks a macvlan with its parent's settings, and keeps that from answering for it.
+// markAndSilenceParent marks a macvlan with its parent's settings, and silences that.
 func (m *Macvlans) markAndSilenceParent(parent, l link) error {
 	have := readIPv4Conf(parent.name)
 	if !l.byHerald() {
@@ -290,7 +284,7 @@ func (m *Macvlans) markAndSilenceParent(parent, l link) error {
 	return nil
 }
 
-// parseAlias returns the settings that a parent had, by its macvlan's alias.
+// parseAlias returns its parent's settings by a macvlan's alias.
 func parseAlias(alias string) (c ipv4Conf, ok bool) {
 	_, text, found := strings.Cut(alias, "parent had ")
 	if !found {
@@ -300,14 +294,14 @@ func parseAlias(alias string) (c ipv4Conf, ok bool) {
 	return c, n == 2
 }
 
-// remember stores what the parent of a macvlan of Herald had before, by its alias.
+// remember stores the parent's settings by a macvlan's alias.
 func (m *Macvlans) remember(l link) {
 	if was, ok := parseAlias(l.alias); ok {
 		m.before[l.parent] = was
 	}
 }
 
-// remove removes a macvlan of Herald; restoreParents is still to be called. n.mu is held.
+// remove removes one of Herald's macvlans; restoreParents is still to be called. n.mu is held.
 func (m *Macvlans) remove(l link) error {
 	n := m.n
 	if err := m.kernel.handle.LinkDel(byIndex(l.index)); err != nil && !errors.Is(err, unix.ENODEV) {
@@ -324,7 +318,7 @@ func (m *Macvlans) remove(l link) error {
 	return nil
 }
 
-// restoreParents gives links without macvlans their settings back, unless others changed them. n.mu is held.
+// restoreParents gives parents without macvlans their settings back, unless others changed them. n.mu is held.
 func (m *Macvlans) restoreParents() (errs []error) {
 	for index, was := range m.before {
 		if slices.ContainsFunc(m.n.snapshot.macvlans(), func(l link) bool { return l.parent == index }) {
@@ -351,7 +345,7 @@ func (m *Macvlans) restoreParents() (errs []error) {
 	return errs
 }
 
-// macvlanHint is what to do about a kernel's errno, in brackets; "" if nothing is known.
+// macvlanHint is what to do about an errno, in brackets, or "".
 func macvlanHint(err error) string {
 	switch {
 	case errors.Is(err, unix.EPERM):
@@ -366,7 +360,6 @@ func macvlanHint(err error) string {
 	return ""
 }
 
-// byIndex is the link of an index for a request of the library.
 func byIndex(index int) netlink.Link {
 	return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: index}}
 }

@@ -1,8 +1,7 @@
-// Package netif binds VIPs to the node's network interfaces, and publishes what those interfaces are.
+// Package netif binds VIPs to the node's network interfaces, and publishes what those are.
 //
-// A VIP is bound with a lifetime of 5 seconds that is renewed each 0.75 s for as long as this node may hold it. So the
-// kernel itself removes the VIPs of a process that is killed, stopped or stuck: there is nothing to clean up. Each VIP
-// carries a mark (IFA_PROTO), by which a later process knows it.
+// A VIP is bound for 5 seconds, and renewed each 0.75 s while this node may hold it. So the kernel itself removes the
+// VIPs of a process that is killed, stopped or stuck. Each carries a mark (IFA_PROTO) for later processes.
 //
 // Netlink types stay inside this package.
 package netif
@@ -22,23 +21,21 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Options of Interfaces. All fields but the names of links, AllowNotUp and OnLinkChange
-// are required. The functions are called with a lock held: they must neither block nor call Set.
+// Options of Interfaces; only names of links, AllowNotUp and OnLinkChange may be missing. Functions are called with a
+// lock held: they must neither block nor call Set.
 type Options struct {
-	Log *slog.Logger
-	// Poke is called when the next World will differ.
+	Log  *slog.Logger
 	Poke func()
 	// OnLinkChange, if not nil, is called after Links has changed.
 	OnLinkChange func()
-	// Tenure is this node's right to hold VIPs at the moment of the call.
-	Tenure func() vip.Tenure
+	Tenure       func() vip.Tenure
 
 	Interface         string // vip_interface; "" is the link of the default route
 	ServicesInterface string // vip_servicesinterface: a link's name, "auto", or "" for Interface
 	AllowNotUp        bool   // vip_allow_interface_not_up
 }
 
-// Interfaces is this node's network interfaces: it binds VIPs to them, and observes them.
+// Interfaces is this node's network interfaces.
 type Interfaces struct {
 	opts    Options
 	log     *slog.Logger
@@ -50,15 +47,14 @@ type Interfaces struct {
 	routesChanged mailbox.Signal // a default route came or went
 	arrived       mailbox.Signal // justBound is no longer empty
 
-	// mu guards what follows and Macvlans, and lets one at a time change the kernel: a renewal
-	// creates the address if it is missing, so it must not run beside its removal. It is
-	// held over system calls, by Set for a portion of them at a time.
+	// mu guards what follows and Macvlans, and lets one change the kernel at a time: a renewal creates a missing address,
+	// so it must not run beside its removal. It is held over system calls.
 	mu       sync.Mutex
 	snapshot *snapshot // the kernel, by the first reading and every change since
 	changed  bool      // view is older than what it is made from
 	renewed  map[addressKey]*renewal
 	wanted   map[addressKey]vip.Address // what was last wanted there
-	// the link of VIPs by the default route, or the last such while there is none; see linkByRoute
+	// the link of VIPs by the default route, or the last such; see linkByRoute
 	byRoute  string
 	macvlans *Macvlans
 
@@ -69,7 +65,7 @@ type Interfaces struct {
 	justBound []netip.Addr               // addresses that have been bound, until forgetStale takes them
 }
 
-// New reads the links and addresses; it fails without an interface of VIPs, unless AllowNotUp.
+// New reads the links and addresses; it fails without a link of VIPs, unless AllowNotUp.
 func New(o Options) (*Interfaces, error) {
 	k, err := openNetlink()
 	if err != nil {
@@ -111,13 +107,11 @@ func newInterfaces(o Options, k kernel) (*Interfaces, error) {
 	return n, nil
 }
 
-// String names the task.
 func (n *Interfaces) String() string { return "network interfaces" }
 
-// Collectors are the metrics of Interfaces.
 func (n *Interfaces) Collectors() []prometheus.Collector { return n.metrics.collectors() }
 
-// Observe fills in Bound, Unmanaged, AddressFights, and what the World has of macvlans.
+// Observe fills in Bound, Unmanaged, AddressFights, and the World's macvlans.
 func (n *Interfaces) Observe(w *vip.World) {
 	v := n.view.Load()
 	w.AddressFights = make(map[netip.Addr]bool)
@@ -134,13 +128,13 @@ func (n *Interfaces) Observe(w *vip.World) {
 // Info returns what this node tells of its links; not to be changed.
 func (n *Interfaces) Info() vip.NodeInfo { return n.view.Load().info }
 
-// Links returns all links by Index, with their own global addresses; not to be changed.
+// Links returns all links by Index, with own global addresses; not to be changed.
 func (n *Interfaces) Links() []vip.Link { return n.view.Load().links }
 
-// Gateway returns the next hop of the default route by a link, IPv4 first; zero for none.
+// Gateway returns the next hop of a link's default route, IPv4 first, or zero.
 func (n *Interfaces) Gateway(link string) netip.Addr { return n.view.Load().gateways[link] }
 
-// IsLocal reports whether a is any address of this node. It does not block.
+// IsLocal reports whether a is any address of this node, without blocking.
 func (n *Interfaces) IsLocal(a netip.Addr) bool {
 	_, ok := n.view.Load().local[a]
 	return ok
@@ -149,7 +143,7 @@ func (n *Interfaces) IsLocal(a netip.Addr) bool {
 // IsVIP reports whether a is here for a Service, by Herald or kube-proxy (kube-ipvs0).
 func (n *Interfaces) IsVIP(a netip.Addr) bool { return n.view.Load().local[a] }
 
-// Run renews VIPs, repairs macvlans and follows the kernel until ctx ends; what is left ends by its lifetime.
+// Run renews VIPs, repairs macvlans and follows the kernel until ctx ends; lifetimes end the rest.
 func (n *Interfaces) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	tasks.Go(func() { n.followKernel(ctx) })
@@ -161,7 +155,7 @@ func (n *Interfaces) Run(ctx context.Context) error {
 	return nil
 }
 
-// checkInterfaces returns an error for each interface of VIPs that is missing or not up.
+// checkInterfaces returns an error for each interface of VIPs that is not up.
 func (n *Interfaces) checkInterfaces() error {
 	var errs []error
 	check := func(option, name string) {

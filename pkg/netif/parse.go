@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// parseChange reads a message of a subscription; false if it does not matter here. The kernel is trusted.
+// parseChange reads a message of a subscription; false if it does not matter. The kernel is trusted.
 func parseChange(m syscall.NetlinkMessage) (change, bool) {
 	switch m.Header.Type {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
@@ -26,9 +26,9 @@ func parseChange(m syscall.NetlinkMessage) (change, bool) {
 	return change{}, false
 }
 
-// parseLink reads an RTM_NEWLINK or RTM_DELLINK; false for a bridge's ports and wireless events.
+// parseLink reads an RTM_NEWLINK or RTM_DELLINK; false for bridge ports and wireless events.
 func parseLink(m []byte) (link, bool) {
-	// these have a name, and nothing else of the link (rtnetlink_ifinfo_prep)
+	// these have only a name (rtnetlink_ifinfo_prep)
 	if len(m) < unix.SizeofIfInfomsg || nl.DeserializeIfInfomsg(m).Family != unix.AF_UNSPEC ||
 		attribute(m[unix.SizeofIfInfomsg:], unix.IFLA_WIRELESS) != nil {
 		return link{}, false
@@ -45,7 +45,7 @@ func parseLink(m []byte) (link, bool) {
 // devconfDisableIPv6 is DEVCONF_DISABLE_IPV6 of linux/ipv6.h.
 const devconfDisableIPv6 = 26
 
-// noIPv6 reports whether a link takes no IPv6: it has no inet6_dev (inet6_fill_link_af), or disable_ipv6.
+// noIPv6 reports whether a link has no inet6_dev (inet6_fill_link_af), or disable_ipv6.
 func noIPv6(attributes []byte) bool {
 	families := attribute(attributes, unix.IFLA_AF_SPEC)
 	if families == nil {
@@ -55,7 +55,6 @@ func noIPv6(attributes []byte) bool {
 	return len(conf) < 4*(devconfDisableIPv6+1) || binary.NativeEndian.Uint32(conf[4*devconfDisableIPv6:]) != 0
 }
 
-// newLink is the library's link as this package has it.
 func newLink(parsed netlink.Link) link {
 	a := parsed.Attrs()
 	l := link{
@@ -74,7 +73,7 @@ func newLink(parsed netlink.Link) link {
 	return l
 }
 
-// parseAddress reads an RTM_NEWADDR or RTM_DELADDR; false if it is of another family than IPv4 and IPv6.
+// parseAddress reads an RTM_NEWADDR or RTM_DELADDR; false for other families than IP.
 func parseAddress(m []byte) (kernelAddress, bool) {
 	if len(m) < unix.SizeofIfAddrmsg {
 		return kernelAddress{}, false
@@ -106,17 +105,17 @@ func parseAddress(m []byte) (kernelAddress, bool) {
 		local = peer
 	}
 	a.addressKey = addressKey{int(head.Index), netip.PrefixFrom(local, int(head.Prefixlen))}
-	// An optimistic address (RFC 4429) is tentative, too: its MAC address may not be in a neighbor solicitation yet.
+	// An optimistic address (RFC 4429) is tentative, too: neighbor solicitations may not have its MAC.
 	a.tentative = flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0
-	// The two families use one flag for two things. Of our own addresses it does not matter.
+	// The families use one flag for two things. Of our addresses it does not matter.
 	a.secondary = head.Family == unix.AF_INET && flags&unix.IFA_F_SECONDARY != 0 && !a.marked
 	a.temporary = head.Family == unix.AF_INET6 && flags&unix.IFA_F_TEMPORARY != 0
 	return a, a.prefix.IsValid()
 }
 
-// switchedIPv6 returns the link on which IPv6 may have been switched, by its route to ff00::/8; else 0.
+// switchedIPv6 returns the link whose IPv6 may have been switched, by its route to ff00::/8, or 0.
 func switchedIPv6(m syscall.NetlinkMessage) int {
-	// the kernel sends no RTM_NEWLINK then (addrconf_add_mroute, addrconf_ifdown)
+	// the kernel sends no RTM_NEWLINK (addrconf_add_mroute, addrconf_ifdown)
 	if m.Header.Type != unix.RTM_NEWROUTE && m.Header.Type != unix.RTM_DELROUTE || len(m.Data) < unix.SizeofRtMsg {
 		return 0
 	}
@@ -131,7 +130,6 @@ func switchedIPv6(m syscall.NetlinkMessage) int {
 	return int(binary.NativeEndian.Uint32(link))
 }
 
-// isDefaultRoute reports whether a message is about a default route of the main table.
 func isDefaultRoute(m []byte) bool {
 	if len(m) < unix.SizeofRtMsg {
 		return false

@@ -9,28 +9,25 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// The kernel counts lifetimes in whole seconds. It looks for addresses that have ended when the first of them has (up
-// to a third of a second late, by the grain of its timers), and after each look, whatever was the reason for it, not
-// again for a second (ADDRCONF_TIMER_FUZZ_MAX in check_lifetime and addrconf_verify_rtnl). So addresses that were
-// renewed together, within ADDRCONF_TIMER_FUZZ_MINUS (20 ms), go together, 5.0 to 5.4 s after that; a change of any
-// other address within the last of these seconds may make it 6.1 s. A process that starts 4.2 s after another was
-// killed still finds all, and one that is kept from running for 4.2 s loses none.
+// The kernel counts lifetimes in whole seconds. It looks for ended addresses when the first has ended (up to a third of
+// a second late), and after any look not again for a second (ADDRCONF_TIMER_FUZZ_MAX in check_lifetime and
+// addrconf_verify_rtnl). So addresses renewed together, within ADDRCONF_TIMER_FUZZ_MINUS (20 ms), go together, after
+// 5.0 to 5.4 s; another address that changes in the last second may make it 6.1 s. A process that starts 4.2 s after a
+// kill finds all, and one kept from running for 4.2 s loses none.
 //
-// 333 addresses of both families take 6 ms to renew (see BenchmarkRenewal), and so a
-// hundredth of a core (BenchmarkSecondOfRenewals). Most of that is the kernel's with IPv6: it
-// joins the link's groups again each time (ipv6_find_idev calls ipv6_mc_up).
+// Renewing 333 addresses of both families takes 6 ms (BenchmarkRenewal), a hundredth of a core
+// (BenchmarkSecondOfRenewals), mostly for IPv6's groups (ipv6_find_idev calls ipv6_mc_up).
 const (
 	lifetime = vip.AddressLifetimeSeconds
 	period   = vip.AddressRenewal
 )
 
-// A renewal is an address that is renewed until it is removed or the kernel has dropped it.
+// A renewal is an address that is renewed until it is removed or dropped.
 type renewal struct {
 	ends   time.Time // when the kernel drops it if it isn't renewed
 	failed bool      // the last renewal did
 }
 
-// A validity is how long an address may be bound.
 type validity struct {
 	seconds uint32    // the valid lifetime it may be given now; 0 if it may not be bound or renewed
 	end     time.Time // when it must be gone
@@ -54,7 +51,7 @@ func (n *Interfaces) validity(w vip.Address, now time.Time) validity {
 	return v
 }
 
-// runRenewals renews addresses until ctx ends. It sleeps while there are none.
+// runRenewals renews addresses until ctx ends, and sleeps without any.
 func (n *Interfaces) runRenewals(ctx context.Context) {
 	for {
 		select {
@@ -80,11 +77,9 @@ func (n *Interfaces) renewedKeys() []addressKey {
 	return slices.Collect(maps.Keys(n.renewed))
 }
 
-// chunk is how many addresses are renewed at a time: so many that it is cheap, and that thousands
-// don't wait for others between each two; and so few that Set does not wait for long (about 5 ms).
+// chunk is how many addresses are renewed at a time: cheap, fair, and Set waits about 5 ms.
 const chunk = 256
 
-// renew renews all addresses once, and removes those whose validity is over.
 func (n *Interfaces) renew() {
 	for part := range slices.Chunk(n.renewedKeys(), chunk) {
 		n.renewChunk(part)

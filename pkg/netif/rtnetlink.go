@@ -20,9 +20,9 @@ import (
 const (
 	// ifaProto is IFA_PROTO of linux/if_addr.h: who added an address. Kernels since 5.18 keep it.
 	ifaProto = 11
-	// mark is our value of it. The kernel uses 1 to 3 itself, nobody assigns the others.
+	// mark is Herald's: the kernel uses 1 to 3, nobody assigns the others.
 	mark = 'v'
-	// labelSuffix marks an IPv4 address where the kernel doesn't keep IFA_PROTO.
+	// labelSuffix marks IPv4 addresses where the kernel keeps no IFA_PROTO.
 	labelSuffix = ":herald"
 	// answerTime is how long the kernel may take over a request.
 	answerTime = 5 * time.Second
@@ -36,7 +36,7 @@ type rtnetlink struct {
 	proto    bool                     // the kernel keeps IFA_PROTO
 }
 
-// openNetlink opens the sockets; after an error, others are left to the process' end.
+// openNetlink opens the sockets; an error leaves others to the process' end.
 func openNetlink() (*rtnetlink, error) {
 	requests, err := openSocket(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -72,7 +72,6 @@ func openSocket(protocol int) (*nl.SocketHandle, error) {
 	return &nl.SocketHandle{Socket: s}, nil
 }
 
-// keepsProto reports whether the kernel is 5.18 or later.
 func keepsProto() bool {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {
@@ -87,7 +86,6 @@ func keepsProto() bool {
 
 func (k *rtnetlink) keepsMark() bool { return k.proto }
 
-// request makes a request for the socket of all requests.
 func (k *rtnetlink) request(kind, flags int) *nl.NetlinkRequest {
 	r := nl.NewNetlinkRequest(kind, flags)
 	r.Sockets = k.socket
@@ -171,7 +169,6 @@ func (k *rtnetlink) unbind(key addressKey) error {
 	return err
 }
 
-// addAddress adds the head of a message on an address, and the address.
 func addAddress(r *nl.NetlinkRequest, key addressKey) {
 	family, ip := unix.AF_INET, key.prefix.Addr().AsSlice()
 	if key.prefix.Addr().Is6() {
@@ -240,7 +237,6 @@ func (k *rtnetlink) routes() (routes []route, err error) {
 	return routes, nil
 }
 
-// link reads one link; false if it is gone.
 func (k *rtnetlink) link(index int) (link, bool, error) {
 	r := k.request(unix.RTM_GETLINK, unix.NLM_F_ACK)
 	head := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -259,7 +255,6 @@ func (k *rtnetlink) link(index int) (link, bool, error) {
 	return l, ok, nil
 }
 
-// dump requests all objects of a kind.
 func (k *rtnetlink) dump(kind, answer int, head nl.NetlinkRequestData) (messages [][]byte, err error) {
 	err = retryDump(func() error {
 		r := k.request(kind, unix.NLM_F_DUMP)
@@ -270,7 +265,7 @@ func (k *rtnetlink) dump(kind, answer int, head nl.NetlinkRequestData) (messages
 	return messages, err
 }
 
-// retryDump calls dump again when something changed meanwhile, which may leave parts out.
+// retryDump repeats dump when something changed meanwhile, which may leave parts out.
 func retryDump(dump func() error) error {
 	for range 10 {
 		if err := dump(); !errors.Is(err, nl.ErrDumpInterrupted) {
@@ -280,7 +275,6 @@ func retryDump(dump func() error) error {
 	return errors.New("it changed faster than it could be read, ten times in a row")
 }
 
-// netlinkSubscription is a subscription to rtnetlink's multicast groups.
 type netlinkSubscription struct {
 	socket *nl.NetlinkSocket
 	link   func(index int) (link, bool, error) // reads a link
@@ -293,7 +287,7 @@ func (k *rtnetlink) subscribe() (subscription, error) {
 	if err != nil {
 		return nil, fmt.Errorf("can't subscribe to the kernel's changes of network interfaces: %w", err)
 	}
-	// Room for a burst; forcing it takes a capability that may be missing.
+	// room for a burst; forcing it takes a capability that may be missing
 	if s.SetReceiveBufferSize(1<<20, true) != nil {
 		_ = s.SetReceiveBufferSize(1<<20, false)
 	}
@@ -304,13 +298,13 @@ func (k *rtnetlink) subscribe() (subscription, error) {
 	return &netlinkSubscription{s, k.link}, nil
 }
 
-// omitRenewals has the kernel send s nothing about what renew did, of IPv4 at least (netlink(7), nlmsg_pid).
+// omitRenewals has the kernel not tell s of renew's own requests, of IPv4 at least (netlink(7), nlmsg_pid).
 func (k *rtnetlink) omitRenewals(s *nl.NetlinkSocket) error {
 	port, err := k.renewals.Socket.GetPid()
 	if err != nil {
 		return err
 	}
-	// A filter reads in network byte order, and the header is in the machine's.
+	// filters read network byte order, and the header is in the machine's
 	kind := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.RTM_NEWADDR))
 	from := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, port))
 	filter := []unix.SockFilter{
@@ -360,7 +354,7 @@ func (s *netlinkSubscription) receive() ([]change, error) {
 	}
 }
 
-// gatewayMACs returns the resolved gateways of links by MAC. It sends nothing.
+// gatewayMACs returns links' resolved gateways by MAC, and sends nothing.
 func (k *rtnetlink) gatewayMACs(s *snapshot, gateways map[string]netip.Addr) map[string]netip.Addr {
 	byMAC := make(map[string]netip.Addr)
 	for name, gateway := range gateways {

@@ -20,13 +20,13 @@ func newSnapshot() *snapshot {
 	return &snapshot{links: map[int]link{}, index: map[string]int{}, addresses: map[addressKey]kernelAddress{}}
 }
 
-// setLink adds or replaces a link, which may have had another name before.
+// setLink adds or replaces a link, maybe of another name.
 func (s *snapshot) setLink(l link) {
 	s.removeLink(l.index)
 	s.links[l.index], s.index[l.name] = l, l.index
 }
 
-// removeLink removes a link. The kernel tells of the removal of its addresses before.
+// removeLink removes a link; the kernel tells of its addresses before.
 func (s *snapshot) removeLink(index int) {
 	if name := s.links[index].name; s.index[name] == index { // or another has that name by now
 		delete(s.index, name)
@@ -34,7 +34,7 @@ func (s *snapshot) removeLink(index int) {
 	delete(s.links, index)
 }
 
-// apply makes the change c of a link or an address, and reports whether it was one.
+// apply makes the change c of a link or address, and reports whether it was one.
 func (s *snapshot) apply(c change) bool {
 	switch {
 	case c.link != nil:
@@ -57,18 +57,15 @@ func (s *snapshot) apply(c change) bool {
 	return false
 }
 
-// linkNamed finds a link by its name.
 func (s *snapshot) linkNamed(name string) (link, bool) {
 	l, ok := s.links[s.index[name]]
 	return l, ok
 }
 
-// names lists all links, for messages.
 func (s *snapshot) names() string {
 	return strings.Join(slices.Sorted(maps.Keys(s.index)), ", ")
 }
 
-// macvlans is the macvlans that Herald has made, by name.
 func (s *snapshot) macvlans() (all []link) {
 	for _, name := range slices.Sorted(maps.Keys(s.index)) {
 		if l := s.links[s.index[name]]; l.byHerald() {
@@ -78,7 +75,7 @@ func (s *snapshot) macvlans() (all []link) {
 	return all
 }
 
-// sortedAddresses returns all addresses by the names of their links, address and length.
+// sortedAddresses returns all addresses by link, address and length.
 func (s *snapshot) sortedAddresses() []kernelAddress {
 	return slices.SortedFunc(maps.Values(s.addresses), func(a, b kernelAddress) int {
 		return cmp.Or(strings.Compare(s.links[a.link].name, s.links[b.link].name), a.prefix.Addr().Compare(b.prefix.Addr()),
@@ -86,7 +83,7 @@ func (s *snapshot) sortedAddresses() []kernelAddress {
 	})
 }
 
-// otherLengths is the same address on the same link with other prefix lengths.
+// otherLengths is the address on its link with other prefix lengths.
 func (s *snapshot) otherLengths(key addressKey) (others []kernelAddress) {
 	addr := key.prefix.Addr()
 	for bits := range addr.BitLen() + 1 { // a look-up each: there may be thousands of addresses
@@ -97,12 +94,12 @@ func (s *snapshot) otherLengths(key addressKey) (others []kernelAddress) {
 	return others
 }
 
-// compare orders routes: IPv4 before IPv6, then a low metric before a high one.
+// compare orders routes: IPv4 first, then by metric.
 func (r route) compare(o route) int {
 	return cmp.Or(cmp.Compare(r.family, o.family), cmp.Compare(r.metric, o.metric), cmp.Compare(r.link, o.link))
 }
 
-// withoutLoopback returns "" unless the link is a loopback, else the first other that is none.
+// withoutLoopback returns link, or the first of others if that is a loopback.
 func (s *snapshot) withoutLoopback(link string, others ...string) string {
 	if l, _ := s.linkNamed(link); !l.loopback {
 		return ""
@@ -115,7 +112,7 @@ func (s *snapshot) withoutLoopback(link string, others ...string) string {
 	return ""
 }
 
-// mayCarryVIPs reports whether a VIP may sensibly be on l, so that it belongs into the NodeInfo.
+// mayCarryVIPs reports whether a VIP may be on l, so it is in NodeInfo.
 func (s *snapshot) mayCarryVIPs(l link, addressed bool) bool {
 	if l.loopback || s.isPort(l) {
 		return false

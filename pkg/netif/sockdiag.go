@@ -10,8 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sizes and places in the messages of sock_diag(7), struct inet_diag_req_v2 and struct
-// inet_diag_msg in linux/inet_diag.h.
+// Sizes and places in messages of sock_diag(7): struct inet_diag_req_v2 and inet_diag_msg in linux/inet_diag.h.
 const (
 	diagHead    = 8  // family, protocol, extensions, padding, states
 	diagID      = 48 // ports, addresses, link, cookie
@@ -42,8 +41,7 @@ const (
 	ownClients                             // those of this node that ended elsewhere while the address was there
 )
 
-// resetConnections ends TCP connections to a of these kinds, and returns how many (docs/why.md, "The control plane's
-// VIP").
+// resetConnections ends TCP connections to a, and returns how many (docs/why.md, "The control plane's VIP").
 func (k *rtnetlink) resetConnections(a netip.Addr, kinds connectionKinds) (int, error) {
 	var errs []error
 	ends := make(map[connectionEnds]bool)
@@ -81,10 +79,9 @@ func (k *rtnetlink) resetConnections(a netip.Addr, kinds connectionKinds) (int, 
 	return n, errors.Join(errs...)
 }
 
-// connectionEnds is the two ends of a connection, as a socket of this node has them.
+// connectionEnds are as a socket of this node has them.
 type connectionEnds struct{ local, remote netip.AddrPort }
 
-// socketEnds is those of an ID.
 func socketEnds(family uint8, id []byte) connectionEnds {
 	return connectionEnds{
 		netip.AddrPortFrom(socketAddress(family, id[idSource:]), binary.BigEndian.Uint16(id)),

@@ -12,11 +12,10 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// ipvsLink is where kube-proxy in ipvs mode puts the address of every Service on every
-// node: they are not the node's own, and no program has left them behind.
+// ipvsLink is where kube-proxy in ipvs mode has every Service's address on every node: not own, not left behind.
 const ipvsLink = "kube-ipvs0"
 
-// A view is what others are told of a snapshot. It is never changed, but replaced.
+// A view is what others are told of a snapshot, replaced as a whole.
 type view struct {
 	bound     []vip.Address         // what bears our mark and the kernel answers for
 	unmanaged []vip.Address         // what looks like a VIP and has no mark
@@ -32,7 +31,7 @@ type view struct {
 	taken map[netip.Addr][]time.Time
 }
 
-// publish replaces the view if it has changed, and reports whether more than links did. n.mu is held.
+// publish replaces a changed view, and reports whether more than links differ. n.mu is held.
 func (n *Interfaces) publish() (differs bool) {
 	if n.setting {
 		n.unpublished = n.unpublished || n.changed
@@ -51,7 +50,7 @@ func (n *Interfaces) publish() (differs bool) {
 	return !reflect.DeepEqual(before, *now)
 }
 
-// newView makes a view of the snapshot, of what is wanted and of the macvlans. n.mu is held.
+// newView makes a view of snapshot, wishes and macvlans. n.mu is held.
 func (n *Interfaces) newView() *view {
 	s := n.snapshot
 	v := &view{gateways: map[string]netip.Addr{}, macvlanErrors: n.macvlans.errors,
@@ -87,9 +86,9 @@ func (n *Interfaces) newView() *view {
 	return v
 }
 
-// prefixes are those of this node's addresses that Herald has not bound and that may concern VIPs.
+// prefixes are of this node's addresses that are not Herald's and may concern VIPs.
 type prefixes struct {
-	// by link: of the addresses that this node can use, and those of them that are networks
+	// by link: of usable addresses, and those of them that are networks
 	all, networks map[int][]netip.Prefix
 	tentative     map[int][]netip.Prefix // by link: networks of addresses that it can't use
 	others        []netip.Prefix         // of addresses that no VIP may be, beside those of all
@@ -134,7 +133,6 @@ func (n *Interfaces) addAddresses(v *view) prefixes {
 	return p
 }
 
-// sort brings links and macvlans in their order.
 func (v *view) sort() {
 	slices.SortFunc(v.links, func(a, b vip.Link) int { return cmp.Compare(a.Index, b.Index) })
 	slices.SortFunc(v.info.Links, func(a, b vip.Link) int { return strings.Compare(a.Name, b.Name) })
@@ -153,12 +151,12 @@ func (v *view) setGateways(s *snapshot) (byRoute string) {
 	return byRoute
 }
 
-// linkByRoute returns the link of VIPs by default routes; the one before stays while it is down.
+// linkByRoute returns the link of VIPs by default routes; the former stays while it is down.
 func (n *Interfaces) linkByRoute(first string) string {
 	if first == "" {
 		return ""
 	}
-	// what configures a link takes its route away when it loses its carrier, and the next may be in another network
+	// a lost carrier takes the route away, and the next may be in another network
 	l, there := n.snapshot.linkNamed(n.byRoute)
 	hasRoute := slices.ContainsFunc(n.snapshot.routes, func(r route) bool { return r.link == l.index })
 	if !there || n.snapshot.isPort(l) || l.up && hasRoute {
@@ -167,15 +165,14 @@ func (n *Interfaces) linkByRoute(first string) string {
 	return n.byRoute
 }
 
-// without returns list without those that are in the second.
 func without(list, unwanted []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(list), func(p netip.Prefix) bool { return slices.Contains(unwanted, p) })
 }
 
-// maxOtherAddresses is how many NodeInfo.OtherAddresses a node publishes: they are on its node lease.
+// maxOtherAddresses is how many NodeInfo.OtherAddresses are on a node lease.
 const maxOtherAddresses = 256
 
-// otherAddresses returns the addresses of prefixes, sorted, each once, maxOtherAddresses at most.
+// otherAddresses returns up to maxOtherAddresses of prefixes, sorted, each once.
 func otherAddresses(prefixes []netip.Prefix) (addrs []netip.Addr) {
 	for _, p := range prefixes {
 		addrs = append(addrs, p.Addr())
@@ -185,7 +182,7 @@ func otherAddresses(prefixes []netip.Prefix) (addrs []netip.Addr) {
 	return addrs[:min(len(addrs), maxOtherAddresses)]
 }
 
-// globalGateways returns the gateways that have no link-local address, sorted, each once.
+// globalGateways returns the gateways that are not link-local, sorted, each once.
 func (v *view) globalGateways() (addrs []netip.Addr) {
 	for _, a := range v.gateways {
 		if a.IsGlobalUnicast() {

@@ -5,18 +5,15 @@ import (
 	"time"
 )
 
-// An AddressCheck asks the hosts on a link who has an address, by ARP requests or
-// neighbor solicitations.
+// An AddressCheck asks a link's hosts who has an address, by ARP or neighbor solicitations.
 type AddressCheck struct {
 	Addr netip.Addr
 	Link string
 	Kind CheckKind
-	// AllowedMACs is the link-layer addresses that may answer, separated by spaces; an
-	// answer by any other is in CheckResult.UnexpectedMACs. With CheckVerify, "" allows all;
-	// CheckNeighbor ignores it and allows all. CheckFormer ignores other answers.
+	// AllowedMACs may answer, separated by spaces; others are in CheckResult.UnexpectedMACs. With CheckVerify "" allows
+	// all; CheckNeighbor allows all; CheckFormer ignores others.
 	AllowedMACs string
-	// Owner and Transitions, with CheckVerify, are Holder and Transitions of the Claim: a
-	// check of another owner, or of the same after a move, begins from nothing.
+	// Owner and Transitions, with CheckVerify, are of the Claim: after a move a check begins from nothing.
 	Owner       string
 	Transitions int64
 }
@@ -32,19 +29,17 @@ type CheckKind string
 
 // The kinds of AddressCheck.
 const (
-	// CheckProbe asks whether an address that this node is about to use for the first
-	// time is free (RFC 5227 section 2.1).
+	// CheckProbe asks whether an address about to be used first is free (RFC 5227 section 2.1).
 	CheckProbe CheckKind = "probe"
-	// CheckDefend asks whether another host claims an address that this node has, and
-	// announces the address at once if so (RFC 5227 section 2.4 (b)).
+	// CheckDefend asks whether others claim this node's address, and then announces it at once (RFC 5227 section 2.4 (b)).
 	CheckDefend CheckKind = "defend"
-	// CheckVerify asks whether Owner, another node, answers for an address, and nobody else.
+	// CheckVerify asks whether Owner, another node, and nobody else answers.
 	CheckVerify CheckKind = "verify"
-	// CheckNeighbor asks whether Owner, another node, answers for an address of its own, as long as
-	// other hosts on the link are heard: else it is this node that is cut off.
+	// CheckNeighbor asks whether Owner, another node, answers for its own address, while other hosts are heard: else this
+	// node is cut off.
 	CheckNeighbor CheckKind = "neighbor"
-	// CheckFormer asks, in quick succession, whether one of AllowedMACs, which belong to nodes that have lost their
-	// claims, goes on to answer for an address that this node is about to bind. Other answers are ignored.
+	// CheckFormer asks, in quick succession, whether AllowedMACs, of nodes that lost their claims, still answer. Other
+	// answers are ignored.
 	CheckFormer CheckKind = "former"
 )
 
@@ -54,11 +49,9 @@ type CheckResult struct {
 	At             time.Time `json:",omitzero"` // when it was known
 	NoAnswer       bool      // with CheckVerify, CheckNeighbor and CheckFormer: nobody answered
 	UnexpectedMACs []string  // who answered, or announced the address, and is not allowed to; sorted
-	// StillAnsweredBy, with CheckFormer, is the one of AllowedMACs that goes on to answer, for longer than a kernel does
-	// whose Herald has ended; "" until then.
+	// StillAnsweredBy, with CheckFormer, is which of AllowedMACs answers longer than a kernel does without Herald, or "".
 	StillAnsweredBy string `json:",omitempty"`
-	// ClearedAt is when the result became OK after it had not been; zero if it always was,
-	// or is not.
+	// ClearedAt is when the result became OK again, or zero.
 	ClearedAt time.Time `json:",omitzero"`
 	NotSent   string    // why the question could not be sent, or ""
 }

@@ -2,8 +2,8 @@ package vip
 
 import "net/netip"
 
-// A BalancedServer is an API server that gets its share of the connections to a port of the VIP of the control plane,
-// while the VIP is bound to this node.
+// A BalancedServer is an API server that gets its share of connections to the control plane's VIP, while that is bound
+// here.
 type BalancedServer struct {
 	Addr netip.Addr     // the VIP
 	Port uint16         // of TCP

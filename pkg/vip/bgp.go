@@ -23,13 +23,10 @@ type Secret string
 
 const hidden = "(hidden)"
 
-// String hides the text.
 func (Secret) String() string { return hidden }
 
-// GoString hides the text.
 func (Secret) GoString() string { return hidden }
 
-// MarshalText hides the text.
 func (Secret) MarshalText() ([]byte, error) { return []byte(hidden), nil }
 
 // A BGPPeer is a router to have a BGP session with. It is comparable.
@@ -46,8 +43,7 @@ type BGPPeer struct {
 	Source          netip.Addr // the session's address here; zero leaves it to the kernel, or SourceInterface
 	SourceInterface string     // the link whose address that is, or ""
 
-	// Next hops of prefixes whose family is not the session's. Zero: an address of
-	// NextHopInterface, or of the link the session leaves by.
+	// Next hops of prefixes of the other family. Zero: an address of NextHopInterface, or of the session's link.
 	NextHop4         netip.Addr
 	NextHop6         netip.Addr
 	NextHopInterface string
@@ -57,14 +53,14 @@ type BGPPeer struct {
 	BFD BFD
 }
 
-// BFD is the parameters of a BFD session with a router (RFC 5880). The zero BFD means that there is none.
+// BFD is the parameters of a BFD session (RFC 5880); zero: none.
 type BFD struct {
 	MinReceive  time.Duration // Required Min RX Interval
 	MinTransmit time.Duration // Desired Min TX Interval
 	Multiplier  uint8         // Detect Mult
 }
 
-// Name is the peer's name for people: its interface, else its address.
+// Name is the peer's interface, else its address.
 func (p BGPPeer) Name() string {
 	if p.Interface != "" {
 		return p.Interface
@@ -75,8 +71,7 @@ func (p BGPPeer) Name() string {
 // A Community is a BGP community (RFC 1997).
 type Community uint32
 
-// Well-known communities, by the names that routers use for them
-// (IANA, BGP Well-known Communities).
+// Well-known communities, by the names of routers (IANA, BGP Well-known Communities).
 var wellKnown = map[string]Community{
 	"graceful-shutdown": 0xffff0000, // RFC 8326
 	"blackhole":         0xffff029a, // RFC 7999
@@ -92,7 +87,6 @@ const GracefulShutdown Community = 0xffff0000
 // String is "65000:100".
 func (c Community) String() string { return fmt.Sprintf("%d:%d", c>>16, c&0xffff) }
 
-// MarshalText writes a Community as String does.
 func (c Community) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
 // A LargeCommunity is a BGP large community (RFC 8092).
@@ -101,11 +95,10 @@ type LargeCommunity [3]uint32
 // String is "65000:1:100".
 func (c LargeCommunity) String() string { return fmt.Sprintf("%d:%d:%d", c[0], c[1], c[2]) }
 
-// MarshalText writes a LargeCommunity as String does.
 func (c LargeCommunity) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
-// maxCommunities is how many communities of both kinds a route may have. A BGP message has 4096
-// bytes (RFC 4271 section 4.1), and a speaker that gets a longer one ends the session.
+// maxCommunities is how many a route has of both kinds: longer messages than 4096 bytes (RFC 4271 section 4.1) end a
+// session.
 const maxCommunities = 64
 
 // ParseCommunities reads "65000:100,65000:1:100,no-export", maxCommunities at most; the error says which is wrong.
@@ -143,8 +136,7 @@ func ParseCommunities(text string) (small []Community, large []LargeCommunity, e
 	return small, large, nil
 }
 
-// BGPAttributes are what is said of a route besides its prefix. A nil pointer or
-// slice leaves it to the default.
+// BGPAttributes are a route's; nil pointers and slices are the default.
 type BGPAttributes struct {
 	Communities      []Community      `json:",omitempty"`
 	LargeCommunities []LargeCommunity `json:",omitempty"`
@@ -194,16 +186,14 @@ func same[T comparable](a, b *T) bool {
 	return a == b || a != nil && b != nil && *a == *b
 }
 
-// A Route is a prefix to be advertised to BGP peers, with this node as its next hop.
+// A Route is a prefix for BGP peers, with this node as next hop.
 type Route struct {
 	Prefix     netip.Prefix
 	Service    Key // the oldest Service that has it; zero for an aggregate
 	Attributes BGPAttributes
-	// Drain: it is about to be withdrawn. Peers are asked to prefer any other path
-	// meanwhile (RFC 8326).
+	// Drain: it is about to be withdrawn, and peers should prefer other paths (RFC 8326).
 	Drain bool
-	// Keep: this process ends, and routers are to keep the route until the next one
-	// takes it over (RFC 4724). What then is not wanted any more is not withdrawn.
+	// Keep: this process ends, and routers keep the route for the next (RFC 4724); later nothing is withdrawn.
 	Keep bool
 }
 
@@ -212,7 +202,7 @@ func (r Route) Equal(o Route) bool {
 	return r.Prefix == o.Prefix && r.Drain == o.Drain && r.Attributes.Equal(o.Attributes)
 }
 
-// A BGPSession is the state of the session with one BGP peer, as this node sees it.
+// A BGPSession is the state of a peer's session, as this node sees it.
 type BGPSession struct {
 	Peer     string    `json:"peer"`               // Peer.Name
 	AS       uint32    `json:"as,omitempty"`       // the peer's
@@ -220,10 +210,9 @@ type BGPSession struct {
 	Since    time.Time `json:"since"`              // when it came up or went down
 	Prefixes int       `json:"prefixes,omitempty"` // how many are advertised on it
 	Reason   string    `json:"reason,omitempty"`   // while it is not established: why, as far as known
-	// while it is established: the state of the BFD session, or why there is none; "" if none is configured
+	// while established: the BFD session's state, or why there is none; "" if none is configured
 	BFD string `json:"bfd,omitempty"`
-	// While it is established: the peer takes no routes of a family, since that was not negotiated (RFC 4760 section 8).
-	// A Herald of before says neither.
+	// While established: the family was not negotiated (RFC 4760 section 8). Older Heralds say neither.
 	NoIPv4 bool `json:"noIPv4,omitempty"`
 	NoIPv6 bool `json:"noIPv6,omitempty"`
 }

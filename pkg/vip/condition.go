@@ -1,6 +1,6 @@
 package vip
 
-// A ConditionType is the type of a condition in status.conditions of a Service.
+// A ConditionType is a type in status.conditions of a Service.
 type ConditionType string
 
 // The conditions that Herald writes.
@@ -13,7 +13,7 @@ const (
 // A ConditionStatus is the status of a condition, as Kubernetes spells it.
 type ConditionStatus string
 
-// The statuses of conditions. ConditionAbsent, in what is wanted, is a condition that is to be removed.
+// The statuses of conditions. A wanted ConditionAbsent is to be removed.
 const (
 	ConditionTrue    ConditionStatus = "True"
 	ConditionFalse   ConditionStatus = "False"

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// A Macvlan is a link of this node that Herald makes for one VIP leased by DHCP,
-// so that the VIP has a hardware address of its own.
+// A Macvlan is a link that Herald makes for a leased VIP to have its own MAC.
 type Macvlan struct {
 	Name     string
 	Parent   string // the link it sits on
@@ -15,8 +14,8 @@ type Macvlan struct {
 	IPv6     bool   // it needs a link-local address, from which DHCPv6 asks (RFC 8415 section 5)
 }
 
-// A DHCPRequest is an address that a DHCP server is to lease. ID and Family identify it;
-// the same ID is the same client to a server, whichever node asks.
+// A DHCPRequest is an address to lease, identified by ID and Family; to a server the ID is the client, whichever node
+// asks.
 type DHCPRequest struct {
 	ID     string // a Service's UID, or what Services with one macvlan have in common
 	Family Family
@@ -58,8 +57,7 @@ type DHCPState struct {
 	Request DHCPRequest
 	State   string    // as RFC 2131 section 4.4 names them, in lower case
 	Lease   DHCPLease // its Addr is zero while nothing is leased
-	// Lost: there was a lease and it has ended (expired, refused, address in use), or
-	// what was recorded turned out to be over.
+	// Lost: a lease has ended (expired, refused, address in use), or the recorded one was over.
 	Lost    bool
 	Problem string // what went wrong last, and what was tried; "" while all is well
 }

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// An EgressRule is what a Service with kube-vip.io/egress says: whatever its pods send that the limits
-// allow leaves the cluster with the Service's VIP as its source.
+// An EgressRule is a Service's kube-vip.io/egress: what its pods send within limits leaves the cluster with its VIP as
+// source.
 type EgressRule struct {
 	Selector string // label selector of the Service's pods, as the API server reads it
 	EgressLimits
 }
 
-// EgressLimits are those of an EgressRule. Packets outside of them keep the source that the network plugin gives them.
+// EgressLimits are an EgressRule's. Packets outside keep the network plugin's source.
 type EgressLimits struct {
 	AllowedNetworks  []netip.Prefix `json:",omitempty"` // of destinations; none: all
 	DeniedNetworks   []netip.Prefix `json:",omitempty"` // of destinations
@@ -39,27 +39,25 @@ type Pod struct {
 	Addresses []netip.Addr // at most one of a family
 }
 
-// EgressTimeout is how long the kernel keeps the pods of Services with egress that no process renews: what pods send
-// must not have a VIP as its source for long that another node has by now.
+// EgressTimeout is how long the kernel keeps pods that no process renews: another node may have the VIP by then.
 const EgressTimeout = 20 * time.Second
 
-// An Egress is one VIP of a Service with an EgressRule: what this node does about packets of the Service's pods.
+// An Egress is what this node does about packets of pods, for one VIP.
 type Egress struct {
 	VIP  netip.Addr
 	Pods []netip.Addr // the pods' addresses, of the VIP's family, sorted
-	// Via is the address of the node that owns the VIP, of the VIP's family, to which this node routes what its own pods
-	// send. Zero: this node owns the VIP, and makes it the source of what all of the pods send.
+	// Via is the owner's address, of the VIP's family, to which this node routes what its pods send. Zero: this node is
+	// the owner, and makes the VIP the source.
 	Via  netip.Addr `json:",omitzero"`
 	Link string     // that Via is on
-	// Former: this node owns the VIP by now, and Via is the node that did before. Only packets of TCP connections that
-	// these pods began by way of another node are routed to it.
+	// Former: this node is the owner, Via the one before, which gets packets of TCP connections begun by it.
 	Former bool `json:",omitempty"`
-	// Internal is destinations in the cluster, which are left alone; the same in each Egress of a Plan.
+	// Internal is destinations in the cluster, left alone; the same throughout a Plan.
 	Internal []netip.Prefix
 	EgressLimits
 }
 
-// Compare orders Egresses; it is 0 if they are equal.
+// Compare orders Egresses; equal ones are 0.
 func (e Egress) Compare(o Egress) int {
 	for _, c := range []int{
 		e.VIP.Compare(o.VIP), e.Via.Compare(o.Via), strings.Compare(e.Link, o.Link), compareBools(e.Former, o.Former),

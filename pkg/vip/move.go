@@ -13,7 +13,7 @@ type Move struct {
 	From      string       `json:"from,omitempty"` // the node that had it before; "" if none had
 	To        string       `json:"to,omitempty"`   // the node that has it since; "" if none has
 	Cause     string       `json:"cause,omitempty"`
-	// Outage is the time in which nobody answered, as the node that took over has measured it: from when the one before
-	// was last heard until the VIP was announced. nil: another node took over, or the one before was never heard.
+	// Outage is how long nobody answered, as the new owner measured: from when the former was last heard until it
+	// announced; nil: another took over, or none was heard.
 	Outage *time.Duration `json:"outage,omitempty"`
 }

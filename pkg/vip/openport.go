@@ -2,9 +2,8 @@ package vip
 
 import "net/netip"
 
-// An OpenPort is one port of a VIP that takes packets. To all other ports of a VIP that has an OpenPort nothing is
-// delivered on this node; a VIP without any is not limited. One with nothing but Addr opens no port: all of the VIP
-// are closed if it has no other.
+// An OpenPort is a port of a VIP that takes packets; then all others of the VIP are closed here. With Addr alone it
+// opens none. A VIP without any is not limited.
 type OpenPort struct {
 	Addr     netip.Addr
 	Protocol string // "TCP", "UDP" or "SCTP"; "" for none

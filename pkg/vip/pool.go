@@ -10,37 +10,34 @@ type PoolSource struct {
 	ConfigMap Key
 	UID       string
 	Data      map[string]string
-	// labels of namespaces, by name, none of them nil; empty if they may not be read
+	// labels of namespaces, by name, none nil; empty if unreadable
 	Namespaces map[string]map[string]string
-	// there is no such ConfigMap any more: this is what it said last; nothing is given of it, what it does not let
-	// Services have stays so
+	// the ConfigMap is gone, this is its last: it gives nothing, but still forbids
 	Gone bool
 }
 
-// A PoolPolicy is what the ConfigMap of pools says about addresses that Services ask for by name. It is not
-// modified after it was made.
+// A PoolPolicy is what the ConfigMap of pools says about addresses asked for by name; never modified.
 type PoolPolicy interface {
 	// KeepsOut reports whether a pool is for some namespaces only.
 	KeepsOut() bool
-	// WhyNotOffered returns why Services of a namespace with these labels may not ask for an address, as a sentence that
-	// begins with the address, or ""; with poolsOnly (svc_addresses) it must be of a pool.
+	// WhyNotOffered returns why a namespace with these labels may not ask for an address, a sentence that begins with it,
+	// or ""; with poolsOnly (svc_addresses) it must be of a pool.
 	WhyNotOffered(namespace string, labels map[string]string, a netip.Addr, poolsOnly bool) string
 	// MayShare reports whether Services of both namespaces share a, if their ports differ.
 	MayShare(a netip.Addr, one, other string) bool
-	// Interface returns the link of a VIP of a namespace's Service that names none; "" if no pool says.
+	// Interface returns the link of a namespace's VIP, where the Service names none, or "".
 	Interface(namespace string, a netip.Addr) string
 	// LimitsNodes reports whether not every node may carry a.
 	LimitsNodes(a netip.Addr) bool
 	// WhyNotOn returns why a node with these labels may not carry a, or "".
 	WhyNotOn(a netip.Addr, labels map[string]string) string
-	// InPool reports whether a is of a pool, or may be of one of those that it was given of, as heraldvip.io/allocated
-	// names them.
+	// InPool reports whether a is of a pool, or maybe of those given (heraldvip.io/allocated).
 	InPool(a netip.Addr, given string) bool
 	// Prefers reports whether some nodes should rather carry a than others.
 	Prefers(a netip.Addr) bool
-	// Weight returns how much a node with these labels is preferred for a; 0 if not at all.
+	// Weight returns how much a node with these labels is preferred for a, or 0.
 	Weight(a netip.Addr, labels map[string]string) int
-	// Methods returns the ways to announce a, and the pool that says so; nil if none does.
+	// Methods returns the ways to announce a, and the pool that says so, or nil.
 	Methods(a netip.Addr) (methods []Method, pool string)
 }
 
@@ -49,8 +46,7 @@ type PoolInput struct {
 	Now    time.Time
 	Source *PoolSource // nil: there is no ConfigMap of pools
 
-	// Allocate: this node is the one that gives addresses to Services. Without it, what
-	// follows is empty.
+	// Allocate: this node gives addresses; else what follows is empty.
 	Allocate bool
 	Requests []AddressRequest
 	Reserved []ReservedRange // of which none is given
@@ -58,7 +54,7 @@ type PoolInput struct {
 	DHCPMode string          // dhcp_mode: what 0.0.0.0 alone asks a DHCP server for: "ipv4" (also ""), "ipv6" or "dual"
 }
 
-// An AddressRequest is a Service of type LoadBalancer: what it has is in use.
+// An AddressRequest is a LoadBalancer: what it has is in use.
 type AddressRequest struct {
 	*Service
 	Foreign bool          // it is given nothing: it is not ours, or names what can't be read, or what it may not have
@@ -77,24 +73,23 @@ type Assignment struct {
 	Service   Key
 	UID       string
 	Addresses []netip.Addr // all that it is to have; none: it waits
-	// that they are of; two names with a comma if it took two. If it waits, the first pool that it may have one of
+	// their pool, or two with a comma; while it waits, the first that it may have one of
 	Pool   string
 	Reason string // why these; or why none, and what to do
 
 	Had []netip.Addr // what the Service named when this was decided,
-	// and the pools that it was given that of: if it is something else by now, that is its user's, and stays
+	// the pools of what it was given: a different value by now is its user's, and stays
 	HadPool string
 
 	Own    []netip.Addr // those of Addresses that a person named
 	Remove bool         // without Addresses: what it was given is taken off it, since it is Superseded
 }
 
-// A PoolProblem is what is wrong with one key of the ConfigMap of pools.
+// A PoolProblem is what is wrong with a key of the ConfigMap of pools.
 type PoolProblem struct {
 	Key     string
 	Message string // what is wrong, and what would be right or what happens now
 	Warning bool   // the key can be read, but has an effect that is probably not meant
 }
 
-// String is the key and the message.
 func (p PoolProblem) String() string { return p.Key + ": " + p.Message }

@@ -2,7 +2,7 @@ package vip
 
 import "net/netip"
 
-// LastAddr returns the last address of a prefix; the zero Addr for an invalid one.
+// LastAddr returns the last address of a prefix; zero if invalid.
 func LastAddr(p netip.Prefix) netip.Addr {
 	b := p.Addr().AsSlice()
 	for i := max(0, p.Bits()); i < len(b)*8; i++ {

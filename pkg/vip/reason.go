@@ -1,11 +1,9 @@
 package vip
 
-// A Reason is the short name of a verdict or an Event, in the CamelCase that
-// Events use.
+// A Reason is the short name of a verdict or an Event, in CamelCase.
 type Reason string
 
-// Reasons of Events on a Service and of verdicts in /debug/plan.
-// The meaning of each is in Reasons.
+// Reasons of Events and of verdicts in /debug/plan; Reasons has their meaning.
 const (
 	VIPAnnounced         Reason = "VIPAnnounced"
 	VIPMoved             Reason = "VIPMoved"

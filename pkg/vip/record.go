@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// A Record is where a Service has its addresses from. It is the message of the condition Recorded: tenants can't
-// write a status.
+// A Record is where a Service has its addresses from: the message of condition Recorded, for tenants can't write a
+// status.
 type Record struct {
 	Named  []netip.Addr `json:"named,omitempty"`  // by the Service
 	Given  []netip.Addr `json:"given,omitempty"`  // of pools
@@ -22,7 +22,7 @@ func (r *Record) Has(a netip.Addr) bool {
 	return slices.Contains(r.Named, a) || slices.Contains(r.Given, a) || slices.Contains(r.Leased, a)
 }
 
-// String returns r as JSON. It is shorter than the message of a condition may be.
+// String returns JSON, shorter than a condition's message may be.
 func (r *Record) String() string {
 	text, err := json.Marshal(r)
 	if err != nil {
@@ -47,7 +47,7 @@ func (r *Record) Condition() Condition {
 	return Condition{Type: Recorded, Status: ConditionTrue, Reason: AddressSet, Message: r.String()}
 }
 
-// SetConditions sets the Conditions of s, and the Record among them, if it can be read.
+// SetConditions sets the Conditions of s, and its Record, if readable.
 func (s *Service) SetConditions(all []Condition) {
 	s.Conditions, s.Record = all, Record{}
 	for _, c := range all {

@@ -66,16 +66,16 @@ type Service struct {
 	DualStack DualStack    // spec.ipFamilyPolicy
 	Pools     []string     // the pools it asks for, in order (heraldvip.io/pool)
 	Renumber  bool         // heraldvip.io/renumber: what it was given may be replaced if no pool has it any more
-	// heraldvip.io/allocated as it stands: the pools that Addresses were given of, with commas; "" if a person set them
+	// heraldvip.io/allocated as it stands: the pools of Addresses, with commas; "" if a person set them
 	Allocated string
 	Own       []netip.Addr // those of Addresses that a person named, where Herald gave the others
-	// what Herald gave from a pool is still written on it, and does not count: a person has named other addresses since
+	// what Herald gave is still written, but a person has named others since
 	Superseded bool
 	Labels     map[string]string // at most 64 of them, the first by name; nil without pools
 	Interface  string            // kube-vip.io/serviceInterface: a link's name, "auto", or "" for the node's default
 	Lease      string            // kube-vip.io/leaseName: a Lease's name in the Service's own namespace, or ""
 
-	// heraldvip.io/sharing-key: Services of other namespaces with the same one may share its addresses; "" if none may
+	// heraldvip.io/sharing-key: Services of other namespaces with it may share the addresses; "": none
 	SharingKey string
 
 	DHCP DHCP // how an address is asked for if one is 0.0.0.0 or ::
@@ -99,12 +99,12 @@ type Service struct {
 	Conditions []Condition // status.conditions of Herald's types, as they stand
 	Record     Record      // the one among Conditions
 	VIPHost    string      // kube-vip.io/vipHost as it stands: the node that last wrote the status
-	// heraldvip.io/announcer as it stands: which installation of Herald that was; "" for another program
+	// heraldvip.io/announcer as it stands: which installation; "" for another program
 	Announcer string
 	Invalid   []string // what could not be read, each a sentence that names the field
 }
 
-// SourceStatus is Source where nothing but the status names an address.
+// SourceStatus is Source where only the status names an address.
 const SourceStatus = "status.loadBalancer.ingress"
 
 // IsGiven reports whether Herald gave a, one of Addresses, from a pool.
@@ -129,7 +129,7 @@ func (s *Service) Peculiar() string {
 	return ""
 }
 
-// Lacks returns the families that a RequireDualStack Service, which names some address, does not.
+// Lacks returns the families that a RequireDualStack Service with an address lacks.
 func (s *Service) Lacks() (families []Family) {
 	if s.DualStack != RequireDualStack || len(s.Addresses) == 0 ||
 		slices.ContainsFunc(s.Addresses, netip.Addr.IsUnspecified) {
@@ -143,7 +143,7 @@ func (s *Service) Lacks() (families []Family) {
 	return families
 }
 
-// StatusVIPs returns the VIPs of the status: those of mode Proxy, of gateways (UPnP), only if all are.
+// StatusVIPs returns the VIPs of the status; mode Proxy is gateways' (UPnP), unless all are.
 func (s *Service) StatusVIPs() (vips []netip.Addr) {
 	isVIP := func(i Ingress) bool { return i.IPMode != ModeProxy }
 	all := !slices.ContainsFunc(s.Ingress, isVIP)
@@ -174,7 +174,7 @@ func (s *Service) LeaseKeys() []Key {
 // OwnLeaseKey is the unit of the Service k if it names none.
 func OwnLeaseKey(k Key) Key { return Key{Namespace: k.Namespace, Name: "kubevip-" + k.Name} }
 
-// DHCP is what the annotations of a Service say about asking a DHCP server.
+// DHCP is what a Service's annotations say to DHCP servers.
 type DHCP struct {
 	Hostname  string       // kube-vip.io/loadbalancerHostname
 	MAC       string       // kube-vip.io/hwaddr, as net.HardwareAddr writes it
@@ -207,7 +207,7 @@ func FamilyOf(a netip.Addr) Family {
 	return IPv6
 }
 
-// Unspecified is the address of the family that stands for any: 0.0.0.0 or ::.
+// Unspecified is the family's 0.0.0.0 or ::.
 func (f Family) Unspecified() netip.Addr {
 	if f == IPv4 {
 		return netip.IPv4Unspecified()
@@ -223,8 +223,7 @@ func (f Family) String() string {
 	return "IPv6"
 }
 
-// MarshalText writes a Family as String does. Without it encoding/json takes a
-// list of them for bytes, and writes base64.
+// MarshalText writes String; without it encoding/json writes lists in base64.
 func (f Family) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
 
 // A DualStack is spec.ipFamilyPolicy of a Service.
@@ -237,26 +236,22 @@ const (
 	RequireDualStack
 )
 
-// A Port is one a Service listens on. Two Services may share an address as
-// long as they share no Port on it.
+// A Port is one a Service listens on. Services share an address if they share no Port.
 type Port struct {
 	Protocol string // TCP, UDP or SCTP
 	Port     uint16
 }
 
-// An IPMode says how packets for the address arrive
-// (KEP-1860, Service .status.loadBalancer.ingress.ipMode).
+// An IPMode says how packets for the address arrive (KEP-1860, Service .status.loadBalancer.ingress.ipMode).
 type IPMode string
 
-// The modes Kubernetes knows. The empty IPMode stands for an API server that
-// doesn't know the field.
+// The modes Kubernetes knows. An API server without the field has "".
 const (
 	ModeVIP   IPMode = "VIP"   // with the VIP as destination: kube-proxy serves it on every node
 	ModeProxy IPMode = "Proxy" // kube-proxy leaves the address alone
 )
 
-// Endpoints are the backends of a Service: all its EndpointSlices taken as one
-// set. Node names are sorted and not repeated.
+// Endpoints are a Service's backends, of all EndpointSlices; node names sorted, each once.
 type Endpoints struct {
 	Ready       []string // nodes with a ready endpoint
 	Terminating []string // nodes with a serving, terminating endpoint

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// A World is all that a pass of the agent may know: what each room has observed. It
-// is a value; nothing in it is changed after it was read.
+// A World is what a pass of the agent may know: each room's observations, never changed once read.
 type World struct {
 	Now      time.Time
 	Self     string // this node's name
@@ -23,13 +22,13 @@ type World struct {
 	StatusFights    map[Key]string // who changes what this node writes on a Service again and again, by Service
 
 	// From the pools.
-	// as the API server has it, or had last; nil: there has been no ConfigMap of pools since this process began
+	// as the API server has it, or had last; nil: none since this process began
 	Pools *PoolSource
-	// PoolsRefused: the ConfigMap of pools may not be read, and what it says is not known.
+	// PoolsRefused: the ConfigMap of pools may not be read.
 	PoolsRefused bool
-	// of the node that allocates: what is not seen on Services yet, and who waits, sorted by Service
+	// of the node that allocates: what Services don't show yet, and who waits, by Service
 	Assignments []Assignment
-	// AssignmentRefusals is why the API server does not take an address that a Service was given, by Service.
+	// AssignmentRefusals is why the API server refuses given addresses, by Service.
 	AssignmentRefusals map[Key]string
 	PoolProblems       []PoolProblem // sorted by key
 	PoolPolicy         PoolPolicy    // of Pools, or of what it said before; nil until that is read
@@ -46,17 +45,16 @@ type World struct {
 	// From this node's kernel and wire.
 	Bound     []Address // VIPs of ours that the kernel has
 	Unmanaged []Address // VIPs that the kernel has and no Herald has bound
-	// AddressFights is the VIPs that another program takes off this node again and again.
+	// AddressFights is the VIPs that another program removes here again and again.
 	AddressFights map[netip.Addr]bool
 	FormerOwners  []FormerOwner                    // what nftables has
 	Heard         map[netip.Addr]HeardAnnouncement // the last announcement by another host
-	// by Service: its HealthCheck has passed, or waited for an answer long enough
+	// by Service: its HealthCheck has passed, or waited long enough
 	HealthChecked map[Key]bool
 
 	CheckResults map[netip.Addr]CheckResult // by address; absent until there is a result
 
-	// DataPlaneFault is NodeInfo.DataPlaneFault of this node once the others have had time to
-	// read it, and this node to read theirs; "" if there is none.
+	// DataPlaneFault is NodeInfo.DataPlaneFault of this node, once all had time to read each other's, or "".
 	DataPlaneFault string
 
 	// From DHCP.
@@ -65,18 +63,17 @@ type World struct {
 	StrictRPFilter bool              // net.ipv4.conf.all.rp_filter is 1, which wins over a link's 0
 	DHCPStates     []DHCPState       // one per DHCPRequest of the last Plan
 
-	// PortsNotLimited is why nftables does not limit the ports of VIPs of a family, as OpenPorts of the last Plan asked
-	// for; nothing if it does.
+	// PortsNotLimited is why nftables does not limit ports (OpenPorts), by family.
 	PortsNotLimited map[Family]string
 
-	// EgressRefused is why nftables does not take Egress of the last Plan for VIPs of a family; nothing if it does.
+	// EgressRefused is why nftables does not take the last Egress, by family.
 	EgressRefused map[Family]string
-	// EgressPodsPending: the pods of Services with egress are being listed for the first time since this process began.
+	// EgressPodsPending: this process lists pods with egress for the first time.
 	EgressPodsPending bool
 
 	// From this node's BGP speaker.
 	BGPSessions []BGPSession // one per peer, in the order of the options
-	// routes are about to be withdrawn (RFC 8326), or just were, and routers may still send by them
+	// routes are about to be withdrawn (RFC 8326), or just were, and routers may still use them
 	RoutesDraining bool
 }
 
@@ -84,22 +81,20 @@ type World struct {
 type ReservedRange struct {
 	Prefix      netip.Prefix
 	Description string // for the message: "the cluster's Service range"
-	// if not zero: the Service of which it is that, "the cluster IP" or "the address of a pod"
+	// if not zero: whose "cluster IP" or "address of a pod" it is
 	Service   Key  `json:",omitzero"`
 	FromSlice bool // only an EndpointSlice says so, which users may be able to write
 }
 
-// A HandingOver is a unit that this node has given to a successor. It goes on
-// answering for the VIPs until the successor's announcement is heard, or until Until:
-// make before break.
+// A HandingOver is a unit given to a successor, and answered for until that is heard, or Until: make before break.
 type HandingOver struct {
 	Successor string    // a node's name
 	Since     time.Time `json:",omitzero"` // when the write was sent
 	Until     time.Time `json:",omitzero"`
 }
 
-// A HeardAnnouncement is a gratuitous ARP packet or an unsolicited neighbor
-// advertisement that another host sent for an address of the Plan.
+// A HeardAnnouncement is another host's gratuitous ARP packet or unsolicited neighbor advertisement for an address of
+// the Plan.
 type HeardAnnouncement struct {
 	MAC  string // the announcer's link-layer address
 	Link string
