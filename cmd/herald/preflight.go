@@ -151,8 +151,8 @@ func checkPorts(cfg config.Config) (all []checkResult) {
 	check := func(option, address string) {
 		r := checkResult{Subject: option, Severity: fine, Message: address + " is free"}
 		if l, err := net.Listen("tcp", address); err != nil {
-			r.Severity, r.Message = doubtful, fmt.Sprintf("%s can't be listened on: %v; if that is another Herald on this "+
-				"node, end it first", address, err)
+			r.Severity, r.Message = doubtful, fmt.Sprintf("%s can't be listened on: %v; if another Herald or kube-vip on this "+
+				"node has it, end that first", address, err)
 		} else {
 			l.Close()
 		}

@@ -160,7 +160,8 @@ func isOldMetalLB(text json.RawMessage) bool {
 
 const convertOld = `. MetalLB's own converter makes today's objects of its ConfigMap, saved as config.yaml:
   docker run --rm -v "$PWD:/var/input" quay.io/metallb/configmaptocrs
-  herald import metallb resources.yaml
+  kubectl get services --all-namespaces -o yaml > services.yaml
+  herald import metallb resources.yaml services.yaml
 Write any other as an IPAddressPool with the same addresses, and an L2Advertisement or BGPAdvertisement by its protocol`
 
 // few joins at most ten of all, and says how many more there are.

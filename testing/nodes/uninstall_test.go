@@ -20,6 +20,9 @@ func TestUninstallAsDocumented(t *testing.T) {
 	_, section, _ := strings.Cut(readFile(t, "../../docs/operations.md"), "\n## Uninstalling\n")
 	_, commands, _ := strings.Cut(section, "```sh\n")
 	commands, _, _ = strings.Cut(commands, "```")
+	if !strings.Contains(commands, "herald uninstall") {
+		t.Fatalf("docs/operations.md has no commands that uninstall:\n%s", section)
+	}
 	ended := make(chan struct{})
 	go func() { // kubelets reach the API servers by a VIP of Herald's: it goes elsewhere first, or here, where it would be in use, when it is free
 		defer close(ended)
