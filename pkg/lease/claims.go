@@ -9,9 +9,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// members returns World.Members, sorted by name: this node with the given info, if it has an epoch, and each other node
-// whose node lease was seen, fenced or not. This node is Alive while its tenure holds at now, another if the last
-// decision has it as Alive.
+// members returns World.Members by name: this node with info, if it has an epoch, and each whose node lease was seen,
+// fenced or not. This one is Alive while its tenure holds, others by the last decision.
 func (l *Leases) members(now time.Time, info vip.NodeInfo) []vip.Member {
 	all := make([]vip.Member, 0, len(l.peers)+1)
 	if t := l.tenure(now); t.Epoch != 0 {
@@ -30,8 +29,7 @@ func (l *Leases) members(now time.Time, info vip.NodeInfo) []vip.Member {
 	return all
 }
 
-// claims returns World.Claims: what claim returns of each unit in the table, and of each Lease that another program
-// has.
+// claims returns World.Claims, of units in the table and Leases of other programs.
 func (l *Leases) claims(now time.Time) map[vip.Key]vip.Claim {
 	all := make(map[vip.Key]vip.Claim, len(l.table.known.Units)+len(l.beside.foreign))
 	for k, e := range l.table.known.Units {
@@ -45,14 +43,14 @@ func (l *Leases) claims(now time.Time) map[vip.Key]vip.Claim {
 	return all
 }
 
-// moveOf returns the Move that was agreed on without the API server in place of an entry; ok is false if there is none.
+// moveOf returns the Move agreed on without the API server in place of an entry.
 func (l *Leases) moveOf(k vip.Key, e Entry) (m quorum.Move, ok bool) {
 	m, ok = l.quorum.Moved[k]
 	return m, ok && m.Version == uint64(e.Number)
 }
 
-// claim returns who has a unit of which the table says e. That is another one if a Move was agreed on in its place, or
-// if this node has given it away and does not know whether that was written.
+// claim returns who has the unit of e: another if a Move was agreed on, or if this node gave it away and does not know
+// whether that was written.
 func (l *Leases) claim(k vip.Key, e Entry, now time.Time) vip.Claim {
 	if m, ok := l.moveOf(k, e); ok {
 		return vip.Claim{Holder: m.Holder, PreviousHolder: e.Owner, Transitions: e.Transitions + 1, Valid: l.moveHolds(m)}
@@ -67,8 +65,8 @@ func (l *Leases) claim(k vip.Key, e Entry, now time.Time) vip.Claim {
 	return c
 }
 
-// valid reports whether a node has what the table gives it in e. It has it until its node lease shows that its epoch is
-// over: not only from when it shows that epoch, since it may come later than the table.
+// valid reports whether a node has what e gives it, until its node lease shows that its epoch is over; not only from
+// when it shows that epoch, which may come after the table.
 func (l *Leases) valid(e Entry, now time.Time) bool {
 	switch p := l.peers[e.Owner]; {
 	case e.Owner == "":
@@ -82,7 +80,7 @@ func (l *Leases) valid(e Entry, now time.Time) bool {
 	}
 }
 
-// updateUnproven stores since when no node lease has shown the epoch of a claim in the table.
+// updateUnproven stores since when no node lease has shown a claim's epoch.
 func (l *Leases) updateUnproven(now time.Time) {
 	before := l.table.unproven
 	l.table.unproven = make(map[string]time.Time)
@@ -100,8 +98,8 @@ func (l *Leases) updateUnproven(now time.Time) {
 	}
 }
 
-// moveHolds reports whether the node to which m gave a VIP still has it: this one in its present epoch, which is not
-// over; another whose claims of that epoch are not void, and may not be moved in turn.
+// moveHolds reports whether who got a VIP by m has it: this node in its present epoch, or another whose claims are not
+// void and may not be moved in turn.
 func (l *Leases) moveHolds(m quorum.Move) bool {
 	if m.Holder == l.o.Node {
 		return m.Epoch == l.own.Epoch && !l.own.EpochOver
@@ -110,8 +108,8 @@ func (l *Leases) moveHolds(m quorum.Move) bool {
 	return p != nil && !p.void(m.Epoch) && !l.decision.Released[m.Holder]
 }
 
-// proposedMoves returns, by unit, where the plan would have those that nobody has by now (claim), each with the
-// version and the claim that it replaces. Move.Epoch is left for State.Propose.
+// proposedMoves returns, by unit, where the plan would have those that nobody has, with the version and claim that it
+// replaces. State.Propose sets Move.Epoch.
 func (l *Leases) proposedMoves(now time.Time) map[vip.Key]quorum.Move {
 	all := make(map[vip.Key]quorum.Move)
 	for k, w := range l.table.wanted {
@@ -123,8 +121,7 @@ func (l *Leases) proposedMoves(now time.Time) map[vip.Key]quorum.Move {
 	return all
 }
 
-// nodeOf returns the node whose node lease k is: what follows NodePrefix, in the namespace of
-// the node leases. "" for any other Lease.
+// nodeOf returns the node of the node lease k; "" for any other Lease.
 func (l *Leases) nodeOf(k vip.Key) string {
 	if node, ok := strings.CutPrefix(k.Name, NodePrefix); ok && k.Namespace == l.o.Namespace {
 		return node

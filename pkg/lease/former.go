@@ -9,12 +9,11 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// maxFormerHolders is how many nodes an entry of the table names at most.
+// maxFormerHolders is how many nodes an entry names at most.
 const maxFormerHolders = 8
 
-// parseFormerHolders returns the nodes of a text of formerHoldersText, the latest first, and no more than
-// maxFormerHolders. Entries that are not <node>@<seconds> are left out, and so is what names a node again:
-// Herald writes no such thing, and nodes would send a packet round in a circle.
+// parseFormerHolders parses formerHoldersText, the latest first. What is not <node>@<seconds>, or repeats a node, is
+// left out: nodes would send packets in a circle.
 func parseFormerHolders(text string) (all []vip.FormerHolder) {
 	for entry := range strings.SplitSeq(text, ",") {
 		node, at, _ := strings.Cut(entry, "@")
@@ -27,13 +26,12 @@ func parseFormerHolders(text string) (all []vip.FormerHolder) {
 	return all
 }
 
-// addFormerHolder returns all with the node, which ceases to have the lease now, as the first.
+// addFormerHolder returns all with the node, which ceases to have the lease now, as first.
 func addFormerHolder(all []vip.FormerHolder, node string, now time.Time) []vip.FormerHolder {
 	all = slices.DeleteFunc(slices.Clone(all), func(f vip.FormerHolder) bool { return f.Node == node })
 	return slices.Insert(all, 0, vip.FormerHolder{Node: node, Until: now})
 }
 
-// formerHoldersText returns the text of the first maxFormerHolders of all.
 func formerHoldersText(all []vip.FormerHolder) string {
 	var entries []string
 	for _, f := range all {
@@ -44,10 +42,10 @@ func formerHoldersText(all []vip.FormerHolder) string {
 	return strings.Join(entries, ",")
 }
 
-// maxCause is the most bytes of a cause that are written, or read.
+// maxCause is how many bytes of a cause are written, or read.
 const maxCause = 256
 
-// truncateCause returns at most maxCause bytes of a text, whole characters of UTF-8 only.
+// truncateCause returns at most maxCause bytes, whole characters of UTF-8.
 func truncateCause(text string) string {
 	if len(text) <= maxCause {
 		return text

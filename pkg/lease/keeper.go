@@ -58,8 +58,8 @@ type table struct {
 	handingOver map[vip.Key]vip.HandingOver
 }
 
-// A doubt is a write of which this node does not know whether it was carried out. Until it knows, it acts on nothing
-// that it has given away by it, and answers for that.
+// A doubt is a write that may have been carried out: until this is known, the node acts on nothing it gave away, and
+// answers for that.
 type doubt struct {
 	base int64            // the number of the table that it was to replace
 	next *Table           // what it was to write
@@ -72,7 +72,7 @@ func newTableState() table {
 		handingOver: make(map[vip.Key]vip.HandingOver)}
 }
 
-// setWanted stores where the plan has every unit, and that the plan before it is carried out.
+// setWanted stores where the plan has every unit, and that the former plan is carried out.
 func (t *table) setWanted(want []vip.Owner) {
 	t.wanted, t.planned, t.carried = make(map[vip.Key]vip.Owner, len(want)), true, t.observed
 	for _, w := range want {
@@ -80,8 +80,7 @@ func (t *table) setWanted(want []vip.Owner) {
 	}
 }
 
-// doubted returns what this node has made of e by a write of which it does not know the outcome; ok is false if it gave
-// nothing away by it.
+// doubted returns what a write of unknown outcome has made of e; not ok if that gave nothing away.
 func (t *table) doubted(k vip.Key, e Entry) (next Entry, ok bool) {
 	if t.doubt == nil || !t.doubt.over[k] || e.Number > t.doubt.base {
 		return e, false
@@ -91,9 +90,8 @@ func (t *table) doubted(k vip.Key, e Entry) (next Entry, ok bool) {
 
 func (l *Leases) tableKey() vip.Key { return vip.Key{Namespace: l.o.Namespace, Name: TableName} }
 
-// setTable takes in a version of the table. An object that is newer than the one before, and whose number is not, was
-// deleted, spoilt by hand or restored from a backup: the table that was known goes on to count, and is to be written
-// again.
+// setTable takes in a version of the table. A newer object without a newer number was deleted, spoilt or restored: the
+// known table counts, and is written again.
 func (l *Leases) setTable(x *coordinationv1.Lease, now time.Time) {
 	t := &l.table
 	if version(x) <= t.version {
@@ -113,7 +111,7 @@ func (l *Leases) setTable(x *coordinationv1.Lease, now time.Time) {
 	l.takeTable(got, now)
 }
 
-// takeTable has got count, which is what the table says, and ends the doubt that it ends.
+// takeTable has got count, and ends the doubt that it settles.
 func (l *Leases) takeTable(got *Table, now time.Time) {
 	t := &l.table
 	if got.Number <= t.known.Number && t.known.Number != 0 {
@@ -128,8 +126,7 @@ func (l *Leases) takeTable(got *Table, now time.Time) {
 	}
 }
 
-// endDoubt has this node answer for a unit that it gave away until the other is heard, if it is that one's now; else
-// the unit is this node's as before.
+// endDoubt has this node answer, until the other is heard, for a unit that is the other's now; else it stays.
 func (l *Leases) endDoubt(k vip.Key, now time.Time) {
 	h, ok := l.table.handingOver[k]
 	if e := l.table.known.Units[k]; ok && e.Owner != l.o.Node && e.Owner != "" {
@@ -141,7 +138,7 @@ func (l *Leases) endDoubt(k vip.Key, now time.Time) {
 	l.changed = true
 }
 
-// tableGone takes in that the table was deleted, of which x was the last version.
+// tableGone takes in that the table was deleted, last in version x.
 func (l *Leases) tableGone(x *coordinationv1.Lease) {
 	t := &l.table
 	if version(x) < t.version {
@@ -153,8 +150,8 @@ func (l *Leases) tableGone(x *coordinationv1.Lease) {
 	}
 }
 
-// updateBehind finds out whether nodes that may act have a newer table than this one, which have not carried out the
-// newest, and from what they say, whether a write of which this node has had no answer was carried out.
+// updateBehind finds who has a newer table, who has not carried out the newest, and so whether an unanswered write was
+// carried out.
 func (l *Leases) updateBehind(statuses map[string]vip.PeerStatus, now time.Time) {
 	t, ahead := &l.table, false
 	for node, s := range statuses {
@@ -203,7 +200,7 @@ func (l *Leases) updateBehind(statuses map[string]vip.PeerStatus, now time.Time)
 	}
 }
 
-// resolve ends the doubt by what another node says: what this one gave away is gone, or it is not.
+// resolve ends the doubt by what another node says.
 func (l *Leases) resolve(node string, written *Table, now time.Time) {
 	d := l.table.doubt
 	if written != nil {
@@ -218,9 +215,8 @@ func (l *Leases) resolve(node string, written *Table, now time.Time) {
 	}
 }
 
-// updateActs has this node act on what the table gives it, once it has read that in its epoch. A process that has
-// just begun waits until it has heard the other nodes, or a moment: they may have moved what it had without the API
-// server.
+// updateActs has this node act on the table once that was read in its epoch. A new process first hears the others, or
+// waits a moment: they may have moved claims without the API server.
 func (l *Leases) updateActs(now time.Time) {
 	t := &l.table
 	if l.own.Epoch != 0 && t.readIn == l.own.Epoch && t.actsIn != t.readIn && (t.actsIn != 0 || !l.mayNotKnow(now)) {
@@ -228,8 +224,7 @@ func (l *Leases) updateActs(now time.Time) {
 	}
 }
 
-// neglects returns for how long a node has had a unit that its agent has not taken up, beyond the time that it has
-// for that; 0 if it has none.
+// neglects returns how long past its time a node has not taken up a unit, or 0.
 func (l *Leases) neglects(node string, p *peer, now time.Time) time.Duration {
 	if !p.stalled || l.table.known.newest[quorum.ClaimText(node, p.Epoch)] <= p.carried {
 		return 0
@@ -237,16 +232,14 @@ func (l *Leases) neglects(node string, p *peer, now time.Time) time.Duration {
 	return now.Sub(p.behindSince) - followTime
 }
 
-// mayWriteTable reports whether this node may write the table at all: it has read it in its epoch, acts on its claims
-// by renewals, and knows of no newer one.
+// mayWriteTable reports whether this node has read the table in its epoch, acts on claims, and knows of no newer one.
 func (l *Leases) mayWriteTable(now time.Time) bool {
 	t := l.tenure(now)
 	return l.table.planned && t.Holds(now) && t.Confirmed && l.decision.Verdict != quorum.Holding &&
 		l.table.aheadAt.IsZero()
 }
 
-// turn returns how long after the first node this one places what nobody has: those whose Herald serves other
-// Services don't count.
+// turn returns how long after the first node this one places units; nodes that serve other Services don't count.
 func (l *Leases) turn() (d time.Duration) {
 	own := &l.about
 	for node, p := range l.peers {
@@ -258,9 +251,8 @@ func (l *Leases) turn() (d time.Duration) {
 	return d
 }
 
-// listChanges returns what this node has to write in the table now, sorted: what it gives away; what was agreed on
-// without the API server, once the owner before is fenced; and where units go that nobody has, in its turn. It has
-// Run look again when more is due.
+// listChanges returns what this node has to write now, sorted: what it gives away; agreed moves, once the former owner
+// is fenced; and free units, in its turn. Run looks again when more is due.
 func (l *Leases) listChanges(now time.Time) []change {
 	t := &l.table
 	d := dues{now: now, turn: l.turn(), before: t.needs, needs: make(map[vip.Key]time.Time)}
@@ -287,7 +279,7 @@ type dues struct {
 	again         time.Duration         // until the next look; 0: nothing is due later
 }
 
-// lookAgain asks for a look after d, if that is later than now.
+// lookAgain asks for a look after d, if later than now.
 func (s *dues) lookAgain(d time.Duration) {
 	if d > 0 && (s.again == 0 || d < s.again) {
 		s.again = d
@@ -306,8 +298,7 @@ func (s *dues) due(k vip.Key, d time.Duration) bool {
 	return left <= 0
 }
 
-// plannedChanges returns what is to change of the units in the plan: those of this node that go elsewhere; and, if this
-// node may place any, those that nobody has.
+// plannedChanges returns what changes of units in the plan: this node's that go elsewhere, and, with place, free ones.
 func (l *Leases) plannedChanges(d *dues, place bool) (all []change) {
 	for k, w := range l.table.wanted {
 		e := l.table.known.Units[k]
@@ -340,8 +331,7 @@ func (l *Leases) plannedChanges(d *dues, place bool) (all []change) {
 	return all
 }
 
-// otherChanges returns what is to change of the other units in the table: those that were moved without the API
-// server, and those that no plan has any more.
+// otherChanges returns what changes of other units: those moved without the API server, and those in no plan.
 func (l *Leases) otherChanges(d *dues, place bool) (all []change) {
 	for k, e := range l.table.known.Units {
 		m, moved := l.moveOf(k, e)
@@ -369,7 +359,7 @@ func (l *Leases) otherChanges(d *dues, place bool) (all []change) {
 // unneeded is why a unit leaves the table.
 const unneeded = "no Service needs it any more: it was deleted or changed, or has no endpoints"
 
-// isVoid reports whether the node lease of an owner shows that its claim is void.
+// isVoid reports whether an owner's node lease shows that its claim is void.
 func (l *Leases) isVoid(e Entry) bool {
 	if e.Owner == l.o.Node {
 		return e.Epoch != l.own.Epoch || l.own.EpochOver
@@ -378,8 +368,8 @@ func (l *Leases) isVoid(e Entry) bool {
 	return e.Owner == "" || p == nil || p.void(e.Epoch)
 }
 
-// writeTable starts a write of the table if there is anything to write, and it may be written. What this node gives
-// away is written at once; writes that only place units are at least gatherTime apart, and more while there are many.
+// writeTable starts a write if there is any, and it may be written: of what this node gives away at once, else
+// gatherTime apart, or more while there are many.
 func (l *Leases) writeTable(ctx context.Context, now time.Time) {
 	t := &l.table
 	if t.pending || t.stale || now.Before(t.until) || !l.mayWriteTable(now) {
@@ -425,8 +415,7 @@ func (l *Leases) writeTable(ctx context.Context, now time.Time) {
 	l.sendTable(ctx, next, given)
 }
 
-// again returns what this node has given away by a write of which it does not know the outcome, if that can still be
-// carried out, and the next owner lives.
+// again returns what was given away by an unanswered write that may yet be carried out, while the next owner lives.
 func (l *Leases) again() (all []change) {
 	t := &l.table
 	if t.doubt == nil || t.doubt.base != t.known.Number {
@@ -441,7 +430,7 @@ func (l *Leases) again() (all []change) {
 	return all
 }
 
-// rewriteDue reports whether it is this node's turn to write a table again that was deleted or spoilt.
+// rewriteDue reports whether it is this node's turn to write a lost table again.
 func (l *Leases) rewriteDue(now time.Time) bool {
 	t := &l.table
 	if t.needsNow.IsZero() || now.Sub(t.needsNow) > forgetTime {
@@ -456,8 +445,7 @@ func (l *Leases) rewriteDue(now time.Time) bool {
 	return left <= 0
 }
 
-// beginDoubt notes that a write is about to give away units: this node answers for them until it hears their next
-// owners.
+// beginDoubt notes that a write gives away units: this node answers for them until it hears their next owners.
 func (l *Leases) beginDoubt(given map[vip.Key]bool, next *Table, now time.Time) {
 	for k := range given {
 		e := next.Units[k]
@@ -474,9 +462,8 @@ func (l *Leases) beginDoubt(given map[vip.Key]bool, next *Table, now time.Time) 
 	l.changed = l.changed || len(given) > 0
 }
 
-// sendTable starts to write next, by which units are given away. A write that is refused is followed by a read, and
-// one that has no answer by another write: once either shows a higher number, nothing that was sent before can be
-// carried out any more.
+// sendTable starts to write next, which gives units away. A refused write is followed by a read, an unanswered one by a
+// write: after a higher number nothing sent before can be carried out.
 func (l *Leases) sendTable(ctx context.Context, next *Table, given map[vip.Key]bool) {
 	t := &l.table
 	t.pending = true
@@ -535,7 +522,7 @@ func (l *Leases) sendTable(ctx context.Context, next *Table, given map[vip.Key]b
 	})
 }
 
-// mergeDoubt adds a write of which nothing is known yet to the doubt of before, if both were to replace the same table.
+// mergeDoubt adds an unknown write to the doubt before, if both replace the same table.
 func mergeDoubt(before *doubt, next *Table, given map[vip.Key]bool) *doubt {
 	base := next.Number - 1
 	if before != nil && before.base == base {
@@ -549,7 +536,7 @@ func mergeDoubt(before *doubt, next *Table, given map[vip.Key]bool) *doubt {
 	return &doubt{base, next, []*Table{next}, given}
 }
 
-// applyRead takes in what a read of the table past the watch has returned.
+// applyRead takes in a read of the table past the watch.
 func (l *Leases) applyRead(x *coordinationv1.Lease, err error, now time.Time) {
 	t := &l.table
 	switch {
@@ -564,8 +551,8 @@ func (l *Leases) applyRead(x *coordinationv1.Lease, err error, now time.Time) {
 	}
 }
 
-// readTable starts to read the table past the watch: once in each epoch, before this node acts on anything; when
-// another node has had a newer one for behindTime; and when a write was refused and that read failed.
+// readTable starts a read past the watch: once in each epoch, before acting; when another node's is newer for
+// behindTime; and when a write was refused and its read failed.
 func (l *Leases) readTable(ctx context.Context, now time.Time) {
 	t := &l.table
 	ahead := !t.aheadAt.IsZero() && now.Sub(t.aheadAt) >= behindTime
@@ -591,8 +578,7 @@ func (l *Leases) readTable(ctx context.Context, now time.Time) {
 	})
 }
 
-// endHandingOver removes what was given away long ago. Without an answer this node goes on to answer as long as its
-// right to act lasts.
+// endHandingOver removes what was given away long ago; without an answer it lasts as long as the right to act.
 func (l *Leases) endHandingOver(now time.Time) {
 	t := &l.table
 	for k, h := range t.handingOver {

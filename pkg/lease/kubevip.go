@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// besideTime is how long a kube-vip is taken to live after it was seen to renew a Lease: one that waits for its turn
-	// on another node writes nothing, so that nothing shows it. What Heralds write lasts besideRenew longer.
+	// besideTime is how long a kube-vip is taken to live after a renewal: one that waits writes nothing. What Heralds
+	// write lasts besideRenew longer.
 	besideTime   = time.Hour
 	besideRenew  = 30 * time.Minute
 	maxBeside    = 16               // requests at a time
@@ -24,17 +24,17 @@ const (
 	besideRefuse = 10 * time.Minute // after the API server has refused a write in a namespace
 )
 
-// A foreign is what another program than Herald says on the Lease of a Service.
+// A foreign is what another program says on the Lease of a Service.
 type foreign struct {
 	holder    string
 	changedAt time.Time // when it was last seen to change
 	duration  time.Duration
 }
 
-// valid reports whether the program has the Service: it has changed the Lease within its own duration.
+// valid reports whether the program has changed the Lease within its duration.
 func (f *foreign) valid(now time.Time) bool { return now.Sub(f.changedAt) < f.duration }
 
-// A beside is what this node knows of the Leases of Services, which other programs renew, and what it writes on them.
+// A beside is what is known of, and written on, the Leases of Services.
 type beside struct {
 	foreign map[vip.Key]*foreign
 	seen    map[vip.Key]*coordinationv1.Lease // as the watch has shown them last, or this node has written them
@@ -51,8 +51,8 @@ func newBeside() beside {
 	}
 }
 
-// storeForeign takes in the version x of the Lease of a Service, and sets changed unless it is a renewal. One with
-// this node's own name is of an earlier program here, which has ended since Herald runs.
+// storeForeign takes in version x of a Service's Lease, and sets changed unless it is a renewal. This node's name there
+// is of an earlier program, which has ended.
 func (l *Leases) storeForeign(k vip.Key, x *coordinationv1.Lease, now time.Time) {
 	b := &l.beside
 	b.seen[k] = x
@@ -72,12 +72,12 @@ func (l *Leases) storeForeign(k vip.Key, x *coordinationv1.Lease, now time.Time)
 	}
 }
 
-// ofKubeVIP reports whether a Lease has a name that kube-vip gives to those of what it announces.
+// ofKubeVIP reports whether a Lease is named as kube-vip's are.
 func ofKubeVIP(k vip.Key) bool {
 	return strings.HasPrefix(k.Name, "kubevip-") || strings.HasPrefix(k.Name, "plndr-")
 }
 
-// keptUntil returns when a Lease that Herald has written for a Service ends; zero for any other.
+// keptUntil returns when a Service's Lease by Herald ends; zero for others.
 func keptUntil(x *coordinationv1.Lease) time.Time {
 	if holder(x) == "" || foreignHolder(x) != "" || !ofKubeVIP(keyOf(x)) {
 		return time.Time{}
@@ -85,9 +85,8 @@ func keptUntil(x *coordinationv1.Lease) time.Time {
 	return renewTime(x).Add(duration(x, 0))
 }
 
-// dueBeside returns what this node is to do to Leases of Services: while a kube-vip lives it writes those of the units
-// that it owns, unless another program has them; what it has written and does not own, or when none lives, it deletes.
-// With later, what is due soon counts, too: the watch is yet to show the last write.
+// dueBeside returns what to do to Leases of Services: while a kube-vip lives, write those of own units without another
+// program; else delete what it wrote. later counts what is due soon: the watch is yet to show the last write.
 func (l *Leases) dueBeside(now time.Time, later bool) map[vip.Key]besideWrite {
 	b, due, lives := &l.beside, make(map[vip.Key]besideWrite), now.Before(l.beside.until)
 	for k, x := range b.seen {
@@ -116,7 +115,7 @@ type besideWrite struct {
 	deletes bool
 }
 
-// standBeside starts what dueBeside returns, maxBeside requests at a time, where this node may write the table.
+// standBeside starts what dueBeside returns, maxBeside at a time, where this node may write the table.
 func (l *Leases) standBeside(ctx context.Context, now time.Time) {
 	b := &l.beside
 	if b.pending >= maxBeside || !l.mayWriteTable(now) {
@@ -145,7 +144,7 @@ func (l *Leases) standBeside(ctx context.Context, now time.Time) {
 	}
 }
 
-// leaseBeside returns the Lease of a unit that this node owns, as kube-vip would write it.
+// leaseBeside returns the Lease of an own unit as kube-vip would write it.
 func (l *Leases) leaseBeside(k vip.Key, known *coordinationv1.Lease, now time.Time) *coordinationv1.Lease {
 	next, at := &coordinationv1.Lease{}, metav1.NewMicroTime(now)
 	if known != nil {
@@ -160,8 +159,7 @@ func (l *Leases) leaseBeside(k vip.Key, known *coordinationv1.Lease, now time.Ti
 	return next
 }
 
-// applyBeside takes in how a write of the Lease k has ended: got is there now, nil if it was deleted. What the API
-// server refuses is logged once. mu is held.
+// applyBeside takes in a write of the Lease k: got is there now, nil if deleted. Refusals are logged once. mu is held.
 func (l *Leases) applyBeside(k vip.Key, got *coordinationv1.Lease, err error) {
 	b, now := &l.beside, time.Now()
 	b.pending--

@@ -55,8 +55,7 @@ import (
 
 // Annotations on Leases.
 const (
-	// ClaimAnnotation, on the Lease of a Service, is <node>@<epoch>. A holderIdentity that it does not name was written
-	// by another program.
+	// ClaimAnnotation, on a Service's Lease, is <node>@<epoch>. Another holderIdentity is another program's.
 	ClaimAnnotation = "heraldvip.io/claim"
 	// FencedAnnotation, on a node lease, is the epoch that is over.
 	FencedAnnotation = "heraldvip.io/fenced"
@@ -64,18 +63,16 @@ const (
 	NodeAnnotation = "heraldvip.io/node"
 )
 
-// NodePrefix begins the name of every node lease; the node's name follows.
+// NodePrefix begins the name of every node lease, before the node's.
 const NodePrefix = "herald-node-"
 
-// Labels are on every Lease that Herald creates, so that they can be found.
+// Labels are on every Lease that Herald creates.
 var Labels = map[string]string{"app.kubernetes.io/managed-by": "herald"}
 
-// keyOf returns the namespace and name of a Lease.
 func keyOf(l *coordinationv1.Lease) vip.Key {
 	return vip.Key{Namespace: l.Namespace, Name: l.Name}
 }
 
-// holder returns spec.holderIdentity; "" if that is not set.
 func holder(l *coordinationv1.Lease) string {
 	if l.Spec.HolderIdentity == nil {
 		return ""
@@ -83,8 +80,7 @@ func holder(l *coordinationv1.Lease) string {
 	return *l.Spec.HolderIdentity
 }
 
-// transitions returns spec.leaseTransitions, which on a node lease is the node's epoch; 0 if
-// that is not set.
+// transitions returns spec.leaseTransitions, or 0: on a node lease the node's epoch.
 func transitions(l *coordinationv1.Lease) int64 {
 	if l.Spec.LeaseTransitions == nil {
 		return 0
@@ -97,43 +93,37 @@ func addTransitions(l *coordinationv1.Lease, n int) int32 {
 	return int32(min(transitions(l)+int64(n), math.MaxInt32))
 }
 
-// parseClaim returns node and epoch of ClaimAnnotation; ok is false if there is none, or it is
-// not <node>@<number>.
+// parseClaim returns node and epoch of ClaimAnnotation, if it is <node>@<number>.
 func parseClaim(l *coordinationv1.Lease) (node string, epoch int64, ok bool) {
 	return parseClaimText(l.Annotations[ClaimAnnotation])
 }
 
-// parseClaimText returns node and epoch of what quorum.ClaimText writes, <node>@<number>; ok is false for anything
-// else.
+// parseClaimText returns node and epoch of what quorum.ClaimText writes.
 func parseClaimText(text string) (node string, epoch int64, ok bool) {
 	node, e, ok := strings.Cut(text, "@")
 	epoch, err := strconv.ParseInt(e, 10, 64)
 	return node, epoch, ok && err == nil
 }
 
-// fencedEpoch returns the epoch in FencedAnnotation; 0 if there is none, or it is not a
-// number.
+// fencedEpoch returns the number in FencedAnnotation, or 0.
 func fencedEpoch(l *coordinationv1.Lease) int64 {
 	e, _ := strconv.ParseInt(l.Annotations[FencedAnnotation], 10, 64)
 	return e
 }
 
-// fenced reports whether the epoch of a node lease is over: FencedAnnotation names that epoch
-// or a later one, as both a fence and the node's own release write it.
+// fenced reports whether a node lease's epoch is over, by a fence or its own release.
 func fenced(l *coordinationv1.Lease) bool {
 	e := fencedEpoch(l)
 	return e != 0 && e >= transitions(l)
 }
 
-// version returns the resourceVersion as a number; 0 if it is not one. Kubernetes promises
-// since 1.35 that those of one resource are ordered numbers; etcd has made them so from the
-// beginning.
+// version returns the resourceVersion, or 0: ordered numbers by etcd, and by Kubernetes' promise since 1.35.
 func version(l *coordinationv1.Lease) uint64 {
 	v, _ := strconv.ParseUint(l.ResourceVersion, 10, 64)
 	return v
 }
 
-// duration returns spec.leaseDurationSeconds; otherwise, if that is not set or less than 1.
+// duration returns spec.leaseDurationSeconds; otherwise, if that is less than 1.
 func duration(l *coordinationv1.Lease, otherwise time.Duration) time.Duration {
 	if l.Spec.LeaseDurationSeconds == nil || *l.Spec.LeaseDurationSeconds < 1 {
 		return otherwise
@@ -141,8 +131,7 @@ func duration(l *coordinationv1.Lease, otherwise time.Duration) time.Duration {
 	return time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second
 }
 
-// annotate sets the annotation key of l, or removes it if value is "". It replaces the map by
-// a changed copy, since other versions of l may share it.
+// annotate sets an annotation of l, or removes it if value is "", in a copy of the map: versions may share it.
 func annotate(l *coordinationv1.Lease, key, value string) {
 	l.Annotations = maps.Clone(l.Annotations)
 	if value == "" {
@@ -163,9 +152,7 @@ func addLabels(l *coordinationv1.Lease) {
 	l.Labels = all
 }
 
-// setOwner replaces the owner references of l by the v1 object of that kind, name and UID, with
-// which Kubernetes deletes it, whether or not a Herald is left to do so; it does nothing if the UID
-// is not known ("").
+// setOwner has Kubernetes delete l with a v1 object; without a UID it does nothing.
 func setOwner(l *coordinationv1.Lease, kind, name, uid string) {
 	if uid != "" {
 		l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: kind, Name: name, UID: types.UID(uid)}}
@@ -183,9 +170,8 @@ type NodeLease struct {
 	Waiting   string // what a process says of itself that waits on another host for the name of this node; "" if none does
 }
 
-// ParseNodeLease parses a node lease, without a check of its namespace. ok is false if the
-// name does not begin with NodePrefix. Duration is 15 s if it is not set, Info zero if it
-// can't be read.
+// ParseNodeLease parses a node lease of any namespace, if its name begins with NodePrefix. Duration is 15 s if not set,
+// Info zero if unreadable.
 func ParseNodeLease(l *coordinationv1.Lease) (n NodeLease, ok bool) {
 	name, ok := strings.CutPrefix(l.Name, NodePrefix)
 	if !ok {
@@ -200,8 +186,8 @@ func ParseNodeLease(l *coordinationv1.Lease) (n NodeLease, ok bool) {
 	return n, true
 }
 
-// renewedAt returns when spec.renewTime was written: when that was by the API server's clock, in whole seconds, if
-// the managed fields say so; else what was written, by the clock of who wrote it.
+// renewedAt returns when spec.renewTime was written, by the API server's clock in whole seconds (managed fields), else
+// by the writer's.
 func renewedAt(l *coordinationv1.Lease) time.Time {
 	for _, m := range l.ManagedFields {
 		if m.Time != nil && m.FieldsV1 != nil && strings.Contains(m.FieldsV1.GetRawString(), `"f:renewTime"`) {

@@ -17,14 +17,12 @@ import (
 type Peers interface {
 	// Statuses is the status of each other node, by name. The map is the caller's.
 	Statuses() map[string]vip.PeerStatus
-	// Off is why no heartbeats are exchanged at present, or "".
 	Off() string
-	// SetHeartbeat sends h in all heartbeats from now on. It is called several times a second,
-	// mostly with the same h.
+	// SetHeartbeat sends h in heartbeats from now on; called several times a second, mostly with the same h.
 	SetHeartbeat(h vip.Heartbeat)
 }
 
-// A Gateway knows whether the default gateway on the VIPs' link answers, by a question asked at since or later.
+// A Gateway knows whether the default gateway on the VIPs' link answers, asked at since or later.
 type Gateway interface {
 	Liveness(since time.Time) vip.Liveness
 }
@@ -53,8 +51,7 @@ const (
 	pauseLimit = 1250 * time.Millisecond // after a pause longer than this the process was stopped, or got no CPU
 )
 
-// Leases is this node's part in the agreement: it renews the node lease, fences dead and silent nodes, and writes in
-// the table what it gives away and what nobody has.
+// Leases is this node's part in the agreement: it renews the node lease, fences others, and writes the table.
 type Leases struct {
 	o       Options
 	store   Store
@@ -77,7 +74,7 @@ type Leases struct {
 	reported summary
 }
 
-// New makes Leases on a Store, with a wake signal of its own if o.Wake is nil. Run does the work.
+// New makes Leases on a Store, with its own wake signal if o.Wake is nil, for Run.
 func New(store Store, o Options) *Leases {
 	l := &Leases{
 		o: o, store: store, wake: o.Wake, metrics: newMetrics(), peers: make(map[string]*peer),
@@ -90,14 +87,13 @@ func New(store Store, o Options) *Leases {
 	return l
 }
 
-// String names the task.
 func (l *Leases) String() string { return "leases" }
 
-// Wake has Run look at the Store, Info, Peers and Gateway at once. It does not block.
+// Wake has Run look at Store, Info, Peers and Gateway at once. It does not block.
 func (l *Leases) Wake() { l.wake.Send() }
 
-// Put replaces where the plan has every unit, and wakes Run, which writes. It is called by the goroutine that calls
-// Observe, once all of a plan but this is carried out.
+// Put replaces where the plan has every unit, and wakes Run to write. It is called beside Observe, once the rest of a
+// plan is carried out.
 func (l *Leases) Put(want []vip.Owner) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -122,8 +118,8 @@ func (l *Leases) Observe(w *vip.World) {
 	l.table.observed = l.table.known.Number
 }
 
-// Tenure returns this node's right to act on its claims at this moment, for each room that refreshes an address. A
-// process that was stopped (pauseLimit) confirms nothing until a later renewal succeeds.
+// Tenure returns this node's right to act on claims, for rooms that refresh addresses. A process that was stopped
+// (pauseLimit) confirms nothing until a renewal.
 func (l *Leases) Tenure() vip.Tenure {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -134,8 +130,8 @@ func (l *Leases) Tenure() vip.Tenure {
 	return l.tenure(now)
 }
 
-// tenure returns this node's right to act on its claims at now; mu is held. It does not hold before this node has read
-// the table in its epoch; before the first time there is none, so that no plan removes what an earlier process bound.
+// tenure returns this node's right at now; mu is held. It begins once the table was read in its epoch; before the first
+// time there is none, so that no plan removes what an earlier process bound.
 func (l *Leases) tenure(now time.Time) vip.Tenure {
 	t := l.own.Tenure(l.o.Timing, l.decision.HoldUntil, now)
 	if l.table.actsIn != l.own.Epoch {
@@ -147,8 +143,7 @@ func (l *Leases) tenure(now time.Time) vip.Tenure {
 	return t
 }
 
-// pausedFor returns the time since Run's last step if that is more than pauseLimit, so that
-// the process was stopped or got no CPU; 0 otherwise, and before the first step.
+// pausedFor returns the time since Run's last step if above pauseLimit: the process was stopped; else 0.
 func (l *Leases) pausedFor(now time.Time) time.Duration {
 	if d := now.Sub(l.lastStep); !l.lastStep.IsZero() && d > pauseLimit {
 		return d
@@ -156,8 +151,7 @@ func (l *Leases) pausedFor(now time.Time) time.Duration {
 	return 0
 }
 
-// NodeInfos returns the vip.NodeInfo on the node lease of each other node, by name. Nodes that
-// have released theirs are left out; those that were fenced are not.
+// NodeInfos returns other nodes' info by name, without released node leases, but with fenced ones.
 func (l *Leases) NodeInfos() map[string]vip.NodeInfo {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -170,8 +164,7 @@ func (l *Leases) NodeInfos() map[string]vip.NodeInfo {
 	return all
 }
 
-// Ready returns an error if this node's tenure does not hold at present, confirmed or not, or
-// while AwaitName waits for another process; nil if it does.
+// Ready returns an error while the tenure does not hold, or AwaitName waits.
 func (l *Leases) Ready() error {
 	l.mu.Lock()
 	other := l.own.waitsFor
@@ -185,8 +178,8 @@ func (l *Leases) Ready() error {
 	return nil
 }
 
-// Run makes steps until ctx ends, gives back what this node has, releases the node lease, and returns the error of
-// that. If another process has taken the name of this node it releases nothing, and returns an error that says which.
+// Run makes steps until ctx ends, gives back what this node has, and releases the node lease. If another process has
+// taken the name it releases nothing, and returns an error that says which.
 func (l *Leases) Run(ctx context.Context) error {
 	// Requests outlive ctx: their end must be known.
 	requests, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -213,9 +206,8 @@ func (l *Leases) Run(ctx context.Context) error {
 	}
 }
 
-// start runs a request in a goroutine of its own, with that timeout, then the function that it
-// returns, with mu held, and wakes Run. It does not block. Marks that a request is under way
-// are the caller's to set, and that function's to clear.
+// start runs a request in a goroutine with that timeout, then what it returns, with mu held, and wakes Run. The caller
+// marks that it is under way, and what is returned unmarks it.
 func (l *Leases) start(ctx context.Context, timeout time.Duration, request func(context.Context) func()) {
 	go func() {
 		ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -228,8 +220,8 @@ func (l *Leases) start(ctx context.Context, timeout time.Duration, request func(
 	}()
 }
 
-// releaseAll gives back all that this node still has, and blocks until no request is under way, since one that was not
-// answered may have been carried out. After ctx has ended nothing more is started.
+// releaseAll gives back all of this node's, and blocks while requests are under way: unanswered ones may have been
+// carried out. After ctx nothing more is started.
 func (l *Leases) releaseAll(ctx context.Context) {
 	for tries := 0; ; tries++ {
 		l.mu.Lock()
@@ -258,8 +250,7 @@ func (l *Leases) releaseAll(ctx context.Context) {
 	}
 }
 
-// step reads the watch cache and the heartbeats, decides, and starts the requests that follow without waiting for
-// them.
+// step reads cache and heartbeats, decides, and starts requests without waiting.
 func (l *Leases) step(ctx context.Context) {
 	info := l.o.Info() // before the lock: other rooms answer
 	var statuses map[string]vip.PeerStatus
@@ -291,7 +282,7 @@ func (l *Leases) step(ctx context.Context) {
 	l.report(now)
 	heartbeat := l.decision.Heartbeat
 	heartbeat.Table, heartbeat.TableDigest, heartbeat.Carried = l.table.known.Number, l.table.known.digest, l.table.carried
-	// the agent has ended: others may move what is left, though nothing can be given back without the API server
+	// the agent has ended: others may move what is left, though it can't be given back
 	if l.own.releasing {
 		heartbeat.TenureValid = false
 	}
@@ -301,8 +292,7 @@ func (l *Leases) step(ctx context.Context) {
 	}
 }
 
-// peer returns what is known of another node; if that is nothing, it adds an entry that counts
-// as changed now.
+// peer returns what is known of another node; a new entry counts as changed now.
 func (l *Leases) peer(node string, now time.Time) *peer {
 	p := l.peers[node]
 	if p == nil {

@@ -10,18 +10,17 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// MovesAnnotation is, on the table, the last moves of units, for herald history and for people (movesText).
+// MovesAnnotation, on the table, is the last moves of units (movesText).
 const MovesAnnotation = "heraldvip.io/moves"
 
 const (
 	maxMoves = 64 << 10 // how long that text may be: a thousand moves and more
-	// of this and the table together: all annotations of an object may have 256 KiB
+	// with the table: an object's annotations may have 256 KiB
 	maxAnnotations = 250 << 10
 	tableTime      = "2006-01-02T15:04:05.000000Z"
 )
 
-// Moves returns the moves of units that the table of the announcers' namespace has, the oldest first; Service is the
-// unit. ok is false if there is no table.
+// Moves returns the moves in the announcers' table, the oldest first, if there is one; Service is the unit.
 func Moves(all []*coordinationv1.Lease, announcers string) (moves []vip.Move, ok bool) {
 	for _, x := range all {
 		if keyOf(x) == (vip.Key{Namespace: announcers, Name: TableName}) {
@@ -33,7 +32,6 @@ func Moves(all []*coordinationv1.Lease, announcers string) (moves []vip.Move, ok
 	return nil, false
 }
 
-// Moves returns what the function Moves returns of the table that this node has.
 func (l *Leases) Moves() []vip.Move {
 	l.mu.Lock()
 	text := l.table.known.moves
@@ -43,8 +41,7 @@ func (l *Leases) Moves() []vip.Move {
 	return moves
 }
 
-// movesText returns moves, the latest first, as they are written: a line for what units have in common, and one for
-// each unit.
+// movesText returns moves, the latest first: a line for what units share, and one for each unit.
 func movesText(moves []vip.Move) string {
 	var b strings.Builder
 	last := ""
@@ -71,7 +68,7 @@ func movesText(moves []vip.Move) string {
 	return b.String()
 }
 
-// parseMoves parses what movesText writes; what that does not write is left out.
+// parseMoves parses movesText, and leaves out what that does not write.
 func parseMoves(text string) (moves []vip.Move) {
 	var m vip.Move
 	known := false
@@ -90,7 +87,6 @@ func parseMoves(text string) (moves []vip.Move) {
 	return moves
 }
 
-// parseMove parses what units have in common.
 func parseMove(line string) (m vip.Move, ok bool) {
 	line, m.Cause, _ = strings.Cut(line, " cause=")
 	m.Cause = truncateCause(m.Cause)
@@ -112,13 +108,12 @@ func parseMove(line string) (m vip.Move, ok bool) {
 	return m, err == nil
 }
 
-// addMoves returns the text of moves, which are the latest, before those of text. If that is too long the oldest go,
-// an eighth at a time.
+// addMoves returns the text of the latest moves before text; if too long, the oldest go, an eighth at a time.
 func addMoves(text string, moves []vip.Move) string {
 	return shortenMoves(movesText(moves)+text, maxMoves)
 }
 
-// shortenMoves returns the latest moves of a text that have room in so many bytes.
+// shortenMoves returns the latest moves of a text that fit in so many bytes.
 func shortenMoves(text string, limit int) string {
 	if len(text) <= limit {
 		return text
@@ -129,8 +124,8 @@ func shortenMoves(text string, limit int) string {
 	return text
 }
 
-// forgetOldest returns all, the latest first, without n of them: each time the oldest of the namespace with the most
-// goes, so that nobody makes an operator forget what happened to others. all must not be used again.
+// forgetOldest returns all, the latest first, without n: each time the oldest of the namespace with most, so that
+// nobody hides others' moves. all must not be used again.
 func forgetOldest(all []vip.Move, n int) []vip.Move {
 	left := make(map[string]int) // by namespace
 	for _, m := range all {

@@ -10,8 +10,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A peer is what this node knows of another node's lease. Times are this node's
-// own clock: the clocks of two nodes are never compared.
+// A peer is what this node knows of another's lease, by its own clock: clocks of nodes are never compared.
 type peer struct {
 	quorum.Peer
 	lease         *coordinationv1.Lease // as last seen
@@ -27,8 +26,7 @@ type peer struct {
 	about         string    // info without the number of the table, which alone is no change
 	deletedAt     time.Time // when it was last tried to delete the node lease, which is over
 	fenceFailedAt time.Time // when it was last logged that it can't be fenced
-	// the last one by this node that was written, or may have been since it had no answer, and is not logged yet; nil:
-	// none, or a later version is known
+	// this node's last one, written or unanswered, not logged yet; nil: none, or a later version is known
 	fence *sentFence
 	stability
 
@@ -39,14 +37,13 @@ type peer struct {
 	stalled     bool         // for longer than it may
 }
 
-// void reports whether claims of that epoch are void: the node has released its node lease, is
-// in a later epoch, or that epoch was fenced.
+// void reports whether claims of epoch are void: released, fenced, or followed by a later epoch.
 func (p *peer) void(epoch int64) bool {
 	return p.released || p.Epoch > epoch || p.Over && p.Epoch >= epoch
 }
 
-// lastHeard returns when a heartbeat or a renewal of the node came last. A renewal does not count of a node whose
-// kernel does not answer, as this node or one that has fenced it found: it answers no client on the VIPs' link.
+// lastHeard returns when a heartbeat or renewal came last; no renewal counts if the kernel does not answer: it answers
+// no client either.
 func (p *peer) lastHeard() time.Time {
 	fenced := p.Over && p.renewAt.Sub(p.heardAt) < fencedWithin
 	if p.heardAt.After(p.renewAt) || (p.gone || fenced) && !p.heardAt.IsZero() {
@@ -55,20 +52,19 @@ func (p *peer) lastHeard() time.Time {
 	return p.renewAt
 }
 
-// fencedWithin is how long after its last heartbeat a node that is cut off has been fenced, with room: some half a
-// second.
+// fencedWithin is how long after its last heartbeat a cut-off node is fenced: half a second, with room.
 const fencedWithin = 2 * time.Second
 
-// silent reports whether this node has seen no change of the node lease for d or longer.
+// silent reports whether the node lease has not changed for d.
 func (p *peer) silent(now time.Time, d time.Duration) bool {
 	return now.Sub(p.Changed) >= d
 }
 
-// update takes in a version of the node lease, and reports whether it says anything new but a renewal.
+// update takes in a node lease, and reports whether it says more than a renewal.
 func (p *peer) update(l *coordinationv1.Lease, now time.Time) bool {
 	epoch := transitions(l)
-	// Only the fence voids claims, its own or another's. A lease that was blanked or
-	// renamed by hand is still this node's: it writes it again as soon as its watch shows that.
+	// Only a fence voids claims. A lease blanked or renamed by hand is still this node's, which writes it again when its
+	// watch shows that.
 	over := fenced(l)
 	if !over {
 		p.fence = nil // it was for an earlier version
@@ -116,8 +112,8 @@ type stability struct {
 	breaks     int
 }
 
-// setAlive stores since when the node is alive, or that it is not, and counts as a break each time
-// that it ceases to be alive, up to maxBreaks; none counts any more forgetAfter the last.
+// setAlive stores since when the node is alive, or not, and counts breaks up to maxBreaks, forgotten forgetAfter the
+// last.
 func (s *stability) setAlive(alive bool, now time.Time) {
 	switch {
 	case alive && s.aliveSince.IsZero():
@@ -130,8 +126,7 @@ func (s *stability) setAlive(alive bool, now time.Time) {
 	}
 }
 
-// stable reports whether the node has been alive for stableAfter, twice as long for each
-// break, so that VIPs may be moved to it.
+// stable reports whether VIPs may move to the node: alive for stableAfter, doubled for each break.
 func (s *stability) stable(now time.Time) bool {
 	return !s.aliveSince.IsZero() && now.Sub(s.aliveSince) >= stableAfter<<s.breaks
 }

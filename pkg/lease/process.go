@@ -13,15 +13,15 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// WaitingAnnotation is an annotation on a node lease: what a process says of itself that has the
-// node's name, too, and waits for the holder to end (docs/why.md, "A second process").
+// WaitingAnnotation, on a node lease, is what a process says that has the node's name, too, and waits (docs/why.md, "A
+// second process").
 const WaitingAnnotation = "heraldvip.io/waiting"
 
 const (
 	askAgain      = 250 * time.Millisecond // between two looks at a node lease that another process may hold
 	failuresToLog = 20
-	// looksForMissing is at how many looks in a row there must be no node lease until its process, which was seen to
-	// renew it, has ended: one that lives writes it again as soon as it sees that somebody has deleted it.
+	// looksForMissing is at how many looks in a row a renewed node lease must be missing until its process has ended: a
+	// live one writes a deleted lease again.
 	looksForMissing = 4
 	tellWaiting     = time.Minute     // how often a process that waits says so on the node lease
 	keepWaiting     = 3 * time.Minute // how long the holder believes that
@@ -29,8 +29,8 @@ const (
 	waitingStamp    = "; at "         // precedes the time of day in it
 )
 
-// processOf returns the process that has written a node lease, and its addresses on the links
-// of the node; zero if an earlier version wrote it, or its info can't be read.
+// processOf returns the process that wrote a node lease, and its addresses; zero for an earlier version, or if
+// unreadable.
 func processOf(l *coordinationv1.Lease) (vip.ProcessInfo, string) {
 	var info vip.NodeInfo
 	if json.Unmarshal([]byte(l.Annotations[NodeAnnotation]), &info) != nil {
@@ -92,7 +92,7 @@ func (l *Leases) AwaitName(ctx context.Context, tell func(message string)) error
 	}
 }
 
-// A nameWait is what AwaitName remembers from one look to the next.
+// A nameWait is what AwaitName remembers between looks.
 type nameWait struct {
 	tell        func(string)
 	failures    int // reads of the node lease that failed
@@ -105,9 +105,8 @@ type nameWait struct {
 	said, wrote time.Time
 }
 
-// mayTakeName reports whether this process may take its node's name, that is, write over the node
-// lease x, and stores in w what x says. It may if x is fenced, has no holder, or names no process
-// of another host, or if the process that it names was not seen to renew it for silenceLimit.
+// mayTakeName reports whether this process may write over the node lease x, and stores what x says in w: x is fenced,
+// has no holder, or no process of another host, or one silent for silenceLimit.
 func (l *Leases) mayTakeName(w *nameWait, x *coordinationv1.Lease, now time.Time) bool {
 	before := w.process
 	w.process, w.addresses = processOf(x)
@@ -126,9 +125,8 @@ func (l *Leases) mayTakeName(w *nameWait, x *coordinationv1.Lease, now time.Time
 	return now.Sub(w.silentSince) >= l.silenceLimit(w, now)
 }
 
-// silenceLimit returns how long a process of another host must have been silent before this one may take its name. It
-// is less where that host was probably restarted: it was never seen to renew, and its renewal is old by this clock,
-// too.
+// silenceLimit returns how long a process of another host must have been silent: less where that probably restarted,
+// never seen to renew, and old by this clock.
 func (l *Leases) silenceLimit(w *nameWait, now time.Time) time.Duration {
 	if !w.lives && now.Sub(w.renewed) > l.o.LeaseDuration {
 		return l.o.RenewDeadline/2 + l.o.RetryPeriod
@@ -136,7 +134,6 @@ func (l *Leases) silenceLimit(w *nameWait, now time.Time) time.Duration {
 	return l.o.LeaseDuration
 }
 
-// renewTime returns spec.renewTime; zero if that is not set.
 func renewTime(l *coordinationv1.Lease) time.Time {
 	if l.Spec.RenewTime == nil {
 		return time.Time{}
@@ -144,9 +141,8 @@ func renewTime(l *coordinationv1.Lease) time.Time {
 	return l.Spec.RenewTime.Time
 }
 
-// tellWaiting makes known that this process waits for the one that has the node's name: in the log
-// and by w.tell, first and each hour; and on the node lease x, each tellWaiting. That write is
-// conditional and counts as no renewal. Until that process was seen to renew it only logs, once.
+// tellWaiting tells that this process waits: in the log and by w.tell, first and each hour; and on the node lease x,
+// each tellWaiting, conditionally, as no renewal. Until the other was seen to renew it only logs, once.
 func (l *Leases) tellWaiting(ctx context.Context, w *nameWait, x *coordinationv1.Lease) {
 	now, who := time.Now(), fmt.Sprintf("%s, process %s, addresses %s", w.process.Name, shortID(w.process.ID), w.addresses)
 	if !w.lives {
@@ -182,8 +178,7 @@ func (l *Leases) tellWaiting(ctx context.Context, w *nameWait, x *coordinationv1
 	}
 }
 
-// ownText says which process this is, and on which host: hosts that were cloned have the same name, and differ by
-// their addresses.
+// ownText says which process this is, on which host: cloned hosts differ only by addresses.
 func (l *Leases) ownText() string {
 	text, info := fmt.Sprintf("%s, process %s", l.o.Process.Name, shortID(l.o.Process.ID)), l.o.Info()
 	if addresses := info.OwnAddresses(); len(addresses) > 0 {
@@ -192,10 +187,9 @@ func (l *Leases) ownText() string {
 	return text
 }
 
-// shortID returns the first 8 digits of a process ID.
 func shortID(id string) string { return id[:min(len(id), 8)] }
 
-// checkProcess ends this node's epoch and has Run end, with the error returned, if another process has taken the name.
+// checkProcess ends the epoch, and Run with an error, if another process has taken the name.
 func (l *Leases) checkProcess(known *coordinationv1.Lease) error {
 	p, addresses := processOf(known)
 	l.mu.Lock()
@@ -210,16 +204,14 @@ func (l *Leases) checkProcess(known *coordinationv1.Lease) error {
 	return l.own.taken
 }
 
-// taken returns an error if another process has taken this node's name (checkProcess), for Run to
-// end with; nil otherwise.
+// taken returns the error of checkProcess, or nil.
 func (l *Leases) taken() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.own.taken
 }
 
-// checkWaiting stores what the annotation WaitingAnnotation of this node's lease says, and logs
-// a process that is new in it.
+// checkWaiting stores WaitingAnnotation of this node's lease, and logs a new process.
 func (l *Leases) checkWaiting(x *coordinationv1.Lease, now time.Time) {
 	o, text := &l.own, x.Annotations[WaitingAnnotation]
 	if text == o.waiting {

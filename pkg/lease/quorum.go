@@ -21,8 +21,7 @@ const (
 	fenceFailing = time.Minute             // how often it is logged that a fence can't be written
 )
 
-// evaluate stores the State and the Decision that quorum.Evaluate makes, and logs and carries out what follows at
-// once.
+// evaluate stores what quorum.Evaluate makes, and logs and carries out what follows at once.
 func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo, now time.Time) {
 	in := quorum.Input{
 		Now: now, Timing: l.o.Timing, Self: l.own.Self, Statuses: statuses,
@@ -89,7 +88,7 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo
 	l.changed = l.changed || d.Changed
 }
 
-// hasNetworkOf reports whether a node has an address in the network of a on its link of heartbeats; false if a is zero.
+// hasNetworkOf reports whether a node has an address in the network of a on its link of heartbeats.
 func hasNetworkOf(info *vip.NodeInfo, a netip.Addr) bool {
 	link := info.HeartbeatLink()
 	return slices.ContainsFunc(info.Links, func(l vip.Link) bool {
@@ -97,16 +96,15 @@ func hasNetworkOf(info *vip.NodeInfo, a netip.Addr) bool {
 	})
 }
 
-// meetTime is how long a process that starts waits at most until each other node has been heard, and meetPerNode how
-// much longer for each.
+// meetTime is how long a new process waits at most to hear each other node, and meetPerNode more for each.
 const (
 	meetTime = time.Second
-	// two transmit intervals of pkg/peers, which has fewer heartbeats where there are more nodes
+	// two intervals of pkg/peers, which sends fewer heartbeats to more nodes
 	meetPerNode = 5 * time.Millisecond
 )
 
-// mayNotKnow reports whether others may have moved claims without the API server of which this node does not know: one
-// says so, or is late, or was not heard since this process began (docs/why.md, "Without the API server").
+// mayNotKnow reports whether others may have moved claims unknown to this node: one says so, is late, or was never
+// heard (docs/why.md, "Without the API server").
 func (l *Leases) mayNotKnow(now time.Time) bool {
 	if l.decision.UnknownMoves || l.decision.PossibleMoves {
 		return true
@@ -122,7 +120,6 @@ func (l *Leases) mayNotKnow(now time.Time) bool {
 	return false
 }
 
-// isolatedText says for the log that this node reaches too few others.
 func isolatedText(info *vip.NodeInfo) string {
 	link := info.HeartbeatLink()
 	for _, l := range info.Links {
@@ -141,8 +138,8 @@ type fenceFailure struct {
 	until time.Time // when the next may be sent
 }
 
-// fence starts to write the fences that the last decision names, and starts to delete node leases that have been
-// over, and not changed, for keepFenced. It does nothing while this node's own renewals fail.
+// fence starts the decision's fences, and deletes node leases over and unchanged for keepFenced, unless this node's
+// renewals fail.
 func (l *Leases) fence(ctx context.Context, now time.Time) {
 	if l.own.RenewingSince.IsZero() {
 		return
@@ -168,8 +165,8 @@ func (l *Leases) fence(ctx context.Context, now time.Time) {
 	}
 }
 
-// fenceUnproven starts to fence the nodes to which the table gives units in an epoch that no node lease has shown for
-// the lease duration: it may be this node's watch that does not show it, so the write has to.
+// fenceUnproven starts to fence nodes with units in an epoch that no node lease has shown for the lease duration; the
+// write shows whether only this watch is late.
 func (l *Leases) fenceUnproven(ctx context.Context, now time.Time) {
 	if t := l.tenure(now); !t.Holds(now) || !t.Confirmed || l.decision.Verdict != quorum.Renewing {
 		return
@@ -188,8 +185,8 @@ func (l *Leases) fenceUnproven(ctx context.Context, now time.Time) {
 // ReasonUnproven is a reason to fence a node.
 const ReasonUnproven = "the table gives it units in an epoch that its node lease has not reached for the lease duration"
 
-// writeFence starts to replace the lease of a peer by its tombstone. The first tries are short: with the node may have
-// died the API server that would answer, or etcd's leader.
+// writeFence starts to replace a peer's lease by its tombstone. First tries are short: the API server that would
+// answer, or etcd's leader, may have died, too.
 func (l *Leases) writeFence(ctx context.Context, node string, p *peer, epoch int64, why string) {
 	timeout := fenceTimeout
 	if p.failure.count > shortTries {
@@ -226,7 +223,7 @@ func (l *Leases) writeFence(ctx context.Context, node string, p *peer, epoch int
 	})
 }
 
-// endFence takes in the outcome of a fence that was not refused by a conflict.
+// endFence takes in a fence that no conflict refused.
 func (l *Leases) endFence(node string, p *peer, sent *sentFence, err error) {
 	now := time.Now()
 	if err == nil {
@@ -249,15 +246,13 @@ func (l *Leases) endFence(node string, p *peer, sent *sentFence, err error) {
 	l.logFenced(node, p)
 }
 
-// A sentFence is a fence that this node has sent.
 type sentFence struct {
 	epoch   int64
 	why     string
 	renewed time.Duration // how long before that the node lease was last seen to be renewed
 }
 
-// logFenced logs and counts, once, that a fence of this node has voided the claims of another one, if that is known
-// by now: the API server has said so, or its answer was lost and the watch shows it.
+// logFenced logs and counts, once, that this node's fence has voided claims, as the API server or the watch says.
 func (l *Leases) logFenced(node string, p *peer) {
 	f := p.fence
 	if f == nil || !p.Over || p.released || p.Epoch != f.epoch {
@@ -269,9 +264,8 @@ func (l *Leases) logFenced(node string, p *peer) {
 		f.renewed.Round(time.Millisecond).String()+" ago", "epoch", f.epoch)
 }
 
-// tombstone returns p's node lease, or a new one if none exists, with its epoch marked as over
-// and the node as holder. It keeps the resourceVersion that this node saw last, so that the
-// API server refuses it if the node has renewed since.
+// tombstone returns p's node lease, or a new one, marked as over, with the resourceVersion last seen: the API server
+// refuses it after a renewal.
 func (l *Leases) tombstone(node string, p *peer, epoch int64) *coordinationv1.Lease {
 	next := &coordinationv1.Lease{}
 	if p.Exists {
@@ -279,13 +273,13 @@ func (l *Leases) tombstone(node string, p *peer, epoch int64) *coordinationv1.Le
 	}
 	next.Namespace, next.Name = l.o.Namespace, NodePrefix+node
 	addLabels(next)
-	// 0, as of a node lease that was made by hand, marks nothing
+	// 0, of a node lease made by hand, marks nothing
 	annotate(next, FencedAnnotation, strconv.FormatInt(max(epoch, 1), 10))
 	next.Spec.HolderIdentity, next.Spec.LeaseTransitions = &node, new(int32(epoch))
 	return next
 }
 
-// deleteFenced starts to delete the node lease of a node that was fenced long ago, if it is still the same.
+// deleteFenced starts to delete a node lease fenced long ago, if unchanged.
 func (l *Leases) deleteFenced(ctx context.Context, node string, p *peer) {
 	p.pending = true
 	x := p.lease

@@ -8,9 +8,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Claims returns who has which unit, as the Leases of a cluster say it, for commands that only read: the owners in
-// the table of the announcers' namespace, and other programs that renew the Lease of a unit. A claim of the table is
-// valid if the node lease has its epoch and is not fenced. A table that can't be read has none.
+// Claims returns who has which unit, for commands that only read: by the announcers' table, valid if the node lease has
+// its epoch unfenced, and by other programs' Leases. An unreadable table has none.
 func Claims(all []*coordinationv1.Lease, announcers string, now time.Time) map[vip.Key]vip.Claim {
 	claims := make(map[vip.Key]vip.Claim)
 	epochs := make(map[string]int64) // of nodes whose claims hold
@@ -41,7 +40,7 @@ func Claims(all []*coordinationv1.Lease, announcers string, now time.Time) map[v
 	return claims
 }
 
-// foreignHolder returns the program that has the Lease of a Service; "" if it is Herald, which renews none, or nobody.
+// foreignHolder returns the other program that has a Service's Lease, or "".
 func foreignHolder(x *coordinationv1.Lease) string {
 	name, acquired := holder(x), time.Time{}
 	if x.Spec.AcquireTime != nil {

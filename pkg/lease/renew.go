@@ -16,16 +16,16 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Times of renewals and fences. Where an answer takes milliseconds, one that takes
-// shortTimeout won't come (docs/why.md, "Slow writes during a leader change").
+// Times of renewals and fences. Where answers take ms, one of shortTimeout won't come (docs/why.md, "Slow writes during
+// a leader change").
 const (
 	fastRenewal  = 200 * time.Millisecond // after a renewal that took no longer than this the next tries have shortTimeout
 	shortTimeout = 600 * time.Millisecond
 	shortTries   = 3
 )
 
-// A link that flaps changes what a node says of itself many times a second, and each write has every other node plan:
-// infoBurst changes are written at once, and after these one each infoPeriod.
+// A link that flaps changes what a node says all the time, and each write has every node plan: infoBurst are written at
+// once, then one each infoPeriod.
 const (
 	infoPeriod = 500 * time.Millisecond
 	infoBurst  = 6
@@ -54,8 +54,7 @@ type ownLease struct {
 	waitingAt   time.Time // when that last changed
 }
 
-// checkOwn has this node's lease read and renewed if the watch shows that another program wrote it, at once if that is
-// a fence, which ends the epoch.
+// checkOwn has this node's lease read and renewed if another program wrote it, at once if fenced, which ends the epoch.
 func (l *Leases) checkOwn(x *coordinationv1.Lease, now time.Time) {
 	if l.own.lease == nil || version(x) <= version(l.own.lease) {
 		return
@@ -69,9 +68,8 @@ func (l *Leases) checkOwn(x *coordinationv1.Lease, now time.Time) {
 	}
 }
 
-// endEpoch marks this node's epoch, if it has one, as over, which voids all its claims (the next
-// renewal begins another), counts that, logs it with the reason, and sets l.changed. It does
-// nothing without an epoch, or if it is over already. mu is held.
+// endEpoch marks this node's epoch, if any, as over, which voids its claims, and counts and logs that; the next renewal
+// begins another. mu is held.
 func (l *Leases) endEpoch(why string) {
 	if l.own.EpochOver || l.own.Epoch == 0 {
 		return
@@ -82,7 +80,7 @@ func (l *Leases) endEpoch(why string) {
 		l.own.Epoch)
 }
 
-// renew starts a renewal of this node's lease if one is due, or, within infoBurst, if what it says has changed.
+// renew starts a renewal if one is due, or, within infoBurst, if what it says has changed.
 func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	o := &l.own
 	if o.releasing {
@@ -125,7 +123,7 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 		sent := time.Now()
 		got, err := l.writeOwn(ctx, known, string(info))
 		if short && err != nil && ctx.Err() != nil {
-			// Its API server has died, or etcd's leader: another try, which counts as no failure.
+			// Its API server or etcd's leader has died: another try, no failure.
 			return func() { l.own.pending, l.own.next = false, time.Now() }
 		}
 		return func() {
@@ -137,13 +135,12 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	})
 }
 
-// isolated reports whether this node is isolated, or its last process was and that has not been decided yet of this
-// one. mu is held.
+// isolated reports whether this node is isolated, or its last process was, and this one undecided. mu is held.
 func (l *Leases) isolated() bool { return l.decision.Isolated || l.own.WasIsolated }
 
-// writeOwn writes this node's own lease over known, or over what the API server has if known is nil (creates it if
-// there is none), and returns what was written, or the error. If that begins another epoch (nextEpoch) this node's
-// present one ends, and the agent is poked, before the write is sent. It blocks for the requests; mu is not held.
+// writeOwn writes this node's lease over known, or what the API server has (nil: creates it), and returns what was
+// written. Before another epoch is sent (nextEpoch) the present one ends, and the agent is poked. It blocks; mu is not
+// held.
 func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info string) (*coordinationv1.Lease,
 	error) {
 	if known == nil {
@@ -175,7 +172,7 @@ func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info
 	ends := l.own.Epoch != 0 && epoch != l.own.Epoch
 	waits := time.Since(l.own.waitingAt) < keepWaiting
 	if ends {
-		// It must be over here before any other node can see that it is.
+		// It must be over here before others can see that.
 		l.endEpoch("another epoch has begun, or it was fenced")
 	}
 	l.mu.Unlock()
@@ -202,22 +199,21 @@ func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info
 	return got, err
 }
 
-// fenceWouldBeKnown reports whether this node would know if it had been fenced before its node lease was deleted: the
-// watch has shown that it is gone, and with that all that was written before, who has this node's VIPs too; and this
-// node's right to these lasts, so that it has not been away. A tombstone goes after an hour, or with its Node.
+// fenceWouldBeKnown reports whether this node would know of a fence before its lease was deleted: the watch shows that,
+// and so all before it, and its right lasts, so it was not away. A tombstone goes after an hour, or with its Node.
 func (l *Leases) fenceWouldBeKnown(now time.Time) bool {
 	t := l.own.Tenure(l.o.Timing, l.decision.HoldUntil, now)
 	return t.Holds(now) && t.Confirmed && l.watch.own == 0
 }
 
-// Times of a renewal that finds no node lease before the watch shows that it was deleted.
+// Times of a renewal that finds no node lease before the watch shows its deletion.
 const (
 	deletionWait = time.Second           // how long it waits for that
 	deletionLook = 25 * time.Millisecond // between two looks
 )
 
-// awaitDeletion waits until the watch shows that this node's lease was deleted, so that the epoch can go on, and
-// reports whether it waited, and that came (fenceWouldBeKnown).
+// awaitDeletion waits until the watch shows that this node's lease was deleted, for the epoch to go on
+// (fenceWouldBeKnown), and reports whether that came.
 func (l *Leases) awaitDeletion(ctx context.Context) bool {
 	for began := time.Now(); ; {
 		l.mu.Lock()
@@ -233,13 +229,11 @@ func (l *Leases) awaitDeletion(ctx context.Context) bool {
 	}
 }
 
-// nextEpoch returns the epoch to write over a node lease (nil: none exists) by a process in epoch own (0: none yet),
-// which is over, or not: the same if that is valid, else one that the node never had. It is counted up, from the
-// number of seconds since 2020 if nothing is known, or if something else than Herald wrote an epoch that nobody
-// reaches.
+// nextEpoch returns the epoch to write over a node lease (nil: none) by a process in epoch own (0: none yet), over or
+// not: the same if valid, else a new one. It is counted up, or the seconds since 2020, if nothing is known, or
+// something else wrote one that nobody reaches.
 func nextEpoch(known *coordinationv1.Lease, own int64, over bool, now time.Time) int64 {
-	// Greater than any that the node ever had, though nobody may remember that: the number
-	// of seconds since 2020.
+	// Greater than any the node ever had, even if nobody remembers: the seconds since 2020.
 	first := min(max(1, now.Unix()-epochZero.Unix()), lastEpoch/2)
 	switch {
 	case known != nil && max(fencedEpoch(known), transitions(known)) >= lastEpoch:
@@ -258,35 +252,32 @@ func nextEpoch(known *coordinationv1.Lease, own int64, over bool, now time.Time)
 	case fencedEpoch(known) != 0 && fencedEpoch(known) >= max(own, transitions(known)):
 		return max(own, fencedEpoch(known)) + 1
 	case own == 0 && excluded(known):
-		// The earlier process was releasing its claims, and its last requests may still arrive.
+		// The earlier process was releasing, and its last requests may still arrive.
 		return transitions(known) + 1
 	case own == 0 || transitions(known) > own:
-		// An earlier process of this node, or a second one, began that epoch; nobody has
-		// fenced it, so its claims are this node's.
+		// An earlier or second process here began that epoch, unfenced, so its claims are this node's.
 		return transitions(known)
 	case over:
-		// Nobody has fenced it, but others may have moved what it held without the API
-		// server. Its claims must not become valid again.
+		// Unfenced, but others may have moved its claims without the API server: they must not become valid again.
 		return own + 1
 	}
 	return own
 }
 
-// laterEpochAt returns when a process that finds no node lease begins a later epoch than that: a
-// moment after it, if that began within the same second, or counting up has overtaken the seconds.
+// laterEpochAt returns when a process without a node lease begins a later epoch: after it, if that began within this
+// second, or counting overtook the seconds.
 func laterEpochAt(epoch int64) time.Time { return epochZero.Add(time.Duration(epoch+1) * time.Second) }
 
-// epochZero is where counting the seconds begins of which the number is a node's first epoch.
+// epochZero is where the seconds begin that number a node's first epoch.
 var epochZero = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// lastEpoch is where counting up ends: leaseTransitions has 32 bits.
+// lastEpoch is where counting ends: leaseTransitions has 32 bits.
 const lastEpoch = math.MaxInt32 - 1
 
-// excluded reports whether a node lease says that the node refuses VIPs, as a process does
-// that is stopping; false if its info can't be read.
+// excluded reports whether a node lease says that the node refuses VIPs, as while it stops.
 func excluded(l *coordinationv1.Lease) bool { return infoOf(l).Excluded != "" }
 
-// infoOf returns what a node lease says of its node; zero if that can't be read.
+// infoOf returns what a node lease says of its node, or zero.
 func infoOf(l *coordinationv1.Lease) (info vip.NodeInfo) {
 	if json.Unmarshal([]byte(l.Annotations[NodeAnnotation]), &info) != nil {
 		return vip.NodeInfo{}
@@ -294,9 +285,8 @@ func infoOf(l *coordinationv1.Lease) (info vip.NodeInfo) {
 	return info
 }
 
-// nextOwn returns the node lease to write over known (nil: none exists), a changed copy of
-// that: held by this node, in that epoch, renewed now, not fenced, with info as NodeAnnotation
-// and, if its UID is known, the Node as owner. AcquireTime changes only with the epoch.
+// nextOwn returns the node lease to write over a copy of known (nil: none): held, in that epoch, renewed now, not
+// fenced, with info, owned by the Node if known. AcquireTime changes only with the epoch.
 func (l *Leases) nextOwn(known *coordinationv1.Lease, epoch int64, info string) *coordinationv1.Lease {
 	now := metav1.NewMicroTime(time.Now())
 	next := &coordinationv1.Lease{}
@@ -319,7 +309,7 @@ func (l *Leases) nextOwn(known *coordinationv1.Lease, epoch int64, info string) 
 	return next
 }
 
-// applyRenewal stores the outcome of a renewal that was sent at that time, and when the next is due; mu is held.
+// applyRenewal stores a renewal's outcome, and when the next is due; mu is held.
 func (l *Leases) applyRenewal(got *coordinationv1.Lease, sent time.Time, err error) {
 	o := &l.own
 	o.pending = false
@@ -365,9 +355,8 @@ func (l *Leases) applyRenewal(got *coordinationv1.Lease, sent time.Time, err err
 	}
 }
 
-// releaseNodeLease blanks the node lease, which voids its epoch, and deletes it, in at most
-// three tries if others write it meanwhile. It blocks. It returns nil also if the lease is
-// gone, or this process never wrote one.
+// releaseNodeLease blanks and deletes the node lease, in three tries if others write it. It blocks. A missing lease is
+// no error.
 func (l *Leases) releaseNodeLease(ctx context.Context) (err error) {
 	for range 3 { // others may write it meanwhile, or a renewal whose answer was lost
 		if err = l.tryReleaseNodeLease(ctx); !apierrors.IsConflict(err) {
@@ -380,8 +369,7 @@ func (l *Leases) releaseNodeLease(ctx context.Context) (err error) {
 	return fmt.Errorf("the node lease was not released, so the others wait until it is %v old: %w", l.o.LeaseDuration, err)
 }
 
-// tryReleaseNodeLease marks this node's epoch as over and deletes the node lease, unless that says that the node is
-// isolated, which the next process must know.
+// tryReleaseNodeLease ends the epoch and deletes the node lease, unless it says isolated, for the next process.
 func (l *Leases) tryReleaseNodeLease(ctx context.Context) error {
 	if l.own.Epoch == 0 {
 		return nil
@@ -402,7 +390,7 @@ func (l *Leases) tryReleaseNodeLease(ctx context.Context) error {
 	if !drop {
 		return nil // another node deletes it when nobody needs it any more
 	}
-	// More than that is a clock that was set back.
+	// More is a clock that was set back.
 	if wait := time.Until(laterEpochAt(max(l.own.Epoch, transitions(x)))); wait <= quorum.StopTime {
 		select {
 		case <-time.After(wait):

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// A summary is what of the World changes with time alone, and what the metrics have.
+// A summary is what of the World changes with time alone, and the metrics have.
 type summary struct {
 	alive, stable    int // other nodes
 	foreign, held    int // units that another program has, and this node
@@ -15,9 +15,8 @@ type summary struct {
 	waiting          bool // another process has this node's name, and waits
 }
 
-// report ends what has expired, and if the World has changed since the last report (l.changed,
-// or the summary differs) it sets the metrics and pokes the agent. It logs when this node's
-// tenure has run out.
+// report ends what has expired, and if the World has changed (l.changed, or the summary) sets metrics and pokes the
+// agent. It logs when the tenure has run out.
 func (l *Leases) report(now time.Time) {
 	l.expire(now)
 	s := l.summarize(now)
@@ -46,7 +45,6 @@ func (l *Leases) expire(now time.Time) {
 	l.endHandingOver(now)
 }
 
-// summarize returns what of the World changes with time alone.
 func (l *Leases) summarize(now time.Time) summary {
 	t := l.tenure(now)
 	s := summary{holds: t.Holds(now), confirmed: t.Confirmed, late: !t.RenewalLateSince.IsZero(),
@@ -82,8 +80,7 @@ type metrics struct {
 	renewals, written *prometheus.CounterVec
 }
 
-// newMetrics makes the metrics, with a series for each result of a renewal. Collectors returns
-// them for registration.
+// newMetrics makes the metrics, with a series for each result of a renewal.
 func newMetrics() *metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
@@ -111,7 +108,6 @@ func newMetrics() *metrics {
 	return m
 }
 
-// Collectors returns the metrics of this package.
 func (l *Leases) Collectors() []prometheus.Collector {
 	m := l.metrics
 	return []prometheus.Collector{m.held, m.members, m.waiting, m.epochsOver, m.fenced, m.renewals, m.written}

@@ -12,9 +12,8 @@ import (
 // maxRestarts is how many of the last restarts count.
 const maxRestarts = maxBreaks
 
-// recentRestarts returns vip.NodeInfo.Restarts as they are to be published at now: those that
-// this process found and added when it started, nil once it has run for stableAfter, twice as
-// long for each of them, or for forgetAfter if that is less.
+// recentRestarts returns what is published at now: the restarts found at the start, nil after stableAfter, doubled for
+// each, or forgetAfter.
 func (o *ownLease) recentRestarts(now time.Time) []int64 {
 	if now.Sub(o.began) >= min(stableAfter<<len(o.restarts), forgetAfter) {
 		return nil
@@ -22,8 +21,7 @@ func (o *ownLease) recentRestarts(now time.Time) []int64 {
 	return o.restarts
 }
 
-// addRestart returns info, a vip.NodeInfo as JSON, with the restarts that the node lease known has, and now, if its
-// process has not stopped in good order.
+// addRestart returns info as JSON with the known lease's restarts, and now, unless that process stopped in order.
 func addRestart(info string, known *coordinationv1.Lease, now time.Time) string {
 	if known == nil || holder(known) == "" || excluded(known) {
 		return info
@@ -40,7 +38,7 @@ func addRestart(info string, known *coordinationv1.Lease, now time.Time) string 
 	})
 }
 
-// editInfo returns info, a vip.NodeInfo as JSON, as edit changes it; unchanged if it can't be read.
+// editInfo returns info, JSON, as edit changes it; unchanged if unreadable.
 func editInfo(info string, edit func(*vip.NodeInfo)) string {
 	var about vip.NodeInfo
 	if json.Unmarshal([]byte(info), &about) != nil {
@@ -54,8 +52,7 @@ func editInfo(info string, edit func(*vip.NodeInfo)) string {
 	return string(text)
 }
 
-// restartsOf returns the Restarts in the NodeAnnotation of a node lease, the last maxRestarts;
-// nil if it can't be read.
+// restartsOf returns the last maxRestarts on a node lease; nil if unreadable.
 func restartsOf(l *coordinationv1.Lease) []int64 {
 	all := infoOf(l).Restarts
 	return all[max(0, len(all)-maxRestarts):]

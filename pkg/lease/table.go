@@ -26,7 +26,7 @@ const (
 	OwnersAnnotation = "heraldvip.io/owners"
 )
 
-// An Entry is what the table says of a unit. It is a value; Former must not be changed.
+// An Entry is what the table says of a unit, a value; Former must not be changed.
 type Entry struct {
 	Owner       string // a node; "": nobody
 	Epoch       int64  // of the owner
@@ -37,7 +37,7 @@ type Entry struct {
 	Cause       string             // why it went to Owner; "": not known
 }
 
-// A Table is who owns what. It is a value: nothing in it is changed once it was made.
+// A Table is who owns what, a value that never changes.
 type Table struct {
 	Number int64 // one more with each write
 	Units  map[vip.Key]Entry
@@ -47,7 +47,6 @@ type Table struct {
 	moves  string           // the last moves, as MovesAnnotation has them
 }
 
-// newTable returns the table of units.
 func newTable(number int64, units map[vip.Key]Entry) *Table {
 	t := &Table{Number: number, Units: units, newest: make(map[string]int64)}
 	for k, e := range units {
@@ -60,7 +59,7 @@ func newTable(number int64, units map[vip.Key]Entry) *Table {
 	return t
 }
 
-// owns reports whether any unit is of a node, in whichever epoch.
+// owns reports whether any unit is of a node, in any epoch.
 func (t *Table) owns(node string) bool {
 	for claim := range t.newest {
 		if n, _, ok := parseClaimText(claim); ok && n == node {
@@ -122,14 +121,14 @@ func (t *Table) with(changes []change, now time.Time) *Table {
 }
 
 const (
-	// how long a text of the table may be: all annotations of an object together may have 256 KiB
+	// of the table's text: an object's annotations may have 256 KiB
 	maxTable   = 200 << 10
 	oldNumbers = 1024              // in a larger one, what was not changed in so many tables is told in few words
 	lastNumber = math.MaxInt32 / 2 // nobody counts so far, so something else than Herald wrote it
 )
 
-// text is the table as it is written, for people too: for each owner one line that says since when, and why, and from
-// whom, and one line for each unit of which that is so.
+// text is the table as written, for people too: for each owner a line with since when, why, and from whom, then its
+// units.
 func (t *Table) text() string {
 	text := textOf(t.Units)
 	if len(text) <= maxTable {
@@ -169,10 +168,8 @@ func textOf(units map[vip.Key]Entry) string {
 	return b.String()
 }
 
-// nobody stands for the owner of a unit that has none.
 const nobody = "nobody"
 
-// text is the line of an entry.
 func (e *Entry) text() string {
 	var b strings.Builder
 	if b.WriteString(nobody); e.Owner != "" {
@@ -197,7 +194,7 @@ func (e *Entry) text() string {
 
 var errTable = errors.New("the annotation " + OwnersAnnotation + " can't be read")
 
-// parseTable returns what the Lease of the table says. Lines that Herald does not write are an error.
+// parseTable parses the table's Lease; lines that Herald does not write are an error.
 func parseTable(l *coordinationv1.Lease) (*Table, error) {
 	text, ok := l.Annotations[OwnersAnnotation]
 	number := transitions(l)
@@ -227,7 +224,6 @@ func parseTable(l *coordinationv1.Lease) (*Table, error) {
 	return t, nil
 }
 
-// parseEntry parses the line of an entry (Entry.text).
 func parseEntry(line string) (e Entry, ok bool) {
 	line, e.Cause, _ = strings.Cut(line, " cause=")
 	e.Cause = truncateCause(strings.Join(strings.Fields(e.Cause), " "))
@@ -262,7 +258,7 @@ func parseEntry(line string) (e Entry, ok bool) {
 	return e, true
 }
 
-// lease returns the Lease to write for t over known, a changed copy of that (nil: none exists).
+// lease returns the Lease to write for t over a copy of known (nil: none exists).
 func (t *Table) lease(known *coordinationv1.Lease, namespace, writer string, now time.Time) *coordinationv1.Lease {
 	next := &coordinationv1.Lease{}
 	if known != nil {

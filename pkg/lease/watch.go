@@ -11,16 +11,14 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A Store is the Leases of the API server: a watch cache to read and a way to write. Every write is conditional on the
-// resourceVersion of what it replaces, so that of two writers one is refused (an error for which apierrors.IsConflict,
-// IsAlreadyExists or IsNotFound holds).
+// A Store is the API server's Leases: a cache to read and a way to write, conditional on the replaced resourceVersion,
+// so that one of two writers is refused (apierrors.IsConflict, IsAlreadyExists or IsNotFound).
 type Store interface {
-	// Synced reports whether the watch cache has been filled at least once.
 	Synced() bool
-	// TakeChanges returns what has happened to the watch cache since the last call: the Leases in it that are new or
-	// changed, and the last versions of those that left it, in that order. They must not be changed.
+	// TakeChanges returns what happened to the cache since the last call: new or changed Leases, and last versions of
+	// removed ones, in that order, not to be changed.
 	TakeChanges() (changed, dropped []*coordinationv1.Lease)
-	// WatchAgain has all watches of the process begin again with a list of what there is by then. It does not block.
+	// WatchAgain has all the process's watches begin again with a list. It does not block.
 	WatchAgain()
 	// Get reads past the watch cache.
 	Get(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error)
@@ -29,7 +27,6 @@ type Store interface {
 	Delete(ctx context.Context, namespace, name, resourceVersion string) error
 }
 
-// A watch is what this node knows of its watch of Leases.
 type watch struct {
 	watchCheck
 	shown  uint64            // the newest version of any Lease that it has shown: it has shown all that are older
@@ -37,7 +34,6 @@ type watch struct {
 	fenced map[string]uint64 // by node: the version that this node's own fence has written, until it is shown
 }
 
-// A renewal is one of this node that has succeeded.
 type renewal struct {
 	version uint64
 	at      time.Time // of the answer
@@ -48,8 +44,8 @@ func addRenewal(all []renewal, got *coordinationv1.Lease, at time.Time) []renewa
 	return append(all[:min(len(all), 99)], renewal{version(got), at})
 }
 
-// readCache applies what has changed in the watch cache since the last call, node leases first: what the others say is
-// judged by them. All that concerns other nodes and units, but for mere renewals, sets l.changed.
+// readCache applies changes of the cache, node leases first, since they judge others. All about other nodes and units,
+// but mere renewals, sets l.changed.
 func (l *Leases) readCache(now time.Time) {
 	changed, dropped := l.store.TakeChanges()
 	for _, x := range changed {
@@ -93,7 +89,7 @@ func (l *Leases) readCache(now time.Time) {
 	l.updateUnproven(now)
 }
 
-// dropped takes in that a Lease is gone, of which x was the last version.
+// dropped takes in that a Lease is gone, last in version x.
 func (l *Leases) dropped(x *coordinationv1.Lease, now time.Time) {
 	switch node := l.nodeOf(keyOf(x)); {
 	case keyOf(x) == l.tableKey():
@@ -124,13 +120,11 @@ func (l *Leases) dropped(x *coordinationv1.Lease, now time.Time) {
 	}
 }
 
-// restoredText says for the log why watches begin again.
 const restoredText = "etcd was restored from an earlier backup, so that versions begin again, and watches may show " +
 	"nothing: all that is watched is listed again"
 
-// setRestored has all watches begin again, since etcd was restored from a backup, as the renewal that returned got
-// has shown; and this node knows of nothing that was written before until its watch shows a later renewal. The table
-// counts as it was seen last. mu is held.
+// setRestored has all watches begin again after a restore of etcd, which renewal got has shown; nothing written before
+// counts until a later renewal shows, but the table as seen last. mu is held.
 func (l *Leases) setRestored(got *coordinationv1.Lease) {
 	l.watch.shown, l.changed = 0, true
 	clear(l.watch.fenced)
@@ -138,7 +132,6 @@ func (l *Leases) setRestored(got *coordinationv1.Lease) {
 	l.watchAgain(restoredText)
 }
 
-// watchAgain has all watches begin again with a list, and logs why.
 func (l *Leases) watchAgain(why string) {
 	l.watch.renewals = nil // those that follow count
 	l.o.Log.Warn(why)
@@ -147,25 +140,24 @@ func (l *Leases) watchAgain(why string) {
 
 // Times of a watch that shows nothing.
 const (
-	// between the first and the last of the renewals that it has not shown, and since it has shown one
+	// between the first and the last renewal that it has not shown, and since it has shown one
 	watchTimeout  = 10 * time.Second
 	watchPause    = 10 * time.Second // before the watches begin again a second time; twice as long after each
 	maxWatchPause = 5 * time.Minute  // all pauses are up to half as long more, so that not all nodes list at once
 )
 
-// A watchCheck notices that the watch is stuck: it shows none of this node's renewals, though these succeed, as where
-// a server only keeps its connections open, or refuses watches for as long as its cache is not filled. To such a node
-// all others are silent: it would know of no successor.
+// A watchCheck notices a stuck watch: it shows none of this node's successful renewals, as where a server only keeps
+// connections open, or its cache is not filled. To such a node all others are silent.
 type watchCheck struct {
-	// since the last one that the watch has shown, with the time of their answers; none from before one that failed
+	// since the last that the watch has shown, with the time of their answers; none before a failed one
 	renewals []renewal
 	shownAt  time.Time // when it has shown that: one that is only late shows another all the time
 	again    time.Time // the watches do not begin again for that before this
 	pause    time.Duration
 }
 
-// checkWatch has all watches begin again if the watch has shown none of this node's renewals for watchTimeout: at
-// once the first time, then after a pause, which grows until none was needed for maxWatchPause. mu is held.
+// checkWatch has all watches begin again after watchTimeout without a renewal: at once the first time, then after
+// growing pauses, until none was needed for maxWatchPause. mu is held.
 func (l *Leases) checkWatch(now time.Time) {
 	w := &l.watch.watchCheck
 	if shown := l.watch.own; shown != 0 {
