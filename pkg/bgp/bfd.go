@@ -9,8 +9,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A pathMonitor is a peer's BFD session (RFC 5882), which is there while the BGP session is. The peer's goroutine
-// owns all but status and failure.
+// A pathMonitor is a peer's BFD session (RFC 5882), as long as the BGP session. The peer's goroutine owns all but
+// status and failure.
 type pathMonitor struct {
 	sessions *bfd.Sessions
 	changed  mailbox.Signal // the session's Status changed
@@ -21,9 +21,8 @@ type pathMonitor struct {
 	failure atomic.Pointer[string]     // why BFD ended the last BGP session; nil if it did not
 }
 
-// updateBFD has a BFD session, if one is configured, with the addresses of the BGP session and for as long as that
-// is established. FRR makes its own again when the BGP session comes up, and takes the end of one that was up before
-// for a failure (docs/why.md, "BFD").
+// updateBFD has a BFD session, if configured, while the BGP session is established. FRR makes a new one each time, and
+// takes the end of the former for a failure (docs/why.md, "BFD").
 func (p *peer) updateBFD(at endpoints) {
 	c := p.config.BFD
 	if c == (vip.BFD{}) || !p.up() {
@@ -45,7 +44,7 @@ func (p *peer) updateBFD(at endpoints) {
 	p.followBFD()
 }
 
-// stopBFD ends the BFD session; the router is told that this is no failure.
+// stopBFD ends the BFD session, which the router hears is no failure.
 func (p *peer) stopBFD() {
 	if p.path.session != nil {
 		p.path.sessions.Stop(p.path.session)
@@ -54,9 +53,8 @@ func (p *peer) stopBFD() {
 	}
 }
 
-// followBFD ends the BGP session if BFD says that the path to the router has failed; gobgp then tries for another. A
-// BFD session that never came up, or that the router's administrator ended, changes nothing (RFC 5882 sections 3.2
-// and 4.2).
+// followBFD ends the BGP session if BFD says that the path has failed; gobgp then tries again. A BFD session that never
+// came up, or was ended by the router's administrator, changes nothing (RFC 5882 sections 3.2 and 4.2).
 func (p *peer) followBFD() {
 	if p.path.session == nil {
 		return

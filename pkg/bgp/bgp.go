@@ -1,8 +1,8 @@
-// Package bgp advertises VIPs to routers: one BGP session (RFC 4271) per peer, by gobgp. No route that a router
-// sends is used, and none reaches gobgp: a guard is in front of it.
+// Package bgp advertises VIPs to routers: one BGP session (RFC 4271) per peer, by gobgp behind a guard. No router's
+// route is used, and none reaches gobgp.
 //
-// Each peer has a gobgp server with a table of its own, so that the routes for each can differ in next hop and
-// attributes without policies (docs/why.md, "The guard before GoBGP").
+// Each peer has a gobgp server with its own table, so that routes differ in next hop and attributes without policies
+// (docs/why.md, "The guard before GoBGP").
 package bgp
 
 import (
@@ -20,34 +20,31 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// passwordPeriod is how often passwords are read that are in files.
 var passwordPeriod = 10 * time.Second
 
 // Options of a Speaker.
 type Options struct {
 	Node string // this node's name, for the shutdown communication
 
-	// Peers is all peers to have a session with, at the moment of the call. It does not block.
+	// Peers is all peers at present, without blocking.
 	Peers func() []vip.BGPPeer
-	// ReadPasswords has Peers read its files again. Run calls it every passwordPeriod. It may be nil.
+	// ReadPasswords has Peers read files again, each passwordPeriod. It may be nil.
 	ReadPasswords func()
 
 	RouterID        netip.Addr // the BGP identifier; zero derives one
 	RouterInterface string     // the link whose IPv4 address is the identifier, or ""
 
-	// Links is the links of this node with their addresses, without those that Herald has
-	// bound (netif.Interfaces.Links).
+	// Links is this node's links and addresses, without Herald's (netif.Interfaces.Links).
 	Links func() []vip.Link
 
 	HoldTime      time.Duration // the hold time to offer, whole seconds, at least 3 s
 	KeepaliveTime time.Duration // less than HoldTime
-	// RestartTime, if not zero, is how long routers are asked to keep the routes while
-	// this process restarts (RFC 4724).
+	// RestartTime is how long routers keep routes while this process restarts (RFC 4724), or zero.
 	RestartTime time.Duration
-	// DrainTime is how long a route is advertised with GRACEFUL_SHUTDOWN before it is withdrawn.
+	// DrainTime is how long a route has GRACEFUL_SHUTDOWN before it is withdrawn.
 	DrainTime time.Duration
 
-	// TTLSecurity: packets of peers without Multihop are sent with a TTL of 255, and taken with that only (RFC 5082).
+	// TTLSecurity: peers without Multihop send and take a TTL of 255 only (RFC 5082).
 	TTLSecurity bool
 
 	Log  *slog.Logger
@@ -64,24 +61,21 @@ type Speaker struct {
 	bfd     *bfd.Sessions
 }
 
-// wanted is what the last Put asked for.
 type wanted struct {
 	routes        []vip.Route
 	drainingSince time.Time // when a route first had Drain; zero if none has
 }
 
-// New makes a Speaker. It does nothing until Run runs and Put was called.
+// New makes a Speaker, which needs Run and a Put.
 func New(o Options) *Speaker {
 	s := &Speaker{o: o, metrics: newMetrics(), wanted: mailbox.New[wanted](), bfd: bfd.New(o.Log)}
 	s.peers.Store(&map[string]*peer{})
 	return s
 }
 
-// String names the task.
 func (s *Speaker) String() string { return "bgp" }
 
-// Put replaces the routes to advertise. Those of the Put before that have Keep stay. Run
-// and the peers' goroutines do the rest; Put does not block. One goroutine calls it.
+// Put replaces the routes; former ones with Keep stay. It does not block. One goroutine calls it.
 func (s *Speaker) Put(routes []vip.Route) {
 	before := s.wanted.Get()
 	next := wanted{routes: slices.Concat(routes, keptRoutes(before.routes, routes))}
@@ -94,8 +88,7 @@ func (s *Speaker) Put(routes []vip.Route) {
 	s.wanted.Put(next)
 }
 
-// keptRoutes is the routes of before with Keep whose prefixes are not in routes: the next
-// process takes them over.
+// keptRoutes is former routes with Keep that routes lacks: the next process takes them over.
 func keptRoutes(before, routes []vip.Route) (stay []vip.Route) {
 	for _, r := range before {
 		if r.Keep && !slices.ContainsFunc(routes, func(o vip.Route) bool { return o.Prefix == r.Prefix }) {
@@ -105,8 +98,8 @@ func keptRoutes(before, routes []vip.Route) (stay []vip.Route) {
 	return stay
 }
 
-// Observe fills in BGPSessions and RoutesDraining. RoutesDraining is true for DrainTime after
-// routes began to drain, while at least one session is established.
+// Observe fills in BGPSessions and RoutesDraining: for DrainTime after routes began to drain, while a session is
+// established.
 func (s *Speaker) Observe(w *vip.World) {
 	w.BGPSessions = s.Sessions()
 	since := s.wanted.Get().drainingSince
@@ -114,7 +107,7 @@ func (s *Speaker) Observe(w *vip.World) {
 	w.RoutesDraining = up && !since.IsZero() && w.Now.Sub(since) < s.o.DrainTime
 }
 
-// Sessions is the state of all sessions, in the order of Options.Peers. It does not block.
+// Sessions is all sessions, in the order of Options.Peers, without blocking.
 func (s *Speaker) Sessions() (all []vip.BGPSession) {
 	peers := *s.peers.Load()
 	for _, c := range s.o.Peers() {
@@ -128,18 +121,15 @@ func (s *Speaker) Sessions() (all []vip.BGPSession) {
 	return all
 }
 
-// LinksChanged has each peer's goroutine determine the session's endpoints again:
-// Options.Links has changed. It does not block.
+// LinksChanged has peers determine endpoints again, as Options.Links has changed. It does not block.
 func (s *Speaker) LinksChanged() {
 	for _, p := range *s.peers.Load() {
 		p.wake.Send()
 	}
 }
 
-// Run has sessions with the peers from the first Put on, until ctx ends: all routes are
-// there when the first session begins (RFC 4724 section 4.1). At the end it withdraws all routes
-// and ends the sessions with a shutdown communication (RFC 9003), unless a route has Keep: then
-// it sends nothing, and the end of the process ends the sessions.
+// Run has sessions from the first Put, so with all routes (RFC 4724 section 4.1), until ctx ends. Then it withdraws
+// them and ends sessions with a shutdown communication (RFC 9003), unless a route has Keep: then the process' end does.
 func (s *Speaker) Run(ctx context.Context) error {
 	var running, monitoring sync.WaitGroup
 	bfdContext, stopBFD := context.WithCancel(context.WithoutCancel(ctx)) // it ends after the peers
@@ -165,8 +155,7 @@ func (s *Speaker) Run(ctx context.Context) error {
 	}
 }
 
-// startAndStop starts a goroutine for each peer that is new, ends those of peers that
-// are no longer in Options.Peers, restarts those whose configuration has changed, and wakes
+// startAndStop starts new peers' goroutines, ends those no longer in Options.Peers, restarts changed ones, and wakes
 // the others.
 func (s *Speaker) startAndStop(ctx context.Context, running *sync.WaitGroup) {
 	before, peers := *s.peers.Load(), map[string]*peer{}

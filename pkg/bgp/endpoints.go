@@ -12,7 +12,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// endpoints is the two ends of a session, and the next hops of the routes on it.
+// endpoints is a session's two ends, and its routes' next hops.
 type endpoints struct {
 	remote   string     // the peer's address, with its zone if it is link-local
 	source   netip.Addr // this node's, if it is not left to the kernel
@@ -26,7 +26,7 @@ type endpoints struct {
 // sessionKey is what can't change while a session stands. The identifier is chosen once.
 func (e endpoints) sessionKey() [3]string { return [3]string{e.remote, e.local.String(), e.bind} }
 
-// nextHop is the next hop of prefixes of an address's family; zero if there is none.
+// nextHop is the next hop of prefixes of an address's family, or zero.
 func (e endpoints) nextHop(prefix netip.Addr) netip.Addr {
 	if prefix.Is4() {
 		return e.nextHop4
@@ -34,8 +34,8 @@ func (e endpoints) nextHop(prefix netip.Addr) netip.Addr {
 	return e.nextHop6
 }
 
-// findEndpoints determines the endpoints of the session by the configuration, Options.Links and
-// the kernel's routes. Its error says what is missing.
+// findEndpoints determines the endpoints by configuration, Options.Links and the kernel's routes. Its error says what
+// is missing.
 func (p *peer) findEndpoints() (endpoints, error) {
 	c := p.config
 	at := endpoints{remote: c.Address.String(), source: c.Source, id: p.at.id}
@@ -80,9 +80,8 @@ func (p *peer) findEndpoints() (endpoints, error) {
 	return at, err
 }
 
-// nextHops is the next hops on a session from local: addresses of this node. Those of the session's family are its
-// own, unless that is one of the loopback interface; all others are configured, or of the link configured, or of the
-// link with local, or of the first link.
+// nextHops is this node's addresses for a session from local. Of the session's family it is local, unless that is the
+// loopback's; others are configured, or of the link configured, of local, or the first.
 func (p *peer) nextHops(c vip.BGPPeer, local netip.Addr) (hop4, hop6 netip.Addr) {
 	link := p.link(c.NextHopInterface)
 	switch {
@@ -111,10 +110,8 @@ func (p *peer) nextHops(c vip.BGPPeer, local netip.Addr) (hop4, hop6 netip.Addr)
 	return hop4, hop6
 }
 
-// identifier is this node's BGP identifier: the one configured for the peer or for all, the
-// address of the link configured, the session's own IPv4 address, the first IPv4 address of a link
-// that is up, or a number derived from the node's name. It fails only if the link configured
-// has no IPv4 address.
+// identifier is this node's BGP identifier: configured, of the link configured, the session's IPv4 address, the first
+// of a link that is up, or from the node's name. It fails only if the link configured has no IPv4 address.
 func (p *peer) identifier(local netip.Addr) (netip.Addr, error) {
 	switch id := cmp.Or(p.config.RouterID, p.o.RouterID); {
 	case id.IsValid():
@@ -136,8 +133,7 @@ func (p *peer) identifier(local netip.Addr) (netip.Addr, error) {
 	return idFromName(p.o.Node), nil
 }
 
-// idFromName is a BGP identifier for a node without any IPv4 address: any number but 0
-// that is unlikely to be another's (RFC 6286).
+// idFromName is a likely unique identifier for a node without IPv4, never 0 (RFC 6286).
 func idFromName(node string) netip.Addr {
 	h := fnv.New32a()
 	h.Write([]byte(node))
@@ -145,8 +141,7 @@ func idFromName(node string) netip.Addr {
 	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
 }
 
-// sourceTowards is the address that the kernel would send from to a; an error if there is no
-// route. Nothing is sent.
+// sourceTowards is where the kernel would send from to a, without sending; an error without a route.
 func sourceTowards(a netip.Addr, port uint16) (netip.Addr, error) {
 	c, err := net.Dial("udp", net.JoinHostPort(a.String(), strconv.Itoa(int(port))))
 	if err != nil {
@@ -165,20 +160,18 @@ func (p *peer) owns(a netip.Addr) bool {
 	})
 }
 
-// loopback is the name of the link that no packet leaves by.
 const loopback = "lo"
 
-// link is the link of that name; the zero Link if this node has none.
+// link is the link of that name, or zero.
 func (p *peer) link(name string) vip.Link {
 	return p.findLink(func(l vip.Link) bool { return l.Name == name })
 }
 
-// linkWith is the link that has address a or is called zone; the zero Link if there is none.
+// linkWith is the link that has address a or is called zone, or zero.
 func (p *peer) linkWith(a netip.Addr, zone string) vip.Link {
 	return p.findLink(func(l vip.Link) bool { return l.Name == zone || hasAddress(l, a) })
 }
 
-// hasAddress reports whether l has the address a.
 func hasAddress(l vip.Link, a netip.Addr) bool {
 	return slices.ContainsFunc(l.Prefixes, func(x netip.Prefix) bool { return x.Addr() == a })
 }
@@ -191,9 +184,8 @@ func (p *peer) findLink(match func(vip.Link) bool) (l vip.Link) {
 	return l
 }
 
-// addressOf is an address of l and family f that others can reach: the lowest, so that it is
-// always the same; zero if there is none. An address that is alone in its network may be
-// a VIP that another program left, so it is taken only if no address of l has a network.
+// addressOf is the lowest, and so stable, address of l and f that others can reach, or zero. One alone in its network
+// may be another program's VIP, so it counts only if l has no network.
 func addressOf(l vip.Link, f vip.Family) (lowest netip.Addr) {
 	networks := slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return !p.IsSingleIP() })
 	for _, p := range l.Prefixes {

@@ -33,9 +33,8 @@ const (
 )
 
 // A guard stands between GoBGP, which can end the process on a malformed message, and one router (docs/why.md, "The
-// guard before GoBGP"): GoBGP connects to it by the loopback interface, and for each of these connections it makes
-// one to the router. Of what the router sends, only what GoBGP needs reaches it, written by the guard; what GoBGP
-// sends reaches the router but for its OPEN unchanged.
+// guard before GoBGP"). GoBGP connects to it by loopback, and it to the router. It writes what GoBGP needs of the
+// router's messages; GoBGP's pass unchanged but for OPEN.
 type guard struct {
 	config   vip.BGPPeer
 	o        Options
@@ -47,7 +46,6 @@ type guard struct {
 	sent, received prometheus.Counter // UPDATE messages
 }
 
-// progress is a new state of the session.
 type progress struct {
 	state          string // as vip.BGPSession has it
 	reason         string // why it is not established, or ""
@@ -55,7 +53,7 @@ type progress struct {
 	noIPv4, noIPv6 bool
 }
 
-// newGuard is a guard for a peer that listens for GoBGP; report is called with each new state once run runs.
+// newGuard is a guard that listens for GoBGP; report gets each new state once run runs.
 func newGuard(c vip.BGPPeer, o Options, m *metrics, report func(progress)) (*guard, error) {
 	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -66,10 +64,9 @@ func newGuard(c vip.BGPPeer, o Options, m *metrics, report func(progress)) (*gua
 	return g, nil
 }
 
-// port is where GoBGP connects to.
 func (g *guard) port() int { return g.listener.Addr().(*net.TCPAddr).Port }
 
-// run serves GoBGP's connections, one at a time, until the listener is closed. Those of other processes are closed.
+// run serves GoBGP's connections, one at a time, until the listener is closed. It closes other processes'.
 func (g *guard) run() {
 	var running sync.WaitGroup
 	for {
@@ -88,7 +85,7 @@ func (g *guard) run() {
 	}
 }
 
-// isOwn reports whether this process has the other end of a connection, too.
+// isOwn reports whether this process has the other end, too.
 func isOwn(c *net.TCPConn) bool {
 	here, there := c.LocalAddr().(*net.TCPAddr), c.RemoteAddr().(*net.TCPAddr)
 	is := func(a unix.Sockaddr, err error, want *net.TCPAddr) bool {
@@ -108,7 +105,7 @@ func isOwn(c *net.TCPConn) bool {
 	return false
 }
 
-// serve has one session of GoBGP, by the connection from it, until one of the two ends it.
+// serve has one session of GoBGP until one of the two ends it.
 func (g *guard) serve(gobgp *net.TCPConn) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -147,7 +144,7 @@ func (g *guard) serve(gobgp *net.TCPConn) {
 	_, _ = io.Copy(io.Discard, router) // else its kernel could forget the last message for what was not read
 }
 
-// dial connects to the router, as often as it takes; nil if ctx ended before.
+// dial connects to the router, as often as it takes; nil if ctx ended.
 func (g *guard) dial(ctx context.Context) (*net.TCPConn, endpoints) {
 	g.report(progress{state: "active"})
 	for {
@@ -174,13 +171,13 @@ func (g *guard) dial(ctx context.Context) (*net.TCPConn, endpoints) {
 	}
 }
 
-// zoneOf is the zone of an IPv6 address, which is "" for others.
+// zoneOf is the zone of an IPv6 address, else "".
 func zoneOf(address string) string {
 	_, zone, _ := strings.Cut(address, "%")
 	return zone
 }
 
-// setOptions sets what the configuration asks for on the socket to the router: the link, MD5 (RFC 2385), and the TTL.
+// setOptions sets the configured options of the socket to the router: the link, MD5 (RFC 2385), and the TTL.
 func (g *guard) setOptions(fd int, at endpoints) error {
 	var errs []error
 	remote, _ := netip.ParseAddr(at.remote)
@@ -219,7 +216,7 @@ func (g *guard) setOptions(fd int, at endpoints) error {
 	return errors.Join(errs...)
 }
 
-// connectError is an error of connect(2) with what it may mean for a BGP session.
+// connectError is what an error of connect(2) may mean for a BGP session.
 func connectError(err error) string {
 	timeout := net.Error(nil)
 	switch {
@@ -231,7 +228,7 @@ func connectError(err error) string {
 	return err.Error()
 }
 
-// A session is a connection of GoBGP and the one to the router that belongs to it.
+// A session is a connection of GoBGP and that to the router.
 type session struct {
 	*guard
 	gobgp, router *net.TCPConn
@@ -244,7 +241,7 @@ type session struct {
 	reason  string // why it ended, or ""
 }
 
-// receive passes what the router sends on to GoBGP until the session ends; it returns why.
+// receive passes the router's messages to GoBGP until the session ends; it returns why.
 func (s *session) receive() *refusal {
 	from := bufio.NewReader(s.router)
 	for limit := (mailbox.Limit{PerSecond: messagesPerSecond}); ; limit.Read() {
@@ -279,8 +276,7 @@ func (s *session) receive() *refusal {
 	}
 }
 
-// send passes what GoBGP sends on to the router until GoBGP closes its connection, which ends ctx, and then ends the
-// session.
+// send passes GoBGP's messages to the router until GoBGP closes, which ends ctx, and then ends the session.
 func (s *session) send(ctx context.Context, sent <-chan message) {
 	for m := range sent {
 		var reason string
@@ -311,8 +307,8 @@ func (s *session) send(ctx context.Context, sent <-chan message) {
 	s.end("")
 }
 
-// write writes a message to the router, for so long at most (RFC 9687); the reason, if it ends the session, counts
-// if it is the first. Nothing is written after the end.
+// write writes a message to the router within a time (RFC 9687), nothing after the end; a first reason, if it ends the
+// session, counts.
 func (s *session) write(m message, within time.Duration, reason string) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -325,10 +321,8 @@ func (s *session) write(m message, within time.Duration, reason string) error {
 	return err
 }
 
-// hurry has a write that the router holds up end soon.
 func (s *session) hurry() { _ = s.router.SetWriteDeadline(time.Now().Add(lingerTime)) }
 
-// tell reports a new state, unless the session has ended.
 func (s *session) tell(x progress) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -337,7 +331,7 @@ func (s *session) tell(x progress) {
 	}
 }
 
-// end ends the session, once: it closes GoBGP's connection, and the one to the router for what this node sends.
+// end ends the session, once: it closes GoBGP's connection, and the router's for sending.
 func (s *session) end(reason string) {
 	s.writing.Lock()
 	defer s.writing.Unlock()

@@ -23,7 +23,7 @@ const (
 	markerBytes = 16                     // all ones
 )
 
-// minSize is the least size of each type's messages; exactly that of KEEPALIVE and ROUTE-REFRESH.
+// minSize is the least size of each type; exactly that of KEEPALIVE and ROUTE-REFRESH.
 var minSize = map[byte]int{
 	bgp.BGP_MSG_OPEN: sizeOfOpen, bgp.BGP_MSG_UPDATE: headerSize + 4, bgp.BGP_MSG_NOTIFICATION: headerSize + 2,
 	bgp.BGP_MSG_KEEPALIVE: headerSize, bgp.BGP_MSG_ROUTE_REFRESH: headerSize + 4,
@@ -38,7 +38,7 @@ func newMessage(kind byte, body ...byte) message {
 func (m message) kind() byte   { return m[headerSize-1] }
 func (m message) body() []byte { return m[headerSize:] }
 
-// A refusal is why what the router sent ends the session, and the NOTIFICATION that says so; code 0: none is sent.
+// A refusal is why the router's message ends the session, with the NOTIFICATION; code 0: none.
 type refusal struct {
 	code, subcode byte
 	data          []byte
@@ -51,7 +51,7 @@ func (r *refusal) message() message {
 	return newMessage(bgp.BGP_MSG_NOTIFICATION, append([]byte{r.code, r.subcode}, r.data...)...)
 }
 
-// refuse is a refusal whose reason begins with what is wrong with the router's message.
+// refuse is a refusal whose reason begins with the message's fault.
 func refuse(code, subcode byte, data []byte, format string, a ...any) *refusal {
 	why := fmt.Sprintf("what the peer sent was refused: "+format, a...)
 	return &refusal{code, subcode, data, fmt.Sprintf("%s (NOTIFICATION %d/%d)", why, code, subcode)}
@@ -81,7 +81,7 @@ func readMessage(from io.Reader) (message, error) {
 	return m, err
 }
 
-// An open is an OPEN message (RFC 4271 section 4.2) with the capabilities of all its parameters (RFC 5492).
+// An open is an OPEN (RFC 4271 section 4.2) with all parameters' capabilities (RFC 5492).
 type open struct {
 	as           uint32 // by the four-octet AS capability if there is one (RFC 6793)
 	hold         uint16 // seconds
@@ -94,7 +94,7 @@ type capability struct {
 	value []byte
 }
 
-// parseOpen takes apart an OPEN whose size is right; an error if a length in it is wrong, or a parameter unknown.
+// parseOpen takes apart an OPEN of the right size; an error for wrong lengths or unknown parameters.
 func parseOpen(m message) (o open, r *refusal) {
 	b := m.body()
 	if b[0] != 4 {
@@ -130,7 +130,7 @@ func parseOpen(m message) (o open, r *refusal) {
 	return o, nil
 }
 
-// takeTLV takes a type, a length of one or two bytes and a value from the front of b; false if b is too short.
+// takeTLV takes a type, a length of one or two bytes and a value from b; false if b is too short.
 func takeTLV(b []byte, lengthBytes int) (kind byte, value, rest []byte, ok bool) {
 	if len(b) < 1+lengthBytes {
 		return 0, nil, nil, false
@@ -160,7 +160,7 @@ func (c capability) wellFormed() bool {
 	return true
 }
 
-// find is the value of the last capability with a code, as GoBGP has it.
+// find is the value of the last capability with a code, like GoBGP's.
 func (o open) find(code bgp.BGPCapabilityCode) (value []byte, ok bool) {
 	for _, c := range o.capabilities {
 		if bgp.BGPCapabilityCode(c.code) == code {
@@ -195,8 +195,8 @@ func (o open) message() message {
 	return newMessage(bgp.BGP_MSG_OPEN, append(append(b, byte(len(all))), all...)...)
 }
 
-// asSent is GoBGP's OPEN as the router gets it: with this node's identifier and, in the graceful restart capability
-// (RFC 4724 section 3), that the routes of before still lead somewhere, and whether this process has just started.
+// asSent is GoBGP's OPEN for the router: with this node's identifier and, for graceful restart (RFC 4724 section 3),
+// that former routes still work, and whether this process has just started.
 func (o open) asSent(id [4]byte, restarted bool) message {
 	o.id = id
 	if v, ok := o.find(bgp.BGP_CAP_GRACEFUL_RESTART); ok {
@@ -216,7 +216,7 @@ var (
 	valueIPv4Hop6 = []byte{0, 1, 0, 1, 0, 2} // of the extended next hop capability (RFC 8950 section 4)
 )
 
-// An inbound is what a router has sent on one connection so far.
+// An inbound is what a router has sent on one connection.
 type inbound struct {
 	as, localAS uint32  // as configured; 0 takes whatever the router says
 	localID     [4]byte // this node's identifier
@@ -230,9 +230,8 @@ type inbound struct {
 	refreshes map[byte]time.Time // when GoBGP was last told to send all routes again, by address family
 }
 
-// next is what GoBGP gets in place of a message of the router, or nil; a refusal if the session ends. An UPDATE,
-// of which nothing is used, is a sign of life only, so that what is malformed within it needs no look (RFC 7606). It
-// can wait for a second where a router asks for all routes again and again.
+// next is what GoBGP gets for the router's message, or nil; a refusal if the session ends. An UPDATE is only a sign of
+// life, so faults within need no look (RFC 7606). It may wait a second for a router that always asks for all routes.
 func (in *inbound) next(m message) (message, *refusal) {
 	kind := m.kind()
 	switch {
@@ -258,7 +257,7 @@ func (in *inbound) next(m message) (message, *refusal) {
 	return newMessage(bgp.BGP_MSG_KEEPALIVE), nil
 }
 
-// takeOpen checks the router's OPEN, and is the same with no more than GoBGP needs.
+// takeOpen checks the router's OPEN, and returns what GoBGP needs of it.
 func (in *inbound) takeOpen(m message) (message, *refusal) {
 	o, r := parseOpen(m)
 	if r != nil {
@@ -297,8 +296,7 @@ func (in *inbound) takeOpen(m message) (message, *refusal) {
 	return pass.message(), nil
 }
 
-// takeRefresh is a ROUTE-REFRESH (RFC 2918) for IPv4 or IPv6 unicast, a second at least after the last for it; all
-// others are ignored.
+// takeRefresh is a ROUTE-REFRESH (RFC 2918) for unicast, one a second for each family; others are ignored.
 func (in *inbound) takeRefresh(body []byte) message {
 	family := body[1]
 	if !bytes.Equal(body, valueIPv4) && !bytes.Equal(body, valueIPv6) {
@@ -318,8 +316,7 @@ func framed(body []byte) bool {
 	return withdrawn+2 <= len(body) && withdrawn+2+int(binary.BigEndian.Uint16(body[withdrawn:])) <= len(body)
 }
 
-// explain is what a NOTIFICATION says, with the text of a shutdown communication (RFC 9003), also within a hard
-// reset (RFC 8538).
+// explain is what a NOTIFICATION says, with a shutdown communication (RFC 9003), also within a hard reset (RFC 8538).
 func explain(m message) string {
 	code, subcode, data := m.body()[0], m.body()[1], m.body()[2:]
 	text := bgp.NewNotificationErrorCode(code, subcode).String()

@@ -44,7 +44,6 @@ func newMetrics() *metrics {
 	}
 }
 
-// Collectors are the metrics of this package.
 func (s *Speaker) Collectors() []prometheus.Collector {
 	m := s.metrics
 	return []prometheus.Collector{m.up, m.prefixes, m.flaps, m.sent, m.received, m.bfdUp, m.bfdFailures}
@@ -54,7 +53,6 @@ func labelsOf(c vip.BGPPeer) []string {
 	return []string{c.Name(), strconv.FormatUint(uint64(c.AS), 10)}
 }
 
-// remove removes the series of a peer.
 func (m *metrics) remove(c vip.BGPPeer) {
 	for _, v := range []*prometheus.GaugeVec{m.up, m.prefixes, m.bfdUp} {
 		v.DeleteLabelValues(labelsOf(c)...)
@@ -64,7 +62,6 @@ func (m *metrics) remove(c vip.BGPPeer) {
 	}
 }
 
-// setMetrics sets the gauges to the session's state.
 func (p *peer) setMetrics() {
 	s, l := p.session(), labelsOf(p.config)
 	up := 0.0

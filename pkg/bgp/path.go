@@ -23,7 +23,6 @@ func familyOf(a netip.Addr) *api.Family {
 	return ipv6Unicast
 }
 
-// An advert is a Route as it is advertised to one peer.
 type advert struct {
 	vip.Route
 	nextHop netip.Addr
@@ -35,9 +34,8 @@ func (a advert) equal(b advert) bool {
 	return a.nextHop == b.nextHop && a.prepend == b.prepend && a.Route.Equal(b.Route)
 }
 
-// advertOf is r as it is advertised on the session with the endpoints. The AS path is prepended to on eBGP sessions
-// only: on an iBGP session this AS number in a path would be taken for a loop. So it is not before the peer's AS
-// number is known.
+// advertOf is r on the session with the endpoints. Only eBGP paths, once the peer's AS number is known, are prepended
+// to: on iBGP this AS number would be a loop.
 func (p *peer) advertOf(r vip.Route, at endpoints) advert {
 	a := advert{Route: r, nextHop: at.nextHop(r.Prefix.Addr())}
 	if n := r.Attributes.Prepend; n != nil && p.as != 0 && p.as != p.config.LocalAS {
@@ -92,8 +90,7 @@ func (a advert) path(c vip.BGPPeer) *api.Path {
 	return &api.Path{Family: family, Nlri: nlri, Pattrs: attrs}
 }
 
-// pack makes an Any of m. It can't fail: the messages are gobgp's own and hold plain numbers
-// and text.
+// pack makes an Any of m. It can't fail: the messages are gobgp's own plain numbers and text.
 func pack(m proto.Message) *anypb.Any {
 	a, _ := anypb.New(m)
 	return a

@@ -27,11 +27,10 @@ const (
 	stateIdle    = "idle"
 )
 
-// guardAddress is every peer's address for GoBGP; each guard has a port of its own.
+// guardAddress is every peer's address for GoBGP; each guard has its port.
 const guardAddress = "127.0.0.1"
 
-// A peer keeps the session with one BGP peer, and the routes that are advertised on it,
-// as wanted. Its goroutine is run.
+// A peer keeps a BGP session and its routes as wanted. Its goroutine is run.
 type peer struct {
 	config  vip.BGPPeer
 	o       Options
@@ -48,7 +47,6 @@ type peer struct {
 
 	ownAddresses func() ([]net.Addr, error) // of all links; net.InterfaceAddrs
 
-	// What follows belongs to run.
 	server     *gobgpServer // nil until the endpoints were known; guard, too
 	guard      *guard
 	at         endpoints // of the session that is tried for or stands; zero if there is none
@@ -73,7 +71,6 @@ func newPeer(c vip.BGPPeer, s *Speaker) *peer {
 
 func (p *peer) up() bool { return p.status.Load().Up() }
 
-// session is the state of the session.
 func (p *peer) session() vip.BGPSession {
 	s := *p.status.Load()
 	if failure := p.path.failure.Load(); failure != nil && !s.Up() {
@@ -85,16 +82,14 @@ func (p *peer) session() vip.BGPSession {
 	return s
 }
 
-// setReason says why there is no session.
 func (p *peer) setReason(text string) {
 	s := *p.status.Load()
 	s.Reason = text
 	p.status.Store(&s)
 }
 
-// run keeps the session and its routes as wanted until ctx ends or stop has a reason. It
-// then withdraws the routes and ends the session; when ctx ends and a route has Keep, it
-// leaves both to the end of the process.
+// run keeps session and routes as wanted until ctx ends or stop has a reason. Then it withdraws and ends them; when ctx
+// ends and a route has Keep, the process' end does.
 func (p *peer) run(ctx context.Context) {
 	defer close(p.ended)
 	defer p.metrics.remove(p.config)
@@ -125,8 +120,8 @@ func (p *peer) run(ctx context.Context) {
 	}
 }
 
-// update advertises what is wanted, and has gobgp try for a session with other endpoints if they changed. Without
-// endpoints an established session stays as it is, and so does what is advertised to a peer without one.
+// update advertises what is wanted, and has gobgp try for new endpoints if they changed. Without endpoints established
+// sessions stay, and what is advertised by them.
 func (p *peer) update() {
 	at, err := p.findEndpoints()
 	if err != nil {
@@ -153,7 +148,7 @@ func (p *peer) update() {
 	p.connect(at)
 }
 
-// start takes a server of gobgp, and makes the guard in front of it.
+// start takes a server of gobgp, and makes its guard.
 func (p *peer) start() (err error) {
 	if p.guard, err = newGuard(p.config, p.o, p.metrics, p.deliver); err != nil {
 		return err
@@ -166,7 +161,7 @@ func (p *peer) start() (err error) {
 	return nil
 }
 
-// connect has gobgp try for a session, in place of the one that it tried for or had.
+// connect has gobgp try for a session, in place of a former one.
 func (p *peer) connect(at endpoints) {
 	ctx := context.Background()
 	if p.at != (endpoints{}) {
@@ -185,8 +180,8 @@ func (p *peer) connect(at endpoints) {
 	p.at = at
 }
 
-// neighbor is the peer's configuration for gobgp, which connects to the guard. That this process has just started is
-// none of gobgp's business: it would wait for the router's End-of-RIB, and there is nothing to wait for.
+// neighbor is the configuration for gobgp, which connects to the guard. That this process just started is kept from it:
+// it would wait for the router's End-of-RIB, in vain.
 func (p *peer) neighbor() *api.Peer {
 	restart := p.o.RestartTime > 0
 	n := &api.Peer{
@@ -211,10 +206,8 @@ func (p *peer) neighbor() *api.Peer {
 	return n
 }
 
-// advertise brings gobgp's table to what is wanted for this peer: new and changed prefixes
-// first, then it withdraws the others. A prefix that did not change costs no message.
-// One without a next hop is not advertised, and withdrawn if it was; what fails is logged
-// once, and tried again by the next call.
+// advertise brings gobgp's table to what is wanted: first new and changed prefixes, then withdrawals; others cost no
+// message. One without a next hop is withdrawn. Failures are logged once, and tried again by the next call.
 func (p *peer) advertise(at endpoints) {
 	ctx := context.Background()
 	var failed []string
@@ -262,8 +255,7 @@ func (p *peer) advertise(at endpoints) {
 	}
 }
 
-// taken counts the prefixes of gobgp's table that it advertises on a session: it sends none of a family that was not
-// negotiated.
+// taken counts the table's prefixes that gobgp advertises: none of a family not negotiated.
 func (p *peer) taken(on vip.BGPSession) (n int) {
 	for prefix := range p.advertised {
 		if on.Takes(prefix.Addr()) {
@@ -273,8 +265,7 @@ func (p *peer) taken(on vip.BGPSession) (n int) {
 	return n
 }
 
-// deliver hands a change of the session's state from the guard's goroutine to run. It blocks until run takes it or has
-// returned.
+// deliver hands a change from the guard's goroutine to run, and blocks until that takes it or ends.
 func (p *peer) deliver(x progress) {
 	select {
 	case p.events <- x:
@@ -282,8 +273,8 @@ func (p *peer) deliver(x progress) {
 	}
 }
 
-// changeState stores the session's new state, counts and logs its beginning and end, and pokes. With ending, this
-// node ends the session itself, which was logged before.
+// changeState stores the session's new state, counts and logs its ends, and pokes. With ending, this node ends it, and
+// has logged that.
 func (p *peer) changeState(x progress, ending bool) {
 	s := *p.status.Load()
 	before := s
@@ -311,8 +302,7 @@ func (p *peer) changeState(x progress, ending bool) {
 	}
 }
 
-// shutDown withdraws all routes, ends the session with the reason, and gives the server
-// back. It blocks until the peer knows, for shutdownWait at most.
+// shutDown withdraws all routes, ends the session, and gives the server back, within shutdownWait.
 func (p *peer) shutDown(why string) {
 	if p.server == nil {
 		return
@@ -326,8 +316,8 @@ func (p *peer) shutDown(why string) {
 	giveServer(p.server)
 }
 
-// endSession ends an established session with a shutdown communication (RFC 9003, at most
-// 128 bytes), waits until it has ended, for shutdownWait at most, and has gobgp try no more.
+// endSession ends an established session with a shutdown communication (RFC 9003, at most 128 bytes), waits up to
+// shutdownWait, and has gobgp try no more.
 func (p *peer) endSession(why string) {
 	ctx := context.Background()
 	if p.up() {

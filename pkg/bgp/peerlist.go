@@ -8,13 +8,12 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A PeerList is the peers of the options, and those that this node's Node object names. It
-// is made by hand.
+// A PeerList is the peers of the options, and of this node's Node object. It is made by hand.
 type PeerList struct {
 	Fixed []vip.BGPPeer
-	// Read is the peers that the Node's annotations name now; nil: they name none. It does not block.
+	// Read is the peers in the Node's annotations, or nil, without blocking.
 	Read func() ([]vip.BGPPeer, error)
-	// ReadPassword is the password that is in a file now, of a peer of Fixed; its error has no password.
+	// ReadPassword is a password in a file, of a peer of Fixed; its error has no password.
 	ReadPassword func(path string) (vip.Secret, error)
 	Log          *slog.Logger
 
@@ -23,14 +22,14 @@ type PeerList struct {
 	last       atomic.Pointer[lastRead]
 }
 
-// lastRead is the last peers that could be read, and what Read returned since; "" for no error.
+// lastRead is the last readable peers, and Read's last error.
 type lastRead struct {
 	peers []vip.BGPPeer
 	err   string
 }
 
-// ReadPasswords reads the passwords again that are in files, as those of a mounted Secret that was changed. One that
-// can't be read stays as it was; the error is logged once for as long as it is the same. One goroutine calls it.
+// ReadPasswords reads passwords in files again, as a mounted Secret may change. Unreadable ones stay; an error is
+// logged once while the same. One goroutine calls it.
 func (l *PeerList) ReadPasswords() {
 	fixed, unreadable := slices.Clone(l.Fixed), make(map[string]string)
 	if p := l.fixed.Load(); p != nil {
@@ -56,9 +55,8 @@ func (l *PeerList) ReadPasswords() {
 	l.fixed.Store(&fixed)
 }
 
-// Peers is all peers at the moment of the call: Fixed, then those that are read and whose
-// names are not among them. If they can't be read, those that were read last stay; the error
-// is logged once for as long as it is the same. It does not block.
+// Peers is all peers now: Fixed, then those read under other names. If unreadable, the last ones stay; an error is
+// logged once while the same. It does not block.
 func (l *PeerList) Peers() []vip.BGPPeer {
 	fixed := l.Fixed
 	if p := l.fixed.Load(); p != nil {

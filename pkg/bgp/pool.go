@@ -12,15 +12,14 @@ import (
 	"github.com/osrg/gobgp/v3/pkg/server"
 )
 
-// A gobgpServer is a server of gobgp for one peer at a time, which is its log, too.
+// A gobgpServer is a gobgp server for one peer at a time, and its log.
 type gobgpServer struct {
 	*server.BgpServer
 	log atomic.Pointer[slog.Logger] // of the peer
 }
 
-// pool is the servers of this process that have no peer. A server can't be ended without a trace, so it is kept for
-// the next peer; and starting one writes variables of gobgp's packages that all servers read, so some are started
-// before the first is used.
+// pool is the servers without a peer. A server can't be ended without a trace, so it is kept; and starting one writes
+// variables that all servers read, so some are started before the first is used.
 var pool struct {
 	sync.Mutex // guards idle, and that one at a time starts servers
 	idle       []*gobgpServer
@@ -29,7 +28,7 @@ var pool struct {
 // startedTogether is how many servers are started at a time. An idle one costs four goroutines and 40 kB.
 var startedTogether = 4
 
-// takeServer is a server without a peer or routes, which logs to log. It starts servers if none is idle.
+// takeServer is a server without peer or routes, which logs to log; it starts some if none is idle.
 func takeServer(log *slog.Logger) (*gobgpServer, error) {
 	pool.Lock()
 	defer pool.Unlock()
@@ -48,14 +47,13 @@ func takeServer(log *slog.Logger) (*gobgpServer, error) {
 	return s, nil
 }
 
-// giveServer puts a server back that has no peer and no routes any more.
+// giveServer puts back a server without peer and routes.
 func giveServer(s *gobgpServer) {
 	pool.Lock()
 	defer pool.Unlock()
 	pool.idle = append(pool.idle, s)
 }
 
-// startServer starts a server that listens on no port.
 func startServer() (*gobgpServer, error) {
 	s := &gobgpServer{}
 	s.log.Store(slog.New(slog.DiscardHandler))
@@ -68,8 +66,7 @@ func startServer() (*gobgpServer, error) {
 	}})
 }
 
-// A gobgpLog logs what a server of gobgp says, as Debug: what a user needs to know is told by the guard. It ends no
-// process.
+// A gobgpLog logs what gobgp says as Debug: the guard tells users. It ends no process.
 type gobgpLog struct{ *gobgpServer }
 
 func (l gobgpLog) write(msg string, f log.Fields) {

@@ -14,10 +14,9 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A routerDiscovery finds the router at the other end of a link by its router
-// advertisements (RFC 4861 section 6), and solicits them until one came: a session without
-// addresses (unnumbered) has no other way to it. Such routers find this node in the same
-// way, so it advertises itself, as a node that is no default router (router lifetime 0).
+// A routerDiscovery finds the router on a link by its advertisements (RFC 4861 section 6), and solicits them until one
+// came, for a session without addresses (unnumbered). Such routers find this node likewise, so it advertises itself,
+// with router lifetime 0.
 type routerDiscovery struct {
 	conn       *ndp.Conn // nil while it isn't open
 	index      int       // of the link that conn is on
@@ -27,17 +26,15 @@ type routerDiscovery struct {
 	heard *mailbox.Mailbox[netip.Addr] // the sender of the last advertisement, with its zone
 }
 
-// advertiseInterval is how often this node advertises itself. Routers forget it after some
-// minutes at the earliest.
+// advertiseInterval is how often this node advertises itself: routers forget it after minutes.
 const advertiseInterval = 4 * time.Second
 
 func newRouterDiscovery() *routerDiscovery {
 	return &routerDiscovery{heard: mailbox.New[netip.Addr]()}
 }
 
-// router is the router on the link of a name: the last one heard, or with keep the one that
-// it returned last. It is an error until one was heard, while this node can't send on the link,
-// and if link is zero. It is called every pollInterval, since it sends what is due.
+// router is the last router heard on the link, or with keep the one last returned. It is an error until one was heard,
+// while sending fails, and if link is zero. It is called every pollInterval, since it sends what is due.
 func (d *routerDiscovery) router(link vip.Link, name string, keep bool) (netip.Addr, error) {
 	if d.conn != nil && d.index != link.Index { // the link is gone, or was made again
 		d.close()
@@ -65,8 +62,7 @@ func (d *routerDiscovery) router(link vip.Link, name string, keep bool) (netip.A
 	return netip.Addr{}, fmt.Errorf("no router advertisement was heard on %s yet", name)
 }
 
-// send sends a message. After an error the socket is opened again by the next call of router:
-// the link may have another link-local address.
+// send sends a message. After an error router opens the socket again: the link-local address may have changed.
 func (d *routerDiscovery) send(m ndp.Message, to netip.Addr) error {
 	err := d.conn.WriteTo(m, nil, to)
 	if err != nil {
@@ -97,12 +93,11 @@ func (d *routerDiscovery) open(link vip.Link) error {
 	return nil
 }
 
-// readsPerSecond is how many router advertisements are read on a link, so that a flood of them costs little: a
-// router sends one in 3 s at most (RFC 4861 section 10), and each wakes up the peer.
+// readsPerSecond is how many advertisements are read on a link, for a flood to cost little: a router sends one in 3 s
+// at most (RFC 4861 section 10), and each wakes the peer.
 const readsPerSecond = 20
 
-// receive puts the sender of each router advertisement into heard, until the socket is closed; of readsPerSecond at
-// most.
+// receive puts each advertisement's sender into heard, readsPerSecond at most, until the socket is closed.
 func (d *routerDiscovery) receive(c *ndp.Conn) {
 	b := make([]byte, 1500)
 	for limit := (mailbox.Limit{PerSecond: readsPerSecond}); ; limit.Read() {
@@ -118,8 +113,8 @@ func (d *routerDiscovery) receive(c *ndp.Conn) {
 		if err != nil {
 			continue
 		}
-		// Nobody beyond the link can send a hop limit of 255 (RFC 4861 section 6.1.2). A router
-		// lifetime of 0 means no default router, and is a router all the same.
+		// Nobody beyond the link can send a hop limit of 255 (RFC 4861 section 6.1.2). With a router lifetime of 0 it is a
+		// router all the same.
 		if _, ok := m.(*ndp.RouterAdvertisement); ok && from.IsLinkLocalUnicast() && control != nil &&
 			control.HopLimit == ndp.HopLimit {
 			d.heard.Put(from)

@@ -8,20 +8,19 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// summaryPeriod is how often a Summary changes while no session goes up or down: each
-// change is a write of the node lease.
+// summaryPeriod is how often a Summary changes while sessions stay as they are: each change is a write of the node
+// lease.
 const summaryPeriod = 10 * time.Second
 
-// A summary is what the last call of Summary returned. It is not changed.
+// A summary is what Summary last returned, never changed.
 type summary struct {
 	sessions []vip.BGPSession
 	at       time.Time
 }
 
-// Summary is the sessions as the other nodes are told of them. It changes at once when a
-// session goes up or down, comes up with other families, or is added or removed, and at most each summaryPeriod when
-// anything else of it changes. The State of a session that is not established is "down".
-// It does not block. The slice must not be changed.
+// Summary is the sessions as other nodes are told, not to be changed, without blocking. It changes at once when a
+// session goes up or down, comes up with other families, is added or removed, else each summaryPeriod. State is "down"
+// if not established.
 func (s *Speaker) Summary() []vip.BGPSession {
 	return summarize(&s.summary, s.Sessions(), time.Now())
 }

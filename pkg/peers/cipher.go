@@ -26,12 +26,12 @@ const (
 	headerLen  = 4 + 4 + processLen + 8
 	overhead   = nonceLen + 16
 	version    = 1
-	// maxPacket is what is read of a packet. Longer ones are not authentic then.
+	// maxPacket is what is read of a packet; longer ones are not authentic then.
 	maxPacket  = 16 << 10
 	maxSenders = 1024 // in sealer.receive; when there would be more all are removed
 )
 
-// A packetID is a packet's sender and its sequence number, which rises with each packet.
+// A packetID is a packet's sender and its rising sequence number.
 type packetID struct {
 	process  vip.ProcessID
 	sequence uint64
@@ -40,13 +40,11 @@ type packetID struct {
 // A keyID identifies a key without revealing it.
 type keyID [4]byte
 
-// idOfKey returns the ID of a key.
 func idOfKey(key []byte) keyID { return keyID(derive(key, nil, "herald peers: key id", len(keyID{}))) }
 
-// String returns the ID in hexadecimal.
 func (id keyID) String() string { return hex.EncodeToString(id[:]) }
 
-// derive returns n bytes, 8160 at most, derived from key by HKDF with SHA-256.
+// derive returns n bytes, 8160 at most, by HKDF with SHA-256.
 func derive(key, salt []byte, info string, n int) []byte {
 	out, err := hkdf.Key(sha256.New, key, salt, info, n)
 	if err != nil {
@@ -55,7 +53,7 @@ func derive(key, salt []byte, info string, n int) []byte {
 	return out
 }
 
-// newAEAD returns the AES-256-GCM with which a process encrypts under a key of the cluster.
+// newAEAD returns a process's AES-256-GCM under a key of the cluster.
 func newAEAD(key []byte, process vip.ProcessID) cipher.AEAD {
 	block, err := aes.NewCipher(derive(key, process[:], "herald peers: packets", 32))
 	if err != nil {
@@ -68,8 +66,7 @@ func newAEAD(key []byte, process vip.ProcessID) cipher.AEAD {
 	return gcm
 }
 
-// A sealer encrypts this process's packets and decrypts those of others. Only one goroutine at a time may use it:
-// callers hold Peers.mu.
+// A sealer encrypts this process's packets and decrypts others'. Callers hold Peers.mu.
 type sealer struct {
 	last    packetID // the packet sealed last
 	keys    [][]byte // of the cluster; the last one encrypts, all decrypt
@@ -85,13 +82,12 @@ type sender struct {
 	process vip.ProcessID
 }
 
-// newSealer returns a sealer for the process with that process ID, without a key of the cluster.
 func newSealer(process vip.ProcessID) *sealer {
 	return &sealer{last: packetID{process: process}, receive: make(map[sender]cipher.AEAD)}
 }
 
-// setKeys replaces the keys of the cluster by copies of these. The one that encrypted until now still decrypts: other
-// nodes read the new ones up to half a minute later.
+// setKeys replaces the keys by copies of these. The one that encrypted still decrypts: others read new ones up to half
+// a minute later.
 func (s *sealer) setKeys(keys [][]byte) {
 	if slices.EqualFunc(keys, s.keys, slices.Equal) {
 		return
@@ -111,7 +107,7 @@ func (s *sealer) setKeys(keys [][]byte) {
 	clear(s.receive)
 }
 
-// seal returns a packet with message, under the next sequence number; nil without a key.
+// seal returns a packet with message and the next sequence number; nil without a key.
 func (s *sealer) seal(message []byte) []byte {
 	if len(s.keys) == 0 {
 		return nil
@@ -132,8 +128,8 @@ var (
 	errAuthentic = errors.New("not authentic: changed on its way, or made without the key")
 )
 
-// open decrypts a packet, and returns its sender with its sequence number, and the message, which shares no memory
-// with it; or errFormat, errKey or errAuthentic. It does not look for replays.
+// open decrypts a packet into its ID and message, in new memory; or errFormat, errKey or errAuthentic. It does not look
+// for replays.
 func (s *sealer) open(packet []byte) (id packetID, message []byte, err error) {
 	if len(packet) < headerLen+overhead || packet[0] != 'H' || packet[1] != 'P' || packet[2] != version {
 		return id, nil, errFormat

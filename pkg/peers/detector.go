@@ -14,32 +14,31 @@ const (
 	maxInterval = 2 * time.Second
 )
 
-// transmitInterval returns the interval for so many nodes, with this one. So none sends more than some 100 packets a
-// second where there are up to 10, or 400 where there are more.
+// transmitInterval returns the interval for so many nodes: none sends more than 100 packets a second to up to 10 nodes,
+// or 400 to more.
 func transmitInterval(nodes int) time.Duration {
 	n := time.Duration(nodes)
 	return min(max(minInterval, min(n*10*time.Millisecond, 100*time.Millisecond), n*2500*time.Microsecond), maxInterval)
 }
 
 const (
-	// A node that is Dead or Unknown is away once it has been silent for awayAfter; awayInterval is
-	// the transmit interval to it, if the usual one is not longer. For awayNotice that is only said (as in RFC 5880
-	// section 6.8.3), so that one which hears this node after all does not take it for silent.
+	// A Dead or Unknown node is away after awayAfter of silence; then packets go to it each awayInterval at most. For
+	// awayNotice that is only said (as in RFC 5880 section 6.8.3): it may hear this node after all.
 	awayAfter, awayInterval, awayNotice = 10 * time.Second, 500 * time.Millisecond, time.Second
 	// forgetAfter is how long after its last heartbeat a node without a node lease is removed.
 	forgetAfter = time.Minute
-	// nonceMaxAge is how old a nonce may be to prove that the packet which echoes it is no replay.
+	// nonceMaxAge is how old a nonce may be for its echo to prove no replay.
 	nonceMaxAge = 5 * time.Second
-	// nonceLifetime is how long nonces are kept: the longest time for which an echo matters.
+	// nonceLifetime is how long nonces are kept: while an echo may matter.
 	nonceLifetime = 3 * maxInterval * 5 / 2
 )
 
-// detectionTime returns 2.5 times the transmit interval of a sender: without a packet for
-// longer it is silent (RFC 5880 section 6.8.4). So two packets may be late or lost.
+// detectionTime returns after what silence a sender is silent (RFC 5880 section 6.8.4): two packets may be late or
+// lost.
 func detectionTime(interval time.Duration) time.Duration { return interval * 5 / 2 }
 
-// A detector is a failure detector: from heartbeats and from the results of probes it decides which other nodes are
-// alive. It does no I/O and reads no clock: callers pass the time, and hold Peers.mu.
+// A detector decides from heartbeats and probes which nodes are alive. It does no I/O and reads no clock: callers pass
+// the time, and hold Peers.mu.
 type detector struct {
 	self      string
 	id        nodeID
@@ -56,8 +55,7 @@ type detector struct {
 	sent           map[uint32]time.Time // nonces in heartbeats of this node, and when they were sent
 }
 
-// A change is something about a node that others may want to know: that it is known, its
-// state, its heartbeat, or one of the last two fields.
+// A change is news about a node: that it is known, its state, its heartbeat, or one of the last two fields.
 type change struct {
 	node           string
 	was, is        vip.Liveness
@@ -68,7 +66,6 @@ type change struct {
 	forgotten      bool          // it was removed
 }
 
-// A peer is another node.
 type peer struct {
 	name      string
 	id        nodeID
@@ -80,7 +77,6 @@ type peer struct {
 	verdict
 }
 
-// received is what is known from a node's heartbeats.
 type received struct {
 	packetID                // of the last one
 	highest   uint64        // the highest sequence number of its process so far
@@ -95,13 +91,13 @@ type received struct {
 	failedAt  time.Time     // when a packet from its address last could not be opened
 }
 
-// arriving reports whether the node is heard now: its last packet is of a verified process,
-// did not say that it stops, and came within its detection time.
+// arriving reports whether the node is heard: a verified process's last packet, not stopping, came within its detection
+// time.
 func (r *received) arriving(now time.Time) bool {
 	return r.verified && !r.stopping && now.Sub(r.at) <= detectionTime(r.interval)
 }
 
-// probeState is what is known from probes of a node: ARP or NDP for its address, and a TCP connection to its port.
+// probeState is what probes found: ARP or NDP for a node's address, and TCP to its port.
 type probeState struct {
 	running  bool
 	next     time.Time // not before
@@ -115,18 +111,16 @@ type probeState struct {
 	answeredAt time.Time // when the last one began, if it had an answer of any kind; zero: it had none
 }
 
-// maxUnanswered is how many probes of a Suspect node in a row have no answer by chance, at most.
+// maxUnanswered is how many probes in a row of a Suspect have no answer by chance.
 const maxUnanswered = 1
 
-// isUnanswered reports whether p is Suspect, and no longer answers probes: what this node sends does not arrive,
-// though heartbeats of p may.
+// isUnanswered reports whether p is Suspect, and answers no more probes: what this node sends does not arrive.
 func (p *peer) isUnanswered() bool {
 	return p.state == vip.Suspect && p.probe.answered && p.probe.unanswered > maxUnanswered
 }
 
-// away returns for how long p has been away; negative: it is not. Packets to a machine that is switched off wait in
-// this node's send buffer until the kernel has asked for its MAC address in vain, for 3 s, and its node lease, which
-// lasts an hour longer, keeps it among the peers.
+// away returns for how long p has been away; negative: it is not. Packets to a switched-off machine fill the send
+// buffer for 3 s while the kernel asks for its MAC, and its node lease keeps it a peer for an hour.
 func (d *detector) away(p *peer, now time.Time) time.Duration {
 	if p.state != vip.Dead && p.state != vip.Unknown {
 		return -1
@@ -134,14 +128,12 @@ func (d *detector) away(p *peer, now time.Time) time.Duration {
 	return min(now.Sub(p.rx.at), now.Sub(p.firstSeen), now.Sub(d.listeningSince)) - awayAfter
 }
 
-// A probeResult is what one probe found.
 type probeResult struct {
 	answers   bool // somebody answers for the address
 	connected bool // the port took a connection
 	refused   bool // the node's kernel refused it
 }
 
-// A verdict is the state of a node as evaluate has decided.
 type verdict struct {
 	state     vip.Liveness
 	since     time.Time // when state last changed
@@ -154,10 +146,9 @@ type verdict struct {
 // detectable reports whether probes would detect the death of p.
 func (p *peer) detectable() bool { return p.state == vip.Alive && p.probe.answered && p.probe.open }
 
-// ended reports whether p is Dead though its kernel answers.
 func (p *peer) ended() bool { return p.state == vip.Dead && !p.gone && !p.rx.stopping }
 
-// newDetector returns a detector of the node named self, which knows no other node and does not listen.
+// newDetector returns a detector of the node self, which does not listen.
 func newDetector(self string) *detector {
 	return &detector{
 		self: self, id: idOf(self), peers: make(map[string]*peer), sent: make(map[uint32]time.Time),
@@ -165,8 +156,8 @@ func newDetector(self string) *detector {
 	}
 }
 
-// setNodes takes the addresses of the other nodes by their node leases. A node that has none keeps its address, and
-// is forgotten a minute after its last packet.
+// setNodes takes other nodes' addresses from node leases. One without a lease keeps its address, and is forgotten a
+// minute after its last packet.
 func (d *detector) setNodes(nodes map[string]netip.AddrPort, now time.Time) {
 	for name := range nodes {
 		if name != d.self {
@@ -189,7 +180,7 @@ func (d *detector) setNodes(nodes map[string]netip.AddrPort, now time.Time) {
 	d.interval = transmitInterval(len(d.peers) + 1)
 }
 
-// getOrAdd returns the node with that name, which is added as Unknown and without an address if it is not known.
+// getOrAdd returns the node with that name; a new one is Unknown, without an address.
 func (d *detector) getOrAdd(name string, now time.Time) *peer {
 	p := d.peers[name]
 	if p == nil {
@@ -208,7 +199,7 @@ func (d *detector) newMessage(nonce uint32, stopping bool, now time.Time) *messa
 	m := &message{from: d.self, nonce: nonce, interval: d.interval, stopping: stopping, heartbeat: d.heartbeat}
 	for _, p := range d.peers {
 		if !p.rx.at.IsZero() {
-			// Just after a pause of this process, nodes that are Alive count as heard.
+			// Just after a pause of this process, Alive nodes count as heard.
 			hears := p.rx.arriving(now) || p.state == vip.Alive && now.Sub(d.listeningSince) < pauseThreshold
 			m.echoes = append(m.echoes, echo{node: p.id, hears: hears, nonce: p.rx.nonce})
 		}
@@ -216,9 +207,8 @@ func (d *detector) newMessage(nonce uint32, stopping bool, now time.Time) *messa
 	return m
 }
 
-// receive stores what a heartbeat says that came from addr, and evaluates its sender. It returns false and changes
-// nothing if the message is from this node, or may be a replay. Until the process has echoed a nonce of this one its
-// vip.Heartbeat and its stopping are ignored.
+// receive stores a heartbeat from addr, and evaluates its sender; false, without a change, if it is this node's, or may
+// be a replay. Until the process echoes a nonce its vip.Heartbeat and stopping are ignored.
 func (d *detector) receive(m *message, id packetID, addr netip.AddrPort, now time.Time) bool {
 	if m.from == d.self {
 		return false
@@ -258,19 +248,19 @@ func (d *detector) receive(m *message, id packetID, addr netip.AddrPort, now tim
 	return true
 }
 
-// isReplay reports whether a packet, which echoes a nonce that was sent at echoOf, may have been recorded earlier.
+// isReplay reports whether a packet, echoing a nonce of echoOf, may be an old recording.
 func (r *received) isReplay(id packetID, echoOf, now time.Time) bool {
 	fresh := now.Sub(echoOf) < nonceMaxAge
 	if id.process != r.process {
-		// A new process that has not received a packet of this one yet will echo the next one.
+		// A new process that has received nothing from here will echo the next one.
 		return !fresh && r.verified && !r.stopping && now.Sub(r.at) < forgetAfter
 	}
-	// A process that is restored from a snapshot of its memory counts from an earlier number on.
+	// A process restored from a snapshot of its memory counts from an earlier number on.
 	restored := fresh && (echoOf.After(r.echoOf) || echoOf.Equal(r.echoOf) && id.sequence > r.sequence)
 	return id.sequence <= r.highest && !restored
 }
 
-// echoOf returns when the nonce that m echoes was sent by this process; zero if it is not known.
+// echoOf returns when the nonce that m echoes was sent, or zero.
 func (d *detector) echoOf(m *message) time.Time {
 	for _, e := range m.echoes {
 		if e.node == d.id {
@@ -280,7 +270,6 @@ func (d *detector) echoOf(m *message) time.Time {
 	return time.Time{}
 }
 
-// receiveFailed stores that a packet from addr could not be opened.
 func (d *detector) receiveFailed(addr netip.Addr, now time.Time) {
 	for _, p := range d.peers {
 		if p.addr.Addr() == addr {
@@ -289,7 +278,7 @@ func (d *detector) receiveFailed(addr netip.Addr, now time.Time) {
 	}
 }
 
-// statuses returns the state of every known node by name, as last evaluated; SilentSince and Overdue are of now.
+// statuses returns every known node's state, as last evaluated; SilentSince and Overdue are of now.
 func (d *detector) statuses(now time.Time) map[string]vip.PeerStatus {
 	all := make(map[string]vip.PeerStatus, len(d.peers))
 	for name, p := range d.peers {
@@ -305,7 +294,7 @@ func (d *detector) statuses(now time.Time) map[string]vip.PeerStatus {
 	return all
 }
 
-// takeChanges returns the changes since it was called last, oldest first, and removes them.
+// takeChanges returns, and removes, the changes, oldest first.
 func (d *detector) takeChanges() (taken []change) {
 	taken, d.changes = d.changes, nil
 	return taken

@@ -9,17 +9,15 @@ import (
 )
 
 const (
-	// readsPerSecond is how many packets are read, so that a flood of them costs some hundredths of a core.
-	// 100 nodes send 400 a second, and twice as many when much changes.
+	// readsPerSecond is how many packets are read, for a flood to cost little: 100 nodes send 400 a second, or twice that.
 	readsPerSecond = 4000
-	// filterTime is how long the kernel drops packets without the ID of a key after a flood. Then they are
-	// read again: they may be of a node that has another key, which is worth a message.
+	// filterTime is how long after a flood the kernel drops packets without a key's ID; later they are read: a node may
+	// have another key, worth a message.
 	filterTime = 10 * time.Second
 )
 
-// A floodGuard bounds what packets of other hosts cost: it reads readsPerSecond of them at most. While
-// there are more, the kernel is told to drop those that do not name one of this node's keys, so that
-// heartbeats are not lost among them. It belongs to the goroutine that reads the socket.
+// A floodGuard reads readsPerSecond packets at most. In a flood the kernel drops those that name none of this node's
+// keys, so that heartbeats are not lost. It belongs to the goroutine that reads.
 type floodGuard struct {
 	limit      mailbox.Limit
 	filteredAt time.Time // when the kernel's filter was set; zero: there is none
@@ -31,8 +29,7 @@ type packetFilter interface {
 	setFilter(ids []keyID) error
 }
 
-// packetRead counts a packet that was read, waits up to 0.1 s if there are too many, and sets the kernel's filter, or
-// takes it off.
+// packetRead counts a packet, waits up to 0.1 s if there are too many, and sets or removes the kernel's filter.
 func (g *floodGuard) packetRead(socket Socket, ids func() []keyID) {
 	waited := g.limit.Read()
 	filter, ok := socket.(packetFilter)
@@ -49,8 +46,8 @@ func (g *floodGuard) packetRead(socket Socket, ids func() []keyID) {
 	}
 }
 
-// keyFilter returns a classic BPF program for a UDP socket, whose packets begin with the UDP header. It accepts those
-// that name one of the keys, or all if there are no ids.
+// keyFilter returns a classic BPF program for a UDP socket, whose packets begin with the UDP header, that accepts these
+// keys' packets, or all without ids.
 func keyFilter(ids []keyID) ([]bpf.RawInstruction, error) {
 	const udp = 8
 	accept, drop := bpf.RetConstant{Val: 1 << 16}, bpf.RetConstant{Val: 0}

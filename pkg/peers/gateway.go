@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// gatewayRefresh is the age of an answer from which on Liveness asks again.
+	// gatewayRefresh is the age at which Liveness asks again.
 	gatewayRefresh = 500 * time.Millisecond
 	// gatewayMaxAge is the age up to which Liveness returns an answer.
 	gatewayMaxAge = 2 * time.Second
@@ -19,41 +19,38 @@ const (
 
 // GatewayOptions of a Gateway.
 type GatewayOptions struct {
-	// Address is this node's default gateway on the link of VIPs; zero if it has none.
+	// Address is the default gateway on the link of VIPs, or zero.
 	Address func() netip.Addr
-	// Answers is as in Options.
 	Answers func(ctx context.Context, a netip.Addr) bool
 	// Poke is called after each question; must not block.
 	Poke func()
 }
 
-// A Gateway checks whether the default gateway on the link of VIPs answers. Of two halves of
-// a cluster that can't see each other, only the one that reaches it may take VIPs over.
+// A Gateway checks whether the default gateway on the link of VIPs answers. Of two halves of a cluster, only one that
+// reaches it may take VIPs over.
 type Gateway struct {
 	o      GatewayOptions
 	askNow mailbox.Signal
 	last   atomic.Pointer[gatewayAnswer]
 }
 
-// A gatewayAnswer is what a gateway was found to be at some time.
 type gatewayAnswer struct {
 	liveness vip.Liveness // Alive, Dead, or Unknown: there is no gateway
 	asked    time.Time
 	at       time.Time // when the answer came, or was given up
 }
 
-// NewGateway makes a Gateway that asks nothing before Run; until then Liveness returns Unknown.
+// NewGateway makes a Gateway, Unknown until Run.
 func NewGateway(o GatewayOptions) *Gateway {
 	g := &Gateway{o: o, askNow: mailbox.NewSignal()}
 	g.last.Store(&gatewayAnswer{})
 	return g
 }
 
-// String names the task.
 func (g *Gateway) String() string { return "gateway" }
 
-// Liveness returns whether the gateway answered when it was asked last; Unknown if there is none, or it was asked
-// before since or too long ago. It has Run ask again, and does not block.
+// Liveness returns whether the gateway answered last; Unknown without one, or if it was asked before since or too long
+// ago. It has Run ask, and does not block.
 func (g *Gateway) Liveness(since time.Time) vip.Liveness {
 	last := g.last.Load()
 	old := last.asked.Before(since)
@@ -66,7 +63,7 @@ func (g *Gateway) Liveness(since time.Time) vip.Liveness {
 	return last.liveness
 }
 
-// Run asks the gateway each time Liveness found the last answer too old, until ctx ends, and stores the answer.
+// Run asks the gateway when Liveness found an answer too old, until ctx ends.
 func (g *Gateway) Run(ctx context.Context) error {
 	for {
 		select {

@@ -18,15 +18,15 @@ const (
 	maxKeys   = 2  // the new one, and the one that it replaces
 )
 
-// NewKey returns one random key of 32 bytes, as text that ParseKeys reads.
+// NewKey returns one random key of 32 bytes, as text for ParseKeys.
 func NewKey() []byte {
 	key := make([]byte, 32)
 	_, _ = rand.Read(key) // never fails
 	return []byte(base64.StdEncoding.EncodeToString(key) + "\n")
 }
 
-// ParseKeys reads one or two keys: one per line, in base64, at least 16 bytes each, without empty lines and those that
-// begin with #. Packets are encrypted with the last one, and decrypted with any. An error contains no key.
+// ParseKeys reads one or two keys: one per line, in base64, at least 16 bytes each; empty lines and # are ignored. The
+// last encrypts, all decrypt. An error contains no key.
 func ParseKeys(text []byte) ([][]byte, error) {
 	var keys [][]byte
 	n := 0
@@ -52,7 +52,7 @@ func ParseKeys(text []byte) ([][]byte, error) {
 	return keys, nil
 }
 
-// Keys reads the keys of the cluster again and again, from where they are stored.
+// Keys reads the cluster's keys again and again.
 type Keys struct {
 	log    *slog.Logger
 	source string
@@ -60,26 +60,23 @@ type Keys struct {
 	keys   *mailbox.Mailbox[[][]byte]
 }
 
-// The keys are read each reloadKeys; while there are several, which are being replaced, each
-// reloadSeveral; while there are none, after retryKeys, and after twice as long each time.
+// Keys are read each reloadKeys; several, being replaced, each reloadSeveral; none after retryKeys, then ever later.
 const (
 	reloadKeys    = 30 * time.Second
 	reloadSeveral = 5 * time.Second
 	retryKeys     = time.Second
 )
 
-// NewKeys makes Keys that read nothing before Run. read returns text for ParseKeys; source says where it reads that.
+// NewKeys makes Keys for Run. read returns text for ParseKeys; source names its origin.
 func NewKeys(log *slog.Logger, source string, read func(context.Context) ([]byte, error)) *Keys {
 	return &Keys{log: log, source: source, read: read, keys: mailbox.New[[][]byte]()}
 }
 
-// String names the task.
 func (k *Keys) String() string { return "peers: keys" }
 
-// Get returns the keys read last; nil if none could be read yet. They must not be changed.
+// Get returns the keys read last, or nil, not to be changed.
 func (k *Keys) Get() [][]byte { return k.keys.Get() }
 
-// logFailure says that the keys can't be read, and what follows from that.
 func (k *Keys) logFailure(err error) {
 	if k.Get() != nil {
 		k.log.Info("whether the key of the heartbeats has changed can't be read at present; the one that this node has "+
@@ -91,7 +88,7 @@ func (k *Keys) logFailure(err error) {
 		"from", k.source, "err", err)
 }
 
-// Run reads the keys again and again until ctx ends. After a failure Get still returns the last ones.
+// Run reads the keys until ctx ends. After a failure Get returns the last ones.
 func (k *Keys) Run(ctx context.Context) error {
 	logged, retry := "", retryKeys
 	for {

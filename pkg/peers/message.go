@@ -27,14 +27,13 @@ type message struct {
 	echoes    []echo // one for each node of which it has received a packet
 }
 
-// An echo shows a node that its packet was received, and the others whether it is heard.
+// An echo shows a node that its packet was received, and others whether it is heard.
 type echo struct {
 	node  nodeID
 	hears bool   // the sender received a verified packet of it within the detection time
 	nonce uint32 // in the last packet of it
 }
 
-// A nodeID is the beginning of the SHA-256 of a node's name.
 type nodeID [6]byte
 
 // idOf returns the first 6 bytes of the SHA-256 of a node's name.
@@ -53,7 +52,7 @@ const (
 	echoLen   = 11
 )
 
-// append appends the encoded message to b, without echoes beyond maxEchoes.
+// append appends the encoded message to b, up to maxEchoes.
 func (m *message) append(b []byte) []byte {
 	b = append(b, byte(len(m.from)))
 	b = append(b, m.from...)
@@ -79,7 +78,6 @@ func (m *message) append(b []byte) []byte {
 	return append(b, m.heartbeat.VoidedClaim...)
 }
 
-// flag returns value if set, else 0.
 func flag(set bool, value byte) byte {
 	if set {
 		return value
@@ -89,7 +87,7 @@ func flag(set bool, value byte) byte {
 
 var errShort = errors.New("the message ends too early")
 
-// parseMessage decodes b, of which it keeps nothing. It returns errShort if b ends too early.
+// parseMessage decodes b, and keeps nothing of it. It returns errShort if b ends too early.
 func parseMessage(b []byte) (*message, error) {
 	r := reader{b: b}
 	m := &message{from: string(r.take(int(r.byte())))}
@@ -121,13 +119,13 @@ func parseMessage(b []byte) (*message, error) {
 	return m, nil
 }
 
-// A reader reads b from its beginning. Once too few bytes are left, short is set and it reads zeros.
+// A reader reads b from its beginning. Without enough bytes short is set, and it reads zeros.
 type reader struct {
 	b     []byte
 	short bool
 }
 
-// take removes the next n bytes from r.b and returns them, n zeros if fewer are left.
+// take removes the next n bytes and returns them, n zeros if fewer are left.
 func (r *reader) take(n int) []byte {
 	if len(r.b) < n {
 		r.short, r.b = true, nil
@@ -138,14 +136,10 @@ func (r *reader) take(n int) []byte {
 	return taken
 }
 
-// byte returns the next byte, and removes it; 0 if there is none (see take).
 func (r *reader) byte() byte { return r.take(1)[0] }
 
-// uint16 returns the next 2 bytes as a big-endian number, and removes them.
 func (r *reader) uint16() uint16 { return binary.BigEndian.Uint16(r.take(2)) }
 
-// uint32 returns the next 4 bytes as a big-endian number, and removes them.
 func (r *reader) uint32() uint32 { return binary.BigEndian.Uint32(r.take(4)) }
 
-// uint64 returns the next 8 bytes as a big-endian number, and removes them.
 func (r *reader) uint64() uint64 { return binary.BigEndian.Uint64(r.take(8)) }

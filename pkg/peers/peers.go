@@ -39,20 +39,19 @@ type Options struct {
 	Log     *slog.Logger
 	Poke    func() // called when Statuses has changed; must not block
 
-	// Keys is the keys of the cluster, see ParseKeys; none: not known yet, so nothing is sent.
+	// Keys is the cluster's keys, see ParseKeys; none: nothing is sent yet.
 	Keys func() [][]byte
-	// Address is this node's own on the link of VIPs; zero: it has none, or not yet. A link-local one needs its zone.
+	// Address is this node's own on the link of VIPs, link-local with its zone; or zero.
 	Address func() netip.Addr
-	// Nodes is the addresses of the other nodes by name, as their node leases have them. The caller may change the map.
+	// Nodes is other nodes' addresses by name, from node leases, in a map of the caller's.
 	Nodes func() map[string]netip.AddrPort
-	// Answers asks the link of VIPs who has an address (ARP, NDP), and reports whether
-	// anybody answers. It takes 150 ms at most.
+	// Answers asks the link by ARP or NDP whether anybody has an address, within 150 ms.
 	Answers func(ctx context.Context, a netip.Addr) bool
 	// Transport sends and receives packets; nil: the kernel's UDP and TCP.
 	Transport Transport
 }
 
-// Peers exchanges heartbeats with the other nodes, and decides which of them are alive.
+// Peers exchanges heartbeats with other nodes, and decides which are alive.
 type Peers struct {
 	o           Options
 	metrics     *metrics
@@ -83,11 +82,9 @@ func New(o Options) *Peers {
 	}
 }
 
-// String names the task.
 func (p *Peers) String() string { return "peers" }
 
-// SetHeartbeat sets what the heartbeats of this node contain. If h differs from before, it is sent to all nodes at
-// once, and again some 25 ms later.
+// SetHeartbeat sets what heartbeats contain. A change is sent at once, and again 25 ms later.
 func (p *Peers) SetHeartbeat(h vip.Heartbeat) {
 	p.mu.Lock()
 	changed := p.detector.heartbeat != h
@@ -98,15 +95,14 @@ func (p *Peers) SetHeartbeat(h vip.Heartbeat) {
 	}
 }
 
-// Statuses returns the state of every other node that has a node lease or was heard lately, by name. The caller may
-// change the map.
+// Statuses returns the state of other nodes with a lease, or heard lately, by name, in a new map.
 func (p *Peers) Statuses() map[string]vip.PeerStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.detector.statuses(time.Now())
 }
 
-// KeyIDs returns the KeyID of each of Options.Keys, as last read by Run; nil while there is no socket for heartbeats.
+// KeyIDs returns the KeyID of each of Options.Keys, as last read by Run; nil without a socket.
 func (p *Peers) KeyIDs() (ids []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -118,17 +114,16 @@ func (p *Peers) KeyIDs() (ids []string) {
 	return ids
 }
 
-// keyIDs returns the IDs of the keys that packets are decrypted with.
 func (p *Peers) keyIDs() []keyID {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.sealer.ids)
 }
 
-// NoPort is what Off returns if no heartbeats are to be exchanged.
+// NoPort is what Off returns if no heartbeats are wanted.
 const NoPort = "herald_peers_port is 0"
 
-// Off returns why this node has no socket for heartbeats, in words for a person; "" while heartbeats are exchanged.
+// Off returns why this node has no socket for heartbeats, for a person; or "".
 func (p *Peers) Off() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -51,13 +51,12 @@ func newMetrics() *metrics {
 	return m
 }
 
-// Collectors are the metrics of this package.
 func (p *Peers) Collectors() []prometheus.Collector {
 	m := p.metrics
 	return []prometheus.Collector{m.on, m.state, m.detectable, m.sent, m.received, m.dropped, m.probes, m.pauses}
 }
 
-// setState sets a node's gauge of that state to 1, and those of the other three states to 0.
+// setState sets a node's gauge of that state to 1, and its others to 0.
 func (m *metrics) setState(node string, state vip.Liveness) {
 	for _, s := range []vip.Liveness{vip.Unknown, vip.Alive, vip.Dead, vip.Suspect} {
 		m.state.WithLabelValues(node, s.String()).Set(oneIf(s == state))
@@ -70,13 +69,11 @@ func (m *metrics) removeNode(node string) {
 	m.detectable.DeleteLabelValues(node)
 }
 
-// countDropped counts a packet that was dropped, by the reason for err.
 func (m *metrics) countDropped(err error) {
 	reason := map[error]string{errKey: "key", errAuthentic: "forged"}[err]
 	m.dropped.WithLabelValues(cmp.Or(reason, "format")).Inc()
 }
 
-// oneIf returns 1 if is, else 0.
 func oneIf(is bool) float64 {
 	if is {
 		return 1
@@ -84,7 +81,7 @@ func oneIf(is bool) float64 {
 	return 0
 }
 
-// publish sets the metrics for changes, logs them, and then pokes, once. p.mu is not held.
+// publish sets metrics for changes, logs them, and pokes, once. p.mu is not held.
 func (p *Peers) publish(changes []change) {
 	if len(changes) == 0 {
 		return
@@ -105,7 +102,7 @@ func (p *Peers) publish(changes []change) {
 	p.o.Poke()
 }
 
-// logChange logs that a node's TCP port can't be reached, or else its new state and the reason, if one is known.
+// logChange logs that a node's TCP port can't be reached, or its new state and why.
 func (p *Peers) logChange(c change) {
 	log := p.o.Log.With("node", c.node)
 	if c.why != "" {

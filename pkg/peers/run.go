@@ -15,23 +15,21 @@ import (
 )
 
 const (
-	// checkInterval is the time between two calls of detector.check while a node is late or
-	// probed, idleCheckInterval at other times.
+	// checkInterval is the time between checks while a node is late or probed, else idleCheckInterval.
 	checkInterval     = 25 * time.Millisecond
 	idleCheckInterval = 100 * time.Millisecond
-	// pauseThreshold is how late check may be. If it is later the process did not run, and
-	// that it received nothing means nothing.
+	// pauseThreshold is how late check may be; later, the process did not run, and silence means nothing.
 	pauseThreshold = 100 * time.Millisecond
 	// probeMaxDelay is how late check may be during a probe: answers have 120 ms to come.
 	probeMaxDelay = 50 * time.Millisecond
 	probeTimeout  = 150 * time.Millisecond
-	// reloadInterval is how often Options.Keys, Address and Nodes are called, and reloadOffInterval while there is no
-	// socket: the other nodes wait for the heartbeats of a process that is started again.
+	// reloadInterval is how often Options are read, and reloadOffInterval without a socket: others wait for a restarted
+	// process.
 	reloadInterval    = 250 * time.Millisecond
 	reloadOffInterval = minInterval
 	// minSendInterval is the shortest time between two heartbeats.
 	minSendInterval = 10 * time.Millisecond
-	// offLogDelay is how long there must have been no socket before that is logged.
+	// offLogDelay is how long there must be no socket before that is logged.
 	offLogDelay = 5 * time.Second
 )
 
@@ -43,8 +41,7 @@ type socketState struct {
 	offLogged bool      // it has been logged since
 }
 
-// Run sends heartbeats to the other nodes, receives and evaluates theirs, and reloads keys and addresses, until ctx
-// ends. Then it says so to them. It returns nil.
+// Run exchanges heartbeats, and reloads keys and addresses, until ctx ends, which it tells the others. It returns nil.
 func (p *Peers) Run(ctx context.Context) error {
 	if p.o.Port == 0 {
 		p.o.Log.Info("nodes exchange no heartbeats: " + NoPort + "; the failover of a dead node takes the lease duration")
@@ -75,7 +72,7 @@ func (p *Peers) Run(ctx context.Context) error {
 		}
 		newlySilent, nextCheck := p.check(ctx, now)
 		if newlySilent || urgent || repeat || !now.Before(sendAt) {
-			// With a jitter of up to a quarter, so that not all nodes send at the same time (RFC 5880 section 6.8.7).
+			// With a jitter, so that not all nodes send at once (RFC 5880 section 6.8.7).
 			interval := p.send(now, false)
 			sendAt = now.Add(interval*3/4 + rand.N(interval/4))
 			repeat = urgent
@@ -91,7 +88,7 @@ func (p *Peers) Run(ctx context.Context) error {
 	}
 }
 
-// reload reads the keys, this node's address and those of the other nodes, and opens or closes the socket as they say.
+// reload reads keys and addresses, and opens or closes the socket as they say.
 func (p *Peers) reload(now time.Time) {
 	nodes, address, keys := p.o.Nodes(), p.o.Address(), p.o.Keys()
 	for name, at := range nodes {
@@ -119,7 +116,7 @@ func (p *Peers) reload(now time.Time) {
 	p.setOff(off, now)
 }
 
-// setOff stores what Off returns. A reason is logged once, after it has been the same for offLogDelay.
+// setOff stores what Off returns, and logs a reason once, after offLogDelay.
 func (p *Peers) setOff(off string, now time.Time) {
 	p.mu.Lock()
 	if off != p.off {
@@ -133,7 +130,7 @@ func (p *Peers) setOff(off string, now time.Time) {
 	}
 }
 
-// openSocket opens the socket at an address, and receives from it. If it can't, it returns why, in words for Off.
+// openSocket opens the socket at an address and receives, or returns why not, for Off.
 func (p *Peers) openSocket(at netip.AddrPort, now time.Time) (off string) {
 	socket, err := p.o.Transport.Listen(at)
 	if err != nil {
@@ -149,7 +146,7 @@ func (p *Peers) openSocket(at netip.AddrPort, now time.Time) (off string) {
 	return ""
 }
 
-// closeSocket closes the socket, which must be open: all nodes are Unknown from the next check on.
+// closeSocket closes the open socket: all nodes are Unknown from the next check.
 func (p *Peers) closeSocket() {
 	_ = p.socket.Close()
 	p.socket = nil
@@ -159,8 +156,7 @@ func (p *Peers) closeSocket() {
 	p.metrics.on.Set(0)
 }
 
-// receive passes each packet on socket to handlePacket until the socket is closed, but not more than a floodGuard
-// lets it read.
+// receive passes packets to handlePacket until the socket is closed, as fast as floodGuard allows.
 func (p *Peers) receive(socket Socket) {
 	b, guard := make([]byte, maxPacket), floodGuard{limit: mailbox.Limit{PerSecond: readsPerSecond}}
 	for {
@@ -177,8 +173,7 @@ func (p *Peers) receive(socket Socket) {
 	}
 }
 
-// handlePacket decrypts and parses a packet, hands it to the detector, counts it, and publishes the changes that
-// follow.
+// handlePacket decrypts and parses a packet for the detector, counts it, and publishes changes.
 func (p *Peers) handlePacket(packet []byte, from netip.AddrPort) {
 	now := time.Now()
 	p.mu.Lock()
@@ -204,8 +199,8 @@ func (p *Peers) handlePacket(packet []byte, from netip.AddrPort) {
 	p.publish(changes)
 }
 
-// check has the detector evaluate all nodes, and starts probes, for which it does not wait. It returns whether a node
-// has just fallen silent, and after what time to check again.
+// check has the detector evaluate all nodes, and starts probes without waiting. It returns whether a node fell silent,
+// and when to check again.
 func (p *Peers) check(ctx context.Context, now time.Time) (newlySilent bool, next time.Duration) {
 	p.mu.Lock()
 	probe, newlySilent, pause := p.detector.check(now)
@@ -236,7 +231,7 @@ func (p *Peers) check(ctx context.Context, now time.Time) (newlySilent bool, nex
 	return newlySilent, next
 }
 
-// probe asks who has to's address, and opens a TCP connection to its port, both at once, for probeTimeout at most.
+// probe asks for to's address and connects to its port, both at once, within probeTimeout.
 func (p *Peers) probe(ctx context.Context, from netip.Addr, to netip.AddrPort) (result probeResult) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -248,9 +243,8 @@ func (p *Peers) probe(ctx context.Context, from netip.Addr, to netip.AddrPort) (
 	return result
 }
 
-// send sends one heartbeat to each node whose address is known, but to those that are away only once in awayInterval,
-// and counts each by result. stopping says in it that this process stops, to all. Without a socket or a key it sends
-// nothing. It returns this node's transmit interval.
+// send sends and counts a heartbeat to each node with an address, to those away each awayInterval; stopping, to all,
+// that this process stops. Without socket or key it sends nothing. It returns the transmit interval.
 func (p *Peers) send(now time.Time, stopping bool) (interval time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -289,7 +283,7 @@ func (p *Peers) send(now time.Time, stopping bool) (interval time.Duration) {
 	return interval
 }
 
-// stop sends two heartbeats that say that this process stops, and closes the socket, if there is one.
+// stop sends two heartbeats that say so, and closes the socket.
 func (p *Peers) stop() {
 	if p.socket == nil {
 		return

@@ -15,16 +15,16 @@ import (
 
 // A Transport sends and receives packets, and probes ports by TCP.
 type Transport interface {
-	// Listen opens the port of one address of this node, for UDP packets and for TCP connections.
+	// Listen opens a port of this node's for UDP packets and TCP connections.
 	Listen(at netip.AddrPort) (Socket, error)
-	// Dial opens a TCP connection from an address of this node, and closes it. It returns nil if to took it,
-	// syscall.ECONNREFUSED if the kernel at to refused it, and any other error if neither happened.
+	// Dial opens and closes a TCP connection from an address of this node: nil if to took it, syscall.ECONNREFUSED if its
+	// kernel refused, else another error.
 	Dial(ctx context.Context, from netip.Addr, to netip.AddrPort) error
 }
 
-// A Socket sends and receives packets. Several goroutines may use it, but only one ReadFrom.
+// A Socket sends and receives packets, for several goroutines, but only one ReadFrom.
 type Socket interface {
-	// WriteTo sends a packet, or returns an error. It does not block.
+	// WriteTo sends a packet without blocking.
 	WriteTo(b []byte, to netip.AddrPort) error
 	// ReadFrom waits for a packet. After Close it returns net.ErrClosed.
 	ReadFrom(b []byte) (n int, from netip.AddrPort, err error)
@@ -35,16 +35,15 @@ type Socket interface {
 type kernelTransport struct{}
 
 const (
-	// receiveBuffer, in bytes, holds what arrives while the process does not run, and sendBuffer what is for
-	// nodes whose MAC address the kernel asks for in vain: up to three seconds of heartbeats to each.
+	// receiveBuffer, in bytes, is for pauses of the process, and sendBuffer for nodes whose MAC the kernel seeks in vain:
+	// three seconds of heartbeats to each.
 	receiveBuffer, sendBuffer = 1 << 20, 2 << 20
-	// networkControl is the DSCP CS6 (RFC 4594 section 3.1), so that heartbeats are not lost when a link is full.
+	// networkControl is the DSCP CS6 (RFC 4594 section 3.1), for heartbeats to pass a full link.
 	networkControl = 0xc0
 )
 
-// Listen implements Transport: it opens both sockets, with DSCP CS6 and buffers of receiveBuffer and
-// sendBuffer if the kernel lets it, and starts to accept and close TCP connections. It
-// returns an error and leaves nothing open if either can't be opened.
+// Listen opens both sockets, with DSCP CS6 and those buffers if the kernel lets it, and accepts and closes TCP
+// connections; or an error, with nothing open.
 func (kernelTransport) Listen(at netip.AddrPort) (Socket, error) {
 	config := net.ListenConfig{Control: func(network, _ string, c syscall.RawConn) error {
 		return c.Control(func(fd uintptr) {
@@ -87,7 +86,7 @@ func (kernelTransport) Listen(at netip.AddrPort) (Socket, error) {
 	return s, nil
 }
 
-// Dial implements Transport. A connection that is reset at once counts as taken. It blocks until ctx ends at most.
+// Dial implements Transport. A connection reset at once counts as taken. It blocks until ctx ends at most.
 func (kernelTransport) Dial(ctx context.Context, from netip.Addr, to netip.AddrPort) error {
 	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), KeepAlive: -1}
 	d.SetMultipathTCP(false)
@@ -102,7 +101,7 @@ func (kernelTransport) Dial(ctx context.Context, from netip.Addr, to netip.AddrP
 	return conn.Close()
 }
 
-// A kernelSocket is a UDP socket, and a TCP listener that closes each connection at once.
+// A kernelSocket is a UDP socket, and a TCP listener that closes connections at once.
 type kernelSocket struct {
 	udp   *net.UDPConn
 	conn  syscall.RawConn // of udp
@@ -111,7 +110,7 @@ type kernelSocket struct {
 	ended chan struct{} // accept has returned
 }
 
-// accept accepts TCP connections and closes each at once, a thousand in a second at most, until the listener is closed.
+// accept accepts and closes TCP connections, a thousand a second at most, until the listener is closed.
 func (s *kernelSocket) accept() {
 	defer close(s.ended)
 	for limit := (mailbox.Limit{PerSecond: 1000}); ; limit.Read() {
@@ -126,7 +125,7 @@ func (s *kernelSocket) accept() {
 	}
 }
 
-// WriteTo sends b as one UDP packet. It never waits, and returns EAGAIN if the send buffer is full.
+// WriteTo sends b as one UDP packet, or returns EAGAIN at once if the buffer is full.
 func (s *kernelSocket) WriteTo(b []byte, to netip.AddrPort) error {
 	var at unix.Sockaddr = &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16(), ZoneId: uint32(s.link)}
 	if to.Addr().Is4() {
@@ -134,7 +133,7 @@ func (s *kernelSocket) WriteTo(b []byte, to netip.AddrPort) error {
 	}
 	var sent error
 	err := s.conn.Control(func(fd uintptr) {
-		// Packets to neighbors whose MAC address the kernel does not find stay in the send buffer for seconds.
+		// Packets to neighbors without a known MAC stay in the buffer for seconds.
 		sent = unix.Sendto(int(fd), b, unix.MSG_DONTWAIT, at)
 	})
 	return cmp.Or(err, sent)
@@ -145,8 +144,7 @@ func (s *kernelSocket) ReadFrom(b []byte) (int, netip.AddrPort, error) {
 	return s.udp.ReadFromUDPAddrPort(b)
 }
 
-// setFilter implements packetFilter. A keyID that has come into use since the call is not among ids; its
-// packets are dropped until the next call.
+// setFilter implements packetFilter. Packets of a keyID used since the call are dropped until the next.
 func (s *kernelSocket) setFilter(ids []keyID) error {
 	program, err := keyFilter(ids)
 	if err != nil {
@@ -164,7 +162,7 @@ func (s *kernelSocket) setFilter(ids []keyID) error {
 	return errors.Join(err, set)
 }
 
-// Close closes the UDP socket and the TCP listener, and blocks until accept has ended.
+// Close closes both sockets, and blocks until accept has ended.
 func (s *kernelSocket) Close() error {
 	err := errors.Join(s.tcp.Close(), s.udp.Close())
 	<-s.ended

@@ -31,46 +31,44 @@ import (
 // Without a socket on this node all are Unknown. A silent node stays what it is while this process
 // may have missed its heartbeats (canJudgeSilence).
 const (
-	// startupTime is how long a node that was never Alive is not probed, since it may be starting.
+	// startupTime is how long a node that was never Alive is not probed: it may be starting.
 	startupTime = 3 * time.Second
-	// unprobedSuspectAfter is after what time a silent node becomes Suspect if no probe of it ends.
+	// unprobedSuspectAfter is when a silent node becomes Suspect if no probe of it ends.
 	unprobedSuspectAfter = 10 * time.Second
-	// probeMaxAge is how old the result of a probe may be to end the state Alive.
+	// probeMaxAge is how old a probe may be to end the state Alive.
 	probeMaxAge = 500 * time.Millisecond
-	// A TCP reset is not authenticated: whoever sees the SYN can forge one. So a node whose port refuses
-	// connections is Dead only once it is silent for refusedTime and has refused minRefusals in a row. Until
-	// then its kernel answers for its VIPs and serves them (their lifetime is vip.AddressLifetime, or what is left of its
-	// tenure if that is less, renewed each 0.75 s), so no client waits for it.
+	// A TCP reset is not authenticated: whoever sees the SYN can forge one. So a node is Dead only after refusedTime of
+	// silence, and minRefusals in a row. Meanwhile its kernel serves its VIPs (vip.AddressLifetime, or its tenure if less,
+	// renewed each 0.75 s), so no client waits.
 	refusedTime = 500 * time.Millisecond
 	minRefusals = 3
-	// From the end of a probe of a silent node to the next one.
+	// Between probes of a silent node.
 	aliveProbePause   = 50 * time.Millisecond
 	suspectProbePause = 3 * time.Second
 	unmetProbePause   = 10 * time.Second // it was never Alive
-	// probeEndedFor is how long a node whose process has ended is probed, since its kernel may die, too, or be cut
-	// off, while it answers for VIPs.
+	// probeEndedFor is how long an ended process's node is probed: its kernel may die, too, or be cut off, while it
+	// answers for VIPs.
 	probeEndedFor = 15 * time.Second
 )
 
-// startListening begins, or begins again after a pause, to receive heartbeats. States stay as they are.
+// startListening begins, also after a pause, to receive heartbeats. States stay.
 func (d *detector) startListening(now time.Time) {
 	d.listeningSince, d.checkedAt, d.nextCheck = now, now, checkInterval
 }
 
-// checkLateBy returns how late check is; negative before it is due.
 func (d *detector) checkLateBy(now time.Time) time.Duration {
 	return now.Sub(d.checkedAt) - d.nextCheck
 }
 
-// canJudgeSilence reports whether it would mean something if nothing came from p. What came during a pause of this
-// process the kernel has kept, unless the whole machine stood still.
+// canJudgeSilence reports whether silence of p means something. The kernel kept what came during a pause of this
+// process, unless the machine stood still.
 func (d *detector) canJudgeSilence(p *peer, now time.Time) bool {
 	return !d.listeningSince.IsZero() && d.checkLateBy(now) <= pauseThreshold &&
 		now.Sub(d.listeningSince) >= p.rx.interval*3/2
 }
 
-// check evaluates all nodes, and returns those to be probed now; whether one has just fallen silent, which a
-// heartbeat is to say at once; and for how long this process was paused, or 0.
+// check evaluates all nodes, and returns whom to probe; whether one fell silent, to say at once; and for how long this
+// process was paused.
 func (d *detector) check(now time.Time) (probe []*peer, newlySilent bool, pause time.Duration) {
 	delay := d.checkLateBy(now)
 	if delay > pauseThreshold && !d.listeningSince.IsZero() {
@@ -97,8 +95,7 @@ func (d *detector) check(now time.Time) (probe []*peer, newlySilent bool, pause 
 	return probe, newlySilent, pause
 }
 
-// needsProbe reports whether p is to be probed now: it is silent, and may have died, or it is not yet known to answer
-// probes, or Suspect.
+// needsProbe reports whether p is silent, and may have died, was never seen to answer probes, or is Suspect.
 func (d *detector) needsProbe(p *peer, now time.Time) bool {
 	switch {
 	case p.probe.running || !p.addr.IsValid() || now.Before(p.probe.next):
@@ -111,8 +108,8 @@ func (d *detector) needsProbe(p *peer, now time.Time) bool {
 	return p.wasAlive || now.Sub(p.firstSeen) >= startupTime && now.Sub(d.listeningSince) >= startupTime
 }
 
-// probeEnded stores the result of a probe of p that began at startedAt, and evaluates p. The result is dropped if p
-// was heard meanwhile, or this process may have missed the answers.
+// probeEnded stores a probe of p begun at startedAt, and evaluates p, unless p was heard meanwhile, or answers may have
+// been missed.
 func (d *detector) probeEnded(p *peer, result probeResult, startedAt, now time.Time) {
 	p.probe.running = false
 	missed := d.listeningSince.After(startedAt) || d.delayedAt.After(startedAt) || d.checkLateBy(now) > probeMaxDelay
@@ -154,8 +151,8 @@ func (d *detector) probeEnded(p *peer, result probeResult, startedAt, now time.T
 	d.evaluate(p, now)
 }
 
-// recordHeardProbe stores which probes of p, whose heartbeats arrive, have been answered at least once: only those
-// prove anything once p is silent. That its TCP port was never reached is a change, once.
+// recordHeardProbe stores which probes of p, which is heard, were ever answered: only those prove anything later. A
+// port never reached is a change, once.
 func (d *detector) recordHeardProbe(p *peer, result probeResult, now time.Time) {
 	if p.state == vip.Suspect {
 		if p.probe.next = now.Add(suspectProbePause); p.probe.unanswered == maxUnanswered {
@@ -178,8 +175,7 @@ func (d *detector) recordHeardProbe(p *peer, result probeResult, now time.Time) 
 	}
 }
 
-// evaluate sets the state of p from its heartbeats, and, if it is silent, from the last probe. The head of this file
-// has a picture.
+// evaluate sets the state of p by heartbeats, or the last probe. The head of this file has a picture.
 func (d *detector) evaluate(p *peer, now time.Time) {
 	rx := &p.rx
 	switch {
@@ -204,8 +200,7 @@ func (d *detector) evaluate(p *peer, now time.Time) {
 	}
 }
 
-// evaluateEnded finds p, which is Dead since its process has ended, gone if by the last probe its kernel is silent,
-// too.
+// evaluateEnded finds p, Dead since its process ended, gone if its kernel is silent, too.
 func (d *detector) evaluateEnded(p *peer, now time.Time) {
 	probe := &p.probe
 	if probe.at.IsZero() || now.Sub(probe.at) >= probeMaxAge || !probe.answered || probe.result != (probeResult{}) ||
@@ -216,8 +211,8 @@ func (d *detector) evaluateEnded(p *peer, now time.Time) {
 	d.changes = append(d.changes, change{node: p.name, was: p.state, is: p.state, why: p.why})
 }
 
-// silentSince returns when the last packet of p came, if neither this node nor one that is heard hears it any more;
-// else zero. An earlier pause of this process changes nothing: what came meanwhile the kernel has kept.
+// silentSince returns when the last packet of p came, if no node that is heard hears it any more; else zero. An earlier
+// pause changes nothing: the kernel kept packets.
 func (d *detector) silentSince(p *peer, now time.Time) time.Time {
 	if !p.rx.verified || p.rx.arriving(now) || !d.canJudgeSilence(p, now) || d.heardByOthers(p, now) {
 		return time.Time{}
@@ -225,7 +220,7 @@ func (d *detector) silentSince(p *peer, now time.Time) time.Time {
 	return p.rx.at
 }
 
-// evaluateSilent sets the state of p, which is silent and not Dead, by the result of the last probe.
+// evaluateSilent sets the state of p, silent and not Dead, by the last probe.
 func (d *detector) evaluateSilent(p *peer, now time.Time) {
 	probe, silent := &p.probe, min(now.Sub(p.rx.at), now.Sub(d.listeningSince))
 	result := probe.result
@@ -258,13 +253,12 @@ func (d *detector) evaluateSilent(p *peer, now time.Time) {
 	}
 }
 
-// suspectDelay returns how long p must be silent, or not have echoed, to become Suspect.
+// suspectDelay returns after what silence, or lack of echoes, p is Suspect.
 func (d *detector) suspectDelay(p *peer) time.Duration {
 	return max(3*time.Second, 2*detectionTime(p.rx.interval+d.interval))
 }
 
-// heardByOthers reports whether a node that is heard says that it hears p: then only the path between p and this node
-// is broken.
+// heardByOthers reports whether a heard node hears p: then only the path to this node is broken.
 func (d *detector) heardByOthers(p *peer, now time.Time) bool {
 	for _, q := range d.peers {
 		if q == p || q.state != vip.Alive && q.state != vip.Suspect || !q.rx.arriving(now) {
@@ -277,7 +271,7 @@ func (d *detector) heardByOthers(p *peer, now time.Time) bool {
 	return false
 }
 
-// setState stores the state of p and the reason. Another state than before is a change.
+// setState stores the state of p and why; a new state is a change.
 func (d *detector) setState(p *peer, state vip.Liveness, why string, now time.Time) {
 	if p.state == state {
 		p.why = why
@@ -306,7 +300,7 @@ func (d *detector) setState(p *peer, state vip.Liveness, why string, now time.Ti
 	if state == vip.Suspect && p.rx.arriving(now) {
 		p.probe.next = now // whether what this node sends arrives
 	}
-	// When it comes back it may be on another link, or behind another switch.
+	// It may come back on another link, or behind another switch.
 	p.probe.answered, p.probe.open = p.probe.answered && state != vip.Unknown, false
 }
 

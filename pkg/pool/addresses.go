@@ -16,7 +16,7 @@ type addresses struct {
 	inner []Range // Ranges without the first and last address of each IPv4 CIDR shorter than /31
 }
 
-// parseAddresses reads CIDRs, ranges and single addresses, with commas or line breaks between.
+// parseAddresses reads CIDRs, ranges and addresses, with commas or line breaks between.
 func parseAddresses(text string) (out addresses, problem string) {
 	for item := range strings.FieldsFuncSeq(text, func(c rune) bool { return c == ',' || c == '\n' || c == '\r' }) {
 		item = strings.TrimSpace(item)
@@ -48,7 +48,6 @@ func parseAddresses(text string) (out addresses, problem string) {
 	return out, ""
 }
 
-// addDHCP adds a family to DHCP, once.
 func (a *addresses) addDHCP(f vip.Family) {
 	for _, have := range a.DHCP {
 		if have == f {
@@ -58,7 +57,6 @@ func (a *addresses) addDHCP(f vip.Family) {
 	a.DHCP = append(a.DHCP, f)
 }
 
-// parseItem reads one CIDR, range or address.
 func parseItem(item string) (r Range, isCIDR bool, problem string) {
 	if strings.Contains(item, "/") {
 		p, err := netip.ParsePrefix(item)

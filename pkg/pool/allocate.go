@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// occupiedLasts is how long an address that another host turned out to have is given to no Service.
+	// occupiedLasts is how long an address of another host is given to no Service.
 	occupiedLasts = 10 * time.Minute
-	// mostMoves is how often a Service is given another address because hosts have those that it was given, until one
-	// of them was shown: a host that answers for every address does not use up the pools.
+	// mostMoves is how often a Service moves because hosts have its addresses, until one was shown: a host that answers
+	// for all does not use up the pools.
 	mostMoves = 3
 )
 
-// A memory is what one pass tells the next. All else is read from the Services.
+// A memory is what one pass tells the next; Services have the rest.
 type memory struct {
 	rest     time.Duration            // how long a released address is given only if there is no other
 	held     []netip.Addr             // what Services had, or were to be given; sorted
@@ -35,13 +35,12 @@ func newMemory(rest time.Duration) *memory {
 	}
 }
 
-// forget ends rests and occupations that have lasted long enough.
 func (m *memory) forget(now time.Time) {
 	maps.DeleteFunc(m.resting, func(_ netip.Addr, since time.Time) bool { return now.Sub(since) >= m.rest })
 	maps.DeleteFunc(m.occupied, func(_ netip.Addr, since time.Time) bool { return now.Sub(since) >= occupiedLasts })
 }
 
-// nextFree returns when the next occupied address is free again; zero if none is occupied.
+// nextFree returns when the next occupied address is free; zero if none is occupied.
 func (m *memory) nextFree() (first time.Time) {
 	for _, since := range m.occupied {
 		if at := since.Add(occupiedLasts); first.IsZero() || at.Before(first) {
@@ -72,7 +71,6 @@ type pass struct {
 // A sharingKey is the key of Services that share addresses.
 type sharingKey struct{ namespace, key string }
 
-// A service is a Service in one pass.
 type service struct {
 	*vip.AddressRequest
 	names []netip.Addr // that it may use: written on it, or, if it is Foreign or asks a DHCP server, in its status
@@ -156,12 +154,11 @@ func (s *service) isUnused(x netip.Addr) bool {
 	return s.Allocated != "" && !s.isOwn(x) && !s.Foreign && !slices.Contains(s.shown, x)
 }
 
-// isOwn reports whether a person named x.
 func (s *service) isOwn(x netip.Addr) bool {
 	return slices.Contains(s.own, x) || s.Allocated == "" && slices.Contains(s.names, x)
 }
 
-// newService returns what a request says, before it is compared with others.
+// newService returns what a request says, not yet compared with others.
 func newService(q *vip.AddressRequest) *service {
 	s := &service{AddressRequest: q, shown: q.StatusVIPs(), names: q.Addresses, own: q.Own}
 	if q.Allocated == "" && q.Source != vip.SourceStatus && len(q.Lacks()) > 0 {
@@ -176,7 +173,6 @@ func newService(q *vip.AddressRequest) *service {
 	return s
 }
 
-// asksDHCP reports whether s names 0.0.0.0 or ::.
 func (s *service) asksDHCP() bool { return slices.ContainsFunc(s.names, netip.Addr.IsUnspecified) }
 
 // readServices enters all Services into holders and keyed, and returns who wants something.
@@ -248,7 +244,6 @@ func (p *pass) wants(s *service) bool {
 	return !s.isContent(s.kept) || s.lacks(s.kept) != nil
 }
 
-// keeps reports whether s goes on having x, one of has.
 func (p *pass) keeps(s *service, x netip.Addr) bool {
 	switch {
 	case s.isOwn(x) && len(s.own) > 0:
@@ -259,13 +254,13 @@ func (p *pass) keeps(s *service, x netip.Addr) bool {
 	return !p.asksForAnotherPool(s, x) && !(s.Renumber && p.isOutside(s, x))
 }
 
-// isContent reports whether nothing is to be written on s if it is to have all.
+// isContent reports whether nothing is to be written on s that is to have all.
 func (s *service) isContent(all []netip.Addr) bool {
 	missing := func(x netip.Addr) bool { return !slices.Contains(s.names, x) }
 	return len(all) == len(s.names) && !slices.ContainsFunc(all, missing) && s.Allocated != "" && s.isOfPools()
 }
 
-// keepPending has s keep what the last pass gave it, if it may still have that.
+// keepPending has s keep what the last pass gave it, if it still may.
 func (p *pass) keepPending(s *service) {
 	pools, _ := p.candidates(s)
 	lacks := s.lacks(s.kept)
@@ -280,7 +275,6 @@ func (p *pass) keepPending(s *service) {
 	}
 }
 
-// hold has s have x from now on.
 func (p *pass) hold(s *service, x netip.Addr) {
 	p.holders[x] = append(p.holders[x], s)
 	for _, space := range p.spaces {
@@ -288,7 +282,6 @@ func (p *pass) hold(s *service, x netip.Addr) {
 	}
 }
 
-// serve gives s what it wants, or has it wait.
 func (p *pass) serve(s *service) {
 	before := len(s.found)
 	pools, problem := p.candidates(s)
@@ -322,7 +315,6 @@ func (p *pass) wait(s *service, pools []*Pool, reason string) {
 	p.assignments = append(p.assignments, a)
 }
 
-// joinReasons puts two reasons, which may be empty, into one.
 func joinReasons(first, second string) string {
 	if first == "" || second == "" {
 		return first + second
@@ -330,5 +322,4 @@ func joinReasons(first, second string) string {
 	return first + "; " + second
 }
 
-// byAge is vip.CompareAge.
 func byAge(x, y *service) int { return vip.CompareAge(x.Service, y.Service) }

@@ -11,11 +11,11 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// An Assigner gives addresses to Services (docs/why.md, "Pools"). As a Mailbox of the agent it decides at once; as an
-// Observer it says what it has decided, and what is wrong with the ConfigMap. It is for one goroutine.
+// An Assigner gives addresses to Services (docs/why.md, "Pools"). As the agent's Mailbox it decides at once; as an
+// Observer it tells that, and the ConfigMap's faults. It is for one goroutine.
 //
-// Every node reads the ConfigMap, so that what was good stays in force wherever addresses are given next; the one whose
-// Plan says Allocate decides.
+// Every node reads the ConfigMap, so that what was good stays in force wherever addresses are given; whose Plan says
+// Allocate decides.
 type Assigner struct {
 	poke    func()
 	metrics *metrics
@@ -48,7 +48,7 @@ func (a *Assigner) Observe(w *vip.World) {
 // Collectors returns the metrics of pools; of addresses only where they are given.
 func (a *Assigner) Collectors() []prometheus.Collector { return a.metrics.all() }
 
-// Put takes over the PoolInput of want, and decides: 10,000 Services in hundredths of a second.
+// Put takes over want, and decides: 10,000 Services in hundredths of a second.
 func (a *Assigner) Put(want []vip.PoolInput) {
 	if len(want) == 0 { // nothing is planned: the process stops
 		want = []vip.PoolInput{{}}

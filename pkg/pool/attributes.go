@@ -12,7 +12,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// poolName is what a pool may be called: a DNS label (RFC 1123), since a dot begins an attribute.
+// poolName is a DNS label (RFC 1123), since a dot begins an attribute.
 var poolName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
 // readPool reads pool-<name> or pool-<name>.<attribute>.
@@ -34,10 +34,8 @@ func (r *reader) readPool(rest string) {
 	}
 }
 
-// attributeNames is for messages.
 const attributeNames = "namespaces, services, interface, nodes, prefer, auto, priority, announce"
 
-// readAttribute reads an attribute of the pool called name.
 func (r *reader) readAttribute(key, name, attribute string) {
 	p := r.pools.byName[name]
 	if p == nil {
@@ -70,7 +68,7 @@ func (r *reader) readAttribute(key, name, attribute string) {
 	p.Broken = p.Broken || !ok
 }
 
-// isSelector reports whether a text can only be a label selector, not a list of names.
+// isSelector reports whether a text can only be a label selector.
 func isSelector(text string) bool { return strings.ContainsAny(text, "=!()<>") }
 
 // parseNamespaces reads names, separated by commas or spaces, or a label selector.
@@ -96,7 +94,6 @@ func parseNamespaces(text string) (out Namespaces, problem string) {
 	return out, ""
 }
 
-// parseSelector reads a label selector as kubectl does.
 func parseSelector(text string) (s labels.Selector, problem string) {
 	s, err := labels.Parse(strings.TrimSpace(text))
 	if err != nil {
@@ -108,7 +105,7 @@ func parseSelector(text string) (s labels.Selector, problem string) {
 	return s, ""
 }
 
-// parsePreferences reads selectors with a weight before each, by semicolons or lines.
+// parsePreferences reads weights and selectors, by semicolons or lines.
 func parsePreferences(text string) (out []Preference, problem string) {
 	const example = "write a weight from 1 to 100 and a label selector, such as 100 zone=a; 20 zone=b"
 	for item := range strings.FieldsFuncSeq(text, func(c rune) bool { return c == ';' || c == '\n' || c == '\r' }) {
@@ -142,7 +139,6 @@ func parsePriority(text string) (n int, problem string) {
 	return n, ""
 }
 
-// parseMethods reads how VIPs of a pool may be announced.
 func parseMethods(text string) (out []vip.Method, problem string) {
 	for item := range strings.SplitSeq(text, ",") {
 		m := vip.Method(strings.TrimSpace(item))

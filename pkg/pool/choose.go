@@ -37,7 +37,7 @@ func (p *pass) choose(s *service, pools []*Pool) (missing []vip.Family) {
 	})
 }
 
-// all returns what s keeps and is given, in the order of its families.
+// all returns what s keeps and is given, by its families.
 func (s *service) all() []netip.Addr {
 	all := slices.Clone(s.kept)
 	for _, f := range s.found {
@@ -49,7 +49,7 @@ func (s *service) all() []netip.Addr {
 	return all
 }
 
-// lacks returns lists of families that s wants beside have, of which one will do; nil for none.
+// lacks returns lists of families that s wants beside have, of which one will do; or nil.
 func (s *service) lacks(have []netip.Addr) [][]vip.Family {
 	families := s.Families
 	switch {
@@ -91,7 +91,6 @@ func (p *pass) findAll(s *service, x *Pool, families []vip.Family) (all []found)
 	return all
 }
 
-// askDHCP is that a DHCP server is asked for an address of a family.
 func (p *Pool) askDHCP(f vip.Family) found {
 	return found{f.Unspecified(), p.Name, "a DHCP server is asked, as pool " + p.Name + " says"}
 }
@@ -126,7 +125,6 @@ func (p *pass) findOne(s *service, x *Pool, family vip.Family) (f found, ok bool
 	return found{}, false
 }
 
-// findResting returns the address of a pool that has rested longest.
 func (p *pass) findResting(of *familySpace) (a netip.Addr, ok bool) {
 	if p.rests == nil {
 		p.rests = make([]netip.Addr, 0, len(p.resting))
@@ -145,13 +143,12 @@ func (p *pass) findResting(of *familySpace) (a netip.Addr, ok bool) {
 	return a, false
 }
 
-// isOccupied reports whether another host turned out to have x.
 func (p *pass) isOccupied(x netip.Addr) bool {
 	_, ok := p.occupied[x]
 	return ok
 }
 
-// isBarred reports whether x is given to nobody: it is reserved, or another host has it.
+// isBarred reports whether x is given to nobody: reserved, or another host's.
 func (p *pass) isBarred(x netip.Addr) bool { return p.isOccupied(x) || contains(p.reserved, x) }
 
 // findShared returns the first address of x that s may share, and the oldest that has it.
@@ -192,7 +189,6 @@ func (p *pass) findShared(s *service, x *Pool, f vip.Family) (best netip.Addr, w
 	return best, slices.MinFunc(p.holders[best], byAge)
 }
 
-// holding returns what s has and is given in this pass.
 func (s *service) holding() []netip.Addr {
 	if len(s.found) == 0 {
 		return s.has
@@ -211,7 +207,7 @@ func (p *pass) mayJoin(s *service, x netip.Addr) bool {
 	if p.isBarred(x) {
 		return false
 	}
-	// what else it has would have to move with x
+	// what else it has would have to move, too
 	free := len(s.shown) == 0 && s.Lease == "" && (s.SharingKey == "" || len(s.Families) == 1)
 	for _, o := range p.holders[x] {
 		same := o.Key.Namespace == s.Key.Namespace
@@ -226,12 +222,12 @@ func (p *pass) mayJoin(s *service, x netip.Addr) bool {
 	return true
 }
 
-// alike reports whether the plan lets two Services of different namespaces share an address.
+// alike reports whether the plan lets Services of different namespaces share an address.
 func alike(s, o *service) bool {
 	return s.Peculiar() == "" && o.Peculiar() == "" && len(s.Families) <= 1 && len(o.Families) <= 1 && len(o.names) <= 1
 }
 
-// nameFor returns what those who may read s are told of other (docs/why.md, "Who has an address").
+// nameFor returns what readers of s are told of other (docs/why.md, "Who has an address").
 func nameFor(s, other *service) string {
 	if s.Key.Namespace != other.Key.Namespace {
 		return "a Service of another namespace"
@@ -251,7 +247,7 @@ func (s *service) sortedPorts() []uint32 {
 	return s.ports
 }
 
-// overlap reports whether two sorted lists, of maybe ten thousand ports, share one.
+// overlap reports whether sorted lists, of maybe ten thousand ports, share one.
 func overlap(x, y []uint32) bool {
 	for i, j := 0, 0; i < len(x) && j < len(y); {
 		switch a, b := x[i], y[j]; {
@@ -319,13 +315,13 @@ func (p *pass) poolsOf(s *service, x netip.Addr) []string {
 		first = cmp.Or(firstWith(asked, x), first)
 	}
 	if first = cmp.Or(first, p.Pools.find(x)); first == nil {
-		// so it goes on being one that was given them
+		// so it goes on being one that was given
 		return given
 	}
 	return []string{first.Name}
 }
 
-// whyMissing returns why there is no address of the missing families, and what to do.
+// whyMissing returns why the missing families have no address, and what to do.
 func (s *service) whyMissing(missing []vip.Family, pools []*Pool, problem string) string {
 	switch {
 	case problem != "" && len(s.kept) > 0:
@@ -348,7 +344,7 @@ func (s *service) whyMissing(missing []vip.Family, pools []*Pool, problem string
 		text, strings.Join(families, " and "), strings.Join(names, ", "))
 }
 
-// asksForAnotherPool reports whether s asks for pools of which x, one of names, is not.
+// asksForAnotherPool reports whether s asks for other pools than that of x, which it names.
 func (p *pass) asksForAnotherPool(s *service, x netip.Addr) bool {
 	if s.isOfPools() || s.isOwn(x) {
 		return false
@@ -357,7 +353,7 @@ func (p *pass) asksForAnotherPool(s *service, x netip.Addr) bool {
 	return firstWith(pools, x) == nil
 }
 
-// isOfPools reports whether s has addresses of the pools it names, if it does and has.
+// isOfPools reports whether s has addresses of pools that it names.
 func (s *service) isOfPools() bool {
 	if len(s.Pools) == 0 || s.Allocated == "" {
 		return true
@@ -370,7 +366,7 @@ func (s *service) isOfPools() bool {
 	return false
 }
 
-// candidates returns the pools that s may get an address of, best first, or why there are none.
+// candidates returns the pools for s, best first, or why there are none.
 func (p *pass) candidates(s *service) (pools []*Pool, problem string) {
 	ns := s.Key.Namespace
 	if len(s.Pools) > 0 {
@@ -398,7 +394,7 @@ func (p *pass) candidates(s *service) (pools []*Pool, problem string) {
 	return pools, ""
 }
 
-// requested returns the pools that s names, in its order, or why it gets none of them.
+// requested returns the pools that s names, in order, or why it gets none.
 func (p *pass) requested(s *service) (pools []*Pool, problem string) {
 	ns := s.Key.Namespace
 	for _, name := range s.Pools {

@@ -51,7 +51,7 @@ func (s series) labels() []string {
 	return []string{s.pool, s.family}
 }
 
-// observe sets all of them, each series once, since it may be scraped meanwhile.
+// observe sets all, each series once, since it may be scraped meanwhile.
 func (m *metrics) observe(a *Assigner) {
 	m.problems.Set(float64(len(a.problems)))
 	m.outside.Set(float64(a.decided.outside))

@@ -19,7 +19,7 @@ func didYouMean(item string) string {
 	return "write one such as 192.168.0.200/29 or 192.168.0.10-192.168.0.20"
 }
 
-// nearMiss returns addresses that can be read and that item looks like, or "".
+// nearMiss returns readable addresses that item looks like, or "".
 func nearMiss(item string) string {
 	text := strings.TrimSpace(usualForms.Replace(item))
 	for _, candidate := range []string{text, strings.ReplaceAll(text, " ", ""), strings.Join(strings.Fields(text), "-"),
@@ -59,7 +59,7 @@ func readable(text string) bool {
 	return len(items) <= 8
 }
 
-// fullRange writes out the end of a range, as in 192.168.51.180-185.
+// fullRange writes out the end of a range such as 192.168.51.180-185.
 func fullRange(text string) string {
 	first, last, isRange := strings.Cut(strings.ReplaceAll(text, " ", ""), "-")
 	from, err := netip.ParseAddr(first)
@@ -81,7 +81,7 @@ func fullRange(text string) string {
 	return from.String() + "-" + to.String()
 }
 
-// lengthOfMask writes a netmask as a length, as in 192.168.51.0/255.255.255.0.
+// lengthOfMask writes a netmask as a length, as of 192.168.51.0/255.255.255.0.
 func lengthOfMask(text string) string {
 	network, mask, _ := strings.Cut(strings.ReplaceAll(text, " ", ""), "/")
 	m, err := netip.ParseAddr(mask)

@@ -24,7 +24,7 @@ const (
 	global = "global" // in place of a namespace: for those that have no key of their own
 )
 
-// Parse reads the ConfigMap; of a key that can't be read previous (or nil) stays in force.
+// Parse reads the ConfigMap; for an unreadable key previous (or nil) stays in force.
 func Parse(previous *Pools, data map[string]string) (*Pools, []vip.PoolProblem) {
 	r := &reader{data: data, pools: newPools()}
 	if previous != nil {
@@ -41,7 +41,6 @@ func Parse(previous *Pools, data map[string]string) (*Pools, []vip.PoolProblem) 
 	return r.pools, r.problems
 }
 
-// A reader reads the keys of a ConfigMap into Pools.
 type reader struct {
 	data     map[string]string
 	earlier  map[string]string // texts that could be read before, by key
@@ -79,7 +78,6 @@ func readKey[T any](r *reader, key, consequence string, parse func(text string) 
 	return zero, false
 }
 
-// read reads one key.
 func (r *reader) read(key string) {
 	p := r.pools
 	switch prefix, name := splitKey(key); prefix {
@@ -106,7 +104,7 @@ func (r *reader) read(key string) {
 	}
 }
 
-// splitKey returns how a key begins, one of the constants, and the rest; or "".
+// splitKey returns a key's beginning, one of the constants, and the rest; or "".
 func splitKey(key string) (prefix, name string) {
 	if key == searchOrderKey || key == skipEndsKey {
 		return key, ""
@@ -136,7 +134,7 @@ func (r *reader) readProviderPool(prefix, namespace string) {
 	r.pools.byName[p.Name] = p
 }
 
-// findShadowed warns of the provider's pools that no Service gets an address of, or that overlap.
+// findShadowed warns of the provider's pools that give nothing, or overlap.
 func (r *reader) findShadowed() {
 	p := r.pools
 	for namespace := range p.ranges {
@@ -202,7 +200,7 @@ func parseInterface(text string) (name, problem string) {
 	return name, ""
 }
 
-// quote quotes text that somebody wrote, and cuts it after 60 bytes.
+// quote quotes foreign text, cut after 60 bytes.
 func quote(text string) string {
 	if len(text) > 60 {
 		return strconv.Quote(strings.ToValidUTF8(text[:60], "")) + "..."

@@ -18,7 +18,7 @@ func (p *Pools) KeepsOut() bool {
 	return slices.ContainsFunc(p.own, func(x *Pool) bool { return !x.Namespaces.All() || x.Broken })
 }
 
-// WhyNotOffered returns why a namespace may not ask for a, with poolsOnly also outside of pools; or "".
+// WhyNotOffered returns why a namespace may not ask for a, or ""; with poolsOnly also outside of pools.
 func (p *Pools) WhyNotOffered(namespace string, namespaceLabels map[string]string, a netip.Addr,
 	poolsOnly bool) string {
 	ofOthers := false
@@ -60,7 +60,7 @@ func (p *Pools) Interface(namespace string, a netip.Addr) string {
 	return p.interfaces[global]
 }
 
-// InterfaceOf returns the link of VIPs of x whose Services name none; "" if nothing says.
+// InterfaceOf returns the link of VIPs of x whose Services name none, or "".
 func (p *Pools) InterfaceOf(x *Pool) string {
 	if !x.provider {
 		return x.Interface
@@ -73,7 +73,6 @@ func (p *Pools) InterfaceOf(x *Pool) string {
 	return p.interfaces[global]
 }
 
-// firstWith returns the first of pools that has a; nil if none has.
 func firstWith(pools []*Pool, a netip.Addr) *Pool {
 	for _, x := range pools {
 		if x.Contains(a) {
@@ -83,7 +82,7 @@ func firstWith(pools []*Pool, a netip.Addr) *Pool {
 	return nil
 }
 
-// LimitsNodes reports whether a is of a pool that is for some nodes only.
+// LimitsNodes reports whether a is of a pool for some nodes only.
 func (p *Pools) LimitsNodes(a netip.Addr) bool { return firstWith(p.limiting, a) != nil }
 
 // WhyNotOn returns why a node with these labels may not carry a, or "".

@@ -44,11 +44,9 @@ type Namespaces struct {
 	Selector labels.Selector
 }
 
-// All reports whether n is every namespace.
 func (n Namespaces) All() bool { return n.Names == nil && n.Selector == nil }
 
-// Contains reports whether a namespace with these labels belongs to n. One whose labels are not known (nil) belongs
-// to no selector.
+// Contains reports whether a namespace belongs to n; without labels (nil) it is in no selector.
 func (n Namespaces) Contains(name string, l map[string]string) bool {
 	switch {
 	case n.Selector != nil:
@@ -60,7 +58,6 @@ func (n Namespaces) Contains(name string, l map[string]string) bool {
 	return true
 }
 
-// String is for messages.
 func (n Namespaces) String() string {
 	switch {
 	case n.Selector != nil:
@@ -71,13 +68,12 @@ func (n Namespaces) String() string {
 	return "all namespaces"
 }
 
-// A Namespace is one, with its labels.
 type Namespace struct {
 	Name   string
 	Labels map[string]string
 }
 
-// Size is how many addresses of a family p gives to Services that ask for none in particular.
+// Size is how many addresses of a family p gives to Services that name none.
 func (p *Pool) Size(f vip.Family) (n float64) {
 	for _, r := range p.search {
 		if vip.FamilyOf(r.From) == f {
@@ -87,14 +83,13 @@ func (p *Pool) Size(f vip.Family) (n float64) {
 	return n
 }
 
-// Contains reports whether a Service may have a from p; 0.0.0.0 and :: if a DHCP server is asked for an address of
-// that family.
+// Contains reports whether p may give a; 0.0.0.0 and :: stand for DHCP.
 func (p *Pool) Contains(a netip.Addr) bool {
 	return contains(p.Ranges, a) || a.IsUnspecified() && slices.Contains(p.DHCP, vip.FamilyOf(a))
 }
 
-// Ranges of addresses that no Service can have, merged: "this network" (RFC 1122), loopback,
-// link-local, multicast and reserved ones (RFC 1112, RFC 4291).
+// Ranges that no Service can have, merged: "this network" (RFC 1122), loopback, link-local, multicast and reserved ones
+// (RFC 1112, RFC 4291).
 var notForServices = merge([]Range{
 	rangeOf(netip.MustParsePrefix("0.0.0.0/8")),
 	rangeOf(netip.MustParsePrefix("127.0.0.0/8")),
@@ -106,7 +101,7 @@ var notForServices = merge([]Range{
 	rangeOf(netip.MustParsePrefix("ff00::/8")),
 })
 
-// Pools is what a ConfigMap says. It is not modified once it was parsed.
+// Pools is what a ConfigMap says, never modified.
 type Pools struct {
 	byName     map[string]*Pool
 	all        []*Pool           // sorted by name
@@ -131,7 +126,6 @@ func newPools() *Pools {
 	}
 }
 
-// complete sets what follows from all keys together.
 func (p *Pools) complete() {
 	p.all = slices.SortedFunc(maps.Values(p.byName), func(a, b *Pool) int { return cmp.Compare(a.Name, b.Name) })
 	for _, x := range p.all {
@@ -174,7 +168,7 @@ func (p *Pool) specificity() int {
 	return 0
 }
 
-// All is every pool, sorted by name. It must not be modified.
+// All is every pool, by name, not to be modified.
 func (p *Pools) All() []*Pool { return p.all }
 
 // providerPool returns the provider's pool for a namespace: cidr or range, its own or global; or nil.
@@ -209,5 +203,4 @@ func (p *Pools) MayShare(a netip.Addr, one, other string) bool {
 	return a.Is4() && p.sharing(one) && p.sharing(other) && p.find(a) != nil
 }
 
-// find is a pool that has a, the first by name; nil if none has.
 func (p *Pools) find(a netip.Addr) *Pool { return firstWith(p.all, a) }

@@ -8,11 +8,10 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A Range is the addresses From to To, both included. They are of one family, without a zone,
-// and From is not higher than To.
+// A Range is the addresses From to To, included: one family, no zone, in order.
 type Range struct{ From, To netip.Addr }
 
-// rangeOf returns the addresses of a prefix, which may have bits set beyond its length.
+// rangeOf returns the addresses of a prefix, which may have more bits set.
 func rangeOf(p netip.Prefix) Range {
 	return Range{p.Masked().Addr(), vip.LastAddr(p)}
 }
@@ -25,12 +24,11 @@ func (r Range) String() string {
 	return r.From.String() + "-" + r.To.String()
 }
 
-// Contains reports whether a is in r.
 func (r Range) Contains(a netip.Addr) bool {
 	return r.From.BitLen() == a.BitLen() && r.From.Compare(a) <= 0 && a.Compare(r.To) <= 0
 }
 
-// merge returns the addresses of all ranges, sorted, without overlaps and gaps.
+// merge returns the addresses of ranges, sorted, without overlaps and gaps.
 func merge(ranges []Range) []Range {
 	sorted := slices.Clone(ranges)
 	slices.SortFunc(sorted, func(a, b Range) int { return a.From.Compare(b.From) })
@@ -48,7 +46,6 @@ func merge(ranges []Range) []Range {
 	return slices.Clip(out)
 }
 
-// subtract returns the addresses of from that are not in what, both merged.
 func subtract(from, what []Range) (out []Range) {
 	for _, r := range from {
 		for len(what) > 0 && what[0].To.Less(r.From) {
@@ -75,7 +72,7 @@ func subtract(from, what []Range) (out []Range) {
 	return out
 }
 
-// indexOf returns the range of merged that contains a, and true; or the next higher, and false.
+// indexOf returns the range of merged with a, and true; or the next higher, and false.
 func indexOf(ranges []Range, a netip.Addr) (i int, found bool) {
 	i, found = slices.BinarySearchFunc(ranges, a, func(r Range, a netip.Addr) int {
 		if r.To.Less(a) {
@@ -89,13 +86,13 @@ func indexOf(ranges []Range, a netip.Addr) (i int, found bool) {
 	return i, found
 }
 
-// contains reports whether a is in one of ranges, which must be as merge returns them.
+// contains reports whether a is in one of ranges, which are merged.
 func contains(ranges []Range, a netip.Addr) bool {
 	_, found := indexOf(ranges, a)
 	return found
 }
 
-// isEnd reports whether a is given only if it is asked for: .0, .255, or Subnet-Router anycast (RFC 4291 2.6.1).
+// isEnd reports whether a is given only on request: .0, .255, or Subnet-Router anycast (RFC 4291 2.6.1).
 func isEnd(a netip.Addr) bool {
 	if a.Is4() {
 		last := a.As4()[3]
@@ -105,7 +102,7 @@ func isEnd(a netip.Addr) bool {
 	return binary.BigEndian.Uint64(bytes[8:]) == 0
 }
 
-// size is how many addresses of r are not isEnd. It is exact up to 2^53.
+// size is how many addresses of r are not isEnd, exact up to 2^53.
 func (r Range) size() float64 {
 	if r.From.Is4() {
 		from, to := r.From.As4(), r.To.As4()

@@ -7,7 +7,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A space is where a pass looks for the next free address of a pool.
+// A space is where a pass looks for a pool's next free address.
 type space struct {
 	pool       *Pool
 	descending bool
@@ -15,7 +15,6 @@ type space struct {
 	held       []netip.Addr   // IPv4 addresses of the pool that Services have, sorted; nil until heldIn is asked for them
 }
 
-// A familySpace is the addresses of one family in a space.
 type familySpace struct {
 	ranges []Range    // what may be given, isEnd included
 	next   netip.Addr // of ranges; none before it, in the order of search, is free
@@ -23,7 +22,6 @@ type familySpace struct {
 	rested int        // so many of those that rest can't be given
 }
 
-// space returns what may be given of x in this pass.
 func (p *pass) space(x *Pool) *space {
 	if s := p.spaces[x]; s != nil {
 		return s
@@ -85,7 +83,6 @@ func (s *space) findFree(f vip.Family, taken func(netip.Addr) bool) (netip.Addr,
 	return netip.Addr{}, false
 }
 
-// step is where the next range is.
 func (s *space) step() int {
 	if s.descending {
 		return -1
@@ -123,7 +120,6 @@ func (p *pass) heldIn(s *space) []netip.Addr {
 	return s.held
 }
 
-// setHeld records that a Service has a by now.
 func (s *space) setHeld(a netip.Addr) {
 	if s.held == nil || !a.Is4() || !s.pool.Contains(a) {
 		return
@@ -133,7 +129,7 @@ func (s *space) setHeld(a netip.Addr) {
 	}
 }
 
-// usage returns how many addresses of a family of x Services have or name, and how many can be given.
+// usage returns how many of x and f Services have or name, and how many are free.
 func (p *pass) usage(x *Pool, f vip.Family) (used int, free float64) {
 	for _, r := range x.Ranges {
 		if vip.FamilyOf(r.From) == f {
@@ -151,7 +147,6 @@ func (p *pass) usage(x *Pool, f vip.Family) (used int, free float64) {
 	return used, free
 }
 
-// heldBetween returns the addresses of r that Services have.
 func (p *pass) heldBetween(r Range) []netip.Addr {
 	from, _ := slices.BinarySearchFunc(p.held, r.From, netip.Addr.Compare)
 	to, found := slices.BinarySearchFunc(p.held, r.To, netip.Addr.Compare)

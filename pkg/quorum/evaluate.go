@@ -8,7 +8,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// An evaluation is one call of Evaluate: s and d are made step by step.
+// An evaluation is one call of Evaluate, in steps.
 type evaluation struct {
 	Input
 	s     State
@@ -17,7 +17,6 @@ type evaluation struct {
 	late  bool // this node's renewal is
 }
 
-// A peer is a Peer with its status and what is remembered of it.
 type peer struct {
 	Peer
 	memory
@@ -28,57 +27,54 @@ type peer struct {
 // active reports whether the node lease exists and is neither fenced nor released.
 func (p Peer) active() bool { return p.Exists && !p.Over }
 
-// dead reports whether heartbeats find the node Dead in the epoch of its node lease, or a later one. One that has sent
-// none in its epoch may be unable to, or cut off from this link only: its lease decides.
+// dead reports whether the node is Dead in its lease's epoch, or a later one. One that sent no heartbeat in it may only
+// be cut off here: its lease decides.
 func (p peer) dead() bool {
 	return p.status.Liveness == vip.Dead && p.Epoch != 0 && p.status.Heartbeat.Epoch >= p.Epoch
 }
 
-// cutOff reports whether nobody answers for the node on the VIPs' link, though its process has not ended. It is given
-// nothing until it is heard, in whatever epoch: one that nobody hears goes on to renew, and begins another when fenced.
+// cutOff reports whether nobody answers for the node, though its process has not ended. It gets nothing until it is
+// heard, in any epoch: it goes on to renew, and begins another when fenced.
 func (p peer) cutOff() bool {
 	return p.Neighbor && p.status.Liveness == vip.Dead && !p.status.ProcessEnded
 }
 
-// lost reports whether the node is dead, and its claims may be taken: at once if its kernel does not answer either; if
-// only its process has ended, once it has had restartTime to be started again.
+// lost reports whether a dead node's claims may be taken: at once if its kernel is silent, too, else after restartTime
+// to be started again.
 func (p peer) lost(t Timing, now time.Time) bool {
 	return p.dead() && (!p.status.ProcessEnded || p.endedFor(now) >= t.restartTime())
 }
 
-// endedFor returns how long ago the process of the node, which has ended, was noticed last: by a heartbeat, or a
-// renewal of the node lease. A renewal after the last heartbeat is of another process, which has adopted the epoch
-// and sends heartbeats soon.
+// endedFor returns how long ago an ended process was noticed, by a heartbeat or a renewal: a later renewal is another
+// process's, which has adopted the epoch.
 func (p peer) endedFor(now time.Time) time.Duration {
 	return now.Sub(later(p.status.HeardAt, p.Changed))
 }
 
-// hangs reports whether the node has been silent for restartTime, in an epoch in which it was heard, and has not
-// renewed its node lease for two retry periods: neither of two ways of its process to be noticed works, though its
-// kernel answers.
+// hangs reports whether the node was silent for restartTime, in an epoch in which it was heard, and has not renewed for
+// two retry periods, though its kernel answers.
 func (p peer) hangs(t Timing, now time.Time) bool {
 	s := p.status
 	return (s.Liveness == vip.Alive || s.Liveness == vip.Suspect) && p.Epoch != 0 && s.Heartbeat.Epoch >= p.Epoch &&
 		!s.SilentSince.IsZero() && now.Sub(s.SilentSince) >= t.restartTime() && now.Sub(p.Changed) >= 2*t.RetryPeriod
 }
 
-// mayHoldUnheard reports whether the node may act on claims of which the leases say nothing: this one neither hears
-// it nor knows that it is dead, and it does not renew, or its epoch is over and it has not begun another. It may hold
-// on with others without the API server, and have agreed on moves.
+// mayHoldUnheard reports whether the node may act on claims unknown to the leases: neither heard nor dead, it does not
+// renew, or began no epoch after the last. It may have agreed on moves with others.
 func (p peer) mayHoldUnheard(t Timing, now time.Time) bool {
 	return p.Exists && p.status.Liveness != vip.Alive && p.status.Liveness != vip.Dead &&
 		(p.Over || now.Sub(p.Changed) > t.late())
 }
 
-// yielded reports whether the node is Alive, in the epoch (not 0) of its node lease, and its
-// heartbeats say both that it acts on no claim and that it does not reach the API server.
+// yielded reports whether the node, Alive in its lease's epoch, says that it acts on no claim, and does not reach the
+// API server.
 func (p peer) yielded() bool {
 	h := p.status.Heartbeat
 	return p.status.Liveness == vip.Alive && h.Epoch == p.Epoch && p.Epoch != 0 && !h.TenureValid && !h.APIReachable
 }
 
-// Evaluate decides what this node may do from in and the State of the evaluation before (the zero State at first), and
-// returns that and the next State. It is called several times a second, and when anything in its Input has changed.
+// Evaluate decides what this node may do from in and the last State (zero at first), and returns the next. It is called
+// several times a second, and when Input has changed.
 func Evaluate(before State, in Input) (State, Decision) {
 	e := &evaluation{Input: in, s: before, late: in.Self.late(in.Timing, in.Now)}
 	for _, status := range in.Statuses { // also of nodes that do not hear this one, or no longer: void is for good
@@ -100,21 +96,19 @@ func Evaluate(before State, in Input) (State, Decision) {
 	return e.s, e.d
 }
 
-// endEpoch marks this node's epoch as over and stores why in Decision.EndEpoch. It does
-// nothing if there is no epoch, or it is over already.
+// endEpoch marks this node's epoch as over, and why, unless there is none, or it is over.
 func (e *evaluation) endEpoch(why string) {
 	if e.Self.Epoch != 0 && !e.Self.EpochOver {
 		e.Self.EpochOver, e.d.EndEpoch = true, why
 	}
 }
 
-// tenure returns this node's right to act on its claims (Self.Tenure), by what has been
-// decided so far: s.heldUntil and keptUntil, and whether the epoch is over.
+// tenure returns this node's right to act (Self.Tenure) by what is decided so far.
 func (e *evaluation) tenure() vip.Tenure {
 	return e.Self.Tenure(e.Timing, later(e.s.heldUntil, e.s.keptUntil), e.Now)
 }
 
-// updatePeers fills e.peers with what is known and remembered of each peer, and stores that for the next evaluation.
+// updatePeers fills e.peers with what is known of each peer, and remembers that.
 func (e *evaluation) updatePeers() {
 	e.peers = make(map[string]peer, len(e.Input.Peers))
 	known := make(map[string]memory, len(e.Input.Peers))
@@ -122,8 +116,7 @@ func (e *evaluation) updatePeers() {
 		m := e.s.memory[node]
 		p := peer{Peer: x, memory: m, name: node, renews: x.active() && e.Now.Sub(x.Changed) < e.Timing.LeaseDuration}
 		p.status = e.Statuses[node]
-		// The rest of the heartbeat is for nodes without the API server, which set TenureValid
-		// or their hashes once it has any effect.
+		// The rest is for nodes without the API server, which set TenureValid or their hashes once it has any effect.
 		if p.status.Liveness != m.status.Liveness || p.status.Heartbeat.Epoch != m.status.Heartbeat.Epoch ||
 			p.status.Heartbeat.TenureValid != m.status.Heartbeat.TenureValid {
 			e.d.Changed = true
@@ -145,8 +138,7 @@ func (e *evaluation) updatePeers() {
 	e.s.memory = known
 }
 
-// updateIsolated stores in which epoch, and since when, p has said that it is isolated. One that is not heard in time
-// says nothing.
+// updateIsolated stores in which epoch, and since when, p says that it is isolated; unheard, it says nothing.
 func (p *peer) updateIsolated(now time.Time) {
 	says := p.status.Heartbeat.Isolated && !p.status.Overdue
 	switch heard := p.status.Liveness == vip.Alive || p.status.Liveness == vip.Suspect; {
@@ -157,9 +149,8 @@ func (p *peer) updateIsolated(now time.Time) {
 	}
 }
 
-// updateAnswersUntil notes since when the claims of p are void: its epoch has ended, or is over when p is seen first.
-// From then on its kernel may answer for its VIPs, for as long as an address lives at most, unless that is gone: its
-// process may have ended, hang, or not know of it.
+// updateAnswersUntil notes since when the claims of p are void. From then its kernel may answer for its VIPs as long as
+// an address lives, unless it is gone: the process may have ended, hang, or not know.
 func (p *peer) updateAnswersUntil(known bool, now time.Time) {
 	if p.activeEpoch != 0 && (p.Over || p.Epoch > p.activeEpoch) || !known && p.Over {
 		p.loseClaims(cmp.Or(p.activeEpoch, p.Epoch), now)
@@ -172,8 +163,7 @@ func (p *peer) updateAnswersUntil(known bool, now time.Time) {
 	}
 }
 
-// loseClaims stores until when the kernel of a node whose claims of an epoch are void from now on may answer for its
-// VIPs, once for each epoch.
+// loseClaims stores until when the kernel may answer for VIPs whose claims are now void, once for each epoch.
 func (m *memory) loseClaims(epoch int64, now time.Time) {
 	if m.lostEpoch != epoch {
 		m.lostEpoch, m.answersUntil = epoch, now.Add(vip.AddressLifetime+vip.AddressRemovalDelay)
@@ -225,7 +215,7 @@ func (e *evaluation) decideTenure() {
 		e.d.Verdict = GivingUp
 		e.endEpoch("it reaches neither the API server nor most of the other nodes")
 	case !holds && watches && len(s.Voters) > 2:
-		// Others may have moved what it held: its claims must not become valid again.
+		// Others may have moved what it held: that must not become valid again.
 		e.d.Verdict = GivingUp
 		e.endEpoch("it could not be renewed in time")
 	case watches && holds && (!api || returned && mayFollow) && enough:
@@ -233,7 +223,7 @@ func (e *evaluation) decideTenure() {
 	case watches && holds && enough && s.heldUntil.IsZero():
 		s.quorumAt, s.keptUntil = now, e.Self.Renewed.Add(e.Timing.knowsTime())
 	case now.Sub(later(s.quorumAt, e.Self.ConfirmAfter)) > tolerance:
-		// the others need a moment to hear a process again that was stopped
+		// others need a moment to hear a process again that was stopped
 		s.heldUntil, s.keptUntil = time.Time{}, time.Time{}
 	}
 	if e.d.Verdict == Expiring && s.heldUntil.After(now) {
@@ -248,16 +238,15 @@ func (e *evaluation) decideTenure() {
 	e.d.HoldUntil, e.d.Holders = later(s.heldUntil, s.keptUntil), len(s.holders)
 }
 
-// acts reports whether this node acts on its claims: its tenure holds, and is confirmed; or it was stopped without
-// the API server, a short while ago, and the others may confirm it (confirmedByOthers), which do not move what it has
-// meanwhile.
+// acts reports whether this node acts on its claims: its tenure is confirmed; or it was stopped, without the API
+// server, so briefly that others may confirm it (confirmedByOthers), and move nothing meanwhile.
 func (e *evaluation) acts() bool {
 	t := e.tenure()
 	return t.Holds(e.Now) && (t.Confirmed || e.late && e.Statuses != nil && e.Now.Sub(e.s.unconfirmedSince) <= 2*tolerance)
 }
 
-// confirmedByOthers reports whether more than half of the voters, with this node, have its StateHash since its process
-// went on: then they have moved none of its claims meanwhile.
+// confirmedByOthers reports whether more than half of the voters, with this node, have its StateHash since it went on:
+// so none of its claims were moved.
 func (e *evaluation) confirmedByOthers() bool {
 	agree := 1
 	for _, node := range e.s.holders {
@@ -269,8 +258,8 @@ func (e *evaluation) confirmedByOthers() bool {
 	return e.acts() && e.Now.Sub(e.Self.ConfirmAfter) >= tolerance && 2*agree > len(e.s.Voters)
 }
 
-// listVoters returns the epochs of this node and of all whose node lease is neither fenced nor released. A silent one
-// counts until it is fenced: it may be this node's watch that is stuck, and of itself alone it would be the majority.
+// listVoters returns the epochs of this node and all others with node leases neither fenced nor released. Silent ones
+// count until fenced: this watch may be stuck, and alone it would be the majority.
 func (e *evaluation) listVoters() map[string]int64 {
 	voters := map[string]int64{e.Self.Name: e.Self.Epoch}
 	for node, p := range e.peers {
@@ -281,9 +270,8 @@ func (e *evaluation) listVoters() map[string]int64 {
 	return voters
 }
 
-// apiTolerance returns how long others may reach the API server before this node, which does not, yields: longer if
-// all of them had lost it as well, since its renewal may wait for an answer that never comes (docs/why.md, "Some nodes
-// return first").
+// apiTolerance returns how long others may reach the API server before this node yields: longer if all had lost it,
+// since its renewal may wait in vain (docs/why.md, "Some nodes return first").
 func (e *evaluation) apiTolerance(returned bool) time.Duration {
 	if returned {
 		return e.Timing.RenewDeadline/2 + e.Timing.RetryPeriod
@@ -291,9 +279,8 @@ func (e *evaluation) apiTolerance(returned bool) time.Duration {
 	return tolerance
 }
 
-// findHolders stores the voters that act on their claims, and the digests of that. It returns whether any node that is
-// heard reaches the API server, whether all that do had lost it, and how many voters are Dead, and how many neither
-// that nor Alive.
+// findHolders stores the voters that act on their claims, and digests. It returns whether any heard node reaches the
+// API server, whether all such had lost it, and how many voters are Dead, or unheard.
 func (e *evaluation) findHolders(acts bool) (api, returned bool, dead, unheard int) {
 	s, holders := &e.s, []string{}
 	returned = true
@@ -325,9 +312,8 @@ func (e *evaluation) findHolders(acts bool) (api, returned bool, dead, unheard i
 	return api, api && returned, dead, unheard
 }
 
-// countAgreeing returns how many holders have sent the StateHash that this node has, or will
-// have once its proposals are carried out. This node counts if it is a holder; one that has
-// sent no StateHash (0) does not.
+// countAgreeing returns how many holders have this node's StateHash, or that after its proposals; those without (0)
+// don't count.
 func (e *evaluation) countAgreeing() (n int) {
 	for _, node := range e.s.holders {
 		h := e.peers[node].status.Heartbeat.StateHash // 0 from a node that has sent none yet
@@ -338,7 +324,6 @@ func (e *evaluation) countAgreeing() (n int) {
 	return n
 }
 
-// listPeers fills in Decision.Alive, Released, AnswersUntil and Suspects.
 func (e *evaluation) listPeers() {
 	e.d.Alive, e.d.Released, e.d.AnswersUntil = make(map[string]bool, len(e.peers)), map[string]bool{},
 		map[string]time.Time{}
@@ -370,9 +355,8 @@ func (e *evaluation) listPeers() {
 	slices.Sort(e.d.Suspects)
 }
 
-// setHeartbeat makes Decision.Heartbeat from what the steps before it have decided.
-// APIReachable: this node has an epoch that is not over, and its renewal is not late.
-// TenureValid: it acts.
+// setHeartbeat makes Decision.Heartbeat. APIReachable: the epoch is not over, and its renewal not late. TenureValid: it
+// acts.
 func (e *evaluation) setHeartbeat() {
 	e.d.Heartbeat = vip.Heartbeat{
 		Epoch: e.Self.Epoch, APIReachable: !e.late && !e.Self.EpochOver && e.Self.Epoch != 0,
@@ -383,8 +367,8 @@ func (e *evaluation) setHeartbeat() {
 	}
 }
 
-// voidedClaim returns the void claim on which another node acts, or acted when it was last heard; "" if there is none.
-// A node that is no longer heard may still hear this one; one that is heard comes first.
+// voidedClaim returns a void claim on which another node acts, or acted when last heard; or "". Heard nodes come first,
+// but others may still hear this one.
 func (e *evaluation) voidedClaim() string {
 	order := map[vip.Liveness]int{vip.Alive: 2, vip.Suspect: 1}
 	first, epoch := "", int64(0)

@@ -6,18 +6,18 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// StopTime is how long a process may take, after its last heartbeat said that it stops, to
-// release its node lease. Its VIPs are handed over by then.
+// StopTime is how long a stopping process may take to release its node lease after its last heartbeat; its VIPs are
+// handed over by then.
 const StopTime = 3 * time.Second
 
-// Between the nodes that may fence another: one tries at once, the others in turn.
+// Between nodes that may fence: one tries at once, others in turn.
 const (
 	deadDelay   = 150 * time.Millisecond // a node that is dead, or has yielded
 	silentDelay = 500 * time.Millisecond // a node whose lease is silent
 )
 
-// countReachable counts the nodes that renew and that this one reaches, and decides from that whether it may fence,
-// and whether it is isolated. One that hears the others, but is heard by none, reaches none.
+// countReachable counts the renewing nodes that this one reaches, and so decides whether it may fence, and is isolated.
+// Who is heard by none reaches none.
 func (e *evaluation) countReachable() {
 	known, reached, inTime, heard := 1, 1, 1, 1
 	var lastDeath time.Time
@@ -41,8 +41,8 @@ func (e *evaluation) countReachable() {
 			if p.isolatedIn != 0 {
 				continue // it backs no fence; but it is reached: nodes must not be isolated because others say that they are
 			}
-			// One that nobody hears, as where its port is blocked, must have answered since the last one died: this node may
-			// have been cut off then.
+			// One that nobody hears, as behind a blocked port, must have answered since the last death: this node may have been
+			// cut off then.
 			if !p.status.Overdue && (p.status.SilentSince.IsZero() || p.status.AnsweredAt.After(lastDeath)) {
 				inTime++
 			}
@@ -74,16 +74,15 @@ func (e *evaluation) countReachable() {
 	e.d.Changed = e.d.Changed || s.isolated != before || s.rejoining != rejoined
 }
 
-// neverReached reports whether nothing shows that p is reached since this process began, on a node that was isolated
-// before: it may be cut off as it was, and never have heard p. Where that can't be known, without heartbeats or in
-// another network, it is false.
+// neverReached reports whether nothing shows that p is reached since this process began on an isolated node; false
+// where that can't be known, without heartbeats or in another network.
 func (e *evaluation) neverReached(p peer) bool {
 	unmet := p.status.Liveness == vip.Unknown || p.status.Liveness == vip.Suspect
 	return e.Self.WasIsolated && e.Statuses != nil && p.Neighbor && unmet && p.status.AnsweredAt.IsZero()
 }
 
-// listFences stores in Decision.Fence the peers to fence now. The turn of this node comes after those of others that
-// sort before it; first come those that announce the same kind of VIPs, since they know who is to have these.
+// listFences stores in Decision.Fence whom to fence now. This node's turn comes after those that sort before it; first
+// those with the same kind of VIPs, which know the heirs.
 func (e *evaluation) listFences() {
 	e.d.Fence = map[string]string{}
 	if t := e.tenure(); e.Self.RenewingSince.IsZero() || !t.Holds(e.Now) || !t.Confirmed {
@@ -115,10 +114,10 @@ func (e *evaluation) listFences() {
 	}
 }
 
-// fenceReason returns why this node must fence p now, or "". turn is how many other nodes try before this one.
+// fenceReason returns why this node must fence p now, or "". turn is how many nodes try before it.
 func (e *evaluation) fenceReason(p peer, turn time.Duration) string {
-	// A node gets the whole lease duration again once this one can see its renewals. A renewal of this node that has had
-	// no answer yet has not failed, and shows that others can't renew either.
+	// A node gets the whole lease duration once its renewals can be seen. A renewal here without an answer has not failed,
+	// and shows that others can't renew either.
 	silent := e.Now.Sub(later(later(p.Changed, e.Self.RenewingSince), e.s.ranOutAt))
 	deadFor := e.Now.Sub(p.status.Since)
 	switch {
@@ -129,13 +128,12 @@ func (e *evaluation) fenceReason(p peer, turn time.Duration) string {
 	}
 	hungFor := min(e.Now.Sub(p.status.SilentSince)-e.Timing.restartTime(),
 		min(silent, e.Now.Sub(e.s.renewalLate))-2*e.Timing.RetryPeriod)
-	// A node that rejoins the others meets them one by one: those that it has not met yet look dead. So does one that
-	// was stopped for a moment.
+	// A node that rejoins meets others one by one: those not met look dead. So it is after a stop.
 	settled := e.Now.Sub(e.s.minorityAt) > RejoinTime && e.Now.Sub(e.Self.ConfirmAfter) > tolerance
 	switch {
 	case p.dead() && e.s.mayFence && settled && deadFor >= turn*deadDelay:
 		return ReasonDead
-	// Its frames arrive, but it does not receive: it would not be asked for what it has. Once, since it takes nothing.
+	// It sends but does not receive: nobody could ask for what it has. Once, since it takes nothing.
 	case p.isolatedIn == p.Epoch && p.Epoch != 0 && e.s.mayFence && settled && e.Now.Sub(p.isolatedAt) >= turn*deadDelay:
 		return ReasonIsolated
 	case p.hangs(e.Timing, e.Now) && e.s.mayFenceHung && settled && hungFor >= turn*deadDelay:

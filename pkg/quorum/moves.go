@@ -10,8 +10,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Propose returns s with moves, which this node's plan would make without the API server, as its proposals; if they
-// differ from those before, agreementTime begins again.
+// Propose returns s with moves of this node's plan as its proposals; if they differ, agreementTime begins again.
 func (s State) Propose(moves map[vip.Key]Move) State {
 	if !s.moving {
 		return s
@@ -29,8 +28,7 @@ func (s State) Propose(moves map[vip.Key]Move) State {
 	return s
 }
 
-// movedWith returns a copy of Moved as it will be once moves are carried out: they replace earlier Moves of the same
-// units.
+// movedWith returns a copy of Moved with moves carried out, which replace earlier ones.
 func (s State) movedWith(moves map[vip.Key]Move) map[vip.Key]Move {
 	all := make(map[vip.Key]Move, len(s.Moved)+len(moves))
 	maps.Copy(all, s.Moved)
@@ -48,8 +46,7 @@ func (e *evaluation) carryOut(moves map[vip.Key]Move) {
 	s.proposals, s.futureHash, s.agreedSince = nil, 0, time.Time{}
 }
 
-// hash returns a 64-bit digest, never 0, of the nodes that act on their claims (s.holders),
-// their epochs, and which node has each of the units that were moved.
+// hash returns a digest, never 0, of the nodes that act, their epochs, and who has each moved unit.
 func (s State) hash(moved map[vip.Key]Move) uint64 {
 	h := fnv.New64a()
 	for _, node := range s.holders {
@@ -62,8 +59,7 @@ func (s State) hash(moved map[vip.Key]Move) uint64 {
 	return max(1, h.Sum64())
 }
 
-// proposalHash returns the StateHash that there will be once this node's proposals are carried
-// out; 0 if it has none, or claims may not be moved at present.
+// proposalHash returns the StateHash after this node's proposals; 0 without, or if nothing may be moved.
 func (e *evaluation) proposalHash() uint64 {
 	if !e.s.moving {
 		return 0
@@ -71,8 +67,7 @@ func (e *evaluation) proposalHash() uint64 {
 	return e.s.futureHash
 }
 
-// commitProposals carries out this node's proposals if every other holder has sent the same for agreementTime, or has
-// carried them out.
+// commitProposals carries out proposals that every other holder has sent for agreementTime, or carried out.
 func (e *evaluation) commitProposals() {
 	s := &e.s
 	if e.proposalHash() == 0 {
@@ -95,9 +90,9 @@ func (e *evaluation) commitProposals() {
 	e.carryOut(s.proposals)
 }
 
-// adoptMoves carries out moves on which all holders had agreed, if another one has done so: a node that dies when some
-// have and others have not would keep them from ever having the same state. It forgets them once a node reaches the
-// API server: only their new owner says that there are such moves, and the VIP may have been acquired since.
+// adoptMoves carries out what all holders had agreed on, once another has: if one dies between, states would never be
+// the same. They are forgotten once a node reaches the API server: only the new owner says that they exist, and the VIP
+// may have been acquired.
 func (e *evaluation) adoptMoves() {
 	s := &e.s
 	if !e.late || e.Self.EpochOver || !s.apiSince.IsZero() {
@@ -115,8 +110,8 @@ func (e *evaluation) adoptMoves() {
 	}
 }
 
-// dropMoves removes a Move that the table has overtaken, that another epoch of this node knows nothing of, or that
-// nobody has written for so long that nodes which started since may fence the old holder: its new one gives up first.
+// dropMoves removes a Move that the table has overtaken, of another epoch of this node, or unwritten for so long that
+// later nodes may fence the old holder: its new one gives up first.
 func (e *evaluation) dropMoves() {
 	s := &e.s
 	if e.lateForMoves() {
@@ -141,7 +136,7 @@ func (e *evaluation) dropMoves() {
 }
 
 // mayWriteMoves returns Decision.WriteMoves: this node renews, and no other holds on without the API server, or had
-// time to end that.
+// time to stop.
 func (e *evaluation) mayWriteMoves() bool {
 	if e.late || e.Self.RenewingSince.IsZero() {
 		return false
@@ -157,13 +152,13 @@ func (e *evaluation) mayWriteMoves() bool {
 	return true
 }
 
-// lateForMoves reports whether this node's renewal has been late for moveDelay, so that claims may be moved without
-// the API server.
+// lateForMoves reports whether this node's renewal is late by moveDelay, so that claims may be moved without the API
+// server.
 func (e *evaluation) lateForMoves() bool {
 	return e.late && e.Now.Sub(e.Self.Renewed) > e.Timing.late()+moveDelay
 }
 
-// voidedWith returns a copy of s.voided, with the claims that are void once moves replace those in s.Moved.
+// voidedWith returns a copy of s.voided with claims void once moves replace those in s.Moved.
 func (s State) voidedWith(moves map[vip.Key]Move) map[string]bool {
 	all := maps.Clone(s.voided)
 	for k, m := range moves {
@@ -177,8 +172,7 @@ func (s State) voidedWith(moves map[vip.Key]Move) map[string]bool {
 	return all
 }
 
-// movedFrom reports whether s.Moved has a Move of a claim node@epoch to another node, or had one that gave that node
-// a VIP, which was moved on.
+// movedFrom reports whether s.Moved has, or had, a claim node@epoch that went to another node.
 func (s State) movedFrom(node string, epoch int64) bool {
 	for _, m := range s.Moved {
 		if m.From == node && m.FromEpoch == epoch && m.Holder != node {
@@ -203,7 +197,6 @@ func (e *evaluation) findUnknownMoves() {
 	}
 }
 
-// movedTo reports whether s.Moved has a Move to a node.
 func (s State) movedTo(node string) bool {
 	for _, m := range s.Moved {
 		if m.Holder == node {
@@ -213,6 +206,5 @@ func (s State) movedTo(node string) bool {
 	return false
 }
 
-// Moving reports whether the last evaluation decided that claims of dead nodes may be moved
-// without the API server (decideTenure).
+// Moving reports whether dead nodes' claims may be moved without the API server (decideTenure).
 func (s State) Moving() bool { return s.moving }

@@ -26,23 +26,21 @@ import (
 )
 
 const (
-	// each evaluation that finds a quorum extends the tenure to that long from now
+	// each evaluation with a quorum extends the tenure to so long from now
 	holdTime  = vip.AddressLifetime + time.Second
 	tolerance = time.Second // how long a condition may fail before it ends something
-	// how long all holders must have had the same proposals before they are acted on
+	// how long all holders must have the same proposals
 	agreementTime = 200 * time.Millisecond
-	// restartMargin is for the fence and the claims that follow it: the heirs wait for the VIPs to end, not the VIPs for
-	// them.
+	// restartMargin is for the fence and new claims: heirs wait for VIPs to end, not VIPs for them.
 	restartMargin  = 500 * time.Millisecond
 	minRestartTime = 500 * time.Millisecond
 	moveDelay      = 2 * time.Second // how long after the first late renewal this node begins to propose moves
 
-	// RejoinTime is how long a node must have reached the others again before it may
-	// carry VIPs and fence nodes.
+	// RejoinTime is how long a node must reach the others before it may carry VIPs and fence.
 	RejoinTime = 3 * time.Second
 )
 
-// An Input is all that Evaluate may know, beside the State of the evaluation before.
+// An Input is all that Evaluate may know beside the State.
 type Input struct {
 	Now      time.Time
 	Timing   Timing
@@ -56,26 +54,23 @@ type Input struct {
 // Timing is the durations that all nodes share: LeaseDuration > RenewDeadline > RetryPeriod.
 type Timing struct{ LeaseDuration, RenewDeadline, RetryPeriod time.Duration }
 
-// late returns how long after a good renewal was sent the next one is late: one and a half
-// retry periods.
+// late returns how long after a renewal the next one is late.
 func (t Timing) late() time.Duration { return t.RetryPeriod * 3 / 2 }
 
-// yield returns how long after its last renewal a node yields to others that renew: 0.6 of the
-// renew deadline, and at least 2.5 retry periods and half a second. By then the others have
-// noticed if the API server is out of reach for them, too.
+// yield returns how long after its last renewal a node yields to others that renew. By then the others have noticed if
+// they can't reach the API server either.
 func (t Timing) yield() time.Duration {
 	return max(t.RenewDeadline*6/10, t.RetryPeriod*5/2+time.Second/2)
 }
 
-// knowsTime returns how long after its last renewal a node that can't renew keeps its right at least, if more than
-// half of the voters agree: a second longer than until it yields, and a second less than until another fences it.
+// knowsTime returns how long a node that can't renew keeps its right at least, with more than half of the voters: a
+// second past its yielding, and one before another fences it.
 func (t Timing) knowsTime() time.Duration {
 	return max(t.RenewDeadline, min(t.yield()+time.Second, t.LeaseDuration-time.Second))
 }
 
-// restartTime returns how long after the last heartbeat of a node whose kernel answers, or the last renewal of its
-// node lease, its epoch is ended: shortly before its VIPs may end, whose lifetime is AddressLifetime, less where the
-// tenure is shorter. A process that was killed and is started again by then still has its VIPs.
+// restartTime returns how long after its last sign an ended process's epoch ends: shortly before its VIPs may
+// (AddressLifetime, or the tenure if shorter). A process restarted by then has its VIPs.
 func (t Timing) restartTime() time.Duration {
 	lifetime := min(vip.AddressLifetime, (t.RenewDeadline - t.late()).Truncate(time.Second))
 	return max(lifetime-vip.AddressRenewal-restartMargin, minRestartTime)
@@ -90,19 +85,18 @@ type Self struct {
 	RenewingSince time.Time // since when no renewal has failed; zero: the last one did
 	ConfirmAfter  time.Time // renewals sent before this confirm nothing: the process was stopped since
 	NoServices    bool      // it announces no Services
-	// WasIsolated: its node lease says so of its last process, and Decision.Isolated has been set since. This process
-	// may never have heard the others.
+	// WasIsolated: its node lease says so of its last process, and Decision.Isolated since. This process may never have
+	// heard the others.
 	WasIsolated bool
 }
 
-// late reports whether this node has an epoch and sent its last good renewal longer than
-// Timing.late ago.
+// late reports whether this node has an epoch, and its renewal is late (Timing.late).
 func (s Self) late(t Timing, now time.Time) bool {
 	return s.Epoch != 0 && now.Sub(s.Renewed) > t.late()
 }
 
-// Tenure returns this node's right to act on its claims: until the renew deadline after its last good renewal was
-// sent, or heldUntil if that is later. It is Confirmed unless that renewal was sent before ConfirmAfter.
+// Tenure returns this node's right to act: until the renew deadline after its last good renewal, or heldUntil if later.
+// It is Confirmed unless that was before ConfirmAfter.
 func (s Self) Tenure(t Timing, heldUntil, now time.Time) vip.Tenure {
 	x := vip.Tenure{Epoch: s.Epoch, Confirmed: !s.Renewed.Before(s.ConfirmAfter)}
 	if s.Epoch != 0 && !s.EpochOver && !s.Renewed.IsZero() {
@@ -125,16 +119,14 @@ type Peer struct {
 	Neighbor   bool          // it exchanges heartbeats, in a network that this node has on its own link of heartbeats
 }
 
-// A State is what is remembered from one evaluation to the next. It is a value: nothing
-// in it is changed once it was returned.
+// A State is what is remembered between evaluations, a value that never changes once returned.
 type State struct {
-	// Moved is the claims that changed hands while the API server was away, by unit.
+	// Moved is the claims that changed hands without the API server, by unit.
 	Moved map[vip.Key]Move
-	// Voters is the epochs of the nodes that were active when this node last renewed in
-	// time, by name; this node's included.
+	// Voters is the epochs, by name, of nodes active when this node last renewed in time; its own included.
 	Voters map[string]int64
 
-	// claims, node@epoch, of nodes from which a Move to them was moved on, as long as there are any in Moved
+	// claims, node@epoch, whose Move to that node was moved on, while any is in Moved
 	voided      map[string]bool
 	holders     []string          // those of them that act on their claims, as this node sees it; sorted
 	memory      map[string]memory // by peer
@@ -169,7 +161,7 @@ type memory struct {
 	yieldedSince time.Time // zero: it has not yielded
 	activeEpoch  int64     // the epoch of its node lease in the last evaluation; 0: that was over, or there was none
 	lostEpoch    int64     // the last epoch of which its claims became void
-	// when its kernel has removed its VIPs at the latest since then, or since it last mayHoldUnheard
+	// when its kernel has removed its VIPs since then, or since it last mayHoldUnheard
 	answersUntil time.Time
 	heardAgainAt time.Time // when it was last heard after it had been silent
 	movesKnown   bool      // this node has known of a Move to it since it says that it acts on such
@@ -205,46 +197,44 @@ type Decision struct {
 	Verdict   Verdict
 	EndEpoch  string    // why this node's epoch is over from now on; "" if that is not decided
 	HoldUntil time.Time // the tenure lasts until then though no renewal succeeds; zero: until the renew deadline
-	// the tenure is confirmed, though no renewal has succeeded since the process was stopped: Self.ConfirmAfter is over
+	// the tenure is confirmed without a renewal since the process was stopped: Self.ConfirmAfter is over
 	Confirmed bool
 
 	Isolated  bool // this node reaches too few others to take VIPs, or did within RejoinTime
 	Rejoining bool // it is Isolated, and reaches enough others again
-	// how many of the nodes that renew this one reaches, and how many of those have ever been alive to it, or should be
-	// (Self.WasIsolated); itself included
+	// how many renewing nodes this one reaches, and how many of those were ever alive to it, or should be
+	// (Self.WasIsolated); with itself
 	Reached, Known int
 	Suspects       []string        // the nodes that renew and have been Suspect for RejoinTime, sorted
 	Alive          map[string]bool // the peers that may be given VIPs
 	Released       map[string]bool // the peers whose claims may be moved without the API server
-	// the peers whose kernels may answer for VIPs that are not theirs by what this node knows, and until when, as far as
-	// is known now
+	// the peers whose kernels may answer for others' VIPs, and until when, as far as is known now
 	AnswersUntil map[string]time.Time
 	Fence        map[string]string // the peers that this node must fence now, with the reason
 
 	Heartbeat vip.Heartbeat // to send to the other nodes
-	// WriteMoves: what was moved without the API server may be written, and the owner before fenced. Before that nodes
-	// that hold on still need this one to agree with them: their renewals may wait for answers that never come.
+	// WriteMoves: moves may be written, and former owners fenced. Earlier, nodes that hold on still need this one to
+	// agree: their renewals may wait in vain.
 	WriteMoves bool
 	Agreed     int // how many moves all holders have just agreed on
-	// UnknownMoves: a peer that is Alive acts on claims that were moved without the API server
-	// (Heartbeat.MovesUnwritten), of which this node does not know. What the table says is free may be the peer's.
+	// UnknownMoves: an Alive peer acts on moved claims (Heartbeat.MovesUnwritten) unknown here. What the table calls free
+	// may be its.
 	UnknownMoves bool
-	// PossibleMoves: what such a peer says is late, and there may be moves to it of which it has said nothing yet. It
-	// lasts until that arrives, or the peer is not Alive any more: some seconds at most.
+	// PossibleMoves: such a peer's news is late, and there may be moves to it. It lasts until that comes, or the peer is
+	// not Alive: some seconds.
 	PossibleMoves bool
 	Holders       int // how many nodes act on their claims, as this one sees it
-	// NeedsGateway: of two halves one is to be chosen, so Input.Gateway matters.
+	// NeedsGateway: one of two halves is to be chosen, so Input.Gateway matters.
 	NeedsGateway bool
 	GatewaySince time.Time // an answer of the gateway to an earlier question does not count
 	Changed      bool      // a plan made from the decision before may be out of date
 }
 
-// ClaimText returns a claim as it is written: node@epoch.
+// ClaimText returns a claim as written: node@epoch.
 func ClaimText(node string, epoch int64) string {
 	return node + "@" + strconv.FormatInt(epoch, 10)
 }
 
-// later returns the later of two times.
 func later(a, b time.Time) time.Time {
 	if b.After(a) {
 		return b

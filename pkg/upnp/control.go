@@ -20,8 +20,8 @@ import (
 const (
 	maxReply       = 64 << 10 // bytes
 	requestTimeout = 4 * time.Second
-	// vipConnectTimeout is how long a connection from the VIP may take; what the gateway
-	// answers is lost where it still has another host's MAC address for the VIP.
+	// vipConnectTimeout bounds a connection from the VIP: answers are lost while the gateway has another host's MAC for
+	// it.
 	vipConnectTimeout = 1500 * time.Millisecond
 )
 
@@ -33,8 +33,8 @@ type controlPoint struct {
 	addr netip.Addr // of the gateway
 }
 
-// httpClient makes HTTP requests to the gateway, from the address src if this node
-// has it, else from its own. It follows no redirect, and keeps no connection.
+// httpClient makes requests to the gateway, from src if this node has it, else its own address, without redirects and
+// kept connections.
 func (c controlPoint) httpClient(src netip.Addr) http.Client {
 	return http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return errRedirect },
@@ -45,8 +45,8 @@ func (c controlPoint) httpClient(src netip.Addr) http.Client {
 	}
 }
 
-// dial connects to address, a port of the gateway; another host is refused (docs/why.md, "UPnP").
-// If that can't be done from src, which is the VIP, it is done from the node's own address (docs/why.md, "UPnP").
+// dial connects to a port of the gateway; other hosts are refused. If that can't be done from src, the VIP, it is from
+// the node's own address (docs/why.md, "UPnP").
 func (c controlPoint) dial(ctx context.Context, src netip.Addr, address string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -71,7 +71,7 @@ func (c controlPoint) dial(ctx context.Context, src netip.Addr, address string) 
 	return d.DialContext(ctx, "tcp", address)
 }
 
-// parseAddr reads the address of a host, without a zone; it is not valid if text is none.
+// parseAddr reads a host's address without a zone; it is invalid if text is none.
 func parseAddr(text string) netip.Addr {
 	a, _ := netip.ParseAddr(text)
 	return a.Unmap().WithZone("")
@@ -80,12 +80,10 @@ func parseAddr(text string) netip.Addr {
 // urnFirewall is the type of the service that opens the IPv6 firewall.
 const urnFirewall = internetgateway2.URN_WANIPv6FirewallControl_1
 
-// wanConnectionURNs are the types of services that map ports, the best first. They have the same actions
-// (WANIPConnection:2 section 2.5).
+// wanConnectionURNs are services that map ports, the best first, with the same actions (WANIPConnection:2 section 2.5).
 var wanConnectionURNs = []string{internetgateway2.URN_WANIPConnection_2, internetgateway2.URN_WANIPConnection_1,
 	internetgateway2.URN_WANPPPConnection_1}
 
-// isKnownService reports whether Herald can use a type of service.
 func isKnownService(urn string) bool {
 	return urn == urnFirewall || slices.Contains(wanConnectionURNs, urn)
 }
@@ -98,8 +96,8 @@ type portMapping struct {
 	left        time.Duration // of its lease; 0: for ever
 }
 
-// getPortMapping finds what a gateway has for the external port of w; nil if nothing. Some tell that only to the
-// internal client, so the VIP is tried, too.
+// getPortMapping finds what a gateway has for w's external port, or nil. Some tell only the internal client, so the VIP
+// is tried, too.
 func (c controlPoint) getPortMapping(ctx context.Context, s service, w vip.Mapping) (*portMapping, error) {
 	get := func(src netip.Addr) (document, error) {
 		return c.invoke(ctx, s, src, "GetSpecificPortMappingEntry", externalPort(w)...)
@@ -121,12 +119,11 @@ func (c controlPoint) getPortMapping(ctx context.Context, s service, w vip.Mappi
 		time.Duration(left) * time.Second}, err
 }
 
-// externalPort is the arguments that name the external port of w.
 func externalPort(w vip.Mapping) []string {
 	return []string{"NewRemoteHost", "", "NewExternalPort", fmt.Sprint(w.External), "NewProtocol", w.Protocol}
 }
 
-// addPortMapping asks for the port mapping w for the time of a lease; 0: for ever.
+// addPortMapping asks for w with a lease; 0: for ever.
 func (c controlPoint) addPortMapping(ctx context.Context, s service, w vip.Mapping, lease time.Duration) error {
 	_, err := c.invoke(ctx, s, w.Addr, "AddPortMapping", append(externalPort(w), "NewInternalPort", fmt.Sprint(w.Port),
 		"NewInternalClient", w.Addr.String(), "NewEnabled", "1", "NewPortMappingDescription", mappingDescription(w),
@@ -134,8 +131,7 @@ func (c controlPoint) addPortMapping(ctx context.Context, s service, w vip.Mappi
 	return err
 }
 
-// deletePortMapping deletes what a gateway has for the external port of w, from the address src. One that the gateway
-// does not have is deleted.
+// deletePortMapping deletes what a gateway has for w's external port, from src. A missing one is deleted.
 func (c controlPoint) deletePortMapping(ctx context.Context, s service, src netip.Addr, w vip.Mapping) error {
 	_, err := c.invoke(ctx, s, src, "DeletePortMapping", externalPort(w)...)
 	if faultCode(err) == codeNoMapping {
@@ -144,8 +140,7 @@ func (c controlPoint) deletePortMapping(ctx context.Context, s service, src neti
 	return err
 }
 
-// externalAddr asks for the gateway's external IP address. It is not valid if there is
-// none at present.
+// externalAddr asks for the gateway's external address, invalid if there is none at present.
 func (c controlPoint) externalAddr(ctx context.Context, s service) (netip.Addr, error) {
 	d, err := c.invoke(ctx, s, netip.Addr{}, "GetExternalIPAddress")
 	if faultCode(err) == codeActionFailed { // miniupnpd's way to say that it has none
@@ -158,9 +153,8 @@ func (c controlPoint) externalAddr(ctx context.Context, s service) (netip.Addr, 
 	return a, err
 }
 
-// chooseService finds the service for a family: of several that map ports the first that
-// is connected, in the order of wanConnectionURNs, else the first that answers, else the first. If there is none it
-// returns an error.
+// chooseService finds a family's service: the first connected of several that map ports, by wanConnectionURNs, else the
+// first that answers, else the first; or an error.
 func (c controlPoint) chooseService(ctx context.Context, d description, six bool) (service, error) {
 	fit := slices.DeleteFunc(slices.Clone(d.services), func(s service) bool { return six != (s.urn == urnFirewall) })
 	switch {

@@ -17,19 +17,18 @@ const (
 	maxServices    = 16
 )
 
-// A description is what a gateway's device description document says.
+// A description is a gateway's device description document.
 type description struct {
 	name     string // what it calls itself, fit to be printed
 	services []service
 }
 
-// A service is one of a gateway's that Herald knows how to use.
+// A service is one of a gateway's that Herald can use.
 type service struct {
 	urn     string // its service type
 	control string // the URL that takes its requests
 }
 
-// fetchDescription fetches the gateway's description from location and reads it.
 func (c controlPoint) fetchDescription(ctx context.Context, location *url.URL) (description, error) {
 	status, text, err := c.get(ctx, location.String(), maxDescription)
 	switch {
@@ -41,11 +40,9 @@ func (c controlPoint) fetchDescription(ctx context.Context, location *url.URL) (
 	return parseDescription(text, location, c.addr)
 }
 
-// parseDescription reads a description that was found at location. A service that is
-// controlled at another host than the gateway, addr, is left out; if no other is left, or
-// it has none that opens ports, that is an error. One whose URL may mean several places is a service at each: at the
-// URLBase, of UPnP 1.0, which often has a wrong port, or where the description is; and there at the root, as most mean
-// it, or beside the description, as the standard does.
+// parseDescription reads a description from location; without services that open ports, controlled at addr, it is an
+// error. A URL that may mean several places is a service at each: at URLBase, of UPnP 1.0, often with a wrong port, or
+// at the description's host; and there at the root, as most mean it, or beside the description, as the standard does.
 func parseDescription(text []byte, location *url.URL, addr netip.Addr) (description, error) {
 	document := readDocument(text)
 	if !document.has("device") {
@@ -96,8 +93,7 @@ func parseDescription(text []byte, location *url.URL, addr netip.Addr) (descript
 	return d, nil
 }
 
-// printable is the printable ASCII characters of text, max at most: what came from the
-// network is shown to users, and must not control their terminal.
+// printable is up to max printable ASCII characters: text from the network must not control users' terminals.
 func printable(text string, max int) string {
 	clean := strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {
@@ -108,5 +104,4 @@ func printable(text string, max int) string {
 	return strings.TrimSpace(clean[:min(len(clean), max)])
 }
 
-// quote is printable text in quotation marks, 60 characters at most.
 func quote(text string) string { return `"` + strings.ReplaceAll(printable(text, 60), `"`, "'") + `"` }

@@ -11,10 +11,10 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// maxGateways is how many gateways there may be on one segment: anybody on a LAN may claim to be one.
+// maxGateways is how many gateways a segment may have: anybody on a LAN may claim to be one.
 const maxGateways = 8
 
-// A searched is a segment on which gateways are searched for, and what was found.
+// A searched is a segment with its searches' results.
 type searched struct {
 	next     time.Time // when the next search begins
 	gateways map[netip.Addr]*gateway
@@ -29,7 +29,7 @@ type found struct {
 	err       error      // why no address could be searched from
 }
 
-// search begins to search on each wanted segment where it is time to. It returns when the next search is due.
+// search begins a search on each segment that is due, and returns when the next is.
 func (m *Mapper) search(ctx context.Context, searches *sync.WaitGroup) (next time.Time) {
 	next = time.Now().Add(idle)
 	for s := range m.want.Get().segments {
@@ -57,7 +57,7 @@ func (m *Mapper) search(ctx context.Context, searches *sync.WaitGroup) (next tim
 	return next
 }
 
-// searchSegment searches once, from each source address at the same time.
+// searchSegment searches once, from all source addresses at the same time.
 func (m *Mapper) searchSegment(ctx context.Context, s segment) found {
 	all := found{segment: s}
 	var own []netip.Prefix
@@ -89,7 +89,6 @@ func (m *Mapper) searchSegment(ctx context.Context, s segment) found {
 	return all
 }
 
-// record takes over the outcome of a search.
 func (m *Mapper) record(f found) {
 	m.mu.Lock()
 	x := m.segments[f.segment]
@@ -105,13 +104,12 @@ func (m *Mapper) record(f found) {
 	}
 }
 
-// mayAsk reports whether Options.Gateways allows to ask the gateway at an address.
 func (m *Mapper) mayAsk(gateway netip.Addr) bool {
 	return len(m.o.Gateways) == 0 || slices.Contains(m.o.Gateways, gateway)
 }
 
-// takeOver adds the gateways that have responded, maxGateways at most. It forgets those that can't be used and have
-// not responded for three times timing.period.
+// takeOver adds up to maxGateways that responded, and forgets unusable ones that have not for three times
+// timing.period.
 func (m *Mapper) takeOver(x *searched, f found) {
 	for _, r := range f.responses {
 		if g := x.gateways[r.addr]; g != nil {

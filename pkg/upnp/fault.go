@@ -7,8 +7,7 @@ import (
 	"net"
 )
 
-// Error codes of WANIPConnection (version 2, section 2.5.24) and of
-// WANIPv6FirewallControl that Herald acts on.
+// Error codes of WANIPConnection (version 2, section 2.5.24) and WANIPv6FirewallControl that Herald acts on.
 const (
 	codeNotAuthorized      = 606
 	codeInvalidAction      = 401
@@ -21,7 +20,7 @@ const (
 	codeOnlyPermanentLease = 725
 )
 
-// faultMeanings is what the error codes of refusals mean, and what to change.
+// faultMeanings is what refusals mean, and what to change.
 var faultMeanings = map[int]string{
 	401: "it does not know the request; UPnP on the router may be incomplete or out of date",
 	402: "it does not accept the values of the request; another " + leaseKey + ", such as 0, may help",
@@ -55,19 +54,18 @@ const (
 	portKey  = "heraldvip.io/upnp-external-port"
 )
 
-// A refusal is the error code of a gateway's refusal (a SOAP fault).
+// A refusal is the error code of a SOAP fault.
 type refusal int
 
 func (r refusal) Error() string { return fmt.Sprintf("UPnP error %d", int(r)) }
 
-// faultCode is the error code of a gateway's refusal; 0 if err is none.
+// faultCode is the error code of a refusal, else 0.
 func faultCode(err error) int {
 	code, _ := errors.AsType[refusal](err)
 	return int(code)
 }
 
-// explain is why a request failed, in plain words that are the same for as long as the
-// reason is, at most some 300 printable characters.
+// explain is why a request failed, stable while the reason is, some 300 printable characters.
 func explain(err error) string {
 	if c := faultCode(err); c != 0 {
 		if m := faultMeanings[c]; m != "" {

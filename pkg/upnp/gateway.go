@@ -12,7 +12,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A gateway is one that has responded to a search. One goroutine at a time has it.
+// A gateway is one that has responded. One goroutine at a time has it.
 type gateway struct {
 	m         *Mapper
 	segment   segment
@@ -37,7 +37,7 @@ type gateway struct {
 	entries map[key]*entry
 }
 
-// An entry is one mapping on one gateway. Its Gateway and External are filled in when it is published.
+// An entry is one mapping on one gateway; publishing fills in Gateway and External.
 type entry struct {
 	vip.MappingState
 	pinhole      uint16 // its UniqueID, if pinholeKnown
@@ -49,7 +49,7 @@ type entry struct {
 	losses       int         // how many times in a row the gateway did not have it
 }
 
-// maxLosses is how often in a row a gateway may lose a mapping before the user is told.
+// maxLosses is how often in a row a mapping may be lost before the user is told.
 const maxLosses = 3
 
 func newGateway(m *Mapper, s segment, r response) *gateway {
@@ -61,7 +61,7 @@ func newGateway(m *Mapper, s segment, r response) *gateway {
 	return g
 }
 
-// reconcile makes the mappings on the gateway what is wanted: some of those that are due.
+// reconcile makes some of the mappings that are due what is wanted.
 func (g *gateway) reconcile(ctx context.Context) {
 	defer g.publish()
 	g.updateEntries()
@@ -87,7 +87,7 @@ func (g *gateway) reconcile(ctx context.Context) {
 	}
 }
 
-// ask does some of what is due. It returns an error if the gateway can't be used.
+// ask does some of what is due; an error if the gateway can't be used.
 func (g *gateway) ask(ctx context.Context) error {
 	if err := g.prepare(ctx); err != nil {
 		return err
@@ -108,7 +108,6 @@ func (g *gateway) ask(ctx context.Context) error {
 	return nil
 }
 
-// removeAll removes what is to be removed, once.
 func (g *gateway) removeAll(ctx context.Context) {
 	g.updateEntries()
 	maps.DeleteFunc(g.entries, func(_ key, e *entry) bool { return e.RemovalSince.IsZero() })
@@ -122,8 +121,8 @@ func (g *gateway) removeAll(ctx context.Context) {
 	}
 }
 
-// move takes over where the gateway last said that it is, if that is another place: it was restarted.
-// It is asked there only once it does not answer where it was, since some have two descriptions.
+// move takes over where a restarted gateway says that it is, once it does not answer where it was: some have two
+// descriptions.
 func (g *gateway) move() bool {
 	if g.at.location.String() == g.latest.location.String() {
 		return false
@@ -136,7 +135,6 @@ func (g *gateway) move() bool {
 	return true
 }
 
-// updateEntries makes the entries what is wanted of this gateway.
 func (g *gateway) updateEntries() {
 	want := g.m.want.Get()
 	if want == g.want {
@@ -185,7 +183,6 @@ func (g *gateway) publish() {
 	}
 }
 
-// mappingState is what the World may know of e.
 func (g *gateway) mappingState(e *entry) vip.MappingState {
 	x := e.MappingState
 	x.Gateway = g.name
@@ -211,7 +208,6 @@ func (g *gateway) mappingState(e *entry) vip.MappingState {
 	return x
 }
 
-// dueAt is when something is to be asked of the gateway.
 func (g *gateway) dueAt() time.Time {
 	at := time.Now().Add(idle)
 	for _, e := range g.entries {
@@ -223,12 +219,11 @@ func (g *gateway) dueAt() time.Time {
 	return at
 }
 
-// maxOfAKind is how many entries of each kind one pass works on. Then namespaces take turns again, and what was put
-// meanwhile is looked at: the many mappings of one namespace, which its gateway may refuse, delay another's little.
+// maxOfAKind is how many entries of each kind a pass works on; then namespaces take turns: one's many mappings delay
+// another's little.
 const maxOfAKind = 16
 
-// due is entries about which something is to be done at now, maxOfAKind of each kind: first those that are wanted,
-// then those that are to be removed, and last those that failed the last time, the longest overdue first.
+// due is up to maxOfAKind of each kind: wanted, to be removed, and failed last time, the longest overdue first.
 func (g *gateway) due(now time.Time) (keys []key) {
 	var kinds [3][]key
 	for k, e := range g.entries {
@@ -251,7 +246,6 @@ func (g *gateway) due(now time.Time) (keys []key) {
 	return keys
 }
 
-// apply makes the gateway do what is wanted of e.
 func (g *gateway) apply(ctx context.Context, e *entry) error {
 	remove, six := !e.RemovalSince.IsZero(), g.segment.family == vip.IPv6
 	switch {
@@ -294,8 +288,7 @@ func (g *gateway) recordResult(k key, e *entry, err error) {
 	}
 }
 
-// prepare reads the gateway's description, if that is not known, and asks for its external address each
-// timing.period.
+// prepare reads an unknown description, and asks for the external address each timing.period.
 func (g *gateway) prepare(ctx context.Context) error {
 	six := g.segment.family == vip.IPv6
 	if !g.described {
@@ -327,8 +320,8 @@ func (g *gateway) prepare(ctx context.Context) error {
 	return nil
 }
 
-// recordFailure records that the gateway can't be used because of err. The first failure in a row is not shown while
-// the gateway has mappings: it may be about to be restarted.
+// recordFailure records why the gateway can't be used. The first failure is not shown while it has mappings: it may
+// restart.
 func (g *gateway) recordFailure(err error) {
 	why, confirmed := explain(err), false
 	for _, e := range g.entries {
@@ -345,8 +338,7 @@ func (g *gateway) recordFailure(err error) {
 	g.m.metrics.failures.WithLabelValues(failureReason(err)).Inc()
 }
 
-// failureReason is why something failed, as the metric names it. All but failUnreachable mean that the gateway has
-// answered.
+// failureReason is the metric's name of a failure. All but failUnreachable mean that the gateway has answered.
 func failureReason(err error) string {
 	_, taken := errors.AsType[*takenError](err)
 	switch {

@@ -1,18 +1,16 @@
-// Package upnp has the gateways of a link forward ports to VIPs. It is a UPnP control point: it searches for gateways
-// (SSDP), asks them for port mappings (Internet Gateway Device 1 and 2: WANIPConnection, WANPPPConnection) and for
-// pinholes in their IPv6 firewall (WANIPv6FirewallControl), renews what it was given, and asks again for what a
-// gateway has lost. Why not NAT-PMP or PCP: docs/why.md, "UPnP".
+// Package upnp has a link's gateways forward ports to VIPs. It is a UPnP control point: it searches for gateways
+// (SSDP), asks for port mappings (Internet Gateway Device 1 and 2: WANIPConnection, WANPPPConnection) and pinholes in
+// IPv6 firewalls (WANIPv6FirewallControl), renews them, and asks again for lost ones. Why not NAT-PMP or PCP:
+// docs/why.md, "UPnP".
 //
-// Anybody on the LAN may respond. What is read from the network is bounded in size, number and time. A gateway is only
-// spoken to at the address it responded from, which must be on the link's own subnet; redirects, proxies and names are
-// refused. So no response can send a request to anywhere else.
+// Anybody on the LAN may respond. What is read is bounded in size, number and time. A gateway is only spoken to where
+// it responded from, on the link's own subnet, without redirects, proxies and names. So no response can send a request
+// elsewhere.
 //
-// Requests are sent from the VIP itself where that is bound: a gateway in "secure mode" lets a host map ports to its
-// own address only.
+// Requests are sent from the VIP where that is bound: in "secure mode" a host may map ports to its own address only.
 //
-// A mapping moves with its VIP: nothing changes on the gateway when another node answers for the VIP. The next owner
-// finds the mapping, knows it by the address it leads to, and renews it. A node removes only what it made or renewed
-// itself, and has not handed over since.
+// A mapping moves with its VIP: the next owner knows it by its address, and renews it. A node removes only what it made
+// or renewed, and has not handed over.
 package upnp
 
 import (
@@ -34,16 +32,15 @@ type Options struct {
 	Log  *slog.Logger
 	Poke func() // called when the World has changed
 
-	// Links is this node's links with their own addresses, VIPs left out.
+	// Links is this node's links with own addresses, without VIPs.
 	Links func() []vip.Link
 	// Gateways, if not empty, are the only ones that are asked.
 	Gateways []netip.Addr
 }
 
-// timing is how often things are done.
 type timing struct {
 	responses time.Duration // how long a search waits for responses
-	// period is between two searches, while there is a gateway, two looks at a mapping, and two tries after a failure.
+	// period is between searches, while there is a gateway, looks at a mapping, and tries after a failure.
 	period      time.Duration
 	stopTimeout time.Duration // for removing mappings when ctx has ended
 }
@@ -52,7 +49,7 @@ var defaultTiming = timing{
 	responses: (maxWait + 1) * time.Second, period: 30 * time.Second, stopTimeout: 3 * time.Second,
 }
 
-// A Mapper has gateways make the Mappings that it is given.
+// A Mapper has gateways make its Mappings.
 type Mapper struct {
 	o       Options
 	timing  timing
@@ -64,14 +61,13 @@ type Mapper struct {
 	segments map[segment]*searched
 }
 
-// wanted is the Mappings of a Put.
 type wanted struct {
 	mappings map[key]vip.Mapping
 	segments map[segment]bool // where there is one that is Here
 	at       time.Time        // when they were put
 }
 
-// A key identifies a Mapping by what it opens: a Service that is deleted and created again keeps what it has.
+// A key is a Mapping by what it opens: a Service made again keeps it.
 type key vip.Mapping
 
 func keyOf(m vip.Mapping) key {
@@ -89,11 +85,10 @@ func New(o Options) *Mapper {
 	return m
 }
 
-// String names the task.
 func (m *Mapper) String() string { return "upnp" }
 
-// Put replaces what is wanted. A mapping that want has, but not Here, is handed over: it stays on its gateway, and is
-// this node's no more. One that want does not have is removed from its gateway if it is this node's.
+// Put replaces what is wanted. A mapping that is not Here is handed over, and left on its gateway. One that is missing
+// is removed if it is this node's.
 func (m *Mapper) Put(want []vip.Mapping) {
 	w := &wanted{mappings: make(map[key]vip.Mapping), segments: make(map[segment]bool), at: time.Now()}
 	for _, x := range want {
@@ -105,7 +100,7 @@ func (m *Mapper) Put(want []vip.Mapping) {
 	m.want.Put(w)
 }
 
-// update makes x, a mapping that this node has, what is wanted of it. It reports whether it is still this node's.
+// update makes x, this node's mapping, what is wanted, and reports whether it is still this node's.
 func (w *wanted) update(x *vip.MappingState) (own bool) {
 	m, wanted := w.mappings[keyOf(x.Mapping)]
 	if wanted {
@@ -121,8 +116,7 @@ func (w *wanted) update(x *vip.MappingState) (own bool) {
 	return true
 }
 
-// Observe fills in World.MappingStates: what has become of each mapping of this node's on each gateway, and those for
-// which there is no gateway.
+// Observe fills in MappingStates: each mapping's on each gateway, or without one.
 func (m *Mapper) Observe(w *vip.World) {
 	want, asked := m.want.Get(), make(map[key]bool)
 	m.mu.Lock()
@@ -153,8 +147,8 @@ func (m *Mapper) Observe(w *vip.World) {
 	})
 }
 
-// Run searches for gateways where a mapping is wanted, and has them make it, until ctx ends. Then it removes what is
-// to be removed, for timing.stopTimeout at most.
+// Run searches for gateways and has mappings made until ctx ends, then removes what is to go, within
+// timing.stopTimeout.
 func (m *Mapper) Run(ctx context.Context) error {
 	var searches sync.WaitGroup
 	defer searches.Wait()
@@ -180,8 +174,8 @@ func (m *Mapper) Run(ctx context.Context) error {
 	return nil
 }
 
-// eachGateway calls f for all gateways at once, and waits: one that does not answer holds it up for requestTimeout, and
-// is then left alone for timing.period.
+// eachGateway calls f for all gateways at once, and waits: a silent one takes requestTimeout, then rests for
+// timing.period.
 func (m *Mapper) eachGateway(f func(*gateway)) {
 	var group sync.WaitGroup
 	for _, s := range m.segments {

@@ -9,9 +9,8 @@ import (
 // maxPinholeLease is the longest lease of a pinhole (WANIPv6FirewallControl, section 2.5.3).
 const maxPinholeLease = 24 * time.Hour
 
-// ensurePinhole makes the pinhole of e, or renews it if half of its lease is over. A gateway
-// returns the same pinhole to whoever asks for it again (WANIPv6FirewallControl, section
-// 2.5.3.2), so the next owner of a VIP takes it over without knowing its UniqueID.
+// ensurePinhole makes the pinhole of e, or renews it after half of its lease. Gateways return the same one to whoever
+// asks again (WANIPv6FirewallControl, section 2.5.3.2), so a VIP's next owner needs no UniqueID.
 func (g *gateway) ensurePinhole(ctx context.Context, e *entry) error {
 	w := e.Mapping
 	protocol, err := protocolNumber(w.Protocol)
@@ -58,7 +57,7 @@ func (g *gateway) ensurePinhole(ctx context.Context, e *entry) error {
 	return nil
 }
 
-// deletePinhole removes the pinhole of e, if the gateway has confirmed it.
+// deletePinhole removes a confirmed pinhole.
 func (g *gateway) deletePinhole(ctx context.Context, e *entry) error {
 	if !e.Confirmed || !e.pinholeKnown {
 		return nil

@@ -29,17 +29,16 @@ func (e *takenError) Error() string {
 		e.port, e.protocol, who, e.by.port, quote(e.by.description), portKey)
 }
 
-// errUnwilling: a gateway did not do what was asked, although it did not refuse.
+// errUnwilling: a gateway neither did what was asked, nor refused.
 var errUnwilling = errors.New("it can't be had")
 
-// Descriptions, by which people and other nodes know whose a mapping is.
+// Descriptions, by which people and nodes know whose a mapping is.
 const (
 	descriptionPrefix    = "herald "
 	maxDescriptionLength = 64 // what gateways are known to accept
 )
 
-// mappingDescription is what a mapping is called on the gateway: "herald namespace/name (uid)", with the first eight
-// characters of the Service's UID.
+// mappingDescription is "herald namespace/name (uid)", with eight characters of the UID.
 func mappingDescription(m vip.Mapping) string {
 	name, uid := m.Service.String(), ""
 	if m.UID != "" {
@@ -51,8 +50,7 @@ func mappingDescription(m vip.Mapping) string {
 	return descriptionPrefix + name + uid
 }
 
-// ensurePortMapping finds the port mapping of e on the gateway, and renews it if it is time to, or else makes it. If
-// another host has the port, it returns a takenError.
+// ensurePortMapping finds e's mapping, and renews it if due, or makes it; a takenError if another host has the port.
 func (g *gateway) ensurePortMapping(ctx context.Context, e *entry) error {
 	w := e.Mapping
 	if _, err := protocolNumber(w.Protocol); err != nil {
@@ -80,12 +78,12 @@ func (g *gateway) ensurePortMapping(ctx context.Context, e *entry) error {
 	return g.addPortMapping(ctx, e)
 }
 
-// leadsTo reports whether have, which may be nil, is the mapping w.
+// leadsTo reports whether have, maybe nil, is the mapping w.
 func leadsTo(have *portMapping, w vip.Mapping) bool {
 	return have != nil && have.client == w.Addr && have.port == w.Port
 }
 
-// isStale reports whether what a gateway has was made for this very Service when it had another VIP.
+// isStale reports whether a mapping was made for this very Service under another VIP.
 func (g *gateway) isStale(w vip.Mapping, have portMapping) bool {
 	if w.UID == "" || have.description != mappingDescription(w) {
 		return false
@@ -98,9 +96,9 @@ func (g *gateway) isStale(w vip.Mapping, have portMapping) bool {
 	return true
 }
 
-// renewPortMapping renews what the gateway has if that is not known to be this node's, or half of its lease is over,
-// or its lease or description should be another. What the gateway made of the same request before is no reason: some
-// cut descriptions short, or say of each lease that it is 0.
+// renewPortMapping renews a mapping not known to be this node's, past half of its lease, or with another lease or
+// description. What the gateway made of the same request is no reason: some cut descriptions, or say of each lease that
+// it is 0.
 func (g *gateway) renewPortMapping(ctx context.Context, e *entry, have portMapping) error {
 	now, description := time.Now(), mappingDescription(e.Mapping)
 	before := portMapping{description: description, left: e.Lease}
@@ -122,7 +120,7 @@ func (g *gateway) renewPortMapping(ctx context.Context, e *entry, have portMappi
 	return g.addPortMapping(ctx, e)
 }
 
-// addPortMapping asks for the mapping of e (AddPortMapping), and reads back whether it is there.
+// addPortMapping asks for e (AddPortMapping), and reads it back.
 func (g *gateway) addPortMapping(ctx context.Context, e *entry) error {
 	w, lease := e.Mapping, e.Lease
 	if g.permanent {
@@ -163,7 +161,7 @@ func (g *gateway) addPortMapping(ctx context.Context, e *entry) error {
 	return nil
 }
 
-// confirm records that the gateway has e for the time of a lease; 0: for ever.
+// confirm records that the gateway has e with a lease; 0: for ever.
 func (g *gateway) confirm(e *entry, lease time.Duration) {
 	g.m.metrics.renewals.Inc()
 	e.Confirmed, e.Until, e.renewAt = true, time.Time{}, time.Time{}
@@ -173,7 +171,6 @@ func (g *gateway) confirm(e *entry, lease time.Duration) {
 	}
 }
 
-// deletePortMapping removes the mapping of e if the gateway still has it.
 func (g *gateway) deletePortMapping(ctx context.Context, e *entry) error {
 	w := e.Mapping
 	have, err := g.control.getPortMapping(ctx, g.service, w)
@@ -191,7 +188,7 @@ func (g *gateway) deletePortMapping(ctx context.Context, e *entry) error {
 	return err
 }
 
-// protocolNumber is the number of a protocol (IANA). One that UPnP can't map is an error.
+// protocolNumber is a protocol's number (IANA); an error if UPnP can't map it.
 func protocolNumber(protocol string) (uint16, error) {
 	switch protocol {
 	case "TCP":
@@ -202,7 +199,6 @@ func protocolNumber(protocol string) (uint16, error) {
 	return 0, fmt.Errorf("%w: UPnP opens TCP and UDP ports only, not %s", errUnwilling, protocol)
 }
 
-// seconds is d in seconds, as gateways accept it.
 func seconds(d time.Duration) string {
 	return fmt.Sprint(min(int64(d.Round(time.Second)/time.Second), math.MaxUint32))
 }

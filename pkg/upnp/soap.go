@@ -18,14 +18,14 @@ import (
 	"github.com/huin/goupnp/soap"
 )
 
-// An element is one of an XML document: its name, without prefix and in lower case, and the text that it begins with.
+// An element is an XML element: its name, without prefix and in lower case, and its first text.
 type element struct{ name, text string }
 
 // A document is the elements of an XML document in order.
 type document []element
 
-// readDocument reads an XML document as routers write it: without regard to namespaces, encoding and end tags, up to
-// the first mistake. Of its characters only printable ASCII is kept: Herald uses no others.
+// readDocument reads XML as routers write it: without namespaces, encoding and end tags, up to the first mistake. Only
+// printable ASCII is kept.
 func readDocument(text []byte) (all document) {
 	text = bytes.TrimSpace(bytes.Map(func(r rune) rune {
 		switch {
@@ -67,12 +67,10 @@ func readDocument(text []byte) (all document) {
 	}
 }
 
-// has reports whether there is an element of a name.
 func (d document) has(name string) bool {
 	return slices.ContainsFunc(d, func(x element) bool { return x.name == name })
 }
 
-// text returns the text of the first element of a name, "" if there is none.
 func (d document) text(name string) string {
 	for _, x := range d {
 		if x.name == name {
@@ -94,9 +92,9 @@ func (d document) number(name string, bits int) (uint64, error) {
 // errUnreadable: a reply is no SOAP, or not the one expected.
 var errUnreadable = errors.New("its answer is not to be understood")
 
-// invoke has a service carry out an action, for which the request leaves from the address src if this node has it. args
-// are names and values in turn. It takes requestTimeout at most, and returns a refusal, errUnreadable, or why there was
-// no reply. The library writes the request; what it makes of the reply, which it reads strictly, does not count.
+// invoke has a service carry out an action, from src if this node has it, within requestTimeout; args are names and
+// values in turn. It returns a refusal, errUnreadable, or why there was no reply. The library writes the request; its
+// strict reading of the reply does not count.
 func (c controlPoint) invoke(ctx context.Context, s service, src netip.Addr, action string, args ...string) (document,
 	error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
@@ -122,7 +120,7 @@ func (c controlPoint) invoke(ctx context.Context, s service, src netip.Addr, act
 	return readReply(r.status, r.text)
 }
 
-// arguments returns names and values in turn as the struct from which the library takes an action's arguments.
+// arguments returns names and values in turn as the library's struct.
 func arguments(args []string) any {
 	var fields []reflect.StructField
 	for pair := range slices.Chunk(args, 2) {
@@ -135,7 +133,7 @@ func arguments(args []string) any {
 	return all.Interface()
 }
 
-// A recorder keeps the status and the first maxReply bytes of a response, or why there is none.
+// A recorder keeps status and first maxReply bytes of a response, or why there is none.
 type recorder struct {
 	next   http.RoundTripper
 	status int
@@ -156,7 +154,7 @@ func (r *recorder) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// readReply reads the reply to a request. A refusal counts whatever the status is, as some send it with 200.
+// readReply reads a reply. A refusal counts at any status: some send it with 200.
 func readReply(status int, text []byte) (document, error) {
 	d := readDocument(text)
 	code, _ := strconv.Atoi(d.text("errorcode"))
@@ -173,8 +171,7 @@ func readReply(status int, text []byte) (document, error) {
 	return d, nil
 }
 
-// get fetches what is at a location, max bytes at most, also where that is shorter than it says, and the status. It
-// takes requestTimeout at most.
+// get fetches max bytes at most, even if fewer than announced, and the status, within requestTimeout.
 func (c controlPoint) get(ctx context.Context, location string, max int64) (status int, text []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -192,8 +189,7 @@ func (c controlPoint) get(ctx context.Context, location string, max int64) (stat
 	return response.StatusCode, text, err
 }
 
-// readBody reads max bytes of a response at most, also where that is shorter than it says. It is an error if the time
-// for the request ends.
+// readBody reads max bytes at most, even if fewer than announced; an error if time ends.
 func readBody(response *http.Response, max int64) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(response.Body, max))
 	if response.Request.Context().Err() == nil {

@@ -26,12 +26,11 @@ const (
 	maxLocation  = 1024 // bytes of a URL
 	maxSubnets   = 4    // of a link that are searched
 	ssdpPort     = 1900
-	// maxWait is how long gateways may delay their responses (MX, in seconds): by a random part of it.
+	// maxWait is how long, in seconds, gateways may delay responses at random (MX).
 	maxWait = 1
 )
 
-// searchTargets are the device types that are searched for (ST). A gateway of version 2
-// must respond to 1 as well; some don't.
+// searchTargets are the device types (ST). Version 2 must respond to 1 as well; some don't.
 var searchTargets = []string{
 	"urn:schemas-upnp-org:device:InternetGatewayDevice:1",
 	"urn:schemas-upnp-org:device:InternetGatewayDevice:2",
@@ -45,8 +44,7 @@ type segment struct {
 
 func (s segment) String() string { return s.link + " (" + s.family.String() + ")" }
 
-// group is where M-SEARCH is sent on the segment (UPnP Device Architecture
-// 2.0, section 1.3 and annex A).
+// group is where M-SEARCH is sent on the segment (UPnP Device Architecture 2.0, section 1.3 and annex A).
 func (s segment) group() (network string, to netip.AddrPort) {
 	if s.family == vip.IPv6 {
 		return "udp6", netip.AddrPortFrom(netip.MustParseAddr("ff02::c").WithZone(s.link), ssdpPort)
@@ -54,10 +52,8 @@ func (s segment) group() (network string, to netip.AddrPort) {
 	return "udp4", netip.AddrPortFrom(netip.MustParseAddr("239.255.255.250"), ssdpPort)
 }
 
-// segmentOf is where the gateways of a mapping are.
 func segmentOf(m vip.Mapping) segment { return segment{m.Link, vip.FamilyOf(m.Addr)} }
 
-// A response is a gateway's response to an M-SEARCH.
 type response struct {
 	addr     netip.Addr // of the gateway, without a zone
 	target   string     // which of searchTargets it responds to
@@ -66,9 +62,8 @@ type response struct {
 
 var errNoAddress = errors.New("the link has no address of this family of its own, from which gateways could be asked")
 
-// sourceAddrs are the addresses to ask from on s: one in each of the link's IPv4
-// subnets, since a gateway may know one of them only; for IPv6 the link-local one,
-// which the kernel chooses.
+// sourceAddrs are the addresses to ask from: one in each of the link's IPv4 subnets, since a gateway may know only one;
+// for IPv6 the kernel's link-local.
 func sourceAddrs(s segment, own []netip.Prefix) (list []netip.Addr) {
 	if s.family == vip.IPv6 {
 		return []netip.Addr{netip.IPv6Unspecified()}
@@ -82,7 +77,7 @@ func sourceAddrs(s segment, own []netip.Prefix) (list []netip.Addr) {
 	return list
 }
 
-// searchFrom searches once, from an address of the link, which has the addresses own. It takes timing.responses.
+// searchFrom searches once, from an address of the link, whose addresses are own, for timing.responses.
 func (m *Mapper) searchFrom(ctx context.Context, s segment, from netip.Addr, own []netip.Prefix) (f found) {
 	fail := func(err error) found { return found{err: fmt.Errorf("search for gateways on %s: %w", s, err)} }
 	network, to := s.group()
@@ -112,15 +107,13 @@ func (m *Mapper) searchFrom(ctx context.Context, s segment, from netip.Addr, own
 	return f
 }
 
-// datagrams is what is received, a *net.UDPConn.
 type datagrams interface {
 	ReadFromUDPAddrPort(b []byte) (n int, from netip.AddrPort, err error)
 }
 
-// readResponses returns the good responses of gateways, each location once, until the deadline of conn has passed, or
-// maxResponses were read. It calls refused with each whose location is refused, its sender and why. For IPv6 one of a
-// device of version 1 counts only if the gateway has given no other: what opens a firewall is in the description of
-// version 2 (InternetGatewayDevice:2), and some routers are two devices at one address.
+// readResponses returns gateways' good responses, each location once, until the deadline or maxResponses. It calls
+// refused for refused locations. For IPv6, version 1 counts only if the gateway gave no other: what opens a firewall is
+// in version 2 (InternetGatewayDevice:2), and some routers are two devices at one address.
 func readResponses(conn datagrams, s segment, own []netip.Prefix,
 	refused func(netip.Addr, response, error)) []response {
 	var good, others []response
@@ -154,7 +147,6 @@ func readResponses(conn datagrams, s segment, own []netip.Prefix,
 	return good
 }
 
-// searchRequest is an M-SEARCH request.
 func searchRequest(target string, to netip.AddrPort) []byte {
 	host := netip.AddrPortFrom(to.Addr().WithZone(""), to.Port())
 	return fmt.Appendf(nil, "M-SEARCH * HTTP/1.1\r\nHOST: %s\r\nMAN: \"ssdp:discover\"\r\nMX: %d\r\nST: %s\r\n\r\n", host,
@@ -184,8 +176,8 @@ func parseResponse(datagram []byte) (response, error) {
 	return response{target: target, location: u}, nil
 }
 
-// headers reads the fields of a datagram. It passes over lines that are none: routers leave out the empty line at the
-// end, end lines with LF only, put spaces before the colon, or write a field twice, of which the first counts.
+// headers reads a datagram's fields, and passes over other lines: routers leave out the last empty line, end lines with
+// LF, put spaces before colons, or repeat fields, of which the first counts.
 func headers(text []byte) http.Header {
 	h := make(http.Header)
 	for line := range strings.Lines(string(text)) {
@@ -201,8 +193,7 @@ func headers(text []byte) http.Header {
 	return h
 }
 
-// checkResponse checks that a response which came from the address from has its location
-// at that address, and that this is another host on the link. It fills in r.addr.
+// checkResponse checks that a response's location is at from, another host of the link, and fills in r.addr.
 func checkResponse(r *response, s segment, from netip.Addr, own []netip.Prefix) error {
 	from = from.Unmap().WithZone("")
 	if r.location.Scheme != "http" || r.location.User != nil {
@@ -215,7 +206,7 @@ func checkResponse(r *response, s segment, from netip.Addr, own []netip.Prefix) 
 	if vip.FamilyOf(host) != s.family {
 		return fmt.Errorf("its description is at an address of the other family, %s", host)
 	}
-	// An IPv6 gateway answers from its link-local address and is reached at another.
+	// An IPv6 gateway answers from link-local, and is reached elsewhere.
 	if host != from && !(s.family == vip.IPv6 && from.IsLinkLocalUnicast()) {
 		return fmt.Errorf("its description is at another host, %s", host)
 	}
@@ -228,7 +219,7 @@ func checkResponse(r *response, s segment, from netip.Addr, own []netip.Prefix) 
 	return nil
 }
 
-// firstText returns the one of two texts that is first by alphabet; "" only if both are.
+// firstText returns the first of two texts by alphabet; "" only if both are.
 func firstText(a, b string) string {
 	if a == "" || b != "" && b < a {
 		return b

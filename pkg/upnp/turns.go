@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// takeTurns sorts a list without repetitions: the first of each namespace, then the second of each, and so on, in the
-// order in which they were. So the thousand ports of one namespace delay each of another by one only.
+// takeTurns sorts a list without repetitions, in order: the first of each namespace, then the second of each: a
+// thousand ports of one delay others' by one.
 func takeTurns[K comparable](list []K, namespace func(K) string) {
 	turn, next := make(map[K]int, len(list)), make(map[string]int)
 	for _, k := range list {
