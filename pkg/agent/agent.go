@@ -21,22 +21,19 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// An Applier makes one aspect of the node equal to want before it returns. Set is
-// idempotent, adds before it removes, does what it can, goes on after a failure, and
-// returns what then holds; err joins what went wrong, item by item. It does not wait
-// for a network.
+// An Applier makes one aspect of the node equal to want. Set is idempotent, adds before it removes, goes on after
+// failures, and returns what then holds; err joins what went wrong. It does not wait for a network.
 type Applier[W any] interface {
 	Set(ctx context.Context, want []W) (have []W, err error)
 }
 
-// A Mailbox takes the whole of what is wanted, in place of what was put before, and
-// returns at once. Its room works on that in a Run of its own; how far it has come is
-// in the next World. want must not be changed afterwards.
+// A Mailbox takes all that is wanted, in place of the former, and returns at once. Its Run works on that, and the next
+// World tells how far. want must not be changed afterwards.
 type Mailbox[W any] interface {
 	Put(want []W)
 }
 
-// An Observer fills in what it has observed. It answers from memory.
+// An Observer fills in what it has observed, from memory.
 type Observer interface {
 	Observe(w *vip.World)
 }
@@ -52,7 +49,7 @@ type Options struct {
 	FormerOwners Applier[vip.FormerOwner]    // may be nil: connections of VIPs that move are reset
 	Balanced     Applier[vip.BalancedServer] // may be nil: connections to the control plane's VIP are not balanced
 	OpenPorts    Applier[vip.OpenPort]       // may be nil: the ports of VIPs are not limited
-	// may be nil: what kube-proxy has not translated is delivered at VIPs of Services, too
+	// may be nil: then VIPs of Services take what kube-proxy has not translated
 	Invalid       Applier[netip.Addr]
 	Egress        Applier[vip.Egress] // may be nil, with EgressRoutes: what pods send keeps its source
 	EgressRoutes  Applier[vip.Egress]
@@ -77,7 +74,7 @@ type Options struct {
 // Times of the loop.
 const (
 	minRest = 2 * time.Millisecond // the least time between two passes
-	// the longest rest after a pass; one that took longer was stopped meanwhile, and other nodes may have its VIPs
+	// the longest rest after a pass: after a longer one, stopped meanwhile, other nodes may have its VIPs
 	maxRest      = 250 * time.Millisecond
 	retryAfter   = time.Second            // after a pass in which an Applier failed, at the latest
 	stopTick     = 100 * time.Millisecond // between passes while stopping
@@ -86,7 +83,6 @@ const (
 	hangAfter    = 30 * time.Second       // a pass that takes longer counts as hanging
 )
 
-// An Agent is the one owner of the plan.
 type Agent struct {
 	o            Options
 	poke         mailbox.Signal
@@ -104,7 +100,7 @@ type Agent struct {
 	metrics      *metrics
 }
 
-// A Pass is what one pass of the loop knew and decided.
+// A Pass is what a pass of the loop knew and decided.
 type Pass struct {
 	World vip.World
 	Plan  vip.Plan
@@ -116,10 +112,9 @@ func New(o Options) *Agent {
 		logged: make(map[string]string), metrics: newMetrics()}
 }
 
-// String names the task.
 func (a *Agent) String() string { return "agent" }
 
-// Poke says that the World may have changed. It never blocks and carries nothing.
+// Poke says that the World may have changed, without blocking.
 func (a *Agent) Poke() { a.poke.Send() }
 
 // PokeNow is Poke for what clients wait for: it also ends a rest, once each maxRest.
@@ -131,10 +126,8 @@ func (a *Agent) PokeNow() {
 // Stopping reports whether Run was asked to end and hands everything over.
 func (a *Agent) Stopping() bool { return a.stopping.Load() }
 
-// Last is the last pass that planned anything, or nil.
 func (a *Agent) Last() *Pass { return a.last.Load() }
 
-// Hangs reports whether a pass has been under way for too long.
 func (a *Agent) Hangs() bool {
 	began := a.passBegan.Load()
 	return began != nil && time.Since(*began) > hangAfter
@@ -170,7 +163,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 }
 
-// rest is the time to wait after a pass that took so long: each VIP that moves is a poke.
+// rest is the time to wait after such a pass: each VIP that moves is a poke.
 func rest(took time.Duration) time.Duration {
 	return max(minRest, min(7*took, took+50*time.Millisecond, maxRest))
 }
@@ -179,7 +172,7 @@ func rest(took time.Duration) time.Duration {
 func (a *Agent) stop(ctx context.Context) {
 	a.stopping.Store(true)
 	a.o.Log.Info("asked to stop: the VIPs of this node are handed over")
-	// of several nodes that stop at once none may choose another as its successor
+	// nodes that stop at once must not choose each other
 	for noticed := time.After(stopNotice); !a.handingOver; {
 		a.pass(ctx)
 		select {
@@ -218,15 +211,15 @@ func (a *Agent) stop(ctx context.Context) {
 			}
 		}
 	}
-	// Else this process has never planned: addresses with Herald's mark in the kernel are
-	// an earlier process's, and end by their lifetime unless another process renews them.
+	// Else this process has never planned: marked addresses are an earlier process's, and end by their lifetime unless
+	// renewed.
 	if a.last.Load() == nil || !lastNode(a.observe()) {
 		return
 	}
 	a.applyLasting(ctx, vip.Plan{})
 }
 
-// applyLasting hands over what keeps connections: before VIPs are bound, and for longer than the process.
+// applyLasting hands over what keeps connections, before VIPs are bound, and beyond the process.
 func (a *Agent) applyLasting(ctx context.Context, p vip.Plan) {
 	set(ctx, a.o.FormerOwners, p.FormerOwners, "former owners", a.logOnce)
 	set(ctx, a.o.Balanced, p.Balanced, "balancing of API servers", a.logOnce)
@@ -239,12 +232,11 @@ func lastNode(w vip.World) bool {
 		func(m vip.Member) bool { return m.Name != w.Self && m.Alive && m.Info.Excluded == "" })
 }
 
-// holdsAny reports whether any address is bound by a lease: others, other nodes have, too.
+// holdsAny reports whether any address is bound by a lease: other nodes have the others, too.
 func holdsAny(bound []vip.Address) bool {
 	return slices.ContainsFunc(bound, func(a vip.Address) bool { return !a.Lease.IsZero() })
 }
 
-// holds reports whether this node holds any claim.
 func holds(w vip.World) bool {
 	for _, c := range w.Claims {
 		if c.Valid && c.Holder == w.Self {
@@ -262,7 +254,7 @@ func (a *Agent) observe() vip.World {
 	return w
 }
 
-// pass makes one pass. It reports whether all Appliers succeeded.
+// pass makes one pass, and reports whether all Appliers succeeded.
 func (a *Agent) pass(ctx context.Context) bool {
 	began := time.Now()
 	a.passBegan.Store(&began)
@@ -270,11 +262,10 @@ func (a *Agent) pass(ctx context.Context) bool {
 	w := a.observe()
 	switch {
 	case !w.Synced || w.Tenure.Epoch == 0:
-		// Nothing is known yet. What an earlier process left in the kernel stays: it may
-		// be this node's, and ends by its lifetime if it isn't.
+		// Nothing is known yet. What an earlier process left may be this node's, else it ends by its lifetime.
 		return true
 	case w.Tenure.Holds(w.Now) && !w.Tenure.Confirmed:
-		// The process was asleep. Nothing is changed until a renewal confirms its claims.
+		// The process was asleep: nothing changes until a renewal confirms its claims.
 		return true
 	}
 	p := a.o.Plan(w)
@@ -310,7 +301,6 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 	}
 	before := a.last.Load()
 
-	// What is no longer wanted is no longer announced.
 	wanted := make(map[vip.Announcement]bool, len(p.Announcements))
 	for _, x := range p.Announcements {
 		wanted[x] = true
@@ -330,12 +320,11 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 	for _, x := range have {
 		bound[binding{x.Addr, x.Link}] = true
 	}
-	// What the kernel has is announced.
 	set(ctx, a.o.RoutingTable, p.Routes, "routing table", failed)
 	announce := slices.DeleteFunc(slices.Clone(p.Announcements),
 		func(x vip.Announcement) bool { return !x.ListenOnly && !bound[binding{x.Addr, x.Link}] })
 	a.announced = set(ctx, a.o.Announcements, announce, "announcements", failed)
-	// A link is made before there is an address for it, and removed once it has none.
+	// A link is made before its addresses, and removed after them.
 	a.macvlansLeft = len(set(ctx, a.o.Macvlans, p.Macvlans, "links", failed))
 	a.putAll(p, have)
 
@@ -345,7 +334,7 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 	return ok
 }
 
-// putAll hands each Mailbox what the plan wants of it, once have is bound.
+// putAll hands each Mailbox what the plan wants, once have is bound.
 func (a *Agent) putAll(p vip.Plan, have []vip.Address) {
 	put(a.o.Pools, p.Pools)
 	put(a.o.Assignments, p.Assignments)
@@ -361,7 +350,6 @@ func (a *Agent) putAll(p vip.Plan, have []vip.Address) {
 	put(a.o.Leases, keepOwners(p, have))
 }
 
-// translatedAddresses returns those of all that kube-proxy translates.
 func translatedAddresses(all []vip.Address) (found []netip.Addr) {
 	for _, a := range all {
 		if !a.LocalDelivery {
@@ -396,7 +384,7 @@ func (a *Agent) limited(ctx context.Context, p vip.Plan) []vip.Address {
 	return slices.DeleteFunc(slices.Clone(p.Addresses), func(x vip.Address) bool { return without[x.Addr] })
 }
 
-// set hands want to an Applier that may be nil, tells of its error, and returns what then holds.
+// set hands want to an Applier, maybe nil, tells its error, and returns what then holds.
 func set[W any](ctx context.Context, a Applier[W], want []W, name string, tell func(string, error)) (have []W) {
 	if a != nil {
 		var err error
@@ -406,14 +394,13 @@ func set[W any](ctx context.Context, a Applier[W], want []W, name string, tell f
 	return have
 }
 
-// put hands what is wanted to a Mailbox that may be nil.
 func put[W any](m Mailbox[W], want []W) {
 	if m != nil {
 		m.Put(want)
 	}
 }
 
-// logOnce logs an Applier's error, unless its last one read the same, and its end.
+// logOnce logs a new error of an Applier, and its end.
 func (a *Agent) logOnce(applier string, err error) {
 	text := ""
 	if err != nil {

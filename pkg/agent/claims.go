@@ -8,13 +8,11 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A binding is an address on a link.
 type binding struct {
 	addr netip.Addr
 	link string
 }
 
-// same reports whether the kernel has now what it had when the World was read.
 func same(before []vip.Address, now map[binding]bool) bool {
 	all := make(map[binding]bool, len(before))
 	for _, x := range before {

@@ -47,7 +47,7 @@ func (a *Agent) applyEgress(ctx context.Context, p vip.Plan, failed func(string,
 	set(ctx, a.o.EgressRoutes, slices.Concat(e.left, e.marked), "routes of egress", failed)
 }
 
-// finalPlan returns what stays in the kernel: pods' packets to other owners, if there are other nodes.
+// finalPlan returns what stays in the kernel: pods' packets to other owners, if any.
 func (a *Agent) finalPlan() vip.Plan {
 	w := a.observe()
 	if a.o.Egress == nil || !w.Synced || lastNode(w) {

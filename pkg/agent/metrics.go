@@ -48,7 +48,7 @@ func (m *metrics) observe(p vip.Plan, took time.Duration) {
 	m.observeAnnounced(p.Verdicts)
 }
 
-// observeServices sets herald_services, each series once, since it may be scraped meanwhile.
+// observeServices sets herald_services, each series once: it may be scraped meanwhile.
 func (m *metrics) observeServices(verdicts []vip.Verdict) {
 	counts := make(map[vip.Reason]float64)
 	for i := range verdicts {
@@ -64,10 +64,9 @@ func (m *metrics) observeServices(verdicts []vip.Verdict) {
 	m.counted = counts
 }
 
-// maxAnnounced is how many series herald_service_announced has at most.
 const maxAnnounced = 2000
 
-// observeAnnounced sets herald_service_announced if it is not what it was.
+// observeAnnounced sets a changed herald_service_announced.
 func (m *metrics) observeAnnounced(verdicts []vip.Verdict) {
 	h := fnv.New64a()
 	for i := range verdicts {
@@ -89,7 +88,6 @@ func (m *metrics) observeAnnounced(verdicts []vip.Verdict) {
 	}
 }
 
-// Collectors are the metrics of this package.
 func (a *Agent) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{a.metrics.passes, a.metrics.errors, a.metrics.services, a.metrics.announced}
 }

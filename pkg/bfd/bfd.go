@@ -1,6 +1,5 @@
-// Package bfd notices within a second that a neighbor on the same link does not answer any more, and lets
-// it notice the same of this node: BFD (RFC 5880) over one hop (RFC 5881), in asynchronous mode, without
-// echo packets and authentication.
+// Package bfd notices within a second that a neighbor on the link does not answer, and lets it notice the same: BFD
+// (RFC 5880) over one hop (RFC 5881), asynchronous, without echo packets and authentication.
 package bfd
 
 import (
@@ -43,25 +42,23 @@ type Session struct {
 	sender  sender
 }
 
-// Status is the session's at the moment of the call. It does not block.
+// Status is the session's at present, without blocking.
 func (s *Session) Status() Status { return *s.status.Load() }
 
-// A sender sends packets to one neighbor.
 type sender interface {
 	send(b []byte) error
 	close()
 }
 
-// A received is a packet that came from an address.
 type received struct {
 	from   netip.Addr
 	packet packet
 }
 
-// A network is where packets come from and go to. Tests have another than the kernel's.
+// A network is where packets come from and go to: the kernel's, but for tests.
 type network interface {
-	// listen has packets of the neighbors, all of one family, given to take, and none of others. It replaces what was
-	// asked for before; take stays the same.
+	// listen has packets of the neighbors, all of one family, given to take, in place of what was asked before; take stays
+	// the same.
 	listen(ip6 bool, neighbors []netip.Addr, take func(received)) error
 	dial(c Config) (sender, error)
 }
@@ -78,7 +75,7 @@ type Sessions struct {
 	listenErr  [2]error // of the sockets for IPv4 and IPv6
 }
 
-// New makes Sessions. Nothing happens until Run runs.
+// New makes Sessions, which need Run.
 func New(log *slog.Logger) *Sessions { return newSessions(log, &kernel{}) }
 
 func newSessions(log *slog.Logger, n network) *Sessions {
@@ -88,8 +85,8 @@ func newSessions(log *slog.Logger, n network) *Sessions {
 	}
 }
 
-// Start starts a session; changed is called when its Status has changed, and must not block. It blocks until Run
-// takes it. There is one session with a neighbor at a time: a second one has an Error.
+// Start starts a session, and blocks until Run takes it; changed is called for new Statuses, and must not block. A
+// second session with a neighbor has an Error.
 func (a *Sessions) Start(c Config, changed func()) *Session {
 	s := &Session{config: c, changed: changed, stopped: make(chan struct{})}
 	s.status.Store(&Status{State: Down})
@@ -105,8 +102,7 @@ func (a *Sessions) Start(c Config, changed func()) *Session {
 	return s
 }
 
-// Stop ends a session: the neighbor is told that it is the will of an administrator, and no failure (RFC 5882 section
-// 3.2).
+// Stop ends a session; the neighbor hears that it is an administrator's will, no failure (RFC 5882 section 3.2).
 func (a *Sessions) Stop(s *Session) {
 	a.do(func(now time.Time) {
 		if a.byNeighbor[s.config.Neighbor] == s {
@@ -116,7 +112,7 @@ func (a *Sessions) Stop(s *Session) {
 	})
 }
 
-// end tells the neighbor, three times, since a packet may be lost, and forgets the session.
+// end tells the neighbor, three times, as packets may be lost, and forgets the session.
 func (a *Sessions) end(s *Session, now time.Time) {
 	s.machine.state, s.machine.diag, s.machine.poll = AdminDown, diagAdminDown, false
 	for range 3 {
@@ -129,7 +125,7 @@ func (a *Sessions) end(s *Session, now time.Time) {
 	s.set(func(x *Status) { x.State = AdminDown })
 }
 
-// do has Run call f, and waits until it has. Nothing happens if Run has returned.
+// do has Run call f, and waits. Nothing happens if Run has returned.
 func (a *Sessions) do(f func(now time.Time)) {
 	done := make(chan struct{})
 	select {
@@ -139,7 +135,7 @@ func (a *Sessions) do(f func(now time.Time)) {
 	}
 }
 
-// Run keeps the sessions until ctx ends, and then ends them as Stop does.
+// Run keeps the sessions until ctx ends, and then ends them like Stop.
 func (a *Sessions) Run(ctx context.Context) error {
 	defer close(a.ended)
 	timer := time.NewTimer(0)
@@ -165,14 +161,13 @@ func (a *Sessions) Run(ctx context.Context) error {
 	}
 }
 
-// receive applies a packet to its session.
 func (a *Sessions) receive(s *Session, p packet) {
 	if failure, ok := s.machine.receive(p, time.Now()); ok {
 		a.follow(s, failure)
 	}
 }
 
-// work does what is due, and returns the time until something is again.
+// work does what is due, and returns when something is again.
 func (a *Sessions) work() time.Duration {
 	now := time.Now()
 	next := now.Add(time.Hour)
@@ -191,7 +186,6 @@ func (a *Sessions) work() time.Duration {
 	return time.Until(next)
 }
 
-// follow makes what the machine decided the session's Status.
 func (a *Sessions) follow(s *Session, failure string) {
 	if x := s.Status(); x.State == s.machine.state && failure == "" {
 		return
@@ -208,7 +202,6 @@ func (a *Sessions) follow(s *Session, failure string) {
 	a.log.Debug("BFD", "neighbor", s.config.Neighbor, "state", s.machine.state, "failure", failure)
 }
 
-// set changes the session's Status.
 func (s *Session) set(change func(*Status)) {
 	x := s.Status()
 	before := x
@@ -219,8 +212,8 @@ func (s *Session) set(change func(*Status)) {
 	}
 }
 
-// send sends the packet that is due. When a packet can't be sent another socket is made for the next: this node's
-// address may have gone. A neighbor without BFD refuses packets, which is no error.
+// send sends the packet that is due. A failure makes a new socket for the next: this node's address may have gone. A
+// neighbor without BFD refuses packets, which is no error.
 func (a *Sessions) send(s *Session, now time.Time) {
 	p := s.machine.send(now, rand.Float64())
 	ip6 := s.config.Neighbor.Is6()
@@ -243,7 +236,6 @@ func (a *Sessions) send(s *Session, now time.Time) {
 	s.set(func(x *Status) { x.Error = text })
 }
 
-// familyIndex is 0 for IPv4 and 1 for IPv6.
 func familyIndex(ip6 bool) int {
 	if ip6 {
 		return 1
@@ -251,7 +243,6 @@ func familyIndex(ip6 bool) int {
 	return 0
 }
 
-// listen has packets of the neighbors of one family delivered.
 func (a *Sessions) listen(ip6 bool) {
 	var neighbors []netip.Addr
 	for n := range a.byNeighbor {

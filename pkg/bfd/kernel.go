@@ -23,12 +23,11 @@ const (
 	dscp       = 0xc0  // CS6 as the octet of the IP header: as routing protocols
 	dialTries  = 20    // other source ports, when one is in use
 	maxFilters = 200   // neighbors of one family: classic BPF jumps over 255 instructions at most
-	// readsPerSecond is how many packets are read of a family, so that a flood in the name of a neighbor costs some
-	// hundredths of a core.
+	// readsPerSecond is how many packets are read of a family, for a flood in a neighbor's name to cost little.
 	readsPerSecond = 4000
 )
 
-// kernel is the network of this node: one socket for each family that receives, and one for each neighbor that sends.
+// kernel is this node's network: a receiving socket for each family, a sending one for each neighbor.
 type kernel struct{ conns [2]*net.UDPConn }
 
 func (k *kernel) listen(ip6 bool, neighbors []netip.Addr, take func(received)) error {
@@ -67,7 +66,7 @@ func (k *kernel) listen(ip6 bool, neighbors []netip.Addr, take func(received)) e
 	return nil
 }
 
-// filterSetter is a function for net.ListenConfig.Control that gives a socket the filter, in place of one that it has.
+// filterSetter is a net.ListenConfig.Control that gives a socket the filter, in place of its own.
 func filterSetter(program []bpf.Instruction) (func(network, address string, c syscall.RawConn) error, error) {
 	raw, err := bpf.Assemble(program)
 	if err != nil {
@@ -85,7 +84,7 @@ func filterSetter(program []bpf.Instruction) (func(network, address string, c sy
 	}, nil
 }
 
-// read gives packets to take until c is closed, readsPerSecond of them at most.
+// read gives packets to take until c is closed, readsPerSecond at most.
 func read(c *net.UDPConn, take func(received)) {
 	b := make([]byte, 256) // the length of a packet is one byte
 	for limit := (mailbox.Limit{PerSecond: readsPerSecond}); ; limit.Read() {
@@ -102,12 +101,11 @@ func read(c *net.UDPConn, take func(received)) {
 	}
 }
 
-// networkHeader is the offset at which a filter of a socket finds the IP header (SKF_NET_OFF of linux/filter.h).
+// networkHeader is where a socket's filter finds the IP header (SKF_NET_OFF of linux/filter.h).
 const networkHeader = 1<<32 - 0x100000
 
-// filterFor is a filter that lets packets pass that the neighbors sent over one hop: their source address and their
-// TTL or hop limit are in the IP header. What others send never gets into the socket's receive buffer, and costs this
-// process nothing.
+// filterFor is a filter for packets that the neighbors sent over one hop, by source address and TTL or hop limit.
+// Others never get into the receive buffer, and cost nothing.
 func filterFor(ip6 bool, neighbors []netip.Addr) []bpf.Instruction {
 	hops, source := uint32(8), uint32(12)
 	if ip6 {
@@ -133,7 +131,6 @@ func filterFor(ip6 bool, neighbors []netip.Addr) []bpf.Instruction {
 	return append(all, drop)
 }
 
-// A udpSender sends from a port of its own.
 type udpSender struct{ conn net.Conn }
 
 func (k *kernel) dial(c Config) (sender, error) {
@@ -152,7 +149,6 @@ func (k *kernel) dial(c Config) (sender, error) {
 	return nil, err
 }
 
-// control sets the options of a socket that sends.
 func control(c Config) func(network, address string, raw syscall.RawConn) error {
 	return func(_, _ string, raw syscall.RawConn) error {
 		var errs [3]error
@@ -172,7 +168,7 @@ func control(c Config) func(network, address string, raw syscall.RawConn) error 
 	}
 }
 
-// send sends a packet. That the neighbor refused one before (it has nothing at the port) is no error.
+// send sends a packet. That the neighbor refused one before (nothing listens) is no error.
 func (s udpSender) send(b []byte) error {
 	_, err := s.conn.Write(b)
 	if errors.Is(err, unix.ECONNREFUSED) {

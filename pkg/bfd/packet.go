@@ -70,9 +70,8 @@ func (p packet) marshal() []byte {
 	return b // the last four bytes are Required Min Echo RX Interval: none are taken
 }
 
-// parsePacket reads a packet, and refuses what a session must not look at (RFC 5880 section 6.8.6, up to
-// the choice of a session). What follows the packet's own length is ignored. Whether the sender asks for
-// Demand mode, and what it says of echo packets, is not read: neither is done here.
+// parsePacket reads a packet, and refuses what no session may look at (RFC 5880 section 6.8.6, up to the choice of a
+// session). What follows its own length, Demand mode and echo packets are ignored.
 func parsePacket(b []byte) (packet, error) {
 	if len(b) < packetLength {
 		return packet{}, fmt.Errorf("%d bytes are no BFD packet", len(b))

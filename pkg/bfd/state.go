@@ -6,13 +6,12 @@ import (
 )
 
 const (
-	// the least Desired Min TX Interval while a session is not up (RFC 5880 section 6.8.3)
+	// the least Desired Min TX Interval while not up (RFC 5880 section 6.8.3)
 	slowInterval = time.Second
 	minGap       = 10 * time.Millisecond // between a packet and the next, whatever the neighbor sends
 )
 
-// A machine is the state of one session (RFC 5880 section 6.8.1), without any I/O: what happens is told
-// to it with the time at which it did.
+// A machine is the state of one session (RFC 5880 section 6.8.1), without I/O: it is told what happens, and when.
 type machine struct {
 	config Config
 	state  State
@@ -46,14 +45,13 @@ func (m machine) minTx() time.Duration {
 	return m.config.MinTransmit
 }
 
-// detectionTime is the longest silence of the neighbor that is no failure (RFC 5880 section 6.8.4).
+// detectionTime is the neighbor's longest silence without failure (RFC 5880 section 6.8.4).
 func (m machine) detectionTime() time.Duration {
 	return time.Duration(m.remoteMult) * max(m.config.MinReceive, m.remoteMinTx)
 }
 
-// receive applies a packet of the neighbor (RFC 5880 section 6.8.6, from the choice of a session on), and
-// reports whether it was for this session. failure is why a session that was up is not any more; "" if it
-// was not up, or is, or its end is the neighbor's administrator's will.
+// receive applies a neighbor's packet (RFC 5880 section 6.8.6, from the choice of a session on), if it is for this
+// session. failure is why a session went down, unless its administrator wanted that.
 func (m *machine) receive(p packet, now time.Time) (failure string, ok bool) {
 	if p.yours != 0 && p.yours != m.mine || m.state == AdminDown {
 		return "", false
@@ -79,16 +77,15 @@ func (m *machine) receive(p packet, now time.Time) (failure string, ok bool) {
 		m.final = true
 		m.hurry(now)
 	}
-	// A change of the neighbor's Required Min RX Interval to a shorter one shortens the wait that has begun.
+	// A shorter Required Min RX Interval of the neighbor shortens the present wait.
 	if next := m.lastSent.Add(m.interval()); m.remoteMinRx > 0 && (m.nextSend.IsZero() || next.Before(m.nextSend)) {
 		m.nextSend = next
 	}
 	return failure, true
 }
 
-// neighborDown is the failure that a neighbor's diagnostic code stands for (RFC 5880 section 4.1). There is none with
-// a session that is new to it (0), as after its BFD was started again, nor where it says that this node had said so
-// first (3), which FRR does when it makes its session again: it is heard, and does not say that it does not hear
+// neighborDown is the failure of a neighbor's diagnostic code (RFC 5880 section 4.1), or "" if it is new to a session
+// (0), as after a restart, or says that this node said so first (3), as FRR does when it makes its session again
 // (docs/why.md, "BFD").
 func neighborDown(diag uint8) string {
 	switch diag {
@@ -100,7 +97,7 @@ func neighborDown(diag uint8) string {
 	return fmt.Sprintf("the neighbor says that the path is down (diagnostic %d)", diag)
 }
 
-// expire notices that the neighbor has been silent for the Detection Time. failure is as of receive.
+// expire notices that the neighbor is silent for the Detection Time; failure is as of receive.
 func (m *machine) expire(now time.Time) (failure string) {
 	if m.expires.IsZero() || now.Before(m.expires) {
 		return ""
@@ -118,15 +115,15 @@ func (m *machine) expire(now time.Time) (failure string) {
 	return failure
 }
 
-// change enters a state, and has that told at once. Going up, the interval becomes shorter, which a Poll
-// Sequence tells (RFC 5880 section 6.8.3); going down it becomes longer, and the next packets say so.
+// change enters a state, and tells that at once. Going up, a Poll Sequence tells the shorter interval (RFC 5880 section
+// 6.8.3); going down the next packets do.
 func (m *machine) change(s State, diag uint8, now time.Time) {
 	m.state, m.diag = s, diag
 	m.poll = s == Up
 	m.hurry(now)
 }
 
-// hurry has the next packet sent now, or as soon as minGap allows.
+// hurry has the next packet sent as soon as minGap allows.
 func (m *machine) hurry(now time.Time) {
 	at := m.lastSent.Add(minGap)
 	if at.Before(now) {
@@ -140,9 +137,8 @@ func (m *machine) hurry(now time.Time) {
 // interval is the longest time between two packets (RFC 5880 section 6.8.2).
 func (m machine) interval() time.Duration { return max(m.minTx(), m.remoteMinRx) }
 
-// send is the packet that is due, and decides when the next one is: after the interval less jitter, which is a number
-// from 0 to 1 and stands for 25 % of it, or for 10 to 25 % where one lost packet is a failure (RFC 5880 section
-// 6.8.7). A neighbor that asks for no packets gets answers only.
+// send is the due packet, and sets the next: after the interval less jitter (0 to 1) times 25 %, or 10 to 25 % where
+// one lost packet is a failure (RFC 5880 section 6.8.7). A neighbor that asks for no packets gets answers only.
 func (m *machine) send(now time.Time, jitter float64) packet {
 	p := packet{
 		diag: m.diag, state: m.state, poll: m.poll && !m.final, final: m.final, multiplier: m.config.Multiplier,

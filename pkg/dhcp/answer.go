@@ -34,8 +34,7 @@ type answer struct {
 	reply      bool // a Reply: no Request is needed
 }
 
-// lease is what a leases to the client with the hardware address mac, which sent its
-// request at sent.
+// lease is what a leases to the client with mac, whose request left at sent.
 func (a answer) lease(mac string, sent time.Time) vip.DHCPLease {
 	k := vip.DHCPLease{Addr: a.addr, Bits: a.bits, MAC: mac, Server: a.server, Router: a.router}
 	if a.addr.IsValid() && a.duration != infinite {
@@ -44,9 +43,8 @@ func (a answer) lease(mac string, sent time.Time) vip.DHCPLease {
 	return k
 }
 
-// setTimes sets t1 and t2: as the server sent them, or, if they are not in order, to what
-// the RFCs recommend: defaultT2 and half of the lease (RFC 2131 section 4.4.5, RFC 8415
-// section 21.4).
+// setTimes sets t1 and t2 as sent, or, if out of order, to defaultT2 and half of the lease (RFC 2131 section 4.4.5, RFC
+// 8415 section 21.4).
 func (a *answer) setTimes(t1, t2, defaultT2 time.Duration) {
 	if a.t2 = t2; a.t2 < time.Second || a.t2 >= a.duration {
 		a.t2 = defaultT2
@@ -56,15 +54,14 @@ func (a *answer) setTimes(t1, t2, defaultT2 time.Duration) {
 	}
 }
 
-// recoverDecoder turns a panic into err. The decoder is other people's, and anybody may
-// have sent what it reads: a mistake in it must not take down every VIP of the node.
+// recoverDecoder turns a panic into err: the decoder is others', and what it reads anybody's, but no VIP may go for it.
 func recoverDecoder(err *error) {
 	if r := recover(); r != nil {
 		*err = fmt.Errorf("an answer can't be decoded: %v", r)
 	}
 }
 
-// printable is s without what can't be printed, at most some 100 bytes.
+// printable is what of s can be printed, at most some 100 bytes.
 func printable(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

@@ -41,23 +41,22 @@ const (
 )
 
 const (
-	// minLease is the shortest lease that is accepted: shorter ones could not be renewed in time.
+	// minLease is the shortest lease accepted: shorter ones can't be renewed in time.
 	minLease = 5 * time.Second
-	// declinePause is the time between a DECLINE and the next attempt (RFC 2131 section 3.1.5).
+	// declinePause is between a DECLINE and the next attempt (RFC 2131 section 3.1.5).
 	declinePause = 10 * time.Second
-	// attemptsPause is the pause after Options.Attempts attempts, give or take a quarter.
+	// attemptsPause is after Options.Attempts attempts, give or take a quarter.
 	attemptsPause = 30 * time.Second
-	// linkPause is the time before a link that could not be used is tried again, and the
-	// first pause after an answer that was not accepted.
+	// linkPause is before another try of a link, and the first pause after an answer not accepted.
 	linkPause = time.Second
-	// firstReport is the number of unanswered attempts after which the user is told.
+	// firstReport is after how many unanswered attempts the user is told.
 	firstReport = 3
-	// inUseChecks is how often the neighbours are asked who has an address before it is used.
+	// inUseChecks is how often neighbours are asked about an address before its use.
 	inUseChecks = 3
 )
 
-// A client gets and keeps the lease of one DHCPRequest. Other goroutines than its own
-// read state and ended, and call instruct and cancel.
+// A client gets and keeps the lease of one DHCPRequest. Other goroutines only read state and ended, and call instruct
+// and cancel.
 type client struct {
 	o        *Options
 	metrics  metrics
@@ -71,21 +70,18 @@ type client struct {
 	ended     atomic.Bool
 }
 
-// A protocol is DHCPv4 or DHCPv6. Its methods block until servers have answered, or not
-// in time, or ctx ends. Their errors are errNoAnswer, errRefused, errLink, or why an
-// answer was not accepted.
+// A protocol is DHCPv4 or DHCPv6. Methods block until servers answer, or time or ctx ends. Errors are errNoAnswer,
+// errRefused, errLink, or why an answer was not accepted.
 type protocol interface {
-	// confirm asks whether k, which was leased to this client earlier, still holds.
+	// confirm asks whether k, this client's earlier lease, still holds.
 	confirm(ctx context.Context, k vip.DHCPLease) (vip.DHCPLease, error)
-	// obtain makes one attempt to get a lease from any server, of the address preferred
-	// if it is valid and can be had. attempt, from 0, decides how long it waits.
+	// obtain makes one attempt to get a lease from any server, preferably of preferred; attempt, from 0, decides how long
+	// it waits.
 	obtain(ctx context.Context, attempt int, preferred netip.Addr) (vip.DHCPLease, error)
-	// renew asks k's server until k.Rebinds for more time, or, if rebind, any server until k.Expires.
-	// errRefused is that k has ended by now.
+	// renew asks k's server until k.Rebinds, or, if rebind, any server until k.Expires. errRefused is that k has ended.
 	renew(ctx context.Context, k vip.DHCPLease, rebind bool) (vip.DHCPLease, error)
-	// decline tells k's server that the address can't be used.
 	decline(ctx context.Context, k vip.DHCPLease, why string) error
-	// release tells k's server that the address is not used any more.
+	// release tells k's server that the address is free.
 	release(ctx context.Context, k vip.DHCPLease) error
 }
 
@@ -95,8 +91,7 @@ var (
 	errLink     = errors.New("the link can't be used")
 )
 
-// newClient makes a client for r. If r.LastLease is its own and not over, it is leased
-// from the beginning.
+// newClient makes a client for r, which begins with an own r.LastLease that is not over.
 func newClient(o *Options, m metrics, r vip.DHCPRequest) *client {
 	x := &client{o: o, metrics: m, request: r}
 	x.latest.Store(&r)
@@ -121,9 +116,8 @@ func (x *client) recorded() bool {
 	return k.Addr.IsValid() && k.MAC == x.request.MAC
 }
 
-// instruct replaces the request by r, which is for the same client (sameClient): only
-// Declined and Release are looked at from now on. What the client is doing is interrupted
-// if Release is new, or if Declined is new and the address that is leased.
+// instruct replaces the request by r of the same client (sameClient): only Declined and Release count from now on, and
+// interrupt the client if new.
 func (x *client) instruct(r vip.DHCPRequest) {
 	before := x.latest.Swap(&r)
 	release := r.Release && !before.Release
@@ -133,7 +127,7 @@ func (x *client) instruct(r vip.DHCPRequest) {
 	}
 }
 
-// update changes the state that others see, and pokes if that makes a difference.
+// update changes the published state, and pokes if that makes a difference.
 func (x *client) update(change func(*vip.DHCPState)) {
 	before := *x.state.Load()
 	now := before
@@ -146,7 +140,6 @@ func (x *client) update(change func(*vip.DHCPState)) {
 	x.o.Poke()
 }
 
-// countLease corrects the number of leases.
 func (x *client) countLease(before, now vip.DHCPLease) {
 	gauge := x.metrics.leases.WithLabelValues(x.request.Family.String())
 	if before.Addr.IsValid() {
@@ -161,7 +154,6 @@ func (x *client) countFailure(kind string) {
 	x.metrics.failures.WithLabelValues(x.request.Family.String(), kind).Inc()
 }
 
-// lose records that there is no lease any more, and why.
 func (x *client) lose(kind, why string) {
 	x.countFailure(kind)
 	x.update(func(s *vip.DHCPState) {
@@ -172,7 +164,6 @@ func (x *client) lose(kind, why string) {
 	})
 }
 
-// expiry is when k expires, for messages.
 func expiry(k vip.DHCPLease) string {
 	if k.Expires.IsZero() {
 		return "never"
@@ -206,7 +197,6 @@ func (x *client) run(ctx context.Context) {
 	}
 }
 
-// release gives k back, if it is a lease.
 func (x *client) release(ctx context.Context, k vip.DHCPLease) {
 	if !k.Addr.IsValid() {
 		return
@@ -220,7 +210,6 @@ func (x *client) release(ctx context.Context, k vip.DHCPLease) {
 	x.o.Log.Info("gave a DHCP lease back", "address", k.Addr, "link", x.request.Link, "server", k.Server)
 }
 
-// decline declines k and waits for declinePause.
 func (x *client) decline(ctx context.Context, k vip.DHCPLease, why string) {
 	x.lose(failDeclined, fmt.Sprintf("the server %s leases %s, which is declined: %s", k.Server, k.Addr, why))
 	if err := x.protocol.decline(ctx, k, why); err != nil {
@@ -229,9 +218,8 @@ func (x *client) decline(ctx context.Context, k vip.DHCPLease, why string) {
 	sleep(ctx, jitter(declinePause, 4))
 }
 
-// reboot goes on with the lease that is recorded (RFC 2131 section 3.2): a server that
-// confirms it makes it bound, one that refuses ends it. Without an answer it is used
-// until it expires.
+// reboot goes on with the recorded lease (RFC 2131 section 3.2) unless a server refuses it; without an answer until it
+// expires.
 func (x *client) reboot(ctx context.Context) {
 	k := x.request.LastLease
 	got, err := x.protocol.confirm(ctx, k)
@@ -251,8 +239,7 @@ func (x *client) reboot(ctx context.Context) {
 	}
 }
 
-// accept makes k the lease. If its address is another than before the neighbours are
-// asked first who has it; one that a neighbour has is declined.
+// accept makes k the lease. A new address that a neighbour has is declined.
 func (x *client) accept(ctx context.Context, k vip.DHCPLease, before netip.Addr) {
 	if k.Addr != before {
 		x.update(func(s *vip.DHCPState) { s.State = stateChecking })
@@ -275,8 +262,7 @@ func (x *client) accept(ctx context.Context, k vip.DHCPLease, before netip.Addr)
 	})
 }
 
-// acquire asks for a lease until it has got one, or ctx ends. After Options.Attempts
-// attempts without one it pauses.
+// acquire asks for a lease until it has one, or ctx ends, with pauses after Options.Attempts attempts.
 func (x *client) acquire(ctx context.Context) {
 	began, total, nextReport, reported := time.Now(), 0, firstReport, ""
 	preferred := x.request.Requested
@@ -302,7 +288,7 @@ func (x *client) acquire(ctx context.Context) {
 		}
 		attempt++
 		total++
-		// Each report is an Event: ever more seldom, unless the problem is another one.
+		// Each report is an Event: ever more seldom, unless the problem is new.
 		if text := err.Error(); total >= nextReport || text != reported && !errors.Is(err, errNoAnswer) {
 			x.reportProblem(fmt.Sprintf("%s on %s (tried %d times in %v)", text, x.request.Link, total,
 				time.Since(began).Round(time.Second)))
@@ -315,7 +301,7 @@ func (x *client) acquire(ctx context.Context) {
 	}
 }
 
-// reportProblem publishes why there is no lease yet, and logs it if there was no problem before.
+// reportProblem publishes why there is no lease yet, and logs the first problem.
 func (x *client) reportProblem(problem string) {
 	x.update(func(s *vip.DHCPState) {
 		if s.Problem == "" {
@@ -325,7 +311,7 @@ func (x *client) reportProblem(problem string) {
 	})
 }
 
-// keep renews the lease until it is lost, a server gives another address instead, or ctx ends.
+// keep renews the lease until it is lost, a server gives another address, or ctx ends.
 func (x *client) keep(ctx context.Context) {
 	for ctx.Err() == nil {
 		k := x.state.Load().Lease
@@ -355,8 +341,7 @@ func (x *client) keep(ctx context.Context) {
 	}
 }
 
-// renew asks k's server to renew k until T2 (RENEWING), then any server until k expires
-// (REBINDING), or until a server ends it, or ctx ends.
+// renew asks k's server until T2 (RENEWING), then any until k expires (REBINDING), a server ends it, or ctx ends.
 func (x *client) renew(ctx context.Context, k vip.DHCPLease) (vip.DHCPLease, error) {
 	phases := []struct {
 		state  string

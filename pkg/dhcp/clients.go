@@ -1,11 +1,10 @@
-// Package dhcp leases addresses for VIPs from DHCP servers: DHCPv4 (RFC 2131) and
-// the non-temporary addresses of DHCPv6 (RFC 8415).
+// Package dhcp leases addresses for VIPs from DHCP servers: DHCPv4 (RFC 2131) and non-temporary addresses of DHCPv6
+// (RFC 8415).
 //
-// There is one client for each DHCPRequest. To the server it is the Service that is the
-// client, not the node: hardware address and identifiers come with the DHCPRequest, and
-// are the same on every node. So whoever owns the Service goes on with its lease.
+// Each DHCPRequest has a client. To servers the Service is the client, not the node: hardware address and identifiers
+// are the DHCPRequest's, the same on every node. So any owner goes on with its lease.
 //
-// Whatever a server sends is checked before it is used, and affects no other client.
+// Whatever a server sends is checked, and affects no other client.
 package dhcp
 
 import (
@@ -24,23 +23,18 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Options is what Clients needs to know. All fields but Attempts are required.
+// Options is what Clients needs to know; only Attempts may be missing.
 type Options struct {
-	Log *slog.Logger
-	// Poke is called when the next World will differ. It must not block.
+	Log  *slog.Logger
 	Poke func()
-	// Tenure is this node's right to hold VIPs at the moment of the call. A node
-	// without it sends nothing to a server: another may be about to.
+	// Tenure is this node's right to hold VIPs; without it nothing is sent: another node may be about to.
 	Tenure func() vip.Tenure
-	// Attempts is the number of unanswered attempts in a row after which a client pauses
-	// (dhcp_backoff_attempts); 0: it never does.
+	// Attempts is after how many unanswered attempts a client pauses (dhcp_backoff_attempts); 0: never.
 	Attempts int
-	// Open opens the link of a request for one exchange with servers. The addresses that
-	// the connection takes and returns are *PacketAddr.
+	// Open opens a request's link for one exchange with servers. Its addresses are *PacketAddr.
 	Open func(vip.DHCPRequest) (net.PacketConn, error)
-	// InUse asks the neighbours on a link who has an address (RFC 2131 section 4.4.1,
-	// RFC 4862 section 5.4), for some 100 ms, and returns the hardware address of the first
-	// that answers. used is false if none does, or if the link can't be asked.
+	// InUse asks a link's neighbours for some 100 ms who has an address (RFC 2131 section 4.4.1, RFC 4862 section 5.4),
+	// and returns the first MAC. used is false if none answers, or the link can't be asked.
 	InUse func(ctx context.Context, link string, addr netip.Addr) (mac string, used bool)
 }
 
@@ -52,7 +46,6 @@ type Clients struct {
 	clients atomic.Pointer[map[key]*client] // written by Run, never changed afterwards
 }
 
-// A key identifies a DHCPRequest.
 type key struct {
 	id     string
 	family vip.Family
@@ -60,23 +53,20 @@ type key struct {
 
 func keyOf(r vip.DHCPRequest) key { return key{r.ID, r.Family} }
 
-// New makes Clients. It touches the network only once something is wanted.
+// New makes Clients, which touch the network only once something is wanted.
 func New(o Options) *Clients {
 	c := &Clients{o: o, metrics: newMetrics(), want: mailbox.New[[]vip.DHCPRequest]()}
 	c.clients.Store(&map[key]*client{})
 	return c
 }
 
-// String names the task.
 func (c *Clients) String() string { return "DHCP clients" }
 
-// Put replaces the requests that Run works on. The lease of one that is in want no more
-// is kept by the server, so that another node can go on with it; the lease of one with
-// Release is given back.
+// Put replaces the requests for Run. A missing one's lease stays at the server for another node; one with Release is
+// given back.
 func (c *Clients) Put(want []vip.DHCPRequest) { c.want.Put(want) }
 
-// Observe fills in World.DHCPStates for those requests of the last Put that a client
-// works on, sorted by ID and family.
+// Observe fills in DHCPStates of requests that a client works on, by ID and family.
 func (c *Clients) Observe(w *vip.World) {
 	clients := *c.clients.Load()
 	for _, r := range c.want.Get() {
@@ -91,8 +81,7 @@ func (c *Clients) Observe(w *vip.World) {
 	})
 }
 
-// Run runs a client for each request of the last Put until ctx ends. No lease is given
-// back then: the next process, or another node, goes on with it.
+// Run runs a client for each request until ctx ends. No lease is given back then: another process goes on.
 func (c *Clients) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
@@ -106,8 +95,8 @@ func (c *Clients) Run(ctx context.Context) error {
 	}
 }
 
-// reconcile starts, instructs and stops clients. One that was stopped is replaced only
-// once it has ended: there is never more than one for a lease.
+// reconcile starts, instructs and stops clients, never more than one for a lease: a stopped one is replaced once it has
+// ended.
 func (c *Clients) reconcile(ctx context.Context, tasks *sync.WaitGroup) {
 	want := make(map[key]vip.DHCPRequest)
 	for _, r := range c.want.Get() {

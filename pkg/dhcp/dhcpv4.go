@@ -13,8 +13,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 )
 
-// Timeouts of DHCPv4. RFC 2131 section 4.1 begins with 4 s, for networks of its
-// time; a Service's user waits for the address.
+// Timeouts of DHCPv4. RFC 2131 section 4.1 begins with 4 s, but a Service's user waits.
 const (
 	firstTimeout4 = time.Second
 	maxTimeout4   = 64 * time.Second
@@ -67,15 +66,13 @@ func (x *protocol4) renew(ctx context.Context, k vip.DHCPLease, rebind bool) (vi
 	if end.IsZero() { // a lease for ever, which nobody has confirmed since the process started
 		return x.sendRequest(ctx, to, from, backoff(firstTimeout4, maxTimeout4, 1<<30))
 	}
-	// Half of the time that is left (RFC 2131 section 4.4.5), which has 60 s as the least:
-	// leases that are shorter than that would be tried once.
+	// Half of what is left (RFC 2131 section 4.4.5), without its least of 60 s: shorter leases would be tried once.
 	return x.sendRequest(ctx, to, from, func(int) time.Duration {
 		return jitter(min(max(time.Until(end)/2, time.Second), time.Hour), 10)
 	})
 }
 
-// sendRequest sends a DHCPREQUEST, with the address that it is sent from as ciaddr, until
-// it is answered by the server from; "": by any.
+// sendRequest sends a DHCPREQUEST, with its source as ciaddr, until the server from answers; "": any.
 func (x *protocol4) sendRequest(ctx context.Context, to *PacketAddr, from string, timeout func(int) time.Duration,
 	options ...dhcpv4.Modifier) (vip.DHCPLease, error) {
 	var got answer
@@ -116,8 +113,7 @@ func (x *protocol4) release(ctx context.Context, k vip.DHCPLease) error {
 		withAddrs(netip.Addr{}, server))
 }
 
-// server4 is the address of the server that k was leased by. A recorded lease is what somebody wrote on the Service:
-// its server may be anything.
+// server4 is the server that k was leased by; that of a recorded lease, written on the Service, may be anything.
 func server4(k vip.DHCPLease) (netip.Addr, error) {
 	server, err := netip.ParseAddr(k.Server)
 	if err == nil && !usable4(server) {
@@ -126,7 +122,6 @@ func server4(k vip.DHCPLease) (netip.Addr, error) {
 	return server, err
 }
 
-// sendOnce sends a message that servers do not answer.
 func (x *protocol4) sendOnce(ctx context.Context, kind dhcpv4.MessageType, to *PacketAddr,
 	options []dhcpv4.Modifier) error {
 	_, err := x.transact4(ctx, kind, to.Src, options, transaction{
@@ -139,7 +134,6 @@ func (x *protocol4) sendOnce(ctx context.Context, kind dhcpv4.MessageType, to *P
 	return err
 }
 
-// transact4 runs t for a message of a type.
 func (x *protocol4) transact4(ctx context.Context, kind dhcpv4.MessageType, ciaddr netip.Addr,
 	options []dhcpv4.Modifier, t transaction) (sent time.Time, err error) {
 	m, err := x.newMessage(kind, ciaddr, options)

@@ -13,8 +13,7 @@ import (
 	"github.com/insomniacslk/dhcp/iana"
 )
 
-// Timeouts of DHCPv6, named as in RFC 8415 section 7.6. Some are shorter than there: a
-// Service's user waits for the address.
+// Timeouts of DHCPv6, named as in RFC 8415 section 7.6, some shorter: a Service's user waits.
 const (
 	solTimeout = time.Second // also REQ_TIMEOUT, CNF_TIMEOUT, REL_TIMEOUT
 	solMaxRT   = 120 * time.Second
@@ -23,14 +22,12 @@ const (
 	renMaxRT   = 600 * time.Second
 )
 
-// protocol6 is the non-temporary addresses of DHCPv6 (RFC 8415).
 type protocol6 struct{ *client }
 
 // allServers6 is where all servers and relays listen (RFC 8415 section 7.1).
 var allServers6 = &PacketAddr{Dst: netip.MustParseAddr("ff02::1:2")}
 
-// obtain sends one Solicit, and a Request to the server with the highest preference
-// unless that has answered by a Reply (rapid commit).
+// obtain sends one Solicit, and a Request to the server of highest preference unless that sent a Reply (rapid commit).
 func (x *protocol6) obtain(ctx context.Context, attempt int, preferred netip.Addr) (vip.DHCPLease, error) {
 	var best answer
 	sent, err := x.transact6(ctx, dhcpv6.MessageTypeSolicit, "", preferred, transaction{
@@ -48,7 +45,7 @@ func (x *protocol6) obtain(ctx context.Context, attempt int, preferred netip.Add
 			if !best.addr.IsValid() || a.preference > best.preference {
 				best = a
 			}
-			// In the first attempt all answers within the timeout count (RFC 8415 section 18.2.1).
+			// In the first attempt all answers in time count (RFC 8415 section 18.2.1).
 			return attempt > 0 || best.preference == 255, nil
 		},
 		enough: func() bool { return best.addr.IsValid() },
@@ -63,13 +60,13 @@ func (x *protocol6) obtain(ctx context.Context, attempt int, preferred netip.Add
 	return x.sendRequest(ctx, best.server, best.addr)
 }
 
-// sendRequest asks a server for addr by a Request, three times at most.
+// sendRequest sends a server up to three Requests for addr.
 func (x *protocol6) sendRequest(ctx context.Context, server string, addr netip.Addr) (vip.DHCPLease, error) {
 	return x.ask(ctx, dhcpv6.MessageTypeRequest, server, addr, backoff(solTimeout, reqMaxRT, 3))
 }
 
-// confirm asks whether k still fits the link, or, once it is over, any server whether
-// it goes on (RFC 8415 sections 18.2.3 and 18.2.5); one that knows nothing of it is sent a Request.
+// confirm asks whether k fits the link, or, once over, any server whether it goes on (RFC 8415 sections 18.2.3 and
+// 18.2.5); one that doesn't know it is sent a Request.
 func (x *protocol6) confirm(ctx context.Context, k vip.DHCPLease) (vip.DHCPLease, error) {
 	if !k.Valid(time.Now()) {
 		got, err := x.ask(ctx, dhcpv6.MessageTypeRebind, "", k.Addr, backoff(solTimeout/2, 2*solTimeout, 3))
@@ -88,8 +85,8 @@ func (x *protocol6) confirm(ctx context.Context, k vip.DHCPLease) (vip.DHCPLease
 	return k, nil
 }
 
-// renew asks as the protocol says. A server that knows nothing of k is sent a Request (RFC 8415 section 18.2.10.1);
-// if that is refused or not answered, k goes on all the same, and a pause later renew begins again.
+// renew asks as the protocol says. A server that doesn't know k is sent a Request (RFC 8415 section 18.2.10.1); without
+// success k goes on, and renew begins again after a pause.
 func (x *protocol6) renew(ctx context.Context, k vip.DHCPLease, rebind bool) (vip.DHCPLease, error) {
 	kind, server, end := dhcpv6.MessageTypeRenew, k.Server, k.Rebinds
 	if rebind {
@@ -113,23 +110,21 @@ func (x *protocol6) renew(ctx context.Context, k vip.DHCPLease, rebind bool) (vi
 	}
 }
 
-// A noBindingError is that a server, whose DUID it has, knows nothing of a lease that it was asked to renew.
+// A noBindingError is that a server, by its DUID, doesn't know a lease to renew.
 type noBindingError struct{ server string }
 
 func (e noBindingError) Error() string {
 	return fmt.Sprintf("the server %s knows nothing of the lease", e.server)
 }
 
-// errNoAddress is why a, which leases nothing and does not say why, is ignored.
+// errNoAddress is why a, without lease and reason, is ignored.
 func errNoAddress(a answer) error {
 	return fmt.Errorf("the server %s answers without an address", a.server)
 }
 
-// ask sends a message about addr until it is answered by a Reply of server; "": of any.
-// A Reply to a Confirm needs no address: then the lease has none either. A Reply to a Renew
-// or a Rebind is errRefused only if it ends the lease; NoBinding is a noBindingError, to a
-// Rebind unless another server has renewed the lease before the timeout; one with another
-// status is ignored.
+// ask sends a message about addr until a Reply of server, "": of any. To a Confirm it needs no address. To a Renew or
+// Rebind it is errRefused only if it ends the lease; NoBinding is a noBindingError, to a Rebind unless another server
+// renews in time; other statuses are ignored.
 func (x *protocol6) ask(ctx context.Context, kind dhcpv6.MessageType, server string, addr netip.Addr,
 	timeout func(int) time.Duration) (vip.DHCPLease, error) {
 	var got answer
@@ -164,9 +159,8 @@ func (x *protocol6) ask(ctx context.Context, kind dhcpv6.MessageType, server str
 	return got.lease(x.request.MAC, sent), nil
 }
 
-// endsLease reports whether the refusal a means that a lease does not last any longer,
-// though its lifetime has not ended: the address does not fit the link, or its lifetime
-// is 0 now. By other statuses a server only does not renew it.
+// endsLease reports whether the refusal a ends a lease before its lifetime: the address does not fit the link, or its
+// lifetime is 0. Other statuses only don't renew it.
 func endsLease(a answer) bool {
 	return a.status == iana.StatusNotOnLink || a.status == iana.StatusSuccess
 }
@@ -179,7 +173,7 @@ func (x *protocol6) release(ctx context.Context, k vip.DHCPLease) error {
 	return x.give(ctx, dhcpv6.MessageTypeRelease, k)
 }
 
-// give sends k's server a Decline or a Release until it sends any Reply.
+// give sends k's server a Decline or a Release until any Reply.
 func (x *protocol6) give(ctx context.Context, kind dhcpv6.MessageType, k vip.DHCPLease) error {
 	_, err := x.transact6(ctx, kind, k.Server, k.Addr, transaction{
 		timeout: backoff(solTimeout, 4*solTimeout, 3),
@@ -188,8 +182,7 @@ func (x *protocol6) give(ctx context.Context, kind dhcpv6.MessageType, k vip.DHC
 	return err
 }
 
-// transact6 runs t for a message of a type about addr, if that is valid, to the server
-// with a DUID in hexadecimal; "": to all.
+// transact6 runs t for a message about addr, if valid, to the server with a DUID in hexadecimal; "": to all.
 func (x *protocol6) transact6(ctx context.Context, kind dhcpv6.MessageType, server string, addr netip.Addr,
 	t transaction) (sent time.Time, err error) {
 	m, err := x.newMessage(kind, server, addr)

@@ -12,9 +12,8 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 )
 
-// newMessage makes a message of a type with the given options and those that depend on
-// the type and the client only (RFC 2131 table 5). ciaddr is 0.0.0.0 unless the client
-// may answer ARP for it.
+// newMessage makes a message with options and those of its type and client (RFC 2131 table 5). ciaddr is 0.0.0.0 unless
+// the client may answer ARP for it.
 func (x *protocol4) newMessage(kind dhcpv4.MessageType, ciaddr netip.Addr, options []dhcpv4.Modifier) (*dhcpv4.DHCPv4,
 	error) {
 	mac, err := net.ParseMAC(x.request.MAC)
@@ -35,7 +34,7 @@ func (x *protocol4) newMessage(kind dhcpv4.MessageType, ciaddr netip.Addr, optio
 	return dhcpv4.New(options...)
 }
 
-// withAddrs is more and, if they are valid, the requested IP address and the server identifier.
+// withAddrs adds, if valid, the requested IP address and the server identifier.
 func withAddrs(requested, server netip.Addr, more ...dhcpv4.Modifier) []dhcpv4.Modifier {
 	if requested.IsValid() {
 		more = append(more, dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(requested.AsSlice())))
@@ -46,8 +45,8 @@ func withAddrs(requested, server netip.Addr, more ...dhcpv4.Modifier) []dhcpv4.M
 	return more
 }
 
-// clientID is the client identifier (RFC 2132 section 9.14): the host name if there is one, as kube-vip sends it, so
-// that reservations and leases by that identifier stay; else the hardware type and address.
+// clientID is the client identifier (RFC 2132 section 9.14): the host name if any, as kube-vip sends it, to keep its
+// reservations and leases; else the hardware type and address.
 func clientID(mac net.HardwareAddr, hostname string) []byte {
 	if hostname != "" {
 		return []byte(hostname)
@@ -55,14 +54,12 @@ func clientID(mac net.HardwareAddr, hostname string) []byte {
 	return append([]byte{1}, mac...)
 }
 
-// answers4 are the types of answers to each type of message.
 var answers4 = map[dhcpv4.MessageType][]dhcpv4.MessageType{
 	dhcpv4.MessageTypeDiscover: {dhcpv4.MessageTypeOffer},
 	dhcpv4.MessageTypeRequest:  {dhcpv4.MessageTypeAck, dhcpv4.MessageTypeNak},
 }
 
-// parse4 reads a server's answer to request. It returns errNotForUs if b is none, and
-// another error if it is one that can't be accepted.
+// parse4 reads a server's answer to request; errNotForUs if it is none, another error if it can't be accepted.
 func parse4(b []byte, request *dhcpv4.DHCPv4) (a answer, err error) {
 	defer recoverDecoder(&err)
 	m, err := dhcpv4.FromBytes(b)
@@ -93,7 +90,7 @@ func parse4(b []byte, request *dhcpv4.DHCPv4) (a answer, err error) {
 	return a, nil
 }
 
-// parseLease4 reads what m, an offer or acknowledgement of a server, leases.
+// parseLease4 reads what m, an offer or acknowledgement, leases.
 func (a *answer) parseLease4(m *dhcpv4.DHCPv4, server netip.Addr) error {
 	if a.addr = addr4(m.YourIPAddr); !usable4(a.addr) {
 		return fmt.Errorf("offers %s, which no host can have", m.YourIPAddr)
@@ -126,13 +123,11 @@ func (a *answer) parseLease4(m *dhcpv4.DHCPv4, server netip.Addr) error {
 	return nil
 }
 
-// addr4 is ip, or not valid if ip is nil.
 func addr4(ip net.IP) netip.Addr {
 	a, _ := netip.AddrFromSlice(ip)
 	return a.Unmap()
 }
 
-// usable4 reports whether a host may have a.
 func usable4(a netip.Addr) bool {
 	return a.Is4() && a.IsGlobalUnicast() && a.As4()[0] != 0 && a.As4()[0] < 224
 }

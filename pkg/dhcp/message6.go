@@ -13,8 +13,8 @@ import (
 	"github.com/insomniacslk/dhcp/iana"
 )
 
-// newMessage makes a message of a type (RFC 8415 appendix B) to the server with a DUID in
-// hexadecimal, or to all if it is "". If addr is valid, the message is about it.
+// newMessage makes a message (RFC 8415 appendix B) to the server with a DUID in hexadecimal, or all if "", about addr,
+// if valid.
 func (x *protocol6) newMessage(kind dhcpv6.MessageType, server string, addr netip.Addr) (*dhcpv6.Message, error) {
 	id, err := parseDUID(x.request.DUID)
 	if err != nil {
@@ -50,7 +50,6 @@ func (x *protocol6) newMessage(kind dhcpv6.MessageType, server string, addr neti
 	return m, nil
 }
 
-// parseDUID reads a DUID from hexadecimal.
 func parseDUID(text string) (dhcpv6.DUID, error) {
 	b, err := hex.DecodeString(text)
 	if err != nil {
@@ -59,8 +58,7 @@ func parseDUID(text string) (dhcpv6.DUID, error) {
 	return dhcpv6.DUIDFromBytes(b)
 }
 
-// parse6 reads a server's answer to request. It returns errNotForUs if b is none, and
-// another error if it is one that can't be accepted.
+// parse6 reads a server's answer to request; errNotForUs if it is none, another error if it can't be accepted.
 func parse6(b []byte, request *dhcpv6.Message) (a answer, err error) {
 	defer recoverDecoder(&err)
 	m, err := dhcpv6.MessageFromBytes(b)
@@ -110,10 +108,8 @@ func (a *answer) refused(s *dhcpv6.OptStatusCode) bool {
 	return true
 }
 
-// parseLease6 reads what an IA_NA leases: the address that the request asked for, or else
-// its first one, of those that can be accepted; asked is nil if it asked for none. If
-// there is no address a.addr stays invalid, and a.refusal says why, if the server does; if
-// it does not, the error says why the first one can't be accepted.
+// parseLease6 reads what an IA_NA leases: of acceptable addresses the one asked for (nil: none), else the first.
+// Without any a.addr stays invalid, and a.refusal says why, if the server does, else the error, of the first.
 func (a *answer) parseLease6(o *dhcpv6.OptIANA, asked *dhcpv6.OptIAAddress) error {
 	if a.refused(o.Options.Status()) {
 		return nil
@@ -153,9 +149,8 @@ func rank6(offer, asked *dhcpv6.OptIAAddress) int {
 	return 1
 }
 
-// parseOffer6 makes an address of an IA_NA that of a, or, if the server says that it does
-// not lease it, records why in a.refusal. It returns an error if it can't be accepted, and if the server
-// does not lease it, but another was asked for: that is no answer (RFC 8415 section 18.2.10.1).
+// parseOffer6 makes an IA_NA's address that of a, or records in a.refusal why the server does not lease it. It is an
+// error if unacceptable, or not leased when another was asked for: that is no answer (RFC 8415 section 18.2.10.1).
 func (a *answer) parseOffer6(offer *dhcpv6.OptIAAddress, other bool) error {
 	addr, ok := netip.AddrFromSlice(offer.IPv6Addr)
 	valid, preferred := offer.ValidLifetime, offer.PreferredLifetime

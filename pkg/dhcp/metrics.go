@@ -5,7 +5,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are the room's metrics.
 type metrics struct {
 	leases   *prometheus.GaugeVec
 	sent     *prometheus.CounterVec
@@ -50,7 +49,6 @@ func newMetrics() metrics {
 	return m
 }
 
-// Collectors are the room's metrics.
 func (c *Clients) Collectors() []prometheus.Collector {
 	m := c.metrics
 	return []prometheus.Collector{m.leases, m.sent, m.renewals, m.failures}

@@ -21,22 +21,19 @@ const (
 	clientPort6, serverPort6 = 546, 547
 )
 
-// A PacketAddr is the addresses of a packet to a server, or from one.
+// A PacketAddr is the addresses of a packet to or from a server.
 type PacketAddr struct {
 	Src, Dst netip.Addr
 	MAC      net.HardwareAddr // of the neighbour it goes to, or came from; nil: of all
 }
 
-// Network is "dhcp".
 func (*PacketAddr) Network() string { return "dhcp" }
 
-// String is for messages.
 func (p *PacketAddr) String() string { return fmt.Sprintf("%s to %s by %s", p.Src, p.Dst, p.MAC) }
 
-// Open opens the link of r: for DHCPv4 a packet socket, which works without an
-// address and beside another DHCP client of the node, and gets no packet of the
-// VIP's traffic; for DHCPv6 a raw socket on the link's link-local address. Neither takes
-// the client's port, which is another client's, and below 1024: a socket of UDP would need CAP_NET_BIND_SERVICE.
+// Open opens the link of r: for DHCPv4 a packet socket, which needs no address, works beside the node's DHCP client,
+// and gets no traffic of the VIP; for DHCPv6 a raw socket on the link-local address. Neither takes the client's port,
+// below 1024: another client has it, and a UDP socket would need CAP_NET_BIND_SERVICE.
 func Open(r vip.DHCPRequest) (net.PacketConn, error) {
 	ifi, err := net.InterfaceByName(r.Link)
 	if err != nil {
@@ -52,8 +49,7 @@ func Open(r vip.DHCPRequest) (net.PacketConn, error) {
 	return conn4{c}, nil
 }
 
-// clientPortFilter passes whole UDP packets to the client's port (packet(7), without the
-// link's header).
+// clientPortFilter passes whole UDP packets to the client's port (packet(7), without the link's header).
 var clientPortFilter = func() []bpf.RawInstruction {
 	raw, err := bpf.Assemble([]bpf.Instruction{
 		bpf.LoadAbsolute{Off: 9, Size: 1},
@@ -94,8 +90,7 @@ func (c conn4) WriteTo(b []byte, to net.Addr) (int, error) {
 	return len(b), err
 }
 
-// ReadFrom returns errNotForUs for a packet that can't be read: anybody on the link may send any number of these, so
-// they count as read.
+// ReadFrom returns errNotForUs for an unreadable packet, which counts as read: anybody on the link may send many.
 func (c conn4) ReadFrom(b []byte) (int, net.Addr, error) {
 	buf := make([]byte, len(b)+60+8)
 	n, from, err := c.Conn.ReadFrom(buf)
@@ -134,7 +129,6 @@ func marshalUDP4(b []byte, src, dst netip.Addr) []byte {
 	return d
 }
 
-// checksum is that of RFC 1071.
 func checksum(sum uint32, b []byte) uint16 {
 	for ; len(b) > 1; b = b[2:] {
 		sum += uint32(binary.BigEndian.Uint16(b))
@@ -148,10 +142,8 @@ func checksum(sum uint32, b []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// parseUDP4 is the payload and the addresses of a packet from the server's to the
-// client's port; its PacketAddr is nil if d is none.
-// The checksum is not verified: that of a packet which never left the machine may
-// not have been computed, and the payload is checked anyway.
+// parseUDP4 is payload and addresses of a packet from the server's to the client's port, else nil. The checksum is not
+// verified: that of a packet which stayed on the machine may be missing, and the payload is checked.
 func parseUDP4(d []byte) ([]byte, *PacketAddr) {
 	if len(d) < 20 || d[0]>>4 != 4 {
 		return nil, nil
@@ -170,7 +162,6 @@ func parseUDP4(d []byte) ([]byte, *PacketAddr) {
 	return u[8:length], &PacketAddr{Src: netip.AddrFrom4([4]byte(d[12:16])), Dst: netip.AddrFrom4([4]byte(d[16:20]))}
 }
 
-// open6 opens a raw socket for UDP on the link-local address of a link.
 func open6(ifi *net.Interface) (net.PacketConn, error) {
 	addrs, err := ifi.Addrs()
 	if err != nil {
@@ -188,8 +179,7 @@ func open6(ifi *net.Interface) (net.PacketConn, error) {
 					unix.BindToDevice(int(fd), ifi.Name))
 			}), err)
 		}}
-		// Without a zone: the link is known by the socket's device, while package net
-		// remembers for a minute which index a name had.
+		// Without a zone: the socket's device tells the link, while package net remembers a name's index for a minute.
 		c, err := config.ListenPacket(context.Background(), "ip6:udp", local.Addr().WithZone("").String())
 		if err != nil {
 			return nil, fmt.Errorf("can't listen on it: %w%s", err, capabilityHint(err))
@@ -204,7 +194,7 @@ const (
 	udpChecksum = 6 // where in the header the kernel puts the checksum, and verifies it (RFC 3542 section 3.1)
 )
 
-// conn6 puts messages into UDP; it has PacketAddr for its addresses; those of packets received are empty.
+// conn6 puts messages into UDP, with PacketAddr, empty for packets received.
 type conn6 struct{ net.PacketConn }
 
 func (c conn6) WriteTo(b []byte, to net.Addr) (int, error) {

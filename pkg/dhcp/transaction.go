@@ -13,29 +13,25 @@ import (
 	"github.com/heraldvip/herald/pkg/mailbox"
 )
 
-// readsPerSecond is how many packets a transaction reads, so that a flood of answers costs little.
+// readsPerSecond is how many packets a transaction reads, for a flood to cost little.
 const readsPerSecond = 500
 
-// A transaction is a message that is sent again until it is answered.
+// A transaction is a message that is repeated until answered.
 type transaction struct {
 	to      *PacketAddr
 	timeout func(n int) time.Duration // how long to wait for an answer to transmission n, from 0; 0: give up
-	// receive takes an answer. If done, the transaction ends with err; else the answer is
-	// ignored, because of err if that is not nil.
+	// receive takes an answer. If done, the transaction ends with err; else the answer is ignored, because of err.
 	receive func(a answer, from *PacketAddr) (done bool, err error)
-	// enough, if not nil, is called after each timeout; true ends the transaction as if answered.
+	// enough, if not nil, is called after each timeout; true counts as answered.
 	enough func() bool
 
-	// What the protocol adds.
 	kind    string                             // the type of the message, for the metric
 	message func(elapsed time.Duration) []byte // elapsed: since the first transmission
 	parse   func(b []byte) (answer, error)     // errNotForUs: b is no answer to it
 }
 
-// transact runs t until it is answered, it is given up, or ctx ends. It returns when the
-// last message was sent, and nil if t was answered; errNoAnswer; why the first answer was
-// ignored, if no other came; what receive returned; or errLink, after linkPause, if the
-// link could not be used.
+// transact runs t until it is answered, given up, or ctx ends, and returns when the last message was sent, and nil if
+// answered, errNoAnswer, why a first answer was ignored, receive's error, or, after linkPause, errLink.
 func (x *client) transact(ctx context.Context, t transaction) (sent time.Time, err error) {
 	began := time.Now()
 	sent = began
@@ -51,7 +47,7 @@ func (x *client) transact(ctx context.Context, t transaction) (sent time.Time, e
 		if wait <= 0 {
 			return sent, cmp.Or(ignored, errNoAnswer)
 		}
-		// Without the right to hold VIPs nothing is sent; it is listened all the same.
+		// Without the right to hold VIPs nothing is sent, only listened.
 		if tenure := x.o.Tenure(); tenure.Confirmed && tenure.Holds(time.Now()) {
 			sent = time.Now()
 			x.metrics.sent.WithLabelValues(t.kind).Inc()
@@ -75,8 +71,7 @@ func (x *client) transact(ctx context.Context, t transaction) (sent time.Time, e
 	}
 }
 
-// receive reads answers until one ends t, or the deadline of conn. ignored is why the
-// first of the others was ignored. It reads readsPerSecond at most.
+// receive reads up to readsPerSecond answers until one ends t, or conn's deadline. ignored is why the first other was.
 func (x *client) receive(ctx context.Context, conn net.PacketConn, t transaction) (done bool, ignored, err error) {
 	buf, limit := make([]byte, 4096), mailbox.Limit{PerSecond: readsPerSecond}
 	for ; ; limit.Read() {
@@ -107,15 +102,14 @@ func (x *client) receive(ctx context.Context, conn net.PacketConn, t transaction
 	}
 }
 
-// linkError waits for linkPause and returns errLink with err.
+// linkError returns errLink with err, after linkPause.
 func (x *client) linkError(ctx context.Context, err error) error {
 	x.countFailure(failLink)
 	sleep(ctx, linkPause)
 	return fmt.Errorf("%w: %s: %w", errLink, x.request.Link, err)
 }
 
-// backoff is the timeouts of count transmissions: first, then twice as long each time,
-// but max at most.
+// backoff is the timeouts of count transmissions: first, then doubled up to max.
 func backoff(first, max time.Duration, count int) func(int) time.Duration {
 	return func(n int) time.Duration {
 		if n >= count {
@@ -125,7 +119,7 @@ func backoff(first, max time.Duration, count int) func(int) time.Duration {
 	}
 }
 
-// once is the timeout of a single transmission: what backoff has for transmission n.
+// once is backoff's timeout of transmission n.
 func once(first, max time.Duration, n int) func(int) time.Duration {
 	return func(i int) time.Duration { return backoff(first, max, n+1)(n + i) }
 }
@@ -139,7 +133,6 @@ func jitter(d time.Duration, part int64) time.Duration {
 	return d - time.Duration(spread) + time.Duration(rand.Int64N(2*spread+1))
 }
 
-// sleep waits for d, or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return

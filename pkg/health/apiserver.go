@@ -19,27 +19,23 @@ type APIServerOptions struct {
 	Changed func(ready bool) // called from Run when it becomes ready, or is ready no more
 }
 
-// An APIServerCheck asks periodically whether this node's own API server is ready. It
-// counts as not ready until it has said so once.
+// An APIServerCheck asks periodically whether this node's API server is ready; not ready until it says so.
 type APIServerCheck struct {
 	o     APIServerOptions
 	ready atomic.Bool
 }
 
-// maxNotReadyPeriod is the longest time between two requests while the API server is not
-// ready: the VIP of the control plane waits for it.
+// maxNotReadyPeriod is the longest time between requests while it is not ready: the VIP waits.
 const maxNotReadyPeriod = 250 * time.Millisecond
 
-// NewAPIServerCheck makes an APIServerCheck. Run does the asking.
+// NewAPIServerCheck makes an APIServerCheck, which needs Run.
 func NewAPIServerCheck(o APIServerOptions) *APIServerCheck { return &APIServerCheck{o: o} }
 
-// String names the task.
 func (a *APIServerCheck) String() string { return "readiness of the API server" }
 
-// Ready reports whether this node's own API server is ready. It does not block.
+// Ready reports whether this node's API server is ready, without blocking.
 func (a *APIServerCheck) Ready() bool { return a.ready.Load() }
 
-// Run asks until ctx ends.
 func (a *APIServerCheck) Run(ctx context.Context) error {
 	var answers signal
 	for {
@@ -74,7 +70,6 @@ func (a *APIServerCheck) Run(ctx context.Context) error {
 	}
 }
 
-// ask makes one request, for Timeout at most.
 func (a *APIServerCheck) ask(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, a.o.Timeout, errors.New("no answer in time"))
 	defer cancel()

@@ -24,13 +24,12 @@ import (
 const (
 	period  = 30 * time.Millisecond  // between two requests for the same Service
 	timeout = 500 * time.Millisecond // for one answer
-	// a check that has not passed for so long counts as passed: the data plane may have no such port
+	// a check counts as passed after so long: the data plane may have no such port
 	maxWait     = 2 * time.Second
 	maxInFlight = 16 // requests at a time
 )
 
-// A Checker makes HealthChecks (docs/why.md, "Local Services"). One that has passed stays so for as long as it is
-// wanted.
+// A Checker makes HealthChecks (docs/why.md, "Local Services"); one passes once while it is wanted.
 type Checker struct {
 	log      *slog.Logger
 	poke     func()
@@ -40,7 +39,6 @@ type Checker struct {
 	pollers  atomic.Pointer[map[key]*poller] // written by Run, never changed afterwards
 }
 
-// A key identifies a HealthCheck.
 type key struct {
 	service vip.Key
 	port    uint16
@@ -54,7 +52,7 @@ type poller struct {
 	cancel   context.CancelFunc
 }
 
-// NewChecker makes a Checker; Run does the work. poke is called when a check has passed.
+// NewChecker makes a Checker, which needs Run; poke is called when a check has passed.
 func NewChecker(log *slog.Logger, poke func()) *Checker {
 	return &Checker{
 		log: log, poke: poke, inFlight: make(chan struct{}, maxInFlight), want: mailbox.New[[]vip.HealthCheck](),
@@ -62,13 +60,12 @@ func NewChecker(log *slog.Logger, poke func()) *Checker {
 	}
 }
 
-// String names the task.
 func (c *Checker) String() string { return "health checks" }
 
-// Put replaces the HealthChecks that Run works on, one per Service. It does not block.
+// Put replaces the HealthChecks, one per Service, without blocking.
 func (c *Checker) Put(want []vip.HealthCheck) { c.want.Put(want) }
 
-// Observe fills in World.HealthChecked: for each Service of the last Put, whether its check has passed.
+// Observe fills in HealthChecked: of each Service of the last Put, whether it has passed.
 func (c *Checker) Observe(w *vip.World) {
 	w.HealthChecked = make(map[vip.Key]bool)
 	pollers := c.pollers.Load()
@@ -79,8 +76,7 @@ func (c *Checker) Observe(w *vip.World) {
 
 func (p *poller) hasPassed() bool { return p != nil && p.passed.Load() }
 
-// Run works on the HealthChecks of the last Put until ctx ends. One of which Hosts
-// change before it has passed begins again.
+// Run works on the last Put until ctx ends. A check whose Hosts change before it has passed begins again.
 func (c *Checker) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
@@ -115,7 +111,7 @@ func (c *Checker) Run(ctx context.Context) error {
 	}
 }
 
-// poll asks every period until p has passed, which is after maxWait in any case, or until ctx ends.
+// poll asks every period until p has passed, after maxWait in any case, or ctx ends.
 func (c *Checker) poll(ctx context.Context, p *poller) {
 	defer p.cancel()
 	began := time.Now()
@@ -144,7 +140,7 @@ func (c *Checker) poll(ctx context.Context, p *poller) {
 	}
 }
 
-// answered returns at most max HealthChecks that have passed by an answer and are still wanted.
+// answered returns up to max wanted HealthChecks that have passed by an answer.
 func (c *Checker) answered(max int) (list []vip.HealthCheck) {
 	pollers := c.pollers.Load()
 	if pollers == nil {
@@ -158,8 +154,7 @@ func (c *Checker) answered(max int) (list []vip.HealthCheck) {
 	return list
 }
 
-// firstAnswer asks /healthz at loopback, then at hosts, and returns the first answer; nil if nobody listens. Its body
-// is to be closed.
+// firstAnswer asks /healthz at loopback, then at hosts, and returns the first answer, or nil. Its body is to be closed.
 func (c *Checker) firstAnswer(ctx context.Context, hosts []netip.Addr, port uint16) *http.Response {
 	for _, h := range append([]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}, hosts...) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+netip.AddrPortFrom(h, port).String()+
@@ -174,7 +169,7 @@ func (c *Checker) firstAnswer(ctx context.Context, hosts []netip.Addr, port uint
 	return nil
 }
 
-// status returns the status code of the first answer to w, 0 if there is none.
+// status returns the status code of the first answer to w, or 0.
 func (c *Checker) status(ctx context.Context, w vip.HealthCheck) int {
 	answer := c.firstAnswer(ctx, w.Hosts, w.Port)
 	if answer == nil {

@@ -14,12 +14,11 @@ import (
 
 // DataPlaneOptions of a DataPlane.
 type DataPlaneOptions struct {
-	// APIService returns the cluster IP and port of the Service of the API servers
-	// (default/kubernetes), and the addresses of these; not valid and nil if they are not known.
+	// APIService returns cluster IP and port of default/kubernetes, and the API servers; invalid and nil if unknown.
 	APIService func() (service netip.AddrPort, servers []netip.AddrPort)
 	Hosts      func() []netip.Addr // this node's addresses: kube-proxy may listen there instead of on loopback
 	Checker    *Checker            // knows healthCheckNodePorts that have been answered
-	// NetworkNotReady reports whether kubelet says that the network plugin (CNI) of this node does not work.
+	// NetworkNotReady reports whether kubelet says that the network plugin (CNI) does not work.
 	NetworkNotReady func() bool
 
 	Log     *slog.Logger
@@ -38,14 +37,13 @@ const (
 	forgetFaultsAfter = 10 * time.Minute // faults before count no more after so long without one
 )
 
-// A DataPlane finds out whether this node would forward packets to VIPs to their Services, by
-// kube-proxy or whatever else does that here. What it can't find out is no fault.
+// A DataPlane finds out whether this node would forward packets to VIPs to their Services. What it can't find out is no
+// fault.
 type DataPlane struct {
 	o         DataPlaneOptions
 	gauge     prometheus.Gauge
 	published atomic.Pointer[publishedFault]
 
-	// Of Run's goroutine.
 	proxyPort uint16
 	askProxy  func(context.Context) proxyAnswer
 	forwards  func(context.Context) (ok, known bool)
@@ -60,8 +58,8 @@ type DataPlane struct {
 	ended     time.Time // when the last fault ended
 }
 
-// A publishedFault is why packets are not forwarded, since when, and whether VIPs are to be
-// handed over for it; without a fault, whether they have not been seen to be forwarded yet.
+// A publishedFault is why packets are not forwarded, since when, and whether VIPs leave for it; without a fault,
+// whether forwarding was never seen.
 type publishedFault struct {
 	why      string
 	since    time.Time
@@ -87,7 +85,7 @@ func (s *signal) update(ok bool, now time.Time) {
 	}
 }
 
-// failingFor returns the time since the first of the requests in a row that failed; 0 if the last succeeded.
+// failingFor returns the time since the first failure in a row, or 0.
 func (s *signal) failingFor(now time.Time) time.Duration {
 	if s.failures == 0 {
 		return 0
@@ -106,16 +104,14 @@ func NewDataPlane(o DataPlaneOptions) *DataPlane {
 	return d
 }
 
-// String names the task.
 func (d *DataPlane) String() string { return "data plane" }
 
-// Collectors returns the metric.
 func (d *DataPlane) Collectors() []prometheus.Collector { return []prometheus.Collector{d.gauge} }
 
 // Fault is vip.NodeInfo.DataPlaneFault. It does not block.
 func (d *DataPlane) Fault() string { return d.published.Load().why }
 
-// Unproven is vip.NodeInfo.DataPlaneUnproven, once Run is running. It does not block.
+// Unproven is vip.NodeInfo.DataPlaneUnproven, once Run runs. It does not block.
 func (d *DataPlane) Unproven() bool { return d.published.Load().unproven }
 
 // Observe fills in World.DataPlaneFault: Fault, once it has been published for actAfter.
@@ -125,7 +121,6 @@ func (d *DataPlane) Observe(w *vip.World) {
 	}
 }
 
-// Run asks every askPeriod until ctx ends.
 func (d *DataPlane) Run(ctx context.Context) error {
 	ticker := time.NewTicker(askPeriod)
 	defer ticker.Stop()
@@ -142,8 +137,8 @@ func (d *DataPlane) Run(ctx context.Context) error {
 	}
 }
 
-// ask looks at what kubelet says, makes one request to kube-proxy, and, if that or the last connection failed, or
-// forwardPeriod is over, a connection to the API servers' Service.
+// ask looks at what kubelet says, asks kube-proxy, and connects to the API servers' Service if that or the last
+// connection failed, or forwardPeriod is over.
 func (d *DataPlane) ask(ctx context.Context) {
 	now := time.Now()
 	d.network.update(!d.o.NetworkNotReady(), now)
@@ -163,8 +158,8 @@ func (d *DataPlane) ask(ctx context.Context) {
 	}
 }
 
-// why returns what is wrong, or "". What was never well counts only after slowFault, and of kube-proxy not at all: it
-// may not run here, or listen elsewhere. Nor does before slowFault what leaves rules in place.
+// why returns what is wrong, or "". What was never well counts only after slowFault, of kube-proxy never: it may not
+// run here, or listen elsewhere. What leaves rules in place waits for slowFault, too.
 func (d *DataPlane) why(now time.Time) string {
 	if d.forward.failures >= forwardFailures && (d.forward.well || d.forward.failingFor(now) >= slowFault) {
 		return "its connections to Services lead nowhere: default/kubernetes is not forwarded to the API servers, though " +
@@ -183,7 +178,7 @@ func (d *DataPlane) why(now time.Time) string {
 	return "its kube-proxy has not answered for a minute (port 10256, or healthCheckNodePorts)"
 }
 
-// publish updates Fault, Unproven and what Observe fills in, and logs and calls Changed if they differ.
+// publish updates Fault, Unproven and what Observe fills in; changes are logged, and call Changed.
 func (d *DataPlane) publish(now time.Time) {
 	last := *d.published.Load()
 	next, why := last, d.why(now)

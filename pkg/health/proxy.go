@@ -29,8 +29,8 @@ const (
 	proxyWell
 )
 
-// askKubeProxy asks kube-proxy's health check. If it has never been well there, any answer of a healthCheckNodePort
-// that was answered before is proxyWell, and proxyUnknown means that there is no such Service.
+// askKubeProxy asks kube-proxy's health check. If that was never well, any answer of a healthCheckNodePort that
+// answered before is proxyWell; proxyUnknown is that there is no such Service.
 func (d *DataPlane) askKubeProxy(ctx context.Context) proxyAnswer {
 	if answer := d.askHealthz(ctx); answer != proxySilent || d.healthz {
 		d.healthz = d.healthz || answer == proxyWell
@@ -46,7 +46,7 @@ func (d *DataPlane) askKubeProxy(ctx context.Context) proxyAnswer {
 	return answer
 }
 
-// askHealthz returns what kube-proxy's health check answers; proxySilent if nobody does, or it is no kube-proxy.
+// askHealthz returns the health check's answer; proxySilent if there is none, or it is no kube-proxy's.
 func (d *DataPlane) askHealthz(ctx context.Context) proxyAnswer {
 	answer := d.o.Checker.firstAnswer(ctx, d.o.Hosts(), d.proxyPort)
 	if answer == nil {
@@ -57,7 +57,7 @@ func (d *DataPlane) askHealthz(ctx context.Context) proxyAnswer {
 	case http.StatusOK:
 		return proxyWell
 	case http.StatusServiceUnavailable:
-		// So it is, too, if only the Node is about to be deleted: that is decided by the Node.
+		// Well, too, if only the Node is about to be deleted: the Node decides that.
 		var said struct{ NodeEligible *bool }
 		_ = json.NewDecoder(io.LimitReader(answer.Body, maxProxyAnswer)).Decode(&said) // without: as before 1.28
 		if said.NodeEligible != nil && !*said.NodeEligible {
@@ -68,8 +68,7 @@ func (d *DataPlane) askHealthz(ctx context.Context) proxyAnswer {
 	return proxySilent
 }
 
-// forwardsToAPIServers reports whether a connection to the cluster IP of the API servers' Service is forwarded to one
-// of them; known is false if that is not to be found out.
+// forwardsToAPIServers reports whether the API servers' cluster IP leads to one of them, if known.
 func (d *DataPlane) forwardsToAPIServers(ctx context.Context) (ok, known bool) {
 	service, servers := d.o.APIService()
 	if !service.IsValid() || len(servers) == 0 || len(servers) > maxServers {
@@ -89,8 +88,7 @@ func (d *DataPlane) forwardsToAPIServers(ctx context.Context) (ok, known bool) {
 	return false, true
 }
 
-// hasRoute reports whether the kernel has a route to an address. Nothing is sent: connect(2) of a
-// UDP socket only looks it up.
+// hasRoute reports whether the kernel has a route, without sending: connect(2) of a UDP socket.
 func hasRoute(to netip.AddrPort) bool {
 	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))
 	if err != nil {
@@ -100,8 +98,7 @@ func hasRoute(to netip.AddrPort) bool {
 	return true
 }
 
-// connects makes a connection and a TLS handshake, whose outcome does not matter: an API server counts connections
-// that end before.
+// connects makes a connection and a TLS handshake of any outcome: API servers count connections that end before.
 func connects(ctx context.Context, to netip.AddrPort) error {
 	ctx, cancel := context.WithTimeout(ctx, forwardTimeout)
 	defer cancel()

@@ -1,5 +1,5 @@
-// Package history logs and counts the Services that come to this node from another and leave it, and measures for how
-// long nobody answered for those that came. The table of who owns what has the moves of all nodes (pkg/lease).
+// Package history logs and counts the Services that come to this node and leave it, and measures for how long nobody
+// answered for those that came. The table of owners has all nodes' moves (pkg/lease).
 package history
 
 import (
@@ -13,10 +13,9 @@ import (
 )
 
 const (
-	// maxCounted is how many series herald_vip_moves_total has at most, one for each Service.
+	// maxCounted is how many series, one a Service, herald_vip_moves_total has.
 	maxCounted = 2000
-	// heardLately is how long ago the last sign of life of a node may be that hands a VIP over and answers for it
-	// meanwhile.
+	// heardLately is how old the last sign of life may be of a node that hands a VIP over, and answers meanwhile.
 	heardLately = time.Second
 )
 
@@ -43,7 +42,7 @@ type ownership struct {
 	pending *pending // it came to this node and is not announced yet
 }
 
-// A pending is a move to this node whose outage is not known yet.
+// A pending is a move to this node with unknown outage.
 type pending struct {
 	from, cause string
 	handOver    bool      // the node before wrote the table, and goes on answering until this one is heard
@@ -64,13 +63,12 @@ func New(log *slog.Logger) *History {
 		}, []string{"service_namespace", "service"})}
 }
 
-// Collectors are the metrics of this package.
 func (h *History) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{h.outage, h.came}
 }
 
-// Record compares the owners of Services in w, and whether this node announces them, with the last call. What the
-// first call finds is no move. Nothing is recorded before the caches are filled.
+// Record compares owners of Services in w, and whether this node announces them, with the last call; the first finds no
+// move. Nothing is recorded before the caches are filled.
 func (h *History) Record(w vip.World, p vip.Plan) {
 	if !w.Synced {
 		return
@@ -97,7 +95,6 @@ func (h *History) Record(w vip.World, p vip.Plan) {
 // withdrawnText says that this node has lost a VIP, and knows of no other that has it.
 const withdrawnText = "a VIP has left this node, which knows of no other that has it"
 
-// update compares one Service.
 func (h *History) update(w *vip.World, v *vip.Verdict) {
 	o := h.services[v.Service]
 	known := o != nil
@@ -159,7 +156,7 @@ func (h *History) move(w *vip.World, v *vip.Verdict, o *ownership, c *vip.Claim)
 	o.holder, o.withdrawn, o.void, o.lostAt = c.Holder, false, false, time.Time{}
 }
 
-// member returns the node of that name, nil if it is not known.
+// member returns the node of that name, or nil.
 func member(w *vip.World, name string) *vip.Member {
 	if i := slices.IndexFunc(w.Members, func(m vip.Member) bool { return m.Name == name }); i >= 0 {
 		return &w.Members[i]
@@ -167,7 +164,7 @@ func member(w *vip.World, name string) *vip.Member {
 	return nil
 }
 
-// heardAt returns when a node was last heard; the zero Time if that is not known.
+// heardAt returns when a node was last heard, or zero.
 func heardAt(w *vip.World, node string) time.Time {
 	if m := member(w, node); m != nil {
 		return m.HeardAt
@@ -175,7 +172,7 @@ func heardAt(w *vip.World, node string) time.Time {
 	return time.Time{}
 }
 
-// count counts that a Service came to this node. It does nothing for one without a series if there are too many.
+// count counts that a Service came here, unless there are too many series.
 func (h *History) count(k vip.Key, o *ownership) {
 	if !o.counted {
 		if h.counted == maxCounted {
@@ -187,7 +184,6 @@ func (h *History) count(k vip.Key, o *ownership) {
 	h.came.WithLabelValues(k.Namespace, k.Name).Inc()
 }
 
-// forget removes the series of a Service that is gone.
 func (h *History) forget(k vip.Key, o *ownership) {
 	if o.counted {
 		h.counted--
@@ -195,7 +191,7 @@ func (h *History) forget(k vip.Key, o *ownership) {
 	}
 }
 
-// end logs a move to this node, with its outage if the Service is announced here.
+// end logs a move to this node, with its outage if the Service is announced.
 func (h *History) end(w *vip.World, v *vip.Verdict, o *ownership) {
 	p := o.pending
 	o.pending = nil

@@ -2,11 +2,10 @@ package mailbox
 
 import "time"
 
-// limitWindow is the time for which a Limit counts packets.
 const limitWindow = 100 * time.Millisecond
 
-// A Limit bounds how many packets one goroutine reads from a socket, so that a flood costs little of a core. What
-// arrives meanwhile waits in the socket's receive buffer, and the kernel drops what that has no room for.
+// A Limit bounds how many packets a goroutine reads, so that a flood costs little: others wait in the receive buffer,
+// or are dropped.
 type Limit struct {
 	PerSecond int // how many packets may be read; at least 10
 
@@ -14,7 +13,7 @@ type Limit struct {
 	read  int       // in the window
 }
 
-// Read counts a packet, and reports whether it had to wait for the end of the window: packets may be lost.
+// Read counts a packet, and reports whether it waited for the window's end: packets may be lost.
 func (l *Limit) Read() (waited bool) {
 	now := time.Now()
 	if now.Sub(l.began) >= limitWindow {

@@ -1,5 +1,5 @@
-// Package mailbox lets goroutines work at their own pace. A Mailbox hands over the latest value only: there is no
-// queue, so nobody waits. A Limit bounds what others can make a goroutine do.
+// Package mailbox lets goroutines work at their own pace. A Mailbox hands over the latest value, so nobody waits in a
+// queue. A Limit bounds what others can make a goroutine do.
 package mailbox
 
 import "sync/atomic"
@@ -7,7 +7,6 @@ import "sync/atomic"
 // A Signal wakes one goroutine. Signals sent before it looks are one.
 type Signal chan struct{}
 
-// NewSignal makes a Signal.
 func NewSignal() Signal { return make(Signal, 1) }
 
 // Send makes one receive on s succeed. It does not block.
@@ -18,8 +17,7 @@ func (s Signal) Send() {
 	}
 }
 
-// A Mailbox holds the value that was put last. Any number of goroutines may put and
-// get; one receives Changed.
+// A Mailbox holds the value put last. Any number may put and get; one receives Changed.
 type Mailbox[T any] struct {
 	latest  atomic.Pointer[T]
 	Changed Signal // one receive succeeds after one or more Puts
@@ -28,13 +26,13 @@ type Mailbox[T any] struct {
 // New makes a Mailbox that holds the zero T.
 func New[T any]() *Mailbox[T] { return &Mailbox[T]{Changed: NewSignal()} }
 
-// Put replaces the value and sends Changed. v must not be changed afterwards.
+// Put replaces the value, not to be changed afterwards, and sends Changed.
 func (m *Mailbox[T]) Put(v T) {
 	m.latest.Store(&v)
 	m.Changed.Send()
 }
 
-// Get is the value that was put last; the zero T if none was. It must not be changed.
+// Get is the value put last, or the zero T, not to be changed.
 func (m *Mailbox[T]) Get() (v T) {
 	if p := m.latest.Load(); p != nil {
 		v = *p

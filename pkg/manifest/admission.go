@@ -10,12 +10,11 @@ import (
 	"github.com/heraldvip/herald/pkg/config"
 )
 
-// allowedAnnotations is the annotation of a Namespace by which its tenants are permitted what the policy refuses: of
-// restricted, with commas between, or *.
+// allowedAnnotations, on a Namespace, permits its tenants annotations of restricted, with commas between, or *.
 const allowedAnnotations = "heraldvip.io/allowed-annotations"
 
-// restricted are the annotations that concern more than the Service they are on: the link, the
-// switch, the gateway, the routers, or the names that a DHCP server registers in the DNS.
+// restricted are annotations that concern more than their Service: the link, switch, gateway, routers, or names in the
+// DNS.
 var restricted = []string{
 	"kube-vip.io/serviceInterface", "kube-vip.io/hwaddr", "kube-vip.io/macvlanName", "kube-vip.io/rp_filter",
 	"kube-vip.io/requestedIP", "heraldvip.io/dhcp-lease", "kube-vip.io/loadbalancerHostname",
@@ -25,45 +24,39 @@ var restricted = []string{
 	"heraldvip.io/bgp-prepend", "heraldvip.io/bgp-peers",
 }
 
-// written are the annotations of Services that Herald itself writes.
 var written = []string{
 	"kube-vip.io/vipHost", "heraldvip.io/announcer", "heraldvip.io/dhcp-lease", "kube-vip.io/requestedIP",
 	"kube-vip.io/loadbalancerIPs", "heraldvip.io/allocated", "heraldvip.io/allocated-addresses",
 }
 
-// cleanupFinalizer is the finalizer of load balancers, which Herald adds and removes (docs/why.md, "Finalizer and
-// uninstall").
+// cleanupFinalizer is Herald's to add and remove (docs/why.md, "Finalizer and uninstall").
 const cleanupFinalizer = "service.kubernetes.io/load-balancer-cleanup"
 
-// Parts of the policies' expressions, which are CEL as Kubernetes has it: with optional fields and its library for
-// authorization.
+// Parts of the policies' CEL, with Kubernetes' optional fields and authorization library.
 const (
-	// annotationsOf is the annotations of an object that is put in for %, which is null for the old one of a new object.
+	// annotationsOf is the annotations of the object for %, null for the old one of a new object.
 	annotationsOf = `(% == null ? {} : %.metadata.?annotations.orValue({}))`
-	// othersFinalizers is the finalizers of a Service % that are not the one that Herald writes.
+	// othersFinalizers is the finalizers of a Service % except Herald's.
 	othersFinalizers = `%.metadata.?finalizers.orValue([]).filter(f, f != '` + cleanupFinalizer + `')`
 )
 
 // expression returns format with operand for each %.
 func expression(format, operand string) string { return strings.ReplaceAll(format, "%", operand) }
 
-// listOf returns words as a list in CEL.
 func listOf(words []string) string { return "['" + strings.Join(words, "', '") + "']" }
 
-// admissionObjects returns the policies for what RBAC can't express, and their bindings.
+// admissionObjects returns policies for what RBAC can't express, with bindings.
 func admissionObjects(c config.Config) []any {
 	return slices.Concat(tenantPolicies(), tokenPolicies(c))
 }
 
-// tenantPolicies returns those that limit what tenants may write.
 func tenantPolicies() []any {
 	return slices.Concat(
 		policyAndBinding("annotations", annotationsPolicy()),
 	)
 }
 
-// tokenPolicies returns those that limit what Herald's ServiceAccount may write (docs/why.md, "What tenants can
-// write").
+// tokenPolicies limit what Herald's ServiceAccount may write (docs/why.md, "What tenants can write").
 func tokenPolicies(c config.Config) []any {
 	account := []admissionv1.MatchCondition{{
 		Name: "by-herald", Expression: "request.userInfo.username == 'system:serviceaccount:" + c.Node.Namespace + ":" +
@@ -73,12 +66,11 @@ func tokenPolicies(c config.Config) []any {
 		policyAndBinding("token-services", tokenServicesPolicy(account)))
 }
 
-// byTenant matches requests of those who may not update every Service anyhow, as administrators and controllers may.
+// byTenant matches requests of those who, unlike administrators and controllers, may not update every Service.
 var byTenant = []admissionv1.MatchCondition{{Name: "by-a-tenant",
 	Expression: "!authorizer.group('').resource('services').check('update').allowed()"}}
 
-// annotationsPolicy refuses restricted annotations that the Service's namespace may not set. It may keep and remove
-// them.
+// annotationsPolicy refuses restricted annotations that the namespace may not set, but may keep and remove.
 func annotationsPolicy() admissionv1.ValidatingAdmissionPolicySpec {
 	return admissionv1.ValidatingAdmissionPolicySpec{
 		MatchConstraints: resourceRule("", "services", admissionv1.Create, admissionv1.Update),
@@ -100,8 +92,7 @@ func annotationsPolicy() admissionv1.ValidatingAdmissionPolicySpec {
 	}
 }
 
-// tokenLeasesPolicy keeps whoever has Herald's token to the Leases that Herald has created: in kube-system there are
-// those of the cluster's controllers, too.
+// tokenLeasesPolicy limits Herald's token to Leases that Herald has created: kube-system has the controllers', too.
 func tokenLeasesPolicy(account []admissionv1.MatchCondition) admissionv1.ValidatingAdmissionPolicySpec {
 	const labeled = `(% == null || %.metadata.?labels[?'app.kubernetes.io/managed-by'].orValue('') == 'herald')`
 	return admissionv1.ValidatingAdmissionPolicySpec{
@@ -115,8 +106,8 @@ func tokenLeasesPolicy(account []admissionv1.MatchCondition) admissionv1.Validat
 	}
 }
 
-// tokenServicesPolicy keeps whoever has Herald's token to the status of Services and the annotations that Herald
-// writes: the API server lets those who may write the status change the metadata, too.
+// tokenServicesPolicy limits Herald's token to Services' status and Herald's annotations: who may write a status may
+// change the metadata.
 func tokenServicesPolicy(account []admissionv1.MatchCondition) admissionv1.ValidatingAdmissionPolicySpec {
 	return admissionv1.ValidatingAdmissionPolicySpec{
 		MatchConstraints: resourceRule("", "services/status", admissionv1.Update),
@@ -138,8 +129,7 @@ func tokenServicesPolicy(account []admissionv1.MatchCondition) admissionv1.Valid
 	}
 }
 
-// resourceRule returns the constraint to these operations on one kind of objects in namespaces. Subresources, such as
-// the status, are no match.
+// resourceRule returns the constraint to operations on one kind in namespaces, without subresources.
 func resourceRule(group, resource string, on ...admissionv1.OperationType) *admissionv1.MatchResources {
 	type rule = admissionv1.NamedRuleWithOperations
 	return &admissionv1.MatchResources{ResourceRules: []rule{{RuleWithOperations: admissionv1.RuleWithOperations{
@@ -151,10 +141,9 @@ func resourceRule(group, resource string, on ...admissionv1.OperationType) *admi
 	}}}}
 }
 
-// policyAndBinding returns a policy named herald-suffix that refuses what it finds wrong, and what makes it effective
-// in all namespaces.
+// policyAndBinding returns the policy herald-suffix, which refuses what it finds, for all namespaces.
 func policyAndBinding(suffix string, spec admissionv1.ValidatingAdmissionPolicySpec) []any {
-	// an expression that can't be evaluated, for one because it is too costly, refuses
+	// an expression that can't be evaluated, maybe too costly, refuses
 	spec.FailurePolicy = new(admissionv1.Fail)
 	m := meta("")
 	m.Name = name + "-" + suffix

@@ -7,13 +7,12 @@ import (
 	"github.com/heraldvip/herald/pkg/config"
 )
 
-// priorityNamespace is where the API server's own FlowSchemas serve each ServiceAccount before those of
-// tenants: system-leader-election its writes of Leases, kube-system-service-accounts the rest.
+// priorityNamespace is where the API server serves ServiceAccounts before tenants: system-leader-election for Leases,
+// kube-system-service-accounts for the rest.
 const priorityNamespace = metav1.NamespaceSystem
 
-// flowSchemas returns the same for Herald's ServiceAccount in another namespace: without them its renewals
-// wait in the queues of the priority level workload-low, with the requests of all tenants. Its levels are
-// those of the API server. In kube-system it returns none.
+// flowSchemas returns the same for Herald's ServiceAccount elsewhere: else its renewals queue in workload-low with all
+// tenants' requests. In kube-system it returns none.
 func flowSchemas(c config.Config) []any {
 	if c.Node.Namespace == priorityNamespace {
 		return nil
@@ -24,7 +23,7 @@ func flowSchemas(c config.Config) []any {
 func flowSchemasIn(home string) []any {
 	every := []string{flowcontrolv1.NamespaceEvery}
 	return []any{
-		// Before the API server's own for ServiceAccounts, 9000, as those that it has for kube-system.
+		// Before the API server's own for ServiceAccounts, 9000.
 		flowSchema(home, name+"-leases", "leader-election", 150, flowcontrolv1.ResourcePolicyRule{
 			Verbs: []string{"get", "create", "update", "delete"}, APIGroups: []string{"coordination.k8s.io"},
 			Resources: []string{"leases"}, Namespaces: every,
@@ -36,7 +35,7 @@ func flowSchemasIn(home string) []any {
 	}
 }
 
-// flowSchema returns the FlowSchema that has requests of Herald's ServiceAccount served at a priority level.
+// flowSchema returns the FlowSchema that gives Herald's ServiceAccount a priority level.
 func flowSchema(home, named, level string, precedence int32,
 	rule flowcontrolv1.ResourcePolicyRule) *flowcontrolv1.FlowSchema {
 	m := meta("")

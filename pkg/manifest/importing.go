@@ -11,8 +11,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Import returns the ConfigMap of pools called name with this data, and for each Service of annotations one that has
-// just these, to be merged with it by "kubectl apply --server-side". notes become a comment before them.
+// Import returns the ConfigMap of pools with this data, and for each Service one with just these annotations, for
+// "kubectl apply --server-side". notes become a comment before them.
 func Import(source string, name vip.Key, data map[string]string, annotations map[vip.Key]map[string]string,
 	notes []string) ([]byte, error) {
 	var b strings.Builder

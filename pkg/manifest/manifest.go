@@ -1,5 +1,4 @@
-// Package manifest writes the YAML that installs Herald: a DaemonSet, a
-// static Pod, and the permissions they need.
+// Package manifest writes the YAML that installs Herald: a DaemonSet, a static Pod, and their permissions.
 package manifest
 
 import (
@@ -16,10 +15,8 @@ import (
 	"github.com/heraldvip/herald/pkg/config"
 )
 
-// name is the name of every object.
 const name = "herald"
 
-// repository is where released images are.
 const repository = "ghcr.io/heraldvip/herald"
 
 // A Request describes an installation of Herald.
@@ -27,21 +24,20 @@ type Request struct {
 	Config config.Config
 	Given  []config.Setting // what goes into the environment
 	Image  string
-	// InCluster: a Pod authenticates with its ServiceAccount, not with a
-	// kubeconfig of the host. A DaemonSet always has the ServiceAccount.
+	// InCluster: a Pod authenticates with its ServiceAccount, as a DaemonSet always does, not with a host's kubeconfig.
 	InCluster bool
 	// ControlPlane: a DaemonSet runs on control-plane nodes only.
 	ControlPlane bool
 }
 
-// Release is the release that this source is, or becomes: what manifests, chart and documentation name. "make
-// release" builds it.
+// Release is the release that this source is, or becomes, in manifests, chart and documentation. "make release" builds
+// it.
 const Release = "v0.2.0"
 
 // releaseVersion matches the versions that have an image of their own.
 var releaseVersion = regexp.MustCompile(`^v\d+\.\d+\.\d+$`)
 
-// Image returns the name of a version's image: that of a release, else that of Release.
+// Image returns a version's image: a release's, else that of Release.
 func Image(version string) string {
 	if !releaseVersion.MatchString(version) {
 		version = Release
@@ -49,7 +45,7 @@ func Image(version string) string {
 	return repository + ":" + version
 }
 
-// DaemonSet returns the YAML of a DaemonSet for all nodes, or for the control plane. A node's name among the settings
+// DaemonSet returns the YAML of a DaemonSet for all nodes, or for the control plane; a node's name among the settings
 // is an error.
 func DaemonSet(r Request) ([]byte, error) {
 	for _, s := range r.Given {
@@ -65,7 +61,7 @@ func DaemonSet(r Request) ([]byte, error) {
 	), daemonSet(r))
 }
 
-// Pod returns the YAML of a static Pod, for the kubelet of one node.
+// Pod returns the YAML of a static Pod, for one node's kubelet.
 func Pod(r Request) ([]byte, error) {
 	how := []string{
 		"Herald on one node, as a static Pod, with the rights that the node's kubeconfig has.",
@@ -85,8 +81,8 @@ func Pod(r Request) ([]byte, error) {
 	return write(header("pod", r, how...), pod(r))
 }
 
-// RBAC returns the YAML of the ServiceAccount and of the least that it must be allowed:
-// everywhere, or with svc_namespace in the namespaces concerned.
+// RBAC returns the YAML of the ServiceAccount and its least rights: everywhere, or in the namespaces concerned by
+// svc_namespace.
 func RBAC(r Request) ([]byte, error) {
 	return write(header("rbac", r,
 		"What Herald must be allowed. The namespace "+r.Config.Node.Namespace+" has to exist.",
@@ -95,7 +91,7 @@ func RBAC(r Request) ([]byte, error) {
 	), rbacObjects(r.Config)...)
 }
 
-// Admission returns the YAML of the policies that limit what tenants may ask for by Services and Leases.
+// Admission returns the YAML of policies that limit what tenants may ask for.
 func Admission(r Request) ([]byte, error) {
 	return write(header("admission", r,
 		"What Services and Leases of tenants may ask for, checked by the API server (1.30 or newer). Annotations that "+
@@ -106,7 +102,7 @@ func Admission(r Request) ([]byte, error) {
 	), admissionObjects(r.Config)...)
 }
 
-// header returns the comment a file begins with: how to use it, and how to make it again.
+// header returns a file's comment: how to use it, and make it again.
 func header(kind string, r Request, how ...string) string {
 	var b strings.Builder
 	for _, line := range append(how, "", "Made by: "+command(kind, r)) {
@@ -115,10 +111,9 @@ func header(kind string, r Request, how ...string) string {
 	return b.String()
 }
 
-// plainWord matches what needs no quotes in a shell.
 var plainWord = regexp.MustCompile(`^[-\w./:,@%+]*$`)
 
-// quote makes one word of a shell, and one line of a comment, of a value.
+// quote makes a value one word of a shell, and one line of a comment.
 func quote(value string) string {
 	if plainWord.MatchString(value) {
 		return value
@@ -152,7 +147,7 @@ func command(kind string, r Request) string {
 	return strings.Join(words, " ")
 }
 
-// write returns a comment and the objects as YAML documents, without their status, which only the API server fills in.
+// write returns a comment and objects as YAML documents, without their status.
 func write(comment string, objects ...any) ([]byte, error) {
 	out := bytes.NewBufferString(comment)
 	for _, object := range objects {

@@ -13,10 +13,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// peersSecret is the Secret with the key of the heartbeats.
 const peersSecret = "herald-peers"
 
-// A rule is one row of the table of permissions.
 type rule struct {
 	Group, Resource string
 	Names           []string // of the objects; none: all
@@ -26,10 +24,8 @@ type rule struct {
 	Reason          string
 }
 
-// applies reports whether Herald needs the rule with these options.
 func (r rule) applies(c config.Config) bool { return r.when == nil || r.when(c) }
 
-// namesIn returns the names of the objects with these options.
 func (r rule) namesIn(c config.Config) []string {
 	if slices.Contains(r.Names, poolsConfigMap) {
 		return []string{c.Pools.Name}
@@ -37,7 +33,7 @@ func (r rule) namesIn(c config.Config) []string {
 	return r.Names
 }
 
-// A scope is where a permission is needed if svc_namespace limits Herald to one namespace.
+// A scope is where a right is needed if svc_namespace limits Herald to a namespace.
 type scope string
 
 const (
@@ -53,8 +49,7 @@ var (
 	leaseWriteVerbs = []string{"get", "create", "update", "delete"}
 )
 
-// hasServices reports whether Herald is to announce Services: it is unless all that it is for is the control plane's
-// VIP.
+// hasServices reports whether Herald announces more than the control plane's VIP.
 func hasServices(c config.Config) bool     { return !c.OnlyControlPlane() }
 func withoutServices(c config.Config) bool { return c.OnlyControlPlane() }
 func writesServices(c config.Config) bool  { return hasServices(c) && !c.Services.ReadOnly }
@@ -105,8 +100,7 @@ var rules = []rule{
 		"The cluster's own ranges, which no Service may take."},
 }
 
-// rbacOptions are the options that the permissions depend on, unless withoutServices: cp_enable is not valid without
-// others.
+// rbacOptions decide the rights, unless withoutServices: cp_enable needs others.
 var rbacOptions = []string{"cp_namespace", "svc_namespace", "svc_leasename", "vip_leasename",
 	"disable_service_updates", "herald_peers_port", "herald_peers_key", "svc_pools", "svc_pools_namespace",
 	"egress_enable"}
@@ -127,8 +121,8 @@ func policyRules(c config.Config, scopes ...scope) []rbacv1.PolicyRule {
 	return policy
 }
 
-// rbacObjects returns the ServiceAccount, the Secret of the heartbeats' key if these options need
-// it, outside kube-system its FlowSchemas, and the roles bound to the account.
+// rbacObjects returns the ServiceAccount, the Secret of the heartbeats' key if needed, outside kube-system its
+// FlowSchemas, and the roles bound to it.
 func rbacObjects(c config.Config) []any {
 	home := c.Node.Namespace
 	objects := []any{&corev1.ServiceAccount{
@@ -166,8 +160,7 @@ func rbacObjects(c config.Config) []any {
 	return objects
 }
 
-// roleName returns the name of the Roles. For nodes with cp_enable alone it is another one, so that they take nothing
-// from others that announce Services.
+// roleName returns the name of the Roles; nodes with cp_enable alone have another, to take nothing from others.
 func roleName(c config.Config) string {
 	if !hasServices(c) {
 		return name + "-controlplane"
@@ -175,7 +168,7 @@ func roleName(c config.Config) string {
 	return name
 }
 
-// namespacesOf returns the namespaces of leases, each once, without that of the announcers.
+// namespacesOf returns the namespaces of leases, each once, without the announcers'.
 func namespacesOf(c config.Config, leases ...vip.Key) (namespaces []string) {
 	for _, k := range leases {
 		if k.Namespace != c.Node.Namespace && !slices.Contains(namespaces, k.Namespace) {
@@ -185,9 +178,8 @@ func namespacesOf(c config.Config, leases ...vip.Key) (namespaces []string) {
 	return namespaces
 }
 
-// emptySecret returns the Secret that Herald writes its key into. It is shipped because nobody can be permitted to
-// create this one alone, and who may create any can make tokens (docs/why.md, "The key of the heartbeats"). Without
-// data of its own, applying it again leaves the key alone.
+// emptySecret returns the Secret for Herald's key: nobody can be permitted to create this one alone, and who creates
+// any can make tokens (docs/why.md, "The key of the heartbeats"). Without data, applying it again keeps the key.
 func emptySecret(namespace string) *corev1.Secret {
 	m := meta(namespace)
 	m.Name = peersSecret
@@ -195,8 +187,7 @@ func emptySecret(namespace string) *corev1.Secret {
 		Type: corev1.SecretTypeOpaque}
 }
 
-// roleAndBinding returns a role of that name in a namespace, or in the whole cluster (""), and its
-// binding to the ServiceAccount, whose namespace is home.
+// roleAndBinding returns a role in a namespace, or in all (""), and its binding to the ServiceAccount in home.
 func roleAndBinding(role, namespace, home string, policy []rbacv1.PolicyRule) []any {
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: name, Namespace: home}}
 	kind := func(k string) metav1.TypeMeta {
@@ -222,10 +213,9 @@ func roleAndBinding(role, namespace, home string, policy []rbacv1.PolicyRule) []
 	}
 }
 
-// Permissions returns what Herald must be allowed with these options (needed), and what is of use to it beside that
-// (useful), each permission once. Without a Namespace one is for all, without a Name for all objects. Beside Services
-// all is needed. For the VIP of the control plane alone that is to read and write Leases; one that it may not delete
-// it leaves without a holder.
+// Permissions returns which rights these options need, and which are useful beside, each once; without a Namespace or
+// Name for all. The control plane's VIP alone needs to read and write Leases; one it may not delete it leaves without a
+// holder.
 func Permissions(c config.Config) (needed, useful []authorizationv1.ResourceAttributes) {
 	for _, p := range permissions(c) {
 		if hasServices(c) || p.Resource == "leases" && p.Verb != "delete" {
@@ -237,7 +227,6 @@ func Permissions(c config.Config) (needed, useful []authorizationv1.ResourceAttr
 	return needed, useful
 }
 
-// permissions returns both kinds of Permissions.
 func permissions(c config.Config) []authorizationv1.ResourceAttributes {
 	namespaces := map[scope]string{servicesNamespace: c.Services.Namespace, announcerNamespace: c.Node.Namespace,
 		announcerOnly: c.Node.Namespace, apiServers: metav1.NamespaceDefault}
@@ -264,8 +253,8 @@ func permissions(c config.Config) []authorizationv1.ResourceAttributes {
 	return all
 }
 
-// permissionsOnNamedLeases returns what Herald must be allowed, with svc_namespace, for the Leases that svc_leasename
-// and vip_leasename have in other namespaces, if these options have an effect: kube-vip may renew them.
+// permissionsOnNamedLeases returns the rights needed with svc_namespace on Leases of svc_leasename and vip_leasename in
+// other namespaces: kube-vip may renew them.
 func permissionsOnNamedLeases(c config.Config) (all []authorizationv1.ResourceAttributes) {
 	if !limited(c) {
 		return nil

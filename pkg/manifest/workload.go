@@ -22,7 +22,7 @@ const (
 	configFile = "herald_config" // read when the manifest is made, so that it need not be on the nodes
 )
 
-// The port that probes ask, and the kubeconfig of a static Pod, unless options say otherwise.
+// The probes' port, and a static Pod's kubeconfig, by default.
 const (
 	defaultHealthPort = 2113
 	defaultKubeConfig = "/etc/kubernetes/admin.conf"
@@ -47,7 +47,7 @@ func daemonSet(r Request) *appsv1.DaemonSet {
 		Spec: appsv1.DaemonSetSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec},
-			// One after the other, so that there is always a node to hand VIPs to.
+			// One by one, so that there is a node to hand VIPs to.
 			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{
 				Type:          appsv1.RollingUpdateDaemonSetStrategyType,
 				RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.FromInt32(1))},
@@ -75,10 +75,8 @@ func meta(namespace string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: labels}
 }
 
-// kubeConfig returns the path of the host's kubeconfig that a static Pod uses.
 func kubeConfig(r Request) string { return cmp.Or(r.Config.Kube.ConfigFile, defaultKubeConfig) }
 
-// podSpec returns what a DaemonSet and a Pod have in common.
 func podSpec(r Request) corev1.PodSpec {
 	port := cmp.Or(int32(r.Config.Serve.HealthPort), defaultHealthPort)
 	return corev1.PodSpec{
@@ -109,13 +107,12 @@ func podSpec(r Request) corev1.PodSpec {
 	}
 }
 
-// securityContext returns the least rights of a process that binds addresses
-// (NET_ADMIN) and sends ARP (NET_RAW).
+// securityContext returns the rights to bind addresses (NET_ADMIN) and send ARP (NET_RAW).
 func securityContext() *corev1.SecurityContext {
 	return &corev1.SecurityContext{
 		AllowPrivilegeEscalation: new(false),
 		ReadOnlyRootFilesystem:   new(true),
-		// Of other users only a program with file capabilities gets those that are added (overlay hardened).
+		// Added capabilities need file capabilities for other users (overlay hardened).
 		RunAsUser: new(int64(0)),
 		Capabilities: &corev1.Capabilities{
 			Drop: []corev1.Capability{"ALL"},
@@ -124,8 +121,7 @@ func securityContext() *corev1.SecurityContext {
 	}
 }
 
-// environment returns the variables that were given and those that every installation needs, in the
-// order of the table of options.
+// environment returns given and necessary variables, in the order of the table of options.
 func environment(given []config.Setting, port int32) []corev1.EnvVar {
 	var vars []corev1.EnvVar
 	for _, o := range config.Options {
@@ -140,11 +136,11 @@ func environment(given []config.Setting, port int32) []corev1.EnvVar {
 			vars = append(vars, corev1.EnvVar{Name: o.Env, Value: strconv.Itoa(int(port))})
 		}
 	}
-	// With it a process tells another one with the same node name which Pod it is.
+	// With it a process tells another of its node name which Pod it is.
 	return append(vars, fieldVariable("POD_NAME", "metadata.name"))
 }
 
-// fieldVariable returns a variable whose value is a field of the Pod (downward API).
+// fieldVariable returns a variable with a field of the Pod (downward API).
 func fieldVariable(name, path string) corev1.EnvVar {
 	return corev1.EnvVar{Name: name,
 		ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
@@ -162,7 +158,6 @@ func httpProbe(path string, port, period int32) *corev1.Probe {
 	}
 }
 
-// mountNamedFiles mounts the other files of the host that options name.
 func mountNamedFiles(spec *corev1.PodSpec, r Request) {
 	if path := r.Config.ControlPlane.CheckCA; path != "" {
 		mountFile(spec, "api-server-ca", path)
@@ -177,10 +172,9 @@ func mountNamedFiles(spec *corev1.PodSpec, r Request) {
 	}
 }
 
-// passwordFile matches what stands for a BGP password that is in a file: "@" and its path.
+// passwordFile matches a BGP password in a file: "@" and its path.
 var passwordFile = regexp.MustCompile(`(?:^|:)@(/[^:,]+)`)
 
-// passwordFiles returns the paths of the files with BGP passwords, each once.
 func passwordFiles(given []config.Setting) (paths []string) {
 	for _, s := range given {
 		if s.Option.Env != "bgp_peers" && s.Option.Env != "bgp_peerpass" {
@@ -195,7 +189,7 @@ func passwordFiles(given []config.Setting) (paths []string) {
 	return paths
 }
 
-// mountFile mounts a file of the host read-only into the container, at the same path.
+// mountFile mounts a host's file read-only at the same path.
 func mountFile(spec *corev1.PodSpec, volume, path string) {
 	spec.Volumes = append(spec.Volumes, corev1.Volume{
 		Name:         volume,
@@ -205,7 +199,6 @@ func mountFile(spec *corev1.PodSpec, volume, path string) {
 	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: volume, MountPath: path, ReadOnly: true})
 }
 
-// controlPlaneAffinity returns what keeps a Pod to the nodes of the control plane.
 func controlPlaneAffinity() *corev1.Affinity {
 	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{

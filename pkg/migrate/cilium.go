@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 )
 
-// ciliumLabels begins the labels that a Service has in a selector of Cilium only: its namespace and its name.
+// ciliumLabels begins labels of Services in Cilium's selectors only: namespace and name.
 const ciliumLabels = "io.kubernetes.service."
 
 // A ciliumPool is the spec of a CiliumLoadBalancerIPPool (cilium.io/v2 and v2alpha1).
@@ -63,7 +63,6 @@ func (m *migration) fromCilium() error {
 	return nil
 }
 
-// setCiliumSelector sets .services and .namespaces.
 func (m *migration) setCiliumSelector(o object, pool string, s metav1.LabelSelector) {
 	selector, err := metav1.LabelSelectorAsSelector(&s)
 	if err != nil {
@@ -104,9 +103,8 @@ func (m *migration) setCiliumSelector(o object, pool string, s metav1.LabelSelec
 // literalPattern matches a regular expression that stands for one interface.
 var literalPattern = regexp.MustCompile(`^\^?([-\w@]+)\$?$`)
 
-// setCiliumPolicies carries a single CiliumL2AnnouncementPolicy over to all pools, if it is for all Services; those
-// that announce no addresses of load balancers do not count. Where Cilium's BGP control plane is configured, too, the
-// pools are announced in every way that is enabled.
+// setCiliumPolicies carries one CiliumL2AnnouncementPolicy, for all Services, over to all pools; those that announce no
+// load balancers don't count. With Cilium's BGP control plane, pools are announced in every enabled way.
 func (m *migration) setCiliumPolicies() error {
 	objects, policies, err := specs[struct {
 		ServiceSelector metav1.LabelSelector `json:"serviceSelector"`
@@ -153,7 +151,7 @@ func (m *migration) setCiliumPolicies() error {
 	return nil
 }
 
-// fromKubeVIP takes over the ConfigMap of kube-vip's cloud provider as it is: Herald reads the same keys.
+// fromKubeVIP takes over the provider's ConfigMap: Herald reads the same keys.
 func (m *migration) fromKubeVIP() error {
 	for _, o := range m.objects {
 		if o.Kind != "ConfigMap" {

@@ -39,7 +39,7 @@ type advertisement struct {
 	AggregationLengthV6    *int                   `json:"aggregationLengthV6"`
 }
 
-// advertises reports whether a advertises the pool: one that names no pools does all.
+// advertises reports whether a advertises the pool; without names it does all.
 func (a advertisement) advertises(pool object) bool {
 	if len(a.IPAddressPools)+len(a.IPAddressPoolSelectors) == 0 {
 		return true
@@ -51,7 +51,6 @@ func (a advertisement) advertises(pool object) bool {
 		})
 }
 
-// fromMetalLB reads MetalLB's custom resources.
 func (m *migration) fromMetalLB() error {
 	pools, parsed, err := specs[metalLBPool](m, "IPAddressPool")
 	if err != nil {
@@ -96,8 +95,8 @@ func (m *migration) fromMetalLB() error {
 	return m.fromMetalLBPeers()
 }
 
-// setAllocation sets .namespaces and .services. Where any of several selectors may hold, which a pool of Herald can't
-// say, it is offered to no namespace.
+// setAllocation sets .namespaces and .services. Where any of several selectors may hold, which Herald can't say, no
+// namespace is offered the pool.
 func (m *migration) setAllocation(o object, pool string, a allocation) {
 	namespaces, services := selectorTexts(a.NamespaceSelectors), selectorTexts(a.ServiceSelectors)
 	for i, text := range namespaces {
@@ -120,7 +119,7 @@ func (m *migration) setAllocation(o object, pool string, a allocation) {
 	}
 }
 
-// setAdvertisements sets how the VIPs of a pool are announced, on which nodes, and on which link.
+// setAdvertisements sets how a pool's VIPs are announced, on which nodes and link.
 func (m *migration) setAdvertisements(o object, pool string, l2, bgp []advertisement) {
 	other := func(a advertisement) bool { return !a.advertises(o) }
 	byARP, byBGP := slices.DeleteFunc(slices.Clone(l2), other), slices.DeleteFunc(slices.Clone(bgp), other)
@@ -159,7 +158,7 @@ func (m *migration) setAdvertisements(o object, pool string, l2, bgp []advertise
 	}
 }
 
-// selectorTexts returns the texts of selectors. One that can't be written is two.
+// selectorTexts returns the texts of selectors; an unwritable one is two.
 func selectorTexts(all []metav1.LabelSelector) (texts []string) {
 	for _, s := range all {
 		text, err := selectorText(s)
@@ -171,7 +170,7 @@ func selectorTexts(all []metav1.LabelSelector) (texts []string) {
 	return texts
 }
 
-// anyOf returns the one text of which any of all has to hold; "" is that of everything. ok is false if it takes more.
+// anyOf returns the one text of which any of all has to hold, "" for everything, if one is enough.
 func anyOf(all []string) (text string, ok bool) {
 	if all = sortedUnique(all); len(all) == 0 || all[0] == "" {
 		return "", true
@@ -179,7 +178,7 @@ func anyOf(all []string) (text string, ok bool) {
 	return all[0], len(all) == 1
 }
 
-// union is anyOf, where selectors that each name values of the same label become one.
+// union is anyOf, where selectors of the same label's values become one.
 func union(all []string) (text string, ok bool) {
 	if text, ok = anyOf(all); ok {
 		return text, true
@@ -197,7 +196,6 @@ func union(all []string) (text string, ok bool) {
 	return key + " in (" + strings.Join(sortedUnique(values), ",") + ")", true
 }
 
-// fromMetalLBPeers adds a note with the options for MetalLB's BGP peers.
 func (m *migration) fromMetalLBPeers() error {
 	objects, peers, err := specs[struct {
 		MyASN    uint32 `json:"myASN"`

@@ -1,6 +1,6 @@
-// Package migrate turns what other load balancers are configured by into Herald's pools: the custom resources of
-// MetalLB and of Cilium's LB IPAM, and the ConfigMap of kube-vip's cloud provider. It also finds the Services that
-// need an annotation to keep the addresses that they have. It is pure: objects in, a Result out.
+// Package migrate turns the configuration of other load balancers into Herald's pools: custom resources of MetalLB and
+// Cilium's LB IPAM, and the ConfigMap of kube-vip's cloud provider. It finds the Services that need an annotation to
+// keep their addresses. It is pure: objects in, a Result out.
 package migrate
 
 import (
@@ -20,10 +20,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Sources are the load balancers that From knows.
 var Sources = []string{"metallb", "cilium", "kube-vip"}
 
-// poolKinds are the kinds of objects that have the pools of a source.
 var poolKinds = map[string]string{
 	"metallb": "IPAddressPool", "cilium": "CiliumLoadBalancerIPPool", "kube-vip": "ConfigMap with pools",
 }
@@ -31,7 +29,6 @@ var poolKinds = map[string]string{
 // A Collection is where the API server has the objects of a kind.
 type Collection struct{ Kind, Path string }
 
-// Collections returns what From reads of a source, Services included.
 func Collections(source string) []Collection {
 	services := Collection{"Service", "/api/v1/services"}
 	switch source {
@@ -65,8 +62,7 @@ type Pin struct {
 	Annotations map[string]string
 }
 
-// From reads the objects of a source, as JSON; those of other kinds are ignored. It is an error if an object can't be
-// read, or nothing is there that has pools.
+// From reads a source's objects, as JSON, and ignores other kinds; unreadable ones, or none with pools, are an error.
 func From(source string, objects []json.RawMessage) (Result, error) {
 	m := &migration{source: source, read: map[string]bool{"Service": true, "ConfigMap": true, "": true},
 		ranges: make(map[string][]span), names: make(map[string]string), hand: make(map[string][]string),
@@ -119,7 +115,6 @@ func From(source string, objects []json.RawMessage) (Result, error) {
 	return m.Result, nil
 }
 
-// A migration is one call of From.
 type migration struct {
 	source  string
 	objects []object            // sorted
@@ -145,7 +140,6 @@ type object struct {
 	Data   json.RawMessage `json:"data"`
 }
 
-// String names o, for messages.
 func (o object) String() string {
 	name := strings.TrimPrefix(o.Metadata.Namespace+"/"+o.Metadata.Name, "/")
 	return strings.TrimSpace(cmp.Or(o.Kind, "a document without a kind") + " " + name)
@@ -173,21 +167,19 @@ func few(all []string) string {
 	return strings.Join(all, "; ")
 }
 
-// note adds a sentence.
 func (m *migration) note(format string, args ...any) {
 	m.Notes = append(m.Notes, fmt.Sprintf(format, args...))
 }
 
-// byHand adds to the note about an object what of it has no counterpart.
+// byHand notes what of an object has no counterpart.
 func (m *migration) byHand(o object, format string, args ...any) {
 	of := o.Kind + " " + o.Metadata.Name
 	m.hand[of] = append(m.hand[of], fmt.Sprintf(format, args...))
 }
 
-// maxServiceNotes is how many notes there are about single Services.
 const maxServiceNotes = 50
 
-// noteService is note about a Service: there may be thousands of them.
+// noteService is note about a Service: there may be thousands.
 func (m *migration) noteService(format string, args ...any) {
 	switch m.about++; {
 	case m.about <= maxServiceNotes:
@@ -197,8 +189,7 @@ func (m *migration) noteService(format string, args ...any) {
 	}
 }
 
-// specs returns the objects of a kind, and their specs. Fields that are set and that S does not have are to be written
-// by hand.
+// specs returns the objects of a kind, and their specs; fields that S lacks are to be written by hand.
 func specs[S any](m *migration, kind string) (all []object, parsed []S, err error) {
 	m.read[kind] = true
 	known := make(map[string]bool)
@@ -227,16 +218,13 @@ func specs[S any](m *migration, kind string) (all []object, parsed []S, err erro
 	return all, parsed, nil
 }
 
-// namespaceLabel is on every namespace: its name.
 const namespaceLabel = "kubernetes.io/metadata.name"
 
-// NoNamespace is a value of .namespaces that selects none.
 const NoNamespace = namespaceLabel + "="
 
-// whoMayAsk is what selectors of Services mean with Herald.
 const whoMayAsk = "who may ask for an address by name is limited by .namespaces only, not by labels of Services"
 
-// selectorText writes a selector as kubectl takes it; "" selects all. It is an error if that can't be written.
+// selectorText writes a selector as kubectl takes it; "" selects all; an error if it can't.
 func selectorText(s metav1.LabelSelector) (string, error) {
 	selector, err := metav1.LabelSelectorAsSelector(&s)
 	if err != nil {
@@ -245,8 +233,8 @@ func selectorText(s metav1.LabelSelector) (string, error) {
 	return selector.String(), nil
 }
 
-// forNamespaces returns a selector as .namespaces takes it. Labels that have to be there, and nothing else, would be
-// read as names of namespaces, so what is true of every namespace is added to them.
+// forNamespaces returns a selector for .namespaces. Required labels alone would be read as names, so what every
+// namespace has is added.
 func forNamespaces(selector string) string {
 	if selector != "" && !strings.ContainsAny(selector, "=!()<>") {
 		selector += "," + namespaceLabel + "!="
@@ -254,16 +242,14 @@ func forNamespaces(selector string) string {
 	return selector
 }
 
-// poolName is what a pool of Herald may be called.
 var poolName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
-// reservedName matches names that Herald gives to the pools of kube-vip's provider.
+// reservedName matches names that Herald gives to pools of kube-vip's provider.
 var reservedName = regexp.MustCompile(`^(cidr|range|interface|allow-share|pool)-`)
 
-// notInName matches what no name of a pool has.
 var notInName = regexp.MustCompile(`[^a-z0-9]+`)
 
-// nameOf returns the name that a pool has with Herald: the same if it may have that.
+// nameOf returns a pool's name with Herald: the same if possible.
 func (m *migration) nameOf(name string) string {
 	base := name
 	if !poolName.MatchString(name) || reservedName.MatchString(name) {
@@ -282,14 +268,13 @@ func (m *migration) nameOf(name string) string {
 	return to
 }
 
-// set sets an attribute of a pool; "" sets nothing.
 func (m *migration) set(pool, attribute, value string) {
 	if value != "" {
 		m.Data["pool-"+pool+"."+attribute] = value
 	}
 }
 
-// setAddresses sets the addresses of a pool, without those that can't be read. edges is whether ends of CIDRs count.
+// setAddresses sets a pool's readable addresses; edges is whether ends of CIDRs count.
 func (m *migration) setAddresses(o object, pool string, given []string, edges bool) {
 	var texts []string
 	for _, text := range given {
@@ -313,7 +298,6 @@ func (m *migration) setAddresses(o object, pool string, given []string, edges bo
 // A span is the addresses from the first to the last.
 type span struct{ first, last netip.Addr }
 
-// String writes s as a pool of Herald has it.
 func (s span) String() string {
 	if s.first == s.last {
 		return s.first.String()
@@ -338,7 +322,6 @@ func parseSpan(text string) (s span, err error) {
 	return span{first, last}, err
 }
 
-// poolOf returns the pool that has a; "" if none has.
 func (m *migration) poolOf(a netip.Addr) string {
 	for _, name := range slices.Sorted(maps.Keys(m.ranges)) {
 		for _, s := range m.ranges[name] {
@@ -350,7 +333,6 @@ func (m *migration) poolOf(a netip.Addr) string {
 	return ""
 }
 
-// sortedUnique sorts texts and drops repetitions.
 func sortedUnique(texts []string) []string {
 	return slices.Compact(slices.Sorted(slices.Values(texts)))
 }

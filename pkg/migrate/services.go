@@ -10,32 +10,27 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// addressesKey is the annotation that names the addresses of a Service, and wins over all others.
+// addressesKey names the addresses of a Service, before all other annotations.
 const addressesKey = "kube-vip.io/loadbalancerIPs"
 
-// askingKeys are the annotations by which Herald reads what addresses a Service asks for, the first of them that it
-// has.
+// askingKeys are annotations that name addresses; the first one counts.
 var askingKeys = []string{addressesKey, "metallb.io/loadBalancerIPs", "metallb.universe.tf/loadBalancerIPs",
 	"lbipam.cilium.io/ips", "io.cilium/lb-ipam-ips"}
 
-// ciliumCrossKeys are the annotations by which Cilium has a Service share addresses with those of other namespaces.
+// ciliumCrossKeys are annotations by which Cilium shares addresses across namespaces.
 var ciliumCrossKeys = []string{"lbipam.cilium.io/sharing-cross-namespace", "io.cilium/lb-ipam-sharing-cross-namespace"}
 
-// poolKeys are the annotations by which a Service asks for a pool.
 var poolKeys = []string{"heraldvip.io/pool", "metallb.io/address-pool", "metallb.universe.tf/address-pool"}
 
-// class is Herald's loadBalancerClass, as long as lb_class_name is not set.
 const class = "kube-vip.io/kube-vip-class"
 
-// A service is what is read of a Service.
 type service struct {
 	Type  string `json:"type"`
 	IP    string `json:"loadBalancerIP"`
 	Class string `json:"loadBalancerClass"`
 }
 
-// pinServices adds a Pin for each Service that has an address in its status which it does not ask for, or asks for a
-// pool that has another name now.
+// pinServices adds a Pin for each Service with an address only in its status, or a pool that has a new name.
 func (m *migration) pinServices() {
 	classes := make(map[string]int)
 	for _, o := range m.objects {
@@ -54,7 +49,7 @@ func (m *migration) pinServices() {
 	}
 }
 
-// serves reports whether the source serves a Service of type LoadBalancer, by all that is seen of it.
+// serves reports whether the source serves a LoadBalancer, as far as is seen of it.
 func (m *migration) serves(o object, s service) bool {
 	a := o.Metadata.Annotations
 	switch {
@@ -68,8 +63,7 @@ func (m *migration) serves(o object, s service) bool {
 	return false
 }
 
-// pin adds a Pin for a Service if it needs one. What no person has named is as if Herald had given it
-// of the pool that has it (docs/why.md, "Pools").
+// pin adds a needed Pin. What no person named counts as given by Herald from its pool (docs/why.md, "Pools").
 func (m *migration) pin(o object, s service) {
 	p := Pin{Service: vip.Key{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name},
 		Annotations: make(map[string]string)}
@@ -115,7 +109,6 @@ func (m *migration) pin(o object, s service) {
 	}
 }
 
-// shown returns the addresses in the status of a Service.
 func shown(o object) (addrs []netip.Addr) {
 	var status struct {
 		LoadBalancer struct {
@@ -135,7 +128,6 @@ func shown(o object) (addrs []netip.Addr) {
 	return addrs
 }
 
-// asked returns the addresses that Herald reads that a Service asks for.
 func asked(o object, s service) (addrs []netip.Addr) {
 	text := s.IP
 	for _, k := range askingKeys {
@@ -152,7 +144,6 @@ func asked(o object, s service) (addrs []netip.Addr) {
 	return addrs
 }
 
-// sameAddresses reports whether a and b are the same in any order.
 func sameAddresses(a, b []netip.Addr) bool {
 	a, b = slices.SortedFunc(slices.Values(a), netip.Addr.Compare), slices.SortedFunc(slices.Values(b), netip.Addr.Compare)
 	return slices.Equal(a, b)

@@ -13,8 +13,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// slots is how many elements the map of API servers has, of which each has its share: whatever is divided by 1 to 6,
-// and more evenly than anybody notices by others.
+// slots is how many elements the map of API servers has: shares are equal for 1 to 6 of them, and nearly so for more.
 const slots = 60
 
 // balanced is the purpose of the table "herald_api_servers": connections to a port of the VIP of the control plane
@@ -69,7 +68,7 @@ func (f family) servers() *nftables.Set {
 	return set
 }
 
-// balancedElements returns the elements for entries of the family, which are of one VIP.
+// balancedElements returns the elements for entries of the family, of one VIP.
 func balancedElements(_ family, entries []vip.BalancedServer) [][]nftables.SetElement {
 	if len(entries) == 0 {
 		return nil
@@ -88,7 +87,6 @@ func balancedElements(_ family, entries []vip.BalancedServer) [][]nftables.SetEl
 	return all
 }
 
-// buildBalanced adds the family's chains and rules to the transaction.
 func buildBalanced(c *nftables.Conn, f family, table *nftables.Table, sets []*nftables.Set, _ []vip.BalancedServer) {
 	for _, hook := range []struct {
 		name string

@@ -13,10 +13,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// EgressMark is the bit of packets' marks that says: this node's pod sent it, and it is to leave the cluster from the
-// node that owns its Service's VIP. The same bit of the mark of a connection says that its packets have had it.
-// kube-proxy has 0x4000 and 0x8000, the CNI plugin portmap 0x2000: it marks what pods send to a hostPort of their
-// node.
+// EgressMark marks packets of this node's pods to leave by their VIP's owner, and their connections. kube-proxy has
+// 0x4000 and 0x8000, the CNI plugin portmap 0x2000, for what pods send to a hostPort of their node.
 const EgressMark = 0x1000
 
 // egress is the purpose of the table "herald_egress": what the pods of a Service with kube-vip.io/egress send leaves
@@ -65,10 +63,10 @@ var egress = purpose[vip.Egress]{
 	maps:        egressSets, build: buildEgress, elements: egressElements,
 }
 
-// fixedEgressSets is how many sets the table has whatever its entries: internal, own, elsewhere and routed.
+// fixedEgressSets is how many sets the table always has: internal, own, elsewhere and routed.
 const fixedEgressSets = 4
 
-// egressSets describes the sets of the table: the fixed ones, and four for each entry.
+// egressSets describes the fixed sets of the table, and four for each entry.
 func egressSets(f family, entries []vip.Egress) []*nftables.Set {
 	table := f.table("herald_egress")
 	interval := func(name string) *nftables.Set {
@@ -91,7 +89,6 @@ func egressSets(f family, entries []vip.Egress) []*nftables.Set {
 	return all
 }
 
-// entries returns those of the family.
 func (f family) entries(all []vip.Egress) (found []vip.Egress) {
 	for _, x := range all {
 		if x.VIP.Is4() == f.is4 {
@@ -130,7 +127,6 @@ func egressElements(f family, entries []vip.Egress) [][]nftables.SetElement {
 	return all
 }
 
-// egressChain is the name of the chain of an entry.
 func egressChain(i int) string { return fmt.Sprint("vip_", i) }
 
 // portElements returns ports with their protocols, each once.
@@ -175,7 +171,6 @@ func (f family) intervals(networks []netip.Prefix) (all []nftables.SetElement) {
 	return all
 }
 
-// buildEgress adds the family's chains and rules to the transaction.
 func buildEgress(c *nftables.Conn, f family, table *nftables.Table, sets []*nftables.Set, entries []vip.Egress) {
 	source, accept := f.loadSource(), &expr.Verdict{Kind: expr.VerdictAccept}
 	for i, x := range f.entries(entries) {
@@ -204,7 +199,6 @@ func buildEgress(c *nftables.Conn, f family, table *nftables.Table, sets []*nfta
 	add(post, source, verdict(sets[1]))
 }
 
-// egressPrerouting is the rules of the chain prerouting.
 func (f family) egressPrerouting(sets []*nftables.Set) [][]expr.Any {
 	accept := &expr.Verdict{Kind: expr.VerdictAccept}
 	return [][]expr.Any{
@@ -216,22 +210,21 @@ func (f family) egressPrerouting(sets []*nftables.Set) [][]expr.Any {
 	}
 }
 
-// loadSource puts the source address of a packet into the register first.
 func (f family) loadSource() *expr.Payload {
 	return &expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: f.source, Len: f.addr.Bytes, DestRegister: first}
 }
 
-// matches matches packets of which the set has what is in the register first.
+// matches matches packets if the set has what is in the register first.
 func matches(set *nftables.Set) expr.Any {
 	return &expr.Lookup{SourceRegister: first, SetName: set.Name, SetID: set.ID}
 }
 
-// verdict goes to where a map leads what is in the register first.
+// verdict goes where a map leads what is in the register first.
 func verdict(set *nftables.Set) expr.Any {
 	return &expr.Lookup{SourceRegister: first, SetName: set.Name, SetID: set.ID, IsDestRegSet: true} // of the verdict, 0
 }
 
-// matchBits matches packets of which load puts a number with any of the bits into the first register.
+// matchBits matches packets if load puts any of the bits into the first register.
 func matchBits(load expr.Any, bits uint32) []expr.Any {
 	return []expr.Any{
 		load,
@@ -241,7 +234,7 @@ func matchBits(load expr.Any, bits uint32) []expr.Any {
 	}
 }
 
-// addEgressRules adds the rules of one entry's chain: what is outside its limits returns.
+// addEgressRules adds one entry's chain: what is outside its limits returns.
 func (f family) addEgressRules(c *nftables.Conn, chain *nftables.Chain, sets []*nftables.Set, x vip.Egress) {
 	add := func(exprs ...expr.Any) {
 		c.AddRule(&nftables.Rule{Table: chain.Table, Chain: chain, Exprs: exprs})
@@ -279,7 +272,6 @@ func (f family) addEgressRules(c *nftables.Conn, chain *nftables.Chain, sets []*
 		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(f.id), RegAddrMin: first})
 }
 
-// setBit sets EgressMark in what load puts into the first register and store takes.
 func setBit(load, store expr.Any) []expr.Any {
 	mark := binaryutil.NativeEndian.PutUint32(EgressMark)
 	rest := binaryutil.NativeEndian.PutUint32(^uint32(EgressMark))

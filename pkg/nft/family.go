@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A family is what differs between the tables of IPv4 and IPv6.
+// A family is what differs between tables of IPv4 and IPv6.
 type family struct {
 	name        string // as nft(8) has it
 	id          nftables.TableFamily
@@ -21,13 +21,12 @@ type family struct {
 	is4         bool
 }
 
-// families is the families of VIPs.
 var families = []family{
 	{"ip", nftables.TableFamilyIPv4, nftables.TypeIPAddr, 12, 16, 8, true},   // RFC 791, section 3.1
 	{"ip6", nftables.TableFamilyIPv6, nftables.TypeIP6Addr, 8, 24, 7, false}, // RFC 8200, section 3
 }
 
-// The registers of the rules: each holds 16 octets. A key of several parts begins in the first.
+// Registers of 16 octets; a key of several parts begins in the first.
 const (
 	first  = unix.NFT_REG_1
 	second = unix.NFT_REG_2
@@ -55,15 +54,12 @@ func (f family) mapOf(table, name string, parts ...nftables.SetDatatype) *nftabl
 	return set
 }
 
-// table is Herald's table of that name and the family.
 func (f family) table(name string) *nftables.Table {
 	return &nftables.Table{Family: f.id, Name: name}
 }
 
-// matchTCP matches packets of TCP.
 func matchTCP() []expr.Any { return matchProtocol(unix.IPPROTO_TCP) }
 
-// matchProtocol matches packets by their IP protocol.
 func matchProtocol(number byte) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: first},
@@ -71,7 +67,7 @@ func matchProtocol(number byte) []expr.Any {
 	}
 }
 
-// loadDestination puts the destination address of a packet into the register first.
+// loadDestination puts the destination address into the register first.
 func (f family) loadDestination() *expr.Payload {
 	return &expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: f.destination, Len: f.addr.Bytes,
 		DestRegister: first}
@@ -82,18 +78,17 @@ func loadDestinationPort(register uint32) *expr.Payload {
 	return &expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2, DestRegister: register}
 }
 
-// lookUp replaces the key in the register first by its value; others do not match.
+// lookUp replaces the key in the register first by its value; others don't match.
 func lookUp(set *nftables.Set) *expr.Lookup {
 	return &expr.Lookup{SourceRegister: first, SetName: set.Name, SetID: set.ID, DestRegister: first, IsDestRegSet: true}
 }
 
-// portPart is the part of a key that is a port.
 func portPart(port uint16) []byte { return append(binaryutil.BigEndian.PutUint16(port), 0, 0) }
 
 // A linkIndexes finds the index of a link by its name, each once.
 type linkIndexes map[string]int
 
-// part returns the part of a key that is a link; false if there is none.
+// part returns the part of a key that is a link; false without it.
 func (all linkIndexes) part(name string) ([]byte, bool) {
 	i, known := all[name]
 	if !known {
@@ -105,7 +100,7 @@ func (all linkIndexes) part(name string) ([]byte, bool) {
 	return binaryutil.NativeEndian.PutUint32(uint32(i)), i != 0
 }
 
-// addElement appends an element to those of a map, unless there is one of that key.
+// addElement appends an element, unless there is one of that key.
 func addElement(all []nftables.SetElement, seen map[string]bool, value netip.Addr,
 	key ...[]byte) []nftables.SetElement {
 	var k []byte

@@ -61,7 +61,7 @@ var formerOwners = purpose[vip.FormerOwner]{
 	build: buildFormerOwners, elements: formerOwnerElements,
 }
 
-// formerOwners returns the maps to the next hop from a VIP, and one of its ports, on a link.
+// formerOwners returns the maps to the next hop from a VIP, and maybe its port, on a link.
 func (f family) formerOwners(suffix string) []*nftables.Set {
 	return []*nftables.Set{
 		f.mapOf("herald", "former_owners"+suffix, nftables.TypeIFIndex),
@@ -69,7 +69,7 @@ func (f family) formerOwners(suffix string) []*nftables.Set {
 	}
 }
 
-// formerOwnerElements returns the elements, each key once, of links that are there.
+// formerOwnerElements returns the elements, each key once, of existing links.
 func formerOwnerElements(_ family, entries []vip.FormerOwner) [][]nftables.SetElement {
 	all, links := make([][]nftables.SetElement, 4), make(linkIndexes)
 	seen := make(map[string]bool)
@@ -90,12 +90,10 @@ func formerOwnerElements(_ family, entries []vip.FormerOwner) [][]nftables.SetEl
 	return all
 }
 
-// maxHops is the TTL (hop limit) that a packet has left at most when it is first sent on: enough for all former
-// owners of a VIP (8, pkg/lease) and the way to a Pod, and what a packet is sent to and fro at most where nodes name
-// each other.
+// maxHops is the TTL (hop limit) left when first sent on: enough for all former owners of a VIP (8, pkg/lease) and the
+// way to a Pod, and a bound where nodes name each other.
 const maxHops = 16
 
-// buildFormerOwners adds the family's chain and rules to the transaction.
 func buildFormerOwners(c *nftables.Conn, f family, table *nftables.Table, maps []*nftables.Set, _ []vip.FormerOwner) {
 	chain := c.AddChain(&nftables.Chain{
 		Table: table, Name: "established", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting,
@@ -106,13 +104,13 @@ func buildFormerOwners(c *nftables.Conn, f family, table *nftables.Table, maps [
 	}
 }
 
-// formerOwnerRules is the rules of the chain established. loose is beginsAnywhere. What goes to a port with entries
-// of its own is sent on although it is invalid: kube-proxy has no part in it, and this node may have forwarded the
-// first packet of a connection that another one has.
+// formerOwnerRules is the rules of the chain established; loose is beginsAnywhere. To ports with their own entries even
+// invalid packets are sent on: kube-proxy has no part in it, and this node may have forwarded the first packet of
+// another's connection.
 func (f family) formerOwnerRules(maps []*nftables.Set, loose bool) (rules [][]expr.Any) {
 	unknown := slices.Concat(matchTCP(), matchUnknown(), matchNoBeginning())
 	tooLarge := slices.Concat(f.matchTooLarge(), matchUnknown())
-	// byPort and byVIP put the next hop of a packet into the first register. Packets without one do not match.
+	// byPort and byVIP put the next hop into the first register, or don't match.
 	byPort := func(m *nftables.Set) []expr.Any {
 		return []expr.Any{f.loadDestination(), loadDestinationPort(f.part(1)),
 			&expr.Meta{Key: expr.MetaKeyIIF, Register: f.part(2)}, lookUp(m)}
@@ -151,7 +149,7 @@ func matchUnknown() []expr.Any {
 	}
 }
 
-// matchNoBeginning matches packets of TCP that do not begin a connection.
+// matchNoBeginning matches TCP packets that begin no connection.
 func matchNoBeginning() []expr.Any {
 	return []expr.Any{
 		// The flags, octet 13 of the TCP header (RFC 9293, section 3.1): FIN 1, SYN 2, RST 4, ACK 16.
@@ -175,7 +173,7 @@ func (f family) matchTooLarge() []expr.Any {
 	return slices.Concat(matchProtocol(unix.IPPROTO_ICMPV6), octet(0, 2))
 }
 
-// shortenTTL makes a TTL (hop limit) of more than maxHops maxHops.
+// shortenTTL lowers a TTL (hop limit) to maxHops.
 func (f family) shortenTTL() []expr.Any {
 	write := expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: f.hopLimit, Len: 1,
 		OperationType: expr.PayloadWrite, SourceRegister: second}

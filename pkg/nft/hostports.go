@@ -8,9 +8,8 @@ import (
 	"github.com/google/nftables"
 )
 
-// HostPorts says that there are rules of the CNI plugin portmap beside those of kube-proxy in its nftables mode; ""
-// if there are not. Both translate what comes for a local address at the priority -100, and the kernel asks first who
-// made its chain last.
+// HostPorts describes rules of the CNI plugin portmap beside kube-proxy's nftables mode, or is "". Both translate at
+// priority -100 what comes for a local address, and the kernel asks whose chain is newer first.
 func HostPorts() (found string, err error) {
 	c, err := nftables.New()
 	if err != nil {
@@ -36,7 +35,6 @@ func HostPorts() (found string, err error) {
 	return "", nil
 }
 
-// WarnOfHostPorts logs what HostPorts says.
 func WarnOfHostPorts(log *slog.Logger) {
 	switch found, err := HostPorts(); {
 	case err != nil:

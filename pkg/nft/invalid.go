@@ -58,7 +58,6 @@ var invalid = purpose[netip.Addr]{
 	},
 }
 
-// buildInvalid adds the family's chains and rules to the transaction.
 func buildInvalid(c *nftables.Conn, f family, table *nftables.Table, sets []*nftables.Set, _ []netip.Addr) {
 	vips := func(invert bool) *expr.Lookup {
 		return &expr.Lookup{SourceRegister: first, SetName: sets[0].Name, SetID: sets[0].ID, Invert: invert}
@@ -106,9 +105,8 @@ func matchState(bit uint32, op expr.CmpOp) []expr.Any {
 	}
 }
 
-// matchOutsideWindow matches packets of TCP that conntrack calls invalid although it knows their connection, if
-// beginsAnywhere: it would take one of a connection that it does not know for the first of a new one, if it has the
-// flag ACK and neither FIN, SYN nor RST (tcp_conntracks in nf_conntrack_proto_tcp.c).
+// matchOutsideWindow matches TCP packets of known connections that conntrack calls invalid, if beginsAnywhere: an
+// unknown one's, with ACK and neither FIN, SYN nor RST, begins a new one (tcp_conntracks in nf_conntrack_proto_tcp.c).
 func matchOutsideWindow() []expr.Any {
 	return append(append(matchTCP(), matchState(expr.CtStateBitINVALID, expr.CmpOpNeq)...),
 		// as in matchNoBeginning
@@ -118,9 +116,8 @@ func matchOutsideWindow() []expr.Any {
 	)
 }
 
-// beginsAnywhere reports whether conntrack of this network namespace begins to follow a connection by a packet in its
-// midst, as it does unless the sysctl nf_conntrack_tcp_loose is 0. Without conntrack, which a rule will load, it is
-// true.
+// beginsAnywhere reports whether conntrack follows connections from their midst: nf_conntrack_tcp_loose is not 0, or
+// unknown, as rules will load conntrack.
 func beginsAnywhere() bool {
 	b, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_tcp_loose")
 	return err != nil || strings.TrimSpace(string(b)) != "0"

@@ -44,10 +44,9 @@ var openPorts = purpose[vip.OpenPort]{
 	build: buildOpenPorts, elements: openPortElements,
 }
 
-// protocols is the protocols that Services have, by IP protocol number.
 var protocols = map[string]byte{"TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP, "SCTP": unix.IPPROTO_SCTP}
 
-// openPortElements returns the elements of the two sets; an entry without a protocol only limits.
+// openPortElements returns the two sets' elements; an entry without a protocol only limits.
 func openPortElements(_ family, entries []vip.OpenPort) [][]nftables.SetElement {
 	all := make([][]nftables.SetElement, 2)
 	seen := [2]map[string]bool{{}, {}}
@@ -66,7 +65,6 @@ func openPortElements(_ family, entries []vip.OpenPort) [][]nftables.SetElement 
 	return all
 }
 
-// buildOpenPorts adds the family's chain and rules to the transaction.
 func buildOpenPorts(c *nftables.Conn, f family, table *nftables.Table, sets []*nftables.Set, _ []vip.OpenPort) {
 	chain := c.AddChain(&nftables.Chain{
 		Table: table, Name: "input", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookInput,

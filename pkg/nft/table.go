@@ -1,11 +1,10 @@
-// Package nft keeps Herald's own nftables tables equal to what is wanted. Tables of others are never touched.
+// Package nft keeps Herald's own nftables tables equal to what is wanted, and touches no others.
 //
-// There is one table for each purpose and family (ip, ip6): "herald" for the connections of VIPs that have moved
-// (former.go), "herald_control_plane" for those to the API server (translation.go), "herald_ports" for which ports of
-// VIPs are open (ports.go), "herald_invalid" for packets that would reset connections to VIPs (invalid.go),
-// "herald_api_servers" for balancing over the API servers (balance.go), and "herald_egress" for what pods send with a
-// VIP as its source (egress.go). While nothing is wanted of a table it is not there. Why they are not one:
-// docs/why.md, "nftables".
+// Each purpose and family (ip, ip6) has a table while something is wanted of it: "herald" for connections of moved VIPs
+// (former.go), "herald_control_plane" for those to the API server (translation.go), "herald_ports" for open ports of
+// VIPs (ports.go), "herald_invalid" for packets that would reset connections (invalid.go), "herald_api_servers" for
+// balancing over API servers (balance.go), and "herald_egress" for what pods send with a VIP as source (egress.go). Why
+// they are not one: docs/why.md, "nftables".
 package nft
 
 import (
@@ -26,8 +25,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Timeout is how long the kernel keeps an entry that no process renews: long enough for a
-// restart of the process, so that packets find their way through nodes that are being upgraded.
+// Timeout is how long the kernel keeps entries unrenewed: enough for an upgrade of the node.
 const Timeout = 5 * time.Minute
 
 const (
@@ -36,12 +34,12 @@ const (
 	maxElements = 250              // in one message: a netlink attribute has at most 64 KiB
 	answerSize  = 4096             // what the answer to a message takes of the socket's buffer at most, in bytes
 	elementSize = 128              // what an element takes of a transaction at most, in bytes
-	// what a set takes of it without its elements, with the chains and rules that there are because of it
+	// of a set without elements, and its chains and rules
 	setSize     = 4096
 	setMessages = 4 // in how many messages these are
 )
 
-// Tables is the tables of this node's network namespace. Only one goroutine, the agent's, may use them.
+// Tables is the tables of this node's network namespace, for the agent's goroutine only.
 type Tables struct {
 	FormerOwners *Table[vip.FormerOwner]
 	Translations *Table[vip.Translation]
@@ -66,20 +64,19 @@ func New(log *slog.Logger) *Tables {
 	}
 }
 
-// LinksChanged has the next Set of FormerOwners look at indexes of links. It does not block.
+// LinksChanged has the next Set of FormerOwners look at indexes of links, without blocking.
 func (t *Tables) LinksChanged() {
 	for i := range t.FormerOwners.state {
 		t.FormerOwners.state[i].linksChanged.Store(true)
 	}
 }
 
-// Observe fills in FormerOwners, PortsNotLimited and EgressRefused.
 func (t *Tables) Observe(w *vip.World) {
 	w.FormerOwners = slices.Concat(t.FormerOwners.state[0].written, t.FormerOwners.state[1].written)
 	w.PortsNotLimited, w.EgressRefused = t.OpenPorts.refusals(), t.Egress.refusals()
 }
 
-// Check returns an error if the kernel does not take one of the tables; nothing changes.
+// Check returns an error if the kernel does not take a table; nothing changes.
 func Check() error {
 	var pods []vip.Egress
 	for _, a := range []string{"192.0.2.1", "2001:db8::1"} {
@@ -92,7 +89,6 @@ func Check() error {
 		egress.check(pods...))
 }
 
-// checkTable is the name of the table that check makes and removes.
 const checkTable = "herald_check"
 
 // check returns an error if the kernel does not take a table of the purpose with some entries.
@@ -117,7 +113,7 @@ func (p purpose[E]) check(entries ...E) error {
 	return errors.Join(errs...)
 }
 
-// A purpose is what a Table is for, which decides all that is in it.
+// A purpose decides all that is in a Table.
 type purpose[E any] struct {
 	table       string             // its name
 	what        string             // what it holds, for messages
@@ -126,13 +122,11 @@ type purpose[E any] struct {
 	compare     func(a, b E) int   // orders entries
 	link        func(E) string     // the link whose index the entry has; nil: none
 	maps        func(f family, entries []E) []*nftables.Set
-	// adds chains and rules to a transaction
-	build func(c *nftables.Conn, f family, table *nftables.Table, maps []*nftables.Set, entries []E)
-	// of each of maps
-	elements func(f family, entries []E) [][]nftables.SetElement
+	build       func(c *nftables.Conn, f family, table *nftables.Table, maps []*nftables.Set, entries []E)
+	elements    func(f family, entries []E) [][]nftables.SetElement
 }
 
-// A Table keeps the tables of one purpose, one for each family, equal to the entries that are wanted.
+// A Table keeps one purpose's tables, one for each family, equal to wanted entries.
 type Table[E any] struct {
 	purpose[E]
 	log     *slog.Logger
@@ -142,7 +136,6 @@ type Table[E any] struct {
 	state [2]state[E] // of each of families: what the kernel refuses of one is nothing to the other
 }
 
-// A state is what is known of the table of one family.
 type state[E any] struct {
 	written []E         // what the kernel has, sorted
 	at      time.Time   // when that was written
@@ -154,7 +147,7 @@ type state[E any] struct {
 	linksChanged atomic.Bool // the kernel's links may be others than links
 }
 
-// Set makes entries in the kernel those of want, a transaction a family, and returns them.
+// Set makes the kernel's entries those of want, a transaction a family, and returns them.
 func (t *Table[E]) Set(_ context.Context, want []E) (have []E, err error) {
 	now := time.Now()
 	// what is refused is left alone for half a minute: VIPs move all the same
@@ -168,7 +161,6 @@ func (t *Table[E]) Set(_ context.Context, want []E) (have []E, err error) {
 	return have, nil
 }
 
-// setFamily is Set for one family.
 func (t *Table[E]) setFamily(s *state[E], f family, want []E, now time.Time) []E {
 	if !s.failed.IsZero() && now.Sub(s.failed) < retryAfter {
 		return nil
@@ -190,7 +182,7 @@ func (t *Table[E]) setFamily(s *state[E], f family, want []E, now time.Time) []E
 	return want
 }
 
-// refusals returns what the kernel said when it last refused a family; nil if it took all.
+// refusals returns what the kernel last said of a family it refused, or nil.
 func (t *Table[E]) refusals() (all map[vip.Family]string) {
 	for i, f := range []vip.Family{vip.IPv4, vip.IPv6} { // as families
 		if why := t.state[i].why; why != nil {
@@ -203,7 +195,7 @@ func (t *Table[E]) refusals() (all map[vip.Family]string) {
 	return all
 }
 
-// linksOf returns the indexes of the links of entries, 0 for one that is not there.
+// linksOf returns the indexes of the links of entries, 0 for missing ones.
 func (t *Table[E]) linksOf(entries []E) linkIndexes {
 	if t.link == nil {
 		return nil
@@ -274,7 +266,6 @@ func makeRoom(sets []*nftables.Set, elements [][]nftables.SetElement) func(*netl
 	}
 }
 
-// of returns those of all whose VIP is of the family.
 func (t *Table[E]) of(f family, all []E) (found []E) {
 	for _, x := range all {
 		if t.addr(x).Is4() == f.is4 {

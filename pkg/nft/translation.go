@@ -38,12 +38,10 @@ var translations = purpose[vip.Translation]{
 	build: buildTranslations, elements: translationElements,
 }
 
-// ownAddress is the map from a VIP and a port to the node's own address.
 func (f family) ownAddress() *nftables.Set {
 	return f.mapOf("herald_control_plane", "own_address", nftables.TypeInetService)
 }
 
-// translationElements returns the elements of the map, each VIP and port once.
 func translationElements(_ family, entries []vip.Translation) [][]nftables.SetElement {
 	var all []nftables.SetElement
 	seen := make(map[string]bool)
@@ -53,7 +51,6 @@ func translationElements(_ family, entries []vip.Translation) [][]nftables.SetEl
 	return [][]nftables.SetElement{all}
 }
 
-// buildTranslations adds the family's chain and rule to the transaction.
 func buildTranslations(c *nftables.Conn, f family, table *nftables.Table, maps []*nftables.Set, _ []vip.Translation) {
 	chain := c.AddChain(&nftables.Chain{
 		Table: table, Name: "prerouting", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPrerouting,

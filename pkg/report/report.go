@@ -1,5 +1,4 @@
-// Package report says what becomes of a Service: the one answer that herald status, herald explain, the page of a
-// node and their JSON show.
+// Package report says what becomes of a Service, for herald status, herald explain, a node's page, and their JSON.
 package report
 
 import (
@@ -12,7 +11,7 @@ import (
 // A Level says how urgent an answer is.
 type Level string
 
-// The levels. They are also the classes of rows on the page of a node.
+// The levels, also classes of rows on a node's page.
 const (
 	Fine Level = ""     // nothing to do
 	Warn Level = "warn" // clients are served, or will be by themselves
@@ -36,7 +35,6 @@ var (
 		vip.AddressOutsidePools}
 )
 
-// LevelOf returns how urgent a reason is.
 func LevelOf(reason vip.Reason) Level {
 	switch {
 	case slices.Contains(fine, reason):
@@ -47,7 +45,6 @@ func LevelOf(reason vip.Reason) Level {
 	return Bad
 }
 
-// New returns the answer for a reason.
 func New(service vip.Key, reason vip.Reason, message string) Answer {
 	a := Answer{Reason: reason, Message: message, Level: LevelOf(reason)}
 	if a.Level != Fine {
@@ -56,10 +53,8 @@ func New(service vip.Key, reason vip.Reason, message string) Answer {
 	return a
 }
 
-// Of returns the answer about a Service.
-//
-// Its conditions count: the node that decides about the Service wrote them, and every node and every user can read
-// them. The verdict counts for a Service that has none, such as a new one, or one on which Herald writes nothing.
+// Of returns the answer about a Service, by its conditions: the deciding node wrote them, for all to read. Without any,
+// as of a new Service, the verdict counts.
 func Of(s *vip.Service, verdict vip.Reason, message string) Answer {
 	if LevelOf(verdict) == Fine && verdict != vip.VIPAnnounced && verdict != vip.VIPElsewhere {
 		return New(s.Key, verdict, message) // it is not Herald's
@@ -78,5 +73,4 @@ func Of(s *vip.Service, verdict vip.Reason, message string) Answer {
 	return New(s.Key, verdict, message)
 }
 
-// String returns the reason and the message.
 func (a Answer) String() string { return string(a.Reason) + ": " + a.Message }

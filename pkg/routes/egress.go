@@ -25,8 +25,7 @@ const (
 	protocol   = 248                                            // rtm_protocol, as vip_routingprotocol has it by default
 )
 
-// relistEgress is how often rules and routes are read at least when Set is called, in case that another program has
-// changed them.
+// relistEgress is how often Set reads rules and routes at least, for other programs may change them.
 const relistEgress = 5 * time.Second
 
 // An Egress routes what this node's pods send to the node that owns the VIP of their Service (kube-vip.io/egress),
@@ -47,27 +46,23 @@ type Egress struct {
 	known   map[int]bool // by family: written is what the kernel has, as far as this process knows
 }
 
-// NewEgress makes an Egress for packets of which the bit mark of their mark is set. What an earlier process left is
-// replaced by the first Set.
+// NewEgress makes an Egress for packets with the bit mark. The first Set replaces what an earlier process left.
 func NewEgress(mark uint32) *Egress {
 	return &Egress{mark: mark, known: make(map[int]bool)}
 }
 
-// An owner is the node that packets are routed to.
 type owner struct {
 	via  netip.Addr
 	link string
 }
 
-// compare orders owners by address and link.
 func (o owner) compare(p owner) int { return cmp.Or(o.via.Compare(p.via), cmp.Compare(o.link, p.link)) }
 
-// wanted is which pods' packets are routed to which owner.
 type wanted map[netip.Addr]owner
 
-// Set makes Herald's rules and routes those of want: entries without Via need none. It reads the kernel's once in 5
-// s, and when want has changed. It returns the entries that it could make; the error joins what went wrong, in an
-// order that stays the same, maxErrors of each family.
+// Set makes Herald's rules and routes those of want; entries without Via need none. It reads the kernel's once in 5 s,
+// and when want has changed, and returns what it could make; the error joins, in a stable order, maxErrors of each
+// family.
 func (r *Egress) Set(_ context.Context, want []vip.Egress) ([]vip.Egress, error) {
 	now, all := time.Now(), make(wanted)
 	for _, e := range want {
@@ -89,7 +84,6 @@ func (r *Egress) Set(_ context.Context, want []vip.Egress) ([]vip.Egress, error)
 	return want, nil
 }
 
-// write makes the kernel's rules and routes those of all, each family on its own.
 func (r *Egress) write(all wanted) error {
 	var errs []error
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
@@ -102,10 +96,9 @@ func (r *Egress) write(all wanted) error {
 	return errors.Join(errs...)
 }
 
-// writeFamily gives each owner a table, the one that it has or else the lowest that is free. It adds routes and then
-// rules that are missing, and removes first the rules and then the routes that are not wanted. Until a first write
-// of the family has succeeded, it leaves rules by another mark that lead where they should; the next write, after
-// relist at the latest, removes them.
+// writeFamily gives each owner a table. It adds missing routes and then rules, and removes unwanted rules and then
+// routes. Until a first write has succeeded, rules by another mark that lead where they should stay; a later write
+// removes them.
 func (r *Egress) writeFamily(family int, all wanted) error {
 	rules, err := listRules(family)
 	if errors.Is(err, errNoRules) && len(all) == 0 {
@@ -156,8 +149,8 @@ func (r *Egress) writeFamily(family int, all wanted) error {
 	return join(errs)
 }
 
-// assignTables returns the table of each owner in all: the one with a route to it, or else the lowest that is free.
-// Owners that come when all are taken have none.
+// assignTables returns each owner's table: the one with its route, or else the lowest free. If none is left, late
+// owners have none.
 func assignTables(all wanted, routes []netlink.Route) map[owner]int {
 	tables, taken := make(map[owner]int), make(map[int]bool)
 	owners := slices.SortedFunc(maps.Values(all), owner.compare)

@@ -10,10 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errNoRules is the error of listRules where the kernel has no rules of the family, or not the family.
+// errNoRules is that the kernel has no rules of the family, or not the family.
 var errNoRules = errors.New("this kernel has none (CONFIG_IP_MULTIPLE_TABLES, CONFIG_IPV6_MULTIPLE_TABLES)")
 
-// listRules returns Herald's rules of a family.
 func listRules(family int) (own []netlink.Rule, err error) {
 	all, err := complete(func() ([]netlink.Rule, error) { return ruleList(family) })
 	if noTables(err) {
@@ -28,7 +27,6 @@ func listRules(family int) (own []netlink.Rule, err error) {
 	return own, err
 }
 
-// listRoutes returns Herald's routes of a family.
 func listRoutes(family int) (own []netlink.Route, err error) {
 	all, err := routesOf(family, unix.RT_TABLE_UNSPEC, protocol)
 	for _, route := range all {
@@ -39,7 +37,6 @@ func listRoutes(family int) (own []netlink.Route, err error) {
 	return own, err
 }
 
-// isOurs reports whether a table is one of those for owners.
 func isOurs(table int) bool { return table >= firstTable && table < firstTable+maxOwners }
 
 // addRoute makes the owner the next hop of all in a table.
@@ -74,7 +71,7 @@ func (r *Egress) addRule(family int, pod netip.Addr, table int) error {
 	return nil
 }
 
-// removeRule removes a rule that listRules returned. One that isn't there is no error.
+// removeRule removes a rule of listRules, if it is there.
 func removeRule(rule netlink.Rule) error {
 	if err := netlink.RuleDel(&rule); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("rule for what pod %s sends was not removed: %w", addressOf(rule.Src), err)
@@ -82,7 +79,7 @@ func removeRule(rule netlink.Rule) error {
 	return nil
 }
 
-// removeRoute removes a route that listRoutes returned. One that isn't there is no error.
+// removeRoute removes a route of listRoutes, if it is there.
 func removeRoute(route netlink.Route) error {
 	if err := delRoute(route); err != nil {
 		return fmt.Errorf("route to %s in table %d was not removed: %w", route.Gw, route.Table, err)

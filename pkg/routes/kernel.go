@@ -45,7 +45,6 @@ func (k *kernel) index(link string) (int, error) {
 	return i.Index, nil
 }
 
-// list returns Herald's routes in the table.
 func (k *kernel) list() (found []route, err error) {
 	all, err := routesOf(netlink.FAMILY_ALL, k.o.ID, k.o.Protocol)
 	for _, r := range all {
@@ -91,9 +90,8 @@ func (k *kernel) add(prefix netip.Prefix, link int) error {
 	return err
 }
 
-// hasTables reports whether the kernel has tables of the family of an address that it does not route by without a
-// rule. One built without rules has not: a route for such a table would go into the one that it routes by
-// (fib_new_table, fib6_new_table).
+// hasTables reports whether the kernel has tables of a's family that need a rule. Built without rules, it would use
+// such routes itself (fib_new_table, fib6_new_table).
 func (k *kernel) hasTables(a netip.Addr) bool {
 	family := unix.AF_INET
 	if a.Is6() {
@@ -106,8 +104,7 @@ func (k *kernel) hasTables(a netip.Addr) bool {
 	return k.tables[family]
 }
 
-// follow calls gone for each of Herald's routes that goes from the table, and returns when ctx ends or changes were
-// lost.
+// follow calls gone for each of Herald's routes that goes, until ctx ends or changes were lost.
 func (k *kernel) follow(ctx context.Context, gone func(netip.Prefix)) error {
 	updates, done := make(chan netlink.RouteUpdate, 64), make(chan struct{})
 	defer close(done)
@@ -136,7 +133,7 @@ func (k *kernel) follow(ctx context.Context, gone func(netip.Prefix)) error {
 	}
 }
 
-// prefixOf returns the prefix that a route is to; false for a default route.
+// prefixOf returns the prefix of a route; false for a default route.
 func prefixOf(r netlink.Route) (netip.Prefix, bool) {
 	if r.Dst == nil {
 		return netip.Prefix{}, false

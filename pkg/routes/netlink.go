@@ -1,5 +1,5 @@
-// Package routes keeps two things in the kernel: routes to VIPs in a routing table, for another daemon to export
-// (Table), and rules and routes by which what pods send leaves from the node that owns their Service's VIP (Egress).
+// Package routes keeps two things in the kernel: routes to VIPs in a table, for another daemon to export (Table), and
+// rules and routes by which what pods send leaves from their VIP's owner (Egress).
 package routes
 
 import (
@@ -12,13 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ruleList is netlink.RuleList; a test replaces it.
 var ruleList = netlink.RuleList
 
-// maxErrors is how many errors a Set names.
 const maxErrors = 10
 
-// complete reads a list of the kernel again, ten times at most, while it changes as it is read and some may be missing.
+// complete reads a list of the kernel again, up to ten times, if it changes meanwhile and some may be missing.
 func complete[T any](read func() ([]T, error)) (all []T, err error) {
 	for range 10 {
 		if all, err = read(); !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -28,7 +26,7 @@ func complete[T any](read func() ([]T, error)) (all []T, err error) {
 	return all, err
 }
 
-// routesOf is the routes of a family and a protocol number in a table, or in all by unix.RT_TABLE_UNSPEC.
+// routesOf is the routes of a family and protocol number in a table, or all (unix.RT_TABLE_UNSPEC).
 func routesOf(family, table, protocol int) ([]netlink.Route, error) {
 	filter := &netlink.Route{Table: table, Protocol: netlink.RouteProtocol(protocol)}
 	return complete(func() ([]netlink.Route, error) {
@@ -36,12 +34,12 @@ func routesOf(family, table, protocol int) ([]netlink.Route, error) {
 	})
 }
 
-// noTables reports whether an error of ruleList says that the kernel has one table only, or not the family.
+// noTables reports whether ruleList says that the kernel has one table, or not the family.
 func noTables(err error) bool {
 	return errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP)
 }
 
-// delRoute removes a route. One that has gone is no error.
+// delRoute removes a route, if it is there.
 func delRoute(r netlink.Route) error {
 	if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
 		return err
@@ -49,7 +47,6 @@ func delRoute(r netlink.Route) error {
 	return nil
 }
 
-// addressOf is the address of n; zero for nil.
 func addressOf(n *net.IPNet) netip.Addr {
 	if n == nil {
 		return netip.Addr{}
@@ -58,7 +55,7 @@ func addressOf(n *net.IPNet) netip.Addr {
 	return a.Unmap()
 }
 
-// join joins errors, maxErrors at most; nil ones don't count.
+// join joins up to maxErrors errors, without nil ones.
 func join(errs []error) error {
 	var some []error
 	more := 0

@@ -13,12 +13,12 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Options of a Table. All are required but Type.
+// Options of a Table; only Type may be missing.
 type Options struct {
 	Log *slog.Logger
 	// Poke is called when routes have gone that Set wrote.
 	Poke func()
-	// Link returns the link that routes name; "" if there is none. It must not block.
+	// Link returns the link of routes, or "", without blocking.
 	Link func() string
 
 	ID       int // of the table: vip_routingtableid
@@ -26,24 +26,23 @@ type Options struct {
 	Protocol int // rtm_protocol: vip_routingprotocol
 }
 
-// How long routes that drain stay: for the first time they are in the table, so that the
-// successor's are exported before they go; for the second routers may still send by them.
+// How long draining routes stay: first in the table, until the successor's are exported; then routers may still use
+// them.
 const (
 	drainStay = time.Second
 	drainTime = 2 * time.Second
 )
 
-// relistTable is how often the table is read again at least when Set is called, in case that the kernel has not told
-// of a change.
+// relistTable is how often Set reads the table at least, in case the kernel told of no change.
 const relistTable = time.Minute
 
-// A Table is one routing table of this node's network namespace, from which another daemon of the node (BIRD, FRR)
-// exports routes to VIPs (vip_routingtable). The kernel itself looks nothing up there, unless somebody adds a rule
-// (ip-rule(8)). Only one goroutine, the agent's, may call Set and Observe.
+// A Table is a routing table of this network namespace, from which another daemon (BIRD, FRR) exports routes to VIPs
+// (vip_routingtable). The kernel itself looks there only by somebody's rule (ip-rule(8)). Only the agent's goroutine
+// may call Set and Observe.
 //
-// Herald's routes are those that have its protocol number (rtm_protocol, rtnetlink(7)). By that a later process knows
-// those of an earlier one (docs/why.md, "Routing tables"); those of other protocols are never touched. A route stays
-// when its process is killed, since the kernel gives IPv4 routes no lifetime, until the next process begins.
+// Herald's routes have its protocol number (rtm_protocol, rtnetlink(7)), known to later processes (docs/why.md,
+// "Routing tables"); others are never touched. A killed process's routes stay until the next begins: the kernel gives
+// IPv4 routes no lifetime.
 type Table struct {
 	o       Options
 	kernel  *kernel
@@ -56,7 +55,7 @@ type Table struct {
 	draining map[netip.Prefix]time.Time            // routes with Drain, and since when
 }
 
-// NewTable makes a Table. What an earlier process left in the kernel is kept until the first Set.
+// NewTable makes a Table. What an earlier process left is kept until the first Set.
 func NewTable(o Options) *Table {
 	t := &Table{o: o, kernel: &kernel{o: o, tables: make(map[int]bool)}, metrics: newMetrics()}
 	t.written.Store(&map[netip.Prefix]bool{})
@@ -64,7 +63,6 @@ func NewTable(o Options) *Table {
 	return t
 }
 
-// String names the task.
 func (t *Table) String() string { return "routing table" }
 
 // Observe sets RoutesDraining, if routes began to drain less than two seconds ago.
@@ -74,12 +72,12 @@ func (t *Table) Observe(w *vip.World) {
 	}
 }
 
-// LinksChanged has the next Set read the table: with a link the kernel removes its routes.
+// LinksChanged has the next Set read the table: with a link go its routes.
 func (t *Table) LinksChanged() { t.stale.Store(true) }
 
-// Set makes Herald's routes in the table those of want: without aggregates, and without those that have drained for
-// a second. It reads the table if another program may have changed it, and once a minute. It returns the routes of
-// want that the kernel then has; the error names those that could not be added or removed, each with what to do.
+// Set makes Herald's routes those of want, without aggregates, and those drained for a second. It reads the table once
+// a minute, and if others may have changed it. It returns the routes of want that the kernel has; the error names
+// failures and what to do.
 func (t *Table) Set(_ context.Context, want []vip.Route) ([]vip.Route, error) {
 	now := time.Now()
 	wanted := t.wanted(want, now)
@@ -98,7 +96,6 @@ func (t *Table) Set(_ context.Context, want []vip.Route) ([]vip.Route, error) {
 	return t.of(want), nil
 }
 
-// of returns those of want that the kernel has.
 func (t *Table) of(want []vip.Route) (have []vip.Route) {
 	written := *t.written.Load()
 	for _, r := range want {
@@ -109,7 +106,7 @@ func (t *Table) of(want []vip.Route) (have []vip.Route) {
 	return have
 }
 
-// wanted returns the prefixes of want that are to be in the table, and stores since when routes drain.
+// wanted returns the prefixes for the table, and stores since when routes drain.
 func (t *Table) wanted(want []vip.Route, now time.Time) map[netip.Prefix]bool {
 	wanted, draining := make(map[netip.Prefix]bool, len(want)), make(map[netip.Prefix]time.Time)
 	for _, r := range want {
@@ -131,8 +128,8 @@ func (t *Table) wanted(want []vip.Route, now time.Time) map[netip.Prefix]bool {
 	return wanted
 }
 
-// write reads Herald's routes, adds those of wanted that are not there, and removes those that are not in wanted, or
-// have another link. It returns what is there then. Without the link it only removes those that are not in wanted.
+// write adds missing routes, removes unwanted ones and those of another link, and returns what is there. Without the
+// link it only removes unwanted ones.
 func (t *Table) write(wanted map[netip.Prefix]bool) (map[netip.Prefix]bool, error) {
 	have := make(map[netip.Prefix]bool, len(wanted))
 	index, noLink := t.kernel.index(t.link)
@@ -140,7 +137,7 @@ func (t *Table) write(wanted map[netip.Prefix]bool) (map[netip.Prefix]bool, erro
 	if err != nil {
 		return have, fmt.Errorf("routing table %d can't be read: %w", t.o.ID, err)
 	}
-	// What is removed on purpose is no change by another program.
+	// What is removed on purpose is no change by others.
 	stay := maps.Clone(*t.written.Load())
 	maps.DeleteFunc(stay, func(p netip.Prefix, _ bool) bool { return !wanted[p] })
 	t.written.Store(&stay)

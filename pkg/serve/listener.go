@@ -10,19 +10,18 @@ import (
 	"time"
 )
 
-// How many connections an endpoint has open at once. Beyond that the oldest one is closed for a new one, so that
-// whoever holds connections open keeps nobody from asking.
+// How many connections an endpoint has at once. Beyond that a new one closes the oldest, so that nobody keeps others
+// from asking.
 const (
 	maxLocal     = 64  // from this node itself, which no other host can use up
 	maxRemote    = 128 // from all other hosts
 	maxPerSource = 16  // of these, from one host (of IPv6: one /64)
 )
 
-// warnEvery is how often the log says at most that there are too many.
 const warnEvery = 10 * time.Minute
 
-// A listener accepts connections for one endpoint, at most so many at once as the constants above say. It closes
-// connections to a VIP, and for an endpoint of this node those of other hosts, without an answer.
+// A listener accepts an endpoint's connections, as many as the constants say. It closes connections to a VIP, and for
+// an endpoint of this node other hosts', unanswered.
 type listener struct {
 	net.Listener
 	localOnly bool
@@ -31,12 +30,10 @@ type listener struct {
 	refused   func(reason string) // counts
 	log       *slog.Logger        // of this endpoint
 
-	// What follows belongs to Accept.
 	open   []*connection // in the order in which they were accepted
 	warned time.Time     // when the log last said that there were too many
 }
 
-// A connection is one that listener has accepted.
 type connection struct {
 	net.Conn
 	source netip.Prefix // of the other end; the zero Prefix is this node
@@ -49,7 +46,6 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// from names the other end.
 func (c *connection) from() string {
 	if !c.source.IsValid() {
 		return "this node"
@@ -57,14 +53,14 @@ func (c *connection) from() string {
 	return c.source.String()
 }
 
-// trackState is the http.Server's ConnState: it notes whether a connection has a request under way.
+// trackState, as ConnState, notes whether a connection has a request under way.
 func trackState(c net.Conn, s http.ConnState) {
 	if c, ok := c.(*connection); ok {
 		c.active.Store(s == http.StateActive)
 	}
 }
 
-// Accept returns the next connection that is not refused. It is for one goroutine.
+// Accept returns the next connection that is not refused; for one goroutine.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -90,7 +86,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// refuse closes c with a reset, so that the kernel does not keep it in TIME_WAIT.
+// refuse closes c with a reset, so that the kernel keeps no TIME_WAIT.
 func (l *listener) refuse(c net.Conn, reason string) {
 	l.refused(reason)
 	if t, ok := c.(*net.TCPConn); ok {
@@ -99,7 +95,7 @@ func (l *listener) refuse(c net.Conn, reason string) {
 	_ = c.Close()
 }
 
-// makeRoom closes a connection if there are as many as may be, so that there is room for one from source.
+// makeRoom closes a connection, if there are too many, for one from source.
 func (l *listener) makeRoom(source netip.Prefix) {
 	l.open = slices.DeleteFunc(l.open, func(c *connection) bool { return c.closed.Load() })
 	same := func(c *connection) bool { return c.source == source }
@@ -111,8 +107,8 @@ func (l *listener) makeRoom(source netip.Prefix) {
 	l.closeOldest(maxRemote, func(c *connection) bool { return c.source.IsValid() })
 }
 
-// closeOldest closes one of those connections that count if most or more of them are open: the oldest without a
-// request under way, or the oldest if all have one.
+// closeOldest closes one of the connections that count if most or more are open: the oldest without a request under
+// way, else the oldest.
 func (l *listener) closeOldest(most int, counts func(*connection) bool) {
 	var oldest, idle *connection
 	n := 0
@@ -142,7 +138,7 @@ func (l *listener) closeOldest(most int, counts func(*connection) bool) {
 	l.refuse(oldest.Conn, "limit")
 }
 
-// address is the address of one end of a connection; the zero Addr if that is not one of TCP.
+// address is the address of a connection's end; zero if not TCP.
 func address(a net.Addr) netip.Addr {
 	if t, ok := a.(*net.TCPAddr); ok {
 		return t.AddrPort().Addr().Unmap().WithZone("")
@@ -150,7 +146,7 @@ func address(a net.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// sourceOf is what counts as one host: an IPv4 address, or a /64, of which a host may have every address.
+// sourceOf is what counts as one host: an IPv4 address, or a /64, all of which a host may have.
 func sourceOf(a netip.Addr) netip.Prefix {
 	bits := a.BitLen()
 	if a.Is6() {

@@ -14,7 +14,7 @@ var source string
 //go:embed page.css
 var assets embed.FS
 
-// A View is what the page shows. All texts may come from users: the template escapes them.
+// A View is what the page shows. The template escapes all texts: they may be users'.
 type View struct {
 	Node, Version string
 	Now           time.Time
@@ -28,7 +28,6 @@ type View struct {
 	Moves         []MoveRow // the latest first
 }
 
-// A Problem is something that an operator should mend.
 type Problem struct {
 	Subject string // a Service or a node
 	Message string
@@ -66,7 +65,7 @@ type MoveRow struct {
 	Class                          string // of its dot: "", "warn" or "bad"
 }
 
-// Title is the title of the page, which begins with how many problems there are.
+// Title begins with how many problems there are.
 func (v View) Title() string {
 	title := "Herald on " + v.Node
 	if n := len(v.Problems) + v.MoreProblems; n > 0 {
@@ -75,7 +74,6 @@ func (v View) Title() string {
 	return title
 }
 
-// hours is how far back the timeline goes.
 const hours = 6
 
 // A Dot is a move on the timeline; a tick is an hour.
@@ -85,17 +83,15 @@ type Dot struct {
 	Class string
 }
 
-// Hours is how many hours the timeline shows.
 func (v View) Hours() int { return hours }
 
-// x returns where t is on the timeline, of 1000; ok is false if it is not on it.
+// x returns where t is on the timeline, of 1000, if it is.
 func (v View) x(t time.Time) (x int, ok bool) {
 	age := v.Now.Sub(t)
 	return int(1000 * (hours*time.Hour - age) / (hours * time.Hour)), age >= 0 && age < hours*time.Hour
 }
 
-// Dots returns the moves of the last hours. Of those that would cover each other there are three at most, above each
-// other.
+// Dots returns the last hours' moves. Of those that would cover each other up to three, above each other.
 func (v View) Dots() (dots []Dot) {
 	const width = 8
 	at := make(map[int]int)
@@ -125,7 +121,6 @@ func (v View) Ticks() (ticks []Dot) {
 
 var pageTemplate = template.Must(template.New("page").Parse(source))
 
-// render returns the page.
 func render(v View) ([]byte, error) {
 	var b bytes.Buffer
 	err := pageTemplate.ExecuteTemplate(&b, "page", v)

@@ -16,7 +16,7 @@ func NewHandler(view func() View, log *slog.Logger) *Handler {
 	return &Handler{view: view, log: log}
 }
 
-// policy has a browser load nothing from elsewhere, run no script, and use no style but that of the file.
+// policy has a browser load nothing from elsewhere, run no script, and use only the file's style.
 const policy = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {

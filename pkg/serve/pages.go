@@ -16,30 +16,26 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Pages are what is served. The functions are called for every request, from
-// any goroutine, and must not block.
+// Pages are what is served. Any goroutine calls the functions, for every request: they must not block.
 type Pages struct {
 	Metrics prometheus.Gatherer
 	Healthy func() error // nil if the process works; else why it should be restarted
 	Ready   func() error // nil if this node can own VIPs; else why it can't
 	Plan    func() any   // the agent's last World and Plan, in a form that encodes as JSON
-	// Explain returns what is known of the Service namespace/name, in a form that encodes as JSON; ok is false if there
-	// is none.
+	// Explain returns what is known of the Service namespace/name, for JSON, if there is one.
 	Explain  func(service string) (explanation any, ok bool)
 	Overview http.Handler // the page for people and its style sheet: overviewPaths
 }
 
-// overviewPaths is what Pages.Overview serves.
 var overviewPaths = []string{"/{$}", "/page.css"}
 
 //go:embed index.html
 var indexPage string
 
-// loopbackOnly is the answer to hosts that ask for a page which shows the Services of all namespaces.
+// loopbackOnly is for other hosts that ask for all namespaces' Services.
 const loopbackOnly = " is served on the loopback address only: ask 127.0.0.1 on the node, or use kubectl " +
 	"port-forward to the Pod"
 
-// handler returns the handler of every page.
 func (p Pages) handler(log *slog.Logger) http.Handler {
 	mux := p.healthHandler()
 	mux.Handle("GET /metrics", newRenderer(promhttp.HandlerFor(p.Metrics, promhttp.HandlerOpts{
@@ -68,15 +64,13 @@ func (p Pages) handler(log *slog.Logger) http.Handler {
 	return mux
 }
 
-// index is the page for other hosts: what there is.
 func index(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	_, _ = io.WriteString(w, indexPage) // fails only if the client went away
 }
 
-// overLoopbackOnly serves page over the loopback link to who asks for the node by a loopback address or as localhost:
-// a name that a site on the internet has resolve to 127.0.0.1 makes its scripts same-origin with the page (DNS
-// rebinding). All others get otherwise, or 403 if that is nil.
+// overLoopbackOnly serves page over loopback to who asks for a loopback address or localhost: a name on the internet
+// that resolves to 127.0.0.1 makes its scripts same-origin (DNS rebinding). Others get otherwise, or 403 if nil.
 func overLoopbackOnly(page, otherwise http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -90,8 +84,8 @@ func overLoopbackOnly(page, otherwise http.Handler) http.Handler {
 	})
 }
 
-// namesLoopback reports whether the Host header of a request names localhost or a loopback address, with or without a
-// port. One that is empty (HTTP/1.0) was sent by no browser.
+// namesLoopback reports whether the Host header names localhost or a loopback address, with any port. No browser sends
+// an empty one (HTTP/1.0).
 func namesLoopback(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -100,7 +94,6 @@ func namesLoopback(host string) bool {
 	return host == "" || host == "localhost" || err == nil && a.Unmap().IsLoopback()
 }
 
-// healthHandler returns the handler of the pages for a kubelet's probes.
 func (p Pages) healthHandler() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", healthPage(p.Healthy))
@@ -108,9 +101,8 @@ func (p Pages) healthHandler() *http.ServeMux {
 	return mux
 }
 
-// overLoopback reports whether a request came over the loopback link. That both ends have one address of the node
-// is not enough: the API server, which proxies for everybody who may write EndpointSlices, asks so on its own node
-// (docs/why.md, "The key of the heartbeats").
+// overLoopback reports whether a request came over loopback. Equal ends are not enough: the API server, a proxy for who
+// may write EndpointSlices, asks so on its own node (docs/why.md, "The key of the heartbeats").
 func overLoopback(r *http.Request) bool {
 	remote, err := netip.ParseAddrPort(r.RemoteAddr)
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
@@ -129,8 +121,7 @@ func healthPage(check func() error) http.HandlerFunc {
 	}
 }
 
-// writeJSON writes v indented. It encodes all of v first, so that a
-// failure is answered as one and not by half a page.
+// writeJSON writes v indented, all encoded first: failures are no half pages.
 func writeJSON(w http.ResponseWriter, v any) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

@@ -7,17 +7,16 @@ import (
 	"time"
 )
 
-// pageAge is how old a page may be that other hosts get.
+// pageAge is how old other hosts' pages may be.
 const pageAge = time.Second
 
-// A renderer serves a page that costs something to make. It makes one at a time, and gives other hosts one that is
-// not older than pageAge, however often and however slowly they read it. Requests over the loopback link get a new one.
+// A renderer serves a costly page. It makes one at a time, and gives other hosts one up to pageAge old, however often
+// they read. Requests over loopback get a new one.
 type renderer struct {
 	page http.Handler
 	last chan rendered // holds the last page, but for while a new one is made
 }
 
-// A rendered is a whole answer.
 type rendered struct {
 	at     time.Time
 	header http.Header
@@ -42,7 +41,7 @@ func (r *renderer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// recent returns p, or a new page if p is too old or fresh is true, and leaves it in last, even if making it panics.
+// recent returns p, or a new page if that is too old or fresh is true, and leaves it in last, even after a panic.
 func (r *renderer) recent(p rendered, fresh bool) rendered {
 	defer func() { r.last <- p }()
 	if fresh || p.at.IsZero() || time.Since(p.at) > pageAge {
@@ -51,7 +50,7 @@ func (r *renderer) recent(p rendered, fresh bool) rendered {
 	return p
 }
 
-// render makes the page as one gets it who asks without any header: one form for all.
+// render makes the page for requests without headers: one form for all.
 func (r *renderer) render() rendered {
 	b := answer{header: http.Header{}, code: http.StatusOK}
 	r.page.ServeHTTP(&b, &http.Request{Method: http.MethodGet, Header: http.Header{}})

@@ -1,7 +1,6 @@
 // Package serve answers HTTP: metrics, health, and what the node is doing.
 //
-// An address that can't be listened on is a warning and tried again, since
-// no VIP should go away because of a metrics port.
+// An address that can't be listened on is only warned of and tried again: no VIP should go for a metrics port.
 package serve
 
 import (
@@ -27,7 +26,7 @@ const (
 	shutdownGrace = time.Second
 )
 
-// How long to wait before an address is tried again: twice as long each time.
+// How long before an address is tried again: doubled each time.
 const (
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
@@ -52,7 +51,6 @@ type Server struct {
 	refused   *prometheus.CounterVec
 }
 
-// An endpoint is an address and what is served there.
 type endpoint struct {
 	name      string // for the log
 	address   string
@@ -60,8 +58,8 @@ type endpoint struct {
 	handler   http.Handler
 }
 
-// New makes a Server. The health port listens on all addresses, since a probe without a host asks the address of
-// the node, and closes connections of other hosts.
+// New makes a Server. The health port listens on all addresses, as probes without a host ask the node's, and closes
+// other hosts' connections.
 func New(o Options) *Server {
 	s := &Server{o: o, log: o.Log, listen: new(net.ListenConfig).Listen,
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -80,12 +78,11 @@ func New(o Options) *Server {
 	return s
 }
 
-// Collectors are the metrics of the Server.
 func (s *Server) Collectors() []prometheus.Collector { return []prometheus.Collector{s.refused} }
 
 func (s *Server) String() string { return "http" }
 
-// Run serves until ctx is done. It returns nil: what goes wrong is logged, and tried again.
+// Run serves until ctx is done, and returns nil: failures are logged, and tried again.
 func (s *Server) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	for _, e := range s.endpoints {
@@ -96,8 +93,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// serveRetrying serves e until ctx is done, again after each failure. It warns of a failure if that differs from the
-// one before, or if e was served meanwhile.
+// serveRetrying serves e until ctx is done, also after failures. It warns of new ones, or after e was served.
 func (s *Server) serveRetrying(ctx context.Context, e endpoint) {
 	retry, logged := firstRetry, ""
 	for {
@@ -123,7 +119,7 @@ func (s *Server) serveRetrying(ctx context.Context, e endpoint) {
 	}
 }
 
-// serve serves e until that fails or ctx is done. It reports whether it could listen, and the failure.
+// serve serves e until ctx is done or it fails, and reports whether it listened, and the failure.
 func (s *Server) serve(ctx context.Context, e endpoint) (served bool, err error) {
 	l, err := s.listen(ctx, "tcp", e.address)
 	if err != nil {
@@ -158,8 +154,7 @@ func (s *Server) serve(ctx context.Context, e endpoint) (served bool, err error)
 	return true, nil
 }
 
-// newListener makes the listener of e from what accepts its connections. An operator who names an address means
-// that one, even if it is a VIP.
+// newListener makes the listener of e. An operator who names an address means it, even a VIP.
 func (s *Server) newListener(l net.Listener, e endpoint) *listener {
 	isVIP := s.o.IsVIP
 	if !address(l.Addr()).IsUnspecified() {

@@ -20,8 +20,7 @@ type Faults struct {
 	Cut         bool          // nothing goes through
 	WatchCut    bool          // only the watch is cut
 	WatchStuck  bool          // the watch shows nothing until it begins again (WatchAgain)
-	// after etcd was restored the watch goes on from the last version that it has shown, so that it shows nothing before
-	// a later one
+	// after a restore of etcd the watch goes on from its last version, so it shows nothing before a later one
 	WatchesOn   bool
 	LoseAnswers bool          // writes take effect, but their answers are lost
 	CommitDelay time.Duration // until a write takes effect, also if its sender no longer waits: etcd's disk is slow
@@ -32,7 +31,7 @@ type Faults struct {
 // NoFaults is a way on which nothing is wrong.
 var NoFaults = Faults{Lag: 5 * time.Millisecond, Delay: 3 * time.Millisecond}
 
-// A Client is one node's way to the Server: a lease.Store. Its cache lags; its way can be cut.
+// A Client is one node's lagging way to the Server, which can be cut: a lease.Store.
 type Client struct {
 	*Server
 	wake func()
@@ -48,8 +47,7 @@ type Client struct {
 	faultsChanged chan struct{} // closed when faults changes
 }
 
-// NewClient makes a way to s on which nothing is wrong. wake is called when the
-// cache has changed. Watch keeps the cache.
+// NewClient makes a way to s without faults; wake is called when the cache has changed. Watch keeps the cache.
 func NewClient(s *Server, wake func()) *Client {
 	return &Client{
 		Server: s, wake: wake, cache: map[vip.Key]*coordinationv1.Lease{}, fresh: map[vip.Key]bool{}, next: -1,
@@ -82,7 +80,7 @@ func (c *Client) Watch(ctx context.Context) {
 
 func (c *Client) watchCut() bool { return c.faults.Cut || c.faults.WatchCut || c.faults.WatchStuck }
 
-// WatchAgain has the watch begin again with a list, as soon as it is not cut.
+// WatchAgain has the watch begin again with a list, once it is not cut.
 func (c *Client) WatchAgain() {
 	c.SetFaults(func(f *Faults) {
 		f.WatchStuck, c.next = false, -1
@@ -147,8 +145,7 @@ func (c *Client) setCached(k vip.Key, l *coordinationv1.Lease) {
 // Synced is always true: an empty cache is one.
 func (c *Client) Synced() bool { return true }
 
-// TakeChanges is what is new or changed in the cache since the last call, and the last
-// versions of what left it.
+// TakeChanges is what is new or changed in the cache, and last versions of what left it.
 func (c *Client) TakeChanges() (changed, dropped []*coordinationv1.Lease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -174,7 +171,6 @@ func (c *Client) delay(ctx context.Context) error {
 	}
 }
 
-// Get reads past the cache.
 func (c *Client) Get(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error) {
 	if err := c.delay(ctx); err != nil {
 		return nil, err
@@ -185,12 +181,10 @@ func (c *Client) Get(ctx context.Context, namespace, name string) (*coordination
 	return nil, apierrors.NewNotFound(leases, name)
 }
 
-// Create writes a Lease that must not exist.
 func (c *Client) Create(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	return c.Update(ctx, l)
 }
 
-// Update writes a Lease over the version it names.
 func (c *Client) Update(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	if err := c.delay(ctx); err != nil {
 		return nil, err

@@ -1,5 +1,4 @@
-// Package leasetest is an API server for Leases, on which the agreement of nodes can be
-// tested with faults at the worst moment.
+// Package leasetest is an API server for Leases, to test nodes' agreement with faults at the worst moment.
 package leasetest
 
 import (
@@ -20,11 +19,10 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A Server is an API server for Leases: objects with versions, compare-and-swap,
-// and a log of all that happened, which each Client's watch reads at its own pace.
+// A Server is an API server for Leases: versions, compare-and-swap, and a log that each Client's watch reads at its
+// pace.
 type Server struct {
-	// Refuse returns the error with which admission refuses a write of l, or nil; it may be nil.
-	// Not to be changed once the Server is in use.
+	// Refuse, if not nil, returns admission's error for a write of l. Not to be changed once the Server is in use.
 	Refuse func(l *coordinationv1.Lease) error
 
 	MissingNamespace string // a namespace that does not exist; not to be changed once the Server is in use
@@ -63,9 +61,8 @@ func NewServer() *Server {
 	return &Server{objects: make(map[vip.Key]*coordinationv1.Lease), changed: make(chan struct{})}
 }
 
-// Put writes l if its resourceVersion is that of what is there ("" = nothing is), and it has no UID or that of what
-// is there. Over a Lease that was deleted it is a conflict with a UID, as the API server has it, and a Lease that is
-// not found without.
+// Put writes l if its resourceVersion ("": none) and its UID, if any, are those of what is there. Over a deleted Lease
+// it is a conflict with a UID, as at the API server, and not found without.
 func (s *Server) Put(l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -210,8 +207,8 @@ func deref[T any](p *T) (v T) {
 	return v
 }
 
-// Snapshot returns a function with which everything is again as it is now, and versions go on from the present one,
-// as if etcd were restored from a backup. Watches begin again with a list, but for those with the fault WatchesOn.
+// Snapshot returns a function that restores all as it is now, while versions go on, like a restore of etcd. Watches
+// begin again with a list, except with WatchesOn.
 func (s *Server) Snapshot() (restore func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -226,5 +223,5 @@ func (s *Server) Snapshot() (restore func()) {
 	}
 }
 
-// LeaseLocked is Lease for a function that the Server calls (Refuse).
+// LeaseLocked is Lease for Refuse.
 func (s *Server) LeaseLocked(k vip.Key) *coordinationv1.Lease { return s.objects[k] }
