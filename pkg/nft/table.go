@@ -34,7 +34,7 @@ const (
 	maxElements = 250              // in one message: a netlink attribute has at most 64 KiB
 	answerSize  = 4096             // what the answer to a message takes of the socket's buffer at most, in bytes
 	elementSize = 128              // what an element takes of a transaction at most, in bytes
-	// of a set without elements, and its chains and rules
+	// what a set takes without its elements, with its chains and rules
 	setSize     = 4096
 	setMessages = 4 // in how many messages these are
 )

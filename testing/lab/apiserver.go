@@ -11,20 +11,19 @@ import (
 	"time"
 )
 
-// StartAPIServer starts a further API server, on a node, at port 6443 of all its addresses, and does not wait until
-// it is ready. All API servers of a lab have one etcd, the same users and tokens.
+// StartAPIServer starts a further API server on a node, at port 6443 of all its addresses, without waiting. All have
+// one etcd, users and tokens.
 func (l *Lab) StartAPIServer(node string) (*Process, error) {
 	return l.Start(node, "kube-apiserver-"+node, l.apiArgs(node, l.etcdURL()))
 }
 
-// An APIConn is a connection of the host cl to an API server.
 type APIConn struct {
 	Server string // the host of the API server that answers
 	conn   *tls.Conn
 	in     *bufio.Reader
 }
 
-// DialAPI connects from the host cl to the API server that answers at addr, which is an IP address and a port.
+// DialAPI connects from the host cl to the API server at addr, an IP address and a port.
 func (l *Lab) DialAPI(ctx context.Context, addr string) (*APIConn, error) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(l.ca)
@@ -41,7 +40,7 @@ func (l *Lab) DialAPI(ctx context.Context, addr string) (*APIConn, error) {
 		in: bufio.NewReader(conn)}, nil
 }
 
-// Ask makes one request on the connection, as the admin. The answer must come within 2 s.
+// Ask makes one request as the admin; the answer must come within 2 s.
 func (c *APIConn) Ask() error {
 	if err := c.conn.SetDeadline(time.Now().Add(2 * time.Second)); err != nil {
 		return err
@@ -64,5 +63,4 @@ func (c *APIConn) Ask() error {
 	return nil
 }
 
-// Close closes the connection.
 func (c *APIConn) Close() error { return c.conn.Close() }

@@ -9,12 +9,10 @@ import (
 	"sync"
 )
 
-// backendName is the name under which the program re-executes itself as the
-// process of a pod.
+// backendName is how the program runs itself as the process of a pod.
 const backendName = "herald-lab-backend"
 
-// A program that uses this package runs itself again as the backend of its pods: no other
-// program has to be built and found.
+// A program that uses this package is the backend of its pods: no other one has to be built and found.
 func init() {
 	if len(os.Args) == 3 && os.Args[0] == backendName {
 		serveBackend(os.Args[1], os.Args[2])
@@ -22,9 +20,8 @@ func init() {
 	}
 }
 
-// serveBackend answers every HTTP request on the listeners it has inherited, which
-// are file descriptors 3 and up, with a line "pod node client". A connection that asks for
-// /echo is no longer HTTP: it gets back what it sends, until the client closes it.
+// serveBackend answers HTTP requests on inherited listeners, from file descriptor 3, with "pod node client". A
+// connection that asks for /echo then gets back what it sends, until the client closes it.
 func serveBackend(pod, node string) {
 	answer := func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/echo" {

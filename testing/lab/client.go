@@ -20,7 +20,6 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// connect makes the admin's client. Nothing is sent yet.
 func (l *Lab) connect() error {
 	l.config = &rest.Config{
 		Host:            "https://" + l.apiAddr(),
@@ -50,14 +49,13 @@ func newClient(c *rest.Config) (kubernetes.Interface, func(), error) {
 	return client, func() { utilnet.CloseIdleConnectionsFor(hc.Transport) }, err
 }
 
-// Client is the admin's client, from this process into the lab, with no rate limit.
+// Client is the admin's client into the lab, with no rate limit.
 func (l *Lab) Client() kubernetes.Interface { return l.client }
 
-// Config is for further clients of the admin. Its connections begin in the
-// control plane's namespace, so it works from anywhere in this process.
+// Config is for further clients of the admin, from anywhere in this process.
 func (l *Lab) Config() *rest.Config { return rest.CopyConfig(l.config) }
 
-// awaitAPI waits until the API server is ready and has made the namespaces that every cluster has.
+// awaitAPI waits until the API server is ready and has made its namespaces.
 func (l *Lab) awaitAPI(ctx context.Context) error {
 	return l.await(ctx, l.api, func() error {
 		if _, err := l.client.CoreV1().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx); err != nil {
@@ -72,7 +70,7 @@ func (l *Lab) awaitAPI(ctx context.Context) error {
 	})
 }
 
-// Kubectl runs kubectl as admin and returns what it prints on standard output.
+// Kubectl runs kubectl as admin and returns its standard output.
 func (l *Lab) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return l.Run(ctx, "cp", append([]string{l.programPath("kubectl")}, args...)...)
 }
@@ -83,9 +81,8 @@ func (l *Lab) Apply(ctx context.Context, yaml string) error {
 	return err
 }
 
-// Kubeconfig returns the path of a kubeconfig for use in the lab's namespaces. user
-// is "admin", "herald" (the ServiceAccount kube-system/herald), or any
-// ServiceAccount as "namespace/name", which is made if it is missing.
+// Kubeconfig returns the path of a kubeconfig for the lab's namespaces. user is "admin", "herald" (the ServiceAccount
+// kube-system/herald), or a ServiceAccount "namespace/name", made if missing.
 func (l *Lab) Kubeconfig(ctx context.Context, user string) (string, error) {
 	ns, name, ok := strings.Cut(user, "/")
 	if !ok {
@@ -109,16 +106,12 @@ func (l *Lab) Kubeconfig(ctx context.Context, user string) (string, error) {
 
 var metricLabel = regexp.MustCompile(`(\w+)="((?:[^"\\]|\\.)*)"`)
 
-// APIRequests returns how many requests the API server has answered since it
-// started, by "VERB resource" ("PUT leases", "PATCH services/status", "GET
-// /metrics"). Watches are left out: they count when they end.
+// APIRequests returns how many requests the API server has answered, by "VERB resource" ("PUT leases", "PATCH
+// services/status", "GET /metrics"), without watches under way.
 //
-// Not all of them are Herald's. In an idle lab the API server asks itself for GET openapi/v3
-// every 5 s, renews its identity (PUT leases) every 10 s, and lists services and
-// the like every few minutes: 0.3 requests a second, seen over 200 s. This
-// call is a GET /metrics. kube-proxy and the endpointslice-controller only watch, and the
-// controller writes EndpointSlices when pods or Services change. So take the
-// difference of two calls, and look at the keys.
+// Others than Herald ask, too, 0.3 a second in an idle lab: the API server for GET openapi/v3 every 5 s, its identity
+// (PUT leases) every 10 s, and lists at times; the controller when pods or Services change; this call by GET /metrics.
+// So take the difference of two calls, and look at the keys.
 func (l *Lab) APIRequests(ctx context.Context) (map[string]float64, error) {
 	raw, err := l.client.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
 	if err != nil {
@@ -165,8 +158,7 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s, "", false
 }
 
-// Since returns by how much each count of now is greater than that of before, without those
-// that did not change.
+// Since returns by how much counts of now exceed those of before, without equal ones.
 func Since(now, before map[string]float64) map[string]float64 {
 	d := maps.Clone(now)
 	for k := range d {

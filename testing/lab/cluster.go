@@ -16,16 +16,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// programs are the names of the one program that testing/lab/parts is: it is what its name says.
+// programs are the names of the one program testing/lab/parts.
 var programs = []string{"etcd", "kube-apiserver", "endpointslices", "kube-proxy", "kubectl"}
 
-// programPath is the path of a built program.
 func (l *Lab) programPath(name string) string { return filepath.Join(l.opts.Parts, name) }
 
-// apiAddr is the address and port of the API server.
 func (l *Lab) apiAddr() string { return net.JoinHostPort(l.host("cp").mgmtAddr().String(), "6443") }
 
-// startAPI starts etcd and the API server, and does not wait until they are ready.
+// startAPI starts etcd and the API server, without waiting.
 func (l *Lab) startAPI() error {
 	if err := l.spawnEtcd(); err != nil {
 		return err
@@ -46,7 +44,6 @@ func (l *Lab) spawnEtcd() error {
 	return err
 }
 
-// etcdURL is where API servers on nodes find etcd.
 func (l *Lab) etcdURL() string {
 	return "http://" + net.JoinHostPort(l.host("cp").mgmtAddr().String(), "2379")
 }
@@ -70,7 +67,6 @@ func (l *Lab) spawnAPI() error {
 	return nil
 }
 
-// apiArgs is the command of the API server of a host.
 func (l *Lab) apiArgs(host, etcd string) []string {
 	return []string{l.programPath("kube-apiserver"),
 		"--etcd-servers=" + etcd, "--bind-address=::", "--advertise-address=" + l.host(host).mgmtAddr().String(),
@@ -80,13 +76,12 @@ func (l *Lab) apiArgs(host, etcd string) []string {
 		"--service-account-key-file=" + l.pki("sa.key"), "--service-account-signing-key-file=" + l.pki("sa.key"),
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
 		"--service-cluster-ip-range=" + l.ofFamilies(ServiceCIDRs),
-		// No controller makes the default ServiceAccounts that Pods would
-		// need, or takes the taint of new Nodes away.
+		// No controller makes the default ServiceAccounts for Pods, or takes new Nodes' taint away.
 		"--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
 		"--v=1"}
 }
 
-// startController starts the one controller that the lab does not stand in for, and waits until it knows all objects.
+// startController starts the one controller that the lab needs, and waits until it knows all objects.
 func (l *Lab) startController(ctx context.Context) error {
 	p, err := l.Start("cp", "endpointslices",
 		[]string{l.programPath("endpointslices"), "--kubeconfig=" + l.kubeconfig("controller")})
@@ -97,7 +92,6 @@ func (l *Lab) startController(ctx context.Context) error {
 	return p.WaitLog(ctx, "EndpointSlices are made")
 }
 
-// writeNode creates the Node as its kubelet would.
 func (l *Lab) writeNode(ctx context.Context, h host) error {
 	n := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: h.name,
@@ -125,7 +119,6 @@ func (l *Lab) writeNode(ctx context.Context, h host) error {
 	return nil
 }
 
-// spawnProxy starts a node's kube-proxy.
 func (l *Lab) spawnProxy(node, kubeconfig string) (*Process, error) {
 	conf := l.conf("kube-proxy-" + node + ".yaml")
 	// The sync periods: the default of a second would dominate what is measured.
@@ -163,8 +156,8 @@ func (l *Lab) startProxy(ctx context.Context, h host) error {
 	})
 }
 
-// forwardAPIServer has connections of the node to the cluster IP of default/kubernetes lead to the API server, as a
-// kube-proxy would: a Herald without that finds the data plane of its node faulty.
+// forwardAPIServer has the cluster IP of default/kubernetes lead to the API server, like a kube-proxy: else Herald
+// finds the node's data plane faulty.
 func (l *Lab) forwardAPIServer(ctx context.Context, h host) error {
 	cidr, _, _ := strings.Cut(ServiceCIDRs, ",")
 	clusterIP := netip.MustParsePrefix(cidr).Addr().Next() // the API server takes the first of the range
@@ -176,8 +169,8 @@ func (l *Lab) forwardAPIServer(ctx context.Context, h host) error {
 		"add rule ip lab_api post ct status dnat masquerade")
 }
 
-// await calls fn every 20 ms until it returns nil. It is an error if p or ctx ends before;
-// the error has fn's last one, and the end of p's log if p has ended.
+// await calls fn every 20 ms until it returns nil. If p or ctx ends before, the error has fn's last one, and the end of
+// p's log.
 func (l *Lab) await(ctx context.Context, p *Process, fn func() error) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

@@ -17,20 +17,18 @@ import (
 	"time"
 )
 
-// connectTimeout is the limit for an attempt, from dialing to the end of the response.
+// connectTimeout is the limit for an attempt, with the response.
 const connectTimeout = 2 * time.Second
 
-// A Connect opens a new connection at a fixed interval, from the host cl, makes one HTTP
-// request over it and reads the whole response.
+// A Connect regularly opens a new connection from the host cl, makes one HTTP request over it and reads the response.
 type Connect struct {
-	lab   *Lab
-	addr  string // IP:port
-	path  string
-	every time.Duration
-	began time.Time
-	stop  context.CancelFunc
-	done  sync.WaitGroup
-	// Written by run, read after done.
+	lab    *Lab
+	addr   string // IP:port
+	path   string
+	every  time.Duration
+	began  time.Time
+	stop   context.CancelFunc
+	done   sync.WaitGroup
 	ended  time.Time
 	stalls []stall
 
@@ -48,8 +46,8 @@ type Attempt struct {
 	Client  netip.Addr // the source address that the pod saw
 }
 
-// Connect starts a client that opens a connection to to, "IP:port" or "http://IP:port/path", once per
-// every, each for itself and with 2 s to succeed, until Stop is called or ctx is done.
+// Connect starts to connect to to, "IP:port" or "http://IP:port/path", once per every, each attempt with 2 s, until
+// Stop or ctx.
 func (l *Lab) Connect(ctx context.Context, every time.Duration, to string) (*Connect, error) {
 	if !strings.Contains(to, "://") {
 		to = "http://" + to + "/"
@@ -72,8 +70,7 @@ func (l *Lab) Connect(ctx context.Context, every time.Duration, to string) (*Con
 	return c, nil
 }
 
-// A stall is a time in which this process should have run and did not: the
-// machine was busy. An outage at that time may be this process's own.
+// A stall is a time in which this process should have run and did not: an outage then may be its own.
 type stall struct{ from, to time.Time }
 
 func (c *Connect) run(ctx context.Context) {
@@ -113,8 +110,7 @@ func (c *Connect) attempt() (a Attempt) {
 		return a
 	}
 	defer conn.Close()
-	// A reset instead of TIME_WAIT: a node that masquerades would find the port's
-	// old connection in its table, and swallow the first packet of a new one.
+	// A reset, no TIME_WAIT: a node that masquerades would swallow the first packet of a new connection by the same port.
 	_ = conn.(*net.TCPConn).SetLinger(0)
 	_ = conn.SetDeadline(a.Began.Add(connectTimeout))
 	answer, err := httpGet(conn, c.addr, c.path)
@@ -132,8 +128,7 @@ func (c *Connect) attempt() (a Attempt) {
 	return a
 }
 
-// httpGet sends a GET request over conn and returns the body of the response. A status other
-// than 200 is an error.
+// httpGet sends a GET request over conn and returns the body; a status other than 200 is an error.
 func httpGet(conn net.Conn, host, path string) (string, error) {
 	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", path, host); err != nil {
 		return "", err
@@ -168,8 +163,7 @@ type ConnectReport struct {
 	Attempts      int
 	Failures      []Attempt
 	P50, P99, Max time.Duration // latency of those that succeeded
-	// Outage is the longest time without a success, from end to end of attempts, less what
-	// of it this process was kept from running itself.
+	// Outage is the longest time without a success, from end to end of attempts, less this process's own stalls.
 	Outage  time.Duration
 	Stalled time.Duration // how long it was kept from running, in all
 	Pods    map[string]int
@@ -203,7 +197,7 @@ func (r *ConnectReport) summarize(attempts []Attempt, stalls []stall) {
 	}
 }
 
-// overlap is how much of the time from from to to was stalled.
+// overlap is how much of a time was stalled.
 func overlap(stalls []stall, from, to time.Time) time.Duration {
 	var sum time.Duration
 	for _, s := range stalls {

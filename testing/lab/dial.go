@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// DialFrom returns a dialer, as http.Transport takes it, whose connections begin in
-// the namespace ns. It dials IP addresses only: there are no names in the lab.
+// DialFrom returns a dialer for http.Transport, of IP addresses only, from the namespace ns.
 func (l *Lab) DialFrom(ns string) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
 		err = inNamespace(ns, func() error {
@@ -22,8 +21,7 @@ func (l *Lab) DialFrom(ns string) func(ctx context.Context, network, addr string
 	}
 }
 
-// Get asks for a URL from the namespace ns and returns the body. It is an error
-// if the status is not 200, or nothing comes for 5 s.
+// Get returns the body of a URL from the namespace ns; an error unless the status is 200 within 5 s.
 func (l *Lab) Get(ctx context.Context, ns, url string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

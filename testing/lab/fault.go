@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// onSwitchPort calls fn with the port by which a host is plugged into a bridge of the switch.
+// onSwitchPort calls fn with a host's port on a bridge of the switch.
 func (l *Lab) onSwitchPort(bridge, name string, fn func(*netlink.Handle, netlink.Link) error) error {
 	err := withNetlink("switch", func(nl *netlink.Handle) error {
 		link, err := nl.LinkByName(bridge + "-" + name)
@@ -31,8 +31,7 @@ func (l *Lab) Unplug(name string) error {
 	return l.onSwitchPort(lanBridge, name, func(nl *netlink.Handle, p netlink.Link) error { return nl.LinkSetDown(p) })
 }
 
-// Cut cuts a host from the LAN without its noticing: eth0 stays up, and every
-// frame is lost in both directions.
+// Cut cuts a host from the LAN unnoticed: eth0 stays up, every frame is lost.
 func (l *Lab) Cut(name string) error {
 	return l.onSwitchPort(lanBridge, name, func(nl *netlink.Handle, p netlink.Link) error { return nl.LinkSetNoMaster(p) })
 }
@@ -40,8 +39,7 @@ func (l *Lab) Cut(name string) error {
 // Reconnect undoes Unplug and Cut.
 func (l *Lab) Reconnect(name string) error { return l.reconnect(lanBridge, name) }
 
-// CutAPI cuts a node from the API server without its noticing: packets are lost
-// in both directions.
+// CutAPI cuts a node from the API server unnoticed: packets are lost both ways.
 func (l *Lab) CutAPI(node string) error {
 	return l.onSwitchPort(mgmtBridge, node,
 		func(nl *netlink.Handle, p netlink.Link) error { return nl.LinkSetNoMaster(p) })
@@ -70,7 +68,7 @@ func (l *Lab) BlockPort(ctx context.Context, node string, port int) error {
 		fmt.Sprintf("add rule inet lab_block out th dport %d drop", port))
 }
 
-// nft runs commands of nft(8) on a node, one after the other, until one fails.
+// nft runs commands of nft(8) on a node until one fails.
 func (l *Lab) nft(ctx context.Context, node string, commands ...string) error {
 	for _, command := range commands {
 		if _, err := l.Run(ctx, node, "nft", command); err != nil {
@@ -102,17 +100,16 @@ func (l *Lab) StartAPI(ctx context.Context) error {
 	return l.awaitAPI(ctx)
 }
 
-// preferred is the niceness of what PreferControlPlane prefers.
 const preferred = -15
 
-// PreferControlPlane gives etcd, the API server and the controller the processors before all others, as if they had a
-// machine of their own. An API server that is started later has the usual priority again.
+// PreferControlPlane gives etcd, the API server and the controller the processors first, as if they had their own
+// machine; not a later API server.
 func (l *Lab) PreferControlPlane() error {
 	for _, p := range []*Process{l.etcd, l.api, l.controller} {
 		if err := syscall.Setpriority(syscall.PRIO_PGRP, p.Pid, preferred); err != nil {
 			return fmt.Errorf("can't change the priority of %s: %w", p.Name, err)
 		}
-		// Each process has a session of its own, by which a kernel with autogroups (sched(7)) schedules.
+		// Each process has its session, by which a kernel with autogroups (sched(7)) schedules.
 		err := os.WriteFile(fmt.Sprintf("/proc/%d/autogroup", p.Pid), []byte(strconv.Itoa(preferred)), 0)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("can't change the priority of %s: %w", p.Name, err)
@@ -121,8 +118,7 @@ func (l *Lab) PreferControlPlane() error {
 	return nil
 }
 
-// Lose has a node lose so many of a hundred frames on eth0, in and out, whatever their protocol: with 100
-// it receives, or sends, nothing.
+// Lose has a node lose so many of a hundred frames on eth0, in and out; with 100 it receives, or sends, nothing.
 func (l *Lab) Lose(ctx context.Context, node string, in, out int) error {
 	rule := func(percent int) string {
 		if percent == 100 {
@@ -143,7 +139,7 @@ func (l *Lab) LoseNothing(ctx context.Context, node string) error {
 	return l.nft(ctx, node, "delete table netdev lab_loss")
 }
 
-// PauseAPI suspends the API server (SIGSTOP): connections stay open, and requests get no answer.
+// PauseAPI suspends the API server (SIGSTOP): connections stay open, unanswered.
 func (l *Lab) PauseAPI() error { return l.signalAPI(syscall.SIGSTOP) }
 
 // ResumeAPI undoes PauseAPI.

@@ -11,16 +11,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// KernelAnswers is how long a kernel may go on to answer for a VIP that no Herald renews: its clock for lifetimes is
-// coarse (docs/wire.md).
+// KernelAnswers is how long a kernel may answer for a VIP that nobody renews (docs/wire.md).
 const KernelAnswers = 6*time.Second + 200*time.Millisecond
 
-// leaseDuration is how long a node that is not found dead by heartbeats is waited for, and as much as a busy machine
-// adds.
+// leaseDuration is how long a node not found dead by heartbeats is waited for, and room for a busy machine.
 const leaseDuration = 17 * time.Second
 
-// A Fault of a node that owns VIPs, or of the API server, which is made and later undone. Limits are for the time from
-// before the fault until all is well again, on a busy machine.
+// A Fault of a node that owns VIPs, or of the API server, is made and later undone. Limits last from before the fault
+// until all is well, on a busy machine.
 type Fault struct {
 	Name   string
 	Moves  bool          // other nodes take the VIPs while it lasts
@@ -103,7 +101,7 @@ func plainly(fn func(*Lab, string) error) func(context.Context, *Lab, string) er
 	return func(_ context.Context, l *Lab, node string) error { return fn(l, node) }
 }
 
-// losing has the node lose so many of a hundred frames on the LAN that come in and go out.
+// losing has the node lose so many of a hundred frames that come in and go out.
 func losing(in, out int) func(context.Context, *Lab, string) error {
 	return func(ctx context.Context, l *Lab, node string) error { return l.Lose(ctx, node, in, out) }
 }
@@ -129,7 +127,7 @@ func deleteLeases(prefix string) func(context.Context, *Lab, string) error {
 	}
 }
 
-// pause waits for d, and returns an error if ctx ends before.
+// pause waits for d; an error if ctx ends before.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):

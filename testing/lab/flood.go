@@ -16,14 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Frames that a host of the LAN may forge. Each takes the MAC addresses of the Ethernet header, from and
-// to; Broadcast is one of the latter.
+// Frames that a host of the LAN may forge, by MAC addresses from and to, maybe Broadcast.
 
-// Broadcast is the MAC address of all hosts.
 var Broadcast = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// ForgeARP returns an ARP packet (RFC 826) that says that addr is at sender: a gratuitous request, which
-// announces it (RFC 5227 section 3), or a reply.
+// ForgeARP returns an ARP packet (RFC 826) that has addr at sender: a gratuitous request (RFC 5227 section 3), or a
+// reply.
 func ForgeARP(from, to, sender net.HardwareAddr, addr netip.Addr, op arp.Operation) []byte {
 	p, err := arp.NewPacket(op, sender, addr, make(net.HardwareAddr, 6), addr)
 	if err != nil {
@@ -36,8 +34,8 @@ func ForgeARP(from, to, sender net.HardwareAddr, addr netip.Addr, op arp.Operati
 	return append(ethernetHeader(to, from, unix.ETH_P_ARP), b...)
 }
 
-// ForgeAdvertisement returns an unsolicited neighbor advertisement (RFC 4861 section 7.2.6) to all nodes, which
-// says that addr is at target.
+// ForgeAdvertisement returns an unsolicited neighbor advertisement (RFC 4861 section 7.2.6) to all nodes that has addr
+// at target.
 func ForgeAdvertisement(from, target net.HardwareAddr, addr netip.Addr) []byte {
 	group := netip.MustParseAddr("ff02::1")
 	b, err := ndp.MarshalMessageChecksum(&ndp.NeighborAdvertisement{Override: true, TargetAddress: addr,
@@ -48,14 +46,13 @@ func ForgeAdvertisement(from, target net.HardwareAddr, addr netip.Addr) []byte {
 	return append(forgeIPv6(from, net.HardwareAddr{0x33, 0x33, 0, 0, 0, 1}, addr, group, len(b)), b...)
 }
 
-// forgeIPv6 returns the Ethernet and IPv6 headers of an ICMPv6 message of that length.
 func forgeIPv6(from, to net.HardwareAddr, src, dst netip.Addr, length int) []byte {
 	f := append(ethernetHeader(to, from, unix.ETH_P_IPV6), 0x60, 0, 0, 0)
 	f = append(binary.BigEndian.AppendUint16(f, uint16(length)), unix.IPPROTO_ICMPV6, ndp.HopLimit)
 	return append(append(f, src.AsSlice()...), dst.AsSlice()...)
 }
 
-// ForgeUDP returns an IPv4 packet with a UDP payload and no UDP checksum (RFC 768 allows that).
+// ForgeUDP returns an IPv4 packet with a UDP payload and no checksum (RFC 768).
 func ForgeUDP(from, to net.HardwareAddr, src, dst netip.AddrPort, payload []byte) []byte {
 	f := ethernetHeader(to, from, unix.ETH_P_IP)
 	ip := append([]byte{0x45, 0}, binary.BigEndian.AppendUint16(nil, uint16(28+len(payload)))...)
@@ -73,7 +70,6 @@ func ForgeUDP(from, to net.HardwareAddr, src, dst netip.AddrPort, payload []byte
 	return append(append(f, 0, 0), payload...)
 }
 
-// A Flood sends frames from a host's eth0 for as long as it runs.
 type Flood struct {
 	stop context.CancelFunc
 	done sync.WaitGroup
@@ -81,8 +77,8 @@ type Flood struct {
 	err  error // read it after done
 }
 
-// Flood has a host of the lab send frame(0), frame(1), and so on, perSecond of them, or, with 0, as fast as one
-// goroutine can, until Stop is called or ctx ends. A frame may be in the same memory as the one before.
+// Flood has a host send frame(0), frame(1), and so on, perSecond, or, with 0, as fast as one goroutine can, until Stop
+// or ctx. Frames may share memory.
 func (l *Lab) Flood(ctx context.Context, host string, perSecond int, frame func(i int) []byte) (*Flood, error) {
 	c, err := listenPackets(host, 0) // of no EtherType: it receives nothing
 	if err != nil {

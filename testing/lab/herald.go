@@ -9,10 +9,9 @@ import (
 	"strings"
 )
 
-// StartHerald runs `herald manager` on a node, as the ServiceAccount
-// kube-system/herald, which has the rights that Options.RBAC gave it. env is
-// added to vip_nodename and k8s_config_file, and wins over them. The log is
-// logs/herald-<node>.log; a Herald that is started again appends to it.
+// StartHerald runs `herald manager` on a node as the ServiceAccount kube-system/herald, with the rights of
+// Options.RBAC. env is added to vip_nodename and k8s_config_file, and wins. The log is logs/herald-<node>.log,
+// continued at each start.
 func (l *Lab) StartHerald(node string, env map[string]string) (*Process, error) {
 	if !slices.Contains(l.Nodes(), node) {
 		return nil, fmt.Errorf("start herald: there is no node %q for it", node)
@@ -26,21 +25,20 @@ func (l *Lab) StartHerald(node string, env map[string]string) (*Process, error) 
 	return p, err
 }
 
-// A heraldProcess is the last Herald that was started on a node, and its options.
+// A heraldProcess is the last Herald of a node, and its options.
 type heraldProcess struct {
 	*Process
 	env map[string]string
 }
 
-// Herald returns the last process that StartHerald started on a node, nil if there was none.
+// Herald returns the node's last process by StartHerald, or nil.
 func (l *Lab) Herald(node string) *Process {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.heralds[node].Process
 }
 
-// StartHeraldAgain starts Herald on a node with the options that it had before, and waits until it is ready, or ctx
-// ends.
+// StartHeraldAgain starts Herald with the options that it had, and waits until it is ready.
 func (l *Lab) StartHeraldAgain(ctx context.Context, node string) error {
 	l.mu.Lock()
 	env := l.heralds[node].env
@@ -55,8 +53,7 @@ func (l *Lab) StartHeraldAgain(ctx context.Context, node string) error {
 	})
 }
 
-// StartSecondHerald runs `herald manager` as StartHerald does, beside another one: on any host of
-// the lab that is a node or a worker, under the name of any node. The log is
+// StartSecondHerald runs `herald manager` beside another one: on any node or worker, under any node's name. The log is
 // logs/herald-second-<host>.log.
 func (l *Lab) StartSecondHerald(host, node string, env map[string]string) (*Process, error) {
 	return l.startHerald(host, node, "herald-second-"+host, env)
@@ -75,8 +72,8 @@ func (l *Lab) startHerald(host, node, name string, env map[string]string) (*Proc
 	return l.Start(host, name, []string{l.opts.Herald, "manager"}, list...)
 }
 
-// PeersDetectable is nil once each node's Herald exchanges heartbeats with every other's, so that
-// it would detect their death: herald_peers_detectable is 1 for each. It does not wait.
+// PeersDetectable is nil once all nodes' Heralds would detect each other's death: herald_peers_detectable is 1 for
+// each. It does not wait.
 func (l *Lab) PeersDetectable(ctx context.Context) error {
 	for _, n := range l.Nodes() {
 		metrics, err := l.Get(ctx, n, "http://127.0.0.1:2112/metrics")

@@ -9,7 +9,6 @@ import (
 	"time"
 )
 
-// askTimeout is how long the answer on a held connection may take.
 const askTimeout = 5 * time.Second
 
 // A Held is a TCP connection that the client holds to a pod behind an address.
@@ -35,8 +34,7 @@ func (l *Lab) Hold(ctx context.Context, address string) (*Held, error) {
 	return h, nil
 }
 
-// Close ends the connection, and waits a second at most for the pod to end it too, so that the
-// nodes between know that it has ended.
+// Close ends the connection, and waits up to a second for the pod's end, so that the nodes between know.
 func (h *Held) Close() error {
 	if c, ok := h.Conn.(interface{ CloseWrite() error }); ok && c.CloseWrite() == nil {
 		_ = h.SetReadDeadline(time.Now().Add(time.Second))
@@ -45,8 +43,8 @@ func (h *Held) Close() error {
 	return h.Conn.Close()
 }
 
-// Ask sends a line, waits for its echo for 5 s at most, and returns how long that took. The
-// error is that of a connection that no longer works.
+// Ask sends a line, waits up to 5 s for its echo, and returns how long that took. The error is that of a broken
+// connection.
 func (h *Held) Ask() (took time.Duration, err error) {
 	const line = "hello\n"
 	began := time.Now()

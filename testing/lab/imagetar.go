@@ -17,9 +17,7 @@ import (
 	"strings"
 )
 
-// writeImage writes an image with one static program, in /usr/local/bin, as an archive in the
-// format of docker save, which containerd imports. names are its names; it runs the program with
-// args. The same program gives the same image.
+// writeImage writes an image with one static program, in /usr/local/bin, run with args, like WriteImage.
 func writeImage(out, program string, args []string, names ...string) error {
 	text, err := os.ReadFile(program)
 	if err != nil {
@@ -30,9 +28,9 @@ func writeImage(out, program string, args []string, names ...string) error {
 		names...)
 }
 
-// WriteImage writes an image as an archive in the format of docker save, which containerd imports.
-// files are its executable files by their absolute path, and directories, whose paths end with a slash; those
-// that files are in need not be given. It runs entrypoint; names are its names. The same files give the same image.
+// WriteImage writes an image as docker save does, for containerd. files are executables by absolute path, and
+// directories, with a slash at the end; parents need not be given. It runs entrypoint. The same files give the same
+// image.
 func WriteImage(out string, files map[string][]byte, entrypoint []string, names ...string) error {
 	var layer bytes.Buffer
 	if err := writeTar(&layer, withDirectories(files)...); err != nil {
@@ -56,7 +54,7 @@ func WriteImage(out string, files map[string][]byte, entrypoint []string, names 
 	return nil
 }
 
-// withDirectories returns files, and the directories that they are in, each before what is in it.
+// withDirectories returns files and their directories, each before what is in it.
 func withDirectories(files map[string][]byte) []file {
 	all := map[string][]byte{}
 	for name, text := range files {

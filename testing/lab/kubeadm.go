@@ -12,10 +12,9 @@ import (
 	"time"
 )
 
-// dialTimeout is the limit for connecting to one node's API server.
 const dialTimeout = 500 * time.Millisecond
 
-// writeNodeFiles writes what a node has on its disk before its first start.
+// writeNodeFiles writes what a node has on disk before its first start.
 func (k *Kubelets) writeNodeFiles(h host) error {
 	for path, text := range map[string]string{
 		"etc/containerd/config.toml":    containerdConfig,
@@ -32,8 +31,8 @@ func (k *Kubelets) writeNodeFiles(h host) error {
 	return nil
 }
 
-// dialAny connects to the first node's API server that accepts. A node given to AvoidAPIServer is
-// tried last. If none accepts, it returns all errors.
+// dialAny connects to the first node's API server that accepts, one given to AvoidAPIServer last; or returns all
+// errors.
 func (k *Kubelets) dialAny(ctx context.Context, network, _ string) (net.Conn, error) {
 	var errs []error
 	nodes := k.Nodes()
@@ -53,8 +52,7 @@ func (k *Kubelets) dialAny(ctx context.Context, network, _ string) (net.Conn, er
 	return nil, errors.Join(errs...)
 }
 
-// AvoidAPIServer makes the admin's clients of this process use the API server of node only if no
-// other accepts connections. Idle connections are closed.
+// AvoidAPIServer has the admin's clients use node's API server only if no other accepts. It closes idle connections.
 func (k *Kubelets) AvoidAPIServer(node string) {
 	k.avoided.Store(node)
 	k.idle() // those in use end by themselves
@@ -70,7 +68,6 @@ func (k *Kubelets) joinConfig(h host) string {
 	return fmt.Sprintf(joinConfig, k.endpoint(), token, h.mgmt4(), certificateKey, h.name, k.nodeIP(h))
 }
 
-// nodeIP is the InternalIP of a Node.
 func (k *Kubelets) nodeIP(h host) netip.Addr {
 	if k.onLAN {
 		return h.lan4()
@@ -78,8 +75,7 @@ func (k *Kubelets) nodeIP(h host) netip.Addr {
 	return h.mgmt4()
 }
 
-// containerd 1.6, as Debian 12 has it. This machine may lack CAP_SYS_RESOURCE, so
-// that no process can get a lower oom_score_adj than its parent.
+// containerd 1.6, as in Debian 12. Without CAP_SYS_RESOURCE no process can get a lower oom_score_adj than its parent.
 const containerdConfig = `version = 2
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "` + ToolImage + `"

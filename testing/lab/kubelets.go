@@ -44,7 +44,6 @@ type Kubelets struct {
 	downErr  error
 }
 
-// KubeletOptions say what a lab of real nodes is made of.
 type KubeletOptions struct {
 	Options
 	VIP    netip.Addr // of the control plane
@@ -52,15 +51,14 @@ type KubeletOptions struct {
 	OnLAN  bool       // the InternalIP of a Node is its address on the LAN, not that on the management network
 }
 
-// The names of what the lab's own images have.
 const (
 	ToolImage = "lab.local/tool:1" // pause, web
 	token     = "herald.0123456789abcdef"
-	// certificateKey encrypts the keys that kubeadm hands to the other nodes.
+	// certificateKey encrypts the keys that kubeadm hands to other nodes.
 	certificateKey = "0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c4b5a69788796a5b4c3d2e1f0"
 )
 
-// podImages are the images that kubeadm's static Pods are of, by the program in them.
+// podImages are the images of kubeadm's static Pods, by program.
 func podImages(version string) map[string]string {
 	images := map[string]string{"etcd": "registry.k8s.io/etcd:3.6.8-0"}
 	for _, p := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
@@ -69,7 +67,7 @@ func podImages(version string) map[string]string {
 	return images
 }
 
-// CheckKubelets returns an error for each thing that keeps a lab of real nodes from coming up here.
+// CheckKubelets returns an error for each thing that keeps a lab of real nodes from coming up.
 func CheckKubelets(o Options) error {
 	err := Check(o)
 	o, e := o.withDefaults()
@@ -162,7 +160,7 @@ func (k *Kubelets) Down() error {
 	return k.downErr
 }
 
-// writeImages writes the images of Kubernetes and of the lab to where nodes look for them.
+// writeImages writes images of Kubernetes and the lab to where nodes look for them.
 func (k *Kubelets) writeImages(ctx context.Context, more []string) error {
 	dir := filepath.Join(k.dir, "images")
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
@@ -192,14 +190,11 @@ func (k *Kubelets) writeImages(ctx context.Context, more []string) error {
 	return g.Wait()
 }
 
-// kubeVersion is the version of testing/lab/parts.
 const kubeVersion = "v1.36.3"
 
-// nodeDir is the directory with the node's disk.
 func (k *Kubelets) nodeDir(node string) string { return filepath.Join(k.dir, "nodes", node) }
 
-// File is a file of a node's own directories (etc/kubernetes, var/lib/kubelet...),
-// as this process sees it.
+// File is a file of a node's own directories (etc/kubernetes, var/lib/kubelet...), as this process sees it.
 func (k *Kubelets) File(node, path string) string { return filepath.Join(k.nodeDir(node), "own", path) }
 
 // PowerOn starts a node, with the disk that it had before, if any.
@@ -221,8 +216,7 @@ func (k *Kubelets) PowerOn(node string) error {
 	return nil
 }
 
-// PowerOff cuts a node's power: it is off the network at once, and all of its processes are killed.
-// Its disk stays.
+// PowerOff cuts a node's power: it leaves the network, and all processes are killed. Its disk stays.
 func (k *Kubelets) PowerOff(ctx context.Context, node string) error {
 	err := errors.Join(k.Cut(node), k.CutAPI(node))
 	if p := k.starters[node]; p != nil {
@@ -230,8 +224,8 @@ func (k *Kubelets) PowerOff(ctx context.Context, node string) error {
 	}
 	// Every process in the network namespace is the node's; its pods end with its PID 1.
 	err = errors.Join(err, killProcessesIn(node))
-	// What a kernel keeps in memory is lost: addresses, rules, connections, cgroups. kubelet
-	// takes 3 s for each cgroup of a pod that it finds when it starts.
+	// What a kernel keeps in memory is lost: addresses, rules, connections, cgroups. kubelet takes 3 s for each pod's
+	// cgroup that it finds.
 	if e := deleteNetns(node); e != nil {
 		return errors.Join(err, e)
 	}
@@ -241,13 +235,11 @@ func (k *Kubelets) PowerOff(ctx context.Context, node string) error {
 	return errors.Join(err, k.removeNodeCgroups(ctx, node), buildHost(k.host(node), k.hosts), k.Cut(node), k.CutAPI(node))
 }
 
-// Boot starts a node again after PowerOff, and reconnects it.
 func (k *Kubelets) Boot(node string) error {
 	return errors.Join(k.PowerOn(node), k.Reconnect(node), k.ConnectAPI(node))
 }
 
-// awaitPortRemoved waits until the bridge's port of a removed node is gone, and removes it if
-// the kernel has not yet.
+// awaitPortRemoved waits until a removed node's port on the bridge is gone, or removes it.
 func (k *Kubelets) awaitPortRemoved(ctx context.Context, bridge, node string) error {
 	for {
 		if _, err := k.Run(ctx, "switch", "ip", "link", "show", bridge+"-"+node); err != nil {
@@ -259,8 +251,8 @@ func (k *Kubelets) awaitPortRemoved(ctx context.Context, bridge, node string) er
 	}
 }
 
-// removeNodeCgroups removes the cgroups of a node whose processes have been killed. It tries for 5 s,
-// since a cgroup can be removed only when its last process is gone.
+// removeNodeCgroups removes the cgroups of a node of killed processes. It tries for 5 s: a cgroup's last process must
+// be gone.
 func (k *Kubelets) removeNodeCgroups(ctx context.Context, node string) error {
 	for timeout := time.After(5 * time.Second); ; {
 		err := removeCgroups(prefix + node)
@@ -286,7 +278,6 @@ func (k *Kubelets) RunOnNode(ctx context.Context, node string, argv ...string) (
 	return k.Run(ctx, node, append([]string{"nsenter", "-t", strconv.Itoa(pid), "-m", "-u", "-i", "-p", "--"}, argv...)...)
 }
 
-// pid1 is a node's PID 1, as this process sees it.
 func (k *Kubelets) pid1(node string) (int, error) {
 	p := k.starters[node]
 	if p == nil || !p.Running() {
@@ -299,7 +290,6 @@ func (k *Kubelets) pid1(node string) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(b)))
 }
 
-// awaitFile waits until a node has written a file into its directory.
 func (k *Kubelets) awaitFile(ctx context.Context, node, name string) error {
 	p := k.starters[node]
 	return k.await(ctx, p, func() error {
@@ -308,8 +298,8 @@ func (k *Kubelets) awaitFile(ctx context.Context, node, name string) error {
 	})
 }
 
-// Init makes a cluster of its first node by kubeadm, and Join adds another node
-// to it, as one more of its control plane. Both return what kubeadm has printed.
+// Init makes a cluster of its first node by kubeadm, and Join adds one to its control plane. Both return what kubeadm
+// printed.
 func (k *Kubelets) Init(ctx context.Context) (string, error) {
 	if err := k.writeFile(k.Nodes()[0], "etc/kubernetes/kubeadm.yaml", k.initConfig(k.host(k.Nodes()[0]))); err != nil {
 		return "", err
@@ -321,7 +311,6 @@ func (k *Kubelets) Init(ctx context.Context) (string, error) {
 	return output, k.connectKubelets()
 }
 
-// Join adds a node to the cluster that Init has made.
 func (k *Kubelets) Join(ctx context.Context, node string) (string, error) {
 	if err := k.writeFile(node, "etc/kubernetes/kubeadm.yaml", k.joinConfig(k.host(node))); err != nil {
 		return "", err
@@ -346,8 +335,7 @@ func (k *Kubelets) kubeadm(ctx context.Context, node, what string, args ...strin
 	return p.Log(), nil
 }
 
-// connectKubelets makes the admin's client, from what kubeadm has written. It asks any
-// API server that answers, never by way of the VIP.
+// connectKubelets makes the admin's client of what kubeadm has written, for any API server, never by the VIP.
 func (k *Kubelets) connectKubelets() error {
 	config, err := clientcmd.BuildConfigFromFlags("", k.File(k.Nodes()[0], "etc/kubernetes/admin.conf"))
 	if err != nil {
@@ -366,8 +354,8 @@ func (k *Kubelets) writeKubeconfigFor(node, file string) error {
 	return k.writeAdminKubeconfig(k.host(node).mgmt4(), file)
 }
 
-// WriteLANKubeconfig writes the admin's kubeconfig for the API server of a node at its address on the LAN, for
-// hosts that are not on the management network.
+// WriteLANKubeconfig writes the admin's kubeconfig for a node's API server on the LAN, for hosts without management
+// network.
 func (k *Kubelets) WriteLANKubeconfig(node, file string) error {
 	return k.writeAdminKubeconfig(k.host(node).lan4(), file)
 }
@@ -393,15 +381,14 @@ func (k *Kubelets) writeFile(node, path, text string) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
 	}
-	// kubelet reads a directory's files as soon as they appear: never half of one.
+	// kubelet reads files as soon as they appear: never half of one.
 	if err := os.WriteFile(file+".new", []byte(text), 0o600); err != nil {
 		return err
 	}
 	return os.Rename(file+".new", file)
 }
 
-// StaticPod puts a manifest where the node's kubelet looks for static Pods; ""
-// removes it.
+// StaticPod gives a manifest to the node's kubelet; "" removes it.
 func (k *Kubelets) StaticPod(node, name, yaml string) error {
 	path := filepath.Join("etc/kubernetes/manifests", name+".yaml")
 	if yaml == "" {
@@ -417,7 +404,6 @@ func (k *Kubelets) StaticPod(node, name, yaml string) error {
 		os.Rename(temporary, filepath.Join(dir, name+".yaml")))
 }
 
-// removeCgroups removes the cgroups, named by a pattern, of nodes that are gone.
 func removeCgroups(pattern string) error {
 	dirs, _ := filepath.Glob("/sys/fs/cgroup/*/" + pattern) // the pattern is well-formed
 	var errs []error
@@ -438,7 +424,7 @@ func removeCgroups(pattern string) error {
 	return errors.Join(errs...)
 }
 
-// StartProxies starts a kube-proxy on every node. Each asks its own node's API server.
+// StartProxies starts a kube-proxy on every node, for its own API server.
 func (k *Kubelets) StartProxies(ctx context.Context) error {
 	for _, n := range k.Nodes() {
 		if err := k.StartProxy(n); err != nil {
@@ -457,7 +443,6 @@ func (k *Kubelets) StartProxies(ctx context.Context) error {
 	return nil
 }
 
-// StartProxy starts a kube-proxy on a node.
 func (k *Kubelets) StartProxy(node string) error {
 	kubeconfig := k.conf("kube-proxy-" + node + ".conf")
 	if err := k.writeKubeconfigFor(node, kubeconfig); err != nil {

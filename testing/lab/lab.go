@@ -18,11 +18,10 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Options of a lab. The zero value is a lab of three nodes
-// with kube-proxy in nftables mode.
+// Options of a lab. The zero value is three nodes with kube-proxy in nftables mode.
 type Options struct {
 	Nodes int // nodes Herald may run on, 1 to 60; 0 means 3
-	// only the worker w1 has a kube-proxy, the others one rule for default/kubernetes (IPv4): for many nodes
+	// only w1 has a kube-proxy, others one rule for default/kubernetes (IPv4): for many nodes
 	NoProxies bool
 	ProxyMode string // kube-proxy's mode, "nftables" or "iptables"; "" means nftables
 	IPv6Only  bool   // no host, Pod or Service has an IPv4 address, but for 127.0.0.1
@@ -30,7 +29,7 @@ type Options struct {
 	Parts     string // where the built programs are; "" means bin/parts in the checkout
 	Herald    string // the program under test; "" means bin/herald in the checkout
 	RBAC      string // YAML that is applied before Up returns, such as `herald manifest rbac` prints
-	// user whose requests the API server logs in logs/audit.log, one JSON object a line; "" means none
+	// user whose requests are logged in logs/audit.log, one JSON object a line; "": none
 	Audited string
 	Log     io.Writer     // gets a line per step; nil means none
 	Wait    time.Duration // how long Up waits for another lab on this machine to end; 0: it fails at once
@@ -73,8 +72,8 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// Check returns an error for each thing that keeps a lab from coming up here: not being root,
-// programs not built, packages not installed. Herald itself may be missing.
+// Check returns an error for each thing that keeps a lab from coming up: not root, programs not built, packages not
+// installed. Herald may be missing.
 func Check(o Options) error {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -129,12 +128,10 @@ type Lab struct {
 	downErr  error
 }
 
-// upTimeout is the limit for a lab to come up. It takes 3 seconds on an idle
-// machine of two cores.
+// upTimeout is the limit for a lab to come up: 3 s on an idle machine of two cores.
 const upTimeout = 2 * time.Minute
 
-// Up brings a lab up. It first removes what a killed one left. On failure
-// nothing is left but the logs, if Options.Dir is set.
+// Up brings a lab up, after it removed what a killed one left. On failure only logs are left, if Options.Dir is set.
 func Up(ctx context.Context, opts Options) (*Lab, error) {
 	opts, err := opts.withDefaults()
 	if err != nil {
@@ -176,7 +173,7 @@ func (l *Lab) up(ctx context.Context) error {
 		return err
 	}
 	l.progress("etcd and API server started")
-	// While those two start, everything else can be plugged in.
+	// Meanwhile everything else can be plugged in.
 	if err := l.buildOtherHosts(); err != nil {
 		return err
 	}
@@ -196,7 +193,6 @@ func (l *Lab) up(ctx context.Context) error {
 	return nil
 }
 
-// buildControlPlane makes the switch and the control plane's namespace.
 func (l *Lab) buildControlPlane() error {
 	if err := buildSwitch(); err != nil {
 		return err
@@ -216,8 +212,7 @@ func (l *Lab) buildOtherHosts() error {
 	return nil
 }
 
-// startCluster starts the API server's clients (controller, kube-proxies), writes the Nodes
-// and applies Options.RBAC, and waits until all are ready.
+// startCluster starts controller and kube-proxies, writes Nodes and Options.RBAC, and waits until all are ready.
 func (l *Lab) startCluster(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return l.startController(ctx) })
@@ -251,10 +246,8 @@ func (l *Lab) startCluster(ctx context.Context) error {
 	return nil
 }
 
-// Down ends every process of the lab and removes its namespaces and links. A
-// directory given by Options.Dir keeps its logs, a temporary one is removed. Only
-// the first call does it, since afterwards the namespaces may be another lab's;
-// others wait for it and return the same error.
+// Down ends every process of the lab and removes namespaces and links. Options.Dir keeps its logs. Only the first call
+// does it, since the namespaces may be another lab's later; others wait and return the same error.
 func (l *Lab) Down() error {
 	l.downOnce.Do(func() { l.downErr = l.remove() })
 	return l.downErr
@@ -314,10 +307,8 @@ func (l *Lab) host(name string) host {
 	return host{}
 }
 
-// Dir is the lab's directory, with the logs of everything in logs/.
 func (l *Lab) Dir() string { return l.dir }
 
-// Nodes names the nodes Herald may run on: n1, n2, ...
 func (l *Lab) Nodes() []string {
 	var names []string
 	for _, h := range l.hosts {
@@ -328,14 +319,13 @@ func (l *Lab) Nodes() []string {
 	return names
 }
 
-// Addrs returns a host's addresses on the LAN ("n1", "w1", "cl", "rt", "pr"). With IPv6Only it does not have the first.
+// Addrs returns a host's addresses on the LAN ("n1", "w1", "cl", "rt", "pr"), with IPv6Only not the first.
 func (l *Lab) Addrs(name string) (v4, v6 netip.Addr) {
 	h := l.host(name)
 	return h.lan4(), h.lan6()
 }
 
-// MAC is the hardware address of a host's eth0, as the wire shows it.
+// MAC is the hardware address of a host's eth0.
 func (l *Lab) MAC(name string) string { return l.host(name).mac(0x77).String() }
 
-// Since is when the lab was brought up.
 func (l *Lab) Since() time.Time { return l.began }

@@ -21,22 +21,19 @@ const (
 	netnsDir = "/run/netns"
 )
 
-// netnsPath is the file that the namespace ns ("n1", "cl", "switch") is mounted on.
+// netnsPath is what the namespace ns ("n1", "cl", "switch") is mounted on.
 func netnsPath(ns string) string { return filepath.Join(netnsDir, prefix+ns) }
 
-// InNamespace runs fn on a thread inside the network namespace ns: "n1".., "w1", "cl",
-// "pr", "rt", "cp", "switch", or what PodNamespace returns. Sockets that fn opens
-// stay in that namespace wherever they are used later. fn must start no
-// goroutines that open sockets: they would run outside.
+// InNamespace runs fn on a thread in the network namespace ns: "n1".., "w1", "cl", "pr", "rt", "cp", "switch", or of
+// PodNamespace. Sockets that fn opens stay there. Goroutines that fn starts run outside.
 func (l *Lab) InNamespace(ns string, fn func() error) error { return inNamespace(ns, fn) }
 
 func inNamespace(ns string, fn func() error) error {
 	return onThread(func() error { return inNamespaceOnThread(ns, fn) })
 }
 
-// onThread runs fn on a locked thread. It works on a goroutine of its own, because
-// a thread that can't be brought back from a namespace must never serve other
-// goroutines: the runtime ends it together with its goroutine.
+// onThread runs fn on a locked thread with its own goroutine: a thread stuck in a namespace must never serve others,
+// and ends with its goroutine.
 func onThread(fn func() error) error {
 	err := errors.New("the function ended its goroutine")
 	done := make(chan struct{})
@@ -79,8 +76,8 @@ func inNamespaceOnThread(ns string, fn func() error) error {
 	return err
 }
 
-// createNetns makes the namespace ns, with its loopback up and the given sysctls
-// set ("net/ipv4/ip_forward=1"); those that this kernel lacks are left out.
+// createNetns makes the namespace ns, with loopback up and sysctls set ("net/ipv4/ip_forward=1"), without those that
+// the kernel lacks.
 func createNetns(ns string, sysctls ...string) error {
 	if err := onThread(func() error { return newNamed(ns) }); err != nil {
 		return fmt.Errorf("make namespace %s: %w", ns, err)
@@ -117,9 +114,8 @@ func newNamed(ns string) error {
 	return err
 }
 
-// shareNetnsDir makes netnsDir a mount point whose mounts are shared, as ip-netns(8) does with its first namespace.
-// If that did it while a lab is up, each namespace of the lab would be mounted twice, once where nobody can unmount
-// it.
+// shareNetnsDir makes netnsDir a shared mount point, like ip-netns(8) with its first namespace. Done while a lab is up,
+// each namespace would be mounted twice, once where nobody can unmount it.
 func shareNetnsDir() error {
 	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
 		return err
@@ -158,8 +154,7 @@ func setSysctls(settings ...string) error {
 	return errors.Join(errs...)
 }
 
-// deleteNetns unmounts the namespace's name. The kernel removes the namespace
-// and its links when no process or socket is in it any more.
+// deleteNetns unmounts the namespace's name; the kernel removes it once no process or socket is in it.
 func deleteNetns(ns string) error {
 	path := netnsPath(ns)
 	// Not mounted (EINVAL) is what an interrupted creation leaves.
@@ -173,7 +168,6 @@ func deleteNetns(ns string) error {
 	return nil
 }
 
-// listNetns returns the lab's namespaces, without the prefix.
 func listNetns() ([]string, error) {
 	entries, err := os.ReadDir(netnsDir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -188,9 +182,8 @@ func listNetns() ([]string, error) {
 	return names, nil
 }
 
-// childStarter returns the queue of the one thread that starts this process's children, and that
-// lives as long as the process: PR_SET_PDEATHSIG fires when the thread that forked a child
-// ends, not when the process does (prctl(2)).
+// childStarter returns the queue of the thread that starts all children, and lives as long as the process:
+// PR_SET_PDEATHSIG fires when the thread that forked ends (prctl(2)).
 var childStarter = sync.OnceValue(func() chan<- func() {
 	work := make(chan func())
 	go func() {

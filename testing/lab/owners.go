@@ -12,8 +12,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Owner returns the node that has a unit by the table in kube-system. It is an error if no node has it, or another
-// program.
+// Owner returns the node that has a unit by the table in kube-system, or an error.
 func (l *Lab) Owner(ctx context.Context, namespace, unit string) (string, error) {
 	list, err := l.client.CoordinationV1().Leases("").List(ctx, metav1.ListOptions{})
 	if err != nil {

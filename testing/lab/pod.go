@@ -21,12 +21,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// backendPorts are what every pod listens on, in both families.
 var backendPorts = []uint16{80, 8080}
 
-// A Pod is a backend: a namespace with a web server behind a node, and the Pod
-// object that stands for it. The server answers every request with a line "pod
-// node client", client being the source address it saw.
+// A Pod is a backend: a namespace with a web server behind a node, and its Pod object. It answers requests with "pod
+// node client", the source address that it saw.
 type Pod struct {
 	Namespace string // "" means default; it must exist
 	Name      string
@@ -47,15 +45,13 @@ func (p Pod) key() string { return p.namespace() + "/" + p.Name }
 // PodNamespace is the network namespace of a pod, for Do and Run.
 func PodNamespace(p Pod) string { return "p-" + p.namespace() + "-" + p.Name }
 
-// A backend is the namespace and the process of a Pod.
 type backend struct {
 	Pod   Pod
 	Index int // its addresses are the node's pod ranges' Index-th
 	PID   int
 }
 
-// AddPod starts a backend and writes its Pod, as a kubelet would. The endpoint
-// appears in EndpointSlices when the controller has seen it.
+// AddPod starts a backend and writes its Pod, as a kubelet would; EndpointSlices follow.
 func (l *Lab) AddPod(ctx context.Context, p Pod) error {
 	h := l.host(p.Node)
 	if !h.node {
@@ -76,8 +72,7 @@ func (l *Lab) AddPod(ctx context.Context, p Pod) error {
 	return nil
 }
 
-// reservePod records the pod with the lowest free index of its node, from 2. It is an error if a pod
-// of that name is there.
+// reservePod records the pod with the lowest free index of its node, from 2; an error if it exists.
 func (l *Lab) reservePod(p Pod) (*backend, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -139,8 +134,7 @@ func (l *Lab) startBackend(b *backend, h host, v4, v6 netip.Addr) error {
 	return l.execBackend(b, ns)
 }
 
-// execBackend starts the server with its listeners already open, so that the pod never refuses a
-// connection.
+// execBackend starts the server with open listeners: the pod never refuses a connection.
 func (l *Lab) execBackend(b *backend, ns string) error {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = []string{backendName, b.Pod.Name, b.Pod.Node}
@@ -213,7 +207,7 @@ func conditionStatus(b bool) corev1.ConditionStatus {
 	return corev1.ConditionFalse
 }
 
-// SetReady writes the pod's Ready condition. Its server answers also while it is not ready.
+// SetReady writes the pod's Ready condition. Its server answers in any case.
 func (l *Lab) SetReady(ctx context.Context, p Pod, ready bool) error {
 	s := conditionStatus(ready)
 	patch := fmt.Appendf(nil,
@@ -226,10 +220,8 @@ func (l *Lab) SetReady(ctx context.Context, p Pod, ready bool) error {
 	return nil
 }
 
-// DeletePod deletes the pod as a rolling update does: its endpoint is terminating
-// from now on, still serving, until grace (whole seconds, rounded up) is over;
-// then it is removed. DeletePod returns after that, or when ctx is done, and then
-// the pod is removed at once.
+// DeletePod deletes the pod like a rolling update: terminating, still serving, until grace (whole seconds, rounded up)
+// is over or ctx is done; then it is removed.
 func (l *Lab) DeletePod(ctx context.Context, p Pod, grace time.Duration) error {
 	secs := int64(math.Ceil(grace.Seconds()))
 	if secs > 0 {
@@ -247,8 +239,7 @@ func (l *Lab) DeletePod(ctx context.Context, p Pod, grace time.Duration) error {
 	return errors.Join(ctx.Err(), l.RemovePod(context.WithoutCancel(ctx), p))
 }
 
-// RemovePod removes the pod's process, namespace and object at once. One that is
-// not there is fine.
+// RemovePod removes the pod's process, namespace and object at once, if they are there.
 func (l *Lab) RemovePod(ctx context.Context, p Pod) error {
 	ns := PodNamespace(p)
 	var errs []error
@@ -281,8 +272,8 @@ func (l *Lab) RemovePod(ctx context.Context, p Pod) error {
 	return nil
 }
 
-// AddDeployment writes a Deployment object whose pods have the given labels, for
-// "kubectl expose deployment". No controller makes pods of it: AddPod does.
+// AddDeployment writes a Deployment with the given labels, for "kubectl expose deployment". Its pods are AddPod's to
+// make.
 func (l *Lab) AddDeployment(ctx context.Context, ns, name string, labels map[string]string) error {
 	d := &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, Labels: labels},

@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Process is a program running in one of the lab's namespaces.
 type Process struct {
 	Name      string // what it was started as
 	Namespace string // where
@@ -30,17 +29,15 @@ type Process struct {
 	err      error // how it ended; read it after ended is closed
 }
 
-// Start runs argv in the namespace ns. Of this process's environment it has PATH
-// only, and env. What it prints is appended to logs/<name>.log in the lab's
-// directory. It dies with this process.
+// Start runs argv in the namespace ns, with env and this process's PATH. Its output is appended to logs/<name>.log. It
+// dies with this process.
 func (l *Lab) Start(ns, name string, argv []string, env ...string) (*Process, error) {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env = l.environment(env...)
 	return l.spawn(ns, name, cmd)
 }
 
-// environment is that of the lab's children: PATH of this process, a HOME in the lab's
-// directory, and env.
+// environment is for the lab's children: PATH, a HOME in the lab's directory, and env.
 func (l *Lab) environment(env ...string) []string {
 	return append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + l.conf("home")}, env...)
 }
@@ -57,8 +54,7 @@ func (l *Lab) spawn(ns, name string, cmd *exec.Cmd) (*Process, error) {
 		return nil, err
 	}
 	cmd.Stdout, cmd.Stderr = log, log
-	// A session of its own, so that Ctrl-C reaches only the process that runs the lab, which
-	// then ends its children in order.
+	// Its own session, so that Ctrl-C reaches only this process, which ends its children in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	if err := startChild(ns, cmd.Start); err != nil {
 		return nil, fmt.Errorf("start %s in %s: %w", name, ns, err)
@@ -71,8 +67,7 @@ func (l *Lab) spawn(ns, name string, cmd *exec.Cmd) (*Process, error) {
 	return p, nil
 }
 
-// Signal sends sig to the process; one that has ended is an error. After SIGSTOP it waits until
-// none of its threads runs.
+// Signal sends sig to the process; one that has ended is an error. After SIGSTOP it waits until no thread runs.
 func (p *Process) Signal(sig os.Signal) error {
 	err := p.cmd.Process.Signal(sig)
 	if err == nil && sig == syscall.SIGSTOP {
@@ -84,8 +79,7 @@ func (p *Process) Signal(sig os.Signal) error {
 	return nil
 }
 
-// Wait waits until the process has ended, and returns how: nil for exit status
-// 0, an *exec.ExitError otherwise, or the context's error if that is done first.
+// Wait waits until the process has ended: nil for exit status 0, else an *exec.ExitError, or the context's error.
 func (p *Process) Wait(ctx context.Context) error {
 	select {
 	case <-p.ended:
@@ -95,8 +89,7 @@ func (p *Process) Wait(ctx context.Context) error {
 	}
 }
 
-// Kill ends the process by SIGKILL and waits until it is gone. A process that
-// has ended before is fine.
+// Kill ends the process by SIGKILL, if it runs, and waits until it is gone.
 func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill() // fails only if it has ended
 	<-p.ended
@@ -112,7 +105,6 @@ func (p *Process) Running() bool {
 	}
 }
 
-// Log returns what the process has printed so far.
 func (p *Process) Log() string {
 	b, err := os.ReadFile(p.LogFile)
 	if err != nil || int64(len(b)) < p.logStart {
@@ -121,14 +113,12 @@ func (p *Process) Log() string {
 	return string(b[p.logStart:])
 }
 
-// tail is the last few lines of the log, for error messages.
 func (p *Process) tail() string {
 	lines := strings.Split(strings.TrimSpace(p.Log()), "\n")
 	return strings.Join(lines[max(0, len(lines)-8):], "\n")
 }
 
-// WaitLog waits until the process has printed s. It is an error if the process ends
-// before, or the context.
+// WaitLog waits until the process has printed s; an error if the process or ctx ends before.
 func (p *Process) WaitLog(ctx context.Context, s string) error {
 	watch, err := watchFile(p.LogFile)
 	if err != nil {
@@ -160,7 +150,7 @@ func (p *Process) WaitLog(ctx context.Context, s string) error {
 	}
 }
 
-// watchFile returns a file that can be read from whenever path was written to (inotify(7)).
+// watchFile returns a file that can be read whenever path was written to (inotify(7)).
 func watchFile(path string) (*os.File, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -173,14 +163,13 @@ func watchFile(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "inotify"), nil
 }
 
-// Usage returns the CPU time the process has used since its start, user and
-// system, in steps of 10 ms, and its resident memory in bytes (proc(5)).
+// Usage returns the process's CPU time, user and system, in steps of 10 ms, and resident bytes (proc(5)).
 func (p *Process) Usage() (cpu time.Duration, rss int64, err error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Pid))
 	if err != nil {
 		return 0, 0, err
 	}
-	// The name is in parentheses and may hold anything; fields count from behind it.
+	// The name, in parentheses, may hold anything; fields count from behind it.
 	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
 	if len(fields) < 22 {
 		return 0, 0, fmt.Errorf("%s: /proc/%d/stat has %d fields", p.Name, p.Pid, len(fields))
@@ -195,8 +184,7 @@ func (p *Process) Usage() (cpu time.Duration, rss int64, err error) {
 	return time.Duration(n[0]+n[1]) * tick, n[2] * int64(os.Getpagesize()), nil
 }
 
-// Run runs argv in the namespace ns until it ends and returns its standard
-// output; an error has its standard error.
+// Run runs argv in the namespace ns and returns its standard output; an error has its standard error.
 func (l *Lab) Run(ctx context.Context, ns string, argv ...string) (string, error) {
 	return l.run(ctx, ns, "", argv...)
 }

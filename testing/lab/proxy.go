@@ -15,8 +15,7 @@ func (l *Lab) KillProxy(node string) { l.proxy(node).Kill() }
 func (l *Lab) PauseProxy(node string) error  { return l.proxy(node).Signal(syscall.SIGSTOP) }
 func (l *Lab) ResumeProxy(node string) error { return l.proxy(node).Signal(syscall.SIGCONT) }
 
-// StartProxy starts a node's kube-proxy, unless it runs, and waits until it has written its
-// rules once.
+// StartProxy starts a node's kube-proxy, unless it runs, and waits until it has written its rules once.
 func (l *Lab) StartProxy(ctx context.Context, node string) error {
 	if l.proxy(node).Running() {
 		return nil
@@ -24,9 +23,8 @@ func (l *Lab) StartProxy(ctx context.Context, node string) error {
 	return l.startProxy(ctx, l.host(node))
 }
 
-// RestartClients kills the controller of EndpointSlices and all kube-proxies that run (SIGKILL), starts them again,
-// and waits until they are ready. After the API server was away watches come back with client-go's back-off, of up to
-// a minute; new processes have none.
+// RestartClients kills controller and kube-proxies (SIGKILL), starts them again, and waits until they are ready: after
+// an outage of the API server client-go's back-off is up to a minute.
 func (l *Lab) RestartClients(ctx context.Context) error {
 	l.controller.Kill()
 	if err := l.startController(ctx); err != nil {
@@ -43,8 +41,8 @@ func (l *Lab) RestartClients(ctx context.Context) error {
 	return nil
 }
 
-// RemoveProxyRules removes all of kube-proxy's rules from a node's kernel. A kube-proxy that
-// runs there writes them again in its own time.
+// RemoveProxyRules removes kube-proxy's rules from a node's kernel; a running kube-proxy writes them again in its own
+// time.
 func (l *Lab) RemoveProxyRules(ctx context.Context, node string) error {
 	_, err := l.Run(ctx, node, l.programPath("kube-proxy"), "--cleanup")
 	return err
@@ -56,15 +54,14 @@ func (l *Lab) proxy(node string) *Process {
 	return l.proxies[node]
 }
 
-// RulesFor is what kube-proxy's rules, of nftables or of iptables, have of a VIP: the rest of the line, or of the
-// element of a map.
+// RulesFor is what kube-proxy's rules, of nftables or iptables, have of a VIP: the rest of the line, or of a map's
+// element.
 func RulesFor(rules, vip string) []string {
 	return regexp.MustCompile(`(?m)(?:^|[^0-9a-f:.])`+regexp.QuoteMeta(vip)+
 		`(?:[^0-9a-f:.,\n][^,\n]*)?(?:[,\n]|$)`).FindAllString(rules, -1)
 }
 
-// RulesServe returns nil if kube-proxy's rules forward connections to a VIP. As long as it knows no endpoints it has
-// a rule that rejects them.
+// RulesServe returns nil if kube-proxy's rules forward connections to a VIP; without endpoints one rejects them.
 func RulesServe(rules, vip string) error {
 	have := RulesFor(rules, vip)
 	for _, r := range have {

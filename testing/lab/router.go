@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A Router is a BGP daemon in one of the lab's namespaces, with files of its own.
+// A Router is a BGP daemon in a namespace, with its own files.
 type Router struct {
 	lab           *Lab
 	ns            string
@@ -21,8 +21,7 @@ type Router struct {
 	sysctlsBefore []string // the sysctls before
 }
 
-// routing are the sysctls of a router. It sends no ICMP redirects: with one the client would
-// bypass ECMP.
+// routing are a router's sysctls; by ICMP redirects the client would bypass ECMP.
 var routing = []string{
 	"net/ipv4/ip_forward=1", "net/ipv6/conf/all/forwarding=1", "net/ipv4/conf/all/send_redirects=0",
 	"net/ipv4/conf/eth0/send_redirects=0",
@@ -31,7 +30,7 @@ var routing = []string{
 
 const frrDir = "/usr/lib/frr/"
 
-// FRR runs FRR's zebra and bgpd in the namespace ns, bgpd with the given configuration, and bfdd if that asks for BFD.
+// FRR runs zebra and bgpd in the namespace ns with a configuration, and bfdd if that asks for BFD.
 func (l *Lab) FRR(ctx context.Context, ns, conf string) (*Router, error) {
 	r, err := l.newRouter(ns, map[string]string{"zebra.conf": "hostname " + ns + "\n", "bgpd.conf": conf, "bfdd.conf": ""})
 	if err != nil {
@@ -41,7 +40,6 @@ func (l *Lab) FRR(ctx context.Context, ns, conf string) (*Router, error) {
 	return r, r.Start(ctx)
 }
 
-// BIRD runs BIRD in the namespace ns with the given configuration.
 func (l *Lab) BIRD(ctx context.Context, ns, conf string) (*Router, error) {
 	r, err := l.newRouter(ns, map[string]string{"bird.conf": conf})
 	if err != nil {
@@ -75,7 +73,6 @@ func (l *Lab) newRouter(ns string, files map[string]string) (*Router, error) {
 
 func (r *Router) file(name string) string { return filepath.Join(r.dir, name) }
 
-// Start starts the daemons, again after Kill.
 func (r *Router) Start(ctx context.Context) error {
 	if r.bird {
 		return r.start(ctx, "bird", []string{"bird", "-f", "-c", r.file("bird.conf"), "-s", r.file("bird.ctl"), "-P",
@@ -105,7 +102,7 @@ func (r *Router) start(ctx context.Context, name string, argv []string, ready fu
 	return r.lab.await(ctx, p, ready)
 }
 
-// Kill ends the daemons at once, and removes the routes that they left in the kernel.
+// Kill ends the daemons at once, and removes their routes from the kernel.
 func (r *Router) Kill() error {
 	for _, p := range r.procs {
 		p.Kill()
@@ -118,8 +115,8 @@ func (r *Router) Kill() error {
 	return errors.Join(errs...)
 }
 
-// flush removes the routes of one family that zebra (bgp) or BIRD (bird) left in the kernel. Those that use a nexthop
-// object are removed with it; ip route flush leaves them out. It tries for a second.
+// flush removes one family's routes of zebra (bgp) or BIRD (bird). Those by a nexthop object go with it; ip route flush
+// leaves them out. It tries for a second.
 func (r *Router) flush(family, protocol string) error {
 	var left string
 	for range 20 {
@@ -143,7 +140,6 @@ func (r *Router) Close() error {
 		inNamespace(r.ns, func() error { return setSysctls(r.sysctlsBefore...) }))
 }
 
-// Vtysh gives FRR commands and returns the answers.
 func (r *Router) Vtysh(ctx context.Context, commands ...string) (string, error) {
 	argv := []string{"vtysh", "--vty_socket", r.dir}
 	for _, c := range commands {
@@ -152,12 +148,11 @@ func (r *Router) Vtysh(ctx context.Context, commands ...string) (string, error) 
 	return r.lab.Run(ctx, r.ns, argv...)
 }
 
-// Birdc gives BIRD a command and returns the answer.
 func (r *Router) Birdc(ctx context.Context, command string) (string, error) {
 	return r.lab.Run(ctx, r.ns, append([]string{"birdc", "-s", r.file("bird.ctl")}, strings.Fields(command)...)...)
 }
 
-// Hops are the next hops that the router's kernel has for a prefix, in no order.
+// Hops are the kernel's next hops for a prefix, in no order.
 func (r *Router) Hops(ctx context.Context, prefix string) ([]string, error) {
 	family := "-4"
 	if strings.Contains(prefix, ":") {
@@ -177,8 +172,7 @@ func (r *Router) Hops(ctx context.Context, prefix string) ([]string, error) {
 	return hops, nil
 }
 
-// AwaitHops waits until the kernel has exactly want next hops for a prefix, and
-// returns how long that took.
+// AwaitHops waits until the kernel has exactly want next hops for a prefix, and returns how long that took.
 func (r *Router) AwaitHops(ctx context.Context, prefix string, want int) (time.Duration, error) {
 	began := time.Now()
 	for {

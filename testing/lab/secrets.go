@@ -23,8 +23,7 @@ var accounts = []struct{ name, user, groups string }{
 	{"admin", "admin", "system:masters"},
 	{"controller", "system:kube-controller-manager", "system:masters"},
 	{"kube-proxy", "system:kube-proxy", "system:node-proxier"},
-	// What the API server makes of the token of a ServiceAccount: RBAC that is
-	// bound to that ServiceAccount applies, and nothing else.
+	// The API server's view of a ServiceAccount's token: only RBAC bound to it applies.
 	{"herald", "system:serviceaccount:kube-system:herald",
 		"system:serviceaccounts,system:serviceaccounts:kube-system,system:authenticated"},
 }
@@ -33,7 +32,6 @@ func (l *Lab) pki(name string) string        { return filepath.Join(l.dir, "pki"
 func (l *Lab) conf(name string) string       { return filepath.Join(l.dir, "conf", name) }
 func (l *Lab) kubeconfig(user string) string { return l.conf(user + ".kubeconfig") }
 
-// writeSecrets makes the keys, certificates, tokens and kubeconfigs.
 func (l *Lab) writeSecrets() error {
 	if err := l.writeCerts(); err != nil {
 		return fmt.Errorf("certificates: %w", err)
@@ -48,8 +46,6 @@ func (l *Lab) writeSecrets() error {
 	return os.WriteFile(l.pki("tokens.csv"), tokens.Bytes(), 0o600)
 }
 
-// writeKubeconfig writes the kubeconfig of a user, with the address of the API
-// server on the management network.
 func (l *Lab) writeKubeconfig(user, token string) error {
 	return os.WriteFile(l.kubeconfig(user), fmt.Appendf(nil, `apiVersion: v1
 kind: Config
@@ -85,7 +81,7 @@ func (l *Lab) writeCerts() error {
 	if err != nil {
 		return err
 	}
-	// One for each host that may have an API server, named after it, so that a client sees which one it has reached.
+	// One for each host of an API server, with its name, for clients to see.
 	var errs []error
 	for i, h := range l.hosts {
 		if h.mgmt {
@@ -102,7 +98,6 @@ func (l *Lab) writeCerts() error {
 	return err
 }
 
-// writeServerCert writes the certificate of a host's API server, for key, signed by ca.
 func (l *Lab) writeServerCert(host string, serial int64, ca *x509.Certificate, key *ecdsa.PublicKey,
 	caKey *ecdsa.PrivateKey) error {
 	server := &x509.Certificate{

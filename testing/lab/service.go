@@ -9,8 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Service returns a Service of type LoadBalancer, port 80, for pods that are
-// labelled app=<name>. It is not created yet.
+// Service returns a LoadBalancer, port 80, for pods labelled app=<name>, not created yet.
 func Service(ns, name string, opts ...func(*corev1.Service)) *corev1.Service {
 	s := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name},
@@ -26,7 +25,7 @@ func Service(ns, name string, opts ...func(*corev1.Service)) *corev1.Service {
 	return s
 }
 
-// WithVIPs asks for the addresses, by the annotation, and for their families.
+// WithVIPs asks for the addresses, by annotation, and their families.
 func WithVIPs(addrs ...netip.Addr) func(*corev1.Service) {
 	return func(s *corev1.Service) {
 		var ips []string
@@ -54,12 +53,10 @@ func Annotated(key, value string) func(*corev1.Service) {
 	return func(s *corev1.Service) { metav1.SetMetaDataAnnotation(&s.ObjectMeta, key, value) }
 }
 
-// Selecting sends the traffic to pods labelled app=<app>.
 func Selecting(app string) func(*corev1.Service) {
 	return func(s *corev1.Service) { s.Spec.Selector = map[string]string{"app": app} }
 }
 
-// Local sets externalTrafficPolicy: Local.
 func Local(s *corev1.Service) {
 	s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 }

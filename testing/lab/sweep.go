@@ -17,15 +17,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tempPattern is the name of the directories of labs without Options.Dir.
+// tempPattern names the directories of labs without Options.Dir.
 const tempPattern = "herald-lab-*"
 
 // lockPath is the file whose lock says that a lab is up on this machine.
 func lockPath() string { return filepath.Join(os.TempDir(), "herald-lab.lock") }
 
-// lockMachine takes the machine's lab lock, waiting for another lab to end for up to
-// wait. It writes what to the file, for others to read. The lock ends when the file is
-// closed by every process that has it open.
+// lockMachine takes the machine's lab lock within wait, and writes what to the file, for others to read. The lock ends
+// when no process has the file open.
 func lockMachine(ctx context.Context, what string, wait time.Duration) (*os.File, error) {
 	f, err := os.OpenFile(lockPath(), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -69,9 +68,8 @@ func writeAt(f *os.File, s string) error {
 	return err
 }
 
-// Sweep removes what a killed run left: every process inside a lab's
-// namespaces, the namespaces with their links, and temporary directories. It
-// refuses while a lab is up.
+// Sweep removes what a killed run left: processes in a lab's namespaces, these and their links, and temporary
+// directories. It refuses while a lab is up.
 func Sweep() error {
 	lock, err := lockMachine(context.Background(), "sweeping", 0)
 	if err != nil {
@@ -92,7 +90,6 @@ func sweep() error {
 	return err
 }
 
-// clearNetns ends every process in the lab's namespaces and removes those.
 func clearNetns() error {
 	names, err := listNetns()
 	if err != nil {
@@ -129,8 +126,7 @@ func killProcessesIn(names ...string) error {
 	}
 }
 
-// dead reports whether nothing is left of a process but, perhaps, its exit
-// status for its parent. Its files are closed only when its last thread ends.
+// dead reports whether nothing is left of a process but its exit status: its files close with its last thread.
 func dead(pid int) bool {
 	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 	if err != nil {
@@ -152,7 +148,6 @@ func netnsInodes(names ...string) map[string]bool {
 	return set
 }
 
-// processesIn lists the processes whose network namespace is one of those given.
 func processesIn(inodes map[string]bool) []int {
 	links, _ := filepath.Glob("/proc/[0-9]*/ns/net") // the pattern is well-formed
 	var pids []int
@@ -187,15 +182,13 @@ func repoRoot() (string, error) {
 	}
 }
 
-// A NamespaceProcess is a process that runs in a namespace of the lab.
 type NamespaceProcess struct {
 	Namespace string
 	Pid       int
 	Command   string
 }
 
-// NamespaceProcesses lists the processes in the lab's namespaces, ordered by namespace. A namespace
-// without any is listed with Pid 0.
+// NamespaceProcesses lists the processes in the lab's namespaces, by namespace, with Pid 0 for an empty one.
 func NamespaceProcesses() ([]NamespaceProcess, error) {
 	names, err := listNetns()
 	if err != nil {

@@ -14,8 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The ranges of a lab. All of them lie outside the Service range: kube-proxy's
-// nftables drops packets to Service addresses that no Service has.
+// A lab's ranges, outside the Service range: kube-proxy's nftables drops packets to its unused addresses.
 const (
 	ServiceCIDRs = "10.112.0.0/16,fd77:112::/108"
 	PodCIDRs     = "10.240.0.0/16,fd77:240::/32" // node .11 has 10.240.1.0/24, fd77:240:1::/64
@@ -65,11 +64,11 @@ func hosts(n int, ipv6Only bool) []host {
 func (h host) lan4() netip.Addr  { return netip.AddrFrom4([4]byte{10, 77, 0, byte(h.octet)}) }
 func (h host) mgmt4() netip.Addr { return netip.AddrFrom4([4]byte{10, 78, 0, byte(h.octet)}) }
 
-// lan6 and mgmt6 have the digits of the last part of lan4: fd77::11 beside 10.77.0.11.
+// lan6 and mgmt6 end in the digits of lan4's last part: fd77::11 beside 10.77.0.11.
 func (h host) lan6() netip.Addr  { return netip.MustParseAddr("fd77::" + strconv.Itoa(h.octet)) }
 func (h host) mgmt6() netip.Addr { return netip.MustParseAddr("fd78::" + strconv.Itoa(h.octet)) }
 
-// mgmtPrefix is the host's address on the management network, with the length of its prefix.
+// mgmtPrefix is the host's address and prefix length on the management network.
 func (h host) mgmtPrefix() netip.Prefix {
 	if h.ipv6Only {
 		return netip.PrefixFrom(h.mgmt6(), 64)
@@ -77,15 +76,12 @@ func (h host) mgmtPrefix() netip.Prefix {
 	return netip.PrefixFrom(h.mgmt4(), 24)
 }
 
-// mgmtAddr is the host's address on the management network.
 func (h host) mgmtAddr() netip.Addr { return h.mgmtPrefix().Addr() }
 
-// has returns those of addrs whose family the host has.
 func (h host) has(addrs ...netip.Addr) []netip.Addr {
 	return slices.DeleteFunc(addrs, func(a netip.Addr) bool { return a.Is4() && h.ipv6Only })
 }
 
-// hasPrefixes returns those of prefixes whose family the host has.
 func (h host) hasPrefixes(prefixes ...netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(prefixes, func(p netip.Prefix) bool { return p.Addr().Is4() && h.ipv6Only })
 }
@@ -98,7 +94,7 @@ func (l *Lab) ofFamilies(list string) string {
 	return list
 }
 
-// mac is 02:<net>:00:00:00:11 for the host .11, so that a person can read dumps.
+// mac is 02:<net>:00:00:00:11 for the host .11, for people who read dumps.
 func (h host) mac(net byte) net.HardwareAddr {
 	digits := func(d int) byte { return byte(d/10<<4 | d%10) }
 	return []byte{2, net, 0, 0, digits(h.octet / 100), digits(h.octet % 100)}
@@ -111,7 +107,7 @@ func (h host) index() int {
 	return h.octet - 10
 }
 
-// pods4 and pods6 are the node's pod ranges. Its own address in them is .1 and ::1.
+// pods4 and pods6 are the node's pod ranges, itself .1 and ::1.
 func (h host) pods4() netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 240, byte(h.index()), 0}), 24)
 }
@@ -130,14 +126,12 @@ func nth(p netip.Prefix, i int) netip.Addr {
 }
 
 var (
-	// Links come up without waiting for duplicate address detection, which
-	// is turned on again for the nodes when everything is up.
+	// No wait for duplicate address detection, which the nodes get when everything is up.
 	hostSysctls = []string{"net/ipv6/conf/default/accept_dad=0", "net/ipv6/conf/all/accept_ra=0",
 		"net/ipv6/conf/default/accept_ra=0"}
 	forwarding = []string{"net/ipv4/ip_forward=1", "net/ipv6/conf/all/forwarding=1", "net/ipv6/conf/default/forwarding=1",
 		"net/ipv4/conf/all/rp_filter=0", "net/ipv4/conf/default/rp_filter=0"}
-	// Traffic between two pods of one node crosses cni0 only, and must still
-	// pass kube-proxy's rules.
+	// Packets between a node's pods cross cni0 only, and must pass kube-proxy's rules.
 	bridgeFiltering = []string{"net/bridge/bridge-nf-call-iptables=1", "net/bridge/bridge-nf-call-ip6tables=1"}
 	// A switch has no addresses and no firewall.
 	switchSysctls = []string{"net/ipv6/conf/all/disable_ipv6=1", "net/ipv6/conf/default/disable_ipv6=1",
@@ -145,7 +139,6 @@ var (
 		"net/bridge/bridge-nf-call-ip6tables=0", "net/bridge/bridge-nf-call-arptables=0"}
 )
 
-// withNetlink calls fn with a netlink socket in the namespace ns.
 func withNetlink(ns string, fn func(*netlink.Handle) error) error {
 	h, err := netns.GetFromPath(netnsPath(ns))
 	if err != nil {
@@ -160,7 +153,6 @@ func withNetlink(ns string, fn func(*netlink.Handle) error) error {
 	return fn(nl)
 }
 
-// buildSwitch makes the switch with its two bridges.
 func buildSwitch() error {
 	if err := createNetns("switch", switchSysctls...); err != nil {
 		return err
@@ -177,14 +169,12 @@ func buildSwitch() error {
 	})
 }
 
-// linkAttrs are the attributes of a link that is up from the start.
 func linkAttrs(name string) netlink.LinkAttrs {
 	a := netlink.NewLinkAttrs()
 	a.Name, a.Flags = name, net.FlagUp
 	return a
 }
 
-// buildHost makes the host's namespace and plugs it into the switch.
 func buildHost(h host, all []host) error {
 	sysctls := hostSysctls
 	if h.node {
@@ -214,7 +204,6 @@ func buildHost(h host, all []host) error {
 	})
 }
 
-// plug joins h to a bridge of the switch by a link with the given addresses.
 func plug(h host, bridge, link string, macNet byte, addrs ...netip.Prefix) error {
 	peer, err := netns.GetFromPath(netnsPath(h.name))
 	if err != nil {
@@ -258,9 +247,8 @@ func configure(nl *netlink.Handle, link string, addrs ...netip.Prefix) error {
 	return nil
 }
 
-// addPodBridge adds the bridge of a node's pods. It has a MAC address of its own, as network plugins give it: else
-// that is the lowest of its ports', another each time that a pod with a lower one comes, and what pods send to the
-// MAC address before is dropped.
+// addPodBridge adds the bridge of a node's pods, with its own MAC, as network plugins do: else the lowest of its
+// ports', which changes with new pods, and what is sent to the former is dropped.
 func addPodBridge(nl *netlink.Handle, h host) error {
 	attrs := linkAttrs("cni0")
 	gateway := nth(h.pods4(), 1).As4()
@@ -272,8 +260,8 @@ func addPodBridge(nl *netlink.Handle, h host) error {
 		h.hasPrefixes(netip.PrefixFrom(nth(h.pods4(), 1), 24), netip.PrefixFrom(nth(h.pods6(), 1), 64))...)
 }
 
-// addRoutes routes the pod ranges of other nodes through those, if h is a node, and everything else
-// through the router. The router itself and hosts without LAN get none.
+// addRoutes routes other nodes' pod ranges by those, if h is a node, and all else by the router. The router and hosts
+// without LAN get none.
 func addRoutes(nl *netlink.Handle, h host, all []host) error {
 	if !h.lan || h.name == "rt" {
 		return nil

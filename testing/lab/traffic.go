@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// holdAtOnce is how many connections HoldMany opens at a time.
 const holdAtOnce = 32
 
 // HoldMany is Hold for n connections. If it fails none is left.
@@ -42,7 +41,6 @@ type TrafficReport struct {
 	First                      error         // of those that broke; nil if none did
 }
 
-// String is one line for logs.
 func (r TrafficReport) String() string {
 	s := fmt.Sprintf("%d of %d connections broken, %d lines answered, the slowest after %v", r.Broken, r.Connections,
 		r.Lines, r.Slowest.Round(time.Millisecond))
@@ -52,8 +50,8 @@ func (r TrafficReport) String() string {
 	return s
 }
 
-// Exchange begins to send a line on each of all connections each interval, and to wait for its echo. stop ends that,
-// and returns what was seen; the connections stay open. One that breaks is not used any more.
+// Exchange begins to send a line on each connection each interval, and to wait for its echo. stop ends that, and
+// returns what was seen; connections stay open, broken ones unused.
 func Exchange(all []*Held, interval time.Duration) (stop func() TrafficReport) {
 	var mu sync.Mutex // guards report
 	report := TrafficReport{Connections: len(all)}

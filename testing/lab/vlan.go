@@ -7,14 +7,11 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// vlanBridge is the bridge of the second network, if there is one.
 const vlanBridge = "vlan"
 
-// VLANLink is the link of hosts on the second network.
 const VLANLink = "vlan0"
 
-// AddVLAN gives hosts a link on a second network, VLANLink with the address 10.79.0.N/24 for the host 10.77.0.N.
-// undo takes it away again.
+// AddVLAN gives hosts VLANLink on a second network, with 10.79.0.N/24 for the host 10.77.0.N. undo takes it away.
 func (l *Lab) AddVLAN(names ...string) (undo func() error, err error) {
 	undo = func() error {
 		return withNetlink("switch", func(nl *netlink.Handle) error {
@@ -43,7 +40,6 @@ func (l *Lab) AddVLAN(names ...string) (undo func() error, err error) {
 	return undo, nil
 }
 
-// ports is the ports of the second network's bridge.
 func ports(names []string) (all []string) {
 	for _, n := range names {
 		all = append(all, vlanBridge+"-"+n)
@@ -51,8 +47,7 @@ func ports(names []string) (all []string) {
 	return all
 }
 
-// DropVLAN has the switch drop every frame of a host on the second network, in both directions. The host's link
-// stays up.
+// DropVLAN has the switch drop a host's frames on the second network both ways. The link stays up.
 func (l *Lab) DropVLAN(name string) error {
 	return l.onSwitchPort(vlanBridge, name,
 		func(nl *netlink.Handle, p netlink.Link) error { return nl.LinkSetNoMaster(p) })

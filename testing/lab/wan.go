@@ -9,10 +9,8 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// AddWAN gives a host of the LAN a second link, wan0, with the address wan, and a
-// host at the other end of it: the namespace "far-<router>", with the address
-// after wan. The host then routes between the two, as a home router does. undo
-// removes the link and the namespace, and ends the routing.
+// AddWAN gives a host of the LAN a second link, wan0, with the address wan, and a host at its other end: the namespace
+// "far-<router>", with the address after wan. The host routes between, like a home router, until undo.
 func (l *Lab) AddWAN(router string, wan netip.Prefix) (undo func() error, err error) {
 	far := "far-" + router
 	undo = func() error {

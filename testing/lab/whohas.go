@@ -12,11 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A WhoHas sends ARP requests (RFC 826) or Neighbour Solicitations (RFC 4861) for addresses at a
-// fixed interval, from the host pr, and records who answers.
+// A WhoHas regularly sends ARP requests (RFC 826) or Neighbour Solicitations (RFC 4861) from the host pr, and records
+// who answers.
 //
-// Answers count by the time at which the kernel got them, so a busy machine
-// that wakes this process late makes no gap.
+// Answers count by when the kernel got them, so a process that wakes late makes no gap.
 type WhoHas struct {
 	self  host
 	names map[string]string // hardware address -> host
@@ -32,7 +31,6 @@ type WhoHas struct {
 	err     error // the first that kept a request from being sent
 }
 
-// A target is an address whose owner is asked for.
 type target struct {
 	addr      netip.Addr
 	request   []byte
@@ -46,8 +44,7 @@ type answer struct {
 	who string    // a host of the lab, or another's hardware address
 }
 
-// WhoHas starts to send a request for each of addrs once per every, until Stop is called or
-// ctx is done. Those for many addresses are spread over the interval.
+// WhoHas starts to ask for each of addrs once per every, spread over the interval, until Stop or ctx.
 func (l *Lab) WhoHas(ctx context.Context, every time.Duration, addrs ...netip.Addr) (*WhoHas, error) {
 	w := &WhoHas{self: l.host("pr"), names: map[string]string{}, every: every, began: time.Now().Round(0),
 		conns: map[uint16]*socket.Conn{}, byAddr: map[netip.Addr]*target{}}
@@ -76,7 +73,7 @@ func (l *Lab) WhoHas(ctx context.Context, every time.Duration, addrs ...netip.Ad
 	}
 	w.done.Go(func() {
 		w.sendRequests(ctx)
-		// Time for the answers to the last requests.
+		// for the answers to the last requests
 		time.Sleep(min(every, 100*time.Millisecond))
 		w.close()
 	})
@@ -89,8 +86,7 @@ func (w *WhoHas) close() {
 	}
 }
 
-// sendRequests asks until ctx is done. A process that was kept from running does not ask
-// twice in one breath: it leaves rounds out.
+// sendRequests asks until ctx is done. A process that was kept from running leaves rounds out.
 func (w *WhoHas) sendRequests(ctx context.Context) {
 	if len(w.targets) == 0 {
 		<-ctx.Done()
@@ -132,7 +128,7 @@ func (w *WhoHas) sendRequest(t *target) {
 	t.notify()
 }
 
-// setError stores err if it is the first error; w.mu is held.
+// setError stores the first error; w.mu is held.
 func (w *WhoHas) setError(err error) {
 	if w.err == nil {
 		w.err = err
@@ -174,8 +170,8 @@ func (t *target) notify() {
 	}
 }
 
-// awaitChange calls look, with w.mu held, now and after each request and answer for addr, until it
-// returns true. It is an error if addr is not asked for, or ctx ends.
+// awaitChange calls look, with w.mu held, now and at each request and answer for addr, until true; an error if addr is
+// not asked for, or ctx ends.
 func (w *WhoHas) awaitChange(ctx context.Context, addr netip.Addr, what string, look func(*target) bool) error {
 	for {
 		w.mu.Lock()
@@ -202,8 +198,7 @@ func (w *WhoHas) awaitChange(ctx context.Context, addr netip.Addr, what string, 
 	}
 }
 
-// AwaitAnswer waits for the first answer for addr by the given node that arrives after
-// the call, and returns when it arrived. With "" any node will do.
+// AwaitAnswer returns when the node, or any with "", first answers for addr after the call.
 func (w *WhoHas) AwaitAnswer(ctx context.Context, addr netip.Addr, node string) (time.Time, error) {
 	since := time.Now()
 	var at time.Time
@@ -218,8 +213,7 @@ func (w *WhoHas) AwaitAnswer(ctx context.Context, addr netip.Addr, node string) 
 	return at, err
 }
 
-// AwaitAnswers waits until the given node, or any with "", has answered for every
-// address since the call.
+// AwaitAnswers waits until the node, or any with "", has answered for every address since the call.
 func (w *WhoHas) AwaitAnswers(ctx context.Context, node string) error {
 	var g errgroup.Group
 	for _, t := range w.targets {
@@ -231,8 +225,7 @@ func (w *WhoHas) AwaitAnswers(ctx context.Context, node string) error {
 	return g.Wait()
 }
 
-// AwaitSilence waits until nobody has answered for addr for three rounds, and
-// returns when the last answer came: the zero time if none ever did.
+// AwaitSilence waits for three rounds without an answer for addr, and returns when the last one came, or zero.
 func (w *WhoHas) AwaitSilence(ctx context.Context, addr netip.Addr) (time.Time, error) {
 	var last time.Time
 	err := w.awaitChange(ctx, addr, "silence", func(t *target) bool {
@@ -245,8 +238,7 @@ func (w *WhoHas) AwaitSilence(ctx context.Context, addr netip.Addr) (time.Time, 
 	return last, err
 }
 
-// Owner is the host that answered for addr last, if that was in the latest round or the one
-// before, or "".
+// Owner is who answered for addr last, in one of the last two rounds, or "".
 func (w *WhoHas) Owner(addr netip.Addr) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -19,9 +19,8 @@ const (
 	ipv6Len = 40
 )
 
-// marshalRequest is the Ethernet frame by which the host self asks for target: a
-// broadcast ARP request (RFC 826) or a multicast Neighbour Solicitation
-// (RFC 4861 section 7.2.2), from the host's own addresses.
+// marshalRequest is the frame by which self asks for target: a broadcast ARP request (RFC 826) or a multicast Neighbour
+// Solicitation (RFC 4861 section 7.2.2), from its own addresses.
 func marshalRequest(self host, target netip.Addr) ([]byte, error) {
 	mac := self.mac(0x77)
 	if target.Is4() {
@@ -57,9 +56,8 @@ func ethernetHeader(dst, src net.HardwareAddr, etherType uint16) []byte {
 	return binary.BigEndian.AppendUint16(h, etherType)
 }
 
-// parseAnswer reads a frame as an answer to a request of the host self: an ARP reply or a solicited
-// Neighbour Advertisement that is addressed to it. It returns the address and its hardware address.
-// Announcements and everything else are not ok.
+// parseAnswer reads an answer to self: an ARP reply or a solicited Neighbour Advertisement addressed to it. All else is
+// not ok.
 func parseAnswer(self host, frame []byte) (addr netip.Addr, mac string, ok bool) {
 	if len(frame) < ethLen || net.HardwareAddr(frame[:6]).String() != self.mac(0x77).String() {
 		return addr, "", false
@@ -93,8 +91,7 @@ func parseAnswer(self host, frame []byte) (addr netip.Addr, mac string, ok bool)
 	return addr, "", false
 }
 
-// listenPackets opens a packet socket on eth0 of the host's namespace, for frames of
-// one EtherType, with the kernel's time of arrival on each.
+// listenPackets opens a packet socket on the host's eth0, for one EtherType, with the kernel's times.
 func listenPackets(ns string, etherType uint16) (*socket.Conn, error) {
 	var conn *socket.Conn
 	err := inNamespace(ns, func() error {
@@ -124,7 +121,7 @@ func listenPackets(ns string, etherType uint16) (*socket.Conn, error) {
 	return conn, err
 }
 
-// readFrame waits for a frame and returns it with the kernel's time of arrival, on the wall clock.
+// readFrame waits for a frame and returns it with the kernel's time, on the wall clock.
 func readFrame(c *socket.Conn, buf, oob []byte) (frame []byte, at time.Time, err error) {
 	n, oobn, _, _, err := c.Recvmsg(context.Background(), buf, oob, 0)
 	if err != nil {

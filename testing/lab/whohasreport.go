@@ -24,8 +24,7 @@ type AddrReport struct {
 	Unanswered int       // those without an answer before the next request
 	First      time.Time // the first answer; zero if there was none
 
-	// A silence is a row of unanswered requests: from when the first was sent until an answer
-	// came, or the end.
+	// A silence is unanswered requests in a row: from the first one until an answer, or the end.
 	LongestSilence, TotalSilence time.Duration
 	// A double is a row of rounds that two or more hosts answered.
 	LongestDouble, TotalDouble time.Duration
@@ -41,8 +40,8 @@ type Span struct {
 
 func (s Span) length() time.Duration { return s.To.Sub(s.From) }
 
-// report makes the report of one address: an answer belongs to the last request sent before it
-// arrived. An address that was never asked for counts as silent all the time.
+// report makes one address's report: an answer belongs to the last request before it. An address never asked for is
+// silent.
 func (t *target) report(began, ended time.Time, every time.Duration) AddrReport {
 	r := AddrReport{Addr: t.addr, Rounds: len(t.requested)}
 	slices.SortFunc(t.answers, func(a, b answer) int { return a.at.Compare(b.at) })
@@ -79,8 +78,7 @@ func (t *target) report(began, ended time.Time, every time.Duration) AddrReport 
 	return r
 }
 
-// Owners are the hosts that answered, in the order of their spans; one that answered again after
-// another is named again.
+// Owners are the hosts that answered, by spans; those that answered again are named again.
 func (r AddrReport) Owners() []string {
 	var owners []string
 	for _, s := range r.Timeline {
@@ -93,7 +91,7 @@ func (r AddrReport) Owners() []string {
 	return owners
 }
 
-// addRound extends the last span if the same hosts answered, or else ends it and starts another.
+// addRound extends the last span if the same hosts answered, or starts another.
 func (r *AddrReport) addRound(from time.Time, hosts []string) {
 	if n := len(r.Timeline); n > 0 {
 		last := &r.Timeline[n-1]
@@ -119,7 +117,7 @@ func (r *AddrReport) sumUp(every time.Duration) {
 	}
 }
 
-// Addr is the report of one address; zero if there is none.
+// Addr is the report of one address, or zero.
 func (r WhoHasReport) Addr(a netip.Addr) AddrReport {
 	for _, x := range r.Addrs {
 		if x.Addr == a {
@@ -129,8 +127,7 @@ func (r WhoHasReport) Addr(a netip.Addr) AddrReport {
 	return AddrReport{}
 }
 
-// String lists each address with its timeline; of more than ten, the ten with
-// the longest silence.
+// String lists each address with its timeline; of more than ten, the ten with the longest silence.
 func (r WhoHasReport) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "who has, every %v for %v\n", r.Every, r.Ended.Sub(r.Began).Round(time.Millisecond))
@@ -178,5 +175,4 @@ func (r AddrReport) write(b *strings.Builder, began time.Time) {
 	}
 }
 
-// ms is a duration in whole milliseconds.
 func ms(d time.Duration) string { return fmt.Sprintf("%.0fms", float64(d)/float64(time.Millisecond)) }

@@ -1,7 +1,5 @@
-// Command parts is what the lab's control plane is made of: a real etcd, API server, kube-proxy and
-// kubectl, and the real controller of EndpointSlices, in one program. It is whichever its name says.
-// One program has a third of the packages' code once where five would have it twice, and is linked once.
-// It is a module of its own so that Herald's stays lean.
+// Command parts is the lab's control plane: a real etcd, API server, kube-proxy and kubectl, and the controller of
+// EndpointSlices, in one program by its name. So common packages are linked once. Its own module keeps Herald's lean.
 package main
 
 import (
@@ -48,8 +46,8 @@ func main() {
 	}
 }
 
-// newControllerCommand runs the controller that makes Services' EndpointSlices, of all that the
-// controller-manager has: the others double what has to be compiled, and the lab stands in for them.
+// newControllerCommand runs the controller of EndpointSlices alone: the others double what is compiled, and the lab
+// stands in for them.
 func newControllerCommand() *cobra.Command {
 	var kubeconfig string
 	c := &cobra.Command{Use: "endpointslices", Args: cobra.NoArgs, SilenceUsage: true,
@@ -62,7 +60,6 @@ func newControllerCommand() *cobra.Command {
 	return c
 }
 
-// control runs the controller until the end of ctx.
 func control(ctx context.Context, kubeconfig string) error {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {

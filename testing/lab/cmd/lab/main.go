@@ -1,5 +1,5 @@
-// Command lab brings a cluster up in network namespaces, with a Herald on every node, and takes commands until its
-// input ends; then it removes all of it.
+// Command lab brings up a cluster in network namespaces, with a Herald on every node, takes commands until its input
+// ends, and then removes it.
 package main
 
 import (
@@ -92,8 +92,7 @@ func run(ctx context.Context, args []string) (err error) {
 	return read(ctx, l, os.Stdin)
 }
 
-// read carries out the commands of in, a line each, until that or ctx ends. If nobody types them, the first that
-// fails ends it.
+// read carries out the commands of in, a line each, until that or ctx ends; unless typed, the first failure ends it.
 func read(ctx context.Context, l *lab.Lab, in *os.File) error {
 	info, err := in.Stat()
 	if err != nil {
@@ -129,7 +128,6 @@ func read(ctx context.Context, l *lab.Lab, in *os.File) error {
 	}
 }
 
-// command carries out one command, and writes what it prints to out.
 func command(ctx context.Context, l *lab.Lab, out io.Writer, args []string) error {
 	switch {
 	case len(args) == 0:
@@ -163,7 +161,6 @@ func command(ctx context.Context, l *lab.Lab, out io.Writer, args []string) erro
 	return errors.New(`it is not understood; "help" lists the commands`)
 }
 
-// herald ends or starts the Herald of a node.
 func herald(ctx context.Context, l *lab.Lab, verb, node string) error {
 	p := l.Herald(node)
 	running := p != nil && p.Running()

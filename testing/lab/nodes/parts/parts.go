@@ -1,8 +1,7 @@
 //go:build parts
 
-// Package parts pins the programs a real node is made of, and what a cluster of
-// such nodes needs beside the programs of testing/lab/parts: kubelet, scheduler,
-// controller-manager and kubeadm. It is a module of its own, so that a change here rebuilds nothing there.
+// Package parts pins the programs of a real node, beside those of testing/lab/parts: kubelet, scheduler,
+// controller-manager and kubeadm. Its own module, so that changes rebuild nothing there.
 package parts
 
 import (
