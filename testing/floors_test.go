@@ -24,9 +24,8 @@ type room struct{ floor, ceiling int }
 
 var rooms = map[string]room{
 	"cmd/herald":   {3, 4667},
-	"pkg/agent":    {2, 642},
+	"pkg/agent":    {2, 838},
 	"pkg/manifest": {2, 970},
-	"pkg/report":   {2, 100},
 	"pkg/plan":     {1, 6008},
 	"pkg/pool":     {1, 2184},
 	"pkg/migrate":  {1, 952},
@@ -44,7 +43,6 @@ var rooms = map[string]room{
 	"pkg/health":   {1, 620},
 	"pkg/quorum":   {1, 1061},
 	"pkg/serve":    {1, 745},
-	"pkg/history":  {1, 233},
 	"pkg/vip":      {0, 1905},
 	"pkg/config":   {0, 2620},
 	"pkg/mailbox":  {0, 90},

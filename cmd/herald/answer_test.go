@@ -9,7 +9,7 @@ import (
 
 	"github.com/heraldvip/herald/pkg/agent"
 	"github.com/heraldvip/herald/pkg/kube"
-	"github.com/heraldvip/herald/pkg/report"
+	"github.com/heraldvip/herald/pkg/plan"
 	"github.com/heraldvip/herald/pkg/serve"
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -18,12 +18,12 @@ import (
 // Service: reason, message and what to do.
 func TestOneAnswer(t *testing.T) {
 	for _, r := range vip.Reasons {
-		if report.LevelOf(r.Reason) == report.Fine {
+		if plan.LevelOf(r.Reason) == plan.Fine {
 			continue
 		}
 		t.Run(string(r.Reason), func(t *testing.T) {
 			web := withAnswer(serviceWith("web", "", ""), r.Reason, "because of this")
-			want := report.New(web.Key, r.Reason, "because of this")
+			want := plan.NewAnswer(web.Key, r.Reason, "because of this")
 			s := kube.Snapshot{Services: []vip.Service{web}, Leases: []*coordinationv1.Lease{nodeLease("n1", time.Second, linkUp)}, Nodes: []vip.Node{{Name: "n1"}}}
 			row := newStatusReport(s, inNamespace(""), noon).Services[0]
 			if row.Problem != want.String() || row.Reason != r.Reason || row.Advice != want.Advice {
@@ -57,7 +57,7 @@ func TestAnswerOfTwoConditions(t *testing.T) {
 	for allocated, want := range map[vip.Reason]vip.Reason{vip.AddressSet: vip.VIPAnnounced, vip.AddressOutsidePools: vip.AddressOutsidePools} {
 		web := serviceWith("web", "10.0.0.1", "10.0.0.1")
 		web.Conditions = []vip.Condition{{Type: vip.Announced, Status: vip.ConditionTrue, Reason: vip.VIPAnnounced}, {Type: vip.Allocated, Status: vip.ConditionTrue, Reason: allocated}}
-		if got := report.Of(&web, vip.VIPElsewhere, "").Reason; got != want {
+		if got := plan.AnswerAbout(&web, vip.VIPElsewhere, "").Reason; got != want {
 			t.Errorf("%s: got %s, want %s", allocated, got, want)
 		}
 	}

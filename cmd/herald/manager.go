@@ -17,7 +17,6 @@ import (
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/dhcp"
 	"github.com/heraldvip/herald/pkg/health"
-	"github.com/heraldvip/herald/pkg/history"
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/l2"
 	"github.com/heraldvip/herald/pkg/lease"
@@ -90,7 +89,7 @@ type node struct {
 	table       *routes.Table          // runs with vip_routingtable
 	nft         *nft.Tables
 	pools       *pool.Assigner
-	history     *history.History
+	history     *agent.History
 	agent       *agent.Agent
 	server      *serve.Server
 	options     *vip.NodeOptions // of cfg, published on the node lease
@@ -102,7 +101,7 @@ type node struct {
 func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, error) {
 	kube.LogLibrary(log)
 	n := &node{cfg: cfg, log: log, options: publishedOptions(cfg),
-		history: history.New(log)}
+		history: agent.NewHistory(log)}
 	wake := mailbox.NewSignal() // of the leases
 	var servers *kube.Servers
 	if cfg.ControlPlane.Enable {

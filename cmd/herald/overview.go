@@ -11,7 +11,6 @@ import (
 	"github.com/heraldvip/herald/pkg/agent"
 	"github.com/heraldvip/herald/pkg/plan"
 	"github.com/heraldvip/herald/pkg/pool"
-	"github.com/heraldvip/herald/pkg/report"
 	"github.com/heraldvip/herald/pkg/serve"
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -147,11 +146,11 @@ func overviewService(v *vip.Verdict, s *vip.Service, claim vip.Claim, routed fun
 }
 
 // answerAbout returns what becomes of a Service; s is nil for the control plane.
-func answerAbout(s *vip.Service, v *vip.Verdict) report.Answer {
+func answerAbout(s *vip.Service, v *vip.Verdict) plan.Answer {
 	if s == nil {
-		return report.New(v.Service, v.Reason, v.Message)
+		return plan.NewAnswer(v.Service, v.Reason, v.Message)
 	}
-	return report.Of(s, v.Reason, v.Message)
+	return plan.AnswerAbout(s, v.Reason, v.Message)
 }
 
 // eventProblems returns what is wrong with Services: Warnings of the Plan, else verdicts.
@@ -166,7 +165,7 @@ func eventProblems(pass *agent.Pass, services map[vip.Key]*vip.Service) (all []s
 	}
 	for i := range pass.Plan.Verdicts {
 		v := &pass.Plan.Verdicts[i]
-		if a := answerAbout(services[v.Service], v); a.Level != report.Fine && a.Reason != vip.VIPClaiming &&
+		if a := answerAbout(services[v.Service], v); a.Level != plan.Fine && a.Reason != vip.VIPClaiming &&
 			a.Reason != vip.DHCPPending && !told[v.Service] {
 			all = append(all, serve.Problem{Subject: v.Service.String(), Message: a.String(), Advice: a.Advice})
 		}

@@ -14,7 +14,6 @@ import (
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/lease"
 	"github.com/heraldvip/herald/pkg/plan"
-	"github.com/heraldvip/herald/pkg/report"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -261,16 +260,16 @@ func (v statusView) problem(s *vip.Service, owner string, since time.Time) (prob
 	if s.Ignore {
 		return "ignored (kube-vip.io/ignore)", a.Reason, ""
 	}
-	if a.Level == report.Fine && len(s.Invalid) > 0 {
-		a = report.New(s.Key, vip.InvalidField, strings.Join(s.Invalid, " "))
+	if a.Level == plan.Fine && len(s.Invalid) > 0 {
+		a = plan.NewAnswer(s.Key, vip.InvalidField, strings.Join(s.Invalid, " "))
 	}
-	if missing := unannounced(s); a.Level == report.Fine && len(s.Ingress) > 0 && len(missing) > 0 {
+	if missing := unannounced(s); a.Level == plan.Fine && len(s.Ingress) > 0 && len(missing) > 0 {
 		a = v.refusal(s, "not announced: "+strings.Join(missing, ", "))
 	}
-	if a.Level == report.Fine && owner == "" && len(s.Ingress) > 0 {
+	if a.Level == plan.Fine && owner == "" && len(s.Ingress) > 0 {
 		return "its status names a VIP, but no node owns it", vip.VIPClaiming, ""
 	}
-	if a.Level == report.Fine {
+	if a.Level == plan.Fine {
 		return "", "", ""
 	}
 	return a.String() + v.whoHas(s), a.Reason, a.Advice
@@ -294,22 +293,22 @@ func unannounced(s *vip.Service) []string {
 }
 
 // refusal returns the newest Event about addresses that are not announced.
-func (v statusView) refusal(s *vip.Service, missing string) report.Answer {
+func (v statusView) refusal(s *vip.Service, missing string) plan.Answer {
 	for _, e := range slices.Backward(v.events) {
 		if e.UID == s.UID &&
 			(e.Reason == vip.AddressRefused || e.Reason == vip.AddressConflict || e.Reason == vip.AddressInUse ||
 				e.Reason == vip.DHCPFailed) {
-			return report.New(s.Key, e.Reason, missing+" ("+e.Message+")")
+			return plan.NewAnswer(s.Key, e.Reason, missing+" ("+e.Message+")")
 		}
 	}
-	return report.New(s.Key, vip.AddressRefused, missing)
+	return plan.NewAnswer(s.Key, vip.AddressRefused, missing)
 }
 
-// answer returns what report.Of says, or what was seen on the wire since the owner has it, which only Events tell.
-func (v statusView) answer(s *vip.Service, owner string, since time.Time) report.Answer {
+// answer returns what plan.AnswerAbout says, or what was seen on the wire since: only Events tell that.
+func (v statusView) answer(s *vip.Service, owner string, since time.Time) plan.Answer {
 	reason, message := v.verdict(s)
-	a := report.Of(s, reason, message)
-	if a.Level != report.Fine || s.Ignore {
+	a := plan.AnswerAbout(s, reason, message)
+	if a.Level != plan.Fine || s.Ignore {
 		return a
 	}
 	for _, e := range slices.Backward(v.events) {
@@ -318,7 +317,7 @@ func (v statusView) answer(s *vip.Service, owner string, since time.Time) report
 		}
 		// the times of Events are in whole seconds
 		if e.Warning && (e.At.IsZero() || !e.At.Before(since.Truncate(time.Second))) {
-			return report.New(s.Key, e.Reason, e.Message)
+			return plan.NewAnswer(s.Key, e.Reason, e.Message)
 		}
 		break
 	}
@@ -338,7 +337,7 @@ func (v statusView) verdict(s *vip.Service) (vip.Reason, string) {
 		return vip.VIPElsewhere, ""
 	}
 	for _, e := range slices.Backward(v.events) {
-		if e.UID == s.UID && report.LevelOf(e.Reason) != report.Fine {
+		if e.UID == s.UID && plan.LevelOf(e.Reason) != plan.Fine {
 			return e.Reason, e.Message
 		}
 	}

@@ -83,6 +83,7 @@ const (
 	hangAfter    = 30 * time.Second       // a pass that takes longer counts as hanging
 )
 
+// An Agent is the one owner of the plan.
 type Agent struct {
 	o            Options
 	poke         mailbox.Signal
@@ -112,6 +113,7 @@ func New(o Options) *Agent {
 		logged: make(map[string]string), metrics: newMetrics()}
 }
 
+// String names the task.
 func (a *Agent) String() string { return "agent" }
 
 // Poke says that the World may have changed, without blocking.
@@ -126,8 +128,10 @@ func (a *Agent) PokeNow() {
 // Stopping reports whether Run was asked to end and hands everything over.
 func (a *Agent) Stopping() bool { return a.stopping.Load() }
 
+// Last is the last pass that planned anything, or nil.
 func (a *Agent) Last() *Pass { return a.last.Load() }
 
+// Hangs reports whether a pass has been under way for too long.
 func (a *Agent) Hangs() bool {
 	began := a.passBegan.Load()
 	return began != nil && time.Since(*began) > hangAfter

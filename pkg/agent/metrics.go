@@ -88,6 +88,7 @@ func (m *metrics) observeAnnounced(verdicts []vip.Verdict) {
 	}
 }
 
+// Collectors are the metrics of this package.
 func (a *Agent) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{a.metrics.passes, a.metrics.errors, a.metrics.services, a.metrics.announced}
 }

@@ -44,6 +44,7 @@ func newMetrics() *metrics {
 	}
 }
 
+// Collectors are the metrics of this package.
 func (s *Speaker) Collectors() []prometheus.Collector {
 	m := s.metrics
 	return []prometheus.Collector{m.up, m.prefixes, m.flaps, m.sent, m.received, m.bfdUp, m.bfdFailures}

@@ -62,6 +62,7 @@ type Error struct{ err error }
 // NewError makes an Error, for a wrong argument of a command.
 func NewError(err error) error { return &Error{err} }
 
+// Error names the option, its value and what would be right.
 func (e *Error) Error() string { return e.err.Error() }
 
 // Unwrap returns why a file can't be read.

@@ -49,6 +49,7 @@ func newMetrics() metrics {
 	return m
 }
 
+// Collectors are the room's metrics.
 func (c *Clients) Collectors() []prometheus.Collector {
 	m := c.metrics
 	return []prometheus.Collector{m.leases, m.sent, m.renewals, m.failures}

@@ -27,8 +27,10 @@ type PacketAddr struct {
 	MAC      net.HardwareAddr // of the neighbour it goes to, or came from; nil: of all
 }
 
+// Network is "dhcp".
 func (*PacketAddr) Network() string { return "dhcp" }
 
+// String is for messages.
 func (p *PacketAddr) String() string { return fmt.Sprintf("%s to %s by %s", p.Src, p.Dst, p.MAC) }
 
 // Open opens the link of r: for DHCPv4 a packet socket, which needs no address, works beside the node's DHCP client,

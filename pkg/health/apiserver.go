@@ -31,11 +31,13 @@ const maxNotReadyPeriod = 250 * time.Millisecond
 // NewAPIServerCheck makes an APIServerCheck, which needs Run.
 func NewAPIServerCheck(o APIServerOptions) *APIServerCheck { return &APIServerCheck{o: o} }
 
+// String names the task.
 func (a *APIServerCheck) String() string { return "readiness of the API server" }
 
 // Ready reports whether this node's API server is ready, without blocking.
 func (a *APIServerCheck) Ready() bool { return a.ready.Load() }
 
+// Run asks until ctx ends.
 func (a *APIServerCheck) Run(ctx context.Context) error {
 	var answers signal
 	for {

@@ -60,6 +60,7 @@ func NewChecker(log *slog.Logger, poke func()) *Checker {
 	}
 }
 
+// String names the task.
 func (c *Checker) String() string { return "health checks" }
 
 // Put replaces the HealthChecks, one per Service, without blocking.

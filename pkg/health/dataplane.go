@@ -104,8 +104,10 @@ func NewDataPlane(o DataPlaneOptions) *DataPlane {
 	return d
 }
 
+// String names the task.
 func (d *DataPlane) String() string { return "data plane" }
 
+// Collectors returns the metric.
 func (d *DataPlane) Collectors() []prometheus.Collector { return []prometheus.Collector{d.gauge} }
 
 // Fault is vip.NodeInfo.DataPlaneFault. It does not block.
@@ -121,6 +123,7 @@ func (d *DataPlane) Observe(w *vip.World) {
 	}
 }
 
+// Run asks every askPeriod until ctx ends.
 func (d *DataPlane) Run(ctx context.Context) error {
 	ticker := time.NewTicker(askPeriod)
 	defer ticker.Stop()

@@ -79,6 +79,7 @@ func NewCredentialsWatch(cfg *rest.Config, origin string, nodeLease vip.Key, ten
 	return &CredentialsWatch{file: file, cfg: cfg, used: credentialsOf(cfg), tenure: tenure, ask: ask, log: log}
 }
 
+// String names the task.
 func (w *CredentialsWatch) String() string { return "credentials" }
 
 // Run returns an error once other credentials were seen twice, and the process may end.

@@ -146,4 +146,5 @@ func (s *eventState) begin(now time.Time) bool {
 	return s.repeats <= maxRepeats
 }
 
+// String names the task.
 func (e *Events) String() string { return "kube: events" }

@@ -134,6 +134,7 @@ func (l *Leases) setNamed(k vip.Key, by int) {
 	}
 }
 
+// Synced reports whether all Leases have been listed once.
 func (l *Leases) Synced() bool {
 	return !slices.ContainsFunc(l.stores, func(s *reflectorStore[coordinationv1.Lease]) bool { return !s.synced.Load() })
 }

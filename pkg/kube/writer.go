@@ -128,6 +128,7 @@ func (s *Statuses) wake(k vip.Key) {
 	}
 }
 
+// String names the task.
 func (s *Statuses) String() string { return "kube: statuses" }
 
 // Run writes what is wanted until ctx ends, and the writes under way have ended.

@@ -71,6 +71,7 @@ func newAddressChecks(a *Announcer) *AddressChecks {
 	return c
 }
 
+// AddressChecks is the Mailbox of address checks.
 func (a *Announcer) AddressChecks() *AddressChecks { return a.checks }
 
 // Put replaces the checks; the same one (vip.AddressCheck.Same) goes on.

@@ -101,8 +101,10 @@ func newAnnouncer(o Options, n network) *Announcer {
 	return a
 }
 
+// String names the task.
 func (a *Announcer) String() string { return "layer 2 announcements" }
 
+// Collectors are the Announcer's metrics.
 func (a *Announcer) Collectors() []prometheus.Collector {
 	m := a.metrics
 	return []prometheus.Collector{m.sent, m.errors, m.heard, m.requests, m.problems}

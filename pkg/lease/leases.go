@@ -87,6 +87,7 @@ func New(store Store, o Options) *Leases {
 	return l
 }
 
+// String names the task.
 func (l *Leases) String() string { return "leases" }
 
 // Wake has Run look at Store, Info, Peers and Gateway at once. It does not block.

@@ -32,6 +32,7 @@ func Moves(all []*coordinationv1.Lease, announcers string) (moves []vip.Move, ok
 	return nil, false
 }
 
+// Moves returns what the function Moves returns of the table that this node has.
 func (l *Leases) Moves() []vip.Move {
 	l.mu.Lock()
 	text := l.table.known.moves

@@ -108,6 +108,7 @@ func newMetrics() *metrics {
 	return m
 }
 
+// Collectors returns the metrics of this package.
 func (l *Leases) Collectors() []prometheus.Collector {
 	m := l.metrics
 	return []prometheus.Collector{m.held, m.members, m.waiting, m.epochsOver, m.fenced, m.renewals, m.written}

@@ -7,6 +7,7 @@ import "sync/atomic"
 // A Signal wakes one goroutine. Signals sent before it looks are one.
 type Signal chan struct{}
 
+// NewSignal makes a Signal.
 func NewSignal() Signal { return make(Signal, 1) }
 
 // Send makes one receive on s succeed. It does not block.

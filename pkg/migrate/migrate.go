@@ -29,6 +29,7 @@ var poolKinds = map[string]string{
 // A Collection is where the API server has the objects of a kind.
 type Collection struct{ Kind, Path string }
 
+// Collections returns what From reads of a source, Services included.
 func Collections(source string) []Collection {
 	services := Collection{"Service", "/api/v1/services"}
 	switch source {

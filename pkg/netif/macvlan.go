@@ -34,6 +34,7 @@ type Macvlans struct {
 	before        map[int]ipv4Conf       // what parents had before Herald, by index; until it is put back
 }
 
+// Macvlans makes the links for VIPs leased by DHCP.
 func (n *Interfaces) Macvlans() *Macvlans { return n.macvlans }
 
 const aliasMark = "herald: "

@@ -107,8 +107,10 @@ func newInterfaces(o Options, k kernel) (*Interfaces, error) {
 	return n, nil
 }
 
+// String names the task.
 func (n *Interfaces) String() string { return "network interfaces" }
 
+// Collectors are the metrics of Interfaces.
 func (n *Interfaces) Collectors() []prometheus.Collector { return n.metrics.collectors() }
 
 // Observe fills in Bound, Unmanaged, AddressFights, and the World's macvlans.

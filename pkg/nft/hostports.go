@@ -35,6 +35,7 @@ func HostPorts() (found string, err error) {
 	return "", nil
 }
 
+// WarnOfHostPorts logs what HostPorts says.
 func WarnOfHostPorts(log *slog.Logger) {
 	switch found, err := HostPorts(); {
 	case err != nil:

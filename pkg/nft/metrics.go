@@ -19,6 +19,7 @@ func newMetrics() *metrics {
 	}
 }
 
+// Collectors returns the metrics of this package.
 func (t *Tables) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{t.metrics.formerOwners, t.metrics.errors}
 }

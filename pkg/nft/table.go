@@ -71,6 +71,7 @@ func (t *Tables) LinksChanged() {
 	}
 }
 
+// Observe fills in FormerOwners, PortsNotLimited and EgressRefused.
 func (t *Tables) Observe(w *vip.World) {
 	w.FormerOwners = slices.Concat(t.FormerOwners.state[0].written, t.FormerOwners.state[1].written)
 	w.PortsNotLimited, w.EgressRefused = t.OpenPorts.refusals(), t.Egress.refusals()

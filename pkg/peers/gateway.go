@@ -47,6 +47,7 @@ func NewGateway(o GatewayOptions) *Gateway {
 	return g
 }
 
+// String names the task.
 func (g *Gateway) String() string { return "gateway" }
 
 // Liveness returns whether the gateway answered last; Unknown without one, or if it was asked before since or too long

@@ -82,6 +82,7 @@ func New(o Options) *Peers {
 	}
 }
 
+// String names the task.
 func (p *Peers) String() string { return "peers" }
 
 // SetHeartbeat sets what heartbeats contain. A change is sent at once, and again 25 ms later.

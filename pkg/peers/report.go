@@ -51,6 +51,7 @@ func newMetrics() *metrics {
 	return m
 }
 
+// Collectors are the metrics of this package.
 func (p *Peers) Collectors() []prometheus.Collector {
 	m := p.metrics
 	return []prometheus.Collector{m.on, m.state, m.detectable, m.sent, m.received, m.dropped, m.probes, m.pauses}

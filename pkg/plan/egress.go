@@ -16,6 +16,7 @@ var never = []netip.Prefix{
 	netip.MustParsePrefix("::1/128"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
 }
 
+// An Egress in plan.Rules is the options of egress (kube-vip.io/egress).
 type Egress struct {
 	Internal []netip.Prefix // egress_podcidr and egress_servicecidr: what is in the cluster beside what Herald knows
 }

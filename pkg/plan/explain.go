@@ -30,6 +30,7 @@ type Explanation struct {
 	IPModes    []vip.IPMode        `json:"ipModes,omitempty"` // of the entries of its status
 }
 
+// An AddressOrigin is an address that a Service asks for, or has, and where that comes from.
 type AddressOrigin struct {
 	Address  netip.Addr `json:"address"`
 	Origin   string     `json:"origin"`   // in words
@@ -37,6 +38,7 @@ type AddressOrigin struct {
 	Refused  bool       `json:"refused,omitempty"`
 }
 
+// A NodeSuitability says whether a node may carry a Service.
 type NodeSuitability struct {
 	Node  string `json:"node"`
 	Owner bool   `json:"owner,omitempty"`
@@ -44,6 +46,7 @@ type NodeSuitability struct {
 	Why   string `json:"why,omitempty"` // why it is not able, or comes after others
 }
 
+// ExplanationEndpoint is where the endpoints of a Service are.
 type ExplanationEndpoint struct {
 	Ready       []string `json:"readyOn,omitempty"`       // nodes
 	Terminating []string `json:"terminatingOn,omitempty"` // nodes

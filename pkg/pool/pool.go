@@ -44,6 +44,7 @@ type Namespaces struct {
 	Selector labels.Selector
 }
 
+// All reports whether n is every namespace.
 func (n Namespaces) All() bool { return n.Names == nil && n.Selector == nil }
 
 // Contains reports whether a namespace belongs to n; without labels (nil) it is in no selector.
@@ -58,6 +59,7 @@ func (n Namespaces) Contains(name string, l map[string]string) bool {
 	return true
 }
 
+// String is for messages.
 func (n Namespaces) String() string {
 	switch {
 	case n.Selector != nil:
@@ -68,6 +70,7 @@ func (n Namespaces) String() string {
 	return "all namespaces"
 }
 
+// A Namespace is one, with its labels.
 type Namespace struct {
 	Name   string
 	Labels map[string]string

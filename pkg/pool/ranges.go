@@ -24,6 +24,7 @@ func (r Range) String() string {
 	return r.From.String() + "-" + r.To.String()
 }
 
+// Contains reports whether a is in r.
 func (r Range) Contains(a netip.Addr) bool {
 	return r.From.BitLen() == a.BitLen() && r.From.Compare(a) <= 0 && a.Compare(r.To) <= 0
 }

@@ -18,6 +18,7 @@ func newMetrics() *metrics {
 	}
 }
 
+// Collectors returns the metrics of this package.
 func (t *Table) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{t.metrics.routes, t.metrics.errors}
 }

@@ -63,6 +63,7 @@ func NewTable(o Options) *Table {
 	return t
 }
 
+// String names the task.
 func (t *Table) String() string { return "routing table" }
 
 // Observe sets RoutesDraining, if routes began to drain less than two seconds ago.

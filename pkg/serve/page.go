@@ -28,6 +28,7 @@ type View struct {
 	Moves         []MoveRow // the latest first
 }
 
+// A Problem is something that an operator should mend.
 type Problem struct {
 	Subject string // a Service or a node
 	Message string
@@ -83,6 +84,7 @@ type Dot struct {
 	Class string
 }
 
+// Hours is how many hours the timeline shows.
 func (v View) Hours() int { return hours }
 
 // x returns where t is on the timeline, of 1000, if it is.

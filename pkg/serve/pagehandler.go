@@ -19,6 +19,7 @@ func NewHandler(view func() View, log *slog.Logger) *Handler {
 // policy has a browser load nothing from elsewhere, run no script, and use only the file's style.
 const policy = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
+// ServeHTTP answers with the page (http.Handler).
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("Content-Security-Policy", policy)

@@ -78,8 +78,10 @@ func New(o Options) *Server {
 	return s
 }
 
+// Collectors are the metrics of the Server.
 func (s *Server) Collectors() []prometheus.Collector { return []prometheus.Collector{s.refused} }
 
+// String names the task.
 func (s *Server) String() string { return "http" }
 
 // Run serves until ctx is done, and returns nil: failures are logged, and tried again.

@@ -85,6 +85,7 @@ func New(o Options) *Mapper {
 	return m
 }
 
+// String names the task.
 func (m *Mapper) String() string { return "upnp" }
 
 // Put replaces what is wanted. A mapping that is not Here is handed over, and left on its gateway. One that is missing

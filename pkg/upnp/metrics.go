@@ -40,6 +40,7 @@ func newMetrics() metrics {
 	return m
 }
 
+// Collectors are the metrics of this package.
 func (m *Mapper) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.metrics.gateways, m.metrics.mappings, m.metrics.renewals, m.metrics.failures}
 }

@@ -23,10 +23,13 @@ type Secret string
 
 const hidden = "(hidden)"
 
+// String hides the text.
 func (Secret) String() string { return hidden }
 
+// GoString hides the text.
 func (Secret) GoString() string { return hidden }
 
+// MarshalText hides the text.
 func (Secret) MarshalText() ([]byte, error) { return []byte(hidden), nil }
 
 // A BGPPeer is a router to have a BGP session with. It is comparable.
@@ -87,6 +90,7 @@ const GracefulShutdown Community = 0xffff0000
 // String is "65000:100".
 func (c Community) String() string { return fmt.Sprintf("%d:%d", c>>16, c&0xffff) }
 
+// MarshalText writes a Community as String does.
 func (c Community) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
 // A LargeCommunity is a BGP large community (RFC 8092).
@@ -95,6 +99,7 @@ type LargeCommunity [3]uint32
 // String is "65000:1:100".
 func (c LargeCommunity) String() string { return fmt.Sprintf("%d:%d:%d", c[0], c[1], c[2]) }
 
+// MarshalText writes a LargeCommunity as String does.
 func (c LargeCommunity) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
 // maxCommunities is how many a route has of both kinds: longer messages than 4096 bytes (RFC 4271 section 4.1) end a

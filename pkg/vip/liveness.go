@@ -9,6 +9,7 @@ import (
 // A ProcessID is the random number of a Herald process, to tell two of one node name apart.
 type ProcessID [16]byte
 
+// NewProcessID returns a random ProcessID.
 func NewProcessID() (id ProcessID) {
 	_, _ = rand.Read(id[:]) // never fails
 	return id

@@ -30,6 +30,7 @@ type Node struct {
 	Annotations map[string]Secret
 }
 
+// A Link is a network interface of a node, as its announcer tells it.
 type Link struct {
 	Index int    `json:"-"` // of this node's kernel (if_nametoindex(3)); 0 for a link of another node
 	Name  string `json:"name"`
@@ -103,6 +104,7 @@ type NodeInfo struct {
 // ForwardsToServices reports whether packets to VIPs are forwarded, as far as is known.
 func (i *NodeInfo) ForwardsToServices() bool { return i.DataPlaneFault == "" && !i.DataPlaneUnproven }
 
+// AnnouncesServices reports whether the node has svc_enable.
 func (i *NodeInfo) AnnouncesServices() bool { return i.Options == nil || i.Options.Services }
 
 // NodeOptions is the options that decide where VIPs may be; with svc_enable they should be equal.
@@ -138,6 +140,7 @@ func (o ClassOptions) Serve(s *Service) bool {
 	return !o.ClassOnly
 }
 
+// SameClasses reports whether both nodes announce Services of the same classes.
 func (i *NodeInfo) SameClasses(o *NodeInfo) bool {
 	if i.Options == nil || o.Options == nil {
 		return i.Options == o.Options

@@ -64,6 +64,7 @@ type Address struct {
 	Until time.Time `json:",omitzero"`
 }
 
+// Prefix is the address with its prefix length.
 func (a Address) Prefix() netip.Prefix { return netip.PrefixFrom(a.Addr, a.Bits) }
 
 // An Announcement is a VIP to announce on a link by gratuitous ARP or unsolicited neighbor advertisements.

@@ -92,4 +92,5 @@ type PoolProblem struct {
 	Warning bool   // the key can be read, but has an effect that is probably not meant
 }
 
+// String is the key and the message.
 func (p PoolProblem) String() string { return p.Key + ": " + p.Message }

@@ -171,6 +171,7 @@ func (c *Client) delay(ctx context.Context) error {
 	}
 }
 
+// Get reads past the cache.
 func (c *Client) Get(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error) {
 	if err := c.delay(ctx); err != nil {
 		return nil, err
@@ -181,10 +182,12 @@ func (c *Client) Get(ctx context.Context, namespace, name string) (*coordination
 	return nil, apierrors.NewNotFound(leases, name)
 }
 
+// Create writes a Lease that must not exist.
 func (c *Client) Create(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	return c.Update(ctx, l)
 }
 
+// Update writes a Lease over the version it names.
 func (c *Client) Update(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	if err := c.delay(ctx); err != nil {
 		return nil, err

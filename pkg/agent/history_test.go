@@ -1,4 +1,4 @@
-package history
+package agent
 
 import (
 	"bytes"
@@ -71,7 +71,7 @@ func TestMoves(t *testing.T) {
 	}
 	for _, tt := range tests {
 		var log bytes.Buffer
-		h := New(slog.New(slog.NewJSONHandler(&log, nil)))
+		h := NewHistory(slog.New(slog.NewJSONHandler(&log, nil)))
 		for _, x := range tt.steps {
 			x.record(h)
 		}
@@ -105,7 +105,7 @@ func TestMoves(t *testing.T) {
 
 // TestCameHere: a Service counts when it comes to this node from another, or back after nobody had it; not when it is new. Its series goes with it.
 func TestCameHere(t *testing.T) {
-	h := New(slog.New(slog.DiscardHandler))
+	h := NewHistory(slog.New(slog.DiscardHandler))
 	count := func() (n float64) {
 		registry := prometheus.NewRegistry()
 		registry.MustRegister(h.came)

@@ -1,6 +1,4 @@
-// Package history logs and counts the Services that come to this node and leave it, and measures for how long nobody
-// answered for those that came. The table of owners has all nodes' moves (pkg/lease).
-package history
+package agent
 
 import (
 	"log/slog"
@@ -19,7 +17,8 @@ const (
 	heardLately = time.Second
 )
 
-// A History belongs to the goroutine that calls Record.
+// A History logs and counts the Services that come to this node and leave it, and for how long nobody answered for
+// those that came. It belongs to the goroutine that calls Record. The table has all nodes' moves (pkg/lease).
 type History struct {
 	log      *slog.Logger
 	outage   prometheus.Histogram
@@ -51,7 +50,7 @@ type pending struct {
 }
 
 // New makes a History.
-func New(log *slog.Logger) *History {
+func NewHistory(log *slog.Logger) *History {
 	return &History{log: log, services: make(map[vip.Key]*ownership),
 		outage: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "herald_vip_outage_seconds", Help: "For how long nobody answered for a Service that came to this node from " +
@@ -63,6 +62,7 @@ func New(log *slog.Logger) *History {
 		}, []string{"service_namespace", "service"})}
 }
 
+// Collectors are the metrics of a History.
 func (h *History) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{h.outage, h.came}
 }

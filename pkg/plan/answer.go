@@ -1,10 +1,8 @@
-// Package report says what becomes of a Service, for herald status, herald explain, a node's page, and their JSON.
-package report
+package plan
 
 import (
 	"slices"
 
-	"github.com/heraldvip/herald/pkg/plan"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -18,7 +16,7 @@ const (
 	Bad  Level = "bad"  // clients are not served, or not all of them
 )
 
-// An Answer is what becomes of a Service, and what to do about it.
+// An Answer is what becomes of a Service, and what to do about it: for herald status, explain, a node's page, and JSON.
 type Answer struct {
 	Reason  vip.Reason
 	Message string
@@ -29,12 +27,12 @@ type Answer struct {
 // fine and waiting are the reasons of those levels; all others are Bad.
 var (
 	fine = []vip.Reason{vip.VIPAnnounced, vip.VIPElsewhere, vip.VIPMoved, vip.VIPAnswered, vip.PortMapped,
-		vip.AddressOffLink,
-		vip.AddressSet, vip.AddressAllocated, vip.OtherClass, vip.Ignored, vip.NotLoadBalancer, vip.ServiceDeleted}
+		vip.AddressOffLink, vip.AddressSet, vip.AddressAllocated, vip.OtherClass, vip.Ignored, vip.NotLoadBalancer, vip.ServiceDeleted}
 	waiting = []vip.Reason{vip.VIPClaiming, vip.DHCPPending, vip.NoEndpoints, vip.NoAddress, vip.HeldByOtherAnnouncer,
 		vip.AddressOutsidePools}
 )
 
+// LevelOf returns how urgent a reason is.
 func LevelOf(reason vip.Reason) Level {
 	switch {
 	case slices.Contains(fine, reason):
@@ -45,19 +43,20 @@ func LevelOf(reason vip.Reason) Level {
 	return Bad
 }
 
-func New(service vip.Key, reason vip.Reason, message string) Answer {
+// NewAnswer returns the answer for a reason.
+func NewAnswer(service vip.Key, reason vip.Reason, message string) Answer {
 	a := Answer{Reason: reason, Message: message, Level: LevelOf(reason)}
 	if a.Level != Fine {
-		a.Advice = plan.Advice(service, reason)
+		a.Advice = Advice(service, reason)
 	}
 	return a
 }
 
-// Of returns the answer about a Service, by its conditions: the deciding node wrote them, for all to read. Without any,
-// as of a new Service, the verdict counts.
-func Of(s *vip.Service, verdict vip.Reason, message string) Answer {
+// AnswerAbout returns the answer about a Service, by its conditions: the deciding node wrote them, for all to read.
+// Without any, as of a new Service, the verdict counts.
+func AnswerAbout(s *vip.Service, verdict vip.Reason, message string) Answer {
 	if LevelOf(verdict) == Fine && verdict != vip.VIPAnnounced && verdict != vip.VIPElsewhere {
-		return New(s.Key, verdict, message) // it is not Herald's
+		return NewAnswer(s.Key, verdict, message) // it is not Herald's
 	}
 	for _, t := range []vip.ConditionType{vip.Announced, vip.Allocated} {
 		i := slices.IndexFunc(s.Conditions, func(c vip.Condition) bool { return c.Type == t })
@@ -70,7 +69,8 @@ func Of(s *vip.Service, verdict vip.Reason, message string) Answer {
 		}
 		verdict, message = c.Reason, c.Message
 	}
-	return New(s.Key, verdict, message)
+	return NewAnswer(s.Key, verdict, message)
 }
 
+// String is the reason and the message.
 func (a Answer) String() string { return string(a.Reason) + ": " + a.Message }
