@@ -27,7 +27,8 @@ type Answer struct {
 // fine and waiting are the reasons of those levels; all others are Bad.
 var (
 	fine = []vip.Reason{vip.VIPAnnounced, vip.VIPElsewhere, vip.VIPMoved, vip.VIPAnswered, vip.PortMapped,
-		vip.AddressOffLink, vip.AddressSet, vip.AddressAllocated, vip.OtherClass, vip.Ignored, vip.NotLoadBalancer, vip.ServiceDeleted}
+		vip.AddressOffLink, vip.AddressSet, vip.AddressAllocated, vip.OtherClass, vip.Ignored, vip.NotLoadBalancer,
+		vip.ServiceDeleted}
 	waiting = []vip.Reason{vip.VIPClaiming, vip.DHCPPending, vip.NoEndpoints, vip.NoAddress, vip.HeldByOtherAnnouncer,
 		vip.AddressOutsidePools}
 )
