@@ -88,8 +88,7 @@ func newHistoryReport(s kube.Snapshot) (r historyReport, err error) {
 	return r, nil
 }
 
-// serviceMoves returns the moves of units as those of their Services, with current addresses; a removed Service's unit
-// keeps its name.
+// serviceMoves returns moves of units as of their Services; a removed Service's unit keeps its name.
 func serviceMoves(units []vip.Move, services []vip.Service) []vip.Move {
 	byUnit := make(map[vip.Key][]*vip.Service)
 	for i := range services {

@@ -21,8 +21,7 @@ const hostSocket = "@heraldvip.io/herald"
 const otherHerald = "another Herald has the name of this node: it runs on this host. This one waits until that ends. " +
 	"End one of them (on the host, as root: ss -xap | grep heraldvip.io/herald)"
 
-// tryHostLock takes the lock while the result is open; nil if another has it. Without such sockets it says so, and
-// needs no wait.
+// tryHostLock takes the lock, held while the result is open; mine is false if another process has it.
 func tryHostLock(name string, log *slog.Logger) (lock net.Listener, mine bool) {
 	lock, err := net.Listen("unix", name)
 	if err != nil && !errors.Is(err, syscall.EADDRINUSE) {
@@ -31,8 +30,7 @@ func tryHostLock(name string, log *slog.Logger) (lock net.Listener, mine bool) {
 	return lock, !errors.Is(err, syscall.EADDRINUSE)
 }
 
-// awaitHostLock takes the lock once it is free, or returns the error of ctx. It logs, and calls tell, at once and each
-// hour.
+// awaitHostLock takes the lock once free, or returns ctx's error; it logs and calls tell at once, then each hour.
 func awaitHostLock(ctx context.Context, name string, log *slog.Logger, tell func()) (net.Listener, error) {
 	var said time.Time
 	for {

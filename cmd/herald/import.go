@@ -161,8 +161,7 @@ func (i *importer) read(ctx context.Context, files []string, stdin io.Reader) (o
 	return objects, nil
 }
 
-// withoutOtherConfigMaps drops ConfigMaps that are not of kube-vip's provider, if there are several; an error if none
-// is.
+// withoutOtherConfigMaps drops ConfigMaps that are not kube-vip's provider's; it is an error if none of several is.
 func (i *importer) withoutOtherConfigMaps(objects []json.RawMessage) ([]json.RawMessage, error) {
 	found, left := 0, 0
 	kept := slices.DeleteFunc(slices.Clone(objects), func(text json.RawMessage) bool {

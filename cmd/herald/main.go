@@ -16,8 +16,7 @@ import (
 	"github.com/heraldvip/herald/pkg/config"
 )
 
-// ends returns the signals that end the process after a handover: SIGHUP, too, which would kill it, unless it is
-// ignored (nohup).
+// ends returns the signals to hand over and end at: SIGHUP, too, unless it is ignored (nohup).
 func ends() []os.Signal {
 	all := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
 	if signal.Ignored(syscall.SIGHUP) {
@@ -59,8 +58,7 @@ func root() *cobra.Command {
 	return c
 }
 
-// checkArguments has wrong arguments of c and below end with the status of wrong options, and mistyped commands not
-// print help with status 0.
+// checkArguments has wrong arguments, and mistyped commands, end with the status of wrong options.
 func checkArguments(c *cobra.Command) {
 	if !c.Runnable() {
 		c.Args, c.RunE = noSuchCommand, func(c *cobra.Command, _ []string) error { return c.Help() }

@@ -196,8 +196,7 @@ func (n *node) pokeNow() { n.agent.PokeNow() }
 
 func (n *node) newAgent() *agent.Agent { return agent.New(n.agentOptions()) }
 
-// agentOptions hands pools, UPnP, BGP and a routing table only if enabled. Egress is always there: an earlier process
-// may have left some.
+// agentOptions hands rooms only if enabled, but egress always: an earlier process may have left some.
 func (n *node) agentOptions() agent.Options {
 	r := planRules(n.cfg)
 	o := agent.Options{

@@ -75,8 +75,7 @@ func fillOverview(v *serve.View, pass *agent.Pass, moves []vip.Move) {
 	}
 }
 
-// worstServices returns up to maxPageServices rows: bad ones first, then warnings; where there is no room, each
-// namespace has equally many.
+// worstServices returns up to maxPageServices rows, bad ones first, then warnings, equally many of each namespace.
 func worstServices(all []serve.ServiceRow) (rows []serve.ServiceRow) {
 	for _, class := range []string{"bad", "warn", ""} {
 		ofClass := slices.DeleteFunc(slices.Clone(all), func(x serve.ServiceRow) bool { return x.Class != class })

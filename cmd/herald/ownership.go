@@ -93,8 +93,7 @@ func processName(cfg config.Config) string {
 	return name
 }
 
-// awaitHost takes the host's lock, or returns the error of ctx. Meanwhile it serves what it can: if the ports are free,
-// kubelet's probes want answers.
+// awaitHost takes the host's lock, or returns ctx's error. Meanwhile it serves what it can: probes want answers.
 func (n *node) awaitHost(ctx context.Context) (net.Listener, error) {
 	serving, stop := context.WithCancel(ctx)
 	served := make(chan error)

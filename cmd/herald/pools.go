@@ -7,8 +7,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// addressRest is how long a released address is given only if its pool has no other: clients and name servers may know
-// it.
+// addressRest is how long a released address rests: clients and name servers may know it.
 const addressRest = 5 * time.Minute
 
 // providerLease elects a leader of kube-vip's cloud provider.

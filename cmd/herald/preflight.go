@@ -121,8 +121,7 @@ func checkLink(cfg config.Config) (link string, r checkResult) {
 	return info.DefaultInterface, r
 }
 
-// checkLinkSettings checks the kernel's settings of the link; files is the root file system. Only ARP needs strict ARP:
-// otherwise no neighbour asks.
+// checkLinkSettings checks the kernel's settings of the link; files is the root. Only ARP needs strict ARP.
 func checkLinkSettings(cfg config.Config, files fs.FS, link string) (all []checkResult) {
 	if cfg.ARP.Enable {
 		all = append(all, checkStrictARP(files, link), checkARPAnswers(files, link))

@@ -83,8 +83,7 @@ func readIPv4Conf(files fs.FS, link, name string) (int, error) {
 	return greatest, nil
 }
 
-// checkStrictARP checks whether this node answers ARP for VIPs of others, as with kube-proxy in ipvs mode without
-// arp_ignore and arp_announce.
+// checkStrictARP checks whether this node answers ARP for VIPs of others, as with kube-proxy in ipvs mode.
 func checkStrictARP(files fs.FS, link string) checkResult {
 	const subject, ipvsLink = "strict ARP", "kube-ipvs0"
 	if _, err := fs.Stat(files, "sys/class/net/"+ipvsLink); err != nil {

@@ -23,8 +23,7 @@ const defaultControlPlaneLease = "plndr-cp-lock"
 // controlPlaneName stands for the control plane's VIP in tables of Services.
 const controlPlaneName = "(control plane)"
 
-// controlPlane returns what is known of the API servers' VIP; not ok if no node's API server is ready. The VIP is on no
-// lease.
+// controlPlane returns what is known of the API servers' VIP, which is on no lease; not ok if none is ready.
 func (v statusView) controlPlane() (s serviceStatus, ok bool) {
 	ready := 0
 	for _, n := range v.nodes {
@@ -39,8 +38,7 @@ func (v statusView) controlPlane() (s serviceStatus, ok bool) {
 	return s, ready > 0
 }
 
-// controlPlaneLease is the lease of the control plane's VIP, by the first node that publishes it; earlier versions
-// don't.
+// controlPlaneLease is the lease of the control plane's VIP, as the first node publishes it, or the default.
 func (v statusView) controlPlaneLease() vip.Key {
 	for _, n := range v.nodes {
 		if o := n.Info.Options; o != nil && o.ControlPlaneLease != "" && !n.Fenced && n.namespace == v.announcers {
@@ -174,8 +172,7 @@ func nodeLeases(s kube.Snapshot) (all []lease.NodeLease) {
 	return all
 }
 
-// mayOwnWithoutLease reports whether a live node announces Services without leases of their own: by a lease for all, or
-// maybe without svc_election.
+// mayOwnWithoutLease reports whether a live node may announce Services that have no lease of their own.
 func (v statusView) mayOwnWithoutLease(node string) bool {
 	i := slices.IndexFunc(v.nodes, func(n nodeStatus) bool { return n.Name == node })
 	if i < 0 || v.nodes[i].Fenced || v.now.Sub(v.nodes[i].RenewedAt) > v.nodes[i].Duration {

@@ -67,8 +67,7 @@ type sessionStatus struct {
 	vip.BGPSession
 }
 
-// newStatusReport makes the report at now of wanted Services, and of the control plane if all are. Others may have an
-// address that these ask for.
+// newStatusReport makes the report of wanted Services at now; others count too: they may have addresses of these.
 func newStatusReport(s kube.Snapshot, wanted func(vip.Key) bool, now time.Time) statusReport {
 	v := newStatusView(s, now)
 	r := statusReport{Services: []serviceStatus{}, Nodes: []nodeReport{}, Missing: s.Missing, now: now}

@@ -8,8 +8,7 @@ import (
 	"unicode"
 )
 
-// row is a row of a table. Users write some cells, so unprintable characters become spaces: they add no rows, and
-// control no terminal.
+// row is a row of a table; unprintable characters, which users may write, become spaces.
 func row(cells ...string) string {
 	printable := func(r rune) rune {
 		if unicode.IsPrint(r) {

@@ -9,8 +9,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A pathMonitor is a peer's BFD session (RFC 5882), as long as the BGP session. The peer's goroutine owns all but
-// status and failure.
+// A pathMonitor is a peer's BFD session (RFC 5882); the peer's goroutine owns all but status and failure.
 type pathMonitor struct {
 	sessions *bfd.Sessions
 	changed  mailbox.Signal // the session's Status changed
@@ -21,8 +20,7 @@ type pathMonitor struct {
 	failure atomic.Pointer[string]     // why BFD ended the last BGP session; nil if it did not
 }
 
-// updateBFD has a BFD session, if configured, while the BGP session is established. FRR makes a new one each time, and
-// takes the end of the former for a failure (docs/why.md, "BFD").
+// updateBFD has a BFD session while the BGP session is established: FRR makes a new one each time (docs/why.md, "BFD").
 func (p *peer) updateBFD(at endpoints) {
 	c := p.config.BFD
 	if c == (vip.BFD{}) || !p.up() {

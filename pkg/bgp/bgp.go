@@ -156,8 +156,7 @@ func (s *Speaker) Run(ctx context.Context) error {
 	}
 }
 
-// startAndStop starts new peers' goroutines, ends those no longer in Options.Peers, restarts changed ones, and wakes
-// the others.
+// startAndStop starts new peers' goroutines, ends removed ones, restarts changed ones, and wakes the others.
 func (s *Speaker) startAndStop(ctx context.Context, running *sync.WaitGroup) {
 	before, peers := *s.peers.Load(), map[string]*peer{}
 	for _, c := range s.o.Peers() {

@@ -34,8 +34,7 @@ func (e endpoints) nextHop(prefix netip.Addr) netip.Addr {
 	return e.nextHop6
 }
 
-// findEndpoints determines the endpoints by configuration, Options.Links and the kernel's routes. Its error says what
-// is missing.
+// findEndpoints determines the endpoints by configuration, links and the kernel's routes, or says what is missing.
 func (p *peer) findEndpoints() (endpoints, error) {
 	c := p.config
 	at := endpoints{remote: c.Address.String(), source: c.Source, id: p.at.id}

@@ -307,8 +307,7 @@ func (s *session) send(ctx context.Context, sent <-chan message) {
 	s.end("")
 }
 
-// write writes a message to the router within a time (RFC 9687), nothing after the end; a first reason, if it ends the
-// session, counts.
+// write writes a message to the router within a time (RFC 9687); the first reason that ends the session counts.
 func (s *session) write(m message, within time.Duration, reason string) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()

@@ -120,8 +120,7 @@ func (p *peer) run(ctx context.Context) {
 	}
 }
 
-// update advertises what is wanted, and has gobgp try for new endpoints if they changed. Without endpoints established
-// sessions stay, and what is advertised by them.
+// update advertises what is wanted, and tries for changed endpoints; without any an established session stays.
 func (p *peer) update() {
 	at, err := p.findEndpoints()
 	if err != nil {
@@ -180,8 +179,7 @@ func (p *peer) connect(at endpoints) {
 	p.at = at
 }
 
-// neighbor is the configuration for gobgp, which connects to the guard. That this process just started is kept from it:
-// it would wait for the router's End-of-RIB, in vain.
+// neighbor is the configuration for gobgp, which would wait for an End-of-RIB if it knew that the process just started.
 func (p *peer) neighbor() *api.Peer {
 	restart := p.o.RestartTime > 0
 	n := &api.Peer{
@@ -273,8 +271,7 @@ func (p *peer) deliver(x progress) {
 	}
 }
 
-// changeState stores the session's new state, counts and logs its ends, and pokes. With ending, this node ends it, and
-// has logged that.
+// changeState stores the session's new state, counts and logs its ends, and pokes; with ending that was logged before.
 func (p *peer) changeState(x progress, ending bool) {
 	s := *p.status.Load()
 	before := s
@@ -316,8 +313,7 @@ func (p *peer) shutDown(why string) {
 	giveServer(p.server)
 }
 
-// endSession ends an established session with a shutdown communication (RFC 9003, at most 128 bytes), waits up to
-// shutdownWait, and has gobgp try no more.
+// endSession ends an established session by a shutdown communication (RFC 9003, at most 128 bytes) in shutdownWait.
 func (p *peer) endSession(why string) {
 	ctx := context.Background()
 	if p.up() {

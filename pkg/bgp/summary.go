@@ -8,8 +8,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// summaryPeriod is how often a Summary changes while sessions stay as they are: each change is a write of the node
-// lease.
+// summaryPeriod is how often a Summary changes while sessions stay up or down: each change is a write.
 const summaryPeriod = 10 * time.Second
 
 // A summary is what Summary last returned, never changed.

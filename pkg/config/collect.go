@@ -16,8 +16,7 @@ import (
 var prefixes = []string{"vip_", "svc_", "cp_", "bgp_", "lb_", "egress_", "herald_", "dhcp_", "mpbgp_", "zebra_",
 	"control_plane_"}
 
-// isMisspelt reports whether an unknown variable begins as options do, or differs from one of more than 8 bytes in two
-// at most.
+// isMisspelt reports whether an unknown variable begins as options do, or is within two letters of a long one.
 func isMisspelt(name string) bool {
 	if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
 		return true

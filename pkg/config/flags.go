@@ -8,8 +8,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// AddFlags adds a flag for every option that has one; Parse checks their values. Unsupported ones, and other spellings,
-// are hidden.
+// AddFlags adds a flag, for Parse to check, for every option that has one; other spellings and unsupported ones hidden.
 func AddFlags(fs *pflag.FlagSet) {
 	for _, o := range Options {
 		for i, name := range flagNames(o) {

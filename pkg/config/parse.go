@@ -174,8 +174,7 @@ func (p *parser) warn(format string, args ...any) {
 	p.warnings = append(p.warnings, fmt.Sprintf(format, args...))
 }
 
-// checkUnsupported checks what was given of an option that Herald lacks, or of its pattern. Warnings don't repeat the
-// value, maybe a password.
+// checkUnsupported checks what was given of options Herald lacks; warnings repeat no value, maybe a password.
 func (p *parser) checkUnsupported(o Option) {
 	for _, name := range slices.Sorted(maps.Keys(p.given)) {
 		s := p.given[name]
@@ -248,8 +247,7 @@ func (p *parser) check() {
 // derived are options that follow from others unless given, so their defaults may not hold.
 var derived = []string{"vip_renewdeadline", "vip_retryperiod"}
 
-// checkLeaseTimes shortens lease times not given to suit those given, and checks all three: any one may be alone in
-// kube-vip's manifests.
+// checkLeaseTimes shortens lease times not given to suit those given: any one may be alone in kube-vip's manifests.
 func (p *parser) checkLeaseTimes() {
 	if !p.valid("vip_leaseduration", "vip_renewdeadline", "vip_retryperiod") {
 		return

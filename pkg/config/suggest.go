@@ -6,8 +6,7 @@ import (
 	"github.com/agext/levenshtein"
 )
 
-// didYouMean returns the part of a message that names the nearest candidate, in any case, or "": two bytes, or a third,
-// may differ.
+// didYouMean returns the part of a message that names the nearest candidate, in any case, or "".
 func didYouMean(name string, candidates []string) string {
 	best, least := "", max(2, len(name)/3)+1
 	for _, c := range candidates {

@@ -46,8 +46,7 @@ const (
 	reasonPacket    = "Herald does not use Equinix Metal's API"
 )
 
-// unsupported are kube-vip's options that Herald lacks. "*" at the end is any rest; "--" begins a flag without
-// variable.
+// unsupported are kube-vip's options that Herald lacks; "*" ends a pattern, "--" begins a flag without variable.
 var unsupported = slices.Concat(
 	inSection(groupControlPlane, []Option{
 		{Env: "vip_leaderelection", Flag: "leaderElection", Type: Bool, Default: "false", Reason: reasonElection,

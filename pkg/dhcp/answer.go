@@ -43,8 +43,7 @@ func (a answer) lease(mac string, sent time.Time) vip.DHCPLease {
 	return k
 }
 
-// setTimes sets t1 and t2 as sent, or, if out of order, to defaultT2 and half of the lease (RFC 2131 section 4.4.5, RFC
-// 8415 section 21.4).
+// setTimes sets t1 and t2 as sent, if in order, else as recommended (RFC 2131 section 4.4.5, RFC 8415 section 21.4).
 func (a *answer) setTimes(t1, t2, defaultT2 time.Duration) {
 	if a.t2 = t2; a.t2 < time.Second || a.t2 >= a.duration {
 		a.t2 = defaultT2

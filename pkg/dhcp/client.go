@@ -55,8 +55,7 @@ const (
 	inUseChecks = 3
 )
 
-// A client gets and keeps the lease of one DHCPRequest. Other goroutines only read state and ended, and call instruct
-// and cancel.
+// A client keeps the lease of one DHCPRequest; others only read state and ended, and call instruct and cancel.
 type client struct {
 	o        *Options
 	metrics  metrics
@@ -75,8 +74,7 @@ type client struct {
 type protocol interface {
 	// confirm asks whether k, this client's earlier lease, still holds.
 	confirm(ctx context.Context, k vip.DHCPLease) (vip.DHCPLease, error)
-	// obtain makes one attempt to get a lease from any server, preferably of preferred; attempt, from 0, decides how long
-	// it waits.
+	// obtain makes one attempt to get a lease, maybe of preferred, from any server; attempt, from 0, decides the wait.
 	obtain(ctx context.Context, attempt int, preferred netip.Addr) (vip.DHCPLease, error)
 	// renew asks k's server until k.Rebinds, or, if rebind, any server until k.Expires. errRefused is that k has ended.
 	renew(ctx context.Context, k vip.DHCPLease, rebind bool) (vip.DHCPLease, error)
@@ -116,8 +114,7 @@ func (x *client) recorded() bool {
 	return k.Addr.IsValid() && k.MAC == x.request.MAC
 }
 
-// instruct replaces the request by r of the same client (sameClient): only Declined and Release count from now on, and
-// interrupt the client if new.
+// instruct replaces the request: only Declined and Release count from now on, and interrupt the client if new.
 func (x *client) instruct(r vip.DHCPRequest) {
 	before := x.latest.Swap(&r)
 	release := r.Release && !before.Release
@@ -218,8 +215,7 @@ func (x *client) decline(ctx context.Context, k vip.DHCPLease, why string) {
 	sleep(ctx, jitter(declinePause, 4))
 }
 
-// reboot goes on with the recorded lease (RFC 2131 section 3.2) unless a server refuses it; without an answer until it
-// expires.
+// reboot goes on with the recorded lease (RFC 2131 section 3.2), unanswered until it expires, unless it is refused.
 func (x *client) reboot(ctx context.Context) {
 	k := x.request.LastLease
 	got, err := x.protocol.confirm(ctx, k)

@@ -96,8 +96,7 @@ func (c *Clients) Run(ctx context.Context) error {
 	}
 }
 
-// reconcile starts, instructs and stops clients, never more than one for a lease: a stopped one is replaced once it has
-// ended.
+// reconcile starts, instructs and stops clients; a stopped one must have ended before it is replaced.
 func (c *Clients) reconcile(ctx context.Context, tasks *sync.WaitGroup) {
 	want := make(map[key]vip.DHCPRequest)
 	for _, r := range c.want.Get() {

@@ -13,8 +13,7 @@ import (
 	"github.com/insomniacslk/dhcp/iana"
 )
 
-// newMessage makes a message (RFC 8415 appendix B) to the server with a DUID in hexadecimal, or all if "", about addr,
-// if valid.
+// newMessage makes a message (RFC 8415 appendix B) about addr, if valid, to a server's DUID in hexadecimal; "": all.
 func (x *protocol6) newMessage(kind dhcpv6.MessageType, server string, addr netip.Addr) (*dhcpv6.Message, error) {
 	id, err := parseDUID(x.request.DUID)
 	if err != nil {

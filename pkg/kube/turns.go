@@ -20,7 +20,7 @@ const (
 
 // turns orders a workqueue: namespaces take turns, so that a thousand items of one delay others by one.
 //
-// A webhook may let a namespace's writes hang. So after a failure that has one write under way, and one more after
+// A webhook may let a namespace's writes hang. So after a failure it has one write under way, and one more after
 // every answersPerWrite answers.
 type turns[T comparable] struct {
 	namespace func(T) string

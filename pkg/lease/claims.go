@@ -9,8 +9,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// members returns World.Members by name: this node with info, if it has an epoch, and each whose node lease was seen,
-// fenced or not. This one is Alive while its tenure holds, others by the last decision.
+// members returns World.Members by name: this node, if it has an epoch, and all with node leases, fenced or not.
 func (l *Leases) members(now time.Time, info vip.NodeInfo) []vip.Member {
 	all := make([]vip.Member, 0, len(l.peers)+1)
 	if t := l.tenure(now); t.Epoch != 0 {
@@ -49,8 +48,7 @@ func (l *Leases) moveOf(k vip.Key, e Entry) (m quorum.Move, ok bool) {
 	return m, ok && m.Version == uint64(e.Number)
 }
 
-// claim returns who has the unit of e: another if a Move was agreed on, or if this node gave it away and does not know
-// whether that was written.
+// claim returns who has the unit of e, unless it was moved, or given away by a write that may have failed.
 func (l *Leases) claim(k vip.Key, e Entry, now time.Time) vip.Claim {
 	if m, ok := l.moveOf(k, e); ok {
 		return vip.Claim{Holder: m.Holder, PreviousHolder: e.Owner, Transitions: e.Transitions + 1, Valid: l.moveHolds(m)}
@@ -65,8 +63,7 @@ func (l *Leases) claim(k vip.Key, e Entry, now time.Time) vip.Claim {
 	return c
 }
 
-// valid reports whether a node has what e gives it, until its node lease shows that its epoch is over; not only from
-// when it shows that epoch, which may come after the table.
+// valid reports whether the epoch of e is not over; the node lease may show it later than the table.
 func (l *Leases) valid(e Entry, now time.Time) bool {
 	switch p := l.peers[e.Owner]; {
 	case e.Owner == "":
@@ -98,8 +95,7 @@ func (l *Leases) updateUnproven(now time.Time) {
 	}
 }
 
-// moveHolds reports whether who got a VIP by m has it: this node in its present epoch, or another whose claims are not
-// void and may not be moved in turn.
+// moveHolds reports whether who got a VIP by m still has it.
 func (l *Leases) moveHolds(m quorum.Move) bool {
 	if m.Holder == l.o.Node {
 		return m.Epoch == l.own.Epoch && !l.own.EpochOver
@@ -108,8 +104,7 @@ func (l *Leases) moveHolds(m quorum.Move) bool {
 	return p != nil && !p.void(m.Epoch) && !l.decision.Released[m.Holder]
 }
 
-// proposedMoves returns, by unit, where the plan would have those that nobody has, with the version and claim that it
-// replaces. State.Propose sets Move.Epoch.
+// proposedMoves returns the plan's moves of units that nobody has; State.Propose sets Move.Epoch.
 func (l *Leases) proposedMoves(now time.Time) map[vip.Key]quorum.Move {
 	all := make(map[vip.Key]quorum.Move)
 	for k, w := range l.table.wanted {

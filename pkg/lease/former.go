@@ -12,8 +12,7 @@ import (
 // maxFormerHolders is how many nodes an entry names at most.
 const maxFormerHolders = 8
 
-// parseFormerHolders parses formerHoldersText, the latest first. What is not <node>@<seconds>, or repeats a node, is
-// left out: nodes would send packets in a circle.
+// parseFormerHolders parses formerHoldersText, without repeated nodes: these would send packets in a circle.
 func parseFormerHolders(text string) (all []vip.FormerHolder) {
 	for entry := range strings.SplitSeq(text, ",") {
 		node, at, _ := strings.Cut(entry, "@")

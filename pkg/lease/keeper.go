@@ -58,8 +58,7 @@ type table struct {
 	handingOver map[vip.Key]vip.HandingOver
 }
 
-// A doubt is a write that may have been carried out: until this is known, the node acts on nothing it gave away, and
-// answers for that.
+// A doubt is a write of unknown outcome: the node acts on nothing given away by it, and answers for that.
 type doubt struct {
 	base int64            // the number of the table that it was to replace
 	next *Table           // what it was to write
@@ -90,8 +89,7 @@ func (t *table) doubted(k vip.Key, e Entry) (next Entry, ok bool) {
 
 func (l *Leases) tableKey() vip.Key { return vip.Key{Namespace: l.o.Namespace, Name: TableName} }
 
-// setTable takes in a version of the table. A newer object without a newer number was deleted, spoilt or restored: the
-// known table counts, and is written again.
+// setTable takes in a version of the table; if its number went back, the known one counts, and is written again.
 func (l *Leases) setTable(x *coordinationv1.Lease, now time.Time) {
 	t := &l.table
 	if version(x) <= t.version {
@@ -150,8 +148,7 @@ func (l *Leases) tableGone(x *coordinationv1.Lease) {
 	}
 }
 
-// updateBehind finds who has a newer table, who has not carried out the newest, and so whether an unanswered write was
-// carried out.
+// updateBehind finds whose tables are newer or older, and whether an unanswered write was carried out.
 func (l *Leases) updateBehind(statuses map[string]vip.PeerStatus, now time.Time) {
 	t, ahead := &l.table, false
 	for node, s := range statuses {
@@ -215,8 +212,7 @@ func (l *Leases) resolve(node string, written *Table, now time.Time) {
 	}
 }
 
-// updateActs has this node act on the table once that was read in its epoch. A new process first hears the others, or
-// waits a moment: they may have moved claims without the API server.
+// updateActs lets this node act once it has read the table in its epoch, and heard others that may have moved claims.
 func (l *Leases) updateActs(now time.Time) {
 	t := &l.table
 	if l.own.Epoch != 0 && t.readIn == l.own.Epoch && t.actsIn != t.readIn && (t.actsIn != 0 || !l.mayNotKnow(now)) {
@@ -251,8 +247,7 @@ func (l *Leases) turn() (d time.Duration) {
 	return d
 }
 
-// listChanges returns what this node has to write now, sorted: what it gives away; agreed moves, once the former owner
-// is fenced; and free units, in its turn. Run looks again when more is due.
+// listChanges returns what to write: units given away, agreed moves past their fence, and free units in its turn.
 func (l *Leases) listChanges(now time.Time) []change {
 	t := &l.table
 	d := dues{now: now, turn: l.turn(), before: t.needs, needs: make(map[vip.Key]time.Time)}
@@ -368,8 +363,7 @@ func (l *Leases) isVoid(e Entry) bool {
 	return e.Owner == "" || p == nil || p.void(e.Epoch)
 }
 
-// writeTable starts a write if there is any, and it may be written: of what this node gives away at once, else
-// gatherTime apart, or more while there are many.
+// writeTable starts a due write: at once for what this node gives away, else gatherTime apart.
 func (l *Leases) writeTable(ctx context.Context, now time.Time) {
 	t := &l.table
 	if t.pending || t.stale || now.Before(t.until) || !l.mayWriteTable(now) {
@@ -551,8 +545,7 @@ func (l *Leases) applyRead(x *coordinationv1.Lease, err error, now time.Time) {
 	}
 }
 
-// readTable starts a read past the watch: once in each epoch, before acting; when another node's is newer for
-// behindTime; and when a write was refused and its read failed.
+// readTable starts a read past the watch: once in each epoch, if another's is newer, or if a write was refused.
 func (l *Leases) readTable(ctx context.Context, now time.Time) {
 	t := &l.table
 	ahead := !t.aheadAt.IsZero() && now.Sub(t.aheadAt) >= behindTime

@@ -51,8 +51,7 @@ func newBeside() beside {
 	}
 }
 
-// storeForeign takes in version x of a Service's Lease, and sets changed unless it is a renewal. This node's name there
-// is of an earlier program, which has ended.
+// storeForeign takes in version x of a Service's Lease; this node's name there is of an earlier program.
 func (l *Leases) storeForeign(k vip.Key, x *coordinationv1.Lease, now time.Time) {
 	b := &l.beside
 	b.seen[k] = x

@@ -186,8 +186,7 @@ func ParseNodeLease(l *coordinationv1.Lease) (n NodeLease, ok bool) {
 	return n, true
 }
 
-// renewedAt returns when spec.renewTime was written, by the API server's clock in whole seconds (managed fields), else
-// by the writer's.
+// renewedAt returns spec.renewTime by the API server's clock in whole seconds (managed fields), else by the writer's.
 func renewedAt(l *coordinationv1.Lease) time.Time {
 	for _, m := range l.ManagedFields {
 		if m.Time != nil && m.FieldsV1 != nil && strings.Contains(m.FieldsV1.GetRawString(), `"f:renewTime"`) {

@@ -93,8 +93,7 @@ func (l *Leases) String() string { return "leases" }
 // Wake has Run look at Store, Info, Peers and Gateway at once. It does not block.
 func (l *Leases) Wake() { l.wake.Send() }
 
-// Put replaces where the plan has every unit, and wakes Run to write. It is called beside Observe, once the rest of a
-// plan is carried out.
+// Put replaces where the plan has every unit, and wakes Run, once the rest of the plan is carried out.
 func (l *Leases) Put(want []vip.Owner) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -131,8 +130,8 @@ func (l *Leases) Tenure() vip.Tenure {
 	return l.tenure(now)
 }
 
-// tenure returns this node's right at now; mu is held. It begins once the table was read in its epoch; before the first
-// time there is none, so that no plan removes what an earlier process bound.
+// tenure returns the right at now; none before the table was first read, so that no plan removes what is bound. mu is
+// held.
 func (l *Leases) tenure(now time.Time) vip.Tenure {
 	t := l.own.Tenure(l.o.Timing, l.decision.HoldUntil, now)
 	if l.table.actsIn != l.own.Epoch {
@@ -207,8 +206,7 @@ func (l *Leases) Run(ctx context.Context) error {
 	}
 }
 
-// start runs a request in a goroutine with that timeout, then what it returns, with mu held, and wakes Run. The caller
-// marks that it is under way, and what is returned unmarks it.
+// start runs a request in a goroutine, then what it returns, with mu held, and wakes Run. Callers mark it as under way.
 func (l *Leases) start(ctx context.Context, timeout time.Duration, request func(context.Context) func()) {
 	go func() {
 		ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -221,8 +219,7 @@ func (l *Leases) start(ctx context.Context, timeout time.Duration, request func(
 	}()
 }
 
-// releaseAll gives back all of this node's, and blocks while requests are under way: unanswered ones may have been
-// carried out. After ctx nothing more is started.
+// releaseAll gives back all of this node's, and blocks until no request, maybe carried out, is under way.
 func (l *Leases) releaseAll(ctx context.Context) {
 	for tries := 0; ; tries++ {
 		l.mu.Lock()

@@ -125,8 +125,7 @@ func shortenMoves(text string, limit int) string {
 	return text
 }
 
-// forgetOldest returns all, the latest first, without n: each time the oldest of the namespace with most, so that
-// nobody hides others' moves. all must not be used again.
+// forgetOldest drops n of all, each the oldest of the namespace with most: nobody hides others' moves. It reuses all.
 func forgetOldest(all []vip.Move, n int) []vip.Move {
 	left := make(map[string]int) // by namespace
 	for _, m := range all {

@@ -42,8 +42,7 @@ func (p *peer) void(epoch int64) bool {
 	return p.released || p.Epoch > epoch || p.Over && p.Epoch >= epoch
 }
 
-// lastHeard returns when a heartbeat or renewal came last; no renewal counts if the kernel does not answer: it answers
-// no client either.
+// lastHeard returns when a heartbeat came last, or a renewal, unless the kernel answers nobody.
 func (p *peer) lastHeard() time.Time {
 	fenced := p.Over && p.renewAt.Sub(p.heardAt) < fencedWithin
 	if p.heardAt.After(p.renewAt) || (p.gone || fenced) && !p.heardAt.IsZero() {
@@ -112,8 +111,7 @@ type stability struct {
 	breaks     int
 }
 
-// setAlive stores since when the node is alive, or not, and counts breaks up to maxBreaks, forgotten forgetAfter the
-// last.
+// setAlive stores since when the node is alive, and counts breaks up to maxBreaks, forgotten after forgetAfter.
 func (s *stability) setAlive(alive bool, now time.Time) {
 	switch {
 	case alive && s.aliveSince.IsZero():

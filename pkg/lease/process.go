@@ -13,15 +13,13 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// WaitingAnnotation, on a node lease, is what a process says that has the node's name, too, and waits (docs/why.md, "A
-// second process").
+// WaitingAnnotation, on a node lease, is of a process that waits for the name (docs/why.md, "A second process").
 const WaitingAnnotation = "heraldvip.io/waiting"
 
 const (
 	askAgain      = 250 * time.Millisecond // between two looks at a node lease that another process may hold
 	failuresToLog = 20
-	// looksForMissing is at how many looks in a row a renewed node lease must be missing until its process has ended: a
-	// live one writes a deleted lease again.
+	// looksForMissing is how often in a row a node lease must be missing: a live process writes it again.
 	looksForMissing = 4
 	tellWaiting     = time.Minute     // how often a process that waits says so on the node lease
 	keepWaiting     = 3 * time.Minute // how long the holder believes that
@@ -29,8 +27,7 @@ const (
 	waitingStamp    = "; at "         // precedes the time of day in it
 )
 
-// processOf returns the process that wrote a node lease, and its addresses; zero for an earlier version, or if
-// unreadable.
+// processOf returns who wrote a node lease, with its addresses; zero for an earlier version, or unreadable.
 func processOf(l *coordinationv1.Lease) (vip.ProcessInfo, string) {
 	var info vip.NodeInfo
 	if json.Unmarshal([]byte(l.Annotations[NodeAnnotation]), &info) != nil {
@@ -105,8 +102,7 @@ type nameWait struct {
 	said, wrote time.Time
 }
 
-// mayTakeName reports whether this process may write over the node lease x, and stores what x says in w: x is fenced,
-// has no holder, or no process of another host, or one silent for silenceLimit.
+// mayTakeName reports whether this process may write over the node lease x, and stores what that says in w.
 func (l *Leases) mayTakeName(w *nameWait, x *coordinationv1.Lease, now time.Time) bool {
 	before := w.process
 	w.process, w.addresses = processOf(x)
@@ -125,8 +121,7 @@ func (l *Leases) mayTakeName(w *nameWait, x *coordinationv1.Lease, now time.Time
 	return now.Sub(w.silentSince) >= l.silenceLimit(w, now)
 }
 
-// silenceLimit returns how long a process of another host must have been silent: less where that probably restarted,
-// never seen to renew, and old by this clock.
+// silenceLimit returns how long a process of another host must be silent; less if that probably restarted.
 func (l *Leases) silenceLimit(w *nameWait, now time.Time) time.Duration {
 	if !w.lives && now.Sub(w.renewed) > l.o.LeaseDuration {
 		return l.o.RenewDeadline/2 + l.o.RetryPeriod
@@ -141,8 +136,7 @@ func renewTime(l *coordinationv1.Lease) time.Time {
 	return l.Spec.RenewTime.Time
 }
 
-// tellWaiting tells that this process waits: in the log and by w.tell, first and each hour; and on the node lease x,
-// each tellWaiting, conditionally, as no renewal. Until the other was seen to renew it only logs, once.
+// tellWaiting tells that this process waits: in the log and by w.tell each hour, on the node lease x each tellWaiting.
 func (l *Leases) tellWaiting(ctx context.Context, w *nameWait, x *coordinationv1.Lease) {
 	now, who := time.Now(), fmt.Sprintf("%s, process %s, addresses %s", w.process.Name, shortID(w.process.ID), w.addresses)
 	if !w.lives {

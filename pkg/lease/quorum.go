@@ -103,8 +103,7 @@ const (
 	meetPerNode = 5 * time.Millisecond
 )
 
-// mayNotKnow reports whether others may have moved claims unknown to this node: one says so, is late, or was never
-// heard (docs/why.md, "Without the API server").
+// mayNotKnow reports whether others may have moved claims unknown here (docs/why.md, "Without the API server").
 func (l *Leases) mayNotKnow(now time.Time) bool {
 	if l.decision.UnknownMoves || l.decision.PossibleMoves {
 		return true
@@ -138,8 +137,7 @@ type fenceFailure struct {
 	until time.Time // when the next may be sent
 }
 
-// fence starts the decision's fences, and deletes node leases over and unchanged for keepFenced, unless this node's
-// renewals fail.
+// fence starts the decision's fences, and deletes old node leases, unless this node's renewals fail.
 func (l *Leases) fence(ctx context.Context, now time.Time) {
 	if l.own.RenewingSince.IsZero() {
 		return
@@ -165,8 +163,7 @@ func (l *Leases) fence(ctx context.Context, now time.Time) {
 	}
 }
 
-// fenceUnproven starts to fence nodes with units in an epoch that no node lease has shown for the lease duration; the
-// write shows whether only this watch is late.
+// fenceUnproven fences nodes with units in an epoch that this watch, maybe late, has not shown for the lease duration.
 func (l *Leases) fenceUnproven(ctx context.Context, now time.Time) {
 	if t := l.tenure(now); !t.Holds(now) || !t.Confirmed || l.decision.Verdict != quorum.Renewing {
 		return
@@ -185,8 +182,7 @@ func (l *Leases) fenceUnproven(ctx context.Context, now time.Time) {
 // ReasonUnproven is a reason to fence a node.
 const ReasonUnproven = "the table gives it units in an epoch that its node lease has not reached for the lease duration"
 
-// writeFence starts to replace a peer's lease by its tombstone. First tries are short: the API server that would
-// answer, or etcd's leader, may have died, too.
+// writeFence starts to write a tombstone. First tries are short: the API server or etcd's leader may have died, too.
 func (l *Leases) writeFence(ctx context.Context, node string, p *peer, epoch int64, why string) {
 	timeout := fenceTimeout
 	if p.failure.count > shortTries {
@@ -264,8 +260,7 @@ func (l *Leases) logFenced(node string, p *peer) {
 		f.renewed.Round(time.Millisecond).String()+" ago", "epoch", f.epoch)
 }
 
-// tombstone returns p's node lease, or a new one, marked as over, with the resourceVersion last seen: the API server
-// refuses it after a renewal.
+// tombstone returns p's node lease marked as over, with the version last seen: after a renewal it is refused.
 func (l *Leases) tombstone(node string, p *peer, epoch int64) *coordinationv1.Lease {
 	next := &coordinationv1.Lease{}
 	if p.Exists {

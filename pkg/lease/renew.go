@@ -68,8 +68,8 @@ func (l *Leases) checkOwn(x *coordinationv1.Lease, now time.Time) {
 	}
 }
 
-// endEpoch marks this node's epoch, if any, as over, which voids its claims, and counts and logs that; the next renewal
-// begins another. mu is held.
+// endEpoch marks this node's epoch, if any, as over, which voids its claims; the next renewal begins another. mu is
+// held.
 func (l *Leases) endEpoch(why string) {
 	if l.own.EpochOver || l.own.Epoch == 0 {
 		return
@@ -199,8 +199,7 @@ func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info
 	return got, err
 }
 
-// fenceWouldBeKnown reports whether this node would know of a fence before its lease was deleted: the watch shows that,
-// and so all before it, and its right lasts, so it was not away. A tombstone goes after an hour, or with its Node.
+// fenceWouldBeKnown reports whether the watch shows the lease's deletion, and so any fence before, to a node not away.
 func (l *Leases) fenceWouldBeKnown(now time.Time) bool {
 	t := l.own.Tenure(l.o.Timing, l.decision.HoldUntil, now)
 	return t.Holds(now) && t.Confirmed && l.watch.own == 0
@@ -212,8 +211,7 @@ const (
 	deletionLook = 25 * time.Millisecond // between two looks
 )
 
-// awaitDeletion waits until the watch shows that this node's lease was deleted, for the epoch to go on
-// (fenceWouldBeKnown), and reports whether that came.
+// awaitDeletion waits for the watch to show the lease's deletion, and reports whether it did (fenceWouldBeKnown).
 func (l *Leases) awaitDeletion(ctx context.Context) bool {
 	for began := time.Now(); ; {
 		l.mu.Lock()
@@ -264,8 +262,7 @@ func nextEpoch(known *coordinationv1.Lease, own int64, over bool, now time.Time)
 	return own
 }
 
-// laterEpochAt returns when a process without a node lease begins a later epoch: after it, if that began within this
-// second, or counting overtook the seconds.
+// laterEpochAt returns when a process without node lease may begin an epoch later than this one.
 func laterEpochAt(epoch int64) time.Time { return epochZero.Add(time.Duration(epoch+1) * time.Second) }
 
 // epochZero is where the seconds begin that number a node's first epoch.
@@ -285,8 +282,7 @@ func infoOf(l *coordinationv1.Lease) (info vip.NodeInfo) {
 	return info
 }
 
-// nextOwn returns the node lease to write over a copy of known (nil: none): held, in that epoch, renewed now, not
-// fenced, with info, owned by the Node if known. AcquireTime changes only with the epoch.
+// nextOwn returns a copy of known (nil: none) renewed now in that epoch, with info; AcquireTime changes with the epoch.
 func (l *Leases) nextOwn(known *coordinationv1.Lease, epoch int64, info string) *coordinationv1.Lease {
 	now := metav1.NewMicroTime(time.Now())
 	next := &coordinationv1.Lease{}
@@ -355,8 +351,7 @@ func (l *Leases) applyRenewal(got *coordinationv1.Lease, sent time.Time, err err
 	}
 }
 
-// releaseNodeLease blanks and deletes the node lease, in three tries if others write it. It blocks. A missing lease is
-// no error.
+// releaseNodeLease blanks and deletes the node lease, in three tries. It blocks. A missing lease is no error.
 func (l *Leases) releaseNodeLease(ctx context.Context) (err error) {
 	for range 3 { // others may write it meanwhile, or a renewal whose answer was lost
 		if err = l.tryReleaseNodeLease(ctx); !apierrors.IsConflict(err) {

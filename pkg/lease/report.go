@@ -15,8 +15,7 @@ type summary struct {
 	waiting          bool // another process has this node's name, and waits
 }
 
-// report ends what has expired, and if the World has changed (l.changed, or the summary) sets metrics and pokes the
-// agent. It logs when the tenure has run out.
+// report ends what has expired, and if the World has changed sets metrics and pokes the agent.
 func (l *Leases) report(now time.Time) {
 	l.expire(now)
 	s := l.summarize(now)

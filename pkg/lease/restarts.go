@@ -12,8 +12,7 @@ import (
 // maxRestarts is how many of the last restarts count.
 const maxRestarts = maxBreaks
 
-// recentRestarts returns what is published at now: the restarts found at the start, nil after stableAfter, doubled for
-// each, or forgetAfter.
+// recentRestarts returns the restarts found at the start; nil after stableAfter, doubled for each, or forgetAfter.
 func (o *ownLease) recentRestarts(now time.Time) []int64 {
 	if now.Sub(o.began) >= min(stableAfter<<len(o.restarts), forgetAfter) {
 		return nil

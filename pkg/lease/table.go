@@ -127,8 +127,7 @@ const (
 	lastNumber = math.MaxInt32 / 2 // nobody counts so far, so something else than Herald wrote it
 )
 
-// text is the table as written, for people too: for each owner a line with since when, why, and from whom, then its
-// units.
+// text is the table as written, for people too: for each owner since when, why, and from whom, then its units.
 func (t *Table) text() string {
 	text := textOf(t.Units)
 	if len(text) <= maxTable {

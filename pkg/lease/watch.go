@@ -44,8 +44,7 @@ func addRenewal(all []renewal, got *coordinationv1.Lease, at time.Time) []renewa
 	return append(all[:min(len(all), 99)], renewal{version(got), at})
 }
 
-// readCache applies changes of the cache, node leases first, since they judge others. All about other nodes and units,
-// but mere renewals, sets l.changed.
+// readCache applies the cache's changes, node leases first, which judge others; what is no renewal sets l.changed.
 func (l *Leases) readCache(now time.Time) {
 	changed, dropped := l.store.TakeChanges()
 	for _, x := range changed {
@@ -146,8 +145,7 @@ const (
 	maxWatchPause = 5 * time.Minute  // all pauses are up to half as long more, so that not all nodes list at once
 )
 
-// A watchCheck notices a stuck watch: it shows none of this node's successful renewals, as where a server only keeps
-// connections open, or its cache is not filled. To such a node all others are silent.
+// A watchCheck notices a watch that shows none of this node's renewals: to such a node all others are silent.
 type watchCheck struct {
 	// since the last that the watch has shown, with the time of their answers; none before a failed one
 	renewals []renewal

@@ -86,8 +86,7 @@ func newSealer(process vip.ProcessID) *sealer {
 	return &sealer{last: packetID{process: process}, receive: make(map[sender]cipher.AEAD)}
 }
 
-// setKeys replaces the keys by copies of these. The one that encrypted still decrypts: others read new ones up to half
-// a minute later.
+// setKeys replaces the keys by copies. The one that encrypted still decrypts: others may read new ones later.
 func (s *sealer) setKeys(keys [][]byte) {
 	if slices.EqualFunc(keys, s.keys, slices.Equal) {
 		return
@@ -128,8 +127,7 @@ var (
 	errAuthentic = errors.New("not authentic: changed on its way, or made without the key")
 )
 
-// open decrypts a packet into its ID and message, in new memory; or errFormat, errKey or errAuthentic. It does not look
-// for replays.
+// open decrypts a packet into new memory, without a look for replays: errFormat, errKey or errAuthentic.
 func (s *sealer) open(packet []byte) (id packetID, message []byte, err error) {
 	if len(packet) < headerLen+overhead || packet[0] != 'H' || packet[1] != 'P' || packet[2] != version {
 		return id, nil, errFormat

@@ -14,8 +14,7 @@ const (
 	maxInterval = 2 * time.Second
 )
 
-// transmitInterval returns the interval for so many nodes: none sends more than 100 packets a second to up to 10 nodes,
-// or 400 to more.
+// transmitInterval returns the interval for so many nodes: up to 10, some 100 packets a second each, else 400 at most.
 func transmitInterval(nodes int) time.Duration {
 	n := time.Duration(nodes)
 	return min(max(minInterval, min(n*10*time.Millisecond, 100*time.Millisecond), n*2500*time.Microsecond), maxInterval)
@@ -33,8 +32,7 @@ const (
 	nonceLifetime = 3 * maxInterval * 5 / 2
 )
 
-// detectionTime returns after what silence a sender is silent (RFC 5880 section 6.8.4): two packets may be late or
-// lost.
+// detectionTime returns after what silence a sender is silent (RFC 5880 section 6.8.4).
 func detectionTime(interval time.Duration) time.Duration { return interval * 5 / 2 }
 
 // A detector decides from heartbeats and probes which nodes are alive. It does no I/O and reads no clock: callers pass
@@ -91,8 +89,7 @@ type received struct {
 	failedAt  time.Time     // when a packet from its address last could not be opened
 }
 
-// arriving reports whether the node is heard: a verified process's last packet, not stopping, came within its detection
-// time.
+// arriving reports whether a verified, running process's last packet came within its detection time.
 func (r *received) arriving(now time.Time) bool {
 	return r.verified && !r.stopping && now.Sub(r.at) <= detectionTime(r.interval)
 }
@@ -119,8 +116,7 @@ func (p *peer) isUnanswered() bool {
 	return p.state == vip.Suspect && p.probe.answered && p.probe.unanswered > maxUnanswered
 }
 
-// away returns for how long p has been away; negative: it is not. Packets to a switched-off machine fill the send
-// buffer for 3 s while the kernel asks for its MAC, and its node lease keeps it a peer for an hour.
+// away returns for how long p is away; negative: it is not. Packets to a switched-off machine fill the send buffer.
 func (d *detector) away(p *peer, now time.Time) time.Duration {
 	if p.state != vip.Dead && p.state != vip.Unknown {
 		return -1
@@ -156,8 +152,7 @@ func newDetector(self string) *detector {
 	}
 }
 
-// setNodes takes other nodes' addresses from node leases. One without a lease keeps its address, and is forgotten a
-// minute after its last packet.
+// setNodes takes other nodes' addresses from node leases; one without is forgotten a minute after its last packet.
 func (d *detector) setNodes(nodes map[string]netip.AddrPort, now time.Time) {
 	for name := range nodes {
 		if name != d.self {

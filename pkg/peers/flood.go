@@ -11,8 +11,7 @@ import (
 const (
 	// readsPerSecond is how many packets are read, for a flood to cost little: 100 nodes send 400 a second, or twice that.
 	readsPerSecond = 4000
-	// filterTime is how long after a flood the kernel drops packets without a key's ID; later they are read: a node may
-	// have another key, worth a message.
+	// filterTime is how long after a flood the kernel drops packets; then other keys, worth a message, are read again.
 	filterTime = 10 * time.Second
 )
 
@@ -46,8 +45,7 @@ func (g *floodGuard) packetRead(socket Socket, ids func() []keyID) {
 	}
 }
 
-// keyFilter returns a classic BPF program for a UDP socket, whose packets begin with the UDP header, that accepts these
-// keys' packets, or all without ids.
+// keyFilter returns classic BPF for a UDP socket, from the UDP header, that accepts these keys, or all without ids.
 func keyFilter(ids []keyID) ([]bpf.RawInstruction, error) {
 	const udp = 8
 	accept, drop := bpf.RetConstant{Val: 1 << 16}, bpf.RetConstant{Val: 0}

@@ -23,8 +23,7 @@ const (
 	// probeMaxDelay is how late check may be during a probe: answers have 120 ms to come.
 	probeMaxDelay = 50 * time.Millisecond
 	probeTimeout  = 150 * time.Millisecond
-	// reloadInterval is how often Options are read, and reloadOffInterval without a socket: others wait for a restarted
-	// process.
+	// reloadInterval is how often Options are read, and reloadOffInterval without a socket, for others wait.
 	reloadInterval    = 250 * time.Millisecond
 	reloadOffInterval = minInterval
 	// minSendInterval is the shortest time between two heartbeats.
@@ -199,8 +198,7 @@ func (p *Peers) handlePacket(packet []byte, from netip.AddrPort) {
 	p.publish(changes)
 }
 
-// check has the detector evaluate all nodes, and starts probes without waiting. It returns whether a node fell silent,
-// and when to check again.
+// check evaluates all nodes and starts probes; it returns whether one fell silent, and when to check again.
 func (p *Peers) check(ctx context.Context, now time.Time) (newlySilent bool, next time.Duration) {
 	p.mu.Lock()
 	probe, newlySilent, pause := p.detector.check(now)

@@ -46,8 +46,7 @@ const (
 	aliveProbePause   = 50 * time.Millisecond
 	suspectProbePause = 3 * time.Second
 	unmetProbePause   = 10 * time.Second // it was never Alive
-	// probeEndedFor is how long an ended process's node is probed: its kernel may die, too, or be cut off, while it
-	// answers for VIPs.
+	// probeEndedFor is how long an ended process's node is probed: its kernel may die or be cut off, too.
 	probeEndedFor = 15 * time.Second
 )
 
@@ -60,15 +59,14 @@ func (d *detector) checkLateBy(now time.Time) time.Duration {
 	return now.Sub(d.checkedAt) - d.nextCheck
 }
 
-// canJudgeSilence reports whether silence of p means something. The kernel kept what came during a pause of this
-// process, unless the machine stood still.
+// canJudgeSilence reports whether silence of p means something: the kernel keeps packets, unless the machine stood
+// still.
 func (d *detector) canJudgeSilence(p *peer, now time.Time) bool {
 	return !d.listeningSince.IsZero() && d.checkLateBy(now) <= pauseThreshold &&
 		now.Sub(d.listeningSince) >= p.rx.interval*3/2
 }
 
-// check evaluates all nodes, and returns whom to probe; whether one fell silent, to say at once; and for how long this
-// process was paused.
+// check evaluates all nodes, and returns whom to probe, whether one fell silent, and how long this process was paused.
 func (d *detector) check(now time.Time) (probe []*peer, newlySilent bool, pause time.Duration) {
 	delay := d.checkLateBy(now)
 	if delay > pauseThreshold && !d.listeningSince.IsZero() {
@@ -108,8 +106,7 @@ func (d *detector) needsProbe(p *peer, now time.Time) bool {
 	return p.wasAlive || now.Sub(p.firstSeen) >= startupTime && now.Sub(d.listeningSince) >= startupTime
 }
 
-// probeEnded stores a probe of p begun at startedAt, and evaluates p, unless p was heard meanwhile, or answers may have
-// been missed.
+// probeEnded stores a probe of p, and evaluates p, unless p was heard meanwhile, or answers may have been missed.
 func (d *detector) probeEnded(p *peer, result probeResult, startedAt, now time.Time) {
 	p.probe.running = false
 	missed := d.listeningSince.After(startedAt) || d.delayedAt.After(startedAt) || d.checkLateBy(now) > probeMaxDelay
@@ -151,8 +148,7 @@ func (d *detector) probeEnded(p *peer, result probeResult, startedAt, now time.T
 	d.evaluate(p, now)
 }
 
-// recordHeardProbe stores which probes of p, which is heard, were ever answered: only those prove anything later. A
-// port never reached is a change, once.
+// recordHeardProbe stores which probes of p, which is heard, were ever answered: only those prove anything later.
 func (d *detector) recordHeardProbe(p *peer, result probeResult, now time.Time) {
 	if p.state == vip.Suspect {
 		if p.probe.next = now.Add(suspectProbePause); p.probe.unanswered == maxUnanswered {
@@ -211,8 +207,7 @@ func (d *detector) evaluateEnded(p *peer, now time.Time) {
 	d.changes = append(d.changes, change{node: p.name, was: p.state, is: p.state, why: p.why})
 }
 
-// silentSince returns when the last packet of p came, if no node that is heard hears it any more; else zero. An earlier
-// pause changes nothing: the kernel kept packets.
+// silentSince returns when the last packet of p came, if no node that is heard hears it; else zero.
 func (d *detector) silentSince(p *peer, now time.Time) time.Time {
 	if !p.rx.verified || p.rx.arriving(now) || !d.canJudgeSilence(p, now) || d.heardByOthers(p, now) {
 		return time.Time{}

@@ -27,47 +27,40 @@ type peer struct {
 // active reports whether the node lease exists and is neither fenced nor released.
 func (p Peer) active() bool { return p.Exists && !p.Over }
 
-// dead reports whether the node is Dead in its lease's epoch, or a later one. One that sent no heartbeat in it may only
-// be cut off here: its lease decides.
+// dead reports whether the node is Dead in its lease's epoch or later; one that sent nothing in it may be cut off here.
 func (p peer) dead() bool {
 	return p.status.Liveness == vip.Dead && p.Epoch != 0 && p.status.Heartbeat.Epoch >= p.Epoch
 }
 
-// cutOff reports whether nobody answers for the node, though its process has not ended. It gets nothing until it is
-// heard, in any epoch: it goes on to renew, and begins another when fenced.
+// cutOff reports whether nobody answers for a node whose process has not ended, in any epoch: it goes on to renew.
 func (p peer) cutOff() bool {
 	return p.Neighbor && p.status.Liveness == vip.Dead && !p.status.ProcessEnded
 }
 
-// lost reports whether a dead node's claims may be taken: at once if its kernel is silent, too, else after restartTime
-// to be started again.
+// lost reports whether a dead node's claims may be taken: at once if its kernel is silent, else after restartTime.
 func (p peer) lost(t Timing, now time.Time) bool {
 	return p.dead() && (!p.status.ProcessEnded || p.endedFor(now) >= t.restartTime())
 }
 
-// endedFor returns how long ago an ended process was noticed, by a heartbeat or a renewal: a later renewal is another
-// process's, which has adopted the epoch.
+// endedFor returns how long ago an ended process was noticed; a later renewal is another process's.
 func (p peer) endedFor(now time.Time) time.Duration {
 	return now.Sub(later(p.status.HeardAt, p.Changed))
 }
 
-// hangs reports whether the node was silent for restartTime, in an epoch in which it was heard, and has not renewed for
-// two retry periods, though its kernel answers.
+// hangs reports whether a node heard in its epoch is silent and has not renewed, though its kernel answers.
 func (p peer) hangs(t Timing, now time.Time) bool {
 	s := p.status
 	return (s.Liveness == vip.Alive || s.Liveness == vip.Suspect) && p.Epoch != 0 && s.Heartbeat.Epoch >= p.Epoch &&
 		!s.SilentSince.IsZero() && now.Sub(s.SilentSince) >= t.restartTime() && now.Sub(p.Changed) >= 2*t.RetryPeriod
 }
 
-// mayHoldUnheard reports whether the node may act on claims unknown to the leases: neither heard nor dead, it does not
-// renew, or began no epoch after the last. It may have agreed on moves with others.
+// mayHoldUnheard reports whether the node may act on claims unknown to the leases, by moves agreed with others.
 func (p peer) mayHoldUnheard(t Timing, now time.Time) bool {
 	return p.Exists && p.status.Liveness != vip.Alive && p.status.Liveness != vip.Dead &&
 		(p.Over || now.Sub(p.Changed) > t.late())
 }
 
-// yielded reports whether the node, Alive in its lease's epoch, says that it acts on no claim, and does not reach the
-// API server.
+// yielded reports whether the node says that it acts on no claim, and does not reach the API server.
 func (p peer) yielded() bool {
 	h := p.status.Heartbeat
 	return p.status.Liveness == vip.Alive && h.Epoch == p.Epoch && p.Epoch != 0 && !h.TenureValid && !h.APIReachable
@@ -149,8 +142,7 @@ func (p *peer) updateIsolated(now time.Time) {
 	}
 }
 
-// updateAnswersUntil notes since when the claims of p are void. From then its kernel may answer for its VIPs as long as
-// an address lives, unless it is gone: the process may have ended, hang, or not know.
+// updateAnswersUntil notes since when p's claims are void: its kernel may answer while an address lives, unless gone.
 func (p *peer) updateAnswersUntil(known bool, now time.Time) {
 	if p.activeEpoch != 0 && (p.Over || p.Epoch > p.activeEpoch) || !known && p.Over {
 		p.loseClaims(cmp.Or(p.activeEpoch, p.Epoch), now)
@@ -238,15 +230,13 @@ func (e *evaluation) decideTenure() {
 	e.d.HoldUntil, e.d.Holders = later(s.heldUntil, s.keptUntil), len(s.holders)
 }
 
-// acts reports whether this node acts on its claims: its tenure is confirmed; or it was stopped, without the API
-// server, so briefly that others may confirm it (confirmedByOthers), and move nothing meanwhile.
+// acts reports whether this node acts: by a confirmed tenure, or stopped so briefly that others may confirm it.
 func (e *evaluation) acts() bool {
 	t := e.tenure()
 	return t.Holds(e.Now) && (t.Confirmed || e.late && e.Statuses != nil && e.Now.Sub(e.s.unconfirmedSince) <= 2*tolerance)
 }
 
-// confirmedByOthers reports whether more than half of the voters, with this node, have its StateHash since it went on:
-// so none of its claims were moved.
+// confirmedByOthers reports whether most voters have this node's StateHash since it went on: none of its claims moved.
 func (e *evaluation) confirmedByOthers() bool {
 	agree := 1
 	for _, node := range e.s.holders {
@@ -270,8 +260,8 @@ func (e *evaluation) listVoters() map[string]int64 {
 	return voters
 }
 
-// apiTolerance returns how long others may reach the API server before this node yields: longer if all had lost it,
-// since its renewal may wait in vain (docs/why.md, "Some nodes return first").
+// apiTolerance returns how long others may reach the API server before this yields (docs/why.md, "Some nodes return
+// first").
 func (e *evaluation) apiTolerance(returned bool) time.Duration {
 	if returned {
 		return e.Timing.RenewDeadline/2 + e.Timing.RetryPeriod
@@ -312,8 +302,7 @@ func (e *evaluation) findHolders(acts bool) (api, returned bool, dead, unheard i
 	return api, api && returned, dead, unheard
 }
 
-// countAgreeing returns how many holders have this node's StateHash, or that after its proposals; those without (0)
-// don't count.
+// countAgreeing returns how many holders have this node's StateHash, or that after its proposals.
 func (e *evaluation) countAgreeing() (n int) {
 	for _, node := range e.s.holders {
 		h := e.peers[node].status.Heartbeat.StateHash // 0 from a node that has sent none yet
@@ -355,8 +344,7 @@ func (e *evaluation) listPeers() {
 	slices.Sort(e.d.Suspects)
 }
 
-// setHeartbeat makes Decision.Heartbeat. APIReachable: the epoch is not over, and its renewal not late. TenureValid: it
-// acts.
+// setHeartbeat makes Decision.Heartbeat; APIReachable is an epoch renewed in time, TenureValid that it acts.
 func (e *evaluation) setHeartbeat() {
 	e.d.Heartbeat = vip.Heartbeat{
 		Epoch: e.Self.Epoch, APIReachable: !e.late && !e.Self.EpochOver && e.Self.Epoch != 0,
@@ -367,8 +355,7 @@ func (e *evaluation) setHeartbeat() {
 	}
 }
 
-// voidedClaim returns a void claim on which another node acts, or acted when last heard; or "". Heard nodes come first,
-// but others may still hear this one.
+// voidedClaim returns a void claim on which a node acts, heard ones first: others may still hear this one; or "".
 func (e *evaluation) voidedClaim() string {
 	order := map[vip.Liveness]int{vip.Alive: 2, vip.Suspect: 1}
 	first, epoch := "", int64(0)

@@ -6,8 +6,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// StopTime is how long a stopping process may take to release its node lease after its last heartbeat; its VIPs are
-// handed over by then.
+// StopTime is how long a stopping process may take to release its node lease; its VIPs are handed over by then.
 const StopTime = 3 * time.Second
 
 // Between nodes that may fence: one tries at once, others in turn.
@@ -16,8 +15,7 @@ const (
 	silentDelay = 500 * time.Millisecond // a node whose lease is silent
 )
 
-// countReachable counts the renewing nodes that this one reaches, and so decides whether it may fence, and is isolated.
-// Who is heard by none reaches none.
+// countReachable decides by the nodes reached whether this one may fence, and is isolated; the unheard reach none.
 func (e *evaluation) countReachable() {
 	known, reached, inTime, heard := 1, 1, 1, 1
 	var lastDeath time.Time
@@ -74,15 +72,13 @@ func (e *evaluation) countReachable() {
 	e.d.Changed = e.d.Changed || s.isolated != before || s.rejoining != rejoined
 }
 
-// neverReached reports whether nothing shows that p is reached since this process began on an isolated node; false
-// where that can't be known, without heartbeats or in another network.
+// neverReached reports whether p was not reached since this process began on an isolated node, if that can be known.
 func (e *evaluation) neverReached(p peer) bool {
 	unmet := p.status.Liveness == vip.Unknown || p.status.Liveness == vip.Suspect
 	return e.Self.WasIsolated && e.Statuses != nil && p.Neighbor && unmet && p.status.AnsweredAt.IsZero()
 }
 
-// listFences stores in Decision.Fence whom to fence now. This node's turn comes after those that sort before it; first
-// those with the same kind of VIPs, which know the heirs.
+// listFences stores whom to fence, in turn by name, first of nodes with the same kind of VIPs, which know the heirs.
 func (e *evaluation) listFences() {
 	e.d.Fence = map[string]string{}
 	if t := e.tenure(); e.Self.RenewingSince.IsZero() || !t.Holds(e.Now) || !t.Confirmed {

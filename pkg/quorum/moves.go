@@ -135,8 +135,7 @@ func (e *evaluation) dropMoves() {
 	}
 }
 
-// mayWriteMoves returns Decision.WriteMoves: this node renews, and no other holds on without the API server, or had
-// time to stop.
+// mayWriteMoves returns Decision.WriteMoves: this node renews, and no other holds on without the API server.
 func (e *evaluation) mayWriteMoves() bool {
 	if e.late || e.Self.RenewingSince.IsZero() {
 		return false
@@ -152,8 +151,7 @@ func (e *evaluation) mayWriteMoves() bool {
 	return true
 }
 
-// lateForMoves reports whether this node's renewal is late by moveDelay, so that claims may be moved without the API
-// server.
+// lateForMoves reports whether this node's renewal is moveDelay late, so that claims may be moved.
 func (e *evaluation) lateForMoves() bool {
 	return e.late && e.Now.Sub(e.Self.Renewed) > e.Timing.late()+moveDelay
 }

@@ -57,20 +57,17 @@ type Timing struct{ LeaseDuration, RenewDeadline, RetryPeriod time.Duration }
 // late returns how long after a renewal the next one is late.
 func (t Timing) late() time.Duration { return t.RetryPeriod * 3 / 2 }
 
-// yield returns how long after its last renewal a node yields to others that renew. By then the others have noticed if
-// they can't reach the API server either.
+// yield returns how long after its last renewal a node yields; by then others know if they can't renew either.
 func (t Timing) yield() time.Duration {
 	return max(t.RenewDeadline*6/10, t.RetryPeriod*5/2+time.Second/2)
 }
 
-// knowsTime returns how long a node that can't renew keeps its right at least, with more than half of the voters: a
-// second past its yielding, and one before another fences it.
+// knowsTime returns how long a majority keeps its right without renewals: a second past yield, one before a fence.
 func (t Timing) knowsTime() time.Duration {
 	return max(t.RenewDeadline, min(t.yield()+time.Second, t.LeaseDuration-time.Second))
 }
 
-// restartTime returns how long after its last sign an ended process's epoch ends: shortly before its VIPs may
-// (AddressLifetime, or the tenure if shorter). A process restarted by then has its VIPs.
+// restartTime returns how long after its last sign an ended process's epoch lasts: one restarted by then has its VIPs.
 func (t Timing) restartTime() time.Duration {
 	lifetime := min(vip.AddressLifetime, (t.RenewDeadline - t.late()).Truncate(time.Second))
 	return max(lifetime-vip.AddressRenewal-restartMargin, minRestartTime)

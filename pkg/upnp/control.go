@@ -20,8 +20,7 @@ import (
 const (
 	maxReply       = 64 << 10 // bytes
 	requestTimeout = 4 * time.Second
-	// vipConnectTimeout bounds a connection from the VIP: answers are lost while the gateway has another host's MAC for
-	// it.
+	// vipConnectTimeout is for connections from the VIP: answers are lost while the gateway has another MAC for it.
 	vipConnectTimeout = 1500 * time.Millisecond
 )
 
@@ -33,8 +32,7 @@ type controlPoint struct {
 	addr netip.Addr // of the gateway
 }
 
-// httpClient makes requests to the gateway, from src if this node has it, else its own address, without redirects and
-// kept connections.
+// httpClient makes requests from src if this node has it, else its own address, without redirects or kept connections.
 func (c controlPoint) httpClient(src netip.Addr) http.Client {
 	return http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return errRedirect },
@@ -96,8 +94,7 @@ type portMapping struct {
 	left        time.Duration // of its lease; 0: for ever
 }
 
-// getPortMapping finds what a gateway has for w's external port, or nil. Some tell only the internal client, so the VIP
-// is tried, too.
+// getPortMapping finds what has w's external port, or nil. Some tell only the internal client: the VIP is tried, too.
 func (c controlPoint) getPortMapping(ctx context.Context, s service, w vip.Mapping) (*portMapping, error) {
 	get := func(src netip.Addr) (document, error) {
 		return c.invoke(ctx, s, src, "GetSpecificPortMappingEntry", externalPort(w)...)

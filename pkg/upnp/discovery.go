@@ -108,8 +108,7 @@ func (m *Mapper) mayAsk(gateway netip.Addr) bool {
 	return len(m.o.Gateways) == 0 || slices.Contains(m.o.Gateways, gateway)
 }
 
-// takeOver adds up to maxGateways that responded, and forgets unusable ones that have not for three times
-// timing.period.
+// takeOver adds up to maxGateways that responded, and forgets unusable ones silent for three times timing.period.
 func (m *Mapper) takeOver(x *searched, f found) {
 	for _, r := range f.responses {
 		if g := x.gateways[r.addr]; g != nil {

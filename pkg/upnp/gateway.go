@@ -121,8 +121,7 @@ func (g *gateway) removeAll(ctx context.Context) {
 	}
 }
 
-// move takes over where a restarted gateway says that it is, once it does not answer where it was: some have two
-// descriptions.
+// move takes over where a restarted gateway is, once it does not answer where it was: some have two descriptions.
 func (g *gateway) move() bool {
 	if g.at.location.String() == g.latest.location.String() {
 		return false
@@ -219,8 +218,7 @@ func (g *gateway) dueAt() time.Time {
 	return at
 }
 
-// maxOfAKind is how many entries of each kind a pass works on; then namespaces take turns: one's many mappings delay
-// another's little.
+// maxOfAKind is how many entries of each kind a pass works on, so that namespaces delay each other little.
 const maxOfAKind = 16
 
 // due is up to maxOfAKind of each kind: wanted, to be removed, and failed last time, the longest overdue first.
@@ -320,8 +318,7 @@ func (g *gateway) prepare(ctx context.Context) error {
 	return nil
 }
 
-// recordFailure records why the gateway can't be used. The first failure is not shown while it has mappings: it may
-// restart.
+// recordFailure records why the gateway can't be used; a first failure with mappings is not shown: it may restart.
 func (g *gateway) recordFailure(err error) {
 	why, confirmed := explain(err), false
 	for _, e := range g.entries {

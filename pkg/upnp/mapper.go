@@ -148,8 +148,7 @@ func (m *Mapper) Observe(w *vip.World) {
 	})
 }
 
-// Run searches for gateways and has mappings made until ctx ends, then removes what is to go, within
-// timing.stopTimeout.
+// Run has wanted mappings made until ctx ends, then removes what is to go, within timing.stopTimeout.
 func (m *Mapper) Run(ctx context.Context) error {
 	var searches sync.WaitGroup
 	defer searches.Wait()
@@ -175,8 +174,7 @@ func (m *Mapper) Run(ctx context.Context) error {
 	return nil
 }
 
-// eachGateway calls f for all gateways at once, and waits: a silent one takes requestTimeout, then rests for
-// timing.period.
+// eachGateway calls f for all gateways at once, and waits; a silent one then rests for timing.period.
 func (m *Mapper) eachGateway(f func(*gateway)) {
 	var group sync.WaitGroup
 	for _, s := range m.segments {

@@ -24,8 +24,7 @@ type element struct{ name, text string }
 // A document is the elements of an XML document in order.
 type document []element
 
-// readDocument reads XML as routers write it: without namespaces, encoding and end tags, up to the first mistake. Only
-// printable ASCII is kept.
+// readDocument reads what is printable ASCII of XML as routers write it, up to the first mistake.
 func readDocument(text []byte) (all document) {
 	text = bytes.TrimSpace(bytes.Map(func(r rune) rune {
 		switch {

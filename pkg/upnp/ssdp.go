@@ -62,8 +62,7 @@ type response struct {
 
 var errNoAddress = errors.New("the link has no address of this family of its own, from which gateways could be asked")
 
-// sourceAddrs are the addresses to ask from: one in each of the link's IPv4 subnets, since a gateway may know only one;
-// for IPv6 the kernel's link-local.
+// sourceAddrs are where to ask from: one in each IPv4 subnet, as gateways may know one only; for IPv6 the link-local.
 func sourceAddrs(s segment, own []netip.Prefix) (list []netip.Addr) {
 	if s.family == vip.IPv6 {
 		return []netip.Addr{netip.IPv6Unspecified()}

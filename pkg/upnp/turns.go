@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// takeTurns sorts a list without repetitions, in order: the first of each namespace, then the second of each: a
-// thousand ports of one delay others' by one.
+// takeTurns sorts a list: the first of each namespace, then the second of each, so that many of one delay others
+// little.
 func takeTurns[K comparable](list []K, namespace func(K) string) {
 	turn, next := make(map[K]int, len(list)), make(map[string]int)
 	for _, k := range list {

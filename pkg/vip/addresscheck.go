@@ -38,8 +38,7 @@ const (
 	// CheckNeighbor asks whether Owner, another node, answers for its own address, while other hosts are heard: else this
 	// node is cut off.
 	CheckNeighbor CheckKind = "neighbor"
-	// CheckFormer asks, in quick succession, whether AllowedMACs, of nodes that lost their claims, still answer. Other
-	// answers are ignored.
+	// CheckFormer asks often whether AllowedMACs, of nodes that lost their claims, still answer; others are ignored.
 	CheckFormer CheckKind = "former"
 )
 

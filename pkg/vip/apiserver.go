@@ -2,8 +2,7 @@ package vip
 
 import "net/netip"
 
-// A BalancedServer is an API server that gets its share of connections to the control plane's VIP, while that is bound
-// here.
+// A BalancedServer is an API server that shares connections to the control plane's VIP, while that is bound here.
 type BalancedServer struct {
 	Addr netip.Addr     // the VIP
 	Port uint16         // of TCP

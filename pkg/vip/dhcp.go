@@ -14,8 +14,7 @@ type Macvlan struct {
 	IPv6     bool   // it needs a link-local address, from which DHCPv6 asks (RFC 8415 section 5)
 }
 
-// A DHCPRequest is an address to lease, identified by ID and Family; to a server the ID is the client, whichever node
-// asks.
+// A DHCPRequest is an address to lease. ID, which is the client to servers, and Family identify it.
 type DHCPRequest struct {
 	ID     string // a Service's UID, or what Services with one macvlan have in common
 	Family Family

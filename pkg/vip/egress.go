@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// An EgressRule is a Service's kube-vip.io/egress: what its pods send within limits leaves the cluster with its VIP as
-// source.
+// An EgressRule is kube-vip.io/egress: what a Service's pods send, within limits, has its VIP as source outside.
 type EgressRule struct {
 	Selector string // label selector of the Service's pods, as the API server reads it
 	EgressLimits

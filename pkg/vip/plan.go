@@ -75,8 +75,7 @@ type Announcement struct {
 	ListenOnly bool
 }
 
-// A HealthCheck asks kube-proxy here (healthCheckNodePort, externalTrafficPolicy Local) whether this node serves a
-// Service.
+// A HealthCheck asks kube-proxy (healthCheckNodePort) whether this node serves a Service of policy Local.
 type HealthCheck struct {
 	Service Key
 	Port    uint16

@@ -7,8 +7,7 @@ import (
 	"slices"
 )
 
-// A Record is where a Service has its addresses from: the message of condition Recorded, for tenants can't write a
-// status.
+// A Record is where a Service's addresses are from: the condition Recorded, as tenants can't write a status.
 type Record struct {
 	Named  []netip.Addr `json:"named,omitempty"`  // by the Service
 	Given  []netip.Addr `json:"given,omitempty"`  // of pools

@@ -93,8 +93,7 @@ type HandingOver struct {
 	Until     time.Time `json:",omitzero"`
 }
 
-// A HeardAnnouncement is another host's gratuitous ARP packet or unsolicited neighbor advertisement for an address of
-// the Plan.
+// A HeardAnnouncement is another host's gratuitous ARP or unsolicited neighbor advertisement for a planned address.
 type HeardAnnouncement struct {
 	MAC  string // the announcer's link-layer address
 	Link string
