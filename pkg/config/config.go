@@ -178,10 +178,10 @@ type Balance struct {
 	Method string // lb_fwdmethod: Local or Masquerade
 }
 
-// Local, as lb_fwdmethod, has the VIP's owner serve all connections itself.
+// Local as lb_fwdmethod has the VIP's owner serve all connections itself.
 const Local = "local"
 
-// Masquerade, as lb_fwdmethod, has the VIP's owner translate addresses to an API server's and its own.
+// Masquerade as lb_fwdmethod has the VIP's owner translate addresses to an API server's and its own.
 const Masquerade = "masquerade"
 
 // anywhere: an empty value is a value wherever it is given.

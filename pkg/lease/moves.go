@@ -10,7 +10,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// MovesAnnotation, on the table, is the last moves of units (movesText).
+// MovesAnnotation on the table is the last moves of units (movesText).
 const MovesAnnotation = "heraldvip.io/moves"
 
 const (

@@ -13,7 +13,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// WaitingAnnotation, on a node lease, is of a process that waits for the name (docs/why.md, "A second process").
+// WaitingAnnotation on a node lease is of a process that waits for the name (docs/why.md, "A second process").
 const WaitingAnnotation = "heraldvip.io/waiting"
 
 const (
