@@ -9,8 +9,8 @@ import (
 )
 
 // raiseCapabilities makes the permitted capabilities effective, on all threads. A file's capabilities are permitted
-// only: effective at once, the kernel would not start the program where a container lacks one (capabilities(7), "Safety
-// checking for capability-dumb binaries").
+// only: were they effective at once, the kernel would not start the program where a container lacks one
+// (capabilities(7), "Safety checking for capability-dumb binaries").
 func raiseCapabilities() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData // of capabilities 0 to 31, and 32 to 63

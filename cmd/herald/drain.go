@@ -63,7 +63,7 @@ func moveCommand(use, short, long string, move func(*nodeDrain, context.Context)
 	return c
 }
 
-// oneArgument requires one argument, which what names in upper case, and then where to find it.
+// oneArgument requires one argument; what names it in upper case, then where to find it.
 func oneArgument(what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) != 1 {

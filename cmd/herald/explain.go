@@ -72,8 +72,8 @@ type explainer struct {
 	cluster  clusterView
 }
 
-// takeExplainer reads all namespaces, since Services elsewhere may have an address asked for, or namespace for those
-// who may read no more. snapshot.Missing names what may not be read.
+// takeExplainer reads all namespaces, since Services elsewhere may have an address asked for, or only namespace for
+// those who may read no more. snapshot.Missing names what may not be read.
 func takeExplainer(ctx context.Context, cfg *rest.Config, namespace string) (*explainer, error) {
 	s, err := kube.TakeAllowedSnapshot(ctx, cfg, namespace)
 	if err != nil {

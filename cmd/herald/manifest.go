@@ -45,7 +45,7 @@ func manifestOf(kind, short string, write func(manifest.Request) ([]byte, error)
 		"static Pod can't")
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return config.FlagError(c.Flags(), err) })
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		// Neither this host's name nor this pod's namespace is that of the manifest's.
+		// Neither this host's name nor this pod's namespace is the manifest's.
 		src := config.Sources{Flags: flags, Env: os.Environ(), ReadFile: os.ReadFile, Hostname: "localhost", Elsewhere: true}
 		parsed, warnings, err := config.Parse(src)
 		if err != nil {

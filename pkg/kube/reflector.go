@@ -59,7 +59,7 @@ type watchedResource struct {
 	doneWithout    atomic.Bool // there were so many once
 }
 
-// Delays before a failed request is repeated double from retryMin to retryMax, plus up to half; after retryReset they
+// Delays before a failed request double from retryMin to retryMax, plus up to half; after retryReset they
 // begin again.
 const (
 	retryMin = 200 * time.Millisecond

@@ -103,8 +103,8 @@ func (s *Statuses) drop(kind int) {
 			continue
 		}
 		s.forget(k, kind)
-		// A Plan has these only while the cache lacks them: so if somebody else changes them they are wanted again, and what
-		// was written is remembered until choose forgets it.
+		// A Plan has an address, or conditions alone, only while the cache lacks them: so if somebody else changes them they
+		// are wanted again, and what was written is remembered until choose forgets it.
 		if e.written.status != nil && !e.written.status.ConditionsOnly {
 			e.written = wish{}
 		}

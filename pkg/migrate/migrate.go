@@ -20,6 +20,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
+// Sources are the load balancers that From knows.
 var Sources = []string{"metallb", "cilium", "kube-vip"}
 
 var poolKinds = map[string]string{
@@ -221,6 +222,7 @@ func specs[S any](m *migration, kind string) (all []object, parsed []S, err erro
 
 const namespaceLabel = "kubernetes.io/metadata.name"
 
+// NoNamespace is a value of .namespaces that selects none.
 const NoNamespace = namespaceLabel + "="
 
 const whoMayAsk = "who may ask for an address by name is limited by .namespaces only, not by labels of Services"

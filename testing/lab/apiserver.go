@@ -17,6 +17,7 @@ func (l *Lab) StartAPIServer(node string) (*Process, error) {
 	return l.Start(node, "kube-apiserver-"+node, l.apiArgs(node, l.etcdURL()))
 }
 
+// An APIConn is a connection of the host cl to an API server.
 type APIConn struct {
 	Server string // the host of the API server that answers
 	conn   *tls.Conn
@@ -63,4 +64,5 @@ func (c *APIConn) Ask() error {
 	return nil
 }
 
+// Close closes the connection.
 func (c *APIConn) Close() error { return c.conn.Close() }

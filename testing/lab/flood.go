@@ -18,6 +18,7 @@ import (
 
 // Frames that a host of the LAN may forge, by MAC addresses from and to, maybe Broadcast.
 
+// Broadcast is the MAC address of all hosts.
 var Broadcast = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
 // ForgeARP returns an ARP packet (RFC 826) that has addr at sender: a gratuitous request (RFC 5227 section 3), or a
@@ -70,6 +71,7 @@ func ForgeUDP(from, to net.HardwareAddr, src, dst netip.AddrPort, payload []byte
 	return append(append(f, 0, 0), payload...)
 }
 
+// A Flood sends frames from a host's eth0 for as long as it runs.
 type Flood struct {
 	stop context.CancelFunc
 	done sync.WaitGroup

@@ -44,6 +44,7 @@ type Kubelets struct {
 	downErr  error
 }
 
+// KubeletOptions say what a lab of real nodes is made of.
 type KubeletOptions struct {
 	Options
 	VIP    netip.Addr // of the control plane
@@ -235,6 +236,7 @@ func (k *Kubelets) PowerOff(ctx context.Context, node string) error {
 	return errors.Join(err, k.removeNodeCgroups(ctx, node), buildHost(k.host(node), k.hosts), k.Cut(node), k.CutAPI(node))
 }
 
+// Boot starts a node again after PowerOff, and reconnects it.
 func (k *Kubelets) Boot(node string) error {
 	return errors.Join(k.PowerOn(node), k.Reconnect(node), k.ConnectAPI(node))
 }
@@ -311,6 +313,7 @@ func (k *Kubelets) Init(ctx context.Context) (string, error) {
 	return output, k.connectKubelets()
 }
 
+// Join adds a node to the cluster that Init has made.
 func (k *Kubelets) Join(ctx context.Context, node string) (string, error) {
 	if err := k.writeFile(node, "etc/kubernetes/kubeadm.yaml", k.joinConfig(k.host(node))); err != nil {
 		return "", err
@@ -443,6 +446,7 @@ func (k *Kubelets) StartProxies(ctx context.Context) error {
 	return nil
 }
 
+// StartProxy starts a kube-proxy on a node.
 func (k *Kubelets) StartProxy(node string) error {
 	kubeconfig := k.conf("kube-proxy-" + node + ".conf")
 	if err := k.writeKubeconfigFor(node, kubeconfig); err != nil {

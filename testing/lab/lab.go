@@ -307,8 +307,10 @@ func (l *Lab) host(name string) host {
 	return host{}
 }
 
+// Dir is the lab's directory, with all logs in logs/.
 func (l *Lab) Dir() string { return l.dir }
 
+// Nodes names the nodes Herald may run on: n1, n2, ...
 func (l *Lab) Nodes() []string {
 	var names []string
 	for _, h := range l.hosts {
@@ -328,4 +330,5 @@ func (l *Lab) Addrs(name string) (v4, v6 netip.Addr) {
 // MAC is the hardware address of a host's eth0.
 func (l *Lab) MAC(name string) string { return l.host(name).mac(0x77).String() }
 
+// Since is when the lab was brought up.
 func (l *Lab) Since() time.Time { return l.began }

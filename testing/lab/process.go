@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// A Process is a program running in one of the lab's namespaces.
 type Process struct {
 	Name      string // what it was started as
 	Namespace string // where
@@ -105,6 +106,7 @@ func (p *Process) Running() bool {
 	}
 }
 
+// Log returns what the process has printed so far.
 func (p *Process) Log() string {
 	b, err := os.ReadFile(p.LogFile)
 	if err != nil || int64(len(b)) < p.logStart {

@@ -40,6 +40,7 @@ func (l *Lab) FRR(ctx context.Context, ns, conf string) (*Router, error) {
 	return r, r.Start(ctx)
 }
 
+// BIRD runs BIRD in the namespace ns with a configuration.
 func (l *Lab) BIRD(ctx context.Context, ns, conf string) (*Router, error) {
 	r, err := l.newRouter(ns, map[string]string{"bird.conf": conf})
 	if err != nil {
@@ -73,6 +74,7 @@ func (l *Lab) newRouter(ns string, files map[string]string) (*Router, error) {
 
 func (r *Router) file(name string) string { return filepath.Join(r.dir, name) }
 
+// Start starts the daemons, again after Kill.
 func (r *Router) Start(ctx context.Context) error {
 	if r.bird {
 		return r.start(ctx, "bird", []string{"bird", "-f", "-c", r.file("bird.conf"), "-s", r.file("bird.ctl"), "-P",
@@ -140,6 +142,7 @@ func (r *Router) Close() error {
 		inNamespace(r.ns, func() error { return setSysctls(r.sysctlsBefore...) }))
 }
 
+// Vtysh gives FRR commands and returns the answers.
 func (r *Router) Vtysh(ctx context.Context, commands ...string) (string, error) {
 	argv := []string{"vtysh", "--vty_socket", r.dir}
 	for _, c := range commands {
@@ -148,6 +151,7 @@ func (r *Router) Vtysh(ctx context.Context, commands ...string) (string, error) 
 	return r.lab.Run(ctx, r.ns, argv...)
 }
 
+// Birdc gives BIRD a command and returns the answer.
 func (r *Router) Birdc(ctx context.Context, command string) (string, error) {
 	return r.lab.Run(ctx, r.ns, append([]string{"birdc", "-s", r.file("bird.ctl")}, strings.Fields(command)...)...)
 }

@@ -53,10 +53,12 @@ func Annotated(key, value string) func(*corev1.Service) {
 	return func(s *corev1.Service) { metav1.SetMetaDataAnnotation(&s.ObjectMeta, key, value) }
 }
 
+// Selecting sends the traffic to pods labelled app=<app>.
 func Selecting(app string) func(*corev1.Service) {
 	return func(s *corev1.Service) { s.Spec.Selector = map[string]string{"app": app} }
 }
 
+// Local sets externalTrafficPolicy: Local.
 func Local(s *corev1.Service) {
 	s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 }

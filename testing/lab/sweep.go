@@ -182,6 +182,7 @@ func repoRoot() (string, error) {
 	}
 }
 
+// A NamespaceProcess is a process in a namespace of the lab.
 type NamespaceProcess struct {
 	Namespace string
 	Pid       int

@@ -41,6 +41,7 @@ type TrafficReport struct {
 	First                      error         // of those that broke; nil if none did
 }
 
+// String is one line for logs.
 func (r TrafficReport) String() string {
 	s := fmt.Sprintf("%d of %d connections broken, %d lines answered, the slowest after %v", r.Broken, r.Connections,
 		r.Lines, r.Slowest.Round(time.Millisecond))

@@ -9,6 +9,7 @@ import (
 
 const vlanBridge = "vlan"
 
+// VLANLink is the link of hosts on the second network.
 const VLANLink = "vlan0"
 
 // AddVLAN gives hosts VLANLink on a second network, with 10.79.0.N/24 for the host 10.77.0.N. undo takes it away.
