@@ -26,7 +26,7 @@ func (n *node) newSpeaker() *bgp.Speaker {
 	})
 }
 
-// newTable makes the routing table of VIPs; without vip_routingtable it is not used.
+// newTable makes the routing table of VIPs, unused without vip_routingtable.
 func (n *node) newTable() *routes.Table {
 	c := n.cfg.RoutingTable
 	return routes.NewTable(routes.Options{

@@ -12,7 +12,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// newAPIServerCheck makes the health check of this node's API server; wake wakes the leases.
+// newAPIServerCheck makes the check of this node's API server, which wakes leases.
 func (n *node) newAPIServerCheck(servers *kube.Servers, wake mailbox.Signal) (*health.APIServerCheck, error) {
 	c := n.cfg.ControlPlane
 	ask, err := servers.ReadinessCheck(c.CheckURL, c.CheckCA, n.log)

@@ -110,7 +110,7 @@ func (d *nodeDrain) drain(ctx context.Context) error {
 	return nil
 }
 
-// checkOthers returns an error that names what only this node may carry (onlyOn), unless force is set.
+// checkOthers returns an error that names what only this node may carry, unless force is set.
 func (d *nodeDrain) checkOthers(ctx context.Context, s kube.Snapshot) error {
 	if d.force {
 		return nil
@@ -140,7 +140,7 @@ func notDrained(s kube.Snapshot, node string, now time.Time) bool {
 		func(n vip.Node) bool { return n.Name == node && !n.Drained && !n.ReturnUntil.After(now) })
 }
 
-// undrain takes the mark away, and waits until the node has its units back.
+// undrain takes the mark away, and waits for the node's units.
 func (d *nodeDrain) undrain(ctx context.Context) error {
 	within, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
@@ -257,7 +257,7 @@ func (d *nodeDrain) await(ctx context.Context, done func(lookAt) bool) (last loo
 	}
 }
 
-// abbreviate names the first five, in order, and how many more there are.
+// abbreviate names the first five, and how many more there are.
 func abbreviate(names []string) string {
 	slices.Sort(names)
 	if len(names) <= 5 {

@@ -194,7 +194,7 @@ func (x *explainer) writeNode(w io.Writer, node, format string) error {
 	return writeTable(w, "SERVICE\tVIP\tOWNER\tMAY IT\tWHY", rows)
 }
 
-// countAble returns how many Services a node could carry, without those it does.
+// countAble returns how many more Services a node could carry.
 func countAble(e plan.NodeExplanation) (n int) {
 	for _, s := range e.Services {
 		if s.Able && !s.Carries {

@@ -77,7 +77,7 @@ func historyCommand() *cobra.Command {
 	return c
 }
 
-// newHistoryReport returns the moves in a cluster's table; an error if that can't be read.
+// newHistoryReport returns the moves in a cluster's table, if readable.
 func newHistoryReport(s kube.Snapshot) (r historyReport, err error) {
 	units, ok := lease.Moves(s.Leases, announcersNamespace(s.Leases))
 	if !ok {

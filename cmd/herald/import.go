@@ -77,7 +77,7 @@ type importer struct {
 	apply  bool
 }
 
-// run reads the objects of files, or of the cluster, and prints or applies the result.
+// run reads objects of files or the cluster, and prints or applies the result.
 func (i *importer) run(ctx context.Context, files []string, stdin io.Reader, out io.Writer) error {
 	objects, err := i.read(ctx, files, stdin)
 	if err != nil {

@@ -19,7 +19,7 @@ func newLog(w io.Writer, c config.Log) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(w, o))
 }
 
-// warnOfOptions logs warnings about options at any level: that may be the wrong option.
+// warnOfOptions logs warnings at any level: the level may be the wrong option.
 func warnOfOptions(w io.Writer, c config.Log, warnings []string) {
 	log := newLog(w, config.Log{Format: c.Format})
 	for _, text := range warnings {

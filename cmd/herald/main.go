@@ -16,7 +16,7 @@ import (
 	"github.com/heraldvip/herald/pkg/config"
 )
 
-// ends returns the signals to hand over and end at: SIGHUP, too, unless it is ignored (nohup).
+// ends returns the signals to hand over and end at: SIGHUP, too, unless ignored (nohup).
 func ends() []os.Signal {
 	all := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
 	if signal.Ignored(syscall.SIGHUP) {
@@ -76,7 +76,7 @@ func checkArguments(c *cobra.Command) {
 	}
 }
 
-// noSuchCommand refuses arguments of a command that has only others below, and names similar ones.
+// noSuchCommand refuses arguments of a mere group of commands, and names similar ones.
 func noSuchCommand(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

@@ -97,7 +97,7 @@ type node struct {
 	log         *slog.Logger
 }
 
-// newNode makes all rooms. It waits for a kubeconfig, or returns the error of ctx.
+// newNode makes all rooms. It waits for a kubeconfig, or ctx's error.
 func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, error) {
 	kube.LogLibrary(log)
 	n := &node{cfg: cfg, log: log, options: publishedOptions(cfg),
@@ -276,7 +276,7 @@ func (n *node) pages(metrics prometheus.Gatherer) serve.Pages {
 	}
 }
 
-// lastPass returns the last World and Plan, the verdicts first; nil before the first.
+// lastPass returns the last World and Plan, the verdicts first, or nil.
 func (n *node) lastPass() any {
 	pass := n.agent.Last()
 	if pass == nil {

@@ -113,7 +113,7 @@ func shareEqually[T any](all []T, n int, subject func(T) string) (kept []T) {
 	return kept
 }
 
-// routed returns to which addresses a Plan has routes, by BGP or a routing table.
+// routed returns to which addresses a Plan has routes.
 func routed(p *vip.Plan) func(netip.Addr) bool {
 	all := make(map[netip.Prefix]bool, len(p.Routes))
 	for _, r := range p.Routes {
@@ -122,7 +122,7 @@ func routed(p *vip.Plan) func(netip.Addr) bool {
 	return func(a netip.Addr) bool { return all[netip.PrefixFrom(a, a.BitLen())] }
 }
 
-// overviewService makes the row of a Service; s is nil for the control plane.
+// overviewService makes a Service's row; s is nil for the control plane.
 func overviewService(v *vip.Verdict, s *vip.Service, claim vip.Claim, routed func(netip.Addr) bool) serve.ServiceRow {
 	a := answerAbout(s, v)
 	x := serve.ServiceRow{Service: v.Service.String(), VIPs: joinAddresses(v.Addresses), Owner: dash(v.Owner),
@@ -144,7 +144,7 @@ func overviewService(v *vip.Verdict, s *vip.Service, claim vip.Claim, routed fun
 	return x
 }
 
-// answerAbout returns what becomes of a Service; s is nil for the control plane.
+// answerAbout returns what becomes of a Service, nil for the control plane.
 func answerAbout(s *vip.Service, v *vip.Verdict) plan.Answer {
 	if s == nil {
 		return plan.NewAnswer(v.Service, v.Reason, v.Message)
@@ -152,7 +152,7 @@ func answerAbout(s *vip.Service, v *vip.Verdict) plan.Answer {
 	return plan.AnswerAbout(s, v.Reason, v.Message)
 }
 
-// eventProblems returns what is wrong with Services: Warnings of the Plan, else verdicts.
+// eventProblems returns faults of Services: the Plan's Warnings, else verdicts.
 func eventProblems(pass *agent.Pass, services map[vip.Key]*vip.Service) (all []serve.Problem) {
 	told := make(map[vip.Key]bool)
 	for _, e := range pass.Plan.Events {

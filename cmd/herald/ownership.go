@@ -112,12 +112,12 @@ func (n *node) awaitHost(ctx context.Context) (net.Listener, error) {
 	return lock, err
 }
 
-// awaitName blocks until no other live process has this node's name, or returns the error of ctx.
+// awaitName blocks until no other live process has this node's name, or returns ctx's error.
 func (n *node) awaitName(ctx context.Context) error {
 	return n.leases.AwaitName(ctx, func(message string) { n.cluster.WriteNodeEvent(ctx, vip.NodeNameInUse, message) })
 }
 
-// heartbeatAddress is where heartbeats are sent from, link-local with its zone; or zero.
+// heartbeatAddress is the source of heartbeats, link-local with its zone; or zero.
 func (n *node) heartbeatAddress() netip.Addr {
 	info := n.links.Info()
 	a := info.HeartbeatAddress()
@@ -133,7 +133,7 @@ func (n *node) gatewayAddress() netip.Addr {
 	return n.links.Gateway(info.HeartbeatLink())
 }
 
-// answers asks the link of heartbeats by ARP or NDP whether anybody has an address.
+// answers asks the link of heartbeats whether anybody has an address.
 func (n *node) answers(ctx context.Context, a netip.Addr) bool {
 	info := n.links.Info()
 	_, ok := n.announcer.Resolve(ctx, info.HeartbeatLink(), a)

@@ -94,7 +94,7 @@ func poolsCheckCommand() *cobra.Command {
 	return c
 }
 
-// checkPools writes a ConfigMap's pools and problems; an error if a key can't be read.
+// checkPools writes a ConfigMap's pools and problems; unreadable keys are an error.
 func checkPools(w io.Writer, data map[string]string) error {
 	pools, problems := pool.Parse(nil, data)
 	var rows []string
@@ -116,7 +116,7 @@ func checkPools(w io.Writer, data map[string]string) error {
 	return writeProblems(w, problems)
 }
 
-// writePools writes tables of pools, and of Services that have addresses or wait, and the problems.
+// writePools writes tables of pools and their Services, and the problems.
 func writePools(w io.Writer, source *vip.PoolSource, s kube.Snapshot) error {
 	pools, problems := pool.Parse(nil, source.Data)
 	used := usedAddresses(s.Services)
@@ -186,7 +186,7 @@ func whatMayBeAskedFor(s kube.Snapshot) string {
 		"(svc_addresses=any)."
 }
 
-// poolServiceRows returns a row for each address of a Service, or for its wait.
+// poolServiceRows returns a row for each address, or for the wait, of a Service.
 func poolServiceRows(s *vip.Service, pools *pool.Pools, events []kube.StoredEvent) (rows []string) {
 	for _, a := range addressesOf(s) {
 		var names []string
@@ -226,7 +226,7 @@ func usedAddresses(services []vip.Service) map[netip.Addr]bool {
 	return used
 }
 
-// usedOf returns how many of used are in a pool, and of a family.
+// usedOf returns how many of used are in a pool and family.
 func usedOf(p *pool.Pool, f vip.Family, used map[netip.Addr]bool) (n int) {
 	for a := range used {
 		if vip.FamilyOf(a) == f && p.Contains(a) {
@@ -246,7 +246,7 @@ func addressesOf(s *vip.Service) []netip.Addr {
 	return all
 }
 
-// familiesOf returns the families of which a pool has addresses, or asks DHCP servers.
+// familiesOf returns the families that a pool has, or leases.
 func familiesOf(p *pool.Pool) (families []vip.Family) {
 	for _, f := range []vip.Family{vip.IPv4, vip.IPv6} {
 		if p.Size(f) > 0 || slices.Contains(p.DHCP, f) {
@@ -263,7 +263,7 @@ func sizeOf(p *pool.Pool, f vip.Family) string {
 	return fmt.Sprintf("%.0f", p.Size(f))
 }
 
-// writeProblems writes what is wrong with a ConfigMap, unreadable keys first, which are an error.
+// writeProblems writes faults of a ConfigMap, unreadable keys first, which are an error.
 func writeProblems(w io.Writer, problems []vip.PoolProblem) (err error) {
 	if len(problems) > 0 {
 		fmt.Fprintln(w)

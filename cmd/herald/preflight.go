@@ -31,7 +31,7 @@ import (
 var errUnfit = errors.New("this node is not fit for Herald with these options; the lines above that begin with " +
 	"error say why")
 
-// preflightCommand is "herald preflight": what is missing on a node before it carries VIPs.
+// preflightCommand is "herald preflight": what a node lacks before it carries VIPs.
 func preflightCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "preflight",
@@ -129,7 +129,7 @@ func checkLinkSettings(cfg config.Config, files fs.FS, link string) (all []check
 	return append(all, checkReversePath(files, link))
 }
 
-// checkNftables says whether the kernel takes Herald's tables; nothing if no option needs any.
+// checkNftables says whether the kernel takes Herald's tables, if any are needed.
 func checkNftables(cfg config.Config, why error) []checkResult {
 	r := checkResult{Subject: "nftables", Severity: fine, Message: "the kernel takes Herald's tables"}
 	switch {
@@ -203,7 +203,7 @@ func checkAPIServer(ctx context.Context, cfg config.Config) []checkResult {
 	return append(all, checkPeers(ctx, cfg, s)) // an error about anything but leases does not matter here
 }
 
-// checkPermissions says what follows from n rights: those missing, and those Herald can do without.
+// checkPermissions says what follows from n rights: missing, and dispensable ones.
 func checkPermissions(cfg config.Config, n int, missing, without []string) checkResult {
 	r := checkResult{Subject: "permissions", Severity: fine, Message: fmt.Sprintf("all %d", n)}
 	command := "herald manifest rbac"
@@ -237,7 +237,7 @@ func checkIPMode(i kube.Inspection) checkResult {
 
 const otherNodes = "other nodes"
 
-// checkPeers connects to herald_peers_port of other nodes whose leases have not run out.
+// checkPeers connects to herald_peers_port of other live nodes.
 func checkPeers(ctx context.Context, cfg config.Config, s kube.Snapshot) checkResult {
 	var unreachable []string
 	reached := 0
@@ -262,7 +262,7 @@ func checkPeers(ctx context.Context, cfg config.Config, s kube.Snapshot) checkRe
 		Message: fmt.Sprintf("%d reached at port %d", reached, cfg.Peers.Port)}
 }
 
-// reachable reports whether any address of a node accepts a connection within a second.
+// reachable reports whether a node's address accepts a connection within a second.
 func reachable(ctx context.Context, n lease.NodeLease, port uint16) bool {
 	d := net.Dialer{Timeout: time.Second}
 	for _, a := range n.Info.OwnAddresses() {

@@ -102,7 +102,7 @@ func checkStrictARP(files fs.FS, link string) checkResult {
 	return checkResult{subject, fine, "set, as kube-proxy in ipvs mode needs it"}
 }
 
-// checkARPAnswers says who answers for VIPs where sysctls keep the kernel from it.
+// checkARPAnswers says who answers for VIPs where the kernel may not.
 func checkARPAnswers(files fs.FS, link string) checkResult {
 	const subject = "ARP replies"
 	ignore, err := readIPv4Conf(files, link, "arp_ignore")
@@ -119,7 +119,7 @@ func checkARPAnswers(files fs.FS, link string) checkResult {
 		"kernel answers", ignore, filter, link)}
 }
 
-// checkReversePath checks whether the kernel drops packets to VIPs from clients routed by another link.
+// checkReversePath checks whether the kernel drops packets of clients routed by another link.
 func checkReversePath(files fs.FS, link string) checkResult {
 	const subject = "reverse path filter"
 	n, err := readIPv4Conf(files, link, "rp_filter")

@@ -240,7 +240,7 @@ func externalAddresses(i vip.Ingress) (open []string) {
 // noHeraldAtAll is the problem of Services while no node runs Herald.
 const noHeraldAtAll = "no Herald runs on any node, or none reaches the API server"
 
-// problem returns what keeps a Service from its VIP, its reason, and what to do; or "".
+// problem returns what keeps a Service from its VIP, its reason, and advice.
 func (v statusView) problem(s *vip.Service, owner string, since time.Time) (problem string, reason vip.Reason,
 	advice string) {
 	if i := slices.IndexFunc(v.nodes, func(n nodeStatus) bool { return n.Name == owner }); i >= 0 {
@@ -358,7 +358,7 @@ func (v statusView) whoHas(s *vip.Service) string {
 	return " [" + strings.Join(all, ", ") + "]"
 }
 
-// age returns the time from t in words, or "-" if t is zero.
+// age returns the time from t in words; "-" for zero.
 func age(t, now time.Time) string {
 	if t.IsZero() {
 		return "-"

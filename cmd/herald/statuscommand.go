@@ -80,7 +80,7 @@ func takeStatus(ctx context.Context, cfg *rest.Config, namespace, name string) (
 	return newStatusReport(s, inNamespace(namespace), s.At), nil
 }
 
-// checkExists returns an error if k is missing, which names the same name elsewhere.
+// checkExists returns an error, with equal names elsewhere, if k is missing.
 func checkExists(all []vip.Service, k vip.Key) error {
 	var others []string
 	for i := range all {

@@ -63,7 +63,7 @@ func (n nodeStatus) fault(now time.Time) string {
 	return "ok"
 }
 
-// runs reports whether a Herald renews the node lease, in the announcers' namespace.
+// runs reports whether a Herald in the announcers' namespace renews the node lease.
 func (n nodeStatus) runs(now time.Time) bool {
 	return !n.Fenced && now.Sub(n.RenewedAt) <= n.Duration && !strings.Contains(n.Name, "/")
 }

@@ -133,7 +133,7 @@ func (o *statusOptions) render(r statusReport) (string, error) {
 // maxWithoutHerald is how many nodes without a Herald a table names.
 const maxWithoutHerald = 10
 
-// writeTables writes tables of Services, nodes, and, if any, DHCP leases and BGP sessions.
+// writeTables writes tables of Services, nodes, and any DHCP leases and BGP sessions.
 func (r statusReport) writeTables(w io.Writer, wide bool) error {
 	services, nodes := r.serviceRows(wide), r.nodeRows()
 	var dhcp, sessions, missing []string

@@ -8,7 +8,7 @@ import (
 	"unicode"
 )
 
-// row is a row of a table; unprintable characters, which users may write, become spaces.
+// row is a row of a table; unprintable characters, maybe users', become spaces.
 func row(cells ...string) string {
 	printable := func(r rune) rune {
 		if unicode.IsPrint(r) {

@@ -7,7 +7,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// newMapper makes what asks gateways to forward ports; without enable_upnp it is not run.
+// newMapper makes what asks gateways for ports, unused without enable_upnp.
 func (n *node) newMapper() *upnp.Mapper {
 	return upnp.New(upnp.Options{
 		Log: n.log, Poke: func() { n.agent.Poke() }, Links: func() []vip.Link { return n.links.Info().Links },

@@ -69,7 +69,7 @@ func observe(s kube.Snapshot, pools *vip.PoolSource, now time.Time) clusterView 
 	return clusterView{r, cp, w}
 }
 
-// rulesOf returns the rules of nodes with these options, and of their leases' namespace.
+// rulesOf returns the rules of nodes with these options and lease namespace.
 func rulesOf(o *vip.NodeOptions, announcers string) plan.Rules {
 	r := plan.Rules{
 		Enabled: o.Services, ARP: o.ARP, RoutingTable: o.RoutingTable, Election: o.Election, ClassOptions: o.ClassOptions,
@@ -103,7 +103,7 @@ func keyOf(text string) vip.Key {
 	return vip.Key{Namespace: namespace, Name: name}
 }
 
-// publishedPools is the ConfigMap of pools that the first node lease names, or zero.
+// publishedPools is the ConfigMap of pools on the first node lease, or zero.
 func publishedPools(s kube.Snapshot) vip.Key {
 	for _, n := range nodeLeases(s) {
 		if n.Info.Options != nil && n.Info.Options.Pools != "" && !n.Fenced {
@@ -113,7 +113,7 @@ func publishedPools(s kube.Snapshot) vip.Key {
 	return vip.Key{}
 }
 
-// onlyOn returns what the node carries and no other may, and why, each as a text.
+// onlyOn returns texts of what only the node may carry, and why.
 func onlyOn(s kube.Snapshot, node string, now time.Time) (all []string) {
 	c := observe(s, nil, now)
 	e, _ := c.explainNode(node)

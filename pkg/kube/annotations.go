@@ -170,7 +170,7 @@ var Annotations = []Annotation{
 		Instead: "owners are elected as svc_election says; per_service_election_on_demand is refused"},
 }
 
-// readAnnotations fills in what annotations say, and in s.Invalid what can't be read.
+// readAnnotations fills in what annotations say, unreadable ones in s.Invalid.
 func readAnnotations(s *vip.Service, annotations, selector map[string]string, loadBalancerIP string) {
 	r := annotationReader{s, annotations}
 	s.VIPHost, s.Announcer = truncate(annotations[vipHostKey], maxName+1), truncate(annotations[announcerKey], maxName+1)
@@ -213,7 +213,7 @@ func (r annotationReader) invalid(key, problem string) {
 	r.service.Invalid = append(r.service.Invalid, fmt.Sprintf("%s is %s: %s.", key, quote(r.annotations[key]), problem))
 }
 
-// parseAnnotation returns what parse makes of an annotation; its problem goes to Service.Invalid.
+// parseAnnotation returns what parse makes of an annotation, problems in Service.Invalid.
 func parseAnnotation[T any](r annotationReader, key string, parse func(value string) (v T, problem string)) (v T) {
 	value := r.value(key)
 	if value == "" {
@@ -250,7 +250,7 @@ func isLinkName(name string) bool {
 	return name != "" && len(name) <= 15 && name != "." && name != ".." && !strings.ContainsAny(name, "/: \t\n\v\f\r\x00")
 }
 
-// parseLeaseName reads name or namespace/name of a Lease that the Service may have.
+// parseLeaseName reads name or namespace/name of a permitted Lease.
 func (r annotationReader) parseLeaseName(value string) (name, problem string) {
 	namespace, name, both := strings.Cut(value, "/")
 	switch {
@@ -307,7 +307,7 @@ func quote(value string) string {
 	return strconv.Quote(value)
 }
 
-// truncate returns at most limit bytes, cut between characters; of a longer text a copy.
+// truncate returns up to limit bytes, cut between characters; if longer, a copy.
 func truncate(text string, limit int) string {
 	if len(text) <= limit {
 		return text

@@ -50,7 +50,7 @@ func (r annotationReader) readAddresses(loadBalancerIP string) {
 	}
 }
 
-// firstOf returns the first value of keys or specAddress, and tells of others that differ.
+// firstOf returns the first value, and tells of others that differ.
 func (r annotationReader) firstOf(spec string, keys ...string) (first string) {
 	for _, k := range append(slices.Clip(keys), specAddress) {
 		value := r.value(k)
@@ -93,7 +93,7 @@ func canonical(item string) string {
 	return item
 }
 
-// requested returns the addresses that a field names; none if it can't be read.
+// requested returns the addresses that a field names, if readable.
 func (r annotationReader) requested(field, loadBalancerIP string) []netip.Addr {
 	if field != specAddress {
 		return parseAnnotation(r, field, parseAddresses)
@@ -107,7 +107,7 @@ func (r annotationReader) requested(field, loadBalancerIP string) []netip.Addr {
 	return []netip.Addr{a}
 }
 
-// readStatusAddresses fills in Addresses and Source from the status, if that names any.
+// readStatusAddresses fills in Addresses and Source from the status.
 func (r annotationReader) readStatusAddresses() {
 	s := r.service
 	for _, i := range withoutGateways(s.Ingress) {

@@ -9,7 +9,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// parseMethods reads ways to announce; none, not nil (all), if one is wrong.
+// parseMethods reads ways to announce; none, not nil, if one is wrong.
 func parseMethods(value string) (methods []vip.Method, problem string) {
 	for text := range strings.SplitSeq(value, ",") {
 		m := vip.Method(strings.ToLower(strings.TrimSpace(text)))
@@ -23,7 +23,7 @@ func parseMethods(value string) (methods []vip.Method, problem string) {
 	return methods, ""
 }
 
-// bgpAttributes reads what a Service sets of its routes; nil is the default.
+// bgpAttributes reads a Service's attributes of routes; nil is the default.
 func (r annotationReader) bgpAttributes() (a vip.BGPAttributes) {
 	if value := r.value(communitiesKey); strings.EqualFold(value, "none") {
 		a.Communities = []vip.Community{}
@@ -45,7 +45,7 @@ func (r annotationReader) bgpAttributes() (a vip.BGPAttributes) {
 // maxPeers is how many peers a Service may name.
 const maxPeers = 100
 
-// parsePeers reads names of peers; none, not nil (all), if they can't be read.
+// parsePeers reads names of peers; none, not nil, if unreadable.
 func parsePeers(value string) (peers []string, problem string) {
 	if n := strings.Count(value, ",") + 1; n > maxPeers {
 		return []string{}, fmt.Sprintf("it names %d peers, and may name %d. The VIP is announced to no peer", n, maxPeers)

@@ -33,7 +33,7 @@ func isOurs(t vip.ConditionType) bool {
 // maxConditionMessage is how many bytes of a message are kept: more than Herald writes.
 const maxConditionMessage = 2048
 
-// hasConditions reports whether s has each of want, and none to be absent.
+// hasConditions reports whether s has each of want, absent ones not.
 func (s *cachedService) hasConditions(want []vip.Condition) bool {
 	for _, c := range want {
 		if !c.In(s.Conditions) {
@@ -43,7 +43,7 @@ func (s *cachedService) hasConditions(want []vip.Condition) bool {
 	return true
 }
 
-// conditionsPatch returns the strategic merge patch by which s has want; others stay.
+// conditionsPatch returns the strategic merge patch that gives s want.
 func (s *cachedService) conditionsPatch(want []vip.Condition) []map[string]any {
 	out := make([]map[string]any, 0, len(want))
 	for _, c := range want {

@@ -47,7 +47,7 @@ const (
 	pingTimeout = "5"
 )
 
-// ConnectUser finds the API server for a command: by userFiles, else like Connect.
+// ConnectUser finds the API server by userFiles, else like Connect.
 func ConnectUser(file, contextName, version string) (*rest.Config, error) {
 	home, _ := os.UserHomeDir()
 	files, err := userFiles(file, home)
@@ -220,7 +220,7 @@ func (e noFileError) Error() string {
 
 func (e noFileError) Is(target error) bool { return target == errNoConfig }
 
-// dial opens TCP connections that notice within seconds that the other side is gone.
+// dial opens connections that notice a gone server within seconds.
 func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	d := net.Dialer{
 		Timeout:         dialTimeout,

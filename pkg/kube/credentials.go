@@ -108,7 +108,7 @@ func (w *CredentialsWatch) Run(ctx context.Context) error {
 	}
 }
 
-// differs returns the file's configuration, nil if replaced outside, and whether it is other.
+// differs returns the file's configuration (nil: replaced outside), and whether it is new.
 func (w *CredentialsWatch) differs() (*rest.Config, bool) {
 	info, err := os.Stat(w.file)
 	if err != nil {
@@ -122,7 +122,7 @@ func (w *CredentialsWatch) differs() (*rest.Config, bool) {
 	return now, err == nil && credentialsOf(now) != w.used
 }
 
-// mayEnd reports whether the process acts on no claims, or now is accepted.
+// mayEnd reports whether it acts on no claims, or now is accepted.
 func (w *CredentialsWatch) mayEnd(ctx context.Context, now *rest.Config) bool {
 	t := w.tenure()
 	switch {

@@ -135,7 +135,7 @@ func limitMessage(m string) string {
 	return truncate(m, maxMessageBytes-len("...")) + "..."
 }
 
-// begin counts that the Event begins to hold, and reports whether to write it.
+// begin counts a beginning, and reports whether to write the Event.
 func (s *eventState) begin(now time.Time) bool {
 	if now.Sub(s.window) > rememberFor {
 		s.window, s.repeats = now, 0

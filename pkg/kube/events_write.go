@@ -54,7 +54,7 @@ func (e *Events) Run(ctx context.Context) error {
 	}
 }
 
-// look writes an Event, if it is time, and returns when to look again; 0 is never.
+// look writes a due Event, and returns when to look again, or 0.
 func (e *Events) look(ctx context.Context, limit *rate.Limiter, w vip.Event) time.Duration {
 	now, namespace := time.Now(), w.Service.Namespace
 	e.sweep(now)
@@ -132,7 +132,7 @@ func (e *Events) setDone(w vip.Event, occurrences int) {
 	}
 }
 
-// sweep forgets Services and namespaces, once a minute, of which nothing need be known.
+// sweep forgets needless Services and namespaces, once a minute.
 func (e *Events) sweep(now time.Time) {
 	if now.Sub(e.swept) < time.Minute {
 		return
@@ -183,7 +183,7 @@ func ofNamespace(err error) bool {
 		!apierrors.IsUnauthorized(err)
 }
 
-// newEvent returns w as an object, named by its Service and a hash of its content.
+// newEvent returns w as an object, named by Service and content.
 func (e *Events) newEvent(w vip.Event, s eventState) *corev1.Event {
 	kind := corev1.EventTypeNormal
 	if w.Warning {

@@ -50,7 +50,7 @@ func ReadObjects(ctx context.Context, cfg *rest.Config, kind, path string) (obje
 	return objects, nil
 }
 
-// ApplyPools adds keys to the ConfigMap of pools, unless one has another value.
+// ApplyPools adds keys to the ConfigMap of pools, unless one differs.
 func ApplyPools(ctx context.Context, cfg *rest.Config, k vip.Key, data map[string]string) error {
 	have, err := TakePools(ctx, cfg, k)
 	if err != nil {

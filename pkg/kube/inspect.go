@@ -36,7 +36,7 @@ type Inspection struct {
 	Missing []string // the permissions of those Inspect was given, as describePermission writes them
 }
 
-// Inspect asks an API server for its version, and which of want it permits.
+// Inspect returns an API server's version, and which of want it permits.
 func Inspect(ctx context.Context, cfg *rest.Config, want []authorizationv1.ResourceAttributes) (Inspection, error) {
 	c, err := newClients(cfg, newMetrics(), nil)
 	if err != nil {

@@ -74,7 +74,7 @@ func withoutManagedFields(o *coordinationv1.Lease) *coordinationv1.Lease {
 // maxLeaseBytes is how large a foreign Lease is kept whole: usual ones have some hundred, but 1.5 MB are possible.
 const maxLeaseBytes = 8 << 10
 
-// withoutWhatIsLarge returns what is kept: of a large foreign Lease only its holder.
+// withoutWhatIsLarge keeps of a large foreign Lease only its holder.
 func (l *Leases) withoutWhatIsLarge(o *coordinationv1.Lease) *coordinationv1.Lease {
 	o = withoutManagedFields(o)
 	if o.Size() <= maxLeaseBytes || o.Namespace == l.nodes.Namespace {
@@ -116,7 +116,7 @@ func (l *Leases) tell(k vip.Key, old, new *coordinationv1.Lease) {
 	l.deleted = append(l.deleted, old)
 }
 
-// setNamed counts who names the Lease k, and at first tells of it.
+// setNamed counts who names the Lease k, and first tells of it.
 func (l *Leases) setNamed(k vip.Key, by int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -142,7 +142,7 @@ func (l *Leases) Synced() bool {
 // WatchAgain has all watches list again, on a new connection. It does not block.
 func (l *Leases) WatchAgain() { l.watchAgain() }
 
-// TakeChanges returns the named Leases changed since the last call; for one caller.
+// TakeChanges returns named Leases changed since the last call, for one caller.
 func (l *Leases) TakeChanges() (changed, deleted []*coordinationv1.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -174,7 +174,7 @@ func (l *Leases) Delete(ctx context.Context, namespace, name, resourceVersion st
 		Do(ctx).Error()
 }
 
-// send sends a request once: the caller knows how long a claim may last.
+// send sends a request once: the caller knows a claim's time.
 func send(ctx context.Context, r *rest.Request) (*coordinationv1.Lease, error) {
 	out := &coordinationv1.Lease{}
 	if err := r.MaxRetries(0).Do(ctx).Into(out); err != nil {

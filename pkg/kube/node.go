@@ -65,7 +65,7 @@ const shuttingDownMessage = "node is shutting down"
 // kubelet's.
 const networkNotReadyMessage = "container runtime network not ready"
 
-// exclusionReason says why no VIP may be on the node; "" if it may, cordoned or not.
+// exclusionReason says why no VIP may be on the node, or "".
 func exclusionReason(o *corev1.Node) string {
 	for _, t := range o.Spec.Taints {
 		if t.Key == corev1.TaintNodeOutOfService || t.Key == autoscalerTaint {

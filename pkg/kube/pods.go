@@ -126,7 +126,7 @@ func (p *pods) begin(ctx context.Context) (fresh []begun) {
 // maxPending is how long pending is true at most: nftables forgets an earlier process's pods soon after (pkg/nft).
 const maxPending = 15 * time.Second
 
-// pending reports whether pods are listed for the first time; Cluster.mu is held.
+// pending reports whether pods are first listed; Cluster.mu is held.
 func (p *pods) pending() bool {
 	if p.listed || !p.cluster.o.Egress {
 		return false
@@ -195,7 +195,7 @@ func (p *pods) fill(s *vip.Service) {
 	}
 }
 
-// readPod returns what is kept of a Pod; nil without an address of its own.
+// readPod returns what is kept of a Pod with its own address.
 func readPod(o *corev1.Pod) *vip.Pod {
 	if o.Spec.HostNetwork || o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed {
 		return nil

@@ -46,7 +46,7 @@ func (c *Cluster) watchPools(core *clients) {
 	c.watches = append(c.watches, c.namespaces.Run)
 }
 
-// poolsSynced reports whether pools and Namespaces were listed, refused, or not asked for.
+// poolsSynced reports whether pools and Namespaces are listed, refused, or unneeded.
 func (c *Cluster) poolsSynced() bool {
 	return c.o.Pools.IsZero() || c.configMaps.listedOrRefused() && c.namespaces.listedOrRefused()
 }

@@ -129,7 +129,7 @@ func (r *watchedResource) listWatch() cache.ListerWatcher {
 	}
 }
 
-// send sends a request, and returns its error once the next may be sent.
+// send sends a request, and returns its error when the next may go.
 func (r *watchedResource) send(ctx context.Context, lists bool, o *metav1.ListOptions, request func() error) error {
 	r.requesting.Lock()
 	defer r.requesting.Unlock()

@@ -21,7 +21,7 @@ func (r *refusals) get() map[vip.Key]string {
 	return nil
 }
 
-// set stores why writes on a Service are refused, or "", and pokes at news.
+// set stores why writes on a Service are refused, and pokes at news.
 func (r *refusals) set(k vip.Key, why string) {
 	before := r.get()
 	if before[k] == why {

@@ -57,12 +57,12 @@ const (
 	attemptDelay = 250 * time.Millisecond
 )
 
-// NewServers makes Servers of those at port, on hosts, 127.0.0.1, and what becomes known.
+// NewServers makes Servers of hosts, 127.0.0.1, and what becomes known.
 func NewServers(port uint16, hosts func() []netip.Addr) *Servers {
 	return &Servers{port: port, hosts: hosts}
 }
 
-// SetOwnReady says whether the own API server is ready, and closes wrong connections.
+// SetOwnReady stores own readiness, and closes connections made wrong by it.
 func (s *Servers) SetOwnReady(ready bool) {
 	s.ownReady.Store(ready)
 	s.conns.Range(func(key, _ any) bool {
@@ -73,7 +73,7 @@ func (s *Servers) SetOwnReady(ready bool) {
 	})
 }
 
-// setOthers sets all API servers' addresses; the last that stops leaves an empty list.
+// setOthers sets API servers' addresses; the last to stop leaves none.
 func (s *Servers) setOthers(addrs []netip.Addr) {
 	if len(addrs) > 0 {
 		s.others.Store(&addrs)
@@ -142,7 +142,7 @@ func (s *Servers) dial(ctx context.Context, network, address string) (net.Conn, 
 	}
 }
 
-// dialFirst connects to the first target that answers, each attemptDelay before the next.
+// dialFirst connects to the first to answer, each attemptDelay apart.
 func dialFirst(ctx context.Context, network string, targets []string) (net.Conn, string, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -254,7 +254,7 @@ func (s *Servers) ReadinessCheck(address, ca string, log *slog.Logger) (func(con
 	}, nil
 }
 
-// tlsConfigFor verifies address by the CAs in the file ca, or those of secure.
+// tlsConfigFor verifies address by the file ca, or secure's CAs.
 func tlsConfigFor(secure *tls.Config, address, ca string) (*tls.Config, error) {
 	u, err := url.Parse(address)
 	if err != nil {

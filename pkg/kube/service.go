@@ -25,7 +25,7 @@ type cachedService struct {
 	conditionsSince    map[vip.ConditionType]metav1.Time // lastTransitionTime of each of Conditions
 }
 
-// otherManager returns who but Herald changed an object last, by managedFields; or "".
+// otherManager returns who else changed an object last (managedFields), or "".
 func otherManager(all []metav1.ManagedFieldsEntry) (name string) {
 	at := metav1.Time{}
 	for _, e := range all {
@@ -45,7 +45,7 @@ func (s *cachedService) inWorld() bool {
 	return s != nil && (s.LoadBalancer || s.VIPHost != "" || s.Announcer != "" || len(s.Conditions) > 0)
 }
 
-// leaseKeys returns the Leases by which kube-vip may have a Service of the World.
+// leaseKeys returns the Leases by which kube-vip may have a Service.
 func (s *cachedService) leaseKeys() []vip.Key {
 	if !s.inWorld() {
 		return nil
@@ -137,7 +137,7 @@ func leftAloneByKubeProxy(o *corev1.Service) bool {
 	return other || headless
 }
 
-// withoutGateways drops entries of mode Proxy, unless all are: gateways' beside VIPs (UPnP).
+// withoutGateways drops mode Proxy, unless all are: gateways' (UPnP).
 func withoutGateways(list []vip.Ingress) []vip.Ingress {
 	isProxy := func(i vip.Ingress) bool { return i.IPMode == vip.ModeProxy }
 	if vips := slices.DeleteFunc(slices.Clone(list), isProxy); len(vips) > 0 {
@@ -251,7 +251,7 @@ func readSlice(o *discoveryv1.EndpointSlice) *cachedSlice {
 	return s
 }
 
-// addEndpoint adds the node of an endpoint that is ready, or serves while it ends.
+// addEndpoint adds an endpoint's node, if ready or still serving.
 func (s *cachedSlice) addEndpoint(e *discoveryv1.Endpoint) {
 	ready := ptr.Deref(e.Conditions.Ready, true)
 	serving := ptr.Deref(e.Conditions.Serving, ready)

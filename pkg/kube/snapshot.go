@@ -109,7 +109,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// dropForeignEvents drops Events with a Service's UID but another name: any user may write them.
+// dropForeignEvents drops Events of another name than the UID's Service: users may write them.
 func (s *Snapshot) dropForeignEvents() {
 	keys := make(map[string]vip.Key, len(s.Services))
 	for i := range s.Services {
@@ -121,7 +121,7 @@ func (s *Snapshot) dropForeignEvents() {
 	})
 }
 
-// TakeAllowedSnapshot is TakeSnapshot of all namespaces, else of the one that may be read.
+// TakeAllowedSnapshot is TakeSnapshot of all namespaces, else of the readable one.
 func TakeAllowedSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (Snapshot, error) {
 	s, err := TakeSnapshot(ctx, cfg, "")
 	if namespace != "" && apierrors.IsForbidden(err) {
@@ -130,7 +130,7 @@ func TakeAllowedSnapshot(ctx context.Context, cfg *rest.Config, namespace string
 	return s, err
 }
 
-// takeLeases lists the Leases of all namespaces, else of the one that may be read.
+// takeLeases lists the Leases of all namespaces, else of the readable one.
 func (s *Snapshot) takeLeases(ctx context.Context, c *clients, namespace string) error {
 	add := func(o *coordinationv1.Lease) { s.Leases = append(s.Leases, o) }
 	err := list(ctx, &watchedResource{client: c.coordination, resource: "leases", fields: notKubeletLeases}, add)
@@ -151,7 +151,7 @@ func (s *Snapshot) leaveOut(err error, what string) error {
 	return nil
 }
 
-// TakeEndpoints fills in the Endpoints of s.Services, of a namespace, "" for all.
+// TakeEndpoints fills in the Services' Endpoints of a namespace; "" is all.
 func (s *Snapshot) TakeEndpoints(ctx context.Context, cfg *rest.Config, namespace string) error {
 	c, err := newClients(cfg, newMetrics(), nil)
 	if err != nil {
@@ -173,7 +173,7 @@ func (s *Snapshot) TakeEndpoints(ctx context.Context, cfg *rest.Config, namespac
 	return err
 }
 
-// TakeAllowedEndpoints is TakeEndpoints of all namespaces, else of the one that may be read.
+// TakeAllowedEndpoints is TakeEndpoints of all namespaces, else of the readable one.
 func (s *Snapshot) TakeAllowedEndpoints(ctx context.Context, cfg *rest.Config, namespace string) error {
 	err := s.TakeEndpoints(ctx, cfg, "")
 	if namespace != "" && apierrors.IsForbidden(err) {

@@ -132,7 +132,7 @@ func (s *cachedService) finalizerAfter(c vip.FinalizerChange) bool {
 	return s.Finalizer
 }
 
-// matches reports whether o has the status, conditions, annotations and finalizer of w.
+// matches reports whether o has all that w wants.
 func (s *Statuses) matches(o *cachedService, w vip.Status) bool {
 	if !o.hasConditions(w.Conditions) {
 		return false
@@ -157,7 +157,7 @@ func (s *Statuses) matches(o *cachedService, w vip.Status) bool {
 	})
 }
 
-// patchBody returns the strategic merge patch that makes unchanged o what w wants.
+// patchBody returns the strategic merge patch from unchanged o to w.
 func patchBody(o *cachedService, w vip.Status) ([]byte, error) {
 	status := map[string]any{}
 	if c := o.conditionsPatch(w.Conditions); len(c) > 0 {
@@ -210,7 +210,7 @@ const (
 	rejected    writeResult = "rejected"    // it does not accept this one
 )
 
-// stillNames reports whether s names what it did when its addresses were decided.
+// stillNames reports whether s names what it did at the decision.
 func (s *cachedService) stillNames(had []netip.Addr) bool {
 	return slices.Equal(s.Addresses, had) || len(had) == 0 && s.Source == vip.SourceStatus
 }
@@ -260,7 +260,7 @@ func joinAddrs(addrs []netip.Addr, separator string) string {
 	return strings.Join(texts, separator)
 }
 
-// write tries for 10 s to write w on o; now is the answer, or nil.
+// write tries for 10 s to write w; now is the answer, or nil.
 func (s *Statuses) write(ctx context.Context, o *cachedService, w wish) (
 	result writeResult, now *cachedService, err error) {
 	var body []byte

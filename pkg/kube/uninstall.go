@@ -42,7 +42,7 @@ type Trace struct {
 	remove func(context.Context) error
 }
 
-// Remove removes it, for 10 s at most. A missing object is no error.
+// Remove removes it within 10 s. A missing object is no error.
 func (t Trace) Remove(ctx context.Context) error {
 	if t.remove == nil {
 		return nil
@@ -55,7 +55,7 @@ func (t Trace) Remove(ctx context.Context) error {
 	return nil
 }
 
-// Traces returns what is there, in the order in which to remove it.
+// Traces returns what is there, in order of removal.
 func (u *Uninstaller) Traces(ctx context.Context) (all []Trace, err error) {
 	add := func(t Trace) { all = append(all, t) }
 	err = list(ctx, &watchedResource{client: u.api.core, resource: "services"}, func(o *corev1.Service) {
@@ -114,7 +114,7 @@ func (u *Uninstaller) deleteLease(ctx context.Context, o *coordinationv1.Lease) 
 	return r.Body(precondition).Do(ctx).Error()
 }
 
-// patch sends a strategic merge patch of an object; of its status, for a Service.
+// patch sends a strategic merge patch of an object, or of a Service's status.
 func (u *Uninstaller) patch(ctx context.Context, resource string, k vip.Key, patch any) error {
 	body, err := json.Marshal(patch)
 	if err != nil {

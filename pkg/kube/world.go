@@ -40,7 +40,7 @@ func (c *Cluster) Observe(w *vip.World) {
 	w.PoolsRefused = !c.o.Pools.IsZero() && c.configMaps.doneWithout.Load() && !c.configMaps.synced.Load()
 }
 
-// warnOfNodeName logs, once, that there are Nodes, and none of this node's name.
+// warnOfNodeName logs, once, that no Node has this node's name.
 func (c *Cluster) warnOfNodeName() {
 	if c.nameChecked || len(c.worldNodes) == 0 || !c.nodes.synced.Load() {
 		return

@@ -73,7 +73,7 @@ func (w wish) same(x wish) bool {
 	return w.address == x.address && reflect.DeepEqual(w.status, x.status)
 }
 
-// take sets what is wanted; the zero wish if the cache shows it. s.mu is held.
+// take sets what is wanted; zero if the cache shows it. s.mu is held.
 func (s *Statuses) take(k vip.Key, kind int, w wish) {
 	x := s.states[k]
 	if x == nil {
@@ -121,7 +121,7 @@ func (s *Statuses) forget(k vip.Key, kind int) {
 	s.refused[kind].set(k, "")
 }
 
-// wake compares a Service with the cache again: a write of the version before is refused.
+// wake compares a Service again: a write of the former version is refused.
 func (s *Statuses) wake(k vip.Key) {
 	if !s.off {
 		s.queue.Add(k)
@@ -131,7 +131,7 @@ func (s *Statuses) wake(k vip.Key) {
 // String names the task.
 func (s *Statuses) String() string { return "kube: statuses" }
 
-// Run writes what is wanted until ctx ends, and the writes under way have ended.
+// Run writes until ctx ends, and the writes under way have ended.
 func (s *Statuses) Run(ctx context.Context) error {
 	q := workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[vip.Key]{Queue: s.queue})
 	defer context.AfterFunc(ctx, q.ShutDown)()
@@ -157,7 +157,7 @@ func (s *Statuses) Run(ctx context.Context) error {
 	return nil
 }
 
-// look writes what is due, and returns what became of it and when to look again.
+// look writes what is due, and returns the outcome, and when again.
 func (s *Statuses) look(ctx context.Context, k vip.Key) (did outcome, again time.Duration) {
 	if ctx.Err() != nil {
 		return nothingSent, 0
@@ -193,7 +193,7 @@ func (s *Statuses) look(ctx context.Context, k vip.Key) (did outcome, again time
 	return answered, 0
 }
 
-// choose returns what to write now; else the zero wish, and when to look again.
+// choose returns what to write now, or zero and when to look.
 func (s *Statuses) choose(k vip.Key, now time.Time) (o *cachedService, kind int, want wish, again time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -28,7 +28,7 @@ func (l *Leases) members(now time.Time, info vip.NodeInfo) []vip.Member {
 	return all
 }
 
-// claims returns World.Claims, of units in the table and Leases of other programs.
+// claims returns World.Claims, of the table and other programs' Leases.
 func (l *Leases) claims(now time.Time) map[vip.Key]vip.Claim {
 	all := make(map[vip.Key]vip.Claim, len(l.table.known.Units)+len(l.beside.foreign))
 	for k, e := range l.table.known.Units {
@@ -42,7 +42,7 @@ func (l *Leases) claims(now time.Time) map[vip.Key]vip.Claim {
 	return all
 }
 
-// moveOf returns the Move agreed on without the API server in place of an entry.
+// moveOf returns the Move agreed on in place of an entry.
 func (l *Leases) moveOf(k vip.Key, e Entry) (m quorum.Move, ok bool) {
 	m, ok = l.quorum.Moved[k]
 	return m, ok && m.Version == uint64(e.Number)
@@ -116,7 +116,7 @@ func (l *Leases) proposedMoves(now time.Time) map[vip.Key]quorum.Move {
 	return all
 }
 
-// nodeOf returns the node of the node lease k; "" for any other Lease.
+// nodeOf returns the node of the node lease k, or "".
 func (l *Leases) nodeOf(k vip.Key) string {
 	if node, ok := strings.CutPrefix(k.Name, NodePrefix); ok && k.Namespace == l.o.Namespace {
 		return node

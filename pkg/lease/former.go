@@ -25,7 +25,7 @@ func parseFormerHolders(text string) (all []vip.FormerHolder) {
 	return all
 }
 
-// addFormerHolder returns all with the node, which ceases to have the lease now, as first.
+// addFormerHolder returns all with the node, which loses the lease now, first.
 func addFormerHolder(all []vip.FormerHolder, node string, now time.Time) []vip.FormerHolder {
 	all = slices.DeleteFunc(slices.Clone(all), func(f vip.FormerHolder) bool { return f.Node == node })
 	return slices.Insert(all, 0, vip.FormerHolder{Node: node, Until: now})

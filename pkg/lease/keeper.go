@@ -71,7 +71,7 @@ func newTableState() table {
 		handingOver: make(map[vip.Key]vip.HandingOver)}
 }
 
-// setWanted stores where the plan has every unit, and that the former plan is carried out.
+// setWanted stores where the plan has units, the former being carried out.
 func (t *table) setWanted(want []vip.Owner) {
 	t.wanted, t.planned, t.carried = make(map[vip.Key]vip.Owner, len(want)), true, t.observed
 	for _, w := range want {
@@ -220,7 +220,7 @@ func (l *Leases) updateActs(now time.Time) {
 	}
 }
 
-// neglects returns how long past its time a node has not taken up a unit, or 0.
+// neglects returns how long overdue a node's unit is, or 0.
 func (l *Leases) neglects(node string, p *peer, now time.Time) time.Duration {
 	if !p.stalled || l.table.known.newest[quorum.ClaimText(node, p.Epoch)] <= p.carried {
 		return 0
@@ -354,7 +354,7 @@ func (l *Leases) otherChanges(d *dues, place bool) (all []change) {
 // unneeded is why a unit leaves the table.
 const unneeded = "no Service needs it any more: it was deleted or changed, or has no endpoints"
 
-// isVoid reports whether an owner's node lease shows that its claim is void.
+// isVoid reports whether an owner's node lease voids its claim.
 func (l *Leases) isVoid(e Entry) bool {
 	if e.Owner == l.o.Node {
 		return e.Epoch != l.own.Epoch || l.own.EpochOver
@@ -424,7 +424,7 @@ func (l *Leases) again() (all []change) {
 	return all
 }
 
-// rewriteDue reports whether it is this node's turn to write a lost table again.
+// rewriteDue reports whether this node is to write a lost table again.
 func (l *Leases) rewriteDue(now time.Time) bool {
 	t := &l.table
 	if t.needsNow.IsZero() || now.Sub(t.needsNow) > forgetTime {
@@ -516,7 +516,7 @@ func (l *Leases) sendTable(ctx context.Context, next *Table, given map[vip.Key]b
 	})
 }
 
-// mergeDoubt adds an unknown write to the doubt before, if both replace the same table.
+// mergeDoubt adds an unknown write to the doubt, if both replace one table.
 func mergeDoubt(before *doubt, next *Table, given map[vip.Key]bool) *doubt {
 	base := next.Number - 1
 	if before != nil && before.base == base {

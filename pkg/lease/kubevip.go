@@ -143,7 +143,7 @@ func (l *Leases) standBeside(ctx context.Context, now time.Time) {
 	}
 }
 
-// leaseBeside returns the Lease of an own unit as kube-vip would write it.
+// leaseBeside returns an own unit's Lease as kube-vip would write it.
 func (l *Leases) leaseBeside(k vip.Key, known *coordinationv1.Lease, now time.Time) *coordinationv1.Lease {
 	next, at := &coordinationv1.Lease{}, metav1.NewMicroTime(now)
 	if known != nil {

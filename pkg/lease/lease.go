@@ -111,7 +111,7 @@ func fencedEpoch(l *coordinationv1.Lease) int64 {
 	return e
 }
 
-// fenced reports whether a node lease's epoch is over, by a fence or its own release.
+// fenced reports whether a node lease's epoch was fenced or released.
 func fenced(l *coordinationv1.Lease) bool {
 	e := fencedEpoch(l)
 	return e != 0 && e >= transitions(l)
@@ -152,7 +152,7 @@ func addLabels(l *coordinationv1.Lease) {
 	l.Labels = all
 }
 
-// setOwner has Kubernetes delete l with a v1 object; without a UID it does nothing.
+// setOwner has Kubernetes delete l with a v1 object, if uid is known.
 func setOwner(l *coordinationv1.Lease, kind, name, uid string) {
 	if uid != "" {
 		l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: kind, Name: name, UID: types.UID(uid)}}

@@ -74,7 +74,7 @@ type Leases struct {
 	reported summary
 }
 
-// New makes Leases on a Store, with its own wake signal if o.Wake is nil, for Run.
+// New makes Leases on a Store, with a wake signal if o.Wake is nil.
 func New(store Store, o Options) *Leases {
 	l := &Leases{
 		o: o, store: store, wake: o.Wake, metrics: newMetrics(), peers: make(map[string]*peer),
@@ -90,7 +90,7 @@ func New(store Store, o Options) *Leases {
 // String names the task.
 func (l *Leases) String() string { return "leases" }
 
-// Wake has Run look at Store, Info, Peers and Gateway at once. It does not block.
+// Wake has Run look at its sources at once. It does not block.
 func (l *Leases) Wake() { l.wake.Send() }
 
 // Put replaces where the plan has every unit, and wakes Run, once the rest of the plan is carried out.
@@ -143,7 +143,7 @@ func (l *Leases) tenure(now time.Time) vip.Tenure {
 	return t
 }
 
-// pausedFor returns the time since Run's last step if above pauseLimit: the process was stopped; else 0.
+// pausedFor returns how long the process was stopped, above pauseLimit; or 0.
 func (l *Leases) pausedFor(now time.Time) time.Duration {
 	if d := now.Sub(l.lastStep); !l.lastStep.IsZero() && d > pauseLimit {
 		return d
@@ -151,7 +151,7 @@ func (l *Leases) pausedFor(now time.Time) time.Duration {
 	return 0
 }
 
-// NodeInfos returns other nodes' info by name, without released node leases, but with fenced ones.
+// NodeInfos returns other nodes' info by name, without released node leases.
 func (l *Leases) NodeInfos() map[string]vip.NodeInfo {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -164,7 +164,7 @@ func (l *Leases) NodeInfos() map[string]vip.NodeInfo {
 	return all
 }
 
-// Ready returns an error while the tenure does not hold, or AwaitName waits.
+// Ready returns an error without tenure, or while AwaitName waits.
 func (l *Leases) Ready() error {
 	l.mu.Lock()
 	other := l.own.waitsFor
@@ -290,7 +290,7 @@ func (l *Leases) step(ctx context.Context) {
 	}
 }
 
-// peer returns what is known of another node; a new entry counts as changed now.
+// peer returns what is known of another node; new ones changed now.
 func (l *Leases) peer(node string, now time.Time) *peer {
 	p := l.peers[node]
 	if p == nil {

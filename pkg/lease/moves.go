@@ -32,7 +32,7 @@ func Moves(all []*coordinationv1.Lease, announcers string) (moves []vip.Move, ok
 	return nil, false
 }
 
-// Moves returns what the function Moves returns of the table that this node has.
+// Moves returns the function Moves of this node's table.
 func (l *Leases) Moves() []vip.Move {
 	l.mu.Lock()
 	text := l.table.known.moves
@@ -114,7 +114,7 @@ func addMoves(text string, moves []vip.Move) string {
 	return shortenMoves(movesText(moves)+text, maxMoves)
 }
 
-// shortenMoves returns the latest moves of a text that fit in so many bytes.
+// shortenMoves returns the latest moves that fit in so many bytes.
 func shortenMoves(text string, limit int) string {
 	if len(text) <= limit {
 		return text

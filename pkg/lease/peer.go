@@ -37,7 +37,7 @@ type peer struct {
 	stalled     bool         // for longer than it may
 }
 
-// void reports whether claims of epoch are void: released, fenced, or followed by a later epoch.
+// void reports whether claims of epoch are released, fenced, or outdated.
 func (p *peer) void(epoch int64) bool {
 	return p.released || p.Epoch > epoch || p.Over && p.Epoch >= epoch
 }
@@ -59,7 +59,7 @@ func (p *peer) silent(now time.Time, d time.Duration) bool {
 	return now.Sub(p.Changed) >= d
 }
 
-// update takes in a node lease, and reports whether it says more than a renewal.
+// update takes in a node lease, and reports more than a renewal.
 func (p *peer) update(l *coordinationv1.Lease, now time.Time) bool {
 	epoch := transitions(l)
 	// Only a fence voids claims. A lease blanked or renamed by hand is still this node's, which writes it again when its
@@ -124,7 +124,7 @@ func (s *stability) setAlive(alive bool, now time.Time) {
 	}
 }
 
-// stable reports whether VIPs may move to the node: alive for stableAfter, doubled for each break.
+// stable reports whether VIPs may move there: after stableAfter, doubled for each break.
 func (s *stability) stable(now time.Time) bool {
 	return !s.aliveSince.IsZero() && now.Sub(s.aliveSince) >= stableAfter<<s.breaks
 }

@@ -172,7 +172,7 @@ func (l *Leases) tellWaiting(ctx context.Context, w *nameWait, x *coordinationv1
 	}
 }
 
-// ownText says which process this is, on which host: cloned hosts differ only by addresses.
+// ownText says which process this is: cloned hosts differ only by addresses.
 func (l *Leases) ownText() string {
 	text, info := fmt.Sprintf("%s, process %s", l.o.Process.Name, shortID(l.o.Process.ID)), l.o.Info()
 	if addresses := info.OwnAddresses(); len(addresses) > 0 {
@@ -183,7 +183,7 @@ func (l *Leases) ownText() string {
 
 func shortID(id string) string { return id[:min(len(id), 8)] }
 
-// checkProcess ends the epoch, and Run with an error, if another process has taken the name.
+// checkProcess ends the epoch, and Run, if another process took the name.
 func (l *Leases) checkProcess(known *coordinationv1.Lease) error {
 	p, addresses := processOf(known)
 	l.mu.Lock()

@@ -21,7 +21,7 @@ const (
 	fenceFailing = time.Minute             // how often it is logged that a fence can't be written
 )
 
-// evaluate stores what quorum.Evaluate makes, and logs and carries out what follows at once.
+// evaluate stores, logs and carries out what quorum.Evaluate makes.
 func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo, now time.Time) {
 	in := quorum.Input{
 		Now: now, Timing: l.o.Timing, Self: l.own.Self, Statuses: statuses,

@@ -80,7 +80,7 @@ func (l *Leases) endEpoch(why string) {
 		l.own.Epoch)
 }
 
-// renew starts a renewal if one is due, or, within infoBurst, if what it says has changed.
+// renew starts a renewal that is due, or, within infoBurst, for news.
 func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	o := &l.own
 	if o.releasing {
@@ -262,7 +262,7 @@ func nextEpoch(known *coordinationv1.Lease, own int64, over bool, now time.Time)
 	return own
 }
 
-// laterEpochAt returns when a process without node lease may begin an epoch later than this one.
+// laterEpochAt returns when a process without node lease may begin a later epoch.
 func laterEpochAt(epoch int64) time.Time { return epochZero.Add(time.Duration(epoch+1) * time.Second) }
 
 // epochZero is where the seconds begin that number a node's first epoch.
@@ -271,7 +271,7 @@ var epochZero = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 // lastEpoch is where counting ends: leaseTransitions has 32 bits.
 const lastEpoch = math.MaxInt32 - 1
 
-// excluded reports whether a node lease says that the node refuses VIPs, as while it stops.
+// excluded reports whether a node lease refuses VIPs, as while it stops.
 func excluded(l *coordinationv1.Lease) bool { return infoOf(l).Excluded != "" }
 
 // infoOf returns what a node lease says of its node, or zero.
@@ -305,7 +305,7 @@ func (l *Leases) nextOwn(known *coordinationv1.Lease, epoch int64, info string) 
 	return next
 }
 
-// applyRenewal stores a renewal's outcome, and when the next is due; mu is held.
+// applyRenewal stores a renewal's outcome and the next time; mu is held.
 func (l *Leases) applyRenewal(got *coordinationv1.Lease, sent time.Time, err error) {
 	o := &l.own
 	o.pending = false

@@ -36,7 +36,7 @@ func (l *Leases) report(now time.Time) {
 	l.o.Poke()
 }
 
-// expire stores which peers are alive by the last decision, and ends what ends with time.
+// expire stores which peers are alive, and ends what ends with time.
 func (l *Leases) expire(now time.Time) {
 	for node, p := range l.peers {
 		p.setAlive(l.decision.Alive[node], now)
@@ -79,7 +79,7 @@ type metrics struct {
 	renewals, written *prometheus.CounterVec
 }
 
-// newMetrics makes the metrics, with a series for each result of a renewal.
+// newMetrics makes the metrics, with a series for each result.
 func newMetrics() *metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})

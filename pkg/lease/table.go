@@ -193,7 +193,7 @@ func (e *Entry) text() string {
 
 var errTable = errors.New("the annotation " + OwnersAnnotation + " can't be read")
 
-// parseTable parses the table's Lease; lines that Herald does not write are an error.
+// parseTable parses the table's Lease; lines not Herald's are an error.
 func parseTable(l *coordinationv1.Lease) (*Table, error) {
 	text, ok := l.Annotations[OwnersAnnotation]
 	number := transitions(l)
@@ -257,7 +257,7 @@ func parseEntry(line string) (e Entry, ok bool) {
 	return e, true
 }
 
-// lease returns the Lease to write for t over a copy of known (nil: none exists).
+// lease returns the Lease of t over a copy of known (nil: none).
 func (t *Table) lease(known *coordinationv1.Lease, namespace, writer string, now time.Time) *coordinationv1.Lease {
 	next := &coordinationv1.Lease{}
 	if known != nil {
@@ -274,7 +274,7 @@ func (t *Table) lease(known *coordinationv1.Lease, namespace, writer string, now
 	return next
 }
 
-// claim returns what the table says of a unit, for the plan; Valid is not set.
+// claim returns the plan's Claim of a unit; Valid is not set.
 func (e *Entry) claim() vip.Claim {
 	c := vip.Claim{Holder: e.Owner, FormerHolders: e.Former, Transitions: e.Transitions, Cause: e.Cause, AcquiredAt: e.At}
 	for _, f := range e.Former {

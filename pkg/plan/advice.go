@@ -61,7 +61,7 @@ var advices = map[vip.Reason]string{
 		`kube-vip.io/ignore-`,
 }
 
-// Advice returns what to do about a verdict or an Event of that reason, or "".
+// Advice returns what to do about a verdict or Event, or "".
 func Advice(service vip.Key, reason vip.Reason) string {
 	return strings.NewReplacer("NAMESPACE", service.Namespace, "NAME", service.Name).Replace(advices[reason])
 }

@@ -50,7 +50,7 @@ func (m *actions) showAllocated(s *service, reason vip.Reason, message string) {
 	s.report(vip.ConditionFalse, s.verdict.Reason, s.verdict.Message)
 }
 
-// couldAnnounce reports whether an able node could announce a; others are foreign MACs.
+// couldAnnounce reports whether a node could announce a; others are foreign MACs.
 func (m *actions) couldAnnounce(s *service, a address, able []*member) (ok bool, others []string) {
 	switch {
 	case len(able) == 0:
@@ -77,7 +77,7 @@ func (m *actions) completeAlone(s *service) []*member {
 	return slices.DeleteFunc(slices.Clone(m.alive), func(n *member) bool { return whyIneligible(&need, n) != "" })
 }
 
-// ageWithoutEndpoints returns the age of s; once announced, or of the future, it is old.
+// ageWithoutEndpoints returns the age of s; once announced, or future, it is old.
 func (p *facts) ageWithoutEndpoints(s *service) time.Duration {
 	age := p.Now.Sub(s.Created)
 	if age < 0 || s.statusOurs {

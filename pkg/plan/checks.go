@@ -40,7 +40,7 @@ type addressChecks struct {
 	list        []vip.AddressCheck
 }
 
-// newAddressChecks indexes the MACs of all nodes, dead ones too, and of own macvlans.
+// newAddressChecks indexes the MACs of all nodes and own macvlans.
 func newAddressChecks(p *reporter) *addressChecks {
 	c := &addressChecks{reporter: p, nodeByMAC: make(map[string]string), complete: true, added: make(map[netip.Addr]bool)}
 	var all, own []string
@@ -84,7 +84,7 @@ func macsOf(info *vip.NodeInfo) []string {
 	return macs
 }
 
-// addCheck plans x, unless its address has a check, and returns its result.
+// addCheck plans x, unless its address has a check, and returns the result.
 func (c *addressChecks) addCheck(x vip.AddressCheck) (result vip.CheckResult, known bool) {
 	if !c.added[x.Addr] {
 		c.added[x.Addr] = true
@@ -236,7 +236,7 @@ func (c *addressChecks) defend(s *service, a vip.Address) {
 	}
 }
 
-// isForeign reports whether x announces an address of s, owned here, from elsewhere.
+// isForeign reports whether x announces an own address from elsewhere.
 func (c *addressChecks) isForeign(s *service, x vip.HeardAnnouncement) bool {
 	claim := &s.unit.claim
 	moved := x.At.Sub(claim.AcquiredAt) > moveTime
@@ -292,7 +292,7 @@ func (c *addressChecks) verify(s *service, wanted map[netip.Addr]bool) {
 	}
 }
 
-// reportVerified sets the verdict of s, with an Event, if r is a fault.
+// reportVerified sets a faulty verdict of s, with an Event.
 func (c *addressChecks) reportVerified(s *service, r vip.CheckResult) {
 	switch {
 	case len(r.UnexpectedMACs) > 0:

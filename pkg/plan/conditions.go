@@ -17,7 +17,7 @@ func (s *service) report(status vip.ConditionStatus, reason vip.Reason, message 
 	s.announced = vip.Condition{Type: vip.Announced, Status: status, Reason: reason, Message: message}
 }
 
-// conditionsOf returns the conditions of s that this node writes; nil for none.
+// conditionsOf returns the conditions that this node writes, or nil.
 func (p *facts) conditionsOf(s *service) []vip.Condition {
 	allocated, record := vip.Condition{Type: vip.Allocated}, vip.Record{}
 	keep := false
@@ -97,7 +97,7 @@ func (p *draft) emit(s *service) {
 // refusalAdvice is what to do where the API server does not take what is written on a Service.
 const refusalAdvice = "; make the Service smaller, or ask the operator of the webhook or policy that denies it"
 
-// allocated returns where s has its addresses from, with reason and message of Allocated.
+// allocated returns the origin of addresses, with reason and message of Allocated.
 func (p *facts) allocated(s *service) (r vip.Record, reason vip.Reason, message string) {
 	var inside, outside []netip.Addr // of those that are given
 	for _, a := range s.addrs {
@@ -141,18 +141,18 @@ func joinAddrs(addrs []netip.Addr) string {
 	return strings.Join(texts, ", ")
 }
 
-// isOutsidePools reports whether s was given a of a pool, and none has it any more.
+// isOutsidePools reports whether no pool has the given a any more.
 func (p *facts) isOutsidePools(s *vip.Service, a netip.Addr) bool {
 	return s.IsGiven(a) && p.offers != nil && p.Pools != nil && !p.offers.policy.InPool(a, s.Allocated)
 }
 
-// outsideMessage returns the message about addresses that are in no pool any more.
+// outsideMessage is about addresses that are in no pool any more.
 func outsideMessage(addrs, pool string) string {
 	return fmt.Sprintf("%s: given of pool %s, and in no pool any more; it stays. For an address of a pool set the "+
 		"annotation heraldvip.io/renumber to \"true\"", addrs, pool)
 }
 
-// reportRejected sets the conditions of s, for which this node is responsible, by its verdict.
+// reportRejected sets the conditions of s by its verdict, if responsible.
 func (r *reporter) reportRejected(s *service) {
 	reason, status := s.verdict.Reason, vip.ConditionFalse
 	switch reason {
@@ -175,7 +175,7 @@ func (r *reporter) reportRejected(s *service) {
 	s.report(status, reason, s.verdict.Message)
 }
 
-// reportWaiting sets the conditions of a Service that waits for an address of a pool.
+// reportWaiting sets the conditions of a Service that waits for an address.
 func (f *admission) reportWaiting(k vip.Key, uid, message string) {
 	i := slices.IndexFunc(f.all, func(s *service) bool { return s.Key == k && s.UID == uid && len(s.Addresses) == 0 })
 	if i >= 0 {

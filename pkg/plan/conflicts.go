@@ -121,7 +121,7 @@ func (f *admission) askedByMany(waiting map[netip.Addr][]*service) map[netip.Add
 	return all
 }
 
-// waitingHolders returns LoadBalancers by addresses of their statuses that they may not have.
+// waitingHolders returns LoadBalancers by status addresses that they may not have.
 func (f *admission) waitingHolders() map[netip.Addr][]*service {
 	all := make(map[netip.Addr][]*service)
 	for _, s := range f.all {
@@ -177,7 +177,7 @@ func (f *judging) judge(a netip.Addr, services, waiting []*service) {
 	f.decline(a, services, holders)
 }
 
-// decline has DHCP clients ask for another address than a if no holder is theirs.
+// decline has DHCP clients ask for another address, if no holder is theirs.
 func (f *judging) decline(a netip.Addr, services, holders []*service) {
 	for _, s := range services {
 		c, why := s.clientOf(a), f.refused[addressOf{s, a}]
@@ -206,7 +206,7 @@ func (p *facts) sortFirstCome(a netip.Addr, services []*service) {
 	slices.SortStableFunc(services, func(x, y *service) int { return cmp.Compare(place[x], place[y]) })
 }
 
-// setPortsInStatus stores the ports of a in statuses: later ones take none from others.
+// setPortsInStatus stores the ports in statuses: later ones take none.
 func (f *judging) setPortsInStatus(a netip.Addr, services []*service) {
 	for _, s := range services {
 		for _, i := range s.Ingress {
@@ -223,7 +223,7 @@ func (f *judging) setPortsInStatus(a netip.Addr, services []*service) {
 	}
 }
 
-// judgeBeside returns why s may not have a beside other namespaces, or "".
+// judgeBeside returns why s may not have a beside others, or "".
 func (f *judging) judgeBeside(s *service, a netip.Addr, holders []*service) string {
 	const inUse = "in use by a Service of another namespace"
 	if s.reserved {
@@ -253,7 +253,7 @@ func (f *judging) judgeBeside(s *service, a netip.Addr, holders []*service) stri
 	return ""
 }
 
-// whyNotShared returns why s may not begin to share a with o, or "".
+// whyNotShared returns why s may not begin to share a, or "".
 func (f *judging) whyNotShared(s, o *service, a netip.Addr) string {
 	byKey := s.SharingKey != "" && s.SharingKey == o.SharingKey
 	byPool := f.offers != nil && f.offers.policy.MayShare(a, s.Key.Namespace, o.Key.Namespace)
@@ -289,7 +289,7 @@ func (s *service) nameFor(o *service) string {
 	return "a Service of another namespace"
 }
 
-// leaseConflict returns why leased a is not for both s and first, or "".
+// leaseConflict returns why leased a is not for both, or "".
 func leaseConflict(s, first *service, a netip.Addr) string {
 	switch client, had := s.clientOf(a), first.clientOf(a); {
 	case client == had:
@@ -300,7 +300,7 @@ func leaseConflict(s, first *service, a netip.Addr) string {
 	return "it belongs to " + first.nameFor(s) + ", which had it first, and is leased by DHCP"
 }
 
-// clientOf returns the DHCP client of s to which a is leased, or nil.
+// clientOf returns the client of s to which a is leased, or nil.
 func (s *service) clientOf(a netip.Addr) *dhcpClient {
 	if i := slices.IndexFunc(s.addrs, func(x address) bool { return x.Addr == a }); i >= 0 {
 		return s.addrs[i].client

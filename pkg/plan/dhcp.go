@@ -38,7 +38,7 @@ func newDHCP(p *reporter) *dhcp {
 	return d
 }
 
-// requestedAddresses returns what s asks for: 0.0.0.0 and :: stand for leased ones.
+// requestedAddresses returns what s asks for: 0.0.0.0 and :: are leased.
 func requestedAddresses(s *service, dhcpMode string) []netip.Addr {
 	any4, any6 := vip.IPv4.Unspecified(), vip.IPv6.Unspecified()
 	switch {
@@ -60,7 +60,7 @@ func requestedAddresses(s *service, dhcpMode string) []netip.Addr {
 	return s.Addresses
 }
 
-// assignClients sets the clients of services, and adds what is leased to them.
+// assignClients sets clients of services, and adds what is leased.
 func (d *dhcp) assignClients(services []*service) {
 	clients := d.newClients(services)
 	refuseTooMany(clients)
@@ -83,7 +83,7 @@ func (d *dhcp) assignClients(services []*service) {
 	}
 }
 
-// assignLeased adds what is leased for s in family f, or declines it.
+// assignLeased adds what is leased in family f, or declines it.
 func (d *dhcp) assignLeased(s *service, f vip.Family) {
 	l, _ := d.leaseOf(s, f)
 	if !l.Addr.IsValid() {
@@ -134,7 +134,7 @@ func (d *dhcp) whyNotOfLink(s *service, a netip.Addr) string {
 		"pool that is offered to the namespace %s", a, d.Self, link, s.Key.Namespace)
 }
 
-// recordedLease returns the annotated lease of family f that the Record confirms; else zero.
+// recordedLease returns the annotated lease that the Record confirms, or zero.
 func (d *dhcp) recordedLease(s *service, f vip.Family) vip.DHCPLease {
 	for _, x := range []*service{s, s.client.oldest} {
 		for _, l := range x.DHCP.Leases {
@@ -147,7 +147,7 @@ func (d *dhcp) recordedLease(s *service, f vip.Family) vip.DHCPLease {
 	return vip.DHCPLease{}
 }
 
-// leaseOf returns the lease of s in family f, maybe of another node.
+// leaseOf returns the lease of s, maybe of another node.
 func (d *dhcp) leaseOf(s *service, f vip.Family) (l vip.DHCPLease, valid bool) {
 	if x, ok := d.states[dhcpKey{s.client.id, f}]; ok && x.Request.MAC == s.client.mac {
 		return x.Lease, x.Lease.Valid(d.Now)
@@ -212,7 +212,7 @@ func (d *dhcp) requestClient(c *dhcpClient) {
 	}
 }
 
-// missingLeases returns how many leases s lacks; undecided while one is not answered.
+// missingLeases returns how many leases s lacks; undecided while some are unanswered.
 func (d *dhcp) missingLeases(s *service) (missing int, problems []string, undecided bool) {
 	for _, f := range s.dhcpFamilies {
 		x, ok := d.states[dhcpKey{s.client.id, f}]

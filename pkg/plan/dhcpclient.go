@@ -26,7 +26,7 @@ type dhcpClient struct {
 	refused    string // why it can't be had
 }
 
-// clientID returns the client's ID: of namespace and macvlan, or the UID of s.
+// clientID returns the ID, of namespace and macvlan, or the UID.
 func clientID(s *vip.Service) string {
 	if s.DHCP.Macvlan != "" {
 		return "macvlan " + s.Key.Namespace + "/" + s.DHCP.Macvlan
@@ -42,7 +42,7 @@ func clientLink(s *vip.Service) string {
 	return macvlanPrefix + hex.EncodeToString(sum[:4])
 }
 
-// newDHCPClient returns a client with macvlan and MAC of s, its oldest Service, or a hash.
+// newDHCPClient returns a client with macvlan and MAC of s, or hashes.
 func newDHCPClient(id string, s *service) *dhcpClient {
 	sum := sha256.Sum256([]byte(id))
 	c := &dhcpClient{id: id, sum: sum, oldest: s, link: clientLink(s.Service), mac: s.DHCP.MAC,

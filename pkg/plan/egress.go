@@ -106,7 +106,7 @@ func (p *egress) addEgress(s *service, a address) {
 	}
 }
 
-// addFormerEgress adds e by way of the former owner, where answers go, too.
+// addFormerEgress adds e by the former owner, where answers go, too.
 func (p *egress) addFormerEgress(e vip.Egress) {
 	i := slices.IndexFunc(p.out.FormerOwners, func(x vip.FormerOwner) bool { return x.Addr == e.VIP })
 	if i < 0 {
@@ -117,7 +117,7 @@ func (p *egress) addFormerEgress(e vip.Egress) {
 	p.out.Egress = append(p.out.Egress, e)
 }
 
-// wayTo returns the owner's address in a network of node, and the link, or zero.
+// wayTo returns the owner's address in node's network, and the link.
 func (p *egress) wayTo(node, owner *member, a netip.Addr) (via netip.Addr, link string) {
 	if owner == nil {
 		return netip.Addr{}, ""

@@ -100,7 +100,7 @@ func (m *actions) explain(s *service) Explanation {
 	return e
 }
 
-// requirementsOf returns what s requires of a node; nil if none carries it.
+// requirementsOf returns what s requires of a node, or nil.
 func (p *facts) requirementsOf(s *service) *requirements {
 	switch {
 	case s.unit != nil:
@@ -111,7 +111,7 @@ func (p *facts) requirementsOf(s *service) *requirements {
 	return nil
 }
 
-// suitability returns for every node, by name, whether it may carry such a unit.
+// suitability returns for every node whether it may carry such a unit.
 func (all *nodes) suitability(need *requirements, owner string) []NodeSuitability {
 	found := make([]NodeSuitability, 0, len(all.members))
 	for _, n := range all.members {
@@ -128,7 +128,7 @@ func (all *nodes) suitability(need *requirements, owner string) []NodeSuitabilit
 	return found
 }
 
-// describe returns why n, of this rank, comes after others; "" for rankWell.
+// describe returns why n comes after others; "" for rankWell.
 func (r rank) describe(n *member) string {
 	switch r {
 	case rankNotReady:
@@ -149,7 +149,7 @@ func (r rank) describe(n *member) string {
 	return ""
 }
 
-// origins returns the addresses that s asks for or has, with their origins.
+// origins returns the addresses of s with their origins.
 func (s *service) origins() (all []AddressOrigin) {
 	inStatus := func(a netip.Addr) bool { return slices.Contains(s.StatusVIPs(), a) }
 	allowed := func(a netip.Addr) bool { return slices.Contains(s.verdict.Addresses, a) || s.hasAddress(a) }
@@ -199,7 +199,7 @@ type ServiceSuitability struct {
 	Others  int    `json:"others"`        // how many other nodes are able
 }
 
-// ExplainNode explains a node of w; not ok if no Herald ran there.
+// ExplainNode explains a node; not ok if no Herald ran there.
 func ExplainNode(r Rules, w vip.World, node string) (e NodeExplanation, ok bool) {
 	p, all := run(&r, &w)
 	n := p.members[node]

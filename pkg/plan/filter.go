@@ -76,7 +76,7 @@ func (f *admission) findServices() {
 	f.setAsideWithoutEndpoints()
 }
 
-// wroteStatus reports whether a Herald of this installation wrote the status of s.
+// wroteStatus reports whether this installation's Herald wrote the status.
 func (p *facts) wroteStatus(s *vip.Service) bool {
 	return s.Announcer == p.Announcer && (s.VIPHost != "" || s.Announcer != "")
 }

@@ -92,7 +92,7 @@ func (f *formerOwners) holdersToAsk(u *unit, i int) []vip.FormerHolder {
 	return all
 }
 
-// translate adds, if wanted, that a port of a goes to this node's address.
+// translate adds, if wanted, that a port of a goes to this node.
 func (f *formerOwners) translate(a vip.Address, port uint16, wanted bool) {
 	own := f.self.Info.OwnAddresses(a.Link)
 	if i := slices.IndexFunc(own, func(o netip.Addr) bool { return o.Is4() == a.Addr.Is4() }); wanted && a.Link != "" &&
@@ -112,7 +112,7 @@ func (f *formerOwners) keeps(h vip.FormerHolder) time.Duration {
 	return max(0, left)
 }
 
-// nextHop returns the first former holder's address, and how long to ask; or zero.
+// nextHop returns the first former holder's address, and how long to ask.
 func (f *formerOwners) nextHop(u *unit, s *service, a vip.Address, former []vip.FormerHolder) (hop netip.Addr,
 	left time.Duration) {
 	for _, h := range former {
@@ -148,7 +148,7 @@ func arrivalLink(info *vip.NodeInfo, s *service, a netip.Addr) string {
 	return ""
 }
 
-// addressOn returns a node's address beside a, if it may know connections; else zero.
+// addressOn returns a node's address beside a, if it may know connections.
 func (f *formerOwners) addressOn(s *service, a vip.Address, node string) netip.Addr {
 	n := f.members[node]
 	i := slices.IndexFunc(f.Nodes, func(o vip.Node) bool { return o.Name == node })

@@ -44,7 +44,7 @@ func groupIntoUnits(r *reporter, services []*service) []*unit {
 	return units
 }
 
-// unitOfOne returns a unit of s, which s.unit is not; nil without owner.
+// unitOfOne returns a unit of s, not s.unit; nil without owner.
 func unitOfOne(r *reporter, s *service) *unit {
 	units := groupIntoUnits(r, []*service{s})
 	s.unit = nil
@@ -110,7 +110,7 @@ func join[K comparable](units map[K]*unit, k K, u *unit) *unit {
 	return u
 }
 
-// completeUnit derives u from its Services; decisive are those with addresses, or all.
+// completeUnit derives u from its Services; decisive are those with addresses.
 func (g *grouping) completeUnit(u *unit) {
 	if len(u.services) > 1 {
 		slices.SortFunc(u.services, func(a, b *service) int {
@@ -133,7 +133,7 @@ func (g *grouping) completeUnit(u *unit) {
 	g.completeAddresses(u)
 }
 
-// recordsOf returns the other leases of u, each once, in order of Services.
+// recordsOf returns the other leases of u, by Services.
 func recordsOf(u *unit) (records []vip.Key) {
 	if len(u.services) == 1 {
 		return nil
@@ -212,13 +212,13 @@ func (g *grouping) namesLink(u *unit) map[netip.Addr]*service {
 	return first
 }
 
-// anyLinkUp reports whether an alive node has the link up; "" and "auto" are up.
+// anyLinkUp reports whether an alive node has the link up, or "auto".
 func (g *grouping) anyLinkUp(requested string) bool {
 	return requested == "" || requested == "auto" || requested == vip.DefaultLink || slices.ContainsFunc(g.alive,
 		func(n *member) bool { return linkFault(&n.Info, requested) == "" })
 }
 
-// completeAddress derives a, of s in u, as this node would bind it.
+// completeAddress derives a as this node would bind it.
 func (g *grouping) completeAddress(u *unit, s *service, a *address) {
 	a.Lease, a.LocalDelivery = u.lease, s.localDelivery
 	a.ResetTranslated = s.localDelivery && g.self != nil && !g.self.Info.APIServerReady

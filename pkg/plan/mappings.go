@@ -51,7 +51,7 @@ func newMappings(p *draft) *mappings {
 	return m
 }
 
-// addMappings adds Mappings of s, made here or only kept from being removed.
+// addMappings adds Mappings of s, made here or only kept.
 func (m *mappings) addMappings(s *service, here bool) {
 	if s.Forward == nil || m.Forwarding == nil || !m.Forwarding.allowsNamespace(s.Key.Namespace) {
 		return
@@ -84,7 +84,7 @@ func (m *mappings) mappingOf(s *service, a vip.Address, port vip.Port) vip.Mappi
 	return x
 }
 
-// closePorts has gateways close ports of s, being deleted, and reports whether to wait.
+// closePorts has gateways close ports, and reports whether to wait.
 func (m *mappings) closePorts(s *service) (left bool) {
 	asked := m.Forwarding == nil || s.Forward == nil
 	for _, x := range m.MappingStates {

@@ -25,7 +25,7 @@ type neighbor struct {
 	addr netip.Addr
 }
 
-// neighborsOn returns the alive nodes, by name, with their first addresses on a network.
+// neighborsOn returns alive nodes, by name, with addresses on a network.
 func (all *nodes) neighborsOn(network netip.Prefix) []neighbor {
 	var found []neighbor
 	for _, n := range all.alive {
@@ -100,7 +100,7 @@ func (n *member) unheardLink(need *requirements) string {
 	return ""
 }
 
-// watchNeighbors asks for other nodes on links with VIPs, without that of heartbeats.
+// watchNeighbors asks for other nodes on links without heartbeats.
 func (c *addressChecks) watchNeighbors(units []*unit) {
 	if c.self == nil || !c.self.Alive {
 		return

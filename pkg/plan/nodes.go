@@ -77,7 +77,7 @@ func (n *member) isolatedOnly(need *requirements) bool {
 
 func (n *member) whyExcluded() string { return cmp.Or(n.refusal, n.exclusion) }
 
-// newNodes returns the members, dead ones too, with why they take no VIP.
+// newNodes returns the members, with why they take no VIP.
 func newNodes(w *vip.World) *nodes {
 	objects := nodeObjects(w)
 	hasNode := func(x vip.Member) bool { _, ok := objects[x.Name]; return ok }
@@ -204,7 +204,7 @@ type linkOf struct {
 	addr      netip.Addr // zero for what a DHCP server leases
 }
 
-// linksOn returns the links of n to bind to, "" if unknown, each with its address.
+// linksOn returns the links of n to bind to, with addresses.
 func (need *requirements) linksOn(n *member) iter.Seq2[string, netip.Addr] {
 	return func(yield func(string, netip.Addr) bool) {
 		for _, l := range need.links {
@@ -389,7 +389,7 @@ func hash(s string) uint64 {
 	return h
 }
 
-// chosen returns the able node named last, else of highest rendezvous hash, or nil.
+// chosen returns the able node named last, else by rendezvous hash.
 func chosen(key uint64, nodes []*member, last string, able func(*member) bool) (best *member) {
 	for _, n := range nodes {
 		switch {

@@ -14,7 +14,7 @@ type placement struct {
 	again time.Duration // after which time it may come to something else; 0: never by itself
 }
 
-// place sets the targets of units, and returns when to do it again.
+// place sets targets of units, and returns when to do it again.
 func place(f *facts, units []*unit) (again time.Duration) {
 	p := &placement{facts: f, units: units}
 	p.setTargets()
@@ -70,7 +70,7 @@ func (p *placement) whyFree(u *unit) string {
 	return before + " no longer had it"
 }
 
-// betterNode returns where u moves for a fault here, or nil, and the fault.
+// betterNode returns where u moves for a fault, and that.
 func (p *placement) betterNode(u *unit) (to *member, cause string) {
 	fault := p.faultHere(u)
 	if fault == "" || !p.Tenure.Holds(p.Now) || !p.Tenure.RenewalLateSince.IsZero() {
@@ -117,7 +117,7 @@ func (p *placement) formerHolder(u *unit) *member {
 // bestNode returns who is to have u, or nil (docs/why.md, "Placement").
 func (p *placement) bestNode(u *unit) *member { return p.bestOf(u, p.alive) }
 
-// bestSuccessor returns the best node that gave a sign of life, or nil.
+// bestSuccessor returns the best node seen alive, or nil.
 func (p *placement) bestSuccessor(u *unit) *member {
 	// one that was dead before looks alive for a lease duration
 	return p.bestOf(u, slices.DeleteFunc(slices.Clone(p.alive), func(n *member) bool { return n.Unproven }))

@@ -171,7 +171,7 @@ func newFacts(r *Rules, w *vip.World) *facts {
 
 func (p *facts) isBound(a vip.Address) bool { return p.bound[binding{a.Addr, a.Link}] }
 
-// handingOver reports whether u is handed over, and its successor not yet heard.
+// handingOver reports whether u's successor is not yet heard.
 func (p *facts) handingOver(u *unit) bool {
 	_, ok := p.HandingOver[u.lease]
 	return ok

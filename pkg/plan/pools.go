@@ -125,7 +125,7 @@ func (p *facts) providerHolder() string {
 	return ""
 }
 
-// intendPoolsLease plans the owner of pools, and reports whether it is this node.
+// intendPoolsLease plans the owner of pools, and reports whether this node is it.
 func (f *admission) intendPoolsLease() bool {
 	c := f.Claims[f.Allocation.Lease]
 	if !c.Valid {
@@ -146,7 +146,7 @@ func (f *admission) intendPoolsLease() bool {
 	return holds && owner.Node == f.Self && f.Tenure.Holds(f.Now) && f.Tenure.RenewalLateSince.IsZero()
 }
 
-// bestAllocator returns who is to give addresses, a stalled one last; or nil.
+// bestAllocator returns who is to give addresses, or nil.
 func (p *facts) bestAllocator() *member {
 	able := func(n *member) bool { return n.refusal == "" && n.Info.AnnouncesServices() }
 	key := hashKey(p.Allocation.Lease)

@@ -158,7 +158,7 @@ func (r *reservedAddresses) whatIs(s *service, a netip.Addr) string {
 	return ""
 }
 
-// describeTo describes x to the user of s, other namespaces' Services not by name.
+// describeTo describes x to users of s, without names elsewhere.
 func describeTo(s *service, x vip.ReservedRange) string {
 	switch x.Service.Namespace {
 	case "":

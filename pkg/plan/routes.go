@@ -192,7 +192,7 @@ func (r *routes) protocols() string {
 	return "BGP and " + table
 }
 
-// connected reports whether routers can learn of a route to a, of s, from n.
+// connected reports whether routers can learn of a from n.
 func (p *facts) connected(s *service, n *member, a netip.Addr) bool {
 	return p.RoutingTable != 0 || slices.ContainsFunc(n.Info.BGPSessions,
 		func(x vip.BGPSession) bool { return x.Takes(a) && s.toPeer(x.Peer) })
@@ -252,7 +252,7 @@ func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool, only *membe
 	}
 }
 
-// knownToRouters returns which addresses of s routers know, or may keep, and which not.
+// knownToRouters returns which addresses routers may know, and which not.
 func (r *routes) knownToRouters(s *service, here map[netip.Addr]bool, from []*member) (text string,
 	ingress []vip.Ingress, missing []netip.Addr) {
 	mayTake := slices.ContainsFunc(from, func(n *member) bool { // once a session is established
@@ -321,7 +321,7 @@ func (r *routes) reportNoSession(s *service, missing []netip.Addr, all bool) {
 	r.fail(s, vip.NoBGPSession, message)
 }
 
-// statusWriter returns who writes the status of s: as last time, else the best connected.
+// statusWriter returns who writes the status: the former, else the best connected.
 func (r *routes) statusWriter(s *service, eligible []*member) *member {
 	most := 0
 	for _, n := range eligible {

@@ -69,7 +69,7 @@ func (p *draft) wantAddress(a vip.Address, listenOnly bool) {
 		ListenOnly: listenOnly})
 }
 
-// askKubeProxy adds the HealthCheck of s; true if kube-proxy serves it, or is long silent.
+// askKubeProxy adds a HealthCheck; true if served, or long silent.
 func (p *draft) askKubeProxy(s *service) bool {
 	if !s.healthChecked {
 		s.healthChecked = true
@@ -79,7 +79,7 @@ func (p *draft) askKubeProxy(s *service) bool {
 	return p.HealthChecked[s.Key]
 }
 
-// finish adds what is written about all, and Verdicts by Key, and returns the Plan.
+// finish adds what is written about all, and returns the Plan.
 func (m *actions) finish(all []*service) vip.Plan {
 	m.out.EventsPending = !m.Tenure.RenewalLateSince.IsZero()
 	m.out.Verdicts = make([]vip.Verdict, 0, len(all))
@@ -95,7 +95,7 @@ func (m *actions) finish(all []*service) vip.Plan {
 	return m.out
 }
 
-// plan adds what this node does about u, and sets the verdicts of its Services.
+// plan adds what this node does about u, with verdicts.
 func (m *actions) plan(u *unit) {
 	holder := u.claim.Holder
 	switch {
@@ -215,7 +215,7 @@ func (m *actions) successorHeard(a vip.Address, h vip.HandingOver) bool {
 	return ok && !x.At.Before(h.Since) && (!m.checks.complete || m.checks.nodeByMAC[x.MAC] != "")
 }
 
-// keepOrHandOver announces u here, even while handed over, if any node may have it.
+// keepOrHandOver announces u here, even while handed over, if possible.
 func (m *actions) keepOrHandOver(u *unit) {
 	switch {
 	case u.target != nil:
@@ -476,7 +476,7 @@ func (p *facts) ingress(s *service, a netip.Addr) vip.Ingress {
 	return i
 }
 
-// reportUnmanaged adds an Event for each VIP bound here by neither Herald nor owner.
+// reportUnmanaged adds an Event for each VIP bound by others.
 func (m *actions) reportUnmanaged(units []*unit) {
 	for _, x := range m.Unmanaged {
 		for _, u := range units {

@@ -63,7 +63,7 @@ func (r *reporter) reject(s *service, reason vip.Reason, message string) {
 	r.rejectSilently(s, reason, message)
 }
 
-// rejectSilently sets the verdict, and, if this node is responsible, clears what Herald wrote.
+// rejectSilently sets the verdict, and, if responsible, clears what Herald wrote.
 func (r *reporter) rejectSilently(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
 	if !r.responsible(s) {
