@@ -49,7 +49,7 @@ type pending struct {
 	heardAt     time.Time // when the node before was last heard, as of then
 }
 
-// New makes a History.
+// NewHistory makes a History.
 func NewHistory(log *slog.Logger) *History {
 	return &History{log: log, services: make(map[vip.Key]*ownership),
 		outage: prometheus.NewHistogram(prometheus.HistogramOpts{
