@@ -34,8 +34,8 @@
 //	agreed moves are written once nobody holds on any more    quorum.TestWriteMoves
 //	who does not know of agreed moves, or may not, waits      TestMoveIsWrittenLate, quorum.TestUnknownMoves
 //
-// Nothing has failed so far without these two: a node acts only once it has read the table in its epoch, and it places
-// nothing for beginTime.
+// No test has failed so far without these two: a node acts only once it has read the table in its epoch, which
+// testing/model needs; and it places nothing for beginTime.
 package lease
 
 import (
