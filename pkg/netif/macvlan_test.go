@@ -80,6 +80,14 @@ func macvlansOf(n *Interfaces) []vip.Macvlan {
 	return w.Macvlans
 }
 
+// awaitGone waits until r knows of no link of this name: one that is removed is down before.
+func awaitGone(t *testing.T, r *kRig, name string) {
+	t.Helper()
+	r.await(t, "it is gone", func() bool {
+		return !slices.ContainsFunc(r.Links(), func(l vip.Link) bool { return l.Name == name })
+	})
+}
+
 func TestMacvlan(t *testing.T) {
 	eth0 := newVeth(t, "eth0", "10.0.0.5/24")
 	removeAfterwards(t, "herald-1", "herald-2")
@@ -90,9 +98,9 @@ func TestMacvlan(t *testing.T) {
 	links := r.Macvlans()
 	_, err := links.Set(t.Context(), []vip.Macvlan{mv1, mv2})
 	check.OK(t, err)
-	if diff := cmp.Diff([]vip.Macvlan{mv1, mv2}, macvlansOf(r.Interfaces)); diff != "" {
-		t.Fatal(diff)
-	}
+	r.await(t, "both are up", func() bool { // as the kernel says a moment later
+		return cmp.Equal([]vip.Macvlan{mv1, mv2}, macvlansOf(r.Interfaces))
+	})
 	for name, want := range map[string]string{
 		"ipv4/conf/herald-1/arp_ignore": "1", "ipv4/conf/herald-1/arp_announce": "2", "ipv4/conf/herald-1/rp_filter": "2",
 		"ipv4/conf/herald-2/rp_filter": "0", "ipv6/conf/herald-1/autoconf": "0", "ipv6/conf/herald-1/accept_ra": "0",
@@ -108,11 +116,10 @@ func TestMacvlan(t *testing.T) {
 	if !ok || m.Mode != netlink.MACVLAN_MODE_BRIDGE || m.HardwareAddr.String() != mv1.MAC || m.ParentIndex != eth0.Attrs().Index || m.Flags&net.FlagUp == 0 {
 		t.Errorf("%+v", l)
 	}
-	addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
-	check.OK(t, err)
-	if len(addrs) != 1 || addrs[0].IP.String() != "fe80::ff:fe00:a1" {
-		t.Errorf("it has %v, want its link-local address only", addrs)
-	}
+	r.await(t, "its link-local address, and no other", func() bool {
+		addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+		return err == nil && len(addrs) == 1 && addrs[0].IP.String() == "fe80::ff:fe00:a1"
+	})
 	if info := r.Info(); slices.ContainsFunc(info.Links, func(l vip.Link) bool { return strings.HasPrefix(l.Name, "herald-") }) {
 		t.Errorf("it is in the NodeInfo: %v", info.Links)
 	}
@@ -133,15 +140,15 @@ func TestMacvlan(t *testing.T) {
 	sysctl(t, "net/ipv4/conf/herald-1/arp_ignore", "0")
 	_, err = links.Set(t.Context(), []vip.Macvlan{mv1, mv2})
 	check.OK(t, err)
-	if len(macvlansOf(r.Interfaces)) != 2 || sysctlValue(t, "ipv4/conf/herald-1/arp_ignore") != "1" {
-		t.Error("not put right")
-	}
+	r.await(t, "it is put right", func() bool {
+		return len(macvlansOf(r.Interfaces)) == 2 && sysctlValue(t, "ipv4/conf/herald-1/arp_ignore") == "1"
+	})
 	r.await(t, "its link-local address, after it was down", func() bool { // which the kernel adds a moment later
 		a, err := netlink.AddrList(l, netlink.FAMILY_V6)
 		return err == nil && len(a) == 1
 	})
 	check.OK(t, netlink.LinkDel(l))
-	r.await(t, "the change", func() bool { return len(macvlansOf(r.Interfaces)) == 1 })
+	awaitGone(t, r, mv1.Name)
 	if got, err := links.Set(t.Context(), []vip.Macvlan{mv1, mv2}); err != nil || len(got) != 2 {
 		t.Errorf("made again: %v, %v", got, err)
 	}
@@ -248,7 +255,7 @@ func TestMacvlanRemovedByOthers(t *testing.T) {
 			l, err := netlink.LinkByName(mv1.Name)
 			check.OK(t, err)
 			check.OK(t, netlink.LinkDel(l))
-			r.await(t, "the change", func() bool { return len(macvlansOf(r.Interfaces)) == 0 })
+			awaitGone(t, r, mv1.Name)
 			_, err = r.Macvlans().Set(t.Context(), again)
 			check.OK(t, err)
 			if got := sysctlValue(t, "ipv4/conf/eth0/arp_ignore"); len(again) > 0 && got != "1" {
