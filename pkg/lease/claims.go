@@ -42,15 +42,10 @@ func (l *Leases) claims(now time.Time) map[vip.Key]vip.Claim {
 	return all
 }
 
-// moveOf returns the Move agreed on in place of an entry.
-func (l *Leases) moveOf(k vip.Key, e Entry) (m quorum.Move, ok bool) {
-	m, ok = l.quorum.Moved[k]
-	return m, ok && m.Version == uint64(e.Number)
-}
-
-// claim returns who has the unit of e, unless it was moved, or given away by a write that may have failed.
+// claim returns who has the unit of e, unless it was moved, or given away by a write that may have failed. What the table
+// gives this node while another acts on moves unknown here may be one of them: it stays where it was.
 func (l *Leases) claim(k vip.Key, e Entry, now time.Time) vip.Claim {
-	if m, ok := l.moveOf(k, e); ok {
+	if m, ok := l.quorum.Moved[k]; ok {
 		return vip.Claim{Holder: m.Holder, PreviousHolder: e.Owner, Transitions: e.Transitions + 1, Valid: l.moveHolds(m)}
 	}
 	if next, ok := l.table.doubted(k, e); ok {
@@ -59,7 +54,9 @@ func (l *Leases) claim(k vip.Key, e Entry, now time.Time) vip.Claim {
 		return c
 	}
 	c := e.claim()
-	c.Valid = l.valid(e, now)
+	if c.Valid = l.valid(e, now); c.Valid && c.Holder == l.o.Node && e.Number > l.table.sure && c.PreviousHolder != "" {
+		c.Holder = c.PreviousHolder
+	}
 	return c
 }
 

@@ -37,6 +37,8 @@ type table struct {
 
 	actsIn int64 // the epoch in which this node may act: it has read the table, and in its first one heard the others
 
+	sure int64 // the number that it had when this node last knew of all moves
+
 	wanted   map[vip.Key]vip.Owner
 	planned  bool  // there was a plan
 	observed int64 // the number that the plan under way knows
@@ -212,11 +214,16 @@ func (l *Leases) resolve(node string, written *Table, now time.Time) {
 	}
 }
 
-// updateActs lets this node act once it has read the table in its epoch, and heard others that may have moved claims.
+// updateActs lets this node act once it has read the table in its epoch, and heard others that may have moved claims;
+// and on what it was given, once it knows of all moves.
 func (l *Leases) updateActs(now time.Time) {
-	t := &l.table
-	if l.own.Epoch != 0 && t.readIn == l.own.Epoch && t.actsIn != t.readIn && (t.actsIn != 0 || !l.mayNotKnow(now)) {
+	t, knows := &l.table, !l.mayNotKnow(now)
+	if l.own.Epoch != 0 && t.readIn == l.own.Epoch && t.actsIn != t.readIn && (t.actsIn != 0 || knows) {
 		t.actsIn, l.changed = t.readIn, true
+	}
+	if knows && t.sure != t.known.Number {
+		t.carried = min(t.carried, t.sure) // no plan knows what it has been given since
+		t.sure, l.changed = t.known.Number, true
 	}
 }
 
@@ -302,7 +309,7 @@ func (l *Leases) plannedChanges(d *dues, place bool) (all []change) {
 		if mine && e.Number > l.table.carried && !l.own.releasing { // the plan does not know that it is
 			continue
 		}
-		_, moved := l.moveOf(k, e)
+		_, moved := l.quorum.Moved[k]
 		switch p := l.peers[w.Node]; {
 		case w.Stays, moved:
 		case f != nil && f.valid(d.now):
@@ -329,7 +336,7 @@ func (l *Leases) plannedChanges(d *dues, place bool) (all []change) {
 // otherChanges returns what changes of other units: those moved without the API server, and those in no plan.
 func (l *Leases) otherChanges(d *dues, place bool) (all []change) {
 	for k, e := range l.table.known.Units {
-		m, moved := l.moveOf(k, e)
+		m, moved := l.quorum.Moved[k]
 		_, wanted := l.table.wanted[k]
 		switch {
 		case moved && l.moveHolds(m) && l.isVoid(e) && l.decision.WriteMoves:

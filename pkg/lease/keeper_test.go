@@ -58,18 +58,6 @@ func TestPlacedInTurn(t *testing.T) {
 	}
 }
 
-// TestBeginsLate: a process places nothing in its first half second, in which it meets those that start with it.
-func TestBeginsLate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
-		n1 := start(t, s, "n1")
-		n1.want("a")
-		if took := waitServes(t, n1, "a", 5*time.Second); took < beginTime || took > beginTime+100*time.Millisecond {
-			t.Errorf("placed after %v, want %v", took, beginTime)
-		}
-	})
-}
-
 // TestManyAtOnce: units that come one after the other are placed in few writes; what one node gives away is one.
 func TestManyAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -33,9 +33,10 @@
 //	the first tries of a write are short                      TestDeadWithEtcdLeader
 //	agreed moves are written once nobody holds on any more    quorum.TestWriteMoves
 //	who does not know of agreed moves, or may not, waits      TestMoveIsWrittenLate, quorum.TestUnknownMoves
-//
-// No test has failed so far without these two: a node acts only once it has read the table in its epoch, which
-// testing/model needs; and it places nothing for beginTime.
+//	an heir by the table waits for one by agreement           TestGivenAwayBesideAMove
+//	who is heard in its next epoch is a voter                 quorum.TestHeardInTheNextEpoch
+//	a process places nothing in its first half second         simulation.TestSpread
+//	it acts only once it has read the table in its epoch      testing/model: notRead
 package lease
 
 import (

@@ -8,6 +8,7 @@ import (
 
 	"github.com/heraldvip/herald/pkg/lease/leasetest"
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // Without the API server nothing moves, nor when it is back.
@@ -395,4 +396,45 @@ func TestMovedToNodeThatDies(t *testing.T) {
 			t.Errorf("n3 has %+v\n%s", c, s)
 		}
 	})
+}
+
+// The owner is cut off, and gives its VIP away by the API server that it alone reaches, while the others agree on another
+// heir. Whom the table names is the first to see it, and leaves the VIP to who acts by agreement until that sees it, too.
+func TestGivenAwayBesideAMove(t *testing.T) {
+	for _, returns := range []time.Duration{0, 100, 200, 300, 600, 800, 3000} {
+		t.Run((returns * time.Millisecond).String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, s := newNetwork(), leasetest.NewServer()
+				n1, n2, n3 := three(t, a, s)
+				n4 := a.join(t, s, "n4")
+				n4.planFor("n2", "a")
+				time.Sleep(5 * time.Second)
+				cutFromAPI(n2, n3, n4)
+				time.Sleep(2 * time.Second)
+				n1.give("n3", "a")
+				time.Sleep(10 * time.Millisecond)
+				a.setBetween(vip.Dead, "n1")
+				neverTwo(t, t.Context(), "a", newGroup(n2, n3, n4))
+				check.True(t, 5*time.Second, "they propose", func() bool {
+					n3.mu.Lock()
+					defer n3.mu.Unlock()
+					return n3.quorum.Moving()
+				})
+				time.Sleep(returns * time.Millisecond)
+				if got := ownerIn(t, s, "a"); got != "n3" {
+					t.Fatalf("the table names %q", got)
+				}
+				reconnectAPI(n3)
+				time.Sleep(2 * time.Second)
+				if !n2.serves("a") && !n3.serves("a") {
+					t.Error("nobody serves")
+				}
+				reconnectAPI(n2, n4)
+				time.Sleep(2 * time.Second)
+				if n2.serves("a") || !n3.serves("a") {
+					t.Errorf("n2 serves %v, n3 serves %v at last; want n3\n%s", n2.serves("a"), n3.serves("a"), s)
+				}
+			})
+		})
+	}
 }

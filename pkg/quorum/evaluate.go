@@ -248,12 +248,14 @@ func (e *evaluation) confirmedByOthers() bool {
 	return e.acts() && e.Now.Sub(e.Self.ConfirmAfter) >= tolerance && 2*agree > len(e.s.Voters)
 }
 
-// listVoters returns the epochs of this node and all others with node leases neither fenced nor released. Silent ones
-// count until fenced: this watch may be stuck, and alone it would be the majority.
+// listVoters returns the epochs of this node and all others with node leases neither fenced nor released, or that are
+// heard in a later epoch. Silent ones count until fenced: this watch may be late, and alone it would be the majority.
 func (e *evaluation) listVoters() map[string]int64 {
 	voters := map[string]int64{e.Self.Name: e.Self.Epoch}
 	for node, p := range e.peers {
-		if p.active() {
+		if h := p.status.Heartbeat; p.status.Liveness == vip.Alive && h.Epoch > p.Epoch {
+			voters[node] = h.Epoch
+		} else if p.active() {
 			voters[node] = p.Epoch
 		}
 	}

@@ -110,8 +110,8 @@ func (e *evaluation) adoptMoves() {
 	}
 }
 
-// dropMoves removes a Move that the table has overtaken, of another epoch of this node, or unwritten for so long that
-// later nodes may fence the old holder: its new one gives up first.
+// dropMoves removes a Move that the table has overtaken, once its holder does not act on it; one of another epoch of this
+// node; or one unwritten for so long that later nodes may fence the old holder: its new one gives up first.
 func (e *evaluation) dropMoves() {
 	s := &e.s
 	if e.lateForMoves() {
@@ -123,7 +123,9 @@ func (e *evaluation) dropMoves() {
 			limit = e.Timing.RenewDeadline
 		}
 		overdue := !e.Self.RenewingSince.IsZero() && e.Now.Sub(later(e.Self.RenewingSince, s.lateAt)) > limit
-		return e.Versions[k] == m.Version && !overdue && !e.Self.EpochOver
+		p := e.peers[m.Holder].status
+		acts := p.Liveness == vip.Alive && p.Heartbeat.MovesUnwritten
+		return (e.Versions[k] == m.Version || acts) && !overdue && !e.Self.EpochOver
 	}
 	kept := maps.Clone(s.Moved)
 	maps.DeleteFunc(kept, func(k vip.Key, m Move) bool { return !keep(k, m) })
@@ -186,12 +188,7 @@ func (e *evaluation) findUnknownMoves() {
 		h := p.status.Heartbeat
 		acts := p.status.Liveness == vip.Alive && h.MovesUnwritten
 		e.d.PossibleMoves = e.d.PossibleMoves || p.status.Overdue && h.TenureValid && !h.APIReachable
-		if !acts && !p.movesKnown {
-			continue
-		}
-		p.movesKnown = acts && !e.Self.EpochOver && (p.movesKnown || e.s.movedTo(node))
-		e.d.UnknownMoves = e.d.UnknownMoves || acts && !p.movesKnown
-		e.peers[node], e.s.memory[node] = p, p.memory
+		e.d.UnknownMoves = e.d.UnknownMoves || acts && !e.s.movedTo(node)
 	}
 }
 

@@ -161,7 +161,6 @@ type memory struct {
 	// when its kernel has removed its VIPs since then, or since it last mayHoldUnheard
 	answersUntil time.Time
 	heardAgainAt time.Time // when it was last heard after it had been silent
-	movesKnown   bool      // this node has known of a Move to it since it says that it acts on such
 	alive        bool      // Decision.Alive, when this node last renewed in time
 	isolatedIn   int64     // the epoch in which it began to say that it is isolated, as it still does; 0: it does not
 	isolatedAt   time.Time // when it began to

@@ -868,10 +868,9 @@ func TestUnknownMoves(t *testing.T) {
 	}
 	v = movedTo("n2")
 	v.set(cut.with(func(n *node) { n.moves = true }), 2, 2)
-	v.pass(50*time.Millisecond, false)
-	v.versions[key] = 6 // the lease was written, and n2's heartbeat comes later
-	if v.pass(50*time.Millisecond, false); v.d.UnknownMoves {
-		t.Error("what n2 acts on was known, and is written")
+	v.versions[key] = 6 // the table has overtaken it, which n2 does not know
+	if v.pass(50*time.Millisecond, false); v.d.UnknownMoves || len(v.state.Moved) != 1 {
+		t.Errorf("unknown moves %v, moved %v; n2 still acts on one", v.d.UnknownMoves, v.state.Moved)
 	}
 	v.set(well, 2, 2)
 	v.pass(50*time.Millisecond, true)
@@ -1094,6 +1093,22 @@ func TestCutOffInANewEpoch(t *testing.T) {
 		v.pass(100*time.Millisecond, true)
 		if v.d.Alive["n2"] != tt.alive {
 			t.Errorf("%s: alive %v", name, v.d.Alive["n2"])
+		}
+	}
+}
+
+// The API server goes away when this node's watch has shown that the others are fenced, and not yet that they have begun
+// their next epochs: they count, since they are heard; alone it would be the majority.
+func TestHeardInTheNextEpoch(t *testing.T) {
+	for _, agrees := range []bool{true, false} {
+		v := newView(3)
+		later := func(n *node) { n.fenced, n.epoch, n.agrees = true, 2, agrees }
+		v.set(well.with(later), 2, 3)
+		v.pass(2*time.Second, true)
+		v.set(cut.with(later), 2, 3)
+		v.pass(9*time.Second, false)
+		if holds := v.d.Verdict == Holding; holds != agrees || v.state.Moving() != agrees {
+			t.Errorf("they agree %v: %s, moving %v", agrees, v.d.Verdict, v.state.Moving())
 		}
 	}
 }

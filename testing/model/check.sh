@@ -29,8 +29,6 @@ expect none "as it is, with a fault while the owner gives the unit away twice" F
 expect none "as it is, without the API server and the owner, with a fault" AWAY=1 FAULTS=1
 expect none "as it is, the same without a fault, and the unit is given away" AWAY=1 GIFTS=1
 expect none "as it is, where the owner is cut off, and gives the unit away" AWAY=2 GIFTS=1
-expect fault "known: watches are late when the API server goes away" AWAY=1 FAULTS=1 KNOWN=1
-expect fault "known: given away while the others agree on another heir" AWAY=2 GIFTS=1 KNOWN=1
 
 mistake() { # NAME MISTAKE OPTION=VALUE...
   name=$1 called=$2
@@ -52,6 +50,8 @@ mistake "a void claim is not told to its owner" voidNotTold FAULTS=2
 mistake "a minority fences and moves" minority FAULTS=2
 mistake "an agent that does not follow is not fenced" notFollowed FAULTS=2
 mistake "proposals need not be equal" unequal AWAY=1 FAULTS=1
-mistake "a move counts with a table of another number" moveInAnyTable AWAY=1 GIFTS=1
+mistake "a move counts with a table of another number" moveInAnyTable AWAY=1 FAULTS=1
 mistake "moves are written before the owner is fenced" movesWithoutFence AWAY=1 FAULTS=1
 mistake "a node that does not know of moves acts and places" unknownMoves AWAY=1 FAULTS=1
+mistake "who begins its next epoch is no voter until the watch shows it" unheardVoters AWAY=1 FAULTS=1
+mistake "an heir by the table does not wait for one by agreement" moveOvertaken AWAY=2 GIFTS=1

@@ -11,12 +11,6 @@
  * Left to tests on simulated time: late heartbeats, keepers in turn, fences that a renewal overtakes, stuck watches that begin again, processes
  * that hang as a whole, isolated nodes, the gateway of two nodes, a deleted or restored table, deleted node leases, several units, kube-vip.
  *
- * Two faults of the protocol are known, and left out unless KNOWN is set. Two nodes may have a unit for some seconds,
- * or until the API server is back, if
- *  - the API server goes away for all, when one of them has seen that the epochs of the others are over, and not yet that they have begun the next:
- *    it is the only voter that it knows of, and moves what they have by itself;
- *  - the owner is cut off, and gives the unit away by the API server that the others do not reach, and those agree on another heir: who finds
- *    in the table that the unit is its own acts on that at once, and the other still acts on the move.
  * Left out, too, are what leftOut says; a write of an ended process that arrives when the next one acts; and that an heir which has read the
  * table past its watch, and not seen the fence, does not ask the old kernel.
  */
@@ -28,7 +22,7 @@
 #define CALLED(x) if (!strcmp(name, #x)) mistake = x;
 #define MISTAKES(m) m(noCompare) m(notRead) m(releasedEarly) m(noDoubt) m(readEndsDoubt) m(givenBackInVain) m(kernelNotAsked) m(staleClaim) \
 	m(fencedEarly) m(noDeadline) m(epochsNotCompared) m(voidNotTold) m(minority) m(unequal) m(moveInAnyTable) m(movesWithoutFence) m(unknownMoves) \
-	m(notFollowed)
+	m(notFollowed) m(unheardVoters) m(moveOvertaken)
 
 /* the API server: each table by its number, and node leases, which are twice the epoch, and one more if that is over */
 byte number = 1, owner[TABLES + 2], epoch[TABLES + 2], since[TABLES + 2], writer[TABLES + 2];
@@ -41,6 +35,7 @@ typedef Node {
 	byte life; bool over;          /* its epoch; that has ended */
 	byte acts;                     /* 0: a new process; 1: it has not read the table in its epoch; 2: it has */
 	byte seen; byte leases[NODES]; /* what it has seen of the API server */
+	byte sure;                     /* the table that it had when it last knew of all moves */
 	byte moved, movedIn, replaces; /* a move without the API server: to whom (+1), in which epoch, in place of which entry */
 	byte proposal;                 /* to whom (+1) */
 	byte doubt;                    /* it has given the unit away by a write over this table, and had no answer */
@@ -57,7 +52,7 @@ bool hurt;    /* more went wrong than an answer that was lost */
 c_decl {
 	enum { none, MISTAKES(AND) };
 	enum { fine, takenFromAnOwner, notAnswered, nobody, twoOwners, twoKernels, ownedInVain }; /* wrong */
-	static int mistake, maxFaults, maxGifts, away, known; /* options: how much goes wrong; how often it is given away, or another unit is */
+	static int mistake, maxFaults, maxGifts, away; /* options: how much goes wrong; how often it is given away, or another unit is */
 }
 
 c_code {
@@ -85,13 +80,17 @@ static int told(int a) { /* by heartbeats, that its epoch is void */
 	for EACH(b) is |= hears(a, b) && N[a].life && (N[b].leases[a] > 2 * N[a].life || movedFrom(b, a));
 	return is && mistake != voidNotTold;
 }
-static int right(int a) { return lives(a) && N[a].acts == 2 && !N[a].doubt && ownerOf(a) == a && !isVoid(a, a, epochOf(a)) && !told(a); }
+static int begins(int a) { return N[a].moved || now.since[N[a].seen] <= N[a].sure || mistake == moveOvertaken; }
+static int right(int a) {
+	return lives(a) && N[a].acts == 2 && !N[a].doubt && ownerOf(a) == a && !isVoid(a, a, epochOf(a)) && !told(a) && begins(a);
+}
 static int handsOver(int a) { return N[a].next && lives(a) && (mistake == givenBackInVain || !right(a)); }
 
 /* without the API server: who acts, as a sees it, and agrees with it */
-static int holds(int a, int b) { return active(N[a].leases[b]) && lives(b) && (a == b || hears(a, b) && 2 * N[b].life == N[a].leases[b]); }
+static int voter(int a, int b) { return active(N[a].leases[b]) || hears(a, b) && lives(b) && 2 * N[b].life > N[a].leases[b] && mistake != unheardVoters; }
+static int holds(int a, int b) { return voter(a, b) && lives(b) && (a == b || hears(a, b) && 2 * N[b].life >= N[a].leases[b]); }
 static int holders(int a) { return holds(a, 0) + 2 * holds(a, 1) + 4 * holds(a, 2); }
-static int voters(int a) { return active(N[a].leases[0]) + active(N[a].leases[1]) + active(N[a].leases[2]); }
+static int voters(int a) { return voter(a, 0) + voter(a, 1) + voter(a, 2); }
 static int enough(int a) {
 	int agree = 0;
 	for EACH(b) agree += holds(a, b) && holders(a) == holders(b) && (N[b].moved == N[a].moved || N[a].proposal && N[b].moved == N[a].proposal);
@@ -119,14 +118,13 @@ static int mayWrite(int a) {
 	return lives(a) && N[a].acts == 2 && N[a].reach && now.number < TABLES && (N[a].seen == now.number || mistake == noCompare);
 }
 
-/* it takes in a table: a higher number ends a doubt, another entry ends a move */
+/* it takes in a table: a higher number ends a doubt */
 static void endMove(int a) { N[a].moved = N[a].movedIn = N[a].replaces = 0; }
 static void take(int a, int number) {
 	int o = now.owner[number];
 	if (number <= N[a].seen) return;
 	N[a].seen = number;
 	if (N[a].doubt && number > N[a].doubt) { N[a].doubt = 0; N[a].next = o == a ? 0 : o + 1; }
-	if (N[a].moved && now.since[number] != N[a].replaces && mistake != moveInAnyTable) endMove(a);
 }
 static void endEpoch(int a) { N[a].over = 1; N[a].proposal = 0; endMove(a); }
 static void send(int a, int to, int e) {
@@ -193,6 +191,13 @@ static int bind(int a) {
 }
 static int hear(int a) { return lives(a) && told(a) ? endEpoch(a), 1 : 0; }
 static int dropProposal(int a) { return N[a].proposal && !(moving(a) && lost(a) && holds(a, N[a].proposal - 1)) ? N[a].proposal = 0, 1 : 0; }
+static int endOvertaken(int a) { /* a move that the table has overtaken, once its holder does not act on it */
+	int holder = N[a].moved - 1;
+	if (!N[a].moved || now.since[N[a].seen] == N[a].replaces || mistake == moveInAnyTable) return 0;
+	if (holder != a && hears(a, holder) && N[holder].moved == holder + 1) return 0;
+	return endMove(a), 1;
+}
+static int know(int a) { return N[a].sure != N[a].seen && !unknown(a) ? N[a].sure = N[a].seen, 1 : 0; }
 static int step(int a) { return renew(a) || readTable(a) || watch(a); }
 static int can(int (*f)(int), int a) {
 	State before = now;
@@ -202,7 +207,7 @@ static int can(int (*f)(int), int a) {
 static void settle() {
 	for (int again = 1; again; ) {
 		again = 0;
-		for EACH(a) again |= hear(a) || resolve(a) || dropProposal(a) || a != now.slow && step(a) || unbind(a) || bind(a);
+		for EACH(a) again |= hear(a) || resolve(a) || endOvertaken(a) || know(a) || dropProposal(a) || a != now.slow && step(a) || unbind(a) || bind(a);
 	}
 }
 
@@ -213,7 +218,6 @@ static int mayGive(int a, int b) {
 }
 static void give(int a, int b, int answer) {
 	now.gifts++; N[a].next = b + 1;
-	for EACH(c) if (!known && N[c].moved && N[c].moved != a + 1) now.ended = 1;
 	if (answer) { put(a, b, N[a].leases[b] / 2); return; }
 	now.faults++; now.lateBase = now.number; now.lateOwner = b; now.lateEpoch = N[a].leases[b] / 2; now.lateWriter = a;
 	if (mistake == noDoubt) N[a].next = 0; else N[a].doubt = now.number;
@@ -251,7 +255,6 @@ static int mustAgree(int a) {
 }
 static void agree(int a) {
 	N[a].moved = N[a].proposal; N[a].movedIn = N[a].leases[N[a].moved - 1] / 2; N[a].replaces = now.since[N[a].seen]; N[a].proposal = 0;
-	if (!known && N[a].replaces != now.since[now.number]) now.ended = 1;
 }
 /* only nodes that have the unit, or had it before it was moved, are fenced here */
 static int mustFence(int a, int b) {
@@ -299,7 +302,6 @@ static void tick() {
 static int bad() { return now.faults < maxFaults; }
 static void fault() { now.faults++; now.hurt = 1; }
 static void setReach(int a, int reach) { N[a].reach = reach; if (N[a].up) N[a].clock = 0; }
-static int mayGoAway(int a) { return N[a].reach && (known || !mustLook(a)); }
 static void setUp(int a, int up) {
 	if (!up && !handsOver(a)) N[a].next = 0;
 	N[a].up = up;
@@ -307,7 +309,7 @@ static void setUp(int a, int up) {
 	if (up) return;
 	if (now.lateWriter == a) dropLate();
 	endEpoch(a);
-	N[a].over = N[a].life = N[a].acts = N[a].seen = N[a].doubt = N[a].hung = 0;
+	N[a].over = N[a].life = N[a].acts = N[a].seen = N[a].sure = N[a].doubt = N[a].hung = 0;
 	for EACH(b) N[a].leases[b] = 0;
 }
 /* Left out: others hold on without the API server, and don't hear the one that reaches it; or moves are not heard of. */
@@ -341,10 +343,10 @@ static int option(const char *name) { return getenv(name) ? atoi(getenv(name)) :
 static void begin() {
 	const char *name = getenv("MISTAKE");
 	if (name) { MISTAKES(CALLED) if (!mistake) { printf("errors: no mistake is called %s\n", name); exit(1); } }
-	maxFaults = option("FAULTS"); maxGifts = option("GIFTS"); away = option("AWAY"); known = option("KNOWN");
+	maxFaults = option("FAULTS"); maxGifts = option("GIFTS"); away = option("AWAY");
 	now.owner[0] = NOBODY; now.epoch[1] = now.since[1] = 1; N[0].answers = 2;
 	for EACH(a) {
-		now.lease[a] = 2; N[a].up = N[a].reach = N[a].life = N[a].seen = 1; N[a].clock = 3; N[a].acts = 2;
+		now.lease[a] = 2; N[a].up = N[a].reach = N[a].life = N[a].seen = N[a].sure = 1; N[a].clock = 3; N[a].acts = 2;
 		for EACH(b) N[a].leases[b] = 2;
 	}
 	if (!away) return; /* else the API server is, for all, and the owner is dead; or for all but the owner, which is cut off (2) */
@@ -375,7 +377,7 @@ static void begin() {
 	when(mustAgree (a), agree(a)) \
 	when(now.gifts < maxGifts && mayWrite (a) && !N[a].doubt, now.gifts++; put(a, now.owner[N[a].seen], now.epoch[N[a].seen])) /* another unit */ \
 	between(a, 0) between(a, 1) between(a, 2) \
-	happens(bad () && mayGoAway (a), fault(); setReach(a, 0)) \
+	happens(bad () && now.n[a].reach, fault(); setReach(a, 0)) \
 	happens(!N[a].reach, setReach(a, 1)) \
 	happens(bad () && N[a].up, fault(); setUp(a, 0)) \
 	happens(!N[a].up, setUp(a, 1)) \
@@ -391,7 +393,7 @@ active proctype all() {
 	select(slow : 0 .. 1); /* n1 and n2 are alike */
 	do
 	node(0) node(1) node(2)
-	happens(bad () && mayGoAway (0) && mayGoAway (1) && mayGoAway (2), fault(); setReach(0, 0); setReach(1, 0); setReach(2, 0))
+	happens(bad () && now.n[0].reach && now.n[1].reach && now.n[2].reach, fault(); setReach(0, 0); setReach(1, 0); setReach(2, 0))
 	when(now.lateBase == now.number && now.number < TABLES, send(now.lateWriter, now.lateOwner, now.lateEpoch); dropLate())
 	when(now.lateBase && now.lateBase != now.number, dropLate())
 	when(waits (0) && waits (1) && waits (2), tick())

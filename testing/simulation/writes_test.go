@@ -1,9 +1,11 @@
 package simulation
 
 import (
+	"math/rand/v2"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -41,6 +43,31 @@ func TestWrites(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSpread: nodes that start together share the VIPs that wait for them, though one is the first.
+func TestSpread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, size{nodes: 3, services: 60})
+		c.broken = true // TestRandomFaults has what is checked in between
+		c.wire = newWire(c, rand.New(rand.NewPCG(1, 116)))
+		c.create()
+		for _, n := range c.nodes {
+			n.start()
+			time.Sleep(100 * time.Millisecond)
+		}
+		time.Sleep(5 * time.Second)
+		c.mu.Lock()
+		for _, n := range c.nodes {
+			if len(n.kernel) < 15 || len(n.kernel) > 25 {
+				t.Errorf("%s has %d of 60 VIPs", n.name, len(n.kernel))
+			}
+		}
+		c.mu.Unlock()
+		for _, n := range c.nodes {
+			n.stop()
+		}
+	})
 }
 
 // countWrites counts from now on what is written beside renewals; it is called before a node starts.
