@@ -166,10 +166,13 @@ func (m *memory) loseClaims(epoch int64, now time.Time) {
 // moved without the API server (s.moving). Without heartbeats nothing is held on to, given up or moved.
 func (e *evaluation) decideTenure() {
 	s, now := &e.s, e.Now
-	if !e.late {
+	switch {
+	case e.late:
+		if s.renewalLate = now; now.Sub(e.Self.Renewed) > e.Timing.RenewDeadline {
+			s.ranOutAt = now
+		}
+	case e.mayWriteMoves(), s.Voters[e.Self.Name] != e.Self.Epoch: // else others hold on in the group that it was
 		s.Voters = e.listVoters()
-	} else if s.renewalLate = now; now.Sub(e.Self.Renewed) > e.Timing.RenewDeadline {
-		s.ranOutAt = now
 	}
 	t := e.tenure()
 	holds := t.Holds(now)

@@ -9,7 +9,7 @@
  * void; no kernel answers beside one that has lost the unit; who gives it away answers until its heir does; and it is answered within six ticks.
  *
  * Left to tests on simulated time: late heartbeats, keepers in turn, fences that a renewal overtakes, stuck watches that begin again, processes
- * that hang as a whole, isolated nodes, the gateway of two nodes, a deleted or restored table, deleted node leases, several units, kube-vip.
+ * that hang as a whole, isolated nodes, who counts as one of the group when some are back, the gateway of two nodes, a deleted or restored table, deleted node leases, several units, kube-vip.
  *
  * Left out, too, are what leftOut says; a write of an ended process that arrives when the next one acts; and that an heir which has read the
  * table past its watch, and not seen the fence, does not ask the old kernel.
