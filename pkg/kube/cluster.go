@@ -74,15 +74,15 @@ type Cluster struct {
 	requested map[netip.Addr]int                   // how many Services of type LoadBalancer request the address
 
 	// What Observe hands out is replaced by changes, never modified.
-	changed       map[vip.Key]bool // Services for which worldServices is out of date
-	worldServices []vip.Service    // sorted by Key
-	outdated      bool             // worldNodes and worldReserved are out of date
-	nameChecked   bool             // whether there is a Node of this name was looked at
-	worldNodes    []vip.Node       // sorted by name
-	worldReserved []vip.ReservedRange
-	poolsChanged  bool             // worldPools is out of date
-	lastPools     *cachedConfigMap // the last that there was
-	worldPools    *vip.PoolSource
+	changed                   map[vip.Key]bool // Services for which worldServices is out of date
+	worldServices             []vip.Service    // sorted by Key
+	outdated                  bool             // worldNodes and worldReserved are out of date
+	nameChecked, emptyChecked bool             // whether this node's name, and Options.Namespace, say anything was looked at
+	worldNodes                []vip.Node       // sorted by name
+	worldReserved             []vip.ReservedRange
+	poolsChanged              bool             // worldPools is out of date
+	lastPools                 *cachedConfigMap // the last that there was
+	worldPools                *vip.PoolSource
 }
 
 // New makes a Cluster of Connect's configuration, which connects in Run.

@@ -1,11 +1,13 @@
 package kube
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -64,6 +66,32 @@ func endpointSlice(name, service, address, node string) *discoveryv1.EndpointSli
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{address}, NodeName: &node,
 			TargetRef: &corev1.ObjectReference{Kind: "Pod"}}},
+	}
+}
+
+// TestNamesOfNothing: a name of an option that nothing in the cluster has is told, once.
+func TestNamesOfNothing(t *testing.T) {
+	for _, tt := range []struct {
+		namespace, service, node string
+		want                     int // warnings
+	}{{"", "web", "n1", 0}, {"", "", "n1.example.com", 1}, {"shop", "web", "", 0}, {"shop", "", "", 1}} {
+		c, _ := newTestCluster(t, "https://192.0.2.1:6443")
+		var log strings.Builder
+		c.o.Namespace, c.o.Log = tt.namespace, slog.New(slog.NewTextHandler(&log, nil))
+		var services, nodes []any
+		if tt.service != "" {
+			services = append(services, loadBalancer(tt.service, ""))
+		}
+		if tt.node != "" {
+			nodes = append(nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: tt.node}})
+		}
+		observe(c)
+		check.OK(t, errors.Join(c.services.Replace(services, "1"), c.slices.Replace(nil, "1"), c.nodes.Replace(nodes, "1")))
+		observe(c)
+		observe(c)
+		if got := strings.Count(log.String(), "level=WARN"); got != tt.want {
+			t.Errorf("%+v: %d warnings\n%s", tt, got, log.String())
+		}
 	}
 }
 

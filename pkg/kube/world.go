@@ -27,10 +27,10 @@ func (c *Cluster) Observe(w *vip.World) {
 		for _, n := range c.nodes.values {
 			c.worldNodes = append(c.worldNodes, *n)
 		}
-		c.warnOfNodeName()
 		slices.SortFunc(c.worldNodes, func(a, b vip.Node) int { return cmp.Compare(a.Name, b.Name) })
 		c.worldReserved = c.reservedRanges()
 	}
+	c.warnOfNames(w.Synced)
 	w.Services, w.Nodes, w.Reserved = c.worldServices, c.worldNodes, c.worldReserved
 	w.EgressPodsPending = w.Synced && c.pods.pending()
 	if c.o.NoServices {
@@ -40,16 +40,21 @@ func (c *Cluster) Observe(w *vip.World) {
 	w.PoolsRefused = !c.o.Pools.IsZero() && c.configMaps.doneWithout.Load() && !c.configMaps.synced.Load()
 }
 
-// warnOfNodeName logs, once, that no Node has this node's name.
-func (c *Cluster) warnOfNodeName() {
-	if c.nameChecked || len(c.worldNodes) == 0 || !c.nodes.synced.Load() {
-		return
+// warnOfNames logs, once each, that no Node has this node's name, and that no Service is in the namespace of svc_namespace.
+func (c *Cluster) warnOfNames(synced bool) {
+	if !c.nameChecked && len(c.worldNodes) > 0 && c.nodes.synced.Load() {
+		if c.nameChecked = true; c.nodes.values[vip.Key{Name: c.o.Node}] == nil {
+			c.o.Log.Warn("Kubernetes has no Node of this name. One that has this host's addresses counts instead, if there is "+
+				"one; else Services with "+
+				"externalTrafficPolicy Local, drains, and the labels of nodes have no effect here. Set vip_nodename to the name "+
+				"of the Node", "name", c.o.Node)
+		}
 	}
-	if c.nameChecked = true; c.nodes.values[vip.Key{Name: c.o.Node}] == nil {
-		c.o.Log.Warn("Kubernetes has no Node of this name. One that has this host's addresses counts instead, if there is "+
-			"one; else Services with "+
-			"externalTrafficPolicy Local, drains, and the labels of nodes have no effect here. Set vip_nodename to the name "+
-			"of the Node", "name", c.o.Node)
+	if synced && !c.emptyChecked {
+		if c.emptyChecked = true; c.o.Namespace != "" && !c.o.NoServices && len(c.services.values) == 0 {
+			c.o.Log.Warn("there is no Service in the only namespace that is looked at. Is the name of svc_namespace right?",
+				"namespace", c.o.Namespace)
+		}
 	}
 }
 
