@@ -77,7 +77,7 @@ type Cluster struct {
 	changed                   map[vip.Key]bool // Services for which worldServices is out of date
 	worldServices             []vip.Service    // sorted by Key
 	outdated                  bool             // worldNodes and worldReserved are out of date
-	nameChecked, emptyChecked bool             // whether this node's name, and Options.Namespace, say anything was looked at
+	nameChecked, emptyChecked bool             // whether warnOfNames has looked
 	worldNodes                []vip.Node       // sorted by name
 	worldReserved             []vip.ReservedRange
 	poolsChanged              bool             // worldPools is out of date

@@ -40,7 +40,7 @@ func (c *Cluster) Observe(w *vip.World) {
 	w.PoolsRefused = !c.o.Pools.IsZero() && c.configMaps.doneWithout.Load() && !c.configMaps.synced.Load()
 }
 
-// warnOfNames logs, once each, that no Node has this node's name, and that no Service is in the namespace of svc_namespace.
+// warnOfNames logs, once each, that no Node has this node's name, and that svc_namespace has no Service.
 func (c *Cluster) warnOfNames(synced bool) {
 	if !c.nameChecked && len(c.worldNodes) > 0 && c.nodes.synced.Load() {
 		if c.nameChecked = true; c.nodes.values[vip.Key{Name: c.o.Node}] == nil {

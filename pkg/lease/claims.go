@@ -42,8 +42,8 @@ func (l *Leases) claims(now time.Time) map[vip.Key]vip.Claim {
 	return all
 }
 
-// claim returns who has the unit of e, unless it was moved, or given away by a write that may have failed. What the table
-// gives this node while another acts on moves unknown here may be one of them: it stays where it was.
+// claim returns who has the unit of e, unless it was moved, or given away by a write that may have failed. What the
+// table gives this node while another acts on moves unknown here may be one of them: it stays where it was.
 func (l *Leases) claim(k vip.Key, e Entry, now time.Time) vip.Claim {
 	if m, ok := l.quorum.Moved[k]; ok {
 		return vip.Claim{Holder: m.Holder, PreviousHolder: e.Owner, Transitions: e.Transitions + 1, Valid: l.moveHolds(m)}

@@ -138,7 +138,7 @@ func (d *detector) probeEnded(p *peer, result probeResult, startedAt, now time.T
 		p.probe.next = now.Add(aliveProbePause) // to be sure soon
 	case p.state == vip.Suspect && !startedAt.After(d.diedAt):
 		p.probe.next = now // only one that begins after that death lets its node be fenced
-	case p.state == vip.Suspect:
+	case p.state == vip.Suspect && p.probe.unanswered != maxUnanswered:
 		p.probe.next = now.Add(suspectProbePause)
 	case !p.wasAlive:
 		p.probe.next = now.Add(unmetProbePause)
@@ -228,7 +228,10 @@ func (d *detector) evaluateSilent(p *peer, now time.Time) {
 	switch {
 	case p.wasAlive && probe.refusals >= minRefusals && silent >= refusedTime && !d.heardByOthers(p, now):
 		d.setState(p, vip.Dead, "its node refuses connections: nothing listens on its port", now)
-	case p.wasAlive && probe.answered && !result.answers && !result.connected && !d.heardByOthers(p, now):
+	case p.wasAlive && probe.answered && result == (probeResult{}) && !d.heardByOthers(p, now):
+		if p.state == vip.Suspect && !p.isUnanswered() {
+			return // one answer may be lost
+		}
 		d.setState(p, vip.Dead, "nobody answers for its address", now)
 		p.gone = true
 	case min(silent, now.Sub(p.firstSeen)) < d.suspectDelay(p):

@@ -110,8 +110,8 @@ func (e *evaluation) adoptMoves() {
 	}
 }
 
-// dropMoves removes a Move that the table has overtaken, once its holder does not act on it; one of another epoch of this
-// node; or one unwritten for so long that later nodes may fence the old holder: its new one gives up first.
+// dropMoves removes a Move that the table has overtaken, once its holder does not act on it; one of another epoch of
+// this node; or one unwritten for so long that later nodes may fence the old holder: its new one gives up first.
 func (e *evaluation) dropMoves() {
 	s := &e.s
 	if e.lateForMoves() {
