@@ -41,7 +41,7 @@ func TestPoolsTable(t *testing.T) {
 		`edge +IPv4 +254 +0 +254 +all namespaces +zone=a, rather disk=ssd \(100\), disk=hdd \(5\) +eth0\.7 +bgp\n`,
 		`range-shop .* shop +all +eth1 +-\n`,
 		`\nServices may ask for any address that is not reserved, and of no pool for other namespaces \(svc_addresses=any\)\.\n`,
-		`range-shop +IPv4 +9 +0 +9 +the namespaces shop`,
+		`range-shop +IPv4 +9 +0 +9 +the namespace shop`,
 		`default/given +10\.0\.0\.1 +cidr-global +Herald\n`,
 		`default/moved +10\.9\.0\.1 +- +Herald, of pool-old, which has it no more`,
 		`default/own +10\.0\.0\.7 +cidr-global +its user`,

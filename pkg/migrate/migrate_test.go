@@ -190,9 +190,9 @@ func TestCiliumServiceSelectors(t *testing.T) {
 func TestPeers(t *testing.T) {
 	const tor = `"myASN":64500,"peerASN":64501,"peerAddress":"10.0.0.1"`
 	for _, tt := range []struct{ name, spec, want string }{
-		{"fields", tor + `,"holdTime":"90s","vrf":"red","password":"secret","new":["x"]`, "BGPPeer tor, by hand: holdTime; new; password; vrf.|BGP: run Herald with bgp_enable=true, bgp_as=64500 and bgp_peers=10.0.0.1:64501."},
-		{"what changes nothing", tor + `,"disableMP":false,"vrf":"","passwordSecret":{},"connectTime":null,"peerPort":179`, "BGP: run Herald with bgp_enable=true, bgp_as=64500 and bgp_peers=10.0.0.1:64501."},
-		{"port and hops", `"myASN":64500,"peerASN":64501,"peerAddress":"fd00::1","ebgpMultiHop":true,"peerPort":1179`, "BGP: run Herald with bgp_enable=true, bgp_as=64500 and bgp_peers=[fd00::1]:64501::true:1179."},
+		{"fields", tor + `,"holdTime":"90s","vrf":"red","password":"secret","new":["x"]`, "BGPPeer tor, by hand: holdTime; new; password; vrf.|BGP: run Herald with bgp_enable=true, bgp_as=64500 and bgp_peers=10.0.0.1:64501; herald manifest takes them from its environment."},
+		{"what changes nothing", tor + `,"disableMP":false,"vrf":"","passwordSecret":{},"connectTime":null,"peerPort":179`, "BGP: run Herald with bgp_enable=true, bgp_as=64500 and bgp_peers=10.0.0.1:64501; herald manifest takes them from its environment."},
+		{"port and hops", `"myASN":64500,"peerASN":64501,"peerAddress":"fd00::1","ebgpMultiHop":true,"peerPort":1179`, "BGP: run Herald with bgp_enable=true, bgp_as=64500 and bgp_peers=[fd00::1]:64501::true:1179; herald manifest takes them from its environment."},
 		{"an AS that the router tells", `"myASN":64500,"dynamicASN":"external","peerAddress":"10.0.0.1"`, "BGPPeer tor, by hand: dynamicASN; all of it (bgp_as, bgp_peers)"},
 		{"a link", `"myASN":64500,"peerASN":64501,"interface":"eth1"`, "BGPPeer tor, by hand: interface; all of it (bgp_as, bgp_peers)"},
 	} {

@@ -217,7 +217,7 @@ func TestMistakeLeavesWhatWasGood(t *testing.T) {
 		t.Fatal(problems)
 	}
 	edited, problems := Parse(good, data("cidr-web=10.0.0.4/99", "cidr-db=10.0.1.8/31", "pool-a=10.0.2.4", "pool-a.namespaces=!", "search-order=up"))
-	want := "a: 10.0.2.4; namespaces the namespaces shop\ncidr-db: 10.0.1.8-10.0.1.9\ncidr-web: 10.0.0.4-10.0.0.5"
+	want := "a: 10.0.2.4; namespaces the namespace shop\ncidr-db: 10.0.1.8-10.0.1.9\ncidr-web: 10.0.0.4-10.0.0.5"
 	if got := edited.text(); got != want || !edited.descending || len(problems) != 3 {
 		t.Errorf("got\n%s\nwant\n%s\nproblems %v", got, want, problems)
 	}

@@ -65,6 +65,9 @@ func (n Namespaces) String() string {
 	case n.Selector != nil:
 		return "the namespaces with labels " + n.Selector.String()
 	case n.Names != nil:
+		if len(n.Names) == 1 {
+			return "the namespace " + n.Names[0]
+		}
 		return "the namespaces " + strings.Join(n.Names, ", ")
 	}
 	return "all namespaces"

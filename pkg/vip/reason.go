@@ -95,9 +95,9 @@ var Reasons = []ReasonInfo{
 		"what to change."},
 	{AddressInUse, true, true, "Another host has the address already, so the VIP is not announced; the message says " +
 		"which MAC answers for it. It is asked again, and the VIP announced once it is free."},
-	{FormerOwnerAnswers, true, true, "A node owns the VIP, and does not bind it, since a node that has lost it, and " +
-		"is neither heard nor known to be dead, goes on to answer for it, or something in its place (ARP suppression of " +
-		"a switch); the message has that node, its MAC, and what to do."},
+	{FormerOwnerAnswers, true, true, "The owner does not bind the VIP, because an earlier owner still answers for " +
+		"it, or a switch in its place (ARP suppression). That node is not heard, and not known to be dead. The message has " +
+		"its name, its MAC, and what to do."},
 	{VIPUnanswered, true, true, "A node owns the VIP, but did not reply to ARP requests or neighbor solicitations of " +
 		"another node."},
 	{VIPForeignMAC, true, true, "A host that does not own the VIP answers for it, or announces it; the message has " +
