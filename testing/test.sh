@@ -6,6 +6,7 @@
 #   test.sh all    both
 #   test.sh lint   what reads the code: gofmt, go vet, staticcheck, shellcheck
 #   test.sh unit   the tests that need no lab
+#   test.sh beside what needs nothing but CPU: quick runs it beside the rest, which waits much
 #   test.sh fuzz   every fuzz target, all together for as long as HERALD_FUZZ says: 1h, 20m, 300s
 #
 # quick, rest and all need root, and install and build what they need. A phase that fails does not keep the next from
@@ -34,7 +35,8 @@ large='^(TestDHCPHundred|TestFloods|TestHundred)$'
 proxied='^(TestCreatedAndTakenAway|TestIPMode|TestLocal|TestLocalRollingUpdate|TestTerminated|TestDualStack|TestKubectlExpose|TestDHCPExpose|TestDHCPMoves)$'
 
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+beside=
+trap '[ -z "$beside" ] || kill -TERM -- "-$beside" 2>/dev/null; rm -rf "$work"' EXIT
 trap 'echo; echo "interrupted"; exit 130' INT TERM
 touch "$work/skips" "$work/failures"
 failed=()
@@ -137,7 +139,7 @@ vulnerabilities() {
 tests() {
   local format=$1 status=0
   shift
-  go run "$gotestsum" --format "$format" --format-icons text --hide-summary output -- -vet=off "$@" 2>&1 | tee -i "$work/log" || status=$?
+  go run "$gotestsum" --format "$format" --format-icons text -- -vet=off "$@" 2>&1 | tee -i "$work/log" || status=$?
   sed -n '/^=== Skipped/,/^=== Failed\|^DONE /{/^===  *SKIP: /p;/_test.go:/p}' "$work/log" >>"$work/skips"
   sed -n '/^=== Failed/,$p' "$work/log" | tail -n 200 >>"$work/failures"
   return "$status"
@@ -158,18 +160,22 @@ concurrent() {
     sed 's|/[^/]*$||; s|^|github.com/heraldvip/herald/|' | sort -u
 }
 
-# units: those with goroutines with the race detector, if there is a compiler that it needs. Those that take long first, so
-# that no core is idle at the end.
-units() {
+# raced: the rooms with goroutines, with the race detector, if there is a compiler that it needs. Those that take long first,
+# so that no core is idle at the end.
+raced() {
   local race=-race
   command -v gcc >/dev/null || { race= && skip "the race detector" "gcc is not installed (apt-get install gcc libc6-dev)"; }
   # shellcheck disable=SC2046,SC2086 # words
   loud "tests of rooms with goroutines" tests pkgname $race -p 3 -timeout 10m $(concurrent | sort -t / -k 5 -r)
+}
+
+# others: the tests that need neither the race detector nor a lab.
+others() {
   # shellcheck disable=SC2046 # words
   loud "tests of all other packages" tests pkgname -timeout 10m $(withoutLab | grep -vxF "$(concurrent)")
 }
 
-# unraced: the packages whose tests units runs without the race detector.
+# unraced: the packages whose tests others runs without the race detector.
 unraced() {
   # shellcheck disable=SC2046 # words
   tests pkgname -race -timeout 10m $(withoutLab | grep -vxF "$(concurrent)")
@@ -264,11 +270,14 @@ quick() {
   needed "packages" testing/lab/deps.sh test
   needed "programs of the lab" testing/lab/parts/build.sh
   needed "bin/herald" make build
-  lint
-  units
-  loud "a short simulation" simulation 6
+  setsid nice -n 19 testing/test.sh beside >"$work/beside" 2>&1 </dev/null &
+  beside=$!
   quiet "the promised tests exist" promised
+  raced
   HERALD_LAB=require lab 5 "tests in the lab, of what the README promises" -run "$(named "${promises[@]}")" ./testing/e2e
+  wait "$beside" || failed+=("what ran beside")
+  beside=
+  cat "$work/beside"
 }
 
 # rest: what shows the most for its time comes first.
@@ -315,8 +324,14 @@ summary() {
 
 case ${1-} in
 lint) lint ;;
+beside)
+  lint
+  others
+  loud "a short simulation" simulation 6
+  ;;
 unit)
-  units
+  raced
+  others
   loud "the simulation" simulation 20
   ;;
 fuzz)

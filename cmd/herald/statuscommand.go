@@ -34,9 +34,9 @@ func statusCommand() *cobra.Command {
 		Use:   "status [SERVICE]",
 		Short: "Show which node announces which VIP, and what is wrong",
 		Long: "Show every Service of type LoadBalancer with its VIPs, the node that owns them, since when, the\n" +
-			"ipMode in its status, and what is wrong; or one, named as [NAMESPACE/]NAME. It reads Services, Leases, Events " +
-			"and Nodes, and works\n" +
-			"from any machine with a kubeconfig. What the user may not read is left out, and named.",
+			"ipMode in its status (MODE), and what is wrong; or one, named as [NAMESPACE/]NAME. It reads Services,\n" +
+			"Leases, Events and Nodes, and works from any machine with a kubeconfig. What the user may not read is\n" +
+			"left out, and named.",
 		Args: cobra.MaximumNArgs(1),
 	}
 	o.access = addAccessFlags(c)

@@ -22,11 +22,13 @@ type metrics struct {
 func newMetrics() *metrics {
 	m := &metrics{
 		passes: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "herald_pass_duration_seconds", Help: "How long it takes to plan for all Services and to tell all parts of Herald.",
+			Name:    "herald_pass_duration_seconds",
+			Help:    "How long it takes to plan for all Services and to tell all parts of Herald.",
 			Buckets: []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 5},
 		}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "herald_apply_errors_total", Help: "Failed tries to make addresses, routes or nftables as planned, by the part of Herald that tried.",
+			Name: "herald_apply_errors_total",
+			Help: "Failed tries to make addresses, routes or nftables as planned, by the part of Herald that tried.",
 		}, []string{"applier"}),
 		services: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "herald_services", Help: "Services of type LoadBalancer as this node sees them, by verdict (the reasons " +

@@ -215,8 +215,8 @@ func findConfig(explicit, admin string, inCluster func() (*rest.Config, error), 
 type noFileError struct{ tried error }
 
 func (e noFileError) Error() string {
-	return fmt.Sprintf("%v; set k8s_config_file to a kubeconfig. A worker has none: there Herald runs in a DaemonSet, by its "+
-		"ServiceAccount. Tried:\n%v", errNoConfig, e.tried)
+	return fmt.Sprintf("%v; set k8s_config_file to a kubeconfig. A worker has none: there Herald runs in a DaemonSet, "+
+		"by its ServiceAccount. Tried:\n%v", errNoConfig, e.tried)
 }
 
 func (e noFileError) Is(target error) bool { return target == errNoConfig }

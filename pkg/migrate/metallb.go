@@ -228,7 +228,8 @@ func (m *migration) fromMetalLBPeers() error {
 		list = append(list, peer)
 	}
 	if len(list) > 0 {
-		m.note("BGP: run Herald with bgp_enable=true, bgp_as=%d and bgp_peers=%s; herald manifest takes them from its environment.", as, strings.Join(list, ","))
+		m.note("BGP: run Herald with bgp_enable=true, bgp_as=%d and bgp_peers=%s; herald manifest takes them from its "+
+			"environment.", as, strings.Join(list, ","))
 	}
 	return nil
 }
