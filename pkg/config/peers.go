@@ -295,22 +295,9 @@ func (b BGP) AnnotatedPeers(annotations map[string]vip.Secret) ([]vip.BGPPeer, e
 	left := maxAnnotatedPeers
 	for n := 0; ; n++ {
 		prefix := fmt.Sprintf("bgp-peers-%d-", n)
-		nameOf := func(key string) string {
-			own := prefix + key
-			// no peer is without an AS number
-			if _, given := annotations[own]; n > 0 && (key == "peer-ip" || given && key != "peer-asn") {
-				return own
-			}
-			for _, name := range []string{own, "bgp-peers-0-" + key, key} {
-				if annotations[name] != "" {
-					return name
-				}
-			}
-			return own
-		}
-		value := func(key string) string { return string(annotations[nameOf(key)]) }
+		value := func(key string) string { return string(annotations[annotationOf(annotations, n, key)]) }
 		check := func(key string, err error) {
-			name := nameOf(key)
+			name := annotationOf(annotations, n, key)
 			if err != nil && (n == 0 || name == prefix+key) { // else it is an error of peer 0 already
 				errs = append(errs, fmt.Errorf("annotation %s/%s %w", b.AnnotationPrefix, name, err))
 			}
@@ -352,6 +339,21 @@ func (b BGP) AnnotatedPeers(annotations map[string]vip.Secret) ([]vip.BGPPeer, e
 		return nil, err
 	}
 	return peers, nil
+}
+
+// annotationOf returns the name of the annotation that has the value of a key for peer n.
+func annotationOf(annotations map[string]vip.Secret, n int, key string) string {
+	own := fmt.Sprintf("bgp-peers-%d-%s", n, key)
+	// no peer is without an AS number
+	if _, given := annotations[own]; n > 0 && (key == "peer-ip" || given && key != "peer-asn") {
+		return own
+	}
+	for _, name := range []string{own, "bgp-peers-0-" + key, key} {
+		if annotations[name] != "" {
+			return name
+		}
+	}
+	return own
 }
 
 func parseBase64Password(v string) (vip.Secret, error) {

@@ -65,6 +65,12 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo
 		l.own.ConfirmAfter = time.Time{}
 		l.o.Log.Info("the other nodes confirm that nothing of what this node has was moved while its process was stopped")
 	}
+	l.logDecision(before, d, info)
+	l.changed = l.changed || d.Changed
+}
+
+// logDecision logs what is new in a decision.
+func (l *Leases) logDecision(before, d quorum.Decision, info *vip.NodeInfo) {
 	if d.Rejoining && !before.Isolated {
 		l.o.Log.Info("the last Herald of this node reached too few other nodes on the VIPs' link; this one takes no VIP " +
 			"until it has reached them for a moment")
@@ -85,7 +91,6 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo
 		l.o.Log.Info("VIPs were moved while the API server was away, and their new owners have not written that yet; " +
 			"this node acquires none until they have")
 	}
-	l.changed = l.changed || d.Changed
 }
 
 // hasNetworkOf reports whether a node has an address in the network of a on its link of heartbeats.

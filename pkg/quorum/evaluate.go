@@ -166,14 +166,7 @@ func (m *memory) loseClaims(epoch int64, now time.Time) {
 // moved without the API server (s.moving). Without heartbeats nothing is held on to, given up or moved.
 func (e *evaluation) decideTenure() {
 	s, now := &e.s, e.Now
-	switch {
-	case e.late:
-		if s.renewalLate = now; now.Sub(e.Self.Renewed) > e.Timing.RenewDeadline {
-			s.ranOutAt = now
-		}
-	case e.mayWriteMoves(), s.Voters[e.Self.Name] != e.Self.Epoch: // else others hold on in the group that it was
-		s.Voters = e.listVoters()
-	}
+	e.updateVoters()
 	t := e.tenure()
 	holds := t.Holds(now)
 	if t.Confirmed {
@@ -231,6 +224,19 @@ func (e *evaluation) decideTenure() {
 		e.d.Changed = true
 	}
 	e.d.HoldUntil, e.d.Holders = later(s.heldUntil, s.keptUntil), len(s.holders)
+}
+
+// updateVoters stores the voters while this node renews, and when it last did not.
+func (e *evaluation) updateVoters() {
+	s := &e.s
+	switch {
+	case e.late:
+		if s.renewalLate = e.Now; e.Now.Sub(e.Self.Renewed) > e.Timing.RenewDeadline {
+			s.ranOutAt = e.Now
+		}
+	case e.mayWriteMoves(), s.Voters[e.Self.Name] != e.Self.Epoch: // else others hold on in the group that it was
+		s.Voters = e.listVoters()
+	}
 }
 
 // acts reports whether this node acts: by a confirmed tenure, or stopped so briefly that others may confirm it.
