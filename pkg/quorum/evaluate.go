@@ -121,11 +121,7 @@ func (e *evaluation) updatePeers() {
 		_, before := e.s.memory[node]
 		p.updateAnswersUntil(before, e.Now)
 		p.updateIsolated(e.Now)
-		if !p.yielded() {
-			p.yieldedSince = time.Time{}
-		} else if p.yieldedSince.IsZero() {
-			p.yieldedSince = e.Now
-		}
+		p.yieldedSince = since(p.yieldedSince, p.yielded(), e.Now)
 		e.peers[node], known[node] = p, p.memory
 	}
 	e.s.memory = known
@@ -169,28 +165,16 @@ func (e *evaluation) decideTenure() {
 	e.updateVoters()
 	t := e.tenure()
 	holds := t.Holds(now)
-	if t.Confirmed {
-		s.unconfirmedSince = time.Time{}
-	} else if s.unconfirmedSince.IsZero() {
-		s.unconfirmedSince = now
-	}
+	s.unconfirmedSince = since(s.unconfirmedSince, !t.Confirmed, now)
 	api, returned, dead, unheard := e.findHolders(e.acts())
-	if !api {
-		s.apiSince = time.Time{}
-	} else if s.apiSince.IsZero() {
-		s.apiSince = now
-	}
+	s.apiSince = since(s.apiSince, api, now)
 	mayFollow := api && now.Sub(s.apiSince) <= e.apiTolerance(returned)
 	agree, watches := e.countAgreeing(), e.Statuses != nil
 	majority := 2*agree > len(s.Voters)
 	half := e.late && 2*agree == len(s.Voters)
 	e.d.NeedsGateway = e.d.NeedsGateway || half
 	enough := majority || half && e.Gateway == vip.Alive && unheard == 0
-	if !e.late || api || !watches || 2*dead <= len(s.Voters) {
-		s.cutOffSince = time.Time{}
-	} else if s.cutOffSince.IsZero() {
-		s.cutOffSince = now
-	}
+	s.cutOffSince = since(s.cutOffSince, e.late && !api && watches && 2*dead > len(s.Voters), now)
 	e.d.Verdict = Expiring
 	switch {
 	case !e.late || e.Self.EpochOver || e.Self.Epoch == 0:

@@ -231,6 +231,17 @@ func ClaimText(node string, epoch int64) string {
 	return node + "@" + strconv.FormatInt(epoch, 10)
 }
 
+// since returns at, since when something is so; now if that has just begun; zero if it is not so.
+func since(at time.Time, is bool, now time.Time) time.Time {
+	switch {
+	case !is:
+		return time.Time{}
+	case at.IsZero():
+		return now
+	}
+	return at
+}
+
 func later(a, b time.Time) time.Time {
 	if b.After(a) {
 		return b
