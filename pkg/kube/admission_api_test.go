@@ -101,12 +101,10 @@ func TestAdmission(t *testing.T) {
 		request{serviceAccount, "DELETE", leases + "/own" + dry, "", ""},
 		request{serviceAccount, "POST", leases + dry, lease("mine", claim), "managed-by=herald"},
 		request{serviceAccount, "DELETE", election, "", "managed-by=herald"},
-		request{serviceAccount, "PUT", election, strings.Replace(stored(election), `"n1"`, `"thief"`, 1),
-			"managed-by=herald"},
+		request{serviceAccount, "PUT", election, strings.Replace(stored(election), `"n1"`, `"thief"`, 1), "managed-by=herald"},
 		request{serviceAccount, "PUT", election, strings.Replace(stored(election), `"name"`,
 			`"labels":{"app.kubernetes.io/managed-by":"herald"},"name"`, 1), "managed-by=herald"},
-		request{serviceAccount, "PATCH", services + "/old/status" + dry,
-			`{"status":{"loadBalancer":{"ingress":[{"ip":"10.9.9.9"}]}}}`, ""},
+		request{serviceAccount, "PATCH", services + "/old/status" + dry, `{"status":{"loadBalancer":{"ingress":[{"ip":"10.9.9.9"}]}}}`, ""},
 		request{serviceAccount, "PATCH", services + "/old/status" + dry,
 			`{"metadata":{"annotations":{"kube-vip.io/hwaddr":"02:00:00:00:00:02"}}}`, "only its own annotations"},
 		request{serviceAccount, "PATCH", services + "/old/status" + dry,
@@ -122,8 +120,7 @@ func TestAdmission(t *testing.T) {
 		request{serviceAccount, "PATCH", services + "/old/status" + dry,
 			`{"metadata":{"finalizers":["service.kubernetes.io/load-balancer-cleanup","example.com/stuck"]}}`,
 			"no labels, owners or finalizers"},
-		request{serviceAccount, "PATCH", services + "/kept/status" + dry, `{"metadata":{"finalizers":["example.com/stuck"]}}`,
-			""},
+		request{serviceAccount, "PATCH", services + "/kept/status" + dry, `{"metadata":{"finalizers":["example.com/stuck"]}}`, ""},
 		request{serviceAccount, "PATCH", services + "/kept/status" + dry,
 			`{"metadata":{"finalizers":["service.kubernetes.io/load-balancer-cleanup"]}}`, "no labels, owners or finalizers"},
 	)
@@ -138,8 +135,7 @@ func TestAdmission(t *testing.T) {
 		return nil
 	})
 	expect(
-		request{tenant, "POST", services + dry, service("a", `"kube-vip.io/hwaddr":"02:00:00:00:00:01"`),
-			"may not set kube-vip.io/hwaddr"},
+		request{tenant, "POST", services + dry, service("a", `"kube-vip.io/hwaddr":"02:00:00:00:00:01"`), "may not set kube-vip.io/hwaddr"},
 	)
 	api.must(t, "PATCH", "/api/v1/namespaces/"+ns, `{"metadata":{"annotations":{"heraldvip.io/allowed-annotations":"*"}}}`)
 	check.Until(t, 20*time.Second, "the namespace may set every annotation", func() error {

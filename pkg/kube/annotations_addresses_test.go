@@ -37,15 +37,13 @@ func TestPrecedence(t *testing.T) {
 		{"... what is no address", given(nil), "x", "10.0.0.7 " + addressesKey + " web", false,
 			"As long as spec.loadBalancerIP can't be read the Service keeps 10.0.0.7."},
 		{"then MetalLB's", given(map[string]string{metallb: "10.0.0.50"}), "", "10.0.0.50 " + metallb + " ", true, ""},
-		{"then Cilium's", given(map[string]string{cilium: "10.0.0.50,fd00::5"}), "", "10.0.0.50,fd00::5 " + cilium + " ",
-			true, ""},
+		{"then Cilium's", given(map[string]string{cilium: "10.0.0.50,fd00::5"}), "", "10.0.0.50,fd00::5 " + cilium + " ", true, ""},
 		{"two of a person", map[string]string{addressesKey: "10.0.0.8"}, "10.0.0.50", "10.0.0.8 " + addressesKey + " ", false,
 			`spec.loadBalancerIP asks for "10.0.0.50", and has no effect: kube-vip.io/loadbalancerIPs, which comes first, asks for "10.0.0.8". Remove one of them.`},
 		{"two that agree", map[string]string{addressesKey: "10.0.0.8, FD00::1"}, "fd00:0::1", "10.0.0.8,fd00::1 " +
 			addressesKey + " ", false, ""},
 		{"two of a person beside what was given", given(map[string]string{cilium: "10.0.0.8"}), "10.0.0.50", "10.0.0.8 " +
-			cilium + " ", true,
-			`spec.loadBalancerIP asks for "10.0.0.50", and has no effect: lbipam.cilium.io/ips, which comes first`},
+			cilium + " ", true, `spec.loadBalancerIP asks for "10.0.0.50", and has no effect: lbipam.cilium.io/ips, which comes first`},
 		{"given beside an own one", map[string]string{addressesKey: "10.0.0.8", allocatedKey: "web", besideKey: "fd00::1"},
 			"", "10.0.0.8,fd00::1 " + addressesKey + " web", false, ""},
 		{"... of the spec", map[string]string{allocatedKey: "web", besideKey: "fd00::1"}, "10.0.0.8",
@@ -63,8 +61,7 @@ func TestPrecedence(t *testing.T) {
 			o := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, LoadBalancerIP: tt.spec}}
 			o.Annotations = tt.annotations
 			s := readService(o)
-			if d := cmp.Diff(tt.want, joinAddrs(s.Addresses, ",")+" "+s.Source+" "+s.Allocated); d != "" ||
-				s.Superseded != tt.superseded {
+			if d := cmp.Diff(tt.want, joinAddrs(s.Addresses, ",")+" "+s.Source+" "+s.Allocated); d != "" || s.Superseded != tt.superseded {
 				t.Errorf("superseded %v, -want +got:\n%s", s.Superseded, d)
 			}
 			told := strings.Join(s.Invalid, " ")

@@ -34,8 +34,7 @@ func TestReadAnnotations(t *testing.T) {
 		want       vip.Service
 	}{
 		{addressesKey, "192.168.0.10", vip.Service{Addresses: addrs("192.168.0.10"), Source: addressesKey}},
-		{addressesKey, " 192.168.0.10 ,\tfd00::10 ", vip.Service{Addresses: addrs("192.168.0.10", "fd00::10"),
-			Source: addressesKey}},
+		{addressesKey, " 192.168.0.10 ,\tfd00::10 ", vip.Service{Addresses: addrs("192.168.0.10", "fd00::10"), Source: addressesKey}},
 		{addressesKey, "192.168.0.10,192.168.0.10,::ffff:192.168.0.10", vip.Service{Addresses: addrs("192.168.0.10"),
 			Source: addressesKey}},
 		{addressesKey, "fd00::1,FD00:0::1", vip.Service{Addresses: addrs("fd00::1"), Source: addressesKey}},
@@ -64,10 +63,8 @@ func TestReadAnnotations(t *testing.T) {
 			Source: "metallb.io/loadBalancerIPs"}},
 		{"metallb.universe.tf/loadBalancerIPs", "192.168.0.10", vip.Service{Addresses: addrs("192.168.0.10"),
 			Source: "metallb.universe.tf/loadBalancerIPs"}},
-		{"lbipam.cilium.io/ips", "192.168.0.10", vip.Service{Addresses: addrs("192.168.0.10"),
-			Source: "lbipam.cilium.io/ips"}},
-		{"io.cilium/lb-ipam-ips", "192.168.0.10", vip.Service{Addresses: addrs("192.168.0.10"),
-			Source: "io.cilium/lb-ipam-ips"}},
+		{"lbipam.cilium.io/ips", "192.168.0.10", vip.Service{Addresses: addrs("192.168.0.10"), Source: "lbipam.cilium.io/ips"}},
+		{"io.cilium/lb-ipam-ips", "192.168.0.10", vip.Service{Addresses: addrs("192.168.0.10"), Source: "io.cilium/lb-ipam-ips"}},
 		{"lbipam.cilium.io/ips", "x", vip.Service{Source: "lbipam.cilium.io/ips", Invalid: []string{
 			`lbipam.cilium.io/ips is "x": "x" is not an IP address; write IP addresses separated by commas, such as 192.168.0.10,fd00::10.`}}},
 		{announceKey, "bgp", vip.Service{Announce: []vip.Method{vip.ByBGP}}},
@@ -131,9 +128,8 @@ func TestReadAnnotations(t *testing.T) {
 			`kube-vip.io/leaseName is "` + long[:60] +
 				`"...: no name that a Lease can have; write lower case letters, digits, - and . only. The default is used.`}}},
 		{addressesKey, most + ", 10.0.0.1", vip.Service{Addresses: addrs(sixteen...), Source: addressesKey}},
-		{addressesKey, most + ",10.0.0.17,no address", vip.Service{Addresses: addrs(sixteen...), Source: addressesKey,
-			Invalid: []string{
-				`kube-vip.io/loadbalancerIPs is "10.0.0.1,10.0.0.2,10.0.0.3,10.0.0.4,10.0.0.5,10.0.0.6,10.0.0"...: a Service may have 16 addresses; those after 10.0.0.16 are left out.`}}},
+		{addressesKey, most + ",10.0.0.17,no address", vip.Service{Addresses: addrs(sixteen...), Source: addressesKey, Invalid: []string{
+			`kube-vip.io/loadbalancerIPs is "10.0.0.1,10.0.0.2,10.0.0.3,10.0.0.4,10.0.0.5,10.0.0.6,10.0.0"...: a Service may have 16 addresses; those after 10.0.0.16 are left out.`}}},
 		{sharingKeyKey, " a key, of two words ", vip.Service{SharingKey: "a key, of two words"}},
 		{sharingKeyKey, strings.Repeat("k", 254), vip.Service{Invalid: []string{
 			`heraldvip.io/sharing-key is "` + strings.Repeat("k", 60) +
@@ -149,8 +145,7 @@ func TestReadAnnotations(t *testing.T) {
 		{egressKey, "true", vip.Service{Invalid: []string{
 			`kube-vip.io/egress is "true": the Service has no spec.selector, which says what its pods are. What they send keeps its source.`}}},
 		{"kube-vip.io/egress-allowed-network", "10.0.0.0/8", vip.Service{Invalid: []string{
-			"kube-vip.io/egress-allowed-network is not known; did you mean kube-vip.io/egress-allowed-networks? It has no " +
-				"effect."}}},
+			"kube-vip.io/egress-allowed-network is not known; did you mean kube-vip.io/egress-allowed-networks? It has no " + "effect."}}},
 		{egressKey, "false", vip.Service{}},
 		{serviceVLANKey, "", vip.Service{}},
 		{hwaddrKey, "00:00:6C:00:00:01", vip.Service{DHCP: vip.DHCP{MAC: "00:00:6c:00:00:01"}}},
@@ -255,8 +250,7 @@ func TestAnnotationsTable(t *testing.T) {
 			t.Errorf("%s has a prefix that is not ours", a.Key)
 		}
 	}
-	for _, key := range []string{addressesKey, ignoreKey, interfaceKey, leaseNameKey, withoutEndpointsKey, ipModeKey,
-		vipHostKey} {
+	for _, key := range []string{addressesKey, ignoreKey, interfaceKey, leaseNameKey, withoutEndpointsKey, ipModeKey, vipHostKey} {
 		if a, ok := rows[key]; !ok || a.Unsupported {
 			t.Errorf("%s is read, but the table says %+v", key, a)
 		}

@@ -67,8 +67,7 @@ func TestForwardAnnotations(t *testing.T) {
 // TestGatewayAddressIsNoVIP: what a gateway has on its far side is no address to announce.
 func TestGatewayAddressIsNoVIP(t *testing.T) {
 	r := &cachedService{}
-	r.Ingress = []vip.Ingress{{Addr: addrs("10.0.0.50")[0], IPMode: vip.ModeVIP},
-		{Addr: addrs("11.22.33.1")[0], IPMode: vip.ModeProxy}}
+	r.Ingress = []vip.Ingress{{Addr: addrs("10.0.0.50")[0], IPMode: vip.ModeVIP}, {Addr: addrs("11.22.33.1")[0], IPMode: vip.ModeProxy}}
 	annotationReader{&r.Service, nil}.readAddresses("")
 	if d := cmp.Diff(addrs("10.0.0.50"), r.Addresses, compareNets); d != "" {
 		t.Errorf("-want +got:\n%s", d)

@@ -64,8 +64,7 @@ func TestMain(m *testing.M) {
 }
 
 // errNoParts: the binaries have not been built.
-var errNoParts = errors.New("bin/parts/etcd or bin/parts/kube-apiserver is missing; testing/lab/parts/build.sh " +
-	"builds them")
+var errNoParts = errors.New("bin/parts/etcd or bin/parts/kube-apiserver is missing; testing/lab/parts/build.sh " + "builds them")
 
 // startAPI is the API server, running. It skips the test if the server's binaries are missing, unless HERALD_LAB is
 // "require".
@@ -119,12 +118,10 @@ func newAPIServer() (*apiServer, error) {
 		return nil, err
 	}
 	s.etcd, s.port = ports[0], ports[2]
-	s.admin = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
-		DisableKeepAlives: true}}
+	s.admin = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
 	at := fmt.Sprintf("http://127.0.0.1:%d", s.etcd)
 	peer := fmt.Sprintf("http://127.0.0.1:%d", ports[1])
-	s.etcdRuns, err = start(s.dir, "etcd", filepath.Join(s.bin, "etcd"), "--data-dir", filepath.Join(s.dir, "etcd"),
-		"--unsafe-no-fsync",
+	s.etcdRuns, err = start(s.dir, "etcd", filepath.Join(s.bin, "etcd"), "--data-dir", filepath.Join(s.dir, "etcd"), "--unsafe-no-fsync",
 		"--listen-client-urls", at, "--advertise-client-urls", at,
 		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer)
 	if err == nil {
@@ -143,8 +140,7 @@ func (s *apiServer) start() error {
 	p, err := start(s.dir, "kube-apiserver", filepath.Join(s.bin, "kube-apiserver"),
 		"--etcd-servers", fmt.Sprintf("http://127.0.0.1:%d", s.etcd),
 		"--bind-address", "127.0.0.1", "--secure-port", fmt.Sprint(s.port), "--cert-dir", in("certs"),
-		"--token-auth-file", in("tokens.csv"), "--authorization-mode", "RBAC", "--disable-admission-plugins",
-		"ServiceAccount",
+		"--token-auth-file", in("tokens.csv"), "--authorization-mode", "RBAC", "--disable-admission-plugins", "ServiceAccount",
 		"--service-account-key-file", in("sa.key"), "--service-account-signing-key-file", in("sa.key"),
 		"--service-account-issuer", "https://herald.test",
 		"--service-cluster-ip-range", "10.112.0.0/16", "--endpoint-reconciler-type", "none")

@@ -164,8 +164,7 @@ func TestAssignmentOfWhatWasThere(t *testing.T) {
 			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "10.0.0.11"}}
 		}, false, 2},
 		"what it was given is superseded": {func(s *corev1.Service) {
-			s.Annotations = map[string]string{addressesKey: "10.0.0.8", allocatedKey: "old",
-				"metallb.io/loadBalancerIPs": "10.0.0.9"}
+			s.Annotations = map[string]string{addressesKey: "10.0.0.8", allocatedKey: "old", "metallb.io/loadBalancerIPs": "10.0.0.9"}
 		}, func(s *corev1.Service) { s.Annotations = nil }, true, 1},
 		"its user names another":                  {nil, names("", "10.0.0.99"), false, 1},
 		"... in place of what it was given":       {names("old", "10.9.0.1"), names("old", "10.0.0.99"), false, 1},
@@ -185,8 +184,7 @@ func TestAssignmentOfWhatWasThere(t *testing.T) {
 				if o.Superseded != tt.remove {
 					t.Fatalf("superseded: %v", o.Superseded)
 				}
-				w := vip.Assignment{Service: k, UID: "uid", Pool: "cidr-global", Had: o.Addresses, HadPool: o.Allocated,
-					Remove: tt.remove}
+				w := vip.Assignment{Service: k, UID: "uid", Pool: "cidr-global", Had: o.Addresses, HadPool: o.Allocated, Remove: tt.remove}
 				if !tt.remove {
 					w.Addresses = addrs("10.0.0.1")
 				}

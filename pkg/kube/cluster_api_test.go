@@ -111,8 +111,7 @@ func TestExactPermissions(t *testing.T) {
 		"addressType":"IPv4","endpoints":[{"addresses":["10.200.1.5"],"nodeName":"n1","conditions":{"ready":true}}]}`)
 	r.poked.until(t, "the Service with an endpoint", func() bool {
 		s := r.service(key)
-		return s != nil &&
-			s.Endpoints.Any()
+		return s != nil && s.Endpoints.Any()
 	})
 
 	var w vip.World
@@ -257,8 +256,7 @@ func TestNamespacedPermissions(t *testing.T) {
 	r.useLeases(t, ns)
 	r.useLeases(t, own)
 	r.useLeases(t, locks)
-	event := vip.Event{Service: key, UID: r.service(key).UID, Reason: vip.VIPAnnounced,
-		Message: "node n1 announces 192.168.7.101 on eth0"}
+	event := vip.Event{Service: key, UID: r.service(key).UID, Reason: vip.VIPAnnounced, Message: "node n1 announces 192.168.7.101 on eth0"}
 	r.putEvents(t, event)
 	if n := r.log.count("level=WARN"); n != 0 {
 		t.Errorf("%d warnings:\n%s", n, r.log)
@@ -331,8 +329,7 @@ func TestServerGoesAndComesBack(t *testing.T) {
 		return cmp.Equal(r.service(key).Addresses, []netip.Addr{netip.MustParseAddr("192.168.7.105")}, compareNets)
 	})
 	t.Logf("server ready after %v, change seen after another %v", ready.Sub(began), time.Since(ready))
-	r.poked.until(t, "the status wanted while it could not be reached",
-		func() bool { return r.service(key).VIPHost == "n1" })
+	r.poked.until(t, "the status wanted while it could not be reached", func() bool { return r.service(key).VIPHost == "n1" })
 	if n := r.log.count("can't be reached"); n != 1 {
 		t.Errorf("logged %d times that the server can't be reached, want once", n)
 	}
@@ -371,8 +368,7 @@ func TestRunEnds(t *testing.T) {
 		if unreachable {
 			api.kill()
 			check.True(t, time.Minute, "the back-off has grown", func() bool {
-				return sum(t, r.Collectors(),
-					"herald_api_requests_total", "error") >= 30
+				return sum(t, r.Collectors(), "herald_api_requests_total", "error") >= 30
 			})
 		} else {
 			r.poked.until(t, "Synced", r.Synced)
@@ -409,10 +405,7 @@ func TestInvalidToken(t *testing.T) {
 	startAPI(t)
 	r := newClusterTest(t, "unknown", Options{})
 	check.Run(t, r)
-	check.True(t, 20*time.Second, "a warning", func() bool {
-		return r.log.count("level=WARN", "services",
-			"Unauthorized") > 0
-	})
+	check.True(t, 20*time.Second, "a warning", func() bool { return r.log.count("level=WARN", "services", "Unauthorized") > 0 })
 	if r.Synced() {
 		t.Error("synced with nothing")
 	}

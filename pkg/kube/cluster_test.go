@@ -45,9 +45,8 @@ func observe(c *Cluster) vip.World {
 
 func loadBalancer(name string, addresses string) *corev1.Service {
 	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name,
-			Annotations: map[string]string{addressesKey: addresses}},
-		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: map[string]string{addressesKey: addresses}},
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer},
 	}
 }
 
@@ -61,11 +60,9 @@ func clusterIPService(name string, clusterIPs ...string) *corev1.Service {
 // endpointSlice is a slice of a Service with one ready pod.
 func endpointSlice(name, service, address, node string) *discoveryv1.EndpointSlice {
 	return &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name,
-			Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{address}, NodeName: &node,
-			TargetRef: &corev1.ObjectReference{Kind: "Pod"}}},
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{address}, NodeName: &node, TargetRef: &corev1.ObjectReference{Kind: "Pod"}}},
 	}
 }
 
@@ -171,14 +168,10 @@ func TestPokes(t *testing.T) {
 		{"its endpoint", func() error { return c.slices.Add(endpointSlice("db-1", "db", "10.0.0.2", "n1")) }, 0},
 		{"its endpoint moves", func() error { return c.slices.Update(endpointSlice("db-1", "db", "10.0.0.3", "n2")) }, 0},
 		{"its endpoint gets the address of the VIP", func() error {
-			return c.slices.Update(endpointSlice("db-1", "db",
-				"192.168.0.2", "n2"))
+			return c.slices.Update(endpointSlice("db-1", "db", "192.168.0.2", "n2"))
 		}, 1},
 		{"and lets it go", func() error { return c.slices.Delete(endpointSlice("db-1", "db", "192.168.0.2", "n2")) }, 1},
-		{"its cluster IP becomes that of the VIP", func() error {
-			return c.services.Update(clusterIPService("db",
-				"192.168.0.2"))
-		}, 1},
+		{"its cluster IP becomes that of the VIP", func() error { return c.services.Update(clusterIPService("db", "192.168.0.2")) }, 1},
 		{"and changes again", func() error { return c.services.Update(clusterIPService("db", "10.96.0.2")) }, 1},
 		{"it becomes a VIP", func() error { return c.services.Update(loadBalancer("db", "192.168.0.3")) }, 1},
 		{"it goes", func() error { return c.services.Delete(loadBalancer("db", "192.168.0.3")) }, 1},
@@ -190,8 +183,7 @@ func TestPokes(t *testing.T) {
 				n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, LastHeartbeatTime: metav1.Now()}}
 			}))
 		}, 0},
-		{"it is cordoned", func() error { return c.nodes.Update(node(func(n *corev1.Node) { n.Spec.Unschedulable = true })) },
-			0},
+		{"it is cordoned", func() error { return c.nodes.Update(node(func(n *corev1.Node) { n.Spec.Unschedulable = true })) }, 0},
 		{"it is not ready", func() error {
 			return c.nodes.Update(node(func(n *corev1.Node) {
 				n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
@@ -204,16 +196,12 @@ func TestPokes(t *testing.T) {
 		{"the same range", func() error { return c.cidrs.Update(ranges("10.96.0.0/16")) }, 0},
 		{"a second", func() error { return c.cidrs.Update(ranges("10.96.0.0/16", "fd01::/108")) }, 1},
 		{"all Services at once", func() error {
-			return c.services.Replace([]any{loadBalancer("a", "192.168.0.4"), loadBalancer("b", "192.168.0.5"),
-				clusterIPService("c")}, "9")
+			return c.services.Replace([]any{loadBalancer("a", "192.168.0.4"), loadBalancer("b", "192.168.0.5"), clusterIPService("c")}, "9")
 		}, 1},
 		{"all Services but one", func() error {
 			return c.services.Replace([]any{loadBalancer("a", "192.168.0.4"), clusterIPService("c")}, "10")
 		}, 1},
-		{"all but one that is no VIP", func() error {
-			return c.services.Replace([]any{loadBalancer("a", "192.168.0.4")},
-				"11")
-		}, 0},
+		{"all but one that is no VIP", func() error { return c.services.Replace([]any{loadBalancer("a", "192.168.0.4")}, "11") }, 0},
 	}
 	for _, s := range steps {
 		if err := s.do(); err != nil {
@@ -273,8 +261,7 @@ func TestEndpointsOfAllSlices(t *testing.T) {
 	c, _ := newTestCluster(t, "https://192.0.2.1:6443")
 	c.services.Add(loadBalancer("web", "192.168.0.1"))
 	terminating := endpointSlice("web-3", "web", "10.0.0.3", "n3")
-	terminating.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true),
-		Terminating: new(true)}
+	terminating.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true), Terminating: new(true)}
 	elsewhere := endpointSlice("web-4", "web", "10.0.0.4", "")
 	elsewhere.Endpoints[0].NodeName = nil
 	endpoints := func() vip.Endpoints { return observe(c).Services[0].Endpoints }
@@ -282,20 +269,15 @@ func TestEndpointsOfAllSlices(t *testing.T) {
 		do   func() error
 		want vip.Endpoints
 	}{
-		{func() error { return c.slices.Add(endpointSlice("web-2", "web", "10.0.0.2", "n2")) },
-			vip.Endpoints{Ready: []string{"n2"}}},
-		{func() error { return c.slices.Add(endpointSlice("web-1", "web", "10.0.0.1", "n1")) },
-			vip.Endpoints{Ready: []string{"n1", "n2"}}},
-		{func() error { return c.slices.Add(endpointSlice("web-v6", "web", "fd00::1", "n1")) },
-			vip.Endpoints{Ready: []string{"n1", "n2"}}},
-		{func() error { return c.slices.Add(terminating) }, vip.Endpoints{Ready: []string{"n1", "n2"},
-			Terminating: []string{"n3"}}},
+		{func() error { return c.slices.Add(endpointSlice("web-2", "web", "10.0.0.2", "n2")) }, vip.Endpoints{Ready: []string{"n2"}}},
+		{func() error { return c.slices.Add(endpointSlice("web-1", "web", "10.0.0.1", "n1")) }, vip.Endpoints{Ready: []string{"n1", "n2"}}},
+		{func() error { return c.slices.Add(endpointSlice("web-v6", "web", "fd00::1", "n1")) }, vip.Endpoints{Ready: []string{"n1", "n2"}}},
+		{func() error { return c.slices.Add(terminating) }, vip.Endpoints{Ready: []string{"n1", "n2"}, Terminating: []string{"n3"}}},
 		{func() error { return c.slices.Add(elsewhere) }, vip.Endpoints{Ready: []string{"n1", "n2"},
 			Terminating: []string{"n3"}, WithoutNode: true}},
 		{func() error { return c.slices.Delete(endpointSlice("web-2", "web", "", "")) },
 			vip.Endpoints{Ready: []string{"n1"}, Terminating: []string{"n3"}, WithoutNode: true}},
-		{func() error { return c.slices.Delete(elsewhere) }, vip.Endpoints{Ready: []string{"n1"},
-			Terminating: []string{"n3"}}},
+		{func() error { return c.slices.Delete(elsewhere) }, vip.Endpoints{Ready: []string{"n1"}, Terminating: []string{"n3"}}},
 		{func() error { return c.slices.Update(endpointSlice("web-1", "other", "10.0.0.1", "n1")) },
 			vip.Endpoints{Ready: []string{"n1"}, Terminating: []string{"n3"}}},
 		{func() error { return c.slices.Replace(nil, "9") }, vip.Endpoints{}},

@@ -29,8 +29,7 @@ func TestConditionsAreWritten(t *testing.T) {
 	since := func(c vip.ConditionType) string {
 		return r.Cluster.service(key).conditionsSince[c].UTC().Format(time.RFC3339)
 	}
-	announced := vip.Condition{Type: vip.Announced, Status: vip.ConditionTrue, Reason: vip.VIPAnnounced,
-		Message: "node n2 announces it"}
+	announced := vip.Condition{Type: vip.Announced, Status: vip.ConditionTrue, Reason: vip.VIPAnnounced, Message: "node n2 announces it"}
 	allocated := vip.Condition{Type: vip.Allocated, Status: vip.ConditionTrue, Reason: vip.AddressSet, Message: "named"}
 	want := vip.Status{Service: key, VIPHost: "n2", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.106")}},
 		Conditions: []vip.Condition{allocated, announced}}
@@ -46,8 +45,7 @@ func TestConditionsAreWritten(t *testing.T) {
 		t.Errorf("Announced since %s; %+v", since(vip.Announced), s)
 	}
 	check.True(t, 5*time.Second, "all writes have ended", func() bool {
-		return sum(t, r.Collectors(),
-			"herald_status_writes_total", "written") >= 2
+		return sum(t, r.Collectors(), "herald_status_writes_total", "written") >= 2
 	})
 	if got := sum(t, r.Collectors(), "herald_api_requests_total", "services/status"); got != 2 {
 		t.Errorf("%v requests for 2 changes", got)

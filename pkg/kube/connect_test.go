@@ -57,8 +57,7 @@ func TestFindConfig(t *testing.T) {
 	}{
 		{name: "explicit file", explicit: at("good"), admin: at("other"), inCluster: inside, host: "https://192.0.2.7:6443",
 			where: "file " + at("good")},
-		{name: "explicit file that is missing", explicit: at("missing"), inCluster: inside, host: "https://10.96.0.1",
-			where: pod},
+		{name: "explicit file that is missing", explicit: at("missing"), inCluster: inside, host: "https://10.96.0.1", where: pod},
 		{name: "in a Pod", admin: at("missing"), inCluster: inside, home: at("good"), host: "https://10.96.0.1", where: pod},
 		{name: "in a Pod with the node's file", admin: at("good"), inCluster: inside, host: "https://192.0.2.7:6443",
 			where: "file " + at("good") + ", not by " + pod},
@@ -72,8 +71,7 @@ func TestFindConfig(t *testing.T) {
 		{name: "that of the home directory", admin: at("missing"), inCluster: outside, home: at("other"),
 			host: "https://192.0.2.8:6443", where: "file " + at("other")},
 		{name: "explicit file that is broken", explicit: at("broken"), inCluster: inside, errors: []string{at("broken")}},
-		{name: "explicit file that is empty", explicit: at("empty"), inCluster: inside,
-			errors: []string{at("empty") + " is empty"}},
+		{name: "explicit file that is empty", explicit: at("empty"), inCluster: inside, errors: []string{at("empty") + " is empty"}},
 		{name: "a broken file is not passed over", admin: at("broken"), inCluster: outside, home: at("good"),
 			errors: []string{at("broken")}},
 		{name: "an empty file is not passed over", admin: at("empty"), inCluster: outside, home: at("good"),
@@ -287,8 +285,7 @@ func TestConnect(t *testing.T) {
 	if got := os.Getenv("HTTP2_PING_TIMEOUT_SECONDS"); got != "" {
 		t.Errorf("HTTP2_PING_TIMEOUT_SECONDS was overridden with %q", got)
 	}
-	if _, _, err := Connect(Access{File: file, Server: "https://bad host"}); err == nil ||
-		!strings.Contains(err.Error(), "bad host") {
+	if _, _, err := Connect(Access{File: file, Server: "https://bad host"}); err == nil || !strings.Contains(err.Error(), "bad host") {
 		t.Errorf("error %v, want one that names the address", err)
 	}
 }
@@ -296,10 +293,7 @@ func TestConnect(t *testing.T) {
 // TestClientsShareNoConnection: two Clusters' worth of requests share a connection each, never both one.
 func TestClientsShareNoConnection(t *testing.T) {
 	var open atomic.Int32
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter,
-		_ *http.Request) {
-		w.Write([]byte("{}"))
-	}))
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("{}")) }))
 	s.EnableHTTP2 = true
 	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
 		if state == http.StateNew {

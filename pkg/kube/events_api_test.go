@@ -21,10 +21,7 @@ import (
 // putEvents puts Events and waits until they are written.
 func (r *clusterTest) putEvents(t testing.TB, want ...vip.Event) {
 	t.Helper()
-	check.True(t, 20*time.Second, "Events are written", func() bool {
-		return len(putWritten(r.Events,
-			want...)) == len(want)
-	})
+	check.True(t, 20*time.Second, "Events are written", func() bool { return len(putWritten(r.Events, want...)) == len(want) })
 }
 
 func TestEvents(t *testing.T) {
@@ -39,8 +36,7 @@ func TestEvents(t *testing.T) {
 	id := first.service(key).UID
 	announced := vip.Event{Service: key, UID: id, Reason: vip.VIPAnnounced,
 		Message: "node n1 announces 192.168.7.108 on eth0", Occurrence: 1}
-	refused := vip.Event{Service: key, UID: id, Warning: true, Reason: vip.AddressRefused,
-		Message: strings.Repeat("ä", 2000)}
+	refused := vip.Event{Service: key, UID: id, Warning: true, Reason: vip.AddressRefused, Message: strings.Repeat("ä", 2000)}
 	first.putEvents(t, announced, refused)
 	first.putEvents(t, announced, refused)
 
@@ -93,10 +89,7 @@ func TestEventsForbiddenInOneNamespace(t *testing.T) {
 	refused, taken := eventOf(1, "refused"), eventOf(1, "taken")
 	refused.Service.Namespace, taken.Service.Namespace = refusing, other
 	r.Events.Put([]vip.Event{refused})
-	check.True(t, 20*time.Second, "the Event is refused", func() bool {
-		return sum(t, r.Collectors(),
-			"herald_events_total", "error") == 1
-	})
+	check.True(t, 20*time.Second, "the Event is refused", func() bool { return sum(t, r.Collectors(), "herald_events_total", "error") == 1 })
 	r.putEvents(t, taken)
 	if log := r.log.String(); !strings.Contains(log, "level=WARN") || !strings.Contains(log, "namespace="+refusing) {
 		t.Errorf("no warning names the namespace:\n%s", log)
@@ -131,8 +124,7 @@ func TestSnapshotOfWhatMayBeRead(t *testing.T) {
 		t.Errorf("%v, missing %q, want Leases of other namespaces, Nodes and Events", err, s.Missing)
 	}
 	// Without Leases nothing can be said about owners.
-	if _, err := TakeSnapshot(t.Context(), api.as("nobody"), "default"); err == nil ||
-		!strings.Contains(err.Error(), "leases") {
+	if _, err := TakeSnapshot(t.Context(), api.as("nobody"), "default"); err == nil || !strings.Contains(err.Error(), "leases") {
 		t.Errorf("error %v, want one that names leases", err)
 	}
 	if len(s.Services) != 1 {
@@ -145,8 +137,7 @@ func TestSnapshotOfWhatMayBeRead(t *testing.T) {
 func TestSnapshotOfOneNamespace(t *testing.T) {
 	api := startAPI(t)
 	ns, other := api.namespace(t), api.namespace(t)
-	api.allow(t, "nobody", ns,
-		`[{"apiGroups":["","coordination.k8s.io"],"resources":["services","leases","events"],"verbs":["list"]}]`)
+	api.allow(t, "nobody", ns, `[{"apiGroups":["","coordination.k8s.io"],"resources":["services","leases","events"],"verbs":["list"]}]`)
 	r := newClusterTest(t, "admin", Options{})
 	r.create(t, ns, "web", "192.168.7.110")
 	r.create(t, other, "web", "192.168.7.111")
@@ -160,8 +151,7 @@ func TestSnapshotOfOneNamespace(t *testing.T) {
 			return slices.ContainsFunc(s.Services, func(s vip.Service) bool { return s.Key.Namespace == ns })
 		}
 		if !has(ns) || has(other) != sees {
-			t.Errorf("%s gets the Services %v, want those of its own namespace, and of the other one: %v", user, s.Services,
-				sees)
+			t.Errorf("%s gets the Services %v, want those of its own namespace, and of the other one: %v", user, s.Services, sees)
 		}
 	}
 }

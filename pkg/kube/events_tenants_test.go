@@ -137,10 +137,7 @@ func TestEventsWhileUnavailable(t *testing.T) {
 		putEvents(n, all...)
 		b.set(nil)
 		advance(unavailableMax + 15*time.Second)
-		if got := slices.DeleteFunc(b.takeCreated(), func(m string) bool {
-			return !strings.HasPrefix(m,
-				"web")
-		}); len(got) != 100 {
+		if got := slices.DeleteFunc(b.takeCreated(), func(m string) bool { return !strings.HasPrefix(m, "web") }); len(got) != 100 {
 			t.Errorf("%d Events of the other namespace are written, want 100", len(got))
 		}
 		advance(20 * time.Minute)

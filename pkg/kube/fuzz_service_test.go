@@ -44,8 +44,7 @@ func tenantService(annotations, loadBalancerIP string, ports []byte, flags uint1
 		o.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "10.77.0.60"}}
 	}
 	for i, p := range ports {
-		o.Spec.Ports = append(o.Spec.Ports, corev1.ServicePort{Protocol: []corev1.Protocol{"TCP", "UDP"}[i&1],
-			Port: int32(p) + 1})
+		o.Spec.Ports = append(o.Spec.Ports, corev1.ServicePort{Protocol: []corev1.Protocol{"TCP", "UDP"}[i&1], Port: int32(p) + 1})
 	}
 	return o
 }
@@ -77,16 +76,14 @@ func FuzzService(f *testing.F) {
 	f.Add("", "::ffff:10.0.0.1%eth0", []byte{}, uint16(1), "example.com")
 	f.Fuzz(func(t *testing.T, annotations, loadBalancerIP string, ports []byte, flags uint16, ingress string) {
 		o := tenantService(annotations, loadBalancerIP, ports, flags)
-		o.Status.LoadBalancer.Ingress = append(o.Status.LoadBalancer.Ingress,
-			corev1.LoadBalancerIngress{IP: ingress, Hostname: ingress})
+		o.Status.LoadBalancer.Ingress = append(o.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: ingress, Hostname: ingress})
 		s := readService(o)
 		all := text(s.Service)
 		if again := text(readService(o).Service); all != again {
 			t.Errorf("twice read, two results:\n%s\n%s", all, again)
 		}
 		if limit := 16<<10 + 100*len(ports) + 6*len(ingress); len(all) > limit {
-			t.Errorf("%d bytes are kept of annotations of %d, at most %d should be:\n%.1000s", len(all), len(annotations), limit,
-				all)
+			t.Errorf("%d bytes are kept of annotations of %d, at most %d should be:\n%.1000s", len(all), len(annotations), limit, all)
 		}
 		// and one about spec.loadBalancerIP, and what holds as long as addresses can't be read
 		if len(s.Invalid) > len(o.Annotations)+2 {

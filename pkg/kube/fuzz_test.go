@@ -46,12 +46,10 @@ func FuzzDHCPLeases(f *testing.F) {
 
 // FuzzNode: of any Node readNode makes one with valid addresses, each once, and the annotations that have the prefix.
 func FuzzNode(f *testing.F) {
-	f.Add("10.0.0.1 fd00::1 n1", "10.240.0.0/24 fd00:240::/64", "a/x=1\na/y=2\nb/x=3", "a", "2026-01-01T00:00:00Z",
-		"node is shutting down")
+	f.Add("10.0.0.1 fd00::1 n1", "10.240.0.0/24 fd00:240::/64", "a/x=1\na/y=2\nb/x=3", "a", "2026-01-01T00:00:00Z", "node is shutting down")
 	f.Add("::ffff:10.0.0.1 10.0.0.1 fe80::1%eth0", "10.240.0.1/24 /0", "=\na/=", "", "never", "\x00")
 	f.Fuzz(func(t *testing.T, addresses, ranges, annotations, prefix, until, message string) {
-		o := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{returnKey: until,
-			drainKey: until}}}
+		o := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{returnKey: until, drainKey: until}}}
 		for line := range strings.Lines(annotations) {
 			key, value, _ := strings.Cut(line, "=")
 			o.Annotations[key] = value
@@ -101,8 +99,7 @@ func FuzzSlice(f *testing.F) {
 			return []*bool{nil, nil, new(true), new(false)}[v]
 		}
 		for _, node := range append(strings.Fields(nodes), "") {
-			e := discoveryv1.Endpoint{Addresses: strings.Fields(addresses), NodeName: &node,
-				TargetRef: &corev1.ObjectReference{Kind: kind}}
+			e := discoveryv1.Endpoint{Addresses: strings.Fields(addresses), NodeName: &node, TargetRef: &corev1.ObjectReference{Kind: kind}}
 			e.Conditions = discoveryv1.EndpointConditions{Ready: condition(), Serving: condition(), Terminating: condition()}
 			o.Endpoints = append(o.Endpoints, e)
 		}

@@ -16,8 +16,7 @@ func TestReadObjects(t *testing.T) {
 	admin := api.as("admin")
 	const n = 501 // more than a page
 	for i := range n {
-		api.must(t, "POST", "/api/v1/namespaces/"+ns+"/configmaps",
-			fmt.Sprintf(`{"metadata":{"name":"m%d"},"data":{"a":"b"}}`, i))
+		api.must(t, "POST", "/api/v1/namespaces/"+ns+"/configmaps", fmt.Sprintf(`{"metadata":{"name":"m%d"},"data":{"a":"b"}}`, i))
 	}
 	for _, tt := range []struct {
 		path string
@@ -50,18 +49,15 @@ func TestApplyPools(t *testing.T) {
 	check.OK(t, apply(map[string]string{"pool-a": "10.0.0.0/28"}))
 	check.OK(t, apply(map[string]string{"pool-a": "10.0.0.0/28", "pool-b": "10.0.1.0/28"}))
 	err := apply(map[string]string{"pool-a": "10.0.9.0/28", "pool-c": "10.0.2.0/28"})
-	if err == nil || !strings.Contains(err.Error(),
-		`has the key pool-a with another value: "10.0.0.0/28" instead of "10.0.9.0/28"`) {
+	if err == nil || !strings.Contains(err.Error(), `has the key pool-a with another value: "10.0.0.0/28" instead of "10.0.9.0/28"`) {
 		t.Errorf("overwritten: %v", err)
 	}
-	if got := check.Value(TakePools(t.Context(), admin,
-		k))(t).Data; fmt.Sprint(got) != "map[pool-a:10.0.0.0/28 pool-b:10.0.1.0/28]" {
+	if got := check.Value(TakePools(t.Context(), admin, k))(t).Data; fmt.Sprint(got) != "map[pool-a:10.0.0.0/28 pool-b:10.0.1.0/28]" {
 		t.Errorf("%v", got)
 	}
 	api.must(t, "POST", "/api/v1/namespaces/"+ns+"/services",
 		`{"metadata":{"name":"web","annotations":{"example.com/x":"y"}},"spec":{"type":"LoadBalancer","ports":[{"port":80}]}}`)
-	check.OK(t, AnnotateService(t.Context(), admin, vip.Key{Namespace: ns, Name: "web"},
-		map[string]string{addressesKey: "10.0.0.1"}))
+	check.OK(t, AnnotateService(t.Context(), admin, vip.Key{Namespace: ns, Name: "web"}, map[string]string{addressesKey: "10.0.0.1"}))
 	if web := api.must(t, "GET", "/api/v1/namespaces/"+ns+"/services/web", ""); !strings.Contains(web,
 		`"annotations":{"example.com/x":"y","kube-vip.io/loadbalancerIPs":"10.0.0.1"}`) {
 		t.Error(web)

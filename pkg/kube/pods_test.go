@@ -66,8 +66,7 @@ func TestPodsOfEgress(t *testing.T) {
 		t.Error("the youngest does not say that its pods are not known")
 	}
 	pod := func(name, node string, change func(*corev1.Pod), addresses ...string) *corev1.Pod {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
-			Spec: corev1.PodSpec{NodeName: node}}
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: corev1.PodSpec{NodeName: node}}
 		for _, a := range addresses {
 			p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: a})
 		}

@@ -21,10 +21,8 @@ func TestPoolsAreObserved(t *testing.T) {
 	check.Run(t, r)
 	pools := func() *vip.PoolSource { return observe(r.Cluster).Pools }
 	r.poked.until(t, "Synced", r.Synced)
-	api.must(t, "POST", "/api/v1/namespaces/"+ns+"/configmaps",
-		`{"metadata":{"name":"other"},"data":{"cidr-global":"10.9.0.0/24"}}`)
-	api.must(t, "POST", "/api/v1/namespaces/"+ns+"/configmaps",
-		`{"metadata":{"name":"kubevip"},"data":{"cidr-global":"10.0.0.0/24"}}`)
+	api.must(t, "POST", "/api/v1/namespaces/"+ns+"/configmaps", `{"metadata":{"name":"other"},"data":{"cidr-global":"10.9.0.0/24"}}`)
+	api.must(t, "POST", "/api/v1/namespaces/"+ns+"/configmaps", `{"metadata":{"name":"kubevip"},"data":{"cidr-global":"10.0.0.0/24"}}`)
 	r.poked.until(t, "the ConfigMap", func() bool { return pools() != nil })
 	p := pools()
 	if p.Data["cidr-global"] != "10.0.0.0/24" || p.UID == "" || p.ConfigMap != (vip.Key{Namespace: ns, Name: "kubevip"}) {
@@ -38,18 +36,14 @@ func TestPoolsAreObserved(t *testing.T) {
 	api.must(t, "POST", "/api/v1/nodes", `{"metadata":{"name":"`+ns+`","labels":{"zone":"a"}}}`)
 	t.Cleanup(func() { api.must(t, "DELETE", "/api/v1/nodes/"+ns, "") })
 	r.poked.until(t, "the Node with its labels", func() bool {
-		return slices.ContainsFunc(observe(r.Cluster).Nodes, func(n vip.Node) bool {
-			return n.Name == ns &&
-				n.Labels["zone"] == "a"
-		})
+		return slices.ContainsFunc(observe(r.Cluster).Nodes, func(n vip.Node) bool { return n.Name == ns && n.Labels["zone"] == "a" })
 	})
 	api.must(t, "DELETE", "/api/v1/namespaces/"+ns+"/configmaps/kubevip", "")
 	r.poked.until(t, "its end", func() bool { return pools().Gone })
 	if p := pools(); p.Data["cidr-global"] != "10.0.0.0/24" || p.Namespaces[ns]["team"] != "blue" {
 		t.Errorf("what it was last: %+v", p)
 	}
-	api.must(t, "POST", "/api/v1/namespaces/"+ns+"/configmaps",
-		`{"metadata":{"name":"kubevip"},"data":{"cidr-global":"10.1.0.0/24"}}`)
+	api.must(t, "POST", "/api/v1/namespaces/"+ns+"/configmaps", `{"metadata":{"name":"kubevip"},"data":{"cidr-global":"10.1.0.0/24"}}`)
 	r.poked.until(t, "another one", func() bool { p := pools(); return !p.Gone && p.Data["cidr-global"] == "10.1.0.0/24" })
 }
 
@@ -68,8 +62,7 @@ func TestAssignmentsAreWritten(t *testing.T) {
 		api.must(t, "POST", "/api/v1/namespaces/"+ns+"/services",
 			`{"metadata":{"name":"`+name+`"},"spec":{"type":"LoadBalancer","ports":[{"port":80}]}}`)
 		want = append(want, vip.Assignment{Service: vip.Key{Namespace: ns, Name: name},
-			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), netip.MustParseAddr("2001:db8::1")},
-			Pool:      "a,b"})
+			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), netip.MustParseAddr("2001:db8::1")}, Pool: "a,b"})
 	}
 	for i := range want {
 		r.poked.until(t, "the Service", func() bool { return r.service(want[i].Service) != nil })

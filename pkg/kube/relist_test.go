@@ -74,8 +74,7 @@ func TestWatchAgain(t *testing.T) {
 	var open atomic.Int32
 	b := &blindServer{
 		version: "1000", lists: make(map[string][]string), watching: make(map[string]int),
-		leases: []coordinationv1.Lease{*renewed("kube-system", "herald-node-n1", 1000),
-			*renewed("default", "kubevip-web", 900)},
+		leases: []coordinationv1.Lease{*renewed("kube-system", "herald-node-n1", 1000), *renewed("default", "kubevip-web", 900)},
 	}
 	s := httptest.NewUnstartedServer(b)
 	s.EnableHTTP2 = true
@@ -105,8 +104,7 @@ func TestWatchAgain(t *testing.T) {
 		c.Leases.WatchAgain()
 	}
 	var got []string
-	check.True(t, 10*time.Second, "Leases that have changed",
-		func() bool { got = append(got, taken(c.Leases)...); return len(got) > 1 })
+	check.True(t, 10*time.Second, "Leases that have changed", func() bool { got = append(got, taken(c.Leases)...); return len(got) > 1 })
 	if !slices.Equal(got, []string{"-default/kubevip-web", "kube-system/herald-node-n1"}) {
 		t.Errorf("the second list: %v", got)
 	}

@@ -92,8 +92,7 @@ func (s *apiServer) doAs(t *testing.T, user, method, path, body string) (*http.R
 // says.
 func (s *apiServer) rightsOf(t *testing.T, user, namespace string) string {
 	t.Helper()
-	_, answer := s.doAs(t, user, "POST", "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
-		`{"spec":{"namespace":"`+namespace+`"}}`)
+	_, answer := s.doAs(t, user, "POST", "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", `{"spec":{"namespace":"`+namespace+`"}}`)
 	var review authorizationv1.SelfSubjectRulesReview
 	check.OK(t, json.Unmarshal([]byte(answer), &review))
 	var lines []string
@@ -148,8 +147,7 @@ func TestStolenToken(t *testing.T) {
 		}
 	})
 	check.Until(t, 20*time.Second, "the authorizer knows the Role", func() error {
-		if resp, answer := api.doAs(t, serviceAccount, "GET", secrets+"/"+PeersSecret,
-			""); resp.StatusCode == http.StatusForbidden {
+		if resp, answer := api.doAs(t, serviceAccount, "GET", secrets+"/"+PeersSecret, ""); resp.StatusCode == http.StatusForbidden {
 			return fmt.Errorf("%s", answer)
 		}
 		return nil
@@ -174,14 +172,12 @@ func TestStolenToken(t *testing.T) {
 		{"delete the Secret, to make another", "DELETE", secrets + "/" + PeersSecret, "", http.StatusForbidden},
 		{"read another Secret", "GET", secrets + "/other", "", http.StatusForbidden},
 		{"list Secrets", "GET", secrets, "", http.StatusForbidden},
-		{"drain a node", "PATCH", "/api/v1/nodes/n1", `{"metadata":{"annotations":{"heraldvip.io/drain":"x"}}}`,
-			http.StatusForbidden},
+		{"drain a node", "PATCH", "/api/v1/nodes/n1", `{"metadata":{"annotations":{"heraldvip.io/drain":"x"}}}`, http.StatusForbidden},
 		{"change a Service's spec", "PATCH", "/api/v1/namespaces/default/services/kubernetes", `{"spec":{"type":"NodePort"}}`,
 			http.StatusForbidden},
 	} {
 		if resp, answer := api.doAs(t, serviceAccount, tt.method, tt.path, tt.body); resp.StatusCode != tt.want {
-			t.Errorf("%s: %s %s is answered by %d, want %d: %.200s", tt.what, tt.method, tt.path, resp.StatusCode, tt.want,
-				answer)
+			t.Errorf("%s: %s %s is answered by %d, want %d: %.200s", tt.what, tt.method, tt.path, resp.StatusCode, tt.want, answer)
 		}
 	}
 }

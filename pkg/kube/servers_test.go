@@ -150,16 +150,14 @@ func TestServers(t *testing.T) {
 		t.Errorf("asked %s, want own", got)
 	}
 	s.SetOwnReady(false)
-	for name, got := range map[string]string{"a new connection": answerer(t, cfg),
-		"an old one": answererOf(t, client, cfg.Host)} {
+	for name, got := range map[string]string{"a new connection": answerer(t, cfg), "an old one": answererOf(t, client, cfg.Host)} {
 		if got != "other" {
 			t.Errorf("%s: asked %s, want the other", name, got)
 		}
 	}
 	// Ready again: what is left with the other would hang when that one's node dies.
 	s.SetOwnReady(true)
-	for name, got := range map[string]string{"a new connection": answerer(t, cfg),
-		"an old one": answererOf(t, client, cfg.Host)} {
+	for name, got := range map[string]string{"a new connection": answerer(t, cfg), "an old one": answererOf(t, client, cfg.Host)} {
 		if got != "own" {
 			t.Errorf("%s: asked %s, want own", name, got)
 		}
@@ -299,8 +297,7 @@ func TestReadinessCheck(t *testing.T) {
 	}
 	check.OK(t, os.WriteFile(cas, []byte("none"), 0o600))
 	for _, file := range []string{cas, cas + ".none"} {
-		if _, err := s.ReadinessCheck("https://localhost/livez", file, log); err == nil ||
-			!strings.Contains(err.Error(), file) {
+		if _, err := s.ReadinessCheck("https://localhost/livez", file, log); err == nil || !strings.Contains(err.Error(), file) {
 			t.Errorf("%v, want an error that names %s", err, file)
 		}
 	}

@@ -25,10 +25,9 @@ func TestReadService(t *testing.T) {
 		},
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: new(""), LoadBalancerIP: "192.168.0.99",
-			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
-			ClusterIPs: []string{"10.96.0.7", "fd01::7"},
-			Ports: []corev1.ServicePort{{Protocol: corev1.ProtocolTCP, Port: 443},
-				{Protocol: corev1.ProtocolUDP, Port: 53}},
+			IPFamilies:            []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
+			ClusterIPs:            []string{"10.96.0.7", "fd01::7"},
+			Ports:                 []corev1.ServicePort{{Protocol: corev1.ProtocolTCP, Port: 443}, {Protocol: corev1.ProtocolUDP, Port: 53}},
 			ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal, HealthCheckNodePort: 31234,
 			SessionAffinity: corev1.ServiceAffinityClientIP,
 		},
@@ -81,10 +80,8 @@ func TestAddressSource(t *testing.T) {
 		{name: "none"},
 		{name: "annotation wins", annotation: "10.0.0.1", spec: "10.0.0.2", status: ingress("10.0.0.3"),
 			want: addrs("10.0.0.1"), source: addressesKey, invalid: 1},
-		{name: "spec over status", spec: "10.0.0.2", status: ingress("10.0.0.3"), want: addrs("10.0.0.2"),
-			source: "spec.loadBalancerIP"},
-		{name: "empty annotation is absent", annotation: " ", spec: "10.0.0.2", want: addrs("10.0.0.2"),
-			source: "spec.loadBalancerIP"},
+		{name: "spec over status", spec: "10.0.0.2", status: ingress("10.0.0.3"), want: addrs("10.0.0.2"), source: "spec.loadBalancerIP"},
+		{name: "empty annotation is absent", annotation: " ", spec: "10.0.0.2", want: addrs("10.0.0.2"), source: "spec.loadBalancerIP"},
 		{name: "status", status: ingress("10.0.0.3", "fd00::3", "10.0.0.3"), want: addrs("10.0.0.3", "fd00::3"),
 			source: "status.loadBalancer.ingress"},
 		{name: "status with host names", status: []corev1.LoadBalancerIngress{{Hostname: "a.example"}}},
@@ -243,8 +240,7 @@ func TestExclusionReason(t *testing.T) {
 		return corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: key}}}}
 	}
 	condition := func(kind corev1.NodeConditionType, status corev1.ConditionStatus, reason string) corev1.Node {
-		return corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: kind, Status: status,
-			Reason: reason}}}}
+		return corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: kind, Status: status, Reason: reason}}}}
 	}
 	tests := []struct {
 		node corev1.Node
@@ -336,8 +332,7 @@ func TestPortsAreBounded(t *testing.T) {
 	if n := len(s.Ports); n != 10000 || s.Ports[n-1] != (vip.Port{Protocol: "UDP", Port: 10000}) {
 		t.Errorf("%d ports are kept", n)
 	}
-	if len(s.Invalid) != 1 || !strings.HasPrefix(s.Invalid[0],
-		"spec.ports has 20001 ports, of which Herald sees the first 10000") {
+	if len(s.Invalid) != 1 || !strings.HasPrefix(s.Invalid[0], "spec.ports has 20001 ports, of which Herald sees the first 10000") {
 		t.Errorf("told %q", s.Invalid)
 	}
 }

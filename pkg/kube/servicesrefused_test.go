@@ -102,8 +102,7 @@ func TestSyncedSoon(t *testing.T) {
 	}{
 		{"no Services, Nodes not asked for", true, false, forbidden, forbidden, 0, 0, false},
 		{"no Services, Nodes refused once", true, false, forbidden, forbidden, 1, 0, true},
-		{"no Services, an error of the API server", true, false, apierrors.NewInternalError(errors.New("etcd")), forbidden, 3,
-			3, false},
+		{"no Services, an error of the API server", true, false, apierrors.NewInternalError(errors.New("etcd")), forbidden, 3, 3, false},
 		{"Services, all refused twice", false, true, forbidden, forbidden, 2, 2, false},
 		{"Services, all refused three times", false, true, forbidden, forbidden, 3, 3, true},
 		{"Services, no ServiceCIDRs at this API server", false, true, forbidden, lacking, 3, 1, true},
@@ -166,8 +165,7 @@ func TestServicesRefusedLater(t *testing.T) {
 		c.services.retryDelay(forbidden)
 		c.slices.retryDelay(forbidden)
 	}
-	if w := observe(c); !w.Synced || len(w.Services) != 1 ||
-		w.Services[0].Addresses[0] != netip.MustParseAddr("192.0.2.7") {
+	if w := observe(c); !w.Synced || len(w.Services) != 1 || w.Services[0].Addresses[0] != netip.MustParseAddr("192.0.2.7") {
 		t.Errorf("synced %v, %v", w.Synced, w.Services)
 	}
 }

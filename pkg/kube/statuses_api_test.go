@@ -78,8 +78,7 @@ func TestRequestsOfAStatus(t *testing.T) {
 	}
 	// The watch may show a status before the request that wrote it has ended.
 	check.True(t, 5*time.Second, "all writes have ended", func() bool {
-		return sum(t, r.Collectors(),
-			"herald_status_writes_total", "written") >= n
+		return sum(t, r.Collectors(), "herald_status_writes_total", "written") >= n
 	})
 	if got := sum(t, r.Collectors(), "herald_api_requests_total", "services/status"); got != n {
 		t.Errorf("%v requests for %d statuses", got, n)
@@ -104,8 +103,7 @@ func TestStatusNoUpdates(t *testing.T) {
 		t.Errorf("%d pending; nobody should wait for what is not to be done", n)
 	}
 	// What comes later in the same cache shows that nothing came before it.
-	api.must(t, "PATCH", "/api/v1/namespaces/"+ns+"/services/web",
-		`{"metadata":{"annotations":{"heraldvip.io/ip-mode":"Proxy"}}}`)
+	api.must(t, "PATCH", "/api/v1/namespaces/"+ns+"/services/web", `{"metadata":{"annotations":{"heraldvip.io/ip-mode":"Proxy"}}}`)
 	r.poked.until(t, "the change", func() bool { return r.service(key).IPMode == vip.ModeProxy })
 	if s := r.service(key); s.VIPHost != "" || len(s.Ingress) != 0 {
 		t.Errorf("host %q, ingress %v were written", s.VIPHost, s.Ingress)
@@ -145,8 +143,7 @@ func TestStatusPreconditions(t *testing.T) {
 	bad := want
 	bad.Ingress = []vip.Ingress{{Addr: want.Ingress[0].Addr, IPMode: "Nonsense"}}
 	r.poked.until(t, "the status", func() bool { return r.service(key).VIPHost == "n1" })
-	if got, _, err := r.Statuses.write(t.Context(), r.Cluster.service(key), wish{status: &bad}); got != rejected ||
-		err == nil {
+	if got, _, err := r.Statuses.write(t.Context(), r.Cluster.service(key), wish{status: &bad}); got != rejected || err == nil {
 		t.Errorf("an ipMode that does not exist: result %s, %v; want rejected", got, err)
 	}
 }
@@ -167,8 +164,7 @@ func TestClearedAfterTypeChange(t *testing.T) {
 	api.must(t, "PATCH", "/api/v1/namespaces/"+ns+"/services/web", `{"spec":{"type":"ClusterIP"}}`)
 	r.poked.until(t, "the type", func() bool {
 		s := r.service(key)
-		return s != nil && !s.LoadBalancer &&
-			s.VIPHost == "n1"
+		return s != nil && !s.LoadBalancer && s.VIPHost == "n1"
 	})
 	r.haveStatus(t, vip.Status{Service: key})
 	if s := r.service(key); s != nil {

@@ -19,11 +19,9 @@ import (
 func TestStatusRefusedForOneService(t *testing.T) {
 	services := schema.GroupResource{Resource: "services"}
 	for name, err := range map[string]error{
-		"etcd": apierrors.NewInternalError(errors.New("etcdserver: request is too large")),
-		"webhook": apierrors.NewForbidden(services, "x",
-			errors.New(`admission webhook "x.example.com" denied the request: no`)),
-		"policy": apierrors.NewForbidden(services, "x",
-			errors.New(`ValidatingAdmissionPolicy 'x' with binding 'y' denied request: no`)),
+		"etcd":    apierrors.NewInternalError(errors.New("etcdserver: request is too large")),
+		"webhook": apierrors.NewForbidden(services, "x", errors.New(`admission webhook "x.example.com" denied the request: no`)),
+		"policy":  apierrors.NewForbidden(services, "x", errors.New(`ValidatingAdmissionPolicy 'x' with binding 'y' denied request: no`)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

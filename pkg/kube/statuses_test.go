@@ -142,8 +142,7 @@ func TestStatusConflict(t *testing.T) {
 		d.plan(want...)
 		advance(2900 * time.Millisecond)
 		if d.requests() != 1 || d.writes(serviceKey(0)) != 0 {
-			t.Errorf("%d requests and %d writes while the cache is behind, want one that is refused", d.requests(),
-				d.writes(serviceKey(0)))
+			t.Errorf("%d requests and %d writes while the cache is behind, want one that is refused", d.requests(), d.writes(serviceKey(0)))
 		}
 		advance(10 * time.Second)
 		if d.requests() != 2 || d.written() != 1 {
@@ -535,8 +534,7 @@ func TestStatusMatches(t *testing.T) {
 		{"no mode", have(ingress(func(i *vip.Ingress) { i.IPMode = "" })), statusOf(1), false},
 		{"any mode, none wanted", have(func(*cachedService) {}), blank, true},
 		{"other ports", have(ingress(func(i *vip.Ingress) { i.Ports = nil })), statusOf(1), false},
-		{"one more", have(func(r *cachedService) { r.Ingress = append(r.Ingress, vip.Ingress{Hostname: "x"}) }), statusOf(1),
-			false},
+		{"one more", have(func(r *cachedService) { r.Ingress = append(r.Ingress, vip.Ingress{Hostname: "x"}) }), statusOf(1), false},
 		{"nothing, nothing wanted", &cachedService{}, vip.Status{}, true},
 		{"an empty annotation, nothing wanted", &cachedService{hasHostAnnotation: true}, vip.Status{}, false},
 	}
