@@ -29,8 +29,7 @@ func run(t *testing.T, c *cobra.Command, args ...string) (stdout, stderr string,
 	return out.String(), errs.String(), err
 }
 
-// TestManifestFiles runs the command line that each manifest of the
-// repository names, and looks whether that prints the file.
+// TestManifestFiles runs the command line that each manifest of the repository names, and looks whether that prints the file.
 func TestManifestFiles(t *testing.T) {
 	files, err := filepath.Glob("../../manifests/*.yaml")
 	if err != nil || len(files) < 4 {
@@ -187,8 +186,7 @@ func TestManifestAlone(t *testing.T) {
 	}
 }
 
-// TestDocumentedManifests: the commands in the documents work, without
-// warnings.
+// TestDocumentedManifests: the commands in the documents work, without warnings.
 func TestDocumentedManifests(t *testing.T) {
 	command := regexp.MustCompile(`(?m)^\s*herald manifest ((?:[^|>\n\\]|\\\n)+)`)
 	seen := 0

@@ -285,8 +285,7 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// TestUnsupportedOptions gives every option that isn't supported its default, an empty
-// value, and another one.
+// TestUnsupportedOptions gives every option that isn't supported its default, an empty value, and another one.
 func TestUnsupportedOptions(t *testing.T) {
 	for _, o := range Options {
 		if o.Supported() {

@@ -9,8 +9,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// FuzzParse: whatever is given, Parse does not panic, and what it accepts
-// keeps its promises.
+// FuzzParse: whatever is given, Parse does not panic, and what it accepts keeps its promises.
 func FuzzParse(f *testing.F) {
 	for _, tt := range errorTests {
 		f.Add(strings.ReplaceAll(tt.env, " ", "\n"), "", "--arp")

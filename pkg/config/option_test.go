@@ -74,8 +74,7 @@ func checkUnsupported(t *testing.T, o Option) {
 	}
 }
 
-// TestEveryOptionHasSources gives every option a value by flag, and by
-// environment, and looks whether it arrives.
+// TestEveryOptionHasSources gives every option a value by flag, and by environment, and looks whether it arrives.
 func TestEveryOptionHasSources(t *testing.T) {
 	for _, o := range Options {
 		name := strings.Replace(o.Env, "*", "something", 1)

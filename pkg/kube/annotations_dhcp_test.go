@@ -12,8 +12,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A lease is written beside the status, and what is written is what is read. When it is gone the address stays as the
-// one to ask for.
+// A lease is written beside the status, and what is written is what is read. When it is gone the address stays as the one to ask for.
 func TestStatusWithDHCPLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, stop := newStatusTest(t)

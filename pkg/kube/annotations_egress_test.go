@@ -13,8 +13,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// What a Service says about egress is read with its limits; what can't be read leaves the Service without egress, and
-// its user is told.
+// What a Service says about egress is read with its limits; what can't be read leaves the Service without egress, and its user is told.
 func TestEgressAnnotations(t *testing.T) {
 	networks := func(text string) (all []netip.Prefix) {
 		for _, x := range strings.Fields(text) {
@@ -62,8 +61,7 @@ func TestEgressAnnotations(t *testing.T) {
 	}
 }
 
-// TestEgressSelectorIsBounded: a selector of a megabyte, which each node would keep and send with each list of pods,
-// is refused.
+// TestEgressSelectorIsBounded: a selector of a megabyte, which each node would keep and send with each list of pods, is refused.
 func TestEgressSelectorIsBounded(t *testing.T) {
 	o := tenantService(egressKey+"=true\n"+addressesKey+"=10.0.0.1", "", []byte{79}, 0)
 	o.Spec.Selector = make(map[string]string)
@@ -76,8 +74,7 @@ func TestEgressSelectorIsBounded(t *testing.T) {
 	}
 }
 
-// FuzzEgress: whatever the annotations and the selector say, what is kept is bounded, and sound: nftables takes it as
-// it is.
+// FuzzEgress: whatever the annotations and the selector say, what is kept is bounded, and sound: nftables takes it as it is.
 func FuzzEgress(f *testing.F) {
 	f.Add("192.168.0.0/16,fd00::/8", "10.0.0.1", "tcp:443,udp:53", "80", "app", "web")
 	f.Add("0.0.0.0/0,::/0", "::ffff:10.0.0.0/104,fe80::1%eth0", "0,65536", ":,sctp:1", "", strings.Repeat("x", 5000))

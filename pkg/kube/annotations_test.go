@@ -207,8 +207,7 @@ func TestReadAnnotations(t *testing.T) {
 	}
 }
 
-// TestManyUnknownAnnotations: of thousands of annotations that nobody knows three are named, and reading them takes
-// little time.
+// TestManyUnknownAnnotations: of thousands of annotations that nobody knows three are named, and reading them takes little time.
 func TestManyUnknownAnnotations(t *testing.T) {
 	many := map[string]string{"kube-vip.io/ignor": "true"}
 	for i := range 15000 { // about as many as fit into 256 KiB, what the API server permits
@@ -230,8 +229,7 @@ func TestManyUnknownAnnotations(t *testing.T) {
 	}
 }
 
-// TestAnnotationsTable: every key is in the table once, explained, and what this version reads is not marked as
-// unsupported.
+// TestAnnotationsTable: every key is in the table once, explained, and what this version reads is not marked as unsupported.
 func TestAnnotationsTable(t *testing.T) {
 	rows := make(map[string]Annotation)
 	for _, a := range Annotations {

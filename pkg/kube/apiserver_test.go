@@ -66,8 +66,7 @@ func TestMain(m *testing.M) {
 // errNoParts: the binaries have not been built.
 var errNoParts = errors.New("bin/parts/etcd or bin/parts/kube-apiserver is missing; testing/lab/parts/build.sh " + "builds them")
 
-// startAPI is the API server, running. It skips the test if the server's binaries are missing, unless HERALD_LAB is
-// "require".
+// startAPI is the API server, running. It skips the test if the server's binaries are missing, unless HERALD_LAB is "require".
 func startAPI(t testing.TB) *apiServer {
 	t.Helper()
 	if testing.Short() {

@@ -66,8 +66,7 @@ func TestAssignmentRejected(t *testing.T) {
 	})
 }
 
-// TestAssignmentsDoNotWaitForOthers: a write that is not answered, by a webhook that hangs, say, keeps no other
-// Service from its address.
+// TestAssignmentsDoNotWaitForOthers: a write that is not answered, by a webhook that hangs, say, keeps no other Service from its address.
 func TestAssignmentsDoNotWaitForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow, other := vip.Key{Namespace: "a", Name: "slow"}, vip.Key{Namespace: "b", Name: "web"}
@@ -101,8 +100,7 @@ func TestAssignmentByDHCP(t *testing.T) {
 	}
 }
 
-// TestAssignmentRefusals: why the API server does not take an address is told while that is wanted, once for each
-// answer.
+// TestAssignmentRefusals: why the API server does not take an address is told while that is wanted, once for each answer.
 func TestAssignmentRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first, second, other := vip.Key{Namespace: "a", Name: "web-1"}, vip.Key{Namespace: "a", Name: "web-2"},

@@ -387,8 +387,7 @@ func TestRunEnds(t *testing.T) {
 	check.OK(t, api.start())
 }
 
-// TestMissingResource: an older API server has no ServiceCIDRs. That is nothing to warn of, and not asked for again
-// and again.
+// TestMissingResource: an older API server has no ServiceCIDRs. That is nothing to warn of, and not asked for again and again.
 func TestMissingResource(t *testing.T) {
 	startAPI(t)
 	r := newClusterTest(t, "admin", Options{})

@@ -21,8 +21,7 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// newTestCluster is a Cluster that is connected to nothing; pokes counts its Pokes. The test calls the stores in
-// place of the Reflector.
+// newTestCluster is a Cluster that is connected to nothing; pokes counts its Pokes. The test calls the stores in place of the Reflector.
 func newTestCluster(t testing.TB, host string) (c *Cluster, pokes func() int) {
 	t.Helper()
 	n := 0
@@ -305,8 +304,7 @@ func TestWorldIsNotChanged(t *testing.T) {
 	}
 }
 
-// TestRandomChanges: whatever order objects come, change and go in, what is observed is what a Cluster observes that
-// is shown only the end.
+// TestRandomChanges: whatever order objects come, change and go in, what is observed is what a Cluster observes that is shown only the end.
 func TestRandomChanges(t *testing.T) {
 	for seed := range uint64(20) {
 		rnd := rand.New(rand.NewPCG(seed, 1))

@@ -14,9 +14,8 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// A write that was refused since somebody else has written something to the Service that Herald does not read, as
-// many a controller does to new Services, is made again as soon as the cache shows that: no pass of the agent
-// follows, since the World is the same.
+// A write that was refused since somebody else has written something to the Service that Herald does not read, as many a controller does to
+// new Services, is made again as soon as the cache shows that: no pass of the agent follows, since the World is the same.
 func TestWritesAfterAnIrrelevantChange(t *testing.T) {
 	k := vip.Key{Namespace: "default", Name: "web"}
 	for what, put := range map[string]func(*Cluster){

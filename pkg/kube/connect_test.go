@@ -98,8 +98,7 @@ func TestFindConfig(t *testing.T) {
 	}
 }
 
-// TestConnectUserNamedFile: a mistyped --kubeconfig is an error, and not a command to another cluster that a file
-// elsewhere names.
+// TestConnectUserNamedFile: a mistyped --kubeconfig is an error, and not a command to another cluster that a file elsewhere names.
 func TestConnectUserNamedFile(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("HOME", dir)

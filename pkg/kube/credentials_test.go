@@ -116,9 +116,8 @@ func TestCredentialsWatchesEndOneByOne(t *testing.T) {
 	})
 }
 
-// While this process can renew it ends only for credentials that the API server takes: those of another cluster, or
-// of a user that it does not know yet, would end it on all nodes. What they are refused for is logged once, and again
-// when it or they change.
+// While this process can renew it ends only for credentials that the API server takes: those of another cluster, or of a user that it does
+// not know yet, would end it on all nodes. What they are refused for is logged once, and again when it or they change.
 func TestCredentialsWatchWhileTheNewOnesAreRefused(t *testing.T) {
 	refused, forbidden, away := apierrors.NewUnauthorized("unknown"), apierrors.NewForbidden(schema.GroupResource{}, "",
 		nil), errors.New("connection refused")

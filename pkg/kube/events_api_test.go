@@ -132,8 +132,7 @@ func TestSnapshotOfWhatMayBeRead(t *testing.T) {
 	}
 }
 
-// TestSnapshotOfOneNamespace: who may read all namespaces gets the Services and leases of all, others those of the
-// one that they may read.
+// TestSnapshotOfOneNamespace: who may read all namespaces gets the Services and leases of all, others those of the one that they may read.
 func TestSnapshotOfOneNamespace(t *testing.T) {
 	api := startAPI(t)
 	ns, other := api.namespace(t), api.namespace(t)
@@ -156,8 +155,7 @@ func TestSnapshotOfOneNamespace(t *testing.T) {
 	}
 }
 
-// TestSnapshotOfForgedEvent: an Event that a user of another namespace has written about the UID of a Service is not
-// the Service's.
+// TestSnapshotOfForgedEvent: an Event that a user of another namespace has written about the UID of a Service is not the Service's.
 func TestSnapshotOfForgedEvent(t *testing.T) {
 	api := startAPI(t)
 	ns, evil := api.namespace(t), api.namespace(t)

@@ -137,8 +137,7 @@ func TestEventsAreWrittenOnce(t *testing.T) {
 	})
 }
 
-// TestEventsThatRepeat: what ceases to hold and holds again is written again, but not each time if that goes on and
-// on.
+// TestEventsThatRepeat: what ceases to hold and holds again is written again, but not each time if that goes on and on.
 func TestEventsThatRepeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &fakeEvents{events: make(map[string]time.Time)}

@@ -12,9 +12,8 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// TestManyLabels: Node Feature Discovery gives a Node a hundred labels and more, which come before those of topology
-// and of the operator by name. Selectors of pools see all of a Node and a Namespace, which tenants can't write, and
-// the first 64 of a Service.
+// TestManyLabels: Node Feature Discovery gives a Node a hundred labels and more, which come before those of topology and of the operator by
+// name. Selectors of pools see all of a Node and a Namespace, which tenants can't write, and the first 64 of a Service.
 func TestManyLabels(t *testing.T) {
 	c, err := New(&rest.Config{Host: "https://192.0.2.1:6443"}, Options{
 		Node: "n1", Log: slog.New(slog.DiscardHandler), Poke: func() {}, PokeLeases: func() {},

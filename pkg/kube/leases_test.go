@@ -53,8 +53,7 @@ func taken(l *Leases) (names []string) {
 	return names
 }
 
-// A Lease wakes somebody only if it is a node lease, or an option or a Service names it, or a
-// Service has named it before.
+// A Lease wakes somebody only if it is a node lease, or an option or a Service names it, or a Service has named it before.
 func TestLeasesThatNothingNames(t *testing.T) {
 	c, pokes := newLeasesTest(t)
 	s := c.Leases.stores[0]

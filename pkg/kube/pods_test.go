@@ -232,8 +232,7 @@ func TestPodsPending(t *testing.T) {
 	}
 }
 
-// FuzzPod: of a Pod the addresses are kept that are some, and of few; one without, or with its node's, counts for
-// nothing.
+// FuzzPod: of a Pod the addresses are kept that are some, and of few; one without, or with its node's, counts for nothing.
 func FuzzPod(f *testing.F) {
 	f.Add("10.0.0.1 fd00::1", "n1", "Running", false)
 	f.Add("::ffff:10.0.0.1 10.0.0.1 x "+strings.Repeat("10.0.0.2 ", 1000), "", "", true)

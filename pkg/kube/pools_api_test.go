@@ -47,8 +47,7 @@ func TestPoolsAreObserved(t *testing.T) {
 	r.poked.until(t, "another one", func() bool { p := pools(); return !p.Gone && p.Data["cidr-global"] == "10.1.0.0/24" })
 }
 
-// TestAssignmentsAreWritten: the two annotations, once; not on a Service of another UID; again where somebody else
-// has written meanwhile.
+// TestAssignmentsAreWritten: the two annotations, once; not on a Service of another UID; again where somebody else has written meanwhile.
 func TestAssignmentsAreWritten(t *testing.T) {
 	api := startAPI(t)
 	ns := api.namespace(t)

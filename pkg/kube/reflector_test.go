@@ -13,8 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// TestRetryDelay: what is logged, and how long the API server is not asked, for each error that a reflector may see,
-// again and again.
+// TestRetryDelay: what is logged, and how long the API server is not asked, for each error that a reflector may see, again and again.
 func TestRetryDelay(t *testing.T) {
 	services := schema.GroupResource{Resource: "services"}
 	wrap := func(err error) error { return fmt.Errorf("failed to list: %w", err) }

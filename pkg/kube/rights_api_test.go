@@ -62,8 +62,7 @@ func (s *apiServer) apply(t *testing.T, file string) {
 	}
 }
 
-// doAs sends a request as a user; a ServiceAccount's groups are those that its token has, the administrator's is
-// system:masters.
+// doAs sends a request as a user; a ServiceAccount's groups are those that its token has, the administrator's is system:masters.
 func (s *apiServer) doAs(t *testing.T, user, method, path, body string) (*http.Response, string) {
 	t.Helper()
 	r := check.Value(http.NewRequestWithContext(t.Context(), method, fmt.Sprintf("https://127.0.0.1:%d%s", s.port, path),
@@ -88,8 +87,7 @@ func (s *apiServer) doAs(t *testing.T, user, method, path, body string) (*http.R
 	return resp, string(check.Value(io.ReadAll(resp.Body))(t))
 }
 
-// rightsOf is all that RBAC lets a user do in a namespace, one rule per line, sorted, as the API server's own review
-// says.
+// rightsOf is all that RBAC lets a user do in a namespace, one rule per line, sorted, as the API server's own review says.
 func (s *apiServer) rightsOf(t *testing.T, user, namespace string) string {
 	t.Helper()
 	_, answer := s.doAs(t, user, "POST", "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", `{"spec":{"namespace":"`+namespace+`"}}`)

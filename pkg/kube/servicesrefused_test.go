@@ -153,8 +153,7 @@ func TestNoServicesInWorld(t *testing.T) {
 	}
 }
 
-// TestServicesRefusedLater: the right to list Services is taken away from a process that has listed them. It keeps
-// what it had.
+// TestServicesRefusedLater: the right to list Services is taken away from a process that has listed them. It keeps what it had.
 func TestServicesRefusedLater(t *testing.T) {
 	c, _ := newTestCluster(t, "https://192.0.2.1:6443")
 	for _, f := range []func([]any, string) error{c.services.Replace, c.slices.Replace, c.nodes.Replace, c.cidrs.Replace} {

@@ -148,8 +148,7 @@ func TestStatusPreconditions(t *testing.T) {
 	}
 }
 
-// TestClearedAfterTypeChange: a Service that is no LoadBalancer any more is in the World until its last annotation is
-// removed.
+// TestClearedAfterTypeChange: a Service that is no LoadBalancer any more is in the World until its last annotation is removed.
 func TestClearedAfterTypeChange(t *testing.T) {
 	api := startAPI(t)
 	ns := api.namespace(t)

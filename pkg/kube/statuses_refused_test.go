@@ -66,9 +66,8 @@ func TestStatusRefusedForOneService(t *testing.T) {
 	}
 }
 
-// TestStatusOfAServiceOfAnotherType: the API server takes no addresses for a Service that is no load balancer any
-// more; they are not written to it, though the Plan is of before that, and what the next Plan wants is written at
-// once.
+// TestStatusOfAServiceOfAnotherType: the API server takes no addresses for a Service that is no load balancer any more; they are not
+// written to it, though the Plan is of before that, and what the next Plan wants is written at once.
 func TestStatusOfAServiceOfAnotherType(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, stop := newStatusTest(t)
@@ -91,8 +90,7 @@ func TestStatusOfAServiceOfAnotherType(t *testing.T) {
 	})
 }
 
-// TestStatusAfterARefusal: a write that the API server refuses changes nothing, so what another Plan wants is written
-// at once.
+// TestStatusAfterARefusal: a write that the API server refuses changes nothing, so what another Plan wants is written at once.
 func TestStatusAfterARefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, stop := newStatusTest(t)

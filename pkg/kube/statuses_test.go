@@ -232,8 +232,7 @@ func TestStatusRewrittenByOthers(t *testing.T) {
 	})
 }
 
-// TestConditionsRewrittenByOthers: the same holds of conditions alone, which a Plan has only while the cache does not
-// show them.
+// TestConditionsRewrittenByOthers: the same holds of conditions alone, which a Plan has only while the cache does not show them.
 func TestConditionsRewrittenByOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, stop := newStatusTest(t)

@@ -51,8 +51,7 @@ func baseRBAC(t *testing.T) string {
 	return yamlOf(t, derivedHeader, rbacObjects(request(t).Config)...)
 }
 
-// baseDaemonSet returns the DaemonSet for the kustomize base. Its options are in a
-// ConfigMap, which overlays add to.
+// baseDaemonSet returns the DaemonSet for the kustomize base. Its options are in a ConfigMap, which overlays add to.
 func baseDaemonSet(t *testing.T) string {
 	d := daemonSet(request(t)) // without options: they are in the ConfigMap
 	d.Spec.Template.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{
@@ -61,8 +60,7 @@ func baseDaemonSet(t *testing.T) string {
 	return yamlOf(t, derivedHeader, d)
 }
 
-// chartRBAC returns the permissions as a template of the Helm chart, which has
-// helpers for the names.
+// chartRBAC returns the permissions as a template of the Helm chart, which has helpers for the names.
 func chartRBAC(t *testing.T) string {
 	c := request(t).Config
 	objects := rbacObjects(c)

@@ -10,8 +10,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// shown is what all nodes together do for Services that nobody announces: the statuses, each once, and Events; and
-// how many nodes write.
+// shown is what all nodes together do for Services that nobody announces: the statuses, each once, and Events; and how many nodes write.
 func shown(r Rules, w vip.World) string {
 	var out []string
 	for _, m := range w.Members {

@@ -9,9 +9,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// TestBalance: the owner of the control plane's VIP, and no other node, spreads connections over the API servers that
-// are ready, without those of nodes that are dead, and without those of nodes that are drained or stop unless there
-// are no others.
+// TestBalance: the owner of the control plane's VIP, and no other node, spreads connections over the API servers that are ready, without
+// those of nodes that are dead, and without those of nodes that are drained or stop unless there are no others.
 func TestBalance(t *testing.T) {
 	r := controlPlaneRules()
 	r.ControlPlane.BalancedPort = 8443

@@ -30,8 +30,7 @@ func probingRules() Rules {
 	return r
 }
 
-// checksSummary is what a plan asks, in few words, then what summary has, with the messages of Events about other
-// hosts.
+// checksSummary is what a plan asks, in few words, then what summary has, with the messages of Events about other hosts.
 func checksSummary(p vip.Plan) string {
 	var b strings.Builder
 	for _, i := range p.AddressChecks {

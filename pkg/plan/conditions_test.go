@@ -11,8 +11,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// conditionsWritten is who of all nodes writes which conditions of the Service a: "n1: Allocated=True AddressSet,
-// Announced=...".
+// conditionsWritten is who of all nodes writes which conditions of the Service a: "n1: Allocated=True AddressSet, Announced=...".
 func conditionsWritten(r Rules, w vip.World) string {
 	var out []string
 	for _, m := range w.Members {

@@ -311,9 +311,8 @@ func TestDHCPShared(t *testing.T) {
 		event b VIPAnnounced`)
 }
 
-// What a Service chooses for its macvlan takes neither a name nor a MAC address from anybody: not from another
-// program, not from a node, and not from a Service of another namespace, be that younger, whatever the one that
-// chooses had before.
+// What a Service chooses for its macvlan takes neither a name nor a MAC address from anybody: not from another program, not from a node,
+// and not from a Service of another namespace, be that younger, whatever the one that chooses had before.
 func TestDHCPTakesNothing(t *testing.T) {
 	const mac1, mac2, link = "02:00:5e:00:00:01", "02:00:5e:00:00:02", "herald-web"
 	older := func(s *vip.Service) { s.Key.Namespace, s.Created = "tenant", epoch.Add(-time.Hour) }
@@ -571,9 +570,8 @@ func TestDHCPMacvlans(t *testing.T) {
 	}
 }
 
-// TestForgedMask: with vip_subnet=auto the mask that a DHCP server sends is not that of the address on the link: the
-// kernel takes its last address for a broadcast address, which a rogue server could have be any host's, and the node
-// would not reach that host any more.
+// TestForgedMask: with vip_subnet=auto the mask that a DHCP server sends is not that of the address on the link: the kernel takes its last
+// address for a broadcast address, which a rogue server could have be any host's, and the node would not reach that host any more.
 func TestForgedMask(t *testing.T) {
 	r := rules()
 	r.Bits4 = 0

@@ -132,8 +132,7 @@ func TestEgress(t *testing.T) {
 	}
 }
 
-// Until pods are listed for the first time nothing is to be changed, whatever is known already; later a list of one
-// Service holds up none.
+// Until pods are listed for the first time nothing is to be changed, whatever is known already; later a list of one Service holds up none.
 func TestEgressPending(t *testing.T) {
 	r := rules()
 	r.Egress = &Egress{}
@@ -148,8 +147,7 @@ func TestEgressPending(t *testing.T) {
 	}
 }
 
-// What is in the cluster is left alone; what only an EndpointSlice says does not count, since a tenant may have
-// written it.
+// What is in the cluster is left alone; what only an EndpointSlice says does not count, since a tenant may have written it.
 func TestEgressInternal(t *testing.T) {
 	r := rules()
 	r.Egress = &Egress{Internal: []netip.Prefix{netip.MustParsePrefix("10.250.0.0/16"), netip.MustParsePrefix("10.240.1.0/24")}}

@@ -23,8 +23,7 @@ func explained(e Explanation) string {
 	return b.String()
 }
 
-// TestExplain: where addresses come from, and node by node who may carry them; seen by a node, and by an observer
-// that is none.
+// TestExplain: where addresses come from, and node by node who may carry them; seen by a node, and by an observer that is none.
 func TestExplain(t *testing.T) {
 	source := func(s *vip.Service) { s.Source = "kube-vip.io/loadbalancerIPs" }
 	pooled := func(s *vip.Service) { s.Source, s.Allocated = "kube-vip.io/loadbalancerIPs", "default" }

@@ -61,8 +61,7 @@ func TestIPv6Disabled(t *testing.T) {
 	}
 }
 
-// The Service is told which link of which node it is, and what to do; the cause of the move, and `herald explain`,
-// say it too.
+// The Service is told which link of which node it is, and what to do; the cause of the move, and `herald explain`, say it too.
 func TestIPv6DisabledIsReported(t *testing.T) {
 	w := held(world(svc("a", "fd77::50", written("n1"))), "a", "n1")
 	noIPv6On(1)(&w)

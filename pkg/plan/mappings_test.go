@@ -139,8 +139,7 @@ func TestMappingBeforeItsAddress(t *testing.T) {
 	}
 }
 
-// A VIP whose end has come stays while its ports are being closed, and no longer than two seconds; nobody is told of
-// it any more.
+// A VIP whose end has come stays while its ports are being closed, and no longer than two seconds; nobody is told of it any more.
 func TestKeepUntilClosed(t *testing.T) {
 	r := upnpRules()
 	w := bind(r, held(world(svc("a", "10.77.0.50", forwarded())), "a", "n1"))

@@ -8,8 +8,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// tenant makes s one of another namespace that is older than all others, has another port and can be served without
-// endpoints.
+// tenant makes s one of another namespace that is older than all others, has another port and can be served without endpoints.
 func tenant(s *vip.Service) {
 	s.Key.Namespace, s.Created, s.Ports = "tenant", epoch.Add(-1), []vip.Port{{Protocol: "TCP", Port: 9}}
 	s.Endpoints, s.AllowWithoutEndpoints = vip.Endpoints{}, true
@@ -222,8 +221,7 @@ func TestNewcomerIsTold(t *testing.T) {
 	}
 }
 
-// The VIP of the API servers depends on no Service: neither on one whose status names it, nor on one that names its
-// lease.
+// The VIP of the API servers depends on no Service: neither on one whose status names it, nor on one that names its lease.
 func TestControlPlaneAndOtherNamespaces(t *testing.T) {
 	const want = "plndr-cp-lock -> n1\nbind 10.77.0.50/32 dev eth0\nbind fd77::50/128 dev eth0\ncontrol-plane: VIPAnnounced\n"
 	inKubeSystem := func(s *vip.Service) { s.Key.Namespace = cpLease.Namespace }
@@ -286,8 +284,7 @@ func TestStatusThatNobodyClears(t *testing.T) {
 	}
 }
 
-// A Service whose lease another announcer holds keeps its status, and so what that names, from other namespaces,
-// whatever it asks for.
+// A Service whose lease another announcer holds keeps its status, and so what that names, from other namespaces, whatever it asks for.
 func TestStatusKeptForOtherAnnouncer(t *testing.T) {
 	x := svc("x", "10.77.0.60", tenant, written("n1"))
 	x.Addresses[0] = addr("10.77.0.61")
@@ -296,8 +293,7 @@ func TestStatusKeptForOtherAnnouncer(t *testing.T) {
 	diff(t, summary(Make(rules(), w)), "v: AddressConflict\nx: HeldByOtherAnnouncer\nevent x HeldByOtherAnnouncer")
 }
 
-// A Service whose status names an address that it no longer asks for does not keep that status because another asks
-// for the address.
+// A Service whose status names an address that it no longer asks for does not keep that status because another asks for the address.
 func TestStatusNotKeptForWhatIsNotAskedFor(t *testing.T) {
 	x := svc("x", "10.77.0.61", tenant, on("nope"), func(s *vip.Service) {
 		s.VIPHost, s.Ingress = "n1", []vip.Ingress{{Addr: addr("10.77.0.60"), IPMode: vip.ModeVIP}}
@@ -309,9 +305,8 @@ func TestStatusNotKeptForWhatIsNotAskedFor(t *testing.T) {
 	}
 }
 
-// With allow-share for both namespaces the operator lets their Services share addresses of pools, whether these were
-// given or asked for by name: for others, of no pool, and where they differ in how they are announced, nothing
-// changes.
+// With allow-share for both namespaces the operator lets their Services share addresses of pools, whether these were given or asked for by
+// name: for others, of no pool, and where they differ in how they are announced, nothing changes.
 func TestShareByPool(t *testing.T) {
 	const shared = `herald-pools -> n3
 		kubevip-a -> n1

@@ -10,8 +10,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// vlanWorld has n1 to n3 alive, with an address each on eth1, where the VIP of the Service a is, held by n1; and b on
-// eth0, held by n1 too.
+// vlanWorld has n1 to n3 alive, with an address each on eth1, where the VIP of the Service a is, held by n1; and b on eth0, held by n1 too.
 func vlanWorld() vip.World {
 	vlan := func(s *vip.Service) { s.Interface = "eth1" }
 	w := held(held(world(svc("a", "10.99.0.50", written("n1"), vlan), svc("b", "10.77.0.50", written("n1"))), "a", "n1"), "b", "n1")

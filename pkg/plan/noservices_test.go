@@ -264,8 +264,7 @@ func TestNoServicesExplained(t *testing.T) {
 	}
 }
 
-// TestControlPlaneOfOtherNodes: no Service gets the VIP of the control plane, nor do pools give it, where only other
-// nodes have cp_enable.
+// TestControlPlaneOfOtherNodes: no Service gets the VIP of the control plane, nor do pools give it, where only other nodes have cp_enable.
 func TestControlPlaneOfOtherNodes(t *testing.T) {
 	w := poolWorld("n1")
 	w.Services = []vip.Service{svc("a", "10.77.0.60"), svc("b", "10.77.0.61")}

@@ -172,9 +172,8 @@ func TestPolicyInForce(t *testing.T) {
 	}
 }
 
-// TestConfigMapGone: a ConfigMap of pools that is gone, while it is made again, say, gives nothing, and limits who
-// may have what as before. Of one that may not be read nothing is known, so that nobody is let have more than the
-// statuses show.
+// TestConfigMapGone: a ConfigMap of pools that is gone, while it is made again, say, gives nothing, and limits who may have what as before.
+// Of one that may not be read nothing is known, so that nobody is let have more than the statuses show.
 func TestConfigMapGone(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

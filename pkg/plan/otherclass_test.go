@@ -137,8 +137,7 @@ func TestOtherClassStatus(t *testing.T) {
 	}
 }
 
-// TestOtherClassEvent: a Service without an owner gets the Event that says why, and its condition, from one node of
-// its class.
+// TestOtherClassEvent: a Service without an owner gets the Event that says why, and its condition, from one node of its class.
 func TestOtherClassEvent(t *testing.T) {
 	for _, name := range manyNames {
 		w := withClasses(world(svc(name, "10.77.0.12", func(s *vip.Service) { s.HasClass, s.Class = true, "a" }))) // n2's own

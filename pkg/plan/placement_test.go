@@ -28,8 +28,7 @@ func newCluster(nodes int, services []vip.Service) *cluster {
 	return c
 }
 
-// planAndClaim lets one node plan on its view and write at most n claims, by compare-and-swap on the truth: what it
-// loses it learns.
+// planAndClaim lets one node plan on its view and write at most n claims, by compare-and-swap on the truth: what it loses it learns.
 func (c *cluster) planAndClaim(node string, n int) {
 	w := c.world
 	w.Self, w.Claims = node, c.views[node]
@@ -64,8 +63,7 @@ func services(n int) []vip.Service {
 	return all
 }
 
-// A burst of Services is shared evenly although every node plans alone on a view of the claims, and of the Services,
-// that lags behind.
+// A burst of Services is shared evenly although every node plans alone on a view of the claims, and of the Services, that lags behind.
 func TestSpread(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 1))

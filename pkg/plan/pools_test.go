@@ -124,8 +124,7 @@ func TestWhoGivesAddresses(t *testing.T) {
 	}
 }
 
-// What no Service may have is not given: addresses of nodes, their pods, what is reserved. What is told besides is
-// dhcp_mode.
+// What no Service may have is not given: addresses of nodes, their pods, what is reserved. What is told besides is dhcp_mode.
 func TestPoolsAreToldWhatIsReserved(t *testing.T) {
 	w := poolWorld("n1")
 	w.Reserved = []vip.ReservedRange{{Prefix: netip.MustParsePrefix("10.112.0.0/16"), Description: "the cluster's Service range"}}
@@ -157,8 +156,7 @@ func TestAddressKeptByStatus(t *testing.T) {
 	}
 }
 
-// The node that gives addresses probes for those that were given and that no status shows, and says which another
-// host has.
+// The node that gives addresses probes for those that were given and that no status shows, and says which another host has.
 func TestAddressesInUse(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

@@ -354,8 +354,7 @@ func FuzzGiven(f *testing.F) {
 	})
 }
 
-// claimAndShow has w show what p binds and announces, with the leases that it acquires, and the statuses that it
-// writes.
+// claimAndShow has w show what p binds and announces, with the leases that it acquires, and the statuses that it writes.
 func (r random) claimAndShow(w vip.World, p vip.Plan) vip.World {
 	w.Bound, w.Claims, w.Services = p.Addresses, maps.Clone(w.Claims), slices.Clone(w.Services)
 	w.CheckResults = make(map[netip.Addr]vip.CheckResult)

@@ -25,8 +25,7 @@ func TestReasonsAreGrouped(t *testing.T) {
 	}
 }
 
-// TestHeraldOfAnEndpointsNode: of a node with an endpoint, whose node lease nobody renews, is said why it is not
-// alive: its Herald may run.
+// TestHeraldOfAnEndpointsNode: of a node with an endpoint, whose node lease nobody renews, is said why it is not alive: its Herald may run.
 func TestHeraldOfAnEndpointsNode(t *testing.T) {
 	for want, change := range map[string]func(*vip.World){
 		"where no Herald runs":      func(w *vip.World) { w.Members = w.Members[:2] },
@@ -53,8 +52,7 @@ func TestEveryMoveIsAnEvent(t *testing.T) {
 	}
 }
 
-// TestEventsWhileARenewalIsLate: none is known, which is not that none holds, or all would be written again when the
-// API server is back.
+// TestEventsWhileARenewalIsLate: none is known, which is not that none holds, or all would be written again when the API server is back.
 func TestEventsWhileARenewalIsLate(t *testing.T) {
 	w := bind(rules(), held(world(svc("a", "10.77.0.200")), "a", "n1"))
 	if p := Make(rules(), w); len(p.Events) != 1 || p.EventsPending {

@@ -81,8 +81,7 @@ func TestReservedInNetworkOfTentativeAddress(t *testing.T) {
 	}
 }
 
-// Pods of a node with such an address reach the owner by the network of both, and so do packets of connections that
-// began there.
+// Pods of a node with such an address reach the owner by the network of both, and so do packets of connections that began there.
 func TestWayInNetworkOfTentativeAddress(t *testing.T) {
 	w := worldOfTwoLinks()
 	n := newNodes(&w)

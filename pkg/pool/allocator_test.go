@@ -473,8 +473,7 @@ func TestRest(t *testing.T) {
 	w.expect("e: 10.0.0.1 of cidr-global") // its rest is over, that of .2 is not
 }
 
-// What was decided and not written yet is the Service's, whatever else happens; what its pool
-// has no more is taken back.
+// What was decided and not written yet is the Service's, whatever else happens; what its pool has no more is taken back.
 func TestDecidedAndNotWritten(t *testing.T) {
 	w := newWorld(t, 0, "cidr-global=10.0.0.0/24")
 	w.set("a", nil)

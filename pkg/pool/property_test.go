@@ -22,9 +22,8 @@ var configMaps = [][]string{
 	{},
 }
 
-// TestRandomOrders: whatever users, operators, restarts, delayed and lost writes do in whatever
-// order, no Service is given an address that another one has without consent, and none loses what
-// it was allocated but by a change of itself, or to another that has it, too.
+// TestRandomOrders: whatever users, operators, restarts, delayed and lost writes do in whatever order, no Service is given an address that
+// another one has without consent, and none loses what it was allocated but by a change of itself, or to another that has it, too.
 func TestRandomOrders(t *testing.T) {
 	seeds := 300
 	if testing.Short() {
@@ -184,8 +183,7 @@ func (r *randomWorld) sharedBefore(before map[vip.Key]*vip.AddressRequest, b *vi
 	return false
 }
 
-// TestEveryOrderComesToTheSame: Services told in any order to a new Allocator keep what they have,
-// those without addresses get the same.
+// TestEveryOrderComesToTheSame: Services told in any order to a new Allocator keep what they have, those without addresses get the same.
 func TestEveryOrderComesToTheSame(t *testing.T) {
 	w := newWorld(t, 0, "cidr-global=10.0.0.0/24,2001:db8::/120", "allow-share-b=true")
 	for i := range 60 {
