@@ -83,10 +83,7 @@ func TestProbe(t *testing.T) {
 	const asking = `ask 10.77.0.50 on eth0 probe
 		ask fd77::50 on eth0 probe
 		`
-	const bound = `kubevip-a -> n1
-		bind 10.77.0.50/32 dev eth0
-		bind fd77::50/128 dev eth0
-		a: VIPAnnounced`
+	const bound = "kubevip-a -> n1; bind 10.77.0.50/32 dev eth0; bind fd77::50/128 dev eth0; a: VIPAnnounced"
 	const changedAndTaken = `ask 10.77.0.50 on eth0 probe
 		kubevip-a -> n1
 		status a
@@ -95,112 +92,93 @@ func TestProbe(t *testing.T) {
 		10.77.0.50 is in use by another host on eth0 (MAC 02:00:00:00:00:ff), so it is not announced: take it off that host, or give the Service another address; it is asked again at least once a minute, and announced when it is free`
 	tests := []struct {
 		name string
-		w    func() vip.World
+		w    vip.World
 		want string
 	}{
-		{"claimed by this node: probed before it is held", func() vip.World {
-			w := a()
-			w.Members = w.Members[:1]
-			return w
-		}, asking + "kubevip-a -> n1\na: VIPClaiming"},
-		{"held for the first time: asked, nothing bound", func() vip.World { return heldNew(a(), "a") },
+		{"claimed by this node: probed before it is held", with(a(), func(w *vip.World) { w.Members = w.Members[:1] }),
+			asking + "kubevip-a -> n1\na: VIPClaiming"},
+		{"held for the first time: asked, nothing bound", heldNew(a(), "a"),
 			asking + "kubevip-a -> n1\na: VIPAnnounced"},
-		{"the status names it as the address of a gateway only: asked", func() vip.World {
-			w := heldNew(worldWithMACs(svc("a", "10.77.0.50", written("n1"))), "a")
-			w.Services[0].Ingress[0].IPMode = vip.ModeProxy
-			return w
-		}, "ask 10.77.0.50 on eth0 probe\nkubevip-a -> n1\na: VIPAnnounced"},
-		{"free: bound, and asked until it is", func() vip.World { return withResults(heldNew(a(), "a"), probingRules(), noConflict) }, asking + bound},
-		{"bound: no more questions", func() vip.World {
-			w := withResults(heldNew(a(), "a"), probingRules(), noConflict)
-			w.Bound = Make(probingRules(), w).Addresses
+		{"the status names it as the address of a gateway only: asked",
+			with(heldNew(worldWithMACs(svc("a", "10.77.0.50", written("n1"))), "a"), func(w *vip.World) { w.Services[0].Ingress[0].IPMode = vip.ModeProxy }),
+			"ask 10.77.0.50 on eth0 probe\nkubevip-a -> n1\na: VIPAnnounced"},
+		{"free: bound, and asked until it is", withResults(heldNew(a(), "a"), probingRules(), noConflict), asking + bound},
+		{"bound: no more questions", with(withResults(heldNew(a(), "a"), probingRules(), noConflict), func(w *vip.World) {
+			w.Bound = Make(probingRules(), *w).Addresses
 			w.CheckResults = nil
-			return w
-		}, `kubevip-a -> n1
+		}), `kubevip-a -> n1
 			bind 10.77.0.50/32 dev eth0
 			bind fd77::50/128 dev eth0
 			status a 10.77.0.50(VIP) fd77::50(VIP)
 			a: VIPAnnounced
 			event a VIPAnnounced`},
-		{"another host has it", func() vip.World { return withResults(heldNew(a(), "a"), probingRules(), answeredBy(foreignMAC)) }, asking + taken},
-		{"another host had it by another kind of check: asked again", func() vip.World {
-			return withResults(heldNew(a(), "a"), probingRules(), func(f *vip.CheckResult) {
+		{"another host has it", withResults(heldNew(a(), "a"), probingRules(), answeredBy(foreignMAC)), asking + taken},
+		{"another host had it by another kind of check: asked again",
+			withResults(heldNew(a(), "a"), probingRules(), func(f *vip.CheckResult) {
 				f.Kind, f.UnexpectedMACs = vip.CheckDefend, []string{foreignMAC}
-			})
-		}, asking + "kubevip-a -> n1\na: VIPAnnounced"},
-		{"one of two", func() vip.World {
-			w := withResults(heldNew(a(), "a"), probingRules(), noConflict)
+			}), asking + "kubevip-a -> n1\na: VIPAnnounced"},
+		{"one of two", with(withResults(heldNew(a(), "a"), probingRules(), noConflict), func(w *vip.World) {
 			f := w.CheckResults[addr("fd77::50")]
 			f.UnexpectedMACs = []string{foreignMAC}
 			w.CheckResults[f.Addr] = f
-			w.Bound = Make(probingRules(), w).Addresses
-			return w
-		}, `ask fd77::50 on eth0 probe
+			w.Bound = Make(probingRules(), *w).Addresses
+		}), `ask fd77::50 on eth0 probe
 			kubevip-a -> n1
 			bind 10.77.0.50/32 dev eth0
 			status a 10.77.0.50(VIP)
 			a: AddressInUse
 			event a AddressInUse
 			fd77::50 is in use by another host on eth0 (MAC 02:00:00:00:00:ff), so it is not announced: take it off that host, or give the Service another address; it is asked again at least once a minute, and announced when it is free`},
-		{"an answer to another question does not count", func() vip.World {
-			w := withResults(heldNew(a(), "a"), probingRules(), noConflict)
-			for x, f := range w.CheckResults {
-				f.Kind = vip.CheckDefend
-				w.CheckResults[x] = f
-			}
-			return w
-		}, asking + "kubevip-a -> n1\na: VIPAnnounced"},
-		{"moved from another node: never asked", func() vip.World {
-			return held(worldWithMACs(svc("a", "10.77.0.50,fd77::50", written("n2"))), "a", "n1")
-		}, bound},
-		{"moved from a node that had not bound it: asked", func() vip.World { return held(a(), "a", "n1") },
+		{"an answer to another question does not count",
+			with(withResults(heldNew(a(), "a"), probingRules(), noConflict), func(w *vip.World) {
+				for x, f := range w.CheckResults {
+					f.Kind = vip.CheckDefend
+					w.CheckResults[x] = f
+				}
+			}), asking + "kubevip-a -> n1\na: VIPAnnounced"},
+		{"moved from another node: never asked", held(worldWithMACs(svc("a", "10.77.0.50,fd77::50", written("n2"))), "a", "n1"), bound},
+		{"moved from a node that had not bound it: asked", held(a(), "a", "n1"),
 			asking + "kubevip-a -> n1\na: VIPAnnounced"},
-		{"the status says it was announced: never asked", func() vip.World {
-			return heldNew(worldWithMACs(svc("a", "10.77.0.50,fd77::50", written("n2"))), "a")
-		}, bound},
-		{"another program's status names it: never asked", func() vip.World {
-			return heldNew(worldWithMACs(svc("a", "10.77.0.50,fd77::50", written("kube-vip"), func(s *vip.Service) { s.VIPHost = "" })), "a")
-		}, bound},
-		{"the Service asks for another address than before: asked", func() vip.World {
-			return held(worldWithMACs(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.60") })), "a", "n1")
-		}, "ask 10.77.0.50 on eth0 probe\nkubevip-a -> n1\na: VIPAnnounced"},
-		{"the Service asks for another address, which is in use: the status is cleared", func() vip.World {
-			w := held(worldWithMACs(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.60") })), "a", "n1")
-			return withResults(w, probingRules(), answeredBy(foreignMAC))
-		}, changedAndTaken},
-		{"... and the node that wrote the status is dead", func() vip.World {
-			w := held(worldWithMACs(svc("a", "10.77.0.50", written("gone"), func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.60") })), "a", "n1")
-			return withResults(w, probingRules(), answeredBy(foreignMAC))
-		}, changedAndTaken},
-		{"... while it is handed over", func() vip.World {
-			w := held(worldWithMACs(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.60") })), "a", "n1")
-			w.HandingOver[key("kubevip-a")] = vip.HandingOver{Since: w.Now, Until: w.Now.Add(time.Second)}
-			return withResults(w, probingRules(), answeredBy(foreignMAC))
-		}, strings.Replace(changedAndTaken, "status a\n", "", 1)},
-		{"... and of those before it asks for one still: once that is bound the status names it alone", func() vip.World {
-			w := held(worldWithMACs(svc("a", "10.77.0.60,10.77.0.50", written("n1"), func(s *vip.Service) { s.Ingress = s.Ingress[:1] })), "a", "n1")
-			return withResults(w, probingRules(), answeredBy(foreignMAC))
-		}, strings.Replace(changedAndTaken, "status a\n", "bind 10.77.0.60/32 dev eth0\n", 1)},
-		{"of two Services with one address one has a status: never asked", func() vip.World {
-			return heldNew(worldWithMACs(svc("a", "10.77.0.50"), svc("b", "10.77.0.50", younger, port(81), written("n2"))), "a")
-		}, "kubevip-a -> n1\nkubevip-b -> n1\nbind 10.77.0.50/32 dev eth0\na: VIPAnnounced\nb: VIPAnnounced"},
-		{"a lease of several Services was changed before this one came", func() vip.World {
-			w := worldWithMACs(svc("a", "10.77.0.50", func(s *vip.Service) { s.Lease = "kubevip-a" }))
-			return held(w, "a", "n1")
-		}, "ask 10.77.0.50 on eth0 probe\nkubevip-a -> n1\na: VIPAnnounced"},
-		{"kube-proxy is not ready: later", func() vip.World {
-			return heldNew(worldWithMACs(svc("a", "10.77.0.50", local("n1"), func(s *vip.Service) { s.HealthCheckNodePort = 30000 })), "a")
-		}, "kubevip-a -> n1\na: VIPAnnounced"},
-		{"one address of two Services is asked for once", func() vip.World {
-			return heldNew(worldWithMACs(svc("a", "10.77.0.50"), svc("b", "10.77.0.50", younger, port(81))), "a")
-		}, "ask 10.77.0.50 on eth0 probe\nkubevip-a -> n1\nkubevip-b -> n1\na: VIPAnnounced\nb: VIPAnnounced"},
+		{"the status says it was announced: never asked", heldNew(worldWithMACs(svc("a", "10.77.0.50,fd77::50", written("n2"))), "a"),
+			bound},
+		{"another program's status names it: never asked",
+			heldNew(worldWithMACs(svc("a", "10.77.0.50,fd77::50", written("kube-vip"), func(s *vip.Service) { s.VIPHost = "" })), "a"),
+			bound},
+		{"the Service asks for another address than before: asked",
+			held(worldWithMACs(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.60") })), "a", "n1"),
+			"ask 10.77.0.50 on eth0 probe\nkubevip-a -> n1\na: VIPAnnounced"},
+		{"the Service asks for another address, which is in use: the status is cleared",
+			withResults(held(worldWithMACs(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.60") })), "a", "n1"), probingRules(), answeredBy(foreignMAC)),
+			changedAndTaken},
+		{"... and the node that wrote the status is dead",
+			withResults(held(worldWithMACs(svc("a", "10.77.0.50", written("gone"), func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.60") })), "a", "n1"), probingRules(), answeredBy(foreignMAC)),
+			changedAndTaken},
+		{"... while it is handed over",
+			withResults(with(held(worldWithMACs(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.60") })), "a", "n1"), func(w *vip.World) {
+				w.HandingOver[key("kubevip-a")] = vip.HandingOver{Since: w.Now, Until: w.Now.Add(time.Second)}
+			}), probingRules(), answeredBy(foreignMAC)), strings.Replace(changedAndTaken, "status a\n", "", 1)},
+		{"... and of those before it asks for one still: once that is bound the status names it alone",
+			withResults(held(worldWithMACs(svc("a", "10.77.0.60,10.77.0.50", written("n1"), func(s *vip.Service) { s.Ingress = s.Ingress[:1] })), "a", "n1"), probingRules(), answeredBy(foreignMAC)),
+			strings.Replace(changedAndTaken, "status a\n", "bind 10.77.0.60/32 dev eth0\n", 1)},
+		{"of two Services with one address one has a status: never asked",
+			heldNew(worldWithMACs(svc("a", "10.77.0.50"), svc("b", "10.77.0.50", younger, port(81), written("n2"))), "a"),
+			"kubevip-a -> n1\nkubevip-b -> n1\nbind 10.77.0.50/32 dev eth0\na: VIPAnnounced\nb: VIPAnnounced"},
+		{"a lease of several Services was changed before this one came",
+			held(worldWithMACs(svc("a", "10.77.0.50", func(s *vip.Service) { s.Lease = "kubevip-a" })), "a", "n1"),
+			"ask 10.77.0.50 on eth0 probe\nkubevip-a -> n1\na: VIPAnnounced"},
+		{"kube-proxy is not ready: later",
+			heldNew(worldWithMACs(svc("a", "10.77.0.50", local("n1"), func(s *vip.Service) { s.HealthCheckNodePort = 30000 })), "a"),
+			"kubevip-a -> n1\na: VIPAnnounced"},
+		{"one address of two Services is asked for once",
+			heldNew(worldWithMACs(svc("a", "10.77.0.50"), svc("b", "10.77.0.50", younger, port(81))), "a"),
+			"ask 10.77.0.50 on eth0 probe\nkubevip-a -> n1\nkubevip-b -> n1\na: VIPAnnounced\nb: VIPAnnounced"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			p := Make(probingRules(), tt.w())
+			p := Make(probingRules(), tt.w)
 			diff(t, checksSummary(p), tt.want)
 			for _, i := range p.AddressChecks {
-				if want := "02:00:00:00:00:01 02:00:00:00:00:02 02:00:00:00:00:03"; len(tt.w().Members) == 3 && i.AllowedMACs != want {
+				if want := "02:00:00:00:00:01 02:00:00:00:00:02 02:00:00:00:00:03"; len(tt.w.Members) == 3 && i.AllowedMACs != want {
 					t.Errorf("%s may be answered by %q, want %q", i.Addr, i.AllowedMACs, want)
 				}
 			}
@@ -309,60 +287,47 @@ func TestDefend(t *testing.T) {
 		no other host on eth0 claims 10.77.0.50 any more`
 	tests := []struct {
 		name  string
-		w     func() vip.World
+		w     vip.World
 		again time.Duration
 		want  string
 	}{
-		{"a foreign host", func() vip.World { return withHeard(mine(), foreignMAC, time.Second) }, 29 * time.Second, fmt.Sprintf(ill, foreignMAC)},
-		{"it answers no question", func() vip.World { return withResults(withHeard(mine(), foreignMAC, time.Second), rules(), noConflict) }, 29 * time.Second, fmt.Sprintf(ill, foreignMAC)},
-		{"it answers no question, and was not heard for a while", func() vip.World {
-			return withResults(withHeard(mine(), foreignMAC, 31*time.Second), rules(), noConflict)
-		}, 0, over},
-		{"heard a while ago, and still there", func() vip.World {
-			return withResults(withHeard(mine(), foreignMAC, time.Minute), rules(), answeredBy(foreignMAC))
-		}, 0, fmt.Sprintf(ill, foreignMAC)},
-		{"two of them", func() vip.World {
-			return withResults(withHeard(mine(), foreignMAC, time.Second), rules(), answeredBy("02:00:00:00:00:fe", foreignMAC))
-		}, 29 * time.Second, fmt.Sprintf(ill, "02:00:00:00:00:fe, "+foreignMAC)},
-		{"one of so many that not all are kept: no Event for each", func() vip.World {
-			return withResults(withHeard(mine(), foreignMAC, time.Second), rules(), answeredBy("02:00:00:00:00:fe"))
-		}, 29 * time.Second, fmt.Sprintf(ill, "02:00:00:00:00:fe")},
-		{"long ago", func() vip.World { return withHeard(mine(), foreignMAC, time.Hour) }, 0, well},
-		{"long ago, but still there", func() vip.World {
-			w := withResults(withHeard(mine(), foreignMAC, time.Second), rules(), answeredBy(foreignMAC))
-			w.Heard = nil
-			return w
-		}, 0, fmt.Sprintf(ill, foreignMAC)},
-		{"long ago, and just gone", func() vip.World {
-			w := withResults(withHeard(mine(), foreignMAC, time.Second), rules(), func(f *vip.CheckResult) { f.ClearedAt = f.At })
-			w.Heard = nil
-			return w
-		}, 0, over},
-		{"the node that had it a moment ago", func() vip.World {
-			w := withHeard(mine(), "02:00:00:00:00:02", time.Second)
+		{"a foreign host", withHeard(mine(), foreignMAC, time.Second), 29 * time.Second, fmt.Sprintf(ill, foreignMAC)},
+		{"it answers no question", withResults(withHeard(mine(), foreignMAC, time.Second), rules(), noConflict), 29 * time.Second,
+			fmt.Sprintf(ill, foreignMAC)},
+		{"it answers no question, and was not heard for a while",
+			withResults(withHeard(mine(), foreignMAC, 31*time.Second), rules(), noConflict), 0, over},
+		{"heard a while ago, and still there", withResults(withHeard(mine(), foreignMAC, time.Minute), rules(), answeredBy(foreignMAC)), 0,
+			fmt.Sprintf(ill, foreignMAC)},
+		{"two of them", withResults(withHeard(mine(), foreignMAC, time.Second), rules(), answeredBy("02:00:00:00:00:fe", foreignMAC)),
+			29 * time.Second, fmt.Sprintf(ill, "02:00:00:00:00:fe, "+foreignMAC)},
+		{"one of so many that not all are kept: no Event for each",
+			withResults(withHeard(mine(), foreignMAC, time.Second), rules(), answeredBy("02:00:00:00:00:fe")), 29 * time.Second,
+			fmt.Sprintf(ill, "02:00:00:00:00:fe")},
+		{"long ago", withHeard(mine(), foreignMAC, time.Hour), 0, well},
+		{"long ago, but still there",
+			with(withResults(withHeard(mine(), foreignMAC, time.Second), rules(), answeredBy(foreignMAC)), func(w *vip.World) { w.Heard = nil }),
+			0, fmt.Sprintf(ill, foreignMAC)},
+		{"long ago, and just gone",
+			with(withResults(withHeard(mine(), foreignMAC, time.Second), rules(), func(f *vip.CheckResult) { f.ClearedAt = f.At }), func(w *vip.World) { w.Heard = nil }),
+			0, over},
+		{"the node that had it a moment ago", with(withHeard(mine(), "02:00:00:00:00:02", time.Second), func(w *vip.World) {
 			c := w.Claims[key("kubevip-a")]
 			c.AcquiredAt = w.Now.Add(-5 * time.Second)
 			w.Claims[key("kubevip-a")] = c
-			return w
-		}, 0, well},
-		{"the node that had it a moment ago, and has stopped", func() vip.World { return afterStop(mine(), "n9") }, 0, well},
-		{"... but the one that had it is known by its MAC", func() vip.World { return afterStop(mine(), "n2") }, 29 * time.Second, fmt.Sprintf(ill, foreignMAC)},
-		{"a node with an older Herald may be anybody", func() vip.World {
-			w := withHeard(mine(), foreignMAC, time.Second)
-			w.Members[2].Info.Links[0].MAC = ""
-			return w
-		}, 0, well},
-		{"on another link", func() vip.World {
-			w := withHeard(mine(), foreignMAC, time.Second)
+		}), 0, well},
+		{"the node that had it a moment ago, and has stopped", afterStop(mine(), "n9"), 0, well},
+		{"... but the one that had it is known by its MAC", afterStop(mine(), "n2"), 29 * time.Second, fmt.Sprintf(ill, foreignMAC)},
+		{"a node with an older Herald may be anybody",
+			with(withHeard(mine(), foreignMAC, time.Second), func(w *vip.World) { w.Members[2].Info.Links[0].MAC = "" }), 0, well},
+		{"on another link", with(withHeard(mine(), foreignMAC, time.Second), func(w *vip.World) {
 			s := w.Heard[addr("10.77.0.50")]
 			s.Link = "eth1"
 			w.Heard[addr("10.77.0.50")] = s
-			return w
-		}, 0, well},
+		}), 0, well},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			p := Make(rules(), tt.w())
+			p := Make(rules(), tt.w)
 			diff(t, checksSummary(p), tt.want)
 			if p.ReplanAfter != tt.again {
 				t.Errorf("again after %v, want %v", p.ReplanAfter, tt.again)
@@ -396,53 +361,36 @@ func TestVerify(t *testing.T) {
 	const ask = "ask 10.77.0.50 on eth0 verify of n2 #1: 02:00:00:00:00:02\n"
 	tests := []struct {
 		name string
-		w    func() vip.World
+		w    vip.World
 		want string
 	}{
-		{"asked, and well", func() vip.World { return withResults(theirs(), rules(), noConflict) }, ask + "a: VIPElsewhere"},
-		{"silent", func() vip.World {
-			return withResults(theirs(), rules(), func(f *vip.CheckResult) { f.NoAnswer = true })
-		},
+		{"asked, and well", withResults(theirs(), rules(), noConflict), ask + "a: VIPElsewhere"},
+		{"silent", withResults(theirs(), rules(), func(f *vip.CheckResult) { f.NoAnswer = true }),
 			ask + `a: VIPUnanswered
 			event a VIPUnanswered
 			node SELF has asked on eth0 who has 10.77.0.50: node n2 owns it, but does not answer; look at that node's firewall (ARP, ICMPv6 neighbor solicitations), at its sysctls arp_ignore and arp_filter, and at the network between the two`},
-		{"others answer", func() vip.World {
-			return withResults(theirs(), rules(), answeredBy("02:00:00:00:00:03", foreignMAC))
-		}, ask + `a: VIPForeignMAC
+		{"others answer", withResults(theirs(), rules(), answeredBy("02:00:00:00:00:03", foreignMAC)), ask + `a: VIPForeignMAC
 			event a VIPForeignMAC
 			node SELF has asked on eth0 who has 10.77.0.50: node n2 owns it, but somebody else answers (MAC 02:00:00:00:00:03, node n3; MAC 02:00:00:00:00:ff)`},
-		{"again well", func() vip.World {
-			return withResults(theirs(), rules(), func(f *vip.CheckResult) { f.ClearedAt = f.At })
-		},
+		{"again well", withResults(theirs(), rules(), func(f *vip.CheckResult) { f.ClearedAt = f.At }),
 			ask + `a: VIPElsewhere
 			event a VIPAnswered
 			node n2, which owns 10.77.0.50, answers for it again, and nobody else does`},
-		{"found of an earlier owner", func() vip.World {
-			w := withResults(theirs(), rules(), func(f *vip.CheckResult) { f.NoAnswer = true })
-			w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2", Valid: true, Transitions: 3}
-			return w
-		}, "ask 10.77.0.50 on eth0 verify of n2 #3: 02:00:00:00:00:02\na: VIPElsewhere"},
-		{"the owner has not bound it yet", func() vip.World { return theirs(func(s *vip.Service) { s.Ingress = nil }) }, "a: VIPElsewhere"},
-		{"the owner has not written the status", func() vip.World { return theirs(written("n1")) }, "a: VIPElsewhere"},
-		{"the owner does not renew", func() vip.World {
-			w := theirs()
-			w.Members[1].Alive = false
-			return w
-		}, "a: VIPElsewhere"},
-		{"the owner is in another network", func() vip.World {
-			w := theirs()
+		{"found of an earlier owner",
+			with(withResults(theirs(), rules(), func(f *vip.CheckResult) { f.NoAnswer = true }), func(w *vip.World) { w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2", Valid: true, Transitions: 3} }),
+			"ask 10.77.0.50 on eth0 verify of n2 #3: 02:00:00:00:00:02\na: VIPElsewhere"},
+		{"the owner has not bound it yet", theirs(func(s *vip.Service) { s.Ingress = nil }), "a: VIPElsewhere"},
+		{"the owner has not written the status", theirs(written("n1")), "a: VIPElsewhere"},
+		{"the owner does not renew", with(theirs(), func(w *vip.World) { w.Members[1].Alive = false }), "a: VIPElsewhere"},
+		{"the owner is in another network", with(theirs(), func(w *vip.World) {
 			w.Members[1].Info.Links[0].Prefixes = []netip.Prefix{netip.MustParsePrefix("10.88.0.1/24")}
-			return w
-		}, "a: VIPElsewhere"},
-		{"an older Herald publishes no MAC: whoever answers", func() vip.World {
-			w := theirs()
-			w.Members[1].Info.Links[0].MAC = ""
-			return w
-		}, "ask 10.77.0.50 on eth0 verify of n2 #1: \na: VIPElsewhere"},
+		}), "a: VIPElsewhere"},
+		{"an older Herald publishes no MAC: whoever answers", with(theirs(), func(w *vip.World) { w.Members[1].Info.Links[0].MAC = "" }),
+			"ask 10.77.0.50 on eth0 verify of n2 #1: \na: VIPElsewhere"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			w := tt.w()
+			w := tt.w
 			diff(t, checksSummary(Make(rules(), w)), strings.ReplaceAll(tt.want, "SELF", w.Self))
 		})
 	}
@@ -630,11 +578,14 @@ func TestFormerOwnerAnswersForLong(t *testing.T) {
 		want []string // in the message; nil: no Event
 	}{
 		{"it answers, not for long", r, waits(given(), r, time.Second, noConflict), nil},
-		{"it answers for a minute", r, waits(given(), r, time.Minute, still), []string{"10.77.0.50 on eth0 (MAC " + mac + " of node n2)", "fd77::50 on eth0", lease}},
-		{"it can't be asked for a minute", r, waits(given(), r, time.Minute, func(f *vip.CheckResult) { f.NotSent = "no buffer space" }), []string{"10.77.0.50 on eth0 (a MAC of node n2, which can't be asked: no buffer space)", lease}},
+		{"it answers for a minute", r, waits(given(), r, time.Minute, still),
+			[]string{"10.77.0.50 on eth0 (MAC " + mac + " of node n2)", "fd77::50 on eth0", lease}},
+		{"it can't be asked for a minute", r, waits(given(), r, time.Minute, func(f *vip.CheckResult) { f.NotSent = "no buffer space" }),
+			[]string{"10.77.0.50 on eth0 (a MAC of node n2, which can't be asked: no buffer space)", lease}},
 		{"it is silent now", r, waits(given(), r, time.Minute, func(f *vip.CheckResult) { f.NoAnswer = true }), nil},
 		{"it answers a probe, not for long", probing, waits(isNew(), probing, 7*time.Second, answeredBy(mac)), nil},
-		{"it answers probes for a minute", probing, waits(isNew(), probing, time.Minute, answeredBy(mac)), []string{"10.77.0.50 on eth0 (MAC " + mac + " of node n2)", lease}},
+		{"it answers probes for a minute", probing, waits(isNew(), probing, time.Minute, answeredBy(mac)),
+			[]string{"10.77.0.50 on eth0 (MAC " + mac + " of node n2)", lease}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -171,11 +171,7 @@ func TestControlPlaneWithOneLease(t *testing.T) {
 	w = controlPlaneHeld(w, "n2")
 	p := Make(r, bind(r, w))
 	p.Events = nil
-	diff(t, summary(p), `plndr-svcs-lock -> n1
-		bind 10.77.0.60/32 dev eth0
-		status a 10.77.0.60(VIP)
-		control-plane: VIPElsewhere
-		a: VIPAnnounced`)
+	diff(t, summary(p), "plndr-svcs-lock -> n1; bind 10.77.0.60/32 dev eth0; status a 10.77.0.60(VIP); control-plane: VIPElsewhere; a: VIPAnnounced")
 }
 
 // TestControlPlaneByRoutes: every node whose API server is ready binds the VIP to lo, where nobody announces it, and

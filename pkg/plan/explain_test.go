@@ -29,65 +29,52 @@ func TestExplain(t *testing.T) {
 	pooled := func(s *vip.Service) { s.Source, s.Allocated = "kube-vip.io/loadbalancerIPs", "default" }
 	tests := []struct {
 		name  string
-		world func() vip.World
+		world vip.World
 		want  string
 	}{
-		{"owned, and moved", func() vip.World {
-			w := held(world(svc("a", "10.77.0.200", source, written("n2"))), "a", "n2")
+		{"owned, and moved", with(held(world(svc("a", "10.77.0.200", source, written("n2"))), "a", "n2"), func(w *vip.World) {
 			c := w.Claims[key("kubevip-a")]
 			c.PreviousHolder, c.Cause = "n1", "n1: it is drained"
 			w.Claims[key("kubevip-a")] = c
-			return w
-		}, `a VIPElsewhere owner=n2 from=n1 cause=n1: it is drained
+		}), `a VIPElsewhere owner=n2 from=n1 cause=n1: it is drained
 			10.77.0.200 kube-vip.io/loadbalancerIPs status=true refused=false
 			n1 true
 			n2 true
 			n3 true`},
-		{"only one node has an endpoint, and that is drained; another is dead", func() vip.World {
-			w := world(svc("a", "10.77.0.200", pooled, local("n2")))
-			w.Nodes = allNodes(vip.Node{Name: "n2", Drained: true}, vip.Node{Name: "n1", NotReady: true})
-			w.Members[2].Alive = false
-			return w
-		}, `a NoEligibleNode owner= from= cause=
+		{"only one node has an endpoint, and that is drained; another is dead",
+			with(world(svc("a", "10.77.0.200", pooled, local("n2"))), func(w *vip.World) {
+				w.Nodes = allNodes(vip.Node{Name: "n2", Drained: true}, vip.Node{Name: "n1", NotReady: true})
+				w.Members[2].Alive = false
+			}), `a NoEligibleNode owner= from= cause=
 			10.77.0.200 pool default status=false refused=false
 			n1 false no ready endpoint there (externalTrafficPolicy Local)
 			n2 false it is drained (herald undrain n2 ends that)
 			n3 false its node lease is not renewed, or fenced: its Herald has ended, hangs, or does not reach the API server`},
-		{"one does not reach the API server", func() vip.World {
-			w := world(svc("a", "10.77.0.200", source))
-			w.Members[2].Alive, w.Members[2].APIUnreached = false, true
-			return w
-		}, `a VIPClaiming owner= from= cause=
+		{"one does not reach the API server",
+			with(world(svc("a", "10.77.0.200", source)), func(w *vip.World) { w.Members[2].Alive, w.Members[2].APIUnreached = false, true }),
+			`a VIPClaiming owner= from= cause=
 			10.77.0.200 kube-vip.io/loadbalancerIPs status=false refused=false
 			n1 true
 			n2 true
 			n3 false its Herald does not reach the API server, so it gave its VIPs up`},
-		{"no endpoints", func() vip.World {
-			return world(svc("a", "10.77.0.200", source, func(s *vip.Service) { s.Endpoints = vip.Endpoints{} }))
-		}, `a NoEndpoints owner= from= cause=
-			10.77.0.200 kube-vip.io/loadbalancerIPs status=false refused=false
-			n1 true
-			n2 true
-			n3 true`},
-		{"a refused address, and a node that comes after others", func() vip.World {
-			w := held(world(svc("a", "10.77.0.200,10.77.0.11", source)), "a", "n2")
-			w.Members[0].Info.DataPlaneFault = "kube-proxy is gone"
-			w.Members[2].Info.Links[0].Up = false
-			return w
-		}, `a VIPElsewhere owner=n2 from= cause=
+		{"no endpoints", world(svc("a", "10.77.0.200", source, func(s *vip.Service) { s.Endpoints = vip.Endpoints{} })),
+			"a NoEndpoints owner= from= cause=; 10.77.0.200 kube-vip.io/loadbalancerIPs status=false refused=false; n1 true; n2 true; n3 true"},
+		{"a refused address, and a node that comes after others",
+			with(held(world(svc("a", "10.77.0.200,10.77.0.11", source)), "a", "n2"), func(w *vip.World) {
+				w.Members[0].Info.DataPlaneFault = "kube-proxy is gone"
+				w.Members[2].Info.Links[0].Up = false
+			}), `a VIPElsewhere owner=n2 from= cause=
 			10.77.0.200 kube-vip.io/loadbalancerIPs status=false refused=false
 			10.77.0.11 kube-vip.io/loadbalancerIPs status=false refused=true
 			n1 true comes after others: kube-proxy is gone
 			n2 true
 			n3 false its link eth0 is down`},
-		{"another class", func() vip.World {
-			return world(svc("a", "10.77.0.200", source, func(s *vip.Service) { s.HasClass, s.Class = true, "other" }))
-		}, `a OtherClass owner= from= cause=
-			10.77.0.200 kube-vip.io/loadbalancerIPs status=false refused=true`},
+		{"another class", world(svc("a", "10.77.0.200", source, func(s *vip.Service) { s.HasClass, s.Class = true, "other" })),
+			"a OtherClass owner= from= cause=; 10.77.0.200 kube-vip.io/loadbalancerIPs status=false refused=true"},
 	}
 	for _, tt := range tests {
 		for _, self := range []string{"n1", ""} {
-			w := tt.world()
+			w := tt.world
 			if w.Self = self; self == "" {
 				w.Tenure = vip.Tenure{}
 			}
@@ -150,44 +137,33 @@ func TestAdvice(t *testing.T) {
 func TestMoveCause(t *testing.T) {
 	tests := []struct {
 		name  string
-		world func() vip.World
+		world vip.World
 		rules func(*Rules)
 		want  string
 	}{
-		{"drained", func() vip.World {
-			w := held(world(svc("a", "10.77.0.200")), "a", "n1")
-			w.Nodes = allNodes(vip.Node{Name: "n1", Drained: true})
-			return w
-		}, nil, "n1: it is drained (herald undrain n1 ends that)"},
-		{"stopping", func() vip.World {
-			w := held(world(svc("a", "10.77.0.200")), "a", "n1")
-			w.Stopping = true
-			return w
-		}, nil, "n1: its Herald is stopping"},
-		{"data plane", func() vip.World {
-			w := held(world(svc("a", "10.77.0.200")), "a", "n1")
+		{"drained",
+			with(held(world(svc("a", "10.77.0.200")), "a", "n1"), func(w *vip.World) { w.Nodes = allNodes(vip.Node{Name: "n1", Drained: true}) }),
+			nil, "n1: it is drained (herald undrain n1 ends that)"},
+		{"stopping", with(held(world(svc("a", "10.77.0.200")), "a", "n1"), func(w *vip.World) { w.Stopping = true }), nil,
+			"n1: its Herald is stopping"},
+		{"data plane", with(held(world(svc("a", "10.77.0.200")), "a", "n1"), func(w *vip.World) {
 			w.DataPlaneFault, w.Members[0].Info.DataPlaneFault = "kube-proxy is gone", "kube-proxy is gone"
-			return w
-		}, nil, "n1: kube-proxy is gone"},
-		{"dead", func() vip.World {
-			w := held(world(svc("a", "10.77.0.200", local("n1"))), "a", "n2")
+		}), nil, "n1: kube-proxy is gone"},
+		{"dead", with(held(world(svc("a", "10.77.0.200", local("n1"))), "a", "n2"), func(w *vip.World) {
 			w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2"}
 			w.Members[1].Alive, w.Members[1].Gone = false, true
-			return w
-		}, nil, "n2: neither its Herald nor its kernel answers on the VIPs' link"},
-		{"rebalanced", func() vip.World {
-			w := held(held(held(world(svc("a", "10.77.0.200"), svc("b", "10.77.0.201", younger), svc("c", "10.77.0.202")), "a", "n1"), "b", "n1"), "c", "n3")
-			w.Members[1].Stable = true
-			return w
-		}, func(r *Rules) { r.Rebalance = true }, "vip_rebalance: n1 had 2 of them, n2 0"},
-		{"new", func() vip.World { return world(svc("a", "10.77.0.200", local("n1"))) }, nil, ""},
+		}), nil, "n2: neither its Herald nor its kernel answers on the VIPs' link"},
+		{"rebalanced",
+			with(held(held(held(world(svc("a", "10.77.0.200"), svc("b", "10.77.0.201", younger), svc("c", "10.77.0.202")), "a", "n1"), "b", "n1"), "c", "n3"), func(w *vip.World) { w.Members[1].Stable = true }),
+			func(r *Rules) { r.Rebalance = true }, "vip_rebalance: n1 had 2 of them, n2 0"},
+		{"new", world(svc("a", "10.77.0.200", local("n1"))), nil, ""},
 	}
 	for _, tt := range tests {
 		r := rules()
 		if tt.rules != nil {
 			tt.rules(&r)
 		}
-		got, w := "no change", tt.world()
+		got, w := "no change", tt.world
 		for _, o := range Make(r, w).Owners {
 			had := w.Claims[o.Unit].Holder
 			if !o.Stays && o.Node != had && (had != "" || got == "no change" && o.Node == w.Self) {

@@ -74,12 +74,7 @@ func TestNewcomerOfOtherNamespace(t *testing.T) {
 			w := heldBy(twoIncumbents(svc("x", "10.77.0.50", tenant, sharing("k"))), "tenant", "x", "n1")
 			w.Services[0].SharingKey = "k"
 			return w
-		}(), `kubevip-a -> n1
-			kubevip-x -> n1
-			bind 10.77.0.50/32 dev eth0
-			a: VIPAnnounced
-			b: VIPElsewhere
-			x: VIPAnnounced`},
+		}(), "kubevip-a -> n1; kubevip-x -> n1; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced; b: VIPElsewhere; x: VIPAnnounced"},
 		{"consent, on another link", func() vip.World {
 			w := twoIncumbents(svc("x", "10.77.0.50", tenant, sharing("k"), on("nope")))
 			w.Services[0].SharingKey = "k"
@@ -96,21 +91,12 @@ func TestNewcomerOfOtherNamespace(t *testing.T) {
 			return w
 		}(), unchanged + `x: AddressConflict`},
 		{"shared since before consent was asked for: goes on", heldBy(twoIncumbents(svc("x", "10.77.0.50", tenant, written("n1"))), "tenant", "x", "n1"),
-			`kubevip-x -> n1
-			kubevip-a -> n1
-			bind 10.77.0.50/32 dev eth0
-			a: VIPAnnounced
-			b: VIPElsewhere
-			x: VIPAnnounced`},
+			"kubevip-x -> n1; kubevip-a -> n1; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced; b: VIPElsewhere; x: VIPAnnounced"},
 		{"all Heralds restarted: who is named by a status has it", func() vip.World {
 			w := twoIncumbents(svc("x", "10.77.0.50,10.77.0.51", tenant, on("nope")))
 			clear(w.Claims)
 			return w
-		}(), `kubevip-a -> n1
-			kubevip-b -> n2
-			a: VIPClaiming
-			b: VIPClaiming
-			x: AddressConflict`},
+		}(), "kubevip-a -> n1; kubevip-b -> n2; a: VIPClaiming; b: VIPClaiming; x: AddressConflict"},
 		{"no status is written: who holds a lease has it", func() vip.World {
 			w := twoIncumbents(svc("x", "10.77.0.50,10.77.0.51", tenant))
 			for i := range w.Services {
@@ -122,23 +108,17 @@ func TestNewcomerOfOtherNamespace(t *testing.T) {
 			w := twoIncumbents(svc("x", "10.77.0.50", tenant))
 			w.Services[0].Endpoints = vip.Endpoints{}
 			return w
-		}(), `a: NoEndpoints
-			b: VIPElsewhere
-			x: AddressConflict
-			event a NoEndpoints`},
+		}(), "a: NoEndpoints; b: VIPElsewhere; x: AddressConflict; event a NoEndpoints"},
 		{"the one that has it has ipMode Proxy and UPnP: the status is its own", func() vip.World {
 			w := heldBy(twoIncumbents(svc("x", "10.77.0.52,10.77.0.50", tenant, written("n3"))), "tenant", "x", "n3")
 			w.Services[2].Ingress = w.Services[2].Ingress[:1]
 			proxied("10.77.0.50")(&w.Services[0])
 			return w
 		}(), unchanged + "x: VIPElsewhere\nevent a PortNotMapped"},
-		{"nobody has it yet: the older", world(svc("x", "10.77.0.50", tenant, younger), svc("a", "10.77.0.50", younger)), `kubevip-x -> n1
-			a: AddressConflict
-			x: VIPClaiming`},
+		{"nobody has it yet: the older", world(svc("x", "10.77.0.50", tenant, younger), svc("a", "10.77.0.50", younger)), "kubevip-x -> n1; a: AddressConflict; x: VIPClaiming"},
 		{"another announcer's Service has it", world(svc("a", "10.77.0.50", func(s *vip.Service) {
 			s.HasClass, s.Class, s.Ingress = true, "other", []vip.Ingress{{Addr: addr("10.77.0.50"), IPMode: vip.ModeVIP}}
-		}), svc("x", "10.77.0.50", tenant)), `a: OtherClass
-			x: AddressConflict`},
+		}), svc("x", "10.77.0.50", tenant)), "a: OtherClass; x: AddressConflict"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := rules()
@@ -308,18 +288,8 @@ func TestStatusNotKeptForWhatIsNotAskedFor(t *testing.T) {
 // With allow-share for both namespaces the operator lets their Services share addresses of pools, whether these were given or asked for by
 // name: for others, of no pool, and where they differ in how they are announced, nothing changes.
 func TestShareByPool(t *testing.T) {
-	const shared = `herald-pools -> n3
-		kubevip-a -> n1
-		kubevip-x -> n1
-		bind 10.77.0.50/32 dev eth0
-		a: VIPAnnounced
-		x: VIPAnnounced`
-	const refused = `herald-pools -> n3
-		kubevip-a -> n1
-		bind 10.77.0.50/32 dev eth0
-		a: VIPAnnounced
-		x: AddressConflict
-		event x AddressConflict`
+	const shared = "herald-pools -> n3; kubevip-a -> n1; kubevip-x -> n1; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced; x: VIPAnnounced"
+	const refused = "herald-pools -> n3; kubevip-a -> n1; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced; x: AddressConflict; event x AddressConflict"
 	given := func(s *vip.Service) { s.Allocated = "cidr-global" }
 	for _, tt := range []struct {
 		name, pools string

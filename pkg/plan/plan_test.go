@@ -12,552 +12,211 @@ import (
 func TestUnit(t *testing.T) {
 	tests := []struct {
 		name string
-		r    func(*Rules)
-		w    func() vip.World
+		w    vip.World
 		want string
 	}{
-		{name: "nothing is known yet", w: func() vip.World { w := world(svc("a", "10.77.0.50")); w.Synced = false; return w }},
-		{
-			name: "free, another node is the best",
-			w: func() vip.World {
-				w := held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.51", younger)), "a", "n1")
-				w.Members = w.Members[:2]
-				return w
-			},
-			want: `kubevip-a -> n1
-				kubevip-b -> n2
-				bind 10.77.0.50/32 dev eth0
-				a: VIPAnnounced
-				b: VIPClaiming`,
-		},
-		{
-			name: "free, this node is the best: a claim, no address yet",
-			w: func() vip.World {
-				w := held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.51", younger)), "a", "n2")
-				w.Members = w.Members[:2]
-				return w
-			},
-			want: `kubevip-b -> n1
-				a: VIPElsewhere
-				b: VIPClaiming`,
-		},
-		{
-			name: "held and bound: announced, status and Event",
-			w: func() vip.World {
-				return bind(rules(), held(world(svc("a", "10.77.0.50,fd77::50")), "a", "n1"))
-			},
-			want: `kubevip-a -> n1
-				bind 10.77.0.50/32 dev eth0
-				bind fd77::50/128 dev eth0
-				status a 10.77.0.50(VIP) fd77::50(VIP)
-				a: VIPAnnounced
-				event a VIPAnnounced`,
-		},
-		{
-			name: "status only for what the kernel confirmed",
-			w: func() vip.World {
-				w := bind(rules(), held(world(svc("a", "10.77.0.50,fd77::50")), "a", "n1"))
-				w.Bound = w.Bound[:1]
-				return w
-			},
-			want: `kubevip-a -> n1
-				bind 10.77.0.50/32 dev eth0
-				bind fd77::50/128 dev eth0
-				status a 10.77.0.50(VIP)
-				a: VIPAnnounced`,
-		},
-		{
-			name: "the Service chooses its ipMode",
-			w: func() vip.World {
-				return bind(rules(), held(world(svc("a", "10.77.0.50", func(s *vip.Service) { s.IPMode = vip.ModeProxy })), "a", "n1"))
-			},
-			want: `kubevip-a -> n1
-				bind 10.77.0.50/32 dev eth0
-				status a 10.77.0.50(Proxy)
-				a: VIPAnnounced
-				event a VIPAnnounced`,
-		},
-		{
-			name: "taken from another node: the Event says so",
-			w: func() vip.World {
-				w := held(world(svc("a", "10.77.0.50")), "a", "n1")
-				w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n1", Valid: true, PreviousHolder: "n2", Transitions: 2}
-				return bind(rules(), w)
-			},
-			want: `kubevip-a -> n1
-				bind 10.77.0.50/32 dev eth0
-				status a 10.77.0.50(VIP)
-				a: VIPAnnounced
-				event a VIPMoved`,
-		},
-		{
-			name: "held by another program",
-			w: func() vip.World {
-				w := world(svc("a", "10.77.0.50", written("n1")))
-				w.Claims[key("kubevip-a")] = vip.Claim{Holder: "x", Valid: true, Foreign: true}
-				return w
-			},
-			want: `a: HeldByOtherAnnouncer
-				event a HeldByOtherAnnouncer`,
-		},
-		{
-			name: "an earlier program on this node held it: adopted by this node, not by the least loaded",
-			w: func() vip.World {
-				w := held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.51")), "b", "n1")
-				w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n1", Foreign: true}
-				return w
-			},
-			want: `kubevip-a -> n1
-				kubevip-b -> n1
-				bind 10.77.0.51/32 dev eth0
-				a: VIPClaiming
-				b: VIPAnnounced`,
-		},
-		{
-			name: "the lease was deleted by hand: the node that had it is first, whatever it holds",
-			w: func() vip.World {
-				return held(world(svc("a", "10.77.0.50", written("n1")), svc("b", "10.77.0.51")), "b", "n1")
-			},
-			want: `kubevip-a -> n1
-				kubevip-b -> n1
-				bind 10.77.0.51/32 dev eth0
-				a: VIPClaiming
-				b: VIPAnnounced`,
-		},
-		{
-			name: "tenure is over: nothing is bound, the claim is kept",
-			w: func() vip.World {
-				w := bind(rules(), held(world(svc("a", "10.77.0.50")), "a", "n1"))
-				w.Tenure.Until = w.Now
-				return w
-			},
-			want: `kubevip-a -> n1
-				a: NodeLeaseNotHeld`,
-		},
-		{
-			name: "this node is excluded: hand over, serve until the other is heard",
-			w: func() vip.World {
-				w := bind(rules(), held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1"))
+		{"nothing is known yet", with(world(svc("a", "10.77.0.50")), func(w *vip.World) { w.Synced = false }), ""},
+		{"free, another node is the best",
+			with(held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.51", younger)), "a", "n1"), func(w *vip.World) { w.Members = w.Members[:2] }),
+			"kubevip-a -> n1; kubevip-b -> n2; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced; b: VIPClaiming"},
+		{"free, this node is the best: a claim, no address yet",
+			with(held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.51", younger)), "a", "n2"), func(w *vip.World) { w.Members = w.Members[:2] }),
+			"kubevip-b -> n1; a: VIPElsewhere; b: VIPClaiming"},
+		{"held and bound: announced, status and Event", bind(rules(), held(world(svc("a", "10.77.0.50,fd77::50")), "a", "n1")),
+			`kubevip-a -> n1
+			bind 10.77.0.50/32 dev eth0
+			bind fd77::50/128 dev eth0
+			status a 10.77.0.50(VIP) fd77::50(VIP)
+			a: VIPAnnounced
+			event a VIPAnnounced`},
+		{"status only for what the kernel confirmed",
+			with(bind(rules(), held(world(svc("a", "10.77.0.50,fd77::50")), "a", "n1")), func(w *vip.World) { w.Bound = w.Bound[:1] }),
+			"kubevip-a -> n1; bind 10.77.0.50/32 dev eth0; bind fd77::50/128 dev eth0; status a 10.77.0.50(VIP); a: VIPAnnounced"},
+		{"the Service chooses its ipMode",
+			bind(rules(), held(world(svc("a", "10.77.0.50", func(s *vip.Service) { s.IPMode = vip.ModeProxy })), "a", "n1")),
+			"kubevip-a -> n1; bind 10.77.0.50/32 dev eth0; status a 10.77.0.50(Proxy); a: VIPAnnounced; event a VIPAnnounced"},
+		{"taken from another node: the Event says so", func() vip.World {
+			w := held(world(svc("a", "10.77.0.50")), "a", "n1")
+			w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n1", Valid: true, PreviousHolder: "n2", Transitions: 2}
+			return bind(rules(), w)
+		}(), "kubevip-a -> n1; bind 10.77.0.50/32 dev eth0; status a 10.77.0.50(VIP); a: VIPAnnounced; event a VIPMoved"},
+		{"held by another program",
+			with(world(svc("a", "10.77.0.50", written("n1"))), func(w *vip.World) { w.Claims[key("kubevip-a")] = vip.Claim{Holder: "x", Valid: true, Foreign: true} }),
+			"a: HeldByOtherAnnouncer; event a HeldByOtherAnnouncer"},
+		{"an earlier program on this node held it: adopted by this node, not by the least loaded",
+			with(held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.51")), "b", "n1"), func(w *vip.World) { w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n1", Foreign: true} }),
+			"kubevip-a -> n1; kubevip-b -> n1; bind 10.77.0.51/32 dev eth0; a: VIPClaiming; b: VIPAnnounced"},
+		{"the lease was deleted by hand: the node that had it is first, whatever it holds",
+			held(world(svc("a", "10.77.0.50", written("n1")), svc("b", "10.77.0.51")), "b", "n1"),
+			"kubevip-a -> n1; kubevip-b -> n1; bind 10.77.0.51/32 dev eth0; a: VIPClaiming; b: VIPAnnounced"},
+		{"tenure is over: nothing is bound, the claim is kept",
+			with(bind(rules(), held(world(svc("a", "10.77.0.50")), "a", "n1")), func(w *vip.World) { w.Tenure.Until = w.Now }),
+			"kubevip-a -> n1; a: NodeLeaseNotHeld"},
+		{"this node is excluded: hand over, serve until the other is heard",
+			with(bind(rules(), held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1")), func(w *vip.World) {
 				w.Members = w.Members[:2]
 				w.Nodes = allNodes(vip.Node{Name: "n1", Excluded: "it has the label x"})
-				return w
-			},
-			want: `kubevip-a -> n2
-				bind 10.77.0.50/32 dev eth0
-				status a 10.77.0.50(VIP)
-				a: VIPAnnounced
-				event a VIPAnnounced`,
-		},
-		{
-			name: "labelled nodes get no VIP while there are others, be they down",
-			w: func() vip.World {
-				w := held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1")
+			}), "kubevip-a -> n2; bind 10.77.0.50/32 dev eth0; status a 10.77.0.50(VIP); a: VIPAnnounced; event a VIPAnnounced"},
+		{"labelled nodes get no VIP while there are others, be they down",
+			with(held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1"), func(w *vip.World) {
 				w.Members[2].Alive = false
 				w.Nodes = []vip.Node{{Name: "n1", ExclusionLabel: "x"}, {Name: "n2", ExclusionLabel: "x"}, {Name: "n3"}}
-				return w
-			},
-			want: `status a
-				a: NoEligibleNode
-				event a NoEligibleNode`,
-		},
-		{
-			name: "Herald runs on labelled nodes only: they may",
-			w: func() vip.World {
-				w := held(world(svc("a", "10.77.0.50")), "a", "n1")
-				w.Nodes = []vip.Node{{Name: "n1", ExclusionLabel: "x"}, {Name: "n2", ExclusionLabel: "x"}, {Name: "n3", ExclusionLabel: "x"}, {Name: "w1"}}
-				return w
-			},
-			want: `kubevip-a -> n1
-				bind 10.77.0.50/32 dev eth0
-				a: VIPAnnounced`,
-		},
-		{
-			name: "a member without a Node says nothing about labels, and gets nothing",
-			w: func() vip.World {
-				w := held(held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.51")), "a", "n1"), "b", "n3")
+			}), "status a; a: NoEligibleNode; event a NoEligibleNode"},
+		{"Herald runs on labelled nodes only: they may", with(held(world(svc("a", "10.77.0.50")), "a", "n1"), func(w *vip.World) {
+			w.Nodes = []vip.Node{{Name: "n1", ExclusionLabel: "x"}, {Name: "n2", ExclusionLabel: "x"}, {Name: "n3", ExclusionLabel: "x"}, {Name: "w1"}}
+		}), "kubevip-a -> n1; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced"},
+		{"a member without a Node says nothing about labels, and gets nothing",
+			with(held(held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.51")), "a", "n1"), "b", "n3"), func(w *vip.World) {
 				w.Nodes = []vip.Node{{Name: "n1", ExclusionLabel: "x"}, {Name: "n2", ExclusionLabel: "x"}}
-				return w
-			},
-			want: `kubevip-a -> n1
-				bind 10.77.0.50/32 dev eth0
-				a: VIPAnnounced
-				b: VIPElsewhere`,
-		},
-		{
-			name: "without a Node: handed to a node that has one",
-			w: func() vip.World {
-				w := bind(rules(), held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1"))
-				w.Nodes = []vip.Node{{Name: "n2"}}
-				return w
-			},
-			want: `kubevip-a -> n2
-				bind 10.77.0.50/32 dev eth0
-				status a 10.77.0.50(VIP)
-				a: VIPAnnounced
-				event a VIPAnnounced`,
-		},
-		{
-			name: "no member has a Node: they have other names, or Nodes can't be read",
-			w: func() vip.World {
-				w := held(world(svc("a", "10.77.0.50")), "a", "n1")
-				w.Nodes = []vip.Node{{Name: "w1"}}
-				return w
-			},
-			want: `kubevip-a -> n1
-				bind 10.77.0.50/32 dev eth0
-				a: VIPAnnounced`,
-		},
-		{
-			name: "being handed over: the status is the successor's to write",
-			w: func() vip.World {
-				w := bind(rules(), held(world(svc("a", "10.77.0.50", written("n2"))), "a", "n1"))
+			}), "kubevip-a -> n1; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced; b: VIPElsewhere"},
+		{"without a Node: handed to a node that has one",
+			with(bind(rules(), held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1")), func(w *vip.World) { w.Nodes = []vip.Node{{Name: "n2"}} }),
+			"kubevip-a -> n2; bind 10.77.0.50/32 dev eth0; status a 10.77.0.50(VIP); a: VIPAnnounced; event a VIPAnnounced"},
+		{"no member has a Node: they have other names, or Nodes can't be read",
+			with(held(world(svc("a", "10.77.0.50")), "a", "n1"), func(w *vip.World) { w.Nodes = []vip.Node{{Name: "w1"}} }),
+			"kubevip-a -> n1; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced"},
+		{"being handed over: the status is the successor's to write",
+			with(bind(rules(), held(world(svc("a", "10.77.0.50", written("n2"))), "a", "n1")), func(w *vip.World) {
 				w.Members = w.Members[:2]
 				w.Stopping = true
 				w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
-				return w
-			},
-			want: `kubevip-a -> n2
-				bind 10.77.0.50/32 dev eth0
-				a: VIPAnnounced
-				event a VIPAnnounced`,
-		},
-		{
-			name: "stopping, and nobody else may have it: released, and the status says so",
-			w: func() vip.World {
-				w := bind(rules(), held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1"))
+			}), "kubevip-a -> n2; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced; event a VIPAnnounced"},
+		{"stopping, and nobody else may have it: released, and the status says so",
+			with(bind(rules(), held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1")), func(w *vip.World) {
 				w.Members = w.Members[:1]
 				w.Stopping = true
-				return w
-			},
-			want: `status a
-				a: NoEligibleNode
-				event a NoEligibleNode`,
-		},
-		{
-			name: "the link is down: hand over, nothing to announce on",
-			w: func() vip.World {
-				w := bind(rules(), held(world(svc("a", "10.77.0.50")), "a", "n1"))
+			}), "status a; a: NoEligibleNode; event a NoEligibleNode"},
+		{"the link is down: hand over, nothing to announce on",
+			with(bind(rules(), held(world(svc("a", "10.77.0.50")), "a", "n1")), func(w *vip.World) {
 				w.Members = w.Members[:2]
 				w.Members[0].Info = info(false)
-				return w
-			},
-			want: `kubevip-a -> n2
-				a: VIPAnnounced`,
-		},
-		{
-			name: "no node is eligible: the status is cleared, the user told",
-			w: func() vip.World {
-				w := held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1")
+			}), "kubevip-a -> n2; a: VIPAnnounced"},
+		{"no node is eligible: the status is cleared, the user told",
+			with(held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1"), func(w *vip.World) {
 				for i := range w.Members {
 					w.Members[i].Info = info(false)
 				}
-				return w
-			},
-			want: `status a
-				a: NoEligibleNode
-				event a NoEligibleNode`,
-		},
-		{
-			name: "handed over and not heard: still bound, with an end",
-			w: func() vip.World {
-				w := bind(rules(), held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1"))
+			}), "status a; a: NoEligibleNode; event a NoEligibleNode"},
+		{"handed over and not heard: still bound, with an end",
+			with(bind(rules(), held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1")), func(w *vip.World) {
 				w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2", Valid: true, PreviousHolder: "n1", Transitions: 2}
 				w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
-				return w
-			},
-			want: `bind 10.77.0.50/32 dev eth0 with a deadline
-				a: VIPElsewhere`,
-		},
-		{
-			name: "handed over and heard: gone",
-			w: func() vip.World {
-				w := bind(rules(), held(world(svc("a", "10.77.0.50")), "a", "n1"))
-				w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2", Valid: true, PreviousHolder: "n1", Transitions: 2}
-				w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now.Add(-time.Second), Until: w.Now.Add(time.Second)}
-				w.Heard[addr("10.77.0.50")] = vip.HeardAnnouncement{At: w.Now}
-				return w
-			},
-			want: `a: VIPElsewhere`,
-		},
-		{
-			name: "handed over and past the deadline: gone",
-			w: func() vip.World {
-				w := bind(rules(), held(world(svc("a", "10.77.0.50")), "a", "n1"))
-				w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2", Valid: true, PreviousHolder: "n1", Transitions: 2}
-				w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now.Add(-time.Second), Until: w.Now}
-				return w
-			},
-			want: `a: VIPElsewhere`,
-		},
-		{
-			name: "Local: only where an endpoint is",
-			w:    func() vip.World { return held(world(svc("a", "10.77.0.50", local("n3"))), "a", "n1") },
-			want: `kubevip-a -> n3
-				bind 10.77.0.50/32 dev eth0
-				a: VIPAnnounced`,
-		},
-		{
-			name: "Local: terminating endpoints count if no other is left",
-			w: func() vip.World {
-				return held(world(svc("a", "10.77.0.50", local(), func(s *vip.Service) { s.Endpoints.Terminating = []string{"n1"} })), "a", "n1")
-			},
-			want: `kubevip-a -> n1
-				bind 10.77.0.50/32 dev eth0
-				a: VIPAnnounced`,
-		},
-		{
-			name: "Local: endpoints only on nodes without Herald",
-			w:    func() vip.World { return world(svc("a", "10.77.0.50", local("w1"), written("n1"))) },
-			want: `status a 10.77.0.50(VIP)
-				a: NoEligibleNode
-				event a NoEligibleNode`,
-		},
-		{
-			name: "Local: bound once kube-proxy serves it",
-			w: func() vip.World {
-				return held(world(svc("a", "10.77.0.50", local("n1"), func(s *vip.Service) { s.HealthCheckNodePort = 30000 })), "a", "n1")
-			},
-			want: `kubevip-a -> n1
-				a: VIPAnnounced`,
-		},
-		{
-			name: "Local: kube-proxy serves it",
-			w: func() vip.World {
-				w := held(world(svc("a", "10.77.0.50", local("n1"), func(s *vip.Service) { s.HealthCheckNodePort = 30000 })), "a", "n1")
-				w.HealthChecked[key("a")] = true
-				return w
-			},
-			want: `kubevip-a -> n1
-				bind 10.77.0.50/32 dev eth0
-				a: VIPAnnounced`,
-		},
-		{
-			name: "no endpoints: no VIP, the status stays, claim released",
-			w: func() vip.World {
-				return held(world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Endpoints = vip.Endpoints{} })), "a", "n1")
-			},
-			want: `status a 10.77.0.50(VIP)
-				a: NoEndpoints
-				event a NoEndpoints`,
-		},
-		{
-			name: "a new Service has no endpoints yet: no Event",
-			w: func() vip.World {
-				return world(svc("a", "10.77.0.50", func(s *vip.Service) {
-					s.Endpoints, s.Created = vip.Endpoints{}, epoch.Add(time.Hour-time.Second)
-				}))
-			},
-			want: `a: NoEndpoints`,
-		},
-		{
-			name: "all stop at once: who was given the claim clears the status",
-			w: func() vip.World {
-				w := held(world(svc("a", "10.77.0.50", written("n3"))), "a", "n1")
+			}), "bind 10.77.0.50/32 dev eth0 with a deadline; a: VIPElsewhere"},
+		{"handed over and heard: gone", with(bind(rules(), held(world(svc("a", "10.77.0.50")), "a", "n1")), func(w *vip.World) {
+			w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2", Valid: true, PreviousHolder: "n1", Transitions: 2}
+			w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now.Add(-time.Second), Until: w.Now.Add(time.Second)}
+			w.Heard[addr("10.77.0.50")] = vip.HeardAnnouncement{At: w.Now}
+		}), `a: VIPElsewhere`},
+		{"handed over and past the deadline: gone", with(bind(rules(), held(world(svc("a", "10.77.0.50")), "a", "n1")), func(w *vip.World) {
+			w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2", Valid: true, PreviousHolder: "n1", Transitions: 2}
+			w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now.Add(-time.Second), Until: w.Now}
+		}), `a: VIPElsewhere`},
+		{"Local: only where an endpoint is", held(world(svc("a", "10.77.0.50", local("n3"))), "a", "n1"),
+			"kubevip-a -> n3; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced"},
+		{"Local: terminating endpoints count if no other is left",
+			held(world(svc("a", "10.77.0.50", local(), func(s *vip.Service) { s.Endpoints.Terminating = []string{"n1"} })), "a", "n1"),
+			"kubevip-a -> n1; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced"},
+		{"Local: endpoints only on nodes without Herald", world(svc("a", "10.77.0.50", local("w1"), written("n1"))),
+			"status a 10.77.0.50(VIP); a: NoEligibleNode; event a NoEligibleNode"},
+		{"Local: bound once kube-proxy serves it",
+			held(world(svc("a", "10.77.0.50", local("n1"), func(s *vip.Service) { s.HealthCheckNodePort = 30000 })), "a", "n1"),
+			"kubevip-a -> n1; a: VIPAnnounced"},
+		{"Local: kube-proxy serves it",
+			with(held(world(svc("a", "10.77.0.50", local("n1"), func(s *vip.Service) { s.HealthCheckNodePort = 30000 })), "a", "n1"), func(w *vip.World) { w.HealthChecked[key("a")] = true }),
+			"kubevip-a -> n1; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced"},
+		{"no endpoints: no VIP, the status stays, claim released",
+			held(world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Endpoints = vip.Endpoints{} })), "a", "n1"),
+			"status a 10.77.0.50(VIP); a: NoEndpoints; event a NoEndpoints"},
+		{"a new Service has no endpoints yet: no Event", world(svc("a", "10.77.0.50", func(s *vip.Service) {
+			s.Endpoints, s.Created = vip.Endpoints{}, epoch.Add(time.Hour-time.Second)
+		})), `a: NoEndpoints`},
+		{"all stop at once: who was given the claim clears the status",
+			with(held(world(svc("a", "10.77.0.50", written("n3"))), "a", "n1"), func(w *vip.World) {
 				for i := range w.Members {
 					w.Members[i].Info.Excluded = "it is stopping"
 				}
 				w.Stopping = true
-				return w
-			},
-			want: `status a
-				a: NoEligibleNode
-				event a NoEligibleNode`,
-		},
-		{
-			name: "no endpoints, announced all the same",
-			w: func() vip.World {
-				return held(world(svc("a", "10.77.0.50", func(s *vip.Service) { s.Endpoints, s.AllowWithoutEndpoints = vip.Endpoints{}, true })), "a", "n1")
-			},
-			want: `kubevip-a -> n1
-				bind 10.77.0.50/32 dev eth0
-				a: VIPAnnounced`,
-		},
-		{
-			name: "one address, two Services: one node, one lease each, one address",
-			w: func() vip.World {
-				return bind(rules(), held(world(svc("b", "10.77.0.50"), svc("a", "10.77.0.50", port(81), younger)), "b", "n1"))
-			},
-			want: `kubevip-b -> n1
-				kubevip-a -> n1
-				bind 10.77.0.50/32 dev eth0
-				status b 10.77.0.50(VIP)
-				status a 10.77.0.50(VIP)
-				a: VIPAnnounced
-				b: VIPAnnounced
-				event b VIPAnnounced
-				event a VIPAnnounced`,
-		},
-		{
-			name: "the older of two goes: the younger's lease already names the owner",
-			w:    func() vip.World { return held(world(svc("a", "10.77.0.50", port(81))), "a", "n1") },
-			want: `kubevip-a -> n1
-				bind 10.77.0.50/32 dev eth0
-				a: VIPAnnounced`,
-		},
-		{
-			name: "a Service joins the address of one on another node: its lease follows",
-			w: func() vip.World {
-				w := held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.50", port(81), younger)), "a", "n2")
-				return held(w, "b", "n1")
-			},
-			want: `kubevip-b -> n2
-				a: VIPElsewhere
-				b: VIPElsewhere`,
-		},
-		{
-			name: "one address, one port, two Services: the older keeps it",
-			w: func() vip.World {
-				return held(world(svc("b", "10.77.0.50"), svc("a", "10.77.0.50", younger)), "b", "n3")
-			},
-			want: `a: AddressConflict
-				b: VIPElsewhere`,
-		},
-		{
-			name: "one address, one port, two Services: the one that has it keeps it",
-			w: func() vip.World {
-				return held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.50", younger, written("n1"))), "b", "n1")
-			},
-			want: `kubevip-b -> n1
-				bind 10.77.0.50/32 dev eth0
-				a: AddressConflict
-				b: VIPAnnounced`,
-		},
-		{
-			name: "a lease in common: one unit",
-			w: func() vip.World {
-				w := world(svc("a", "10.77.0.50", func(s *vip.Service) { s.Lease = "both" }), svc("b", "10.77.0.51", func(s *vip.Service) { s.Lease = "both" }))
-				w.Claims[key("both")] = vip.Claim{Holder: "n1", Valid: true}
-				return w
-			},
-			want: `both -> n1
-				bind 10.77.0.50/32 dev eth0
-				bind 10.77.0.51/32 dev eth0
-				a: VIPAnnounced
-				b: VIPAnnounced`,
-		},
-		{
-			name: "one owner for all",
-			r:    func(r *Rules) { r.Election = false },
-			w: func() vip.World {
-				w := world(svc("a", "10.77.0.50"), svc("b", "10.77.0.51", local("n2")))
-				w.Claims[rules().Lease] = vip.Claim{Holder: "n1", Valid: true}
-				return w
-			},
-			want: `plndr-svcs-lock -> n1
-				bind 10.77.0.50/32 dev eth0
-				bind 10.77.0.51/32 dev eth0
-				a: VIPAnnounced
-				b: VIPAnnounced
-				event b LocalWithoutElection`,
-		},
-		{
-			name: "auto: the link whose subnet has the VIP, else the default",
-			w: func() vip.World {
-				auto := func(s *vip.Service) { s.Interface = "auto" }
-				w := world(svc("a", "10.99.3.4", auto), svc("b", "192.0.2.1", auto, younger))
-				return held(held(w, "a", "n1"), "b", "n1")
-			},
-			want: `kubevip-a -> n1
-				kubevip-b -> n1
-				bind 10.99.3.4/32 dev eth1
-				bind 192.0.2.1/32 dev eth0
-				a: VIPAnnounced
-				b: VIPAnnounced`,
-		},
-		{
-			name: "prefix length of the link's subnet",
-			r:    func(r *Rules) { r.Bits4, r.Bits6 = 0, 0 },
-			w: func() vip.World {
-				return held(world(svc("a", "10.77.0.50,fd77::50"), svc("b", "192.0.2.1")), "a", "n1")
-			},
-			want: `kubevip-a -> n1
-				kubevip-b -> n2
-				bind 10.77.0.50/24 dev eth0
-				bind fd77::50/64 dev eth0
-				a: VIPAnnounced
-				b: VIPClaiming`,
-		},
-		{
-			name: "a link this node does not have",
-			w: func() vip.World {
-				return world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Interface = "bond9" }))
-			},
-			want: `status a
-				a: NoEligibleNode
-				event a NoEligibleNode`,
-		},
-		{
-			name: "ignored later: VIP, status and claim go",
-			w: func() vip.World {
-				return bind(rules(), held(world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Ignore = true })), "a", "n1"))
-			},
-			want: `status a
-				a: Ignored
-				event a VIPWithdrawn`,
-		},
-		{
-			name: "no LoadBalancer any more: what we wrote goes",
-			w: func() vip.World {
-				return world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.LoadBalancer = false }))
-			},
-			want: `status a
-				event a VIPWithdrawn`,
-		},
-		{
-			name: "another announcer's status is not ours to clear",
-			r:    func(r *Rules) { r.Announcer = "kube-system" },
-			w: func() vip.World {
-				return world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.HasClass, s.Class = true, "other" }))
-			},
-			want: `a: OtherClass`,
-		},
-		{
-			name: "the status's writer lives: it clears the status",
-			w: func() vip.World {
-				return world(svc("a", "10.77.0.50", written("n2"), func(s *vip.Service) { s.Ignore = true }))
-			},
-			want: `a: Ignored`,
-		},
-		{
-			name: "no address: waits",
-			w:    func() vip.World { return world(svc("a", "", func(s *vip.Service) { s.VIPHost = "n1" })) },
-			want: `status a
-				a: NoAddress
-				event a NoAddress`,
-		},
-		{
-			name: "a left-over VIP of another program",
-			w: func() vip.World {
-				w := held(world(svc("a", "10.77.0.50")), "a", "n2")
-				w.Unmanaged = []vip.Address{{Addr: addr("10.77.0.50"), Bits: 32, Link: "eth0"}, {Addr: addr("10.77.0.99"), Bits: 32, Link: "eth0"}}
-				return w
-			},
-			want: `a: VIPElsewhere
-				event a UnmanagedAddress`,
-		},
-		{
-			name: "a slow node is passed over",
-			w: func() vip.World {
-				w := held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.51", younger)), "a", "n1")
+			}), "status a; a: NoEligibleNode; event a NoEligibleNode"},
+		{"no endpoints, announced all the same",
+			held(world(svc("a", "10.77.0.50", func(s *vip.Service) { s.Endpoints, s.AllowWithoutEndpoints = vip.Endpoints{}, true })), "a", "n1"),
+			"kubevip-a -> n1; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced"},
+		{"one address, two Services: one node, one lease each, one address",
+			bind(rules(), held(world(svc("b", "10.77.0.50"), svc("a", "10.77.0.50", port(81), younger)), "b", "n1")), `kubevip-b -> n1
+			kubevip-a -> n1
+			bind 10.77.0.50/32 dev eth0
+			status b 10.77.0.50(VIP)
+			status a 10.77.0.50(VIP)
+			a: VIPAnnounced
+			b: VIPAnnounced
+			event b VIPAnnounced
+			event a VIPAnnounced`},
+		{"the older of two goes: the younger's lease already names the owner", held(world(svc("a", "10.77.0.50", port(81))), "a", "n1"),
+			"kubevip-a -> n1; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced"},
+		{"a Service joins the address of one on another node: its lease follows",
+			held(held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.50", port(81), younger)), "a", "n2"), "b", "n1"),
+			"kubevip-b -> n2; a: VIPElsewhere; b: VIPElsewhere"},
+		{"one address, one port, two Services: the older keeps it",
+			held(world(svc("b", "10.77.0.50"), svc("a", "10.77.0.50", younger)), "b", "n3"), "a: AddressConflict; b: VIPElsewhere"},
+		{"one address, one port, two Services: the one that has it keeps it",
+			held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.50", younger, written("n1"))), "b", "n1"),
+			"kubevip-b -> n1; bind 10.77.0.50/32 dev eth0; a: AddressConflict; b: VIPAnnounced"},
+		{"a lease in common: one unit",
+			with(world(svc("a", "10.77.0.50", func(s *vip.Service) { s.Lease = "both" }), svc("b", "10.77.0.51", func(s *vip.Service) { s.Lease = "both" })), func(w *vip.World) { w.Claims[key("both")] = vip.Claim{Holder: "n1", Valid: true} }),
+			"both -> n1; bind 10.77.0.50/32 dev eth0; bind 10.77.0.51/32 dev eth0; a: VIPAnnounced; b: VIPAnnounced"},
+		{"auto: the link whose subnet has the VIP, else the default", func() vip.World {
+			auto := func(s *vip.Service) { s.Interface = "auto" }
+			w := world(svc("a", "10.99.3.4", auto), svc("b", "192.0.2.1", auto, younger))
+			return held(held(w, "a", "n1"), "b", "n1")
+		}(),
+			"kubevip-a -> n1; kubevip-b -> n1; bind 10.99.3.4/32 dev eth1; bind 192.0.2.1/32 dev eth0; a: VIPAnnounced; b: VIPAnnounced"},
+		{"a link this node does not have", world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Interface = "bond9" })),
+			"status a; a: NoEligibleNode; event a NoEligibleNode"},
+		{"ignored later: VIP, status and claim go",
+			bind(rules(), held(world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Ignore = true })), "a", "n1")),
+			"status a; a: Ignored; event a VIPWithdrawn"},
+		{"no LoadBalancer any more: what we wrote goes",
+			world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.LoadBalancer = false })),
+			"status a; event a VIPWithdrawn"},
+		{"the status's writer lives: it clears the status",
+			world(svc("a", "10.77.0.50", written("n2"), func(s *vip.Service) { s.Ignore = true })), `a: Ignored`},
+		{"no address: waits", world(svc("a", "", func(s *vip.Service) { s.VIPHost = "n1" })),
+			"status a; a: NoAddress; event a NoAddress"},
+		{"a left-over VIP of another program", with(held(world(svc("a", "10.77.0.50")), "a", "n2"), func(w *vip.World) {
+			w.Unmanaged = []vip.Address{{Addr: addr("10.77.0.50"), Bits: 32, Link: "eth0"}, {Addr: addr("10.77.0.99"), Bits: 32, Link: "eth0"}}
+		}), "a: VIPElsewhere; event a UnmanagedAddress"},
+		{"a slow node is passed over",
+			with(held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.51", younger)), "a", "n1"), func(w *vip.World) {
 				w.Members = w.Members[:2]
 				w.Members[1].Stalled = true
-				return w
-			},
-			want: `kubevip-a -> n1
-				kubevip-b -> n1
-				bind 10.77.0.50/32 dev eth0
-				a: VIPAnnounced
-				b: VIPClaiming`,
-		},
+			}), "kubevip-a -> n1; kubevip-b -> n1; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced; b: VIPClaiming"},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			r := rules()
-			if tt.r != nil {
-				tt.r(&r)
-			}
-			diff(t, summary(Make(r, tt.w())), tt.want)
-		})
+		t.Run(tt.name, func(t *testing.T) { diff(t, summary(Make(rules(), tt.w)), tt.want) })
+	}
+}
+
+// TestUnitWithOptions: what options change of a unit.
+func TestUnitWithOptions(t *testing.T) {
+	one := world(svc("a", "10.77.0.50"), svc("b", "10.77.0.51", local("n2")))
+	one.Claims[rules().Lease] = vip.Claim{Holder: "n1", Valid: true}
+	tests := []struct {
+		name string
+		r    func(*Rules)
+		w    vip.World
+		want string
+	}{
+		{"one owner for all", func(r *Rules) { r.Election = false }, one, "plndr-svcs-lock -> n1; bind 10.77.0.50/32 dev eth0; " +
+			"bind 10.77.0.51/32 dev eth0; a: VIPAnnounced; b: VIPAnnounced; event b LocalWithoutElection"},
+		{"prefix length of the link's subnet", func(r *Rules) { r.Bits4, r.Bits6 = 0, 0 },
+			held(world(svc("a", "10.77.0.50,fd77::50"), svc("b", "192.0.2.1")), "a", "n1"),
+			"kubevip-a -> n1; kubevip-b -> n2; bind 10.77.0.50/24 dev eth0; bind fd77::50/64 dev eth0; a: VIPAnnounced; b: VIPClaiming"},
+		{"another announcer's status is not ours to clear", func(r *Rules) { r.Announcer = "kube-system" },
+			world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.HasClass, s.Class = true, "other" })), "a: OtherClass"},
+	}
+	for _, tt := range tests {
+		r := rules()
+		tt.r(&r)
+		t.Run(tt.name, func(t *testing.T) { diff(t, summary(Make(r, tt.w)), tt.want) })
 	}
 }
 
@@ -638,7 +297,8 @@ func TestRefuse(t *testing.T) {
 		w := world(s, svc("b", "10.77.0.51"))
 		w.Self = "n2"
 		w.Members = w.Members[1:2] // one node is responsible for all
-		w.Nodes = []vip.Node{{Name: "w1", Addresses: []netip.Addr{addr("10.77.0.31")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.240.1.0/24")}}}
+		w.Nodes = []vip.Node{{Name: "w1", Addresses: []netip.Addr{addr("10.77.0.31")},
+			PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.240.1.0/24")}}}
 		w.Reserved = []vip.ReservedRange{
 			{Prefix: netip.MustParsePrefix("10.112.0.0/16"), Description: "the cluster's Service range"},
 			{Prefix: netip.MustParsePrefix("10.78.0.2/32"), Description: "the API server's address"},
@@ -667,10 +327,7 @@ func TestRefuse(t *testing.T) {
 func TestOneRefusedOfTwo(t *testing.T) {
 	w := held(world(svc("a", "10.77.0.50,127.0.0.1", written("n1"))), "a", "n1")
 	p := Make(rules(), w)
-	diff(t, summary(p), `kubevip-a -> n1
-		bind 10.77.0.50/32 dev eth0
-		a: VIPAnnounced
-		event a AddressRefused`)
+	diff(t, summary(p), "kubevip-a -> n1; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced; event a AddressRefused")
 }
 
 func TestWhyNoNode(t *testing.T) {
@@ -703,7 +360,8 @@ func TestOwners(t *testing.T) {
 		w    vip.World
 		want string
 	}{
-		{"given away, with its record", gives(held(held(world(both...), "a", "n1"), "b", "n1")), "a: n2, it is drained; b: n2, it is drained; "},
+		{"given away, with its record", gives(held(held(world(both...), "a", "n1"), "b", "n1")),
+			"a: n2, it is drained; b: n2, it is drained; "},
 		{"another has it, and this one its record", held(held(world(both...), "a", "n2"), "b", "n1"), "a: n2 stays; b: n2; "},
 		{"another program has it", foreign, "a: ; "},
 		{"no node may have it", alone(held(world(svc("a", "10.77.0.50")), "a", "n1")), "a: , n1: its Herald is stopping; "},

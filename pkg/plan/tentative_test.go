@@ -26,17 +26,9 @@ func worldOfTwoLinks() vip.World {
 // the network, and not the one of the default route.
 func TestNetworkOfTentativeAddress(t *testing.T) {
 	r, w := rules(), worldOfTwoLinks()
-	diff(t, summary(Make(r, bind(r, w))), `kubevip-a -> n1
-		bind fd99::50/128 dev eth1
-		status a fd99::50(VIP)
-		a: VIPAnnounced
-		event a VIPAnnounced`)
+	diff(t, summary(Make(r, bind(r, w))), "kubevip-a -> n1; bind fd99::50/128 dev eth1; status a fd99::50(VIP); a: VIPAnnounced; event a VIPAnnounced")
 	r.Bits6 = 0
-	diff(t, summary(Make(r, bind(r, w))), `kubevip-a -> n1
-		bind fd99::50/64 dev eth1
-		status a fd99::50(VIP)
-		a: VIPAnnounced
-		event a VIPAnnounced`)
+	diff(t, summary(Make(r, bind(r, w))), "kubevip-a -> n1; bind fd99::50/64 dev eth1; status a fd99::50(VIP); a: VIPAnnounced; event a VIPAnnounced")
 	w.Members[0].Info.Links[1].Up = false // no carrier: the address stays tentative
 	n := newNodes(&w)
 	need := requirements{capabilities: &capabilities{}, links: []linkOf{{"auto", addr("fd99::50")}}}

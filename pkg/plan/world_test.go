@@ -88,6 +88,12 @@ func world(services ...vip.Service) vip.World {
 	return w
 }
 
+// with is w after a change.
+func with(w vip.World, change func(w *vip.World)) vip.World {
+	change(&w)
+	return w
+}
+
 // allNodes returns the Nodes n1, n2 and n3, with those given in place of the ones of the same name.
 func allNodes(given ...vip.Node) []vip.Node {
 	all := []vip.Node{{Name: "n1"}, {Name: "n2"}, {Name: "n3"}}
@@ -150,11 +156,12 @@ func summary(p vip.Plan) string {
 	return b.String()
 }
 
+// diff compares texts line by line; a line ends at its end or at a semicolon.
 func diff(t *testing.T, got, want string) {
 	t.Helper()
 	trim := func(s string) string {
 		var lines []string
-		for l := range strings.Lines(s) {
+		for l := range strings.Lines(strings.ReplaceAll(s, "; ", "\n")) {
 			lines = append(lines, strings.TrimSpace(l))
 		}
 		return strings.TrimSpace(strings.Join(lines, "\n"))
