@@ -248,9 +248,7 @@ func TestStatusCommand(t *testing.T) {
 	broken.Leases = well.Leases[:1]
 	run := func(o statusOptions, s kube.Snapshot) (string, error) {
 		var b strings.Builder
-		err := o.run(t.Context(), &b, func(context.Context) (statusReport, error) {
-			return newStatusReport(s, inNamespace(""), noon), nil
-		})
+		err := o.run(t.Context(), &b, func(context.Context) (statusReport, error) { return newStatusReport(s, inNamespace(""), noon), nil })
 		return b.String(), err
 	}
 	for _, format := range []string{"json", "yaml", "wide", ""} {

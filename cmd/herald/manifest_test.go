@@ -59,24 +59,15 @@ func TestManifest(t *testing.T) {
 		stderr string
 		err    string
 	}{
-		{
-			args:   "pod --interface eth0 --arp --services --leaderElection --address 192.0.2.1",
+		{args: "pod --interface eth0 --arp --services --leaderElection --address 192.0.2.1",
 			stdout: []string{"kind: Pod\n", "- name: vip_interface\n      value: eth0\n", "/etc/kubernetes/admin.conf\n"},
-			stderr: "warning: address=\"192.0.2.1\" (flag --address) has no effect without cp_enable=true\n",
-		},
-		{
-			args: "pod --interface eth0 --arp --controlplane --address 192.0.2.1 --wireguard",
-			err:  `vip_wireguard="true" (flag --wireguard): Herald makes no WireGuard tunnels; remove it, and announce VIPs by BGP over a tunnel that the nodes have`,
-		},
-		{
-			args:   "daemonset --inCluster --taint --arp --services --image example.com/herald:1",
-			stdout: []string{"kind: DaemonSet\n", "image: example.com/herald:1\n", "node-role.kubernetes.io/control-plane\n"},
-		},
-		{
-			args:   "daemonset",
-			stdout: []string{"kind: DaemonSet\n"},
-			stderr: "warning: svc_enable=\"false\" (default): no VIP is announced; set svc_enable=true for those of Services, cp_enable=true for the control plane's\n",
-		},
+			stderr: "warning: address=\"192.0.2.1\" (flag --address) has no effect without cp_enable=true\n"},
+		{args: "pod --interface eth0 --arp --controlplane --address 192.0.2.1 --wireguard",
+			err: `vip_wireguard="true" (flag --wireguard): Herald makes no WireGuard tunnels; remove it, and announce VIPs by BGP over a tunnel that the nodes have`},
+		{args: "daemonset --inCluster --taint --arp --services --image example.com/herald:1",
+			stdout: []string{"kind: DaemonSet\n", "image: example.com/herald:1\n", "node-role.kubernetes.io/control-plane\n"}},
+		{args: "daemonset", stdout: []string{"kind: DaemonSet\n"},
+			stderr: "warning: svc_enable=\"false\" (default): no VIP is announced; set svc_enable=true for those of Services, cp_enable=true for the control plane's\n"},
 		{args: "rbac --serviceNamespace web --namespace lb", stdout: []string{"kind: Role\n", "  namespace: web\n", "  namespace: lb\n"}},
 		{args: "pod --inCluster --arp --services", stdout: []string{"serviceAccountName: herald\n"}},
 		{args: "daemonset --arp --services --nodeName n1", err: `can't make the manifest: vip_nodename="n1" (flag --nodeName): a DaemonSet has many nodes and names each by itself; remove it`},

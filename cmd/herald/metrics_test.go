@@ -42,30 +42,17 @@ func TestDescribeMetrics(t *testing.T) {
 		collector prometheus.Collector
 		want      metric
 	}{
-		{
-			prometheus.NewCounter(prometheus.CounterOpts{Name: "a_total", Help: "Says \"a\", {b} and c|d."}),
-			metric{Name: "a_total", Kind: "counter", Help: "Says \"a\", {b} and c|d."},
-		},
-		{
-			prometheus.NewGauge(prometheus.GaugeOpts{Name: "b", Help: "B."}),
-			metric{Name: "b", Kind: "gauge", Help: "B."},
-		},
-		{
-			prometheus.NewHistogram(prometheus.HistogramOpts{Name: "c_seconds", Help: "C."}),
-			metric{Name: "c_seconds", Kind: "histogram", Help: "C."},
-		},
-		{
-			prometheus.NewCounterVec(prometheus.CounterOpts{Name: "d_total", Help: "D.", ConstLabels: prometheus.Labels{"x": "y"}}, []string{"one", "two"}),
-			metric{Name: "d_total", Kind: "counter", Help: "D.", Labels: []string{"one", "two"}},
-		},
-		{
-			prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "e", Help: "E."}, []string{"one"}),
-			metric{Name: "e", Kind: "gauge", Help: "E.", Labels: []string{"one"}},
-		},
-		{
-			prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "f", Help: "F."}, []string{"one"}),
-			metric{Name: "f", Kind: "histogram", Help: "F.", Labels: []string{"one"}},
-		},
+		{prometheus.NewCounter(prometheus.CounterOpts{Name: "a_total", Help: "Says \"a\", {b} and c|d."}),
+			metric{Name: "a_total", Kind: "counter", Help: "Says \"a\", {b} and c|d."}},
+		{prometheus.NewGauge(prometheus.GaugeOpts{Name: "b", Help: "B."}), metric{Name: "b", Kind: "gauge", Help: "B."}},
+		{prometheus.NewHistogram(prometheus.HistogramOpts{Name: "c_seconds", Help: "C."}),
+			metric{Name: "c_seconds", Kind: "histogram", Help: "C."}},
+		{prometheus.NewCounterVec(prometheus.CounterOpts{Name: "d_total", Help: "D.", ConstLabels: prometheus.Labels{"x": "y"}}, []string{"one", "two"}),
+			metric{Name: "d_total", Kind: "counter", Help: "D.", Labels: []string{"one", "two"}}},
+		{prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "e", Help: "E."}, []string{"one"}),
+			metric{Name: "e", Kind: "gauge", Help: "E.", Labels: []string{"one"}}},
+		{prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "f", Help: "F."}, []string{"one"}),
+			metric{Name: "f", Kind: "histogram", Help: "F.", Labels: []string{"one"}}},
 	}
 	for _, tt := range tests {
 		got, err := describeMetrics(tt.collector)

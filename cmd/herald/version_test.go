@@ -20,14 +20,10 @@ func TestDescribe(t *testing.T) {
 	}{
 		{nil, "herald v1"},
 		{build("GOOS", "linux", "GOARCH", "arm64"), "herald v1 (go1.26.0, linux/arm64)"},
-		{
-			build("GOOS", "linux", "GOARCH", "amd64", "vcs.revision", "abc", "vcs.time", "2026-01-02T03:04:05Z", "vcs.modified", "false"),
-			"herald v1 (commit abc, of 2026-01-02T03:04:05Z, go1.26.0, linux/amd64)",
-		},
-		{
-			build("GOOS", "linux", "GOARCH", "amd64", "vcs.revision", "abc", "vcs.modified", "true"),
-			"herald v1 (commit abc and changes, go1.26.0, linux/amd64)",
-		},
+		{build("GOOS", "linux", "GOARCH", "amd64", "vcs.revision", "abc", "vcs.time", "2026-01-02T03:04:05Z", "vcs.modified", "false"),
+			"herald v1 (commit abc, of 2026-01-02T03:04:05Z, go1.26.0, linux/amd64)"},
+		{build("GOOS", "linux", "GOARCH", "amd64", "vcs.revision", "abc", "vcs.modified", "true"),
+			"herald v1 (commit abc and changes, go1.26.0, linux/amd64)"},
 	}
 	for _, tt := range tests {
 		if got := describe("v1", tt.info); got != tt.want {

@@ -109,9 +109,7 @@ func TestParse(t *testing.T) {
 			c.Lease = Lease{Duration: 5 * time.Second, RenewDeadline: 3 * time.Second, RetryPeriod: time.Second}
 		}},
 		{"enableServicesElection=true", func(c *Config) { c.Services.Election = true }},
-		{"lb_port=7443 lb_fwdmethod=Masquerade", func(c *Config) {
-			c.ControlPlane.Balance = Balance{Port: 7443, Method: "masquerade"}
-		}},
+		{"lb_port=7443 lb_fwdmethod=Masquerade", func(c *Config) { c.ControlPlane.Balance = Balance{Port: 7443, Method: "masquerade"} }},
 		{"lb_enable=true lb_port=7443 lb_fwdmethod=masquerade cp_enable=true address=192.0.2.1", func(c *Config) {
 			c.ControlPlane.Enable, c.ControlPlane.Addresses = true, []netip.Addr{netip.MustParseAddr("192.0.2.1")}
 			c.ControlPlane.Balance = Balance{Enable: true, Port: 7443, Method: Masquerade}

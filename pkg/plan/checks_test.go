@@ -97,8 +97,7 @@ func TestProbe(t *testing.T) {
 	}{
 		{"claimed by this node: probed before it is held", with(a(), func(w *vip.World) { w.Members = w.Members[:1] }),
 			asking + "kubevip-a -> n1\na: VIPClaiming"},
-		{"held for the first time: asked, nothing bound", heldNew(a(), "a"),
-			asking + "kubevip-a -> n1\na: VIPAnnounced"},
+		{"held for the first time: asked, nothing bound", heldNew(a(), "a"), asking + "kubevip-a -> n1\na: VIPAnnounced"},
 		{"the status names it as the address of a gateway only: asked",
 			with(heldNew(worldWithMACs(svc("a", "10.77.0.50", written("n1"))), "a"), func(w *vip.World) { w.Services[0].Ingress[0].IPMode = vip.ModeProxy }),
 			"ask 10.77.0.50 on eth0 probe\nkubevip-a -> n1\na: VIPAnnounced"},
@@ -137,8 +136,7 @@ func TestProbe(t *testing.T) {
 				}
 			}), asking + "kubevip-a -> n1\na: VIPAnnounced"},
 		{"moved from another node: never asked", held(worldWithMACs(svc("a", "10.77.0.50,fd77::50", written("n2"))), "a", "n1"), bound},
-		{"moved from a node that had not bound it: asked", held(a(), "a", "n1"),
-			asking + "kubevip-a -> n1\na: VIPAnnounced"},
+		{"moved from a node that had not bound it: asked", held(a(), "a", "n1"), asking + "kubevip-a -> n1\na: VIPAnnounced"},
 		{"the status says it was announced: never asked", heldNew(worldWithMACs(svc("a", "10.77.0.50,fd77::50", written("n2"))), "a"),
 			bound},
 		{"another program's status names it: never asked",
@@ -365,15 +363,13 @@ func TestVerify(t *testing.T) {
 		want string
 	}{
 		{"asked, and well", withResults(theirs(), rules(), noConflict), ask + "a: VIPElsewhere"},
-		{"silent", withResults(theirs(), rules(), func(f *vip.CheckResult) { f.NoAnswer = true }),
-			ask + `a: VIPUnanswered
+		{"silent", withResults(theirs(), rules(), func(f *vip.CheckResult) { f.NoAnswer = true }), ask + `a: VIPUnanswered
 			event a VIPUnanswered
 			node SELF has asked on eth0 who has 10.77.0.50: node n2 owns it, but does not answer; look at that node's firewall (ARP, ICMPv6 neighbor solicitations), at its sysctls arp_ignore and arp_filter, and at the network between the two`},
 		{"others answer", withResults(theirs(), rules(), answeredBy("02:00:00:00:00:03", foreignMAC)), ask + `a: VIPForeignMAC
 			event a VIPForeignMAC
 			node SELF has asked on eth0 who has 10.77.0.50: node n2 owns it, but somebody else answers (MAC 02:00:00:00:00:03, node n3; MAC 02:00:00:00:00:ff)`},
-		{"again well", withResults(theirs(), rules(), func(f *vip.CheckResult) { f.ClearedAt = f.At }),
-			ask + `a: VIPElsewhere
+		{"again well", withResults(theirs(), rules(), func(f *vip.CheckResult) { f.ClearedAt = f.At }), ask + `a: VIPElsewhere
 			event a VIPAnswered
 			node n2, which owns 10.77.0.50, answers for it again, and nobody else does`},
 		{"found of an earlier owner",

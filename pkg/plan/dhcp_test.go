@@ -647,13 +647,10 @@ func TestDHCPClientsOfANamespace(t *testing.T) {
 		services = append(services, svc(fmt.Sprintf("s%03d", i), "0.0.0.0", func(s *vip.Service) { s.Created = s.Created.Add(time.Duration(i) * time.Second) }))
 	}
 	shared := func(s *vip.Service) { s.DHCP.Macvlan = "herald-shared" }
-	services = append(services,
-		svc("x-young", "0.0.0.0", younger),
-		svc("x-leased", "0.0.0.0", younger, leased("10.77.0.99")),
+	services = append(services, svc("x-young", "0.0.0.0", younger), svc("x-leased", "0.0.0.0", younger, leased("10.77.0.99")),
 		svc("x-static", "0.0.0.0", younger, named("10.77.0.98")), // what it had by its name it has not leased
 		svc("x-split", "0.0.0.0", younger, shared, leased("10.77.0.97"), func(s *vip.Service) { s.DHCP.Macvlan = "herald-split" }),
-		svc("x-shared1", "0.0.0.0", shared), svc("x-shared2", "0.0.0.0", shared, younger),
-		svc("x-tenant", "0.0.0.0", tenant))
+		svc("x-shared1", "0.0.0.0", shared), svc("x-shared2", "0.0.0.0", shared, younger), svc("x-tenant", "0.0.0.0", tenant))
 	r, w := rules(), world(services...)
 	w.Members = w.Members[:1]
 	var got []string

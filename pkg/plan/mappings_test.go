@@ -114,8 +114,7 @@ func TestMappings(t *testing.T) {
 		{"both protocols, both families, another port", upnpRules(),
 			held(world(svc("a", "10.77.0.50,fd77::50", forwarded(func(f *vip.Forward) { f.External = map[uint16]uint16{53: 5353} }), func(s *vip.Service) {
 				s.Ports = []vip.Port{{Protocol: "TCP", Port: 53}, {Protocol: "UDP", Port: 53}}
-			})), "a", "n1"),
-			`a TCP 5353 -> 10.77.0.50:53 on eth0 for kubevip-a, here
+			})), "a", "n1"), `a TCP 5353 -> 10.77.0.50:53 on eth0 for kubevip-a, here
 			a UDP 5353 -> 10.77.0.50:53 on eth0 for kubevip-a, here
 			a TCP 53 -> fd77::50:53 on eth0 for kubevip-a, here
 			a UDP 53 -> fd77::50:53 on eth0 for kubevip-a, here`},
@@ -125,9 +124,7 @@ func TestMappings(t *testing.T) {
 		{"another port", upnpRules(func(f *Forwarding) { f.Ports = [][2]uint16{{81, 65535}} }), held(web(), "a", "n1"), ""},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			diff(t, mappingsSummary(Make(tt.r, bind(tt.r, tt.w))), tt.want)
-		})
+		t.Run(tt.name, func(t *testing.T) { diff(t, mappingsSummary(Make(tt.r, bind(tt.r, tt.w))), tt.want) })
 	}
 }
 

@@ -36,9 +36,7 @@ func gets(node int, noAnswerFrom ...int) func(*vip.World) {
 
 // A VIP leaves a node that two others don't hear on the VIP's link, if there is a node that is heard.
 func TestUnheardNodeHandsOver(t *testing.T) {
-	dead := func(node int) func(*vip.World) {
-		return func(w *vip.World) { w.Members[node-1].Alive = false }
-	}
+	dead := func(node int) func(*vip.World) { return func(w *vip.World) { w.Members[node-1].Alive = false } }
 	drained := func(node int) func(*vip.World) {
 		return func(w *vip.World) { w.Nodes = allNodes(vip.Node{Name: fmt.Sprintf("n%d", node), Drained: true}) }
 	}

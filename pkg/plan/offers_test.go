@@ -247,9 +247,7 @@ func TestLeasedIsKeptWithoutEndpoints(t *testing.T) {
 
 // TestNodesOfPools: only nodes that the pool of an address selects carry it; where Nodes can't be read all do.
 func TestNodesOfPools(t *testing.T) {
-	in := func(node, zone string) vip.Node {
-		return vip.Node{Name: node, Labels: map[string]string{"zone": zone}}
-	}
+	in := func(node, zone string) vip.Node { return vip.Node{Name: node, Labels: map[string]string{"zone": zone}} }
 	for _, tt := range []struct {
 		name   string
 		holder string
@@ -293,9 +291,7 @@ func TestInterfaceOfPools(t *testing.T) {
 // TestPreferredNodesOfPools: of the nodes that serve equally well a VIP goes to the one that its pool prefers most;
 // it moves to one that is preferred more with vip_rebalance only, and by that to none that is preferred less.
 func TestPreferredNodesOfPools(t *testing.T) {
-	inZone := func(n, zone string) vip.Node {
-		return vip.Node{Name: n, Labels: map[string]string{"zone": zone}}
-	}
+	inZone := func(n, zone string) vip.Node { return vip.Node{Name: n, Labels: map[string]string{"zone": zone}} }
 	for _, tt := range []struct {
 		name      string
 		holder    string

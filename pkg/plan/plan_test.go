@@ -167,8 +167,7 @@ func TestUnit(t *testing.T) {
 			auto := func(s *vip.Service) { s.Interface = "auto" }
 			w := world(svc("a", "10.99.3.4", auto), svc("b", "192.0.2.1", auto, younger))
 			return held(held(w, "a", "n1"), "b", "n1")
-		}(),
-			"kubevip-a -> n1; kubevip-b -> n1; bind 10.99.3.4/32 dev eth1; bind 192.0.2.1/32 dev eth0; a: VIPAnnounced; b: VIPAnnounced"},
+		}(), "kubevip-a -> n1; kubevip-b -> n1; bind 10.99.3.4/32 dev eth1; bind 192.0.2.1/32 dev eth0; a: VIPAnnounced; b: VIPAnnounced"},
 		{"a link this node does not have", world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Interface = "bond9" })),
 			"status a; a: NoEligibleNode; event a NoEligibleNode"},
 		{"ignored later: VIP, status and claim go",
@@ -179,8 +178,7 @@ func TestUnit(t *testing.T) {
 			"status a; event a VIPWithdrawn"},
 		{"the status's writer lives: it clears the status",
 			world(svc("a", "10.77.0.50", written("n2"), func(s *vip.Service) { s.Ignore = true })), `a: Ignored`},
-		{"no address: waits", world(svc("a", "", func(s *vip.Service) { s.VIPHost = "n1" })),
-			"status a; a: NoAddress; event a NoAddress"},
+		{"no address: waits", world(svc("a", "", func(s *vip.Service) { s.VIPHost = "n1" })), "status a; a: NoAddress; event a NoAddress"},
 		{"a left-over VIP of another program", with(held(world(svc("a", "10.77.0.50")), "a", "n2"), func(w *vip.World) {
 			w.Unmanaged = []vip.Address{{Addr: addr("10.77.0.50"), Bits: 32, Link: "eth0"}, {Addr: addr("10.77.0.99"), Bits: 32, Link: "eth0"}}
 		}), "a: VIPElsewhere; event a UnmanagedAddress"},

@@ -438,9 +438,7 @@ func TestAdvertisedWithoutOwner(t *testing.T) {
 
 // A Service of another namespace with session affinity does not take the other nodes from those that have the address.
 func TestAffinityTakesNoRoutes(t *testing.T) {
-	elsewhere := func(s *vip.Service) {
-		s.Key.Namespace, s.ClientIPAffinity, s.SharingKey = "tenant", true, "k"
-	}
+	elsewhere := func(s *vip.Service) { s.Key.Namespace, s.ClientIPAffinity, s.SharingKey = "tenant", true, "k" }
 	have := svc("a", "10.77.0.50", written("n1"), sharing("k"))
 	w := seenFrom(withSessions(world(have, svc("x", "10.77.0.50", port(81), younger, elsewhere))), "n2")
 	if got, want := routesSummary(Make(bgpRules(), w)), "10.77.0.50/32\nx: AddressConflict\n"; got != want {

@@ -29,14 +29,12 @@ func healthyPages() Pages {
 	held.Set(3)
 	registry.MustRegister(held)
 	return Pages{
-		Metrics: registry,
-		Healthy: func() error { return nil },
-		Ready:   func() error { return nil },
-		Plan:    func() any { return map[string]int{"a": 1} },
-		Explain: func(service string) (any, bool) { return map[string]string{"service": service}, service == "shop/web" },
-		Overview: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			_, _ = io.WriteString(w, "overview "+r.URL.Path)
-		}),
+		Metrics:  registry,
+		Healthy:  func() error { return nil },
+		Ready:    func() error { return nil },
+		Plan:     func() any { return map[string]int{"a": 1} },
+		Explain:  func(service string) (any, bool) { return map[string]string{"service": service}, service == "shop/web" },
+		Overview: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "overview "+r.URL.Path) }),
 	}
 }
 
