@@ -3,7 +3,6 @@ package kube
 import (
 	"net/netip"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,9 +13,7 @@ import (
 
 // A lease is written beside the status, and what is written is what is read. When it is gone the address stays as the one to ask for.
 func TestStatusWithDHCPLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d, stop := newStatusTest(t)
-		defer stop()
+	statusBubble(t, func(t *testing.T, d *statusTest) {
 		d.edit(serviceKey(0), func(s *corev1.Service) {
 			s.Spec.Type, s.Spec.LoadBalancerIP = corev1.ServiceTypeLoadBalancer, "0.0.0.0"
 			s.Annotations = map[string]string{requestedKey: "10.0.0.99", "example.com/theirs": "stays"}

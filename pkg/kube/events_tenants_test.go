@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -40,10 +39,7 @@ func refusedIn(namespace string) func(*corev1.Event) error {
 // TestEventsRefusedInOneNamespace: a namespace that refuses Events delays no Event in another. What still holds when
 // Events are taken again is written then.
 func TestEventsRefusedInOneNamespace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := &fakeEvents{events: make(map[string]time.Time)}
-		n, log, stop := b.run(t, "n1")
-		defer stop()
+	eventBubble(t, func(t *testing.T, b *fakeEvents, n *Events, log *logBuffer) {
 		b.set(refusedIn("full"))
 		refused := eventsIn("full", 300)
 		putEvents(n, refused...)
@@ -73,10 +69,7 @@ func TestEventsRefusedInOneNamespace(t *testing.T) {
 
 // TestEventsOfManyServices: a namespace with many Events to write delays no Event of another.
 func TestEventsOfManyServices(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := &fakeEvents{events: make(map[string]time.Time)}
-		n, _, stop := b.run(t, "n1")
-		defer stop()
+	eventBubble(t, func(t *testing.T, b *fakeEvents, n *Events, _ *logBuffer) {
 		many := eventsIn("many", 3000)
 		n.Put(many)
 		advance(10 * time.Second)
@@ -96,10 +89,7 @@ func TestEventsOfManyServices(t *testing.T) {
 // TestEventsBeyondTheBudget: of very many Events about one Service the first are written, and then one a minute, the
 // last one too. The others are dropped, and counted.
 func TestEventsBeyondTheBudget(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := &fakeEvents{events: make(map[string]time.Time)}
-		n, _, stop := b.run(t, "n1")
-		defer stop()
+	eventBubble(t, func(t *testing.T, b *fakeEvents, n *Events, _ *logBuffer) {
 		for i := range 3 * maxRemembered { // ten minutes
 			n.Put([]vip.Event{eventOf(1, fmt.Sprint("a", i)), eventOf(2, "b")})
 			advance(20 * time.Millisecond)
@@ -128,10 +118,7 @@ func TestEventsBeyondTheBudget(t *testing.T) {
 // TestEventsWhileUnavailable: however many Events can't be written, one namespace does not wait for another, and all
 // that hold are written in the end.
 func TestEventsWhileUnavailable(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := &fakeEvents{events: make(map[string]time.Time)}
-		n, _, stop := b.run(t, "n1")
-		defer stop()
+	eventBubble(t, func(t *testing.T, b *fakeEvents, n *Events, _ *logBuffer) {
 		b.set(func(*corev1.Event) error { return errors.New("connection refused") })
 		all := slices.Concat(eventsIn("many", 20000), eventsIn("web", 100))
 		putEvents(n, all...)
@@ -149,10 +136,7 @@ func TestEventsWhileUnavailable(t *testing.T) {
 
 // TestEventsForget: nothing is kept of Services and namespaces of which nothing was written for long.
 func TestEventsForget(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := &fakeEvents{events: make(map[string]time.Time)}
-		n, _, stop := b.run(t, "n1")
-		defer stop()
+	eventBubble(t, func(t *testing.T, b *fakeEvents, n *Events, _ *logBuffer) {
 		b.set(refusedIn("full"))
 		putEvents(n, slices.Concat(eventsIn("web", 100), eventsIn("full", 1))...)
 		advance(time.Minute)

@@ -83,6 +83,17 @@ func (b *fakeEvents) run(t *testing.T, node string) (n *Events, log *logBuffer, 
 	return n, log, check.Run(t, n)
 }
 
+// eventBubble runs a test of the Events of the node n1 in a bubble.
+func eventBubble(t *testing.T, test func(t *testing.T, b *fakeEvents, n *Events, log *logBuffer)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		b := &fakeEvents{events: make(map[string]time.Time)}
+		n, log, stop := b.run(t, "n1")
+		defer stop()
+		test(t, b, n, log)
+	})
+}
+
 func eventOf(i int, message string) vip.Event {
 	return vip.Event{Service: serviceKey(i), UID: "u", Reason: vip.NoAddress, Message: message}
 }
@@ -105,10 +116,7 @@ func putWritten(n *Events, want ...vip.Event) []vip.Event {
 }
 
 func TestEventsAreWrittenOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := &fakeEvents{events: make(map[string]time.Time)}
-		n, _, stop := b.run(t, "n1")
-		defer stop()
+	eventBubble(t, func(t *testing.T, b *fakeEvents, n *Events, _ *logBuffer) {
 		a, c := eventOf(1, "a"), eventOf(2, "c")
 		if have := putWritten(n, a); len(have) != 0 {
 			t.Errorf("written before Run wrote it: %v", have)
@@ -139,10 +147,7 @@ func TestEventsAreWrittenOnce(t *testing.T) {
 
 // TestEventsThatRepeat: what ceases to hold and holds again is written again, but not each time if that goes on and on.
 func TestEventsThatRepeat(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := &fakeEvents{events: make(map[string]time.Time)}
-		n, _, stop := b.run(t, "n1")
-		defer stop()
+	eventBubble(t, func(t *testing.T, b *fakeEvents, n *Events, _ *logBuffer) {
 		a := eventOf(1, "a")
 		for i := range 3 {
 			putEvents(n, a)
@@ -204,10 +209,7 @@ func TestEventsAfterARestart(t *testing.T) {
 
 // TestEventsAreRateLimited: very many Events are written slowly, and all.
 func TestEventsAreRateLimited(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := &fakeEvents{events: make(map[string]time.Time)}
-		n, _, stop := b.run(t, "n1")
-		defer stop()
+	eventBubble(t, func(t *testing.T, b *fakeEvents, n *Events, _ *logBuffer) {
 		var want []vip.Event
 		for i := range 2000 {
 			want = append(want, eventOf(i, fmt.Sprint(i)))
@@ -228,10 +230,7 @@ func TestEventsAreRateLimited(t *testing.T) {
 
 // TestEventsThatHeldBriefly: what held for a moment only is written as well.
 func TestEventsThatHeldBriefly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := &fakeEvents{events: make(map[string]time.Time)}
-		n, _, stop := b.run(t, "n1")
-		defer stop()
+	eventBubble(t, func(t *testing.T, b *fakeEvents, n *Events, _ *logBuffer) {
 		n.Put([]vip.Event{eventOf(1, "held briefly")})
 		n.Put(nil)
 		advance(time.Second)

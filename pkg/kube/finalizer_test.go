@@ -3,7 +3,6 @@ package kube
 import (
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,9 +29,7 @@ func TestFinalizerWithStatus(t *testing.T) {
 		{"left", []string{cleanupFinalizer}, false, vip.LeaveFinalizer, []string{cleanupFinalizer}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				d, stop := newStatusTest(t)
-				defer stop()
+			statusBubble(t, func(t *testing.T, d *statusTest) {
 				want := d.fill(1)
 				d.edit(serviceKey(0), func(s *corev1.Service) {
 					s.Finalizers = tt.have

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,9 +23,7 @@ func TestStatusRefusedForOneService(t *testing.T) {
 		"policy":  apierrors.NewForbidden(services, "x", errors.New(`ValidatingAdmissionPolicy 'x' with binding 'y' denied request: no`)),
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				d, stop := newStatusTest(t)
-				defer stop()
+			statusBubble(t, func(t *testing.T, d *statusTest) {
 				pokes := 0
 				d.refused[ofStatus].poke = func() { pokes++ }
 				want := d.fill(60)
@@ -69,9 +66,7 @@ func TestStatusRefusedForOneService(t *testing.T) {
 // TestStatusOfAServiceOfAnotherType: the API server takes no addresses for a Service that is no load balancer any more; they are not
 // written to it, though the Plan is of before that, and what the next Plan wants is written at once.
 func TestStatusOfAServiceOfAnotherType(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d, stop := newStatusTest(t)
-		defer stop()
+	statusBubble(t, func(t *testing.T, d *statusTest) {
 		d.plan(d.fill(1)...)
 		advance(time.Second)
 		before := d.requests()
@@ -92,9 +87,7 @@ func TestStatusOfAServiceOfAnotherType(t *testing.T) {
 
 // TestStatusAfterARefusal: a write that the API server refuses changes nothing, so what another Plan wants is written at once.
 func TestStatusAfterARefusal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d, stop := newStatusTest(t)
-		defer stop()
+	statusBubble(t, func(t *testing.T, d *statusTest) {
 		want := d.fill(1)
 		d.set(func() {
 			d.refuse = func(vip.Key) error { return apierrors.NewInvalid(schema.GroupKind{Kind: "Service"}, "web-0", nil) }

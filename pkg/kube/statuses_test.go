@@ -43,6 +43,16 @@ func newStatusTest(t *testing.T) (d *statusTest, stop func()) {
 	return d, check.Run(t, d.Statuses)
 }
 
+// statusBubble runs a test of a statusTest in a bubble.
+func statusBubble(t *testing.T, test func(t *testing.T, d *statusTest)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		d, stop := newStatusTest(t)
+		defer stop()
+		test(t, d)
+	})
+}
+
 // pass is a pass of the agent.
 func (d *statusTest) pass() {
 	d.mu.Lock()
@@ -100,9 +110,7 @@ func (d *statusTest) fillNamespace(namespace string, n int) (want []vip.Status) 
 }
 
 func TestStatusesAreWrittenOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d, stop := newStatusTest(t)
-		defer stop()
+	statusBubble(t, func(t *testing.T, d *statusTest) {
 		const n = 300
 		want := d.fill(n)
 		began := time.Now()
@@ -133,9 +141,7 @@ func TestStatusesAreWrittenOnce(t *testing.T) {
 
 // TestStatusConflict: a Service that changed is written again when the cache has shown the change, and not before.
 func TestStatusConflict(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d, stop := newStatusTest(t)
-		defer stop()
+	statusBubble(t, func(t *testing.T, d *statusTest) {
 		want := d.fill(1)
 		d.set(func() { d.lag = 3 * time.Second })
 		d.edit(serviceKey(0), func(s *corev1.Service) { s.Labels = map[string]string{"a": "b"} })
@@ -156,9 +162,7 @@ func TestStatusConflict(t *testing.T) {
 
 // TestStatusCacheIsLate: a cache that shows nothing for long does not end the writing.
 func TestStatusCacheIsLate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d, stop := newStatusTest(t)
-		defer stop()
+	statusBubble(t, func(t *testing.T, d *statusTest) {
 		want := d.fill(1)
 		d.set(func() { d.lag = 25 * time.Second })
 		d.plan(want...)
@@ -171,9 +175,7 @@ func TestStatusCacheIsLate(t *testing.T) {
 
 // TestStatusRewrittenByOthers: who keeps rewriting is corrected at once at first, then seldom, and it is logged once.
 func TestStatusRewrittenByOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d, stop := newStatusTest(t)
-		defer stop()
+	statusBubble(t, func(t *testing.T, d *statusTest) {
 		want := d.fill(2)
 		foreign := func(s *corev1.Service) {
 			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "10.9.9.9"}}
@@ -234,9 +236,7 @@ func TestStatusRewrittenByOthers(t *testing.T) {
 
 // TestConditionsRewrittenByOthers: the same holds of conditions alone, which a Plan has only while the cache does not show them.
 func TestConditionsRewrittenByOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d, stop := newStatusTest(t)
-		defer stop()
+	statusBubble(t, func(t *testing.T, d *statusTest) {
 		d.fill(1)
 		k := serviceKey(0)
 		want := vip.Status{Service: k, ConditionsOnly: true, Conditions: []vip.Condition{{Type: vip.Announced,
@@ -281,9 +281,7 @@ func TestConditionsRewrittenByOthers(t *testing.T) {
 
 // TestStatusMovedIsNotRewritten: another node's Herald may write in between.
 func TestStatusMovedIsNotRewritten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d, stop := newStatusTest(t)
-		defer stop()
+	statusBubble(t, func(t *testing.T, d *statusTest) {
 		want := d.fill(1)
 		for range 10 {
 			d.plan(want...)
@@ -302,9 +300,7 @@ func TestStatusMovedIsNotRewritten(t *testing.T) {
 }
 
 func TestStatusServerUnavailable(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d, stop := newStatusTest(t)
-		defer stop()
+	statusBubble(t, func(t *testing.T, d *statusTest) {
 		const n = 500
 		want := d.fill(n)
 		d.set(func() { d.refuse = func(vip.Key) error { return errors.New("connection refused") } })
@@ -328,9 +324,7 @@ func TestStatusServerUnavailable(t *testing.T) {
 
 // TestStatusManyFailuresAreOne: many failures at once are one failure.
 func TestStatusManyFailuresAreOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d, stop := newStatusTest(t)
-		defer stop()
+	statusBubble(t, func(t *testing.T, d *statusTest) {
 		want := d.fill(100)
 		d.set(func() { d.refuse = func(vip.Key) error { return errors.New("connection refused") } })
 		d.plan(want...)
@@ -344,9 +338,7 @@ func TestStatusManyFailuresAreOne(t *testing.T) {
 }
 
 func TestStatusForbidden(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d, stop := newStatusTest(t)
-		defer stop()
+	statusBubble(t, func(t *testing.T, d *statusTest) {
 		want := d.fill(20)
 		for times := 1; times <= 2; times++ {
 			d.set(func() {
@@ -374,9 +366,7 @@ func TestStatusForbidden(t *testing.T) {
 // TestStatusWithoutIPMode: an API server that drops ipMode is not asked for it again and again; a newer one in its
 // place gets it everywhere.
 func TestStatusWithoutIPMode(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d, stop := newStatusTest(t)
-		defer stop()
+	statusBubble(t, func(t *testing.T, d *statusTest) {
 		d.set(func() { d.dropsMode = true })
 		want := d.fill(20)
 		d.plan(want...)
@@ -403,9 +393,7 @@ func TestStatusWithoutIPMode(t *testing.T) {
 
 // TestStatusRejected: one Service that the API server does not take holds up no other.
 func TestStatusRejected(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d, stop := newStatusTest(t)
-		defer stop()
+	statusBubble(t, func(t *testing.T, d *statusTest) {
 		want := d.fill(20)
 		d.set(func() {
 			d.refuse = func(k vip.Key) error {
@@ -440,9 +428,7 @@ func TestStatusRejected(t *testing.T) {
 // TestStatusChangedByAWebhook: a write that goes through without effect, or with another, is not repeated at once.
 func TestStatusChangedByAWebhook(t *testing.T) {
 	for _, stay := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			d, stop := newStatusTest(t)
-			defer stop()
+		statusBubble(t, func(t *testing.T, d *statusTest) {
 			want := d.fill(1)
 			d.set(func() {
 				d.webhook = func(s *corev1.Service) bool {
@@ -464,9 +450,7 @@ func TestStatusChangedByAWebhook(t *testing.T) {
 
 // TestStatusOfNoService: nothing is asked for a Service that is not there, or is deleted at the API server already.
 func TestStatusOfNoService(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d, stop := newStatusTest(t)
-		defer stop()
+	statusBubble(t, func(t *testing.T, d *statusTest) {
 		want := d.fill(1)
 		d.fakeAPI.mu.Lock()
 		delete(d.services, serviceKey(0)) // and the cache keeps it
@@ -481,9 +465,7 @@ func TestStatusOfNoService(t *testing.T) {
 
 // TestStatusLastPutCounts: what is wanted no longer is not written any more.
 func TestStatusLastPutCounts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d, stop := newStatusTest(t)
-		defer stop()
+	statusBubble(t, func(t *testing.T, d *statusTest) {
 		want := d.fill(100)
 		d.set(func() { d.latency = time.Second })
 		d.plan(want...)

@@ -14,9 +14,7 @@ import (
 // TestStatusesOfNamespacesTakeTurns: while a namespace changes its 300 Services faster than their statuses can be
 // written, the status of another namespace's Service is written at once.
 func TestStatusesOfNamespacesTakeTurns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d, stop := newStatusTest(t)
-		defer stop()
+	statusBubble(t, func(t *testing.T, d *statusTest) {
 		want := func(k vip.Key, node string) vip.Status {
 			return vip.Status{Service: k, VIPHost: node, Ingress: []vip.Ingress{{Addr: addrs("10.0.0.1")[0], IPMode: vip.ModeVIP,
 				Ports: []vip.Port{{Protocol: "TCP", Port: 80}}}}}

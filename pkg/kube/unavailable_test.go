@@ -4,7 +4,6 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,9 +22,7 @@ func fails(k vip.Key) error {
 // TestStatusesUnavailableForOneNamespace: a namespace whose Services can't be written, since a webhook fails, keeps
 // no other from its statuses.
 func TestStatusesUnavailableForOneNamespace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d, stop := newStatusTest(t)
-		defer stop()
+	statusBubble(t, func(t *testing.T, d *statusTest) {
 		d.set(func() { d.refuse = fails })
 		all := d.fillNamespace("a", 10)
 		d.plan(all...)
@@ -52,9 +49,7 @@ func hangs(k vip.Key) error {
 // TestStatusesHangForOneNamespace: a namespace whose webhook does not answer, for more Services than may be written
 // at once, keeps no other waiting.
 func TestStatusesHangForOneNamespace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d, stop := newStatusTest(t)
-		defer stop()
+	statusBubble(t, func(t *testing.T, d *statusTest) {
 		d.set(func() { d.refuse = hangs })
 		all := d.fillNamespace("a", 8)
 		d.plan(all...)
@@ -74,9 +69,7 @@ func TestStatusesHangForOneNamespace(t *testing.T) {
 // TestStatusesAfterALongOutage: once the API server takes one of those again that it did not take, the others of the
 // namespace are written six at a time.
 func TestStatusesAfterALongOutage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d, stop := newStatusTest(t)
-		defer stop()
+	statusBubble(t, func(t *testing.T, d *statusTest) {
 		const n = 300
 		d.set(func() { d.refuse = func(vip.Key) error { return errors.New("connection refused") } })
 		d.plan(d.fill(n)...)
@@ -113,9 +106,7 @@ func oneAtATime() func(vip.Key) error {
 // TestStatusesOneAtATimeInOneNamespace: a namespace with 100 Services whose webhook answers only what comes alone
 // keeps no other waiting, and is written, too.
 func TestStatusesOneAtATimeInOneNamespace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d, stop := newStatusTest(t)
-		defer stop()
+	statusBubble(t, func(t *testing.T, d *statusTest) {
 		d.set(func() { d.refuse = oneAtATime() })
 		all := d.fillNamespace("a", 100)
 		d.plan(all...)
