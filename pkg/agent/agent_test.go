@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // A machine is a node whose parts write down what they are told, in order.
@@ -115,6 +116,16 @@ func (m *machine) statuses(want []vip.Status) ([]vip.Status, error) {
 }
 
 func quiet[W any](want []W) ([]W, error) { return want, nil }
+
+// noting notes how much is wanted, by a format.
+func noting[W any](m *machine, format string) part[W] {
+	return func(want []W) ([]W, error) { m.note(format, len(want)); return want, nil }
+}
+
+// counting has n be how much was wanted last.
+func counting[W any](n *int) part[W] {
+	return func(want []W) ([]W, error) { *n = len(want); return want, nil }
+}
 
 func newAgent(m *machine, plan func(vip.World) vip.Plan) *Agent {
 	if plan == nil {
@@ -248,15 +259,10 @@ func TestStopsAfterRoutes(t *testing.T) {
 			m.world.RoutesDraining = !stopped.IsZero() && time.Since(stopped) < 2*time.Second
 			return want, nil
 		})
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- a.Run(ctx) }()
+		stop := check.Run(t, a)
 		time.Sleep(time.Second)
 		m.take()
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		stop()
 		if took := time.Since(stopped); took < 2*time.Second || took > 3*time.Second {
 			t.Errorf("it stopped after %v, want 2 s", took)
 		}
@@ -273,14 +279,8 @@ func TestKeepsConnections(t *testing.T) {
 	p.Translations = []vip.Translation{{Addr: p.Addresses[0].Addr}}
 	m := &machine{world: known(), plan: p}
 	a := newAgent(m, nil)
-	a.o.FormerOwners = part[vip.FormerOwner](func(want []vip.FormerOwner) ([]vip.FormerOwner, error) {
-		m.note("%d former owners", len(want))
-		return want, nil
-	})
-	a.o.Translations = part[vip.Translation](func(want []vip.Translation) ([]vip.Translation, error) {
-		m.note("%d translations", len(want))
-		return want, nil
-	})
+	a.o.FormerOwners = noting[vip.FormerOwner](m, "%d former owners")
+	a.o.Translations = noting[vip.Translation](m, "%d translations")
 	a.pass(t.Context())
 	same0(t, m.take(), "1 former owners", "1 translations", "bind [10.0.0.1]", "announce [10.0.0.1]", "owners [10.0.0.1]")
 	a.apply(t.Context(), vip.Plan{})
@@ -357,9 +357,7 @@ func TestRun(t *testing.T) {
 			defer m.mu.Unlock()
 			return m.plan
 		})
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- a.Run(ctx) }()
+		stop := check.Run(t, a)
 		synctest.Wait()
 		time.Sleep(time.Minute)
 		m.take()
@@ -389,9 +387,8 @@ func TestRun(t *testing.T) {
 		m.mu.Lock()
 		m.fails = nil
 		m.mu.Unlock()
-		cancel()
-		if err := <-done; err != nil || len(m.bound) != 0 {
-			t.Errorf("after the end: %v, bound %v", err, m.bound)
+		if stop(); len(m.bound) != 0 {
+			t.Errorf("after the end: bound %v", m.bound)
 		}
 	})
 }
@@ -409,17 +406,14 @@ func TestAgain(t *testing.T) {
 			first = false
 			return p
 		})
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- a.Run(ctx) }()
+		stop := check.Run(t, a)
 		time.Sleep(2 * time.Second)
 		m.take()
 		time.Sleep(time.Minute)
 		if got := strings.Count(m.take(), "bind"); got != 1 {
 			t.Errorf("%d more passes, want 1", got)
 		}
-		cancel()
-		<-done
+		stop()
 	})
 }
 
@@ -433,12 +427,9 @@ func TestAgainThoughSomethingFails(t *testing.T) {
 				passes = append(passes, time.Now())
 				return vip.Plan{ReplanAfter: tt.replan}
 			})
-			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan error)
-			go func() { done <- a.Run(ctx) }()
+			stop := check.Run(t, a)
 			time.Sleep(4500 * time.Millisecond)
-			cancel()
-			<-done
+			stop()
 			if got := passes[1].Sub(passes[0]); got != tt.want {
 				t.Errorf("with ReplanAfter %v the next plan came after %v, want %v", tt.replan, got, tt.want)
 			}
@@ -504,24 +495,12 @@ func TestStopOfTheLastNode(t *testing.T) {
 			m.world.Members = tt.members
 			a := newAgent(m, nil)
 			var left struct{ formerOwners, balanced, translations int }
-			a.o.FormerOwners = part[vip.FormerOwner](func(want []vip.FormerOwner) ([]vip.FormerOwner, error) {
-				left.formerOwners = len(want)
-				return want, nil
-			})
-			a.o.Balanced = part[vip.BalancedServer](func(want []vip.BalancedServer) ([]vip.BalancedServer, error) {
-				left.balanced = len(want)
-				return want, nil
-			})
-			a.o.Translations = part[vip.Translation](func(want []vip.Translation) ([]vip.Translation, error) {
-				left.translations = len(want)
-				return want, nil
-			})
-			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan error)
-			go func() { done <- a.Run(ctx) }()
+			a.o.FormerOwners = counting[vip.FormerOwner](&left.formerOwners)
+			a.o.Balanced = counting[vip.BalancedServer](&left.balanced)
+			a.o.Translations = counting[vip.Translation](&left.translations)
+			stop := check.Run(t, a)
 			synctest.Wait()
-			cancel()
-			<-done
+			stop()
 			if left.formerOwners != tt.left || left.balanced != tt.left || left.translations != tt.left {
 				t.Errorf("%s: %+v entries are left, want %d each", tt.name, left, tt.left)
 			}
@@ -557,10 +536,7 @@ func TestMappings(t *testing.T) {
 	m := &machine{world: known(), plan: wanted("10.0.0.1")}
 	m.plan.Mappings = []vip.Mapping{{Port: 80, Here: true}, {Port: 443}}
 	a := newAgent(m, nil)
-	a.o.Mappings = part[vip.Mapping](func(want []vip.Mapping) ([]vip.Mapping, error) {
-		m.note("map %d", len(want))
-		return nil, nil
-	})
+	a.o.Mappings = noting[vip.Mapping](m, "map %d")
 	a.pass(t.Context())
 	same0(t, m.take(), "bind [10.0.0.1]", "announce [10.0.0.1]", "map 2", "owners [10.0.0.1]")
 	a.apply(t.Context(), vip.Plan{})
@@ -577,9 +553,7 @@ func TestPokeNow(t *testing.T) {
 			time.Sleep(20 * time.Millisecond)
 			return vip.Plan{}
 		})
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- a.Run(ctx) }()
+		stop := check.Run(t, a)
 		for _, x := range []struct {
 			at   time.Duration
 			poke func()
@@ -588,8 +562,7 @@ func TestPokeNow(t *testing.T) {
 			x.poke()
 		}
 		time.Sleep(time.Second)
-		cancel()
-		<-done
+		stop()
 		// At 40 the rest of the first pass, until 90, is cut, and again at 310; at 60 and 70 not, nor at 505.
 		want := []time.Duration{0, 40, 130, 300, 320, 500, 590}
 		for i := range want {
