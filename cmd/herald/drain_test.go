@@ -68,9 +68,7 @@ func TestArguments(t *testing.T) {
 		{"undrain n1 n2", "herald undrain takes one NODE, as herald status lists them; it was given 2 arguments"},
 		{"pools check", "herald pools check takes one FILE, a ConfigMap in YAML or - for standard input; it was given 0 arguments"},
 	} {
-		c := root()
-		c.SetArgs(strings.Fields(tt.args))
-		if err := c.Execute(); text(err) != tt.want {
+		if _, _, err := run(t, root(), strings.Fields(tt.args)...); text(err) != tt.want {
 			t.Errorf("herald %s: got  %v\nwant %s", tt.args, err, tt.want)
 		}
 	}

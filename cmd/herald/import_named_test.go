@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,15 +12,12 @@ import (
 )
 
 // imported returns what "herald import" prints of text.
-func imported(t *testing.T, source, text string) (string, error) {
+func imported(t *testing.T, source, text string, args ...string) (string, error) {
 	t.Helper()
 	c := root()
-	var out bytes.Buffer
-	c.SetOut(&out)
 	c.SetIn(strings.NewReader(text))
-	c.SetArgs([]string{"import", source, "-"})
-	err := c.Execute()
-	return out.String(), err
+	out, _, err := run(t, c, append([]string{"import", source, "-"}, args...)...)
+	return out, err
 }
 
 // option matches an option and its value in a note.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"flag"
 	"net/netip"
 	"os"
@@ -23,19 +22,16 @@ func TestImport(t *testing.T) {
 	for _, source := range []string{"metallb", "cilium", "kube-vip"} {
 		t.Run(source, func(t *testing.T) {
 			file := filepath.Join("testdata", "import", source)
-			c := root()
-			var out bytes.Buffer
-			c.SetOut(&out)
-			c.SetArgs([]string{"import", source, file + ".yaml"})
-			check.OK(t, c.Execute())
+			out, _, err := run(t, root(), "import", source, file+".yaml")
+			check.OK(t, err)
 			if *updateImports {
-				check.OK(t, os.WriteFile(file+".golden", out.Bytes(), 0o644))
+				check.OK(t, os.WriteFile(file+".golden", []byte(out), 0o644))
 			}
 			want := string(check.Value(os.ReadFile(file + ".golden"))(t))
-			if d := cmp.Diff(strings.Split(want, "\n"), strings.Split(out.String(), "\n")); d != "" {
+			if d := cmp.Diff(strings.Split(want, "\n"), strings.Split(out, "\n")); d != "" {
 				t.Errorf("-want +got:\n%s", d)
 			}
-			objects := check.Value(config.Documents(out.Bytes()))(t)
+			objects := check.Value(config.Documents([]byte(out)))(t)
 			data := check.Value(config.ConfigMapData(objects[0]))(t)
 			if _, problems := pool.Parse(nil, data); source != "kube-vip" {
 				for _, p := range problems {
@@ -56,13 +52,9 @@ func TestImportOfRestrictedPools(t *testing.T) {
 		{"a label that is there", "{namespaceSelectors: [{matchExpressions: [{key: public, operator: Exists}]}]}}\n", "public", "tenant"},
 		{"selectors of which any holds", many, "", "public tenant"},
 	} {
-		c := root()
-		var out bytes.Buffer
-		c.SetOut(&out)
-		c.SetIn(strings.NewReader(head + tt.spec))
-		c.SetArgs([]string{"import", "metallb", "-"})
-		check.OK(t, c.Execute())
-		data := check.Value(config.ConfigMapData(check.Value(config.Documents(out.Bytes()))(t)[0]))(t)
+		out, err := imported(t, "metallb", head+tt.spec)
+		check.OK(t, err)
+		data := check.Value(config.ConfigMapData(check.Value(config.Documents([]byte(out)))(t)[0]))(t)
 		pools, _ := pool.Parse(nil, data)
 		for _, poolsOnly := range []bool{false, true} {
 			why := func(namespace string) string {
@@ -79,7 +71,7 @@ func TestImportOfRestrictedPools(t *testing.T) {
 			}
 			for namespace := range strings.FieldsSeq(tt.refused) {
 				if why(namespace) == "" {
-					t.Errorf("%s, pools only %v: the namespace %s may ask for it:\n%s", tt.name, poolsOnly, namespace, out.String())
+					t.Errorf("%s, pools only %v: the namespace %s may ask for it:\n%s", tt.name, poolsOnly, namespace, out)
 				}
 			}
 		}
@@ -97,11 +89,7 @@ func TestImportErrors(t *testing.T) {
 		{"metallb", "kind: IPAddressPool\nmetadata: {name: x}\nspec: {addresses: 7}\n", "IPAddressPool x can't be read"},
 		{"metallb", "kind: []\n", "an object can't be read"},
 	} {
-		c := root()
-		c.SetOut(&bytes.Buffer{})
-		c.SetIn(strings.NewReader(tt.text))
-		c.SetArgs([]string{"import", tt.source, "-"})
-		if err := c.Execute(); err == nil || !strings.Contains(err.Error(), tt.want) {
+		if _, err := imported(t, tt.source, tt.text); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s %q: %v, want %s", tt.source, tt.text, err, tt.want)
 		}
 	}
@@ -124,15 +112,11 @@ items:
 		{"the only one", single, "", "cidr-global: 10.7.0.0/24", ""},
 		{"none of that name", others, "", "", "none of the 2 ConfigMaps is kube-system/kubevip: name that of the provider by --from and --from-namespace"},
 	} {
-		c := root()
-		var out bytes.Buffer
-		c.SetOut(&out)
-		c.SetIn(strings.NewReader(tt.text))
-		c.SetArgs(append(strings.Fields("import kube-vip - "), strings.Fields(tt.args)...))
-		if err := c.Execute(); text(err) != tt.err {
+		got, err := imported(t, "kube-vip", tt.text, strings.Fields(tt.args)...)
+		if text(err) != tt.err {
 			t.Errorf("%s: %v, want %s", tt.name, err, tt.err)
 		}
-		if got := out.String(); tt.want != "" && (strings.Count(got, "cidr-global:") != 1 || !strings.Contains(got, tt.want) || strings.Contains(got, "ca.crt")) {
+		if tt.want != "" && (strings.Count(got, "cidr-global:") != 1 || !strings.Contains(got, tt.want) || strings.Contains(got, "ca.crt")) {
 			t.Errorf("%s: %s is not all in\n%s", tt.name, tt.want, got)
 		}
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"strings"
 	"testing"
 )
@@ -9,10 +8,7 @@ import (
 // TestUnknownCommands: a command that is mistyped is an error and not a page of help: a script must not take it for done.
 func TestUnknownCommands(t *testing.T) {
 	for _, args := range []string{"import metalb", "pools chek", "uninstall nod", "manifest daemonst", "statsu"} {
-		c := root()
-		c.SetOut(new(bytes.Buffer))
-		c.SetArgs(strings.Fields(args))
-		err := c.Execute()
+		_, _, err := run(t, root(), strings.Fields(args)...)
 		if got := status(err); err == nil || got != 2 || !strings.Contains(err.Error(), "unknown command") {
 			t.Errorf("%s: status %d, %v; want 2 and an unknown command", args, got, err)
 		}
@@ -21,12 +17,8 @@ func TestUnknownCommands(t *testing.T) {
 		t.Error(err)
 	}
 	for _, args := range []string{"import", ""} {
-		c := root()
-		var out bytes.Buffer
-		c.SetOut(&out)
-		c.SetArgs(strings.Fields(args))
-		if err := c.Execute(); err != nil || !strings.Contains(out.String(), "Available Commands") {
-			t.Errorf("%s: %v and\n%s", args, err, out.String())
+		if out, _, err := run(t, root(), strings.Fields(args)...); err != nil || !strings.Contains(out, "Available Commands") {
+			t.Errorf("%s: %v and\n%s", args, err, out)
 		}
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -12,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
-	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/manifest"
 	"github.com/heraldvip/herald/testing/check"
 )
@@ -113,15 +111,6 @@ func text(err error) string {
 	return err.Error()
 }
 
-// TestManifestOptionsAreConfigErrors: what main takes for exit status 2.
-func TestManifestOptionsAreConfigErrors(t *testing.T) {
-	for _, arg := range []string{"--arp=x", "--apr"} {
-		if _, _, err := run(t, manifestCommand(), "pod", arg); !errors.As(err, new(*config.Error)) {
-			t.Errorf("%s: %T %v, want a *config.Error", arg, err, err)
-		}
-	}
-}
-
 // TestManifestOfEnvironment: the environment and a file count as they do for the manager.
 func TestManifestOfEnvironment(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "herald.yaml")
@@ -164,15 +153,6 @@ func TestManifestNamesItsImage(t *testing.T) {
 		made, _, _ = strings.Cut(made, "\n")
 		if again, _, err := run(t, manifestCommand(), strings.Fields(made)...); err != nil || again != first {
 			t.Errorf("%q makes another manifest: %v\n%s", made, err, again)
-		}
-	}
-}
-
-func TestManifestAlone(t *testing.T) {
-	for _, args := range [][]string{nil, {"foo"}} {
-		out, _, err := run(t, manifestCommand(), args...)
-		if err == nil || out != "" {
-			t.Errorf("%v: %v, and on standard output, where kubectl reads: %q", args, err, out)
 		}
 	}
 }

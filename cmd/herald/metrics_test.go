@@ -11,9 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/testing/check"
@@ -34,37 +32,6 @@ func TestMetricNames(t *testing.T) {
 				t.Errorf("%s: help %q is no full sentence", m.Name, m.Help)
 			}
 		}
-	}
-}
-
-func TestDescribeMetrics(t *testing.T) {
-	tests := []struct {
-		collector prometheus.Collector
-		want      metric
-	}{
-		{prometheus.NewCounter(prometheus.CounterOpts{Name: "a_total", Help: "Says \"a\", {b} and c|d."}),
-			metric{Name: "a_total", Kind: "counter", Help: "Says \"a\", {b} and c|d."}},
-		{prometheus.NewGauge(prometheus.GaugeOpts{Name: "b", Help: "B."}), metric{Name: "b", Kind: "gauge", Help: "B."}},
-		{prometheus.NewHistogram(prometheus.HistogramOpts{Name: "c_seconds", Help: "C."}),
-			metric{Name: "c_seconds", Kind: "histogram", Help: "C."}},
-		{prometheus.NewCounterVec(prometheus.CounterOpts{Name: "d_total", Help: "D.", ConstLabels: prometheus.Labels{"x": "y"}}, []string{"one", "two"}),
-			metric{Name: "d_total", Kind: "counter", Help: "D.", Labels: []string{"one", "two"}}},
-		{prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "e", Help: "E."}, []string{"one"}),
-			metric{Name: "e", Kind: "gauge", Help: "E.", Labels: []string{"one"}}},
-		{prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "f", Help: "F."}, []string{"one"}),
-			metric{Name: "f", Kind: "histogram", Help: "F.", Labels: []string{"one"}}},
-	}
-	for _, tt := range tests {
-		got, err := describeMetrics(tt.collector)
-		if err != nil {
-			t.Errorf("%s: %v", tt.want.Name, err)
-		}
-		if diff := cmp.Diff([]metric{tt.want}, got); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
-	}
-	if got, err := describeMetrics(collectors.NewBuildInfoCollector()); err == nil {
-		t.Errorf("a type the page does not know became %v", got)
 	}
 }
 

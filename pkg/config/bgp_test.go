@@ -139,14 +139,6 @@ func TestBGPOptions(t *testing.T) {
 	}
 }
 
-func TestAnnotationWithoutNodes(t *testing.T) {
-	_, warnings, err := Parse(Sources{Hostname: "n1", Env: []string{"svc_enable=true", "svc_namespace=web", "bgp_enable=true", "annotation=example.com"}})
-	want := []string{`annotation="example.com" (environment) has no effect with svc_namespace="web" (environment): Herald then sees no Nodes`}
-	if diff := cmp.Diff(want, warnings); err != nil || diff != "" {
-		t.Errorf("%v, warnings (-want +got)\n%s", err, diff)
-	}
-}
-
 func TestAnnotatedPeers(t *testing.T) {
 	c, _, err := Parse(Sources{Hostname: "n1", Env: []string{"svc_enable=true", "bgp_enable=true", "annotation=example.com", "bgp_multihop=true"}})
 	check.OK(t, err)

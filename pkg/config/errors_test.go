@@ -157,30 +157,17 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestNoHostname: a host without a name needs vip_nodename.
-func TestNoHostname(t *testing.T) {
-	_, _, err := Parse(Sources{})
-	want := `vip_nodename="" (the host's name): must be the node's name: letters, digits, dots and dashes (RFC 1123), at most 241 of them`
-	if err == nil || err.Error() != want {
-		t.Errorf("got  %v\nwant %s", err, want)
-	}
-}
-
-// TestServicesWithoutARP: Services without a way to announce them are an error.
-func TestServicesWithoutARP(t *testing.T) {
-	_, _, err := Parse(Sources{Env: []string{"svc_enable=true"}, Hostname: "n1"})
-	want := `vip_arp="false" (default): must be true with svc_enable, unless bgp_enable or vip_routingtable is: else nothing announces the VIPs of Services`
-	if err == nil || err.Error() != want {
-		t.Errorf("got  %v\nwant %s", err, want)
-	}
-}
-
-// TestControlPlaneWithoutARP: the same for the VIP of the control plane.
-func TestControlPlaneWithoutARP(t *testing.T) {
-	_, _, err := Parse(Sources{Env: []string{"cp_enable=true", "address=192.0.2.1"}, Hostname: "n1"})
-	want := `vip_arp="false" (default): must be true with cp_enable, or bgp_enable or vip_routingtable must: nothing else announces its VIP`
-	if err == nil || err.Error() != want {
-		t.Errorf("got  %v\nwant %s", err, want)
+// TestNothingToAnnounceBy: a host without a name needs vip_nodename, and VIPs need a way to be announced.
+func TestNothingToAnnounceBy(t *testing.T) {
+	const name = `vip_nodename="" (the host's name): must be the node's name: letters, digits, dots and dashes (RFC 1123), at most 241 of them`
+	const services = `vip_arp="false" (default): must be true with svc_enable, unless bgp_enable or vip_routingtable is: else nothing announces the VIPs of Services`
+	const controlPlane = `vip_arp="false" (default): must be true with cp_enable, or bgp_enable or vip_routingtable must: nothing else announces its VIP`
+	for _, tt := range []struct{ hostname, env, want string }{
+		{"", "", name}, {"n1", "svc_enable=true", services}, {"n1", "cp_enable=true address=192.0.2.1", controlPlane},
+	} {
+		if _, _, err := Parse(Sources{Env: strings.Fields(tt.env), Hostname: tt.hostname}); err == nil || err.Error() != tt.want {
+			t.Errorf("got  %v\nwant %s", err, tt.want)
+		}
 	}
 }
 
@@ -270,6 +257,8 @@ func TestWarnings(t *testing.T) {
 			`prometeus_server (environment) is not known; did you mean prometheus_server?`,
 			`k8s_config_fil (environment) is not known; did you mean k8s_config_file?`,
 		}},
+		{"svc_namespace=web bgp_enable=true annotation=example.com", []string{
+			`annotation="example.com" (environment) has no effect with svc_namespace="web" (environment): Herald then sees no Nodes`}},
 		{"vip_something_else_altogether=1", []string{`vip_something_else_altogether (environment) is not known`}},
 		{"VIP_ARP=true", []string{`VIP_ARP (environment) is not known: vip_arp is written in lower case`}},
 		{"VIP_ARPRATE=1 PORT=80 ADDRESS=x HOME=/root vip=1 LB_PORT=tcp://10.96.0.1:80", nil},
@@ -329,18 +318,6 @@ func TestUnsupportedOptions(t *testing.T) {
 func parse(env ...string) ([]string, error) {
 	_, warnings, err := Parse(Sources{Env: append(env, baseEnv...), Hostname: "n1"})
 	return warnings, err
-}
-
-// TestManifestOfKubeVIP: the options of its own manifests for Services by ARP cause neither error nor warning.
-func TestManifestOfKubeVIP(t *testing.T) {
-	warnings, err := parse(strings.Fields(`vip_arp=true port=6443 vip_nodename=n1 vip_interface=ens160 vip_subnet=32 dns_mode=first
-		dhcp_mode=ipv4 svc_enable=true svc_leasename=plndr-svcs-lock vip_leaderelection=true vip_leasename=plndr-cp-lock
-		vip_leaseduration=5 vip_renewdeadline=3 vip_retryperiod=1 vip_address= cp_enable=false lb_enable=false lb_port=6443
-		lb_fwdmethod=local bgp_enable=false vip_cidr=32 vip_ddns=false vip_loseleadership=true vip_loseleadership=45
-		prometheus_server=:2112 vip_preserve_on_leadership_loss=false cp_namespace=kube-system egress_withnftables=false`)...)
-	if err != nil || len(warnings) > 0 {
-		t.Errorf("warnings %q, error %v, want neither", warnings, err)
-	}
 }
 
 // TestBalancedByRouters: without ARP there is nothing for Herald to balance.
