@@ -39,14 +39,7 @@ func TestAssignmentRejected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		large, other := vip.Key{Namespace: "a", Name: "large"}, vip.Key{Namespace: "b", Name: "web"}
 		d := newAssignmentTest(t, large, other)
-		d.set(func() {
-			d.refuse = func(k vip.Key) error {
-				if k == large {
-					return apierrors.NewInvalid(schema.GroupKind{Kind: "Service"}, k.Name, nil)
-				}
-				return nil
-			}
-		})
+		d.refusing(apierrors.NewInvalid(schema.GroupKind{Kind: "Service"}, "x", nil), func(k vip.Key) bool { return k == large })
 		d.assign(given(large, "10.0.0.1"))
 		advance(10 * time.Minute)
 		if n := d.requests(); n < 5 || n > 20 {
@@ -106,15 +99,8 @@ func TestAssignmentRefusals(t *testing.T) {
 		first, second, other := vip.Key{Namespace: "a", Name: "web-1"}, vip.Key{Namespace: "a", Name: "web-2"},
 			vip.Key{Namespace: "b", Name: "web"}
 		d := newAssignmentTest(t, first, second, other)
-		d.set(func() {
-			d.refuse = func(k vip.Key) error {
-				if k.Namespace == "a" {
-					return apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, k.Name,
-						errors.New(`admission webhook "x.example.com" denied the request: no`))
-				}
-				return nil
-			}
-		})
+		d.refusing(apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "x",
+			errors.New(`admission webhook "x.example.com" denied the request: no`)), func(k vip.Key) bool { return k.Namespace == "a" })
 		var pokes atomic.Int32
 		d.refused[ofAddress].poke = func() { pokes.Add(1) }
 		refusals := func() map[vip.Key]string {

@@ -67,6 +67,25 @@ func newClusterTest(t testing.TB, user string, o Options) *clusterTest {
 	return r
 }
 
+// runCluster has a Cluster and its Statuses run as the administrator, and makes a namespace.
+func runCluster(t testing.TB, o Options) (r *clusterTest, ns string) {
+	t.Helper()
+	ns = startAPI(t).namespace(t)
+	r = newClusterTest(t, "admin", o)
+	check.Run(t, r)
+	check.Run(t, r.Statuses)
+	return r, ns
+}
+
+// web makes the Service web, and waits until it is in the cache.
+func (r *clusterTest) web(t testing.TB, namespace, address string) vip.Key {
+	t.Helper()
+	r.create(t, namespace, "web", address)
+	key := vip.Key{Namespace: namespace, Name: "web"}
+	r.poked.until(t, "the Service", func() bool { return r.service(key) != nil })
+	return key
+}
+
 // service is a Service of the World, or nil.
 func (r *clusterTest) service(k vip.Key) *vip.Service {
 	var w vip.World
@@ -299,21 +318,20 @@ func TestWithoutPermissions(t *testing.T) {
 }
 
 func TestServerGoesAndComesBack(t *testing.T) {
-	api := startAPI(t)
-	ns := api.namespace(t)
-	r := newClusterTest(t, "admin", Options{})
-	check.Run(t, r)
-	check.Run(t, r.Statuses)
+	r, ns := runCluster(t, Options{})
+	api := r.api
 	r.poked.until(t, "Synced", r.Synced)
-	r.create(t, ns, "web", "192.168.7.104")
-	key := vip.Key{Namespace: ns, Name: "web"}
-	r.poked.until(t, "the Service", func() bool { return r.service(key) != nil })
+	key := r.web(t, ns, "192.168.7.104")
 
 	api.kill()
-	check.True(t, 20*time.Second, "a warning that the server can't be reached",
-		func() bool { return r.log.count("level=WARN", "can't be reached") > 0 })
-	if !r.Synced() || r.service(key) == nil {
-		t.Error("the caches are lost")
+	late := newClusterTest(t, "admin", Options{}) // begins without a server, and waits for it
+	check.Run(t, late)
+	for _, c := range []*clusterTest{r, late} {
+		check.True(t, 20*time.Second, "a warning that the server can't be reached",
+			func() bool { return c.log.count("level=WARN", "can't be reached") > 0 })
+	}
+	if !r.Synced() || r.service(key) == nil || late.Synced() {
+		t.Error("the caches are lost, or filled with nothing")
 	}
 	status := vip.Status{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.104"),
 		IPMode: vip.ModeVIP}}}
@@ -330,28 +348,11 @@ func TestServerGoesAndComesBack(t *testing.T) {
 	})
 	t.Logf("server ready after %v, change seen after another %v", ready.Sub(began), time.Since(ready))
 	r.poked.until(t, "the status wanted while it could not be reached", func() bool { return r.service(key).VIPHost == "n1" })
-	if n := r.log.count("can't be reached"); n != 1 {
-		t.Errorf("logged %d times that the server can't be reached, want once", n)
+	if n, m := r.log.count("can't be reached"), r.log.count("answers again"); n != 1 || m != 1 {
+		t.Errorf("logged %d times that the server can't be reached, and %d times that it answers, want once each", n, m)
 	}
-	if n := r.log.count("answers again"); n != 1 {
-		t.Errorf("logged %d times that the server answers, want once", n)
-	}
-}
-
-// TestServerStartsLater: a server that can't be reached at start is waited for.
-func TestServerStartsLater(t *testing.T) {
-	api := startAPI(t)
-	api.kill()
-	r := newClusterTest(t, "admin", Options{})
-	check.Run(t, r)
-	check.True(t, 20*time.Second, "a warning that the server can't be reached",
-		func() bool { return r.log.count("level=WARN", "can't be reached") > 0 })
-	if r.Synced() {
-		t.Error("synced with nothing")
-	}
-	check.OK(t, api.start())
-	r.poked.until(t, "Synced", r.Synced)
-	r.leasesPoked.until(t, "the leases", r.Leases.Synced)
+	late.poked.until(t, "Synced", late.Synced)
+	late.leasesPoked.until(t, "the leases", late.Leases.Synced)
 }
 
 // TestRunEnds: with a server, without one, and in the middle of a back-off.
@@ -385,27 +386,4 @@ func TestRunEnds(t *testing.T) {
 		}
 	}
 	check.OK(t, api.start())
-}
-
-// TestMissingResource: an older API server has no ServiceCIDRs. That is nothing to warn of, and not asked for again and again.
-func TestMissingResource(t *testing.T) {
-	startAPI(t)
-	r := newClusterTest(t, "admin", Options{})
-	r.cidrs.resource = "nosuchthings"
-	check.Run(t, r)
-	r.poked.until(t, "Synced without it", r.Synced)
-	if n := r.log.count("level=WARN"); n != 0 {
-		t.Errorf("%d warnings, want none", n)
-	}
-}
-
-// TestInvalidToken: an error that does not pass by itself is logged.
-func TestInvalidToken(t *testing.T) {
-	startAPI(t)
-	r := newClusterTest(t, "unknown", Options{})
-	check.Run(t, r)
-	check.True(t, 20*time.Second, "a warning", func() bool { return r.log.count("level=WARN", "services", "Unauthorized") > 0 })
-	if r.Synced() {
-		t.Error("synced with nothing")
-	}
 }

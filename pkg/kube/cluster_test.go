@@ -359,43 +359,6 @@ func TestRandomChanges(t *testing.T) {
 	}
 }
 
-// clusterOf is a Cluster with n VIPs, each with an endpoint.
-func clusterOf(b *testing.B, n int) *Cluster {
-	c, _ := newTestCluster(b, "https://192.0.2.1:6443")
-	services, slices := make([]any, n), make([]any, n)
-	for i := range n {
-		name := fmt.Sprintf("web-%d", i)
-		o := loadBalancer(name, netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}).String())
-		o.Spec.Ports = []corev1.ServicePort{{Protocol: corev1.ProtocolTCP, Port: 80}}
-		o.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "10.1.0.1"}}
-		services[i] = o
-		slices[i] = endpointSlice(name+"-1", name, netip.AddrFrom4([4]byte{10, 2, byte(i >> 8), byte(i)}).String(), "n1")
-	}
-	c.services.Replace(services, "1")
-	c.slices.Replace(slices, "1")
-	observe(c)
-	return c
-}
-
-// BenchmarkObserve: a pass over 10 000 Services of which none, or one, changed.
-func BenchmarkObserve(b *testing.B) {
-	for _, changed := range []int{0, 1} {
-		b.Run(fmt.Sprintf("services=10000/changed=%d", changed), func(b *testing.B) {
-			c := clusterOf(b, 10000)
-			i := 0
-			for b.Loop() {
-				for range changed {
-					i++
-					c.services.Update(loadBalancer("web-7", netip.AddrFrom4([4]byte{10, 3, 0, byte(i)}).String()))
-				}
-				if w := observe(c); len(w.Services) != 10000 {
-					b.Fatal(len(w.Services))
-				}
-			}
-		})
-	}
-}
-
 // APIService is known once the Service default/kubernetes and its endpoints are.
 func TestAPIService(t *testing.T) {
 	c, _ := newTestCluster(t, "https://192.0.2.1:6443")

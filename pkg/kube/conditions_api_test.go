@@ -14,11 +14,8 @@ import (
 // TestConditionsAreWritten: with the status or alone, in one request; those of others stay; lastTransitionTime
 // changes with the status only; what is to be absent is removed.
 func TestConditionsAreWritten(t *testing.T) {
-	api := startAPI(t)
-	ns := api.namespace(t)
-	r := newClusterTest(t, "admin", Options{})
-	check.Run(t, r)
-	check.Run(t, r.Statuses)
+	r, ns := runCluster(t, Options{})
+	api := r.api
 	r.create(t, ns, "web", "192.168.7.106")
 	key := vip.Key{Namespace: ns, Name: "web"}
 	const others = `{"type":"example.com/Ready","status":"True","reason":"Ready","message":"of another program","lastTransitionTime":"2020-01-01T00:00:00Z"}`

@@ -79,23 +79,6 @@ func TestEvents(t *testing.T) {
 	describeByKubectl(t, api, ns)
 }
 
-// TestEventsForbiddenInOneNamespace: a namespace that refuses Events delays none in another.
-func TestEventsForbiddenInOneNamespace(t *testing.T) {
-	api := startAPI(t)
-	refusing, other := api.namespace(t), api.namespace(t)
-	api.allow(t, "nobody", other, `[{"apiGroups":[""],"resources":["events"],"verbs":["create"]}]`)
-	r := newClusterTest(t, "nobody", Options{})
-	check.Run(t, r.Events)
-	refused, taken := eventOf(1, "refused"), eventOf(1, "taken")
-	refused.Service.Namespace, taken.Service.Namespace = refusing, other
-	r.Events.Put([]vip.Event{refused})
-	check.True(t, 20*time.Second, "the Event is refused", func() bool { return sum(t, r.Collectors(), "herald_events_total", "error") == 1 })
-	r.putEvents(t, taken)
-	if log := r.log.String(); !strings.Contains(log, "level=WARN") || !strings.Contains(log, "namespace="+refusing) {
-		t.Errorf("no warning names the namespace:\n%s", log)
-	}
-}
-
 func describeByKubectl(t testing.TB, api *apiServer, ns string) {
 	t.Helper()
 	kubectl := filepath.Join(api.bin, "kubectl")

@@ -318,26 +318,3 @@ func TestEventNames(t *testing.T) {
 		t.Errorf("%d names for %d Events", got, len(variants))
 	}
 }
-
-// BenchmarkEvents: a pass with 10 000 Events that have all been written.
-func BenchmarkEvents(b *testing.B) {
-	for _, same := range []bool{true, false} {
-		b.Run(fmt.Sprintf("events=10000/same=%v", same), func(b *testing.B) {
-			n := newEvents(&clients{}, Options{Node: "n1"}, newMetrics())
-			var want []vip.Event
-			for i := range 10000 {
-				want = append(want, eventOf(i, fmt.Sprint("node n1 announces ", i)))
-			}
-			n.Put(want)
-			for _, x := range n.states {
-				x.done = true
-			}
-			for b.Loop() {
-				if !same {
-					want[0].Occurrence++
-				}
-				n.Put(slices.Clone(want))
-			}
-		})
-	}
-}

@@ -69,6 +69,18 @@ func (p *fakeAPI) set(f func()) {
 	f()
 }
 
+// refusing has the API server answer patches of some Services with an error.
+func (p *fakeAPI) refusing(err error, of func(k vip.Key) bool) {
+	p.set(func() {
+		p.refuse = func(k vip.Key) error {
+			if of(k) {
+				return err
+			}
+			return nil
+		}
+	})
+}
+
 // requests is how many patches were sent.
 func (p *fakeAPI) requests() int {
 	p.mu.Lock()

@@ -98,23 +98,6 @@ func TestLeasesThatNothingNames(t *testing.T) {
 	}
 }
 
-// BenchmarkForeignRenewal is what a renewal costs that concerns nobody here, once it is decoded.
-func BenchmarkForeignRenewal(b *testing.B) {
-	c, pokes := newLeasesTest(b)
-	for i := range 1000 {
-		check.OK(b, c.services.Update(loadBalancer(fmt.Sprintf("web-%d", i), fmt.Sprintf("10.0.%d.%d", i/250, i%250))))
-	}
-	s, renewals := c.Leases.stores[0], []*coordinationv1.Lease{renewed("apps", "leader", 1), renewed("apps", "leader", 2)}
-	for i := 0; b.Loop(); i++ {
-		if err := s.Update(renewals[i%2]); err != nil {
-			b.Fatal(err)
-		}
-	}
-	if n := pokes(); n > 0 || len(taken(c.Leases)) > 0 {
-		b.Errorf("%d pokes", n)
-	}
-}
-
 // TestLargeLeases: of a Lease that a tenant has made large little is kept, however that is done, and all that decides; a node lease is kept as it is.
 func TestLargeLeases(t *testing.T) {
 	large, claim := strings.Repeat("x", 200<<10), map[string]string{"heraldvip.io/claim": "n1@7", "kubectl.kubernetes.io/last": "{}"}

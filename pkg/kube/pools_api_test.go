@@ -49,11 +49,8 @@ func TestPoolsAreObserved(t *testing.T) {
 
 // TestAssignmentsAreWritten: the two annotations, once; not on a Service of another UID; again where somebody else has written meanwhile.
 func TestAssignmentsAreWritten(t *testing.T) {
-	api := startAPI(t)
-	ns := api.namespace(t)
-	r := newClusterTest(t, "admin", Options{})
-	check.Run(t, r)
-	check.Run(t, r.Statuses)
+	r, ns := runCluster(t, Options{})
+	api := r.api
 	const n = 30
 	var want []vip.Assignment
 	for i := range n {

@@ -106,31 +106,6 @@ func (s *apiServer) rightsOf(t *testing.T, user, namespace string) string {
 	return strings.Join(slices.Compact(lines), "\n") + "\n"
 }
 
-// TestStolenTokenLeases: in a new installation the token writes no Lease outside the announcers' namespace.
-func TestStolenTokenLeases(t *testing.T) {
-	api := startAPI(t)
-	api.apply(t, "rbac.yaml")
-	tenant := api.namespace(t)
-	leases := "/apis/coordination.k8s.io/v1/namespaces/%s/leases"
-	check.Until(t, 20*time.Second, "the authorizer knows the Role", func() error {
-		if resp, answer := api.doAs(t, serviceAccount, "POST", fmt.Sprintf(leases, "kube-system")+"?dryRun=All",
-			`{"metadata":{"name":"kubevip-web.default"}}`); resp.StatusCode != http.StatusCreated {
-			return fmt.Errorf("%s", answer)
-		}
-		return nil
-	})
-	for _, namespace := range []string{tenant, "kube-node-lease"} {
-		api.must(t, "POST", fmt.Sprintf(leases, namespace), `{"metadata":{"name":"theirs"}}`)
-		t.Cleanup(func() { api.do("DELETE", fmt.Sprintf(leases, namespace)+"/theirs", "") })
-		for method, path := range map[string]string{"POST": "", "DELETE": "/theirs"} {
-			if resp, answer := api.doAs(t, serviceAccount, method, fmt.Sprintf(leases, namespace)+path+"?dryRun=All",
-				`{"metadata":{"name":"mine"}}`); resp.StatusCode != http.StatusForbidden {
-				t.Errorf("%s in %s: %s", method, namespace, answer)
-			}
-		}
-	}
-}
-
 // TestStolenToken: what whoever has the token of Herald's ServiceAccount can do is testdata/rights.txt and no more:
 // mint no token, and give nobody rights.
 func TestStolenToken(t *testing.T) {

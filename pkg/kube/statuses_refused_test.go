@@ -34,14 +34,7 @@ func TestStatusRefusedForOneService(t *testing.T) {
 						n++
 					}
 				}
-				d.set(func() {
-					d.refuse = func(k vip.Key) error {
-						if bad(k) {
-							return err
-						}
-						return nil
-					}
-				})
+				d.refusing(err, bad)
 				d.plan(want...)
 				advance(time.Second)
 				if got := d.written(); got != 60-n {

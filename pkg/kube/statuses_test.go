@@ -395,14 +395,7 @@ func TestStatusWithoutIPMode(t *testing.T) {
 func TestStatusRejected(t *testing.T) {
 	statusBubble(t, func(t *testing.T, d *statusTest) {
 		want := d.fill(20)
-		d.set(func() {
-			d.refuse = func(k vip.Key) error {
-				if k == serviceKey(3) {
-					return apierrors.NewInvalid(schema.GroupKind{Kind: "Service"}, k.Name, nil)
-				}
-				return nil
-			}
-		})
+		d.refusing(apierrors.NewInvalid(schema.GroupKind{Kind: "Service"}, "x", nil), func(k vip.Key) bool { return k == serviceKey(3) })
 		d.plan(want...)
 		advance(time.Second)
 		if d.written() != 19 {
@@ -543,24 +536,4 @@ func TestStatusRunEnds(t *testing.T) {
 			t.Errorf("%d requests are left", d.busy)
 		}
 	})
-}
-
-// BenchmarkStatuses: a pass with 10 000 Statuses that hold.
-func BenchmarkStatuses(b *testing.B) {
-	const n = 10000
-	p := newFakeAPI()
-	var want []vip.Status
-	for i := range n {
-		w := statusOf(i)
-		r := &cachedService{hasHostAnnotation: true}
-		r.VIPHost, r.Ingress = w.VIPHost, statusOf(i).Ingress
-		p.cache[serviceKey(i)] = r
-		want = append(want, w)
-	}
-	s := newStatuses(Options{}, p.cached, newMetrics())
-	for b.Loop() {
-		if s.Put(want); s.pending.Load() != 0 {
-			b.Fatal(s.pending.Load())
-		}
-	}
 }
