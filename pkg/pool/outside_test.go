@@ -94,14 +94,12 @@ func TestOutsideIsObserved(t *testing.T) {
 	a := NewAssigner(0, func() {})
 	given := request("a", func(s *vip.Service) { s.Addresses, s.Allocated = addrs("10.0.0.1"), "cidr-global" })
 	in := vip.PoolInput{Now: start, Source: source("cidr-global=10.1.0.0/24"), Allocate: true, Requests: []vip.AddressRequest{given}}
-	assign(t, a, in)
-	if n := gauge(t, a, "herald_pool_addresses_outside"); n != 1 {
-		t.Errorf("metric %v", n)
-	}
-	in.Allocate = false
-	assign(t, a, in)
-	if n := gauge(t, a, "herald_pool_addresses_outside"); n != 0 {
-		t.Errorf("on a node that gives none: %v", n)
+	for i, gives := range []bool{true, false, true} { // also once it gives addresses again, and nothing else has changed
+		in.Allocate = gives
+		assign(t, a, in)
+		if n := gauge(t, a, "herald_pool_addresses_outside"); n > 0 != gives || n > 1 {
+			t.Errorf("time %d, on a node that gives addresses: %v: metric %v", i+1, gives, n)
+		}
 	}
 }
 

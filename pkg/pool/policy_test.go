@@ -12,6 +12,9 @@ func TestWhoMayAskForWhat(t *testing.T) {
 	if !p.KeepsOut() {
 		t.Error("they keep nobody out")
 	}
+	if open, _ := Parse(nil, data("cidr-web=10.0.1.0/24", "range-global=10.0.2.1-10.0.2.9", "pool-all=10.0.4.0/24")); open.KeepsOut() {
+		t.Error("pools that name no namespaces keep others out")
+	}
 	const none, other = "is of no pool that is offered to the namespace ", "is of a pool that is not offered to the namespace "
 	blue := map[string]string{"team": "blue"}
 	for _, tt := range []struct {
@@ -42,13 +45,6 @@ func TestWhoMayAskForWhat(t *testing.T) {
 				t.Errorf("%s of %s %v, pools only %v: %q, want %q", tt.addr, tt.namespace, tt.labels, poolsOnly, got, want)
 			}
 		}
-	}
-}
-
-func TestProvidersKeysKeepNobodyOut(t *testing.T) {
-	p, _ := Parse(nil, data("cidr-web=10.0.1.0/24", "range-global=10.0.2.1-10.0.2.9", "pool-all=10.0.4.0/24"))
-	if p.KeepsOut() {
-		t.Error("pools that name no namespaces keep others out")
 	}
 }
 

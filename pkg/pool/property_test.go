@@ -210,10 +210,3 @@ func TestEveryOrderComesToTheSame(t *testing.T) {
 		}
 	}
 }
-
-func manyService(i int) vip.AddressRequest {
-	return vip.AddressRequest{Service: &vip.Service{
-		Key: vip.Key{Namespace: fmt.Sprintf("ns%d", i%20), Name: fmt.Sprintf("s%d", i)}, UID: fmt.Sprint(i), Created: start.Add(time.Duration(i) * time.Second),
-		LoadBalancer: true, Families: []vip.Family{vip.IPv4}, Ports: tcp(80),
-	}}
-}
