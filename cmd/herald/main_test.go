@@ -1,7 +1,9 @@
 package main
 
 import (
+	"os/signal"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -28,4 +30,17 @@ func TestNoManifestNamed(t *testing.T) {
 	if out, _, err := run(t, root(), "manifest"); err == nil || status(err) != 2 || out != "" {
 		t.Errorf("status %d, want 2: %v, printed %q", status(err), err, out)
 	}
+}
+
+// A terminal that is closed, or a reload that sends SIGHUP, ends the process in good order.
+func TestHangUp(t *testing.T) {
+	if signal.Ignored(syscall.SIGHUP) {
+		t.Skip("SIGHUP is ignored here (nohup), as it is for a Herald that is started so")
+	}
+	ctx, cancel := signal.NotifyContext(t.Context(), ends()...)
+	defer cancel()
+	if err := syscall.Kill(syscall.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	<-ctx.Done()
 }

@@ -1,10 +1,14 @@
 package kube
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -534,6 +538,285 @@ func TestStatusRunEnds(t *testing.T) {
 		}
 		if d.busy != 0 {
 			t.Errorf("%d requests are left", d.busy)
+		}
+	})
+}
+
+// A write that was refused since somebody else has written something to the Service that Herald does not read, as many a controller does to
+// new Services, is made again as soon as the cache shows that: no pass of the agent follows, since the World is the same.
+func TestWritesAfterAnIrrelevantChange(t *testing.T) {
+	k := vip.Key{Namespace: "default", Name: "web"}
+	for what, put := range map[string]func(*Cluster){
+		"address": func(c *Cluster) {
+			c.Assignments.Put([]vip.Assignment{{Service: k, UID: "u", Addresses: addrs("10.0.0.1"), Pool: "web"}})
+		},
+		"status": func(c *Cluster) { c.Statuses.Put([]vip.Status{{Service: k, VIPHost: "n1"}}) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c, pokes := newTestCluster(t, "https://192.0.2.1:6443")
+			o := loadBalancer("web", "")
+			o.UID, o.ResourceVersion = "u", "1"
+			check.OK(t, c.services.Add(o))
+			writes := 0
+			c.Statuses.patch = func(context.Context, vip.Key, []byte) (*corev1.Service, error) {
+				writes++
+				return nil, apierrors.NewConflict(schema.GroupResource{Resource: "services"}, "web", nil)
+			}
+			defer check.Run(t, c.Statuses)()
+			put(c)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			pokes()
+			before := writes
+
+			o = o.DeepCopy()
+			o.ResourceVersion, o.Annotations["example.com/seen"] = "2", "true"
+			check.OK(t, c.services.Update(o))
+			time.Sleep(100 * time.Millisecond)
+			synctest.Wait()
+			if pokes() > 0 {
+				t.Error("the agent was poked, though the World is the same")
+			}
+			if before == 0 || writes != before+1 {
+				t.Errorf("within 0.1 s: %d writes of the %s, want one; %d before", writes-before, what, before)
+			}
+		})
+	}
+}
+
+// The finalizer of load balancers is written with the status; those of others stay.
+func TestFinalizerWithStatus(t *testing.T) {
+	const foreign = "example.com/other"
+	for _, tt := range []struct {
+		name   string
+		have   []string
+		going  bool // the Service is being deleted
+		change vip.FinalizerChange
+		want   []string
+	}{
+		{"added", nil, false, vip.AddFinalizer, []string{cleanupFinalizer}},
+		{"added to others", []string{foreign}, false, vip.AddFinalizer, []string{foreign, cleanupFinalizer}},
+		{"there already", []string{cleanupFinalizer, foreign}, false, vip.AddFinalizer, []string{cleanupFinalizer, foreign}},
+		{"not added to one that is being deleted", []string{foreign}, true, vip.AddFinalizer, []string{foreign}},
+		{"removed", []string{cleanupFinalizer, foreign}, true, vip.RemoveFinalizer, []string{foreign}},
+		{"left", []string{cleanupFinalizer}, false, vip.LeaveFinalizer, []string{cleanupFinalizer}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			statusBubble(t, func(t *testing.T, d *statusTest) {
+				want := d.fill(1)
+				d.edit(serviceKey(0), func(s *corev1.Service) {
+					s.Finalizers = tt.have
+					if tt.going {
+						s.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+					}
+				})
+				advance(time.Second)
+				want[0].Finalizer = tt.change
+				d.plan(want...)
+				advance(time.Second)
+				if got := d.at(serviceKey(0)).Finalizers; !slices.Equal(got, tt.want) || d.requests() != 1 || d.written() != 1 {
+					t.Errorf("finalizers %v after %d requests, %d written; want %v", got, d.requests(), d.written(), tt.want)
+				}
+			})
+		})
+	}
+}
+
+// TestStatusRefusedForOneService: what the API server says of one Service, that it is too large or that an admission
+// webhook denies it, does not make the statuses of others wait; and is told to the plan.
+func TestStatusRefusedForOneService(t *testing.T) {
+	services := schema.GroupResource{Resource: "services"}
+	for name, err := range map[string]error{
+		"etcd":    apierrors.NewInternalError(errors.New("etcdserver: request is too large")),
+		"webhook": apierrors.NewForbidden(services, "x", errors.New(`admission webhook "x.example.com" denied the request: no`)),
+		"policy":  apierrors.NewForbidden(services, "x", errors.New(`ValidatingAdmissionPolicy 'x' with binding 'y' denied request: no`)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			statusBubble(t, func(t *testing.T, d *statusTest) {
+				pokes := 0
+				d.refused[ofStatus].poke = func() { pokes++ }
+				want := d.fill(60)
+				bad := func(k vip.Key) bool { return strings.HasPrefix(k.Name, "web-1") || strings.HasPrefix(k.Name, "web-2") }
+				n := 0
+				for _, w := range want {
+					if bad(w.Service) {
+						n++
+					}
+				}
+				d.refusing(err, bad)
+				d.plan(want...)
+				advance(time.Second)
+				if got := d.written(); got != 60-n {
+					t.Errorf("%d written after a second, want %d", got, 60-n)
+				}
+				var w vip.World
+				d.Observe(&w)
+				if why := w.StatusRefusals[serviceKey(1)]; len(w.StatusRefusals) != n ||
+					!strings.Contains(why, strings.TrimPrefix(err.Error(), "Internal error occurred: ")) || pokes == 0 {
+					t.Errorf("%d pokes, refusals: %q", pokes, w.StatusRefusals)
+				}
+				d.set(func() { d.refuse = nil })
+				advance(2 * time.Minute)
+				if d.Observe(&w); len(w.StatusRefusals) > 0 || d.written() != 60 {
+					t.Errorf("%d written, refusals: %q", d.written(), w.StatusRefusals)
+				}
+			})
+		})
+	}
+}
+
+// TestStatusOfAServiceOfAnotherType: the API server takes no addresses for a Service that is no load balancer any more; they are not
+// written to it, though the Plan is of before that, and what the next Plan wants is written at once.
+func TestStatusOfAServiceOfAnotherType(t *testing.T) {
+	statusBubble(t, func(t *testing.T, d *statusTest) {
+		d.plan(d.fill(1)...)
+		advance(time.Second)
+		before := d.requests()
+		d.edit(serviceKey(0), func(s *corev1.Service) {
+			s.Spec.Type, s.Status.LoadBalancer = corev1.ServiceTypeClusterIP, corev1.LoadBalancerStatus{}
+		})
+		advance(100 * time.Millisecond)
+		if n := d.requests() - before; n > 0 {
+			t.Errorf("%d writes of addresses to a Service of type ClusterIP", n)
+		}
+		d.plan(vip.Status{Service: serviceKey(0)})
+		advance(time.Second)
+		if s := d.at(serviceKey(0)); len(s.Annotations) > 0 {
+			t.Errorf("left of it: %v", s.Annotations)
+		}
+	})
+}
+
+// TestStatusAfterARefusal: a write that the API server refuses changes nothing, so what another Plan wants is written at once.
+func TestStatusAfterARefusal(t *testing.T) {
+	statusBubble(t, func(t *testing.T, d *statusTest) {
+		want := d.fill(1)
+		d.set(func() {
+			d.refuse = func(vip.Key) error { return apierrors.NewInvalid(schema.GroupKind{Kind: "Service"}, "web-0", nil) }
+		})
+		d.plan(want...)
+		advance(100 * time.Millisecond)
+		d.set(func() { d.refuse = nil })
+		want[0].VIPHost = "n2"
+		d.plan(want...)
+		advance(500 * time.Millisecond)
+		if d.written() != 1 {
+			t.Errorf("not written half a second after another Plan")
+		}
+	})
+}
+
+// fails is the answer of an API server whose webhook for Services of namespace a does not work.
+func fails(k vip.Key) error {
+	if k.Namespace != "a" {
+		return nil
+	}
+	return apierrors.NewInternalError(errors.New(`failed calling webhook "x.example.com": connection refused`))
+}
+
+// TestStatusesUnavailableForOneNamespace: a namespace whose Services can't be written, since a webhook fails, keeps
+// no other from its statuses.
+func TestStatusesUnavailableForOneNamespace(t *testing.T) {
+	statusBubble(t, func(t *testing.T, d *statusTest) {
+		d.set(func() { d.refuse = fails })
+		all := d.fillNamespace("a", 10)
+		d.plan(all...)
+		advance(30 * time.Second)
+		all = append(all, d.fillNamespace("b", 20)...)
+		for range 100 { // passes
+			d.plan(all...)
+			advance(100 * time.Millisecond)
+		}
+		if n := d.written(); n != 20 {
+			t.Errorf("%d of 20 statuses of the other namespace are written after ten seconds", n)
+		}
+	})
+}
+
+// hangs is fails of a webhook that does not answer: the API server gives up after 10 s.
+func hangs(k vip.Key) error {
+	if k.Namespace == "a" {
+		time.Sleep(10 * time.Second)
+	}
+	return fails(k)
+}
+
+// TestStatusesHangForOneNamespace: a namespace whose webhook does not answer, for more Services than may be written
+// at once, keeps no other waiting.
+func TestStatusesHangForOneNamespace(t *testing.T) {
+	statusBubble(t, func(t *testing.T, d *statusTest) {
+		d.set(func() { d.refuse = hangs })
+		all := d.fillNamespace("a", 8)
+		d.plan(all...)
+		advance(24 * time.Second)
+		for i, s := range d.fillNamespace("b", 2) {
+			all = append(all, s)
+			d.plan(all...)
+			advance(unavailableMax + time.Second)
+			if n := d.written(); n != i+1 {
+				t.Errorf("%d of %d statuses of the other namespace are written after %v", n, i+1, unavailableMax+time.Second)
+			}
+		}
+		advance(10 * time.Second)
+	})
+}
+
+// TestStatusesAfterALongOutage: once the API server takes one of those again that it did not take, the others of the
+// namespace are written six at a time.
+func TestStatusesAfterALongOutage(t *testing.T) {
+	statusBubble(t, func(t *testing.T, d *statusTest) {
+		const n = 300
+		d.set(func() { d.refuse = func(vip.Key) error { return errors.New("connection refused") } })
+		d.plan(d.fill(n)...)
+		advance(time.Hour) // each of them has failed
+		d.set(func() { d.refuse = nil })
+		for d.written() == 0 {
+			advance(10 * time.Millisecond)
+		}
+		advance(n / 4 * 10 * time.Millisecond)
+		if got := d.written(); got != n {
+			t.Errorf("%d of %d statuses are written %v after the first", got, n, n/4*10*time.Millisecond)
+		}
+	})
+}
+
+// oneAtATime is a webhook of namespace a that answers after 50 ms what comes alone; for what comes together the API
+// server gives up after 10 s.
+func oneAtATime() func(vip.Key) error {
+	var underWay atomic.Int32
+	return func(k vip.Key) error {
+		if k.Namespace != "a" {
+			return nil
+		}
+		underWay.Add(1)
+		defer underWay.Add(-1)
+		time.Sleep(50 * time.Millisecond)
+		if underWay.Load() == 1 {
+			return nil
+		}
+		return hangs(k)
+	}
+}
+
+// TestStatusesOneAtATimeInOneNamespace: a namespace with 100 Services whose webhook answers only what comes alone
+// keeps no other waiting, and is written, too.
+func TestStatusesOneAtATimeInOneNamespace(t *testing.T) {
+	statusBubble(t, func(t *testing.T, d *statusTest) {
+		d.set(func() { d.refuse = oneAtATime() })
+		all := d.fillNamespace("a", 100)
+		d.plan(all...)
+		advance(15 * time.Second)
+		for i, s := range d.fillNamespace("b", 40) {
+			all = append(all, s)
+			d.plan(all...)
+			advance(2 * time.Second)
+			if d.writes(s.Service) != 1 {
+				t.Errorf("the status of Service %d of the other namespace is not written after two seconds", i)
+			}
+			advance(5 * time.Second)
+		}
+		if n := d.written(); n != 140 {
+			t.Errorf("%d of 140 statuses are written after 300 s", n)
 		}
 	})
 }

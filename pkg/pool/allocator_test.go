@@ -3,6 +3,7 @@ package pool
 import (
 	"fmt"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -565,4 +566,100 @@ func TestShownMeanwhile(t *testing.T) {
 	w.set("y", nil)
 	w.decide()
 	w.expect("x: 10.0.0.1 of cidr-global", "y: 10.0.0.2 of cidr-global")
+}
+
+// tcp returns ports of TCP.
+func tcp(numbers ...uint16) (ports []vip.Port) {
+	for _, n := range numbers {
+		ports = append(ports, vip.Port{Protocol: "TCP", Port: n})
+	}
+	return ports
+}
+
+// Nobody is given an address together with a Service that names it, if it is reserved: the plan refuses it to both.
+func TestReservedIsNotShared(t *testing.T) {
+	w := newWorld(t, 0, "cidr-global=10.0.0.0/24", "allow-share-global=true")
+	w.reserve("10.0.0.1/32")
+	w.set("tenant/x", func(r *vip.AddressRequest) { r.Addresses, r.Ports, r.SharingKey = addrs("10.0.0.1"), tcp(9999), "k" })
+	w.set("other/a", nil)
+	w.set("tenant/b", func(r *vip.AddressRequest) { r.SharingKey = "k" })
+	w.decide()
+	w.expect("other/a: 10.0.0.2 of cidr-global", "tenant/b: 10.0.0.3 of cidr-global")
+}
+
+// A Service that waits, since it lacks one family, keeps nobody from sharing an address of the other.
+func TestWaitingKeepsNobodyFromSharing(t *testing.T) {
+	w := newWorld(t, 0, "cidr-global=10.0.0.1-10.0.0.2", "allow-share-global=true", "allow-share-own=false")
+	w.set("own/full", nil)
+	w.set("a/one", func(r *vip.AddressRequest) { r.Ports = tcp(80) })
+	w.set("a/two", func(r *vip.AddressRequest) { r.Ports = tcp(81) })
+	w.decide()
+	w.set("b/waits", func(r *vip.AddressRequest) {
+		r.Ports, r.Families, r.DualStack = tcp(82), []vip.Family{vip.IPv4, vip.IPv6}, vip.RequireDualStack
+	})
+	w.set("c/shares", func(r *vip.AddressRequest) { r.Ports = tcp(83) })
+	w.decide()
+	w.expect("a/two: 10.0.0.2 of cidr-global", "b/waits: ", "c/shares: 10.0.0.2 of cidr-global")
+}
+
+// What a Service is to be given and does not have yet (the API server takes no writes, say) it is not given any more once that is not
+// offered to it: what it names then no pool would offer it, and it would be refused for ever.
+func TestWithdrawnOffers(t *testing.T) {
+	blue := map[string]map[string]string{"ns": {"team": "blue"}}
+	for _, tt := range []struct {
+		name   string
+		before []string
+		change func(w *world)
+		want   string
+	}{
+		{"the pool is for other namespaces now", []string{"pool-a=10.0.0.1", "pool-a.namespaces=ns"}, func(w *world) { w.edit("pool-a=10.0.0.1", "pool-a.namespaces=other", "pool-b=10.0.0.9") }, "s: 10.0.0.9 of b"},
+		{"the namespace has other labels", []string{"pool-a=10.0.0.1", "pool-a.namespaces=team=blue", "pool-b=10.0.0.9", "pool-b.priority=-1"}, func(w *world) { w.labels = nil }, "s: 10.0.0.9 of b"},
+		{"the pool gives on request only", []string{"pool-a=10.0.0.1"}, func(w *world) { w.edit("pool-a=10.0.0.1", "pool-a.auto=false", "pool-b=10.0.0.9") }, "s: 10.0.0.9 of b"},
+		{"the pool is for other Services", []string{"pool-a=10.0.0.1"}, func(w *world) { w.edit("pool-a=10.0.0.1", "pool-a.services=tier=gold", "pool-b=10.0.0.9") }, "s: 10.0.0.9 of b"},
+		{"another comes first now", []string{"pool-a=10.0.0.1"}, func(w *world) { w.edit("pool-a=10.0.0.1", "pool-b=10.0.0.9", "pool-b.priority=1") }, "s: 10.0.0.1 of a"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, 0, tt.before...)
+			w.labels = blue
+			w.set("s", nil)
+			if got := w.pass(); len(got) != 1 || got[0].Pool != "a" {
+				t.Fatalf("decided %v, want an address of pool a", got)
+			}
+			tt.change(w)
+			w.decide()
+			w.expect(tt.want)
+			if n, _ := w.last.usage(w.pools.byName["a"], vip.IPv4); n != map[bool]int{true: 1, false: 0}[tt.want == "s: 10.0.0.1 of a"] {
+				t.Error("pool a has an address in use that no Service has")
+			}
+		})
+	}
+}
+
+// Services of one sharing key with a thousand ports each are compared without a map of ports for each pair: addresses for all others waited
+// seconds for that.
+func TestManyPortsOfASharingKey(t *testing.T) {
+	w := newWorld(t, 0, "cidr-ns=10.0.0.0/24")
+	ports := func(i int) (all []vip.Port) {
+		for p := range 1000 {
+			all = append(all, vip.Port{Protocol: []string{"TCP", "UDP"}[i%2], Port: uint16(i/2*1000 + p + 1)})
+		}
+		return all
+	}
+	for i := range 100 {
+		w.set(fmt.Sprint("s", i), func(r *vip.AddressRequest) { r.SharingKey, r.Ports = "k", ports(i) })
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	w.decide()
+	for i := range 10 {
+		w.set(fmt.Sprint("t", i), func(r *vip.AddressRequest) { r.SharingKey, r.Ports = "k", ports(99) })
+		w.decide()
+	}
+	runtime.ReadMemStats(&after)
+	if got := w.has("s57"); got != "10.0.0.1 of cidr-ns" {
+		t.Errorf("s57 has %q", got)
+	}
+	if n := after.TotalAlloc - before.TotalAlloc; n > 32<<20 {
+		t.Errorf("it takes %d MiB", n>>20)
+	}
 }
