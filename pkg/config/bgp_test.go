@@ -112,9 +112,7 @@ func TestPeers(t *testing.T) {
 		t.Run(tt.env, func(t *testing.T) {
 			c, _, err := Parse(Sources{Env: append(strings.Fields(tt.env), "bgp_enable=true", "svc_enable=true"), Hostname: "n1", ReadFile: readsAs("from a file\n")})
 			check.OK(t, err)
-			if diff := cmp.Diff(tt.want, c.BGP.Peers, addresses); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			same(t, "", tt.want, c.BGP.Peers)
 		})
 	}
 }
@@ -130,9 +128,7 @@ func TestBGPOptions(t *testing.T) {
 	pref, med, prepend := uint32(0), uint32(7), 3
 	want := vip.BGPAttributes{Communities: []vip.Community{1<<16 | 2, 0xffffff01}, LargeCommunities: []vip.LargeCommunity{{1, 2, 3}}, LocalPref: &pref, MED: &med, Prepend: &prepend}
 	b := c.BGP
-	if diff := cmp.Diff(want, b.Attributes); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	same(t, "", want, b.Attributes)
 	got := fmt.Sprintln(b.Hold, b.Keepalive, b.RouterID, b.RouterInterface, b.AnnotationPrefix, b.Aggregates, b.RestartTime, b.DrainTime, b.RequireSession, b.TTLSecurity)
 	if want := fmt.Sprintln(9*time.Second, 3*time.Second, "192.0.2.7", "lo", "example.com", "[192.0.2.0/24 2001:db8::/64]", time.Minute, 2*time.Second, true, true); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -155,9 +151,7 @@ func TestAnnotatedPeers(t *testing.T) {
 	third := first // but its source, which is of the other family
 	third.Address, third.AS, third.Port, third.Source = ip("2001:db8::1"), 65002, 1179, netip.Addr{}
 	want := []vip.BGPPeer{first, second, third}
-	if diff := cmp.Diff(want, got, addresses); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	same(t, "", want, got)
 	_, err = c.BGP.AnnotatedPeers(map[string]vip.Secret{"bgp-peers-0-peer-ip": "192.0.2.1,router", "bgp-peers-0-peer-asn": "0", "bgp-peers-0-bgp-pass": "s3cret!"})
 	wantErr := "annotation example.com/bgp-peers-0-peer-asn " + wantAS + "\nannotation example.com/bgp-peers-0-bgp-pass must be in base64" +
 		"\nannotation example.com/bgp-peers-0-peer-ip must be IP addresses with commas between"

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/heraldvip/herald/testing/check"
 )
@@ -62,9 +61,7 @@ func TestDistributions(t *testing.T) {
 			} else if got := asked(c); got != tt.asks {
 				t.Errorf("it asks for %q, want %q", got, tt.asks)
 			}
-			if diff := cmp.Diff(tt.warnings, warnings); diff != "" {
-				t.Errorf("warnings, -want +got:\n%s", diff)
-			}
+			same(t, "warnings", tt.warnings, warnings)
 		})
 	}
 }

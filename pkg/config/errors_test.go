@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/heraldvip/herald/testing/check"
 )
@@ -199,9 +198,7 @@ func TestAllErrorsAtOnce(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error")
 	}
-	if diff := cmp.Diff(want, strings.Split(err.Error(), "\n")); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	same(t, "", want, strings.Split(err.Error(), "\n"))
 }
 
 // TestArpRateTooFast: a rate that is too fast becomes the default.
@@ -267,9 +264,7 @@ func TestWarnings(t *testing.T) {
 		t.Run(tt.env, func(t *testing.T) {
 			_, got, err := Parse(Sources{Env: append(strings.Fields(tt.env), baseEnv...), Hostname: "n1"})
 			check.OK(t, err)
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			same(t, "", tt.want, got)
 		})
 	}
 }

@@ -43,9 +43,7 @@ bgp_as: 65000   # the default, and no 6.5e+04
 		}
 		got, warnings, err := Parse(src)
 		check.OK(t, err)
-		if diff := cmp.Diff(want, got, addresses); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
+		same(t, "", want, got)
 		if len(warnings) > 0 {
 			t.Errorf("warnings %q, want none", warnings)
 		}

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 
 	"github.com/heraldvip/herald/testing/check"
@@ -40,9 +39,7 @@ func TestFlags(t *testing.T) {
 			args := append([]string{"--services", "--arp=true"}, strings.Fields(tt.args)...)
 			got, warnings, err := Parse(Sources{Flags: parsed(t, args...), Hostname: "n1"})
 			check.OK(t, err)
-			if diff := cmp.Diff(want, got, addresses); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			same(t, "", want, got)
 			if len(warnings) > 0 {
 				t.Errorf("warnings %q, want none", warnings)
 			}

@@ -55,6 +55,14 @@ func baseConfig() Config {
 // addresses has go-cmp compare them by value, and leave out what BGP is made of.
 var addresses = cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.IgnoreUnexported(BGP{})}
 
+// same fails the test, with what they are, if two values differ.
+func same(t *testing.T, what string, want, got any) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, addresses); diff != "" {
+		t.Errorf("%s -want +got:\n%s", what, diff)
+	}
+}
+
 // baseEnv are the variables that make baseConfig.
 var baseEnv = []string{"svc_enable=true", "vip_arp=true"}
 
@@ -177,9 +185,7 @@ func TestParse(t *testing.T) {
 			tt.want(&want)
 			got, warnings, err := Parse(Sources{Env: append(strings.Fields(tt.env), baseEnv...), Hostname: "n1", ReadFile: noFiles})
 			check.OK(t, err)
-			if diff := cmp.Diff(want, got, addresses); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			same(t, "", want, got)
 			if len(warnings) > 0 {
 				t.Errorf("warnings %q, want none", warnings)
 			}
@@ -237,13 +243,9 @@ func TestNoOptions(t *testing.T) {
 	want.Services.Enable, want.ARP.Enable = false, false
 	got, warnings, err := Parse(Sources{Hostname: "n1"})
 	check.OK(t, err)
-	if diff := cmp.Diff(want, got, addresses); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	same(t, "", want, got)
 	wantWarnings := []string{`svc_enable="false" (default): no VIP is announced; set svc_enable=true for those of Services, cp_enable=true for the control plane's`}
-	if diff := cmp.Diff(wantWarnings, warnings); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	same(t, "", wantWarnings, warnings)
 }
 
 // TestPrecedence: flag < file < environment.
@@ -325,7 +327,5 @@ func TestGiven(t *testing.T) {
 		got = append(got, s.Option.Env+"="+s.Value)
 	}
 	want := []string{"svc_enable=true", "lb_class_name=", "vip_arp=true", "vip_arpRate=5000"}
-	if diff := cmp.Diff(want, got, addresses); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	same(t, "", want, got)
 }

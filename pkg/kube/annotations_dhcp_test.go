@@ -31,9 +31,7 @@ func TestStatusWithDHCPLease(t *testing.T) {
 		if got := d.at(serviceKey(0)).Annotations[requestedKey]; got != "10.0.0.0,fd00::5" {
 			t.Errorf("requestedIP %q", got)
 		}
-		if diff := cmp.Diff(want.DHCPLeases, readService(d.at(serviceKey(0))).DHCP.Leases, compareNets); diff != "" {
-			t.Error(diff)
-		}
+		same(t, "", want.DHCPLeases, readService(d.at(serviceKey(0))).DHCP.Leases)
 		want.DHCPLeases[0].Expires = want.DHCPLeases[0].Expires.Add(time.Hour)
 		d.plan(want)
 		advance(time.Minute)
@@ -42,9 +40,7 @@ func TestStatusWithDHCPLease(t *testing.T) {
 		}
 		d.edit(serviceKey(0), func(s *corev1.Service) { s.Annotations[dhcpLeaseKey] = "spoilt" })
 		advance(time.Minute)
-		if diff := cmp.Diff(want.DHCPLeases, readService(d.at(serviceKey(0))).DHCP.Leases, compareNets); diff != "" {
-			t.Error(diff)
-		}
+		same(t, "", want.DHCPLeases, readService(d.at(serviceKey(0))).DHCP.Leases)
 		d.plan(vip.Status{Service: serviceKey(0)})
 		advance(time.Minute)
 		got := d.at(serviceKey(0))

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -51,9 +50,7 @@ func TestEgressAnnotations(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var s vip.Service
 			readAnnotations(&s, tt.annotations, map[string]string{"app": "web"}, "")
-			if diff := cmp.Diff(tt.want, s.Egress, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			same(t, "", tt.want, s.Egress)
 			if got := strings.Join(s.Invalid, "\n"); tt.invalid == "" && got != "" || !strings.Contains(got, tt.invalid) {
 				t.Errorf("invalid: %q, want %q", got, tt.invalid)
 			}

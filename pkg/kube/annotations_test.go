@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -200,9 +199,7 @@ func TestReadAnnotations(t *testing.T) {
 			got := vip.Service{Key: key}
 			readAnnotations(&got, map[string]string{tt.key: tt.value}, nil, "")
 			tt.want.Key = key
-			if diff := cmp.Diff(tt.want, got, compareNets); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			same(t, "", tt.want, got)
 		})
 	}
 }
@@ -224,9 +221,7 @@ func TestManyUnknownAnnotations(t *testing.T) {
 		"heraldvip.io/0001 is not known on a Service. It has no effect.",
 		"heraldvip.io/0002 is not known on a Service. It has no effect.",
 	}
-	if diff := cmp.Diff(want, s.Invalid); diff != "" {
-		t.Errorf("what is said of them (-want +got):\n%s", diff)
-	}
+	same(t, "what is said of them", want, s.Invalid)
 }
 
 // TestAnnotationsTable: every key is in the table once, explained, and what this version reads is not marked as unsupported.

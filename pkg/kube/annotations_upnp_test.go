@@ -53,9 +53,7 @@ func TestForwardAnnotations(t *testing.T) {
 		t.Run(tt.on+" "+tt.lease+" "+tt.external, func(t *testing.T) {
 			s := vip.Service{Ports: tt.ports}
 			readAnnotations(&s, map[string]string{upnpKey: tt.on, upnpLeaseKey: tt.lease, externalPortKey: tt.external}, nil, "")
-			if d := cmp.Diff(tt.want, s.Forward); d != "" {
-				t.Errorf("-want +got:\n%s", d)
-			}
+			same(t, "", tt.want, s.Forward)
 			got := strings.Join(s.Invalid, " ")
 			if tt.wrong == "" && got != "" || !strings.Contains(got, tt.wrong) {
 				t.Errorf("got %q, want %q", got, tt.wrong)
@@ -69,15 +67,11 @@ func TestGatewayAddressIsNoVIP(t *testing.T) {
 	r := &cachedService{}
 	r.Ingress = []vip.Ingress{{Addr: addrs("10.0.0.50")[0], IPMode: vip.ModeVIP}, {Addr: addrs("11.22.33.1")[0], IPMode: vip.ModeProxy}}
 	annotationReader{&r.Service, nil}.readAddresses("")
-	if d := cmp.Diff(addrs("10.0.0.50"), r.Addresses, compareNets); d != "" {
-		t.Errorf("-want +got:\n%s", d)
-	}
+	same(t, "", addrs("10.0.0.50"), r.Addresses)
 	r = &cachedService{}
 	r.Ingress = []vip.Ingress{{Addr: addrs("10.0.0.50")[0], IPMode: vip.ModeProxy}}
 	annotationReader{&r.Service, nil}.readAddresses("")
-	if d := cmp.Diff(addrs("10.0.0.50"), r.Addresses, compareNets); d != "" {
-		t.Errorf("-want +got:\n%s", d)
-	}
+	same(t, "", addrs("10.0.0.50"), r.Addresses)
 }
 
 // TestStatusWithoutModes: an API server that drops ipMode is sent VIPs only.

@@ -144,9 +144,7 @@ func TestExactPermissions(t *testing.T) {
 		{Prefix: netip.MustParsePrefix("10.112.0.0/16"), Description: "the cluster's Service range"},
 		{Prefix: netip.MustParsePrefix("127.0.0.1/32"), Description: "the address of the API server"},
 	}
-	if diff := cmp.Diff(wantReserved, w.Reserved, compareNets); diff != "" {
-		t.Errorf("reserved (-want +got):\n%s", diff)
-	}
+	same(t, "reserved", wantReserved, w.Reserved)
 
 	r.haveStatus(t, vip.Status{Service: key, VIPHost: "n1",
 		Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.100"), IPMode: vip.ModeVIP,

@@ -282,9 +282,7 @@ func TestEndpointsOfAllSlices(t *testing.T) {
 		{func() error { return c.slices.Replace(nil, "9") }, vip.Endpoints{}},
 	} {
 		check.OK(t, s.do())
-		if diff := cmp.Diff(s.want, endpoints()); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
+		same(t, "", s.want, endpoints())
 	}
 }
 
@@ -299,9 +297,7 @@ func TestWorldIsNotChanged(t *testing.T) {
 	c.services.Add(loadBalancer("0", "192.168.0.3"))
 	c.slices.Add(endpointSlice("a-1", "a", "10.0.0.1", "n1"))
 	observe(c)
-	if diff := cmp.Diff(want, before, compareNets); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	same(t, "", want, before)
 }
 
 // TestRandomChanges: whatever order objects come, change and go in, what is observed is what a Cluster observes that is shown only the end.

@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -128,21 +127,15 @@ func TestEventsAreWrittenOnce(t *testing.T) {
 		putEvents(n, a, c)
 		putEvents(n, c, a)
 		have := putWritten(n, c, a)
-		if diff := cmp.Diff([]vip.Event{c, a}, have); diff != "" {
-			t.Errorf("written (-want +got):\n%s", diff)
-		}
-		if diff := cmp.Diff([]string{"a", "c"}, b.takeCreated()); diff != "" {
-			t.Errorf("Events (-want +got):\n%s", diff)
-		}
+		same(t, "written", []vip.Event{c, a}, have)
+		same(t, "Events", []string{"a", "c"}, b.takeCreated())
 		if got := b.takeRequests(); got != 2 {
 			t.Errorf("%d requests, want 2", got)
 		}
 		other := a
 		other.Occurrence = 7
 		putEvents(n, c, a, other)
-		if diff := cmp.Diff([]string{"a"}, b.takeCreated()); diff != "" {
-			t.Errorf("another occurrence (-want +got):\n%s", diff)
-		}
+		same(t, "another occurrence", []string{"a"}, b.takeCreated())
 	})
 }
 
@@ -202,9 +195,7 @@ func TestEventsAfterARestart(t *testing.T) {
 			}
 			stop()
 		}
-		if diff := cmp.Diff([]string{"a"}, b.takeCreated()); diff != "" {
-			t.Errorf("Events (-want +got):\n%s", diff)
-		}
+		same(t, "Events", []string{"a"}, b.takeCreated())
 	})
 }
 
@@ -235,9 +226,7 @@ func TestEventsThatHeldBriefly(t *testing.T) {
 		n.Put([]vip.Event{eventOf(1, "held briefly")})
 		n.Put(nil)
 		advance(time.Second)
-		if diff := cmp.Diff([]string{"held briefly"}, b.takeCreated()); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
+		same(t, "", []string{"held briefly"}, b.takeCreated())
 	})
 }
 
@@ -278,13 +267,9 @@ func TestEventsOfAServerThatFails(t *testing.T) {
 				}
 				b.set(nil)
 				advance(2 * refusedMax)
-				if diff := cmp.Diff(tt.after, b.takeCreated()); diff != "" {
-					t.Errorf("when the server works again (-want +got):\n%s", diff)
-				}
+				same(t, "when the server works again", tt.after, b.takeCreated())
 				putEvents(n, eventOf(2, "b"))
-				if diff := cmp.Diff([]string{"b"}, b.takeCreated()); diff != "" {
-					t.Errorf("the next (-want +got):\n%s", diff)
-				}
+				same(t, "the next", []string{"b"}, b.takeCreated())
 			})
 		})
 	}

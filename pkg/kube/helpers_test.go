@@ -17,6 +17,14 @@ var compareNets = cmp.Options{
 	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
 }
 
+// same fails the test, with what they are, if two values differ.
+func same(t testing.TB, what string, want, got any, options ...cmp.Option) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, compareNets, cmp.Options(options)); diff != "" {
+		t.Errorf("%s -want +got:\n%s", what, diff)
+	}
+}
+
 // sum adds up a metric over all its label values that contain label.
 func sum(t testing.TB, from []prometheus.Collector, name, label string) float64 {
 	t.Helper()

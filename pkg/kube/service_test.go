@@ -55,12 +55,8 @@ func TestReadService(t *testing.T) {
 		version: "17", hasHostAnnotation: true, clusterIPs: addrs("10.96.0.7", "fd01::7"),
 	}
 	got := readService(o)
-	if diff := cmp.Diff(want, got, compareNets, cmp.AllowUnexported(cachedService{})); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(o.Status.LoadBalancer.Ingress, writeIngress(got.Ingress)); diff != "" {
-		t.Errorf("the status written back (-want +got):\n%s", diff)
-	}
+	same(t, "", want, got, cmp.AllowUnexported(cachedService{}))
+	same(t, "the status written back", o.Status.LoadBalancer.Ingress, writeIngress(got.Ingress))
 }
 
 func TestAddressSource(t *testing.T) {
@@ -113,9 +109,7 @@ func TestAddressSource(t *testing.T) {
 // objects) must not look like an empty status.
 func TestReadIngressKeepsInvalidAddresses(t *testing.T) {
 	got := readIngress([]corev1.LoadBalancerIngress{{IP: "010.0.0.1"}})
-	if diff := cmp.Diff([]vip.Ingress{{Hostname: "010.0.0.1"}}, got, compareNets); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	same(t, "", []vip.Ingress{{Hostname: "010.0.0.1"}}, got)
 }
 
 // TestInvalidOnlyForLoadBalancers: annotations of others are none of our business.
@@ -162,9 +156,7 @@ func TestReadSliceConditions(t *testing.T) {
 				AddressType: discoveryv1.AddressTypeIPv4,
 				Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}, NodeName: tt.node, Conditions: tt.c}},
 			})
-			if diff := cmp.Diff(tt.want, got.Endpoints); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			same(t, "", tt.want, got.Endpoints)
 		})
 	}
 }
@@ -207,9 +199,7 @@ func TestReadSlicePodAddresses(t *testing.T) {
 				AddressType: discoveryv1.AddressTypeIPv4,
 				Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}, TargetRef: tt.ref}},
 			})
-			if diff := cmp.Diff(tt.want, got.addrs, compareNets); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			same(t, "", tt.want, got.addrs)
 		})
 	}
 }
@@ -230,9 +220,7 @@ func TestReadNode(t *testing.T) {
 
 		Annotations: map[string]vip.Secret{"bgp-peers-0-peer-ip": "192.0.2.1"},
 	}
-	if diff := cmp.Diff(want, got, compareNets); diff != "" {
-		t.Errorf("a cordoned node (-want +got):\n%s", diff)
-	}
+	same(t, "a cordoned node", want, got)
 }
 
 func TestExclusionReason(t *testing.T) {
@@ -300,9 +288,7 @@ func TestReadServiceCIDR(t *testing.T) {
 	got := *readServiceCIDR(&networkingv1.ServiceCIDR{Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/12",
 		"fd01::/108", "x"}}})
 	want := []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd01::/108")}
-	if diff := cmp.Diff(want, got, compareNets); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	same(t, "", want, got)
 }
 
 // TestServiceThatKubeProxyLeavesAlone: nobody has to answer at the healthCheckNodePort of a Service that its labels
