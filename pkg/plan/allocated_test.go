@@ -74,11 +74,7 @@ func TestStatusWithoutEndpoints(t *testing.T) {
 		{"its address is refused", arp, world(svc("a", "10.77.0.11", without, kept)), "event a AddressRefused\n" + clears},
 		{"another Service has the address", arp, world(svc("a", "10.77.0.50", without, younger), svc("b", "10.77.0.50", written("n1"))), "event a AddressConflict"},
 		{"it has the address, another one asks for it", arp, world(svc("a", "10.77.0.50", without, kept, younger), svc("b", "10.77.0.50")), "event a NoEndpoints\nevent b AddressConflict\n" + shows},
-		{"by BGP, and no router takes IPv6", bgp, func() vip.World {
-			w := withSessions(world(svc("a", "10.77.0.50,fd77::50", without)))
-			w.BGPSessions[0].NoIPv6 = true // those of all
-			return w
-		}(), "event a NoEndpoints\n" + shows},
+		{"by BGP, and no router takes IPv6", bgp, with(withSessions(world(svc("a", "10.77.0.50,fd77::50", without))), func(w *vip.World) { w.BGPSessions[0].NoIPv6 = true }), "event a NoEndpoints\n" + shows},
 		{"by BGP, with sessions", bgp, withSessions(world(svc("a", "10.77.0.50", without))), "event a NoEndpoints\n" + shows},
 		{"by BGP, without", bgp, world(svc("a", "10.77.0.50", without)), "event a NoEndpoints"},
 		{"by BGP, sessions lost", bgp, world(svc("a", "10.77.0.50", without, kept)), "event a NoEndpoints\n" + shows},

@@ -64,47 +64,27 @@ func TestControlPlane(t *testing.T) {
 		{"no fail-back", controlPlaneHeld(controlPlaneWorld("n1"), "n2"), "control-plane: VIPElsewhere"}, // giving it is for n2 to do
 		{"the owner's dies", controlPlaneHeld(controlPlaneWorld("n3"), "n1"), "plndr-cp-lock -> n3\n" + both + "control-plane: VIPAnnounced"},
 		{"all die", controlPlaneHeld(controlPlaneWorld(""), "n1"), "plndr-cp-lock -> n1\n" + both + "control-plane: VIPAnnounced"},
-		{"all others' links are down, and it is isolated", func() vip.World {
-			w := controlPlaneHeld(controlPlaneWorld("n2"), "n1")
-			memberNamed(&w, "n1").Info.Isolated, memberNamed(&w, "n2").Info.Links[0].Up = true, false
-			return w
-		}(), "plndr-cp-lock -> n1\n" + both + "control-plane: VIPAnnounced"},
-		{"all others' links are down", func() vip.World {
-			w := controlPlaneHeld(controlPlaneWorld("n2"), "n1")
-			memberNamed(&w, "n2").Info.Links[0].Up = false
-			return w
-		}(), "plndr-cp-lock -> n1\n" + both + "control-plane: VIPAnnounced"},
-		{"the owner stops", func() vip.World {
-			w := controlPlaneHeld(controlPlaneWorld("n1 n2"), "n1")
-			w.Stopping = true
-			return w
-		}(), "plndr-cp-lock -> n2\n" + both + "control-plane: VIPAnnounced"},
-		{"the last one stops", func() vip.World {
-			w := controlPlaneHeld(controlPlaneWorld("n1"), "n1")
-			w.Stopping = true
-			return w
-		}(), "control-plane: NoEligibleNode"},
-		{"what keeps Services off a node", func() vip.World {
-			w := controlPlaneHeld(controlPlaneWorld("n1 n2"), "n1")
+		{"all others' links are down, and it is isolated", with(controlPlaneHeld(controlPlaneWorld("n2"), "n1"), func(w *vip.World) {
+			memberNamed(w, "n1").Info.Isolated, memberNamed(w, "n2").Info.Links[0].Up = true, false
+		}), "plndr-cp-lock -> n1\n" + both + "control-plane: VIPAnnounced"},
+		{"all others' links are down",
+			with(controlPlaneHeld(controlPlaneWorld("n2"), "n1"), func(w *vip.World) { memberNamed(w, "n2").Info.Links[0].Up = false }),
+			"plndr-cp-lock -> n1\n" + both + "control-plane: VIPAnnounced"},
+		{"the owner stops", with(controlPlaneHeld(controlPlaneWorld("n1 n2"), "n1"), func(w *vip.World) { w.Stopping = true }),
+			"plndr-cp-lock -> n2\n" + both + "control-plane: VIPAnnounced"},
+		{"the last one stops", with(controlPlaneHeld(controlPlaneWorld("n1"), "n1"), func(w *vip.World) { w.Stopping = true }), "control-plane: NoEligibleNode"},
+		{"what keeps Services off a node", with(controlPlaneHeld(controlPlaneWorld("n1 n2"), "n1"), func(w *vip.World) {
 			w.Nodes = []vip.Node{{Name: "n1", ExclusionLabel: "x", Excluded: "its condition NetworkUnavailable is True"}, {Name: "n2"}}
-			return w
-		}(), "plndr-cp-lock -> n1\n" + both + "control-plane: VIPAnnounced"},
-		{"held by another program", func() vip.World {
-			w := controlPlaneWorld("n1 n2")
-			w.Claims[cpLease] = vip.Claim{Holder: "n2", Valid: true, Foreign: true}
-			return w
-		}(), "control-plane: HeldByOtherAnnouncer"},
-		{"that the kubeconfig names it does not keep it from its VIP", func() vip.World {
-			w := controlPlaneHeld(controlPlaneWorld("n1"), "n1")
+		}), "plndr-cp-lock -> n1\n" + both + "control-plane: VIPAnnounced"},
+		{"held by another program",
+			with(controlPlaneWorld("n1 n2"), func(w *vip.World) { w.Claims[cpLease] = vip.Claim{Holder: "n2", Valid: true, Foreign: true} }), "control-plane: HeldByOtherAnnouncer"},
+		{"that the kubeconfig names it does not keep it from its VIP", with(controlPlaneHeld(controlPlaneWorld("n1"), "n1"), func(w *vip.World) {
 			w.Reserved = []vip.ReservedRange{{Prefix: netip.MustParsePrefix("10.77.0.50/32"), Description: "the address of the API server"}}
 			w.Nodes = []vip.Node{{Name: "n1", Addresses: []netip.Addr{addr("10.77.0.11"), addr("10.77.0.50")}}}
-			return w
-		}(), "plndr-cp-lock -> n1\n" + both + "control-plane: VIPAnnounced"},
-		{"a node's own address", func() vip.World {
-			w := controlPlaneWorld("n1")
+		}), "plndr-cp-lock -> n1\n" + both + "control-plane: VIPAnnounced"},
+		{"a node's own address", with(controlPlaneWorld("n1"), func(w *vip.World) {
 			w.Members[1].Info.Links[0].Prefixes = []netip.Prefix{netip.MustParsePrefix("10.77.0.50/24"), netip.MustParsePrefix("fd77::50/64")}
-			return w
-		}(), "control-plane: AddressRefused"},
+		}), "control-plane: AddressRefused"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

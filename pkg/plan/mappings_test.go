@@ -86,31 +86,15 @@ func TestMappings(t *testing.T) {
 		{"off", rules(), held(web(), "a", "n1"), ""},
 		{"without endpoints", upnpRules(), held(web(func(s *vip.Service) { s.Endpoints = vip.Endpoints{} }), "a", "n1"), ""},
 		{"ignored", upnpRules(), held(web(func(s *vip.Service) { s.Ignore = true }), "a", "n1"), ""},
-		{"another program's", upnpRules(), func() vip.World {
-			w := web()
+		{"another program's", upnpRules(), with(web(), func(w *vip.World) {
 			w.Claims[key("kubevip-a")] = vip.Claim{Holder: "kube-vip", Valid: true, Foreign: true}
-			return w
-		}(), a + "elsewhere"},
-		{"without tenure", upnpRules(), func() vip.World {
-			w := held(web(), "a", "n1")
-			w.Tenure.Until = w.Now.Add(-time.Second)
-			return w
-		}(), a + "elsewhere"},
-		{"being handed over", upnpRules(), func() vip.World {
-			w := held(web(), "a", "n1")
+		}), a + "elsewhere"},
+		{"without tenure", upnpRules(), with(held(web(), "a", "n1"), func(w *vip.World) { w.Tenure.Until = w.Now.Add(-time.Second) }), a + "elsewhere"},
+		{"being handed over", upnpRules(), with(held(web(), "a", "n1"), func(w *vip.World) {
 			w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
-			return w
-		}(), a + "elsewhere"},
-		{"stopping, with a successor", upnpRules(), func() vip.World {
-			w := held(web(), "a", "n1")
-			w.Stopping = true
-			return w
-		}(), a + "here"}, // until it is given
-		{"the last one stops", upnpRules(), func() vip.World {
-			w := held(web(), "a", "n1")
-			w.Stopping, w.Members = true, w.Members[:1]
-			return w
-		}(), ""},
+		}), a + "elsewhere"},
+		{"stopping, with a successor", upnpRules(), with(held(web(), "a", "n1"), func(w *vip.World) { w.Stopping = true }), a + "here"}, // until it is given
+		{"the last one stops", upnpRules(), with(held(web(), "a", "n1"), func(w *vip.World) { w.Stopping, w.Members = true, w.Members[:1] }), ""},
 		{"both protocols, both families, another port", upnpRules(),
 			held(world(svc("a", "10.77.0.50,fd77::50", forwarded(func(f *vip.Forward) { f.External = map[uint16]uint16{53: 5353} }), func(s *vip.Service) {
 				s.Ports = []vip.Port{{Protocol: "TCP", Port: 53}, {Protocol: "UDP", Port: 53}}

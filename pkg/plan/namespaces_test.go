@@ -63,58 +63,39 @@ func TestNewcomerOfOtherNamespace(t *testing.T) {
 			b: VIPElsewhere
 			x: VIPAnnounced
 			event x AddressConflict`},
-		{"has other addresses already", heldBy(twoIncumbents(svc("x", "10.77.0.52,10.77.0.50", tenant, func(s *vip.Service) { s.Ingress = []vip.Ingress{{Addr: addr("10.77.0.52")}} })), "tenant", "x", "n3"),
+		{"has other addresses already",
+			heldBy(twoIncumbents(svc("x", "10.77.0.52,10.77.0.50", tenant, func(s *vip.Service) { s.Ingress = []vip.Ingress{{Addr: addr("10.77.0.52")}} })), "tenant", "x", "n3"),
 			unchanged + `x: VIPElsewhere`},
-		{"sharing keys differ", func() vip.World {
-			w := twoIncumbents(svc("x", "10.77.0.50", tenant, sharing("k")))
-			w.Services[0].SharingKey = "other"
-			return w
-		}(), unchanged + `x: AddressConflict`},
-		{"consent: shared on the lease of the one that has it", func() vip.World {
-			w := heldBy(twoIncumbents(svc("x", "10.77.0.50", tenant, sharing("k"))), "tenant", "x", "n1")
-			w.Services[0].SharingKey = "k"
-			return w
-		}(), "kubevip-a -> n1; kubevip-x -> n1; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced; b: VIPElsewhere; x: VIPAnnounced"},
-		{"consent, on another link", func() vip.World {
-			w := twoIncumbents(svc("x", "10.77.0.50", tenant, sharing("k"), on("nope")))
-			w.Services[0].SharingKey = "k"
-			return w
-		}(), unchanged + `x: AddressConflict`},
-		{"consent, Local", func() vip.World {
-			w := twoIncumbents(svc("x", "10.77.0.50", tenant, sharing("k"), local("n3")))
-			w.Services[0].SharingKey = "k"
-			return w
-		}(), unchanged + `x: AddressConflict`},
-		{"consent of two that are on two nodes: shares with neither", func() vip.World {
-			w := twoIncumbents(svc("x", "10.77.0.50,10.77.0.51", tenant, sharing("k")))
-			w.Services[0].SharingKey, w.Services[1].SharingKey = "k", "k"
-			return w
-		}(), unchanged + `x: AddressConflict`},
+		{"sharing keys differ",
+			with(twoIncumbents(svc("x", "10.77.0.50", tenant, sharing("k"))), func(w *vip.World) { w.Services[0].SharingKey = "other" }), unchanged + `x: AddressConflict`},
+		{"consent: shared on the lease of the one that has it",
+			with(heldBy(twoIncumbents(svc("x", "10.77.0.50", tenant, sharing("k"))), "tenant", "x", "n1"), func(w *vip.World) { w.Services[0].SharingKey = "k" }),
+			"kubevip-a -> n1; kubevip-x -> n1; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced; b: VIPElsewhere; x: VIPAnnounced"},
+		{"consent, on another link",
+			with(twoIncumbents(svc("x", "10.77.0.50", tenant, sharing("k"), on("nope"))), func(w *vip.World) { w.Services[0].SharingKey = "k" }), unchanged + `x: AddressConflict`},
+		{"consent, Local",
+			with(twoIncumbents(svc("x", "10.77.0.50", tenant, sharing("k"), local("n3"))), func(w *vip.World) { w.Services[0].SharingKey = "k" }), unchanged + `x: AddressConflict`},
+		{"consent of two that are on two nodes: shares with neither",
+			with(twoIncumbents(svc("x", "10.77.0.50,10.77.0.51", tenant, sharing("k"))), func(w *vip.World) { w.Services[0].SharingKey, w.Services[1].SharingKey = "k", "k" }),
+			unchanged + `x: AddressConflict`},
 		{"shared since before consent was asked for: goes on", heldBy(twoIncumbents(svc("x", "10.77.0.50", tenant, written("n1"))), "tenant", "x", "n1"),
 			"kubevip-x -> n1; kubevip-a -> n1; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced; b: VIPElsewhere; x: VIPAnnounced"},
-		{"all Heralds restarted: who is named by a status has it", func() vip.World {
-			w := twoIncumbents(svc("x", "10.77.0.50,10.77.0.51", tenant, on("nope")))
-			clear(w.Claims)
-			return w
-		}(), "kubevip-a -> n1; kubevip-b -> n2; a: VIPClaiming; b: VIPClaiming; x: AddressConflict"},
-		{"no status is written: who holds a lease has it", func() vip.World {
-			w := twoIncumbents(svc("x", "10.77.0.50,10.77.0.51", tenant))
+		{"all Heralds restarted: who is named by a status has it",
+			with(twoIncumbents(svc("x", "10.77.0.50,10.77.0.51", tenant, on("nope"))), func(w *vip.World) { clear(w.Claims) }),
+			"kubevip-a -> n1; kubevip-b -> n2; a: VIPClaiming; b: VIPClaiming; x: AddressConflict"},
+		{"no status is written: who holds a lease has it", with(twoIncumbents(svc("x", "10.77.0.50,10.77.0.51", tenant)), func(w *vip.World) {
 			for i := range w.Services {
 				w.Services[i].Ingress = nil
 			}
-			return w
-		}(), unchanged + `x: AddressConflict`},
-		{"the one that has it waits for endpoints: keeps its status", func() vip.World {
-			w := twoIncumbents(svc("x", "10.77.0.50", tenant))
-			w.Services[0].Endpoints = vip.Endpoints{}
-			return w
-		}(), "a: NoEndpoints; b: VIPElsewhere; x: AddressConflict; event a NoEndpoints"},
-		{"the one that has it has ipMode Proxy and UPnP: the status is its own", func() vip.World {
-			w := heldBy(twoIncumbents(svc("x", "10.77.0.52,10.77.0.50", tenant, written("n3"))), "tenant", "x", "n3")
-			w.Services[2].Ingress = w.Services[2].Ingress[:1]
-			proxied("10.77.0.50")(&w.Services[0])
-			return w
-		}(), unchanged + "x: VIPElsewhere\nevent a PortNotMapped"},
+		}), unchanged + `x: AddressConflict`},
+		{"the one that has it waits for endpoints: keeps its status",
+			with(twoIncumbents(svc("x", "10.77.0.50", tenant)), func(w *vip.World) { w.Services[0].Endpoints = vip.Endpoints{} }),
+			"a: NoEndpoints; b: VIPElsewhere; x: AddressConflict; event a NoEndpoints"},
+		{"the one that has it has ipMode Proxy and UPnP: the status is its own",
+			with(heldBy(twoIncumbents(svc("x", "10.77.0.52,10.77.0.50", tenant, written("n3"))), "tenant", "x", "n3"), func(w *vip.World) {
+				w.Services[2].Ingress = w.Services[2].Ingress[:1]
+				proxied("10.77.0.50")(&w.Services[0])
+			}), unchanged + "x: VIPElsewhere\nevent a PortNotMapped"},
 		{"nobody has it yet: the older", world(svc("x", "10.77.0.50", tenant, younger), svc("a", "10.77.0.50", younger)), "kubevip-x -> n1; a: AddressConflict; x: VIPClaiming"},
 		{"another announcer's Service has it", world(svc("a", "10.77.0.50", func(s *vip.Service) {
 			s.HasClass, s.Class, s.Ingress = true, "other", []vip.Ingress{{Addr: addr("10.77.0.50"), IPMode: vip.ModeVIP}}

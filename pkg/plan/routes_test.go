@@ -164,11 +164,9 @@ func TestRoutes(t *testing.T) {
 		{"... but routers of other nodes do", bgpRules(), no6(withSessions(world(six)), "n1"), "fd77::50/128\nstatus of a: 1 addresses, host \"n1\"\n"},
 		{"... of both families, and its status is there", bgpRules(), no6(withSessions(world(svc("a", "10.77.0.50,fd77::50", written("n1")))), "n1", "n2", "n3"),
 			"10.77.0.50/32\nfd77::50/128\nstatus of a: 1 addresses, host \"n1\"\n"},
-		{"... and a session with another router is down", bgpRules(), func() vip.World {
-			w := no6(withSessions(world(six)), "n1")
+		{"... and a session with another router is down", bgpRules(), with(no6(withSessions(world(six)), "n1"), func(w *vip.World) {
 			w.BGPSessions = append(slices.Clone(w.BGPSessions), vip.BGPSession{Peer: "192.0.2.2", State: "active"})
-			return w
-		}(), "fd77::50/128\nstatus of a: 1 addresses, host \"n1\"\n"},
+		}), "fd77::50/128\nstatus of a: 1 addresses, host \"n1\"\n"},
 		{"... and they are in a table, too", bgpRules(func(r *Rules) { r.RoutingTable = 198 }), no6(withSessions(world(six)), "n1"), "fd77::50/128\nstatus of a: 1 addresses, host \"n1\"\n"},
 		{"the node whose router takes both families writes the status", bgpRules(), no6(seenFrom(withSessions(world(svc("a", "10.77.0.50,fd77::50"))), "n3"), "n1", "n2"),
 			"10.77.0.50/32\nfd77::50/128\nstatus of a: 2 addresses, host \"n3\"\n"},
@@ -205,17 +203,13 @@ func TestRoutes(t *testing.T) {
 		{"an address shared: where both are served", bgpRules(), seenFrom(withSessions(world(a, svc("b", "10.77.0.50", port(81), younger, written("n1"), local("n1")))), "n2"), ""},
 		{"an address shared: where nobody serves both, as the oldest", bgpRules(), seenFrom(withSessions(world(svc("a", "10.77.0.50", written("n1"), local("n2")),
 			svc("b", "10.77.0.50", port(81), younger, written("n1"), local("n1")))), "n2"), "10.77.0.50/32\nstatus of a: 1 addresses, host \"n2\"\n"},
-		{"without a lease in time", bgpRules(), func() vip.World { w := withSessions(world(a)); w.Tenure.Until = w.Now; return w }(), mine},
+		{"without a lease in time", bgpRules(), with(withSessions(world(a)), func(w *vip.World) { w.Tenure.Until = w.Now }), mine},
 		{"session affinity: the node that wrote the status", bgpRules(), withSessions(world(sticky)), mine},
 		{"session affinity: another", bgpRules(), seenFrom(withSessions(world(sticky)), "n2"), ""},
 		{"session affinity: of another Service at the address", bgpRules(), seenFrom(withSessions(world(a, svc("b", "10.77.0.50", port(81), younger, written("n1"), affinity))), "n2"), ""},
 		{"session affinity, excluded", bgpRules(), taint(withSessions(world(sticky)), "n1", "it has a taint"), ""},
 		{"session affinity, its data plane fails", bgpRules(), fault(withSessions(world(sticky)), "n1"), ""},
-		{"session affinity, its sessions are down", bgpRules(), func() vip.World {
-			w := withSessions(world(sticky))
-			w.BGPSessions, w.Members[0].Info.BGPSessions = nil, nil
-			return w
-		}(), ""},
+		{"session affinity, its sessions are down", bgpRules(), with(withSessions(world(sticky)), func(w *vip.World) { w.BGPSessions, w.Members[0].Info.BGPSessions = nil, nil }), ""},
 		{"session affinity, stopping", bgpRules(), stopping(withSessions(world(sticky)), "n1"), "10.77.0.50/32 draining\n"},
 		{"session affinity, another stops", bgpRules(), stopping(seenFrom(withSessions(world(sticky)), "n2"), "n2"), ""},
 		{"session affinity, no session", bgpRules(), world(sticky), mine},
@@ -226,13 +220,11 @@ func TestRoutes(t *testing.T) {
 
 		{"both ways, no election: the owner of all binds it", bgpRules(withARP), bind(bgpRules(withARP), heldForAll(withSessions(world(a)), "n1")), mine + "bind 10.77.0.50/32\n"},
 		{"both ways, no election: the others are next hops", bgpRules(withARP), seenFrom(heldForAll(withSessions(world(a)), "n1"), "n2"), theirs + "a: VIPElsewhere\n"},
-		{"both ways, no election: no link is up", bgpRules(withARP), func() vip.World {
-			w := withSessions(world(a))
+		{"both ways, no election: no link is up", bgpRules(withARP), with(withSessions(world(a)), func(w *vip.World) {
 			for i := range w.Members {
 				w.Members[i].Info.Links = nil
 			}
-			return w
-		}(), mine},
+		}), mine},
 		{"both enabled, ARP asked for", bgpRules(withARP), seenFrom(heldForAll(withSessions(world(svc("a", "10.77.0.50", announcedBy(vip.ByARP)))), "n1"), "n2"), "a: VIPElsewhere\n"},
 		{"both enabled, BGP asked for", bgpRules(withARP), withSessions(world(svc("a", "10.77.0.50", written("n1"), announcedBy(vip.ByBGP)))), mine},
 		{"a way that is not enabled", bgpRules(), withSessions(world(svc("a", "10.77.0.50", announcedBy(vip.ByARP)))), "a: InvalidField\n"},
@@ -245,7 +237,7 @@ func TestRoutes(t *testing.T) {
 		{"election: no link is needed", bgpRules(withElection), held(withSessions(world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Interface = "eth9" }))), "a", "n1"), mine},
 		{"election: handed over", bgpRules(withElection), handedOver(held(withSessions(world(a)), "a", "n2"), "a", time.Second), "10.77.0.50/32 draining\na: VIPElsewhere\n"},
 		{"election: handed over, past the deadline", bgpRules(withElection), handedOver(held(withSessions(world(a)), "a", "n2"), "a", -time.Second), "a: VIPElsewhere\n"},
-		{"election: no lease in time", bgpRules(withElection), func() vip.World { w := held(withSessions(world(a)), "a", "n1"); w.Tenure.Until = w.Now; return w }(), "a: NodeLeaseNotHeld\n"},
+		{"election: no lease in time", bgpRules(withElection), with(held(withSessions(world(a)), "a", "n1"), func(w *vip.World) { w.Tenure.Until = w.Now }), "a: NodeLeaseNotHeld\n"},
 		{"election, both ways: not before it is bound", bgpRules(withElection, withARP), held(withSessions(world(a)), "a", "n1"), "bind 10.77.0.50/32\n"},
 		{"election, both ways", bgpRules(withElection, withARP), bind(bgpRules(withElection, withARP), held(withSessions(world(a)), "a", "n1")), mine + "bind 10.77.0.50/32\n"},
 	}
