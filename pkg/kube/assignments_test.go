@@ -33,54 +33,6 @@ func given(k vip.Key, addr string) vip.Assignment {
 	return vip.Assignment{Service: k, UID: "uid", Addresses: addrs(addr), Pool: "web"}
 }
 
-// TestAssignmentRejected: a Service that its user has made so large that no annotation can be added costs ever fewer
-// writes, and delays no other; once it has changed it is written at once.
-func TestAssignmentRejected(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		large, other := vip.Key{Namespace: "a", Name: "large"}, vip.Key{Namespace: "b", Name: "web"}
-		d := newAssignmentTest(t, large, other)
-		d.refusing(apierrors.NewInvalid(schema.GroupKind{Kind: "Service"}, "x", nil), func(k vip.Key) bool { return k == large })
-		d.assign(given(large, "10.0.0.1"))
-		advance(10 * time.Minute)
-		if n := d.requests(); n < 5 || n > 20 {
-			t.Errorf("%d writes in ten minutes", n)
-		}
-		d.assign(given(large, "10.0.0.1"), given(other, "10.0.0.2"))
-		advance(100 * time.Millisecond)
-		if d.writes(other) != 1 {
-			t.Errorf("%d writes of another Service", d.writes(other))
-		}
-		before := d.requests()
-		d.edit(large, func(s *corev1.Service) { s.Labels = map[string]string{"smaller": "now"} })
-		advance(100 * time.Millisecond)
-		if d.requests() != before+1 {
-			t.Errorf("%d writes once it has changed", d.requests()-before)
-		}
-	})
-}
-
-// TestAssignmentsDoNotWaitForOthers: a write that is not answered, by a webhook that hangs, say, keeps no other Service from its address.
-func TestAssignmentsDoNotWaitForOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		slow, other := vip.Key{Namespace: "a", Name: "slow"}, vip.Key{Namespace: "b", Name: "web"}
-		d := newAssignmentTest(t, slow, other)
-		d.set(func() { d.refuse = hangs })
-		d.assign(given(slow, "10.0.0.1"))
-		advance(15 * time.Second) // it is the second time that it is not answered
-		d.assign(given(slow, "10.0.0.1"), given(other, "10.0.0.2"))
-		advance(100 * time.Millisecond)
-		if d.writes(other) != 1 {
-			t.Errorf("%d writes of another Service while one is not answered", d.writes(other))
-		}
-		before := d.requests()
-		advance(time.Minute)
-		if n := d.requests() - before; n < 3 || n > 10 {
-			t.Errorf("%d writes in a minute of the Service whose writes are not answered", n)
-		}
-		advance(10 * time.Second)
-	})
-}
-
 // TestAssignmentByDHCP: that a DHCP server is asked for an address is no address that was allocated.
 func TestAssignmentByDHCP(t *testing.T) {
 	for addr, want := range map[string]bool{"10.0.0.1": true, "0.0.0.0": false, "::": false} {

@@ -326,21 +326,6 @@ func TestStatusServerUnavailable(t *testing.T) {
 	})
 }
 
-// TestStatusManyFailuresAreOne: many failures at once are one failure.
-func TestStatusManyFailuresAreOne(t *testing.T) {
-	statusBubble(t, func(t *testing.T, d *statusTest) {
-		want := d.fill(100)
-		d.set(func() { d.refuse = func(vip.Key) error { return errors.New("connection refused") } })
-		d.plan(want...)
-		advance(2 * d.latency)
-		d.set(func() { d.refuse = nil })
-		advance(unavailableMin + time.Second)
-		if d.written() != 100 {
-			t.Errorf("%d of 100 statuses a second after a short failure", d.written())
-		}
-	})
-}
-
 func TestStatusForbidden(t *testing.T) {
 	statusBubble(t, func(t *testing.T, d *statusTest) {
 		want := d.fill(20)
@@ -411,6 +396,12 @@ func TestStatusRejected(t *testing.T) {
 		}
 		if n := d.log.count("level=WARN", "default/web-3"); n != 1 {
 			t.Errorf("logged %d times, want once", n)
+		}
+		before := d.requests()
+		d.edit(serviceKey(3), func(s *corev1.Service) { s.Labels = map[string]string{"smaller": "now"} })
+		advance(100 * time.Millisecond)
+		if d.requests() != before+1 {
+			t.Errorf("%d writes once it has changed", d.requests()-before)
 		}
 		d.set(func() { d.refuse = nil })
 		want[3].VIPHost = "n2" // another want is tried at once
@@ -687,25 +678,6 @@ func TestStatusOfAServiceOfAnotherType(t *testing.T) {
 	})
 }
 
-// TestStatusAfterARefusal: a write that the API server refuses changes nothing, so what another Plan wants is written at once.
-func TestStatusAfterARefusal(t *testing.T) {
-	statusBubble(t, func(t *testing.T, d *statusTest) {
-		want := d.fill(1)
-		d.set(func() {
-			d.refuse = func(vip.Key) error { return apierrors.NewInvalid(schema.GroupKind{Kind: "Service"}, "web-0", nil) }
-		})
-		d.plan(want...)
-		advance(100 * time.Millisecond)
-		d.set(func() { d.refuse = nil })
-		want[0].VIPHost = "n2"
-		d.plan(want...)
-		advance(500 * time.Millisecond)
-		if d.written() != 1 {
-			t.Errorf("not written half a second after another Plan")
-		}
-	})
-}
-
 // fails is the answer of an API server whose webhook for Services of namespace a does not work.
 func fails(k vip.Key) error {
 	if k.Namespace != "a" {
@@ -714,51 +686,12 @@ func fails(k vip.Key) error {
 	return apierrors.NewInternalError(errors.New(`failed calling webhook "x.example.com": connection refused`))
 }
 
-// TestStatusesUnavailableForOneNamespace: a namespace whose Services can't be written, since a webhook fails, keeps
-// no other from its statuses.
-func TestStatusesUnavailableForOneNamespace(t *testing.T) {
-	statusBubble(t, func(t *testing.T, d *statusTest) {
-		d.set(func() { d.refuse = fails })
-		all := d.fillNamespace("a", 10)
-		d.plan(all...)
-		advance(30 * time.Second)
-		all = append(all, d.fillNamespace("b", 20)...)
-		for range 100 { // passes
-			d.plan(all...)
-			advance(100 * time.Millisecond)
-		}
-		if n := d.written(); n != 20 {
-			t.Errorf("%d of 20 statuses of the other namespace are written after ten seconds", n)
-		}
-	})
-}
-
 // hangs is fails of a webhook that does not answer: the API server gives up after 10 s.
 func hangs(k vip.Key) error {
 	if k.Namespace == "a" {
 		time.Sleep(10 * time.Second)
 	}
 	return fails(k)
-}
-
-// TestStatusesHangForOneNamespace: a namespace whose webhook does not answer, for more Services than may be written
-// at once, keeps no other waiting.
-func TestStatusesHangForOneNamespace(t *testing.T) {
-	statusBubble(t, func(t *testing.T, d *statusTest) {
-		d.set(func() { d.refuse = hangs })
-		all := d.fillNamespace("a", 8)
-		d.plan(all...)
-		advance(24 * time.Second)
-		for i, s := range d.fillNamespace("b", 2) {
-			all = append(all, s)
-			d.plan(all...)
-			advance(unavailableMax + time.Second)
-			if n := d.written(); n != i+1 {
-				t.Errorf("%d of %d statuses of the other namespace are written after %v", n, i+1, unavailableMax+time.Second)
-			}
-		}
-		advance(10 * time.Second)
-	})
 }
 
 // TestStatusesAfterALongOutage: once the API server takes one of those again that it did not take, the others of the
