@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -64,14 +65,15 @@ func TestForwardAnnotations(t *testing.T) {
 
 // TestGatewayAddressIsNoVIP: what a gateway has on its far side is no address to announce.
 func TestGatewayAddressIsNoVIP(t *testing.T) {
-	r := &cachedService{}
-	r.Ingress = []vip.Ingress{{Addr: addrs("10.0.0.50")[0], IPMode: vip.ModeVIP}, {Addr: addrs("11.22.33.1")[0], IPMode: vip.ModeProxy}}
-	annotationReader{&r.Service, nil}.readAddresses("")
-	same(t, "", addrs("10.0.0.50"), r.Addresses)
-	r = &cachedService{}
-	r.Ingress = []vip.Ingress{{Addr: addrs("10.0.0.50")[0], IPMode: vip.ModeProxy}}
-	annotationReader{&r.Service, nil}.readAddresses("")
-	same(t, "", addrs("10.0.0.50"), r.Addresses)
+	v, x := vip.Ingress{Addr: addrs("10.0.0.50")[0], IPMode: vip.ModeVIP}, vip.Ingress{Addr: addrs("11.22.33.1")[0], IPMode: vip.ModeProxy}
+	alone := v
+	alone.IPMode = vip.ModeProxy
+	for _, ingress := range [][]vip.Ingress{{v, x}, {alone}} {
+		r := &cachedService{}
+		r.Ingress = ingress
+		annotationReader{&r.Service, nil}.readAddresses("")
+		same(t, fmt.Sprint(ingress), addrs("10.0.0.50"), r.Addresses)
+	}
 }
 
 // TestStatusWithoutModes: an API server that drops ipMode is sent VIPs only.

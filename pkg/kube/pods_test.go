@@ -27,7 +27,8 @@ func egressService(name string, created time.Time) *corev1.Service {
 	return s
 }
 
-// The pods of Services with egress are watched, the oldest 64, each by its selector, as long as they ask for it.
+// The pods of Services with egress are watched, the oldest 64, each by its selector, as long as they ask for it; a
+// Service says why its pods are not known as soon as that is known.
 func TestPodsOfEgress(t *testing.T) {
 	c, _ := newTestCluster(t, "https://10.0.0.1:6443")
 	c.o.Egress = true
@@ -38,6 +39,11 @@ func TestPodsOfEgress(t *testing.T) {
 	case <-c.pods.wake:
 	default:
 		t.Error("the watches are not told of Services with egress")
+	}
+	for _, s := range observe(c).Services {
+		if s.PodsUnknown != vip.PodsBeingListed {
+			t.Errorf("before they are watched the pods of %s are not known: %q", s.Key, s.PodsUnknown)
+		}
 	}
 	fresh := c.pods.begin(t.Context())
 	if len(fresh) != maxEgressServices {
@@ -62,9 +68,17 @@ func TestPodsOfEgress(t *testing.T) {
 	if s, _ := pods("s0"); s.PodsUnknown != vip.PodsBeingListed {
 		t.Errorf("before the first list: %q", s.PodsUnknown)
 	}
-	if s, _ := pods(last.Name); s.PodsUnknown == "" {
-		t.Error("the youngest does not say that its pods are not known")
+	if s, _ := pods(last.Name); s.PodsUnknown != tooManyWithEgress {
+		t.Errorf("of the youngest: %q", s.PodsUnknown)
 	}
+	for range failuresBeforeReport {
+		first.retryDelay(apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", nil))
+	}
+	first.poke()
+	if s, _ := pods("s0"); s.PodsUnknown != podsRefused {
+		t.Errorf("refused: %q", s.PodsUnknown)
+	}
+	first.succeeded()
 	pod := func(name, node string, change func(*corev1.Pod), addresses ...string) *corev1.Pod {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: corev1.PodSpec{NodeName: node}}
 		for _, a := range addresses {
@@ -99,39 +113,6 @@ func TestPodsOfEgress(t *testing.T) {
 	if fresh := c.pods.begin(t.Context()); len(fresh) != 1 || fresh[0].store.labels != "app=s1,tier=web" {
 		t.Errorf("after a change of the selector %d new watches", len(fresh))
 	}
-}
-
-// A Service says why its pods are not known as soon as that is known: that it is one too many, that the API server
-// refuses, or nothing while they are listed.
-func TestWhyPodsAreNotKnown(t *testing.T) {
-	c, _ := newTestCluster(t, "https://10.0.0.1:6443")
-	c.o.Egress = true
-	for i := range maxEgressServices + 1 {
-		check.OK(t, c.services.Add(egressService(fmt.Sprintf("s%d", i), time.Unix(int64(i), 0))))
-	}
-	wants := func(when, name, want string) {
-		t.Helper()
-		for _, s := range observe(c).Services {
-			if s.Key.Name == name && s.PodsUnknown != want {
-				t.Errorf("%s: the pods of %s are not known: %q, want %q", when, name, s.PodsUnknown, want)
-			}
-		}
-	}
-	last := fmt.Sprint("s", maxEgressServices)
-	wants("before they are watched", "s0", vip.PodsBeingListed)
-	wants("before they are watched", last, vip.PodsBeingListed)
-	c.pods.begin(t.Context())
-	wants("once they are watched", "s0", vip.PodsBeingListed)
-	wants("once they are watched", last, tooManyWithEgress)
-	first := c.pods.watches[vip.Key{Namespace: "default", Name: "s0"}]
-	for range failuresBeforeReport {
-		first.retryDelay(apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", nil))
-	}
-	first.poke()
-	wants("refused", "s0", podsRefused)
-	first.succeeded()
-	check.OK(t, first.Replace(nil, ""))
-	wants("there are none", "s0", "")
 }
 
 // A Service whose selector changes all the time has its pods listed once a second.

@@ -62,7 +62,11 @@ func TestUnheardNodeHandsOver(t *testing.T) {
 			for _, f := range tt.change {
 				f(&w)
 			}
-			for _, o := range Make(rules(), w).Owners {
+			p := Make(rules(), w)
+			if tt.moves && len(messages(p, vip.VIPUnanswered)) == 0 {
+				t.Error("the Service is not told")
+			}
+			for _, o := range p.Owners {
 				moves := o.Node != w.Self
 				if o.Unit == key("kubevip-b") && moves {
 					t.Errorf("the VIP on the other link moves to %s", o.Node)
@@ -73,19 +77,6 @@ func TestUnheardNodeHandsOver(t *testing.T) {
 			}
 		})
 	}
-}
-
-// The Service is told, whether its VIP moves or not.
-func TestUnheardNodeIsReported(t *testing.T) {
-	w := bind(rules(), vlanWorld())
-	gets(2, 1)(&w)
-	gets(3, 1)(&w)
-	for _, x := range Make(rules(), w).Events {
-		if x.Reason == vip.VIPUnanswered && x.Service == key("a") {
-			return
-		}
-	}
-	t.Error("there is no Event VIPUnanswered")
 }
 
 // A free VIP, and one of a node that stops, goes to a node that is heard.

@@ -172,19 +172,6 @@ func TestSuccessorsSpread(t *testing.T) {
 	}
 }
 
-// A pass over 1000 Services on 3 nodes, all held. Make keeps nothing, so it costs as much if one of them has changed.
-func BenchmarkThousand(b *testing.B) {
-	c := newCluster(3, services(1000))
-	for i, s := range c.world.Services {
-		c.world.Claims[key("kubevip-"+s.Key.Name)] = vip.Claim{Holder: fmt.Sprintf("n%02d", i%3), Valid: true}
-	}
-	w := c.world
-	w.Self = "n01"
-	for b.Loop() {
-		Make(c.rules, w)
-	}
-}
-
 // A pass over 10 000 Services on 100 nodes; steady (all held), and at worst (all free).
 func BenchmarkMake(b *testing.B) {
 	for _, free := range []bool{false, true} {

@@ -46,11 +46,7 @@ func TestRefuseRouters(t *testing.T) {
 			if refused := v.Reason == vip.AddressRefused; refused != (tt.want != "") || refused && v.Message != tt.addr+" is "+tt.want && !strings.HasPrefix(v.Message, tt.addr+" is "+tt.want+",") {
 				t.Errorf("%s on %s: %s %q, want %q", tt.addr, self, v.Reason, v.Message, tt.want)
 			}
-			for _, e := range p.Events {
-				if e.Reason == vip.AddressRefused {
-					told++
-				}
-			}
+			told += len(messages(p, vip.AddressRefused))
 		}
 		if tt.want != "" && told != 1 {
 			t.Errorf("%s: %d nodes tell of it", tt.addr, told)
@@ -201,11 +197,7 @@ func TestFamilyMissing(t *testing.T) {
 		for _, self := range []string{"n1", "n2", "n3"} {
 			w := world(svc("a", tt.addrs, func(s *vip.Service) { s.DualStack, s.Families = vip.RequireDualStack, []vip.Family{vip.IPv4, vip.IPv6} }))
 			w.Self = self
-			for _, e := range Make(rules(), w).Events {
-				if e.Reason == vip.FamilyMissing {
-					told += e.Message
-				}
-			}
+			told += strings.Join(messages(Make(rules(), w), vip.FamilyMissing), "")
 		}
 		if tt.want == "" && told != "" || !strings.Contains(told, tt.want) {
 			t.Errorf("%s: told %q, want %q", tt.addrs, told, tt.want)

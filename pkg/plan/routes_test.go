@@ -309,13 +309,7 @@ func TestFamilyNotNegotiated(t *testing.T) {
 		if tt.change != nil {
 			tt.change(&w)
 		}
-		got := ""
-		for _, e := range Make(bgpRules(), w).Events {
-			if e.Reason == vip.NoBGPSession {
-				got += e.Message
-			}
-		}
-		if got != tt.want {
+		if got := strings.Join(messages(Make(bgpRules(), w), vip.NoBGPSession), ""); got != tt.want {
 			t.Errorf("%s: the Event %q, want %q", tt.name, got, tt.want)
 		}
 	}
