@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -28,10 +27,11 @@ func TestReadAnnotations(t *testing.T) {
 		sixteen[i] = fmt.Sprintf("10.0.0.%d", i+1)
 	}
 	most := strings.Join(sixteen, ",")
-	tests := []struct {
+	type test struct {
 		key, value string
 		want       vip.Service
-	}{
+	}
+	tests := []test{
 		{addressesKey, "192.168.0.10", vip.Service{Addresses: addrs("192.168.0.10"), Source: addressesKey}},
 		{addressesKey, " 192.168.0.10 ,\tfd00::10 ", vip.Service{Addresses: addrs("192.168.0.10", "fd00::10"), Source: addressesKey}},
 		{addressesKey, "192.168.0.10,192.168.0.10,::ffff:192.168.0.10", vip.Service{Addresses: addrs("192.168.0.10"),
@@ -40,16 +40,6 @@ func TestReadAnnotations(t *testing.T) {
 		{addressesKey, "0.0.0.0,::", vip.Service{Addresses: addrs("0.0.0.0", "::"), Source: addressesKey}},
 		{addressesKey, "", vip.Service{}},
 		{addressesKey, "  ", vip.Service{}},
-		{addressesKey, "192.168.0.300", vip.Service{Source: addressesKey, Invalid: []string{
-			`kube-vip.io/loadbalancerIPs is "192.168.0.300": "192.168.0.300" is not an IP address; write IP addresses separated by commas, such as 192.168.0.10,fd00::10.`}}},
-		{addressesKey, "192.168.0.1,oops", vip.Service{Source: addressesKey, Invalid: []string{
-			`kube-vip.io/loadbalancerIPs is "192.168.0.1,oops": "oops" is not an IP address; write IP addresses separated by commas, such as 192.168.0.10,fd00::10.`}}},
-		{addressesKey, "192.168.0.1,", vip.Service{Source: addressesKey, Invalid: []string{
-			`kube-vip.io/loadbalancerIPs is "192.168.0.1,": an address is missing; write IP addresses separated by commas, such as 192.168.0.10,fd00::10.`}}},
-		{addressesKey, "fe80::1%eth0", vip.Service{Source: addressesKey, Invalid: []string{
-			`kube-vip.io/loadbalancerIPs is "fe80::1%eth0": "fe80::1%eth0" has a zone, which an address of a Service can't have; write IP addresses separated by commas, such as 192.168.0.10,fd00::10.`}}},
-		{addressesKey, "192.168.0.1/24", vip.Service{Source: addressesKey, Invalid: []string{
-			`kube-vip.io/loadbalancerIPs is "192.168.0.1/24": "192.168.0.1/24" is not an IP address; write IP addresses separated by commas, such as 192.168.0.10,fd00::10.`}}},
 		{poolKey, " web , db,,web", vip.Service{Pools: []string{"web", "db"}}},
 		{"metallb.io/address-pool", "web", vip.Service{Pools: []string{"web"}}},
 		{"metallb.universe.tf/address-pool", "web", vip.Service{Pools: []string{"web"}}},
@@ -64,64 +54,33 @@ func TestReadAnnotations(t *testing.T) {
 			Source: "metallb.universe.tf/loadBalancerIPs"}},
 		{"lbipam.cilium.io/ips", "192.168.0.10", vip.Service{Addresses: addrs("192.168.0.10"), Source: "lbipam.cilium.io/ips"}},
 		{"io.cilium/lb-ipam-ips", "192.168.0.10", vip.Service{Addresses: addrs("192.168.0.10"), Source: "io.cilium/lb-ipam-ips"}},
-		{"lbipam.cilium.io/ips", "x", vip.Service{Source: "lbipam.cilium.io/ips", Invalid: []string{
-			`lbipam.cilium.io/ips is "x": "x" is not an IP address; write IP addresses separated by commas, such as 192.168.0.10,fd00::10.`}}},
 		{announceKey, "bgp", vip.Service{Announce: []vip.Method{vip.ByBGP}}},
 		{announceKey, " ARP, bgp,arp", vip.Service{Announce: []vip.Method{vip.ByARP, vip.ByBGP}}},
 		{announceKey, "", vip.Service{}},
-		{announceKey, "bgp,ospf", vip.Service{Announce: []vip.Method{}, Invalid: []string{
-			`heraldvip.io/announce is "bgp,ospf": write arp, bgp, or both with a comma between. Until then the VIP is not announced, unless it is already and only one of the two is enabled.`}}},
 		{communitiesKey, "65000:100, 65000:1:100,no-export",
 			vip.Service{BGPAttributes: vip.BGPAttributes{Communities: []vip.Community{65000<<16 | 100, 0xffffff01},
 				LargeCommunities: []vip.LargeCommunity{{65000, 1, 100}}}}},
 		{communitiesKey, "none", vip.Service{BGPAttributes: vip.BGPAttributes{Communities: []vip.Community{}}}},
-		{communitiesKey, "1:2,x", vip.Service{Invalid: []string{
-			`heraldvip.io/bgp-communities is "1:2,x": community 2, "x", is neither 0..65535:0..65535, nor a:b:c of 32 bits each, nor a well-known name. The default is used.`}}},
 		{localPrefKey, "0", vip.Service{BGPAttributes: vip.BGPAttributes{LocalPref: new(uint32)}}},
-		{medKey, "4294967296", vip.Service{Invalid: []string{`heraldvip.io/bgp-med is "4294967296": write a whole number from 0 to 4294967295. The default is used.`}}},
-		{prependKey, "17", vip.Service{Invalid: []string{`heraldvip.io/bgp-prepend is "17": write a whole number from 0 to 16. The default is used.`}}},
 		{peersKey, "192.0.2.1, FD00:0::1,eth0", vip.Service{BGPAttributes: vip.BGPAttributes{Peers: []string{"192.0.2.1",
 			"fd00::1", "eth0"}}}},
 		{peersKey, strings.Repeat("eth0,", maxPeers) + "eth1",
 			vip.Service{BGPAttributes: vip.BGPAttributes{Peers: []string{}}, Invalid: []string{
 				`heraldvip.io/bgp-peers is "` + strings.Repeat("eth0,", 12) +
 					`"...: it names 101 peers, and may name 100. The VIP is announced to no peer.`}}},
-		{peersKey, "192.0.2.1,", vip.Service{BGPAttributes: vip.BGPAttributes{Peers: []string{}}, Invalid: []string{
-			`heraldvip.io/bgp-peers is "192.0.2.1,": write the addresses or interfaces of peers with commas between. The VIP is announced to no peer.`}}},
 		{ignoreKey, "true", vip.Service{Ignore: true}},
 		{ignoreKey, "T", vip.Service{Ignore: true}},
 		{ignoreKey, " 1 ", vip.Service{Ignore: true}},
 		{ignoreKey, "false", vip.Service{}},
 		{ignoreKey, "", vip.Service{}},
-		{ignoreKey, "yes", vip.Service{Invalid: []string{`kube-vip.io/ignore is "yes": neither true nor false, so it counts as false.`}}},
 		{withoutEndpointsKey, "true", vip.Service{AllowWithoutEndpoints: true}},
 		{allPortsKey, "true", vip.Service{AllPorts: true}},
-		{withoutEndpointsKey, "no!",
-			vip.Service{Invalid: []string{`kube-vip.io/allow-reconcile-without-endpoints is "no!": neither true nor false, so it counts as false.`}}},
 		{interfaceKey, "eth0.100", vip.Service{Interface: "eth0.100"}},
 		{interfaceKey, "auto", vip.Service{Interface: "auto"}},
 		{interfaceKey, " eth1 ", vip.Service{Interface: "eth1"}},
-		{interfaceKey, "averylongname015", vip.Service{Interface: "averylongname015", Invalid: []string{
-			`kube-vip.io/serviceInterface is "averylongname015": no name of a network interface; write one of at most 15 characters, or auto.`}}},
-		{interfaceKey, "a/b", vip.Service{Interface: "a/b", Invalid: []string{
-			`kube-vip.io/serviceInterface is "a/b": no name of a network interface; write one of at most 15 characters, or auto.`}}},
 		{leaseNameKey, "shared", vip.Service{Lease: "shared"}},
 		{leaseNameKey, "default/shared", vip.Service{Lease: "shared"}},
 		{leaseNameKey, "", vip.Service{}},
-		{leaseNameKey, "kube-system/kube-scheduler", vip.Service{Invalid: []string{
-			`kube-vip.io/leaseName is "kube-system/kube-scheduler": the Lease must be in the Service's own namespace; write a name, or default/name. The default is used.`}}},
-		{leaseNameKey, "/shared", vip.Service{Invalid: []string{
-			`kube-vip.io/leaseName is "/shared": the Lease must be in the Service's own namespace; write a name, or default/name. The default is used.`}}},
-		{leaseNameKey, "Shared", vip.Service{Invalid: []string{
-			`kube-vip.io/leaseName is "Shared": no name that a Lease can have; write lower case letters, digits, - and . only. The default is used.`}}},
-		{leaseNameKey, "default/a/b", vip.Service{Invalid: []string{
-			`kube-vip.io/leaseName is "default/a/b": no name that a Lease can have; write lower case letters, digits, - and . only. The default is used.`}}},
-		{leaseNameKey, "herald-node-n1", vip.Service{Invalid: []string{
-			`kube-vip.io/leaseName is "herald-node-n1": names that begin with herald-node- are those of node leases; write another. The default is used.`}}},
-		{leaseNameKey, "herald-table", vip.Service{Invalid: []string{
-			`kube-vip.io/leaseName is "herald-table": a Lease that Herald uses for something else; write another. The default is used.`}}},
-		{leaseNameKey, "default/herald-pools", vip.Service{Invalid: []string{
-			`kube-vip.io/leaseName is "default/herald-pools": a Lease that Herald uses for something else; write another. The default is used.`}}},
 		{leaseNameKey, "herald-pools-2", vip.Service{Lease: "herald-pools-2"}},
 		{leaseNameKey, long, vip.Service{Invalid: []string{
 			`kube-vip.io/leaseName is "` + long[:60] +
@@ -136,43 +95,18 @@ func TestReadAnnotations(t *testing.T) {
 		{ipModeKey, "VIP", vip.Service{IPMode: vip.ModeVIP}},
 		{ipModeKey, "proxy", vip.Service{IPMode: vip.ModeProxy}},
 		{ipModeKey, "", vip.Service{}},
-		{ipModeKey, "NAT", vip.Service{Invalid: []string{`heraldvip.io/ip-mode is "NAT": write VIP or Proxy. The default is used.`}}},
 		{vipHostKey, "n1", vip.Service{VIPHost: "n1"}},
-		{serviceVLANKey, "100", vip.Service{Invalid: []string{
-			"kube-vip.io/serviceVLAN is not supported by this version of Herald: the VIP is announced without a VLAN; make " +
-				"an interface for the VLAN on the nodes, and name it in kube-vip.io/serviceInterface."}}},
-		{egressKey, "true", vip.Service{Invalid: []string{
-			`kube-vip.io/egress is "true": the Service has no spec.selector, which says what its pods are. What they send keeps its source.`}}},
-		{"kube-vip.io/egress-allowed-network", "10.0.0.0/8", vip.Service{Invalid: []string{
-			"kube-vip.io/egress-allowed-network is not known; did you mean kube-vip.io/egress-allowed-networks? It has no " + "effect."}}},
 		{egressKey, "false", vip.Service{}},
 		{serviceVLANKey, "", vip.Service{}},
 		{hwaddrKey, "00:00:6C:00:00:01", vip.Service{DHCP: vip.DHCP{MAC: "00:00:6c:00:00:01"}}},
 		{hwaddrKey, "0E-00-5e-00-00-01", vip.Service{DHCP: vip.DHCP{MAC: "0e:00:5e:00:00:01"}}},
-		{hwaddrKey, "00:00:5e:00:01:07", vip.Service{Invalid: []string{
-			`kube-vip.io/hwaddr is "00:00:5e:00:01:07": not locally administered: the second digit must be 2, 6, a or e, as in 02:00:5e:10:20:30. The default is used.`}}},
-		{hwaddrKey, "01:00:5e:00:00:01", vip.Service{Invalid: []string{
-			`kube-vip.io/hwaddr is "01:00:5e:00:00:01": no MAC address of one interface; write one such as 02:00:5e:10:20:30. The default is used.`}}},
-		{hwaddrKey, "00:00:00:00:00:00", vip.Service{Invalid: []string{
-			`kube-vip.io/hwaddr is "00:00:00:00:00:00": no MAC address of one interface; write one such as 02:00:5e:10:20:30. The default is used.`}}},
-		{hwaddrKey, "00-00", vip.Service{Invalid: []string{
-			`kube-vip.io/hwaddr is "00-00": no MAC address of one interface; write one such as 02:00:5e:10:20:30. The default is used.`}}},
 		{hostnameKey, "mydhcp-test", vip.Service{DHCP: vip.DHCP{Hostname: "mydhcp-test"}}},
 		{hostnameKey, "Web.Example.COM", vip.Service{DHCP: vip.DHCP{Hostname: "Web.Example.COM"}}},
-		{hostnameKey, "a b", vip.Service{Invalid: []string{
-			`kube-vip.io/loadbalancerHostname is "a b": no host name; write letters, digits, dashes and dots, at most 63 between two dots. No name is given.`}}},
 		{requestedKey, "10.0.0.5,fd00::5", vip.Service{DHCP: vip.DHCP{Requested: addrs("10.0.0.5", "fd00::5")}}},
-		{requestedKey, "10.0.0.5,10.0.0.6", vip.Service{Invalid: []string{
-			`kube-vip.io/requestedIP is "10.0.0.5,10.0.0.6": two addresses of one family; write one IP address, or one of each family. No address is asked for.`}}},
-		{requestedKey, "x", vip.Service{Invalid: []string{
-			`kube-vip.io/requestedIP is "x": "x" is not an IP address; write one IP address, or one of each family. No address is asked for.`}}},
 		{requestedKey, "0.0.0.0", vip.Service{}},
 		{macvlanKey, "shared", vip.Service{DHCP: vip.DHCP{Macvlan: "shared"}}},
-		{macvlanKey, "../eth0", vip.Service{Invalid: []string{
-			`kube-vip.io/macvlanName is "../eth0": no name of a network interface; write one of at most 15 characters. The default is used.`}}},
 		{broadcastKey, "true", vip.Service{DHCP: vip.DHCP{Broadcast: true}}},
 		{rpFilterKey, "1", vip.Service{DHCP: vip.DHCP{RPFilter: "1"}}},
-		{rpFilterKey, "3", vip.Service{Invalid: []string{`kube-vip.io/rp_filter is "3": write 0, 1 or 2. The default is used.`}}},
 		{dhcpLeaseKey, `[{"address":"10.0.0.5","bits":24,"mac":"02:00:00:00:00:01","server":"10.0.0.1","expires":"2026-01-01T00:00:00Z"},{"address":"fd00::5","bits":128,"mac":"02:00:00:00:00:01"}]`,
 			vip.Service{DHCP: vip.DHCP{Leases: []vip.DHCPLease{
 				{Addr: addrs("10.0.0.5")[0], Bits: 24, MAC: "02:00:00:00:00:01", Server: "10.0.0.1",
@@ -181,17 +115,75 @@ func TestReadAnnotations(t *testing.T) {
 		{dhcpLeaseKey, `[{"address":"10.0.0.5","bits":99,"mac":"02:00:00:00:00:01"},{"address":"127.0.0.1","bits":8},{"bits":8},{"address":"fe80::1%eth0","bits":128}]`, vip.Service{}},
 		{dhcpLeaseKey, `{`, vip.Service{}},
 		{"example.com/anything", "goes", vip.Service{}},
-		{"kube-vip.io/loadbalancerIP", "192.168.0.10", vip.Service{Invalid: []string{
-			"kube-vip.io/loadbalancerIP is not known; did you mean kube-vip.io/loadbalancerIPs? It has no effect."}}},
-		{"kube-vip.io/LoadBalancerIPs", "192.168.0.10", vip.Service{Invalid: []string{
-			"kube-vip.io/LoadBalancerIPs is not known; did you mean kube-vip.io/loadbalancerIPs? It has no effect."}}},
-		{"heraldvip.io/loadbalancerIPs", "192.168.0.10", vip.Service{Invalid: []string{
-			"heraldvip.io/loadbalancerIPs is not known; did you mean kube-vip.io/loadbalancerIPs? It has no effect."}}},
-		{"heraldvip.io/allowed-annotations", "*", vip.Service{Invalid: []string{
-			"heraldvip.io/allowed-annotations is not known on a Service. It has no effect."}}},
 		{"kube-vip.io/active-endpoint", "10.0.0.1", vip.Service{}}, // kube-vip writes it
 		{"kube-vip.io/egress-ipv6", "true", vip.Service{}},
 		{"kube-vip.io/ignored-by-nobody", "x", vip.Service{}},
+	}
+	none := vip.Service{}
+	const writeAddresses = "; write IP addresses separated by commas, such as 192.168.0.10,fd00::10."
+	const noAddress = "is not an IP address" + writeAddresses
+	for _, tt := range []struct {
+		key, value string
+		want       vip.Service
+		wrong      string // what is said, without the annotation and its value
+	}{
+		{addressesKey, "192.168.0.300", vip.Service{Source: addressesKey}, `"192.168.0.300" ` + noAddress},
+		{addressesKey, "192.168.0.1,oops", vip.Service{Source: addressesKey}, `"oops" ` + noAddress},
+		{addressesKey, "192.168.0.1,", vip.Service{Source: addressesKey}, "an address is missing" + writeAddresses},
+		{addressesKey, "fe80::1%eth0", vip.Service{Source: addressesKey},
+			`"fe80::1%eth0" has a zone, which an address of a Service can't have` + writeAddresses},
+		{addressesKey, "192.168.0.1/24", vip.Service{Source: addressesKey}, `"192.168.0.1/24" ` + noAddress},
+		{"lbipam.cilium.io/ips", "x", vip.Service{Source: "lbipam.cilium.io/ips"}, `"x" ` + noAddress},
+		{announceKey, "bgp,ospf", vip.Service{Announce: []vip.Method{}},
+			"write arp, bgp, or both with a comma between. Until then the VIP is not announced, unless it is already and only one of the two is enabled."},
+		{communitiesKey, "1:2,x", none,
+			`community 2, "x", is neither 0..65535:0..65535, nor a:b:c of 32 bits each, nor a well-known name. The default is used.`},
+		{medKey, "4294967296", none, "write a whole number from 0 to 4294967295. The default is used."},
+		{prependKey, "17", none, "write a whole number from 0 to 16. The default is used."},
+		{peersKey, "192.0.2.1,", vip.Service{BGPAttributes: vip.BGPAttributes{Peers: []string{}}},
+			"write the addresses or interfaces of peers with commas between. The VIP is announced to no peer."},
+		{ignoreKey, "yes", none, "neither true nor false, so it counts as false."},
+		{withoutEndpointsKey, "no!", none, "neither true nor false, so it counts as false."},
+		{interfaceKey, "averylongname015", vip.Service{Interface: "averylongname015"},
+			"no name of a network interface; write one of at most 15 characters, or auto."},
+		{interfaceKey, "a/b", vip.Service{Interface: "a/b"}, "no name of a network interface; write one of at most 15 characters, or auto."},
+		{leaseNameKey, "kube-system/kube-scheduler", none,
+			"the Lease must be in the Service's own namespace; write a name, or default/name. The default is used."},
+		{leaseNameKey, "/shared", none, "the Lease must be in the Service's own namespace; write a name, or default/name. The default is used."},
+		{leaseNameKey, "Shared", none, "no name that a Lease can have; write lower case letters, digits, - and . only. The default is used."},
+		{leaseNameKey, "default/a/b", none, "no name that a Lease can have; write lower case letters, digits, - and . only. The default is used."},
+		{leaseNameKey, "herald-node-n1", none, "names that begin with herald-node- are those of node leases; write another. The default is used."},
+		{leaseNameKey, "herald-table", none, "a Lease that Herald uses for something else; write another. The default is used."},
+		{leaseNameKey, "default/herald-pools", none, "a Lease that Herald uses for something else; write another. The default is used."},
+		{ipModeKey, "NAT", none, "write VIP or Proxy. The default is used."},
+		{serviceVLANKey, "100", none,
+			"kube-vip.io/serviceVLAN is not supported by this version of Herald: the VIP is announced without a VLAN; make an interface for the VLAN on the nodes, and name it in kube-vip.io/serviceInterface."},
+		{egressKey, "true", none, "the Service has no spec.selector, which says what its pods are. What they send keeps its source."},
+		{"kube-vip.io/egress-allowed-network", "10.0.0.0/8", none,
+			"kube-vip.io/egress-allowed-network is not known; did you mean kube-vip.io/egress-allowed-networks? It has no effect."},
+		{hwaddrKey, "00:00:5e:00:01:07", none,
+			"not locally administered: the second digit must be 2, 6, a or e, as in 02:00:5e:10:20:30. The default is used."},
+		{hwaddrKey, "01:00:5e:00:00:01", none, "no MAC address of one interface; write one such as 02:00:5e:10:20:30. The default is used."},
+		{hwaddrKey, "00:00:00:00:00:00", none, "no MAC address of one interface; write one such as 02:00:5e:10:20:30. The default is used."},
+		{hwaddrKey, "00-00", none, "no MAC address of one interface; write one such as 02:00:5e:10:20:30. The default is used."},
+		{hostnameKey, "a b", none, "no host name; write letters, digits, dashes and dots, at most 63 between two dots. No name is given."},
+		{requestedKey, "10.0.0.5,10.0.0.6", none, "two addresses of one family; write one IP address, or one of each family. No address is asked for."},
+		{requestedKey, "x", none, `"x" is not an IP address; write one IP address, or one of each family. No address is asked for.`},
+		{macvlanKey, "../eth0", none, "no name of a network interface; write one of at most 15 characters. The default is used."},
+		{rpFilterKey, "3", none, "write 0, 1 or 2. The default is used."},
+		{"kube-vip.io/loadbalancerIP", "192.168.0.10", none,
+			"kube-vip.io/loadbalancerIP is not known; did you mean kube-vip.io/loadbalancerIPs? It has no effect."},
+		{"kube-vip.io/LoadBalancerIPs", "192.168.0.10", none,
+			"kube-vip.io/LoadBalancerIPs is not known; did you mean kube-vip.io/loadbalancerIPs? It has no effect."},
+		{"heraldvip.io/loadbalancerIPs", "192.168.0.10", none,
+			"heraldvip.io/loadbalancerIPs is not known; did you mean kube-vip.io/loadbalancerIPs? It has no effect."},
+		{"heraldvip.io/allowed-annotations", "*", none, "heraldvip.io/allowed-annotations is not known on a Service. It has no effect."},
+	} {
+		if !strings.HasPrefix(tt.wrong, tt.key) {
+			tt.wrong = fmt.Sprintf("%s is %q: %s", tt.key, tt.value, tt.wrong)
+		}
+		tt.want.Invalid = []string{tt.wrong}
+		tests = append(tests, test{tt.key, tt.value, tt.want})
 	}
 	for _, tt := range tests {
 		t.Run(tt.key+"="+tt.value[:min(len(tt.value), 40)], func(t *testing.T) {
