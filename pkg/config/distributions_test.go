@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-
 	"github.com/heraldvip/herald/testing/check"
 )
 

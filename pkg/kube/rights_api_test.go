@@ -271,78 +271,62 @@ func TestAdmission(t *testing.T) {
 		for _, r := range requests {
 			resp, answer := api.doAs(t, r.user, r.method, r.path, r.body)
 			if ok := resp.StatusCode < 300; ok != (r.refused == "") || !strings.Contains(answer, r.refused) {
-				t.Errorf("%s: %s %s %.300s is answered by %d %.600s, want %q", r.user, r.method, r.path, r.body, resp.StatusCode,
-					answer, r.refused)
+				t.Errorf("%s: %s %s %.300s is answered by %d %.600s, want %q", r.user, r.method, r.path, r.body, resp.StatusCode, answer, r.refused)
 			}
 		}
 	}
 	dry := "?dryRun=All"
 	stored := func(path string) string { return api.must(t, "GET", path, "") }
-	expect(
-		request{tenant, "POST", services + dry, service("a", ""), ""},
-		request{tenant, "POST", services + dry, service("a", `"kube-vip.io/forwardUPNP":"true"`),
+	annotated := func(annotation string) string { return `{"metadata":{"annotations":{` + annotation + `}}}` }
+	old, status, kept := services+"/old"+dry, services+"/old/status"+dry, services+"/kept/status"+dry
+	const labelled, others = "managed-by=herald", "no labels, owners or finalizers"
+	const hwaddr, cleanup = `"kube-vip.io/hwaddr":"02:00:00:00:00:02"`, `"service.kubernetes.io/load-balancer-cleanup"`
+	expect([]request{
+		{tenant, "POST", services + dry, service("a", ""), ""},
+		{tenant, "POST", services + dry, service("a", `"kube-vip.io/forwardUPNP":"true"`),
 			"may not set kube-vip.io/forwardUPNP on a Service: its annotation heraldvip.io/allowed-annotations"},
-		request{tenant, "POST", services + dry, service("a", `"kube-vip.io/loadbalancerHostname":"wpad"`),
+		{tenant, "POST", services + dry, service("a", `"kube-vip.io/loadbalancerHostname":"wpad"`),
 			"may not set kube-vip.io/loadbalancerHostname on a Service"},
-		request{tenant, "POST", services + dry, service("a", `"heraldvip.io/dhcp-lease":"[]"`),
-			"may not set heraldvip.io/dhcp-lease on a Service"},
+		{tenant, "POST", services + dry, service("a", `"heraldvip.io/dhcp-lease":"[]"`), "may not set heraldvip.io/dhcp-lease on a Service"},
 		// What is there may be changed in other respects.
-		request{tenant, "PATCH", services + "/old" + dry, `{"metadata":{"labels":{"a":"b"}}}`, ""},
-		request{tenant, "PATCH", services + "/old" + dry,
-			`{"metadata":{"annotations":{"kube-vip.io/hwaddr":"02:00:00:00:00:02"}}}`, "may not set kube-vip.io/hwaddr"},
-		request{tenant, "PATCH", services + "/old" + dry, `{"metadata":{"annotations":{"kube-vip.io/hwaddr":null}}}`, ""},
-		request{serviceAccount, "PATCH", services + "/old/status" + dry,
-			`{"metadata":{"annotations":{"kube-vip.io/vipHost":"n1","kube-vip.io/requestedIP":"10.77.0.9","heraldvip.io/dhcp-lease":"[]"}}}`, ""},
+		{tenant, "PATCH", old, `{"metadata":{"labels":{"a":"b"}}}`, ""},
+		{tenant, "PATCH", old, annotated(hwaddr), "may not set kube-vip.io/hwaddr"},
+		{tenant, "PATCH", old, annotated(`"kube-vip.io/hwaddr":null`), ""},
+		{serviceAccount, "PATCH", status,
+			annotated(`"kube-vip.io/vipHost":"n1","kube-vip.io/requestedIP":"10.77.0.9","heraldvip.io/dhcp-lease":"[]"`), ""},
 		// Herald's token.
-		request{serviceAccount, "POST", leases + dry, strings.Replace(own, "own", "mine", 1), ""},
-		request{serviceAccount, "PUT", leases + "/own" + dry, stored(leases + "/own"), ""},
-		request{serviceAccount, "DELETE", leases + "/own" + dry, "", ""},
-		request{serviceAccount, "POST", leases + dry, lease("mine", claim), "managed-by=herald"},
-		request{serviceAccount, "DELETE", election, "", "managed-by=herald"},
-		request{serviceAccount, "PUT", election, strings.Replace(stored(election), `"n1"`, `"thief"`, 1), "managed-by=herald"},
-		request{serviceAccount, "PUT", election, strings.Replace(stored(election), `"name"`,
-			`"labels":{"app.kubernetes.io/managed-by":"herald"},"name"`, 1), "managed-by=herald"},
-		request{serviceAccount, "PATCH", services + "/old/status" + dry, `{"status":{"loadBalancer":{"ingress":[{"ip":"10.9.9.9"}]}}}`, ""},
-		request{serviceAccount, "PATCH", services + "/old/status" + dry,
-			`{"metadata":{"annotations":{"kube-vip.io/hwaddr":"02:00:00:00:00:02"}}}`, "only its own annotations"},
-		request{serviceAccount, "PATCH", services + "/old/status" + dry,
-			`{"metadata":{"annotations":{"kube-vip.io/hwaddr":null}}}`, "only its own annotations"},
-		request{serviceAccount, "PATCH", services + "/old/status" + dry,
-			`{"metadata":{"annotations":{"example.com/other":"x"}}}`, "only its own annotations"},
-		request{serviceAccount, "PATCH", services + "/old/status" + dry, `{"metadata":{"labels":{"app":"other"}}}`,
-			"no labels, owners or finalizers"},
-		request{serviceAccount, "PATCH", services + "/old/status" + dry, `{"metadata":{"finalizers":["example.com/stuck"]}}`,
-			"no labels, owners or finalizers"},
-		request{serviceAccount, "PATCH", services + "/old/status" + dry,
-			`{"metadata":{"finalizers":["service.kubernetes.io/load-balancer-cleanup"]}}`, ""},
-		request{serviceAccount, "PATCH", services + "/old/status" + dry,
-			`{"metadata":{"finalizers":["service.kubernetes.io/load-balancer-cleanup","example.com/stuck"]}}`,
-			"no labels, owners or finalizers"},
-		request{serviceAccount, "PATCH", services + "/kept/status" + dry, `{"metadata":{"finalizers":["example.com/stuck"]}}`, ""},
-		request{serviceAccount, "PATCH", services + "/kept/status" + dry,
-			`{"metadata":{"finalizers":["service.kubernetes.io/load-balancer-cleanup"]}}`, "no labels, owners or finalizers"},
-	)
+		{serviceAccount, "POST", leases + dry, strings.Replace(own, "own", "mine", 1), ""},
+		{serviceAccount, "PUT", leases + "/own" + dry, stored(leases + "/own"), ""},
+		{serviceAccount, "DELETE", leases + "/own" + dry, "", ""},
+		{serviceAccount, "POST", leases + dry, lease("mine", claim), labelled},
+		{serviceAccount, "DELETE", election, "", labelled},
+		{serviceAccount, "PUT", election, strings.Replace(stored(election), `"n1"`, `"thief"`, 1), labelled},
+		{serviceAccount, "PUT", election, strings.Replace(stored(election), `"name"`,
+			`"labels":{"app.kubernetes.io/managed-by":"herald"},"name"`, 1), labelled},
+		{serviceAccount, "PATCH", status, `{"status":{"loadBalancer":{"ingress":[{"ip":"10.9.9.9"}]}}}`, ""},
+		{serviceAccount, "PATCH", status, annotated(hwaddr), "only its own annotations"},
+		{serviceAccount, "PATCH", status, annotated(`"kube-vip.io/hwaddr":null`), "only its own annotations"},
+		{serviceAccount, "PATCH", status, annotated(`"example.com/other":"x"`), "only its own annotations"},
+		{serviceAccount, "PATCH", status, `{"metadata":{"labels":{"app":"other"}}}`, others},
+		{serviceAccount, "PATCH", status, `{"metadata":{"finalizers":["example.com/stuck"]}}`, others},
+		{serviceAccount, "PATCH", status, `{"metadata":{"finalizers":[` + cleanup + `]}}`, ""},
+		{serviceAccount, "PATCH", status, `{"metadata":{"finalizers":[` + cleanup + `,"example.com/stuck"]}}`, others},
+		{serviceAccount, "PATCH", kept, `{"metadata":{"finalizers":["example.com/stuck"]}}`, ""},
+		{serviceAccount, "PATCH", kept, `{"metadata":{"finalizers":[` + cleanup + `]}}`, others},
+	}...)
 
-	api.must(t, "PATCH", "/api/v1/namespaces/"+ns,
-		`{"metadata":{"annotations":{"heraldvip.io/allowed-annotations":"kube-vip.io/forwardUPNP"}}}`)
-	check.Until(t, 20*time.Second, "the namespace may have what its annotations list", func() error {
-		if resp, answer := api.doAs(t, tenant, "POST", services+dry, service("a",
-			`"kube-vip.io/forwardUPNP":"true"`)); resp.StatusCode != http.StatusCreated {
-			return fmt.Errorf("%d %s", resp.StatusCode, answer)
-		}
-		return nil
-	})
-	expect(
-		request{tenant, "POST", services + dry, service("a", `"kube-vip.io/hwaddr":"02:00:00:00:00:01"`), "may not set kube-vip.io/hwaddr"},
-	)
-	api.must(t, "PATCH", "/api/v1/namespaces/"+ns, `{"metadata":{"annotations":{"heraldvip.io/allowed-annotations":"*"}}}`)
-	check.Until(t, 20*time.Second, "the namespace may set every annotation", func() error {
-		if resp, answer := api.doAs(t, tenant, "POST", services+dry, service("a",
-			`"kube-vip.io/hwaddr":"02:00:00:00:00:01"`)); resp.StatusCode != http.StatusCreated {
-			return fmt.Errorf("%d %s", resp.StatusCode, answer)
-		}
-		return nil
-	})
+	for _, tt := range []struct{ allowed, annotation, refused string }{
+		{"kube-vip.io/forwardUPNP", `"kube-vip.io/forwardUPNP":"true"`, "may not set kube-vip.io/hwaddr"}, {"*", hwaddr, ""},
+	} {
+		api.must(t, "PATCH", "/api/v1/namespaces/"+ns, annotated(`"heraldvip.io/allowed-annotations":"`+tt.allowed+`"`))
+		check.Until(t, 20*time.Second, "the namespace may have "+tt.allowed, func() error {
+			if resp, answer := api.doAs(t, tenant, "POST", services+dry, service("a", tt.annotation)); resp.StatusCode != http.StatusCreated {
+				return fmt.Errorf("%d %s", resp.StatusCode, answer)
+			}
+			return nil
+		})
+		expect(request{tenant, "POST", services + dry, service("a", hwaddr), tt.refused})
+	}
 }
 
 // TestInspect: the version is read, and of the permissions asked for those that are missing are returned.
