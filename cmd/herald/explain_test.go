@@ -11,7 +11,11 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 
+	"github.com/heraldvip/herald/pkg/agent"
+	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/kube"
+	"github.com/heraldvip/herald/pkg/plan"
+	"github.com/heraldvip/herald/pkg/serve"
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
@@ -300,5 +304,107 @@ func TestServiceArgument(t *testing.T) {
 		if got != tt.want {
 			t.Errorf("%+v %q: got %s, want %s", tt.flags, tt.arg, got, tt.want)
 		}
+	}
+}
+
+// TestOneAnswer: for each reason that a condition may have, herald status, herald explain, the page of a node that knows less, and the JSON say the same of a
+// Service: reason, message and what to do.
+func TestOneAnswer(t *testing.T) {
+	for _, r := range vip.Reasons {
+		if plan.LevelOf(r.Reason) == plan.Fine {
+			continue
+		}
+		t.Run(string(r.Reason), func(t *testing.T) {
+			web := withAnswer(serviceWith("web", "", ""), r.Reason, "because of this")
+			want := plan.NewAnswer(web.Key, r.Reason, "because of this")
+			s := kube.Snapshot{Services: []vip.Service{web}, Leases: []*coordinationv1.Lease{nodeLease("n1", time.Second, linkUp)}, Nodes: []vip.Node{{Name: "n1"}}}
+			row := newStatusReport(s, inNamespace(""), noon).Services[0]
+			if row.Problem != want.String() || row.Reason != r.Reason || row.Advice != want.Advice {
+				t.Errorf("status: %+v", row)
+			}
+			e, err := newExplainer(s, nil, noon).service(web.Key)
+			if err != nil || r.Reason != vip.VIPClaiming && e.headline() != want.String() || e.Advice != want.Advice && r.Reason != vip.VIPClaiming {
+				t.Errorf("explain: %v %+v", err, e)
+			}
+			pass := &agent.Pass{
+				World: vip.World{Now: noon, Self: "n2", Services: s.Services, Tenure: vip.Tenure{Until: noon.Add(time.Minute)}},
+				Plan:  vip.Plan{Verdicts: []vip.Verdict{{Service: web.Key, Reason: vip.NoAddress, Message: "all that this node knows"}}},
+			}
+			var v serve.View
+			fillOverview(&v, pass, nil)
+			if x := v.Services[0]; x.Reason != string(r.Reason) || x.Message != want.Message || x.Class != string(want.Level) {
+				t.Errorf("the page: %+v", x)
+			}
+			if r.Reason != vip.VIPClaiming && r.Reason != vip.DHCPPending && (len(v.Problems) != 1 || v.Problems[0].Message != want.String() || v.Problems[0].Advice != want.Advice) {
+				t.Errorf("the page: %+v", v.Problems)
+			}
+			if want.Advice == "" && !strings.Contains("VIPClaiming DHCPPending VIPWithdrawn NodeNameInUse PoolProblem", string(r.Reason)) {
+				t.Error("nothing says what to do")
+			}
+		})
+	}
+}
+
+// TestAnswerOfTwoConditions: a Service that is announced is said to be; unless its address has a fault.
+func TestAnswerOfTwoConditions(t *testing.T) {
+	for allocated, want := range map[vip.Reason]vip.Reason{vip.AddressSet: vip.VIPAnnounced, vip.AddressOutsidePools: vip.AddressOutsidePools} {
+		web := serviceWith("web", "10.0.0.1", "10.0.0.1")
+		web.Conditions = []vip.Condition{{Type: vip.Announced, Status: vip.ConditionTrue, Reason: vip.VIPAnnounced}, {Type: vip.Allocated, Status: vip.ConditionTrue, Reason: allocated}}
+		if got := plan.AnswerAbout(&web, vip.VIPElsewhere, "").Reason; got != want {
+			t.Errorf("%s: got %s, want %s", allocated, got, want)
+		}
+	}
+}
+
+// TestPublishedOptions: other nodes know of the VIP of the control plane, and whether Services are announced.
+func TestPublishedOptions(t *testing.T) {
+	for _, tt := range []struct{ env, want string }{
+		{"cp_enable=true vip_arp=true address=192.0.2.10", `{"arp":true,"lease":"kube-system/plndr-svcs-lock","classStrict":true,"controlPlane":["192.0.2.10"],"controlPlaneLease":"kube-system/plndr-cp-lock"}`},
+		{"svc_enable=true vip_routingtable=true vip_routingtableid=7 svc_pools=", `{"services":true,"routingTable":7,"lease":"kube-system/plndr-svcs-lock","classStrict":true}`},
+		{"svc_enable=true vip_arp=true address=192.0.2.10 svc_election=true svc_pools=", `{"services":true,"arp":true,"election":true,"classStrict":true}`},
+	} {
+		cfg, _, err := config.Parse(config.Sources{Env: strings.Fields(tt.env), Hostname: "n1"})
+		check.OK(t, err)
+		o := publishedOptions(cfg)
+		o.Class, o.ClassStrict = "", true
+		if got := string(check.Value(json.Marshal(o))(t)); got != tt.want {
+			t.Errorf("%s: got %s", tt.env, got)
+		}
+	}
+}
+
+// TestNoServicesNode: what commands say of Services follows from the nodes with svc_enable, though one that has cp_enable alone is the first by name.
+func TestNoServicesNode(t *testing.T) {
+	with := func(more string) string { return strings.TrimSuffix(linkUp, "}") + more + "}" }
+	cp1 := nodeLease("cp1", time.Second, with(`,"options":{"arp":true}`))
+	n1 := nodeLease("n1", time.Second, with(`,"serviceAddresses":"any","options":{"services":true,"arp":true,"election":true,"pools":"kube-system/kubevip"}`))
+	web := serviceWith("web", "10.0.0.1", "")
+	web.Endpoints = vip.Endpoints{Ready: []string{"n1"}}
+	left := serviceWith("left", "10.0.0.2", "10.0.0.2")
+	left.VIPHost = "cp1"
+	s := kube.Snapshot{Services: []vip.Service{left, web}, Leases: []*coordinationv1.Lease{cp1, n1}, Nodes: []vip.Node{{Name: "cp1"}, {Name: "n1"}}}
+	got := explained(t, s, "web")
+	for _, want := range []string{"cp1   no            its Herald announces no Services (svc_enable is false there)\n", "n1    yes"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+	var b strings.Builder
+	check.OK(t, newExplainer(s, nil, noon).writeNode(&b, "cp1", ""))
+	if !strings.Contains(b.String(), "VIPs of Services: its Herald announces no Services") || !strings.Contains(b.String(), "could carry 0 more") {
+		t.Error(b.String())
+	}
+	if k := publishedPools(s); k.Name != "kubevip" {
+		t.Errorf("the ConfigMap of pools is %s", k)
+	}
+	if got := whatMayBeAskedFor(s); !strings.Contains(got, "svc_addresses=any") {
+		t.Error(got)
+	}
+	if owner, _ := newStatusView(s, noon).owner(&left); owner != "" {
+		t.Errorf("a node that announces no Services owns one: %s", owner)
+	}
+	s.Leases = s.Leases[:1]
+	if e, err := newExplainer(s, nil, noon).service(web.Key); err != nil || e.Message != "svc_enable is false" {
+		t.Errorf("no node has svc_enable: %+v, %v", e, err)
 	}
 }

@@ -1,10 +1,14 @@
 package kube
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // Of a Service goes what Herald has written, and nothing else.
@@ -47,5 +51,71 @@ func TestCleanService(t *testing.T) {
 		if _, what, left := u.cleanService(tt.service); what != tt.what || left != tt.left {
 			t.Errorf("%s: %q, left %q\nwant %q, left %q", tt.name, what, left, tt.what, tt.left)
 		}
+	}
+}
+
+// An Uninstaller lists what Herald has written, removes it, and leaves what others have.
+func TestUninstaller(t *testing.T) {
+	api := startAPI(t)
+	ns := api.namespace(t)
+	services, leases := "/api/v1/namespaces/"+ns+"/services", "/apis/coordination.k8s.io/v1/namespaces/"+ns+"/leases"
+	api.must(t, "POST", services, `{"metadata":{"name":"web","finalizers":["example.com/other","service.kubernetes.io/load-balancer-cleanup"],
+		"annotations":{"heraldvip.io/announcer":"`+ns+`","kube-vip.io/vipHost":"n1","heraldvip.io/allocated":"range-global","kube-vip.io/loadbalancerIPs":"10.77.0.60","example.com/x":"y"}},
+		"spec":{"type":"LoadBalancer","ports":[{"port":80}]}}`)
+	api.must(t, "PATCH", services+"/web/status", `{"status":{"loadBalancer":{"ingress":[{"ip":"10.77.0.60"}]},"conditions":[
+		{"type":"heraldvip.io/Announced","status":"True","reason":"R","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"},
+		{"type":"example.com/Other","status":"True","reason":"R","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`)
+	t.Cleanup(func() { api.do("PATCH", services+"/web", `{"metadata":{"finalizers":null}}`) })
+	lease := func(name, labels, claim string) {
+		api.must(t, "POST", leases,
+			`{"metadata":{"name":"`+name+`","labels":{`+labels+`},"annotations":{"heraldvip.io/claim":"`+claim+`"}},"spec":{}}`)
+	}
+	const label = `"app.kubernetes.io/managed-by":"herald"`
+	lease("kubevip-web", label, "n1@7")
+	lease("mine", "", "n1@7")
+	edge := "/apis/coordination.k8s.io/v1/namespaces/" + api.namespace(t) + "/leases"
+	api.must(t, "POST", edge, `{"metadata":{"name":"kubevip-web","labels":{`+label+`}},"spec":{}}`)
+	api.must(t, "POST", edge, `{"metadata":{"name":"herald-table","labels":{`+label+`}},"spec":{}}`) // another installation's
+	api.must(t, "POST", "/api/v1/namespaces/"+ns+"/secrets", `{"metadata":{"name":"herald-peers"}}`)
+	api.must(t, "POST", "/api/v1/nodes",
+		`{"metadata":{"name":"`+ns+`","annotations":{"heraldvip.io/drain":"2026-01-01T00:00:00Z","example.com/x":"y"}}}`)
+	t.Cleanup(func() { api.do("DELETE", "/api/v1/nodes/"+ns, "") })
+
+	u := check.Value(NewUninstaller(api.as("admin"), ns, false))(t)
+	list := func() (lines []string) {
+		for _, x := range check.Value(u.Traces(t.Context()))(t) {
+			if x.Object.Namespace == ns || x.Object.Name == ns {
+				lines = append(lines, fmt.Sprintf("%s %s: %s", x.Kind, x.Object.Name, x.What))
+			}
+		}
+		return lines
+	}
+	const want = `Service web: the status; the finalizer; annotations heraldvip.io/announcer, kube-vip.io/vipHost, heraldvip.io/allocated, kube-vip.io/loadbalancerIPs; conditions heraldvip.io/Announced
+Lease kubevip-web: all
+Node %s: annotations heraldvip.io/drain
+Secret herald-peers: all`
+	if got := strings.Join(list(), "\n"); got != fmt.Sprintf(want, ns) {
+		t.Errorf("listed\n%s", got)
+	}
+	all := check.Value(u.Traces(t.Context()))(t)
+	api.must(t, "PATCH", services+"/web", `{"metadata":{"labels":{"a":"b"}}}`) // somebody writes it meanwhile
+	for _, x := range all {
+		if x.Object.Namespace == ns || x.Object.Name == ns {
+			check.OK(t, x.Remove(t.Context()))
+			check.OK(t, x.Remove(t.Context())) // gone by now
+		}
+	}
+	if left := list(); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+	web := api.must(t, "GET", services+"/web", "")
+	for _, part := range []string{`"finalizers":["example.com/other"]`, `"annotations":{"example.com/x":"y"}`,
+		`"type":"example.com/Other"`, `"loadBalancer":{}`} {
+		if !strings.Contains(web, part) {
+			t.Errorf("%s is not in %s", part, web)
+		}
+	}
+	for _, path := range []string{leases + "/mine", "/api/v1/nodes/" + ns} {
+		api.must(t, "GET", path, "")
 	}
 }

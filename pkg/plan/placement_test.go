@@ -5,7 +5,9 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -232,5 +234,209 @@ func TestIsolated(t *testing.T) {
 		if want := tt.name == "another is alive"; handsOver != want {
 			t.Errorf("%s: hands over %v, want %v", tt.name, handsOver, want)
 		}
+	}
+}
+
+// A new unit goes to the node with the lowest rank, however many units that has.
+func TestRankBeforeCount(t *testing.T) {
+	tests := []struct {
+		name   string
+		n1, n2 func(w *vip.World, m *vip.Member) // n1 has no unit, n2 has two
+		want   string
+	}{
+		{name: "both well: the fewest units", want: "n1"},
+		{name: "one restart is none", n1: restarted(1), want: "n1"},
+		{name: "restarts", n1: restarted(2), want: "n2"},
+		{name: "both restart: the fewest units", n1: restarted(2), n2: restarted(5), want: "n1"},
+		{name: "restarts, before stalled", n1: stalled, n2: restarted(6), want: "n2"},
+		{name: "restarts, before a faulty data plane", n1: faulty, n2: restarted(6), want: "n2"},
+		{name: "not ready", n1: notReady, want: "n2"},
+		{name: "not ready, before restarts", n1: restarted(2), n2: notReady, want: "n2"},
+		{name: "a faulty data plane", n1: faulty, want: "n2"},
+		{name: "both faulty: the fewest units", n1: faulty, n2: faulty, want: "n1"},
+		{name: "a faulty data plane, before stalled", n1: stalled, n2: faulty, want: "n2"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w := held(held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.51"), svc("new", "10.77.0.52", younger)), "a", "n2"), "b", "n2")
+			w.Members = slices.Delete(w.Members, 2, 3)
+			for i, f := range []func(*vip.World, *vip.Member){tt.n1, tt.n2} {
+				if f != nil {
+					f(&w, &w.Members[i])
+				}
+			}
+			for _, self := range []string{"n1", "n2"} { // both come to the same
+				w.Self = self
+				got := ""
+				for _, o := range Make(rules(), w).Owners {
+					if o.Unit == key("kubevip-new") {
+						got = o.Node
+					}
+				}
+				if got != tt.want {
+					t.Errorf("%s expects it to go to %q, want %s", self, got, tt.want)
+				}
+			}
+		})
+	}
+}
+
+func restarted(times int) func(*vip.World, *vip.Member) {
+	return func(_ *vip.World, m *vip.Member) { m.Info.Restarts = make([]int64, times) }
+}
+
+func stalled(_ *vip.World, m *vip.Member) { m.Stalled = true }
+
+func notReady(w *vip.World, m *vip.Member) {
+	w.Nodes = allNodes(vip.Node{Name: m.Name, NotReady: true})
+}
+
+// faulty says that the data plane of a node has a fault, and has had it for long enough to act if it is this node's.
+func faulty(w *vip.World, m *vip.Member) {
+	m.Info.DataPlaneFault = "kube-proxy is gone"
+	if m.Name == w.Self {
+		w.DataPlaneFault = m.Info.DataPlaneFault
+	}
+}
+
+func unproven(_ *vip.World, m *vip.Member) { m.Info.DataPlaneUnproven = true }
+
+// What n1 holds leaves it for a fault of its data plane, if another node is better.
+func TestDataPlaneFault(t *testing.T) {
+	const (
+		serves = "\nbind 10.77.0.50/32 dev eth0\nstatus a 10.77.0.50(VIP)\na: VIPAnnounced"
+		event  = "\nevent a VIPAnnounced"
+		keeps  = "kubevip-a -> n1" + serves + event
+		gives  = "kubevip-a -> "
+	)
+	n := func(name string, f func(*vip.World, *vip.Member)) func(*vip.World) {
+		return func(w *vip.World) {
+			f(w, &w.Members[slices.IndexFunc(w.Members, func(m vip.Member) bool { return m.Name == name })])
+		}
+	}
+	both := func(fs ...func(*vip.World)) func(*vip.World) {
+		return func(w *vip.World) {
+			for _, f := range fs {
+				f(w)
+			}
+		}
+	}
+	tests := []struct {
+		name   string
+		change func(*vip.World)
+		want   string
+	}{
+		{"none", func(*vip.World) {}, keeps},
+		{"a fault", n("n1", faulty), gives + "n2" + serves + event},
+		{"another node has one", n("n2", faulty), keeps},
+		{"the others don't know of it yet", both(n("n1", faulty), func(w *vip.World) { w.DataPlaneFault = "" }), keeps},
+		{"all have one", both(n("n1", faulty), n("n2", faulty), n("n3", faulty)), keeps},
+		{"the others have just begun", both(n("n1", faulty), n("n2", unproven), n("n3", unproven)), keeps},
+		{"one has just begun", both(n("n1", faulty), n("n2", unproven)), gives + "n3" + serves + event},
+		{"the only node without one is stalled", both(n("n1", faulty), n("n2", faulty), n("n3", stalled)), keeps},
+		{"the only node without one is drained", both(n("n1", faulty), n("n2", faulty), func(w *vip.World) {
+			w.Nodes = allNodes(vip.Node{Name: "n3", Drained: true})
+		}), keeps},
+		{"the only node without one restarts and is not ready", both(n("n1", faulty), n("n2", faulty), n("n3", restarted(3)), n("n3", notReady)), gives + "n3" + serves + event},
+		{"a renewal is late", both(n("n1", faulty), func(w *vip.World) { w.Tenure.RenewalLateSince = w.Now.Add(-time.Second) }), "kubevip-a -> n1" + serves},
+		{"not ready alone", n("n1", notReady), keeps},
+		{"restarts alone", n("n1", restarted(6)), keeps},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w := bind(rules(), held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1"))
+			w.Members[2].Info = info(true)
+			tt.change(&w)
+			diff(t, summary(Make(rules(), w)), tt.want)
+		})
+	}
+}
+
+// heldByN1 is n Services, all held by n1, and the other nodes stable.
+func heldByN1(n int) vip.World {
+	var all []vip.Service
+	for i := range n {
+		all = append(all, svc(fmt.Sprintf("s%d", i), fmt.Sprintf("10.77.0.%d", 50+i), func(s *vip.Service) { s.Created = epoch.Add(time.Duration(i) * time.Second) }))
+	}
+	w := world(all...)
+	for _, s := range all {
+		w = held(w, s.Key.Name, "n1")
+	}
+	for i := range w.Members {
+		w.Members[i].Stable = true
+	}
+	return w
+}
+
+// handOvers is what the plan gives away.
+func handOvers(p vip.Plan) string {
+	var all []string
+	for _, o := range p.Owners {
+		if o.Node != "" && o.Node != "n1" && !o.Stays {
+			all = append(all, o.Unit.Name+" to "+o.Node)
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+func TestRebalance(t *testing.T) {
+	tests := []struct {
+		name   string
+		n      int
+		change func(*Rules, *vip.World)
+		want   string
+	}{
+		{name: "the youngest, one at a time", n: 4, want: "kubevip-s3 to n2"},
+		{name: "not without the option", n: 4, change: func(r *Rules, _ *vip.World) { r.Rebalance = false }},
+		{name: "a difference of one is none", n: 1},
+		{name: "not to a node that came back just now", n: 4, change: func(_ *Rules, w *vip.World) { w.Members[1].Stable = false }, want: "kubevip-s3 to n3"},
+		{name: "not to a stalled one", n: 4, change: func(_ *Rules, w *vip.World) { w.Members[1].Stalled, w.Members[2].Stable = true, false }},
+		{name: "the next once the last has arrived", n: 4, change: func(_ *Rules, w *vip.World) {
+			w.HandingOver[key("kubevip-s3")] = vip.HandingOver{Successor: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
+		}},
+		{name: "not while the API server is away", n: 4, change: func(_ *Rules, w *vip.World) { w.Tenure.RenewalLateSince = w.Now }},
+		{name: "only where it may be", n: 4, change: func(_ *Rules, w *vip.World) {
+			for i := range w.Services {
+				w.Services[i].Local, w.Services[i].Endpoints = true, vip.Endpoints{Ready: []string{"n1", "n3"}}
+			}
+		}, want: "kubevip-s3 to n3"},
+		{name: "a drained node hands over all, and evenly", n: 4, change: func(_ *Rules, w *vip.World) {
+			w.Nodes = []vip.Node{{Name: "n1", Drained: true}, {Name: "n2"}, {Name: "n3"}}
+		}, want: "kubevip-s0 to n3, kubevip-s1 to n2, kubevip-s2 to n2, kubevip-s3 to n3"},
+		{name: "to a drained node goes nothing", n: 4, change: func(_ *Rules, w *vip.World) {
+			w.Nodes = []vip.Node{{Name: "n1"}, {Name: "n2", Drained: true}, {Name: "n3"}}
+		}, want: "kubevip-s3 to n3"},
+		{name: "a node that is being shut down hands over all", n: 2, change: func(_ *Rules, w *vip.World) {
+			w.Nodes = []vip.Node{{Name: "n1", ShuttingDown: true}, {Name: "n2", ShuttingDown: true}, {Name: "n3"}}
+		}, want: "kubevip-s0 to n3, kubevip-s1 to n3"},
+		{name: "but not if all are", n: 1, change: func(_ *Rules, w *vip.World) {
+			w.Nodes = []vip.Node{{Name: "n1", ShuttingDown: true}, {Name: "n2", ShuttingDown: true}, {Name: "n3", ShuttingDown: true}}
+		}},
+		{name: "what came from a node that returns goes back", n: 4, change: func(r *Rules, w *vip.World) {
+			r.Rebalance = false
+			w.Nodes = []vip.Node{{Name: "n1"}, {Name: "n2", ReturnUntil: w.Now.Add(time.Minute)}, {Name: "n3"}}
+			for _, name := range []string{"s0", "s2"} {
+				c := w.Claims[key("kubevip-"+name)]
+				c.PreviousHolder = "n2"
+				w.Claims[key("kubevip-"+name)] = c
+			}
+		}, want: "kubevip-s0 to n2, kubevip-s2 to n2"},
+		{name: "until its time is over", n: 4, change: func(r *Rules, w *vip.World) {
+			r.Rebalance = false
+			w.Nodes = allNodes(vip.Node{Name: "n2", ReturnUntil: w.Now})
+			w.Claims[key("kubevip-s0")] = vip.Claim{Holder: "n1", Valid: true, PreviousHolder: "n2"}
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r, w := rules(), heldByN1(tt.n)
+			r.Rebalance = true
+			if tt.change != nil {
+				tt.change(&r, &w)
+			}
+			if got := handOvers(Make(r, w)); got != tt.want {
+				t.Errorf("gives %q, want %q", got, tt.want)
+			}
+		})
 	}
 }
