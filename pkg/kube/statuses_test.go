@@ -326,6 +326,21 @@ func TestStatusServerUnavailable(t *testing.T) {
 	})
 }
 
+// TestStatusManyFailuresAreOne: many failures at once are one failure.
+func TestStatusManyFailuresAreOne(t *testing.T) {
+	statusBubble(t, func(t *testing.T, d *statusTest) {
+		want := d.fill(100)
+		d.set(func() { d.refuse = func(vip.Key) error { return errors.New("connection refused") } })
+		d.plan(want...)
+		advance(2 * d.latency)
+		d.set(func() { d.refuse = nil })
+		advance(unavailableMin + time.Second)
+		if d.written() != 100 {
+			t.Errorf("%d of 100 statuses a second after a short failure", d.written())
+		}
+	})
+}
+
 func TestStatusForbidden(t *testing.T) {
 	statusBubble(t, func(t *testing.T, d *statusTest) {
 		want := d.fill(20)
