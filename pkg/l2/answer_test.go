@@ -11,9 +11,7 @@ import (
 
 // Where sysctls keep the kernel from answering, this node answers for what it announces, and only while it may hold it.
 func TestAnswers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, newLAN("eth0"))
-		defer r.run(t)()
+	onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 		sysctls := map[string]int{}
 		r.conf = func(link, name string) int { return sysctls[link+" "+name] }
 		r.set(t, "eth0 10.0.0.8 listen\neth0 10.0.0.9", "", announce("eth0", "10.0.0.9"), listenOnly("eth0", "10.0.0.8"))

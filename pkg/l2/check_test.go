@@ -71,9 +71,7 @@ func (r *fixture) results() string {
 
 func (r *fixture) checkResults(t *testing.T, what, want string) {
 	t.Helper()
-	if d := diff(lines(want), r.results()); d != "" {
-		t.Errorf("%s: results (-want +got):\n%s", what, d)
-	}
+	same(t, lines(want), r.results(), "%s: results", what)
 }
 
 // problems is the gauge herald_vip_problems.
@@ -93,40 +91,30 @@ func TestProbeOfFreeAddress(t *testing.T) {
 		{"10.0.0.9", "arp who has 10.0.0.9 tell 0.0.0.0"},
 		{"2001:db8::9", "ns who has 2001:db8::9 tell ::"},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			r := newFixture(t, newLAN("eth0"))
-			defer r.run(t)()
+		onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 			r.lan.setHosts("eth0", tt.addr, 0x11) // another node of the cluster has it: no otherMAC
 			r.putChecks(t, probeCheck("eth0", tt.addr))
 			time.Sleep(119 * time.Millisecond)
 			r.checkResults(t, "before the time is over", "")
 			time.Sleep(5 * time.Millisecond) // the receiver had to be opened
 			r.checkResults(t, "then", tt.addr+" probe 0.00s ago: OK")
-			if got := r.poked(); got != 1 {
-				t.Errorf("poked %d times", got)
-			}
+			equal(t, r.poked(), 1, "pokes")
 			r.checkFrames(t, "probes", strings.ReplaceAll("0.0s eth0 P\n 0.0s eth0 P\n 0.1s eth0 P", "P", tt.probe))
 			time.Sleep(time.Hour)
 			r.checkFrames(t, "an hour later", "")
 			r.putChecks(t)
 			r.checkResults(t, "no longer wanted", "")
-			if got := r.poked(); got != 0 {
-				t.Errorf("poked %d times", got)
-			}
+			equal(t, r.poked(), 0, "pokes")
 			time.Sleep(requestsRemembered + 2*time.Second)
 			synctest.Wait()
-			if got := r.lan.openSockets(); got != 0 {
-				t.Errorf("%d sockets are open", got)
-			}
+			equal(t, r.lan.openSockets(), 0, "open sockets")
 		})
 	}
 }
 
 // A probe that has found an address free says nothing of hosts that were allowed to answer, and no longer are: they are probed for.
 func TestProbeAllowsFewer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, newLAN("eth0"))
-		defer r.run(t)()
+	onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 		r.lan.setHosts("eth0", "10.0.0.9", 0x11)
 		x := probeCheck("eth0", "10.0.0.9")
 		r.putChecks(t, x)
@@ -138,9 +126,7 @@ func TestProbeAllowsFewer(t *testing.T) {
 		r.putChecks(t, x)
 		r.checkFrames(t, "one that was not heard", "")
 		r.checkResults(t, "it may still", "10.0.0.9 probe 0.00s ago: OK")
-		if r.poked() != 1 {
-			t.Error("the plan is not told that others were not heard either")
-		}
+		equal(t, r.poked(), 1, "the plan is not told that others were not heard either")
 		x.AllowedMACs = "02:00:00:00:00:22"
 		r.putChecks(t, x)
 		time.Sleep(10 * time.Millisecond)
@@ -149,9 +135,7 @@ func TestProbeAllowsFewer(t *testing.T) {
 }
 
 func TestProbeOfAddressInUse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, newLAN("eth0"))
-		defer r.run(t)()
+	onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 		r.lan.setHosts("eth0", "10.0.0.9", 0xff, 0x11, 0xfe)
 		r.putChecks(t, probeCheck("eth0", "10.0.0.9"))
 		time.Sleep(10 * time.Millisecond)
@@ -159,9 +143,7 @@ func TestProbeOfAddressInUse(t *testing.T) {
 		if got := r.poked(); got < 1 || got > 2 {
 			t.Errorf("poked %d times", got)
 		}
-		if got := r.problems(t); got != "in_use 1" {
-			t.Errorf("herald_vip_problems: %s", got)
-		}
+		equal(t, r.problems(t), "in_use 1", "herald_vip_problems")
 		// It is asked again, less and less often, and known as soon as it is free.
 		time.Sleep(5 * time.Minute)
 		var rounds []string
@@ -172,9 +154,7 @@ func TestProbeOfAddressInUse(t *testing.T) {
 		if want := []string{"0", "1", "3", "7", "15", "31", "63", "123", "184", "244"}; !slices.Equal(slices.Compact(rounds), want) {
 			t.Errorf("asked at %v s, want %v", slices.Compact(rounds), want)
 		}
-		if got := r.poked(); got != 0 {
-			t.Errorf("poked %d times though nothing changed", got)
-		}
+		equal(t, r.poked(), 0, "pokes though nothing changed")
 		r.lan.setHosts("eth0", "10.0.0.9")
 		time.Sleep(time.Minute)
 		r.checkResults(t, "free", "10.0.0.9 probe 55.69s ago: OK, cleared 55.69s ago")
@@ -200,9 +180,7 @@ func TestProbeInAFlood(t *testing.T) {
 		{2 * time.Second, ": 02:00:00:00:00:11"},
 		{time.Hour, ": OK"},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			r := newFixture(t, newLAN("eth0"))
-			defer r.run(t)()
+		onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 			began := time.Now()
 			r.lan.mu.Lock()
 			r.lan.hosts["eth0 10.0.0.9"] = func(m neighborMessage) {
@@ -246,9 +224,7 @@ func TestSimultaneousProbe(t *testing.T) {
 		{mac: 0x05, within: 13 * time.Second, want: "OK"},
 		{mac: 0xff, claims: true, within: 5 * time.Second, want: "02:00:00:00:00:ff"},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			r := newFixture(t, newLAN("eth0"))
-			defer r.run(t)()
+		onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 			asked := 0
 			r.lan.mu.Lock()
 			r.lan.hosts["eth0 10.0.0.9"] = func(m neighborMessage) {
@@ -297,9 +273,7 @@ func TestProbeThatCannotBeSent(t *testing.T) {
 				t.Errorf("%s: %s", tt.name, got)
 			}
 			time.Sleep(90 * time.Second)
-			if got := r.poked(); got != 0 {
-				t.Errorf("%s: poked %d times", tt.name, got)
-			}
+			equal(t, r.poked(), 0, "%s: pokes", tt.name)
 			if got := strings.Count(r.log.String(), "can't ask whether"); got == 1 != tt.log || got > 1 {
 				t.Errorf("%s: logged %d times", tt.name, got)
 			}
@@ -308,18 +282,14 @@ func TestProbeThatCannotBeSent(t *testing.T) {
 }
 
 func TestDefend(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, newLAN("eth0"))
-		defer r.run(t)()
+	onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 		r.set(t, "eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"))
 		time.Sleep(10 * time.Second)
 		r.lan.takeFrames()
 		r.poked()
 		r.lan.setHosts("eth0", "10.0.0.9", 0xff)
 		r.lan.announce("eth0", "10.0.0.9", 0xff)
-		if got := r.poked(); got != 1 {
-			t.Errorf("a claim poked %d times", got)
-		}
+		equal(t, r.poked(), 1, "pokes by a claim")
 		r.putChecks(t, defendCheck("10.0.0.9"))
 		const defence = "eth0 arp request 10.0.0.9 02:00:00:00:00:0a"
 		if got := r.lan.takeFrames(); !strings.Contains(got, "10.0s "+defence) {
@@ -327,9 +297,7 @@ func TestDefend(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 		r.checkResults(t, "at once", "10.0.0.9 defend 0.01s ago: 02:00:00:00:00:ff")
-		if got := r.problems(t); got != "conflict 1" {
-			t.Errorf("herald_vip_problems: %s", got)
-		}
+		equal(t, r.problems(t), "conflict 1", "herald_vip_problems")
 		// The other host shouts. The usual repetition is each 3 s; on top of it not more
 		// than one frame in 10 s.
 		r.lan.takeFrames()
@@ -371,17 +339,13 @@ func TestDefend(t *testing.T) {
 		r.poked()
 		r.putChecks(t, i)
 		r.checkResults(t, "a node", "10.0.0.9 defend 0.00s ago: OK, cleared 0.00s ago")
-		if got := r.poked(); got != 1 {
-			t.Errorf("poked %d times", got)
-		}
+		equal(t, r.poked(), 1, "pokes")
 	})
 }
 
 // What another node has, and what is only listened for, is not defended.
 func TestNoDefenceOfWhatIsNotAnnounced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, newLAN("eth0"))
-		defer r.run(t)()
+	onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 		r.set(t, "eth0 10.0.0.9 listen", "", listenOnly("eth0", "10.0.0.9"))
 		r.putChecks(t, defendCheck("10.0.0.9"), defendCheck("10.0.0.8"))
 		r.lan.announce("eth0", "10.0.0.9", 0xff)
@@ -415,9 +379,7 @@ func (r *fixture) keepLinkAlive(t *testing.T) func() {
 
 func TestVerify(t *testing.T) {
 	for _, addr := range []string{"10.0.0.9", "2001:db8::9"} {
-		synctest.Test(t, func(t *testing.T) {
-			r := newFixture(t, newLAN("eth0"))
-			defer r.run(t)()
+		onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 			defer r.keepLinkAlive(t)()
 			r.lan.setHosts("eth0", addr, 0x11)
 			r.putChecks(t, verifyCheck(addr))
@@ -428,9 +390,7 @@ func TestVerify(t *testing.T) {
 			if got := strings.Count(r.lan.takeFrames(), "who has "+addr+" tell "+map[bool]string{true: "10.0.0.2", false: "2001:db8::2"}[addr == "10.0.0.9"]); got < 9 || got > 13 {
 				t.Errorf("asked %d times in a minute", got)
 			}
-			if got := r.poked(); got != 0 {
-				t.Errorf("poked %d times", got)
-			}
+			equal(t, r.poked(), 0, "pokes")
 			r.lan.setHosts("eth0", addr)
 			time.Sleep(3 * time.Second)
 			r.checkResults(t, "not answered yet", "")
@@ -463,9 +423,7 @@ func TestVerify(t *testing.T) {
 			r.lan.setHosts("eth0", addr, 0x12)
 			time.Sleep(time.Minute)
 			r.checkResults(t, "moved, and answered", "")
-			if got := r.poked(); got != 0 {
-				t.Errorf("poked %d times", got)
-			}
+			equal(t, r.poked(), 0, "pokes")
 		})
 	}
 }
@@ -473,9 +431,7 @@ func TestVerify(t *testing.T) {
 // An owner that announces its VIP and replies to no request does not answer.
 func TestVerifyOwnerAnnouncesButDoesNotReply(t *testing.T) {
 	for _, addr := range []string{"10.0.0.9", "2001:db8::9"} {
-		synctest.Test(t, func(t *testing.T) {
-			r := newFixture(t, newLAN("eth0"))
-			defer r.run(t)()
+		onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 			r.putChecks(t, verifyCheck(addr))
 			for range 70 {
 				time.Sleep(200 * time.Millisecond)
@@ -504,9 +460,7 @@ func TestVerifyWithoutFalseAlarm(t *testing.T) {
 			}
 		},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			r := newFixture(t, newLAN("eth0"))
-			defer r.run(t)()
+		onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 			defer r.keepLinkAlive(t)()
 			asked := 0
 			r.lan.mu.Lock()
@@ -526,9 +480,7 @@ func TestVerifyWithoutFalseAlarm(t *testing.T) {
 			}
 		})
 	}
-	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, newLAN("eth0"))
-		defer r.run(t)()
+	onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 		r.putChecks(t, verifyCheck("10.0.0.9"))
 		time.Sleep(time.Minute)
 		r.checkResults(t, "nobody is heard", "")
@@ -559,9 +511,7 @@ func TestVerifyWithoutFalseAlarm(t *testing.T) {
 
 // However many VIPs there are, ten requests a second are sent, and each VIP is asked for.
 func TestVerifyRateIsLimited(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, newLAN("eth0"))
-		defer r.run(t)()
+	onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 		defer r.keepLinkAlive(t)()
 		const n = 500
 		var want []vip.AddressCheck
@@ -588,9 +538,7 @@ func TestVerifyRateIsLimited(t *testing.T) {
 		if len(counts) != n {
 			t.Errorf("%d of %d VIPs were asked for", len(counts), n)
 		}
-		if got := r.problems(t); got != "unanswered 5" {
-			t.Errorf("herald_vip_problems: %s", got)
-		}
+		equal(t, r.problems(t), "unanswered 5", "herald_vip_problems")
 		for _, k := range slices.Sorted(maps.Keys(counts)) {
 			if counts[k] > 12 {
 				t.Errorf("%s: %d times", k, counts[k])
@@ -601,9 +549,7 @@ func TestVerifyRateIsLimited(t *testing.T) {
 
 // New addresses are probed for in parallel.
 func TestManyProbesInParallel(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, newLAN("eth0"))
-		defer r.run(t)()
+	onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 		var want []vip.AddressCheck
 		for i := range 1000 {
 			want = append(want, probeCheck("eth0", fmt.Sprintf("10.1.%d.%d", i>>8, i&255)))
@@ -612,12 +558,8 @@ func TestManyProbesInParallel(t *testing.T) {
 		time.Sleep(130 * time.Millisecond)
 		var w vip.World
 		r.Observe(&w)
-		if len(w.CheckResults) != 1000 {
-			t.Errorf("%d are known", len(w.CheckResults))
-		}
-		if got := value(t, r.metrics.requests.WithLabelValues("ipv4")); got != 3000 {
-			t.Errorf("%v requests", got)
-		}
+		equal(t, len(w.CheckResults), 1000, "checks with a result")
+		equal(t, value(t, r.metrics.requests.WithLabelValues("ipv4")), 3000, "requests")
 		if got := r.poked(); got > 5 {
 			t.Errorf("poked %d times", got)
 		}
@@ -632,36 +574,24 @@ func TestPutAddressChecks(t *testing.T) {
 		r.putChecks(t, probeCheck("eth0", "10.0.0.9"), probeCheck("eth1", "10.0.0.8"))
 		r.putChecks(t, probeCheck("eth0", "10.0.0.9"), probeCheck("eth1", "10.0.0.8"))
 		time.Sleep(time.Second)
-		if got := strings.Count(r.lan.takeFrames(), "who has"); got != 6 {
-			t.Errorf("%d requests", got)
-		}
+		equal(t, strings.Count(r.lan.takeFrames(), "who has"), 6, "requests")
 		r.putChecks(t, defendCheck("10.0.0.9"), probeCheck("eth1", "10.0.0.8")) // another check of the same address
 		time.Sleep(time.Second)
-		if got := strings.Count(r.lan.takeFrames(), "who has 10.0.0.9"); got != 3 {
-			t.Errorf("%d requests", got)
-		}
+		equal(t, strings.Count(r.lan.takeFrames(), "who has 10.0.0.9"), 3, "requests")
 		r.putChecks(t)
 		r.heard.mu.Lock()
-		if got := len(r.heard.checked); got != 0 {
-			t.Errorf("%d addresses are still listened for", got)
-		}
+		equal(t, len(r.heard.checked), 0, "addresses still listened for")
 		r.heard.mu.Unlock()
-		if got := len(*r.AddressChecks().checks.Load()); got != 0 {
-			t.Errorf("%d checks are left", got)
-		}
+		equal(t, len(*r.AddressChecks().checks.Load()), 0, "checks left")
 		stop()
-		if got := r.lan.openSockets(); got != 0 {
-			t.Errorf("%d sockets are open", got)
-		}
+		equal(t, r.lan.openSockets(), 0, "open sockets")
 	})
 }
 
 // A result is not observed any more as soon as its check is not wanted, and what is checked
 // instead has none yet.
 func TestResultsAreOfWhatWasPutLast(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, newLAN("eth0"))
-		defer r.run(t)()
+	onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 		r.putChecks(t, probeCheck("eth0", "10.0.0.9"))
 		time.Sleep(200 * time.Millisecond)
 		if got := r.results(); !strings.Contains(got, "10.0.0.9 probe") {

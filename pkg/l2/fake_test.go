@@ -22,18 +22,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fakeLAN is a network: links, each with one neighbour that keeps a cache as the RFCs say, and
-// hosts that may announce. It reads frames by itself, byte by byte, not with the package's own
-// code.
+// fakeLAN is a network: links, and hosts that may announce. It reads frames by itself, byte by byte, not with the package's own code.
 type fakeLAN struct {
 	mu           sync.Mutex
 	began        time.Time
 	ifis         map[string]net.Interface
 	linksChanged func()
 	faults       map[string]error // by "openSender eth0", "send eth0", "openReceiver eth0"
-	caches       map[string]map[netip.Addr]string
-	frames       []string // every frame: "1.1s eth0 arp request 10.0.0.9 02:00:00:00:00:0a"
-	senders      int      // open
+	frames       []string         // every frame: "1.1s eth0 arp request 10.0.0.9 02:00:00:00:00:0a"
+	senders      int              // open
 	receivers    map[*fakeReceiver]bool
 	sendTime     time.Duration                    // that sending a frame takes
 	slow         map[string]time.Duration         // by link: how long a frame is in its queue, which has room for one
@@ -44,12 +41,11 @@ type fakeLAN struct {
 func newLAN(names ...string) *fakeLAN {
 	l := &fakeLAN{
 		began: time.Now(), ifis: map[string]net.Interface{}, linksChanged: func() {}, faults: map[string]error{},
-		caches: map[string]map[netip.Addr]string{}, receivers: map[*fakeReceiver]bool{}, hosts: map[string]func(neighborMessage){},
+		receivers: map[*fakeReceiver]bool{}, hosts: map[string]func(neighborMessage){},
 		slow: map[string]time.Duration{}, sentAt: map[string]time.Time{},
 	}
 	for i, n := range names {
 		l.setLink(net.Interface{Index: i + 2, Name: n, Flags: net.FlagUp | net.FlagRunning | net.FlagBroadcast, HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, byte(0x0a + i)}})
-		l.caches[n] = map[netip.Addr]string{}
 	}
 	return l
 }
@@ -169,10 +165,9 @@ func (m *fakeSender) send(frame []byte, wait bool) error {
 
 // receive is the neighbour.
 func (l *fakeLAN) receive(link string, f []byte) {
-	cache := l.caches[link]
 	text := ""
 	switch binary.BigEndian.Uint16(f[12:]) {
-	case 0x0806: // RFC 826: who is known is updated, whatever the operation
+	case 0x0806: // RFC 826
 		addr := netip.AddrFrom4([4]byte(f[28:32]))
 		mac := net.HardwareAddr(f[22:28]).String()
 		text = fmt.Sprintf("arp %s %s %s", map[byte]string{1: "request", 2: "reply"}[f[21]], addr, mac)
@@ -181,9 +176,6 @@ func (l *fakeLAN) receive(link string, f []byte) {
 		} else if target != addr {
 			text = fmt.Sprintf("arp who has %s tell %s", target, addr)
 			l.answerRequest(link, target, f)
-		}
-		if cache[addr] != "" {
-			cache[addr] = mac
 		}
 	case 0x86dd: // RFC 4861 section 7.2.5; RFC 9131 for what is sent to the routers
 		group := netip.AddrFrom16([16]byte(f[38:54]))
@@ -196,9 +188,6 @@ func (l *fakeLAN) receive(link string, f []byte) {
 		addr := netip.AddrFrom16([16]byte(f[62:78]))
 		mac := net.HardwareAddr(f[80:86]).String()
 		text = fmt.Sprintf("na %s %s %s", group, addr, mac)
-		if override := f[58]&0x20 != 0; override && (cache[addr] != "" || group == netip.MustParseAddr("ff02::2")) {
-			cache[addr] = mac
-		}
 	}
 	l.frames = append(l.frames, fmt.Sprintf("%.1fs %s %s", time.Since(l.began).Seconds(), link, text))
 }
@@ -228,27 +217,6 @@ func (l *fakeLAN) deliver(link string, m neighborMessage) {
 			e.messages <- m
 		}
 	}
-}
-
-// String is what the neighbours believe: "eth0 10.0.0.9 02:00:00:00:00:0a".
-func (l *fakeLAN) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var out []string
-	for link, cache := range l.caches {
-		for a, m := range cache {
-			out = append(out, fmt.Sprintf("%s %s %s", link, a, m))
-		}
-	}
-	slices.Sort(out)
-	return strings.Join(out, "\n")
-}
-
-// setCache has the neighbour on a link know an address.
-func (l *fakeLAN) setCache(link, addr, mac string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.caches[link][netip.MustParseAddr(addr)] = mac
 }
 
 // takeFrames is the frames heard since the last call.
@@ -393,9 +361,7 @@ func (r *fixture) changeTenure(change func(*vip.Tenure)) {
 // checkFrames is the frames so far, compared with want.
 func (r *fixture) checkFrames(t *testing.T, what, want string) {
 	t.Helper()
-	if d := diff(lines(want), r.lan.takeFrames()); d != "" {
-		t.Errorf("%s: frames (-want +got):\n%s", what, d)
-	}
+	same(t, lines(want), r.lan.takeFrames(), "%s: frames", what)
 }
 
 // set is Set, of which have and error are compared with text.
@@ -407,16 +373,12 @@ func (r *fixture) set(t *testing.T, wantHave, wantErr string, want ...vip.Announ
 		got = append(got, describe(h))
 	}
 	slices.Sort(got)
-	if d := diff(lines(wantHave), strings.Join(got, "\n")); d != "" {
-		t.Errorf("have (-want +got):\n%s", d)
-	}
+	same(t, lines(wantHave), strings.Join(got, "\n"), "have")
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
-	if d := diff(lines(wantErr), text); d != "" {
-		t.Errorf("error (-want +got):\n%s", d)
-	}
+	same(t, lines(wantErr), text, "error")
 }
 
 func describe(a vip.Announcement) string {
@@ -482,3 +444,29 @@ func (b *buffer) String() string {
 }
 
 func (b *buffer) clear() { _ = b.String() }
+
+// equal fails the test if got is not want.
+func equal[T comparable](t testing.TB, got, want T, what string, args ...any) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s:\n got %v\nwant %v", fmt.Sprintf(what, args...), got, want)
+	}
+}
+
+// same fails the test if got is not want, and says what differs.
+func same(t testing.TB, want, got any, what string, args ...any) {
+	t.Helper()
+	if d := diff(want, got); d != "" {
+		t.Errorf("%s (-want +got):\n%s", fmt.Sprintf(what, args...), d)
+	}
+}
+
+// onLAN runs a test in a bubble, with an Announcer that runs on a fake LAN of these links.
+func onLAN(t *testing.T, links string, test func(t *testing.T, r *fixture)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, newLAN(strings.Fields(links)...))
+		defer r.run(t)()
+		test(t, r)
+	})
+}

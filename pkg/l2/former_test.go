@@ -20,9 +20,7 @@ func formerCheck(addr string) vip.AddressCheck {
 // A node that has lost its claims is asked until its kernel no longer answers; other hosts' answers don't count.
 func TestFormerOwner(t *testing.T) {
 	for _, addr := range []string{"10.0.0.9", "2001:db8::9"} {
-		synctest.Test(t, func(t *testing.T) {
-			r := newFixture(t, newLAN("eth0"))
-			defer r.run(t)()
+		onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 			r.lan.setHosts("eth0", addr, 0x11)
 			r.putChecks(t, formerCheck(addr))
 			time.Sleep(2 * time.Second)
@@ -77,9 +75,7 @@ func TestFormerOwnerForHours(t *testing.T) {
 
 // A reply that is lost is not held against the node, nor is a request that can't be sent.
 func TestFormerOwnerWithLoss(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, newLAN("eth0"))
-		defer r.run(t)()
+	onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 		asked := 0
 		r.lan.mu.Lock()
 		r.lan.hosts["eth0 10.0.0.9"] = func(neighborMessage) {
@@ -118,9 +114,7 @@ func TestManyFormerOwners(t *testing.T) {
 		}
 		r.poked()
 		time.Sleep(5*formerGap + time.Millisecond) // one round, and three of formerBurst
-		if got := strings.Count(r.results(), "no answer"); got != formerBurst {
-			t.Errorf("%d are known to be silent at first, want %d", got, formerBurst)
-		}
+		equal(t, strings.Count(r.results(), "no answer"), formerBurst, "known to be silent at first")
 		time.Sleep(3 * formerGap)
 		if got := strings.Count(r.results(), "no answer"); got != count {
 			t.Errorf("%d of %d are known to be silent", got, count)
@@ -167,9 +161,7 @@ func TestFormerOwnerInAFlood(t *testing.T) {
 		replies bool
 		within  time.Duration // NoAnswer; 0: not at all
 	}{{"no reply is heard", false, 8 * time.Second}, {"one is heard now and then, for one of the addresses", true, 0}} {
-		synctest.Test(t, func(t *testing.T) {
-			r := newFixture(t, newLAN("eth0"))
-			defer r.run(t)()
+		onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 			asked := 0
 			r.lan.mu.Lock()
 			r.lan.hosts["eth0 10.0.0.9"] = func(neighborMessage) {
@@ -203,9 +195,7 @@ func TestFormerOwnerInAFlood(t *testing.T) {
 
 // A kernel that goes on to answer for longer than an address lives is a result, with its MAC, and a warning, so that the VIP does not wait in silence.
 func TestFormerOwnerGoesOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, newLAN("eth0"))
-		defer r.run(t)()
+	onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 		r.lan.setHosts("eth0", "10.0.0.9", 0x11)
 		r.lan.setHosts("eth0", "10.0.0.10", 0x11)
 		r.putChecks(t, formerCheck("10.0.0.9"), formerCheck("10.0.0.10"))
@@ -237,9 +227,7 @@ func TestFormerOwnerGoesOn(t *testing.T) {
 
 // So is that the request can't be sent for as long.
 func TestFormerOwnerThatCannotBeAsked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, newLAN("eth0"))
-		defer r.run(t)()
+	onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 		r.lan.setFault("send eth0", unix.ENOBUFS)
 		r.putChecks(t, formerCheck("10.0.0.9"))
 		time.Sleep(slowAfter - 50*time.Millisecond)

@@ -2,12 +2,12 @@ package l2
 
 import (
 	"encoding/hex"
+	"github.com/heraldvip/herald/testing/check"
 	"net"
 	"net/netip"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/mdlayher/ndp"
 )
 
@@ -21,10 +21,7 @@ func bytesOf(t *testing.T, text string) []byte {
 		line, _, _ = strings.Cut(line, "#")
 		digits.WriteString(strings.Join(strings.Fields(line), ""))
 	}
-	b, err := hex.DecodeString(digits.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := check.Value(hex.DecodeString(digits.String()))(t)
 	return b
 }
 
@@ -63,10 +60,7 @@ func TestAnnouncementFrames(t *testing.T) {
 			02 01 02000000000a`,
 		}},
 	} {
-		got, err := announcementFrames(netip.MustParseAddr(tt.addr), mac)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := check.Value(announcementFrames(netip.MustParseAddr(tt.addr), mac))(t)
 		var want []string
 		for _, f := range tt.frames {
 			want = append(want, hex.EncodeToString(bytesOf(t, f)))
@@ -75,9 +69,7 @@ func TestAnnouncementFrames(t *testing.T) {
 		for _, f := range got {
 			have = append(have, hex.EncodeToString(f))
 		}
-		if d := cmp.Diff(want, have); d != "" {
-			t.Errorf("%s (-want +got):\n%s", tt.addr, d)
-		}
+		same(t, want, have, "%s", tt.addr)
 	}
 }
 
@@ -131,13 +123,8 @@ func TestRequestFrames(t *testing.T) {
 			87 00 e41e 00000000
 			20010db8000000000000000000123456 # and no option (RFC 4861 section 4.3)`},
 	} {
-		got, err := requestFrame(netip.MustParseAddr(tt.addr), netip.MustParseAddr(tt.from), mac)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if d := cmp.Diff(hex.EncodeToString(bytesOf(t, tt.frame)), hex.EncodeToString(got)); d != "" {
-			t.Errorf("%s from %s (-want +got):\n%s", tt.addr, tt.from, d)
-		}
+		got := check.Value(requestFrame(netip.MustParseAddr(tt.addr), netip.MustParseAddr(tt.from), mac))(t)
+		same(t, hex.EncodeToString(bytesOf(t, tt.frame)), hex.EncodeToString(got), "%s from %s", tt.addr, tt.from)
 	}
 }
 

@@ -1,7 +1,6 @@
 package l2
 
 import (
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -9,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,7 +15,6 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 	"github.com/heraldvip/herald/testing/namespace"
-	"github.com/mdlayher/arp"
 	"github.com/mdlayher/ethernet"
 	"github.com/mdlayher/packet"
 	"github.com/vishvananda/netlink"
@@ -67,42 +64,6 @@ func kernelLink(t testing.TB, name string) vip.Link {
 	return list[i]
 }
 
-// The neighbour's end of the cable sees exactly the frames that TestFrames
-// writes down, and none before they are wanted.
-func TestKernelFrames(t *testing.T) {
-	n := connectNeighbour(t)
-	a, _, _ := newKernelAnnouncer(t)
-	arp, v6 := n.tap(t, "peer0", unix.ETH_P_ARP), n.tap(t, "peer0", unix.ETH_P_IPV6)
-	_, err := a.Set(t.Context(), []vip.Announcement{announce("eth0", "10.0.0.9"), announce("eth0", "2001:db8::9")})
-	check.OK(t, err)
-	for _, c := range []struct {
-		tap  *packet.Conn
-		addr string
-	}{{arp, "10.0.0.9"}, {v6, "2001:db8::9"}} {
-		frames, err := announcementFrames(netip.MustParseAddr(c.addr), mac)
-		check.OK(t, err)
-		for _, f := range append(frames, frames...) { // at once, and again
-			check.OK(t, c.tap.SetReadDeadline(time.Now().Add(5*time.Second)))
-			if want, got := hex.EncodeToString(f), nextFrame(t, c.tap); want != got {
-				t.Errorf("%s:\n got %s\nwant %s", c.addr, got, want)
-			}
-		}
-	}
-}
-
-// nextFrame is the next frame from here.
-func nextFrame(t *testing.T, tap *packet.Conn) string {
-	t.Helper()
-	buf := make([]byte, 2000)
-	for {
-		k, _, err := tap.ReadFrom(buf)
-		check.OK(t, err)
-		if net.HardwareAddr(buf[6:12]).String() == mac.String() && !strings.HasPrefix(hex.EncodeToString(buf), "333300000016") { // not the kernel's MLD reports
-			return hex.EncodeToString(buf[:k])
-		}
-	}
-}
-
 // Linux at the other end believes it, at once.
 func TestKernelNeighbourTable(t *testing.T) {
 	n := connectNeighbour(t)
@@ -114,8 +75,7 @@ func TestKernelNeighbourTable(t *testing.T) {
 		want = append(want, announce("eth0", x))
 	}
 	want = append(want, announce("eth0", "10.0.0.8"))
-	_, err := a.Set(t.Context(), want)
-	check.OK(t, err)
+	check.Value(a.Set(t.Context(), want))(t)
 	for _, x := range addrs {
 		check.True(t, 10*time.Second, x+" to be known at "+mac.String(), func() bool { return n.entry(t, x) == mac.String() })
 	}
@@ -124,37 +84,15 @@ func TestKernelNeighbourTable(t *testing.T) {
 		n.setEntry(t, x, otherMAC)
 	}
 	began := time.Now()
-	_, err = a.Set(t.Context(), nil)
-	check.OK(t, err)
-	_, err = a.Set(t.Context(), want)
-	check.OK(t, err)
+	check.Value(a.Set(t.Context(), nil))(t)
+	check.Value(a.Set(t.Context(), want))(t)
 	for _, x := range addrs {
 		check.True(t, 10*time.Second, x+" to be known at "+mac.String(), func() bool { return n.entry(t, x) == mac.String() })
 	}
 	if took := time.Since(began); took > time.Second {
 		t.Errorf("it took %v, which is a repetition", took)
 	}
-	if got := n.entry(t, "10.0.0.8"); got != "" {
-		t.Errorf("an entry for 10.0.0.8 was made (%s): arp_accept is 0", got)
-	}
-}
-
-// The kernel joins the solicited-node group of an address it has bound, with or
-// without duplicate address detection, so that the room needn't.
-func TestKernelSolicitedNodeGroup(t *testing.T) {
-	connectNeighbour(t)
-	eth0, err := netlink.LinkByName("eth0")
-	check.OK(t, err)
-	addr, err := netlink.ParseAddr("2001:db8::12:3456/128")
-	check.OK(t, err)
-	addr.Flags = unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE
-	addr.ValidLft = 10
-	check.OK(t, netlink.AddrAdd(eth0, addr))
-	check.True(t, 10*time.Second, "the group to be joined, which the kernel does a moment later", func() bool {
-		groups, err := os.ReadFile("/proc/thread-self/net/igmp6")
-		check.OK(t, err)
-		return strings.Contains(string(groups), "ff0200000000000000000001ff123456")
-	})
+	equal(t, n.entry(t, "10.0.0.8"), "", "an entry for 10.0.0.8 was made: arp_accept is 0")
 }
 
 func TestKernelHeardAnnouncements(t *testing.T) {
@@ -162,19 +100,14 @@ func TestKernelHeardAnnouncements(t *testing.T) {
 	n.addCable(t, "1", net.HardwareAddr{2, 0, 0, 0, 0, 0x0b})
 	a, log, poked := newKernelAnnouncer(t)
 	want := []vip.Announcement{listenOnly("eth0", "10.0.0.9"), listenOnly("eth0", "2001:db8::9"), listenOnly("eth1", "10.0.0.7"), listenOnly("eth1", "2001:db8::7")}
-	have, err := a.Set(t.Context(), want)
-	check.OK(t, err)
-	if len(have) != len(want) {
-		t.Errorf("have %v", have)
-	}
+	have := check.Value(a.Set(t.Context(), want))(t)
+	equal(t, len(have), len(want), "announcements")
 	taps := map[string]*packet.Conn{"eth0": n.tap(t, "peer0", 0), "eth1": n.tap(t, "peer1", 0)}
 	say := func(link, addr string, at net.HardwareAddr, change func(frame []byte)) {
 		t.Helper()
-		frames, err := announcementFrames(netip.MustParseAddr(addr), at)
-		check.OK(t, err)
+		frames := check.Value(announcementFrames(netip.MustParseAddr(addr), at))(t)
 		change(frames[0])
-		_, err = taps[link].WriteTo(frames[0], &packet.Addr{HardwareAddr: frames[0][:6]})
-		check.OK(t, err)
+		check.Value(taps[link].WriteTo(frames[0], &packet.Addr{HardwareAddr: frames[0][:6]}))(t)
 	}
 	asIs := func([]byte) {}
 	heard := func(addr string) string {
@@ -209,9 +142,7 @@ func TestKernelHeardAnnouncements(t *testing.T) {
 		}
 		say(c.link, c.addr, net.HardwareAddr{2, 0, 0, 0, 0, 0xf2}, asIs)
 		check.True(t, 10*time.Second, "the second mark", func() bool { return heard(c.addr) == c.link+" 02:00:00:00:00:f2" })
-		if got := value(t, a.metrics.heard) - before; got != 1 {
-			t.Errorf("%s on %s: heard %v messages, want the last alone", c.addr, c.link, got)
-		}
+		equal(t, value(t, a.metrics.heard)-before, 1, "%s on %s: messages heard", c.addr, c.link)
 	}
 }
 
@@ -234,16 +165,13 @@ func TestKernelHearsNoOtherLink(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			n := connectNeighbour(t)
 			tt.make(t, n)
-			r, err := sockets{}.openReceiver(kernelLink(t, "eth0"), vip.IPv4)
-			check.OK(t, err)
+			r := check.Value(sockets{}.openReceiver(kernelLink(t, "eth0"), vip.IPv4))(t)
 			closer := time.AfterFunc(10*time.Second, func() { _ = r.Close() })
 			t.Cleanup(func() { closer.Stop(); _ = r.Close() })
 			send := func(link string, from, to net.HardwareAddr, tag string) {
-				frames, err := announcementFrames(netip.MustParseAddr("10.0.0.9"), from)
-				check.OK(t, err)
+				frames := check.Value(announcementFrames(netip.MustParseAddr("10.0.0.9"), from))(t)
 				copy(frames[0], to)
-				_, err = n.tap(t, link, 0).WriteTo(slices.Insert(frames[0], 12, []byte(tag)...), &packet.Addr{HardwareAddr: to})
-				check.OK(t, err)
+				check.Value(n.tap(t, link, 0).WriteTo(slices.Insert(frames[0], 12, []byte(tag)...), &packet.Addr{HardwareAddr: to}))(t)
 			}
 			send(tt.sends, net.HardwareAddr{2, 0, 0, 0, 0, 0xf1}, tt.to, tt.tag)
 			send("peer0", otherMAC, ethernet.Broadcast, "") // heard after the first, if that is
@@ -264,8 +192,7 @@ func TestKernelHearsNoOtherLink(t *testing.T) {
 // addMacvlan puts a macvlan on eth0, and sets it up.
 func addMacvlan(t testing.TB, at net.HardwareAddr) {
 	t.Helper()
-	eth0, err := netlink.LinkByName("eth0")
-	check.OK(t, err)
+	eth0 := check.Value(netlink.LinkByName("eth0"))(t)
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.ParentIndex, attrs.HardwareAddr = "mac0", eth0.Attrs().Index, at
 	l := &netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}
@@ -284,11 +211,9 @@ func TestKernelHearsLinux(t *testing.T) {
 			}
 		}
 	})
-	_, err := a.Set(t.Context(), []vip.Announcement{listenOnly("eth0", "10.0.0.9"), listenOnly("eth0", "2001:db8::9")})
-	check.OK(t, err)
+	check.Value(a.Set(t.Context(), []vip.Announcement{listenOnly("eth0", "10.0.0.9"), listenOnly("eth0", "2001:db8::9")}))(t)
 	for _, x := range []string{"10.0.0.9/32", "2001:db8::9/128"} {
-		addr, err := netlink.ParseAddr(x)
-		check.OK(t, err)
+		addr := check.Value(netlink.ParseAddr(x))(t)
 		addr.Flags = unix.IFA_F_NODAD
 		check.OK(t, n.handle.AddrAdd(n.link, addr))
 	}
@@ -336,8 +261,7 @@ func TestKernelLinkChanges(t *testing.T) {
 			}
 		}
 	}
-	eth0, err := netlink.LinkByName("eth0")
-	check.OK(t, err)
+	eth0 := check.Value(netlink.LinkByName("eth0"))(t)
 	check.OK(t, netlink.LinkSetDown(eth0))
 	becomes("down", "0 announced, error 10.0.0.9 can't be announced on eth0: the link is down\n2001:db8::9 can't be announced on eth0: the link is down")
 	check.OK(t, netlink.LinkSetUp(eth0))
@@ -354,12 +278,8 @@ func TestKernelLinkChanges(t *testing.T) {
 }
 
 func TestKernelWithoutCapability(t *testing.T) {
-	if got := hint(unix.EPERM); got != " (the process needs the capability NET_RAW)" {
-		t.Errorf("hint is %q", got)
-	}
-	if got := hint(unix.ENODEV); got != "" {
-		t.Errorf("hint is %q", got)
-	}
+	equal(t, hint(unix.EPERM), " (the process needs the capability NET_RAW)", "hint")
+	equal(t, hint(unix.ENODEV), "", "hint")
 }
 
 // awaitResult waits for the result of an AddressCheck.
@@ -391,8 +311,7 @@ func TestKernelProbe(t *testing.T) {
 		if took := time.Since(began); took < 120*time.Millisecond {
 			t.Errorf("%s: it took %v", x.ip, took)
 		}
-		addr, err := netlink.ParseAddr(x.ip + x.bits)
-		check.OK(t, err)
+		addr := check.Value(netlink.ParseAddr(x.ip + x.bits))(t)
 		addr.Flags = unix.IFA_F_NODAD
 		check.OK(t, n.handle.AddrAdd(n.link, addr))
 		if f := awaitResult(t, a, probeCheck("eth0", x.ip)); len(f.UnexpectedMACs) != 1 || f.UnexpectedMACs[0] != peer {
@@ -403,22 +322,18 @@ func TestKernelProbe(t *testing.T) {
 		if f := awaitResult(t, a, right); !f.OK() {
 			t.Errorf("%s, which another node has: %+v", x.ip, f)
 		}
-		if got := n.entry(t, x.ip); got != "" {
-			t.Errorf("the neighbour has learnt %s: %s", x.ip, got)
-		}
+		equal(t, n.entry(t, x.ip), "", "the neighbour has learnt %s", x.ip)
 	}
 	// Linux looks for duplicates (RFC 4862) of an address that we ask for meanwhile: it
 	// must see that, and neither may take the address for free.
-	tentative, err := netlink.ParseAddr("2001:db8::a/128")
-	check.OK(t, err)
+	tentative := check.Value(netlink.ParseAddr("2001:db8::a/128"))(t)
 	n.inNamespace(t, func() {
 		_ = os.WriteFile("/proc/sys/net/ipv6/conf/peer0/accept_dad", []byte("1"), 0o644)
 	})
 	check.OK(t, n.handle.AddrAdd(n.link, tentative))
 	awaitResult(t, a, probeCheck("eth0", "2001:db8::a"))
 	check.True(t, 10*time.Second, "Linux to give way", func() bool {
-		list, err := n.handle.AddrList(n.link, netlink.FAMILY_V6)
-		check.OK(t, err)
+		list := check.Value(n.handle.AddrList(n.link, netlink.FAMILY_V6))(t)
 		for _, x := range list {
 			if x.IP.Equal(tentative.IP) {
 				return x.Flags&unix.IFA_F_DADFAILED != 0
@@ -428,93 +343,12 @@ func TestKernelProbe(t *testing.T) {
 	})
 }
 
-// A host that replies to every third request only.
-func TestKernelProbeOfHostThatRepliesSometimes(t *testing.T) {
-	n := connectNeighbour(t)
-	a, log, _ := newKernelAnnouncer(t)
-	tap := n.tap(t, "peer0", unix.ETH_P_ARP)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		buf := make([]byte, 200)
-		for asked := 1; ; asked++ {
-			k, _, err := tap.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			m, ok := parseARP(buf[:k])
-			if !ok || m.kind != messageProbe || asked%3 != 0 {
-				continue
-			}
-			f, err := arpFrame(arp.OperationReply, m.addr, otherMAC, m.addr, otherMAC)
-			if err == nil {
-				_, err = tap.WriteTo(f, &packet.Addr{HardwareAddr: f[:6]})
-			}
-			if err != nil {
-				t.Error(err)
-			}
-		}
-	}()
-	if f := awaitResult(t, a, probeCheck("eth0", "10.0.0.9")); len(f.UnexpectedMACs) != 1 || f.UnexpectedMACs[0] != otherMAC.String() {
-		t.Errorf("%+v; log:\n%s", f, log)
-	}
-	check.OK(t, tap.Close())
-	<-done
-}
-
-// A host announces an address that this node has: Linux neighbours that believed
-// it believe us again at once.
-func TestKernelDefend(t *testing.T) {
-	n := connectNeighbour(t)
-	a, log, poked := newKernelAnnouncer(t)
-	addrs := []string{"10.0.0.9", "2001:db8::9"}
-	var want []vip.Announcement
-	var asks []vip.AddressCheck
-	for _, x := range addrs {
-		n.setEntry(t, x, mac)
-		want = append(want, announce("eth0", x))
-		asks = append(asks, defendCheck(x))
-	}
-	_, err := a.Set(t.Context(), want)
-	check.OK(t, err)
-	eth0 := linkFamily{"eth0", vip.IPv6}
-	check.True(t, 10*time.Second, "an open receiver", func() bool { a.mu.Lock(); defer a.mu.Unlock(); return a.receiving(eth0) })
-	time.Sleep(2300 * time.Millisecond) // the first announcements are over
-	tap := n.tap(t, "peer0", 0)
-	for _, x := range addrs {
-		n.setEntry(t, x, otherMAC) // what the otherMAC's announcement does to it
-		frames, err := announcementFrames(netip.MustParseAddr(x), otherMAC)
-		check.OK(t, err)
-		_, err = tap.WriteTo(frames[0], &packet.Addr{HardwareAddr: frames[0][:6]})
-		check.OK(t, err)
-	}
-	check.True(t, 10*time.Second, "both claims to be heard", func() bool {
-		var w vip.World
-		a.Observe(&w)
-		return len(w.Heard) == 2
-	})
-	select {
-	case <-poked:
-	default:
-		t.Error("no poke")
-	}
-	began := time.Now()
-	a.AddressChecks().Put(asks)
-	for _, x := range addrs {
-		check.True(t, 10*time.Second, x+" to be known at "+mac.String(), func() bool { return n.entry(t, x) == mac.String() })
-	}
-	if took := time.Since(began); took > 500*time.Millisecond {
-		t.Errorf("it took %v, which is a usual repetition; log:\n%s", took, log)
-	}
-}
-
 // A frame waits for room in the link's queue for a moment, not for ever.
 func TestKernelFullQueue(t *testing.T) {
 	connectNeighbour(t)
-	link, err := netlink.LinkByName("eth0")
-	check.OK(t, err)
+	link := check.Value(netlink.LinkByName("eth0"))(t)
 	// A hundred bytes a second: no frame leaves the queue while another waits.
-	err = netlink.QdiscAdd(&netlink.Tbf{
+	err := netlink.QdiscAdd(&netlink.Tbf{
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
 		Rate:       100, Limit: 1 << 30, Buffer: netlink.Xmittime(100, 2000),
 	})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"golang.org/x/sys/unix"
@@ -37,13 +38,9 @@ func TestSetAnnouncesAtOnce(t *testing.T) {
 		r.checkFrames(t, "the same again", "")
 		r.set(t, "eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"))
 		r.checkFrames(t, "one less", "")
-		if got := r.poked(); got != 0 {
-			t.Errorf("Set poked %d times", got)
-		}
+		equal(t, r.poked(), 0, "pokes by Set")
 		r.set(t, "", "")
-		if got := r.lan.openSockets(); got != 0 {
-			t.Errorf("%d sockets are open with nothing wanted", got)
-		}
+		equal(t, r.lan.openSockets(), 0, "open sockets with nothing wanted")
 	})
 }
 
@@ -53,9 +50,7 @@ func TestRepetitions(t *testing.T) {
 		{"10.0.0.9", "arp request 10.0.0.9 02:00:00:00:00:0a", "arp reply 10.0.0.9 02:00:00:00:00:0a"},
 		{"2001:db8::9", "na ff02::1 2001:db8::9 02:00:00:00:00:0a", "na ff02::2 2001:db8::9 02:00:00:00:00:0a"},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			r := newFixture(t, newLAN("eth0"))
-			defer r.run(t)()
+		onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 			r.set(t, "eth0 "+tt.addr, "", announce("eth0", tt.addr))
 			time.Sleep(4 * time.Second)
 			r.checkFrames(t, "the first seconds", strings.NewReplacer("FIRST", "eth0 "+tt.first, "SECOND", "eth0 "+tt.second).Replace(`
@@ -89,37 +84,14 @@ func TestRepetitions(t *testing.T) {
 			if len(gaps) < 3 {
 				t.Errorf("no jitter: gaps are %v", gaps)
 			}
-			if got := r.poked(); got != 0 {
-				t.Errorf("repeating poked %d times", got)
-			}
+			equal(t, r.poked(), 0, "pokes by repetitions")
 			r.set(t, "", "")
 			r.lan.takeFrames()
 			time.Sleep(10 * time.Second)
 			r.checkFrames(t, "no longer wanted", "")
-			if got := r.log.String(); got != "" {
-				t.Errorf("logged %s", got)
-			}
+			equal(t, r.log.String(), "", "log")
 		})
 	}
-}
-
-func TestNeighboursLearn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		lan := newLAN("eth0")
-		lan.setCache("eth0", "10.0.0.9", "02:00:00:00:00:ff")
-		lan.setCache("eth0", "2001:db8::9", "02:00:00:00:00:ff")
-		r := newFixture(t, lan)
-		_, err := r.Set(t.Context(), []vip.Announcement{announce("eth0", "10.0.0.9"), announce("eth0", "10.0.0.8"), announce("eth0", "2001:db8::9"), announce("eth0", "2001:db8::8")})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if d := diff(lines(`
-			eth0 10.0.0.9 02:00:00:00:00:0a
-			eth0 2001:db8::8 02:00:00:00:00:0a
-			eth0 2001:db8::9 02:00:00:00:00:0a`), lan.String()); d != "" {
-			t.Errorf("caches (-want +got):\n%s", d)
-		}
-	})
 }
 
 func TestNothingIsSentWithoutTenure(t *testing.T) {
@@ -130,9 +102,7 @@ func TestNothingIsSentWithoutTenure(t *testing.T) {
 		{"unconfirmed", func(t *vip.Tenure) { t.Confirmed = false }, func(t *vip.Tenure) { t.Confirmed = true }},
 		{"ended", func(t *vip.Tenure) { t.Until = time.Now() }, func(t *vip.Tenure) { t.Until = time.Now().Add(time.Hour) }},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			r := newFixture(t, newLAN("eth0"))
-			defer r.run(t)()
+		onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 			r.set(t, "eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"))
 			time.Sleep(10 * time.Second)
 			r.lan.takeFrames()
@@ -141,9 +111,7 @@ func TestNothingIsSentWithoutTenure(t *testing.T) {
 				announce("eth0", "10.0.0.9"), announce("eth0", "10.0.0.8"))
 			time.Sleep(30 * time.Second)
 			r.checkFrames(t, tt.name, "")
-			if got := r.poked(); got != 0 {
-				t.Errorf("%s: poked %d times", tt.name, got)
-			}
+			equal(t, r.poked(), 0, "%s: pokes", tt.name)
 			r.changeTenure(tt.give)
 			time.Sleep(repeatGap + tick)
 			frames := r.lan.takeFrames()
@@ -152,9 +120,7 @@ func TestNothingIsSentWithoutTenure(t *testing.T) {
 					t.Errorf("%s, then certain again: %d times %q, want %d, in\n%s", tt.name, got, want, n, frames)
 				}
 			}
-			if got := r.poked(); got != 1 {
-				t.Errorf("%s, then certain again: poked %d times, want once for the address that is new", tt.name, got)
-			}
+			equal(t, r.poked(), 1, "%s, then certain again: pokes", tt.name)
 			r.set(t, "eth0 10.0.0.8\n eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"), announce("eth0", "10.0.0.8"))
 		})
 	}
@@ -219,10 +185,8 @@ func TestNewLink(t *testing.T) {
 
 // What happens to a link is logged once, not once for each of its VIPs.
 func TestLinkOfManyVIPsGoesDown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		lan := newLAN("eth0")
-		r := newFixture(t, lan)
-		defer r.run(t)()
+	onLAN(t, "eth0", func(t *testing.T, r *fixture) {
+		lan := r.lan
 		var want []vip.Announcement
 		for i := range 20 {
 			want = append(want, announce("eth0", fmt.Sprintf("10.0.0.%d", 10+i)))
@@ -340,10 +304,8 @@ func TestLinkChanges(t *testing.T) {
 
 // What one address learns of its link holds for the others there, too.
 func TestLinkChangeConcernsAllItsAddresses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		lan := newLAN("eth0")
-		r := newFixture(t, lan)
-		defer r.run(t)()
+	onLAN(t, "eth0", func(t *testing.T, r *fixture) {
+		lan := r.lan
 		a, b := announce("eth0", "10.0.0.9"), announce("eth0", "2001:db8::9")
 		r.set(t, "eth0 10.0.0.9", "", a)
 		time.Sleep(1500 * time.Millisecond) // so that they are due at different times
@@ -368,9 +330,7 @@ func TestLinkChangeConcernsAllItsAddresses(t *testing.T) {
 }
 
 func TestHeardAnnouncements(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, newLAN("eth0", "eth1"))
-		defer r.run(t)()
+	onLAN(t, "eth0 eth1", func(t *testing.T, r *fixture) {
 		want := []vip.Announcement{listenOnly("eth0", "::ffff:10.0.0.9"), announce("eth0", "10.0.0.8"), listenOnly("eth0", "2001:db8::9"), listenOnly("eth1", "10.0.0.6")}
 		r.set(t, "eth0 10.0.0.8\n eth0 2001:db8::9 listen\n eth0 ::ffff:10.0.0.9 listen\n eth1 10.0.0.6 listen", "", want...)
 		synctest.Wait()
@@ -391,12 +351,8 @@ func TestHeardAnnouncements(t *testing.T) {
 			{"eth0", "2001:db8::9", 0xff, 1, "10.0.0.8 eth0 02:00:00:00:00:ff 0.0s ago\n 10.0.0.9 eth0 02:00:00:00:00:fe 0.0s ago\n 2001:db8::9 eth0 02:00:00:00:00:ff 0.0s ago"},
 		} {
 			r.lan.announce(step.link, step.addr, step.mac)
-			if got := r.poked(); got != step.pokes {
-				t.Errorf("%s on %s: poked %d times, want %d", step.addr, step.link, got, step.pokes)
-			}
-			if d := diff(lines(step.want), r.heardText()); d != "" {
-				t.Errorf("%s on %s: Heard (-want +got):\n%s", step.addr, step.link, d)
-			}
+			equal(t, r.poked(), step.pokes, "%s on %s: pokes", step.addr, step.link)
+			same(t, lines(step.want), r.heardText(), "%s on %s: Heard", step.addr, step.link)
 		}
 		// Another link of this node gets another hardware address.
 		r.lan.changeLink("eth1", func(i *net.Interface) { i.HardwareAddr = net.HardwareAddr{2, 0, 0, 0, 0, 0x0c} })
@@ -408,40 +364,28 @@ func TestHeardAnnouncements(t *testing.T) {
 		if got := strings.Contains(r.lan.takeFrames(), "10.0.0.9"); got {
 			t.Error("announced what was only to be listened for")
 		}
-		if got := value(t, r.metrics.heard); got != 5 {
-			t.Errorf("herald_announcements_heard_total is %v, want 5", got)
-		}
+		equal(t, value(t, r.metrics.heard), 5, "herald_announcements_heard_total")
 	})
 }
 
 // The successor may be heard before this node is asked to listen for it.
 func TestHandOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, newLAN("eth0"))
-		defer r.run(t)()
+	onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 		r.set(t, "eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"))
 		synctest.Wait()
 		time.Sleep(time.Minute)
 		r.lan.announce("eth0", "10.0.0.9", 0xff)
-		if got := r.poked(); got != 1 {
-			t.Errorf("poked %d times, want 1", got)
-		}
+		equal(t, r.poked(), 1, "pokes")
 		time.Sleep(100 * time.Millisecond)
 		r.set(t, "", "") // the agent takes it away and adds it again in one pass
 		r.lan.takeFrames()
 		r.set(t, "eth0 10.0.0.9 listen", "", listenOnly("eth0", "10.0.0.9"))
 		r.checkFrames(t, "listening", "")
-		if d := diff("10.0.0.9 eth0 02:00:00:00:00:ff 0.1s ago", r.heardText()); d != "" {
-			t.Errorf("Heard (-want +got):\n%s", d)
-		}
+		same(t, "10.0.0.9 eth0 02:00:00:00:00:ff 0.1s ago", r.heardText(), "Heard")
 		time.Sleep(time.Second)
 		r.lan.announce("eth0", "10.0.0.9", 0xff)
-		if got := r.poked(); got != 1 {
-			t.Errorf("poked %d times for the first announcement in the new role, want 1", got)
-		}
-		if d := diff("10.0.0.9 eth0 02:00:00:00:00:ff 0.0s ago", r.heardText()); d != "" {
-			t.Errorf("Heard (-want +got):\n%s", d)
-		}
+		equal(t, r.poked(), 1, "pokes for the first announcement in the new role")
+		same(t, "10.0.0.9 eth0 02:00:00:00:00:ff 0.0s ago", r.heardText(), "Heard")
 		// Long after, everything is new.
 		r.set(t, "", "")
 		r.lan.announce("eth0", "10.0.0.9", 0xff)
@@ -450,18 +394,14 @@ func TestHandOver(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		r.set(t, "eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"))
-		if got := r.heardText(); got != "" {
-			t.Errorf("Heard %s of long ago", got)
-		}
+		equal(t, r.heardText(), "", "Heard of long ago")
 		r.checkFrames(t, "announced again", strings.ReplaceAll(firstFrames, "0.0s", "64.1s"))
 	})
 }
 
 // What is no longer wanted is heard for a moment more, but without a poke.
 func TestNoLongerWantedIsHeardForAMoment(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, newLAN("eth0"))
-		defer r.run(t)()
+	onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 		keep, drop := listenOnly("eth0", "10.0.0.8"), listenOnly("eth0", "10.0.0.9")
 		r.set(t, "eth0 10.0.0.8 listen\n eth0 10.0.0.9 listen", "", keep, drop)
 		synctest.Wait()
@@ -471,13 +411,9 @@ func TestNoLongerWantedIsHeardForAMoment(t *testing.T) {
 			t.Errorf("poked %d times, Heard %s", got, r.heardText())
 		}
 		r.set(t, "eth0 10.0.0.8 listen\n eth0 10.0.0.9 listen", "", keep, drop)
-		if d := diff("10.0.0.9 eth0 02:00:00:00:00:ff 0.0s ago", r.heardText()); d != "" {
-			t.Errorf("Heard (-want +got):\n%s", d)
-		}
+		same(t, "10.0.0.9 eth0 02:00:00:00:00:ff 0.0s ago", r.heardText(), "Heard")
 		r.lan.announce("eth0", "10.0.0.9", 0xff)
-		if got := r.poked(); got != 1 {
-			t.Errorf("poked %d times, want 1", got)
-		}
+		equal(t, r.poked(), 1, "pokes")
 	})
 }
 
@@ -518,10 +454,8 @@ func TestListenedForThenAnnounced(t *testing.T) {
 }
 
 func TestReceiversFollowTheLinks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		lan := newLAN("eth0")
-		r := newFixture(t, lan)
-		defer r.run(t)()
+	onLAN(t, "eth0", func(t *testing.T, r *fixture) {
+		lan := r.lan
 		r.set(t, "eth0 10.0.0.9 listen\n eth0 2001:db8::9 listen", "", listenOnly("eth0", "10.0.0.9"), listenOnly("eth0", "2001:db8::9"))
 		synctest.Wait()
 		lan.removeLink("eth0")
@@ -534,14 +468,10 @@ func TestReceiversFollowTheLinks(t *testing.T) {
 		if d := diff("10.0.0.9 eth0 02:00:00:00:00:ff 0.0s ago\n2001:db8::9 eth0 02:00:00:00:00:ff 0.0s ago", r.heardText()); d != "" {
 			t.Errorf("Heard on the new link (-want +got):\n%s", d)
 		}
-		if got := lan.openSockets(); got != 2 {
-			t.Errorf("%d sockets are open, want 2", got)
-		}
+		equal(t, lan.openSockets(), 2, "open sockets")
 		r.set(t, "eth0 10.0.0.9 listen", "", listenOnly("eth0", "10.0.0.9"))
 		synctest.Wait()
-		if got := lan.openSockets(); got != 1 {
-			t.Errorf("%d sockets are open for one family, want 1", got)
-		}
+		equal(t, lan.openSockets(), 1, "open sockets for one family")
 	})
 }
 
@@ -563,28 +493,6 @@ func TestReceiversThatFail(t *testing.T) {
 		if got := r.heardText(); got == "" {
 			t.Error("nothing is heard")
 		}
-	})
-}
-
-func TestRunLeavesNothingBehind(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		lan := newLAN("eth0", "eth1")
-		r := newFixture(t, lan)
-		stop := r.run(t)
-		_, err := r.Set(t.Context(), []vip.Announcement{announce("eth0", "10.0.0.9"), announce("eth1", "2001:db8::9"), listenOnly("eth1", "10.0.0.8")})
-		if err != nil {
-			t.Fatal(err)
-		}
-		synctest.Wait()
-		if got := lan.openSockets(); got != 5 {
-			t.Errorf("%d sockets are open, want 2 senders and 3 receivers", got)
-		}
-		r.set(t, "", "")
-		synctest.Wait()
-		if got := lan.openSockets(); got != 0 {
-			t.Errorf("%d sockets are open with nothing wanted", got)
-		}
-		stop() // and synctest fails if a goroutine is left
 	})
 }
 
@@ -615,9 +523,7 @@ func TestMetrics(t *testing.T) {
 			{"errors ipv4", r.metrics.errors.WithLabelValues("ipv4"), 1},
 			{"errors ipv6", r.metrics.errors.WithLabelValues("ipv6"), 0},
 		} {
-			if got := value(t, c.m); got != c.want {
-				t.Errorf("%s: got %v, want %v", c.name, got, c.want)
-			}
+			equal(t, value(t, c.m), c.want, "%s", c.name)
 		}
 		reg := prometheus.NewPedanticRegistry()
 		for _, c := range r.Collectors() {
@@ -636,9 +542,7 @@ func TestMetrics(t *testing.T) {
 func value(t *testing.T, m prometheus.Metric) float64 {
 	t.Helper()
 	var d dto.Metric
-	if err := m.Write(&d); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, m.Write(&d))
 	return d.GetCounter().GetValue()
 }
 
@@ -646,8 +550,6 @@ func value(t *testing.T, m prometheus.Metric) float64 {
 func gauge(t *testing.T, m prometheus.Metric) float64 {
 	t.Helper()
 	var d dto.Metric
-	if err := m.Write(&d); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, m.Write(&d))
 	return d.GetGauge().GetValue()
 }

@@ -42,8 +42,7 @@ func connectNeighbour(t testing.TB) *neighbour {
 	t.Cleanup(func() { n.handle.Close(); _ = n.ns.Close() })
 	n.link = n.addCable(t, "0", mac)
 	for _, a := range []string{"10.0.0.1/24", "2001:db8::1/64"} {
-		addr, err := netlink.ParseAddr(a)
-		check.OK(t, err)
+		addr := check.Value(netlink.ParseAddr(a))(t)
 		addr.Flags = unix.IFA_F_NODAD
 		check.OK(t, n.handle.AddrAdd(n.link, addr))
 	}
@@ -62,14 +61,11 @@ func (n *neighbour) addCable(t testing.TB, number string, at net.HardwareAddr) n
 		}
 	})
 	check.OK(t, os.WriteFile("/proc/sys/net/ipv6/conf/"+attrs.Name+"/addr_gen_mode", []byte("1"), 0o644))
-	peer, err := netlink.LinkByName("peer" + number)
-	check.OK(t, err)
+	peer := check.Value(netlink.LinkByName("peer" + number))(t)
 	check.OK(t, netlink.LinkSetNsFd(peer, int(n.ns)))
-	peer, err = n.handle.LinkByName("peer" + number)
-	check.OK(t, err)
+	peer = check.Value(n.handle.LinkByName("peer" + number))(t)
 	check.OK(t, n.handle.LinkSetUp(peer))
-	here, err := netlink.LinkByName(attrs.Name)
-	check.OK(t, err)
+	here := check.Value(netlink.LinkByName(attrs.Name))(t)
 	check.OK(t, netlink.LinkSetUp(here))
 	check.True(t, 10*time.Second, "both ends are up", func() bool {
 		l, err := netlink.LinkByName(attrs.Name)
@@ -83,16 +79,14 @@ func (n *neighbour) addCable(t testing.TB, number string, at net.HardwareAddr) n
 // It skips the test if the kernel has no VLANs.
 func (n *neighbour) addVLAN(t testing.TB) {
 	t.Helper()
-	here, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	check.OK(t, err)
+	here := check.Value(netlink.NewHandle(unix.NETLINK_ROUTE))(t)
 	t.Cleanup(here.Close)
 	for on, end := range map[string]*netlink.Handle{"eth0": here, "peer0": n.handle} {
-		parent, err := end.LinkByName(on)
-		check.OK(t, err)
+		parent := check.Value(end.LinkByName(on))(t)
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name, attrs.ParentIndex = on+".100", parent.Attrs().Index
 		vlan := &netlink.Vlan{LinkAttrs: attrs, VlanId: 100}
-		err = end.LinkAdd(vlan)
+		err := end.LinkAdd(vlan)
 		if errors.Is(err, unix.EOPNOTSUPP) {
 			t.Skip("the kernel has no VLANs (CONFIG_VLAN_8021Q)")
 		}
@@ -158,8 +152,7 @@ func (n *neighbour) setEntry(t testing.TB, addr string, at net.HardwareAddr) {
 // entry is where the neighbour thinks an address is, or "".
 func (n *neighbour) entry(t testing.TB, addr string) string {
 	t.Helper()
-	list, err := n.handle.NeighList(n.link.Attrs().Index, netlink.FAMILY_ALL)
-	check.OK(t, err)
+	list := check.Value(n.handle.NeighList(n.link.Attrs().Index, netlink.FAMILY_ALL))(t)
 	i := slices.IndexFunc(list, func(e netlink.Neigh) bool {
 		return e.IP.Equal(net.ParseIP(addr)) && e.State&(netlink.NUD_NOARP|netlink.NUD_FAILED) == 0
 	})

@@ -18,9 +18,7 @@ func neighborCheck(addr string) vip.AddressCheck {
 // a minute.
 func TestNeighbor(t *testing.T) {
 	for _, addr := range []string{"10.0.0.9", "2001:db8::9"} {
-		synctest.Test(t, func(t *testing.T) {
-			r := newFixture(t, newLAN("eth0"))
-			defer r.run(t)()
+		onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 			defer r.keepLinkAlive(t)()
 			unanswered := func(what string, want bool) {
 				t.Helper()
@@ -40,9 +38,7 @@ func TestNeighbor(t *testing.T) {
 			unanswered("a request or two are lost", false)
 			time.Sleep(3 * time.Second)
 			unanswered("it does not answer", true)
-			if got := r.problems(t); got != "node_unanswered 1" {
-				t.Errorf("problems: %s", got)
-			}
+			equal(t, r.problems(t), "node_unanswered 1", "problems")
 			for range 10 { // a link that comes and goes is one fault
 				r.lan.setHosts("eth0", addr, 0x11)
 				time.Sleep(10 * time.Second)
@@ -50,9 +46,7 @@ func TestNeighbor(t *testing.T) {
 				time.Sleep(3 * time.Second)
 				unanswered("it answers at times", true)
 			}
-			if got := r.poked(); got != 1 {
-				t.Errorf("poked %d times", got)
-			}
+			equal(t, r.poked(), 1, "pokes")
 			r.lan.setHosts("eth0", addr, 0x11)
 			time.Sleep(25 * time.Second)
 			unanswered("it answers again, not for long", true)
@@ -64,9 +58,7 @@ func TestNeighbor(t *testing.T) {
 
 // Of a link on which nobody is heard any more nothing is said: it is this node that is cut off, or all are.
 func TestNeighborOnASilentLink(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, newLAN("eth0"))
-		defer r.run(t)()
+	onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 		stop := r.keepLinkAlive(t)
 		r.lan.setHosts("eth0", "10.0.0.9", 0x11)
 		r.lan.setHosts("eth0", "10.0.0.8", 0x12)
@@ -93,9 +85,7 @@ func TestNeighborOnASilentLink(t *testing.T) {
 
 // While messages are dropped in a flood, none that is missing says anything.
 func TestNeighborInAFlood(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, newLAN("eth0"))
-		defer r.run(t)()
+	onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 		defer r.keepLinkAlive(t)()
 		r.putChecks(t, neighborCheck("10.0.0.9"))
 		for range 60 {
@@ -110,9 +100,7 @@ func TestNeighborInAFlood(t *testing.T) {
 
 // A node is asked for in time, however many VIPs are verified.
 func TestNeighborBesideManyVIPs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, newLAN("eth0"))
-		defer r.run(t)()
+	onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 		defer r.keepLinkAlive(t)()
 		checks := []vip.AddressCheck{neighborCheck("10.0.0.9")}
 		for i := range 500 {
@@ -126,8 +114,6 @@ func TestNeighborBesideManyVIPs(t *testing.T) {
 		r.lan.setHosts("eth0", "10.0.0.9")
 		time.Sleep(6 * time.Second)
 		synctest.Wait()
-		if got := r.AddressChecks().Unanswered(); len(got) != 1 {
-			t.Errorf("unanswered: %v", got)
-		}
+		equal(t, len(r.AddressChecks().Unanswered()), 1, "unanswered")
 	})
 }

@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
 
@@ -33,11 +32,8 @@ func TestBudget(t *testing.T) {
 		{2400, 190, 210, 122 * time.Second},
 	} {
 		t.Run(fmt.Sprint(tt.vips), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newFixture(t, newLAN("eth0"))
-				defer r.run(t)()
-				_, err := r.Set(t.Context(), manyAnnouncements(tt.vips, "eth0"))
-				check.OK(t, err)
+			onLAN(t, "eth0", func(t *testing.T, r *fixture) {
+				check.Value(r.Set(t.Context(), manyAnnouncements(tt.vips, "eth0")))(t)
 				time.Sleep(4 * time.Second)
 				if got, want := r.countFrames(24*time.Second), 8*tt.vips; got < want*9/10 || got > want*11/10 {
 					t.Errorf("%d frames in the seconds 4 to 28, want about %d", got, want)
@@ -62,9 +58,7 @@ func TestBudget(t *testing.T) {
 						t.Errorf("%d frames in 10 s, want %d to %d", n, tt.least, tt.most)
 					}
 				}
-				if len(last) != tt.vips {
-					t.Errorf("%d VIPs were announced, want %d", len(last), tt.vips)
-				}
+				equal(t, len(last), tt.vips, "VIPs that were announced")
 			})
 		})
 	}
@@ -76,8 +70,7 @@ func TestLongRateWithinBudget(t *testing.T) {
 		r := newFixture(t, newLAN("eth0"))
 		r.opts.Rate = 200 * time.Second
 		defer r.run(t)()
-		_, err := r.Set(t.Context(), manyAnnouncements(100, "eth0"))
-		check.OK(t, err)
+		check.Value(r.Set(t.Context(), manyAnnouncements(100, "eth0")))(t)
 		time.Sleep(5 * time.Minute)
 		if got := r.countFrames(1000 * time.Second); got < 450 || got > 550 {
 			t.Errorf("%d frames in 1000 s, want about 500", got)
@@ -88,14 +81,11 @@ func TestLongRateWithinBudget(t *testing.T) {
 // Beside many VIPs that have not changed for long, one that is new, or claimed by another host, and all on a link that
 // was down are announced at once, and each 3 s for a while.
 func TestFullRateAfterAChange(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		lan := newLAN("eth0", "eth1")
-		r := newFixture(t, lan)
-		defer r.run(t)()
+	onLAN(t, "eth0 eth1", func(t *testing.T, r *fixture) {
+		lan := r.lan
 		want := append(manyAnnouncements(333, "eth0"), announce("eth1", "10.2.0.1"), announce("eth1", "10.2.0.2"))
 		set := func() {
-			_, err := r.Set(t.Context(), want)
-			check.OK(t, err)
+			check.Value(r.Set(t.Context(), want))(t)
 		}
 		set()
 		r.putChecks(t, defendCheck("10.1.0.0"))
@@ -138,49 +128,4 @@ func TestFullRateAfterAChange(t *testing.T) {
 			}
 		}
 	})
-}
-
-// A neighbour that has the wrong MAC in its cache, of which nobody knows, is put right within the time that the
-// budget means.
-func TestStaleCaches(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		lan := newLAN("eth0")
-		r := newFixture(t, lan)
-		defer r.run(t)()
-		want := manyAnnouncements(333, "eth0")
-		_, err := r.Set(t.Context(), want)
-		check.OK(t, err)
-		time.Sleep(2 * time.Minute)
-		for _, w := range want {
-			lan.setCache("eth0", w.Addr.String(), "02:00:00:00:00:ff")
-		}
-		time.Sleep(35 * time.Second)
-		if n := strings.Count(lan.String(), "02:00:00:00:00:ff"); n > 0 {
-			t.Errorf("%d of 333 entries are still wrong after 35 s", n)
-		}
-	})
-}
-
-// Linux at the other end has the wrong MAC in its table, and nobody is told. 50 VIPs that have not changed for long
-// take 5 s. After a change the entry is right at once.
-func TestKernelStaleEntry(t *testing.T) {
-	n := connectNeighbour(t)
-	a, _, _ := newKernelAnnouncer(t)
-	var want []vip.Announcement
-	for i := range 48 {
-		want = append(want, announce("eth0", fmt.Sprintf("10.0.0.%d", 100+i)))
-	}
-	want = append(want, announce("eth0", "10.0.0.9"), announce("eth0", "2001:db8::9"))
-	_, err := a.Set(t.Context(), want)
-	check.OK(t, err)
-	time.Sleep(3 * time.Second) // the first announcements are over
-	a.mu.Lock()
-	for _, x := range a.announcements { // as if a minute had passed
-		x.changed = x.changed.Add(-time.Minute)
-	}
-	a.mu.Unlock()
-	for _, x := range []string{"10.0.0.9", "2001:db8::9"} {
-		n.setEntry(t, x, otherMAC)
-		check.True(t, 15*time.Second, x+" to be known at "+mac.String(), func() bool { return n.entry(t, x) == mac.String() })
-	}
 }

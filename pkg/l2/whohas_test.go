@@ -29,9 +29,7 @@ func TestResolve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newLAN("eth0", "eth1")
 		r := newFixture(t, lan)
-		if got, want := r.resolve(t, "eth0", "10.0.0.7"), " false 120ms"; got != want {
-			t.Errorf("without Run: %q, want %q", got, want)
-		}
+		equal(t, r.resolve(t, "eth0", "10.0.0.7"), " false 120ms", "without Run")
 		stop := r.run(t)
 		defer func() { stop() }()
 		lan.setHosts("eth0", "10.0.0.7", 0x17, 0x18)
@@ -49,9 +47,7 @@ func TestResolve(t *testing.T) {
 			{"eth0", "10.0.0.6", " false 120ms", "0.2s eth0 arp who has 10.0.0.6 tell 10.0.0.2\n 0.3s eth0 arp who has 10.0.0.6 tell 10.0.0.2\n 0.3s eth0 arp who has 10.0.0.6 tell 10.0.0.2"},
 			{"eth7", "10.0.0.7", " false 120ms", ""},
 		} {
-			if got := r.resolve(t, tt.link, tt.addr); got != tt.want {
-				t.Errorf("%s on %s: %q, want %q", tt.addr, tt.link, got, tt.want)
-			}
+			equal(t, r.resolve(t, tt.link, tt.addr), tt.want, "%s on %s", tt.addr, tt.link)
 			r.checkFrames(t, tt.addr+" on "+tt.link, tt.frames)
 			synctest.Wait() // what other hosts have replied, too, has been read: it is no reply to the next request
 		}
@@ -65,18 +61,12 @@ func TestResolve(t *testing.T) {
 		if mac, ok := r.Resolve(ctx, "eth0", netip.MustParseAddr("10.0.0.5")); ok || time.Since(began) != 50*time.Millisecond {
 			t.Errorf("a probe: %s %t after %v", mac, ok, time.Since(began))
 		}
-		if got := r.poked(); got != 0 {
-			t.Errorf("poked %d times", got)
-		}
+		equal(t, r.poked(), 0, "pokes")
 		// Nobody asks any more: nothing stays open.
 		time.Sleep(requestsRemembered + 5*time.Second)
 		synctest.Wait()
-		if got := r.lan.openSockets(); got != 0 {
-			t.Errorf("%d sockets are open", got)
-		}
-		if got := r.resolve(t, "eth0", "10.0.0.7"); got != "02:00:00:00:00:17 true 0ms" {
-			t.Errorf("later: %q", got)
-		}
+		equal(t, r.lan.openSockets(), 0, "open sockets")
+		equal(t, r.resolve(t, "eth0", "10.0.0.7"), "02:00:00:00:00:17 true 0ms", "later")
 		if got := r.log.String(); strings.Contains(got, "WARN") {
 			t.Errorf("logged %s", got)
 		}
@@ -85,10 +75,8 @@ func TestResolve(t *testing.T) {
 
 // Late answers, a host that answers only sometimes, and announcements beside.
 func TestResolveLateReply(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		lan := newLAN("eth0")
-		r := newFixture(t, lan)
-		defer r.run(t)()
+	onLAN(t, "eth0", func(t *testing.T, r *fixture) {
+		lan := r.lan
 		r.set(t, "eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"))
 		synctest.Wait()
 		asked := 0
@@ -99,13 +87,9 @@ func TestResolveLateReply(t *testing.T) {
 			}
 		}
 		lan.mu.Unlock()
-		if got, want := r.resolve(t, "eth0", "10.0.0.7"), "02:00:00:00:00:17 true 80ms"; got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		equal(t, r.resolve(t, "eth0", "10.0.0.7"), "02:00:00:00:00:17 true 80ms", "got")
 		lan.setFault("send eth0", unix.ENOBUFS)
-		if got, want := r.resolve(t, "eth0", "10.0.0.7"), " false 120ms"; got != want {
-			t.Errorf("a full queue: got %q, want %q", got, want)
-		}
+		equal(t, r.resolve(t, "eth0", "10.0.0.7"), " false 120ms", "a full queue")
 	})
 }
 
@@ -135,22 +119,19 @@ func TestKernelResolve(t *testing.T) {
 		}
 	}
 	checkBoth("by probes")
-	list, err := n.handle.NeighList(n.link.Attrs().Index, netlink.FAMILY_ALL)
-	check.OK(t, err)
+	list := check.Value(n.handle.NeighList(n.link.Attrs().Index, netlink.FAMILY_ALL))(t)
 	for _, e := range list {
 		if e.HardwareAddr.String() == mac.String() {
 			t.Errorf("a probe taught the neighbour %v", e)
 		}
 	}
 	// From addresses of our own, and many at once.
-	eth0, err := netlink.LinkByName("eth0")
-	check.OK(t, err)
+	eth0 := check.Value(netlink.LinkByName("eth0"))(t)
 	own := []string{"10.0.0.2/24", "2001:db8::2/64"}
 	link := kernelLink(t, "eth0")
 	link.Prefixes = []netip.Prefix{netip.MustParsePrefix(own[0]), netip.MustParsePrefix(own[1])}
 	for _, x := range own {
-		addr, err := netlink.ParseAddr(x)
-		check.OK(t, err)
+		addr := check.Value(netlink.ParseAddr(x))(t)
 		addr.Flags = unix.IFA_F_NODAD
 		check.OK(t, netlink.AddrAdd(eth0, addr))
 	}
@@ -167,8 +148,7 @@ func TestKernelResolve(t *testing.T) {
 	}
 	all.Wait()
 	// Who has the address no more is asked in vain, though our kernel still knows it.
-	addr, err := netlink.ParseAddr("10.0.0.1/24")
-	check.OK(t, err)
+	addr := check.Value(netlink.ParseAddr("10.0.0.1/24"))(t)
 	check.OK(t, n.handle.AddrDel(n.link, addr))
 	check.True(t, 10*time.Second, "silence, once the last answers to those many are heard", func() bool { got, _ := ask("10.0.0.1"); return got == "" })
 }
