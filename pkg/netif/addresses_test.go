@@ -50,8 +50,7 @@ func newRig(t *testing.T, k *fakeKernel, change ...func(*Options)) *rig {
 	for _, c := range change {
 		c(&o)
 	}
-	n, err := newInterfaces(o, k)
-	check.OK(t, err)
+	n := check.Value(newInterfaces(o, k))(t)
 	r.Interfaces = n
 	return r
 }
@@ -246,9 +245,7 @@ func TestSet(t *testing.T) {
 					if c.want == "" && c.got == "<nil>" {
 						continue
 					}
-					if d := diff(lines(c.want), lines(c.got)); d != "" {
-						t.Errorf("%s (-want +got):\n%s", c.what, d)
-					}
+					same(t, lines(c.want), lines(c.got), "%s", c.what)
 				}
 				// Once more, with the same want: nothing to do, nothing to say.
 				bindings := len(r.k.bindings)
@@ -259,12 +256,8 @@ func TestSet(t *testing.T) {
 				if got := len(r.k.bindings); got != bindings {
 					t.Errorf("the second Set bound %d addresses again", got-bindings)
 				}
-				if got := r.log.String(); got != "" {
-					t.Errorf("the second Set logged %s", got)
-				}
-				if r.pokes.Load() != 0 {
-					t.Errorf("Set poked %d times", r.pokes.Load())
-				}
+				equal(t, r.log.String(), "", "log of the second Set")
+				equal(t, r.pokes.Load(), 0, "pokes by Set")
 				// And what Set says is what the World says.
 				var w vip.World
 				r.Observe(&w)
@@ -281,46 +274,29 @@ func TestHaveIsAsWanted(t *testing.T) {
 		r := newRig(t, newFake("link 2 eth0 up\n eth0 10.0.0.8/32 marked"))
 		var w vip.World
 		r.Observe(&w)
-		if d := diff([]vip.Address{{Addr: addr("10.0.0.8/32", "").Addr, Bits: 32, Link: "eth0"}}, w.Bound); d != "" {
-			t.Errorf("Bound before the first Set (-want +got):\n%s", d)
-		}
+		same(t, []vip.Address{{Addr: addr("10.0.0.8/32", "").Addr, Bits: 32, Link: "eth0"}}, w.Bound, "Bound before the first Set")
 		a := addr("10.0.0.9/32", "eth0")
 		a.New, a.Until = true, time.Now().Add(time.Minute)
-		have, err := r.Set(t.Context(), []vip.Address{a})
-		check.OK(t, err)
-		if d := diff([]vip.Address{a}, have); d != "" {
-			t.Errorf("-want +got:\n%s", d)
-		}
+		have := check.Value(r.Set(t.Context(), []vip.Address{a}))(t)
+		same(t, []vip.Address{a}, have, "got")
 		a.New, a.Lease.Name = false, "another"
-		have, err = r.Set(t.Context(), []vip.Address{a})
-		check.OK(t, err)
-		if d := diff([]vip.Address{a}, have); d != "" {
-			t.Errorf("-want +got:\n%s", d)
-		}
+		have = check.Value(r.Set(t.Context(), []vip.Address{a}))(t)
+		same(t, []vip.Address{a}, have, "got")
 	})
 }
 
 // Another program adds a VIP, with duplicate address detection, just before this process binds it: the kernel keeps it tentative
 // (inet6_addr_modify). The next Set removes it, and binds it again.
 func TestSetOverTentative(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newFake("link 2 eth0 up")
+	onFake(t, "link 2 eth0 up", func(t *testing.T, k *fakeKernel, r *rig) {
 		k.lag = time.Millisecond
-		r := newRig(t, k)
-		defer r.run(t)()
 		want := []vip.Address{addr("2001:db8::9/128", "eth0")}
 		k.addTentative("eth0", "2001:db8::9/128")
-		_, err := r.Set(t.Context(), want)
-		check.OK(t, err)
+		check.Value(r.Set(t.Context(), want))(t)
 		time.Sleep(10 * time.Millisecond) // until the change is received
-		have, err := r.Set(t.Context(), want)
-		check.OK(t, err)
-		if got, want := text(have), "eth0 2001:db8::9/128"; got != want {
-			t.Errorf("have %q, want %q", got, want)
-		}
-		if got, want := r.k.String(), "eth0 2001:db8::9/128 marked 5s"; got != want {
-			t.Errorf("the kernel has %q, want %q", got, want)
-		}
+		have := check.Value(r.Set(t.Context(), want))(t)
+		equal(t, text(have), "eth0 2001:db8::9/128", "have")
+		equal(t, r.k.String(), "eth0 2001:db8::9/128 marked 5s", "the kernel")
 	})
 }
 
@@ -342,29 +318,22 @@ func TestSetGoesOnAfterAFailure(t *testing.T) {
 		want := []vip.Address{addr("10.0.0.1/32", "eth0"), addr("10.0.0.2/32", "eth0"), addr("2001:db8::1/128", "eth0"), addr("2001:db8::2/128", "eth0")}
 		for range 2 {
 			have, err := r.Set(t.Context(), want)
-			if d := diff(lines(`
+			same(t, lines(`
 				eth0 10.0.0.2/32
 				eth0 10.0.0.7/32
-				eth0 2001:db8::2/128`), text(have)); d != "" {
-				t.Errorf("have (-want +got):\n%s", d)
-			}
-			if d := diff(lines(`
+				eth0 2001:db8::2/128`), text(have), "have (")
+			same(t, lines(`
 				address 10.0.0.1/32 on eth0: can't bind it: operation not permitted (the process needs the capability NET_ADMIN in the node's network namespace)
 				address 2001:db8::1/128 on eth0: can't bind it: permission denied (IPv6 is switched off there: sysctl net.ipv6.conf.eth0.disable_ipv6)
-				address 10.0.0.7/32 on eth0: can't remove it: device or resource busy`), err.Error()); d != "" {
-				t.Errorf("error (-want +got):\n%s", d)
-			}
+				address 10.0.0.7/32 on eth0: can't remove it: device or resource busy`), err.Error(), "error (")
 		}
 		k.fault = nil
-		have, err := r.Set(t.Context(), want)
-		check.OK(t, err)
-		if d := diff(lines(`
+		have := check.Value(r.Set(t.Context(), want))(t)
+		same(t, lines(`
 			eth0 10.0.0.1/32
 			eth0 10.0.0.2/32
 			eth0 2001:db8::1/128
-			eth0 2001:db8::2/128`), text(have)); d != "" {
-			t.Errorf("have (-want +got):\n%s", d)
-		}
+			eth0 2001:db8::2/128`), text(have), "have (")
 	})
 }
 
@@ -372,18 +341,14 @@ func TestSetAddsBeforeItRemoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newFake("link 2 eth0 up\n link 3 eth1 up")
 		r := newRig(t, k)
-		_, err := r.Set(t.Context(), []vip.Address{addr("10.0.0.1/32", "eth0"), addr("2001:db8::1/128", "eth0")})
-		check.OK(t, err)
+		check.Value(r.Set(t.Context(), []vip.Address{addr("10.0.0.1/32", "eth0"), addr("2001:db8::1/128", "eth0")}))(t)
 		var order []string
 		k.fault = func(op string, p addressKey) error {
 			order = append(order, op+" "+k.links[p.link].name)
 			return nil
 		}
-		_, err = r.Set(t.Context(), []vip.Address{addr("10.0.0.1/32", "eth1"), addr("2001:db8::1/128", "eth1")})
-		check.OK(t, err)
-		if d := diff([]string{"bind eth1", "bind eth1", "unbind eth0", "unbind eth0"}, order); d != "" {
-			t.Errorf("-want +got:\n%s", d)
-		}
+		check.Value(r.Set(t.Context(), []vip.Address{addr("10.0.0.1/32", "eth1"), addr("2001:db8::1/128", "eth1")}))(t)
+		same(t, []string{"bind eth1", "bind eth1", "unbind eth0", "unbind eth0"}, order, "got")
 	})
 }
 
@@ -393,9 +358,7 @@ func TestSetWithEndedContext(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(errors.New("enough"))
 		have, err := r.Set(ctx, []vip.Address{addr("10.0.0.9/32", "eth0")})
-		if got, want := fmt.Sprint(err), "not all addresses were looked at: enough"; got != want {
-			t.Errorf("got error %q, want %q", got, want)
-		}
+		equal(t, fmt.Sprint(err), "not all addresses were looked at: enough", "got")
 		if len(have) > 0 || r.k.String() != "" {
 			t.Errorf("have %v, kernel %v: what isn't wanted must go all the same", have, r.k)
 		}
@@ -406,15 +369,12 @@ func TestSetWithoutCertainRight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, newFake("link 2 eth0 up"))
 		want := []vip.Address{addr("10.0.0.1/32", "eth0")}
-		_, err := r.Set(t.Context(), want)
-		check.OK(t, err)
+		check.Value(r.Set(t.Context(), want))(t)
 		want = append(want, addr("10.0.0.2/32", "eth0"))
 
 		r.with(func(t *vip.Tenure) { t.Confirmed = false })
 		have, err := r.Set(t.Context(), want)
-		if got, want := text(have), "eth0 10.0.0.1/32"; got != want {
-			t.Errorf("unconfirmed: got %q, want %q: what is there stays, nothing is added", got, want)
-		}
+		equal(t, text(have), "eth0 10.0.0.1/32", "unconfirmed: what is there stays, nothing is added")
 		if got, want := fmt.Sprint(err), "address 10.0.0.2/32 on eth0: not bound, since this node's right to hold it is not certain"; got != want {
 			t.Errorf("unconfirmed: got error %q, want %q", got, want)
 		}
@@ -432,13 +392,20 @@ func TestSetShortensALifetime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, newFake("link 2 eth0 up"))
 		a := addr("10.0.0.1/32", "eth0")
-		_, err := r.Set(t.Context(), []vip.Address{a})
-		check.OK(t, err)
+		check.Value(r.Set(t.Context(), []vip.Address{a}))(t)
 		a.Until = time.Now().Add(1900 * time.Millisecond)
-		_, err = r.Set(t.Context(), []vip.Address{a})
-		check.OK(t, err)
-		if got, want := r.k.String(), "eth0 10.0.0.1/32 marked 1s"; got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		check.Value(r.Set(t.Context(), []vip.Address{a}))(t)
+		equal(t, r.k.String(), "eth0 10.0.0.1/32 marked 1s", "got")
+	})
+}
+
+// onFake runs a test in a bubble, with Interfaces that run over a fake kernel.
+func onFake(t *testing.T, kernel string, test func(t *testing.T, k *fakeKernel, r *rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		k := newFake(kernel)
+		r := newRig(t, k)
+		defer r.run(t)()
+		test(t, k, r)
 	})
 }

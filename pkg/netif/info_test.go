@@ -218,14 +218,10 @@ func TestInfo(t *testing.T) {
 				r := newRig(t, newFake(tt.kernel), func(o *Options) {
 					o.Interface, o.ServicesInterface, o.AllowNotUp = tt.vip, tt.svc, true
 				})
-				if d := diff(lines(tt.want), lines(describeInfo(r.Info()))); d != "" {
-					t.Errorf("Info (-want +got):\n%s", d)
-				}
+				same(t, lines(tt.want), lines(describeInfo(r.Info())), "Info")
 				var w vip.World
 				r.Observe(&w)
-				if d := diff(lines(tt.unmanaged), text(w.Unmanaged)); d != "" {
-					t.Errorf("Unmanaged (-want +got):\n%s", d)
-				}
+				same(t, lines(tt.unmanaged), text(w.Unmanaged), "Unmanaged")
 			})
 		})
 	}
@@ -236,8 +232,7 @@ func TestInfoFollowsTheKernel(t *testing.T) {
 		k := newFake("link 2 eth0 up\n link 3 eth1 up\n link 7 vetha up veth\n eth0 10.0.0.5/24\n eth1 10.1.0.5/24\n default 4 eth0")
 		r := newRig(t, k, func(o *Options) { o.Interface = "" })
 		defer r.run(t)()
-		_, err := r.Set(t.Context(), []vip.Address{addr("10.0.0.9/32", "eth0")})
-		check.OK(t, err)
+		check.Value(r.Set(t.Context(), []vip.Address{addr("10.0.0.9/32", "eth0")}))(t)
 		for _, step := range []struct {
 			name   string
 			change func()
@@ -275,12 +270,8 @@ func TestInfoFollowsTheKernel(t *testing.T) {
 			step.change()
 			time.Sleep(readInterval) // until routes are read
 			synctest.Wait()
-			if got := r.pokes.Load() > before; got != step.poke {
-				t.Errorf("%s: poked %v, want %v", step.name, got, step.poke)
-			}
-			if d := diff(lines(step.want), lines(describeInfo(r.Info()))); d != "" {
-				t.Errorf("%s (-want +got):\n%s", step.name, d)
-			}
+			equal(t, r.pokes.Load() > before, step.poke, "%s: poked", step.name)
+			same(t, lines(step.want), lines(describeInfo(r.Info())), "%s", step.name)
 			for _, l := range r.Info().Links {
 				if _, err := r.keyOf(addr("10.0.0.9/32", l.Name)); err != nil {
 					t.Errorf("%s: %v", step.name, err)
@@ -338,16 +329,12 @@ func TestHeartbeatsFollowTheRoute(t *testing.T) {
 		k := newFake("link 1 lo loopback\n link 2 eth0 up\n link 3 eth1 up\n eth0 10.0.0.5/24\n eth1 10.1.0.5/24\n default 4 eth0 100\n default 4 eth1 101")
 		r := newRig(t, k, func(o *Options) { o.Interface = "lo" })
 		defer r.run(t)()
-		if got := r.Info().HeartbeatInterface; got != "eth0" {
-			t.Errorf("at first it is %q", got)
-		}
+		equal(t, r.Info().HeartbeatInterface, "eth0", "heartbeats at first")
 		k.setLink(link{index: 2, name: "eth0"})
 		k.setDefaults(route{family: vip.IPv4, link: 3, metric: 101})
 		time.Sleep(readInterval)
 		synctest.Wait()
-		if got := r.Info().HeartbeatInterface; got != "eth1" {
-			t.Errorf("without its carrier and its route it is %q, want eth1", got)
-		}
+		equal(t, r.Info().HeartbeatInterface, "eth1", "heartbeats without its carrier and its route")
 	})
 }
 
@@ -378,15 +365,10 @@ func TestNewChecksTheInterface(t *testing.T) {
 			logger, logged := log()
 			o := Options{Log: logger, Poke: func() {}, Tenure: always, Interface: tt.vip, ServicesInterface: tt.svc}
 			_, err := newInterfaces(o, k)
-			if d := diff(lines(tt.want), lines(fmt.Sprint(err))); d != "" {
-				t.Errorf("%q %q (-want +got):\n%s", tt.vip, tt.svc, d)
-			}
+			same(t, lines(tt.want), lines(fmt.Sprint(err)), "%q %q", tt.vip, tt.svc)
 			o.AllowNotUp = true
-			_, err = newInterfaces(o, k)
-			check.OK(t, err)
-			if got, want := strings.Contains(logged.String(), "level=WARN"), tt.want != "<nil>"; got != want {
-				t.Errorf("%q %q: warned %v, want %v", tt.vip, tt.svc, got, want)
-			}
+			check.Value(newInterfaces(o, k))(t)
+			equal(t, strings.Contains(logged.String(), "level=WARN"), tt.want != "<nil>", "%q %q: warned", tt.vip, tt.svc)
 		})
 	}
 }
@@ -435,17 +417,13 @@ func TestLinks(t *testing.T) {
 			before := changes
 			step.change()
 			synctest.Wait()
-			if got := changes - before; got != step.calls {
-				t.Errorf("%s: OnLinkChange was called %d times, want %d", step.name, got, step.calls)
-			}
+			equal(t, changes-before, step.calls, "%s: calls of OnLinkChange", step.name)
 			var got strings.Builder
 			for _, l := range r.Links() {
 				_, line, _ := strings.Cut(describeInfo(vip.NodeInfo{Links: []vip.Link{l}}), "\n")
 				fmt.Fprintf(&got, "%d %s", l.Index, line)
 			}
-			if d := diff(lines(step.want), lines(got.String())); d != "" {
-				t.Errorf("%s (-want +got):\n%s", step.name, d)
-			}
+			same(t, lines(step.want), lines(got.String()), "%s", step.name)
 		}
 	})
 }

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 	"github.com/vishvananda/netlink"
@@ -41,8 +40,7 @@ func kernelRig(t testing.TB, change ...func(*Options)) (*kRig, func()) {
 	for _, c := range change {
 		c(&o)
 	}
-	n, err := New(o)
-	check.OK(t, err)
+	n := check.Value(New(o))(t)
 	r.Interfaces = n
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -76,8 +74,7 @@ func TestKernelBinds(t *testing.T) {
 	eth0 := newVeth(t, "eth0", "10.0.0.5/24", "2001:db8:1::5/64")
 	r, stop := kernelRig(t)
 	defer stop()
-	l, err := netlink.LinkByName("eth0")
-	check.OK(t, err)
+	l := check.Value(netlink.LinkByName("eth0"))(t)
 	if want, got := l.Attrs().HardwareAddr.String(), r.Info().Links[0].MAC; got != want {
 		t.Errorf("MAC is %q, want %q", got, want)
 	}
@@ -96,11 +93,8 @@ func TestKernelBinds(t *testing.T) {
 		addr("10.0.0.9/32", "eth0"), addr("10.0.0.10/24", "eth0"), addr("2001:db8::9/128", "eth0"),
 		addr("10.0.0.8/32", "eth0"), addr("2001:db8::8/128", "eth0"),
 	}
-	have, err := r.Set(t.Context(), want)
-	check.OK(t, err)
-	if d := diff(text(want), text(have)); d != "" {
-		t.Errorf("have (-want +got):\n%s", d)
-	}
+	have := check.Value(r.Set(t.Context(), want))(t)
+	same(t, text(want), text(have), "have")
 	const after = `
 		eth0 10.0.0.10/24 deprecated noprefixroute proto=v valid=5 preferred=0
 		eth0 10.0.0.5/24 permanent
@@ -109,24 +103,16 @@ func TestKernelBinds(t *testing.T) {
 		eth0 2001:db8:1::5/64 permanent
 		eth0 2001:db8::8/128 deprecated noprefixroute proto=v valid=5 preferred=0
 		eth0 2001:db8::9/128 deprecated noprefixroute proto=v valid=5 preferred=0`
-	if d := diff(lines(after), addresses(t, "eth0")); d != "" {
-		t.Errorf("kernel (-want +got):\n%s", d)
-	}
-	if routes := addedRoutes(t, eth0); routes != "" {
-		t.Errorf("binding made routes:\n%s", routes)
-	}
-	_, err = r.Set(t.Context(), nil)
-	check.OK(t, err)
-	if d := diff("eth0 10.0.0.5/24 permanent\neth0 2001:db8:1::5/64 permanent", addresses(t, "eth0")); d != "" {
-		t.Errorf("kernel after Set(nothing) (-want +got):\n%s", d)
-	}
+	same(t, lines(after), addresses(t, "eth0"), "kernel")
+	equal(t, addedRoutes(t, eth0), "", "routes made by binding")
+	check.Value(r.Set(t.Context(), nil))(t)
+	same(t, "eth0 10.0.0.5/24 permanent\neth0 2001:db8:1::5/64 permanent", addresses(t, "eth0"), "kernel after Set(nothing)")
 }
 
 // addedRoutes is the routes of the main table other than those of the node's own subnets.
 func addedRoutes(t *testing.T, l netlink.Link) string {
 	t.Helper()
-	routes, err := netlink.RouteList(l, netlink.FAMILY_ALL)
-	check.OK(t, err)
+	routes := check.Value(netlink.RouteList(l, netlink.FAMILY_ALL))(t)
 	var found []string
 	for _, r := range routes {
 		if d := r.Dst.String(); d != "10.0.0.0/24" && d != "2001:db8:1::/64" && d != "fe80::/64" {
@@ -136,64 +122,22 @@ func addedRoutes(t *testing.T, l netlink.Link) string {
 	return strings.Join(found, "\n")
 }
 
-// The kernel keeps the addresses while they are renewed, is silent about it, and
-// drops them within 6 s after the process died.
-func TestKernelLifetime(t *testing.T) {
-	newVeth(t, "eth0")
-	r, stop := kernelRig(t)
-	want := many(40, "eth0")
-	_, err := r.Set(t.Context(), want)
-	check.OK(t, err)
-	before := r.pokes.Load()
-	time.Sleep(6 * time.Second) // longer than any of them would live
-	if got := strings.Count(addresses(t, "eth0"), "proto=v"); got != len(want) {
-		t.Errorf("%d addresses after 6 s, want %d", got, len(want))
-	}
-	if got := r.pokes.Load() - before; got != 0 {
-		t.Errorf("%d pokes by renewals", got)
-	}
-	stop()
-	dead, first, last := time.Now(), time.Now().Add(time.Hour), time.Time{}
-	for _, h := range r.renewed { // which is up to a renewal period less than 5 s from now
-		if h.ends.Before(first) {
-			first = h.ends
-		}
-		if h.ends.After(last) {
-			last = h.ends
-		}
-	}
-	time.Sleep(time.Until(first) - 100*time.Millisecond)
-	if got := strings.Count(addresses(t, "eth0"), "proto=v"); got != len(want) {
-		t.Errorf("%d addresses %v after the process died, want %d", got, time.Since(dead), len(want))
-	}
-	check.True(t, 10*time.Second, "the kernel to drop the addresses", func() bool { return addresses(t, "eth0") == "" })
-	if took := time.Since(last); took > 1100*time.Millisecond {
-		t.Errorf("the last address was gone %v after its end, want at most 1.1 s", took)
-	}
-	t.Logf("the last address was gone %v after the process had died", time.Since(dead))
-}
-
 // Duplicate address detection has failed for an address that another program left, since another host has it: it is bound without that, and
 // answered for. So is one that bears the mark, by an earlier process that bound it over such an address.
 func TestKernelBindsOverDADFailed(t *testing.T) {
 	eth0 := newVeth(t, "eth0")
-	peer, err := netlink.LinkByName("eth0p")
-	check.OK(t, err)
+	peer := check.Value(netlink.LinkByName("eth0p"))(t)
 	left, marked := addr("2001:db8::8/128", "eth0"), addr("2001:db8::9/128", "eth0")
 	for _, a := range []vip.Address{left, marked} {
 		addOther(t, peer, a.Prefix().String())
 		failDAD(t, eth0, a.Prefix().String())
 	}
-	k, err := openNetlink()
-	check.OK(t, err)
+	k := check.Value(openNetlink())(t)
 	check.OK(t, errors.Join(k.bind([]bindRequest{{addressKey{eth0.Attrs().Index, marked.Prefix()}, "eth0", 5}})...))
 	r, stop := kernelRig(t)
 	defer stop()
-	have, err := r.Set(t.Context(), []vip.Address{left, marked})
-	check.OK(t, err)
-	if got, want := text(have), "eth0 2001:db8::8/128\neth0 2001:db8::9/128"; got != want {
-		t.Errorf("have %q, want %q", got, want)
-	}
+	have := check.Value(r.Set(t.Context(), []vip.Address{left, marked}))(t)
+	equal(t, text(have), "eth0 2001:db8::8/128\neth0 2001:db8::9/128", "have")
 	if got, want := strings.ReplaceAll(addresses(t, "eth0"), "valid=4", "valid=5"), "eth0 2001:db8::8/128 deprecated noprefixroute proto=v valid=5 preferred=0\neth0 2001:db8::9/128 deprecated noprefixroute proto=v valid=5 preferred=0"; got != want {
 		t.Errorf("kernel:\n%s\nwant:\n%s", got, want)
 	}
@@ -203,80 +147,11 @@ func TestKernelBindsOverDADFailed(t *testing.T) {
 func failDAD(t *testing.T, l netlink.Link, addr string) {
 	t.Helper()
 	sysctl(t, "net/ipv6/conf/"+l.Attrs().Name+"/accept_dad", "1")
-	a, err := netlink.ParseAddr(addr)
-	check.OK(t, err)
+	a := check.Value(netlink.ParseAddr(addr))(t)
 	check.OK(t, netlink.AddrAdd(l, a))
 	check.True(t, 10*time.Second, "duplicate address detection to fail", func() bool {
-		list, err := netlink.AddrList(l, netlink.FAMILY_V6)
-		check.OK(t, err)
+		list := check.Value(netlink.AddrList(l, netlink.FAMILY_V6))(t)
 		return slices.ContainsFunc(list, func(x netlink.Addr) bool { return x.IP.Equal(a.IP) && x.Flags&unix.IFA_F_DADFAILED != 0 })
-	})
-}
-
-// A process that starts finds what another one left, and carries on with it.
-func TestKernelRestart(t *testing.T) {
-	newVeth(t, "eth0")
-	r, stop := kernelRig(t)
-	a, b := addr("10.0.0.9/32", "eth0"), addr("2001:db8::9/128", "eth0")
-	_, err := r.Set(t.Context(), []vip.Address{a, b, addr("10.0.0.10/32", "eth0")})
-	check.OK(t, err)
-	stop()
-	r, stop = kernelRig(t)
-	defer stop()
-	var w vip.World
-	r.Observe(&w)
-	if got, want := text(w.Bound), "eth0 10.0.0.10/32\neth0 10.0.0.9/32\neth0 2001:db8::9/128"; got != want {
-		t.Errorf("Bound:\n%s\nwant:\n%s", got, want)
-	}
-	_, err = r.Set(t.Context(), []vip.Address{a, b})
-	check.OK(t, err)
-	if got, want := strings.Count(r.log.String(), "kept an address"), 2; got != want {
-		t.Errorf("%d addresses kept, want %d", got, want)
-	}
-	if got, want := addresses(t, "eth0"), "eth0 10.0.0.9/32 deprecated noprefixroute proto=v valid=5 preferred=0\neth0 2001:db8::9/128 deprecated noprefixroute proto=v valid=5 preferred=0"; got != want {
-		t.Errorf("kernel:\n%s\nwant:\n%s", got, want)
-	}
-}
-
-func TestKernelOtherProgramsInterfere(t *testing.T) {
-	eth0 := newVeth(t, "eth0")
-	r, stop := kernelRig(t)
-	defer stop()
-	want := []vip.Address{addr("10.0.0.9/32", "eth0"), addr("2001:db8::9/128", "eth0")}
-	_, err := r.Set(t.Context(), want)
-	check.OK(t, err)
-	for _, a := range want {
-		removeOther(t, eth0, a.Prefix().String())
-		r.await(t, "the room to notice that "+a.Addr.String()+" is gone", func() bool {
-			var w vip.World
-			r.Observe(&w)
-			return len(w.Bound) == 1
-		})
-		have, err := r.Set(t.Context(), want)
-		if err != nil || len(have) != 2 {
-			t.Errorf("have %v, error %v", have, err)
-		}
-	}
-	// A link that goes down takes its IPv6 addresses along, and IPv4 ones stay.
-	check.OK(t, netlink.LinkSetDown(eth0))
-	r.await(t, "the link to be down", func() bool { return !r.Info().Links[0].Up })
-	check.OK(t, netlink.LinkSetUp(eth0))
-	r.await(t, "the link to be up", func() bool { return r.Info().Links[0].Up })
-	r.await(t, "the addresses", func() bool {
-		have, err := r.Set(t.Context(), want)
-		return err == nil && len(have) == 2
-	})
-	// A link that is deleted takes all along.
-	check.OK(t, netlink.LinkDel(eth0))
-	r.await(t, "the link to be gone", func() bool { return r.Info().Links == nil })
-	have, err := r.Set(t.Context(), want)
-	if len(have) > 0 || err == nil || !strings.Contains(err.Error(), `this node has no interface "eth0"`) {
-		t.Errorf("have %v, error %v", have, err)
-	}
-	newVeth(t, "eth0")
-	r.await(t, "the addresses on the new link", func() bool {
-		have, err := r.Set(t.Context(), want)
-		return err == nil && len(have) == 2
 	})
 }
 
@@ -289,9 +164,7 @@ func TestKernelIPv6SwitchedOff(t *testing.T) {
 	if got, want := fmt.Sprint(err), "address 2001:db8::9/128 on eth0: can't bind it: permission denied (IPv6 is switched off there: sysctl net.ipv6.conf.eth0.disable_ipv6)"; got != want {
 		t.Errorf(" got %s\nwant %s", got, want)
 	}
-	if got, want := text(have), "eth0 10.0.0.9/32"; got != want {
-		t.Errorf("have %q, want %q", got, want)
-	}
+	equal(t, text(have), "eth0 10.0.0.9/32", "have")
 }
 
 // Others are told whether IPv6 is disabled on a link, also if it had no address of IPv6 by whose removal the kernel would say so.
@@ -300,8 +173,7 @@ func TestKernelFollowsIPv6SwitchedOff(t *testing.T) {
 		eth0 := newVeth(t, "eth0")
 		if !addressed {
 			check.OK(t, netlink.LinkSetIP6AddrGenMode(eth0, 1)) // IN6_ADDR_GEN_MODE_NONE
-			list, err := netlink.AddrList(eth0, netlink.FAMILY_V6)
-			check.OK(t, err)
+			list := check.Value(netlink.AddrList(eth0, netlink.FAMILY_V6))(t)
 			for _, a := range list {
 				check.OK(t, netlink.AddrDel(eth0, &a))
 			}
@@ -335,10 +207,8 @@ func TestKernelFollowsIPv6SwitchedOff(t *testing.T) {
 // The kernel's changes come faster than they are read.
 func TestKernelOverrun(t *testing.T) {
 	eth0 := newVeth(t, "eth0")
-	k, err := openNetlink()
-	check.OK(t, err)
-	f, err := k.subscribe()
-	check.OK(t, err)
+	k := check.Value(openNetlink())(t)
+	f := check.Value(k.subscribe())(t)
 	defer f.close()
 	check.OK(t, f.(*netlinkSubscription).socket.SetReceiveBufferSize(4096, false))
 	for i := range 100 {
@@ -358,9 +228,7 @@ func TestKernelDefaultRoute(t *testing.T) {
 	eth1 := newVeth(t, "eth1", "10.1.0.5/24", "2001:db8:1::5/64")
 	r, stop := kernelRig(t, func(o *Options) { o.Interface, o.AllowNotUp = "", true })
 	defer stop()
-	if got := r.Info().Interface; got != "" {
-		t.Errorf("interface %q without a default route", got)
-	}
+	equal(t, r.Info().Interface, "", "interface without a default route")
 	route := func(l netlink.Link, gw string, metric int) *netlink.Route {
 		a, err := netlink.ParseAddr(gw + "/128")
 		if !strings.Contains(gw, ":") {
@@ -387,9 +255,7 @@ func TestKernelDefaultRoute(t *testing.T) {
 	r.await(t, "the link to be down", func() bool {
 		return slices.ContainsFunc(r.Links(), func(l vip.Link) bool { return l.Name == "eth1" && !l.Up })
 	})
-	if got := r.Info().Interface; got != "eth1" {
-		t.Errorf("interface %q when eth1 was down", got)
-	}
+	equal(t, r.Info().Interface, "eth1", "interface when eth1 was down")
 	check.OK(t, netlink.LinkSetUp(eth1))
 	check.OK(t, netlink.RouteAdd(route(eth1, "10.1.0.1", 300)))
 	r.await(t, "the interface eth0", func() bool { return r.Info().Interface == "eth0" })
@@ -407,8 +273,7 @@ func TestKernelBridgePort(t *testing.T) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "br0"
 	check.OK(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
-	br, err := netlink.LinkByName("br0")
-	check.OK(t, err)
+	br := check.Value(netlink.LinkByName("br0"))(t)
 	t.Cleanup(func() { _ = netlink.LinkDel(br) })
 	check.OK(t, netlink.LinkSetUp(br))
 	addOther(t, br, "10.0.0.5/24")
@@ -430,17 +295,13 @@ func TestKernelBridgePort(t *testing.T) {
 func TestKernelLabel(t *testing.T) {
 	newVeth(t, "eth0")
 	newVeth(t, "longerlink0")
-	k, err := openNetlink()
-	check.OK(t, err)
+	k := check.Value(openNetlink())(t)
 	k.proto = false
-	p, err := k.read()
-	check.OK(t, err)
+	p := check.Value(k.read())(t)
 	for link, want := range map[string]string{"eth0": "eth0:herald", "longerlink0": "longerlink0"} {
 		check.OK(t, errors.Join(k.bind([]bindRequest{{addressKey: addressKey{p.index[link], addr("10.0.0.9/32", link).Prefix()}, linkName: link, seconds: 3}})...))
-		l, err := netlink.LinkByName(link)
-		check.OK(t, err)
-		list, err := netlink.AddrList(l, netlink.FAMILY_V4)
-		check.OK(t, err)
+		l := check.Value(netlink.LinkByName(link))(t)
+		list := check.Value(netlink.AddrList(l, netlink.FAMILY_V4))(t)
 		if len(list) != 1 || list[0].Label != want {
 			t.Errorf("%s: got %v, want the label %s", link, list, want)
 		}
@@ -451,10 +312,8 @@ func TestKernelLabel(t *testing.T) {
 // Many are asked for at once, and each error is about the one that it belongs to.
 func TestKernelBindsMany(t *testing.T) {
 	newVeth(t, "eth0")
-	k, err := openNetlink()
-	check.OK(t, err)
-	p, err := k.read()
-	check.OK(t, err)
+	k := check.Value(openNetlink())(t)
+	p := check.Value(k.read())(t)
 	list := make([]bindRequest, 5)
 	for i := range list {
 		list[i] = bindRequest{addressKey: addressKey{p.index["eth0"], addr(fmt.Sprintf("10.0.0.%d/32", i+1), "eth0").Prefix()}, linkName: "eth0", seconds: 3}
@@ -467,31 +326,23 @@ func TestKernelBindsMany(t *testing.T) {
 			}
 		}
 	}
-	if p, err = k.read(); err != nil {
-		t.Fatal(err)
-	}
+	p = check.Value(k.read())(t)
 	for i, b := range list {
 		if _, there := p.addresses[b.addressKey]; there != (i != 1 && i != 4) {
 			t.Errorf("%s is there: %v", b.prefix, there)
 		}
 	}
-	if errs := k.bind(nil); len(errs) != 0 {
-		t.Errorf("%v for nothing", errs)
-	}
+	equal(t, len(k.bind(nil)), 0, "errors for nothing")
 }
 
 // A subscription receives what other processes do to an address and what is new, but not this
 // process's renewals of IPv4 addresses.
 func TestKernelOmitsRenewals(t *testing.T) {
 	newVeth(t, "eth0")
-	k, err := openNetlink()
-	check.OK(t, err)
-	other, err := openNetlink()
-	check.OK(t, err)
-	p, err := k.read()
-	check.OK(t, err)
-	feed, err := k.subscribe()
-	check.OK(t, err)
+	k := check.Value(openNetlink())(t)
+	other := check.Value(openNetlink())(t)
+	p := check.Value(k.read())(t)
+	feed := check.Value(k.subscribe())(t)
 	defer feed.close()
 	at := func(a string) []bindRequest {
 		return []bindRequest{{addressKey: addressKey{p.index["eth0"], addr(a, "eth0").Prefix()}, linkName: "eth0", seconds: 3}}
@@ -508,8 +359,7 @@ func TestKernelOmitsRenewals(t *testing.T) {
 	check.OK(t, k.unbind(one[0].addressKey))
 	var got []string
 	for len(got) < 6 {
-		changes, err := feed.receive()
-		check.OK(t, err)
+		changes := check.Value(feed.receive())(t)
 		for _, c := range changes {
 			if c.address != nil {
 				got = append(got, fmt.Sprint(c.address.prefix, " gone ", c.gone))
@@ -522,18 +372,14 @@ func TestKernelOmitsRenewals(t *testing.T) {
 	}
 	// IPv6 sends them from a work queue (addrconf_dad_work), at any time after the request.
 	slices.SortStableFunc(got, func(a, b string) int { return strings.Index(a, ":") - strings.Index(b, ":") })
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("received (-want +got):\n%s", d)
-	}
+	same(t, want, got, "received")
 }
 
 // What is to be removed may be gone, and its link, too.
 func TestKernelUnbindsWhatIsGone(t *testing.T) {
 	newVeth(t, "eth0")
-	k, err := openNetlink()
-	check.OK(t, err)
-	p, err := k.read()
-	check.OK(t, err)
+	k := check.Value(openNetlink())(t)
+	p := check.Value(k.read())(t)
 	for _, a := range []string{"10.0.0.9/32", "2001:db8::9/128"} {
 		check.OK(t, k.unbind(addressKey{p.index["eth0"], addr(a, "eth0").Prefix()}))
 		check.OK(t, k.unbind(addressKey{99999, addr(a, "eth0").Prefix()}))
@@ -545,22 +391,18 @@ func TestKernelLinkState(t *testing.T) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "br0"
 	check.OK(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
-	br, err := netlink.LinkByName("br0")
-	check.OK(t, err)
+	br := check.Value(netlink.LinkByName("br0"))(t)
 	t.Cleanup(func() { _ = netlink.LinkDel(br) })
-	k, err := openNetlink()
-	check.OK(t, err)
+	k := check.Value(openNetlink())(t)
 	up := func(name string) bool {
-		p, err := k.read()
-		check.OK(t, err)
+		p := check.Value(k.read())(t)
 		l, ok := p.linkNamed(name)
 		return ok && l.up
 	}
 	if !up("eth0") || up("br0") {
 		t.Errorf("eth0 is up: %v, br0 is up: %v, want only eth0", up("eth0"), up("br0"))
 	}
-	peer, err := netlink.LinkByName("eth0p")
-	check.OK(t, err)
+	peer := check.Value(netlink.LinkByName("eth0p"))(t)
 	check.OK(t, netlink.LinkSetDown(peer))
 	check.True(t, 10*time.Second, "eth0 to have lost its carrier", func() bool { return !up("eth0") })
 }

@@ -38,8 +38,7 @@ func removeAfterwards(t *testing.T, names ...string) {
 // sysctlValue reads net.ipv4.conf, or another family's.
 func sysctlValue(t *testing.T, name string) string {
 	t.Helper()
-	b, err := os.ReadFile("/proc/sys/net/" + name)
-	check.OK(t, err)
+	b := check.Value(os.ReadFile("/proc/sys/net/" + name))(t)
 	return strings.TrimSpace(string(b))
 }
 
@@ -47,18 +46,15 @@ func sysctlValue(t *testing.T, name string) string {
 // returns who answered within a moment.
 func arpAnswers(t *testing.T, link string, addr netip.Addr) []string {
 	t.Helper()
-	ifi, err := net.InterfaceByName(link + "p")
-	check.OK(t, err)
-	c, err := packet.Listen(ifi, packet.Datagram, unix.ETH_P_ARP, nil)
-	check.OK(t, err)
+	ifi := check.Value(net.InterfaceByName(link + "p"))(t)
+	c := check.Value(packet.Listen(ifi, packet.Datagram, unix.ETH_P_ARP, nil))(t)
 	defer c.Close()
 	b := make([]byte, 28)
 	copy(b, []byte{0, 1, 8, 0, 6, 4, 0, 1})
 	copy(b[8:], ifi.HardwareAddr)
 	copy(b[14:], []byte{10, 0, 0, 77})
 	copy(b[24:], addr.AsSlice())
-	_, err = c.WriteTo(b, &packet.Addr{HardwareAddr: net.HardwareAddr{255, 255, 255, 255, 255, 255}})
-	check.OK(t, err)
+	check.Value(c.WriteTo(b, &packet.Addr{HardwareAddr: net.HardwareAddr{255, 255, 255, 255, 255, 255}}))(t)
 	check.OK(t, c.SetReadDeadline(time.Now().Add(200*time.Millisecond)))
 	var who []string
 	for {
@@ -96,8 +92,7 @@ func TestMacvlan(t *testing.T) {
 	r, stop := kernelRig(t)
 	defer stop()
 	links := r.Macvlans()
-	_, err := links.Set(t.Context(), []vip.Macvlan{mv1, mv2})
-	check.OK(t, err)
+	check.Value(links.Set(t.Context(), []vip.Macvlan{mv1, mv2}))(t)
 	r.await(t, "both are up", func() bool { // as the kernel says a moment later
 		return cmp.Equal([]vip.Macvlan{mv1, mv2}, macvlansOf(r.Interfaces))
 	})
@@ -106,12 +101,9 @@ func TestMacvlan(t *testing.T) {
 		"ipv4/conf/herald-2/rp_filter": "0", "ipv6/conf/herald-1/autoconf": "0", "ipv6/conf/herald-1/accept_ra": "0",
 		"ipv6/conf/herald-1/addr_gen_mode": "1", "ipv4/conf/eth0/arp_ignore": "1", "ipv4/conf/eth0/arp_announce": "2",
 	} {
-		if got := sysctlValue(t, name); got != want {
-			t.Errorf("%s is %s, want %s", name, got, want)
-		}
+		equal(t, sysctlValue(t, name), want, "%s", name)
 	}
-	l, err := netlink.LinkByName("herald-1")
-	check.OK(t, err)
+	l := check.Value(netlink.LinkByName("herald-1"))(t)
 	m, ok := l.(*netlink.Macvlan)
 	if !ok || m.Mode != netlink.MACVLAN_MODE_BRIDGE || m.HardwareAddr.String() != mv1.MAC || m.ParentIndex != eth0.Attrs().Index || m.Flags&net.FlagUp == 0 {
 		t.Errorf("%+v", l)
@@ -126,20 +118,14 @@ func TestMacvlan(t *testing.T) {
 
 	// It answers for its address, with its hardware address; its parent doesn't.
 	at := netip.MustParseAddr("10.0.0.50")
-	_, err = r.Set(t.Context(), []vip.Address{addr("10.0.0.50/32", "herald-1")})
-	check.OK(t, err)
-	if diff := cmp.Diff([]string{mv1.MAC}, arpAnswers(t, "eth0", at)); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff([]string{eth0.Attrs().HardwareAddr.String()}, arpAnswers(t, "eth0", netip.MustParseAddr("10.0.0.5"))); diff != "" {
-		t.Error(diff)
-	}
+	check.Value(r.Set(t.Context(), []vip.Address{addr("10.0.0.50/32", "herald-1")}))(t)
+	same(t, []string{mv1.MAC}, arpAnswers(t, "eth0", at), "who answers")
+	same(t, []string{eth0.Attrs().HardwareAddr.String()}, arpAnswers(t, "eth0", netip.MustParseAddr("10.0.0.5")), "who answers")
 	// Set down, changed or removed behind our back.
 	check.OK(t, netlink.LinkSetDown(l))
 	r.await(t, "the change", func() bool { return len(macvlansOf(r.Interfaces)) == 1 })
 	sysctl(t, "net/ipv4/conf/herald-1/arp_ignore", "0")
-	_, err = links.Set(t.Context(), []vip.Macvlan{mv1, mv2})
-	check.OK(t, err)
+	check.Value(links.Set(t.Context(), []vip.Macvlan{mv1, mv2}))(t)
 	r.await(t, "it is put right", func() bool {
 		return len(macvlansOf(r.Interfaces)) == 2 && sysctlValue(t, "ipv4/conf/herald-1/arp_ignore") == "1"
 	})
@@ -153,10 +139,8 @@ func TestMacvlan(t *testing.T) {
 		t.Errorf("made again: %v, %v", got, err)
 	}
 	// Another program adds its link-local address again, which another host has.
-	l, err = netlink.LinkByName("herald-1")
-	check.OK(t, err)
-	peer, err := netlink.LinkByName("eth0p")
-	check.OK(t, err)
+	l = check.Value(netlink.LinkByName("herald-1"))(t)
+	peer := check.Value(netlink.LinkByName("eth0p"))(t)
 	addOther(t, peer, "fe80::ff:fe00:a1/64")
 	removeOther(t, l, "fe80::ff:fe00:a1/64")
 	failDAD(t, l, "fe80::ff:fe00:a1/64")
@@ -165,8 +149,7 @@ func TestMacvlan(t *testing.T) {
 		defer r.mu.Unlock()
 		return r.snapshot.addresses[addressKey{l.Attrs().Index, netip.MustParsePrefix("fe80::ff:fe00:a1/64")}].tentative
 	})
-	_, err = links.Set(t.Context(), []vip.Macvlan{mv1, mv2})
-	check.OK(t, err)
+	check.Value(links.Set(t.Context(), []vip.Macvlan{mv1, mv2}))(t)
 	if a, err := netlink.AddrList(l, netlink.FAMILY_V6); err != nil || len(a) != 1 || a[0].Flags&unix.IFA_F_TENTATIVE != 0 {
 		t.Errorf("its link-local address is not answered for: %v, %v", a, err)
 	}
@@ -174,19 +157,13 @@ func TestMacvlan(t *testing.T) {
 	r.await(t, "the address to be missed", func() bool { var w vip.World; r.Observe(&w); return len(w.Bound) == 0 })
 
 	// With the last one the parent gets back what it had.
-	_, err = links.Set(t.Context(), []vip.Macvlan{mv2})
-	check.OK(t, err)
-	if got := sysctlValue(t, "ipv4/conf/eth0/arp_ignore"); got != "1" {
-		t.Errorf("arp_ignore of the parent is %s while a macvlan is there", got)
-	}
-	_, err = links.Set(t.Context(), nil)
-	check.OK(t, err)
+	check.Value(links.Set(t.Context(), []vip.Macvlan{mv2}))(t)
+	equal(t, sysctlValue(t, "ipv4/conf/eth0/arp_ignore"), "1", "arp_ignore of the parent while a macvlan is there")
+	check.Value(links.Set(t.Context(), nil))(t)
 	if a, b := sysctlValue(t, "ipv4/conf/eth0/arp_ignore"), sysctlValue(t, "ipv4/conf/eth0/arp_announce"); a != "0" || b != "1" {
 		t.Errorf("the parent is left with arp_ignore=%s arp_announce=%s", a, b)
 	}
-	if got := macvlansOf(r.Interfaces); len(got) != 0 {
-		t.Errorf("left: %v", got)
-	}
+	equal(t, len(macvlansOf(r.Interfaces)), 0, "macvlans left")
 }
 
 // What an earlier process left is taken over, or removed; the parent's settings are
@@ -196,42 +173,29 @@ func TestMacvlanLeftOver(t *testing.T) {
 	removeAfterwards(t, "herald-1", "herald-2")
 	sysctl(t, "net/ipv4/conf/eth0/arp_ignore", "0")
 	r, stop := kernelRig(t)
-	_, err := r.Macvlans().Set(t.Context(), []vip.Macvlan{mv1, mv2})
-	check.OK(t, err)
-	_, err = r.Set(t.Context(), []vip.Address{addr("10.0.0.50/32", "herald-1")})
-	check.OK(t, err)
+	check.Value(r.Macvlans().Set(t.Context(), []vip.Macvlan{mv1, mv2}))(t)
+	check.Value(r.Set(t.Context(), []vip.Address{addr("10.0.0.50/32", "herald-1")}))(t)
 	stop() // as if killed
-	before, err := netlink.LinkByName("herald-1")
-	check.OK(t, err)
+	before := check.Value(netlink.LinkByName("herald-1"))(t)
 
 	next, stop := kernelRig(t)
 	defer stop()
 	check.True(t, 10*time.Second, "the address to end", func() bool { return addresses(t, "herald-1") == "" })
-	if got := arpAnswers(t, "eth0", netip.MustParseAddr("10.0.0.50")); len(got) != 0 {
-		t.Errorf("%v still answers", got)
-	}
-	_, err = next.Macvlans().Set(t.Context(), []vip.Macvlan{mv1})
-	check.OK(t, err)
-	after, err := netlink.LinkByName("herald-1")
-	check.OK(t, err)
-	if before.Attrs().Index != after.Attrs().Index {
-		t.Error("it was made again")
-	}
+	equal(t, len(arpAnswers(t, "eth0", netip.MustParseAddr("10.0.0.50"))), 0, "hosts that still answer")
+	check.Value(next.Macvlans().Set(t.Context(), []vip.Macvlan{mv1}))(t)
+	after := check.Value(netlink.LinkByName("herald-1"))(t)
+	equal(t, before.Attrs().Index, after.Attrs().Index, "its index: it was made again")
 	if _, err := netlink.LinkByName("herald-2"); err == nil {
 		t.Error("what nobody wants is still there")
 	}
 	changed := mv1
 	changed.MAC = "02:00:00:00:00:b1"
-	_, err = next.Macvlans().Set(t.Context(), []vip.Macvlan{changed})
-	check.OK(t, err)
+	check.Value(next.Macvlans().Set(t.Context(), []vip.Macvlan{changed}))(t)
 	if l, err := netlink.LinkByName("herald-1"); err != nil || l.Attrs().HardwareAddr.String() != changed.MAC {
 		t.Errorf("with another hardware address: %v, %v", l, err)
 	}
-	_, err = next.Macvlans().Set(t.Context(), nil)
-	check.OK(t, err)
-	if got := sysctlValue(t, "ipv4/conf/eth0/arp_ignore"); got != "0" {
-		t.Errorf("arp_ignore of the parent is %s, want what it was before the first process", got)
-	}
+	check.Value(next.Macvlans().Set(t.Context(), nil))(t)
+	equal(t, sysctlValue(t, "ipv4/conf/eth0/arp_ignore"), "0", "arp_ignore of the parent")
 }
 
 // The last macvlan on a link goes by another program: its parent gets back what it had, whether the macvlan is made again before or not, and also if an earlier
@@ -244,25 +208,20 @@ func TestMacvlanRemovedByOthers(t *testing.T) {
 			sysctl(t, "net/ipv4/conf/eth0/arp_ignore", "0")
 			sysctl(t, "net/ipv4/conf/eth0/arp_announce", "1")
 			r, stop := kernelRig(t)
-			_, err := r.Macvlans().Set(t.Context(), []vip.Macvlan{mv1})
-			check.OK(t, err)
+			check.Value(r.Macvlans().Set(t.Context(), []vip.Macvlan{mv1}))(t)
 			if restarted {
 				stop()
 				r, stop = kernelRig(t)
-				_, err := r.Macvlans().Set(t.Context(), []vip.Macvlan{mv1})
-				check.OK(t, err)
+				check.Value(r.Macvlans().Set(t.Context(), []vip.Macvlan{mv1}))(t)
 			}
-			l, err := netlink.LinkByName(mv1.Name)
-			check.OK(t, err)
+			l := check.Value(netlink.LinkByName(mv1.Name))(t)
 			check.OK(t, netlink.LinkDel(l))
 			awaitGone(t, r, mv1.Name)
-			_, err = r.Macvlans().Set(t.Context(), again)
-			check.OK(t, err)
+			check.Value(r.Macvlans().Set(t.Context(), again))(t)
 			if got := sysctlValue(t, "ipv4/conf/eth0/arp_ignore"); len(again) > 0 && got != "1" {
 				t.Errorf("%s: arp_ignore of the parent is %s while a macvlan is there", name, got)
 			}
-			_, err = r.Macvlans().Set(t.Context(), nil)
-			check.OK(t, err)
+			check.Value(r.Macvlans().Set(t.Context(), nil))(t)
 			if a, b := sysctlValue(t, "ipv4/conf/eth0/arp_ignore"), sysctlValue(t, "ipv4/conf/eth0/arp_announce"); a != "0" || b != "1" {
 				t.Errorf("%s, restarted %v: the parent is left with arp_ignore=%s arp_announce=%s", name, restarted, a, b)
 			}
@@ -304,8 +263,7 @@ func TestMacvlanOfOtherPrograms(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	_, err := links.Set(context.Background(), nil)
-	check.OK(t, err)
+	check.Value(links.Set(context.Background(), nil))(t)
 	for _, name := range []string{"bridge0", "other", "eth0"} {
 		if _, err := netlink.LinkByName(name); err != nil {
 			t.Errorf("%s is gone", name)
@@ -342,8 +300,7 @@ func TestMacvlanWithMACOfGateway(t *testing.T) {
 			return nil
 		})
 	}
-	_, err := links.Set(context.Background(), nil)
-	check.OK(t, err)
+	check.Value(links.Set(context.Background(), nil))(t)
 }
 
 // A macvlan on a macvlan sits beside it.
@@ -357,12 +314,9 @@ func TestMacvlanOnMacvlan(t *testing.T) {
 	defer stop()
 	w := mv1
 	w.Parent = "mv0"
-	_, err := r.Macvlans().Set(t.Context(), []vip.Macvlan{w})
-	check.OK(t, err)
-	before, err := netlink.LinkByName(w.Name)
-	check.OK(t, err)
-	_, err = r.Macvlans().Set(t.Context(), []vip.Macvlan{w})
-	check.OK(t, err)
+	check.Value(r.Macvlans().Set(t.Context(), []vip.Macvlan{w}))(t)
+	before := check.Value(netlink.LinkByName(w.Name))(t)
+	check.Value(r.Macvlans().Set(t.Context(), []vip.Macvlan{w}))(t)
 	if after, err := netlink.LinkByName(w.Name); err != nil || after.Attrs().Index != before.Attrs().Index {
 		t.Errorf("it was made again: %v, %v", after, err)
 	}
@@ -383,15 +337,13 @@ func TestHundredMacvlans(t *testing.T) {
 	}
 	made := time.Since(began)
 	began = time.Now()
-	_, err := r.Macvlans().Set(t.Context(), want)
-	check.OK(t, err)
+	check.Value(r.Macvlans().Set(t.Context(), want))(t)
 	again := time.Since(began)
 	began = time.Now()
 	passes, longest := 0, time.Duration(0)
 	for left := want; len(left) > 0 && passes < 100; passes++ {
 		at := time.Now()
-		left, err = r.Macvlans().Set(t.Context(), nil)
-		check.OK(t, err)
+		left = check.Value(r.Macvlans().Set(t.Context(), nil))(t)
 		longest = max(longest, time.Since(at))
 	}
 	if longest > lifetime*time.Second/2 {

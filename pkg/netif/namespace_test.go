@@ -43,12 +43,10 @@ func newVeth(t testing.TB, name string, addrs ...string) netlink.Link {
 	attrs.Name = name
 	check.OK(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: name + "p"}))
 	for _, n := range []string{name + "p", name} {
-		l, err := netlink.LinkByName(n)
-		check.OK(t, err)
+		l := check.Value(netlink.LinkByName(n))(t)
 		check.OK(t, netlink.LinkSetUp(l))
 	}
-	l, err := netlink.LinkByName(name)
-	check.OK(t, err)
+	l := check.Value(netlink.LinkByName(name))(t)
 	t.Cleanup(func() { _ = netlink.LinkDel(l) })
 	for _, a := range addrs {
 		addOther(t, l, a)
@@ -81,8 +79,7 @@ func waitUp(t testing.TB, name string) {
 // addOther adds an address as another program would: for ever and without a mark.
 func addOther(t testing.TB, l netlink.Link, addr string) {
 	t.Helper()
-	a, err := netlink.ParseAddr(addr)
-	check.OK(t, err)
+	a := check.Value(netlink.ParseAddr(addr))(t)
 	a.Flags = unix.IFA_F_NODAD
 	check.OK(t, netlink.AddrAdd(l, a))
 }
@@ -94,8 +91,7 @@ func sysctl(t testing.TB, name, value string) {
 
 func removeOther(t testing.TB, l netlink.Link, addr string) {
 	t.Helper()
-	a, err := netlink.ParseAddr(addr)
-	check.OK(t, err)
+	a := check.Value(netlink.ParseAddr(addr))(t)
 	check.OK(t, netlink.AddrDel(l, a))
 }
 
@@ -110,8 +106,7 @@ func addresses(t testing.TB, links ...string) string {
 		if err != nil {
 			continue
 		}
-		list, err := netlink.AddrList(l, netlink.FAMILY_ALL)
-		check.OK(t, err)
+		list := check.Value(netlink.AddrList(l, netlink.FAMILY_ALL))(t)
 		for _, a := range list {
 			if a.IP.IsLinkLocalUnicast() {
 				continue
@@ -159,13 +154,11 @@ func marks(t testing.TB) map[addressKey]byte {
 	t.Helper()
 	r := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
 	r.AddData(nl.NewIfAddrmsg(unix.AF_UNSPEC))
-	messages, err := r.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR)
-	check.OK(t, err)
+	messages := check.Value(r.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR))(t)
 	found := map[addressKey]byte{}
 	for _, m := range messages {
 		head := nl.DeserializeIfAddrmsg(m)
-		attrs, err := nl.ParseRouteAttrAsMap(m[unix.SizeofIfAddrmsg:])
-		check.OK(t, err)
+		attrs := check.Value(nl.ParseRouteAttrAsMap(m[unix.SizeofIfAddrmsg:]))(t)
 		ip, ok := attrs[unix.IFA_LOCAL]
 		if !ok {
 			ip = attrs[unix.IFA_ADDRESS]

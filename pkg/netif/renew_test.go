@@ -29,8 +29,7 @@ func TestProcessDies(t *testing.T) {
 				var want []vip.Address
 				for i, a := range many(count, "eth0") {
 					want = append(want, a)
-					_, err := r.Set(t.Context(), want)
-					check.OK(t, err)
+					check.Value(r.Set(t.Context(), want))(t)
 					time.Sleep(time.Duration(i%4) * 7 * time.Millisecond)
 				}
 				time.Sleep(death - time.Since(began))
@@ -40,23 +39,17 @@ func TestProcessDies(t *testing.T) {
 					t.Errorf("%d addresses, death at %v: %d are left after 4.2 s, want all", count, death, got)
 				}
 				time.Sleep(1800 * time.Millisecond)
-				if got := strings.Count(k.String(), "marked"); got != 0 {
-					t.Errorf("%d addresses, death at %v: %d are left after 6 s, want none", count, death, got)
-				}
+				equal(t, strings.Count(k.String(), "marked"), 0, "%d addresses, death at %v: left after 6 s", count, death)
 			})
 		}
 	}
 }
 
 func TestRenewalIsSilent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newFake("link 2 eth0 up")
+	onFake(t, "link 2 eth0 up", func(t *testing.T, k *fakeKernel, r *rig) {
 		k.lag = time.Millisecond
-		r := newRig(t, k)
-		defer r.run(t)()
 		want := many(20, "eth0")
-		_, err := r.Set(t.Context(), want)
-		check.OK(t, err)
+		check.Value(r.Set(t.Context(), want))(t)
 		r.log.reset()
 		before := value(t, r.metrics.renewals)
 		time.Sleep(10 * time.Second)
@@ -65,27 +58,16 @@ func TestRenewalIsSilent(t *testing.T) {
 		if got := value(t, r.metrics.renewals) - before; got < 20*(each-1) || got > 20*(each+1) {
 			t.Errorf("20 addresses were renewed %v times in 10 s, want %v", got, 20*each)
 		}
-		if got := r.log.String(); got != "" {
-			t.Errorf("renewing logged %s", got)
-		}
-		if r.pokes.Load() != 0 {
-			t.Errorf("renewing poked %d times", r.pokes.Load())
-		}
-		have, err := r.Set(t.Context(), want)
-		if err != nil || len(have) != 20 {
-			t.Errorf("have %v, error %v", have, err)
-		}
+		equal(t, r.log.String(), "", "log of renewals")
+		equal(t, r.pokes.Load(), 0, "pokes by renewals")
+		equal(t, len(check.Value(r.Set(t.Context(), want))(t)), 20, "addresses")
 	})
 }
 
 func TestUnconfirmedLetsTheKernelDecide(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newFake("link 2 eth0 up")
-		r := newRig(t, k)
-		defer r.run(t)()
+	onFake(t, "link 2 eth0 up", func(t *testing.T, k *fakeKernel, r *rig) {
 		want := []vip.Address{addr("10.0.0.1/32", "eth0")}
-		_, err := r.Set(t.Context(), want)
-		check.OK(t, err)
+		check.Value(r.Set(t.Context(), want))(t)
 		r.with(func(t *vip.Tenure) { t.Confirmed = false })
 		time.Sleep(time.Second)
 		if got := k.String(); got == "" {
@@ -93,37 +75,24 @@ func TestUnconfirmedLetsTheKernelDecide(t *testing.T) {
 		}
 		time.Sleep(6 * time.Second)
 		synctest.Wait()
-		if got := k.String(); got != "" {
-			t.Errorf("an unconfirmed process renewed %s", got)
-		}
+		equal(t, k.String(), "", "an unconfirmed process renewed")
 		if r.pokes.Load() == 0 {
 			t.Error("no poke for an address that the kernel dropped")
 		}
 		var w vip.World
 		r.Observe(&w)
-		if len(w.Bound) > 0 {
-			t.Errorf("Bound is %v, want none", w.Bound)
-		}
+		equal(t, len(w.Bound), 0, "Bound")
 		// Certain again: what it comes back to is for the next plan to say.
 		r.with(func(t *vip.Tenure) { *t = always() })
 		time.Sleep(time.Second)
-		if got := k.String(); got != "" {
-			t.Errorf("bound without being asked: %s", got)
-		}
-		have, err := r.Set(t.Context(), want)
-		if err != nil || len(have) != 1 {
-			t.Errorf("have %v, error %v", have, err)
-		}
+		equal(t, k.String(), "", "bound without being asked")
+		equal(t, len(check.Value(r.Set(t.Context(), want))(t)), 1, "addresses")
 	})
 }
 
 func TestShortPauseIsHarmless(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newFake("link 2 eth0 up")
-		r := newRig(t, k)
-		defer r.run(t)()
-		_, err := r.Set(t.Context(), []vip.Address{addr("10.0.0.1/32", "eth0")})
-		check.OK(t, err)
+	onFake(t, "link 2 eth0 up", func(t *testing.T, k *fakeKernel, r *rig) {
+		check.Value(r.Set(t.Context(), []vip.Address{addr("10.0.0.1/32", "eth0")}))(t)
 		for range 5 {
 			r.with(func(t *vip.Tenure) { t.Confirmed = false })
 			time.Sleep(2 * time.Second)
@@ -137,18 +106,14 @@ func TestShortPauseIsHarmless(t *testing.T) {
 }
 
 func TestTenureEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newFake("link 2 eth0 up")
-		r := newRig(t, k)
-		defer r.run(t)()
+	onFake(t, "link 2 eth0 up", func(t *testing.T, k *fakeKernel, r *rig) {
 		began := time.Now()
 		until := began.Add(7300 * time.Millisecond)
 		r.with(func(t *vip.Tenure) { t.Until = until })
 		short, long := addr("10.0.0.1/32", "eth0"), addr("2001:db8::1/128", "eth0")
 		short.Until = began.Add(4700 * time.Millisecond)
 		long.Until = began.Add(time.Hour)
-		_, err := r.Set(t.Context(), []vip.Address{short, long})
-		check.OK(t, err)
+		check.Value(r.Set(t.Context(), []vip.Address{short, long}))(t)
 		ends := map[string]time.Duration{}
 		for range 1000 {
 			time.Sleep(10 * time.Millisecond)
@@ -176,27 +141,19 @@ func TestTenureEnds(t *testing.T) {
 }
 
 func TestAnotherEpochHasOtherClaims(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newFake("link 2 eth0 up")
-		r := newRig(t, k)
-		defer r.run(t)()
+	onFake(t, "link 2 eth0 up", func(t *testing.T, k *fakeKernel, r *rig) {
 		want := []vip.Address{addr("10.0.0.1/32", "eth0")}
-		_, err := r.Set(t.Context(), want)
-		check.OK(t, err)
+		check.Value(r.Set(t.Context(), want))(t)
 		r.with(func(t *vip.Tenure) { t.Epoch++ })
 		time.Sleep(6100 * time.Millisecond)
-		if got := k.String(); got != "" {
-			t.Errorf("renewed what an earlier epoch had claimed: %s", got)
-		}
+		equal(t, k.String(), "", "renewed what an earlier epoch had claimed")
 		have, _ := r.Set(t.Context(), want) // by a plan from before, as after a kernel call that has hung
 		if len(have) != 0 || k.String() != "" {
 			t.Errorf("bound what an earlier epoch had claimed: %v", have)
 		}
 		want[0].Epoch = 1
-		have, err = r.Set(t.Context(), want)
-		if err != nil || len(have) != 1 {
-			t.Errorf("have %v, error %v", have, err)
-		}
+		have = check.Value(r.Set(t.Context(), want))(t)
+		equal(t, len(have), 1, "addresses bound in the new epoch")
 		time.Sleep(10 * time.Second)
 		if got := k.String(); got == "" {
 			t.Error("not renewed in the new epoch")
@@ -206,22 +163,14 @@ func TestAnotherEpochHasOtherClaims(t *testing.T) {
 
 func TestDeletedByAnother(t *testing.T) {
 	for _, a := range []vip.Address{addr("10.0.0.1/32", "eth0"), addr("2001:db8::1/128", "eth0")} {
-		synctest.Test(t, func(t *testing.T) {
-			k := newFake("link 2 eth0 up")
-			r := newRig(t, k)
-			defer r.run(t)()
-			_, err := r.Set(t.Context(), []vip.Address{a})
-			check.OK(t, err)
+		onFake(t, "link 2 eth0 up", func(t *testing.T, k *fakeKernel, r *rig) {
+			check.Value(r.Set(t.Context(), []vip.Address{a}))(t)
 			k.drop(addressKey{2, a.Prefix()})
 			synctest.Wait()
-			if r.pokes.Load() != 1 {
-				t.Errorf("%d pokes, want 1", r.pokes.Load())
-			}
+			equal(t, r.pokes.Load(), 1, "pokes")
 			var w vip.World
 			r.Observe(&w)
-			if len(w.Bound) > 0 {
-				t.Errorf("Bound is %v, want none", w.Bound)
-			}
+			equal(t, len(w.Bound), 0, "Bound")
 			have, err := r.Set(t.Context(), []vip.Address{a})
 			if err != nil || len(have) != 1 || k.String() == "" {
 				t.Errorf("have %v, kernel %v, error %v", have, k, err)
@@ -238,14 +187,12 @@ func TestDeletedByAnother(t *testing.T) {
 				time.Sleep(10 * time.Second)
 				k.drop(addressKey{2, a.Prefix()})
 				synctest.Wait()
-				_, err = r.Set(t.Context(), []vip.Address{a})
-				check.OK(t, err)
+				check.Value(r.Set(t.Context(), []vip.Address{a}))(t)
 			}
 			fights("again and again", true)
 			time.Sleep(vip.FightWindow)
 			fights("no more", false)
-			_, err = r.Set(t.Context(), nil)
-			check.OK(t, err)
+			check.Value(r.Set(t.Context(), nil))(t)
 			synctest.Wait()
 			fights("removed by Herald", false)
 		})
@@ -253,29 +200,19 @@ func TestDeletedByAnother(t *testing.T) {
 }
 
 func TestReplacedByAnother(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newFake("link 2 eth0 up")
-		r := newRig(t, k)
-		defer r.run(t)()
-		_, err := r.Set(t.Context(), []vip.Address{addr("10.0.0.1/32", "eth0")})
-		check.OK(t, err)
+	onFake(t, "link 2 eth0 up", func(t *testing.T, k *fakeKernel, r *rig) {
+		check.Value(r.Set(t.Context(), []vip.Address{addr("10.0.0.1/32", "eth0")}))(t)
 		k.add("eth0", "10.0.0.1/32")
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if got, want := k.String(), "eth0 10.0.0.1/32 marked 5s"; got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		equal(t, k.String(), "eth0 10.0.0.1/32 marked 5s", "got")
 	})
 }
 
 func TestRenewalFails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newFake("link 2 eth0 up")
-		r := newRig(t, k)
-		defer r.run(t)()
+	onFake(t, "link 2 eth0 up", func(t *testing.T, k *fakeKernel, r *rig) {
 		want := []vip.Address{addr("10.0.0.1/32", "eth0"), addr("10.0.0.2/32", "eth0")}
-		_, err := r.Set(t.Context(), want)
-		check.OK(t, err)
+		check.Value(r.Set(t.Context(), want))(t)
 		r.log.reset()
 		k.set(func(op string, p addressKey) error {
 			if op == "bind" && p.prefix.Addr().String() == "10.0.0.1" {
@@ -285,26 +222,16 @@ func TestRenewalFails(t *testing.T) {
 		})
 		time.Sleep(7 * time.Second)
 		synctest.Wait()
-		if got, want := k.String(), "eth0 10.0.0.2/32 marked 5s"; got != want {
-			t.Errorf("kernel %q, want %q", got, want)
-		}
-		if got := strings.Count(r.log.String(), "level=WARN"); got != 1 {
-			t.Errorf("%d warnings, want 1", got)
-		}
-		if r.pokes.Load() != 1 {
-			t.Errorf("%d pokes, want one for the end of the address", r.pokes.Load())
-		}
+		equal(t, k.String(), "eth0 10.0.0.2/32 marked 5s", "kernel")
+		equal(t, strings.Count(r.log.String(), "level=WARN"), 1, "warnings")
+		equal(t, r.pokes.Load(), 1, "pokes")
 	})
 }
 
 func TestLinkGoes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newFake("link 2 eth0 up\n link 3 eth1 up")
-		r := newRig(t, k)
-		defer r.run(t)()
+	onFake(t, "link 2 eth0 up\n link 3 eth1 up", func(t *testing.T, k *fakeKernel, r *rig) {
 		want := []vip.Address{addr("10.0.0.1/32", "eth1"), addr("2001:db8::1/128", "eth0")}
-		_, err := r.Set(t.Context(), want)
-		check.OK(t, err)
+		check.Value(r.Set(t.Context(), want))(t)
 		r.log.reset()
 		k.removeLink("eth1")
 		synctest.Wait()
@@ -312,19 +239,12 @@ func TestLinkGoes(t *testing.T) {
 			t.Error("no poke")
 		}
 		have, err := r.Set(t.Context(), want)
-		if got, want := text(have), "eth0 2001:db8::1/128"; got != want {
-			t.Errorf("have %q, want %q", got, want)
-		}
-		if got, want := fmt.Sprint(err), `address 10.0.0.1/32: this node has no interface "eth1"; it has eth0`; got != want {
-			t.Errorf("got error %q, want %q", got, want)
-		}
+		equal(t, text(have), "eth0 2001:db8::1/128", "have")
+		equal(t, fmt.Sprint(err), `address 10.0.0.1/32: this node has no interface "eth1"; it has eth0`, "got")
 		// It comes back as another.
 		k.setLink(link{index: 9, name: "eth1", up: true})
 		synctest.Wait()
-		have, err = r.Set(t.Context(), want)
-		if err != nil || len(have) != 2 {
-			t.Errorf("have %v, error %v", have, err)
-		}
+		equal(t, len(check.Value(r.Set(t.Context(), want))(t)), 2, "addresses")
 		time.Sleep(10 * time.Second)
 		if got := r.log.String(); strings.Contains(got, "WARN") {
 			t.Errorf("logged %s", got)
@@ -333,42 +253,29 @@ func TestLinkGoes(t *testing.T) {
 }
 
 func TestOverrun(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newFake("link 2 eth0 up")
-		r := newRig(t, k)
-		defer r.run(t)()
+	onFake(t, "link 2 eth0 up", func(t *testing.T, k *fakeKernel, r *rig) {
 		want := []vip.Address{addr("10.0.0.1/32", "eth0"), addr("10.0.0.2/32", "eth0")}
-		_, err := r.Set(t.Context(), want)
-		check.OK(t, err)
+		check.Value(r.Set(t.Context(), want))(t)
 		k.overrun()
 		synctest.Wait()
-		if r.pokes.Load() != 0 {
-			t.Errorf("%d pokes although nothing had changed", r.pokes.Load())
-		}
+		equal(t, r.pokes.Load(), 0, "pokes although nothing had changed")
 		k.mu.Lock() // no change is sent
 		delete(k.addrs, k.at("eth0", "10.0.0.1/32"))
 		k.mu.Unlock()
 		k.overrun()
 		time.Sleep(readInterval) // after the last one
 		synctest.Wait()
-		if r.pokes.Load() != 1 {
-			t.Errorf("%d pokes, want 1", r.pokes.Load())
-		}
+		equal(t, r.pokes.Load(), 1, "pokes")
 		var w vip.World
 		r.Observe(&w)
-		if got, want := text(w.Bound), "eth0 10.0.0.2/32"; got != want {
-			t.Errorf("Bound %q, want %q", got, want)
-		}
+		equal(t, text(w.Bound), "eth0 10.0.0.2/32", "Bound")
 	})
 }
 
 // However often default routes come and go, or changes are lost, the kernel is asked four times a second, and no renewal waits for the
 // answer about routes, of which there may be a million. What it has at last is known a quarter of a second later.
 func TestKernelIsReadFourTimesASecond(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newFake("link 2 eth0 up\n default 4 eth0 100 10.0.0.1")
-		r := newRig(t, k)
-		defer r.run(t)()
+	onFake(t, "link 2 eth0 up\n default 4 eth0 100 10.0.0.1", func(t *testing.T, k *fakeKernel, r *rig) {
 		reads, held := map[string]int{}, false
 		k.set(func(op string, _ addressKey) error {
 			reads[op]++
@@ -387,9 +294,7 @@ func TestKernelIsReadFourTimesASecond(t *testing.T) {
 		}
 		time.Sleep(250 * time.Millisecond)
 		synctest.Wait()
-		if got := r.Gateway("eth0"); got != last.via {
-			t.Errorf("the gateway is %v", got)
-		}
+		equal(t, r.Gateway("eth0"), last.via, "the gateway")
 		for range 50 {
 			k.overrun()
 			time.Sleep(20 * time.Millisecond)
@@ -428,9 +333,7 @@ func TestSubscriptionFails(t *testing.T) {
 			}
 			time.Sleep(5500 * time.Millisecond)
 			synctest.Wait()
-			if got := strings.Count(r.log.String(), "level=WARN"); got != 1 {
-				t.Errorf("%s: %d warnings in 5 s, want 1", op, got)
-			}
+			equal(t, strings.Count(r.log.String(), "level=WARN"), 1, "%s: warnings in 5 s", op)
 			k.mu.Lock()
 			broken = false
 			k.mu.Unlock()
@@ -439,9 +342,7 @@ func TestSubscriptionFails(t *testing.T) {
 			synctest.Wait()
 			var w vip.World
 			r.Observe(&w)
-			if got, want := text(w.Unmanaged), "eth0 10.0.0.77/32"; got != want {
-				t.Errorf("%s: Unmanaged %q after it went again, want %q", op, got, want)
-			}
+			equal(t, text(w.Unmanaged), "eth0 10.0.0.77/32", "%s: Unmanaged after it went again", op)
 			if r.pokes.Load() == 0 {
 				t.Errorf("%s: no poke", op)
 			}
@@ -449,89 +350,25 @@ func TestSubscriptionFails(t *testing.T) {
 	}
 }
 
-// A change that is received late contradicts what was done meanwhile. It must not be applied.
-func TestStaleChanges(t *testing.T) {
-	for _, a := range []vip.Address{addr("10.0.0.1/32", "eth0"), addr("2001:db8::1/128", "eth0")} {
-		synctest.Test(t, func(t *testing.T) {
-			k := newFake("link 2 eth0 up")
-			k.lag = 5 * time.Millisecond
-			r := newRig(t, k)
-			defer r.run(t)()
-			for range 50 {
-				for _, want := range [][]vip.Address{{a}, nil, {a}} {
-					have, err := r.Set(t.Context(), want)
-					check.OK(t, err)
-					if len(have) != len(want) {
-						t.Fatalf("have %v, want %v", have, want)
-					}
-					time.Sleep(3 * time.Millisecond)
-				}
-			}
-			time.Sleep(time.Second)
-			synctest.Wait()
-			if r.pokes.Load() != 0 {
-				t.Errorf("%d pokes for what Set itself had done", r.pokes.Load())
-			}
-			if got := k.String(); got == "" {
-				t.Error("the address is gone")
-			}
-		})
-	}
-}
-
-// The same, when another program was first each time.
-func TestStaleChangesByOtherPrograms(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := addr("10.0.0.1/32", "eth0")
-		k := newFake("link 2 eth0 up")
-		k.lag = 5 * time.Millisecond
-		r := newRig(t, k)
-		defer r.run(t)()
-		for range 50 {
-			k.add("eth0", "10.0.0.1/32")
-			for _, want := range [][]vip.Address{{a}, nil} {
-				have, err := r.Set(t.Context(), want)
-				check.OK(t, err)
-				if len(have) != len(want) {
-					t.Fatalf("have %v, want %v", have, want)
-				}
-				time.Sleep(3 * time.Millisecond)
-				if have, _ = r.Set(t.Context(), want); len(have) != len(want) {
-					t.Fatalf("a moment later: have %v, want %v", have, want)
-				}
-			}
-		}
-	})
-}
-
 // An old kernel keeps no mark, so that only this process knows what is its own.
 func TestOldKernel(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newFake("link 2 eth0 up")
+	onFake(t, "link 2 eth0 up", func(t *testing.T, k *fakeKernel, r *rig) {
 		k.old, k.lag = true, time.Millisecond
-		r := newRig(t, k)
-		defer r.run(t)()
 		want := []vip.Address{addr("10.0.0.1/32", "eth0"), addr("2001:db8::1/128", "eth0")}
-		_, err := r.Set(t.Context(), want)
-		check.OK(t, err)
+		check.Value(r.Set(t.Context(), want))(t)
 		r.log.reset()
 		before := k.reads
 		time.Sleep(10 * time.Second)
 		r.isBound(t, "after renewals", want)
-		if got := k.reads - before; got != 0 {
-			t.Errorf("read again %d times for the sake of renewals", got)
-		}
+		equal(t, k.reads-before, 0, "reads for the sake of renewals")
 		k.overrun()
 		time.Sleep(time.Second)
 		r.isBound(t, "after missed changes", want)
 		if got := r.log.String(); strings.Contains(got, "INFO") || r.pokes.Load() > 0 {
 			t.Errorf("%d pokes, logged %s", r.pokes.Load(), got)
 		}
-		_, err = r.Set(t.Context(), nil)
-		check.OK(t, err)
-		if got := k.String(); got != "" {
-			t.Errorf("left: %s", got)
-		}
+		check.Value(r.Set(t.Context(), nil))(t)
+		equal(t, k.String(), "", "left")
 	})
 }
 
@@ -541,9 +378,7 @@ func (r *rig) isBound(t *testing.T, what string, want []vip.Address) {
 	synctest.Wait()
 	var w vip.World
 	r.Observe(&w)
-	if d := diff(text(want), text(w.Bound)); d != "" {
-		t.Errorf("%s: Bound (-want +got):\n%s", what, d)
-	}
+	same(t, text(want), text(w.Bound), "%s: Bound", what)
 }
 
 // Changes that are received late, one by one.
@@ -571,22 +406,14 @@ func TestChangesReceivedLate(t *testing.T) {
 			k := newFake("link 2 eth0 up")
 			r := newRig(t, k)
 			for _, want := range [][]vip.Address{{a}, tt.want} {
-				_, err := r.Set(t.Context(), want)
-				check.OK(t, err)
+				check.Value(r.Set(t.Context(), want))(t)
 			}
 			before := k.reads
-			pokes, err := r.applyChanges(tt.received)
-			check.OK(t, err)
-			if pokes != tt.pokes {
-				t.Errorf("%s: pokes: %v, want %v", tt.name, pokes, tt.pokes)
-			}
-			if got := k.reads - before; got != tt.reads {
-				t.Errorf("%s: read again %d times, want %d", tt.name, got, tt.reads)
-			}
+			pokes := check.Value(r.applyChanges(tt.received))(t)
+			equal(t, pokes, tt.pokes, "%s: pokes", tt.name)
+			equal(t, k.reads-before, tt.reads, "%s: reads", tt.name)
 			r.isBound(t, tt.name, tt.want)
-			if have, err := r.Set(t.Context(), tt.want); err != nil || len(have) != len(tt.want) {
-				t.Errorf("%s: have %v, error %v", tt.name, have, err)
-			}
+			equal(t, len(check.Value(r.Set(t.Context(), tt.want))(t)), len(tt.want), "what Set has")
 		})
 	}
 }

@@ -19,8 +19,7 @@ func TestKernelSecondaries(t *testing.T) {
 			sysctl(t, "net/ipv4/conf/eth0/promote_secondaries", promote)
 			r, stop := kernelRig(t)
 			defer func() { stop() }()
-			_, err := r.Set(t.Context(), []vip.Address{first, second, third})
-			check.OK(t, err)
+			check.Value(r.Set(t.Context(), []vip.Address{first, second, third}))(t)
 			if how == "taken back" { // by another program
 				sysctl(t, "net/ipv4/conf/eth0/promote_secondaries", "0")
 			}
@@ -34,15 +33,12 @@ func TestKernelSecondaries(t *testing.T) {
 				sysctl(t, "net/ipv4/conf/eth0/promote_secondaries", "0")
 			}
 			if how != "expired" {
-				_, err = r.Set(t.Context(), nil)
-				check.OK(t, err)
+				check.Value(r.Set(t.Context(), nil))(t)
 			}
 			stop()
 			stop = func() {}
 			check.True(t, 10*time.Second, "the VIPs to be gone", func() bool { return !strings.Contains(addresses(t, "eth0"), "proto=v") })
-			if got := addresses(t, "eth0"); got != "eth0 10.9.0.5/24 permanent" {
-				t.Errorf("without VIPs the kernel has\n%s", got)
-			}
+			equal(t, addresses(t, "eth0"), "eth0 10.9.0.5/24 permanent", "the kernel without VIPs")
 		})
 	}
 }

@@ -21,8 +21,7 @@ import (
 // listener's end is open, too.
 func connect(t *testing.T, listen, from, addr string) net.Conn {
 	t.Helper()
-	l, err := net.Listen("tcp", listen)
-	check.OK(t, err)
+	l := check.Value(net.Listen("tcp", listen))(t)
 	t.Cleanup(func() { l.Close() })
 	_, port, err := net.SplitHostPort(l.Addr().String())
 	check.OK(t, err)
@@ -36,8 +35,7 @@ func connect(t *testing.T, listen, from, addr string) net.Conn {
 	}
 	check.OK(t, err)
 	t.Cleanup(func() { c.Close() })
-	served, err := l.Accept()
-	check.OK(t, err)
+	served := check.Value(l.Accept())(t)
 	t.Cleanup(func() { served.Close() })
 	return c
 }
@@ -52,8 +50,7 @@ func readError(c net.Conn) error {
 // TestKernelResets: a connection to an address that is served here is reset when that is
 // removed. No other connection is.
 func TestKernelResets(t *testing.T) {
-	lo, err := netlink.LinkByName("lo")
-	check.OK(t, err)
+	lo := check.Value(netlink.LinkByName("lo"))(t)
 	check.OK(t, netlink.LinkSetUp(lo)) // a node talks to its own addresses by way of it
 	t.Cleanup(func() { _ = netlink.LinkSetDown(lo) })
 	newVeth(t, "eth0", "10.0.0.1/24", "fd00::1/64")
@@ -61,9 +58,7 @@ func TestKernelResets(t *testing.T) {
 	defer stop()
 	served := []vip.Address{{Addr: netip.MustParseAddr("10.0.0.50"), Bits: 32, Link: "eth0", LocalDelivery: true}, {Addr: netip.MustParseAddr("fd00::50"), Bits: 128, Link: "eth0", LocalDelivery: true}}
 	other := vip.Address{Addr: netip.MustParseAddr("10.0.0.60"), Bits: 32, Link: "eth0"}
-	if _, err := n.Set(t.Context(), append(served[:2:2], other)); err != nil {
-		t.Fatal(err)
-	}
+	check.Value(n.Set(t.Context(), append(served[:2:2], other)))(t)
 	gone := map[string]net.Conn{
 		"IPv4":                       connect(t, "10.0.0.50:0", "10.0.0.1", "10.0.0.50"),
 		"IPv4, by a socket for both": connect(t, "[::]:0", "10.0.0.1", "10.0.0.50"),
@@ -74,9 +69,7 @@ func TestKernelResets(t *testing.T) {
 		"a VIP that stays":            connect(t, "10.0.0.60:0", "10.0.0.1", "10.0.0.60"),
 		"the node's own IPv6 address": connect(t, "[::]:0", "fd00::1", "fd00::1"),
 	}
-	if _, err := n.Set(t.Context(), []vip.Address{other}); err != nil {
-		t.Fatal(err)
-	}
+	check.Value(n.Set(t.Context(), []vip.Address{other}))(t)
 	for name, c := range gone {
 		if err := readError(c); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("%s: %v, want a reset", name, err)
@@ -88,9 +81,7 @@ func TestKernelResets(t *testing.T) {
 		}
 	}
 	// A VIP of a Service ends in its Pods: its connections here stay.
-	if _, err := n.Set(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
+	check.Value(n.Set(t.Context(), nil))(t)
 	if err := readError(stay["a VIP that stays"]); !isTimeout(err) {
 		t.Errorf("a VIP that is not served here: %v, want nothing", err)
 	}

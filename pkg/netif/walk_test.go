@@ -150,10 +150,8 @@ func TestKernelRandomSteps(t *testing.T) {
 		if rng.IntN(4) == 0 && len(want) > 0 {
 			// Another program was first.
 			if a := want[0]; a.Prefix().IsSingleIP() && !strings.Contains(addresses(t, a.Link), a.Addr.String()+"/") {
-				l, err := netlink.LinkByName(a.Link)
-				check.OK(t, err)
-				parsed, err := netlink.ParseAddr(a.Prefix().String())
-				check.OK(t, err)
+				l := check.Value(netlink.LinkByName(a.Link))(t)
+				parsed := check.Value(netlink.ParseAddr(a.Prefix().String()))(t)
 				parsed.Flags = unix.IFA_F_NODAD
 				check.OK(t, netlink.AddrReplace(l, parsed))
 				r.await(t, "the change", func() bool { return r.hasUnmarked(a) })
