@@ -1,13 +1,10 @@
 package nft
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
@@ -22,13 +19,7 @@ func (r *rig) balance(tables *Tables, port uint16, nodes ...string) {
 			want = append(want, vip.BalancedServer{Addr: v, Port: port, To: netip.AddrPortFrom(own(n)[i], apiPort)})
 		}
 	}
-	inside(r.t, "n1", func() {
-		have, err := tables.Balanced.Set(context.Background(), want)
-		check.OK(r.t, err)
-		if len(have) != len(want) {
-			r.t.Errorf("n1 has %v, want %v", have, want)
-		}
-	})
+	hold(r.t, "n1", tables.Balanced, want)
 }
 
 // spread makes n connections of a host to a VIP, and returns them by the node that answers.
@@ -106,9 +97,7 @@ func TestBalance(t *testing.T) {
 		check.Value(r.dialPort("client", own("n1")[i], port))(t).wants(t, "n1") // another address
 	}
 	r.balance(tables, port)
-	inside(t, "n1", func() { check.Value(tables.Translations.Set(context.Background(), nil))(t) })
+	hold(t, "n1", tables.Translations, nil)
 	check.Value(r.dialPort("client", vip4, port))(t).wants(t, "n1")
-	if diff := cmp.Diff(empty, ruleset(t, "n1")); diff != "" {
-		t.Errorf("at last (-want +got):\n%s", diff)
-	}
+	wantRuleset(t, "at last", empty)
 }

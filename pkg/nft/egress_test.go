@@ -2,7 +2,6 @@ package nft
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"io"
 	"net"
@@ -10,8 +9,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
@@ -122,12 +119,7 @@ func (r *rig) egress(tables *Tables, node string, change func(*vip.Egress)) {
 		want[i].Internal = internal
 		change(&want[i])
 	}
-	inside(r.t, node, func() {
-		have := check.Value(tables.Egress.Set(context.Background(), want))(r.t)
-		if len(have) != 2 {
-			r.t.Errorf("%s has %v, want both", node, have)
-		}
-	})
+	hold(r.t, node, tables.Egress, want)
 }
 
 // What a pod sends has the VIP as its source, within the limits, and not to destinations in the cluster.
@@ -168,10 +160,8 @@ func TestEgressOfOwnPods(t *testing.T) {
 			t.Errorf("%s: %s sees %s, want %s\n%s", x.name, x.to, got, x.want, sh(t, "ip netns exec n1 nft list table ip herald_egress"))
 		}
 	}
-	inside(t, "n1", func() { check.Value(tables.Egress.Set(context.Background(), nil))(t) })
-	if diff := cmp.Diff(empty, ruleset(t, "n1")); diff != "" {
-		t.Errorf("at last (-want +got):\n%s", diff)
-	}
+	hold(t, "n1", tables.Egress, nil)
+	wantRuleset(t, "at last", empty)
 }
 
 // What a pod sends from another node than the VIP's owner comes to the owner by a rule for the mark, although its own node masquerades, and has
@@ -208,7 +198,7 @@ ip -n n1 route add default via fd00::2 table 100`, EgressMark))
 			{VIP: vip6, Pods: []netip.Addr{pod6}, Internal: internal}, {VIP: vip6, Pods: []netip.Addr{pod6}, Internal: internal, Via: own("n2")[1], Former: true},
 		}))(t)
 	})
-	inside(t, "n2", func() { check.Value(n2.Egress.Set(t.Context(), nil))(t) })
+	hold(t, "n2", n2.Egress, nil)
 	r.move("n1")
 	for want, c := range by {
 		c.wants(t, want)
@@ -275,13 +265,7 @@ func TestLargestEgress(t *testing.T) {
 		}
 		want = append(want, e)
 	}
-	inside(t, "n1", func() {
-		began := time.Now()
-		have, err := tables.Egress.Set(t.Context(), want)
-		check.OK(t, err)
-		if len(have) != len(want) {
-			t.Errorf("the kernel has %d VIPs of %d: %v", len(have), len(want), tables.Egress.refusals())
-		}
-		t.Log(len(have), "VIPs take", time.Since(began))
-	})
+	began := time.Now()
+	hold(t, "n1", tables.Egress, want)
+	t.Log(len(want), "VIPs take", time.Since(began))
 }

@@ -2,6 +2,7 @@ package nft
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -16,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/heraldvip/herald/testing/check"
 	"github.com/heraldvip/herald/testing/namespace"
 )
@@ -123,6 +125,24 @@ end`, name, i+1, vip4, vip6))
 		})
 	}
 	return r
+}
+
+// hold has a node's table hold entries, all of which the kernel must take.
+func hold[E any](t testing.TB, node string, table *Table[E], want []E) {
+	t.Helper()
+	inside(t, node, func() {
+		if have := check.Value(table.Set(context.Background(), want))(t); len(have) != len(want) {
+			t.Errorf("%s has %d of %d: %.500s (%v)", node, len(have), len(want), fmt.Sprint(have), table.refusals())
+		}
+	})
+}
+
+// wantRuleset compares what nftables has on n1.
+func wantRuleset(t *testing.T, when, want string) {
+	t.Helper()
+	if diff := cmp.Diff(want, ruleset(t, "n1")); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", when, diff)
+	}
 }
 
 // serve answers each line with the name of the node and the line.

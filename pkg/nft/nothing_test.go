@@ -17,19 +17,13 @@ func TestNothingIsLeft(t *testing.T) {
 	inside(t, "n1", func() {
 		tables, ctx := New(check.Log(t)), context.Background()
 		for _, a := range []netip.Addr{vip4, vip6} {
-			_, err := tables.FormerOwners.Set(ctx, []vip.FormerOwner{{Addr: a, Link: "eth0", NextHop: a}})
-			check.OK(t, err)
-			_, err = tables.Translations.Set(ctx, []vip.Translation{{Addr: a, Port: 6443, To: a}})
-			check.OK(t, err)
-			_, err = tables.Balanced.Set(ctx, []vip.BalancedServer{{Addr: a, Port: 6443, To: netip.AddrPortFrom(a, 6443)}})
-			check.OK(t, err)
-			_, err = tables.OpenPorts.Set(ctx, []vip.OpenPort{{Addr: a, Protocol: "TCP", Port: 80}})
-			check.OK(t, err)
-			_, err = tables.Invalid.Set(ctx, []netip.Addr{a})
-			check.OK(t, err)
+			check.Value(tables.FormerOwners.Set(ctx, []vip.FormerOwner{{Addr: a, Link: "eth0", NextHop: a}}))(t)
+			check.Value(tables.Translations.Set(ctx, []vip.Translation{{Addr: a, Port: 6443, To: a}}))(t)
+			check.Value(tables.Balanced.Set(ctx, []vip.BalancedServer{{Addr: a, Port: 6443, To: netip.AddrPortFrom(a, 6443)}}))(t)
+			check.Value(tables.OpenPorts.Set(ctx, []vip.OpenPort{{Addr: a, Protocol: "TCP", Port: 80}}))(t)
+			check.Value(tables.Invalid.Set(ctx, []netip.Addr{a}))(t)
 			for _, via := range []netip.Addr{{}, own("n2")[0]} {
-				_, err = tables.Egress.Set(ctx, []vip.Egress{allLimits(a, via)})
-				check.OK(t, err)
+				check.Value(tables.Egress.Set(ctx, []vip.Egress{allLimits(a, via)}))(t)
 			}
 		}
 	})

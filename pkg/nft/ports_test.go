@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/net/icmp"
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
@@ -28,13 +27,7 @@ func (r *rig) limit(tables *Tables, ports ...vip.OpenPort) {
 			want = append(want, p)
 		}
 	}
-	inside(r.t, "n1", func() {
-		have, err := tables.OpenPorts.Set(context.Background(), want)
-		check.OK(r.t, err)
-		if len(have) != len(want) {
-			r.t.Errorf("n1 has %v, want %v", have, want)
-		}
-	})
+	hold(r.t, "n1", tables.OpenPorts, want)
 }
 
 // answerUDP answers every packet to a UDP port of an address of n1.
@@ -142,9 +135,7 @@ func TestOpenPorts(t *testing.T) {
 	}
 	r.limit(tables)
 	check.Value(r.dialPort("client", vip4, 22))(t).wants(t, "n1")
-	if diff := cmp.Diff(empty, ruleset(t, "n1")); diff != "" {
-		t.Errorf("at last (-want +got):\n%s", diff)
-	}
+	wantRuleset(t, "at last", empty)
 }
 
 // The table has these rules, also after a restart of the process.
@@ -160,9 +151,7 @@ func TestOpenPortsTable(t *testing.T) {
 	}
 	again := New(check.Log(t))
 	r.limit(again, web)
-	if diff := cmp.Diff(full, ruleset(t, "n1")); diff != "" {
-		t.Errorf("after a restart (-want +got):\n%s", diff)
-	}
+	wantRuleset(t, "after a restart", full)
 	r.limit(again)
 }
 
@@ -194,13 +183,7 @@ func TestManyOpenPorts(t *testing.T) {
 			want = append(want, vip.OpenPort{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), Protocol: "TCP", Port: uint16(p + 1)})
 		}
 	}
-	inside(t, "n1", func() {
-		began := time.Now()
-		have, err := tables.OpenPorts.Set(context.Background(), want)
-		check.OK(t, err)
-		if len(have) != len(want) {
-			t.Errorf("the kernel has %d ports of %d: %v", len(have), len(want), tables.OpenPorts.refusals())
-		}
-		t.Log(len(have), "ports take", time.Since(began))
-	})
+	began := time.Now()
+	hold(t, "n1", tables.OpenPorts, want)
+	t.Log(len(want), "ports take", time.Since(began))
 }

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
@@ -34,14 +32,7 @@ func TestReconciled(t *testing.T) {
 
 func reconciles[E any](t *testing.T, table *Table[E], want ...E) {
 	t.Run(table.table, func(t *testing.T) {
-		set := func() {
-			inside(t, "n1", func() {
-				if have := check.Value(table.Set(context.Background(), want))(t); len(have) != len(want) {
-					t.Errorf("the kernel has %v, want %v", have, want)
-				}
-			})
-		}
-		set()
+		hold(t, "n1", table, want)
 		full := ruleset(t, "n1")
 		rule := sh(t, "ip netns exec n1 nft -a list table ip6 "+table.table+` | awk '/ { # handle/ {chain = $2; next} / # handle / {rule = chain " handle " $NF} END {printf "%s", rule}'`)
 		for _, do := range []string{
@@ -54,12 +45,10 @@ func reconciles[E any](t *testing.T, table *Table[E], want ...E) {
 			for i := range table.state {
 				table.state[i].at = table.state[i].at.Add(-renewAfter)
 			}
-			set()
-			if diff := cmp.Diff(full, ruleset(t, "n1")); diff != "" {
-				t.Errorf("after %s (-want +got):\n%s", do, diff)
-			}
+			hold(t, "n1", table, want)
+			wantRuleset(t, "after "+do, full)
 		}
-		inside(t, "n1", func() { check.Value(table.Set(context.Background(), nil))(t) })
+		hold(t, "n1", table, nil)
 	})
 }
 

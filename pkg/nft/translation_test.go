@@ -2,7 +2,6 @@ package nft
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -11,8 +10,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
@@ -53,15 +50,8 @@ func (r *rig) translate(tables *Tables, node, former string) {
 			sendOn = append(sendOn, vip.FormerOwner{Addr: v, Link: "eth0", Port: apiPort, NextHop: theirs[i]})
 		}
 	}
-	inside(r.t, node, func() {
-		have, err := tables.Translations.Set(context.Background(), translated)
-		check.OK(r.t, err)
-		if len(have) != len(translated) {
-			r.t.Errorf("%s has %v, want %v", node, have, translated)
-		}
-		_, err = tables.FormerOwners.Set(context.Background(), sendOn)
-		check.OK(r.t, err)
-	})
+	hold(r.t, node, tables.Translations, translated)
+	hold(r.t, node, tables.FormerOwners, sendOn)
 }
 
 // dialPort connects a host to a port of an address.
@@ -167,14 +157,8 @@ func TestTranslationTable(t *testing.T) {
 	}
 	again := New(check.Log(t)) // the process was restarted
 	r.translate(again, "n1", "n2")
-	if diff := cmp.Diff(full, ruleset(t, "n1")); diff != "" {
-		t.Errorf("after a restart (-want +got):\n%s", diff)
-	}
-	inside(t, "n1", func() {
-		check.Value(again.Translations.Set(context.Background(), nil))(t)
-		check.Value(again.FormerOwners.Set(context.Background(), nil))(t)
-	})
-	if diff := cmp.Diff(empty, ruleset(t, "n1")); diff != "" {
-		t.Errorf("at last (-want +got):\n%s", diff)
-	}
+	wantRuleset(t, "after a restart", full)
+	hold(t, "n1", again.Translations, nil)
+	hold(t, "n1", again.FormerOwners, nil)
+	wantRuleset(t, "at last", empty)
 }
