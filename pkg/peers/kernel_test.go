@@ -125,22 +125,6 @@ func TestKernelStopped(t *testing.T) {
 	}
 }
 
-func TestKernelKeys(t *testing.T) {
-	l := newLAN(t, 3, ipv4)
-	for _, keys := range [][][]byte{{keyB, keyA}, {keyB}} {
-		for _, b := range l.nodes {
-			l.writeKeys(b, keys...)
-			time.Sleep(700 * time.Millisecond)
-		}
-	}
-	l.expectNoChanges("rotation")
-	l.writeKeys(l.nodes[1], keyC)
-	l.await(1, "suspect")
-	if why := l.nodes[0].state("n1").Why; !strings.Contains(why, "another key") {
-		t.Errorf("got %q", why)
-	}
-}
-
 // TestKernelBusy: all cores are busy with something else, also while a fifth of all frames is lost, and nobody is declared dead.
 // HERALD_BUSY=60s does it for so long.
 func TestKernelBusy(t *testing.T) {
@@ -179,8 +163,7 @@ func busyTime(t *testing.T) time.Duration {
 	if text == "" {
 		return 5 * time.Second
 	}
-	d, err := time.ParseDuration(text)
-	check.OK(t, err)
+	d := check.Value(time.ParseDuration(text))(t)
 	return d
 }
 

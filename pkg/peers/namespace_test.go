@@ -219,12 +219,10 @@ func (l *lan) addNode(name string, addr netip.Addr, bridge netlink.Link) *nodePr
 			_ = netlink.LinkDel(link)
 		}
 	})
-	here, err := netlink.LinkByName(b.bridgePort)
-	check.OK(t, err)
+	here := check.Value(netlink.LinkByName(b.bridgePort))(t)
 	check.OK(t, netlink.LinkSetMaster(here, bridge))
 	check.OK(t, netlink.LinkSetUp(here))
-	there, err := netlink.LinkByName("of-" + name)
-	check.OK(t, err)
+	there := check.Value(netlink.LinkByName("of-" + name))(t)
 	check.OK(t, netlink.LinkSetNsFd(there, int(b.ns)))
 	b.in(t, func() error {
 		lo, err := netlink.LinkByName("lo")
@@ -279,16 +277,14 @@ func (l *lan) writeKeys(b *nodeProcess, writeKeys ...[]byte) {
 func (l *lan) start(b *nodeProcess) {
 	t := l.t
 	t.Helper()
-	text, err := json.Marshal(nodeConfig{Name: b.name, Nodes: l.all, Key: b.keyFile})
-	check.OK(t, err)
+	text := check.Value(json.Marshal(nodeConfig{Name: b.name, Nodes: l.all, Key: b.keyFile}))(t)
 	b.cmd = exec.Command("/proc/self/exe")
 	b.cmd.Env = append(os.Environ(), nodeEnv+"="+string(text))
 	b.log = &logBuffer{}
 	b.cmd.Stderr = b.log
-	_, err = b.cmd.StdinPipe() // see orphan
+	_, err := b.cmd.StdinPipe() // see orphan
 	check.OK(t, err)
-	out, err := b.cmd.StdoutPipe()
-	check.OK(t, err)
+	out := check.Value(b.cmd.StdoutPipe())(t)
 	b.mu.Lock()
 	b.states = make(map[string]stateChange)
 	b.mu.Unlock()
@@ -385,16 +381,6 @@ func (l *lan) awaitAllAlive() {
 	}
 	for _, b := range l.nodes {
 		b.clearChanges()
-	}
-}
-
-// expectNoChanges fails if the state of any node has changed for another since awaitAllAlive.
-func (l *lan) expectNoChanges(about string) {
-	l.t.Helper()
-	for _, b := range l.nodes {
-		for _, seen := range b.recentChanges() {
-			l.t.Errorf("%s: %s saw %s %s (%s)", about, b.name, seen.Node, seen.State, seen.Why)
-		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 func full() *message {
@@ -30,15 +31,9 @@ func compare(t *testing.T, want, got *message) {
 func TestMessage(t *testing.T) {
 	want := full()
 	text := want.append(nil)
-	got, err := parseMessage(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := check.Value(parseMessage(text))(t)
 	compare(t, want, got)
-	got, err = parseMessage(append(text, "of a later version"...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	got = check.Value(parseMessage(append(text, "of a later version"...)))(t)
 	compare(t, want, got)
 	for n := range text {
 		if m, err := parseMessage(text[:n]); err == nil {
@@ -66,10 +61,7 @@ func FuzzMessage(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := parseMessage(m.append(nil))
-		if err != nil {
-			t.Fatal(err)
-		}
+		again := check.Value(parseMessage(m.append(nil)))(t)
 		if len(m.echoes) <= maxEchoes {
 			compare(t, m, again)
 		}

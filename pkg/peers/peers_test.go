@@ -17,6 +17,7 @@ import (
 
 	"github.com/heraldvip/herald/pkg/peers"
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 const port = 7947
@@ -487,10 +488,7 @@ func TestTCPBlockedIsLoggedOnce(t *testing.T) {
 // TestOtherPacketsAreDropped: packets that Herald did not send change nothing.
 func TestOtherPacketsAreDropped(t *testing.T) {
 	withCluster(t, 3, func(c *cluster) {
-		s, err := c.net.Listen(netip.MustParseAddrPort("10.0.9.9:7947"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := check.Value(c.net.Listen(netip.MustParseAddrPort("10.0.9.9:7947")))(t)
 		defer s.Close()
 		for i := range 200 {
 			_ = s.WriteTo(bytes.Repeat([]byte{byte(i)}, i*10), c.addresses["n0"])
@@ -528,10 +526,7 @@ func TestPortInUse(t *testing.T) {
 		n := c.nodes[1]
 		n.stop()
 		<-n.done
-		s, err := c.net.Listen(c.addresses["n1"])
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := check.Value(c.net.Listen(c.addresses["n1"]))(t)
 		c.start(n)
 		time.Sleep(10 * time.Second)
 		if off := n.Off(); !strings.Contains(off, "address already in use") || n.log.count("no heartbeats are exchanged for now") != 1 {
@@ -567,10 +562,7 @@ func TestMetrics(t *testing.T) {
 		registry := prometheus.NewPedanticRegistry()
 		registry.MustRegister(c.nodes[0].Collectors()...)
 		state := func() string {
-			families, err := registry.Gather()
-			if err != nil {
-				t.Fatal(err)
-			}
+			families := check.Value(registry.Gather())(t)
 			var on []string
 			for _, f := range families {
 				for _, m := range f.GetMetric() {

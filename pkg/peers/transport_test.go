@@ -25,8 +25,7 @@ func TestKernelTransport(t *testing.T) {
 	for _, addr := range []string{"127.0.0.9", "::1"} {
 		here := netip.AddrPortFrom(netip.MustParseAddr(addr), port)
 		w := peers.KernelTransport()
-		s, err := w.Listen(here)
-		check.OK(t, err)
+		s := check.Value(w.Listen(here))(t)
 		if _, err := w.Listen(here); !errors.Is(err, syscall.EADDRINUSE) {
 			t.Errorf("%s: a second time: %v", addr, err)
 		}
