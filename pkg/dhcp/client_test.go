@@ -141,6 +141,25 @@ func TestRecordedServer(t *testing.T) {
 	}
 }
 
+// ignored expects no lease by a server's answers, but one by an honest server after it. It returns the problem that was reported.
+func ignored(t *testing.T, r vip.DHCPRequest, answer, honest func([]byte, *PacketAddr) [][]byte) (problem string) {
+	w := &fakeServer{answer: answer}
+	bubble(t, 0, w, func(c *Clients) {
+		put(c, r)
+		got := after(c, time.Minute)
+		if problem = got.Problem; got.Lease.Addr.IsValid() {
+			t.Errorf("leased %s", got.Lease.Addr)
+		}
+		w.mu.Lock()
+		w.answer = honest
+		w.mu.Unlock()
+		if got := after(c, 2*time.Minute); got.State != stateBound || got.Problem != "" {
+			t.Errorf("with an honest server: %+v", got)
+		}
+	})
+	return problem
+}
+
 // Answers that can't be right are ignored, and the problem says why.
 func TestInvalidAnswers4(t *testing.T) {
 	offer := func(addr string, o ...dhcpv4.Modifier) func([]byte, *PacketAddr) [][]byte {
@@ -182,23 +201,9 @@ func TestInvalidAnswers4(t *testing.T) {
 	}
 	for name, x := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := &fakeServer{answer: x.answer}
-			bubble(t, 0, w, func(c *Clients) {
-				put(c, request4)
-				got := after(c, time.Minute)
-				if got.Lease.Addr.IsValid() {
-					t.Errorf("leased %s", got.Lease.Addr)
-				}
-				if !strings.Contains(got.Problem, x.problem) || !strings.Contains(got.Problem, "mv") {
-					t.Errorf("problem %q, want %q", got.Problem, x.problem)
-				}
-				w.mu.Lock()
-				w.answer = honest4("10.0.0.50", 3600)
-				w.mu.Unlock()
-				if got := after(c, 2*time.Minute); got.State != stateBound || got.Problem != "" {
-					t.Errorf("with an honest server: %+v", got)
-				}
-			})
+			if got := ignored(t, request4, x.answer, honest4("10.0.0.50", 3600)); !strings.Contains(got, x.problem) || !strings.Contains(got, "mv") {
+				t.Errorf("problem %q, want %q", got, x.problem)
+			}
 		})
 	}
 }
@@ -247,23 +252,9 @@ func TestInvalidAnswers6(t *testing.T) {
 					return r
 				}
 			}
-			w := &fakeServer{answer: x.answer}
-			bubble(t, 0, w, func(c *Clients) {
-				put(c, request6)
-				got := after(c, time.Minute)
-				if got.Lease.Addr.IsValid() {
-					t.Errorf("leased %s", got.Lease.Addr)
-				}
-				if !strings.Contains(got.Problem, x.problem) {
-					t.Errorf("problem %q, want %q", got.Problem, x.problem)
-				}
-				w.mu.Lock()
-				w.answer = say("fd00::50", time.Hour)
-				w.mu.Unlock()
-				if got := after(c, 2*time.Minute); got.State != stateBound || got.Problem != "" {
-					t.Errorf("with an honest server: %+v", got)
-				}
-			})
+			if got := ignored(t, request6, x.answer, say("fd00::50", time.Hour)); !strings.Contains(got, x.problem) {
+				t.Errorf("problem %q, want %q", got, x.problem)
+			}
 		})
 	}
 }

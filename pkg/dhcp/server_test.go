@@ -111,152 +111,135 @@ func leases(text, server string) int {
 // short leases, whose life is watched from the first moment to the last.
 var short = terms{lease: 12, t1: 3, t2: 9}
 
-func shortServers() []struct {
-	name   string
+// A shortServer leases addresses of one family, of which it has the one with this number.
+type shortServer struct {
 	family vip.Family
-	run    func(*network, terms, int) *process
-} {
-	return []struct {
-		name   string
-		family vip.Family
-		run    func(*network, terms, int) *process
-	}{
-		{"IPv4", vip.IPv4, func(l *network, t terms, host int) *process {
+	run    func(l *network, t terms, host int) *process
+}
+
+// onShortServers runs a test for each family, beside others.
+func onShortServers(t *testing.T, test func(t *testing.T, s shortServer, l *network)) {
+	t.Parallel()
+	for _, s := range []shortServer{
+		{vip.IPv4, func(l *network, t terms, host int) *process {
 			return l.kea4(t, fmt.Sprintf("10.9.%d.%d - 10.9.%d.%d", l.n, host, l.n, host))
 		}},
-		{"IPv6", vip.IPv6, func(l *network, t terms, host int) *process {
+		{vip.IPv6, func(l *network, t terms, host int) *process {
 			return l.kea6(t, fmt.Sprintf("fd09:%d::%x - fd09:%d::%x", l.n, host, l.n, host))
 		}},
+	} {
+		t.Run(s.family.String(), func(t *testing.T) {
+			t.Parallel()
+			test(t, s, lan(t))
+		})
 	}
 }
 
 // Renewed at T1; by any server after T2; gone when it expires; found again.
 func TestRenewalAndExpiry(t *testing.T) {
-	t.Parallel()
-	for _, s := range shortServers() {
-		t.Run(s.name, func(t *testing.T) {
-			t.Parallel()
-			l := lan(t)
-			server := s.run(l, short, 100)
-			h := l.request(s.family)
-			d := newNode(t)
-			d.put(h)
-			first := d.await(20*time.Second, "a lease", leased)
-			asked := d.await(10*time.Second, "a renewal", func(x vip.DHCPState) bool { return x.State == stateRenewing })
-			if at := time.Until(asked.Lease.Renews).Abs(); at > time.Second {
-				t.Errorf("renewal began %v off T1", at)
-			}
-			second := d.await(5*time.Second, "its answer", func(x vip.DHCPState) bool { return leased(x) && x.Lease.Expires.After(first.Lease.Expires) })
+	onShortServers(t, func(t *testing.T, s shortServer, l *network) {
+		server := s.run(l, short, 100)
+		h := l.request(s.family)
+		d := newNode(t)
+		d.put(h)
+		first := d.await(20*time.Second, "a lease", leased)
+		asked := d.await(10*time.Second, "a renewal", func(x vip.DHCPState) bool { return x.State == stateRenewing })
+		if at := time.Until(asked.Lease.Renews).Abs(); at > time.Second {
+			t.Errorf("renewal began %v off T1", at)
+		}
+		second := d.await(5*time.Second, "its answer", func(x vip.DHCPState) bool { return leased(x) && x.Lease.Expires.After(first.Lease.Expires) })
 
-			server.kill() // down at T1, back before T2
-			d.await(10*time.Second, "a renewal", func(x vip.DHCPState) bool { return x.State == stateRenewing })
-			server = s.run(l, short, 100)
-			third := d.await(10*time.Second, "its answer", func(x vip.DHCPState) bool { return leased(x) && x.Lease.Expires.After(second.Lease.Expires) })
-			if third.Lost || third.Problem != "" || third.Lease.Addr != first.Lease.Addr {
-				t.Errorf("after a short absence: %+v", third)
-			}
+		server.kill() // down at T1, back before T2
+		d.await(10*time.Second, "a renewal", func(x vip.DHCPState) bool { return x.State == stateRenewing })
+		server = s.run(l, short, 100)
+		third := d.await(10*time.Second, "its answer", func(x vip.DHCPState) bool { return leased(x) && x.Lease.Expires.After(second.Lease.Expires) })
+		if third.Lost || third.Problem != "" || third.Lease.Addr != first.Lease.Addr {
+			t.Errorf("after a short absence: %+v", third)
+		}
 
-			server.kill() // down for good
-			d.await(20*time.Second, "rebinding", func(x vip.DHCPState) bool { return x.State == stateRebinding && x.Problem != "" })
-			lost := d.await(20*time.Second, "the end", func(x vip.DHCPState) bool { return !x.Lease.Addr.IsValid() })
-			if !lost.Lost || !strings.Contains(lost.Problem, "expired") {
-				t.Errorf("after the end: %+v", lost)
-			}
-			if late := time.Since(third.Lease.Expires); late > time.Second || late < -50*time.Millisecond {
-				t.Errorf("dropped %v after it expired", late)
-			}
-			s.run(l, short, 100)
-			if again := d.await(40*time.Second, "a lease", leased); again.Lost || again.Problem != "" {
-				t.Errorf("found again: %+v", again)
-			}
-		})
-	}
+		server.kill() // down for good
+		d.await(20*time.Second, "rebinding", func(x vip.DHCPState) bool { return x.State == stateRebinding && x.Problem != "" })
+		lost := d.await(20*time.Second, "the end", func(x vip.DHCPState) bool { return !x.Lease.Addr.IsValid() })
+		if !lost.Lost || !strings.Contains(lost.Problem, "expired") {
+			t.Errorf("after the end: %+v", lost)
+		}
+		if late := time.Since(third.Lease.Expires); late > time.Second || late < -50*time.Millisecond {
+			t.Errorf("dropped %v after it expired", late)
+		}
+		s.run(l, short, 100)
+		if again := d.await(40*time.Second, "a lease", leased); again.Lost || again.Problem != "" {
+			t.Errorf("found again: %+v", again)
+		}
+	})
 }
 
 // The server's pool is another one when it is asked again.
 func TestServerChangesPool(t *testing.T) {
-	t.Parallel()
-	for _, s := range shortServers() {
-		t.Run(s.name, func(t *testing.T) {
-			t.Parallel()
-			l := lan(t)
-			server := s.run(l, short, 100)
-			d := newNode(t)
-			d.put(l.request(s.family))
-			d.await(20*time.Second, "a lease", leased)
-			server.kill()
-			check.OK(t, removeAll(l.dir, "kea*.csv*"))
-			s.run(l, short, 107)
-			want := l.addr4(107)
-			if s.family == vip.IPv6 {
-				want = l.addr6(107)
-			}
-			d.await(40*time.Second, "the new address", func(x vip.DHCPState) bool { return leased(x) && x.Lease.Addr == want })
-		})
-	}
+	onShortServers(t, func(t *testing.T, s shortServer, l *network) {
+		server := s.run(l, short, 100)
+		d := newNode(t)
+		d.put(l.request(s.family))
+		d.await(20*time.Second, "a lease", leased)
+		server.kill()
+		check.OK(t, removeAll(l.dir, "kea*.csv*"))
+		s.run(l, short, 107)
+		want := l.addr4(107)
+		if s.family == vip.IPv6 {
+			want = l.addr6(107)
+		}
+		d.await(40*time.Second, "the new address", func(x vip.DHCPState) bool { return leased(x) && x.Lease.Addr == want })
+	})
 }
 
 // One address for two: the problem of the second is reported, and it gets the address when the first gives it back.
 func TestPoolExhausted(t *testing.T) {
-	t.Parallel()
-	for _, s := range shortServers() {
-		t.Run(s.name, func(t *testing.T) {
-			t.Parallel()
-			l := lan(t)
-			s.run(l, long, 100)
-			a, b := newNode(t), newNode(t)
-			first := l.request(s.family)
-			a.put(first)
-			a.await(20*time.Second, "a lease", leased)
-			b.put(l.request(s.family))
-			b.await(40*time.Second, "a problem to be reported", func(x vip.DHCPState) bool { return x.Problem != "" })
-			first.Release = true
-			a.put(first)
-			b.await(30*time.Second, "the address", leased)
-		})
-	}
+	onShortServers(t, func(t *testing.T, s shortServer, l *network) {
+		s.run(l, long, 100)
+		a, b := newNode(t), newNode(t)
+		first := l.request(s.family)
+		a.put(first)
+		a.await(20*time.Second, "a lease", leased)
+		b.put(l.request(s.family))
+		b.await(40*time.Second, "a problem to be reported", func(x vip.DHCPState) bool { return x.Problem != "" })
+		first.Release = true
+		a.put(first)
+		b.await(30*time.Second, "the address", leased)
+	})
 }
 
 // An address that somebody uses is declined, and another one is leased.
 func TestAddressInUseIsDeclined(t *testing.T) {
-	t.Parallel()
-	for _, s := range shortServers() {
-		t.Run(s.name, func(t *testing.T) {
-			t.Parallel()
-			l := lan(t)
-			text := fmt.Sprintf("10.9.%d.100/24", l.n)
-			if s.family == vip.IPv6 {
-				text = fmt.Sprintf("fd09:%d::100/64", l.n)
-			}
-			l.inside(func() { // a host that knows nothing of DHCP
-				link, err := netlink.LinkByName(fmt.Sprint("srv", l.n))
-				check.OK(t, err)
-				a, err := netlink.ParseAddr(text)
-				check.OK(t, err)
-				a.Flags = 2 // IFA_F_NODAD
-				check.OK(t, netlink.AddrAdd(link, a))
-			})
-			if s.family == vip.IPv4 {
-				l.kea4(long, fmt.Sprintf("10.9.%d.100 - 10.9.%d.101", l.n, l.n))
-			} else {
-				l.kea6(long, fmt.Sprintf("fd09:%d::100 - fd09:%d::101", l.n, l.n))
-			}
-			d := newNode(t)
-			h := l.request(s.family)
-			used := netip.MustParsePrefix(text).Addr()
-			h.Requested = used
-			d.put(h)
-			d.await(20*time.Second, "it to be declined", func(x vip.DHCPState) bool { return strings.Contains(x.Problem, "in use by") })
-			got := d.await(20*time.Second, "another address", leased)
-			if got.Lease.Addr == used {
-				t.Errorf("leased %s, which is in use", used)
-			}
-			// What the plan can't have is declined as well.
-			h.Declined, h.DeclinedWhy = got.Lease.Addr, "it is the address of another Service"
-			d.put(h)
-			d.await(20*time.Second, "it to be declined", func(x vip.DHCPState) bool { return x.Lost && strings.Contains(x.Problem, h.DeclinedWhy) })
+	onShortServers(t, func(t *testing.T, s shortServer, l *network) {
+		text := fmt.Sprintf("10.9.%d.100/24", l.n)
+		if s.family == vip.IPv6 {
+			text = fmt.Sprintf("fd09:%d::100/64", l.n)
+		}
+		l.inside(func() { // a host that knows nothing of DHCP
+			link := check.Value(netlink.LinkByName(fmt.Sprint("srv", l.n)))(t)
+			a := check.Value(netlink.ParseAddr(text))(t)
+			a.Flags = 2 // IFA_F_NODAD
+			check.OK(t, netlink.AddrAdd(link, a))
 		})
-	}
+		if s.family == vip.IPv4 {
+			l.kea4(long, fmt.Sprintf("10.9.%d.100 - 10.9.%d.101", l.n, l.n))
+		} else {
+			l.kea6(long, fmt.Sprintf("fd09:%d::100 - fd09:%d::101", l.n, l.n))
+		}
+		d := newNode(t)
+		h := l.request(s.family)
+		used := netip.MustParsePrefix(text).Addr()
+		h.Requested = used
+		d.put(h)
+		d.await(20*time.Second, "it to be declined", func(x vip.DHCPState) bool { return strings.Contains(x.Problem, "in use by") })
+		got := d.await(20*time.Second, "another address", leased)
+		if got.Lease.Addr == used {
+			t.Errorf("leased %s, which is in use", used)
+		}
+		// What the plan can't have is declined as well.
+		h.Declined, h.DeclinedWhy = got.Lease.Addr, "it is the address of another Service"
+		d.put(h)
+		d.await(20*time.Second, "it to be declined", func(x vip.DHCPState) bool { return x.Lost && strings.Contains(x.Problem, h.DeclinedWhy) })
+	})
 }
 
 // Without the right to hold VIPs nothing is sent: another node may be asking.
@@ -281,8 +264,7 @@ func TestLinkAppearsLater(t *testing.T) {
 	l := lan(t)
 	l.dnsmasq()
 	h := l.request(vip.IPv4)
-	link, err := netlink.LinkByName(h.Link)
-	check.OK(t, err)
+	link := check.Value(netlink.LinkByName(h.Link))(t)
 	check.OK(t, netlink.LinkSetName(link, "elsewhere"))
 	d := newNode(t)
 	d.put(h)
