@@ -3,6 +3,7 @@ package health
 import (
 	"context"
 	"errors"
+	"github.com/heraldvip/herald/testing/check"
 	"log/slog"
 	"slices"
 	"testing"
@@ -42,9 +43,7 @@ func TestAPIServerReadiness(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), 80*time.Second)
 		defer cancel()
-		if err := a.Run(ctx); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, a.Run(ctx))
 		want := []string{
 			"ready at 10s",     // noticed at the next quarter of a second
 			"not ready at 33s", // the third failure; two at 21 s and 22 s were too few
