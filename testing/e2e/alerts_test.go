@@ -349,8 +349,7 @@ func tryMoveAlerts(t *testing.T, f *heralds, p *prometheus) {
 	p.await(time.Minute, true, "LongOutage")
 	cluster.RemovePod(t.Context(), pod)
 	addPod(t, "hop-3", "n3")
-	f.startOn("n1")
-	f.awaitReady("n1")
+	f.startAgain("n1")
 	for i := range 14 {
 		from := []string{"n2", "n3"}[i%2]
 		runHerald(t, "drain", from, "--force")

@@ -263,10 +263,7 @@ func TestBGPLocal(t *testing.T) {
 	c = connect(t, "10.79.0.51:80")
 	for _, n := range cluster.Nodes() {
 		began := time.Now()
-		f.node[n].Signal(syscall.SIGTERM)
-		if err := f.node[n].Wait(withTimeout(t, 15*time.Second)); err != nil {
-			t.Errorf("exit: %v", err)
-		}
+		f.terminate(n, 15*time.Second)
 		t.Logf("%s stopped in %v", n, time.Since(began).Round(time.Millisecond))
 		f.startOn(n)
 		awaitHops(t, frr, "10.79.0.51", 3, 15*time.Second)
@@ -325,10 +322,7 @@ func TestBGPElection(t *testing.T) {
 	awaitReachable(t, "http://10.79.0.52/")
 	established := hold(t, 5, "10.79.0.52", was)
 	c := connect(t, "10.79.0.52:80")
-	f.node[was].Signal(syscall.SIGTERM)
-	if err := f.node[was].Wait(withTimeout(t, 15*time.Second)); err != nil {
-		t.Errorf("exit: %v", err)
-	}
+	f.terminate(was, 15*time.Second)
 	time.Sleep(300 * time.Millisecond)
 	r := c.Stop()
 	t.Logf("%s", r)
@@ -339,8 +333,7 @@ func TestBGPElection(t *testing.T) {
 	awaitHops(t, frr, "10.79.0.52", 1, time.Second)
 	expectHeld(t, "SIGTERM of "+was, established)
 
-	f.startOn(was)
-	f.awaitReady(was)
+	f.startAgain(was)
 	drained := awaitOwner(t, "routed")
 	established = append(established, hold(t, 5, "10.79.0.52", drained)...)
 	runHerald(t, "drain", drained)

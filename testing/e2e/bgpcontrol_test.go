@@ -12,6 +12,15 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
+// startReadyServers is startReadyServer for each node.
+func startReadyServers(t *testing.T) map[string]*http.Server {
+	servers := make(map[string]*http.Server)
+	for _, n := range cluster.Nodes() {
+		servers[n] = startReadyServer(t, n)
+	}
+	return servers
+}
+
 // startReadyServer serves what stands in for a node's own API server. It has port 6444, since on 6443 Herald would expect an API server.
 func startReadyServer(t *testing.T, node string) *http.Server {
 	t.Helper()
@@ -43,10 +52,7 @@ func startServer(t *testing.T, node string, port int) *http.Server {
 // A node whose API server dies, or whose Herald is stopped, is withdrawn; of a stopped one no client notices.
 func TestBGPControlPlane(t *testing.T) {
 	frr, _ := startRouters(t)
-	servers := map[string]*http.Server{}
-	for _, n := range cluster.Nodes() {
-		servers[n] = startReadyServer(t, n)
-	}
+	servers := startReadyServers(t)
 	const vip = "10.79.0.40"
 	f := start(t, bgpEnv("svc_enable", "false", "cp_enable", "true", "address", vip,
 		"control_plane_health_check_address", "http://127.0.0.1:6444/readyz"))

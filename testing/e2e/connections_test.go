@@ -119,12 +119,7 @@ func TestConnectionsSurviveMoves(t *testing.T) {
 	moved := func(how string) {
 		t.Helper()
 		before := owner
-		until(t, 10*time.Second, "the VIP has moved", func(context.Context) error {
-			if owner = awaitOwner(t, "a"); owner == before {
-				return fmt.Errorf("it is still %s's", owner)
-			}
-			return nil
-		})
+		owner = awaitMoved(t, "a", before, 10*time.Second)
 		expectHeld(t, fmt.Sprintf("%s, from %s to %s", how, before, owner), all)
 	}
 	expectNoTables(t)
@@ -143,8 +138,7 @@ func TestConnectionsSurviveMoves(t *testing.T) {
 		check.OK(t, f.node[stopped].Wait(withTimeout(t, 10*time.Second)))
 		expectHeld(t, "the end of "+stopped, all)
 		more()
-		f.startOn(stopped)
-		f.awaitReady(stopped)
+		f.startAgain(stopped)
 		expectHeld(t, "the start of "+stopped, all)
 	}
 	if r := traffic(); r.Broken > 0 {
@@ -157,8 +151,7 @@ func TestConnectionsSurviveMoves(t *testing.T) {
 	f.node[killed].Kill()
 	moved("SIGKILL")
 	more()
-	f.startOn(killed)
-	f.awaitReady(killed)
+	f.startAgain(killed)
 	expectHeld(t, "the start of "+killed, all)
 	drained := owner
 	runHerald(t, "drain", drained)
@@ -206,12 +199,7 @@ func TestLocalConnectionsSurviveMoves(t *testing.T) {
 	awaitNeighbor(t, "10.77.0.51", owner)
 	all := hold(t, 5, "10.77.0.51", owner)
 	f.node[owner].Signal(syscall.SIGTERM)
-	until(t, 10*time.Second, "the VIP has moved", func(context.Context) error {
-		if now := awaitOwner(t, "b"); now == owner {
-			return fmt.Errorf("it is still %s's", now)
-		}
-		return nil
-	})
+	awaitMoved(t, "b", owner, 10*time.Second)
 	check.OK(t, f.node[owner].Wait(withTimeout(t, 10*time.Second)))
 	expectHeld(t, "SIGTERM of "+owner, all)
 }

@@ -80,6 +80,17 @@ func (s *dhcpServer) leases() map[string]string {
 	return now
 }
 
+// awaitNoLeases waits until all leases are given back.
+func (s *dhcpServer) awaitNoLeases(within time.Duration) {
+	s.t.Helper()
+	until(s.t, within, "all leases are given back", func(context.Context) error {
+		if left := s.leases(); len(left) > 0 {
+			return fmt.Errorf("%d: %v", len(left), left)
+		}
+		return nil
+	})
+}
+
 func (s *dhcpServer) launch(ready, name string, argv ...string) *lab.Process {
 	s.t.Helper()
 	p := check.Value(cluster.Start("rt", name, argv, "KEA_LOCKFILE_DIR="+s.dir, "KEA_PIDFILE_DIR="+s.dir))(s.t)
@@ -241,12 +252,7 @@ func TestDHCPExpose(t *testing.T) {
 	for _, name := range []string{"nginx-dhcp", "named"} {
 		check.OK(t, cluster.Client().CoreV1().Services("default").Delete(t.Context(), name, metav1.DeleteOptions{}))
 	}
-	until(t, 5*time.Second, "all leases are given back", func(context.Context) error {
-		if left := server.leases(); len(left) > 0 {
-			return fmt.Errorf("%v", left)
-		}
-		return nil
-	})
+	server.awaitNoLeases(5 * time.Second)
 	expectNoMacvlans(t)
 }
 
@@ -370,12 +376,7 @@ func TestDHCPMoves(t *testing.T) {
 	for _, n := range cluster.Nodes() {
 		f.node[n].Kill()
 	}
-	for _, n := range cluster.Nodes() {
-		f.startOn(n)
-	}
-	for _, n := range cluster.Nodes() {
-		f.awaitReady(n)
-	}
+	f.startAll()
 	w := whoHas(t, 20*time.Millisecond, addr)
 	awaitAnswer(t, w, addr, 10*time.Second)
 	server.run()
@@ -490,12 +491,7 @@ func TestDHCPHundred(t *testing.T) {
 	for i := range n {
 		check.OK(t, cluster.Client().CoreV1().Services("default").Delete(t.Context(), fmt.Sprint("s", i), metav1.DeleteOptions{}))
 	}
-	until(t, 20*time.Second, "all leases are given back", func(context.Context) error {
-		if left := server.leases(); len(left) > 0 {
-			return fmt.Errorf("%d", len(left))
-		}
-		return nil
-	})
+	server.awaitNoLeases(20 * time.Second)
 	for _, node := range cluster.Nodes() {
 		until(t, 20*time.Second, "no links are left on "+node, func(context.Context) error {
 			if left := macvlans(t, node); len(left) > 0 {

@@ -173,8 +173,7 @@ func TestEgress(t *testing.T) {
 		}()
 		f.node[elsewhere].Signal(signal)
 		_ = f.node[elsewhere].Wait(withTimeout(t, 10*time.Second))
-		f.startOn(elsewhere)
-		f.awaitReady(elsewhere)
+		f.startAgain(elsewhere)
 		sends("Herald is back", pods[elsewhere], v4, "10.77.0.50")
 		stop <- true
 		t.Logf("%s of Herald on its node: %d connections meanwhile", signal, <-done)
@@ -267,12 +266,7 @@ func TestEgressOutlivesMove(t *testing.T) {
 	owner := awaitOwner(t, "out")
 	runHerald(t, "drain", owner)
 	defer runHerald(t, "undrain", owner)
-	until(t, 10*time.Second, "another node has the VIP", func(ctx) error {
-		if now := awaitOwner(t, "out"); now == owner {
-			return errors.New("it is " + now)
-		}
-		return nil
-	})
+	awaitMoved(t, "out", owner, 10*time.Second)
 	now := awaitOwner(t, "out")
 	for end := time.Now().Add(25 * time.Second); time.Now().Before(end); {
 		ask(fmt.Sprintf("after the move from %s to %s", owner, now))

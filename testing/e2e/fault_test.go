@@ -106,6 +106,14 @@ func (s *observedVIP) expectUnmoved() {
 	}
 }
 
+// expectUnharmed ends the observation, and fails the test if the VIP was unanswered for longer, moved, or a connection failed.
+func (s *observedVIP) expectUnharmed(silence time.Duration) {
+	s.t.Helper()
+	if w, c := s.report(); w.LongestSilence > silence || len(c.Failures) > 0 || len(w.Timeline) != 1 {
+		s.t.Errorf("another Service was harmed: unanswered for %v, %d connections failed, %v", w.LongestSilence, len(c.Failures), w.Timeline)
+	}
+}
+
 // expectNoGap ends the observation, and fails the test if the VIP was unanswered, or a connection failed.
 func (s *observedVIP) expectNoGap() {
 	s.t.Helper()
@@ -146,12 +154,8 @@ func TestRollingRestart(t *testing.T) {
 	f := start(t, env())
 	s := observe(t, "a", "10.77.0.50")
 	for _, n := range cluster.Nodes() {
-		f.node[n].Signal(syscall.SIGTERM)
-		if err := f.node[n].Wait(withTimeout(t, 10*time.Second)); err != nil {
-			t.Errorf("exit: %v", err)
-		}
-		f.startOn(n)
-		f.awaitReady(n)
+		f.terminate(n, 10*time.Second)
+		f.startAgain(n)
 	}
 	s.expectNoGap()
 }
@@ -178,8 +182,7 @@ func TestKilled(t *testing.T) {
 	expectConnectionsSurvive(t, c, 0)
 	awaitEvent(t, "a", "VIPMoved", s.owner)
 	// Back again: nothing moves, and what it left is not there.
-	f.startOn(s.owner)
-	f.awaitReady(s.owner)
+	f.startAgain(s.owner)
 	time.Sleep(time.Second)
 	awaitOwnedBy(t, "a", to)
 }
@@ -208,8 +211,7 @@ func TestKilledAndBack(t *testing.T) {
 	awaitDetectable(t)
 	f.node[s.owner].Kill()
 	time.Sleep(2 * time.Second)
-	f.startOn(s.owner)
-	f.awaitReady(s.owner)
+	f.startAgain(s.owner)
 	time.Sleep(lab.KernelAnswers)
 	s.expectUnmoved()
 }
@@ -226,9 +228,7 @@ func TestStoppedAndWoken(t *testing.T) {
 	t.Logf("%s took over after %v", to, time.Since(stopped).Round(time.Millisecond))
 	time.Sleep(time.Second)
 	f.node[s.owner].Signal(syscall.SIGCONT)
-	if err := f.node[s.owner].WaitLog(withTimeout(t, 5*time.Second), "the node lease is lost"); err != nil {
-		t.Error(err)
-	}
+	f.awaitLog(s.owner, "the node lease is lost", 5*time.Second)
 	time.Sleep(4 * time.Second) // longer than any repeated announcement
 	s.expectAnswered(400*time.Millisecond, 0)
 	awaitOwnedBy(t, "a", to)
@@ -309,9 +309,7 @@ func TestCutFromLAN(t *testing.T) {
 	t.Cleanup(func() { cluster.Reconnect(s.owner) })
 	to := s.awaitMove(3 * time.Second)
 	s.awaitWithdrawn(5 * time.Second)
-	if err := f.node[s.owner].WaitLog(withTimeout(t, 5*time.Second), "reaches too few other nodes"); err != nil {
-		t.Error(err)
-	}
+	f.awaitLog(s.owner, "reaches too few other nodes", 5*time.Second)
 	moves := movesOf(t, "a")
 	if last := moves[max(0, len(moves)-1):]; len(last) != 1 || last[0].From != s.owner || last[0].To != to || last[0].Cause == "" {
 		t.Errorf("%+v", moves)
@@ -325,9 +323,7 @@ func TestCutFromLAN(t *testing.T) {
 		}
 	}
 	check.OK(t, cluster.Reconnect(s.owner))
-	if err := f.node[s.owner].WaitLog(withTimeout(t, 10*time.Second), "reaches the other nodes on the VIPs' link again"); err != nil {
-		t.Error(err)
-	}
+	f.awaitLog(s.owner, "reaches the other nodes on the VIPs' link again", 10*time.Second)
 	neverLogged(t, f, "could not be renewed in time") // its way to the API server was never cut
 	s.expectAnswered(2*time.Second, time.Second)
 	awaitOwnedBy(t, "a", to)
@@ -341,9 +337,7 @@ func TestPortBlocked(t *testing.T) {
 	awaitDetectable(t)
 	blockPort(t, s.owner, 7947)
 	other := otherNodes(s.owner)[0]
-	if err := f.node[other].WaitLog(withTimeout(t, 20*time.Second), "another node is suspect"); err != nil {
-		t.Error(err)
-	}
+	f.awaitLog(other, "another node is suspect", 20*time.Second)
 	until(t, 10*time.Second, "herald status shows it", func(context.Context) error {
 		if out := runHerald(t, "status"); !strings.Contains(out, "it gets no heartbeats from") {
 			return errors.New(out)
@@ -362,9 +356,7 @@ func TestAPIServerAway(t *testing.T) {
 	check.OK(t, cluster.StopAPI())
 	t.Cleanup(func() { cluster.StartAPI(context.Background()) })
 	time.Sleep(10 * time.Second) // all leases end after 6 s; the longer, the later watches come back
-	if err := f.node[s.owner].WaitLog(withTimeout(t, time.Second), "VIPs stay where they are"); err != nil {
-		t.Error(err)
-	}
+	f.awaitLog(s.owner, "VIPs stay where they are", time.Second)
 	neverLogged(t, f, "the key of the heartbeats can't be read")
 	check.OK(t, cluster.StartAPI(withTimeout(t, time.Minute)))
 	time.Sleep(5 * time.Second)
@@ -409,12 +401,7 @@ func TestDrain(t *testing.T) {
 	if !strings.Contains(out, "carries no VIP any more") {
 		t.Error(out)
 	}
-	until(t, 5*time.Second, "the status names another node", func(context.Context) error { // it is written a little after the table
-		if to := awaitOwner(t, "a"); to == s.owner {
-			return fmt.Errorf("it is still on %s", to)
-		}
-		return nil
-	})
+	awaitMoved(t, "a", s.owner, 5*time.Second) // it is written a little after the table
 	if out := runHerald(t, "status"); !strings.Contains(out, "carries no VIP: it is drained") {
 		t.Errorf("herald status does not show it:\n%s", out)
 	}
@@ -441,9 +428,7 @@ func TestUnplugged(t *testing.T) {
 	to := s.awaitMove(2 * time.Second)
 	t.Logf("%s answers after %v", to, time.Since(began).Round(time.Millisecond))
 	time.Sleep(500 * time.Millisecond)
-	if err := f.node[s.owner].WaitLog(withTimeout(t, time.Second), "link=eth0"); err != nil {
-		t.Error(err)
-	}
+	f.awaitLog(s.owner, "link=eth0", time.Second)
 	if out := runHerald(t, "status"); !strings.Contains(out, "its link eth0 is down") {
 		t.Errorf("herald status does not name the link:\n%s", out)
 	}
@@ -551,13 +536,9 @@ func TestRebalance(t *testing.T) {
 	}
 	more()
 	away := otherNodes(s.owner)[0]
-	f.node[away].Signal(syscall.SIGTERM)
-	if err := f.node[away].Wait(withTimeout(t, 10*time.Second)); err != nil {
-		t.Errorf("exit: %v", err)
-	}
+	f.terminate(away, 10*time.Second)
 	more()
-	f.startOn(away)
-	f.awaitReady(away)
+	f.startAgain(away)
 	back := time.Now()
 	until(t, 90*time.Second, "VIPs are spread", func(context.Context) error {
 		for _, n := range cluster.Nodes() {

@@ -92,8 +92,7 @@ func TestForgedLeases(t *testing.T) {
 	if after := tableWrites(t, "n1") + tableWrites(t, "n2"); after != before {
 		t.Errorf("written in the table, or refused renewals: before\n%s\nafter\n%s", before, after)
 	}
-	f.startOn("n3")
-	f.awaitReady("n3")
+	f.startAgain("n3")
 	n3 := check.Value(cluster.Client().CoordinationV1().Leases("kube-system").Get(t.Context(), "herald-node-n3", metav1.GetOptions{}))(t)
 	if e := *n3.Spec.LeaseTransitions; e < 1 || e > 1<<30 {
 		t.Errorf("n3 is in epoch %d", e)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -39,8 +38,7 @@ func TestIPv6OnlyServices(t *testing.T) {
 		t.Errorf("a hand-over left it unanswered for %v", w.LongestSilence)
 	}
 	expectConnectionsSurvive(t, c, 0)
-	f.startOn(s.owner)
-	f.awaitReady(s.owner)
+	f.startAgain(s.owner)
 	awaitDetectable(t)
 	if got := runHerald(t, "status"); !strings.Contains(got, "fd77::1050") || !strings.Contains(got, to) {
 		t.Errorf("herald status:\n%s", got)
@@ -49,18 +47,12 @@ func TestIPv6OnlyServices(t *testing.T) {
 	conn := connect(t, "[fd77::1050]:80")
 	killed := time.Now()
 	f.node[to].Kill()
-	until(t, lab.KernelAnswers+2*time.Second, "another node has it", func(context.Context) error {
-		if now := awaitOwner(t, "a"); now == to {
-			return fmt.Errorf("it is on %s", now)
-		}
-		return nil
-	})
+	awaitMoved(t, "a", to, lab.KernelAnswers+2*time.Second)
 	t.Logf("SIGKILL: another node has it after %v", time.Since(killed).Round(time.Millisecond))
 	r := conn.Stop()
 	t.Logf("%s", r)
 	expectConnectionsSurvive(t, r, 0)
-	f.startOn(to)
-	f.awaitReady(to)
+	f.startAgain(to)
 }
 
 // Local, and an address by DHCPv6, in a cluster without IPv4.
@@ -92,12 +84,7 @@ func TestIPv6OnlyLocalAndDHCP(t *testing.T) {
 		t.Errorf("leases %v, want %s for six", got, vip)
 	}
 	check.OK(t, cluster.Client().CoreV1().Services("default").Delete(t.Context(), "leased", metav1.DeleteOptions{}))
-	until(t, 5*time.Second, "the lease is given back", func(context.Context) error {
-		if left := server.leases(); len(left) > 0 {
-			return fmt.Errorf("%v", left)
-		}
-		return nil
-	})
+	server.awaitNoLeases(5 * time.Second)
 }
 
 // BGP over IPv6, and routes in table 198, in a cluster without IPv4: of a Service, and of the control plane's VIP from each node
@@ -105,10 +92,7 @@ func TestIPv6OnlyLocalAndDHCP(t *testing.T) {
 func TestIPv6OnlyRoutes(t *testing.T) {
 	needIPv6Only(t)
 	frr, _ := startRouters(t)
-	servers := map[string]*http.Server{}
-	for _, n := range cluster.Nodes() {
-		servers[n] = startReadyServer(t, n)
-	}
+	servers := startReadyServers(t)
 	const service, apiServers = "fd79::1050", "fd79::1040"
 	f := start(t, bgpEnv("bgp_peers", "[fd77::1]:65001", "cp_enable", "true", "address", apiServers, "vip_routingtable", "true",
 		"control_plane_health_check_address", "http://[::1]:6444/readyz"))
@@ -146,10 +130,7 @@ func TestIPv6OnlyRoutes(t *testing.T) {
 // The VIP of the control plane by neighbor discovery in a cluster without IPv4: it leaves the node whose API server dies.
 func TestIPv6OnlyControlPlane(t *testing.T) {
 	needIPv6Only(t)
-	servers := map[string]*http.Server{}
-	for _, n := range cluster.Nodes() {
-		servers[n] = startReadyServer(t, n)
-	}
+	servers := startReadyServers(t)
 	const vip = "fd77::1090"
 	settings := distributionEnv(t, "k3s", vip)
 	settings["control_plane_health_check_address"] = "http://[::1]:6444/readyz"

@@ -129,8 +129,7 @@ func TestMigration(t *testing.T) {
 		}
 		check.OK(t, old[n].Signal(sig))
 		old[n].Wait(withTimeout(t, 10*time.Second))
-		f.startOn(n)
-		f.awaitReady(n)
+		f.startAgain(n)
 		switch i {
 		case 0:
 			createService(t, webService("meanwhile", ""))

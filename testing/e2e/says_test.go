@@ -74,8 +74,7 @@ func TestSaidOfHeraldsThatAreAway(t *testing.T) {
 		p.Kill()
 	}
 	// The claim of n1 is its own as soon as it is back, and the node leases of the others are not old.
-	f.startOn("n1")
-	f.awaitReady("n1")
+	f.startAgain("n1")
 	f.node["n1"].Signal(syscall.SIGTERM)
 	check.OK(t, f.node["n1"].Wait(withTimeout(t, 30*time.Second)))
 	if out, _ := cluster.Owner(t.Context(), "default", "kubevip-"+mine); out == "n2" || out == "n3" {

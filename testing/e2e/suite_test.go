@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -129,12 +130,7 @@ func start(t *testing.T, env map[string]string) *heralds {
 	t.Helper()
 	f := &heralds{t: t, env: env, node: make(map[string]*lab.Process)}
 	t.Cleanup(f.end)
-	for _, n := range cluster.Nodes() {
-		f.startOn(n)
-	}
-	for _, n := range cluster.Nodes() {
-		f.awaitReady(n)
-	}
+	f.startAll()
 	return f
 }
 
@@ -145,6 +141,41 @@ func (f *heralds) startOn(node string) {
 		f.past = append(f.past, before)
 	}
 	f.node[node] = p
+}
+
+// startAgain starts the Herald of a node, and waits until it is ready.
+func (f *heralds) startAgain(node string) {
+	f.t.Helper()
+	f.startOn(node)
+	f.awaitReady(node)
+}
+
+// startAll is startAgain for all nodes at once.
+func (f *heralds) startAll() {
+	f.t.Helper()
+	for _, n := range cluster.Nodes() {
+		f.startOn(n)
+	}
+	for _, n := range cluster.Nodes() {
+		f.awaitReady(n)
+	}
+}
+
+// terminate has the Herald of a node stop, as kubelet does, and waits for its end.
+func (f *heralds) terminate(node string, within time.Duration) {
+	f.t.Helper()
+	f.node[node].Signal(syscall.SIGTERM)
+	if err := f.node[node].Wait(withTimeout(f.t, within)); err != nil {
+		f.t.Errorf("exit of the Herald on %s: %v", node, err)
+	}
+}
+
+// awaitLog waits until the Herald of a node has logged a text. The test goes on without it.
+func (f *heralds) awaitLog(node, text string, within time.Duration) {
+	f.t.Helper()
+	if err := f.node[node].WaitLog(withTimeout(f.t, within), text); err != nil {
+		f.t.Error(err)
+	}
 }
 
 // awaitReady waits until the node's Herald says that it can carry VIPs.
@@ -496,6 +527,30 @@ func awaitOwner(t *testing.T, name string) string {
 		s := getService(t, name)
 		if node = s.Annotations["kube-vip.io/vipHost"]; node == "" || len(s.Status.LoadBalancer.Ingress) == 0 {
 			return fmt.Errorf("vipHost %q, status %q", node, externalIPs(s))
+		}
+		return nil
+	})
+	return node
+}
+
+// awaitAnotherOwner waits until the Service names another node than before as its owner, and returns it.
+func awaitAnotherOwner(t *testing.T, name, before string, within time.Duration) (node string) {
+	t.Helper()
+	until(t, within, "another node than "+before+" owns "+name, func(context.Context) error {
+		if node = getService(t, name).Annotations["kube-vip.io/vipHost"]; node == before || node == "" {
+			return fmt.Errorf("the owner is %q", node)
+		}
+		return nil
+	})
+	return node
+}
+
+// awaitMoved is awaitAnotherOwner for a Service that has a VIP.
+func awaitMoved(t *testing.T, name, before string, within time.Duration) (node string) {
+	t.Helper()
+	until(t, within, name+" moves away from "+before, func(context.Context) error {
+		if node = awaitOwner(t, name); node == before {
+			return errors.New("it is still there")
 		}
 		return nil
 	})

@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"errors"
-	"net/http"
 	"strings"
 	"syscall"
 	"testing"
@@ -99,10 +98,7 @@ func TestRoutingTable(t *testing.T) {
 	frr := startExporter(t, func() (*lab.Router, error) { return cluster.FRR(t.Context(), "n1", exportingFRR) })
 	check.Value(frr.Vtysh(t.Context(), "configure terminal", "ip import-table 198"))(t)
 	startExporter(t, func() (*lab.Router, error) { return cluster.BIRD(t.Context(), "n2", exportingBIRD) })
-	servers := map[string]*http.Server{}
-	for _, n := range cluster.Nodes() {
-		servers[n] = startReadyServer(t, n)
-	}
+	servers := startReadyServers(t)
 	const service, apiServers = "10.79.0.60", "10.79.0.61"
 	env := distributionEnv(t, "openshift", apiServers)
 	env["svc_enable"], env["cp_namespace"] = "true", "kube-system"

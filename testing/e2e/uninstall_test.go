@@ -98,12 +98,7 @@ func TestUninstall(t *testing.T) {
 	runOn(t, owner, "ip", "link", "set", "herald-e2e", "alias", "herald: macvlan for DHCP; parent had arp_ignore=0 arp_announce=0")
 	t.Cleanup(func() { cluster.Run(context.Background(), owner, "ip", "link", "del", "herald-e2e") })
 	drained := owner
-	until(t, 5*time.Second, "another node announces a", func(context.Context) error {
-		if owner = getService(t, "a").Annotations["kube-vip.io/vipHost"]; owner == drained || owner == "" {
-			return fmt.Errorf("it is %q", owner)
-		}
-		return nil
-	})
+	owner = awaitAnotherOwner(t, "a", drained, 5*time.Second)
 	until(t, 5*time.Second, "an nftables table for the former owner", func(context.Context) error {
 		if tables := outputOf(t, owner, "nft", "list", "tables"); !strings.Contains(tables, "table ip herald") {
 			return fmt.Errorf("there are %q", tables)

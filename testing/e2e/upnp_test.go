@@ -328,41 +328,24 @@ func TestUPnPFailover(t *testing.T) {
 	f.node[drained].Wait(withTimeout(t, 20*time.Second))
 	g.awaitOpen(32380, "10.77.0.50:32380", time.Second) // it was not closed
 	g.awaitPage("http://"+public1+":32380/", 2*time.Second)
-	until(t, 5*time.Second, "another node owns it", func(ctx) error {
-		if host := getService(t, "a").Annotations["kube-vip.io/vipHost"]; host == drained || host == "" {
-			return errors.New(host)
-		}
-		return nil
-	})
+	awaitAnotherOwner(t, "a", drained, 5*time.Second)
 	awaitStatus(t, "a", "10.77.0.50(VIP),"+public1+"(Proxy)", 10*time.Second)
-	f.startOn(drained)
-	f.awaitReady(drained)
+	f.startAgain(drained)
 
 	killed := awaitOwner(t, "a")
 	f.killed = true
 	f.node[killed].Signal(syscall.SIGKILL)
 	began := time.Now()
-	until(t, 20*time.Second, "another node owns it", func(ctx) error {
-		if host := getService(t, "a").Annotations["kube-vip.io/vipHost"]; host == killed || host == "" {
-			return errors.New(host)
-		}
-		return nil
-	})
+	awaitAnotherOwner(t, "a", killed, 20*time.Second)
 	g.awaitPage("http://"+public1+":32380/", 5*time.Second)
 	t.Logf("killed: open again after %v", time.Since(began).Round(time.Millisecond))
-	f.startOn(killed)
-	f.awaitReady(killed)
+	f.startAgain(killed)
 
 	cut := awaitOwner(t, "a")
 	check.OK(t, errors.Join(cluster.Cut(cut), cluster.CutAPI(cut)))
 	began = time.Now()
 	t.Cleanup(func() { cluster.Reconnect(cut); cluster.ConnectAPI(cut) })
-	until(t, 20*time.Second, "another node owns it", func(ctx) error {
-		if host := getService(t, "a").Annotations["kube-vip.io/vipHost"]; host == cut || host == "" {
-			return errors.New(host)
-		}
-		return nil
-	})
+	awaitAnotherOwner(t, "a", cut, 20*time.Second)
 	g.awaitPage("http://"+public1+":32380/", 5*time.Second)
 	t.Logf("cut off from everything: open again after %v", time.Since(began).Round(time.Millisecond))
 	check.OK(t, errors.Join(cluster.Reconnect(cut), cluster.ConnectAPI(cut)))
@@ -431,10 +414,7 @@ func TestUPnPRefused(t *testing.T) {
 	awaitEvent(t, "c", "PortNotMapped", "none of upnp_ports")
 	createService(t, forwardedService("d", "10.77.0.53", lab.Annotated("heraldvip.io/upnp-external-port", "all of them")))
 	awaitEvent(t, "d", "InvalidField", "heraldvip.io/upnp-external-port")
-	w, c := good.report()
-	if w.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 || len(w.Timeline) != 1 {
-		t.Errorf("another Service was harmed: unanswered for %v, %d connections failed", w.LongestSilence, len(c.Failures))
-	}
+	good.expectUnharmed(100 * time.Millisecond)
 }
 
 // A mapping for ever, of a Service that is deleted while no Herald runs, is removed once one does. What
