@@ -101,15 +101,20 @@ func connectTo(t *testing.T, ca []byte, s *Servers) *rest.Config {
 	return cfg
 }
 
-// answerer is who answers a request by way of cfg.
-func answerer(t *testing.T, cfg *rest.Config) string {
+// asks fails the test unless a request by way of cfg is answered by want, over new connections and those of the clients.
+func asks(t *testing.T, cfg *rest.Config, want string, clients ...*http.Client) {
 	t.Helper()
 	client, err := rest.HTTPClientFor(cfg)
 	check.OK(t, err)
-	return answererOf(t, client, cfg.Host)
+	for i, client := range append(clients, client) {
+		if got := answerer(t, client, cfg.Host); got != want {
+			t.Errorf("client %d of %d, the last one new: asked %s, want %s", i+1, len(clients)+1, got, want)
+		}
+	}
 }
 
-func answererOf(t *testing.T, client *http.Client, host string) string {
+// answerer is who answers a request of the client.
+func answerer(t *testing.T, client *http.Client, host string) string {
 	t.Helper()
 	answer, err := client.Get(host + "/version")
 	for errors.Is(err, net.ErrClosed) { // it was given a connection that was just closed: nobody retries that over HTTP/2
@@ -135,7 +140,7 @@ func TestServers(t *testing.T) {
 	came := time.AfterFunc(300*time.Millisecond, func() { listen(t, "own", at("127.0.0.1", port), id) })
 	defer came.Stop()
 	began := time.Now()
-	if got := answererOf(t, client, cfg.Host); got != "own" {
+	if got := answerer(t, client, cfg.Host); got != "own" {
 		t.Errorf("asked %s, want own", got)
 	}
 	if took := time.Since(began); took > 2*time.Second {
@@ -146,28 +151,16 @@ func TestServers(t *testing.T) {
 
 	// Ready: this node's own. Not ready: the other, on the old client too, whose connection would otherwise live on.
 	s.SetOwnReady(true)
-	if got := answerer(t, cfg); got != "own" {
-		t.Errorf("asked %s, want own", got)
-	}
+	asks(t, cfg, "own")
 	s.SetOwnReady(false)
-	for name, got := range map[string]string{"a new connection": answerer(t, cfg), "an old one": answererOf(t, client, cfg.Host)} {
-		if got != "other" {
-			t.Errorf("%s: asked %s, want the other", name, got)
-		}
-	}
+	asks(t, cfg, "other", client)
 	// Ready again: what is left with the other would hang when that one's node dies.
 	s.SetOwnReady(true)
-	for name, got := range map[string]string{"a new connection": answerer(t, cfg), "an old one": answererOf(t, client, cfg.Host)} {
-		if got != "own" {
-			t.Errorf("%s: asked %s, want own", name, got)
-		}
-	}
+	asks(t, cfg, "own", client)
 	s.SetOwnReady(false)
 	// An empty list is ignored.
 	s.setOthers(nil)
-	if got := answerer(t, cfg); got != "other" {
-		t.Errorf("asked %s, want the other", got)
-	}
+	asks(t, cfg, "other")
 }
 
 // TestServersOfADeadNode: an address that swallows packets costs a moment only.
@@ -182,9 +175,7 @@ func TestServersOfADeadNode(t *testing.T) {
 	s.setOthers([]netip.Addr{netip.MustParseAddr("127.0.0.3"), netip.MustParseAddr("127.0.0.4")})
 	listen(t, "other", at("127.0.0.4", port), id)
 	began := time.Now()
-	if got := answerer(t, connectTo(t, ca, s)); got != "other" {
-		t.Errorf("asked %s, want the other", got)
-	}
+	asks(t, connectTo(t, ca, s), "other")
 	if took := time.Since(began); took < attemptDelay || took > 2*time.Second {
 		t.Errorf("it took %v, want a little more than %v", took, attemptDelay)
 	}
@@ -200,13 +191,9 @@ func TestServersWithKubernetesAddr(t *testing.T) {
 	cfg := connectTo(t, ca, s)
 	s.configure(cfg, at("127.0.0.5", port))
 	s.SetOwnReady(true)
-	if got := answerer(t, cfg); got != "named" {
-		t.Errorf("asked %s, want named", got)
-	}
+	asks(t, cfg, "named")
 	named.server.Close()
-	if got := answerer(t, cfg); got != "own" {
-		t.Errorf("asked %s, want own", got)
-	}
+	asks(t, cfg, "own")
 }
 
 // TestReadinessCheck: what is asked of this node's own API server, where, and as whom.
