@@ -14,10 +14,8 @@ import (
 )
 
 func TestReadDevice(t *testing.T) {
-	real, err := os.ReadFile("testdata/miniupnpd.xml")
-	check.OK(t, err)
-	location, err := url.Parse("http://10.0.0.1:5000/x/desc.xml")
-	check.OK(t, err)
+	real := check.Value(os.ReadFile("testdata/miniupnpd.xml"))(t)
+	location := check.Value(url.Parse("http://10.0.0.1:5000/x/desc.xml"))(t)
 	one := func(control string) string { return "WANIPConnection:1 http://10.0.0.1:5000" + control }
 	tests := []struct {
 		name, text string
@@ -82,8 +80,7 @@ func TestCheckResponse(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.location+" from "+tt.from, func(t *testing.T) {
-			u, err := url.Parse(tt.location)
-			check.OK(t, err)
+			u := check.Value(url.Parse(tt.location))(t)
 			a, from := response{location: u}, netip.MustParseAddr(tt.from)
 			got := ""
 			if err := checkResponse(&a, segment{"eth0", vip.FamilyOf(from.Unmap())}, from, ownFuzz); err != nil {

@@ -117,14 +117,7 @@ func TestRefusedMappingsWait(t *testing.T) {
 func TestOnlyPermanentLeases(t *testing.T) {
 	r := newRouter(t)
 	f := newFake(t, r, routerAddr)
-	f.set(func() {
-		f.control = func(action, body string) (int, string) {
-			if action == "AddPortMapping" && !strings.Contains(body, "<NewLeaseDuration>0<") {
-				return 500, fault(codeOnlyPermanentLease)
-			}
-			return 0, ""
-		}
-	})
+	f.set(func() { refuseLeases(codeOnlyPermanentLease)(f) })
 	n := newNode(t, fastTiming)
 	n.put(want("TCP", 80))
 	if x := n.mapped("made", made); !x.Until.IsZero() {
@@ -164,8 +157,7 @@ func TestRenewal(t *testing.T) {
 // One gateway hangs; the other is not disturbed, nor is Set.
 func TestOneGatewayHangs(t *testing.T) {
 	r := newRouter(t)
-	lan, err := r.nl.LinkByName("lan")
-	check.OK(t, err)
+	lan := check.Value(r.nl.LinkByName("lan"))(t)
 	check.OK(t, r.nl.AddrAdd(lan, addr(t, "10.0.0.2/24")))
 	gate := make(chan struct{})
 	bad, good := newFake(t, r, routerAddr), newFake(t, r, "10.0.0.2")
@@ -203,8 +195,7 @@ func TestOneGatewayHangs(t *testing.T) {
 // Whatever a gateway says, no request goes anywhere but to the gateway.
 func TestRequestsGoToTheGatewayOnly(t *testing.T) {
 	r := newRouter(t)
-	lan, err := r.nl.LinkByName("lan")
-	check.OK(t, err)
+	lan := check.Value(r.nl.LinkByName("lan"))(t)
 	check.OK(t, r.nl.AddrAdd(lan, addr(t, "10.0.0.2/24")))
 	check.OK(t, netlink.RouteAdd(&netlink.Route{Gw: netip.MustParseAddr(routerAddr).AsSlice()})) // there is a way
 	outside, inside := trap(t, r, publicAddr), trap(t, r, "10.0.0.2")
@@ -301,8 +292,7 @@ func based(url string) string {
 // Only the gateways that were named are asked.
 func TestNamedGateways(t *testing.T) {
 	r := newRouter(t)
-	lan, err := r.nl.LinkByName("lan")
-	check.OK(t, err)
+	lan := check.Value(r.nl.LinkByName("lan"))(t)
 	check.OK(t, r.nl.AddrAdd(lan, addr(t, "10.0.0.2/24")))
 	bad, good := newFake(t, r, routerAddr), newFake(t, r, "10.0.0.2")
 	n := newNode(t, fastTiming, func(m *Mapper) { m.o.Gateways = []netip.Addr{netip.MustParseAddr("10.0.0.2")} })

@@ -95,8 +95,7 @@ func TestRestart(t *testing.T) {
 	}
 	check.True(t, 10*time.Second, "the mapping to be made again", func() bool { return r.has(t, "TCP 80", vip4+":80") })
 	// Its provider gives it another address.
-	wan, err := r.nl.LinkByName("wan")
-	check.OK(t, err)
+	wan := check.Value(r.nl.LinkByName("wan"))(t)
 	check.OK(t, r.nl.AddrDel(wan, addr(t, publicAddr+"/24")))
 	n.mapped("without an external address", func(x vip.MappingState) bool {
 		return x.Confirmed && strings.Contains(x.Problem, "no external address")
@@ -150,8 +149,7 @@ func TestSecureMode(t *testing.T) {
 	check.True(t, 10*time.Second, "the port to be closed", func() bool { return !r.forwards(t) })
 
 	// Without the VIP on this node the gateway refuses.
-	eth0, err := netlink.LinkByName("eth0")
-	check.OK(t, err)
+	eth0 := check.Value(netlink.LinkByName("eth0"))(t)
 	check.OK(t, netlink.AddrDel(eth0, addr(t, vip4+"/32")))
 	n.put(want("TCP", 80))
 	x := n.mapped("refused", func(x vip.MappingState) bool { return x.Problem != "" })

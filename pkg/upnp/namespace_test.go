@@ -86,15 +86,13 @@ func newRouter(t testing.TB) *router {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "eth0"
 	check.OK(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "lan", PeerNamespace: netlink.NsFd(int(r.ns))}))
-	eth0, err := netlink.LinkByName("eth0")
-	check.OK(t, err)
+	eth0 := check.Value(netlink.LinkByName("eth0"))(t)
 	t.Cleanup(func() { _ = netlink.LinkDel(eth0) })
 	for _, a := range []string{nodeAddr + "/24", node6 + "/64", vip4 + "/32", vip6 + "/128"} {
 		check.OK(t, netlink.AddrAdd(eth0, addr(t, a)))
 	}
 	check.OK(t, netlink.LinkSetUp(eth0))
-	lan, err := r.nl.LinkByName("lan")
-	check.OK(t, err)
+	lan := check.Value(r.nl.LinkByName("lan"))(t)
 	for _, a := range []string{routerAddr + "/24", router6 + "/64"} {
 		check.OK(t, r.nl.AddrAdd(lan, addr(t, a)))
 	}
@@ -102,15 +100,13 @@ func newRouter(t testing.TB) *router {
 	attrs.Name = "wan"
 	check.OK(t, r.nl.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "far"}))
 	for name, a := range map[string]string{"wan": publicAddr + "/24", "far": "11.22.33.2/24"} {
-		l, err := r.nl.LinkByName(name)
-		check.OK(t, err)
+		l := check.Value(r.nl.LinkByName(name))(t)
 		if name == "wan" {
 			check.OK(t, r.nl.AddrAdd(l, addr(t, a)))
 		}
 		check.OK(t, r.nl.LinkSetUp(l))
 	}
-	lo, err := r.nl.LinkByName("lo")
-	check.OK(t, err)
+	lo := check.Value(r.nl.LinkByName("lo"))(t)
 	check.OK(t, r.nl.LinkSetUp(lo))
 	check.True(t, 10*time.Second, "the cable to be up", func() bool {
 		l, err := netlink.LinkByName("eth0")
@@ -127,8 +123,7 @@ func newRouter(t testing.TB) *router {
 
 func addr(t testing.TB, text string) *netlink.Addr {
 	t.Helper()
-	a, err := netlink.ParseAddr(text)
-	check.OK(t, err)
+	a := check.Value(netlink.ParseAddr(text))(t)
 	if a.IP.To4() == nil {
 		a.Flags = unix.IFA_F_NODAD
 	}
@@ -186,11 +181,11 @@ func (r *router) miniupnpd(t testing.TB, more ...string) *daemon {
 	}, more...)
 	check.OK(t, os.WriteFile(filepath.Join(dir, "conf"), []byte(strings.Join(conf, "\n")+"\n"), 0o600))
 	d := &daemon{t: t, r: r, log: filepath.Join(dir, "log")}
-	out, err := os.Create(d.log)
-	check.OK(t, err)
+	out := check.Value(os.Create(d.log))(t)
 	d.cmd = exec.Command("/usr/sbin/miniupnpd", "-d", "-f", filepath.Join(dir, "conf"), "-P", filepath.Join(dir, "pid"))
 	d.cmd.Stdout, d.cmd.Stderr = out, out
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	var err error
 	r.do(func() { err = d.cmd.Start() })
 	check.OK(t, err)
 	check.OK(t, out.Close())
