@@ -16,10 +16,9 @@ import (
 
 var fastBFD = vip.BFD{MinReceive: 300 * time.Millisecond, MinTransmit: 300 * time.Millisecond, Multiplier: 3}
 
-// A router whose processes stop answering, without closing anything, has no BGP session after the Detection Time,
-// long before the hold time ends; it has one again once it answers. FRR and BIRD understand BFD of this node (over
-// IPv6: TestUnnumbered, since one process has the port); that Herald stops is no failure to them. One that does not
-// do BFD keeps its BGP session.
+// A router whose processes stop answering, without closing anything, has no BGP session after the Detection Time, long before the hold time
+// ends; it has one again once it answers. FRR and BIRD understand BFD of this node (over IPv6: TestUnnumbered, since one process has the
+// port); that Herald stops is no failure to them. One that does not do BFD keeps its BGP session.
 func TestBFD(t *testing.T) {
 	t.Parallel()
 	bird := newRouter(t, 51)

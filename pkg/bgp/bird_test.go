@@ -67,8 +67,7 @@ func (r *router) knows(want ...string) {
 	})
 }
 
-// BIRD, with a password, and beside it a peer whose password is another and one
-// that refuses: they say so, and disturb nobody.
+// BIRD, with a password, and beside it a peer whose password is another and one that refuses: they say so, and disturb nobody.
 func TestPasswords(t *testing.T) {
 	t.Parallel()
 	r := newRouter(t, 21)
@@ -82,8 +81,7 @@ func TestPasswords(t *testing.T) {
 	all[0].Attributes = vip.BGPAttributes{Communities: []vip.Community{65000<<16 | 100}, LargeCommunities: []vip.LargeCommunity{{65000, 1, 2}}, MED: ptr(uint32(42))}
 	s.Put(all)
 	r.knows("198.51.100.7/32", "2001:db8::7/128")
-	out, err := r.birdc("show route all 198.51.100.7/32")
-	check.OK(t, err)
+	out := check.Value(r.birdc("show route all 198.51.100.7/32"))(t)
 	got := make(map[string]string)
 	for _, m := range birdAttr.FindAllStringSubmatch(out, -1) {
 		got[m[1]] = m[2]
@@ -129,8 +127,7 @@ func TestPasswordRotation(t *testing.T) {
 	r.knows("198.51.100.7/32")
 }
 
-// A router behind another one, on another port, asked from an address of ours that
-// the router expects.
+// A router behind another one, on another port, asked from an address of ours that the router expects.
 func TestMultihop(t *testing.T) {
 	t.Parallel()
 	r := newRouter(t, 24)
@@ -233,8 +230,7 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// A router that does not answer, is killed, comes back, and resets sessions: the
-// hold time ends the session, and it comes back by itself.
+// A router that does not answer, is killed, comes back, and resets sessions: the hold time ends the session, and it comes back by itself.
 func TestRouterFails(t *testing.T) {
 	t.Parallel()
 	r := newRouter(t, 27)
@@ -260,8 +256,7 @@ func TestRouterFails(t *testing.T) {
 	s.up()
 	r.knows("198.51.100.7/32")
 	for range 2 {
-		_, err := r.birdc("restart herald")
-		check.OK(t, err)
+		check.Value(r.birdc("restart herald"))(t)
 		down("cease", 2*time.Second)
 		s.up()
 	}
@@ -305,8 +300,7 @@ func TestPeersChange(t *testing.T) {
 	}
 }
 
-// With graceful restart a process that is replaced leaves its routes with the
-// router, and the next one takes them over without a gap.
+// With graceful restart a process that is replaced leaves its routes with the router, and the next one takes them over without a gap.
 func TestGracefulRestart(t *testing.T) {
 	t.Parallel()
 	r := newRouter(t, 30)

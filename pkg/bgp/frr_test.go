@@ -45,8 +45,7 @@ const frrHead = `router bgp 65001
  exit-address-family
 `
 
-// Over IPv4 to another AS: both families, every attribute, one UPDATE per change;
-// what drains is shown as such, and the end is explained.
+// Over IPv4 to another AS: both families, every attribute, one UPDATE per change; what drains is shown as such, and the end is explained.
 func TestFRR(t *testing.T) {
 	t.Parallel()
 	r := newRouter(t, 11)
@@ -136,8 +135,7 @@ func (r *router) updates(addr string) float64 {
 	return r.neighbor(addr)["messageStats"].(map[string]any)["updatesRecv"].(float64)
 }
 
-// Within one AS, over IPv6: local preference, the default of 100, no prepending,
-// and an IPv4 next hop for IPv4 prefixes.
+// Within one AS, over IPv6: local preference, the default of 100, no prepending, and an IPv4 next hop for IPv4 prefixes.
 func TestIBGP(t *testing.T) {
 	t.Parallel()
 	r := newRouter(t, 12)
@@ -199,8 +197,7 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
-// Where nobody has an address: the router is found by its advertisements, and IPv4
-// prefixes get an IPv6 next hop.
+// Where nobody has an address: the router is found by its advertisements, and IPv4 prefixes get an IPv6 next hop.
 func TestUnnumbered(t *testing.T) {
 	t.Parallel()
 	r := newRouter(t, 13)

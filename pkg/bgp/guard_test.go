@@ -223,8 +223,7 @@ func next(from *bufio.Reader) (kind byte, body []byte, err error) {
 	return header[18], body, err
 }
 
-// answer is what comes of a bad message: the code and subcode of a NOTIFICATION, "closed", or "" if the session goes
-// on.
+// answer is what comes of a bad message: the code and subcode of a NOTIFICATION, "closed", or "" if the session goes on.
 func (m badMessage) answer(c net.Conn) (string, error) {
 	from := bufio.NewReader(c)
 	if _, err := from.Peek(1); err != nil {
@@ -258,9 +257,8 @@ func (m badMessage) answer(c net.Conn) (string, error) {
 	}
 }
 
-// Whatever a router sends, before a session or within, costs that session at most, with the NOTIFICATION that RFC
-// 4271 asks for; an UPDATE that is framed right costs nothing, since no route is wanted of it (RFC 7606). The next
-// session is as good as any.
+// Whatever a router sends, before a session or within, costs that session at most, with the NOTIFICATION that RFC 4271 asks for; an UPDATE
+// that is framed right costs nothing, since no route is wanted of it (RFC 7606). The next session is as good as any.
 func TestBadMessages(t *testing.T) {
 	r := newRouter(t, 60)
 	bad := badMessages()
@@ -339,9 +337,8 @@ func TestBadMessages(t *testing.T) {
 	}
 }
 
-// A router that does graceful restart for a family which it does not take, and sends no End-of-RIB, is told of VIPs
-// at once: nothing of it is waited for. The OPEN says that this node restarts, and that its routes still lead
-// somewhere (RFC 4724 section 3).
+// A router that does graceful restart for a family which it does not take, and sends no End-of-RIB, is told of VIPs at once: nothing of it
+// is waited for. The OPEN says that this node restarts, and that its routes still lead somewhere (RFC 4724 section 3).
 func TestRestartWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	r := newRouter(t, 61)

@@ -111,9 +111,8 @@ func TestSourceStays(t *testing.T) {
 	}
 }
 
-// A session whose own address has gone from this node is set up again from another one, and does not wait for the
-// hold time. It stays while the node still has the address, whatever the kernel would choose now, and while there is
-// no way to the router.
+// A session whose own address has gone from this node is set up again from another one, and does not wait for the hold time. It stays while
+// the node still has the address, whatever the kernel would choose now, and while there is no way to the router.
 func TestSessionAddressGone(t *testing.T) {
 	const here, gone = "127.0.0.1", "127.0.0.9"
 	for _, tt := range []struct {
