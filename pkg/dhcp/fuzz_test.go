@@ -11,8 +11,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv6"
 )
 
-// No answer crashes the client, and none gets it an address that no host can have,
-// for no time, or in another client's name.
+// No answer crashes the client, and none gets it an address that no host can have, for no time, or in another client's name.
 func FuzzAnswer4(f *testing.F) {
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 0xaa}
 	xid := dhcpv4.TransactionID{1, 2, 3, 4}

@@ -28,8 +28,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMain runs all tests in a user and network namespace of their own, which
-// takes no root and can't harm the machine.
+// TestMain runs all tests in a user and network namespace of their own, which takes no root and can't harm the machine.
 func TestMain(m *testing.M) {
 	if namespace.Inside() {
 		os.Exit(m.Run())
@@ -43,8 +42,7 @@ func TestMain(m *testing.M) {
 	namespace.Enter("-test.parallel=8") // they wait for servers more than they work
 }
 
-// A network is a LAN with a host for servers, in a namespace of its own, and
-// this node on it.
+// A network is a LAN with a host for servers, in a namespace of its own, and this node on it.
 type network struct {
 	t      *testing.T
 	dir    string

@@ -84,8 +84,7 @@ func TestLeaseMovesBetweenNodes(t *testing.T) {
 	}
 }
 
-// leases counts the leases of a lease file. Kea's is a journal: the last line of an
-// address counts, and one with a lifetime of 0 is over.
+// leases counts the leases of a lease file. Kea's is a journal: the last line of an address counts, and one with a lifetime of 0 is over.
 func leases(text, server string) int {
 	now := map[string]bool{}
 	for line := range strings.Lines(text) {

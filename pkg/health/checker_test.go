@@ -84,8 +84,7 @@ func TestWaitsUntilKubeProxyIsReady(t *testing.T) {
 	if x.requests.Load() != requests || !passed(c) {
 		t.Errorf("asked %d times after the yes", x.requests.Load()-requests)
 	}
-	// Another port of the same Service has not passed, nor has the same one when it is
-	// wanted again.
+	// Another port of the same Service has not passed, nor has the same one when it is wanted again.
 	y := listen(t)
 	y.status.Store(http.StatusServiceUnavailable)
 	c.Put([]vip.HealthCheck{y.check})

@@ -23,8 +23,7 @@ func manyAnnouncements(n int, link string) []vip.Announcement {
 	return list
 }
 
-// BenchmarkSecond is the processor time that announcing 333 VIPs costs in a
-// second, once they are known, on a real link.
+// BenchmarkSecond is the processor time that announcing 333 VIPs costs in a second, once they are known, on a real link.
 func BenchmarkSecond(b *testing.B) {
 	connectNeighbour(b)
 	a, _, _ := newKernelAnnouncer(b)

@@ -169,8 +169,6 @@ func TestProbeOfAddressInUse(t *testing.T) {
 	})
 }
 
-// A host that probes for the same address at the same time has it as good as we
-// (RFC 5227 section 2.1.1), unless it is a node.
 // TestProbeInAFlood: replies are dropped while a link is flooded. Nobody is taken for free on that account, but for a flood that does not end.
 func TestProbeInAFlood(t *testing.T) {
 	for _, tt := range []struct {
@@ -298,8 +296,7 @@ func TestDefend(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 		r.checkResults(t, "at once", "10.0.0.9 defend 0.01s ago: 02:00:00:00:00:ff")
 		equal(t, r.problems(t), "conflict 1", "herald_vip_problems")
-		// The other host shouts. The usual repetition is each 3 s; on top of it not more
-		// than one frame in 10 s.
+		// The other host shouts. The usual repetition is each 3 s; on top of it not more than one frame in 10 s.
 		r.lan.takeFrames()
 		before := value(t, r.metrics.sent.WithLabelValues("ipv4"))
 		for range 600 {
@@ -588,8 +585,7 @@ func TestPutAddressChecks(t *testing.T) {
 	})
 }
 
-// A result is not observed any more as soon as its check is not wanted, and what is checked
-// instead has none yet.
+// A result is not observed any more as soon as its check is not wanted, and what is checked instead has none yet.
 func TestResultsAreOfWhatWasPutLast(t *testing.T) {
 	onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 		r.putChecks(t, probeCheck("eth0", "10.0.0.9"))

@@ -168,8 +168,7 @@ func TestManyCannotBeAnnounced(t *testing.T) {
 	})
 }
 
-// A link that was made a moment ago is used at once, although the links were looked
-// at just before that.
+// A link that was made a moment ago is used at once, although the links were looked at just before that.
 func TestNewLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newLAN("eth0", "eth1")
@@ -233,9 +232,8 @@ func TestLinkOfManyVIPsGoesDown(t *testing.T) {
 	})
 }
 
-// A link comes late, goes down, comes back, is replaced, gets another hardware
-// address, and loses its carrier for a while. Each time the VIP is announced
-// from the beginning, within a second or two.
+// A link comes late, goes down, comes back, is replaced, gets another hardware address, and loses its carrier for a while. Each time the
+// VIP is announced from the beginning, within a second or two.
 func TestLinkChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newLAN("eth0", "eth1")

@@ -17,8 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMain runs all tests in a user and network namespace of their own, which
-// takes no root and can't harm the machine.
+// TestMain runs all tests in a user and network namespace of their own, which takes no root and can't harm the machine.
 func TestMain(m *testing.M) {
 	if namespace.Inside() {
 		os.Exit(m.Run())

@@ -14,8 +14,7 @@ func neighborCheck(addr string) vip.AddressCheck {
 	return vip.AddressCheck{Addr: netip.MustParseAddr(addr), Link: "eth0", Kind: vip.CheckNeighbor, Owner: "n2"}
 }
 
-// A node that stops to answer, while other hosts are heard, is reported within 5 s; one that answers again after half
-// a minute.
+// A node that stops to answer, while other hosts are heard, is reported within 5 s; one that answers again after half a minute.
 func TestNeighbor(t *testing.T) {
 	for _, addr := range []string{"10.0.0.9", "2001:db8::9"} {
 		onLAN(t, "eth0", func(t *testing.T, r *fixture) {

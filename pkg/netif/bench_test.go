@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BenchmarkRenewal is one renewal of 333 addresses of both families, which a
-// node that carries so many does twice a second.
+// BenchmarkRenewal is one renewal of 333 addresses of both families, which a node that carries so many does twice a second.
 func BenchmarkRenewal(b *testing.B) {
 	newVeth(b, "eth0", "10.0.0.5/24")
 	logger, _ := log()

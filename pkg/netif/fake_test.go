@@ -17,8 +17,7 @@ import (
 // fakeKernel is a small honest kernel: it keeps links and addresses, lets
 // addresses end, and sends changes to its subscribers. It must be used in a synctest bubble.
 type fakeKernel struct {
-	// fault, if set, is asked before each operation ("bind", "unbind", "read",
-	// "routes", "subscribe") and may fail it.
+	// fault, if set, is asked before each operation ("bind", "unbind", "read", "routes", "subscribe") and may fail it.
 	fault func(op string, p addressKey) error
 	// lag is how long it takes until a change is received.
 	lag time.Duration

@@ -266,8 +266,7 @@ func TestKernelDefaultRoute(t *testing.T) {
 	r.await(t, "the interface eth1", func() bool { return r.Info().Interface == "eth1" })
 }
 
-// Changes of a bridge's ports are sent in messages of the bridge's own, which are not
-// about the link as such.
+// Changes of a bridge's ports are sent in messages of the bridge's own, which are not about the link as such.
 func TestKernelBridgePort(t *testing.T) {
 	eth0 := newVeth(t, "eth0")
 	attrs := netlink.NewLinkAttrs()
@@ -335,8 +334,7 @@ func TestKernelBindsMany(t *testing.T) {
 	equal(t, len(k.bind(nil)), 0, "errors for nothing")
 }
 
-// A subscription receives what other processes do to an address and what is new, but not this
-// process's renewals of IPv4 addresses.
+// A subscription receives what other processes do to an address and what is new, but not this process's renewals of IPv4 addresses.
 func TestKernelOmitsRenewals(t *testing.T) {
 	newVeth(t, "eth0")
 	k := check.Value(openNetlink())(t)

@@ -42,8 +42,7 @@ func sysctlValue(t *testing.T, name string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// arpAnswers sends an ARP request for addr to the node by its link's other end, and
-// returns who answered within a moment.
+// arpAnswers sends an ARP request for addr to the node by its link's other end, and returns who answered within a moment.
 func arpAnswers(t *testing.T, link string, addr netip.Addr) []string {
 	t.Helper()
 	ifi := check.Value(net.InterfaceByName(link + "p"))(t)
@@ -184,7 +183,7 @@ func TestMacvlanLeftOver(t *testing.T) {
 	equal(t, len(arpAnswers(t, "eth0", netip.MustParseAddr("10.0.0.50"))), 0, "hosts that still answer")
 	check.Value(next.Macvlans().Set(t.Context(), []vip.Macvlan{mv1}))(t)
 	after := check.Value(netlink.LinkByName("herald-1"))(t)
-	equal(t, before.Attrs().Index, after.Attrs().Index, "its index: it was made again")
+	equal(t, before.Attrs().Index, after.Attrs().Index, "its index, unless it was made again")
 	if _, err := netlink.LinkByName("herald-2"); err == nil {
 		t.Error("what nobody wants is still there")
 	}

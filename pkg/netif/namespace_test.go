@@ -22,8 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMain runs all tests in a user and network namespace of their own, which
-// takes no root and can't harm the machine.
+// TestMain runs all tests in a user and network namespace of their own, which takes no root and can't harm the machine.
 func TestMain(m *testing.M) {
 	if namespace.Inside() {
 		// Links get their own link-local addresses at once.
@@ -35,8 +34,7 @@ func TestMain(m *testing.M) {
 	namespace.Enter()
 }
 
-// newVeth makes a veth pair of which both ends are up, in the test's namespace,
-// and takes it away when the test ends.
+// newVeth makes a veth pair of which both ends are up, in the test's namespace, and takes it away when the test ends.
 func newVeth(t testing.TB, name string, addrs ...string) netlink.Link {
 	t.Helper()
 	attrs := netlink.NewLinkAttrs()

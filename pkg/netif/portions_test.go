@@ -11,8 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// TestRenewalsDoNotWaitForManyNewAddresses: 5000 addresses are bound beside six, and removed, and none of the six
-// comes near its end.
+// TestRenewalsDoNotWaitForManyNewAddresses: 5000 addresses are bound beside six, and removed, and none of the six comes near its end.
 func TestRenewalsDoNotWaitForManyNewAddresses(t *testing.T) {
 	for _, bits := range []int{32, 16} {
 		t.Run(fmt.Sprint(bits), func(t *testing.T) {

@@ -17,8 +17,7 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// connect is a connection from another address of the node to a listener at addr; the
-// listener's end is open, too.
+// connect is a connection from another address of the node to a listener at addr; the listener's end is open, too.
 func connect(t *testing.T, listen, from, addr string) net.Conn {
 	t.Helper()
 	l := check.Value(net.Listen("tcp", listen))(t)
@@ -47,8 +46,7 @@ func readError(c net.Conn) error {
 	return err
 }
 
-// TestKernelResets: a connection to an address that is served here is reset when that is
-// removed. No other connection is.
+// TestKernelResets: a connection to an address that is served here is reset when that is removed. No other connection is.
 func TestKernelResets(t *testing.T) {
 	lo := check.Value(netlink.LinkByName("lo"))(t)
 	check.OK(t, netlink.LinkSetUp(lo)) // a node talks to its own addresses by way of it

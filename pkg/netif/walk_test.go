@@ -16,8 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pool is the addresses of a walk: of both families, on two links, some with a
-// wider prefix.
+// pool is the addresses of a walk: of both families, on two links, some with a wider prefix.
 func pool() []vip.Address {
 	var all []vip.Address
 	for i := range 6 {
@@ -44,9 +43,8 @@ func some(rng *rand.Rand, all []vip.Address) []vip.Address {
 	return want
 }
 
-// A walk between wanted states, over failures, other programs and time. After
-// each step that may succeed, the kernel has with Herald's mark what is wanted, Set says
-// so, and nobody else's addresses were touched.
+// A walk between wanted states, over failures, other programs and time. After each step that may succeed, the kernel has with Herald's mark
+// what is wanted, Set says so, and nobody else's addresses were touched.
 func TestRandomSteps(t *testing.T) {
 	for seed := range uint64(12) {
 		synctest.Test(t, func(t *testing.T) { walk(t, rand.New(rand.NewPCG(seed, 1))) })

@@ -51,8 +51,7 @@ func TestResetWithoutEntry(t *testing.T) {
 	}
 }
 
-// A VIP goes from n1 to n2, to n3 and back to n1: all connections live, new ones are served by
-// the owner.
+// A VIP goes from n1 to n2, to n3 and back to n1: all connections live, new ones are served by the owner.
 func TestConnectionsSurviveMoves(t *testing.T) {
 	r := newRig(t)
 	log := check.Log(t)
@@ -166,8 +165,7 @@ func ruleset(t testing.TB, node string) string {
 	return strings.Join(tables, "")
 }
 
-// What the kernel has is what was set last, also by another process, and nothing at last;
-// tables of others stay.
+// What the kernel has is what was set last, also by another process, and nothing at last; tables of others stay.
 func TestTable(t *testing.T) {
 	r := newRig(t)
 	empty := ruleset(t, "n1")

@@ -34,8 +34,7 @@ func own(node string) [2]netip.Addr {
 	return [2]netip.Addr{netip.MustParseAddr("10.0.0." + node[1:]), netip.MustParseAddr("fd00::" + node[1:])}
 }
 
-// translate has a node translate connections to the API server's port of both VIPs, and send on those of a former owner, if there is
-// one.
+// translate has a node translate connections to the API server's port of both VIPs, and send on those of a former owner, if there is one.
 func (r *rig) translate(tables *Tables, node, former string) {
 	r.t.Helper()
 	mine, theirs := own(node), [2]netip.Addr{}

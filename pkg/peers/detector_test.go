@@ -34,8 +34,7 @@ func newFixture(t *testing.T) *fixture {
 
 func (r *fixture) state() vip.Liveness { return r.peers["n1"].state }
 
-// receiveHeartbeat has n0 receive a heartbeat of n1 that echoes a nonce just sent. It returns
-// whether n0 accepted it.
+// receiveHeartbeat has n0 receive a heartbeat of n1 that echoes a nonce just sent. It returns whether n0 accepted it.
 func (r *fixture) receiveHeartbeat(process vip.ProcessID) bool {
 	m := r.newMessage(uint32(r.sequence)+1, false, r.now)
 	r.sequence++
@@ -177,8 +176,7 @@ func TestPausedProcess(t *testing.T) {
 	r.expectState(vip.Dead)
 }
 
-// TestAddressNeverAnswered: a node whose address did not answer while it was alive is not dead
-// because it does not answer.
+// TestAddressNeverAnswered: a node whose address did not answer while it was alive is not dead because it does not answer.
 func TestAddressNeverAnswered(t *testing.T) {
 	r := newFixture(t)
 	r.peers["n1"].probe.answered = false

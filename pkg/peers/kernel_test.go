@@ -13,13 +13,11 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// These tests run real processes in namespaces: the packets, ARP, NDP and
-// connection refusals are the kernel's.
+// These tests run real processes in namespaces: the packets, ARP, NDP and connection refusals are the kernel's.
 
 const ipv4, ipv6, linkLocal = "10.11.0.0", "fd00::10:0", "fe80::10:0"
 
-// tooSlow is more than anything takes while other tests have the cores: the figures are
-// those of the benchmarks.
+// tooSlow is more than anything takes while other tests have the cores: the figures are those of the benchmarks.
 const tooSlow = 2 * time.Second
 
 func TestKernelCut(t *testing.T) {
@@ -106,8 +104,7 @@ func TestKernelBlocked(t *testing.T) {
 	}
 }
 
-// TestKernelStopped: a process that is stopped is suspect, not dead, and does not
-// take the others for dead when it goes on.
+// TestKernelStopped: a process that is stopped is suspect, not dead, and does not take the others for dead when it goes on.
 func TestKernelStopped(t *testing.T) {
 	l := newLAN(t, 3, ipv4)
 	check.OK(t, l.nodes[1].cmd.Process.Signal(syscall.SIGSTOP))

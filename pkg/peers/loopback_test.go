@@ -114,9 +114,8 @@ func (s cutSocket) WriteTo(b []byte, to netip.AddrPort) error {
 	return s.Socket.WriteTo(b, to)
 }
 
-// BenchmarkHundred is how long it takes until all see a node dead in a cluster of 100.
-// HERALD_NODES of them run, on the cores of this machine; the others are only known
-// of, and the periods are those of 100 nodes.
+// BenchmarkHundred is how long it takes until all see a node dead in a cluster of 100. HERALD_NODES of them run, on the cores of this
+// machine; the others are only known of, and the periods are those of 100 nodes.
 func BenchmarkHundred(b *testing.B) {
 	n := 10
 	if text := os.Getenv("HERALD_NODES"); text != "" {

@@ -32,15 +32,13 @@ import (
 	"github.com/heraldvip/herald/testing/namespace"
 )
 
-// The test binary is also: itself in namespaces of its own, a node in one of
-// them, and a program that keeps a core busy.
+// The test binary is also: itself in namespaces of its own, a node in one of them, and a program that keeps a core busy.
 const (
 	nodeEnv = "HERALD_TEST_NODE"
 	busyEnv = "HERALD_TEST_BUSY"
 )
 
-// TestMain runs all tests in a user and network namespace of their own, which
-// takes no root and can't harm the machine.
+// TestMain runs all tests in a user and network namespace of their own, which takes no root and can't harm the machine.
 func TestMain(m *testing.M) {
 	switch {
 	case os.Getenv(busyEnv) != "":
@@ -77,8 +75,7 @@ type nodeConfig struct {
 	Key   string // a file
 }
 
-// A stateChange is a line that a node's process prints when the state of another node, or
-// whether its death would be detected, has changed.
+// A stateChange is a line that a node's process prints when the state of another node, or whether its death would be detected, has changed.
 type stateChange struct {
 	At         time.Time
 	Node       string
@@ -346,8 +343,7 @@ func (b *nodeProcess) recentChanges() []stateChange {
 	return slices.Clone(b.changes)
 }
 
-// await waits until a node is in a state for all other nodes, but those in but. It returns when it
-// was for the last of them.
+// await waits until a node is in a state for all other nodes, but those in but. It returns when it was for the last of them.
 func (l *lan) await(of int, state string, but ...int) (last time.Time) {
 	l.t.Helper()
 	check.Until(l.t, 20*time.Second, l.nodes[of].name+" is "+state, func() error {
@@ -369,8 +365,7 @@ func (l *lan) await(of int, state string, but ...int) (last time.Time) {
 	return last
 }
 
-// awaitAllAlive waits until all nodes are alive for all, and have answered a probe; it then
-// clears the changes.
+// awaitAllAlive waits until all nodes are alive for all, and have answered a probe; it then clears the changes.
 func (l *lan) awaitAllAlive() {
 	l.t.Helper()
 	for i, of := range l.nodes {

@@ -15,8 +15,7 @@ import (
 	"github.com/heraldvip/herald/pkg/peers"
 )
 
-// A network is a simulated link on which each node has one address. All faults are off at first.
-// It works under testing/synctest.
+// A network is a simulated link on which each node has one address. All faults are off at first. It works under testing/synctest.
 type network struct {
 	mu      sync.Mutex // guards what follows
 	random  *rand.Rand
@@ -30,8 +29,7 @@ type network struct {
 	sent    map[[2]netip.Addr]int  // how many packets the first has sent to the second
 }
 
-// newNetwork makes a network that delays packets by up to 0.5 ms. With the same seed the same
-// packets are lost.
+// newNetwork makes a network that delays packets by up to 0.5 ms. With the same seed the same packets are lost.
 func newNetwork(seed uint64) *network {
 	return &network{
 		random: rand.New(rand.NewPCG(seed, 0)), delay: 500 * time.Microsecond,

@@ -42,8 +42,7 @@ func TestMessage(t *testing.T) {
 	}
 }
 
-// TestMessageFits: with 100 nodes a packet is no longer than an Ethernet frame
-// of IPv6 can carry.
+// TestMessageFits: with 100 nodes a packet is no longer than an Ethernet frame of IPv6 can carry.
 func TestMessageFits(t *testing.T) {
 	m := full()
 	m.from = strings.Repeat("a", 63)

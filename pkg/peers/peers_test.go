@@ -251,8 +251,7 @@ func TestBlockedPortIsSuspect(t *testing.T) {
 	})
 }
 
-// TestBrokenPath: the way between two nodes is broken, and others see both.
-// Neither may be dead for anybody.
+// TestBrokenPath: the way between two nodes is broken, and others see both. Neither may be dead for anybody.
 func TestBrokenPath(t *testing.T) {
 	for name, both := range map[string]bool{"one way": false, "both ways": true} {
 		t.Run(name, func(t *testing.T) {
@@ -429,8 +428,7 @@ func TestKeys(t *testing.T) {
 	})
 }
 
-// TestNodeStartedAfterADeath: for a node that starts after the death of another, that one is
-// unknown: its node lease decides.
+// TestNodeStartedAfterADeath: for a node that starts after the death of another, that one is unknown: its node lease decides.
 func TestNodeStartedAfterADeath(t *testing.T) {
 	withCluster(t, 3, func(c *cluster) {
 		c.nodes[2].stop()
@@ -461,8 +459,7 @@ func TestNodeLearnsOfOthersFromTheirPackets(t *testing.T) {
 	})
 }
 
-// TestTCPBlockedIsLoggedOnce: a port that is open for UDP only is logged once, and a node
-// is alive all the same.
+// TestTCPBlockedIsLoggedOnce: a port that is open for UDP only is logged once, and a node is alive all the same.
 func TestTCPBlockedIsLoggedOnce(t *testing.T) {
 	withCluster(t, 3, func(c *cluster) {
 		c.net.refuse(c.nodes[1].addr, true)

@@ -18,8 +18,7 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// TestKernelTransport: on loopback, both families: packets, an open port, a closed one,
-// and nothing left behind.
+// TestKernelTransport: on loopback, both families: packets, an open port, a closed one, and nothing left behind.
 func TestKernelTransport(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for _, addr := range []string{"127.0.0.9", "::1"} {

@@ -104,8 +104,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// What a killed process left is the next one's: what is wanted stays, the rest goes. What others have in the table
-// stays.
+// What a killed process left is the next one's: what is wanted stays, the rest goes. What others have in the table stays.
 func TestAfterCrash(t *testing.T) {
 	table, link := newTable(t, nil)
 	set(t, table, routesTo("10.79.0.1/32", "10.79.0.2/32", "fd79::1/128", "fd79::2/128"))
@@ -133,8 +132,7 @@ func TestForeignRoute(t *testing.T) {
 	set(t, table, nil)
 }
 
-// Without the link that routes have, what is no longer wanted is removed all the same, and what is wanted stays as
-// it is.
+// Without the link that routes have, what is no longer wanted is removed all the same, and what is wanted stays as it is.
 func TestWithoutLink(t *testing.T) {
 	table, link := newTable(t, nil)
 	set(t, table, routesTo("10.79.0.2/32", "10.79.0.3/32", "fd79::3/128"))

@@ -231,8 +231,7 @@ func (f *fake) count(action string) (n int) {
 	return n
 }
 
-// trap listens on a host that no gateway may send a request to, and fails the
-// test if one comes.
+// trap listens on a host that no gateway may send a request to, and fails the test if one comes.
 func trap(t testing.TB, r *router, at string) string {
 	t.Helper()
 	var ln net.Listener

@@ -510,8 +510,7 @@ func TestGatewayComesAndGoes(t *testing.T) {
 	n.mapped("without a gateway", problem("no UPnP gateway answers on eth0"))
 }
 
-// A gateway that is restarted, without a boot id, is found at its new port well before
-// the next check.
+// A gateway that is restarted, without a boot id, is found at its new port well before the next check.
 func TestRestartAtAnotherPort(t *testing.T) {
 	r := newRouter(t)
 	n := newNode(t, fastTiming)

@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// FuzzReply: whatever a gateway replies to a request, it is an address, a mapping, or an error that can
-// be shown; a fault has a code.
+// FuzzReply: whatever a gateway replies to a request, it is an address, a mapping, or an error that can be shown; a fault has a code.
 func FuzzReply(f *testing.F) {
 	envelope := func(body string) []byte {
 		return fmt.Appendf(nil, `<?xml version="1.0"?><s:Envelope xmlns:s="http://schemas.xmlsoap.org/soap/envelope/" s:encodingStyle="http://schemas.xmlsoap.org/soap/encoding/"><s:Body>%s</s:Body></s:Envelope>`, body)

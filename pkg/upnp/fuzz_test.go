@@ -49,8 +49,7 @@ func FuzzResponse(f *testing.F) {
 	})
 }
 
-// FuzzDescription: whatever a description says, requests go to the gateway only, and
-// what is printed is fit to be.
+// FuzzDescription: whatever a description says, requests go to the gateway only, and what is printed is fit to be.
 func FuzzDescription(f *testing.F) {
 	f.Add([]byte(descriptionXML("/ctl")))
 	f.Add([]byte(descriptionXML("http://10.0.0.1:1/ctl")))

@@ -26,8 +26,7 @@ import (
 	"github.com/heraldvip/herald/testing/namespace"
 )
 
-// TestMain runs all tests in a user and network namespace of their own, which
-// takes no root and can't harm the machine.
+// TestMain runs all tests in a user and network namespace of their own, which takes no root and can't harm the machine.
 func TestMain(m *testing.M) {
 	if namespace.Inside() {
 		if err := noDAD(); err != nil {
@@ -43,8 +42,7 @@ func noDAD() error {
 	return os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0o644)
 }
 
-// Addresses of the tests. The far side's must be public ones, or gateways take
-// themselves to be behind another.
+// Addresses of the tests. The far side's must be public ones, or gateways take themselves to be behind another.
 const (
 	routerAddr = "10.0.0.1"
 	router6    = "fd00::1"
@@ -62,8 +60,7 @@ type router struct {
 	nl   *netlink.Handle
 }
 
-// newRouter makes eth0 here, with the node's addresses and the VIPs, and a router
-// at its other end.
+// newRouter makes eth0 here, with the node's addresses and the VIPs, and a router at its other end.
 func newRouter(t testing.TB) *router {
 	t.Helper()
 	r := &router{work: make(chan func())}

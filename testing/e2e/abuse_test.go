@@ -23,9 +23,8 @@ import (
 	"github.com/heraldvip/herald/testing/lab"
 )
 
-// TestAbuse: while somebody with the role edit in a namespace and a host of the link do what they can, VIPs of other
-// namespaces are answered by their owners, no connection is lost, a new Service is served at once, and Herald needs
-// little more than before.
+// TestAbuse: while somebody with the role edit in a namespace and a host of the link do what they can, VIPs of other namespaces are
+// answered by their owners, no connection is lost, a new Service is served at once, and Herald needs little more than before.
 func TestAbuse(t *testing.T) {
 	f := start(t, env())
 	s := observe(t, "a", "10.77.0.50")

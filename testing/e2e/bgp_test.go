@@ -291,9 +291,8 @@ func TestBGPLocal(t *testing.T) {
 	}
 }
 
-// With an election the owner alone is the next hop, and hands over without a gap; the
-// peers are named by annotations.
-// ARP and BGP side by side: annotations of the Services choose.
+// With an election the owner alone is the next hop, and hands over without a gap; the peers are named by annotations. ARP and BGP side by
+// side: annotations of the Services choose.
 func TestBGPElection(t *testing.T) {
 	frr, _ := startRouters(t)
 	for _, n := range cluster.Nodes() {

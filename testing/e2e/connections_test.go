@@ -57,8 +57,7 @@ func whoServes(vip, owner string) string {
 	return strings.Join(out, "\n")
 }
 
-// expectHeld fails the test if one of the connections does not answer, and returns the
-// slowest answer.
+// expectHeld fails the test if one of the connections does not answer, and returns the slowest answer.
 func expectHeld(t *testing.T, after string, all []*held) {
 	t.Helper()
 	var broken []string

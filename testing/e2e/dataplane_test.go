@@ -8,8 +8,7 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// stopProxy kills a node's kube-proxy, with or without its rules, until startProxy or the end of
-// the test.
+// stopProxy kills a node's kube-proxy, with or without its rules, until startProxy or the end of the test.
 func stopProxy(t *testing.T, node string, removeRules bool) {
 	t.Helper()
 	cluster.KillProxy(node)

@@ -42,8 +42,7 @@ func (s *dhcpServer) run() {
 	s.running = s.start()
 }
 
-// readUnchanging reads a file until it finds the same twice: dnsmasq empties its file each time
-// before it writes it again.
+// readUnchanging reads a file until it finds the same twice: dnsmasq empties its file each time before it writes it again.
 func readUnchanging(path string) string {
 	for before := ""; ; {
 		b, _ := os.ReadFile(path)

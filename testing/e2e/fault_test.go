@@ -160,8 +160,7 @@ func TestRollingRestart(t *testing.T) {
 	s.expectNoGap()
 }
 
-// SIGKILL of the owner: its kernel answers and serves until the lifetime of the address ends. Then, not before,
-// another node answers.
+// SIGKILL of the owner: its kernel answers and serves until the lifetime of the address ends. Then, not before, another node answers.
 func TestKilled(t *testing.T) {
 	f := start(t, env())
 	f.killed = true
@@ -187,8 +186,7 @@ func TestKilled(t *testing.T) {
 	awaitOwnedBy(t, "a", to)
 }
 
-// Where nodes exchange no heartbeats, the lease duration decides: the killed
-// node's kernel has long dropped the VIP, and two never answer.
+// Where nodes exchange no heartbeats, the lease duration decides: the killed node's kernel has long dropped the VIP, and two never answer.
 func TestKilledUnwatched(t *testing.T) {
 	f := start(t, env("vip_leaseduration", "6", "vip_renewdeadline", "4", "vip_retryperiod", "1", "herald_peers_port", "0"))
 	f.killed = true
@@ -237,8 +235,7 @@ func TestStoppedAndWoken(t *testing.T) {
 	}
 }
 
-// A node cut from the API server, which the others reach, yields: they take over,
-// and two never answer for long.
+// A node cut from the API server, which the others reach, yields: they take over, and two never answer for long.
 func TestCutFromAPI(t *testing.T) {
 	f := start(t, env())
 	s := observe(t, "a", "10.77.0.50")
@@ -257,8 +254,7 @@ func TestCutFromAPI(t *testing.T) {
 	awaitOwnedBy(t, "a", to)
 }
 
-// The same where nodes exchange no heartbeats: it withdraws by the renew
-// deadline, before anyone takes over.
+// The same where nodes exchange no heartbeats: it withdraws by the renew deadline, before anyone takes over.
 func TestCutFromAPIUnwatched(t *testing.T) {
 	f := start(t, env("vip_leaseduration", "8", "vip_renewdeadline", "5", "vip_retryperiod", "1", "herald_peers_port", "0"))
 	s := observe(t, "a", "10.77.0.50")
@@ -329,8 +325,7 @@ func TestCutFromLAN(t *testing.T) {
 	awaitOwnedBy(t, "a", to)
 }
 
-// A firewall blocks the port of the owner's heartbeats: nothing moves, and
-// log and status say so.
+// A firewall blocks the port of the owner's heartbeats: nothing moves, and log and status say so.
 func TestPortBlocked(t *testing.T) {
 	f := start(t, env())
 	s := observe(t, "a", "10.77.0.50")
@@ -347,8 +342,7 @@ func TestPortBlocked(t *testing.T) {
 	s.expectUnmoved()
 }
 
-// The API server is away for longer than any lease lasts: all VIPs stay, and none
-// moves when it comes back.
+// The API server is away for longer than any lease lasts: all VIPs stay, and none moves when it comes back.
 func TestAPIServerAway(t *testing.T) {
 	f := start(t, env("vip_leaseduration", "6", "vip_renewdeadline", "4", "vip_retryperiod", "1"))
 	s := observe(t, "a", "10.77.0.50")
@@ -366,8 +360,7 @@ func TestAPIServerAway(t *testing.T) {
 	awaitRecovery(t)
 }
 
-// The API server is away and the owner dies: the others agree without it, and
-// write down what they agreed on when it is back.
+// The API server is away and the owner dies: the others agree without it, and write down what they agreed on when it is back.
 func TestAPIServerAwayAndOwnerKilled(t *testing.T) {
 	f := start(t, env("vip_leaseduration", "6", "vip_renewdeadline", "4", "vip_retryperiod", "1"))
 	f.killed = true
@@ -485,8 +478,7 @@ func TestOneOwner(t *testing.T) {
 	awaitOwnedBy(t, "b", to)
 }
 
-// All Heralds stop at once, as when the DaemonSet is deleted: nothing is left,
-// neither in the kernels nor in the API.
+// All Heralds stop at once, as when the DaemonSet is deleted: nothing is left, neither in the kernels nor in the API.
 func TestUninstalled(t *testing.T) {
 	f := start(t, env())
 	for i := range 6 {
@@ -555,9 +547,8 @@ func TestRebalance(t *testing.T) {
 	s.expectNoGap()
 }
 
-// The Node of the owner is deleted from the API while the machine goes on, as a
-// cloud's node controller or a hasty administrator does it: its VIPs are answered all the
-// time, by it or by another, and its node lease does not come and go.
+// The Node of the owner is deleted from the API while the machine goes on, as a cloud's node controller or a hasty administrator does it:
+// its VIPs are answered all the time, by it or by another, and its node lease does not come and go.
 func TestNodeDeleted(t *testing.T) {
 	start(t, env())
 	s := observe(t, "a", "10.77.0.50")

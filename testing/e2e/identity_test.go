@@ -15,8 +15,7 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// forgeClaim creates a Lease with the claim node@epoch, as whoever has the role edit in the
-// namespace can.
+// forgeClaim creates a Lease with the claim node@epoch, as whoever has the role edit in the namespace can.
 func forgeClaim(t *testing.T, namespace, name, node string, epoch int64) {
 	t.Helper()
 	l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"heraldvip.io/claim": fmt.Sprintf("%s@%d", node, epoch)}}}
@@ -62,9 +61,8 @@ func tableWrites(t *testing.T, node string) (lines string) {
 	return lines
 }
 
-// A thousand Leases in a tenant's namespace claim VIPs for nodes that do not exist, for a node
-// that is stopped, in an epoch it never had, and for a healthy node in its own: no node
-// lease is made or raised, nothing is written, and the stopped node serves again.
+// A thousand Leases in a tenant's namespace claim VIPs for nodes that do not exist, for a node that is stopped, in an epoch it never had,
+// and for a healthy node in its own: no node lease is made or raised, nothing is written, and the stopped node serves again.
 func TestForgedLeases(t *testing.T) {
 	f := start(t, env("vip_leaseduration", "5", "vip_renewdeadline", "3", "vip_retryperiod", "1"))
 	good := observe(t, "good", "10.77.0.50")

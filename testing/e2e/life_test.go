@@ -13,8 +13,7 @@ import (
 	"github.com/heraldvip/herald/testing/lab"
 )
 
-// A Service gets its VIP within a second, and loses it within a second by
-// whatever takes it out of Herald's hands.
+// A Service gets its VIP within a second, and loses it within a second by whatever takes it out of Herald's hands.
 func TestCreatedAndTakenAway(t *testing.T) {
 	start(t, env())
 	w := whoHas(t, 20*time.Millisecond, "10.77.0.50")

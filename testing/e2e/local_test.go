@@ -18,8 +18,7 @@ import (
 	"github.com/heraldvip/herald/testing/lab"
 )
 
-// Every test here has a Service name of its own: the lab has no garbage
-// collector, and the EndpointSlices of a Service outlive it.
+// Every test here has a Service name of its own: the lab has no garbage collector, and the EndpointSlices of a Service outlive it.
 
 // addPod adds a pod for the test.
 func addPod(t *testing.T, name, node string) lab.Pod {
@@ -34,8 +33,7 @@ func localService(name, vip string) *corev1.Service {
 	return lab.Service("default", name, lab.Selecting("local"), lab.WithVIPs(netip.MustParseAddr(vip)), lab.Local)
 }
 
-// externalTrafficPolicy Local: the VIP is where a pod is, it follows the pod, and
-// the pod sees the client's address.
+// externalTrafficPolicy Local: the VIP is where a pod is, it follows the pod, and the pod sees the client's address.
 func TestLocal(t *testing.T) {
 	start(t, env())
 	w := whoHas(t, 20*time.Millisecond, "10.77.0.50")
@@ -69,8 +67,7 @@ func TestLocal(t *testing.T) {
 	check.Value(w.AwaitAnswer(withTimeout(t, 3*time.Second), addr, "n3"))(t)
 }
 
-// A rolling update of the pods from n1 to n2 to n3: the VIP follows, and no
-// connection fails (but see withoutRuleRace).
+// A rolling update of the pods from n1 to n2 to n3: the VIP follows, and no connection fails (but see withoutRuleRace).
 func TestLocalRollingUpdate(t *testing.T) {
 	start(t, env())
 	old := addPod(t, "local-0", "n1")

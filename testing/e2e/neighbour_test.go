@@ -28,8 +28,7 @@ func macOf(host string) net.HardwareAddr {
 	return mac
 }
 
-// announcementsOf returns the frames by which a host announces addresses, one after the other, in the name of
-// another.
+// announcementsOf returns the frames by which a host announces addresses, one after the other, in the name of another.
 func announcementsOf(host, inTheNameOf string, addrs []string) func(i int) []byte {
 	var frames [][]byte
 	for _, a := range addrs {
@@ -38,9 +37,8 @@ func announcementsOf(host, inTheNameOf string, addrs []string) func(i int) []byt
 	return func(i int) []byte { return frames[i%len(frames)] }
 }
 
-// While the API server is away, a host of the LAN announces the VIPs in the name of another node, and
-// answers TCP connections to a node's heartbeat port by a reset. Each VIP goes on being answered, by its
-// owner.
+// While the API server is away, a host of the LAN announces the VIPs in the name of another node, and answers TCP connections to a node's
+// heartbeat port by a reset. Each VIP goes on being answered, by its owner.
 func TestForgedFrames(t *testing.T) {
 	start(t, env())
 	s := observe(t, "a", "10.77.0.50")

@@ -230,9 +230,8 @@ spec:
   renewTime: ` + at.UTC().Format("2006-01-02T15:04:05.000000Z") + "\n"
 }
 
-// Once a pool names namespaces, a Service may ask for no address but those that pools offer to its own; what
-// it has it keeps through edits of the pools and a restart of all Heralds. One is given another address if another
-// host has the one that it was given.
+// Once a pool names namespaces, a Service may ask for no address but those that pools offer to its own; what it has it keeps through edits
+// of the pools and a restart of all Heralds. One is given another address if another host has the one that it was given.
 func TestPoolsOfNamespaces(t *testing.T) {
 	setPools(t, map[string]string{"range-global": "10.77.0.60-10.77.0.62"})
 	f := start(t, env())

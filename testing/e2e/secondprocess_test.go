@@ -47,10 +47,9 @@ func awaitNodeEvent(t *testing.T, node, reason string, since time.Time) {
 	})
 }
 
-// A second Herald of the name n1 (on the host of the first with the same options, of another
-// installation there, and on a cloned host) says so in its log and by an Event, a cloned host's also in `herald
-// status`, and stays out of the way: nothing moves, nothing is unanswered or answered twice, no connection is lost. Once
-// the first is killed, one that waits on the same host adopts its VIPs.
+// A second Herald of the name n1 (on the host of the first with the same options, of another installation there, and on a cloned host) says
+// so in its log and by an Event, a cloned host's also in `herald status`, and stays out of the way: nothing moves, nothing is unanswered or
+// answered twice, no connection is lost. Once the first is killed, one that waits on the same host adopts its VIPs.
 func TestSecondProcess(t *testing.T) {
 	options := env("vip_leaseduration", "5", "vip_renewdeadline", "3", "vip_retryperiod", "1", "vip_interface", "eth0")
 	f := start(t, options)

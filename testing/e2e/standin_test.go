@@ -20,9 +20,8 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// The stand-in for kube-vip behaves on the Lease of each Service as kube-vip does: it
-// runs client-go's elector with kube-vip's times, writes the status and binds the VIP while it leads, and
-// repeats a gratuitous ARP. Asked to stop, it takes the VIPs down and releases the
+// The stand-in for kube-vip behaves on the Lease of each Service as kube-vip does: it runs client-go's elector with kube-vip's times,
+// writes the status and binds the VIP while it leads, and repeats a gratuitous ARP. Asked to stop, it takes the VIPs down and releases the
 // leases; killed, it leaves both. This test binary is it, started with these variables.
 const (
 	standInNode = "HERALD_STANDIN_NODE"

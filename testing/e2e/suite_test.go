@@ -98,8 +98,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// webPods are the endpoints of most Services. They are on the worker, so that no
-// fault of a node is a fault of the backend.
+// webPods are the endpoints of most Services. They are on the worker, so that no fault of a node is a fault of the backend.
 var webPods = []lab.Pod{
 	{Name: "web-1", Node: "w1", Labels: map[string]string{"app": "web"}},
 	{Name: "web-2", Node: "w1", Labels: map[string]string{"app": "web"}},
@@ -124,8 +123,7 @@ func env(more ...string) map[string]string {
 	return e
 }
 
-// start runs Herald on all nodes. When the test ends they are stopped, and
-// nothing of them may be left: no address, no lease.
+// start runs Herald on all nodes. When the test ends they are stopped, and nothing of them may be left: no address, no lease.
 func start(t *testing.T, env map[string]string) *heralds {
 	t.Helper()
 	f := &heralds{t: t, env: env, node: make(map[string]*lab.Process)}
@@ -341,8 +339,7 @@ func tail(s string, n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// until is check.Until for a condition that is looked up in the lab, with a context that ends when
-// the time is over.
+// until is check.Until for a condition that is looked up in the lab, with a context that ends when the time is over.
 func until(t *testing.T, within time.Duration, what string, look func(ctx context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)

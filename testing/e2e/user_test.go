@@ -57,8 +57,7 @@ func awaitProxies(t *testing.T, vip string) {
 	})
 }
 
-// ipMode as kube-proxy understands it: with VIP its rules have the address, with
-// Proxy they don't.
+// ipMode as kube-proxy understands it: with VIP its rules have the address, with Proxy they don't.
 func TestIPMode(t *testing.T) {
 	start(t, env())
 	has := func(vip string, want bool) {

@@ -10,9 +10,8 @@ import (
 	"github.com/heraldvip/herald/testing/lab"
 )
 
-// A VIP is on a network other than that of heartbeats. The switch drops that network at the port of the VIP's
-// owner, whose link stays up: the VIP moves to a node that is heard there, and stays there when the first one is heard
-// again. When all nodes lose it, nothing moves.
+// A VIP is on a network other than that of heartbeats. The switch drops that network at the port of the VIP's owner, whose link stays up:
+// the VIP moves to a node that is heard there, and stays there when the first one is heard again. When all nodes lose it, nothing moves.
 func TestVLANDropped(t *testing.T) {
 	undo := check.Value(cluster.AddVLAN(append([]string{"cl"}, cluster.Nodes()...)...))(t)
 	t.Cleanup(func() { check.OK(t, undo()) })

@@ -66,8 +66,7 @@ func runOn(t *testing.T, host string, argv ...string) {
 	}
 }
 
-// Another host of the LAN has a VIP before it is announced, or takes it afterwards; and an
-// owner does not answer for its VIP.
+// Another host of the LAN has a VIP before it is announced, or takes it afterwards; and an owner does not answer for its VIP.
 func TestForeignHosts(t *testing.T) {
 	start(t, env())
 	otherMAC := cluster.MAC("rt")
