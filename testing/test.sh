@@ -288,7 +288,7 @@ rest() {
   needed "bin/herald" make build
   quiet "shellcheck" scripts
   # shellcheck disable=SC2046 # words
-  lab 14 "all other tests in the lab" -skip "$(named "${promises[@]}")|^TestIPv6Only|$large" $(inLab | grep -v '/testing/nodes$')
+  lab 21 "all other tests in the lab" -skip "$(named "${promises[@]}")|^TestIPv6Only|$large" $(inLab | grep -v '/testing/nodes$')
   HERALD_FAMILY=6 lab 2 "again, in a cluster without IPv4" -run '^TestIPv6Only' ./testing/e2e
   if fits 4 "the other packages, with the race detector"; then loud "the other packages, with the race detector" unraced; fi
   if fits 3 "every fuzz target for 2 s"; then fuzz 2; fi
