@@ -13,6 +13,8 @@ import (
 
 	"github.com/heraldvip/herald/pkg/vip"
 	"golang.org/x/sys/unix"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // Nodes of the cluster: this one, and two more.
@@ -71,7 +73,7 @@ func (r *fixture) results() string {
 
 func (r *fixture) checkResults(t *testing.T, what, want string) {
 	t.Helper()
-	same(t, lines(want), r.results(), "%s: results", what)
+	check.Same(t, lines(want), r.results(), "%s: results", what)
 }
 
 // problems is the gauge herald_vip_problems.
@@ -98,16 +100,16 @@ func TestProbeOfFreeAddress(t *testing.T) {
 			r.checkResults(t, "before the time is over", "")
 			time.Sleep(5 * time.Millisecond) // the receiver had to be opened
 			r.checkResults(t, "then", tt.addr+" probe 0.00s ago: OK")
-			equal(t, r.poked(), 1, "pokes")
+			check.Equal(t, r.poked(), 1, "pokes")
 			r.checkFrames(t, "probes", strings.ReplaceAll("0.0s eth0 P\n 0.0s eth0 P\n 0.1s eth0 P", "P", tt.probe))
 			time.Sleep(time.Hour)
 			r.checkFrames(t, "an hour later", "")
 			r.putChecks(t)
 			r.checkResults(t, "no longer wanted", "")
-			equal(t, r.poked(), 0, "pokes")
+			check.Equal(t, r.poked(), 0, "pokes")
 			time.Sleep(requestsRemembered + 2*time.Second)
 			synctest.Wait()
-			equal(t, r.lan.openSockets(), 0, "open sockets")
+			check.Equal(t, r.lan.openSockets(), 0, "open sockets")
 		})
 	}
 }
@@ -126,7 +128,7 @@ func TestProbeAllowsFewer(t *testing.T) {
 		r.putChecks(t, x)
 		r.checkFrames(t, "one that was not heard", "")
 		r.checkResults(t, "it may still", "10.0.0.9 probe 0.00s ago: OK")
-		equal(t, r.poked(), 1, "the plan is not told that others were not heard either")
+		check.Equal(t, r.poked(), 1, "the plan is not told that others were not heard either")
 		x.AllowedMACs = "02:00:00:00:00:22"
 		r.putChecks(t, x)
 		time.Sleep(10 * time.Millisecond)
@@ -143,7 +145,7 @@ func TestProbeOfAddressInUse(t *testing.T) {
 		if got := r.poked(); got < 1 || got > 2 {
 			t.Errorf("poked %d times", got)
 		}
-		equal(t, r.problems(t), "in_use 1", "herald_vip_problems")
+		check.Equal(t, r.problems(t), "in_use 1", "herald_vip_problems")
 		// It is asked again, less and less often, and known as soon as it is free.
 		time.Sleep(5 * time.Minute)
 		var rounds []string
@@ -154,7 +156,7 @@ func TestProbeOfAddressInUse(t *testing.T) {
 		if want := []string{"0", "1", "3", "7", "15", "31", "63", "123", "184", "244"}; !slices.Equal(slices.Compact(rounds), want) {
 			t.Errorf("asked at %v s, want %v", slices.Compact(rounds), want)
 		}
-		equal(t, r.poked(), 0, "pokes though nothing changed")
+		check.Equal(t, r.poked(), 0, "pokes though nothing changed")
 		r.lan.setHosts("eth0", "10.0.0.9")
 		time.Sleep(time.Minute)
 		r.checkResults(t, "free", "10.0.0.9 probe 55.69s ago: OK, cleared 55.69s ago")
@@ -271,7 +273,7 @@ func TestProbeThatCannotBeSent(t *testing.T) {
 				t.Errorf("%s: %s", tt.name, got)
 			}
 			time.Sleep(90 * time.Second)
-			equal(t, r.poked(), 0, "%s: pokes", tt.name)
+			check.Equal(t, r.poked(), 0, "%s: pokes", tt.name)
 			if got := strings.Count(r.log.String(), "can't ask whether"); got == 1 != tt.log || got > 1 {
 				t.Errorf("%s: logged %d times", tt.name, got)
 			}
@@ -287,7 +289,7 @@ func TestDefend(t *testing.T) {
 		r.poked()
 		r.lan.setHosts("eth0", "10.0.0.9", 0xff)
 		r.lan.announce("eth0", "10.0.0.9", 0xff)
-		equal(t, r.poked(), 1, "pokes by a claim")
+		check.Equal(t, r.poked(), 1, "pokes by a claim")
 		r.putChecks(t, defendCheck("10.0.0.9"))
 		const defence = "eth0 arp request 10.0.0.9 02:00:00:00:00:0a"
 		if got := r.lan.takeFrames(); !strings.Contains(got, "10.0s "+defence) {
@@ -295,7 +297,7 @@ func TestDefend(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 		r.checkResults(t, "at once", "10.0.0.9 defend 0.01s ago: 02:00:00:00:00:ff")
-		equal(t, r.problems(t), "conflict 1", "herald_vip_problems")
+		check.Equal(t, r.problems(t), "conflict 1", "herald_vip_problems")
 		// The other host shouts. The usual repetition is each 3 s; on top of it not more than one frame in 10 s.
 		r.lan.takeFrames()
 		before := value(t, r.metrics.sent.WithLabelValues("ipv4"))
@@ -336,7 +338,7 @@ func TestDefend(t *testing.T) {
 		r.poked()
 		r.putChecks(t, i)
 		r.checkResults(t, "a node", "10.0.0.9 defend 0.00s ago: OK, cleared 0.00s ago")
-		equal(t, r.poked(), 1, "pokes")
+		check.Equal(t, r.poked(), 1, "pokes")
 	})
 }
 
@@ -387,7 +389,7 @@ func TestVerify(t *testing.T) {
 			if got := strings.Count(r.lan.takeFrames(), "who has "+addr+" tell "+map[bool]string{true: "10.0.0.2", false: "2001:db8::2"}[addr == "10.0.0.9"]); got < 9 || got > 13 {
 				t.Errorf("asked %d times in a minute", got)
 			}
-			equal(t, r.poked(), 0, "pokes")
+			check.Equal(t, r.poked(), 0, "pokes")
 			r.lan.setHosts("eth0", addr)
 			time.Sleep(3 * time.Second)
 			r.checkResults(t, "not answered yet", "")
@@ -420,7 +422,7 @@ func TestVerify(t *testing.T) {
 			r.lan.setHosts("eth0", addr, 0x12)
 			time.Sleep(time.Minute)
 			r.checkResults(t, "moved, and answered", "")
-			equal(t, r.poked(), 0, "pokes")
+			check.Equal(t, r.poked(), 0, "pokes")
 		})
 	}
 }
@@ -535,7 +537,7 @@ func TestVerifyRateIsLimited(t *testing.T) {
 		if len(counts) != n {
 			t.Errorf("%d of %d VIPs were asked for", len(counts), n)
 		}
-		equal(t, r.problems(t), "unanswered 5", "herald_vip_problems")
+		check.Equal(t, r.problems(t), "unanswered 5", "herald_vip_problems")
 		for _, k := range slices.Sorted(maps.Keys(counts)) {
 			if counts[k] > 12 {
 				t.Errorf("%s: %d times", k, counts[k])
@@ -555,8 +557,8 @@ func TestManyProbesInParallel(t *testing.T) {
 		time.Sleep(130 * time.Millisecond)
 		var w vip.World
 		r.Observe(&w)
-		equal(t, len(w.CheckResults), 1000, "checks with a result")
-		equal(t, value(t, r.metrics.requests.WithLabelValues("ipv4")), 3000, "requests")
+		check.Equal(t, len(w.CheckResults), 1000, "checks with a result")
+		check.Equal(t, value(t, r.metrics.requests.WithLabelValues("ipv4")), 3000, "requests")
 		if got := r.poked(); got > 5 {
 			t.Errorf("poked %d times", got)
 		}
@@ -571,17 +573,17 @@ func TestPutAddressChecks(t *testing.T) {
 		r.putChecks(t, probeCheck("eth0", "10.0.0.9"), probeCheck("eth1", "10.0.0.8"))
 		r.putChecks(t, probeCheck("eth0", "10.0.0.9"), probeCheck("eth1", "10.0.0.8"))
 		time.Sleep(time.Second)
-		equal(t, strings.Count(r.lan.takeFrames(), "who has"), 6, "requests")
+		check.Equal(t, strings.Count(r.lan.takeFrames(), "who has"), 6, "requests")
 		r.putChecks(t, defendCheck("10.0.0.9"), probeCheck("eth1", "10.0.0.8")) // another check of the same address
 		time.Sleep(time.Second)
-		equal(t, strings.Count(r.lan.takeFrames(), "who has 10.0.0.9"), 3, "requests")
+		check.Equal(t, strings.Count(r.lan.takeFrames(), "who has 10.0.0.9"), 3, "requests")
 		r.putChecks(t)
 		r.heard.mu.Lock()
-		equal(t, len(r.heard.checked), 0, "addresses still listened for")
+		check.Equal(t, len(r.heard.checked), 0, "addresses still listened for")
 		r.heard.mu.Unlock()
-		equal(t, len(*r.AddressChecks().checks.Load()), 0, "checks left")
+		check.Equal(t, len(*r.AddressChecks().checks.Load()), 0, "checks left")
 		stop()
-		equal(t, r.lan.openSockets(), 0, "open sockets")
+		check.Equal(t, r.lan.openSockets(), 0, "open sockets")
 	})
 }
 

@@ -15,8 +15,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 	"golang.org/x/sys/unix"
@@ -361,7 +359,7 @@ func (r *fixture) changeTenure(change func(*vip.Tenure)) {
 // checkFrames is the frames so far, compared with want.
 func (r *fixture) checkFrames(t *testing.T, what, want string) {
 	t.Helper()
-	same(t, lines(want), r.lan.takeFrames(), "%s: frames", what)
+	check.Same(t, lines(want), r.lan.takeFrames(), "%s: frames", what)
 }
 
 // set is Set, of which have and error are compared with text.
@@ -373,12 +371,12 @@ func (r *fixture) set(t *testing.T, wantHave, wantErr string, want ...vip.Announ
 		got = append(got, describe(h))
 	}
 	slices.Sort(got)
-	same(t, lines(wantHave), strings.Join(got, "\n"), "have")
+	check.Same(t, lines(wantHave), strings.Join(got, "\n"), "have")
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
-	same(t, lines(wantErr), text, "error")
+	check.Same(t, lines(wantErr), text, "error")
 }
 
 func describe(a vip.Announcement) string {
@@ -407,10 +405,6 @@ func (r *fixture) heardText() string {
 	}
 	slices.Sort(out)
 	return strings.Join(out, "\n")
-}
-
-func diff(want, got any) string {
-	return cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}))
 }
 
 func lines(s string) string {
@@ -444,22 +438,6 @@ func (b *buffer) String() string {
 }
 
 func (b *buffer) clear() { _ = b.String() }
-
-// equal fails the test if got is not want.
-func equal[T comparable](t testing.TB, got, want T, what string, args ...any) {
-	t.Helper()
-	if got != want {
-		t.Errorf("%s:\n got %v\nwant %v", fmt.Sprintf(what, args...), got, want)
-	}
-}
-
-// same fails the test if got is not want, and says what differs.
-func same(t testing.TB, want, got any, what string, args ...any) {
-	t.Helper()
-	if d := diff(want, got); d != "" {
-		t.Errorf("%s (-want +got):\n%s", fmt.Sprintf(what, args...), d)
-	}
-}
 
 // onLAN runs a test in a bubble, with an Announcer that runs on a fake LAN of these links.
 func onLAN(t *testing.T, links string, test func(t *testing.T, r *fixture)) {

@@ -114,7 +114,7 @@ func TestManyFormerOwners(t *testing.T) {
 		}
 		r.poked()
 		time.Sleep(5*formerGap + time.Millisecond) // one round, and three of formerBurst
-		equal(t, strings.Count(r.results(), "no answer"), formerBurst, "known to be silent at first")
+		check.Equal(t, strings.Count(r.results(), "no answer"), formerBurst, "known to be silent at first")
 		time.Sleep(3 * formerGap)
 		if got := strings.Count(r.results(), "no answer"); got != count {
 			t.Errorf("%d of %d are known to be silent", got, count)

@@ -69,7 +69,7 @@ func TestAnnouncementFrames(t *testing.T) {
 		for _, f := range got {
 			have = append(have, hex.EncodeToString(f))
 		}
-		same(t, want, have, "%s", tt.addr)
+		check.Same(t, want, have, "%s", tt.addr)
 	}
 }
 
@@ -124,7 +124,7 @@ func TestRequestFrames(t *testing.T) {
 			20010db8000000000000000000123456 # and no option (RFC 4861 section 4.3)`},
 	} {
 		got := check.Value(requestFrame(netip.MustParseAddr(tt.addr), netip.MustParseAddr(tt.from), mac))(t)
-		same(t, hex.EncodeToString(bytesOf(t, tt.frame)), hex.EncodeToString(got), "%s from %s", tt.addr, tt.from)
+		check.Same(t, hex.EncodeToString(bytesOf(t, tt.frame)), hex.EncodeToString(got), "%s from %s", tt.addr, tt.from)
 	}
 }
 

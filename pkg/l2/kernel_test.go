@@ -92,7 +92,7 @@ func TestKernelNeighbourTable(t *testing.T) {
 	if took := time.Since(began); took > time.Second {
 		t.Errorf("it took %v, which is a repetition", took)
 	}
-	equal(t, n.entry(t, "10.0.0.8"), "", "an entry for 10.0.0.8 was made: arp_accept is 0")
+	check.Equal(t, n.entry(t, "10.0.0.8"), "", "an entry for 10.0.0.8 was made: arp_accept is 0")
 }
 
 func TestKernelHeardAnnouncements(t *testing.T) {
@@ -101,7 +101,7 @@ func TestKernelHeardAnnouncements(t *testing.T) {
 	a, log, poked := newKernelAnnouncer(t)
 	want := []vip.Announcement{listenOnly("eth0", "10.0.0.9"), listenOnly("eth0", "2001:db8::9"), listenOnly("eth1", "10.0.0.7"), listenOnly("eth1", "2001:db8::7")}
 	have := check.Value(a.Set(t.Context(), want))(t)
-	equal(t, len(have), len(want), "announcements")
+	check.Equal(t, len(have), len(want), "announcements")
 	taps := map[string]*packet.Conn{"eth0": n.tap(t, "peer0", 0), "eth1": n.tap(t, "peer1", 0)}
 	say := func(link, addr string, at net.HardwareAddr, change func(frame []byte)) {
 		t.Helper()
@@ -142,7 +142,7 @@ func TestKernelHeardAnnouncements(t *testing.T) {
 		}
 		say(c.link, c.addr, net.HardwareAddr{2, 0, 0, 0, 0, 0xf2}, asIs)
 		check.True(t, 10*time.Second, "the second mark", func() bool { return heard(c.addr) == c.link+" 02:00:00:00:00:f2" })
-		equal(t, value(t, a.metrics.heard)-before, 1, "%s on %s: messages heard", c.addr, c.link)
+		check.Equal(t, value(t, a.metrics.heard)-before, 1, "%s on %s: messages heard", c.addr, c.link)
 	}
 }
 
@@ -278,8 +278,8 @@ func TestKernelLinkChanges(t *testing.T) {
 }
 
 func TestKernelWithoutCapability(t *testing.T) {
-	equal(t, hint(unix.EPERM), " (the process needs the capability NET_RAW)", "hint")
-	equal(t, hint(unix.ENODEV), "", "hint")
+	check.Equal(t, hint(unix.EPERM), " (the process needs the capability NET_RAW)", "hint")
+	check.Equal(t, hint(unix.ENODEV), "", "hint")
 }
 
 // awaitResult waits for the result of an AddressCheck.
@@ -322,7 +322,7 @@ func TestKernelProbe(t *testing.T) {
 		if f := awaitResult(t, a, right); !f.OK() {
 			t.Errorf("%s, which another node has: %+v", x.ip, f)
 		}
-		equal(t, n.entry(t, x.ip), "", "the neighbour has learnt %s", x.ip)
+		check.Equal(t, n.entry(t, x.ip), "", "the neighbour has learnt %s", x.ip)
 	}
 	// Linux looks for duplicates (RFC 4862) of an address that we ask for meanwhile: it
 	// must see that, and neither may take the address for free.

@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 	"github.com/prometheus/client_golang/prometheus"
@@ -38,9 +40,9 @@ func TestSetAnnouncesAtOnce(t *testing.T) {
 		r.checkFrames(t, "the same again", "")
 		r.set(t, "eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"))
 		r.checkFrames(t, "one less", "")
-		equal(t, r.poked(), 0, "pokes by Set")
+		check.Equal(t, r.poked(), 0, "pokes by Set")
 		r.set(t, "", "")
-		equal(t, r.lan.openSockets(), 0, "open sockets with nothing wanted")
+		check.Equal(t, r.lan.openSockets(), 0, "open sockets with nothing wanted")
 	})
 }
 
@@ -84,12 +86,12 @@ func TestRepetitions(t *testing.T) {
 			if len(gaps) < 3 {
 				t.Errorf("no jitter: gaps are %v", gaps)
 			}
-			equal(t, r.poked(), 0, "pokes by repetitions")
+			check.Equal(t, r.poked(), 0, "pokes by repetitions")
 			r.set(t, "", "")
 			r.lan.takeFrames()
 			time.Sleep(10 * time.Second)
 			r.checkFrames(t, "no longer wanted", "")
-			equal(t, r.log.String(), "", "log")
+			check.Equal(t, r.log.String(), "", "log")
 		})
 	}
 }
@@ -111,7 +113,7 @@ func TestNothingIsSentWithoutTenure(t *testing.T) {
 				announce("eth0", "10.0.0.9"), announce("eth0", "10.0.0.8"))
 			time.Sleep(30 * time.Second)
 			r.checkFrames(t, tt.name, "")
-			equal(t, r.poked(), 0, "%s: pokes", tt.name)
+			check.Equal(t, r.poked(), 0, "%s: pokes", tt.name)
 			r.changeTenure(tt.give)
 			time.Sleep(repeatGap + tick)
 			frames := r.lan.takeFrames()
@@ -120,7 +122,7 @@ func TestNothingIsSentWithoutTenure(t *testing.T) {
 					t.Errorf("%s, then certain again: %d times %q, want %d, in\n%s", tt.name, got, want, n, frames)
 				}
 			}
-			equal(t, r.poked(), 1, "%s, then certain again: pokes", tt.name)
+			check.Equal(t, r.poked(), 1, "%s, then certain again: pokes", tt.name)
 			r.set(t, "eth0 10.0.0.8\n eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"), announce("eth0", "10.0.0.8"))
 		})
 	}
@@ -349,8 +351,8 @@ func TestHeardAnnouncements(t *testing.T) {
 			{"eth0", "2001:db8::9", 0xff, 1, "10.0.0.8 eth0 02:00:00:00:00:ff 0.0s ago\n 10.0.0.9 eth0 02:00:00:00:00:fe 0.0s ago\n 2001:db8::9 eth0 02:00:00:00:00:ff 0.0s ago"},
 		} {
 			r.lan.announce(step.link, step.addr, step.mac)
-			equal(t, r.poked(), step.pokes, "%s on %s: pokes", step.addr, step.link)
-			same(t, lines(step.want), r.heardText(), "%s on %s: Heard", step.addr, step.link)
+			check.Equal(t, r.poked(), step.pokes, "%s on %s: pokes", step.addr, step.link)
+			check.Same(t, lines(step.want), r.heardText(), "%s on %s: Heard", step.addr, step.link)
 		}
 		// Another link of this node gets another hardware address.
 		r.lan.changeLink("eth1", func(i *net.Interface) { i.HardwareAddr = net.HardwareAddr{2, 0, 0, 0, 0, 0x0c} })
@@ -362,7 +364,7 @@ func TestHeardAnnouncements(t *testing.T) {
 		if got := strings.Contains(r.lan.takeFrames(), "10.0.0.9"); got {
 			t.Error("announced what was only to be listened for")
 		}
-		equal(t, value(t, r.metrics.heard), 5, "herald_announcements_heard_total")
+		check.Equal(t, value(t, r.metrics.heard), 5, "herald_announcements_heard_total")
 	})
 }
 
@@ -373,17 +375,17 @@ func TestHandOver(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(time.Minute)
 		r.lan.announce("eth0", "10.0.0.9", 0xff)
-		equal(t, r.poked(), 1, "pokes")
+		check.Equal(t, r.poked(), 1, "pokes")
 		time.Sleep(100 * time.Millisecond)
 		r.set(t, "", "") // the agent takes it away and adds it again in one pass
 		r.lan.takeFrames()
 		r.set(t, "eth0 10.0.0.9 listen", "", listenOnly("eth0", "10.0.0.9"))
 		r.checkFrames(t, "listening", "")
-		same(t, "10.0.0.9 eth0 02:00:00:00:00:ff 0.1s ago", r.heardText(), "Heard")
+		check.Same(t, "10.0.0.9 eth0 02:00:00:00:00:ff 0.1s ago", r.heardText(), "Heard")
 		time.Sleep(time.Second)
 		r.lan.announce("eth0", "10.0.0.9", 0xff)
-		equal(t, r.poked(), 1, "pokes for the first announcement in the new role")
-		same(t, "10.0.0.9 eth0 02:00:00:00:00:ff 0.0s ago", r.heardText(), "Heard")
+		check.Equal(t, r.poked(), 1, "pokes for the first announcement in the new role")
+		check.Same(t, "10.0.0.9 eth0 02:00:00:00:00:ff 0.0s ago", r.heardText(), "Heard")
 		// Long after, everything is new.
 		r.set(t, "", "")
 		r.lan.announce("eth0", "10.0.0.9", 0xff)
@@ -392,7 +394,7 @@ func TestHandOver(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		r.set(t, "eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"))
-		equal(t, r.heardText(), "", "Heard of long ago")
+		check.Equal(t, r.heardText(), "", "Heard of long ago")
 		r.checkFrames(t, "announced again", strings.ReplaceAll(firstFrames, "0.0s", "64.1s"))
 	})
 }
@@ -409,9 +411,9 @@ func TestNoLongerWantedIsHeardForAMoment(t *testing.T) {
 			t.Errorf("poked %d times, Heard %s", got, r.heardText())
 		}
 		r.set(t, "eth0 10.0.0.8 listen\n eth0 10.0.0.9 listen", "", keep, drop)
-		same(t, "10.0.0.9 eth0 02:00:00:00:00:ff 0.0s ago", r.heardText(), "Heard")
+		check.Same(t, "10.0.0.9 eth0 02:00:00:00:00:ff 0.0s ago", r.heardText(), "Heard")
 		r.lan.announce("eth0", "10.0.0.9", 0xff)
-		equal(t, r.poked(), 1, "pokes")
+		check.Equal(t, r.poked(), 1, "pokes")
 	})
 }
 
@@ -463,13 +465,13 @@ func TestReceiversFollowTheLinks(t *testing.T) {
 		time.Sleep(2500 * time.Millisecond)
 		lan.announce("eth0", "10.0.0.9", 0xff)
 		lan.announce("eth0", "2001:db8::9", 0xff)
-		if d := diff("10.0.0.9 eth0 02:00:00:00:00:ff 0.0s ago\n2001:db8::9 eth0 02:00:00:00:00:ff 0.0s ago", r.heardText()); d != "" {
+		if d := cmp.Diff("10.0.0.9 eth0 02:00:00:00:00:ff 0.0s ago\n2001:db8::9 eth0 02:00:00:00:00:ff 0.0s ago", r.heardText()); d != "" {
 			t.Errorf("Heard on the new link (-want +got):\n%s", d)
 		}
-		equal(t, lan.openSockets(), 2, "open sockets")
+		check.Equal(t, lan.openSockets(), 2, "open sockets")
 		r.set(t, "eth0 10.0.0.9 listen", "", listenOnly("eth0", "10.0.0.9"))
 		synctest.Wait()
-		equal(t, lan.openSockets(), 1, "open sockets for one family")
+		check.Equal(t, lan.openSockets(), 1, "open sockets for one family")
 	})
 }
 
@@ -521,7 +523,7 @@ func TestMetrics(t *testing.T) {
 			{"errors ipv4", r.metrics.errors.WithLabelValues("ipv4"), 1},
 			{"errors ipv6", r.metrics.errors.WithLabelValues("ipv6"), 0},
 		} {
-			equal(t, value(t, c.m), c.want, "%s", c.name)
+			check.Equal(t, value(t, c.m), c.want, "%s", c.name)
 		}
 		reg := prometheus.NewPedanticRegistry()
 		for _, c := range r.Collectors() {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
 func neighborCheck(addr string) vip.AddressCheck {
@@ -37,7 +39,7 @@ func TestNeighbor(t *testing.T) {
 			unanswered("a request or two are lost", false)
 			time.Sleep(3 * time.Second)
 			unanswered("it does not answer", true)
-			equal(t, r.problems(t), "node_unanswered 1", "problems")
+			check.Equal(t, r.problems(t), "node_unanswered 1", "problems")
 			for range 10 { // a link that comes and goes is one fault
 				r.lan.setHosts("eth0", addr, 0x11)
 				time.Sleep(10 * time.Second)
@@ -45,7 +47,7 @@ func TestNeighbor(t *testing.T) {
 				time.Sleep(3 * time.Second)
 				unanswered("it answers at times", true)
 			}
-			equal(t, r.poked(), 1, "pokes")
+			check.Equal(t, r.poked(), 1, "pokes")
 			r.lan.setHosts("eth0", addr, 0x11)
 			time.Sleep(25 * time.Second)
 			unanswered("it answers again, not for long", true)
@@ -113,6 +115,6 @@ func TestNeighborBesideManyVIPs(t *testing.T) {
 		r.lan.setHosts("eth0", "10.0.0.9")
 		time.Sleep(6 * time.Second)
 		synctest.Wait()
-		equal(t, len(r.AddressChecks().Unanswered()), 1, "unanswered")
+		check.Equal(t, len(r.AddressChecks().Unanswered()), 1, "unanswered")
 	})
 }

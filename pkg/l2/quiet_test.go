@@ -58,7 +58,7 @@ func TestBudget(t *testing.T) {
 						t.Errorf("%d frames in 10 s, want %d to %d", n, tt.least, tt.most)
 					}
 				}
-				equal(t, len(last), tt.vips, "VIPs that were announced")
+				check.Equal(t, len(last), tt.vips, "VIPs that were announced")
 			})
 		})
 	}

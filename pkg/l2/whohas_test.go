@@ -29,7 +29,7 @@ func TestResolve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newLAN("eth0", "eth1")
 		r := newFixture(t, lan)
-		equal(t, r.resolve(t, "eth0", "10.0.0.7"), " false 120ms", "without Run")
+		check.Equal(t, r.resolve(t, "eth0", "10.0.0.7"), " false 120ms", "without Run")
 		stop := r.run(t)
 		defer func() { stop() }()
 		lan.setHosts("eth0", "10.0.0.7", 0x17, 0x18)
@@ -47,7 +47,7 @@ func TestResolve(t *testing.T) {
 			{"eth0", "10.0.0.6", " false 120ms", "0.2s eth0 arp who has 10.0.0.6 tell 10.0.0.2\n 0.3s eth0 arp who has 10.0.0.6 tell 10.0.0.2\n 0.3s eth0 arp who has 10.0.0.6 tell 10.0.0.2"},
 			{"eth7", "10.0.0.7", " false 120ms", ""},
 		} {
-			equal(t, r.resolve(t, tt.link, tt.addr), tt.want, "%s on %s", tt.addr, tt.link)
+			check.Equal(t, r.resolve(t, tt.link, tt.addr), tt.want, "%s on %s", tt.addr, tt.link)
 			r.checkFrames(t, tt.addr+" on "+tt.link, tt.frames)
 			synctest.Wait() // what other hosts have replied, too, has been read: it is no reply to the next request
 		}
@@ -61,12 +61,12 @@ func TestResolve(t *testing.T) {
 		if mac, ok := r.Resolve(ctx, "eth0", netip.MustParseAddr("10.0.0.5")); ok || time.Since(began) != 50*time.Millisecond {
 			t.Errorf("a probe: %s %t after %v", mac, ok, time.Since(began))
 		}
-		equal(t, r.poked(), 0, "pokes")
+		check.Equal(t, r.poked(), 0, "pokes")
 		// Nobody asks any more: nothing stays open.
 		time.Sleep(requestsRemembered + 5*time.Second)
 		synctest.Wait()
-		equal(t, r.lan.openSockets(), 0, "open sockets")
-		equal(t, r.resolve(t, "eth0", "10.0.0.7"), "02:00:00:00:00:17 true 0ms", "later")
+		check.Equal(t, r.lan.openSockets(), 0, "open sockets")
+		check.Equal(t, r.resolve(t, "eth0", "10.0.0.7"), "02:00:00:00:00:17 true 0ms", "later")
 		if got := r.log.String(); strings.Contains(got, "WARN") {
 			t.Errorf("logged %s", got)
 		}
@@ -87,9 +87,9 @@ func TestResolveLateReply(t *testing.T) {
 			}
 		}
 		lan.mu.Unlock()
-		equal(t, r.resolve(t, "eth0", "10.0.0.7"), "02:00:00:00:00:17 true 80ms", "got")
+		check.Equal(t, r.resolve(t, "eth0", "10.0.0.7"), "02:00:00:00:00:17 true 80ms", "got")
 		lan.setFault("send eth0", unix.ENOBUFS)
-		equal(t, r.resolve(t, "eth0", "10.0.0.7"), " false 120ms", "a full queue")
+		check.Equal(t, r.resolve(t, "eth0", "10.0.0.7"), " false 120ms", "a full queue")
 	})
 }
 

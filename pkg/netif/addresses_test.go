@@ -245,7 +245,7 @@ func TestSet(t *testing.T) {
 					if c.want == "" && c.got == "<nil>" {
 						continue
 					}
-					same(t, lines(c.want), lines(c.got), "%s", c.what)
+					check.Same(t, lines(c.want), lines(c.got), "%s", c.what)
 				}
 				// Once more, with the same want: nothing to do, nothing to say.
 				bindings := len(r.k.bindings)
@@ -256,8 +256,8 @@ func TestSet(t *testing.T) {
 				if got := len(r.k.bindings); got != bindings {
 					t.Errorf("the second Set bound %d addresses again", got-bindings)
 				}
-				equal(t, r.log.String(), "", "log of the second Set")
-				equal(t, r.pokes.Load(), 0, "pokes by Set")
+				check.Equal(t, r.log.String(), "", "log of the second Set")
+				check.Equal(t, r.pokes.Load(), 0, "pokes by Set")
 				// And what Set says is what the World says.
 				var w vip.World
 				r.Observe(&w)
@@ -274,14 +274,14 @@ func TestHaveIsAsWanted(t *testing.T) {
 		r := newRig(t, newFake("link 2 eth0 up\n eth0 10.0.0.8/32 marked"))
 		var w vip.World
 		r.Observe(&w)
-		same(t, []vip.Address{{Addr: addr("10.0.0.8/32", "").Addr, Bits: 32, Link: "eth0"}}, w.Bound, "Bound before the first Set")
+		check.Same(t, []vip.Address{{Addr: addr("10.0.0.8/32", "").Addr, Bits: 32, Link: "eth0"}}, w.Bound, "Bound before the first Set")
 		a := addr("10.0.0.9/32", "eth0")
 		a.New, a.Until = true, time.Now().Add(time.Minute)
 		have := check.Value(r.Set(t.Context(), []vip.Address{a}))(t)
-		same(t, []vip.Address{a}, have, "got")
+		check.Same(t, []vip.Address{a}, have, "got")
 		a.New, a.Lease.Name = false, "another"
 		have = check.Value(r.Set(t.Context(), []vip.Address{a}))(t)
-		same(t, []vip.Address{a}, have, "got")
+		check.Same(t, []vip.Address{a}, have, "got")
 	})
 }
 
@@ -295,8 +295,8 @@ func TestSetOverTentative(t *testing.T) {
 		check.Value(r.Set(t.Context(), want))(t)
 		time.Sleep(10 * time.Millisecond) // until the change is received
 		have := check.Value(r.Set(t.Context(), want))(t)
-		equal(t, text(have), "eth0 2001:db8::9/128", "have")
-		equal(t, r.k.String(), "eth0 2001:db8::9/128 marked 5s", "the kernel")
+		check.Equal(t, text(have), "eth0 2001:db8::9/128", "have")
+		check.Equal(t, r.k.String(), "eth0 2001:db8::9/128 marked 5s", "the kernel")
 	})
 }
 
@@ -318,18 +318,18 @@ func TestSetGoesOnAfterAFailure(t *testing.T) {
 		want := []vip.Address{addr("10.0.0.1/32", "eth0"), addr("10.0.0.2/32", "eth0"), addr("2001:db8::1/128", "eth0"), addr("2001:db8::2/128", "eth0")}
 		for range 2 {
 			have, err := r.Set(t.Context(), want)
-			same(t, lines(`
+			check.Same(t, lines(`
 				eth0 10.0.0.2/32
 				eth0 10.0.0.7/32
 				eth0 2001:db8::2/128`), text(have), "have (")
-			same(t, lines(`
+			check.Same(t, lines(`
 				address 10.0.0.1/32 on eth0: can't bind it: operation not permitted (the process needs the capability NET_ADMIN in the node's network namespace)
 				address 2001:db8::1/128 on eth0: can't bind it: permission denied (IPv6 is switched off there: sysctl net.ipv6.conf.eth0.disable_ipv6)
 				address 10.0.0.7/32 on eth0: can't remove it: device or resource busy`), err.Error(), "error (")
 		}
 		k.fault = nil
 		have := check.Value(r.Set(t.Context(), want))(t)
-		same(t, lines(`
+		check.Same(t, lines(`
 			eth0 10.0.0.1/32
 			eth0 10.0.0.2/32
 			eth0 2001:db8::1/128
@@ -348,7 +348,7 @@ func TestSetAddsBeforeItRemoves(t *testing.T) {
 			return nil
 		}
 		check.Value(r.Set(t.Context(), []vip.Address{addr("10.0.0.1/32", "eth1"), addr("2001:db8::1/128", "eth1")}))(t)
-		same(t, []string{"bind eth1", "bind eth1", "unbind eth0", "unbind eth0"}, order, "got")
+		check.Same(t, []string{"bind eth1", "bind eth1", "unbind eth0", "unbind eth0"}, order, "got")
 	})
 }
 
@@ -358,7 +358,7 @@ func TestSetWithEndedContext(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(errors.New("enough"))
 		have, err := r.Set(ctx, []vip.Address{addr("10.0.0.9/32", "eth0")})
-		equal(t, fmt.Sprint(err), "not all addresses were looked at: enough", "got")
+		check.Equal(t, fmt.Sprint(err), "not all addresses were looked at: enough", "got")
 		if len(have) > 0 || r.k.String() != "" {
 			t.Errorf("have %v, kernel %v: what isn't wanted must go all the same", have, r.k)
 		}
@@ -374,7 +374,7 @@ func TestSetWithoutCertainRight(t *testing.T) {
 
 		r.with(func(t *vip.Tenure) { t.Confirmed = false })
 		have, err := r.Set(t.Context(), want)
-		equal(t, text(have), "eth0 10.0.0.1/32", "unconfirmed: what is there stays, nothing is added")
+		check.Equal(t, text(have), "eth0 10.0.0.1/32", "unconfirmed: what is there stays, nothing is added")
 		if got, want := fmt.Sprint(err), "address 10.0.0.2/32 on eth0: not bound, since this node's right to hold it is not certain"; got != want {
 			t.Errorf("unconfirmed: got error %q, want %q", got, want)
 		}
@@ -395,7 +395,7 @@ func TestSetShortensALifetime(t *testing.T) {
 		check.Value(r.Set(t.Context(), []vip.Address{a}))(t)
 		a.Until = time.Now().Add(1900 * time.Millisecond)
 		check.Value(r.Set(t.Context(), []vip.Address{a}))(t)
-		equal(t, r.k.String(), "eth0 10.0.0.1/32 marked 1s", "got")
+		check.Equal(t, r.k.String(), "eth0 10.0.0.1/32 marked 1s", "got")
 	})
 }
 

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -414,20 +413,4 @@ func (k *fakeKernel) trace() string {
 		lines[i] = fmt.Sprintf("%s on %s for %ds", b.prefix, cmp.Or(b.linkName, "?"), b.seconds)
 	}
 	return strings.Join(lines, "\n")
-}
-
-// equal fails the test if got is not want.
-func equal[T comparable](t testing.TB, got, want T, what string, args ...any) {
-	t.Helper()
-	if got != want {
-		t.Errorf("%s:\n got %v\nwant %v", fmt.Sprintf(what, args...), got, want)
-	}
-}
-
-// same fails the test if got is not want, and says what differs.
-func same(t testing.TB, want, got any, what string, args ...any) {
-	t.Helper()
-	if d := diff(want, got); d != "" {
-		t.Errorf("%s (-want +got):\n%s", fmt.Sprintf(what, args...), d)
-	}
 }

@@ -218,10 +218,10 @@ func TestInfo(t *testing.T) {
 				r := newRig(t, newFake(tt.kernel), func(o *Options) {
 					o.Interface, o.ServicesInterface, o.AllowNotUp = tt.vip, tt.svc, true
 				})
-				same(t, lines(tt.want), lines(describeInfo(r.Info())), "Info")
+				check.Same(t, lines(tt.want), lines(describeInfo(r.Info())), "Info")
 				var w vip.World
 				r.Observe(&w)
-				same(t, lines(tt.unmanaged), text(w.Unmanaged), "Unmanaged")
+				check.Same(t, lines(tt.unmanaged), text(w.Unmanaged), "Unmanaged")
 			})
 		})
 	}
@@ -270,8 +270,8 @@ func TestInfoFollowsTheKernel(t *testing.T) {
 			step.change()
 			time.Sleep(readInterval) // until routes are read
 			synctest.Wait()
-			equal(t, r.pokes.Load() > before, step.poke, "%s: poked", step.name)
-			same(t, lines(step.want), lines(describeInfo(r.Info())), "%s", step.name)
+			check.Equal(t, r.pokes.Load() > before, step.poke, "%s: poked", step.name)
+			check.Same(t, lines(step.want), lines(describeInfo(r.Info())), "%s", step.name)
 			for _, l := range r.Info().Links {
 				if _, err := r.keyOf(addr("10.0.0.9/32", l.Name)); err != nil {
 					t.Errorf("%s: %v", step.name, err)
@@ -329,12 +329,12 @@ func TestHeartbeatsFollowTheRoute(t *testing.T) {
 		k := newFake("link 1 lo loopback\n link 2 eth0 up\n link 3 eth1 up\n eth0 10.0.0.5/24\n eth1 10.1.0.5/24\n default 4 eth0 100\n default 4 eth1 101")
 		r := newRig(t, k, func(o *Options) { o.Interface = "lo" })
 		defer r.run(t)()
-		equal(t, r.Info().HeartbeatInterface, "eth0", "heartbeats at first")
+		check.Equal(t, r.Info().HeartbeatInterface, "eth0", "heartbeats at first")
 		k.setLink(link{index: 2, name: "eth0"})
 		k.setDefaults(route{family: vip.IPv4, link: 3, metric: 101})
 		time.Sleep(readInterval)
 		synctest.Wait()
-		equal(t, r.Info().HeartbeatInterface, "eth1", "heartbeats without its carrier and its route")
+		check.Equal(t, r.Info().HeartbeatInterface, "eth1", "heartbeats without its carrier and its route")
 	})
 }
 
@@ -365,10 +365,10 @@ func TestNewChecksTheInterface(t *testing.T) {
 			logger, logged := log()
 			o := Options{Log: logger, Poke: func() {}, Tenure: always, Interface: tt.vip, ServicesInterface: tt.svc}
 			_, err := newInterfaces(o, k)
-			same(t, lines(tt.want), lines(fmt.Sprint(err)), "%q %q", tt.vip, tt.svc)
+			check.Same(t, lines(tt.want), lines(fmt.Sprint(err)), "%q %q", tt.vip, tt.svc)
 			o.AllowNotUp = true
 			check.Value(newInterfaces(o, k))(t)
-			equal(t, strings.Contains(logged.String(), "level=WARN"), tt.want != "<nil>", "%q %q: warned", tt.vip, tt.svc)
+			check.Equal(t, strings.Contains(logged.String(), "level=WARN"), tt.want != "<nil>", "%q %q: warned", tt.vip, tt.svc)
 		})
 	}
 }
@@ -417,13 +417,13 @@ func TestLinks(t *testing.T) {
 			before := changes
 			step.change()
 			synctest.Wait()
-			equal(t, changes-before, step.calls, "%s: calls of OnLinkChange", step.name)
+			check.Equal(t, changes-before, step.calls, "%s: calls of OnLinkChange", step.name)
 			var got strings.Builder
 			for _, l := range r.Links() {
 				_, line, _ := strings.Cut(describeInfo(vip.NodeInfo{Links: []vip.Link{l}}), "\n")
 				fmt.Fprintf(&got, "%d %s", l.Index, line)
 			}
-			same(t, lines(step.want), lines(got.String()), "%s", step.name)
+			check.Same(t, lines(step.want), lines(got.String()), "%s", step.name)
 		}
 	})
 }

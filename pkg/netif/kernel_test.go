@@ -94,7 +94,7 @@ func TestKernelBinds(t *testing.T) {
 		addr("10.0.0.8/32", "eth0"), addr("2001:db8::8/128", "eth0"),
 	}
 	have := check.Value(r.Set(t.Context(), want))(t)
-	same(t, text(want), text(have), "have")
+	check.Same(t, text(want), text(have), "have")
 	const after = `
 		eth0 10.0.0.10/24 deprecated noprefixroute proto=v valid=5 preferred=0
 		eth0 10.0.0.5/24 permanent
@@ -103,10 +103,10 @@ func TestKernelBinds(t *testing.T) {
 		eth0 2001:db8:1::5/64 permanent
 		eth0 2001:db8::8/128 deprecated noprefixroute proto=v valid=5 preferred=0
 		eth0 2001:db8::9/128 deprecated noprefixroute proto=v valid=5 preferred=0`
-	same(t, lines(after), addresses(t, "eth0"), "kernel")
-	equal(t, addedRoutes(t, eth0), "", "routes made by binding")
+	check.Same(t, lines(after), addresses(t, "eth0"), "kernel")
+	check.Equal(t, addedRoutes(t, eth0), "", "routes made by binding")
 	check.Value(r.Set(t.Context(), nil))(t)
-	same(t, "eth0 10.0.0.5/24 permanent\neth0 2001:db8:1::5/64 permanent", addresses(t, "eth0"), "kernel after Set(nothing)")
+	check.Same(t, "eth0 10.0.0.5/24 permanent\neth0 2001:db8:1::5/64 permanent", addresses(t, "eth0"), "kernel after Set(nothing)")
 }
 
 // addedRoutes is the routes of the main table other than those of the node's own subnets.
@@ -137,7 +137,7 @@ func TestKernelBindsOverDADFailed(t *testing.T) {
 	r, stop := kernelRig(t)
 	defer stop()
 	have := check.Value(r.Set(t.Context(), []vip.Address{left, marked}))(t)
-	equal(t, text(have), "eth0 2001:db8::8/128\neth0 2001:db8::9/128", "have")
+	check.Equal(t, text(have), "eth0 2001:db8::8/128\neth0 2001:db8::9/128", "have")
 	if got, want := strings.ReplaceAll(addresses(t, "eth0"), "valid=4", "valid=5"), "eth0 2001:db8::8/128 deprecated noprefixroute proto=v valid=5 preferred=0\neth0 2001:db8::9/128 deprecated noprefixroute proto=v valid=5 preferred=0"; got != want {
 		t.Errorf("kernel:\n%s\nwant:\n%s", got, want)
 	}
@@ -164,7 +164,7 @@ func TestKernelIPv6SwitchedOff(t *testing.T) {
 	if got, want := fmt.Sprint(err), "address 2001:db8::9/128 on eth0: can't bind it: permission denied (IPv6 is switched off there: sysctl net.ipv6.conf.eth0.disable_ipv6)"; got != want {
 		t.Errorf(" got %s\nwant %s", got, want)
 	}
-	equal(t, text(have), "eth0 10.0.0.9/32", "have")
+	check.Equal(t, text(have), "eth0 10.0.0.9/32", "have")
 }
 
 // Others are told whether IPv6 is disabled on a link, also if it had no address of IPv6 by whose removal the kernel would say so.
@@ -228,7 +228,7 @@ func TestKernelDefaultRoute(t *testing.T) {
 	eth1 := newVeth(t, "eth1", "10.1.0.5/24", "2001:db8:1::5/64")
 	r, stop := kernelRig(t, func(o *Options) { o.Interface, o.AllowNotUp = "", true })
 	defer stop()
-	equal(t, r.Info().Interface, "", "interface without a default route")
+	check.Equal(t, r.Info().Interface, "", "interface without a default route")
 	route := func(l netlink.Link, gw string, metric int) *netlink.Route {
 		a, err := netlink.ParseAddr(gw + "/128")
 		if !strings.Contains(gw, ":") {
@@ -255,7 +255,7 @@ func TestKernelDefaultRoute(t *testing.T) {
 	r.await(t, "the link to be down", func() bool {
 		return slices.ContainsFunc(r.Links(), func(l vip.Link) bool { return l.Name == "eth1" && !l.Up })
 	})
-	equal(t, r.Info().Interface, "eth1", "interface when eth1 was down")
+	check.Equal(t, r.Info().Interface, "eth1", "interface when eth1 was down")
 	check.OK(t, netlink.LinkSetUp(eth1))
 	check.OK(t, netlink.RouteAdd(route(eth1, "10.1.0.1", 300)))
 	r.await(t, "the interface eth0", func() bool { return r.Info().Interface == "eth0" })
@@ -331,7 +331,7 @@ func TestKernelBindsMany(t *testing.T) {
 			t.Errorf("%s is there: %v", b.prefix, there)
 		}
 	}
-	equal(t, len(k.bind(nil)), 0, "errors for nothing")
+	check.Equal(t, len(k.bind(nil)), 0, "errors for nothing")
 }
 
 // A subscription receives what other processes do to an address and what is new, but not this process's renewals of IPv4 addresses.
@@ -370,7 +370,7 @@ func TestKernelOmitsRenewals(t *testing.T) {
 	}
 	// IPv6 sends them from a work queue (addrconf_dad_work), at any time after the request.
 	slices.SortStableFunc(got, func(a, b string) int { return strings.Index(a, ":") - strings.Index(b, ":") })
-	same(t, want, got, "received")
+	check.Same(t, want, got, "received")
 }
 
 // What is to be removed may be gone, and its link, too.

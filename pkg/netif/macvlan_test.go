@@ -100,7 +100,7 @@ func TestMacvlan(t *testing.T) {
 		"ipv4/conf/herald-2/rp_filter": "0", "ipv6/conf/herald-1/autoconf": "0", "ipv6/conf/herald-1/accept_ra": "0",
 		"ipv6/conf/herald-1/addr_gen_mode": "1", "ipv4/conf/eth0/arp_ignore": "1", "ipv4/conf/eth0/arp_announce": "2",
 	} {
-		equal(t, sysctlValue(t, name), want, "%s", name)
+		check.Equal(t, sysctlValue(t, name), want, "%s", name)
 	}
 	l := check.Value(netlink.LinkByName("herald-1"))(t)
 	m, ok := l.(*netlink.Macvlan)
@@ -118,8 +118,8 @@ func TestMacvlan(t *testing.T) {
 	// It answers for its address, with its hardware address; its parent doesn't.
 	at := netip.MustParseAddr("10.0.0.50")
 	check.Value(r.Set(t.Context(), []vip.Address{addr("10.0.0.50/32", "herald-1")}))(t)
-	same(t, []string{mv1.MAC}, arpAnswers(t, "eth0", at), "who answers")
-	same(t, []string{eth0.Attrs().HardwareAddr.String()}, arpAnswers(t, "eth0", netip.MustParseAddr("10.0.0.5")), "who answers")
+	check.Same(t, []string{mv1.MAC}, arpAnswers(t, "eth0", at), "who answers")
+	check.Same(t, []string{eth0.Attrs().HardwareAddr.String()}, arpAnswers(t, "eth0", netip.MustParseAddr("10.0.0.5")), "who answers")
 	// Set down, changed or removed behind our back.
 	check.OK(t, netlink.LinkSetDown(l))
 	r.await(t, "the change", func() bool { return len(macvlansOf(r.Interfaces)) == 1 })
@@ -157,12 +157,12 @@ func TestMacvlan(t *testing.T) {
 
 	// With the last one the parent gets back what it had.
 	check.Value(links.Set(t.Context(), []vip.Macvlan{mv2}))(t)
-	equal(t, sysctlValue(t, "ipv4/conf/eth0/arp_ignore"), "1", "arp_ignore of the parent while a macvlan is there")
+	check.Equal(t, sysctlValue(t, "ipv4/conf/eth0/arp_ignore"), "1", "arp_ignore of the parent while a macvlan is there")
 	check.Value(links.Set(t.Context(), nil))(t)
 	if a, b := sysctlValue(t, "ipv4/conf/eth0/arp_ignore"), sysctlValue(t, "ipv4/conf/eth0/arp_announce"); a != "0" || b != "1" {
 		t.Errorf("the parent is left with arp_ignore=%s arp_announce=%s", a, b)
 	}
-	equal(t, len(macvlansOf(r.Interfaces)), 0, "macvlans left")
+	check.Equal(t, len(macvlansOf(r.Interfaces)), 0, "macvlans left")
 }
 
 // What an earlier process left is taken over, or removed; the parent's settings are
@@ -180,10 +180,10 @@ func TestMacvlanLeftOver(t *testing.T) {
 	next, stop := kernelRig(t)
 	defer stop()
 	check.True(t, 10*time.Second, "the address to end", func() bool { return addresses(t, "herald-1") == "" })
-	equal(t, len(arpAnswers(t, "eth0", netip.MustParseAddr("10.0.0.50"))), 0, "hosts that still answer")
+	check.Equal(t, len(arpAnswers(t, "eth0", netip.MustParseAddr("10.0.0.50"))), 0, "hosts that still answer")
 	check.Value(next.Macvlans().Set(t.Context(), []vip.Macvlan{mv1}))(t)
 	after := check.Value(netlink.LinkByName("herald-1"))(t)
-	equal(t, before.Attrs().Index, after.Attrs().Index, "its index, unless it was made again")
+	check.Equal(t, before.Attrs().Index, after.Attrs().Index, "its index, unless it was made again")
 	if _, err := netlink.LinkByName("herald-2"); err == nil {
 		t.Error("what nobody wants is still there")
 	}
@@ -194,7 +194,7 @@ func TestMacvlanLeftOver(t *testing.T) {
 		t.Errorf("with another hardware address: %v, %v", l, err)
 	}
 	check.Value(next.Macvlans().Set(t.Context(), nil))(t)
-	equal(t, sysctlValue(t, "ipv4/conf/eth0/arp_ignore"), "0", "arp_ignore of the parent")
+	check.Equal(t, sysctlValue(t, "ipv4/conf/eth0/arp_ignore"), "0", "arp_ignore of the parent")
 }
 
 // The last macvlan on a link goes by another program: its parent gets back what it had, whether the macvlan is made again before or not, and also if an earlier

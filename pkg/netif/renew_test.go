@@ -39,7 +39,7 @@ func TestProcessDies(t *testing.T) {
 					t.Errorf("%d addresses, death at %v: %d are left after 4.2 s, want all", count, death, got)
 				}
 				time.Sleep(1800 * time.Millisecond)
-				equal(t, strings.Count(k.String(), "marked"), 0, "%d addresses, death at %v: left after 6 s", count, death)
+				check.Equal(t, strings.Count(k.String(), "marked"), 0, "%d addresses, death at %v: left after 6 s", count, death)
 			})
 		}
 	}
@@ -58,9 +58,9 @@ func TestRenewalIsSilent(t *testing.T) {
 		if got := value(t, r.metrics.renewals) - before; got < 20*(each-1) || got > 20*(each+1) {
 			t.Errorf("20 addresses were renewed %v times in 10 s, want %v", got, 20*each)
 		}
-		equal(t, r.log.String(), "", "log of renewals")
-		equal(t, r.pokes.Load(), 0, "pokes by renewals")
-		equal(t, len(check.Value(r.Set(t.Context(), want))(t)), 20, "addresses")
+		check.Equal(t, r.log.String(), "", "log of renewals")
+		check.Equal(t, r.pokes.Load(), 0, "pokes by renewals")
+		check.Equal(t, len(check.Value(r.Set(t.Context(), want))(t)), 20, "addresses")
 	})
 }
 
@@ -75,18 +75,18 @@ func TestUnconfirmedLetsTheKernelDecide(t *testing.T) {
 		}
 		time.Sleep(6 * time.Second)
 		synctest.Wait()
-		equal(t, k.String(), "", "an unconfirmed process renewed")
+		check.Equal(t, k.String(), "", "an unconfirmed process renewed")
 		if r.pokes.Load() == 0 {
 			t.Error("no poke for an address that the kernel dropped")
 		}
 		var w vip.World
 		r.Observe(&w)
-		equal(t, len(w.Bound), 0, "Bound")
+		check.Equal(t, len(w.Bound), 0, "Bound")
 		// Certain again: what it comes back to is for the next plan to say.
 		r.with(func(t *vip.Tenure) { *t = always() })
 		time.Sleep(time.Second)
-		equal(t, k.String(), "", "bound without being asked")
-		equal(t, len(check.Value(r.Set(t.Context(), want))(t)), 1, "addresses")
+		check.Equal(t, k.String(), "", "bound without being asked")
+		check.Equal(t, len(check.Value(r.Set(t.Context(), want))(t)), 1, "addresses")
 	})
 }
 
@@ -146,14 +146,14 @@ func TestAnotherEpochHasOtherClaims(t *testing.T) {
 		check.Value(r.Set(t.Context(), want))(t)
 		r.with(func(t *vip.Tenure) { t.Epoch++ })
 		time.Sleep(6100 * time.Millisecond)
-		equal(t, k.String(), "", "renewed what an earlier epoch had claimed")
+		check.Equal(t, k.String(), "", "renewed what an earlier epoch had claimed")
 		have, _ := r.Set(t.Context(), want) // by a plan from before, as after a kernel call that has hung
 		if len(have) != 0 || k.String() != "" {
 			t.Errorf("bound what an earlier epoch had claimed: %v", have)
 		}
 		want[0].Epoch = 1
 		have = check.Value(r.Set(t.Context(), want))(t)
-		equal(t, len(have), 1, "addresses bound in the new epoch")
+		check.Equal(t, len(have), 1, "addresses bound in the new epoch")
 		time.Sleep(10 * time.Second)
 		if got := k.String(); got == "" {
 			t.Error("not renewed in the new epoch")
@@ -167,10 +167,10 @@ func TestDeletedByAnother(t *testing.T) {
 			check.Value(r.Set(t.Context(), []vip.Address{a}))(t)
 			k.drop(addressKey{2, a.Prefix()})
 			synctest.Wait()
-			equal(t, r.pokes.Load(), 1, "pokes")
+			check.Equal(t, r.pokes.Load(), 1, "pokes")
 			var w vip.World
 			r.Observe(&w)
-			equal(t, len(w.Bound), 0, "Bound")
+			check.Equal(t, len(w.Bound), 0, "Bound")
 			have, err := r.Set(t.Context(), []vip.Address{a})
 			if err != nil || len(have) != 1 || k.String() == "" {
 				t.Errorf("have %v, kernel %v, error %v", have, k, err)
@@ -205,7 +205,7 @@ func TestReplacedByAnother(t *testing.T) {
 		k.add("eth0", "10.0.0.1/32")
 		time.Sleep(time.Second)
 		synctest.Wait()
-		equal(t, k.String(), "eth0 10.0.0.1/32 marked 5s", "got")
+		check.Equal(t, k.String(), "eth0 10.0.0.1/32 marked 5s", "got")
 	})
 }
 
@@ -222,9 +222,9 @@ func TestRenewalFails(t *testing.T) {
 		})
 		time.Sleep(7 * time.Second)
 		synctest.Wait()
-		equal(t, k.String(), "eth0 10.0.0.2/32 marked 5s", "kernel")
-		equal(t, strings.Count(r.log.String(), "level=WARN"), 1, "warnings")
-		equal(t, r.pokes.Load(), 1, "pokes")
+		check.Equal(t, k.String(), "eth0 10.0.0.2/32 marked 5s", "kernel")
+		check.Equal(t, strings.Count(r.log.String(), "level=WARN"), 1, "warnings")
+		check.Equal(t, r.pokes.Load(), 1, "pokes")
 	})
 }
 
@@ -239,12 +239,12 @@ func TestLinkGoes(t *testing.T) {
 			t.Error("no poke")
 		}
 		have, err := r.Set(t.Context(), want)
-		equal(t, text(have), "eth0 2001:db8::1/128", "have")
-		equal(t, fmt.Sprint(err), `address 10.0.0.1/32: this node has no interface "eth1"; it has eth0`, "got")
+		check.Equal(t, text(have), "eth0 2001:db8::1/128", "have")
+		check.Equal(t, fmt.Sprint(err), `address 10.0.0.1/32: this node has no interface "eth1"; it has eth0`, "got")
 		// It comes back as another.
 		k.setLink(link{index: 9, name: "eth1", up: true})
 		synctest.Wait()
-		equal(t, len(check.Value(r.Set(t.Context(), want))(t)), 2, "addresses")
+		check.Equal(t, len(check.Value(r.Set(t.Context(), want))(t)), 2, "addresses")
 		time.Sleep(10 * time.Second)
 		if got := r.log.String(); strings.Contains(got, "WARN") {
 			t.Errorf("logged %s", got)
@@ -258,17 +258,17 @@ func TestOverrun(t *testing.T) {
 		check.Value(r.Set(t.Context(), want))(t)
 		k.overrun()
 		synctest.Wait()
-		equal(t, r.pokes.Load(), 0, "pokes although nothing had changed")
+		check.Equal(t, r.pokes.Load(), 0, "pokes although nothing had changed")
 		k.mu.Lock() // no change is sent
 		delete(k.addrs, k.at("eth0", "10.0.0.1/32"))
 		k.mu.Unlock()
 		k.overrun()
 		time.Sleep(readInterval) // after the last one
 		synctest.Wait()
-		equal(t, r.pokes.Load(), 1, "pokes")
+		check.Equal(t, r.pokes.Load(), 1, "pokes")
 		var w vip.World
 		r.Observe(&w)
-		equal(t, text(w.Bound), "eth0 10.0.0.2/32", "Bound")
+		check.Equal(t, text(w.Bound), "eth0 10.0.0.2/32", "Bound")
 	})
 }
 
@@ -294,7 +294,7 @@ func TestKernelIsReadFourTimesASecond(t *testing.T) {
 		}
 		time.Sleep(250 * time.Millisecond)
 		synctest.Wait()
-		equal(t, r.Gateway("eth0"), last.via, "the gateway")
+		check.Equal(t, r.Gateway("eth0"), last.via, "the gateway")
 		for range 50 {
 			k.overrun()
 			time.Sleep(20 * time.Millisecond)
@@ -333,7 +333,7 @@ func TestSubscriptionFails(t *testing.T) {
 			}
 			time.Sleep(5500 * time.Millisecond)
 			synctest.Wait()
-			equal(t, strings.Count(r.log.String(), "level=WARN"), 1, "%s: warnings in 5 s", op)
+			check.Equal(t, strings.Count(r.log.String(), "level=WARN"), 1, "%s: warnings in 5 s", op)
 			k.mu.Lock()
 			broken = false
 			k.mu.Unlock()
@@ -342,7 +342,7 @@ func TestSubscriptionFails(t *testing.T) {
 			synctest.Wait()
 			var w vip.World
 			r.Observe(&w)
-			equal(t, text(w.Unmanaged), "eth0 10.0.0.77/32", "%s: Unmanaged after it went again", op)
+			check.Equal(t, text(w.Unmanaged), "eth0 10.0.0.77/32", "%s: Unmanaged after it went again", op)
 			if r.pokes.Load() == 0 {
 				t.Errorf("%s: no poke", op)
 			}
@@ -360,7 +360,7 @@ func TestOldKernel(t *testing.T) {
 		before := k.reads
 		time.Sleep(10 * time.Second)
 		r.isBound(t, "after renewals", want)
-		equal(t, k.reads-before, 0, "reads for the sake of renewals")
+		check.Equal(t, k.reads-before, 0, "reads for the sake of renewals")
 		k.overrun()
 		time.Sleep(time.Second)
 		r.isBound(t, "after missed changes", want)
@@ -368,7 +368,7 @@ func TestOldKernel(t *testing.T) {
 			t.Errorf("%d pokes, logged %s", r.pokes.Load(), got)
 		}
 		check.Value(r.Set(t.Context(), nil))(t)
-		equal(t, k.String(), "", "left")
+		check.Equal(t, k.String(), "", "left")
 	})
 }
 
@@ -378,7 +378,7 @@ func (r *rig) isBound(t *testing.T, what string, want []vip.Address) {
 	synctest.Wait()
 	var w vip.World
 	r.Observe(&w)
-	same(t, text(want), text(w.Bound), "%s: Bound", what)
+	check.Same(t, text(want), text(w.Bound), "%s: Bound", what)
 }
 
 // Changes that are received late, one by one.
@@ -410,10 +410,10 @@ func TestChangesReceivedLate(t *testing.T) {
 			}
 			before := k.reads
 			pokes := check.Value(r.applyChanges(tt.received))(t)
-			equal(t, pokes, tt.pokes, "%s: pokes", tt.name)
-			equal(t, k.reads-before, tt.reads, "%s: reads", tt.name)
+			check.Equal(t, pokes, tt.pokes, "%s: pokes", tt.name)
+			check.Equal(t, k.reads-before, tt.reads, "%s: reads", tt.name)
 			r.isBound(t, tt.name, tt.want)
-			equal(t, len(check.Value(r.Set(t.Context(), tt.want))(t)), len(tt.want), "what Set has")
+			check.Equal(t, len(check.Value(r.Set(t.Context(), tt.want))(t)), len(tt.want), "what Set has")
 		})
 	}
 }

@@ -38,7 +38,7 @@ func TestKernelSecondaries(t *testing.T) {
 			stop()
 			stop = func() {}
 			check.True(t, 10*time.Second, "the VIPs to be gone", func() bool { return !strings.Contains(addresses(t, "eth0"), "proto=v") })
-			equal(t, addresses(t, "eth0"), "eth0 10.9.0.5/24 permanent", "the kernel without VIPs")
+			check.Equal(t, addresses(t, "eth0"), "eth0 10.9.0.5/24 permanent", "the kernel without VIPs")
 		})
 	}
 }

@@ -1,13 +1,17 @@
-// Package check has helpers for the tests of all packages: for errors, for conditions that
-// are waited for, and for tasks.
+// Package check has helpers for the tests of all packages: for errors, for values that differ, for conditions that are
+// waited for, and for tasks.
 package check
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 // OK ends the test if err is not nil.
@@ -27,6 +31,22 @@ func Value[T any](v T, err error) func(t testing.TB) T {
 		t.Helper()
 		OK(t, err)
 		return v
+	}
+}
+
+// Equal fails the test if got is not want. What and its args say what they are, as for fmt.Sprintf.
+func Equal[T comparable](t testing.TB, got, want T, what string, args ...any) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s:\n got %v\nwant %v", fmt.Sprintf(what, args...), got, want)
+	}
+}
+
+// Same fails the test if got is not want, and says what differs; addresses are compared by value.
+func Same(t testing.TB, want, got any, what string, args ...any) {
+	t.Helper()
+	if d := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); d != "" {
+		t.Errorf("%s (-want +got):\n%s", fmt.Sprintf(what, args...), d)
 	}
 }
 
