@@ -295,9 +295,9 @@ func (b BGP) AnnotatedPeers(annotations map[string]vip.Secret) ([]vip.BGPPeer, e
 	left := maxAnnotatedPeers
 	for n := 0; ; n++ {
 		prefix := fmt.Sprintf("bgp-peers-%d-", n)
-		value := func(key string) string { return string(annotations[annotationOf(annotations, n, key)]) }
+		value := func(key string) string { return string(annotations[annotationOf(annotations, prefix, key)]) }
 		check := func(key string, err error) {
-			name := annotationOf(annotations, n, key)
+			name := annotationOf(annotations, prefix, key)
 			if err != nil && (n == 0 || name == prefix+key) { // else it is an error of peer 0 already
 				errs = append(errs, fmt.Errorf("annotation %s/%s %w", b.AnnotationPrefix, name, err))
 			}
@@ -341,14 +341,17 @@ func (b BGP) AnnotatedPeers(annotations map[string]vip.Secret) ([]vip.BGPPeer, e
 	return peers, nil
 }
 
-// annotationOf returns the name of the annotation that has the value of a key for peer n.
-func annotationOf(annotations map[string]vip.Secret, n int, key string) string {
-	own := fmt.Sprintf("bgp-peers-%d-%s", n, key)
+// firstPeer is the prefix of peer 0, whose values others have, too.
+const firstPeer = "bgp-peers-0-"
+
+// annotationOf returns the name of the annotation that has the value of a key for the peer of a prefix.
+func annotationOf(annotations map[string]vip.Secret, prefix, key string) string {
+	own := prefix + key
 	// no peer is without an AS number
-	if _, given := annotations[own]; n > 0 && (key == "peer-ip" || given && key != "peer-asn") {
+	if _, given := annotations[own]; prefix != firstPeer && (key == "peer-ip" || given && key != "peer-asn") {
 		return own
 	}
-	for _, name := range []string{own, "bgp-peers-0-" + key, key} {
+	for _, name := range []string{own, firstPeer + key, key} {
 		if annotations[name] != "" {
 			return name
 		}

@@ -290,18 +290,24 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-// TestClientsShareNoConnection: two Clusters' worth of requests share a connection each, never both one.
-func TestClientsShareNoConnection(t *testing.T) {
-	var open atomic.Int32
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("{}")) }))
+// countingServer starts a server with TLS and HTTP/2, which counts the connections that were opened to it.
+func countingServer(t *testing.T, h http.Handler) (*httptest.Server, *atomic.Int32) {
+	opened := new(atomic.Int32)
+	s := httptest.NewUnstartedServer(h)
 	s.EnableHTTP2 = true
 	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
 		if state == http.StateNew {
-			open.Add(1)
+			opened.Add(1)
 		}
 	}
 	s.StartTLS()
-	defer s.Close()
+	t.Cleanup(s.Close)
+	return s, opened
+}
+
+// TestClientsShareNoConnection: two Clusters' worth of requests share a connection each, never both one.
+func TestClientsShareNoConnection(t *testing.T) {
+	s, open := countingServer(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("{}")) }))
 	cfg := &rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1}
 	for i, c := range []*rest.Config{cfg, cfg} {
 		a, err := newClients(c, newMetrics(), nil)

@@ -6,12 +6,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -132,20 +129,11 @@ func (s *blindServer) watches() bool {
 // TestWatchAgain: all watches begin again with a list, on a new connection, and take what the API server has now for
 // what there is: also earlier versions, and that Leases are gone. That list is no old one of a server's cache.
 func TestWatchAgain(t *testing.T) {
-	var open atomic.Int32
 	b := &blindServer{
 		version: "1000", lists: make(map[string][]string), watching: make(map[string]int),
 		leases: []coordinationv1.Lease{*renewed("kube-system", "herald-node-n1", 1000), *renewed("default", "kubevip-web", 900)},
 	}
-	s := httptest.NewUnstartedServer(b)
-	s.EnableHTTP2 = true
-	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
-		if state == http.StateNew {
-			open.Add(1)
-		}
-	}
-	s.StartTLS()
-	defer s.Close()
+	s, open := countingServer(t, b)
 	c, err := New(&rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1}, Options{
 		NodeLeaseNamespace: "kube-system", NodeLeasePrefix: "herald-node-",
 		Leases: []vip.Key{{Namespace: "default", Name: "kubevip-web"}},

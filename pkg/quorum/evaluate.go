@@ -77,9 +77,9 @@ func Evaluate(before State, in Input) (State, Decision) {
 	}
 	e.updatePeers()
 	e.countReachable()
+	e.d.WriteMoves = e.mayWriteMoves()
 	e.decideTenure()
 	e.dropMoves()
-	e.d.WriteMoves = e.mayWriteMoves()
 	e.adoptMoves()
 	e.commitProposals()
 	e.findUnknownMoves()
@@ -218,7 +218,7 @@ func (e *evaluation) updateVoters() {
 		if s.renewalLate = e.Now; e.Now.Sub(e.Self.Renewed) > e.Timing.RenewDeadline {
 			s.ranOutAt = e.Now
 		}
-	case e.mayWriteMoves(), s.Voters[e.Self.Name] != e.Self.Epoch: // else others hold on in the group that it was
+	case e.d.WriteMoves, s.Voters[e.Self.Name] != e.Self.Epoch: // else others hold on in the group that it was
 		s.Voters = e.listVoters()
 	}
 }

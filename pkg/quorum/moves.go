@@ -123,9 +123,7 @@ func (e *evaluation) dropMoves() {
 			limit = e.Timing.RenewDeadline
 		}
 		overdue := !e.Self.RenewingSince.IsZero() && e.Now.Sub(later(e.Self.RenewingSince, s.lateAt)) > limit
-		p := e.peers[m.Holder].status
-		acts := p.Liveness == vip.Alive && p.Heartbeat.MovesUnwritten
-		return (e.Versions[k] == m.Version || acts) && !overdue && !e.Self.EpochOver
+		return (e.Versions[k] == m.Version || e.peers[m.Holder].actsOnMoves()) && !overdue && !e.Self.EpochOver
 	}
 	kept := maps.Clone(s.Moved)
 	maps.DeleteFunc(kept, func(k vip.Key, m Move) bool { return !keep(k, m) })
@@ -186,10 +184,14 @@ func (s State) movedFrom(node string, epoch int64) bool {
 func (e *evaluation) findUnknownMoves() {
 	for node, p := range e.peers {
 		h := p.status.Heartbeat
-		acts := p.status.Liveness == vip.Alive && h.MovesUnwritten
 		e.d.PossibleMoves = e.d.PossibleMoves || p.status.Overdue && h.TenureValid && !h.APIReachable
-		e.d.UnknownMoves = e.d.UnknownMoves || acts && !e.s.movedTo(node)
+		e.d.UnknownMoves = e.d.UnknownMoves || p.actsOnMoves() && !e.s.movedTo(node)
 	}
+}
+
+// actsOnMoves reports whether p says that it acts on moves that are not written.
+func (p peer) actsOnMoves() bool {
+	return p.status.Liveness == vip.Alive && p.status.Heartbeat.MovesUnwritten
 }
 
 func (s State) movedTo(node string) bool {
