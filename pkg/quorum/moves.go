@@ -182,6 +182,11 @@ func (s State) movedFrom(node string, epoch int64) bool {
 
 // findUnknownMoves sets Decision.UnknownMoves and PossibleMoves.
 func (e *evaluation) findUnknownMoves() {
+	if e.proposalHash() != 0 {
+		e.s.proposedAt = e.Now
+	}
+	// others may have carried out what this node proposed until just now, and it may not have heard that yet
+	e.d.PossibleMoves = e.Now.Sub(e.s.proposedAt) < tolerance
 	for node, p := range e.peers {
 		h := p.status.Heartbeat
 		e.d.PossibleMoves = e.d.PossibleMoves || p.status.Overdue && h.TenureValid && !h.APIReachable

@@ -146,6 +146,7 @@ type State struct {
 
 	moving      bool             // claims of dead nodes may be moved without the API server
 	proposals   map[vip.Key]Move // the moves that this node's plan proposes
+	proposedAt  time.Time        // when this node last proposed any
 	agreedSince time.Time        // since when all holders have proposed the same; zero: they have not
 	agreed      map[vip.Key]Move // what they did last, if this node has not carried it out
 	stateHash   uint64
@@ -216,7 +217,7 @@ type Decision struct {
 	// UnknownMoves: an Alive peer acts on moved claims (Heartbeat.MovesUnwritten) unknown here. What the table calls free
 	// may be its.
 	UnknownMoves bool
-	// PossibleMoves: such a peer's news is late, and there may be moves to it. It lasts until that comes, or the peer is
+	// PossibleMoves: this node proposed moves until just now, or such a peer's news is late: there may be moves to it. It lasts until that comes, or the peer is
 	// not Alive: some seconds.
 	PossibleMoves bool
 	Holders       int // how many nodes act on their claims, as this one sees it
