@@ -217,8 +217,8 @@ type Decision struct {
 	// UnknownMoves: an Alive peer acts on moved claims (Heartbeat.MovesUnwritten) unknown here. What the table calls free
 	// may be its.
 	UnknownMoves bool
-	// PossibleMoves: this node proposed moves until just now, or such a peer's news is late: there may be moves to it. It lasts until that comes, or the peer is
-	// not Alive: some seconds.
+	// PossibleMoves: this node proposed moves until just now, or such a peer's news is late: there may be moves to it. It
+	// lasts until that comes, or the peer is not Alive: some seconds.
 	PossibleMoves bool
 	Holders       int // how many nodes act on their claims, as this one sees it
 	// NeedsGateway: one of two halves is to be chosen, so Input.Gateway matters.
