@@ -26,6 +26,8 @@ func manifestCommand() *cobra.Command {
 	}
 	daemonSet := manifestOf("daemonset", "Print a DaemonSet: Herald on every node", manifest.DaemonSet)
 	daemonSet.Flags().Bool("taint", false, "Run on control-plane nodes only")
+	daemonSet.Flags().Bool("workers", false, "Run on nodes that are no control planes, beside static Pods on these")
+	daemonSet.MarkFlagsMutuallyExclusive("taint", "workers")
 	c.AddCommand(
 		daemonSet,
 		manifestOf("pod", "Print a static Pod: Herald on one node", manifest.Pod),
@@ -61,7 +63,8 @@ func manifestOf(kind, short string, write func(manifest.Request) ([]byte, error)
 			}
 		}
 		r := manifest.Request{Config: parsed, Given: given, Image: *image, InCluster: *inCluster}
-		r.ControlPlane, _ = flags.GetBool("taint") // the DaemonSet alone has it
+		r.Taint, _ = flags.GetBool("taint") // the DaemonSet alone has these
+		r.Workers, _ = flags.GetBool("workers")
 		text, err := write(r)
 		if err != nil {
 			return fmt.Errorf("can't make the manifest: %w", err)

@@ -64,6 +64,7 @@ func TestManifest(t *testing.T) {
 			err: `vip_wireguard="true" (flag --wireguard): Herald makes no WireGuard tunnels; remove it, and announce VIPs by BGP over a tunnel that the nodes have`},
 		{args: "daemonset --inCluster --taint --arp --services --image example.com/herald:1",
 			stdout: []string{"kind: DaemonSet\n", "image: example.com/herald:1\n", "node-role.kubernetes.io/control-plane\n"}},
+		{args: "daemonset --workers --taint", err: "if any flags in the group [taint workers] are set none of the others can be; [taint workers] were all set"},
 		{args: "daemonset", stdout: []string{"kind: DaemonSet\n"},
 			stderr: "warning: svc_enable=\"false\" (default): no VIP is announced; set svc_enable=true for those of Services, cp_enable=true for the control plane's\n"},
 		{args: "rbac --serviceNamespace web --namespace lb", stdout: []string{"kind: Role\n", "  namespace: web\n", "  namespace: lb\n"}},

@@ -26,8 +26,8 @@ type Request struct {
 	Image  string
 	// InCluster: a Pod authenticates with its ServiceAccount, as a DaemonSet always does, not with a host's kubeconfig.
 	InCluster bool
-	// ControlPlane: a DaemonSet runs on control-plane nodes only.
-	ControlPlane bool
+	// Taint: a DaemonSet runs on control-plane nodes only. Workers: on all others.
+	Taint, Workers bool
 }
 
 // Release is the release that this source is, or becomes, in manifests, chart and documentation. "make release" builds
@@ -45,7 +45,7 @@ func Image(version string) string {
 	return repository + ":" + version
 }
 
-// DaemonSet returns the YAML of a DaemonSet for all nodes, or for the control plane; a node's name among the settings
+// DaemonSet returns the YAML of a DaemonSet for all nodes, control planes or workers; a node's name among the settings
 // is an error.
 func DaemonSet(r Request) ([]byte, error) {
 	for _, s := range r.Given {
@@ -141,8 +141,11 @@ func command(kind string, r Request) string {
 	if r.InCluster && kind == "pod" {
 		words = append(words, "--inCluster")
 	}
-	if r.ControlPlane && kind == "daemonset" {
+	if r.Taint && kind == "daemonset" {
 		words = append(words, "--taint")
+	}
+	if r.Workers && kind == "daemonset" {
+		words = append(words, "--workers")
 	}
 	return strings.Join(words, " ")
 }

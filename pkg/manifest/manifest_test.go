@@ -152,11 +152,15 @@ func TestDaemonSet(t *testing.T) {
 		}
 	}
 
-	r.ControlPlane = true
-	spec = daemonSetOf(t, r).Spec.Template.Spec
-	terms := spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
-	if len(terms) != 1 || terms[0].MatchExpressions[0].Key != "node-role.kubernetes.io/control-plane" || terms[0].MatchExpressions[0].Operator != corev1.NodeSelectorOpExists {
-		t.Errorf("terms %+v", terms)
+	for operator, only := range map[corev1.NodeSelectorOperator]Request{
+		corev1.NodeSelectorOpExists:       {Config: r.Config, Taint: true},
+		corev1.NodeSelectorOpDoesNotExist: {Config: r.Config, Workers: true},
+	} {
+		spec = daemonSetOf(t, only).Spec.Template.Spec
+		terms := spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+		if len(terms) != 1 || terms[0].MatchExpressions[0].Key != "node-role.kubernetes.io/control-plane" || terms[0].MatchExpressions[0].Operator != operator {
+			t.Errorf("%s: terms %+v", operator, terms)
+		}
 	}
 
 	if _, err := DaemonSet(request(t, "--nodeName", "n1")); err == nil || !strings.Contains(err.Error(), `vip_nodename="n1" (flag --nodeName)`) {
@@ -235,7 +239,7 @@ func TestHeader(t *testing.T) {
 		return ""
 	}
 	r := request(t, "--arp=1", "--services", "--disableServiceUpdates", "--lbClassNameLegacyHandling=false", "-n", "lb", "--k8sConfigPath", "/a b\n---\nkind: Evil")
-	r.InCluster, r.ControlPlane = true, true
+	r.InCluster, r.Taint = true, true
 	tests := []struct{ got, want string }{
 		{line(DaemonSet(r)), `herald manifest daemonset --namespace=lb --services --disableServiceUpdates --lbClassNameLegacyHandling=false --arp --k8sConfigPath="/a b\n---\nkind: Evil" --taint`},
 		{line(Pod(r)), `herald manifest pod --namespace=lb --services --disableServiceUpdates --lbClassNameLegacyHandling=false --arp --k8sConfigPath="/a b\n---\nkind: Evil" --inCluster`},

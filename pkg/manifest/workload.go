@@ -38,8 +38,10 @@ func daemonSet(r Request) *appsv1.DaemonSet {
 		mountFile(&spec, "kubeconfig", r.Config.Kube.ConfigFile)
 	}
 	mountNamedFiles(&spec, r)
-	if r.ControlPlane {
-		spec.Affinity = controlPlaneAffinity()
+	if r.Taint {
+		spec.Affinity = controlPlanes(corev1.NodeSelectorOpExists)
+	} else if r.Workers {
+		spec.Affinity = controlPlanes(corev1.NodeSelectorOpDoesNotExist)
 	}
 	return &appsv1.DaemonSet{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"},
@@ -199,11 +201,12 @@ func mountFile(spec *corev1.PodSpec, volume, path string) {
 	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: volume, MountPath: path, ReadOnly: true})
 }
 
-func controlPlaneAffinity() *corev1.Affinity {
+// controlPlanes returns the affinity to nodes for which kubeadm's label of control planes does, or does not, exist.
+func controlPlanes(op corev1.NodeSelectorOperator) *corev1.Affinity {
 	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 			MatchExpressions: []corev1.NodeSelectorRequirement{
-				{Key: "node-role.kubernetes.io/control-plane", Operator: corev1.NodeSelectorOpExists},
+				{Key: "node-role.kubernetes.io/control-plane", Operator: op},
 			},
 		}}},
 	}}
