@@ -2,6 +2,7 @@ package upnp
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -219,12 +220,7 @@ func checkResponse(r *response, s segment, from netip.Addr, own []netip.Prefix) 
 }
 
 // firstText returns the first of two texts by alphabet; "" only if both are.
-func firstText(a, b string) string {
-	if a == "" || b != "" && b < a {
-		return b
-	}
-	return a
-}
+func firstText(a, b string) string { return cmp.Or(min(a, b), a, b) }
 
 // isNeighbor reports whether a can be another host on a link with these prefixes.
 func isNeighbor(a netip.Addr, own []netip.Prefix) bool {
