@@ -115,11 +115,7 @@ func parsePrepend(v string) (*int, error) {
 func (p *parser) checkBGP() {
 	c := &p.config.BGP
 	if !c.Enable {
-		for _, o := range bgpOptions {
-			if s, ok := p.given[o.Env]; ok && o.Env != "bgp_enable" && !isDefault(o, s.Value) {
-				p.warn("%s (%s) has no effect without bgp_enable=true", s.name, s.where)
-			}
-		}
+		p.warnWithout("bgp_enable", bgpOptions)
 		*c = BGP{}
 		return
 	}

@@ -64,14 +64,10 @@ func lookup(name string) (Option, bool) {
 	if o, ok := byName(name); ok {
 		return o, !strings.HasSuffix(name, "*")
 	}
-	i := slices.IndexFunc(Options, func(o Option) bool {
+	return find(func(o Option) bool {
 		prefix, pattern := strings.CutSuffix(o.Env, "*")
 		return pattern && strings.HasPrefix(name, prefix)
 	})
-	if i < 0 {
-		return Option{}, false
-	}
-	return Options[i], true
 }
 
 func fromFlags(src Sources) map[string]Setting {

@@ -104,11 +104,13 @@ func inSection(group Group, options []Option) []Option {
 
 // byName finds an option by its variable or an alias.
 func byName(name string) (Option, bool) {
-	i := slices.IndexFunc(Options, func(o Option) bool {
-		return o.Env == name || slices.Contains(o.Aliases, name)
-	})
-	if i < 0 {
-		return Option{}, false
+	return find(func(o Option) bool { return o.Env == name || slices.Contains(o.Aliases, name) })
+}
+
+func find(match func(Option) bool) (o Option, ok bool) {
+	i := slices.IndexFunc(Options, match)
+	if i >= 0 {
+		o = Options[i]
 	}
-	return Options[i], true
+	return o, i >= 0
 }

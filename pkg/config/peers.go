@@ -200,17 +200,13 @@ func parseBFD(v string) (vip.BFD, error) {
 		n, err := number(minBFDInterval, maxBFDInterval)(v)
 		return time.Duration(n) * time.Millisecond, err
 	}
-	multiplier := func(v string) (uint8, error) {
-		n, err := number(minBFDMultiplier, maxBFDMultiplier)(v)
-		return uint8(n), err
-	}
 	for _, err := range []struct {
 		name string
 		err  error
 	}{
 		{"receive interval in milliseconds", parseInto(&b.MinReceive, fields[1], interval)},
 		{"transmit interval in milliseconds", parseInto(&b.MinTransmit, fields[2], interval)},
-		{"multiplier", parseInto(&b.Multiplier, fields[3], multiplier)},
+		{"multiplier", parseInto(&b.Multiplier, fields[3], number[uint8](minBFDMultiplier, maxBFDMultiplier))},
 	} {
 		if err.err != nil {
 			return vip.BFD{}, fmt.Errorf("has a %s that %w", err.name, err.err)

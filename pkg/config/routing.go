@@ -59,15 +59,19 @@ func parseRouteType(v string) (int, error) {
 	return n, nil
 }
 
-// checkRoutingTable warns of options that have no effect without vip_routingtable.
+// checkRoutingTable clears what has no effect without vip_routingtable.
 func (p *parser) checkRoutingTable() {
-	if p.config.RoutingTable.Enable {
-		return
+	if !p.config.RoutingTable.Enable {
+		p.warnWithout("vip_routingtable", routingOptions)
+		p.config.RoutingTable = RoutingTable{}
 	}
-	for _, o := range routingOptions {
-		if s, ok := p.given[o.Env]; ok && o.Env != "vip_routingtable" && !isDefault(o, s.Value) {
-			p.warn("%s (%s) has no effect without vip_routingtable=true", s.name, s.where)
+}
+
+// warnWithout warns of each given option that has no effect without another of them.
+func (p *parser) warnWithout(enable string, options []Option) {
+	for _, o := range options {
+		if s, ok := p.given[o.Env]; ok && o.Env != enable && !isDefault(o, s.Value) {
+			p.warn("%s (%s) has no effect without %s=true", s.name, s.where, enable)
 		}
 	}
-	p.config.RoutingTable = RoutingTable{}
 }

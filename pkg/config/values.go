@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
 	"net/url"
@@ -70,21 +71,34 @@ func oneOf(words ...string) func(string) (string, error) {
 	}
 }
 
-func parseBool(v string) (bool, error) {
-	b, err := strconv.ParseBool(v)
-	if err != nil {
-		return false, errors.New("must be true or false")
-	}
-	return b, nil
-}
-
-func number(low, high int) func(string) (int, error) {
-	return func(v string) (int, error) {
+// number makes a parser of whole numbers.
+func number[N ~int | ~uint8 | ~uint16](low, high N) func(string) (N, error) {
+	return func(v string) (N, error) {
 		n, err := strconv.Atoi(v)
-		if err != nil || n < low || n > high {
+		if err != nil || n < int(low) || n > int(high) {
 			return 0, fmt.Errorf("must be a whole number from %d to %d", low, high)
 		}
-		return n, nil
+		return N(n), nil
+	}
+}
+
+// saying makes a parser with an error of its own.
+func saying[T any](wrong string, parse func(string) (T, error)) func(string) (T, error) {
+	return func(v string) (t T, err error) {
+		if t, err = parse(v); err != nil {
+			err = errors.New(wrong)
+		}
+		return t, err
+	}
+}
+
+// text makes a parser of texts that are right; else wrong is the error.
+func text(wrong string, right func(string) bool) func(string) (string, error) {
+	return func(v string) (string, error) {
+		if !right(v) {
+			return "", errors.New(wrong)
+		}
+		return v, nil
 	}
 }
 
@@ -101,21 +115,14 @@ func seconds(low, high int) func(string) (time.Duration, error) {
 	}
 }
 
-func parseAttempts(v string) (int, error) {
-	n, err := number(0, 1<<16-1)(v)
-	if err != nil {
-		return 0, errors.New("must be a whole number of tries, or 0 for no end of them")
-	}
-	return n, nil
-}
-
-func parseLogLevel(v string) (slog.Level, error) {
-	n, err := strconv.ParseInt(v, 10, 32)
-	if err != nil {
-		return 0, errors.New("must be a whole number: -4 is debug, 0 info, 4 warnings, 8 errors")
-	}
-	return slog.Level(n), nil
-}
+var (
+	parseBool     = saying("must be true or false", strconv.ParseBool)
+	parseAttempts = saying("must be a whole number of tries, or 0 for no end of them", number(0, math.MaxUint16))
+	parseLogLevel = saying("must be a whole number: -4 is debug, 0 info, 4 warnings, 8 errors",
+		number[slog.Level](math.MinInt32, math.MaxInt32))
+	parsePort       = saying("must be a port from 1 to 65535", number[uint16](1, math.MaxUint16))
+	parsePortOrNone = saying("must be a port from 1 to 65535, or 0 for none", number[uint16](0, math.MaxUint16))
+)
 
 // Below minARPPeriod ms kube-vip uses defaultARPPeriod ms: nobody wants more announcements.
 const (
@@ -135,22 +142,6 @@ func parseARPPeriod(v string) (time.Duration, error) {
 	return time.Duration(n) * time.Millisecond, nil
 }
 
-func parsePort(v string) (uint16, error) {
-	n, err := number(1, 1<<16-1)(v)
-	if err != nil {
-		return 0, errors.New("must be a port from 1 to 65535")
-	}
-	return uint16(n), nil
-}
-
-func parsePortOrNone(v string) (uint16, error) {
-	n, err := number(0, 1<<16-1)(v)
-	if err != nil {
-		return 0, errors.New("must be a port from 1 to 65535, or 0 for none")
-	}
-	return uint16(n), nil
-}
-
 // parsePortRange parses "80" and "30000-32767".
 func parsePortRange(v string) ([2]uint16, error) {
 	low, high, isRange := strings.Cut(v, "-")
@@ -166,19 +157,14 @@ func parsePortRange(v string) ([2]uint16, error) {
 }
 
 // parseLinkName checks names of links like dev_valid_name in net/core/dev.c.
-func parseLinkName(v string) (string, error) {
-	if len(v) > 15 || v == "." || v == ".." || strings.ContainsAny(v, "/: \t\n\v\f\r\x00") {
-		return "", errors.New("must be the name of a link: at most 15 bytes, without slash, colon or space")
-	}
-	return v, nil
+var parseLinkName = text("must be the name of a link: at most 15 bytes, without slash, colon or space", isLinkName)
+
+func isLinkName(v string) bool {
+	return len(v) <= 15 && v != "." && v != ".." && !strings.ContainsAny(v, "/: \t\n\v\f\r\x00")
 }
 
-func parseLinkPrefix(v string) (string, error) {
-	if _, err := parseLinkName(v); v == "" || err != nil || len(v) > 14 || strings.Contains(v, "%") {
-		return "", errors.New("must be the beginnings of names of interfaces, of at most 14 characters, with commas between")
-	}
-	return v, nil
-}
+var parseLinkPrefix = text("must be the beginnings of names of interfaces, of at most 14 characters, with commas between",
+	func(v string) bool { return v != "" && isLinkName(v) && len(v) <= 14 && !strings.Contains(v, "%") })
 
 func parseInterface(v string) (string, error) {
 	if v == Auto {
@@ -242,20 +228,13 @@ func parseNodeName(v string) (string, error) {
 	return v, nil
 }
 
-func parseNamespace(v string) (string, error) {
-	if !isLabel(v) {
-		return "", errors.New("must be one namespace: lower-case letters, digits and dashes, at most 63 of them")
-	}
-	return v, nil
-}
+const oneNamespace = "lower-case letters, digits and dashes, at most 63 of them"
 
-func parseListedNamespace(v string) (string, error) {
-	if !isLabel(v) {
-		return "", errors.New("must be namespaces with commas between: lower-case letters, digits and dashes, at most 63 " +
-			"of them")
-	}
-	return v, nil
-}
+var (
+	parseNamespace       = text("must be one namespace: "+oneNamespace, isLabel)
+	parseListedNamespace = text("must be namespaces with commas between: "+oneNamespace, isLabel)
+	parseConfigMap       = text("must be the name of a ConfigMap, or empty", isSubdomain)
+)
 
 // parseLease parses "name" and "namespace/name"; the namespace may be "".
 func parseLease(v string) (vip.Key, error) {
@@ -269,32 +248,17 @@ func parseLease(v string) (vip.Key, error) {
 	return vip.Key{Namespace: namespace, Name: name}, nil
 }
 
-func parseConfigMap(v string) (string, error) {
-	if v != "" && !isSubdomain(v) {
-		return "", errors.New("must be the name of a ConfigMap, or empty")
-	}
-	return v, nil
-}
-
 // parseClass accepts what the API server accepts in spec.loadBalancerClass.
-func parseClass(v string) (string, error) {
+var parseClass = text("must be a load balancer class such as example.com/internal, or empty", func(v string) bool {
 	prefix, name, found := strings.Cut(v, "/")
 	if !found {
 		prefix, name = "", v
 	}
-	if found && !isSubdomain(prefix) || len(name) > 63 || !qualified.MatchString(name) {
-		return "", errors.New("must be a load balancer class such as example.com/internal, or empty")
-	}
-	return v, nil
-}
+	return (!found || isSubdomain(prefix)) && len(name) <= 63 && qualified.MatchString(name)
+})
 
 func pathOf(what string) func(string) (string, error) {
-	return func(v string) (string, error) {
-		if strings.ContainsRune(v, 0) {
-			return "", errors.New("must be the path of " + what)
-		}
-		return v, nil
-	}
+	return text("must be the path of "+what, func(v string) bool { return !strings.ContainsRune(v, 0) })
 }
 
 // parseHTTPURL parses a host's HTTP or HTTPS URL without credentials; else nil.
@@ -317,12 +281,8 @@ func parseServer(v string) (string, error) {
 	return v, nil
 }
 
-func parseCheckURL(v string) (string, error) {
-	if parseHTTPURL(v) == nil {
-		return "", errors.New("must be a URL such as https://127.0.0.1:6443/readyz")
-	}
-	return v, nil
-}
+var parseCheckURL = text("must be a URL such as https://127.0.0.1:6443/readyz",
+	func(v string) bool { return parseHTTPURL(v) != nil })
 
 // off turns a listener off where an empty value means "not set".
 const off = "off"
@@ -380,13 +340,7 @@ func parsePrefix(v string) (netip.Prefix, error) {
 	return p.Masked(), nil
 }
 
-func parseGateway(v string) (netip.Addr, error) {
-	a, err := parseAddr(v)
-	if err != nil {
-		return a, errors.New("must be IP addresses with commas between, such as 192.168.1.1,fd00::1")
-	}
-	return a, nil
-}
+var parseGateway = saying("must be IP addresses with commas between, such as 192.168.1.1,fd00::1", parseAddr)
 
 // docs/why.md, "The control plane's VIP"
 var errVIPs = errors.New("must be an IP address, or one of each family with a comma between; names are not looked " +
