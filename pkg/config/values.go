@@ -163,8 +163,8 @@ func isLinkName(v string) bool {
 	return len(v) <= 15 && v != "." && v != ".." && !strings.ContainsAny(v, "/: \t\n\v\f\r\x00")
 }
 
-var parseLinkPrefix = text("must be the beginnings of names of interfaces, of at most 14 characters, with commas between",
-	func(v string) bool { return v != "" && isLinkName(v) && len(v) <= 14 && !strings.Contains(v, "%") })
+var parseLinkPrefix = text("must be the beginnings of names of interfaces, of at most 14 characters, with commas "+
+	"between", func(v string) bool { return v != "" && isLinkName(v) && len(v) <= 14 && !strings.Contains(v, "%") })
 
 func parseInterface(v string) (string, error) {
 	if v == Auto {
