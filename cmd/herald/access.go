@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/kube"
+	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // accessFlags say which API server to ask, and about what, as kubectl has them.
@@ -20,13 +22,19 @@ type accessFlags struct {
 	kubeconfig, context string
 	namespace           string
 	all                 bool
+	format              string
+	formats             []string // that format may be
 }
 
-// addAccessFlags adds --kubeconfig, --context, --namespace and --all-namespaces.
-func addAccessFlags(c *cobra.Command) *accessFlags {
+// addAccessFlags adds --kubeconfig, --context, --namespace, --all-namespaces and --output, with names of Services.
+func addAccessFlags(c *cobra.Command, formats ...string) *accessFlags {
 	a := addConnectFlags(c)
 	c.Flags().StringVarP(&a.namespace, "namespace", "n", "", "Only Services of this namespace")
 	c.Flags().BoolVarP(&a.all, "all-namespaces", "A", false, "Services of all namespaces, which is the default")
+	last := len(formats) - 1
+	c.Flags().StringVarP(&a.format, "output", "o", "", "Format: "+strings.Join(formats[:last], ", ")+" or "+formats[last])
+	a.formats = formats
+	c.ValidArgsFunction = completeServices(a)
 	return a
 }
 
@@ -43,31 +51,30 @@ func (a *accessFlags) connect() (*rest.Config, error) {
 	return kube.ConnectUser(a.kubeconfig, a.context, currentVersion())
 }
 
-// service returns namespace and name of args[0], [NAMESPACE/]NAME; without arguments the namespace, "" for all. A bare
-// name is one of --namespace, or of default.
-func (a *accessFlags) service(c *cobra.Command, args []string) (namespace, name string, err error) {
-	if a.all && a.namespace != "" {
-		return "", "", config.NewError(errors.New("--namespace and --all-namespaces exclude each other"))
-	}
-	if len(args) == 0 {
-		return a.namespace, "", nil
+// service returns the Service args[0], [NAMESPACE/]NAME; without arguments its namespace alone, "" for all. A bare name
+// is one of --namespace, or of default.
+func (a *accessFlags) service(args []string) (k vip.Key, err error) {
+	switch {
+	case a.format != "" && !slices.Contains(a.formats, a.format):
+		return k, config.NewError(fmt.Errorf("--output=%s is not known; write %s", a.format, strings.Join(a.formats, ", ")))
+	case a.all && a.namespace != "":
+		return k, config.NewError(errors.New("--namespace and --all-namespaces exclude each other"))
+	case len(args) == 0:
+		return vip.Key{Namespace: a.namespace}, nil
 	}
 	text := strings.TrimPrefix(strings.TrimPrefix(args[0], "service/"), "svc/")
 	namespace, name, found := strings.Cut(text, "/")
 	switch {
 	case !found:
-		namespace, name = a.namespace, text
-		if namespace == "" {
-			namespace = "default"
-		}
+		namespace, name = cmp.Or(a.namespace, "default"), text
 	case a.namespace != "" && a.namespace != namespace:
-		return "", "",
-			config.NewError(fmt.Errorf("--namespace is %s, but the Service is named as one of %s", a.namespace, namespace))
+		return k, config.NewError(fmt.Errorf("--namespace is %s, but the Service is named as one of %s", a.namespace,
+			namespace))
 	}
 	if name == "" || namespace == "" {
-		return "", "", config.NewError(fmt.Errorf("%q names no Service; write [NAMESPACE/]NAME", args[0]))
+		return k, config.NewError(fmt.Errorf("%q names no Service; write [NAMESPACE/]NAME", args[0]))
 	}
-	return namespace, name, nil
+	return vip.Key{Namespace: namespace, Name: name}, nil
 }
 
 // completionTimeout is how long a shell may wait for names.

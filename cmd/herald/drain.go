@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/heraldvip/herald/pkg/kube"
-	"github.com/heraldvip/herald/pkg/lease"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -182,40 +182,25 @@ type lookAt struct {
 	snapshot            kube.Snapshot // that they are of
 }
 
-// look reads the node's units. It is an error if no Herald has run there. A node lease outside the announcers'
-// namespace counts only if there is none inside: any user can write one.
+// look reads the node's units. It is an error if no Herald has run there.
 func (d *nodeDrain) look(ctx context.Context) (now lookAt, err error) {
 	if now.snapshot, err = d.read(ctx); err != nil {
 		return now, err
 	}
 	s := now.snapshot
-	v, announcers := newStatusView(s, s.At), announcersNamespace(s.Leases)
-	d.node = v.names.Of(d.node)
-	d.object = d.node
-	for _, l := range s.Leases {
-		parsed, ok := lease.ParseNodeLease(l)
-		if !ok || parsed.Name != d.node || now.state != "" && l.Namespace != announcers {
-			continue
-		}
-		n := nodeStatus{NodeLease: parsed, namespace: l.Namespace}
-		for _, o := range s.Nodes {
-			if v.names.Of(o.Name) == d.node {
-				n.node, d.object = o, o.Name
-			}
-		}
-		now.state = n.state(s.At)
-	}
-	if now.state == "" {
-		_, err := v.nodeNamed(d.node)
+	v := newStatusView(s, s.At)
+	n, err := v.nodeNamed(d.node)
+	if err != nil {
 		return now, err
 	}
+	d.node, d.object, now.state = n.Name, cmp.Or(n.node.Name, n.Name), n.state(s.At)
 	named := make(map[vip.Key]bool) // by Services
 	for i := range s.Services {
 		for _, k := range s.Services[i].LeaseKeys() {
 			named[k] = true
 		}
 	}
-	for k, c := range lease.Claims(s.Leases, announcers, s.At) {
+	for k, c := range v.claims {
 		switch {
 		case c.Foreign || c.Holder == "":
 		case c.Holder == d.node:

@@ -28,20 +28,15 @@ func explainCommand() *cobra.Command {
 			"node does, since when and why, its endpoints, Events, and what to do. With --node: the same for a node.",
 		Args: cobra.MaximumNArgs(1),
 	}
-	flags := addAccessFlags(c)
+	flags := addAccessFlags(c, "json", "yaml")
 	node := c.Flags().String("node", "", "Explain a node in place of a Service")
-	format := c.Flags().StringP("output", "o", "", "Format: json or yaml")
-	c.ValidArgsFunction = completeServices(flags)
 	_ = c.RegisterFlagCompletionFunc("node", completeNodes(flags)) // fails only for a flag that does not exist
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if err := checkFormat(*format, "json", "yaml"); err != nil {
-			return err
-		}
-		namespace, name, err := flags.service(c, args)
+		k, err := flags.service(args)
 		switch {
 		case err != nil:
 			return err
-		case (name == "") == (*node == ""):
+		case (k.Name == "") == (*node == ""):
 			return config.NewError(errors.New("name a Service as [NAMESPACE/]NAME, or a node by --node"))
 		}
 		cfg, err := flags.connect()
@@ -50,18 +45,18 @@ func explainCommand() *cobra.Command {
 		}
 		ctx, cancel := context.WithTimeout(c.Context(), snapshotTimeout)
 		defer cancel()
-		x, err := takeExplainer(ctx, cfg, namespace)
+		x, err := takeExplainer(ctx, cfg, k.Namespace)
 		if err != nil {
 			return err
 		}
 		if *node != "" {
-			return x.writeNode(c.OutOrStdout(), strings.ToLower(*node), *format)
+			return x.writeNode(c.OutOrStdout(), strings.ToLower(*node), flags.format)
 		}
-		e, err := x.service(vip.Key{Namespace: namespace, Name: name})
+		e, err := x.service(k)
 		if err != nil {
 			return err
 		}
-		return e.write(c.OutOrStdout(), *format, x.view.now)
+		return e.write(c.OutOrStdout(), flags.format, x.view.now)
 	}
 	return c
 }
@@ -146,28 +141,24 @@ func (x *explainer) service(k vip.Key) (e serviceExplanation, err error) {
 }
 
 func (x *explainer) writeNode(w io.Writer, node, format string) error {
-	node, unknown := x.view.nodeNamed(node)
-	e, _ := x.cluster.explainNode(node)
+	n, unknown := x.view.nodeNamed(node)
 	state := noHerald
-	for _, n := range x.view.nodes {
-		if n.Name == node {
-			state = n.state(x.view.now)
-		}
-	}
-	if unknown != nil && !slices.Contains(x.view.withoutHerald, node) {
+	switch {
+	case unknown == nil:
+		state = n.state(x.view.now)
+	case !slices.Contains(x.view.withoutHerald, n.Name):
 		return unknown
 	}
-	e.Node = node
+	e := x.cluster.explainNode(n.Name)
+	e.Node = n.Name
 	if format != "" {
-		text, err := encode(format, struct {
+		return encode(w, format, struct {
 			plan.NodeExplanation
 			State string `json:"state"`
 		}{e, state})
-		_, writeErr := io.WriteString(w, text)
-		return errors.Join(err, writeErr)
 	}
 	var rows []string
-	owned := 0
+	owned, could := 0, 0
 	for _, s := range e.Services {
 		able, why := "no", s.Why
 		switch {
@@ -179,6 +170,7 @@ func (x *explainer) writeNode(w io.Writer, node, format string) error {
 			}
 		case s.Able:
 			able = "yes"
+			could++
 		}
 		name := s.Service.String()
 		if s.Service == plan.ControlPlaneKey {
@@ -186,20 +178,10 @@ func (x *explainer) writeNode(w io.Writer, node, format string) error {
 		}
 		rows = append(rows, row(name, joinAddresses(s.Addresses), dash(s.Owner), able, why))
 	}
-	fmt.Fprintln(w, row("Node "+node+": "+state))
+	fmt.Fprintln(w, row("Node "+n.Name+": "+state))
 	if e.Why != "" && !strings.Contains(state, e.Why) {
 		fmt.Fprintln(w, row("VIPs of Services: "+e.Why))
 	}
-	fmt.Fprintf(w, "Services: it carries %d, and could carry %d more.\n\n", owned, countAble(e))
+	fmt.Fprintf(w, "Services: it carries %d, and could carry %d more.\n\n", owned, could)
 	return writeTable(w, "SERVICE\tVIP\tOWNER\tMAY IT\tWHY", rows)
-}
-
-// countAble returns how many more Services a node could carry.
-func countAble(e plan.NodeExplanation) (n int) {
-	for _, s := range e.Services {
-		if s.Able && !s.Carries {
-			n++
-		}
-	}
-	return n
 }

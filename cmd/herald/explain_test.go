@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"os"
 	"regexp"
@@ -189,7 +188,7 @@ func TestStatusSaysWhatHolds(t *testing.T) {
 		Nodes:  []vip.Node{{Name: "n1"}, {Name: "n2"}, {Name: "n3"}, {Name: "n9"}},
 		Events: []kube.StoredEvent{at(storedEvent("back", vip.NoEligibleNode, true, "n1: its Herald is stopping"), 2*time.Minute)},
 	}
-	r := newStatusReport(s, inNamespace(""), noon)
+	r := newStatusReport(s, vip.Key{}, noon)
 	for i, want := range []serviceStatus{{Owner: "n1"}, {Owner: "n2"}, {Problem: "its status names a VIP, but no node owns it"}} {
 		if got := r.Services[i]; got.Owner != want.Owner || got.Problem != want.Problem {
 			t.Errorf("%s: %+v", got.Service, got)
@@ -203,13 +202,13 @@ func TestStatusSaysWhatHolds(t *testing.T) {
 	// Who is fenced may have had no VIP, or one that nobody else may carry; who renews no node lease may run.
 	fenced := nodeLease("n1", time.Second, linkUp)
 	fenced.Annotations["heraldvip.io/fenced"] = "7"
-	if got := newStatusReport(kube.Snapshot{Leases: []*coordinationv1.Lease{fenced}, Services: []vip.Service{stopped}}, inNamespace(""), noon); got.Nodes[0].State != "fenced: its claims are over, and other nodes may take its VIPs" ||
+	if got := newStatusReport(kube.Snapshot{Leases: []*coordinationv1.Lease{fenced}, Services: []vip.Service{stopped}}, vip.Key{}, noon); got.Nodes[0].State != "fenced: its claims are over, and other nodes may take its VIPs" ||
 		got.Services[0].Problem != "no Herald runs on any node, or none reaches the API server" {
 		t.Errorf("a fenced node: %+v", got)
 	}
 	// A claim ends with the fence of its node: that is not the owner any more, and the Event says why there is none.
 	only := withAnswer(serviceWith("only", "10.0.0.4", "10.0.0.4"), vip.NoEligibleNode, "no ready endpoint there")
-	left := newStatusReport(kube.Snapshot{Leases: []*coordinationv1.Lease{fenced, nodeLease("n2", time.Second, linkUp), claimedLease("only", "n1", "", "")}, Services: []vip.Service{only}}, inNamespace(""), noon)
+	left := newStatusReport(kube.Snapshot{Leases: []*coordinationv1.Lease{fenced, nodeLease("n2", time.Second, linkUp), claimedLease("only", "n1", "", "")}, Services: []vip.Service{only}}, vip.Key{}, noon)
 	if x := left.Services[0]; x.Owner != "" || x.Problem != "NoEligibleNode: no ready endpoint there" || left.Nodes[0].VIPs != 0 {
 		t.Errorf("the VIP of a fenced node: %+v, %+v", x, left.Nodes)
 	}
@@ -217,12 +216,12 @@ func TestStatusSaysWhatHolds(t *testing.T) {
 	off := serviceWith("off", "10.9.9.9", "10.9.9.9")
 	hint := storedEvent("off", vip.AddressOffLink, false, "10.9.9.9 is in none of the networks that node n2 has on eth0")
 	hint.At = noon
-	told := newStatusReport(kube.Snapshot{Leases: []*coordinationv1.Lease{nodeLease("n2", time.Second, linkUp), claimedLease("off", "n2", "", "")}, Services: []vip.Service{off}, Events: []kube.StoredEvent{hint}}, inNamespace(""), noon)
+	told := newStatusReport(kube.Snapshot{Leases: []*coordinationv1.Lease{nodeLease("n2", time.Second, linkUp), claimedLease("off", "n2", "", "")}, Services: []vip.Service{off}, Events: []kube.StoredEvent{hint}}, vip.Key{}, noon)
 	if x := told.Services[0]; x.Problem != "" || !x.OffLink || told.wrong() {
 		t.Errorf("the VIP of another network: %+v", x)
 	}
 	// No Event counts that Heralds left which have been killed since.
-	later := newStatusReport(s, inNamespace(""), noon.Add(time.Hour))
+	later := newStatusReport(s, vip.Key{}, noon.Add(time.Hour))
 	for i, want := range []string{"its owner n1: silent for", "no Herald runs on any node", "no Herald runs on any node"} {
 		if got := later.Services[i].Problem; !strings.HasPrefix(got, want) {
 			t.Errorf("an hour later: %s: got %q, want %q", later.Services[i].Service, got, want)
@@ -237,7 +236,7 @@ func TestStatusSaysWhatHolds(t *testing.T) {
 func TestStatusAdviceWithoutHerald(t *testing.T) {
 	s := kube.Snapshot{Services: []vip.Service{serviceWith("web", "10.0.0.1", "")}}
 	var b strings.Builder
-	check.OK(t, newStatusReport(s, inNamespace(""), noon).writeTables(&b, false))
+	check.OK(t, newStatusReport(s, vip.Key{}, noon).writeTables(&b, false))
 	if !regexp.MustCompile(`(?m)^REASON +SERVICES +WHAT TO DO\n- +default/web +look at its Pods`).MatchString(b.String()) {
 		t.Errorf("got\n%s", &b)
 	}
@@ -252,7 +251,7 @@ func TestStatusCommand(t *testing.T) {
 	broken.Leases = well.Leases[:1]
 	run := func(o statusOptions, s kube.Snapshot) (string, error) {
 		var b strings.Builder
-		err := o.run(t.Context(), &b, func(context.Context) (statusReport, error) { return newStatusReport(s, inNamespace(""), noon), nil })
+		err := o.write(&b, newStatusReport(s, vip.Key{}, noon))
 		return b.String(), err
 	}
 	for _, format := range []string{"json", "yaml", "wide", ""} {
@@ -294,8 +293,8 @@ func TestServiceArgument(t *testing.T) {
 		if tt.arg != "" {
 			args = append(args, tt.arg)
 		}
-		namespace, name, err := tt.flags.service(nil, args)
-		got := namespace + "/" + name
+		k, err := tt.flags.service(args)
+		got := k.Namespace + "/" + k.Name
 		if err != nil {
 			if got = "error"; status(err) != 2 {
 				t.Errorf("%s: exit status %d", tt.arg, status(err))
@@ -318,7 +317,7 @@ func TestOneAnswer(t *testing.T) {
 			web := withAnswer(serviceWith("web", "", ""), r.Reason, "because of this")
 			want := plan.NewAnswer(web.Key, r.Reason, "because of this")
 			s := kube.Snapshot{Services: []vip.Service{web}, Leases: []*coordinationv1.Lease{nodeLease("n1", time.Second, linkUp)}, Nodes: []vip.Node{{Name: "n1"}}}
-			row := newStatusReport(s, inNamespace(""), noon).Services[0]
+			row := newStatusReport(s, vip.Key{}, noon).Services[0]
 			if row.Problem != want.String() || row.Reason != r.Reason || row.Advice != want.Advice {
 				t.Errorf("status: %+v", row)
 			}

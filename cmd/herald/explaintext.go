@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -13,9 +14,7 @@ import (
 
 func (e *serviceExplanation) write(w io.Writer, format string, now time.Time) error {
 	if format != "" {
-		text, err := encode(format, e)
-		_, writeErr := io.WriteString(w, text)
-		return errors.Join(err, writeErr)
+		return encode(w, format, e)
 	}
 	lines := e.lines(now)
 	for i, l := range lines {
@@ -98,10 +97,7 @@ func (e *serviceExplanation) endpointsLine() string {
 	if e.Endpoints.WithoutNode {
 		parts = append(parts, "one or more that name no node")
 	}
-	text := "Endpoints: " + dash(strings.Join(parts, "; "))
-	if len(parts) == 0 {
-		text = "Endpoints: none that is ready"
-	}
+	text := "Endpoints: " + cmp.Or(strings.Join(parts, "; "), "none that is ready")
 	if e.Local {
 		text += " (externalTrafficPolicy Local: only a node with one may carry it)"
 	}

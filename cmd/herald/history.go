@@ -33,15 +33,10 @@ func historyCommand() *cobra.Command {
 			"written in its place; - if the node gave the VIP away itself, or it is not known.",
 		Args: cobra.MaximumNArgs(1),
 	}
-	flags := addAccessFlags(c)
+	flags := addAccessFlags(c, "json", "yaml")
 	since := c.Flags().Duration("since", 24*time.Hour, "Only moves that are not older")
-	format := c.Flags().StringP("output", "o", "", "Format: json or yaml")
-	c.ValidArgsFunction = completeServices(flags)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if err := checkFormat(*format, "json", "yaml"); err != nil {
-			return err
-		}
-		namespace, name, err := flags.service(c, args)
+		of, err := flags.service(args)
 		if err != nil {
 			return err
 		}
@@ -54,7 +49,7 @@ func historyCommand() *cobra.Command {
 		}
 		ctx, cancel := context.WithTimeout(c.Context(), snapshotTimeout)
 		defer cancel()
-		s, err := kube.TakeAllowedSnapshot(ctx, cfg, namespace)
+		s, err := kube.TakeAllowedSnapshot(ctx, cfg, of.Namespace)
 		if err != nil {
 			return err
 		}
@@ -63,16 +58,13 @@ func historyCommand() *cobra.Command {
 			return err
 		}
 		from := time.Now().Add(-*since)
-		r.Moves = slices.DeleteFunc(r.Moves, func(m vip.Move) bool {
-			return m.At.Before(from) || namespace != "" && m.Service.Namespace != namespace || name != "" &&
-				m.Service.Name != name
-		})
-		if name != "" && len(r.Moves) == 0 { // of one that was deleted there may be some
-			if err := checkExists(s.Services, vip.Key{Namespace: namespace, Name: name}); err != nil {
+		r.Moves = slices.DeleteFunc(r.Moves, func(m vip.Move) bool { return m.At.Before(from) || !isOf(m.Service, of) })
+		if of.Name != "" && len(r.Moves) == 0 { // of one that was deleted there may be some
+			if err := checkExists(s.Services, of); err != nil {
 				return err
 			}
 		}
-		return r.write(c.OutOrStdout(), *format)
+		return r.write(c.OutOrStdout(), flags.format)
 	}
 	return c
 }
@@ -118,9 +110,7 @@ func serviceMoves(units []vip.Move, services []vip.Service) []vip.Move {
 
 func (r *historyReport) write(w io.Writer, format string) error {
 	if format != "" {
-		text, err := encode(format, r)
-		_, writeErr := io.WriteString(w, text)
-		return errors.Join(err, writeErr)
+		return encode(w, format, r)
 	}
 	var rows []string
 	for _, m := range r.Moves {

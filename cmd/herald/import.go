@@ -123,13 +123,17 @@ func (i *importer) dropRefused(r *migrate.Result) {
 	}
 }
 
+// readInput reads a file, or, if that is -, standard input.
+func readInput(name string, stdin io.Reader) ([]byte, error) {
+	if name == "-" {
+		return io.ReadAll(stdin)
+	}
+	return os.ReadFile(name)
+}
+
 func (i *importer) read(ctx context.Context, files []string, stdin io.Reader) (objects []json.RawMessage, err error) {
 	for _, name := range files {
-		read := func() ([]byte, error) { return os.ReadFile(name) }
-		if name == "-" {
-			read = func() ([]byte, error) { return io.ReadAll(stdin) }
-		}
-		text, err := read()
+		text, err := readInput(name, stdin)
 		if err != nil {
 			return nil, err
 		}

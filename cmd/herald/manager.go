@@ -100,16 +100,14 @@ type node struct {
 // newNode makes all rooms. It waits for a kubeconfig, or ctx's error.
 func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, error) {
 	kube.LogLibrary(log)
-	n := &node{cfg: cfg, log: log, options: publishedOptions(cfg),
-		history: agent.NewHistory(log)}
+	n := &node{cfg: cfg, log: log, options: publishedOptions(cfg), history: agent.NewHistory(log)}
 	wake := mailbox.NewSignal() // of the leases
 	var servers *kube.Servers
 	if cfg.ControlPlane.Enable {
 		servers = kube.NewServers(cfg.ControlPlane.Port, n.ownAddresses)
 	}
-	access, where,
-		err := kube.AwaitConfig(ctx,
-		kube.Access{File: cfg.Kube.ConfigFile, Server: cfg.Kube.Server, Version: currentVersion(), Servers: servers}, log)
+	access, where, err := kube.AwaitConfig(ctx, kube.Access{File: cfg.Kube.ConfigFile, Server: cfg.Kube.Server,
+		Version: currentVersion(), Servers: servers}, log)
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +140,8 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 		return nil, err
 	}
 	n.announcer = l2.New(l2.Options{
-		Log: log, Poke: poke, PokeNow: n.pokeNow, Tenure: tenure, Rate: cfg.ARP.Period, Links: n.links.Links,
+		Log: log, Poke: poke, PokeNow: func() { n.agent.PokeNow() }, Tenure: tenure, Rate: cfg.ARP.Period,
+		Links: n.links.Links,
 	})
 	n.checker = health.NewChecker(log, poke)
 	n.dataPlane = health.NewDataPlane(health.DataPlaneOptions{
@@ -154,7 +153,7 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 	n.wireOwnership(cfg, wake, poke)
 	n.mapper, n.speaker, n.nft, n.table = n.newMapper(), n.newSpeaker(), nft.New(log), n.newTable()
 	n.pools = pool.NewAssigner(addressRest, poke)
-	n.agent = n.newAgent()
+	n.agent = agent.New(n.agentOptions())
 	n.newServer()
 	return n, nil
 }
@@ -190,11 +189,6 @@ func namedLeases(cfg config.Config) (leases []vip.Key) {
 	}
 	return leases
 }
-
-// pokeNow is agent.PokeNow, for rooms made before the agent.
-func (n *node) pokeNow() { n.agent.PokeNow() }
-
-func (n *node) newAgent() *agent.Agent { return agent.New(n.agentOptions()) }
 
 // agentOptions hands rooms only if enabled, but egress always: an earlier process may have left some.
 func (n *node) agentOptions() agent.Options {

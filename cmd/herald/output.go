@@ -1,40 +1,28 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
-	"fmt"
 	"io"
 	"os"
-	"slices"
-	"strings"
 
 	"golang.org/x/term"
 	"sigs.k8s.io/yaml"
-
-	"github.com/heraldvip/herald/pkg/config"
 )
 
-// checkFormat returns an error if --output is neither "" nor known.
-func checkFormat(format string, known ...string) error {
-	if format == "" || slices.Contains(known, format) {
-		return nil
-	}
-	return config.NewError(fmt.Errorf("--output=%s is not known; write %s", format, strings.Join(known, ", ")))
-}
-
-// encode returns v as JSON or YAML.
-func encode(format string, v any) (string, error) {
+// encode writes v as JSON or YAML.
+func encode(w io.Writer, format string, v any) error {
 	if format == "yaml" {
 		text, err := yaml.Marshal(v)
-		return string(text), err
+		if err != nil {
+			return err
+		}
+		_, err = w.Write(text)
+		return err
 	}
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
+	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
-	err := e.Encode(v)
-	return b.String(), err
+	return e.Encode(v)
 }
 
 // isTerminal reports whether w is a terminal that wants colors (https://no-color.org).

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -77,11 +76,7 @@ func poolsCheckCommand() *cobra.Command {
 		Args: oneArgument("FILE, a ConfigMap in YAML or - for standard input"),
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
-		read := func() ([]byte, error) { return os.ReadFile(args[0]) }
-		if args[0] == "-" {
-			read = func() ([]byte, error) { return io.ReadAll(c.InOrStdin()) }
-		}
-		text, err := read()
+		text, err := readInput(args[0], c.InOrStdin())
 		if err != nil {
 			return err
 		}

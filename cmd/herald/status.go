@@ -105,24 +105,25 @@ func newStatusView(s kube.Snapshot, now time.Time) statusView {
 	return v
 }
 
-// nodeNamed returns Herald's name of a node, given maybe by its Node's; an error lists all names.
-func (v *statusView) nodeNamed(name string) (string, error) {
-	name = v.names.Of(name)
+// nodeNamed returns a node by Herald's name, or its Node's; an error lists all names, and the node has only its own.
+func (v *statusView) nodeNamed(name string) (nodeStatus, error) {
+	unknown := nodeStatus{}
+	unknown.Name = v.names.Of(name)
 	var all []string
 	for _, n := range v.nodes {
-		if n.Name == name {
-			return name, nil
+		if n.Name == unknown.Name {
+			return n, nil
 		}
 		all = append(all, n.Name)
 	}
-	return name, fmt.Errorf("no Herald runs on a node %q; it runs on %s", name, cmp.Or(abbreviate(all), "none"))
+	return unknown, fmt.Errorf("no Herald runs on a node %q; it runs on %s", unknown.Name,
+		cmp.Or(abbreviate(all), "none"))
 }
 
 func (v *statusView) members() (all []vip.Member) {
 	for _, n := range v.nodes {
 		if n.namespace == v.announcers {
-			all = append(all,
-				vip.Member{Name: n.Name, Epoch: n.Epoch, Info: n.Info, Alive: !n.Fenced && v.now.Sub(n.RenewedAt) <= n.Duration})
+			all = append(all, vip.Member{Name: n.Name, Epoch: n.Epoch, Info: n.Info, Alive: n.runs(v.now)})
 		}
 	}
 	return all
@@ -175,7 +176,7 @@ func nodeLeases(s kube.Snapshot) (all []lease.NodeLease) {
 // mayOwnWithoutLease reports whether a live node may announce Services that have no lease of their own.
 func (v statusView) mayOwnWithoutLease(node string) bool {
 	i := slices.IndexFunc(v.nodes, func(n nodeStatus) bool { return n.Name == node })
-	if i < 0 || v.nodes[i].Fenced || v.now.Sub(v.nodes[i].RenewedAt) > v.nodes[i].Duration {
+	if i < 0 || !v.nodes[i].runs(v.now) {
 		return false
 	}
 	_, shared := v.sharedFor[node]
@@ -253,7 +254,7 @@ func (v statusView) problem(s *vip.Service, owner string, since time.Time) (prob
 			"kubectl -n %[1]s logs -l app.kubernetes.io/name=herald"
 		return noHeraldAtAll, "", fmt.Sprintf(look, cmp.Or(v.announcers, "kube-system"))
 	}
-	a := v.answer(s, owner, since)
+	a := v.answer(s, since)
 	if s.Ignore {
 		return "ignored (kube-vip.io/ignore)", a.Reason, ""
 	}
@@ -302,7 +303,7 @@ func (v statusView) refusal(s *vip.Service, missing string) plan.Answer {
 }
 
 // answer returns what plan.AnswerAbout says, or what was seen on the wire since: only Events tell that.
-func (v statusView) answer(s *vip.Service, owner string, since time.Time) plan.Answer {
+func (v statusView) answer(s *vip.Service, since time.Time) plan.Answer {
 	reason, message := v.verdict(s)
 	a := plan.AnswerAbout(s, reason, message)
 	if a.Level != plan.Fine || s.Ignore {

@@ -37,7 +37,7 @@ func nodeLease(node string, silent time.Duration, info string) *coordinationv1.L
 
 // writeStatus writes the status of a namespace, "" for all, as tables.
 func writeStatus(w io.Writer, s kube.Snapshot, namespace string, now time.Time) error {
-	return newStatusReport(s, inNamespace(namespace), now).writeTables(w, false)
+	return newStatusReport(s, vip.Key{Namespace: namespace}, now).writeTables(w, false)
 }
 
 // tableOf is the table in which a node has a Service since a minute.
@@ -166,7 +166,7 @@ func TestStatusOfLabelledNodes(t *testing.T) {
 			Leases: []*coordinationv1.Lease{nodeLease("cp1", time.Second, tt.info), nodeLease("w1", time.Second, up), nodeLease("w2", time.Second, up)},
 			Nodes:  []vip.Node{{Name: "cp1", ExclusionLabel: exclusionLabel}, {Name: "w1", ExclusionLabel: tt.others}, {Name: "w2", ExclusionLabel: tt.others}},
 		}
-		r := newStatusReport(s, inNamespace(""), noon)
+		r := newStatusReport(s, vip.Key{}, noon)
 		if n := r.Nodes[0]; n.State != tt.want || n.Barred != strings.HasPrefix(tt.want, "carries no") || r.wrong() != n.Barred {
 			t.Errorf("%s: %+v, wrong: %t", tt.name, n, r.wrong())
 		}
@@ -296,7 +296,7 @@ func TestStatusOfManyForgedLeases(t *testing.T) {
 		forged.Namespace = "tenant"
 		s.Leases = append(s.Leases, forged)
 	}
-	report := newStatusReport(s, inNamespace(""), noon)
+	report := newStatusReport(s, vip.Key{}, noon)
 	if report.wrong() {
 		t.Error("forged Leases make herald status --exit-status fail")
 	}
@@ -309,7 +309,7 @@ func TestStatusOfManyForgedLeases(t *testing.T) {
 		s.Services = append(s.Services, withAnswer(serviceWith(fmt.Sprintf("x%03d", i), "10.0.0.1", ""), vip.AddressConflict, "10.0.0.1: in use"))
 	}
 	b.Reset()
-	check.OK(t, newStatusReport(s, inNamespace(""), noon).writeTables(&b, false))
+	check.OK(t, newStatusReport(s, vip.Key{}, noon).writeTables(&b, false))
 	if !regexp.MustCompile(`\nREASON +SERVICES +WHAT TO DO\nAddressConflict +default/x000, .*default/x004 and 295 more +ask for another address.*\n\nNODE`).MatchString(b.String()) {
 		t.Errorf("what to do about 300 Services is\n%s", &b)
 	}
@@ -367,7 +367,7 @@ func TestStatusByTheClockOfTheAPIServer(t *testing.T) {
 		unmanaged.ManagedFields = nil
 		r := check.Value(takeStatus(t.Context(), fakeAPI(t, server,
 			renewed("n1", 2*time.Second, 0), renewed("n2", 2*time.Second, -40*time.Second), renewed("n3", 2*time.Second, 40*time.Second),
-			renewed("n4", time.Minute, 0), renewed("n5", time.Minute, time.Minute), unmanaged), "", ""))(t)
+			renewed("n4", time.Minute, 0), renewed("n5", time.Minute, time.Minute), unmanaged), vip.Key{}))(t)
 		got := make(map[string]string)
 		for _, n := range r.Nodes {
 			got[n.Node], _, _ = strings.Cut(n.State, " ")

@@ -21,7 +21,6 @@ const snapshotTimeout = 30 * time.Second
 var errSomethingWrong = errors.New("something is wrong, see above")
 
 type statusOptions struct {
-	access     *accessFlags
 	format     string // "", wide, json or yaml
 	exitStatus bool
 	color      bool
@@ -39,45 +38,39 @@ func statusCommand() *cobra.Command {
 			"left out, and named.",
 		Args: cobra.MaximumNArgs(1),
 	}
-	o.access = addAccessFlags(c)
-	c.Flags().StringVarP(&o.format, "output", "o", "", "Format: wide, json or yaml")
+	flags := addAccessFlags(c, "wide", "json", "yaml")
 	c.Flags().BoolVar(&o.exitStatus, "exit-status", false, "End with status 3 if something is wrong")
-	c.ValidArgsFunction = completeServices(o.access)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if err := checkFormat(o.format, "wide", "json", "yaml"); err != nil {
-			return err
-		}
-		namespace, name, err := o.access.service(c, args)
+		of, err := flags.service(args)
 		if err != nil {
 			return err
 		}
-		cfg, err := o.access.connect()
+		cfg, err := flags.connect()
 		if err != nil {
 			return err
 		}
-		o.color = isTerminal(c.OutOrStdout())
-		return o.run(c.Context(), c.OutOrStdout(),
-			func(ctx context.Context) (statusReport, error) { return takeStatus(ctx, cfg, namespace, name) })
+		report, err := takeStatus(c.Context(), cfg, of)
+		if err != nil {
+			return err
+		}
+		o.format, o.color = flags.format, isTerminal(c.OutOrStdout())
+		return o.write(c.OutOrStdout(), report)
 	}
 	return c
 }
 
-// takeStatus reads the status of a namespace, "" for all; or of a named Service.
-func takeStatus(ctx context.Context, cfg *rest.Config, namespace, name string) (statusReport, error) {
+// takeStatus reads the status of a Service, or of all in a namespace, or of all.
+func takeStatus(ctx context.Context, cfg *rest.Config, of vip.Key) (r statusReport, err error) {
 	ctx, cancel := context.WithTimeout(ctx, snapshotTimeout)
 	defer cancel()
-	s, err := kube.TakeAllowedSnapshot(ctx, cfg, namespace)
+	s, err := kube.TakeAllowedSnapshot(ctx, cfg, of.Namespace)
+	if err == nil && of.Name != "" {
+		err = checkExists(s.Services, of)
+	}
 	if err != nil {
-		return statusReport{}, err
+		return r, err
 	}
-	if name != "" {
-		k := vip.Key{Namespace: namespace, Name: name}
-		if err := checkExists(s.Services, k); err != nil {
-			return statusReport{}, err
-		}
-		return newStatusReport(s, func(x vip.Key) bool { return x == k }, s.At), nil
-	}
-	return newStatusReport(s, inNamespace(namespace), s.At), nil
+	return newStatusReport(s, of, s.At), nil
 }
 
 // checkExists returns an error, with equal names elsewhere, if k is missing.
@@ -97,25 +90,21 @@ func checkExists(all []vip.Service, k vip.Key) error {
 	return fmt.Errorf("there is no Service of type LoadBalancer %s, but %s", k, abbreviate(others))
 }
 
-// inNamespace returns whether a Service is of a namespace, "" for all.
-func inNamespace(namespace string) func(vip.Key) bool {
-	return func(k vip.Key) bool { return namespace == "" || k.Namespace == namespace }
+// isOf reports whether k is the Service of, or, without a name, in that namespace, "" for all.
+func isOf(k, of vip.Key) bool {
+	return (of.Namespace == "" || k.Namespace == of.Namespace) && (of.Name == "" || k.Name == of.Name)
 }
 
-func (o *statusOptions) run(ctx context.Context, w io.Writer, take func(context.Context) (statusReport, error)) error {
-	report, err := take(ctx)
-	if err != nil {
-		return err
+// write writes the report; with exitStatus it is an error if something is wrong.
+func (o statusOptions) write(w io.Writer, r statusReport) (err error) {
+	if o.format == "json" || o.format == "yaml" {
+		err = encode(w, o.format, r)
+	} else {
+		r.color = o.color
+		err = r.writeTables(w, o.format == "wide")
 	}
-	text, err := o.render(report)
-	if err != nil {
-		return err
+	if err == nil && o.exitStatus && r.wrong() {
+		err = errSomethingWrong
 	}
-	if _, err := io.WriteString(w, text); err != nil {
-		return err
-	}
-	if o.exitStatus && report.wrong() {
-		return errSomethingWrong
-	}
-	return nil
+	return err
 }

@@ -67,12 +67,12 @@ type sessionStatus struct {
 	vip.BGPSession
 }
 
-// newStatusReport makes the report of wanted Services at now; others count too: they may have addresses of these.
-func newStatusReport(s kube.Snapshot, wanted func(vip.Key) bool, now time.Time) statusReport {
+// newStatusReport makes the report of Services (isOf) at now; others count too: they may have addresses of these.
+func newStatusReport(s kube.Snapshot, of vip.Key, now time.Time) statusReport {
 	v := newStatusView(s, now)
 	r := statusReport{Services: []serviceStatus{}, Nodes: []nodeReport{}, Missing: s.Missing, now: now}
 	for i := range s.Services {
-		if !wanted(s.Services[i].Key) {
+		if !isOf(s.Services[i].Key, of) {
 			continue
 		}
 		r.Services = append(r.Services, v.service(&s.Services[i]))
@@ -81,7 +81,7 @@ func newStatusReport(s kube.Snapshot, wanted func(vip.Key) bool, now time.Time) 
 				dhcpLeaseStatus{s.Services[i].Key.String(), fmt.Sprintf("%s/%d", l.Addr, l.Bits), l.MAC, l.Server, l.Expires})
 		}
 	}
-	if x, ok := v.controlPlane(); ok && wanted(vip.Key{}) {
+	if x, ok := v.controlPlane(); ok && isOf(vip.Key{}, of) {
 		r.Services = append(r.Services, x)
 	}
 	for _, n := range v.nodes {
@@ -118,16 +118,6 @@ func (r statusReport) wrong() bool {
 		}
 	}
 	return !herald
-}
-
-func (o *statusOptions) render(r statusReport) (string, error) {
-	if o.format == "json" || o.format == "yaml" {
-		return encode(o.format, r)
-	}
-	var b strings.Builder
-	r.color = o.color
-	err := r.writeTables(&b, o.format == "wide")
-	return b.String(), err
 }
 
 // maxWithoutHerald is how many nodes without a Herald a table names.

@@ -82,17 +82,17 @@ func rulesOf(o *vip.NodeOptions, announcers string) plan.Rules {
 }
 
 // explainNode is plan.ExplainNode, by controlPlane for that VIP.
-func (c *clusterView) explainNode(node string) (e plan.NodeExplanation, ok bool) {
-	e, ok = plan.ExplainNode(c.rules, c.world, node)
+func (c *clusterView) explainNode(node string) plan.NodeExplanation {
+	e, ok := plan.ExplainNode(c.rules, c.world, node)
 	if !ok || c.controlPlane.ControlPlane == nil {
-		return e, ok
+		return e
 	}
 	isControlPlane := func(s plan.ServiceSuitability) bool { return s.Service == plan.ControlPlaneKey }
 	// with svc_enable=false, so that no other Service is in it
 	cp, _ := plan.ExplainNode(c.controlPlane, c.world, node)
 	// it has no namespace, so it is the first
 	e.Services = append(cp.Services, slices.DeleteFunc(e.Services, isControlPlane)...)
-	return e, ok
+	return e
 }
 
 func keyOf(text string) vip.Key {
@@ -116,8 +116,7 @@ func publishedPools(s kube.Snapshot) vip.Key {
 // onlyOn returns texts of what only the node may carry, and why.
 func onlyOn(s kube.Snapshot, node string, now time.Time) (all []string) {
 	c := observe(s, nil, now)
-	e, _ := c.explainNode(node)
-	for _, x := range e.Services {
+	for _, x := range c.explainNode(node).Services {
 		if !x.Carries || x.Others > 0 {
 			continue
 		}
