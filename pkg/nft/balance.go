@@ -50,12 +50,9 @@ var balanced = purpose[vip.BalancedServer]{
 		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port), a.To.Compare(b.To))
 	},
 	maps: func(f family, _ []vip.BalancedServer) []*nftables.Set {
-		set := func(name string, parts ...nftables.SetDatatype) *nftables.Set {
-			return f.setOf("herald_api_servers", name, parts...)
-		}
 		return []*nftables.Set{
-			set("balanced", f.addr, nftables.TypeInetService), f.servers(),
-			set("balanced_ports", nftables.TypeInetService), set("targets", f.addr, nftables.TypeInetService),
+			f.setOf("balanced", f.addr, nftables.TypeInetService), f.servers(),
+			f.setOf("balanced_ports", nftables.TypeInetService), f.setOf("targets", f.addr, nftables.TypeInetService),
 		}
 	},
 	build: buildBalanced, elements: balancedElements,
@@ -63,7 +60,7 @@ var balanced = purpose[vip.BalancedServer]{
 
 // servers is the map from a number less than slots to an API server.
 func (f family) servers() *nftables.Set {
-	set := f.setOf("herald_api_servers", "servers", nftables.TypeInteger)
+	set := f.setOf("servers", nftables.TypeInteger)
 	set.IsMap, set.DataType = true, nftables.MustConcatSetType(f.addr, nftables.TypeInetService)
 	return set
 }
@@ -98,7 +95,7 @@ func buildBalanced(c *nftables.Conn, f family, table *nftables.Table, sets []*nf
 		})
 		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: slices.Concat(matchTCP(), []expr.Any{
 			f.loadDestination(), loadDestinationPort(f.part(1)),
-			&expr.Lookup{SourceRegister: first, SetName: sets[0].Name, SetID: sets[0].ID},
+			in(sets[0]),
 			&expr.Fib{Register: third, FlagDADDR: true, ResultADDRTYPE: true},
 			&expr.Cmp{Op: expr.CmpOpEq, Register: third, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
 			&expr.Numgen{Register: first, Modulus: slots, Type: unix.NFT_NG_INCREMENTAL}, lookUp(sets[1]),
@@ -110,15 +107,10 @@ func buildBalanced(c *nftables.Conn, f family, table *nftables.Table, sets []*nf
 		Table: table, Name: "postrouting", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting,
 		Priority: nftables.ChainPriorityRef(90), // before others'
 	})
-	dnat := binaryutil.NativeEndian.PutUint32(1 << 5) // IPS_DST_NAT
-	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: slices.Concat(matchTCP(), []expr.Any{
-		&expr.Ct{Key: expr.CtKeySTATUS, Register: first},
-		&expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 4, Mask: dnat, Xor: make([]byte, 4)},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: first, Data: make([]byte, 4)},
-		&expr.Ct{Key: expr.CtKeyPROTODST, Register: first}, // of the original direction
-		&expr.Lookup{SourceRegister: first, SetName: sets[2].Name, SetID: sets[2].ID},
-		f.loadDestination(), loadDestinationPort(f.part(1)),
-		&expr.Lookup{SourceRegister: first, SetName: sets[3].Name, SetID: sets[3].ID},
-		&expr.Masq{},
-	})})
+	const dnat = 1 << 5 // IPS_DST_NAT
+	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: slices.Concat(matchTCP(),
+		matchBits(&expr.Ct{Key: expr.CtKeySTATUS, Register: first}, dnat, expr.CmpOpNeq), []expr.Any{
+			&expr.Ct{Key: expr.CtKeyPROTODST, Register: first}, in(sets[2]), // of the original direction
+			f.loadDestination(), loadDestinationPort(f.part(1)), in(sets[3]), &expr.Masq{},
+		})})
 }

@@ -68,19 +68,18 @@ const fixedEgressSets = 4
 
 // egressSets describes the fixed sets of the table, and four for each entry.
 func egressSets(f family, entries []vip.Egress) []*nftables.Set {
-	table := f.table("herald_egress")
 	interval := func(name string) *nftables.Set {
-		return &nftables.Set{Table: table, Name: name, KeyType: f.addr, Interval: true}
+		return &nftables.Set{Name: name, KeyType: f.addr, Interval: true}
 	}
 	ports := func(name string) *nftables.Set {
-		return &nftables.Set{Table: table, Name: name, Concatenation: true,
+		return &nftables.Set{Name: name, Concatenation: true,
 			KeyType: nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService)}
 	}
 	pods := func(name string) *nftables.Set {
-		return &nftables.Set{Table: table, Name: name, KeyType: f.addr, IsMap: true, DataType: nftables.TypeVerdict,
+		return &nftables.Set{Name: name, KeyType: f.addr, IsMap: true, DataType: nftables.TypeVerdict,
 			HasTimeout: true, Timeout: vip.EgressTimeout}
 	}
-	routed := &nftables.Set{Table: table, Name: "routed", KeyType: f.addr, HasTimeout: true, Timeout: vip.EgressTimeout}
+	routed := &nftables.Set{Name: "routed", KeyType: f.addr, HasTimeout: true, Timeout: vip.EgressTimeout}
 	all := []*nftables.Set{interval("internal"), pods("own"), pods("elsewhere"), routed}
 	for i := range f.entries(entries) {
 		n := fmt.Sprint("_", i)
@@ -104,22 +103,16 @@ func egressElements(f family, entries []vip.Egress) [][]nftables.SetElement {
 	if len(entries) > 0 {
 		all[0] = f.intervals(entries[0].Internal)
 	}
-	seen := [3]map[netip.Addr]bool{1: {}, 2: {}}
 	for i, x := range entries {
-		of := 1
+		of, verdict := 1, &expr.Verdict{Kind: expr.VerdictGoto, Chain: egressChain(i)}
 		if x.Via.IsValid() {
 			of = 2
 		}
 		for _, pod := range x.Pods {
-			if seen[of][pod] {
-				continue
-			}
-			seen[of][pod] = true
+			all[of] = append(all[of], nftables.SetElement{Key: pod.AsSlice(), VerdictData: verdict})
 			if of == 2 {
 				all[3] = append(all[3], nftables.SetElement{Key: pod.AsSlice()})
 			}
-			all[of] = append(all[of],
-				nftables.SetElement{Key: pod.AsSlice(), VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: egressChain(i)}})
 		}
 		all = append(all, f.intervals(x.DeniedNetworks), f.intervals(x.AllowedNetworks), portElements(x.DestinationPorts),
 			portElements(x.SourcePorts))
@@ -129,12 +122,10 @@ func egressElements(f family, entries []vip.Egress) [][]nftables.SetElement {
 
 func egressChain(i int) string { return fmt.Sprint("vip_", i) }
 
-// portElements returns ports with their protocols, each once.
+// portElements returns ports with their protocols.
 func portElements(ports []vip.Port) (all []nftables.SetElement) {
-	seen := make(map[vip.Port]bool)
 	for _, p := range ports {
-		if number, known := protocols[p.Protocol]; known && !seen[p] {
-			seen[p] = true
+		if number, known := protocols[p.Protocol]; known {
 			all = append(all, nftables.SetElement{Key: append([]byte{number, 0, 0, 0}, portPart(p.Port)...)})
 		}
 	}
@@ -191,21 +182,20 @@ func buildEgress(c *nftables.Conn, f family, table *nftables.Table, sets []*nfta
 		Table: table, Name: "postrouting", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting,
 		Priority: nftables.ChainPriorityRef(90),
 	})
-	add(post, slices.Concat([]expr.Any{source, matches(sets[3])},
-		matchBits(&expr.Meta{Key: expr.MetaKeyMARK, Register: first}, EgressMark), []expr.Any{
+	add(post, slices.Concat([]expr.Any{source, in(sets[3])},
+		matchBits(&expr.Meta{Key: expr.MetaKeyMARK, Register: first}, EgressMark, expr.CmpOpNeq), []expr.Any{
 			source, &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(f.id), RegAddrMin: first},
 		})...)
-	add(post, f.loadDestination(), matches(sets[0]), accept)
+	add(post, f.loadDestination(), in(sets[0]), accept)
 	add(post, source, verdict(sets[1]))
 }
 
 func (f family) egressPrerouting(sets []*nftables.Set) [][]expr.Any {
 	accept := &expr.Verdict{Kind: expr.VerdictAccept}
 	return [][]expr.Any{
-		{&expr.Ct{Key: expr.CtKeyDIRECTION, Register: first}, &expr.Cmp{Op: expr.CmpOpEq, Register: first, Data: []byte{1}},
-			accept},
-		append(matchBits(&expr.Ct{Key: expr.CtKeySTATUS, Register: first}, 1<<4), accept), // IPS_SRC_NAT
-		{f.loadDestination(), matches(sets[0]), accept},
+		append(matchReplies(), accept),
+		append(matchBits(&expr.Ct{Key: expr.CtKeySTATUS, Register: first}, 1<<4, expr.CmpOpNeq), accept), // IPS_SRC_NAT
+		{f.loadDestination(), in(sets[0]), accept},
 		{f.loadSource(), verdict(sets[2])},
 	}
 }
@@ -214,24 +204,9 @@ func (f family) loadSource() *expr.Payload {
 	return &expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: f.source, Len: f.addr.Bytes, DestRegister: first}
 }
 
-// matches matches packets if the set has what is in the register first.
-func matches(set *nftables.Set) expr.Any {
-	return &expr.Lookup{SourceRegister: first, SetName: set.Name, SetID: set.ID}
-}
-
 // verdict goes where a map leads what is in the register first.
 func verdict(set *nftables.Set) expr.Any {
 	return &expr.Lookup{SourceRegister: first, SetName: set.Name, SetID: set.ID, IsDestRegSet: true} // of the verdict, 0
-}
-
-// matchBits matches packets if load puts any of the bits into the first register.
-func matchBits(load expr.Any, bits uint32) []expr.Any {
-	return []expr.Any{
-		load,
-		&expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(bits),
-			Xor: make([]byte, 4)},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: first, Data: make([]byte, 4)},
-	}
 }
 
 // addEgressRules adds one entry's chain: what is outside its limits returns.
@@ -241,11 +216,10 @@ func (f family) addEgressRules(c *nftables.Conn, chain *nftables.Chain, sets []*
 	}
 	returns := &expr.Verdict{Kind: expr.VerdictReturn}
 	if len(x.DeniedNetworks) > 0 {
-		add(f.loadDestination(), &expr.Lookup{SourceRegister: first, SetName: sets[0].Name, SetID: sets[0].ID}, returns)
+		add(f.loadDestination(), in(sets[0]), returns)
 	}
 	if len(x.AllowedNetworks) > 0 {
-		add(f.loadDestination(), &expr.Lookup{SourceRegister: first, SetName: sets[1].Name, SetID: sets[1].ID, Invert: true},
-			returns)
+		add(f.loadDestination(), notIn(sets[1]), returns)
 	}
 	for i, ports := range [][]vip.Port{x.DestinationPorts, x.SourcePorts} {
 		if len(ports) == 0 {
@@ -253,7 +227,7 @@ func (f family) addEgressRules(c *nftables.Conn, chain *nftables.Chain, sets []*
 		}
 		add(&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: first},
 			&expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: uint32(2 - 2*i), Len: 2, DestRegister: secondPart},
-			&expr.Lookup{SourceRegister: first, SetName: sets[2+i].Name, SetID: sets[2+i].ID, Invert: true}, returns)
+			notIn(sets[2+i]), returns)
 	}
 	mark := setBit(&expr.Meta{Key: expr.MetaKeyMARK, Register: first},
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: first, SourceRegister: true})
@@ -261,7 +235,7 @@ func (f family) addEgressRules(c *nftables.Conn, chain *nftables.Chain, sets []*
 		&expr.Ct{Key: expr.CtKeyMARK, Register: first, SourceRegister: true})
 	switch {
 	case x.Former:
-		add(slices.Concat(matchTCP(), matchBits(&expr.Ct{Key: expr.CtKeyMARK, Register: first}, EgressMark),
+		add(slices.Concat(matchTCP(), matchBits(&expr.Ct{Key: expr.CtKeyMARK, Register: first}, EgressMark, expr.CmpOpNeq),
 			[]expr.Any{&expr.Counter{}}, mark)...)
 		return
 	case x.Via.IsValid():

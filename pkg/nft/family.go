@@ -2,7 +2,6 @@ package nft
 
 import (
 	"net"
-	"net/netip"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -39,8 +38,8 @@ const (
 func (f family) part(n uint32) uint32 { return unix.NFT_REG32_00 + f.addr.Bytes/4 + n - 1 }
 
 // setOf describes a set with a timeout; several parts are concatenated.
-func (f family) setOf(table, name string, parts ...nftables.SetDatatype) *nftables.Set {
-	set := &nftables.Set{Table: f.table(table), Name: name, HasTimeout: true, Timeout: Timeout, KeyType: parts[0]}
+func (f family) setOf(name string, parts ...nftables.SetDatatype) *nftables.Set {
+	set := &nftables.Set{Name: name, HasTimeout: true, Timeout: Timeout, KeyType: parts[0]}
 	if len(parts) > 1 {
 		set.KeyType, set.Concatenation = nftables.MustConcatSetType(parts...), true
 	}
@@ -48,8 +47,8 @@ func (f family) setOf(table, name string, parts ...nftables.SetDatatype) *nftabl
 }
 
 // mapOf describes a map with a timeout, from an address and more to an address.
-func (f family) mapOf(table, name string, parts ...nftables.SetDatatype) *nftables.Set {
-	set := f.setOf(table, name, append([]nftables.SetDatatype{f.addr}, parts...)...)
+func (f family) mapOf(name string, parts ...nftables.SetDatatype) *nftables.Set {
+	set := f.setOf(name, append([]nftables.SetDatatype{f.addr}, parts...)...)
 	set.IsMap, set.DataType = true, f.addr
 	return set
 }
@@ -65,6 +64,46 @@ func matchProtocol(number byte) []expr.Any {
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: first},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: first, Data: []byte{number}},
 	}
+}
+
+// matchReplies matches packets of the direction that answers.
+func matchReplies() []expr.Any {
+	return []expr.Any{&expr.Ct{Key: expr.CtKeyDIRECTION, Register: first},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: first, Data: []byte{1}}}
+}
+
+// matchBits matches packets if load puts any of the bits (CmpOpNeq), or none (CmpOpEq), into the register first.
+func matchBits(load expr.Any, bits uint32, op expr.CmpOp) []expr.Any {
+	return []expr.Any{
+		load,
+		&expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(bits),
+			Xor: make([]byte, 4)},
+		&expr.Cmp{Op: op, Register: first, Data: make([]byte, 4)},
+	}
+}
+
+// matchState is matchBits of conntrack's state.
+func matchState(bits uint32, op expr.CmpOp) []expr.Any {
+	return matchBits(&expr.Ct{Key: expr.CtKeySTATE, Register: first}, bits, op)
+}
+
+// matchFlags matches TCP packets if those of the flags that they have are equal, or not, to only (RFC 9293, section
+// 3.1: FIN 1, SYN 2, RST 4, ACK 16 of octet 13).
+func matchFlags(flags byte, op expr.CmpOp, only byte) []expr.Any {
+	return []expr.Any{
+		&expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1, DestRegister: first},
+		&expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 1, Mask: []byte{flags}, Xor: []byte{0}},
+		&expr.Cmp{Op: op, Register: first, Data: []byte{only}},
+	}
+}
+
+// in matches packets if the set has what is in the register first; notIn, if not.
+func in(set *nftables.Set) *expr.Lookup {
+	return &expr.Lookup{SourceRegister: first, SetName: set.Name, SetID: set.ID}
+}
+
+func notIn(set *nftables.Set) *expr.Lookup {
+	return &expr.Lookup{SourceRegister: first, SetName: set.Name, SetID: set.ID, Invert: true}
 }
 
 // loadDestination puts the destination address into the register first.
@@ -98,18 +137,4 @@ func (all linkIndexes) part(name string) ([]byte, bool) {
 		all[name] = i
 	}
 	return binaryutil.NativeEndian.PutUint32(uint32(i)), i != 0
-}
-
-// addElement appends an element, unless there is one of that key.
-func addElement(all []nftables.SetElement, seen map[string]bool, value netip.Addr,
-	key ...[]byte) []nftables.SetElement {
-	var k []byte
-	for _, part := range key {
-		k = append(k, part...)
-	}
-	if seen[string(k)] {
-		return all
-	}
-	seen[string(k)] = true
-	return append(all, nftables.SetElement{Key: k, Val: value.AsSlice()})
 }

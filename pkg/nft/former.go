@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
@@ -64,27 +63,26 @@ var formerOwners = purpose[vip.FormerOwner]{
 // formerOwners returns the maps to the next hop from a VIP, and maybe its port, on a link.
 func (f family) formerOwners(suffix string) []*nftables.Set {
 	return []*nftables.Set{
-		f.mapOf("herald", "former_owners"+suffix, nftables.TypeIFIndex),
-		f.mapOf("herald", "former_owners_of_port"+suffix, nftables.TypeInetService, nftables.TypeIFIndex),
+		f.mapOf("former_owners"+suffix, nftables.TypeIFIndex),
+		f.mapOf("former_owners_of_port"+suffix, nftables.TypeInetService, nftables.TypeIFIndex),
 	}
 }
 
-// formerOwnerElements returns the elements, each key once, of existing links.
+// formerOwnerElements returns the elements of existing links.
 func formerOwnerElements(_ family, entries []vip.FormerOwner) [][]nftables.SetElement {
 	all, links := make([][]nftables.SetElement, 4), make(linkIndexes)
-	seen := make(map[string]bool)
 	for _, x := range entries {
 		link, ok := links.part(x.Link)
 		if !ok {
 			continue
 		}
-		i, key := 0, [][]byte{x.Addr.AsSlice(), link}
+		i, key := 0, slices.Concat(x.Addr.AsSlice(), link)
 		if x.Port > 0 {
-			i, key = 1, [][]byte{x.Addr.AsSlice(), portPart(x.Port), link}
+			i, key = 1, slices.Concat(x.Addr.AsSlice(), portPart(x.Port), link)
 		}
-		known := len(seen)
-		if all[i] = addElement(all[i], seen, x.NextHop, key...); len(seen) > known && x.Again.IsValid() {
-			all[i+2] = append(all[i+2], nftables.SetElement{Key: slices.Concat(key...), Val: x.Again.AsSlice()})
+		all[i] = append(all[i], nftables.SetElement{Key: key, Val: x.NextHop.AsSlice()})
+		if x.Again.IsValid() {
+			all[i+2] = append(all[i+2], nftables.SetElement{Key: key, Val: x.Again.AsSlice()})
 		}
 	}
 	return all
@@ -108,7 +106,7 @@ func buildFormerOwners(c *nftables.Conn, f family, table *nftables.Table, maps [
 // invalid packets are sent on: kube-proxy has no part in it, and this node may have forwarded the first packet of
 // another's connection.
 func (f family) formerOwnerRules(maps []*nftables.Set, loose bool) (rules [][]expr.Any) {
-	unknown := slices.Concat(matchTCP(), matchUnknown(), matchNoBeginning())
+	unknown := slices.Concat(matchTCP(), matchUnknown(), matchFlags(2|4|16, expr.CmpOpNeq, 2)) // what begins no connection
 	tooLarge := slices.Concat(f.matchTooLarge(), matchUnknown())
 	// byPort and byVIP put the next hop into the first register, or don't match.
 	byPort := func(m *nftables.Set) []expr.Any {
@@ -141,22 +139,7 @@ func (f family) matchTTL(op expr.CmpOp, hops byte) []expr.Any {
 
 // matchUnknown matches packets of no known connection, nor an error about one.
 func matchUnknown() []expr.Any {
-	known := binaryutil.NativeEndian.PutUint32(expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED)
-	return []expr.Any{
-		&expr.Ct{Key: expr.CtKeySTATE, Register: first},
-		&expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 4, Mask: known, Xor: make([]byte, 4)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: first, Data: make([]byte, 4)},
-	}
-}
-
-// matchNoBeginning matches TCP packets that begin no connection.
-func matchNoBeginning() []expr.Any {
-	return []expr.Any{
-		// The flags, octet 13 of the TCP header (RFC 9293, section 3.1): FIN 1, SYN 2, RST 4, ACK 16.
-		&expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1, DestRegister: first},
-		&expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 1, Mask: []byte{2 | 4 | 16}, Xor: []byte{0}},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: first, Data: []byte{2}}, // no SYN alone, which begins a connection here
-	}
+	return matchState(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED, expr.CmpOpEq)
 }
 
 // matchTooLarge matches errors that packets are too large (RFC 1191, RFC 8201; RFC 792, RFC 4443).

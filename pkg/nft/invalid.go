@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 )
@@ -46,12 +45,12 @@ var invalid = purpose[netip.Addr]{
 	compare: netip.Addr.Compare,
 	maps: func(f family, _ []netip.Addr) []*nftables.Set {
 		// without a timeout, so that nobody has to renew it
-		return []*nftables.Set{{Table: f.table("herald_invalid"), Name: "vips", KeyType: f.addr}}
+		return []*nftables.Set{{Name: "vips", KeyType: f.addr}}
 	},
 	build: buildInvalid,
 	elements: func(_ family, entries []netip.Addr) [][]nftables.SetElement {
 		var all []nftables.SetElement
-		for _, a := range slices.Compact(slices.Clone(entries)) { // they are sorted
+		for _, a := range entries {
 			all = append(all, nftables.SetElement{Key: a.AsSlice()})
 		}
 		return [][]nftables.SetElement{all}
@@ -59,9 +58,6 @@ var invalid = purpose[netip.Addr]{
 }
 
 func buildInvalid(c *nftables.Conn, f family, table *nftables.Table, sets []*nftables.Set, _ []netip.Addr) {
-	vips := func(invert bool) *expr.Lookup {
-		return &expr.Lookup{SourceRegister: first, SetName: sets[0].Name, SetID: sets[0].ID, Invert: invert}
-	}
 	chain := &nftables.Chain{
 		Table: table, Name: "input", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookInput,
 		Priority: nftables.ChainPriorityFilter,
@@ -71,7 +67,7 @@ func buildInvalid(c *nftables.Conn, f family, table *nftables.Table, sets []*nft
 	}
 	if beginsAnywhere() {
 		c.AddChain(chain)
-		add(matchOutsideWindow(), f.loadDestination(), vips(false), &expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop})
+		add(matchOutsideWindow(), f.loadDestination(), in(sets[0]), &expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop})
 	}
 	chain = c.AddChain(&nftables.Chain{
 		Table: table, Name: "untranslated", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookInput,
@@ -79,7 +75,7 @@ func buildInvalid(c *nftables.Conn, f family, table *nftables.Table, sets []*nft
 	})
 	accept, refuse := &expr.Verdict{Kind: expr.VerdictAccept}, f.portUnreachable()
 	add(matchState(expr.CtStateBitNEW, expr.CmpOpEq), accept)
-	add([]expr.Any{f.loadDestination()}, vips(true), accept)
+	add([]expr.Any{f.loadDestination()}, notIn(sets[0]), accept)
 	add([]expr.Any{&expr.Socket{Key: expr.SocketKeyWildcard, Register: first}}, // matches nothing if nobody listens
 		&expr.Cmp{Op: expr.CmpOpLte, Register: first, Data: []byte{1}}, accept)
 	add(matchTCP(), &expr.Reject{Type: unix.NFT_REJECT_TCP_RST})
@@ -95,25 +91,11 @@ func (f family) portUnreachable() *expr.Reject {
 	return &expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: 4}
 }
 
-// matchState matches packets that have a bit of conntrack state (CmpOpNeq), or not (CmpOpEq).
-func matchState(bit uint32, op expr.CmpOp) []expr.Any {
-	return []expr.Any{
-		&expr.Ct{Key: expr.CtKeySTATE, Register: first},
-		&expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(bit),
-			Xor: make([]byte, 4)},
-		&expr.Cmp{Op: op, Register: first, Data: make([]byte, 4)},
-	}
-}
-
 // matchOutsideWindow matches TCP packets of known connections that conntrack calls invalid, if beginsAnywhere: an
 // unknown one's, with ACK and neither FIN, SYN nor RST, begins a new one (tcp_conntracks in nf_conntrack_proto_tcp.c).
 func matchOutsideWindow() []expr.Any {
-	return append(append(matchTCP(), matchState(expr.CtStateBitINVALID, expr.CmpOpNeq)...),
-		// as in matchNoBeginning
-		&expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1, DestRegister: first},
-		&expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 1, Mask: []byte{1 | 2 | 4 | 16}, Xor: []byte{0}},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: first, Data: []byte{16}},
-	)
+	return slices.Concat(matchTCP(), matchState(expr.CtStateBitINVALID, expr.CmpOpNeq),
+		matchFlags(1|2|4|16, expr.CmpOpEq, 16))
 }
 
 // beginsAnywhere reports whether conntrack follows connections from their midst: nf_conntrack_tcp_loose is not 0, or

@@ -38,8 +38,8 @@ var openPorts = purpose[vip.OpenPort]{
 		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
 	},
 	maps: func(f family, _ []vip.OpenPort) []*nftables.Set {
-		return []*nftables.Set{f.setOf("herald_ports", "limited", f.addr),
-			f.setOf("herald_ports", "open", f.addr, nftables.TypeInetProto, nftables.TypeInetService)}
+		return []*nftables.Set{f.setOf("limited", f.addr),
+			f.setOf("open", f.addr, nftables.TypeInetProto, nftables.TypeInetService)}
 	},
 	build: buildOpenPorts, elements: openPortElements,
 }
@@ -49,17 +49,11 @@ var protocols = map[string]byte{"TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP
 // openPortElements returns the two sets' elements; an entry without a protocol only limits.
 func openPortElements(_ family, entries []vip.OpenPort) [][]nftables.SetElement {
 	all := make([][]nftables.SetElement, 2)
-	seen := [2]map[string]bool{{}, {}}
-	add := func(i int, key []byte) {
-		if !seen[i][string(key)] {
-			seen[i][string(key)] = true
-			all[i] = append(all[i], nftables.SetElement{Key: key})
-		}
-	}
 	for _, x := range entries {
-		add(0, x.Addr.AsSlice())
+		all[0] = append(all[0], nftables.SetElement{Key: x.Addr.AsSlice()})
 		if number, known := protocols[x.Protocol]; known {
-			add(1, slices.Concat(x.Addr.AsSlice(), []byte{number, 0, 0, 0}, portPart(x.Port)))
+			key := slices.Concat(x.Addr.AsSlice(), []byte{number, 0, 0, 0}, portPart(x.Port))
+			all[1] = append(all[1], nftables.SetElement{Key: key})
 		}
 	}
 	return all
@@ -77,15 +71,11 @@ func buildOpenPorts(c *nftables.Conn, f family, table *nftables.Table, sets []*n
 	accept := func(match ...expr.Any) {
 		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: append(match, &expr.Verdict{Kind: expr.VerdictAccept})})
 	}
-	accept(f.loadDestination(), &expr.Lookup{SourceRegister: first, SetName: sets[0].Name, SetID: sets[0].ID,
-		Invert: true})
-	accept(&expr.Ct{Key: expr.CtKeyDIRECTION, Register: first},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: first, Data: []byte{1}})
-	accept(&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: first},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: first, Data: []byte{icmp}})
+	accept(f.loadDestination(), notIn(sets[0]))
+	accept(matchReplies()...)
+	accept(matchProtocol(icmp)...)
 	accept(f.loadDestination(), &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: f.part(1)},
-		loadDestinationPort(f.part(2)), // UDP and SCTP have it where TCP has
-		&expr.Lookup{SourceRegister: first, SetName: sets[1].Name, SetID: sets[1].ID})
+		loadDestinationPort(f.part(2)), in(sets[1])) // UDP and SCTP have the port where TCP has
 	c.AddRule(&nftables.Rule{Table: table, Chain: chain,
 		Exprs: []expr.Any{&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop}}})
 }

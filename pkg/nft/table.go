@@ -124,7 +124,7 @@ type purpose[E any] struct {
 	link        func(E) string     // the link whose index the entry has; nil: none
 	maps        func(f family, entries []E) []*nftables.Set
 	build       func(c *nftables.Conn, f family, table *nftables.Table, maps []*nftables.Set, entries []E)
-	elements    func(f family, entries []E) [][]nftables.SetElement
+	elements    func(f family, entries []E) [][]nftables.SetElement // of maps; of equal keys the first counts
 }
 
 // A Table keeps one purpose's tables, one for each family, equal to wanted entries.
@@ -236,13 +236,14 @@ func (t *Table[E]) write(s *state[E], f family, want []E) error {
 	if len(want) > 0 {
 		table := c.AddTable(f.table(t.table))
 		for _, m := range maps {
+			m.Table = table
 			if err := c.AddSet(m, nil); err != nil {
 				return err
 			}
 		}
 		t.build(c, f, table, maps, want)
 		for i, all := range elements {
-			for some := range slices.Chunk(all, maxElements) {
+			for some := range slices.Chunk(withoutTwins(all), maxElements) {
 				if err := c.SetAddElements(maps[i], some); err != nil {
 					return err
 				}
@@ -253,6 +254,22 @@ func (t *Table[E]) write(s *state[E], f family, want []E) error {
 		return fmt.Errorf("table %s %s: %w", f.name, t.table, err)
 	}
 	return nil
+}
+
+// withoutTwins leaves out elements whose key another one before them has: the kernel refuses a second one with another
+// value.
+func withoutTwins(all []nftables.SetElement) []nftables.SetElement {
+	type place struct {
+		key string
+		end bool
+	}
+	seen := make(map[place]bool, len(all))
+	return slices.DeleteFunc(all, func(x nftables.SetElement) bool {
+		at := place{string(x.Key), x.IntervalEnd}
+		twin := seen[at]
+		seen[at] = true
+		return twin
+	})
 }
 
 // makeRoom makes a socket's buffers large enough for one sendmsg(2) and all its answers.

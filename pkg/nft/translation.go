@@ -34,19 +34,17 @@ var translations = purpose[vip.Translation]{
 	compare: func(a, b vip.Translation) int {
 		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port), a.To.Compare(b.To))
 	},
-	maps:  func(f family, _ []vip.Translation) []*nftables.Set { return []*nftables.Set{f.ownAddress()} },
+	maps: func(f family, _ []vip.Translation) []*nftables.Set {
+		return []*nftables.Set{f.mapOf("own_address", nftables.TypeInetService)}
+	},
 	build: buildTranslations, elements: translationElements,
-}
-
-func (f family) ownAddress() *nftables.Set {
-	return f.mapOf("herald_control_plane", "own_address", nftables.TypeInetService)
 }
 
 func translationElements(_ family, entries []vip.Translation) [][]nftables.SetElement {
 	var all []nftables.SetElement
-	seen := make(map[string]bool)
 	for _, x := range entries {
-		all = addElement(all, seen, x.To, x.Addr.AsSlice(), portPart(x.Port))
+		key := slices.Concat(x.Addr.AsSlice(), portPart(x.Port))
+		all = append(all, nftables.SetElement{Key: key, Val: x.To.AsSlice()})
 	}
 	return [][]nftables.SetElement{all}
 }
