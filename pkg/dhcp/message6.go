@@ -114,16 +114,14 @@ func (a *answer) parseLease6(o *dhcpv6.OptIANA, asked *dhcpv6.OptIAAddress) erro
 		return nil
 	}
 	offers := o.Options.Addresses()
-	if asked != nil { // a server with several prefixes sends an address of each, in any order
-		slices.SortStableFunc(offers, func(p, q *dhcpv6.OptIAAddress) int {
-			return rank6(p, asked) - rank6(q, asked)
-		})
+	isOther := func(x *dhcpv6.OptIAAddress) bool { return asked != nil && !x.IPv6Addr.Equal(asked.IPv6Addr) }
+	// a server with several prefixes sends an address of each, in any order
+	if i := slices.IndexFunc(offers, func(x *dhcpv6.OptIAAddress) bool { return !isOther(x) }); i > 0 {
+		offers = slices.Concat(offers[i:i+1], offers[:i], offers[i+1:])
 	}
 	var first error
 	for _, offer := range offers {
-		if err := a.parseOffer6(offer, asked != nil && rank6(offer, asked) > 0); err != nil {
-			first = cmp.Or(first, err)
-		}
+		first = cmp.Or(first, a.parseOffer6(offer, isOther(offer)))
 		if a.addr.IsValid() {
 			break
 		}
@@ -138,14 +136,6 @@ func (a *answer) parseLease6(o *dhcpv6.OptIANA, asked *dhcpv6.OptIAAddress) erro
 	}
 	a.setTimes(o.T1, o.T2, a.duration/5*4) // in this order: nanoseconds overflow
 	return nil
-}
-
-// rank6 is 0 for the address that was asked for, 1 for others.
-func rank6(offer, asked *dhcpv6.OptIAAddress) int {
-	if offer.IPv6Addr.Equal(asked.IPv6Addr) {
-		return 0
-	}
-	return 1
 }
 
 // parseOffer6 makes an IA_NA's address that of a, or records in a.refusal why the server does not lease it. It is an

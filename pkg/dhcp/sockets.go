@@ -74,10 +74,7 @@ var clientPortFilter = func() []bpf.RawInstruction {
 type conn4 struct{ *packet.Conn }
 
 func (c conn4) WriteTo(b []byte, to net.Addr) (int, error) {
-	p, ok := to.(*PacketAddr)
-	if !ok {
-		return 0, fmt.Errorf("not a PacketAddr: %v", to)
-	}
+	p := to.(*PacketAddr)
 	if !p.Src.Is4() || !p.Dst.Is4() {
 		return 0, fmt.Errorf("not IPv4: from %s to %s", p.Src, p.Dst)
 	}
@@ -200,10 +197,7 @@ const (
 type conn6 struct{ net.PacketConn }
 
 func (c conn6) WriteTo(b []byte, to net.Addr) (int, error) {
-	p, ok := to.(*PacketAddr)
-	if !ok {
-		return 0, fmt.Errorf("not a PacketAddr: %v", to)
-	}
+	p := to.(*PacketAddr)
 	d := make([]byte, udpHeader, udpHeader+len(b))
 	binary.BigEndian.PutUint16(d, clientPort6)
 	binary.BigEndian.PutUint16(d[2:], serverPort6)
