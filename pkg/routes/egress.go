@@ -33,8 +33,8 @@ const relistEgress = 5 * time.Second
 // rule of the routing policy database (ip-rule(8)) for each pod and that mark has them routed by a table of the
 // owner:
 //
-// 1980: from 10.244.1.7 fwmark 0x1000/0x1000 lookup 19800 proto 248 default via 192.168.0.12 dev eth0 onlink table
-// 19800 proto 248
+//	1980: from 10.244.1.7 fwmark 0x1000/0x1000 lookup 19800 proto 248
+//	default via 192.168.0.12 dev eth0 onlink table 19800 proto 248
 //
 // Rules and routes of Herald are those with its protocol number in these tables; those of others are never touched.
 // Rules stay when the process is killed, but nftables forgets soon which packets to mark (vip.EgressTimeout), and
@@ -42,14 +42,12 @@ const relistEgress = 5 * time.Second
 type Egress struct {
 	mark    uint32
 	written wanted
-	at      time.Time    // when the kernel was last read
-	known   map[int]bool // by family: written is what the kernel has, as far as this process knows
+	at      time.Time // when the kernel was last read
+	known   bool      // written is what the kernel has, as far as this process knows
 }
 
 // NewEgress makes an Egress for packets with the bit mark. The first Set replaces what an earlier process left.
-func NewEgress(mark uint32) *Egress {
-	return &Egress{mark: mark, known: make(map[int]bool)}
-}
+func NewEgress(mark uint32) *Egress { return &Egress{mark: mark} }
 
 type owner struct {
 	via  netip.Addr
@@ -72,12 +70,11 @@ func (r *Egress) Set(_ context.Context, want []vip.Egress) ([]vip.Egress, error)
 			}
 		}
 	}
-	known := r.known[unix.AF_INET] && r.known[unix.AF_INET6] && maps.Equal(all, r.written)
-	if known && (len(all) == 0 || now.Sub(r.at) < relistEgress) {
+	if r.known && maps.Equal(all, r.written) && (len(all) == 0 || now.Sub(r.at) < relistEgress) {
 		return want, nil
 	}
 	err := r.write(all)
-	r.written, r.at = all, now
+	r.written, r.at, r.known = all, now, err == nil
 	if err != nil {
 		return nil, err
 	}
@@ -89,16 +86,13 @@ func (r *Egress) write(all wanted) error {
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		own := maps.Clone(all)
 		maps.DeleteFunc(own, func(a netip.Addr, _ owner) bool { return a.Is4() != (family == unix.AF_INET) })
-		err := r.writeFamily(family, own)
-		r.known[family] = err == nil
-		errs = append(errs, err)
+		errs = append(errs, r.writeFamily(family, own))
 	}
 	return errors.Join(errs...)
 }
 
 // writeFamily gives each owner a table. It adds missing routes and then rules, and removes unwanted rules and then
-// routes. Until a first write has succeeded, rules by another mark that lead where they should stay; a later write
-// removes them.
+// routes.
 func (r *Egress) writeFamily(family int, all wanted) error {
 	rules, err := listRules(family)
 	if errors.Is(err, errNoRules) && len(all) == 0 {
@@ -120,11 +114,10 @@ func (r *Egress) writeFamily(family int, all wanted) error {
 	var unwanted []netlink.Rule
 	for _, rule := range rules {
 		pod := addressOf(rule.Src)
-		table := tables[all[pod]]
-		switch leads := table != 0 && rule.Table == table; {
-		case leads && !kept[pod] && rule.Mark == r.mark && rule.Mask != nil && *rule.Mask == r.mark:
+		if table := tables[all[pod]]; table != 0 && rule.Table == table && !kept[pod] &&
+			rule.Mark == r.mark && rule.Mask != nil && *rule.Mask == r.mark {
 			kept[pod] = true
-		default:
+		} else {
 			unwanted = append(unwanted, rule)
 		}
 	}
@@ -153,8 +146,7 @@ func (r *Egress) writeFamily(family int, all wanted) error {
 // owners have none.
 func assignTables(all wanted, routes []netlink.Route) map[owner]int {
 	tables, taken := make(map[owner]int), make(map[int]bool)
-	owners := slices.SortedFunc(maps.Values(all), owner.compare)
-	owners = slices.Compact(owners)
+	owners := slices.Compact(slices.SortedFunc(maps.Values(all), owner.compare))
 	for _, route := range routes {
 		via, _ := netip.AddrFromSlice(route.Gw)
 		link, err := net.InterfaceByIndex(route.LinkIndex)
@@ -173,4 +165,81 @@ func assignTables(all wanted, routes []netlink.Route) map[owner]int {
 		}
 	}
 	return tables
+}
+
+// errNoRules is that the kernel has no rules of the family, or not the family.
+var errNoRules = errors.New("this kernel has none (CONFIG_IP_MULTIPLE_TABLES, CONFIG_IPV6_MULTIPLE_TABLES)")
+
+func listRules(family int) (own []netlink.Rule, err error) {
+	all, err := complete(func() ([]netlink.Rule, error) { return ruleList(family) })
+	if noTables(err) {
+		return nil, errNoRules
+	}
+	for _, rule := range all {
+		if rule.Priority == priority && rule.Protocol == protocol && isOurs(rule.Table) {
+			rule.Family = family
+			own = append(own, rule)
+		}
+	}
+	return own, err
+}
+
+func listRoutes(family int) (own []netlink.Route, err error) {
+	all, err := routesOf(family, unix.RT_TABLE_UNSPEC, protocol)
+	for _, route := range all {
+		if isOurs(route.Table) {
+			own = append(own, route)
+		}
+	}
+	return own, err
+}
+
+func isOurs(table int) bool { return table >= firstTable && table < firstTable+maxOwners }
+
+// addRoute makes the owner the next hop of all in a table.
+func addRoute(o owner, table int) error {
+	link, err := net.InterfaceByName(o.link)
+	if err != nil {
+		return fmt.Errorf("what pods send can't be routed to %s: this node has no interface %q", o.via, o.link)
+	}
+	all := &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}
+	if o.via.Is6() {
+		all = &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}
+	}
+	err = netlink.RouteReplace(&netlink.Route{
+		Dst: all, Gw: o.via.AsSlice(), LinkIndex: link.Index, Table: table, Protocol: protocol,
+		Flags: int(netlink.FLAG_ONLINK),
+	})
+	if err != nil {
+		return fmt.Errorf("route to %s on %s in table %d: %w", o.via, o.link, table, err)
+	}
+	return nil
+}
+
+// addRule has marked packets of a pod routed by a table.
+func (r *Egress) addRule(family int, pod netip.Addr, table int) error {
+	rule := netlink.NewRule()
+	rule.Family, rule.Priority, rule.Table, rule.Protocol = family, priority, table, protocol
+	rule.Src = &net.IPNet{IP: pod.AsSlice(), Mask: net.CIDRMask(pod.BitLen(), pod.BitLen())}
+	rule.Mark, rule.Mask = r.mark, &r.mark
+	if err := netlink.RuleAdd(rule); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("rule for what pod %s sends: %w", pod, err)
+	}
+	return nil
+}
+
+// removeRule removes a rule of listRules, if it is there.
+func removeRule(rule netlink.Rule) error {
+	if err := netlink.RuleDel(&rule); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("rule for what pod %s sends was not removed: %w", addressOf(rule.Src), err)
+	}
+	return nil
+}
+
+// removeRoute removes a route of listRoutes, if it is there.
+func removeRoute(route netlink.Route) error {
+	if err := delRoute(route); err != nil {
+		return fmt.Errorf("route to %s in table %d was not removed: %w", route.Gw, route.Table, err)
+	}
+	return nil
 }

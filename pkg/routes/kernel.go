@@ -68,8 +68,7 @@ func (k *kernel) add(prefix netip.Prefix, link int) error {
 	if prefix.Addr().Is6() && k.o.Type == unix.RTN_UNICAST && err == nil && loopback.Flags&net.FlagLoopback != 0 {
 		// The kernel would turn it into an unreachable route (ip6_route_info_create).
 		return fmt.Errorf("an IPv6 route can't have %s as its link: set vip_interface to the link that packets to VIPs "+
-			"come by",
-			loopback.Name)
+			"come by", loopback.Name)
 	}
 	r := &netlink.Route{
 		Dst:       &net.IPNet{IP: prefix.Addr().AsSlice(), Mask: net.CIDRMask(prefix.Bits(), prefix.Addr().BitLen())},
