@@ -47,26 +47,18 @@ func (a *Announcer) whoHas(t target, from netip.Addr) error {
 	})
 }
 
-// source returns this node's first address on t's link in its network, without t, or unspecified; never a VIP, since
+// source returns this node's first address on t's link in its network, without t; else, if others will do, any address
+// there, or unspecified: a kernel may answer only probes, or only its networks (arp_ignore). It is never a VIP, since
 // neighbours learn where senders are (RFC 826).
-func (a *Announcer) source(t target) netip.Addr {
+func (a *Announcer) source(t target, others bool) netip.Addr {
+	from := vip.FamilyOf(t.addr).Unspecified()
 	for _, l := range a.opts.Links() {
 		for _, p := range l.Prefixes {
-			if l.Name == t.link && p.Contains(t.addr) && p.Addr() != t.addr {
+			switch {
+			case l.Name != t.link || p.Addr().Is4() != t.addr.Is4():
+			case p.Contains(t.addr) && p.Addr() != t.addr:
 				return p.Addr()
-			}
-		}
-	}
-	return vip.FamilyOf(t.addr).Unspecified()
-}
-
-// asHost returns source, or else any address on the link: a kernel may answer only probes, or only its networks
-// (arp_ignore).
-func (a *Announcer) asHost(t target) netip.Addr {
-	from := a.source(t)
-	for _, l := range a.opts.Links() {
-		for _, p := range l.Prefixes {
-			if from.IsUnspecified() && l.Name == t.link && p.Addr().Is4() == t.addr.Is4() {
+			case others && from.IsUnspecified():
 				from = p.Addr()
 			}
 		}
@@ -86,7 +78,7 @@ func (a *Announcer) Resolve(ctx context.Context, link string, addr netip.Addr) (
 		a.mu.Lock()
 		reopened := a.reopened
 		a.mu.Unlock()
-		err := a.whoHas(t, a.source(t))
+		err := a.whoHas(t, a.source(t, false))
 		var again <-chan time.Time
 		if !errors.Is(err, errNotReceiving) {
 			reopened = nil
