@@ -84,8 +84,7 @@ func (n *Interfaces) wantedKeys(want []vip.Address) (wanted map[addressKey]vip.A
 			errs = append(errs, err)
 		case !twice && bits[alone] != 0: // IPv6 can't do that (inet6_rtm_newaddr)
 			errs = append(errs, fmt.Errorf("address %s on %s: it is wanted with the prefix length %d, too, which goes first",
-				key.prefix,
-				w.Link, bits[alone]))
+				key.prefix, w.Link, bits[alone]))
 		case !twice:
 			wanted[key], bits[alone] = w, key.prefix.Bits()
 			order = append(order, key)
@@ -112,13 +111,14 @@ func (n *Interfaces) ensureAllBound(keys []addressKey, wanted map[addressKey]vip
 	var absent []bindRequest
 	for _, key := range keys {
 		w := wanted[key]
-		v := n.validity(w, time.Now())
-		if _, there := n.snapshot.addresses[key]; there || v.seconds == 0 || len(n.snapshot.otherLengths(key)) > 0 {
-			errs = append(errs, n.ensureBound(key, w))
-			continue
-		}
+		_, wantedBefore := n.wanted[key]
 		if n.wanted[key] != w {
 			n.wanted[key], n.changed = w, true
+		}
+		v := n.validity(w, time.Now())
+		if _, there := n.snapshot.addresses[key]; there || v.seconds == 0 || len(n.snapshot.otherLengths(key)) > 0 {
+			errs = append(errs, n.ensureBound(key, w, v, wantedBefore))
+			continue
 		}
 		absent = append(absent, bindRequest{key, w.Link, v.seconds})
 	}
@@ -142,13 +142,8 @@ func (n *Interfaces) recordBound(key addressKey, w vip.Address) {
 }
 
 // ensureBound binds w at key if Tenure is certain.
-func (n *Interfaces) ensureBound(key addressKey, w vip.Address) error {
-	_, wantedBefore := n.wanted[key]
-	if n.wanted[key] != w {
-		n.wanted[key], n.changed = w, true
-	}
+func (n *Interfaces) ensureBound(key addressKey, w vip.Address, v validity, wantedBefore bool) error {
 	a, there := n.snapshot.addresses[key]
-	v := n.validity(w, time.Now())
 	switch r := n.renewed[key]; {
 	case v.seconds == 0 && there && a.marked && v.over:
 		return n.remove(key, "the right to hold it has ended")
