@@ -2,6 +2,7 @@ package bfd
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -120,7 +121,7 @@ func filterFor(ip6 bool, neighbors []netip.Addr) []bpf.Instruction {
 	for _, n := range neighbors {
 		words := n.AsSlice()
 		for i := 0; i < len(words); i += 4 {
-			word := uint32(words[i])<<24 | uint32(words[i+1])<<16 | uint32(words[i+2])<<8 | uint32(words[i+3])
+			word := binary.BigEndian.Uint32(words[i:])
 			left := (len(words)-i)/4 - 1 // words that follow, each of two instructions
 			all = append(all,
 				bpf.LoadAbsolute{Off: networkHeader + source + uint32(i), Size: 4},
@@ -150,21 +151,18 @@ func (k *kernel) dial(c Config) (sender, error) {
 }
 
 func control(c Config) func(network, address string, raw syscall.RawConn) error {
-	return func(_, _ string, raw syscall.RawConn) error {
-		var errs [3]error
-		err := raw.Control(func(fd uintptr) {
-			if c.Neighbor.Is6() {
-				errs[0] = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, hopLimit)
-				errs[1] = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_TCLASS, dscp)
-			} else {
-				errs[0] = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TTL, hopLimit)
-				errs[1] = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TOS, dscp)
-			}
+	return func(_, _ string, raw syscall.RawConn) (err error) {
+		level, hops, class := unix.IPPROTO_IP, unix.IP_TTL, unix.IP_TOS
+		if c.Neighbor.Is6() {
+			level, hops, class = unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, unix.IPV6_TCLASS
+		}
+		return errors.Join(raw.Control(func(fd uintptr) {
+			err = errors.Join(unix.SetsockoptInt(int(fd), level, hops, hopLimit),
+				unix.SetsockoptInt(int(fd), level, class, dscp))
 			if c.Link != "" {
-				errs[2] = unix.BindToDevice(int(fd), c.Link)
+				err = errors.Join(err, unix.BindToDevice(int(fd), c.Link))
 			}
-		})
-		return errors.Join(err, errs[0], errs[1], errs[2])
+		}), err)
 	}
 }
 
