@@ -193,9 +193,8 @@ type requirements struct {
 	endpoints     []string // names of nodes, sorted; there may be any number, where users may write EndpointSlices
 	links         []linkOf // to which addresses are to be bound, or macvlans made, are up
 
-	policy    vip.PoolPolicy // lets it carry each of limited; nil if there are neither these nor preferred
-	limited   []netip.Addr   // of pools that are for some nodes only
-	preferred []netip.Addr   // of pools that prefer some nodes: see weightFor
+	policy  vip.PoolPolicy // lets it carry each of ofPools, and prefers some nodes (weightFor)
+	ofPools []netip.Addr
 }
 
 // A linkOf is the link for an address of a Service.
@@ -240,7 +239,7 @@ func whyIneligible(need *requirements, n *member) string {
 			return fault
 		}
 	}
-	for _, a := range need.limited {
+	for _, a := range need.ofPools {
 		if why := need.policy.WhyNotOn(a, n.labels); why != "" && n.labelsKnown {
 			return why
 		}
@@ -270,7 +269,7 @@ func containsSorted(names []string, name string) bool {
 }
 
 func (n *member) weightFor(need *requirements) (sum int) {
-	for _, a := range need.preferred {
+	for _, a := range need.ofPools {
 		if n.labelsKnown {
 			sum += need.policy.Weight(a, n.labels)
 		}

@@ -108,18 +108,10 @@ func (f *admission) setMethods(s *service) (pool string) {
 	return ""
 }
 
-// addPoolsOf adds to need the addresses whose pools choose nodes.
+// addPoolsOf adds to need the addresses whose pools may choose nodes.
 func (p *facts) addPoolsOf(need *requirements, s *service) {
-	if p.offers == nil || need.reserved {
-		return
-	}
-	for _, a := range s.ofPools() {
-		if p.offers.policy.LimitsNodes(a) {
-			need.policy, need.limited = p.offers.policy, append(need.limited, a)
-		}
-		if p.offers.policy.Prefers(a) {
-			need.policy, need.preferred = p.offers.policy, append(need.preferred, a)
-		}
+	if p.offers != nil && !need.reserved {
+		need.policy, need.ofPools = p.offers.policy, append(need.ofPools, s.ofPools()...)
 	}
 }
 

@@ -82,9 +82,6 @@ func firstWith(pools []*Pool, a netip.Addr) *Pool {
 	return nil
 }
 
-// LimitsNodes reports whether a is of a pool for some nodes only.
-func (p *Pools) LimitsNodes(a netip.Addr) bool { return firstWith(p.limiting, a) != nil }
-
 // WhyNotOn returns why a node with these labels may not carry a, or "".
 func (p *Pools) WhyNotOn(a netip.Addr, nodeLabels map[string]string) string {
 	x := firstWith(p.limiting, a)
@@ -103,9 +100,6 @@ func (p *Pools) InPool(a netip.Addr, given string) bool {
 	}
 	return firstWith(p.all, a) != nil
 }
-
-// Prefers reports whether a is of a pool that prefers some nodes.
-func (p *Pools) Prefers(a netip.Addr) bool { return firstWith(p.preferring, a) != nil }
 
 // Weight returns how much the first pool that has a and prefers nodes prefers these labels.
 func (p *Pools) Weight(a netip.Addr, nodeLabels map[string]string) (sum int) {

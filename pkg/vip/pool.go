@@ -27,14 +27,10 @@ type PoolPolicy interface {
 	MayShare(a netip.Addr, one, other string) bool
 	// Interface returns the link of a namespace's VIP, where the Service names none, or "".
 	Interface(namespace string, a netip.Addr) string
-	// LimitsNodes reports whether not every node may carry a.
-	LimitsNodes(a netip.Addr) bool
 	// WhyNotOn returns why a node with these labels may not carry a, or "".
 	WhyNotOn(a netip.Addr, labels map[string]string) string
 	// InPool reports whether a is of a pool, or maybe of those given (heraldvip.io/allocated).
 	InPool(a netip.Addr, given string) bool
-	// Prefers reports whether some nodes should rather carry a than others.
-	Prefers(a netip.Addr) bool
 	// Weight returns how much a node with these labels is preferred for a, or 0.
 	Weight(a netip.Addr, labels map[string]string) int
 	// Methods returns the ways to announce a, and the pool that says so, or nil.
