@@ -3,6 +3,7 @@ package pool
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -49,24 +50,22 @@ func parseAddresses(text string) (out addresses, problem string) {
 }
 
 func (a *addresses) addDHCP(f vip.Family) {
-	for _, have := range a.DHCP {
-		if have == f {
-			return
-		}
+	if !slices.Contains(a.DHCP, f) {
+		a.DHCP = append(a.DHCP, f)
 	}
-	a.DHCP = append(a.DHCP, f)
 }
 
-func parseItem(item string) (r Range, isCIDR bool, problem string) {
+// readItem reads a CIDR, or a range, whose ends may be of two families, or in the wrong order.
+func readItem(item string) (r Range, isCIDR, ok bool) {
 	if strings.Contains(item, "/") {
 		p, err := netip.ParsePrefix(item)
 		if a := p.Addr(); err == nil && a.Is4In6() {
 			p = netip.PrefixFrom(a.Unmap(), p.Bits()-96)
 		}
-		if err != nil || !p.IsValid() {
-			return Range{}, false, quote(item) + " is no CIDR; " + didYouMean(item)
+		if !p.IsValid() {
+			return Range{}, true, false
 		}
-		return rangeOf(p), true, ""
+		return rangeOf(p), true, true
 	}
 	first, second, isRange := strings.Cut(item, "-")
 	if !isRange {
@@ -74,15 +73,21 @@ func parseItem(item string) (r Range, isCIDR bool, problem string) {
 	}
 	from, err := netip.ParseAddr(strings.TrimSpace(first))
 	to, err2 := netip.ParseAddr(strings.TrimSpace(second))
-	from, to = from.Unmap(), to.Unmap()
+	return Range{from.Unmap(), to.Unmap()}, false, err == nil && err2 == nil && from.Zone() == "" && to.Zone() == ""
+}
+
+func parseItem(item string) (r Range, isCIDR bool, problem string) {
+	r, isCIDR, ok := readItem(item)
 	switch {
-	case err != nil || err2 != nil || from.Zone() != "" || to.Zone() != "":
-		return Range{}, false, quote(item) + " is neither a CIDR nor a range; " + didYouMean(item)
-	case from.BitLen() != to.BitLen():
-		return Range{}, false, fmt.Sprintf("%s begins with an %s address and ends with an %s one; both must be of one "+
-			"family", quote(item), vip.FamilyOf(from), vip.FamilyOf(to))
-	case to.Less(from):
-		return Range{}, false, fmt.Sprintf("%s ends before it begins; write %s-%s", quote(item), to, from)
+	case !ok && isCIDR:
+		return r, true, quote(item) + " is no CIDR; " + didYouMean(item)
+	case !ok:
+		return r, false, quote(item) + " is neither a CIDR nor a range; " + didYouMean(item)
+	case r.From.BitLen() != r.To.BitLen():
+		return r, false, fmt.Sprintf("%s begins with an %s address and ends with an %s one; both must be of one family",
+			quote(item), vip.FamilyOf(r.From), vip.FamilyOf(r.To))
+	case r.To.Less(r.From):
+		return r, false, fmt.Sprintf("%s ends before it begins; write %s-%s", quote(item), r.To, r.From)
 	}
-	return Range{from, to}, false, ""
+	return r, isCIDR, ""
 }

@@ -3,6 +3,7 @@ package pool
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -151,42 +152,32 @@ func (p *pass) isOccupied(x netip.Addr) bool {
 // isBarred reports whether x is given to nobody: reserved, or another host's.
 func (p *pass) isBarred(x netip.Addr) bool { return p.isOccupied(x) || contains(p.reserved, x) }
 
-// findShared returns the first address of x that s may share, and the oldest that has it.
-func (p *pass) findShared(s *service, x *Pool, f vip.Family) (best netip.Addr, with *service) {
+// findShared returns the first address of x that s may share, by key if possible, and the oldest that has it.
+func (p *pass) findShared(s *service, x *Pool, f vip.Family) (a netip.Addr, with *service) {
 	if len(s.Ports) == 0 {
-		return best, nil
+		return a, nil
 	}
 	space := p.space(x)
-	try := func(a netip.Addr) {
-		if (!best.IsValid() || space.before(a, best)) && p.mayJoin(s, a) {
-			best = a
-		}
-	}
+	shared := make(map[netip.Addr]bool)
 	if s.SharingKey != "" {
-		tried := make(map[netip.Addr]bool)
 		for _, o := range p.keyed[sharingKey{s.Key.Namespace, s.SharingKey}] {
 			for _, a := range o.holding() {
-				if o != s && !tried[a] && vip.FamilyOf(a) == f && x.Contains(a) {
-					tried[a] = true
-					try(a)
+				if o != s && vip.FamilyOf(a) == f && x.Contains(a) {
+					shared[a] = true
 				}
 			}
 		}
 	}
-	if !best.IsValid() && f == vip.IPv4 && p.sharing(s.Key.Namespace) {
-		held := p.heldIn(space)
-		for i := 0; i < len(held) && !best.IsValid(); i++ {
-			if a := held[i]; !space.descending {
-				try(a)
-			} else {
-				try(held[len(held)-1-i])
-			}
+	lists := [][]netip.Addr{slices.SortedFunc(maps.Keys(shared), space.compare)}
+	if f == vip.IPv4 && p.sharing(s.Key.Namespace) {
+		lists = append(lists, p.heldIn(space))
+	}
+	for _, list := range lists {
+		if i := slices.IndexFunc(list, func(a netip.Addr) bool { return p.mayJoin(s, a) }); i >= 0 {
+			return list[i], slices.MinFunc(p.holders[list[i]], byAge)
 		}
 	}
-	if !best.IsValid() {
-		return best, nil
-	}
-	return best, slices.MinFunc(p.holders[best], byAge)
+	return a, nil
 }
 
 func (s *service) holding() []netip.Addr {
@@ -280,6 +271,12 @@ func (p *pass) give(s *service) {
 			p.pending[s.UID] = append(p.pending[s.UID], f)
 		}
 	}
+	var once []string
+	for _, name := range pools {
+		if !slices.Contains(once, name) {
+			once = append(once, name)
+		}
+	}
 	reason := strings.Join(reasons, "; ")
 	switch {
 	case reason != "":
@@ -287,12 +284,6 @@ func (p *pass) give(s *service) {
 		reason = "the pool that it asks for has its address, too"
 	default:
 		reason = "spec.ipFamilies has changed"
-	}
-	var once []string
-	for _, name := range pools {
-		if !slices.Contains(once, name) {
-			once = append(once, name)
-		}
 	}
 	p.assignments = append(p.assignments, vip.Assignment{
 		Service: s.Key, UID: s.UID, Addresses: all, Pool: strings.Join(once, ","), Reason: joinReasons(s.lost, reason),
@@ -374,7 +365,7 @@ func (p *pass) candidates(s *service) (pools []*Pool, problem string) {
 	}
 	offered, known := p.offers[ns]
 	if !known {
-		offered = p.offered(Namespace{ns, p.in.Source.Namespaces[ns]})
+		offered = p.offered(ns, p.in.Source.Namespaces[ns])
 		p.offers[ns] = offered
 	}
 	for _, x := range offered {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math/bits"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -24,10 +25,7 @@ func nearMiss(item string) string {
 	text := strings.TrimSpace(usualForms.Replace(item))
 	for _, candidate := range []string{text, strings.ReplaceAll(text, " ", ""), strings.Join(strings.Fields(text), "-"),
 		strings.Join(strings.Fields(text), ","), fullRange(text), lengthOfMask(text)} {
-		if candidate == "" || candidate == item || len(candidate) > 200 {
-			continue
-		}
-		if readable(candidate) {
+		if len(candidate) <= 200 && readable(candidate) {
 			return candidate
 		}
 	}
@@ -37,26 +35,10 @@ func nearMiss(item string) string {
 // readable reports whether every item of text, at most eight, can be read.
 func readable(text string) bool {
 	items := strings.Split(text, ",")
-	for _, item := range items {
-		if item = strings.TrimSpace(item); strings.Contains(item, "/") {
-			if p, err := netip.ParsePrefix(item); err != nil || p.Addr().Is4In6() {
-				return false
-			}
-			continue
-		}
-		first, second, isRange := strings.Cut(item, "-")
-		from, err := netip.ParseAddr(strings.TrimSpace(first))
-		if err != nil || from.Zone() != "" {
-			return false
-		}
-		if isRange {
-			to, err := netip.ParseAddr(strings.TrimSpace(second))
-			if err != nil || to.Zone() != "" || from.BitLen() != to.BitLen() || to.Less(from) {
-				return false
-			}
-		}
-	}
-	return len(items) <= 8
+	return len(items) <= 8 && !slices.ContainsFunc(items, func(item string) bool {
+		r, _, ok := readItem(strings.TrimSpace(item))
+		return !ok || r.From.BitLen() != r.To.BitLen() || r.To.Less(r.From)
+	})
 }
 
 // fullRange writes out the end of a range such as 192.168.51.180-185.

@@ -130,7 +130,7 @@ func TestPrecedenceOfTheProvidersKeys(t *testing.T) {
 		p, _ := Parse(nil, left)
 		names := func(ns string) string {
 			var out []string
-			for _, x := range p.offered(Namespace{Name: ns}) {
+			for _, x := range p.offered(ns, nil) {
 				out = append(out, x.Name)
 			}
 			return strings.Join(out, " ")
@@ -197,7 +197,7 @@ func TestKeys(t *testing.T) {
 // What says how VIPs of a pool are announced, and could never be read, counts as absent there, and the operator is told so.
 func TestAnnouncedWithoutWhatCanNotBeRead(t *testing.T) {
 	p, problems := Parse(nil, data("pool-a=10.7.0.0/24", "pool-a.nodes=zone=a,,", "pool-a.interface=vlan100-of-the-dmz", "pool-a.announce=ospf", "pool-a.prefer=zone=a"))
-	if a := netip.MustParseAddr("10.7.0.1"); p.WhyNotOn(a, nil) != "" || p.Interface("web", a) != "" || p.Prefers(a) {
+	if a := netip.MustParseAddr("10.7.0.1"); p.WhyNotOn(a, nil) != "" || p.Interface("web", a) != "" || p.Weight(a, map[string]string{"zone": "a"}) != 0 {
 		t.Error("it counts")
 	}
 	for _, x := range problems {

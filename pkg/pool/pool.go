@@ -73,12 +73,6 @@ func (n Namespaces) String() string {
 	return "all namespaces"
 }
 
-// A Namespace is one, with its labels.
-type Namespace struct {
-	Name   string
-	Labels map[string]string
-}
-
 // Size is how many addresses of a family p gives to Services that name none.
 func (p *Pool) Size(f vip.Family) (n float64) {
 	for _, r := range p.search {
@@ -183,13 +177,13 @@ func (p *Pools) providerPool(namespace string) *Pool {
 }
 
 // offered returns the pools for a namespace that does not ask, best first.
-func (p *Pools) offered(ns Namespace) (out []*Pool) {
+func (p *Pools) offered(namespace string, namespaceLabels map[string]string) (out []*Pool) {
 	for _, x := range p.own {
-		if x.Auto && x.Namespaces.Contains(ns.Name, ns.Labels) {
+		if x.Auto && x.Namespaces.Contains(namespace, namespaceLabels) {
 			out = append(out, x)
 		}
 	}
-	if x := p.providerPool(ns.Name); x != nil {
+	if x := p.providerPool(namespace); x != nil {
 		at, _ := slices.BinarySearchFunc(out, x, compare)
 		out = slices.Insert(out, at, x)
 	}

@@ -12,14 +12,13 @@ type space struct {
 	pool       *Pool
 	descending bool
 	families   [2]familySpace // IPv4, IPv6
-	held       []netip.Addr   // IPv4 addresses of the pool that Services have, sorted; nil until heldIn is asked for them
+	held       []netip.Addr   // IPv4 addresses of the pool that Services have, as compare orders them; nil until heldIn
 }
 
 type familySpace struct {
-	ranges []Range    // what may be given, isEnd included
-	next   netip.Addr // of ranges; none before it, in the order of search, is free
-	full   bool       // none at all is free
-	rested int        // so many of those that rest can't be given
+	ranges []Range // what may be given, isEnd included
+	left   []Range // of these, in the order of search, those in which one may be free
+	rested int     // so many of those that rest can't be given
 }
 
 func (p *pass) space(x *Pool) *space {
@@ -34,13 +33,8 @@ func (p *pass) space(x *Pool) *space {
 	}
 	for i := range s.families {
 		of := &s.families[i]
-		switch n := len(of.ranges); {
-		case n == 0:
-			of.full = true
-		case s.descending:
-			of.next = of.ranges[n-1].To
-		default:
-			of.next = of.ranges[0].From
+		if of.left = slices.Clone(of.ranges); s.descending {
+			slices.Reverse(of.left)
 		}
 	}
 	return s
@@ -54,59 +48,36 @@ func (s *space) family(f vip.Family) *familySpace {
 }
 
 // findFree returns the first address of a family that is not taken, and stays so.
-func (s *space) findFree(f vip.Family, taken func(netip.Addr) bool) (netip.Addr, bool) {
+func (s *space) findFree(f vip.Family, taken func(netip.Addr) bool) (a netip.Addr, ok bool) {
 	of := s.family(f)
-	if of.full {
-		return netip.Addr{}, false
-	}
-	i, _ := indexOf(of.ranges, of.next)
-	for ; i >= 0 && i < len(of.ranges); i += s.step() {
-		first, last := of.ranges[i].From, of.ranges[i].To
-		if s.descending {
-			first, last = last, first
+	for len(of.left) > 0 {
+		r := &of.left[0]
+		if a = r.From; s.descending {
+			a = r.To
 		}
-		a := of.next
-		if !of.ranges[i].Contains(a) {
-			a = first
-		}
-		for ; ; a = s.after(a) {
-			if !isEnd(a) && !taken(a) {
-				of.next = a
-				return a, true
-			}
-			if a == last {
-				break
-			}
+		switch {
+		case !isEnd(a) && !taken(a):
+			return a, true
+		case r.From == r.To:
+			of.left = of.left[1:]
+		case s.descending:
+			r.To = a.Prev()
+		default:
+			r.From = a.Next()
 		}
 	}
-	of.full = true
 	return netip.Addr{}, false
 }
 
-func (s *space) step() int {
+// compare orders addresses as they are searched.
+func (s *space) compare(a, b netip.Addr) int {
 	if s.descending {
-		return -1
+		return b.Compare(a)
 	}
-	return 1
+	return a.Compare(b)
 }
 
-// after is the address that is searched after a.
-func (s *space) after(a netip.Addr) netip.Addr {
-	if s.descending {
-		return a.Prev()
-	}
-	return a.Next()
-}
-
-// before reports whether a is searched before b.
-func (s *space) before(a, b netip.Addr) bool {
-	if s.descending {
-		return b.Less(a)
-	}
-	return a.Less(b)
-}
-
-// heldIn returns the IPv4 addresses of s that Services have, sorted.
+// heldIn returns the IPv4 addresses of s that Services have, as they are searched.
 func (p *pass) heldIn(s *space) []netip.Addr {
 	if s.held == nil {
 		s.held = make([]netip.Addr, 0, 8)
@@ -115,7 +86,7 @@ func (p *pass) heldIn(s *space) []netip.Addr {
 				s.held = append(s.held, x)
 			}
 		}
-		slices.SortFunc(s.held, netip.Addr.Compare)
+		slices.SortFunc(s.held, s.compare)
 	}
 	return s.held
 }
@@ -124,7 +95,7 @@ func (s *space) setHeld(a netip.Addr) {
 	if s.held == nil || !a.Is4() || !s.pool.Contains(a) {
 		return
 	}
-	if i, found := slices.BinarySearchFunc(s.held, a, netip.Addr.Compare); !found {
+	if i, found := slices.BinarySearchFunc(s.held, a, s.compare); !found {
 		s.held = slices.Insert(s.held, i, a)
 	}
 }
