@@ -21,7 +21,6 @@ type capabilities struct {
 	ownLease           bool    // its lease was made for this Service alone
 	sharesOwner        bool    // one node owns all Services: neither endpoints nor links of a single one decide which
 	ownerNeedsEndpoint bool    // externalTrafficPolicy Local: only a node with an endpoint may own it
-	ignoresEndpoints   bool    // externalTrafficPolicy is Local, but sharesOwner
 	// svc_enable=false, and taints, conditions and labels keep it off a node
 	nodeExclusion       bool
 	movable             bool // herald undrain and vip_rebalance may move it to another node
@@ -49,8 +48,7 @@ func (r *Rules) capabilitiesOf(s *vip.Service, methods []vip.Method, controlPlan
 		owned: r.Election || arp, bindsAddresses: arp, ownerAdvertises: routes && r.Election,
 		everyNodeAdvertises: routes && !r.Election,
 		ownLease:            r.Election && s.Lease == "", ownerNeedsEndpoint: s.Local && r.Election,
-		sharesOwner: !r.Election, ignoresEndpoints: s.Local && !r.Election,
-		nodeExclusion: true, movable: r.Election,
+		sharesOwner: !r.Election, nodeExclusion: true, movable: r.Election,
 		waitsForKubeProxy: s.Local && s.HealthCheckNodePort != 0 && r.Election,
 		hasStatus:         true, statusTellsUse: !r.NoStatus,
 		noEndpoints:     "none of its endpoints is ready, so no node announces it",

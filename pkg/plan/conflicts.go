@@ -46,7 +46,7 @@ func (f *admission) dropConflicts() {
 		return
 	}
 	for _, s := range f.accepted {
-		var dropped refusals
+		var dropped reasons
 		s.addrs = slices.DeleteFunc(s.addrs, func(a address) bool {
 			why := refused[addressOf{s, a.Addr}]
 			if why != "" {
@@ -57,45 +57,39 @@ func (f *admission) dropConflicts() {
 		})
 		declines := s.client != nil && slices.ContainsFunc(s.dhcpFamilies,
 			func(x vip.Family) bool { return s.client.declined[x] != "" })
-		f.reportDropped(s, vip.AddressConflict, dropped, declines)
+		switch message := strings.Join(dropped.texts(), "; "); {
+		case len(dropped) == 0:
+		case len(s.addrs) == 0 && !declines:
+			f.reject(s, vip.AddressConflict, message)
+		default:
+			f.addEventIfResponsible(s, vip.AddressConflict, message)
+		}
 	}
 }
 
-// refusals are addresses that a Service may not have, by reason, in order.
-type refusals []refusal
+// reasons are why something is not to be, each with what it is true of, in order.
+type reasons []sharedReason
 
-type refusal struct {
-	addrs []string
+type sharedReason struct {
+	names []string
 	why   string
 }
 
-func (r *refusals) add(addr, why string) {
-	i := slices.IndexFunc(*r, func(x refusal) bool { return x.why == why })
+func (r *reasons) add(name, why string) {
+	i := slices.IndexFunc(*r, func(x sharedReason) bool { return x.why == why })
 	if i < 0 {
 		i = len(*r)
-		*r = append(*r, refusal{why: why})
+		*r = append(*r, sharedReason{why: why})
 	}
-	(*r)[i].addrs = append((*r)[i].addrs, addr)
+	(*r)[i].names = append((*r)[i].names, name)
 }
 
-// String names each reason once, after its addresses.
-func (r refusals) String() string {
-	var all []string
+// texts has each reason once, after what it is true of.
+func (r reasons) texts() (all []string) {
 	for _, x := range r {
-		all = append(all, strings.Join(x.addrs, ", ")+": "+x.why)
+		all = append(all, strings.Join(x.names, ", ")+": "+x.why)
 	}
-	return strings.Join(all, "; ")
-}
-
-// reportDropped rejects s without addresses, unless keepsOn; else it adds an Event.
-func (r *reporter) reportDropped(s *service, reason vip.Reason, why refusals, keepsOn bool) {
-	switch {
-	case len(why) == 0:
-	case len(s.addrs) == 0 && !keepsOn:
-		r.reject(s, reason, why.String())
-	default:
-		r.addEventIfResponsible(s, reason, why.String())
-	}
+	return all
 }
 
 // askedByMany returns accepted Services, oldest first, by address that several ask for.

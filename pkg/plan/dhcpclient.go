@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -50,7 +51,7 @@ func newDHCPClient(id string, s *service) *dhcpClient {
 	if c.mac == "" {
 		mac := slices.Clone(sum[4:10])
 		mac[0] = mac[0]&0xfc | 2 // unicast, locally administered
-		c.mac = fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", mac[0], mac[1], mac[2], mac[3], mac[4], mac[5])
+		c.mac = net.HardwareAddr(mac).String()
 	}
 	return c
 }

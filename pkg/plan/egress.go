@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -208,12 +209,7 @@ func (p *egress) reportPodsElsewhere(s *service) {
 	if len(nodes) == 0 {
 		return
 	}
-	var names []string
-	for _, text := range nodes {
-		names = append(names, text)
-	}
-	slices.Sort(names)
-	more := ""
+	names, more := slices.Sorted(maps.Values(nodes)), ""
 	if len(names) > 5 {
 		names, more = names[:5], " and others"
 	}

@@ -67,9 +67,7 @@ func (m *actions) explain(s *service) Explanation {
 	e := Explanation{
 		Service: s.Key, Reason: s.verdict.Reason, Message: s.verdict.Message, Advice: Advice(s.Key, s.verdict.Reason),
 		Owner: s.verdict.Owner, Local: s.Local,
-		Endpoints: ExplanationEndpoint{Ready: s.Endpoints.Ready, Terminating: s.Endpoints.Terminating,
-			WithoutNode: s.Endpoints.WithoutNode},
-		Addresses: s.origins(),
+		Endpoints: ExplanationEndpoint(s.Endpoints), Addresses: s.origins(),
 	}
 	for _, i := range s.Ingress {
 		if !slices.Contains(e.IPModes, i.IPMode) {

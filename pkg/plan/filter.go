@@ -125,7 +125,11 @@ func (f *admission) admitService(s *service, controlPlane bool) {
 		f.addEventIfResponsible(s, vip.InvalidField, text)
 	}
 	if len(s.Addresses) == 0 && s.Source == "" {
-		f.rejectWithoutAddress(s)
+		if f.givesAddresses() { // who does tells of it
+			f.rejectSilently(s, vip.NoAddress, f.whyNoAddress(s))
+		} else {
+			f.reject(s, vip.NoAddress, f.whyNoAddress(s))
+		}
 		return
 	}
 	pool := ""
@@ -159,15 +163,6 @@ func (f *admission) admitService(s *service, controlPlane bool) {
 	} else if len(refused) > 0 {
 		f.addEventIfResponsible(s, vip.AddressRefused, strings.Join(refused, "; "))
 	}
-}
-
-// rejectWithoutAddress rejects s; who gives addresses, if any, tells of it.
-func (f *admission) rejectWithoutAddress(s *service) {
-	if f.givesAddresses() {
-		f.rejectSilently(s, vip.NoAddress, f.whyNoAddress(s))
-		return
-	}
-	f.reject(s, vip.NoAddress, f.whyNoAddress(s))
 }
 
 // whyNotOurs returns why s is not this Herald's; "" if it is.

@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"hash/fnv"
 	"iter"
 	"net/netip"
 	"slices"
@@ -60,11 +61,6 @@ func classOptions(members []vip.Member) (most vip.ClassOptions) {
 	return most
 }
 
-// hasOtherClasses reports whether a node's classes are not those of most.
-func hasOtherClasses(info *vip.NodeInfo, most vip.ClassOptions) bool {
-	return info.Options != nil && info.Options.Services && info.Options.ClassOptions != most
-}
-
 // isolatedOnly reports whether n would be eligible if not isolated.
 func (n *member) isolatedOnly(need *requirements) bool {
 	if n.refusal != isolatedRefusal {
@@ -83,7 +79,7 @@ func newNodes(w *vip.World) *nodes {
 	hasNode := func(x vip.Member) bool { _, ok := objects[x.Name]; return ok }
 	// If no member has a Node, Nodes can't be read, or there are none yet: that says nothing.
 	nodesKnown := slices.ContainsFunc(w.Members, hasNode)
-	labelCounts := exclusionLabelCounts(w.Members, objects)
+	labelCounts := ExclusionLabelCounts(w)
 	othersStay := slices.ContainsFunc(w.Members, func(x vip.Member) bool {
 		return x.Alive && !objects[x.Name].ShuttingDown
 	})
@@ -92,7 +88,8 @@ func newNodes(w *vip.World) *nodes {
 	all := &nodes{members: make(map[string]*member, len(w.Members)), addresses: objects[w.Self].Addresses}
 	for _, x := range w.Members {
 		o := objects[x.Name]
-		other := hasOtherClasses(&x.Info, classes)
+		options := x.Info.Options
+		other := options != nil && options.Services && options.ClassOptions != classes
 		n := &member{Member: x, hash: hash(x.Name), exclusion: o.Excluded, notReady: o.NotReady, labels: o.Labels,
 			labelsKnown:      nodesKnown,
 			caresForServices: nobodyCares || x.Info.AnnouncesServices() && !other}
@@ -139,12 +136,11 @@ func nodeObjects(w *vip.World) map[string]vip.Node {
 	return objects
 }
 
-// ExclusionLabelCounts reports whether an ExclusionLabel in w keeps VIPs off.
-func ExclusionLabelCounts(w *vip.World) bool { return exclusionLabelCounts(w.Members, nodeObjects(w)) }
-
-// exclusionLabelCounts reports whether an unlabelled member announces Services (docs/why.md, "The exclusion label").
-func exclusionLabelCounts(members []vip.Member, objects map[string]vip.Node) bool {
-	return slices.ContainsFunc(members, func(x vip.Member) bool {
+// ExclusionLabelCounts reports whether an ExclusionLabel in w keeps VIPs off: an unlabelled member announces Services
+// (docs/why.md, "The exclusion label").
+func ExclusionLabelCounts(w *vip.World) bool {
+	objects := nodeObjects(w)
+	return slices.ContainsFunc(w.Members, func(x vip.Member) bool {
 		o, hasNode := objects[x.Name]
 		return hasNode && x.Info.AnnouncesServices() && o.ExclusionLabel == ""
 	})
@@ -280,35 +276,29 @@ func (n *member) weightFor(need *requirements) (sum int) {
 // whyNoNode returns why each alive node is ineligible.
 func (all *nodes) whyNoNode(need *requirements) string {
 	const limit = 5
-	nodesOf := make(map[string][]string)
-	var reasons []string
+	var found reasons
 	for _, n := range all.alive {
-		why := whyIneligible(need, n)
-		if why == "" {
-			continue
+		if why := whyIneligible(need, n); why != "" {
+			found.add(n.Name, why)
 		}
-		if nodesOf[why] == nil {
-			reasons = append(reasons, why)
-		}
-		nodesOf[why] = append(nodesOf[why], n.Name)
 	}
-	if len(reasons) == 0 {
+	if len(found) == 0 {
 		return "no node runs Herald at present"
 	}
-	for i, why := range reasons {
-		names := nodesOf[why]
-		if n := len(names); n > limit {
-			names = append(names[:limit:limit], fmt.Sprintf("and %d more", n-limit))
+	for i := range found {
+		x := &found[i]
+		if n := len(x.names); n > limit {
+			x.names = append(x.names[:limit], fmt.Sprintf("and %d more", n-limit))
 		}
-		reasons[i] = strings.Join(names, ", ") + ": " + why
-		if why == need.noEndpointThere {
-			reasons[i] += all.withoutHerald(need.endpoints)
+		if x.why == need.noEndpointThere {
+			x.why += all.withoutHerald(need.endpoints)
 		}
 	}
-	if n := len(reasons); n > limit {
-		reasons = append(reasons[:limit], fmt.Sprintf("and %d more reasons", n-limit))
+	texts := found.texts()
+	if n := len(texts); n > limit {
+		texts = append(texts[:limit], fmt.Sprintf("and %d more reasons", n-limit))
 	}
-	return "no node may announce it at present: " + strings.Join(reasons, "; ")
+	return "no node may announce it at present: " + strings.Join(texts, "; ")
 }
 
 // withoutHerald returns, in brackets, which endpoints have no live Herald, or "".
@@ -379,13 +369,11 @@ func linkNamed(info *vip.NodeInfo, name string) *vip.Link {
 
 func hashKey(k vip.Key) uint64 { return hash(k.String()) }
 
-// hash is FNV-1a, the same on every node and in every version.
+// hash is the same on every node and in every version.
 func hash(s string) uint64 {
-	h := uint64(14695981039346656037)
-	for i := range len(s) {
-		h = (h ^ uint64(s[i])) * 1099511628211
-	}
-	return h
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(s)) // can't fail
+	return h.Sum64()
 }
 
 // chosen returns the able node named last, else by rendezvous hash.

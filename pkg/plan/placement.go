@@ -32,14 +32,15 @@ func (p *placement) setTargets() {
 		switch {
 		case u.claim.Holder == "":
 			if u.target = p.formerHolder(u); u.target == nil {
-				u.target = p.bestNode(u)
+				u.target = p.bestOf(u, p.alive)
 			}
 			u.cause = p.whyFree(u)
-		case p.self != nil && u.claim.Holder == p.Self && p.self.Rejoining && p.self.isolatedOnly(&u.requirements):
+		case p.self == nil || u.claim.Holder != p.Self:
+		case p.self.Rejoining && p.self.isolatedOnly(&u.requirements):
 			// All may have been isolated: then nothing moves to the first that is not.
-		case p.self != nil && u.claim.Holder == p.Self && whyIneligible(&u.requirements, p.self) != "":
+		case whyIneligible(&u.requirements, p.self) != "":
 			u.target, u.cause = p.bestSuccessor(u), p.Self+": "+whyIneligible(&u.requirements, p.self)
-		case p.self != nil && u.claim.Holder == p.Self:
+		default:
 			u.target, u.cause = p.betterNode(u)
 		}
 		if u.target != nil {
@@ -114,16 +115,13 @@ func (p *placement) formerHolder(u *unit) *member {
 	return nil
 }
 
-// bestNode returns who is to have u, or nil (docs/why.md, "Placement").
-func (p *placement) bestNode(u *unit) *member { return p.bestOf(u, p.alive) }
-
 // bestSuccessor returns the best node seen alive, or nil.
 func (p *placement) bestSuccessor(u *unit) *member {
 	// one that was dead before looks alive for a lease duration
 	return p.bestOf(u, slices.DeleteFunc(slices.Clone(p.alive), func(n *member) bool { return n.Unproven }))
 }
 
-// bestOf returns which of nodes is to have u, or nil.
+// bestOf returns which of nodes is to have u, or nil (docs/why.md, "Placement").
 func (p *placement) bestOf(u *unit, nodes []*member) *member {
 	var best *member
 	var bestRank rank

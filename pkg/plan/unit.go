@@ -302,7 +302,7 @@ type progress struct {
 
 // announce binds and announces s; while handingOver the rest is the successor's.
 func (m *actions) announce(s *service, handingOver bool) {
-	if s.ignoresEndpoints {
+	if s.Local && s.sharesOwner {
 		m.addEvent(s, vip.LocalNoElection,
 			"externalTrafficPolicy is Local, which needs svc_election=true: node "+m.Self+" owns all VIPs, whether it "+
 				"has an endpoint of this Service or not", 0)

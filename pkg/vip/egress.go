@@ -58,19 +58,14 @@ type Egress struct {
 
 // Compare orders Egresses; equal ones are 0.
 func (e Egress) Compare(o Egress) int {
-	for _, c := range []int{
+	return cmp.Or(
 		e.VIP.Compare(o.VIP), e.Via.Compare(o.Via), strings.Compare(e.Link, o.Link), compareBools(e.Former, o.Former),
 		slices.CompareFunc(e.Pods, o.Pods, netip.Addr.Compare),
 		comparePrefixes(e.AllowedNetworks, o.AllowedNetworks), comparePrefixes(e.DeniedNetworks, o.DeniedNetworks),
 		slices.CompareFunc(e.DestinationPorts, o.DestinationPorts, comparePorts),
 		slices.CompareFunc(e.SourcePorts, o.SourcePorts, comparePorts),
 		comparePrefixes(e.Internal, o.Internal),
-	} {
-		if c != 0 {
-			return c
-		}
-	}
-	return 0
+	)
 }
 
 func compareBools(a, b bool) int {
