@@ -74,7 +74,7 @@ func takeExplainer(ctx context.Context, cfg *rest.Config, namespace string) (*ex
 	if err != nil {
 		return nil, err
 	}
-	if err := s.TakeAllowedEndpoints(ctx, cfg, namespace); err != nil {
+	if err := s.TakeEndpoints(ctx, cfg, namespace); err != nil {
 		return nil, err
 	}
 	var pools *vip.PoolSource

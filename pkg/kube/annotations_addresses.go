@@ -110,10 +110,9 @@ func (r annotationReader) requested(field, loadBalancerIP string) []netip.Addr {
 // readStatusAddresses fills in Addresses and Source from the status.
 func (r annotationReader) readStatusAddresses() {
 	s := r.service
-	for _, i := range withoutGateways(s.Ingress) {
-		if i.Addr.IsValid() && len(s.Addresses) < maxAddresses {
-			s.Source = vip.SourceStatus
-			s.Addresses = appendUnique(s.Addresses, i.Addr)
+	for _, a := range s.StatusVIPs() {
+		if len(s.Addresses) < maxAddresses {
+			s.Source, s.Addresses = vip.SourceStatus, appendUnique(s.Addresses, a)
 		}
 	}
 }

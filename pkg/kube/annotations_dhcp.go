@@ -134,10 +134,6 @@ func addLeaseAnnotations(patch map[string]any, s *cachedService, w vip.Status) e
 		return nil
 	}
 	text, err := json.Marshal(w.DHCPLeases)
-	var addrs []string
-	for _, a := range leasedAddrs(w.DHCPLeases) {
-		addrs = append(addrs, a.String())
-	}
-	patch[dhcpLeaseKey], patch[requestedKey] = string(text), strings.Join(addrs, ",")
+	patch[dhcpLeaseKey], patch[requestedKey] = string(text), joinAddrs(leasedAddrs(w.DHCPLeases), ",")
 	return err
 }

@@ -54,7 +54,7 @@ func TestAssignmentRefusals(t *testing.T) {
 		d.refusing(apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "x",
 			errors.New(`admission webhook "x.example.com" denied the request: no`)), func(k vip.Key) bool { return k.Namespace == "a" })
 		var pokes atomic.Int32
-		d.refused[ofAddress].poke = func() { pokes.Add(1) }
+		d.poke = func() { pokes.Add(1) }
 		refusals := func() map[vip.Key]string {
 			advance(100 * time.Millisecond)
 			var w vip.World
@@ -160,7 +160,7 @@ func TestRefusalInOtherWords(t *testing.T) {
 					Status: vip.ConditionFalse, Reason: vip.NoPoolAddress, Message: why}}})
 			}
 		}
-		d.refused[ofAddress].poke = func() { time.AfterFunc(100*time.Millisecond, told) }
+		d.poke = func() { time.AfterFunc(100*time.Millisecond, told) }
 		d.assign(given(k, "10.0.0.1"))
 		advance(30 * time.Minute)
 		if c := d.writes(k); tries > 60 || c < 2 || c > 4 {

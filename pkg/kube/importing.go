@@ -86,16 +86,7 @@ func ApplyPools(ctx context.Context, cfg *rest.Config, k vip.Key, data map[strin
 
 // AnnotateService sets annotations of a Service.
 func AnnotateService(ctx context.Context, cfg *rest.Config, k vip.Key, annotations map[string]string) error {
-	c, err := newClients(cfg, newMetrics(), nil)
-	if err != nil {
-		return err
-	}
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
-	if err == nil {
-		r := c.core.Patch(types.MergePatchType).Namespace(k.Namespace).Resource("services").Name(k.Name)
-		err = r.Body(body).Do(ctx).Error()
-	}
-	if err != nil {
+	if err := annotate(ctx, cfg, "services", k, annotations); err != nil {
 		return fmt.Errorf("can't set annotations of the Service %s: %w", k, err)
 	}
 	return nil

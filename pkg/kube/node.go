@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -28,17 +27,14 @@ func readNode(o *corev1.Node, prefix string) *vip.Node {
 	if _, ok := o.Labels[corev1.LabelNodeExcludeBalancers]; ok {
 		n.ExclusionLabel = corev1.LabelNodeExcludeBalancers
 	}
-	n.ShuttingDown = slices.ContainsFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionFalse &&
-			strings.Contains(c.Message, shuttingDownMessage)
-	})
-	n.NetworkNotReady = slices.ContainsFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionFalse &&
-			strings.Contains(c.Message, networkNotReadyMessage)
-	})
-	n.NotReady = slices.ContainsFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && (c.Status == corev1.ConditionFalse || c.Status == corev1.ConditionUnknown)
-	})
+	for _, c := range o.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			no := c.Status == corev1.ConditionFalse
+			n.ShuttingDown = no && strings.Contains(c.Message, shuttingDownMessage)
+			n.NetworkNotReady = no && strings.Contains(c.Message, networkNotReadyMessage)
+			n.NotReady = no || c.Status == corev1.ConditionUnknown
+		}
+	}
 	_, n.Drained = o.Annotations[drainKey]
 	n.ReturnUntil, _ = time.Parse(time.RFC3339, o.Annotations[returnKey])
 	for _, a := range o.Status.Addresses {
@@ -111,6 +107,18 @@ func ClearReturn(ctx context.Context, cfg *rest.Config, node string) error {
 
 // annotateNode sets annotations of a Node, and removes nil ones.
 func annotateNode(ctx context.Context, cfg *rest.Config, node string, annotations map[string]any) error {
+	err := annotate(ctx, cfg, "nodes", vip.Key{Name: node}, annotations)
+	switch {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("there is no node %q; kubectl get nodes lists them", node)
+	case err != nil:
+		return fmt.Errorf("the node %s can't be annotated: %w", node, err)
+	}
+	return nil
+}
+
+// annotate sets annotations of an object, and removes nil ones.
+func annotate(ctx context.Context, cfg *rest.Config, resource string, k vip.Key, annotations any) error {
 	c, err := newClients(cfg, newMetrics(), nil)
 	if err != nil {
 		return err
@@ -119,12 +127,6 @@ func annotateNode(ctx context.Context, cfg *rest.Config, node string, annotation
 	if err != nil {
 		return err
 	}
-	err = c.core.Patch(types.MergePatchType).Resource("nodes").Name(node).Body(patch).Do(ctx).Into(&corev1.Node{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return fmt.Errorf("there is no node %q; kubectl get nodes lists them", node)
-	case err != nil:
-		return fmt.Errorf("the node %s can't be annotated: %w", node, err)
-	}
-	return nil
+	r := c.core.Patch(types.MergePatchType).NamespaceIfScoped(k.Namespace, k.Namespace != "").Resource(resource)
+	return r.Name(k.Name).Body(patch).Do(ctx).Error()
 }

@@ -63,8 +63,8 @@ func (p *pods) Run(ctx context.Context) error {
 	defer running.Wait()
 	for {
 		fresh := p.begin(ctx)
-		for _, w := range fresh {
-			running.Go(func() { p.run(w.ctx, w.store) })
+		for _, watch := range fresh {
+			running.Go(watch)
 		}
 		if len(fresh) > 0 {
 			p.cluster.o.Poke()
@@ -78,13 +78,8 @@ func (p *pods) Run(ctx context.Context) error {
 	}
 }
 
-type begun struct {
-	ctx   context.Context
-	store *reflectorStore[vip.Pod]
-}
-
 // begin ends unwanted watches, and returns those to be run.
-func (p *pods) begin(ctx context.Context) (fresh []begun) {
+func (p *pods) begin(ctx context.Context) (fresh []func()) {
 	c := p.cluster
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,7 +108,7 @@ func (p *pods) begin(ctx context.Context) (fresh []begun) {
 		store.onChange = func(vip.Key, *vip.Pod, *vip.Pod) bool { return true }
 		watching, end := context.WithCancel(ctx)
 		p.watches[k] = &podWatch{store, end}
-		fresh = append(fresh, begun{watching, store})
+		fresh = append(fresh, func() { p.run(watching, store) })
 	}
 	for k, s := range c.services.values {
 		if s.Egress != nil && wanted[k] == nil {

@@ -110,7 +110,8 @@ func TestPodsOfEgress(t *testing.T) {
 	changed := egressService("s1", time.Unix(1, 0))
 	changed.Spec.Selector["tier"] = "web"
 	check.OK(t, c.services.Update(changed))
-	if fresh := c.pods.begin(t.Context()); len(fresh) != 1 || fresh[0].store.labels != "app=s1,tier=web" {
+	if fresh := c.pods.begin(t.Context()); len(fresh) != 1 ||
+		c.pods.watches[vip.Key{Namespace: "default", Name: "s1"}].labels != "app=s1,tier=web" {
 		t.Errorf("after a change of the selector %d new watches", len(fresh))
 	}
 }

@@ -151,33 +151,29 @@ func (s *Snapshot) leaveOut(err error, what string) error {
 	return nil
 }
 
-// TakeEndpoints fills in the Services' Endpoints of a namespace; "" is all.
+// TakeEndpoints fills in the Services' Endpoints of all namespaces, else of the readable one; "" is none.
 func (s *Snapshot) TakeEndpoints(ctx context.Context, cfg *rest.Config, namespace string) error {
 	c, err := newClients(cfg, newMetrics(), nil)
 	if err != nil {
 		return err
 	}
 	all := make(map[vip.Key]map[vip.Key]*cachedSlice)
-	err = list(ctx, &watchedResource{client: c.discovery, resource: "endpointslices", namespace: namespace},
-		func(o *discoveryv1.EndpointSlice) {
-			if x := readSlice(o); x != nil {
-				if all[x.service] == nil {
-					all[x.service] = make(map[vip.Key]*cachedSlice)
+	take := func(namespace string) error {
+		return list(ctx, &watchedResource{client: c.discovery, resource: "endpointslices", namespace: namespace},
+			func(o *discoveryv1.EndpointSlice) {
+				if x := readSlice(o); x != nil {
+					if all[x.service] == nil {
+						all[x.service] = make(map[vip.Key]*cachedSlice)
+					}
+					all[x.service][vip.Key{Namespace: o.Namespace, Name: o.Name}] = x
 				}
-				all[x.service][vip.Key{Namespace: o.Namespace, Name: o.Name}] = x
-			}
-		})
+			})
+	}
+	if err = take(""); namespace != "" && apierrors.IsForbidden(err) {
+		err = take(namespace)
+	}
 	for i := range s.Services {
 		s.Services[i].Endpoints = mergeEndpoints(all[s.Services[i].Key])
-	}
-	return err
-}
-
-// TakeAllowedEndpoints is TakeEndpoints of all namespaces, else of the readable one.
-func (s *Snapshot) TakeAllowedEndpoints(ctx context.Context, cfg *rest.Config, namespace string) error {
-	err := s.TakeEndpoints(ctx, cfg, "")
-	if namespace != "" && apierrors.IsForbidden(err) {
-		return s.TakeEndpoints(ctx, cfg, namespace)
 	}
 	return err
 }

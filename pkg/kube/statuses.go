@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -34,8 +35,7 @@ type Statuses struct {
 	turns   *turns[vip.Key]
 	queue   *workqueue.Typed[vip.Key] // Services to look at
 	pending atomic.Int64              // how many Statuses of the last Put the cache did not show
-	refused [kinds]refusals           // why the API server does not take what is written
-	fights  refusals                  // who changes it again and again
+	poke    func()                    // called when refused or fights have changed
 
 	// dropsIPMode: the API server drops ipMode (Kubernetes before 1.29). It is still sent, so a newer server is noticed.
 	dropsIPMode atomic.Bool
@@ -44,6 +44,9 @@ type Statuses struct {
 	puts   [kinds]uint64
 	states map[vip.Key]*serviceState
 	rest   pause
+	// by Service: why the API server does not take what is written, and who changes it again and again
+	refused [kinds]map[vip.Key]string
+	fights  map[vip.Key]string
 }
 
 // The kinds of wishes.
@@ -61,11 +64,11 @@ type wish struct {
 
 func newStatuses(o Options, cached func(vip.Key) *cachedService, m *metrics) *Statuses {
 	s := &Statuses{
-		log: o.Log, metrics: m, off: o.NoUpdates, cached: cached, fights: refusals{poke: o.Poke},
-		turns:  newTurns(func(k vip.Key) string { return k.Namespace }),
-		states: make(map[vip.Key]*serviceState),
+		log: o.Log, metrics: m, off: o.NoUpdates, cached: cached, poke: o.Poke,
+		turns:   newTurns(func(k vip.Key) string { return k.Namespace }),
+		states:  make(map[vip.Key]*serviceState),
+		refused: [kinds]map[vip.Key]string{{}, {}}, fights: map[vip.Key]string{},
 	}
-	s.refused[ofAddress].poke, s.refused[ofStatus].poke = o.Poke, o.Poke
 	s.queue = workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[vip.Key]{Queue: s.turns})
 	return s
 }
@@ -117,8 +120,21 @@ func (a Assignments) Put(want []vip.Assignment) {
 // Observe fills in StatusesPending, StatusRefusals, AssignmentRefusals and StatusFights.
 func (s *Statuses) Observe(w *vip.World) {
 	w.StatusesPending = int(s.pending.Load())
-	w.AssignmentRefusals, w.StatusRefusals, w.StatusFights = s.refused[ofAddress].get(), s.refused[ofStatus].get(),
-		s.fights.get()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w.AssignmentRefusals, w.StatusRefusals = maps.Clone(s.refused[ofAddress]), maps.Clone(s.refused[ofStatus])
+	w.StatusFights = maps.Clone(s.fights)
+}
+
+// tell stores in refused or fights what is true of a Service, "" for nothing, and pokes at news. s.mu is held.
+func (s *Statuses) tell(all map[vip.Key]string, k vip.Key, what string) {
+	if all[k] == what {
+		return
+	}
+	if all[k] = what; what == "" {
+		delete(all, k)
+	}
+	s.poke()
 }
 
 // finalizerAfter reports whether s has the finalizer after this change.

@@ -640,7 +640,7 @@ func TestStatusRefusedForOneService(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			statusBubble(t, func(t *testing.T, d *statusTest) {
 				pokes := 0
-				d.refused[ofStatus].poke = func() { pokes++ }
+				d.poke = func() { pokes++ }
 				want := d.fill(60)
 				bad := func(k vip.Key) bool { return strings.HasPrefix(k.Name, "web-1") || strings.HasPrefix(k.Name, "web-2") }
 				n := 0

@@ -118,7 +118,7 @@ func (s *Statuses) forget(k vip.Key, kind int) {
 		e.want, e.rejections, e.notBefore = wish{}, 0, time.Time{}
 		s.queue.Add(k)
 	}
-	s.refused[kind].set(k, "")
+	s.tell(s.refused[kind], k, "")
 }
 
 // wake compares a Service again: a write of the former version is refused.
@@ -184,7 +184,7 @@ func (s *Statuses) look(ctx context.Context, k vip.Key) (did outcome, again time
 		return answered, 0
 	}
 	if x.version = o.version; result != conflict {
-		s.refused[kind].set(k, "")
+		s.tell(s.refused[kind], k, "")
 	}
 	if result == written {
 		x.errands[kind].written, x.errands[kind].rejections = want, 0
@@ -259,7 +259,7 @@ func (s *Statuses) countRewrite(o *cachedService, x *serviceState, e *errand, no
 			o.otherManager)
 	}
 	if x.foreign, x.rewrittenAt = o.version, now; x.rewrites >= promptRewrites {
-		s.fights.set(o.Key, cmp.Or(o.otherManager, "a program that metadata.managedFields does not name"))
+		s.tell(s.fights, o.Key, cmp.Or(o.otherManager, "a program that metadata.managedFields does not name"))
 	}
 	if x.rewrites > promptRewrites {
 		e.notBefore = x.tried.Add(rewriteInterval)
@@ -272,7 +272,7 @@ func (s *Statuses) endFight(k vip.Key, x *serviceState, now time.Time) bool {
 		return false
 	}
 	x.rewrites = 0
-	s.fights.set(k, "")
+	s.tell(s.fights, k, "")
 	return true
 }
 
@@ -283,14 +283,14 @@ func (s *Statuses) reject(o *cachedService, kind int, want wish, err error) {
 	if !e.want.same(want) {
 		return
 	}
-	told := s.refused[kind].get()[k] != ""
+	told := s.refused[kind][k] != ""
 	if !told {
 		s.log.Warn("the API server does not accept what is written on a Service; trying again", "service", k.String(), "err",
 			err)
 	}
 	if !told || now.Sub(e.toldAt) > toldAgain {
 		e.toldAt = now
-		s.refused[kind].set(k, err.Error())
+		s.tell(s.refused[kind], k, err.Error())
 	}
 	e.rejected, e.notBefore = o.version, now.Add(min(rejectedMin<<min(e.rejections, 10), rejectedMax))
 	e.rejections++
