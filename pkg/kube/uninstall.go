@@ -93,8 +93,7 @@ func (u *Uninstaller) Traces(ctx context.Context) (all []Trace, err error) {
 	if err != nil {
 		return nil, err
 	}
-	secret := peersSecret{client: u.api.core, namespace: u.namespace}
-	switch _, err := secret.get(ctx); {
+	switch _, err := getPeersSecret(ctx, u.api.core, u.namespace); {
 	case err == nil:
 		add(Trace{Kind: "Secret", Object: vip.Key{Namespace: u.namespace, Name: PeersSecret}, What: "all",
 			remove: func(ctx context.Context) error {
