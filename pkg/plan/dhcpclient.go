@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -51,7 +50,7 @@ func newDHCPClient(id string, s *service) *dhcpClient {
 	if c.mac == "" {
 		mac := slices.Clone(sum[4:10])
 		mac[0] = mac[0]&0xfc | 2 // unicast, locally administered
-		c.mac = net.HardwareAddr(mac).String()
+		c.mac = strings.ReplaceAll(fmt.Sprintf("% x", mac), " ", ":")
 	}
 	return c
 }
