@@ -153,17 +153,11 @@ func (a *Sessions) Run(ctx context.Context) error {
 			f(time.Now())
 		case x := <-a.packets:
 			if s := a.byNeighbor[x.from]; s != nil {
-				a.receive(s, x.packet)
+				a.follow(s, s.machine.receive(x.packet, time.Now()))
 			}
 		case <-timer.C:
 		}
 		timer.Reset(a.work())
-	}
-}
-
-func (a *Sessions) receive(s *Session, p packet) {
-	if failure, ok := s.machine.receive(p, time.Now()); ok {
-		a.follow(s, failure)
 	}
 }
 

@@ -52,9 +52,9 @@ func (m machine) detectionTime() time.Duration {
 
 // receive applies a neighbor's packet (RFC 5880 section 6.8.6, from the choice of a session on), if it is for this
 // session. failure is why a session went down, unless its administrator wanted that.
-func (m *machine) receive(p packet, now time.Time) (failure string, ok bool) {
+func (m *machine) receive(p packet, now time.Time) (failure string) {
 	if p.yours != 0 && p.yours != m.mine || m.state == AdminDown {
-		return "", false
+		return ""
 	}
 	m.yours, m.remoteState, m.remoteMult = p.mine, p.state, p.multiplier
 	m.remoteMinTx, m.remoteMinRx = p.desiredMinTx, p.requiredMinRx
@@ -81,7 +81,7 @@ func (m *machine) receive(p packet, now time.Time) (failure string, ok bool) {
 	if next := m.lastSent.Add(m.interval()); m.remoteMinRx > 0 && (m.nextSend.IsZero() || next.Before(m.nextSend)) {
 		m.nextSend = next
 	}
-	return failure, true
+	return failure
 }
 
 // neighborDown is the failure of a neighbor's diagnostic code (RFC 5880 section 4.1), or "" if it is new to a session

@@ -34,20 +34,20 @@ func TestReceive(t *testing.T) {
 	} {
 		m := newMachine(testConfig, 1, epoch)
 		m.state = tt.state
-		failure, ok := m.receive(from(tt.heard, func(p *packet) { p.diag = diagTimeExpired }), epoch)
-		if m.state != tt.want || m.diag != tt.diag || (failure != "") != (tt.special == failed) || ok == (tt.special == ignored) {
-			t.Errorf("%v hears %v: %v, diagnostic %d, %q, %v", tt.state, tt.heard, m.state, m.diag, failure, ok)
+		failure := m.receive(from(tt.heard, func(p *packet) { p.diag = diagTimeExpired }), epoch)
+		if m.state != tt.want || m.diag != tt.diag || (failure != "") != (tt.special == failed) || (m.remoteMult != 0) == (tt.special == ignored) {
+			t.Errorf("%v hears %v: %v, diagnostic %d, %q", tt.state, tt.heard, m.state, m.diag, failure)
 		}
 	}
 	for diag := range uint8(10) {
 		m := up(t)
-		failure, _ := m.receive(from(Down, func(p *packet) { p.diag = diag }), epoch)
+		failure := m.receive(from(Down, func(p *packet) { p.diag = diag }), epoch)
 		if want := diag != diagNone && diag != diagNeighborDown && diag != diagAdminDown; m.state != Down || (failure != "") != want {
 			t.Errorf("diagnostic %d: %v, %q", diag, m.state, failure)
 		}
 	}
 	m := newMachine(testConfig, 1, epoch)
-	if _, ok := m.receive(from(Down, func(p *packet) { p.yours = 2 }), epoch); ok || m.state != Down {
+	if m.receive(from(Down, func(p *packet) { p.yours = 2 }), epoch); m.remoteMult != 0 || m.state != Down {
 		t.Error("it took a packet of another session")
 	}
 }
