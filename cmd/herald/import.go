@@ -88,12 +88,8 @@ func (i *importer) run(ctx context.Context, files []string, stdin io.Reader, out
 		return err
 	}
 	i.dropRefused(&r)
-	annotations := make(map[vip.Key]map[string]string, len(r.Pins))
-	for _, p := range r.Pins {
-		annotations[p.Service] = p.Annotations
-	}
 	if !i.apply {
-		text, err := manifest.Import(i.source, i.pools, r.Data, annotations, r.Notes)
+		text, err := manifest.Import(i.source, i.pools, r.Data, r.Pins, r.Notes)
 		if err != nil {
 			return err
 		}
@@ -203,8 +199,8 @@ func (i *importer) write(ctx context.Context, r migrate.Result, out io.Writer) e
 		fmt.Fprintln(out, "- "+strings.Join(strings.Fields(n), " "))
 	}
 	var errs []error
-	for _, p := range r.Pins {
-		errs = append(errs, kube.AnnotateService(ctx, access, p.Service, p.Annotations))
+	for _, k := range slices.SortedFunc(maps.Keys(r.Pins), vip.Key.Compare) {
+		errs = append(errs, kube.AnnotateService(ctx, access, k, r.Pins[k]))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("the pools are not written: %w", err)

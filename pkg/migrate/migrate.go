@@ -53,22 +53,17 @@ func Collections(source string) []Collection {
 
 // A Result is what makes Herald serve what the source served.
 type Result struct {
-	Data  map[string]string // of the ConfigMap of pools
-	Pins  []Pin             // sorted by Service
-	Notes []string          // what is not carried over, and what to do about it, each a sentence
-}
-
-// A Pin is the annotations that a Service needs to keep what it has.
-type Pin struct {
-	Service     vip.Key
-	Annotations map[string]string
+	Data map[string]string // of the ConfigMap of pools
+	// Pins are the annotations that Services need to keep what they have.
+	Pins  map[vip.Key]map[string]string
+	Notes []string // what is not carried over, and what to do about it, each a sentence
 }
 
 // From reads a source's objects, as JSON, and ignores other kinds; unreadable ones, or none with pools, are an error.
 func From(source string, objects []json.RawMessage) (Result, error) {
 	m := &migration{source: source, read: map[string]bool{"Service": true, "ConfigMap": true, "": true},
 		ranges: make(map[string][]span), names: make(map[string]string), hand: make(map[string][]string),
-		Result: Result{Data: make(map[string]string)}}
+		Result: Result{Data: make(map[string]string), Pins: make(map[vip.Key]map[string]string)}}
 	for _, text := range objects {
 		var o object
 		if err := json.Unmarshal(text, &o); err != nil {
@@ -113,7 +108,6 @@ func From(source string, objects []json.RawMessage) (Result, error) {
 		m.note("%s, by hand: %s.", of, strings.Join(slices.Compact(m.hand[of]), "; "))
 	}
 	m.pinServices()
-	slices.SortFunc(m.Pins, func(a, b Pin) int { return a.Service.Compare(b.Service) })
 	return m.Result, nil
 }
 

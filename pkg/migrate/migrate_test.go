@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
 
@@ -17,8 +18,8 @@ func data(r Result) string {
 	for _, k := range slices.Sorted(maps.Keys(r.Data)) {
 		out = append(out, k+": "+r.Data[k])
 	}
-	for _, p := range r.Pins {
-		out = append(out, fmt.Sprintf("%s %v", p.Service, p.Annotations))
+	for _, k := range slices.SortedFunc(maps.Keys(r.Pins), vip.Key.Compare) {
+		out = append(out, fmt.Sprintf("%s %v", k, r.Pins[k]))
 	}
 	return strings.Join(out, "\n")
 }

@@ -30,7 +30,7 @@ type service struct {
 	Class string `json:"loadBalancerClass"`
 }
 
-// pinServices adds a Pin for each Service with an address only in its status, or a pool that has a new name.
+// pinServices pins each Service with an address only in its status, or a pool that has a new name.
 func (m *migration) pinServices() {
 	classes := make(map[string]int)
 	for _, o := range m.objects {
@@ -63,10 +63,9 @@ func (m *migration) serves(o object, s service) bool {
 	return false
 }
 
-// pin adds a needed Pin. What no person named counts as given by Herald from its pool (docs/why.md, "Pools").
+// pin pins a Service, if need be. What no person named counts as given by Herald from its pool (docs/why.md, "Pools").
 func (m *migration) pin(o object, s service) {
-	p := Pin{Service: vip.Key{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name},
-		Annotations: make(map[string]string)}
+	k, pins := vip.Key{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name}, make(map[string]string)
 	has, asks := shown(o), asked(o, s)
 	unspecified := slices.ContainsFunc(asks, netip.Addr.IsUnspecified) // leased by DHCP
 	if len(has) > 0 && !unspecified && !sameAddresses(has, asks) {
@@ -74,38 +73,38 @@ func (m *migration) pin(o object, s service) {
 		for _, a := range has {
 			texts = append(texts, a.String())
 		}
-		p.Annotations[addressesKey] = strings.Join(texts, ",")
+		pins[addressesKey] = strings.Join(texts, ",")
 		if pool := m.poolOf(has[0]); pool != "" && len(asks) == 0 {
-			p.Annotations["heraldvip.io/allocated"] = pool // no person has named it: what one names later counts
+			pins["heraldvip.io/allocated"] = pool // no person has named it: what one names later counts
 		}
 		if len(asks) > 0 {
-			m.noteService("Service %s asks for %v, and has %v: it is pinned to what it has.", p.Service, asks, has)
+			m.noteService("Service %s asks for %v, and has %v: it is pinned to what it has.", k, asks, has)
 		}
 	}
 	if !unspecified {
 		for _, a := range has {
 			if m.poolOf(a) == "" {
-				m.noteService("Service %s has %s, which is in no pool. It keeps it.", p.Service, a)
+				m.noteService("Service %s has %s, which is in no pool. It keeps it.", k, a)
 			}
 		}
 	}
-	for _, k := range ciliumCrossKeys {
-		if m.source == "cilium" && o.Metadata.Annotations[k] != "" {
+	for _, key := range ciliumCrossKeys {
+		if m.source == "cilium" && o.Metadata.Annotations[key] != "" {
 			m.noteService("Service %s shares addresses with other namespaces by %s, which Herald does not read: what it has "+
-				"it keeps. For what is shared later give each of these Services the same heraldvip.io/sharing-key.", p.Service, k)
+				"it keeps. For what is shared later give each of these Services the same heraldvip.io/sharing-key.", k, key)
 			break
 		}
 	}
-	for _, k := range poolKeys {
-		if given := o.Metadata.Annotations[k]; given != "" {
+	for _, key := range poolKeys {
+		if given := o.Metadata.Annotations[key]; given != "" {
 			if to := m.names[given]; to != "" && to != given {
-				p.Annotations[poolKeys[0]] = to
+				pins[poolKeys[0]] = to
 			}
 			break
 		}
 	}
-	if len(p.Annotations) > 0 {
-		m.Pins = append(m.Pins, p)
+	if len(pins) > 0 {
+		m.Pins[k] = pins
 	}
 }
 
