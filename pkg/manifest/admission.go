@@ -50,11 +50,7 @@ func admissionObjects(c config.Config) []any {
 	return slices.Concat(tenantPolicies(), tokenPolicies(c))
 }
 
-func tenantPolicies() []any {
-	return slices.Concat(
-		policyAndBinding("annotations", annotationsPolicy()),
-	)
-}
+func tenantPolicies() []any { return policyAndBinding("annotations", annotationsPolicy()) }
 
 // tokenPolicies limit what Herald's ServiceAccount may write (docs/why.md, "What tenants can write").
 func tokenPolicies(c config.Config) []any {
@@ -66,23 +62,19 @@ func tokenPolicies(c config.Config) []any {
 		policyAndBinding("token-services", tokenServicesPolicy(account)))
 }
 
-// byTenant matches requests of those who, unlike administrators and controllers, may not update every Service.
-var byTenant = []admissionv1.MatchCondition{{Name: "by-a-tenant",
-	Expression: "!authorizer.group('').resource('services').check('update').allowed()"}}
-
 // annotationsPolicy refuses restricted annotations that the namespace may not set, but may keep and remove.
 func annotationsPolicy() admissionv1.ValidatingAdmissionPolicySpec {
 	return admissionv1.ValidatingAdmissionPolicySpec{
 		MatchConstraints: resourceRule("", "services", admissionv1.Create, admissionv1.Update),
-		MatchConditions:  byTenant,
+		MatchConditions: []admissionv1.MatchCondition{{ // of who, unlike administrators, may not update every Service
+			Name: "by-a-tenant", Expression: "!authorizer.group('').resource('services').check('update').allowed()"}},
 		Variables: []admissionv1.Variable{
 			{Name: "now", Expression: expression(annotationsOf, "object")},
 			{Name: "before", Expression: expression(annotationsOf, "oldObject")},
 			{Name: "allowed", Expression: `namespaceObject.metadata.?annotations[?'` + allowedAnnotations +
 				`'].orValue('').split(',').map(a, a.trim())`},
 			{Name: "refused", Expression: listOf(restricted) + ".filter(k, k in variables.now && variables.now[?k] != " +
-				"variables.before[?k] && " +
-				"!(k in variables.allowed) && !('*' in variables.allowed))"},
+				"variables.before[?k] && !(k in variables.allowed) && !('*' in variables.allowed))"},
 		},
 		Validations: []admissionv1.Validation{{
 			Expression: "size(variables.refused) == 0",

@@ -60,7 +60,9 @@ func (m *Macvlans) Set(_ context.Context, want []vip.Macvlan) ([]vip.Macvlan, er
 		return twice
 	})
 	for _, l := range n.snapshot.macvlans() {
-		m.remember(l)
+		if was, ok := parseAlias(l.alias); ok {
+			m.before[l.parent] = was
+		}
 	}
 	m.wanted = wanted // repair reads it as soon as mu is released
 	m.resolveGateways()
@@ -293,13 +295,6 @@ func parseAlias(alias string) (c ipv4Conf, ok bool) {
 	}
 	n, _ := fmt.Sscanf(text, "arp_ignore=%d arp_announce=%d", &c.arpIgnore, &c.arpAnnounce)
 	return c, n == 2
-}
-
-// remember stores the parent's settings by a macvlan's alias.
-func (m *Macvlans) remember(l link) {
-	if was, ok := parseAlias(l.alias); ok {
-		m.before[l.parent] = was
-	}
 }
 
 // remove removes one of Herald's macvlans; restoreParents is still to be called. n.mu is held.
