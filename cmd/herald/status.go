@@ -218,14 +218,18 @@ func (v statusView) service(s *vip.Service) serviceStatus {
 	}
 	x.Pool, x.Source = s.Allocated, s.Source
 	x.Problem, x.Reason, x.Advice = v.problem(s, x.Owner, x.Since)
-	x.OffLink = v.offLink(s)
+	_, x.OffLink = v.newest(s, vip.AddressOffLink) // a VIP is in no network of its link
 	return x
 }
 
-// offLink reports whether an Event says that a VIP of s is in no network of its link.
-func (v statusView) offLink(s *vip.Service) bool {
-	return slices.ContainsFunc(v.events,
-		func(e kube.StoredEvent) bool { return e.UID == s.UID && e.Reason == vip.AddressOffLink })
+// newest returns the newest Event of s that has one of the reasons.
+func (v statusView) newest(s *vip.Service, reasons ...vip.Reason) (found kube.StoredEvent, ok bool) {
+	for _, e := range slices.Backward(v.events) {
+		if e.UID == s.UID && slices.Contains(reasons, e.Reason) {
+			return e, true
+		}
+	}
+	return found, false
 }
 
 // externalAddresses returns what is open on a gateway: external address and port.
@@ -292,12 +296,9 @@ func unannounced(s *vip.Service) []string {
 
 // refusal returns the newest Event about addresses that are not announced.
 func (v statusView) refusal(s *vip.Service, missing string) plan.Answer {
-	for _, e := range slices.Backward(v.events) {
-		if e.UID == s.UID &&
-			(e.Reason == vip.AddressRefused || e.Reason == vip.AddressConflict || e.Reason == vip.AddressInUse ||
-				e.Reason == vip.DHCPFailed) {
-			return plan.NewAnswer(s.Key, e.Reason, missing+" ("+e.Message+")")
-		}
+	e, ok := v.newest(s, vip.AddressRefused, vip.AddressConflict, vip.AddressInUse, vip.DHCPFailed)
+	if ok {
+		return plan.NewAnswer(s.Key, e.Reason, missing+" ("+e.Message+")")
 	}
 	return plan.NewAnswer(s.Key, vip.AddressRefused, missing)
 }
@@ -309,15 +310,9 @@ func (v statusView) answer(s *vip.Service, since time.Time) plan.Answer {
 	if a.Level != plan.Fine || s.Ignore {
 		return a
 	}
-	for _, e := range slices.Backward(v.events) {
-		if e.UID != s.UID || !slices.Contains(noticed, e.Reason) {
-			continue
-		}
-		// the times of Events are in whole seconds
-		if e.Warning && (e.At.IsZero() || !e.At.Before(since.Truncate(time.Second))) {
-			return plan.NewAnswer(s.Key, e.Reason, e.Message)
-		}
-		break
+	// the times of Events are in whole seconds
+	if e, ok := v.newest(s, noticed...); ok && e.Warning && (e.At.IsZero() || !e.At.Before(since.Truncate(time.Second))) {
+		return plan.NewAnswer(s.Key, e.Reason, e.Message)
 	}
 	return a
 }
