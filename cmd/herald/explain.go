@@ -330,10 +330,4 @@ func (e *serviceExplanation) nodeRows() (rows []string) {
 	return rows
 }
 
-func joinAddresses(all []netip.Addr) string {
-	var texts []string
-	for _, a := range all {
-		texts = append(texts, a.String())
-	}
-	return dash(strings.Join(texts, ", "))
-}
+func joinAddresses(all []netip.Addr) string { return dash(vip.JoinAddrs(all, ", ")) }

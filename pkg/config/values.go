@@ -156,15 +156,11 @@ func parsePortRange(v string) ([2]uint16, error) {
 	return [2]uint16{first, last}, nil
 }
 
-// parseLinkName checks names of links like dev_valid_name in net/core/dev.c.
-var parseLinkName = text("must be the name of a link: at most 15 bytes, without slash, colon or space", isLinkName)
-
-func isLinkName(v string) bool {
-	return len(v) <= 15 && v != "." && v != ".." && !strings.ContainsAny(v, "/: \t\n\v\f\r\x00")
-}
+var parseLinkName = text("must be the name of a link: at most 15 bytes, without slash, colon or space",
+	func(v string) bool { return v == "" || vip.IsLinkName(v) })
 
 var parseLinkPrefix = text("must be the beginnings of names of interfaces, of at most 14 characters, with commas "+
-	"between", func(v string) bool { return v != "" && isLinkName(v) && len(v) <= 14 && !strings.Contains(v, "%") })
+	"between", func(v string) bool { return vip.IsLinkName(v) && len(v) <= 14 && !strings.Contains(v, "%") })
 
 func parseInterface(v string) (string, error) {
 	if v == Auto {

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -173,7 +172,8 @@ var Annotations = []Annotation{
 // readAnnotations fills in what annotations say, unreadable ones in s.Invalid.
 func readAnnotations(s *vip.Service, annotations, selector map[string]string, loadBalancerIP string) {
 	r := annotationReader{s, annotations}
-	s.VIPHost, s.Announcer = truncate(annotations[vipHostKey], maxName+1), truncate(annotations[announcerKey], maxName+1)
+	s.VIPHost = vip.Truncate(annotations[vipHostKey], maxName+1)
+	s.Announcer = vip.Truncate(annotations[announcerKey], maxName+1)
 	s.Ignore = parseAnnotation(r, ignoreKey, parseBool)
 	s.AllowWithoutEndpoints = parseAnnotation(r, withoutEndpointsKey, parseBool)
 	s.AllPorts = parseAnnotation(r, allPortsKey, parseBool)
@@ -210,7 +210,8 @@ func (r annotationReader) value(key string) string { return strings.TrimSpace(r.
 
 // invalid adds to Service.Invalid an annotation, its value and the problem.
 func (r annotationReader) invalid(key, problem string) {
-	r.service.Invalid = append(r.service.Invalid, fmt.Sprintf("%s is %s: %s.", key, quote(r.annotations[key]), problem))
+	text := fmt.Sprintf("%s is %s: %s.", key, vip.Quote(r.annotations[key]), problem)
+	r.service.Invalid = append(r.service.Invalid, text)
 }
 
 // parseAnnotation returns what parse makes of an annotation, problems in Service.Invalid.
@@ -239,15 +240,10 @@ const maxName = 253
 
 // parseInterface returns even no name of a link: a VIP never goes to one that nobody asked for.
 func parseInterface(value string) (name, problem string) {
-	if !isLinkName(value) {
-		return truncate(value, 60), "no name of a network interface; write one of at most 15 characters, or auto"
+	if !vip.IsLinkName(value) {
+		return vip.Truncate(value, 60), "no name of a network interface; write one of at most 15 characters, or auto"
 	}
 	return value, ""
-}
-
-// isLinkName is dev_valid_name() in the kernel's net/core/dev.c; IFNAMSIZ is 16.
-func isLinkName(name string) bool {
-	return name != "" && len(name) <= 15 && name != "." && name != ".." && !strings.ContainsAny(name, "/: \t\n\v\f\r\x00")
 }
 
 // parseLeaseName reads name or namespace/name of a permitted Lease.
@@ -297,23 +293,4 @@ func parseIPMode(value string) (mode vip.IPMode, problem string) {
 		}
 	}
 	return "", "write VIP or Proxy. The default is used"
-}
-
-// quote quotes a foreign value, cut after 60 bytes.
-func quote(value string) string {
-	if short := truncate(value, 60); short != value {
-		return strconv.Quote(short) + "..."
-	}
-	return strconv.Quote(value)
-}
-
-// truncate returns up to limit bytes, cut between characters; if longer, a copy.
-func truncate(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	for limit > 0 && !utf8.RuneStart(text[limit]) {
-		limit--
-	}
-	return strings.Clone(text[:limit])
 }

@@ -34,7 +34,7 @@ func (r annotationReader) readAddresses(loadBalancerIP string) {
 		}
 		if keep != "" && len(s.Addresses) > 0 {
 			s.Invalid = append(s.Invalid, fmt.Sprintf("As long as %s can't be read the Service keeps %s.", keep,
-				joinAddrs(s.Addresses, ", ")))
+				vip.JoinAddrs(s.Addresses, ", ")))
 		}
 		return
 	}
@@ -42,7 +42,7 @@ func (r annotationReader) readAddresses(loadBalancerIP string) {
 	for _, a := range beside {
 		ofFamily := func(o netip.Addr) bool { return vip.FamilyOf(o) == vip.FamilyOf(a) }
 		if len(own) < maxAddresses && !slices.ContainsFunc(own, ofFamily) {
-			s.Addresses, s.Own = appendUnique(slices.Clip(s.Addresses), a), own
+			s.Addresses, s.Own = vip.AppendUnique(slices.Clip(s.Addresses), a), own
 		}
 	}
 	if s.Own == nil {
@@ -64,7 +64,7 @@ func (r annotationReader) firstOf(spec string, keys ...string) (first string) {
 		case !isPart(value, r.value(first)):
 			r.service.Invalid = append(r.service.Invalid,
 				fmt.Sprintf("%s asks for %s, and has no effect: %s, which comes first, asks for %s. Remove one of them.",
-					k, quote(value), first, quote(r.value(first))))
+					k, vip.Quote(value), first, vip.Quote(r.value(first))))
 		}
 	}
 	return first
@@ -112,7 +112,7 @@ func (r annotationReader) readStatusAddresses() {
 	s := r.service
 	for _, a := range s.StatusVIPs() {
 		if len(s.Addresses) < maxAddresses {
-			s.Source, s.Addresses = vip.SourceStatus, appendUnique(s.Addresses, a)
+			s.Source, s.Addresses = vip.SourceStatus, vip.AppendUnique(s.Addresses, a)
 		}
 	}
 }
@@ -131,7 +131,7 @@ func parseAddresses(value string) (addrs []netip.Addr, problem string) {
 		if problem != "" {
 			return nil, problem + "; write IP addresses separated by commas, such as 192.168.0.10,fd00::10"
 		}
-		addrs = appendUnique(addrs, a)
+		addrs = vip.AppendUnique(addrs, a)
 	}
 	return addrs, ""
 }
@@ -143,10 +143,10 @@ func parseAddress(text string) (a netip.Addr, problem string) {
 	}
 	a, err := netip.ParseAddr(text)
 	if err != nil {
-		return netip.Addr{}, quote(text) + " is not an IP address"
+		return netip.Addr{}, vip.Quote(text) + " is not an IP address"
 	}
 	if a.Zone() != "" {
-		return netip.Addr{}, quote(text) + " has a zone, which an address of a Service can't have"
+		return netip.Addr{}, vip.Quote(text) + " has a zone, which an address of a Service can't have"
 	}
 	return a.Unmap(), ""
 }

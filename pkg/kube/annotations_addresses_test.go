@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // What a person asks for wins over what Herald gave, in whichever field; of several fields the first counts, and
@@ -61,7 +63,7 @@ func TestPrecedence(t *testing.T) {
 			o := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, LoadBalancerIP: tt.spec}}
 			o.Annotations = tt.annotations
 			s := readService(o)
-			if d := cmp.Diff(tt.want, joinAddrs(s.Addresses, ",")+" "+s.Source+" "+s.Allocated); d != "" || s.Superseded != tt.superseded {
+			if d := cmp.Diff(tt.want, vip.JoinAddrs(s.Addresses, ",")+" "+s.Source+" "+s.Allocated); d != "" || s.Superseded != tt.superseded {
 				t.Errorf("superseded %v, -want +got:\n%s", s.Superseded, d)
 			}
 			told := strings.Join(s.Invalid, " ")

@@ -18,7 +18,7 @@ func parseMethods(value string) (methods []vip.Method, problem string) {
 			return []vip.Method{}, "write arp, bgp, or both with a comma between. Until then the VIP is not announced, " +
 				"unless it is already and only one of the two is enabled"
 		}
-		methods = appendUnique(methods, m)
+		methods = vip.AppendUnique(methods, m)
 	}
 	return methods, ""
 }
@@ -54,7 +54,7 @@ func parsePeers(value string) (peers []string, problem string) {
 		name := strings.TrimSpace(text)
 		if a, err := netip.ParseAddr(name); err == nil {
 			name = a.Unmap().String()
-		} else if !isLinkName(name) {
+		} else if !vip.IsLinkName(name) {
 			return []string{}, "write the addresses or interfaces of peers with commas between. The VIP is announced to no peer"
 		}
 		peers = append(peers, name)

@@ -81,7 +81,7 @@ func parseRequestedAddrs(value string) (addrs []netip.Addr, problem string) {
 
 // parseMacvlanName reads a name for a link, without %, a pattern to dev_alloc_name().
 func parseMacvlanName(value string) (name, problem string) {
-	if !isLinkName(value) || strings.Contains(value, "%") {
+	if !vip.IsLinkName(value) || strings.Contains(value, "%") {
 		return "", "no name of a network interface; write one of at most 15 characters. The default is used"
 	}
 	return value, ""
@@ -134,6 +134,6 @@ func addLeaseAnnotations(patch map[string]any, s *cachedService, w vip.Status) e
 		return nil
 	}
 	text, err := json.Marshal(w.DHCPLeases)
-	patch[dhcpLeaseKey], patch[requestedKey] = string(text), joinAddrs(leasedAddrs(w.DHCPLeases), ",")
+	patch[dhcpLeaseKey], patch[requestedKey] = string(text), vip.JoinAddrs(leasedAddrs(w.DHCPLeases), ",")
 	return err
 }

@@ -73,7 +73,7 @@ func parseNetworks(value string) (networks []netip.Prefix, problem string) {
 		}
 		switch {
 		case err != nil || p.Addr().Is4In6():
-			return nil, quote(text) + " is no network; write networks separated by commas, such as 192.168.0.0/16,fd00::/8" +
+			return nil, vip.Quote(text) + " is no network; write networks separated by commas, such as 192.168.0.0/16,fd00::/8" +
 				noEgress
 		case len(networks) == maxEgressLimits:
 			return nil, "it has more than " + strconv.Itoa(maxEgressLimits) + " networks; write fewer, larger ones" + noEgress
@@ -95,7 +95,7 @@ func parsePorts(value string) (ports []vip.Port, problem string) {
 		n, err := strconv.ParseUint(strings.TrimSpace(port), 10, 16)
 		switch {
 		case err != nil || n == 0 || protocol != "TCP" && protocol != "UDP" && protocol != "SCTP":
-			return nil, quote(text) + " is no port; write ports separated by commas, such as tcp:443,udp:53" + noEgress
+			return nil, vip.Quote(text) + " is no port; write ports separated by commas, such as tcp:443,udp:53" + noEgress
 		case len(ports) == maxEgressLimits:
 			return nil, "it has more than " + strconv.Itoa(maxEgressLimits) + " ports; write fewer" + noEgress
 		}

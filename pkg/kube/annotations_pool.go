@@ -35,7 +35,7 @@ const (
 
 func (r annotationReader) readPools() {
 	s := r.service
-	s.Allocated = truncate(r.value(allocatedKey), 2*maxName)
+	s.Allocated = vip.Truncate(r.value(allocatedKey), 2*maxName)
 	s.Renumber = parseAnnotation(r, renumberKey, parseBool)
 	if k := r.firstOf("", poolKeys...); k != "" {
 		s.Pools = parseAnnotation(r, k, parsePools)
@@ -52,7 +52,7 @@ func (r annotationReader) readPools() {
 
 func parsePools(value string) (names []string, problem string) {
 	for name := range strings.SplitSeq(value, ",") {
-		name = truncate(strings.TrimSpace(name), maxName)
+		name = vip.Truncate(strings.TrimSpace(name), maxName)
 		switch {
 		case name == "" || slices.Contains(names, name):
 		case len(names) == maxPools:

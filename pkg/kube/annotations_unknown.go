@@ -6,6 +6,8 @@ import (
 
 	"github.com/agext/levenshtein"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/heraldvip/herald/pkg/vip"
 )
 
 const (
@@ -29,7 +31,7 @@ func (r annotationReader) reportUnknown() {
 		if len(validation.IsQualifiedName(key)) > 0 {
 			continue // the API server takes no such key, and it could not be shown
 		}
-		text := truncate(key, 80)
+		text := vip.Truncate(key, 80)
 		switch near := nearestAnnotation(key); {
 		case near != "":
 			text += " is not known; did you mean " + near + "? It has no effect."

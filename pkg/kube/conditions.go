@@ -20,7 +20,7 @@ func (s *cachedService) readConditions(all []metav1.Condition) {
 		s.conditionsSince[t] = c.LastTransitionTime
 		ours = append(ours, vip.Condition{
 			Type: t, Status: vip.ConditionStatus(c.Status), Reason: vip.Reason(c.Reason),
-			Message: truncate(c.Message, maxConditionMessage),
+			Message: vip.Truncate(c.Message, maxConditionMessage),
 		})
 	}
 	s.SetConditions(ours)

@@ -91,7 +91,7 @@ func (e *Events) Put(want []vip.Event) {
 	e.puts++
 	e.last = want
 	for _, w := range want {
-		w.Message = limitMessage(w.Message)
+		w.Message = vip.Shorten(w.Message, maxMessageBytes)
 		s := e.states[w]
 		if s == nil {
 			s = &eventState{done: true}
@@ -126,13 +126,6 @@ func (e *Events) drop(k vip.Event, s *eventState) {
 		e.metrics.events.WithLabelValues("given_up").Inc()
 	}
 	delete(e.states, k)
-}
-
-func limitMessage(m string) string {
-	if len(m) <= maxMessageBytes {
-		return m
-	}
-	return truncate(m, maxMessageBytes-len("...")) + "..."
 }
 
 // begin counts a beginning, and reports whether to write the Event.

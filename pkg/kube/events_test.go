@@ -108,7 +108,7 @@ func putEvents(n *Events, want ...vip.Event) {
 func putWritten(n *Events, want ...vip.Event) []vip.Event {
 	n.Put(want)
 	return slices.DeleteFunc(slices.Clone(want), func(w vip.Event) bool {
-		w.Message = limitMessage(w.Message)
+		w.Message = vip.Shorten(w.Message, maxMessageBytes)
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		return !n.states[w].done

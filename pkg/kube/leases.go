@@ -90,7 +90,7 @@ func (l *Leases) withoutWhatIsLarge(o *coordinationv1.Lease) *coordinationv1.Lea
 	small.Spec = o.Spec
 	small.Spec.Strategy, small.Spec.PreferredHolder = nil, nil
 	if h := o.Spec.HolderIdentity; h != nil {
-		small.Spec.HolderIdentity = new(truncate(*h, maxName+1))
+		small.Spec.HolderIdentity = new(vip.Truncate(*h, maxName+1))
 	}
 	return small
 }

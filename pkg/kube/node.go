@@ -39,7 +39,7 @@ func readNode(o *corev1.Node, prefix string) *vip.Node {
 	n.ReturnUntil, _ = time.Parse(time.RFC3339, o.Annotations[returnKey])
 	for _, a := range o.Status.Addresses {
 		if addr, err := netip.ParseAddr(a.Address); err == nil { // others are host names
-			n.Addresses = appendUnique(n.Addresses, addr.Unmap())
+			n.Addresses = vip.AppendUnique(n.Addresses, addr.Unmap())
 		}
 	}
 	for k, v := range o.Annotations {

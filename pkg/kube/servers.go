@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // Servers are the API servers that a control-plane node can connect to. The one that
@@ -113,16 +115,16 @@ func (s *Servers) servingTargets() []string {
 func (s *Servers) targets(address string) []string {
 	own, all := s.ownTargets(), []string{s.first}
 	if s.ownReady.Load() {
-		all = appendUnique(all, own...)
+		all = vip.AppendUnique(all, own...)
 	}
 	if others := s.others.Load(); others != nil {
 		for _, a := range *others {
 			if t := s.hostPort(a); !slices.Contains(own, t) {
-				all = appendUnique(all, t)
+				all = vip.AppendUnique(all, t)
 			}
 		}
 	}
-	all = appendUnique(all, append(own, address)...)
+	all = vip.AppendUnique(all, append(own, address)...)
 	return slices.DeleteFunc(all, func(t string) bool { return t == "" })
 }
 

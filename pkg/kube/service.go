@@ -30,7 +30,7 @@ func otherManager(all []metav1.ManagedFieldsEntry) (name string) {
 	at := metav1.Time{}
 	for _, e := range all {
 		if e.Manager != "" && e.Manager != "herald" && e.Time != nil && !e.Time.Before(&at) {
-			name, at = quote(strings.ToValidUTF8(e.Manager, "?")), *e.Time
+			name, at = vip.Quote(strings.ToValidUTF8(e.Manager, "?")), *e.Time
 		}
 	}
 	return name
@@ -164,15 +164,6 @@ func parsePrefixes(texts []string) (prefixes []netip.Prefix) {
 		}
 	}
 	return prefixes
-}
-
-func appendUnique[T comparable](list []T, values ...T) []T {
-	for _, v := range values {
-		if !slices.Contains(list, v) {
-			list = append(list, v)
-		}
-	}
-	return list
 }
 
 func readIngress(list []corev1.LoadBalancerIngress) []vip.Ingress {

@@ -250,9 +250,9 @@ func addressPatch(o *cachedService, w *vip.Assignment) ([]byte, error) {
 	case w.Remove:
 		annotations[allocatedKey], annotations[addressesKey] = nil, nil
 	case len(w.Own) > 0:
-		annotations[besideKey] = joinAddrs(given, ",")
+		annotations[besideKey] = vip.JoinAddrs(given, ",")
 	default:
-		annotations[addressesKey] = joinAddrs(given, ",")
+		annotations[addressesKey] = vip.JoinAddrs(given, ",")
 		if o.beside {
 			annotations[besideKey] = nil
 		}
@@ -260,20 +260,11 @@ func addressPatch(o *cachedService, w *vip.Assignment) ([]byte, error) {
 	patch := map[string]any{"metadata": map[string]any{"resourceVersion": o.version, "annotations": annotations}}
 	if !w.Remove && !slices.ContainsFunc(w.Addresses, netip.Addr.IsUnspecified) {
 		allocated := vip.Condition{Type: vip.Allocated, Status: vip.ConditionTrue, Reason: vip.AddressAllocated,
-			Message: joinAddrs(w.Addresses, ", ") + ": of pool " + w.Pool}
+			Message: vip.JoinAddrs(w.Addresses, ", ") + ": of pool " + w.Pool}
 		record := vip.Record{Named: w.Own, Given: given}
 		patch["status"] = map[string]any{"conditions": o.conditionsPatch([]vip.Condition{allocated, record.Condition()})}
 	}
 	return json.Marshal(patch)
-}
-
-// joinAddrs writes addresses with a separator between them.
-func joinAddrs(addrs []netip.Addr, separator string) string {
-	texts := make([]string, len(addrs))
-	for i, a := range addrs {
-		texts[i] = a.String()
-	}
-	return strings.Join(texts, separator)
 }
 
 // write tries for 10 s to write w; now is the answer, or nil.

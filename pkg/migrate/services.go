@@ -69,11 +69,7 @@ func (m *migration) pin(o object, s service) {
 	has, asks := shown(o), asked(o, s)
 	unspecified := slices.ContainsFunc(asks, netip.Addr.IsUnspecified) // leased by DHCP
 	if len(has) > 0 && !unspecified && !sameAddresses(has, asks) {
-		var texts []string
-		for _, a := range has {
-			texts = append(texts, a.String())
-		}
-		pins[addressesKey] = strings.Join(texts, ",")
+		pins[addressesKey] = vip.JoinAddrs(has, ",")
 		if pool := m.poolOf(has[0]); pool != "" && len(asks) == 0 {
 			pins["heraldvip.io/allocated"] = pool // no person has named it: what one names later counts
 		}

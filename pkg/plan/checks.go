@@ -77,8 +77,8 @@ func newAddressChecks(p *reporter) *addressChecks {
 func macsOf(info *vip.NodeInfo) []string {
 	var macs []string
 	for _, l := range info.Links {
-		if l.MAC != "" && !slices.Contains(macs, l.MAC) {
-			macs = append(macs, l.MAC)
+		if l.MAC != "" {
+			macs = vip.AppendUnique(macs, l.MAC)
 		}
 	}
 	return macs

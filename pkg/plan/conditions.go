@@ -49,9 +49,7 @@ func (p *facts) conditionsOf(s *service) []vip.Condition {
 	}
 	all := []vip.Condition{allocated, s.announced, record.Condition()}
 	for i := range all[:2] {
-		if m := all[i].Message; len(m) > maxConditionMessage {
-			all[i].Message = strings.ToValidUTF8(m[:maxConditionMessage-3], "") + "..."
-		}
+		all[i].Message = vip.Shorten(all[i].Message, maxConditionMessage)
 	}
 	return all
 }
@@ -114,31 +112,22 @@ func (p *facts) allocated(s *service) (r vip.Record, reason vip.Reason, message 
 	}
 	var texts []string
 	if len(r.Leased) > 0 {
-		texts = append(texts, joinAddrs(r.Leased)+": "+leasedText+" to "+r.MAC+" on "+r.Link)
+		texts = append(texts, vip.JoinAddrs(r.Leased, ", ")+": "+leasedText+" to "+r.MAC+" on "+r.Link)
 	}
 	if len(r.Named) > 0 {
-		texts = append(texts, joinAddrs(r.Named)+": named by "+s.Source)
+		texts = append(texts, vip.JoinAddrs(r.Named, ", ")+": named by "+s.Source)
 	}
 	if len(inside) > 0 {
-		texts = append(texts, joinAddrs(inside)+": of pool "+s.Allocated)
+		texts = append(texts, vip.JoinAddrs(inside, ", ")+": of pool "+s.Allocated)
 	}
 	reason = vip.AddressSet
 	switch {
 	case len(outside) > 0:
-		reason, texts = vip.AddressOutsidePools, append(texts, outsideMessage(joinAddrs(outside), s.Allocated))
+		reason, texts = vip.AddressOutsidePools, append(texts, outsideMessage(vip.JoinAddrs(outside, ", "), s.Allocated))
 	case len(r.Given) > 0 && len(r.Named) == 0:
 		reason = vip.AddressAllocated
 	}
 	return r, reason, strings.Join(texts, "; ")
-}
-
-// joinAddrs returns addresses as text, with commas.
-func joinAddrs(addrs []netip.Addr) string {
-	texts := make([]string, len(addrs))
-	for i, a := range addrs {
-		texts[i] = a.String()
-	}
-	return strings.Join(texts, ", ")
 }
 
 // isOutsidePools reports whether no pool has the given a any more.

@@ -75,9 +75,7 @@ func (d *dhcp) assignClients(services []*service) {
 			continue
 		}
 		for _, f := range s.dhcpFamilies {
-			if !slices.Contains(s.client.families, f) {
-				s.client.families = append(s.client.families, f)
-			}
+			s.client.families = vip.AppendUnique(s.client.families, f)
 			d.assignLeased(s, f)
 		}
 	}

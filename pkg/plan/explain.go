@@ -70,9 +70,7 @@ func (m *actions) explain(s *service) Explanation {
 		Endpoints: ExplanationEndpoint(s.Endpoints), Addresses: s.origins(),
 	}
 	for _, i := range s.Ingress {
-		if !slices.Contains(e.IPModes, i.IPMode) {
-			e.IPModes = append(e.IPModes, i.IPMode)
-		}
+		e.IPModes = vip.AppendUnique(e.IPModes, i.IPMode)
 	}
 	u := s.unit
 	if u == nil && len(s.addrs)+len(s.dhcpFamilies) > 0 && s.lease != (vip.Key{}) {

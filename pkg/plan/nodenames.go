@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -21,10 +22,9 @@ func useNodesByAddress(w *vip.World) {
 		s := &w.Services[i]
 		s.Endpoints.Ready, s.Endpoints.Terminating = names.ofAll(s.Endpoints.Ready),
 			names.ofAll(s.Endpoints.Terminating)
-		if s.Pods = slices.Clone(s.Pods); len(s.Pods) > 0 {
-			for i := range s.Pods {
-				s.Pods[i].Node = names.Of(s.Pods[i].Node)
-			}
+		s.Pods = slices.Clone(s.Pods)
+		for i := range s.Pods {
+			s.Pods[i].Node = names.Of(s.Pods[i].Node)
 		}
 	}
 }
@@ -67,19 +67,13 @@ func hasAnyAddress(m *vip.Member, addrs []netip.Addr) bool {
 
 // Of returns the name that the Node has as a member.
 func (n NamesOfNodes) Of(node string) string {
-	if name, ok := n[node]; ok {
-		return name
-	}
-	return node
+	return cmp.Or(n[node], node)
 }
 
 func (n NamesOfNodes) ofAll(nodes []string) []string {
-	if nodes == nil {
-		return nil
-	}
-	out := make([]string, 0, len(nodes))
-	for _, x := range nodes {
-		out = append(out, n.Of(x))
+	out := slices.Clone(nodes)
+	for i := range out {
+		out[i] = n.Of(out[i])
 	}
 	slices.Sort(out)
 	return out

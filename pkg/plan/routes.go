@@ -288,12 +288,9 @@ func (r *routes) reportNoSession(s *service, missing []netip.Addr, all bool) {
 	if s.BGPAttributes.Peers != nil {
 		what, none = "no BGP session with a peer that heraldvip.io/bgp-peers names", "no such peer is configured"
 	}
-	var names, families []string
+	var families []string
 	for _, a := range missing {
-		names = append(names, a.String())
-		if f := vip.FamilyOf(a).String(); !slices.Contains(families, f) {
-			families = append(families, f)
-		}
+		families = vip.AppendUnique(families, vip.FamilyOf(a).String())
 	}
 	why, up := []string{}, false
 	for _, x := range r.BGPSessions {
@@ -311,7 +308,7 @@ func (r *routes) reportNoSession(s *service, missing []netip.Addr, all bool) {
 		why = append(why, x.Peer+": "+text)
 	}
 	if up || !all {
-		what += " for " + strings.Join(names, ", ")
+		what += " for " + vip.JoinAddrs(missing, ", ")
 	}
 	message := "node " + r.Self + " has " + what + ": " + cmp.Or(strings.Join(why, "; "), none)
 	if !all {

@@ -3,7 +3,6 @@ package pool
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -25,10 +24,10 @@ func parseAddresses(text string) (out addresses, problem string) {
 		case "":
 			continue
 		case "0.0.0.0/32", "0.0.0.0":
-			out.addDHCP(vip.IPv4)
+			out.DHCP = vip.AppendUnique(out.DHCP, vip.IPv4)
 			continue
 		case "::/128", "::":
-			out.addDHCP(vip.IPv6)
+			out.DHCP = vip.AppendUnique(out.DHCP, vip.IPv6)
 			continue
 		}
 		r, isCIDR, problem := parseItem(item)
@@ -47,12 +46,6 @@ func parseAddresses(text string) (out addresses, problem string) {
 	}
 	out.Ranges, out.inner = merge(out.Ranges), merge(out.inner)
 	return out, ""
-}
-
-func (a *addresses) addDHCP(f vip.Family) {
-	if !slices.Contains(a.DHCP, f) {
-		a.DHCP = append(a.DHCP, f)
-	}
 }
 
 // readItem reads a CIDR, or a range, whose ends may be of two families, or in the wrong order.
@@ -80,14 +73,14 @@ func parseItem(item string) (r Range, isCIDR bool, problem string) {
 	r, isCIDR, ok := readItem(item)
 	switch {
 	case !ok && isCIDR:
-		return r, true, quote(item) + " is no CIDR; " + didYouMean(item)
+		return r, true, vip.Quote(item) + " is no CIDR; " + didYouMean(item)
 	case !ok:
-		return r, false, quote(item) + " is neither a CIDR nor a range; " + didYouMean(item)
+		return r, false, vip.Quote(item) + " is neither a CIDR nor a range; " + didYouMean(item)
 	case r.From.BitLen() != r.To.BitLen():
 		return r, false, fmt.Sprintf("%s begins with an %s address and ends with an %s one; both must be of one family",
-			quote(item), vip.FamilyOf(r.From), vip.FamilyOf(r.To))
+			vip.Quote(item), vip.FamilyOf(r.From), vip.FamilyOf(r.To))
 	case r.To.Less(r.From):
-		return r, false, fmt.Sprintf("%s ends before it begins; write %s-%s", quote(item), r.To, r.From)
+		return r, false, fmt.Sprintf("%s ends before it begins; write %s-%s", vip.Quote(item), r.To, r.From)
 	}
 	return r, isCIDR, ""
 }

@@ -21,7 +21,7 @@ func (r *reader) readPool(rest string) {
 	key := poolPrefix + rest
 	switch prefix, _ := splitKey(name); {
 	case !poolName.MatchString(name):
-		r.fail(key, "%s is no name of a pool; write lower case letters, digits and hyphens, at most 63", quote(name))
+		r.fail(key, "%s is no name of a pool; write lower case letters, digits and hyphens, at most 63", vip.Quote(name))
 	case prefix != "":
 		r.fail(key, "a pool can't be called %s, as the pools of other keys are; write another name", name)
 	case isAttribute:
@@ -63,7 +63,7 @@ func (r *reader) readAttribute(key, name, attribute string) {
 	case "announce":
 		p.Announce, ok = readKey(r, key, announced, parseMethods)
 	default:
-		r.warn(key, "a pool has no attribute %s, so it is ignored; there are %s", quote(attribute), attributeNames)
+		r.warn(key, "a pool has no attribute %s, so it is ignored; there are %s", vip.Quote(attribute), attributeNames)
 	}
 	p.Broken = p.Broken || !ok
 }
@@ -80,7 +80,7 @@ func parseNamespaces(text string) (out Namespaces, problem string) {
 	for name := range strings.FieldsFuncSeq(text,
 		func(c rune) bool { return c == ',' || c == ' ' || c == '\n' || c == '\t' || c == '\r' }) {
 		if !poolName.MatchString(name) { // a namespace is a DNS label, too
-			return Namespaces{}, quote(name) + " is no name of a namespace; write names separated by commas, or a label " +
+			return Namespaces{}, vip.Quote(name) + " is no name of a namespace; write names separated by commas, or a label " +
 				"selector such as team=blue"
 		}
 		out.Names = append(out.Names, name)
@@ -97,7 +97,8 @@ func parseNamespaces(text string) (out Namespaces, problem string) {
 func parseSelector(text string) (s labels.Selector, problem string) {
 	s, err := labels.Parse(strings.TrimSpace(text))
 	if err != nil {
-		return nil, fmt.Sprintf("%s is no label selector (%v); write one such as tier=gold,zone in (a,b)", quote(text), err)
+		return nil, fmt.Sprintf("%s is no label selector (%v); write one such as tier=gold,zone in (a,b)", vip.Quote(text),
+			err)
 	}
 	if s.Empty() {
 		return nil, "the selector is empty; write one such as tier=gold, or leave out the key for all"
@@ -116,7 +117,7 @@ func parsePreferences(text string) (out []Preference, problem string) {
 		number, rest, _ := strings.Cut(item, " ")
 		weight, err := strconv.Atoi(number)
 		if err != nil || weight < 1 || weight > 100 {
-			return nil, quote(item) + " does not begin with a weight; " + example
+			return nil, vip.Quote(item) + " does not begin with a weight; " + example
 		}
 		s, problem := parseSelector(rest)
 		if problem != "" {
@@ -133,7 +134,7 @@ func parsePreferences(text string) (out []Preference, problem string) {
 func parsePriority(text string) (n int, problem string) {
 	n, err := strconv.Atoi(strings.TrimSpace(text))
 	if err != nil || n < -1000000 || n > 1000000 {
-		return 0, quote(text) + " is no priority; write a whole number, such as 10: the pool with the highest comes " +
+		return 0, vip.Quote(text) + " is no priority; write a whole number, such as 10: the pool with the highest comes " +
 			"first, 0 is the default"
 	}
 	return n, ""
@@ -143,11 +144,9 @@ func parseMethods(text string) (out []vip.Method, problem string) {
 	for item := range strings.SplitSeq(text, ",") {
 		m := vip.Method(strings.TrimSpace(item))
 		if m != vip.ByARP && m != vip.ByBGP {
-			return nil, quote(item) + " is no way to announce; write arp, bgp, or arp,bgp"
+			return nil, vip.Quote(item) + " is no way to announce; write arp, bgp, or arp,bgp"
 		}
-		if !slices.Contains(out, m) {
-			out = append(out, m)
-		}
+		out = vip.AppendUnique(out, m)
 	}
 	return out, ""
 }

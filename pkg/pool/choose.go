@@ -271,12 +271,6 @@ func (p *pass) give(s *service) {
 			p.pending[s.UID] = append(p.pending[s.UID], f)
 		}
 	}
-	var once []string
-	for _, name := range pools {
-		if !slices.Contains(once, name) {
-			once = append(once, name)
-		}
-	}
 	reason := strings.Join(reasons, "; ")
 	switch {
 	case reason != "":
@@ -286,8 +280,8 @@ func (p *pass) give(s *service) {
 		reason = "spec.ipFamilies has changed"
 	}
 	p.assignments = append(p.assignments, vip.Assignment{
-		Service: s.Key, UID: s.UID, Addresses: all, Pool: strings.Join(once, ","), Reason: joinReasons(s.lost, reason),
-		Had: s.Addresses, HadPool: s.Allocated, Own: s.own,
+		Service: s.Key, UID: s.UID, Addresses: all, Pool: strings.Join(vip.AppendUnique(nil, pools...), ","),
+		Reason: joinReasons(s.lost, reason), Had: s.Addresses, HadPool: s.Allocated, Own: s.own,
 	})
 }
 
@@ -391,7 +385,7 @@ func (p *pass) requested(s *service) (pools []*Pool, problem string) {
 	for _, name := range s.Pools {
 		switch x := p.byName[name]; {
 		case x == nil:
-			return nil, fmt.Sprintf("it asks for pool %s, which does not exist", quote(name))
+			return nil, fmt.Sprintf("it asks for pool %s, which does not exist", vip.Quote(name))
 		case !x.Namespaces.Contains(ns, p.in.Source.Namespaces[ns]):
 			return nil, fmt.Sprintf("it asks for pool %s, which is not offered to namespace %s", x.Name, ns)
 		case x.Broken:

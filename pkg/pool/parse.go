@@ -68,7 +68,7 @@ func readKey[T any](r *reader, key, consequence string, parse func(text string) 
 	if had {
 		if v, again := parse(before); again == "" {
 			r.fail(key, "%s. Until then the value before it stays in force where Herald has not been restarted since: %s",
-				problem, quote(before))
+				problem, vip.Quote(before))
 			r.pools.good[key] = before
 			return v, true
 		}
@@ -168,7 +168,7 @@ func parseSearchOrder(text string) (descending bool, problem string) {
 		return false, ""
 	}
 	return false, fmt.Sprintf("%s is not an order; write desc for the highest address first, asc for the lowest",
-		quote(text))
+		vip.Quote(text))
 }
 
 func parseTrueFalse(text string) (on bool, problem string) {
@@ -178,32 +178,24 @@ func parseTrueFalse(text string) (on bool, problem string) {
 	case "false", "":
 		return false, ""
 	}
-	return false, fmt.Sprintf("%s is neither true nor false; write one of them", quote(text))
+	return false, fmt.Sprintf("%s is neither true nor false; write one of them", vip.Quote(text))
 }
 
 // parseShare reads what the provider does: 1, t, T, TRUE, true, True and their opposites.
 func parseShare(text string) (on bool, problem string) {
 	on, err := strconv.ParseBool(strings.TrimSpace(text))
 	if err != nil {
-		return false, fmt.Sprintf("%s is neither true nor false; write one of them", quote(text))
+		return false, fmt.Sprintf("%s is neither true nor false; write one of them", vip.Quote(text))
 	}
 	return on, ""
 }
 
-// parseInterface reads the name of a link (dev_valid_name in net/core/dev.c), or auto.
+// parseInterface reads the name of a link, auto, or nothing.
 func parseInterface(text string) (name, problem string) {
 	name = strings.TrimSpace(text)
-	if len(name) > 15 || name == "." || name == ".." || strings.ContainsAny(name, "/: \t\n\v\f\r\x00") {
+	if name != "" && !vip.IsLinkName(name) {
 		return "", fmt.Sprintf("%s is no name of a network interface; write one of at most 15 characters, or auto",
-			quote(text))
+			vip.Quote(text))
 	}
 	return name, ""
-}
-
-// quote quotes foreign text, cut after 60 bytes.
-func quote(text string) string {
-	if len(text) > 60 {
-		return strconv.Quote(strings.ToValidUTF8(text[:60], "")) + "..."
-	}
-	return strconv.Quote(text)
 }

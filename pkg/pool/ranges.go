@@ -112,18 +112,14 @@ func (r Range) size() float64 {
 	from, to := r.From.As16(), r.To.As16()
 	high := float64(binary.BigEndian.Uint64(to[:8]) - binary.BigEndian.Uint64(from[:8]))
 	lowFrom, lowTo := binary.BigEndian.Uint64(from[8:]), binary.BigEndian.Uint64(to[8:])
-	if high == 0 {
-		n := float64(lowTo - lowFrom)
-		if lowFrom == 0 {
-			return n // the first is not counted
-		}
-		return n + 1
+	n := float64(lowTo - lowFrom)
+	if high > 0 {
+		n = high*(1<<64) - high + float64(lowTo) - float64(lowFrom)
 	}
-	n := high*(1<<64) - high + float64(lowTo) - float64(lowFrom)
-	if lowFrom == 0 {
-		return n
+	if lowFrom > 0 { // else the first is not counted
+		n++
 	}
-	return n + 1
+	return n
 }
 
 // ordinary returns how many IPv4 addresses up to n, maybe -1, end neither in .0 nor .255.

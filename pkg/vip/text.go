@@ -1,0 +1,60 @@
+package vip
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// AppendUnique appends those of values that list lacks.
+func AppendUnique[T comparable](list []T, values ...T) []T {
+	for _, v := range values {
+		if !slices.Contains(list, v) {
+			list = append(list, v)
+		}
+	}
+	return list
+}
+
+// JoinAddrs writes addresses with a separator between them.
+func JoinAddrs(addrs []netip.Addr, separator string) string {
+	texts := make([]string, len(addrs))
+	for i, a := range addrs {
+		texts[i] = a.String()
+	}
+	return strings.Join(texts, separator)
+}
+
+// Truncate returns up to limit bytes, cut between characters; if longer, a copy.
+func Truncate(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	for limit > 0 && !utf8.RuneStart(text[limit]) {
+		limit--
+	}
+	return strings.Clone(text[:limit])
+}
+
+// Shorten returns up to limit bytes, with "..." at the end if longer.
+func Shorten(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	return Truncate(text, limit-len("...")) + "..."
+}
+
+// Quote quotes a foreign value, cut after 60 bytes.
+func Quote(value string) string {
+	if short := Truncate(value, 60); short != value {
+		return strconv.Quote(short) + "..."
+	}
+	return strconv.Quote(value)
+}
+
+// IsLinkName is dev_valid_name() in the kernel's net/core/dev.c; IFNAMSIZ is 16.
+func IsLinkName(name string) bool {
+	return name != "" && len(name) <= 15 && name != "." && name != ".." && !strings.ContainsAny(name, "/: \t\n\v\f\r\x00")
+}
