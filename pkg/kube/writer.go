@@ -208,8 +208,13 @@ func (s *Statuses) choose(k vip.Key, now time.Time) (o *cachedService, kind int,
 			next = t
 		}
 	}
-	if x.rewrites > 0 && !s.endFight(k, x, now) {
-		earlier(x.rewrittenAt.Add(rewritesForgotten))
+	switch forgotten := x.rewrittenAt.Add(rewritesForgotten); {
+	case x.rewrites == 0:
+	case now.Before(forgotten):
+		earlier(forgotten)
+	default:
+		x.rewrites = 0
+		s.tell(s.fights, k, "")
 	}
 	idle := x.rewrites == 0
 	for kind := range x.errands {
@@ -264,16 +269,6 @@ func (s *Statuses) countRewrite(o *cachedService, x *serviceState, e *errand, no
 	if x.rewrites > promptRewrites {
 		e.notBefore = x.tried.Add(rewriteInterval)
 	}
-}
-
-// endFight forgets rewrites of a Service long unchanged by others. s.mu is held.
-func (s *Statuses) endFight(k vip.Key, x *serviceState, now time.Time) bool {
-	if now.Sub(x.rewrittenAt) < rewritesForgotten {
-		return false
-	}
-	x.rewrites = 0
-	s.tell(s.fights, k, "")
-	return true
 }
 
 // reject has a refused write tried ever less often. s.mu is held.

@@ -74,7 +74,7 @@ func (m *actions) completeAlone(s *service) []*member {
 		need = u.requirements
 	}
 	need.endpoint = false
-	return slices.DeleteFunc(slices.Clone(m.alive), func(n *member) bool { return whyIneligible(&need, n) != "" })
+	return m.eligible(&need)
 }
 
 // ageWithoutEndpoints returns the age of s; once announced, or future, it is old.

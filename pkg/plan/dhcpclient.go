@@ -67,6 +67,7 @@ func (c *dhcpClient) duid() string {
 	return "0004" + strings.ToLower(uuid)
 }
 
+// newClients returns the clients of services, those first whose address is leased.
 func (d *dhcp) newClients(services []*service) (clients []*dhcpClient) {
 	byID := make(map[string]*dhcpClient)
 	for _, s := range services {
@@ -83,7 +84,8 @@ func (d *dhcp) newClients(services []*service) (clients []*dhcpClient) {
 		c.hasAddress = c.hasAddress || !s.statusTellsUse && d.leaseHeld(s) ||
 			slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool { return c.hasLeased(s, i.Addr) })
 	}
-	return clients
+	first := slices.DeleteFunc(slices.Clone(clients), func(c *dhcpClient) bool { return !c.hasAddress })
+	return append(first, slices.DeleteFunc(clients, func(c *dhcpClient) bool { return c.hasAddress })...)
 }
 
 const leasedText = "leased by a DHCP server"
@@ -98,17 +100,12 @@ const maxClients = 128
 // refuseTooMany refuses the youngest clients of namespaces with more than maxClients.
 func refuseTooMany(clients []*dhcpClient) {
 	counted := make(map[string]int) // by namespace
-	for _, has := range []bool{true, false} {
-		for _, c := range clients {
-			if c.hasAddress != has {
-				continue
-			}
-			namespace := c.oldest.Key.Namespace
-			if counted[namespace]++; !has && counted[namespace] > maxClients {
-				c.refused = fmt.Sprintf("the Services of the namespace %s have %d DHCP clients, and may have no more: "+
-					"delete one, let Services share one (kube-vip.io/macvlanName), or ask for a fixed address",
-					namespace, maxClients)
-			}
+	for _, c := range clients {
+		namespace := c.oldest.Key.Namespace
+		if counted[namespace]++; !c.hasAddress && counted[namespace] > maxClients {
+			c.refused = fmt.Sprintf("the Services of the namespace %s have %d DHCP clients, and may have no more: "+
+				"delete one, let Services share one (kube-vip.io/macvlanName), or ask for a fixed address",
+				namespace, maxClients)
 		}
 	}
 }
@@ -122,29 +119,25 @@ func (d *dhcp) refuseClients(clients []*dhcpClient) {
 		}
 	}
 	first := make(map[string]*dhcpClient)
-	for _, has := range []bool{true, false} {
-		for _, c := range clients {
-			option := "hwaddr"
-			if c.oldest.DHCP.MAC == "" {
-				option = "macvlanName"
-			}
-			mac, link := first[c.mac], first[c.link]
-			switch {
-			case c.hasAddress != has || c.refused != "":
-			case nodes[c.mac] != "":
-				c.refused = fmt.Sprintf("the hardware address %s (kube-vip.io/%s) is that of node %s; write another",
-					c.mac, option, nodes[c.mac])
-			case mac != nil:
-				c.refused = fmt.Sprintf("the hardware address %s (kube-vip.io/%s) is that of %s, which comes first; "+
-					"write another",
-					c.mac, option, mac.oldest.nameFor(c.oldest))
-			case link != nil:
-				c.refused = fmt.Sprintf("the interface %s (kube-vip.io/macvlanName) is that of %s, which comes first; "+
-					"write another",
-					c.link, link.oldest.nameFor(c.oldest))
-			default:
-				first[c.mac], first[c.link] = c, c
-			}
+	for _, c := range clients {
+		option := "hwaddr"
+		if c.oldest.DHCP.MAC == "" {
+			option = "macvlanName"
+		}
+		mac, link := first[c.mac], first[c.link]
+		switch {
+		case c.refused != "":
+		case nodes[c.mac] != "":
+			c.refused = fmt.Sprintf("the hardware address %s (kube-vip.io/%s) is that of node %s; write another",
+				c.mac, option, nodes[c.mac])
+		case mac != nil:
+			c.refused = fmt.Sprintf("the hardware address %s (kube-vip.io/%s) is that of %s, which comes first; write another",
+				c.mac, option, mac.oldest.nameFor(c.oldest))
+		case link != nil:
+			c.refused = fmt.Sprintf("the interface %s (kube-vip.io/macvlanName) is that of %s, which comes first; write another",
+				c.link, link.oldest.nameFor(c.oldest))
+		default:
+			first[c.mac], first[c.link] = c, c
 		}
 	}
 }

@@ -246,6 +246,11 @@ func whyIneligible(need *requirements, n *member) string {
 	return ""
 }
 
+// eligible returns the alive nodes that may announce it.
+func (all *nodes) eligible(need *requirements) []*member {
+	return slices.DeleteFunc(slices.Clone(all.alive), func(n *member) bool { return whyIneligible(need, n) != "" })
+}
+
 func (need *requirements) onlyIPv6() bool {
 	return !slices.ContainsFunc(need.links, func(l linkOf) bool { return !l.addr.Is6() })
 }

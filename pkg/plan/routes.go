@@ -160,13 +160,7 @@ func (r *routes) affinityNode(s *service, canServe func(*member) bool) *member {
 	well := slices.DeleteFunc(slices.Clone(able), func(n *member) bool {
 		return r.connections(s, n) == 0 || !n.Info.ForwardsToServices()
 	})
-	switch {
-	case len(well) > 0:
-		return r.statusWriter(s, well)
-	case len(able) > 0:
-		return r.statusWriter(s, able)
-	}
-	return nil
+	return cmp.Or(r.statusWriter(s, well), r.statusWriter(s, able))
 }
 
 // bindToLoopback wants a on lo, and reports whether the kernel has it.
@@ -215,7 +209,7 @@ func (s *service) toPeer(name string) bool {
 // reportUnowned sets verdict, and as statusWriter status, of s, which every node advertises.
 func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool, only *member) {
 	need := r.routeRequirements(s)
-	eligible := slices.DeleteFunc(slices.Clone(r.alive), func(n *member) bool { return whyIneligible(need, n) != "" })
+	eligible := r.eligible(need)
 	if len(eligible) == 0 {
 		r.reject(s, vip.NoEligibleNode, r.whyNoNode(need))
 		return
@@ -318,7 +312,7 @@ func (r *routes) reportNoSession(s *service, missing []netip.Addr, all bool) {
 	r.fail(s, vip.NoBGPSession, message)
 }
 
-// statusWriter returns who writes the status: the former, else the best connected.
+// statusWriter returns who writes the status: the former, else the best connected; nil if none is eligible.
 func (r *routes) statusWriter(s *service, eligible []*member) *member {
 	most := 0
 	for _, n := range eligible {

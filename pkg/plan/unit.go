@@ -131,7 +131,7 @@ func (m *actions) rejectUnit(u *unit) {
 	why := m.whyNoNode(&u.requirements)
 	elsewhere := u.requirements
 	elsewhere.endpoint = false
-	wantsEndpoint := slices.ContainsFunc(m.alive, func(n *member) bool { return whyIneligible(&elsewhere, n) == "" })
+	wantsEndpoint := len(m.eligible(&elsewhere)) > 0
 	for _, s := range u.services {
 		switch {
 		case s.everyNodeAdvertises:
