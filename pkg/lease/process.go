@@ -21,10 +21,10 @@ const (
 	failuresToLog = 20
 	// looksForMissing is how often in a row a node lease must be missing: a live process writes it again.
 	looksForMissing = 4
-	tellWaiting     = time.Minute     // how often a process that waits says so on the node lease
-	keepWaiting     = 3 * time.Minute // how long the holder believes that
-	maxWaiting      = 400             // bytes of it
-	waitingStamp    = "; at "         // precedes the time of day in it
+	tellWaiting     = 10 * time.Second // how often a process that waits says so on the node lease
+	keepWaiting     = 30 * time.Second // how long the holder believes that
+	maxWaiting      = 400              // bytes of it
+	waitingStamp    = "; at "          // precedes the time of day in it
 )
 
 // processOf returns who wrote a node lease, with its addresses; zero for an earlier version, or unreadable.
