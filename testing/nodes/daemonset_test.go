@@ -247,4 +247,17 @@ func TestTextOfKubeVIP(t *testing.T) {
 		asDaemonSet(t, "kube-vip-ds", readFile(t, "testdata/kube-vip-ds.yaml"))
 		check(t)
 	})
+	t.Run("Herald's DaemonSet", func(t *testing.T) {
+		commands := documented(t, "migrate-from-kube-vip.md", "### Herald's own DaemonSet", "delete daemonset kube-vip-ds")
+		clients := connectToWeb(t)
+		paste(t, strings.ReplaceAll(commands, "registry.example.com/herald:v0.2.0", image))
+		installed = "daemonset/herald"
+		kubectl(t, "-n", "kube-system", "rollout", "status", installed, "--timeout=1m")
+		r := clients.Stop()
+		t.Log(r)
+		if len(r.Failures) > len(cluster.Nodes()) || r.Outage > time.Second { // as in TestRollingUpdate
+			t.Errorf("%d of %d connections failed, web was away for %v", len(r.Failures), r.Attempts, r.Outage)
+		}
+		check(t)
+	})
 }

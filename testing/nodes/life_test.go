@@ -169,7 +169,7 @@ func nodeDeleted(t *testing.T, after time.Duration) {
 	runOn(t, node, "pkill", "-TERM", "-x", "kubelet")
 	awaitNodesReady(t)
 	kubectl(t, "label", "node", node, "node-role.kubernetes.io/control-plane=") // that was kubeadm's, not kubelet's
-	if failed := p.end(t, 500*time.Millisecond); failed > 2 {
+	if failed := p.end(t, time.Second); failed > 2 {
 		t.Errorf("%d connections failed", failed)
 	}
 	expectOwners(t, web, cp)

@@ -17,12 +17,7 @@ import (
 func TestUninstallAsDocumented(t *testing.T) {
 	asDaemonSet(t, "herald", manifestText(t, append([]string{"daemonset"}, bothOptions...)...))
 	withWeb(t)
-	_, section, _ := strings.Cut(readFile(t, "../../docs/operations.md"), "\n## Uninstalling\n")
-	_, commands, _ := strings.Cut(section, "```sh\n")
-	commands, _, _ = strings.Cut(commands, "```")
-	if !strings.Contains(commands, "herald uninstall") {
-		t.Fatalf("docs/operations.md has no commands that uninstall:\n%s", section)
-	}
+	commands := documented(t, "operations.md", "## Uninstalling", "herald uninstall")
 	ended := make(chan struct{})
 	go func() { // kubelets reach the API servers by a VIP of Herald's: it goes elsewhere first, or here, where it would be in use, when it is free
 		defer close(ended)
@@ -31,12 +26,7 @@ func TestUninstallAsDocumented(t *testing.T) {
 		}
 		runOn(t, cluster.Nodes()[0], "ip", "addr", "add", cpVIP.String()+"/32", "dev", "eth0")
 	}()
-	began := time.Now()
-	parts := check.Value(filepath.Abs("../../bin/parts"))(t) // where kubectl is
-	path := "PATH=" + filepath.Dir(herald) + ":" + parts + ":" + os.Getenv("PATH")
-	out, err := cluster.Run(t.Context(), "cp", "env", path, "sh", "-exc", commands)
-	t.Logf("%v:\n%s", time.Since(began).Round(100*time.Millisecond), out)
-	check.OK(t, err)
+	paste(t, commands)
 	<-ended
 	installed = "nothing"
 	t.Cleanup(func() {
@@ -53,6 +43,29 @@ func TestUninstallAsDocumented(t *testing.T) {
 	if got := kubectl(t, "get", "service", "web", "-o", "jsonpath={.status}{.metadata.finalizers}"); got != `{"loadBalancer":{}}` {
 		t.Errorf("the Service's status is %s", got)
 	}
+}
+
+// documented returns the first commands of a section of docs, in which there must be what is known.
+func documented(t *testing.T, page, heading, known string) string {
+	t.Helper()
+	_, section, _ := strings.Cut(readFile(t, "../../docs/"+page), "\n"+heading+"\n")
+	_, commands, _ := strings.Cut(section, "```sh\n")
+	commands, _, _ = strings.Cut(commands, "```")
+	if !strings.Contains(commands, known) {
+		t.Fatalf("%s, %s: no commands with %q:\n%s", page, heading, known, section)
+	}
+	return commands
+}
+
+// paste runs commands where an operator does; none may fail.
+func paste(t *testing.T, commands string) {
+	t.Helper()
+	began := time.Now()
+	parts := check.Value(filepath.Abs("../../bin/parts"))(t) // where kubectl is
+	path := "PATH=" + filepath.Dir(herald) + ":" + parts + ":" + os.Getenv("PATH")
+	out, err := cluster.Run(t.Context(), "cp", "env", "-C", t.TempDir(), path, "sh", "-exc", commands)
+	t.Logf("%v:\n%s", time.Since(began).Round(100*time.Millisecond), out)
+	check.OK(t, err)
 }
 
 // nodeLeases returns how many node leases Herald has; 1 if that can't be found out.
