@@ -70,9 +70,9 @@ func (f *admission) findServices() {
 	slices.SortFunc(f.accepted, byAge)
 	// a lease is asked for where it is announced
 	f.dhcp.assignClients(slices.DeleteFunc(slices.Clone(f.accepted), (*service).lacksEndpoints))
-	f.dropRejected()
+	f.accepted = slices.DeleteFunc(f.accepted, (*service).hasVerdict)
 	f.dropConflicts()
-	f.dropRejected()
+	f.accepted = slices.DeleteFunc(f.accepted, (*service).hasVerdict)
 	f.setAsideWithoutEndpoints()
 }
 
@@ -102,10 +102,6 @@ func (f *admission) setAsideWithoutEndpoints() {
 		}
 		return true
 	})
-}
-
-func (f *admission) dropRejected() {
-	f.accepted = slices.DeleteFunc(f.accepted, func(s *service) bool { return s.hasVerdict() })
 }
 
 func byAge(a, b *service) int { return vip.CompareAge(a.Service, b.Service) }

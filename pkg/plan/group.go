@@ -68,7 +68,8 @@ func (g *grouping) joinByLease(services []*service) {
 		// else who names another's lease could move all to where that is held
 		if u := s.unit.current(); !several[u] {
 			if several[units[s.lease].current()] {
-				s.setOwnLease()
+				s.lease = vip.OwnLeaseKey(s.Key)
+				s.verdict.Lease = s.lease
 				g.addEventIfResponsible(s, vip.InvalidField,
 					"kube-vip.io/leaseName has no effect: the Service whose lease it names shares an address with a "+
 						"Service of another namespace")
@@ -77,12 +78,6 @@ func (g *grouping) joinByLease(services []*service) {
 		}
 		s.claim = g.Claims[s.lease]
 	}
-}
-
-// setOwnLease gives s the unit it would have if it named none.
-func (s *service) setOwnLease() {
-	s.lease = vip.OwnLeaseKey(s.Key)
-	s.verdict.Lease = s.lease
 }
 
 func (u *unit) current() *unit {

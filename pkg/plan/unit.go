@@ -405,9 +405,10 @@ func (m *actions) waitsForOthers(s *service, a address, c *progress) bool {
 // setVerdictAndStatus sets verdict, conditions and status of s, bound here.
 func (m *actions) setVerdictAndStatus(s *service, handingOver bool, c *progress) {
 	missing, problems, undecided := m.dhcp.missingLeases(s)
+	showsWanted := slices.ContainsFunc(s.addrs, func(a address) bool { return s.statusHas(a.Addr) })
 	switch {
 	// it asked for other addresses before
-	case len(c.inUse) > 0 && len(c.ingress) == 0 && s.statusOurs && !handingOver && !s.showsWanted():
+	case len(c.inUse) > 0 && len(c.ingress) == 0 && s.statusOurs && !handingOver && !showsWanted:
 		m.clearStatus(s)
 	case handingOver || !s.hasStatus || undecided && len(s.Ingress) > 0 && s.statusOurs:
 		// The status stays while the client asks whether a lease is still good.
@@ -490,10 +491,6 @@ func (m *actions) reportUnmanaged(units []*unit) {
 			}
 		}
 	}
-}
-
-func (s *service) showsWanted() bool {
-	return slices.ContainsFunc(s.addrs, func(a address) bool { return s.statusHas(a.Addr) })
 }
 
 func (s *service) hasAddress(a netip.Addr) bool {
