@@ -54,10 +54,12 @@ type poller struct {
 
 // NewChecker makes a Checker, which needs Run; poke is called when a check has passed.
 func NewChecker(log *slog.Logger, poke func()) *Checker {
-	return &Checker{
+	c := &Checker{
 		log: log, poke: poke, inFlight: make(chan struct{}, maxInFlight), want: mailbox.New[[]vip.HealthCheck](),
 		client: &http.Client{Timeout: timeout, Transport: &http.Transport{DisableKeepAlives: true}},
 	}
+	c.pollers.Store(&map[key]*poller{})
+	return c
 }
 
 // String names the task.
@@ -69,9 +71,9 @@ func (c *Checker) Put(want []vip.HealthCheck) { c.want.Put(want) }
 // Observe fills in HealthChecked: of each Service of the last Put, whether it has passed.
 func (c *Checker) Observe(w *vip.World) {
 	w.HealthChecked = make(map[vip.Key]bool)
-	pollers := c.pollers.Load()
+	pollers := *c.pollers.Load()
 	for _, x := range c.want.Get() {
-		w.HealthChecked[x.Service] = pollers != nil && (*pollers)[key{x.Service, x.Port}].hasPassed()
+		w.HealthChecked[x.Service] = pollers[key{x.Service, x.Port}].hasPassed()
 	}
 }
 
@@ -143,12 +145,9 @@ func (c *Checker) poll(ctx context.Context, p *poller) {
 
 // answered returns up to max wanted HealthChecks that have passed by an answer.
 func (c *Checker) answered(max int) (list []vip.HealthCheck) {
-	pollers := c.pollers.Load()
-	if pollers == nil {
-		return nil
-	}
+	pollers := *c.pollers.Load()
 	for _, x := range c.want.Get() {
-		if p := (*pollers)[key{x.Service, x.Port}]; p != nil && p.answered.Load() && len(list) < max {
+		if p := pollers[key{x.Service, x.Port}]; p != nil && p.answered.Load() && len(list) < max {
 			list = append(list, x)
 		}
 	}
