@@ -89,28 +89,21 @@ func buildBalanced(c *nftables.Conn, f family, table *nftables.Table, sets []*nf
 		name string
 		hook *nftables.ChainHook
 	}{{"prerouting", nftables.ChainHookPrerouting}, {"output", nftables.ChainHookOutput}} {
-		chain := c.AddChain(&nftables.Chain{
-			Table: table, Name: hook.name, Type: nftables.ChainTypeNAT, Hooknum: hook.hook,
-			Priority: nftables.ChainPriorityRef(-115), // before the table herald_control_plane, and kube-proxy
-		})
-		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: slices.Concat(matchTCP(), []expr.Any{
-			f.loadDestination(), loadDestinationPort(f.part(1)),
-			in(sets[0]),
+		add := addChain(c, nftables.Chain{Table: table, Name: hook.name, Type: nftables.ChainTypeNAT, Hooknum: hook.hook,
+			Priority: nftables.ChainPriorityRef(-115)}) // before the table herald_control_plane, and kube-proxy
+		add(append(matchTCP(), f.loadDestination(), loadDestinationPort(f.part(1)), in(sets[0]),
 			&expr.Fib{Register: third, FlagDADDR: true, ResultADDRTYPE: true},
 			&expr.Cmp{Op: expr.CmpOpEq, Register: third, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
 			&expr.Numgen{Register: first, Modulus: slots, Type: unix.NFT_NG_INCREMENTAL}, lookUp(sets[1]),
 			&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.id), RegAddrMin: first, RegProtoMin: f.part(1),
-				Specified: true},
-		})})
+				Specified: true})...)
 	}
-	chain := c.AddChain(&nftables.Chain{
-		Table: table, Name: "postrouting", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting,
-		Priority: nftables.ChainPriorityRef(90), // before others'
-	})
+	add := addChain(c, nftables.Chain{Table: table, Name: "postrouting", Type: nftables.ChainTypeNAT,
+		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityRef(90)}) // before others'
 	const dnat = 1 << 5 // IPS_DST_NAT
-	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: slices.Concat(matchTCP(),
-		matchBits(&expr.Ct{Key: expr.CtKeySTATUS, Register: first}, dnat, expr.CmpOpNeq), []expr.Any{
+	add(slices.Concat(matchTCP(), matchBits(&expr.Ct{Key: expr.CtKeySTATUS, Register: first}, dnat, expr.CmpOpNeq),
+		[]expr.Any{
 			&expr.Ct{Key: expr.CtKeyPROTODST, Register: first}, in(sets[2]), // of the original direction
 			f.loadDestination(), loadDestinationPort(f.part(1)), in(sets[3]), &expr.Masq{},
-		})})
+		})...)
 }

@@ -165,29 +165,21 @@ func (f family) intervals(networks []netip.Prefix) (all []nftables.SetElement) {
 func buildEgress(c *nftables.Conn, f family, table *nftables.Table, sets []*nftables.Set, entries []vip.Egress) {
 	source, accept := f.loadSource(), &expr.Verdict{Kind: expr.VerdictAccept}
 	for i, x := range f.entries(entries) {
-		chain := c.AddChain(&nftables.Chain{Table: table, Name: egressChain(i)})
-		f.addEgressRules(c, chain, sets[fixedEgressSets+4*i:], x)
+		f.addEgressRules(addChain(c, nftables.Chain{Table: table, Name: egressChain(i)}), sets[fixedEgressSets+4*i:], x)
 	}
-	add := func(chain *nftables.Chain, exprs ...expr.Any) {
-		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: exprs})
-	}
-	pre := c.AddChain(&nftables.Chain{
-		Table: table, Name: "prerouting", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting,
-		Priority: nftables.ChainPriorityRef(-90),
-	})
+	add := addChain(c, nftables.Chain{Table: table, Name: "prerouting", Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRef(-90)})
 	for _, rule := range f.egressPrerouting(sets) {
-		add(pre, rule...)
+		add(rule...)
 	}
-	post := c.AddChain(&nftables.Chain{
-		Table: table, Name: "postrouting", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting,
-		Priority: nftables.ChainPriorityRef(90),
-	})
-	add(post, slices.Concat([]expr.Any{source, in(sets[3])},
+	add = addChain(c, nftables.Chain{Table: table, Name: "postrouting", Type: nftables.ChainTypeNAT,
+		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityRef(90)})
+	add(slices.Concat([]expr.Any{source, in(sets[3])},
 		matchBits(&expr.Meta{Key: expr.MetaKeyMARK, Register: first}, EgressMark, expr.CmpOpNeq), []expr.Any{
 			source, &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(f.id), RegAddrMin: first},
 		})...)
-	add(post, f.loadDestination(), in(sets[0]), accept)
-	add(post, source, verdict(sets[1]))
+	add(f.loadDestination(), in(sets[0]), accept)
+	add(source, verdict(sets[1]))
 }
 
 func (f family) egressPrerouting(sets []*nftables.Set) [][]expr.Any {
@@ -209,11 +201,8 @@ func verdict(set *nftables.Set) expr.Any {
 	return &expr.Lookup{SourceRegister: first, SetName: set.Name, SetID: set.ID, IsDestRegSet: true} // of the verdict, 0
 }
 
-// addEgressRules adds one entry's chain: what is outside its limits returns.
-func (f family) addEgressRules(c *nftables.Conn, chain *nftables.Chain, sets []*nftables.Set, x vip.Egress) {
-	add := func(exprs ...expr.Any) {
-		c.AddRule(&nftables.Rule{Table: chain.Table, Chain: chain, Exprs: exprs})
-	}
+// addEgressRules adds the rules of one entry's chain: what is outside its limits returns.
+func (f family) addEgressRules(add func(...expr.Any), sets []*nftables.Set, x vip.Egress) {
 	returns := &expr.Verdict{Kind: expr.VerdictReturn}
 	if len(x.DeniedNetworks) > 0 {
 		add(f.loadDestination(), in(sets[0]), returns)

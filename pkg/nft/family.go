@@ -57,6 +57,14 @@ func (f family) table(name string) *nftables.Table {
 	return &nftables.Table{Family: f.id, Name: name}
 }
 
+// addChain adds a chain, and returns what adds a rule to it.
+func addChain(c *nftables.Conn, chain nftables.Chain) (add func(exprs ...expr.Any)) {
+	c.AddChain(&chain)
+	return func(exprs ...expr.Any) {
+		c.AddRule(&nftables.Rule{Table: chain.Table, Chain: &chain, Exprs: exprs})
+	}
+}
+
 func matchTCP() []expr.Any { return matchProtocol(unix.IPPROTO_TCP) }
 
 func matchProtocol(number byte) []expr.Any {

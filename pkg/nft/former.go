@@ -93,12 +93,10 @@ func formerOwnerElements(_ family, entries []vip.FormerOwner) [][]nftables.SetEl
 const maxHops = 16
 
 func buildFormerOwners(c *nftables.Conn, f family, table *nftables.Table, maps []*nftables.Set, _ []vip.FormerOwner) {
-	chain := c.AddChain(&nftables.Chain{
-		Table: table, Name: "established", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting,
-		Priority: nftables.ChainPriorityRef(-150), // after conntrack, before translation
-	})
+	add := addChain(c, nftables.Chain{Table: table, Name: "established", Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRef(-150)}) // conntrack, this, translation
 	for _, rule := range f.formerOwnerRules(maps, beginsAnywhere()) {
-		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: rule})
+		add(rule...)
 	}
 }
 

@@ -58,29 +58,22 @@ var invalid = purpose[netip.Addr]{
 }
 
 func buildInvalid(c *nftables.Conn, f family, table *nftables.Table, sets []*nftables.Set, _ []netip.Addr) {
-	chain := &nftables.Chain{
-		Table: table, Name: "input", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookInput,
-		Priority: nftables.ChainPriorityFilter,
-	}
-	add := func(match []expr.Any, then ...expr.Any) {
-		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: append(match, then...)})
-	}
 	if beginsAnywhere() {
-		c.AddChain(chain)
-		add(matchOutsideWindow(), f.loadDestination(), in(sets[0]), &expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop})
+		add := addChain(c, nftables.Chain{Table: table, Name: "input", Type: nftables.ChainTypeFilter,
+			Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter})
+		add(append(matchOutsideWindow(), f.loadDestination(), in(sets[0]), &expr.Counter{},
+			&expr.Verdict{Kind: expr.VerdictDrop})...)
 	}
-	chain = c.AddChain(&nftables.Chain{
-		Table: table, Name: "untranslated", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookInput,
-		Priority: nftables.ChainPriorityRef(200),
-	})
-	accept, refuse := &expr.Verdict{Kind: expr.VerdictAccept}, f.portUnreachable()
-	add(matchState(expr.CtStateBitNEW, expr.CmpOpEq), accept)
-	add([]expr.Any{f.loadDestination()}, notIn(sets[0]), accept)
-	add([]expr.Any{&expr.Socket{Key: expr.SocketKeyWildcard, Register: first}}, // matches nothing if nobody listens
+	add := addChain(c, nftables.Chain{Table: table, Name: "untranslated", Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityRef(200)})
+	accept := &expr.Verdict{Kind: expr.VerdictAccept}
+	add(append(matchState(expr.CtStateBitNEW, expr.CmpOpEq), accept)...)
+	add(f.loadDestination(), notIn(sets[0]), accept)
+	add(&expr.Socket{Key: expr.SocketKeyWildcard, Register: first}, // matches nothing if nobody listens
 		&expr.Cmp{Op: expr.CmpOpLte, Register: first, Data: []byte{1}}, accept)
-	add(matchTCP(), &expr.Reject{Type: unix.NFT_REJECT_TCP_RST})
-	add(matchProtocol(unix.IPPROTO_UDP), refuse)
-	add(matchProtocol(unix.IPPROTO_SCTP), refuse)
+	add(append(matchTCP(), &expr.Reject{Type: unix.NFT_REJECT_TCP_RST})...)
+	add(append(matchProtocol(unix.IPPROTO_UDP), f.portUnreachable())...)
+	add(append(matchProtocol(unix.IPPROTO_SCTP), f.portUnreachable())...)
 }
 
 // portUnreachable refuses a packet as if nobody listens (RFC 792, RFC 4443 section 3.1).

@@ -60,22 +60,17 @@ func openPortElements(_ family, entries []vip.OpenPort) [][]nftables.SetElement 
 }
 
 func buildOpenPorts(c *nftables.Conn, f family, table *nftables.Table, sets []*nftables.Set, _ []vip.OpenPort) {
-	chain := c.AddChain(&nftables.Chain{
-		Table: table, Name: "input", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookInput,
-		Priority: nftables.ChainPriorityFilter,
-	})
+	add := addChain(c, nftables.Chain{Table: table, Name: "input", Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter})
 	icmp := byte(unix.IPPROTO_ICMP)
 	if !f.is4 {
 		icmp = unix.IPPROTO_ICMPV6
 	}
-	accept := func(match ...expr.Any) {
-		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: append(match, &expr.Verdict{Kind: expr.VerdictAccept})})
-	}
-	accept(f.loadDestination(), notIn(sets[0]))
-	accept(matchReplies()...)
-	accept(matchProtocol(icmp)...)
-	accept(f.loadDestination(), &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: f.part(1)},
-		loadDestinationPort(f.part(2)), in(sets[1])) // UDP and SCTP have the port where TCP has
-	c.AddRule(&nftables.Rule{Table: table, Chain: chain,
-		Exprs: []expr.Any{&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop}}})
+	accept := &expr.Verdict{Kind: expr.VerdictAccept}
+	add(f.loadDestination(), notIn(sets[0]), accept)
+	add(append(matchReplies(), accept)...)
+	add(append(matchProtocol(icmp), accept)...)
+	add(f.loadDestination(), &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: f.part(1)},
+		loadDestinationPort(f.part(2)), in(sets[1]), accept) // UDP and SCTP have the port where TCP has
+	add(&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop})
 }

@@ -237,3 +237,15 @@ func TestEgressMarkIsNobodys(t *testing.T) {
 		}
 	}
 }
+
+// Of elements with one key the first counts: with both the kernel would refuse the whole table.
+func TestTwins(t *testing.T) {
+	a := netip.MustParseAddr("10.0.0.1")
+	got := withoutTwins(translationElements(families[0], []vip.Translation{
+		{Addr: a, Port: 1, To: netip.MustParseAddr("10.0.0.2")}, {Addr: a, Port: 1, To: netip.MustParseAddr("10.0.0.3")},
+		{Addr: a, Port: 2, To: netip.MustParseAddr("10.0.0.3")},
+	})[0])
+	if len(got) != 2 || got[0].Val[3] != 2 || got[1].Val[3] != 3 {
+		t.Errorf("got %v", got)
+	}
+}

@@ -50,17 +50,14 @@ func translationElements(_ family, entries []vip.Translation) [][]nftables.SetEl
 }
 
 func buildTranslations(c *nftables.Conn, f family, table *nftables.Table, maps []*nftables.Set, _ []vip.Translation) {
-	chain := c.AddChain(&nftables.Chain{
-		Table: table, Name: "prerouting", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPrerouting,
-		Priority: nftables.ChainPriorityRef(-110), // before kube-proxy's
-	})
-	local := uint32(unix.RTN_LOCAL)
-	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: slices.Concat(matchTCP(), []expr.Any{
+	add := addChain(c, nftables.Chain{Table: table, Name: "prerouting", Type: nftables.ChainTypeNAT,
+		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRef(-110)}) // before kube-proxy's
+	local := binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)
+	add(append(matchTCP(),
 		f.loadDestination(), loadDestinationPort(f.part(1)), lookUp(maps[0]), // its own address is in the first register
 		&expr.Fib{Register: third, FlagDADDR: true, ResultADDRTYPE: true},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: third, Data: binaryutil.NativeEndian.PutUint32(local)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: third, Data: local},
 		&expr.Socket{Key: expr.SocketKeyWildcard, Register: third}, // matches nothing if nobody listens
 		&expr.Cmp{Op: expr.CmpOpEq, Register: third, Data: []byte{1}},
-		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.id), RegAddrMin: first},
-	})})
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.id), RegAddrMin: first})...)
 }
