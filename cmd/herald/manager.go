@@ -111,7 +111,7 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 	if err != nil {
 		return nil, err
 	}
-	log.Info("herald starts", "version", currentVersion(), "node", cfg.Node.Name, "api", access.Host, "by", where)
+	log.Info("herald starts", "version", currentVersion(), "node", cfg.Node.Name, "api", access.Host, "by", where.Text)
 	if servers != nil {
 		if n.apiServer, err = n.newAPIServerCheck(servers, wake); err != nil {
 			return nil, err

@@ -60,8 +60,8 @@ func ConnectUser(file, contextName, version string) (*rest.Config, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	if contextName != "" && !strings.HasPrefix(origin, "file ") {
-		return nil, fmt.Errorf("--context needs a kubeconfig, and %s is none: name one by --kubeconfig", origin)
+	if contextName != "" && origin.File == "" {
+		return nil, fmt.Errorf("--context needs a kubeconfig, and %s is none: name one by --kubeconfig", origin.Text)
 	}
 	return cfg, nil
 }
@@ -93,35 +93,42 @@ func userFiles(file, home string) ([]string, error) {
 	return []string{own}, nil
 }
 
+// An Origin is by what the API server was found.
+type Origin struct {
+	File string // the kubeconfig, the first of several; "": the Pod's account
+	Text string // all of it, for people
+}
+
 // Connect finds the API server by a.File, admin.conf, the Pod's account, or .kube/config, and says which.
-func Connect(a Access) (cfg *rest.Config, origin string, err error) {
+func Connect(a Access) (cfg *rest.Config, origin Origin, err error) {
 	enableHTTP2Pings()
 	home, _ := os.UserHomeDir()
 	files := append([]string{a.File}, a.merge...)
 	if len(a.merge) == 0 {
-		cfg, files[0], origin, err = findConfig(a.File, "/etc/kubernetes/admin.conf", rest.InClusterConfig,
+		cfg, origin, err = findConfig(a.File, "/etc/kubernetes/admin.conf", rest.InClusterConfig,
 			filepath.Join(home, ".kube", "config"))
 		if err != nil {
-			return nil, "", err
+			return nil, origin, err
 		}
+		files[0] = origin.File
 	} else {
-		origin = "file " + strings.Join(files, ", ")
+		origin = Origin{files[0], "file " + strings.Join(files, ", ")}
 	}
 	if len(a.merge) > 0 || a.Context != "" && files[0] != "" {
 		rules, chosen := &clientcmd.ClientConfigLoadingRules{Precedence: files},
 			&clientcmd.ConfigOverrides{CurrentContext: a.Context}
 		if cfg, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, chosen).ClientConfig(); err != nil {
-			return nil, "", fmt.Errorf("the context %s of the kubeconfig %s can't be used: %w",
+			return nil, origin, fmt.Errorf("the context %s of the kubeconfig %s can't be used: %w",
 				cmp.Or(a.Context, "that is the current one"), strings.Join(files, ", "), err)
 		}
 	}
 	if a.Server != "" {
 		cfg.Host = a.Server
-		origin += ", but at " + a.Server
+		origin.Text += ", but at " + a.Server
 	}
 	u, _, err := rest.DefaultServerUrlFor(cfg)
 	if err != nil {
-		return nil, "", fmt.Errorf("the API server's address %q (from %s) can't be used: %w", cfg.Host, origin, err)
+		return nil, origin, fmt.Errorf("the API server's address %q (from %s) can't be used: %w", cfg.Host, origin.Text, err)
 	}
 	cfg.QPS = -1
 	cfg.UserAgent = "herald/" + a.Version
@@ -132,7 +139,7 @@ func Connect(a Access) (cfg *rest.Config, origin string, err error) {
 			first = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443"))
 		}
 		a.Servers.configure(cfg, first)
-		origin += ", this node's own API server first"
+		origin.Text += ", this node's own API server first"
 	}
 	return cfg, origin, nil
 }
@@ -148,7 +155,7 @@ const (
 var errNoConfig = errors.New("no way to the API server found")
 
 // AwaitConfig is Connect, tried for two minutes: a kubeconfig may be absent, or half written.
-func AwaitConfig(ctx context.Context, a Access, log *slog.Logger) (*rest.Config, string, error) {
+func AwaitConfig(ctx context.Context, a Access, log *slog.Logger) (*rest.Config, Origin, error) {
 	began, failed := time.Now(), false
 	for waited := false; ; waited = true {
 		cfg, origin, err := Connect(a)
@@ -157,31 +164,31 @@ func AwaitConfig(ctx context.Context, a Access, log *slog.Logger) (*rest.Config,
 		case err == nil:
 			return cfg, origin, nil
 		case !missing && failed:
-			return nil, "", err
+			return nil, origin, err
 		case missing && time.Since(began) >= configWait:
-			return nil, "", fmt.Errorf("waited %v: %w", configWait, err)
+			return nil, origin, fmt.Errorf("waited %v: %w", configWait, err)
 		case missing && !waited:
 			log.Warn("waiting for a kubeconfig, such as kubeadm writes", "for", configWait, "err", err)
 		}
 		failed = !missing
 		select {
 		case <-ctx.Done():
-			return nil, "", ctx.Err()
+			return nil, origin, ctx.Err()
 		case <-time.After(configPeriod):
 		}
 	}
 }
 
-// findConfig returns the first configuration, its file ("" for the account), and words for it.
+// findConfig returns the first configuration, and where that is.
 func findConfig(explicit, admin string, inCluster func() (*rest.Config, error), home string) (
-	cfg *rest.Config, file, origin string, err error) {
+	cfg *rest.Config, origin Origin, err error) {
 	const pod = "the Pod's service account"
 	account, noAccount := inCluster()
 	why, tried := "", []error(nil)
 	for _, source := range []string{explicit, admin, pod, home} {
 		if source == pod {
 			if noAccount == nil {
-				return account, "", pod + why, nil
+				return account, Origin{Text: pod + why}, nil
 			}
 			tried = append(tried, fmt.Errorf("%s: %w", pod, noAccount))
 			continue
@@ -197,18 +204,18 @@ func findConfig(explicit, admin string, inCluster func() (*rest.Config, error), 
 			why = ", since " + admin + " is empty" // kubelet has made it, for a mount of a file that the node lacks
 			continue
 		case err == nil && about.Size() == 0: // hostPath of type FileOrCreate makes it so
-			return nil, "", "", fmt.Errorf("%w: the kubeconfig %s is empty", errNoConfig, source)
+			return nil, origin, fmt.Errorf("%w: the kubeconfig %s is empty", errNoConfig, source)
 		}
 		// A file that is wrong is an error: the next one may be for another cluster.
 		if cfg, err = clientcmd.BuildConfigFromFlags("", source); err != nil {
-			return nil, "", "", fmt.Errorf("the kubeconfig %s can't be used: %w", source, err)
+			return nil, origin, fmt.Errorf("the kubeconfig %s can't be used: %w", source, err)
 		}
-		if origin = "file " + source; source == admin && noAccount == nil {
-			origin += ", not by " + pod
+		if origin = (Origin{source, "file " + source}); source == admin && noAccount == nil {
+			origin.Text += ", not by " + pod
 		}
-		return cfg, source, origin, nil
+		return cfg, origin, nil
 	}
-	return nil, "", "", noFileError{errors.Join(tried...)}
+	return nil, origin, noFileError{errors.Join(tried...)}
 }
 
 // A noFileError says that there is no kubeconfig, and which were tried, to who sets the manager's options.

@@ -83,7 +83,7 @@ func TestFindConfig(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			cfg, _, where, err := findConfig(tt.explicit, tt.admin, tt.inCluster, tt.home)
+			cfg, where, err := findConfig(tt.explicit, tt.admin, tt.inCluster, tt.home)
 			if (err != nil) != (tt.errors != nil) {
 				t.Fatalf("error %v", err)
 			}
@@ -92,8 +92,8 @@ func TestFindConfig(t *testing.T) {
 					t.Errorf("error %q does not name %q", err, want)
 				}
 			}
-			if err == nil && (cfg.Host != tt.host || where != tt.where) {
-				t.Errorf("%s from %s, want %s from %s", cfg.Host, where, tt.host, tt.where)
+			if err == nil && (cfg.Host != tt.host || where.Text != tt.where) {
+				t.Errorf("%s from %v, want %s from %s", cfg.Host, where, tt.host, tt.where)
 			}
 		})
 	}
@@ -246,7 +246,7 @@ func TestAwaitConfig(t *testing.T) {
 					return
 				}
 				check.OK(t, err)
-				if cfg.Host != "https://192.0.2.7:6443" || where != "file "+file {
+				if cfg.Host != "https://192.0.2.7:6443" || where.Text != "file "+file {
 					t.Errorf("%s from %s", cfg.Host, where)
 				}
 			})
@@ -276,7 +276,7 @@ func TestConnect(t *testing.T) {
 		cfg.BearerToken != "t" || cfg.Dial == nil {
 		t.Errorf("%+v", cfg)
 	}
-	if want := "file " + file + ", but at https://192.0.2.9:6443"; where != want {
+	if want := "file " + file + ", but at https://192.0.2.9:6443"; where.Text != want {
 		t.Errorf("from %q, want %q", where, want)
 	}
 	if got := os.Getenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS"); got != pingAfter {

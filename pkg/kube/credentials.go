@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
-	"strings"
 	"syscall"
 	"time"
 
@@ -55,13 +54,8 @@ type unaccepted struct {
 }
 
 // NewCredentialsWatch makes one for Connect's results, and a node's lease and tenure.
-func NewCredentialsWatch(cfg *rest.Config, origin string, nodeLease vip.Key, tenure func() vip.Tenure,
+func NewCredentialsWatch(cfg *rest.Config, origin Origin, nodeLease vip.Key, tenure func() vip.Tenure,
 	log *slog.Logger) *CredentialsWatch {
-	file, _ := strings.CutPrefix(origin, "file ")
-	if file == origin {
-		return &CredentialsWatch{}
-	}
-	file, _, _ = strings.Cut(file, ", ")
 	ask := func(ctx context.Context, cfg *rest.Config) error {
 		c, err := newClients(cfg, newMetrics(), nil)
 		if err != nil {
@@ -76,7 +70,7 @@ func NewCredentialsWatch(cfg *rest.Config, origin string, nodeLease vip.Key, ten
 		}
 		return err
 	}
-	return &CredentialsWatch{file: file, cfg: cfg, used: credentialsOf(cfg), tenure: tenure, ask: ask, log: log}
+	return &CredentialsWatch{file: origin.File, cfg: cfg, used: credentialsOf(cfg), tenure: tenure, ask: ask, log: log}
 }
 
 // String names the task.

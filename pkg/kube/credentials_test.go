@@ -272,7 +272,7 @@ func TestCredentialsAreAnswered(t *testing.T) {
 			}))
 			defer s.Close()
 			s.Config.ErrorLog = log.New(io.Discard, "", 0)
-			w := NewCredentialsWatch(&rest.Config{}, "file /admin.conf", vip.Key{Namespace: "kube-system",
+			w := NewCredentialsWatch(&rest.Config{}, Origin{File: "/admin.conf"}, vip.Key{Namespace: "kube-system",
 				Name: "herald-node-n1"}, nil, nil)
 			cfg := &rest.Config{Host: s.URL, BearerToken: tt.token}
 			if tt.token != "" {

@@ -95,8 +95,8 @@ func connectTo(t *testing.T, ca []byte, s *Servers) *rest.Config {
 	check.OK(t, os.WriteFile(file, []byte(text), 0o600))
 	cfg, where, err := Connect(Access{File: file, Version: "test", Servers: s})
 	check.OK(t, err)
-	if !strings.HasSuffix(where, "this node's own API server first") {
-		t.Errorf("where %q", where)
+	if !strings.HasSuffix(where.Text, "this node's own API server first") {
+		t.Errorf("where %v", where)
 	}
 	return cfg
 }
