@@ -67,6 +67,7 @@ var worlds = map[string]string{
 	"github.com/mdlayher/":                  "pkg/l2",
 	"github.com/google/nftables":            "pkg/nft",
 	"github.com/mdlayher/netlink":           "pkg/nft", // an option of google/nftables
+	"github.com/huin/":                      "pkg/upnp",
 	"github.com/mdlayher/ndp":               "pkg/l2 pkg/bgp",
 	"github.com/mdlayher/packet":            "pkg/l2 pkg/dhcp",
 	"github.com/insomniacslk/":              "pkg/dhcp",

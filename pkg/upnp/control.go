@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/huin/goupnp/dcps/internetgateway2"
+
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -74,11 +76,11 @@ func parseAddr(text string) netip.Addr {
 }
 
 // urnFirewall is the type of the service that opens the IPv6 firewall.
-const urnFirewall = "urn:schemas-upnp-org:service:WANIPv6FirewallControl:1"
+const urnFirewall = internetgateway2.URN_WANIPv6FirewallControl_1
 
 // wanConnectionURNs are services that map ports, the best first, with the same actions (WANIPConnection:2 section 2.5).
-var wanConnectionURNs = []string{"urn:schemas-upnp-org:service:WANIPConnection:2",
-	"urn:schemas-upnp-org:service:WANIPConnection:1", "urn:schemas-upnp-org:service:WANPPPConnection:1"}
+var wanConnectionURNs = []string{internetgateway2.URN_WANIPConnection_2, internetgateway2.URN_WANIPConnection_1,
+	internetgateway2.URN_WANPPPConnection_1}
 
 func isKnownService(urn string) bool {
 	return urn == urnFirewall || slices.Contains(wanConnectionURNs, urn)

@@ -30,11 +30,7 @@ type service struct {
 }
 
 func (c controlPoint) fetchDescription(ctx context.Context, location *url.URL) (description, error) {
-	request, err := http.NewRequest(http.MethodGet, location.String(), nil)
-	if err != nil {
-		return description{}, err
-	}
-	status, text, err := c.ask(ctx, netip.Addr{}, request, maxDescription)
+	status, text, err := c.get(ctx, location.String(), maxDescription)
 	switch {
 	case err != nil:
 		return description{}, fmt.Errorf("its description can't be had: %w", err)

@@ -25,7 +25,8 @@ func (e *takenError) Error() string {
 		who = "another host"
 	}
 	return fmt.Sprintf("its port %d/%s belongs to %s port %d (%s); remove that on the router, or choose another port "+
-		"by %s", e.port, e.protocol, who, e.by.port, quote(e.by.description), portKey)
+		"by %s",
+		e.port, e.protocol, who, e.by.port, quote(e.by.description), portKey)
 }
 
 // errUnwilling: a gateway neither did what was asked, nor refused.
@@ -147,7 +148,8 @@ func (g *gateway) addPortMapping(ctx context.Context, e *entry) error {
 		return err
 	case have == nil:
 		return fmt.Errorf("%w: the gateway says that it opened the port, but does not have it; another %s, such as 0, "+
-			"may help", errUnwilling, leaseKey)
+			"may help",
+			errUnwilling, leaseKey)
 	case !leadsTo(have, w):
 		return &takenError{w.External, w.Protocol, *have}
 	}

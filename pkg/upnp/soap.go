@@ -9,9 +9,13 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
+	"net/url"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/huin/goupnp/soap"
 )
 
 // An element is an XML element: its name, without prefix and in lower case, and its first text.
@@ -87,39 +91,66 @@ func (d document) number(name string, bits int) (uint64, error) {
 // errUnreadable: a reply is no SOAP, or not the one expected.
 var errUnreadable = errors.New("its answer is not to be understood")
 
-// invoke has a service carry out an action, from src if this node has it; args are names and values in turn. It returns
-// a refusal, errUnreadable, or why there was no reply.
+// invoke has a service carry out an action, from src if this node has it, within requestTimeout; args are names and
+// values in turn. It returns a refusal, errUnreadable, or why there was no reply. The library writes the request; its
+// strict reading of the reply does not count.
 func (c controlPoint) invoke(ctx context.Context, s service, src netip.Addr, action string, args ...string) (document,
 	error) {
-	r, err := http.NewRequest(http.MethodPost, s.control, strings.NewReader(soapRequest(s.urn, action, args)))
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	to, err := url.Parse(s.control)
 	if err != nil {
 		return nil, err
 	}
-	// in this case, as routers know it from other control points
-	r.Header = http.Header{"SOAPACTION": {`"` + s.urn + "#" + action + `"`},
-		"CONTENT-TYPE": {`text/xml; charset="utf-8"`}}
-	status, text, err := c.ask(ctx, src, r, maxReply)
-	if err != nil {
+	client := soap.SOAPClient{EndpointURL: *to, HTTPClient: c.httpClient(src)}
+	r := &recorder{next: client.HTTPClient.Transport}
+	client.HTTPClient.Transport = r
+	client.HTTPClient.CheckRedirect = func(*http.Request, []*http.Request) error {
+		r.err = errRedirect
+		return errRedirect
+	}
+	err = client.PerformActionCtx(ctx, s.urn, action, arguments(args), nil)
+	switch {
+	case r.err != nil:
+		return nil, r.err
+	case r.status == 0: // nothing was sent
 		return nil, err
 	}
-	return readReply(status, text)
+	return readReply(r.status, r.text)
 }
 
-const soap = "http://schemas.xmlsoap.org/soap/"
-
-// escape leaves quotes alone: some routers can't read them escaped.
-var escape = strings.NewReplacer("<", "&lt;", ">", "&gt;", "&", "&amp;")
-
-// soapRequest returns the SOAP of an action. Some routers refuse another choice of prefixes.
-func soapRequest(urn, action string, args []string) string {
-	var b strings.Builder
-	b.WriteString(xml.Header + `<s:Envelope xmlns:s="` + soap + `envelope/" s:encodingStyle="` + soap + `encoding/">`)
-	fmt.Fprintf(&b, `<s:Body><u:%s xmlns:u="%s">`, action, urn)
+// arguments returns names and values in turn as the library's struct.
+func arguments(args []string) any {
+	var fields []reflect.StructField
 	for pair := range slices.Chunk(args, 2) {
-		fmt.Fprintf(&b, "<%[1]s>%[2]s</%[1]s>", pair[0], escape.Replace(pair[1]))
+		fields = append(fields, reflect.StructField{Name: pair[0], Type: reflect.TypeFor[string]()})
 	}
-	fmt.Fprintf(&b, "</u:%s></s:Body></s:Envelope>", action)
-	return b.String()
+	all := reflect.New(reflect.StructOf(fields)).Elem()
+	for i := range fields {
+		all.Field(i).SetString(args[2*i+1])
+	}
+	return all.Interface()
+}
+
+// A recorder keeps status and first maxReply bytes of a response, or why there is none.
+type recorder struct {
+	next   http.RoundTripper
+	status int
+	text   []byte
+	err    error
+}
+
+func (r *recorder) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := r.next.RoundTrip(request)
+	if err != nil {
+		r.err = err
+		return nil, err
+	}
+	defer response.Body.Close()
+	r.status = response.StatusCode
+	r.text, r.err = readBody(response, maxReply)
+	response.Body = http.NoBody
+	return response, nil
 }
 
 // readReply reads a reply. A refusal counts at any status: some send it with 200.
@@ -139,20 +170,29 @@ func readReply(status int, text []byte) (document, error) {
 	return d, nil
 }
 
-// ask sends a request from src if this node has it, and returns the status and max bytes of the answer at most, even if
-// fewer than announced, within requestTimeout.
-func (c controlPoint) ask(ctx context.Context, src netip.Addr, r *http.Request, max int64) (status int, text []byte,
-	err error) {
+// get fetches max bytes at most, even if fewer than announced, and the status, within requestTimeout.
+func (c controlPoint) get(ctx context.Context, location string, max int64) (status int, text []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	client := c.httpClient(src)
-	response, err := client.Do(r.WithContext(ctx))
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, location, nil)
+	if err != nil {
+		return 0, nil, err
+	}
+	client := c.httpClient(netip.Addr{})
+	response, err := client.Do(request)
 	if err != nil {
 		return 0, nil, errors.Unwrap(err) // of the *url.Error
 	}
 	defer response.Body.Close()
-	if text, err = io.ReadAll(io.LimitReader(response.Body, max)); ctx.Err() == nil {
+	text, err = readBody(response, max)
+	return response.StatusCode, text, err
+}
+
+// readBody reads max bytes at most, even if fewer than announced; an error if time ends.
+func readBody(response *http.Response, max int64) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(response.Body, max))
+	if response.Request.Context().Err() == nil {
 		err = nil
 	}
-	return response.StatusCode, text, err
+	return text, err
 }

@@ -2,7 +2,6 @@ package upnp
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -220,7 +219,12 @@ func checkResponse(r *response, s segment, from netip.Addr, own []netip.Prefix) 
 }
 
 // firstText returns the first of two texts by alphabet; "" only if both are.
-func firstText(a, b string) string { return cmp.Or(min(a, b), a, b) }
+func firstText(a, b string) string {
+	if a == "" || b != "" && b < a {
+		return b
+	}
+	return a
+}
 
 // isNeighbor reports whether a can be another host on a link with these prefixes.
 func isNeighbor(a netip.Addr, own []netip.Prefix) bool {
