@@ -190,10 +190,15 @@ func (d *nodeDrain) look(ctx context.Context) (now lookAt, err error) {
 	s := now.snapshot
 	v := newStatusView(s, s.At)
 	n, err := v.nodeNamed(d.node)
+	d.node, d.object = n.Name, cmp.Or(n.node.Name, n.Name)
+	isOther := func(x nodeStatus) bool { return x.Name == x.namespace+"/"+n.Name }
+	if i := slices.IndexFunc(v.nodes, isOther); err != nil && i >= 0 {
+		n, err = v.nodes[i], nil // of an installation in another namespace
+	}
 	if err != nil {
 		return now, err
 	}
-	d.node, d.object, now.state = n.Name, cmp.Or(n.node.Name, n.Name), n.state(s.At)
+	now.state = n.state(s.At)
 	named := make(map[vip.Key]bool) // by Services
 	for i := range s.Services {
 		for _, k := range s.Services[i].LeaseKeys() {

@@ -247,6 +247,19 @@ func TestDrainOfRoutes(t *testing.T) {
 }
 
 // A host may have another name than its Node: each command takes either, and says of one that is neither which there are.
+// TestDrainOfAnotherInstallation: a node whose Herald has its node lease in another namespace is drained by its Node.
+func TestDrainOfAnotherInstallation(t *testing.T) {
+	other := nodeLease("n1", time.Second, "{}")
+	other.Namespace = "lb"
+	s := kube.Snapshot{At: noon, Nodes: []vip.Node{{Name: "n1"}}, Leases: []*coordinationv1.Lease{other, nodeLease("n2", time.Second, "{}")}}
+	d, ctx := newTestDrain(t, s, s, s)
+	marked := ""
+	d.mark = func(_ context.Context, object string) error { marked = object; return nil }
+	if err := d.drain(ctx); err != nil || marked != "n1" {
+		t.Errorf("the Node %q is marked, %v", marked, err)
+	}
+}
+
 func TestNodeOfAnotherName(t *testing.T) {
 	s := snapshotOf("n1", "")
 	info := `{"links":[{"name":"eth0","up":true,"prefixes":["10.0.0.11/24"]}],"interface":"eth0"}`
