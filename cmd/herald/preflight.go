@@ -191,7 +191,8 @@ func checkAPIServer(ctx context.Context, cfg config.Config) []checkResult {
 	if err != nil {
 		return failed(err)
 	}
-	all := []checkResult{{Subject: "API server", Severity: fine, Message: i.Version + ", by " + where.Text}, checkIPMode(i)}
+	all := []checkResult{{Subject: "API server", Severity: fine, Message: i.Version + ", by " + where.Text},
+		checkIPMode(i)}
 	r := checkPermissions(cfg, len(needed)+len(useful), i.Missing, without.Missing)
 	if all = append(all, r); r.Severity == unfit || cfg.Peers.Port == 0 {
 		return all
