@@ -156,13 +156,14 @@ func control(c Config) func(network, address string, raw syscall.RawConn) error 
 		if c.Neighbor.Is6() {
 			level, hops, class = unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, unix.IPV6_TCLASS
 		}
-		return errors.Join(raw.Control(func(fd uintptr) {
+		failed := raw.Control(func(fd uintptr) {
 			err = errors.Join(unix.SetsockoptInt(int(fd), level, hops, hopLimit),
 				unix.SetsockoptInt(int(fd), level, class, dscp))
 			if c.Link != "" {
 				err = errors.Join(err, unix.BindToDevice(int(fd), c.Link))
 			}
-		}), err)
+		})
+		return errors.Join(failed, err)
 	}
 }
 
