@@ -449,11 +449,15 @@ func connect(t *testing.T, to string) *lab.Connect {
 // awaitAnswer waits until somebody answers for a VIP and returns who.
 func awaitAnswer(t *testing.T, w *lab.WhoHas, vip string, within time.Duration) string {
 	t.Helper()
-	a := netip.MustParseAddr(vip)
-	if _, err := w.AwaitAnswer(withTimeout(t, within), a, ""); err != nil {
-		t.Fatalf("nobody answers for %s within %v: %v", vip, within, err)
+	a, ctx := netip.MustParseAddr(vip), withTimeout(t, within)
+	for {
+		if _, err := w.AwaitAnswer(ctx, a, ""); err != nil {
+			t.Fatalf("nobody answers for %s within %v: %v", vip, within, err)
+		}
+		if owner := w.Owner(a); owner != "" { // the machine may have stood still since
+			return owner
+		}
 	}
-	return w.Owner(a)
 }
 
 func awaitSilence(t *testing.T, w *lab.WhoHas, vip string, within time.Duration) {
