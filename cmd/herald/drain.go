@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/heraldvip/herald/pkg/kube"
+	"github.com/heraldvip/herald/pkg/lease"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -191,9 +192,10 @@ func (d *nodeDrain) look(ctx context.Context) (now lookAt, err error) {
 	v := newStatusView(s, s.At)
 	n, err := v.nodeNamed(d.node)
 	d.node, d.object = n.Name, cmp.Or(n.node.Name, n.Name)
-	isOther := func(x nodeStatus) bool { return x.Name == x.namespace+"/"+n.Name }
-	if i := slices.IndexFunc(v.nodes, isOther); err != nil && i >= 0 {
-		n, err = v.nodes[i], nil // of an installation in another namespace
+	for _, l := range s.Leases { // one of another namespace counts only without one inside: any user can write it
+		if x, ok := lease.ParseNodeLease(l); ok && err != nil && x.Name == n.Name {
+			n.NodeLease, err = x, nil
+		}
 	}
 	if err != nil {
 		return now, err

@@ -246,12 +246,16 @@ func TestDrainOfRoutes(t *testing.T) {
 	}
 }
 
-// A host may have another name than its Node: each command takes either, and says of one that is neither which there are.
 // TestDrainOfAnotherInstallation: a node whose Herald has its node lease in another namespace is drained by its Node.
 func TestDrainOfAnotherInstallation(t *testing.T) {
-	other := nodeLease("n1", time.Second, "{}")
-	other.Namespace = "lb"
-	s := kube.Snapshot{At: noon, Nodes: []vip.Node{{Name: "n1"}}, Leases: []*coordinationv1.Lease{other, nodeLease("n2", time.Second, "{}")}}
+	s := kube.Snapshot{At: noon, Nodes: []vip.Node{{Name: "n1"}}, Leases: []*coordinationv1.Lease{nodeLease("n2", time.Second, "{}")}}
+	for i := range maxOtherNodes { // status shows no more
+		s.Leases = append(s.Leases, nodeLease(fmt.Sprint("w", i), time.Second, "{}"))
+	}
+	s.Leases = append(s.Leases, nodeLease("n1", time.Second, "{}"))
+	for _, l := range s.Leases[1:] {
+		l.Namespace = "lb"
+	}
 	d, ctx := newTestDrain(t, s, s, s)
 	marked := ""
 	d.mark = func(_ context.Context, object string) error { marked = object; return nil }
@@ -260,6 +264,7 @@ func TestDrainOfAnotherInstallation(t *testing.T) {
 	}
 }
 
+// A host may have another name than its Node: each command takes either, and says of one that is neither which there are.
 func TestNodeOfAnotherName(t *testing.T) {
 	s := snapshotOf("n1", "")
 	info := `{"links":[{"name":"eth0","up":true,"prefixes":["10.0.0.11/24"]}],"interface":"eth0"}`
