@@ -79,7 +79,7 @@ func newNodes(w *vip.World) *nodes {
 	hasNode := func(x vip.Member) bool { _, ok := objects[x.Name]; return ok }
 	// If no member has a Node, Nodes can't be read, or there are none yet: that says nothing.
 	nodesKnown := slices.ContainsFunc(w.Members, hasNode)
-	labelCounts := ExclusionLabelCounts(w)
+	labelCounts := exclusionLabelCounts(w.Members, objects)
 	othersStay := slices.ContainsFunc(w.Members, func(x vip.Member) bool {
 		return x.Alive && !objects[x.Name].ShuttingDown
 	})
@@ -136,11 +136,12 @@ func nodeObjects(w *vip.World) map[string]vip.Node {
 	return objects
 }
 
-// ExclusionLabelCounts reports whether an ExclusionLabel in w keeps VIPs off: an unlabelled member announces Services
-// (docs/why.md, "The exclusion label").
-func ExclusionLabelCounts(w *vip.World) bool {
-	objects := nodeObjects(w)
-	return slices.ContainsFunc(w.Members, func(x vip.Member) bool {
+// ExclusionLabelCounts reports whether an ExclusionLabel in w keeps VIPs off.
+func ExclusionLabelCounts(w *vip.World) bool { return exclusionLabelCounts(w.Members, nodeObjects(w)) }
+
+// exclusionLabelCounts reports whether an unlabelled member announces Services (docs/why.md, "The exclusion label").
+func exclusionLabelCounts(members []vip.Member, objects map[string]vip.Node) bool {
+	return slices.ContainsFunc(members, func(x vip.Member) bool {
 		o, hasNode := objects[x.Name]
 		return hasNode && x.Info.AnnouncesServices() && o.ExclusionLabel == ""
 	})
