@@ -578,11 +578,13 @@ func (l *Leases) readTable(ctx context.Context, now time.Time) {
 	})
 }
 
-// endHandingOver removes what was given away long ago; without an answer it lasts as long as the right to act.
+// endHandingOver removes what was given away long ago, unless it has no answer, or the heir does not know of it.
 func (l *Leases) endHandingOver(now time.Time) {
 	t := &l.table
 	for k, h := range t.handingOver {
-		if t.doubt != nil && t.doubt.over[k] {
+		e, s := t.known.Units[k], l.statuses[h.Successor]
+		unknown := e.Owner == h.Successor && s.Liveness == vip.Alive && !s.Overdue && s.Heartbeat.Table < e.Number
+		if unknown || t.doubt != nil && t.doubt.over[k] {
 			if h.Until.Sub(now) < overlap/2 {
 				h.Until = now.Add(overlap)
 				t.handingOver[k] = h

@@ -110,6 +110,32 @@ func TestHandOver(t *testing.T) {
 	})
 }
 
+// TestGivenToOneThatDoesNotKnow: a unit is given away, and the API server goes away before the heir has seen that. The
+// old owner hears that in its heartbeats, and answers for as long as that takes.
+func TestGivenToOneThatDoesNotKnow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newNetwork(), leasetest.NewServer()
+		n1, n2, n3 := three(t, a, s)
+		n2.fault(func(f *leasetest.Faults) { f.Lag = time.Minute })
+		n1.give("n2", "a")
+		time.Sleep(50 * time.Millisecond)
+		cutFromAPI(n1, n2, n3)
+		for range 60 {
+			time.Sleep(time.Second)
+			if h := n1.world().HandingOver[lk("a")]; n2.serves("a") || time.Until(h.Until) <= 0 {
+				t.Fatalf("n2 serves %v, n1 hands over %+v; want that it does until n2 knows\n%s", n2.serves("a"), h, s.Trace(10))
+			}
+		}
+		n2.mend()
+		reconnectAPI(n1, n3)
+		waitServes(t, n2, "a", 5*time.Second)
+		time.Sleep(overlap + stepPeriod)
+		if len(n1.world().HandingOver) != 0 {
+			t.Error("the old owner waits for ever")
+		}
+	})
+}
+
 // TestGivenBack: a unit that comes back while this node would still answer for the other is this node's alone.
 func TestGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

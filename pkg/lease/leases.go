@@ -68,7 +68,8 @@ type Leases struct {
 	quorum   quorum.State
 	decision quorum.Decision // the last one
 
-	about    vip.NodeInfo // what Info returned for the last step
+	about    vip.NodeInfo              // what Info returned for the last step
+	statuses map[string]vip.PeerStatus // what Peers returned for it
 	lastStep time.Time
 	changed  bool // the World differs from what was last reported, beyond summary
 	reported summary
@@ -262,7 +263,7 @@ func (l *Leases) step(ctx context.Context) {
 		l.o.Log.Warn("this process was stopped or got no CPU; it confirms its claims before it goes on", "for",
 			paused.Round(time.Millisecond))
 	}
-	l.lastStep, l.about = now, info
+	l.lastStep, l.about, l.statuses = now, info, statuses
 	if !l.store.Synced() {
 		l.mu.Unlock()
 		return

@@ -241,6 +241,7 @@ func TestEditedByHand(t *testing.T) {
 				s := leasetest.NewServer()
 				a, b := pair(t, s)
 				neverTwo(t, t.Context(), "a", newGroup(a, b))
+				time.Sleep(2 * leaseDuration) // whoever has renewed for so long may fence at once
 				for _, n := range []*node{a, b} {
 					n.fault(func(f *leasetest.Faults) { f.Delay = 200 * time.Millisecond }) // of each request
 				}

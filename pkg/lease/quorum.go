@@ -40,10 +40,11 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo
 			p.heardAt = now // its kernel answers
 		}
 	}
-	for claim := range l.table.unproven { // this node's watch is late, it may be: they are voters
+	for claim, since := range l.table.unproven { // deleted by hand, or this watch is late: it lives
 		node, epoch, _ := parseClaimText(claim)
 		if x := in.Peers[node]; !x.Exists && !x.Over {
-			in.Peers[node] = quorum.Peer{Epoch: max(epoch, x.Epoch), Exists: true}
+			x.Epoch, x.Exists, x.Changed = max(epoch, x.Epoch), true, since
+			in.Peers[node] = x
 		}
 	}
 	in.Self.NoServices = !info.AnnouncesServices()

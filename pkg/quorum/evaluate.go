@@ -154,7 +154,7 @@ func (p *peer) updateAnswersUntil(known bool, now time.Time) {
 // loseClaims stores until when the kernel may answer for VIPs whose claims are now void, once for each epoch.
 func (m *memory) loseClaims(epoch int64, now time.Time) {
 	if m.lostEpoch != epoch {
-		m.lostEpoch, m.answersUntil = epoch, now.Add(vip.AddressLifetime+vip.AddressRemovalDelay)
+		m.lostEpoch, m.answersUntil = epoch, now.Add(answersFor)
 	}
 }
 
@@ -325,8 +325,11 @@ func (e *evaluation) listPeers() {
 			e.d.Changed = e.d.Changed || p.lostEpoch != p.Epoch
 			p.loseClaims(p.Epoch, e.Now)
 		}
-		if p.mayHoldUnheard(e.Timing, e.Now) {
-			p.answersUntil = e.Now.Add(vip.AddressLifetime + vip.AddressRemovalDelay)
+		switch {
+		case p.mayHoldUnheard(e.Timing, e.Now):
+			p.answersUntil = e.Now.Add(answersFor)
+		case p.status.ProcessEnded && e.Now.Sub(p.Changed) > e.Timing.late(): // fenced, maybe: the table may show it first
+			p.answersUntil = later(p.answersUntil, later(p.status.HeardAt, p.Changed).Add(answersFor))
 		}
 		e.s.memory[node] = p.memory
 		if e.Now.Before(p.answersUntil) && !p.status.Gone {

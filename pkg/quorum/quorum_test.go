@@ -951,7 +951,12 @@ func TestAnswersUntil(t *testing.T) {
 		want time.Duration // from now on; 0: it does not answer
 	}{
 		{"well", func(*view) {}, 0},
-		{"its process has ended", func(v *view) { v.set(ended, 2, 2); v.pass(time.Second, true) }, 0},
+		{"its process has ended, and it does not renew: another may have fenced it, and the table may show that first",
+			func(v *view) {
+				v.set(ended.with(func(n *node) { n.renews = false }), 2, 2)
+				v.pass(3100*time.Millisecond, true)
+			}, 3100 * time.Millisecond},
+		{"its process has ended just now", func(v *view) { v.set(ended, 2, 2); v.pass(time.Second, true) }, 0},
 		{"its process has ended, and it was fenced", func(v *view) { v.set(ended.with(fenced), 2, 2); v.pass(time.Second, true) }, 5250 * time.Millisecond},
 		{"for longer than its addresses live", func(v *view) { v.set(ended.with(fenced), 2, 2); v.pass(6300*time.Millisecond, true) }, 0},
 		{"its kernel is gone", func(v *view) { v.set(well.is(vip.Dead).with(gone).with(fenced), 2, 2); v.pass(time.Second, true) }, 0},

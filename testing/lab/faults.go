@@ -75,7 +75,7 @@ var Faults = []Fault{
 		func(_ context.Context, l *Lab, _ string) error { l.etcd.Kill(); return nil },
 		func(ctx context.Context, l *Lab, _ string) error { return errors.Join(l.spawnEtcd(), l.awaitAPI(ctx)) }},
 	{"the table deleted", false, 100 * time.Millisecond, KernelAnswers, deleteLeases("herald-table"), nil},
-	{"its node lease deleted", false, 2 * time.Second, KernelAnswers,
+	{"its node lease deleted", false, 100 * time.Millisecond, KernelAnswers,
 		func(ctx context.Context, l *Lab, node string) error {
 			return deleteLeases("herald-node-"+node)(ctx, l, node)
 		}, nil},
