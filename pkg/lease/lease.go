@@ -21,6 +21,7 @@
 //	a fence, a release or a later epoch voids claims          TestFenceIsNoSignOfLife, TestDead, TestForgotten
 //	only a node that reaches most others fences a dead one    TestCutOffFromLAN, TestDeadOfTwo
 //	keepers take turns                                        TestPlacedInTurn
+//	whom nobody shows to be heard places nothing              TestUnheardTakesNothingBack
 //	who gave a unit away answers, and may be in doubt         TestHandOver, TestDoubt
 //	who knows of a higher number reads, and writes nothing    TestBehind, TestSpoiltAndUnknown
 //	who does not take up what it was given is fenced          TestFollow

@@ -61,6 +61,24 @@ func TestCutOffFromLAN(t *testing.T) {
 	})
 }
 
+// A node whose heartbeats do not arrive is fenced, and learns that at once. It takes nothing back in its next epoch, of
+// which the others would not hear, though they are slow to write who has its VIPs now.
+func TestUnheardTakesNothingBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newNetwork(), leasetest.NewServer()
+		n1, n2, n3 := three(t, a, s)
+		for _, n := range []*node{n2, n3} {
+			n.fault(func(f *leasetest.Faults) { f.Delay = 300 * time.Millisecond })
+			a.setEchoOverdue("n1", n.name)
+			a.setLiveness(n.name, "n1", vip.Dead)
+		}
+		waitServes(t, n2, "a", 2*time.Second)
+		if n1.serves("a") {
+			t.Errorf("n1 serves, too\n%s", s.Trace(10))
+		}
+	})
+}
+
 // Of two nodes the one that is left waits until the gateway has answered, and no longer.
 func TestDeadOfTwo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -133,6 +133,15 @@ func (a *network) setOverdue(from, to string) {
 	a.seen[[2]string{from, to}] = s
 }
 
+// setEchoOverdue makes the echoes of one node (to) overdue for another: what that transmits does not arrive.
+func (a *network) setEchoOverdue(from, to string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.seen[[2]string{from, to}]
+	s.EchoOverdue = true
+	a.seen[[2]string{from, to}] = s
+}
+
 // setBetween sets the Liveness of each node of one side for each of the other, both ways.
 func (a *network) setBetween(state vip.Liveness, side ...string) {
 	in := map[string]bool{}

@@ -104,9 +104,8 @@ func hasNetworkOf(info *vip.NodeInfo, a netip.Addr) bool {
 
 // meetTime is how long a new process waits at most to hear each other node, and meetPerNode more for each.
 const (
-	meetTime = time.Second
-	// two intervals of pkg/peers, which sends fewer heartbeats to more nodes
-	meetPerNode = 5 * time.Millisecond
+	meetTime    = time.Second
+	meetPerNode = 5 * time.Millisecond // two intervals of pkg/peers, which sends fewer heartbeats to more nodes
 )
 
 // mayNotKnow reports whether others may have moved claims unknown here (docs/why.md, "Without the API server").

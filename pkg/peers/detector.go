@@ -283,10 +283,16 @@ func (d *detector) statuses(now time.Time) map[string]vip.PeerStatus {
 			Gone:     p.gone, ProcessEnded: p.ended(), SilentSince: d.silentSince(p, now),
 			HeardAt:    p.rx.at,
 			Unanswered: p.isUnanswered(), AnsweredAt: p.probe.answeredAt,
-			Overdue: p.state == vip.Alive && now.Sub(p.rx.at) > 2*p.rx.interval,
+			Overdue:     p.state == vip.Alive && now.Sub(p.rx.at) > 2*p.rx.interval,
+			EchoOverdue: p.rx.arriving(now) && d.echoOverdue(p, now) && !p.probe.answeredAt.After(p.rx.echoOf),
 		}
 	}
 	return all
+}
+
+// echoOverdue reports whether p has echoed nothing of this node for so long that it may not hear it.
+func (d *detector) echoOverdue(p *peer, now time.Time) bool {
+	return now.Sub(p.rx.echoOf) > detectionTime(p.rx.interval+d.interval)
 }
 
 // takeChanges returns, and removes, the changes, oldest first.

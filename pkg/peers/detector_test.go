@@ -96,6 +96,38 @@ func TestOverdue(t *testing.T) {
 	}
 }
 
+// TestEchoOverdue: a node that is heard, but echoes nothing any more, may not hear this one until it has answered a probe.
+func TestEchoOverdue(t *testing.T) {
+	r := newFixture(t)
+	overdue := func() bool { return r.statuses(r.now)["n1"].EchoOverdue }
+	withoutEcho := func() {
+		r.sequence++
+		r.receive(&message{from: "n1", interval: minInterval}, packetID{vip.ProcessID{1}, r.sequence}, peerAddr, r.now)
+	}
+	r.advance(minInterval, withoutEcho)
+	if overdue() {
+		t.Error("overdue after an interval")
+	}
+	r.advance(5*minInterval, withoutEcho)
+	if r.expectState(vip.Alive); !overdue() {
+		t.Error("not overdue after six intervals")
+	}
+	r.advance(4*time.Second, withoutEcho)
+	if r.expectState(vip.Suspect); !overdue() {
+		t.Error("not overdue before it is asked")
+	}
+	withoutEcho()
+	r.probeEnded(r.peers["n1"], probeResult{answers: true}, r.now, r.now)
+	if overdue() {
+		t.Error("overdue, though it has answered")
+	}
+	withoutEcho()
+	r.probeEnded(r.peers["n1"], probeResult{}, r.now, r.now)
+	if !overdue() {
+		t.Error("not overdue, though it does not answer")
+	}
+}
+
 // Nodes whose heartbeats come are checked seldom; as soon as one is late, often.
 func TestNextCheck(t *testing.T) {
 	r := newFixture(t)

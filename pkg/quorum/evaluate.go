@@ -15,6 +15,7 @@ type evaluation struct {
 	d     Decision
 	peers map[string]peer
 	late  bool // this node's renewal is
+	hears bool // this node hears enough others to fence one that hangs
 }
 
 type peer struct {

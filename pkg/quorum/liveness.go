@@ -39,9 +39,9 @@ func (e *evaluation) countReachable() {
 			if p.isolatedIn != 0 {
 				continue // it backs no fence; but it is reached: nodes must not be isolated because others say that they are
 			}
-			// One that nobody hears, as behind a blocked port, must have answered since the last death: this node may have been
-			// cut off then.
-			if !p.status.Overdue && (p.status.SilentSince.IsZero() || p.status.AnsweredAt.After(lastDeath)) {
+			// One that nobody hears, its port blocked, must have answered since the last death: else this node may be cut off.
+			if !p.status.Overdue && !p.status.EchoOverdue &&
+				(p.status.SilentSince.IsZero() || p.status.AnsweredAt.After(lastDeath)) {
 				inTime++
 			}
 			if p.status.SilentSince.IsZero() {
@@ -59,8 +59,8 @@ func (e *evaluation) countReachable() {
 	if minority {
 		s.minorityAt = now
 	}
-	s.mayFence = 2*inTime > known || 2*inTime == known && gateway == vip.Alive
-	s.mayFenceHung = 2*heard > known || 2*heard == known && gateway == vip.Alive
+	e.d.MayFence = 2*inTime > known || 2*inTime == known && gateway == vip.Alive
+	e.hears = 2*heard > known || 2*heard == known && gateway == vip.Alive
 	switch {
 	case minority && !e.late, e.Self.WasIsolated && (e.late || s.isolatedAt.IsZero()):
 		s.isolated, s.isolatedAt = true, now
@@ -127,12 +127,12 @@ func (e *evaluation) fenceReason(p peer, turn time.Duration) string {
 	// A node that rejoins meets others one by one: those not met look dead. So it is after a stop.
 	settled := e.Now.Sub(e.s.minorityAt) > RejoinTime && e.Now.Sub(e.Self.ConfirmAfter) > tolerance
 	switch {
-	case p.dead() && e.s.mayFence && settled && deadFor >= turn*deadDelay:
+	case p.dead() && e.d.MayFence && settled && deadFor >= turn*deadDelay:
 		return ReasonDead
 	// It sends but does not receive: nobody could ask for what it has. Once, since it takes nothing.
-	case p.isolatedIn == p.Epoch && p.Epoch != 0 && e.s.mayFence && settled && e.Now.Sub(p.isolatedAt) >= turn*deadDelay:
+	case p.isolatedIn == p.Epoch && p.Epoch != 0 && e.d.MayFence && settled && e.Now.Sub(p.isolatedAt) >= turn*deadDelay:
 		return ReasonIsolated
-	case p.hangs(e.Timing, e.Now) && e.s.mayFenceHung && settled && hungFor >= turn*deadDelay:
+	case p.hangs(e.Timing, e.Now) && e.hears && settled && hungFor >= turn*deadDelay:
 		return ReasonHangs
 	// A process that was stopped says so, too, until it has confirmed its claims.
 	case !p.yieldedSince.IsZero() && e.Now.Sub(p.heardAgainAt) > tolerance &&

@@ -139,8 +139,6 @@ type State struct {
 	lateAt           time.Time // when its renewal was last so late that claims may be moved
 	cutOffSince      time.Time // since when most voters have been dead; zero: they are not
 	apiSince         time.Time // since when other nodes have been seen to reach the API server; zero: none does
-	mayFence         bool      // this node reaches enough others in time to fence dead ones
-	mayFenceHung     bool      // this node hears enough others to fence one that hangs
 	minorityAt       time.Time // when this node last reached too few others
 	isolated         bool
 	rejoining        bool
@@ -201,6 +199,7 @@ type Decision struct {
 
 	Isolated  bool // this node reaches too few others to take VIPs, or did within RejoinTime
 	Rejoining bool // it is Isolated, and reaches enough others again
+	MayFence  bool // it reaches enough others in time to fence dead ones, and to place what nobody owns
 	// how many renewing nodes this one reaches, and how many of those were ever alive to it, or should be
 	// (Self.WasIsolated); with itself
 	Reached, Known int

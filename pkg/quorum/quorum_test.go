@@ -22,6 +22,7 @@ type node struct {
 	tenure     bool // its heartbeats say that it acts on its claims
 	agrees     bool // its heartbeats have this node's StateHash
 	overdue    bool
+	deaf       bool // it echoes nothing, and is not asked yet
 	stopping   bool // dead, as its last heartbeat said
 	ended      bool // dead since its process has ended
 	silent     bool // nobody hears it
@@ -124,6 +125,7 @@ func (v *view) pass(d time.Duration, renews bool) {
 				p.Changed = v.now
 			}
 			s := v.statuses[name]
+			s.EchoOverdue = n.deaf
 			s.Overdue, s.Stopping, s.ProcessEnded, s.Gone, s.Unanswered = n.overdue, n.stopping, n.ended, n.gone, n.unanswered
 			if s.SilentSince = s.HeardAt; !n.silent {
 				s.SilentSince = time.Time{}
@@ -590,11 +592,19 @@ func TestFenceOfIsolated(t *testing.T) {
 func TestTransmitsNothing(t *testing.T) {
 	v := newView(5)
 	v.gateway = vip.Dead // it asks that in vain, too
+	if !v.d.MayFence {
+		t.Error("it may place nothing, though all hear it")
+	}
+	v.set(well.with(func(n *node) { n.deaf = true }), 2, 5)
+	v.pass(50*time.Millisecond, true)
+	if v.d.MayFence {
+		t.Error("it may place, though nobody shows that it is heard")
+	}
 	suspect := well.is(vip.Suspect)
 	v.set(suspect, 2, 5)
 	v.pass(4*time.Second, true)
-	if v.d.Isolated {
-		t.Error("isolated, though their kernels answer")
+	if v.d.Isolated || !v.d.MayFence {
+		t.Error("isolated, or places nothing, though their kernels answer")
 	}
 	v.set(suspect.with(func(n *node) { n.unanswered = true }), 2, 5)
 	v.pass(50*time.Millisecond, true)

@@ -82,6 +82,8 @@ type PeerStatus struct {
 	AnsweredAt time.Time
 	// Overdue: Alive, but its heartbeat is late. A node that falls off the link sees others die one by one.
 	Overdue bool
+	// EchoOverdue: it is heard, but neither an echo nor an answer shows that what this node sends still arrives.
+	EchoOverdue bool
 }
 
 // A Liveness is another node's state as seen from this one.
