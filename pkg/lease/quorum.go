@@ -215,7 +215,6 @@ func (l *Leases) writeFence(ctx context.Context, node string, p *peer, epoch int
 				l.changed = p.update(got, now) || l.changed
 			}
 			if refused {
-				p.failure = fenceFailure{p.failure.count, time.Now().Add(50 * time.Millisecond)}
 				l.logFenced(node, p) // it may be an earlier fence of this node
 				return
 			}

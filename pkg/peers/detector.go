@@ -94,6 +94,9 @@ func (r *received) arriving(now time.Time) bool {
 	return r.verified && !r.stopping && now.Sub(r.at) <= detectionTime(r.interval)
 }
 
+// late reports whether the next packet is: the first sign that the process may be silent.
+func (r *received) late(now time.Time) bool { return r.verified && now.Sub(r.at) > r.interval*3/2 }
+
 // probeState is what probes found: ARP or NDP for a node's address, and TCP to its port.
 type probeState struct {
 	running  bool
@@ -135,6 +138,7 @@ type verdict struct {
 	since     time.Time // when state last changed
 	why       string    // in words for a person; "" if there is nothing to say
 	wasAlive  bool      // it has been Alive since it is known
+	asked     bool      // its heartbeat is late, and a probe was started for that
 	announced bool      // it is silent, and a heartbeat has said so
 	gone      bool      // it is Dead since nobody answers for its address
 }
@@ -223,7 +227,7 @@ func (d *detector) receive(m *message, id packetID, addr netip.AddrPort, now tim
 		rx.echoOf = echoOf
 	}
 	if rx.verified = rx.verified || fresh; rx.verified {
-		p.probe.at, p.probe.refusals, p.announced = time.Time{}, 0, false
+		p.probe.at, p.probe.refusals, p.announced, p.asked = time.Time{}, 0, false, false
 	}
 	rx.interval = min(max(m.interval, minInterval/2), 2*maxInterval)
 	rx.echoes, rx.stopping = m.echoes, rx.verified && m.stopping

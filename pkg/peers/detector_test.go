@@ -65,6 +65,32 @@ func (r *fixture) expectState(state vip.Liveness) {
 	}
 }
 
+// TestAskedWhenLate: a node is asked once its heartbeat is late, before it is silent; it is dead when it is silent and has
+// not answered.
+func TestAskedWhenLate(t *testing.T) {
+	for _, interval := range []time.Duration{minInterval, 4 * minInterval} {
+		r := newFixture(t)
+		p := r.peers["n1"]
+		p.probe.running = false // newFixture has reported its result
+		r.receiveHeartbeat(vip.ProcessID{1})
+		p.rx.interval = interval
+		r.advance(interval+checkInterval, nil)
+		if p.probe.running {
+			t.Error("asked before its heartbeat is late")
+		}
+		r.advance(interval/2+checkInterval, nil)
+		if !p.probe.running {
+			t.Error("not asked, though its heartbeat is late")
+		}
+		began := r.now
+		r.advance(probeTimeout, nil)
+		r.expectState(vip.Alive)
+		r.probeEnded(p, probeResult{}, began, r.now)
+		r.advance(interval, nil)
+		r.expectState(vip.Dead)
+	}
+}
+
 func TestSilenceAloneIsNoDeath(t *testing.T) {
 	r := newFixture(t)
 	r.advance(unprobedSuspectAfter-time.Second, nil)

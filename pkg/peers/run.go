@@ -20,14 +20,13 @@ const (
 	idleCheckInterval = 100 * time.Millisecond
 	// pauseThreshold is how late check may be; later, the process did not run, and silence means nothing.
 	pauseThreshold = 100 * time.Millisecond
-	// probeMaxDelay is how late check may be during a probe: answers have 120 ms to come.
-	probeMaxDelay = 50 * time.Millisecond
-	probeTimeout  = 150 * time.Millisecond
+	// probeMaxDelay is how late check may be during a probe: answers have probeTimeout to come.
+	probeMaxDelay = 30 * time.Millisecond
+	probeTimeout  = 75 * time.Millisecond
 	// reloadInterval is how often Options are read, and reloadOffInterval without a socket, for others wait.
 	reloadInterval    = 250 * time.Millisecond
 	reloadOffInterval = minInterval
-	// minSendInterval is the shortest time between two heartbeats.
-	minSendInterval = 10 * time.Millisecond
+	minSendInterval   = 10 * time.Millisecond // the shortest time between two heartbeats
 	// offLogDelay is how long there must be no socket before that is logged.
 	offLogDelay = 5 * time.Second
 )

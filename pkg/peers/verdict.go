@@ -82,6 +82,9 @@ func (d *detector) check(now time.Time) (probe []*peer, newlySilent bool, pause 
 		if p.rx.verified && !p.announced && !p.rx.arriving(now) && d.canJudgeSilence(p, now) {
 			p.announced, newlySilent, p.probe.next = true, true, now
 		}
+		if p.state == vip.Alive && p.rx.late(now) && !p.asked && d.canJudgeSilence(p, now) {
+			p.asked, p.probe.next = true, now
+		}
 		if d.needsProbe(p, now) {
 			p.probe.running = true
 			probe = append(probe, p)
@@ -99,7 +102,7 @@ func (d *detector) needsProbe(p *peer, now time.Time) bool {
 	case p.probe.running || !p.addr.IsValid() || now.Before(p.probe.next):
 		return false
 	case p.rx.arriving(now):
-		return p.state == vip.Alive && !p.detectable() || p.state == vip.Suspect
+		return p.state == vip.Alive && (!p.detectable() || p.rx.late(now)) || p.state == vip.Suspect
 	case p.state == vip.Dead && (!p.ended() || now.Sub(p.since) >= probeEndedFor) || !d.canJudgeSilence(p, now):
 		return false
 	}
@@ -123,7 +126,7 @@ func (d *detector) probeEnded(p *peer, result probeResult, startedAt, now time.T
 	switch {
 	case p.rx.arriving(now) && p.since.After(startedAt): // it became Alive or Suspect meanwhile, and is probed since then
 		return
-	case p.rx.arriving(now):
+	case p.rx.arriving(now) && (p.state != vip.Alive || !p.rx.late(now) || result != (probeResult{})):
 		d.recordHeardProbe(p, result, now)
 		return
 	case p.rx.at.After(startedAt) || missed:
