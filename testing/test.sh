@@ -24,7 +24,7 @@ gotestsum=gotest.tools/gotestsum@v1.13.0
 # The tests in the lab for what the README promises.
 promises=(
   CreatedAndTakenAway KubectlExpose DualStack SamePort IPMode Local Pools # a Service gets its VIP
-  CutOff Killed KilledAndBack OneOwner APIServerAway                              # one owner, whatever fails
+  CutOff Killed OneOwner APIServerAway                                            # one owner, whatever fails
   Terminated Drain ConnectionsSurviveMoves                                        # make before break
   BadInput Uninstalled LeastRights                                                # it says why, and needs little
   Migration APIServersBalanced BGPByBIRD DHCPExpose UPnP Egress                   # what it does besides

@@ -11,11 +11,12 @@ import (
 // An evaluation is one call of Evaluate, in steps.
 type evaluation struct {
 	Input
-	s     State
-	d     Decision
-	peers map[string]peer
-	late  bool // this node's renewal is
-	hears bool // this node hears enough others to fence one that hangs
+	s            State
+	d            Decision
+	peers        map[string]peer
+	late         bool // this node's renewal is
+	mayFence     bool // this node reaches enough others in time to fence dead ones
+	mayFenceHung bool // it hears enough others to fence one that hangs
 }
 
 type peer struct {

@@ -17,7 +17,7 @@ const (
 
 // countReachable decides by the nodes reached whether this one may fence, and is isolated; the unheard reach none.
 func (e *evaluation) countReachable() {
-	known, reached, inTime, heard := 1, 1, 1, 1
+	known, reached, inTime, heard, late := 1, 1, 1, 1, 0
 	var lastDeath time.Time
 	for _, p := range e.peers {
 		if p.dead() && !p.Over {
@@ -30,37 +30,35 @@ func (e *evaluation) countReachable() {
 		case !p.renews, p.status.Stopping:
 		case p.dead() && p.status.ProcessEnded: // its kernel refuses connections, so this node is not cut off from it
 			known, reached = known+1, reached+1
-		case p.dead(), p.status.Unanswered, e.neverReached(p):
-			known++
-		case p.status.Liveness == vip.Dead && p.Neighbor && !p.status.ProcessEnded: // in an epoch not heard
+		case p.dead(), p.cutOff(), p.status.Unanswered, e.neverReached(p):
 			known++
 		case p.status.Liveness == vip.Alive, p.status.Liveness == vip.Suspect:
 			known, reached = known+1, reached+1
-			if p.isolatedIn != 0 {
-				continue // it backs no fence; but it is reached: nodes must not be isolated because others say that they are
-			}
 			// One that nobody hears, its port blocked, must have answered since the last death: else this node may be cut off.
-			if !p.status.Overdue && !p.status.EchoOverdue &&
-				(p.status.SilentSince.IsZero() || p.status.AnsweredAt.After(lastDeath)) {
+			silent := !p.status.SilentSince.IsZero()
+			switch {
+			case p.status.Overdue || p.status.EchoOverdue || silent && !p.status.AnsweredAt.After(lastDeath):
+				late++
+			case p.isolatedIn == 0: // else it backs no fence; but it is reached: nobody is isolated because others say they are
 				inTime++
 			}
-			if p.status.SilentSince.IsZero() {
+			if p.isolatedIn == 0 && !silent {
 				heard++
 			}
 		}
 	}
 	e.d.Reached, e.d.Known, e.d.GatewaySince = reached, known, lastDeath
 	gateway := vip.Unknown
-	if 2*reached == known || 2*inTime == known || 2*heard == known {
+	if 2*reached == known || 2*inTime == known || 2*heard == known || 2*(reached-late) == known {
 		gateway, e.d.NeedsGateway = e.Gateway, true
 	}
-	s, now, before, rejoined := &e.s, e.Now, e.s.isolated, e.s.rejoining
-	minority := 2*reached < known || 2*reached == known && gateway == vip.Dead
+	enough := func(n int) bool { return 2*n > known || 2*n == known && gateway == vip.Alive }
+	few := func(n int) bool { return 2*n < known || 2*n == known && gateway == vip.Dead }
+	s, now, before, rejoined, minority := &e.s, e.Now, e.s.isolated, e.s.rejoining, few(reached)
 	if minority {
 		s.minorityAt = now
 	}
-	e.d.MayFence = 2*inTime > known || 2*inTime == known && gateway == vip.Alive
-	e.hears = 2*heard > known || 2*heard == known && gateway == vip.Alive
+	e.mayFence, e.mayFenceHung, e.d.MayPlace = enough(inTime), enough(heard), !few(reached-late)
 	switch {
 	case minority && !e.late, e.Self.WasIsolated && (e.late || s.isolatedAt.IsZero()):
 		s.isolated, s.isolatedAt = true, now
@@ -127,12 +125,12 @@ func (e *evaluation) fenceReason(p peer, turn time.Duration) string {
 	// A node that rejoins meets others one by one: those not met look dead. So it is after a stop.
 	settled := e.Now.Sub(e.s.minorityAt) > RejoinTime && e.Now.Sub(e.Self.ConfirmAfter) > tolerance
 	switch {
-	case p.dead() && e.d.MayFence && settled && deadFor >= turn*deadDelay:
+	case p.dead() && e.mayFence && settled && deadFor >= turn*deadDelay:
 		return ReasonDead
 	// It sends but does not receive: nobody could ask for what it has. Once, since it takes nothing.
-	case p.isolatedIn == p.Epoch && p.Epoch != 0 && e.d.MayFence && settled && e.Now.Sub(p.isolatedAt) >= turn*deadDelay:
+	case p.isolatedIn == p.Epoch && p.Epoch != 0 && e.mayFence && settled && e.Now.Sub(p.isolatedAt) >= turn*deadDelay:
 		return ReasonIsolated
-	case p.hangs(e.Timing, e.Now) && e.hears && settled && hungFor >= turn*deadDelay:
+	case p.hangs(e.Timing, e.Now) && e.mayFenceHung && settled && hungFor >= turn*deadDelay:
 		return ReasonHangs
 	// A process that was stopped says so, too, until it has confirmed its claims.
 	case !p.yieldedSince.IsZero() && e.Now.Sub(p.heardAgainAt) > tolerance &&

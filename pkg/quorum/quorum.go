@@ -199,7 +199,7 @@ type Decision struct {
 
 	Isolated  bool // this node reaches too few others to take VIPs, or did within RejoinTime
 	Rejoining bool // it is Isolated, and reaches enough others again
-	MayFence  bool // it reaches enough others in time to fence dead ones, and to place what nobody owns
+	MayPlace  bool // it reaches enough others in time to place what nobody owns
 	// how many renewing nodes this one reaches, and how many of those were ever alive to it, or should be
 	// (Self.WasIsolated); with itself
 	Reached, Known int

@@ -592,18 +592,18 @@ func TestFenceOfIsolated(t *testing.T) {
 func TestTransmitsNothing(t *testing.T) {
 	v := newView(5)
 	v.gateway = vip.Dead // it asks that in vain, too
-	if !v.d.MayFence {
+	if !v.d.MayPlace {
 		t.Error("it may place nothing, though all hear it")
 	}
 	v.set(well.with(func(n *node) { n.deaf = true }), 2, 5)
 	v.pass(50*time.Millisecond, true)
-	if v.d.MayFence {
+	if v.d.MayPlace {
 		t.Error("it may place, though nobody shows that it is heard")
 	}
 	suspect := well.is(vip.Suspect)
 	v.set(suspect, 2, 5)
 	v.pass(4*time.Second, true)
-	if v.d.Isolated || !v.d.MayFence {
+	if v.d.Isolated || !v.d.MayPlace {
 		t.Error("isolated, or places nothing, though their kernels answer")
 	}
 	v.set(suspect.with(func(n *node) { n.unanswered = true }), 2, 5)
@@ -626,8 +626,8 @@ func TestEndedProcessesIsolateNobody(t *testing.T) {
 	v := newView(3)
 	v.set(ended, 2, 3)
 	v.pass(time.Second, true)
-	if v.d.Isolated || v.d.Reached != 3 {
-		t.Errorf("isolated %v, reaches %d of %d; want 3 of 3", v.d.Isolated, v.d.Reached, v.d.Known)
+	if v.d.Isolated || v.d.Reached != 3 || !v.d.MayPlace {
+		t.Errorf("isolated %v, reaches %d of %d, may place %v; want 3 of 3", v.d.Isolated, v.d.Reached, v.d.Known, v.d.MayPlace)
 	}
 	v.pass(5*time.Second, true)
 	if len(v.d.Fence) > 0 {

@@ -349,7 +349,7 @@ func TestAPIServerAway(t *testing.T) {
 	awaitDetectable(t)
 	check.OK(t, cluster.StopAPI())
 	t.Cleanup(func() { cluster.StartAPI(context.Background()) })
-	time.Sleep(10 * time.Second) // all leases end after 6 s; the longer, the later watches come back
+	time.Sleep(7 * time.Second) // all leases end after 6 s; the longer, the later watches come back
 	f.awaitLog(s.owner, "VIPs stay where they are", time.Second)
 	neverLogged(t, f, "the key of the heartbeats can't be read")
 	check.OK(t, cluster.StartAPI(withTimeout(t, time.Minute)))

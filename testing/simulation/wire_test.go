@@ -105,6 +105,7 @@ func (w *processWire) Statuses() map[string]vip.PeerStatus {
 				g.HeardAt = now
 			}
 			g.Unanswered = g.Liveness == vip.Suspect && g.next.heard && !g.lostAt.IsZero() && now.Sub(g.lostAt) > unansweredAfter
+			g.EchoOverdue = g.next.heard && now.Sub(g.lostAt) > overdueAfter
 			if g.next.silent || g.next.ended {
 				g.AnsweredAt = now
 			}
