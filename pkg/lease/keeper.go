@@ -260,7 +260,7 @@ func (l *Leases) listChanges(now time.Time) []change {
 	d := dues{now: now, turn: l.turn(), before: t.needs, needs: make(map[vip.Key]time.Time)}
 	alone := beginTime - now.Sub(l.own.began)
 	d.lookAgain(alone)
-	place := !l.mayNotKnow(now) && !l.isolated() && l.decision.MayPlace && alone <= 0
+	place := !l.mayNotKnow(now) && !l.isolated() && l.decision.MayPlace && alone <= 0 && l.about.Excluded == ""
 	all := append(l.plannedChanges(&d, place), l.otherChanges(&d, place)...)
 	t.needs = d.needs
 	if t.wake != nil {

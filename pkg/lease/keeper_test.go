@@ -58,6 +58,24 @@ func TestPlacedInTurn(t *testing.T) {
 	}
 }
 
+// TestStoppingPlacesNothing: what a stopping node can give to nobody it does not place on one of which only its node
+// lease is known.
+func TestStoppingPlacesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1, n2 := start(t, s, "n1"), start(t, s, "n2")
+		time.Sleep(5 * time.Second)
+		n1.info.Store(&vip.NodeInfo{Interface: "eth0", Excluded: "its Herald is stopping"})
+		n1.planFor("n2", "a")
+		time.Sleep(5 * time.Second)
+		if got := ownerIn(t, s, "a"); got != "" {
+			t.Errorf("it has placed it on %s", got)
+		}
+		n2.want("a")
+		waitServes(t, n2, "a", time.Second)
+	})
+}
+
 // TestManyAtOnce: units that come one after the other are placed in few writes; what one node gives away is one.
 func TestManyAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

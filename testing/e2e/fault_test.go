@@ -309,7 +309,7 @@ func TestCutFromLAN(t *testing.T) {
 	moves := movesOf(t, "a")
 	if last := moves[max(0, len(moves)-1):]; len(last) != 1 || last[0].From != s.owner || last[0].To != to || last[0].Cause == "" {
 		t.Errorf("%+v", moves)
-	} else if last[0].Outage < int64(250*time.Millisecond) { // a node is found dead after 0.4 s of silence
+	} else if last[0].Outage < int64(125*time.Millisecond) { // a node is found dead after 0.15 s of silence
 		t.Errorf("the outage that is remembered began with the last renewal of its node lease: %+v", moves)
 	}
 	for i, name := range []string{"b", "c", "d"} { // no new one goes there
