@@ -109,12 +109,12 @@ scripts() { find testing manifests -name '*.sh' -not -path '*/testdata/*' -exec 
 # checked FLAGS...: half of its time, and go vet's, is for collecting garbage otherwise; they take 1 GB so.
 checked() { env GOGC=400 go run "$staticcheck" -checks all,-ST1000 "$@" ./...; }
 
-# lint FLAGS...: of staticcheck.
+# lint FLAGS...: the flags are for staticcheck.
 lint() {
   quiet "gofmt" formatted
   quiet "go vet" env GOGC=400 go vet ./...
   quiet "go vet, of the image's builder" go -C manifests/image vet ./...
-  quiet "staticcheck${1+, without tests}" checked "$@"
+  quiet "staticcheck${1+ $*}" checked "$@"
   if command -v shellcheck >/dev/null; then
     quiet "shellcheck" scripts
   else

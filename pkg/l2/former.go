@@ -23,7 +23,7 @@ const (
 	formerHold = 5 * formerGap
 	// Kernels that answer for slowAfter, longer than addresses live unrenewed, may do so for hours. Then one request each
 	// slowGap, until one has no reply.
-	slowAfter = vip.AddressLifetime + vip.AddressRemovalDelay + time.Second
+	slowAfter = vip.KernelAnswers + time.Second
 	slowGap   = 100 * time.Millisecond
 )
 

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// So many requests, so far apart, are sent for an address, with as long for a last reply: 120 ms. RFC 5227 section
+	// So many requests, so far apart, check an address, with as long for a last reply: 120 ms. RFC 5227 section
 	// 2.1.1 takes seconds, but section 2.2 allows less: where VIPs move within a second no port takes seconds to come up.
 	requests   = 3
 	requestGap = 40 * time.Millisecond

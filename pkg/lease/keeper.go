@@ -151,8 +151,8 @@ func (l *Leases) tableGone(x *coordinationv1.Lease) {
 }
 
 // updateBehind finds whose tables are newer or older, and whether an unanswered write was carried out.
-func (l *Leases) updateBehind(statuses map[string]vip.PeerStatus, now time.Time) {
-	t, ahead := &l.table, false
+func (l *Leases) updateBehind(now time.Time) {
+	t, statuses, ahead := &l.table, l.statuses, false
 	for node, s := range statuses {
 		h := s.Heartbeat
 		if s.Liveness != vip.Alive && s.Liveness != vip.Suspect || h.Table <= t.known.Number {
@@ -583,7 +583,7 @@ func (l *Leases) endHandingOver(now time.Time) {
 	t := &l.table
 	for k, h := range t.handingOver {
 		e, s := t.known.Units[k], l.statuses[h.Successor]
-		unknown := e.Owner == h.Successor && s.Liveness == vip.Alive && !s.Overdue && s.Heartbeat.Table < e.Number
+		unknown := e.Owner == h.Successor && s.Liveness == vip.Alive && s.Heartbeat.Table < e.Number
 		if unknown || t.doubt != nil && t.doubt.over[k] {
 			if h.Until.Sub(now) < overlap/2 {
 				h.Until = now.Add(overlap)

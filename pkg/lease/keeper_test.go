@@ -154,6 +154,25 @@ func TestGivenToOneThatDoesNotKnow(t *testing.T) {
 	})
 }
 
+// TestGivenOnFromOneThatDoesNotKnow: the heir never knows, is fenced for that, and a third node gets the unit: the old
+// owner waits for the heir no more.
+func TestGivenOnFromOneThatDoesNotKnow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newNetwork(), leasetest.NewServer()
+		n1, n2, n3 := three(t, a, s)
+		cutFromAPI(n2)
+		n1.give("n2", "a")
+		time.Sleep(50 * time.Millisecond)
+		n1.planFor("n3", "a")
+		n3.want("a")
+		waitServes(t, n3, "a", followTime+time.Second)
+		time.Sleep(overlap + stepPeriod)
+		if h := n1.world().HandingOver; len(h) != 0 {
+			t.Errorf("n1 hands over %+v", h)
+		}
+	})
+}
+
 // TestGivenBack: a unit that comes back while this node would still answer for the other is this node's alone.
 func TestGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

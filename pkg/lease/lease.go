@@ -20,9 +20,9 @@
 //	a right ends with the renew deadline                      quorum.TestWithoutAPIServer
 //	a fence, a release or a later epoch voids claims          TestFenceIsNoSignOfLife, TestDead, TestForgotten
 //	only a node that reaches most others fences a dead one    TestCutOffFromLAN, TestDeadOfTwo
-//	keepers take turns                                        TestPlacedInTurn
-//	whom nobody shows to be heard places nothing              TestUnheardTakesNothingBack
-//	who gave a unit away answers, and may be in doubt         TestHandOver, TestDoubt
+//	keepers take turns; one that stops is none                TestPlacedInTurn, TestStoppingPlacesNothing
+//	who is not shown to be heard places nothing               TestUnheardTakesNothingBack
+//	who gave a unit away answers, and may be in doubt         TestHandOver, TestDoubt, TestGivenToOneThatDoesNotKnow
 //	who knows of a higher number reads, and writes nothing    TestBehind, TestSpoiltAndUnknown
 //	who does not take up what it was given is fenced          TestFollow
 //	a process that begins hears the others first              TestStartAwaitsHeartbeats

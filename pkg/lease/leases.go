@@ -69,7 +69,7 @@ type Leases struct {
 	decision quorum.Decision // the last one
 
 	about    vip.NodeInfo              // what Info returned for the last step
-	statuses map[string]vip.PeerStatus // what Peers returned for it
+	statuses map[string]vip.PeerStatus // of the last evaluation
 	lastStep time.Time
 	changed  bool // the World differs from what was last reported, beyond summary
 	reported summary
@@ -263,7 +263,7 @@ func (l *Leases) step(ctx context.Context) {
 		l.o.Log.Warn("this process was stopped or got no CPU; it confirms its claims before it goes on", "for",
 			paused.Round(time.Millisecond))
 	}
-	l.lastStep, l.about, l.statuses = now, info, statuses
+	l.lastStep, l.about = now, info
 	if !l.store.Synced() {
 		l.mu.Unlock()
 		return
@@ -271,7 +271,7 @@ func (l *Leases) step(ctx context.Context) {
 	l.readCache(now)
 	l.checkWatch(now)
 	l.evaluate(statuses, &info, now)
-	l.updateBehind(statuses, now)
+	l.updateBehind(now)
 	l.updateActs(now)
 	l.readTable(ctx, now)
 	l.fence(ctx, now)

@@ -112,33 +112,32 @@ func (a *network) announce(name string, h vip.Heartbeat) {
 
 // setLiveness sets the Liveness of one node (to) as another (from) sees it.
 func (a *network) setLiveness(from, to string, state vip.Liveness) {
-	a.mu.Lock()
-	s := a.seen[[2]string{from, to}]
-	s.Liveness, s.Since, s.Overdue = state, time.Now(), false
-	if state == vip.Alive {
-		s.Heartbeat = a.heartbeats[to]
-	}
-	a.seen[[2]string{from, to}] = s
-	n := a.nodes[from]
-	a.mu.Unlock()
+	var n *node
+	a.change(from, to, func(s *vip.PeerStatus) {
+		s.Liveness, s.Since, s.Overdue, n = state, time.Now(), false, a.nodes[from]
+		if state == vip.Alive {
+			s.Heartbeat = a.heartbeats[to]
+		}
+	})
 	n.Wake()
 }
 
 // setOverdue makes the heartbeat of one node (to) overdue for another, until setLiveness.
 func (a *network) setOverdue(from, to string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	s := a.seen[[2]string{from, to}]
-	s.Overdue = true
-	a.seen[[2]string{from, to}] = s
+	a.change(from, to, func(s *vip.PeerStatus) { s.Overdue = true })
 }
 
 // setEchoOverdue makes the echoes of one node (to) overdue for another: what that transmits does not arrive.
 func (a *network) setEchoOverdue(from, to string) {
+	a.change(from, to, func(s *vip.PeerStatus) { s.EchoOverdue = true })
+}
+
+// change changes the status of one node (to) as another (from) sees it.
+func (a *network) change(from, to string, change func(*vip.PeerStatus)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := a.seen[[2]string{from, to}]
-	s.EchoOverdue = true
+	change(&s)
 	a.seen[[2]string{from, to}] = s
 }
 

@@ -51,6 +51,7 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo
 	for k := range l.quorum.Moved {
 		in.Versions[k] = uint64(l.table.known.Units[k].Number)
 	}
+	l.statuses = statuses
 	state, d := quorum.Evaluate(l.quorum, in)
 	if d.NeedsGateway && l.o.Gateway != nil {
 		in.Gateway = l.o.Gateway.Liveness(d.GatewaySince) // which has it asked: so not without need
@@ -230,7 +231,7 @@ func (l *Leases) endFence(node string, p *peer, sent *sentFence, err error) {
 		p.failure = fenceFailure{}
 		delete(l.decision.Alive, node)
 		if !p.gone { // a plan may be made before the next evaluation
-			l.decision.AnswersUntil[node] = now.Add(vip.AddressLifetime + vip.AddressRemovalDelay)
+			l.decision.AnswersUntil[node] = now.Add(vip.KernelAnswers)
 		}
 		l.changed = true
 	} else {

@@ -94,9 +94,6 @@ func (r *received) arriving(now time.Time) bool {
 	return r.verified && !r.stopping && now.Sub(r.at) <= detectionTime(r.interval)
 }
 
-// late reports whether the next packet is: the first sign that the process may be silent.
-func (r *received) late(now time.Time) bool { return r.verified && now.Sub(r.at) > r.interval*3/2 }
-
 // probeState is what probes found: ARP or NDP for a node's address, and TCP to its port.
 type probeState struct {
 	running  bool
@@ -141,6 +138,11 @@ type verdict struct {
 	asked     bool      // its heartbeat is late, and a probe was started for that
 	announced bool      // it is silent, and a heartbeat has said so
 	gone      bool      // it is Dead since nobody answers for its address
+}
+
+// late reports whether p is Alive, and its next packet is late: the first sign that it may be silent.
+func (p *peer) late(now time.Time) bool {
+	return p.state == vip.Alive && p.rx.verified && now.Sub(p.rx.at) > p.rx.interval*3/2
 }
 
 // detectable reports whether probes would detect the death of p.

@@ -82,6 +82,12 @@ func TestAskedWhenLate(t *testing.T) {
 		if !p.probe.running {
 			t.Error("not asked, though its heartbeat is late")
 		}
+		r.probeEnded(p, probeResult{answers: true}, r.now, r.now)
+		r.receiveHeartbeat(vip.ProcessID{1})
+		p.rx.interval = interval
+		if r.advance(interval*3/2+2*checkInterval, nil); !p.probe.running {
+			t.Error("not asked when a heartbeat is late again")
+		}
 		began := r.now
 		r.advance(probeTimeout, nil)
 		r.expectState(vip.Alive)

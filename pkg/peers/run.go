@@ -27,8 +27,7 @@ const (
 	reloadInterval    = 250 * time.Millisecond
 	reloadOffInterval = minInterval
 	minSendInterval   = 10 * time.Millisecond // the shortest time between two heartbeats
-	// offLogDelay is how long there must be no socket before that is logged.
-	offLogDelay = 5 * time.Second
+	offLogDelay       = 5 * time.Second       // how long there must be no socket before that is logged
 )
 
 // A socketState is the socket, and what belongs to it.

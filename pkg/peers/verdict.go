@@ -31,8 +31,7 @@ import (
 // Without a socket on this node all are Unknown. A silent node stays what it is while this process
 // may have missed its heartbeats (canJudgeSilence).
 const (
-	// startupTime is how long a node that was never Alive is not probed: it may be starting.
-	startupTime = 3 * time.Second
+	startupTime = 3 * time.Second // how long a node that was never Alive is not probed: it may be starting
 	// unprobedSuspectAfter is when a silent node becomes Suspect if no probe of it ends.
 	unprobedSuspectAfter = 10 * time.Second
 	// probeMaxAge is how old a probe may be to end the state Alive.
@@ -82,7 +81,7 @@ func (d *detector) check(now time.Time) (probe []*peer, newlySilent bool, pause 
 		if p.rx.verified && !p.announced && !p.rx.arriving(now) && d.canJudgeSilence(p, now) {
 			p.announced, newlySilent, p.probe.next = true, true, now
 		}
-		if p.state == vip.Alive && p.rx.late(now) && !p.asked && d.canJudgeSilence(p, now) {
+		if p.late(now) && !p.asked && d.canJudgeSilence(p, now) {
 			p.asked, p.probe.next = true, now
 		}
 		if d.needsProbe(p, now) {
@@ -102,7 +101,7 @@ func (d *detector) needsProbe(p *peer, now time.Time) bool {
 	case p.probe.running || !p.addr.IsValid() || now.Before(p.probe.next):
 		return false
 	case p.rx.arriving(now):
-		return p.state == vip.Alive && (!p.detectable() || p.rx.late(now)) || p.state == vip.Suspect
+		return p.state == vip.Alive && !p.detectable() || p.late(now) || p.state == vip.Suspect
 	case p.state == vip.Dead && (!p.ended() || now.Sub(p.since) >= probeEndedFor) || !d.canJudgeSilence(p, now):
 		return false
 	}
@@ -126,7 +125,7 @@ func (d *detector) probeEnded(p *peer, result probeResult, startedAt, now time.T
 	switch {
 	case p.rx.arriving(now) && p.since.After(startedAt): // it became Alive or Suspect meanwhile, and is probed since then
 		return
-	case p.rx.arriving(now) && (p.state != vip.Alive || !p.rx.late(now) || result != (probeResult{})):
+	case p.rx.arriving(now) && (!p.late(now) || result != (probeResult{})):
 		d.recordHeardProbe(p, result, now)
 		return
 	case p.rx.at.After(startedAt) || missed:

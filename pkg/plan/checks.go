@@ -21,7 +21,7 @@ const (
 	// earlyProbers is how many nodes probe new addresses of a unit that nobody holds.
 	earlyProbers = 4
 	// heldBackAfter is when a waiting VIP is reported: no kernel answers so long after its Herald.
-	heldBackAfter = vip.AddressLifetime + vip.AddressRemovalDelay + time.Second
+	heldBackAfter = vip.KernelAnswers + time.Second
 )
 
 // addressChecks plans the AddressChecks of this node, and reports their results.

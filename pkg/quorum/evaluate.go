@@ -156,7 +156,7 @@ func (p *peer) updateAnswersUntil(known bool, now time.Time) {
 // loseClaims stores until when the kernel may answer for VIPs whose claims are now void, once for each epoch.
 func (m *memory) loseClaims(epoch int64, now time.Time) {
 	if m.lostEpoch != epoch {
-		m.lostEpoch, m.answersUntil = epoch, now.Add(answersFor)
+		m.lostEpoch, m.answersUntil = epoch, now.Add(vip.KernelAnswers)
 	}
 }
 
@@ -329,9 +329,9 @@ func (e *evaluation) listPeers() {
 		}
 		switch {
 		case p.mayHoldUnheard(e.Timing, e.Now):
-			p.answersUntil = e.Now.Add(answersFor)
+			p.answersUntil = e.Now.Add(vip.KernelAnswers)
 		case p.status.ProcessEnded && e.Now.Sub(p.Changed) > e.Timing.late(): // fenced, maybe: the table may show it first
-			p.answersUntil = later(p.answersUntil, later(p.status.HeardAt, p.Changed).Add(answersFor))
+			p.answersUntil = later(p.answersUntil, later(p.status.HeardAt, p.Changed).Add(vip.KernelAnswers))
 		}
 		e.s.memory[node] = p.memory
 		if e.Now.Before(p.answersUntil) && !p.status.Gone {

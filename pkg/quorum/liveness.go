@@ -17,7 +17,7 @@ const (
 
 // countReachable decides by the nodes reached whether this one may fence, and is isolated; the unheard reach none.
 func (e *evaluation) countReachable() {
-	known, reached, inTime, heard, late := 1, 1, 1, 1, 0
+	known, reached, inTime, heard, doubtful := 1, 1, 1, 1, 0
 	var lastDeath time.Time
 	for _, p := range e.peers {
 		if p.dead() && !p.Over {
@@ -38,7 +38,7 @@ func (e *evaluation) countReachable() {
 			silent := !p.status.SilentSince.IsZero()
 			switch {
 			case p.status.Overdue || p.status.EchoOverdue || silent && !p.status.AnsweredAt.After(lastDeath):
-				late++
+				doubtful++
 			case p.isolatedIn == 0: // else it backs no fence; but it is reached: nobody is isolated because others say they are
 				inTime++
 			}
@@ -49,7 +49,7 @@ func (e *evaluation) countReachable() {
 	}
 	e.d.Reached, e.d.Known, e.d.GatewaySince = reached, known, lastDeath
 	gateway := vip.Unknown
-	if 2*reached == known || 2*inTime == known || 2*heard == known || 2*(reached-late) == known {
+	if 2*reached == known || 2*inTime == known || 2*heard == known || 2*(reached-doubtful) == known {
 		gateway, e.d.NeedsGateway = e.Gateway, true
 	}
 	enough := func(n int) bool { return 2*n > known || 2*n == known && gateway == vip.Alive }
@@ -58,7 +58,7 @@ func (e *evaluation) countReachable() {
 	if minority {
 		s.minorityAt = now
 	}
-	e.mayFence, e.mayFenceHung, e.d.MayPlace = enough(inTime), enough(heard), !few(reached-late)
+	e.mayFence, e.mayFenceHung, e.d.MayPlace = enough(inTime), enough(heard), !few(reached-doubtful)
 	switch {
 	case minority && !e.late, e.Self.WasIsolated && (e.late || s.isolatedAt.IsZero()):
 		s.isolated, s.isolatedAt = true, now

@@ -29,8 +29,6 @@ const (
 	// each evaluation with a quorum extends the tenure to so long from now
 	holdTime  = vip.AddressLifetime + time.Second
 	tolerance = time.Second // how long a condition may fail before it ends something
-	// how long a kernel answers for VIPs that nobody refreshes any more
-	answersFor = vip.AddressLifetime + vip.AddressRemovalDelay
 	// how long all holders must have the same proposals
 	agreementTime = 200 * time.Millisecond
 	// restartMargin is for the fence and new claims: heirs wait for VIPs to end, not VIPs for them.

@@ -58,6 +58,8 @@ const (
 	// AddressRemovalDelay is how late the kernel removes an ended address: its timers' grain is a third of a second, and
 	// it looks once a second (ADDRCONF_TIMER_FUZZ_MAX in check_lifetime and addrconf_verify_rtnl); with reserve.
 	AddressRemovalDelay = 1200 * time.Millisecond
+	// KernelAnswers is how long a kernel may answer for a VIP that nobody renews any more.
+	KernelAnswers = AddressLifetime + AddressRemovalDelay
 )
 
 // A PeerStatus is what heartbeats tell of another node, and its kernel when they fail.

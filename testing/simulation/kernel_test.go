@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	maxLifetime = vip.AddressLifetime + vip.AddressRemovalDelay // of a bound address that nobody refreshes
+	maxLifetime = vip.KernelAnswers // of a bound address that nobody refreshes
 	refresh     = vip.AddressRenewal
 
 	// grace is how long two nodes may answer at once while a watch event and a frame are on
