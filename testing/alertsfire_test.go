@@ -22,12 +22,7 @@ type (
 
 // TestAlertsFire: each alert fires while what it is about lasts, and no longer, by Prometheus' own promtool.
 func TestAlertsFire(t *testing.T) {
-	promtool, err := exec.LookPath("promtool")
-	if err != nil && os.Getenv("HERALD_LAB") == "require" {
-		t.Fatal("promtool is not installed")
-	} else if err != nil {
-		t.Skip("promtool is not installed (testing/lab/deps.sh)")
-	}
+	promtool := check.Program(t, "promtool")
 	// Well for an hour, wrong for two, well for two.
 	const gauge, inverse, counter = "0x59 1x119 0x120", "1x59 0x119 1x120", "0x59 0+1x119 119x120"
 	lasting := fires{59: false, 175: true, 295: false}

@@ -151,7 +151,7 @@ type process struct {
 // run starts a program in the servers' namespace, and waits until its output contains ready.
 func (l *network) run(ready string, argv ...string) *process {
 	l.t.Helper()
-	p := &process{cmd: exec.Command(argv[0], argv[1:]...), out: &buffer{}}
+	p := &process{cmd: exec.Command(check.Program(l.t, argv[0]), argv[1:]...), out: &buffer{}}
 	p.cmd.Env = append(os.Environ(), "KEA_LOCKFILE_DIR="+l.dir, "KEA_PIDFILE_DIR="+l.dir)
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

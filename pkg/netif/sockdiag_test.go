@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"os"
 	"os/exec"
 	"slices"
 	"syscall"
@@ -119,9 +118,7 @@ func TestResets(t *testing.T) {
 // Connections that the kernel translates from a VIP to the node's own address stay when the VIP is removed, unless they are to be reset,
 // too; connections of the node itself to where the VIP was before are reset when it comes.
 func TestKernelKeepsTranslated(t *testing.T) {
-	if _, err := exec.LookPath("nft"); err != nil && os.Getenv("HERALD_LAB") != "require" {
-		t.Skip("there is no nft (package nftables)")
-	}
+	check.Program(t, "nft")
 	lo := check.Value(netlink.LinkByName("lo"))(t)
 	check.OK(t, netlink.LinkSetUp(lo))
 	t.Cleanup(func() { _ = netlink.LinkSetDown(lo) })

@@ -3,7 +3,6 @@ package peers_test
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"syscall"
@@ -73,9 +72,7 @@ func TestKernelKilled(t *testing.T) {
 
 // TestKernelBlocked: a firewall drops packets to the port, from it, or both.
 func TestKernelBlocked(t *testing.T) {
-	if _, err := exec.LookPath("nft"); err != nil {
-		t.Skip("needs nft")
-	}
+	check.Program(t, "nft")
 	const table = "table inet block"
 	rules := map[string]string{
 		"in":     "chain in { type filter hook input priority 0; udp dport 7947 drop; tcp dport 7947 drop; }",

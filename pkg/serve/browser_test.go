@@ -70,14 +70,7 @@ func (b browser) title(url string) func() string {
 // TestInBrowser: the page in Chromium follows what happens: it reloads itself. What users wrote runs nothing and
 // has nothing loaded. With HERALD_SCREENSHOTS, a directory, it leaves pictures there.
 func TestInBrowser(t *testing.T) {
-	program, err := exec.LookPath("chromium")
-	if err != nil {
-		if os.Getenv("HERALD_LAB") == "require" {
-			t.Fatal("chromium is not installed")
-		}
-		t.Skip("chromium is not installed (make parts)")
-	}
-	b := browser{program, t}
+	b := browser{check.Program(t, "chromium"), t}
 	var view atomic.Pointer[View]
 	var asked atomic.Pointer[string] // what the browser should not have asked for
 	h := newHandler(func() View { return *view.Load() })

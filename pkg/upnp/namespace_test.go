@@ -166,9 +166,7 @@ type daemon struct {
 // miniupnpd starts a gateway on the router that has forgotten everything.
 func (r *router) miniupnpd(t testing.TB, more ...string) *daemon {
 	t.Helper()
-	if _, err := exec.LookPath("/usr/sbin/miniupnpd"); err != nil {
-		t.Skip("there is no miniupnpd; testing/lab/deps.sh installs it")
-	}
+	check.Program(t, "/usr/sbin/miniupnpd")
 	dir := t.TempDir()
 	check.OK(t, os.WriteFile(filepath.Join(dir, "nft"), []byte(chains), 0o600))
 	r.run(t, "nft", "-f", filepath.Join(dir, "nft"))

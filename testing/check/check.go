@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
+	"os/exec"
 	"testing"
 	"time"
 
@@ -32,6 +34,20 @@ func Value[T any](v T, err error) func(t testing.TB) T {
 		OK(t, err)
 		return v
 	}
+}
+
+// Program returns the path of a program that the test runs. Without it the test is skipped; with HERALD_LAB=require
+// it fails.
+func Program(t testing.TB, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	switch {
+	case err != nil && os.Getenv("HERALD_LAB") == "require":
+		t.Fatal(err)
+	case err != nil:
+		t.Skipf("%s is not installed (testing/lab/deps.sh)", name)
+	}
+	return path
 }
 
 // Equal fails the test if got is not want. What and its args say what they are, as for fmt.Sprintf.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -67,9 +66,7 @@ func fasterRules(t *testing.T, file string) string {
 // startPrometheus runs Prometheus until the test ends.
 func startPrometheus(t *testing.T) *prometheus {
 	t.Helper()
-	if _, err := exec.LookPath("prometheus"); err != nil {
-		t.Fatal("no prometheus; testing/lab/deps.sh installs it")
-	}
+	check.Program(t, "prometheus")
 	dir := t.TempDir()
 	files := check.Value(filepath.Glob("../../manifests/components/alerts/*.yaml"))(t)
 	var rules, targets []string

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"slices"
 	"strings"
 	"syscall"
@@ -59,7 +58,8 @@ func startRouters(t *testing.T) (frr, bird *lab.Router) {
 // startRoutersWith is startRouters with other configurations.
 func startRoutersWith(t *testing.T, frrConf, birdConf string) (frr, bird *lab.Router) {
 	t.Helper()
-	requireRouters(t, "/usr/lib/frr/bgpd", "bird")
+	check.Program(t, "/usr/lib/frr/bgpd")
+	check.Program(t, "bird")
 	started, err := cluster.FRR(t.Context(), "rt", frrConf)
 	frr = closing(t, started, err)
 	started, err = cluster.BIRD(t.Context(), "pr", birdConf)
@@ -74,16 +74,6 @@ func closing(t *testing.T, r *lab.Router, err error) *lab.Router {
 	}
 	check.OK(t, err)
 	return r
-}
-
-// requireRouters skips the test where one of these routers is missing.
-func requireRouters(t *testing.T, programs ...string) {
-	t.Helper()
-	for _, p := range programs {
-		if _, err := exec.LookPath(p); err != nil {
-			t.Skip("there is no router to speak to (packages frr and bird2):", err)
-		}
-	}
 }
 
 // bgpEnv is the options of an operator who uses BGP only.
@@ -118,7 +108,7 @@ protocol bgp nodes {
 
 // TestBGPByBIRD: every node is a next hop of BIRD's, and one that ends is withdrawn.
 func TestBGPByBIRD(t *testing.T) {
-	requireRouters(t, "bird")
+	check.Program(t, "bird")
 	started, err := cluster.BIRD(t.Context(), "rt", birdRouterConf)
 	router := closing(t, started, err)
 	f := start(t, bgpEnv("bgp_peers", "10.77.0.1:65001"))

@@ -61,7 +61,7 @@ func overIPv6(s *corev1.Service) { s.Spec.IPFamilies = []corev1.IPFamily{corev1.
 // TestMigrationFromMetalLB rehearses docs/migrate-from-metallb.md: each Service has the address that it had, and no VIP is
 // without an answer for longer than a request takes; the router never lacks a route to the one that is announced by BGP.
 func TestMigrationFromMetalLB(t *testing.T) {
-	requireRouters(t, "/usr/lib/frr/bgpd")
+	check.Program(t, "/usr/lib/frr/bgpd")
 	maps := cluster.Client().CoreV1().ConfigMaps("kube-system")
 	t.Cleanup(func() { maps.Delete(context.Background(), "kubevip", metav1.DeleteOptions{}) })
 	metalLBService(t, "given", "10.77.0.61", "lan")

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -52,9 +51,7 @@ type gateway struct {
 // newGateway makes a host a router, without UPnP yet.
 func newGateway(t *testing.T, host, public string) *gateway {
 	t.Helper()
-	if _, err := exec.LookPath("/usr/sbin/miniupnpd"); err != nil {
-		t.Fatal("no miniupnpd; testing/lab/deps.sh installs it")
-	}
+	check.Program(t, "/usr/sbin/miniupnpd")
 	undo := check.Value(cluster.AddWAN(host, netip.PrefixFrom(netip.MustParseAddr(public), 24)))(t)
 	g := &gateway{t: t, host: host}
 	t.Cleanup(func() {
