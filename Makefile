@@ -73,7 +73,7 @@ docs: ## docs/reference, from the code
 pictures: ## docs/failover.svg from what was measured, and docs/page.png, the page of a node in Chromium
 	go run ./testing/bench/picture
 	@mkdir -p bin/pictures
-	HERALD_SCREENSHOTS=$(CURDIR)/bin/pictures go test -count=1 ./pkg/serve -run '^TestInBrowser$$'
+	HERALD_LAB=require HERALD_SCREENSHOTS=$(CURDIR)/bin/pictures go test -count=1 ./pkg/serve -run '^TestInBrowser$$'
 	cp bin/pictures/desk.png docs/page.png
 
 site: ## the docs as a site in bin/site (Debian's mkdocs; no network)

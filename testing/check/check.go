@@ -43,7 +43,7 @@ func Program(t testing.TB, name string) string {
 	path, err := exec.LookPath(name)
 	switch {
 	case err != nil && os.Getenv("HERALD_LAB") == "require":
-		t.Fatal(err)
+		t.Fatalf("%v: testing/lab/deps.sh installs it", err)
 	case err != nil:
 		t.Skipf("%s is not installed (testing/lab/deps.sh)", name)
 	}
