@@ -231,9 +231,8 @@ func (p *parser) check() {
 	}
 	if s := p.setting("cp_namespace"); p.src.Namespace != "" && s.From != FromDefault &&
 		c.Node.Namespace != p.src.Namespace && p.valid("cp_namespace") {
-		p.warn("%v has no effect: leases are in this Pod's namespace, %s; where kube-vip has its own in the other one, "+
-			"set vip_leasename=%[3]s/plndr-cp-lock and svc_leasename=%[3]s/plndr-svcs-lock",
-			s, p.src.Namespace, c.Node.Namespace)
+		p.warn("%v has no effect: leases are in this Pod's namespace, %s; where kube-vip has its own in the other one, set "+
+			"vip_leasename=%[3]s/plndr-cp-lock and svc_leasename=%[3]s/plndr-svcs-lock", s, p.src.Namespace, c.Node.Namespace)
 	}
 	c.Node.Namespace = cmp.Or(p.src.Namespace, c.Node.Namespace)
 	c.Link.Services = cmp.Or(c.Link.Services, c.Link.Interface)

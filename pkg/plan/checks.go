@@ -169,12 +169,10 @@ func (c *addressChecks) addHeldBack(s *service, a vip.Address) {
 
 // describeHeldBack returns the message about s.heldBack (docs/why.md, "Nobody answers beside a silent node").
 func (c *addressChecks) describeHeldBack(s *service) string {
-	return fmt.Sprintf("node %s owns it, but waits until nobody else answers for it, for longer than a kernel does "+
-		"whose Herald has ended: %s. "+
-		"If node %s runs, it may serve the VIP without the API server: find out why it is not heard (herald status). "+
-		"If it does not, something answers in its place "+
-		"(ARP suppression of a switch, a proxy): clear the entry there, or, once it is certainly off: kubectl -n %s "+
-		"delete lease herald-node-%s",
+	return fmt.Sprintf("node %s owns it, but waits until nobody else answers for it, for longer than a kernel does whose "+
+		"Herald has ended: %s. If node %s runs, it may serve the VIP without the API server: find out why it is not heard "+
+		"(herald status). If it does not, something answers in its place (ARP suppression of a switch, a proxy): clear the "+
+		"entry there, or, once it is certainly off: kubectl -n %s delete lease herald-node-%s",
 		c.Self, strings.Join(s.heldBack, ", "), strings.Join(s.heldBackBy, " or "), c.Announcer,
 		strings.Join(s.heldBackBy, " herald-node-"))
 }
@@ -229,8 +227,7 @@ func (c *addressChecks) defend(s *service, a vip.Address) {
 	switch {
 	case len(others) == 0 && known:
 		since := cmp.Or(r.ClearedAt, announced.At) // a host that was heard may answer no AddressCheck
-		c.addEvent(s, vip.VIPAnswered, fmt.Sprintf("no other host on %s claims %s any more", a.Link, a.Addr),
-			since.Unix())
+		c.addEvent(s, vip.VIPAnswered, fmt.Sprintf("no other host on %s claims %s any more", a.Link, a.Addr), since.Unix())
 	case len(others) > 0:
 		c.setProblem(s, vip.VIPForeignMAC, c.describeConflict(a, others))
 	}
@@ -263,8 +260,7 @@ func (c *addressChecks) describeConflict(a vip.Address, macs []string) string {
 		}
 	}
 	return fmt.Sprintf("%s on %s claims %s (MAC %s): some clients may reach that host instead; %s. Node %s goes on "+
-		"announcing the VIP",
-		who, a.Link, a.Addr, strings.Join(hosts, ", "), advice, c.Self)
+		"announcing the VIP", who, a.Link, a.Addr, strings.Join(hosts, ", "), advice, c.Self)
 }
 
 // verify asks whether the owner of s alone answers (docs/why.md, "Verification").
@@ -308,11 +304,9 @@ func (c *addressChecks) reportVerified(s *service, r vip.CheckResult) {
 				c.Self, r.Link, r.Addr, r.Owner, strings.Join(hosts, "; ")))
 	case r.NoAnswer:
 		c.setProblem(s, vip.VIPUnanswered,
-			fmt.Sprintf("node %s has asked on %s who has %s: node %s owns it, but does not answer; look at that "+
-				"node's firewall (ARP, ICMPv6 neighbor solicitations), at its sysctls arp_ignore and arp_filter, and "+
-				"at "+
-				"the network between the two",
-				c.Self, r.Link, r.Addr, r.Owner))
+			fmt.Sprintf("node %s has asked on %s who has %s: node %s owns it, but does not answer; look at that node's "+
+				"firewall (ARP, ICMPv6 neighbor solicitations), at its sysctls arp_ignore and arp_filter, and at the network "+
+				"between the two", c.Self, r.Link, r.Addr, r.Owner))
 	case !r.ClearedAt.IsZero():
 		c.addEvent(s, vip.VIPAnswered, fmt.Sprintf("node %s, which owns %s, answers for it again, and nobody else "+
 			"does", r.Owner, r.Addr), r.ClearedAt.Unix())

@@ -65,9 +65,8 @@ func (p *draft) addContested(s *service, reason vip.Reason, text string) {
 // emit adds what this node writes about s to the Plan.
 func (p *draft) emit(s *service) {
 	if who := p.StatusFights[s.Key]; who != "" {
-		text := fmt.Sprintf("%s changes what Herald writes on this Service again and again; kube-proxy serves what "+
-			"the status names, so connections fail meanwhile: %s",
-			who, Advice(s.Key, vip.StatusContested))
+		text := fmt.Sprintf("%s changes what Herald writes on this Service again and again; kube-proxy serves what the "+
+			"status names, so connections fail meanwhile: %s", who, Advice(s.Key, vip.StatusContested))
 		p.addContested(s, vip.StatusContested, text)
 	}
 	for _, a := range s.addrs {

@@ -103,9 +103,8 @@ func refuseTooMany(clients []*dhcpClient) {
 	for _, c := range clients {
 		namespace := c.oldest.Key.Namespace
 		if counted[namespace]++; !c.hasAddress && counted[namespace] > maxClients {
-			c.refused = fmt.Sprintf("the Services of the namespace %s have %d DHCP clients, and may have no more: "+
-				"delete one, let Services share one (kube-vip.io/macvlanName), or ask for a fixed address",
-				namespace, maxClients)
+			c.refused = fmt.Sprintf("the Services of the namespace %s have %d DHCP clients, and may have no more: delete one, "+
+				"let Services share one (kube-vip.io/macvlanName), or ask for a fixed address", namespace, maxClients)
 		}
 	}
 }
@@ -159,8 +158,7 @@ func (r *Rules) whyMacvlanRefused(name string) string {
 	}
 	if digits, ok := strings.CutPrefix(name, macvlanPrefix); ok && len(digits) == 8 {
 		if _, err := hex.DecodeString(digits); err == nil {
-			return fmt.Sprintf("kube-vip.io/macvlanName is %q, a name of the kind that Herald makes itself; write "+
-				"another", name)
+			return fmt.Sprintf("kube-vip.io/macvlanName is %q, a name of the kind that Herald makes itself; write another", name)
 		}
 	}
 	return ""
@@ -170,7 +168,6 @@ func (r *Rules) whyMacvlanRefused(name string) string {
 func (p *facts) hasLeased(s *service, family vip.Family) bool {
 	return slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool {
 		return vip.FamilyOf(i.Addr) == family && slices.Contains(s.Record.Leased, i.Addr) &&
-			s.Record.Link == clientLink(s.Service) &&
-			(s.Source == vip.SourceStatus || !slices.Contains(s.Addresses, i.Addr))
+			s.Record.Link == clientLink(s.Service) && (s.Source == vip.SourceStatus || !slices.Contains(s.Addresses, i.Addr))
 	}) || !s.statusTellsUse && p.leaseHeld(s)
 }

@@ -139,9 +139,8 @@ func (f *admission) admitService(s *service, controlPlane bool) {
 		f.rejectSilently(s, vip.InvalidField, strings.Join(s.Invalid, " "))
 		return
 	case !s.hasMethod() && pool != "":
-		f.reject(s, vip.InvalidField, fmt.Sprintf("pool %s (pool-%s.announce), of which %s is, is announced by %v, "+
-			"which is not enabled (vip_arp, bgp_enable, vip_routingtable); ask the operator", pool, pool,
-			s.Addresses[0], s.Announce))
+		f.reject(s, vip.InvalidField, fmt.Sprintf("pool %s (pool-%s.announce), of which %s is, is announced by %v, which is "+
+			"not enabled (vip_arp, bgp_enable, vip_routingtable); ask the operator", pool, pool, s.Addresses[0], s.Announce))
 		return
 	case !s.hasMethod():
 		f.reject(s, vip.InvalidField, fmt.Sprintf("heraldvip.io/announce asks for %v, which is not enabled (vip_arp, "+

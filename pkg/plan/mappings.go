@@ -149,8 +149,7 @@ func (m *mappings) addEvents(s *service) {
 			if x.Gateway != "" {
 				gateway = "gateway " + x.Gateway + ": "
 			}
-			problems = append(problems, fmt.Sprintf("port %d/%s of %s: %s%s", x.Port, x.Protocol, x.Addr, gateway,
-				x.Problem))
+			problems = append(problems, fmt.Sprintf("port %d/%s of %s: %s%s", x.Port, x.Protocol, x.Addr, gateway, x.Problem))
 		}
 		switch {
 		case x.Confirmed && x.External.Addr().IsValid():
@@ -176,8 +175,7 @@ func (m *mappings) addEvents(s *service) {
 		if s.Forward.Lease != 0 {
 			lease = s.Forward.Lease.String()
 		}
-		m.addEvent(s, vip.PortMapped, fmt.Sprintf("open: %s; asked for %s at a time", strings.Join(open, ", "),
-			lease), 0)
+		m.addEvent(s, vip.PortMapped, fmt.Sprintf("open: %s; asked for %s at a time", strings.Join(open, ", "), lease), 0)
 	}
 }
 

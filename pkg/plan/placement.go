@@ -178,8 +178,7 @@ func (p *placement) rebalance() {
 			weight := n.weightFor(&u.requirements)
 			better := weight > here || weight == here && n.units+2 <= p.self.units
 			if better && n.Stable && n.rankFor(&u.requirements) == rankWell && (u.target == nil || weight > most ||
-				weight == most && n.units < u.target.units) &&
-				whyIneligible(&u.requirements, n) == "" {
+				weight == most && n.units < u.target.units) && whyIneligible(&u.requirements, n) == "" {
 				u.target, most, u.cause = n, weight, p.whyBalanced(n, weight > here)
 			}
 		}

@@ -39,8 +39,7 @@ func (f *admission) addressRequests() []vip.AddressRequest {
 			continue
 		}
 		reason, _ := f.whyNotOurs(s.Service)
-		foreign := reason != "" || !s.Deleted.IsZero() || s.Source != "" && len(s.Addresses) == 0 ||
-			f.keepsAnother(s.Service)
+		foreign := reason != "" || !s.Deleted.IsZero() || s.Source != "" && len(s.Addresses) == 0 || f.keepsAnother(s.Service)
 		q := vip.AddressRequest{Service: s.Service, Foreign: foreign, Lost: s.lost}
 		if released := f.released(s.Service); len(released) > 0 && !foreign {
 			for _, a := range released {

@@ -73,10 +73,9 @@ func (m *actions) openedPorts(services []*service, limited map[netip.Addr]bool) 
 		left[ns] -= opened[s] * addrs
 		if closed := len(s.Ports) - opened[s]; closed > 0 {
 			m.addEvent(s, vip.InvalidField,
-				fmt.Sprintf("spec.ports: the last %d of %d ports are closed. Node %s opens %d ports of VIPs for a "+
-					"namespace (enable_service_security), each address counted, those of older Services first; write "+
-					"fewer ports or addresses, or ask the operator (kube-vip.io/ignore-service-security)",
-					closed, len(s.Ports), m.Self, maxOpenPorts), 0)
+				fmt.Sprintf("spec.ports: the last %d of %d ports are closed. Node %s opens %d ports of VIPs for a namespace "+
+					"(enable_service_security), each address counted, those of older Services first; write fewer ports or addresses, "+
+					"or ask the operator (kube-vip.io/ignore-service-security)", closed, len(s.Ports), m.Self, maxOpenPorts), 0)
 		}
 	}
 	return opened

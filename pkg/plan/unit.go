@@ -279,8 +279,7 @@ func (m *actions) reportWithoutEndpoint(s *service, why string) {
 func (m *actions) requestDHCP(u *unit) {
 	for _, s := range u.services {
 		for _, a := range s.addrs {
-			if a.client == nil || slices.ContainsFunc(m.Macvlans,
-				func(x vip.Macvlan) bool { return x.Name == a.client.link }) {
+			if a.client == nil || slices.ContainsFunc(m.Macvlans, func(x vip.Macvlan) bool { return x.Name == a.client.link }) {
 				continue
 			}
 			onParent := vip.Address{Addr: a.Addr, Link: m.self.Info.LinkFor(s.Interface)}
@@ -484,9 +483,8 @@ func (m *actions) reportUnmanaged(units []*unit) {
 			for _, s := range u.services {
 				if u.claim.Holder != m.Self && s.hasAddress(x.Addr) {
 					m.addEvent(s, vip.UnmanagedAddress,
-						fmt.Sprintf("node %s has %s on %s, but Herald did not put it there and node %s does not own "+
-							"it; remove it with: ip addr del %s dev %s",
-							m.Self, x.Addr, x.Link, m.Self, x.Prefix(), x.Link), 0)
+						fmt.Sprintf("node %s has %s on %s, but Herald did not put it there and node %s does not own it; remove it with: "+
+							"ip addr del %s dev %s", m.Self, x.Addr, x.Link, m.Self, x.Prefix(), x.Link), 0)
 				}
 			}
 		}

@@ -372,9 +372,8 @@ func (p *pass) candidates(s *service) (pools []*Pool, problem string) {
 		}
 	}
 	if len(pools) == 0 {
-		return nil, fmt.Sprintf("no pool is offered to namespace %s; add the key %s%s or %s%s to the ConfigMap of pools, "+
-			"or set the address on the Service",
-			ns, cidrPrefix, ns, cidrPrefix, global)
+		return nil, fmt.Sprintf("no pool is offered to namespace %s; add the key %s%s or %s%s to the ConfigMap of pools, or "+
+			"set the address on the Service", ns, cidrPrefix, ns, cidrPrefix, global)
 	}
 	return pools, ""
 }

@@ -183,8 +183,7 @@ func (a BGPAttributes) WithDefaults(b BGPAttributes) BGPAttributes {
 // Equal reports whether two Attributes say the same.
 func (a BGPAttributes) Equal(b BGPAttributes) bool {
 	return slices.Equal(a.Communities, b.Communities) && slices.Equal(a.LargeCommunities, b.LargeCommunities) &&
-		slices.Equal(a.Peers, b.Peers) &&
-		same(a.LocalPref, b.LocalPref) && same(a.MED, b.MED) && same(a.Prepend, b.Prepend)
+		slices.Equal(a.Peers, b.Peers) && same(a.LocalPref, b.LocalPref) && same(a.MED, b.MED) && same(a.Prepend, b.Prepend)
 }
 
 func same[T comparable](a, b *T) bool {
