@@ -8,19 +8,6 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A Service with PreferDualStack that has what there is does not wait.
-func TestPreferDualStackDoesNotWait(t *testing.T) {
-	w := newWorld(t, 0, "cidr-global=10.0.0.0/24")
-	w.set("a", families(vip.PreferDualStack, vip.IPv4, vip.IPv6))
-	for range 2 {
-		if waits := w.decide(); len(waits) > 0 {
-			t.Errorf("it waits: %v", waits)
-		}
-		w.restart()
-	}
-	w.expect("a: 10.0.0.1 of cidr-global")
-}
-
 // A Service that gives up a family, and whose pool has the address of the other no more, is still one that was given it of a pool.
 func TestFamilyGoesOfAddressOutsidePools(t *testing.T) {
 	w := newWorld(t, 0, "cidr-global=10.0.0.0/24,2001:db8::/64")
@@ -36,23 +23,6 @@ func TestFamilyGoesOfAddressOutsidePools(t *testing.T) {
 	w.set("a", func(r *vip.AddressRequest) { r.Renumber = true })
 	w.decide()
 	w.expect("a: 10.1.0.1 of cidr-global")
-}
-
-// Of pools that overlap, the one that a Service has asked for is the one that it has an address of.
-func TestFamilyGoesOfOverlappingPools(t *testing.T) {
-	w := newWorld(t, 0, "pool-a=10.0.0.0/24,2001:db8::/64", "pool-b=10.0.0.0/25,2001:db8::/64")
-	w.set("x", func(r *vip.AddressRequest) {
-		asks("b")(r)
-		families(vip.PreferDualStack, vip.IPv4, vip.IPv6)(r)
-	})
-	w.decide()
-	w.show()
-	w.set("x", families(vip.SingleStack, vip.IPv4))
-	w.decide()
-	w.expect("x: 10.0.0.1 of b")
-	w.restart()
-	w.decide()
-	w.expect("x: 10.0.0.1 of b")
 }
 
 // What a Service was given of the pool that it asks for now stays, until it is written, whatever else is released meanwhile.

@@ -171,25 +171,6 @@ func gaugeOf(t *testing.T, a *Assigner, name string) float64 {
 	return -1
 }
 
-// A pool is renamed, and then the Services ask for it by its new name: they keep the addresses that it has still. A later edit renumbers nothing.
-func TestPoolIsRenamed(t *testing.T) {
-	w := newWorld(t, 0, "pool-web=10.0.0.0/24", "pool-other=10.1.0.0/24")
-	w.set("a", asks("web"))
-	w.set("b", asks("web"))
-	w.decide()
-	w.show()
-	w.edit("pool-www=10.0.0.0/24", "pool-other=10.1.0.0/24")
-	w.decide()
-	w.set("a", asks("www"))
-	w.set("b", asks("other"))
-	w.decide()
-	w.expect("a: 10.0.0.1 of www", "b: 10.1.0.1 of other")
-	w.edit("pool-www=10.0.2.0/24", "pool-other=10.1.0.0/24")
-	w.restart()
-	w.decide()
-	w.expect("a: 10.0.0.1 of www")
-}
-
 // The condition Allocated says the same of an address of a pool that can't be read as the Event: it may be in that pool.
 func TestPoolThatCantBeRead(t *testing.T) {
 	p, _ := Parse(nil, data("pool-web=nonsense", "pool-other=10.1.0.0/24"))
