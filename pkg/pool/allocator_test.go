@@ -502,6 +502,20 @@ func TestAllocation(t *testing.T) {
 			w.set("b/waits", func(r *vip.AddressRequest) { key("", 82)(r); families(vip.RequireDualStack, four, six)(r) })
 			w.set("c/shares", key("", 83))
 		}, []string{"a/two: 10.0.0.2 of cidr-global", "b/waits: ", "c/shares: 10.0.0.2 of cidr-global"}, ""},
+		{"who is to have both families, and waits before that is written, has nothing to share by a key", []string{"cidr-global=10.0.0.0/24,2001:db8::/64"}, func(w *world) {
+			w.set("x", func(r *vip.AddressRequest) { key("k", 80)(r); families(vip.RequireDualStack, four, six)(r) })
+			w.pass()
+			w.edit("cidr-global=10.0.0.0/24")
+			w.set("b", key("k", 81))
+		}, []string{"x: ", "b: 10.0.0.2 of cidr-global"}, "has no free IPv6 address"},
+		{"... nor by allow-share", []string{"cidr-global=10.0.0.0/24,2001:db8::/64", "allow-share-global=true"}, func(w *world) {
+			w.set("a", asks("gold"))
+			w.set("x", families(vip.RequireDualStack, four, six))
+			w.pass()
+			w.edit("cidr-global=10.0.0.0/24", "allow-share-global=true")
+			w.set("a", asks())
+			w.set("b", nil)
+		}, []string{"a: 10.0.0.2 of cidr-global", "x: ", "b: 10.0.0.3 of cidr-global"}, "has no free IPv6 address"},
 		{"one of another UID is another Service", []string{"cidr-global=10.0.0.0/24"}, func(w *world) {
 			w.set("a", nil)
 			w.decide()

@@ -173,7 +173,9 @@ func (p *pass) findShared(s *service, x *Pool, f vip.Family) (a netip.Addr, with
 		lists = append(lists, p.heldIn(space))
 	}
 	for _, list := range lists {
-		if i := slices.IndexFunc(list, func(a netip.Addr) bool { return p.mayJoin(s, a) }); i >= 0 {
+		// who waits in this pass gave up what it was to have: nobody has that
+		may := func(a netip.Addr) bool { return len(p.holders[a]) > 0 && p.mayJoin(s, a) }
+		if i := slices.IndexFunc(list, may); i >= 0 {
 			return list[i], slices.MinFunc(p.holders[list[i]], byAge)
 		}
 	}
