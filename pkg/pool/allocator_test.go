@@ -671,3 +671,31 @@ func TestManyPortsOfASharingKey(t *testing.T) {
 		t.Errorf("it takes %d MiB", n>>20)
 	}
 }
+
+// TestEveryOrderComesToTheSame: Services told in any order to a new Allocator keep what they have, those without addresses get the same.
+func TestEveryOrderComesToTheSame(t *testing.T) {
+	w := newWorld(t, 0, "cidr-global=10.0.0.0/24,2001:db8::/120", "allow-share-b=true")
+	for i := range 60 {
+		ns := []string{"a", "b"}[i%2]
+		w.set(fmt.Sprintf("%s/s%d", ns, i), func(r *vip.AddressRequest) {
+			r.Ports = []vip.Port{{Protocol: "TCP", Port: uint16(i % 7)}}
+			if i%3 == 0 {
+				r.Addresses, r.Allocated = addrs(fmt.Sprintf("10.0.0.%d", i/6+1)), "cidr-global"
+			}
+			if i%5 == 0 {
+				r.Families, r.DualStack = []vip.Family{vip.IPv6, vip.IPv4}, vip.RequireDualStack
+			}
+		})
+	}
+	var first []vip.Assignment
+	for i := range 20 {
+		w.restart() // in the order of a map
+		got := w.pass()
+		if i == 0 {
+			first = got
+		}
+		if fmt.Sprint(got) != fmt.Sprint(first) {
+			t.Fatalf("got\n%v\nthe first time\n%v", got, first)
+		}
+	}
+}

@@ -99,13 +99,19 @@ func (c *simulatedCluster) decide() {
 			continue
 		}
 		c.sent = append(c.sent, sentWrite{d, s.version, n.pools})
+		for _, x := range s.Addresses {
+			other := func(q stored) bool { return q.Key != s.Key && slices.Contains(q.Addresses, x) }
+			if s.Allocated != "" && !slices.Contains(d.Addresses, x) && !wantsAnother(s.Service, n.pools, x) && !slices.ContainsFunc(slices.Collect(maps.Values(n.view)), other) {
+				c.t.Errorf("%s: %s, which nobody else has, is taken from %s: %s; %+v", c.what, x, d.Service, d.Reason, *s.Service)
+			}
+		}
 		for _, x := range d.Addresses {
 			for k, o := range n.view {
 				lost := !slices.ContainsFunc(n.last.holders[x], func(s *service) bool { return s.Key == k }) // to whom d.Service shares it with
 				if k != d.Service && slices.Contains(o.StatusVIPs(), x) && !slices.Contains(o.Addresses, x) && !slices.Contains(s.Addresses, x) && !strings.Contains(d.Reason, "shared with") {
 					c.t.Errorf("%s: %s is given %s, which the status of %s shows: %s; %+v, %+v", c.what, d.Service, x, k, d.Reason, *s.Service, *o.Service)
 				}
-				if k != d.Service && !lost && !slices.Contains(s.Addresses, x) && slices.Contains(o.Addresses, x) && !mayShare(s.Service, o.Service) && !onlyNames(n.view, o.Service, x) {
+				if k != d.Service && !lost && !slices.Contains(s.Addresses, x) && slices.Contains(o.Addresses, x) && !mayShare(n.pools, x, s.Service, o.Service) && !onlyNames(n, o.Service, x) {
 					c.t.Errorf("%s: %s is given %s, which %s has without consent: %s; %+v, %+v", c.what, d.Service, x, k, d.Reason, *s.Service, *o.Service)
 				}
 			}
@@ -129,26 +135,27 @@ func (c *simulatedCluster) arrive(i int) {
 	c.store(w.Service, changed(s.AddressRequest, func(r *vip.AddressRequest) { r.Addresses, r.Allocated = w.Addresses, w.Pool }))
 }
 
-// wantsAnother reports whether the user of s wants another address than x: of other pools than s was given it of, or, with
-// heraldvip.io/renumber, one that is in a pool.
+// wantsAnother reports whether the user of s wants another address than x: of another family, of other pools than s was given
+// it of, or, with heraldvip.io/renumber, one that is in a pool.
 func wantsAnother(s *vip.Service, pools *Pools, x netip.Addr) bool {
-	return len(s.Pools) > 0 && !slices.Contains(s.Pools, s.Allocated) || s.Renumber && pools.find(x) == nil
+	return !slices.Contains(s.Families, vip.FamilyOf(x)) || len(s.Pools) > 0 && !slices.Contains(s.Pools, s.Allocated) || s.Renumber && pools.find(x) == nil
 }
 
 // onlyNames reports whether o names x beside another Service that may not share it, and its status does not show it: then it keeps nobody
 // from sharing it with that one.
-func onlyNames(view map[vip.Key]stored, o *vip.Service, x netip.Addr) bool {
-	for _, q := range view {
-		if q.Key != o.Key && slices.Contains(q.Addresses, x) && !slices.Contains(o.StatusVIPs(), x) && !mayShare(q.Service, o) {
+func onlyNames(n *simulatedNode, o *vip.Service, x netip.Addr) bool {
+	for _, q := range n.view {
+		if q.Key != o.Key && slices.Contains(q.Addresses, x) && !slices.Contains(o.StatusVIPs(), x) && !mayShare(n.pools, x, q.Service, o) {
 			return true
 		}
 	}
 	return false
 }
 
-// mayShare reports whether both may have an address: one is given to two by their sharing key, and users may name any.
-func mayShare(s, o *vip.Service) bool {
-	return s.Ports[0] != o.Ports[0] && (s.Key.Namespace == o.Key.Namespace || s.SharingKey != "" && s.SharingKey == o.SharingKey)
+// mayShare reports whether both may have x: one is given to two by their sharing key or allow-share, and users may name any.
+func mayShare(pools *Pools, x netip.Addr, s, o *vip.Service) bool {
+	return s.Ports[0] != o.Ports[0] && (s.Key.Namespace == o.Key.Namespace || s.SharingKey != "" && s.SharingKey == o.SharingKey ||
+		pools.MayShare(x, s.Key.Namespace, o.Key.Namespace))
 }
 
 // show has a Service announced: its status shows what it names, unless one that it may not share that with shows it.
@@ -158,7 +165,7 @@ func (c *simulatedCluster) show(k vip.Key) {
 	for _, x := range s.Addresses {
 		other := false
 		for o, q := range c.truth {
-			other = other || o != k && slices.Contains(q.StatusVIPs(), x) && !mayShare(s.Service, q.Service)
+			other = other || o != k && slices.Contains(q.StatusVIPs(), x) && !mayShare(c.pools, x, s.Service, q.Service)
 		}
 		if !other {
 			shown = append(shown, x)
@@ -182,7 +189,7 @@ func (c *simulatedCluster) change() {
 		return
 	}
 	r := changed(s.AddressRequest, nil)
-	switch c.rand.IntN(6) {
+	switch c.rand.IntN(7) {
 	case 0:
 		c.store(k, nil)
 		return
@@ -198,6 +205,8 @@ func (c *simulatedCluster) change() {
 		r.Addresses, r.Allocated = []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + c.rand.IntN(14))})}, "" // by hand; the status shows what it did
 	case 5:
 		r.Addresses, r.Allocated, r.Ingress = nil, "", nil
+	case 6:
+		r.Families, r.DualStack = [][]vip.Family{{vip.IPv4}, {vip.IPv6}, {vip.IPv6, vip.IPv4}}[c.rand.IntN(3)], vip.DualStack(c.rand.IntN(3))
 	}
 	c.store(k, r)
 }
@@ -207,7 +216,10 @@ var simulatedPools = [][]string{
 	{"pool-a=10.0.0.0/28", "pool-b=10.0.0.8/29,10.0.1.0/29", "pool-b.auto=false"},
 	{"pool-a=10.0.0.0/29", "pool-b=10.0.1.0/29", "pool-b.priority=5"},
 	{"pool-a=10.0.1.0/28", "pool-b=nonsense"},
-	{"cidr-global=10.0.0.0/28", "search-order=desc"},
+	{"cidr-global=10.0.0.0/28,2001:db8::/124", "search-order=desc"},
+	{"cidr-global=10.0.0.8/29,2001:db8::8/125", "cidr-ns1=10.0.0.0/28", "allow-share-ns0=true", "allow-share-ns1=true"},
+	{"pool-a=10.0.0.0/29", "pool-a.namespaces=ns1", "pool-b=10.0.0.4-10.0.0.19,2001:db8::/124", "range-ns0=10.0.0.1-10.0.0.3"},
+	{},
 }
 
 func (c *simulatedCluster) step() {
@@ -217,9 +229,9 @@ func (c *simulatedCluster) step() {
 	case n < 7:
 		c.pools, _ = Parse(c.pools, data(simulatedPools[c.rand.IntN(len(simulatedPools))]...))
 	case n < 9:
-		if n := &c.nodes[c.rand.IntN(3)]; n.pools != c.pools {
-			n.pools = c.pools
-		}
+		node := &c.nodes[c.rand.IntN(3)]
+		node.pools = c.pools
+		node.reserve(fmt.Sprintf("10.0.0.%d/30", 4*c.rand.IntN(6)))
 	case n < 10:
 		i := c.rand.IntN(3)
 		c.hold(i, i == c.holder || c.rand.IntN(2) == 0)
@@ -262,17 +274,18 @@ func (c *simulatedCluster) settleDown() {
 	for k, s := range c.truth {
 		for o, q := range c.truth {
 			for _, x := range s.Addresses {
-				if k.Compare(o) < 0 && s.Allocated != "" && q.Allocated != "" && slices.Contains(q.Addresses, x) && !mayShare(s.Service, q.Service) && !waits(k) && !waits(o) {
+				if k.Compare(o) < 0 && s.Allocated != "" && q.Allocated != "" && slices.Contains(q.Addresses, x) && !mayShare(c.pools, x, s.Service, q.Service) && !waits(k) && !waits(o) &&
+					!(slices.Contains(s.StatusVIPs(), x) && slices.Contains(q.StatusVIPs(), x)) { // they might when that was shown
 					c.t.Errorf("%s: in the end %s and %s have %s: %+v, %+v", c.what, k, o, x, *s.Service, *q.Service)
 				}
 			}
 		}
-		if len(s.Addresses) > 0 {
+		if len(s.Addresses) > 0 || len(s.Families) > 1 && s.DualStack == vip.RequireDualStack {
 			continue
 		}
 		pools, _ := last.candidates(newService(s.AddressRequest))
 		for _, x := range pools {
-			if f, ok := last.findOne(newService(s.AddressRequest), x, vip.IPv4); ok {
+			if f, ok := last.findOne(newService(s.AddressRequest), x, s.Families[0]); ok {
 				c.t.Errorf("%s: in the end %s waits, and %s is free", c.what, k, f.addr)
 			}
 		}
@@ -293,7 +306,7 @@ func TestManyNodes(t *testing.T) {
 		}
 		c.pools, _ = Parse(nil, data(simulatedPools[0]...))
 		for i := range c.nodes {
-			c.nodes[i].view, c.nodes[i].world = make(map[vip.Key]stored), newWorld(t, 0, simulatedPools[0]...)
+			c.nodes[i].view, c.nodes[i].world = make(map[vip.Key]stored), newWorld(t, time.Duration(seed%3)*time.Minute, simulatedPools[0]...)
 			c.nodes[i].pools = c.pools
 		}
 		c.hold(0, true)
