@@ -31,7 +31,7 @@ var rooms = map[string]room{
 	"pkg/migrate":  {1, 923},
 	"pkg/kube":     {1, 5413},
 	"pkg/lease":    {1, 3338},
-	"pkg/peers":    {1, 1926},
+	"pkg/peers":    {1, 1936},
 	"pkg/netif":    {1, 2613},
 	"pkg/l2":       {1, 2170},
 	"pkg/bgp":      {1, 2008},

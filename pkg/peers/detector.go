@@ -290,7 +290,7 @@ func (d *detector) statuses(now time.Time) map[string]vip.PeerStatus {
 			HeardAt:    p.rx.at,
 			Unanswered: p.isUnanswered(), AnsweredAt: p.probe.answeredAt,
 			Overdue:     p.state == vip.Alive && now.Sub(p.rx.at) > 2*p.rx.interval,
-			EchoOverdue: p.rx.arriving(now) && d.echoOverdue(p, now) && !p.probe.answeredAt.After(p.rx.echoOf),
+			EchoOverdue: d.mayNotHear(p, now),
 		}
 	}
 	return all
@@ -299,6 +299,11 @@ func (d *detector) statuses(now time.Time) map[string]vip.PeerStatus {
 // echoOverdue reports whether p has echoed nothing of this node for so long that it may not hear it.
 func (d *detector) echoOverdue(p *peer, now time.Time) bool {
 	return now.Sub(p.rx.echoOf) > detectionTime(p.rx.interval+d.interval)
+}
+
+// mayNotHear reports whether p is heard, and no echo or answer of it shows that it hears this node.
+func (d *detector) mayNotHear(p *peer, now time.Time) bool {
+	return p.rx.arriving(now) && d.echoOverdue(p, now) && !p.probe.answeredAt.After(p.rx.echoOf)
 }
 
 // takeChanges returns, and removes, the changes, oldest first.

@@ -160,6 +160,35 @@ func TestEchoOverdue(t *testing.T) {
 	}
 }
 
+// TestUnheardFindsNobodyDead: while nobody that is heard hears this node, its probes prove nothing about a silent one.
+func TestUnheardFindsNobodyDead(t *testing.T) {
+	r := newFixture(t)
+	n2 := netip.MustParseAddrPort("10.0.0.2:7947")
+	r.setNodes(map[string]netip.AddrPort{"n1": peerAddr, "n2": n2}, r.now)
+	heard := false // this node
+	receive := func() {
+		m := &message{from: "n2", interval: minInterval}
+		if r.sequence++; heard {
+			m.echoes = []echo{{node: r.id, hears: true, nonce: r.newMessage(uint32(r.sequence), false, r.now).nonce}}
+		}
+		r.receive(m, packetID{vip.ProcessID{2}, r.sequence}, n2, r.now)
+	}
+	heard = true
+	receive()
+	heard = false
+	r.receiveHeartbeat(vip.ProcessID{1})
+	r.advance(6*minInterval, receive)
+	r.runProbe(probeResult{}, checkInterval)
+	r.expectState(vip.Alive)
+	began := r.now
+	heard = true
+	receive()
+	r.advance(probeTimeout, receive)
+	r.expectState(vip.Alive)
+	r.probeEnded(r.peers["n1"], probeResult{}, began, r.now)
+	r.expectState(vip.Dead)
+}
+
 // Nodes whose heartbeats come are checked seldom; as soon as one is late, often.
 func TestNextCheck(t *testing.T) {
 	r := newFixture(t)

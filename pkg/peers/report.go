@@ -1,7 +1,6 @@
 package peers
 
 import (
-	"cmp"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -64,17 +63,6 @@ func (m *metrics) setState(node string, state vip.Liveness) {
 	}
 }
 
-// removeNode deletes the metrics with a node's name: state and detectable.
-func (m *metrics) removeNode(node string) {
-	m.state.DeletePartialMatch(prometheus.Labels{"node": node})
-	m.detectable.DeleteLabelValues(node)
-}
-
-func (m *metrics) countDropped(err error) {
-	reason := map[error]string{errKey: "key", errAuthentic: "forged"}[err]
-	m.dropped.WithLabelValues(cmp.Or(reason, "format")).Inc()
-}
-
 func oneIf(is bool) float64 {
 	if is {
 		return 1
@@ -89,7 +77,8 @@ func (p *Peers) publish(changes []change) {
 	}
 	for _, c := range changes {
 		if c.forgotten {
-			p.metrics.removeNode(c.node)
+			p.metrics.state.DeletePartialMatch(prometheus.Labels{"node": c.node})
+			p.metrics.detectable.DeleteLabelValues(c.node)
 			continue
 		}
 		p.metrics.setState(c.node, c.is)

@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"cmp"
 	"context"
 	crand "crypto/rand"
 	"encoding/binary"
@@ -182,7 +183,8 @@ func (p *Peers) handlePacket(packet []byte, from netip.AddrPort) {
 	if err != nil {
 		p.detector.receiveFailed(from.Addr(), now)
 		p.mu.Unlock()
-		p.metrics.countDropped(err)
+		reason := map[error]string{errKey: "key", errAuthentic: "forged"}[err]
+		p.metrics.dropped.WithLabelValues(cmp.Or(reason, "format")).Inc()
 		return
 	}
 	accepted := p.detector.receive(m, id, from, now)

@@ -26,7 +26,7 @@ import (
 //	d  Its last heartbeat said that it stops. Or it was Alive once, is silent, no node that is heard
 //	   hears it, and either a probe found that an address which used to answer does not, or it is
 //	   silent for refusedTime and its port has refused the last minRefusals connections. To end
-//	   the state Alive the last probe must be younger than probeMaxAge.
+//	   the state Alive the last probe must be younger than probeMaxAge, and of a node that is heard.
 //
 // Without a socket on this node all are Unknown. A silent node stays what it is while this process
 // may have missed its heartbeats (canJudgeSilence).
@@ -108,10 +108,11 @@ func (d *detector) needsProbe(p *peer, now time.Time) bool {
 	return p.wasAlive || now.Sub(p.firstSeen) >= startupTime && now.Sub(d.listeningSince) >= startupTime
 }
 
-// probeEnded stores a probe of p, and evaluates p, unless p was heard meanwhile, or answers may have been missed.
+// probeEnded stores a probe of p, and evaluates p, unless p was heard meanwhile, or may have answered.
 func (d *detector) probeEnded(p *peer, result probeResult, startedAt, now time.Time) {
 	p.probe.running = false
-	missed := d.listeningSince.After(startedAt) || d.delayedAt.After(startedAt) || d.checkLateBy(now) > probeMaxDelay
+	missed := d.listeningSince.After(startedAt) || d.delayedAt.After(startedAt) ||
+		d.checkLateBy(now) > probeMaxDelay || result == (probeResult{}) && !p.rx.arriving(now) && d.unheard(now)
 	if result != (probeResult{}) {
 		p.probe.answeredAt = startedAt
 	} else if !missed {
@@ -269,6 +270,19 @@ func (d *detector) heardByOthers(p *peer, now time.Time) bool {
 		}
 	}
 	return false
+}
+
+// unheard reports whether nodes are heard, and none shows that it hears this one: then no answer proves anything.
+func (d *detector) unheard(now time.Time) bool {
+	heard := false
+	for _, p := range d.peers {
+		if p.rx.arriving(now) {
+			if heard = true; !d.mayNotHear(p, now) {
+				return false
+			}
+		}
+	}
+	return heard
 }
 
 // setState stores the state of p and why; a new state is a change.

@@ -19,6 +19,9 @@ const (
 	// grace is how long two nodes may answer at once while a watch event and a frame are on
 	// their way.
 	grace = 100 * time.Millisecond
+
+	// agentRest is how long an agent rests at most after a pass, as one that hung.
+	agentRest = 250 * time.Millisecond
 )
 
 // addrOnSide is an address on one side of the LAN.
@@ -320,7 +323,7 @@ func (n *node) maxOverlap(a netip.Addr) time.Duration {
 		return grace
 	case f != leasetest.NoFaults && n.c.blocksWarning(n):
 		return n.clock(n.c.timing.RenewDeadline) + time.Second // it can't be warned
-	case n.proc == nil || n.has(hung) || n.has(bindHangs) || n.kernel[a].by != n.proc || time.Since(n.changed) < grace: // a process that no longer hangs needs a moment
+	case n.proc == nil || n.has(hung) || n.has(bindHangs) || n.kernel[a].by != n.proc || time.Since(n.changed) < grace+agentRest: // a process that no longer hangs needs a moment
 		return n.clock(maxLifetime) + grace // its kernel's
 	case n.untilHeard[a] || f.LoseAnswers:
 		// It keeps the address until it hears its successor, or, if the answer to its write is

@@ -106,6 +106,16 @@ func TestProcessesThatEnd(t *testing.T) {
 			c.nodes[0].toggle(unheard)
 			time.Sleep(long)
 		}},
+		{"nothing arrives that it transmits, while another hangs", time.Second, 1, func(c *cluster) {
+			c.nodes[0].toggle(unheard)
+			time.Sleep(1400 * time.Millisecond)
+			c.nodes[1].toggle(hung)
+			time.Sleep(950 * time.Millisecond)
+			c.nodes[0].toggle(unheard)
+			time.Sleep(1500 * time.Millisecond)
+			c.nodes[1].toggle(hung)
+			time.Sleep(long)
+		}},
 		{"nothing arrives for it", 6 * time.Second, 1, func(c *cluster) {
 			c.nodes[0].toggle(unreached)
 			time.Sleep(long)

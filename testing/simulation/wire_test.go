@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,6 +32,7 @@ type reachability struct {
 	liveness vip.Liveness
 	ended    bool // Dead: its process has ended, and its kernel answers
 	silent   bool // Suspect: nobody hears it
+	unasked  bool // and it can't be asked, since nobody hears who asks
 	heard    bool // Suspect: it is heard, but hears nothing of the one that finds it so
 }
 
@@ -106,7 +108,7 @@ func (w *processWire) Statuses() map[string]vip.PeerStatus {
 			}
 			g.Unanswered = g.Liveness == vip.Suspect && g.next.heard && !g.lostAt.IsZero() && now.Sub(g.lostAt) > unansweredAfter
 			g.EchoOverdue = g.next.heard && now.Sub(g.lostAt) > overdueAfter
-			if g.next.silent || g.next.ended {
+			if g.next.silent && !g.next.unasked || g.next.ended {
 				g.AnsweredAt = now
 			}
 			if g.next.silent && now.Sub(g.lostAt) > overdueAfter {
@@ -254,9 +256,9 @@ func (w *wire) reach(n, o *node) reachability {
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
 	switch {
-	case !n.receives || !o.transmits || n.side != o.side:
-		return reachability{liveness: vip.Dead}
-	case (!n.transmits || !o.receives) && (o.proc == nil || n.portBlocked || o.portBlocked || o.has(hung)): // nothing of it comes, and it can't be asked
+	case !w.hears(n, o) && !n.transmits && slices.ContainsFunc(w.c.nodes, func(x *node) bool { return x != n && w.hears(n, x) }):
+		return reachability{liveness: vip.Suspect, silent: true, unasked: true}
+	case !n.receives || !o.transmits || n.side != o.side, (!n.transmits || !o.receives) && !w.hears(n, o):
 		return reachability{liveness: vip.Dead}
 	case !n.transmits, !o.receives:
 		return reachability{liveness: vip.Suspect, heard: true}
@@ -266,6 +268,11 @@ func (w *wire) reach(n, o *node) reachability {
 		return reachability{liveness: vip.Suspect, silent: true}
 	}
 	return reachability{liveness: vip.Alive}
+}
+
+// hears reports whether heartbeats of o come to n.
+func (w *wire) hears(n, o *node) bool {
+	return n.receives && o.transmits && n.side == o.side && o.proc != nil && !o.has(hung) && !n.portBlocked && !o.portBlocked
 }
 
 // peersChanged schedules, after a change of n, how n will see the others, and they n.
