@@ -188,14 +188,9 @@ func readAnnotations(s *vip.Service, annotations, selector map[string]string, lo
 	s.BGPAttributes = r.bgpAttributes()
 	s.Egress = r.egress(selector)
 	for _, a := range Annotations {
-		v := r.value(a.Key)
-		if a.Consequence == "" || v == "" {
-			continue
+		if a.Consequence != "" && r.value(a.Key) != "" {
+			s.Invalid = append(s.Invalid, a.Key+" is not supported by this version of Herald: "+a.Consequence+".")
 		}
-		if on, err := strconv.ParseBool(v); err == nil && !on {
-			continue
-		}
-		s.Invalid = append(s.Invalid, fmt.Sprintf("%s is not supported by this version of Herald: %s.", a.Key, a.Consequence))
 	}
 	r.reportUnknown()
 }

@@ -245,54 +245,6 @@ func TestAnnotationsTable(t *testing.T) {
 	}
 }
 
-// FuzzReadAnnotations: whatever users write, nothing panics, every sentence in Invalid names its annotation and is of
-// a bounded length, and what is passed on is sound.
-func FuzzReadAnnotations(f *testing.F) {
-	f.Add("192.168.0.1,fd00::1", "true", "eth0", "shared", "VIP")
-	f.Add("::ffff:1.2.3.4%x", "wahr", "a b", "other/shared", "Prroxy")
-	f.Add(",", "\x00", strings.Repeat("ü", 99), "/", "\xff")
-	f.Add("0.0.0.0", "1", "02:00:00:00:00:01", "[{\"address\":\"10.0.0.1\",\"bits\":24}]", "2")
-	f.Fuzz(func(t *testing.T, addresses, truth, link, lease, mode string) {
-		values := map[string]string{
-			hostnameKey: lease, hwaddrKey: link, requestedKey: addresses, macvlanKey: link, broadcastKey: truth,
-			rpFilterKey: mode, dhcpLeaseKey: lease,
-			addressesKey: addresses, ignoreKey: truth, withoutEndpointsKey: truth,
-			interfaceKey: link, leaseNameKey: lease, ipModeKey: mode,
-		}
-		s := vip.Service{Key: vip.Key{Namespace: "default", Name: "web"}}
-		readAnnotations(&s, values, nil, "")
-		for _, text := range s.Invalid {
-			key, _, _ := strings.Cut(text, " ")
-			if _, ok := values[key]; !ok {
-				t.Errorf("%q names no annotation", text)
-			}
-			if len(text) > 1000 {
-				t.Errorf("%q is too long", text)
-			}
-		}
-		seen := make(map[netip.Addr]bool)
-		for _, a := range s.Addresses {
-			if a.Zone() != "" || a.Is4In6() || seen[a] {
-				t.Errorf("address %s of %q", a, addresses)
-			}
-			seen[a] = true
-		}
-		if strings.TrimSpace(addresses) != "" && len(s.Addresses) == 0 && len(s.Invalid) == 0 {
-			t.Errorf("%q: no address and nothing in Invalid", addresses)
-		}
-		if strings.Contains(s.Lease, "/") || strings.HasPrefix(s.Lease, nodeLeasePrefix) {
-			t.Errorf("lease %q of %q", s.Lease, lease)
-		}
-		if d := s.DHCP; len(d.Macvlan) > 15 || strings.Contains(d.Macvlan, "/") || len(d.Requested) > 2 || len(d.MAC) != 0 &&
-			len(d.MAC) != 17 || len(d.Hostname) > 253 {
-			t.Errorf("DHCP %+v", d)
-		}
-		if s.IPMode != "" && s.IPMode != vip.ModeVIP && s.IPMode != vip.ModeProxy {
-			t.Errorf("mode %q of %q", s.IPMode, mode)
-		}
-	})
-}
-
 // TestPoolsAreBounded: of thousands of names of pools the first 16 are read, and the others cost nothing: while a
 // Service is read, all others wait.
 func TestPoolsAreBounded(t *testing.T) {

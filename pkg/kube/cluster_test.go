@@ -122,22 +122,6 @@ func TestSynced(t *testing.T) {
 	}
 }
 
-// TestWarnOfNodeName: where Kubernetes has Nodes, and none of this node's name, the log says so, once.
-func TestWarnOfNodeName(t *testing.T) {
-	for node, want := range map[string]int{"n1": 0, "n1.example.com": 1} {
-		c, _ := newTestCluster(t, "https://192.0.2.1:6443")
-		log := &logBuffer{}
-		c.o.Log = log.logger()
-		check.OK(t, c.nodes.Replace([]any{&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}}, "1"))
-		observe(c)
-		check.OK(t, c.nodes.Add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}}))
-		observe(c)
-		if got := log.count("level=WARN", "vip_nodename", "name=n1"); got != want {
-			t.Errorf("%d warnings with a Node %s, want %d: %s", got, node, want, log)
-		}
-	}
-}
-
 // TestPokes: what changes the World pokes, once; what does not, does not.
 func TestPokes(t *testing.T) {
 	label := func(o *corev1.Service) *corev1.Service {

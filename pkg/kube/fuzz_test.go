@@ -178,7 +178,7 @@ func text(o any) string {
 func FuzzService(f *testing.F) {
 	for _, a := range Annotations {
 		for _, value := range []string{"true", "02:00:00:00:00:01", "65000:1,65000:1:2,no-export", "80=8080", "1h",
-			"x\x1b[2J\n", "\xff" + strings.Repeat("x", 30000),
+			"x\x1b[2J\n", "\x00", "a b", "/", "other/shared", "wahr", "::ffff:1.2.3.4%x", ",", strings.Repeat("ü", 99), "\xff" + strings.Repeat("x", 30000),
 			strings.Repeat("65000:1,", 5000) + "no-export", strings.Repeat("a,", 20000) + "a", strings.Repeat("80=80,", 7000)} {
 			f.Add(a.Key+"="+value+"\n"+addressesKey+"=10.0.0.1,fd00::1", "", []byte{79}, uint16(0), "10.0.0.1")
 		}
@@ -213,6 +213,16 @@ func FuzzService(f *testing.F) {
 				t.Errorf("address %s", a)
 			}
 			seen[a] = true
+		}
+		if strings.Contains(s.Lease, "/") || strings.HasPrefix(s.Lease, nodeLeasePrefix) {
+			t.Errorf("lease %q", s.Lease)
+		}
+		if d := s.DHCP; len(d.Macvlan) > 15 || strings.Contains(d.Macvlan, "/") || len(d.Requested) > 2 || len(d.MAC) != 0 &&
+			len(d.MAC) != 17 || len(d.Hostname) > 253 {
+			t.Errorf("DHCP %+v", d)
+		}
+		if s.IPMode != "" && s.IPMode != vip.ModeVIP && s.IPMode != vip.ModeProxy {
+			t.Errorf("mode %q", s.IPMode)
 		}
 	})
 }

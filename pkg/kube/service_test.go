@@ -206,7 +206,7 @@ func TestReadSlicePodAddresses(t *testing.T) {
 
 func TestReadNode(t *testing.T) {
 	got := readNode(&corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u1",
+		ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u1", Labels: map[string]string{corev1.LabelNodeExcludeBalancers: "false"}, // its value means nothing
 			Annotations: map[string]string{"example.com/bgp-peers-0-peer-ip": "192.0.2.1", "other.com/x": "y"}},
 		Spec: corev1.NodeSpec{PodCIDRs: []string{"10.200.1.0/24", "fd01:1::/64", "x"}, Unschedulable: true},
 		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
@@ -216,11 +216,13 @@ func TestReadNode(t *testing.T) {
 	}, "example.com")
 	want := &vip.Node{
 		Name: "n1", UID: "u1", Addresses: addrs("192.168.0.1", "fd00::1"),
-		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.200.1.0/24"), netip.MustParsePrefix("fd01:1::/64")},
+		PodCIDRs:       []netip.Prefix{netip.MustParsePrefix("10.200.1.0/24"), netip.MustParsePrefix("fd01:1::/64")},
+		ExclusionLabel: "node.kubernetes.io/exclude-from-external-load-balancers",
 
 		Annotations: map[string]vip.Secret{"bgp-peers-0-peer-ip": "192.0.2.1"},
 	}
 	same(t, "a cordoned node", want, got)
+	same(t, "nothing", &vip.Node{}, readNode(&corev1.Node{}, ""))
 }
 
 func TestExclusionReason(t *testing.T) {
@@ -270,16 +272,6 @@ func TestShuttingDown(t *testing.T) {
 			if n.NetworkNotReady != (strings.Contains(message, "network") && counts) {
 				t.Errorf("Ready is %s, %q: its network is not ready: %v", status, message, n.NetworkNotReady)
 			}
-		}
-	}
-}
-
-func TestExclusionLabel(t *testing.T) {
-	const label = "node.kubernetes.io/exclude-from-external-load-balancers"
-	for _, have := range []map[string]string{nil, {label: ""}, {label: "false"}} { // its value means nothing
-		n := readNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: have}}, "")
-		if want := map[bool]string{true: label}[have != nil]; n.ExclusionLabel != want {
-			t.Errorf("%v: %q, want %q", have, n.ExclusionLabel, want)
 		}
 	}
 }
