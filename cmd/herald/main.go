@@ -3,14 +3,20 @@ package main
 
 import (
 	"context"
+	"encoding"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"syscall"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/heraldvip/herald/pkg/config"
@@ -99,4 +105,95 @@ func status(err error) int {
 		return 3
 	}
 	return 1
+}
+
+func newLog(w io.Writer, c config.Log) *slog.Logger {
+	o := &slog.HandlerOptions{Level: c.Level}
+	if c.Format != config.JSON {
+		return slog.New(slog.NewTextHandler(w, o))
+	}
+	o.ReplaceAttr = forJSON
+	return slog.New(slog.NewJSONHandler(w, o))
+}
+
+// warnOfOptions logs warnings at any level: the level may be the wrong option.
+func warnOfOptions(w io.Writer, c config.Log, warnings []string) {
+	log := newLog(w, config.Log{Format: c.Format})
+	for _, text := range warnings {
+		log.Warn(text)
+	}
+}
+
+// forJSON writes durations as seconds, for encoding/json has nanoseconds, and what has only a text as that.
+func forJSON(_ []string, a slog.Attr) slog.Attr {
+	switch a.Value.Kind() {
+	case slog.KindDuration:
+		a.Value = slog.Float64Value(a.Value.Duration().Seconds())
+	case slog.KindAny:
+		switch v := a.Value.Any().(type) {
+		case error, json.Marshaler, encoding.TextMarshaler:
+		case fmt.Stringer:
+			a.Value = slog.StringValue(v.String())
+		}
+	}
+	return a
+}
+
+// version is the release, set by the linker: -ldflags "-X main.version=v1.2.3".
+var version string
+
+// currentVersion returns the release, or the module's version, or "devel".
+func currentVersion() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+		return info.Main.Version
+	}
+	return "devel"
+}
+
+// buildInfo is the metric that says which version runs.
+func buildInfo() prometheus.Collector {
+	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "herald_build_info", Help: "1, with the version of this " +
+		"Herald."}, []string{"version"})
+	g.WithLabelValues(currentVersion()).Set(1)
+	return g
+}
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			info, _ := debug.ReadBuildInfo() // nil if the binary has none
+			_, err := fmt.Fprintln(c.OutOrStdout(), describe(currentVersion(), info))
+			return err
+		},
+	}
+}
+
+// describe returns a version and its build, on one line.
+func describe(version string, info *debug.BuildInfo) string {
+	if info == nil {
+		return "herald " + version
+	}
+	about := map[string]string{}
+	for _, s := range info.Settings {
+		about[s.Key] = s.Value
+	}
+	var parts []string
+	if revision := about["vcs.revision"]; revision != "" {
+		commit := "commit " + revision
+		if about["vcs.modified"] == "true" {
+			commit += " and changes"
+		}
+		parts = append(parts, commit)
+	}
+	if at := about["vcs.time"]; at != "" {
+		parts = append(parts, "of "+at)
+	}
+	parts = append(parts, info.GoVersion, about["GOOS"]+"/"+about["GOARCH"])
+	return fmt.Sprintf("herald %s (%s)", version, strings.Join(parts, ", "))
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"os"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -70,6 +71,74 @@ func TestPreflightPermissions(t *testing.T) {
 	} {
 		if r := checkPermissions(tt.cfg, 9, tt.missing, tt.without); r.Severity != tt.want || !strings.Contains(r.Message, tt.message) {
 			t.Errorf("%s: %s: %s", tt.name, r.Severity, r.Message)
+		}
+	}
+}
+
+// fileSystem is a file system with the given files, "path=content".
+func fileSystem(files ...string) fstest.MapFS {
+	m := fstest.MapFS{}
+	for _, f := range files {
+		name, text, _ := strings.Cut(f, "=")
+		m[name] = &fstest.MapFile{Data: []byte(text + "\n")}
+	}
+	return m
+}
+
+// ipv4Conf is the settings of all links and of eth0: arp_ignore, arp_announce, rp_filter, arp_filter.
+func ipv4Conf(all, eth0 [4]string) []string {
+	var files []string
+	for i, name := range []string{"arp_ignore", "arp_announce", "rp_filter", "arp_filter"} {
+		files = append(files, "proc/sys/net/ipv4/conf/all/"+name+"="+all[i], "proc/sys/net/ipv4/conf/eth0/"+name+"="+eth0[i])
+	}
+	return files
+}
+
+func TestPreflightResults(t *testing.T) {
+	const has = "sys/class/net/kube-ipvs0/mtu=1500"
+	none := [4]string{"0", "0", "0", "0"}
+	tests := []struct {
+		name     string
+		got      checkResult
+		severity severity
+		message  string // a part of it
+	}{
+		{"all capabilities", checkCapabilities(fileSystem("proc/self/status=Name:\tx\nCapEff:\t000001ffffffffff")), fine, "NET_ADMIN"},
+		{"just the two", checkCapabilities(fileSystem("proc/self/status=CapEff:\t0000000000003000")), fine, "NET_RAW"},
+		{"one", checkCapabilities(fileSystem("proc/self/status=CapEff:\t0000000000001000")), unfit, "lacks NET_RAW"},
+		{"none", checkCapabilities(fileSystem("proc/self/status=CapEff:\t0000000000000000")), unfit, "lacks NET_ADMIN (to bind addresses) and NET_RAW"},
+		{"not to be read", checkCapabilities(fileSystem()), doubtful, "can't be checked"},
+		{"no number", checkCapabilities(fileSystem("proc/self/status=CapEff:\tx")), doubtful, "can't be checked"},
+
+		{"no ipvs", checkStrictARP(fileSystem(ipv4Conf(none, none)...), "eth0"), fine, "not needed"},
+		{"ipvs, not strict", checkStrictARP(fileSystem(append(ipv4Conf(none, none), has)...), "eth0"), unfit, "strictARP"},
+		{"half", checkStrictARP(fileSystem(append(ipv4Conf([4]string{"1", "1", "0", "0"}, none), has)...), "eth0"), unfit, "arp_announce 1"},
+		{"for all links", checkStrictARP(fileSystem(append(ipv4Conf([4]string{"1", "2", "0", "0"}, none), has)...), "eth0"), fine, "set"},
+		{"for the link", checkStrictARP(fileSystem(append(ipv4Conf(none, [4]string{"1", "2", "0", "0"}), has)...), "eth0"), fine, "set"},
+		{"unknown link", checkStrictARP(fileSystem(append(ipv4Conf(none, none), has)...), "eth1"), doubtful, "can't be checked"},
+
+		{"the kernel answers", checkARPAnswers(fileSystem(ipv4Conf(none, [4]string{"1", "2", "0", "0"})...), "eth0"), fine, "the kernel"},
+		{"other networks", checkARPAnswers(fileSystem(ipv4Conf([4]string{"2", "0", "0", "0"}, none)...), "eth0"), doubtful, "arp_ignore is 2"},
+		{"by route", checkARPAnswers(fileSystem(ipv4Conf(none, [4]string{"0", "0", "0", "1"})...), "eth0"), doubtful, "arp_filter 1"},
+
+		{"no filter", checkReversePath(fileSystem(ipv4Conf(none, none)...), "eth0"), fine, "rp_filter is 0"},
+		{"strict for all", checkReversePath(fileSystem(ipv4Conf([4]string{"0", "0", "1", "0"}, none)...), "eth0"), doubtful, "strict"},
+		{"loose for the link wins", checkReversePath(fileSystem(ipv4Conf([4]string{"0", "0", "1", "0"}, [4]string{"0", "0", "2", "0"})...), "eth0"), fine, "rp_filter is 2"},
+		{"no such link", checkReversePath(fileSystem(), "eth0"), doubtful, "can't be checked"},
+	}
+	for _, tt := range tests {
+		if tt.got.Severity != tt.severity || !strings.Contains(tt.got.Message, tt.message) {
+			t.Errorf("%s: %s: %s, want %s with %q", tt.name, tt.got.Severity, tt.got.Message, tt.severity, tt.message)
+		}
+	}
+}
+
+// TestPreflightHere: the kernel's own files are read as they are.
+func TestPreflightHere(t *testing.T) {
+	here := os.DirFS("/")
+	for _, f := range []checkResult{checkCapabilities(here), checkReversePath(here, "lo")} {
+		if strings.Contains(f.Message, "can't be checked") {
+			t.Errorf("%s: %s", f.Subject, f.Message)
 		}
 	}
 }

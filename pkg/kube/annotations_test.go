@@ -2,12 +2,16 @@ package kube
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -264,5 +268,293 @@ func TestPoolsAreBounded(t *testing.T) {
 	}
 	if names, problem := parsePools("a, b,a,,b"); !slices.Equal(names, []string{"a", "b"}) || problem != "" {
 		t.Errorf("got %q, %q", names, problem)
+	}
+}
+
+// What a person asks for wins over what Herald gave, in whichever field; of several fields the first counts, and
+// whoever wrote another is told of both.
+func TestPrecedence(t *testing.T) {
+	const (
+		metallb = "metallb.io/loadBalancerIPs"
+		cilium  = "lbipam.cilium.io/ips"
+	)
+	given := func(more map[string]string) map[string]string {
+		all := map[string]string{addressesKey: "10.0.0.7", allocatedKey: "web"}
+		for k, v := range more {
+			all[k] = v
+		}
+		return all
+	}
+	for _, tt := range []struct {
+		name        string
+		annotations map[string]string
+		spec        string
+		want        string // addresses, source, pools
+		superseded  bool
+		invalid     string
+	}{
+		{"given", given(nil), "", "10.0.0.7 " + addressesKey + " web", false, ""},
+		{"then the spec", given(nil), "10.0.0.50", "10.0.0.50 spec.loadBalancerIP ", true, ""},
+		{"... the same address", given(nil), "10.0.0.7", "10.0.0.7 spec.loadBalancerIP ", true, ""},
+		{"... what is no address", given(nil), "x", "10.0.0.7 " + addressesKey + " web", false,
+			"As long as spec.loadBalancerIP can't be read the Service keeps 10.0.0.7."},
+		{"then MetalLB's", given(map[string]string{metallb: "10.0.0.50"}), "", "10.0.0.50 " + metallb + " ", true, ""},
+		{"then Cilium's", given(map[string]string{cilium: "10.0.0.50,fd00::5"}), "", "10.0.0.50,fd00::5 " + cilium + " ", true, ""},
+		{"two of a person", map[string]string{addressesKey: "10.0.0.8"}, "10.0.0.50", "10.0.0.8 " + addressesKey + " ", false,
+			`spec.loadBalancerIP asks for "10.0.0.50", and has no effect: kube-vip.io/loadbalancerIPs, which comes first, asks for "10.0.0.8". Remove one of them.`},
+		{"two that agree", map[string]string{addressesKey: "10.0.0.8, FD00::1"}, "fd00:0::1", "10.0.0.8,fd00::1 " +
+			addressesKey + " ", false, ""},
+		{"two of a person beside what was given", given(map[string]string{cilium: "10.0.0.8"}), "10.0.0.50", "10.0.0.8 " +
+			cilium + " ", true, `spec.loadBalancerIP asks for "10.0.0.50", and has no effect: lbipam.cilium.io/ips, which comes first`},
+		{"given beside an own one", map[string]string{addressesKey: "10.0.0.8", allocatedKey: "web", besideKey: "fd00::1"},
+			"", "10.0.0.8,fd00::1 " + addressesKey + " web", false, ""},
+		{"... of the spec", map[string]string{allocatedKey: "web", besideKey: "fd00::1"}, "10.0.0.8",
+			"10.0.0.8,fd00::1 spec.loadBalancerIP web", false, ""},
+		{"... then both families are named", map[string]string{addressesKey: "10.0.0.8,fd00::2", allocatedKey: "web",
+			besideKey: "fd00::1"}, "", "10.0.0.8,fd00::2 " + addressesKey + " ", true, ""},
+		{"... then the own one goes", map[string]string{allocatedKey: "web", besideKey: "fd00::1"}, "", "fd00::1 " +
+			besideKey + " web", false, ""},
+		{"pools", map[string]string{poolKey: "a", "metallb.io/address-pool": "b"}, "", "  ", false,
+			`metallb.io/address-pool asks for "b", and has no effect: heraldvip.io/pool, which comes first, asks for "a"`},
+		{"sharing keys", map[string]string{sharingKeyKey: "a", "lbipam.cilium.io/sharing-key": "b"}, "", "  ", false,
+			`lbipam.cilium.io/sharing-key asks for "b", and has no effect`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			o := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, LoadBalancerIP: tt.spec}}
+			o.Annotations = tt.annotations
+			s := readService(o)
+			if d := cmp.Diff(tt.want, vip.JoinAddrs(s.Addresses, ",")+" "+s.Source+" "+s.Allocated); d != "" || s.Superseded != tt.superseded {
+				t.Errorf("superseded %v, -want +got:\n%s", s.Superseded, d)
+			}
+			told := strings.Join(s.Invalid, " ")
+			if tt.invalid == "" && told != "" || !strings.Contains(told, tt.invalid) {
+				t.Errorf("told %q, want %q", told, tt.invalid)
+			}
+		})
+	}
+}
+
+// A lease is written beside the status, and what is written is what is read. When it is gone the address stays as the one to ask for.
+func TestStatusWithDHCPLease(t *testing.T) {
+	statusBubble(t, func(t *testing.T, d *statusTest) {
+		d.edit(serviceKey(0), func(s *corev1.Service) {
+			s.Spec.Type, s.Spec.LoadBalancerIP = corev1.ServiceTypeLoadBalancer, "0.0.0.0"
+			s.Annotations = map[string]string{requestedKey: "10.0.0.99", "example.com/theirs": "stays"}
+		})
+		advance(time.Second)
+		want := statusOf(0)
+		want.DHCPLeases = []vip.DHCPLease{{Addr: want.Ingress[0].Addr, Bits: 24, MAC: "02:00:00:00:00:01", Server: "10.0.0.1",
+			Expires: time.Now().Add(time.Hour).UTC().Truncate(time.Second)}, {Addr: netip.MustParseAddr("fd00::5"), Bits: 128,
+			MAC: "02:00:00:00:00:01"}}
+		d.plan(want)
+		advance(time.Minute)
+		if d.writes(serviceKey(0)) != 1 || d.written() != 1 {
+			t.Fatalf("%d writes, %d hold", d.writes(serviceKey(0)), d.written())
+		}
+		if got := d.at(serviceKey(0)).Annotations[requestedKey]; got != "10.0.0.0,fd00::5" {
+			t.Errorf("requestedIP %q", got)
+		}
+		same(t, "", want.DHCPLeases, readService(d.at(serviceKey(0))).DHCP.Leases)
+		want.DHCPLeases[0].Expires = want.DHCPLeases[0].Expires.Add(time.Hour)
+		d.plan(want)
+		advance(time.Minute)
+		if d.writes(serviceKey(0)) != 2 {
+			t.Errorf("%d writes after a renewal", d.writes(serviceKey(0)))
+		}
+		d.edit(serviceKey(0), func(s *corev1.Service) { s.Annotations[dhcpLeaseKey] = "spoilt" })
+		advance(time.Minute)
+		same(t, "", want.DHCPLeases, readService(d.at(serviceKey(0))).DHCP.Leases)
+		d.plan(vip.Status{Service: serviceKey(0)})
+		advance(time.Minute)
+		got := d.at(serviceKey(0))
+		if diff := cmp.Diff(map[string]string{requestedKey: "10.0.0.0,fd00::5", "example.com/theirs": "stays"},
+			got.Annotations); diff != "" || len(got.Status.LoadBalancer.Ingress) > 0 {
+			t.Errorf("status %v, annotations %s", got.Status, diff)
+		}
+	})
+}
+
+// What a Service says about egress is read with its limits; what can't be read leaves the Service without egress, and its user is told.
+func TestEgressAnnotations(t *testing.T) {
+	networks := func(text string) (all []netip.Prefix) {
+		for _, x := range strings.Fields(text) {
+			all = append(all, netip.MustParsePrefix(x))
+		}
+		return all
+	}
+	tests := []struct {
+		name        string
+		annotations map[string]string
+		want        *vip.EgressRule
+		invalid     string
+	}{
+		{"not asked for", map[string]string{egressAllowedNetworksKey: "10.0.0.0/8"}, nil, ""},
+		{"false", map[string]string{egressKey: "false", egressAllowedNetworksKey: "x"}, nil, ""},
+		{"all", map[string]string{egressKey: "true"}, &vip.EgressRule{Selector: "app=web"}, ""},
+		{"limits", map[string]string{egressKey: "true", egressAllowedNetworksKey: "192.168.0.7/16, fd00::/8,10.0.0.1",
+			egressDeniedNetworksKey: "192.168.1.0/24", egressDestinationPortsKey: "80,udp:53, SCTP:9", egressSourcePortsKey: "tcp:3000"},
+			&vip.EgressRule{Selector: "app=web",
+				EgressLimits: vip.EgressLimits{AllowedNetworks: networks("192.168.0.0/16 fd00::/8 10.0.0.1/32"),
+					DeniedNetworks:   networks("192.168.1.0/24"),
+					DestinationPorts: []vip.Port{{Protocol: "TCP", Port: 80}, {Protocol: "UDP", Port: 53}, {Protocol: "SCTP", Port: 9}},
+					SourcePorts:      []vip.Port{{Protocol: "TCP", Port: 3000}}}}, ""},
+		{"a network that is none", map[string]string{egressKey: "true", egressAllowedNetworksKey: "10.0.0.0/8,10.0.0.0/33"}, nil,
+			`kube-vip.io/egress-allowed-networks is "10.0.0.0/8,10.0.0.0/33": "10.0.0.0/33" is no network; write networks separated by commas, such as 192.168.0.0/16,fd00::/8. Until then what the Service's pods send keeps its source.`},
+		{"too many networks", map[string]string{egressKey: "true", egressDeniedNetworksKey: strings.Repeat("10.0.0.0/8,",
+			64) + "10.0.0.0/8"}, nil, "more than 64 networks"},
+		{"a port that is none", map[string]string{egressKey: "true", egressDestinationPortsKey: "tcp:0"}, nil,
+			`"tcp:0" is no port; write ports separated by commas, such as tcp:443,udp:53. Until then`},
+		{"a protocol that is none", map[string]string{egressKey: "true", egressDestinationPortsKey: "icmp:8"}, nil, `"icmp:8" is no port`},
+		{"too many ports", map[string]string{egressKey: "true", egressSourcePortsKey: strings.Repeat("80,", 64) + "80"}, nil,
+			"more than 64 ports"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var s vip.Service
+			readAnnotations(&s, tt.annotations, map[string]string{"app": "web"}, "")
+			same(t, "", tt.want, s.Egress)
+			if got := strings.Join(s.Invalid, "\n"); tt.invalid == "" && got != "" || !strings.Contains(got, tt.invalid) {
+				t.Errorf("invalid: %q, want %q", got, tt.invalid)
+			}
+		})
+	}
+}
+
+// TestEgressSelectorIsBounded: a selector of a megabyte, which each node would keep and send with each list of pods, is refused.
+func TestEgressSelectorIsBounded(t *testing.T) {
+	o := tenantService(egressKey+"=true\n"+addressesKey+"=10.0.0.1", "", []byte{79}, 0)
+	o.Spec.Selector = make(map[string]string)
+	for i := range 10000 {
+		o.Spec.Selector[fmt.Sprintf("label-%d", i)] = strings.Repeat("x", 60)
+	}
+	s := readService(o)
+	if s.Egress != nil || len(s.Invalid) != 1 || !strings.Contains(s.Invalid[0], "spec.selector has 10000 labels") {
+		t.Errorf("egress %.200v, %q", s.Egress, s.Invalid)
+	}
+}
+
+// FuzzEgress: whatever the annotations and the selector say, what is kept is bounded, and sound: nftables takes it as it is.
+func FuzzEgress(f *testing.F) {
+	f.Add("192.168.0.0/16,fd00::/8", "10.0.0.1", "tcp:443,udp:53", "80", "app", "web")
+	f.Add("0.0.0.0/0,::/0", "::ffff:10.0.0.0/104,fe80::1%eth0", "0,65536", ":,sctp:1", "", strings.Repeat("x", 5000))
+	f.Add(strings.Repeat("10.0.0.0/8,", 65)+"10.0.0.0/8", "", strings.Repeat("1,", 70), " TCP : 1 ", "a/b", "\x00")
+	f.Fuzz(func(t *testing.T, allowed, denied, destination, source, label, value string) {
+		o := tenantService(egressKey+"=true", "", nil, 0)
+		maps.Copy(o.Annotations, map[string]string{egressAllowedNetworksKey: allowed, egressDeniedNetworksKey: denied,
+			egressDestinationPortsKey: destination, egressSourcePortsKey: source})
+		o.Spec.Selector = map[string]string{label: value}
+		s := readService(o)
+		if s.Egress == nil {
+			if len(s.Invalid) == 0 {
+				t.Error("no egress, and nothing is said")
+			}
+			return
+		}
+		for _, list := range [][]netip.Prefix{s.Egress.AllowedNetworks, s.Egress.DeniedNetworks} {
+			for _, n := range list {
+				if !n.IsValid() || n != n.Masked() || n.Addr().Zone() != "" || n.Addr().Is4In6() || len(list) > maxEgressLimits {
+					t.Errorf("networks %v", list)
+				}
+			}
+		}
+		for _, list := range [][]vip.Port{s.Egress.DestinationPorts, s.Egress.SourcePorts} {
+			for _, p := range list {
+				if p.Port == 0 || !slices.Contains([]string{"TCP", "UDP", "SCTP"}, p.Protocol) || len(list) > maxEgressLimits {
+					t.Errorf("ports %v", list)
+				}
+			}
+		}
+		if len(s.Egress.Selector) > maxSelector {
+			t.Errorf("a selector of %d bytes", len(s.Egress.Selector))
+		}
+	})
+}
+
+func TestForwardAnnotations(t *testing.T) {
+	one := []vip.Port{{Protocol: "TCP", Port: 53}, {Protocol: "UDP", Port: 53}}
+	two := []vip.Port{{Protocol: "TCP", Port: 80}, {Protocol: "TCP", Port: 443}}
+	hour := func(change ...func(*vip.Forward)) *vip.Forward {
+		f := &vip.Forward{Lease: time.Hour}
+		for _, c := range change {
+			c(f)
+		}
+		return f
+	}
+	to := func(ports map[uint16]uint16) func(*vip.Forward) { return func(f *vip.Forward) { f.External = ports } }
+	tests := []struct {
+		on, lease, external string
+		ports               []vip.Port
+		want                *vip.Forward
+		wrong               string // part of the sentence
+	}{
+		{"", "5m", "any", one, nil, ""},
+		{"false", "5m", "rubbish", one, nil, ""},
+		{"yes", "", "", one, nil, "neither true nor false"},
+		{"true", "", "", one, hour(), ""},
+		{"TRUE", " 5m ", "", one, hour(func(f *vip.Forward) { f.Lease = 5 * time.Minute }), ""},
+		{"true", "0", "", one, hour(func(f *vip.Forward) { f.Lease = 0 }), ""},
+		{"true", "7200", "", one, hour(func(f *vip.Forward) { f.Lease = 2 * time.Hour }), ""},
+		{"true", "1s", "", one, hour(), "30s to 168h0m0s"},
+		{"true", "-1h", "", one, hour(), "The default, 1h0m0s, is used"},
+		{"true", "99999999999999999999h", "", one, hour(), "upnp-lease-duration"},
+		{"true", "", "any", one, nil, "external-port"},
+		{"true", "", "5353", one, hour(to(map[uint16]uint16{53: 5353})), ""},
+		{"true", "", "5353", two, nil, "80=8080"},
+		{"true", "", "80=8080, 443 = 8443", two, hour(to(map[uint16]uint16{80: 8080, 443: 8443})), ""},
+		{"true", "", "80=8080", two, hour(to(map[uint16]uint16{80: 8080})), ""},
+		{"true", "", "80=8080,80=8081", two, nil, "No gateway is asked"},
+		{"true", "", "22=8080", two, nil, "No gateway is asked"},
+		{"true", "", "80=0", two, nil, "No gateway is asked"},
+		{"true", "", "80=65536", two, nil, "No gateway is asked"},
+		{"true", "", "5353,5354", one, nil, "No gateway is asked"},
+		{"true", "", "\x7f;$(reboot)", one, nil, "No gateway is asked"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.on+" "+tt.lease+" "+tt.external, func(t *testing.T) {
+			s := vip.Service{Ports: tt.ports}
+			readAnnotations(&s, map[string]string{upnpKey: tt.on, upnpLeaseKey: tt.lease, externalPortKey: tt.external}, nil, "")
+			same(t, "", tt.want, s.Forward)
+			got := strings.Join(s.Invalid, " ")
+			if tt.wrong == "" && got != "" || !strings.Contains(got, tt.wrong) {
+				t.Errorf("got %q, want %q", got, tt.wrong)
+			}
+		})
+	}
+}
+
+// TestGatewayAddressIsNoVIP: what a gateway has on its far side is no address to announce.
+func TestGatewayAddressIsNoVIP(t *testing.T) {
+	v, x := vip.Ingress{Addr: addrs("10.0.0.50")[0], IPMode: vip.ModeVIP}, vip.Ingress{Addr: addrs("11.22.33.1")[0], IPMode: vip.ModeProxy}
+	alone := v
+	alone.IPMode = vip.ModeProxy
+	for _, ingress := range [][]vip.Ingress{{v, x}, {alone}} {
+		r := &cachedService{}
+		r.Ingress = ingress
+		annotationReader{&r.Service, nil}.readAddresses("")
+		same(t, fmt.Sprint(ingress), addrs("10.0.0.50"), r.Addresses)
+	}
+}
+
+// TestStatusWithoutModes: an API server that drops ipMode is sent VIPs only.
+func TestStatusWithoutModes(t *testing.T) {
+	key := vip.Key{Namespace: "default", Name: "web"}
+	r := &cachedService{}
+	s := newStatuses(Options{}, func(vip.Key) *cachedService { return r }, newMetrics())
+	v, x := vip.Ingress{Addr: addrs("10.0.0.50")[0], IPMode: vip.ModeVIP},
+		vip.Ingress{Addr: addrs("11.22.33.1")[0], IPMode: vip.ModeProxy}
+	for _, tt := range []struct {
+		dropsIPMode   bool
+		want, pending []vip.Ingress
+	}{
+		{false, []vip.Ingress{v, x}, []vip.Ingress{v, x}},
+		{true, []vip.Ingress{v, x}, []vip.Ingress{v}},
+		{true, []vip.Ingress{x}, []vip.Ingress{x}}, // its VIP has that mode
+	} {
+		s.dropsIPMode.Store(tt.dropsIPMode)
+		want := []vip.Status{{Service: key, VIPHost: "n1", Ingress: tt.want}}
+		s.Put(want)
+		if d := cmp.Diff(tt.pending, s.states[key].errands[ofStatus].want.status.Ingress, compareNets); d != "" {
+			t.Errorf("%v of %v: -want +got:\n%s", tt.dropsIPMode, tt.want, d)
+		}
 	}
 }

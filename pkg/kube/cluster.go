@@ -89,7 +89,11 @@ type Cluster struct {
 func New(cfg *rest.Config, o Options) (*Cluster, error) {
 	m := newMetrics()
 	o.relists = &atomic.Int64{}
-	watching, connections := rest.CopyConfig(cfg), connrotation.NewDialer(cfg.Dial)
+	watching := rest.CopyConfig(cfg)
+	if watching.Dial == nil {
+		watching.Dial = dial
+	}
+	connections := connrotation.NewDialer(watching.Dial)
 	watching.Dial = connections.DialContext
 	main, err := newClients(watching, m, o.Log)
 	if err != nil {

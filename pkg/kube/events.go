@@ -1,14 +1,22 @@
 package kube
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -141,3 +149,204 @@ func (s *eventState) begin(now time.Time) bool {
 
 // String names the task.
 func (e *Events) String() string { return "kube: events" }
+
+type eventResult int
+
+const (
+	eventTaken       eventResult = iota // the API server has it, or never will
+	eventRefused                        // by its namespace: admission there, or a right that is missing
+	eventUnavailable                    // the API server is not in reach, or has too much to do
+)
+
+// warnEvery is how often refused Events are logged at most.
+const warnEvery = 10 * time.Minute
+
+// refusedEvents is how long a namespace that refuses Events is left alone.
+type refusedEvents struct {
+	until time.Time
+	pause time.Duration
+}
+
+// Run writes Events until ctx ends. What waits then is lost.
+func (e *Events) Run(ctx context.Context) error {
+	q := workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[vip.Event]{Queue: e.queue})
+	defer context.AfterFunc(ctx, q.ShutDown)()
+	limit := rate.NewLimiter(eventRate, eventRate)
+	for {
+		w, ended := q.Get()
+		if ended {
+			return nil
+		}
+		if again := e.look(ctx, limit, w); again > 0 {
+			q.AddAfter(w, again)
+		}
+		e.turns.done(w, nothingSent)
+		q.Done(w)
+	}
+}
+
+// look writes a due Event, and returns when to look again, or 0.
+func (e *Events) look(ctx context.Context, limit *rate.Limiter, w vip.Event) time.Duration {
+	now, namespace := time.Now(), w.Service.Namespace
+	e.sweep(now)
+	budget := e.budgets[w.Service]
+	if budget == nil {
+		budget = rate.NewLimiter(rate.Every(eventInterval), serviceBurst)
+		e.budgets[w.Service] = budget
+	}
+	tooMany := budget.TokensAt(now) < 1
+	s, wanted := e.stateOf(w, tooMany)
+	switch wait := e.refused[namespace].until.Sub(now); {
+	case !wanted || ctx.Err() != nil:
+		return 0
+	case tooMany:
+		return eventInterval
+	case wait > 0:
+		return wait
+	}
+	if limit.Wait(ctx) != nil {
+		return 0
+	}
+	result, err := e.tryCreate(ctx, e.newEvent(w, s))
+	switch {
+	case result == eventTaken:
+		e.pause = 0
+		delete(e.refused, namespace)
+		budget.AllowN(now, 1)
+		e.setDone(w, s.occurrences)
+		return 0
+	case result == eventUnavailable:
+		e.pause = max(unavailableMin, min(2*e.pause, unavailableMax))
+		sleep(ctx, e.pause)
+		return time.Nanosecond
+	}
+	return e.refuse(namespace, err)
+}
+
+// refuse pauses a namespace that refuses Events, twice as long each time.
+func (e *Events) refuse(namespace string, err error) time.Duration {
+	now, x := time.Now(), refusedEvents{}
+	if x.pause = max(unavailableMin, min(2*e.refused[namespace].pause, unavailableMax)); apierrors.IsForbidden(err) {
+		x.pause = refusedMax
+		if now.Sub(e.warned) > warnEvery {
+			e.warned = now
+			e.log.Warn("can't create Events in a namespace: admission there refuses them, or a right is missing (herald "+
+				"manifest rbac prints what is needed)",
+				"namespace", namespace, "err", err)
+		}
+	}
+	x.until = now.Add(x.pause)
+	e.refused[namespace] = x
+	return x.pause
+}
+
+func (e *Events) stateOf(w vip.Event, tooMany bool) (eventState, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.states[w]
+	if s == nil || s.done {
+		return eventState{}, false
+	}
+	if tooMany && s.put != e.puts {
+		e.drop(w, s)
+		return eventState{}, false
+	}
+	return *s, true
+}
+
+// setDone says that an Event is written for so many occurrences.
+func (e *Events) setDone(w vip.Event, occurrences int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s := e.states[w]; s != nil && s.occurrences == occurrences {
+		s.done = true
+	}
+}
+
+// sweep forgets needless Services and namespaces, once a minute.
+func (e *Events) sweep(now time.Time) {
+	if now.Sub(e.swept) < time.Minute {
+		return
+	}
+	e.swept = now
+	maps.DeleteFunc(e.budgets, func(_ vip.Key, b *rate.Limiter) bool { return b.TokensAt(now) >= serviceBurst })
+	maps.DeleteFunc(e.refused, func(_ string, x refusedEvents) bool { return now.Sub(x.until) > time.Minute })
+}
+
+func (e *Events) tryCreate(ctx context.Context, o *corev1.Event) (result eventResult, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	err = e.create(ctx, o)
+	label := "dropped"
+	switch {
+	case err == nil:
+		label = "created"
+		if o.Type == corev1.EventTypeWarning {
+			e.log.Info("a Warning is written as an Event", "service", o.InvolvedObject.Namespace+"/"+o.InvolvedObject.Name,
+				"reason", o.Reason, "message", o.Message)
+		}
+	case apierrors.IsAlreadyExists(err):
+		label = "already_exists"
+	case apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		// the namespace is being deleted, and the Service with it
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
+		e.log.Warn("the API server does not accept an Event", "service", o.InvolvedObject.Namespace+"/"+o.InvolvedObject.Name,
+			"reason", o.Reason, "message", o.Message, "err", err)
+	default:
+		label, result = "error", eventUnavailable
+		if ofNamespace(err) {
+			result = eventRefused
+		}
+		e.log.Debug("creating an Event failed; trying again", "err", err)
+	}
+	e.metrics.events.WithLabelValues(label).Inc()
+	if result == eventTaken {
+		err = nil
+	}
+	return result, err
+}
+
+// ofNamespace reports whether another namespace's Event may fare better.
+func ofNamespace(err error) bool {
+	// 429 may be one namespace's limit (EventRateLimit), 500 a webhook's
+	return apierrors.ReasonForError(err) != metav1.StatusReasonUnknown &&
+		!apierrors.IsServiceUnavailable(err) && !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err) &&
+		!apierrors.IsUnauthorized(err)
+}
+
+// newEvent returns w as an object, named by Service and content.
+func (e *Events) newEvent(w vip.Event, s eventState) *corev1.Event {
+	kind := corev1.EventTypeNormal
+	if w.Warning {
+		kind = corev1.EventTypeWarning
+	}
+	content, _ := json.Marshal([]any{w.UID, w.Reason, w.Message, w.Occurrence, s.occurrences}) // can't fail
+	hash := sha256.Sum256(content)
+	return &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: w.Service.Namespace, Name: w.Service.Name + "." + hex.EncodeToString(hash[:8])},
+		InvolvedObject: corev1.ObjectReference{
+			APIVersion: "v1", Kind: cmp.Or(w.Kind, "Service"),
+			Namespace: w.Service.Namespace, Name: w.Service.Name, UID: types.UID(w.UID),
+		},
+		Type: kind, Reason: string(w.Reason), Message: w.Message,
+		FirstTimestamp: metav1.NewTime(s.began), LastTimestamp: metav1.NewTime(s.began), Count: 1,
+		Source:              corev1.EventSource{Component: component, Host: e.node},
+		ReportingController: component,
+		ReportingInstance:   e.node,
+	}
+}
+
+// WriteNodeEvent tries for 5 s to write a Warning on this node's Node; a failure is logged.
+func (c *Cluster) WriteNodeEvent(ctx context.Context, reason vip.Reason, message string) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	o := c.Events.newEvent(vip.Event{
+		Service: vip.Key{Namespace: metav1.NamespaceDefault, Name: c.o.Node}, Warning: true, Reason: reason, Message: message,
+	}, eventState{occurrences: 1, began: time.Now()})
+	// Like kubelet's, for kubectl describe: the name in place of the UID.
+	o.InvolvedObject = corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: c.o.Node, UID: types.UID(c.o.Node)}
+	if _, err := c.Events.tryCreate(ctx, o); err != nil {
+		c.o.Log.Info("an Event on the Node could not be written", "err", err)
+	}
+}

@@ -134,7 +134,7 @@ func TestWatchAgain(t *testing.T) {
 		leases: []coordinationv1.Lease{*renewed("kube-system", "herald-node-n1", 1000), *renewed("default", "kubevip-web", 900)},
 	}
 	s, open := countingServer(t, b)
-	c, err := New(&rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1, Dial: dial}, Options{
+	c, err := New(&rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1}, Options{
 		NodeLeaseNamespace: "kube-system", NodeLeasePrefix: "herald-node-",
 		Leases: []vip.Key{{Namespace: "default", Name: "kubevip-web"}},
 		Node:   "n1", Log: slog.New(slog.DiscardHandler), Poke: func() {}, PokeLeases: func() {},

@@ -1,13 +1,20 @@
 package l2
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"net"
+	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
 
@@ -128,4 +135,121 @@ func TestFullRateAfterAChange(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A link that transmits nothing, or so slowly that its queue stays full, makes what is sent on other links wait for a moment, in each second
+// at most: no pass, no probe and no announcement there waits for each of its VIPs.
+func TestStuckLink(t *testing.T) {
+	for name, slow := range map[string]time.Duration{"it transmits nothing": time.Hour, "it transmits a frame in 150 ms": 150 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newFixture(t, newLAN("eth0", "eth1"))
+			r.lan.slow["eth1"] = slow
+			var want []vip.Announcement
+			for i := range 100 {
+				want = append(want, announce("eth1", fmt.Sprintf("10.0.1.%d", i)))
+			}
+			want = append(want, announce("eth0", "10.0.0.9"))
+			blocked := time.Duration(0) // the mutex, for ten seconds
+			took := func(what string, call func()) {
+				t.Helper()
+				began := time.Now()
+				call()
+				if d := time.Since(began); d > 500*time.Millisecond {
+					t.Errorf("%s: %s took %v", name, what, d)
+				} else {
+					blocked += d
+				}
+			}
+			took("Set", func() {
+				have, err := r.Set(t.Context(), want)
+				if !strings.Contains(r.lan.takeFrames(), "eth0 arp request 10.0.0.9") || len(have) == 0 || err == nil {
+					t.Errorf("%s: announced %v, err %v", name, have, err)
+				}
+			})
+			wait := time.Duration(0)
+			for began := time.Now(); time.Since(began) < 10*time.Second; time.Sleep(wait) {
+				took("sendDue", func() { wait = r.sendDue(time.Now()) })
+			}
+			if blocked > 4*time.Second || slow == time.Hour && blocked > 500*time.Millisecond {
+				t.Errorf("%s: what is sent on other links waited for %v of ten seconds", name, blocked)
+			}
+			delete(r.lan.slow, "eth1")
+			time.Sleep(repeatGap)
+			r.sendDue(time.Now())
+			if have, err := r.Set(t.Context(), want); len(have) != len(want) || err != nil {
+				t.Errorf("%s: it transmits again: announced %d, err %v", name, len(have), err)
+			}
+		})
+	}
+}
+
+// A junkNetwork is one on which a host sends, a million times a second, what is no message.
+type junkNetwork struct {
+	network
+	read  int
+	once  sync.Once
+	ended chan struct{}
+}
+
+func (n *junkNetwork) openReceiver(vip.Link, vip.Family) (messageReceiver, error) { return n, nil }
+func (n *junkNetwork) Close() error                                               { n.once.Do(func() { close(n.ended) }); return nil }
+
+func (n *junkNetwork) receive() (m neighborMessage, ok bool, err error) {
+	select {
+	case <-n.ended:
+		return m, false, net.ErrClosed
+	case <-time.After(time.Microsecond):
+		n.read++
+		return m, false, nil
+	}
+}
+
+// TestFloodOfJunk: what can't be read counts for what is read in a second.
+func TestFloodOfJunk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &junkNetwork{ended: make(chan struct{})}
+		a := newAnnouncer(Options{Log: slog.New(slog.DiscardHandler), Poke: func() {}, PokeNow: func() {}}, n)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- a.receive(ctx, &receiver{}, vip.Link{Name: "eth0"}, vip.IPv4) }()
+		began := time.Now()
+		time.Sleep(10 * time.Second)
+		stop()
+		<-done
+		if n.read < 9*readsPerSecond || n.read > 11*readsPerSecond || !a.heard.floodedSince("eth0", began) {
+			t.Errorf("%d were read in ten seconds", n.read)
+		}
+	})
+}
+
+// manyAnnouncements is n announcements, IPv4 and IPv6 by turns.
+func manyAnnouncements(n int, link string) []vip.Announcement {
+	list := make([]vip.Announcement, n)
+	for i := range list {
+		list[i] = announce(link, fmt.Sprintf("10.1.%d.%d", i>>8, i&255))
+		if i%2 == 1 {
+			list[i].Addr = netip.MustParseAddr(fmt.Sprintf("2001:db8::1:%x", i))
+		}
+	}
+	return list
+}
+
+// BenchmarkSecond is the processor time that announcing 333 VIPs costs in a second, once they are known, on a real link.
+func BenchmarkSecond(b *testing.B) {
+	connectNeighbour(b)
+	a, _, _ := newKernelAnnouncer(b)
+	if _, err := a.Set(b.Context(), manyAnnouncements(333, "eth0")); err != nil {
+		b.Fatal(err)
+	}
+	time.Sleep(4 * time.Second)
+	used := func() int64 {
+		var u unix.Rusage
+		check.OK(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
+		return u.Utime.Nano() + u.Stime.Nano()
+	}
+	before := used()
+	for b.Loop() {
+		time.Sleep(time.Second)
+	}
+	b.ReportMetric(float64(used()-before)/1e6/float64(b.N), "cpu-ms/s")
 }

@@ -2,13 +2,19 @@ package netif
 
 import (
 	"fmt"
+	"net"
+	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
-	"github.com/vishvananda/netlink"
 )
 
 // TestRenewalsDoNotWaitForManyNewAddresses: 5000 addresses are bound beside six, and removed, and none of the six comes near its end.
@@ -72,4 +78,110 @@ func leastLifetime(t *testing.T, l netlink.Link, list []vip.Address) int {
 		least = min(least, left[a.Addr.String()])
 	}
 	return least
+}
+
+// TestKernelSurvivesFlood: of an address with LocalDelivery conntrack knows 20,000 connections that nobody has answered, as a host makes them that sends first
+// packets to it by way of this node. When the address comes, the one that is there already is renewed as ever, and half of these connections are forgotten.
+func TestKernelSurvivesFlood(t *testing.T) {
+	const flood = 20000
+	l := newVeth(t, "eth0", "10.0.0.1/24")
+	r, stop := kernelRig(t)
+	defer stop()
+	held, of := addr("10.0.0.60/32", "eth0"), addr("10.0.0.50/32", "eth0")
+	of.LocalDelivery = true
+	h := check.Value(netlink.NewHandle(unix.NETLINK_NETFILTER))(t)
+	defer h.Close()
+	client, to := net.IPv4(10, 0, 0, 9), net.IP(of.Addr.AsSlice())
+	for port := uint16(1024); port < 1024+flood; port++ {
+		check.OK(t, h.ConntrackCreate(netlink.ConntrackTable, unix.AF_INET, &netlink.ConntrackFlow{
+			FamilyType: unix.AF_INET, TimeOut: 600, ProtoInfo: &netlink.ProtoInfoTCP{State: nl.TCP_CONNTRACK_SYN_SENT},
+			Forward: netlink.IPTuple{SrcIP: client, DstIP: to, SrcPort: port, DstPort: 6443, Protocol: unix.IPPROTO_TCP},
+			Reverse: netlink.IPTuple{SrcIP: to, DstIP: client, SrcPort: 6443, DstPort: port, Protocol: unix.IPPROTO_TCP},
+		}))
+	}
+	t.Cleanup(func() { check.OK(t, netlink.ConntrackTableFlush(netlink.ConntrackTable)) })
+	check.Value(r.Set(t.Context(), []vip.Address{held}))(t)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		began := time.Now()
+		if _, err := r.Set(t.Context(), []vip.Address{held, of}); err != nil {
+			t.Errorf("Set: %v", err)
+		}
+		t.Logf("Set took %v", time.Since(began).Round(time.Millisecond))
+	}()
+	least := lifetime
+	check.True(t, time.Minute, "a warning that not all connections are forgotten", func() bool {
+		least = min(least, leastLifetime(t, l, []vip.Address{held}))
+		return strings.Contains(r.log.String(), "may not be served")
+	})
+	<-done
+	if t.Logf("the least lifetime was %d s", least); least < lifetime-2 {
+		t.Errorf("an address had %d s to live", least)
+	}
+	left := len(check.Value(netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET))(t))
+	if least, most := max(0, flood-len(forgetTimes)*maxForgotten), flood-maxForgotten+100; left < least || left > most { // a dump may have one twice
+		t.Errorf("conntrack still has %d connections, want %d to %d", left, least, most)
+	}
+}
+
+// BenchmarkRenewal is one renewal of 333 addresses of both families, which a node that carries so many does twice a second.
+func BenchmarkRenewal(b *testing.B) {
+	newVeth(b, "eth0", "10.0.0.5/24")
+	logger, _ := log()
+	n, err := New(Options{Log: logger, Poke: func() {}, Tenure: always, Interface: "eth0"})
+	check.OK(b, err)
+	_, err = n.Set(b.Context(), many(333, "eth0"))
+	check.OK(b, err)
+	for b.Loop() {
+		n.renew()
+	}
+	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/333, "µs/address")
+}
+
+// many is n addresses, IPv4 and IPv6 by turns.
+func many(n int, link string) []vip.Address {
+	list := make([]vip.Address, n)
+	for i := range list {
+		list[i] = addr(fmt.Sprintf("10.1.%d.%d/32", i>>8, i&255), link)
+		if i%2 == 1 {
+			list[i] = addr(netip.MustParsePrefix(fmt.Sprintf("2001:db8::1:%x/128", i)).String(), link)
+		}
+	}
+	return list
+}
+
+// BenchmarkTakeOver binds 333 addresses at once, and removes them.
+func BenchmarkTakeOver(b *testing.B) {
+	newVeth(b, "eth0", "10.0.0.5/24")
+	r, stop := kernelRig(b)
+	defer stop()
+	want := many(333, "eth0")
+	for b.Loop() {
+		_, err := r.Set(b.Context(), want)
+		check.OK(b, err)
+		_, err = r.Set(b.Context(), nil)
+		check.OK(b, err)
+	}
+}
+
+// BenchmarkSecondOfRenewals is the processor time that 333 addresses cost in a second, of
+// this process, which also receives its own renewals.
+func BenchmarkSecondOfRenewals(b *testing.B) {
+	newVeth(b, "eth0", "10.0.0.5/24")
+	r, stop := kernelRig(b)
+	defer stop()
+	_, err := r.Set(b.Context(), many(333, "eth0"))
+	check.OK(b, err)
+	time.Sleep(time.Second)
+	used := func() int64 {
+		var u unix.Rusage
+		check.OK(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
+		return u.Utime.Nano() + u.Stime.Nano()
+	}
+	before := used()
+	for b.Loop() {
+		time.Sleep(time.Second)
+	}
+	b.ReportMetric(float64(used()-before)/1e6/float64(b.N), "cpu-ms/s")
 }
