@@ -135,9 +135,6 @@ func (x *explainer) service(k vip.Key) (e serviceExplanation, err error) {
 		}
 	}
 	e.Events = e.Events[max(0, len(e.Events)-maxEvents):]
-	if e.Problem == "" && e.Owner != "" && e.Reason == vip.VIPElsewhere {
-		e.Advice = ""
-	}
 	return e, nil
 }
 
@@ -180,7 +177,7 @@ func (x *explainer) writeNode(w io.Writer, node, format string) error {
 		rows = append(rows, row(name, joinAddresses(s.Addresses), dash(s.Owner), able, why))
 	}
 	fmt.Fprintln(w, row("Node "+n.Name+": "+state))
-	if e.Why != "" && !strings.Contains(state, e.Why) {
+	if !strings.Contains(state, e.Why) {
 		fmt.Fprintln(w, row("VIPs of Services: "+e.Why))
 	}
 	fmt.Fprintf(w, "Services: it carries %d, and could carry %d more.\n\n", owned, could)

@@ -288,6 +288,7 @@ func TestServiceArgument(t *testing.T) {
 		{accessFlags{}, "", "/"}, {accessFlags{namespace: "shop"}, "", "shop/"}, {accessFlags{}, "web", "default/web"},
 		{accessFlags{}, "shop/web", "shop/web"}, {accessFlags{namespace: "shop"}, "web", "shop/web"}, {accessFlags{}, "svc/web", "default/web"},
 		{accessFlags{namespace: "shop"}, "other/web", "error"}, {accessFlags{}, "shop/", "error"}, {accessFlags{namespace: "a", all: true}, "", "error"},
+		{accessFlags{}, "/web", "error"}, {accessFlags{namespace: "shop"}, "shop/web", "shop/web"}, {accessFlags{all: true}, "", "/"}, {accessFlags{format: "x", formats: []string{"json"}}, "", "error"},
 	} {
 		var args []string
 		if tt.arg != "" {

@@ -55,7 +55,7 @@ func root() *cobra.Command {
 	c.AddCommand(managerCommand(), manifestCommand(), preflightCommand(), statusCommand(), explainCommand(),
 		historyCommand(), poolsCommand(), drainCommand(), undrainCommand(), importCommand(), uninstallCommand(),
 		versionCommand())
-	if len(os.Args) > 0 && filepath.Base(os.Args[0]) == "kubectl-herald" { // a plugin of kubectl
+	if filepath.Base(os.Args[0]) == "kubectl-herald" { // a plugin of kubectl
 		c.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl herald"}
 	}
 	c.Version = currentVersion()

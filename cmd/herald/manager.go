@@ -308,13 +308,18 @@ func planRules(cfg config.Config) plan.Rules {
 		Bits4:        cfg.Link.Bits4, Bits6: cfg.Link.Bits6,
 		IPMode: vip.IPMode(cfg.Services.IPMode), Announcer: cfg.Node.Namespace,
 		Rebalance: cfg.Services.Rebalance, KeepConnections: cfg.Services.KeepConnections,
-		Forwarding: forwardingRules(cfg.UPnP),
 		NoStatus:   cfg.Services.ReadOnly,
 		LimitPorts: cfg.Services.LimitPorts,
 		Reserved:   cfg.Services.Reserved,
 		ProbeNew:   !cfg.ARP.SkipDAD,
 		DHCPMode:   cfg.DHCP.Mode, MacvlanPrefixes: cfg.DHCP.MacvlanPrefixes,
-		BGP: bgpRules(cfg.BGP), RoutingTable: cfg.RoutingTable.ID,
+		RoutingTable: cfg.RoutingTable.ID,
+	}
+	if b := cfg.BGP; b.Enable {
+		r.BGP = &plan.BGP{Attributes: b.Attributes, Aggregates: b.Aggregates, Keep: b.RestartTime > 0}
+	}
+	if u := cfg.UPnP; u.Enable {
+		r.Forwarding = &plan.Forwarding{Namespaces: u.Namespaces, Status: u.Status, Ports: u.Ports}
 	}
 	if cfg.Egress.Enable {
 		r.Egress = &plan.Egress{Internal: slices.Concat(cfg.Egress.Pods, cfg.Egress.Services)}

@@ -18,8 +18,7 @@ func manifestCommand() *cobra.Command {
 		Short: "Print the YAML that installs Herald",
 		Long: "Print the YAML that installs Herald. The options are those of the manager, by flag, file or\n" +
 			"environment; what differs from the default goes into the environment of the container.",
-		Args:         cobra.NoArgs,
-		SilenceUsage: true,
+		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { // its output goes to kubectl: no help there
 			return config.NewError(errors.New(`name what to print: "herald manifest daemonset", "pod", "rbac" or "admission"`))
 		},
@@ -39,13 +38,12 @@ func manifestCommand() *cobra.Command {
 }
 
 func manifestOf(kind, short string, write func(manifest.Request) ([]byte, error)) *cobra.Command {
-	c := &cobra.Command{Use: kind, Short: short, Args: cobra.NoArgs, SilenceUsage: true}
+	c := &cobra.Command{Use: kind, Short: short, Args: cobra.NoArgs}
 	flags := c.Flags()
 	config.AddFlags(flags)
 	image := flags.String("image", manifest.Image(currentVersion()), "Image of the container")
 	inCluster := flags.Bool("inCluster", false, "Authenticate with the ServiceAccount. A DaemonSet always does; a "+
 		"static Pod can't")
-	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return config.FlagError(c.Flags(), err) })
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		// Neither this host's name nor this pod's namespace is the manifest's.
 		src := config.Sources{Flags: flags, Env: os.Environ(), ReadFile: os.ReadFile, Hostname: "localhost", Elsewhere: true}

@@ -39,7 +39,7 @@ func preflightCommand() *cobra.Command {
 		Long: "Check whether Herald can work on this node with the given options, which are those of the manager: the\n" +
 			"rights of the process, the link of VIPs, settings of the kernel, ports, the other nodes' ports, the\n" +
 			"API server and what it permits. It changes nothing. The exit status is 1 if something is missing.",
-		Args: cobra.NoArgs, SilenceUsage: true,
+		Args: cobra.NoArgs,
 	}
 	config.AddFlags(c.Flags())
 	wait := c.Flags().Duration("wait", 0, "Check again until nothing is missing, for so long; for an init container")

@@ -1,16 +1,22 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
+	"sync"
 
 	"github.com/heraldvip/herald/pkg/bgp"
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/health"
 	"github.com/heraldvip/herald/pkg/kube"
+	"github.com/heraldvip/herald/pkg/lease"
 	"github.com/heraldvip/herald/pkg/mailbox"
+	"github.com/heraldvip/herald/pkg/peers"
 	"github.com/heraldvip/herald/pkg/plan"
+	"github.com/heraldvip/herald/pkg/quorum"
 	"github.com/heraldvip/herald/pkg/routes"
 	"github.com/heraldvip/herald/pkg/upnp"
 	"github.com/heraldvip/herald/pkg/vip"
@@ -41,28 +47,12 @@ func (n *node) newTable() *routes.Table {
 	})
 }
 
-// bgpRules returns what the plan must know of BGP; nil without bgp_enable.
-func bgpRules(b config.BGP) *plan.BGP {
-	if !b.Enable {
-		return nil
-	}
-	return &plan.BGP{Attributes: b.Attributes, Aggregates: b.Aggregates, Keep: b.RestartTime > 0}
-}
-
 // newMapper makes what asks gateways for ports, unused without enable_upnp.
 func (n *node) newMapper() *upnp.Mapper {
 	return upnp.New(upnp.Options{
 		Log: n.log, Poke: func() { n.agent.Poke() }, Links: func() []vip.Link { return n.links.Info().Links },
 		Gateways: n.cfg.UPnP.Gateways,
 	})
-}
-
-// forwardingRules returns what the plan may want of gateways; nil without enable_upnp.
-func forwardingRules(cfg config.UPnP) *plan.Forwarding {
-	if !cfg.Enable {
-		return nil
-	}
-	return &plan.Forwarding{Namespaces: cfg.Namespaces, Status: cfg.Status, Ports: cfg.Ports}
 }
 
 // newAPIServerCheck makes the check of this node's API server, which wakes leases.
@@ -107,4 +97,125 @@ func (n *node) ownAddresses() []netip.Addr {
 	}
 	info := n.links.Info()
 	return info.OwnAddresses()
+}
+
+// wireOwnership wires what decides who may hold VIPs (docs/architecture.md): peers and gateway are observed, quorum
+// decides, leases are written. wake runs it.
+func (n *node) wireOwnership(cfg config.Config, wake mailbox.Signal, poke func()) {
+	from, read := "the Secret "+cfg.Node.Namespace+"/"+kube.PeersSecret, func(ctx context.Context) ([]byte, error) {
+		return n.cluster.PeersKeys(ctx, peers.NewKey)
+	}
+	if file := cfg.Peers.KeyFile; file != "" {
+		from, read = file, func(context.Context) ([]byte, error) { return os.ReadFile(file) }
+	}
+	n.keys = peers.NewKeys(n.log, from, read)
+	id := vip.NewProcessID()
+	n.peers = peers.New(peers.Options{
+		Process: id, Node: cfg.Node.Name, Port: cfg.Peers.Port, Log: n.log, Poke: wake.Send, Keys: n.keys.Get,
+		Address: n.heartbeatAddress, Answers: n.answers,
+		Nodes: func() map[string]netip.AddrPort {
+			all := make(map[string]netip.AddrPort)
+			for name, info := range n.leases.NodeInfos() {
+				all[name] = netip.AddrPortFrom(info.HeartbeatAddress(), cfg.Peers.Port)
+			}
+			return all
+		},
+	})
+	n.gateway = peers.NewGateway(peers.GatewayOptions{Answers: n.answers, Poke: wake.Send, Address: func() netip.Addr {
+		info := n.links.Info()
+		return n.links.Gateway(info.HeartbeatLink())
+	}})
+	n.leases = lease.New(n.cluster.Leases, lease.Options{
+		Node: cfg.Node.Name, Namespace: cfg.Node.Namespace, NodeUID: n.cluster.NodeUID,
+		Timing: quorum.Timing{LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline,
+			RetryPeriod: cfg.Lease.RetryPeriod},
+		Process: vip.ProcessInfo{ID: id.String(), Host: hostID(), Name: processName(cfg)},
+		Info:    n.info, Peers: n.peers, Gateway: n.gateway,
+		Log: n.log, Wake: wake, Poke: poke,
+	})
+}
+
+func (n *node) info() vip.NodeInfo {
+	info := n.links.Info()
+	info.ServiceAddresses = n.cfg.Services.Addresses
+	info.APIServerReady = n.apiServer != nil && n.apiServer.Ready()
+	info.BGPSessions = n.speaker.Summary()
+	info.DataPlaneFault, info.DataPlaneUnproven = n.dataPlane.Fault(), n.cfg.Services.Enable && n.dataPlane.Unproven()
+	if n.agent.Stopping() {
+		info.Excluded = "its Herald is stopping"
+	}
+	info.Unanswered = n.announcer.AddressChecks().Unanswered()
+	info.LivenessOff = n.peers.Off()
+	info.HeartbeatKeys = n.peers.KeyIDs()
+	info.Options = n.options
+	return info
+}
+
+func publishedOptions(cfg config.Config) *vip.NodeOptions {
+	o := &vip.NodeOptions{
+		Services: cfg.Services.Enable, ARP: cfg.ARP.Enable, BGP: cfg.BGP.Enable, RoutingTable: cfg.RoutingTable.ID,
+		Election:     cfg.Services.Election,
+		ClassOptions: classOptions(cfg),
+	}
+	if !cfg.Services.Election && !cfg.Services.Lease.IsZero() {
+		o.Lease = cfg.Services.Lease.String()
+	}
+	if cfg.GivesAddresses() {
+		o.Pools = cfg.Pools.String()
+	}
+	if cfg.ControlPlane.Enable {
+		o.ControlPlane, o.ControlPlaneLease = cfg.ControlPlane.Addresses, cfg.ControlPlane.Lease.String()
+	}
+	return o
+}
+
+// processName tells this process from another of the same node name, in words.
+func processName(cfg config.Config) string {
+	host, _ := os.Hostname()
+	name := "host " + host + ", node leases in namespace " + cfg.Node.Namespace
+	if pod := os.Getenv("POD_NAME"); pod != "" {
+		name += ", Pod " + pod
+	}
+	return name
+}
+
+// awaitHost takes the host's lock, or returns ctx's error. Meanwhile it serves what it can: probes want answers.
+func (n *node) awaitHost(ctx context.Context) (net.Listener, error) {
+	serving, stop := context.WithCancel(ctx)
+	served := make(chan error)
+	serve := sync.OnceFunc(func() {
+		n.waits.Store(true)
+		go func() { served <- n.server.Run(serving) }()
+	})
+	lock, err := awaitHostLock(ctx, hostSocket, n.log, func() {
+		serve()
+		go n.cluster.WriteNodeEvent(ctx, vip.NodeNameInUse, "Two processes of Herald run on one host. The one that waits "+
+			"until the other ends: "+processName(n.cfg)+". End one of them")
+	})
+	if stop(); n.waits.Swap(false) {
+		<-served // so that its ports are free
+	}
+	return lock, err
+}
+
+// awaitName blocks until no other live process has this node's name, or returns ctx's error.
+func (n *node) awaitName(ctx context.Context) error {
+	return n.leases.AwaitName(ctx, func(message string) { n.cluster.WriteNodeEvent(ctx, vip.NodeNameInUse, message) })
+}
+
+// heartbeatAddress is the source of heartbeats, link-local with its zone; or zero.
+func (n *node) heartbeatAddress() netip.Addr {
+	info := n.links.Info()
+	a := info.HeartbeatAddress()
+	if a.Is6() && a.IsLinkLocalUnicast() {
+		a = a.WithZone(info.HeartbeatLink())
+	}
+	return a
+}
+
+// answers asks the link of heartbeats whether anybody has an address.
+func (n *node) answers(ctx context.Context, a netip.Addr) bool {
+	info := n.links.Info()
+	_, ok := n.announcer.Resolve(ctx, info.HeartbeatLink(), a)
+	return ok
 }

@@ -1,9 +1,17 @@
 package bgp
 
 import (
+	"errors"
+	"fmt"
+	"log/slog"
 	"net/netip"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
@@ -115,4 +123,155 @@ func TestIdentifier(t *testing.T) {
 	if x, y := idFromName("n1"), idFromName("n2"); x == y || !x.Is4() || x.IsUnspecified() {
 		t.Errorf("made of names: %s and %s", x, y)
 	}
+}
+
+// Annotations that can't be read change nothing, and are logged once.
+func TestPeerList(t *testing.T) {
+	peer := func(a string, as uint32) vip.BGPPeer { return vip.BGPPeer{Address: netip.MustParseAddr(a), AS: as} }
+	fixed, other, third := peer("192.0.2.1", 65001), peer("192.0.2.2", 65002), peer("192.0.2.3", 65003)
+	var log strings.Builder
+	var named []vip.BGPPeer
+	var err error
+	l := &PeerList{
+		Fixed: []vip.BGPPeer{fixed}, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		Read: func() ([]vip.BGPPeer, error) { return named, err },
+	}
+	for _, tt := range []struct {
+		what  string
+		named []vip.BGPPeer
+		err   error
+		want  []vip.BGPPeer
+		logs  int
+	}{
+		{"none named", nil, nil, []vip.BGPPeer{fixed}, 0},
+		{"one of the options is named again", []vip.BGPPeer{peer("192.0.2.1", 65009), other}, nil, []vip.BGPPeer{fixed, other}, 0},
+		{"unreadable", nil, errors.New("no number"), []vip.BGPPeer{fixed, other}, 1},
+		{"still unreadable", nil, errors.New("no number"), []vip.BGPPeer{fixed, other}, 1},
+		{"unreadable for another reason", nil, errors.New("no address"), []vip.BGPPeer{fixed, other}, 2},
+		{"readable", []vip.BGPPeer{third}, nil, []vip.BGPPeer{fixed, third}, 2},
+		{"none named any more", nil, nil, []vip.BGPPeer{fixed}, 2},
+	} {
+		named, err = tt.named, tt.err
+		if diff := cmp.Diff(tt.want, l.Peers(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", tt.what, diff)
+		}
+		if got := strings.Count(log.String(), "can't be read"); got != tt.logs {
+			t.Errorf("%s: %d lines of log, want %d", tt.what, got, tt.logs)
+		}
+	}
+}
+
+// A password in a file is read again. One that can't be read changes nothing, and is logged once.
+func TestPasswordFile(t *testing.T) {
+	var log strings.Builder
+	var text vip.Secret
+	var err error
+	a, b := vip.BGPPeer{Address: netip.MustParseAddr("192.0.2.1"), Password: "old", PasswordFile: "/keys/a"}, vip.BGPPeer{Address: netip.MustParseAddr("192.0.2.2"), Password: "other"}
+	l := &PeerList{Fixed: []vip.BGPPeer{a, b}, Log: slog.New(slog.NewTextHandler(&log, nil)), ReadPassword: func(path string) (vip.Secret, error) {
+		if path != "/keys/a" {
+			t.Errorf("%q is read", path)
+		}
+		return text, err
+	}}
+	for _, tt := range []struct {
+		what          string
+		text          vip.Secret
+		err           error
+		want          vip.Secret
+		changes, logs int
+	}{
+		{"as it was", "old", nil, "old", 0, 0},
+		{"another", "new", nil, "new", 1, 0},
+		{"the same", "new", nil, "new", 1, 0},
+		{"unreadable", "", errors.New("no such file"), "new", 1, 1},
+		{"still unreadable", "", errors.New("no such file"), "new", 1, 1},
+		{"empty", "", errors.New("1 to 80 bytes"), "new", 1, 2},
+		{"the same, readable again", "new", nil, "new", 1, 2},
+		{"empty again", "", errors.New("1 to 80 bytes"), "new", 1, 3},
+		{"a third", "newest", nil, "newest", 2, 3},
+	} {
+		text, err = tt.text, tt.err
+		l.ReadPasswords()
+		if got := l.Peers(); got[0].Password != tt.want || got[1] != b {
+			t.Errorf("%s: %q, want %q; the other: %+v", tt.what, string(got[0].Password), string(tt.want), got[1])
+		}
+		if changes, logs := strings.Count(log.String(), "has changed"), strings.Count(log.String(), "can't be read"); changes != tt.changes || logs != tt.logs {
+			t.Errorf("%s: %d lines of changes and %d of errors, want %d and %d", tt.what, changes, logs, tt.changes, tt.logs)
+		}
+		if strings.Contains(log.String(), "newest") {
+			t.Errorf("the password is logged: %s", log.String())
+		}
+	}
+	if a.Password != l.Fixed[0].Password {
+		t.Error("what was handed in is changed")
+	}
+}
+
+var fastBFD = vip.BFD{MinReceive: 300 * time.Millisecond, MinTransmit: 300 * time.Millisecond, Multiplier: 3}
+
+// A router whose processes stop answering, without closing anything, has no BGP session after the Detection Time, long before the hold time
+// ends; it has one again once it answers. FRR and BIRD understand BFD of this node (over IPv6: TestUnnumbered, since one process has the
+// port); that Herald stops is no failure to them. One that does not do BFD keeps its BGP session.
+func TestBFD(t *testing.T) {
+	t.Parallel()
+	bird := newRouter(t, 51)
+	bird.bird(fmt.Sprintf(birdHead, bird.v4(), bird.here4(), "bfd on;", "none") + "protocol bfd { interface \"*\" { interval 300 ms; multiplier 3; }; }\n")
+	frr := newRouter(t, 52)
+	frr.frr(fmt.Sprintf(frrHead, frr.here4(), "65000", " neighbor "+frr.here4()+" bfd\n"))
+	without := newRouter(t, 53)
+	without.bird(fmt.Sprintf(birdHead, without.v4(), without.here4(), "", "none"))
+	s := runSpeaker(t, nil, vip.BGPPeer{Address: bird.v4(), AS: 65001, BFD: fastBFD}, vip.BGPPeer{Address: frr.v4(), AS: 65001, BFD: fastBFD},
+		vip.BGPPeer{Address: without.v4(), AS: 65001, BFD: fastBFD})
+	s.advertise("198.51.100.7/32")
+	s.up()
+	bfdUp := func(i int) {
+		t.Helper()
+		check.Until(t, 20*time.Second, "BFD", func() error {
+			if x := s.Sessions()[i]; x.BFD != "up" || !x.Up() {
+				return fmt.Errorf("%+v", x)
+			}
+			return nil
+		})
+	}
+	bfdUp(0)
+	bfdUp(1)
+
+	silence := func(i int, r *router, names ...string) {
+		t.Helper()
+		for _, name := range names {
+			check.OK(t, syscall.Kill(r.proc[name].Process.Pid, syscall.SIGSTOP))
+		}
+		took := check.Until(t, 5*time.Second, "the end of the BGP session", func() error {
+			if x := s.Sessions()[i]; x.Up() || !strings.Contains(x.Reason, "BFD: nothing was heard of the neighbor for 900ms") {
+				return fmt.Errorf("%+v", x)
+			}
+			return nil
+		})
+		t.Logf("%s: down after %v: %s", names, took.Round(10*time.Millisecond), s.Sessions()[i].Reason)
+		for _, name := range names {
+			check.OK(t, syscall.Kill(r.proc[name].Process.Pid, syscall.SIGCONT))
+		}
+		bfdUp(i)
+	}
+	silence(0, bird, "bird")
+	silence(1, frr, "bfdd", "bgpd")
+	for i, want := range []float64{1, 1, 0} {
+		var failures dto.Metric
+		check.OK(t, s.metrics.bfdFailures.WithLabelValues(s.Sessions()[i].Peer, "65001").Write(&failures))
+		if got := failures.GetCounter().GetValue(); got < want || want == 0 && got > 0 { // a machine under load may add some
+			t.Errorf("%s failed %v times, want %v", s.Sessions()[i].Peer, got, want)
+		}
+	}
+	if x := s.Sessions()[2]; !x.Up() || x.BFD != "down" {
+		t.Errorf("the router without BFD: %+v", x)
+	}
+
+	s.stop()
+	check.Until(t, 5*time.Second, "FRR is told that this is no failure", func() error {
+		out, err := frr.vtysh("show bfd peers")
+		if err == nil && !strings.Contains(out, "Remote diagnostics: administratively down") {
+			err = errors.New(out)
+		}
+		return err
+	})
 }

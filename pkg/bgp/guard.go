@@ -149,7 +149,8 @@ func (g *guard) dial(ctx context.Context) (*net.TCPConn, endpoints) {
 	g.report(progress{state: "active"})
 	for {
 		at := *g.to.Load()
-		local := netip.AddrPortFrom(at.local.WithZone(zoneOf(at.remote)), 0)
+		_, zone, _ := strings.Cut(at.remote, "%")
+		local := netip.AddrPortFrom(at.local.WithZone(zone), 0)
 		d := net.Dialer{
 			Timeout: connectTimeout, LocalAddr: net.TCPAddrFromAddrPort(local),
 			Control: func(_, _ string, c syscall.RawConn) (err error) {
@@ -169,12 +170,6 @@ func (g *guard) dial(ctx context.Context) (*net.TCPConn, endpoints) {
 		case <-time.After(connectRetry + rand.N(connectRetry)):
 		}
 	}
-}
-
-// zoneOf is the zone of an IPv6 address, else "".
-func zoneOf(address string) string {
-	_, zone, _ := strings.Cut(address, "%")
-	return zone
 }
 
 // setOptions sets the configured options of the socket to the router: the link, MD5 (RFC 2385), and the TTL.

@@ -62,7 +62,7 @@ func newPeer(c vip.BGPPeer, s *Speaker) *peer {
 		config: c, o: s.o, metrics: s.metrics, log: s.o.Log.With("peer", c.Name()), wanted: s.wanted,
 		wake: mailbox.NewSignal(), stop: make(chan string, 1), events: make(chan progress), ended: make(chan struct{}),
 		advertised: make(map[netip.Prefix]advert), ownAddresses: net.InterfaceAddrs, as: c.AS,
-		discovery: newRouterDiscovery(),
+		discovery: &routerDiscovery{heard: mailbox.New[netip.Addr]()},
 		path:      pathMonitor{sessions: s.bfd, changed: mailbox.NewSignal()},
 	}
 	p.status.Store(&vip.BGPSession{Peer: c.Name(), AS: c.AS, State: stateWaiting, Since: time.Now()})

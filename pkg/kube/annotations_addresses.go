@@ -33,7 +33,11 @@ func (r annotationReader) readAddresses(loadBalancerIP string) {
 			s.Addresses, s.Source = parseAnnotation(r, givenKey, parseAddresses), givenKey
 		}
 		if len(s.Addresses) == 0 {
-			r.readStatusAddresses()
+			for _, a := range s.StatusVIPs() {
+				if len(s.Addresses) < maxAddresses {
+					s.Source, s.Addresses = vip.SourceStatus, vip.AppendUnique(s.Addresses, a)
+				}
+			}
 		}
 		if keep != "" && len(s.Addresses) > 0 {
 			s.Invalid = append(s.Invalid, fmt.Sprintf("As long as %s can't be read the Service keeps %s.", keep,
@@ -108,16 +112,6 @@ func (r annotationReader) requested(field, loadBalancerIP string) []netip.Addr {
 		return nil
 	}
 	return []netip.Addr{a}
-}
-
-// readStatusAddresses fills in Addresses and Source from the status.
-func (r annotationReader) readStatusAddresses() {
-	s := r.service
-	for _, a := range s.StatusVIPs() {
-		if len(s.Addresses) < maxAddresses {
-			s.Source, s.Addresses = vip.SourceStatus, vip.AppendUnique(s.Addresses, a)
-		}
-	}
 }
 
 // maxAddresses is how many addresses a Service may have.

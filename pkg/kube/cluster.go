@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -163,7 +164,8 @@ func (c *Cluster) makeStores(main *clients) {
 	if o.NoServices {
 		c.nodes.doWithoutAfter = 1 // an address whose owner was killed ends before three refusals are in
 	}
-	c.cidrs = newReflectorStore(o, &c.mu, main.networking, "servicecidrs", readServiceCIDR)
+	c.cidrs = newReflectorStore(o, &c.mu, main.networking, "servicecidrs",
+		func(x *networkingv1.ServiceCIDR) *[]netip.Prefix { return new(parsePrefixes(x.Spec.CIDRs)) })
 	c.services.onChange, c.slices.onChange = c.serviceChanged, c.sliceChanged
 	c.nodes.onChange = func(vip.Key, *vip.Node, *vip.Node) bool { c.outdated = true; return true }
 	c.cidrs.onChange = func(vip.Key, *[]netip.Prefix, *[]netip.Prefix) bool { c.outdated = true; return true }
@@ -207,7 +209,8 @@ func (c *Cluster) Synced() bool {
 	everywhere := c.o.Namespace == ""
 	services := c.o.NoServices || c.services.synced.Load() && c.slices.synced.Load() &&
 		(!everywhere || c.cidrs.listedOrRefused())
-	return services && c.poolsSynced() && (!everywhere || c.nodes.listedOrRefused())
+	pools := c.o.Pools.IsZero() || c.configMaps.listedOrRefused() && c.namespaces.listedOrRefused()
+	return services && pools && (!everywhere || c.nodes.listedOrRefused())
 }
 
 // Collectors are the metrics of requests, statuses and Events.

@@ -542,22 +542,6 @@ func TestNoServicesInWorld(t *testing.T) {
 	}
 }
 
-// TestServicesRefusedLater: the right to list Services is taken away from a process that has listed them. It keeps what it had.
-func TestServicesRefusedLater(t *testing.T) {
-	c, _ := newTestCluster(t, "https://192.0.2.1:6443")
-	for _, f := range []func([]any, string) error{c.services.Replace, c.slices.Replace, c.nodes.Replace, c.cidrs.Replace} {
-		check.OK(t, f(nil, "1"))
-	}
-	check.OK(t, c.services.Add(loadBalancer("web", "192.0.2.7")))
-	for range 4 {
-		c.services.retryDelay(forbidden)
-		c.slices.retryDelay(forbidden)
-	}
-	if w := observe(c); !w.Synced || len(w.Services) != 1 || w.Services[0].Addresses[0] != netip.MustParseAddr("192.0.2.7") {
-		t.Errorf("synced %v, %v", w.Synced, w.Services)
-	}
-}
-
 // TestPoolsGone: what a ConfigMap of pools that is gone has said is in the World, with the labels that namespaces
 // have now, until there is another; the log says so once. That it may not be read is known, too.
 func TestPoolsGone(t *testing.T) {

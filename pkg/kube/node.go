@@ -9,7 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -77,12 +76,6 @@ func exclusionReason(o *corev1.Node) string {
 		}
 	}
 	return ""
-}
-
-// readServiceCIDR is the prefixes of a ServiceCIDR.
-func readServiceCIDR(o *networkingv1.ServiceCIDR) *[]netip.Prefix {
-	prefixes := parsePrefixes(o.Spec.CIDRs)
-	return &prefixes
 }
 
 const (

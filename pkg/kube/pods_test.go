@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -237,21 +236,4 @@ func FuzzPod(f *testing.F) {
 			}
 		}
 	})
-}
-
-// TestSliceKeepsOneAddressOfAnEndpoint: of a hundred addresses of each endpoint the first is kept, as kube-proxy has
-// it: an EndpointSlice of a megabyte costs no more than one of as many endpoints.
-func TestSliceKeepsOneAddressOfAnEndpoint(t *testing.T) {
-	o := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "web-1",
-		Labels: map[string]string{discoveryv1.LabelServiceName: "web"}}}
-	for range 10 {
-		e := discoveryv1.Endpoint{TargetRef: &corev1.ObjectReference{Kind: "Pod"}}
-		for i := range 100 {
-			e.Addresses = append(e.Addresses, fmt.Sprintf("10.1.0.%d", i))
-		}
-		o.Endpoints = append(o.Endpoints, e)
-	}
-	if s := readSlice(o); len(s.addrs) != 10 {
-		t.Errorf("%d addresses of 10 endpoints", len(s.addrs))
-	}
 }

@@ -227,18 +227,14 @@ const (
 	rejected    writeResult = "rejected"    // it does not accept this one
 )
 
-// stillNames reports whether s names what it did at the decision.
-func (s *cachedService) stillNames(had []netip.Addr) bool {
-	return slices.Equal(s.Addresses, had) || len(had) == 0 && s.Source == vip.SourceStatus
-}
-
 // lacks reports whether w is for s as it is, and missing.
 func (s *cachedService) lacks(w *vip.Assignment) bool {
 	shown := s.Allocated == w.Pool && (s.Source == addressesKey || s.Own != nil) && slices.Equal(s.Addresses, w.Addresses)
 	if w.Remove {
 		shown = !s.Superseded
 	}
-	return !shown && s.UID == w.UID && s.Allocated == w.HadPool && s.stillNames(w.Had)
+	stillNames := slices.Equal(s.Addresses, w.Had) || len(w.Had) == 0 && s.Source == vip.SourceStatus
+	return !shown && s.UID == w.UID && s.Allocated == w.HadPool && stillNames // what it did at the decision
 }
 
 // addressPatch returns the patch that gives unchanged o the addresses of w.
@@ -348,7 +344,7 @@ func (s *cachedService) readConditions(all []metav1.Condition) {
 	var ours []vip.Condition
 	for _, c := range all {
 		t := vip.ConditionType(c.Type)
-		if !isOurs(t) {
+		if t != vip.Allocated && t != vip.Announced && t != vip.Recorded { // somebody else's
 			continue
 		}
 		if s.conditionsSince == nil {
@@ -361,10 +357,6 @@ func (s *cachedService) readConditions(all []metav1.Condition) {
 		})
 	}
 	s.SetConditions(ours)
-}
-
-func isOurs(t vip.ConditionType) bool {
-	return t == vip.Allocated || t == vip.Announced || t == vip.Recorded
 }
 
 // maxConditionMessage is how many bytes of a message are kept: more than Herald writes.

@@ -74,8 +74,11 @@ func (u *Uninstaller) Traces(ctx context.Context) (all []Trace, err error) {
 		// Elsewhere those beside kube-vip, with names of Services; "herald-..." are another installation's.
 		own := o.Namespace == u.namespace || !strings.HasPrefix(o.Name, "herald-")
 		if own && o.Labels["app.kubernetes.io/managed-by"] == "herald" {
-			add(Trace{Kind: "Lease", Object: k, What: "all",
-				remove: func(ctx context.Context) error { return u.deleteLease(ctx, o) }})
+			same := &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion}}
+			add(Trace{Kind: "Lease", Object: k, What: "all", remove: func(ctx context.Context) error {
+				r := u.api.coordination.Delete().Namespace(k.Namespace).Resource("leases").Name(k.Name)
+				return r.Body(same).Do(ctx).Error()
+			}})
 		}
 	})
 	if err != nil {
@@ -103,14 +106,6 @@ func (u *Uninstaller) Traces(ctx context.Context) (all []Trace, err error) {
 		return nil, fmt.Errorf("can't look for the Secret %s/%s: %w", u.namespace, PeersSecret, err)
 	}
 	return all, nil
-}
-
-// deleteLease deletes a Lease, if it is still the same.
-func (u *Uninstaller) deleteLease(ctx context.Context, o *coordinationv1.Lease) error {
-	precondition := &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &o.UID,
-		ResourceVersion: &o.ResourceVersion}}
-	r := u.api.coordination.Delete().Namespace(o.Namespace).Resource("leases").Name(o.Name)
-	return r.Body(precondition).Do(ctx).Error()
 }
 
 // patch sends a strategic merge patch of an object, or of a Service's status.

@@ -182,15 +182,13 @@ func TestProbeInAFlood(t *testing.T) {
 	} {
 		onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 			began := time.Now()
-			r.lan.mu.Lock()
-			r.lan.hosts["eth0 10.0.0.9"] = func(m neighborMessage) {
+			r.lan.setAnswer("eth0 10.0.0.9", func(m neighborMessage) {
 				if time.Since(began) < tt.ends {
 					r.heard.setFlooded("eth0", time.Now())
 					return
 				}
 				r.lan.deliver("eth0", messageReply.by("10.0.0.9", 0x11))
-			}
-			r.lan.mu.Unlock()
+			})
 			x := probeCheck("eth0", "10.0.0.9")
 			x.AllowedMACs = "02:00:00:00:00:22"
 			r.putChecks(t, x)
@@ -226,15 +224,13 @@ func TestSimultaneousProbe(t *testing.T) {
 	} {
 		onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 			asked := 0
-			r.lan.mu.Lock()
-			r.lan.hosts["eth0 10.0.0.9"] = func(m neighborMessage) {
+			r.lan.setAnswer("eth0 10.0.0.9", func(m neighborMessage) {
 				kind := messageProbe
 				if asked++; tt.claims && asked > requests {
 					kind = messageReply
 				}
 				r.lan.deliver("eth0", kind.by(m.addr.String(), tt.mac))
-			}
-			r.lan.mu.Unlock()
+			})
 			r.putChecks(t, probeCheck("eth0", "10.0.0.9"))
 			time.Sleep(tt.within)
 			if got := r.results(); (tt.want == "") != (got == "") || !strings.Contains(got, tt.want) {
@@ -462,9 +458,7 @@ func TestVerifyWithoutFalseAlarm(t *testing.T) {
 		onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 			defer r.keepLinkAlive(t)()
 			asked := 0
-			r.lan.mu.Lock()
-			r.lan.hosts["eth0 10.0.0.9"] = func(neighborMessage) { asked++; f(r, asked) }
-			r.lan.mu.Unlock()
+			r.lan.setAnswer("eth0 10.0.0.9", func(neighborMessage) { asked++; f(r, asked) })
 			r.putChecks(t, verifyCheck("10.0.0.9"))
 			for range 200 {
 				time.Sleep(time.Second)

@@ -197,15 +197,20 @@ func (l *fakeLAN) answerRequest(link string, target netip.Addr, frame []byte) {
 	}
 }
 
-// setHosts has other hosts on a link answer for an address, until it is called again.
-func (l *fakeLAN) setHosts(link, addr string, macs ...byte) {
+// setAnswer has answer called when "eth0 10.0.0.9", say, is asked for.
+func (l *fakeLAN) setAnswer(host string, answer func(neighborMessage)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.hosts[link+" "+addr] = func(neighborMessage) {
+	l.hosts[host] = answer
+}
+
+// setHosts has other hosts on a link answer for an address, until it is called again.
+func (l *fakeLAN) setHosts(link, addr string, macs ...byte) {
+	l.setAnswer(link+" "+addr, func(neighborMessage) {
 		for _, m := range macs {
 			l.deliver(link, messageReply.by(addr, m))
 		}
-	}
+	})
 }
 
 // deliver delivers a message to a link's receivers. l.mu is held.

@@ -52,9 +52,7 @@ func TestResolve(t *testing.T) {
 			synctest.Wait() // what other hosts have replied, too, has been read: it is no reply to the next request
 		}
 		// A probe by another host is no answer. The context bounds the time.
-		lan.mu.Lock()
-		lan.hosts["eth0 10.0.0.5"] = func(m neighborMessage) { lan.deliver("eth0", messageProbe.by(m.addr.String(), 0x15)) }
-		lan.mu.Unlock()
+		lan.setAnswer("eth0 10.0.0.5", func(m neighborMessage) { lan.deliver("eth0", messageProbe.by(m.addr.String(), 0x15)) })
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		began := time.Now()
@@ -80,13 +78,11 @@ func TestResolveLateReply(t *testing.T) {
 		r.set(t, "eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"))
 		synctest.Wait()
 		asked := 0
-		lan.mu.Lock()
-		lan.hosts["eth0 10.0.0.7"] = func(m neighborMessage) {
+		lan.setAnswer("eth0 10.0.0.7", func(m neighborMessage) {
 			if asked++; asked == 3 {
 				lan.deliver("eth0", messageReply.by("10.0.0.7", 0x17))
 			}
-		}
-		lan.mu.Unlock()
+		})
 		check.Equal(t, r.resolve(t, "eth0", "10.0.0.7"), "02:00:00:00:00:17 true 20ms", "got")
 		lan.setFault("send eth0", unix.ENOBUFS)
 		check.Equal(t, r.resolve(t, "eth0", "10.0.0.7"), " false 70ms", "a full queue")

@@ -62,16 +62,9 @@ func diff(want, got any) string {
 
 // run runs the task until the test ends.
 func (r *rig) run(t *testing.T) (stop func()) {
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := r.Run(ctx); err != nil {
-			t.Error(err)
-		}
-	}()
+	stop = check.Run(t, r)
 	synctest.Wait()
-	return func() { cancel(); <-done }
+	return stop
 }
 
 // lines makes text comparable: indentation is taken away.

@@ -112,7 +112,10 @@ func newInterfaces(o Options, k kernel) (*Interfaces, error) {
 func (n *Interfaces) String() string { return "network interfaces" }
 
 // Collectors are the metrics of Interfaces.
-func (n *Interfaces) Collectors() []prometheus.Collector { return n.metrics.collectors() }
+func (n *Interfaces) Collectors() []prometheus.Collector {
+	m := n.metrics
+	return []prometheus.Collector{m.addresses, m.bound, m.removed, m.renewals, m.errors}
+}
 
 // Observe fills in Bound, Unmanaged, AddressFights, and the World's macvlans.
 func (n *Interfaces) Observe(w *vip.World) {
@@ -209,8 +212,4 @@ func newMetrics() metrics {
 			"each 0.75 s."),
 		errors: counter("herald_address_errors_total", "Failures to bind, renew or remove a VIP."),
 	}
-}
-
-func (m metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.addresses, m.bound, m.removed, m.renewals, m.errors}
 }

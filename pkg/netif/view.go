@@ -81,7 +81,9 @@ func (n *Interfaces) newView() *view {
 		p.others = append(p.others, p.all[l.index]...)
 	}
 	v.info.OtherAddresses, v.info.Gateways = otherAddresses(p.others), v.globalGateways()
-	v.sort()
+	slices.SortFunc(v.links, func(a, b vip.Link) int { return cmp.Compare(a.Index, b.Index) })
+	slices.SortFunc(v.info.Links, func(a, b vip.Link) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(v.macvlans, func(a, b vip.Macvlan) int { return strings.Compare(a.Name, b.Name) })
 	n.metrics.addresses.Set(float64(len(v.bound)))
 	return v
 }
@@ -131,12 +133,6 @@ func (n *Interfaces) addAddresses(v *view) prefixes {
 		}
 	}
 	return p
-}
-
-func (v *view) sort() {
-	slices.SortFunc(v.links, func(a, b vip.Link) int { return cmp.Compare(a.Index, b.Index) })
-	slices.SortFunc(v.info.Links, func(a, b vip.Link) int { return strings.Compare(a.Name, b.Name) })
-	slices.SortFunc(v.macvlans, func(a, b vip.Macvlan) int { return strings.Compare(a.Name, b.Name) })
 }
 
 // setGateways sets gateways, and returns the link of the first default route, or "".

@@ -1,7 +1,7 @@
 // Package nft keeps Herald's own nftables tables equal to what is wanted, and touches no others.
 //
 // Each purpose and family (ip, ip6) has a table while something is wanted of it: "herald" for connections of moved VIPs
-// (former.go), "herald_control_plane" for those to the API server (translation.go), "herald_ports" for open ports of
+// (former.go), "herald_control_plane" for those to the API server (balance.go), "herald_ports" for open ports of
 // VIPs (ports.go), "herald_invalid" for packets that would reset connections (invalid.go), "herald_api_servers" for
 // balancing over API servers (balance.go), and "herald_egress" for what pods send with a VIP as source (egress.go). Why
 // they are not one: docs/why.md, "nftables".

@@ -24,10 +24,8 @@ type Pages struct {
 	Plan    func() any   // the agent's last World and Plan, in a form that encodes as JSON
 	// Explain returns what is known of the Service namespace/name, for JSON, if there is one.
 	Explain  func(service string) (explanation any, ok bool)
-	Overview http.Handler // the page for people and its style sheet: overviewPaths
+	Overview http.Handler // the page for people and its style sheet: / and /page.css
 }
-
-var overviewPaths = []string{"/{$}", "/page.css"}
 
 //go:embed index.html
 var indexPage string
@@ -54,19 +52,12 @@ func (p Pages) handler(log *slog.Logger) http.Handler {
 				http.StatusNotFound)
 		}
 	}), nil))
-	for _, path := range overviewPaths {
-		var others http.Handler
-		if path == "/{$}" {
-			others = http.HandlerFunc(index)
-		}
-		mux.Handle("GET "+path, overLoopbackOnly(p.Overview, others))
-	}
+	mux.Handle("GET /{$}", overLoopbackOnly(p.Overview, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		_, _ = io.WriteString(w, indexPage) // fails only if the client went away
+	})))
+	mux.Handle("GET /page.css", overLoopbackOnly(p.Overview, nil))
 	return mux
-}
-
-func index(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	_, _ = io.WriteString(w, indexPage) // fails only if the client went away
 }
 
 // overLoopbackOnly serves page over loopback to who asks for a loopback address or localhost: a name on the internet

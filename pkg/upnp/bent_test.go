@@ -165,8 +165,7 @@ func TestBentGateways(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t, newRouter(t), routerAddr)
 			f.set(func() { change(f) })
-			n := newNode(t, fastTiming)
-			n.put(want("TCP", 80))
+			n := newAsker(t)
 			if x := n.mapped("made", made); !strings.HasPrefix(x.Gateway, routerAddr+" (") {
 				t.Errorf("the gateway is called %q", x.Gateway)
 			}

@@ -20,16 +20,22 @@ func fastTiming(m *Mapper) {
 	m.timing.responses, m.timing.period = 300*time.Millisecond, 100*time.Millisecond
 }
 
+// newAsker is a node that wants TCP port 80.
+func newAsker(t testing.TB) *node {
+	t.Helper()
+	n := newNode(t, fastTiming)
+	n.put(want("TCP", 80))
+	return n
+}
+
 func problem(contains string) func(vip.MappingState) bool {
 	return func(x vip.MappingState) bool { return strings.Contains(x.Problem, contains) }
 }
 
 // The problem of each refusal says what to change, and ends when the gateway refuses no more.
 func TestRefusals(t *testing.T) {
-	r := newRouter(t)
-	f := newFake(t, r, routerAddr)
-	n := newNode(t, fastTiming)
-	n.put(want("TCP", 80))
+	f := newFake(t, newRouter(t), routerAddr)
+	n := newAsker(t)
 	n.mapped("made", made)
 	tests := []struct {
 		name     string
@@ -77,8 +83,7 @@ func TestRefusals(t *testing.T) {
 // TestRefusedMappingsWait: a gateway refuses the 200 mappings of one namespace. Another namespace's new one, and a removal, do not wait
 // until it was asked for each of them.
 func TestRefusedMappingsWait(t *testing.T) {
-	r := newRouter(t)
-	f := newFake(t, r, routerAddr)
+	f := newFake(t, newRouter(t), routerAddr)
 	f.set(func() {
 		f.control = func(action, body string) (int, string) {
 			if action != "AddPortMapping" || !strings.Contains(body, "herald greedy/") {
@@ -115,11 +120,9 @@ func TestRefusedMappingsWait(t *testing.T) {
 
 // A gateway that takes no leases is given mappings for ever, which are removed all the same.
 func TestOnlyPermanentLeases(t *testing.T) {
-	r := newRouter(t)
-	f := newFake(t, r, routerAddr)
+	f := newFake(t, newRouter(t), routerAddr)
 	f.set(func() { refuseLeases(codeOnlyPermanentLease)(f) })
-	n := newNode(t, fastTiming)
-	n.put(want("TCP", 80))
+	n := newAsker(t)
 	if x := n.mapped("made", made); !x.Until.IsZero() {
 		t.Errorf("it ends at %v", x.Until)
 	}
@@ -133,8 +136,7 @@ func TestOnlyPermanentLeases(t *testing.T) {
 
 // Leases are renewed at half of their time, and not earlier.
 func TestRenewal(t *testing.T) {
-	r := newRouter(t)
-	f := newFake(t, r, routerAddr)
+	f := newFake(t, newRouter(t), routerAddr)
 	n := newNode(t, fastTiming)
 	short := want("TCP", 80)
 	short.Lease = 8 * time.Second
@@ -165,8 +167,7 @@ func TestOneGatewayHangs(t *testing.T) {
 	bad.set(func() {
 		bad.control = func(string, string) (int, string) { <-gate; return 500, "" }
 	})
-	n := newNode(t, fastTiming)
-	n.put(want("TCP", 80))
+	n := newAsker(t)
 	n.mapped("made by the other", func(x vip.MappingState) bool { return made(x) && x.Gateway == "10.0.0.2 (fake)" })
 	began := time.Now()
 	n.put(want("TCP", 80), want("TCP", 443))
@@ -228,8 +229,7 @@ func TestRequestsGoToTheGatewayOnly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t, r, routerAddr)
 			f.set(func() { change(f) })
-			n := newNode(t, fastTiming)
-			n.put(want("TCP", 80))
+			n := newAsker(t)
 			n.mapped("with a problem", func(x vip.MappingState) bool { return x.Problem != "" })
 			time.Sleep(unwantedWait)
 			if got := f.count("AddPortMapping"); got != 0 {
@@ -241,14 +241,12 @@ func TestRequestsGoToTheGatewayOnly(t *testing.T) {
 	f := newFake(t, r, routerAddr)
 	f.elsewhere = outside
 	f.set(func() { f.describe = serveText(descriptionXML("/redirect")) })
-	n := newNode(t, fastTiming)
-	n.put(want("TCP", 80))
+	n := newAsker(t)
 	n.mapped("refused", problem("that is refused"))
 	// A URLBase elsewhere is passed over.
 	f = newFake(t, r, routerAddr)
 	f.set(func() { f.describe = serveText(based("http://" + outside + "/")) })
-	n = newNode(t, fastTiming)
-	n.put(want("TCP", 80))
+	n = newAsker(t)
 	n.mapped("made", made)
 }
 
@@ -263,8 +261,7 @@ func TestGatewayElsewhere(t *testing.T) {
 		t.Run(location, func(t *testing.T) {
 			f := newFake(t, r, routerAddr)
 			f.set(func() { f.location = location })
-			n := newNode(t, fastTiming)
-			n.put(want("TCP", 80))
+			n := newAsker(t)
 			n.mapped("with the reason", problem("the gateway "+routerAddr+" answers on eth0 (IPv4), but is not asked: its description is "+why))
 			f.set(func() { f.location = "" })
 			n.mapped("made", made)
@@ -308,8 +305,7 @@ func TestNamedGateways(t *testing.T) {
 
 // Nothing is sent unless something is wanted here, or is still to be removed.
 func TestNoRequestsWithoutMappings(t *testing.T) {
-	r := newRouter(t)
-	f := newFake(t, r, routerAddr)
+	f := newFake(t, newRouter(t), routerAddr)
 	n := newNode(t, fastTiming)
 	n.put(here(want("TCP", 80), false))
 	time.Sleep(unwantedWait)
@@ -333,8 +329,7 @@ func TestNoRequestsWithoutMappings(t *testing.T) {
 
 // A gateway of which a mapping can't be removed is tried again, and let go of when the lease is over.
 func TestMappingCannotBeRemoved(t *testing.T) {
-	r := newRouter(t)
-	f := newFake(t, r, routerAddr)
+	f := newFake(t, newRouter(t), routerAddr)
 	n := newNode(t, fastTiming)
 	short := want("TCP", 80)
 	short.Lease = 2 * time.Second
@@ -363,13 +358,11 @@ func TestMappingCannotBeRemoved(t *testing.T) {
 
 // The description that another host gave a mapping is shown, without what a terminal obeys.
 func TestDescriptionOfOthersIsPrintable(t *testing.T) {
-	r := newRouter(t)
-	f := newFake(t, r, routerAddr)
+	f := newFake(t, newRouter(t), routerAddr)
 	f.set(func() {
 		f.mapped["TCP 80"] = "<NewInternalPort>80</NewInternalPort><NewInternalClient>not an address</NewInternalClient><NewEnabled>1</NewEnabled><NewPortMappingDescription>&#xe9;\"\t" + strings.Repeat("long ", 100) + "</NewPortMappingDescription><NewLeaseDuration>0</NewLeaseDuration>"
 	})
-	n := newNode(t, fastTiming)
-	n.put(want("TCP", 80))
+	n := newAsker(t)
 	x := n.mapped("refused", problem("belongs to another host"))
 	if strings.ContainsFunc(x.Problem, func(r rune) bool { return r < ' ' || r > '~' }) || len(x.Problem) > 300 {
 		t.Errorf("%q", x.Problem)
@@ -381,8 +374,7 @@ func TestDescriptionOfOthersIsPrintable(t *testing.T) {
 
 // A gateway that forgets mappings before their time is reported: some can't do with leases.
 func TestGatewayLosesMappings(t *testing.T) {
-	r := newRouter(t)
-	f := newFake(t, r, routerAddr)
+	f := newFake(t, newRouter(t), routerAddr)
 	asked := 0
 	f.set(func() {
 		f.control = func(action, _ string) (int, string) {
@@ -399,8 +391,7 @@ func TestGatewayLosesMappings(t *testing.T) {
 			return 0, ""
 		}
 	})
-	n := newNode(t, fastTiming)
-	n.put(want("TCP", 80))
+	n := newAsker(t)
 	n.mapped("that is forgotten", func(x vip.MappingState) bool { return x.Confirmed && strings.Contains(x.Problem, leaseKey) })
 	f.set(func() { f.control = nil })
 	n.mapped("that stays", made)
@@ -409,10 +400,8 @@ func TestGatewayLosesMappings(t *testing.T) {
 // A box with two descriptions is not restarted each time the other one answers first;
 // one that is out of reach where it was, is asked where it says to be now.
 func TestLocationChanges(t *testing.T) {
-	r := newRouter(t)
-	f := newFake(t, r, routerAddr)
-	n := newNode(t, fastTiming)
-	n.put(want("TCP", 80))
+	f := newFake(t, newRouter(t), routerAddr)
+	n := newAsker(t)
 	n.mapped("made", made)
 	f.set(func() { f.location = "http://" + routerAddr + ":1/desc.xml" })
 	time.Sleep(unwantedWait)
@@ -426,8 +415,7 @@ func TestLocationChanges(t *testing.T) {
 
 // What was given away is removed by nobody: not by who had it, when that one stops.
 func TestHandedOver(t *testing.T) {
-	r := newRouter(t)
-	f := newFake(t, r, routerAddr)
+	f := newFake(t, newRouter(t), routerAddr)
 	n1, n2 := newNode(t, fastTiming), newNode(t, fastTiming)
 	n1.put(want("TCP", 80))
 	n1.mapped("made", made)
@@ -456,8 +444,7 @@ func TestServiceTypes(t *testing.T) {
 			f.set(func() {
 				f.describe = serveText(strings.Replace(descriptionXML("/ctl"), "WANIPConnection:1", kind, 1))
 			})
-			n := newNode(t, fastTiming)
-			n.put(want("TCP", 80))
+			n := newAsker(t)
 			n.mapped("made", made)
 			n.put()
 			began := time.Now()
@@ -485,8 +472,7 @@ func TestServiceTypes(t *testing.T) {
 			}
 			f.ppp = `<u:GetStatusInfoResponse xmlns:u="x"><NewConnectionStatus>Connected</NewConnectionStatus><NewLastConnectionError>x</NewLastConnectionError><NewUptime>1</NewUptime></u:GetStatusInfoResponse>`
 		})
-		n := newNode(t, fastTiming)
-		n.put(want("TCP", 80))
+		n := newAsker(t)
 		x := n.mapped("made by the one that is connected", made)
 		if x.External.Addr().String() != "11.22.33.77" {
 			t.Errorf("at %s", x.External)
@@ -497,8 +483,7 @@ func TestServiceTypes(t *testing.T) {
 // Gateways come and go.
 func TestGatewayComesAndGoes(t *testing.T) {
 	r := newRouter(t)
-	n := newNode(t, fastTiming)
-	n.put(want("TCP", 80))
+	n := newAsker(t)
 	for range 2 {
 		n.mapped("without a gateway", problem("no UPnP gateway answers on eth0"))
 		t.Run("while there is one", func(t *testing.T) {
@@ -513,8 +498,7 @@ func TestGatewayComesAndGoes(t *testing.T) {
 // A gateway that is restarted, without a boot id, is found at its new port well before the next check.
 func TestRestartAtAnotherPort(t *testing.T) {
 	r := newRouter(t)
-	n := newNode(t, fastTiming)
-	n.put(want("TCP", 80))
+	newAsker(t)
 	for range 3 {
 		t.Run("a life", func(t *testing.T) {
 			f := newFake(t, r, routerAddr)
@@ -541,8 +525,7 @@ func TestMappingsWithTheSameName(t *testing.T) {
 			f.set(func() {
 				f.mapped["TCP 80"] = "<NewInternalPort>80</NewInternalPort><NewInternalClient>10.0.0.60</NewInternalClient><NewEnabled>1</NewEnabled><NewPortMappingDescription>" + tt.description + "</NewPortMappingDescription><NewLeaseDuration>100</NewLeaseDuration>"
 			})
-			n := newNode(t, fastTiming)
-			n.put(want("TCP", 80))
+			n := newAsker(t)
 			if tt.want {
 				n.mapped("made", made)
 				return
@@ -573,8 +556,7 @@ func TestMappingDescription(t *testing.T) {
 // A gateway may have a mapping before its answer is read. That is known before it is asked, so that
 // the VIP stays until the mapping is removed: in secure mode only the VIP may remove it.
 func TestRequestedBeforeTheAnswer(t *testing.T) {
-	r := newRouter(t)
-	f := newFake(t, r, routerAddr)
+	f := newFake(t, newRouter(t), routerAddr)
 	n := newNode(t, fastTiming)
 	asked, answer := make(chan bool), make(chan bool)
 	f.set(func() {
