@@ -105,7 +105,7 @@ func decide(pools *Pools, in *vip.PoolInput, reserved []Range, m *memory) *pass 
 		p.keepPending(s)
 	}
 	for _, x := range m.held {
-		if len(p.holders[x]) == 0 && m.rest > 0 && pools.find(x) != nil {
+		if len(p.holders[x]) == 0 && m.rest > 0 {
 			m.resting[x] = in.Now
 		}
 	}

@@ -162,7 +162,7 @@ func (p *pass) findShared(s *service, x *Pool, f vip.Family) (a netip.Addr, with
 	if s.SharingKey != "" {
 		for _, o := range p.keyed[sharingKey{s.Key.Namespace, s.SharingKey}] {
 			for _, a := range o.holding() {
-				if o != s && vip.FamilyOf(a) == f && x.Contains(a) {
+				if vip.FamilyOf(a) == f && x.Contains(a) {
 					shared[a] = true
 				}
 			}
@@ -208,7 +208,7 @@ func (p *pass) mayJoin(s *service, x netip.Addr) bool {
 		// no node may have endpoints of both
 		byPool := p.MayShare(x, s.Key.Namespace, o.Key.Namespace) && !(s.Local && o.Local) &&
 			(same || free && alike(s, o) && p.Interface(s.Key.Namespace, x) == p.Interface(o.Key.Namespace, x))
-		if o == s || o.Foreign || len(o.Ports) == 0 || !byKey && !byPool || overlap(o.sortedPorts(), s.sortedPorts()) {
+		if o.Foreign || len(o.Ports) == 0 || !byKey && !byPool || overlap(o.sortedPorts(), s.sortedPorts()) {
 			return false
 		}
 	}

@@ -24,11 +24,6 @@ func (r Range) String() string {
 	return r.From.String() + "-" + r.To.String()
 }
 
-// Contains reports whether a is in r.
-func (r Range) Contains(a netip.Addr) bool {
-	return r.From.BitLen() == a.BitLen() && r.From.Compare(a) <= 0 && a.Compare(r.To) <= 0
-}
-
 // merge returns the addresses of ranges, sorted, without overlaps and gaps.
 func merge(ranges []Range) []Range {
 	sorted := slices.Clone(ranges)
