@@ -39,7 +39,7 @@ type capabilities struct {
 
 // capabilitiesOf returns the capabilities of s; methods nil is all.
 func (r *Rules) capabilitiesOf(s *vip.Service, methods []vip.Method, controlPlane bool) capabilities {
-	enabled := func(m vip.Method) bool { return controlPlane || methods == nil || slices.Contains(methods, m) }
+	enabled := func(m vip.Method) bool { return methods == nil || slices.Contains(methods, m) }
 	arp, routes := r.ARP && enabled(vip.ByARP), r.hasRoutes() && enabled(vip.ByBGP)
 	if controlPlane {
 		return r.ControlPlane.capabilities(arp, routes)
@@ -114,7 +114,7 @@ func (c *ControlPlane) service(w vip.World) vip.Service {
 		}
 	}
 	// it may keep the VIP if no API server is ready
-	if h := w.Claims[c.Lease]; h.Valid && h.Holder != "" {
+	if h := w.Claims[c.Lease]; isHeld(h) {
 		s.Endpoints.Terminating = []string{h.Holder}
 	}
 	return s

@@ -164,8 +164,8 @@ func (r *reporter) reportRejected(s *service) {
 }
 
 // reportWaiting sets the conditions of a Service that waits for an address.
-func (f *admission) reportWaiting(k vip.Key, uid, message string) {
-	i := slices.IndexFunc(f.all, func(s *service) bool { return s.Key == k && s.UID == uid && len(s.Addresses) == 0 })
+func (f *admission) reportWaiting(uid, message string) {
+	i := slices.IndexFunc(f.all, func(s *service) bool { return s.UID == uid && len(s.Addresses) == 0 })
 	if i >= 0 {
 		f.all[i].report(vip.ConditionFalse, vip.NoPoolAddress, message)
 	}

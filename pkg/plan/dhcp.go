@@ -10,10 +10,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-const (
-	// recordAfter is how much longer a lease must last to be recorded again: short ones change all the time.
-	recordAfter = time.Minute
-)
+// recordAfter is how much longer a lease must last to be recorded again: short ones change all the time.
+const recordAfter = time.Minute
 
 // dhcp plans macvlans and DHCPRequests, and gives Services what is leased.
 type dhcp struct {
@@ -99,11 +97,9 @@ func (d *dhcp) assignLeased(s *service, f vip.Family) {
 			"a DHCP server has leased an address that a Service may not take: "+why)
 		return
 	}
-	a := address{Address: vip.Address{Addr: l.Addr}, client: s.client}
-	if s.hasAddress(l.Addr) {
-		a.client = nil // one that s may have by name as well is that first: it is not bound to the macvlan
+	if !s.hasAddress(l.Addr) { // one that s may have by name as well is not bound to the macvlan
+		s.addrs = append(s.addrs, address{Address: vip.Address{Addr: l.Addr}, client: s.client})
 	}
-	s.addrs = append(s.addrs, a)
 }
 
 // whyNotOfLink returns why leased a is of neither networks nor pools, or "".

@@ -633,8 +633,13 @@ func TestLeasedAndNamed(t *testing.T) {
 		k.Request = Make(r, w).DHCPRequests[0]
 		k.Lease.MAC = k.Request.MAC
 		w.DHCPStates = []vip.DHCPState{k}
-		if p := Make(r, w); len(p.Addresses) == 0 || p.Addresses[0].Link == "eth0" == poolsOnly {
+		p := Make(r, w)
+		if len(p.Addresses) != 1 || p.Addresses[0].Link == "eth0" == poolsOnly {
 			t.Errorf("pools only %v: %+v", poolsOnly, p.Addresses)
+		}
+		w.Bound = p.Addresses
+		if got := addressStatuses(Make(r, w)); !poolsOnly && (len(got) != 1 || len(got[0].Ingress) != 1) {
+			t.Errorf("the status has it twice: %+v", got)
 		}
 	}
 }

@@ -73,7 +73,7 @@ func (m *actions) explain(s *service) Explanation {
 		e.IPModes = vip.AppendUnique(e.IPModes, i.IPMode)
 	}
 	u := s.unit
-	if u == nil && len(s.addrs)+len(s.dhcpFamilies) > 0 && s.lease != (vip.Key{}) {
+	if u == nil && len(s.addrs)+len(s.dhcpFamilies) > 0 {
 		u = unitOfOne(m.reporter, s) // without endpoints it is in none
 	}
 	if u == nil {
@@ -136,8 +136,7 @@ func (r rank) describe(n *member) string {
 		return "comes after others: " + cmp.Or(n.Info.DataPlaneFault,
 			"its Herald has not seen yet that connections to Services lead anywhere on it")
 	case rankUnheard:
-		return "comes after others: the other nodes get no answer from it on the VIP's link (is the VLAN on all " +
-			"ports " +
+		return "comes after others: the other nodes get no answer from it on the VIP's link (is the VLAN on all ports " +
 			"of the switch?)"
 	case rankStalled:
 		return "comes after others: it was to claim a VIP and did not"
@@ -148,9 +147,9 @@ func (r rank) describe(n *member) string {
 // origins returns the addresses of s with their origins.
 func (s *service) origins() (all []AddressOrigin) {
 	inStatus := func(a netip.Addr) bool { return slices.Contains(s.StatusVIPs(), a) }
-	allowed := func(a netip.Addr) bool { return slices.Contains(s.verdict.Addresses, a) || s.hasAddress(a) }
 	for _, a := range s.Addresses {
-		o := AddressOrigin{Address: a, InStatus: inStatus(a), Refused: !a.IsUnspecified() && !allowed(a) && !s.notOurs}
+		o := AddressOrigin{Address: a, InStatus: inStatus(a),
+			Refused: !a.IsUnspecified() && !slices.Contains(s.verdict.Addresses, a) && !s.notOurs}
 		switch {
 		case a.IsUnspecified():
 			o.Origin = "stands for an address that a DHCP server leases (" + s.Source + ")"

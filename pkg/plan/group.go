@@ -107,11 +107,7 @@ func join[K comparable](units map[K]*unit, k K, u *unit) *unit {
 
 // completeUnit derives u from its Services; decisive are those with addresses.
 func (g *grouping) completeUnit(u *unit) {
-	if len(u.services) > 1 {
-		slices.SortFunc(u.services, func(a, b *service) int {
-			return cmp.Or(cmp.Compare(a.rank(), b.rank()), byAge(a, b))
-		})
-	}
+	slices.SortFunc(u.services, func(a, b *service) int { return cmp.Or(cmp.Compare(a.rank(), b.rank()), byAge(a, b)) })
 	u.lease = u.services[0].lease
 	u.hash = hashKey(u.lease)
 	u.claim = u.services[0].claim

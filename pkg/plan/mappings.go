@@ -246,7 +246,7 @@ func isPublic(a netip.Addr) bool {
 
 // keepUntilClosed keeps addresses until their ports are closed: gateways ask for that.
 func (m *mappings) keepUntilClosed(units []*unit) {
-	if len(m.MappingStates) == 0 || !m.Tenure.Holds(m.Now) {
+	if !m.Tenure.Holds(m.Now) {
 		return
 	}
 	wanted := make(map[vip.Mapping]bool, len(m.out.Mappings))

@@ -60,9 +60,6 @@ func (all *nodes) setUnheard() {
 			named[a]++
 		}
 	}
-	if len(named) == 0 {
-		return
-	}
 	for _, n := range all.alive {
 		for _, l := range n.Info.Links {
 			for _, p := range l.Prefixes {
@@ -107,11 +104,10 @@ func (c *addressChecks) watchNeighbors(units []*unit) {
 	}
 	used := map[string]bool{}
 	for _, u := range units {
-		if u.claim.Holder == "" {
-			continue
-		}
-		for link := range u.requirements.linksOn(c.self) {
-			used[link] = true
+		if u.claim.Holder != "" {
+			for link := range u.requirements.linksOn(c.self) {
+				used[link] = true
+			}
 		}
 	}
 	for _, l := range c.self.Info.Links { // in a fixed order
@@ -131,7 +127,7 @@ func (c *addressChecks) watchNeighbors(units []*unit) {
 func (c *addressChecks) isWitness(n neighbor, all []neighbor) bool {
 	own, before := rendezvousHash(n.hash, c.self.hash), 0
 	for _, o := range all {
-		if o.asksFor(n.member) && o.member != c.self && rendezvousHash(n.hash, o.hash) > own {
+		if o.asksFor(n.member) && rendezvousHash(n.hash, o.hash) > own {
 			before++
 		}
 	}

@@ -167,7 +167,7 @@ func (f *admission) reportPools() {
 		}
 		if waits != "" {
 			reason, message = vip.NoPoolAddress, "it waits for an address: "+waits
-			f.reportWaiting(a.Service, a.UID, message)
+			f.reportWaiting(a.UID, message)
 		}
 		f.addEvent(&service{Service: &vip.Service{Key: a.Service, UID: a.UID}}, reason, message, 0)
 	}
