@@ -54,6 +54,8 @@ func TestNewcomerOfOtherNamespace(t *testing.T) {
 		want string
 	}{
 		{"names all addresses, an unused port and a link that is not there", twoIncumbents(svc("x", "10.77.0.50,10.77.0.51", tenant, on("nope"))), unchanged + `x: AddressConflict`},
+		{"of the same namespace, on a link that is not there: shares, and bars no node", twoIncumbents(svc("x", "10.77.0.50", port(9), younger, on("nope"))),
+			"kubevip-a -> n1; kubevip-x -> n1; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced; b: VIPElsewhere; x: VIPAnnounced"},
 		{"gets the others that it asks for", heldBy(twoIncumbents(svc("x", "10.77.0.50,10.77.0.52,10.77.0.51", tenant)), "tenant", "x", "n1"),
 			`kubevip-x -> n1
 			kubevip-a -> n1
@@ -115,35 +117,10 @@ func TestNewcomerOfOtherNamespace(t *testing.T) {
 	}
 }
 
-// A newcomer of the same namespace on a link that is not there bars no node either.
-func TestNewcomerOfSameNamespace(t *testing.T) {
-	w := twoIncumbents(svc("x", "10.77.0.50", port(9), younger, on("nope")))
-	p := Make(rules(), bind(rules(), w))
-	if got := reasonOf(p, "a"); got != vip.VIPAnnounced || len(p.Addresses) != 1 {
-		t.Errorf("the VIP of a: %s, %v", got, p.Addresses)
-	}
-}
-
-// The status of a Service that waits for endpoints is kept, whether or not a Service of another namespace asks for
-// its address, which does not get it.
-func TestStatusKeptWhileContended(t *testing.T) {
-	for _, contended := range []bool{true, false} {
-		w := twoIncumbents()
-		w.Services[0].Endpoints = vip.Endpoints{}
-		if contended {
-			w.Services = append(w.Services, svc("x", "10.77.0.50", tenant))
-		}
-		for _, s := range addressStatuses(Make(rules(), w)) {
-			if s.Service.Name != "a" || len(s.Ingress) == 0 || s.VIPHost != "" {
-				t.Errorf("contended %v: %+v", contended, s)
-			}
-		}
-	}
-}
-
-// All Heralds stop, or no node is eligible: whose an address is must be known afterwards.
+// All Heralds stop, or no node is eligible: whose an address is must be known afterwards, where a Service of another
+// namespace asks for it, or no pool offers it any more.
 func TestStatusKeptWhenAllStop(t *testing.T) {
-	for _, contended := range []bool{true, false} {
+	for _, keeps := range []string{"contended", "unoffered", ""} {
 		for _, stop := range []func(w *vip.World){
 			func(w *vip.World) { w.Stopping, w.Members = true, w.Members[:1] },
 			func(w *vip.World) { w.Services[0].Interface, w.Members = "nope", w.Members[:1] },
@@ -152,13 +129,18 @@ func TestStatusKeptWhenAllStop(t *testing.T) {
 			},
 		} {
 			w := held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1")
-			if contended {
+			r := rules()
+			switch keeps {
+			case "contended":
 				w.Services = append(w.Services, svc("x", "10.77.0.50", tenant))
+			case "unoffered":
+				r, w.Pools = poolRules(), poolWorld("").Pools
+				r.PoolsOnly, w.Pools.Data = true, nil
 			}
 			stop(&w)
-			p := Make(rules(), w)
-			if cleared := len(addressStatuses(p)) > 0; cleared == contended {
-				t.Errorf("contended %v: the statuses are %v", contended, p.Statuses)
+			p := Make(r, w)
+			if cleared := len(addressStatuses(p)) > 0; cleared == (keeps != "") {
+				t.Errorf("%s: the statuses are %v", keeps, p.Statuses)
 			}
 		}
 	}
@@ -236,33 +218,16 @@ func TestStatusThatNobodyClears(t *testing.T) {
 		{"the node that wrote it is gone", svc("x", "10.77.0.61", left, by("nobody")), "v: AddressConflict"},
 		{"of the same namespace", svc("x", "", left, unreadable, func(s *vip.Service) { s.Key.Namespace = "default" }), "v: VIPClaiming"},
 		{"it is no LoadBalancer", svc("x", "", left, func(s *vip.Service) { s.LoadBalancer = false }), "v: VIPClaiming"},
+		{"it asks for another, on a link that is nowhere: cleared", svc("x", "10.77.0.61", left, on("nope"), by("n1")), "status x\nv: AddressConflict"},
+		{"another announcer holds its lease: kept", svc("x", "10.77.0.61", left, by("n1"), func(s *vip.Service) { s.Lease = "foreign" }), "-> n3\nv: AddressConflict\nz: VIPClaiming\nx: HeldByOtherAnnouncer"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := summary(Make(rules(), world(tt.x, svc("v", a)))); !strings.Contains(got, tt.want) {
+			w := world(tt.x, svc("v", a), svc("z", "10.77.0.99"))
+			w.Claims[vip.Key{Namespace: "tenant", Name: "foreign"}] = vip.Claim{Holder: "somebody", Valid: true, Foreign: true}
+			if got := summary(Make(rules(), w)); !strings.Contains(got, tt.want) {
 				t.Errorf("no %s in\n%s", tt.want, got)
 			}
 		})
-	}
-}
-
-// A Service whose lease another announcer holds keeps its status, and so what that names, from other namespaces, whatever it asks for.
-func TestStatusKeptForOtherAnnouncer(t *testing.T) {
-	x := svc("x", "10.77.0.60", tenant, written("n1"))
-	x.Addresses[0] = addr("10.77.0.61")
-	w := world(x, svc("v", "10.77.0.60"))
-	w.Claims[vip.Key{Namespace: "tenant", Name: "kubevip-x"}] = vip.Claim{Holder: "somebody", Valid: true, Foreign: true}
-	diff(t, summary(Make(rules(), w)), "v: AddressConflict\nx: HeldByOtherAnnouncer\nevent x HeldByOtherAnnouncer")
-}
-
-// A Service whose status names an address that it no longer asks for does not keep that status because another asks for the address.
-func TestStatusNotKeptForWhatIsNotAskedFor(t *testing.T) {
-	x := svc("x", "10.77.0.61", tenant, on("nope"), func(s *vip.Service) {
-		s.VIPHost, s.Ingress = "n1", []vip.Ingress{{Addr: addr("10.77.0.60"), IPMode: vip.ModeVIP}}
-	})
-	w := world(x, svc("v", "10.77.0.60"))
-	p := Make(rules(), w)
-	if s := addressStatuses(p); len(s) != 1 || s[0].Service != x.Key || len(s[0].Ingress) > 0 {
-		t.Errorf("the statuses are %v, want that of x cleared:\n%s", s, summary(p))
 	}
 }
 
@@ -288,11 +253,7 @@ func TestShareByPool(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			x := svc("x", "10.77.0.50", append([]func(*vip.Service){tenant}, tt.change...)...)
 			w := heldBy(held(world(svc("a", "10.77.0.50", written("n1")), x), "a", "n1"), "tenant", "x", "n1")
-			w.Pools = &vip.PoolSource{Data: make(map[string]string)}
-			for line := range strings.FieldsSeq(tt.pools) {
-				k, v, _ := strings.Cut(line, "=")
-				w.Pools.Data[k] = v
-			}
+			w.Pools = &vip.PoolSource{Data: poolData(tt.pools)}
 			diff(t, summary(Make(poolRules(), w)), tt.want)
 		})
 	}

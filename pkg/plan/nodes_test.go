@@ -149,16 +149,6 @@ func TestVerifierWithTentativeAddress(t *testing.T) {
 	}
 }
 
-// A VIP is no Subnet-Router anycast address of such a network.
-func TestReservedInNetworkOfTentativeAddress(t *testing.T) {
-	w := worldOfTwoLinks()
-	w.Members = w.Members[:1]
-	w.Services = []vip.Service{svc("a", "fd99::")}
-	if got := reasonOf(Make(rules(), w), "a"); got != vip.AddressRefused {
-		t.Errorf("got %s", got)
-	}
-}
-
 // Pods of a node with such an address reach the owner by the network of both, and so do packets of connections that began there.
 func TestWayInNetworkOfTentativeAddress(t *testing.T) {
 	w := worldOfTwoLinks()

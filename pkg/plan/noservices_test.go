@@ -115,58 +115,6 @@ func TestNoServicesOlderVersion(t *testing.T) {
 	}
 }
 
-// TestNoServicesStatus: a node with svc_enable=false clears no status while nodes with Services are members, be they
-// dead or isolated; once none is, one node clears it.
-func TestNoServicesStatus(t *testing.T) {
-	all := func(w vip.World) (cleared, withdrawn []string) {
-		for _, m := range w.Members {
-			if !m.Alive {
-				continue
-			}
-			w.Self = m.Name
-			p := Make(rulesOn(rules(), w), w)
-			for _, s := range addressStatuses(p) {
-				if len(s.Ingress) == 0 {
-					cleared = append(cleared, m.Name)
-				}
-			}
-			for _, e := range p.Events {
-				if e.Reason == vip.VIPWithdrawn {
-					withdrawn = append(withdrawn, m.Name)
-				}
-			}
-		}
-		return cleared, withdrawn
-	}
-	for _, tt := range []struct {
-		name   string
-		change func(w *vip.World)
-		want   int // how many nodes clear it
-	}{
-		{"the node that wrote it died", func(w *vip.World) { w.Members[0].Alive = false }, 0},
-		{"n3 wrote it, before svc_enable was false there", func(w *vip.World) { w.Services[0].VIPHost = "n3" }, 0},
-		{"all nodes with Services are dead", func(w *vip.World) { w.Members[0].Alive, w.Members[1].Alive = false, false }, 0},
-		{"all nodes with Services are isolated", func(w *vip.World) { w.Members[0].Info.Isolated, w.Members[1].Info.Isolated = true, true }, 0},
-		{"a Service of another class", func(w *vip.World) {
-			w.Members[0].Alive = false
-			w.Services[0].HasClass, w.Services[0].Class = true, "other"
-		}, 1}, // n2
-		{"svc_enable is false everywhere", func(w *vip.World) { *w = withoutServices(*w, "n1", "n2", "n3") }, 1},
-		{"the same, and the node that wrote it is gone", func(w *vip.World) {
-			*w = withoutServices(*w, "n1", "n2", "n3")
-			w.Members = w.Members[1:]
-		}, 1},
-	} {
-		for _, name := range manyNames {
-			w := withoutServices(world(svc(name, "10.77.0.60", written("n1"))), "n3")
-			tt.change(&w)
-			if cleared, withdrawn := all(w); len(cleared) != tt.want || len(withdrawn) != tt.want || tt.want > 0 && tt.name[0] == 'a' && cleared[0] == "n3" {
-				t.Errorf("%s, Service %s: cleared by %v, said by %v; want %d", tt.name, name, cleared, withdrawn, tt.want)
-			}
-		}
-	}
-}
-
 // TestNoServicesControlPlane: the VIP of the control plane goes to a node with svc_enable=false, and to none without
 // cp_enable, whose API server nobody asks.
 func TestNoServicesControlPlane(t *testing.T) {
@@ -248,19 +196,6 @@ func TestNoServicesWitnesses(t *testing.T) {
 	w = held(w, "a", "n1")
 	if got := handOvers(Make(rules(), bind(rules(), w))); got != "kubevip-a to n2" {
 		t.Errorf("n1 is not heard by n2; handed over: %q", got)
-	}
-}
-
-// TestNoServicesExplained: the reason is in words.
-func TestNoServicesExplained(t *testing.T) {
-	w := withoutServices(world(svc("a", "10.77.0.60")), "n3")
-	e, _ := Explain(rules(), w, key("a"))
-	if n := e.Nodes[2]; n.Able || n.Why != "its Herald announces no Services (svc_enable is false there)" {
-		t.Errorf("%+v", n)
-	}
-	x, _ := ExplainNode(rules(), w, "n3")
-	if x.Why != e.Nodes[2].Why || x.Services[0].Able {
-		t.Errorf("%+v", x)
 	}
 }
 

@@ -12,6 +12,16 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
+// poolData is the data of a ConfigMap of lines "key=value", with spaces between.
+func poolData(lines string) map[string]string {
+	data := make(map[string]string)
+	for line := range strings.FieldsSeq(lines) {
+		k, v, _ := strings.Cut(line, "=")
+		data[k] = v
+	}
+	return data
+}
+
 // TestOffered: which addresses Services may ask for by name, by svc_addresses and what pools say; what a Service has
 // it keeps, and what it may not have is in use only if its status shows it.
 func TestOffered(t *testing.T) {
@@ -60,11 +70,7 @@ func TestOffered(t *testing.T) {
 			if tt.change != nil {
 				tt.change(&w.Services[0])
 			}
-			w.Pools.Data, w.Pools.Namespaces = make(map[string]string), map[string]map[string]string{"blue": {"team": "blue"}}
-			for line := range strings.FieldsSeq(tt.pools) {
-				k, v, _ := strings.Cut(line, "=")
-				w.Pools.Data[k] = v
-			}
+			w.Pools.Data, w.Pools.Namespaces = poolData(tt.pools), map[string]map[string]string{"blue": {"team": "blue"}}
 			if tt.pools == "" {
 				w.Pools = nil
 			}
@@ -206,24 +212,6 @@ func TestConfigMapGone(t *testing.T) {
 	}
 }
 
-// TestStatusKeptOfUnoffered: the status of a Service that has an address which no pool offers it stays when its last
-// endpoint goes and when all Heralds stop: it is what lets the Service have the address again.
-func TestStatusKeptOfUnoffered(t *testing.T) {
-	for _, only := range []bool{false, true} {
-		s := svc("a", "10.77.0.50", written("n1"))
-		s.Announcer, s.Endpoints = "", vip.Endpoints{}
-		w := world(s)
-		w.Members, w.Stopping = w.Members[:1], true
-		w.Pools = poolWorld("").Pools
-		r := poolRules()
-		r.PoolsOnly = only
-		got := Make(r, w)
-		if len(addressStatuses(got)) > 0 == only {
-			t.Errorf("pools only %v: %s", only, fmt.Sprint(got.Statuses))
-		}
-	}
-}
-
 // TestLeasedIsKeptWithoutEndpoints: a Service that has an address of a DHCP server which no pool offers it any more
 // keeps it while it has no endpoint.
 func TestLeasedIsKeptWithoutEndpoints(t *testing.T) {
@@ -245,53 +233,16 @@ func TestLeasedIsKeptWithoutEndpoints(t *testing.T) {
 	}
 }
 
-// TestNodesOfPools: only nodes that the pool of an address selects carry it; where Nodes can't be read all do.
+// TestNodesOfPools: only nodes that the pool of an address selects carry it; where Nodes can't be read all do. Of those
+// that serve equally well a VIP goes to the one that its pool prefers most; it moves to one that is preferred more with
+// vip_rebalance only, and by that to none that is preferred less.
 func TestNodesOfPools(t *testing.T) {
-	in := func(node, zone string) vip.Node { return vip.Node{Name: node, Labels: map[string]string{"zone": zone}} }
-	for _, tt := range []struct {
-		name   string
-		holder string
-		nodes  []vip.Node
-		want   string
-	}{
-		{"free: the one node that is selected", "", allNodes(in("n2", "a")), "kubevip-a -> n2"},
-		{"held by a node that is not", "n1", allNodes(in("n2", "a")), "kubevip-a -> n2"},
-		{"held by one that is", "n1", allNodes(in("n1", "a")), "kubevip-a -> n1"},
-		{"no node is", "", allNodes(), "a: NoEligibleNode"},
-		{"Nodes can't be read", "n1", nil, "kubevip-a -> n1"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			w := poolWorld("n2")
-			w.Services = []vip.Service{svc("a", "10.77.0.60")}
-			w.Nodes = tt.nodes
-			w.Pools.Data = map[string]string{"pool-x": "10.77.0.60/30", "pool-x.nodes": "zone=a"}
-			if tt.holder != "" {
-				w = held(w, "a", tt.holder)
-			}
-			if got := summary(Make(poolRules(), w)); !strings.HasPrefix(got, tt.want) {
-				t.Errorf("got %s\nwant %s", got, tt.want)
-			}
-		})
-	}
-}
-
-// TestInterfaceOfPools: a VIP goes to the link of its pool, unless its Service names one.
-func TestInterfaceOfPools(t *testing.T) {
-	for named, want := range map[string]string{"": "eth1", "eth0": "eth0"} {
-		w := poolWorld("n2")
-		w.Services = []vip.Service{svc("a", "10.77.0.60", func(s *vip.Service) { s.Interface = named })}
-		w.Pools.Data = map[string]string{"pool-x": "10.77.0.60/30", "pool-x.interface": "eth1"}
-		w = held(w, "a", "n1")
-		if got := Make(poolRules(), w).Addresses; len(got) != 1 || got[0].Link != want {
-			t.Errorf("Service names %q: %v, want %s", named, got, want)
+	inZone := func(n, zone string) vip.Node { return vip.Node{Name: n, Labels: map[string]string{"zone": zone}} }
+	only := func(zone string) func(*vip.World) { // in place of the preference
+		return func(w *vip.World) {
+			w.Pools.Data = map[string]string{"pool-x": "10.77.0.60/30", "pool-x.nodes": "zone=" + zone}
 		}
 	}
-}
-
-// TestPreferredNodesOfPools: of the nodes that serve equally well a VIP goes to the one that its pool prefers most;
-// it moves to one that is preferred more with vip_rebalance only, and by that to none that is preferred less.
-func TestPreferredNodesOfPools(t *testing.T) {
-	inZone := func(n, zone string) vip.Node { return vip.Node{Name: n, Labels: map[string]string{"zone": zone}} }
 	for _, tt := range []struct {
 		name      string
 		holder    string
@@ -316,6 +267,11 @@ func TestPreferredNodesOfPools(t *testing.T) {
 			*w = held(held(*w, "b", "n1"), "c", "n1")
 		}, "kubevip-a -> n1\nkubevip-b -> n1\nkubevip-c -> n1"},
 		{"Nodes can't be read", "n1", true, func(w *vip.World) { w.Nodes = nil }, "kubevip-a -> n1"},
+		{"free: the one node that is selected", "", false, only("x"), "kubevip-a -> n2"},
+		{"held by a node that is not", "n1", false, only("x"), "kubevip-a -> n2"},
+		{"held by one that is", "n1", false, only("b"), "kubevip-a -> n1"},
+		{"no node is", "", false, only("c"), "a: NoEligibleNode"},
+		{"whom it selects can't be read", "n1", false, func(w *vip.World) { only("c")(w); w.Nodes = nil }, "kubevip-a -> n1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := poolWorld("n2")
@@ -340,26 +296,27 @@ func TestPreferredNodesOfPools(t *testing.T) {
 	}
 }
 
-// TestMethodsOfPools: VIPs are announced as their pool says, unless their Service does.
+// TestMethodsOfPools: VIPs are announced as their pool says, and on its link, unless their Service does.
 func TestMethodsOfPools(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		pool    string
 		service []vip.Method
+		link    string // that the Service names
 		bgp     bool
 		want    string
 	}{
-		{"by all that is enabled", "", nil, true, "bound advertised"},
-		{"arp", "arp", nil, true, "bound"},
-		{"bgp", "bgp", nil, true, "advertised"},
-		{"both", "arp,bgp", nil, true, "bound advertised"},
-		{"the Service says another", "bgp", []vip.Method{vip.ByARP}, true, "bound"},
-		{"what is not enabled", "bgp", nil, false, "pool x (pool-x.announce), of which 10.77.0.60 is, is announced by [bgp]"},
+		{"by all that is enabled", "", nil, "", true, "bound to eth1 advertised"},
+		{"arp", "arp", nil, "", true, "bound to eth1"},
+		{"bgp", "bgp", nil, "", true, "advertised"},
+		{"both, and the Service names a link", "arp,bgp", nil, "eth0", true, "bound to eth0 advertised"},
+		{"the Service says another", "bgp", []vip.Method{vip.ByARP}, "", true, "bound to eth1"},
+		{"what is not enabled", "bgp", nil, "", false, "pool x (pool-x.announce), of which 10.77.0.60 is, is announced by [bgp]"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := poolWorld("n2")
-			w.Services = []vip.Service{svc("a", "10.77.0.60", func(s *vip.Service) { s.Announce = tt.service })}
-			w.Pools.Data = map[string]string{"pool-x": "10.77.0.60/30"}
+			w.Services = []vip.Service{svc("a", "10.77.0.60", func(s *vip.Service) { s.Announce, s.Interface = tt.service, tt.link })}
+			w.Pools.Data = map[string]string{"pool-x": "10.77.0.60/30", "pool-x.interface": "eth1"}
 			if tt.pool != "" {
 				w.Pools.Data["pool-x.announce"] = tt.pool
 			}
@@ -371,7 +328,7 @@ func TestMethodsOfPools(t *testing.T) {
 			p := Make(r, bind(r, held(w, "a", "n1")))
 			var got []string
 			if len(p.Addresses) > 0 {
-				got = append(got, "bound")
+				got = append(got, "bound to "+p.Addresses[0].Link)
 			}
 			if len(p.Routes) > 0 {
 				got = append(got, "advertised")

@@ -75,26 +75,40 @@ func withClasses(w vip.World) vip.World {
 	return w
 }
 
-// plansOf returns the plan of each node that is alive, by name, each made by the classes that the node publishes.
+// plansOf returns the plan of each node that is alive, by name, each made by what the node publishes of its options.
 func plansOf(r Rules, w vip.World) map[string]vip.Plan {
 	all := make(map[string]vip.Plan)
 	for _, m := range w.Members {
 		if o := m.Info.Options; m.Alive {
-			w.Self, r.ClassOptions = m.Name, o.ClassOptions
+			w.Self, r.ClassOptions, r.Enabled = m.Name, o.ClassOptions, o.Services
 			all[m.Name] = Make(r, w)
 		}
 	}
 	return all
 }
 
-// TestOtherClassStatus: a node of another class clears no status, and says nothing, while members of the Service's
-// class are there, be they dead or isolated; once none is, one node clears it.
-func TestOtherClassStatus(t *testing.T) {
+// TestStatusOfNodesThatAreGone: a node of another class, or with svc_enable=false, clears no status, and says nothing,
+// while members that announce the Service are there, be they dead or isolated; once none is, one node clears it.
+func TestStatusOfNodesThatAreGone(t *testing.T) {
+	without := func(change func(w *vip.World), names ...string) func(*vip.World) { // svc_enable is false there, and all have one class
+		return func(w *vip.World) {
+			w.Services[0].HasClass = false
+			*w = withoutServices(*w, names...)
+			change(w)
+		}
+	}
 	for _, tt := range []struct {
 		name   string
 		change func(w *vip.World)
 		want   int // how many nodes clear it
 	}{
+		{"n3 is without Services, and the node that wrote it died", without(func(w *vip.World) { w.Members[0].Alive = false }, "n3"), 0},
+		{"n3 wrote it, before svc_enable was false there", without(func(w *vip.World) { w.Services[0].VIPHost = "n3" }, "n3"), 0},
+		{"all nodes with Services are dead", without(func(w *vip.World) { w.Members[0].Alive, w.Members[1].Alive = false, false }, "n3"), 0},
+		{"all nodes with Services are isolated", without(func(w *vip.World) { w.Members[0].Info.Isolated, w.Members[1].Info.Isolated = true, true }, "n3"), 0},
+		{"a Service of another class, by n2", without(func(w *vip.World) { w.Members[0].Alive, w.Services[0].HasClass = false, true }, "n3"), 1},
+		{"svc_enable is false everywhere", without(func(*vip.World) {}, "n1", "n2", "n3"), 1},
+		{"the same, and the node that wrote it is gone", without(func(w *vip.World) { w.Members = w.Members[1:] }, "n1", "n2", "n3"), 1},
 		{"the owner died, and n2 has the lease", func(w *vip.World) {
 			w.Members[0].Alive = false
 			*w = held(*w, w.Services[0].Key.Name, "n2")
@@ -104,7 +118,7 @@ func TestOtherClassStatus(t *testing.T) {
 		{"all nodes of the class are dead", func(w *vip.World) { w.Members[0].Alive, w.Members[1].Alive = false, false }, 0},
 		{"all nodes of the class are isolated", func(w *vip.World) { w.Members[0].Info.Isolated, w.Members[1].Info.Isolated = true, true }, 0},
 		{"no node serves the class any more", func(w *vip.World) { w.Members[0].Info.Options.Class, w.Members[1].Info.Options.Class = "b", "b" }, 1},
-		{"the same, and the node that wrote it is gone", func(w *vip.World) {
+		{"no node serves the class, and the node that wrote it is gone", func(w *vip.World) {
 			w.Members[1].Info.Options.Class = "b"
 			w.Members = w.Members[1:]
 		}, 1},
@@ -130,7 +144,7 @@ func TestOtherClassStatus(t *testing.T) {
 					}
 				}
 			}
-			if len(cleared) != tt.want || len(withdrawn) != tt.want {
+			if len(cleared) != tt.want || len(withdrawn) != tt.want || strings.HasSuffix(tt.name, "by n2") && cleared[0] != "n2" {
 				t.Errorf("%s, Service %s: cleared by %v, said by %v; want %d", tt.name, name, cleared, withdrawn, tt.want)
 			}
 		}

@@ -179,6 +179,8 @@ func TestUnit(t *testing.T) {
 		{"the status's writer lives: it clears the status",
 			world(svc("a", "10.77.0.50", written("n2"), func(s *vip.Service) { s.Ignore = true })), `a: Ignored`},
 		{"no address: waits", world(svc("a", "", func(s *vip.Service) { s.VIPHost = "n1" })), "status a; a: NoAddress; event a NoAddress"},
+		{"one of two addresses is refused", held(world(svc("a", "10.77.0.50,127.0.0.1", written("n1"))), "a", "n1"),
+			"kubevip-a -> n1; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced; event a AddressRefused"},
 		{"a left-over VIP of another program", with(held(world(svc("a", "10.77.0.50")), "a", "n2"), func(w *vip.World) {
 			w.Unmanaged = []vip.Address{{Addr: addr("10.77.0.50"), Bits: 32, Link: "eth0"}, {Addr: addr("10.77.0.99"), Bits: 32, Link: "eth0"}}
 		}), "a: VIPElsewhere; event a UnmanagedAddress"},
@@ -283,6 +285,8 @@ func TestRefuse(t *testing.T) {
 		{"10.112.3.4", "the cluster's Service range"},
 		{"10.78.0.2", "the API server's address"},
 		{"fd77::50", "ipFamilies"},
+		{"10.77.0.155", "the cluster IP of Service default/db"},
+		{"10.77.0.156", "the address of a pod of a Service of another namespace"},
 		{"10.77.0.50", ""},
 	}
 	for _, tt := range tests {
@@ -300,6 +304,8 @@ func TestRefuse(t *testing.T) {
 		w.Reserved = []vip.ReservedRange{
 			{Prefix: netip.MustParsePrefix("10.112.0.0/16"), Description: "the cluster's Service range"},
 			{Prefix: netip.MustParsePrefix("10.78.0.2/32"), Description: "the API server's address"},
+			{Prefix: netip.MustParsePrefix("10.77.0.155/32"), Description: "the cluster IP", Service: key("db")},
+			{Prefix: netip.MustParsePrefix("10.77.0.156/32"), Description: "the address of a pod", Service: vip.Key{Namespace: "payroll", Name: "db"}},
 		}
 		w = held(w, "b", "n2")
 		p := Make(rules(), w)
@@ -310,32 +316,14 @@ func TestRefuse(t *testing.T) {
 			}
 			continue
 		}
-		if v.Reason != vip.AddressRefused || !strings.Contains(v.Message, tt.want) || !strings.Contains(v.Message, tt.addr) {
+		if v.Reason != vip.AddressRefused || !strings.Contains(v.Message, tt.want) || !strings.Contains(v.Message, tt.addr) || strings.Contains(v.Message, "payroll") {
 			t.Errorf("%s: %s %q, want AddressRefused naming it and %q", tt.addr, v.Reason, v.Message, tt.want)
 		}
-		if len(p.Events) != 1 || p.Events[0].Reason != vip.AddressRefused || !p.Events[0].Warning {
+		if len(p.Events) != 1 || p.Events[0].Reason != vip.AddressRefused || !p.Events[0].Warning || p.Events[0].Message != v.Message {
 			t.Errorf("%s: Events %v, want one warning", tt.addr, p.Events)
 		}
 		if len(p.Addresses) != 1 || p.Addresses[0].Addr != addr("10.77.0.51") {
 			t.Errorf("%s: the other Service's VIP was harmed: %v", tt.addr, p.Addresses)
-		}
-	}
-}
-
-func TestOneRefusedOfTwo(t *testing.T) {
-	w := held(world(svc("a", "10.77.0.50,127.0.0.1", written("n1"))), "a", "n1")
-	p := Make(rules(), w)
-	diff(t, summary(p), "kubevip-a -> n1; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced; event a AddressRefused")
-}
-
-func TestWhyNoNode(t *testing.T) {
-	w := world(svc("a", "10.77.0.50", local("n3")))
-	w.Members[0].Info = info(false)
-	w.Nodes = allNodes(vip.Node{Name: "n3", Excluded: "it has the label x"})
-	got := Make(rules(), w).Verdicts[0].Message
-	for _, want := range []string{"n1: its link eth0 is down", "n2: no ready endpoint there", "n3: it has the label x"} {
-		if !strings.Contains(got, want) {
-			t.Errorf("%q does not say %q", got, want)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 func worldOfRouters(services ...vip.Service) vip.World {
 	w := world(services...)
 	w.Members[1].Info.OtherAddresses = []netip.Addr{addr("10.77.0.80"), addr("172.17.0.1")}
+	w.Members[0].Info.Links[1].TentativeNetworks = prefixes("fd99::/64")
 	w.Members[1].Info.Gateways = []netip.Addr{addr("10.77.0.1"), addr("fd77::1")}
 	w.Members[2].Info.BGPSessions = []vip.BGPSession{{Peer: "10.99.0.9"}, {Peer: "eth1"}, {Peer: "fe80::1%eth1"}}
 	return w
@@ -31,6 +32,7 @@ func TestRefuseRouters(t *testing.T) {
 		{"10.77.0.255", "the broadcast address of node n3 on eth0"},
 		{"10.99.255.255", "the broadcast address of node n3 on eth1"},
 		{"fd77::", "the Subnet-Router anycast address of node n3 on eth0"},
+		{"fd99::", "the Subnet-Router anycast address of node n1 on eth1"},
 		{"0.1.2.3", "in 0.0.0.0/8"},
 		{"10.60.1.2", "in a range that the operator has reserved (10.60.0.0/16)"},
 		{"10.77.0.254", ""}, {"10.99.0.255", ""}, {"10.99.1.0", ""}, {"fd77::ffff:ffff:ffff:ffff", ""},
@@ -92,27 +94,6 @@ func TestOffLink(t *testing.T) {
 	}
 	if got := hint("10.77.0.50,fd77::50", false) + hint("10.99.0.5", true); got != "" {
 		t.Errorf("a hint for nothing: %q", got)
-	}
-}
-
-// TestReservedOfOtherNamespaces: whose cluster IP or pod's address it is, is told to users of that namespace only.
-func TestReservedOfOtherNamespaces(t *testing.T) {
-	for _, tt := range []struct{ description, namespace, want string }{
-		{"the cluster IP", "payroll", "10.77.0.155 is the cluster IP of a Service of another namespace"},
-		{"the cluster IP", "default", "10.77.0.155 is the cluster IP of Service default/db"},
-		{"the address of a pod", "payroll", "10.77.0.155 is the address of a pod of a Service of another namespace"},
-		{"the address of a pod", "default", "10.77.0.155 is the address of a pod of Service default/db"},
-	} {
-		w := world(svc("a", "10.77.0.155"))
-		w.Self, w.Members = "n1", w.Members[:1] // one node is responsible for all
-		w.Reserved = []vip.ReservedRange{{Prefix: netip.MustParsePrefix("10.77.0.155/32"), Description: tt.description, Service: vip.Key{Namespace: tt.namespace, Name: "db"}}}
-		p := Make(rules(), w)
-		if got := p.Verdicts[0].Message; got != tt.want {
-			t.Errorf("the verdict is %q, want %q", got, tt.want)
-		}
-		if got := messages(p, vip.AddressRefused); len(got) != 1 || got[0] != tt.want {
-			t.Errorf("Events %q, want %q", got, tt.want)
-		}
 	}
 }
 
