@@ -90,6 +90,9 @@ func TestParse(t *testing.T) {
 		{"vip_loglevel=-4", func(c *Config) { c.Log.Level = slog.LevelDebug }},
 		{"vip_routingtable=true vip_routingtabletype=0", func(c *Config) { c.RoutingTable = RoutingTable{Enable: true, ID: 198, Type: 1, Protocol: 248} }},
 		{"vip_loglevel=8", func(c *Config) { c.Log.Level = slog.LevelError }},
+		{"enable_upnp=true upnp_ports=80,30000-32767 upnp_namespaces=a,b upnp_gateways=192.168.1.1", func(c *Config) {
+			c.UPnP = UPnP{Enable: true, Status: true, Namespaces: []string{"a", "b"}, Ports: [][2]uint16{{80, 80}, {30000, 32767}}, Gateways: []netip.Addr{netip.MustParseAddr("192.168.1.1")}}
+		}},
 		{"vip_loglevel=", func(*Config) {}},
 		{"herald_log_format=JSON", func(c *Config) { c.Log.Format = JSON }},
 		{"vip_nodename=Worker-1.Example.com", func(c *Config) { c.Node.Name = "worker-1.example.com" }},

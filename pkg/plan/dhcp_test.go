@@ -291,6 +291,9 @@ func TestDHCPShared(t *testing.T) {
 	r := rules()
 	w := world(svc("a", "0.0.0.0", shared), svc("b", "0.0.0.0", shared, port(443), younger), svc("c", "0.0.0.0", shared, other, younger), svc("d", "0.0.0.0", shared, younger, younger))
 	w = held(w, "a", "n1")
+	if all := Make(r, w).Owners; len(all) != 3 || slices.ContainsFunc(all, func(o vip.Owner) bool { return o.Node != "n1" }) {
+		t.Errorf("before anything is leased: %+v", all)
+	}
 	w = withMacvlans(w)
 	w = withDHCPStates(w, leasedState("10.77.0.155", w))
 	w = bind(r, w)

@@ -151,9 +151,6 @@ func (p *placement) returnUnits() {
 			}
 		}
 	}
-	if len(undrained) == 0 {
-		return
-	}
 	for _, u := range p.units {
 		if to := undrained[u.claim.PreviousHolder]; to != nil && p.mayMove(u) &&
 			to.rankFor(&u.requirements) <= rankNotReady && whyIneligible(&u.requirements, to) == "" {

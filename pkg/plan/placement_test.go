@@ -395,6 +395,7 @@ func TestRebalance(t *testing.T) {
 			w.HandingOver[key("kubevip-s3")] = vip.HandingOver{Successor: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
 		}},
 		{name: "not while the API server is away", n: 4, change: func(_ *Rules, w *vip.World) { w.Tenure.RenewalLateSince = w.Now }},
+		{name: "the youngest is another's", n: 5, change: func(_ *Rules, w *vip.World) { *w = held(*w, "s4", "n2") }, want: "kubevip-s3 to n3"},
 		{name: "only where it may be", n: 4, change: func(_ *Rules, w *vip.World) {
 			for i := range w.Services {
 				w.Services[i].Local, w.Services[i].Endpoints = true, vip.Endpoints{Ready: []string{"n1", "n3"}}

@@ -111,6 +111,17 @@ func TestUnit(t *testing.T) {
 			w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2", Valid: true, PreviousHolder: "n1", Transitions: 2}
 			w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now.Add(-time.Second), Until: w.Now}
 		}), `a: VIPElsewhere`},
+		{"handed over, and this node's tenure is over: gone", with(bind(rules(), held(world(svc("a", "10.77.0.50")), "a", "n1")), func(w *vip.World) {
+			w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2", Valid: true, PreviousHolder: "n1", Transitions: 2}
+			w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
+			w.Tenure.Until = w.Now
+		}), `a: VIPElsewhere`},
+		{"handed over and heard, before the table says so: gone", with(bind(rules(), held(world(svc("a", "10.77.0.50")), "a", "n1")), func(w *vip.World) {
+			w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now.Add(-time.Second), Until: w.Now.Add(time.Second)}
+			w.Heard[addr("10.77.0.50")] = vip.HeardAnnouncement{At: w.Now}
+		}), "kubevip-a -> n1; a: VIPAnnounced"},
+		{"isolated: says nothing, and clears no status", with(world(svc("a", "", func(s *vip.Service) { s.VIPHost = "n1" })), func(w *vip.World) { w.Members[0].Info.Isolated = true }), "a: NoAddress"},
+		{"a renewal is late: clears no status", with(world(svc("a", "", func(s *vip.Service) { s.VIPHost = "n1" })), func(w *vip.World) { w.Tenure.RenewalLateSince = w.Now }), "a: NoAddress"},
 		{"Local: only where an endpoint is", held(world(svc("a", "10.77.0.50", local("n3"))), "a", "n1"),
 			"kubevip-a -> n3; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced"},
 		{"Local: terminating endpoints count if no other is left",
@@ -207,6 +218,12 @@ func TestUnitWithOptions(t *testing.T) {
 	}{
 		{"one owner for all", func(r *Rules) { r.Election = false }, one, "plndr-svcs-lock -> n1; bind 10.77.0.50/32 dev eth0; " +
 			"bind 10.77.0.51/32 dev eth0; a: VIPAnnounced; b: VIPAnnounced; event b LocalWithoutElection"},
+		{"by BGP, once kube-proxy serves it", func(r *Rules) { r.ARP, r.BGP = false, &BGP{} },
+			held(world(svc("a", "10.77.0.50", local("n1"), func(s *vip.Service) { s.HealthCheckNodePort = 30000 })), "a", "n1"), "kubevip-a -> n1; a: VIPClaiming"},
+		{"by BGP, handed over: the status is the successor's", func(r *Rules) { r.ARP, r.BGP = false, &BGP{} },
+			with(withSessions(held(world(svc("a", "10.77.0.50")), "a", "n1")), func(w *vip.World) {
+				w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
+			}), "kubevip-a -> n1; a: VIPAnnounced"},
 		{"prefix length of the link's subnet", func(r *Rules) { r.Bits4, r.Bits6 = 0, 0 },
 			held(world(svc("a", "10.77.0.50,fd77::50"), svc("b", "192.0.2.1")), "a", "n1"),
 			"kubevip-a -> n1; kubevip-b -> n2; bind 10.77.0.50/24 dev eth0; bind fd77::50/64 dev eth0; a: VIPAnnounced; b: VIPClaiming"},

@@ -99,8 +99,10 @@ func TestPortsNotLimited(t *testing.T) {
 	if !said(w) {
 		t.Errorf("no Event: %v", Make(r, w).Events)
 	}
-	if said(bind(r, w)) {
-		t.Error("an Event although it is bound")
+	all := w
+	all.Services = []vip.Service{w.Services[0]}
+	if all.Services[0].AllPorts = true; said(all) || said(bind(r, w)) {
+		t.Error("an Event although it is bound, or has all ports")
 	}
 }
 

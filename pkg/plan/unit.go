@@ -185,12 +185,12 @@ func (m *actions) planHeldElsewhere(u *unit) {
 
 // keepUntilHeard keeps addresses until the successor is heard, and routes as long.
 func (m *actions) keepUntilHeard(u *unit) {
-	if len(m.HandingOver) == 0 || m.self == nil || !m.Tenure.Holds(m.Now) {
+	if m.self == nil || !m.Tenure.Holds(m.Now) {
 		return
 	}
 	for _, k := range append([]vip.Key{u.lease}, u.records...) {
-		h, ok := m.HandingOver[k]
-		if !ok || !m.Now.Before(h.Until) {
+		h := m.HandingOver[k]
+		if !m.Now.Before(h.Until) {
 			continue
 		}
 		for _, s := range u.services {
@@ -253,8 +253,8 @@ func (m *actions) keepOrHandOver(u *unit) {
 func (m *actions) withoutEndpointAtOwner(s *service) string {
 	u := s.unit
 	owner := m.members[u.claim.Holder]
-	if len(u.services) == 1 || !s.ownerNeedsEndpoint || owner == nil || containsSorted(s.Endpoints.Local(),
-		owner.Name) || whyIneligible(&u.requirements, owner) != "" {
+	if !s.ownerNeedsEndpoint || owner == nil || containsSorted(s.Endpoints.Local(), owner.Name) ||
+		whyIneligible(&u.requirements, owner) != "" {
 		return ""
 	}
 	return "node " + owner.Name + " carries the Services that share its address, or its lease, and this one has " +
