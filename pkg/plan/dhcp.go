@@ -157,17 +157,6 @@ func (d *dhcp) mayBind(s *service, a netip.Addr) bool {
 	})
 }
 
-// requestForUnit plans macvlans and DHCPRequests of u, held here.
-func (d *dhcp) requestForUnit(u *unit) {
-	var done []*dhcpClient
-	for _, s := range u.services {
-		if s.client != nil && !slices.Contains(done, s.client) {
-			done = append(done, s.client)
-			d.requestClient(s.client)
-		}
-	}
-}
-
 // requestClient adds the macvlan of c, and a DHCPRequest for each family.
 func (d *dhcp) requestClient(c *dhcpClient) {
 	s := c.oldest

@@ -47,19 +47,14 @@ func NodeNames(w *vip.World) NamesOfNodes {
 			continue
 		}
 		of := slices.DeleteFunc(slices.Clone(nameless), func(m vip.Member) bool {
-			return !hasAnyAddress(&m, o.Addresses)
+			return !slices.ContainsFunc(m.Info.OwnAddresses(),
+				func(a netip.Addr) bool { return slices.Contains(o.Addresses, a) })
 		})
 		if len(of) == 1 {
 			names[o.Name] = of[0].Name
 		}
 	}
 	return names
-}
-
-func hasAnyAddress(m *vip.Member, addrs []netip.Addr) bool {
-	return slices.ContainsFunc(m.Info.Links, func(l vip.Link) bool {
-		return slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return slices.Contains(addrs, p.Addr()) })
-	})
 }
 
 // Of returns the name that the Node has as a member.

@@ -242,10 +242,17 @@ func (r random) answer(w vip.World, p vip.Plan) vip.World {
 		}
 	}
 	w.Claims = claims
-	w.Services = slices.Clone(w.Services)
+	w.Services = withStatuses(w.Services, p)
+	w.Now = w.Now.Add(time.Duration(r.IntN(20)) * time.Second)
+	return w
+}
+
+// withStatuses is Services with what p writes on them.
+func withStatuses(services []vip.Service, p vip.Plan) []vip.Service {
+	services = slices.Clone(services)
 	for _, x := range p.Statuses {
-		for i := range w.Services {
-			if s := &w.Services[i]; s.Key == x.Service {
+		for i := range services {
+			if s := &services[i]; s.Key == x.Service {
 				if !x.ConditionsOnly {
 					s.Ingress, s.VIPHost, s.Announcer, s.DHCP.Leases = x.Ingress, x.VIPHost, x.Announcer, x.DHCPLeases
 				}
@@ -253,8 +260,7 @@ func (r random) answer(w vip.World, p vip.Plan) vip.World {
 			}
 		}
 	}
-	w.Now = w.Now.Add(time.Duration(r.IntN(20)) * time.Second)
-	return w
+	return services
 }
 
 // FuzzMake: whatever users, nodes and servers have written, a Plan can be made of it and explained, and a second one
@@ -356,7 +362,7 @@ func FuzzGiven(f *testing.F) {
 
 // claimAndShow has w show what p binds and announces, with the leases that it acquires, and the statuses that it writes.
 func (r random) claimAndShow(w vip.World, p vip.Plan) vip.World {
-	w.Bound, w.Claims, w.Services = p.Addresses, maps.Clone(w.Claims), slices.Clone(w.Services)
+	w.Bound, w.Claims, w.Services = p.Addresses, maps.Clone(w.Claims), withStatuses(w.Services, p)
 	w.CheckResults = make(map[netip.Addr]vip.CheckResult)
 	for _, x := range p.AddressChecks {
 		w.CheckResults[x.Addr] = vip.CheckResult{AddressCheck: x, At: w.Now, NoAnswer: true}
@@ -364,16 +370,6 @@ func (r random) claimAndShow(w vip.World, p vip.Plan) vip.World {
 	for _, o := range p.Owners {
 		if o.Node != "" && w.Claims[o.Unit].Holder == "" {
 			w.Claims[o.Unit] = vip.Claim{Holder: "n1", Valid: true, AcquiredAt: w.Now}
-		}
-	}
-	for _, x := range p.Statuses {
-		for i := range w.Services {
-			if s := &w.Services[i]; s.Key == x.Service {
-				if !x.ConditionsOnly {
-					s.Ingress, s.VIPHost, s.Announcer = x.Ingress, x.VIPHost, x.Announcer
-				}
-				s.SetConditions(x.Conditions)
-			}
 		}
 	}
 	w.Now = w.Now.Add(5 * time.Second)

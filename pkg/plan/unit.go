@@ -289,7 +289,13 @@ func (m *actions) requestDHCP(u *unit) {
 			}
 		}
 	}
-	m.dhcp.requestForUnit(u)
+	var done []*dhcpClient
+	for _, s := range u.services {
+		if s.client != nil && !slices.Contains(done, s.client) {
+			done = append(done, s.client)
+			m.dhcp.requestClient(s.client)
+		}
+	}
 }
 
 // A progress is how many addresses of a Service are bound here, and what hinders others.

@@ -68,12 +68,9 @@ func (r *reader) readAttribute(key, name, attribute string) {
 	p.Broken = p.Broken || !ok
 }
 
-// isSelector reports whether a text can only be a label selector.
-func isSelector(text string) bool { return strings.ContainsAny(text, "=!()<>") }
-
 // parseNamespaces reads names, separated by commas or spaces, or a label selector.
 func parseNamespaces(text string) (out Namespaces, problem string) {
-	if isSelector(text) {
+	if strings.ContainsAny(text, "=!()<>") { // no list of names has these
 		out.Selector, problem = parseSelector(text)
 		return out, problem
 	}
