@@ -25,10 +25,10 @@ type room struct{ floor, ceiling int }
 var rooms = map[string]room{
 	"cmd/herald":   {3, 4325},
 	"pkg/agent":    {2, 838},
-	"pkg/manifest": {2, 929},
-	"pkg/plan":     {1, 5910},
-	"pkg/pool":     {1, 2064},
-	"pkg/migrate":  {1, 923},
+	"pkg/manifest": {2, 912},
+	"pkg/plan":     {1, 5850},
+	"pkg/pool":     {1, 2043},
+	"pkg/migrate":  {1, 900},
 	"pkg/kube":     {1, 5317},
 	"pkg/lease":    {1, 3338},
 	"pkg/peers":    {1, 1936},
@@ -43,8 +43,8 @@ var rooms = map[string]room{
 	"pkg/health":   {1, 582},
 	"pkg/quorum":   {1, 1003},
 	"pkg/serve":    {1, 687},
-	"pkg/vip":      {0, 1858},
-	"pkg/config":   {0, 2537},
+	"pkg/vip":      {0, 1847},
+	"pkg/config":   {0, 2457},
 	"pkg/mailbox":  {0, 87},
 }
 

@@ -375,9 +375,8 @@ var supported = slices.Concat(
 				"Empty (`svc_pools=`), or with `svc_namespace`: they are given none.",
 			set: store(parseConfigMap, func(c *Config) *string { return &c.Pools.Name })},
 		{Env: "svc_pools_namespace", Aliases: []string{"KUBEVIP_NAMESPACE"}, Flag: "poolsNamespace", Type: Name,
-			Default: "kube-system",
-			Meaning: "The namespace of that ConfigMap.",
-			set:     store(parseNamespace, func(c *Config) *string { return &c.Pools.Namespace })},
+			Default: "kube-system", Meaning: "The namespace of that ConfigMap.",
+			set: store(parseNamespace, func(c *Config) *string { return &c.Pools.Namespace })},
 		{Env: "svc_addresses", Flag: "servicesAddresses", Type: String, Default: "any",
 			Meaning: "Which addresses Services may ask for by name. `any`: all that are not reserved, and of no " +
 				"`pool-<name>` with other `.namespaces`. " +
@@ -393,9 +392,8 @@ var supported = slices.Concat(
 			Meaning: "The VIP of the control plane: an IP address, or one of each family with a comma between.",
 			set: where(func(c *Config) bool { return c.ControlPlane.Enable },
 				store(parseVIPs, func(c *Config) *[]netip.Addr { return &c.ControlPlane.Addresses }))},
-		{Env: "port", Flag: "port", Type: Port, Default: "6443",
-			Meaning: "The port of the API servers.",
-			set:     store(parsePort, func(c *Config) *uint16 { return &c.ControlPlane.Port })},
+		{Env: "port", Flag: "port", Type: Port, Default: "6443", Meaning: "The port of the API servers.",
+			set: store(parsePort, func(c *Config) *uint16 { return &c.ControlPlane.Port })},
 		{Env: "vip_leasename", Flag: "leaseName", Type: Name, Default: "plndr-cp-lock",
 			Meaning: "The lease of the control plane's VIP. `name`, in the announcers' namespace, or `namespace/name`.",
 			set:     store(parseLease, func(c *Config) *vip.Key { return &c.ControlPlane.Lease })},

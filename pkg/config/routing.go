@@ -25,9 +25,8 @@ var routingOptions = inSection(groupRouting, []Option{
 			"each node that can serve the VIP, or with `svc_election` on its owner; for the control plane's VIP on each " +
 			"node whose API server is ready. See bgp.md.",
 		set: store(parseBool, func(c *Config) *bool { return &c.RoutingTable.Enable })},
-	{Env: "vip_routingtableid", Flag: "tableID", Type: Int, Default: "198",
-		Meaning: "The number of that table.",
-		set:     store(parseTable, func(c *Config) *int { return &c.RoutingTable.ID })},
+	{Env: "vip_routingtableid", Flag: "tableID", Type: Int, Default: "198", Meaning: "The number of that table.",
+		set: store(parseTable, func(c *Config) *int { return &c.RoutingTable.ID })},
 	{Env: "vip_routingtabletype", Flag: "tableType", Type: Int, Default: "1",
 		Meaning: "The type of the routes, by the kernel's numbers. 1 unicast, 2 local, 6 blackhole, 7 unreachable, 8 " +
 			"prohibit. Unicast and local routes have the link of VIPs.",
