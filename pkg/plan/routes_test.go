@@ -108,6 +108,7 @@ func TestRoutes(t *testing.T) {
 	health := func(s *vip.Service) { s.HealthCheckNodePort = 30000 }
 	a := svc("a", "10.77.0.50", written("n1"))
 	affinity := func(s *vip.Service) { s.ClientIPAffinity = true }
+	elsewhere := func(s *vip.Service) { s.Key.Namespace = "tenant" }
 	peer := func(names ...string) func(*vip.Service) {
 		return func(s *vip.Service) { s.BGPAttributes.Peers = append([]string{}, names...) }
 	}
@@ -207,6 +208,9 @@ func TestRoutes(t *testing.T) {
 		{"session affinity: the node that wrote the status", bgpRules(), withSessions(world(sticky)), mine},
 		{"session affinity: another", bgpRules(), seenFrom(withSessions(world(sticky)), "n2"), ""},
 		{"session affinity: of another Service at the address", bgpRules(), seenFrom(withSessions(world(a, svc("b", "10.77.0.50", port(81), younger, written("n1"), affinity))), "n2"), ""},
+		{"session affinity: of one of another namespace, which does not get the address", bgpRules(), seenFrom(withSessions(world(svc("a", "10.77.0.50", written("n1"), sharing("k")),
+			svc("x", "10.77.0.50", port(81), younger, affinity, sharing("k"), elsewhere))), "n2"), "10.77.0.50/32\nx: AddressConflict\n"},
+		{"... nor asks for it", bgpRules(), seenFrom(withSessions(world(svc("a", "10.77.0.50", written("n1"), sharing("k")), svc("x", "10.77.0.50", port(81), younger, sharing("k"), elsewhere))), "n2"), theirs},
 		{"session affinity, excluded", bgpRules(), taint(withSessions(world(sticky)), "n1", "it has a taint"), ""},
 		{"session affinity, its data plane fails", bgpRules(), fault(withSessions(world(sticky)), "n1"), ""},
 		{"session affinity, its sessions are down", bgpRules(), with(withSessions(world(sticky)), func(w *vip.World) { w.BGPSessions, w.Members[0].Info.BGPSessions = nil, nil }), ""},
@@ -260,28 +264,13 @@ func handedOver(w vip.World, name string, left time.Duration) vip.World {
 	return w
 }
 
-// The message of NoBGPSession is about the peers that the Service names.
-func TestNoBGPSessionOfNamedPeers(t *testing.T) {
-	for _, tt := range []struct {
-		name  string
-		peers []string
-		want  string
-	}{
-		{"one that is down", []string{"192.0.2.2"}, "node n1 has no BGP session with a peer that heraldvip.io/bgp-peers names: 192.0.2.2: active"},
-		{"one that there is not", []string{"192.0.2.99"}, "node n1 has no BGP session with a peer that heraldvip.io/bgp-peers names: no such peer is configured"},
-		{"none", []string{}, "node n1 has no BGP session with a peer that heraldvip.io/bgp-peers names: no such peer is configured"},
-	} {
-		w := withSessions(world(svc("a", "10.77.0.50", local("n1"), func(s *vip.Service) { s.BGPAttributes.Peers = tt.peers })))
-		w.BGPSessions = append(slices.Clone(w.BGPSessions), vip.BGPSession{Peer: "192.0.2.2", State: "active", Since: w.Now.Add(-time.Minute)})
-		if v := Make(bgpRules(), w).Verdicts[0]; v.Reason != vip.NoBGPSession || v.Message != tt.want {
-			t.Errorf("%s: %s %q, want %q", tt.name, v.Reason, v.Message, tt.want)
-		}
-	}
-}
-
-// An address that no router takes, since its family was not negotiated, is an Event.
-func TestFamilyNotNegotiated(t *testing.T) {
+// An address that no router takes is an Event: since its family was not negotiated, or the Service names other peers.
+func TestNoBGPSession(t *testing.T) {
 	const no6 = "192.0.2.1: the router takes no IPv6: activate the family there"
+	const named = "node n1 has no BGP session with a peer that heraldvip.io/bgp-peers names: "
+	peers := func(names ...string) func(*vip.Service) {
+		return func(s *vip.Service) { s.BGPAttributes.Peers = append([]string{}, names...) }
+	}
 	for _, tt := range []struct {
 		name   string
 		s      vip.Service
@@ -301,6 +290,11 @@ func TestFamilyNotNegotiated(t *testing.T) {
 			w.BGPSessions = append(w.BGPSessions, vip.BGPSession{Peer: "192.0.2.2", State: vip.Established, Since: w.Now.Add(-time.Minute)})
 		}, ""},
 		{"of the family that is taken", svc("a", "10.77.0.50", local("n1")), nil, ""},
+		{"named peers, of which one is down", svc("a", "10.77.0.50", local("n1"), peers("192.0.2.2")), func(w *vip.World) {
+			w.BGPSessions = append(w.BGPSessions, vip.BGPSession{Peer: "192.0.2.2", State: "active", Since: w.Now.Add(-time.Minute)})
+		}, named + "192.0.2.2: active"},
+		{"... of which there is none", svc("a", "10.77.0.50", local("n1"), peers("192.0.2.99")), nil, named + "no such peer is configured"},
+		{"... which can't be read", svc("a", "10.77.0.50", local("n1"), peers()), nil, named + "no such peer is configured"},
 		{"neither family", svc("a", "10.77.0.50,fd77::50", local("n1")), func(w *vip.World) { w.BGPSessions[0].NoIPv4 = true },
 			"node n1 has no BGP session for 10.77.0.50, fd77::50: 192.0.2.1: the router takes no IPv4 and no IPv6: activate the family there"},
 	} {
@@ -419,19 +413,5 @@ func TestAdvertisedWithoutOwner(t *testing.T) {
 	p := Make(bgpRules(withARP), w)
 	if len(p.Events) != 1 || p.Events[0].Reason != vip.VIPAnnounced {
 		t.Errorf("events %+v, want one: %s", p.Events, vip.VIPAnnounced)
-	}
-}
-
-// A Service of another namespace with session affinity does not take the other nodes from those that have the address.
-func TestAffinityTakesNoRoutes(t *testing.T) {
-	elsewhere := func(s *vip.Service) { s.Key.Namespace, s.ClientIPAffinity, s.SharingKey = "tenant", true, "k" }
-	have := svc("a", "10.77.0.50", written("n1"), sharing("k"))
-	w := seenFrom(withSessions(world(have, svc("x", "10.77.0.50", port(81), younger, elsewhere))), "n2")
-	if got, want := routesSummary(Make(bgpRules(), w)), "10.77.0.50/32\nx: AddressConflict\n"; got != want {
-		t.Errorf("got %s\nwant %s", got, want)
-	}
-	w = seenFrom(withSessions(world(svc("a", "10.77.0.50", written("n1"), sharing("k")), svc("x", "10.77.0.50", port(81), younger, sharing("k"), func(s *vip.Service) { s.Key.Namespace = "tenant" }))), "n2")
-	if got := Make(bgpRules(), w); len(got.Routes) != 1 || strings.Contains(routesSummary(got), "AddressConflict") {
-		t.Errorf("without session affinity: %s", routesSummary(got))
 	}
 }
