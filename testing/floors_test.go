@@ -27,7 +27,7 @@ var rooms = map[string]room{
 	"pkg/agent":    {2, 838},
 	"pkg/manifest": {2, 912},
 	"pkg/plan":     {1, 5850},
-	"pkg/pool":     {1, 2043},
+	"pkg/pool":     {1, 2031},
 	"pkg/migrate":  {1, 900},
 	"pkg/kube":     {1, 5317},
 	"pkg/lease":    {1, 3338},

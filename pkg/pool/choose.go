@@ -169,7 +169,7 @@ func (p *pass) findShared(s *service, x *Pool, f vip.Family) (a netip.Addr, with
 		}
 	}
 	lists := [][]netip.Addr{slices.SortedFunc(maps.Keys(shared), space.compare)}
-	if f == vip.IPv4 && p.sharing(s.Key.Namespace) {
+	if f == vip.IPv4 && ofNamespace(p.share, s.Key.Namespace) {
 		lists = append(lists, p.heldIn(space))
 	}
 	for _, list := range lists {

@@ -42,22 +42,15 @@ func (p *Pools) WhyNotOffered(namespace string, namespaceLabels map[string]strin
 
 // Interface returns the link of a VIP: by its pool-<name>, or by interface-<namespace> or -global.
 func (p *Pools) Interface(namespace string, a netip.Addr) string {
-	provided := false
 	for _, x := range p.own {
 		if x.Interface != "" && x.Contains(a) {
 			return x.Interface
 		}
 	}
-	for _, x := range p.all {
-		provided = provided || x.provider && x.Contains(a)
-	}
-	if !provided {
+	if !slices.ContainsFunc(p.all, func(x *Pool) bool { return x.provider && x.Contains(a) }) {
 		return ""
 	}
-	if link, ok := p.interfaces[namespace]; ok {
-		return link
-	}
-	return p.interfaces[global]
+	return ofNamespace(p.interfaces, namespace)
 }
 
 // InterfaceOf returns the link of VIPs of x whose Services name none, or "".
@@ -65,12 +58,7 @@ func (p *Pools) InterfaceOf(x *Pool) string {
 	if !x.provider {
 		return x.Interface
 	}
-	for _, namespace := range x.Namespaces.Names { // one, or none
-		if link, ok := p.interfaces[namespace]; ok {
-			return link
-		}
-	}
-	return p.interfaces[global]
+	return ofNamespace(p.interfaces, strings.Join(x.Namespaces.Names, "")) // one, or none
 }
 
 func firstWith(pools []*Pool, a netip.Addr) *Pool {

@@ -190,17 +190,17 @@ func (p *Pools) offered(namespace string, namespaceLabels map[string]string) (ou
 	return out
 }
 
-// sharing reports whether a namespace shares IPv4 addresses: allow-share-<namespace>, or -global.
-func (p *Pools) sharing(namespace string) bool {
-	if on, ok := p.share[namespace]; ok {
-		return on
+// ofNamespace returns what the key of a namespace says, else that of -global.
+func ofNamespace[V any](all map[string]V, namespace string) V {
+	if v, ok := all[namespace]; ok {
+		return v
 	}
-	return p.share[global]
+	return all[global]
 }
 
 // MayShare reports whether both namespaces may share a, an IPv4 address of a pool.
 func (p *Pools) MayShare(a netip.Addr, one, other string) bool {
-	return a.Is4() && p.sharing(one) && p.sharing(other) && p.find(a) != nil
+	return a.Is4() && ofNamespace(p.share, one) && ofNamespace(p.share, other) && p.find(a) != nil
 }
 
 func (p *Pools) find(a netip.Addr) *Pool { return firstWith(p.all, a) }
