@@ -143,7 +143,6 @@ func TestUndrainOfANodeThatIsNotDrained(t *testing.T) {
 
 // A drain that takes a VIP down, since no other node may carry it, needs --force.
 func TestDrainNamesWhatNobodyElseCanTake(t *testing.T) {
-	const up = `{"interface":"eth0","links":[{"name":"eth0","up":true}]}`
 	snapshot := func() kube.Snapshot {
 		s := snapshotOf("n1", "")
 		s.Leases[0] = nodeLease("n1", -time.Since(noon), up)
@@ -300,10 +299,8 @@ func TestNodeOfAnotherName(t *testing.T) {
 			t.Errorf("got  %v\nwant %s", err, want)
 		}
 	}
-	var b strings.Builder
-	check.OK(t, writeStatus(&b, s, "", noon))
-	if !strings.Contains(b.String(), "its Node is called n1.example.com") || strings.Count(b.String(), "no Herald runs there") != 1 {
-		t.Errorf("status has\n%s", b.String())
+	if b := statusText(t, s, ""); !strings.Contains(b, "its Node is called n1.example.com") || strings.Count(b, "no Herald runs there") != 1 {
+		t.Errorf("status has\n%s", b)
 	}
 }
 

@@ -202,3 +202,180 @@ func kindOf(c prometheus.Collector) string {
 	}
 	return ""
 }
+
+// An answer is what Herald does with something that kube-vip reads.
+type answer struct{ Name, Flags, Does, Why string }
+
+// namesOfKubeVIP returns the variables, flags and annotations of testdata/kube-vip.txt. A flag for which kube-vip has no variable is among the variables, too.
+func namesOfKubeVIP(t *testing.T) (variables, flags, annotations []string) {
+	t.Helper()
+	for line := range strings.Lines(string(check.Value(os.ReadFile("testdata/kube-vip.txt"))(t))) {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		for _, name := range strings.Fields(line) {
+			switch {
+			case strings.HasPrefix(name, "--"):
+				if flags = append(flags, name); slices.ContainsFunc(config.Options, func(o config.Option) bool { return o.Env == name }) {
+					variables = append(variables, name)
+				}
+			case strings.Contains(name, "/"):
+				annotations = append(annotations, name)
+			default:
+				variables = append(variables, name)
+			}
+		}
+	}
+	return variables, flags, annotations
+}
+
+// optionOf returns the option that a variable sets; one whose name ends in * for all names that begin so, if there is no other.
+func optionOf(name string) (found config.Option, ok bool) {
+	for _, o := range config.Options {
+		if o.Env == name || slices.Contains(o.Aliases, name) {
+			return o, true
+		}
+		if prefix, pattern := strings.CutSuffix(o.Env, "*"); pattern && strings.HasPrefix(name, prefix) {
+			found, ok = o, true
+		}
+	}
+	return found, ok
+}
+
+// differences says what Herald does otherwise with options that it has. The reference of options has all that is the same.
+var differences = map[string]string{
+	"enable_service_security":            "By nftables instead of iptables; reconciled; a VIP that can't be limited is not bound.",
+	"lb_enable":                          "By nftables instead of ip_vs. With `lb_fwdmethod=local` a warning: connections are not balanced then, by kube-vip neither. Without `cp_enable`, or without `vip_arp`, a warning: there is nothing to balance.",
+	"lb_fwdmethod":                       "`masquerade` and `local`; with all others, `lb_enable` and `cp_enable` Herald does not start.",
+	"lb_port":                            "With `lb_fwdmethod=local` the VIP answers at `port`: a warning if they differ.",
+	"vip_routingtable":                   "Beside BGP or ARP, too. For the control plane's VIP on every node whose API server is ready; without `svc_election` for those of Services on every node that can serve them, also with `vip_leaderelection`, by which kube-vip elects one node for all. Other routes are kept by their protocol number.",
+	"vip_loglevel":                       "Versions of kube-vip with logrus counted otherwise, 4 being info and 5 debug: 1 to 7 are a warning.",
+	"health_check_port":                  "Connections from other hosts are closed: kubelet on the node can ask, a load balancer outside can't.",
+	"egress_podcidr":                     "Known from Nodes without it; several ranges of both families.",
+	"egress_servicecidr":                 "Known from ServiceCIDRs without it; several ranges of both families.",
+	"bgp_enable":                         "For the control plane's VIP from every node whose API server is ready, if `vip_arp` is off.",
+	"bgp_peers":                          "BFD with the defaults 300, 300 and 3. With multihop BFD options are read, and warned of.",
+	"control_plane_health_check_address": "By ARP, too. Without it `/readyz` of the node's own API server is asked.",
+	"control_plane_health_check_period_seconds":  "1 if not set, with kube-vip 5.",
+	"control_plane_health_check_timeout_seconds": "2 if not set, with kube-vip 3.",
+	"address":                "IP addresses only. With a name and `cp_enable` Herald does not start: write what it resolves to.",
+	"cp_namespace":           "Without effect in a Pod with a ServiceAccount, whose namespace counts: a warning if they differ.",
+	"vip_arpRate":            "For 30 s after a change; then no more than 10 frames a second on a node with up to 1200 VIPs. Less than 500 is 3000, with a warning.",
+	"vip_skipdad":            "Also for IPv4 (RFC 5227).",
+	"vip_leaseduration":      "15 if not set, with kube-vip 5. Dead nodes are replaced much earlier, by heartbeats.",
+	"vip_renewdeadline":      "10 if not set, with kube-vip 3; less with a short `vip_leaseduration`.",
+	"vip_retryperiod":        "2 if not set, with kube-vip 1; 1 where `vip_renewdeadline` is less than 10.",
+	"svc_leasename":          "`name`, or `namespace/name`.",
+	"bgp_keepalive_interval": "An error if it is not less than `bgp_hold_time`.",
+}
+
+// variableAnswers returns the answers to variables.
+func variableAnswers(t *testing.T, names []string) (all []answer) {
+	t.Helper()
+	for _, name := range names {
+		o, ok := optionOf(name)
+		if !ok {
+			t.Errorf("variable %s is not known", name)
+			continue
+		}
+		a := answer{Name: name, Does: "has it", Why: differences[name]}
+		if o.Flag != "" {
+			a.Flags = "`--" + strings.Join(append([]string{o.Flag}, o.FlagAliases...), "`, `--") + "`"
+		}
+		switch {
+		case !o.Supported():
+			a.Does, a.Why = string(o.Effect), strings.ToUpper(o.Reason[:1])+o.Reason[1:]+"."
+			if o.Effect == config.Refused {
+				a.Does = "refuses it"
+			}
+		case o.Env != name:
+			a.Why = "An old spelling of `" + o.Env + "`."
+		}
+		all = append(all, a)
+	}
+	return all
+}
+
+// annotationAnswers returns the answers to annotations.
+func annotationAnswers(t *testing.T, names []string) (all []answer) {
+	t.Helper()
+	for _, name := range names {
+		i := slices.IndexFunc(kube.Annotations, func(a kube.Annotation) bool { return a.Key == name })
+		switch {
+		case i < 0 && (strings.HasPrefix(name, "kube-vip.io/active-endpoint") || name == "kube-vip.io/egress-nftables-table"):
+			all = append(all, answer{Name: name, Does: "no effect", Why: "kube-vip writes it for egress."})
+			continue
+		case i < 0:
+			t.Errorf("annotation %s is not known", name)
+			continue
+		}
+		x := kube.Annotations[i]
+		a := answer{Name: name, Does: "has it"}
+		switch {
+		case x.Consequence != "":
+			a.Does, a.Why = "Event", strings.ToUpper(x.Consequence[:1])+x.Consequence[1:]+"."
+		case x.Unsupported:
+			a.Does, a.Why = "no effect", strings.ToUpper(x.Instead[:1])+x.Instead[1:]+"."
+		case x.Written:
+			a.Does = "writes it"
+		}
+		all = append(all, a)
+	}
+	return all
+}
+
+// kubeVIPPage returns the page of what kube-vip reads.
+func kubeVIPPage(t *testing.T) string {
+	t.Helper()
+	variables, _, annotations := namesOfKubeVIP(t)
+	return writePage(t, "kube-vip", map[string]any{"Variables": variableAnswers(t, variables), "Annotations": annotationAnswers(t, annotations)})
+}
+
+// TestNamesOfKubeVIP: the page has each variable, flag and annotation of kube-vip once, and says of each what
+// the parser of options does with a value that is not the default.
+func TestNamesOfKubeVIP(t *testing.T) {
+	variables, flags, annotations := namesOfKubeVIP(t)
+	page := kubeVIPPage(t)
+	for _, name := range slices.Concat(variables, annotations) {
+		if !strings.Contains(page, "`"+name+"`") {
+			t.Errorf("%s is not on the page", name)
+		}
+	}
+	for _, name := range flags {
+		if !strings.Contains(page, "`"+name+"`") {
+			t.Errorf("%s is not on the page", name)
+		}
+	}
+	for name := range differences {
+		if !slices.Contains(variables, name) {
+			t.Errorf("kube-vip has no %s", name)
+		}
+	}
+	for _, a := range variableAnswers(t, variables) {
+		t.Run(a.Name, func(t *testing.T) {
+			o, _ := optionOf(a.Name)
+			if o.Supported() {
+				return // pkg/config tests what its values do
+			}
+			value := map[string]string{"false": "true", "true": "false"}[o.Default]
+			if value == "" {
+				value = "7"
+			}
+			_, warnings, err := config.Parse(config.Sources{Env: []string{"svc_enable=true", "vip_arp=true", a.Name + "=" + value}, Hostname: "n1"})
+			got := "no effect"
+			switch {
+			case err != nil && strings.Contains(err.Error(), o.Reason):
+				got = "refuses it"
+			case err != nil:
+				got = fmt.Sprintf("the error %v", err)
+			case len(warnings) == 1 && strings.Contains(warnings[0], o.Reason):
+				got = "warning"
+			case len(warnings) > 0:
+				got = fmt.Sprintf("the warnings %q", warnings)
+			}
+			if got != a.Does {
+				t.Errorf("the page says %q; with the value %s it is %s", a.Does, value, got)
+			}
+		})
+	}
+}

@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -24,6 +23,9 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
+// up is a node whose link is up.
+const up = `{"interface":"eth0","links":[{"name":"eth0","up":true}]}`
+
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
 // nodeLease is the lease of a node that was renewed so long before noon.
@@ -35,9 +37,12 @@ func nodeLease(node string, silent time.Duration, info string) *coordinationv1.L
 	}
 }
 
-// writeStatus writes the status of a namespace, "" for all, as tables.
-func writeStatus(w io.Writer, s kube.Snapshot, namespace string, now time.Time) error {
-	return newStatusReport(s, vip.Key{Namespace: namespace}, now).writeTables(w, false)
+// statusText is the status of a namespace, "" for all, as tables.
+func statusText(t testing.TB, s kube.Snapshot, namespace string) string {
+	t.Helper()
+	var b strings.Builder
+	check.OK(t, newStatusReport(s, vip.Key{Namespace: namespace}, noon).writeTables(&b, false))
+	return b.String()
 }
 
 // tableOf is the table in which a node has a Service since a minute.
@@ -81,7 +86,7 @@ func storedEvent(service string, reason vip.Reason, warning bool, message string
 }
 
 func TestStatusTable(t *testing.T) {
-	const up, down, none = `{"interface":"eth0","links":[{"name":"eth0","up":true}]}`, `{"interface":"eth0","links":[{"name":"eth0","up":false}]}`, `{"interface":"","links":[]}`
+	const down, none = `{"interface":"eth0","links":[{"name":"eth0","up":false}]}`, `{"interface":"","links":[]}`
 	const restarted, faulty = `{"interface":"eth0","links":[{"name":"eth0","up":true}],"restarts":[1,2,3]}`, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"dataPlaneFault":"kube-proxy is gone"}`
 	bad := serviceWith("bad", "10.0.0.4", "10.0.0.4")
 	bad.Invalid = []string{"kube-vip.io/ignore is wrong."}
@@ -110,8 +115,7 @@ func TestStatusTable(t *testing.T) {
 			storedEvent("good", vip.VIPAnnounced, false, "n1 announces it"), storedEvent("good", vip.AddressOffLink, false, "it is off the link"),
 		},
 	}
-	var b strings.Builder
-	check.OK(t, writeStatus(&b, s, "", noon))
+	b := statusText(t, s, "")
 	for _, want := range []string{
 		`default/good +10\.0\.0\.1 +n1 +60s +VIP *\n`,
 		`default/half .*not announced: fd00::2 \(no IPv6\)`,
@@ -132,13 +136,13 @@ func TestStatusTable(t *testing.T) {
 		`n6 .*only if no other node can: kube-proxy is gone`,
 		`n7 .*only if no other node can: .*Ready`,
 	} {
-		if !regexp.MustCompile(want).MatchString(b.String()) {
-			t.Errorf("no %s in\n%s", want, b.String())
+		if !regexp.MustCompile(want).MatchString(b) {
+			t.Errorf("no %s in\n%s", want, b)
 		}
 	}
-	b.Reset()
-	if err := writeStatus(&b, kube.Snapshot{}, "", noon); err != nil || !strings.Contains(b.String(), "no Herald runs") || !strings.Contains(b.String(), "no Service of type LoadBalancer") {
-		t.Errorf("%v:\n%s", err, b.String())
+	b = statusText(t, kube.Snapshot{}, "")
+	if !strings.Contains(b, "no Herald runs") || !strings.Contains(b, "no Service of type LoadBalancer") {
+		t.Errorf("\n%s", b)
 	}
 }
 
@@ -151,7 +155,6 @@ const labelState = "ok, without VIPs of Services: it has the label " + exclusion
 // TestStatusOfLabelledNodes: a node that the label keeps from VIPs of Services says so, and is nothing to mend; where all have it, it counts for nothing, nor
 // does it of a node that announces no Services.
 func TestStatusOfLabelledNodes(t *testing.T) {
-	const up = `{"interface":"eth0","links":[{"name":"eth0","up":true}]}`
 	for _, tt := range []struct {
 		name, info string
 		others     string // the label of the other nodes
@@ -188,13 +191,12 @@ func TestStatusOfOldEvents(t *testing.T) {
 		e.At, l.Spec.AcquireTime = row.at, new(metav1.NewMicroTime(claimed))
 		s := kube.Snapshot{
 			Services: []vip.Service{serviceWith("web", "10.0.0.1", "10.0.0.1")},
-			Leases:   []*coordinationv1.Lease{nodeLease("n1", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}]}`), l},
+			Leases:   []*coordinationv1.Lease{nodeLease("n1", time.Second, up), l},
 			Events:   []kube.StoredEvent{e},
 		}
-		var b strings.Builder
-		check.OK(t, writeStatus(&b, s, "", noon))
-		if strings.Contains(b.String(), "another host claims it") != row.shown {
-			t.Errorf("an Event of %v, the claim of %v: shown should be %v\n%s", row.at, claimed, row.shown, &b)
+		b := statusText(t, s, "")
+		if strings.Contains(b, "another host claims it") != row.shown {
+			t.Errorf("an Event of %v, the claim of %v: shown should be %v\n%s", row.at, claimed, row.shown, b)
 		}
 	}
 }
@@ -206,17 +208,15 @@ func TestStatusOfOneNamespace(t *testing.T) {
 	other.Key.Namespace = "team"
 	all := kube.Snapshot{
 		Services: []vip.Service{serviceWith("web", "10.0.0.1", "10.0.0.1"), other},
-		Leases:   []*coordinationv1.Lease{nodeLease("n1", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}]}`), tableOf("web", "n1")},
+		Leases:   []*coordinationv1.Lease{nodeLease("n1", time.Second, up), tableOf("web", "n1")},
 	}
-	var b strings.Builder
-	check.OK(t, writeStatus(&b, all, "team", noon))
-	if !strings.Contains(b.String(), "default/web has 10.0.0.1") || strings.Contains(b.String(), "\ndefault/web") || !regexp.MustCompile(`n1 +1 +1s +ok`).MatchString(b.String()) {
-		t.Errorf("the status of one namespace is\n%s", b.String())
+	b := statusText(t, all, "team")
+	if !strings.Contains(b, "default/web has 10.0.0.1") || strings.Contains(b, "\ndefault/web") || !regexp.MustCompile(`n1 +1 +1s +ok`).MatchString(b) {
+		t.Errorf("the status of one namespace is\n%s", b)
 	}
-	b.Reset()
-	check.OK(t, writeStatus(&b, kube.Snapshot{Services: []vip.Service{other}}, "team", noon))
-	if !strings.Contains(b.String(), "team/other") || !strings.Contains(b.String(), "may not be read") {
-		t.Errorf("the status, for a user of one namespace, is\n%s", b.String())
+	b = statusText(t, kube.Snapshot{Services: []vip.Service{other}}, "team")
+	if !strings.Contains(b, "team/other") || !strings.Contains(b, "may not be read") {
+		t.Errorf("the status, for a user of one namespace, is\n%s", b)
 	}
 }
 
@@ -225,10 +225,9 @@ func TestStatusOfControlPlane(t *testing.T) {
 	t.Run("vip_leasename", func(t *testing.T) {
 		cp := owns("kube-system/my-lock", "n1", "", "")
 		up := nodeLease("n1", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"apiServerReady":true,"options":{"controlPlaneLease":"kube-system/my-lock"}}`)
-		var b strings.Builder
-		check.OK(t, writeStatus(&b, kube.Snapshot{Leases: []*coordinationv1.Lease{up, cp}}, "", noon))
-		if want := regexp.MustCompile(`\(control plane\) +- +n1 +60s +- +API servers ready: 1\n`); !want.MatchString(b.String()) {
-			t.Errorf("no %v in\n%s", want, &b)
+		b := statusText(t, kube.Snapshot{Leases: []*coordinationv1.Lease{up, cp}}, "")
+		if want := regexp.MustCompile(`\(control plane\) +- +n1 +60s +- +API servers ready: 1\n`); !want.MatchString(b) {
+			t.Errorf("no %v in\n%s", want, b)
 		}
 	})
 	cp := owns("kube-system/"+defaultControlPlaneLease, "n2", "", "")
@@ -236,15 +235,14 @@ func TestStatusOfControlPlane(t *testing.T) {
 		nodeLease("n1", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"apiServerReady":true}`),
 		nodeLease("n2", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"apiServerReady":true}`), cp,
 	}}
-	var b strings.Builder
-	check.OK(t, writeStatus(&b, s, "", noon))
-	if want := regexp.MustCompile(`\(control plane\) +- +n2 +60s +- +API servers ready: 2\n`); !want.MatchString(b.String()) {
-		t.Errorf("no %v in\n%s", want, &b)
+	b := statusText(t, s, "")
+	if want := regexp.MustCompile(`\(control plane\) +- +n2 +60s +- +API servers ready: 2\n`); !want.MatchString(b) {
+		t.Errorf("no %v in\n%s", want, b)
 	}
 	s.Leases = nil
-	b.Reset()
-	if err := writeStatus(&b, s, "", noon); err != nil || strings.Contains(b.String(), "control plane") {
-		t.Errorf("%v\n%s", err, &b)
+	b = statusText(t, s, "")
+	if strings.Contains(b, "control plane") {
+		t.Errorf("\n%s", b)
 	}
 }
 
@@ -253,12 +251,11 @@ func TestStatusBGPSessions(t *testing.T) {
 	const info = `{"interface":"eth0","links":[{"name":"eth0","up":true}],"bgpSessions":[` +
 		`{"peer":"192.0.2.1","as":65001,"state":"established","since":"2026-01-01T11:00:00Z","prefixes":7},` +
 		`{"peer":"eth1","state":"active","since":"2026-01-01T11:59:00Z","reason":"the peer refuses connections"}]}`
-	var b strings.Builder
-	check.OK(t, writeStatus(&b, kube.Snapshot{Leases: []*coordinationv1.Lease{nodeLease("n1", time.Second, info)}}, "", noon))
+	b := statusText(t, kube.Snapshot{Leases: []*coordinationv1.Lease{nodeLease("n1", time.Second, info)}}, "")
 	want := "\nNODE  PEER       AS     STATE        SINCE  PREFIXES  WHY\n" +
 		"n1    192.0.2.1  65001  established  60m    7         \n" +
 		"n1    eth1       0      active       60s    0         the peer refuses connections\n"
-	if _, got, _ := strings.Cut(b.String(), "ok\n"); got != want {
+	if _, got, _ := strings.Cut(b, "ok\n"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
@@ -274,14 +271,13 @@ func TestStatusOfForgedObjects(t *testing.T) {
 		Services: []vip.Service{serviceWith("good", "10.0.0.1", "10.0.0.1"), withAnswer(serviceWith("x", "10.0.0.2", ""), vip.AddressConflict, "in\tuse\ndefault/good\x1b[31m \u202e")},
 		Leases:   []*coordinationv1.Lease{forged, nodeLease("n1", time.Second, up), tableOf("good", "n1"), owner, cp},
 	}
-	var b strings.Builder
-	check.OK(t, writeStatus(&b, s, "", noon))
-	if strings.ContainsAny(b.String(), "\x1b\t\u202e") || strings.Count(b.String(), "\n") != 10 || len(b.String()) > 5000 {
-		t.Errorf("%d bytes, %d lines, or characters that are not printable:\n%.2000q", len(b.String()), strings.Count(b.String(), "\n"), b.String())
+	b := statusText(t, s, "")
+	if strings.ContainsAny(b, "\x1b\t\u202e") || strings.Count(b, "\n") != 10 || len(b) > 5000 {
+		t.Errorf("%d bytes, %d lines, or characters that are not printable:\n%.2000q", len(b), strings.Count(b, "\n"), b)
 	}
 	for _, want := range []string{`default/good +10\.0\.0\.1 +n1 +60s +VIP *\n`, `\(control plane\) +- +- .*API servers ready: 1\n`, `n1 +1 +1s +ok\n`} {
-		if !regexp.MustCompile(want).MatchString(b.String()) {
-			t.Errorf("no %s in\n%.3000s", want, b.String())
+		if !regexp.MustCompile(want).MatchString(b) {
+			t.Errorf("no %s in\n%.3000s", want, b)
 		}
 	}
 }
@@ -289,29 +285,25 @@ func TestStatusOfForgedObjects(t *testing.T) {
 // TestStatusOfManyForgedLeases: a thousand Leases of a tenant, renewed or not, add few rows, and nothing is wrong for them; what to do about problems is
 // said once for each reason.
 func TestStatusOfManyForgedLeases(t *testing.T) {
-	const up = `{"interface":"eth0","links":[{"name":"eth0","up":true}]}`
 	s := kube.Snapshot{Services: []vip.Service{serviceWith("good", "10.0.0.1", "10.0.0.1")}, Leases: []*coordinationv1.Lease{nodeLease("n1", time.Second, up), tableOf("good", "n1")}}
 	for i := range 1000 {
 		forged := nodeLease(fmt.Sprintf("ghost%d", i), time.Duration(i%2)*time.Hour, "{}")
 		forged.Namespace = "tenant"
 		s.Leases = append(s.Leases, forged)
 	}
-	report := newStatusReport(s, vip.Key{}, noon)
-	if report.wrong() {
+	if newStatusReport(s, vip.Key{}, noon).wrong() {
 		t.Error("forged Leases make herald status --exit-status fail")
 	}
-	var b strings.Builder
-	check.OK(t, report.writeTables(&b, false))
-	if n := strings.Count(b.String(), "\ntenant/"); n != maxOtherNodes || strings.Count(b.String(), "ghost") != n {
-		t.Errorf("%d rows of forged nodes in\n%s", n, &b)
+	b := statusText(t, s, "")
+	if n := strings.Count(b, "\ntenant/"); n != maxOtherNodes || strings.Count(b, "ghost") != n {
+		t.Errorf("%d rows of forged nodes in\n%s", n, b)
 	}
 	for i := range 300 {
 		s.Services = append(s.Services, withAnswer(serviceWith(fmt.Sprintf("x%03d", i), "10.0.0.1", ""), vip.AddressConflict, "10.0.0.1: in use"))
 	}
-	b.Reset()
-	check.OK(t, newStatusReport(s, vip.Key{}, noon).writeTables(&b, false))
-	if !regexp.MustCompile(`\nREASON +SERVICES +WHAT TO DO\nAddressConflict +default/x000, .*default/x004 and 295 more +ask for another address.*\n\nNODE`).MatchString(b.String()) {
-		t.Errorf("what to do about 300 Services is\n%s", &b)
+	b = statusText(t, s, "")
+	if !regexp.MustCompile(`\nREASON +SERVICES +WHAT TO DO\nAddressConflict +default/x000, .*default/x004 and 295 more +ask for another address.*\n\nNODE`).MatchString(b) {
+		t.Errorf("what to do about 300 Services is\n%s", b)
 	}
 }
 
@@ -350,7 +342,6 @@ func fakeAPI(t *testing.T, clock func() time.Time, leases ...coordinationv1.Leas
 // Neither the clock of the machine on which herald status runs nor that of a node makes a node silent that renews its node lease, or
 // hides one that does not: the API server's counts.
 func TestStatusByTheClockOfTheAPIServer(t *testing.T) {
-	const up = `{"interface":"eth0","links":[{"name":"eth0","up":true}]}`
 	for _, ahead := range []time.Duration{0, time.Hour, -time.Hour} {
 		server := func() time.Time { return time.Now().Add(ahead) }
 		renewed := func(node string, ago, nodesClock time.Duration) coordinationv1.Lease {
@@ -376,4 +367,60 @@ func TestStatusByTheClockOfTheAPIServer(t *testing.T) {
 			t.Errorf("the API server's clock is %v ahead: %v, want %v", ahead, got, want)
 		}
 	}
+}
+
+// expectTables fails the test if a text has lines beyond limit, or characters that a terminal acts on.
+func expectTables(t *testing.T, text string, limit int) {
+	t.Helper()
+	if n := strings.Count(text, "\n"); n > limit {
+		t.Errorf("%d lines, want %d at most:\n%.3000q", n, limit, text)
+	}
+	if strings.ContainsAny(text, "\x1b\t\r\x00\x7f\u202e\u0085") {
+		t.Errorf("characters that are not printable:\n%.3000q", text)
+	}
+}
+
+// FuzzStatus: whatever a tenant writes into a Lease, an Event and a Service of a namespace, herald status says of the others what it says without
+// that, in as many lines as there are objects, and controls no terminal.
+func FuzzStatus(f *testing.F) {
+	f.Add("kubevip-x", "n1", "n1@7", `{"interface":"eth0"}`, "AddressConflict", "in use\n\x1b[2J", "default/x")
+	f.Add(lease.NodePrefix+"n1", "n1\tn2", "", `{"waiting":["x"],"bgpSessions":[{"peer":"\u001b[2J","state":"active"}],"connections":{"vips":{"10.0.0.1":-5}}}`, "VIPForeignMAC", "", "\u202e")
+	f.Add(defaultControlPlaneLease, "ghost", "ghost@99999999999999999999", strings.Repeat("[", 5000), "", strings.Repeat("x", 2000), "")
+	f.Fuzz(func(t *testing.T, name, holder, claim, info, reason, message, invalid string) {
+		l := nodeLease("n1", time.Second, info)
+		l.Namespace, l.Name, l.Spec.HolderIdentity = "tenant", name, &holder
+		l.Annotations[lease.ClaimAnnotation], l.Annotations[lease.OwnersAnnotation] = claim, holder+"@7 number=1\n  default/kubevip-good\n"
+		s := serviceWith("x", "10.0.0.2", "")
+		s.Key.Namespace, s.Invalid, s.VIPHost = "tenant", []string{invalid}, holder
+		e := storedEvent("x", vip.Reason(reason), true, message)
+		e.Node = holder
+		snapshot := kube.Snapshot{
+			Services: []vip.Service{serviceWith("good", "10.0.0.1", "10.0.0.1"), s},
+			Leases:   []*coordinationv1.Lease{nodeLease("n1", time.Second, up), tableOf("good", "n1"), l},
+			Events:   []kube.StoredEvent{e},
+		}
+		b, fields := statusText(t, snapshot, ""), ""
+		expectTables(t, b, 40)
+		for line := range strings.Lines(b) {
+			if strings.HasPrefix(line, "default/good ") || strings.HasPrefix(line, "n1 ") {
+				fields += strings.Join(strings.Fields(line), " ") + "\n"
+			}
+		}
+		if want := "default/good 10.0.0.1 n1 60s VIP\n"; !strings.HasPrefix(fields, want) || !strings.Contains(fields, "\nn1 ") || !strings.Contains(fields, " 1s ok\n") {
+			t.Errorf("of others it says\n%s\n%.2000q", fields, b)
+		}
+	})
+}
+
+// FuzzHistory: whatever the table says, its moves are shown one in a line, and control no terminal.
+func FuzzHistory(f *testing.F) {
+	f.Add("2026-01-01T00:00:00Z from=n1 to=n2 outage=-1s cause=\x1b[2J\u202e\n  default/kubevip-web\n")
+	f.Add("2026-01-01T00:00:00Z\n  /\n  a/b/c\r\n  \t/\n")
+	f.Add("x\n  default/a\n")
+	f.Fuzz(func(t *testing.T, moves string) {
+		r := check.Value(newHistoryReport(withMoves(moves)))(t)
+		var b strings.Builder
+		check.OK(t, r.write(&b, ""))
+		expectTables(t, b.String(), len(r.Moves)+2)
+	})
 }

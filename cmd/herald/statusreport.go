@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
 
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/lease"
@@ -101,24 +105,10 @@ func newStatusReport(s kube.Snapshot, of vip.Key, now time.Time) statusReport {
 // wrong reports whether an operator should mend something: a Service, a node that can't carry VIPs though it runs
 // Herald or holds one, no node at all, or a BGP session.
 func (r statusReport) wrong() bool {
-	herald := false
-	for _, n := range r.Nodes {
-		herald = herald || n.Herald
-		if n.Barred && (n.Herald || n.VIPs > 0) {
-			return true
-		}
-	}
-	for _, s := range r.Services {
-		if s.Problem != "" {
-			return true
-		}
-	}
-	for _, b := range r.BGPSessions {
-		if !b.Up() {
-			return true
-		}
-	}
-	return !herald
+	return !slices.ContainsFunc(r.Nodes, func(n nodeReport) bool { return n.Herald }) ||
+		slices.ContainsFunc(r.Nodes, func(n nodeReport) bool { return n.Barred && (n.Herald || n.VIPs > 0) }) ||
+		slices.ContainsFunc(r.Services, func(s serviceStatus) bool { return s.Problem != "" }) ||
+		slices.ContainsFunc(r.BGPSessions, func(b sessionStatus) bool { return !b.Up() })
 }
 
 // maxWithoutHerald is how many nodes without a Herald a table names.
@@ -162,7 +152,6 @@ func (r statusReport) writeTables(w io.Writer, wide bool) error {
 }
 
 func (r statusReport) serviceRows(wide bool) (rows []string) {
-	real := 0
 	for _, s := range r.Services {
 		vips := strings.Join(s.VIPs, ",")
 		if len(s.VIPs) == 0 && len(s.Asked) > 0 {
@@ -178,11 +167,8 @@ func (r statusReport) serviceRows(wide bool) (rows []string) {
 		}
 		cells = append(cells, dash(s.Owner), age(s.Since, r.now), dash(strings.Join(s.IPModes, ",")))
 		rows = append(rows, row(cells...)+"\t"+r.wrongCell(s.Problem, s.Note))
-		if !strings.HasPrefix(s.Service, "(") {
-			real++
-		}
 	}
-	if real == 0 {
+	if !slices.ContainsFunc(r.Services, func(s serviceStatus) bool { return s.Service != controlPlaneName }) {
 		rows = append(rows, "(no Service of type LoadBalancer)")
 	}
 	return rows
@@ -338,4 +324,99 @@ func (n nodeStatus) barred(now time.Time) string {
 		return "takes no VIP: it reaches too few other nodes on the VIPs' link, though its own link is up; look at the switch"
 	}
 	return ""
+}
+
+// snapshotTimeout is how long reading all objects may take.
+const snapshotTimeout = 30 * time.Second
+
+// errSomethingWrong is what status returns with --exit-status.
+var errSomethingWrong = errors.New("something is wrong, see above")
+
+type statusOptions struct {
+	format     string // "", wide, json or yaml
+	exitStatus bool
+	color      bool
+}
+
+// statusCommand is "herald status": which node announces which VIP, and what is wrong.
+func statusCommand() *cobra.Command {
+	o := statusOptions{}
+	c := &cobra.Command{
+		Use:   "status [SERVICE]",
+		Short: "Show which node announces which VIP, and what is wrong",
+		Long: "Show every Service of type LoadBalancer with its VIPs, the node that owns them, since when, the\n" +
+			"ipMode in its status (MODE), and what is wrong; or one, named as [NAMESPACE/]NAME. It reads Services,\n" +
+			"Leases, Events and Nodes, and works from any machine with a kubeconfig. What the user may not read is\n" +
+			"left out, and named.",
+		Args: cobra.MaximumNArgs(1),
+	}
+	flags := addAccessFlags(c, "wide", "json", "yaml")
+	c.Flags().BoolVar(&o.exitStatus, "exit-status", false, "End with status 3 if something is wrong")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		of, err := flags.service(args)
+		if err != nil {
+			return err
+		}
+		cfg, err := flags.connect()
+		if err != nil {
+			return err
+		}
+		report, err := takeStatus(c.Context(), cfg, of)
+		if err != nil {
+			return err
+		}
+		o.format, o.color = flags.format, isTerminal(c.OutOrStdout())
+		return o.write(c.OutOrStdout(), report)
+	}
+	return c
+}
+
+// takeStatus reads the status of a Service, or of all in a namespace, or of all.
+func takeStatus(ctx context.Context, cfg *rest.Config, of vip.Key) (r statusReport, err error) {
+	ctx, cancel := context.WithTimeout(ctx, snapshotTimeout)
+	defer cancel()
+	s, err := kube.TakeAllowedSnapshot(ctx, cfg, of.Namespace)
+	if err == nil && of.Name != "" {
+		err = checkExists(s.Services, of)
+	}
+	if err != nil {
+		return r, err
+	}
+	return newStatusReport(s, of, s.At), nil
+}
+
+// checkExists returns an error, with equal names elsewhere, if k is missing.
+func checkExists(all []vip.Service, k vip.Key) error {
+	var others []string
+	for i := range all {
+		switch {
+		case all[i].Key == k:
+			return nil
+		case all[i].Key.Name == k.Name:
+			others = append(others, all[i].Key.String())
+		}
+	}
+	if others == nil {
+		return fmt.Errorf("there is no Service of type LoadBalancer %s", k)
+	}
+	return fmt.Errorf("there is no Service of type LoadBalancer %s, but %s", k, abbreviate(others))
+}
+
+// isOf reports whether k is the Service of, or, without a name, in that namespace, "" for all.
+func isOf(k, of vip.Key) bool {
+	return (of.Namespace == "" || k.Namespace == of.Namespace) && (of.Name == "" || k.Name == of.Name)
+}
+
+// write writes the report; with exitStatus it is an error if something is wrong.
+func (o statusOptions) write(w io.Writer, r statusReport) (err error) {
+	if o.format == "json" || o.format == "yaml" {
+		err = encode(w, o.format, r)
+	} else {
+		r.color = o.color
+		err = r.writeTables(w, o.format == "wide")
+	}
+	if err == nil && o.exitStatus && r.wrong() {
+		err = errSomethingWrong
+	}
+	return err
 }

@@ -83,10 +83,7 @@ func rulesOf(o *vip.NodeOptions, announcers string) plan.Rules {
 
 // explainNode is plan.ExplainNode, by controlPlane for that VIP.
 func (c *clusterView) explainNode(node string) plan.NodeExplanation {
-	e, ok := plan.ExplainNode(c.rules, c.world, node)
-	if !ok || c.controlPlane.ControlPlane == nil {
-		return e
-	}
+	e, _ := plan.ExplainNode(c.rules, c.world, node)
 	isControlPlane := func(s plan.ServiceSuitability) bool { return s.Service == plan.ControlPlaneKey }
 	// with svc_enable=false, so that no other Service is in it
 	cp, _ := plan.ExplainNode(c.controlPlane, c.world, node)

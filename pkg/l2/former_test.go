@@ -202,8 +202,9 @@ func TestFormerOwnerGoesOn(t *testing.T) {
 		r.poked()
 		r.log.clear()
 		time.Sleep(100 * time.Millisecond)
-		if got := r.results(); strings.Count(got, " still answered by 02:00:00:00:00:11") != 2 || r.poked() != 1 || r.problems(t) != "former_owner 2" {
-			t.Errorf("it goes on to answer: %s; %s", got, r.problems(t))
+		pokes := r.poked() // twice if one was first asked for a formerGap after the other
+		if got := r.results(); strings.Count(got, " still answered by 02:00:00:00:00:11") != 2 || pokes < 1 || pokes > 2 || r.problems(t) != "former_owner 2" {
+			t.Errorf("it goes on to answer: %s; %s; told %d times", got, r.problems(t), pokes)
 		}
 		time.Sleep(time.Minute)
 		if got := r.log.String(); strings.Count(got, "level=WARN") != 1 || !strings.Contains(got, "mac=02:00:00:00:00:11") || r.poked() != 0 {

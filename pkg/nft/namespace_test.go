@@ -3,21 +3,29 @@ package nft
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
+	"regexp"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 	"github.com/heraldvip/herald/testing/namespace"
 )
@@ -205,5 +213,339 @@ func (c connection) wants(t testing.TB, node string) {
 	t.Helper()
 	if got, err := c.ask(5 * time.Second); got != node {
 		t.Errorf("answered by %q (%v), want %s", got, err, node)
+	}
+}
+
+// set has Tables of a node hold entries for both VIPs, with the next hops of that node.
+func (r *rig) set(tables *Tables, node string, former ...string) {
+	r.t.Helper()
+	var want []vip.FormerOwner
+	for _, f := range former {
+		want = append(want,
+			vip.FormerOwner{Addr: vip4, Link: "eth0", NextHop: netip.MustParseAddr("10.0.0." + f[1:])},
+			vip.FormerOwner{Addr: vip6, Link: "eth0", NextHop: netip.MustParseAddr("fd00::" + f[1:])})
+	}
+	hold(r.t, node, tables.FormerOwners, want)
+}
+
+// Without an entry a connection is reset once its VIP has moved. This is what Herald is to
+// spare clients, and what shows that the other tests can fail.
+func TestResetWithoutEntry(t *testing.T) {
+	r := newRig(t)
+	r.move("n1")
+	for _, to := range []netip.Addr{vip4, vip6} {
+		c := r.dial(to)
+		c.wants(t, "n1")
+		r.move("n2")
+		if got, err := c.ask(5 * time.Second); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("%s: answered by %q (%v), want a reset", to, got, err)
+		}
+		r.move("n1")
+	}
+}
+
+// A VIP goes from n1 to n2, to n3 and back to n1: all connections live, new ones are served by the owner.
+func TestConnectionsSurviveMoves(t *testing.T) {
+	r := newRig(t)
+	log := check.Log(t)
+	n1, n2, n3 := New(log), New(log), New(log)
+	owners := make(map[string][]connection)
+	both := func(node string) {
+		t.Helper()
+		for _, to := range []netip.Addr{vip4, vip6} {
+			owners[node] = append(owners[node], r.dial(to))
+		}
+		for name, all := range owners {
+			for _, c := range all {
+				c.wants(t, name)
+			}
+		}
+	}
+	r.move("n1")
+	both("n1")
+	r.set(n2, "n2", "n1")
+	r.move("n2")
+	both("n2")
+	r.set(n3, "n3", "n2")
+	r.move("n3")
+	both("n3")
+	r.set(n1, "n1", "n3")
+	r.move("n1")
+	both("n1")
+	r.set(n2, "n2") // the ring ends
+	both("n1")
+}
+
+// A VIP goes from n1 to n2 and n3, whose process is killed, and back to n2: n3 goes on sending to n2
+// what it does not know. What comes back to n2 from there goes to n1, and all connections live.
+func TestRing(t *testing.T) {
+	r := newRig(t)
+	log := check.Log(t)
+	n2, n3 := New(log), New(log)
+	r.move("n1")
+	of1, of1too := r.dial(vip4), r.dial(vip6)
+	r.set(n2, "n2", "n1")
+	r.move("n2")
+	of2 := r.dial(vip4)
+	r.set(n3, "n3", "n2")
+	r.move("n3")
+	of3 := r.dial(vip6)
+	inside(t, "n2", func() {
+		_, err := n2.FormerOwners.Set(t.Context(), []vip.FormerOwner{
+			{Addr: vip4, Link: "eth0", NextHop: netip.MustParseAddr("10.0.0.3"), Again: netip.MustParseAddr("10.0.0.1")},
+			{Addr: vip6, Link: "eth0", NextHop: netip.MustParseAddr("fd00::3"), Again: netip.MustParseAddr("fd00::1")},
+		})
+		check.OK(t, err)
+	})
+	r.move("n2")
+	of1.wants(t, "n1")
+	of1too.wants(t, "n1")
+	of2.wants(t, "n2")
+	of3.wants(t, "n3")
+	r.dial(vip4).wants(t, "n2")
+}
+
+// Nodes that name each other send a packet to and fro until its TTL has ended, which becomes 16 at most.
+func TestLoopEnds(t *testing.T) {
+	for ttl, most := range map[int]int{9: 9, 255: 16} {
+		t.Run(fmt.Sprint(ttl), func(t *testing.T) {
+			r := newRig(t)
+			r.move("n3")
+			sh(t, fmt.Sprintf("ip netns exec client sysctl -qw net.ipv4.ip_default_ttl=%d", ttl))
+			c := r.dial(vip4)
+			c.wants(t, "n3")
+			log := check.Log(t)
+			r.set(New(log), "n1", "n2")
+			r.set(New(log), "n2", "n1")
+			r.move("n1")
+			sent := func() int {
+				out := sh(t, "ip netns exec client nstat -asz TcpOutSegs | awk '/TcpOutSegs/ {print $2}'")
+				return check.Value(strconv.Atoi(strings.TrimSpace(out)))(t)
+			}
+			before := sent()
+			if got, err := c.ask(500 * time.Millisecond); err == nil {
+				t.Fatalf("answered by %q: no node that is asked knows the connection", got)
+			}
+			hops := packets(t, "n1") + packets(t, "n2")
+			if segments := sent() - before; hops < most-1 || hops > most*segments {
+				t.Errorf("%d packets were sent on for %d segments with a TTL of %d", hops, segments, ttl)
+			}
+		})
+	}
+}
+
+// packets is how many packets the rule of a node has sent on.
+func packets(t testing.TB, node string) int {
+	t.Helper()
+	out := sh(t, "ip netns exec "+node+" nft list chain ip herald established")
+	found := regexp.MustCompile(`counter packets (\d+)`).FindAllStringSubmatch(out, -1)
+	if found == nil {
+		t.Fatalf("no counter in\n%s", out)
+	}
+	sum := 0
+	for _, x := range found {
+		sum += check.Value(strconv.Atoi(x[1]))(t)
+	}
+	return sum
+}
+
+// ruleset is all that nftables has on a node, without what changes by itself, and the tables in the order of their names.
+func ruleset(t testing.TB, node string) string {
+	out := sh(t, "ip netns exec "+node+" nft list ruleset")
+	out = regexp.MustCompile(`counter packets \d+ bytes \d+`).ReplaceAllString(out, "counter")
+	tables := strings.SplitAfter(regexp.MustCompile(` expires \w+`).ReplaceAllString(out, ""), "\n}\n")
+	slices.Sort(tables)
+	return strings.Join(tables, "")
+}
+
+// What the kernel has is what was set last, also by another process, and nothing at last; tables of others stay.
+func TestTable(t *testing.T) {
+	r := newRig(t)
+	empty := ruleset(t, "n1")
+	tables := New(check.Log(t))
+	r.set(tables, "n1")
+	wantRuleset(t, "without an entry", empty)
+	r.set(tables, "n1", "n2")
+	full := ruleset(t, "n1")
+	for _, want := range []string{
+		"type ipv4_addr . iface_index : ipv4_addr", "type ipv6_addr . iface_index : ipv6_addr", "timeout 5m",
+		"10.0.0.200 . \"eth0\" : 10.0.0.2", "fd00::200 . \"eth0\" : fd00::2",
+		"type filter hook prerouting priority mangle; policy accept;",
+		"ct state ! established,related tcp flags != syn / syn,rst,ack ip ttl > 1 counter dup to ip daddr . iif map @former_owners device iif drop",
+		"ip6 hoplimit > 1 counter dup to ip6 daddr . iif map @former_owners device iif drop",
+	} {
+		if !strings.Contains(full, want) {
+			t.Errorf("there is no %q", want)
+		}
+	}
+	if t.Failed() {
+		t.Log(full)
+	}
+	again := New(check.Log(t)) // the process was restarted
+	r.set(again, "n1", "n3")
+	if got := ruleset(t, "n1"); strings.Contains(got, "10.0.0.2\n") || !strings.Contains(got, "10.0.0.3") {
+		t.Errorf("after a restart:\n%s", got)
+	}
+	sh(t, "ip netns exec n1 nft delete table ip herald") // by another program
+	r.set(again, "n1", "n2")
+	wantRuleset(t, "after another program had deleted a table", full)
+	r.set(again, "n1")
+	wantRuleset(t, "at last", empty)
+}
+
+// A thousand entries go through one transaction.
+func TestManyEntries(t *testing.T) {
+	newRig(t)
+	tables := New(check.Log(t))
+	var want []vip.FormerOwner
+	for a := netip.MustParseAddr("10.1.0.0"); len(want) < 5000; a = a.Next() {
+		want = append(want, vip.FormerOwner{Addr: a, Link: "eth0", NextHop: netip.MustParseAddr("10.0.0.2")})
+	}
+	inside(t, "n1", func() {
+		for range 2 {
+			began := time.Now()
+			have := check.Value(tables.FormerOwners.Set(context.Background(), want))(t)
+			t.Logf("%d entries in %v", len(have), time.Since(began))
+			want = want[1:]
+		}
+	})
+	if got := strings.Count(sh(t, "ip netns exec n1 nft list map ip herald former_owners"), "expires"); got != 4999 {
+		t.Errorf("the kernel has %d entries, want 4999", got)
+	}
+}
+
+// A check of what the kernel can do changes nothing, and fails without the right to change nftables.
+func TestCheck(t *testing.T) {
+	r := newRig(t)
+	r.set(New(check.Log(t)), "n1", "n2")
+	before := ruleset(t, "n1")
+	inside(t, "n1", func() { check.OK(t, Check()) })
+	wantRuleset(t, "afterwards", before)
+	inside(t, "n1", func() {
+		none := [2]unix.CapUserData{}
+		check.OK(t, unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]))
+		if err := Check(); !errors.Is(err, unix.EPERM) {
+			t.Errorf("without CAP_NET_ADMIN: %v", err)
+		}
+	})
+}
+
+// A table with an expression that the kernel does not know fails its check.
+func TestCheckFindsFault(t *testing.T) {
+	newRig(t)
+	faulty := translations
+	faulty.build = func(c *nftables.Conn, f family, table *nftables.Table, maps []*nftables.Set, entries []vip.Translation) {
+		translations.build(c, f, table, maps, entries)
+		chain := c.AddChain(&nftables.Chain{Table: table, Name: "faulty"})
+		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{&expr.Socket{Key: 99, Register: first}}})
+	}
+	inside(t, "n1", func() {
+		if err := faulty.check(); err == nil || !strings.Contains(err.Error(), "control plane's VIP (ip6)") {
+			t.Errorf("%v, want an error that names table and family", err)
+		}
+	})
+}
+
+// Without the right to change nftables there are no entries, which is logged once, and no error.
+func TestRefused(t *testing.T) {
+	newRig(t)
+	var out strings.Builder
+	tables := New(slog.New(slog.NewTextHandler(&out, nil)))
+	inside(t, "n1", func() {
+		none := [2]unix.CapUserData{}
+		check.OK(t, unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]))
+		for range 3 {
+			have, err := tables.FormerOwners.Set(context.Background(), []vip.FormerOwner{{Addr: vip4, Link: "eth0", NextHop: netip.MustParseAddr("10.0.0.2")}})
+			if have != nil || err != nil {
+				t.Errorf("%v, %v; want no entries and no error", have, err)
+			}
+			expireRefusals(tables.FormerOwners)
+		}
+	})
+	if got := strings.Count(out.String(), "established connections of VIPs that have moved to this node are reset"); got != 1 {
+		t.Errorf("said %d times, want once:\n%s", got, &out)
+	}
+}
+
+// A family that nftables refuses takes nothing from the other: its entries follow what is wanted. It is logged once, and its entries are there once nftables takes them.
+func TestOneFamilyRefused(t *testing.T) {
+	newRig(t)
+	var out strings.Builder
+	tables := New(slog.New(slog.NewTextHandler(&out, nil)))
+	refuses, build := true, translations.build
+	tables.Translations.build = func(c *nftables.Conn, f family, table *nftables.Table, maps []*nftables.Set, entries []vip.Translation) {
+		build(c, f, table, maps, entries)
+		if refuses && !f.is4 {
+			c.AddRule(&nftables.Rule{Table: table, Chain: &nftables.Chain{Name: "nope", Table: table}}) // there is no such chain
+		}
+	}
+	entry := func(a netip.Addr, port uint16) vip.Translation {
+		i := 0
+		if a.Is6() {
+			i = 1
+		}
+		return vip.Translation{Addr: a, Port: port, To: own("n1")[i]}
+	}
+	for _, tt := range []struct {
+		name    string
+		refuses bool
+		retry   bool
+		want    []vip.Translation
+		have    []vip.Translation
+	}{
+		{"both families", true, false, []vip.Translation{entry(vip4, 1), entry(vip6, 1)}, []vip.Translation{entry(vip4, 1)}},
+		{"another entry of IPv4", true, false, []vip.Translation{entry(vip4, 2), entry(vip6, 1)}, []vip.Translation{entry(vip4, 2)}},
+		{"refused again", true, true, []vip.Translation{entry(vip4, 2), entry(vip6, 1)}, []vip.Translation{entry(vip4, 2)}},
+		{"taken, but not tried yet", false, false, []vip.Translation{entry(vip4, 2), entry(vip6, 1)}, []vip.Translation{entry(vip4, 2)}},
+		{"taken", false, true, []vip.Translation{entry(vip4, 2), entry(vip6, 1)}, []vip.Translation{entry(vip4, 2), entry(vip6, 1)}},
+	} {
+		refuses = tt.refuses
+		if tt.retry {
+			expireRefusals(tables.Translations)
+		}
+		inside(t, "n1", func() {
+			have := check.Value(tables.Translations.Set(t.Context(), tt.want))(t)
+			if diff := cmp.Diff(tt.have, have, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+			}
+		})
+		for _, x := range tt.have {
+			if text := ruleset(t, "n1"); !strings.Contains(text, fmt.Sprintf("%s . %d", x.Addr, x.Port)) {
+				t.Errorf("%s: the kernel does not have %v:\n%s", tt.name, x, text)
+			}
+		}
+	}
+	if got := strings.Count(out.String(), "nftables refuses"); got != 1 {
+		t.Errorf("said %d times, want once:\n%s", got, &out)
+	}
+}
+
+// expireRefusals has a Table try at once what the kernel has refused.
+func expireRefusals[E any](table *Table[E]) {
+	for i := range table.state {
+		table.state[i].failed = table.state[i].failed.Add(-retryAfter)
+	}
+}
+
+// Rules of portmap beside kube-proxy's nftables mode are told of; either alone is none of them.
+func TestHostPorts(t *testing.T) {
+	sh(t, "ip netns add n1")
+	t.Cleanup(func() { sh(t, "ip netns del n1") })
+	do := func(lines string) { sh(t, strings.ReplaceAll(lines, "NFT", "ip netns exec n1 nft")) }
+	found := func() (text string) {
+		inside(t, "n1", func() { text = check.Value(HostPorts())(t) })
+		return text
+	}
+	do("NFT add table ip kube-proxy\nNFT add chain ip kube-proxy services")
+	if got := found(); got != "" {
+		t.Errorf("without hostPorts: %s", got)
+	}
+	for _, of := range []string{"nat CNI-HOSTPORT-DNAT", "cni_hostport hostports"} {
+		table, _, _ := strings.Cut(of, " ")
+		do("NFT add table ip " + table + "\nNFT add chain ip " + of)
+		if got := found(); !strings.Contains(got, "hostPort") {
+			t.Errorf("with %s: %q", of, got)
+		}
+		do("NFT delete table ip " + table)
 	}
 }
