@@ -44,6 +44,16 @@ func leasedState(a string, w vip.World) vip.DHCPState {
 	return vip.DHCPState{State: "bound", Lease: vip.DHCPLease{Addr: addr(a), Bits: bits, Server: "10.77.0.1", Expires: w.Now.Add(time.Hour)}}
 }
 
+// withLeased says that the macvlan of the one client is there, and what a DHCP server has leased to it.
+func withLeased(r Rules, w vip.World, a string) vip.World {
+	w.Macvlans = Make(r, w).Macvlans
+	x := leasedState(a, w)
+	x.Request = Make(r, w).DHCPRequests[0]
+	x.Lease.MAC = x.Request.MAC
+	w.DHCPStates = []vip.DHCPState{x}
+	return w
+}
+
 // leased says that a DHCP server has leased an address to the client of the Service, whose macvlan and MAC it must
 // name already, and that the owner has written that to the status.
 func leased(a string) func(*vip.Service) {
@@ -609,13 +619,7 @@ func TestLeasedOutsideLink(t *testing.T) {
 			r.PoolsOnly = tt.poolsOnly
 			w.Services, w.Pools.Data = []vip.Service{svc("a", "0.0.0.0")}, map[string]string{"pool-x": "0.0.0.0/32,192.0.2.128/25"}
 			w.Members[0].Info.Links[0].Prefixes = tt.networks
-			w = held(w, "a", "n1")
-			w.Macvlans = Make(r, w).Macvlans
-			k := leasedState(tt.leased, w)
-			k.Request = Make(r, w).DHCPRequests[0]
-			k.Lease.MAC = k.Request.MAC
-			w.DHCPStates = []vip.DHCPState{k}
-			p := Make(r, w)
+			p := Make(r, withLeased(r, held(w, "a", "n1"), tt.leased))
 			if bound := len(p.Addresses) > 0; bound != tt.want || p.DHCPRequests[0].Declined.IsValid() == tt.want {
 				t.Errorf("bound %v, want %v; asked for: %+v", p.Addresses, tt.want, p.DHCPRequests)
 			}
@@ -630,12 +634,7 @@ func TestLeasedAndNamed(t *testing.T) {
 		r, w := poolRules(), poolWorld("n1")
 		r.PoolsOnly = poolsOnly
 		w.Services, w.Pools.Data = []vip.Service{svc("a", "0.0.0.0,10.77.0.99", leased("10.77.0.99"))}, map[string]string{"pool-x": "0.0.0.0/32"}
-		w = held(w, "a", "n1")
-		w.Macvlans = Make(r, w).Macvlans
-		k := leasedState("10.77.0.99", w)
-		k.Request = Make(r, w).DHCPRequests[0]
-		k.Lease.MAC = k.Request.MAC
-		w.DHCPStates = []vip.DHCPState{k}
+		w = withLeased(r, held(w, "a", "n1"), "10.77.0.99")
 		p := Make(r, w)
 		if len(p.Addresses) != 1 || p.Addresses[0].Link == "eth0" == poolsOnly {
 			t.Errorf("pools only %v: %+v", poolsOnly, p.Addresses)

@@ -246,6 +246,8 @@ func TestMappingEvents(t *testing.T) {
 		{"off", rules(), func(w *vip.World) { w.MappingStates = nil }, nil, []string{"this Herald asks no gateway for anything: enable_upnp is false"}},
 		{"another namespace", upnpRules(func(f *Forwarding) { f.Namespaces = []string{"x", "y"} }), func(w *vip.World) { w.MappingStates = nil }, nil,
 			[]string{"the namespace default is none of upnp_namespaces (x,y)"}},
+		{"a VIP on no link", bgpRules(withElection, func(r *Rules) { r.Forwarding = &Forwarding{} }), func(w *vip.World) { *w = withSessions(*w) }, nil,
+			[]string{"the VIP is on no link of this node's, where gateways could be asked: it is announced by BGP only"}},
 		{"another port", upnpRules(func(f *Forwarding) { f.Ports = [][2]uint16{{1, 79}} }), func(w *vip.World) { w.MappingStates = nil }, nil,
 			[]string{"the external port 80 is none of upnp_ports"}},
 	}
@@ -257,6 +259,9 @@ func TestMappingEvents(t *testing.T) {
 				tt.change(&w)
 			}
 			p := Make(tt.r, w)
+			if !tt.r.ARP && len(p.Mappings) > 0 {
+				t.Errorf("asked for: %+v", p.Mappings)
+			}
 			if d := cmp.Diff(tt.open, messages(p, vip.PortMapped), cmpopts.EquateEmpty()); d != "" {
 				t.Errorf("open: -want +got:\n%s", d)
 			}
@@ -287,19 +292,6 @@ func TestGatewayLink(t *testing.T) {
 		if got := m.gatewayLink(vip.Address{Addr: addr(tt.addr), Link: tt.link}); got != tt.want {
 			t.Errorf("%s on %s: got %s, want %s", tt.addr, tt.link, got, tt.want)
 		}
-	}
-}
-
-// A VIP that is on no link has no gateways.
-func TestMappingWithoutLink(t *testing.T) {
-	r := bgpRules(withElection)
-	r.Forwarding = &Forwarding{Status: true}
-	p := Make(r, withSessions(held(world(svc("a", "10.77.0.50", forwarded())), "a", "n1")))
-	if got := mappingsSummary(p); got != "" {
-		t.Errorf("wanted: %s", got)
-	}
-	if got := messages(p, vip.PortNotMapped); len(got) != 1 || !strings.Contains(got[0], "BGP only") {
-		t.Errorf("said: %q", got)
 	}
 }
 
