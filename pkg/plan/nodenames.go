@@ -41,6 +41,9 @@ func NodeNames(w *vip.World) NamesOfNodes {
 			nameless = append(nameless, m)
 		}
 	}
+	if len(nameless) == 0 { // as nearly always: what follows takes the square of the nodes
+		return nil
+	}
 	names := make(NamesOfNodes)
 	for _, o := range w.Nodes {
 		if slices.ContainsFunc(w.Members, func(m vip.Member) bool { return m.Name == o.Name }) {
