@@ -26,7 +26,7 @@ var rooms = map[string]room{
 	"cmd/herald":   {3, 4285},
 	"pkg/agent":    {2, 838},
 	"pkg/manifest": {2, 912},
-	"pkg/plan":     {1, 5850},
+	"pkg/plan":     {1, 5853},
 	"pkg/pool":     {1, 2031},
 	"pkg/migrate":  {1, 900},
 	"pkg/kube":     {1, 5305},
