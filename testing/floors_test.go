@@ -29,7 +29,7 @@ var rooms = map[string]room{
 	"pkg/plan":     {1, 5853},
 	"pkg/pool":     {1, 2031},
 	"pkg/migrate":  {1, 900},
-	"pkg/kube":     {1, 5305},
+	"pkg/kube":     {1, 5306},
 	"pkg/lease":    {1, 3338},
 	"pkg/peers":    {1, 1936},
 	"pkg/netif":    {1, 2558},

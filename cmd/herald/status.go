@@ -311,7 +311,7 @@ func (v statusView) answer(s *vip.Service, since time.Time) plan.Answer {
 		return a
 	}
 	// the times of Events are in whole seconds
-	if e, ok := v.newest(s, noticed...); ok && e.Warning && (e.At.IsZero() || !e.At.Before(since.Truncate(time.Second))) {
+	if e, _ := v.newest(s, noticed...); e.Warning && (e.At.IsZero() || !e.At.Before(since.Truncate(time.Second))) {
 		return plan.NewAnswer(s.Key, e.Reason, e.Message)
 	}
 	return a

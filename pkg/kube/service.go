@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -172,8 +173,8 @@ func readIngress(list []corev1.LoadBalancerIngress) []vip.Ingress {
 		v := vip.Ingress{Hostname: i.Hostname}
 		if a, err := netip.ParseAddr(i.IP); err == nil {
 			v.Addr = a.Unmap()
-		} else if i.IP != "" && v.Hostname == "" {
-			v.Hostname = i.IP // so that the entry differs from what is wanted
+		} else {
+			v.Hostname = cmp.Or(v.Hostname, i.IP) // so that the entry differs from what is wanted
 		}
 		if i.IPMode != nil {
 			v.IPMode = vip.IPMode(*i.IPMode)
