@@ -92,6 +92,7 @@ type rig struct {
 }
 
 func newRig(t testing.TB) *rig {
+	check.Program(t, "nft")
 	r := &rig{t: t}
 	sh(t, "ip link add br0 type bridge mcast_snooping 0\nip link set br0 up")
 	t.Cleanup(func() { sh(t, "ip link del br0") })
@@ -529,6 +530,7 @@ func expireRefusals[E any](table *Table[E]) {
 
 // Rules of portmap beside kube-proxy's nftables mode are told of; either alone is none of them.
 func TestHostPorts(t *testing.T) {
+	check.Program(t, "nft")
 	sh(t, "ip netns add n1")
 	t.Cleanup(func() { sh(t, "ip netns del n1") })
 	do := func(lines string) { sh(t, strings.ReplaceAll(lines, "NFT", "ip netns exec n1 nft")) }
