@@ -12,8 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
@@ -242,14 +240,10 @@ func BenchmarkSecond(b *testing.B) {
 		b.Fatal(err)
 	}
 	time.Sleep(4 * time.Second)
-	used := func() int64 {
-		var u unix.Rusage
-		check.OK(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
-		return u.Utime.Nano() + u.Stime.Nano()
-	}
-	before := used()
-	for b.Loop() {
-		time.Sleep(time.Second)
-	}
-	b.ReportMetric(float64(used()-before)/1e6/float64(b.N), "cpu-ms/s")
+	used := check.CPU(b, func() {
+		for b.Loop() {
+			time.Sleep(time.Second)
+		}
+	})
+	b.ReportMetric(used.Seconds()*1e3/float64(b.N), "cpu-ms/s")
 }

@@ -174,14 +174,10 @@ func BenchmarkSecondOfRenewals(b *testing.B) {
 	_, err := r.Set(b.Context(), many(333, "eth0"))
 	check.OK(b, err)
 	time.Sleep(time.Second)
-	used := func() int64 {
-		var u unix.Rusage
-		check.OK(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
-		return u.Utime.Nano() + u.Stime.Nano()
-	}
-	before := used()
-	for b.Loop() {
-		time.Sleep(time.Second)
-	}
-	b.ReportMetric(float64(used()-before)/1e6/float64(b.N), "cpu-ms/s")
+	used := check.CPU(b, func() {
+		for b.Loop() {
+			time.Sleep(time.Second)
+		}
+	})
+	b.ReportMetric(used.Seconds()*1e3/float64(b.N), "cpu-ms/s")
 }

@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
@@ -18,16 +16,10 @@ import (
 // race detector and both cores busy; its square would take several times that.
 func within(t *testing.T, limit time.Duration, pass func()) {
 	t.Helper()
-	used := func() time.Duration {
-		var u unix.Rusage
-		check.OK(t, unix.Getrusage(unix.RUSAGE_SELF, &u))
-		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-	}
-	before := used()
-	if pass(); used()-before > limit {
-		t.Errorf("a pass takes %v of a core", used()-before)
+	if used := check.CPU(t, pass); used > limit {
+		t.Errorf("a pass takes %v of a core", used)
 	} else {
-		t.Logf("a pass takes %v of a core", used()-before)
+		t.Logf("a pass takes %v of a core", used)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/unix"
 )
 
 // OK ends the test if err is not nil.
@@ -119,6 +120,19 @@ func Run(t testing.TB, task Task) (stop func()) {
 	}
 	t.Cleanup(stop)
 	return stop
+}
+
+// CPU returns how much CPU time this process uses while do runs.
+func CPU(t testing.TB, do func()) time.Duration {
+	t.Helper()
+	used := func() time.Duration {
+		var u unix.Rusage
+		OK(t, unix.Getrusage(unix.RUSAGE_SELF, &u))
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	before := used()
+	do()
+	return used() - before
 }
 
 // Log is a logger that writes to the test's output.
