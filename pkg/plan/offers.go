@@ -41,11 +41,10 @@ func newOffers(r *Rules, w *vip.World) *offers {
 func (o *offers) whyNot(namespace string, a netip.Addr) string {
 	if o.unknown {
 		return a.String() + ": which addresses Services may have is not known, since Herald may not read the " +
-			"ConfigMap of pools; ask the operator (herald manifest rbac prints what is needed, svc_pools= turns " + "pools " +
-			"off)"
+			"ConfigMap of pools; ask the operator (herald manifest rbac prints what is needed, svc_pools= turns pools off)"
 	}
 	if why := o.policy.WhyNotOffered(namespace, o.labels[namespace], a, o.poolsOnly); why != "" {
-		return why + "; name no address, so that the Service is given one of a pool, or ask the operator " + "(svc_addresses)"
+		return why + "; name no address, so that the Service is given one of a pool, or ask the operator (svc_addresses)"
 	}
 	return ""
 }
