@@ -187,6 +187,11 @@ func TestUnheardFindsNobodyDead(t *testing.T) {
 	r.expectState(vip.Alive)
 	r.probeEnded(r.peers["n1"], probeResult{}, began, r.now)
 	r.expectState(vip.Dead)
+	r.receiveHeartbeat(vip.ProcessID{1})
+	heard = false
+	r.advance(4*time.Second, receive)
+	r.runProbe(probeResult{answers: true}, checkInterval) // an answer proves something at any time
+	r.expectState(vip.Suspect)
 }
 
 // Nodes whose heartbeats come are checked seldom; as soon as one is late, often.

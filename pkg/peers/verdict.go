@@ -26,10 +26,10 @@ import (
 //	d  Its last heartbeat said that it stops. Or it was Alive once, is silent, no node that is heard
 //	   hears it, and either a probe found that an address which used to answer does not, or it is
 //	   silent for refusedTime and its port has refused the last minRefusals connections. To end
-//	   the state Alive the last probe must be younger than probeMaxAge, and of a node that is heard.
+//	   the state Alive the last probe must be younger than probeMaxAge.
 //
-// Without a socket on this node all are Unknown. A silent node stays what it is while this process
-// may have missed its heartbeats (canJudgeSilence).
+// Without a socket on this node all are Unknown. A silent node stays what it is while this process may have missed its
+// heartbeats (canJudgeSilence). A probe without an answer proves nothing while nobody that is heard hears this node.
 const (
 	startupTime = 3 * time.Second // how long a node that was never Alive is not probed: it may be starting
 	// unprobedSuspectAfter is when a silent node becomes Suspect if no probe of it ends.
@@ -272,7 +272,7 @@ func (d *detector) heardByOthers(p *peer, now time.Time) bool {
 	return false
 }
 
-// unheard reports whether nodes are heard, and none shows that it hears this one: then no answer proves anything.
+// unheard reports whether nodes are heard, and none shows that it hears this one: who is asked may not hear it either.
 func (d *detector) unheard(now time.Time) bool {
 	heard := false
 	for _, p := range d.peers {
