@@ -315,12 +315,12 @@ func removeFinalizers(ctx context.Context, t *testing.T, expected bool) {
 // seems to be served, and when they go connections are refused until the new ones come.
 func awaitForgotten(t *testing.T, deleted []string) {
 	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
-		left := ""
+		left, behind := "", ""
 		for _, n := range cluster.Nodes() {
 			rules := proxyRules(t, n)
 			for _, vip := range deleted {
 				if len(lab.RulesFor(rules, vip)) > 0 {
-					left = fmt.Sprintf("kube-proxy on %s still has rules for %s", n, vip)
+					left, behind = fmt.Sprintf("kube-proxy on %s still has rules for %s", n, vip), n
 				}
 			}
 		}
@@ -328,7 +328,7 @@ func awaitForgotten(t *testing.T, deleted []string) {
 			return
 		}
 		if time.Since(began) > 2*time.Minute {
-			t.Error(left)
+			t.Errorf("%s; it says:\n%s", left, tail(cluster.ProxyLog(behind), 30))
 			return
 		}
 	}

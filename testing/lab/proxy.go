@@ -15,6 +15,9 @@ func (l *Lab) KillProxy(node string) { l.proxy(node).Kill() }
 func (l *Lab) PauseProxy(node string) error  { return l.proxy(node).Signal(syscall.SIGSTOP) }
 func (l *Lab) ResumeProxy(node string) error { return l.proxy(node).Signal(syscall.SIGCONT) }
 
+// ProxyLog is what a node's kube-proxy has said.
+func (l *Lab) ProxyLog(node string) string { return l.proxy(node).Log() }
+
 // StartProxy starts a node's kube-proxy, unless it runs, and waits until it has written its rules once.
 func (l *Lab) StartProxy(ctx context.Context, node string) error {
 	if l.proxy(node).Running() {
