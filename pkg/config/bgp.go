@@ -207,7 +207,7 @@ var bgpOptions = inSection(groupBGP, []Option{
 		Meaning: "The interface sessions leave by, from its address. With `lo` they leave as the kernel routes them.",
 		set:     store(parseLinkName, func(c *Config) *string { return &c.BGP.local.link })},
 	{Env: "bgp_sourceip", Flag: "sourceIP", FlagAliases: []string{"sourceip"}, Type: String,
-		Meaning: "The address sessions start from, with peers of its family.",
+		Meaning: "The address that sessions with peers of its family start from. Wins over `bgp_sourceif`.",
 		set:     store(hostAddr(0), func(c *Config) *netip.Addr { return &c.BGP.local.source })},
 	{Env: "bgp_hold_time", Flag: "bgpHoldTimer", Type: Seconds, Default: defaultHold,
 		Meaning: "How long each side waits for a silent peer. The shorter time of the two sides holds. At least 3.",

@@ -271,8 +271,8 @@ var supported = slices.Concat(
 				"not set.",
 			set: store(parseNamespace, func(c *Config) *string { return &c.Services.Namespace })},
 		{Env: "svc_leasename", Flag: "servicesLeaseName", Type: Name, Default: "plndr-svcs-lock",
-			Meaning: "The one lease for all Services while `svc_election` is false. `name`, in the announcers' namespace, " +
-				"or `namespace/name`.",
+			Meaning: "The name of all Services together in the table of owners, while `svc_election` is false. `name`, or " +
+				"`namespace/name`. While a kube-vip renews a Lease of that name, Herald leaves them to it.",
 			set: store(parseLease, func(c *Config) *vip.Key { return &c.Services.Lease })},
 		{Env: "svc_ipmode", Flag: "ipMode", Type: String, Default: "VIP",
 			Meaning: "The `ipMode` written to a Service's status, `VIP` or `Proxy`. `VIP`: packets arrive with the VIP as " +
@@ -372,7 +372,7 @@ var supported = slices.Concat(
 		{Env: "svc_pools", Aliases: []string{"KUBEVIP_CONFIG_MAP"}, Flag: "pools", Type: Name, Default: "kubevip",
 			Empty: anywhere,
 			Meaning: "The ConfigMap of address pools. Services that name no address are given one of these; see pools.md. " +
-				"Empty (`svc_pools=`), or with `svc_namespace`: they are given none.",
+				"With an empty one (`svc_pools=`), `svc_namespace` or `disable_service_updates` they are given none.",
 			set: store(parseConfigMap, func(c *Config) *string { return &c.Pools.Name })},
 		{Env: "svc_pools_namespace", Aliases: []string{"KUBEVIP_NAMESPACE"}, Flag: "poolsNamespace", Type: Name,
 			Default: "kube-system", Meaning: "The namespace of that ConfigMap.",
@@ -395,7 +395,7 @@ var supported = slices.Concat(
 		{Env: "port", Flag: "port", Type: Port, Default: "6443", Meaning: "The port of the API servers.",
 			set: store(parsePort, func(c *Config) *uint16 { return &c.ControlPlane.Port })},
 		{Env: "vip_leasename", Flag: "leaseName", Type: Name, Default: "plndr-cp-lock",
-			Meaning: "The lease of the control plane's VIP. `name`, in the announcers' namespace, or `namespace/name`.",
+			Meaning: "The name of the control plane's VIP in the table of owners, in the form of `svc_leasename`.",
 			set:     store(parseLease, func(c *Config) *vip.Key { return &c.ControlPlane.Lease })},
 		{Env: "lb_enable", Flag: "enableLoadBalancer", Type: Bool, Default: "false",
 			Meaning: "Have the node that owns the VIP spread connections over all API servers that are ready. With " +

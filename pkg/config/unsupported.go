@@ -20,8 +20,8 @@ const (
 		"in DNS"
 	reasonEgress    = "Herald has egress_enable, egress_podcidr and egress_servicecidr; remove it"
 	reasonEgressHow = "Herald always has egress done by nftables"
-	reasonEgressOld = "Herald always removes what an earlier Herald left, and nothing of kube-vip's: of that it " +
-		"warns, with the commands that remove it"
+	reasonEgressOld = "Herald always removes what an earlier Herald left, and nothing of kube-vip's: the commands " +
+		"that remove that are in docs/migrate-from-kube-vip.md"
 	reasonInternal = "what pods send to destinations inside of the cluster always keeps its source"
 	reasonLabels   = "Herald does not write to Nodes; the owner of a VIP is in the annotation kube-vip.io/vipHost " +
 		"of its Service, and in what herald status prints"

@@ -69,13 +69,12 @@ var Annotations = []Annotation{
 		Meaning: "The interface that carries the VIP. auto is the one whose subnet contains it. Wins over " +
 			"vip_servicesinterface."},
 	{Key: leaseNameKey, Value: "name, or namespace/name",
-		Meaning: "The Lease that decides which node owns the VIP, in the Service's own namespace; the default is " +
-			"kubevip-<service>. Services with the same Lease move together. It has no effect while the Service shares an " +
-			"address with one of another namespace."},
+		Meaning: "The Service's name in the table of owners, in its own namespace; the default is kubevip-<service>. " +
+			"Services with one name move together. While a kube-vip renews a Lease of that name, Herald leaves them to it. " +
+			"No effect while the Service shares an address with one of another namespace."},
 	{Key: sharingKeyKey, Value: "any text of at most 253 bytes",
-		Meaning: "Consent to share an address with Services of other namespaces that have the same text here: a newcomer " +
-			"gets an address that a Service of another namespace has only with it. Choose one that others can't guess. " +
-			"Services of one namespace need none."},
+		Meaning: "Services of different namespaces may share an address if they have the same text here. Choose a text " +
+			"that others can't guess. Services of one namespace need none."},
 	{Key: withoutEndpointsKey, Value: "true or false",
 		Meaning: "Announce the VIP even while the Service has no ready endpoint. Without effect if externalTrafficPolicy " +
 			"is Local."},
@@ -94,11 +93,12 @@ var Annotations = []Annotation{
 	{Key: externalPortKey, Value: "a port, or pairs of Service port and external port such as 80=8080,443=8443",
 		Meaning: "The external ports, where they are not those of the Service."},
 	{Key: hostnameKey, Value: "a host name",
-		Meaning: "The name to give to the DHCP server: option 12, and the FQDN option of DHCPv6."},
+		Meaning: "The name to give to the DHCP server: option 12, and the FQDN option of DHCPv6. It is also the client " +
+			"identifier of DHCPv4, as with kube-vip, so each Service needs its own."},
 	{Key: hwaddrKey, Value: "a locally administered MAC address",
 		Meaning: "The MAC address of the VIP leased by DHCP, which must be no other's, for servers that have an address " +
-			"reserved for it. The default is made of the Service's UID. It is the client identifier, too, and with it given, " +
-			"of DHCPv6."},
+			"reserved for it. The default is made of the Service's UID. It is also the client identifier of DHCPv4, unless " +
+			"kube-vip.io/loadbalancerHostname is set, and, if set here, of DHCPv6."},
 	{Key: requestedKey, Value: "an IP address, or one of each family",
 		Meaning: "The address to ask the DHCP server for. Herald writes the one that was leased."},
 	{Key: macvlanKey, Value: "the name of a network interface",

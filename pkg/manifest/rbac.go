@@ -67,10 +67,10 @@ const poolsConfigMap = "svc_pools"
 var rules = []rule{
 	{"", "services", nil, watchVerbs, servicesNamespace, hasServices, "The Services whose addresses are announced."},
 	{"", "services/status", nil, []string{"patch"}, servicesNamespace, writesServices,
-		"Write `status.loadBalancer`, the annotations that Herald writes, and the finalizer of load balancers. Not " +
-			"needed with `disable_service_updates`."},
+		"Write `status.loadBalancer`, conditions, the annotations that Herald writes, and the finalizer of load " +
+			"balancers. Not needed with `disable_service_updates`."},
 	{"discovery.k8s.io", "endpointslices", nil, watchVerbs, servicesNamespace, hasServices,
-		"Where a Service has ready endpoints."},
+		"On which nodes a Service has ready endpoints, and which addresses the API servers have."},
 	{"", "services", []string{"kubernetes"}, watchVerbs, apiServers, withoutServices,
 		"With `cp_enable` and `svc_enable=false`, in place of the rights on Services and EndpointSlices above: the " +
 			"Service of the API servers."},

@@ -72,7 +72,7 @@ var Reasons = []ReasonInfo{
 		"does not have."},
 	{AddressConflict, true, true, "Another Service has the address and keeps it: one of another namespace, which has " +
 		"not consented to share it (heraldvip.io/sharing-key), or one with the same port and protocol. The one whose " +
-		"status names it has it; if there is none, the one whose lease is held, then the older."},
+		"status names it has it; if there is none, the one that a node owns by the table, then the older."},
 	{AddressOffLink, true, false, "The VIP is announced by ARP or NDP alone, on a link in none of whose networks it " +
 		"is. Hosts there reach it only if they have a route to it over that link."},
 	{InvalidField, true, true, "An annotation, or spec.loadBalancerIP, can't be read, is not known, or asks for what " +
