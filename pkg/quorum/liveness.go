@@ -154,7 +154,7 @@ const (
 	ReasonHangs    = "it sends no heartbeats and does not renew its node lease, though its kernel answers: its " +
 		"process hangs"
 	ReasonYielded = "it can't renew its node lease and acts on no claim"
-	// ReasonNeglects: rule 7.
+	// ReasonNeglects: docs/ownership.md, rule 8.
 	ReasonNeglects = "its agent has not taken up what the table gives it: it hangs, or its watch does"
 	ReasonMoved    = "what it had was moved without the API server"
 	ReasonSilent   = "its node lease has not been renewed for the lease duration"
