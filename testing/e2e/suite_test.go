@@ -328,7 +328,8 @@ func awaitForgotten(t *testing.T, deleted []string) {
 			return
 		}
 		if time.Since(began) > 2*time.Minute {
-			t.Errorf("%s; it says:\n%s", left, tail(cluster.ProxyLog(behind), 30))
+			said, err := cluster.ReplaceProxy(withTimeout(t, time.Minute), behind)
+			t.Errorf("%s (%v):\n%s", left, err, said)
 			return
 		}
 	}

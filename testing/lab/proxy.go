@@ -15,8 +15,21 @@ func (l *Lab) KillProxy(node string) { l.proxy(node).Kill() }
 func (l *Lab) PauseProxy(node string) error  { return l.proxy(node).Signal(syscall.SIGSTOP) }
 func (l *Lab) ResumeProxy(node string) error { return l.proxy(node).Signal(syscall.SIGCONT) }
 
-// ProxyLog is what a node's kube-proxy has said.
-func (l *Lab) ProxyLog(node string) string { return l.proxy(node).Log() }
+// ReplaceProxy ends a node's kube-proxy that follows the API server no more, starts another, and returns what it said
+// last, and where the goroutines in kube-proxy's own code stood.
+func (l *Lab) ReplaceProxy(ctx context.Context, node string) (said string, err error) {
+	p := l.proxy(node)
+	_ = p.Signal(syscall.SIGQUIT) // fails only if it has ended
+	_ = p.Wait(ctx)               // its status says nothing
+	log, stacks, _ := strings.Cut(p.Log(), "\nSIGQUIT: quit")
+	said = log[max(0, len(log)-4000):]
+	for s := range strings.SplitSeq(stacks, "\n\n") {
+		if strings.Contains(s, "k8s.io/kubernetes/pkg/proxy") {
+			said += "\n\n" + regexp.MustCompile(`\n\t.*|\((?:0x|\{|\.\.\.).*`).ReplaceAllString(s, "")
+		}
+	}
+	return said, l.StartProxy(ctx, node)
+}
 
 // StartProxy starts a node's kube-proxy, unless it runs, and waits until it has written its rules once.
 func (l *Lab) StartProxy(ctx context.Context, node string) error {
