@@ -192,8 +192,6 @@ func partlyForbidden(t *testing.T, services bool) *httptest.Server {
 		code, reason := http.StatusForbidden, "Forbidden"
 		if services && strings.HasSuffix(r.URL.Path, "/services") {
 			switch {
-			case r.URL.Query().Has("sendInitialEvents"): // an API server that only lists
-				code, reason = http.StatusUnprocessableEntity, "Invalid"
 			case r.URL.Query().Has("watch"):
 				w.(http.Flusher).Flush()
 				<-r.Context().Done()

@@ -735,7 +735,7 @@ func TestRunEnds(t *testing.T) {
 		if unreachable {
 			api.kill()
 			check.True(t, time.Minute, "the back-off has grown", func() bool {
-				return sum(t, r.Collectors(), "herald_api_requests_total", "error") >= 30
+				return sum(t, r.Collectors(), "herald_api_requests_total", "error") >= 15
 			})
 		} else {
 			r.poked.until(t, "Synced", r.Synced)

@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
@@ -65,7 +64,7 @@ const (
 	retryMin = 200 * time.Millisecond
 	retryMax = 2 * time.Second
 	// After a 403 or 404 these are added: permissions appear late while a cluster starts, or never.
-	refusedMin = 500 * time.Millisecond
+	refusedMin = 200 * time.Millisecond
 	refusedMax = 30 * time.Second
 	// missingRetry is how often what is absent, or optional, is asked for: a newer server may come.
 	missingRetry = 10 * time.Minute
@@ -104,11 +103,19 @@ func (r *watchedResource) request(o metav1.ListOptions) *rest.Request {
 	return r.client.Get().Namespace(r.namespace).Resource(r.resource).VersionedParams(&o, metav1.ParameterCodec)
 }
 
-// listWatch sends the Reflector's requests, each once; after relists changed, a fresh list.
+// A lister lists and then watches: by a watch that lists, a server or proxy that never says where the list ends would
+// be waited for without end (https://github.com/kubernetes/kubernetes/issues/140890).
+type lister struct{ *cache.ListWatch }
+
+// IsWatchListSemanticsUnSupported has the Reflector list.
+func (lister) IsWatchListSemanticsUnSupported() bool { return true }
+
+// listWatch sends the Reflector's requests, each once. Lists are new ones, not old ones of a server's cache.
 func (r *watchedResource) listWatch() cache.ListerWatcher {
-	return &cache.ListWatch{
+	return lister{&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (list runtime.Object, err error) {
-			err = r.send(ctx, true, &o, func() error {
+			o.ResourceVersion = ""
+			err = r.send(ctx, true, func() error {
 				list, err = r.request(o).MaxRetries(0).Do(ctx).Get()
 				return err
 			})
@@ -116,29 +123,22 @@ func (r *watchedResource) listWatch() cache.ListerWatcher {
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (w watch.Interface, err error) {
 			o.Watch = true
-			err = r.send(ctx, o.SendInitialEvents != nil, &o, func() error {
+			err = r.send(ctx, false, func() error {
 				w, err = r.request(o).MaxRetries(0).Watch(ctx)
 				return err
 			})
-			if o.SendInitialEvents != nil && utilnet.IsConnectionRefused(err) {
-				// The Reflector would wait itself, and not notice that ctx ends.
-				return nil, errors.New(err.Error())
-			}
 			return w, err
 		},
-	}
+	}}
 }
 
-// send sends a request, and returns its error when the next may go.
-func (r *watchedResource) send(ctx context.Context, lists bool, o *metav1.ListOptions, request func() error) error {
+// send sends a request, and returns its error when the next may go. After relists changed, a list must come first.
+func (r *watchedResource) send(ctx context.Context, lists bool, request func() error) error {
 	r.requesting.Lock()
 	defer r.requesting.Unlock()
 	wanted := r.relists.Load()
-	if wanted != r.relisted {
-		if !lists {
-			return apierrors.NewResourceExpired("all " + r.resource + " are to be listed again")
-		}
-		o.ResourceVersion = ""
+	if wanted != r.relisted && !lists {
+		return apierrors.NewResourceExpired("all " + r.resource + " are to be listed again")
 	}
 	err := request()
 	if err == nil {
