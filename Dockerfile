@@ -17,7 +17,6 @@ RUN mkdir /links && ln -s herald /links/kube-vip
 
 FROM scratch
 COPY LICENSE /licenses/LICENSE
-COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY --from=build /herald /herald
 COPY --from=build /links/ /
 ENTRYPOINT ["/herald"]

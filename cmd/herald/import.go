@@ -195,6 +195,10 @@ func (i *importer) write(ctx context.Context, r migrate.Result, out io.Writer) e
 	if err != nil {
 		return err
 	}
+	writePools, err := kube.AddPools(ctx, access, i.pools, r.Data)
+	if err != nil {
+		return fmt.Errorf("nothing was written: %w", err)
+	}
 	for _, n := range r.Notes {
 		fmt.Fprintln(out, "- "+strings.Join(strings.Fields(n), " "))
 	}
@@ -205,7 +209,7 @@ func (i *importer) write(ctx context.Context, r migrate.Result, out io.Writer) e
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("the pools are not written: %w", err)
 	}
-	if err := kube.ApplyPools(ctx, access, i.pools, r.Data); err != nil {
+	if err := writePools(); err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "ConfigMap %s written, %d Services annotated\n", i.pools, len(r.Pins))

@@ -53,21 +53,19 @@ func ReadObjects(ctx context.Context, cfg *rest.Config, kind, path string) (obje
 	return objects, nil
 }
 
-// ApplyPools adds keys to the ConfigMap of pools, unless one differs.
-func ApplyPools(ctx context.Context, cfg *rest.Config, k vip.Key, data map[string]string) error {
+// AddPools returns what adds keys to the ConfigMap of pools; an error if one is there with another value.
+func AddPools(ctx context.Context, cfg *rest.Config, k vip.Key, data map[string]string) (func() error, error) {
 	have, err := TakePools(ctx, cfg, k)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	c, err := newClients(cfg, newMetrics(), nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	configMaps := func(r *rest.Request) *rest.Request { return r.Namespace(k.Namespace).Resource("configmaps") }
-	if have == nil {
-		o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name}, Data: data}
-		err = configMaps(c.core.Post()).Body(o).Do(ctx).Error()
-	} else {
+	request := c.core.Post()
+	var body any = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name}, Data: data}
+	if have != nil {
 		var errs []error
 		for _, key := range slices.Sorted(maps.Keys(data)) {
 			if v, ok := have.Data[key]; ok && v != data[key] {
@@ -76,15 +74,17 @@ func ApplyPools(ctx context.Context, cfg *rest.Config, k vip.Key, data map[strin
 			}
 		}
 		if len(errs) > 0 {
-			return errors.Join(errs...)
+			return nil, errors.Join(errs...)
 		}
-		body, _ := json.Marshal(map[string]any{"data": data}) // texts only
-		err = configMaps(c.core.Patch(types.MergePatchType)).Name(k.Name).Body(body).Do(ctx).Error()
+		request = c.core.Patch(types.MergePatchType).Name(k.Name)
+		body, _ = json.Marshal(map[string]any{"data": data}) // texts only
 	}
-	if err != nil {
-		return fmt.Errorf("can't write the ConfigMap %s: %w", k, err)
-	}
-	return nil
+	return func() error {
+		if err := request.Namespace(k.Namespace).Resource("configmaps").Body(body).Do(ctx).Error(); err != nil {
+			return fmt.Errorf("can't write the ConfigMap %s: %w", k, err)
+		}
+		return nil
+	}, nil
 }
 
 // AnnotateService sets annotations of a Service.

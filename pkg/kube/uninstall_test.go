@@ -155,11 +155,17 @@ func TestReadObjects(t *testing.T) {
 }
 
 // The ConfigMap of pools is added to, and never overwritten; a Service keeps its other annotations.
-func TestApplyPools(t *testing.T) {
+func TestAddPools(t *testing.T) {
 	api := startAPI(t)
 	ns := api.namespace(t)
 	admin, k := api.as("admin"), vip.Key{Namespace: ns, Name: "kubevip"}
-	apply := func(data map[string]string) error { return ApplyPools(t.Context(), admin, k, data) }
+	apply := func(data map[string]string) error {
+		write, err := AddPools(t.Context(), admin, k, data)
+		if err != nil {
+			return err
+		}
+		return write()
+	}
 	check.OK(t, apply(map[string]string{"pool-a": "10.0.0.0/28"}))
 	check.OK(t, apply(map[string]string{"pool-a": "10.0.0.0/28", "pool-b": "10.0.1.0/28"}))
 	err := apply(map[string]string{"pool-a": "10.0.9.0/28", "pool-c": "10.0.2.0/28"})
