@@ -27,11 +27,10 @@ func importCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "import",
 		Short: "Turn the pools of another load balancer into Herald's",
-		Long: "Read the pools of MetalLB, of Cilium's LB IPAM or of kube-vip's cloud provider, and the Services, from " +
-			"the cluster or\n" +
-			"from files. Print the ConfigMap of pools that makes Herald give the same addresses, and the annotations by " +
-			"which Services\n" +
-			"keep those that they have; --apply writes them. What can't be carried over is said in comments at the top.",
+		Long: "Read the pools of MetalLB, of Cilium's LB IPAM or of kube-vip's cloud provider, and the Services, from\n" +
+			"the cluster or files. Print the ConfigMap of pools that makes Herald give the same addresses, and the\n" +
+			"annotations by which Services keep those that they have; --apply writes them. What can't be carried over is\n" +
+			"said in comments at the top.",
 	}
 	for _, source := range migrate.Sources {
 		c.AddCommand(importFromCommand(source))
@@ -90,11 +89,8 @@ func (i *importer) run(ctx context.Context, files []string, stdin io.Reader, out
 	i.dropRefused(&r)
 	if !i.apply {
 		text, err := manifest.Import(i.source, i.pools, r.Data, r.Pins, r.Notes)
-		if err != nil {
-			return err
-		}
-		_, err = out.Write(text)
-		return err
+		_, writeErr := out.Write(text)
+		return errors.Join(err, writeErr)
 	}
 	return i.write(ctx, r, out)
 }
