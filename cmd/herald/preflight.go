@@ -36,7 +36,7 @@ func preflightCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "preflight",
 		Short: "Check what is missing on this node",
-		Long: "Check whether Herald can work on this node with the given options, which are those of the manager: the\n" +
+		Long: "Check whether Herald can work on this node with the given options (herald manager --help): the\n" +
 			"rights of the process, the link of VIPs, settings of the kernel, ports, the other nodes' ports, the\n" +
 			"API server and what it permits. It changes nothing. The exit status is 1 if something is missing.",
 		Args: cobra.NoArgs,

@@ -56,8 +56,8 @@ var Annotations = []Annotation{
 		Meaning: "The pools that the Service wants an address of, the first that has one. The default is those that are " +
 			"offered to its namespace. MetalLB's `metallb.io/address-pool` is understood as well. See pools.md."},
 	{Key: allocatedKey, Value: "names of pools",
-		Meaning: "The pools that kube-vip.io/loadbalancerIPs was given of. Remove it to keep the address as one that you " +
-			"set; without both annotations the Service keeps what its status names.", Written: true},
+		Meaning: "The pools that kube-vip.io/loadbalancerIPs was given of. Remove it to make the address your own, " +
+			"as if you had set it. Without both annotations the Service keeps what its status names.", Written: true},
 	{Key: besideKey, Value: "IP addresses, separated by commas",
 		Meaning: "The addresses that the Service was given of pools beside those that you named, since it has " +
 			"ipFamilyPolicy RequireDualStack.", Written: true},

@@ -90,8 +90,8 @@ func newMetrics() *metrics {
 		members: prometheus.NewGauge(prometheus.GaugeOpts{Name: "herald_members_alive", Help: "Other nodes that may " +
 			"be given VIPs: their Herald renews its node lease and is not dead on the VIPs' link."}),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{Name: "herald_node_second_process",
-			Help: "1 while a second Herald, on a host with the same node name, waits for this one to end. herald status says " +
-				"which."}),
+			Help: "1 while a Herald on another host with the same node name waits for this one to end. herald status says " +
+				"where."}),
 		epochsOver: counter("herald_node_lease_lost_total", "Times this node's right to its VIPs ended: its node lease "+
 			"was fenced, in other hands, or not renewed while other nodes renewed theirs."),
 		fenced: counter("herald_nodes_fenced_total", "Dead or silent nodes whose claims this node has voided."),
