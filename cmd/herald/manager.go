@@ -294,18 +294,22 @@ func (n *node) explain(service string) (any, bool) {
 	return plan.Explain(planRules(n.cfg), pass.World, keyOf(service))
 }
 
-func classOptions(cfg config.Config) vip.ClassOptions {
-	return vip.ClassOptions{Class: cfg.Class.Name, ClassOnly: cfg.Class.Only, ClassStrict: !cfg.Class.Legacy}
+func commonOptions(cfg config.Config) vip.CommonOptions {
+	o := vip.CommonOptions{Election: cfg.Services.Election, Class: cfg.Class.Name, ClassOnly: cfg.Class.Only,
+		ClassStrict: !cfg.Class.Legacy}
+	if !o.Election && !cfg.Services.Lease.IsZero() {
+		o.SharedLease = cfg.Services.Lease.String()
+	}
+	return o
 }
 
 // planRules returns what the plan depends on beside the World.
 func planRules(cfg config.Config) plan.Rules {
 	r := plan.Rules{
 		Enabled: cfg.Services.Enable, ARP: cfg.ARP.Enable,
-		ClassOptions: classOptions(cfg),
-		Election:     cfg.Services.Election,
-		Lease:        cfg.Services.Lease,
-		Bits4:        cfg.Link.Bits4, Bits6: cfg.Link.Bits6,
+		CommonOptions: commonOptions(cfg),
+		Lease:         cfg.Services.Lease,
+		Bits4:         cfg.Link.Bits4, Bits6: cfg.Link.Bits6,
 		IPMode: vip.IPMode(cfg.Services.IPMode), Announcer: cfg.Node.Namespace,
 		Rebalance: cfg.Services.Rebalance, KeepConnections: cfg.Services.KeepConnections,
 		NoStatus:   cfg.Services.ReadOnly,

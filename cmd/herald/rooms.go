@@ -159,11 +159,7 @@ func (n *node) info() vip.NodeInfo {
 func publishedOptions(cfg config.Config) *vip.NodeOptions {
 	o := &vip.NodeOptions{
 		Services: cfg.Services.Enable, ARP: cfg.ARP.Enable, BGP: cfg.BGP.Enable, RoutingTable: cfg.RoutingTable.ID,
-		Election:     cfg.Services.Election,
-		ClassOptions: classOptions(cfg),
-	}
-	if !cfg.Services.Election && !cfg.Services.Lease.IsZero() {
-		o.Lease = cfg.Services.Lease.String()
+		CommonOptions: commonOptions(cfg),
 	}
 	if cfg.GivesAddresses() {
 		o.Pools = cfg.Pools.String()

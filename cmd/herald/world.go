@@ -48,7 +48,7 @@ func observe(s kube.Snapshot, pools *vip.PoolSource, now time.Time) clusterView 
 		w.Claims[k] = c
 	}
 	if options == nil {
-		options = &vip.NodeOptions{Services: true, ARP: true, Election: true}
+		options = &vip.NodeOptions{Services: true, ARP: true, CommonOptions: vip.CommonOptions{Election: true}}
 	}
 	r, cp := rulesOf(options, v.announcers), plan.Rules{}
 	if controlPlane != nil {
@@ -72,8 +72,8 @@ func observe(s kube.Snapshot, pools *vip.PoolSource, now time.Time) clusterView 
 // rulesOf returns the rules of nodes with these options and lease namespace.
 func rulesOf(o *vip.NodeOptions, announcers string) plan.Rules {
 	r := plan.Rules{
-		Enabled: o.Services, ARP: o.ARP, RoutingTable: o.RoutingTable, Election: o.Election, ClassOptions: o.ClassOptions,
-		Announcer: announcers, IPMode: vip.ModeVIP, Lease: keyOf(o.Lease),
+		Enabled: o.Services, ARP: o.ARP, RoutingTable: o.RoutingTable, CommonOptions: o.CommonOptions,
+		Announcer: announcers, IPMode: vip.ModeVIP, Lease: keyOf(o.SharedLease),
 	}
 	if o.BGP {
 		r.BGP = &plan.BGP{}

@@ -247,7 +247,7 @@ func (l *Leases) turn() (d time.Duration) {
 	own := &l.about
 	for node, p := range l.peers {
 		if l.decision.Alive[node] && node < l.o.Node && p.info.AnnouncesServices() == own.AnnouncesServices() &&
-			p.info.SameClasses(own) && p.info.Excluded == "" && !p.info.Isolated {
+			p.info.SameServices(own) && p.info.Excluded == "" && !p.info.Isolated {
 			d += keeperDelay
 		}
 	}

@@ -99,7 +99,7 @@ func TestConditions(t *testing.T) {
 		{"no LoadBalancer any more", r, world(svc("a", "", had, func(s *vip.Service) { s.LoadBalancer = false })), "n1 alone: " + removed},
 		{"of another class: another Herald may have written them", r, world(svc("a", "10.77.0.50", had, func(s *vip.Service) { s.HasClass, s.Class = true, "x" })), ""},
 		{"of another class, and its status is ours", r, world(svc("a", "10.77.0.50", had, written("n2"), func(s *vip.Service) { s.HasClass, s.Class = true, "x" })), "n2: " + removed},
-		{"no statuses are written", Rules{Enabled: true, ARP: true, Election: true, NoStatus: true}, world(svc("a", "10.77.0.11")), ""},
+		{"no statuses are written", Rules{Enabled: true, ARP: true, CommonOptions: vip.CommonOptions{Election: true}, NoStatus: true}, world(svc("a", "10.77.0.11")), ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := conditionsWritten(tt.rules, tt.world)

@@ -169,8 +169,8 @@ func (p *facts) whyNotOurs(s *vip.Service) (reason vip.Reason, message string) {
 		return vip.NotLoadBalancer, "spec.type is not LoadBalancer"
 	case s.Ignore:
 		return vip.Ignored, `the annotation kube-vip.io/ignore is "true"`
-	case p.self != nil && p.self.exclusion == otherClassExclusion:
-		return vip.OtherClass, "node " + p.Self + " announces nothing: " + otherClassExclusion
+	case p.self != nil && p.self.exclusion == otherOptionsExclusion:
+		return vip.OtherClass, "node " + p.Self + " announces nothing: " + otherOptionsExclusion
 	case p.Serve(s):
 		return "", ""
 	case s.HasClass:

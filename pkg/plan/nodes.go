@@ -25,7 +25,7 @@ type member struct {
 	vip.Member
 	refusal   string // why its Herald takes no VIP at all, or ""
 	exclusion string // why it has no VIP of a Service, by svc_enable or by what Kubernetes says of it, or ""
-	// caresForServices: it announces Services of the common classes, or nobody does, and it clears what is left.
+	// caresForServices: it announces Services by the commonOptions, or nobody does, and it clears what is left.
 	caresForServices bool
 	labels           map[string]string
 	// labelsKnown: Nodes can be read, and so their labels.
@@ -40,22 +40,22 @@ const isolatedRefusal = "it reaches too few other nodes on the VIPs' link"
 
 const noServicesExclusion = "its Herald announces no Services (svc_enable is false there)"
 
-// otherClassExclusion is for nodes whose class options are not classOptions.
-const otherClassExclusion = "its Herald has other class options (lb_class_name, lb_class_only, " +
-	"lb_class_legacy_handling) than most: one installation has one class"
+// otherOptionsExclusion is for nodes whose CommonOptions are not commonOptions.
+const otherOptionsExclusion = "lb_class_name, lb_class_only, lb_class_legacy_handling, svc_election or svc_leasename " +
+	"is another there than on most nodes: they must be the same on all"
 
-// classOptions returns what most members have; of several the first by name.
-func classOptions(members []vip.Member) (most vip.ClassOptions) {
-	counts := make(map[vip.ClassOptions]int)
+// commonOptions returns what most members have; of several the first by name.
+func commonOptions(members []vip.Member) (most vip.CommonOptions) {
+	counts := make(map[vip.CommonOptions]int)
 	for i := range members { // sorted by name
 		if o := members[i].Info.Options; o != nil && o.Services {
-			counts[o.ClassOptions]++
+			counts[o.CommonOptions]++
 		}
 	}
 	for i := range members {
 		if o := members[i].Info.Options; o != nil && o.Services && (counts[most] == 0 ||
-			counts[o.ClassOptions] > counts[most]) {
-			most = o.ClassOptions
+			counts[o.CommonOptions] > counts[most]) {
+			most = o.CommonOptions
 		}
 	}
 	return most
@@ -83,13 +83,13 @@ func newNodes(w *vip.World) *nodes {
 	othersStay := slices.ContainsFunc(w.Members, func(x vip.Member) bool {
 		return x.Alive && !objects[x.Name].ShuttingDown
 	})
-	classes, nobodyCares := classOptions(w.Members), !slices.ContainsFunc(w.Members,
+	common, nobodyCares := commonOptions(w.Members), !slices.ContainsFunc(w.Members,
 		func(x vip.Member) bool { return x.Info.AnnouncesServices() })
 	all := &nodes{members: make(map[string]*member, len(w.Members)), addresses: objects[w.Self].Addresses}
 	for _, x := range w.Members {
 		o := objects[x.Name]
 		options := x.Info.Options
-		other := options != nil && options.Services && options.ClassOptions != classes
+		other := options != nil && options.Services && options.CommonOptions != common
 		n := &member{Member: x, hash: hash(x.Name), exclusion: o.Excluded, notReady: o.NotReady, labels: o.Labels,
 			labelsKnown:      nodesKnown,
 			caresForServices: nobodyCares || x.Info.AnnouncesServices() && !other}
@@ -99,7 +99,7 @@ func newNodes(w *vip.World) *nodes {
 		case !x.Info.AnnouncesServices():
 			n.exclusion = noServicesExclusion
 		case other:
-			n.exclusion = otherClassExclusion
+			n.exclusion = otherOptionsExclusion
 		case n.exclusion == "" && labelCounts && o.ExclusionLabel != "":
 			n.exclusion = "it has the label " + o.ExclusionLabel
 		}

@@ -8,7 +8,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// TestOtherClassNode: n3 has other options of classes than n1 and n2. None of their VIPs goes to it, and it says why.
+// TestOtherClassNode: n3 has other CommonOptions than n1 and n2. None of their VIPs goes to it, and it says why.
 func TestOtherClassNode(t *testing.T) {
 	bgp := rules()
 	bgp.ARP, bgp.Election, bgp.BGP = false, false, &BGP{}
@@ -17,20 +17,25 @@ func TestOtherClassNode(t *testing.T) {
 		name    string
 		rules   Rules
 		service func(*vip.Service)
-		n3      vip.ClassOptions
+		n3      vip.CommonOptions
 		takes   bool
 	}{
-		{"another class", rules(), classed, vip.ClassOptions{Class: "b"}, false},
-		{"another class, by BGP", bgp, classed, vip.ClassOptions{Class: "b"}, false},
-		{"another class, and the Service has none", rules(), func(*vip.Service) {}, vip.ClassOptions{Class: "b"}, false},
-		{"the same class alone", rules(), classed, vip.ClassOptions{Class: "a", ClassOnly: true}, false},
-		{"the same", rules(), classed, vip.ClassOptions{Class: "a"}, true},
+		{"another class", rules(), classed, vip.CommonOptions{Class: "b"}, false},
+		{"another class, by BGP", bgp, classed, vip.CommonOptions{Class: "b"}, false},
+		{"another class, and the Service has none", rules(), func(*vip.Service) {}, vip.CommonOptions{Class: "b"}, false},
+		{"the same class alone", rules(), classed, vip.CommonOptions{Election: true, Class: "a", ClassOnly: true}, false},
+		{"one owner for all", rules(), classed, vip.CommonOptions{Class: "a"}, false},
+		{"another lease for all", withoutElection(), classed, vip.CommonOptions{Class: "a", SharedLease: "kube-system/all"}, false},
+		{"the same", rules(), classed, vip.CommonOptions{Election: true, Class: "a"}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			named := false
 			for _, name := range manyNames {
 				w := withClasses(withSessions(world(svc(name, "10.77.0.60", tt.service))))
-				memberNamed(&w, "n3").Info.Options.ClassOptions = tt.n3
+				for i := range w.Members {
+					w.Members[i].Info.Options.Election = tt.rules.Election
+				}
+				memberNamed(&w, "n3").Info.Options.CommonOptions = tt.n3
 				for _, holder := range []string{"", "n1"} {
 					h := w
 					if holder != "" {
@@ -45,7 +50,7 @@ func TestOtherClassNode(t *testing.T) {
 							if v.Owner == "n3" || node != "n3" && strings.Contains(v.Message, "n3") {
 								named = true
 							}
-							if node == "n3" && !tt.takes && (v.Reason != vip.OtherClass || !strings.Contains(v.Message, "one installation has one class")) {
+							if node == "n3" && !tt.takes && (v.Reason != vip.OtherClass || !strings.Contains(v.Message, "must be the same on all")) {
 								t.Errorf("n3 says %+v", v)
 							}
 						}
@@ -55,7 +60,7 @@ func TestOtherClassNode(t *testing.T) {
 				rules := tt.rules
 				rules.Class = "a"
 				e, _ := ExplainNode(rules, w, "n3")
-				if excluded := e.Why == otherClassExclusion; excluded == tt.takes {
+				if excluded := e.Why == otherOptionsExclusion; excluded == tt.takes {
 					t.Errorf("explain says %q", e.Why)
 				}
 			}
@@ -70,7 +75,7 @@ func TestOtherClassNode(t *testing.T) {
 func withClasses(w vip.World) vip.World {
 	w.Members = slices.Clone(w.Members)
 	for i, class := range []string{"a", "a", "b"} {
-		w.Members[i].Info.Options = &vip.NodeOptions{Services: true, ARP: true, ClassOptions: vip.ClassOptions{Class: class}}
+		w.Members[i].Info.Options = &vip.NodeOptions{Services: true, ARP: true, CommonOptions: vip.CommonOptions{Election: true, Class: class}}
 	}
 	return w
 }
@@ -80,7 +85,7 @@ func plansOf(r Rules, w vip.World) map[string]vip.Plan {
 	all := make(map[string]vip.Plan)
 	for _, m := range w.Members {
 		if o := m.Info.Options; m.Alive {
-			w.Self, r.ClassOptions, r.Enabled = m.Name, o.ClassOptions, o.Services
+			w.Self, r.CommonOptions, r.Enabled = m.Name, o.CommonOptions, o.Services
 			all[m.Name] = Make(r, w)
 		}
 	}

@@ -37,9 +37,8 @@ import (
 
 // Rules are the options of placement; with different ones nodes would not agree.
 type Rules struct {
-	vip.ClassOptions
+	vip.CommonOptions
 	Enabled    bool        // svc_enable
-	Election   bool        // svc_election: a lease for each unit, else one for all
 	Rebalance  bool        // vip_rebalance: move units to nodes that hold fewer
 	Lease      vip.Key     // the lease for all (svc_leasename)
 	Bits4      int         // prefix length of bound IPv4 addresses; 0: that of the link's subnet

@@ -18,7 +18,7 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // rules are the defaults with an election per Service.
 func rules() Rules {
-	return Rules{Enabled: true, ARP: true, ClassOptions: vip.ClassOptions{Class: "kube-vip.io/kube-vip-class"}, Election: true, Bits4: 32, Bits6: 128, IPMode: vip.ModeVIP,
+	return Rules{Enabled: true, ARP: true, CommonOptions: vip.CommonOptions{Class: "kube-vip.io/kube-vip-class", Election: true}, Bits4: 32, Bits6: 128, IPMode: vip.ModeVIP,
 		Lease: vip.Key{Namespace: "kube-system", Name: "plndr-svcs-lock"}}
 }
 

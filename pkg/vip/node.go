@@ -109,28 +109,28 @@ func (i *NodeInfo) AnnouncesServices() bool { return i.Options == nil || i.Optio
 
 // NodeOptions is the options that decide where VIPs may be; with svc_enable they should be equal.
 type NodeOptions struct {
-	Services     bool   `json:"services,omitempty"` // svc_enable
-	ARP          bool   `json:"arp,omitempty"`
-	BGP          bool   `json:"bgp,omitempty"`
-	RoutingTable int    `json:"routingTable,omitempty"` // vip_routingtableid, with vip_routingtable
-	Election     bool   `json:"election,omitempty"`     // svc_election
-	Lease        string `json:"lease,omitempty"`        // svc_leasename: of all Services, without Election
-	ClassOptions
+	Services     bool `json:"services,omitempty"` // svc_enable
+	ARP          bool `json:"arp,omitempty"`
+	BGP          bool `json:"bgp,omitempty"`
+	RoutingTable int  `json:"routingTable,omitempty"` // vip_routingtableid, with vip_routingtable
+	CommonOptions
 	Pools string `json:"pools,omitempty"` // namespace/name of the ConfigMap of pools, if it gives addresses
 
 	ControlPlane      []netip.Addr `json:"controlPlane,omitempty"`      // address, with cp_enable
 	ControlPlaneLease string       `json:"controlPlaneLease,omitempty"` // namespace/name of vip_leasename, with cp_enable
 }
 
-// ClassOptions say which classes (spec.loadBalancerClass) a Herald announces.
-type ClassOptions struct {
+// CommonOptions say which Services a Herald announces, and as which units. Nodes whose differ from most announce none.
+type CommonOptions struct {
+	Election    bool   `json:"election,omitempty"`    // svc_election
+	SharedLease string `json:"lease,omitempty"`       // svc_leasename: of all Services, without Election
 	Class       string `json:"class,omitempty"`       // lb_class_name; may be empty
 	ClassOnly   bool   `json:"classOnly,omitempty"`   // lb_class_only
 	ClassStrict bool   `json:"classStrict,omitempty"` // lb_class_legacy_handling is false
 }
 
 // Serve reports whether a Herald with these options announces s's class.
-func (o ClassOptions) Serve(s *Service) bool {
+func (o CommonOptions) Serve(s *Service) bool {
 	switch {
 	case s.HasClass:
 		return s.Class == o.Class
@@ -140,12 +140,12 @@ func (o ClassOptions) Serve(s *Service) bool {
 	return !o.ClassOnly
 }
 
-// SameClasses reports whether both nodes announce Services of the same classes.
-func (i *NodeInfo) SameClasses(o *NodeInfo) bool {
+// SameServices reports whether both nodes announce the same Services, as the same units.
+func (i *NodeInfo) SameServices(o *NodeInfo) bool {
 	if i.Options == nil || o.Options == nil {
 		return i.Options == o.Options
 	}
-	return i.Options.ClassOptions == o.Options.ClassOptions
+	return i.Options.CommonOptions == o.Options.CommonOptions
 }
 
 // DefaultLink names each node's NodeInfo.DefaultInterface, whatever that is called there.

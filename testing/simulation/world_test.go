@@ -136,7 +136,7 @@ func newCluster(t *testing.T, s size) *cluster {
 	s.timing = cmp.Or(s.timing, defaultTiming)
 	c := &cluster{
 		t: t, size: s, api: leasetest.NewServer(),
-		rules: plan.Rules{Enabled: true, ARP: true, Election: true, Bits4: 32, Bits6: 128, IPMode: vip.ModeVIP},
+		rules: plan.Rules{Enabled: true, ARP: true, CommonOptions: vip.CommonOptions{Election: true}, Bits4: 32, Bits6: 128, IPMode: vip.ModeVIP},
 		index: map[vip.Key]int{}, bound: map[netip.Addr][]*node{}, listeners: map[netip.Addr][]*node{},
 		answersSince: map[addrOnSide]map[*node]time.Time{}, overlaps: map[addrOnSide]bool{}, eventCount: map[string]int{}, silentSince: map[netip.Addr]time.Time{}, clusterFaults: map[faultKind]int{},
 	}
@@ -424,7 +424,7 @@ func (p *process) write(want []vip.Status) (have []vip.Status) {
 func (n *node) info() vip.NodeInfo {
 	n.c.mu.Lock()
 	defer n.c.mu.Unlock()
-	info := vip.NodeInfo{Interface: "eth0", DefaultInterface: "eth0", Links: []vip.Link{{Name: "eth0", Up: n.cable, MAC: n.name, Prefixes: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(n.id + 1)}), 24)}}}, Options: &vip.NodeOptions{Services: !n.noServices, ClassOptions: vip.ClassOptions{ClassOnly: n.otherClass}}}
+	info := vip.NodeInfo{Interface: "eth0", DefaultInterface: "eth0", Links: []vip.Link{{Name: "eth0", Up: n.cable, MAC: n.name, Prefixes: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(n.id + 1)}), 24)}}}, Options: &vip.NodeOptions{Services: !n.noServices, CommonOptions: vip.CommonOptions{ClassOnly: n.otherClass}}}
 	if n.otherClass {
 		info.Options.Class = "other"
 	}
