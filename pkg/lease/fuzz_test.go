@@ -9,6 +9,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heraldvip/herald/pkg/lease/leasetest"
@@ -58,6 +59,7 @@ func FuzzParseLease(f *testing.F) {
 // write no node lease but its own, at the rate at which it renews, and a VIP of another Service stays.
 func FuzzForgedLease(f *testing.F) {
 	f.Add("kubevip-b", "n1", "n1@1", "1", "{}", int32(1), int32(1), false)
+	f.Add("kubevip-b", "n1", "n1@1", "1", "{}", int32(1), int32(1), true)
 	f.Add("kubevip-b", "n2", "n2@2147483647", "", "", int32(math.MaxInt32), int32(math.MaxInt32), false)
 	f.Add(NodePrefix+"n1", "n1", "", "99999999999999", "{", int32(math.MaxInt32), int32(-1), false)
 	f.Add(NodePrefix+"n9", "n9", "n9@0", "0", `{"links":null}`, int32(0), int32(0), true)
@@ -75,8 +77,10 @@ func FuzzForgedLease(f *testing.F) {
 				t.Skip(err)
 			}
 			time.Sleep(10 * time.Second)
-			if deleted {
-				check.OK(t, s.Remove(keyOf(l), l.ResourceVersion))
+			if deleted { // what looks like written by Herald beside a kube-vip, it has deleted itself
+				if err := s.Remove(keyOf(l), l.ResourceVersion); !apierrors.IsNotFound(err) {
+					check.OK(t, err)
+				}
 			}
 			time.Sleep(10 * time.Second)
 			if got := s.Writes() - before; got > 13 {
