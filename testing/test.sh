@@ -182,6 +182,9 @@ others() {
 # equipped: the tests of rooms that skip those for which "make test" installs no program: Kea, FRR, Chromium.
 equipped() { tests pkgname -race -p 3 -timeout 10m ./pkg/bgp ./pkg/dhcp ./pkg/serve; }
 
+# chart: the tests that render the chart, skipped without Helm.
+chart() { testing/lab/nodes/parts/helm.sh && tests pkgname -run '^TestChart' ./pkg/manifest; }
+
 # unraced: the packages whose tests others runs without the race detector.
 unraced() {
   # shellcheck disable=SC2046 # words
@@ -299,6 +302,7 @@ rest() {
   lab 21 "all other tests in the lab" -skip "$(named "${promises[@]}")|^TestIPv6Only|$large" $(inLab | grep -v '/testing/nodes$')
   HERALD_FAMILY=6 lab 2 "again, in a cluster without IPv4" -run '^TestIPv6Only' ./testing/e2e
   if fits 3 "rooms beside Kea, FRR and Chromium"; then loud "rooms beside Kea, FRR and Chromium" equipped; fi
+  if fits 3 "the chart, by Helm"; then loud "the chart, by Helm" chart; fi
   if fits 4 "the other packages, with the race detector"; then loud "the other packages, with the race detector" unraced; fi
   if fits 3 "every fuzz target for 2 s"; then fuzz 2; fi
   if fits 3 "the whole simulation"; then loud "the whole simulation" simulation 20; fi

@@ -18,7 +18,7 @@ func chartRenderer(t *testing.T) func(values string, args ...string) string {
 	t.Helper()
 	helm := check.Value(filepath.Abs("../../bin/parts/helm"))(t)
 	if _, err := os.Stat(helm); err != nil {
-		t.Skip("there is no bin/parts/helm (make parts)")
+		t.Skip("there is no bin/parts/helm (make all-parts)")
 	}
 	return func(values string, args ...string) string {
 		file := filepath.Join(t.TempDir(), "values.yaml")
@@ -124,7 +124,7 @@ func TestChartAndComponents(t *testing.T) {
 func TestChartNotes(t *testing.T) {
 	helm := check.Value(filepath.Abs("../../bin/parts/helm"))(t)
 	if _, err := os.Stat(helm); err != nil {
-		t.Skip("there is no bin/parts/helm (make parts)")
+		t.Skip("there is no bin/parts/helm (make all-parts)")
 	}
 	chart := t.TempDir()
 	check.OK(t, os.CopyFS(chart, os.DirFS(filepath.Join(manifests, "helm/herald"))))
