@@ -2,6 +2,9 @@ package main
 
 import (
 	"flag"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -151,6 +154,26 @@ func checkAccepted(t *testing.T, printed string) {
 	}
 	if _, _, err := config.Parse(config.Sources{Env: env, Hostname: "n1"}); err != nil {
 		t.Errorf("Herald refuses %v: %v\n%s", env, err, printed)
+	}
+}
+
+// A key that the ConfigMap has with another value ends the import before a Service is annotated.
+func TestImportOfKeyWithAnotherValue(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet {
+			t.Errorf("%s %s", r.Method, r.URL.Path)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"kubevip"},"data":{"pool-a":"10.0.9.0/28"}}`)
+	}))
+	defer s.Close()
+	file := filepath.Join(t.TempDir(), "metallb.yaml")
+	check.OK(t, os.WriteFile(file, []byte("kind: IPAddressPool\nmetadata: {name: a}\nspec: {addresses: [10.0.0.0/28]}\n---\n"+
+		"kind: Service\nmetadata: {name: web, namespace: shop}\nspec: {type: LoadBalancer}\n"+
+		"status: {loadBalancer: {ingress: [{ip: 10.0.0.1}]}}\n"), 0o600))
+	_, _, err := run(t, root(), "import", "metallb", file, "--apply", "--kubeconfig="+kubeconfigOf(t, s.URL))
+	if err == nil || !strings.Contains(err.Error(), "nothing was written: the ConfigMap kube-system/kubevip has the key pool-a") {
+		t.Error(err)
 	}
 }
 

@@ -297,8 +297,8 @@ func (n *node) explain(service string) (any, bool) {
 func commonOptions(cfg config.Config) vip.CommonOptions {
 	o := vip.CommonOptions{Election: cfg.Services.Election, Class: cfg.Class.Name, ClassOnly: cfg.Class.Only,
 		ClassStrict: !cfg.Class.Legacy}
-	if !o.Election && !cfg.Services.Lease.IsZero() {
-		o.SharedLease = cfg.Services.Lease.String()
+	if !o.Election {
+		o.SharedLease = cfg.Services.Lease
 	}
 	return o
 }
@@ -308,7 +308,6 @@ func planRules(cfg config.Config) plan.Rules {
 	r := plan.Rules{
 		Enabled: cfg.Services.Enable, ARP: cfg.ARP.Enable,
 		CommonOptions: commonOptions(cfg),
-		Lease:         cfg.Services.Lease,
 		Bits4:         cfg.Link.Bits4, Bits6: cfg.Link.Bits6,
 		IPMode: vip.IPMode(cfg.Services.IPMode), Announcer: cfg.Node.Namespace,
 		Rebalance: cfg.Services.Rebalance, KeepConnections: cfg.Services.KeepConnections,

@@ -89,6 +89,13 @@ func TestPoolsCheck(t *testing.T) {
 	}
 }
 
+// kubeconfigOf returns the name of a kubeconfig for the API server at url.
+func kubeconfigOf(t *testing.T, url string) string {
+	kubeconfig := filepath.Join(t.TempDir(), "config")
+	check.OK(t, os.WriteFile(kubeconfig, []byte(`{"apiVersion":"v1","kind":"Config","clusters":[{"name":"a","cluster":{"server":"`+url+`"}}],"contexts":[{"name":"a","context":{"cluster":"a"}}],"current-context":"a"}`), 0o600))
+	return kubeconfig
+}
+
 // TestPoolsCommand: the ConfigMap that the nodes use is shown unless another is named, and one that does not exist is named.
 func TestPoolsCommand(t *testing.T) {
 	options := `{"options":{"services":true,"pools":"net/ours"}}`
@@ -107,8 +114,7 @@ func TestPoolsCommand(t *testing.T) {
 		}
 	}))
 	defer s.Close()
-	kubeconfig := filepath.Join(t.TempDir(), "config")
-	check.OK(t, os.WriteFile(kubeconfig, []byte(`{"apiVersion":"v1","kind":"Config","clusters":[{"name":"a","cluster":{"server":"`+s.URL+`"}}],"contexts":[{"name":"a","context":{"cluster":"a"}}],"current-context":"a"}`), 0o600))
+	kubeconfig := kubeconfigOf(t, s.URL)
 	const pool = "range-global  IPv4    4"
 	for _, tt := range []struct{ options, args, want string }{
 		{options, "", pool},

@@ -73,7 +73,7 @@ func observe(s kube.Snapshot, pools *vip.PoolSource, now time.Time) clusterView 
 func rulesOf(o *vip.NodeOptions, announcers string) plan.Rules {
 	r := plan.Rules{
 		Enabled: o.Services, ARP: o.ARP, RoutingTable: o.RoutingTable, CommonOptions: o.CommonOptions,
-		Announcer: announcers, IPMode: vip.ModeVIP, Lease: keyOf(o.SharedLease),
+		Announcer: announcers, IPMode: vip.ModeVIP,
 	}
 	if o.BGP {
 		r.BGP = &plan.BGP{}

@@ -56,8 +56,8 @@ func (r *Rules) capabilitiesOf(s *vip.Service, methods []vip.Method, controlPlan
 	}
 	switch {
 	case !c.owned:
-	case c.sharesOwner && !r.Lease.IsZero():
-		c.lease = r.Lease
+	case c.sharesOwner && !r.SharedLease.IsZero():
+		c.lease = r.SharedLease
 	default:
 		c.lease, c.leaseFollows = s.LeaseKey(), true
 	}

@@ -147,7 +147,7 @@ func TestControlPlaneWithOneLease(t *testing.T) {
 	r := controlPlaneRules()
 	r.Enabled = true
 	w := controlPlaneWorld("n2", svc("a", "10.77.0.60"))
-	w.Claims[r.Lease] = vip.Claim{Holder: "n1", Valid: true}
+	w.Claims[r.SharedLease] = vip.Claim{Holder: "n1", Valid: true}
 	w = controlPlaneHeld(w, "n2")
 	p := Make(r, bind(r, w))
 	p.Events = nil

@@ -78,7 +78,7 @@ func TestIPv6DisabledIsReported(t *testing.T) {
 		w.Members[i].Info.Links[0].Name, w.Members[i].Info.Interface = "eth0.7", "eth0.7"
 	}
 	for _, r := range []Rules{rules(), withoutElection()} {
-		w.Claims[r.Lease] = vip.Claim{Holder: "n1", Valid: true}
+		w.Claims[r.SharedLease] = vip.Claim{Holder: "n1", Valid: true}
 		p := Make(r, bind(r, w))
 		want := "node n1 owns fd77::50, but IPv6 is disabled on its link eth0.7 (sysctl -w net.ipv6.conf.eth0/7.disable_ipv6=0)"
 		if !slices.ContainsFunc(p.Events, func(e vip.Event) bool { return e.Reason == vip.NoEligibleNode && e.Message == want }) {

@@ -25,7 +25,7 @@ func TestOtherClassNode(t *testing.T) {
 		{"another class, and the Service has none", rules(), func(*vip.Service) {}, vip.CommonOptions{Class: "b"}, false},
 		{"the same class alone", rules(), classed, vip.CommonOptions{Election: true, Class: "a", ClassOnly: true}, false},
 		{"one owner for all", rules(), classed, vip.CommonOptions{Class: "a"}, false},
-		{"another lease for all", withoutElection(), classed, vip.CommonOptions{Class: "a", SharedLease: "kube-system/all"}, false},
+		{"another lease for all", withoutElection(), classed, vip.CommonOptions{Class: "a", SharedLease: vip.Key{Namespace: "kube-system", Name: "all"}}, false},
 		{"the same", rules(), classed, vip.CommonOptions{Election: true, Class: "a"}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -40,7 +40,6 @@ type Rules struct {
 	vip.CommonOptions
 	Enabled    bool        // svc_enable
 	Rebalance  bool        // vip_rebalance: move units to nodes that hold fewer
-	Lease      vip.Key     // the lease for all (svc_leasename)
 	Bits4      int         // prefix length of bound IPv4 addresses; 0: that of the link's subnet
 	Bits6      int         // the same for IPv6
 	IPMode     vip.IPMode  // of Services that name none

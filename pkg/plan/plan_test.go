@@ -209,7 +209,7 @@ func TestUnit(t *testing.T) {
 // TestUnitWithOptions: what options change of a unit.
 func TestUnitWithOptions(t *testing.T) {
 	one := world(svc("a", "10.77.0.50"), svc("b", "10.77.0.51", local("n2")))
-	one.Claims[rules().Lease] = vip.Claim{Holder: "n1", Valid: true}
+	one.Claims[rules().SharedLease] = vip.Claim{Holder: "n1", Valid: true}
 	tests := []struct {
 		name string
 		r    func(*Rules)

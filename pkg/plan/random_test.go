@@ -88,7 +88,7 @@ func (r random) rules() Rules {
 		x.ControlPlane = &ControlPlane{Addresses: []netip.Addr{addr("10.77.0.9")}, Port: 6443, Lease: vip.Key{Namespace: "kube-system", Name: "plndr-cp-lock"}, BalancedPort: pick[uint16](r, 0, 6443, 6444)}
 	}
 	if r.rarely() {
-		x.Lease = vip.Key{}
+		x.SharedLease = vip.Key{}
 	}
 	return x
 }
@@ -187,7 +187,7 @@ func (r random) world() vip.World {
 		}
 		w.HealthChecked[s.Key] = r.yes()
 	}
-	w.Claims[rules().Lease] = r.claim()
+	w.Claims[rules().SharedLease] = r.claim()
 	w.Claims[poolsLease] = r.claim()
 	w.Tenure.Until = pick(r, w.Tenure.Until, w.Tenure.Until, r.time())
 	w.Tenure.RenewalLateSince = pick(r, time.Time{}, time.Time{}, w.Now)

@@ -255,7 +255,7 @@ func TestRoutes(t *testing.T) {
 }
 
 func heldForAll(w vip.World, node string) vip.World {
-	w.Claims[rules().Lease] = vip.Claim{Holder: node, Valid: true, Transitions: 1}
+	w.Claims[rules().SharedLease] = vip.Claim{Holder: node, Valid: true, Transitions: 1}
 	return w
 }
 

@@ -115,8 +115,8 @@ func TestSharedAddressStays(t *testing.T) {
 					r.BGP = &BGP{}
 				}
 				before, after := withSessions(sharedWorld(nil)), withSessions(sharedWorld(tt.change))
-				before.Claims[r.Lease] = vip.Claim{Holder: "n1", Valid: true}
-				after.Claims[r.Lease] = before.Claims[r.Lease]
+				before.Claims[r.SharedLease] = vip.Claim{Holder: "n1", Valid: true}
+				after.Claims[r.SharedLease] = before.Claims[r.SharedLease]
 				want, got := onNode(before, r), onNode(after, r)
 				if !strings.Contains(want, "status 10.77.0.50; VIPAnnounced") && !strings.HasSuffix(mode.name, "every node") || !strings.Contains(want, "bind") && !strings.Contains(want, "route") {
 					t.Fatal("not announced before:", want)

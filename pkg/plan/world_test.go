@@ -18,8 +18,8 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // rules are the defaults with an election per Service.
 func rules() Rules {
-	return Rules{Enabled: true, ARP: true, CommonOptions: vip.CommonOptions{Class: "kube-vip.io/kube-vip-class", Election: true}, Bits4: 32, Bits6: 128, IPMode: vip.ModeVIP,
-		Lease: vip.Key{Namespace: "kube-system", Name: "plndr-svcs-lock"}}
+	return Rules{Enabled: true, ARP: true, Bits4: 32, Bits6: 128, IPMode: vip.ModeVIP, CommonOptions: vip.CommonOptions{
+		Class: "kube-vip.io/kube-vip-class", Election: true, SharedLease: vip.Key{Namespace: "kube-system", Name: "plndr-svcs-lock"}}}
 }
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }

@@ -123,7 +123,7 @@ type NodeOptions struct {
 // CommonOptions say which Services a Herald announces, and as which units. Nodes whose differ from most announce none.
 type CommonOptions struct {
 	Election    bool   `json:"election,omitempty"`    // svc_election
-	SharedLease string `json:"lease,omitempty"`       // svc_leasename: of all Services, without Election
+	SharedLease Key    `json:"lease,omitzero"`        // svc_leasename: of all Services; zero with Election
 	Class       string `json:"class,omitempty"`       // lb_class_name; may be empty
 	ClassOnly   bool   `json:"classOnly,omitempty"`   // lb_class_only
 	ClassStrict bool   `json:"classStrict,omitempty"` // lb_class_legacy_handling is false

@@ -107,7 +107,7 @@ var Reasons = []ReasonInfo{
 	{DHCPFailed, true, true, "No DHCP server leases an address, or a lease has ended; or the interface for it can't " +
 		"be had. The message says what was tried and what was answered. It is tried again."},
 	{NotLoadBalancer, false, false, "spec.type is not LoadBalancer."},
-	{OtherClass, false, false, "spec.loadBalancerClass names another implementation."},
+	{OtherClass, false, false, "Another spec.loadBalancerClass, or a node whose options differ: the message says."},
 	{Ignored, false, false, "The annotation kube-vip.io/ignore is \"true\"."},
 	{ServiceDeleted, false, false, "The Service is being deleted: its VIPs are withdrawn, and it goes once nobody's " +
 		"finalizer is left on it."},

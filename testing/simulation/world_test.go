@@ -424,7 +424,7 @@ func (p *process) write(want []vip.Status) (have []vip.Status) {
 func (n *node) info() vip.NodeInfo {
 	n.c.mu.Lock()
 	defer n.c.mu.Unlock()
-	info := vip.NodeInfo{Interface: "eth0", DefaultInterface: "eth0", Links: []vip.Link{{Name: "eth0", Up: n.cable, MAC: n.name, Prefixes: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(n.id + 1)}), 24)}}}, Options: &vip.NodeOptions{Services: !n.noServices, CommonOptions: vip.CommonOptions{ClassOnly: n.otherClass}}}
+	info := vip.NodeInfo{Interface: "eth0", DefaultInterface: "eth0", Links: []vip.Link{{Name: "eth0", Up: n.cable, MAC: n.name, Prefixes: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(n.id + 1)}), 24)}}}, Options: &vip.NodeOptions{Services: !n.noServices, CommonOptions: vip.CommonOptions{Election: true, ClassOnly: n.otherClass}}}
 	if n.otherClass {
 		info.Options.Class = "other"
 	}
