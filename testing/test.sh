@@ -6,7 +6,9 @@
 #   test.sh all    both
 #   test.sh lint   what reads the code: gofmt, go vet, staticcheck, shellcheck
 #   test.sh unit   the tests that need no lab
-#   test.sh beside what needs nothing but CPU: quick runs it beside the rest, which waits much
+#   test.sh beside quick|rest
+#                  what of them needs nothing but CPU: it runs beside tests in the lab, which wait much
+#   test.sh lab    tests in the lab that the rest runs in a second lab, beside the first
 #   test.sh fuzz   every fuzz target, all together for as long as HERALD_FUZZ says: 1h, 20m, 300s
 #
 # quick, rest and all need root, and install and build what they need. A phase that fails does not keep the next from
@@ -35,11 +37,11 @@ large='^(TestDHCPHundred|TestFloods|TestHundred)$'
 proxied='^(TestCreatedAndTakenAway|TestIPMode|TestLocal|TestLocalRollingUpdate|TestTerminated|TestDualStack|TestKubectlExpose|TestDHCPExpose|TestDHCPMoves)$'
 
 work=$(mktemp -d)
-beside=
-trap '[ -z "$beside" ] || kill -TERM -- "-$beside" 2>/dev/null; rm -rf "$work"' EXIT
+trap 'stop; rm -rf "$work"' EXIT
 trap 'echo; echo "interrupted"; exit 130' INT TERM
 touch "$work/skips" "$work/failures"
 failed=()
+declare -A beside # what runs beside this: process groups by name
 exec {never}<> <(:) # nothing is ever read from it
 
 # line NAME RESULT SECONDS [WHY]
@@ -81,6 +83,33 @@ loud() {
 needed() {
   loud "$@"
   [ ${#failed[@]} = 0 ] || summary
+}
+
+# start NAME COMMAND...: runs a command beside what follows; finish shows what it said, and waits for it.
+start() {
+  setsid "${@:2}" >"$work/$1" 2>&1 </dev/null &
+  beside[$1]=$!
+}
+
+finish() {
+  local status=0
+  wait "${beside[$1]}" || status=$?
+  unset "beside[$1]"
+  echo "$1:"
+  sed '/^All is well\|^FAILED after\|^Nothing was left out/d; s/^/  /' "$work/$1"
+  [ "$status" = 0 ] || failed+=("$1")
+}
+
+# stop ends what still runs beside this: a lab goes by itself then.
+stop() {
+  for name in "${!beside[@]}"; do kill -TERM -- "-${beside[$name]}" 2>/dev/null && wait "${beside[$name]}"; done || true
+}
+
+# apart COMMAND...: with names of network namespaces, temporary files and cgroups that no other lab sees.
+apart() {
+  mkdir "$work/tmp"
+  # shellcheck disable=SC2016 # the inner shell's
+  TMPDIR=$work/tmp unshare --mount sh -c 'mount -t tmpfs tmpfs /run && mount -t tmpfs tmpfs /sys/fs/cgroup && exec "$@"' apart "$@"
 }
 
 skip() { # NAME WHY
@@ -143,7 +172,7 @@ vulnerabilities() {
 tests() {
   local format=$1 status=0
   shift
-  go run "$gotestsum" --format "$format" --format-icons text -- -vet=off "$@" 2>&1 | tee -i "$work/log" || status=$?
+  ${TESTS-} go run "$gotestsum" --format "$format" --format-icons text -- -vet=off "$@" 2>&1 | tee -i "$work/log" || status=$?
   sed -n '/^=== Skipped/,/^=== Failed\|^DONE /{/^===  *SKIP: /p;/_test.go:/p}' "$work/log" >>"$work/skips"
   sed -n '/^=== Failed/,$p' "$work/log" | tail -n 200 >>"$work/failures"
   return "$status"
@@ -250,7 +279,7 @@ inSeconds() {
 }
 
 
-# lab MINUTES NAME FLAGS...: tests in the lab, one package after the other, since there is one lab on a machine.
+# lab MINUTES NAME FLAGS...: tests in the lab, one package after the other, since a lab is alone in its namespaces' names.
 lab() {
   local minutes=$1 name=$2
   shift 2
@@ -282,40 +311,53 @@ quick() {
   needed "bin/herald" make build
   quiet "the promised tests exist" promised
   raced
-  setsid nice -n 19 testing/test.sh beside >"$work/beside" 2>&1 </dev/null &
-  beside=$!
+  start "beside the lab" nice -n 19 testing/test.sh beside quick
   HERALD_LAB=require lab 5 "tests in the lab, of what the README promises" -run "$(named "${promises[@]}")" ./testing/e2e
-  wait "$beside" || failed+=("what ran beside")
-  beside=
-  cat "$work/beside"
+  finish "beside the lab"
 }
 
-# rest: what shows the most for its time comes first.
 rest() {
-  export HERALD_LAB=require
   needed "all packages" testing/lab/deps.sh
   needed "programs of the lab" testing/lab/parts/build.sh
   needed "bin/herald" make build
+  export HERALD_LAB=require
+  start "beside the labs" nice -n 19 testing/test.sh beside rest
+  start "in a second lab" testing/test.sh lab
+  # shellcheck disable=SC2046 # words
+  TESTS=apart lab 21 "all other tests in the lab" -skip "$(named "${promises[@]}")|^TestIPv6Only|$large" $(inLab | grep -v '/testing/nodes$')
+  finish "in a second lab"
+  finish "beside the labs"
+  if fits 3 "rooms beside Kea, FRR and Chromium"; then loud "rooms beside Kea, FRR and Chromium" equipped; fi
+  if fits 5 "govulncheck"; then vulnerabilities; fi
+}
+
+# besideQuick and besideRest begin with what shows the most for its time, as secondLab does.
+besideQuick() {
+  lint -tests=false # with them it takes ten times as long
+  others
+  loud "a short simulation" simulation 4
+}
+
+besideRest() {
   quiet "shellcheck" scripts
   quiet "staticcheck, with tests" checked
-  # shellcheck disable=SC2046 # words
-  lab 21 "all other tests in the lab" -skip "$(named "${promises[@]}")|^TestIPv6Only|$large" $(inLab | grep -v '/testing/nodes$')
-  HERALD_FAMILY=6 lab 2 "again, in a cluster without IPv4" -run '^TestIPv6Only' ./testing/e2e
-  if fits 3 "rooms beside Kea, FRR and Chromium"; then loud "rooms beside Kea, FRR and Chromium" equipped; fi
-  if fits 3 "the chart, by Helm"; then loud "the chart, by Helm" chart; fi
-  if fits 4 "the other packages, with the race detector"; then loud "the other packages, with the race detector" unraced; fi
-  if fits 3 "every fuzz target for 2 s"; then fuzz 2; fi
-  if fits 3 "the whole simulation"; then loud "the whole simulation" simulation 20; fi
+  if fits 5 "the other packages, with the race detector"; then loud "the other packages, with the race detector" unraced; fi
+  if fits 4 "every fuzz target for 2 s"; then fuzz 2; fi
+  if fits 5 "the whole simulation"; then loud "the whole simulation" simulation 20; fi
   if fits 4 "the model of ownership"; then loud "the model of ownership" testing/model/check.sh; fi
-  if fits 2 "the image, twice the same"; then quiet "the image, twice the same" go -C manifests/image test -timeout 5m ./...; fi
-  HERALD_PROXY_MODE=iptables lab 3 "again, with kube-proxy in iptables mode" -run "$proxied" ./testing/e2e
+  if fits 3 "the image, twice the same"; then quiet "the image, twice the same" go -C manifests/image test -timeout 5m ./...; fi
+  if fits 3 "the chart, by Helm"; then loud "the chart, by Helm" chart; fi
+}
+
+secondLab() {
   if fits 9 "tests on real nodes"; then
     loud "programs of real nodes" testing/lab/nodes/parts/build.sh
-    lab 6 "tests on real nodes" ./testing/nodes
+    lab 7 "tests on real nodes" ./testing/nodes
   fi
-  lab 3 "large tests" -run "$large" ./testing/e2e
+  HERALD_FAMILY=6 lab 2 "again, in a cluster without IPv4" -run '^TestIPv6Only' ./testing/e2e
+  HERALD_PROXY_MODE=iptables lab 3 "again, with kube-proxy in iptables mode" -run "$proxied" ./testing/e2e
   HERALD_ALERTS=all lab 7 "all alerts" -run '^TestAlerts$' ./testing/e2e
-  if fits 5 "govulncheck"; then vulnerabilities; fi
+  lab 3 "large tests" -run "$large" ./testing/e2e
 }
 
 summary() {
@@ -337,10 +379,9 @@ summary() {
 
 case ${1-} in
 lint) lint ;;
+lab) secondLab ;;
 beside)
-  lint -tests=false # with them it takes ten times as long
-  others
-  loud "a short simulation" simulation 4
+  case ${2-} in quick) besideQuick ;; *) besideRest ;; esac
   ;;
 unit)
   raced
