@@ -37,6 +37,7 @@ large='^(TestDHCPHundred|TestFloods|TestHundred)$'
 proxied='^(TestCreatedAndTakenAway|TestIPMode|TestLocal|TestLocalRollingUpdate|TestTerminated|TestDualStack|TestKubectlExpose|TestDHCPExpose|TestDHCPMoves)$'
 
 work=$(mktemp -d)
+chmod a+x "$work" # FRR runs as a user of its own
 trap 'stop; rm -rf "$work"' EXIT
 trap 'echo; echo "interrupted"; exit 130' INT TERM
 touch "$work/skips" "$work/failures"
