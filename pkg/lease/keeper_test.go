@@ -192,6 +192,26 @@ func TestGivenBack(t *testing.T) {
 	})
 }
 
+// TestGivenWhileMovesAreUnknown: a plan made before the node knew of all moves has what the table gave it meanwhile where it
+// was; the node does not give that back.
+func TestGivenWhileMovesAreUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1, _ := pair(t, s)
+		n1.want("a")
+		waitServes(t, n1, "a", time.Second)
+		n1.mu.Lock()
+		defer n1.mu.Unlock()
+		now, given := time.Now(), n1.table.known.Units[lk("a")].Number
+		n1.table.sure, n1.table.carried = given-1, given
+		n1.table.wanted[lk("a")] = vip.Owner{Unit: lk("a"), Node: "n2"}
+		n1.updateActs(now)
+		if all := n1.listChanges(now); len(all) > 0 {
+			t.Errorf("it writes %+v", all)
+		}
+	})
+}
+
 // TestGivenAway: what a node gives away, and when it does not.
 func TestGivenAway(t *testing.T) {
 	for _, tt := range []struct {
