@@ -3,6 +3,7 @@ package simulation
 import (
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"github.com/heraldvip/herald/pkg/lease"
+	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // TestMostNodesEnd: most nodes, or most of the processes, end at once, and the API server does not. The node that is left keeps all that it has, though it reaches nobody and
@@ -40,6 +42,7 @@ func TestMostNodesEnd(t *testing.T) {
 					}
 					n.kill(power)
 				}
+				began, all := time.Now(), time.Duration(0) // until the node that is left answers for all
 				for i := range 300 {
 					time.Sleep(100 * time.Millisecond)
 					if late && i == 30 {
@@ -52,7 +55,16 @@ func TestMostNodesEnd(t *testing.T) {
 							delete(has, a)
 						}
 					}
+					if all == 0 && !slices.ContainsFunc(c.services, func(s vip.Service) bool {
+						who := c.answers(s.Addresses[0], 0)
+						return len(who) != 1 || who[0] != left
+					}) {
+						all = time.Since(began)
+					}
 					c.mu.Unlock()
+				}
+				if power && !late && (all < 15*time.Second || all > 19*time.Second) {
+					t.Errorf("it answers for all after %v, want 15 to 19 s", all) // docs/ownership.md
 				}
 				c.mu.Lock()
 				for _, s := range c.services {
