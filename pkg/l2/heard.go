@@ -72,7 +72,7 @@ func (h *heard) receive(link string, m neighborMessage, now time.Time) (own bool
 		}
 	}
 	for _, replies := range h.resolving[t] {
-		if m.kind != messageProbe {
+		if m.kind == messageReply || m.addr.Is6() { // an advertisement to a probe is unsolicited (RFC 4861 section 7.2.4)
 			select {
 			case replies <- m.mac:
 			default: // it has one already

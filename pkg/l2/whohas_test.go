@@ -51,8 +51,12 @@ func TestResolve(t *testing.T) {
 			r.checkFrames(t, tt.addr+" on "+tt.link, tt.frames)
 			synctest.Wait() // what other hosts have replied, too, has been read: it is no reply to the next request
 		}
-		// A probe by another host is no answer. The context bounds the time.
-		lan.setAnswer("eth0 10.0.0.5", func(m neighborMessage) { lan.deliver("eth0", messageProbe.by(m.addr.String(), 0x15)) })
+		// What a host sends without having been asked is no answer. The context bounds the time.
+		lan.setAnswer("eth0 10.0.0.5", func(m neighborMessage) {
+			lan.deliver("eth0", messageProbe.by(m.addr.String(), 0x15))
+			lan.deliver("eth0", messageRequest.by(m.addr.String(), 0x15).asking("10.0.0.2"))
+			lan.deliver("eth0", messageAnnouncement.by(m.addr.String(), 0x15))
+		})
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		began := time.Now()

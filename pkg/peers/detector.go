@@ -296,14 +296,14 @@ func (d *detector) statuses(now time.Time) map[string]vip.PeerStatus {
 	return all
 }
 
-// echoOverdue reports whether p has echoed nothing of this node for so long that it may not hear it.
-func (d *detector) echoOverdue(p *peer, now time.Time) bool {
-	return now.Sub(p.rx.echoOf) > detectionTime(p.rx.interval+d.interval)
+// echoDue returns when p, should it have echoed nothing of this node by then, may not hear it.
+func (d *detector) echoDue(p *peer) time.Time {
+	return p.rx.echoOf.Add(detectionTime(p.rx.interval + d.interval))
 }
 
-// mayNotHear reports whether p is heard, and no echo or answer of it shows that it hears this node.
+// mayNotHear reports whether p is heard, and no echo or later answer of it shows that it hears this node.
 func (d *detector) mayNotHear(p *peer, now time.Time) bool {
-	return p.rx.arriving(now) && d.echoOverdue(p, now) && !p.probe.answeredAt.After(p.rx.echoOf)
+	return p.rx.arriving(now) && now.After(d.echoDue(p)) && !p.probe.answeredAt.After(d.echoDue(p))
 }
 
 // takeChanges returns, and removes, the changes, oldest first.

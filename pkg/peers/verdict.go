@@ -182,7 +182,7 @@ func (d *detector) evaluate(p *peer, now time.Time) {
 		d.setState(p, vip.Unknown, "this node does not listen", now)
 	case rx.stopping:
 		d.setState(p, vip.Dead, "it has stopped", now)
-	case rx.arriving(now) && !d.echoOverdue(p, now):
+	case rx.arriving(now) && !now.After(d.echoDue(p)):
 		if p.state != vip.Alive {
 			d.setState(p, vip.Alive, "", now)
 		}

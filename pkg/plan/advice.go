@@ -55,8 +55,8 @@ var advices = map[vip.Reason]string{
 	vip.EgressUnavailable: `do what the message says; until then what its pods send has the source that the ` +
 		`network plugin gives it`,
 	vip.NodeLeaseNotHeld: `look whether the node reaches the API server: its log, and herald_api_reachable`,
-	vip.OtherClass: `if Herald is to announce it, make it again with Herald's class, or without one ` +
-		`(spec.loadBalancerClass can't be changed)`,
+	vip.OtherClass: `if Herald is to announce it, set the options that the message names, the same on all nodes, ` +
+		`or make it again with Herald's class, or without one`,
 	vip.Ignored: `if Herald is to announce it: kubectl -n NAMESPACE annotate service NAME ` +
 		`kube-vip.io/ignore-`,
 }
