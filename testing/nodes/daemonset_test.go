@@ -248,7 +248,8 @@ func TestTextOfKubeVIP(t *testing.T) {
 		check(t)
 	})
 	t.Run("Herald's DaemonSet", func(t *testing.T) {
-		commands := documented(t, "migrate-from-kube-vip.md", "### Herald's own DaemonSet", "delete daemonset kube-vip-ds")
+		const page = "migrate-from-kube-vip.md"
+		commands := documented(t, page, "## Before", "> options.yaml") + "\n" + documented(t, page, "### Herald's own DaemonSet", "delete daemonset kube-vip-ds")
 		clients := connectToWeb(t)
 		paste(t, strings.ReplaceAll(commands, "registry.example.com/herald:v0.2.0", image))
 		installed = "daemonset/herald"
