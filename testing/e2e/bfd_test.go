@@ -11,13 +11,13 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// With BFD and the default hold time of 30 s: FRR drops a node that was cut off within about a second, and the node knows by the same time that it has no
+// With BFD, passwords and the default hold time of 30 s: FRR drops a node that was cut off within about a second, and the node knows by the same time that it has no
 // router left; both come back. Routers that are cut off are noticed by every node.
 func TestBFD(t *testing.T) {
-	withBFD := strings.ReplaceAll(frrConf, "timers 1 3\n", "timers 10 30\n neighbor nodes bfd\n")
-	birdBFD := strings.ReplaceAll(birdConf, " local as 65002;", " bfd on;\n error wait time 1, 2;\n local as 65002;") + "protocol bfd { interface \"*\" { interval 300 ms; multiplier 3; }; }\n"
+	withBFD := strings.ReplaceAll(frrConf, "timers 1 3\n", "timers 10 30\n neighbor nodes bfd\n neighbor nodes password s3cret\n")
+	birdBFD := strings.ReplaceAll(birdConf, " local as 65002;", " bfd on;\n password \"s3cret\";\n error wait time 1, 2;\n local as 65002;") + "protocol bfd { interface \"*\" { interval 300 ms; multiplier 3; }; }\n"
 	frr, _ := startRoutersWith(t, withBFD, birdBFD)
-	start(t, bgpEnv("bgp_peers", "10.77.0.1:65001::false:::true;300;300;3,10.77.0.101:65002::false:::true", "bgp_hold_time", "30"))
+	start(t, bgpEnv("bgp_peers", "10.77.0.1:65001:s3cret:false:::true;300;300;3,10.77.0.101:65002:s3cret:false:::true", "bgp_hold_time", "30"))
 	createService(t, webService("a", "10.79.0.50"))
 	awaitHops(t, frr, "10.79.0.50", 3, 15*time.Second)
 	sessions := func(node, router string, want int, within time.Duration) {
