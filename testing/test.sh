@@ -200,17 +200,17 @@ raced() {
   local race=-race
   command -v gcc >/dev/null || { race= && skip "the race detector" "gcc is not installed (apt-get install gcc libc6-dev)"; }
   # shellcheck disable=SC2046,SC2086 # words
-  loud "tests of rooms with goroutines" tests pkgname $race -p 3 -timeout 10m $(concurrent | sort -t / -k 5 -r)
+  loud "tests of rooms with goroutines" tests pkgname $race -p 3 -timeout 30m $(concurrent | sort -t / -k 5 -r)
 }
 
 # others: the tests that need neither the race detector nor a lab.
 others() {
   # shellcheck disable=SC2046 # words
-  loud "tests of all other packages" tests pkgname -timeout 10m $(withoutLab | grep -vxF "$(concurrent)")
+  loud "tests of all other packages" tests pkgname -timeout 30m $(withoutLab | grep -vxF "$(concurrent)")
 }
 
 # equipped: the tests of rooms that skip those for which "make test" installs no program: Kea, FRR, Chromium.
-equipped() { tests pkgname -race -p 3 -timeout 10m ./pkg/bgp ./pkg/dhcp ./pkg/serve; }
+equipped() { tests pkgname -race -p 3 -timeout 30m ./pkg/bgp ./pkg/dhcp ./pkg/serve; }
 
 # chart: the tests that render the chart, skipped without Helm.
 chart() { testing/lab/nodes/parts/helm.sh && tests pkgname -run '^TestChart' ./pkg/manifest; }
@@ -218,11 +218,11 @@ chart() { testing/lab/nodes/parts/helm.sh && tests pkgname -run '^TestChart' ./p
 # unraced: the packages whose tests others runs without the race detector.
 unraced() {
   # shellcheck disable=SC2046 # words
-  tests pkgname -race -timeout 10m $(withoutLab | grep -vxF "$(concurrent)")
+  tests pkgname -race -timeout 30m $(withoutLab | grep -vxF "$(concurrent)")
 }
 
 # simulation SEEDS: without the race detector, with which it takes five times as long; what it runs of pkg is run with it above.
-simulation() { HERALD_SEEDS=$1 tests pkgname -timeout 10m ./testing/simulation; }
+simulation() { HERALD_SEEDS=$1 tests pkgname -timeout 30m ./testing/simulation; }
 
 # fuzz SECONDS: runs every fuzz target for so long, as many at once as there are cores. What is
 # found is written to testdata/fuzz of the package, and is a test from then on.

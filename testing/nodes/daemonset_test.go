@@ -232,6 +232,7 @@ func TestNodeDeleted(t *testing.T) {
 
 // TestTextOfKubeVIP: what a user of kube-vip has, with only the image changed.
 func TestTextOfKubeVIP(t *testing.T) {
+	const page = "migrate-from-kube-vip.md"
 	check := func(t *testing.T) {
 		w := watchAPI(t.Context(), "cl", cpVIP)
 		w.awaitGoodAfter(t, time.Now())
@@ -245,10 +246,14 @@ func TestTextOfKubeVIP(t *testing.T) {
 	})
 	t.Run("DaemonSet", func(t *testing.T) {
 		asDaemonSet(t, "kube-vip-ds", readFile(t, "testdata/kube-vip-ds.yaml"))
+		paste(t, strings.ReplaceAll(documented(t, page, "## A DaemonSet", "OnDelete"), "registry.example.com/herald:v0.2.0", image))
+		for _, pod := range strings.Fields(kubectl(t, "-n", "kube-system", "get", "pods", "-l", "app.kubernetes.io/name=kube-vip-ds", "-o", "name")) {
+			kubectl(t, "-n", "kube-system", "delete", pod)
+			kubectl(t, "-n", "kube-system", "wait", "pod", "--for=condition=Ready", "-l", "app.kubernetes.io/name=kube-vip-ds", "--timeout=1m")
+		}
 		check(t)
 	})
 	t.Run("Herald's DaemonSet", func(t *testing.T) {
-		const page = "migrate-from-kube-vip.md"
 		commands := documented(t, page, "## Before", "> options.yaml") + "\n" + documented(t, page, "### Herald's own DaemonSet", "delete daemonset kube-vip-ds")
 		clients := connectToWeb(t)
 		paste(t, strings.ReplaceAll(commands, "registry.example.com/herald:v0.2.0", image))
@@ -260,5 +265,6 @@ func TestTextOfKubeVIP(t *testing.T) {
 			t.Errorf("%d of %d connections failed, web was away for %v", len(r.Failures), r.Attempts, r.Outage)
 		}
 		check(t)
+		kubectl(t, "delete", "clusterrolebinding,clusterrole", "herald-beside-kube-vip")
 	})
 }
