@@ -59,7 +59,7 @@ func (r *router) routes() []string {
 // knows waits until BIRD's table is exactly want.
 func (r *router) knows(want ...string) {
 	r.t.Helper()
-	check.Until(r.t, 10*time.Second, r.name+"'s table", func() error {
+	check.Until(r.t, 30*time.Second, r.name+"'s table", func() error {
 		if diff := cmp.Diff(want, r.routes()); diff != "" {
 			return fmt.Errorf("(-want +got)\n%s", diff)
 		}
@@ -91,7 +91,7 @@ func TestPasswords(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("attributes (-want +got)\n%s", diff)
 	}
-	check.Until(t, 10*time.Second, "reasons", func() error {
+	check.Until(t, 30*time.Second, "reasons", func() error {
 		x := s.Sessions()
 		if !x[0].Up() || x[0].Prefixes != 2 || !strings.Contains(x[1].Reason, "MD5") || !strings.Contains(x[2].Reason, "refuses") {
 			return fmt.Errorf("%+v", x)
@@ -117,7 +117,7 @@ func TestPasswordRotation(t *testing.T) {
 	}
 	s := runSpeaker(t, func(o *Options) { o.Peers, o.ReadPasswords = list.Peers, list.ReadPasswords })
 	s.advertise("198.51.100.7/32")
-	check.Until(t, 10*time.Second, "the reason", func() error {
+	check.Until(t, 30*time.Second, "the reason", func() error {
 		if x := s.Sessions()[0]; !strings.Contains(x.Reason, "MD5") {
 			return fmt.Errorf("%+v", x)
 		}
@@ -171,7 +171,7 @@ func TestRouterOnThisNode(t *testing.T) {
 	s.up()
 	for prefix, hop := range map[string]string{"198.51.100.7/32": r.here4(), "2001:db8::7/128": r.here6()} {
 		for name, x := range map[string]*router{"this node's": own, "the next": r} {
-			check.Until(t, 10*time.Second, name+" router has the route", func() error {
+			check.Until(t, 30*time.Second, name+" router has the route", func() error {
 				out, err := x.birdc("show route all " + prefix)
 				if err == nil && !strings.Contains(out, "BGP.next_hop: "+hop) {
 					err = errors.New(out)

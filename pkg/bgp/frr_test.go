@@ -20,7 +20,7 @@ func ptr[T any](v T) *T { return &v }
 // has waits until FRR's table of a family is exactly want.
 func (r *router) has(family string, want map[string]string) time.Duration {
 	r.t.Helper()
-	return check.Until(r.t, 10*time.Second, r.name+"'s "+family+" table", func() error {
+	return check.Until(r.t, 30*time.Second, r.name+"'s "+family+" table", func() error {
 		if diff := cmp.Diff(want, r.prefixes(family)); diff != "" {
 			return fmt.Errorf("(-want +got)\n%s", diff)
 		}
@@ -217,7 +217,7 @@ func TestUnnumbered(t *testing.T) {
 	link := linkLocalOf(t, "r13")
 	r.has("ipv4", map[string]string{"198.51.100.7/32": link})
 	r.has("ipv6", map[string]string{"2001:db8::7/128": link})
-	check.True(t, 10*time.Second, "BFD is up between link-local addresses", func() bool { return s.Sessions()[0].BFD == "up" })
+	check.True(t, 30*time.Second, "BFD is up between link-local addresses", func() bool { return s.Sessions()[0].BFD == "up" })
 }
 
 // linkLocalOf is the link-local address of a link of the test's namespace.

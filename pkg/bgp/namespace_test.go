@@ -86,7 +86,7 @@ ip -n r%[1]d link set eth0 up
 ip -n r%[1]d addr add 10.%[1]d.0.1/24 dev eth0
 ip -n r%[1]d addr add fd%02[1]d::1/64 dev eth0 nodad`, n))
 	// The kernel says that a link is up up to a second after it is (net/core/link_watch.c).
-	check.True(t, 10*time.Second, r.name+" is up", func() bool {
+	check.True(t, 30*time.Second, r.name+" is up", func() bool {
 		link, err := net.InterfaceByName(r.name)
 		return err == nil && link.Flags&net.FlagRunning != 0
 	})
