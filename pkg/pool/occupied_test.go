@@ -2,7 +2,6 @@ package pool
 
 import (
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -24,26 +23,6 @@ func (w *world) inUse(addrs ...string) (has, waits string) {
 		text = append(text, a.String())
 	}
 	return strings.Join(text, " "), waiting["a"]
-}
-
-func TestAnotherForOneInUse(t *testing.T) {
-	w := newWorld(t, 0, "cidr-global=10.0.0.1-10.0.0.9")
-	w.set("a", nil)
-	w.decide()
-	if has, _ := w.inUse("10.0.0.1"); has != "10.0.0.2" {
-		t.Errorf("it has %s, want another", has)
-	}
-	w.set("b", nil)
-	w.decide()
-	if got := w.services[vip.Key{Namespace: "ns", Name: "b"}].Addresses; !slices.Equal(got, []netip.Addr{netip.MustParseAddr("10.0.0.3")}) {
-		t.Errorf("another Service is given %v", got)
-	}
-	w.now = w.now.Add(occupiedLasts)
-	w.set("c", nil)
-	w.decide()
-	if got := w.services[vip.Key{Namespace: "ns", Name: "c"}].Addresses; !slices.Equal(got, []netip.Addr{netip.MustParseAddr("10.0.0.1")}) {
-		t.Errorf("ten minutes later a Service is given %v", got)
-	}
 }
 
 func TestWhatStaysThoughInUse(t *testing.T) {
