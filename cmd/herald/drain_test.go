@@ -279,9 +279,7 @@ func TestNodeOfAnotherName(t *testing.T) {
 		d, ctx := newTestDrain(t, s, moved, moved)
 		d.node, d.force = name, true
 		d.mark = func(_ context.Context, object string) error {
-			if object != "n1.example.com" {
-				t.Errorf("%s: the Node %s is marked", name, object)
-			}
+			check.Equal(t, object, "n1.example.com", "%s: the Node that is marked", name)
 			return nil
 		}
 		if err := d.drain(ctx); err != nil || d.node != "n1" {
@@ -295,9 +293,7 @@ func TestNodeOfAnotherName(t *testing.T) {
 	d, ctx := newTestDrain(t, s)
 	d.node = "n3"
 	for _, err := range []error{d.drain(ctx), x.writeNode(io.Discard, "n3", "")} {
-		if want := `no Herald runs on a node "n3"; it runs on n1, n2`; text(err) != want {
-			t.Errorf("got  %v\nwant %s", err, want)
-		}
+		check.Equal(t, text(err), `no Herald runs on a node "n3"; it runs on n1, n2`, "the error")
 	}
 	if b := statusText(t, s, ""); !strings.Contains(b, "its Node is called n1.example.com") || strings.Count(b, "no Herald runs there") != 1 {
 		t.Errorf("status has\n%s", b)

@@ -75,9 +75,7 @@ n2    no            its link eth0 is down
 MAY NOT BE READ
 Events
 `
-	if got := explained(t, s, "web"); got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
+	check.Equal(t, explained(t, s, "web"), want, "the explanation")
 	got := explained(t, s, "sad")
 	for _, want := range []string{
 		"default/sad: NoEligibleNode: no node may announce it at  [31mpresent\n",
@@ -96,9 +94,7 @@ Events
 		func(k vip.Key) error { return checkExists(s.Services, k) },
 		func(k vip.Key) error { _, err := newExplainer(s, nil, noon).service(k); return err },
 	} {
-		if got, want := text(find(vip.Key{Namespace: "shop", Name: "web"})), "there is no Service of type LoadBalancer shop/web, but default/web"; got != want {
-			t.Errorf("got %s, want %s", got, want)
-		}
+		check.Equal(t, text(find(vip.Key{Namespace: "shop", Name: "web"})), "there is no Service of type LoadBalancer shop/web, but default/web", "the error")
 	}
 }
 
@@ -301,9 +297,7 @@ func TestServiceArgument(t *testing.T) {
 				t.Errorf("%s: exit status %d", tt.arg, status(err))
 			}
 		}
-		if got != tt.want {
-			t.Errorf("%+v %q: got %s, want %s", tt.flags, tt.arg, got, tt.want)
-		}
+		check.Equal(t, got, tt.want, "%+v %q", tt.flags, tt.arg)
 	}
 }
 
@@ -350,9 +344,7 @@ func TestAnswerOfTwoConditions(t *testing.T) {
 	for allocated, want := range map[vip.Reason]vip.Reason{vip.AddressSet: vip.VIPAnnounced, vip.AddressOutsidePools: vip.AddressOutsidePools} {
 		web := serviceWith("web", "10.0.0.1", "10.0.0.1")
 		web.Conditions = []vip.Condition{{Type: vip.Announced, Status: vip.ConditionTrue, Reason: vip.VIPAnnounced}, {Type: vip.Allocated, Status: vip.ConditionTrue, Reason: allocated}}
-		if got := plan.AnswerAbout(&web, vip.VIPElsewhere, "").Reason; got != want {
-			t.Errorf("%s: got %s, want %s", allocated, got, want)
-		}
+		check.Equal(t, plan.AnswerAbout(&web, vip.VIPElsewhere, "").Reason, want, "the answer with %s", allocated)
 	}
 }
 
@@ -367,9 +359,7 @@ func TestPublishedOptions(t *testing.T) {
 		check.OK(t, err)
 		o := publishedOptions(cfg)
 		o.Class, o.ClassStrict = "", true
-		if got := string(check.Value(json.Marshal(o))(t)); got != tt.want {
-			t.Errorf("%s: got %s", tt.env, got)
-		}
+		check.Equal(t, string(check.Value(json.Marshal(o))(t)), tt.want, "what is published with %s", tt.env)
 	}
 }
 

@@ -70,9 +70,7 @@ func TestImportOfRestrictedPools(t *testing.T) {
 				return pools.WhyNotOffered(namespace, labels, netip.MustParseAddr("10.0.0.5"), poolsOnly)
 			}
 			for namespace := range strings.FieldsSeq(tt.offered) {
-				if got := why(namespace); got != "" {
-					t.Errorf("%s, pools only %v: %s", tt.name, poolsOnly, got)
-				}
+				check.Equal(t, why(namespace), "", "%s, pools only %v", tt.name, poolsOnly)
 			}
 			for namespace := range strings.FieldsSeq(tt.refused) {
 				if why(namespace) == "" {
@@ -118,9 +116,7 @@ items:
 		{"none of that name", others, "", "", "none of the 2 ConfigMaps is kube-system/kubevip: name that of the provider by --from and --from-namespace"},
 	} {
 		got, err := imported(t, "kube-vip", tt.text, strings.Fields(tt.args)...)
-		if text(err) != tt.err {
-			t.Errorf("%s: %v, want %s", tt.name, err, tt.err)
-		}
+		check.Equal(t, text(err), tt.err, "%s: the error", tt.name)
 		if tt.want != "" && (strings.Count(got, "cidr-global:") != 1 || !strings.Contains(got, tt.want) || strings.Contains(got, "ca.crt")) {
 			t.Errorf("%s: %s is not all in\n%s", tt.name, tt.want, got)
 		}
@@ -160,9 +156,7 @@ func checkAccepted(t *testing.T, printed string) {
 // A key that the ConfigMap has with another value ends the import before a Service is annotated.
 func TestImportOfKeyWithAnotherValue(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodGet {
-			t.Errorf("%s %s", r.Method, r.URL.Path)
-		}
+		check.Equal(t, r.Method, http.MethodGet, "the method for %s", r.URL.Path)
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprint(w, `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"kubevip"},"data":{"pool-a":"10.0.9.0/28"}}`)
 	}))

@@ -64,9 +64,7 @@ func TestWarnOfOptions(t *testing.T) {
 	var out bytes.Buffer
 	warnOfOptions(&out, config.Log{Format: config.JSON, Level: slog.LevelError}, []string{"x has no effect", "y"})
 	for _, want := range []string{`"level":"WARN","msg":"x has no effect"}`, `"level":"WARN","msg":"y"}`} {
-		if strings.Count(out.String(), want) != 1 {
-			t.Errorf("logged, want %s:\n%s", want, &out)
-		}
+		check.Equal(t, strings.Count(out.String(), want), 1, "how often %s is logged:\n%s", want, &out)
 	}
 }
 
@@ -116,9 +114,7 @@ func TestDescribe(t *testing.T) {
 			"herald v1 (commit abc and changes, go1.26.0, linux/amd64)"},
 	}
 	for _, tt := range tests {
-		if got := describe("v1", tt.info); got != tt.want {
-			t.Errorf("got  %s\nwant %s", got, tt.want)
-		}
+		check.Equal(t, describe("v1", tt.info), tt.want, "the version")
 	}
 }
 

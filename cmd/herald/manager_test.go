@@ -135,9 +135,7 @@ func TestTasksEndInOrder(t *testing.T) {
 				if (err != nil) != (tt.fails != "") || err != nil && (!errors.Is(err, errFake) || !strings.Contains(err.Error(), tt.fails)) {
 					t.Errorf("it ends with %v", err)
 				}
-				if got := e.String(); got != tt.want {
-					t.Errorf("asked to end\n%s, want\n%s", got, tt.want)
-				}
+				check.Equal(t, e.String(), tt.want, "asked to end")
 			})
 		})
 	}
@@ -174,9 +172,7 @@ func TestControlPlaneLink(t *testing.T) {
 	for named, want := range map[string]string{"eth0": vip.DefaultLink, "": config.Auto} {
 		var cfg config.Config
 		cfg.Link.Interface = named
-		if got := controlPlaneRules(cfg).Interface; got != want {
-			t.Errorf("with vip_interface %q: %q, want %q", named, got, want)
-		}
+		check.Equal(t, controlPlaneRules(cfg).Interface, want, "with vip_interface %q", named)
 	}
 }
 

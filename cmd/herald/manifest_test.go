@@ -90,9 +90,7 @@ func TestManifest(t *testing.T) {
 			if err != nil && (stdout != "" || status(err) != 2 && !strings.Contains(tt.err, "group")) {
 				t.Errorf("output %q and status %d beside an error", stdout, status(err))
 			}
-			if stderr != tt.stderr {
-				t.Errorf("stderr %q, want %q", stderr, tt.stderr)
-			}
+			check.Equal(t, stderr, tt.stderr, "stderr")
 			for _, part := range tt.stdout {
 				if !strings.Contains(stdout, part) {
 					t.Errorf("no %q in\n%s", part, stdout)

@@ -69,9 +69,7 @@ n5 0 its node lease is no "bad"
 default/idle n1>nobody  "bad"
 default/web n2>n1 unanswered for 2s "warn"
 `
-	if b.String() != want {
-		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
-	}
+	check.Equal(t, b.String(), want, "the page")
 	if len(v.Pools) != 1 || v.Pools[0].Used != "2" || v.Pools[0].Size != "4" {
 		t.Errorf("%+v", v.Pools)
 	}
@@ -165,9 +163,7 @@ func TestHistory(t *testing.T) {
 2026-01-01 11:00:02.500  default/dns   10.0.0.2  n2    n1      unanswered for 2.31s  n2: it is dead on the VIPs' link
 2026-01-01 11:00:02.500  default/web   10.0.0.1  n2    n1      unanswered for 2.31s  n2: it is dead on the VIPs' link
 `
-	if squeeze(out.String()) != squeeze(want) {
-		t.Errorf("got\n%swant\n%s", &out, want)
-	}
+	check.Equal(t, squeeze(out.String()), squeeze(want), "the history")
 }
 
 // squeeze returns text with one space in place of several.

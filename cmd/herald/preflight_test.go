@@ -8,6 +8,7 @@ import (
 	"testing/fstest"
 
 	"github.com/heraldvip/herald/pkg/config"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // A node that announces nothing by ARP need not have strict ARP: what it answers for is asked for by nobody.
@@ -25,9 +26,7 @@ func TestPreflightOfLink(t *testing.T) {
 		for _, r := range checkLinkSettings(c, files, "eth0") {
 			got = append(got, r.Subject+" "+string(r.Severity))
 		}
-		if got := strings.Join(got, ", "); got != want {
-			t.Errorf("vip_arp=%v: %s, want %s", arp, got, want)
-		}
+		check.Equal(t, strings.Join(got, ", "), want, "vip_arp=%v", arp)
 	}
 }
 

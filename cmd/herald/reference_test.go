@@ -327,9 +327,7 @@ func TestNamesOfKubeVIP(t *testing.T) {
 			case len(warnings) > 0:
 				got = fmt.Sprintf("the warnings %q", warnings)
 			}
-			if got != a.Does {
-				t.Errorf("the page says %q; with the value %s it is %s", a.Does, value, got)
-			}
+			check.Equal(t, got, a.Does, "what Herald does with the value %s", value)
 		})
 	}
 }

@@ -195,9 +195,7 @@ func TestStatusOfOldEvents(t *testing.T) {
 			Events:   []kube.StoredEvent{e},
 		}
 		b := statusText(t, s, "")
-		if strings.Contains(b, "another host claims it") != row.shown {
-			t.Errorf("an Event of %v, the claim of %v: shown should be %v\n%s", row.at, claimed, row.shown, b)
-		}
+		check.Equal(t, strings.Contains(b, "another host claims it"), row.shown, "an Event of %v is shown, the claim is of %v:\n%s", row.at, claimed, b)
 	}
 }
 

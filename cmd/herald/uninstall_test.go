@@ -13,6 +13,7 @@ import (
 
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // It removes nothing while a node lease is renewed, and does not wait for leases that are over.
@@ -72,9 +73,7 @@ func TestUninstall(t *testing.T) {
 				if out.String() != tt.out || text(err) != tt.err {
 					t.Errorf("got  %s%v\nwant %s%v", out.String(), err, tt.out, tt.err)
 				}
-				if took := time.Since(began); took != tt.took {
-					t.Errorf("it took %v, want %v", took, tt.took)
-				}
+				check.Equal(t, time.Since(began), tt.took, "it took")
 			})
 		})
 	}

@@ -37,9 +37,7 @@ func TestDistributions(t *testing.T) {
 		"rke2":                {asks: "cp services election /24", warnings: []string{warnLocal}},
 	}
 	files := check.Value(filepath.Glob("testdata/distributions/*.env"))(t)
-	if len(files) != len(tests) {
-		t.Errorf("%d files for %d tests", len(files), len(tests))
-	}
+	check.Equal(t, len(files), len(tests), "how many files there are for these tests")
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			text := check.Value(os.ReadFile("testdata/distributions/" + name + ".env"))(t)
@@ -51,9 +49,7 @@ func TestDistributions(t *testing.T) {
 			}
 			c, warnings, err := Parse(Sources{Env: env, Hostname: "n1"})
 			check.OK(t, err)
-			if got := asked(c); got != tt.asks {
-				t.Errorf("it asks for %q, want %q", got, tt.asks)
-			}
+			check.Equal(t, asked(c), tt.asks, "it asks for")
 			same(t, "warnings", tt.warnings, warnings)
 		})
 	}

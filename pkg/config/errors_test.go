@@ -135,9 +135,7 @@ func TestErrors(t *testing.T) {
 			if err == nil {
 				t.Fatal("no error")
 			}
-			if err.Error() != tt.want {
-				t.Errorf("got  %s\nwant %s", err, tt.want)
-			}
+			check.Equal(t, err.Error(), tt.want, "the error")
 			if !errors.As(err, new(*Error)) {
 				t.Errorf("%T, want an *Error", err)
 			}

@@ -36,9 +36,7 @@ bgp_as: 65000   # the default, and no 6.5e+04
 	} {
 		src.Hostname = "n1"
 		src.ReadFile = func(name string) ([]byte, error) {
-			if name != "/etc/herald.yaml" {
-				t.Errorf("ReadFile(%q), want /etc/herald.yaml", name)
-			}
+			check.Equal(t, name, "/etc/herald.yaml", "the file that is read")
 			return []byte(text), nil
 		}
 		got, warnings, err := Parse(src)

@@ -80,9 +80,7 @@ func TestHelp(t *testing.T) {
 			if o.Supported() && i == 0 {
 				want = 1
 			}
-			if got != want {
-				t.Errorf("--%s is shown %d times, want %d", name, got, want)
-			}
+			check.Equal(t, got, want, "how often --%s is shown", name)
 		}
 	}
 	if want := "-n, --namespace name "; !strings.Contains(usages, want) {

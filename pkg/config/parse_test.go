@@ -273,9 +273,7 @@ func TestPrecedence(t *testing.T) {
 			tt.src.Hostname = "n1"
 			c, _, err := Parse(tt.src)
 			check.OK(t, err)
-			if c.Services.Namespace != tt.want {
-				t.Errorf("Namespace = %q, want %q", c.Services.Namespace, tt.want)
-			}
+			check.Equal(t, c.Services.Namespace, tt.want, "svc_namespace")
 			given, err := Given(tt.src)
 			if err != nil || len(given) != 1 && len(given) != 2 { // herald_config is one of them
 				t.Fatalf("Given = %v, %v", given, err)

@@ -152,9 +152,7 @@ func rightsOf(t *testing.T, objects []map[string]any) (all []string) {
 			}
 		}
 	}
-	if len(bound) != roles {
-		t.Errorf("%d roles and %d bindings", roles, len(bound))
-	}
+	check.Equal(t, len(bound), roles, "how many bindings there are for roles")
 	slices.Sort(all)
 	return slices.Compact(all)
 }
@@ -193,8 +191,6 @@ func TestChartRights(t *testing.T) {
 			t.Errorf("%v: -herald manifest +chart:\n%s", options, diff)
 		}
 		secret := func(o map[string]any) bool { return o["kind"] == "Secret" }
-		if slices.ContainsFunc(want, secret) != slices.ContainsFunc(got, secret) {
-			t.Errorf("%v: one of chart and herald manifest has a Secret, the other none", options)
-		}
+		check.Equal(t, slices.ContainsFunc(want, secret), slices.ContainsFunc(got, secret), "%v: the chart has a Secret as herald manifest has", options)
 	}
 }

@@ -44,16 +44,12 @@ func TestControlPlaneRights(t *testing.T) {
 			}
 			all = append(all, what+" "+p.Verb)
 		}
-		if got := strings.Join(all, ", "); got != tt.ofServices {
-			t.Errorf("%s: Permissions\n got %s\nwant %s", tt.args, got, tt.ofServices)
-		}
+		check.Equal(t, strings.Join(all, ", "), tt.ofServices, "%s: Permissions", tt.args)
 		granted := 0
 		for _, o := range rbacObjects(c) {
 			switch r := o.(type) {
 			case *rbacv1.ClusterRole:
-				if r.Name != tt.role {
-					t.Errorf("%s: ClusterRole %s", tt.args, r.Name)
-				}
+				check.Equal(t, r.Name, tt.role, "%s: ClusterRole", tt.args)
 				granted += ofServices(r.Rules)
 			case *rbacv1.Role:
 				granted += ofServices(r.Rules)

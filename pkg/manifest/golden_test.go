@@ -78,7 +78,5 @@ func TestReference(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, &b)
 		}
 	}
-	if got := strings.Count(b.String(), "\n| "); got != len(rules)+1 {
-		t.Errorf("%d rows, want %d and a head", got, len(rules))
-	}
+	check.Equal(t, strings.Count(b.String(), "\n| "), len(rules)+1, "how many rows and heads there are")
 }

@@ -138,9 +138,7 @@ func TestDaemonSet(t *testing.T) {
 		t.Errorf("update strategy %+v, want one node after the other", ds.Spec.UpdateStrategy)
 	}
 	for k, v := range ds.Spec.Selector.MatchLabels {
-		if ds.Spec.Template.Labels[k] != v {
-			t.Errorf("the selector %v does not match %v", ds.Spec.Selector.MatchLabels, ds.Spec.Template.Labels)
-		}
+		check.Equal(t, ds.Spec.Template.Labels[k], v, "the label %s, by which Pods are selected", k)
 	}
 	for _, effect := range []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute} {
 		taint, tolerated := corev1.Taint{Key: "any", Effect: effect}, false
@@ -188,12 +186,8 @@ func TestNamedFilesAreMounted(t *testing.T) {
 
 func TestPod(t *testing.T) {
 	p := podOf(t, request(t, "--arp", "--services", "--nodeName", "n7"))
-	if p.Spec.ServiceAccountName != "" {
-		t.Errorf("ServiceAccount %q: the kubelet refuses it in a static Pod", p.Spec.ServiceAccountName)
-	}
-	if got := env(t, p.Spec)[0]; got != "vip_nodename=n7" {
-		t.Errorf("first variable %s, want vip_nodename=n7", got)
-	}
+	check.Equal(t, p.Spec.ServiceAccountName, "", "ServiceAccount, which the kubelet refuses in a static Pod")
+	check.Equal(t, env(t, p.Spec)[0], "vip_nodename=n7", "first variable")
 	for path, args := range map[string][]string{
 		"/etc/kubernetes/admin.conf":   nil,
 		"/etc/kubernetes/kubelet.conf": {"--k8sConfigPath", "/etc/kubernetes/kubelet.conf"},
@@ -246,9 +240,7 @@ func TestHeader(t *testing.T) {
 		{line(RBAC(r)), `herald manifest rbac --namespace=lb --disableServiceUpdates`},
 	}
 	for _, tt := range tests {
-		if tt.got != tt.want {
-			t.Errorf("got  %s\nwant %s", tt.got, tt.want)
-		}
+		check.Equal(t, tt.got, tt.want, "the header")
 	}
 }
 
@@ -257,9 +249,7 @@ func TestImage(t *testing.T) {
 		"v1.2.3": "ghcr.io/heraldvip/herald:v1.2.3", "": "ghcr.io/heraldvip/herald:" + Release,
 		"devel": "ghcr.io/heraldvip/herald:" + Release, "v1.2.3-4-gabcdef": "ghcr.io/heraldvip/herald:" + Release,
 	} {
-		if got := Image(version); got != want {
-			t.Errorf("Image(%q) = %s, want %s", version, got, want)
-		}
+		check.Equal(t, Image(version), want, "Image(%q)", version)
 	}
 }
 
@@ -308,16 +298,12 @@ func granted(t *testing.T, args ...string) []string {
 			t.Errorf("kind %q", kind)
 		}
 	}
-	if shipped, used := secrets == 1, strings.Contains(strings.Join(all, "\n"), "/secrets "); shipped != used {
-		t.Errorf("a Secret: %v, rights on it: %v", shipped, used)
-	}
+	check.Equal(t, secrets == 1, strings.Contains(strings.Join(all, "\n"), "/secrets "), "a Secret, and rights on it")
 	if flows != 2 && r.Config.Node.Namespace != "kube-system" {
 		t.Errorf("%d FlowSchemas", flows)
 	}
 	for role, n := range bound {
-		if n != 2 {
-			t.Errorf("%s: %d of a role and its binding", role, n)
-		}
+		check.Equal(t, n, 2, "a role and its binding: %s", role)
 	}
 	return all
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // shown is what all nodes together do for Services that nobody announces: the statuses, each once, and Events; and how many nodes write.
@@ -82,9 +83,7 @@ func TestStatusWithoutEndpoints(t *testing.T) {
 		{"no LoadBalancer any more", arp, world(svc("a", "10.77.0.50", without, kept, func(s *vip.Service) { s.LoadBalancer = false })), "event a VIPWithdrawn\n" + clears},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got, want := shown(tt.rules, tt.world), strings.TrimSpace(tt.want); got != want {
-				t.Errorf("got\n%s\nwant\n%s", got, want)
-			}
+			check.Equal(t, shown(tt.rules, tt.world), strings.TrimSpace(tt.want), "what all nodes do")
 		})
 	}
 }
@@ -104,8 +103,6 @@ func TestShownServicesSpread(t *testing.T) {
 		targets[l.Node]++
 	}
 	for _, n := range []string{"n1", "n2", "n3"} {
-		if targets[n] != 10 {
-			t.Errorf("%v, want 10 each", targets)
-		}
+		check.Equal(t, targets[n], 10, "of %v those of %s", targets, n)
 	}
 }

@@ -1,12 +1,12 @@
 package plan
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // TestBalance: the owner of the control plane's VIP, and no other node, spreads connections over the API servers that are ready, without
@@ -65,9 +65,7 @@ func TestBalance(t *testing.T) {
 					t.Errorf("ports of %+v", b)
 				}
 			}
-			if s := fmt.Sprint(strings.Join(got, " ")); s != tt.want {
-				t.Errorf("%q, want %q", s, tt.want)
-			}
+			check.Equal(t, strings.Join(got, " "), tt.want, "the API servers")
 		})
 	}
 }

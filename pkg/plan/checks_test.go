@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 const foreignMAC = "02:00:00:00:00:ff"
@@ -223,17 +224,13 @@ func TestProbeEarly(t *testing.T) {
 			w.Self = x.Name
 			asked += len(Make(probingRules(), w).AddressChecks)
 		}
-		if asked != tt.want {
-			t.Errorf("%s: %d nodes ask, want %d", tt.name, asked, tt.want)
-		}
+		check.Equal(t, asked, tt.want, "%s: nodes that ask", tt.name)
 	}
 	// While the lease is free, those go on: which of them takes it is not sure before.
 	w := worldWithMACs(svc("a", "10.77.0.50"))
 	for _, x := range w.Members {
 		w.Self = x.Name
-		if got := len(Make(probingRules(), w).AddressChecks); got != 1 {
-			t.Errorf("%s asks %d times while the lease is free, want once", x.Name, got)
-		}
+		check.Equal(t, len(Make(probingRules(), w).AddressChecks), 1, "how often %s asks", x.Name)
 	}
 	if w = held(w, "a", "n2"); len(Make(probingRules(), w).AddressChecks) > 0 {
 		t.Error("asked though another node has the lease")
@@ -243,9 +240,7 @@ func TestProbeEarly(t *testing.T) {
 	w.Services[0].Created = w.Now
 	w = withResults(w, probingRules(), noConflict)
 	w.Services[0].Endpoints = vip.Endpoints{Ready: []string{"n1"}}
-	if got := len(Make(probingRules(), heldNew(w, "a")).Addresses); got != 1 {
-		t.Errorf("%d addresses are wanted at once, want 1", got)
-	}
+	check.Equal(t, len(Make(probingRules(), heldNew(w, "a")).Addresses), 1, "how many addresses are wanted")
 }
 
 // withHeard has somebody claim 10.77.0.50 some time ago.
@@ -327,9 +322,7 @@ func TestDefend(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			p := Make(rules(), tt.w)
 			diff(t, checksSummary(p), tt.want)
-			if p.ReplanAfter != tt.again {
-				t.Errorf("again after %v, want %v", p.ReplanAfter, tt.again)
-			}
+			check.Equal(t, p.ReplanAfter, tt.again, "again after")
 		})
 	}
 }
@@ -340,9 +333,7 @@ func TestOnlyNodesEndHandOver(t *testing.T) {
 	w = held(bind(rules(), w), "a", "n2")
 	w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now.Add(-time.Second), Until: w.Now.Add(2 * time.Second)}
 	for mac, want := range map[string]int{foreignMAC: 1, "02:00:00:00:00:02": 0} {
-		if got := len(Make(rules(), withHeard(w, mac, 0)).Addresses); got != want {
-			t.Errorf("after an announcement by %s %d addresses are wanted, want %d", mac, got, want)
-		}
+		check.Equal(t, len(Make(rules(), withHeard(w, mac, 0)).Addresses), want, "how many addresses are wanted after an announcement by %s", mac)
 	}
 }
 
@@ -494,9 +485,7 @@ func TestFormerOwnersAnswer(t *testing.T) {
 					t.Errorf("asks %q on %s", x.AllowedMACs, x.Link)
 				}
 			}
-			if asks := strings.Contains(checksSummary(p), " former"); asks != tt.asks {
-				t.Errorf("asks: %v\n%s", asks, checksSummary(p))
-			}
+			check.Equal(t, strings.Contains(checksSummary(p), " former"), tt.asks, "it asks: %s", checksSummary(p))
 		})
 	}
 }
@@ -601,9 +590,7 @@ func TestFormerOwnerAnswersForLong(t *testing.T) {
 				}
 			}
 			announced := conditionOf(p, "a", vip.Announced)
-			if (announced.Status == vip.ConditionFalse && announced.Reason == vip.FormerOwnerAnswers) != (tt.want != nil) {
-				t.Errorf("condition %+v", announced)
-			}
+			check.Equal(t, announced.Status == vip.ConditionFalse && announced.Reason == vip.FormerOwnerAnswers, tt.want != nil, "it says so: condition %+v", announced)
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 var cpLease = vip.Key{Namespace: "kube-system", Name: "plndr-cp-lock"}
@@ -199,9 +200,7 @@ func TestControlPlaneByRoutes(t *testing.T) {
 				w = bind(tt.rules, w)
 			}
 			p := Make(tt.rules, w)
-			if got := routesSummary(p); got != tt.want {
-				t.Errorf("got\n%swant\n%s", got, tt.want)
-			}
+			check.Equal(t, routesSummary(p), tt.want, "the routes")
 			if len(p.Announcements)+len(p.Owners) > 0 {
 				t.Errorf("announcements %v, owners %v; want none", p.Announcements, p.Owners)
 			}

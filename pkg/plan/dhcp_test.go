@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // withMacvlans says that the links that the plan wants are there.
@@ -257,9 +258,7 @@ func TestDHCPDual(t *testing.T) {
 		for _, h := range Make(r, w).DHCPRequests {
 			asked = append(asked, h.Family.String())
 		}
-		if got := strings.Join(asked, " "); got != x.want {
-			t.Errorf("dhcp_mode=%s, %s, families %v: asks for %q, want %q", x.mode, x.addrs, x.families, got, x.want)
-		}
+		check.Equal(t, strings.Join(asked, " "), x.want, "dhcp_mode=%s, %s, families %v: asks for", x.mode, x.addrs, x.families)
 	}
 }
 
@@ -280,9 +279,7 @@ func TestDHCPIdentity(t *testing.T) {
 	if h2, l2 := one("n2"); h2 != h || l2 != l {
 		t.Errorf("another on another node: %+v %+v, %+v %+v", h, l, h2, l2)
 	}
-	if h.DUID != "00043f2504e04f8911d39a0c0305e82c3301" {
-		t.Errorf("DUID %s, want the UID (type 4)", h.DUID)
-	}
+	check.Equal(t, h.DUID, "00043f2504e04f8911d39a0c0305e82c3301", "DUID")
 	if !strings.HasPrefix(l.Name, "herald-") || len(l.Name) > 15 || h.MAC[1] != '2' && h.MAC[1] != '6' && h.MAC[1] != 'a' && h.MAC[1] != 'e' {
 		t.Errorf("link %s, MAC %s", l.Name, h.MAC)
 	}
@@ -461,17 +458,11 @@ func TestDHCPConflicts(t *testing.T) {
 	w.Services[0].VIPHost, w.Services[0].Ingress, w.Services[0].DHCP.Leases = "n1", p.Statuses[0].Ingress, p.Statuses[0].DHCPLeases
 	w.Services[0].SetConditions(p.Statuses[0].Conditions)
 	w.Services = append(w.Services, svc("a", "10.77.0.50", port(443)))
-	if got := reason(w, "a"); got != vip.AddressConflict {
-		t.Errorf("a static one: %s", got)
-	}
-	if got := reason(w, "z"); got != vip.VIPAnnounced {
-		t.Errorf("the leased one: %s", got)
-	}
+	check.Equal(t, reason(w, "a"), vip.AddressConflict, "a static one")
+	check.Equal(t, reason(w, "z"), vip.VIPAnnounced, "the leased one")
 	// Others know it by the status.
 	w.Self, w.DHCPStates, w.Macvlans, w.Bound = "n2", nil, nil, nil
-	if got := reason(w, "a"); got != vip.AddressConflict {
-		t.Errorf("a static one, seen from another node: %s", got)
-	}
+	check.Equal(t, reason(w, "a"), vip.AddressConflict, "a static one, seen from another node")
 	// One hardware address for two.
 	mac := func(s *vip.Service) { s.DHCP.MAC = "02:00:5e:00:00:01" }
 	w = held(held(world(svc("a", "0.0.0.0", mac), svc("b", "0.0.0.0", mac, younger)), "a", "n1"), "b", "n1")
@@ -552,9 +543,7 @@ func TestConditionOfLeased(t *testing.T) {
 		w.Services[0].Ingress, w.Services[0].DHCP.Leases, w.Services[0].VIPHost = p.Statuses[0].Ingress, p.Statuses[0].DHCPLeases, "n1"
 		w.Services[0].SetConditions(p.Statuses[0].Conditions)
 		w.DHCPStates = nil
-		if got := Make(r, w).DHCPRequests[0].LastLease.Addr; got != addr("10.77.0.155") {
-			t.Errorf("%s: last leased %v", tt.addrs, got)
-		}
+		check.Equal(t, Make(r, w).DHCPRequests[0].LastLease.Addr, addr("10.77.0.155"), "%s: last leased", tt.addrs)
 	}
 }
 

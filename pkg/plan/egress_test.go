@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // egressOf is the Egress of a plan, one VIP a line, and its Events of egress.
@@ -125,9 +126,7 @@ func TestEgress(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := egressOf(Make(tt.rules, tt.w)); got != tt.want {
-				t.Errorf("got\n%swant\n%s", got, tt.want)
-			}
+			check.Equal(t, egressOf(Make(tt.rules, tt.w)), tt.want, "egress")
 		})
 	}
 }
@@ -164,8 +163,6 @@ func TestEgressInternal(t *testing.T) {
 		for _, n := range p.Egress[0].Internal {
 			got = got || n.Contains(addr(text))
 		}
-		if got != want {
-			t.Errorf("%s is internal: %v, want %v", text, got, want)
-		}
+		check.Equal(t, got, want, "%s is internal", text)
 	}
 }

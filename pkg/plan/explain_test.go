@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // explained is an Explanation in few words.
@@ -170,9 +171,7 @@ func TestMoveCause(t *testing.T) {
 				got = o.Cause
 			}
 		}
-		if got != tt.want {
-			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
-		}
+		check.Equal(t, got, tt.want, "%s", tt.name)
 	}
 	w := held(world(svc("a", "10.77.0.200")), "a", "n1")
 	c := w.Claims[key("kubevip-a")]

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // prefixes parses addresses with the lengths of their networks.
@@ -135,9 +136,7 @@ func TestFormerOwners(t *testing.T) {
 				}
 				got = append(got, text)
 			}
-			if got := strings.Join(got, ", "); got != tt.want {
-				t.Errorf("%s\nwant %s", got, tt.want)
-			}
+			check.Equal(t, strings.Join(got, ", "), tt.want, "next hops")
 			if len(got) > 0 && (p.ReplanAfter == 0 || p.ReplanAfter > 5*time.Second) {
 				t.Errorf("planned again after %v: what another program removes would stay away", p.ReplanAfter)
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // forwarded asks for the ports of s to be opened.
@@ -166,9 +167,7 @@ func TestKeepUntilClosed(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			p := Make(r, tt.w)
 			diff(t, summary(p), tt.want)
-			if p.ReplanAfter != tt.again {
-				t.Errorf("again after %v, want %v", p.ReplanAfter, tt.again)
-			}
+			check.Equal(t, p.ReplanAfter, tt.again, "again after")
 			for _, a := range p.Addresses {
 				if !a.Until.IsZero() && (a.Lease != key("kubevip-a") || len(p.Announcements) > 0) {
 					t.Errorf("%+v, announced %v", a, p.Announcements)
@@ -289,9 +288,7 @@ func TestGatewayLink(t *testing.T) {
 		{"fd77::50", "nowhere", "eth0"},   // by its subnet
 		{"10.99.0.50", "nowhere", "eth1"}, // by its subnet
 	} {
-		if got := m.gatewayLink(vip.Address{Addr: addr(tt.addr), Link: tt.link}); got != tt.want {
-			t.Errorf("%s on %s: got %s, want %s", tt.addr, tt.link, got, tt.want)
-		}
+		check.Equal(t, m.gatewayLink(vip.Address{Addr: addr(tt.addr), Link: tt.link}), tt.want, "%s on %s", tt.addr, tt.link)
 	}
 }
 
@@ -304,8 +301,6 @@ func TestPortsOfADeletedServiceAreClosed(t *testing.T) {
 	}))
 	for node, want := range map[string]bool{"n1": true, "n2": false} {
 		p := Make(rulesOn(r, seenFrom(w, node)), seenFrom(w, node))
-		if got := len(p.Mappings) == 1 && p.Mappings[0].Gone && p.Mappings[0].Here && p.Mappings[0].Link == "eth0"; got != want {
-			t.Errorf("%s: %+v", node, p.Mappings)
-		}
+		check.Equal(t, len(p.Mappings) == 1 && p.Mappings[0].Gone && p.Mappings[0].Here && p.Mappings[0].Link == "eth0", want, "%s has them closed: %+v", node, p.Mappings)
 	}
 }

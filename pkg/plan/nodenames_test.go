@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // A host name that is not the name of the Node: the Node with this host's addresses is taken, for endpoints, drains
@@ -37,9 +38,7 @@ func TestNodesByAddress(t *testing.T) {
 			if got := e.Why + " " + "a: " + string(reasonOf(Make(r, bind(r, w)), "a")); !strings.Contains(got, tt.want) {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
-			if w.Nodes[0].Name != before {
-				t.Error("the World is changed")
-			}
+			check.Equal(t, w.Nodes[0].Name, before, "the name of the Node in the World")
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // noIPv6On has IPv6 disabled on the link eth0 of nodes.
@@ -118,12 +119,8 @@ func TestNetworkOfTentativeAddress(t *testing.T) {
 	w.Members[0].Info.Links[1].Up = false // no carrier: the address stays tentative
 	n := newNodes(&w)
 	need := requirements{capabilities: &capabilities{}, links: []linkOf{{"auto", addr("fd99::50")}}}
-	if got, want := whyIneligible(&need, n.self), "its link eth1 is down"; got != want {
-		t.Errorf("the node is ineligible because %q, want %q", got, want)
-	}
-	if got := whyIneligible(&need, n.members["n2"]); got != "" {
-		t.Errorf("node n2 is ineligible because %q", got)
-	}
+	check.Equal(t, whyIneligible(&need, n.self), "its link eth1 is down", "the node is ineligible because")
+	check.Equal(t, whyIneligible(&need, n.members["n2"]), "", "node n2 is ineligible because")
 }
 
 // A link whose addresses are tentative is verified, and verifies others'.
@@ -161,10 +158,6 @@ func TestWayInNetworkOfTentativeAddress(t *testing.T) {
 	s := &service{}
 	s.Interface, s.bindsAddresses = "auto", true
 	f := newFormerOwners(d)
-	if hop := f.addressOn(s, vip.Address{Addr: addr("fd99::50"), Link: "eth1"}, "n2"); hop != addr("fd99::12") {
-		t.Errorf("to the former owner by way of %s", hop)
-	}
-	if link := arrivalLink(&n.self.Info, s, addr("fd99::50")); link != "eth1" {
-		t.Errorf("packets arrive on %s", link)
-	}
+	check.Equal(t, f.addressOn(s, vip.Address{Addr: addr("fd99::50"), Link: "eth1"}, "n2"), addr("fd99::12"), "the way to the former owner")
+	check.Equal(t, arrivalLink(&n.self.Info, s, addr("fd99::50")), "eth1", "packets arrive on")
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // withoutServices says that the named nodes have svc_enable=false, and all others have it.
@@ -110,9 +111,7 @@ func TestNoServicesOlderVersion(t *testing.T) {
 	w = withoutServices(w, "n3")
 	w.Members[1].Info.Options = nil
 	w.Stopping = true
-	if got := handOvers(Make(rules(), bind(rules(), w))); got != "kubevip-a to n2" {
-		t.Errorf("handed over: %q", got)
-	}
+	check.Equal(t, handOvers(Make(rules(), bind(rules(), w))), "kubevip-a to n2", "handed over")
 }
 
 // TestNoServicesControlPlane: the VIP of the control plane goes to a node with svc_enable=false, and to none without
@@ -123,16 +122,12 @@ func TestNoServicesControlPlane(t *testing.T) {
 	r := controlPlaneRules()
 	w := withoutServices(controlPlaneHeld(controlPlaneWorld("n1 n3"), "n1"), "n1", "n3")
 	w.Stopping = true
-	if got := handOvers(Make(r, bind(r, w))); got != "plndr-cp-lock to n3" {
-		t.Errorf("handed over: %q", got)
-	}
+	check.Equal(t, handOvers(Make(r, bind(r, w))), "plndr-cp-lock to n3", "handed over")
 	w = withoutServices(controlPlaneWorld("n3"), "n3")
 	for _, self := range []string{"n1", "n3"} {
 		w.Self = self
 		p := Make(r, w)
-		if p.Owners[0].Node != "n3" {
-			t.Errorf("seen from %s: %+v", self, p.Owners)
-		}
+		check.Equal(t, p.Owners[0].Node, "n3", "the owner, seen from %s", self)
 	}
 	if p := Make(bgp, bind(bgp, withSessions(seenFrom(w, "n1")))); len(p.Routes) > 0 {
 		t.Errorf("n1 advertises %v", p.Routes)
@@ -194,9 +189,7 @@ func TestNoServicesWitnesses(t *testing.T) {
 	}
 	w.Members[1].Info.Unanswered = []netip.Addr{addr("10.99.0.11")} // n2 is the only one that asks for n1
 	w = held(w, "a", "n1")
-	if got := handOvers(Make(rules(), bind(rules(), w))); got != "kubevip-a to n2" {
-		t.Errorf("n1 is not heard by n2; handed over: %q", got)
-	}
+	check.Equal(t, handOvers(Make(rules(), bind(rules(), w))), "kubevip-a to n2", "n1 is not heard by n2; handed over")
 }
 
 // TestControlPlaneOfOtherNodes: no Service gets the VIP of the control plane, nor do pools give it, where only other nodes have cp_enable.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/heraldvip/herald/pkg/pool"
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // poolData is the data of a ConfigMap of lines "key=value", with spaces between.
@@ -205,9 +206,7 @@ func TestConfigMapGone(t *testing.T) {
 			if got := fmt.Sprint(p.Verdicts[0].Reason, " ", p.Verdicts[0].Message); !strings.HasPrefix(got, tt.want) {
 				t.Errorf("%s, want %s", got, tt.want)
 			}
-			if gives := tt.change == nil || w.Pools != nil && !w.Pools.Gone; p.Pools[0].Allocate != gives {
-				t.Errorf("gives addresses: %v, want %v", p.Pools[0].Allocate, gives)
-			}
+			check.Equal(t, p.Pools[0].Allocate, tt.change == nil || w.Pools != nil && !w.Pools.Gone, "gives addresses")
 		})
 	}
 }
@@ -388,9 +387,7 @@ func TestLinkOfDHCPClients(t *testing.T) {
 			if len(p.Macvlans) != 1 || p.Macvlans[0].Parent != tt.want {
 				t.Errorf("asked on %+v, want %s", p.Macvlans, tt.want)
 			}
-			if told := slices.ContainsFunc(p.Events, func(e vip.Event) bool { return e.Reason == vip.InvalidField }); told != tt.event {
-				t.Errorf("its user is told: %v, want %v", told, tt.event)
-			}
+			check.Equal(t, slices.ContainsFunc(p.Events, func(e vip.Event) bool { return e.Reason == vip.InvalidField }), tt.event, "its user is told")
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // TestOtherClassNode: n3 has other CommonOptions than n1 and n2. None of their VIPs goes to it, and it says why.
@@ -64,9 +65,7 @@ func TestOtherClassNode(t *testing.T) {
 					t.Errorf("explain says %q", e.Why)
 				}
 			}
-			if named != tt.takes {
-				t.Errorf("VIPs go to n3: %t, want %t", named, tt.takes)
-			}
+			check.Equal(t, named, tt.takes, "VIPs go to n3")
 		})
 	}
 }
@@ -188,9 +187,7 @@ func TestOtherClassControlPlane(t *testing.T) {
 	w := withClasses(controlPlaneWorld("n1"))
 	w.Members[0].Info.Links[0].Up = false
 	want := say(w)
-	if len(want) != 1 {
-		t.Errorf("said by %v", want)
-	}
+	check.Equal(t, len(want), 1, "how many say it: %v", want)
 	for i := range w.Members {
 		w.Members[i].Info.Options.ClassOnly = w.Members[i].Name == want[0]
 	}

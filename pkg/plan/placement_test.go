@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // cluster is n nodes that plan alone, each on a view of the claims that may lag.
@@ -198,9 +199,7 @@ func TestHash(t *testing.T) {
 	for _, k := range []vip.Key{{}, {Name: "a"}, {Namespace: "default", Name: "http1"}, {Namespace: "dé", Name: "x-9"}} {
 		want := fnv.New64a()
 		want.Write([]byte(k.String()))
-		if got := hashKey(k); got != want.Sum64() {
-			t.Errorf("%q: %x, want %x", k, got, want.Sum64())
-		}
+		check.Equal(t, hashKey(k), want.Sum64(), "the hash of %q", k)
 	}
 }
 
@@ -231,9 +230,7 @@ func TestIsolated(t *testing.T) {
 			t.Errorf("%s: keeps a %v, want %v\n%s", tt.name, got, tt.keeps, summary(p))
 		}
 		handsOver := slices.ContainsFunc(p.Owners, func(o vip.Owner) bool { return o.Unit == key("kubevip-a") && o.Node == "n2" })
-		if want := tt.name == "another is alive"; handsOver != want {
-			t.Errorf("%s: hands over %v, want %v", tt.name, handsOver, want)
-		}
+		check.Equal(t, handsOver, tt.name == "another is alive", "%s: hands over", tt.name)
 	}
 }
 
@@ -273,9 +270,7 @@ func TestRankBeforeCount(t *testing.T) {
 						got = o.Node
 					}
 				}
-				if got != tt.want {
-					t.Errorf("%s expects it to go to %q, want %s", self, got, tt.want)
-				}
+				check.Equal(t, got, tt.want, "%s expects it on", self)
 			}
 		})
 	}
@@ -435,9 +430,7 @@ func TestRebalance(t *testing.T) {
 			if tt.change != nil {
 				tt.change(&r, &w)
 			}
-			if got := handOvers(Make(r, w)); got != tt.want {
-				t.Errorf("gives %q, want %q", got, tt.want)
-			}
+			check.Equal(t, handOvers(Make(r, w)), tt.want, "it gives")
 		})
 	}
 }

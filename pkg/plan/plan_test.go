@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 func TestUnit(t *testing.T) {
@@ -282,9 +283,7 @@ func TestClass(t *testing.T) {
 			}
 		}))
 		got := Make(r, w).Verdicts[0]
-		if (got.Reason != vip.OtherClass) != tt.want {
-			t.Errorf("class %q, own %q, %s, only=%v: %s, want ours=%v", tt.class, tt.own, tt.strict, tt.only, got.Reason, tt.want)
-		}
+		check.Equal(t, got.Reason != vip.OtherClass, tt.want, "class %q, own %q, %s, only=%v: ours", tt.class, tt.own, tt.strict, tt.only)
 		if !tt.want && !strings.Contains(got.Message, "loadBalancerClass") {
 			t.Errorf("the message does not name the field: %q", got.Message)
 		}
@@ -385,8 +384,6 @@ func TestOwners(t *testing.T) {
 			}
 			got += "; "
 		}
-		if got != tt.want {
-			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
-		}
+		check.Equal(t, got, tt.want, "%s", tt.name)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/heraldvip/herald/pkg/pool"
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 var (
@@ -132,9 +133,7 @@ func TestPoolsAreToldWhatIsReserved(t *testing.T) {
 	r := poolRules()
 	r.DHCPMode = "dual"
 	in := Make(r, w).Pools[0]
-	if in.DHCPMode != "dual" {
-		t.Errorf("dhcp_mode is %q", in.DHCPMode)
-	}
+	check.Equal(t, in.DHCPMode, "dual", "dhcp_mode")
 	for _, want := range []string{"10.112.0.0/16", "10.200.1.0/24", "10.77.0.77/32", "10.77.0.11/32", "10.99.0.200/32"} {
 		if !slices.ContainsFunc(in.Reserved, func(r vip.ReservedRange) bool { return r.Prefix.String() == want }) {
 			t.Errorf("%s is not in %v", want, in.Reserved)
@@ -183,9 +182,7 @@ func TestAddressesInUse(t *testing.T) {
 			for _, c := range Make(r, w).AddressChecks {
 				w.CheckResults[c.Addr] = vip.CheckResult{AddressCheck: c, UnexpectedMACs: []string{"02:00:00:00:00:99"}}
 			}
-			if got := fmt.Sprint(Make(r, w).Pools[0].InUse); got != tt.want {
-				t.Errorf("in use %s, want %s", got, tt.want)
-			}
+			check.Equal(t, fmt.Sprint(Make(r, w).Pools[0].InUse), tt.want, "in use")
 		})
 	}
 }
@@ -200,9 +197,7 @@ func TestAssignmentRefused(t *testing.T) {
 		if len(p.Events) != 1 || p.Events[0].Reason != want || !strings.Contains(p.Events[0].Message, why) || len(p.Assignments) != 1 {
 			t.Errorf("%q: %+v, Assignments %v", why, p.Events, p.Assignments)
 		}
-		if told := len(p.Statuses) == 1 && strings.Contains(p.Statuses[0].Conditions[0].Message, why); told != (why != "") {
-			t.Errorf("%q: Statuses %+v", why, p.Statuses)
-		}
+		check.Equal(t, len(p.Statuses) == 1 && strings.Contains(p.Statuses[0].Conditions[0].Message, why), why != "", "%q is told: %+v", why, p.Statuses)
 	}
 }
 
@@ -251,9 +246,7 @@ func TestAnotherForOneThatIsAnothers(t *testing.T) {
 				first, _, _ := strings.Cut(a.Reason, a.Addresses[0].String()+" is of pool")
 				got += fmt.Sprint(a.Service.Name, " ", a.Addresses, " ", first)
 			}
-			if got != tt.want {
-				t.Errorf("%q, want %q", got, tt.want)
-			}
+			check.Equal(t, got, tt.want, "what is given")
 		})
 	}
 }
@@ -270,8 +263,6 @@ func TestEventOfAddressOutsidePools(t *testing.T) {
 				told = append(told, e.Service.Name)
 			}
 		}
-		if got, want := fmt.Sprint(told), map[string]string{"n1": "[a]", "n2": "[]"}[holder]; got != want {
-			t.Errorf("held by %s: %s, want %s", holder, got, want)
-		}
+		check.Equal(t, fmt.Sprint(told), map[string]string{"n1": "[a]", "n2": "[]"}[holder], "told of, the lease held by %s", holder)
 	}
 }

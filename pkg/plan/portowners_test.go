@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // Many Services with thousands of ports each, on the same sixteen addresses, are compared without a map of all ports
@@ -33,9 +34,7 @@ func TestManyPortsOnSharedAddresses(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	p := Make(rules(), w)
 	runtime.ReadMemStats(&after)
-	if len(p.Addresses) != 16 {
-		t.Errorf("%d addresses are bound, want 16", len(p.Addresses))
-	}
+	check.Equal(t, len(p.Addresses), 16, "how many addresses are bound")
 	if n := after.TotalAlloc - before.TotalAlloc; n > 16<<20 {
 		t.Errorf("a pass takes %d MiB", n>>20)
 	}

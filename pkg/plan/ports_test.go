@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // openPorts is the OpenPorts of a plan, one a line.
@@ -70,9 +71,7 @@ func TestOpenPorts(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := openPorts(Make(tt.rules, tt.w)); got != tt.want {
-				t.Errorf("got\n%swant\n%s", got, tt.want)
-			}
+			check.Equal(t, openPorts(Make(tt.rules, tt.w)), tt.want, "open ports")
 		})
 	}
 }
@@ -128,9 +127,7 @@ func TestOpenPortsOfANamespace(t *testing.T) {
 	for _, x := range p.OpenPorts {
 		opened[x.Addr.String()] += min(1, int(x.Port)) // an OpenPort without a port opens none
 	}
-	if got, want := fmt.Sprint(opened), "map[10.77.0.60:1 10.77.0.61:4095 10.77.0.62:1 10.77.0.63:0 10.77.0.70:1 fd77::61:4095]"; got != want {
-		t.Errorf("open are %s, want %s", got, want)
-	}
+	check.Equal(t, fmt.Sprint(opened), "map[10.77.0.60:1 10.77.0.61:4095 10.77.0.62:1 10.77.0.63:0 10.77.0.70:1 fd77::61:4095]", "open")
 	var told []string
 	for _, e := range p.Events {
 		if e.Reason == vip.InvalidField {

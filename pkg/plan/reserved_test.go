@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // worldOfRouters has what nodes publish of other programs' addresses and of routers.
@@ -65,9 +66,7 @@ func TestLeftByOtherAnnouncer(t *testing.T) {
 	r := controlPlaneRules()
 	w = controlPlaneHeld(controlPlaneWorld("n1"), "n1")
 	w.Members[1].Info.OtherAddresses = r.ControlPlane.Addresses
-	if got := reasonOf(Make(r, bind(r, w)), ControlPlaneKey.Name); got != vip.VIPAnnounced {
-		t.Errorf("the VIP of the control plane: %s", got)
-	}
+	check.Equal(t, reasonOf(Make(r, bind(r, w)), ControlPlaneKey.Name), vip.VIPAnnounced, "the VIP of the control plane")
 }
 
 // A VIP in no network of its link is announced, with a hint unless routers learn of it.
@@ -89,12 +88,8 @@ func TestOffLink(t *testing.T) {
 		return text
 	}
 	const want = "10.99.0.5 is in none of the networks that node n1 has on eth0: hosts there ask for it by ARP or NDP only if they have a route to it over that link"
-	if got := hint("10.77.0.50,10.99.0.5", false); got != want {
-		t.Errorf("the hint is %q", got)
-	}
-	if got := hint("10.77.0.50,fd77::50", false) + hint("10.99.0.5", true); got != "" {
-		t.Errorf("a hint for nothing: %q", got)
-	}
+	check.Equal(t, hint("10.77.0.50,10.99.0.5", false), want, "the hint")
+	check.Equal(t, hint("10.77.0.50,fd77::50", false)+hint("10.99.0.5", true), "", "a hint for nothing")
 }
 
 // TestForgedEndpointSlice: an EndpointSlice with a VIP of others, which a tenant may be able to write, takes that VIP
@@ -120,9 +115,7 @@ func TestForgedEndpointSlice(t *testing.T) {
 		{"it is a newcomer", rules(), world(svc("a", "10.77.0.155")), true},
 		{"a pool offers it", poolRules(), offered, false},
 	} {
-		if got := refused(tt.r, tt.w); got != tt.want {
-			t.Errorf("%s: refused is %v, want %v", tt.name, got, tt.want)
-		}
+		check.Equal(t, refused(tt.r, tt.w), tt.want, "%s: refused", tt.name)
 	}
 	r := rules()
 	r.NoStatus = true
@@ -157,15 +150,11 @@ func TestLeftInStatus(t *testing.T) {
 		w.Services[0] = left(strings.Split(tt.addrs, ",")...)
 		p := Make(poolRules(), w)
 		q := p.Pools[0].Requests[0]
-		if got := fmt.Sprint(q.Addresses, " foreign ", q.Foreign); got != tt.want {
-			t.Errorf("%s: the pools are told %s, want %s", tt.addrs, got, tt.want)
-		}
+		check.Equal(t, fmt.Sprint(q.Addresses, " foreign ", q.Foreign), tt.want, "%s: the pools are told", tt.addrs)
 		if got := string(p.Verdicts[0].Reason) + " " + p.Verdicts[0].Message; !strings.HasPrefix(got, tt.verdict) {
 			t.Errorf("%s: %s", tt.addrs, got)
 		}
-		if len(w.Services[0].Addresses) != strings.Count(tt.addrs, ",")+1 {
-			t.Error("the World is changed")
-		}
+		check.Equal(t, len(w.Services[0].Addresses), strings.Count(tt.addrs, ",")+1, "addresses in the World")
 	}
 }
 

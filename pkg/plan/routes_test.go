@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // bgpRules are the rules of BGP alone, without an election.
@@ -303,9 +304,7 @@ func TestNoBGPSession(t *testing.T) {
 		if tt.change != nil {
 			tt.change(&w)
 		}
-		if got := strings.Join(messages(Make(bgpRules(), w), vip.NoBGPSession), ""); got != tt.want {
-			t.Errorf("%s: the Event %q, want %q", tt.name, got, tt.want)
-		}
+		check.Equal(t, strings.Join(messages(Make(bgpRules(), w), vip.NoBGPSession), ""), tt.want, "%s: the Event", tt.name)
 	}
 }
 
@@ -329,14 +328,10 @@ func TestOneStatusWriter(t *testing.T) {
 		if self == "n3" && len(addressStatuses(p)) > 0 {
 			t.Errorf("n3, which no router hears, writes %d statuses", len(p.Statuses))
 		}
-		if len(p.Routes) != len(services) {
-			t.Errorf("%s has %d routes", self, len(p.Routes))
-		}
+		check.Equal(t, len(p.Routes), len(services), "routes of %s", self)
 	}
 	for _, s := range services {
-		if n := writers[s.Key.Name]; n != 1 {
-			t.Errorf("%d nodes write the status of %s", n, s.Key.Name)
-		}
+		check.Equal(t, writers[s.Key.Name], 1, "how many nodes write the status of %s", s.Key.Name)
 	}
 }
 
@@ -368,9 +363,7 @@ func TestOneNodeForSessionAffinity(t *testing.T) {
 			}
 			for _, s := range p.Statuses {
 				writers[s.Service.Name] += self
-				if want := len(services[slices.IndexFunc(services, func(o vip.Service) bool { return o.Key == s.Service })].Addresses); len(s.Ingress) != want {
-					t.Errorf("%s writes %d addresses of %s, want %d", self, len(s.Ingress), s.Service, want)
-				}
+				check.Equal(t, len(s.Ingress), len(services[slices.IndexFunc(services, func(o vip.Service) bool { return o.Key == s.Service })].Addresses), "how many addresses of %s %s writes", s.Service, self)
 			}
 		}
 		nodes := make(map[string]int)
@@ -384,9 +377,7 @@ func TestOneNodeForSessionAffinity(t *testing.T) {
 			t.Errorf("%s is down: all are advertised by %v", down, nodes)
 		}
 		for _, s := range services {
-			if from := routes[netip.PrefixFrom(s.Addresses[0], 32)]; writers[s.Key.Name] != from {
-				t.Errorf("%s is down: %s is advertised by %s, its status written by %q", down, s.Key, from, writers[s.Key.Name])
-			}
+			check.Equal(t, writers[s.Key.Name], routes[netip.PrefixFrom(s.Addresses[0], 32)], "%s is down: the status of %s is written by", down, s.Key)
 		}
 	}
 }

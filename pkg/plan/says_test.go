@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // TestReasonsAreGrouped: a reason that holds of several nodes is said once, and where the endpoints are.
@@ -20,9 +21,7 @@ func TestReasonsAreGrouped(t *testing.T) {
 	}
 	want := "no node may announce it at present: n1, n3, n4, n5, n6, and 3 more: no ready endpoint there (externalTrafficPolicy Local) (there is one on w1, where no Herald runs); " +
 		"n2: it is drained (herald undrain n2 ends that)"
-	if got := Make(rules(), w).Verdicts[0].Message; got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
-	}
+	check.Equal(t, Make(rules(), w).Verdicts[0].Message, want, "the message")
 }
 
 // TestHeraldOfAnEndpointsNode: of a node with an endpoint, whose node lease nobody renews, is said why it is not alive: its Herald may run.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // sharedWorld has the Service a on n1, and x of another namespace, which is older and shares its address with the
@@ -121,9 +122,7 @@ func TestSharedAddressStays(t *testing.T) {
 				if !strings.Contains(want, "status 10.77.0.50; VIPAnnounced") && !strings.HasSuffix(mode.name, "every node") || !strings.Contains(want, "bind") && !strings.Contains(want, "route") {
 					t.Fatal("not announced before:", want)
 				}
-				if got != want {
-					t.Errorf("%s\nwas %s\n%s", got, want, summary(Make(r, bind(r, after))))
-				}
+				check.Equal(t, got, want, "a; %s", summary(Make(r, bind(r, after))))
 			})
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 var start = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
@@ -604,9 +605,7 @@ func TestManyPortsOfASharingKey(t *testing.T) {
 		w.decide()
 	}
 	runtime.ReadMemStats(&after)
-	if got := w.has("s57"); got != "10.0.0.1 of cidr-ns" {
-		t.Errorf("s57 has %q", got)
-	}
+	check.Equal(t, w.has("s57"), "10.0.0.1 of cidr-ns", "s57 has")
 	if n := after.TotalAlloc - before.TotalAlloc; n > 32<<20 {
 		t.Errorf("it takes %d MiB", n>>20)
 	}

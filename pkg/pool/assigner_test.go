@@ -100,9 +100,7 @@ func TestAssigner(t *testing.T) {
 	if got := given(assign(t, a, in)); got != "b[10.0.0.3]" { // c is gone; what b was to be given stays
 		t.Error(got)
 	}
-	if n := gauge(t, a, "herald_pool_addresses_used"); n != 2 {
-		t.Errorf("%v are used, want 2", n)
-	}
+	check.Equal(t, gauge(t, a, "herald_pool_addresses_used"), 2, "how many are used")
 
 	// b goes before its address was written, a is deleted: its address rests.
 	in.Requests = []vip.AddressRequest{request("d", nil)}
@@ -195,9 +193,7 @@ func TestAssignmentSaysWhatTheServiceHad(t *testing.T) {
 		for _, x := range assign(t, a, in).Assignments {
 			got += fmt.Sprint(x.Had, " of ", x.HadPool, "; ")
 		}
-		if got != step {
-			t.Errorf("%s, want %s", got, step)
-		}
+		check.Equal(t, got, step, "what they had")
 		in.Requests = append(in.Requests[:2:2], request("c", func(s *vip.Service) { // to the allocator it is the same
 			s.Addresses, s.Allocated, s.Pools = addrs("0.0.0.0", "10.9.0.9"), "dhcp", []string{"web"}
 		}))

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // A Service that gives up a family, and whose pool has the address of the other no more, is still one that was given it of a pool.
@@ -17,9 +18,7 @@ func TestFamilyGoesOfAddressOutsidePools(t *testing.T) {
 	w.set("a", families(vip.SingleStack, vip.IPv4))
 	w.decide()
 	w.expect("a: 10.0.0.1 of cidr-global")
-	if n := len(w.outside()); n != 1 {
-		t.Errorf("%d addresses are in no pool, want 1", n)
-	}
+	check.Equal(t, len(w.outside()), 1, "how many are in no pool")
 	w.set("a", func(r *vip.AddressRequest) { r.Renumber = true })
 	w.decide()
 	w.expect("a: 10.1.0.1 of cidr-global")
@@ -38,9 +37,7 @@ func TestDecidedOfAnotherPoolAndNotWritten(t *testing.T) {
 	w.pass()
 	w.remove("other") // what waits for a second family is looked at again
 	for _, d := range w.pass() {
-		if got := d.Addresses[0].String(); got != "10.1.0.1" {
-			t.Errorf("it is given %s now", got)
-		}
+		check.Equal(t, d.Addresses[0].String(), "10.1.0.1", "it is given")
 	}
 	if n, _ := w.last.usage(w.pools.byName["b"], vip.IPv4); n != 1 {
 		t.Errorf("%d addresses of its pool are used", n)
@@ -103,9 +100,7 @@ func TestBesideOwnAddress(t *testing.T) {
 	}
 	w.edit("cidr-ns=10.0.0.0/24,2001:db8::/64")
 	d := w.pass()
-	if got := fmt.Sprint(d[0].Addresses, d[0].Own, d[0].Pool); got != "[10.9.0.1 2001:db8::1] [10.9.0.1]cidr-ns" {
-		t.Errorf("given %s", got)
-	}
+	check.Equal(t, fmt.Sprint(d[0].Addresses, d[0].Own, d[0].Pool), "[10.9.0.1 2001:db8::1] [10.9.0.1]cidr-ns", "given")
 	w.set("a", func(r *vip.AddressRequest) { r.Addresses, r.Allocated = addrs("10.9.0.1", "2001:db8::1"), "cidr-ns" })
 	w.edit("cidr-global=10.0.0.0/24") // own addresses are of no pool
 	if d := w.pass(); len(d) > 0 {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // inUse says that other hosts have addresses, and returns what Service a has after that and why it waits.
@@ -111,9 +112,7 @@ func TestOccupiedAddressIsGivenLater(t *testing.T) {
 		case <-time.After(occupiedLasts + time.Second):
 			t.Fatal("no pass follows")
 		}
-		if got := pass("b", nil); got != "b[10.0.0.1]" {
-			t.Errorf("given %q, want b to have the address", got)
-		}
+		check.Equal(t, pass("b", nil), "b[10.0.0.1]", "b is given")
 	})
 }
 

@@ -122,9 +122,7 @@ func TestMetricsOfPools(t *testing.T) {
 		"herald_pool_addresses_free x":             0,
 		"herald_pool_services_waiting x":           2,
 	} {
-		if got := gaugeOf(t, a, name); got != want {
-			t.Errorf("%s is %v, want %v", name, got, want)
-		}
+		check.Equal(t, gaugeOf(t, a, name), want, "%s", name)
 	}
 	// What is scraped meanwhile is the same: an alert that waits begins again where a scrape has no series, or 0.
 	stop, stopped := make(chan bool), make(chan bool)
@@ -176,9 +174,7 @@ func TestPoolThatCantBeRead(t *testing.T) {
 	p, _ := Parse(nil, data("pool-web=nonsense", "pool-other=10.1.0.0/24"))
 	x := netip.MustParseAddr("10.0.0.1")
 	for given, want := range map[string]bool{"web": true, "other,web": true, "other": false, "gone": false, "": false} {
-		if got := p.InPool(x, given); got != want {
-			t.Errorf("an address given of pool %q is in a pool: %v, want %v", given, got, want)
-		}
+		check.Equal(t, p.InPool(x, given), want, "an address given of pool %q is in a pool", given)
 	}
 }
 

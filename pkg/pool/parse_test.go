@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // data makes a ConfigMap's data of lines "key=value".
@@ -95,9 +96,7 @@ func TestAddressesOfKeys(t *testing.T) {
 				p, problems := Parse(nil, map[string]string{key: tt.value})
 				name := strings.TrimPrefix(key, "pool-")
 				want := strings.Replace(name+": "+tt.want, ": ;", ":;", 1)
-				if got := p.text(); got != want {
-					t.Errorf("%s:\n got %s\nwant %s", key, got, want)
-				}
+				check.Equal(t, p.text(), want, "%s", key)
 				switch {
 				case tt.problem == "" && len(problems) > 0, tt.problem != "" && len(problems) != 1:
 					t.Errorf("%s: problems %v", key, problems)
@@ -179,9 +178,7 @@ func TestKeys(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p, problems := Parse(nil, tt.data)
-			if got := p.text(); got != tt.pools {
-				t.Errorf("got\n%s\nwant\n%s", got, tt.pools)
-			}
+			check.Equal(t, p.text(), tt.pools, "the pools")
 			if len(problems) != len(tt.problems) {
 				t.Fatalf("%d problems: %v", len(problems), problems)
 			}
@@ -225,9 +222,7 @@ func TestMistakeLeavesWhatWasGood(t *testing.T) {
 		t.Error(problems[0])
 	}
 	again, _ := Parse(edited, data("cidr-web=still wrong", "cidr-db=10.0.1.8/31"))
-	if got, want := again.text(), "cidr-db: 10.0.1.8-10.0.1.9\ncidr-web: 10.0.0.4-10.0.0.5"; got != want {
-		t.Errorf("a second mistake: got\n%s\nwant\n%s", got, want)
-	}
+	check.Equal(t, again.text(), "cidr-db: 10.0.1.8-10.0.1.9\ncidr-web: 10.0.0.4-10.0.0.5", "a second mistake")
 }
 
 func TestSizes(t *testing.T) {
@@ -242,9 +237,7 @@ func TestSizes(t *testing.T) {
 		"10.0.0.1-10.0.0.3,10.0.0.2": 3,
 	} {
 		p, _ := Parse(nil, map[string]string{"cidr-global": value})
-		if got := p.all[0].Size(vip.IPv4) + p.all[0].Size(vip.IPv6); got != want {
-			t.Errorf("%s has %.0f addresses, want %.0f", value, got, want)
-		}
+		check.Equal(t, p.all[0].Size(vip.IPv4)+p.all[0].Size(vip.IPv6), want, "how many %s has", value)
 	}
 }
 

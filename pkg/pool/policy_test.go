@@ -3,6 +3,8 @@ package pool
 import (
 	"net/netip"
 	"testing"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
 func TestWhoMayAskForWhat(t *testing.T) {
@@ -58,9 +60,7 @@ func TestInterfaceOfPools(t *testing.T) {
 		{"web", "10.8.0.1", ""},
 		{"web", "10.9.0.1", ""}, // of no pool
 	} {
-		if got := p.Interface(tt.namespace, netip.MustParseAddr(tt.addr)); got != tt.want {
-			t.Errorf("%s %s: %q, want %q", tt.namespace, tt.addr, got, tt.want)
-		}
+		check.Equal(t, p.Interface(tt.namespace, netip.MustParseAddr(tt.addr)), tt.want, "%s %s", tt.namespace, tt.addr)
 	}
 }
 
@@ -87,8 +87,6 @@ func TestNodesOfPools(t *testing.T) {
 	const why = "pool a, of which 10.7.0.1 is, is for nodes with zone in (a,b)"
 	for _, tt := range []struct{ addr, zone, want string }{{"10.7.0.1", "a", ""}, {"10.7.0.1", "c", why}, {"10.8.0.1", "c", ""}, {"10.9.0.1", "c", ""}} {
 		a := netip.MustParseAddr(tt.addr)
-		if got := p.WhyNotOn(a, map[string]string{"zone": tt.zone}); got != tt.want {
-			t.Errorf("%s in zone %s: %q", tt.addr, tt.zone, got)
-		}
+		check.Equal(t, p.WhyNotOn(a, map[string]string{"zone": tt.zone}), tt.want, "%s in zone %s", tt.addr, tt.zone)
 	}
 }
