@@ -87,22 +87,3 @@ func TestStatusWithoutEndpoints(t *testing.T) {
 		})
 	}
 }
-
-// What a status names without an announcement says nothing about who is to announce it: 30 Services that get
-// endpoints spread as if they were new.
-func TestShownServicesSpread(t *testing.T) {
-	var all []vip.Service
-	for i := range 30 {
-		all = append(all, svc(fmt.Sprint("s", i), fmt.Sprintf("10.77.0.%d", 100+i), func(s *vip.Service) { written("")(s); s.Announcer = "herald" }))
-	}
-	r := rules()
-	r.Announcer = "herald"
-	targets := map[string]int{}
-	w := world(all...)
-	for _, l := range Make(r, w).Owners {
-		targets[l.Node]++
-	}
-	for _, n := range []string{"n1", "n2", "n3"} {
-		check.Equal(t, targets[n], 10, "of %v those of %s", targets, n)
-	}
-}

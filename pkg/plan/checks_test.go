@@ -99,9 +99,6 @@ func TestProbe(t *testing.T) {
 		{"claimed by this node: probed before it is held", with(a(), func(w *vip.World) { w.Members = w.Members[:1] }),
 			asking + "kubevip-a -> n1\na: VIPClaiming"},
 		{"held for the first time: asked, nothing bound", heldNew(a(), "a"), asking + "kubevip-a -> n1\na: VIPAnnounced"},
-		{"the status names it as the address of a gateway only: asked",
-			with(heldNew(worldWithMACs(svc("a", "10.77.0.50", written("n1"))), "a"), func(w *vip.World) { w.Services[0].Ingress[0].IPMode = vip.ModeProxy }),
-			"ask 10.77.0.50 on eth0 probe\nkubevip-a -> n1\na: VIPAnnounced"},
 		{"free: bound, and asked until it is", withResults(heldNew(a(), "a"), probingRules(), noConflict), asking + bound},
 		{"bound: no more questions", with(withResults(heldNew(a(), "a"), probingRules(), noConflict), func(w *vip.World) {
 			w.Bound = Make(probingRules(), *w).Addresses
@@ -129,13 +126,6 @@ func TestProbe(t *testing.T) {
 			a: AddressInUse
 			event a AddressInUse
 			fd77::50 is in use by another host on eth0 (MAC 02:00:00:00:00:ff), so it is not announced: take it off that host, or give the Service another address; it is asked again at least once a minute, and announced when it is free`},
-		{"an answer to another question does not count",
-			with(withResults(heldNew(a(), "a"), probingRules(), noConflict), func(w *vip.World) {
-				for x, f := range w.CheckResults {
-					f.Kind = vip.CheckDefend
-					w.CheckResults[x] = f
-				}
-			}), asking + "kubevip-a -> n1\na: VIPAnnounced"},
 		{"moved from another node: never asked", held(worldWithMACs(svc("a", "10.77.0.50,fd77::50", written("n2"))), "a", "n1"), bound},
 		{"moved from a node that had not bound it: asked", held(a(), "a", "n1"), asking + "kubevip-a -> n1\na: VIPAnnounced"},
 		{"the status says it was announced: never asked", heldNew(worldWithMACs(svc("a", "10.77.0.50,fd77::50", written("n2"))), "a"),
@@ -143,9 +133,6 @@ func TestProbe(t *testing.T) {
 		{"another program's status names it: never asked",
 			heldNew(worldWithMACs(svc("a", "10.77.0.50,fd77::50", written("kube-vip"), func(s *vip.Service) { s.VIPHost = "" })), "a"),
 			bound},
-		{"the Service asks for another address than before: asked",
-			held(worldWithMACs(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.60") })), "a", "n1"),
-			"ask 10.77.0.50 on eth0 probe\nkubevip-a -> n1\na: VIPAnnounced"},
 		{"the Service asks for another address, which is in use: the status is cleared",
 			withResults(held(worldWithMACs(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.60") })), "a", "n1"), probingRules(), answeredBy(foreignMAC)),
 			changedAndTaken},
@@ -162,9 +149,6 @@ func TestProbe(t *testing.T) {
 		{"of two Services with one address one has a status: never asked",
 			heldNew(worldWithMACs(svc("a", "10.77.0.50"), svc("b", "10.77.0.50", younger, port(81), written("n2"))), "a"),
 			"kubevip-a -> n1\nkubevip-b -> n1\nbind 10.77.0.50/32 dev eth0\na: VIPAnnounced\nb: VIPAnnounced"},
-		{"a lease of several Services was changed before this one came",
-			held(worldWithMACs(svc("a", "10.77.0.50", func(s *vip.Service) { s.Lease = "kubevip-a" })), "a", "n1"),
-			"ask 10.77.0.50 on eth0 probe\nkubevip-a -> n1\na: VIPAnnounced"},
 		{"kube-proxy is not ready: later",
 			heldNew(worldWithMACs(svc("a", "10.77.0.50", local("n1"), func(s *vip.Service) { s.HealthCheckNodePort = 30000 })), "a"),
 			"kubevip-a -> n1\na: VIPAnnounced"},

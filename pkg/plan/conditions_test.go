@@ -200,6 +200,8 @@ func TestAllocated(t *testing.T) {
 		{"one of two in no pool any more", svc("a", "10.77.0.60,10.77.0.5", of("web")), false, `{"given":["10.77.0.60","10.77.0.5"]}`,
 			"AddressOutsidePools 10.77.0.5: of pool web; 10.77.0.60: given of pool web, and in no pool any more"},
 		{"leased", svc("a", "10.77.0.60"), true, `{"leased":["10.77.0.60"],"mac":"MAC","link":"LINK"}`, "AddressSet 10.77.0.60: leased by a DHCP server to MAC on LINK"},
+		{"leased and of a pool", svc("a", "10.77.0.60,10.77.0.5", of("web")), true, `{"given":["10.77.0.5"],"leased":["10.77.0.60"],"mac":"MAC","link":"LINK"}`,
+			"AddressAllocated 10.77.0.60: leased by a DHCP server to MAC on LINK; 10.77.0.5: of pool web"},
 		{"leased and named", svc("a", "10.77.0.60,fd77::60"), true, `{"named":["fd77::60"],"leased":["10.77.0.60"],"mac":"MAC","link":"LINK"}`,
 			"AddressSet 10.77.0.60: leased by a DHCP server to MAC on LINK; fd77::60: named by "},
 	} {

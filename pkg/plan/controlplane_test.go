@@ -143,18 +143,6 @@ func TestControlPlaneAndServices(t *testing.T) {
 		thief: AddressRefused`)
 }
 
-// TestControlPlaneWithOneLease: the lease for all Services is not the control plane's.
-func TestControlPlaneWithOneLease(t *testing.T) {
-	r := controlPlaneRules()
-	r.Enabled = true
-	w := controlPlaneWorld("n2", svc("a", "10.77.0.60"))
-	w.Claims[r.SharedLease] = vip.Claim{Holder: "n1", Valid: true}
-	w = controlPlaneHeld(w, "n2")
-	p := Make(r, bind(r, w))
-	p.Events = nil
-	diff(t, summary(p), "plndr-svcs-lock -> n1; bind 10.77.0.60/32 dev eth0; status a 10.77.0.60(VIP); control-plane: VIPElsewhere; a: VIPAnnounced")
-}
-
 // TestControlPlaneByRoutes: every node whose API server is ready binds the VIP to lo, where nobody announces it, and
 // advertises it once it is bound; no lease decides. One that stops drains it first, and keeps it bound meanwhile.
 func TestControlPlaneByRoutes(t *testing.T) {

@@ -522,31 +522,6 @@ func TestDHCPForgedAnnotation(t *testing.T) {
 	}
 }
 
-// The condition Allocated tells leased addresses from others, and is written once.
-func TestConditionOfLeased(t *testing.T) {
-	r := rules()
-	for _, tt := range []struct{ addrs, pool, want string }{
-		{"0.0.0.0", "", "AddressSet 10.77.0.155: leased by a DHCP server to MAC on LINK"},
-		{"0.0.0.0,10.77.0.50", "", "AddressSet 10.77.0.155: leased by a DHCP server to MAC on LINK; 10.77.0.50: named by the annotation"},
-		{"10.77.0.50,0.0.0.0", "x", "AddressAllocated 10.77.0.155: leased by a DHCP server to MAC on LINK; 10.77.0.50: of pool x"},
-	} {
-		w := withMacvlans(held(world(svc("a", tt.addrs, func(s *vip.Service) { s.Source, s.Allocated = "the annotation", tt.pool })), "a", "n1"))
-		w = bind(r, withDHCPStates(w, leasedState("10.77.0.155", w)))
-		p := Make(r, w)
-		m := p.Macvlans[0]
-		want := strings.NewReplacer("MAC", m.MAC, "LINK", m.Name).Replace(tt.want)
-		c := p.Statuses[0].Conditions[0]
-		if got := string(c.Reason) + " " + c.Message; got != want || c.Type != vip.Allocated || c.Status != vip.ConditionTrue {
-			t.Errorf("%+v, want %s", c, want)
-		}
-		// Another process goes on with it.
-		w.Services[0].Ingress, w.Services[0].DHCP.Leases, w.Services[0].VIPHost = p.Statuses[0].Ingress, p.Statuses[0].DHCPLeases, "n1"
-		w.Services[0].SetConditions(p.Statuses[0].Conditions)
-		w.DHCPStates = nil
-		check.Equal(t, Make(r, w).DHCPRequests[0].LastLease.Addr, addr("10.77.0.155"), "%s: last leased", tt.addrs)
-	}
-}
-
 // The link can't be had, is down, or would drop what clients send.
 func TestDHCPMacvlans(t *testing.T) {
 	r := rules()

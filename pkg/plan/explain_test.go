@@ -142,11 +142,6 @@ func TestMoveCause(t *testing.T) {
 		rules func(*Rules)
 		want  string
 	}{
-		{"drained",
-			with(held(world(svc("a", "10.77.0.200")), "a", "n1"), func(w *vip.World) { w.Nodes = allNodes(vip.Node{Name: "n1", Drained: true}) }),
-			nil, "n1: it is drained (herald undrain n1 ends that)"},
-		{"stopping", with(held(world(svc("a", "10.77.0.200")), "a", "n1"), func(w *vip.World) { w.Stopping = true }), nil,
-			"n1: its Herald is stopping"},
 		{"data plane", with(held(world(svc("a", "10.77.0.200")), "a", "n1"), func(w *vip.World) {
 			w.DataPlaneFault, w.Members[0].Info.DataPlaneFault = "kube-proxy is gone", "kube-proxy is gone"
 		}), nil, "n1: kube-proxy is gone"},

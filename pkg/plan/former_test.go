@@ -98,16 +98,6 @@ func TestFormerOwners(t *testing.T) {
 				r.ARP, r.BGP = false, &BGP{}
 				w.Members[1].Info.Links[0].Prefixes = prefixes("10.88.0.12/24", "fd88::12/64")
 			}},
-		{name: "the same, and n3 is not", holder: "n1", former: former("n2", "n3"), want: "10.77.0.50 eth0 10.77.0.13, fd77::50 eth0 fd77::200",
-			change: func(r *Rules, w *vip.World) {
-				r.ARP, r.BGP = false, &BGP{}
-				w.Members[1].Info.Links[0].Prefixes = prefixes("10.88.0.12/24", "fd88::12/64")
-			}},
-		{name: "its owner advertises it, announces it by ARP and NDP, too, and n2 is on another network", holder: "n1", former: former("n2"),
-			change: func(r *Rules, w *vip.World) {
-				r.BGP = &BGP{}
-				w.Members[1].Info.Links[0].Prefixes = prefixes("10.88.0.12/24", "fd88::12/64")
-			}},
 		{name: "n2 has networks on its link that this node has not", holder: "n1", former: former("n2"), want: "10.77.0.50 eth0 10.77.0.12, fd77::50 eth0 fd77::12",
 			change: func(_ *Rules, w *vip.World) {
 				w.Members[1].Info.Links[0].Prefixes = prefixes("10.66.0.12/24", "10.77.0.12/24", "fd66::12/64", "fd77::12/64")

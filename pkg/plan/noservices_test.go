@@ -34,7 +34,6 @@ var manyNames = strings.Split("a b c d e f g h i j", " ")
 func TestNoServicesNode(t *testing.T) {
 	bgp := rules()
 	bgp.ARP, bgp.Election, bgp.BGP = false, false, &BGP{}
-	affinity := bgp
 	oneLease, rebalance := rules(), rules()
 	oneLease.Election, rebalance.Rebalance = false, true
 	held3 := func(s ...func(*vip.Service)) func(name string) vip.World { // n1 and n2 have a unit each, n3 none
@@ -52,25 +51,12 @@ func TestNoServicesNode(t *testing.T) {
 		{"one lease for all", oneLease, func(name string) vip.World { return world(svc(name, "10.77.0.60")) }},
 		{"by BGP from every node", bgp, func(name string) vip.World { return withSessions(world(svc(name, "10.77.0.60"))) }},
 		{"the same, of which n3 wrote the status", bgp, func(name string) vip.World { return withSessions(world(svc(name, "10.77.0.60", written("n3")))) }},
-		{"by BGP from one node", affinity, func(name string) vip.World {
+		{"by BGP from one node", bgp, func(name string) vip.World {
 			return withSessions(world(svc(name, "10.77.0.60", func(s *vip.Service) { s.ClientIPAffinity = true })))
 		}},
 		{"the owner stops", rules(), func(name string) vip.World {
 			w := held(world(svc(name, "10.77.0.60", written("n1"))), name, "n1")
 			w.Stopping = true
-			return w
-		}},
-		{"the owner is drained", rules(), func(name string) vip.World {
-			w := held(world(svc(name, "10.77.0.60", written("n1")), svc("y", "10.77.0.62")), name, "n1")
-			w = held(w, "y", "n2")
-			w.Nodes = allNodes(vip.Node{Name: "n1", Drained: true})
-			return w
-		}},
-		{"the owner died", rules(), func(name string) vip.World {
-			w := world(svc(name, "10.77.0.60", written("n1")), svc("y", "10.77.0.62"))
-			w = held(w, "y", "n2")
-			w.Claims[key("kubevip-"+name)] = vip.Claim{Holder: "n1"}
-			w.Self, w.Members[0].Alive = "n2", false
 			return w
 		}},
 		{"vip_rebalance", rebalance, func(string) vip.World { return held(held(held(heldByN1(7), "s4", "n2"), "s5", "n2"), "s6", "n2") }},
@@ -80,9 +66,6 @@ func TestNoServicesNode(t *testing.T) {
 			for _, name := range manyNames {
 				w := withoutServices(tt.world(name), "n3")
 				for _, self := range []string{"n1", "n2"} {
-					if w.Self == "n2" && self == "n1" {
-						continue // it is dead
-					}
 					w.Self = self
 					p := Make(tt.rules, bind(tt.rules, w))
 					for _, o := range p.Owners {
@@ -103,15 +86,6 @@ func TestNoServicesNode(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestNoServicesOlderVersion: a node that does not say what it does may do all.
-func TestNoServicesOlderVersion(t *testing.T) {
-	w := held(world(svc("a", "10.77.0.60")), "a", "n1")
-	w = withoutServices(w, "n3")
-	w.Members[1].Info.Options = nil
-	w.Stopping = true
-	check.Equal(t, handOvers(Make(rules(), bind(rules(), w))), "kubevip-a to n2", "handed over")
 }
 
 // TestNoServicesControlPlane: the VIP of the control plane goes to a node with svc_enable=false, and to none without

@@ -166,9 +166,6 @@ func TestRoutes(t *testing.T) {
 		{"... but routers of other nodes do", bgpRules(), no6(withSessions(world(six)), "n1"), "fd77::50/128\nstatus of a: 1 addresses, host \"n1\"\n"},
 		{"... of both families, and its status is there", bgpRules(), no6(withSessions(world(svc("a", "10.77.0.50,fd77::50", written("n1")))), "n1", "n2", "n3"),
 			"10.77.0.50/32\nfd77::50/128\nstatus of a: 1 addresses, host \"n1\"\n"},
-		{"... and a session with another router is down", bgpRules(), with(no6(withSessions(world(six)), "n1"), func(w *vip.World) {
-			w.BGPSessions = append(slices.Clone(w.BGPSessions), vip.BGPSession{Peer: "192.0.2.2", State: "active"})
-		}), "fd77::50/128\nstatus of a: 1 addresses, host \"n1\"\n"},
 		{"... and they are in a table, too", bgpRules(func(r *Rules) { r.RoutingTable = 198 }), no6(withSessions(world(six)), "n1"), "fd77::50/128\nstatus of a: 1 addresses, host \"n1\"\n"},
 		{"the node whose router takes both families writes the status", bgpRules(), no6(seenFrom(withSessions(world(svc("a", "10.77.0.50,fd77::50"))), "n3"), "n1", "n2"),
 			"10.77.0.50/32\nfd77::50/128\nstatus of a: 2 addresses, host \"n3\"\n"},
@@ -191,9 +188,6 @@ func TestRoutes(t *testing.T) {
 		{"Local, without one", bgpRules(), seenFrom(withSessions(world(svc("a", "10.77.0.50", written("n1"), local("n1", "n3")))), "n2"), ""},
 		{"Local, kube-proxy does not serve it yet", bgpRules(), withSessions(world(svc("a", "10.77.0.50", written("n1"), local("n1"), health))), ""},
 		{"Local, kube-proxy serves it", bgpRules(), ready(withSessions(world(svc("a", "10.77.0.50", written("n1"), local("n1"), health))), "a"), mine},
-		{"Local, endpoints that end", bgpRules(), withSessions(world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) {
-			s.Local, s.Endpoints = true, vip.Endpoints{Terminating: []string{"n1"}}
-		}))), mine},
 		{"a table", tableRules, world(svc("a", "10.77.0.50")), "10.77.0.50/32\n"},
 		{"a table, the node that wrote the status", tableRules, world(a), mine},
 		{"a table, and stopping", tableRules, stopping(world(a), "n1"), "10.77.0.50/32 draining\n"},
@@ -225,11 +219,6 @@ func TestRoutes(t *testing.T) {
 
 		{"both ways, no election: the owner of all binds it", bgpRules(withARP), bind(bgpRules(withARP), heldForAll(withSessions(world(a)), "n1")), mine + "bind 10.77.0.50/32\n"},
 		{"both ways, no election: the others are next hops", bgpRules(withARP), seenFrom(heldForAll(withSessions(world(a)), "n1"), "n2"), theirs + "a: VIPElsewhere\n"},
-		{"both ways, no election: no link is up", bgpRules(withARP), with(withSessions(world(a)), func(w *vip.World) {
-			for i := range w.Members {
-				w.Members[i].Info.Links = nil
-			}
-		}), mine},
 		{"both enabled, ARP asked for", bgpRules(withARP), seenFrom(heldForAll(withSessions(world(svc("a", "10.77.0.50", announcedBy(vip.ByARP)))), "n1"), "n2"), "a: VIPElsewhere\n"},
 		{"both enabled, BGP asked for", bgpRules(withARP), withSessions(world(svc("a", "10.77.0.50", written("n1"), announcedBy(vip.ByBGP)))), mine},
 		{"a way that is not enabled", bgpRules(), withSessions(world(svc("a", "10.77.0.50", announcedBy(vip.ByARP)))), "a: InvalidField\n"},
@@ -402,7 +391,7 @@ func TestAdvertisedWithoutOwner(t *testing.T) {
 		w.Members[i].Info.Links = nil
 	}
 	p := Make(bgpRules(withARP), w)
-	if len(p.Events) != 1 || p.Events[0].Reason != vip.VIPAnnounced {
-		t.Errorf("events %+v, want one: %s", p.Events, vip.VIPAnnounced)
+	if got := routesSummary(p); len(p.Events) != 1 || p.Events[0].Reason != vip.VIPAnnounced || got != "10.77.0.50/32\nstatus of a: 1 addresses, host \"n1\"\n" {
+		t.Errorf("events %+v, want one: %s\n%s", p.Events, vip.VIPAnnounced, got)
 	}
 }
