@@ -21,11 +21,6 @@ import (
 
 const linkUp, linkDown = `{"interface":"eth0","links":[{"name":"eth0","up":true,"mac":"02:00:00:00:00:01"}]}`, `{"interface":"eth0","links":[{"name":"eth0","up":false,"mac":"02:00:00:00:00:03"}]}`
 
-// claimedLease is the table in which a node has a Service since a minute.
-func claimedLease(service, node, from, cause string) *coordinationv1.Lease {
-	return owns("default/kubevip-"+service, node, from, cause)
-}
-
 // explained is the text of herald explain at noon.
 func explained(t *testing.T, s kube.Snapshot, service string) string {
 	t.Helper()
@@ -52,7 +47,7 @@ func TestExplainText(t *testing.T) {
 	sad.Source, sad.Local, sad.Endpoints = "spec.loadBalancerIP", true, vip.Endpoints{Ready: []string{"n2"}}
 	s := kube.Snapshot{
 		Services: []vip.Service{sad, web},
-		Leases:   []*coordinationv1.Lease{nodeLease("n1", time.Second, linkUp), nodeLease("n2", time.Second, linkDown), claimedLease("web", "n1", "n2", "n2: its link eth0 is down")},
+		Leases:   []*coordinationv1.Lease{nodeLease("n1", time.Second, linkUp), nodeLease("n2", time.Second, linkDown), owns("default/kubevip-web", "n1", "n2", "n2: its link eth0 is down")},
 		Events:   []kube.StoredEvent{storedEvent("sad", vip.NoEligibleNode, true, "no node may announce it\nat \x1b[31mpresent")},
 		Nodes:    []vip.Node{{Name: "n1"}, {Name: "n2"}},
 		Missing:  []string{"Events"},
@@ -103,7 +98,7 @@ func TestExplainNodeText(t *testing.T) {
 	web.Local, web.Endpoints = true, vip.Endpoints{Ready: []string{"n1"}}
 	x := newExplainer(kube.Snapshot{
 		Services: []vip.Service{web}, Nodes: []vip.Node{{Name: "n1"}, {Name: "n2"}, {Name: "w1"}},
-		Leases: []*coordinationv1.Lease{nodeLease("n1", time.Second, linkUp), nodeLease("n2", time.Second, linkDown), claimedLease("web", "n1", "", "")},
+		Leases: []*coordinationv1.Lease{nodeLease("n1", time.Second, linkUp), nodeLease("n2", time.Second, linkDown), tableOf("web", "n1")},
 	}, nil, noon)
 	for node, want := range map[string]string{
 		"n1": `Node n1: ok
@@ -178,7 +173,7 @@ func TestStatusSaysWhatHolds(t *testing.T) {
 	s := kube.Snapshot{
 		Services: []vip.Service{back, shared, stopped},
 		Leases: []*coordinationv1.Lease{
-			nodeLease("n1", time.Second, options(`,"election":true`)), nodeLease("n2", time.Second, options("")), claimedLease("back", "n1", "", ""),
+			nodeLease("n1", time.Second, options(`,"election":true`)), nodeLease("n2", time.Second, options("")), tableOf("back", "n1"),
 			nodeLease("n3", time.Second, strings.TrimSuffix(linkDown, "}")+`,"isolated":true}`),
 		},
 		Nodes:  []vip.Node{{Name: "n1"}, {Name: "n2"}, {Name: "n3"}, {Name: "n9"}},
@@ -204,7 +199,7 @@ func TestStatusSaysWhatHolds(t *testing.T) {
 	}
 	// A claim ends with the fence of its node: that is not the owner any more, and the Event says why there is none.
 	only := withAnswer(serviceWith("only", "10.0.0.4", "10.0.0.4"), vip.NoEligibleNode, "no ready endpoint there")
-	left := newStatusReport(kube.Snapshot{Leases: []*coordinationv1.Lease{fenced, nodeLease("n2", time.Second, linkUp), claimedLease("only", "n1", "", "")}, Services: []vip.Service{only}}, vip.Key{}, noon)
+	left := newStatusReport(kube.Snapshot{Leases: []*coordinationv1.Lease{fenced, nodeLease("n2", time.Second, linkUp), tableOf("only", "n1")}, Services: []vip.Service{only}}, vip.Key{}, noon)
 	if x := left.Services[0]; x.Owner != "" || x.Problem != "NoEligibleNode: no ready endpoint there" || left.Nodes[0].VIPs != 0 {
 		t.Errorf("the VIP of a fenced node: %+v, %+v", x, left.Nodes)
 	}
@@ -212,7 +207,7 @@ func TestStatusSaysWhatHolds(t *testing.T) {
 	off := serviceWith("off", "10.9.9.9", "10.9.9.9")
 	hint := storedEvent("off", vip.AddressOffLink, false, "10.9.9.9 is in none of the networks that node n2 has on eth0")
 	hint.At = noon
-	told := newStatusReport(kube.Snapshot{Leases: []*coordinationv1.Lease{nodeLease("n2", time.Second, linkUp), claimedLease("off", "n2", "", "")}, Services: []vip.Service{off}, Events: []kube.StoredEvent{hint}}, vip.Key{}, noon)
+	told := newStatusReport(kube.Snapshot{Leases: []*coordinationv1.Lease{nodeLease("n2", time.Second, linkUp), tableOf("off", "n2")}, Services: []vip.Service{off}, Events: []kube.StoredEvent{hint}}, vip.Key{}, noon)
 	if x := told.Services[0]; x.Problem != "" || !x.OffLink || told.wrong() {
 		t.Errorf("the VIP of another network: %+v", x)
 	}
@@ -241,7 +236,7 @@ func TestStatusAdviceWithoutHerald(t *testing.T) {
 func TestStatusCommand(t *testing.T) {
 	well := kube.Snapshot{
 		Services: []vip.Service{serviceWith("web", "10.0.0.1", "10.0.0.1")},
-		Leases:   []*coordinationv1.Lease{nodeLease("n1", time.Second, linkUp), claimedLease("web", "n1", "", "")},
+		Leases:   []*coordinationv1.Lease{nodeLease("n1", time.Second, linkUp), tableOf("web", "n1")},
 	}
 	broken := well
 	broken.Leases = well.Leases[:1]

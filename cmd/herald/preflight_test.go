@@ -13,12 +13,8 @@ import (
 
 // A node that announces nothing by ARP need not have strict ARP: what it answers for is asked for by nobody.
 func TestPreflightOfLink(t *testing.T) {
-	files := fstest.MapFS{"sys/class/net/kube-ipvs0/ifindex": {}}
-	for _, of := range []string{"all", "eth0"} {
-		for _, name := range []string{"arp_ignore", "arp_announce", "rp_filter", "arp_filter"} {
-			files["proc/sys/net/ipv4/conf/"+of+"/"+name] = &fstest.MapFile{Data: []byte("0\n")}
-		}
-	}
+	none := [4]string{"0", "0", "0", "0"}
+	files := fileSystem(append(ipv4Conf(none, none), "sys/class/net/kube-ipvs0/ifindex=1")...)
 	for arp, want := range map[bool]string{true: "strict ARP error, ARP replies ok, reverse path filter ok", false: "reverse path filter ok"} {
 		var c config.Config
 		c.ARP.Enable = arp
