@@ -56,9 +56,7 @@ func TestDrainOfForgedLeases(t *testing.T) {
 		return s
 	}
 	d, ctx := newTestDrain(t, forge(snapshotOf("n1", "")), forge(snapshotOf("n2", "n1")), forge(snapshotOf("n2", "n1")))
-	if err := d.drain(ctx); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, d.drain(ctx))
 }
 
 // TestArguments: who forgets the node, or names two, is told what is missing.
@@ -96,9 +94,7 @@ func TestDrain(t *testing.T) {
 
 func TestUndrain(t *testing.T) {
 	d, ctx := newTestDrain(t, snapshotOf("n2", "n1"), snapshotOf("n2", "n1"), snapshotOf("n1", "n2"))
-	if err := d.undrain(ctx); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, d.undrain(ctx))
 	broken := errors.New("no annotations today")
 	d, ctx = newTestDrain(t, snapshotOf("n1", "n2"), snapshotOf("n1", "n2"))
 	d.clearReturn = func(context.Context, string) error { return broken }

@@ -24,8 +24,7 @@ const linkUp, linkDown = `{"interface":"eth0","links":[{"name":"eth0","up":true,
 // explained is the text of herald explain at noon.
 func explained(t *testing.T, s kube.Snapshot, service string) string {
 	t.Helper()
-	e, err := newExplainer(s, nil, noon).service(vip.Key{Namespace: "default", Name: service})
-	check.OK(t, err)
+	e := check.Value(newExplainer(s, nil, noon).service(vip.Key{Namespace: "default", Name: service}))(t)
 	var b strings.Builder
 	check.OK(t, e.write(&b, "", noon))
 	for format, first := range map[string]string{"json": "{\n", "yaml": "addresses:\n"} {

@@ -13,8 +13,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/pool"
 	"github.com/heraldvip/herald/testing/check"
@@ -33,9 +31,7 @@ func TestImport(t *testing.T) {
 				check.OK(t, os.WriteFile(file+".golden", []byte(out), 0o644))
 			}
 			want := string(check.Value(os.ReadFile(file + ".golden"))(t))
-			if d := cmp.Diff(strings.Split(want, "\n"), strings.Split(out, "\n")); d != "" {
-				t.Errorf("-want +got:\n%s", d)
-			}
+			check.Same(t, strings.Split(want, "\n"), strings.Split(out, "\n"), "what is printed")
 			objects := check.Value(config.Documents([]byte(out)))(t)
 			data := check.Value(config.ConfigMapData(objects[0]))(t)
 			if _, problems := pool.Parse(nil, data); source != "kube-vip" {
@@ -57,8 +53,7 @@ func TestImportOfRestrictedPools(t *testing.T) {
 		{"a label that is there", "{namespaceSelectors: [{matchExpressions: [{key: public, operator: Exists}]}]}}\n", "public", "tenant"},
 		{"selectors of which any holds", many, "", "public tenant"},
 	} {
-		out, err := imported(t, "metallb", head+tt.spec)
-		check.OK(t, err)
+		out := check.Value(imported(t, "metallb", head+tt.spec))(t)
 		data := check.Value(config.ConfigMapData(check.Value(config.Documents([]byte(out)))(t)[0]))(t)
 		pools, _ := pool.Parse(nil, data)
 		for _, poolsOnly := range []bool{false, true} {

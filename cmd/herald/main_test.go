@@ -53,9 +53,7 @@ func TestHangUp(t *testing.T) {
 	}
 	ctx, cancel := signal.NotifyContext(t.Context(), ends()...)
 	defer cancel()
-	if err := syscall.Kill(syscall.Getpid(), syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, syscall.Kill(syscall.Getpid(), syscall.SIGHUP))
 	<-ctx.Done()
 }
 

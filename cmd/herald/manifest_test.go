@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
 	"github.com/heraldvip/herald/pkg/manifest"
@@ -49,9 +48,7 @@ func TestManifestFiles(t *testing.T) {
 			if err != nil || stderr != "" {
 				t.Fatalf("%v, stderr %q", err, stderr)
 			}
-			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			check.Same(t, string(want), got, "the file")
 		})
 	}
 }

@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/heraldvip/herald/testing/check"
 )
 
@@ -94,11 +92,7 @@ func TestEmptyFile(t *testing.T) {
 	for _, text := range []string{"", "# only a comment\n", "{}", "lb_class_name:\nprometheus_server: null\n"} {
 		src := Sources{Env: append([]string{"herald_config=/x"}, baseEnv...), Hostname: "n1", ReadFile: readsAs(text)}
 		got, _, err := Parse(src)
-		if err != nil {
-			t.Errorf("%q: %v", text, err)
-		}
-		if diff := cmp.Diff(baseConfig(), got, addresses); err == nil && diff != "" {
-			t.Errorf("%q: -want +got:\n%s", text, diff)
-		}
+		check.OK(t, err)
+		same(t, text, baseConfig(), got)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -187,9 +186,7 @@ func TestChartRights(t *testing.T) {
 			want = append(want, check.Value(runtime.DefaultUnstructuredConverter.ToUnstructured(o))(t))
 		}
 		got := objectsOf(t, render(valuesOf(t, options)))
-		if diff := cmp.Diff(rightsOf(t, want), rightsOf(t, got)); diff != "" {
-			t.Errorf("%v: -herald manifest +chart:\n%s", options, diff)
-		}
+		check.Same(t, rightsOf(t, want), rightsOf(t, got), "rights of the chart, as herald manifest gives with %v", options)
 		secret := func(o map[string]any) bool { return o["kind"] == "Secret" }
 		check.Equal(t, slices.ContainsFunc(want, secret), slices.ContainsFunc(got, secret), "%v: the chart has a Secret as herald manifest has", options)
 	}

@@ -39,8 +39,7 @@ func request(t *testing.T, args ...string) Request {
 	src := config.Sources{Flags: fs, Hostname: "n1"}
 	c, _, err := config.Parse(src)
 	check.OK(t, err)
-	given, err := config.Given(src)
-	check.OK(t, err)
+	given := check.Value(config.Given(src))(t)
 	return Request{Config: c, Given: given, Image: Image("")}
 }
 
@@ -55,8 +54,7 @@ func TestFiles(t *testing.T) {
 			check.Golden(t, filepath.Join(manifests, f.name), string(got))
 		})
 	}
-	entries, err := os.ReadDir(manifests)
-	check.OK(t, err)
+	entries := check.Value(os.ReadDir(manifests))(t)
 	for _, e := range entries {
 		if strings.HasSuffix(e.Name(), ".yaml") && !known[e.Name()] {
 			t.Errorf("%s/%s is written by nothing", manifests, e.Name())

@@ -42,15 +42,13 @@ func documents(t *testing.T, text []byte) []string {
 
 func daemonSetOf(t *testing.T, r Request) appsv1.DaemonSet {
 	t.Helper()
-	text, err := DaemonSet(r)
-	check.OK(t, err)
+	text := check.Value(DaemonSet(r))(t)
 	return read[appsv1.DaemonSet](t, []byte(documents(t, text)[0]))
 }
 
 func podOf(t *testing.T, r Request) corev1.Pod {
 	t.Helper()
-	text, err := Pod(r)
-	check.OK(t, err)
+	text := check.Value(Pod(r))(t)
 	return read[corev1.Pod](t, []byte(documents(t, text)[0]))
 }
 
@@ -86,12 +84,8 @@ func TestEnvironment(t *testing.T) {
 	}
 	for _, tt := range tests {
 		r := request(t, strings.Fields(tt.args)...)
-		if diff := cmp.Diff(tt.want, env(t, daemonSetOf(t, r).Spec.Template.Spec)); diff != "" {
-			t.Errorf("daemonset %s: -want +got:\n%s", tt.args, diff)
-		}
-		if diff := cmp.Diff(tt.want, env(t, podOf(t, r).Spec)); diff != "" {
-			t.Errorf("pod %s: -want +got:\n%s", tt.args, diff)
-		}
+		check.Same(t, tt.want, env(t, daemonSetOf(t, r).Spec.Template.Spec), "daemonset %s", tt.args)
+		check.Same(t, tt.want, env(t, podOf(t, r).Spec), "pod %s", tt.args)
 	}
 }
 
@@ -101,9 +95,7 @@ func TestSecurityContext(t *testing.T) {
 	for name, spec := range map[string]corev1.PodSpec{"daemonset": daemonSetOf(t, r).Spec.Template.Spec, "pod": podOf(t, r).Spec} {
 		c := spec.Containers[0]
 		sc := c.SecurityContext
-		if diff := cmp.Diff(&corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_ADMIN", "NET_RAW"}}, sc.Capabilities); diff != "" {
-			t.Errorf("%s: capabilities, -want +got:\n%s", name, diff)
-		}
+		check.Same(t, &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_ADMIN", "NET_RAW"}}, sc.Capabilities, "%s: capabilities", name)
 		if !*sc.ReadOnlyRootFilesystem || *sc.AllowPrivilegeEscalation || sc.Privileged != nil || *sc.RunAsUser != 0 {
 			t.Errorf("%s: security context %+v", name, sc)
 		}
@@ -235,8 +227,7 @@ func TestImage(t *testing.T) {
 func granted(t *testing.T, args ...string) []string {
 	t.Helper()
 	r := request(t, args...)
-	text, err := RBAC(r)
-	check.OK(t, err)
+	text := check.Value(RBAC(r))(t)
 	var all []string
 	bound, secrets, flows := map[string]int{}, 0, 0
 	for _, doc := range documents(t, text) {
@@ -248,9 +239,7 @@ func granted(t *testing.T, args ...string) []string {
 		case "Secret": // empty, so that applying it again leaves the key alone
 			want := corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, Type: corev1.SecretTypeOpaque,
 				ObjectMeta: metav1.ObjectMeta{Name: "herald-peers", Namespace: r.Config.Node.Namespace, Labels: labels}}
-			if diff := cmp.Diff(want, read[corev1.Secret](t, []byte(doc))); diff != "" {
-				t.Errorf("Secret, -want +got:\n%s", diff)
-			}
+			check.Same(t, want, read[corev1.Secret](t, []byte(doc)), "Secret")
 			secrets++
 		case "FlowSchema":
 			if r.Config.Node.Namespace == "kube-system" {
@@ -346,9 +335,7 @@ func TestRBAC(t *testing.T) {
 		{"--serviceNamespace web --leaseName locks/cp --servicesLeaseName more/one", join(services("web "), home("kube-system "), watched("more "), watched("locks "))},
 	}
 	for _, tt := range tests {
-		if diff := cmp.Diff(tt.want, granted(t, strings.Fields(tt.args)...)); diff != "" {
-			t.Errorf("%q: -want +got:\n%s", tt.args, diff)
-		}
+		check.Same(t, tt.want, granted(t, strings.Fields(tt.args)...), "%q", tt.args)
 	}
 }
 

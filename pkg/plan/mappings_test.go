@@ -8,9 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
-
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
@@ -261,12 +258,8 @@ func TestMappingEvents(t *testing.T) {
 			if !tt.r.ARP && len(p.Mappings) > 0 {
 				t.Errorf("asked for: %+v", p.Mappings)
 			}
-			if d := cmp.Diff(tt.open, messages(p, vip.PortMapped), cmpopts.EquateEmpty()); d != "" {
-				t.Errorf("open: -want +got:\n%s", d)
-			}
-			if d := cmp.Diff(tt.wrong, messages(p, vip.PortNotMapped), cmpopts.EquateEmpty()); d != "" {
-				t.Errorf("wrong: -want +got:\n%s", d)
-			}
+			check.Same(t, tt.open, messages(p, vip.PortMapped), "open")
+			check.Same(t, tt.wrong, messages(p, vip.PortNotMapped), "wrong")
 		})
 	}
 }

@@ -23,7 +23,7 @@ func TestUnit(t *testing.T) {
 		{"free, this node is the best: a claim, no address yet",
 			with(held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.51", younger)), "a", "n2"), func(w *vip.World) { w.Members = w.Members[:2] }),
 			"kubevip-b -> n1; a: VIPElsewhere; b: VIPClaiming"},
-		{"held and bound: announced, status and Event", bind(rules(), held(world(svc("a", "10.77.0.50,fd77::50")), "a", "n1")),
+		{"held and bound, given of a pool when there were pools: announced, status and Event", bind(rules(), held(world(svc("a", "10.77.0.50,fd77::50", func(s *vip.Service) { s.Allocated = "x" })), "a", "n1")),
 			`kubevip-a -> n1
 			bind 10.77.0.50/32 dev eth0
 			bind fd77::50/128 dev eth0

@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
@@ -237,9 +235,7 @@ func TestRoutes(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, routesSummary(Make(tt.rules, tt.world))); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			check.Equal(t, routesSummary(Make(tt.rules, tt.world)), tt.want, "routes")
 		})
 	}
 }
@@ -379,9 +375,7 @@ func TestAttributes(t *testing.T) {
 		s.BGPAttributes = vip.BGPAttributes{LocalPref: &pref, Communities: []vip.Community{}, Peers: []string{"192.0.2.1"}}
 	}))))
 	want := vip.BGPAttributes{MED: &med, LocalPref: &pref, Communities: []vip.Community{}, Peers: []string{"192.0.2.1"}}
-	if diff := cmp.Diff(want, p.Routes[0].Attributes); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	check.Same(t, want, p.Routes[0].Attributes, "attributes")
 }
 
 // While no node may own the lease of all, but every node advertises, no Event says that no node is eligible.

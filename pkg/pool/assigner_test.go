@@ -46,8 +46,7 @@ func gauge(t *testing.T, a *Assigner, name string) (sum float64) {
 	t.Helper()
 	r := prometheus.NewRegistry()
 	r.MustRegister(a.Collectors()...)
-	families, err := r.Gather()
-	check.OK(t, err)
+	families := check.Value(r.Gather())(t)
 	for _, f := range families {
 		for _, m := range f.Metric {
 			if f.GetName() == name {
