@@ -135,12 +135,6 @@ func shorten(texts []string) []string {
 	return append(texts[:5:5], fmt.Sprintf("and %d more", len(texts)-5))
 }
 
-// notDrained reports whether the Node is known, not drained, and gets nothing back at now.
-func notDrained(s kube.Snapshot, node string, now time.Time) bool {
-	return slices.ContainsFunc(s.Nodes,
-		func(n vip.Node) bool { return n.Name == node && !n.Drained && !n.ReturnUntil.After(now) })
-}
-
 // undrain takes the mark away, and waits for the node's units.
 func (d *nodeDrain) undrain(ctx context.Context) error {
 	within, cancel := context.WithTimeout(ctx, d.timeout)
@@ -150,7 +144,9 @@ func (d *nodeDrain) undrain(ctx context.Context) error {
 		return err
 	}
 	// it would get what others had from it for other reasons
-	if notDrained(before.snapshot, d.object, before.snapshot.At) {
+	if slices.ContainsFunc(before.snapshot.Nodes, func(n vip.Node) bool {
+		return n.Name == d.object && !n.Drained && !n.ReturnUntil.After(before.snapshot.At)
+	}) {
 		d.printf("%s is not drained; nothing was changed", d.node)
 		return nil
 	}

@@ -49,11 +49,14 @@ func fillOverview(v *serve.View, pass *agent.Pass, moves []vip.Move) {
 			func(x serve.Problem) string { return x.Subject })...)
 	v.Problems = v.Problems[:min(len(v.Problems), maxPageProblems)]
 	v.MoreProblems = all - len(v.Problems)
-	owned, isRouted := make(map[string]int), routed(&pass.Plan)
+	owned, routed := make(map[string]int), make(map[netip.Prefix]bool, len(pass.Plan.Routes))
+	for _, r := range pass.Plan.Routes {
+		routed[r.Prefix] = true
+	}
 	for i := range pass.Plan.Verdicts {
 		verdict := &pass.Plan.Verdicts[i]
 		v.Services = append(v.Services, overviewService(verdict, services[verdict.Service], w.Claims[verdict.Lease],
-			isRouted))
+			routed))
 		if verdict.Owner != "" {
 			owned[verdict.Owner]++
 		}
@@ -113,17 +116,9 @@ func shareEqually[T any](all []T, n int, subject func(T) string) (kept []T) {
 	return kept
 }
 
-// routed returns to which addresses a Plan has routes.
-func routed(p *vip.Plan) func(netip.Addr) bool {
-	all := make(map[netip.Prefix]bool, len(p.Routes))
-	for _, r := range p.Routes {
-		all[r.Prefix] = true
-	}
-	return func(a netip.Addr) bool { return all[netip.PrefixFrom(a, a.BitLen())] }
-}
-
 // overviewService makes a Service's row; s is nil for the control plane.
-func overviewService(v *vip.Verdict, s *vip.Service, claim vip.Claim, routed func(netip.Addr) bool) serve.ServiceRow {
+func overviewService(v *vip.Verdict, s *vip.Service, claim vip.Claim,
+	routed map[netip.Prefix]bool) serve.ServiceRow {
 	a := answerAbout(s, v)
 	x := serve.ServiceRow{Service: v.Service.String(), VIPs: joinAddresses(v.Addresses), Owner: dash(v.Owner),
 		Reason: string(a.Reason), Message: a.Message, Class: string(a.Level)}
@@ -137,7 +132,7 @@ func overviewService(v *vip.Verdict, s *vip.Service, claim vip.Claim, routed fun
 	if v.AnnouncedHere {
 		how = append(how, "ARP/NDP here")
 	}
-	if slices.ContainsFunc(v.Addresses, routed) {
+	if slices.ContainsFunc(v.Addresses, func(a netip.Addr) bool { return routed[netip.PrefixFrom(a, a.BitLen())] }) {
 		how = append(how, "routes here")
 	}
 	x.How = dash(strings.Join(how, ", "))

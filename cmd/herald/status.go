@@ -242,9 +242,6 @@ func externalAddresses(i vip.Ingress) (open []string) {
 	return open
 }
 
-// noHeraldAtAll is the problem of Services while no node runs Herald.
-const noHeraldAtAll = "no Herald runs on any node, or none reaches the API server"
-
 // problem returns what keeps a Service from its VIP, its reason, and advice.
 func (v statusView) problem(s *vip.Service, owner string, since time.Time) (problem string, reason vip.Reason,
 	advice string) {
@@ -256,7 +253,8 @@ func (v statusView) problem(s *vip.Service, owner string, since time.Time) (prob
 	if owner == "" && !s.Ignore && !slices.ContainsFunc(v.nodes, func(n nodeStatus) bool { return n.runs(v.now) }) {
 		look := "look at its Pods and their log: kubectl -n %[1]s get pods -o wide -l app.kubernetes.io/name=herald; " +
 			"kubectl -n %[1]s logs -l app.kubernetes.io/name=herald"
-		return noHeraldAtAll, "", fmt.Sprintf(look, cmp.Or(v.announcers, "kube-system"))
+		return "no Herald runs on any node, or none reaches the API server", "",
+			fmt.Sprintf(look, cmp.Or(v.announcers, "kube-system"))
 	}
 	a := v.answer(s, since)
 	if s.Ignore {
@@ -296,8 +294,7 @@ func unannounced(s *vip.Service) []string {
 
 // refusal returns the newest Event about addresses that are not announced.
 func (v statusView) refusal(s *vip.Service, missing string) plan.Answer {
-	e, ok := v.newest(s, vip.AddressRefused, vip.AddressConflict, vip.AddressInUse, vip.DHCPFailed)
-	if ok {
+	if e, ok := v.newest(s, vip.AddressRefused, vip.AddressConflict, vip.AddressInUse, vip.DHCPFailed); ok {
 		return plan.NewAnswer(s.Key, e.Reason, missing+" ("+e.Message+")")
 	}
 	return plan.NewAnswer(s.Key, vip.AddressRefused, missing)

@@ -246,9 +246,6 @@ type nodeStatus struct {
 	labelCounts bool     // plan.ExclusionLabelCounts of all nodes
 }
 
-// silentFor begins the state of a silent node; the time follows.
-const silentFor = "silent for "
-
 const noHerald = "no Herald runs there"
 
 // state is fault, and the Node's name if that is another.
@@ -301,7 +298,7 @@ func (n nodeStatus) barred(now time.Time) string {
 	case n.Fenced:
 		return "fenced: its claims are over, and other nodes may take its VIPs"
 	case silent > n.Duration:
-		return silentFor + inWords(silent)
+		return "silent for " + inWords(silent)
 	case n.Info.Excluded != "":
 		return "carries no VIP: " + n.Info.Excluded
 	case n.node.Drained:
