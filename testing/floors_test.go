@@ -30,7 +30,7 @@ var rooms = map[string]room{
 	"pkg/pool":     {1, 2031},
 	"pkg/migrate":  {1, 900},
 	"pkg/kube":     {1, 5306},
-	"pkg/lease":    {1, 3338},
+	"pkg/lease":    {1, 3304},
 	"pkg/peers":    {1, 1936},
 	"pkg/netif":    {1, 2558},
 	"pkg/l2":       {1, 2109},

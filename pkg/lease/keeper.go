@@ -68,11 +68,6 @@ type doubt struct {
 	over map[vip.Key]bool // what was given away
 }
 
-func newTableState() table {
-	return table{known: newTable(0, nil), needs: make(map[vip.Key]time.Time),
-		handingOver: make(map[vip.Key]vip.HandingOver)}
-}
-
 // setWanted stores where the plan has units, the former being carried out.
 func (t *table) setWanted(want []vip.Owner) {
 	t.wanted, t.planned, t.carried = make(map[vip.Key]vip.Owner, len(want)), true, t.observed

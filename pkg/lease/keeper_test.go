@@ -154,44 +154,6 @@ func TestGivenToOneThatDoesNotKnow(t *testing.T) {
 	})
 }
 
-// TestGivenOnFromOneThatDoesNotKnow: the heir never knows, is fenced for that, and a third node gets the unit: the old
-// owner waits for the heir no more.
-func TestGivenOnFromOneThatDoesNotKnow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, s := newNetwork(), leasetest.NewServer()
-		n1, n2, n3 := three(t, a, s)
-		cutFromAPI(n2)
-		n1.give("n2", "a")
-		time.Sleep(50 * time.Millisecond)
-		n1.planFor("n3", "a")
-		n3.want("a")
-		waitServes(t, n3, "a", followTime+time.Second)
-		time.Sleep(overlap + stepPeriod)
-		if h := n1.world().HandingOver; len(h) != 0 {
-			t.Errorf("n1 hands over %+v", h)
-		}
-	})
-}
-
-// TestGivenBack: a unit that comes back while this node would still answer for the other is this node's alone.
-func TestGivenBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
-		n1, n2 := pair(t, s)
-		n1.give("n2", "a")
-		waitServes(t, n2, "a", time.Second)
-		n1.want("a")
-		n2.give("n1", "a")
-		waitServes(t, n1, "a", time.Second)
-		if h := n1.world().HandingOver; len(h) != 0 {
-			t.Errorf("n1, which has it, hands over %+v", h)
-		}
-		if h := n2.world().HandingOver[lk("a")]; h.Successor != "n1" {
-			t.Errorf("n2 hands over %+v, want to n1", h)
-		}
-	})
-}
-
 // TestGivenWhileMovesAreUnknown: a plan made before the node knew of all moves has what the table gave it meanwhile where it
 // was; the node does not give that back.
 func TestGivenWhileMovesAreUnknown(t *testing.T) {

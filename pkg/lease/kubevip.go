@@ -44,13 +44,6 @@ type beside struct {
 	logged  bool                              // that the API server refuses writes
 }
 
-func newBeside() beside {
-	return beside{
-		foreign: make(map[vip.Key]*foreign), seen: make(map[vip.Key]*coordinationv1.Lease),
-		waits: make(map[vip.Key]time.Time),
-	}
-}
-
 // storeForeign takes in version x of a Service's Lease; this node's name there is of an earlier program.
 func (l *Leases) storeForeign(k vip.Key, x *coordinationv1.Lease, now time.Time) {
 	b := &l.beside

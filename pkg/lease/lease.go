@@ -42,7 +42,6 @@
 package lease
 
 import (
-	"encoding/json"
 	"maps"
 	"math"
 	"strconv"
@@ -50,8 +49,6 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -94,11 +91,6 @@ func transitions(l *coordinationv1.Lease) int64 {
 // addTransitions returns spec.leaseTransitions and n more, within their 32 bits.
 func addTransitions(l *coordinationv1.Lease, n int) int32 {
 	return int32(min(transitions(l)+int64(n), math.MaxInt32))
-}
-
-// parseClaim returns node and epoch of ClaimAnnotation, if it is <node>@<number>.
-func parseClaim(l *coordinationv1.Lease) (node string, epoch int64, ok bool) {
-	return parseClaimText(l.Annotations[ClaimAnnotation])
 }
 
 // parseClaimText returns node and epoch of what quorum.ClaimText writes.
@@ -155,13 +147,6 @@ func addLabels(l *coordinationv1.Lease) {
 	l.Labels = all
 }
 
-// setOwner has Kubernetes delete l with a v1 object, if uid is known.
-func setOwner(l *coordinationv1.Lease, kind, name, uid string) {
-	if uid != "" {
-		l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: kind, Name: name, UID: types.UID(uid)}}
-	}
-}
-
 // A NodeLease is what a node lease says, for commands that only read.
 type NodeLease struct {
 	Name      string
@@ -180,12 +165,9 @@ func ParseNodeLease(l *coordinationv1.Lease) (n NodeLease, ok bool) {
 	if !ok {
 		return n, false
 	}
-	n = NodeLease{Name: name, Epoch: transitions(l), Fenced: fenced(l), Duration: duration(l, 15*time.Second)}
-	n.RenewedAt = renewedAt(l)
+	n = NodeLease{Name: name, Epoch: transitions(l), Fenced: fenced(l), Duration: duration(l, 15*time.Second),
+		RenewedAt: renewedAt(l), Info: infoOf(l)}
 	n.Waiting, _, _ = strings.Cut(l.Annotations[WaitingAnnotation], waitingStamp)
-	if json.Unmarshal([]byte(l.Annotations[NodeAnnotation]), &n.Info) != nil {
-		n.Info = vip.NodeInfo{}
-	}
 	return n, true
 }
 

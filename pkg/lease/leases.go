@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+
 	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/quorum"
 	"github.com/heraldvip/herald/pkg/vip"
@@ -79,7 +81,10 @@ type Leases struct {
 func New(store Store, o Options) *Leases {
 	l := &Leases{
 		o: o, store: store, wake: o.Wake, metrics: newMetrics(), peers: make(map[string]*peer),
-		watch: watch{fenced: make(map[string]uint64)}, table: newTableState(), beside: newBeside(),
+		watch: watch{fenced: make(map[string]uint64)},
+		table: table{known: newTable(0, nil), handingOver: make(map[vip.Key]vip.HandingOver)},
+		beside: beside{foreign: make(map[vip.Key]*foreign), seen: make(map[vip.Key]*coordinationv1.Lease),
+			waits: make(map[vip.Key]time.Time)},
 		own: ownLease{Self: quorum.Self{Name: o.Node}},
 	}
 	if l.wake == nil {

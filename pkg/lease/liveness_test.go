@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/lease/leasetest"
-	"github.com/heraldvip/herald/pkg/quorum"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -123,45 +122,6 @@ func TestDeadWithEtcdLeader(t *testing.T) {
 	}
 }
 
-func TestSuspect(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, s := newNetwork(), leasetest.NewServer()
-		n1, n2, n3 := three(t, a, s)
-		a.setBetween(vip.Suspect, "n1")
-		neverTwo(t, t.Context(), "a", newGroup(n1, n2, n3))
-		time.Sleep(time.Minute)
-		if !n1.serves("a") {
-			t.Errorf("a node whose port is blocked lost its VIP\n%s", s)
-		}
-		if m := n2.NodeInfos()["n3"].Suspects; len(m) != 1 || m[0] != "n1" {
-			t.Errorf("n3 suspects %v, want n1", m)
-		}
-	})
-}
-
-// A node that no longer reaches two others fences neither and carries nothing, until it
-// reaches them again.
-func TestIsolated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, s := newNetwork(), leasetest.NewServer()
-		n1, n2, n3 := three(t, a, s)
-		a.setBetween(vip.Dead, "n1")
-		waitServes(t, n2, "a", time.Second)
-		time.Sleep(time.Minute)
-		if n1.serves("a") || !n2.serves("a") || n3.serves("a") {
-			t.Errorf("n1, n2, n3 serve: %v, %v, %v; want n2\n%s", n1.serves("a"), n2.serves("a"), n3.serves("a"), s)
-		}
-		if !n2.NodeInfos()["n1"].Isolated {
-			t.Error("n1 does not say that it is isolated")
-		}
-		a.setBetween(vip.Alive, "n1")
-		time.Sleep(quorum.RejoinTime + 2*stepPeriod + time.Second)
-		if n2.NodeInfos()["n1"].Isolated {
-			t.Error("n1 still says that it is isolated")
-		}
-	})
-}
-
 // A node that can't renew while others do yields: they take over, and never do two serve.
 func TestYields(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -177,27 +137,6 @@ func TestYields(t *testing.T) {
 		if n1.serves("a") || !n2.serves("a") {
 			t.Errorf("n1 serves %v, n2 serves %v; want n2\n%s", n1.serves("a"), n2.serves("a"), s)
 		}
-	})
-}
-
-// A node that was fenced and can't read that is told by heartbeats.
-func TestToldByHeartbeats(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, s := newNetwork(), leasetest.NewServer()
-		n1, n2, n3 := three(t, a, s)
-		n1.fault(func(f *leasetest.Faults) { f.Cut = true })
-		a.setBetween(vip.Dead, "n1")
-		waitServes(t, n2, "a", time.Second)
-		if !n1.serves("a") {
-			t.Fatal("n1 has given up already")
-		}
-		a.setBetween(vip.Alive, "n1")
-		time.Sleep(100 * time.Millisecond)
-		if n1.serves("a") {
-			t.Error("n1 goes on serving what n2 has")
-		}
-		neverTwo(t, t.Context(), "a", newGroup(n1, n2, n3))
-		time.Sleep(30 * time.Second)
 	})
 }
 

@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -91,21 +90,6 @@ func TestMovesWithoutTheAPIServer(t *testing.T) {
 	})
 }
 
-// Nothing moves that they have proposed differently.
-func TestNoAgreement(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, s := newNetwork(), leasetest.NewServer()
-		n2, n3 := ownerDies(t, a, s)
-		n3.want("a")
-		for range 100 {
-			time.Sleep(50 * time.Millisecond)
-			if n2.serves("a") || n3.serves("a") {
-				t.Fatal("moved although they do not agree")
-			}
-		}
-	})
-}
-
 // The API server is back for some nodes before it is for the owner, whose renewal
 // hangs: nothing moves, unless it stays away from the owner.
 func TestAPIServerBackForSome(t *testing.T) {
@@ -135,93 +119,6 @@ func TestAPIServerBackForSome(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Of many nodes that see another yield, one fences it.
-func TestOneNodeFences(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, s := newNetwork(), leasetest.NewServer()
-		n1, n2, _ := three(t, a, s)
-		for _, name := range []string{"n4", "n5", "n6", "n7", "n8"} {
-			a.join(t, s, name)
-		}
-		time.Sleep(5 * time.Second)
-		before := s.Conflicts()
-		n1.fault(func(f *leasetest.Faults) { f.Cut = true })
-		waitServes(t, n2, "a", time.Minute)
-		time.Sleep(time.Second)
-		if n := s.Conflicts() - before; n > 0 {
-			t.Errorf("%d writes came too late", n)
-		}
-	})
-}
-
-// A VIP was moved without the API server, and the node that had it comes back before
-// that is written: it begins a new epoch, and the VIP stays where it is.
-func TestMoveOutlivesRestart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, s := newNetwork(), leasetest.NewServer()
-		n2, n3 := moves(t, a, s)
-		reconnectAPI(n2, n3)
-		again := a.join(t, s, "n1")
-		time.Sleep(10 * time.Second)
-		if again.serves("a") || !n2.serves("a") {
-			t.Errorf("n1 serves %v, n2 serves %v; want n2", again.serves("a"), n2.serves("a"))
-		}
-		if got := ownerIn(t, s, "a"); got != "n2" {
-			t.Errorf("the table names %q, want n2\n%s", got, s)
-		}
-	})
-}
-
-// A node whose watch is stuck sees nobody renew. The others stay voters: of itself alone it
-// would be the majority.
-func TestStuckWatchKeepsVoters(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, s := newNetwork(), leasetest.NewServer()
-		n1, n2, n3 := three(t, a, s)
-		n2.fault(func(f *leasetest.Faults) { f.WatchCut = true })
-		time.Sleep(2 * leaseDuration)
-		cutFromAPI(n1, n2, n3)
-		time.Sleep(10 * time.Second)
-		n2.mu.Lock()
-		defer n2.mu.Unlock()
-		for _, node := range []string{"n1", "n2", "n3"} {
-			if n2.quorum.Voters[node] == 0 {
-				t.Errorf("%s is none of the group: %v", node, n2.quorum.Voters)
-			}
-		}
-	})
-}
-
-// A node that reaches the others again hears them one by one, and fences none that
-// it has not heard yet.
-func TestRejoinsOneByOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, s := newNetwork(), leasetest.NewServer()
-		three(t, a, s)
-		a.join(t, s, "n4")
-		a.join(t, s, "n0") // the first that may fence
-		time.Sleep(5 * time.Second)
-		for _, node := range []string{"n1", "n2", "n3", "n4"} {
-			a.setLiveness("n0", node, vip.Dead)
-		}
-		time.Sleep(time.Second)
-		epochs := func() (all []int64) {
-			for _, node := range []string{"n1", "n2", "n3", "n4"} {
-				all = append(all, transitions(s.Lease(vip.Key{Namespace: "kube-system", Name: NodePrefix + node})))
-			}
-			return all
-		}
-		before := epochs()
-		for _, node := range []string{"n1", "n2", "n3", "n4"} {
-			a.setLiveness("n0", node, vip.Alive)
-			time.Sleep(400 * time.Millisecond)
-		}
-		if after := epochs(); !slices.Equal(after, before) {
-			t.Errorf("the nodes were in epochs %v, and are in %v", before, after)
-		}
-	})
 }
 
 // A VIP was moved without the API server, and the node that had it comes back. The heir does not see what is written for a while: until it
@@ -378,24 +275,6 @@ func TestMovedTwice(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A node that was given a VIP without the API server, and dies before it has written that, has it no more once it is fenced.
-func TestMovedToNodeThatDies(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, s := newNetwork(), leasetest.NewServer()
-		n2, n3 := moves(t, a, s)
-		n2.fault(func(f *leasetest.Faults) { f.Cut, f.Hang = false, TableName })
-		reconnectAPI(n3)
-		time.Sleep(time.Second)
-		n2.kill()
-		a.setBetween(vip.Dead, "n2")
-		a.setGatewayAlive("n3")
-		time.Sleep(2 * time.Second)
-		if c := n3.world().Claims[lk("a")]; c.Valid {
-			t.Errorf("n3 has %+v\n%s", c, s)
-		}
-	})
 }
 
 // The owner is cut off, and gives its VIP away by the API server that it alone reaches, while the others agree on another

@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -29,10 +28,7 @@ const (
 
 // processOf returns who wrote a node lease, with its addresses; zero for an earlier version, or unreadable.
 func processOf(l *coordinationv1.Lease) (vip.ProcessInfo, string) {
-	var info vip.NodeInfo
-	if json.Unmarshal([]byte(l.Annotations[NodeAnnotation]), &info) != nil {
-		return vip.ProcessInfo{}, ""
-	}
+	info := infoOf(l)
 	return info.Process, strings.Trim(fmt.Sprint(info.OwnAddresses()), "[]")
 }
 

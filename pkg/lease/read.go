@@ -46,7 +46,8 @@ func foreignHolder(x *coordinationv1.Lease) string {
 	if x.Spec.AcquireTime != nil {
 		acquired = x.Spec.AcquireTime.Time
 	}
-	if node, _, ours := parseClaim(x); ours && node == name && renewTime(x).Equal(acquired) {
+	node, _, ours := parseClaimText(x.Annotations[ClaimAnnotation])
+	if ours && node == name && renewTime(x).Equal(acquired) {
 		return ""
 	}
 	return name

@@ -11,6 +11,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heraldvip/herald/pkg/quorum"
 	"github.com/heraldvip/herald/pkg/vip"
@@ -128,7 +129,7 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 		}
 		return func() {
 			if err == nil && version(got) <= shown && l.watch.shown >= shown {
-				l.setRestored(got)
+				l.setRestored()
 			}
 			l.applyRenewal(got, sent, err)
 		}
@@ -294,7 +295,9 @@ func (l *Leases) nextOwn(known *coordinationv1.Lease, epoch int64, info string) 
 	annotate(next, FencedAnnotation, "")
 	annotate(next, NodeAnnotation, info)
 	if l.o.NodeUID != nil {
-		setOwner(next, "Node", l.o.Node, l.o.NodeUID(l.o.Node))
+		if uid := l.o.NodeUID(l.o.Node); uid != "" { // Kubernetes deletes it with the Node
+			next.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: l.o.Node, UID: types.UID(uid)}}
+		}
 	}
 	next.Spec.HolderIdentity, next.Spec.RenewTime = &l.o.Node, &now
 	next.Spec.LeaseDurationSeconds, next.Spec.LeaseTransitions = new(int32(l.o.LeaseDuration/time.Second)),

@@ -15,9 +15,13 @@ type summary struct {
 	waiting          bool // another process has this node's name, and waits
 }
 
-// report ends what has expired, and if the World has changed sets metrics and pokes the agent.
+// report stores which peers are alive, ends what has expired, and if the World has changed sets metrics and pokes the
+// agent.
 func (l *Leases) report(now time.Time) {
-	l.expire(now)
+	for node, p := range l.peers {
+		p.setAlive(l.decision.Alive[node], now)
+	}
+	l.endHandingOver(now)
 	s := l.summarize(now)
 	if l.reported.holds && !s.holds && !l.own.EpochOver { // else endEpoch has said why
 		l.o.Log.Warn("the node lease could not be renewed in time: this node gives up its VIPs until it can", "renewed",
@@ -34,14 +38,6 @@ func (l *Leases) report(now time.Time) {
 		l.metrics.waiting.Set(1)
 	}
 	l.o.Poke()
-}
-
-// expire stores which peers are alive, and ends what ends with time.
-func (l *Leases) expire(now time.Time) {
-	for node, p := range l.peers {
-		p.setAlive(l.decision.Alive[node], now)
-	}
-	l.endHandingOver(now)
 }
 
 func (l *Leases) summarize(now time.Time) summary {

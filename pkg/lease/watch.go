@@ -28,10 +28,16 @@ type Store interface {
 }
 
 type watch struct {
-	watchCheck
 	shown  uint64            // the newest version of any Lease that it has shown: it has shown all that are older
 	own    uint64            // that of this node's lease; 0: it shows none
 	fenced map[string]uint64 // by node: the version that this node's own fence has written, until it is shown
+
+	// To a node whose watch shows none of its renewals all others are silent (checkWatch): these are the renewals since
+	// the last that it has shown, with the time of their answers; none before a failed one.
+	renewals []renewal
+	shownAt  time.Time // when it has shown that: one that is only late shows another all the time
+	again    time.Time // the watches do not begin again for that before this
+	pause    time.Duration
 }
 
 type renewal struct {
@@ -119,16 +125,14 @@ func (l *Leases) dropped(x *coordinationv1.Lease, now time.Time) {
 	}
 }
 
-const restoredText = "etcd was restored from an earlier backup, so that versions begin again, and watches may show " +
-	"nothing: all that is watched is listed again"
-
-// setRestored has all watches begin again after a restore of etcd, which renewal got has shown; nothing written before
+// setRestored has all watches begin again after a restore of etcd, which a renewal has shown; nothing written before
 // counts until a later renewal shows, but the table as seen last. mu is held.
-func (l *Leases) setRestored(got *coordinationv1.Lease) {
+func (l *Leases) setRestored() {
 	l.watch.shown, l.changed = 0, true
 	clear(l.watch.fenced)
 	l.table.version, l.table.stale = 0, true
-	l.watchAgain(restoredText)
+	l.watchAgain("etcd was restored from an earlier backup, so that versions begin again, and watches may show " +
+		"nothing: all that is watched is listed again")
 }
 
 func (l *Leases) watchAgain(why string) {
@@ -145,23 +149,14 @@ const (
 	maxWatchPause = 5 * time.Minute  // all pauses are up to half as long more, so that not all nodes list at once
 )
 
-// A watchCheck notices a watch that shows none of this node's renewals: to such a node all others are silent.
-type watchCheck struct {
-	// since the last that the watch has shown, with the time of their answers; none before a failed one
-	renewals []renewal
-	shownAt  time.Time // when it has shown that: one that is only late shows another all the time
-	again    time.Time // the watches do not begin again for that before this
-	pause    time.Duration
-}
-
 // checkWatch has all watches begin again after watchTimeout without a renewal: at once the first time, then after
 // growing pauses, until none was needed for maxWatchPause. mu is held.
 func (l *Leases) checkWatch(now time.Time) {
-	w := &l.watch.watchCheck
-	if shown := l.watch.own; shown != 0 {
+	w := &l.watch
+	if w.own != 0 {
 		before := len(w.renewals)
 		// the last may be another program's version
-		w.renewals = slices.DeleteFunc(w.renewals, func(r renewal) bool { return r.version <= shown })
+		w.renewals = slices.DeleteFunc(w.renewals, func(r renewal) bool { return r.version <= w.own })
 		if len(w.renewals) < before {
 			w.shownAt = now
 		}

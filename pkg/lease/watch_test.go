@@ -288,25 +288,6 @@ func TestRestoredWhileTheWatchIsStuck(t *testing.T) {
 	})
 }
 
-// A node that lists again, and sees that etcd was restored, has all other watches of the process list again, too: they may show nothing.
-func TestRestoredAsTheWatchShows(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
-		n1, n2 := start(t, s, "n1"), start(t, s, "n2")
-		time.Sleep(5 * time.Second)
-		restore := s.Snapshot()
-		others(t, s, 500)
-		time.Sleep(5 * time.Second)
-		restore()
-		time.Sleep(5 * time.Second)
-		for _, n := range []*node{n1, n2} {
-			if got := n.way.Begun(); got != 1 {
-				t.Errorf("%s has begun its watches again %d times, want 1", n.name, got)
-			}
-		}
-	})
-}
-
 // A watch is not stuck where another program writes the node lease right after each renewal, so that it shows that program's versions alone.
 func TestRenewalsOverwrittenAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

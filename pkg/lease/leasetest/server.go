@@ -25,8 +25,6 @@ type Server struct {
 	// Refuse, if not nil, returns admission's error for a write of l. Not to be changed once the Server is in use.
 	Refuse func(l *coordinationv1.Lease) error
 
-	MissingNamespace string // a namespace that does not exist; not to be changed once the Server is in use
-
 	mu         sync.Mutex // guards all below, and all fields of all Clients that change
 	version    uint64
 	objects    map[vip.Key]*coordinationv1.Lease
@@ -75,8 +73,6 @@ func (s *Server) Put(l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 		}
 	}
 	switch {
-	case k.Namespace == s.MissingNamespace && s.MissingNamespace != "":
-		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, k.Namespace)
 	case old != nil && l.ResourceVersion == "":
 		return nil, apierrors.NewAlreadyExists(leases, l.Name)
 	case l.ResourceVersion != "" && l.UID != "" && (old == nil || l.UID != old.UID):
