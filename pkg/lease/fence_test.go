@@ -277,24 +277,22 @@ func TestUnproven(t *testing.T) {
 func TestRestartedWhileIsolated(t *testing.T) {
 	for name, end := range map[string]func(n *node){"killed": (*node).kill, "stopped": func(n *node) { n.stop(); <-n.done }} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a, s := newNetwork(), leasetest.NewServer()
-				n1, _, _ := three(t, a, s)
+			withThree(t, func(t *testing.T, a *network, n1, _, _ *node) {
 				a.setBetween(vip.Dead, "n1")
 				time.Sleep(5 * time.Second)
 				end(n1)
 				time.Sleep(time.Second)
-				if x := s.Lease(nodeKey("n1")); x == nil || !infoOf(x).Isolated {
+				if x := a.api.Lease(nodeKey("n1")); x == nil || !infoOf(x).Isolated {
 					t.Fatalf("its node lease is gone, or does not say that it is isolated: %v", x)
 				}
-				a.join(t, s, "n1")
+				a.join(t, a.api, "n1")
 				for began := time.Now(); time.Since(began) < quorum.RejoinTime; time.Sleep(50 * time.Millisecond) {
-					if !infoOf(s.Lease(nodeKey("n1"))).Isolated {
+					if !infoOf(a.api.Lease(nodeKey("n1"))).Isolated {
 						t.Fatalf("it does not say that it is isolated, %v after it began", time.Since(began))
 					}
 				}
 				time.Sleep(2*stepPeriod + time.Second)
-				if infoOf(s.Lease(nodeKey("n1"))).Isolated {
+				if infoOf(a.api.Lease(nodeKey("n1"))).Isolated {
 					t.Error("it still says that it is isolated")
 				}
 			})

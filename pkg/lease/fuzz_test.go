@@ -5,7 +5,6 @@ import (
 	"math"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -65,9 +64,7 @@ func FuzzForgedLease(f *testing.F) {
 	f.Add(NodePrefix+"n9", "n9", "n9@0", "0", `{"links":null}`, int32(0), int32(0), true)
 	f.Add("kubevip-b", "", "n1@1", "", "", int32(-5), int32(1), true)
 	f.Fuzz(func(t *testing.T, name, holder, claim, fenced, info string, transitions, seconds int32, deleted bool) {
-		synctest.Test(t, func(t *testing.T) {
-			s := leasetest.NewServer()
-			n := start(t, s, "n1")
+		withOne(t, func(t *testing.T, s *leasetest.Server, n *node) {
 			n.want("a")
 			time.Sleep(time.Second)
 			epoch := n.Tenure().Epoch

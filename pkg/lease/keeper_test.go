@@ -109,9 +109,7 @@ func TestManyAtOnce(t *testing.T) {
 
 // TestHandOver: a unit goes to another node, and this one answers until it hears that, for a while.
 func TestHandOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
-		n1, n2 := pair(t, s)
+	withPair(t, func(t *testing.T, s *leasetest.Server, n1, n2 *node) {
 		n1.give("n2", "a")
 		time.Sleep(50 * time.Millisecond)
 		c := n2.claim("a")
@@ -131,9 +129,7 @@ func TestHandOver(t *testing.T) {
 // TestGivenToOneThatDoesNotKnow: a unit is given away, and the API server goes away before the heir has seen that. The
 // old owner hears that in its heartbeats, and answers for as long as that takes.
 func TestGivenToOneThatDoesNotKnow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, s := newNetwork(), leasetest.NewServer()
-		n1, n2, n3 := three(t, a, s)
+	withThree(t, func(t *testing.T, a *network, n1, n2, n3 *node) {
 		n2.fault(func(f *leasetest.Faults) { f.Lag = time.Minute })
 		n1.give("n2", "a")
 		time.Sleep(50 * time.Millisecond)
@@ -141,7 +137,7 @@ func TestGivenToOneThatDoesNotKnow(t *testing.T) {
 		for range 60 {
 			time.Sleep(time.Second)
 			if h := n1.world().HandingOver[lk("a")]; n2.serves("a") || time.Until(h.Until) <= 0 {
-				t.Fatalf("n2 serves %v, n1 hands over %+v; want that it does until n2 knows\n%s", n2.serves("a"), h, s.Trace(10))
+				t.Fatalf("n2 serves %v, n1 hands over %+v; want that it does until n2 knows\n%s", n2.serves("a"), h, a.api.Trace(10))
 			}
 		}
 		n2.mend()
@@ -157,9 +153,7 @@ func TestGivenToOneThatDoesNotKnow(t *testing.T) {
 // TestGivenWhileMovesAreUnknown: a plan made before the node knew of all moves has what the table gave it meanwhile where it
 // was; the node does not give that back.
 func TestGivenWhileMovesAreUnknown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
-		n1, _ := pair(t, s)
+	withPair(t, func(t *testing.T, s *leasetest.Server, n1, _ *node) {
 		n1.want("a")
 		waitServes(t, n1, "a", time.Second)
 		n1.mu.Lock()
@@ -199,9 +193,7 @@ func TestGivenAway(t *testing.T) {
 		}, "n2"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := leasetest.NewServer()
-				n1, n2 := pair(t, s)
+			withPair(t, func(t *testing.T, s *leasetest.Server, n1, n2 *node) {
 				tt.do(n1, n2)
 				time.Sleep(unknownTime + time.Second)
 				if got := ownerIn(t, s, "a"); got != tt.want {
@@ -214,9 +206,7 @@ func TestGivenAway(t *testing.T) {
 
 // TestForgotten: what nobody has, and no plan knows, goes from the table after a minute.
 func TestForgotten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
-		n1, n2 := pair(t, s)
+	withPair(t, func(t *testing.T, s *leasetest.Server, n1, n2 *node) {
 		n1.want("a", "b")
 		time.Sleep(time.Second)
 		n2.want("b")
@@ -266,11 +256,9 @@ func TestDoubt(t *testing.T) {
 			}, 1, "n1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a, s := newNetwork(), leasetest.NewServer()
-				n1, n2, n3 := three(t, a, s)
+			withThree(t, func(t *testing.T, a *network, n1, n2, n3 *node) {
 				neverTwo(t, t.Context(), "a", newGroup(n1, n2, n3))
-				before := tableOf(t, s).Number
+				before := tableOf(t, a.api).Number
 				n1.fault(tt.fault)
 				n1.give("n2", "a")
 				time.Sleep(15 * time.Millisecond)
@@ -279,7 +267,7 @@ func TestDoubt(t *testing.T) {
 					t.Errorf("in doubt: n1 has %+v, hands over %+v", w.Claims[lk("a")], h)
 				}
 				if tt.then != nil {
-					tt.then(a, s, n1)
+					tt.then(a, a.api, n1)
 				}
 				if tt.owner == "n1" {
 					n1.plan()
@@ -287,8 +275,8 @@ func TestDoubt(t *testing.T) {
 				time.Sleep(20 * time.Second)
 				n1.mend()
 				time.Sleep(20 * time.Second)
-				if table := tableOf(t, s); table.Units[lk("a")].Owner != tt.owner || table.Number-before < tt.writes || table.Number-before > tt.writes+6 {
-					t.Errorf("it is %s's after %d writes, want %s's after %d or a few more\n%s", table.Units[lk("a")].Owner, table.Number-before, tt.owner, tt.writes, s.Trace(10))
+				if table := tableOf(t, a.api); table.Units[lk("a")].Owner != tt.owner || table.Number-before < tt.writes || table.Number-before > tt.writes+6 {
+					t.Errorf("it is %s's after %d writes, want %s's after %d or a few more\n%s", table.Units[lk("a")].Owner, table.Number-before, tt.owner, tt.writes, a.api.Trace(10))
 				}
 				if !map[string]*node{"n1": n1, "n2": n2}[tt.owner].serves("a") {
 					t.Errorf("%s does not serve", tt.owner)
@@ -306,9 +294,7 @@ func TestDoubt(t *testing.T) {
 // TestWrittenOverAnother: a node whose watch is stuck gives away: the write is refused, it reads, and writes over what
 // the other has written.
 func TestWrittenOverAnother(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
-		n1, n2 := pair(t, s)
+	withPair(t, func(t *testing.T, s *leasetest.Server, n1, n2 *node) {
 		n1.fault(func(f *leasetest.Faults) { f.WatchCut = true })
 		n2.want("a", "b")
 		waitServes(t, n2, "b", 5*time.Second)
@@ -323,9 +309,7 @@ func TestWrittenOverAnother(t *testing.T) {
 // TestBehind: a node that hears of a newer table than its watch shows reads it after 0.1 s, and places nothing until then.
 func TestBehind(t *testing.T) {
 	for _, answers := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			a, s := newNetwork(), leasetest.NewServer()
-			n1, n2, n3 := three(t, a, s)
+		withThree(t, func(t *testing.T, a *network, n1, n2, n3 *node) {
 			n1.fault(func(f *leasetest.Faults) { f.WatchCut = true })
 			n2.want("a", "b")
 			took := check.True(t, 5*time.Second, "n1 knows who has b", func() bool { return n1.claim("b").Holder == "n2" })
@@ -335,15 +319,15 @@ func TestBehind(t *testing.T) {
 			if !answers { // nor by its own reads: then it writes nothing
 				n1.fault(func(f *leasetest.Faults) { f.Delay = time.Minute })
 			}
-			before := tableOf(t, s).Number
+			before := tableOf(t, a.api).Number
 			n2.want("a", "b", "c")
 			waitServes(t, n2, "c", 5*time.Second)
 			n1.want("a", "d")
 			n2.planFor("n1", "d")
 			n3.planFor("n1", "d")
 			time.Sleep(time.Second)
-			if got := ownerIn(t, s, "d"); got != "n1" || tableOf(t, s).Number != before+2 {
-				t.Errorf("it is %q's, want n1's, after %d writes", got, tableOf(t, s).Number-before)
+			if got := ownerIn(t, a.api, "d"); got != "n1" || tableOf(t, a.api).Number != before+2 {
+				t.Errorf("it is %q's, want n1's, after %d writes", got, tableOf(t, a.api).Number-before)
 			}
 		})
 	}
@@ -447,9 +431,7 @@ func TestSpoilt(t *testing.T) {
 	} {
 		for _, begins := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, ", another begins: ", begins), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					s := leasetest.NewServer()
-					n1, n2 := pair(t, s)
+				withPair(t, func(t *testing.T, s *leasetest.Server, n1, n2 *node) {
 					n1.want("a", "b")
 					n2.want("a", "b")
 					time.Sleep(5 * time.Second)
@@ -492,9 +474,7 @@ func TestSpoiltBeforeTheAnswer(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := leasetest.NewServer()
-				n1 := start(t, s, "n1")
+			withOne(t, func(t *testing.T, s *leasetest.Server, n1 *node) {
 				n1.want("a")
 				time.Sleep(5 * time.Second)
 				before := tableOf(t, s)
@@ -527,9 +507,7 @@ func TestSpoiltAndUnknown(t *testing.T) {
 		"deleted": func(t *testing.T, s *leasetest.Server) { check.OK(t, s.Remove(tableKey, "")) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := leasetest.NewServer()
-				n1, n2 := pair(t, s)
+			withPair(t, func(t *testing.T, s *leasetest.Server, n1, n2 *node) {
 				cutFromAPI(n1, n2)
 				spoil(t, s)
 				n0 := start(t, s, "n0")
@@ -557,9 +535,7 @@ func TestSpoiltAndUnknown(t *testing.T) {
 // lease duration; then it is fenced, and another has the unit.
 func TestUnprovenClaim(t *testing.T) {
 	for owner, after := range map[string]time.Duration{"n2": 0, "ghost": leaseDuration} { // n2 says at once that it is not so
-		synctest.Test(t, func(t *testing.T) {
-			s := leasetest.NewServer()
-			n1, n2 := pair(t, s)
+		withPair(t, func(t *testing.T, s *leasetest.Server, n1, n2 *node) {
 			n1.planFor("n1", "a", "b")
 			n2.planFor("n1", "a", "b")
 			time.Sleep(time.Second)
@@ -672,9 +648,7 @@ func TestTableRefused(t *testing.T) {
 
 // TestStop: a node that stops gives back at once what it has, and leaves nothing but the table.
 func TestStop(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
-		n1, n2 := pair(t, s)
+	withPair(t, func(t *testing.T, s *leasetest.Server, n1, n2 *node) {
 		n1.stop()
 		if took := waitServes(t, n2, "a", time.Minute); took > 300*time.Millisecond {
 			t.Errorf("taken over after %v, want at once: the node had said that it stops", took)

@@ -55,9 +55,7 @@ func keptBy(s *leasetest.Server, unit string, atLeast time.Duration) string {
 // TestBesideKubeVIP: while a kube-vip lives the owner of a unit writes its Lease once, so does the one that it goes to;
 // when none lives, they are deleted.
 func TestBesideKubeVIP(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
-		n1, n2 := pair(t, s)
+	withPair(t, func(t *testing.T, s *leasetest.Server, n1, n2 *node) {
 		n1.want("a", "b", "theirs")
 		n2.planFor("n1", "a", "b", "theirs")
 		time.Sleep(5 * time.Second)
@@ -169,9 +167,7 @@ func TestNotBesideKubeVIP(t *testing.T) {
 			})
 		},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			s := leasetest.NewServer()
-			n1 := start(t, s, "n1")
+		withOne(t, func(t *testing.T, s *leasetest.Server, n1 *node) {
 			n1.want("a")
 			other(t, s, n1)
 			time.Sleep(time.Minute)
@@ -185,9 +181,7 @@ func TestNotBesideKubeVIP(t *testing.T) {
 // TestKubeVIPTakesOurs: a kube-vip that renews a Lease which Herald has written, as one on that node may, has the
 // Service.
 func TestKubeVIPTakesOurs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
-		n1, n2 := pair(t, s)
+	withPair(t, func(t *testing.T, s *leasetest.Server, n1, n2 *node) {
 		kubeVIP(t, s, lk("theirs"), "n3")
 		time.Sleep(5 * time.Second)
 		if keptBy(s, "a", 0) != "n1" {
@@ -239,9 +233,7 @@ func TestBesideKubeVIPRefused(t *testing.T) {
 // TestUnseenBesideKubeVIP: what this node has written it deletes, though the watch does not show it, since the Service
 // that names it is gone.
 func TestUnseenBesideKubeVIP(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
-		n1 := start(t, s, "n1")
+	withOne(t, func(t *testing.T, s *leasetest.Server, n1 *node) {
 		n1.want("a")
 		kubeVIP(t, s, lk("theirs"), "n3")
 		time.Sleep(5 * time.Second)

@@ -14,16 +14,14 @@ import (
 )
 
 func TestDead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, s := newNetwork(), leasetest.NewServer()
-		n1, n2, _ := three(t, a, s)
+	withThree(t, func(t *testing.T, a *network, n1, n2, _ *node) {
 		n1.kill()
-		before := s.Writes()
+		before := a.api.Writes()
 		a.setBetween(vip.Dead, "n1")
 		if took := waitServes(t, n2, "a", time.Minute); took > 100*time.Millisecond {
 			t.Errorf("taken over after %v, want two writes", took)
 		}
-		if writes := s.Writes() - before; writes > 2+3 { // a fence, a claim, and maybe a renewal of each node
+		if writes := a.api.Writes() - before; writes > 2+3 { // a fence, a claim, and maybe a renewal of each node
 			t.Errorf("%d writes for one VIP", writes)
 		}
 	})
@@ -63,9 +61,7 @@ func TestCutOffFromLAN(t *testing.T) {
 // A node whose heartbeats do not arrive is fenced, and learns that at once. It takes nothing back in its next epoch, of
 // which the others would not hear, though they are slow to write who has its VIPs now.
 func TestUnheardTakesNothingBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, s := newNetwork(), leasetest.NewServer()
-		n1, n2, n3 := three(t, a, s)
+	withThree(t, func(t *testing.T, a *network, n1, n2, n3 *node) {
 		for _, n := range []*node{n2, n3} {
 			n.fault(func(f *leasetest.Faults) { f.Delay = 300 * time.Millisecond })
 			a.setEchoOverdue("n1", n.name)
@@ -73,7 +69,7 @@ func TestUnheardTakesNothingBack(t *testing.T) {
 		}
 		waitServes(t, n2, "a", 2*time.Second)
 		if n1.serves("a") {
-			t.Errorf("n1 serves, too\n%s", s.Trace(10))
+			t.Errorf("n1 serves, too\n%s", a.api.Trace(10))
 		}
 	})
 }
@@ -101,9 +97,7 @@ func TestDeadOfTwo(t *testing.T) {
 func TestDeadWithEtcdLeader(t *testing.T) {
 	const election = 1500 * time.Millisecond
 	for phase := time.Duration(0); phase < period; phase += 200 * time.Millisecond { // of the renewal period
-		synctest.Test(t, func(t *testing.T) {
-			a, s := newNetwork(), leasetest.NewServer()
-			n1, n2, n3 := three(t, a, s)
+		withThree(t, func(t *testing.T, a *network, n1, n2, n3 *node) {
 			time.Sleep(phase)
 			n1.kill()
 			for _, n := range []*node{n2, n3} {
@@ -122,11 +116,23 @@ func TestDeadWithEtcdLeader(t *testing.T) {
 	}
 }
 
+func TestSuspect(t *testing.T) {
+	withThree(t, func(t *testing.T, a *network, n1, n2, n3 *node) {
+		a.setBetween(vip.Suspect, "n1")
+		neverTwo(t, t.Context(), "a", newGroup(n1, n2, n3))
+		time.Sleep(time.Minute)
+		if !n1.serves("a") {
+			t.Errorf("a node whose port is blocked lost its VIP\n%s", a.api)
+		}
+		if m := n2.NodeInfos()["n3"].Suspects; len(m) != 1 || m[0] != "n1" {
+			t.Errorf("n3 suspects %v, want n1", m)
+		}
+	})
+}
+
 // A node that can't renew while others do yields: they take over, and never do two serve.
 func TestYields(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, s := newNetwork(), leasetest.NewServer()
-		n1, n2, n3 := three(t, a, s)
+	withThree(t, func(t *testing.T, a *network, n1, n2, n3 *node) {
 		neverTwo(t, t.Context(), "a", newGroup(n1, n2, n3))
 		n1.fault(func(f *leasetest.Faults) { f.Cut = true })
 		if took := waitServes(t, n2, "a", time.Minute); took > deadline-time.Second {
@@ -135,7 +141,7 @@ func TestYields(t *testing.T) {
 		n1.fault(func(f *leasetest.Faults) { f.Cut = false })
 		time.Sleep(20 * time.Second)
 		if n1.serves("a") || !n2.serves("a") {
-			t.Errorf("n1 serves %v, n2 serves %v; want n2\n%s", n1.serves("a"), n2.serves("a"), s)
+			t.Errorf("n1 serves %v, n2 serves %v; want n2\n%s", n1.serves("a"), n2.serves("a"), a.api)
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/heraldvip/herald/pkg/lease/leasetest"
@@ -13,6 +14,7 @@ import (
 
 // A network is what heartbeats tell each node of the others, without delay.
 type network struct {
+	api        *leasetest.Server // of withThree
 	mu         sync.Mutex
 	nodes      map[string]*node
 	heartbeats map[string]vip.Heartbeat
@@ -217,4 +219,15 @@ func moves(t *testing.T, a *network, s *leasetest.Server) (n2, n3 *node) {
 		t.Fatalf("n2 serves %v, n3 serves %v; want n2", n2.serves("a"), n3.serves("a"))
 	}
 	return n2, n3
+}
+
+// withThree runs a test with three.
+func withThree(t *testing.T, test func(t *testing.T, a *network, n1, n2, n3 *node)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		a := newNetwork()
+		a.api = leasetest.NewServer()
+		n1, n2, n3 := three(t, a, a.api)
+		test(t, a, n1, n2, n3)
+	})
 }

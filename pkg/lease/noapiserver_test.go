@@ -12,10 +12,8 @@ import (
 
 // Without the API server nothing moves, nor when it is back.
 func TestHoldsOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, s := newNetwork(), leasetest.NewServer()
-		n1, n2, n3 := three(t, a, s)
-		before := s.Lease(tableKey).ResourceVersion
+	withThree(t, func(t *testing.T, a *network, n1, n2, n3 *node) {
+		before := a.api.Lease(tableKey).ResourceVersion
 		if a.gatewayAsked > 0 {
 			t.Error("the gateway was asked while all is well")
 		}
@@ -30,20 +28,18 @@ func TestHoldsOn(t *testing.T) {
 		for range 400 {
 			time.Sleep(100 * time.Millisecond)
 			if !n1.serves("a") {
-				t.Fatalf("n1 gave up when the API server came back\n%s", s)
+				t.Fatalf("n1 gave up when the API server came back\n%s", a.api)
 			}
 		}
-		if got := s.Lease(tableKey).ResourceVersion; got != before {
-			t.Errorf("the table was written\n%s", s)
+		if got := a.api.Lease(tableKey).ResourceVersion; got != before {
+			t.Errorf("the table was written\n%s", a.api)
 		}
 	})
 }
 
 // A minority without the API server gives up, and moves nothing.
 func TestMinority(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, s := newNetwork(), leasetest.NewServer()
-		n1, n2, n3 := three(t, a, s)
+	withThree(t, func(t *testing.T, a *network, n1, n2, n3 *node) {
 		cutFromAPI(n1, n2, n3)
 		time.Sleep(time.Minute)
 		a.setBetween(vip.Dead, "n1", "n3")
@@ -63,7 +59,7 @@ func TestMinority(t *testing.T) {
 		neverTwo(t, t.Context(), "a", group)
 		time.Sleep(time.Minute)
 		if !n1.serves("a") && !n2.serves("a") {
-			t.Errorf("nobody serves when all is well again\n%s", s)
+			t.Errorf("nobody serves when all is well again\n%s", a.api)
 		}
 	})
 }
@@ -94,17 +90,15 @@ func TestMovesWithoutTheAPIServer(t *testing.T) {
 // hangs: nothing moves, unless it stays away from the owner.
 func TestAPIServerBackForSome(t *testing.T) {
 	for _, stays := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			a, s := newNetwork(), leasetest.NewServer()
-			n1, n2, n3 := three(t, a, s)
-			before := s.Lease(tableKey).ResourceVersion
+		withThree(t, func(t *testing.T, a *network, n1, n2, n3 *node) {
+			before := a.api.Lease(tableKey).ResourceVersion
 			cutFromAPI(n1, n2, n3)
 			time.Sleep(time.Minute)
 			reconnectAPI(n2, n3)
 			for range 60 {
 				time.Sleep(100 * time.Millisecond)
 				if !n1.serves("a") {
-					t.Fatalf("n1 gave up as soon as others had renewed\n%s", s)
+					t.Fatalf("n1 gave up as soon as others had renewed\n%s", a.api)
 				}
 			}
 			if stays {
@@ -114,8 +108,8 @@ func TestAPIServerBackForSome(t *testing.T) {
 			}
 			reconnectAPI(n1)
 			time.Sleep(20 * time.Second)
-			if got := s.Lease(tableKey).ResourceVersion; got != before {
-				t.Errorf("the table was written\n%s", s)
+			if got := a.api.Lease(tableKey).ResourceVersion; got != before {
+				t.Errorf("the table was written\n%s", a.api)
 			}
 		})
 	}
@@ -228,10 +222,8 @@ func TestMovedIsHandedOver(t *testing.T) {
 // A VIP that was moved without the API server is moved on when its new owner dies, too; that gives it up when it is heard again.
 func TestMovedTwice(t *testing.T) {
 	for _, comesBack := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			a, s := newNetwork(), leasetest.NewServer()
-			n1, n2, n3 := three(t, a, s)
-			n4, n5 := a.join(t, s, "n4"), a.join(t, s, "n5")
+		withThree(t, func(t *testing.T, a *network, n1, n2, n3 *node) {
+			n4, n5 := a.join(t, a.api, "n4"), a.join(t, a.api, "n5")
 			n4.planFor("n2", "a")
 			n5.planFor("n2", "a")
 			time.Sleep(5 * time.Second)
@@ -270,7 +262,7 @@ func TestMovedTwice(t *testing.T) {
 			leaveTo3(5 * time.Second)
 			reconnectAPI(n3, n4, n5)
 			leaveTo3(5 * time.Second)
-			if got := ownerIn(t, s, "a"); got != "n3" || !n3.serves("a") {
+			if got := ownerIn(t, a.api, "a"); got != "n3" || !n3.serves("a") {
 				t.Errorf("the table names %s, n3 serves %v", got, n3.serves("a"))
 			}
 		})
@@ -282,10 +274,8 @@ func TestMovedTwice(t *testing.T) {
 func TestGivenAwayBesideAMove(t *testing.T) {
 	for _, returns := range []time.Duration{0, 100, 200, 300, 600, 800, 3000} {
 		t.Run((returns * time.Millisecond).String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a, s := newNetwork(), leasetest.NewServer()
-				n1, n2, n3 := three(t, a, s)
-				n4 := a.join(t, s, "n4")
+			withThree(t, func(t *testing.T, a *network, n1, n2, n3 *node) {
+				n4 := a.join(t, a.api, "n4")
 				n4.planFor("n2", "a")
 				time.Sleep(5 * time.Second)
 				cutFromAPI(n2, n3, n4)
@@ -300,7 +290,7 @@ func TestGivenAwayBesideAMove(t *testing.T) {
 					return n3.quorum.Moving()
 				})
 				time.Sleep(returns * time.Millisecond)
-				if got := ownerIn(t, s, "a"); got != "n3" {
+				if got := ownerIn(t, a.api, "a"); got != "n3" {
 					t.Fatalf("the table names %q", got)
 				}
 				reconnectAPI(n3)
@@ -311,7 +301,7 @@ func TestGivenAwayBesideAMove(t *testing.T) {
 				reconnectAPI(n2, n4)
 				time.Sleep(2 * time.Second)
 				if n2.serves("a") || !n3.serves("a") {
-					t.Errorf("n2 serves %v, n3 serves %v at last; want n3\n%s", n2.serves("a"), n3.serves("a"), s)
+					t.Errorf("n2 serves %v, n3 serves %v at last; want n3\n%s", n2.serves("a"), n3.serves("a"), a.api)
 				}
 			})
 		})

@@ -38,9 +38,7 @@ func cut(n *node, d time.Duration) (served time.Duration) {
 
 // TestCutFromAPIServer: a node that can't renew acts until its renew deadline; another takes over after it.
 func TestCutFromAPIServer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
-		a, b := pair(t, s)
+	withPair(t, func(t *testing.T, s *leasetest.Server, a, b *node) {
 		neverTwo(t, t.Context(), "a", newGroup(a, b))
 		time.Sleep(4 * time.Second)
 		if served := cut(a, 40*time.Second); served > deadline || served < deadline-period-100*time.Millisecond {
@@ -66,9 +64,7 @@ func TestCutFromAPIServer(t *testing.T) {
 
 // A node that is fenced while it releases its leases begins no other epoch for that.
 func TestFencedWhileStopping(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
-		a := start(t, s, "n1")
+	withOne(t, func(t *testing.T, s *leasetest.Server, a *node) {
 		a.want("a")
 		time.Sleep(period - 200*time.Millisecond) // it is about to renew
 		a.fault(func(f *leasetest.Faults) { f.Delay = 300 * time.Millisecond })
@@ -117,9 +113,7 @@ func TestEditedByHand(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := leasetest.NewServer()
-				a, b := pair(t, s)
+			withPair(t, func(t *testing.T, s *leasetest.Server, a, b *node) {
 				neverTwo(t, t.Context(), "a", newGroup(a, b))
 				time.Sleep(2 * leaseDuration) // whoever has renewed for so long may fence at once
 				for _, n := range []*node{a, b} {
@@ -146,9 +140,7 @@ func TestEditedByHand(t *testing.T) {
 
 // A process that was stopped confirms its claims before it acts on them.
 func TestPaused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
-		a := start(t, s, "n1")
+	withOne(t, func(t *testing.T, s *leasetest.Server, a *node) {
 		a.want("a")
 		time.Sleep(500 * time.Millisecond)
 		a.mu.Lock()
@@ -354,9 +346,7 @@ func TestRenewalMeetsADeletion(t *testing.T) {
 
 // A node that was fenced begins a new epoch, though the tombstone is deleted before its watch shows that.
 func TestFencedAndDeletedAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
-		n1 := start(t, s, "n1")
+	withOne(t, func(t *testing.T, s *leasetest.Server, n1 *node) {
 		n1.want("a")
 		time.Sleep(5 * time.Second)
 		for range 20 {
@@ -375,9 +365,7 @@ func TestFencedAndDeletedAtOnce(t *testing.T) {
 
 // A node lease that another program writes all the time is renewed five times a second at most.
 func TestOwnLeaseWrittenByAnother(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
-		n1 := start(t, s, "n1")
+	withOne(t, func(t *testing.T, s *leasetest.Server, n1 *node) {
 		time.Sleep(5 * time.Second)
 		renewals, last := 0, renewTime(s.Lease(nodeKey("n1")))
 		for i := range 500 {
@@ -519,9 +507,7 @@ func TestRestarts(t *testing.T) {
 // TestFlappingLink: a link that comes and goes 20 times a second costs a few writes of the node lease, and one that
 // does so once is told at once.
 func TestFlappingLink(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
-		n := start(t, s, "n1")
+	withOne(t, func(t *testing.T, s *leasetest.Server, n *node) {
 		time.Sleep(10*time.Second + 100*time.Millisecond)
 		set := func(up bool) {
 			n.info.Store(&vip.NodeInfo{Interface: "eth0", Links: []vip.Link{{Name: "eth0", Up: up}}})

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -128,6 +129,25 @@ func (n *node) plan() {
 		owners = append(owners, next)
 	}
 	n.Put(owners)
+}
+
+// withOne runs a test with one node, n1.
+func withOne(t *testing.T, test func(t *testing.T, s *leasetest.Server, n1 *node)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		test(t, s, start(t, s, "n1"))
+	})
+}
+
+// withPair runs a test with pair.
+func withPair(t *testing.T, test func(t *testing.T, s *leasetest.Server, n1, n2 *node)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1, n2 := pair(t, s)
+		test(t, s, n1, n2)
+	})
 }
 
 // kill ends the process without a word.

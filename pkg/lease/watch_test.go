@@ -17,9 +17,7 @@ import (
 
 // A node whose watch is stuck, while it renews its lease, has it begin again. So it knows that others live, and can hand over to them.
 func TestStuckWatchBeginsAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
-		n1, n2 := pair(t, s)
+	withPair(t, func(t *testing.T, s *leasetest.Server, n1, n2 *node) {
 		n1.fault(func(f *leasetest.Faults) { f.WatchStuck = true })
 		time.Sleep(time.Minute)
 		n1.give("n2", "a")
@@ -35,9 +33,7 @@ func TestStuckWatchBeginsAgain(t *testing.T) {
 
 // Where that does not help, watches begin again less and less often; after a long time without it soon again.
 func TestStuckWatchBeginsAgainLessOften(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
-		n1 := start(t, s, "n1")
+	withOne(t, func(t *testing.T, s *leasetest.Server, n1 *node) {
 		begins := func(within time.Duration, min, max int) {
 			t.Helper()
 			before := n1.way.Begun()
@@ -92,9 +88,7 @@ func TestSlowWatchGoesOn(t *testing.T) {
 		"without answer": func(f *leasetest.Faults) { f.LoseAnswers = true },
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := leasetest.NewServer()
-				n1 := start(t, s, "n1")
+			withOne(t, func(t *testing.T, s *leasetest.Server, n1 *node) {
 				time.Sleep(5 * time.Second)
 				for range 10 {
 					n1.fault(fault)
@@ -194,9 +188,7 @@ func TestLostWrite(t *testing.T) {
 // A process that has just begun an epoch when etcd is restored from an earlier backup, so that versions begin again, does not wait for the version with
 // which it did.
 func TestRestoredAtTheBeginning(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
-		n1 := start(t, s, "n1")
+	withOne(t, func(t *testing.T, s *leasetest.Server, n1 *node) {
 		time.Sleep(time.Second)
 		n1.kill()
 		restore := s.Snapshot()
@@ -228,9 +220,7 @@ func others(t *testing.T, s *leasetest.Server, n int) {
 // that of n2 goes on from a version that etcd has not reached again, so that it shows nothing. The table is written again
 // as it was last, and nothing moves.
 func TestRestoredWhileAWatchGoesOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
-		n1, n2 := pair(t, s)
+	withPair(t, func(t *testing.T, s *leasetest.Server, n1, n2 *node) {
 		restore := s.Snapshot()
 		time.Sleep(10 * time.Second)
 		n1.give("n2", "a")
@@ -290,9 +280,7 @@ func TestRestoredWhileTheWatchIsStuck(t *testing.T) {
 
 // A watch is not stuck where another program writes the node lease right after each renewal, so that it shows that program's versions alone.
 func TestRenewalsOverwrittenAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
-		n1 := start(t, s, "n1")
+	withOne(t, func(t *testing.T, s *leasetest.Server, n1 *node) {
 		time.Sleep(5 * time.Second)
 		var last time.Time
 		for began := time.Now(); time.Since(began) < 30*time.Second; time.Sleep(time.Millisecond) {
