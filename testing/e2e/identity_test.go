@@ -34,6 +34,10 @@ func createTenant(t *testing.T, name string) {
 		ctx := context.Background()
 		cluster.Client().CoordinationV1().Leases(name).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 		cluster.Client().CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
+		if left, err := cluster.Client().CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{}); err == nil {
+			left.Spec.Finalizers = nil // for the controller of namespaces, which the lab has not
+			cluster.Client().CoreV1().Namespaces().Finalize(ctx, left, metav1.UpdateOptions{})
+		}
 	})
 }
 
