@@ -20,7 +20,7 @@ const (
 	gatherTime  = 100 * time.Millisecond // between two writes that place units; more while there are many
 	maxGather   = 500 * time.Millisecond
 	behindTime  = 100 * time.Millisecond  // how long the watch may take to show a table that another node has
-	beginTime   = 500 * time.Millisecond  // a process places nothing, so that nodes that start together know each other
+	beginTime   = 500 * time.Millisecond  // an epoch places nothing: nodes meet, and one that nobody hears learns that
 	followTime  = 1500 * time.Millisecond // how long an agent may take to carry out a table
 	unknownTime = 3 * time.Second         // how long this node keeps a unit that no Service in its cache has
 	forgetTime  = time.Minute             // after this a unit that nobody has, or wants, is forgotten
@@ -253,7 +253,7 @@ func (l *Leases) turn() (d time.Duration) {
 func (l *Leases) listChanges(now time.Time) []change {
 	t := &l.table
 	d := dues{now: now, turn: l.turn(), before: t.needs, needs: make(map[vip.Key]time.Time)}
-	alone := beginTime - now.Sub(l.own.began)
+	alone := beginTime - now.Sub(l.own.epochAt)
 	d.lookAgain(alone)
 	place := !l.mayNotKnow(now) && !l.isolated() && l.decision.MayPlace && alone <= 0 && l.about.Excluded == ""
 	all := append(l.plannedChanges(&d, place), l.otherChanges(&d, place)...)

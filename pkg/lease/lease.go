@@ -37,7 +37,7 @@
 //	an heir by the table waits for one by agreement           TestGivenAwayBesideAMove
 //	who is heard in its next epoch is a voter                 quorum.TestHeardInTheNextEpoch
 //	who is back leaves the group as it is, while others hold  simulation.TestOwnerReturnsWithTheAPIServer
-//	a process places nothing in its first half second         simulation.TestSpread
+//	an epoch places nothing in its first half second          TestUnheardTakesNothingBack, simulation.TestSpread
 //	it acts only once it has read the table in its epoch      testing/model: notRead
 package lease
 

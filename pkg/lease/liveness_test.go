@@ -64,9 +64,14 @@ func TestUnheardTakesNothingBack(t *testing.T) {
 	withThree(t, func(t *testing.T, a *network, n1, n2, n3 *node) {
 		for _, n := range []*node{n2, n3} {
 			n.fault(func(f *leasetest.Faults) { f.Delay = 300 * time.Millisecond })
-			a.setEchoOverdue("n1", n.name)
 			a.setLiveness(n.name, "n1", vip.Dead)
 		}
+		time.Sleep(350 * time.Millisecond) // the fence is written; an echo is overdue later than a heartbeat
+		if n1.serves("a") {
+			t.Errorf("n1 serves in its next epoch\n%s", s.Trace(10))
+		}
+		a.setEchoOverdue("n1", "n2")
+		a.setEchoOverdue("n1", "n3")
 		waitServes(t, n2, "a", 2*time.Second)
 		if n1.serves("a") {
 			t.Errorf("n1 serves, too\n%s", a.api.Trace(10))

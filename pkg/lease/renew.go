@@ -38,8 +38,8 @@ type ownLease struct {
 	lease *coordinationv1.Lease // as written last; nil: it must be read before it is written
 	info  string                // its NodeAnnotation
 
-	began    time.Time // when this process held it first
-	restarts []int64   // as in vip.NodeInfo; see recentRestarts
+	began, epochAt time.Time // when this process held it first, and in its epoch
+	restarts       []int64   // as in vip.NodeInfo; see recentRestarts
 
 	pending    bool      // a renewal is under way
 	releasing  bool      // Run ends: no renewal is started, so that no epoch begins any more
@@ -320,7 +320,7 @@ func (l *Leases) applyRenewal(got *coordinationv1.Lease, sent time.Time, err err
 			o.began, o.restarts = now, restartsOf(got)
 		}
 		if o.Epoch != transitions(got) {
-			o.Epoch, o.EpochOver = transitions(got), false
+			o.Epoch, o.EpochOver, o.epochAt = transitions(got), false, now
 			l.changed = true
 			l.o.Log.Info("the node lease is held", "lease", l.o.Namespace+"/"+got.Name, "epoch", o.Epoch)
 		}
