@@ -659,18 +659,6 @@ func TestStoppingNodesIsolateNobody(t *testing.T) {
 	}
 }
 
-// The gateway is asked only of two halves.
-func TestNeedsGateway(t *testing.T) {
-	v := newView(4)
-	for dead, want := range []bool{false, false, true, false} {
-		v.set(well.is(vip.Dead), 2, 1+dead)
-		v.pass(50*time.Millisecond, true)
-		if v.d.NeedsGateway != want {
-			t.Errorf("%d of 4 dead: %v, want %v", dead, v.d.NeedsGateway, want)
-		}
-	}
-}
-
 // A node that acts on claims that are void is told, and one that is told ends its epoch.
 func TestVoidedClaim(t *testing.T) {
 	v := newView(3)
@@ -846,15 +834,10 @@ func TestNoMoveIsAdoptedOnceTheAPIServerIsBack(t *testing.T) {
 
 // A node says that it acts on moves that are not written as long as it has one; and knows of those of others if it has agreed on any, or is told.
 func TestUnknownMoves(t *testing.T) {
-	key := vip.Key{Namespace: "default", Name: "kubevip-a"}
-	movedTo := func(holder string) *view { // what n4 had
-		v := newView(4)
-		v.set(cut, 2, 4)
-		v.pass(30*time.Second, false)
-		v.set(cut.is(vip.Dead), 4, 4)
-		v.pass(100*time.Millisecond, false)
-		v.versions = map[vip.Key]uint64{key: 5}
-		v.state = v.state.Propose(map[vip.Key]Move{key: {Holder: holder, Version: 5, From: "n4", FromEpoch: 1}})
+	var key vip.Key
+	movedTo := func(holder string) (v *view) { // what n4 had
+		v, key = deadOwner(4, holder)
+		v.state = v.state.Propose(v.moves)
 		v.pass(500*time.Millisecond, false)
 		return v
 	}
