@@ -68,7 +68,7 @@ func TestUnheardTakesNothingBack(t *testing.T) {
 		}
 		time.Sleep(350 * time.Millisecond) // the fence is written; an echo is overdue later than a heartbeat
 		if n1.serves("a") {
-			t.Errorf("n1 serves in its next epoch\n%s", s.Trace(10))
+			t.Errorf("n1 serves in its next epoch\n%s", a.api.Trace(10))
 		}
 		a.setEchoOverdue("n1", "n2")
 		a.setEchoOverdue("n1", "n3")
