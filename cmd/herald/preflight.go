@@ -22,6 +22,7 @@ import (
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/lease"
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/manifest"
 	"github.com/heraldvip/herald/pkg/netif"
 	"github.com/heraldvip/herald/pkg/nft"
@@ -59,10 +60,8 @@ func preflightCommand() *cobra.Command {
 			if time.Now().After(deadline) {
 				return errUnfit
 			}
-			select {
-			case <-c.Context().Done():
+			if !mailbox.Sleep(c.Context(), 2*time.Second) {
 				return errUnfit
-			case <-time.After(2 * time.Second):
 			}
 			fmt.Fprintln(c.OutOrStdout())
 		}

@@ -251,10 +251,8 @@ func awaitHostLock(ctx context.Context, name string, log *slog.Logger, tell func
 			log.Error(otherHerald)
 			tell()
 		}
-		select {
-		case <-ctx.Done():
+		if !mailbox.Sleep(ctx, 250*time.Millisecond) {
 			return nil, ctx.Err()
-		case <-time.After(250 * time.Millisecond):
 		}
 	}
 }

@@ -164,10 +164,8 @@ func (g *guard) dial(ctx context.Context) (*net.TCPConn, endpoints) {
 		if ctx.Err() == nil {
 			g.report(progress{state: "active", reason: connectError(err)})
 		}
-		select {
-		case <-ctx.Done():
+		if !mailbox.Sleep(ctx, connectRetry+rand.N(connectRetry)) {
 			return nil, at
-		case <-time.After(connectRetry + rand.N(connectRetry)):
 		}
 	}
 }

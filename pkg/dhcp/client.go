@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -212,7 +213,7 @@ func (x *client) decline(ctx context.Context, k vip.DHCPLease, why string) {
 	if err := x.protocol.decline(ctx, k, why); err != nil {
 		x.o.Log.Debug("DHCP decline", "err", err)
 	}
-	sleep(ctx, jitter(declinePause, 4))
+	mailbox.Sleep(ctx, jitter(declinePause, 4))
 }
 
 // reboot goes on with the recorded lease (RFC 2131 section 3.2), unanswered until it expires, unless it is refused.
@@ -280,7 +281,7 @@ func (x *client) acquire(ctx context.Context) {
 		case errors.Is(err, errNoAnswer):
 			x.countFailure(failNoAnswer)
 		default:
-			sleep(ctx, jitter(linkPause<<min(attempt, 5), 4)) // it was answered at once
+			mailbox.Sleep(ctx, jitter(linkPause<<min(attempt, 5), 4)) // it was answered at once
 		}
 		attempt++
 		total++
@@ -291,7 +292,7 @@ func (x *client) acquire(ctx context.Context) {
 			reported, nextReport = text, max(2*total, firstReport)
 		}
 		if a := x.o.Attempts; a > 0 && attempt%a == 0 {
-			sleep(ctx, jitter(attemptsPause, 4))
+			mailbox.Sleep(ctx, jitter(attemptsPause, 4))
 			attempt = 0
 		}
 	}
@@ -315,7 +316,7 @@ func (x *client) keep(ctx context.Context) {
 			<-ctx.Done()
 			return
 		}
-		sleep(ctx, time.Until(k.Renews))
+		mailbox.Sleep(ctx, time.Until(k.Renews))
 		got, err := x.renew(ctx, k)
 		switch {
 		case ctx.Err() != nil:

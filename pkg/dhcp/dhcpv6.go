@@ -14,6 +14,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv6"
 	"github.com/insomniacslk/dhcp/iana"
 
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -108,7 +109,7 @@ func (x *protocol6) renew(ctx context.Context, k vip.DHCPLease, rebind bool) (vi
 		if err == nil || errors.Is(err, errRefused) || errors.Is(err, errLink) || ctx.Err() != nil {
 			return got, err
 		}
-		if sleep(ctx, jitter(pause, 10)); ctx.Err() != nil {
+		if !mailbox.Sleep(ctx, jitter(pause, 10)) {
 			return got, err
 		}
 	}

@@ -46,7 +46,7 @@ func Open(r vip.DHCPRequest) (net.PacketConn, error) {
 	}
 	c, err := packet.Listen(ifi, packet.Datagram, unix.ETH_P_IP, &packet.Config{Filter: clientPortFilter})
 	if err != nil {
-		return nil, fmt.Errorf("can't open a packet socket: %w%s", err, capabilityHint(err))
+		return nil, fmt.Errorf("can't open a packet socket: %w%s", err, vip.RawHint(err))
 	}
 	return conn4{c}, nil
 }
@@ -181,7 +181,7 @@ func open6(ifi *net.Interface) (net.PacketConn, error) {
 		// Without a zone: the socket's device tells the link, while package net remembers a name's index for a minute.
 		c, err := config.ListenPacket(context.Background(), "ip6:udp", local.Addr().WithZone("").String())
 		if err != nil {
-			return nil, fmt.Errorf("can't listen on it: %w%s", err, capabilityHint(err))
+			return nil, fmt.Errorf("can't listen on it: %w%s", err, vip.RawHint(err))
 		}
 		return conn6{c}, nil
 	}
@@ -218,12 +218,4 @@ func (c conn6) ReadFrom(b []byte) (int, net.Addr, error) {
 		return 0, nil, errNotForUs
 	}
 	return copy(b, d[udpHeader:length]), &PacketAddr{}, nil
-}
-
-// capabilityHint is what the process lacks if err is a kernel's refusal, or "".
-func capabilityHint(err error) string {
-	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
-		return " (the process needs the capability NET_RAW)"
-	}
-	return ""
 }

@@ -111,7 +111,7 @@ func (x *client) receive(ctx context.Context, conn net.PacketConn, t transaction
 // linkError returns errLink with err, after linkPause.
 func (x *client) linkError(ctx context.Context, err error) error {
 	x.countFailure(failLink)
-	sleep(ctx, linkPause)
+	mailbox.Sleep(ctx, linkPause)
 	return fmt.Errorf("%w: %s: %w", errLink, x.request.Link, err)
 }
 
@@ -137,16 +137,6 @@ func jitter(d time.Duration, part int64) time.Duration {
 		return d
 	}
 	return d - time.Duration(spread) + time.Duration(rand.Int64N(2*spread+1))
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }
 
 // errNotForUs: the message is for another client, or of another transaction.

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"sync/atomic"
 	"time"
+
+	"github.com/heraldvip/herald/pkg/mailbox"
 )
 
 // APIServerOptions of an APIServerCheck, named as those of a Pod's probe.
@@ -64,10 +66,8 @@ func (a *APIServerCheck) Run(ctx context.Context) error {
 		if !ready {
 			pause = min(pause, maxNotReadyPeriod)
 		}
-		select {
-		case <-ctx.Done():
+		if !mailbox.Sleep(ctx, pause-time.Since(began)) {
 			return nil
-		case <-time.After(pause - time.Since(began)):
 		}
 	}
 }

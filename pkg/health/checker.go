@@ -136,10 +136,7 @@ func (c *Checker) poll(ctx context.Context, p *poller) {
 			c.poke()
 			return
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(period):
-		}
+		mailbox.Sleep(ctx, period)
 	}
 }
 

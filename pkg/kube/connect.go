@@ -19,6 +19,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
+
+	"github.com/heraldvip/herald/pkg/mailbox"
 )
 
 // Access says how to reach the API server.
@@ -171,10 +173,8 @@ func AwaitConfig(ctx context.Context, a Access, log *slog.Logger) (*rest.Config,
 			log.Warn("waiting for a kubeconfig, such as kubeadm writes", "for", configWait, "err", err)
 		}
 		failed = !missing
-		select {
-		case <-ctx.Done():
+		if !mailbox.Sleep(ctx, configPeriod) {
 			return nil, origin, ctx.Err()
-		case <-time.After(configPeriod):
 		}
 	}
 }

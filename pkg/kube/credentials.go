@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -86,10 +87,8 @@ func (w *CredentialsWatch) Run(ctx context.Context) error {
 		if seen {
 			wait += rand.N(credentialsPeriod)
 		}
-		select {
-		case <-ctx.Done():
+		if !mailbox.Sleep(ctx, wait) {
 			return nil
-		case <-time.After(wait):
 		}
 		now, differs := w.differs()
 		switch {

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -217,7 +218,7 @@ func (e *Events) look(ctx context.Context, limit *rate.Limiter, w vip.Event) tim
 		return 0
 	case result == eventUnavailable:
 		e.pause = max(unavailableMin, min(2*e.pause, unavailableMax))
-		sleep(ctx, e.pause)
+		mailbox.Sleep(ctx, e.pause)
 		return time.Nanosecond
 	}
 	return e.refuse(namespace, err)

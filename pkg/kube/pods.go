@@ -68,7 +68,7 @@ func (p *pods) Run(ctx context.Context) error {
 		}
 		if len(fresh) > 0 {
 			p.cluster.o.Poke()
-			sleep(ctx, betweenBegins)
+			mailbox.Sleep(ctx, betweenBegins)
 		}
 		select {
 		case <-ctx.Done():

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -91,13 +92,6 @@ func (s *reflectorStore[V]) Run(ctx context.Context) error {
 	return nil
 }
 
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
-}
-
 func (r *watchedResource) request(o metav1.ListOptions) *rest.Request {
 	o.FieldSelector, o.LabelSelector = r.fields, r.labels
 	return r.client.Get().Namespace(r.namespace).Resource(r.resource).VersionedParams(&o, metav1.ParameterCodec)
@@ -163,7 +157,7 @@ func (r *watchedResource) ended(ctx context.Context, err error) {
 	if r.refused.Load() != before || r.doneWithout.Load() != without {
 		r.poke() // Cluster.Synced depends on it
 	}
-	sleep(ctx, wait.Jitter(delay, 0.5))
+	mailbox.Sleep(ctx, wait.Jitter(delay, 0.5))
 }
 
 // succeeded forgets all failures, and logs their end if they were logged.

@@ -21,6 +21,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -137,8 +138,7 @@ func (s *Servers) dial(ctx context.Context, network, address string) (net.Conn, 
 		if err == nil {
 			return s.track(c, target), nil
 		}
-		sleep(ctx, dialRetry)
-		if ctx.Err() != nil {
+		if !mailbox.Sleep(ctx, dialRetry) {
 			return nil, fmt.Errorf("no API server answers: %w", err)
 		}
 	}

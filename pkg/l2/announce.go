@@ -146,7 +146,7 @@ func (a *Announcer) sendDue(now time.Time) time.Duration {
 		before := x.ok
 		a.announce(x, now)
 		poke = poke || x.ok != before
-		next = earlier(next, x.next)
+		next = vip.Earlier(next, x.next)
 	}
 	steady := 0
 	var due []*announcement // of those that are steady
@@ -158,7 +158,7 @@ func (a *Announcer) sendDue(now time.Time) time.Duration {
 		switch {
 		case x.want.ListenOnly:
 		case x.next.After(now):
-			next = earlier(next, x.next)
+			next = vip.Earlier(next, x.next)
 		case isSteady:
 			due = append(due, x)
 		default:

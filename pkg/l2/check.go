@@ -177,17 +177,17 @@ func (c *AddressChecks) advance(now time.Time) (next time.Time, changed bool) {
 			changed = c.end(x, now) || changed
 		}
 		if x.want.Kind == vip.CheckVerify { // there may be many
-			verifies = earlier(verifies, x.next)
+			verifies = vip.Earlier(verifies, x.next)
 			continue
 		}
 		if !x.next.After(now) {
 			changed = c.send(x, now) || changed
 		}
-		next = earlier(next, x.next)
+		next = vip.Earlier(next, x.next)
 	}
 	if len(former) > 0 {
 		again, other := c.stepFormer(former, now)
-		next, changed = earlier(next, again), changed || other
+		next, changed = vip.Earlier(next, again), changed || other
 	}
 	if !c.nextVerify.After(now) {
 		c.sendVerifies(now)
@@ -195,7 +195,7 @@ func (c *AddressChecks) advance(now time.Time) (next time.Time, changed bool) {
 	if verifies.Before(c.nextVerify) {
 		verifies = c.nextVerify
 	}
-	return earlier(next, verifies), changed
+	return vip.Earlier(next, verifies), changed
 }
 
 func (c *AddressChecks) updateMetric() {

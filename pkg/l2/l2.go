@@ -152,13 +152,6 @@ func (a *Announcer) Run(ctx context.Context) error {
 	}
 }
 
-func earlier(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
-}
-
 type metrics struct {
 	sent     *prometheus.CounterVec
 	errors   *prometheus.CounterVec

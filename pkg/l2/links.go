@@ -154,7 +154,7 @@ func (a *Announcer) sendFailed(link string, now time.Time, err error) error {
 	for t, x := range a.announcements {
 		if t.link == link {
 			x.restart(now)
-			x.next = earlier(x.next, now.Add(repeatGap))
+			x.next = vip.Earlier(x.next, now.Add(repeatGap))
 		}
 	}
 	if errors.Is(err, unix.ENETDOWN) {

@@ -425,8 +425,8 @@ func TestKernelLinkChanges(t *testing.T) {
 }
 
 func TestKernelWithoutCapability(t *testing.T) {
-	check.Equal(t, hint(unix.EPERM), " (the process needs the capability NET_RAW)", "hint")
-	check.Equal(t, hint(unix.ENODEV), "", "hint")
+	check.Equal(t, vip.RawHint(unix.EPERM), " (the process needs the capability NET_RAW)", "hint")
+	check.Equal(t, vip.RawHint(unix.ENODEV), "", "hint")
 }
 
 // awaitResult waits for the result of an AddressCheck.

@@ -170,7 +170,7 @@ func (x *addressCheck) receive(m neighborMessage, now time.Time) (changed, confl
 		return false, false
 	}
 	if x.sent == 0 {
-		x.next = earlier(x.next, now.Add(x.retryDelay()))
+		x.next = vip.Earlier(x.next, now.Add(x.retryDelay()))
 	}
 	return x.setResult(false, "", now), true
 }

@@ -30,7 +30,7 @@ const maxMessage = 1500
 func (sockets) openSender(link vip.Link) (frameSender, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("can't open a packet socket: %w%s", err, hint(err))
+		return nil, fmt.Errorf("can't open a packet socket: %w%s", err, vip.RawHint(err))
 	}
 	f := os.NewFile(uintptr(fd), "packet socket on "+link.Name) // it blocks, so the poller leaves it alone
 	limit := unix.NsecToTimeval(int64(sendTimeout))
@@ -73,7 +73,7 @@ func (sockets) openReceiver(link vip.Link, family vip.Family) (messageReceiver, 
 		// ARP frames only, so that other traffic costs nothing.
 		c, err := packet.Listen(&ifi, packet.Raw, unix.ETH_P_ARP, nil)
 		if err != nil {
-			return nil, fmt.Errorf("can't open a packet socket for ARP: %w%s", err, hint(err))
+			return nil, fmt.Errorf("can't open a packet socket for ARP: %w%s", err, vip.RawHint(err))
 		}
 		conn, err := c.SyscallConn()
 		if err != nil {
@@ -84,7 +84,7 @@ func (sockets) openReceiver(link vip.Link, family vip.Family) (messageReceiver, 
 	// Bound to no address, so the link needs none. All are members of ff02::1.
 	c, _, err := ndp.Listen(&ifi, ndp.Unspecified)
 	if err != nil {
-		return nil, fmt.Errorf("can't open an ICMPv6 socket: %w%s", err, hint(err))
+		return nil, fmt.Errorf("can't open an ICMPv6 socket: %w%s", err, vip.RawHint(err))
 	}
 	var only ipv6.ICMPFilter
 	only.SetAll(true)
@@ -145,12 +145,4 @@ func (r *ndpReceiver) receive() (m neighborMessage, ok bool, err error) {
 	}
 	m, ok = parseNA(message)
 	return m, ok, nil
-}
-
-// hint returns what to do about an error; "" for most.
-func hint(err error) string {
-	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
-		return " (the process needs the capability NET_RAW)"
-	}
-	return ""
 }

@@ -9,6 +9,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -77,10 +78,8 @@ func (l *Leases) AwaitName(ctx context.Context, tell func(message string)) error
 		default:
 			l.tellWaiting(ctx, w, x)
 		}
-		select {
-		case <-ctx.Done():
+		if !mailbox.Sleep(ctx, askAgain) {
 			return ctx.Err()
-		case <-time.After(askAgain):
 		}
 	}
 }

@@ -2,7 +2,20 @@
 // queue. A Limit bounds what others can make a goroutine do.
 package mailbox
 
-import "sync/atomic"
+import (
+	"context"
+	"sync/atomic"
+	"time"
+)
+
+// Sleep waits for d, and reports whether ctx has not ended by then.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+	return ctx.Err() == nil
+}
 
 // A Signal wakes one goroutine. Signals sent before it looks are one.
 type Signal chan struct{}

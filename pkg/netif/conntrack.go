@@ -11,6 +11,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/heraldvip/herald/pkg/mailbox"
 )
 
 // Places in a message about a connection (enum ctattr_type, linux/netfilter/nfnetlink_conntrack.h).
@@ -84,10 +86,9 @@ func (n *Interfaces) forgetStale(ctx context.Context) {
 			warned = err.Error()
 			n.log.Warn("clients that sent to addresses before these were bound here may not be served", "err", err)
 		}
-		select {
-		case <-ctx.Done():
+		// it reads all that conntrack knows: a fifth of a core is enough
+		if !mailbox.Sleep(ctx, 4*time.Since(began)) {
 			return
-		case <-time.After(4 * time.Since(began)): // it reads all that conntrack knows: a fifth of a core is enough
 		}
 		timer.Reset(nextForgetting(due, time.Now()))
 	}

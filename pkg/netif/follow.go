@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -26,7 +27,7 @@ func (n *Interfaces) followKernel(ctx context.Context) {
 		}
 		if errors.Is(err, errOverrun) {
 			n.log.Debug("reading links and addresses again", "why", err)
-			sleep(ctx, time.Until(lost.Add(readInterval)))
+			mailbox.Sleep(ctx, time.Until(lost.Add(readInterval)))
 			lost = time.Now()
 			continue
 		}
@@ -34,17 +35,7 @@ func (n *Interfaces) followKernel(ctx context.Context) {
 			n.log.Warn("can't follow the kernel's changes of links and addresses, trying again every second", "err", err)
 			logged = text
 		}
-		sleep(ctx, time.Second)
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
+		mailbox.Sleep(ctx, time.Second)
 	}
 }
 
@@ -57,7 +48,7 @@ func (n *Interfaces) followRoutes(ctx context.Context) {
 			return
 		case <-n.routesChanged:
 		}
-		sleep(ctx, readInterval)
+		mailbox.Sleep(ctx, readInterval)
 		differs, err := n.readRoutes()
 		if differs {
 			n.opts.Poke()
@@ -66,7 +57,7 @@ func (n *Interfaces) followRoutes(ctx context.Context) {
 			if !failed {
 				n.log.Warn("can't follow the kernel's changes of default routes, trying again every second", "err", err)
 			}
-			sleep(ctx, time.Second-readInterval)
+			mailbox.Sleep(ctx, time.Second-readInterval)
 			n.routesChanged.Send()
 		}
 		failed = err != nil

@@ -120,10 +120,8 @@ func (k *Keys) Run(ctx context.Context) error {
 				pause, retry = retry, min(2*retry, reloadKeys)
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !mailbox.Sleep(ctx, pause) {
 			return nil
-		case <-time.After(pause):
 		}
 	}
 }

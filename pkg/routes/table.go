@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -186,10 +187,7 @@ func (t *Table) Run(ctx context.Context) error {
 		t.o.Log.Debug("changes of routing tables were lost; they are read again", "err", err)
 		t.stale.Store(true)
 		t.o.Poke()
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Second):
-		}
+		mailbox.Sleep(ctx, time.Second)
 	}
 	return nil
 }

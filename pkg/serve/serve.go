@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/heraldvip/herald/pkg/mailbox"
 )
 
 // Limits that keep slow clients from blocking the process.
@@ -112,10 +114,8 @@ func (s *Server) serveRetrying(ctx context.Context, e endpoint) {
 		}
 		s.log.Log(ctx, level, "can't serve HTTP, trying again", "endpoint", e.name, "address", e.address, "err", err,
 			"after", retry)
-		select {
-		case <-ctx.Done():
+		if !mailbox.Sleep(ctx, retry) {
 			return
-		case <-time.After(retry):
 		}
 		retry = min(2*retry, lastRetry)
 	}

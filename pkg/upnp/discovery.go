@@ -61,7 +61,7 @@ func (m *Mapper) search(ctx context.Context, searches *sync.WaitGroup) (next tim
 				}
 			})
 		}
-		next = earlier(next, x.next)
+		next = vip.Earlier(next, x.next)
 	}
 	return next
 }

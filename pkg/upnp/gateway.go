@@ -211,7 +211,7 @@ func (g *gateway) mappingState(e *entry) vip.MappingState {
 func (g *gateway) dueAt() time.Time {
 	at := time.Now().Add(idle)
 	for _, e := range g.entries {
-		at = earlier(at, e.dueAt)
+		at = vip.Earlier(at, e.dueAt)
 	}
 	if g.retryAt.After(at) {
 		return g.retryAt
@@ -282,7 +282,7 @@ func (g *gateway) recordResult(k key, e *entry, err error) {
 	default:
 		e.Problem = ""
 		if !e.renewAt.IsZero() {
-			e.dueAt = earlier(e.dueAt, e.renewAt)
+			e.dueAt = vip.Earlier(e.dueAt, e.renewAt)
 		}
 	}
 }

@@ -159,7 +159,7 @@ func (m *Mapper) Run(ctx context.Context) error {
 		m.eachGateway(func(g *gateway) { g.reconcile(ctx) })
 		for _, s := range m.segments {
 			for _, g := range s.gateways {
-				next = earlier(next, g.dueAt())
+				next = vip.Earlier(next, g.dueAt())
 			}
 		}
 		select {
@@ -189,13 +189,6 @@ func (m *Mapper) eachGateway(f func(*gateway)) {
 
 // idle is how long nothing is done while nothing is wanted.
 const idle = time.Hour
-
-func earlier(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
-}
 
 type metrics struct {
 	gateways prometheus.Gauge

@@ -113,7 +113,7 @@ func (g *gateway) renewPortMapping(ctx context.Context, e *entry, have portMappi
 	default:
 		e.losses = 0
 		if have.left > 0 {
-			e.Until = earlier(e.Until, now.Add(have.left))
+			e.Until = vip.Earlier(e.Until, now.Add(have.left))
 		}
 		return nil
 	}

@@ -1,10 +1,13 @@
 package vip
 
 import (
+	"errors"
+	"io/fs"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -25,6 +28,22 @@ func JoinAddrs(addrs []netip.Addr, separator string) string {
 		texts[i] = a.String()
 	}
 	return strings.Join(texts, separator)
+}
+
+// Earlier returns the earlier of two times.
+func Earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// RawHint is what the process lacks if err is a kernel's refusal of a socket for packets, or "".
+func RawHint(err error) string {
+	if errors.Is(err, fs.ErrPermission) {
+		return " (the process needs the capability NET_RAW)"
+	}
+	return ""
 }
 
 // Truncate returns up to limit bytes, cut between characters; if longer, a copy.
