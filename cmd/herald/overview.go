@@ -45,8 +45,8 @@ func fillOverview(v *serve.View, pass *agent.Pass, moves []vip.Move) {
 	ofServices := eventProblems(pass, services)
 	all := len(v.Problems) + len(ofServices)
 	v.Problems = append(v.Problems,
-		shareEqually(ofServices, max(0, maxPageProblems-len(v.Problems)),
-			func(x serve.Problem) string { return x.Subject })...)
+		vip.Share(ofServices, max(0, maxPageProblems-len(v.Problems)),
+			func(x serve.Problem) string { return namespaceOf(x.Subject) })...)
 	v.Problems = v.Problems[:min(len(v.Problems), maxPageProblems)]
 	v.MoreProblems = all - len(v.Problems)
 	owned, routed := make(map[string]int), make(map[netip.Prefix]bool, len(pass.Plan.Routes))
@@ -73,7 +73,7 @@ func fillOverview(v *serve.View, pass *agent.Pass, moves []vip.Move) {
 	v.Pools = overviewPools(w)
 	moves = slices.Clone(moves)
 	slices.Reverse(moves)
-	for _, m := range shareEqually(moves, maxPageMoves, func(m vip.Move) string { return m.Service.String() }) {
+	for _, m := range vip.Share(moves, maxPageMoves, func(m vip.Move) string { return m.Service.Namespace }) {
 		v.Moves = append(v.Moves, overviewMove(m))
 	}
 }
@@ -83,37 +83,15 @@ func worstServices(all []serve.ServiceRow) (rows []serve.ServiceRow) {
 	for _, class := range []string{"bad", "warn", ""} {
 		ofClass := slices.DeleteFunc(slices.Clone(all), func(x serve.ServiceRow) bool { return x.Class != class })
 		rows = append(rows,
-			shareEqually(ofClass, maxPageServices-len(rows), func(x serve.ServiceRow) string { return x.Service })...)
+			vip.Share(ofClass, maxPageServices-len(rows), func(x serve.ServiceRow) string { return namespaceOf(x.Service) })...)
 	}
 	return rows
 }
 
-// shareEqually returns n of all in order, each namespace with equally many, if possible: a thousand mistakes of one
-// hide no other's. subject is namespace/name.
-func shareEqually[T any](all []T, n int, subject func(T) string) (kept []T) {
-	if len(all) <= n {
-		return all
-	}
-	rank, counts, ofRank := make([]int, len(all)), make(map[string]int), make([]int, len(all))
-	for i, x := range all {
-		namespace, _, _ := strings.Cut(subject(x), "/")
-		rank[i] = counts[namespace]
-		counts[namespace]++
-		ofRank[rank[i]]++
-	}
-	last := 0 // the rank of which there is room for some only
-	for ; n >= ofRank[last]; last++ {
-		n -= ofRank[last]
-	}
-	for i, x := range all {
-		if rank[i] < last || rank[i] == last && n > 0 {
-			kept = append(kept, x)
-		}
-		if rank[i] == last {
-			n--
-		}
-	}
-	return kept
+// namespaceOf returns the namespace of namespace/name.
+func namespaceOf(subject string) string {
+	namespace, _, _ := strings.Cut(subject, "/")
+	return namespace
 }
 
 // overviewService makes a Service's row; s is nil for the control plane.

@@ -146,17 +146,8 @@ func (p *pods) wanted() map[vip.Key]*cachedService {
 			all = append(all, s)
 		}
 	}
-	byAge := func(a, b *cachedService) int { return vip.CompareAge(&a.Service, &b.Service) }
-	slices.SortFunc(all, byAge)
-	// how many of its namespace are older; how many there are
-	older, before := make(map[vip.Key]int), make(map[string]int)
-	for _, s := range all {
-		older[s.Key] = before[s.Key.Namespace]
-		before[s.Key.Namespace]++
-	}
-	slices.SortFunc(all, func(a, b *cachedService) int {
-		return cmp.Or(cmp.Compare(older[a.Key], older[b.Key]), byAge(a, b))
-	})
+	slices.SortFunc(all, func(a, b *cachedService) int { return vip.CompareAge(&a.Service, &b.Service) })
+	all = vip.TakeTurns(all, func(s *cachedService) string { return s.Key.Namespace })
 	wanted := make(map[vip.Key]*cachedService)
 	for _, s := range all[:min(len(all), maxEgressServices)] {
 		wanted[s.Key] = s

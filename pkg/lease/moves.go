@@ -114,34 +114,14 @@ func addMoves(text string, moves []vip.Move) string {
 	return shortenMoves(movesText(moves)+text, maxMoves)
 }
 
-// shortenMoves returns the latest moves that fit in so many bytes.
+// shortenMoves returns the latest moves that fit in so many bytes; of all namespaces equally many, so that nobody hides
+// others' moves.
 func shortenMoves(text string, limit int) string {
 	if len(text) <= limit {
 		return text
 	}
 	for moves := parseMoves(text); len(text) > limit; text = movesText(moves) {
-		moves = forgetOldest(moves, len(moves)/8+1)
+		moves = vip.Share(moves, len(moves)-len(moves)/8-1, func(m vip.Move) string { return m.Service.Namespace })
 	}
 	return text
-}
-
-// forgetOldest drops n of all, each the oldest of the namespace with most: nobody hides others' moves. It reuses all.
-func forgetOldest(all []vip.Move, n int) []vip.Move {
-	left := make(map[string]int) // by namespace
-	for _, m := range all {
-		left[m.Service.Namespace]++
-	}
-	for range min(n, len(all)) {
-		most := ""
-		for ns, count := range left {
-			if count > left[most] || count == left[most] && ns < most {
-				most = ns
-			}
-		}
-		left[most]--
-	}
-	return slices.DeleteFunc(all, func(m vip.Move) bool {
-		left[m.Service.Namespace]--
-		return left[m.Service.Namespace] < 0
-	})
 }

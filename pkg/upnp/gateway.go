@@ -1,7 +1,6 @@
 package upnp
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -239,7 +238,7 @@ func (g *gateway) due(now time.Time) (keys []key) {
 	}
 	slices.SortFunc(kinds[2], func(a, b key) int { return g.entries[a].dueAt.Compare(g.entries[b].dueAt) })
 	for _, list := range kinds {
-		takeTurns(list, func(k key) string { return g.entries[k].Service.Namespace })
+		list = vip.TakeTurns(list, func(k key) string { return g.entries[k].Service.Namespace })
 		keys = append(keys, list[:min(len(list), maxOfAKind)]...)
 	}
 	return keys
@@ -348,16 +347,4 @@ func failureReason(err error) string {
 		return failRefused
 	}
 	return failUnreachable
-}
-
-// takeTurns sorts a list: the first of each namespace, then the second of each, so that many of one delay others
-// little.
-func takeTurns[K comparable](list []K, namespace func(K) string) {
-	turn, next := make(map[K]int, len(list)), make(map[string]int)
-	for _, k := range list {
-		ns := namespace(k)
-		turn[k] = next[ns]
-		next[ns]++
-	}
-	slices.SortStableFunc(list, func(a, b K) int { return cmp.Compare(turn[a], turn[b]) })
 }

@@ -21,6 +21,37 @@ func AppendUnique[T comparable](list []T, values ...T) []T {
 	return list
 }
 
+// TakeTurns returns the first of each namespace, then the second of each, and so on: many of one delay others little.
+func TakeTurns[T any](all []T, namespace func(T) string) []T {
+	var turns [][]T
+	next := make(map[string]int)
+	for _, x := range all {
+		n := next[namespace(x)]
+		if next[namespace(x)]++; n == len(turns) {
+			turns = append(turns, nil)
+		}
+		turns[n] = append(turns[n], x)
+	}
+	return slices.Concat(turns...)
+}
+
+// Share returns n of all in order, each namespace with equally many, if possible: many of one hide no other's.
+func Share[T any](all []T, n int, namespace func(T) string) (kept []T) {
+	if len(all) <= n {
+		return all
+	}
+	numbers := make([]int, len(all))
+	for i := range all {
+		numbers[i] = i
+	}
+	numbers = TakeTurns(numbers, func(i int) string { return namespace(all[i]) })[:n]
+	slices.Sort(numbers)
+	for _, i := range numbers {
+		kept = append(kept, all[i])
+	}
+	return kept
+}
+
 // JoinAddrs writes addresses with a separator between them.
 func JoinAddrs(addrs []netip.Addr, separator string) string {
 	texts := make([]string, len(addrs))
