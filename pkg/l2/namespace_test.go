@@ -424,11 +424,6 @@ func TestKernelLinkChanges(t *testing.T) {
 	}
 }
 
-func TestKernelWithoutCapability(t *testing.T) {
-	check.Equal(t, vip.RawHint(unix.EPERM), " (the process needs the capability NET_RAW)", "hint")
-	check.Equal(t, vip.RawHint(unix.ENODEV), "", "hint")
-}
-
 // awaitResult waits for the result of an AddressCheck.
 func awaitResult(t *testing.T, a *Announcer, w vip.AddressCheck) vip.CheckResult {
 	t.Helper()

@@ -1,5 +1,5 @@
 // Package mailbox lets goroutines work at their own pace. A Mailbox hands over the latest value, so nobody waits in a
-// queue. A Limit bounds what others can make a goroutine do.
+// queue. A Limit bounds what others can make a goroutine do. Sleep ends with a context.
 package mailbox
 
 import (

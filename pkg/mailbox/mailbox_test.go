@@ -1,6 +1,11 @@
 package mailbox
 
-import "testing"
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+)
 
 // Of several values the last one arrives, with one wake-up.
 func TestMailbox(t *testing.T) {
@@ -22,4 +27,18 @@ func TestMailbox(t *testing.T) {
 	m.Changed.Send()
 	m.Changed.Send()
 	<-m.Changed
+}
+
+// Sleep lasts as long as it says, or as its context.
+func TestSleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+		defer cancel()
+		for _, want := range []time.Duration{time.Minute, 30 * time.Second, 0} {
+			began := time.Now()
+			if slept := Sleep(ctx, time.Minute); slept != (want == time.Minute) || time.Since(began) != want {
+				t.Errorf("it lasted %v, want %v, and says %v", time.Since(began), want, slept)
+			}
+		}
+	})
 }

@@ -3,6 +3,7 @@ package vip
 import (
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -18,6 +19,14 @@ func TestTakeTurns(t *testing.T) {
 		got, three := TakeTurns(strings.Fields(tt.list), namespace), Share(strings.Fields(tt.list), 3, namespace)
 		if !slices.Equal(got, strings.Fields(tt.turns)) || !slices.Equal(three, strings.Fields(tt.three)) {
 			t.Errorf("%q: got %q, of three %q", tt.list, got, three)
+		}
+	}
+}
+
+func TestRawHint(t *testing.T) {
+	for err, want := range map[error]string{syscall.EPERM: " (the process needs the capability NET_RAW)", syscall.ENODEV: ""} {
+		if got := RawHint(err); got != want {
+			t.Errorf("%v: got %q", err, got)
 		}
 	}
 }
