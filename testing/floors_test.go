@@ -29,7 +29,7 @@ var rooms = map[string]room{
 	"pkg/plan":     {1, 5850},
 	"pkg/pool":     {1, 2031},
 	"pkg/migrate":  {1, 900},
-	"pkg/kube":     {1, 5291},
+	"pkg/kube":     {1, 5287},
 	"pkg/lease":    {1, 3283},
 	"pkg/peers":    {1, 1934},
 	"pkg/netif":    {1, 2550},

@@ -44,14 +44,13 @@ type StoredEvent struct {
 
 // TakeSnapshot lists what a namespace, "" for all, has; what may not be read is in Missing, or an error.
 func TakeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (s Snapshot, err error) {
-	var clock serverClock
 	cfg = rest.CopyConfig(cfg)
-	cfg.Wrap(clock.read)
+	now := readClock(cfg)
 	c, err := newClients(cfg, newMetrics(), nil)
 	if err != nil {
 		return s, err
 	}
-	defer func() { s.At = clock.now() }()
+	defer func() { s.At = now() }()
 	servicesErr := list(ctx, &watchedResource{client: c.core, resource: "services", namespace: namespace},
 		func(o *corev1.Service) {
 			if r := readService(o); r.LoadBalancer {
@@ -79,30 +78,27 @@ func TakeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (s Sn
 	return s, errors.Join(servicesErr, leasesErr, nodesErr, eventsErr)
 }
 
-// A serverClock is how far an API server's clock is ahead.
-type serverClock struct{ ahead atomic.Int64 }
-
-// read returns next with a reader of each answer's clock (RFC 9110 section 6.6.1: whole seconds).
-func (c *serverClock) read(next http.RoundTripper) http.RoundTripper {
-	return roundTripper(func(r *http.Request) (*http.Response, error) {
-		resp, err := next.RoundTrip(r)
-		if err != nil {
+// readClock has cfg read each answer's clock (RFC 9110 section 6.6.1: whole seconds). now returns the server's time, or
+// this machine's without an answer, or within the 2 s of error of a Date.
+func readClock(cfg *rest.Config) (now func() time.Time) {
+	var ahead atomic.Int64
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			resp, err := next.RoundTrip(r)
+			if err == nil {
+				if date, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
+					ahead.Store(int64(time.Until(date)))
+				}
+			}
 			return resp, err
-		}
-		if date, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
-			c.ahead.Store(int64(time.Until(date)))
-		}
-		return resp, nil
+		})
 	})
-}
-
-// now returns the server's time; this machine's without an answer, or within the 2 s of error of a Date.
-func (c *serverClock) now() time.Time {
-	ahead := time.Duration(c.ahead.Load())
-	if ahead.Abs() < 2*time.Second {
-		ahead = 0
+	return func() time.Time {
+		if d := time.Duration(ahead.Load()); d.Abs() >= 2*time.Second {
+			return time.Now().Add(d)
+		}
+		return time.Now()
 	}
-	return time.Now().Add(ahead)
 }
 
 type roundTripper func(*http.Request) (*http.Response, error)
