@@ -209,11 +209,12 @@ others() {
   loud "tests of all other packages" tests pkgname -timeout 30m $(withoutLab | grep -vxF "$(concurrent)")
 }
 
-# equipped: the tests of rooms that skip those for which "make test" installs no program: Kea, FRR, Chromium.
-equipped() { tests pkgname -race -p 3 -timeout 30m ./pkg/bgp ./pkg/dhcp ./pkg/serve; }
+# equipped: the tests of rooms that skip those for which "make test" installs no program: Kea, FRR, Chromium. The cache of
+# tests does not know that there is one now.
+equipped() { tests pkgname -count=1 -race -p 3 -timeout 30m ./pkg/bgp ./pkg/dhcp ./pkg/serve; }
 
 # chart: the tests that render the chart, skipped without Helm.
-chart() { testing/lab/nodes/parts/helm.sh && tests pkgname -run '^TestChart' ./pkg/manifest; }
+chart() { testing/lab/nodes/parts/helm.sh && tests pkgname -count=1 -run '^TestChart' ./pkg/manifest; }
 
 # unraced: the packages whose tests others runs without the race detector.
 unraced() {

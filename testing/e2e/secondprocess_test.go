@@ -51,7 +51,7 @@ func awaitNodeEvent(t *testing.T, node, reason string, since time.Time) {
 // so in its log and by an Event, a cloned host's also in `herald status`, and stays out of the way: nothing moves, nothing is unanswered or
 // answered twice, no connection is lost. Once the first is killed, one that waits on the same host adopts its VIPs.
 func TestSecondProcess(t *testing.T) {
-	options := env("vip_leaseduration", "5", "vip_renewdeadline", "3", "vip_retryperiod", "1", "vip_interface", "eth0")
+	options := env("vip_leaseduration", "7", "vip_renewdeadline", "6", "vip_retryperiod", "1", "vip_interface", "eth0") // a VIP is bound for 5 s, or until the deadline
 	f := start(t, options)
 	var addrs []string
 	for i := range 6 {
