@@ -43,6 +43,7 @@ trap 'echo; echo "interrupted"; exit 130' INT TERM
 touch "$work/skips" "$work/failures"
 failed=()
 declare -A beside # what runs beside this: process groups by name
+within=           # what go test is run by: apart, for one of two labs
 exec {never}<> <(:) # nothing is ever read from it
 
 # line NAME RESULT SECONDS [WHY]
@@ -173,7 +174,7 @@ vulnerabilities() {
 tests() {
   local format=$1 status=0
   shift
-  ${TESTS-} go run "$gotestsum" --format "$format" --format-icons text -- -vet=off "$@" 2>&1 | tee -i "$work/log" || status=$?
+  $within go run "$gotestsum" --format "$format" --format-icons text -- -vet=off "$@" 2>&1 | tee -i "$work/log" || status=$?
   sed -n '/^=== Skipped/,/^=== Failed\|^DONE /{/^===  *SKIP: /p;/_test.go:/p}' "$work/log" >>"$work/skips"
   sed -n '/^=== Failed/,$p' "$work/log" | tail -n 200 >>"$work/failures"
   return "$status"
@@ -326,7 +327,7 @@ rest() {
   start "beside the labs" nice -n 19 testing/test.sh beside rest
   start "in a second lab" testing/test.sh lab
   # shellcheck disable=SC2046 # words
-  TESTS=apart lab 21 "all other tests in the lab" -skip "$(named "${promises[@]}")|^TestIPv6Only|$large" $(inLab | grep -v '/testing/nodes$')
+  within=apart lab 26 "all other tests in the lab" -skip "$(named "${promises[@]}")|^TestIPv6Only|$large" $(inLab | grep -v '/testing/nodes$')
   finish "in a second lab"
   finish "beside the labs"
   if fits 3 "rooms beside Kea, FRR and Chromium"; then loud "rooms beside Kea, FRR and Chromium" equipped; fi
@@ -343,23 +344,23 @@ besideQuick() {
 besideRest() {
   quiet "shellcheck" scripts
   quiet "staticcheck, with tests" checked
-  if fits 5 "the other packages, with the race detector"; then loud "the other packages, with the race detector" unraced; fi
+  if fits 7 "the other packages, with the race detector"; then loud "the other packages, with the race detector" unraced; fi
   if fits 4 "every fuzz target for 2 s"; then fuzz 2; fi
-  if fits 5 "the whole simulation"; then loud "the whole simulation" simulation 20; fi
+  if fits 7 "the whole simulation"; then loud "the whole simulation" simulation 20; fi
   if fits 4 "the model of ownership"; then loud "the model of ownership" testing/model/check.sh; fi
   if fits 3 "the image, twice the same"; then quiet "the image, twice the same" go -C manifests/image test -timeout 5m ./...; fi
   if fits 3 "the chart, by Helm"; then loud "the chart, by Helm" chart; fi
 }
 
 secondLab() {
-  if fits 9 "tests on real nodes"; then
+  if fits 13 "tests on real nodes"; then
     loud "programs of real nodes" testing/lab/nodes/parts/build.sh
-    lab 7 "tests on real nodes" ./testing/nodes
+    lab 11 "tests on real nodes" ./testing/nodes
   fi
   HERALD_FAMILY=6 lab 2 "again, in a cluster without IPv4" -run '^TestIPv6Only' ./testing/e2e
   HERALD_PROXY_MODE=iptables lab 3 "again, with kube-proxy in iptables mode" -run "$proxied" ./testing/e2e
   HERALD_ALERTS=all lab 7 "all alerts" -run '^TestAlerts$' ./testing/e2e
-  lab 3 "large tests" -run "$large" ./testing/e2e
+  lab 4 "large tests" -run "$large" ./testing/e2e
 }
 
 summary() {
