@@ -70,11 +70,14 @@ soak: build parts ## makes random faults and watches, as SOAK says (-soak 1h -no
 docs: ## docs/reference, from the code
 	go test ./pkg/config ./pkg/manifest ./cmd/herald -run '^TestReference$$' -update
 
-pictures: ## docs/failover.svg from what was measured, and docs/page.png, the page of a node in Chromium
+pictures: build parts ## docs/failover.svg from what was measured, page.png and graphs.png by Chromium (root, 6 min)
+	@testing/lab/deps.sh
 	go run ./testing/bench/picture
 	@mkdir -p bin/pictures
 	HERALD_LAB=require HERALD_SCREENSHOTS=$(CURDIR)/bin/pictures go test -count=1 ./pkg/serve -run '^TestInBrowser$$'
+	HERALD_LAB=require HERALD_ALERTS=all HERALD_SCREENSHOTS=$(CURDIR)/bin/pictures go test -count=1 -timeout 20m ./testing/e2e -run '^TestAlerts$$'
 	cp bin/pictures/desk.png docs/page.png
+	cp bin/pictures/graphs.png docs/graphs.png
 
 site: ## the docs as a site in bin/site (Debian's mkdocs; no network)
 	@testing/site.sh

@@ -129,15 +129,11 @@ func completeNodes(a *accessFlags) completion {
 	})
 }
 
-// encode writes v as JSON or YAML.
 func encode(w io.Writer, format string, v any) error {
 	if format == "yaml" {
 		text, err := yaml.Marshal(v)
-		if err != nil {
-			return err
-		}
-		_, err = w.Write(text)
-		return err
+		_, writeErr := w.Write(text)
+		return errors.Join(err, writeErr)
 	}
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
@@ -148,10 +144,7 @@ func encode(w io.Writer, format string, v any) error {
 // isTerminal reports whether w is a terminal that wants colors (https://no-color.org).
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
-	if !ok || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
-		return false
-	}
-	return term.IsTerminal(int(f.Fd()))
+	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
 }
 
 // row is a row of a table; unprintable characters, maybe users', become spaces.

@@ -16,7 +16,6 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// drainCommand is "herald drain": a node hands its VIPs to others.
 func drainCommand() *cobra.Command {
 	var force bool
 	c := moveCommand("drain NODE", "Have a node hand its VIPs to the others, and carry none until undrained",
@@ -31,7 +30,6 @@ func drainCommand() *cobra.Command {
 	return c
 }
 
-// undrainCommand is "herald undrain": the node gets them back.
 func undrainCommand() *cobra.Command {
 	return moveCommand("undrain NODE", "Let a node carry VIPs again, and give back what it handed over",
 		"Take the mark of herald drain away, and wait until the node has back what it gave away when it\n"+
@@ -51,13 +49,14 @@ func moveCommand(use, short, long string, move func(*nodeDrain, context.Context)
 		ctx := c.Context()
 		return move(&nodeDrain{
 			node: strings.ToLower(args[0]), timeout: *timeout,
-			printf:        func(format string, args ...any) { fmt.Fprintf(c.OutOrStdout(), format+"\n", args...) },
-			read:          func(ctx context.Context) (kube.Snapshot, error) { return kube.TakeSnapshot(ctx, access, "") },
-			readEndpoints: func(ctx context.Context, s *kube.Snapshot) error { return s.TakeEndpoints(ctx, access, "") },
-			mark:          func(ctx context.Context, node string) error { return kube.Drain(ctx, access, node, time.Now()) },
-			unmark: func(ctx context.Context, node string) error {
-				return kube.Undrain(ctx, access, node, time.Now().Add(*timeout+time.Minute))
+			printf: func(format string, args ...any) { fmt.Fprintf(c.OutOrStdout(), format+"\n", args...) },
+			read:   func(ctx context.Context) (kube.Snapshot, error) { return kube.TakeSnapshot(ctx, access, "") },
+			readMore: func(ctx context.Context, s *kube.Snapshot) (*vip.PoolSource, error) {
+				pools, err := kube.TakePools(ctx, access, publishedPools(*s))
+				return pools, errors.Join(err, s.TakeEndpoints(ctx, access, ""))
 			},
+			mark:        func(ctx context.Context, node string) error { return kube.Drain(ctx, access, node, time.Now()) },
+			unmark:      func(ctx context.Context, node string, t time.Time) error { return kube.Undrain(ctx, access, node, t) },
 			clearReturn: func(ctx context.Context, node string) error { return kube.ClearReturn(ctx, access, node) },
 		}, ctx)
 	}
@@ -81,9 +80,10 @@ type nodeDrain struct {
 	force   bool // drain it although VIPs go down by it
 	printf  func(format string, args ...any)
 
-	read                      func(context.Context) (kube.Snapshot, error)
-	readEndpoints             func(context.Context, *kube.Snapshot) error
-	mark, unmark, clearReturn func(ctx context.Context, object string) error
+	read              func(context.Context) (kube.Snapshot, error)
+	readMore          func(context.Context, *kube.Snapshot) (*vip.PoolSource, error) // endpoints and pools
+	mark, clearReturn func(ctx context.Context, object string) error
+	unmark            func(ctx context.Context, object string, until time.Time) error
 }
 
 func (d *nodeDrain) drain(ctx context.Context) error {
@@ -116,23 +116,16 @@ func (d *nodeDrain) checkOthers(ctx context.Context, s kube.Snapshot) error {
 	if d.force {
 		return nil
 	}
-	if err := d.readEndpoints(ctx, &s); err != nil {
+	pools, err := d.readMore(ctx, &s)
+	if err != nil {
 		return fmt.Errorf("whether other nodes may carry what %s has can't be found out (--force drains it all the "+
 			"same): %w", d.node, err)
 	}
-	if only := onlyOn(s, d.node, s.At); len(only) > 0 {
+	if only := onlyOn(s, pools, d.node); len(only) > 0 {
 		return fmt.Errorf("nothing was done: no other node may carry %s. --force drains the node all the same, and takes "+
-			"these VIPs down", strings.Join(shorten(only), "; "))
+			"these VIPs down", firstFive(only, "; "))
 	}
 	return nil
-}
-
-func shorten(texts []string) []string {
-	slices.Sort(texts)
-	if len(texts) <= 5 {
-		return texts
-	}
-	return append(texts[:5:5], fmt.Sprintf("and %d more", len(texts)-5))
 }
 
 // undrain takes the mark away, and waits for the node's units.
@@ -150,7 +143,7 @@ func (d *nodeDrain) undrain(ctx context.Context) error {
 		d.printf("%s is not drained; nothing was changed", d.node)
 		return nil
 	}
-	if err := d.unmark(within, d.object); err != nil {
+	if err := d.unmark(within, d.object, before.snapshot.At.Add(d.timeout+time.Minute)); err != nil {
 		return err
 	}
 	if len(before.staying) > 0 {
@@ -175,6 +168,7 @@ func (d *nodeDrain) undrain(ctx context.Context) error {
 // are of no single Service: the control plane's, and all with svc_election=false.
 type lookAt struct {
 	held, away, staying []string
+	vips                int           // of held: Services, and the control plane's
 	state               string        // as herald status has it
 	snapshot            kube.Snapshot // that they are of
 }
@@ -196,19 +190,24 @@ func (d *nodeDrain) look(ctx context.Context) (now lookAt, err error) {
 	if err != nil {
 		return now, err
 	}
-	now.state = n.state(s.At)
-	named := make(map[vip.Key]bool) // by Services
+	now.state, _ = n.state(s.At)
+	for _, b := range n.Info.BGPSessions { // without an election the table does not have what it advertises
+		if b.Prefixes > 0 && n.runs(s.At) {
+			now.held = append(now.held, fmt.Sprintf("%d prefixes advertised to %s", b.Prefixes, b.Peer))
+		}
+	}
+	shared, services := v.options().SharedLease, make(map[vip.Key]int) // by unit
 	for i := range s.Services {
-		for _, k := range s.Services[i].LeaseKeys() {
-			named[k] = true
+		for _, k := range append(s.Services[i].LeaseKeys(), shared) {
+			services[k]++
 		}
 	}
 	for k, c := range v.claims {
 		switch {
-		case c.Foreign || c.Holder == "":
+		case c.Foreign || c.Holder == "" || k == vip.Key{Namespace: v.announcers, Name: poolsLeaseName}:
 		case c.Holder == d.node:
-			now.held = append(now.held, k.String())
-		case c.PreviousHolder == d.node && named[k]:
+			now.held, now.vips = append(now.held, k.String()), now.vips+max(1, services[k])
+		case c.PreviousHolder == d.node && services[k] > 0 && k != shared:
 			now.away = append(now.away, k.String())
 		case c.PreviousHolder == d.node:
 			now.staying = append(now.staying, k.String())
@@ -217,39 +216,42 @@ func (d *nodeDrain) look(ctx context.Context) (now lookAt, err error) {
 	return now, nil
 }
 
-// await looks at the node until done or ctx ends, and prints changes. It returns the last look; an error only if it
-// can't look, or, once ctx has ended, never could.
+// await looks at the node until done or ctx ends, and prints changes. It returns the last look, or an error if it never
+// could look, or not for ten seconds.
 func (d *nodeDrain) await(ctx context.Context, done func(lookAt) bool) (last lookAt, err error) {
-	printed := ""
+	printed, looked := "", time.Now()
 	for poll := time.NewTicker(300 * time.Millisecond); ; {
-		now, err := d.look(ctx)
-		switch {
-		case err != nil && ctx.Err() != nil && printed != "":
-			return last, nil
-		case err != nil:
-			return last, err
-		}
-		last = now
-		if row := fmt.Sprintf("%s: %d VIPs; %s", d.node, len(now.held), now.state); row != printed {
-			printed = row
-			d.printf("%s", row)
-		}
-		if done(now) {
-			return now, nil
+		now, failed := d.look(ctx)
+		if failed == nil {
+			last, looked = now, time.Now()
+			if row := fmt.Sprintf("%s: %d VIPs; %s", d.node, now.vips, now.state); row != printed {
+				printed = row
+				d.printf("%s", row)
+			}
+			if done(now) {
+				return now, nil
+			}
+		} else if ctx.Err() == nil && time.Since(looked) > 10*time.Second {
+			return last, failed
 		}
 		select {
 		case <-ctx.Done():
-			return now, nil
+			if printed != "" {
+				failed = nil
+			}
+			return last, failed
 		case <-poll.C:
 		}
 	}
 }
 
 // abbreviate names the first five, and how many more there are.
-func abbreviate(names []string) string {
-	slices.Sort(names)
-	if len(names) <= 5 {
-		return strings.Join(names, ", ")
+func abbreviate(names []string) string { return firstFive(names, ", ") }
+
+func firstFive(texts []string, separator string) string {
+	slices.Sort(texts)
+	if len(texts) <= 5 {
+		return strings.Join(texts, separator)
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:5], ", "), len(names)-5)
+	return fmt.Sprintf("%s and %d more", strings.Join(texts[:5], separator), len(texts)-5)
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -24,8 +25,8 @@ func newTestDrain(t *testing.T, snapshots ...kube.Snapshot) (*nodeDrain, context
 	ctx, cancel := context.WithCancel(t.Context())
 	nothing := func(context.Context, string) error { return nil }
 	return &nodeDrain{
-		node: "n1", timeout: time.Second, printf: t.Logf, mark: nothing, unmark: nothing, clearReturn: nothing,
-		readEndpoints: func(context.Context, *kube.Snapshot) error { return nil },
+		node: "n1", timeout: time.Second, printf: t.Logf, mark: nothing, unmark: func(context.Context, string, time.Time) error { return nil }, clearReturn: nothing,
+		readMore: func(context.Context, *kube.Snapshot) (*vip.PoolSource, error) { return nil, nil },
 		read: func(ctx context.Context) (kube.Snapshot, error) {
 			if len(snapshots) == 0 {
 				cancel()
@@ -74,6 +75,12 @@ func TestArguments(t *testing.T) {
 
 func TestDrain(t *testing.T) {
 	none := kube.Snapshot{Leases: []*coordinationv1.Lease{nodeLease("n1", 0, "{}")}}
+	advertises := func(prefixes int) kube.Snapshot { // without an election nobody owns what it advertises
+		info := fmt.Sprintf(`{"bgpSessions":[{"peer":"192.0.2.1","state":"established","prefixes":%d}]}`, prefixes)
+		return kube.Snapshot{At: noon, Leases: []*coordinationv1.Lease{nodeLease("n1", 0, info)}}
+	}
+	dead := advertises(2)
+	dead.At = noon.Add(time.Hour)
 	tests := []struct {
 		name      string
 		snapshots []kube.Snapshot
@@ -81,6 +88,9 @@ func TestDrain(t *testing.T) {
 	}{
 		{"the others take the VIP", []kube.Snapshot{snapshotOf("n1", ""), snapshotOf("n1", ""), snapshotOf("n2", "n1")}, ""},
 		{"nobody takes it", []kube.Snapshot{snapshotOf("n1", ""), snapshotOf("n1", "")}, `after 1s the node n1 still has default/kubevip-web; "herald status" shows what keeps the other nodes from them. The node stays marked; herald undrain n1 ends that`},
+		{"it goes on advertising", []kube.Snapshot{advertises(2), advertises(2)}, `after 1s the node n1 still has 2 prefixes advertised to 192.0.2.1; "herald status" shows what keeps the other nodes from them. The node stays marked; herald undrain n1 ends that`},
+		{"it advertises no more", []kube.Snapshot{advertises(2), advertises(2), advertises(0)}, ""},
+		{"its Herald is dead, and so are its sessions", []kube.Snapshot{dead, dead}, ""},
 		{"no Herald on the node", []kube.Snapshot{{}}, `no Herald runs on a node "n1"; it runs on none`},
 		{"the API server hangs once the node is marked", []kube.Snapshot{none}, context.Canceled.Error()},
 	}
@@ -92,28 +102,103 @@ func TestDrain(t *testing.T) {
 	}
 }
 
+// TestDrainOfPoolsNode: that a pool is for nodes with some labels counts, as herald explain says.
+func TestDrainOfPoolsNode(t *testing.T) {
+	info := strings.TrimSuffix(up, "}") + `,"options":{"services":true,"arp":true,"election":true,"pools":"kube-system/kubevip"}}`
+	web := serviceWith("web", "10.0.0.1", "10.0.0.1")
+	web.Endpoints.Ready = []string{"n1", "n2"}
+	s := kube.Snapshot{At: noon, Services: []vip.Service{web},
+		Leases: []*coordinationv1.Lease{nodeLease("n1", time.Second, info), nodeLease("n2", time.Second, info), tableOf("web", "n1")},
+		Nodes:  []vip.Node{{Name: "n1", Labels: map[string]string{"edge": "yes"}}, {Name: "n2"}}}
+	broken := errors.New("no ConfigMaps today")
+	for _, tt := range []struct {
+		pools *vip.PoolSource
+		err   error
+		want  string
+	}{
+		{&vip.PoolSource{Data: map[string]string{"pool-x": "10.0.0.0/24", "pool-x.nodes": "edge=yes"}}, nil,
+			"nothing was done: no other node may carry default/web (n2: pool x, of which 10.0.0.1 is, is for nodes with edge=yes). " +
+				"--force drains the node all the same, and takes these VIPs down"},
+		{nil, broken, "whether other nodes may carry what n1 has can't be found out (--force drains it all the same): no ConfigMaps today"},
+	} {
+		d, ctx := newTestDrain(t, s)
+		d.readMore = func(context.Context, *kube.Snapshot) (*vip.PoolSource, error) { return tt.pools, tt.err }
+		d.mark = func(context.Context, string) error { return errors.New("it is marked") }
+		if err := d.drain(ctx); text(err) != tt.want {
+			t.Errorf("got  %v\nwant %s", err, tt.want)
+		}
+	}
+}
+
 func TestUndrain(t *testing.T) {
-	d, ctx := newTestDrain(t, snapshotOf("n2", "n1"), snapshotOf("n2", "n1"), snapshotOf("n1", "n2"))
-	check.OK(t, d.undrain(ctx))
+	for failing := range 4 { // one API server of several restarts
+		d, ctx := newTestDrain(t, snapshotOf("n2", "n1"), snapshotOf("n2", "n1"), snapshotOf("n2", "n1"), snapshotOf("n1", "n2"))
+		read, reads := d.read, 0
+		d.read = func(ctx context.Context) (kube.Snapshot, error) {
+			if reads++; failing > 0 && reads == failing+1 {
+				return kube.Snapshot{}, errors.New("EOF")
+			}
+			return read(ctx)
+		}
+		var printed strings.Builder
+		d.printf = func(format string, args ...any) { fmt.Fprintf(&printed, format+"\n", args...) }
+		if err := d.undrain(ctx); err != nil || !strings.Contains(printed.String(), "n1 carries VIPs again") {
+			t.Errorf("read %d fails: %v\n%s", failing+1, err, &printed)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		d, ctx := newTestDrain(t, snapshotOf("n2", "n1"))
+		read, reads := d.read, 0
+		d.timeout = time.Minute
+		d.read = func(ctx context.Context) (kube.Snapshot, error) {
+			if reads++; reads > 1 {
+				return kube.Snapshot{}, io.ErrUnexpectedEOF
+			}
+			return read(ctx)
+		}
+		began := time.Now()
+		if err := d.undrain(ctx); !errors.Is(err, io.ErrUnexpectedEOF) || time.Since(began) > 15*time.Second {
+			t.Errorf("%v after %v, though no read is answered", err, time.Since(began))
+		}
+	})
 	broken := errors.New("no annotations today")
-	d, ctx = newTestDrain(t, snapshotOf("n1", "n2"), snapshotOf("n1", "n2"))
+	d, ctx := newTestDrain(t, snapshotOf("n1", "n2"), snapshotOf("n1", "n2"))
 	d.clearReturn = func(context.Context, string) error { return broken }
 	if err := d.undrain(ctx); !errors.Is(err, broken) {
 		t.Errorf("got %v, want %v", err, broken)
 	}
 }
 
+// TestDrainCounts: what a node has is counted as Services and the control plane's VIP, and the lease of pools is no VIP.
+func TestDrainCounts(t *testing.T) {
+	const options = `{"options":{"services":true,"arp":true,"lease":"kube-system/plndr-svcs-lock"}}`
+	both := serviceWith("both", "10.0.0.1", "")
+	both.Lease = "web"
+	for _, tt := range []struct{ name, info, units, held string }{
+		{"one lease of all", options, "kube-system/plndr-svcs-lock\n  kube-system/herald-pools", "3 of kube-system/plndr-svcs-lock"},
+		{"a lease of two", "{}", "default/web\n  kube-system/herald-pools\n  kube-system/plndr-cp-lock", "3 of default/web kube-system/plndr-cp-lock"},
+		{"the lease of pools", options, "kube-system/herald-pools", "0 of "},
+	} {
+		s := kube.Snapshot{Leases: []*coordinationv1.Lease{nodeLease("n1", 0, tt.info), owns(tt.units, "n1", "", "")}, Services: []vip.Service{both, both, serviceWith("a", "10.0.0.2", "")}, At: noon}
+		d, ctx := newTestDrain(t, s)
+		now := check.Value(d.look(ctx))(t)
+		slices.Sort(now.held)
+		check.Equal(t, fmt.Sprintf("%d of %s", now.vips, strings.Join(now.held, " ")), tt.held, "%s", tt.name)
+	}
+}
+
 // The VIP of the control plane, and that of all Services with svc_election=false, do not move back: nobody waits for them, and they are named.
 func TestUndrainOfWhatStays(t *testing.T) {
 	s := snapshotOf("n1", "n2")
-	for _, name := range []string{"plndr-cp-lock", "plndr-svcs-lock"} {
+	s.Leases[0] = nodeLease("n1", 0, `{"options":{"services":true,"arp":true,"lease":"kube-system/plndr-svcs-lock"}}`)
+	for _, name := range []string{"plndr-cp-lock", "plndr-svcs-lock", "herald-pools"} {
 		s.Leases = append(s.Leases, owns("kube-system/"+name, "n2", "n1", ""))
 	}
 	d, ctx := newTestDrain(t, s, s)
 	var printed strings.Builder
 	d.printf = func(format string, args ...any) { fmt.Fprintf(&printed, format+"\n", args...) }
 	check.OK(t, d.undrain(ctx))
-	if got := printed.String(); !strings.Contains(got, "n1 carries VIPs again") || !strings.Contains(got, "kube-system/plndr-cp-lock, kube-system/plndr-svcs-lock") {
+	if got := printed.String(); !strings.Contains(got, "n1 carries VIPs again") || !strings.Contains(got, ": kube-system/plndr-cp-lock, kube-system/plndr-svcs-lock\n") {
 		t.Errorf("printed:\n%s", got)
 	}
 }
@@ -123,16 +208,21 @@ func TestUndrainOfANodeThatIsNotDrained(t *testing.T) {
 	unmarked := func(nodes ...vip.Node) bool {
 		s := snapshotOf("n2", "n1")
 		s.Nodes = nodes
+		s.At = noon
 		called := false
 		d, ctx := newTestDrain(t, s, snapshotOf("n1", "n2"))
-		d.unmark = func(context.Context, string) error { called = true; return nil }
+		d.unmark = func(_ context.Context, _ string, until time.Time) error {
+			called = true
+			check.Equal(t, until, noon.Add(time.Second+time.Minute), "it is given back until, by the API server's clock")
+			return nil
+		}
 		check.OK(t, d.undrain(ctx))
 		return called
 	}
 	if unmarked(vip.Node{Name: "n1"}) {
 		t.Error("VIPs are moved to a node that was not drained")
 	}
-	if !unmarked(vip.Node{Name: "n1", Drained: true}) || !unmarked(vip.Node{Name: "n1", ReturnUntil: time.Now().Add(time.Minute)}) || !unmarked() {
+	if !unmarked(vip.Node{Name: "n1", Drained: true}) || !unmarked(vip.Node{Name: "n1", ReturnUntil: noon.Add(time.Minute)}) || !unmarked() {
 		t.Error("a node that is drained, gets VIPs back, or can't be read is not undrained")
 	}
 }
@@ -151,9 +241,9 @@ func TestDrainNamesWhatNobodyElseCanTake(t *testing.T) {
 	drain := func(force bool, on ...string) (marked bool, err error) {
 		d, ctx := newTestDrain(t, snapshot(), snapshotOf("n2", "n1"))
 		d.force = force
-		d.readEndpoints = func(_ context.Context, s *kube.Snapshot) error {
+		d.readMore = func(_ context.Context, s *kube.Snapshot) (*vip.PoolSource, error) {
 			s.Services[0].Endpoints.Ready = on
-			return nil
+			return nil, nil
 		}
 		d.mark = func(context.Context, string) error { marked = true; return nil }
 		return marked, d.drain(ctx)
@@ -270,7 +360,7 @@ func TestNodeOfAnotherName(t *testing.T) {
 	moved := s
 	moved.Leases = append(slices.Clone(s.Leases), owns("default/kubevip-web", "n2", "n1", ""))
 	moved.Leases = slices.Delete(moved.Leases, 1, 2)
-	x := newExplainer(s, nil, noon)
+	x := observe(s, nil, noon)
 	for _, name := range []string{"n1", "n1.example.com"} {
 		d, ctx := newTestDrain(t, s, moved, moved)
 		d.node, d.force = name, true
@@ -332,7 +422,7 @@ func TestControlPlaneOfOtherNodes(t *testing.T) {
 				s.Leases = append(s.Leases, owns("kube-system/"+tt.lease, "cp1", "", ""))
 			}
 			var b strings.Builder
-			if check.OK(t, newExplainer(s, nil, time.Now()).writeNode(&b, "cp1", "")); !strings.Contains(b.String(), "carries it  NO OTHER NODE MAY CARRY IT") || strings.Count(b.String(), "default/web") != len(s.Services) {
+			if check.OK(t, observe(s, nil, time.Now()).writeNode(&b, "cp1", "")); !strings.Contains(b.String(), "carries it  NO OTHER NODE MAY CARRY IT") || strings.Count(b.String(), "default/web") != len(s.Services) {
 				t.Error(b.String())
 			}
 			d, ctx := newTestDrain(t, s)

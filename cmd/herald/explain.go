@@ -20,7 +20,6 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// explainCommand is "herald explain": why a Service has its VIP where it is, or none.
 func explainCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "explain [NAMESPACE/]SERVICE",
@@ -46,7 +45,7 @@ func explainCommand() *cobra.Command {
 		}
 		ctx, cancel := context.WithTimeout(c.Context(), snapshotTimeout)
 		defer cancel()
-		x, err := takeExplainer(ctx, cfg, k.Namespace)
+		x, err := takeClusterView(ctx, cfg, k.Namespace)
 		if err != nil {
 			return err
 		}
@@ -62,15 +61,9 @@ func explainCommand() *cobra.Command {
 	return c
 }
 
-type explainer struct {
-	snapshot kube.Snapshot
-	view     statusView
-	cluster  clusterView
-}
-
-// takeExplainer reads all namespaces, since Services elsewhere may have an address asked for, or only namespace for
+// takeClusterView reads all namespaces, since Services elsewhere may have an address asked for, or only namespace for
 // those who may read no more. snapshot.Missing names what may not be read.
-func takeExplainer(ctx context.Context, cfg *rest.Config, namespace string) (*explainer, error) {
+func takeClusterView(ctx context.Context, cfg *rest.Config, namespace string) (*clusterView, error) {
 	s, err := kube.TakeAllowedSnapshot(ctx, cfg, namespace)
 	if err != nil {
 		return nil, err
@@ -78,17 +71,11 @@ func takeExplainer(ctx context.Context, cfg *rest.Config, namespace string) (*ex
 	if err := s.TakeEndpoints(ctx, cfg, namespace); err != nil {
 		return nil, err
 	}
-	var pools *vip.PoolSource
-	if k := publishedPools(s); !k.IsZero() {
-		if pools, err = kube.TakePools(ctx, cfg, k); err != nil {
-			s.Missing = append(s.Missing, "the ConfigMap of pools: "+err.Error())
-		}
+	pools, err := kube.TakePools(ctx, cfg, publishedPools(s))
+	if err != nil {
+		s.Missing = append(s.Missing, "the ConfigMap of pools: "+err.Error())
 	}
-	return newExplainer(s, pools, s.At), nil
-}
-
-func newExplainer(s kube.Snapshot, pools *vip.PoolSource, now time.Time) *explainer {
-	return &explainer{snapshot: s, view: newStatusView(s, now), cluster: observe(s, pools, now)}
+	return observe(s, pools, s.At), nil
 }
 
 // A serviceExplanation is what herald explain shows of a Service.
@@ -111,16 +98,20 @@ type eventStatus struct {
 
 const maxEvents = 8
 
-func (x *explainer) service(k vip.Key) (e serviceExplanation, err error) {
+func (x *clusterView) service(k vip.Key) (e serviceExplanation, err error) {
 	i := slices.IndexFunc(x.snapshot.Services, func(s vip.Service) bool { return s.Key == k })
 	if i < 0 {
 		return e, checkExists(x.snapshot.Services, k)
 	}
 	s := &x.snapshot.Services[i]
 	e.service, e.Missing = *s, x.snapshot.Missing
-	e.Explanation, _ = plan.Explain(x.cluster.rules, x.cluster.world, k)
+	e.Explanation, _ = plan.Explain(x.rules, x.world, k)
 	if owner, since := x.view.owner(s); e.Owner == "" {
 		e.Owner, e.Since = owner, since
+	}
+	if x.view.unread { // then the plan knows no node
+		a := x.view.answer(s, e.Owner, e.Since)
+		e.Reason, e.Message, e.Advice = a.Reason, a.Message, a.Advice
 	}
 	// of which the plan says more
 	if problem, reason, advice := x.view.problem(s, e.Owner, e.Since); reason != vip.VIPClaiming {
@@ -138,16 +129,16 @@ func (x *explainer) service(k vip.Key) (e serviceExplanation, err error) {
 	return e, nil
 }
 
-func (x *explainer) writeNode(w io.Writer, node, format string) error {
+func (x *clusterView) writeNode(w io.Writer, node, format string) error {
 	n, unknown := x.view.nodeNamed(node)
 	state := noHerald
 	switch {
 	case unknown == nil:
-		state = n.state(x.view.now)
+		state, _ = n.state(x.view.now)
 	case !slices.Contains(x.view.withoutHerald, n.Name):
 		return unknown
 	}
-	e := x.cluster.explainNode(n.Name)
+	e := x.explainNode(n.Name)
 	e.Node = n.Name
 	if format != "" {
 		return encode(w, format, struct {
@@ -209,7 +200,6 @@ func (e *serviceExplanation) write(w io.Writer, format string, now time.Time) er
 	)
 }
 
-// lines returns what is said before the tables.
 func (e *serviceExplanation) lines(now time.Time) []string {
 	lines := []string{e.Service.String() + ": " + e.headline()}
 	if e.Advice != "" {
@@ -252,7 +242,7 @@ func (e *serviceExplanation) headline() string {
 	switch {
 	case e.Problem != "":
 		return e.Problem
-	case e.Reason == vip.VIPElsewhere:
+	case e.Reason == vip.VIPElsewhere && e.Owner != "":
 		return "announced by node " + e.Owner
 	}
 	return fmt.Sprintf("%s: %s", e.Reason, e.Message)

@@ -13,18 +13,19 @@ import (
 	"github.com/heraldvip/herald/pkg/agent"
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/kube"
+	"github.com/heraldvip/herald/pkg/lease"
 	"github.com/heraldvip/herald/pkg/plan"
 	"github.com/heraldvip/herald/pkg/serve"
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
 
-const linkUp, linkDown = `{"interface":"eth0","links":[{"name":"eth0","up":true,"mac":"02:00:00:00:00:01"}]}`, `{"interface":"eth0","links":[{"name":"eth0","up":false,"mac":"02:00:00:00:00:03"}]}`
+const linkUp, linkDown = `{"interface":"eth0","links":[{"name":"eth0","up":true,"mac":"02:00:00:00:00:01","prefixes":["10.0.0.11/24"]}]}`, `{"interface":"eth0","links":[{"name":"eth0","up":false,"mac":"02:00:00:00:00:03"}]}`
 
 // explained is the text of herald explain at noon.
 func explained(t *testing.T, s kube.Snapshot, service string) string {
 	t.Helper()
-	e := check.Value(newExplainer(s, nil, noon).service(vip.Key{Namespace: "default", Name: service}))(t)
+	e := check.Value(observe(s, nil, noon).service(vip.Key{Namespace: "default", Name: service}))(t)
 	var b strings.Builder
 	check.OK(t, e.write(&b, "", noon))
 	for format, first := range map[string]string{"json": "{\n", "yaml": "addresses:\n"} {
@@ -81,12 +82,12 @@ Events
 			t.Errorf("no %q in\n%s", want, got)
 		}
 	}
-	if _, err := newExplainer(s, nil, noon).service(vip.Key{Namespace: "default", Name: "none"}); err == nil || !strings.Contains(err.Error(), "there is no Service of type LoadBalancer default/none") {
+	if _, err := observe(s, nil, noon).service(vip.Key{Namespace: "default", Name: "none"}); err == nil || !strings.Contains(err.Error(), "there is no Service of type LoadBalancer default/none") {
 		t.Error(err)
 	}
 	for _, find := range []func(vip.Key) error{
 		func(k vip.Key) error { return checkExists(s.Services, k) },
-		func(k vip.Key) error { _, err := newExplainer(s, nil, noon).service(k); return err },
+		func(k vip.Key) error { _, err := observe(s, nil, noon).service(k); return err },
 	} {
 		check.Equal(t, text(find(vip.Key{Namespace: "shop", Name: "web"})), "there is no Service of type LoadBalancer shop/web, but default/web", "the error")
 	}
@@ -95,7 +96,7 @@ Events
 func TestExplainNodeText(t *testing.T) {
 	web := serviceWith("web", "10.0.0.1", "10.0.0.1")
 	web.Local, web.Endpoints = true, vip.Endpoints{Ready: []string{"n1"}}
-	x := newExplainer(kube.Snapshot{
+	x := observe(kube.Snapshot{
 		Services: []vip.Service{web}, Nodes: []vip.Node{{Name: "n1"}, {Name: "n2"}, {Name: "w1"}},
 		Leases: []*coordinationv1.Lease{nodeLease("n1", time.Second, linkUp), nodeLease("n2", time.Second, linkDown), tableOf("web", "n1")},
 	}, nil, noon)
@@ -135,7 +136,7 @@ func TestExplainNodeOfTheControlPlane(t *testing.T) {
 	cp := owns("kube-system/cp-lock", "n1", "", "")
 	for method, owner := range map[string]string{"arp": "n1", "bgp": "- "} {
 		options := `,"defaultInterface":"eth0","options":{"` + method + `":true,"controlPlane":["10.0.0.100"],"controlPlaneLease":"kube-system/cp-lock"}}`
-		x := newExplainer(kube.Snapshot{Leases: []*coordinationv1.Lease{cp,
+		x := observe(kube.Snapshot{Leases: []*coordinationv1.Lease{cp,
 			nodeLease("n1", time.Second, strings.TrimSuffix(linkUp, "}")+`,"apiServerReady":true`+options), nodeLease("n2", time.Second, strings.TrimSuffix(linkUp, "}")+options)}}, nil, noon)
 		var b strings.Builder
 		check.OK(t, x.writeNode(&b, "n1", ""))
@@ -153,7 +154,7 @@ func TestExplainRoutingTable(t *testing.T) {
 	web.Announce, web.Endpoints = []vip.Method{vip.ByBGP}, vip.Endpoints{Ready: []string{"w1"}}
 	s := kube.Snapshot{Services: []vip.Service{web}, Leases: []*coordinationv1.Lease{
 		nodeLease("n1", time.Second, strings.TrimSuffix(linkUp, "}")+`,"options":{"services":true,"routingTable":198}}`)}}
-	e, err := newExplainer(s, nil, noon).service(web.Key)
+	e, err := observe(s, nil, noon).service(web.Key)
 	if err != nil || e.Reason != vip.VIPAnnounced || e.Message != "advertised by routing table 198 from n1" || len(e.Nodes) != 1 || !e.Nodes[0].Able {
 		t.Errorf("%v %+v", err, e.Explanation)
 	}
@@ -179,12 +180,14 @@ func TestStatusSaysWhatHolds(t *testing.T) {
 		Events: []kube.StoredEvent{at(storedEvent("back", vip.NoEligibleNode, true, "n1: its Herald is stopping"), 2*time.Minute)},
 	}
 	r := newStatusReport(s, vip.Key{}, noon)
-	for i, want := range []serviceStatus{{Owner: "n1"}, {Owner: "n2"}, {Problem: "its status names a VIP, but no node owns it"}} {
+	const otherOptions = "carries no VIP of a Service: lb_class_name, lb_class_only, lb_class_legacy_handling, svc_election or svc_leasename " +
+		"is another there than on most nodes: they must be the same on all"
+	for i, want := range []serviceStatus{{Owner: "n1", Problem: "its owner n1: " + otherOptions}, {Owner: "n2"}, {Problem: "its status names a VIP, but no node owns it"}} {
 		if got := r.Services[i]; got.Owner != want.Owner || got.Problem != want.Problem {
 			t.Errorf("%s: %+v", got.Service, got)
 		}
 	}
-	for i, want := range []string{"ok", "ok", "carries no VIP: its link eth0 is down", "no Herald runs there"} {
+	for i, want := range []string{otherOptions, "ok", "carries no VIP: its link eth0 is down", "no Herald runs there"} {
 		if got := r.Nodes[i]; got.State != want {
 			t.Errorf("%s: %s, want %s", got.Node, got.State, want)
 		}
@@ -222,6 +225,23 @@ func TestStatusSaysWhatHolds(t *testing.T) {
 	}
 }
 
+// TestStatusOfSharedLease: with svc_election=false a node has its VIPs since it has the lease of all Services, whatever else it has.
+func TestStatusOfSharedLease(t *testing.T) {
+	web := serviceWith("web", "10.0.0.1", "10.0.0.1")
+	web.VIPHost = "n1"
+	table, since := owns("kube-system/plndr-svcs-lock", "n1", "", ""), noon.Add(-100*time.Hour)
+	table.Annotations[lease.OwnersAnnotation] += "n1@7 number=2 since=" + since.Format(time.RFC3339) + "\n  kube-system/herald-pools\n  kube-system/plndr-cp-lock\n"
+	for name, want := range map[string]time.Time{"plndr-svcs-lock": noon.Add(-time.Minute), "renamed-since": {}} {
+		for range 20 { // a map has another order each time
+			info := strings.TrimSuffix(linkUp, "}") + `,"options":{"services":true,"arp":true,"lease":"kube-system/` + name + `"}}`
+			r := newStatusReport(kube.Snapshot{Services: []vip.Service{web}, Leases: []*coordinationv1.Lease{nodeLease("n1", time.Second, info), table}}, vip.Key{}, noon)
+			if x := r.Services[0]; x.Owner != "n1" || !x.Since.Equal(want) {
+				t.Fatalf("%s: owner %s since %v, want n1 since %v", name, x.Owner, x.Since, want)
+			}
+		}
+	}
+}
+
 // A table says what to do where no Herald runs on any node.
 func TestStatusAdviceWithoutHerald(t *testing.T) {
 	s := kube.Snapshot{Services: []vip.Service{serviceWith("web", "10.0.0.1", "")}}
@@ -239,29 +259,31 @@ func TestStatusCommand(t *testing.T) {
 	}
 	broken := well
 	broken.Leases = well.Leases[:1]
-	run := func(o statusOptions, s kube.Snapshot) (string, error) {
+	run := func(format string, exitStatus bool, s kube.Snapshot) (string, error) {
 		var b strings.Builder
-		err := o.write(&b, newStatusReport(s, vip.Key{}, noon))
+		r := newStatusReport(s, vip.Key{}, noon)
+		r.color = format == "color"
+		err := r.write(&b, strings.TrimPrefix(format, "color"), exitStatus)
 		return b.String(), err
 	}
 	for _, format := range []string{"json", "yaml", "wide", ""} {
-		out, err := run(statusOptions{format: format, exitStatus: true}, well)
+		out, err := run(format, true, well)
 		if err != nil || !strings.Contains(out, "10.0.0.1") || strings.Contains(out, "\x1b") {
 			t.Errorf("%s: %v\n%s", format, err, out)
 		}
-		if _, err := run(statusOptions{format: format, exitStatus: true}, broken); err != errSomethingWrong || status(err) != 3 {
+		if _, err := run(format, true, broken); err != errSomethingWrong || status(err) != 3 {
 			t.Errorf("%s: %v", format, err)
 		}
-		if _, err := run(statusOptions{format: format}, broken); err != nil {
+		if _, err := run(format, false, broken); err != nil {
 			t.Error(err)
 		}
 	}
 	var back statusReport
-	out, _ := run(statusOptions{format: "json"}, well)
+	out, _ := run("json", false, well)
 	if err := json.Unmarshal([]byte(out), &back); err != nil || len(back.Services) != 1 || back.Services[0].Owner != "n1" || !back.Nodes[0].Herald {
 		t.Errorf("%v: %+v", err, back)
 	}
-	if out, _ := run(statusOptions{color: true}, broken); !strings.Contains(out, "\x1b[31mits status names a VIP") {
+	if out, _ := run("color", false, broken); !strings.Contains(out, "\x1b[31mits status names a VIP") {
 		t.Errorf("no color on a terminal:\n%q", out)
 	}
 	if isTerminal(&strings.Builder{}) || isTerminal(check.Value(os.Open(os.DevNull))(t)) {
@@ -310,7 +332,7 @@ func TestOneAnswer(t *testing.T) {
 			if row.Problem != want.String() || row.Reason != r.Reason || row.Advice != want.Advice {
 				t.Errorf("status: %+v", row)
 			}
-			e, err := newExplainer(s, nil, noon).service(web.Key)
+			e, err := observe(s, nil, noon).service(web.Key)
 			if err != nil || r.Reason != vip.VIPClaiming && e.headline() != want.String() || e.Advice != want.Advice && r.Reason != vip.VIPClaiming {
 				t.Errorf("explain: %v %+v", err, e)
 			}
@@ -374,7 +396,7 @@ func TestNoServicesNode(t *testing.T) {
 		}
 	}
 	var b strings.Builder
-	check.OK(t, newExplainer(s, nil, noon).writeNode(&b, "cp1", ""))
+	check.OK(t, observe(s, nil, noon).writeNode(&b, "cp1", ""))
 	if !strings.Contains(b.String(), "VIPs of Services: its Herald announces no Services") || !strings.Contains(b.String(), "could carry 0 more") {
 		t.Error(b.String())
 	}
@@ -388,7 +410,7 @@ func TestNoServicesNode(t *testing.T) {
 		t.Errorf("a node that announces no Services owns one: %s", owner)
 	}
 	s.Leases = s.Leases[:1]
-	if e, err := newExplainer(s, nil, noon).service(web.Key); err != nil || e.Message != "svc_enable is false" {
+	if e, err := observe(s, nil, noon).service(web.Key); err != nil || e.Message != "svc_enable is false" {
 		t.Errorf("no node has svc_enable: %+v, %v", e, err)
 	}
 }

@@ -21,7 +21,6 @@ type historyReport struct {
 	Moves []vip.Move `json:"moves"` // the oldest first
 }
 
-// historyCommand is "herald history": what has moved, when and why.
 func historyCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "history [[NAMESPACE/]SERVICE]",
@@ -71,21 +70,26 @@ func historyCommand() *cobra.Command {
 
 // newHistoryReport returns the moves in a cluster's table, if readable.
 func newHistoryReport(s kube.Snapshot) (r historyReport, err error) {
-	units, ok := lease.Moves(s.Leases, announcersNamespace(s.Leases))
+	v := newStatusView(s, s.At)
+	units, ok := lease.Moves(s.Leases, v.announcers)
 	if !ok {
 		return r, errors.New("the Lease " + lease.TableName + ", which has the moves, is not there or can't be read" +
 			strings.Join(append([]string{""}, s.Missing...), "; missing: "))
 	}
-	r.Moves = serviceMoves(units, s.Services)
+	r.Moves = serviceMoves(units, s.Services, v.options().CommonOptions)
 	return r, nil
 }
 
 // serviceMoves returns moves of units as of their Services; a removed Service's unit keeps its name.
-func serviceMoves(units []vip.Move, services []vip.Service) []vip.Move {
+func serviceMoves(units []vip.Move, services []vip.Service, o vip.CommonOptions) []vip.Move {
 	byUnit := make(map[vip.Key][]*vip.Service)
 	for i := range services {
-		for _, k := range services[i].LeaseKeys() {
-			byUnit[k] = append(byUnit[k], &services[i])
+		s := &services[i]
+		for _, k := range s.LeaseKeys() {
+			byUnit[k] = append(byUnit[k], s)
+		}
+		if !s.Ignore && o.Serve(s) {
+			byUnit[o.SharedLease] = append(byUnit[o.SharedLease], s)
 		}
 	}
 	all := make([]vip.Move, 0, len(units))
@@ -96,12 +100,7 @@ func serviceMoves(units []vip.Move, services []vip.Service) []vip.Move {
 			all = append(all, m)
 		}
 		for _, s := range of {
-			m.Service, m.Addresses = s.Key, nil
-			for _, i := range s.Ingress {
-				if i.Addr.IsValid() {
-					m.Addresses = append(m.Addresses, i.Addr)
-				}
-			}
+			m.Service, m.Addresses = s.Key, s.StatusVIPs()
 			all = append(all, m)
 		}
 	}

@@ -22,7 +22,6 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// importCommand is "herald import": another load balancer's pools become Herald's.
 func importCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "import",
@@ -115,7 +114,6 @@ func (i *importer) dropRefused(r *migrate.Result) {
 	}
 }
 
-// readInput reads a file, or, if that is -, standard input.
 func readInput(name string, stdin io.Reader) ([]byte, error) {
 	if name == "-" {
 		return io.ReadAll(stdin)
@@ -159,7 +157,7 @@ func (i *importer) read(ctx context.Context, files []string, stdin io.Reader) (o
 
 // withoutOtherConfigMaps drops ConfigMaps that are not kube-vip's provider's; it is an error if none of several is.
 func (i *importer) withoutOtherConfigMaps(objects []json.RawMessage) ([]json.RawMessage, error) {
-	found, left := 0, 0
+	found := 0
 	kept := slices.DeleteFunc(slices.Clone(objects), func(text json.RawMessage) bool {
 		var o struct {
 			Kind     string
@@ -169,16 +167,12 @@ func (i *importer) withoutOtherConfigMaps(objects []json.RawMessage) ([]json.Raw
 			return false // what can't be read is an error of migrate.From
 		}
 		found++
-		own := o.Metadata.Name == i.from.Name && (o.Metadata.Namespace == "" || o.Metadata.Namespace == i.from.Namespace)
-		if own {
-			left++
-		}
-		return !own
+		return o.Metadata.Name != i.from.Name || o.Metadata.Namespace != "" && o.Metadata.Namespace != i.from.Namespace
 	})
 	switch {
 	case i.source != "kube-vip" || found < 2:
 		return objects, nil
-	case left == 0:
+	case len(kept) == len(objects)-found:
 		return nil, fmt.Errorf("none of the %d ConfigMaps is %s: name that of the provider by --from and --from-namespace",
 			found, i.from)
 	}

@@ -153,7 +153,6 @@ func currentVersion() string {
 	return "devel"
 }
 
-// buildInfo is the metric that says which version runs.
 func buildInfo() prometheus.Collector {
 	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "herald_build_info", Help: "1, with the version of this " +
 		"Herald."}, []string{"version"})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"sync/atomic"
@@ -35,7 +36,6 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// managerCommand is "herald manager", the program that runs on each node.
 func managerCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "manager",
@@ -125,7 +125,7 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 	pokeBoth := func() { n.agent.Poke(); wake.Send() }
 	tenure := func() vip.Tenure { return n.leases.Tenure() }
 	n.credentials = kube.NewCredentialsWatch(access, where,
-		vip.Key{Namespace: cfg.Node.Namespace, Name: lease.NodePrefix + cfg.Node.Name}, tenure, log)
+		vip.Key{Namespace: cfg.Node.Namespace, Name: vip.NodeLeasePrefix + cfg.Node.Name}, tenure, log)
 	if n.cluster, err = kube.New(access, n.clusterOptions(servers, poke, wake.Send)); err != nil {
 		return nil, err
 	}
@@ -136,6 +136,7 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 			n.announcer.LinksChanged()
 			n.table.LinksChanged()
 			n.nft.LinksChanged()
+			n.peers.LinksChanged()
 		},
 		Interface: cfg.Link.Interface, ServicesInterface: cfg.Link.Services, AllowNotUp: cfg.Link.AllowDown,
 	})
@@ -144,12 +145,13 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 	}
 	n.announcer = l2.New(l2.Options{
 		Log: log, Poke: poke, PokeNow: func() { n.agent.PokeNow() }, Tenure: tenure, Rate: cfg.ARP.Period,
-		Links: n.links.Links,
+		Links: n.links.Links, Sysctl4: netif.Sysctl4,
 	})
 	n.checker = health.NewChecker(log, poke)
 	n.dataPlane = health.NewDataPlane(health.DataPlaneOptions{
-		APIService: n.cluster.APIService, NetworkNotReady: n.cluster.NetworkNotReady, Hosts: n.ownAddresses,
-		Checker: n.checker, Log: log, Changed: pokeBoth,
+		APIService: n.cluster.APIService, Hosts: n.ownAddresses,
+		NetworkNotReady: func() bool { return n.cluster.Node(cfg.Node.Name).NetworkNotReady },
+		Checker:         n.checker, Log: log, Changed: pokeBoth,
 	})
 	n.dhcp = dhcp.New(dhcp.Options{Log: log, Poke: poke, Tenure: tenure, Attempts: cfg.DHCP.Attempts, Open: dhcp.Open,
 		InUse: n.announcer.Resolve})
@@ -165,13 +167,14 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 func (n *node) clusterOptions(servers *kube.Servers, poke, pokeLeases func()) kube.Options {
 	cfg := n.cfg
 	leases := append(namedLeases(cfg), vip.Key{Namespace: cfg.Node.Namespace, Name: lease.TableName})
+	leases = slices.AppendSeq(leases, maps.Keys(leasesElsewhere(cfg)))
 	var pools vip.Key
 	if cfg.GivesAddresses() {
 		pools = cfg.Pools
 	}
 	return kube.Options{
 		Pools:     pools,
-		Namespace: cfg.Services.Namespace, NodeLeaseNamespace: cfg.Node.Namespace, NodeLeasePrefix: lease.NodePrefix,
+		Namespace: cfg.Services.Namespace, NodeLeaseNamespace: cfg.Node.Namespace,
 		Leases: leases, Node: cfg.Node.Name, NoUpdates: cfg.Services.ReadOnly,
 		NoServices: !cfg.Services.Enable,
 		Egress:     cfg.Egress.Enable, Annotations: cfg.BGP.AnnotationPrefix, Servers: servers, Log: n.log, Poke: poke,
@@ -179,7 +182,18 @@ func (n *node) clusterOptions(servers *kube.Servers, poke, pokeLeases func()) ku
 	}
 }
 
-// namedLeases returns the Leases that options name.
+// leasesElsewhere returns the units of Leases that kube-vip, up to v1.0, has in cp_namespace, with cp_enable.
+func leasesElsewhere(cfg config.Config) map[vip.Key]vip.Key {
+	units := make(map[vip.Key]vip.Key)
+	if ns := cfg.Node.KubeVIP; ns != "" && cfg.ControlPlane.Enable {
+		units[vip.Key{Namespace: ns, Name: cfg.ControlPlane.Lease.Name}] = cfg.ControlPlane.Lease
+		if !cfg.Services.Election {
+			units[vip.Key{Namespace: ns, Name: cfg.Services.Lease.Name}] = cfg.Services.Lease
+		}
+	}
+	return units
+}
+
 func namedLeases(cfg config.Config) (leases []vip.Key) {
 	if !cfg.Services.Election {
 		leases = append(leases, cfg.Services.Lease)
@@ -388,7 +402,7 @@ type task interface {
 
 type tasks struct {
 	readers []task // change nothing before the agent has made a Plan
-	// blocks until no other process has this node's name (docs/why.md, "A second process"), or ctx ends
+	// blocks until no other process has this node's name, or ctx ends; an error: another one lives
 	awaitName func(context.Context) error
 	others    []task // begin when it has returned nil, as do the leases and the agent
 	leases    task
@@ -420,7 +434,11 @@ func (x tasks) run(ctx context.Context, log *slog.Logger) error {
 	start(reading, x.readers...)
 	if err := x.awaitName(first); err != nil {
 		stopReading()
-		return group.Wait()
+		failed := group.Wait()
+		if first.Err() != nil { // asked to stop, or a reader has failed
+			return failed
+		}
+		return err
 	}
 	start(rest, x.others...)
 	group.Go(func() error {

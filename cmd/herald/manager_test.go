@@ -141,27 +141,37 @@ func TestTasksEndInOrder(t *testing.T) {
 	}
 }
 
-// A process that waits for its node's name ends at once when a task fails, or when it is asked to.
+// A process that looks for its node's name ends at once when a task fails, when another process has that, or when it is
+// asked to, which is no error.
 func TestTasksEndBeforeTheyBegin(t *testing.T) {
-	for _, fails := range []bool{false, true} {
+	for _, fails := range []string{"", "a reader", "the name"} {
 		synctest.Test(t, func(t *testing.T) {
 			e := &ending{}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 			defer cancel()
 			failing := &fakeTask{name: "credentials", ending: e}
-			if fails {
+			if fails == "a reader" {
 				failing.fails = time.After(time.Minute)
+			}
+			taken := make(<-chan time.Time)
+			if fails == "the name" {
+				taken = time.After(time.Minute)
 			}
 			began := time.Now()
 			err := tasks{
 				readers: []task{&fakeTask{name: "reader", ending: e}, failing},
 				awaitName: func(ctx context.Context) error {
-					<-ctx.Done()
-					return ctx.Err()
+					select {
+					case <-ctx.Done():
+						return ctx.Err()
+					case <-taken:
+						return errFake
+					}
 				},
 			}.run(ctx, slog.New(slog.DiscardHandler))
-			if took := time.Since(began); errors.Is(err, errFake) != fails || fails != (took == time.Minute) {
-				t.Errorf("a task fails: %v: it ended after %v with %v", fails, took, err)
+			took := time.Since(began)
+			if fails == "" && (err != nil || took != time.Hour) || fails != "" && (!errors.Is(err, errFake) || took != time.Minute) {
+				t.Errorf("%q fails: it ended after %v with %v", fails, took, err)
 			}
 		})
 	}
@@ -231,7 +241,7 @@ func TestServicesRefused(t *testing.T) {
 			poke := func() { n.agent.Poke() }
 			n.cluster = check.Value(kube.New(&rest.Config{Host: partlyForbidden(t, tt.services).URL}, n.clusterOptions(nil, poke, wake.Send)))(t)
 			leases := leasetest.NewServer()
-			own := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: lease.NodePrefix + "n1", Annotations: map[string]string{
+			own := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: vip.NodeLeasePrefix + "n1", Annotations: map[string]string{
 				lease.FencedAnnotation: "1",
 			}}}
 			own.Spec.LeaseTransitions = new(int32(1))

@@ -11,7 +11,6 @@ import (
 	"github.com/heraldvip/herald/pkg/manifest"
 )
 
-// manifestCommand is "herald manifest", which prints YAML made from options.
 func manifestCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "manifest",

@@ -73,6 +73,9 @@ func TestManifest(t *testing.T) {
 		{args: "rbac --serviceNamespace web --namespace lb", stdout: []string{"kind: Role\n", "  namespace: web\n", "  namespace: lb\n"}},
 		{args: "pod --inCluster --arp --services", stdout: []string{"serviceAccountName: herald\n"}},
 		{args: "daemonset --arp --services --nodeName n1", err: `can't make the manifest: vip_nodename="n1" (flag --nodeName): a DaemonSet has many nodes and names each by itself; remove it`},
+		{args: "daemonset --arp --services --prometheusHTTPServer :2113", err: `can't make the manifest: prometheus_server=":2113" (flag --prometheusHTTPServer): kubelet's probes have that port in a manifest; name another here, or for them by health_check_port`},
+		{args: "pod --arp --services --prometheusHTTPServer 127.0.0.1:2113", err: `can't make the manifest: prometheus_server="127.0.0.1:2113" (flag --prometheusHTTPServer): kubelet's probes have that port in a manifest; name another here, or for them by health_check_port`},
+		{args: "pod --arp --services --prometheusHTTPServer :2113 --healthCheckPort 2114", stdout: []string{"value: :2113\n"}},
 		{args: "daemonset --servces", err: "unknown flag: --servces; did you mean --services?"},
 		{args: "daemonset --imge=x", err: "unknown flag: --imge; did you mean --image?"},
 		{args: "daemonset --arp=x --log=y", err: "vip_loglevel=\"y\" (flag --log): must be a whole number: -4 is debug, 0 info, 4 warnings, 8 errors\n" +

@@ -30,7 +30,7 @@ func (n *node) overview() serve.View {
 			"server are not filled, or the node lease is not held"}}
 		return v
 	}
-	fillOverview(&v, pass, serviceMoves(n.leases.Moves(), pass.World.Services))
+	fillOverview(&v, pass, serviceMoves(n.leases.Moves(), pass.World.Services, commonOptions(n.cfg)))
 	return v
 }
 
@@ -41,7 +41,8 @@ func fillOverview(v *serve.View, pass *agent.Pass, moves []vip.Move) {
 	for i := range w.Services {
 		services[w.Services[i].Key] = &w.Services[i]
 	}
-	v.Problems = nodeProblems(w)
+	v.Nodes = nodeRows(w)
+	v.Problems = nodeProblems(w, v.Nodes)
 	ofServices := eventProblems(pass, services)
 	all := len(v.Problems) + len(ofServices)
 	v.Problems = append(v.Problems,
@@ -49,14 +50,20 @@ func fillOverview(v *serve.View, pass *agent.Pass, moves []vip.Move) {
 			func(x serve.Problem) string { return namespaceOf(x.Subject) })...)
 	v.Problems = v.Problems[:min(len(v.Problems), maxPageProblems)]
 	v.MoreProblems = all - len(v.Problems)
-	owned, routed := make(map[string]int), make(map[netip.Prefix]bool, len(pass.Plan.Routes))
+	owned, ways := make(map[string]int), make(map[netip.Addr][]string)
+	for _, a := range pass.Plan.Announcements {
+		if !a.ListenOnly {
+			ways[a.Addr] = []string{"ARP/NDP here"}
+		}
+	}
 	for _, r := range pass.Plan.Routes {
-		routed[r.Prefix] = true
+		if r.Prefix.IsSingleIP() {
+			ways[r.Prefix.Addr()] = append(ways[r.Prefix.Addr()], "routes here")
+		}
 	}
 	for i := range pass.Plan.Verdicts {
 		verdict := &pass.Plan.Verdicts[i]
-		v.Services = append(v.Services, overviewService(verdict, services[verdict.Service], w.Claims[verdict.Lease],
-			routed))
+		v.Services = append(v.Services, overviewService(verdict, services[verdict.Service], w.Claims[verdict.Lease], ways))
 		if verdict.Owner != "" {
 			owned[verdict.Owner]++
 		}
@@ -64,11 +71,8 @@ func fillOverview(v *serve.View, pass *agent.Pass, moves []vip.Move) {
 	v.ServiceCount = len(v.Services)
 	v.Services = worstServices(v.Services)
 	v.MoreServices = v.ServiceCount - len(v.Services)
-	labelCounts := plan.ExclusionLabelCounts(w)
-	for i := range w.Members {
-		state, class := memberState(w, &w.Members[i], labelCounts)
-		v.Nodes = append(v.Nodes, serve.NodeRow{Node: w.Members[i].Name, Services: owned[w.Members[i].Name], State: state,
-			Class: class})
+	for i := range v.Nodes {
+		v.Nodes[i].Services = owned[v.Nodes[i].Node]
 	}
 	v.Pools = overviewPools(w)
 	moves = slices.Clone(moves)
@@ -88,7 +92,6 @@ func worstServices(all []serve.ServiceRow) (rows []serve.ServiceRow) {
 	return rows
 }
 
-// namespaceOf returns the namespace of namespace/name.
 func namespaceOf(subject string) string {
 	namespace, _, _ := strings.Cut(subject, "/")
 	return namespace
@@ -96,7 +99,7 @@ func namespaceOf(subject string) string {
 
 // overviewService makes a Service's row; s is nil for the control plane.
 func overviewService(v *vip.Verdict, s *vip.Service, claim vip.Claim,
-	routed map[netip.Prefix]bool) serve.ServiceRow {
+	ways map[netip.Addr][]string) serve.ServiceRow {
 	a := answerAbout(s, v)
 	x := serve.ServiceRow{Service: v.Service.String(), VIPs: joinAddresses(v.Addresses), Owner: dash(v.Owner),
 		Reason: string(a.Reason), Message: a.Message, Class: string(a.Level)}
@@ -107,11 +110,8 @@ func overviewService(v *vip.Verdict, s *vip.Service, claim vip.Claim,
 		x.Since = claim.AcquiredAt
 	}
 	var how []string
-	if v.AnnouncedHere {
-		how = append(how, "ARP/NDP here")
-	}
-	if slices.ContainsFunc(v.Addresses, func(a netip.Addr) bool { return routed[netip.PrefixFrom(a, a.BitLen())] }) {
-		how = append(how, "routes here")
+	for _, a := range v.Addresses {
+		how = vip.AppendUnique(how, ways[a]...)
 	}
 	x.How = dash(strings.Join(how, ", "))
 	return x
@@ -149,25 +149,40 @@ func eventProblems(pass *agent.Pass, services map[vip.Key]*vip.Service) (all []s
 	return all
 }
 
-func nodeProblems(w *vip.World) (all []serve.Problem) {
+func nodeProblems(w *vip.World, rows []serve.NodeRow) (all []serve.Problem) {
 	if !w.Tenure.RenewalLateSince.IsZero() {
 		all = append(all, serve.Problem{Subject: "Node " + w.Self, Message: "it has not been able to renew its node " +
 			"lease since " + w.Tenure.RenewalLateSince.UTC().Format(time.TimeOnly) + " UTC: what is shown may be old",
 			Advice: "look whether the API server answers, and whether this node reaches it"})
 	}
-	labelCounts := plan.ExclusionLabelCounts(w)
-	for i := range w.Members {
-		if state, class := memberState(w, &w.Members[i], labelCounts); class != "" {
-			all = append(all, serve.Problem{Subject: "Node " + w.Members[i].Name, Message: state, Advice: "herald explain " +
-				"--node " + w.Members[i].Name})
+	for _, n := range rows {
+		if n.Class != string(plan.Fine) {
+			all = append(all, serve.Problem{Subject: "Node " + n.Node, Message: n.State, Advice: "herald explain --node " +
+				n.Node})
 		}
 	}
 	return all
 }
 
-// memberState returns a node's state in words, and its row's class; labelCounts is plan.ExclusionLabelCounts.
-func memberState(w *vip.World, m *vip.Member, labelCounts bool) (state, class string) {
-	n := nodeStatus{labelCounts: labelCounts}
+// nodeRows returns the nodes' rows, without their Services.
+func nodeRows(w *vip.World) (rows []serve.NodeRow) {
+	exclusions := plan.Exclusions(w)
+	for i := range w.Members {
+		state, level := memberState(w, &w.Members[i], exclusions)
+		rows = append(rows, serve.NodeRow{Node: w.Members[i].Name, State: state, Class: string(level)})
+	}
+	return rows
+}
+
+// memberState returns a node's state in words, and how urgent it is; exclusions are plan.Exclusions.
+func memberState(w *vip.World, m *vip.Member, exclusions map[string]plan.Exclusion) (state string, level plan.Level) {
+	switch {
+	case !m.Alive && m.Name == w.Self:
+		return "its node lease is not held: it may carry no VIP", plan.Bad
+	case !m.Alive || m.Gone:
+		return m.WhyNotAlive(), plan.Bad
+	}
+	n := nodeStatus{exclusion: exclusions[m.Name]}
 	n.Name, n.Info, n.Duration = m.Name, m.Info, time.Hour
 	n.RenewedAt = w.Now
 	names := plan.NodeNames(w)
@@ -176,17 +191,7 @@ func memberState(w *vip.World, m *vip.Member, labelCounts bool) (state, class st
 			n.node = o
 		}
 	}
-	switch state = n.state(w.Now); {
-	case !m.Alive && m.Name == w.Self:
-		return "its node lease is not held: it may carry no VIP", "bad"
-	case !m.Alive || m.Gone:
-		return m.WhyNotAlive(), "bad"
-	case n.barred(w.Now) != "":
-		return state, "bad"
-	case !strings.HasPrefix(state, "ok") || strings.HasPrefix(state, "ok, but"):
-		return state, "warn"
-	}
-	return state, ""
+	return n.state(w.Now)
 }
 
 func overviewPools(w *vip.World) (rows []serve.PoolRow) {
@@ -194,15 +199,15 @@ func overviewPools(w *vip.World) (rows []serve.PoolRow) {
 		return nil
 	}
 	pools, _ := pool.Parse(nil, w.Pools.Data)
-	used := usedAddresses(w.Services)
+	usage := usageOf(plan.Rules{}, w)
 	for _, p := range pools.All() {
 		for _, f := range familiesOf(p) {
-			n := usedOf(p, f, used)
+			n, free := usage(p, f)
 			row := serve.PoolRow{Pool: p.Name, Family: f.String(), Used: fmt.Sprint(n), Size: sizeOf(p, f)}
 			switch size := p.Size(f); {
-			case size > 0 && float64(n) >= size:
+			case size > 0 && free <= 0:
 				row.Class = "bad"
-			case size > 0 && float64(n) >= 0.9*size:
+			case size > 0 && free <= size/10:
 				row.Class = "warn"
 			}
 			rows = append(rows, row)

@@ -21,12 +21,13 @@ import (
 func TestOverview(t *testing.T) {
 	k := func(name string) vip.Key { return vip.Key{Namespace: "default", Name: name} }
 	a := netip.MustParseAddr("10.0.0.1")
-	up := vip.NodeInfo{Interface: "eth0", Links: []vip.Link{{Name: "eth0", Up: true}}}
+	up := vip.NodeInfo{Interface: "eth0", Links: []vip.Link{{Name: "eth0", Up: true, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.3/24")}}},
+		Gateways: []netip.Addr{netip.MustParseAddr("10.0.0.4")}}
 	pass := &agent.Pass{World: vip.World{
 		Now: noon, Self: "n1", Tenure: vip.Tenure{Until: noon.Add(time.Minute)},
 		Services: []vip.Service{serviceWith("idle", "10.0.0.2", "10.0.0.2"), serviceWith("web", "10.0.0.1", "10.0.0.1")},
 		Members:  []vip.Member{{Name: "n1", Alive: true, Info: up}, {Name: "n2", Gone: true}, {Name: "n3", Alive: true, Info: up}, {Name: "n4", APIUnreached: true, Info: up}, {Name: "n5", Info: up}},
-		Nodes:    []vip.Node{{Name: "n3", NotReady: true}},
+		Nodes:    []vip.Node{{Name: "n1"}, {Name: "n2"}, {Name: "n3", NotReady: true}},
 		Claims:   map[vip.Key]vip.Claim{k("kubevip-web"): {Holder: "n1", Valid: true, AcquiredAt: noon.Add(-time.Hour)}},
 		Pools:    &vip.PoolSource{Data: map[string]string{"range-global": "10.0.0.1-10.0.0.4"}},
 	}, Plan: vip.Plan{
@@ -34,7 +35,7 @@ func TestOverview(t *testing.T) {
 			{Service: k("idle"), Reason: vip.NoEndpoints, Message: "none"},
 			{Service: k("web"), Addresses: []netip.Addr{a}, Lease: k("kubevip-web"), Owner: "n1", AnnouncedHere: true, Reason: vip.VIPAnnounced, Message: "n1 announces it"},
 		},
-		Routes: []vip.Route{{Prefix: netip.PrefixFrom(a, 32)}},
+		Routes: []vip.Route{{Prefix: netip.PrefixFrom(a, 32)}}, Announcements: []vip.Announcement{{Addr: a, Link: "eth0"}},
 		Events: []vip.Event{{Service: k("web"), Warning: true, Reason: vip.VIPForeignMAC, Message: "02:00:00:00:00:09 answers"}},
 	}}
 	outage := 2 * time.Second
@@ -70,7 +71,7 @@ default/idle n1>nobody  "bad"
 default/web n2>n1 unanswered for 2s "warn"
 `
 	check.Equal(t, b.String(), want, "the page")
-	if len(v.Pools) != 1 || v.Pools[0].Used != "2" || v.Pools[0].Size != "4" {
+	if len(v.Pools) != 1 || v.Pools[0].Used != "2" || v.Pools[0].Size != "4" || v.Pools[0].Class != "bad" {
 		t.Errorf("%+v", v.Pools)
 	}
 	// Many Services: those with a problem come first, and the rest is counted.
@@ -85,9 +86,32 @@ default/web n2>n1 unanswered for 2s "warn"
 	}
 }
 
+// TestOverviewOfWays: a Service's row names the ways by which this node announces it, and no other.
+func TestOverviewOfWays(t *testing.T) {
+	a, b := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")
+	arp, heard := vip.Announcement{Addr: a, Link: "eth0"}, vip.Announcement{Addr: a, Link: "eth0", ListenOnly: true}
+	route, aggregate := vip.Route{Prefix: netip.PrefixFrom(b, 128)}, vip.Route{Prefix: netip.MustParsePrefix("10.0.0.0/24")}
+	for _, tt := range []struct {
+		name string
+		plan vip.Plan
+		want string
+	}{
+		{"ARP", vip.Plan{Announcements: []vip.Announcement{arp}}, "ARP/NDP here"},
+		{"BGP alone", vip.Plan{Routes: []vip.Route{route}, Announcements: []vip.Announcement{heard}}, "routes here"},
+		{"both", vip.Plan{Routes: []vip.Route{route, aggregate}, Announcements: []vip.Announcement{arp}}, "ARP/NDP here, routes here"},
+		{"an aggregate alone", vip.Plan{Routes: []vip.Route{aggregate}}, "-"},
+	} {
+		tt.plan.Verdicts = []vip.Verdict{{Service: vip.Key{Namespace: "default", Name: "web"}, Addresses: []netip.Addr{a, b}, AnnouncedHere: true, Reason: vip.VIPAnnounced}}
+		var v serve.View
+		fillOverview(&v, &agent.Pass{Plan: tt.plan}, nil)
+		check.Equal(t, v.Services[0].How, tt.want, "%s", tt.name)
+	}
+}
+
 // A node that the label of control-plane nodes keeps from VIPs of Services says so, and is no problem.
 func TestOverviewOfLabelledNodes(t *testing.T) {
-	up := vip.NodeInfo{Interface: "eth0", Links: []vip.Link{{Name: "eth0", Up: true}}}
+	up := vip.NodeInfo{Interface: "eth0", Links: []vip.Link{{Name: "eth0", Up: true, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.3/24")}}},
+		Gateways: []netip.Addr{netip.MustParseAddr("10.0.0.4")}}
 	pass := &agent.Pass{World: vip.World{
 		Now: noon, Self: "w1", Tenure: vip.Tenure{Until: noon.Add(time.Minute)},
 		Members: []vip.Member{{Name: "cp1", Alive: true, Info: up}, {Name: "w1", Alive: true, Info: up}},
@@ -164,6 +188,29 @@ func TestHistory(t *testing.T) {
 2026-01-01 11:00:02.500  default/web   10.0.0.1  n2    n1      unanswered for 2.31s  n2: it is dead on the VIPs' link
 `
 	check.Equal(t, squeeze(out.String()), squeeze(want), "the history")
+}
+
+// TestHistoryOfSharedLease: with svc_election=false all Services move at once, but none that no node announces.
+func TestHistoryOfSharedLease(t *testing.T) {
+	ignored, theirs := serviceWith("ignored", "10.0.0.3", ""), serviceWith("theirs", "10.0.0.4", "")
+	ignored.Ignore, theirs.HasClass, theirs.Class = true, true, "theirs"
+	s := withMoves(`2026-01-01T11:00:02.500000Z from=n2 to=n1
+  kube-system/plndr-svcs-lock
+2026-01-01T11:00:01.500000Z from=n1 to=n2 cause=it had a lease of its own then
+  default/kubevip-web
+`, serviceWith("dns", "10.0.0.2", "10.0.0.2"), ignored, theirs, serviceWith("web", "10.0.0.1", "10.0.0.1"))
+	for info, want := range map[string]string{
+		`{"options":{"services":true,"arp":true,"lease":"kube-system/plndr-svcs-lock"}}`: "default/web to n2, default/dns to n1, default/web to n1",
+		`{"options":{"services":true,"arp":true,"election":true}}`:                       "default/web to n2, kube-system/plndr-svcs-lock to n1",
+	} {
+		s.Leases[0] = nodeLease("n1", time.Second, info)
+		s.At = noon
+		var got []string
+		for _, m := range check.Value(newHistoryReport(s))(t).Moves {
+			got = append(got, m.Service.String()+" to "+m.To)
+		}
+		check.Equal(t, strings.Join(got, ", "), want, "the moves, with %s", info)
+	}
 }
 
 // squeeze returns text with one space in place of several.

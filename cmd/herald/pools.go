@@ -16,11 +16,11 @@ import (
 
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/kube"
+	"github.com/heraldvip/herald/pkg/plan"
 	"github.com/heraldvip/herald/pkg/pool"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// poolsCommand is "herald pools": the pools, what is free, who has what, and who waits.
 func poolsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "pools",
@@ -66,7 +66,6 @@ func poolsCommand() *cobra.Command {
 	return c
 }
 
-// poolsCheckCommand is "herald pools check": faults of a ConfigMap not applied yet.
 func poolsCheckCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check FILE",
@@ -114,19 +113,19 @@ func checkPools(w io.Writer, data map[string]string) error {
 // writePools writes tables of pools and their Services, and the problems.
 func writePools(w io.Writer, source *vip.PoolSource, s kube.Snapshot) error {
 	pools, problems := pool.Parse(nil, source.Data)
-	used := usedAddresses(s.Services)
+	c := observe(s, source, s.At)
+	usage := usageOf(c.rules, &c.world)
 	var rows, services []string
 	for _, p := range pools.All() {
 		for _, f := range familiesOf(p) {
-			n := usedOf(p, f, used)
-			free := max(0, p.Size(f)-float64(n))
+			n, free := usage(p, f)
 			rows = append(rows,
 				row(append([]string{p.Name, f.String(), sizeOf(p, f), strconv.Itoa(n), fmt.Sprintf("%.0f", free)},
 					whereCells(pools, p)...)...))
 		}
 	}
 	for i := range s.Services {
-		services = append(services, poolServiceRows(&s.Services[i], pools, s.Events)...)
+		services = append(services, poolServiceRows(&s.Services[i], pools, c.view)...)
 	}
 	if err := errors.Join(writeTable(w, "POOL\tFAMILY\tADDRESSES\tUSED\tFREE\t"+whereHeader, rows),
 		writeTable(w, "\nSERVICE\tADDRESS\tPOOL\tBY", services)); err != nil {
@@ -140,7 +139,6 @@ func writePools(w io.Writer, source *vip.PoolSource, s kube.Snapshot) error {
 	return nil
 }
 
-// whereHeader is the header of whereCells.
 const whereHeader = "FOR\tNODES\tINTERFACE\tBY"
 
 // whereCells returns a pool's namespaces, nodes, link and methods, as cells.
@@ -181,8 +179,8 @@ func whatMayBeAskedFor(s kube.Snapshot) string {
 		"(svc_addresses=any)."
 }
 
-// poolServiceRows returns a row for each address, or for the wait, of a Service.
-func poolServiceRows(s *vip.Service, pools *pool.Pools, events []kube.StoredEvent) (rows []string) {
+// poolServiceRows returns a row for each address, or for the wait, of a Service; what is not Herald's waits for none.
+func poolServiceRows(s *vip.Service, pools *pool.Pools, v statusView) (rows []string) {
 	for _, a := range addressesOf(s) {
 		var names []string
 		for _, p := range pools.All() {
@@ -191,7 +189,7 @@ func poolServiceRows(s *vip.Service, pools *pool.Pools, events []kube.StoredEven
 			}
 		}
 		by := "its user"
-		if s.Allocated != "" {
+		if s.IsGiven(a) {
 			by = "Herald"
 			if len(names) == 0 {
 				by = "Herald, of " + s.Allocated + ", which has it no more"
@@ -199,46 +197,38 @@ func poolServiceRows(s *vip.Service, pools *pool.Pools, events []kube.StoredEven
 		}
 		rows = append(rows, row(s.Key.String(), a.String(), dash(strings.Join(names, ",")), by))
 	}
-	if len(rows) > 0 || s.Ignore {
+	if _, note := v.notOurs(s); len(rows) > 0 || note != "" {
 		return rows
 	}
 	why := "waits for an address"
-	for _, e := range events { // oldest first
-		if e.UID == s.UID && (e.Reason == vip.NoPoolAddress || e.Reason == vip.NoAddress) {
-			why = e.Message
-		}
+	if e, ok := v.newest(s, vip.NoPoolAddress, vip.NoAddress); ok {
+		why = e.Message
 	}
-	return []string{row(s.Key.String(), "-", "-", why)}
+	// a condition stays, an Event does not
+	return []string{row(s.Key.String(), "-", "-", plan.AnswerAbout(s, vip.VIPElsewhere, why).Message)}
 }
 
-func usedAddresses(services []vip.Service) map[netip.Addr]bool {
-	used := make(map[netip.Addr]bool)
-	for i := range services {
-		for _, a := range addressesOf(&services[i]) {
+// usageOf returns a function that says how many addresses of a pool Services have, and how many are free.
+func usageOf(r plan.Rules, w *vip.World) func(*pool.Pool, vip.Family) (used int, free float64) {
+	used, taken := make(map[netip.Addr]bool), plan.Reserved(r, w)
+	for i := range w.Services {
+		for _, a := range addressesOf(&w.Services[i]) {
 			used[a] = true
+			taken = append(taken, vip.ReservedRange{Prefix: netip.PrefixFrom(a, a.BitLen())})
 		}
 	}
-	return used
-}
-
-// usedOf returns how many of used are in a pool and family.
-func usedOf(p *pool.Pool, f vip.Family, used map[netip.Addr]bool) (n int) {
-	for a := range used {
-		if vip.FamilyOf(a) == f && p.Contains(a) {
-			n++
+	return func(p *pool.Pool, f vip.Family) (n int, free float64) {
+		for a := range used {
+			if vip.FamilyOf(a) == f && p.Contains(a) {
+				n++
+			}
 		}
+		return n, p.Free(f, taken)
 	}
-	return n
 }
 
 func addressesOf(s *vip.Service) []netip.Addr {
-	all := slices.Clone(s.Addresses)
-	for _, i := range s.Ingress {
-		if i.Addr.IsValid() && i.IPMode != vip.ModeProxy && !slices.Contains(all, i.Addr) {
-			all = append(all, i.Addr)
-		}
-	}
-	return all
+	return vip.AppendUnique(slices.Clone(s.Addresses), s.StatusVIPs()...)
 }
 
 // familiesOf returns the families that a pool has, or leases.

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 
@@ -26,15 +27,20 @@ func TestPoolsTable(t *testing.T) {
 	given.Allocated = "cidr-global"
 	moved := serviceWith("moved", "10.9.0.1", "10.9.0.1")
 	moved.Allocated = "pool-old"
+	beside := serviceWith("beside", "10.9.0.2 2001:db8::5", "10.9.0.2")
+	beside.Allocated, beside.Own = "cidr-global", beside.Addresses[:1]
+	later := withAnswer(serviceWith("later", "", ""), vip.NoPoolAddress, "no pool is offered to it")
+	proxied := serviceWith("proxied", "0.0.0.0", "10.7.0.8")
+	proxied.Ingress[0].IPMode = vip.ModeProxy
 	s := kube.Snapshot{
-		Services: []vip.Service{given, moved, serviceWith("own", "10.0.0.7", ""), serviceWith("waits", "", "")},
-		Events:   []kube.StoredEvent{storedEvent("waits", vip.NoPoolAddress, true, "it waits for an address: none is free")},
+		Services: []vip.Service{given, moved, beside, proxied, serviceWith("own", "10.0.0.7", ""), serviceWith("waits", "", ""), later, serviceWith("new", "", "")},
+		Events:   []kube.StoredEvent{storedEvent("waits", vip.NoPoolAddress, true, "it waits for an address: none is free"), storedEvent("later", vip.NoPoolAddress, true, "none is free")},
 	}
 	var b strings.Builder
 	check.OK(t, writePools(&b, source, s))
 	for _, want := range []string{
 		`cidr-global +IPv4 +254 +2 +252 +all namespaces`,
-		`cidr-global +IPv6 +18446744073709551616 +0`,
+		`cidr-global +IPv6 +18446744073709551616 +1`,
 		`dhcp +IPv4 +by DHCP`,
 		`POOL +FAMILY +ADDRESSES +USED +FREE +FOR +NODES +INTERFACE +BY\n`,
 		`cidr-global +IPv4 .*all namespaces +all +eth0 +-\n`,
@@ -44,8 +50,13 @@ func TestPoolsTable(t *testing.T) {
 		`range-shop +IPv4 +9 +0 +9 +the namespace shop`,
 		`default/given +10\.0\.0\.1 +cidr-global +Herald\n`,
 		`default/moved +10\.9\.0\.1 +- +Herald, of pool-old, which has it no more`,
+		`default/beside +10\.9\.0\.2 +- +its user\n`,
+		`default/beside +2001:db8::5 +cidr-global +Herald\n`,
 		`default/own +10\.0\.0\.7 +cidr-global +its user`,
+		`default/proxied +10\.7\.0\.8 +- +its user\n`,
 		`default/waits +- +- +it waits for an address: none is free`,
+		`default/later +- +- +no pool is offered to it\n`,
+		`default/new +- +- +waits for an address\n`,
 		`error: cidr-web: "nonsense" is neither a CIDR nor a range`,
 		`warning: range-shop: no Service gets an address of it`,
 	} {
@@ -63,6 +74,26 @@ func TestPoolsTable(t *testing.T) {
 		if check.OK(t, writePools(&b, source, s)); !strings.Contains(b.String(), "\n"+tt.want+"\n") {
 			t.Errorf("no %s in\n%s", tt.want, b.String())
 		}
+	}
+}
+
+// TestPoolsFree: what nodes and gateways have is not free. Services of another class wait for nothing of it.
+func TestPoolsFree(t *testing.T) {
+	source := &vip.PoolSource{Data: map[string]string{"range-global": "10.0.0.8-10.0.0.11", "cidr-web": "10.0.0.0/24"}}
+	info := strings.Replace(linkUp, `"02:00:00:00:00:01"`, `"02:00:00:00:00:01","prefixes":["10.0.0.11/24"]`, 1)
+	theirs := serviceWith("theirs", "", "")
+	theirs.HasClass, theirs.Class = true, "example.com/other"
+	s := kube.Snapshot{At: noon, Services: []vip.Service{serviceWith("web", "10.0.0.10", "10.0.0.10"), theirs},
+		Leases: []*coordinationv1.Lease{nodeLease("n1", time.Second, strings.TrimSuffix(info, "}")+`,"gateways":["10.0.0.9"],"options":{"services":true,"arp":true}}`)}}
+	var b strings.Builder
+	check.OK(t, writePools(&b, source, s))
+	for _, want := range []string{`range-global +IPv4 +4 +1 +1 `, `cidr-web +IPv4 +254 +1 +251 `} {
+		if !regexp.MustCompile(want).MatchString(b.String()) {
+			t.Errorf("no %s in\n%s", want, b.String())
+		}
+	}
+	if strings.Contains(b.String(), theirs.Key.Name) {
+		t.Errorf("a Service of another class waits in\n%s", b.String())
 	}
 }
 

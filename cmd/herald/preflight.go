@@ -17,7 +17,6 @@ import (
 
 	"github.com/spf13/cobra"
 	coordinationv1 "k8s.io/api/coordination/v1"
-	"k8s.io/client-go/rest"
 
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/kube"
@@ -32,7 +31,6 @@ import (
 var errUnfit = errors.New("this node is not fit for Herald with these options; the lines above that begin with " +
 	"error say why")
 
-// preflightCommand is "herald preflight": what a node lacks before it carries VIPs.
 func preflightCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "preflight",
@@ -196,8 +194,9 @@ func checkAPIServer(ctx context.Context, cfg config.Config) []checkResult {
 	if all = append(all, r); r.Severity == unfit || cfg.Peers.Port == 0 {
 		return all
 	}
-	s, err := takeLeasesOf(ctx, access, cfg.Node.Namespace)
-	if err != nil && len(s.Leases) == 0 {
+	s, err := kube.TakeSnapshot(ctx, access, cfg.Node.Namespace)
+	inNamespace := func(l *coordinationv1.Lease) bool { return l.Namespace == cfg.Node.Namespace }
+	if err != nil && !slices.ContainsFunc(s.Leases, inNamespace) {
 		return append(all, checkResult{Subject: otherNodes, Severity: doubtful, Message: "can't be checked: " + err.Error()})
 	}
 	return append(all, checkPeers(ctx, cfg, s)) // an error about anything but leases does not matter here
@@ -243,6 +242,7 @@ func checkPeers(ctx context.Context, cfg config.Config, s kube.Snapshot) checkRe
 	reached := 0
 	for _, l := range s.Leases {
 		n, ok := lease.ParseNodeLease(l)
+		ok = ok && l.Namespace == cfg.Node.Namespace // elsewhere any user can write node leases
 		if !ok || n.Name == cfg.Node.Name || n.Fenced || s.At.Sub(n.RenewedAt) > n.Duration {
 			continue
 		}
@@ -272,11 +272,4 @@ func reachable(ctx context.Context, n lease.NodeLease, port uint16) bool {
 		}
 	}
 	return false
-}
-
-// takeLeasesOf is kube.TakeSnapshot with the Leases of one namespace: elsewhere any user can write node leases.
-func takeLeasesOf(ctx context.Context, cfg *rest.Config, namespace string) (kube.Snapshot, error) {
-	s, err := kube.TakeSnapshot(ctx, cfg, namespace)
-	s.Leases = slices.DeleteFunc(s.Leases, func(l *coordinationv1.Lease) bool { return l.Namespace != namespace })
-	return s, err
 }

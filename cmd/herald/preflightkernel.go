@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A severity says how bad a checkResult is.
 type severity string
 
 const (
@@ -21,7 +20,6 @@ const (
 	unfit    severity = "error"   // it can't work
 )
 
-// A checkResult is what one check of preflight found.
 type checkResult struct {
 	Subject  string // what was checked, in a word or two
 	Severity severity

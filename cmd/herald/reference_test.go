@@ -216,7 +216,7 @@ var differences = map[string]string{
 	"control_plane_health_check_period_seconds":  "1 if not set, with kube-vip 5.",
 	"control_plane_health_check_timeout_seconds": "2 if not set, with kube-vip 3.",
 	"address":                "IP addresses only. With a name and `cp_enable` Herald does not start: write what it resolves to.",
-	"cp_namespace":           "Without effect in a Pod with a ServiceAccount, whose namespace counts: a warning if they differ.",
+	"cp_namespace":           "In a Pod with a ServiceAccount only kube-vip's leases are looked for there, with `cp_enable`.",
 	"vip_arpRate":            "For 30 s after a change; then no more than 10 frames a second on a node with up to 1200 VIPs. Less than 500 is 3000, with a warning.",
 	"vip_skipdad":            "Also for IPv4 (RFC 5227).",
 	"vip_leaseduration":      "15 if not set, with kube-vip 5. Dead nodes are replaced much earlier, by heartbeats.",
@@ -269,8 +269,6 @@ func annotationAnswers(t *testing.T, names []string) (all []answer) {
 		x := kube.Annotations[i]
 		a := answer{Name: name, Does: "has it"}
 		switch {
-		case x.Consequence != "":
-			a.Does, a.Why = "Event", strings.ToUpper(x.Consequence[:1])+x.Consequence[1:]+"."
 		case x.Unsupported:
 			a.Does, a.Why = "no effect", strings.ToUpper(x.Instead[:1])+x.Instead[1:]+"."
 		case x.Written:

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -33,7 +34,15 @@ func (n *node) newSpeaker() *bgp.Speaker {
 	list := &bgp.PeerList{Fixed: b.Peers, Log: n.log,
 		ReadPassword: func(path string) (vip.Secret, error) { return config.ReadPassword(path, os.ReadFile) }}
 	if b.AnnotationPrefix != "" {
-		list.Read = func() ([]vip.BGPPeer, error) { return b.AnnotatedPeers(n.cluster.Node(n.cfg.Node.Name).Annotations) }
+		var known atomic.Bool // the Node was there
+		list.Read = func() ([]vip.BGPPeer, error) {
+			o := n.cluster.Node(n.cfg.Node.Name)
+			if o.Name == "" && known.Load() { // its VIPs are handed over by these sessions
+				return nil, fmt.Errorf("the Node %s was deleted", n.cfg.Node.Name)
+			}
+			known.Store(o.Name != "")
+			return b.AnnotatedPeers(o.Annotations)
+		}
 	}
 	return bgp.New(bgp.Options{
 		Node: n.cfg.Node.Name, Peers: list.Peers, ReadPasswords: list.ReadPasswords,
@@ -79,19 +88,13 @@ func (n *node) newAPIServerCheck(servers *kube.Servers, wake mailbox.Signal) (*h
 
 // controlPlaneRules returns what the plan must know of the control plane's VIP.
 func controlPlaneRules(cfg config.Config) *plan.ControlPlane {
-	var balanced uint16
-	if cfg.ControlPlane.Balance.Enable {
-		balanced = cfg.ControlPlane.Balance.Port
-	}
 	link := config.Auto
 	if cfg.Link.Interface != "" { // which another node may call otherwise
 		link = vip.DefaultLink
 	}
 	return &plan.ControlPlane{
-		BalancedPort: balanced,
-		Addresses:    cfg.ControlPlane.Addresses, Port: cfg.ControlPlane.Port,
-		Lease:     cfg.ControlPlane.Lease,
-		Interface: link,
+		Addresses: cfg.ControlPlane.Addresses, Port: cfg.ControlPlane.Port, BalancedPort: cfg.ControlPlane.BalancedPort,
+		Lease: cfg.ControlPlane.Lease, Interface: link,
 	}
 }
 
@@ -131,11 +134,13 @@ func (n *node) wireOwnership(cfg config.Config, wake mailbox.Signal, poke func()
 		return n.links.Gateway(info.HeartbeatLink())
 	}})
 	n.leases = lease.New(n.cluster.Leases, lease.Options{
-		Node: cfg.Node.Name, Namespace: cfg.Node.Namespace, NodeUID: n.cluster.NodeUID,
+		Node: cfg.Node.Name, Namespace: cfg.Node.Namespace,
+		NodeUID: func(name string) string { return n.cluster.Node(name).UID },
 		Timing: quorum.Timing{LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline,
 			RetryPeriod: cfg.Lease.RetryPeriod},
 		Process: vip.ProcessInfo{ID: id.String(), Host: hostID(), Name: processName(cfg)},
-		Info:    n.info, Peers: n.peers, Gateway: n.gateway,
+		Units:   leasesElsewhere(cfg),
+		Info:    n.info, Peers: n.peers, Gateway: n.gateway.Liveness,
 		Log: n.log, Wake: wake, Poke: poke,
 	})
 }
@@ -159,7 +164,7 @@ func (n *node) info() vip.NodeInfo {
 func publishedOptions(cfg config.Config) *vip.NodeOptions {
 	o := &vip.NodeOptions{
 		Services: cfg.Services.Enable, ARP: cfg.ARP.Enable, BGP: cfg.BGP.Enable, RoutingTable: cfg.RoutingTable.ID,
-		CommonOptions: commonOptions(cfg),
+		NoStatus: cfg.Services.ReadOnly, CommonOptions: commonOptions(cfg),
 	}
 	if cfg.GivesAddresses() {
 		o.Pools = cfg.Pools.String()
@@ -199,9 +204,13 @@ func (n *node) awaitHost(ctx context.Context) (net.Listener, error) {
 	return lock, err
 }
 
-// awaitName blocks until no other live process has this node's name, or returns ctx's error.
+// awaitName is Leases.AwaitName; an Event has its error.
 func (n *node) awaitName(ctx context.Context) error {
-	return n.leases.AwaitName(ctx, func(message string) { n.cluster.WriteNodeEvent(ctx, vip.NodeNameInUse, message) })
+	err := n.leases.AwaitName(ctx)
+	if err != nil && ctx.Err() == nil {
+		n.cluster.WriteNodeEvent(ctx, vip.NodeNameInUse, err.Error())
+	}
+	return err
 }
 
 // heartbeatAddress is the source of heartbeats, link-local with its zone; or zero.

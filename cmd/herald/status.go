@@ -23,19 +23,34 @@ const defaultControlPlaneLease = "plndr-cp-lock"
 // controlPlaneName stands for the control plane's VIP in tables of Services.
 const controlPlaneName = "(control plane)"
 
-// controlPlane returns what is known of the API servers' VIP, which is on no lease; not ok if none is ready.
+// controlPlane returns what nodes say of the API servers' VIP; not ok if none has cp_enable.
 func (v statusView) controlPlane() (s serviceStatus, ok bool) {
-	ready := 0
+	ready, owned := 0, false
 	for _, n := range v.nodes {
-		if n.Info.APIServerReady && !n.Fenced && n.namespace == v.announcers {
+		if n.Fenced || n.namespace != v.announcers {
+			continue
+		}
+		if n.Info.APIServerReady {
 			ready++
 		}
+		if o := n.Info.Options; o != nil {
+			owned = owned || o.ARP && len(o.ControlPlane) > 0
+			for _, a := range o.ControlPlane {
+				s.VIPs = append(s.VIPs, a.String())
+			}
+		}
 	}
-	s = serviceStatus{Service: controlPlaneName, Note: fmt.Sprintf("API servers ready: %d", ready)}
-	if c := v.claims[v.controlPlaneLease()]; c.Valid && !c.Foreign {
+	slices.Sort(s.VIPs)
+	s.Service, s.VIPs, s.Note = controlPlaneName, slices.Compact(s.VIPs), fmt.Sprintf("API servers ready: %d", ready)
+	switch c := v.claims[v.controlPlaneLease()]; {
+	case c.Valid && !c.Foreign && c.Holder != "":
 		s.Owner, s.Since = c.Holder, c.AcquiredAt
+	// without vip_arp every node with a ready API server advertises it
+	case !c.Foreign && (owned || ready == 0 && len(s.VIPs) > 0):
+		s.Reason, s.Problem = vip.NoEligibleNode, "no node carries it; "+s.Note
+		s.Advice = plan.Advice(vip.Key{}, s.Reason)
 	}
-	return s, ready > 0
+	return s, ready > 0 || len(s.VIPs) > 0
 }
 
 // controlPlaneLease is the lease of the control plane's VIP, as the first node publishes it, or the default.
@@ -49,33 +64,28 @@ func (v statusView) controlPlaneLease() vip.Key {
 }
 
 type statusView struct {
-	now       time.Time
-	claims    map[vip.Key]vip.Claim // by unit
-	sharedFor map[string]time.Time  // by node: since when it has a unit that is no single Service's
+	now    time.Time
+	claims map[vip.Key]vip.Claim // by unit
 	// sorted by name; of foreign namespaces only some that are renewed
 	nodes         []nodeStatus
 	otherNodes    int                    // how many of nodes are of other namespaces
 	withoutHerald []string               // the Nodes that have no node lease
 	names         plan.NamesOfNodes      // of Nodes that Herald calls otherwise
 	announcers    string                 // the namespace of node leases, see announcersNamespace
+	unread        bool                   // the node leases may not be read
 	vips          map[string]int         // by node: Services whose lease it holds
 	events        []kube.StoredEvent     // oldest first
 	has           map[netip.Addr]vip.Key // the first Service whose status names the address
 }
 
 func newStatusView(s kube.Snapshot, now time.Time) statusView {
-	v := statusView{now: now, events: s.Events, vips: map[string]int{}, sharedFor: map[string]time.Time{},
-		has: map[netip.Addr]vip.Key{}}
+	v := statusView{now: now, events: s.Events, vips: map[string]int{}, has: map[netip.Addr]vip.Key{}}
 	v.announcers = announcersNamespace(s.Leases)
+	v.unread = v.announcers == "" && s.LeasesOf != ""
 	v.claims = lease.Claims(s.Leases, v.announcers, now)
 	for _, l := range s.Leases {
 		if n, ok := lease.ParseNodeLease(l); ok {
 			v.addNode(n, l.Namespace)
-		}
-	}
-	for k, c := range v.claims {
-		if c.Valid && !c.Foreign && !strings.HasPrefix(k.Name, "kubevip-") {
-			v.sharedFor[c.Holder] = c.AcquiredAt
 		}
 	}
 	v.names = plan.NodeNames(&vip.World{Nodes: s.Nodes, Members: v.members()})
@@ -86,9 +96,9 @@ func newStatusView(s kube.Snapshot, now time.Time) statusView {
 			v.withoutHerald = append(v.withoutHerald, n.Name)
 		}
 	}
-	labelCounts := plan.ExclusionLabelCounts(&vip.World{Nodes: s.Nodes, Members: v.members()})
+	exclusions := plan.Exclusions(&vip.World{Nodes: s.Nodes, Members: v.members()})
 	for i := range v.nodes {
-		v.nodes[i].labelCounts = labelCounts
+		v.nodes[i].exclusion = exclusions[v.nodes[i].Name]
 	}
 	slices.SortFunc(v.nodes, func(a, b nodeStatus) int { return strings.Compare(a.Name, b.Name) })
 	for i := range s.Services {
@@ -173,15 +183,33 @@ func nodeLeases(s kube.Snapshot) (all []lease.NodeLease) {
 	return all
 }
 
-// mayOwnWithoutLease reports whether a live node may announce Services that have no lease of their own.
-func (v statusView) mayOwnWithoutLease(node string) bool {
-	i := slices.IndexFunc(v.nodes, func(n nodeStatus) bool { return n.Name == node })
-	if i < 0 || !v.nodes[i].runs(v.now) {
-		return false
+// options returns the first live node's, with svc_enable if any, or defaults with svc_election.
+func (v statusView) options() (o *vip.NodeOptions) {
+	for _, m := range v.members() {
+		if x := m.Info.Options; m.Alive && x != nil && (o == nil || x.Services && !o.Services) {
+			o = x
+		}
 	}
-	_, shared := v.sharedFor[node]
-	options := v.nodes[i].Info.Options
-	return shared || options == nil || options.Services && !options.Election
+	return cmp.Or(o, &vip.NodeOptions{Services: true, ARP: true, CommonOptions: vip.CommonOptions{Election: true}})
+}
+
+// ownsWithoutLease reports whether a live node may announce Services that have no lease of their own, and since when it
+// has the lease of all.
+func (v statusView) ownsWithoutLease(node string) (may bool, since time.Time) {
+	for _, n := range v.nodes {
+		if n.Name != node || !n.runs(v.now) {
+			continue
+		}
+		o := n.Info.Options
+		if o == nil {
+			return true, since
+		}
+		if c := v.claims[o.SharedLease]; c.Valid && !c.Foreign && c.Holder == node {
+			since = c.AcquiredAt
+		}
+		return o.Services && !o.Election, since
+	}
+	return v.unread, since
 }
 
 // owner returns who has a Service, and since when; without a unit of its own, its annotation says.
@@ -193,8 +221,8 @@ func (v statusView) owner(s *vip.Service) (string, time.Time) {
 			return c.Holder[:min(len(c.Holder), 253)], c.AcquiredAt
 		}
 	}
-	if !known && s.VIPHost != "" && v.mayOwnWithoutLease(s.VIPHost) {
-		return s.VIPHost, v.sharedFor[s.VIPHost]
+	if may, since := v.ownsWithoutLease(s.VIPHost); !known && s.VIPHost != "" && may {
+		return s.VIPHost, since
 	}
 	return "", time.Time{}
 }
@@ -204,25 +232,28 @@ func (v statusView) service(s *vip.Service) serviceStatus {
 	x := serviceStatus{Service: s.Key.String()}
 	x.Owner, x.Since = v.owner(s)
 	for _, i := range s.Ingress {
+		if !i.Addr.IsValid() {
+			continue // it names a host
+		}
 		if s.Forward != nil && i.IPMode == vip.ModeProxy && slices.Contains(x.IPModes, string(vip.ModeVIP)) {
-			x.VIPs = append(x.VIPs, externalAddresses(i)...)
+			for _, p := range i.Ports { // open on a gateway
+				x.VIPs = vip.AppendUnique(x.VIPs, netip.AddrPortFrom(i.Addr, p.Port).String())
+			}
 			continue
 		}
 		x.VIPs = append(x.VIPs, i.Addr.String())
-		if !slices.Contains(x.IPModes, string(i.IPMode)) {
-			x.IPModes = append(x.IPModes, string(i.IPMode))
-		}
+		x.IPModes = vip.AppendUnique(x.IPModes, string(i.IPMode))
 	}
 	for _, a := range s.Addresses {
 		x.Asked = append(x.Asked, a.String())
 	}
 	x.Pool, x.Source = s.Allocated, s.Source
+	_, x.Note = v.notOurs(s)
 	x.Problem, x.Reason, x.Advice = v.problem(s, x.Owner, x.Since)
 	_, x.OffLink = v.newest(s, vip.AddressOffLink) // a VIP is in no network of its link
 	return x
 }
 
-// newest returns the newest Event of s that has one of the reasons.
 func (v statusView) newest(s *vip.Service, reasons ...vip.Reason) (found kube.StoredEvent, ok bool) {
 	for _, e := range slices.Backward(v.events) {
 		if e.UID == s.UID && slices.Contains(reasons, e.Reason) {
@@ -232,41 +263,48 @@ func (v statusView) newest(s *vip.Service, reasons ...vip.Reason) (found kube.St
 	return found, false
 }
 
-// externalAddresses returns what is open on a gateway: external address and port.
-func externalAddresses(i vip.Ingress) (open []string) {
-	for _, p := range i.Ports {
-		if text := netip.AddrPortFrom(i.Addr, p.Port).String(); !slices.Contains(open, text) {
-			open = append(open, text)
+// notOurs returns why s is none of Herald's, as reason and note, or "".
+func (v statusView) notOurs(s *vip.Service) (reason vip.Reason, note string) {
+	if s.Ignore {
+		return vip.Ignored, "ignored (kube-vip.io/ignore)"
+	}
+	for _, n := range v.nodes {
+		switch o := n.Info.Options; {
+		case !n.runs(v.now):
+		case o == nil || o.Services && o.Serve(s):
+			return "", ""
+		default:
+			reason, note = vip.OtherClass, "no node announces its class"
 		}
 	}
-	return open
+	return reason, note
 }
 
 // problem returns what keeps a Service from its VIP, its reason, and advice.
 func (v statusView) problem(s *vip.Service, owner string, since time.Time) (problem string, reason vip.Reason,
 	advice string) {
+	if reason, note := v.notOurs(s); note != "" {
+		return "", reason, ""
+	}
 	if i := slices.IndexFunc(v.nodes, func(n nodeStatus) bool { return n.Name == owner }); i >= 0 {
 		if why := v.nodes[i].barred(v.now); why != "" {
 			return "its owner " + owner + ": " + why, "", ""
 		}
 	}
-	if owner == "" && !s.Ignore && !slices.ContainsFunc(v.nodes, func(n nodeStatus) bool { return n.runs(v.now) }) {
+	if owner == "" && !v.unread && !slices.ContainsFunc(v.nodes, func(n nodeStatus) bool { return n.runs(v.now) }) {
 		look := "look at its Pods and their log: kubectl -n %[1]s get pods -o wide -l app.kubernetes.io/name=herald; " +
 			"kubectl -n %[1]s logs -l app.kubernetes.io/name=herald"
 		return "no Herald runs on any node, or none reaches the API server", "",
 			fmt.Sprintf(look, cmp.Or(v.announcers, "kube-system"))
 	}
-	a := v.answer(s, since)
-	if s.Ignore {
-		return "ignored (kube-vip.io/ignore)", a.Reason, ""
-	}
+	a := v.answer(s, owner, since)
 	if a.Level == plan.Fine && len(s.Invalid) > 0 {
 		a = plan.NewAnswer(s.Key, vip.InvalidField, strings.Join(s.Invalid, " "))
 	}
 	if missing := unannounced(s); a.Level == plan.Fine && len(s.Ingress) > 0 && len(missing) > 0 {
 		a = v.refusal(s, "not announced: "+strings.Join(missing, ", "))
 	}
-	if a.Level == plan.Fine && owner == "" && len(s.Ingress) > 0 {
+	if a.Level == plan.Fine && owner == "" && !v.unread && len(s.Ingress) > 0 {
 		return "its status names a VIP, but no node owns it", vip.VIPClaiming, ""
 	}
 	if a.Level == plan.Fine {
@@ -301,14 +339,18 @@ func (v statusView) refusal(s *vip.Service, missing string) plan.Answer {
 }
 
 // answer returns what plan.AnswerAbout says, or what was seen on the wire since: only Events tell that.
-func (v statusView) answer(s *vip.Service, since time.Time) plan.Answer {
-	reason, message := v.verdict(s)
+func (v statusView) answer(s *vip.Service, owner string, since time.Time) plan.Answer {
+	reason, message := v.verdict(s, owner)
 	a := plan.AnswerAbout(s, reason, message)
-	if a.Level != plan.Fine || s.Ignore {
+	if a.Level != plan.Fine {
 		return a
 	}
+	e, _ := v.newest(s, noticed...)
+	if e.Reason == vip.StatusRefused && s.Written.After(since) {
+		since = s.Written
+	}
 	// the times of Events are in whole seconds
-	if e, _ := v.newest(s, noticed...); e.Warning && (e.At.IsZero() || !e.At.Before(since.Truncate(time.Second))) {
+	if e.Warning && (e.At.IsZero() || !e.At.Before(since.Truncate(time.Second))) {
 		return plan.NewAnswer(s.Key, e.Reason, e.Message)
 	}
 	return a
@@ -319,22 +361,32 @@ var noticed = []vip.Reason{vip.VIPUnanswered, vip.VIPForeignMAC, vip.VIPAnswered
 	vip.UnmanagedAddress, vip.EgressUnavailable, vip.StatusRefused}
 
 // verdict returns what becomes of a Service without conditions, such as another announcer's: by the newest Event.
-func (v statusView) verdict(s *vip.Service) (vip.Reason, string) {
-	switch {
-	case s.Ignore:
-		return vip.Ignored, ""
-	case len(s.Ingress) > 0:
-		return vip.VIPElsewhere, ""
+func (v statusView) verdict(s *vip.Service, owner string) (vip.Reason, string) {
+	if len(s.Ingress) > 0 {
+		return vip.VIPElsewhere, "its status names the VIP"
 	}
 	for _, e := range slices.Backward(v.events) {
+		if e.UID == s.UID && (e.Reason == vip.VIPAnnounced || e.Reason == vip.VIPMoved) {
+			break
+		}
 		if e.UID == s.UID && plan.LevelOf(e.Reason) != plan.Fine {
 			return e.Reason, e.Message
 		}
 	}
-	if len(s.Addresses) == 0 {
+	unwritten := slices.ContainsFunc(v.nodes, func(n nodeStatus) bool { // announced, and no status is written
+		o := n.Info.Options
+		return n.runs(v.now) && o != nil && o.NoStatus && (owner != "" || !o.Election)
+	})
+	switch {
+	case len(s.Addresses) == 0:
 		return vip.NoAddress, "it names no address"
+	case unwritten:
+		return vip.VIPElsewhere, ""
+	case owner == "":
+		return vip.VIPClaiming, "no node announces it yet"
 	}
-	return vip.VIPClaiming, "not announced yet; if it stays so, it has another class"
+	return vip.VIPClaiming, "its status does not name the VIP yet; if it stays so, Herald may not write it: look at the " +
+		"log of its owner"
 }
 
 // whoHas names who has addresses that s lacks, or ""; Events don't name Services of other namespaces.

@@ -32,7 +32,7 @@ var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 func nodeLease(node string, silent time.Duration, info string) *coordinationv1.Lease {
 	renewed, seconds, epoch := metav1.NewMicroTime(noon.Add(-silent)), int32(15), int32(7)
 	return &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: lease.NodePrefix + node, Annotations: map[string]string{lease.NodeAnnotation: info}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: vip.NodeLeasePrefix + node, Annotations: map[string]string{lease.NodeAnnotation: info}},
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &node, RenewTime: &renewed, LeaseDurationSeconds: &seconds, LeaseTransitions: &epoch},
 	}
 }
@@ -109,7 +109,7 @@ func TestStatusTable(t *testing.T) {
 			nodeLease("n5", time.Second, restarted), nodeLease("n6", time.Second, faulty), nodeLease("n7", time.Second, up), nodeLease("n8", time.Second, up), nodeLease("n9", time.Minute, up),
 			tableOf("good", "n1"), tableOf("half", "n1"), tableOf("bad", "n1"), tableOf("sad", "n4"), tableOf("open", "n1"), tableOf("typo", "n1"),
 		},
-		Nodes: []vip.Node{{Name: "n7", NotReady: true}},
+		Nodes: []vip.Node{{Name: "n1"}, {Name: "n2"}, {Name: "n3"}, {Name: "n4"}, {Name: "n5"}, {Name: "n6"}, {Name: "n7", NotReady: true}},
 		Events: []kube.StoredEvent{
 			storedEvent("half", vip.AddressRefused, true, "no IPv6"), storedEvent("half", vip.VIPAnnounced, false, "n1 announces it"),
 			storedEvent("good", vip.VIPAnnounced, false, "n1 announces it"), storedEvent("good", vip.AddressOffLink, false, "it is off the link"),
@@ -135,6 +135,7 @@ func TestStatusTable(t *testing.T) {
 		`n5 .*killed or crashed 3 times`,
 		`n6 .*only if no other node can: kube-proxy is gone`,
 		`n7 .*only if no other node can: .*Ready`,
+		`n8 .*Kubernetes has no Node of that name`,
 	} {
 		if !regexp.MustCompile(want).MatchString(b) {
 			t.Errorf("no %s in\n%s", want, b)
@@ -179,6 +180,53 @@ func TestStatusOfLabelledNodes(t *testing.T) {
 	}
 }
 
+// TestStatusOfWhatIsWell: nothing is wrong with what no Herald is to announce, or no status is to tell.
+func TestStatusOfWhatIsWell(t *testing.T) {
+	options := func(text string) string { return strings.TrimSuffix(up, "}") + `,"options":{` + text + `}}` }
+	elected, theirs := options(`"services":true,"arp":true,"election":true,"class":"ours"`), "example.com/theirs"
+	classed := func(s vip.Service, class string) vip.Service { s.HasClass, s.Class = true, class; return s }
+	ignored, host := serviceWith("a", "10.0.0.1", ""), serviceWith("a", "", "")
+	ignored.Ignore, host.Ingress = true, []vip.Ingress{{Hostname: "a.example.com"}}
+	const quiet = `"services":true,"arp":true,"noStatus":true`
+	again := storedEvent("a", vip.VIPAnnounced, false, "n1 announces it")
+	for _, tt := range []struct {
+		name, info string
+		s          vip.Service
+		owned      bool
+		events     []kube.StoredEvent
+		want       string // VIP, what is wrong or the note; and "wrong"
+	}{
+		{"ignored", elected, ignored, false, nil, "(10.0.0.1) ignored (kube-vip.io/ignore)"},
+		{"another class", elected, classed(serviceWith("a", "10.0.0.1", ""), theirs), false, nil, "(10.0.0.1) no node announces its class"},
+		{"another class, which others announce", elected, classed(serviceWith("a", "", "10.0.0.1"), theirs), false, nil, "10.0.0.1 no node announces its class"},
+		{"another class, and its status has a name", elected, classed(host, theirs), false, nil, "- no node announces its class"},
+		{"svc_enable=false", options(`"arp":true`), serviceWith("a", "", "10.0.0.1"), false, nil, "10.0.0.1 no node announces its class"},
+		{"this class", elected, classed(serviceWith("a", "10.0.0.1", ""), "ours"), false, nil, "(10.0.0.1) VIPClaiming: no node announces it yet wrong"},
+		{"a version without options", up, classed(serviceWith("a", "10.0.0.1", ""), theirs), false, nil, "(10.0.0.1) VIPClaiming: no node announces it yet wrong"},
+		{"disable_service_updates", options(quiet + `,"election":true`), serviceWith("a", "10.0.0.1", ""), true, nil, "(10.0.0.1)"},
+		{"disable_service_updates, not placed", options(quiet + `,"election":true`), serviceWith("a", "10.0.0.1", ""), false, nil, "(10.0.0.1) VIPClaiming: no node announces it yet wrong"},
+		{"disable_service_updates, svc_election=false", options(quiet), serviceWith("a", "10.0.0.1", ""), false, nil, "(10.0.0.1)"},
+		{"disable_service_updates, with a fault", options(quiet), serviceWith("a", "10.0.0.1", ""), false,
+			[]kube.StoredEvent{again, storedEvent("a", vip.NoEndpoints, true, "none is ready")}, "(10.0.0.1) NoEndpoints: none is ready wrong"},
+		{"disable_service_updates, after a fault", options(quiet), serviceWith("a", "10.0.0.1", ""), false,
+			[]kube.StoredEvent{storedEvent("a", vip.NoEndpoints, true, "none is ready"), again}, "(10.0.0.1)"},
+		{"no right to write statuses", elected, serviceWith("a", "10.0.0.1", ""), true, []kube.StoredEvent{again},
+			"(10.0.0.1) VIPClaiming: its status does not name the VIP yet; if it stays so, Herald may not write it: look at the log of its owner wrong"},
+	} {
+		s := kube.Snapshot{Services: []vip.Service{tt.s}, Leases: []*coordinationv1.Lease{nodeLease("n1", time.Second, tt.info)}, Events: tt.events}
+		if tt.owned {
+			s.Leases = append(s.Leases, tableOf("a", "n1"))
+		}
+		r := newStatusReport(s, vip.Key{}, noon)
+		_, got, _ := strings.Cut(strings.Join(strings.Fields(r.serviceRows(false)[0]), " "), " ")
+		got = regexp.MustCompile(`^(\S+) \S+ \S+ \S+ ?`).ReplaceAllString(got, "$1 ")
+		if got = strings.TrimSpace(got); r.wrong() {
+			got += " wrong"
+		}
+		check.Equal(t, got, tt.want, "%s", tt.name)
+	}
+}
+
 // TestStatusOfOldEvents: what was said before the owner's claim is of another owner. The API server keeps the times of Events in whole
 // seconds, those of claims in microseconds: an Event of the second of the claim counts.
 func TestStatusOfOldEvents(t *testing.T) {
@@ -196,6 +244,22 @@ func TestStatusOfOldEvents(t *testing.T) {
 		}
 		b := statusText(t, s, "")
 		check.Equal(t, strings.Contains(b, "another host claims it"), row.shown, "an Event of %v is shown, the claim is of %v:\n%s", row.at, claimed, b)
+	}
+}
+
+// TestStatusOfRefusedStatus: that a status was refused is over once Herald has written it, which its managedFields say.
+func TestStatusOfRefusedStatus(t *testing.T) {
+	for written, shown := range map[time.Duration]bool{-2 * time.Minute: true, -30 * time.Second: false} {
+		e := storedEvent("web", vip.StatusRefused, true, "a webhook denied the request")
+		e.At = noon.Add(-time.Minute)
+		s := kube.Snapshot{
+			Services: []vip.Service{serviceWith("web", "10.0.0.1", "10.0.0.1")},
+			Leases:   []*coordinationv1.Lease{nodeLease("n1", time.Second, up), tableOf("web", "n1")},
+			Events:   []kube.StoredEvent{e},
+		}
+		s.Services[0].Written = noon.Add(written)
+		b := statusText(t, s, "")
+		check.Equal(t, strings.Contains(b, "denied the request"), shown, "written %v ago:\n%s", -written, b)
 	}
 }
 
@@ -218,6 +282,34 @@ func TestStatusOfOneNamespace(t *testing.T) {
 	}
 }
 
+// TestStatusWithoutTheAnnouncersLeases: for who may not read these, a Service's status and conditions count, in herald status and explain.
+func TestStatusWithoutTheAnnouncersLeases(t *testing.T) {
+	well, old := serviceWith("a", "10.0.0.1", "10.0.0.1"), serviceWith("a", "10.0.0.1", "10.0.0.1")
+	well.VIPHost, old.VIPHost = "n1", "n1"
+	well.Conditions = []vip.Condition{{Type: vip.Announced, Status: vip.ConditionTrue, Reason: vip.VIPAnnounced, Message: "node n1 announces it"}}
+	theirs := serviceWith("a", "", "10.0.0.1")
+	for _, tt := range []struct {
+		name           string
+		s              vip.Service
+		owner, problem string
+		headline       string
+	}{
+		{"announced", well, "n1", "", "VIPAnnounced: node n1 announces it"},
+		{"announced, by a version without conditions", old, "n1", "", "announced by node n1"},
+		{"another announcer's", theirs, "", "", "VIPElsewhere: its status names the VIP"},
+		{"without endpoints", withAnswer(serviceWith("a", "10.0.0.1", ""), vip.NoEndpoints, "none is ready"), "", "NoEndpoints: none is ready", "NoEndpoints: none is ready"},
+		{"new", serviceWith("a", "10.0.0.1", ""), "", "VIPClaiming: no node announces it yet", "VIPClaiming: no node announces it yet"},
+	} {
+		s := kube.Snapshot{Services: []vip.Service{tt.s}, LeasesOf: "default"}
+		r := newStatusReport(s, vip.Key{Namespace: "default"}, noon)
+		if x := r.Services[0]; x.Owner != tt.owner || x.Problem != tt.problem || r.wrong() != (tt.problem != "") {
+			t.Errorf("%s: %+v, wrong: %t", tt.name, x, r.wrong())
+		}
+		e := check.Value(observe(s, nil, noon).service(tt.s.Key))(t)
+		check.Equal(t, e.headline(), tt.headline, "%s: herald explain", tt.name)
+	}
+}
+
 // TestStatusOfControlPlane: its VIP has no Service, but a lease, whose name the nodes say if they have vip_leasename.
 func TestStatusOfControlPlane(t *testing.T) {
 	t.Run("vip_leasename", func(t *testing.T) {
@@ -237,6 +329,21 @@ func TestStatusOfControlPlane(t *testing.T) {
 	if want := regexp.MustCompile(`\(control plane\) +- +n2 +60s +- +API servers ready: 2\n`); !want.MatchString(b) {
 		t.Errorf("no %v in\n%s", want, b)
 	}
+	for _, way := range []string{"bgp", "arp"} {
+		s.Leases = []*coordinationv1.Lease{nodeLease("n1", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"options":{"`+way+`":true,"controlPlane":["10.0.0.40"]}}`)}
+		b = statusText(t, s, "")
+		if want := regexp.MustCompile(`\(control plane\) +10\.0\.0\.40 +- +- +- +no node carries it; API servers ready: 0\n`); !want.MatchString(b) {
+			t.Errorf("by %s: no %v in\n%s", way, want, b)
+		}
+	}
+	if r := newStatusReport(s, vip.Key{}, noon); !r.wrong() {
+		t.Error("nothing is wrong")
+	}
+	s.Leases = append(s.Leases, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: defaultControlPlaneLease},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: new("n9"), LeaseDurationSeconds: new(int32(15)), RenewTime: new(metav1.NewMicroTime(noon))}})
+	if r := newStatusReport(s, vip.Key{}, noon); r.wrong() {
+		t.Errorf("kube-vip has it, and that is wrong: %+v", r.Services)
+	}
 	s.Leases = nil
 	b = statusText(t, s, "")
 	if strings.Contains(b, "control plane") {
@@ -255,6 +362,9 @@ func TestStatusBGPSessions(t *testing.T) {
 		"n1    eth1       0      active       60s    0         the peer refuses connections\n"
 	if _, got, _ := strings.Cut(b, "ok\n"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if b := statusText(t, kube.Snapshot{Leases: []*coordinationv1.Lease{nodeLease("n1", time.Hour, info)}}, ""); strings.Contains(b, "192.0.2.1") {
+		t.Errorf("a node that does not run has sessions:\n%s", b)
 	}
 }
 
@@ -382,7 +492,7 @@ func expectTables(t *testing.T, text string, limit int) {
 // that, in as many lines as there are objects, and controls no terminal.
 func FuzzStatus(f *testing.F) {
 	f.Add("kubevip-x", "n1", "n1@7", `{"interface":"eth0"}`, "AddressConflict", "in use\n\x1b[2J", "default/x")
-	f.Add(lease.NodePrefix+"n1", "n1\tn2", "", `{"waiting":["x"],"bgpSessions":[{"peer":"\u001b[2J","state":"active"}],"connections":{"vips":{"10.0.0.1":-5}}}`, "VIPForeignMAC", "", "\u202e")
+	f.Add(vip.NodeLeasePrefix+"n1", "n1\tn2", "", `{"waiting":["x"],"bgpSessions":[{"peer":"\u001b[2J","state":"active"}],"connections":{"vips":{"10.0.0.1":-5}}}`, "VIPForeignMAC", "", "\u202e")
 	f.Add(defaultControlPlaneLease, "ghost", "ghost@99999999999999999999", strings.Repeat("[", 5000), "", strings.Repeat("x", 2000), "")
 	f.Fuzz(func(t *testing.T, name, holder, claim, info, reason, message, invalid string) {
 		l := nodeLease("n1", time.Second, info)

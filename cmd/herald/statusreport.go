@@ -17,6 +17,7 @@ import (
 
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/lease"
+	"github.com/heraldvip/herald/pkg/plan"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -28,8 +29,9 @@ type statusReport struct {
 	BGPSessions []sessionStatus   `json:"bgpSessions,omitempty"`
 	Missing     []string          `json:"missing,omitempty"` // what the user may not read
 
-	now   time.Time
-	color bool // tables show in red what is wrong
+	now    time.Time
+	unread bool // as in statusView
+	color  bool // tables show in red what is wrong
 }
 
 // A serviceStatus is a Service, or the VIP of the control plane.
@@ -75,7 +77,8 @@ type sessionStatus struct {
 // newStatusReport makes the report of Services (isOf) at now; others count too: they may have addresses of these.
 func newStatusReport(s kube.Snapshot, of vip.Key, now time.Time) statusReport {
 	v := newStatusView(s, now)
-	r := statusReport{Services: []serviceStatus{}, Nodes: []nodeReport{}, Missing: s.Missing, now: now}
+	r := statusReport{Services: []serviceStatus{}, Nodes: []nodeReport{}, Missing: s.Missing, now: now,
+		unread: v.unread}
 	for i := range s.Services {
 		if !isOf(s.Services[i].Key, of) {
 			continue
@@ -90,8 +93,12 @@ func newStatusReport(s kube.Snapshot, of vip.Key, now time.Time) statusReport {
 		r.Services = append(r.Services, x)
 	}
 	for _, n := range v.nodes {
-		r.Nodes = append(r.Nodes, nodeReport{Node: n.Name, VIPs: v.vips[n.Name], Renewed: n.RenewedAt, State: n.state(now),
-			Barred: n.barred(now) != "", Herald: n.namespace == v.announcers})
+		state, level := n.state(now)
+		r.Nodes = append(r.Nodes, nodeReport{Node: n.Name, VIPs: v.vips[n.Name], Renewed: n.RenewedAt, State: state,
+			Barred: level == plan.Bad, Herald: n.namespace == v.announcers})
+		if !n.runs(now) {
+			continue // nobody knows of its sessions
+		}
 		for _, b := range n.Info.BGPSessions {
 			r.BGPSessions = append(r.BGPSessions, sessionStatus{n.Name, b})
 		}
@@ -105,7 +112,7 @@ func newStatusReport(s kube.Snapshot, of vip.Key, now time.Time) statusReport {
 // wrong reports whether an operator should mend something: a Service, a node that can't carry VIPs though it runs
 // Herald or holds one, no node at all, or a BGP session.
 func (r statusReport) wrong() bool {
-	return !slices.ContainsFunc(r.Nodes, func(n nodeReport) bool { return n.Herald }) ||
+	return !r.unread && !slices.ContainsFunc(r.Nodes, func(n nodeReport) bool { return n.Herald }) ||
 		slices.ContainsFunc(r.Nodes, func(n nodeReport) bool { return n.Barred && (n.Herald || n.VIPs > 0) }) ||
 		slices.ContainsFunc(r.Services, func(s serviceStatus) bool { return s.Problem != "" }) ||
 		slices.ContainsFunc(r.BGPSessions, func(b sessionStatus) bool { return !b.Up() })
@@ -241,50 +248,50 @@ func (r statusReport) nodeRows() (rows []string) {
 type nodeStatus struct {
 	// whose Name is namespace/name outside the announcers' namespace: any user can write such a Lease
 	lease.NodeLease
-	namespace   string   // of the lease
-	node        vip.Node // zero if it is not known
-	labelCounts bool     // plan.ExclusionLabelCounts of all nodes
+	namespace string         // of the lease
+	node      vip.Node       // zero if it is not known
+	exclusion plan.Exclusion // of plan.Exclusions
 }
 
 const noHerald = "no Herald runs there"
 
-// state is fault, and the Node's name if that is another.
-func (n nodeStatus) state(now time.Time) string {
-	if n.node.Name == "" || n.node.Name == n.Name {
-		return n.fault(now)
+// state describes a node in words, with its Node's name if that is another, and how urgent it is.
+func (n nodeStatus) state(now time.Time) (text string, level plan.Level) {
+	text, level = n.fault(now)
+	if n.node.Name != "" && n.node.Name != n.Name {
+		text += "; its Node is called " + n.node.Name
 	}
-	return n.fault(now) + "; its Node is called " + n.node.Name
+	return text, level
 }
 
-// fault describes what is wrong with a node, or is "ok", with the label that keeps Services off.
-func (n nodeStatus) fault(now time.Time) string {
+// fault describes what is wrong with a node, or is "ok", with the label that keeps Services off; Bad is barred.
+func (n nodeStatus) fault(now time.Time) (text string, level plan.Level) {
 	if why := n.barred(now); why != "" {
-		return why
+		return why, plan.Bad
 	}
 	switch {
-	case n.Waiting != "":
-		return "ok, but another Herald waits until this one ends, since both have the name of the node: " + n.Waiting
 	case n.Info.DataPlaneFault != "":
-		return "takes a VIP only if no other node can: " + n.Info.DataPlaneFault
+		return "takes a VIP only if no other node can: " + n.Info.DataPlaneFault, plan.Warn
 	case len(n.Info.Restarts) > 1:
 		return fmt.Sprintf("ok, but takes a VIP only if no other node can: its Herald was killed or crashed %d times in "+
-			"the last minutes", len(n.Info.Restarts))
+			"the last minutes", len(n.Info.Restarts)), plan.Warn
 	case n.node.NotReady:
-		return "ok, but takes a new VIP only if no other node can: Kubernetes does not have it as Ready"
+		return "ok, but takes a new VIP only if no other node can: Kubernetes does not have it as Ready, or " +
+			"has its network as unavailable", plan.Warn
 	case n.Info.LivenessOff != "":
 		return "ok, but should another node die, its VIPs stay with it for the lease duration: this node exchanges no " +
-			"heartbeats, since " + n.Info.LivenessOff
+			"heartbeats, since " + n.Info.LivenessOff, plan.Warn
 	case len(n.Info.Unanswered) > 0:
 		return fmt.Sprintf("ok, but nobody answers it for %s, an address of another node on a link with VIPs: is the "+
-			"VLAN on all ports of the switch?", n.Info.Unanswered[0])
+			"VLAN on all ports of the switch?", n.Info.Unanswered[0]), plan.Warn
 	case len(n.Info.Suspects) > 0:
 		return "ok, but it gets no heartbeats from " + strings.Join(n.Info.Suspects, ", ") +
-			": is herald_peers_port open between them, UDP and TCP?"
-	case n.labelCounts && n.node.ExclusionLabel != "" && n.Info.AnnouncesServices():
+			": is herald_peers_port open between them, UDP and TCP?", plan.Warn
+	case n.exclusion.Labelled:
 		return fmt.Sprintf("ok, without VIPs of Services: it has the label %s, and other nodes have not (kubeadm sets it "+
-			"on control-plane nodes; kubectl label node %s %[1]s- takes it away)", n.node.ExclusionLabel, n.Name)
+			"on control-plane nodes; kubectl label node %s %[1]s- takes it away)", n.node.ExclusionLabel, n.Name), plan.Fine
 	}
-	return "ok"
+	return "ok", plan.Fine
 }
 
 // runs reports whether a Herald in the announcers' namespace renews the node lease.
@@ -305,8 +312,8 @@ func (n nodeStatus) barred(now time.Time) string {
 		return "carries no VIP: it is drained; herald undrain " + n.Name + " ends that"
 	case n.node.ShuttingDown:
 		return "carries no VIP: it is being shut down"
-	case n.node.Excluded != "":
-		return "carries no VIP of a Service: " + n.node.Excluded
+	case n.exclusion.Why != "" && !n.exclusion.Labelled:
+		return "carries no VIP of a Service: " + n.exclusion.Why
 	}
 	link := n.Info.LinkFor("")
 	i := slices.IndexFunc(n.Info.Links, func(l vip.Link) bool { return l.Name == link })
@@ -329,15 +336,7 @@ const snapshotTimeout = 30 * time.Second
 // errSomethingWrong is what status returns with --exit-status.
 var errSomethingWrong = errors.New("something is wrong, see above")
 
-type statusOptions struct {
-	format     string // "", wide, json or yaml
-	exitStatus bool
-	color      bool
-}
-
-// statusCommand is "herald status": which node announces which VIP, and what is wrong.
 func statusCommand() *cobra.Command {
-	o := statusOptions{}
 	c := &cobra.Command{
 		Use:   "status [SERVICE]",
 		Short: "Show which node announces which VIP, and what is wrong",
@@ -348,7 +347,7 @@ func statusCommand() *cobra.Command {
 		Args: cobra.MaximumNArgs(1),
 	}
 	flags := addAccessFlags(c, "wide", "json", "yaml")
-	c.Flags().BoolVar(&o.exitStatus, "exit-status", false, "End with status 3 if something is wrong")
+	exitStatus := c.Flags().Bool("exit-status", false, "End with status 3 if something is wrong")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		of, err := flags.service(args)
 		if err != nil {
@@ -362,8 +361,8 @@ func statusCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		o.format, o.color = flags.format, isTerminal(c.OutOrStdout())
-		return o.write(c.OutOrStdout(), report)
+		report.color = isTerminal(c.OutOrStdout())
+		return report.write(c.OutOrStdout(), flags.format, *exitStatus)
 	}
 	return c
 }
@@ -404,15 +403,14 @@ func isOf(k, of vip.Key) bool {
 	return (of.Namespace == "" || k.Namespace == of.Namespace) && (of.Name == "" || k.Name == of.Name)
 }
 
-// write writes the report; with exitStatus it is an error if something is wrong.
-func (o statusOptions) write(w io.Writer, r statusReport) (err error) {
-	if o.format == "json" || o.format == "yaml" {
-		err = encode(w, o.format, r)
+// write writes the report: "", wide, json or yaml; with exitStatus it is an error if something is wrong.
+func (r statusReport) write(w io.Writer, format string, exitStatus bool) (err error) {
+	if format == "json" || format == "yaml" {
+		err = encode(w, format, r)
 	} else {
-		r.color = o.color
-		err = r.writeTables(w, o.format == "wide")
+		err = r.writeTables(w, format == "wide")
 	}
-	if err == nil && o.exitStatus && r.wrong() {
+	if err == nil && exitStatus && r.wrong() {
 		err = errSomethingWrong
 	}
 	return err

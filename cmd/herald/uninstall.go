@@ -22,7 +22,6 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// uninstallCommand is "herald uninstall": it removes what Herald wrote to the API server.
 func uninstallCommand() *cobra.Command {
 	var namespace string
 	var dryRun, keep bool
@@ -49,16 +48,10 @@ func uninstallCommand() *cobra.Command {
 			return err
 		}
 		u := &uninstall{
-			namespace: namespace, named: c.Flags().Changed("namespace"), dryRun: dryRun, poll: 500 * time.Millisecond,
+			namespace: namespace, named: c.Flags().Changed("namespace"), dryRun: dryRun,
 			printf: func(format string, args ...any) { fmt.Fprintf(c.OutOrStdout(), format+"\n", args...) },
 			read:   func(ctx context.Context) (kube.Snapshot, error) { return kube.TakeSnapshot(ctx, access, namespace) },
-			traces: func(ctx context.Context) ([]kube.Trace, error) {
-				w, err := kube.NewUninstaller(access, namespace, keep)
-				if err != nil {
-					return nil, err
-				}
-				return w.Traces(ctx)
-			},
+			traces: func(ctx context.Context) ([]kube.Trace, error) { return kube.Traces(ctx, access, namespace, keep) },
 		}
 		return u.run(c.Context())
 	}
@@ -71,7 +64,6 @@ type uninstall struct {
 	namespace string
 	named     bool // by --namespace
 	dryRun    bool
-	poll      time.Duration // how often node leases are read
 	printf    func(format string, args ...any)
 
 	read   func(context.Context) (kube.Snapshot, error)
@@ -132,7 +124,7 @@ func (u *uninstall) runningNodes(ctx context.Context) ([]string, error) {
 		abbreviate(slices.Collect(maps.Keys(first))))
 	deadline := time.NewTimer(last)
 	defer deadline.Stop()
-	for poll := time.NewTicker(u.poll); ; {
+	for poll := time.NewTicker(500 * time.Millisecond); ; {
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
@@ -180,7 +172,6 @@ func (u *uninstall) nodeLeases(ctx context.Context) (versions map[string]string,
 	return versions, longest, nil
 }
 
-// uninstallNodeCommand is "herald uninstall node": it removes what Herald left on this node.
 func uninstallNodeCommand() *cobra.Command {
 	table := routes.Options{Log: slog.New(slog.DiscardHandler), Link: func() string { return "" }}
 	c := &cobra.Command{

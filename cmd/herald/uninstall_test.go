@@ -64,7 +64,7 @@ func TestUninstall(t *testing.T) {
 				began = time.Now()
 				var out strings.Builder
 				u := &uninstall{
-					namespace: "kube-system", named: tt.name == "only of another installation, and named", dryRun: tt.dryRun, poll: 500 * time.Millisecond,
+					namespace: "kube-system", named: tt.name == "only of another installation, and named", dryRun: tt.dryRun,
 					printf: func(format string, args ...any) { fmt.Fprintf(&out, format+"\n", args...) },
 					read:   func(context.Context) (kube.Snapshot, error) { return kube.Snapshot{Leases: tt.leases()}, nil },
 					traces: func(context.Context) ([]kube.Trace, error) { return []kube.Trace{service, left}, nil },

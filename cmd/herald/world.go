@@ -16,18 +16,21 @@ import (
 // A clusterView is an observer's World, which is no node, and the nodes' rules.
 type clusterView struct {
 	// rules are those for Services: by the first live node's options, with svc_enable if any, or defaults with
-	// svc_election (docs/why.md, "explain"). ControlPlane is nil without cp_enable anywhere.
+	// svc_election. ControlPlane is nil without cp_enable anywhere.
 	rules plan.Rules
 	// controlPlane are those for the control plane's VIP, by the first live node with cp_enable.
 	controlPlane plan.Rules
 	world        vip.World
+	snapshot     kube.Snapshot // that they are of
+	view         statusView    // likewise
 }
 
 // observe returns what s shows of the cluster. pools may be nil.
-func observe(s kube.Snapshot, pools *vip.PoolSource, now time.Time) clusterView {
+func observe(s kube.Snapshot, pools *vip.PoolSource, now time.Time) *clusterView {
 	v := newStatusView(s, now)
 	w := vip.World{Now: now, Synced: true, Services: s.Services, Nodes: s.Nodes, Claims: make(map[vip.Key]vip.Claim)}
-	var options, controlPlane *vip.NodeOptions
+	options := v.options()
+	var controlPlane *vip.NodeOptions
 	alive := make(map[string]bool)
 	w.Members = v.members()
 	for _, m := range w.Members {
@@ -35,20 +38,13 @@ func observe(s kube.Snapshot, pools *vip.PoolSource, now time.Time) clusterView 
 			continue
 		}
 		alive[m.Name] = true
-		o := m.Info.Options
-		if options == nil || o != nil && o.Services && !options.Services {
-			options = o
-		}
-		if controlPlane == nil && o != nil && len(o.ControlPlane) > 0 {
+		if o := m.Info.Options; controlPlane == nil && o != nil && len(o.ControlPlane) > 0 {
 			controlPlane = o
 		}
 	}
 	for k, c := range v.claims {
 		c.Valid = c.Valid && (c.Foreign || alive[c.Holder])
 		w.Claims[k] = c
-	}
-	if options == nil {
-		options = &vip.NodeOptions{Services: true, ARP: true, CommonOptions: vip.CommonOptions{Election: true}}
 	}
 	r, cp := rulesOf(options, v.announcers), plan.Rules{}
 	if controlPlane != nil {
@@ -66,7 +62,7 @@ func observe(s kube.Snapshot, pools *vip.PoolSource, now time.Time) clusterView 
 		r.Allocation = &plan.Allocation{Lease: vip.Key{Namespace: v.announcers, Name: poolsLeaseName},
 			Provider: providerLease}
 	}
-	return clusterView{r, cp, w}
+	return &clusterView{r, cp, w, s, v}
 }
 
 // rulesOf returns the rules of nodes with these options and lease namespace.
@@ -82,11 +78,11 @@ func rulesOf(o *vip.NodeOptions, announcers string) plan.Rules {
 }
 
 // explainNode is plan.ExplainNode, by controlPlane for that VIP.
-func (c *clusterView) explainNode(node string) plan.NodeExplanation {
-	e, _ := plan.ExplainNode(c.rules, c.world, node)
+func (x *clusterView) explainNode(node string) plan.NodeExplanation {
+	e, _ := plan.ExplainNode(x.rules, x.world, node)
 	isControlPlane := func(s plan.ServiceSuitability) bool { return s.Service == plan.ControlPlaneKey }
 	// with svc_enable=false, so that no other Service is in it
-	cp, _ := plan.ExplainNode(c.controlPlane, c.world, node)
+	cp, _ := plan.ExplainNode(x.controlPlane, x.world, node)
 	// it has no namespace, so it is the first
 	e.Services = append(cp.Services, slices.DeleteFunc(e.Services, isControlPlane)...)
 	return e
@@ -111,8 +107,8 @@ func publishedPools(s kube.Snapshot) vip.Key {
 }
 
 // onlyOn returns texts of what only the node may carry, and why.
-func onlyOn(s kube.Snapshot, node string, now time.Time) (all []string) {
-	c := observe(s, nil, now)
+func onlyOn(s kube.Snapshot, pools *vip.PoolSource, node string) (all []string) {
+	c := observe(s, pools, s.At)
 	for _, x := range c.explainNode(node).Services {
 		if !x.Carries || x.Others > 0 {
 			continue

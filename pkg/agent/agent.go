@@ -98,7 +98,7 @@ type Agent struct {
 	announced    []vip.Announcement // what Announcements.Set returned last
 	egress       egressState
 	macvlansLeft int // how many Macvlans.Set returned last
-	metrics      *metrics
+	*metrics
 }
 
 // A Pass is what a pass of the loop knew and decided.
@@ -191,8 +191,11 @@ func (a *Agent) stop(ctx context.Context) {
 		began := time.Now()
 		a.pass(ctx)
 		w := a.observe()
-		if !w.Synced || !holdsAny(w.Bound) && !holds(w) && w.StatusesPending == 0 && !w.RoutesDraining ||
-			!w.Tenure.Holds(w.Now) {
+		// until a pass has seen that the claims are gone, their routes don't drain
+		last := a.last.Load()
+		seen := last != nil && !holds(last.World)
+		if !w.RoutesDraining &&
+			(!w.Synced || !w.Tenure.Holds(w.Now) || !holdsAny(w.Bound) && seen && !holds(w) && w.StatusesPending == 0) {
 			break
 		}
 		time.Sleep(rest(time.Since(began)))
@@ -241,7 +244,13 @@ func holdsAny(bound []vip.Address) bool {
 	return slices.ContainsFunc(bound, func(a vip.Address) bool { return !a.Lease.IsZero() })
 }
 
+// holds reports whether this node has claims, or may still have what it gave away.
 func holds(w vip.World) bool {
+	for _, h := range w.HandingOver {
+		if h.InDoubt {
+			return true
+		}
+	}
 	for _, c := range w.Claims {
 		if c.Valid && c.Holder == w.Self {
 			return true
@@ -305,17 +314,28 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 	}
 	before := a.last.Load()
 
-	wanted := make(map[vip.Announcement]bool, len(p.Announcements))
+	wanted := make(map[binding]vip.Announcement, len(p.Announcements))
 	for _, x := range p.Announcements {
-		wanted[x] = true
+		wanted[binding{x.Addr, x.Link}] = x
 	}
-	keep := slices.DeleteFunc(slices.Clone(a.announced), func(x vip.Announcement) bool { return !wanted[x] })
-	if len(keep) != len(a.announced) {
+	var keep []vip.Announcement
+	for _, x := range a.announced {
+		if w, ok := wanted[binding{x.Addr, x.Link}]; ok {
+			x.ListenOnly = x.ListenOnly || w.ListenOnly
+			keep = append(keep, x)
+		}
+	}
+	if !slices.Equal(keep, a.announced) {
 		set(ctx, a.o.Announcements, keep, "announcements", failed)
 	}
-	// before they are bound: conntrack remembers what comes in between
-	set(ctx, a.o.Invalid, translatedAddresses(p.Addresses), "VIPs that only kube-proxy takes packets at", failed)
+	guard := func(bound ...vip.Address) {
+		set(ctx, a.o.Invalid, translatedAddresses(slices.Concat(p.Addresses, bound)),
+			"VIPs that only kube-proxy takes packets at", failed)
+	}
+	// before they are bound, and until they have gone: conntrack remembers what comes in between
+	guard(slices.Concat(before.Plan.Addresses, before.World.Bound)...)
 	have := set(ctx, a.o.Addresses, a.limited(ctx, p), "addresses", failed)
+	guard(have...)
 	if len(p.OpenPorts) == 0 { // once the addresses have gone
 		set(ctx, a.o.OpenPorts, nil, "ports", failed)
 	}
@@ -326,13 +346,13 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 	}
 	set(ctx, a.o.RoutingTable, p.Routes, "routing table", failed)
 	announce := slices.DeleteFunc(slices.Clone(p.Announcements),
-		func(x vip.Announcement) bool { return !x.ListenOnly && !bound[binding{x.Addr, x.Link}] })
+		func(x vip.Announcement) bool { return !bound[binding{x.Addr, x.Link}] })
 	a.announced = set(ctx, a.o.Announcements, announce, "announcements", failed)
 	// A link is made before its addresses, and removed after them.
 	a.macvlansLeft = len(set(ctx, a.o.Macvlans, p.Macvlans, "links", failed))
 	a.putAll(p, have)
 
-	if before != nil && !same(before.World.Bound, bound) {
+	if !same(before.World.Bound, bound) {
 		a.Poke() // status and Events follow what the kernel confirmed
 	}
 	return ok
@@ -354,11 +374,14 @@ func (a *Agent) putAll(p vip.Plan, have []vip.Address) {
 	put(a.o.Leases, keepOwners(p, have))
 }
 
+// translatedAddresses returns each address once, without those whose first entry has LocalDelivery.
 func translatedAddresses(all []vip.Address) (found []netip.Addr) {
+	seen := make(map[netip.Addr]bool, len(all)) // what an earlier process bound comes last, and has no LocalDelivery
 	for _, a := range all {
-		if !a.LocalDelivery {
+		if !seen[a.Addr] && !a.LocalDelivery {
 			found = append(found, a.Addr)
 		}
+		seen[a.Addr] = true
 	}
 	return found
 }
@@ -377,10 +400,8 @@ func (a *Agent) limited(ctx context.Context, p vip.Plan) []vip.Address {
 	for _, x := range have {
 		delete(without, x.Addr)
 	}
-	if last := a.last.Load(); last != nil {
-		for _, x := range last.World.Bound {
-			delete(without, x.Addr)
-		}
+	for _, x := range a.last.Load().World.Bound {
+		delete(without, x.Addr)
 	}
 	if len(without) == 0 {
 		return p.Addresses

@@ -84,7 +84,11 @@ func (m *machine) addresses(want []vip.Address) ([]vip.Address, error) {
 func (m *machine) announcements(want []vip.Announcement) ([]vip.Announcement, error) {
 	var names []string
 	for _, a := range want {
-		names = append(names, a.Addr.String())
+		name := a.Addr.String()
+		if a.ListenOnly {
+			name += " listen"
+		}
+		names = append(names, name)
 	}
 	m.note("announce %v", names)
 	return want, nil
@@ -221,11 +225,12 @@ func TestLimitsPorts(t *testing.T) {
 	same0(t, m.take(), "bind []", "0 open ports")
 }
 
-// Only kube-proxy takes packets at VIPs of Services, from before they are bound, but not at one whose connections end on the node.
+// Only kube-proxy takes packets at VIPs of Services, from before they are bound until they have gone, but not at one whose connections end on the node.
 func TestInvalidIsDropped(t *testing.T) {
 	p := wanted("10.0.0.1", "10.0.0.2")
+	before := wanted("10.0.0.1", "10.0.0.3").Addresses // an earlier process's
 	p.Addresses[0].LocalDelivery = true
-	m := &machine{world: known(), plan: p}
+	m := &machine{world: known(), plan: p, bound: before}
 	a := newAgent(m, nil)
 	a.o.Announcements, a.o.Leases = part[vip.Announcement](quiet[vip.Announcement]), part[vip.Owner](quiet[vip.Owner])
 	a.o.Invalid = part[netip.Addr](func(want []netip.Addr) ([]netip.Addr, error) {
@@ -233,43 +238,72 @@ func TestInvalidIsDropped(t *testing.T) {
 		return want, nil
 	})
 	a.pass(t.Context())
-	same0(t, m.take(), "only kube-proxy at [10.0.0.2]", "bind [10.0.0.1 10.0.0.2]")
+	same0(t, m.take(), "only kube-proxy at [10.0.0.2 10.0.0.3]", "bind [10.0.0.1 10.0.0.2]", "only kube-proxy at [10.0.0.2]")
 	a.apply(t.Context(), vip.Plan{})
-	same0(t, m.take(), "only kube-proxy at []", "bind []")
+	same0(t, m.take(), "only kube-proxy at [10.0.0.2 10.0.0.3]", "bind []", "only kube-proxy at []")
 }
 
 // A process that stops withdraws routes, and waits until routers know; what it has bound without a lease it keeps bound meanwhile.
+// A route of an owner begins to drain when its claim has gone, which may be while a pass is under way, and for certain.
 func TestStopsAfterRoutes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := &machine{world: known()}
-		var stopped time.Time
-		a := newAgent(m, func(w vip.World) vip.Plan {
-			p := wanted("10.0.0.1")
-			p.Owners, p.Addresses[0].Lease = nil, vip.Key{}
-			p.Routes = []vip.Route{{Prefix: p.Addresses[0].Prefix(), Drain: w.Stopping}}
-			return p
-		})
-		a.o.Announcements, a.o.Leases = part[vip.Announcement](quiet[vip.Announcement]), part[vip.Owner](quiet[vip.Owner])
-		a.o.RoutingTable = part[vip.Route](func(want []vip.Route) ([]vip.Route, error) {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			if len(want) > 0 && want[0].Drain && stopped.IsZero() {
-				stopped = time.Now()
-			}
-			m.world.RoutesDraining = !stopped.IsZero() && time.Since(stopped) < 2*time.Second
-			return want, nil
-		})
-		stop := check.Run(t, a)
-		time.Sleep(time.Second)
-		m.take()
-		stop()
-		if took := time.Since(stopped); took < 2*time.Second || took > 3*time.Second {
-			t.Errorf("it stopped after %v, want 2 s", took)
-		}
-		if log := m.take(); !strings.HasSuffix(log, "bind [10.0.0.1]\nbind []") {
-			t.Errorf("it ends with\n%s", log)
-		}
+	for _, elected := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) { stopAfterRoutes(t, &machine{world: known()}, elected, 0) })
+	}
+	synctest.Test(t, func(t *testing.T) { stopAfterRoutes(t, &machine{world: known()}, true, 5*time.Second) })
+	synctest.Test(t, func(t *testing.T) { // without a lease, that no route needs
+		w := known()
+		w.Tenure.Until = time.Time{}
+		stopAfterRoutes(t, &machine{world: w}, false, 0)
 	})
+}
+
+func stopAfterRoutes(t *testing.T, m *machine, elected bool, doubt time.Duration) {
+	if elected {
+		m.world.Claims = map[vip.Key]vip.Claim{{Name: "10.0.0.1"}: {Holder: "n1", Valid: true}}
+	}
+	var stopped time.Time
+	a := newAgent(m, func(w vip.World) vip.Plan {
+		p := wanted("10.0.0.1")
+		p.Owners, p.Addresses[0].Lease = nil, vip.Key{}
+		p.Routes = []vip.Route{{Prefix: p.Addresses[0].Prefix(), Drain: w.Stopping && len(w.Claims)+len(w.HandingOver) == 0}}
+		return p
+	})
+	a.o.Announcements = part[vip.Announcement](quiet[vip.Announcement])
+	a.o.Leases = part[vip.Owner](func(want []vip.Owner) ([]vip.Owner, error) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if a.handingOver && m.world.Claims != nil {
+			m.world.Claims = nil
+			if doubt > 0 {
+				m.world.HandingOver = map[vip.Key]vip.HandingOver{{Name: "10.0.0.1"}: {InDoubt: true}}
+				time.AfterFunc(doubt, func() {
+					m.mu.Lock()
+					defer m.mu.Unlock()
+					m.world.HandingOver = nil
+				})
+			}
+		}
+		return want, nil
+	})
+	a.o.RoutingTable = part[vip.Route](func(want []vip.Route) ([]vip.Route, error) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if len(want) > 0 && want[0].Drain && stopped.IsZero() {
+			stopped = time.Now()
+		}
+		m.world.RoutesDraining = !stopped.IsZero() && time.Since(stopped) < 2*time.Second
+		return want, nil
+	})
+	stop := check.Run(t, a)
+	time.Sleep(time.Second)
+	m.take()
+	stop()
+	if took := time.Since(stopped); took < 2*time.Second || took > 3*time.Second {
+		t.Errorf("elected: %v: it stopped after %v, want 2 s", elected, took)
+	}
+	if log := m.take(); !strings.HasSuffix(log, "bind [10.0.0.1]\nbind []") {
+		t.Errorf("elected: %v: it ends with\n%s", elected, log)
+	}
 }
 
 // What keeps connections is in the kernel before a VIP is bound, and stays there when the process ends.
@@ -298,14 +332,18 @@ func TestAnnouncesWhatHolds(t *testing.T) {
 	same0(t, m.take(), "announce [10.0.0.1]", "owners [10.0.0.1 10.0.0.2]")
 }
 
-// What is only listened for need not be in the kernel.
-func TestListensWithoutAddress(t *testing.T) {
-	p := wanted("10.0.0.1", "10.0.0.2")
-	p.Addresses = p.Addresses[:1]
-	p.Announcements[1].ListenOnly = true
-	m := &machine{world: known(), plan: p}
-	newAgent(m, nil).pass(t.Context())
-	same0(t, m.take(), "bind [10.0.0.1]", "announce [10.0.0.1 10.0.0.2]", "owners [10.0.0.1 10.0.0.2]")
+// What is handed over is listened for without a gap, after which nobody would know that it was announced, and only while it is bound.
+func TestListensOn(t *testing.T) {
+	m := &machine{world: known(), plan: wanted("10.0.0.1", "10.0.0.2")}
+	a := newAgent(m, nil)
+	a.pass(t.Context())
+	m.take()
+	m.plan.Announcements[0].ListenOnly = true
+	a.pass(t.Context())
+	same0(t, m.take(), "announce [10.0.0.1 listen 10.0.0.2]", "bind [10.0.0.1 10.0.0.2]", "announce [10.0.0.1 listen 10.0.0.2]", "owners [10.0.0.1 10.0.0.2]")
+	m.plan.Addresses = m.plan.Addresses[1:]
+	a.pass(t.Context())
+	same0(t, m.take(), "bind [10.0.0.2]", "announce [10.0.0.2]", "owners [10.0.0.1 10.0.0.2]")
 }
 
 // A claim is not let go of while an address stands on it.
@@ -531,7 +569,7 @@ func TestHangs(t *testing.T) {
 	})
 }
 
-// Gateways are told the whole of what is wanted, and in the end that it is nothing.
+// Gateways are told the whole of what is wanted, and in the end what other nodes have by then: else the one that has not read yet that it was handed over would remove it.
 func TestMappings(t *testing.T) {
 	m := &machine{world: known(), plan: wanted("10.0.0.1")}
 	m.plan.Mappings = []vip.Mapping{{Port: 80, Here: true}, {Port: 443}}
@@ -539,8 +577,8 @@ func TestMappings(t *testing.T) {
 	a.o.Mappings = noting[vip.Mapping](m, "map %d")
 	a.pass(t.Context())
 	same0(t, m.take(), "bind [10.0.0.1]", "announce [10.0.0.1]", "map 2", "owners [10.0.0.1]")
-	a.apply(t.Context(), vip.Plan{})
-	same0(t, m.take(), "announce []", "bind []", "announce []", "map 0", "owners []")
+	a.apply(t.Context(), a.finalPlan())
+	same0(t, m.take(), "announce []", "bind []", "announce []", "map 1", "owners []")
 }
 
 // What clients wait for is planned at once, though not more often than four times a second.

@@ -47,13 +47,13 @@ func (a *Agent) applyEgress(ctx context.Context, p vip.Plan, failed func(string,
 	set(ctx, a.o.EgressRoutes, slices.Concat(e.left, e.marked), "routes of egress", failed)
 }
 
-// finalPlan returns what stays in the kernel: pods' packets to other owners, if any.
-func (a *Agent) finalPlan() vip.Plan {
-	w := a.observe()
-	if a.o.Egress == nil || !w.Synced || lastNode(w) {
-		return vip.Plan{}
+// finalPlan returns what stays: in the kernel pods' packets to other owners, and on gateways what other nodes have now.
+func (a *Agent) finalPlan() (p vip.Plan) {
+	p.Mappings = slices.DeleteFunc(slices.Clone(a.last.Load().Plan.Mappings), func(x vip.Mapping) bool { return x.Here })
+	if w := a.observe(); a.o.Egress != nil && w.Synced && !lastNode(w) {
+		next := a.o.Plan(w)
+		here := func(e vip.Egress) bool { return !e.Via.IsValid() }
+		p.Egress, p.EgressPending = slices.DeleteFunc(slices.Clone(next.Egress), here), next.EgressPending
 	}
-	p := a.o.Plan(w)
-	here := func(e vip.Egress) bool { return !e.Via.IsValid() }
-	return vip.Plan{Egress: slices.DeleteFunc(slices.Clone(p.Egress), here), EgressPending: p.EgressPending}
+	return p
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/heraldvip/herald/pkg/metric"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -20,6 +21,7 @@ const (
 // A History logs and counts the Services that come to this node and leave it, and for how long nobody answered for
 // those that came. It belongs to the goroutine that calls Record. The table has all nodes' moves (pkg/lease).
 type History struct {
+	metric.Set
 	log      *slog.Logger
 	outage   prometheus.Histogram
 	came     *prometheus.CounterVec // by Service
@@ -51,20 +53,15 @@ type pending struct {
 
 // NewHistory makes a History.
 func NewHistory(log *slog.Logger) *History {
-	return &History{log: log, services: make(map[vip.Key]*ownership),
-		outage: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "herald_vip_outage_seconds", Help: "For how long nobody answered for a Service that came to this node from " +
-				"another: from when that was last heard until this one announced it. 0 if it was handed over.",
-			Buckets: []float64{0, .1, .25, .5, 1, 2, 5, 10, 30, 60},
-		}), came: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "herald_vip_moves_total", Help: "Times a Service came to this node from another, or came back after no " +
-				"node had it; not when it was new. By Service, 2000 of them at most.",
-		}, []string{"service_namespace", "service"})}
-}
-
-// Collectors are the metrics of a History.
-func (h *History) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{h.outage, h.came}
+	h := &History{log: log, services: make(map[vip.Key]*ownership)}
+	h.outage = metric.Add(&h.Set, prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "herald_vip_outage_seconds", Help: "For how long nobody answered for a Service that came to this node from " +
+			"another: from when that was last heard until this one announced it. 0 if it was handed over.",
+		Buckets: []float64{0, .1, .25, .5, 1, 2, 5, 10, 30, 60},
+	}))
+	h.came = metric.Counters(&h.Set, "herald_vip_moves_total", "Times a Service came to this node from another, or came "+
+		"back after no node had it; not when it was new. By Service, 2000 of them at most.", "service_namespace", "service")
+	return h
 }
 
 // Record compares owners of Services in w, and whether this node announces them, with the last call; the first finds no

@@ -7,10 +7,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/heraldvip/herald/pkg/metric"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
 type metrics struct {
+	*metric.Set
 	passes        prometheus.Histogram
 	errors        *prometheus.CounterVec
 	services      *prometheus.GaugeVec
@@ -20,28 +22,21 @@ type metrics struct {
 }
 
 func newMetrics() *metrics {
-	m := &metrics{
-		passes: prometheus.NewHistogram(prometheus.HistogramOpts{
+	s := &metric.Set{}
+	return &metrics{
+		Set: s,
+		passes: metric.Add(s, prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "herald_pass_duration_seconds",
 			Help:    "How long it takes to plan for all Services and to tell all parts of Herald.",
 			Buckets: []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 5},
-		}),
-		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "herald_apply_errors_total",
-			Help: "Failed tries to make addresses, routes or nftables as planned, by the part of Herald that tried.",
-		}, []string{"applier"}),
-		services: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "herald_services", Help: "Services of type LoadBalancer as this node sees them, by verdict (the reasons " +
-				"of /debug/plan).",
-		}, []string{"verdict"}),
+		})),
+		errors: metric.CountersOf(s, "herald_apply_errors_total", "Failed tries to make addresses, routes or "+
+			"nftables as planned, by the part of Herald that tried.", "applier", "announcements", "addresses", "links"),
+		services: metric.Gauges(s, "herald_services", "Services of type LoadBalancer as this node sees them, by verdict "+
+			"(the reasons of /debug/plan).", "verdict"),
+		announced: metric.Gauges(s, "herald_service_announced", "1 for each Service that this node announces, 2000 of them "+
+			"at most.", "service_namespace", "service"), // not "namespace", which Prometheus has for the Pod's
 	}
-	m.announced = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "herald_service_announced", Help: "1 for each Service that this node announces, 2000 of them at most.",
-	}, []string{"service_namespace", "service"}) // not "namespace", which Prometheus has for the Pod's
-	for _, applier := range []string{"announcements", "addresses", "links"} {
-		m.errors.WithLabelValues(applier) // a series that begins with its first error hides it from rate()
-	}
-	return m
 }
 
 func (m *metrics) observe(p vip.Plan, took time.Duration) {
@@ -88,9 +83,4 @@ func (m *metrics) observeAnnounced(verdicts []vip.Verdict) {
 			m.announced.WithLabelValues(v.Service.Namespace, v.Service.Name).Set(1)
 		}
 	}
-}
-
-// Collectors are the metrics of this package.
-func (a *Agent) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{a.metrics.passes, a.metrics.errors, a.metrics.services, a.metrics.announced}
 }

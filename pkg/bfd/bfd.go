@@ -35,7 +35,6 @@ type Session struct {
 	config  Config
 	status  atomic.Pointer[Status]
 	changed func()
-	stopped chan struct{} // closed once the neighbor was told of the end
 
 	// What follows belongs to Run.
 	machine machine
@@ -88,7 +87,7 @@ func newSessions(log *slog.Logger, n network) *Sessions {
 // Start starts a session, and blocks until Run takes it; changed is called for new Statuses, and must not block. A
 // second session with a neighbor has an Error.
 func (a *Sessions) Start(c Config, changed func()) *Session {
-	s := &Session{config: c, changed: changed, stopped: make(chan struct{})}
+	s := &Session{config: c, changed: changed}
 	s.status.Store(&Status{State: Down})
 	a.do(func(now time.Time) {
 		if a.byNeighbor[c.Neighbor] != nil {

@@ -19,7 +19,6 @@ type machine struct {
 
 	mine, yours uint32 // discriminators; yours is 0 until the neighbor's is known
 
-	remoteState State
 	remoteMinTx time.Duration // the neighbor's Desired Min TX Interval
 	remoteMinRx time.Duration // the neighbor's Required Min RX Interval
 	remoteMult  uint8
@@ -34,7 +33,7 @@ type machine struct {
 
 // newMachine makes a machine that sends its first packet at once. mine is not 0.
 func newMachine(c Config, mine uint32, now time.Time) machine {
-	return machine{config: c, state: Down, remoteState: Down, remoteMinRx: time.Microsecond, mine: mine, nextSend: now}
+	return machine{config: c, state: Down, remoteMinRx: time.Microsecond, mine: mine, nextSend: now}
 }
 
 // minTx is the Desired Min TX Interval to send in packets.
@@ -56,7 +55,7 @@ func (m *machine) receive(p packet, now time.Time) (failure string) {
 	if p.yours != 0 && p.yours != m.mine || m.state == AdminDown {
 		return ""
 	}
-	m.yours, m.remoteState, m.remoteMult = p.mine, p.state, p.multiplier
+	m.yours, m.remoteMult = p.mine, p.multiplier
 	m.remoteMinTx, m.remoteMinRx = p.desiredMinTx, p.requiredMinRx
 	if p.final {
 		m.poll = false

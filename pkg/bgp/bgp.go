@@ -6,6 +6,7 @@
 package bgp
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"maps"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/heraldvip/herald/pkg/bfd"
 	"github.com/heraldvip/herald/pkg/mailbox"
+	"github.com/heraldvip/herald/pkg/metric"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -56,8 +58,8 @@ type Options struct {
 
 // A Speaker advertises routes to all peers, and observes the sessions.
 type Speaker struct {
-	o       Options
-	metrics *metrics
+	o Options
+	*metrics
 	wanted  *mailbox.Mailbox[wanted]         // from Put to Run and the peers
 	peers   atomic.Pointer[map[string]*peer] // by name; Run replaces the map
 	summary atomic.Pointer[summary]          // what Summary returned last
@@ -65,8 +67,9 @@ type Speaker struct {
 }
 
 type wanted struct {
-	routes        []vip.Route
-	drainingSince time.Time // when a route first had Drain; zero if none has
+	routes   []vip.Route
+	prefixes map[netip.Prefix]bool      // of routes
+	draining map[netip.Prefix]time.Time // since when each has Drain
 }
 
 // New makes a Speaker, which needs Run and a Put.
@@ -83,10 +86,11 @@ func (s *Speaker) String() string { return "bgp" }
 func (s *Speaker) Put(routes []vip.Route) {
 	before := s.wanted.Get()
 	next := wanted{routes: slices.Concat(routes, keptRoutes(before.routes, routes))}
-	if slices.ContainsFunc(next.routes, func(r vip.Route) bool { return r.Drain }) {
-		next.drainingSince = before.drainingSince
-		if next.drainingSince.IsZero() {
-			next.drainingSince = time.Now()
+	next.prefixes, next.draining = make(map[netip.Prefix]bool), make(map[netip.Prefix]time.Time)
+	for _, r := range next.routes {
+		next.prefixes[r.Prefix] = true
+		if r.Drain {
+			next.draining[r.Prefix] = cmp.Or(before.draining[r.Prefix], time.Now())
 		}
 	}
 	s.wanted.Put(next)
@@ -102,13 +106,16 @@ func keptRoutes(before, routes []vip.Route) (stay []vip.Route) {
 	return stay
 }
 
-// Observe fills in BGPSessions and RoutesDraining: for DrainTime after routes began to drain, while a session is
-// established.
+// Observe fills in BGPSessions, Advertised and RoutesDraining: for DrainTime after the last route began to drain, while
+// a session is established.
 func (s *Speaker) Observe(w *vip.World) {
-	w.BGPSessions = s.Sessions()
-	since := s.wanted.Get().drainingSince
-	up := slices.ContainsFunc(w.BGPSessions, vip.BGPSession.Up)
-	w.RoutesDraining = up && !since.IsZero() && w.Now.Sub(since) < s.o.DrainTime
+	w.BGPSessions, w.Advertised = s.Sessions(), s.wanted.Get().prefixes
+	if !slices.ContainsFunc(w.BGPSessions, vip.BGPSession.Up) {
+		return
+	}
+	for _, since := range s.wanted.Get().draining {
+		w.RoutesDraining = w.RoutesDraining || w.Now.Sub(since) < s.o.DrainTime
+	}
 }
 
 // Sessions is all sessions, in the order of Options.Peers, without blocking.
@@ -118,8 +125,9 @@ func (s *Speaker) Sessions() (all []vip.BGPSession) {
 		if p := peers[c.Name()]; p != nil {
 			all = append(all, p.session())
 		} else {
-			none := vip.BGPSession{Peer: c.Name(), AS: c.AS, State: stateWaiting, Reason: "nothing has been planned yet"}
-			all = append(all, none)
+			all = append(all, vip.BGPSession{Peer: c.Name(), AS: c.AS, State: stateWaiting,
+				Since:  time.Now(), // it is not late yet
+				Reason: "nothing has been planned yet"})
 		}
 	}
 	return all
@@ -164,18 +172,21 @@ func (s *Speaker) startAndStop(ctx context.Context, running *sync.WaitGroup) {
 	before, peers := *s.peers.Load(), map[string]*peer{}
 	for _, c := range s.o.Peers() {
 		name := c.Name()
-		p := before[name]
-		if p != nil && p.config == c {
-			peers[name] = p
-			p.wake.Send()
+		old := before[name]
+		if old != nil && old.config == c {
+			peers[name] = old
+			old.wake.Send()
 			continue
 		}
-		if p != nil {
-			p.stop <- "the configuration of this session changed"
-		}
-		p = newPeer(c, s)
+		p := newPeer(c, s)
 		peers[name] = p
-		running.Go(func() { p.run(ctx) })
+		running.Go(func() {
+			if old != nil { // its series have the same labels, and go with it
+				old.stop <- "the configuration of this session changed"
+				<-old.ended
+			}
+			p.run(ctx)
+		})
 	}
 	for name, p := range before {
 		if peers[name] == nil {
@@ -197,15 +208,16 @@ type summary struct {
 }
 
 // Summary is the sessions as other nodes are told, not to be changed, without blocking. It changes at once when a
-// session goes up or down, comes up with other families, is added or removed, else each summaryPeriod. State is "down"
-// if not established.
+// session goes up or down, or has lasted, comes up with other families, is added or removed, else each summaryPeriod.
+// State is "down" if not established.
 func (s *Speaker) Summary() []vip.BGPSession {
 	return summarize(&s.summary, s.Sessions(), time.Now())
 }
 
 func summarize(last *atomic.Pointer[summary], sessions []vip.BGPSession, now time.Time) []vip.BGPSession {
 	same := func(x, y vip.BGPSession) bool {
-		return x.Peer == y.Peer && x.Up() == y.Up() && x.NoIPv4 == y.NoIPv4 && x.NoIPv6 == y.NoIPv6
+		return x.Peer == y.Peer && x.Up() == y.Up() && x.Lasting == y.Lasting && x.NoIPv4 == y.NoIPv4 &&
+			x.NoIPv6 == y.NoIPv6
 	}
 	if before := last.Load(); before != nil && slices.EqualFunc(before.sessions, sessions, same) &&
 		now.Sub(before.at) < summaryPeriod {
@@ -222,6 +234,7 @@ func summarize(last *atomic.Pointer[summary], sessions []vip.BGPSession, now tim
 }
 
 type metrics struct {
+	*metric.Set
 	up       *prometheus.GaugeVec
 	prefixes *prometheus.GaugeVec
 	flaps    *prometheus.CounterVec
@@ -235,13 +248,11 @@ type metrics struct {
 var labels = []string{"peer", "as"}
 
 func newMetrics() *metrics {
-	gauge := func(name, help string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
-	}
-	counter := func(name, help string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
-	}
+	s := &metric.Set{}
+	gauge := func(name, help string) *prometheus.GaugeVec { return metric.Gauges(s, name, help, labels...) }
+	counter := func(name, help string) *prometheus.CounterVec { return metric.Counters(s, name, help, labels...) }
 	return &metrics{
+		Set:      s,
 		up:       gauge("herald_bgp_session_up", "Whether the BGP session with the peer is established."),
 		prefixes: gauge("herald_bgp_prefixes_advertised", "Prefixes advertised to the peer; 0 while there is no session."),
 		flaps:    counter("herald_bgp_session_flaps_total", "Established sessions that ended."),
@@ -254,12 +265,6 @@ func newMetrics() *metrics {
 		bfdFailures: counter("herald_bfd_session_failures_total",
 			"BFD sessions that were up and failed; not those that the router's administrator ended."),
 	}
-}
-
-// Collectors are the metrics of this package.
-func (s *Speaker) Collectors() []prometheus.Collector {
-	m := s.metrics
-	return []prometheus.Collector{m.up, m.prefixes, m.flaps, m.sent, m.received, m.bfdUp, m.bfdFailures}
 }
 
 func labelsOf(c vip.BGPPeer) []string {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -125,6 +126,12 @@ func TestPasswordRotation(t *testing.T) {
 	})
 	content.Store(ptr(vip.Secret("new")))
 	r.knows("198.51.100.7/32")
+	for name, v := range map[string]*prometheus.CounterVec{"sent": s.metrics.sent, "received": s.metrics.received, "flaps": s.metrics.flaps} {
+		series := make(chan prometheus.Metric, 9)
+		if v.Collect(series); len(series) != 1 {
+			t.Errorf("%s: %d series are left, want that of the session", name, len(series))
+		}
+	}
 }
 
 // A router behind another one, on another port, asked from an address of ours that the router expects.
@@ -292,9 +299,13 @@ func TestPeersChange(t *testing.T) {
 	removed.Store(1)
 	s.Put(all)
 	a.knows()
-	if out, err := a.birdc("show protocols all herald"); err != nil || !strings.Contains(out, "not configured any more") {
-		t.Errorf("%v\n%s", err, out)
-	}
+	check.Until(t, 5*time.Second, "the router hears why", func() error { // after the routes are withdrawn
+		out, err := a.birdc("show protocols all herald")
+		if err == nil && !strings.Contains(out, "not configured any more") {
+			err = errors.New(out)
+		}
+		return err
+	})
 	if got := len(s.Sessions()); got != 1 {
 		t.Errorf("%d sessions, want 1", got)
 	}

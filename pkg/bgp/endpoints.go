@@ -185,9 +185,11 @@ func (p *peer) findLink(match func(vip.Link) bool) (l vip.Link) {
 }
 
 // addressOf is the lowest, and so stable, address of l and f that others can reach, or zero. One alone in its network
-// may be another program's VIP, so it counts only if l has no network.
+// may be another program's VIP, so it counts only if l has no network of f.
 func addressOf(l vip.Link, f vip.Family) (lowest netip.Addr) {
-	networks := slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return !p.IsSingleIP() })
+	networks := slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool {
+		return vip.FamilyOf(p.Addr()) == f && !p.IsSingleIP()
+	})
 	for _, p := range l.Prefixes {
 		a := p.Addr()
 		if vip.FamilyOf(a) == f && p.IsSingleIP() != networks && (!lowest.IsValid() || a.Less(lowest)) {
@@ -254,7 +256,7 @@ func (d *routerDiscovery) open(link vip.Link) error {
 	if link.Name == "" {
 		return errors.New("this node has no such interface")
 	}
-	c, _, err := ndp.Listen(&net.Interface{Index: link.Index, Name: link.Name, MTU: 1500}, ndp.LinkLocal)
+	c, own, err := ndp.Listen(&net.Interface{Index: link.Index, Name: link.Name, MTU: 1500}, ndp.LinkLocal)
 	if err != nil {
 		return err
 	}
@@ -268,7 +270,7 @@ func (d *routerDiscovery) open(link vip.Link) error {
 		return err
 	}
 	d.conn, d.index = c, link.Index
-	go d.receive(c)
+	go d.receive(c, own)
 	return nil
 }
 
@@ -276,8 +278,8 @@ func (d *routerDiscovery) open(link vip.Link) error {
 // at most (RFC 4861 section 10), and each wakes the peer.
 const readsPerSecond = 20
 
-// receive puts each advertisement's sender into heard, readsPerSecond at most, until the socket is closed.
-func (d *routerDiscovery) receive(c *ndp.Conn) {
+// receive puts the sender of each advertisement but own into heard, readsPerSecond at most, until the socket is closed.
+func (d *routerDiscovery) receive(c *ndp.Conn, own netip.Addr) {
 	b := make([]byte, 1500)
 	for limit := (mailbox.Limit{PerSecond: readsPerSecond}); ; limit.Read() {
 		n, control, from, err := c.ReadRaw(b)
@@ -293,9 +295,9 @@ func (d *routerDiscovery) receive(c *ndp.Conn) {
 			continue
 		}
 		// Nobody beyond the link can send a hop limit of 255 (RFC 4861 section 6.1.2). With a router lifetime of 0 it is a
-		// router all the same.
+		// router all the same. The kernel loops back what own sends.
 		if _, ok := m.(*ndp.RouterAdvertisement); ok && from.IsLinkLocalUnicast() && control != nil &&
-			control.HopLimit == ndp.HopLimit {
+			control.HopLimit == ndp.HopLimit && from != own {
 			d.heard.Put(from)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
@@ -85,8 +87,10 @@ func TestOwnAddresses(t *testing.T) {
 	links := map[string]vip.Link{
 		"eth0": {Prefixes: prefixes("fd34::3/64", "10.34.0.9/24", "10.34.0.1/32", "fd34::2/64", "10.34.0.2/24")},
 		"lo":   {Prefixes: prefixes("10.34.0.9/32", "10.34.0.8/32")},
+		"eth1": {Prefixes: prefixes("fd34::4/128", "10.34.0.3/24", "10.34.0.1/32")}, // by DHCPv6
 	}
-	for link, want := range map[string][2]string{"eth0": {"10.34.0.2", "fd34::2"}, "lo": {"10.34.0.8", "invalid IP"}, "eth9": {"invalid IP", "invalid IP"}} {
+	for link, want := range map[string][2]string{"eth0": {"10.34.0.2", "fd34::2"}, "lo": {"10.34.0.8", "invalid IP"},
+		"eth1": {"10.34.0.3", "fd34::4"}, "eth9": {"invalid IP", "invalid IP"}} {
 		if got := [2]string{addressOf(links[link], vip.IPv4).String(), addressOf(links[link], vip.IPv6).String()}; got != want {
 			t.Errorf("%s: %v, want %v", link, got, want)
 		}
@@ -204,6 +208,27 @@ func TestPasswordFile(t *testing.T) {
 	}
 	if a.Password != l.Fixed[0].Password {
 		t.Error("what was handed in is changed")
+	}
+}
+
+// The kernel loops back what this node advertises: it is no router to itself.
+func TestOwnAdvertisement(t *testing.T) {
+	t.Parallel()
+	newRouter(t, 54)
+	d := &routerDiscovery{heard: mailbox.New[netip.Addr]()}
+	defer d.close()
+	check.Until(t, 30*time.Second, "this node advertises itself", func() error { // once it has a link-local address
+		links := kernelLinks()
+		_, err := d.router(links[slices.IndexFunc(links, func(l vip.Link) bool { return l.Name == "r54" })], "r54", false)
+		if err != nil && strings.Contains(err.Error(), "no router advertisement was heard on r54 yet") {
+			return nil
+		}
+		return err
+	})
+	select {
+	case <-d.heard.Changed:
+		t.Errorf("the router is %s, this node itself", d.heard.Get())
+	case <-time.After(time.Second):
 	}
 }
 

@@ -106,7 +106,7 @@ func TestFRR(t *testing.T) {
 		}
 		return nil
 	})
-	w.Now = w.Now.Add(time.Second)
+	w = vip.World{Now: w.Now.Add(time.Second)}
 	if s.Observe(&w); w.RoutesDraining {
 		t.Error("it drains for longer than Options.Drain")
 	}
@@ -231,6 +231,22 @@ func linkLocalOf(t testing.TB, link string) string {
 	}
 	t.Fatalf("%s has no link-local address", link)
 	return ""
+}
+
+// A router that has ended the session for too many prefixes closes the next connections: the reason goes on naming that.
+func TestMaximumPrefix(t *testing.T) {
+	t.Parallel()
+	r := newRouter(t, 55)
+	r.frr(fmt.Sprintf(frrHead, r.here4(), "65000", " address-family ipv4 unicast\n  neighbor "+r.here4()+" maximum-prefix 1\n exit-address-family\n"))
+	s := runSpeaker(t, nil, vip.BGPPeer{Address: r.v4(), AS: 65001})
+	s.advertise("198.51.100.7/32", "198.51.100.8/32", "198.51.100.9/32")
+	const words = "or has ended the session for too many prefixes"
+	check.Until(t, 30*time.Second, words, func() error {
+		if x := s.Sessions()[0]; !strings.Contains(x.Reason, words) {
+			return fmt.Errorf("%+v", x)
+		}
+		return nil
+	})
 }
 
 // With TTLSecurity a session comes up with a router that sends packets with a TTL of 255, and with no other.

@@ -245,7 +245,7 @@ func (s *session) receive() *refusal {
 			return refused
 		case err != nil && s.in.received == 0:
 			return &refusal{why: "the peer accepts the connection and closes it: it does not know this node, " +
-				"or has another AS number for it"}
+				"has another AS number for it, is shut down for it, or has ended the session for too many prefixes"}
 		case err != nil:
 			return &refusal{why: "the connection was closed or broke"}
 		case m.kind() == bgp.BGP_MSG_UPDATE:

@@ -22,9 +22,10 @@ import (
 )
 
 const (
-	pollInterval = time.Second // how often the way to the peer is looked up
-	shutdownWait = time.Second // how long the shutdown communication may take
-	multihopTTL  = 64          // IP TTL towards an eBGP peer that is more than one hop away
+	pollInterval = time.Second      // how often the way to the peer is looked up
+	shutdownWait = time.Second      // how long the shutdown communication may take
+	lastingAfter = 10 * time.Second // how long a session has been up, or down, to be BGPSession.Lasting
+	multihopTTL  = 64               // IP TTL towards an eBGP peer that is more than one hop away
 
 	stateWaiting = "waiting" // the State of a session that can't be tried yet
 	stateIdle    = "idle"
@@ -102,6 +103,7 @@ func (p *peer) run(ctx context.Context) {
 	defer ticker.Stop()
 	for {
 		p.update()
+		p.setLasting()
 		p.setMetrics()
 		select {
 		case <-ctx.Done():
@@ -283,7 +285,7 @@ func (p *peer) changeState(x progress, ending bool) {
 		s.Reason = ""
 	}
 	if s.Up() != before.Up() || before.State == stateWaiting {
-		s.Since = time.Now()
+		s.Since, s.Lasting = time.Now(), false
 	}
 	p.as = cmp.Or(x.router.as, p.as)
 	s.Prefixes = p.taken(s)
@@ -298,6 +300,15 @@ func (p *peer) changeState(x progress, ending bool) {
 	}
 	p.status.Store(&s)
 	if s.State != before.State {
+		p.o.Poke()
+	}
+}
+
+// setLasting pokes once the session lasts. Nodes notice a dead router up to a third of the hold time apart.
+func (p *peer) setLasting() {
+	if s := *p.status.Load(); !s.Lasting && time.Since(s.Since) >= max(lastingAfter, p.o.HoldTime/3) {
+		s.Lasting = true
+		p.status.Store(&s)
 		p.o.Poke()
 	}
 }

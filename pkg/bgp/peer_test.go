@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -204,6 +205,36 @@ func FuzzGuard(f *testing.F) {
 	})
 }
 
+// A session lasts once it has been up, or down, for ten seconds, or for a third of a longer hold time, which is told then.
+func TestLasting(t *testing.T) {
+	p, _, _ := offlinePeer(t, vip.BGPPeer{Interface: "eth1"}, func() []vip.Link { return nil })
+	pokes := 0
+	p.o.Poke = func() { pokes++ }
+	for _, tt := range []struct {
+		hold, ago time.Duration
+		want      bool
+	}{
+		{30 * time.Second, 9 * time.Second, false},
+		{30 * time.Second, 10 * time.Second, true},
+		{3 * time.Second, 9 * time.Second, false},
+		{90 * time.Second, 29 * time.Second, false},
+		{90 * time.Second, 30 * time.Second, true},
+	} {
+		for _, x := range []progress{{state: vip.Established}, {state: stateIdle}} {
+			p.changeState(x, false)
+			p.o.HoldTime, pokes = tt.hold, 0
+			s := *p.status.Load()
+			s.Since = time.Now().Add(-tt.ago)
+			p.status.Store(&s)
+			p.setLasting()
+			p.setLasting()
+			if got := p.session().Lasting; got != tt.want || (pokes == 1) != tt.want {
+				t.Errorf("%s for %v, with a hold time of %v: lasting %v, want %v, with %d pokes", x.state, tt.ago, tt.hold, got, tt.want, pokes)
+			}
+		}
+	}
+}
+
 // The summary of the sessions changes if one goes up or down, and else
 // every ten seconds at most: each change costs a write of the node lease.
 func TestSummary(t *testing.T) {
@@ -214,6 +245,8 @@ func TestSummary(t *testing.T) {
 	}
 	without6 := session(vip.Established, 1) // the router was configured otherwise meanwhile
 	without6[0].NoIPv6 = true
+	lasting := slices.Clone(without6)
+	lasting[0].Lasting = true
 	for _, tt := range []struct {
 		after time.Duration
 		have  []vip.BGPSession
@@ -228,11 +261,32 @@ func TestSummary(t *testing.T) {
 		{13, session("idle", 0), session("down", 0)},
 		{14, session(vip.Established, 2), session(vip.Established, 2)},
 		{15, without6, without6},
-		{16, nil, nil},
+		{16, lasting, lasting},
+		{17, nil, nil},
 	} {
 		got := summarize(&last, tt.have, noon.Add(tt.after*time.Second))
 		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("after %d s (-want +got)\n%s", tt.after, diff)
 		}
 	}
+}
+
+// A route drains for as long as any other, whatever drained before it.
+func TestDrainsAlike(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Options{DrainTime: 2 * time.Second})
+		all := routes("198.51.100.7/32", "198.51.100.8/32")
+		all[0].Drain = true
+		s.Put(all)
+		began := time.Now()
+		time.Sleep(2 * time.Second)
+		all = slices.Clone(all)
+		all[1].Drain = true
+		s.Put(all)
+		for i, want := range []time.Time{began, began.Add(2 * time.Second)} {
+			if got := s.wanted.Get().draining[all[i].Prefix]; !got.Equal(want) {
+				t.Errorf("%s drains since %v, want %v", all[i].Prefix, got, want)
+			}
+		}
+	})
 }

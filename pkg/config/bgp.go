@@ -170,7 +170,6 @@ func (p *parser) addListedPeers() {
 	}
 }
 
-// bgpOptions are the options of BGP.
 var bgpOptions = inSection(groupBGP, []Option{
 	{Env: "bgp_enable", Flag: "bgp", Type: Bool, Default: "false",
 		Meaning: "Announce VIPs to routers by BGP. Without `svc_election` every node that can serve a VIP advertises it, " +

@@ -90,6 +90,7 @@ func TestPeers(t *testing.T) {
 		{"bgp_peers=192.0.2.1:65001", []vip.BGPPeer{peer("192.0.2.1", nil)}},
 		{"bgp_peers=192.0.2.1:65001::false,192.0.2.2:65001::false,", []vip.BGPPeer{peer("192.0.2.1", nil), peer("192.0.2.2", nil)}},
 		{"bgp_peers=192.0.2.1:65001:a/b;c:true:1179", []vip.BGPPeer{peer("192.0.2.1", func(p *vip.BGPPeer) { p.Password, p.Multihop, p.Port = "a/b;c", true, 1179 })}},
+		{"bgp_peers=169.254.169.254:65001", []vip.BGPPeer{peer("169.254.169.254", nil)}},
 		{"bgp_peers=[2001:db8::1]:65001::false", []vip.BGPPeer{peer("2001:db8::1", nil)}},
 		{"bgp_peers=[::ffff:192.0.2.1]:65001", []vip.BGPPeer{peer("192.0.2.1", nil)}},
 		{"bgp_peers=192.0.2.1:65001::false::mpbgp_nexthop=fixed;mpbgp_ipv6=2001:db8::2:true;100;200;5", []vip.BGPPeer{peer("192.0.2.1", func(p *vip.BGPPeer) {

@@ -129,20 +129,15 @@ func fromFile(path Setting, readFile func(string) ([]byte, error)) (map[string]S
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		o, ok := lookup(name)
+		value, err := scalar(values[name])
 		switch {
 		case !ok:
 			errs = append(errs, fmt.Errorf("%s (file %s) is not known%s", name, path.Value, didYouMean(name, envNames())))
-			continue
 		case o.Env == "herald_config":
 			errs = append(errs, fmt.Errorf("%s (file %s): a file can't name another", name, path.Value))
-			continue
-		}
-		value, err := scalar(values[name])
-		if err != nil {
+		case err != nil:
 			errs = append(errs, fmt.Errorf("%s (file %s): %w", name, path.Value, err))
-			continue
-		}
-		if values[name] != nil {
+		case values[name] != nil:
 			add(given, Setting{Option: o, Value: value, From: FromFile, name: name, where: "file " + path.Value})
 		}
 	}

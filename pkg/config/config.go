@@ -58,6 +58,7 @@ const (
 type Node struct {
 	Name      string // vip_nodename: lower case, an RFC 1123 subdomain
 	Namespace string // the pod's own namespace, or cp_namespace: where the node leases are
+	KubeVIP   string // cp_namespace, if that is another one, and may be seen: where kube-vip may have its own
 }
 
 // Link configures which interfaces carry VIPs, and how.
@@ -162,27 +163,29 @@ type ControlPlane struct {
 	Addresses []netip.Addr // address: at most one of each family
 	Port      uint16       // port of the API servers
 	Lease     vip.Key      // vip_leasename: the VIP's lease
-	Balance   Balance
+	// BalancedPort is the port of the VIP whose connections are balanced over API servers (lb_enable); 0: none is.
+	BalancedPort uint16
 
 	CheckURL      string        // control_plane_health_check_address; "" leaves it to Port
 	CheckPeriod   time.Duration // between two health checks
 	CheckTimeout  time.Duration // for one answer
 	CheckFailures int           // in a row that make the API server count as not ready
 	CheckCA       string        // control_plane_health_check_ca_path; "" leaves it to the credentials for the API server
+
+	balance balance
 }
 
-// Balance is how connections to the VIP are balanced over API servers.
-type Balance struct {
-	Enable bool   // lb_enable, with lb_fwdmethod=masquerade
-	Port   uint16 // lb_port: the port of the VIP; ControlPlane.Port if not set
-	Method string // lb_fwdmethod: Local or Masquerade
+type balance struct {
+	enable bool   // lb_enable
+	port   uint16 // lb_port
+	method string // lb_fwdmethod
 }
 
-// Local as lb_fwdmethod has the VIP's owner serve all connections itself.
-const Local = "local"
-
-// Masquerade as lb_fwdmethod has the VIP's owner translate addresses to an API server's and its own.
-const Masquerade = "masquerade"
+// The values of lb_fwdmethod: the owner serves all itself, or translates addresses to an API server's and its own.
+const (
+	forwardLocal      = "local"
+	forwardMasquerade = "masquerade"
+)
 
 // anywhere: an empty value is a value wherever it is given.
 var anywhere = []Origin{FromFlag, FromFile, FromEnv}
@@ -203,8 +206,8 @@ var supported = slices.Concat(
 				"object. The host's name if not set.",
 			set: func(c *Config, v string) (err error) { c.Node.Name, err = parseNodeName(v); return err }},
 		{Env: "cp_namespace", Flag: "namespace", Short: "n", Type: Name, Default: "kube-system",
-			Meaning: "The namespace of the announcers and of their leases. Used only if the pod's own namespace is not " +
-				"known, as in a static Pod, which has no ServiceAccount; else another one is a warning.",
+			Meaning: "The namespace of the announcers and of their leases. Used only if the pod's own is not known, as in a " +
+				"static Pod; else kube-vip's leases are looked for there, with `cp_enable`.",
 			set: store(parseNamespace, func(c *Config) *string { return &c.Node.Namespace })},
 		{Env: "herald_config", Flag: "config", Type: Path,
 			Meaning: "A YAML file of options, its keys being the names of the environment variables. The file wins over " +
@@ -299,7 +302,7 @@ var supported = slices.Concat(
 				"does not know on to the node that had the VIP before, by nftables. 0: a move resets them.",
 			set: store(seconds(0, maxSeconds), func(c *Config) *time.Duration { return &c.Services.KeepConnections })},
 		{Env: "disable_service_updates", Flag: "disableServiceUpdates", Type: Bool, Default: "false",
-			Meaning: "Announce VIPs, but write neither status nor annotations to Services.",
+			Meaning: "Announce VIPs, but write nothing to Services; only deleted ones lose their finalizers.",
 			set:     store(parseBool, func(c *Config) *bool { return &c.Services.ReadOnly })},
 	}),
 	inSection(groupEgress, []Option{
@@ -401,17 +404,17 @@ var supported = slices.Concat(
 			Meaning: "Have the node that owns the VIP spread connections over all API servers that are ready. With " +
 				"`lb_fwdmethod=masquerade`; with `local`, the default, the API server of that node answers all, with kube-vip " +
 				"(whose ip_vs hands the packets to the node itself) as with Herald: a warning says so. See control-plane.md.",
-			set: store(parseBool, func(c *Config) *bool { return &c.ControlPlane.Balance.Enable })},
+			set: store(parseBool, func(c *Config) *bool { return &c.ControlPlane.balance.enable })},
 		{Env: "lb_port", Flag: "lbPort", Type: Port,
 			Meaning: "The port of the VIP that is balanced. If not set, `port`. No effect with `lb_fwdmethod=local`: the " +
 				"VIP answers at `port`.",
-			set: store(parsePort, func(c *Config) *uint16 { return &c.ControlPlane.Balance.Port })},
-		{Env: "lb_fwdmethod", Flag: "lbForwardingMethod", Type: String, Default: Local,
+			set: store(parsePort, func(c *Config) *uint16 { return &c.ControlPlane.balance.port })},
+		{Env: "lb_fwdmethod", Flag: "lbForwardingMethod", Type: String, Default: forwardLocal,
 			Meaning: "How balanced packets are forwarded. `masquerade`: the API servers see the node that owns the VIP as " +
 				"the client. `local`: not at all. With `lb_enable` and `cp_enable` all others are an error.",
-			set: where(func(c *Config) bool { return c.ControlPlane.Enable && c.ControlPlane.Balance.Enable },
-				store(oneOf(Local, Masquerade, "tunnel", "directroute", "bypass"),
-					func(c *Config) *string { return &c.ControlPlane.Balance.Method }))},
+			set: where(func(c *Config) bool { return c.ControlPlane.Enable && c.ControlPlane.balance.enable },
+				store(oneOf(forwardLocal, forwardMasquerade, "tunnel", "directroute", "bypass"),
+					func(c *Config) *string { return &c.ControlPlane.balance.method }))},
 		{Env: "control_plane_health_check_address", Flag: "cpCheckAddress",
 			FlagAliases: []string{"controlPlaneHealthCheckAddress"}, Type: URL,
 			Meaning: "The URL of the health check of this node's own API server. It is ready if the answer is 200, or 401 " +

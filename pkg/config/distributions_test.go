@@ -30,7 +30,7 @@ func TestDistributions(t *testing.T) {
 		"harvester":           {asks: "services ports /32", warnings: []string{warnNoCP}},
 		"helm-chart":          {asks: "services /32", warnings: []string{warnNoCP}},
 		"k3s":                 {asks: "cp services /24"},
-		"kubespray":           {asks: "cp services election /32", warnings: []string{"enable_node_labeling (environment) has no effect: " + reasonLabels, warnLocal}},
+		"kubespray":           {asks: "cp services election /32", warnings: []string{"enable_node_labeling (environment) has no effect: " + reasonOf("enable_node_labeling"), warnLocal}},
 		"kubespray-bgp":       {asks: "cp bgp services /32"},
 		"minikube":            {asks: "cp /32", warnings: []string{warnLocal}},
 		"openshift":           {asks: "cp table /32"},

@@ -94,7 +94,6 @@ const (
 // Options is the table of all options: Herald's, then kube-vip's that it only knows of.
 var Options = slices.Concat(supported, bgpOptions, routingOptions, unsupported)
 
-// inSection sets the group of options.
 func inSection(group Group, options []Option) []Option {
 	for i := range options {
 		options[i].Group = group
@@ -102,7 +101,6 @@ func inSection(group Group, options []Option) []Option {
 	return options
 }
 
-// byName finds an option by its variable or an alias.
 func byName(name string) (Option, bool) {
 	return find(func(o Option) bool { return o.Env == name || slices.Contains(o.Aliases, name) })
 }

@@ -57,16 +57,13 @@ func (s Setting) String() string {
 }
 
 // An Error is all that is wrong with the options, by lines; a command ends with status 2.
-type Error struct{ err error }
+type Error struct{ error }
 
 // NewError makes an Error, for a wrong argument of a command.
 func NewError(err error) error { return &Error{err} }
 
-// Error names the option, its value and what would be right.
-func (e *Error) Error() string { return e.err.Error() }
-
 // Unwrap returns why a file can't be read.
-func (e *Error) Unwrap() error { return e.err }
+func (e *Error) Unwrap() error { return e.error }
 
 // Parse reads and checks all options. It returns sentences about what has no effect, and one *Error, a line for each
 // fault with variable, value, origin, and what is right. Then the Config is empty.
@@ -124,7 +121,6 @@ func isDefault(o Option, v string) bool {
 	return v == o.Default || strings.HasSuffix(o.Env, "*") && v == "false"
 }
 
-// A parser is the state of one Parse.
 type parser struct {
 	src      Sources
 	given    map[string]Setting // by Option.Env, or by the name itself where that is a pattern
@@ -229,8 +225,10 @@ func (p *parser) check() {
 		p.fail(p.setting("health_check_port"), fmt.Errorf("must be another port than that of %v, where /healthz is "+
 			"served as well", p.setting("prometheus_server")))
 	}
-	if s := p.setting("cp_namespace"); p.src.Namespace != "" && s.From != FromDefault &&
-		c.Node.Namespace != p.src.Namespace && p.valid("cp_namespace") {
+	other := p.src.Namespace != "" && c.Node.Namespace != p.src.Namespace && p.valid("cp_namespace")
+	if s := p.setting("cp_namespace"); other && c.Services.Namespace == "" {
+		c.Node.KubeVIP = c.Node.Namespace
+	} else if other && s.From != FromDefault {
 		p.warn("%v has no effect: leases are in this Pod's namespace, %s; where kube-vip has its own in the other one, set "+
 			"vip_leasename=%[3]s/plndr-cp-lock and svc_leasename=%[3]s/plndr-svcs-lock", s, p.src.Namespace, c.Node.Namespace)
 	}
@@ -304,35 +302,30 @@ func (p *parser) checkControlPlane() {
 	}
 }
 
-// checkBalancing checks the options of balancing, and clears them where they have no effect.
+// checkBalancing checks the options of balancing, and sets BalancedPort where they have an effect.
 func (p *parser) checkBalancing() {
 	c := &p.config.ControlPlane
-	enable, port, method := p.setting("lb_enable"), p.setting("lb_port"), p.setting("lb_fwdmethod")
+	b, enable, port := c.balance, p.setting("lb_enable"), p.setting("lb_port")
+	c.balance = balance{}
 	switch {
-	case !c.Balance.Enable || !p.valid("cp_enable", "lb_port", "lb_fwdmethod"):
-		return
+	case !b.enable || !p.valid("cp_enable", "lb_port", "lb_fwdmethod"):
 	case !c.Enable:
-		c.Balance = Balance{}
 		p.warn("%v has no effect without cp_enable=true", enable)
-		return
-	case c.Balance.Method != Local && c.Balance.Method != Masquerade:
-		p.fail(method, fmt.Errorf("must be masquerade or local with %v: Herald balances over the API servers by address "+
-			"translation only. With local the API server of the node that owns the VIP answers all connections", enable))
-		return
-	case c.Balance.Method == Masquerade && !p.config.ARP.Enable:
-		c.Balance = Balance{}
+	case b.method == forwardLocal:
+		// docs/why.md, "The control plane's VIP": kube-vip does the same.
+		p.warn("%v: with lb_fwdmethod=local connections to the VIP are not balanced, by kube-vip neither: the API server "+
+			"of the node that owns the VIP answers them all", enable)
+		if b.port != 0 && b.port != c.Port {
+			p.warn("%v has no effect: with lb_fwdmethod=local the VIP answers at %v", port, p.setting("port"))
+		}
+	case b.method != forwardMasquerade:
+		p.fail(p.setting("lb_fwdmethod"), fmt.Errorf("must be masquerade or local with %v: Herald balances over the API "+
+			"servers by address translation only. With local the API server of the node that owns the VIP answers all "+
+			"connections", enable))
+	case !p.config.ARP.Enable:
 		p.warn("%v has no effect without vip_arp=true: by BGP or a routing table every node whose API server is ready "+
 			"has the VIP, and routers spread connections over them", enable)
-		return
-	case c.Balance.Method == Masquerade:
-		c.Balance.Port = cmp.Or(c.Balance.Port, c.Port)
-		return
-	}
-	c.Balance = Balance{Port: c.Balance.Port}
-	// docs/why.md, "The control plane's VIP": kube-vip does the same.
-	p.warn("%v: with lb_fwdmethod=local connections to the VIP are not balanced, by kube-vip neither: the API server "+
-		"of the node that owns the VIP answers them all", enable)
-	if c.Balance.Port != 0 && c.Balance.Port != c.Port {
-		p.warn("%v has no effect: with lb_fwdmethod=local the VIP answers at %v", port, p.setting("port"))
+	default:
+		c.BalancedPort = cmp.Or(b.port, c.Port)
 	}
 }

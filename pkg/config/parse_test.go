@@ -46,14 +46,13 @@ func baseConfig() Config {
 		DHCP:   DHCP{Attempts: 3, Mode: "ipv4", MacvlanPrefixes: []string{"herald-"}},
 		ControlPlane: ControlPlane{
 			Port: 6443, Lease: vip.Key{Namespace: "kube-system", Name: "plndr-cp-lock"},
-			Balance:     Balance{Method: Local},
 			CheckPeriod: time.Second, CheckTimeout: 2 * time.Second, CheckFailures: 3,
 		},
 	}
 }
 
-// addresses has go-cmp compare them by value, and leave out what BGP is made of.
-var addresses = cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.IgnoreUnexported(BGP{})}
+// addresses has go-cmp compare them by value, and leave out what BGP and ControlPlane are made of.
+var addresses = cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.IgnoreUnexported(BGP{}, ControlPlane{})}
 
 // same fails the test, with what they are, if two values differ.
 func same(t *testing.T, what string, want, got any) {
@@ -120,14 +119,14 @@ func TestParse(t *testing.T) {
 			c.Lease = Lease{Duration: 5 * time.Second, RenewDeadline: 3 * time.Second, RetryPeriod: time.Second}
 		}},
 		{"enableServicesElection=true", func(c *Config) { c.Services.Election = true }},
-		{"lb_port=7443 lb_fwdmethod=Masquerade", func(c *Config) { c.ControlPlane.Balance = Balance{Port: 7443, Method: "masquerade"} }},
+		{"lb_port=7443 lb_fwdmethod=Masquerade", func(c *Config) {}},
 		{"lb_enable=true lb_port=7443 lb_fwdmethod=masquerade cp_enable=true address=192.0.2.1", func(c *Config) {
 			c.ControlPlane.Enable, c.ControlPlane.Addresses = true, []netip.Addr{netip.MustParseAddr("192.0.2.1")}
-			c.ControlPlane.Balance = Balance{Enable: true, Port: 7443, Method: Masquerade}
+			c.ControlPlane.BalancedPort = 7443
 		}},
 		{"lb_enable=true lb_fwdmethod=masquerade cp_enable=true address=192.0.2.1", func(c *Config) {
 			c.ControlPlane.Enable, c.ControlPlane.Addresses = true, []netip.Addr{netip.MustParseAddr("192.0.2.1")}
-			c.ControlPlane.Balance = Balance{Enable: true, Port: 6443, Method: Masquerade}
+			c.ControlPlane.BalancedPort = 6443
 		}},
 		{"svc_election=T", func(c *Config) { c.Services.Election = true }},
 		{"svc_namespace=web", func(c *Config) { c.Services.Namespace = "web" }},
@@ -287,7 +286,7 @@ func TestPrecedence(t *testing.T) {
 
 // TestPodNamespace: what the pod knows of itself is right, cp_namespace is a guess.
 func TestPodNamespace(t *testing.T) {
-	c, warnings, err := Parse(Sources{Env: append([]string{"cp_namespace=guess"}, baseEnv...), Namespace: "pods-own", Hostname: "n1"})
+	c, warnings, err := Parse(Sources{Env: append([]string{"cp_namespace=guess", "svc_namespace=web"}, baseEnv...), Namespace: "pods-own", Hostname: "n1"})
 	check.OK(t, err)
 	want := []string{`cp_namespace="guess" (environment) has no effect: leases are in this Pod's namespace, pods-own; where kube-vip has its own in the other one, set vip_leasename=guess/plndr-cp-lock and svc_leasename=guess/plndr-svcs-lock`}
 	if !slices.Equal(warnings, want) {
@@ -296,9 +295,10 @@ func TestPodNamespace(t *testing.T) {
 	if c.Node.Namespace != "pods-own" || c.Services.Lease.Namespace != "pods-own" {
 		t.Errorf("Namespace = %q, lease in %q, want pods-own", c.Node.Namespace, c.Services.Lease.Namespace)
 	}
-	for _, env := range []string{"cp_namespace=pods-own", "cp_namespace=", "port=6443"} {
-		if _, warnings, err := Parse(Sources{Env: append([]string{env}, baseEnv...), Namespace: "pods-own", Hostname: "n1"}); err != nil || len(warnings) > 0 {
-			t.Errorf("%s: warnings %q, error %v, want neither", env, warnings, err)
+	for env, elsewhere := range map[string]string{"cp_namespace=pods-own": "", "cp_namespace=guess": "guess", "cp_namespace=": "kube-system", "port=6443": "kube-system"} {
+		c, warnings, err := Parse(Sources{Env: append([]string{env}, baseEnv...), Namespace: "pods-own", Hostname: "n1"})
+		if err != nil || len(warnings) > 0 || c.Node.KubeVIP != elsewhere {
+			t.Errorf("%s: warnings %q, error %v, want neither; leases of kube-vip in %q, want %q", env, warnings, err, c.Node.KubeVIP, elsewhere)
 		}
 	}
 }

@@ -129,7 +129,7 @@ func (t *peerText) parseAddress(text string) (rest string, err error) {
 	case err != nil || a.Is6() && text[0] != '[':
 		return "", errors.New("field 1 (address) must be an IPv4 address, an IPv6 address in brackets, or " +
 			"unnumbered:<interface>")
-	case a.IsUnspecified() || a.IsMulticast() || a.IsLinkLocalUnicast():
+	case a.IsUnspecified() || a.IsMulticast() || a.Is6() && a.IsLinkLocalUnicast():
 		return "", errors.New("field 1 (address) must be an address of one router; where there is only a link-local one " +
 			"write unnumbered:<interface>")
 	}

@@ -18,7 +18,6 @@ type RoutingTable struct {
 	Protocol int  // vip_routingprotocol: rtm_protocol, by which Herald knows its own
 }
 
-// routingOptions are the options of routing tables.
 var routingOptions = inSection(groupRouting, []Option{
 	{Env: "vip_routingtable", Flag: "table", Type: Bool, Default: "false",
 		Meaning: "Put a route to each VIP into a routing table, for another daemon to export (BIRD, FRR, frr-k8s). On " +

@@ -71,7 +71,6 @@ func oneOf(words ...string) func(string) (string, error) {
 	}
 }
 
-// number makes a parser of whole numbers.
 func number[N ~int | ~uint8 | ~uint16](low, high N) func(string) (N, error) {
 	return func(v string) (N, error) {
 		n, err := strconv.Atoi(v)
@@ -212,8 +211,8 @@ var (
 func isLabel(v string) bool     { return len(v) <= 63 && label.MatchString(v) }
 func isSubdomain(v string) bool { return len(v) <= 253 && subdomain.MatchString(v) }
 
-// maxNodeName leaves room for herald-node-, the node lease's prefix.
-const maxNodeName = 253 - len("herald-node-")
+// maxNodeName leaves room for the node lease's prefix.
+const maxNodeName = 253 - len(vip.NodeLeasePrefix)
 
 func parseNodeName(v string) (string, error) {
 	v = strings.ToLower(v)

@@ -1,6 +1,7 @@
 package dhcp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,10 +65,11 @@ type client struct {
 	protocol protocol
 	cancel   context.CancelFunc
 
-	latest    atomic.Pointer[vip.DHCPRequest]    // request, with another Declined or Release by now
+	latest    atomic.Pointer[vip.DHCPRequest]    // request, with another Declined, Release or Requested by now
 	interrupt atomic.Pointer[context.CancelFunc] // ends what run is doing, so that it looks at latest
 	state     atomic.Pointer[vip.DHCPState]      // written by run only; its Request is out of date
 	ended     atomic.Bool
+	offered   vip.DHCPLease // the latest, which the server may have granted; run's
 }
 
 // A protocol is DHCPv4 or DHCPv6. Methods block until servers answer, or time or ctx ends. Errors are errNoAnswer,
@@ -115,7 +117,7 @@ func (x *client) recorded() bool {
 	return k.Addr.IsValid() && k.MAC == x.request.MAC
 }
 
-// instruct replaces the request: only Declined and Release count from now on, and interrupt the client if new.
+// instruct replaces the request: Declined and Release count at once, Requested at the next attempt, nothing else.
 func (x *client) instruct(r vip.DHCPRequest) {
 	before := x.latest.Swap(&r)
 	release := r.Release && !before.Release
@@ -180,7 +182,7 @@ func (x *client) run(ctx context.Context) {
 		switch {
 		case r.Release:
 			cancel()
-			x.release(ctx, k)
+			x.release(ctx, cmp.Or(k, x.offered))
 			return
 		case r.Declined.IsValid() && r.Declined == k.Addr:
 			x.decline(step, k, r.DeclinedWhy)
@@ -239,6 +241,7 @@ func (x *client) reboot(ctx context.Context) {
 // accept makes k the lease. A new address that a neighbour has is declined.
 func (x *client) accept(ctx context.Context, k vip.DHCPLease, before netip.Addr) {
 	if k.Addr != before {
+		x.offered = k
 		x.update(func(s *vip.DHCPState) { s.State = stateChecking })
 		for range inUseChecks {
 			if mac, used := x.o.InUse(ctx, x.request.Link, k.Addr); used && mac != x.request.MAC {
@@ -262,13 +265,9 @@ func (x *client) accept(ctx context.Context, k vip.DHCPLease, before netip.Addr)
 // acquire asks for a lease until it has one, or ctx ends, with pauses after Options.Attempts attempts.
 func (x *client) acquire(ctx context.Context) {
 	began, total, nextReport, reported := time.Now(), 0, firstReport, ""
-	preferred := x.request.Requested
-	if k := x.request.LastLease; k.Addr.IsValid() {
-		preferred = k.Addr
-	}
 	for attempt := 0; ctx.Err() == nil; {
 		x.update(func(s *vip.DHCPState) { s.State = stateSelecting })
-		k, err := x.protocol.obtain(ctx, attempt, preferred)
+		k, err := x.protocol.obtain(ctx, attempt, cmp.Or(x.latest.Load().Requested, x.request.LastLease.Addr))
 		switch {
 		case ctx.Err() != nil:
 			return

@@ -353,6 +353,167 @@ func TestRenewalAnsweredByAnotherServer(t *testing.T) {
 	})
 }
 
+// otherServer4 is the identifier of a server that has leased nothing here.
+var otherServer4 = dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.IPv4(10, 0, 0, 66)))
+
+// A second server of the link, which says that the leased address is wrong, ends no lease that its own server confirms.
+// If that never answers, the second one counts in the end.
+func TestOtherServerRefuses4(t *testing.T) {
+	r := request4
+	r.LastLease = vip.DHCPLease{Addr: netip.MustParseAddr("10.0.0.50"), Bits: 24, MAC: r.MAC, Server: "10.0.0.1"}
+	nak := func(b []byte, _ *PacketAddr) [][]byte {
+		return [][]byte{reply4(b, dhcpv4.MessageTypeNak, "0.0.0.0", otherServer4)}
+	}
+	both := func(b []byte, to *PacketAddr) [][]byte {
+		return append(nak(b, to), honest4("10.0.0.50", 1000)(b, to)...)
+	}
+	for name, x := range map[string]struct {
+		expires time.Duration
+		lost    int // how many first answers of the lease's own server
+	}{
+		"both answer": {expires: time.Hour}, "an answer is lost": {time.Hour, 1}, "the lease is over": {expires: -time.Hour},
+	} {
+		w := &fakeServer{}
+		n := 0
+		w.answers(byKind{"REQUEST": func(b []byte, to *PacketAddr) [][]byte {
+			if n++; n <= x.lost {
+				return nak(b, to)
+			}
+			return both(b, to)
+		}})
+		bubble(t, 0, w, func(c *Clients) {
+			r.LastLease.Expires = time.Now().Add(x.expires)
+			put(c, r)
+			if got := after(c, 3*time.Second); got.Lost || got.State != stateBound || got.Lease.Addr != r.LastLease.Addr {
+				t.Errorf("%s: %+v, sent %v", name, got, w.kinds())
+			}
+		})
+	}
+	for name, expires := range map[string]time.Duration{"replaced": time.Hour, "replaced, and the lease is over": -time.Hour} {
+		w := &fakeServer{}
+		w.answers(byKind{"DISCOVER": honest4("10.0.0.51", 1000), "REQUEST": func(b []byte, to *PacketAddr) [][]byte {
+			if m, _ := dhcpv4.FromBytes(b); m.ServerIdentifier() == nil {
+				return nak(b, to)
+			}
+			return honest4("10.0.0.51", 1000)(b, to)
+		}})
+		bubble(t, 0, w, func(c *Clients) {
+			r.LastLease.Expires = time.Now().Add(expires)
+			put(c, r)
+			if got := after(c, 6*time.Second); got.State != stateBound || got.Lease.Addr.String() != "10.0.0.51" {
+				t.Errorf("%s: %+v, sent %v", name, got, w.kinds())
+			}
+		})
+	}
+	// REBINDING: its own server can't be reached by unicast.
+	w := &fakeServer{answer: honest4("10.0.0.50", 1000)}
+	bubble(t, 0, w, func(c *Clients) {
+		put(c, request4)
+		w.answers(byKind{"REQUEST": func(b []byte, to *PacketAddr) [][]byte {
+			if to.Dst != broadcast4 {
+				return nil
+			}
+			return both(b, to)
+		}})
+		if got := after(c, 990*time.Second); got.Lost || got.State != stateBound || got.Lease.Addr.String() != "10.0.0.50" {
+			t.Errorf("rebinding: %+v, sent %v", got, w.kinds())
+		}
+		w.answers(byKind{"REQUEST": nak})
+		got := after(c, 0)
+		for ends := got.Lease.Expires; !got.Lost; got = after(c, time.Second) {
+			if time.Now().After(ends.Add(time.Second)) {
+				t.Fatalf("rebinding, and only the other answers: %+v", got)
+			}
+		}
+		if !strings.Contains(got.Problem, "refused by 10.0.0.66: DHCPNAK") {
+			t.Errorf("rebinding, and only the other answers: %+v", got)
+		}
+	})
+}
+
+// An offer of the address that is asked for counts, whoever offers another one first; without such a wish the first counts at once.
+func TestOfferOfWhatIsAskedFor4(t *testing.T) {
+	offers := func(addrs ...string) func([]byte, *PacketAddr) [][]byte {
+		return func(b []byte, _ *PacketAddr) (all [][]byte) {
+			for _, a := range addrs {
+				all = append(all, reply4(b, dhcpv4.MessageTypeOffer, a, dhcpv4.WithLeaseTime(1000)))
+			}
+			return all
+		}
+	}
+	for _, x := range []struct {
+		asked string
+		offer []string
+		after time.Duration
+		want  string
+	}{
+		{"10.0.0.50", []string{"10.0.0.77", "10.0.0.50"}, 0, "10.0.0.50"},
+		{"10.0.0.50", []string{"10.0.0.77", "10.0.0.78"}, 1200 * time.Millisecond, "10.0.0.77"},
+		{"", []string{"10.0.0.77", "10.0.0.78"}, 0, "10.0.0.77"},
+	} {
+		w := &fakeServer{}
+		w.answers(byKind{"DISCOVER": offers(x.offer...), "REQUEST": func(b []byte, _ *PacketAddr) [][]byte {
+			m, _ := dhcpv4.FromBytes(b)
+			return [][]byte{reply4(b, dhcpv4.MessageTypeAck, m.RequestedIPAddress().String(), dhcpv4.WithLeaseTime(1000))}
+		}})
+		bubble(t, 0, w, func(c *Clients) {
+			r := request4
+			r.Requested, _ = netip.ParseAddr(x.asked)
+			put(c, r)
+			if got := after(c, x.after); got.State != stateBound || got.Lease.Addr.String() != x.want {
+				t.Errorf("asked for %q, offered %v: %+v", x.asked, x.offer, got)
+			}
+		})
+	}
+}
+
+// The same for DHCPv6: a second server whose address range is another one.
+func TestOtherServerRefuses6(t *testing.T) {
+	r := request6
+	m := &dhcpv6.DUIDEN{EnterpriseNumber: 1, EnterpriseIdentifier: []byte{1, 2, 3, 4}}
+	r.LastLease = vip.DHCPLease{Addr: netip.MustParseAddr("fd00::50"), Bits: 128, MAC: r.MAC, Server: fmt.Sprintf("%x", m.ToBytes())}
+	notOnLink := &dhcpv6.OptStatusCode{StatusCode: iana.StatusNotOnLink}
+	refuse := func(b []byte, _ *PacketAddr) [][]byte { return [][]byte{byOther(answerReply6(b, notOnLink)[0])} }
+	confirm := func(b []byte, to *PacketAddr) [][]byte {
+		return append(refuse(b, to), answerReply6(b, &dhcpv6.OptStatusCode{StatusCode: iana.StatusSuccess})...)
+	}
+	rebind := func(b []byte, to *PacketAddr) [][]byte {
+		return append([][]byte{byOther(answerReply6(b, iaOf(iana.StatusNotOnLink))[0])}, honest6("fd00::50")(b, to)...)
+	}
+	for name, expires := range map[string]time.Duration{"confirmed": time.Hour, "the lease is over": -time.Hour} {
+		w := &fakeServer{}
+		w.answers(byKind{"CONFIRM": confirm, "RENEW": honest6("fd00::50"), "REBIND": rebind})
+		bubble(t, 0, w, func(c *Clients) {
+			r.LastLease.Expires = time.Now().Add(expires)
+			put(c, r)
+			if got := after(c, 3*time.Second); got.Lost || got.Lease.Addr != r.LastLease.Addr || got.State != stateBound {
+				t.Errorf("%s: %+v, sent %v", name, got, w.kinds())
+			}
+		})
+	}
+	w := &fakeServer{}
+	w.answers(byKind{"CONFIRM": refuse, "SOLICIT": honest6("fd00::51")})
+	bubble(t, 0, w, func(c *Clients) {
+		r.LastLease.Expires = time.Now().Add(time.Hour)
+		put(c, r)
+		if got := after(c, 10*time.Second); got.State != stateBound || got.Lease.Addr.String() != "fd00::51" {
+			t.Errorf("replaced: %+v, sent %v", got, w.kinds())
+		}
+	})
+	w = &fakeServer{}
+	w.answers(byKind{"REQUEST": honest6("fd00::50"), "SOLICIT": func(b []byte, _ *PacketAddr) [][]byte {
+		return [][]byte{byOther(reply6(b, dhcpv6.MessageTypeAdvertise, "fd00::77", time.Hour)), reply6(b, dhcpv6.MessageTypeAdvertise, "fd00::50", time.Hour)}
+	}})
+	bubble(t, 0, w, func(c *Clients) {
+		r := request6
+		r.Requested = netip.MustParseAddr("fd00::50")
+		put(c, r)
+		if got := after(c, 3*time.Second); got.State != stateBound || toOther(w.messages()[1].b) {
+			t.Errorf("offered what is asked for: %+v, sent %v", got, w.kinds())
+		}
+	})
+}
+
 // A lease for ever is never renewed.
 func TestInfiniteLease(t *testing.T) {
 	w := &fakeServer{answer: honest4("10.0.0.50", 0xffffffff)}
@@ -458,6 +619,114 @@ func TestManyChangesOfRequest(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	t.Errorf("%d goroutines, %d before", runtime.NumGoroutine(), before)
+}
+
+// While nothing is leased, each attempt asks for the address that is requested by then.
+func TestRequestedMeanwhile(t *testing.T) {
+	w := &fakeServer{}
+	bubble(t, 0, w, func(c *Clients) {
+		asked := func() string {
+			m, _ := dhcpv4.FromBytes(w.messages()[len(w.messages())-1].b)
+			return m.RequestedIPAddress().String()
+		}
+		r := request4
+		r.LastLease = vip.DHCPLease{Addr: netip.MustParseAddr("10.0.0.50"), MAC: r.MAC, Expires: time.Now().Add(-time.Hour)}
+		put(c, r)
+		after(c, 10*time.Second)
+		check.Equal(t, asked(), "10.0.0.50", "asks, as nothing is requested, for")
+		r.Requested = netip.MustParseAddr("10.0.0.60")
+		put(c, r)
+		after(c, 20*time.Second)
+		check.Equal(t, asked(), "10.0.0.60", "asks for")
+	})
+}
+
+// Who asks for something else goes on with its lease if servers know it by the same identity: on another network they refuse that
+// (RFC 2131 section 3.2, RFC 8415 section 18.2.3). As another client it gives the lease back first, and asks anew.
+func TestChangedRequest(t *testing.T) {
+	const goesOn, asksAnew = "REQUEST", "RELEASE DISCOVER REQUEST"
+	for _, tt := range []struct {
+		name    string
+		request vip.DHCPRequest
+		change  func(*vip.DHCPRequest)
+		want    string // what is sent
+	}{
+		{"nothing", request4, func(*vip.DHCPRequest) {}, ""},
+		{"another parent", request4, func(r *vip.DHCPRequest) { r.Parent = "eth1" }, goesOn},
+		{"by broadcast", request4, func(r *vip.DHCPRequest) { r.Broadcast = true }, goesOn},
+		{"another host name", request4, func(r *vip.DHCPRequest) { r.Hostname = "other" }, asksAnew},
+		{"another MAC", request4, func(r *vip.DHCPRequest) { r.MAC = "02:00:00:00:00:bb" }, asksAnew},
+		{"another DUID", request6, func(r *vip.DHCPRequest) { r.DUID = "0003000102000000bb" }, "RELEASE SOLICIT"},
+		{"another host name by IPv6", request6, func(r *vip.DHCPRequest) { r.Hostname = "other" }, "CONFIRM RENEW"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := &fakeServer{answer: honest4("10.0.0.50", 3600)}
+			if tt.request.Family == vip.IPv6 {
+				w.answer = honest6("fd00::50")
+			}
+			bubble(t, 0, w, func(c *Clients) {
+				r := tt.request
+				r.Parent = "eth0"
+				put(c, r)
+				r.LastLease = after(c, 2*time.Second).Lease
+				r.Requested = r.LastLease.Addr
+				put(c, r)
+				before := len(w.kinds())
+				tt.change(&r)
+				put(c, r)
+				got := after(c, 2*time.Second)
+				if got.State != stateBound || got.Lease.Addr != r.Requested || got.Request.Release {
+					t.Errorf("%+v", got)
+				}
+				check.Equal(t, strings.Join(w.kinds()[before:], " "), tt.want, "sent")
+			})
+		})
+	}
+}
+
+// What a server may have leased is given back also before the client has its answer, and while it asks whether another host uses the address.
+func TestReleasedBeforeBound(t *testing.T) {
+	for _, tt := range []struct {
+		request  vip.DHCPRequest
+		silentTo string // what the server does not answer
+		want     string // what is sent
+	}{
+		{request4, "", "DISCOVER REQUEST RELEASE"},
+		{request4, "REQUEST", "DISCOVER REQUEST RELEASE"},
+		{request4, "DISCOVER", "DISCOVER"},
+		{request6, "", "SOLICIT RELEASE"},
+		{request6, "REQUEST", "SOLICIT REQUEST RELEASE"},
+	} {
+		t.Run(fmt.Sprint(tt.request.Family, tt.silentTo), func(t *testing.T) {
+			w := &fakeServer{checking: time.Second}
+			answer := honest4("10.0.0.50", 3600)
+			if tt.request.Family == vip.IPv6 {
+				answer = honest6("fd00::50")
+			}
+			w.answer = func(b []byte, to *PacketAddr) [][]byte {
+				switch {
+				case kind(b) == tt.silentTo:
+					return nil
+				case kind(b) == "SOLICIT" && tt.silentTo != "":
+					return [][]byte{reply6(b, dhcpv6.MessageTypeAdvertise, "fd00::50", time.Hour)}
+				}
+				return answer(b, to)
+			}
+			bubble(t, 0, w, func(c *Clients) {
+				r := tt.request
+				put(c, r)
+				if got := after(c, 2*time.Second); got.Lease.Addr.IsValid() {
+					t.Errorf("%+v", got)
+				}
+				r.Release = true
+				put(c, r)
+				if got := after(c, time.Second); got.State != "" {
+					t.Errorf("it has not ended: %+v", got)
+				}
+				check.Equal(t, strings.Join(slices.Compact(w.kinds()), " "), tt.want, "sent")
+			})
+		})
+	}
 }
 
 // A Service that is wanted again after its lease was given back gets a new one.

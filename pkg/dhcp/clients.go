@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/heraldvip/herald/pkg/mailbox"
+	"github.com/heraldvip/herald/pkg/metric"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -42,8 +43,8 @@ type Options struct {
 
 // Clients gets and keeps the lease of each DHCPRequest.
 type Clients struct {
-	o       Options
-	metrics metrics
+	o Options
+	metrics
 	want    *mailbox.Mailbox[[]vip.DHCPRequest]
 	clients atomic.Pointer[map[key]*client] // written by Run, never changed afterwards
 }
@@ -98,7 +99,8 @@ func (c *Clients) Run(ctx context.Context) error {
 	}
 }
 
-// reconcile starts, instructs and stops clients; a stopped one must have ended before it is replaced.
+// reconcile starts, instructs and stops clients; a stopped one must have ended before it is replaced. One that servers
+// are to know by another identity gives its lease back.
 func (c *Clients) reconcile(ctx context.Context, tasks *sync.WaitGroup) {
 	want := make(map[key]vip.DHCPRequest)
 	for _, r := range c.want.Get() {
@@ -112,6 +114,14 @@ func (c *Clients) reconcile(ctx context.Context, tasks *sync.WaitGroup) {
 		case x.ended.Load():
 			delete(clients, k)
 			ended = true
+			if wanted && !sameIdentity(r, x.request) { // the recorded lease is not the next one's
+				r.LastLease = vip.DHCPLease{}
+				want[k] = r
+			}
+		case wanted && !sameIdentity(r, x.request):
+			last := x.request
+			last.Release = true
+			x.instruct(last)
 		case !wanted || !sameClient(r, x.request):
 			x.cancel()
 		default:
@@ -141,13 +151,18 @@ func (c *Clients) reconcile(ctx context.Context, tasks *sync.WaitGroup) {
 	}
 }
 
-// sameClient reports whether a client that was made for b can work on a.
+// sameIdentity reports whether servers take a and b for one client (RFC 2131 section 4.2, RFC 8415 section 6.2).
+func sameIdentity(a, b vip.DHCPRequest) bool {
+	return a.MAC == b.MAC && a.DUID == b.DUID && a.IAID == b.IAID && (a.Family == vip.IPv6 || a.Hostname == b.Hostname)
+}
+
+// sameClient reports whether a client that was made for b, of the same identity, can work on a.
 func sameClient(a, b vip.DHCPRequest) bool {
-	return a.Link == b.Link && a.MAC == b.MAC && a.DUID == b.DUID && a.IAID == b.IAID && a.Hostname == b.Hostname &&
-		a.Broadcast == b.Broadcast
+	return a.Link == b.Link && a.Parent == b.Parent && a.Hostname == b.Hostname && a.Broadcast == b.Broadcast
 }
 
 type metrics struct {
+	*metric.Set
 	leases   *prometheus.GaugeVec
 	sent     *prometheus.CounterVec
 	renewals *prometheus.CounterVec
@@ -165,21 +180,18 @@ const (
 )
 
 func newMetrics() metrics {
+	s := &metric.Set{}
 	m := metrics{
-		leases: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "herald_dhcp_leases", Help: "Addresses that this node holds a DHCP lease for, by family.",
-		}, []string{"family"}),
-		sent: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "herald_dhcp_messages_sent_total", Help: "Messages sent to DHCP servers, by type as the RFCs name it.",
-		}, []string{"type"}),
-		renewals: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "herald_dhcp_renewals_total", Help: "DHCP leases that a server has renewed, by family.",
-		}, []string{"family"}),
-		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "herald_dhcp_failures_total", Help: "What went wrong with DHCP, by family and kind: no_answer, refused " +
-				"(DHCPNAK and the like), expired, declined (the address is in use, or not for a VIP), invalid (an answer that " +
-				"was not accepted), link (the link or the socket).",
-		}, []string{"family", "kind"}),
+		Set: s,
+		leases: metric.Gauges(s, "herald_dhcp_leases", "Addresses that this node holds a DHCP lease for, by family.",
+			"family"),
+		sent: metric.Counters(s, "herald_dhcp_messages_sent_total", "Messages sent to DHCP servers, by type as the RFCs "+
+			"name it.", "type"),
+		renewals: metric.Counters(s, "herald_dhcp_renewals_total", "DHCP leases that a server has renewed, by family.",
+			"family"),
+		failures: metric.Counters(s, "herald_dhcp_failures_total", "What went wrong with DHCP, by family and kind: "+
+			"no_answer, refused (DHCPNAK and the like), expired, declined (the address is in use, or not for a VIP), invalid "+
+			"(an answer that was not accepted), link (the link or the socket).", "family", "kind"),
 	}
 	for _, f := range []vip.Family{vip.IPv4, vip.IPv6} {
 		m.leases.WithLabelValues(f.String())
@@ -189,10 +201,4 @@ func newMetrics() metrics {
 		}
 	}
 	return m
-}
-
-// Collectors are the room's metrics.
-func (c *Clients) Collectors() []prometheus.Collector {
-	m := c.metrics
-	return []prometheus.Collector{m.leases, m.sent, m.renewals, m.failures}
 }

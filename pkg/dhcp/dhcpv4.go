@@ -34,64 +34,68 @@ var (
 	allServers4  = &PacketAddr{Src: unspecified4, Dst: broadcast4}
 )
 
-// obtain sends one DHCPDISCOVER, and a DHCPREQUEST for the first offer.
+// obtain sends one DHCPDISCOVER, and a DHCPREQUEST for the first offer; one of preferred has until the first timeout.
 func (x *protocol4) obtain(ctx context.Context, attempt int, preferred netip.Addr) (vip.DHCPLease, error) {
 	var xid dhcpv4.TransactionID // the same for both (RFC 2131 section 4.4.1)
 	_, _ = rand.Read(xid[:])     // never fails (crypto/rand)
 	var offer answer
-	_, err := x.transact4(ctx, dhcpv4.MessageTypeDiscover, unspecified4,
+	sent, err := x.transact4(ctx, dhcpv4.MessageTypeDiscover, unspecified4,
 		withAddrs(preferred, netip.Addr{}, dhcpv4.WithTransactionID(xid)), transaction{
 			to: allServers4, timeout: once(firstTimeout4, maxTimeout4, attempt),
 			receive: func(a answer, _ *PacketAddr) (bool, error) {
-				offer = a
-				return true, nil
+				wanted := a.addr == preferred
+				if wanted || !offer.addr.IsValid() {
+					offer = a
+				}
+				return wanted || attempt > 0 || !preferred.IsValid(), nil
 			},
+			enough: func() bool { return offer.addr.IsValid() },
 		})
 	if err != nil {
 		return vip.DHCPLease{}, err
 	}
+	x.offered = offer.lease(x.request.MAC, sent)
 	x.update(func(s *vip.DHCPState) { s.State = stateRequesting })
-	return x.sendRequest(ctx, allServers4, offer.server, backoff(firstTimeout4, 4*firstTimeout4, 3),
+	return x.sendRequest(ctx, transaction{to: allServers4, timeout: backoff(firstTimeout4, 4*firstTimeout4, 3)},
+		offer.server, false,
 		withAddrs(offer.addr, netip.MustParseAddr(offer.server), dhcpv4.WithTransactionID(xid))...)
 }
 
 // confirm asks for k without naming a server (RFC 2131 section 4.3.2, INIT-REBOOT).
 func (x *protocol4) confirm(ctx context.Context, k vip.DHCPLease) (vip.DHCPLease, error) {
-	return x.sendRequest(ctx, allServers4, "", backoff(firstTimeout4/2, 2*firstTimeout4, 3),
-		withAddrs(k.Addr, netip.Addr{})...)
+	return x.sendRequest(ctx, transaction{to: allServers4, timeout: backoff(firstTimeout4/2, 2*firstTimeout4, 3)},
+		k.Server, true, withAddrs(k.Addr, netip.Addr{})...)
 }
 
 func (x *protocol4) renew(ctx context.Context, k vip.DHCPLease, rebind bool) (vip.DHCPLease, error) {
-	to, from, end := &PacketAddr{Src: k.Addr, Dst: broadcast4}, "", k.Expires
+	t, others, end := transaction{to: &PacketAddr{Src: k.Addr, Dst: broadcast4}}, true, k.Expires
 	if server, err := server4(k); err == nil && !rebind {
-		to, from, end = &PacketAddr{Src: k.Addr, Dst: server, MAC: x.serverMAC}, k.Server, k.Rebinds
-	}
-	if end.IsZero() { // a lease for ever, which nobody has confirmed since the process started
-		return x.sendRequest(ctx, to, from, backoff(firstTimeout4, maxTimeout4, 1<<30))
+		t.to, others, end = &PacketAddr{Src: k.Addr, Dst: server, MAC: x.serverMAC}, false, k.Rebinds
 	}
 	// Half of what is left (RFC 2131 section 4.4.5), without its least of 60 s: shorter leases would be tried once.
-	return x.sendRequest(ctx, to, from, func(int) time.Duration {
-		return jitter(min(max(time.Until(end)/2, time.Second), time.Hour), 10)
-	})
+	t.timeout = func(int) time.Duration { return jitter(min(max(time.Until(end)/2, time.Second), time.Hour), 10) }
+	if end.IsZero() { // a lease for ever, which nobody has confirmed since the process started
+		t.timeout = backoff(firstTimeout4, maxTimeout4, 1<<30)
+	}
+	return x.sendRequest(ctx, t, k.Server, others)
 }
 
-// sendRequest sends a DHCPREQUEST, with its source as ciaddr, until the server from answers; "": any.
-func (x *protocol4) sendRequest(ctx context.Context, to *PacketAddr, from string, timeout func(int) time.Duration,
+// sendRequest sends t as a DHCPREQUEST, with its source as ciaddr, until server answers, or, if others may, one leases.
+// What another refuses counts in the end, if nobody leases: it may replace the server, or be there by mistake.
+func (x *protocol4) sendRequest(ctx context.Context, t transaction, server string, others bool,
 	options ...dhcpv4.Modifier) (vip.DHCPLease, error) {
 	var got answer
-	sent, err := x.transact4(ctx, dhcpv4.MessageTypeRequest, to.Src, options, transaction{
-		to: to, timeout: timeout,
-		receive: func(a answer, by *PacketAddr) (bool, error) {
-			switch {
-			case from != "" && a.server != from:
-				return false, nil
-			case a.refusal != "":
-				return true, fmt.Errorf("%w by %s: %s", errRefused, a.server, a.refusal)
-			}
-			got, x.serverMAC = a, by.MAC
-			return true, nil
-		},
-	})
+	t.receive = func(a answer, by *PacketAddr) (bool, error) {
+		switch {
+		case a.server != server && !others:
+			return false, nil
+		case a.refusal != "":
+			return a.server == server, fmt.Errorf("%w by %s: %s", errRefused, a.server, a.refusal)
+		}
+		got, x.serverMAC = a, by.MAC
+		return true, nil
+	}
+	sent, err := x.transact4(ctx, dhcpv4.MessageTypeRequest, t.to.Src, options, t)
 	if err != nil {
 		return vip.DHCPLease{}, err
 	}

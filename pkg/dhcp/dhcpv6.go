@@ -32,7 +32,8 @@ type protocol6 struct{ *client }
 // allServers6 is where all servers and relays listen (RFC 8415 section 7.1).
 var allServers6 = &PacketAddr{Dst: netip.MustParseAddr("ff02::1:2")}
 
-// obtain sends one Solicit, and a Request to the server of highest preference unless that sent a Reply (rapid commit).
+// obtain sends one Solicit, and a Request to the server of highest preference, of equal ones to that which offers
+// preferred, unless one sent a Reply (rapid commit).
 func (x *protocol6) obtain(ctx context.Context, attempt int, preferred netip.Addr) (vip.DHCPLease, error) {
 	var best answer
 	sent, err := x.transact6(ctx, dhcpv6.MessageTypeSolicit, "", preferred, transaction{
@@ -47,7 +48,8 @@ func (x *protocol6) obtain(ctx context.Context, attempt int, preferred netip.Add
 				best = a
 				return true, nil
 			}
-			if !best.addr.IsValid() || a.preference > best.preference {
+			if !best.addr.IsValid() || a.preference > best.preference ||
+				a.preference == best.preference && a.addr == preferred {
 				best = a
 			}
 			// In the first attempt all answers in time count (RFC 8415 section 18.2.1).
@@ -61,26 +63,28 @@ func (x *protocol6) obtain(ctx context.Context, attempt int, preferred netip.Add
 	case best.reply:
 		return best.lease(x.request.MAC, sent), nil
 	}
+	x.offered = best.lease(x.request.MAC, sent)
 	x.update(func(s *vip.DHCPState) { s.State = stateRequesting })
-	return x.sendRequest(ctx, best.server, best.addr)
+	return x.sendRequest(ctx, x.offered, best.server)
 }
 
-// sendRequest sends a server up to three Requests for addr.
-func (x *protocol6) sendRequest(ctx context.Context, server string, addr netip.Addr) (vip.DHCPLease, error) {
-	return x.ask(ctx, dhcpv6.MessageTypeRequest, server, addr, backoff(solTimeout, reqMaxRT, 3))
+// sendRequest sends server up to three Requests for k's address.
+func (x *protocol6) sendRequest(ctx context.Context, k vip.DHCPLease, server string) (vip.DHCPLease, error) {
+	k.Server = server
+	return x.ask(ctx, dhcpv6.MessageTypeRequest, k, backoff(solTimeout, reqMaxRT, 3))
 }
 
 // confirm asks whether k fits the link, or, once over, any server whether it goes on (RFC 8415 sections 18.2.3 and
 // 18.2.5); one that doesn't know it is sent a Request.
 func (x *protocol6) confirm(ctx context.Context, k vip.DHCPLease) (vip.DHCPLease, error) {
 	if !k.Valid(time.Now()) {
-		got, err := x.ask(ctx, dhcpv6.MessageTypeRebind, "", k.Addr, backoff(solTimeout/2, 2*solTimeout, 3))
+		got, err := x.ask(ctx, dhcpv6.MessageTypeRebind, k, backoff(solTimeout/2, 2*solTimeout, 3))
 		if unknown := (noBindingError{}); errors.As(err, &unknown) {
-			return x.sendRequest(ctx, unknown.server, k.Addr)
+			return x.sendRequest(ctx, k, unknown.server)
 		}
 		return got, err
 	}
-	if _, err := x.ask(ctx, dhcpv6.MessageTypeConfirm, "", k.Addr, backoff(solTimeout/2, 4*solTimeout, 4)); err != nil {
+	if _, err := x.ask(ctx, dhcpv6.MessageTypeConfirm, k, backoff(solTimeout/2, 4*solTimeout, 4)); err != nil {
 		return vip.DHCPLease{}, err
 	}
 	k.Renews, k.Rebinds = time.Time{}, time.Time{}
@@ -93,19 +97,19 @@ func (x *protocol6) confirm(ctx context.Context, k vip.DHCPLease) (vip.DHCPLease
 // renew asks as the protocol says. A server that doesn't know k is sent a Request (RFC 8415 section 18.2.10.1); without
 // success k goes on, and renew begins again after a pause.
 func (x *protocol6) renew(ctx context.Context, k vip.DHCPLease, rebind bool) (vip.DHCPLease, error) {
-	kind, server, end := dhcpv6.MessageTypeRenew, k.Server, k.Rebinds
+	kind, end := dhcpv6.MessageTypeRenew, k.Rebinds
 	if rebind {
-		kind, server, end = dhcpv6.MessageTypeRebind, "", k.Expires
+		kind, end = dhcpv6.MessageTypeRebind, k.Expires
 	}
 	// A short lease would be over before the RFC's first timeout.
 	first := max(time.Second, min(renTimeout, time.Until(end)/4))
 	for pause := first; ; pause = min(2*pause, renMaxRT) {
-		got, err := x.ask(ctx, kind, server, k.Addr, backoff(first, renMaxRT, 1<<30))
+		got, err := x.ask(ctx, kind, k, backoff(first, renMaxRT, 1<<30))
 		unknown := noBindingError{}
 		if !errors.As(err, &unknown) {
 			return got, err
 		}
-		got, err = x.sendRequest(ctx, unknown.server, k.Addr)
+		got, err = x.sendRequest(ctx, k, unknown.server)
 		if err == nil || errors.Is(err, errRefused) || errors.Is(err, errLink) || ctx.Err() != nil {
 			return got, err
 		}
@@ -127,14 +131,19 @@ func errNoAddress(a answer) error {
 	return fmt.Errorf("the server %s answers without an address", a.server)
 }
 
-// ask sends a message about addr until a Reply of server, "": of any. To a Confirm it needs no address. To a Renew or
-// Rebind it is errRefused only if it ends the lease; NoBinding is a noBindingError, to a Rebind unless another server
-// renews in time; other statuses are ignored.
-func (x *protocol6) ask(ctx context.Context, kind dhcpv6.MessageType, server string, addr netip.Addr,
+// ask sends a message about k until a Reply of its server; a Confirm or Rebind until any server's, but what another
+// refuses counts in the end, if nobody confirms k. To a Confirm it needs no address. To a Renew or Rebind it is
+// errRefused only if it ends the lease; NoBinding is a noBindingError, to a Rebind unless another server renews in
+// time; other statuses are ignored.
+func (x *protocol6) ask(ctx context.Context, kind dhcpv6.MessageType, k vip.DHCPLease,
 	timeout func(int) time.Duration) (vip.DHCPLease, error) {
 	var got answer
 	unknown, renewal := "", kind == dhcpv6.MessageTypeRenew || kind == dhcpv6.MessageTypeRebind
-	sent, err := x.transact6(ctx, kind, server, addr, transaction{
+	server := k.Server
+	if kind == dhcpv6.MessageTypeConfirm || kind == dhcpv6.MessageTypeRebind {
+		server = ""
+	}
+	sent, err := x.transact6(ctx, kind, server, k.Addr, transaction{
 		timeout: timeout,
 		receive: func(a answer, _ *PacketAddr) (bool, error) {
 			switch {
@@ -144,7 +153,7 @@ func (x *protocol6) ask(ctx context.Context, kind dhcpv6.MessageType, server str
 				unknown = cmp.Or(unknown, a.server)
 				return kind == dhcpv6.MessageTypeRenew, nil
 			case a.refusal != "" && (kind == dhcpv6.MessageTypeConfirm || endsLease(a)):
-				return true, fmt.Errorf("%w: %s", errRefused, a.refusal)
+				return a.server == k.Server, fmt.Errorf("%w: %s", errRefused, a.refusal)
 			case a.refusal != "":
 				return !renewal, errors.New(a.refusal)
 			case kind != dhcpv6.MessageTypeConfirm && !a.addr.IsValid():

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 	"github.com/insomniacslk/dhcp/dhcpv4"
@@ -24,6 +25,7 @@ type fakeServer struct {
 	answer   func(b []byte, to *PacketAddr) [][]byte // the answers to a message
 	open     int                                     // sockets
 	used     map[netip.Addr]string
+	checking time.Duration // how long it takes to ask who uses an address
 }
 
 // A message is one that was sent by the client.
@@ -167,7 +169,8 @@ func bubble(t *testing.T, attempts int, w *fakeServer, test func(*Clients)) {
 			Tenure: func() vip.Tenure {
 				return vip.Tenure{Epoch: 1, Confirmed: true, Until: time.Now().Add(time.Hour)}
 			},
-			InUse: func(_ context.Context, _ string, a netip.Addr) (string, bool) {
+			InUse: func(ctx context.Context, _ string, a netip.Addr) (string, bool) {
+				mailbox.Sleep(ctx, w.checking)
 				mac, ok := w.used[a]
 				return mac, ok
 			},

@@ -261,7 +261,8 @@ func newNode(t *testing.T) *node {
 		return vip.Tenure{Epoch: 1, Confirmed: n.tenure.Load(), Until: time.Now().Add(time.Hour)}
 	}
 	log := slog.New(slog.DiscardHandler)
-	announcer := l2.New(l2.Options{Log: log, Poke: func() {}, Tenure: tenure, Links: namespace.Links})
+	announcer := l2.New(l2.Options{Log: log, Poke: func() {}, Tenure: tenure, Links: namespace.Links,
+		Sysctl4: func(_, _ string) int { return 0 }})
 	check.Run(t, announcer)
 	n.clients = New(Options{Log: log, Tenure: tenure, Poke: n.poked.Send, Open: Open, InUse: announcer.Resolve})
 	n.stop = check.Run(t, n.clients)

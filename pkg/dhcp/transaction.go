@@ -50,7 +50,7 @@ func (x *client) transact(ctx context.Context, t transaction) (sent time.Time, e
 	var ignored error
 	for n := 0; ; n++ {
 		wait := t.timeout(n)
-		if wait <= 0 {
+		if wait <= 0 || ctx.Err() != nil {
 			return sent, cmp.Or(ignored, errNoAnswer)
 		}
 		// Without the right to hold VIPs nothing is sent, only listened.

@@ -30,6 +30,9 @@ type APIServerCheck struct {
 // maxNotReadyPeriod is the longest time between requests while it is not ready: the VIP waits.
 const maxNotReadyPeriod = 250 * time.Millisecond
 
+// startFailures in a row, a minute, at least, are told of a server that has yet to become ready.
+const startFailures = int(time.Minute / maxNotReadyPeriod)
+
 // NewAPIServerCheck makes an APIServerCheck, which needs Run.
 func NewAPIServerCheck(o APIServerOptions) *APIServerCheck { return &APIServerCheck{o: o} }
 
@@ -54,7 +57,7 @@ func (a *APIServerCheck) Run(ctx context.Context) error {
 		switch {
 		case ready && !was:
 			a.o.Log.Info("this node's own API server is ready")
-		case was && !ready:
+		case was && !ready, err != nil && failures == startFailures && !was:
 			a.o.Log.Warn("this node's own API server is not ready", "failures", failures, "err", err)
 		case err != nil:
 			a.o.Log.Debug("this node's own API server does not say that it is ready", "failures", failures, "err", err)

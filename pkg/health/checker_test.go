@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -134,6 +135,22 @@ func TestAsksEachHost(t *testing.T) {
 	case <-time.After(maxWait / 2):
 		t.Fatal("not found on the second address")
 	}
+}
+
+// One that never becomes ready, such as at a wrong port, is told of after a minute, with what is wrong.
+func TestAPIServerNeverReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		a := NewAPIServerCheck(APIServerOptions{Period: time.Second, Timeout: 2 * time.Second, FailureThreshold: 3,
+			Log: slog.New(slog.NewTextHandler(&log, nil)),
+			Ask: func(context.Context) error { return errors.New("connection refused") }})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		check.OK(t, a.Run(ctx))
+		if got := log.String(); strings.Count(got, "level=WARN") != 1 || !strings.Contains(got, "connection refused") {
+			t.Errorf("it logs %q", got)
+		}
+	})
 }
 
 // TestAPIServerReadiness walks through the life of an API server: what Changed is called with, and when.

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -38,11 +39,9 @@ type Annotation struct {
 	Key         string
 	Value       string // what it may be set to
 	Meaning     string
-	Written     bool // Herald writes it; setting it has no effect
-	Unsupported bool // kube-vip has it, this version of Herald does not
-	// Consequence is what an Unsupported annotation changes, for an Event, or "": then Instead says what Herald does.
-	Consequence string
-	Instead     string
+	Written     bool   // Herald writes it; setting it has no effect
+	Unsupported bool   // kube-vip has it, this version of Herald does not
+	Instead     string // what Herald does instead of an Unsupported one
 }
 
 // Annotations explains every annotation on a Service, for the generated reference.
@@ -58,16 +57,19 @@ var Annotations = []Annotation{
 	{Key: allocatedKey, Value: "names of pools",
 		Meaning: "The pools that kube-vip.io/loadbalancerIPs was given of. Remove it to make the address your own, " +
 			"as if you had set it. Without both annotations the Service keeps what its status names.", Written: true},
-	{Key: besideKey, Value: "IP addresses, separated by commas",
-		Meaning: "The addresses that the Service was given of pools beside those that you named, since it has " +
-			"ipFamilyPolicy RequireDualStack.", Written: true},
+	{Key: allocatedAddressesKey, Value: "IP addresses, separated by commas",
+		Meaning: "The addresses that the Service was given of pools. If kube-vip.io/loadbalancerIPs has others, you named " +
+			"those, and what was given stays beside them only as the other family of a Service that has two.",
+		Written: true},
 	{Key: renumberKey, Value: "true or false",
-		Meaning: "Herald may give the Service another address, as soon as there is one, if no pool has any more what it " +
-			"was given. Without it the Service keeps its address. See pools.md."},
+		Meaning: "Herald may give the Service another address, as soon as there is one, if no pool offers it any more what " +
+			"it was given. Without it the Service keeps its address. See pools.md."},
 	{Key: ignoreKey, Value: "true or false", Meaning: "Herald leaves the Service alone. Set later it takes the VIP down."},
 	{Key: interfaceKey, Value: "the name of a network interface, or auto",
 		Meaning: "The interface that carries the VIP. auto is the one whose subnet contains it. Wins over " +
 			"vip_servicesinterface."},
+	{Key: serviceVLANKey, Value: "the name of a VLAN's interface, such as eth0.200",
+		Meaning: "The interface that carries the VIP, which Herald does not make. Wins over kube-vip.io/serviceInterface."},
 	{Key: leaseNameKey, Value: "name, or namespace/name",
 		Meaning: "The Service's name in the table of owners, in its own namespace; the default is kubevip-<service>. " +
 			"Services with one name move together. While a kube-vip renews a Lease of that name, Herald leaves them to it. " +
@@ -100,7 +102,7 @@ var Annotations = []Annotation{
 			"reserved for it. The default is made of the Service's UID. It is also the client identifier of DHCPv4, unless " +
 			"kube-vip.io/loadbalancerHostname is set, and, if set here, of DHCPv6."},
 	{Key: requestedKey, Value: "an IP address, or one of each family",
-		Meaning: "The address to ask the DHCP server for. Herald writes the one that was leased."},
+		Meaning: "The address to ask the DHCP server for while nothing is leased. Herald writes the one that was leased."},
 	{Key: macvlanKey, Value: "the name of a network interface",
 		Meaning: "The name of the interface that Herald makes for the VIP leased by DHCP. It must begin with herald-, " +
 			"unless dhcp_macvlan_prefixes allows others, and not be one that Herald makes itself. Services of a namespace " +
@@ -147,9 +149,6 @@ var Annotations = []Annotation{
 		Meaning: "That of the Herald that wrote the status, so that it clears what it wrote, and nothing that another " +
 			"announcer wrote.", Written: true},
 
-	{Key: serviceVLANKey, Value: "a VLAN ID", Meaning: "The VLAN that carries the VIP.", Unsupported: true,
-		Consequence: "the VIP is announced without a VLAN; make an interface for the VLAN on the nodes, and name it in " +
-			"kube-vip.io/serviceInterface"},
 	{Key: "kube-vip.io/flush-conntrack", Value: "true or false",
 		Meaning: "Flush the connection tracking entries of the VIP when a node takes it over.", Unsupported: true,
 		Instead: "a node that takes over a VIP forgets what would keep clients from being served, and keeps TCP " +
@@ -178,7 +177,8 @@ func readAnnotations(s *vip.Service, annotations, selector map[string]string, lo
 	s.Ignore = parseAnnotation(r, ignoreKey, parseBool)
 	s.AllowWithoutEndpoints = parseAnnotation(r, withoutEndpointsKey, parseBool)
 	s.AllPorts = parseAnnotation(r, allPortsKey, parseBool)
-	s.Interface = parseAnnotation(r, interfaceKey, parseInterface)
+	s.Interface = cmp.Or(parseAnnotation(r, serviceVLANKey, parseInterface),
+		parseAnnotation(r, interfaceKey, parseInterface))
 	s.Lease = parseAnnotation(r, leaseNameKey, r.parseLeaseName)
 	r.readPools()
 	r.readAddresses(loadBalancerIP)
@@ -188,15 +188,9 @@ func readAnnotations(s *vip.Service, annotations, selector map[string]string, lo
 	s.Announce = parseAnnotation(r, announceKey, parseMethods)
 	s.BGPAttributes = r.bgpAttributes()
 	s.Egress = r.egress(selector)
-	for _, a := range Annotations {
-		if a.Consequence != "" && r.value(a.Key) != "" {
-			s.Invalid = append(s.Invalid, a.Key+" is not supported by this version of Herald: "+a.Consequence+".")
-		}
-	}
 	r.reportUnknown()
 }
 
-// An annotationReader reads annotations into a Service.
 type annotationReader struct {
 	service     *vip.Service
 	annotations map[string]string
@@ -245,21 +239,19 @@ func parseInterface(value string) (name, problem string) {
 // parseLeaseName reads name or namespace/name of a permitted Lease.
 func (r annotationReader) parseLeaseName(value string) (name, problem string) {
 	namespace, name, both := strings.Cut(value, "/")
+	if !both {
+		namespace, name = r.service.Key.Namespace, value
+	}
 	switch {
-	case !both:
-		name = value
 	case namespace != r.service.Key.Namespace:
 		return "", fmt.Sprintf("the Lease must be in the Service's own namespace; write a name, or %s/name. The default "+
 			"is used", r.service.Key.Namespace)
-	}
-	if len(validation.IsDNS1123Subdomain(name)) > 0 {
+	case len(validation.IsDNS1123Subdomain(name)) > 0:
 		return "", "no name that a Lease can have; write lower case letters, digits, - and . only. The default is used"
-	}
-	if strings.HasPrefix(name, nodeLeasePrefix) {
+	case strings.HasPrefix(name, vip.NodeLeasePrefix):
 		return "", fmt.Sprintf("names that begin with %s are those of node leases; write another. The default is used",
-			nodeLeasePrefix)
-	}
-	if slices.Contains(otherLeases, name) {
+			vip.NodeLeasePrefix)
+	case slices.Contains(otherLeases, name):
 		return "", "a Lease that Herald uses for something else; write another. The default is used"
 	}
 	return name, ""
@@ -267,9 +259,6 @@ func (r annotationReader) parseLeaseName(value string) (name, problem string) {
 
 // otherLeases are Herald's names beside those of node leases: no Service may have them.
 var otherLeases = []string{"herald-table", "herald-pools"}
-
-// nodeLeasePrefix begins the names of node leases, which no Service may reach.
-const nodeLeasePrefix = "herald-node-"
 
 // maxSharingKey is how many bytes of a sharing key are kept.
 const maxSharingKey = 253

@@ -16,12 +16,12 @@ const specAddress = "spec.loadBalancerIP"
 
 // readAddresses fills in Addresses and Source: asked for, given, or in the status.
 func (r annotationReader) readAddresses(loadBalancerIP string) {
-	s, keys, givenKey := r.service, addressesKeys, addressesKey
-	var beside []netip.Addr
+	s, keys, givenKey := r.service, addressesKeys, allocatedAddressesKey
+	var given []netip.Addr
 	if s.Allocated != "" {
-		beside, _ = parseAddresses(r.value(besideKey))
-		if givenKey = besideKey; len(beside) == 0 {
-			keys, givenKey = keys[1:], addressesKey // Herald wrote the first
+		given, _ = parseAddresses(r.value(givenKey))
+		if first, _ := parseAddresses(r.value(addressesKey)); len(given) == 0 || slices.Equal(first, given) {
+			keys, givenKey = keys[1:], addressesKey // Herald wrote the first, and nobody has since
 		}
 	}
 	if s.Source = r.firstOf(loadBalancerIP, keys...); s.Source != "" {
@@ -33,7 +33,7 @@ func (r annotationReader) readAddresses(loadBalancerIP string) {
 			s.Addresses, s.Source = parseAnnotation(r, givenKey, parseAddresses), givenKey
 		}
 		if len(s.Addresses) == 0 {
-			for _, a := range s.StatusVIPs() {
+			for _, a := range keptAddresses(s) {
 				if len(s.Addresses) < maxAddresses {
 					s.Source, s.Addresses = vip.SourceStatus, vip.AppendUnique(s.Addresses, a)
 				}
@@ -45,16 +45,23 @@ func (r annotationReader) readAddresses(loadBalancerIP string) {
 		}
 		return
 	}
-	own := s.Addresses
-	for _, a := range beside {
-		ofFamily := func(o netip.Addr) bool { return vip.FamilyOf(o) == vip.FamilyOf(a) }
-		if len(own) < maxAddresses && !slices.ContainsFunc(own, ofFamily) {
-			s.Addresses, s.Own = vip.AppendUnique(slices.Clip(s.Addresses), a), own
-		}
-	}
-	if s.Own == nil {
+	given = slices.DeleteFunc(given, func(a netip.Addr) bool {
+		return s.DualStack == vip.SingleStack || hasFamilyOf(s.Addresses, a)
+	})
+	if givenKey == addressesKey || len(given) == 0 {
 		s.Superseded, s.Allocated = s.Allocated != "", ""
+		return
 	}
+	s.Own, s.Addresses = s.Addresses, append(slices.Clip(s.Addresses), given[0]) // the family that lacks
+}
+
+// keptAddresses returns what s has without naming it: by its Record, as a status is cleared while no node may announce
+// it; leased ones, and all without a Record, by its status.
+func keptAddresses(s *vip.Service) []netip.Addr {
+	recorded := slices.Concat(s.Record.Named, s.Record.Given)
+	return append(recorded, slices.DeleteFunc(s.StatusVIPs(), func(a netip.Addr) bool {
+		return len(recorded) > 0 && !slices.Contains(s.Record.Leased, a)
+	})...)
 }
 
 // firstOf returns the first value, and tells of others that differ.
@@ -114,7 +121,6 @@ func (r annotationReader) requested(field, loadBalancerIP string) []netip.Addr {
 	return []netip.Addr{a}
 }
 
-// maxAddresses is how many addresses a Service may have.
 const maxAddresses = 16
 
 // parseAddresses reads the first maxAddresses addresses; none if one is wrong.
@@ -152,8 +158,9 @@ func parseAddress(text string) (a netip.Addr, problem string) {
 const (
 	poolKey      = "heraldvip.io/pool"
 	allocatedKey = "heraldvip.io/allocated"
-	besideKey    = "heraldvip.io/allocated-addresses"
 	renumberKey  = "heraldvip.io/renumber"
+
+	allocatedAddressesKey = "heraldvip.io/allocated-addresses"
 )
 
 var (

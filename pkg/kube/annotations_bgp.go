@@ -42,7 +42,6 @@ func (r annotationReader) bgpAttributes() (a vip.BGPAttributes) {
 	return a
 }
 
-// maxPeers is how many peers a Service may name.
 const maxPeers = 100
 
 // parsePeers reads names of peers; none, not nil, if unreadable.

@@ -66,7 +66,7 @@ func parseMAC(value string) (mac, problem string) {
 func parseRequestedAddrs(value string) (addrs []netip.Addr, problem string) {
 	for text := range strings.SplitSeq(value, ",") {
 		a, problem := parseAddress(text)
-		if slices.ContainsFunc(addrs, func(b netip.Addr) bool { return vip.FamilyOf(a) == vip.FamilyOf(b) }) {
+		if hasFamilyOf(addrs, a) {
 			problem = "two addresses of one family"
 		}
 		if problem != "" {
@@ -77,6 +77,11 @@ func parseRequestedAddrs(value string) (addrs []netip.Addr, problem string) {
 		}
 	}
 	return addrs, ""
+}
+
+// hasFamilyOf reports whether one of addrs is of a's family.
+func hasFamilyOf(addrs []netip.Addr, a netip.Addr) bool {
+	return slices.ContainsFunc(addrs, func(b netip.Addr) bool { return vip.FamilyOf(a) == vip.FamilyOf(b) })
 }
 
 // parseMacvlanName reads a name for a link, without %, a pattern to dev_alloc_name().
@@ -117,12 +122,20 @@ func equalDHCPLeases(a, b []vip.DHCPLease) bool {
 	})
 }
 
+// leasedAddrs returns the addresses of leases.
 func leasedAddrs(leases []vip.DHCPLease) []netip.Addr {
 	addrs := make([]netip.Addr, len(leases))
 	for i, l := range leases {
 		addrs[i] = l.Addr
 	}
 	return addrs
+}
+
+// requestedBeside returns what requestedKey is to name: leased addresses, and those requested of other families.
+func (s *cachedService) requestedBeside(leases []vip.DHCPLease) []netip.Addr {
+	addrs := leasedAddrs(leases)
+	others := slices.DeleteFunc(slices.Clone(s.DHCP.Requested), func(a netip.Addr) bool { return hasFamilyOf(addrs, a) })
+	return append(addrs, others...)
 }
 
 // addLeaseAnnotations adds leases, and addresses to request, to a patch.
@@ -134,6 +147,6 @@ func addLeaseAnnotations(patch map[string]any, s *cachedService, w vip.Status) e
 		return nil
 	}
 	text, err := json.Marshal(w.DHCPLeases)
-	patch[dhcpLeaseKey], patch[requestedKey] = string(text), vip.JoinAddrs(leasedAddrs(w.DHCPLeases), ",")
+	patch[dhcpLeaseKey], patch[requestedKey] = string(text), vip.JoinAddrs(s.requestedBeside(w.DHCPLeases), ",")
 	return err
 }

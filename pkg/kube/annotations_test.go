@@ -12,8 +12,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 func addrs(list ...string) []netip.Addr {
@@ -102,6 +104,7 @@ func TestReadAnnotations(t *testing.T) {
 		{vipHostKey, "n1", vip.Service{VIPHost: "n1"}},
 		{egressKey, "false", vip.Service{}},
 		{serviceVLANKey, "", vip.Service{}},
+		{serviceVLANKey, "eth0.200", vip.Service{Interface: "eth0.200"}},
 		{hwaddrKey, "00:00:6C:00:00:01", vip.Service{DHCP: vip.DHCP{MAC: "00:00:6c:00:00:01"}}},
 		{hwaddrKey, "0E-00-5e-00-00-01", vip.Service{DHCP: vip.DHCP{MAC: "0e:00:5e:00:00:01"}}},
 		{hostnameKey, "mydhcp-test", vip.Service{DHCP: vip.DHCP{Hostname: "mydhcp-test"}}},
@@ -160,8 +163,7 @@ func TestReadAnnotations(t *testing.T) {
 		{leaseNameKey, "herald-table", none, "a Lease that Herald uses for something else; write another. The default is used."},
 		{leaseNameKey, "default/herald-pools", none, "a Lease that Herald uses for something else; write another. The default is used."},
 		{ipModeKey, "NAT", none, "write VIP or Proxy. The default is used."},
-		{serviceVLANKey, "100", none,
-			"kube-vip.io/serviceVLAN is not supported by this version of Herald: the VIP is announced without a VLAN; make an interface for the VLAN on the nodes, and name it in kube-vip.io/serviceInterface."},
+		{serviceVLANKey, "eth0/200", vip.Service{Interface: "eth0/200"}, "no name of a network interface; write one of at most 15 characters, or auto."},
 		{egressKey, "true", none, "the Service has no spec.selector, which says what its pods are. What they send keeps its source."},
 		{"kube-vip.io/egress-allowed-network", "10.0.0.0/8", none,
 			"kube-vip.io/egress-allowed-network is not known; did you mean kube-vip.io/egress-allowed-networks? It has no effect."},
@@ -200,6 +202,13 @@ func TestReadAnnotations(t *testing.T) {
 	}
 }
 
+// TestServiceVLAN: the link of a VLAN goes before another one.
+func TestServiceVLAN(t *testing.T) {
+	var s vip.Service
+	readAnnotations(&s, map[string]string{interfaceKey: "eth1", serviceVLANKey: "eth0.200"}, nil, "")
+	same(t, "", vip.Service{Interface: "eth0.200"}, s)
+}
+
 // TestManyUnknownAnnotations: of thousands of annotations that nobody knows three are named, and reading them takes little time.
 func TestManyUnknownAnnotations(t *testing.T) {
 	many := map[string]string{"kube-vip.io/ignor": "true"}
@@ -231,9 +240,8 @@ func TestAnnotationsTable(t *testing.T) {
 		if a.Value == "" || !strings.HasSuffix(a.Meaning, ".") {
 			t.Errorf("%s is not explained: value %q, meaning %q", a.Key, a.Value, a.Meaning)
 		}
-		if one := (a.Consequence != "") != (a.Instead != ""); one != a.Unsupported {
-			t.Errorf("%s: Consequence is %q, Instead %q, want one of them for an unsupported annotation, and none otherwise",
-				a.Key, a.Consequence, a.Instead)
+		if (a.Instead != "") != a.Unsupported {
+			t.Errorf("%s: Instead is %q, want some text for an unsupported annotation only", a.Key, a.Instead)
 		}
 		if prefix, _, _ := strings.Cut(a.Key, "/"); prefix != "kube-vip.io" && prefix != "heraldvip.io" {
 			t.Errorf("%s has a prefix that is not ours", a.Key)
@@ -306,14 +314,15 @@ func TestPrecedence(t *testing.T) {
 			addressesKey + " ", false, ""},
 		{"two of a person beside what was given", given(map[string]string{cilium: "10.0.0.8"}), "10.0.0.50", "10.0.0.8 " +
 			cilium + " ", true, `spec.loadBalancerIP asks for "10.0.0.50", and has no effect: lbipam.cilium.io/ips, which comes first`},
-		{"given beside an own one", map[string]string{addressesKey: "10.0.0.8", allocatedKey: "web", besideKey: "fd00::1"},
-			"", "10.0.0.8,fd00::1 " + addressesKey + " web", false, ""},
-		{"... of the spec", map[string]string{allocatedKey: "web", besideKey: "fd00::1"}, "10.0.0.8",
-			"10.0.0.8,fd00::1 spec.loadBalancerIP web", false, ""},
-		{"... then both families are named", map[string]string{addressesKey: "10.0.0.8,fd00::2", allocatedKey: "web",
-			besideKey: "fd00::1"}, "", "10.0.0.8,fd00::2 " + addressesKey + " ", true, ""},
-		{"... then the own one goes", map[string]string{allocatedKey: "web", besideKey: "fd00::1"}, "", "fd00::1 " +
-			besideKey + " web", false, ""},
+		{"given, and so written", given(map[string]string{allocatedAddressesKey: "10.0.0.7"}), "", "10.0.0.7 " + addressesKey + " web", false, ""},
+		{"... then the spec", given(map[string]string{allocatedAddressesKey: "10.0.0.7"}), "10.0.0.50", "10.0.0.50 spec.loadBalancerIP ", true, ""},
+		{"... then another in its place", map[string]string{addressesKey: "10.0.0.8", allocatedKey: "web", allocatedAddressesKey: "10.0.0.7"},
+			"", "10.0.0.8 " + addressesKey + " ", true, ""},
+		{"... of both families", map[string]string{addressesKey: "10.0.0.8", allocatedKey: "web", allocatedAddressesKey: "10.0.0.7,fd00::1"},
+			"", "10.0.0.8 " + addressesKey + " ", true, ""},
+		{"... what is no address in its place", map[string]string{addressesKey: "x", allocatedKey: "web", allocatedAddressesKey: "10.0.0.7"},
+			"", "10.0.0.7 " + allocatedAddressesKey + " web", false, "As long as kube-vip.io/loadbalancerIPs can't be read the Service keeps 10.0.0.7."},
+		{"... then it goes", map[string]string{allocatedKey: "web", allocatedAddressesKey: "10.0.0.7"}, "", "10.0.0.7 " + allocatedAddressesKey + " web", false, ""},
 		{"pools", map[string]string{poolKey: "a", "metallb.io/address-pool": "b"}, "", "  ", false,
 			`metallb.io/address-pool asks for "b", and has no effect: heraldvip.io/pool, which comes first, asks for "a"`},
 		{"sharing keys", map[string]string{sharingKeyKey: "a", "lbipam.cilium.io/sharing-key": "b"}, "", "  ", false,
@@ -334,37 +343,75 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
+// TestGivenBesideOwn: what was given of pools stays beside what a person names, as the other family of a Service of two.
+func TestGivenBesideOwn(t *testing.T) {
+	const require, prefer, single = corev1.IPFamilyPolicyRequireDualStack, corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicySingleStack
+	var many []netip.Addr
+	for i := range maxAddresses {
+		many = append(many, netip.AddrFrom4([4]byte{10, 0, 1, byte(i)}))
+	}
+	sixteen := vip.JoinAddrs(many, ",")
+	for _, tt := range []struct {
+		name         string
+		policy       corev1.IPFamilyPolicy
+		named, given string // by kube-vip.io/loadbalancerIPs, of the pool web
+		spec         string
+		want         string // addresses, source, pools
+		superseded   bool
+	}{
+		{"given beside an own one", require, "10.0.0.8", "fd00::1", "", "10.0.0.8,fd00::1 " + addressesKey + " web", false},
+		{"... which is not required any more", prefer, "10.0.0.8", "fd00::1", "", "10.0.0.8,fd00::1 " + addressesKey + " web", false},
+		{"... of a family that it has not any more", single, "10.0.0.8", "fd00::1", "", "10.0.0.8 " + addressesKey + " ", true},
+		{"... beside as many as there may be", require, sixteen, "fd00::1,fd00::2", "", sixteen + ",fd00::1 " + addressesKey + " web", false},
+		{"... of the spec", require, "", "fd00::1", "10.0.0.8", "10.0.0.8,fd00::1 spec.loadBalancerIP web", false},
+		{"... then both families are named", require, "10.0.0.8,fd00::2", "fd00::1", "", "10.0.0.8,fd00::2 " + addressesKey + " ", true},
+		{"... then the own one goes", require, "", "fd00::1", "", "fd00::1 " + allocatedAddressesKey + " web", false},
+		{"both given, then one is named", require, "10.0.0.8", "10.0.0.7,fd00::1", "", "10.0.0.8,fd00::1 " + addressesKey + " web", false},
+		{"... the other one", require, "fd00::2", "10.0.0.7,fd00::1", "", "fd00::2,10.0.0.7 " + addressesKey + " web", false},
+		{"... and neither is required", prefer, "10.0.0.8", "10.0.0.7,fd00::1", "", "10.0.0.8,fd00::1 " + addressesKey + " web", false},
+		{"... then both", require, "10.0.0.8,fd00::2", "10.0.0.7,fd00::1", "", "10.0.0.8,fd00::2 " + addressesKey + " ", true},
+	} {
+		o := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, LoadBalancerIP: tt.spec, IPFamilyPolicy: &tt.policy}}
+		o.Annotations = map[string]string{addressesKey: tt.named, allocatedKey: "web", allocatedAddressesKey: tt.given}
+		s := readService(o)
+		check.Equal(t, vip.JoinAddrs(s.Addresses, ",")+" "+s.Source+" "+s.Allocated, tt.want, "%s", tt.name)
+		check.Equal(t, s.Superseded, tt.superseded, "%s: superseded", tt.name)
+	}
+}
+
 // A lease is written beside the status, and what is written is what is read. When it is gone the address stays as the one to ask for.
 func TestStatusWithDHCPLease(t *testing.T) {
 	statusBubble(t, func(t *testing.T, d *statusTest) {
 		d.edit(serviceKey(0), func(s *corev1.Service) {
 			s.Spec.Type, s.Spec.LoadBalancerIP = corev1.ServiceTypeLoadBalancer, "0.0.0.0"
-			s.Annotations = map[string]string{requestedKey: "10.0.0.99", "example.com/theirs": "stays"}
+			s.Annotations = map[string]string{requestedKey: "fd00::99,10.0.0.99", "example.com/theirs": "stays"}
 		})
 		advance(time.Second)
 		want := statusOf(0)
 		want.DHCPLeases = []vip.DHCPLease{{Addr: want.Ingress[0].Addr, Bits: 24, MAC: "02:00:00:00:00:01", Server: "10.0.0.1",
 			Expires: time.Now().Add(time.Hour).UTC().Truncate(time.Second)}, {Addr: netip.MustParseAddr("fd00::5"), Bits: 128,
 			MAC: "02:00:00:00:00:01"}}
-		d.plan(want)
-		advance(time.Minute)
-		if d.writes(serviceKey(0)) != 1 || d.written() != 1 {
-			t.Fatalf("%d writes, %d hold", d.writes(serviceKey(0)), d.written())
-		}
-		if got := d.at(serviceKey(0)).Annotations[requestedKey]; got != "10.0.0.0,fd00::5" {
-			t.Errorf("requestedIP %q", got)
+		both := want.DHCPLeases
+		for i, requested := range []string{"10.0.0.0,fd00::99", "10.0.0.0,fd00::5"} { // one family is leased first
+			want.DHCPLeases = both[:i+1]
+			d.plan(want)
+			advance(time.Minute)
+			if d.writes(serviceKey(0)) != i+1 || d.written() != 1 {
+				t.Fatalf("%d writes, %d hold", d.writes(serviceKey(0)), d.written())
+			}
+			check.Equal(t, d.at(serviceKey(0)).Annotations[requestedKey], requested, "requestedIP")
 		}
 		same(t, "", want.DHCPLeases, readService(d.at(serviceKey(0))).DHCP.Leases)
 		want.DHCPLeases[0].Expires = want.DHCPLeases[0].Expires.Add(time.Hour)
 		d.plan(want)
 		advance(time.Minute)
-		if d.writes(serviceKey(0)) != 2 {
+		if d.writes(serviceKey(0)) != 3 {
 			t.Errorf("%d writes after a renewal", d.writes(serviceKey(0)))
 		}
 		d.edit(serviceKey(0), func(s *corev1.Service) { s.Annotations[dhcpLeaseKey] = "spoilt" })
 		advance(time.Minute)
 		same(t, "", want.DHCPLeases, readService(d.at(serviceKey(0))).DHCP.Leases)
-		d.plan(vip.Status{Service: serviceKey(0)})
+		d.plan(vip.Status{Service: serviceKey(0), UID: "uid"})
 		advance(time.Minute)
 		got := d.at(serviceKey(0))
 		if diff := cmp.Diff(map[string]string{requestedKey: "10.0.0.0,fd00::5", "example.com/theirs": "stays"},
@@ -430,6 +477,17 @@ func TestEgressSelectorIsBounded(t *testing.T) {
 	s := readService(o)
 	if s.Egress != nil || len(s.Invalid) != 1 || !strings.Contains(s.Invalid[0], "spec.selector has 10000 labels") {
 		t.Errorf("egress %.200v, %q", s.Egress, s.Invalid)
+	}
+}
+
+// TestWritten: Written is when Herald changed the status, not when somebody else did, or Herald something else.
+func TestWritten(t *testing.T) {
+	at := func(seconds int64) *metav1.Time { return new(metav1.Unix(seconds, 0)) }
+	s := readService(&corev1.Service{ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{
+		{Manager: "herald", Subresource: "status", Time: at(100)}, {Manager: "herald", Time: at(200)},
+		{Manager: "kubectl", Subresource: "status", Time: at(300)}}}})
+	if s.Written.Unix() != 100 {
+		t.Errorf("written at %v", s.Written)
 	}
 }
 

@@ -9,9 +9,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
@@ -42,6 +44,51 @@ func TestAssignmentByDHCP(t *testing.T) {
 			!strings.Contains(string(body), `"kube-vip.io/loadbalancerIPs":"`+addr+`"`) {
 			t.Errorf("%s: %s; want a condition: %v", addr, body, want)
 		}
+	}
+}
+
+// TestAssignmentAnnotations: what was given is written beside what a person has named, which no Assignment touches.
+func TestAssignmentAnnotations(t *testing.T) {
+	const spec = "metallb.io/loadBalancerIPs"
+	give := vip.Assignment{Addresses: addrs("10.0.0.1"), Pool: "web"}
+	beside := vip.Assignment{Addresses: addrs("10.0.0.8", "fd00::1"), Own: addrs("10.0.0.8"), Pool: "web"}
+	for name, tt := range map[string]struct {
+		before map[string]string
+		w      vip.Assignment
+		want   map[string]string
+	}{
+		"given": {nil, give, map[string]string{addressesKey: "10.0.0.1", allocatedKey: "web", allocatedAddressesKey: "10.0.0.1"}},
+		"given beside an own one": {map[string]string{addressesKey: "10.0.0.8"}, beside,
+			map[string]string{addressesKey: "10.0.0.8", allocatedKey: "web", allocatedAddressesKey: "fd00::1"}},
+		"given beside one of the spec, then nothing is given any more": {map[string]string{allocatedKey: "web", allocatedAddressesKey: "fd00::1",
+			spec: "10.0.0.8"}, vip.Assignment{Addresses: addrs("10.0.0.8"), Own: addrs("10.0.0.8"), Remove: true}, map[string]string{spec: "10.0.0.8"}},
+		"given, then another is asked for": {map[string]string{addressesKey: "10.0.0.1", allocatedKey: "web",
+			allocatedAddressesKey: "10.0.0.1", spec: "10.0.0.9"}, vip.Assignment{Remove: true}, map[string]string{spec: "10.0.0.9"}},
+		"... as before it was written which": {map[string]string{addressesKey: "10.0.0.1", allocatedKey: "web", spec: "10.0.0.9"},
+			vip.Assignment{Remove: true}, map[string]string{spec: "10.0.0.9"}},
+		"given, then another in its place": {map[string]string{addressesKey: "10.0.0.9", allocatedKey: "web",
+			allocatedAddressesKey: "10.0.0.1"}, vip.Assignment{Remove: true}, map[string]string{addressesKey: "10.0.0.9"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := vip.Key{Namespace: "a", Name: "web"}
+				d := newAssignmentTest(t, k)
+				d.edit(k, func(s *corev1.Service) {
+					s.Annotations, s.Spec.IPFamilyPolicy = tt.before, new(corev1.IPFamilyPolicyRequireDualStack)
+				})
+				advance(time.Second)
+				o := d.fakeAPI.cached(k)
+				tt.w.Service, tt.w.UID, tt.w.Had, tt.w.HadPool = k, "uid", o.Addresses, o.Allocated
+				d.assign(tt.w)
+				advance(time.Second)
+				if diff := cmp.Diff(tt.want, d.at(k).Annotations); diff != "" {
+					t.Errorf("-want +got:\n%s", diff)
+				}
+				if o := d.fakeAPI.cached(k); o.lacks(&tt.w) || o.Superseded {
+					t.Errorf("it is still to be written on %+v", o.Service)
+				}
+			})
+		})
 	}
 }
 
@@ -115,7 +162,7 @@ func TestAssignmentOfWhatWasThere(t *testing.T) {
 					d.edit(k, tt.before)
 					advance(time.Second)
 				}
-				d.changed = func() { d.wake(k) } // no pass of the agent
+				d.changed = func() { d.queue.Add(k) } // no pass of the agent
 				o := d.fakeAPI.cached(k)
 				if o.Superseded != tt.remove {
 					t.Fatalf("superseded: %v", o.Superseded)
@@ -131,6 +178,43 @@ func TestAssignmentOfWhatWasThere(t *testing.T) {
 					t.Errorf("%d writes, want %d", d.requests(), tt.want)
 				}
 			})
+		})
+	}
+}
+
+// TestServiceMadeAgain: a Service that is made again under its name, and is to have the same again, is not contested.
+func TestServiceMadeAgain(t *testing.T) {
+	k := vip.Key{Namespace: "a", Name: "web"}
+	for what, put := range map[string]func(d *statusTest, uid string){
+		"address": func(d *statusTest, uid string) {
+			w := given(k, "0.0.0.0")
+			w.UID = uid
+			d.assign(w)
+		},
+		"conditions": func(d *statusTest, uid string) {
+			d.plan(vip.Status{Service: k, UID: uid, ConditionsOnly: true, Conditions: []vip.Condition{{Type: vip.Announced,
+				Status: vip.ConditionFalse, Reason: vip.NoPoolAddress}}})
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			d := newAssignmentTest(t)
+			for i := range promptRewrites + 1 {
+				uid := fmt.Sprint("uid-", i)
+				d.edit(k, func(s *corev1.Service) { s.Spec.Type, s.UID = corev1.ServiceTypeLoadBalancer, types.UID(uid) })
+				advance(time.Second)
+				put(d, uid)
+				advance(time.Second)
+				d.assign()
+				d.plan()
+				d.set(func() {
+					delete(d.services, k)
+					delete(d.cache, k)
+				})
+			}
+			var w vip.World
+			if d.Observe(&w); d.writes(k) != promptRewrites+1 || len(w.StatusFights) > 0 || d.log.count("level=WARN") > 0 {
+				t.Errorf("%s: %d writes, contested by %q", what, d.writes(k), w.StatusFights)
+			}
 		})
 	}
 }
@@ -156,7 +240,7 @@ func TestRefusalInOtherWords(t *testing.T) {
 			var w vip.World
 			d.Observe(&w)
 			if why := w.AssignmentRefusals[k]; why != "" {
-				d.plan(vip.Status{Service: k, ConditionsOnly: true, Conditions: []vip.Condition{{Type: vip.Announced,
+				d.plan(vip.Status{Service: k, UID: "uid", ConditionsOnly: true, Conditions: []vip.Condition{{Type: vip.Announced,
 					Status: vip.ConditionFalse, Reason: vip.NoPoolAddress, Message: why}}})
 			}
 		}

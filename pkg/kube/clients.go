@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
 	authorizationv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -24,6 +25,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/rest"
+
+	"github.com/heraldvip/herald/pkg/metric"
 )
 
 // scheme knows the kinds that Herald uses: client-go's clientset knows all, and takes the memory for them.
@@ -81,6 +84,7 @@ func newClients(cfg *rest.Config, m *metrics, log *slog.Logger) (*clients, error
 }
 
 type metrics struct {
+	*metric.Set
 	requests  *prometheus.CounterVec
 	reachable prometheus.Gauge
 	statuses  *prometheus.CounterVec
@@ -88,28 +92,22 @@ type metrics struct {
 }
 
 func newMetrics() *metrics {
+	s := &metric.Set{}
 	return &metrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "herald_api_requests_total",
-			Help: "Requests that this process sent to the Kubernetes API server, by verb, resource and HTTP status code; the " +
-				"code is \"error\" if no answer came. A watch counts once, when it begins.",
-		}, []string{"verb", "resource", "code"}),
-		reachable: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "herald_api_reachable",
-			Help: "1 if the last request to the Kubernetes API server was answered, 0 if it could not be reached.",
-		}),
-		statuses: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "herald_status_writes_total",
-			Help: "Writes of the status of Services, and of addresses that they are given, by result: written, conflict (the " +
-				"Service had changed meanwhile), not_found (it does not exist any more), rejected (the API server does not " +
-				"accept it) or unavailable (it takes no writes, or cannot be reached).",
-		}, []string{"result"}),
-		events: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "herald_events_total",
-			Help: "Events about Services, by result: created, already_exists, dropped (the namespace is being deleted, or " +
-				"the API server does not accept it), error (it will be tried again) or given_up (it ceased to hold before it " +
-				"could be written, since its Service had more than 25 at once, or for an hour).",
-		}, []string{"result"}),
+		Set: s,
+		requests: metric.Counters(s, "herald_api_requests_total", "Requests that this process sent to the Kubernetes API "+
+			"server, by verb, resource and HTTP status code; the code is \"error\" if no answer came. A watch counts once, "+
+			"when it begins.", "verb", "resource", "code"),
+		reachable: metric.Gauge(s, "herald_api_reachable", "1 if the last request to the Kubernetes API server was "+
+			"answered, 0 if it could not be reached."),
+		statuses: metric.Counters(s, "herald_status_writes_total", "Writes of the status of Services, and of addresses that "+
+			"they are given, by result: written, conflict (the Service had changed meanwhile), not_found (it does not exist "+
+			"any more), rejected (the API server does not accept it) or unavailable (it takes no writes, or cannot be "+
+			"reached).", "result"),
+		events: metric.Counters(s, "herald_events_total", "Events about Services, by result: created, already_exists, "+
+			"dropped (the namespace is being deleted, or the API server does not accept it), error (it will be tried again) "+
+			"or given_up (it ceased to hold before it could be written, since its Service had more than 25 at once, or for an "+
+			"hour).", "result"),
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -32,7 +31,6 @@ import (
 type Options struct {
 	Namespace          string    // watch the Services of this namespace only (svc_namespace); "" for all
 	NodeLeaseNamespace string    // the namespace of node leases
-	NodeLeasePrefix    string    // which their names begin with
 	Leases             []vip.Key // other leases: for all Services (svc_leasename), of the control plane (vip_leasename)
 	Node               string    // this node's name, for Events
 	Egress             bool      // watch the pods of Services with kube-vip.io/egress
@@ -57,8 +55,8 @@ type Options struct {
 // A Cluster is what the API server knows, and Mailboxes for writes. With Options.Namespace it needs no rights
 // elsewhere, and knows neither Nodes nor ServiceCIDRs.
 type Cluster struct {
-	o       Options
-	metrics *metrics
+	o Options
+	*metrics
 	host    netip.Addr                        // the API server's address as configured, if it is one
 	watches []func(ctx context.Context) error // Run of all stores
 	secrets rest.Interface                    // for Secrets in Options.NodeLeaseNamespace
@@ -77,7 +75,7 @@ type Cluster struct {
 	nodes    *reflectorStore[vip.Node]       // stays empty with Options.Namespace
 	cidrs    *reflectorStore[[]netip.Prefix] // ServiceCIDRs; stays empty with Options.Namespace
 
-	configMaps *reflectorStore[cachedConfigMap]   // the one of pools; nil without Options.Pools
+	configMaps *reflectorStore[vip.PoolSource]    // of pools, the one; nil without Options.Pools
 	namespaces *reflectorStore[map[string]string] // labels; nil without Options.Pools
 
 	slicesOf  map[vip.Key]map[vip.Key]*cachedSlice // by Service, its slices by name
@@ -90,9 +88,8 @@ type Cluster struct {
 	nameChecked, emptyChecked bool             // whether warnOfNames has looked
 	worldNodes                []vip.Node       // sorted by name
 	worldReserved             []vip.ReservedRange
-	poolsChanged              bool             // worldPools is out of date
-	lastPools                 *cachedConfigMap // the last that there was
-	worldPools                *vip.PoolSource
+	lastPools                 *vip.PoolSource // the last that there was
+	worldPools                *vip.PoolSource // nil: none, or out of date
 }
 
 // New makes a Cluster of Connect's configuration, which connects in Run.
@@ -109,7 +106,7 @@ func New(cfg *rest.Config, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	separate, err := newClients(cfg, m, nil)
+	separate, err := newClients(leaseConfig(cfg, o.Servers), m, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -154,11 +151,6 @@ func (c *Cluster) makeStores(main *clients) {
 		return s
 	})
 	c.slices = newReflectorStore(o, &c.mu, main.discovery, "endpointslices", readSlice)
-	if o.NoServices {
-		for _, r := range []*watchedResource{&c.services.watchedResource, &c.slices.watchedResource} {
-			r.optional, r.namespace, r.fields = true, kubernetesService.Namespace, "metadata.name="+kubernetesService.Name
-		}
-	}
 	c.nodes = newReflectorStore(o, &c.mu, main.core, "nodes", func(n *corev1.Node) *vip.Node {
 		prefix := ""
 		if n.Name == o.Node {
@@ -171,6 +163,9 @@ func (c *Cluster) makeStores(main *clients) {
 		return node
 	})
 	if o.NoServices {
+		for _, r := range []*watchedResource{&c.services.watchedResource, &c.slices.watchedResource} {
+			r.optional, r.namespace, r.fields = true, kubernetesService.Namespace, "metadata.name="+kubernetesService.Name
+		}
 		c.nodes.doWithoutAfter = 1 // an address whose owner was killed ends before three refusals are in
 	}
 	c.cidrs = newReflectorStore(o, &c.mu, main.networking, "servicecidrs",
@@ -222,14 +217,6 @@ func (c *Cluster) Synced() bool {
 	return services && pools && (!everywhere || c.nodes.listedOrRefused())
 }
 
-// Collectors are the metrics of requests, statuses and Events.
-func (c *Cluster) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{c.metrics.requests, c.metrics.reachable, c.metrics.statuses, c.metrics.events}
-}
-
-// NodeUID is the UID of a Node, for owner references, or "".
-func (c *Cluster) NodeUID(name string) string { return c.Node(name).UID }
-
 // Node returns a cached Node, or a zero one; Annotations only of this node.
 func (c *Cluster) Node(name string) vip.Node {
 	c.mu.RLock()
@@ -239,9 +226,6 @@ func (c *Cluster) Node(name string) vip.Node {
 	}
 	return vip.Node{}
 }
-
-// NetworkNotReady returns vip.Node.NetworkNotReady of Options.Node; false without one.
-func (c *Cluster) NetworkNotReady() bool { return c.Node(c.o.Node).NetworkNotReady }
 
 // service is a cached Service, or nil, not to be changed.
 func (c *Cluster) service(k vip.Key) *cachedService {

@@ -522,30 +522,30 @@ func TestExactPermissions(t *testing.T) {
 		t.Errorf("after clearing: host %q, ingress %v", s.VIPHost, s.Ingress)
 	}
 
-	r.useLeases(t, ns)
+	r.useLeases(t, ns, "kubevip-web")
 	if n := r.log.count("level=WARN"); n != 0 {
 		t.Errorf("%d warnings:\n%s", n, r.log)
 	}
 }
 
 // useLeases does with Leases what package lease does.
-func (r *clusterTest) useLeases(t testing.TB, ns string) {
+func (r *clusterTest) useLeases(t testing.TB, ns, name string) {
 	t.Helper()
 	ctx := t.Context()
 	l := r.Leases
 	r.leasesPoked.until(t, "the leases", l.Synced)
 	node := "n1"
-	created, err := l.Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "kubevip-web"},
+	created, err := l.Write(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: &node}})
 	check.OK(t, err)
-	if _, err := l.Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: ns,
-		Name: "kubevip-web"}}); !apierrors.IsAlreadyExists(err) {
-		t.Errorf("a second Create: %v, want AlreadyExists", err)
+	if _, err := l.Write(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: ns,
+		Name: name}}); !apierrors.IsAlreadyExists(err) {
+		t.Errorf("a second Write without a version: %v, want AlreadyExists", err)
 	}
 	var have *coordinationv1.Lease
 	find := func() *coordinationv1.Lease {
 		changed, dropped := l.TakeChanges()
-		is := func(o *coordinationv1.Lease) bool { return o.Namespace == ns && o.Name == "kubevip-web" }
+		is := func(o *coordinationv1.Lease) bool { return o.Namespace == ns && o.Name == name }
 		if slices.ContainsFunc(dropped, is) {
 			have = nil
 		}
@@ -559,23 +559,23 @@ func (r *clusterTest) useLeases(t testing.TB, ns string) {
 	change := created.DeepCopy()
 	other := "n2"
 	change.Spec.HolderIdentity = &other
-	updated, err := l.Update(ctx, change)
+	updated, err := l.Write(ctx, change)
 	check.OK(t, err)
-	if _, err := l.Update(ctx, change); !apierrors.IsConflict(err) {
-		t.Errorf("an Update of an old version: %v, want Conflict", err)
+	if _, err := l.Write(ctx, change); !apierrors.IsConflict(err) {
+		t.Errorf("a Write of an old version: %v, want Conflict", err)
 	}
 	r.leasesPoked.until(t, "the new holder", func() bool { return *find().Spec.HolderIdentity == "n2" })
-	if got, err := l.Get(ctx, ns, "kubevip-web"); err != nil || got.ResourceVersion != updated.ResourceVersion {
+	if got, err := l.Get(ctx, ns, name); err != nil || got.ResourceVersion != updated.ResourceVersion {
 		t.Errorf("Get: %v, %v", got, err)
 	}
-	if err := l.Delete(ctx, ns, "kubevip-web", created.ResourceVersion); !apierrors.IsConflict(err) {
+	if err := l.Delete(ctx, ns, name, created.ResourceVersion); !apierrors.IsConflict(err) {
 		t.Errorf("a Delete of an old version: %v, want Conflict", err)
 	}
-	if err := l.Delete(ctx, ns, "kubevip-web", updated.ResourceVersion); err != nil {
+	if err := l.Delete(ctx, ns, name, updated.ResourceVersion); err != nil {
 		t.Error(err)
 	}
 	r.leasesPoked.until(t, "the Lease to go", func() bool { return find() == nil })
-	if _, err := l.Get(ctx, ns, "kubevip-web"); !apierrors.IsNotFound(err) {
+	if _, err := l.Get(ctx, ns, name); !apierrors.IsNotFound(err) {
 		t.Errorf("Get of a deleted Lease: %v, want NotFound", err)
 	}
 }
@@ -638,9 +638,9 @@ func TestNamespacedPermissions(t *testing.T) {
 	}
 	r.haveStatus(t, vip.Status{Service: key, VIPHost: "n1",
 		Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.101"), IPMode: vip.ModeVIP}}})
-	r.useLeases(t, ns)
-	r.useLeases(t, own)
-	r.useLeases(t, locks)
+	r.useLeases(t, ns, "kubevip-web")
+	r.useLeases(t, own, vip.NodeLeasePrefix+"n1")
+	r.useLeases(t, locks, "kubevip-web")
 	event := vip.Event{Service: key, UID: r.service(key).UID, Reason: vip.VIPAnnounced, Message: "node n1 announces 192.168.7.101 on eth0"}
 	r.putEvents(t, event)
 	if n := r.log.count("level=WARN"); n != 0 {

@@ -260,7 +260,6 @@ func LogLibrary(log *slog.Logger) {
 	klog.SetSlogLogger(slog.New(debugOnly{log.Handler()}))
 }
 
-// debugOnly passes every record on at level Debug.
 type debugOnly struct{ slog.Handler }
 
 // Enabled leaves out verbose levels, below Info.

@@ -34,14 +34,17 @@ const (
 	eventInterval = time.Minute
 	// rememberFor is how long ended Events are remembered: as the API server does (--event-ttl, one hour).
 	rememberFor = time.Hour
+	// rewriteAfter is how old an Event that herald status reads is written again while it holds.
+	rewriteAfter = rememberFor - 10*time.Minute
 	// maxRepeats is how often a recurring Event is written within rememberFor.
 	maxRepeats      = 10
 	maxMessageBytes = 1024  // longer ones are refused by some API versions
 	maxRemembered   = 10000 // Events that ceased to hold
 )
 
-// Events writes Events about Services, each once while it holds, or if it held briefly. The name is made of the
-// content, for another process to find, and of how often it began to hold.
+// Events writes Events about Services, each once while it holds, a lasting one again before the API server forgets it,
+// or if it held briefly. The name is made of the content, for another process to find, and of how often it began to
+// hold.
 type Events struct {
 	node    string
 	log     *slog.Logger
@@ -68,7 +71,7 @@ type Events struct {
 type eventState struct {
 	put         uint64    // the last Put that contained it
 	occurrences int       // how many times it began to hold
-	began       time.Time // when it last did
+	began       time.Time // when it last did, or was written again
 	done        bool      // it is written, or need not be
 	window      time.Time // since when it began to hold repeats times
 	repeats     int
@@ -100,6 +103,10 @@ func (e *Events) Put(want []vip.Event) {
 	e.puts++
 	e.last = want
 	for _, w := range want {
+		if w.Warning && w.Service.Namespace == "" { // of the control plane's VIP, which is no object
+			w.Message = w.Service.Name + ": " + w.Message
+			w = e.ofNode(w)
+		}
 		w.Message = vip.Shorten(w.Message, maxMessageBytes)
 		s := e.states[w]
 		if s == nil {
@@ -151,14 +158,6 @@ func (s *eventState) begin(now time.Time) bool {
 // String names the task.
 func (e *Events) String() string { return "kube: events" }
 
-type eventResult int
-
-const (
-	eventTaken       eventResult = iota // the API server has it, or never will
-	eventRefused                        // by its namespace: admission there, or a right that is missing
-	eventUnavailable                    // the API server is not in reach, or has too much to do
-)
-
 // warnEvery is how often refused Events are logged at most.
 const warnEvery = 10 * time.Minute
 
@@ -196,10 +195,10 @@ func (e *Events) look(ctx context.Context, limit *rate.Limiter, w vip.Event) tim
 		e.budgets[w.Service] = budget
 	}
 	tooMany := budget.TokensAt(now) < 1
-	s, wanted := e.stateOf(w, tooMany)
+	s, again := e.stateOf(w, tooMany)
 	switch wait := e.refused[namespace].until.Sub(now); {
-	case !wanted || ctx.Err() != nil:
-		return 0
+	case s.done || ctx.Err() != nil:
+		return again
 	case tooMany:
 		return eventInterval
 	case wait > 0:
@@ -208,20 +207,21 @@ func (e *Events) look(ctx context.Context, limit *rate.Limiter, w vip.Event) tim
 	if limit.Wait(ctx) != nil {
 		return 0
 	}
-	result, err := e.tryCreate(ctx, e.newEvent(w, s))
-	switch {
-	case result == eventTaken:
+	switch err := e.tryCreate(ctx, e.newEvent(w, s)); {
+	case err == nil:
 		e.pause = 0
 		delete(e.refused, namespace)
 		budget.AllowN(now, 1)
 		e.setDone(w, s.occurrences)
-		return 0
-	case result == eventUnavailable:
-		e.pause = max(unavailableMin, min(2*e.pause, unavailableMax))
-		mailbox.Sleep(ctx, e.pause)
-		return time.Nanosecond
+		_, again = e.stateOf(w, false)
+		return again
+	case ofNamespace(err):
+		return e.refuse(namespace, err)
 	}
-	return e.refuse(namespace, err)
+	// the API server is out of reach, or has too much to do
+	e.pause = max(unavailableMin, min(2*e.pause, unavailableMax))
+	mailbox.Sleep(ctx, e.pause)
+	return time.Nanosecond
 }
 
 // refuse pauses a namespace that refuses Events, twice as long each time.
@@ -241,21 +241,25 @@ func (e *Events) refuse(namespace string, err error) time.Duration {
 	return x.pause
 }
 
-func (e *Events) stateOf(w vip.Event, tooMany bool) (eventState, bool) {
+// stateOf returns what is known of an Event; if done, it is looked at after again, unless that is 0 or less.
+func (e *Events) stateOf(w vip.Event, tooMany bool) (x eventState, again time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := e.states[w]
-	if s == nil || s.done {
-		return eventState{}, false
-	}
-	if tooMany && s.put != e.puts {
+	switch {
+	case s == nil:
+		return eventState{done: true}, 0
+	case s.done && (w.Warning || w.Reason == vip.AddressOffLink):
+		if again = rewriteAfter - time.Since(s.began); again <= 0 && s.put == e.puts {
+			s.occurrences, s.began, s.done = s.occurrences+1, time.Now(), false
+		}
+	case !s.done && tooMany && s.put != e.puts:
 		e.drop(w, s)
-		return eventState{}, false
+		return eventState{done: true}, 0
 	}
-	return *s, true
+	return *s, again
 }
 
-// setDone says that an Event is written for so many occurrences.
 func (e *Events) setDone(w vip.Event, occurrences int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -274,11 +278,11 @@ func (e *Events) sweep(now time.Time) {
 	maps.DeleteFunc(e.refused, func(_ string, x refusedEvents) bool { return now.Sub(x.until) > time.Minute })
 }
 
-func (e *Events) tryCreate(ctx context.Context, o *corev1.Event) (result eventResult, err error) {
+// tryCreate returns nil as well if the API server will never take the Event.
+func (e *Events) tryCreate(ctx context.Context, o *corev1.Event) (again error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	err = e.create(ctx, o)
-	label := "dropped"
+	label, err := "dropped", e.create(ctx, o)
 	switch {
 	case err == nil:
 		label = "created"
@@ -294,25 +298,27 @@ func (e *Events) tryCreate(ctx context.Context, o *corev1.Event) (result eventRe
 		e.log.Warn("the API server does not accept an Event", "service", o.InvolvedObject.Namespace+"/"+o.InvolvedObject.Name,
 			"reason", o.Reason, "message", o.Message, "err", err)
 	default:
-		label, result = "error", eventUnavailable
-		if ofNamespace(err) {
-			result = eventRefused
-		}
+		label, again = "error", err
 		e.log.Debug("creating an Event failed; trying again", "err", err)
 	}
 	e.metrics.events.WithLabelValues(label).Inc()
-	if result == eventTaken {
-		err = nil
-	}
-	return result, err
+	return again
 }
 
-// ofNamespace reports whether another namespace's Event may fare better.
+// ofNamespace reports whether another namespace's Event may fare better: admission refuses, or a right is missing.
 func ofNamespace(err error) bool {
 	// 429 may be one namespace's limit (EventRateLimit), 500 a webhook's
 	return apierrors.ReasonForError(err) != metav1.StatusReasonUnknown &&
 		!apierrors.IsServiceUnavailable(err) && !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err) &&
 		!apierrors.IsUnauthorized(err)
+}
+
+const kindNode = "Node"
+
+// ofNode returns w about this node's Node. Its UID is its name, as in kubelet's Events, for kubectl describe.
+func (e *Events) ofNode(w vip.Event) vip.Event {
+	w.Service, w.Kind, w.UID = vip.Key{Namespace: metav1.NamespaceDefault, Name: e.node}, kindNode, e.node
+	return w
 }
 
 // newEvent returns w as an object, named by Service and content.
@@ -323,12 +329,16 @@ func (e *Events) newEvent(w vip.Event, s eventState) *corev1.Event {
 	}
 	content, _ := json.Marshal([]any{w.UID, w.Reason, w.Message, w.Occurrence, s.occurrences}) // can't fail
 	hash := sha256.Sum256(content)
+	namespace := w.Service.Namespace
+	if w.Kind == kindNode {
+		namespace = ""
+	}
 	return &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: w.Service.Namespace, Name: w.Service.Name + "." + hex.EncodeToString(hash[:8])},
 		InvolvedObject: corev1.ObjectReference{
 			APIVersion: "v1", Kind: cmp.Or(w.Kind, "Service"),
-			Namespace: w.Service.Namespace, Name: w.Service.Name, UID: types.UID(w.UID),
+			Namespace: namespace, Name: w.Service.Name, UID: types.UID(w.UID),
 		},
 		Type: kind, Reason: string(w.Reason), Message: w.Message,
 		FirstTimestamp: metav1.NewTime(s.began), LastTimestamp: metav1.NewTime(s.began), Count: 1,
@@ -342,12 +352,9 @@ func (e *Events) newEvent(w vip.Event, s eventState) *corev1.Event {
 func (c *Cluster) WriteNodeEvent(ctx context.Context, reason vip.Reason, message string) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	o := c.Events.newEvent(vip.Event{
-		Service: vip.Key{Namespace: metav1.NamespaceDefault, Name: c.o.Node}, Warning: true, Reason: reason, Message: message,
-	}, eventState{occurrences: 1, began: time.Now()})
-	// Like kubelet's, for kubectl describe: the name in place of the UID.
-	o.InvolvedObject = corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: c.o.Node, UID: types.UID(c.o.Node)}
-	if _, err := c.Events.tryCreate(ctx, o); err != nil {
+	o := c.Events.newEvent(c.Events.ofNode(vip.Event{Warning: true, Reason: reason, Message: message}),
+		eventState{occurrences: 1, began: time.Now()})
+	if err := c.Events.tryCreate(ctx, o); err != nil {
 		c.o.Log.Info("an Event on the Node could not be written", "err", err)
 	}
 }

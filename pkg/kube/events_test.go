@@ -139,6 +139,25 @@ func TestEventsAreWrittenOnce(t *testing.T) {
 	})
 }
 
+// TestEventsOfTheControlPlane: its VIP has no object, so a Warning about it is an Event on the Node.
+func TestEventsOfTheControlPlane(t *testing.T) {
+	eventBubble(t, func(t *testing.T, b *fakeEvents, n *Events, _ *logBuffer) {
+		var on []corev1.ObjectReference
+		b.set(func(e *corev1.Event) error {
+			on = append(on, e.InvolvedObject)
+			return nil
+		})
+		of := vip.Event{Service: vip.Key{Name: "control-plane"}, Reason: vip.AddressRefused, Message: "m", Warning: true}
+		normal := of
+		normal.Reason, normal.Warning = vip.VIPAnnounced, false
+		for range 10 {
+			putEvents(n, normal, of)
+		}
+		same(t, "Events", []string{"control-plane: m"}, b.takeCreated())
+		same(t, "objects", []corev1.ObjectReference{{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "n1"}}, on)
+	})
+}
+
 // TestEventsThatRepeat: what ceases to hold and holds again is written again, but not each time if that goes on and on.
 func TestEventsThatRepeat(t *testing.T) {
 	eventBubble(t, func(t *testing.T, b *fakeEvents, n *Events, _ *logBuffer) {
@@ -179,6 +198,26 @@ func TestEventsThatRepeat(t *testing.T) {
 		if got := len(b.takeCreated()); got != 1 {
 			t.Errorf("hours later: %d Events, want 1", got)
 		}
+	})
+}
+
+// TestEventsThatLast: what herald status reads of Events alone is there for as long as it holds, though the API server
+// keeps an Event for an hour, and no pass comes; other Events are written once.
+func TestEventsThatLast(t *testing.T) {
+	eventBubble(t, func(t *testing.T, b *fakeEvents, n *Events, _ *logBuffer) {
+		warning, offLink, once := eventOf(1, "a warning"), eventOf(1, "off the link"), eventOf(1, "once")
+		warning.Warning, offLink.Reason = true, vip.AddressOffLink
+		putEvents(n, warning, offLink, once)
+		for _, want := range [][]string{{"a warning", "off the link", "once"}, {"a warning", "off the link"}, {"a warning", "off the link"}} {
+			got := b.takeCreated()
+			slices.Sort(got)
+			same(t, "within an hour", want, got)
+			advance(rememberFor - 5*time.Minute)
+		}
+		b.takeCreated()
+		putEvents(n, once)
+		advance(3 * time.Hour)
+		same(t, "once they are over", []string(nil), b.takeCreated())
 	})
 }
 

@@ -1,13 +1,11 @@
 package kube
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"net/netip"
-	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -18,13 +16,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
+
+var services = schema.GroupResource{Resource: "services"}
 
 // A fakeAPI stands for the API server in bubbles of synctest: it keeps Services with versions, takes conditional
 // writes, and has a cache that is behind by lag.
@@ -165,44 +164,17 @@ func (p *fakeAPI) patch(ctx context.Context, k vip.Key, body []byte) (*corev1.Se
 			return nil, err
 		}
 	}
-	var m struct {
-		Metadata struct {
-			ResourceVersion string
-			UID             string
-			Annotations     map[string]*string
-			Finalizers      []string
-			Removed         []string `json:"$deleteFromPrimitiveList/finalizers"`
-		}
-		Status corev1.ServiceStatus
-	}
-	if err := json.Unmarshal(body, &m); err != nil {
-		return nil, apierrors.NewBadRequest(err.Error())
-	}
 	old := p.services[k]
-	services := schema.GroupResource{Resource: "services"}
-	switch {
-	case old == nil:
+	if old == nil {
 		return nil, apierrors.NewNotFound(services, k.Name)
-	case m.Metadata.ResourceVersion != old.ResourceVersion:
+	}
+	s, err := patched(old, body)
+	switch {
+	case err != nil:
+		return nil, apierrors.NewBadRequest(err.Error())
+	case s.ResourceVersion != old.ResourceVersion:
 		return nil, apierrors.NewConflict(services, k.Name, errors.New("it has changed"))
 	}
-	s := old.DeepCopy()
-	for key, v := range m.Metadata.Annotations {
-		if v == nil {
-			delete(s.Annotations, key)
-			continue
-		}
-		if s.Annotations == nil {
-			s.Annotations = make(map[string]string)
-		}
-		s.Annotations[key] = *v
-	}
-	s.Finalizers = append(s.Finalizers, m.Metadata.Finalizers...) // as a strategic merge patch
-	s.Finalizers = slices.DeleteFunc(s.Finalizers, func(f string) bool { return slices.Contains(m.Metadata.Removed, f) })
-	if bytes.Contains(body, []byte(`"loadBalancer"`)) {
-		s.Status.LoadBalancer.Ingress = m.Status.LoadBalancer.Ingress
-	}
-	p.mergeConditions(s, body, m.Status.Conditions)
 	if p.dropsMode {
 		for i := range s.Status.LoadBalancer.Ingress {
 			s.Status.LoadBalancer.Ingress[i].IPMode = nil
@@ -219,16 +191,17 @@ func (p *fakeAPI) patch(ctx context.Context, k vip.Key, body []byte) (*corev1.Se
 	return s, nil
 }
 
-// mergeConditions merges the conditions of a strategic merge patch into those of s.
-func (p *fakeAPI) mergeConditions(s *corev1.Service, body []byte, conditions []metav1.Condition) {
-	for _, c := range conditions {
-		if bytes.Contains(body, []byte(`{"$patch":"delete","type":"`+c.Type+`"}`)) {
-			meta.RemoveStatusCondition(&s.Status.Conditions, c.Type)
-			continue
-		}
-		meta.RemoveStatusCondition(&s.Status.Conditions, c.Type)
-		s.Status.Conditions = append(s.Status.Conditions, c)
+// patched is a Service after a strategic merge patch.
+func patched(old *corev1.Service, body []byte) (*corev1.Service, error) {
+	text, err := json.Marshal(old)
+	if err != nil {
+		return nil, err
 	}
+	if text, err = strategicpatch.StrategicMergePatch(text, body, old); err != nil {
+		return nil, err
+	}
+	s := &corev1.Service{}
+	return s, json.Unmarshal(text, s)
 }
 
 // advance lets time pass in a bubble, until nothing is left to do.

@@ -214,7 +214,7 @@ func FuzzService(f *testing.F) {
 			}
 			seen[a] = true
 		}
-		if strings.Contains(s.Lease, "/") || strings.HasPrefix(s.Lease, nodeLeasePrefix) {
+		if strings.Contains(s.Lease, "/") || strings.HasPrefix(s.Lease, vip.NodeLeasePrefix) {
 			t.Errorf("lease %q", s.Lease)
 		}
 		if d := s.DHCP; len(d.Macvlan) > 15 || strings.Contains(d.Macvlan, "/") || len(d.Requested) > 2 || len(d.MAC) != 0 &&

@@ -20,10 +20,10 @@ const claimKey = "heraldvip.io/claim"
 
 // Leases is a cache of Leases, written over a connection of its own: the Store of package lease.
 type Leases struct {
-	client rest.Interface
-	stores []*reflectorStore[coordinationv1.Lease]
-	nodes  vip.Key // namespace of the node leases, and the prefix of their names
-	poke   func()
+	client    rest.Interface
+	stores    []*reflectorStore[coordinationv1.Lease]
+	namespace string // of the node leases
+	poke      func()
 
 	watchAgain func() // see WatchAgain
 
@@ -37,8 +37,7 @@ type Leases struct {
 
 func newLeases(write, watch *clients, o Options) *Leases {
 	l := &Leases{
-		client: write.coordination, nodes: vip.Key{Namespace: o.NodeLeaseNamespace, Name: o.NodeLeasePrefix},
-		poke:  o.PokeLeases,
+		client: write.coordination, namespace: o.NodeLeaseNamespace, poke: o.PokeLeases,
 		named: make(map[vip.Key]int), told: make(map[vip.Key]bool), changed: make(map[vip.Key]*coordinationv1.Lease),
 	}
 	namespaces := []string{o.Namespace, o.NodeLeaseNamespace}
@@ -77,7 +76,7 @@ const maxLeaseBytes = 8 << 10
 // withoutWhatIsLarge keeps of a large foreign Lease only its holder.
 func (l *Leases) withoutWhatIsLarge(o *coordinationv1.Lease) *coordinationv1.Lease {
 	o = withoutManagedFields(o)
-	if o.Size() <= maxLeaseBytes || o.Namespace == l.nodes.Namespace {
+	if o.Size() <= maxLeaseBytes || o.Namespace == l.namespace {
 		return o
 	}
 	small := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
@@ -97,7 +96,7 @@ func (l *Leases) withoutWhatIsLarge(o *coordinationv1.Lease) *coordinationv1.Lea
 
 // leaseChanged tells of a change of a named Lease; mu is held.
 func (l *Leases) leaseChanged(k vip.Key, old, new *coordinationv1.Lease) bool {
-	isNodeLease := k.Namespace == l.nodes.Namespace && strings.HasPrefix(k.Name, l.nodes.Name)
+	isNodeLease := k.Namespace == l.namespace && strings.HasPrefix(k.Name, vip.NodeLeasePrefix)
 	if !isNodeLease && l.named[k] == 0 && !l.told[k] {
 		return false
 	}
@@ -157,14 +156,13 @@ func (l *Leases) Get(ctx context.Context, namespace, name string) (*coordination
 	return send(ctx, l.client.Get().Namespace(namespace).Resource("leases").Name(name))
 }
 
-// Create writes a new Lease.
-func (l *Leases) Create(ctx context.Context, o *coordinationv1.Lease) (*coordinationv1.Lease, error) {
-	return send(ctx, l.client.Post().Namespace(o.Namespace).Resource("leases").Body(o))
-}
-
-// Update replaces a Lease, if it still has the resourceVersion of o.
-func (l *Leases) Update(ctx context.Context, o *coordinationv1.Lease) (*coordinationv1.Lease, error) {
-	return send(ctx, l.client.Put().Namespace(o.Namespace).Resource("leases").Name(o.Name).Body(o))
+// Write replaces a Lease, if it still has the resourceVersion of o; without one it creates it.
+func (l *Leases) Write(ctx context.Context, o *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	r := l.client.Post()
+	if o.ResourceVersion != "" {
+		r = l.client.Put().Name(o.Name)
+	}
+	return send(ctx, r.Namespace(o.Namespace).Resource("leases").Body(o))
 }
 
 // Delete removes a Lease, if it still has that resourceVersion.

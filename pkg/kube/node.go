@@ -27,11 +27,14 @@ func readNode(o *corev1.Node, prefix string) *vip.Node {
 		n.ExclusionLabel = corev1.LabelNodeExcludeBalancers
 	}
 	for _, c := range o.Status.Conditions {
-		if c.Type == corev1.NodeReady {
+		switch c.Type {
+		case corev1.NodeReady:
 			no := c.Status == corev1.ConditionFalse
 			n.ShuttingDown = no && strings.Contains(c.Message, shuttingDownMessage)
 			n.NetworkNotReady = no && strings.Contains(c.Message, networkNotReadyMessage)
-			n.NotReady = no || c.Status == corev1.ConditionUnknown
+			n.NotReady = n.NotReady || no || c.Status == corev1.ConditionUnknown
+		case corev1.NodeNetworkUnavailable:
+			n.NotReady = n.NotReady || c.Status == corev1.ConditionTrue
 		}
 	}
 	_, n.Drained = o.Annotations[drainKey]
@@ -67,14 +70,6 @@ func exclusionReason(o *corev1.Node) string {
 			return "it has the taint " + t.Key
 		}
 	}
-	for _, c := range o.Status.Conditions {
-		if c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue {
-			if c.Reason != "" {
-				return fmt.Sprintf("its condition %s is True (%s)", c.Type, c.Reason)
-			}
-			return fmt.Sprintf("its condition %s is True", c.Type)
-		}
-	}
 	return ""
 }
 
@@ -98,7 +93,6 @@ func ClearReturn(ctx context.Context, cfg *rest.Config, node string) error {
 	return annotateNode(ctx, cfg, node, map[string]any{returnKey: nil})
 }
 
-// annotateNode sets annotations of a Node, and removes nil ones.
 func annotateNode(ctx context.Context, cfg *rest.Config, node string, annotations map[string]any) error {
 	err := annotate(ctx, cfg, "nodes", vip.Key{Name: node}, annotations)
 	switch {
@@ -116,10 +110,11 @@ func annotate(ctx context.Context, cfg *rest.Config, resource string, k vip.Key,
 	if err != nil {
 		return err
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
-	if err != nil {
-		return err
-	}
-	r := c.core.Patch(types.MergePatchType).NamespaceIfScoped(k.Namespace, k.Namespace != "").Resource(resource)
-	return r.Name(k.Name).Body(patch).Do(ctx).Error()
+	return patch(c, resource, k, map[string]any{"metadata": map[string]any{"annotations": annotations}}).Do(ctx).Error()
+}
+
+func patch(c *clients, resource string, k vip.Key, changes map[string]any) *rest.Request {
+	body, _ := json.Marshal(changes) // can't fail
+	return c.core.Patch(types.StrategicMergePatchType).NamespaceIfScoped(k.Namespace, k.Namespace != "").
+		Resource(resource).Name(k.Name).Body(body)
 }

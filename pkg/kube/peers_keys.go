@@ -58,7 +58,6 @@ func (c *Cluster) PeersKeys(ctx context.Context, newKeys func() []byte) ([]byte,
 	return s.Data[PeersEntry], nil
 }
 
-// getPeersSecret reads PeersSecret of a namespace.
 func getPeersSecret(ctx context.Context, client rest.Interface, namespace string) (*corev1.Secret, error) {
 	s := &corev1.Secret{}
 	return s, client.Get().Namespace(namespace).Resource("secrets").Name(PeersSecret).Do(ctx).Into(s)

@@ -160,24 +160,19 @@ func (p *pods) fill(s *vip.Service) {
 	if s.Egress == nil {
 		return
 	}
-	w := p.watches[s.Key]
-	switch {
+	switch w := p.watches[s.Key]; {
 	case w == nil && len(p.watches) == maxEgressServices:
 		s.PodsUnknown = tooManyWithEgress
-		return
 	case w != nil && w.refused.Load():
 		s.PodsUnknown = podsRefused
-		return
 	case w == nil || !w.synced.Load():
 		s.PodsUnknown = vip.PodsBeingListed
-		return
-	}
-	for _, pod := range w.values {
-		s.Pods = append(s.Pods, *pod)
-	}
-	slices.SortFunc(s.Pods, func(a, b vip.Pod) int { return cmp.Compare(a.Name, b.Name) })
-	if len(s.Pods) > maxEgressPods {
-		s.Pods = s.Pods[:maxEgressPods]
+	default:
+		for _, pod := range w.values {
+			s.Pods = append(s.Pods, *pod)
+		}
+		slices.SortFunc(s.Pods, func(a, b vip.Pod) int { return cmp.Compare(a.Name, b.Name) })
+		s.Pods = s.Pods[:min(len(s.Pods), maxEgressPods)]
 	}
 }
 

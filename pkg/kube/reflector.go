@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"reflect"
 	"sync"
@@ -211,12 +210,8 @@ func (s *reflectorStore[V]) Resync() error      { return nil }
 
 // apply stores v, or nil for none, for the object o.
 func (s *reflectorStore[V]) apply(o any, v *V) error {
-	k, err := keyOf(o)
-	if err != nil {
-		return err
-	}
 	s.mu.Lock()
-	worldChanged := s.put(k, v)
+	worldChanged := s.put(keyOf(o), v)
 	s.mu.Unlock()
 	if worldChanged {
 		s.poke()
@@ -227,14 +222,8 @@ func (s *reflectorStore[V]) apply(o any, v *V) error {
 // Replace stores the objects of list, and removes all others.
 func (s *reflectorStore[V]) Replace(list []any, _ string) error {
 	values := make(map[vip.Key]*V, len(list))
-	var errs []error
 	for _, o := range list {
-		k, err := keyOf(o)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		values[k] = s.convert(o.(runtime.Object))
+		values[keyOf(o)] = s.convert(o.(runtime.Object))
 	}
 	s.mu.Lock()
 	worldChanged := false
@@ -251,7 +240,7 @@ func (s *reflectorStore[V]) Replace(list []any, _ string) error {
 	if worldChanged || first {
 		s.poke()
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // put stores v, which nil removes, if it differs.
@@ -268,7 +257,7 @@ func (s *reflectorStore[V]) put(k vip.Key, v *V) (worldChanged bool) {
 	return s.onChange(k, old, v)
 }
 
-func keyOf(o any) (vip.Key, error) {
-	name, err := cache.ObjectToName(o)
-	return vip.Key(name), err
+func keyOf(o any) vip.Key {
+	name, _ := cache.ObjectToName(o) // it can't fail: o is of a type that is watched
+	return vip.Key(name)
 }

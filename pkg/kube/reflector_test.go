@@ -135,9 +135,9 @@ func TestWatchAgain(t *testing.T) {
 	}
 	s, open := countingServer(t, b)
 	c, err := New(&rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1}, Options{
-		NodeLeaseNamespace: "kube-system", NodeLeasePrefix: "herald-node-",
-		Leases: []vip.Key{{Namespace: "default", Name: "kubevip-web"}},
-		Node:   "n1", Log: slog.New(slog.DiscardHandler), Poke: func() {}, PokeLeases: func() {},
+		NodeLeaseNamespace: "kube-system",
+		Leases:             []vip.Key{{Namespace: "default", Name: "kubevip-web"}},
+		Node:               "n1", Log: slog.New(slog.DiscardHandler), Poke: func() {}, PokeLeases: func() {},
 	})
 	check.OK(t, err)
 	defer check.Run(t, c)()
@@ -175,7 +175,7 @@ func newLeasesTest(t testing.TB) (c *Cluster, pokes func() int) {
 	t.Helper()
 	n := 0
 	c, err := New(&rest.Config{Host: "https://192.0.2.1:6443"}, Options{
-		NodeLeaseNamespace: "kube-system", NodeLeasePrefix: "herald-node-", Leases: []vip.Key{{Namespace: "kube-system", Name: "plndr-cp-lock"}},
+		NodeLeaseNamespace: "kube-system", Leases: []vip.Key{{Namespace: "kube-system", Name: "plndr-cp-lock"}},
 		Node: "n1", Log: slog.New(slog.DiscardHandler), Poke: func() {}, PokeLeases: func() { n++ },
 	})
 	check.OK(t, err)

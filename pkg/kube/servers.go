@@ -36,6 +36,8 @@ import (
 //	this node's own, ready or not
 //	what the kubeconfig names
 //
+// One that has not answered lately comes last.
+//
 // Whichever it is shows a certificate for the name "kubernetes", which every API
 // server's has, unless the kubeconfig names another (tls-server-name).
 type Servers struct {
@@ -47,6 +49,7 @@ type Servers struct {
 	ownReady atomic.Bool
 	others   atomic.Pointer[[]netip.Addr] // of all API servers
 	conns    sync.Map                     // of *serverConn: those that are open, but for those to first
+	silent   sync.Map                     // by host:port, the time.Time when it did not answer
 }
 
 // serverName is in the certificate of every API server.
@@ -58,6 +61,8 @@ const (
 	dialRetry = 100 * time.Millisecond // between two rounds through all API servers
 	// attemptDelay is how long one is tried alone (Connection Attempt Delay, RFC 8305 section 5).
 	attemptDelay = 250 * time.Millisecond
+	// silentTime is how long one that did not answer comes last; by then its readiness is known, or it is not listed.
+	silentTime = 30 * time.Second
 )
 
 // NewServers makes Servers of hosts, 127.0.0.1, and what becomes known.
@@ -112,6 +117,27 @@ func (s *Servers) servingTargets() []string {
 	return all
 }
 
+// setSilent has the API server at address be the last one to be tried, for silentTime.
+func (s *Servers) setSilent(address string) {
+	all, now := s.ownTargets(), time.Now()
+	if !slices.Contains(all, address) {
+		if all = []string{address}; !slices.Contains(s.targets(""), address) {
+			all = append(all, s.first) // its name, maybe
+		}
+	}
+	for _, t := range all {
+		s.silent.Store(t, now)
+	}
+}
+
+// silentSince returns when a target did not answer within silentTime, or zero.
+func (s *Servers) silentSince(target string) time.Time {
+	if at, _ := s.silent.Load(target); at != nil && time.Since(at.(time.Time)) < silentTime {
+		return at.(time.Time)
+	}
+	return time.Time{}
+}
+
 // targets returns where to connect, in order; address is the kubeconfig's.
 func (s *Servers) targets(address string) []string {
 	own, all := s.ownTargets(), []string{s.first}
@@ -126,6 +152,7 @@ func (s *Servers) targets(address string) []string {
 		}
 	}
 	all = vip.AppendUnique(all, append(own, address)...)
+	slices.SortStableFunc(all, func(a, b string) int { return s.silentSince(a).Compare(s.silentSince(b)) })
 	return slices.DeleteFunc(all, func(t string) bool { return t == "" })
 }
 

@@ -12,6 +12,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"log"
 	"log/slog"
 	"math/big"
@@ -26,6 +27,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/heraldvip/herald/testing/check"
@@ -36,7 +39,8 @@ type fakeServer struct {
 	name   string
 	server *http.Server
 	status atomic.Int32
-	auth   atomic.Value // the last Authorization header
+	auth   atomic.Value           // the last Authorization header
+	hangs  atomic.Pointer[string] // it does not answer requests whose paths have this suffix; nil: it answers all
 }
 
 // identity is a certificate for the name kubernetes only, and itself as its CA.
@@ -67,6 +71,15 @@ func listen(t *testing.T, name, at string, id tls.Certificate) *fakeServer {
 		TLSConfig: &tls.Config{Certificates: []tls.Certificate{id}}, ErrorLog: log.New(os.Stderr, "", 0),
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			f.auth.Store(r.Header.Get("Authorization"))
+			if suffix := f.hangs.Load(); suffix != nil && strings.HasSuffix(r.URL.Path, *suffix) {
+				<-r.Context().Done()
+				return
+			}
+			if r.Method == http.MethodPut {
+				w.Header().Set("Content-Type", "application/json")
+				fmt.Fprintf(w, `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","spec":{"holderIdentity":%q}}`, name)
+				return
+			}
 			w.WriteHeader(int(f.status.Load()))
 			fmt.Fprint(w, name)
 		}),
@@ -309,3 +322,117 @@ func fillBacklog(t *testing.T, l *net.TCPListener) {
 }
 
 func at(host string, port uint16) string { return net.JoinHostPort(host, fmt.Sprint(port)) }
+
+// leasesOf makes Leases as a manager has them, of which writeLease is used.
+func leasesOf(t *testing.T, cfg *rest.Config, s *Servers) *Leases {
+	t.Helper()
+	poke := func() {}
+	c, err := New(cfg, Options{Log: slog.New(slog.DiscardHandler), Servers: s, Poke: poke, PokeLeases: poke})
+	check.OK(t, err)
+	return c.Leases
+}
+
+// leaseTry is how long package lease first waits for a renewal.
+const leaseTry = 600 * time.Millisecond
+
+// writeLease writes a Lease and returns which server answered, or "" and an error after leaseTry.
+func writeLease(t *testing.T, l *Leases, name string) (string, error) {
+	ctx, cancel := context.WithTimeout(t.Context(), leaseTry)
+	defer cancel()
+	x, err := l.Write(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "herald", Name: name, ResourceVersion: "1"}})
+	if err != nil {
+		return "", err
+	}
+	return *x.Spec.HolderIdentity, nil
+}
+
+// TestSilentServer: when an API server accepts a write of a Lease and does not answer, the next write goes to another
+// one, until it is that one's turn not to answer.
+func TestSilentServer(t *testing.T) {
+	id, ca := identity(t)
+	port := freePort(t)
+	own, other := listen(t, "own", at("127.0.0.1", port), id), listen(t, "other", at("127.0.0.2", port), id)
+	s := NewServers(port, func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("127.0.0.9")} })
+	s.setOthers([]netip.Addr{netip.MustParseAddr("127.0.0.2")})
+	s.SetOwnReady(true)
+	proxy(t, at("127.0.0.9", port), at("127.0.0.1", port)) // it has two addresses
+	l := leasesOf(t, connectTo(t, ca, s), s)
+	answers := func(want string) {
+		t.Helper()
+		if got, err := writeLease(t, l, "a"); got != want {
+			t.Errorf("%q answers (%v), want %q", got, err, want)
+		}
+	}
+	answers("own")
+	own.hangs.Store(new(""))
+	answers("")
+	answers("other")
+	answers("other")
+	own.hangs.Store(nil)
+	other.hangs.Store(new(""))
+	answers("")
+	answers("own")
+}
+
+// proxy hands the connections to an address to others in turn, as kube-proxy does.
+func proxy(t *testing.T, from string, to ...string) {
+	t.Helper()
+	l, err := net.Listen("tcp", from)
+	check.OK(t, err)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for i := 0; ; i++ {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			up, err := net.Dial("tcp", to[i%len(to)])
+			if err != nil {
+				c.Close()
+				continue
+			}
+			go func() { io.Copy(up, c); up.Close() }()
+			go func() { io.Copy(c, up); c.Close() }()
+		}
+	}()
+}
+
+// TestSilentBackend: the same behind one address, the Service kubernetes.
+func TestSilentBackend(t *testing.T) {
+	id, ca := identity(t)
+	port := freePort(t)
+	a, b := listen(t, "a", at("127.0.0.1", port), id), listen(t, "b", at("127.0.0.2", port), id)
+	proxy(t, at("127.0.0.3", port), at("127.0.0.1", port), at("127.0.0.2", port))
+	l := leasesOf(t, &rest.Config{Host: "https://" + at("127.0.0.3", port), QPS: -1,
+		TLSClientConfig: rest.TLSClientConfig{CAData: ca, ServerName: serverName}}, nil)
+	if got, err := writeLease(t, l, "a"); got != "a" {
+		t.Fatalf("%q answers (%v)", got, err)
+	}
+	a.hangs.Store(new(""))
+	if got, err := writeLease(t, l, "a"); err == nil {
+		t.Fatalf("%q answers", got)
+	}
+	if got, err := writeLease(t, l, "a"); got != "b" {
+		t.Errorf("%q answers (%v), want b", got, err)
+	}
+	// One Lease is not answered for, by a webhook: the connection is as good as any.
+	b.hangs.Store(new("/slow"))
+	slow := make(chan error)
+	go func() { _, err := writeLease(t, l, "slow"); slow <- err }()
+	for waits := true; waits; {
+		if got, err := writeLease(t, l, "a"); got != "b" {
+			t.Errorf("beside a slow write: %q answers (%v), want b", got, err)
+		}
+		select {
+		case err := <-slow:
+			if err == nil {
+				t.Error("the slow write was answered")
+			}
+			waits = false
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	if got, err := writeLease(t, l, "a"); got != "b" {
+		t.Errorf("after a slow write: %q answers (%v), want b", got, err)
+	}
+}

@@ -3,9 +3,11 @@ package kube
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -20,21 +22,24 @@ type cachedService struct {
 	vip.Service
 	hasHostAnnotation  bool // kube-vip.io/vipHost, be it empty
 	hasLeaseAnnotation bool // heraldvip.io/dhcp-lease, be it unreadable
-	beside             bool // heraldvip.io/allocated-addresses
 	clusterIPs         []netip.Addr
-	otherManager       string                            // who changed it last, but for Herald (otherManager)
+	otherManager       string                            // who changed it last, but for Herald (managers)
 	conditionsSince    map[vip.ConditionType]metav1.Time // lastTransitionTime of each of Conditions
 }
 
-// otherManager returns who else changed an object last (managedFields), or "".
-func otherManager(all []metav1.ManagedFieldsEntry) (name string) {
+// managers returns who else changed an object last, or "", and when Herald changed its status (managedFields).
+func managers(all []metav1.ManagedFieldsEntry) (other string, written time.Time) {
 	at := metav1.Time{}
 	for _, e := range all {
-		if e.Manager != "" && e.Manager != "herald" && e.Time != nil && !e.Time.Before(&at) {
-			name, at = vip.Quote(strings.ToValidUTF8(e.Manager, "?")), *e.Time
+		switch {
+		case e.Time == nil:
+		case e.Manager == component && e.Subresource == "status":
+			written = e.Time.UTC()
+		case e.Manager != "" && e.Manager != component && !e.Time.Before(&at):
+			other, at = vip.Quote(strings.ToValidUTF8(e.Manager, "?")), *e.Time
 		}
 	}
-	return name
+	return other, written
 }
 
 // cleanupFinalizer keeps a deleted Service until a load balancer's part is gone
@@ -64,7 +69,8 @@ func (s *cachedService) requestedAddrs() []netip.Addr {
 
 // readService converts a Service with its annotations, but without Endpoints.
 func readService(o *corev1.Service) *cachedService {
-	s := &cachedService{version: o.ResourceVersion, otherManager: otherManager(o.ManagedFields)}
+	s := &cachedService{version: o.ResourceVersion}
+	s.otherManager, s.Written = managers(o.ManagedFields)
 	s.Key = vip.Key{Namespace: o.Namespace, Name: o.Name}
 	s.UID = string(o.UID)
 	s.Created = o.CreationTimestamp.UTC()
@@ -74,7 +80,6 @@ func readService(o *corev1.Service) *cachedService {
 	s.Finalizer = slices.Contains(o.Finalizers, cleanupFinalizer)
 	s.LoadBalancer = o.Spec.Type == corev1.ServiceTypeLoadBalancer
 	_, s.hasHostAnnotation = o.Annotations[vipHostKey]
-	_, s.beside = o.Annotations[besideKey]
 	_, s.hasLeaseAnnotation = o.Annotations[dhcpLeaseKey]
 	if o.Spec.LoadBalancerClass != nil {
 		s.HasClass, s.Class = true, *o.Spec.LoadBalancerClass
@@ -261,9 +266,9 @@ func (s *cachedSlice) addEndpoint(e *discoveryv1.Endpoint) {
 }
 
 // mergeEndpoints is the Endpoints of a Service, of both families.
-func mergeEndpoints(all map[vip.Key]*cachedSlice) vip.Endpoints {
+func mergeEndpoints(all iter.Seq[*cachedSlice]) vip.Endpoints {
 	var e vip.Endpoints
-	for _, s := range all {
+	for s := range all {
 		e.Ready = append(e.Ready, s.Ready...)
 		e.Terminating = append(e.Terminating, s.Terminating...)
 		e.WithoutNode = e.WithoutNode || s.WithoutNode

@@ -68,6 +68,7 @@ func TestAddressSource(t *testing.T) {
 	tests := []struct {
 		name, annotation, spec string
 		status                 []corev1.LoadBalancerIngress
+		record                 string
 		want                   []netip.Addr
 		source                 string
 		invalid                int
@@ -86,6 +87,17 @@ func TestAddressSource(t *testing.T) {
 		{name: "a wrong spec is not passed over", spec: "x", source: "spec.loadBalancerIP", invalid: 1},
 		{name: "... but a VIP stays", spec: "x", status: ingress("10.0.0.3"), want: addrs("10.0.0.3"),
 			source: "status.loadBalancer.ingress", invalid: 2},
+		{name: "the status was cleared", record: `{"named":["10.0.0.3"],"given":["fd00::3"]}`, want: addrs("10.0.0.3", "fd00::3"),
+			source: "status.loadBalancer.ingress"},
+		{name: "... and a field is wrong", spec: "x", record: `{"named":["10.0.0.3"]}`, want: addrs("10.0.0.3"),
+			source: "status.loadBalancer.ingress", invalid: 2},
+		{name: "... and another is named", spec: "10.0.0.2", record: `{"named":["10.0.0.3"]}`, want: addrs("10.0.0.2"),
+			source: "spec.loadBalancerIP"},
+		{name: "the status has one of two, and one of a gateway", status: ingress("fd00::3", "192.0.2.1"),
+			record: `{"named":["10.0.0.3","fd00::3"]}`, want: addrs("10.0.0.3", "fd00::3"), source: "status.loadBalancer.ingress"},
+		{name: "one of two was leased", status: ingress("fd00::3", "10.0.0.3"), record: `{"named":["fd00::3"],"leased":["10.0.0.3"]}`,
+			want: addrs("fd00::3", "10.0.0.3"), source: "status.loadBalancer.ingress"},
+		{name: "what was leased is not in the status any more", record: `{"leased":["10.0.0.3"]}`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -94,6 +106,9 @@ func TestAddressSource(t *testing.T) {
 				o.Annotations = map[string]string{addressesKey: tt.annotation}
 			}
 			o.Status.LoadBalancer.Ingress = tt.status
+			if tt.record != "" {
+				o.Status.Conditions = []metav1.Condition{{Type: string(vip.Recorded), Status: metav1.ConditionTrue, Message: tt.record}}
+			}
 			got := readService(o)
 			if diff := cmp.Diff(tt.want, got.Addresses, compareNets); diff != "" || got.Source != tt.source ||
 				len(got.Invalid) != tt.invalid {
@@ -229,9 +244,6 @@ func TestExclusionReason(t *testing.T) {
 	taint := func(key string) corev1.Node {
 		return corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: key}}}}
 	}
-	condition := func(kind corev1.NodeConditionType, status corev1.ConditionStatus, reason string) corev1.Node {
-		return corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: kind, Status: status, Reason: reason}}}}
-	}
 	tests := []struct {
 		node corev1.Node
 		want string
@@ -242,15 +254,37 @@ func TestExclusionReason(t *testing.T) {
 		{taint("node.kubernetes.io/out-of-service"), "it has the taint node.kubernetes.io/out-of-service"},
 		{taint("ToBeDeletedByClusterAutoscaler"), "it has the taint ToBeDeletedByClusterAutoscaler"},
 		{taint("node.kubernetes.io/unschedulable"), ""},
-		{condition(corev1.NodeNetworkUnavailable, corev1.ConditionTrue, "NoRouteCreated"),
-			"its condition NetworkUnavailable is True (NoRouteCreated)"},
-		{condition(corev1.NodeNetworkUnavailable, corev1.ConditionTrue, ""), "its condition NetworkUnavailable is True"},
-		{condition(corev1.NodeNetworkUnavailable, corev1.ConditionFalse, ""), ""},
-		{condition(corev1.NodeReady, corev1.ConditionFalse, ""), ""},
 	}
 	for _, tt := range tests {
 		if got := exclusionReason(&tt.node); got != tt.want {
 			t.Errorf("%+v: %q, want %q", tt.node, got, tt.want)
+		}
+	}
+}
+
+// A condition keeps no VIP off: all nodes may have it, and NetworkUnavailable may be left by a CNI of former days.
+func TestNotReady(t *testing.T) {
+	type conditions map[corev1.NodeConditionType]corev1.ConditionStatus
+	const ready, unavailable = corev1.NodeReady, corev1.NodeNetworkUnavailable
+	for _, tt := range []struct {
+		conditions conditions
+		want       bool
+	}{
+		{conditions{}, false},
+		{conditions{ready: "True", unavailable: "False"}, false},
+		{conditions{ready: "False"}, true},
+		{conditions{ready: "Unknown", unavailable: "False"}, true},
+		{conditions{ready: "True", unavailable: "True"}, true},
+		{conditions{ready: "True", unavailable: "Unknown"}, false},
+	} {
+		for _, first := range []corev1.NodeConditionType{ready, unavailable} { // they come in any order
+			var o corev1.Node
+			for _, kind := range []corev1.NodeConditionType{first, ready, unavailable} {
+				o.Status.Conditions = append(o.Status.Conditions, corev1.NodeCondition{Type: kind, Status: tt.conditions[kind], Reason: "X"})
+			}
+			if n := readNode(&o, ""); n.NotReady != tt.want || n.Excluded != "" {
+				t.Errorf("%v: not ready %v, excluded %q; want %v", tt.conditions, n.NotReady, n.Excluded, tt.want)
+			}
 		}
 	}
 }

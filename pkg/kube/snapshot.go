@@ -27,6 +27,7 @@ import (
 type Snapshot struct {
 	Services []vip.Service // of type LoadBalancer; their Endpoints are not read
 	Leases   []*coordinationv1.Lease
+	LeasesOf string        // the only namespace whose Leases may be read; "" if all
 	Nodes    []vip.Node    // none if they may not be read
 	Events   []StoredEvent // Herald's own about Services, oldest first
 	Missing  []string      // what may not be read, and what is not shown for want of it
@@ -133,7 +134,7 @@ func (s *Snapshot) takeLeases(ctx context.Context, c *clients, namespace string)
 	if namespace == "" || !apierrors.IsForbidden(err) {
 		return err
 	}
-	s.Leases = nil
+	s.Leases, s.LeasesOf = nil, namespace
 	_ = s.leaveOut(err, "Leases of other namespaces than "+namespace+", so the nodes may not be shown")
 	return list(ctx, &watchedResource{client: c.coordination, resource: "leases", namespace: namespace}, add)
 }
@@ -153,15 +154,12 @@ func (s *Snapshot) TakeEndpoints(ctx context.Context, cfg *rest.Config, namespac
 	if err != nil {
 		return err
 	}
-	all := make(map[vip.Key]map[vip.Key]*cachedSlice)
+	all := make(map[vip.Key][]*cachedSlice)
 	take := func(namespace string) error {
 		return list(ctx, &watchedResource{client: c.discovery, resource: "endpointslices", namespace: namespace},
 			func(o *discoveryv1.EndpointSlice) {
 				if x := readSlice(o); x != nil {
-					if all[x.service] == nil {
-						all[x.service] = make(map[vip.Key]*cachedSlice)
-					}
-					all[x.service][vip.Key{Namespace: o.Namespace, Name: o.Name}] = x
+					all[x.service] = append(all[x.service], x)
 				}
 			})
 	}
@@ -169,7 +167,7 @@ func (s *Snapshot) TakeEndpoints(ctx context.Context, cfg *rest.Config, namespac
 		err = take(namespace)
 	}
 	for i := range s.Services {
-		s.Services[i].Endpoints = mergeEndpoints(all[s.Services[i].Key])
+		s.Services[i].Endpoints = mergeEndpoints(slices.Values(all[s.Services[i].Key]))
 	}
 	return err
 }

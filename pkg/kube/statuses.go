@@ -33,18 +33,18 @@ type Statuses struct {
 	cached  func(vip.Key) *cachedService
 	patch   func(ctx context.Context, k vip.Key, body []byte) (*corev1.Service, error)
 
-	turns   *turns[vip.Key]
-	queue   *workqueue.Typed[vip.Key] // Services to look at
-	pending atomic.Int64              // how many Statuses of the last Put the cache did not show
-	poke    func()                    // called when refused or fights have changed
+	turns *turns[vip.Key]
+	queue *workqueue.Typed[vip.Key] // Services to look at
+	poke  func()                    // called when refused or fights have changed
 
 	// dropsIPMode: the API server drops ipMode (Kubernetes before 1.29). It is still sent, so a newer server is noticed.
 	dropsIPMode atomic.Bool
 
-	mu     sync.Mutex // guards what follows
-	puts   [kinds]uint64
-	states map[vip.Key]*serviceState
-	rest   pause
+	mu      sync.Mutex // guards what follows
+	puts    [kinds]uint64
+	states  map[vip.Key]*serviceState
+	rest    pause
+	pending int // how many Statuses of the last Put the cache did not show
 	// by Service: why the API server does not take what is written, and who changes it again and again
 	refused [kinds]map[vip.Key]string
 	fights  map[vip.Key]string
@@ -76,12 +76,15 @@ func newStatuses(o Options, cached func(vip.Key) *cachedService, m *metrics) *St
 
 // Put has Run write the Statuses that the cache does not show.
 func (s *Statuses) Put(want []vip.Status) {
-	if s.off {
-		return
+	if s.off { // but for a finalizer from before the option was set: it would hold up the deletion for ever
+		want = slices.DeleteFunc(slices.Clone(want), func(w vip.Status) bool {
+			o := s.cached(w.Service)
+			return w.Finalizer != vip.RemoveFinalizer || o == nil || !o.Finalizer || o.Deleted.IsZero()
+		})
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	pending := 0
+	s.pending = 0
 	s.puts[ofStatus]++
 	for _, w := range want {
 		if s.dropsIPMode.Load() {
@@ -91,11 +94,10 @@ func (s *Statuses) Put(want []vip.Status) {
 			s.take(w.Service, ofStatus, wish{})
 			continue
 		}
-		pending++
+		s.pending++
 		s.take(w.Service, ofStatus, wish{status: new(w)})
 	}
 	s.drop(ofStatus)
-	s.pending.Store(int64(pending))
 }
 
 // Assignments takes the addresses that Services are given.
@@ -120,11 +122,21 @@ func (a Assignments) Put(want []vip.Assignment) {
 
 // Observe fills in StatusesPending, StatusRefusals, AssignmentRefusals and StatusFights.
 func (s *Statuses) Observe(w *vip.World) {
-	w.StatusesPending = int(s.pending.Load())
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	w.StatusesPending = s.pending
 	w.AssignmentRefusals, w.StatusRefusals = maps.Clone(s.refused[ofAddress]), maps.Clone(s.refused[ofStatus])
 	w.StatusFights = maps.Clone(s.fights)
+	if !s.rest.denied {
+		return
+	}
+	for k, x := range s.states {
+		for kind, refusals := range [kinds]map[vip.Key]string{w.AssignmentRefusals, w.StatusRefusals} {
+			if x.errands[kind].want != (wish{}) {
+				refusals[k] = notAllowed
+			}
+		}
+	}
 }
 
 // tell stores in refused or fights what is true of a Service, "" for nothing, and pokes at news. s.mu is held.
@@ -151,21 +163,16 @@ func (s *cachedService) finalizerAfter(c vip.FinalizerChange) bool {
 
 // matches reports whether o has all that w wants.
 func (s *Statuses) matches(o *cachedService, w vip.Status) bool {
-	if !o.hasConditions(w.Conditions) {
-		return false
-	}
-	if w.ConditionsOnly {
-		return true
-	}
-	if o.VIPHost != w.VIPHost || o.Announcer != w.Announcer || o.hasHostAnnotation != (w.VIPHost != "") {
-		return false
-	}
-	if o.Finalizer != o.finalizerAfter(w.Finalizer) {
-		return false
-	}
 	leased := len(w.DHCPLeases) > 0
-	if o.hasLeaseAnnotation != leased || !equalDHCPLeases(o.DHCP.Leases, w.DHCPLeases) ||
-		leased && !slices.Equal(o.DHCP.Requested, leasedAddrs(w.DHCPLeases)) {
+	switch {
+	case !o.hasConditions(w.Conditions):
+		return false
+	case w.ConditionsOnly:
+		return true
+	case o.VIPHost != w.VIPHost || o.Announcer != w.Announcer || o.hasHostAnnotation != (w.VIPHost != ""),
+		o.Finalizer != o.finalizerAfter(w.Finalizer),
+		o.hasLeaseAnnotation != leased || !equalDHCPLeases(o.DHCP.Leases, w.DHCPLeases),
+		leased && !slices.Equal(o.DHCP.Requested, o.requestedBeside(w.DHCPLeases)):
 		return false
 	}
 	return slices.EqualFunc(o.Ingress, w.Ingress, func(have, want vip.Ingress) bool {
@@ -231,28 +238,26 @@ const (
 func (s *cachedService) lacks(w *vip.Assignment) bool {
 	shown := s.Allocated == w.Pool && (s.Source == addressesKey || s.Own != nil) && slices.Equal(s.Addresses, w.Addresses)
 	if w.Remove {
-		shown = !s.Superseded
+		shown = !s.Superseded && s.Allocated == ""
 	}
 	stillNames := slices.Equal(s.Addresses, w.Had) || len(w.Had) == 0 && s.Source == vip.SourceStatus
-	return !shown && s.UID == w.UID && s.Allocated == w.HadPool && stillNames // what it did at the decision
+	return !shown && s.Allocated == w.HadPool && stillNames // what it did at the decision
 }
 
 // addressPatch returns the patch that gives unchanged o the addresses of w.
 func addressPatch(o *cachedService, w *vip.Assignment) ([]byte, error) {
-	annotations := map[string]any{allocatedKey: w.Pool} // null removes one
 	given := slices.DeleteFunc(slices.Clone(w.Addresses), func(x netip.Addr) bool { return slices.Contains(w.Own, x) })
+	text := vip.JoinAddrs(given, ",")
+	annotations := map[string]any{allocatedKey: w.Pool, allocatedAddressesKey: text}
 	switch {
-	case w.Remove && o.beside:
-		annotations[allocatedKey], annotations[besideKey] = nil, nil
 	case w.Remove:
-		annotations[allocatedKey], annotations[addressesKey] = nil, nil
-	case len(w.Own) > 0:
-		annotations[besideKey] = vip.JoinAddrs(given, ",")
-	default:
-		annotations[addressesKey] = vip.JoinAddrs(given, ",")
-		if o.beside {
-			annotations[besideKey] = nil
+		annotations[allocatedKey], annotations[allocatedAddressesKey] = nil, nil // null removes one
+		// else a person has overwritten it
+		if o.Source != addressesKey {
+			annotations[addressesKey] = nil
 		}
+	case len(w.Own) == 0:
+		annotations[addressesKey] = text
 	}
 	patch := map[string]any{"metadata": map[string]any{"resourceVersion": o.version, "annotations": annotations}}
 	if !w.Remove && !slices.ContainsFunc(w.Addresses, netip.Addr.IsUnspecified) {
@@ -295,12 +300,12 @@ func (s *Statuses) write(ctx context.Context, o *cachedService, w wish) (
 	return written, now, nil
 }
 
-// isToWrite reports whether o does not have what w wants yet.
+// isToWrite reports whether w is for o, and not what that has.
 func (s *Statuses) isToWrite(o *cachedService, w wish) bool {
 	if w.address != nil {
-		return o.lacks(w.address)
+		return o.UID == w.address.UID && o.lacks(w.address)
 	}
-	return w.status != nil && !s.matches(o, *w.status)
+	return w.status != nil && o.UID == w.status.UID && !s.matches(o, *w.status)
 }
 
 // detectIPMode sets dropsIPMode by the answer to a write of w.
@@ -364,12 +369,7 @@ const maxConditionMessage = 2048
 
 // hasConditions reports whether s has each of want, absent ones not.
 func (s *cachedService) hasConditions(want []vip.Condition) bool {
-	for _, c := range want {
-		if !c.In(s.Conditions) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(want, func(c vip.Condition) bool { return !c.In(s.Conditions) })
 }
 
 // conditionsPatch returns the strategic merge patch that gives s want.

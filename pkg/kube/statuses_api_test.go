@@ -19,8 +19,13 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// pending is how many of these Statuses the cache does not show.
+// pending is how many of these Statuses, of the Services in the cache, that does not show.
 func (r *clusterTest) pending(want ...vip.Status) int {
+	for i, w := range want {
+		if o := r.service(w.Service); o != nil {
+			want[i].UID = o.UID
+		}
+	}
 	r.Statuses.Put(want)
 	var w vip.World
 	r.Statuses.Observe(&w)
@@ -51,6 +56,16 @@ func TestStatusNoUpdates(t *testing.T) {
 	if got := sum(t, r.Collectors(), "herald_api_requests_total", "services/status"); got != 0 {
 		t.Errorf("%v requests were sent", got)
 	}
+
+	path := "/api/v1/namespaces/" + ns + "/services/web"
+	api.must(t, "PATCH", path, `{"metadata":{"finalizers":["service.kubernetes.io/load-balancer-cleanup"]}}`)
+	clear := vip.Status{Service: key, Finalizer: vip.RemoveFinalizer}
+	r.poked.until(t, "the finalizer", func() bool { return r.service(key).Finalizer })
+	if n := r.pending(clear); n != 0 {
+		t.Errorf("%d pending for a Service that stays", n)
+	}
+	api.must(t, "DELETE", path, "")
+	r.poked.until(t, "the end of the Service", func() bool { r.pending(clear); return r.service(key) == nil })
 }
 
 // TestStatusPreconditions: the API server takes a write only for the version that it was made for.
@@ -60,9 +75,9 @@ func TestStatusPreconditions(t *testing.T) {
 	r := newClusterTest(t, "admin", Options{})
 	check.Run(t, r)
 	key := r.web(t, ns, "192.168.7.110")
-	want := vip.Status{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.110"),
-		IPMode: vip.ModeVIP}}}
 	now := r.Cluster.service(key)
+	want := vip.Status{Service: key, UID: now.UID, VIPHost: "n1", Ingress: []vip.Ingress{{
+		Addr: netip.MustParseAddr("192.168.7.110"), IPMode: vip.ModeVIP}}}
 	old := *now
 	old.version = "1"
 	if got, _, err := r.Statuses.write(t.Context(), &old, wish{status: &want}); got != conflict {
@@ -325,6 +340,9 @@ func TestSnapshotOfOneNamespace(t *testing.T) {
 		})
 		has := func(ns string) bool {
 			return slices.ContainsFunc(s.Services, func(s vip.Service) bool { return s.Key.Namespace == ns })
+		}
+		if only := s.LeasesOf == ns; only == sees {
+			t.Errorf("%s gets only the Leases of %q", user, s.LeasesOf)
 		}
 		if !has(ns) || has(other) != sees {
 			t.Errorf("%s gets the Services %v, want those of its own namespace, and of the other one: %v", user, s.Services, sees)

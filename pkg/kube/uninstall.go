@@ -1,9 +1,10 @@
 package kube
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -12,24 +13,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/retry"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// An Uninstaller removes what an installation has written to the API server, while no Herald runs.
-type Uninstaller struct {
+// An uninstaller removes what an installation has written to the API server, while no Herald runs.
+type uninstaller struct {
 	api           *clients
 	namespace     string // where the node leases are
-	keepAddresses bool
-}
-
-// NewUninstaller makes one for node leases in namespace. keepAddresses leaves statuses and given addresses.
-func NewUninstaller(cfg *rest.Config, namespace string, keepAddresses bool) (*Uninstaller, error) {
-	api, err := newClients(cfg, newMetrics(), nil)
-	return &Uninstaller{api, namespace, keepAddresses}, err
+	keepAddresses bool   // leave statuses and given addresses
 }
 
 // A Trace is what Herald has written: an object, or parts of one.
@@ -55,75 +49,61 @@ func (t Trace) Remove(ctx context.Context) error {
 	return nil
 }
 
-// Traces returns what is there, in order of removal.
-func (u *Uninstaller) Traces(ctx context.Context) (all []Trace, err error) {
+// Traces returns what is there of Heralds whose node leases are in namespace, in order of removal. keepAddresses leaves
+// statuses and given addresses.
+func Traces(ctx context.Context, cfg *rest.Config, namespace string, keepAddresses bool) (all []Trace, err error) {
+	api, err := newClients(cfg, newMetrics(), nil)
+	if err != nil {
+		return nil, err
+	}
+	u := &uninstaller{api, namespace, keepAddresses}
 	add := func(t Trace) { all = append(all, t) }
-	err = list(ctx, &watchedResource{client: u.api.core, resource: "services"}, func(o *corev1.Service) {
+	servicesErr := list(ctx, &watchedResource{client: api.core, resource: "services"}, func(o *corev1.Service) {
 		if _, what, left := u.cleanService(o); what != "" || left != "" {
 			k := vip.Key{Namespace: o.Namespace, Name: o.Name}
 			add(Trace{Kind: "Service", Object: k, What: what, Left: left,
 				remove: func(ctx context.Context) error { return u.writeService(ctx, k) }})
 		}
 	})
-	if err != nil {
-		return nil, err
-	}
-	leases := &watchedResource{client: u.api.coordination, resource: "leases", fields: notKubeletLeases}
-	err = list(ctx, leases, func(o *coordinationv1.Lease) {
+	leases := &watchedResource{client: api.coordination, resource: "leases", fields: notKubeletLeases}
+	leasesErr := list(ctx, leases, func(o *coordinationv1.Lease) {
 		k := vip.Key{Namespace: o.Namespace, Name: o.Name}
 		// Elsewhere those beside kube-vip, with names of Services; "herald-..." are another installation's.
-		own := o.Namespace == u.namespace || !strings.HasPrefix(o.Name, "herald-")
+		own := o.Namespace == namespace || !strings.HasPrefix(o.Name, "herald-")
 		if own && o.Labels["app.kubernetes.io/managed-by"] == "herald" {
 			same := &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion}}
 			add(Trace{Kind: "Lease", Object: k, What: "all", remove: func(ctx context.Context) error {
-				r := u.api.coordination.Delete().Namespace(k.Namespace).Resource("leases").Name(k.Name)
+				r := api.coordination.Delete().Namespace(k.Namespace).Resource("leases").Name(k.Name)
 				return r.Body(same).Do(ctx).Error()
 			}})
 		}
 	})
-	if err != nil {
-		return nil, err
-	}
-	err = list(ctx, &watchedResource{client: u.api.core, resource: "nodes"}, func(o *corev1.Node) {
+	nodesErr := list(ctx, &watchedResource{client: api.core, resource: "nodes"}, func(o *corev1.Node) {
 		if keys := present(o.Annotations, drainKey, returnKey); len(keys) > 0 {
 			add(Trace{Kind: "Node", Object: vip.Key{Name: o.Name}, What: "annotations " + strings.Join(keys, ", "),
 				remove: func(ctx context.Context) error {
-					return u.patch(ctx, "nodes", vip.Key{Name: o.Name},
-						map[string]any{"metadata": map[string]any{"annotations": nulls(keys)}})
+					changes := map[string]any{"metadata": map[string]any{"annotations": nulls(keys)}}
+					return patch(api, "nodes", vip.Key{Name: o.Name}, changes).Do(ctx).Error()
 				}})
 		}
 	})
-	if err != nil {
+	if err = cmp.Or(servicesErr, leasesErr, nodesErr); err != nil {
 		return nil, err
 	}
-	switch _, err := getPeersSecret(ctx, u.api.core, u.namespace); {
+	switch _, err = getPeersSecret(ctx, api.core, namespace); {
 	case err == nil:
-		add(Trace{Kind: "Secret", Object: vip.Key{Namespace: u.namespace, Name: PeersSecret}, What: "all",
+		add(Trace{Kind: "Secret", Object: vip.Key{Namespace: namespace, Name: PeersSecret}, What: "all",
 			remove: func(ctx context.Context) error {
-				return u.api.core.Delete().Namespace(u.namespace).Resource("secrets").Name(PeersSecret).Do(ctx).Error()
+				return api.core.Delete().Namespace(namespace).Resource("secrets").Name(PeersSecret).Do(ctx).Error()
 			}})
 	case !apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("can't look for the Secret %s/%s: %w", u.namespace, PeersSecret, err)
+		return nil, fmt.Errorf("can't look for the Secret %s/%s: %w", namespace, PeersSecret, err)
 	}
 	return all, nil
 }
 
-// patch sends a strategic merge patch of an object, or of a Service's status.
-func (u *Uninstaller) patch(ctx context.Context, resource string, k vip.Key, patch any) error {
-	body, err := json.Marshal(patch)
-	if err != nil {
-		return err
-	}
-	r := u.api.core.Patch(types.StrategicMergePatchType).NamespaceIfScoped(k.Namespace,
-		k.Namespace != "").Resource(resource).Name(k.Name).Body(body)
-	if resource == "services" {
-		r = r.SubResource("status")
-	}
-	return r.Do(ctx).Error()
-}
-
 // cleanService returns the patch that removes Herald's part, what that is, and what is left.
-func (u *Uninstaller) cleanService(o *corev1.Service) (patch map[string]any, what, left string) {
+func (u *uninstaller) cleanService(o *corev1.Service) (patch map[string]any, what, left string) {
 	announcer := o.Annotations[announcerKey]
 	if announcer != "" && announcer != u.namespace {
 		return nil, "", ""
@@ -140,10 +120,13 @@ func (u *Uninstaller) cleanService(o *corev1.Service) (patch map[string]any, wha
 			parts = append(parts, "the status")
 		}
 	}
-	allocated := o.Annotations[allocatedKey] != ""
+	s, allocated, annotations := readService(o), o.Annotations[allocatedKey] != "", map[string]any{}
 	if allocated {
-		keys = append(keys, allocatedKey)
-		if !u.keepAddresses {
+		keys = append(keys, present(o.Annotations, allocatedKey, allocatedAddressesKey)...)
+		switch theirs := s.Source == addressesKey && (s.Superseded || s.Own != nil); {
+		case u.keepAddresses && (s.Own != nil || s.Source == allocatedAddressesKey):
+			annotations[addressesKey] = vip.JoinAddrs(s.Addresses, ",")
+		case !theirs && (s.Superseded || !u.keepAddresses):
 			keys = append(keys, present(o.Annotations, addressesKey)...)
 		}
 	}
@@ -152,11 +135,10 @@ func (u *Uninstaller) cleanService(o *corev1.Service) (patch map[string]any, wha
 		parts = append(parts, "the finalizer")
 	}
 	if len(keys) > 0 {
-		meta["annotations"] = nulls(keys)
+		maps.Copy(annotations, nulls(keys))
+		meta["annotations"] = annotations
 		parts = append(parts, "annotations "+strings.Join(keys, ", "))
 	}
-	s := &cachedService{}
-	s.readConditions(o.Status.Conditions)
 	if gone := s.conditionsPatch([]vip.Condition{{Type: vip.Allocated}, {Type: vip.Announced},
 		{Type: vip.Recorded}}); len(gone) > 0 {
 		status["conditions"] = gone
@@ -172,17 +154,17 @@ func (u *Uninstaller) cleanService(o *corev1.Service) (patch map[string]any, wha
 }
 
 // writeService does what cleanService says, to the current Service.
-func (u *Uninstaller) writeService(ctx context.Context, k vip.Key) error {
+func (u *uninstaller) writeService(ctx context.Context, k vip.Key) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		o := &corev1.Service{}
 		if err := u.api.core.Get().Namespace(k.Namespace).Resource("services").Name(k.Name).Do(ctx).Into(o); err != nil {
 			return err
 		}
-		patch, what, _ := u.cleanService(o)
+		changes, what, _ := u.cleanService(o)
 		if what == "" {
 			return nil
 		}
-		return u.patch(ctx, "services", k, patch)
+		return patch(u.api, "services", k, changes).SubResource("status").Do(ctx).Error()
 	})
 }
 

@@ -43,6 +43,15 @@ func TestCleanService(t *testing.T) {
 			"the finalizer; annotations heraldvip.io/announcer, kube-vip.io/vipHost, heraldvip.io/allocated", ""},
 		{"given an address, not shown", service(map[string]string{addressesKey: "10.77.0.60", allocatedKey: "range-global"}, false), false,
 			"annotations heraldvip.io/allocated, kube-vip.io/loadbalancerIPs", ""},
+		{"given an address beside an own one", service(map[string]string{addressesKey: "10.77.0.80", allocatedKey: "range-global",
+			allocatedAddressesKey: "fd77::60"}, false), false, "annotations heraldvip.io/allocated, heraldvip.io/allocated-addresses", ""},
+		{"... of the spec", service(map[string]string{allocatedKey: "range-global", allocatedAddressesKey: "fd77::60"}, false), false,
+			"annotations heraldvip.io/allocated, heraldvip.io/allocated-addresses", ""},
+		{"given an address, and so written", service(map[string]string{addressesKey: "10.77.0.60", allocatedKey: "range-global",
+			allocatedAddressesKey: "10.77.0.60"}, false), false,
+			"annotations heraldvip.io/allocated, heraldvip.io/allocated-addresses, kube-vip.io/loadbalancerIPs", ""},
+		{"given an address, then another in its place", service(map[string]string{addressesKey: "10.77.0.80", allocatedKey: "range-global",
+			allocatedAddressesKey: "10.77.0.60"}, false), false, "annotations heraldvip.io/allocated, heraldvip.io/allocated-addresses", ""},
 		{"of another installation", service(map[string]string{allocatedKey: "range-global", announcerKey: "edge"}, true), false, "", ""},
 		{"announced by kube-vip", service(map[string]string{addressesKey: "10.77.0.60", vipHostKey: "n1"}, true), false, "", ""},
 		{"leased", service(map[string]string{requestedKey: "10.77.0.9", dhcpLeaseKey: "[]", announcerKey: "kube-system"}, false), false,
@@ -50,15 +59,36 @@ func TestCleanService(t *testing.T) {
 		{"leased before", service(map[string]string{requestedKey: "10.77.0.9"}, false), false, "",
 			"annotation kube-vip.io/requestedIP: " + own},
 	} {
-		u := Uninstaller{namespace: "kube-system", keepAddresses: tt.keep}
+		u := uninstaller{namespace: "kube-system", keepAddresses: tt.keep}
 		if _, what, left := u.cleanService(tt.service); what != tt.what || left != tt.left {
 			t.Errorf("%s: %q, left %q\nwant %q, left %q", tt.name, what, left, tt.what, tt.left)
 		}
 	}
 }
 
-// An Uninstaller lists what Herald has written, removes it, and leaves what others have.
-func TestUninstaller(t *testing.T) {
+// With --keep-addresses what a Service was given beside what its user named is named, too.
+func TestKeptAddresses(t *testing.T) {
+	for _, tt := range []struct{ named, given, spec, want string }{
+		{"10.77.0.60", "", "", ""},
+		{"10.77.0.60", "10.77.0.60", "", ""},
+		{"10.77.0.80", "10.77.0.60", "", ""}, // a person's
+		{"10.77.0.80", "fd77::60", "", "10.77.0.80,fd77::60"},
+		{"", "fd77::60", "10.77.0.80", "10.77.0.80,fd77::60"},
+		{"", "10.77.0.60", "", "10.77.0.60"},
+	} {
+		policy := corev1.IPFamilyPolicyRequireDualStack
+		s := &corev1.Service{Spec: corev1.ServiceSpec{LoadBalancerIP: tt.spec, IPFamilyPolicy: &policy}, ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+			addressesKey: tt.named, allocatedKey: "range-global", allocatedAddressesKey: tt.given}}}
+		patch, _, _ := (&uninstaller{keepAddresses: true}).cleanService(s)
+		got := patch["metadata"].(map[string]any)["annotations"].(map[string]any)
+		if v, _ := got[addressesKey].(string); v != tt.want || got[allocatedAddressesKey] != nil {
+			t.Errorf("%+v: annotations %v", tt, got)
+		}
+	}
+}
+
+// Traces are what Herald has written; their removal leaves what others have.
+func TestTraces(t *testing.T) {
 	api := startAPI(t)
 	ns := api.namespace(t)
 	services, leases := "/api/v1/namespaces/"+ns+"/services", "/apis/coordination.k8s.io/v1/namespaces/"+ns+"/leases"
@@ -84,9 +114,9 @@ func TestUninstaller(t *testing.T) {
 		`{"metadata":{"name":"`+ns+`","annotations":{"heraldvip.io/drain":"2026-01-01T00:00:00Z","example.com/x":"y"}}}`)
 	t.Cleanup(func() { api.do("DELETE", "/api/v1/nodes/"+ns, "") })
 
-	u := check.Value(NewUninstaller(api.as("admin"), ns, false))(t)
+	traces := func() []Trace { return check.Value(Traces(t.Context(), api.as("admin"), ns, false))(t) }
 	list := func() (lines []string) {
-		for _, x := range check.Value(u.Traces(t.Context()))(t) {
+		for _, x := range traces() {
 			if x.Object.Namespace == ns || x.Object.Name == ns {
 				lines = append(lines, fmt.Sprintf("%s %s: %s", x.Kind, x.Object.Name, x.What))
 			}
@@ -100,7 +130,7 @@ Secret herald-peers: all`
 	if got := strings.Join(list(), "\n"); got != fmt.Sprintf(want, ns) {
 		t.Errorf("listed\n%s", got)
 	}
-	all := check.Value(u.Traces(t.Context()))(t)
+	all := traces()
 	api.must(t, "PATCH", services+"/web", `{"metadata":{"labels":{"a":"b"}}}`) // somebody writes it meanwhile
 	for _, x := range all {
 		if x.Object.Namespace == ns || x.Object.Name == ns {

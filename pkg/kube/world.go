@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -70,7 +71,7 @@ func (c *Cluster) mergeServices() []vip.Service {
 	for k := range c.changed {
 		if s := c.services.values[k]; s.inWorld() {
 			service := s.Service
-			service.Endpoints = mergeEndpoints(c.slicesOf[k])
+			service.Endpoints = mergeEndpoints(maps.Values(c.slicesOf[k]))
 			c.pods.fill(&service)
 			fresh = append(fresh, service)
 		}
@@ -119,7 +120,7 @@ func (c *Cluster) APIService() (service netip.AddrPort, servers []netip.AddrPort
 func (c *Cluster) serviceChanged(k vip.Key, old, new *cachedService) (worldChanged bool) {
 	if old != nil && new != nil && reflect.DeepEqual(&old.Service, &new.Service) &&
 		slices.Equal(old.clusterIPs, new.clusterIPs) {
-		c.Statuses.wake(k)
+		c.Statuses.queue.Add(k) // a write of the former version is refused
 		return false
 	}
 	if old != nil && old.Egress != nil || new != nil && new.Egress != nil {
@@ -133,16 +134,15 @@ func (c *Cluster) serviceChanged(k vip.Key, old, new *cachedService) (worldChang
 			c.Leases.setNamed(k, -1)
 		}
 	}
-	before, after := old.requestedAddrs(), new.requestedAddrs()
-	for _, a := range after {
-		c.requested[a]++
-	}
-	for _, a := range before {
-		if c.requested[a]--; c.requested[a] == 0 {
-			delete(c.requested, a)
+	if before, after := old.requestedAddrs(), new.requestedAddrs(); !slices.Equal(before, after) {
+		for _, a := range after {
+			c.requested[a]++
 		}
-	}
-	if !slices.Equal(before, after) {
+		for _, a := range before {
+			if c.requested[a]--; c.requested[a] == 0 {
+				delete(c.requested, a)
+			}
+		}
 		c.outdated = true // which cluster IPs and pods' addresses are reserved depends on it
 	}
 	for _, s := range []*cachedService{old, new} {
@@ -187,26 +187,20 @@ func (c *Cluster) isRequested(a netip.Addr) bool { return c.requested[a] > 0 }
 
 // reservedRanges returns ServiceCIDRs, API servers, and requested cluster IPs and pods; sorted.
 func (c *Cluster) reservedRanges() []vip.ReservedRange {
-	clusterIPs, pods := make(map[netip.Addr]vip.Key), make(map[netip.Addr]vip.Key)
-	add := func(to map[netip.Addr]vip.Key, addrs []netip.Addr, service vip.Key) {
+	single := make(map[netip.Addr]vip.ReservedRange)
+	add := func(addrs []netip.Addr, x vip.ReservedRange) { // over a pod, which come first, or the same of a later Service
 		for _, a := range addrs {
-			if known, ok := to[a]; c.isRequested(a) && (!ok || service.Compare(known) < 0) {
-				to[a] = service
+			known, ok := single[a]
+			if c.isRequested(a) && (!ok || known.FromSlice != x.FromSlice || x.Service.Compare(known.Service) < 0) {
+				single[a] = x
 			}
 		}
 	}
-	for k, s := range c.services.values {
-		add(clusterIPs, s.clusterIPs, k)
-	}
 	for _, s := range c.slices.values {
-		add(pods, s.addrs, s.service)
+		add(s.addrs, vip.ReservedRange{Description: "the address of a pod", Service: s.service, FromSlice: true})
 	}
-	single := make(map[netip.Addr]vip.ReservedRange)
-	for a, service := range pods {
-		single[a] = vip.ReservedRange{Description: "the address of a pod", Service: service, FromSlice: true}
-	}
-	for a, service := range clusterIPs {
-		single[a] = vip.ReservedRange{Description: "the cluster IP", Service: service}
+	for k, s := range c.services.values {
+		add(s.clusterIPs, vip.ReservedRange{Description: "the cluster IP", Service: k})
 	}
 	if c.host.IsValid() {
 		single[c.host] = vip.ReservedRange{Description: "the address of the API server"}
@@ -228,22 +222,19 @@ func (c *Cluster) reservedRanges() []vip.ReservedRange {
 	return out
 }
 
-// A cachedConfigMap is what is kept of the ConfigMap of pools.
-type cachedConfigMap struct {
-	uid  string
-	data map[string]string
+func readConfigMap(o *corev1.ConfigMap) *vip.PoolSource {
+	k := vip.Key{Namespace: o.Namespace, Name: o.Name}
+	return &vip.PoolSource{ConfigMap: k, UID: string(o.UID), Data: o.Data}
 }
 
 func (c *Cluster) watchPools(core *clients) {
 	if c.o.Pools.IsZero() {
 		return
 	}
-	changed := func() bool { c.worldPools, c.poolsChanged = nil, true; return true }
-	c.configMaps = newReflectorStore(c.o, &c.mu, core.core, "configmaps", func(o *corev1.ConfigMap) *cachedConfigMap {
-		return &cachedConfigMap{uid: string(o.UID), data: o.Data}
-	})
+	changed := func() bool { c.worldPools = nil; return true }
+	c.configMaps = newReflectorStore(c.o, &c.mu, core.core, "configmaps", readConfigMap)
 	c.configMaps.namespace, c.configMaps.fields = c.o.Pools.Namespace, "metadata.name="+c.o.Pools.Name
-	c.configMaps.onChange = func(_ vip.Key, _, now *cachedConfigMap) bool {
+	c.configMaps.onChange = func(_ vip.Key, _, now *vip.PoolSource) bool {
 		if c.lastPools = cmp.Or(now, c.lastPools); now == nil {
 			c.o.Log.Warn("the ConfigMap of pools is gone: no addresses are given; which ones Services may have by it stays "+
 				"as it was until it is back, or Herald has been restarted on all nodes", "configmap", c.o.Pools.String())
@@ -264,27 +255,23 @@ func (c *Cluster) watchPools(core *clients) {
 
 // observePools returns the ConfigMap of pools, or its last state, or nil; c.mu is held.
 func (c *Cluster) observePools() *vip.PoolSource {
-	if !c.poolsChanged {
+	if c.worldPools != nil || c.lastPools == nil {
 		return c.worldPools
 	}
-	c.poolsChanged = false
-	m := c.lastPools
-	if m == nil {
-		return nil
-	}
-	c.worldPools = &vip.PoolSource{ConfigMap: c.o.Pools, UID: m.uid, Data: m.data,
-		Gone: c.configMaps.values[c.o.Pools] == nil}
-	c.worldPools.Namespaces = make(map[string]map[string]string, len(c.namespaces.values))
+	p := *c.lastPools
+	p.Gone = c.configMaps.values[c.o.Pools] == nil
+	p.Namespaces = make(map[string]map[string]string, len(c.namespaces.values))
 	for k, labels := range c.namespaces.values {
-		c.worldPools.Namespaces[k.Name] = *labels
+		p.Namespaces[k.Name] = *labels
 	}
-	return c.worldPools
+	c.worldPools = &p
+	return &p
 }
 
-// TakePools reads the ConfigMap of pools, or nil, without labels of namespaces.
+// TakePools reads the ConfigMap of pools, or nil, as without a name, without labels of namespaces.
 func TakePools(ctx context.Context, cfg *rest.Config, k vip.Key) (*vip.PoolSource, error) {
 	c, err := newClients(cfg, newMetrics(), nil)
-	if err != nil {
+	if err != nil || k.IsZero() {
 		return nil, err
 	}
 	var o corev1.ConfigMap
@@ -295,5 +282,5 @@ func TakePools(ctx context.Context, cfg *rest.Config, k vip.Key) (*vip.PoolSourc
 	case err != nil:
 		return nil, fmt.Errorf("can't read the ConfigMap of pools: %w", err)
 	}
-	return &vip.PoolSource{ConfigMap: k, UID: string(o.UID), Data: o.Data}, nil
+	return readConfigMap(&o), nil
 }

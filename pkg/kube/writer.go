@@ -69,7 +69,7 @@ type pause struct {
 func (w wish) same(x wish) bool {
 	if w.address != nil && x.address != nil {
 		a, b := w.address, x.address
-		return slices.Equal(a.Addresses, b.Addresses) && a.Pool == b.Pool && a.Remove == b.Remove
+		return a.UID == b.UID && slices.Equal(a.Addresses, b.Addresses) && a.Pool == b.Pool && a.Remove == b.Remove
 	}
 	return w.address == x.address && reflect.DeepEqual(w.status, x.status)
 }
@@ -103,6 +103,9 @@ func (s *Statuses) drop(kind int) {
 		if e.put == s.puts[kind] {
 			continue
 		}
+		if e.put == s.puts[kind]-1 {
+			s.queue.Add(k) // choose forgets it now or soon
+		}
 		s.forget(k, kind)
 		// A Plan has an address, or conditions alone, only while the cache lacks them: so if somebody else changes them they
 		// are wanted again, and what was written is remembered until choose forgets it.
@@ -120,13 +123,6 @@ func (s *Statuses) forget(k vip.Key, kind int) {
 		s.queue.Add(k)
 	}
 	s.tell(s.refused[kind], k, "")
-}
-
-// wake compares a Service again: a write of the former version is refused.
-func (s *Statuses) wake(k vip.Key) {
-	if !s.off {
-		s.queue.Add(k)
-	}
 }
 
 // String names the task.
@@ -286,11 +282,14 @@ func (s *Statuses) reject(o *cachedService, kind int, want wish, err error) {
 	}
 	if !told || now.Sub(e.toldAt) > toldAgain {
 		e.toldAt = now
-		s.tell(s.refused[kind], k, err.Error())
+		s.tell(s.refused[kind], k, err.Error()+"; make the Service smaller, or ask the operator of the webhook or policy "+
+			"that denies it")
 	}
 	e.rejected, e.notBefore = o.version, now.Add(min(rejectedMin<<min(e.rejections, 10), rejectedMax))
 	e.rejections++
 }
+
+const notAllowed = "not allowed to write the status of Services; herald manifest rbac prints what is needed"
 
 // pauseWrites begins a pause, twice as long as the last, unless one is under way. s.mu is held.
 func (s *Statuses) pauseWrites(err error) {
@@ -303,8 +302,8 @@ func (s *Statuses) pauseWrites(err error) {
 	level, text := slog.LevelDebug, "writing on Services failed; trying again"
 	switch {
 	case apierrors.IsForbidden(err) && !p.denied:
-		p.denied, level = true, slog.LevelWarn
-		text = "not allowed to write the status of Services; herald manifest rbac prints what is needed"
+		p.denied, level, text = true, slog.LevelWarn, notAllowed
+		s.poke()
 	// else the log says that it can't be reached
 	case apierrors.ReasonForError(err) != "" && !apierrors.IsForbidden(err) && now.Sub(p.warned) > warnEvery:
 		p.warned, level = now, slog.LevelWarn
@@ -337,6 +336,7 @@ type turns[T comparable] struct {
 type turn[T comparable] struct {
 	items    []T
 	underWay int
+	limit    int       // of underWay; only Pop lowers it: a workqueue relies on Len until its Pop
 	failedAt time.Time // zero: none failed
 	answered int       // since
 }
@@ -345,13 +345,6 @@ var _ workqueue.Queue[int] = &turns[int]{}
 
 func newTurns[T comparable](namespace func(T) string) *turns[T] {
 	return &turns[T]{namespace: namespace, all: make(map[string]*turn[T])}
-}
-
-func (n *turn[T]) limit() int {
-	if n.failedAt.IsZero() {
-		return writesAtATime
-	}
-	return 1 + n.answered/answersPerWrite
 }
 
 // Touch implements workqueue.Queue.
@@ -363,7 +356,7 @@ func (q *turns[T]) Push(x T) {
 	defer q.mu.Unlock()
 	n := q.all[q.namespace(x)]
 	if n == nil {
-		n = &turn[T]{}
+		n = &turn[T]{limit: writesAtATime}
 		q.all[q.namespace(x)] = n
 	}
 	if n.items = append(n.items, x); len(n.items) == 1 {
@@ -376,7 +369,7 @@ func (q *turns[T]) Len() (able int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, n := range q.next {
-		if n.underWay < n.limit() {
+		if n.underWay < n.limit {
 			able++
 		}
 	}
@@ -387,10 +380,12 @@ func (q *turns[T]) Len() (able int) {
 func (q *turns[T]) Pop() (x T) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	at := slices.IndexFunc(q.next, func(n *turn[T]) bool { return n.underWay < n.limit() })
+	at := slices.IndexFunc(q.next, func(n *turn[T]) bool { return n.underWay < n.limit })
 	n := q.next[at]
 	x, n.items = n.items[0], n.items[1:]
-	n.underWay++
+	if n.underWay++; !n.failedAt.IsZero() {
+		n.limit = 1 + n.answered/answersPerWrite
+	}
 	if q.next = slices.Delete(q.next, at, at+1); len(n.items) > 0 {
 		q.next = append(q.next, n)
 	}
@@ -418,8 +413,8 @@ func (q *turns[T]) done(x T, o outcome) {
 		n.failedAt, n.answered = time.Now(), 0
 	}
 	maps.DeleteFunc(q.all, func(_ string, n *turn[T]) bool {
-		if n.limit() >= writesAtATime || time.Since(n.failedAt) > keepLimit {
-			n.failedAt, n.answered = time.Time{}, 0
+		if n.answered >= (writesAtATime-1)*answersPerWrite || time.Since(n.failedAt) > keepLimit {
+			n.limit, n.failedAt, n.answered = writesAtATime, time.Time{}, 0
 		}
 		return n.failedAt.IsZero() && n.underWay == 0 && len(n.items) == 0
 	})

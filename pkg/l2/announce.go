@@ -9,14 +9,10 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/mdlayher/arp"
-	"github.com/mdlayher/ethernet"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -247,7 +243,7 @@ type silence struct {
 	at  time.Time
 }
 
-// answer replies to an ARP request for a VIP here where the kernel may not.
+// answer replies to an ARP request for a VIP here, even while it is handed over, where the kernel may not.
 func (a *Announcer) answer(link string, m neighborMessage, now time.Time) {
 	if !m.asks.IsValid() {
 		return
@@ -256,7 +252,7 @@ func (a *Announcer) answer(link string, m neighborMessage, now time.Time) {
 	defer a.mu.Unlock()
 	t := newTarget(m.asks, link)
 	x, tenure := a.announcements[t], a.opts.Tenure()
-	if x == nil || x.want.ListenOnly || !x.ok || !tenure.Confirmed || !tenure.Holds(now) || !a.kernelIsSilent(link, now) {
+	if x == nil || !x.ok || !tenure.Confirmed || !tenure.Holds(now) || !a.kernelIsSilent(link, now) {
 		return
 	}
 	_ = a.transmit(t, now, a.metrics.sent, func(mac net.HardwareAddr) ([][]byte, error) { // who gets no reply asks again
@@ -269,21 +265,12 @@ func (a *Announcer) answer(link string, m neighborMessage, now time.Time) {
 func (a *Announcer) kernelIsSilent(link string, now time.Time) bool {
 	s := a.silent[link]
 	if now.Sub(s.at) >= time.Second {
-		s = silence{max(a.conf("all", "arp_ignore"), a.conf(link, "arp_ignore")) > 1 || a.conf("all", "arp_filter")+
-			a.conf(link, "arp_filter") > 0, now}
+		conf := a.opts.Sysctl4
+		s = silence{max(conf("all", "arp_ignore"), conf(link, "arp_ignore")) > 1 ||
+			conf("all", "arp_filter")+conf(link, "arp_filter") > 0, now}
 		a.silent[link] = s
 	}
 	return s.yes
-}
-
-// readConf reads net.ipv4.conf.<link>.<name>; 0 if it can't.
-func readConf(link, name string) int {
-	b, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + link + "/" + name)
-	if err != nil {
-		return 0
-	}
-	v, _ := strconv.Atoi(strings.TrimSpace(string(b)))
-	return v
 }
 
 // replyFrame returns the ARP reply to a request: what it asks for is at mac.
@@ -292,13 +279,7 @@ func replyFrame(m neighborMessage, mac net.HardwareAddr) ([]byte, error) {
 	if m.kind == messageProbe {
 		asker = netip.IPv4Unspecified()
 	}
-	p, err := arp.NewPacket(arp.OperationReply, mac, m.asks, m.mac[:], asker)
-	if err != nil {
-		return nil, err
-	}
-	payload, err := p.MarshalBinary()
-	if err != nil {
-		return nil, err
-	}
-	return ethernetFrame(m.mac[:], mac, ethernet.EtherTypeARP, payload)
+	frame, err := arpFrame(arp.OperationReply, m.asks, mac, asker, m.mac[:])
+	copy(frame, m.mac[:]) // to who asks, not to all
+	return frame, err
 }

@@ -303,11 +303,13 @@ type fixture struct {
 	lock   sync.Mutex
 	tenure vip.Tenure
 	pokes  int
+
+	sysctls map[string]int // by "eth0 arp_ignore"
 }
 
 func newFixture(t *testing.T, l *fakeLAN) *fixture {
 	t.Helper()
-	r := &fixture{lan: l, log: &buffer{}, tenure: vip.Tenure{Epoch: 1, Confirmed: true, Until: time.Now().Add(time.Hour)}}
+	r := &fixture{lan: l, log: &buffer{}, sysctls: map[string]int{}, tenure: vip.Tenure{Epoch: 1, Confirmed: true, Until: time.Now().Add(time.Hour)}}
 	logger := slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{
 		Level: slog.LevelDebug,
 		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -325,8 +327,8 @@ func newFixture(t *testing.T, l *fakeLAN) *fixture {
 	r.Announcer = newAnnouncer(Options{
 		Log:   logger,
 		Rate:  3 * time.Second,
-		Links: l.links,
-		Poke:  poke, PokeNow: poke,
+		Links: l.links, Sysctl4: func(link, name string) int { return r.sysctls[link+" "+name] },
+		Poke: poke, PokeNow: poke,
 		Tenure: func() vip.Tenure {
 			r.lock.Lock()
 			defer r.lock.Unlock()

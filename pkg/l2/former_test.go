@@ -32,7 +32,7 @@ func TestFormerOwner(t *testing.T) {
 			}
 			r.poked()
 			r.lan.setHosts("eth0", addr, 0xff) // a successor by other rights
-			time.Sleep(maxFormerUnanswered*formerGap - time.Millisecond)
+			time.Sleep(2*maxFormerUnanswered*formerGap - time.Millisecond)
 			r.checkResults(t, "not for long enough", "")
 			time.Sleep(formerGap + time.Millisecond)
 			if got := r.results(); !strings.Contains(got, "no answer") || r.poked() != 1 || r.problems(t) != "" {
@@ -68,7 +68,7 @@ func TestFormerOwnerForHours(t *testing.T) {
 		for _, x := range want {
 			r.lan.setHosts("eth0", x.Addr.String())
 		}
-		time.Sleep(slowGap + 100*time.Millisecond)
+		time.Sleep(slowGap + 10*formerGap + 30*time.Millisecond)
 		if got := strings.Count(r.results(), "no answer"); got != count+1 {
 			t.Errorf("%d of %d are known to be silent", got, count+1)
 		}
@@ -80,13 +80,13 @@ func TestFormerOwnerWithLoss(t *testing.T) {
 	onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 		asked := 0
 		r.lan.setAnswer("eth0 10.0.0.9", func(neighborMessage) {
-			if asked++; asked%3 == 0 {
+			if asked++; asked%6 == 1 {
 				r.lan.deliver("eth0", messageReply.by("10.0.0.9", 0x11))
 			}
 		})
 		r.putChecks(t, formerCheck("10.0.0.9"))
 		time.Sleep(2 * time.Second)
-		r.checkResults(t, "two of three are lost", "")
+		r.checkResults(t, "five of six are lost", "")
 	})
 }
 
@@ -113,9 +113,9 @@ func TestManyFormerOwners(t *testing.T) {
 			r.lan.setHosts("eth0", x.Addr.String())
 		}
 		r.poked()
-		time.Sleep(5*formerGap + time.Millisecond) // one round, and three of formerBurst
+		time.Sleep(8*formerGap + time.Millisecond) // one round, and six of formerBurst
 		check.Equal(t, strings.Count(r.results(), "no answer"), formerBurst, "known to be silent at first")
-		time.Sleep(3 * formerGap)
+		time.Sleep(6 * formerGap)
 		if got := strings.Count(r.results(), "no answer"); got != count {
 			t.Errorf("%d of %d are known to be silent", got, count)
 		}

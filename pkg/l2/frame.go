@@ -120,7 +120,7 @@ func parseARP(frame []byte) (neighborMessage, bool) {
 	if [6]byte(b[:6]) != [6]byte{0, 1, 8, 0, 6, 4} { // Ethernet, IPv4, and their lengths
 		return neighborMessage{}, false
 	}
-	op, target := arp.Operation(b[7]), netip.AddrFrom4([4]byte(b[24:28]))
+	op, target := arp.Operation(binary.BigEndian.Uint16(b[6:])), netip.AddrFrom4([4]byte(b[24:28]))
 	m := neighborMessage{addr: netip.AddrFrom4([4]byte(b[14:18])), mac: [6]byte(b[8:14])}
 	switch {
 	case m.addr.IsUnspecified() && op == arp.OperationRequest:
@@ -132,7 +132,7 @@ func parseARP(frame []byte) (neighborMessage, bool) {
 	default:
 		m.kind, m.asks = messageRequest, target
 	}
-	return m, !m.addr.IsUnspecified()
+	return m, !m.addr.IsUnspecified() && (op == arp.OperationRequest || op == arp.OperationReply) // as in arp_process
 }
 
 // parseNA reads a neighbor advertisement with a MAC address; false for others.

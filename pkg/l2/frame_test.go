@@ -149,6 +149,8 @@ func TestParseARP(t *testing.T) {
 		{"not Ethernet", head + "0006 0800 06 04 0001 02000000000b 0a000009 000000000000 0a000001", neighborMessage{}, false},
 		{"not IPv4", head + "0001 86dd 06 04 0001 02000000000b 0a000009 000000000000 0a000001", neighborMessage{}, false},
 		{"long addresses", head + "0001 0800 08 04 0001 02000000000b0a000009000000000000 0a000001 0000", neighborMessage{}, false},
+		{"other operation", head + "0001 0800 06 04 0063 02000000000b 0a000009 000000000000 0a000009", neighborMessage{}, false},
+		{"operation of two bytes", head + "0001 0800 06 04 0101 02000000000b 0a000009 000000000000 0a000009", neighborMessage{}, false},
 		{"short", head + "0001 0800 06 04 0001 02000000000b 0a000009 000000000000 0a0000", neighborMessage{}, false},
 		{"empty", "", neighborMessage{}, false},
 	} {

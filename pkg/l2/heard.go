@@ -242,10 +242,8 @@ func (a *Announcer) keepReceiving(ctx context.Context, r *receiver, link vip.Lin
 			a.opts.Log.Warn("can't receive the announcements of other hosts, trying again every second", "link", link.Name,
 				"family", family, "err", err)
 		}
-		select {
-		case <-ctx.Done():
+		if !mailbox.Sleep(ctx, reopenAfter) {
 			return
-		case <-time.After(reopenAfter):
 		}
 	}
 }

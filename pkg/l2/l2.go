@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/heraldvip/herald/pkg/mailbox"
+	"github.com/heraldvip/herald/pkg/metric"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -31,13 +32,15 @@ type Options struct {
 	Rate time.Duration
 	// Links is all links of the node, from memory; after changes LinksChanged is to be called.
 	Links func() []vip.Link
+	// Sysctl4 reads net.ipv4.conf.<link>.<name>; 0 if it can't.
+	Sysctl4 func(link, name string) int
 }
 
 // An Announcer is the agent's Applier of announcements. It sends and receives for AddressChecks and Resolve, too.
 type Announcer struct {
+	metrics
 	opts    Options
 	network network
-	metrics metrics
 	heard   heard
 	checks  *AddressChecks
 	started time.Time
@@ -55,9 +58,8 @@ type Announcer struct {
 	failing       map[string]bool          // links on which a VIP could not be announced; true: that was logged
 	asked         map[linkFamily]time.Time // where addresses were asked for, and when last
 	receivers     map[linkFamily]*receiver
-	reopened      chan struct{}               // closed and replaced when one of them has been opened or closed
-	conf          func(link, name string) int // reads net.ipv4.conf
-	silent        map[string]silence          // by link, whether the kernel leaves requests for VIPs unanswered
+	reopened      chan struct{}      // closed and replaced when one of them has been opened or closed
+	silent        map[string]silence // by link, whether the kernel leaves requests for VIPs unanswered
 }
 
 type target struct {
@@ -96,7 +98,7 @@ func newAnnouncer(o Options, n network) *Announcer {
 		asked:         map[linkFamily]time.Time{},
 		receivers:     map[linkFamily]*receiver{},
 		reopened:      make(chan struct{}),
-		silent:        map[string]silence{}, conf: readConf,
+		silent:        map[string]silence{},
 	}
 	a.checks = newAddressChecks(a)
 	a.LinksChanged() // Run reads them first
@@ -105,12 +107,6 @@ func newAnnouncer(o Options, n network) *Announcer {
 
 // String names the task.
 func (a *Announcer) String() string { return "layer 2 announcements" }
-
-// Collectors are the Announcer's metrics.
-func (a *Announcer) Collectors() []prometheus.Collector {
-	m := a.metrics
-	return []prometheus.Collector{m.sent, m.errors, m.heard, m.requests, m.problems}
-}
 
 // Observe sets w.Heard to other hosts' last announcements, and w.CheckResults.
 func (a *Announcer) Observe(w *vip.World) {
@@ -153,43 +149,36 @@ func (a *Announcer) Run(ctx context.Context) error {
 }
 
 type metrics struct {
-	sent     *prometheus.CounterVec
-	errors   *prometheus.CounterVec
-	heard    prometheus.Counter
-	requests *prometheus.CounterVec
-	problems *prometheus.GaugeVec
+	*metric.Set
+	sent, errors, requests *prometheus.CounterVec
+	heard                  prometheus.Counter
+	problems               *prometheus.GaugeVec
 }
 
 var problems = []string{"in_use", "conflict", "unanswered", "node_unanswered", "foreign_mac", "former_owner"}
 
 // newMetrics makes the metrics, with each value of their labels at 0.
 func newMetrics() metrics {
+	s := &metric.Set{}
 	byFamily := func(name, help string) *prometheus.CounterVec {
-		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"family"})
-		v.WithLabelValues("ipv4")
-		v.WithLabelValues("ipv6")
-		return v
+		return metric.CountersOf(s, name, help, "family", "ipv4", "ipv6")
 	}
 	m := metrics{
-		problems: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "herald_vip_problems",
-			Help: "VIPs with a problem that this node has found by ARP or neighbor discovery: in_use (another host has an " +
-				"address that is to be used for the first time), conflict (this node has it, and another host claims it, too), " +
-				"unanswered (its owner, another node, does not reply), node_unanswered (not a VIP: another node does not reply " +
-				"for an address of its own on a link with VIPs), foreign_mac (a host other than its owner, another node, " +
-				"replies), former_owner (this node owns it, and does not bind it, since a node that has lost its claims goes " +
-				"on to reply, or can't be asked).",
-		}, []string{"problem"}),
+		Set: s,
+		problems: metric.Gauges(s, "herald_vip_problems", "VIPs with a problem that this node has found by ARP or neighbor "+
+			"discovery: in_use (another host has an address that is to be used for the first time), conflict (this node has "+
+			"it, and another host claims it, too), unanswered (its owner, another node, does not reply), node_unanswered "+
+			"(not a VIP: another node does not reply for an address of its own on a link with VIPs), foreign_mac (a host "+
+			"other than its owner, another node, replies), former_owner (this node owns it, and does not bind it, since a "+
+			"node that has lost its claims goes on to reply, or can't be asked).", "problem"),
 		sent: byFamily("herald_announcements_sent_total", "Frames that announced a VIP: gratuitous ARP (ipv4) and "+
 			"unsolicited neighbor advertisements (ipv6)."),
 		errors: byFamily("herald_announcement_errors_total", "Announcements of a VIP that could not be sent. Each is "+
 			"tried again after about a second."),
 		requests: byFamily("herald_neighbor_requests_sent_total", "ARP requests and neighbor solicitations sent: for "+
 			"other nodes and the gateway, for VIPs that other nodes own, and for VIPs before they are used for the first time."),
-		heard: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "herald_announcements_heard_total",
-			Help: "Announcements by other hosts of a VIP that this node announces, or has just handed to another node.",
-		}),
+		heard: metric.Counter(s, "herald_announcements_heard_total", "Announcements by other hosts of a VIP that this node "+
+			"announces, or has just handed to another node."),
 	}
 	for _, p := range problems {
 		m.problems.WithLabelValues(p)

@@ -182,9 +182,9 @@ func newKernelAnnouncer(t testing.TB) (a *Announcer, log *buffer, poked chan str
 		}
 	}
 	a = New(Options{
-		Log:    slog.New(slog.NewTextHandler(log, nil)),
-		Rate:   3 * time.Second,
-		Links:  namespace.Links,
+		Log:   slog.New(slog.NewTextHandler(log, nil)),
+		Rate:  3 * time.Second,
+		Links: namespace.Links, Sysctl4: func(string, string) int { return 0 },
 		Tenure: func() vip.Tenure { return vip.Tenure{Confirmed: true, Until: time.Now().Add(time.Hour)} },
 		Poke:   poke, PokeNow: poke,
 	})

@@ -97,7 +97,7 @@ func (c *AddressChecks) Unanswered() []netip.Addr {
 
 const (
 	// Each formerGap up to formerRequests requests of CheckFormer are sent, and answered within. A kernel has ceased to
-	// answer once maxFormerUnanswered in a row had no reply.
+	// answer once maxFormerUnanswered in a row had no reply; twice as many if it has replied: it runs, and may be slow.
 	formerGap           = 10 * time.Millisecond
 	formerRequests      = 10
 	maxFormerUnanswered = 3
@@ -175,7 +175,11 @@ func (c *AddressChecks) endFormer(x *addressCheck, list []*addressCheck, late bo
 		now.Sub(x.began) >= slowAfter && heardNone(): // some of hundreds are read in a flood, too
 		x.unanswered++
 	}
-	return x.unanswered >= x.silent && x.setResult(true, "", now)
+	silent := x.silent
+	if x.answeredBy != "" {
+		silent *= 2
+	}
+	return x.unanswered >= silent && x.setResult(true, "", now)
 }
 
 // reportStillAnswers stores who has answered x for slowAfter, and reports whether that is news.

@@ -32,7 +32,7 @@ func (l *Leases) members(now time.Time, info vip.NodeInfo) []vip.Member {
 func (l *Leases) claims(now time.Time) map[vip.Key]vip.Claim {
 	all := make(map[vip.Key]vip.Claim, len(l.table.known.Units)+len(l.beside.foreign))
 	for k, e := range l.table.known.Units {
-		all[k] = l.claim(k, e, now)
+		all[k] = l.claim(k, e)
 	}
 	for k, f := range l.beside.foreign {
 		if f.valid(now) {
@@ -44,7 +44,7 @@ func (l *Leases) claims(now time.Time) map[vip.Key]vip.Claim {
 
 // claim returns who has the unit of e, unless it was moved, or given away by a write that may have failed. What the
 // table gives this node while another acts on moves unknown here may be one of them: it stays where it was.
-func (l *Leases) claim(k vip.Key, e Entry, now time.Time) vip.Claim {
+func (l *Leases) claim(k vip.Key, e Entry) vip.Claim {
 	if m, ok := l.quorum.Moved[k]; ok {
 		return vip.Claim{Holder: m.Holder, PreviousHolder: e.Owner, Transitions: e.Transitions + 1, Valid: l.moveHolds(m)}
 	}
@@ -54,14 +54,14 @@ func (l *Leases) claim(k vip.Key, e Entry, now time.Time) vip.Claim {
 		return c
 	}
 	c := e.claim()
-	if c.Valid = l.valid(e, now); c.Valid && c.Holder == l.o.Node && e.Number > l.table.sure && c.PreviousHolder != "" {
+	if c.Valid = l.valid(e); c.Valid && c.Holder == l.o.Node && e.Number > l.table.sure && c.PreviousHolder != "" {
 		c.Holder = c.PreviousHolder
 	}
 	return c
 }
 
 // valid reports whether the epoch of e is not over; the node lease may show it later than the table.
-func (l *Leases) valid(e Entry, now time.Time) bool {
+func (l *Leases) valid(e Entry) bool {
 	switch p := l.peers[e.Owner]; {
 	case e.Owner == "":
 		return false
@@ -102,11 +102,11 @@ func (l *Leases) moveHolds(m quorum.Move) bool {
 }
 
 // proposedMoves returns the plan's moves of units that nobody has; State.Propose sets Move.Epoch.
-func (l *Leases) proposedMoves(now time.Time) map[vip.Key]quorum.Move {
+func (l *Leases) proposedMoves() map[vip.Key]quorum.Move {
 	all := make(map[vip.Key]quorum.Move)
 	for k, w := range l.table.wanted {
 		e, ok := l.table.known.Units[k]
-		if c := l.claim(k, e, now); ok && w.Node != "" && !w.Stays && !c.Valid {
+		if c := l.claim(k, e); ok && w.Node != "" && !w.Stays && !c.Valid {
 			all[k] = quorum.Move{Holder: w.Node, Version: uint64(e.Number), From: e.Owner, FromEpoch: e.Epoch}
 		}
 	}
@@ -115,7 +115,7 @@ func (l *Leases) proposedMoves(now time.Time) map[vip.Key]quorum.Move {
 
 // nodeOf returns the node of the node lease k, or "".
 func (l *Leases) nodeOf(k vip.Key) string {
-	if node, ok := strings.CutPrefix(k.Name, NodePrefix); ok && k.Namespace == l.o.Namespace {
+	if node, ok := strings.CutPrefix(k.Name, vip.NodeLeasePrefix); ok && k.Namespace == l.o.Namespace {
 		return node
 	}
 	return ""

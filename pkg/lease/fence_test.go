@@ -3,7 +3,9 @@ package lease
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"strings"
@@ -118,8 +120,8 @@ type lostFences struct {
 	answerDelay time.Duration
 }
 
-func (s *lostFences) Update(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
-	got, err := s.Client.Update(ctx, l)
+func (s *lostFences) Write(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	got, err := s.Client.Write(ctx, l)
 	if err == nil && l.Annotations[FencedAnnotation] != "" {
 		time.Sleep(s.answerDelay)
 		return nil, errors.New("the connection broke")
@@ -192,7 +194,7 @@ func TestNodeLeaseWithoutEpoch(t *testing.T) {
 		s := leasetest.NewServer()
 		n1 := start(t, s, "n1")
 		time.Sleep(time.Second)
-		if _, err := s.Put(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: NodePrefix + "n9"}}); err != nil {
+		if _, err := s.Put(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: vip.NodeLeasePrefix + "n9"}}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(leaseDuration + 5*time.Second)
@@ -422,5 +424,63 @@ func TestStable(t *testing.T) {
 	p.setAlive(true, now.Add(forgetAfter+time.Second))
 	if p.breaks != 0 {
 		t.Error("breaks are not forgotten")
+	}
+}
+
+// A renewal of another node's lease is no news, nor is the number of the table alone, which changes with each write; all else is.
+func TestNewsOfAPeer(t *testing.T) {
+	l, p, now := nodeLeaseOf(vip.NodeInfo{Interface: "eth0", Table: 1}, 7), peer{}, time.Now()
+	for i, tt := range []struct {
+		lease *coordinationv1.Lease
+		news  bool
+	}{
+		{l, true}, {l, false},
+		{nodeLeaseOf(vip.NodeInfo{Interface: "eth0", Table: 2}, 7), false},
+		{nodeLeaseOf(vip.NodeInfo{Interface: "eth1", Table: 2}, 7), true},
+		{nodeLeaseOf(vip.NodeInfo{Interface: "eth1", Table: 2}, 8), true},
+	} {
+		check.Equal(t, p.update(tt.lease, now), tt.news, "of version %d", i)
+	}
+	check.Equal(t, p.info.Table, 2, "the number")
+}
+
+func nodeLeaseOf(info vip.NodeInfo, epoch int32) *coordinationv1.Lease {
+	text, _ := json.Marshal(info)
+	l := &coordinationv1.Lease{}
+	annotate(l, NodeAnnotation, string(text))
+	l.Spec.HolderIdentity, l.Spec.LeaseTransitions = new("n2"), &epoch
+	return l
+}
+
+// Restarts of more than ten minutes ago, or of a clock that was ahead, are forgotten by the next one.
+func TestRestartsAreForgotten(t *testing.T) {
+	now := time.Unix(10000, 0)
+	known := nodeLeaseOf(vip.NodeInfo{Restarts: []int64{9000, 9900, 10001}}, 7)
+	check.Equal(t, fmt.Sprint(restartsAfter(known, now)), "[9900 10000]", "after it was killed")
+	known.Spec.HolderIdentity = new("")
+	check.Equal(t, fmt.Sprint(restartsAfter(known, now)), "[]", "after it stopped in order")
+}
+
+// TestAddressLost: others take a node without its own address on the VIPs' link for dead at once, and don't ask what its
+// kernel answers for; so it gives its VIPs up, also without the API server. With it the node begins one other epoch.
+func TestAddressLost(t *testing.T) {
+	for _, api := range []bool{false, true} {
+		withThree(t, func(t *testing.T, a *network, n1, _, _ *node) {
+			epoch := n1.member("n1").Epoch
+			if !api {
+				cutFromAPI(n1)
+			}
+			a.mu.Lock()
+			a.lost["n1"] = true
+			a.mu.Unlock()
+			time.Sleep(2 * stepPeriod)
+			if !api && n1.serves("a") {
+				t.Error("it still serves")
+			}
+			time.Sleep(20 * time.Second)
+			if now := n1.member("n1").Epoch; api && now != epoch+1 {
+				t.Errorf("epoch %d followed %d", now, epoch)
+			}
+		})
 	}
 }

@@ -33,7 +33,7 @@ func FuzzParseLease(f *testing.F) {
 	f.Add("", "@", "-1", strings.Repeat("[", 20000), int32(math.MaxInt32), int32(math.MaxInt32))
 	f.Add("a@b", "a@b@1", "x", `{"links":[{"prefixes":["::ffff:1.2.3.4/999"]}]}`, int32(0), int32(0))
 	f.Fuzz(func(t *testing.T, holder, claim, fenced, info string, transitions, seconds int32) {
-		l := forgedLease("tenant", NodePrefix+"n1", holder, claim, fenced, info, transitions, seconds)
+		l := forgedLease("tenant", vip.NodeLeasePrefix+"n1", holder, claim, fenced, info, transitions, seconds)
 		n, ok := ParseNodeLease(l)
 		if !ok || n.Name != "n1" || n.Duration <= 0 {
 			t.Errorf("%+v", n)
@@ -60,8 +60,8 @@ func FuzzForgedLease(f *testing.F) {
 	f.Add("kubevip-b", "n1", "n1@1", "1", "{}", int32(1), int32(1), false)
 	f.Add("kubevip-b", "n1", "n1@1", "1", "{}", int32(1), int32(1), true)
 	f.Add("kubevip-b", "n2", "n2@2147483647", "", "", int32(math.MaxInt32), int32(math.MaxInt32), false)
-	f.Add(NodePrefix+"n1", "n1", "", "99999999999999", "{", int32(math.MaxInt32), int32(-1), false)
-	f.Add(NodePrefix+"n9", "n9", "n9@0", "0", `{"links":null}`, int32(0), int32(0), true)
+	f.Add(vip.NodeLeasePrefix+"n1", "n1", "", "99999999999999", "{", int32(math.MaxInt32), int32(-1), false)
+	f.Add(vip.NodeLeasePrefix+"n9", "n9", "n9@0", "0", `{"links":null}`, int32(0), int32(0), true)
 	f.Add("kubevip-b", "", "n1@1", "", "", int32(-5), int32(1), true)
 	f.Fuzz(func(t *testing.T, name, holder, claim, fenced, info string, transitions, seconds int32, deleted bool) {
 		withOne(t, func(t *testing.T, s *leasetest.Server, n *node) {

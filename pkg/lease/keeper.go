@@ -28,12 +28,13 @@ const (
 
 // A table is what this node knows of the table, and wants of it.
 type table struct {
-	known   *Table                // the newest that it has seen; it counts until there is a newer one
-	object  *coordinationv1.Lease // what a write replaces; nil: none exists
-	version uint64                // of that
-	stale   bool                  // it must be read before it is written
-	rewrite bool                  // the object says less than known: it was deleted, spoilt, or restored
-	readIn  int64                 // the epoch of this node in which it was last read past the watch
+	known    *Table                // the newest that it has seen; it counts until there is a newer one
+	object   *coordinationv1.Lease // what a write replaces; nil: none exists
+	version  uint64                // of that
+	stale    bool                  // it must be read before it is written
+	rewrite  bool                  // the object says less than known: it was deleted, spoilt, or restored
+	fullWith int                   // with how many units it was last logged to be full
+	readIn   int64                 // the epoch of this node in which it was last read past the watch
 
 	actsIn int64 // the epoch in which this node may act: it has read the table, and in its first one heard the others
 
@@ -175,7 +176,8 @@ func (l *Leases) updateBehind(now time.Time) {
 	}
 	for node, p := range l.peers {
 		carried := p.info.Table
-		if s := statuses[node]; s.Liveness == vip.Alive && s.Heartbeat.Epoch == p.Epoch {
+		s := statuses[node]
+		if (s.Liveness == vip.Alive || s.ProcessEnded) && s.Heartbeat.Epoch == p.Epoch {
 			carried = s.Heartbeat.Carried
 		} else if statuses != nil && s.Liveness != vip.Unknown {
 			carried = t.known.Number // nothing is known of its agent
@@ -183,11 +185,13 @@ func (l *Leases) updateBehind(now time.Time) {
 		if carried != p.carried || carried >= t.known.Number || t.carried < t.known.Number {
 			p.carried, p.behindSince = carried, now
 		}
-		limit := followTime
+		p.followBy = p.behindSince.Add(followTime)
 		if statuses == nil {
-			limit += 2 * l.o.RetryPeriod // it says so with its renewals
+			p.followBy = p.followBy.Add(2 * l.o.RetryPeriod) // it says so with its renewals
+		} else if s.ProcessEnded {
+			p.followBy = p.behindSince // it never will
 		}
-		stalled := now.Sub(p.behindSince) > limit
+		stalled := now.After(p.followBy)
 		if stalled != p.stalled {
 			p.stalled, l.changed = stalled, true
 		}
@@ -227,7 +231,7 @@ func (l *Leases) neglects(node string, p *peer, now time.Time) time.Duration {
 	if !p.stalled || l.table.known.newest[quorum.ClaimText(node, p.Epoch)] <= p.carried {
 		return 0
 	}
-	return now.Sub(p.behindSince) - followTime
+	return now.Sub(p.followBy)
 }
 
 // mayWriteTable reports whether this node has read the table in its epoch, acts on claims, and knows of no newer one.
@@ -299,7 +303,7 @@ func (s *dues) due(k vip.Key, d time.Duration) bool {
 func (l *Leases) plannedChanges(d *dues, place bool) (all []change) {
 	for k, w := range l.table.wanted {
 		e := l.table.known.Units[k]
-		c, f := l.claim(k, e, d.now), l.beside.foreign[k]
+		c, f := l.claim(k, e), l.beside.foreign[k]
 		mine := c.Valid && c.Holder == l.o.Node && e.Owner == l.o.Node
 		if mine && e.Number > l.table.carried && !l.own.releasing { // the plan does not know that it is
 			continue
@@ -340,13 +344,13 @@ func (l *Leases) otherChanges(d *dues, place bool) (all []change) {
 					"API server"})
 			}
 		case wanted, moved:
-		case l.valid(e, d.now) && e.Owner == l.o.Node:
+		case l.valid(e) && e.Owner == l.o.Node:
 			if l.own.releasing {
 				all = append(all, change{unit: k, cause: "the Herald of its node stops"})
 			} else if d.due(k, unknownTime) {
 				all = append(all, change{unit: k, drop: true, cause: unneeded})
 			}
-		case !l.valid(e, d.now) && place && d.due(k, forgetTime+10*d.turn):
+		case !l.valid(e) && place && d.due(k, forgetTime+10*d.turn):
 			all = append(all, change{unit: k, drop: true, cause: unneeded})
 		}
 	}
@@ -383,7 +387,7 @@ func (l *Leases) writeTable(ctx context.Context, now time.Time) {
 	all = append(all, l.again()...)
 	for i, c := range all {
 		e := t.known.Units[c.unit]
-		if e.Owner == l.o.Node && e.Epoch == l.own.Epoch && l.valid(e, now) {
+		if e.Owner == l.o.Node && e.Epoch == l.own.Epoch && l.valid(e) {
 			given[c.unit] = true
 		} else if p := l.peers[e.Owner]; p != nil {
 			all[i].heard = p.lastHeard()
@@ -406,9 +410,50 @@ func (l *Leases) writeTable(ctx context.Context, now time.Time) {
 		base = newTable(transitions(t.object), base.Units)
 		base.moves = t.known.moves
 	}
-	next := base.with(all, now)
+	all, next := l.fit(base, all, now)
+	if len(all) == 0 && !rewrite && t.doubt == nil {
+		return
+	}
 	l.beginDoubt(given, next, now)
 	l.sendTable(ctx, next, given)
+}
+
+// fit returns the next table, and which changes it has: what is there matters more than what is new.
+func (l *Leases) fit(base *Table, all []change, now time.Time) ([]change, *Table) {
+	next := base.with(all, now)
+	for !next.fits() {
+		rest := dropHalf(base, all)
+		if len(rest) == len(all) {
+			break
+		}
+		if t := &l.table; t.fullWith != len(base.Units) {
+			t.fullWith = len(base.Units)
+			l.o.Log.Warn("the table of who owns what is full; Services that are new get no VIP: delete some, or have a "+
+				"second installation announce some (docs/operations.md, Two installations)", "lease", l.tableKey(), "units",
+				t.fullWith)
+		}
+		all, next = rest, base.with(rest, now)
+	}
+	return all, next
+}
+
+// dropHalf returns changes without the last half of those of units that base does not have.
+func dropHalf(base *Table, all []change) []change {
+	isNew := func(c change) bool { _, ok := base.Units[c.unit]; return !ok }
+	n := 0
+	for _, c := range all {
+		if isNew(c) {
+			n++
+		}
+	}
+	keep := n / 2
+	return slices.DeleteFunc(slices.Clone(all), func(c change) bool {
+		if !isNew(c) {
+			return false
+		}
+		keep--
+		return keep < 0
+	})
 }
 
 // again returns what was given away by an unanswered write that may yet be carried out, while the next owner lives.
@@ -463,20 +508,16 @@ func (l *Leases) beginDoubt(given map[vip.Key]bool, next *Table, now time.Time) 
 func (l *Leases) sendTable(ctx context.Context, next *Table, given map[vip.Key]bool) {
 	t := &l.table
 	t.pending = true
-	before, write := t.doubt, l.store.Update
+	before := t.doubt
 	unsure := mergeDoubt(before, next, given)
 	t.doubt = unsure
 	x := next.lease(t.object, l.o.Namespace, l.o.Node, time.Now())
-	if t.object == nil {
-		x.ResourceVersion, x.UID = "", ""
-		write = l.store.Create
-	}
 	timeout := l.o.RenewDeadline / 2
 	if t.shortTry < shortTries && l.own.shortTries > 0 {
 		timeout = min(timeout, shortTimeout)
 	}
 	l.start(ctx, timeout, func(ctx context.Context) func() {
-		got, err := write(ctx, x)
+		got, err := l.store.Write(ctx, x)
 		refused := apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err)
 		var read *coordinationv1.Lease
 		var readErr error

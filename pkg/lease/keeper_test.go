@@ -107,6 +107,28 @@ func TestManyAtOnce(t *testing.T) {
 	})
 }
 
+// TestFullTable: units for which an object has no room are left out; what is there moves as ever.
+func TestFullTable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1, n2 := start(t, s, "n1"), start(t, s, "n2")
+		time.Sleep(5 * time.Second)
+		all := []string{"a"}
+		for i := range 2000 {
+			all = append(all, fmt.Sprintf("b%04d", i)+strings.Repeat("-long", 40))
+		}
+		n1.want(all...)
+		time.Sleep(3 * time.Second)
+		x := tableOf(t, s)
+		if text := len(x.text()); text > maxAnnotations || text < maxAnnotations*9/10 || x.Units[lk("a")].Owner != "n1" {
+			t.Errorf("%d bytes for %d units", text, len(x.Units))
+		}
+		n2.want("a")
+		n1.give("n2", "a")
+		waitServes(t, n2, "a", time.Second)
+	})
+}
+
 // TestHandOver: a unit goes to another node, and this one answers until it hears that, for a while.
 func TestHandOver(t *testing.T) {
 	withPair(t, func(t *testing.T, s *leasetest.Server, n1, n2 *node) {
@@ -116,7 +138,7 @@ func TestHandOver(t *testing.T) {
 		if !c.Valid || c.Holder != "n2" || c.PreviousHolder != "n1" || c.Transitions != 1 || c.Cause != "the test says so" {
 			t.Errorf("claim %+v, want it valid with n2, from n1", c)
 		}
-		if h := n1.world().HandingOver[lk("a")]; h.Successor != "n2" || time.Since(h.Since) > 100*time.Millisecond {
+		if h := n1.world().HandingOver[lk("a")]; h.Successor != "n2" || h.InDoubt || time.Since(h.Since) > 100*time.Millisecond {
 			t.Errorf("hands over %+v, want to n2", h)
 		}
 		time.Sleep(overlap + stepPeriod)
@@ -262,8 +284,8 @@ func TestDoubt(t *testing.T) {
 				n1.fault(tt.fault)
 				n1.give("n2", "a")
 				time.Sleep(15 * time.Millisecond)
-				w := n1.world()
-				if h := w.HandingOver[lk("a")]; n1.serves("a") || h.Successor != "n2" || w.Claims[lk("a")].Holder != "n2" {
+				w, shown := n1.world(), strings.Contains(tt.name, "shows that")
+				if h := w.HandingOver[lk("a")]; n1.serves("a") || h.Successor != "n2" || h.InDoubt == shown || w.Claims[lk("a")].Holder != "n2" {
 					t.Errorf("in doubt: n1 has %+v, hands over %+v", w.Claims[lk("a")], h)
 				}
 				if tt.then != nil {
@@ -381,6 +403,37 @@ func TestFollow(t *testing.T) {
 				}
 				if fenced := n2.Tenure().Epoch > epoch; fenced != tt.fenced {
 					t.Errorf("fenced: %v\n%s", fenced, s.Trace(8))
+				}
+			})
+		})
+	}
+}
+
+// TestEndsBeforeItFollows: a process that has ended before it took up what it was given is not waited for as one that may
+// be started again: no kernel answers for that.
+func TestEndsBeforeItFollows(t *testing.T) {
+	for _, given := range []bool{true, false} {
+		t.Run(fmt.Sprintf("given %t", given), func(t *testing.T) {
+			withThree(t, func(t *testing.T, a *network, n1, n2, n3 *node) {
+				n2.setHangs(true)
+				if given {
+					n1.give("n2", "a")
+				} else {
+					n1.want("a", "b")
+				}
+				time.Sleep(20 * time.Millisecond)
+				began := time.Now()
+				go n2.kill() // which waits for its requests
+				time.Sleep(500 * time.Millisecond)
+				for _, from := range []string{"n1", "n3"} {
+					a.change(from, "n2", func(s *vip.PeerStatus) { s.ProcessEnded, s.HeardAt = true, began })
+					a.setLiveness(from, "n2", vip.Dead)
+				}
+				for a.api.Lease(nodeKey("n2")).Annotations[FencedAnnotation] == "" {
+					time.Sleep(10 * time.Millisecond)
+				}
+				if took := time.Since(began); given != (took < time.Second) {
+					t.Errorf("fenced after %v\n%s", took, a.api.Trace(8))
 				}
 			})
 		})

@@ -1,8 +1,10 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"maps"
+	"math"
 	"strings"
 	"time"
 
@@ -44,6 +46,9 @@ type beside struct {
 	logged  bool                              // that the API server refuses writes
 }
 
+// unitOf returns the unit of a Lease.
+func (l *Leases) unitOf(k vip.Key) vip.Key { return cmp.Or(l.o.Units[k], k) }
+
 // storeForeign takes in version x of a Service's Lease; this node's name there is of an earlier program.
 func (l *Leases) storeForeign(k vip.Key, x *coordinationv1.Lease, now time.Time) {
 	b := &l.beside
@@ -82,7 +87,7 @@ func keptUntil(x *coordinationv1.Lease) time.Time {
 func (l *Leases) dueBeside(now time.Time, later bool) map[vip.Key]besideWrite {
 	b, due, lives := &l.beside, make(map[vip.Key]besideWrite), now.Before(l.beside.until)
 	for k, x := range b.seen {
-		if holder(x) == l.o.Node && !keptUntil(x).IsZero() && !(lives && l.claim(k, l.table.known.Units[k], now).Valid) {
+		if holder(x) == l.o.Node && !keptUntil(x).IsZero() && !(lives && l.claim(k, l.table.known.Units[k]).Valid) {
 			due[k] = besideWrite{x, true}
 		}
 	}
@@ -90,7 +95,7 @@ func (l *Leases) dueBeside(now time.Time, later bool) map[vip.Key]besideWrite {
 		if !lives || !ofKubeVIP(k) || b.foreign[k] != nil && b.foreign[k].valid(now) {
 			continue
 		}
-		x, c := b.seen[k], l.claim(k, e, now)
+		x, c := b.seen[k], l.claim(k, e)
 		if c.Valid && c.Holder == l.o.Node && (x == nil || holder(x) != l.o.Node || keptUntil(x).Before(b.until)) {
 			due[k] = besideWrite{x, false}
 		}
@@ -123,13 +128,10 @@ func (l *Leases) standBeside(ctx context.Context, now time.Time) {
 		l.start(ctx, l.o.RenewDeadline/2, func(ctx context.Context) func() {
 			var got *coordinationv1.Lease
 			var err error
-			switch {
-			case w.deletes:
-				err = l.store.Delete(ctx, k.Namespace, k.Name, w.known.ResourceVersion)
-			case w.known == nil:
-				got, err = l.store.Create(ctx, next)
-			default:
-				got, err = l.store.Update(ctx, next)
+			if w.deletes {
+				err = l.store.Delete(ctx, w.known.Namespace, w.known.Name, w.known.ResourceVersion)
+			} else {
+				got, err = l.store.Write(ctx, next)
 			}
 			return func() { l.applyBeside(k, got, err) }
 		})
@@ -138,14 +140,12 @@ func (l *Leases) standBeside(ctx context.Context, now time.Time) {
 
 // leaseBeside returns an own unit's Lease as kube-vip would write it.
 func (l *Leases) leaseBeside(k vip.Key, known *coordinationv1.Lease, now time.Time) *coordinationv1.Lease {
-	next, at := &coordinationv1.Lease{}, metav1.NewMicroTime(now)
 	if known != nil {
-		next = known.DeepCopy()
+		k = keyOf(known)
 	}
-	next.Namespace, next.Name = k.Namespace, k.Name
-	addLabels(next)
+	next, at := nextLease(known, k.Namespace, k.Name), metav1.NewMicroTime(now)
 	annotate(next, ClaimAnnotation, quorum.ClaimText(l.o.Node, l.own.Epoch))
-	next.Spec.LeaseTransitions = new(addTransitions(next, 1))
+	next.Spec.LeaseTransitions = new(int32(min(transitions(next)+1, math.MaxInt32)))
 	next.Spec.HolderIdentity, next.Spec.AcquireTime, next.Spec.RenewTime = &l.o.Node, &at, &at
 	next.Spec.LeaseDurationSeconds = new(int32((l.beside.until.Sub(now) + besideRenew) / time.Second))
 	return next

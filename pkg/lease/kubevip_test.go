@@ -74,7 +74,7 @@ func TestBesideKubeVIP(t *testing.T) {
 			t.Error("kube-vip lost what it has")
 		}
 		written := s.Lease(lk("a")).ResourceVersion
-		time.Sleep(5 * time.Minute)
+		time.Sleep(time.Minute)
 		if s.Lease(lk("a")).ResourceVersion != written {
 			t.Error("the Lease is written again and again")
 		}
@@ -193,6 +193,31 @@ func TestKubeVIPTakesOurs(t *testing.T) {
 		time.Sleep(time.Minute)
 		if c := n2.claim("a"); !c.Foreign || !c.Valid || n2.serves("a") || holder(s.Lease(lk("a"))) != "n1" {
 			t.Errorf("the kube-vip of n1 is not respected: %+v\n%s", c, s)
+		}
+	})
+}
+
+// TestKubeVIPElsewhere: a kube-vip may have a unit by a Lease of another namespace; Herald leaves it to that, and then keeps it there.
+func TestKubeVIPElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, there := leasetest.NewServer(), vip.Key{Namespace: "kube-system", Name: "plndr-svcs-lock"}
+		n1, run := newNode(t, s, "n1", func(o *Options) { o.Units = map[vip.Key]vip.Key{there: lk("a")} })
+		run(func(err error) { check.OK(t, err) })
+		stop := kubeVIP(t, s, there, "n2")
+		n1.want("a")
+		time.Sleep(10 * time.Second)
+		if c := n1.claim("a"); !c.Foreign || !c.Valid || n1.serves("a") || holder(s.Lease(there)) != "n2" {
+			t.Errorf("the kube-vip of n2 is not respected: %+v\n%s", c, s)
+		}
+		stop()
+		time.Sleep(10 * time.Second)
+		if !n1.serves("a") || holder(s.Lease(there)) != "n1" || s.Lease(lk("a")) != nil {
+			t.Errorf("kube-vip has ended; n1 serves: %v\n%s", n1.serves("a"), s)
+		}
+		n1.stop()
+		<-n1.done
+		if x := s.Lease(there); x != nil {
+			t.Errorf("left: %v", x)
 		}
 	})
 }

@@ -24,7 +24,7 @@
 //	who is not shown to be heard places nothing               TestUnheardTakesNothingBack
 //	who gave a unit away answers, and may be in doubt         TestHandOver, TestDoubt, TestGivenToOneThatDoesNotKnow
 //	who knows of a higher number reads, and writes nothing    TestBehind, TestSpoiltAndUnknown
-//	who does not take up what it was given is fenced          TestFollow
+//	who does not take up what it was given is fenced          TestFollow, TestEndsBeforeItFollows
 //	a process that begins hears the others first              TestStartAwaitsHeartbeats
 //	a table that was deleted or spoilt is written again       TestSpoilt
 //	a claim of which no node lease shows the epoch is fenced  TestUnprovenClaim
@@ -42,13 +42,12 @@
 package lease
 
 import (
-	"maps"
-	"math"
 	"strconv"
 	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -63,35 +62,24 @@ const (
 	NodeAnnotation = "heraldvip.io/node"
 )
 
-// NodePrefix begins the name of every node lease, before the node's.
-const NodePrefix = "herald-node-"
-
-// Labels are on every Lease that Herald creates.
-var Labels = map[string]string{"app.kubernetes.io/managed-by": "herald"}
-
 func keyOf(l *coordinationv1.Lease) vip.Key {
 	return vip.Key{Namespace: l.Namespace, Name: l.Name}
 }
 
-func holder(l *coordinationv1.Lease) string {
-	if l.Spec.HolderIdentity == nil {
-		return ""
+// deref returns *p, or the zero value.
+func deref[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
 	}
-	return *l.Spec.HolderIdentity
+	return v
 }
+
+func holder(l *coordinationv1.Lease) string { return deref(l.Spec.HolderIdentity) }
+
+func renewTime(l *coordinationv1.Lease) time.Time { return deref(l.Spec.RenewTime).Time }
 
 // transitions returns spec.leaseTransitions, or 0: on a node lease the node's epoch.
-func transitions(l *coordinationv1.Lease) int64 {
-	if l.Spec.LeaseTransitions == nil {
-		return 0
-	}
-	return int64(*l.Spec.LeaseTransitions)
-}
-
-// addTransitions returns spec.leaseTransitions and n more, within their 32 bits.
-func addTransitions(l *coordinationv1.Lease, n int) int32 {
-	return int32(min(transitions(l)+int64(n), math.MaxInt32))
-}
+func transitions(l *coordinationv1.Lease) int64 { return int64(deref(l.Spec.LeaseTransitions)) }
 
 // parseClaimText returns node and epoch of what quorum.ClaimText writes.
 func parseClaimText(text string) (node string, epoch int64, ok bool) {
@@ -120,31 +108,30 @@ func version(l *coordinationv1.Lease) uint64 {
 
 // duration returns spec.leaseDurationSeconds; otherwise, if that is less than 1.
 func duration(l *coordinationv1.Lease, otherwise time.Duration) time.Duration {
-	if l.Spec.LeaseDurationSeconds == nil || *l.Spec.LeaseDurationSeconds < 1 {
-		return otherwise
+	if s := deref(l.Spec.LeaseDurationSeconds); s >= 1 {
+		return time.Duration(s) * time.Second
 	}
-	return time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second
+	return otherwise
 }
 
-// annotate sets an annotation of l, or removes it if value is "", in a copy of the map: versions may share it.
+// annotate sets an annotation of l, a copy of the caller's own, or removes it if value is "".
 func annotate(l *coordinationv1.Lease, key, value string) {
-	l.Annotations = maps.Clone(l.Annotations)
 	if value == "" {
 		delete(l.Annotations, key)
 		return
 	}
-	if l.Annotations == nil {
-		l.Annotations = make(map[string]string)
-	}
-	l.Annotations[key] = value
+	metav1.SetMetaDataAnnotation(&l.ObjectMeta, key, value)
 }
 
-// addLabels adds Labels to those of l, in a new map.
-func addLabels(l *coordinationv1.Lease) {
-	all := maps.Clone(Labels)
-	maps.Copy(all, l.Labels)
-	maps.Copy(all, Labels)
-	l.Labels = all
+// nextLease returns a copy of known (nil: none), with the name and the label of a Lease that Herald writes.
+func nextLease(known *coordinationv1.Lease, namespace, name string) *coordinationv1.Lease {
+	next := &coordinationv1.Lease{}
+	if known != nil {
+		next = known.DeepCopy()
+	}
+	next.Namespace, next.Name = namespace, name
+	metav1.SetMetaDataLabel(&next.ObjectMeta, "app.kubernetes.io/managed-by", "herald")
+	return next
 }
 
 // A NodeLease is what a node lease says, for commands that only read.
@@ -155,20 +142,17 @@ type NodeLease struct {
 	Duration  time.Duration
 	Fenced    bool // its epoch is over and it has not begun another
 	Info      vip.NodeInfo
-	Waiting   string // what a process says of itself that waits on another host for the name of this node; "" if none does
 }
 
-// ParseNodeLease parses a node lease of any namespace, if its name begins with NodePrefix. Duration is 15 s if not set,
-// Info zero if unreadable.
+// ParseNodeLease parses a node lease of any namespace, if its name begins with vip.NodeLeasePrefix. Duration is 15 s if
+// not set, Info zero if unreadable.
 func ParseNodeLease(l *coordinationv1.Lease) (n NodeLease, ok bool) {
-	name, ok := strings.CutPrefix(l.Name, NodePrefix)
+	name, ok := strings.CutPrefix(l.Name, vip.NodeLeasePrefix)
 	if !ok {
 		return n, false
 	}
-	n = NodeLease{Name: name, Epoch: transitions(l), Fenced: fenced(l), Duration: duration(l, 15*time.Second),
-		RenewedAt: renewedAt(l), Info: infoOf(l)}
-	n.Waiting, _, _ = strings.Cut(l.Annotations[WaitingAnnotation], waitingStamp)
-	return n, true
+	return NodeLease{Name: name, Epoch: transitions(l), Fenced: fenced(l), Duration: duration(l, 15*time.Second),
+		RenewedAt: renewedAt(l), Info: infoOf(l)}, true
 }
 
 // renewedAt returns spec.renewTime by the API server's clock in whole seconds (managed fields), else by the writer's.

@@ -1,10 +1,10 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"sync"
 	"time"
 
@@ -20,13 +20,10 @@ type Peers interface {
 	// Statuses is the status of each other node, by name. The map is the caller's.
 	Statuses() map[string]vip.PeerStatus
 	Off() string
+	// AddressLost reports whether this node had an address for heartbeats, and has lost it.
+	AddressLost() bool
 	// SetHeartbeat sends h in heartbeats from now on; called several times a second, mostly with the same h.
 	SetHeartbeat(h vip.Heartbeat)
-}
-
-// A Gateway knows whether the default gateway on the VIPs' link answers, asked at since or later.
-type Gateway interface {
-	Liveness(since time.Time) vip.Liveness
 }
 
 // Options of Leases. No function or interface in it may block.
@@ -35,12 +32,15 @@ type Options struct {
 	NodeUID   func(node string) string // of its Node object, "" if that is not known; may be nil
 	Namespace string                   // of the node leases and the table
 	Process   vip.ProcessInfo          // this process; zero: it does not matter which one writes the node lease
+	Units     map[vip.Key]vip.Key      // by Leases elsewhere on which kube-vip may have them
 
 	quorum.Timing // vip_leaseduration, vip_renewdeadline, vip_retryperiod
 
-	Info    func() vip.NodeInfo // of this node, for its node lease
-	Peers   Peers               // may be nil: no heartbeats are exchanged
-	Gateway Gateway             // may be nil: Unknown; asked only where it decides
+	Info  func() vip.NodeInfo // of this node, for its node lease
+	Peers Peers               // may be nil: no heartbeats are exchanged
+	// Gateway is whether the default gateway on the VIPs' link answers, asked at since or later, only where that decides;
+	// may be nil: Unknown.
+	Gateway func(since time.Time) vip.Liveness
 
 	Log  *slog.Logger
 	Wake mailbox.Signal // has Run look at the Store, Info, Peers and Gateway at once; may be nil
@@ -55,10 +55,10 @@ const (
 
 // Leases is this node's part in the agreement: it renews the node lease, fences others, and writes the table.
 type Leases struct {
-	o       Options
-	store   Store
-	wake    mailbox.Signal
-	metrics *metrics
+	*metrics
+	o     Options
+	store Store
+	wake  mailbox.Signal
 
 	// mu guards all below. Run changes it, the end of each request (start), Put, Observe and Tenure (own.ConfirmAfter).
 	mu       sync.Mutex
@@ -74,23 +74,21 @@ type Leases struct {
 	statuses map[string]vip.PeerStatus // of the last evaluation
 	lastStep time.Time
 	changed  bool // the World differs from what was last reported, beyond summary
-	reported summary
+
+	addressLost bool // as Peers said in the last step
+	reported    summary
 }
 
 // New makes Leases on a Store, with a wake signal if o.Wake is nil.
 func New(store Store, o Options) *Leases {
-	l := &Leases{
-		o: o, store: store, wake: o.Wake, metrics: newMetrics(), peers: make(map[string]*peer),
+	return &Leases{
+		o: o, store: store, wake: cmp.Or(o.Wake, mailbox.NewSignal()), metrics: newMetrics(), peers: make(map[string]*peer),
 		watch: watch{fenced: make(map[string]uint64)},
 		table: table{known: newTable(0, nil), handingOver: make(map[vip.Key]vip.HandingOver)},
 		beside: beside{foreign: make(map[vip.Key]*foreign), seen: make(map[vip.Key]*coordinationv1.Lease),
 			waits: make(map[vip.Key]time.Time)},
 		own: ownLease{Self: quorum.Self{Name: o.Node}},
 	}
-	if l.wake == nil {
-		l.wake = mailbox.NewSignal()
-	}
-	return l
 }
 
 // String names the task.
@@ -105,7 +103,7 @@ func (l *Leases) Put(want []vip.Owner) {
 	defer l.mu.Unlock()
 	l.table.setWanted(want)
 	if l.quorum.Moving() {
-		l.quorum = l.quorum.Propose(l.proposedMoves(time.Now()))
+		l.quorum = l.quorum.Propose(l.proposedMoves())
 	}
 	l.Wake()
 }
@@ -117,10 +115,13 @@ func (l *Leases) Observe(w *vip.World) {
 	defer l.mu.Unlock()
 	info.Isolated, info.Restarts = l.isolated(), l.own.recentRestarts(w.Now)
 	w.Members, w.Claims, w.Tenure = l.members(w.Now, info), l.claims(w.Now), l.tenure(time.Now())
-	w.HandingOver = maps.Clone(l.table.handingOver)
-	maps.DeleteFunc(w.HandingOver, func(k vip.Key, _ vip.HandingOver) bool { // it came back
-		return w.Claims[k].Holder == l.o.Node
-	})
+	w.HandingOver = make(map[vip.Key]vip.HandingOver, len(l.table.handingOver))
+	for k, h := range l.table.handingOver {
+		if w.Claims[k].Holder != l.o.Node { // else it came back
+			h.InDoubt = l.table.doubt != nil && l.table.doubt.over[k]
+			w.HandingOver[k] = h
+		}
+	}
 	l.table.observed = l.table.known.Number
 }
 
@@ -170,14 +171,8 @@ func (l *Leases) NodeInfos() map[string]vip.NodeInfo {
 	return all
 }
 
-// Ready returns an error without tenure, or while AwaitName waits.
+// Ready returns an error without tenure.
 func (l *Leases) Ready() error {
-	l.mu.Lock()
-	other := l.own.waitsFor
-	l.mu.Unlock()
-	if other != "" {
-		return errors.New("another Herald has the name of this node, and this one waits until that ends: " + other)
-	}
 	if t := l.Tenure(); !t.Holds(time.Now()) {
 		return errors.New("the node lease is not renewed: the API server is out of reach, or refuses it")
 	}
@@ -261,7 +256,12 @@ func (l *Leases) step(ctx context.Context) {
 	if l.o.Peers != nil && l.o.Peers.Off() == "" {
 		statuses = l.o.Peers.Statuses()
 	}
+	lost := l.o.Peers != nil && l.o.Peers.AddressLost()
 	l.mu.Lock()
+	if lost && !l.addressLost && len(l.quorum.Voters) > 1 { // the others do not ask what its kernel answers for
+		l.endEpoch("its own address is gone from the link of VIPs, so the other nodes take it for dead")
+	}
+	l.addressLost = lost
 	now := time.Now()
 	if paused := l.pausedFor(now); paused > 0 {
 		l.own.ConfirmAfter, l.own.next = now, now

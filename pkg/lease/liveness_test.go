@@ -37,7 +37,7 @@ func TestCutOffFromLAN(t *testing.T) {
 		time.Sleep(5*time.Second + 300*time.Millisecond) // not when they renew
 		epochs := func() (all []int64) {
 			for _, node := range []string{"n1", "n2", "n3"} {
-				x := s.Lease(vip.Key{Namespace: "kube-system", Name: NodePrefix + node})
+				x := s.Lease(vip.Key{Namespace: "kube-system", Name: vip.NodeLeasePrefix + node})
 				all = append(all, transitions(x), fencedEpoch(x))
 			}
 			return all
@@ -94,6 +94,29 @@ func TestDeadOfTwo(t *testing.T) {
 		n2.Wake()
 		if took := waitServes(t, n2, "a", time.Minute); took > 100*time.Millisecond {
 			t.Errorf("taken over %v after the gateway has answered, want two writes", took)
+		}
+	})
+}
+
+// Two nodes that no longer hear each other, and both reach the gateway and the API server, fence each other, once: then
+// one of them has all VIPs.
+func TestSplitOfTwo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newNetwork(), leasetest.NewServer()
+		n1, n2 := two(t, a, s)
+		n2.want("a", "b") // of which it gets what nobody has
+		time.Sleep(time.Second)
+		n1.want("a", "b")
+		a.setGatewayAlive("n1")
+		a.setGatewayAlive("n2")
+		a.setBetween(vip.Dead, "n1")
+		time.Sleep(2 * time.Second)
+		for range 100 {
+			time.Sleep(100 * time.Millisecond)
+			if !n1.serves("a") || !n1.serves("b") || n2.serves("a") || n2.serves("b") {
+				t.Fatalf("n1 serves a: %v, b: %v; n2 serves a: %v, b: %v\n%s", n1.serves("a"), n1.serves("b"), n2.serves("a"),
+					n2.serves("b"), s.Trace(30))
+			}
 		}
 	})
 }

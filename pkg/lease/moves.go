@@ -109,13 +109,8 @@ func parseMove(line string) (m vip.Move, ok bool) {
 	return m, err == nil
 }
 
-// addMoves returns the text of the latest moves before text; if too long, the oldest go, an eighth at a time.
-func addMoves(text string, moves []vip.Move) string {
-	return shortenMoves(movesText(moves)+text, maxMoves)
-}
-
-// shortenMoves returns the latest moves that fit in so many bytes; of all namespaces equally many, so that nobody hides
-// others' moves.
+// shortenMoves returns the latest moves that fit in so many bytes: an eighth goes at a time, the oldest. Of all
+// namespaces equally many stay, so that nobody hides others' moves.
 func shortenMoves(text string, limit int) string {
 	if len(text) <= limit {
 		return text

@@ -20,6 +20,7 @@ type network struct {
 	heartbeats map[string]vip.Heartbeat
 	seen       map[[2]string]vip.PeerStatus
 	gateway    map[string]vip.Liveness // by node
+	lost       map[string]bool         // nodes that have lost the address of heartbeats
 
 	gatewayAsked int
 	log          *slog.Logger // of nodes that join; nil: none
@@ -29,7 +30,7 @@ type network struct {
 func newNetwork() *network {
 	return &network{
 		nodes: map[string]*node{}, heartbeats: map[string]vip.Heartbeat{},
-		seen: map[[2]string]vip.PeerStatus{}, gateway: map[string]vip.Liveness{},
+		seen: map[[2]string]vip.PeerStatus{}, gateway: map[string]vip.Liveness{}, lost: map[string]bool{},
 	}
 }
 
@@ -37,7 +38,7 @@ func newNetwork() *network {
 func (a *network) join(t *testing.T, s *leasetest.Server, name string) *node {
 	t.Helper()
 	n, run := newNode(t, s, name, func(o *Options) {
-		o.Peers, o.Gateway = view{a, name}, view{a, name}
+		o.Peers, o.Gateway = view{a, name}, view{a, name}.Liveness
 		if a.log != nil {
 			o.Log = a.log
 		}
@@ -65,6 +66,12 @@ type view struct {
 func (v view) Statuses() map[string]vip.PeerStatus { return v.statuses(v.of) }
 
 func (v view) Off() string { return "" }
+
+func (v view) AddressLost() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.lost[v.of]
+}
 
 func (v view) SetHeartbeat(h vip.Heartbeat) { v.announce(v.of, h) }
 

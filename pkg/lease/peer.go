@@ -2,6 +2,7 @@ package lease
 
 import (
 	"encoding/json"
+	"reflect"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -23,7 +24,6 @@ type peer struct {
 	released      bool                  // the node itself ended its epoch: it has stopped
 	info          vip.NodeInfo
 	infoText      string
-	about         string    // info without the number of the table, which alone is no change
 	deletedAt     time.Time // when it was last tried to delete the node lease, which is over
 	fenceFailedAt time.Time // when it was last logged that it can't be fenced
 	// this node's last one, written or unanswered, not logged yet; nil: none, or a later version is known
@@ -34,7 +34,8 @@ type peer struct {
 	failure     fenceFailure // of its fence
 	carried     int64        // the number of the table that its agent has carried out, when that was last behind
 	behindSince time.Time    // since when that has not changed, while it is behind
-	stalled     bool         // for longer than it may
+	followBy    time.Time    // until when it may be
+	stalled     bool         // for longer
 }
 
 // void reports whether claims of epoch are released, fenced, or outdated.
@@ -54,11 +55,6 @@ func (p *peer) lastHeard() time.Time {
 // fencedWithin is how long after its last heartbeat a cut-off node is fenced: half a second, with room.
 const fencedWithin = 2 * time.Second
 
-// silent reports whether the node lease has not changed for d.
-func (p *peer) silent(now time.Time, d time.Duration) bool {
-	return now.Sub(p.Changed) >= d
-}
-
 // update takes in a node lease, and reports more than a renewal.
 func (p *peer) update(l *coordinationv1.Lease, now time.Time) bool {
 	epoch := transitions(l)
@@ -72,28 +68,22 @@ func (p *peer) update(l *coordinationv1.Lease, now time.Time) bool {
 	text := l.Annotations[NodeAnnotation]
 	same := p.Exists && p.Epoch == epoch && p.Over == over && p.released == released
 	if text != p.infoText {
-		var carried int64
+		before := p.info
 		p.infoText, p.info = text, vip.NodeInfo{}
 		if json.Unmarshal([]byte(text), &p.info) != nil {
 			p.info = vip.NodeInfo{Excluded: "its node lease can't be read"}
 		}
-		carried, p.info.Table = p.info.Table, 0
-		about, _ := json.Marshal(p.info)
-		same = same && string(about) == p.about
-		p.about, p.info.Table = string(about), carried
+		before.Table = p.info.Table // the number of the table alone is no change
+		same = same && reflect.DeepEqual(before, p.info)
 	}
 	if epoch != p.Epoch && p.lease != nil {
 		p.setAlive(false, now)
 	}
-	changed := now
 	if p.lease == nil || !renewTime(l).Equal(renewTime(p.lease)) {
 		p.renewAt = now
 	}
 	p.renewed = p.renewed || p.lease != nil && renewTime(l).After(renewTime(p.lease))
-	if same && p.lease != nil && renewTime(l).Equal(renewTime(p.lease)) {
-		changed = p.Changed // by another process, which waits for the name (tellWaiting)
-	}
-	p.lease, p.released, p.Peer = l, released, quorum.Peer{Epoch: epoch, Over: over, Exists: true, Changed: changed}
+	p.lease, p.released, p.Peer = l, released, quorum.Peer{Epoch: epoch, Over: over, Exists: true, Changed: now}
 	return !same
 }
 

@@ -54,7 +54,7 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo
 	l.statuses = statuses
 	state, d := quorum.Evaluate(l.quorum, in)
 	if d.NeedsGateway && l.o.Gateway != nil {
-		in.Gateway = l.o.Gateway.Liveness(d.GatewaySince) // which has it asked: so not without need
+		in.Gateway = l.o.Gateway(d.GatewaySince) // which has it asked: so not without need
 		state, d = quorum.Evaluate(l.quorum, in)
 	}
 	before := l.decision
@@ -153,9 +153,9 @@ func (l *Leases) fence(ctx context.Context, now time.Time) {
 		if p.pending {
 			continue
 		}
-		if p.Over && p.Exists && p.silent(now, keepFenced) && now.Sub(p.deletedAt) >= cleanupRetry {
+		if p.Over && p.Exists && now.Sub(p.Changed) >= keepFenced && now.Sub(p.deletedAt) >= cleanupRetry {
 			p.deletedAt = now
-			l.deleteFenced(ctx, node, p)
+			l.deleteFenced(ctx, p)
 			continue
 		}
 		why := l.decision.Fence[node]
@@ -200,14 +200,10 @@ func (l *Leases) writeFence(ctx context.Context, node string, p *peer, epoch int
 	sent := &sentFence{epoch, why, now.Sub(p.Changed)}
 	p.pending = true
 	l.start(ctx, min(timeout, l.o.RenewDeadline/2), func(ctx context.Context) func() {
-		write := l.store.Update
-		if next.ResourceVersion == "" {
-			write = l.store.Create
-		}
-		got, err := write(ctx, next)
+		got, err := l.store.Write(ctx, next)
 		refused := apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
 		if refused {
-			got, _ = l.store.Get(ctx, l.o.Namespace, NodePrefix+node)
+			got, _ = l.store.Get(ctx, l.o.Namespace, vip.NodeLeasePrefix+node)
 		}
 		return func() {
 			p.pending = false
@@ -267,12 +263,11 @@ func (l *Leases) logFenced(node string, p *peer) {
 
 // tombstone returns p's node lease marked as over, with the version last seen: after a renewal it is refused.
 func (l *Leases) tombstone(node string, p *peer, epoch int64) *coordinationv1.Lease {
-	next := &coordinationv1.Lease{}
-	if p.Exists {
-		next = p.lease.DeepCopy()
+	known := p.lease
+	if !p.Exists {
+		known = nil
 	}
-	next.Namespace, next.Name = l.o.Namespace, NodePrefix+node
-	addLabels(next)
+	next := nextLease(known, l.o.Namespace, vip.NodeLeasePrefix+node)
 	// 0, of a node lease made by hand, marks nothing
 	annotate(next, FencedAnnotation, strconv.FormatInt(max(epoch, 1), 10))
 	next.Spec.HolderIdentity, next.Spec.LeaseTransitions = &node, new(int32(epoch))
@@ -280,7 +275,7 @@ func (l *Leases) tombstone(node string, p *peer, epoch int64) *coordinationv1.Le
 }
 
 // deleteFenced starts to delete a node lease fenced long ago, if unchanged.
-func (l *Leases) deleteFenced(ctx context.Context, node string, p *peer) {
+func (l *Leases) deleteFenced(ctx context.Context, p *peer) {
 	p.pending = true
 	x := p.lease
 	l.start(ctx, l.o.RenewDeadline/2, func(ctx context.Context) func() {

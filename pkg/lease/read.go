@@ -42,12 +42,9 @@ func Claims(all []*coordinationv1.Lease, announcers string, now time.Time) map[v
 
 // foreignHolder returns the other program that has a Service's Lease, or "".
 func foreignHolder(x *coordinationv1.Lease) string {
-	name, acquired := holder(x), time.Time{}
-	if x.Spec.AcquireTime != nil {
-		acquired = x.Spec.AcquireTime.Time
-	}
+	name := holder(x)
 	node, _, ours := parseClaimText(x.Annotations[ClaimAnnotation])
-	if ours && node == name && renewTime(x).Equal(acquired) {
+	if ours && node == name && renewTime(x).Equal(deref(x.Spec.AcquireTime).Time) {
 		return ""
 	}
 	return name

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/quorum"
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -23,6 +24,9 @@ const (
 	fastRenewal  = 200 * time.Millisecond // after a renewal that took no longer than this the next tries have shortTimeout
 	shortTimeout = 600 * time.Millisecond
 	shortTries   = 3
+	// After one that took longer, but no slowRenewal, the next has one try of three times as long, to firstTimeout.
+	slowRenewal  = time.Second
+	firstTimeout = 2 * time.Second
 )
 
 // A link that flaps changes what a node says all the time, and each write has every node plan: infoBurst are written at
@@ -48,11 +52,10 @@ type ownLease struct {
 	infoSpent  time.Time // when all writes for changes of info so far would have been made, one each infoPeriod
 	shortTries int       // how many of the next renewals have shortTimeout
 
-	predecessor string    // the ID of the process that had the name, and has ended (AwaitName)
-	waitsFor    string    // the process that has the name and lives, while AwaitName waits; or ""
-	taken       error     // another process has taken the name: this one must end
-	waiting     string    // WaitingAnnotation of the lease
-	waitingAt   time.Time // when that last changed
+	firstTry time.Duration // the timeout of the next renewal; 0: it is no short one
+
+	predecessor string // the ID of the process that had the name, and has ended (AwaitName)
+	taken       error  // another process has taken the name: this one must end
 }
 
 // checkOwn has this node's lease read and renewed if another program wrote it, at once if fenced, which ends the epoch.
@@ -60,7 +63,6 @@ func (l *Leases) checkOwn(x *coordinationv1.Lease, now time.Time) {
 	if l.own.lease == nil || version(x) <= version(l.own.lease) {
 		return
 	}
-	l.checkWaiting(x, now)
 	l.own.lease, l.own.next = nil, now
 	if fencedEpoch(x) >= l.own.Epoch {
 		l.endEpoch("it was fenced by another node")
@@ -107,24 +109,26 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	}
 	o.pending, o.info = true, string(info)
 	about.Table = l.table.carried // which is no reason to renew
-	if info, err = json.Marshal(about); err != nil {
-		return
-	}
 	known := o.lease
 	if o.EpochOver {
 		known = nil
 	}
 	shown := l.watch.shown
 	timeout, short := l.o.RenewDeadline/2, false
-	if o.shortTries > 0 && o.lease != nil && !o.EpochOver && shortTimeout < timeout {
+	switch {
+	case o.lease == nil || o.EpochOver:
+	case o.shortTries > 0 && shortTimeout < timeout:
 		timeout, short = shortTimeout, true
 		o.shortTries--
+	case o.firstTry > 0 && o.firstTry < timeout:
+		timeout, short = o.firstTry, true
+		o.firstTry = 0
 	}
 	l.start(ctx, timeout, func(ctx context.Context) func() {
 		sent := time.Now()
-		got, err := l.writeOwn(ctx, known, string(info))
-		if short && err != nil && ctx.Err() != nil {
-			// Its API server or etcd's leader has died: another try, no failure.
+		got, err := l.writeOwn(ctx, known, about)
+		if short && err != nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
+			// No answer: its API server or etcd's leader has died. Another try, no failure, over another connection.
 			return func() { l.own.pending, l.own.next = false, time.Now() }
 		}
 		return func() {
@@ -142,13 +146,13 @@ func (l *Leases) isolated() bool { return l.decision.Isolated || l.own.WasIsolat
 // writeOwn writes this node's lease over known, or what the API server has (nil: creates it), and returns what was
 // written. Before another epoch is sent (nextEpoch) the present one ends, and the agent is poked. It blocks; mu is not
 // held.
-func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info string) (*coordinationv1.Lease,
+func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, about vip.NodeInfo) (*coordinationv1.Lease,
 	error) {
 	if known == nil {
 		var err error
-		known, err = l.store.Get(ctx, l.o.Namespace, NodePrefix+l.o.Node)
+		known, err = l.store.Get(ctx, l.o.Namespace, vip.NodeLeasePrefix+l.o.Node)
 		if apierrors.IsNotFound(err) && l.awaitDeletion(ctx) { // it may have been written and fenced meanwhile
-			known, err = l.store.Get(ctx, l.o.Namespace, NodePrefix+l.o.Node)
+			known, err = l.store.Get(ctx, l.o.Namespace, vip.NodeLeasePrefix+l.o.Node)
 		}
 		switch {
 		case apierrors.IsNotFound(err):
@@ -165,13 +169,11 @@ func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info
 	l.mu.Lock()
 	epoch := nextEpoch(known, l.own.Epoch, l.own.EpochOver || known == nil && !l.fenceWouldBeKnown(time.Now()), time.Now())
 	if l.own.Epoch == 0 {
-		info = addRestart(info, known, time.Now())
-		if l.own.WasIsolated = known != nil && infoOf(known).Isolated; l.own.WasIsolated {
-			info = editInfo(info, func(about *vip.NodeInfo) { about.Isolated = true })
-		}
+		about.Restarts = restartsAfter(known, time.Now())
+		l.own.WasIsolated = known != nil && infoOf(known).Isolated
+		about.Isolated = about.Isolated || l.own.WasIsolated
 	}
 	ends := l.own.Epoch != 0 && epoch != l.own.Epoch
-	waits := time.Since(l.own.waitingAt) < keepWaiting
 	if ends {
 		// It must be over here before others can see that.
 		l.endEpoch("another epoch has begun, or it was fenced")
@@ -184,15 +186,9 @@ func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info
 		l.o.Log.Error("the node lease has an epoch that no node reaches by counting: something else than Herald wrote "+
 			"it; this node begins another", "lease", l.o.Namespace+"/"+known.Name, "epoch", transitions(known), "next", epoch)
 	}
-	next := l.nextOwn(known, epoch, info)
-	if !waits {
-		annotate(next, WaitingAnnotation, "")
-	}
-	if known != nil {
-		return l.store.Update(ctx, next)
-	}
-	got, err := l.store.Create(ctx, next)
-	if apierrors.IsNotFound(err) {
+	next := l.nextOwn(known, epoch, about)
+	got, err := l.store.Write(ctx, next)
+	if known == nil && apierrors.IsNotFound(err) {
 		// Not a lease that went meanwhile: that is tried again at once.
 		err = fmt.Errorf("the namespace %s can't take it; cp_namespace names the one that Herald runs in: %s", l.o.Namespace,
 			err.Error())
@@ -250,7 +246,7 @@ func nextEpoch(known *coordinationv1.Lease, own int64, over bool, now time.Time)
 		return max(first, fencedEpoch(known)+1)
 	case fencedEpoch(known) != 0 && fencedEpoch(known) >= max(own, transitions(known)):
 		return max(own, fencedEpoch(known)) + 1
-	case own == 0 && excluded(known):
+	case own == 0 && infoOf(known).Excluded != "":
 		// The earlier process was releasing, and its last requests may still arrive.
 		return transitions(known) + 1
 	case own == 0 || transitions(known) > own:
@@ -263,17 +259,11 @@ func nextEpoch(known *coordinationv1.Lease, own int64, over bool, now time.Time)
 	return own
 }
 
-// laterEpochAt returns when a process without node lease may begin a later epoch.
-func laterEpochAt(epoch int64) time.Time { return epochZero.Add(time.Duration(epoch+1) * time.Second) }
-
 // epochZero is where the seconds begin that number a node's first epoch.
 var epochZero = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // lastEpoch is where counting ends: leaseTransitions has 32 bits.
 const lastEpoch = math.MaxInt32 - 1
-
-// excluded reports whether a node lease refuses VIPs, as while it stops.
-func excluded(l *coordinationv1.Lease) bool { return infoOf(l).Excluded != "" }
 
 // infoOf returns what a node lease says of its node, or zero.
 func infoOf(l *coordinationv1.Lease) (info vip.NodeInfo) {
@@ -283,17 +273,13 @@ func infoOf(l *coordinationv1.Lease) (info vip.NodeInfo) {
 	return info
 }
 
-// nextOwn returns a copy of known (nil: none) renewed now in that epoch, with info; AcquireTime changes with the epoch.
-func (l *Leases) nextOwn(known *coordinationv1.Lease, epoch int64, info string) *coordinationv1.Lease {
+// nextOwn returns a copy of known (nil: none) renewed now in that epoch; AcquireTime changes with the epoch.
+func (l *Leases) nextOwn(known *coordinationv1.Lease, epoch int64, about vip.NodeInfo) *coordinationv1.Lease {
 	now := metav1.NewMicroTime(time.Now())
-	next := &coordinationv1.Lease{}
-	if known != nil {
-		next = known.DeepCopy()
-	}
-	next.Namespace, next.Name = l.o.Namespace, NodePrefix+l.o.Node
-	addLabels(next)
+	next := nextLease(known, l.o.Namespace, vip.NodeLeasePrefix+l.o.Node)
 	annotate(next, FencedAnnotation, "")
-	annotate(next, NodeAnnotation, info)
+	info, _ := json.Marshal(about) // renew has seen that this is possible
+	annotate(next, NodeAnnotation, string(info))
 	if l.o.NodeUID != nil {
 		if uid := l.o.NodeUID(l.o.Node); uid != "" { // Kubernetes deletes it with the Node
 			next.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: l.o.Node, UID: types.UID(uid)}}
@@ -332,9 +318,12 @@ func (l *Leases) applyRenewal(got *coordinationv1.Lease, sent time.Time, err err
 		}
 		o.lease, o.Renewed, o.failing = got, sent, false
 		l.watch.renewals = addRenewal(l.watch.renewals, got, now)
-		o.shortTries = 0
-		if now.Sub(sent) < fastRenewal {
+		o.shortTries, o.firstTry = 0, 0
+		switch took := now.Sub(sent); {
+		case took < fastRenewal:
 			o.shortTries = shortTries
+		case took < slowRenewal:
+			o.firstTry = min(3*took, firstTimeout)
 		}
 		o.next = sent.Add(min(l.o.RetryPeriod, max(fastRenewal, (l.o.RenewDeadline-time.Second)/2)))
 		if o.EpochOver { // while this renewal was under way
@@ -372,14 +361,14 @@ func (l *Leases) tryReleaseNodeLease(ctx context.Context) error {
 	if l.own.Epoch == 0 {
 		return nil
 	}
-	x, err := l.store.Get(ctx, l.o.Namespace, NodePrefix+l.o.Node)
+	x, err := l.store.Get(ctx, l.o.Namespace, vip.NodeLeasePrefix+l.o.Node)
 	if err != nil {
 		return err
 	}
 	x = x.DeepCopy()
 	x.Spec.HolderIdentity = new("")
 	annotate(x, FencedAnnotation, strconv.FormatInt(max(l.own.Epoch, transitions(x)), 10))
-	if x, err = l.store.Update(ctx, x); err != nil {
+	if x, err = l.store.Write(ctx, x); err != nil {
 		return err
 	}
 	l.mu.Lock()
@@ -388,13 +377,13 @@ func (l *Leases) tryReleaseNodeLease(ctx context.Context) error {
 	if !drop {
 		return nil // another node deletes it when nobody needs it any more
 	}
-	// More is a clock that was set back.
-	if wait := time.Until(laterEpochAt(max(l.own.Epoch, transitions(x)))); wait <= quorum.StopTime {
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return nil // it stays, and the next process counts on from it
-		}
+	// A process without node lease may begin a later epoch only then. A longer time is a clock that was set back.
+	later := epochZero.Add(time.Duration(max(l.own.Epoch, transitions(x))+1) * time.Second)
+	if wait := time.Until(later); wait <= quorum.StopTime && !mailbox.Sleep(ctx, wait) {
+		return nil // it stays, and the next process counts on from it
 	}
-	return l.store.Delete(ctx, x.Namespace, x.Name, x.ResourceVersion)
+	if err := l.store.Delete(ctx, x.Namespace, x.Name, x.ResourceVersion); apierrors.IsConflict(err) {
+		return err
+	}
+	return nil // else it stays, too: it is released
 }

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/heraldvip/herald/pkg/metric"
 )
 
 // A summary is what of the World changes with time alone, and the metrics have.
@@ -12,7 +14,6 @@ type summary struct {
 	foreign, held    int // units that another program has, and this node
 	holds, confirmed bool
 	late             bool // a renewal of this node's lease is
-	waiting          bool // another process has this node's name, and waits
 }
 
 // report stores which peers are alive, ends what has expired, and if the World has changed sets metrics and pokes the
@@ -33,17 +34,12 @@ func (l *Leases) report(now time.Time) {
 	l.reported, l.changed = s, false
 	l.metrics.held.Set(float64(s.held))
 	l.metrics.members.Set(float64(s.alive))
-	l.metrics.waiting.Set(0)
-	if s.waiting {
-		l.metrics.waiting.Set(1)
-	}
 	l.o.Poke()
 }
 
 func (l *Leases) summarize(now time.Time) summary {
 	t := l.tenure(now)
-	s := summary{holds: t.Holds(now), confirmed: t.Confirmed, late: !t.RenewalLateSince.IsZero(),
-		waiting: l.own.waiting != "" && now.Sub(l.own.waitingAt) < keepWaiting}
+	s := summary{holds: t.Holds(now), confirmed: t.Confirmed, late: !t.RenewalLateSince.IsZero()}
 	for node, p := range l.peers {
 		if l.decision.Alive[node] {
 			s.alive++
@@ -60,7 +56,7 @@ func (l *Leases) summarize(now time.Time) summary {
 		}
 	}
 	for k, e := range l.table.known.Units {
-		if c := l.claim(k, e, now); c.Valid && c.Holder == l.o.Node {
+		if c := l.claim(k, e); c.Valid && c.Holder == l.o.Node {
 			s.held++
 		}
 	}
@@ -68,43 +64,26 @@ func (l *Leases) summarize(now time.Time) summary {
 }
 
 type metrics struct {
-	held, members     prometheus.Gauge
-	waiting           prometheus.Gauge
-	epochsOver        prometheus.Counter
-	fenced            prometheus.Counter
-	renewals, written *prometheus.CounterVec
+	*metric.Set
+	held, members      prometheus.Gauge
+	epochsOver, fenced prometheus.Counter
+	renewals, written  *prometheus.CounterVec
 }
 
-// newMetrics makes the metrics, with a series for each result.
 func newMetrics() *metrics {
-	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	s, results := &metric.Set{}, []string{"ok", "conflict", "error"}
+	return &metrics{
+		Set: s,
+		held: metric.Gauge(s, "herald_claims_held", "VIPs that this node owns by the table, and other units: the right to "+
+			"give addresses."),
+		members: metric.Gauge(s, "herald_members_alive", "Other nodes that may be given VIPs: their Herald renews its node "+
+			"lease and is not dead on the VIPs' link."),
+		epochsOver: metric.Counter(s, "herald_node_lease_lost_total", "Times this node's right to its VIPs ended: its node "+
+			"lease was fenced, in other hands, or not renewed while other nodes renewed theirs."),
+		fenced: metric.Counter(s, "herald_nodes_fenced_total", "Dead or silent nodes whose claims this node has voided."),
+		renewals: metric.CountersOf(s, "herald_node_lease_renewals_total", "Renewals of this node's lease, by "+
+			"result (ok, conflict, error).", "result", results...),
+		written: metric.CountersOf(s, "herald_table_writes_total", "Writes of the table of who owns what, by "+
+			"result (ok, conflict, error).", "result", results...),
 	}
-	m := &metrics{
-		held: prometheus.NewGauge(prometheus.GaugeOpts{Name: "herald_claims_held", Help: "VIPs that this node owns " +
-			"by the table, and other units: the right to give addresses."}),
-		members: prometheus.NewGauge(prometheus.GaugeOpts{Name: "herald_members_alive", Help: "Other nodes that may " +
-			"be given VIPs: their Herald renews its node lease and is not dead on the VIPs' link."}),
-		waiting: prometheus.NewGauge(prometheus.GaugeOpts{Name: "herald_node_second_process",
-			Help: "1 while a Herald on another host with the same node name waits for this one to end. herald status says " +
-				"where."}),
-		epochsOver: counter("herald_node_lease_lost_total", "Times this node's right to its VIPs ended: its node lease "+
-			"was fenced, in other hands, or not renewed while other nodes renewed theirs."),
-		fenced: counter("herald_nodes_fenced_total", "Dead or silent nodes whose claims this node has voided."),
-		renewals: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_node_lease_renewals_total",
-			Help: "Renewals of this node's lease, by result (ok, conflict, error)."}, []string{"result"}),
-		written: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_table_writes_total",
-			Help: "Writes of the table of who owns what, by result (ok, conflict, error)."}, []string{"result"}),
-	}
-	for _, result := range []string{"ok", "conflict", "error"} {
-		m.written.WithLabelValues(result)
-		m.renewals.WithLabelValues(result) // a series that begins with its first error hides it from rate()
-	}
-	return m
-}
-
-// Collectors returns the metrics of this package.
-func (l *Leases) Collectors() []prometheus.Collector {
-	m := l.metrics
-	return []prometheus.Collector{m.held, m.members, m.waiting, m.epochsOver, m.fenced, m.renewals, m.written}
 }

@@ -1,12 +1,10 @@
 package lease
 
 import (
-	"encoding/json"
+	"slices"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-
-	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // maxRestarts is how many of the last restarts count.
@@ -20,35 +18,17 @@ func (o *ownLease) recentRestarts(now time.Time) []int64 {
 	return o.restarts
 }
 
-// addRestart returns info as JSON with the known lease's restarts, and now, unless that process stopped in order.
-func addRestart(info string, known *coordinationv1.Lease, now time.Time) string {
-	if known == nil || holder(known) == "" || excluded(known) {
-		return info
+// restartsAfter returns the known lease's restarts, and now, unless there is none, or that process stopped in order.
+func restartsAfter(known *coordinationv1.Lease, now time.Time) []int64 {
+	if known == nil || holder(known) == "" || infoOf(known).Excluded != "" {
+		return nil
 	}
-	return editInfo(info, func(about *vip.NodeInfo) {
-		about.Restarts = nil
-		for _, at := range restartsOf(known) {
-			if age := now.Sub(time.Unix(at, 0)); age >= 0 && age <= forgetAfter {
-				about.Restarts = append(about.Restarts, at)
-			}
-		}
-		about.Restarts = append(about.Restarts, now.Unix())
-		about.Restarts = about.Restarts[max(0, len(about.Restarts)-maxRestarts):]
+	all := slices.DeleteFunc(restartsOf(known), func(at int64) bool {
+		age := now.Sub(time.Unix(at, 0))
+		return age < 0 || age > forgetAfter
 	})
-}
-
-// editInfo returns info, JSON, as edit changes it; unchanged if unreadable.
-func editInfo(info string, edit func(*vip.NodeInfo)) string {
-	var about vip.NodeInfo
-	if json.Unmarshal([]byte(info), &about) != nil {
-		return info
-	}
-	edit(&about)
-	text, err := json.Marshal(about)
-	if err != nil {
-		return info
-	}
-	return string(text)
+	all = append(all, now.Unix())
+	return all[max(0, len(all)-maxRestarts):]
 }
 
 // restartsOf returns the last maxRestarts on a node lease; nil if unreadable.

@@ -222,7 +222,9 @@ func annotateLease(t *testing.T, s *leasetest.Server, k vip.Key, key, value stri
 // lk is the name of a unit.
 func lk(name string) vip.Key { return vip.Key{Namespace: "default", Name: "kubevip-" + name} }
 
-func nodeKey(name string) vip.Key { return vip.Key{Namespace: "kube-system", Name: NodePrefix + name} }
+func nodeKey(name string) vip.Key {
+	return vip.Key{Namespace: "kube-system", Name: vip.NodeLeasePrefix + name}
+}
 
 var tableKey = vip.Key{Namespace: "kube-system", Name: TableName}
 

@@ -81,10 +81,8 @@ type change struct {
 
 // with returns the next table: t with changes, made at that time.
 func (t *Table) with(changes []change, now time.Time) *Table {
-	units := maps.Clone(t.Units)
-	if units == nil {
-		units = make(map[vip.Key]Entry)
-	}
+	units := make(map[vip.Key]Entry, len(t.Units))
+	maps.Copy(units, t.Units)
 	now = now.UTC().Truncate(time.Microsecond)
 	var moves []vip.Move
 	for _, c := range changes {
@@ -116,7 +114,7 @@ func (t *Table) with(changes []change, now time.Time) *Table {
 		units[c.unit] = e
 	}
 	next := newTable(t.Number+1, units)
-	next.moves = addMoves(t.moves, moves)
+	next.moves = shortenMoves(movesText(moves)+t.moves, maxMoves)
 	return next
 }
 
@@ -145,6 +143,9 @@ func (t *Table) text() string {
 	}
 	return textOf(units)
 }
+
+// fits reports whether an object has room for t.
+func (t *Table) fits() bool { return len(t.Units) < 1000 || len(t.text()) <= maxAnnotations }
 
 func textOf(units map[vip.Key]Entry) string {
 	byHead := make(map[string][]string)
@@ -259,17 +260,9 @@ func parseEntry(line string) (e Entry, ok bool) {
 
 // lease returns the Lease of t over a copy of known (nil: none).
 func (t *Table) lease(known *coordinationv1.Lease, namespace, writer string, now time.Time) *coordinationv1.Lease {
-	next := &coordinationv1.Lease{}
-	if known != nil {
-		next = known.DeepCopy()
-	}
-	at := metav1.NewMicroTime(now)
-	next.Namespace, next.Name = namespace, TableName
-	addLabels(next)
-	text := t.text()
+	next, at, text := nextLease(known, namespace, TableName), metav1.NewMicroTime(now), t.text()
 	annotate(next, MovesAnnotation, shortenMoves(t.moves, max(0, min(maxMoves, maxAnnotations-len(text)))))
-	annotate(next, OwnersAnnotation, nobody)
-	next.Annotations[OwnersAnnotation] = text // which may be empty
+	metav1.SetMetaDataAnnotation(&next.ObjectMeta, OwnersAnnotation, text) // even if it is empty
 	next.Spec.HolderIdentity, next.Spec.LeaseTransitions, next.Spec.RenewTime = &writer, new(int32(t.Number)), &at
 	return next
 }

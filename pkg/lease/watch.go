@@ -22,8 +22,8 @@ type Store interface {
 	WatchAgain()
 	// Get reads past the watch cache.
 	Get(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error)
-	Create(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error)
-	Update(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error)
+	// Write replaces the version of l that this names; without one it creates l.
+	Write(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error)
 	Delete(ctx context.Context, namespace, name, resourceVersion string) error
 }
 
@@ -69,16 +69,15 @@ func (l *Leases) readCache(now time.Time) {
 			}
 		}
 	}
-	for _, x := range changed {
-		if k := keyOf(x); k == l.tableKey() {
-			l.setTable(x, now)
-		} else if l.nodeOf(k) == "" {
-			l.storeForeign(k, x, now)
-		}
-	}
 	present := make(map[vip.Key]bool, len(changed))
 	for _, x := range changed {
-		present[keyOf(x)] = true
+		k := keyOf(x)
+		present[k] = true
+		if k == l.tableKey() {
+			l.setTable(x, now)
+		} else if l.nodeOf(k) == "" {
+			l.storeForeign(l.unitOf(k), x, now)
+		}
 	}
 	for _, x := range dropped {
 		if !present[keyOf(x)] {
@@ -86,7 +85,7 @@ func (l *Leases) readCache(now time.Time) {
 		}
 	}
 	for node, p := range l.peers {
-		if !p.Exists && (p.released || p.silent(now, 2*l.o.LeaseDuration)) {
+		if !p.Exists && (p.released || now.Sub(p.Changed) >= 2*l.o.LeaseDuration) && !l.table.known.owns(node) {
 			delete(l.peers, node)
 			l.changed = true
 		}
@@ -119,9 +118,10 @@ func (l *Leases) dropped(x *coordinationv1.Lease, now time.Time) {
 		p.Exists = false
 		l.changed = true
 	default:
-		l.changed = l.changed || l.beside.foreign[keyOf(x)] != nil
-		delete(l.beside.foreign, keyOf(x))
-		delete(l.beside.seen, keyOf(x))
+		k := l.unitOf(keyOf(x))
+		l.changed = l.changed || l.beside.foreign[k] != nil
+		delete(l.beside.foreign, k)
+		delete(l.beside.seen, k)
 	}
 }
 

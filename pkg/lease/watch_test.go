@@ -65,7 +65,7 @@ func TestStuckWatchesBeginAgainOneByOne(t *testing.T) {
 			n.fault(func(f *leasetest.Faults) { f.WatchCut = true })
 		}
 		var at [2][]time.Duration
-		for began := time.Now(); time.Since(began) < 20*time.Minute; time.Sleep(stepPeriod) { // the first pauses may be the same, to the length of a step
+		for began := time.Now(); time.Since(began) < 6*time.Minute; time.Sleep(stepPeriod) { // the first pauses may be the same, to the length of a step
 			for i, n := range nodes {
 				if n.way.Begun() > len(at[i]) {
 					at[i] = append(at[i], time.Since(began))
@@ -90,7 +90,7 @@ func TestSlowWatchGoesOn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			withOne(t, func(t *testing.T, s *leasetest.Server, n1 *node) {
 				time.Sleep(5 * time.Second)
-				for range 10 {
+				for range 4 {
 					n1.fault(fault)
 					time.Sleep(time.Minute + 137*time.Millisecond)
 					n1.mend()

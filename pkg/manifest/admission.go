@@ -16,8 +16,8 @@ const allowedAnnotations = "heraldvip.io/allowed-annotations"
 // restricted are annotations that concern more than their Service: the link, switch, gateway, routers, or names in the
 // DNS.
 var restricted = []string{
-	"kube-vip.io/serviceInterface", "kube-vip.io/hwaddr", "kube-vip.io/macvlanName", "kube-vip.io/rp_filter",
-	"kube-vip.io/requestedIP", "heraldvip.io/dhcp-lease", "kube-vip.io/loadbalancerHostname",
+	"kube-vip.io/serviceInterface", "kube-vip.io/serviceVLAN", "kube-vip.io/hwaddr", "kube-vip.io/macvlanName",
+	"kube-vip.io/rp_filter", "kube-vip.io/requestedIP", "heraldvip.io/dhcp-lease", "kube-vip.io/loadbalancerHostname",
 	"kube-vip.io/ignore-service-security",
 	"kube-vip.io/forwardUPNP", "kube-vip.io/upnp-lease-duration", "heraldvip.io/upnp-external-port",
 	"heraldvip.io/announce", "heraldvip.io/bgp-communities", "heraldvip.io/bgp-local-pref", "heraldvip.io/bgp-med",

@@ -53,7 +53,7 @@ func DaemonSet(r Request) ([]byte, error) {
 			return nil, config.NewError(fmt.Errorf("%v: a DaemonSet has many nodes and names each by itself; remove it", s))
 		}
 	}
-	return write(header("daemonset", r,
+	return writeWorkload(r, header("daemonset", r,
 		"Herald on every node, as a DaemonSet.",
 		"",
 		"  "+command("rbac", r)+" | kubectl apply -f -",
@@ -78,7 +78,7 @@ func Pod(r Request) ([]byte, error) {
 		how = []string{"Herald on one node, as a Pod.", "", "  " + command("rbac", r) + " | kubectl apply -f -",
 			"  kubectl apply -f this-file.yaml"}
 	}
-	return write(header("pod", r, how...), pod(r))
+	return writeWorkload(r, header("pod", r, how...), pod(r))
 }
 
 // RBAC returns the YAML of the ServiceAccount and its least rights: everywhere, or in the namespaces concerned by
@@ -148,6 +148,18 @@ func command(kind string, r Request) string {
 		words = append(words, "--workers")
 	}
 	return strings.Join(words, " ")
+}
+
+// writeWorkload is write, or an error if metrics would have the port that is chosen here for probes.
+func writeWorkload(r Request, comment string, object any) ([]byte, error) {
+	for _, s := range r.Given {
+		if s.Option.Env == "prometheus_server" && r.Config.Serve.HealthPort == 0 &&
+			strings.HasSuffix(s.Value, fmt.Sprintf(":%d", defaultHealthPort)) {
+			return nil, config.NewError(fmt.Errorf("%v: kubelet's probes have that port in a manifest; name another here, "+
+				"or for them by health_check_port", s))
+		}
+	}
+	return write(comment, object)
 }
 
 // write returns a comment and objects as YAML documents, without their status.

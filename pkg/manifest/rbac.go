@@ -68,7 +68,7 @@ var rules = []rule{
 	{"", "services", nil, watchVerbs, servicesNamespace, hasServices, "The Services whose addresses are announced."},
 	{"", "services/status", nil, []string{"patch"}, servicesNamespace, writesServices,
 		"Write `status.loadBalancer`, conditions, the annotations that Herald writes, and the finalizer of load " +
-			"balancers. Not needed with `disable_service_updates`."},
+			"balancers. Not needed with `disable_service_updates`, unless Services have that finalizer."},
 	{"discovery.k8s.io", "endpointslices", nil, watchVerbs, servicesNamespace, hasServices,
 		"On which nodes a Service has ready endpoints, and which addresses the API servers have."},
 	{"", "services", []string{"kubernetes"}, watchVerbs, apiServers, withoutServices,

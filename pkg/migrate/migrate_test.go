@@ -78,7 +78,7 @@ func TestMetalLB(t *testing.T) {
 			"pool-a: 10.0.0.0/28\npool-a.announce: arp,bgp\npool-a.nodes: zone in (a,b)", `IPAddressPool a, by hand: .nodes: ["zone=a" "zone=b"]; a pool has one value, for all ways to announce`},
 		{"all namespaces by an empty selector", []string{metalLB("IPAddressPool", "a", pool+`,"serviceAllocation":{"namespaces":["x"],"namespaceSelectors":[{}]}`)}, "pool-a: 10.0.0.0/28", ""},
 		{"a Service that names no address", []string{metalLB("IPAddressPool", "a", pool), loadBalancer("s", "", "10.0.0.9")},
-			"pool-a: 10.0.0.0/28\ndefault/s map[heraldvip.io/allocated:a kube-vip.io/loadbalancerIPs:10.0.0.9]", ""},
+			"pool-a: 10.0.0.0/28\ndefault/s map[heraldvip.io/allocated:a heraldvip.io/allocated-addresses:10.0.0.9 kube-vip.io/loadbalancerIPs:10.0.0.9]", ""},
 		{"a Service that names another", []string{metalLB("IPAddressPool", "a", pool), loadBalancer("s", `"metallb.io/loadBalancerIPs":"10.0.0.5"`, "10.0.0.9")},
 			"pool-a: 10.0.0.0/28\ndefault/s map[kube-vip.io/loadbalancerIPs:10.0.0.9]", "asks for [10.0.0.5], and has [10.0.0.9]"},
 		{"a Service with an address that no pool has", []string{metalLB("IPAddressPool", "a", pool), loadBalancer("s", "", "10.9.9.9")}, "pool-a: 10.0.0.0/28\ndefault/s map[kube-vip.io/loadbalancerIPs:10.9.9.9]", "in no pool. It keeps it"},
@@ -133,6 +133,27 @@ func TestKubeVIP(t *testing.T) {
 	got := slices.DeleteFunc(r.Notes, func(n string) bool { return !strings.Contains(n, "in no pool") })
 	if want := []string{"Service default/c has 10.0.3.3, which is in no pool. It keeps it."}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// The status that kube-vip wrote may have the gateway's external address, too (UPnP): that is pinned for no Service.
+func TestKubeVIPWithUPnP(t *testing.T) {
+	config := `{"kind":"ConfigMap","metadata":{"name":"kubevip","namespace":"kube-system"},"data":{"cidr-global":"10.0.0.0/28"}}`
+	for _, tt := range []struct{ name, annotations, want, note string }{
+		{"named", `"kube-vip.io/loadbalancerIPs":"10.0.0.5","kube-vip.io/forwardUPNP":"true"`, "", ""},
+		{"named since", `"kube-vip.io/loadbalancerIPs":"10.0.0.6"`, "", ""},
+		{"not named", `"kube-vip.io/forwardUPNP":"true"`, "\ndefault/s map[heraldvip.io/allocated:cidr-global heraldvip.io/allocated-addresses:10.0.0.5 kube-vip.io/loadbalancerIPs:10.0.0.5]", ""},
+		{"two addresses", `"x":""`, "\ndefault/s map[heraldvip.io/allocated:cidr-global heraldvip.io/allocated-addresses:10.0.0.5,203.0.113.7 kube-vip.io/loadbalancerIPs:10.0.0.5,203.0.113.7]", "has 203.0.113.7, which is in no pool"},
+		{"ignored", `"kube-vip.io/ignore":"true"`, "", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := from(t, "kube-vip", config, strings.Replace(loadBalancer("s", tt.annotations, "10.0.0.5"), `]`, `,{"ip":"203.0.113.7"}]`, 1))
+			check.Equal(t, data(r), "cidr-global: 10.0.0.0/28"+tt.want, "data and pins")
+			notes := strings.Join(slices.DeleteFunc(r.Notes, func(n string) bool { return !strings.Contains(n, "default/s") }), "\n")
+			if !strings.Contains(notes, tt.note) || tt.note == "" && notes != "" {
+				t.Errorf("notes %q, want %q", notes, tt.note)
+			}
+		})
 	}
 }
 

@@ -49,10 +49,12 @@ func (m *migration) pinServices() {
 	}
 }
 
-// serves reports whether the source serves a LoadBalancer, as far as is seen of it.
+// serves reports whether the source serves a LoadBalancer that Herald is to have, as far as is seen of it.
 func (m *migration) serves(o object, s service) bool {
 	a := o.Metadata.Annotations
 	switch {
+	case a["kube-vip.io/ignore"] == "true":
+		return false
 	case s.Class == "" || s.Class == class:
 		return true
 	case m.source == "metallb":
@@ -67,21 +69,27 @@ func (m *migration) serves(o object, s service) bool {
 func (m *migration) pin(o object, s service) {
 	k, pins := vip.Key{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name}, make(map[string]string)
 	has, asks := shown(o), asked(o, s)
-	unspecified := slices.ContainsFunc(asks, netip.Addr.IsUnspecified) // leased by DHCP
-	if len(has) > 0 && !unspecified && !sameAddresses(has, asks) {
+	switch {
+	case slices.ContainsFunc(asks, netip.Addr.IsUnspecified): // leased by DHCP
+		has = nil
+	case m.source != "kube-vip" || len(has) == 0:
+	case len(asks) > 0: // its status may have the gateway's external address, too (UPnP)
+		has = asks
+	case o.Metadata.Annotations["kube-vip.io/forwardUPNP"] == "true":
+		has = has[:1]
+	}
+	if len(has) > 0 && !sameAddresses(has, asks) {
 		pins[addressesKey] = vip.JoinAddrs(has, ",")
 		if pool := m.poolOf(has[0]); pool != "" && len(asks) == 0 {
-			pins["heraldvip.io/allocated"] = pool // no person has named it: what one names later counts
+			pins["heraldvip.io/allocated"], pins["heraldvip.io/allocated-addresses"] = pool, pins[addressesKey]
 		}
 		if len(asks) > 0 {
 			m.noteService("Service %s asks for %v, and has %v: it is pinned to what it has.", k, asks, has)
 		}
 	}
-	if !unspecified {
-		for _, a := range has {
-			if m.poolOf(a) == "" {
-				m.noteService("Service %s has %s, which is in no pool. It keeps it.", k, a)
-			}
+	for _, a := range has {
+		if m.poolOf(a) == "" {
+			m.noteService("Service %s has %s, which is in no pool. It keeps it.", k, a)
 		}
 	}
 	for _, key := range ciliumCrossKeys {

@@ -317,8 +317,7 @@ func (n *Interfaces) unwanted(wanted map[addressKey]vip.Address) (keys []address
 		}
 	}
 	slices.SortFunc(keys, func(a, b addressKey) int {
-		return cmp.Or(cmp.Compare(a.link, b.link), a.prefix.Addr().Compare(b.prefix.Addr()),
-			cmp.Compare(a.prefix.Bits(), b.prefix.Bits()))
+		return cmp.Or(cmp.Compare(a.link, b.link), a.prefix.Compare(b.prefix))
 	})
 	return keys
 }

@@ -251,13 +251,12 @@ next:
 
 // Sizes and places in messages of sock_diag(7): struct inet_diag_req_v2 and inet_diag_msg in linux/inet_diag.h.
 const (
-	diagHead    = 8  // family, protocol, extensions, padding, states
-	diagID      = 48 // ports, addresses, link, cookie
-	answerID    = 4  // where the ID begins in an answer
-	idSource    = 4  // where the local address begins in an ID, which itself begins with the local and the remote port
-	idRemote    = 20 // where the remote address begins
-	connections = 0xfff &^ (1<<7 | 1<<10)
-	// All states but TCP_CLOSE (7) and TCP_LISTEN (10).
+	diagHead    = 8                       // family, protocol, extensions, padding, states
+	diagID      = 48                      // ports, addresses, link, cookie
+	answerID    = 4                       // where the ID begins in an answer
+	idSource    = 4                       // where the local address begins in an ID, after the local and the remote port
+	idRemote    = 20                      // where the remote address begins
+	connections = 0xfff &^ (1<<7 | 1<<10) // all states but TCP_CLOSE (7) and TCP_LISTEN (10)
 )
 
 // diagRequest returns a request about one TCP socket, or all of a family if id is nil.

@@ -119,7 +119,8 @@ func (n *Interfaces) readAll() (bool, error) {
 		a, ok := s.addresses[key]
 		switch {
 		case !ok:
-			if l := s.links[key.link]; l.up && time.Now().Before(r.ends) {
+			l := s.links[key.link]
+			if l.up && !(l.noIPv6 && key.prefix.Addr().Is6()) && time.Now().Before(r.ends) {
 				n.recordTaken(key, l.name)
 			}
 			delete(n.renewed, key)

@@ -190,6 +190,38 @@ func TestInfo(t *testing.T) {
 			unmanaged: "eth0 2001:db8::7/128",
 		},
 		{
+			name: "what another program left with the mask of the network or the node's second address is an other address",
+			kernel: `
+				link 2 eth0 up
+				eth0 10.0.0.5/24
+				eth0 10.0.0.3/24 secondary
+				eth0 10.1.0.5/24
+				default 4 eth0`,
+			want: `
+				interface eth0 default eth0
+				eth0 up [10.0.0.5/24 10.1.0.5/24]
+				others [10.0.0.3] gateways []`,
+			unmanaged: "eth0 10.0.0.3/24",
+		},
+		{
+			name: "a macvlan that kube-vip left, with a VIP by DHCP, is no link of VIPs; other macvlans are",
+			kernel: `
+				link 2 eth0 up
+				link 3 vip-398f068d up macvlan mac=d6:41:b6:bc:a9:df
+				link 4 vip-lan up macvlan
+				link 5 vip-398f068e up vlan
+				eth0 10.0.0.5/24
+				vip-398f068d 10.0.0.50/24
+				default 4 eth0`,
+			want: `
+				interface eth0 default eth0
+				eth0 up [10.0.0.5/24]
+				vip-398f068e up []
+				vip-lan up []
+				others [10.0.0.50] gateways []`,
+			unmanaged: "vip-398f068d 10.0.0.50/24",
+		},
+		{
 			name: "a link without a carrier, on which addresses stay tentative, is in their networks",
 			kernel: `
 				link 1 lo loopback
@@ -252,8 +284,8 @@ func TestInfoFollowsTheKernel(t *testing.T) {
 			{"one of a link that nobody knows", func() {
 				k.setDefaults(route{family: vip.IPv4, link: 99, metric: 0}, route{family: vip.IPv4, link: 2, metric: 7}, route{family: vip.IPv4, link: 3, metric: 8})
 			}, true, "interface eth0 default eth0\n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up []"},
-			{"none", func() { k.setDefaults() }, true, "interface  default \n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up []"},
-			{"a link is renamed", func() { k.setLink(link{index: 3, name: "lan", up: true}) }, true, "interface  default \n eth0 up [10.0.0.5/24 2001:db8::5/64]\n lan up []"},
+			{"none", func() { k.setDefaults() }, false, "interface eth0 default eth0\n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up []"},
+			{"a link is renamed", func() { k.setLink(link{index: 3, name: "lan", up: true}) }, true, "interface eth0 default eth0\n eth0 up [10.0.0.5/24 2001:db8::5/64]\n lan up []"},
 			{"two links swap names", func() {
 				k.setLink(link{index: 2, name: "lan", up: true})
 				k.setLink(link{index: 3, name: "eth0", up: true})
@@ -282,7 +314,7 @@ func TestInfoFollowsTheKernel(t *testing.T) {
 }
 
 // A link that has lost its carrier loses its default route, too, by the program that configures it. No other becomes the link of VIPs then, also while
-// the carrier is back and the route is not: it may be one of another network.
+// the carrier is back and the route is not: it may be one of another network. Nor does "none" while no link has a default route.
 func TestLinkOfVIPsWithoutItsRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newFake("link 2 eth0 up\n link 3 eth1 up\n link 4 br0 up bridge\n link 5 vrf0 up vrf\n eth0 10.0.0.5/24\n eth1 10.1.0.5/24\n default 4 eth0 100\n default 4 eth1 101")
@@ -299,11 +331,12 @@ func TestLinkOfVIPsWithoutItsRoute(t *testing.T) {
 			{"no address", func() { k.drop(k.at("eth0", "10.0.0.5/24")) }, "eth0"},
 			{"no route", func() { k.setDefaults(by(3, 101)) }, "eth0"},
 			{"changes were lost", k.overrun, "eth0"},
-			{"none at all", func() { k.setDefaults() }, ""},
+			{"none at all", func() { k.setDefaults() }, "eth0"},
 			{"that of the other link is back", func() { k.setDefaults(by(3, 101)) }, "eth0"},
 			{"the carrier is back", func() { k.setLink(link{index: 2, name: "eth0", up: true}) }, "eth0"},
 			{"the address is", func() { k.add("eth0", "10.0.0.5/24") }, "eth0"},
 			{"a VRF", func() { k.setLink(link{index: 2, name: "eth0", up: true, master: 5}) }, "eth0"},
+			{"up, and no link has a route: nobody advertises any more, say", func() { k.setDefaults() }, "eth0"},
 			{"the route is, and comes second", func() { k.setDefaults(by(2, 102), by(3, 101)) }, "eth1"},
 			{"that one has no route", func() { k.setDefaults(by(2, 102)) }, "eth1"},
 			{"has it again, second", func() { k.setDefaults(by(2, 102), by(3, 103)) }, "eth0"},
@@ -312,6 +345,7 @@ func TestLinkOfVIPsWithoutItsRoute(t *testing.T) {
 				k.setDefaults(by(4, 100), by(3, 101))
 			}, "br0"},
 			{"goes", func() { k.setDefaults(by(3, 101)); k.removeLink("br0") }, "eth1"},
+			{"goes, and there is no route", func() { k.setDefaults(); k.removeLink("eth1") }, ""},
 		} {
 			step.change()
 			time.Sleep(readInterval) // until routes are read

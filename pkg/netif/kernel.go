@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -57,6 +58,7 @@ type bindRequest struct {
 type link struct {
 	index int
 	name  string
+	alts  string // its alternative names (ip link property), with spaces between
 	kind  string // what ip link calls it: bridge, veth, vlan...; "" for hardware
 	up    bool   // up, and with a carrier if the kernel knows of one
 	// no IPv6 there: disable_ipv6, an MTU below 1280, or none at all
@@ -73,6 +75,12 @@ type link struct {
 
 // byHerald reports whether a Herald made the link.
 func (l link) byHerald() bool { return l.kind == "macvlan" && strings.HasPrefix(l.alias, aliasMark) }
+
+// macvlanOfKubeVIP is named after a Service's UID.
+var macvlanOfKubeVIP = regexp.MustCompile("^vip-[0-9a-f]{8}$")
+
+// byKubeVIP reports whether a kube-vip made the link for a VIP by DHCP.
+func (l link) byKubeVIP() bool { return l.kind == "macvlan" && macvlanOfKubeVIP.MatchString(l.name) }
 
 type kernelAddress struct {
 	addressKey
@@ -154,6 +162,27 @@ func (s *snapshot) linkNamed(name string) (link, bool) {
 	return l, ok
 }
 
+// leftMacvlans returns what an earlier process made: a VIP stays bound there while its owner starts again.
+func (s *snapshot) leftMacvlans() map[string]vip.Macvlan {
+	all := make(map[string]vip.Macvlan)
+	for _, l := range s.macvlans() {
+		all[l.name] = vip.Macvlan{Name: l.name, Parent: s.links[l.parent].name, MAC: l.mac}
+	}
+	return all
+}
+
+// realName is the name of the link that has name, maybe as an alternative one; else name.
+func (s *snapshot) realName(name string) string {
+	if _, ok := s.index[name]; !ok && name != "" {
+		for _, l := range s.links {
+			if slices.Contains(strings.Fields(l.alts), name) {
+				return l.name
+			}
+		}
+	}
+	return name
+}
+
 func (s *snapshot) names() string {
 	return strings.Join(slices.Sorted(maps.Keys(s.index)), ", ")
 }
@@ -206,7 +235,7 @@ func (s *snapshot) withoutLoopback(link string, others ...string) string {
 
 // mayCarryVIPs reports whether a VIP may be on l, so it is in NodeInfo.
 func (s *snapshot) mayCarryVIPs(l link, addressed bool) bool {
-	if l.loopback || s.isPort(l) {
+	if l.loopback || s.isPort(l) || l.byKubeVIP() {
 		return false
 	}
 	switch l.kind {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -168,6 +169,31 @@ func TestKernelIPv6SwitchedOff(t *testing.T) {
 	check.Equal(t, text(have), "eth0 10.0.0.9/32", "have")
 }
 
+// That IPv6 is switched off on a link again and again is not told as if a program took a VIP away; that of IPv4 still is.
+func TestKernelIPv6SwitchedOffIsNoFight(t *testing.T) {
+	eth0 := newVeth(t, "eth0", "10.0.0.5/24")
+	r, stop := kernelRig(t)
+	defer stop()
+	four, six := addr("10.0.0.9/32", "eth0"), addr("2001:db8::9/128", "eth0")
+	fights := func() map[netip.Addr]bool {
+		w := vip.World{Now: time.Now()}
+		r.Observe(&w)
+		return w.AddressFights
+	}
+	for range fightTimes {
+		check.Value(r.Set(t.Context(), []vip.Address{four, six}))(t)
+		sysctl(t, "net/ipv6/conf/eth0/disable_ipv6", "1")
+		r.await(t, "IPv6 to be off, and the VIP gone", func() bool { return r.Info().Links[0].NoIPv6 && !r.IsLocal(six.Addr) })
+		check.OK(t, netlink.AddrDel(eth0, check.Value(netlink.ParseAddr("10.0.0.9/32"))(t)))
+		r.await(t, "the other VIP to be gone", func() bool { return !r.IsLocal(four.Addr) })
+		sysctl(t, "net/ipv6/conf/eth0/disable_ipv6", "0")
+		r.await(t, "IPv6 to be on", func() bool { return !r.Info().Links[0].NoIPv6 })
+	}
+	if got := fights(); got[six.Addr] || !got[four.Addr] {
+		t.Errorf("fights about %v; log:\n%s", got, r.log)
+	}
+}
+
 // Others are told whether IPv6 is disabled on a link, also if it had no address of IPv6 by whose removal the kernel would say so.
 func TestKernelFollowsIPv6SwitchedOff(t *testing.T) {
 	for _, addressed := range []bool{true, false} {
@@ -203,6 +229,22 @@ func TestKernelFollowsIPv6SwitchedOff(t *testing.T) {
 		stop()
 		check.OK(t, netlink.LinkDel(eth0))
 	}
+}
+
+// A link that options call by an alternative name is told of by its name, and found when it gets that name later.
+func TestKernelAlternativeName(t *testing.T) {
+	eth0, eth1 := newVeth(t, "eth0", "10.0.0.5/24"), newVeth(t, "eth1", "10.1.0.5/24")
+	check.OK(t, netlink.LinkAddAltName(eth0, "enp3s0"))
+	r, stop := kernelRig(t, func(o *Options) { o.Interface, o.ServicesInterface, o.AllowNotUp = "enp3s0", "enp4s0", true })
+	defer stop()
+	if text := r.log.String(); !strings.Contains(text, "vip_servicesinterface=enp4s0: this node has no such interface") || strings.Contains(text, "enp3s0") {
+		t.Errorf("log:\n%s", text)
+	}
+	info := r.Info()
+	check.Equal(t, info.DefaultInterface, "eth0", "vip_interface")
+	check.True(t, 0, "the link to be told of", func() bool { return slices.ContainsFunc(info.Links, func(l vip.Link) bool { return l.Name == "eth0" }) })
+	check.OK(t, netlink.LinkAddAltName(eth1, "enp4s0"))
+	r.await(t, "the other link", func() bool { return r.Info().Interface == "eth1" })
 }
 
 // The kernel's changes come faster than they are read.

@@ -28,7 +28,7 @@ type Macvlans struct {
 	n      *Interfaces
 	kernel *rtnetlink // nil in tests without a real kernel
 
-	wanted, ready map[string]vip.Macvlan // by name; the last Set's, replaced as a whole
+	wanted, ready map[string]vip.Macvlan // by name; the last Set's, at first leftMacvlans; replaced as a whole
 	errors        map[string]string      // why one isn't ready; the same
 	gateways      map[string]netip.Addr  // by MAC address, as the kernel has resolved them
 	before        map[int]ipv4Conf       // what parents had before Herald, by index; until it is put back
@@ -215,6 +215,13 @@ func (m *Macvlans) configure(w vip.Macvlan, mac net.HardwareAddr, l link) error 
 		}
 	}
 	if !l.adminUp {
+		for _, left := range n.snapshot.links { // two with one hardware address can't be up
+			if left.byKubeVIP() && left.parent == l.parent && left.mac == l.mac {
+				if err := m.remove(left); err != nil {
+					return err
+				}
+			}
+		}
 		if err := m.kernel.handle.LinkSetUp(byIndex(l.index)); err != nil {
 			return fmt.Errorf("can't set it up: %w%s", err, macvlanHint(err))
 		}
@@ -269,10 +276,10 @@ func (m *Macvlans) markAndSilenceParent(parent, l link) error {
 		m.before[parent.index] = before
 	}
 	change := map[int]int{}
-	if max(have.arpIgnore, sysctl4("all", "arp_ignore")) == 0 {
+	if max(have.arpIgnore, Sysctl4("all", "arp_ignore")) == 0 {
 		change[confARPIgnore] = 1
 	}
-	if max(have.arpAnnounce, sysctl4("all", "arp_announce")) < 2 {
+	if max(have.arpAnnounce, Sysctl4("all", "arp_announce")) < 2 {
 		change[confARPAnnounce] = 2
 	}
 	if len(change) == 0 {
@@ -297,7 +304,7 @@ func parseAlias(alias string) (c ipv4Conf, ok bool) {
 	return c, n == 2
 }
 
-// remove removes one of Herald's macvlans; restoreParents is still to be called. n.mu is held.
+// remove removes a macvlan of Herald or kube-vip; restoreParents is still to be called. n.mu is held.
 func (m *Macvlans) remove(l link) error {
 	n := m.n
 	if err := m.kernel.handle.LinkDel(byIndex(l.index)); err != nil && !errors.Is(err, unix.ENODEV) {
@@ -310,7 +317,7 @@ func (m *Macvlans) remove(l link) error {
 		}
 	}
 	n.apply(change{link: &l, gone: true})
-	n.log.Info("removed a macvlan of Herald", "link", l.name)
+	n.log.Info("removed a macvlan", "link", l.name)
 	return nil
 }
 

@@ -179,6 +179,7 @@ func TestMacvlanLeftOver(t *testing.T) {
 
 	next, stop := kernelRig(t)
 	defer stop()
+	check.Equal(t, len(macvlansOf(next.Interfaces)), 2, "macvlans that an owner goes on with")
 	check.True(t, 10*time.Second, "the address to end", func() bool { return addresses(t, "herald-1") == "" })
 	check.Equal(t, len(arpAnswers(t, "eth0", netip.MustParseAddr("10.0.0.50"))), 0, "hosts that still answer")
 	check.Value(next.Macvlans().Set(t.Context(), []vip.Macvlan{mv1}))(t)
@@ -268,6 +269,26 @@ func TestMacvlanOfOtherPrograms(t *testing.T) {
 			t.Errorf("%s is gone", name)
 		}
 	}
+}
+
+// A macvlan that kube-vip left for a VIP makes room for Herald's, which has the same MAC address; others of kube-vip stay.
+func TestMacvlanOfKubeVIP(t *testing.T) {
+	eth0 := newVeth(t, "eth0", "10.0.0.5/24")
+	removeAfterwards(t, "vip-398f068d", "vip-00000001", "herald-1")
+	for name, mac := range map[string]string{"vip-398f068d": mv1.MAC, "vip-00000001": mv2.MAC} {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.ParentIndex, attrs.Flags = name, eth0.Attrs().Index, net.FlagUp
+		attrs.HardwareAddr = check.Value(net.ParseMAC(mac))(t)
+		check.OK(t, netlink.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}))
+	}
+	r, stop := kernelRig(t)
+	defer stop()
+	check.Value(r.Macvlans().Set(t.Context(), []vip.Macvlan{mv1}))(t)
+	if _, err := netlink.LinkByName("vip-398f068d"); err == nil {
+		t.Error("what kube-vip left is still there")
+	}
+	check.Value(netlink.LinkByName("vip-00000001"))(t)
+	check.Value(r.Macvlans().Set(t.Context(), nil))(t)
 }
 
 // A gateway's MAC address is nobody else's, also if it is resolved when the link is there already.

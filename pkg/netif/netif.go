@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/heraldvip/herald/pkg/mailbox"
+	"github.com/heraldvip/herald/pkg/metric"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -38,12 +39,12 @@ type Options struct {
 
 // Interfaces is this node's network interfaces.
 type Interfaces struct {
-	opts    Options
-	log     *slog.Logger
-	kernel  kernel
-	metrics metrics
-	view    atomic.Pointer[view] // what others read, without mu
-	wake    mailbox.Signal       // renewed is no longer empty
+	opts   Options
+	log    *slog.Logger
+	kernel kernel
+	metrics
+	view atomic.Pointer[view] // what others read, without mu
+	wake mailbox.Signal       // renewed is no longer empty
 
 	routesChanged mailbox.Signal // a default route came or went
 	arrived       mailbox.Signal // justBound is no longer empty
@@ -98,6 +99,7 @@ func newInterfaces(o Options, k kernel) (*Interfaces, error) {
 	if n.snapshot, err = k.read(); err != nil {
 		return nil, err
 	}
+	n.macvlans.ready = n.snapshot.leftMacvlans()
 	n.view.Store(n.newView())
 	if err := n.checkInterfaces(); err != nil {
 		if !o.AllowNotUp {
@@ -111,12 +113,6 @@ func newInterfaces(o Options, k kernel) (*Interfaces, error) {
 // String names the task.
 func (n *Interfaces) String() string { return "network interfaces" }
 
-// Collectors are the metrics of Interfaces.
-func (n *Interfaces) Collectors() []prometheus.Collector {
-	m := n.metrics
-	return []prometheus.Collector{m.addresses, m.bound, m.removed, m.renewals, m.errors}
-}
-
 // Observe fills in Bound, Unmanaged, AddressFights, and the World's macvlans.
 func (n *Interfaces) Observe(w *vip.World) {
 	v := n.view.Load()
@@ -128,7 +124,7 @@ func (n *Interfaces) Observe(w *vip.World) {
 	}
 	w.Bound, w.Unmanaged = v.bound, v.unmanaged
 	w.Macvlans, w.MacvlanErrors = v.macvlans, v.macvlanErrors
-	w.StrictRPFilter = v.macvlansWanted && sysctl4("all", "rp_filter") == 1
+	w.StrictRPFilter = v.macvlansWanted && Sysctl4("all", "rp_filter") == 1
 }
 
 // Info returns what this node tells of its links; not to be changed.
@@ -165,7 +161,7 @@ func (n *Interfaces) Run(ctx context.Context) error {
 func (n *Interfaces) checkInterfaces() error {
 	var errs []error
 	check := func(option, name string) {
-		l, ok := n.snapshot.linkNamed(name)
+		l, ok := n.snapshot.linkNamed(n.snapshot.realName(name))
 		switch {
 		case !ok:
 			errs = append(errs, fmt.Errorf("%s=%s: this node has no such interface; it has %s", option, name,
@@ -188,28 +184,22 @@ func (n *Interfaces) checkInterfaces() error {
 	return errors.Join(errs...)
 }
 
-// metrics are the metrics of Interfaces.
 type metrics struct {
-	addresses prometheus.Gauge
-	bound     prometheus.Counter
-	removed   prometheus.Counter
-	renewals  prometheus.Counter
-	errors    prometheus.Counter
+	*metric.Set
+	addresses                        prometheus.Gauge
+	bound, removed, renewals, errors prometheus.Counter
 }
 
 func newMetrics() metrics {
-	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
-	}
+	s := &metric.Set{}
 	return metrics{
-		addresses: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "herald_addresses",
-			Help: "VIPs that the kernel of this node has bound for Herald.",
-		}),
-		bound:   counter("herald_addresses_bound_total", "VIPs that were bound to an interface of this node."),
-		removed: counter("herald_addresses_removed_total", "VIPs that were removed from an interface of this node."),
-		renewals: counter("herald_address_renewals_total", "Renewals of the lifetime of a bound VIP. Each VIP is renewed "+
-			"each 0.75 s."),
-		errors: counter("herald_address_errors_total", "Failures to bind, renew or remove a VIP."),
+		Set:       s,
+		addresses: metric.Gauge(s, "herald_addresses", "VIPs that the kernel of this node has bound for Herald."),
+		bound:     metric.Counter(s, "herald_addresses_bound_total", "VIPs that were bound to an interface of this node."),
+		removed: metric.Counter(s, "herald_addresses_removed_total", "VIPs that were removed from an interface of this "+
+			"node."),
+		renewals: metric.Counter(s, "herald_address_renewals_total", "Renewals of the lifetime of a bound VIP. Each VIP is "+
+			"renewed each 0.75 s."),
+		errors: metric.Counter(s, "herald_address_errors_total", "Failures to bind, renew or remove a VIP."),
 	}
 }

@@ -58,8 +58,9 @@ func noIPv6(attributes []byte) bool {
 func newLink(parsed netlink.Link) link {
 	a := parsed.Attrs()
 	l := link{
-		index: a.Index, name: a.Name, kind: parsed.Type(), master: a.MasterIndex, loopback: a.RawFlags&unix.IFF_LOOPBACK != 0,
-		up: a.OperState == netlink.OperUp || a.OperState == netlink.OperUnknown, // it is neither without IFF_UP
+		index: a.Index, name: a.Name, alts: strings.Join(a.AltNames, " "), kind: parsed.Type(), master: a.MasterIndex,
+		loopback: a.RawFlags&unix.IFF_LOOPBACK != 0,
+		up:       a.OperState == netlink.OperUp || a.OperState == netlink.OperUnknown, // it is neither without IFF_UP
 	}
 	if l.kind == "device" {
 		l.kind = ""

@@ -402,7 +402,7 @@ func (k *rtnetlink) configureLink(index int, conf map[int]int, noLinkLocal bool)
 }
 
 func (k *rtnetlink) promoteSecondaries(index int, name string) (bool, error) {
-	if sysctl4("all", "promote_secondaries") > 0 || sysctl4(name, "promote_secondaries") > 0 {
+	if Sysctl4("all", "promote_secondaries") > 0 || Sysctl4(name, "promote_secondaries") > 0 {
 		return false, nil
 	}
 	return true, k.configureLink(index, map[int]int{confPromoteSecondaries: 1}, false)
@@ -412,11 +412,11 @@ type ipv4Conf struct{ arpIgnore, arpAnnounce, rpFilter int }
 
 // readIPv4Conf reads the settings of a link; 0 for unreadable ones.
 func readIPv4Conf(link string) ipv4Conf {
-	return ipv4Conf{sysctl4(link, "arp_ignore"), sysctl4(link, "arp_announce"), sysctl4(link, "rp_filter")}
+	return ipv4Conf{Sysctl4(link, "arp_ignore"), Sysctl4(link, "arp_announce"), Sysctl4(link, "rp_filter")}
 }
 
-// sysctl4 reads net.ipv4.conf.<link>.<name>; 0 if it can't.
-func sysctl4(link, name string) int {
+// Sysctl4 reads net.ipv4.conf.<link>.<name>; 0 if it can't.
+func Sysctl4(link, name string) int {
 	b, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + link + "/" + name)
 	if err != nil {
 		return 0

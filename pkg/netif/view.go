@@ -58,11 +58,11 @@ func (n *Interfaces) newView() *view {
 		taken: maps.Clone(n.taken)}
 	p := n.addAddresses(v)
 	first := v.setGateways(s)
-	byRoute := n.linkByRoute(first)
-	v.info.DefaultInterface = cmp.Or(n.opts.Interface, byRoute)
-	v.info.Interface = cmp.Or(n.opts.ServicesInterface, n.opts.Interface, byRoute)
+	configured := s.realName(n.opts.Interface)
+	v.info.DefaultInterface = cmp.Or(configured, n.linkByRoute(first))
+	v.info.Interface = cmp.Or(s.realName(n.opts.ServicesInterface), v.info.DefaultInterface)
 	// heartbeats go by whichever link works
-	v.info.HeartbeatInterface = s.withoutLoopback(v.info.LinkFor(""), n.opts.Interface, first)
+	v.info.HeartbeatInterface = s.withoutLoopback(v.info.LinkFor(""), configured, first)
 	for _, l := range s.links {
 		link := vip.Link{Index: l.index, Name: l.name, Up: l.up, NoIPv6: l.noIPv6, MAC: l.mac, Prefixes: p.all[l.index]}
 		v.links = append(v.links, link)
@@ -125,7 +125,7 @@ func (n *Interfaces) addAddresses(v *view) prefixes {
 			p.all[l.index] = append(p.all[l.index], a.prefix)
 			switch {
 			case l.loopback:
-			case a.prefix.IsSingleIP():
+			case a.leftBehind(), l.byKubeVIP():
 				v.unmanaged = append(v.unmanaged, entry)
 			default:
 				p.networks[l.index] = append(p.networks[l.index], a.prefix)
@@ -147,11 +147,8 @@ func (v *view) setGateways(s *snapshot) (byRoute string) {
 	return byRoute
 }
 
-// linkByRoute returns the link of VIPs by default routes; the former stays while it is down.
+// linkByRoute returns the link of VIPs by default routes; the former stays while it is down, and while no link has one.
 func (n *Interfaces) linkByRoute(first string) string {
-	if first == "" {
-		return ""
-	}
 	// a lost carrier takes the route away, and the next may be in another network
 	l, there := n.snapshot.linkNamed(n.byRoute)
 	hasRoute := slices.ContainsFunc(n.snapshot.routes, func(r route) bool { return r.link == l.index })

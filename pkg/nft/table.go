@@ -22,6 +22,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/heraldvip/herald/pkg/metric"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -41,26 +42,29 @@ const (
 
 // Tables is the tables of this node's network namespace, for the agent's goroutine only.
 type Tables struct {
+	*metric.Set
 	FormerOwners *Table[vip.FormerOwner]
 	Translations *Table[vip.Translation]
 	OpenPorts    *Table[vip.OpenPort]
 	Invalid      *Table[netip.Addr] // VIPs of Services
 	Balanced     *Table[vip.BalancedServer]
 	Egress       *Table[vip.Egress]
-	metrics      *metrics
 }
 
 // New makes Tables. The first Set of each replaces what an earlier process left.
 func New(log *slog.Logger) *Tables {
-	m := newMetrics()
+	s := &metric.Set{}
+	errs := metric.Counter(s, "herald_nftables_errors_total", "Transactions that nftables refused.")
+	former := metric.Gauge(s, "herald_former_owners", "VIPs for which this node sends packets of connections that it "+
+		"does not know to a former owner.")
 	return &Tables{
-		FormerOwners: &Table[vip.FormerOwner]{purpose: formerOwners, log: log, errors: m.errors, entries: m.formerOwners},
-		Translations: &Table[vip.Translation]{purpose: translations, log: log, errors: m.errors},
-		Balanced:     &Table[vip.BalancedServer]{purpose: balanced, log: log, errors: m.errors},
-		OpenPorts:    &Table[vip.OpenPort]{purpose: openPorts, log: log, errors: m.errors},
-		Invalid:      &Table[netip.Addr]{purpose: invalid, log: log, errors: m.errors},
-		Egress:       &Table[vip.Egress]{purpose: egress, log: log, errors: m.errors},
-		metrics:      m,
+		Set:          s,
+		FormerOwners: &Table[vip.FormerOwner]{purpose: formerOwners, log: log, errors: errs, entries: former},
+		Translations: &Table[vip.Translation]{purpose: translations, log: log, errors: errs},
+		Balanced:     &Table[vip.BalancedServer]{purpose: balanced, log: log, errors: errs},
+		OpenPorts:    &Table[vip.OpenPort]{purpose: openPorts, log: log, errors: errs},
+		Invalid:      &Table[netip.Addr]{purpose: invalid, log: log, errors: errs},
+		Egress:       &Table[vip.Egress]{purpose: egress, log: log, errors: errs},
 	}
 }
 
@@ -291,26 +295,4 @@ func (t *Table[E]) of(f family, all []E) (found []E) {
 		}
 	}
 	return found
-}
-
-type metrics struct {
-	formerOwners prometheus.Gauge
-	errors       prometheus.Counter
-}
-
-func newMetrics() *metrics {
-	return &metrics{
-		formerOwners: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "herald_former_owners", Help: "VIPs for which this node sends packets of connections that it does not " +
-				"know to a former owner.",
-		}),
-		errors: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "herald_nftables_errors_total", Help: "Transactions that nftables refused.",
-		}),
-	}
-}
-
-// Collectors returns the metrics of this package.
-func (t *Tables) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{t.metrics.formerOwners, t.metrics.errors}
 }

@@ -135,7 +135,7 @@ type verdict struct {
 	since     time.Time // when state last changed
 	why       string    // in words for a person; "" if there is nothing to say
 	wasAlive  bool      // it has been Alive since it is known
-	asked     bool      // its heartbeat is late, and a probe was started for that
+	askedAt   time.Time // when a probe was last started since its heartbeat was late
 	announced bool      // it is silent, and a heartbeat has said so
 	gone      bool      // it is Dead since nobody answers for its address
 }
@@ -229,7 +229,7 @@ func (d *detector) receive(m *message, id packetID, addr netip.AddrPort, now tim
 		rx.echoOf = echoOf
 	}
 	if rx.verified = rx.verified || fresh; rx.verified {
-		p.probe.at, p.probe.refusals, p.announced, p.asked = time.Time{}, 0, false, false
+		p.probe.at, p.probe.refusals, p.announced = time.Time{}, 0, false
 	}
 	rx.interval = min(max(m.interval, minInterval/2), 2*maxInterval)
 	rx.echoes, rx.stopping = m.echoes, rx.verified && m.stopping

@@ -155,7 +155,7 @@ func TestKernelBusy(t *testing.T) {
 func busyTime(t *testing.T) time.Duration {
 	text := os.Getenv("HERALD_BUSY")
 	if text == "" {
-		return 5 * time.Second
+		return 2 * time.Second
 	}
 	d := check.Value(time.ParseDuration(text))(t)
 	return d

@@ -58,15 +58,13 @@ func (m *message) append(b []byte) []byte {
 	b = append(b, m.from...)
 	b = binary.BigEndian.AppendUint32(b, m.nonce)
 	b = binary.BigEndian.AppendUint16(b, uint16(m.interval.Milliseconds()))
-	b = append(b, flag(m.stopping, flagStopping)|flag(m.heartbeat.APIReachable, flagAPIReachable)|
-		flag(m.heartbeat.TenureValid, flagTenureValid)|flag(m.heartbeat.MovesUnwritten, flagMovesUnwritten)|
-		flag(m.heartbeat.Isolated, flagIsolated))
-	b = binary.BigEndian.AppendUint64(b, uint64(m.heartbeat.Epoch))
-	b = binary.BigEndian.AppendUint64(b, m.heartbeat.StateHash)
-	b = binary.BigEndian.AppendUint64(b, m.heartbeat.ProposalHash)
-	b = binary.BigEndian.AppendUint64(b, uint64(m.heartbeat.Table))
-	b = binary.BigEndian.AppendUint64(b, m.heartbeat.TableDigest)
-	b = binary.BigEndian.AppendUint64(b, uint64(m.heartbeat.Carried))
+	h := m.heartbeat
+	b = append(b, flag(m.stopping, flagStopping)|flag(h.APIReachable, flagAPIReachable)|
+		flag(h.TenureValid, flagTenureValid)|flag(h.MovesUnwritten, flagMovesUnwritten)|flag(h.Isolated, flagIsolated))
+	for _, n := range []uint64{uint64(h.Epoch), h.StateHash, h.ProposalHash, uint64(h.Table), h.TableDigest,
+		uint64(h.Carried)} {
+		b = binary.BigEndian.AppendUint64(b, n)
+	}
 	echoes := m.echoes[:min(len(m.echoes), maxEchoes)]
 	b = binary.BigEndian.AppendUint16(b, uint16(len(echoes)))
 	for _, e := range echoes {
@@ -74,8 +72,8 @@ func (m *message) append(b []byte) []byte {
 		b = append(b, flag(e.hears, flagHears))
 		b = binary.BigEndian.AppendUint32(b, e.nonce)
 	}
-	b = append(b, byte(len(m.heartbeat.VoidedClaim)))
-	return append(b, m.heartbeat.VoidedClaim...)
+	b = append(b, byte(len(h.VoidedClaim)))
+	return append(b, h.VoidedClaim...)
 }
 
 func flag(set bool, value byte) byte {

@@ -100,6 +100,7 @@ func runNode(text string) error {
 	poke := mailbox.NewSignal()
 	announcer := l2.New(l2.Options{
 		Log: slog.New(slog.DiscardHandler), Poke: func() {}, Tenure: func() vip.Tenure { return vip.Tenure{} }, Rate: time.Second,
+		Sysctl4: func(string, string) int { return 0 },
 		Links: func() []vip.Link {
 			links := namespace.Links()
 			for i := range links {

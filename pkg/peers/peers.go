@@ -1,14 +1,14 @@
-// Package peers detects within a fraction of a second that another node has failed or
-// can't be reached on the link of the VIPs.
+// Package peers detects within a fraction of a second that another node has failed or can't be reached on the link of
+// the VIPs.
 //
-// Every node sends every other a heartbeat several times a second: a UDP packet that is
-// encrypted with the cluster's key, carries its vip.Heartbeat, and echoes a nonce from the last packet
-// of each node that it hears. That is the asynchronous mode of BFD (RFC 5880) in a full mesh, with one
-// packet for all sessions. A packet counts only if its sender hears this node too, so
-// two nodes agree on whether they see each other. Why not memberlist: docs/why.md, "Heartbeats".
+// Every node sends every other a heartbeat several times a second: a UDP packet that is encrypted with the cluster's
+// key, carries its vip.Heartbeat, and echoes a nonce from the last packet of each node that it hears. That is the
+// asynchronous mode of BFD (RFC 5880) in a full mesh, with one packet for all sessions. A packet counts only if its
+// sender hears this node too, so two nodes agree on whether they see each other. Why not memberlist: docs/why.md,
+// "Heartbeats".
 //
-// Silence alone does not make a node Dead. A node that is silent for the detection time, 2.5 of its
-// transmit intervals, is probed in two other ways:
+// Silence alone does not make a node Dead. A node that is silent for the detection time, 2.5 of its transmit intervals,
+// is probed in two other ways:
 //
 //	TCP to its port   refused: its kernel runs, and its process does not       Dead
 //	ARP, NDP          nobody answers, and no node that is heard hears it        Dead
@@ -53,8 +53,8 @@ type Options struct {
 
 // Peers exchanges heartbeats with other nodes, and decides which are alive.
 type Peers struct {
-	o           Options
-	metrics     *metrics
+	o Options
+	*metrics
 	sendNow     mailbox.Signal // a heartbeat is to be sent at once, and soon again
 	tasks       sync.WaitGroup // what Run has started
 	socketState                // belongs to Run
@@ -64,14 +64,13 @@ type Peers struct {
 	sealer   *sealer
 	toAwayAt time.Time // when heartbeats are next sent to nodes that are away
 	off      string    // what Off returns
+	lostAt   time.Time // when the address of heartbeats went; zero: it is there, or never was
 }
 
 // New makes Peers that send and receive nothing before Run.
 func New(o Options) *Peers {
 	o.Transport = cmp.Or[Transport](o.Transport, kernelTransport{})
-	if o.Process == (vip.ProcessID{}) {
-		o.Process = vip.NewProcessID()
-	}
+	o.Process = cmp.Or(o.Process, vip.NewProcessID())
 	off := "it has not started yet"
 	if o.Port == 0 {
 		off = NoPort
@@ -95,6 +94,9 @@ func (p *Peers) SetHeartbeat(h vip.Heartbeat) {
 		p.sendNow.Send()
 	}
 }
+
+// LinksChanged has addresses read, and a heartbeat sent from a new one, at once: the old one may have died by the next.
+func (p *Peers) LinksChanged() { p.sendNow.Send() }
 
 // Statuses returns the state of other nodes with a lease, or heard lately, by name, in a new map.
 func (p *Peers) Statuses() map[string]vip.PeerStatus {
@@ -123,6 +125,13 @@ func (p *Peers) keyIDs() []keyID {
 
 // NoPort is what Off returns if no heartbeats are wanted.
 const NoPort = "herald_peers_port is 0"
+
+// AddressLost reports whether the address of heartbeats has gone, so long ago that other nodes take this one for dead.
+func (p *Peers) AddressLost() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.lostAt.IsZero() && time.Since(p.lostAt) >= lostAfter
+}
 
 // Off returns why this node has no socket for heartbeats, for a person; or "".
 func (p *Peers) Off() string {

@@ -5,55 +5,42 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/heraldvip/herald/pkg/metric"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
 type metrics struct {
+	*metric.Set
 	on                       prometheus.Gauge
 	state, detectable        *prometheus.GaugeVec
 	sent, dropped            *prometheus.CounterVec
 	received, probes, pauses prometheus.Counter
 }
 
-// newMetrics makes the metrics, with each result and each reason at 0.
 func newMetrics() *metrics {
-	m := &metrics{
-		on: prometheus.NewGauge(prometheus.GaugeOpts{Name: "herald_peers_on", Help: "1 if this node sends " +
-			"heartbeats to the other nodes and receives theirs, 0 if not: a dead node's VIPs then move after the lease " +
-			"duration. The log says why."}),
-		state: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "herald_peers_state", Help: "1 for the state of " +
-			"another node by its heartbeats (alive, suspect, dead, unknown), 0 for the others. A node that is suspect has " +
-			"its port blocked, or its process hangs."}, []string{"node", "state"}),
-		detectable: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "herald_peers_detectable",
-			Help: "1 if the death of another node would be detected by heartbeats and probes: it is alive, and its address " +
-				"and its port have answered a probe. It is 0 for a moment after a node has become alive."}, []string{"node"}),
-		sent: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_peers_packets_sent_total",
-			Help: "Heartbeats sent to other nodes, by result (ok, error)."}, []string{"result"}),
-		received: prometheus.NewCounter(prometheus.CounterOpts{Name: "herald_peers_packets_received_total",
-			Help: "Heartbeats received from other nodes, without those that were dropped."}),
-		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_peers_packets_dropped_total",
-			Help: "Packets received and ignored, by reason: key (encrypted with an unknown key), forged (not authentic), " +
-				"format (not Herald's, or of another version), replay (a duplicate, or of a process that has not echoed a " +
-				"packet of this one yet)."}, []string{"reason"}),
-		probes: prometheus.NewCounter(prometheus.CounterOpts{Name: "herald_peers_probes_total",
-			Help: "Times this node probed a silent one by ARP or NDP and TCP."}),
-		pauses: prometheus.NewCounter(prometheus.CounterOpts{Name: "herald_peers_pauses_total",
-			Help: "Times this process did not run for more than 0.1 s longer than it meant to, and then judged no other " +
-				"node for a while."}),
+	s := &metric.Set{}
+	return &metrics{
+		Set: s,
+		on: metric.Gauge(s, "herald_peers_on", "1 if this node sends heartbeats to the other nodes and receives theirs, 0 "+
+			"if not: a dead node's VIPs then move after the lease duration. The log says why."),
+		state: metric.Gauges(s, "herald_peers_state", "1 for the state of another node by its heartbeats (alive, suspect, "+
+			"dead, unknown), 0 for the others. A node that is suspect has its port blocked, or its process hangs.", "node",
+			"state"),
+		detectable: metric.Gauges(s, "herald_peers_detectable", "1 if the death of another node would be detected by "+
+			"heartbeats and probes: it is alive, and its address and its port have answered a probe. It is 0 for a moment "+
+			"after a node has become alive.", "node"),
+		sent: metric.CountersOf(s, "herald_peers_packets_sent_total", "Heartbeats sent to other nodes, by result "+
+			"(ok, error).", "result", "ok", "error"),
+		received: metric.Counter(s, "herald_peers_packets_received_total", "Heartbeats received from other nodes, without "+
+			"those that were dropped."),
+		dropped: metric.CountersOf(s, "herald_peers_packets_dropped_total", "Packets received and ignored, by "+
+			"reason: key (encrypted with an unknown key), forged (not authentic), format (not Herald's, or of another "+
+			"version), replay (a duplicate, or of a process that has not echoed a packet of this one yet).", "reason",
+			"key", "forged", "format", "replay"),
+		probes: metric.Counter(s, "herald_peers_probes_total", "Times this node probed a silent one by ARP or NDP and TCP."),
+		pauses: metric.Counter(s, "herald_peers_pauses_total", "Times this process did not run for more than 0.1 s longer "+
+			"than it meant to, and then judged no other node for a while."),
 	}
-	for _, result := range []string{"ok", "error"} {
-		m.sent.WithLabelValues(result)
-	}
-	for _, reason := range []string{"key", "forged", "format", "replay"} {
-		m.dropped.WithLabelValues(reason)
-	}
-	return m
-}
-
-// Collectors are the metrics of this package.
-func (p *Peers) Collectors() []prometheus.Collector {
-	m := p.metrics
-	return []prometheus.Collector{m.on, m.state, m.detectable, m.sent, m.received, m.dropped, m.probes, m.pauses}
 }
 
 // setState sets a node's gauge of that state to 1, and its others to 0.

@@ -19,12 +19,14 @@ const (
 	// checkInterval is the time between checks while a node is late or probed, else idleCheckInterval.
 	checkInterval     = 25 * time.Millisecond
 	idleCheckInterval = 100 * time.Millisecond
+	// lostAfter is how long an address may be away while another takes its place: others take as long to find a node dead.
+	lostAfter = 150 * time.Millisecond
 	// pauseThreshold is how late check may be; later, the process did not run, and silence means nothing.
 	pauseThreshold = 100 * time.Millisecond
 	// probeMaxDelay is how late check may be during a probe: answers have probeTimeout to come.
 	probeMaxDelay = 30 * time.Millisecond
 	probeTimeout  = 75 * time.Millisecond
-	// reloadInterval is how often Options are read, and reloadOffInterval without a socket, for others wait.
+	// reloadInterval is how often Options are read at least, and reloadOffInterval without a socket, for others wait.
 	reloadInterval    = 250 * time.Millisecond
 	reloadOffInterval = minInterval
 	minSendInterval   = 10 * time.Millisecond // the shortest time between two heartbeats
@@ -62,7 +64,7 @@ func (p *Peers) Run(ctx context.Context) error {
 			urgent = true
 		}
 		now := time.Now()
-		if !now.Before(reloadAt) {
+		if urgent || !now.Before(reloadAt) {
 			p.reload(now)
 			if reloadAt = now.Add(reloadInterval); p.socket == nil {
 				reloadAt = now.Add(reloadOffInterval)
@@ -97,13 +99,18 @@ func (p *Peers) reload(now time.Time) {
 	p.mu.Lock()
 	p.sealer.setKeys(keys)
 	p.detector.setNodes(nodes, now)
+	if address.IsValid() {
+		p.lostAt = time.Time{}
+	} else if p.socket != nil {
+		p.lostAt = now
+	}
 	p.mu.Unlock()
 	at, off := netip.AddrPortFrom(address, p.o.Port), ""
 	switch {
 	case len(keys) == 0:
 		off = "the key is not known yet"
 	case !address.IsValid():
-		off = "this node has no address on the link of VIPs"
+		off = "this node has no address on the link of VIPs (one of prefix length 32 or 128 counts as a VIP)"
 	}
 	if p.socket != nil && (off != "" || at != p.at) {
 		p.closeSocket()

@@ -72,15 +72,13 @@ func (kernelTransport) Listen(at netip.AddrPort) (Socket, error) {
 		return nil, errors.Join(err, tcp.Close())
 	}
 	s := &kernelSocket{udp: udp.(*net.UDPConn), tcp: tcp, ended: make(chan struct{})}
+	s.conn, _ = s.udp.SyscallConn() // fails only without a socket
 	if zone := at.Addr().Zone(); zone != "" {
-		var link *net.Interface
-		if link, err = net.InterfaceByName(zone); err != nil {
+		link, err := net.InterfaceByName(zone)
+		if err != nil {
 			return nil, errors.Join(err, udp.Close(), tcp.Close())
 		}
 		s.link = link.Index
-	}
-	if s.conn, err = s.udp.SyscallConn(); err != nil {
-		return nil, errors.Join(err, udp.Close(), tcp.Close())
 	}
 	go s.accept()
 	return s, nil

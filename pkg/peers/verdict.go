@@ -34,13 +34,13 @@ const (
 	startupTime = 3 * time.Second // how long a node that was never Alive is not probed: it may be starting
 	// unprobedSuspectAfter is when a silent node becomes Suspect if no probe of it ends.
 	unprobedSuspectAfter = 10 * time.Second
-	// probeMaxAge is how old a probe may be to end the state Alive.
-	probeMaxAge = 500 * time.Millisecond
+	probeMaxAge          = 500 * time.Millisecond // how old a probe may be to end the state Alive
 	// A TCP reset is not authenticated: whoever sees the SYN can forge one. So a node is Dead only after refusedTime of
 	// silence, and minRefusals in a row. Meanwhile its kernel serves its VIPs (vip.AddressLifetime, or its tenure if less,
 	// renewed each 0.75 s), so no client waits.
 	refusedTime = 500 * time.Millisecond
 	minRefusals = 3
+	askPause    = 100 // in how many intervals a late node is asked once: of many, many are late, and asking is work
 	// Between probes of a silent node.
 	aliveProbePause   = 50 * time.Millisecond
 	suspectProbePause = 3 * time.Second
@@ -81,8 +81,8 @@ func (d *detector) check(now time.Time) (probe []*peer, newlySilent bool, pause 
 		if p.rx.verified && !p.announced && !p.rx.arriving(now) && d.canJudgeSilence(p, now) {
 			p.announced, newlySilent, p.probe.next = true, true, now
 		}
-		if p.late(now) && !p.asked && d.canJudgeSilence(p, now) {
-			p.asked, p.probe.next = true, now
+		if p.late(now) && now.Sub(p.askedAt) > askPause*p.rx.interval && d.canJudgeSilence(p, now) {
+			p.askedAt, p.probe.next = now, now
 		}
 		if d.needsProbe(p, now) {
 			p.probe.running = true

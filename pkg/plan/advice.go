@@ -44,8 +44,8 @@ var advices = map[vip.Reason]string{
 		`that host`,
 	vip.DHCPFailed: `look at the DHCP server: free leases, and whether it answers on the link; ask for a ` +
 		`fixed address meanwhile`,
-	vip.StatusRefused: `make the Service smaller, or have the webhook or policy that the message names let its ` +
-		`status pass`,
+	vip.StatusRefused: `make the Service smaller, have the webhook or policy that the message names let its status ` +
+		`pass, or give Herald the right that it lacks (herald manifest rbac)`,
 	vip.FamilyMissing: `name an address of each family: kubectl -n NAMESPACE annotate --overwrite service NAME ` +
 		`kube-vip.io/loadbalancerIPs=IPV4,IPV6`,
 	vip.StatusContested: `stop the program that the message names for this Service, or have one of the two serve ` +

@@ -38,7 +38,7 @@ func (m *actions) showAllocated(s *service, reason vip.Reason, message string) {
 	}
 	switch {
 	case len(ingress) > 0 && s.hasStatus:
-		m.writeStatus(s, "", ingress, nil)
+		m.writeStatus(s, "", ingress, m.dhcp.leasesToRecord(s, ingress))
 	case s.statusOurs && !s.keepsStatus():
 		m.clearStatus(s)
 	case len(able) == 0:
@@ -70,7 +70,7 @@ func (m *actions) couldAnnounce(s *service, a address, able []*member) (ok bool,
 // completeAlone completes s.addrs, and returns who could announce them with an endpoint.
 func (m *actions) completeAlone(s *service) []*member {
 	need := *m.routeRequirements(s)
-	if u := unitOfOne(m.reporter, s); u != nil {
+	if u := m.unitOfOne(s); u != nil {
 		need = u.requirements
 	}
 	need.endpoint = false

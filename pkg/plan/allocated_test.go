@@ -72,7 +72,7 @@ func TestStatusWithoutEndpoints(t *testing.T) {
 		{"the address of a gateway is to be probed first", probing, world(svc("a", "10.77.0.50,198.51.100.7", without, kept, func(s *vip.Service) { s.Ingress[1].IPMode = vip.ModeProxy })), "event a NoEndpoints\n" + shows},
 		{"no node has the link", arp, world(svc("a", "10.77.0.50", without, kept, func(s *vip.Service) { s.Interface = "nope" })), "event a NoEndpoints\n" + clears},
 		{"all links are down", arp, down(world(svc("a", "10.77.0.50", without, kept))), "event a NoEndpoints\n" + clears},
-		{"its address is refused", arp, world(svc("a", "10.77.0.11", without, kept)), "event a AddressRefused\n" + clears},
+		{"its address is refused", arp, world(svc("a", "10.77.0.255", without, kept)), "event a AddressRefused\n" + clears},
 		{"another Service has the address", arp, world(svc("a", "10.77.0.50", without, younger), svc("b", "10.77.0.50", written("n1"))), "event a AddressConflict"},
 		{"it has the address, another one asks for it", arp, world(svc("a", "10.77.0.50", without, kept, younger), svc("b", "10.77.0.50")), "event a NoEndpoints\nevent b AddressConflict\n" + shows},
 		{"by BGP, and no router takes IPv6", bgp, with(withSessions(world(svc("a", "10.77.0.50,fd77::50", without))), func(w *vip.World) { w.BGPSessions[0].NoIPv6 = true }), "event a NoEndpoints\n" + shows},

@@ -8,17 +8,16 @@ import (
 )
 
 // balance spreads connections to the control plane's VIP over API servers.
-func (m *actions) balance(units []*unit) {
+func (m *actions) balance() {
 	if m.ControlPlane == nil || m.ControlPlane.BalancedPort == 0 {
 		return
 	}
-	for _, u := range units {
+	for _, u := range m.units {
+		_, handingOver := m.HandingOver[u.lease] // still answered for here
 		for _, s := range u.services {
-			// what is handed over is still answered for here
-			if !s.localDelivery || u.claim.Foreign || u.claim.Holder != m.Self && !m.handingOver(u) {
+			if !s.localDelivery || u.claim.Foreign || u.claim.Holder != m.Self && !handingOver {
 				continue
 			}
-			m.replanAfter(lookAtTables)
 			for _, a := range s.addrs {
 				m.balanceAddress(s, a.Addr)
 			}
@@ -37,7 +36,8 @@ func (m *actions) balanceAddress(s *service, a netip.Addr) {
 	for _, n := range ready {
 		link, _ := linkFor(&n.Info, s.Interface, a)
 		own := n.Info.OwnAddresses(link)
-		if i := slices.IndexFunc(own, func(o netip.Addr) bool { return o.Is4() == a.Is4() }); link != "" && i >= 0 {
+		i := slices.IndexFunc(own, func(o netip.Addr) bool { return o.Is4() == a.Is4() })
+		if i >= 0 && linkFault(&n.Info, link) == "" && (n == m.self || !n.unheard[link]) {
 			m.out.Balanced = append(m.out.Balanced, vip.BalancedServer{Addr: a, Port: m.ControlPlane.BalancedPort,
 				To: netip.AddrPortFrom(own[i], m.ControlPlane.Port)})
 		}

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +31,16 @@ func TestBalance(t *testing.T) {
 		memberNamed(&w, name).Unproven = true
 		return w
 	}
+	down := func(w vip.World, name string) vip.World {
+		memberNamed(&w, name).Info.Links[0].Up = false
+		return w
+	}
+	unheard := func(w vip.World, a string) vip.World {
+		for i := range w.Members {
+			w.Members[i].Info.Unanswered = []netip.Addr{addr(a)}
+		}
+		return w
+	}
 	handedOver := func(w vip.World, to string) vip.World {
 		w.HandingOver = map[vip.Key]vip.HandingOver{cpLease: {Successor: to, Since: w.Now, Until: w.Now.Add(time.Second)}}
 		return w
@@ -49,6 +60,9 @@ func TestBalance(t *testing.T) {
 		{"one is drained", r, drained(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n1"), "n2"), "10.77.0.11 10.77.0.13"},
 		{"all are drained", r, drained(controlPlaneHeld(controlPlaneWorld("n1 n2"), "n1"), "n1", "n2"), "10.77.0.11 10.77.0.12"},
 		{"of one no sign of life was seen, only its node lease", r, unproven(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n1"), "n3"), "10.77.0.11 10.77.0.12"},
+		{"its link is down", r, down(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n1"), "n3"), "10.77.0.11 10.77.0.12"},
+		{"the others get no answer from one", r, unheard(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n1"), "10.77.0.13"), "10.77.0.11 10.77.0.12"},
+		{"the others get no answer from the owner, which reaches its own", r, unheard(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n1"), "10.77.0.11"), "10.77.0.11 10.77.0.12 10.77.0.13"},
 		{"it is handed over, and still answered for", r, handedOver(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n2"), "n2"), "10.77.0.11 10.77.0.12 10.77.0.13"},
 		{"none is ready", r, controlPlaneHeld(controlPlaneWorld(""), "n1"), ""},
 	}

@@ -26,7 +26,7 @@ const (
 
 // addressChecks plans the AddressChecks of this node, and reports their results.
 type addressChecks struct {
-	*reporter
+	*draft
 	nodeByMAC map[string]string
 	nodeMACs  string // the MACs of all nodes, as in vip.AddressCheck
 	probeMACs string // those without formerMACs
@@ -36,13 +36,12 @@ type addressChecks struct {
 	formerNodes []string            // these nodes
 	until       time.Time           // when the last of these does no longer
 	complete    bool                // every node that is alive publishes its MACs: another MAC is no node's
-	added       map[netip.Addr]bool // the addresses in list
-	list        []vip.AddressCheck
+	added       map[netip.Addr]bool // the addresses in out.AddressChecks
 }
 
 // newAddressChecks indexes the MACs of all nodes and own macvlans.
-func newAddressChecks(p *reporter) *addressChecks {
-	c := &addressChecks{reporter: p, nodeByMAC: make(map[string]string), complete: true, added: make(map[netip.Addr]bool)}
+func newAddressChecks(p *draft) *addressChecks {
+	c := &addressChecks{draft: p, nodeByMAC: make(map[string]string), complete: true, added: make(map[netip.Addr]bool)}
 	var all, own []string
 	for _, x := range p.Members {
 		macs := macsOf(&x.Info)
@@ -88,7 +87,7 @@ func macsOf(info *vip.NodeInfo) []string {
 func (c *addressChecks) addCheck(x vip.AddressCheck) (result vip.CheckResult, known bool) {
 	if !c.added[x.Addr] {
 		c.added[x.Addr] = true
-		c.list = append(c.list, x)
+		c.out.AddressChecks = append(c.out.AddressChecks, x)
 	}
 	return c.result(x)
 }
@@ -177,9 +176,9 @@ func (c *addressChecks) describeHeldBack(s *service) string {
 		strings.Join(s.heldBackBy, " herald-node-"))
 }
 
-// probeEarly probes new addresses of u before this node holds it.
+// probeEarly probes new addresses of u, if it has an owner (unitOfOne), before this node holds it.
 func (c *addressChecks) probeEarly(u *unit) {
-	if !c.ProbeNew || c.self == nil || u.target != c.self && !c.mayBecomeOwner(u) {
+	if !c.ProbeNew || c.self == nil || u == nil || u.target != c.self && !c.mayBecomeOwner(u) {
 		return
 	}
 	for _, s := range u.services {
@@ -218,11 +217,8 @@ func (c *addressChecks) defend(s *service, a vip.Address) {
 	}
 	c.addCheck(x)
 	others := r.UnexpectedMACs
-	if heard && age < heardConflictLasts {
-		c.replanAfter(heardConflictLasts - age)
-		if len(others) == 0 { // else they include it, or are proof enough
-			others = []string{announced.MAC}
-		}
+	if heard && age < heardConflictLasts && len(others) == 0 { // else they include it, or are proof enough
+		others = []string{announced.MAC}
 	}
 	switch {
 	case len(others) == 0 && known:
@@ -237,15 +233,12 @@ func (c *addressChecks) defend(s *service, a vip.Address) {
 func (c *addressChecks) isForeign(s *service, x vip.HeardAnnouncement) bool {
 	claim := &s.unit.claim
 	moved := x.At.Sub(claim.AcquiredAt) > moveTime
-	switch c.nodeByMAC[x.MAC] {
-	case "":
-		// or that of a former holder that stopped, whose MACs are forgotten
-		return c.complete && (moved || !slices.ContainsFunc(claim.FormerHolders,
-			func(f vip.FormerHolder) bool { return c.members[f.Node] == nil }))
-	case c.Self:
-		return false
+	if node := c.nodeByMAC[x.MAC]; node != "" {
+		return moved && node != c.Self
 	}
-	return moved && !c.handingOver(s.unit)
+	// or that of a former holder that stopped, whose MACs are forgotten
+	return c.complete && (moved || !slices.ContainsFunc(claim.FormerHolders,
+		func(f vip.FormerHolder) bool { return c.members[f.Node] == nil }))
 }
 
 // describeConflict returns the message of VIPForeignMAC for hosts that claim a.
@@ -264,14 +257,14 @@ func (c *addressChecks) describeConflict(a vip.Address, macs []string) string {
 }
 
 // verify asks whether the owner of s alone answers (docs/why.md, "Verification").
-func (c *addressChecks) verify(s *service, wanted map[netip.Addr]bool) {
+func (c *addressChecks) verify(s *service) {
 	u := s.unit
 	owner := c.members[u.claim.Holder]
 	if owner == nil || !owner.Alive || s.statusBy != owner.Name || !s.bindsAddresses {
 		return
 	}
 	for _, a := range s.addrs {
-		if !s.statusHas(a.Addr) || wanted[a.Addr] || !c.isVerifier(s, a.Address, owner) {
+		if !s.statusHas(a.Addr) || c.wanted[a.Addr] || !c.isVerifier(s, a.Address, owner) {
 			continue
 		}
 		x := vip.AddressCheck{

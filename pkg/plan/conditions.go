@@ -19,11 +19,13 @@ func (s *service) report(status vip.ConditionStatus, reason vip.Reason, message 
 
 // conditionsOf returns the conditions that this node writes, or nil.
 func (p *facts) conditionsOf(s *service) []vip.Condition {
-	allocated, record := vip.Condition{Type: vip.Allocated}, vip.Record{}
-	keep := false
-	switch reason := s.announced.Reason; {
-	case s.announced.Type == "" || s.Key == ControlPlaneKey || p.NoStatus:
+	if s.announced.Type == "" || s.Key == ControlPlaneKey || p.NoStatus {
 		return nil
+	}
+	allocated, keep := vip.Condition{Type: vip.Allocated}, false
+	record, why, message := p.allocated(s) // also of those in use elsewhere that nothing else names
+	record.InUse = s.inUse
+	switch reason := s.announced.Reason; {
 	case s.announced.Status == vip.ConditionAbsent:
 	case len(p.released(s.Service)) > 0, // until it is given others
 		// its status stays (rejectSilently)
@@ -32,9 +34,14 @@ func (p *facts) conditionsOf(s *service) []vip.Condition {
 	case len(s.addrs) == 0, reason == vip.AddressInUse && s.announced.Status == vip.ConditionFalse &&
 		(s.status == nil || len(s.status.Ingress) == 0):
 		allocated.Status, allocated.Reason, allocated.Message = vip.ConditionFalse, reason, s.announced.Message
+		switch {
+		case reason == vip.InvalidField: // once that is right the Service has again what it had
+			record = s.Record
+		case s.Source != vip.SourceStatus: // without the field that names it, it is free
+			record.Named = nil
+		}
 	default:
-		allocated.Status = vip.ConditionTrue
-		record, allocated.Reason, allocated.Message = p.allocated(s)
+		allocated.Status, allocated.Reason, allocated.Message = vip.ConditionTrue, why, message
 	}
 	if s.status == nil { // then the addresses in it stay
 		keep = keep || slices.ContainsFunc(s.StatusVIPs(), func(a netip.Addr) bool {
@@ -78,21 +85,18 @@ func (p *draft) emit(s *service) {
 		}
 	}
 	if why := p.StatusRefusals[s.Key]; why != "" {
-		p.addEvent(s, vip.StatusRefused, why+refusalAdvice, 0)
+		p.addEvent(s, vip.StatusRefused, why, 0)
 	}
 	conditions := p.conditionsOf(s)
 	switch {
 	case s.status != nil:
-		s.status.Service, s.status.Conditions = s.Key, conditions
+		s.status.Service, s.status.UID, s.status.Conditions = s.Key, s.UID, conditions
 		p.out.Statuses = append(p.out.Statuses, *s.status)
 	case slices.ContainsFunc(conditions, func(c vip.Condition) bool { return !c.In(s.Conditions) }):
-		p.out.Statuses = append(p.out.Statuses, vip.Status{Service: s.Key, ConditionsOnly: true,
+		p.out.Statuses = append(p.out.Statuses, vip.Status{Service: s.Key, UID: s.UID, ConditionsOnly: true,
 			Conditions: conditions})
 	}
 }
-
-// refusalAdvice is what to do where the API server does not take what is written on a Service.
-const refusalAdvice = "; make the Service smaller, or ask the operator of the webhook or policy that denies it"
 
 // allocated returns the origin of addresses, with reason and message of Allocated.
 func (p *facts) allocated(s *service) (r vip.Record, reason vip.Reason, message string) {
@@ -129,23 +133,23 @@ func (p *facts) allocated(s *service) (r vip.Record, reason vip.Reason, message 
 	return r, reason, strings.Join(texts, "; ")
 }
 
-// isOutsidePools reports whether no pool has the given a any more.
+// isOutsidePools reports whether no pool offers s the given a any more.
 func (p *facts) isOutsidePools(s *vip.Service, a netip.Addr) bool {
-	return s.IsGiven(a) && p.offers != nil && p.Pools != nil && !p.offers.policy.InPool(a, s.Allocated)
+	return s.IsGiven(a) && p.offers != nil && p.Pools != nil && !p.offers.mayHave(s, a)
 }
 
-// outsideMessage is about addresses that are in no pool any more.
+// outsideMessage is about addresses that no pool offers any more.
 func outsideMessage(addrs, pool string) string {
-	return fmt.Sprintf("%s: given of pool %s, and in no pool any more; it stays. For an address of a pool set the "+
+	return fmt.Sprintf("%s: given of pool %s, and no pool offers it any more; it stays. For an address of a pool set the "+
 		"annotation heraldvip.io/renumber to \"true\"", addrs, pool)
 }
 
 // reportRejected sets the conditions of s by its verdict, if responsible.
-func (r *reporter) reportRejected(s *service) {
+func (p *draft) reportRejected(s *service) {
 	reason, status := s.verdict.Reason, vip.ConditionFalse
 	switch reason {
 	case vip.NotLoadBalancer, vip.OtherClass, vip.Ignored, vip.ServiceDeleted:
-		if !s.statusOurs && !(r.Enabled && (!s.LoadBalancer || s.Ignore)) {
+		if !s.statusOurs && !(p.Enabled && (!s.LoadBalancer || s.Ignore)) {
 			return // they may be those of another Herald
 		}
 		s.announced = vip.Condition{Type: vip.Announced}
@@ -156,7 +160,7 @@ func (r *reporter) reportRejected(s *service) {
 		}
 		status = vip.ConditionUnknown
 	case vip.NoAddress:
-		if r.givesAddresses() {
+		if p.givesAddresses() {
 			return // the node that gives addresses tells (reportWaiting)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/heraldvip/herald/pkg/pool"
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // conditionsWritten is who of all nodes writes which conditions of the Service a: "n1: Allocated=True AddressSet, Announced=...".
@@ -17,7 +18,7 @@ func conditionsWritten(r Rules, w vip.World) string {
 	for _, m := range w.Members {
 		w.Self = m.Name
 		for _, s := range Make(r, bind(r, w)).Statuses {
-			if s.Service != key("a") || len(s.Conditions) == 0 {
+			if s.Service != key("a") || s.UID != "uid-a" || len(s.Conditions) == 0 {
 				continue
 			}
 			var all []string
@@ -68,6 +69,8 @@ func TestConditions(t *testing.T) {
 	contested.StatusFights = map[vip.Key]string{key("a"): `"other-lb"`}
 	taken := held(world(svc("a", "10.77.0.50")), "a", "n2")
 	taken.AddressFights = map[netip.Addr]bool{netip.MustParseAddr("10.77.0.50"): true}
+	heldForAll := world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Interface = "nope" }))
+	heldForAll.Claims[r.SharedLease] = vip.Claim{Holder: "n1", Valid: true}
 	for _, tt := range []struct {
 		name  string
 		rules Rules
@@ -82,6 +85,7 @@ func TestConditions(t *testing.T) {
 		{"by BGP, without a session", bgp, world(svc("a", "10.77.0.50")), "n1 alone: Allocated=True AddressSet, Announced=False NoBGPSession"},
 		{"without an endpoint", r, world(svc("a", "10.77.0.50", without)), "n1: Allocated=True AddressSet, Announced=False NoEndpoints"},
 		{"no node may", r, held(world(svc("a", "10.77.0.50", func(s *vip.Service) { s.Interface = "nope" })), "a", "n2"), "n2 alone: Allocated=True AddressSet, Announced=False NoEligibleNode"},
+		{"one node owns all, and the link that it names is not there", withoutElection(), heldForAll, "n1: Allocated=True AddressSet, Announced=False NoEligibleNode"},
 		{"refused", r, world(svc("a", "10.77.0.11")), "n1 alone: Allocated=False AddressRefused, Announced=False AddressRefused"},
 		{"another Service has it", r, world(svc("a", "10.77.0.50", younger), svc("b", "10.77.0.50", written("n1"))), "n1 alone: Allocated=False AddressConflict, Announced=False AddressConflict"},
 		{"no address, and nobody gives one", r, world(svc("a", "")), "n1 alone: Allocated=False NoAddress, Announced=False NoAddress"},
@@ -196,9 +200,9 @@ func TestAllocated(t *testing.T) {
 		{"of a pool", svc("a", "10.77.0.5", of("web")), false, `{"given":["10.77.0.5"]}`, "AddressAllocated 10.77.0.5: of pool web"},
 		{"one of two named", svc("a", "10.77.0.60,10.77.0.5", of("web", addr("10.77.0.60"))), false, `{"named":["10.77.0.60"],"given":["10.77.0.5"]}`,
 			"AddressSet 10.77.0.60: named by ; 10.77.0.5: of pool web"},
-		{"in no pool any more", svc("a", "10.77.0.60", of("web")), false, `{"given":["10.77.0.60"]}`, "AddressOutsidePools 10.77.0.60: given of pool web, and in no pool any more"},
+		{"in no pool any more", svc("a", "10.77.0.60", of("web")), false, `{"given":["10.77.0.60"]}`, "AddressOutsidePools 10.77.0.60: given of pool web, and no pool offers it any more"},
 		{"one of two in no pool any more", svc("a", "10.77.0.60,10.77.0.5", of("web")), false, `{"given":["10.77.0.60","10.77.0.5"]}`,
-			"AddressOutsidePools 10.77.0.5: of pool web; 10.77.0.60: given of pool web, and in no pool any more"},
+			"AddressOutsidePools 10.77.0.5: of pool web; 10.77.0.60: given of pool web, and no pool offers it any more"},
 		{"leased", svc("a", "10.77.0.60"), true, `{"leased":["10.77.0.60"],"mac":"MAC","link":"LINK"}`, "AddressSet 10.77.0.60: leased by a DHCP server to MAC on LINK"},
 		{"leased and of a pool", svc("a", "10.77.0.60,10.77.0.5", of("web")), true, `{"given":["10.77.0.5"],"leased":["10.77.0.60"],"mac":"MAC","link":"LINK"}`,
 			"AddressAllocated 10.77.0.60: leased by a DHCP server to MAC on LINK; 10.77.0.5: of pool web"},
@@ -223,5 +227,43 @@ func TestAllocated(t *testing.T) {
 		if got := string(reason) + " " + message; record.String() != tt.record || !strings.HasPrefix(got, tt.want) {
 			t.Errorf("%s: %s, %s", tt.name, &record, got)
 		}
+	}
+}
+
+// TestRecordStays: what only the Record names is recorded until the Service may not have it: also while no node may
+// announce it, so that its status is cleared, another host has it, or something else that the Service says is wrong.
+func TestRecordStays(t *testing.T) {
+	kept := svc("a", "10.77.0.50", func(s *vip.Service) {
+		s.Source = vip.SourceStatus
+		recorded(s, vip.Record{Named: s.Addresses})
+	})
+	shown := kept
+	written("n1")(&shown)
+	wrong := shown
+	wrong.Announce = []vip.Method{vip.ByBGP}
+	refused := kept
+	refused.Addresses = []netip.Addr{addr("10.77.0.11")}
+	recorded(&refused, vip.Record{Named: refused.Addresses})
+	named := svc("a", "10.77.0.50")
+	for _, tt := range []struct {
+		name  string
+		world vip.World
+		want  vip.ConditionStatus
+	}{
+		{"no node may announce it", with(held(worldWithMACs(shown), "a", "n1"), func(w *vip.World) {
+			w.Members = w.Members[:1]
+			w.Members[0].Info.Links[0].Up = false
+		}), vip.ConditionTrue},
+		{"another host has it", withResults(heldNew(worldWithMACs(kept), "a"), probingRules(), answeredBy(foreignMAC)), vip.ConditionTrue},
+		{"... and only a field names it", withResults(heldNew(worldWithMACs(named), "a"), probingRules(), answeredBy(foreignMAC)), vip.ConditionAbsent},
+		{"it asks for no way to announce it that there is", with(world(wrong), func(w *vip.World) { w.Members = w.Members[:1] }), vip.ConditionTrue},
+		{"it is a node's", with(world(refused), func(w *vip.World) { w.Members = w.Members[:1] }), vip.ConditionAbsent},
+	} {
+		statuses := Make(probingRules(), tt.world).Statuses
+		if len(statuses) != 1 || len(statuses[0].Conditions) != 3 {
+			t.Errorf("%s: %+v", tt.name, statuses)
+			continue
+		}
+		check.Equal(t, statuses[0].Conditions[2].Status, tt.want, "%s: %+v; the record", tt.name, statuses[0])
 	}
 }

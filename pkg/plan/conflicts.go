@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -22,7 +23,10 @@ func (s *service) statusHas(a netip.Addr) bool {
 	})
 }
 
-func (p *facts) leaseHeld(s *service) bool { return isHeld(p.Claims[s.lease]) }
+// leaseHeld reports whether a node has the lease of s; users may write another announcer's.
+func (p *facts) leaseHeld(s *service) bool {
+	return isHeld(p.Claims[s.lease]) && !p.Claims[s.lease].Foreign
+}
 
 func isHeld(c vip.Claim) bool { return c.Valid && c.Holder != "" }
 
@@ -92,26 +96,15 @@ func (r reasons) texts() (all []string) {
 	return all
 }
 
-// askedByMany returns accepted Services, oldest first, by address that several ask for.
+// askedByMany returns accepted Services, oldest first, by address that several ask for, or one beside waiting.
 func (f *admission) askedByMany(waiting map[netip.Addr][]*service) map[netip.Addr][]*service {
-	first, all := make(map[netip.Addr]*service, len(f.accepted)), make(map[netip.Addr][]*service)
+	all := make(map[netip.Addr][]*service, len(f.accepted))
 	for _, s := range f.accepted {
 		for _, a := range s.addrs {
-			switch o := first[a.Addr]; {
-			case o == nil:
-				first[a.Addr] = s
-			case len(all[a.Addr]) == 0:
-				all[a.Addr] = []*service{o, s}
-			default:
-				all[a.Addr] = append(all[a.Addr], s)
-			}
+			all[a.Addr] = append(all[a.Addr], s)
 		}
 	}
-	for a := range waiting {
-		if first[a] != nil && all[a] == nil {
-			all[a] = []*service{first[a]}
-		}
-	}
+	maps.DeleteFunc(all, func(a netip.Addr, services []*service) bool { return len(services) == 1 && waiting[a] == nil })
 	return all
 }
 
@@ -159,7 +152,10 @@ func (f *judging) judge(a netip.Addr, services, waiting []*service) {
 			why = leaseConflict(s, holders[0], a)
 		}
 		if why == "" {
-			why = portConflict(s, &f.ports)
+			why = portConflict(s, f.ports.of)
+		}
+		if why == "" && !s.statusHas(a) { // another class's, announced by another program
+			why = portConflict(s, func(p vip.Port) *service { return othersPort(waiting, p) })
 		}
 		if why != "" {
 			f.refused[addressOf{s, a}] = why
@@ -167,6 +163,9 @@ func (f *judging) judge(a netip.Addr, services, waiting []*service) {
 		}
 		holders = append(holders, s)
 		f.ports.set(s.Ports, s)
+	}
+	for _, s := range holders { // whoever may write Leases in a namespace stops nothing in another
+		s.apart = s.apart || s.leaseFollows && f.Claims[s.lease].Foreign && severalNamespaces(holders)
 	}
 	f.decline(a, services, holders)
 }
@@ -269,10 +268,22 @@ func (s *service) whyNotBeside(o *service) string {
 	switch what := s.Peculiar(); {
 	case what != "":
 		return ", which is shared only if neither has " + what
+	case s.ownLink:
+		return ", which is shared only if neither has kube-vip.io/serviceInterface"
 	case len(s.dhcpFamilies) > 0, slices.ContainsFunc(s.addrs, func(a address) bool { return !o.hasAddress(a.Addr) }):
 		return ", which is shared only if neither asks for another address beside it"
 	}
 	return ""
+}
+
+// othersPort returns whose p is of waiting, or nil.
+func othersPort(waiting []*service, p vip.Port) *service {
+	for _, o := range waiting {
+		if o.notOurs && slices.Contains(o.Ports, p) {
+			return o
+		}
+	}
+	return nil
 }
 
 // nameFor names s to o's user: another namespace's only as such.
@@ -302,9 +313,9 @@ func (s *service) clientOf(a netip.Addr) *dhcpClient {
 	return nil
 }
 
-func portConflict(s *service, ports *portOwners) string {
+func portConflict(s *service, owner func(vip.Port) *service) string {
 	for _, p := range s.Ports {
-		if by := ports.of(p); by != nil && by != s {
+		if by := owner(p); by != nil && by != s {
 			return fmt.Sprintf("port %d/%s belongs to %s, which had it first", p.Port, p.Protocol, by.nameFor(s))
 		}
 	}

@@ -50,6 +50,29 @@ func memberNamed(w *vip.World, name string) *vip.Member {
 	return nil
 }
 
+// That nobody carries it is told by one of the nodes with cp_enable, whichever nodes announce Services.
+func TestControlPlaneWithoutOwner(t *testing.T) {
+	for _, ready := range []string{"", "n1 n2"} {
+		told := ""
+		for _, self := range []string{"n1", "n2"} {
+			w := seenFrom(controlPlaneWorld(ready), self)
+			for i := range w.Members {
+				w.Members[i].Info.Links[0].Up = false
+				w.Members[i].Info.Options = &vip.NodeOptions{Services: true}
+				if i < 2 {
+					w.Members[i].Info.Options = &vip.NodeOptions{ARP: true, ControlPlane: []netip.Addr{addr("10.77.0.50")}}
+				}
+			}
+			for _, e := range Make(controlPlaneRules(), w).Events {
+				told += self + " " + string(e.Reason)
+			}
+		}
+		if told != "n1 NoEligibleNode" && told != "n2 NoEligibleNode" {
+			t.Errorf("ready: %q, told: %q, want once", ready, told)
+		}
+	}
+}
+
 func TestControlPlane(t *testing.T) {
 	const both = "bind 10.77.0.50/32 dev eth0\nbind fd77::50/128 dev eth0\n"
 	tests := []struct {
@@ -57,7 +80,7 @@ func TestControlPlane(t *testing.T) {
 		w    vip.World
 		want string
 	}{
-		{"before any API server is ready", controlPlaneWorld(""), "control-plane: NoEndpoints"},
+		{"before any API server is ready", controlPlaneWorld(""), "control-plane: NoEligibleNode"},
 		{"the first", controlPlaneWorld("n1"), "plndr-cp-lock -> n1\ncontrol-plane: VIPClaiming"},
 		{"another node's", controlPlaneWorld("n2"), "plndr-cp-lock -> n2\ncontrol-plane: VIPClaiming"},
 		{"held", controlPlaneHeld(controlPlaneWorld("n1 n2"), "n1"), "plndr-cp-lock -> n1\n" + both + "control-plane: VIPAnnounced"},
@@ -75,7 +98,7 @@ func TestControlPlane(t *testing.T) {
 			"plndr-cp-lock -> n2\n" + both + "control-plane: VIPAnnounced"},
 		{"the last one stops", with(controlPlaneHeld(controlPlaneWorld("n1"), "n1"), func(w *vip.World) { w.Stopping = true }), "control-plane: NoEligibleNode"},
 		{"what keeps Services off a node", with(controlPlaneHeld(controlPlaneWorld("n1 n2"), "n1"), func(w *vip.World) {
-			w.Nodes = []vip.Node{{Name: "n1", ExclusionLabel: "x", Excluded: "its condition NetworkUnavailable is True"}, {Name: "n2"}}
+			w.Nodes = []vip.Node{{Name: "n1", ExclusionLabel: "x", Excluded: "it has the taint x"}, {Name: "n2"}}
 		}), "plndr-cp-lock -> n1\n" + both + "control-plane: VIPAnnounced"},
 		{"held by another program",
 			with(controlPlaneWorld("n1 n2"), func(w *vip.World) { w.Claims[cpLease] = vip.Claim{Holder: "n2", Valid: true, Foreign: true} }), "control-plane: HeldByOtherAnnouncer"},
@@ -157,6 +180,10 @@ func TestControlPlaneByRoutes(t *testing.T) {
 		w.DataPlaneFault = "kube-proxy is stuck"
 		return w
 	}
+	drained := func(w vip.World) vip.World {
+		w.Nodes = []vip.Node{{Name: "n1", Drained: true}, {Name: "n2"}, {Name: "n3"}}
+		return w
+	}
 	restart := bgp
 	restart.BGP = &BGP{Keep: true}
 	const bound, routes = "bind 10.77.0.50/32\nbind fd77::50/128\n", "10.77.0.50/32\nfd77::50/128\n"
@@ -172,12 +199,13 @@ func TestControlPlaneByRoutes(t *testing.T) {
 		{"before it is bound", bgp, withSessions(controlPlaneWorld("n1 n2")), true, bound},
 		{"the other", bgp, seenFrom(withSessions(controlPlaneWorld("n1 n2")), "n2"), false, routes + bound},
 		{"not ready here", bgp, seenFrom(withSessions(controlPlaneWorld("n1 n2")), "n3"), false, ""},
-		{"ready nowhere", bgp, withSessions(controlPlaneWorld("")), false, "control-plane: NoEndpoints\n"},
+		{"ready nowhere", bgp, withSessions(controlPlaneWorld("")), false, "control-plane: NoEligibleNode\n"},
 		{"ready here alone", bgp, withSessions(controlPlaneWorld("n1")), false, routes + bound},
 		{"a lease of an earlier release", bgp, controlPlaneHeld(withSessions(controlPlaneWorld("n1 n2")), "n2"), false, routes + bound},
 		{"the data plane of Services", bgp, faulty(withSessions(controlPlaneWorld("n1 n2"))), false, routes + bound},
 		{"stopping", bgp, stopping(withSessions(controlPlaneWorld("n1 n2"))), false, drain + bound},
 		{"stopping for a restart", restart, stopping(withSessions(controlPlaneWorld("n1 n2"))), false, drain + bound},
+		{"stopping, and drained before", bgp, stopping(drained(withSessions(controlPlaneWorld("n1 n2")))), false, ""},
 		{"a table", table, controlPlaneWorld("n1 n2"), false, routes + bound},
 		{"a table, not ready here", table, seenFrom(controlPlaneWorld("n1 n2"), "n3"), false, ""},
 	}

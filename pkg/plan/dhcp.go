@@ -10,15 +10,13 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// recordAfter is how much longer a lease must last to be recorded again: short ones change all the time.
+// recordAfter is how much longer a lease must last to be recorded again, or a quarter of what is left: each is a write.
 const recordAfter = time.Minute
 
 // dhcp plans macvlans and DHCPRequests, and gives Services what is leased.
 type dhcp struct {
-	*reporter
-	states   map[dhcpKey]vip.DHCPState
-	macvlans []vip.Macvlan
-	requests []vip.DHCPRequest
+	*draft
+	states map[dhcpKey]vip.DHCPState
 }
 
 // A dhcpKey identifies a vip.DHCPRequest.
@@ -28,8 +26,8 @@ type dhcpKey struct {
 }
 
 // newDHCP indexes the DHCPStates of the World by client and family.
-func newDHCP(p *reporter) *dhcp {
-	d := &dhcp{reporter: p, states: make(map[dhcpKey]vip.DHCPState, len(p.DHCPStates))}
+func newDHCP(p *draft) *dhcp {
+	d := &dhcp{draft: p, states: make(map[dhcpKey]vip.DHCPState, len(p.DHCPStates))}
 	for _, x := range p.DHCPStates {
 		d.states[dhcpKey{x.Request.ID, x.Request.Family}] = x
 	}
@@ -81,13 +79,20 @@ func (d *dhcp) assignClients(services []*service) {
 
 // assignLeased adds what is leased in family f, or declines it.
 func (d *dhcp) assignLeased(s *service, f vip.Family) {
-	l, _ := d.leaseOf(s, f)
-	if !l.Addr.IsValid() {
+	l, valid := d.leaseOf(s, f)
+	if !l.Addr.IsValid() || !valid && s.lacksEndpoints() { // of which nobody renews it
 		s.verdict.Addresses = append(s.verdict.Addresses, f.Unspecified())
 		return
 	}
 	s.verdict.Addresses = append(s.verdict.Addresses, l.Addr)
-	why := d.reserved.whyRefused(s, l.Addr)
+	for _, a := range s.DHCP.Requested {
+		if vip.FamilyOf(a) == f && a != l.Addr && d.recordedLease(s, f).Addr == l.Addr { // it was written since
+			d.addEventIfResponsible(s, vip.InvalidField, fmt.Sprintf("kube-vip.io/requestedIP names %s, but an address is "+
+				"asked for only while none is leased, and %s is; to have another, reserve it on the DHCP server for the MAC %s",
+				a, l.Addr, s.client.mac))
+		}
+	}
+	why := d.whyRefused(s, l.Addr)
 	if why == "" {
 		why = d.whyNotOfLink(s, l.Addr)
 	}
@@ -114,14 +119,10 @@ func (d *dhcp) whyNotOfLink(s *service, a netip.Addr) string {
 		return ""
 	}
 	// whoever answers there could choose an address of others
-	known := false
-	for _, p := range l.Networks() {
-		if p.Contains(a) {
-			return ""
-		}
-		known = known || p.Addr().Is4() == a.Is4() && !p.Addr().IsLinkLocalUnicast()
-	}
-	if !known {
+	networks := slices.DeleteFunc(slices.Clone(l.Networks()), func(p netip.Prefix) bool {
+		return p.Addr().Is4() != a.Is4() || p.Addr().IsLinkLocalUnicast()
+	})
+	if len(networks) == 0 || slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(a) }) {
 		return ""
 	}
 	return fmt.Sprintf("%s is in none of the networks that node %s has on %s, where the server was asked, and of no "+
@@ -165,7 +166,7 @@ func (d *dhcp) requestClient(c *dhcpClient) {
 		filter = int(s.DHCP.RPFilter[0] - '0')
 	}
 	parent := d.self.Info.LinkFor(s.Interface)
-	d.macvlans = append(d.macvlans, vip.Macvlan{
+	d.out.Macvlans = append(d.out.Macvlans, vip.Macvlan{
 		Name: c.link, Parent: parent, MAC: c.mac, RPFilter: filter, IPv6: slices.Contains(c.families, vip.IPv6),
 	})
 	if filter == 1 || filter == 0 && d.StrictRPFilter {
@@ -180,8 +181,8 @@ func (d *dhcp) requestClient(c *dhcpClient) {
 	}
 	for _, f := range c.families {
 		r := vip.DHCPRequest{
-			ID: c.id, Family: f, Link: c.link, MAC: c.mac, DUID: c.duid(), IAID: binary.BigEndian.Uint32(c.sum[10:]),
-			Hostname: s.DHCP.Hostname, Broadcast: s.DHCP.Broadcast, LastLease: d.recordedLease(s, f),
+			ID: c.id, Family: f, Link: c.link, Parent: parent, MAC: c.mac, DUID: c.duid(), Hostname: s.DHCP.Hostname,
+			IAID: binary.BigEndian.Uint32(c.sum[10:]), Broadcast: s.DHCP.Broadcast, LastLease: d.recordedLease(s, f),
 		}
 		for _, a := range s.DHCP.Requested {
 			if vip.FamilyOf(a) == f && a.IsGlobalUnicast() {
@@ -191,7 +192,7 @@ func (d *dhcp) requestClient(c *dhcpClient) {
 		if why := c.declined[f]; why != "" {
 			r.Declined, r.DeclinedWhy = d.states[dhcpKey{c.id, f}].Lease.Addr, why
 		}
-		d.requests = append(d.requests, r)
+		d.out.DHCPRequests = append(d.out.DHCPRequests, r)
 	}
 }
 
@@ -221,7 +222,7 @@ func (d *dhcp) leasesToRecord(s *service, ingress []vip.Ingress) (list []vip.DHC
 		was := d.recordedLease(s, f)
 		longer := l.Expires.Sub(was.Expires)
 		if was.Addr == l.Addr && was.Server == l.Server && was.Bits == l.Bits && was.Router == l.Router &&
-			was.Expires.IsZero() == l.Expires.IsZero() && longer >= 0 && longer < recordAfter &&
+			was.Expires.IsZero() == l.Expires.IsZero() && longer >= 0 && longer < min(recordAfter, l.Expires.Sub(d.Now)/4) &&
 			slices.Contains(s.DHCP.Leases, was) {
 			l = was
 		}
@@ -230,28 +231,28 @@ func (d *dhcp) leasesToRecord(s *service, ingress []vip.Ingress) (list []vip.DHC
 	return list
 }
 
-// releaseUnrequested releases leases of this node's clients that nobody asks for.
+// releaseUnrequested has this node's clients that nobody asks for give back what they have, or are just given.
 func (d *dhcp) releaseUnrequested(all []*service) {
 	if !d.Tenure.Holds(d.Now) || d.Stopping {
 		return
 	}
-	requested := make(map[string]bool)
+	requested := make(map[dhcpKey]bool)
 	for _, s := range all {
-		if len(s.dhcpFamilies) > 0 {
-			requested[clientID(s.Service)] = true
+		for _, f := range s.dhcpFamilies {
+			requested[dhcpKey{clientID(s.Service), f}] = true
 		}
 	}
 	for _, x := range d.DHCPStates {
 		ofRequest := func(l vip.Macvlan) bool { return l.Name == x.Request.Link }
 		i := slices.IndexFunc(d.Macvlans, ofRequest)
-		if requested[x.Request.ID] || !x.Lease.Addr.IsValid() || i < 0 {
+		if requested[dhcpKey{x.Request.ID, x.Request.Family}] || i < 0 {
 			continue
 		}
-		if !slices.ContainsFunc(d.macvlans, ofRequest) {
-			d.macvlans = append(d.macvlans, d.Macvlans[i])
+		if !slices.ContainsFunc(d.out.Macvlans, ofRequest) {
+			d.out.Macvlans = append(d.out.Macvlans, d.Macvlans[i])
 		}
 		r := x.Request
 		r.Release, r.Declined, r.DeclinedWhy = true, netip.Addr{}, ""
-		d.requests = append(d.requests, r)
+		d.out.DHCPRequests = append(d.out.DHCPRequests, r)
 	}
 }

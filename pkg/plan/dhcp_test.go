@@ -142,6 +142,14 @@ func TestDHCP(t *testing.T) {
 	if Make(r, w).Statuses[0].DHCPLeases[0].Expires.Equal(written.DHCPLeases[0].Expires) {
 		t.Error("a long one is not")
 	}
+	for requested, want := range map[string]int{"10.77.0.155": 0, "10.77.0.99": 1, "fd77::9": 0} {
+		w.Services[0].DHCP.Requested = []netip.Addr{addr(requested)}
+		events := slices.DeleteFunc(Make(r, w).Events, func(e vip.Event) bool { return e.Reason != vip.InvalidField })
+		if len(events) != want || want > 0 && !strings.Contains(events[0].Message, "requestedIP names 10.77.0.99, but") {
+			t.Errorf("requestedIP is %s: %+v", requested, events)
+		}
+	}
+	w.Services[0].DHCP.Requested = []netip.Addr{addr("10.77.0.155")}
 
 	t.Run("another process", func(t *testing.T) { // knows of it by the status
 		w := w
@@ -193,15 +201,35 @@ func TestDHCP(t *testing.T) {
 		w.HandingOver = map[vip.Key]vip.HandingOver{key("kubevip-a"): {Successor: "n2", Since: w.Now, Until: w.Now.Add(3 * time.Second)}}
 		diff(t, dhcpSummary(Make(r, w)), "a: VIPElsewhere")
 	})
+	t.Run("handed over by a write without an answer", func(t *testing.T) { // the other may never have it
+		w := w
+		w.Claims = map[vip.Key]vip.Claim{key("kubevip-a"): {Holder: "n2", Valid: true, PreviousHolder: "n1", Transitions: 2}}
+		w.Members = world().Members
+		w.HandingOver = map[vip.Key]vip.HandingOver{key("kubevip-a"): {Successor: "n2", Since: w.Now, Until: w.Now.Add(3 * time.Second), InDoubt: true}}
+		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nbind 10.77.0.155/32 dev macvlan with a deadline\na: VIPElsewhere")
+	})
 	t.Run("no endpoints", func(t *testing.T) { // the lease is kept in case they come back
 		w := w
 		w.Services = slices.Clone(w.Services)
 		w.Services[0].Endpoints = vip.Endpoints{}
-		diff(t, dhcpSummary(Make(r, w)), "status a\na: NoEndpoints\nevent a NoEndpoints")
+		p := Make(r, w)
+		diff(t, dhcpSummary(p), "status a 10.77.0.155(VIP)\na: NoEndpoints\nevent a NoEndpoints")
+		if x := p.Statuses[0]; len(x.DHCPLeases) != 1 || !strings.Contains(x.Conditions[2].Message, `"leased":["10.77.0.155"]`) {
+			t.Errorf("status %+v", x)
+		}
+		later := w
+		later.Now = w.Now.Add(100 * 24 * time.Hour)
+		later.Tenure.Until, later.Services[0].Created = later.Now.Add(time.Minute), w.Now
+		diff(t, dhcpSummary(Make(r, later)), "status a\na: NoEndpoints\nevent a NoEndpoints") // nobody has renewed it
 	})
 	t.Run("deleted", func(t *testing.T) {
 		w := w
 		w.Services = nil
+		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 release")
+	})
+	t.Run("deleted before it has a lease", func(t *testing.T) { // a server may have granted one by now
+		w := w
+		w.Services, w.Bound, w.DHCPStates = nil, nil, []vip.DHCPState{{Request: w.DHCPStates[0].Request, State: "checking"}}
 		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 release")
 	})
 	t.Run("ignored", func(t *testing.T) {
@@ -254,6 +282,50 @@ func TestDHCPDual(t *testing.T) {
 			asked = append(asked, h.Family.String())
 		}
 		check.Equal(t, strings.Join(asked, " "), x.want, "dhcp_mode=%s, %s, families %v: asks for", x.mode, x.addrs, x.families)
+	}
+}
+
+// A Service that is to have one family no more gives that family's lease back, and keeps the other's.
+func TestDHCPOneFamilyLess(t *testing.T) {
+	r := rules()
+	for _, x := range []struct{ before, after, want string }{
+		{"0.0.0.0,::", "0.0.0.0", "request IPv4\nrequest IPv6 release"},
+		{"0.0.0.0", "::", "request IPv6\nrequest IPv4 release"},
+		{"0.0.0.0", "10.77.0.60", "request IPv4 release"},
+	} {
+		w := withMacvlans(held(world(svc("a", x.before)), "a", "n1"))
+		w = withDHCPStates(w, leasedState("10.77.0.50", w), leasedState("fd77::51", w))
+		w.Services = world(svc("a", x.after)).Services
+		p := Make(r, w)
+		got, _, _ := strings.Cut(dhcpSummary(p), "\nkubevip-a")
+		diff(t, got, "link on eth0\n"+x.want)
+		if len(p.Macvlans) != 1 {
+			t.Errorf("macvlans: %+v", p.Macvlans)
+		}
+	}
+}
+
+// Another node can go on with what is recorded of a lease at any time, however short the lease is.
+func TestShortLeaseIsRecorded(t *testing.T) {
+	r := rules()
+	for _, x := range []struct {
+		lease, renewed time.Duration // how long it lasts, and how much longer after a renewal
+		want           bool
+	}{
+		{12 * time.Second, 6 * time.Second, true}, {time.Minute, 30 * time.Second, true}, {time.Minute, 5 * time.Second, false},
+		{time.Hour, 59 * time.Second, false}, {time.Hour, 30 * time.Minute, true},
+	} {
+		w := withMacvlans(held(world(svc("a", "0.0.0.0")), "a", "n1"))
+		w = withDHCPStates(w, leasedState("10.77.0.155", w))
+		w.DHCPStates[0].Lease.Expires = w.Now.Add(x.lease)
+		w = bind(r, w)
+		written := Make(r, w).Statuses[0]
+		w.Services[0].VIPHost, w.Services[0].Ingress, w.Services[0].DHCP.Leases = "n1", written.Ingress, written.DHCPLeases
+		w.Services[0].SetConditions(written.Conditions)
+		w.Now = w.Now.Add(x.renewed)
+		w.DHCPStates[0].Lease.Expires = w.Now.Add(x.lease)
+		got := !Make(r, w).Statuses[0].DHCPLeases[0].Expires.Equal(written.DHCPLeases[0].Expires)
+		check.Equal(t, got, x.want, "a lease of %v, renewed %v later, is recorded", x.lease, x.renewed)
 	}
 }
 
@@ -537,7 +609,7 @@ func TestDHCPMacvlans(t *testing.T) {
 		t.Errorf("on a link that is not there: %s", dhcpSummary(p))
 	}
 	w = held(world(svc("a", "0.0.0.0", func(s *vip.Service) { s.Interface = "auto" })), "a", "n1")
-	if p := Make(r, w); len(p.Macvlans) != 1 || p.Macvlans[0].Parent != "eth0" {
+	if p := Make(r, w); len(p.Macvlans) != 1 || p.Macvlans[0].Parent != "eth0" || p.DHCPRequests[0].Parent != "eth0" {
 		t.Errorf("auto: %s", dhcpSummary(p))
 	}
 }

@@ -59,9 +59,10 @@ func (p *egress) plan(services []*service) {
 			continue
 		}
 		p.reportPodsElsewhere(s)
-		done := make(map[vip.Family]bool)
+		done, someInUse := make(map[vip.Family]bool), slices.ContainsFunc(s.Conditions, isInUse)
 		for _, a := range s.addrs {
-			if f := vip.FamilyOf(a.Addr); !done[f] {
+			// other hosts may have those that the owner does not name
+			if f := vip.FamilyOf(a.Addr); !done[f] && (!someInUse || s.statusHas(a.Addr)) {
 				done[f] = true
 				if why := p.EgressRefused[f]; why != "" && p.Claims[s.unit.lease].Holder == p.Self {
 					p.addEvent(s, vip.EgressUnavailable,
@@ -77,7 +78,7 @@ func (p *egress) plan(services []*service) {
 func (p *egress) addEgress(s *service, a address) {
 	e := vip.Egress{VIP: a.Addr, Internal: p.inside, EgressLimits: s.Service.Egress.EgressLimits}
 	claim := p.Claims[s.unit.lease]
-	here := claim.Holder == p.Self
+	here := claim.Holder == p.Self || p.HandingOver[s.unit.lease].InDoubt && p.isBound(a.Address)
 	switch {
 	case claim.Holder == "" || p.self == nil || here && !(claim.Valid && p.Tenure.Holds(p.Now)):
 		return
@@ -118,12 +119,15 @@ func (p *egress) addFormerEgress(e vip.Egress) {
 	p.out.Egress = append(p.out.Egress, e)
 }
 
-// wayTo returns the owner's address in node's network, and the link.
+// wayTo returns the owner's address in node's network, and the link, which is up.
 func (p *egress) wayTo(node, owner *member, a netip.Addr) (via netip.Addr, link string) {
 	if owner == nil {
 		return netip.Addr{}, ""
 	}
 	for _, l := range node.Info.Links {
+		if !l.Up {
+			continue
+		}
 		for _, own := range l.Networks() {
 			for _, x := range owner.Info.OwnAddresses() {
 				if x.Is4() == a.Is4() && !x.IsLinkLocalUnicast() && own.Contains(x) && x != own.Addr() &&
@@ -140,6 +144,9 @@ func (p *egress) wayTo(node, owner *member, a netip.Addr) (via netip.Addr, link 
 const keepsSource = "kube-vip.io/egress: what the Service's pods send keeps the source that the network plugin gives " +
 	"it: "
 
+// isInUse reports whether by c other hosts have addresses of a Service.
+func isInUse(c vip.Condition) bool { return c.Type == vip.Announced && c.Reason == vip.AddressInUse }
+
 // whyNoEgress returns why pods of s keep their source, or "".
 func (p *egress) whyNoEgress(s *service) string {
 	switch {
@@ -150,6 +157,11 @@ func (p *egress) whyNoEgress(s *service) string {
 		return ""
 	case s.PodsUnknown != "":
 		return keepsSource + s.PodsUnknown
+	}
+	for _, c := range s.Conditions { // all nodes see the owner's, which alone knows
+		if c.Status == vip.ConditionFalse && (isInUse(c) || c.Type == vip.Announced && c.Reason == vip.NoEligibleNode) {
+			return keepsSource + "no node has bound its VIP: " + c.Message
+		}
 	}
 	for _, a := range s.addrs {
 		if !p.knowsPodRanges(a.Addr.Is4()) {
@@ -200,7 +212,7 @@ func (p *egress) reportPodsElsewhere(s *service) {
 		default:
 			for _, a := range s.addrs {
 				if via, _ := p.wayTo(n, owner, a.Addr); !via.IsValid() {
-					nodes[pod.Node] = fmt.Sprintf("%s (it has no %s network in common with %s)", pod.Node,
+					nodes[pod.Node] = fmt.Sprintf("%s (no link that is up has an %s network in common with %s)", pod.Node,
 						vip.FamilyOf(a.Addr), owner.Name)
 				}
 			}

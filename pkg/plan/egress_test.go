@@ -72,6 +72,17 @@ func TestEgress(t *testing.T) {
 	elsewhere := func(s *vip.Service) { // as of Calico, which gives addresses of its own pools
 		s.Pods[1].Addresses[0] = addr("192.168.7.2")
 	}
+	inUse := func(s *vip.Service) {
+		s.Conditions = []vip.Condition{{Type: vip.Announced, Status: vip.ConditionFalse, Reason: vip.AddressInUse, Message: "another host has it"}}
+	}
+	others := func(s *vip.Service) { // of its addresses are bound
+		s.Conditions[0].Status, s.Ingress = vip.ConditionTrue, []vip.Ingress{{Addr: addr("10.77.0.60"), IPMode: vip.ModeVIP}}
+	}
+	inDoubt := func(w *vip.World) {
+		w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now, Until: w.Now.Add(time.Second), InDoubt: true}
+	}
+	here := bind(on, w("n1", svc("a", "10.77.0.60", withEgress))).Bound
+	stillBound := func(w *vip.World) { w.Bound = here }
 	pools := rules()
 	pools.Egress = &Egress{Internal: []netip.Prefix{netip.MustParsePrefix("192.168.1.2/16")}}
 	tests := []struct {
@@ -82,12 +93,20 @@ func TestEgress(t *testing.T) {
 	}{
 		{"its owner has all pods", on, w("n1", svc("a", "10.77.0.60,fd77::60", withEgress)), "10.77.0.60 [10.240.1.2 10.240.2.2]\nfd77::60 [fd77:240:1::2 fd77:240:2::2]\n"},
 		{"another node routes its own", on, w("n2", svc("a", "10.77.0.60", withEgress)), "10.77.0.60 via 10.77.0.12 on eth0 [10.240.1.2]\n"},
+		{"... by the link that is up", on, change(w("n2", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) {
+			w.Members[0].Info.Links[0].Up, w.Members[1].Info.Links[1].Prefixes = false, []netip.Prefix{netip.MustParsePrefix("10.99.0.12/16")}
+		}), "10.77.0.60 via 10.99.0.12 on eth1 [10.240.1.2]\n"},
 		{"no egress", on, w("n1", svc("a", "10.77.0.60", noEgress)), ""},
+		{"another host has its address", on, w("n1", svc("a", "10.77.0.60", withEgress, inUse)), keepsSource + "no node has bound its VIP: another host has it\n"},
+		{"... as another node sees it", on, w("n2", svc("a", "10.77.0.60", withEgress, inUse)), ""},
+		{"another host has two of its addresses", on, w("n1", svc("a", "10.77.0.59,10.77.0.60,fd77::60", withEgress, inUse, others)), "10.77.0.60 [10.240.1.2 10.240.2.2]\n"},
 		{"nobody owns it", on, w("", svc("a", "10.77.0.60", withEgress)), ""},
 		{"the dead owner's stays until another has the lease", on, change(w("n2", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) {
 			w.Members[1].Alive, w.Members[1].Gone = false, true
 			w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2"}
 		}), "10.77.0.60 via 10.77.0.12 on eth0 [10.240.1.2]\n"},
+		{"it may have given it away", on, change(change(w("n2", svc("a", "10.77.0.60", withEgress)), inDoubt), stillBound), "10.77.0.60 [10.240.1.2 10.240.2.2]\n"},
+		{"... and its successor is heard", on, change(w("n2", svc("a", "10.77.0.60", withEgress)), inDoubt), "10.77.0.60 via 10.77.0.12 on eth0 [10.240.1.2]\n"},
 		{"it has just become the owner", keeping, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) {
 			w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n1", Valid: true, FormerHolders: []vip.FormerHolder{{Node: "n2", Until: w.Now.Add(-time.Minute)}}}
 		}), "10.77.0.60 [10.240.1.2 10.240.2.2]\n10.77.0.60 via 10.77.0.12 on eth0 as before [10.240.1.2]\n"},
@@ -114,7 +133,7 @@ func TestEgress(t *testing.T) {
 			"10.77.0.60 [10.240.1.2 10.240.2.2]\nkube-vip.io/egress: what its pods send keeps its source on w1 (no Herald runs there)\n"},
 		{"a pod on a node of another network", on, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) {
 			w.Members[1].Info.Links = []vip.Link{{Name: "eth0", Up: true, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.66.0.12/24")}}}
-		}), "10.77.0.60 [10.240.1.2 10.240.2.2]\nkube-vip.io/egress: what its pods send keeps its source on n2 (it has no IPv4 network in common with n1)\n"},
+		}), "10.77.0.60 [10.240.1.2 10.240.2.2]\nkube-vip.io/egress: what its pods send keeps its source on n2 (no link that is up has an IPv4 network in common with n1)\n"},
 		{"nftables refuses it", on, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) { w.EgressRefused = map[vip.Family]string{vip.IPv4: "operation not supported"} }),
 			"10.77.0.60 [10.240.1.2 10.240.2.2]\n" + keepsSource + "nftables on node n1, which owns its VIP, refuses it: operation not supported\n"},
 		{"nftables refuses that of the other family", on, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) { w.EgressRefused = map[vip.Family]string{vip.IPv6: "operation not supported"} }),

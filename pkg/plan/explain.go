@@ -55,12 +55,12 @@ type ExplanationEndpoint struct {
 
 // Explain explains a LoadBalancer of w, to an observer if w.Self is "", or is not ok.
 func Explain(r Rules, w vip.World, name vip.Key) (e Explanation, ok bool) {
-	p, all := run(&r, &w)
-	i := slices.IndexFunc(all, func(s *service) bool { return s.Key == name && s.LoadBalancer })
+	p := run(&r, &w)
+	i := slices.IndexFunc(p.all, func(s *service) bool { return s.Key == name && s.LoadBalancer })
 	if i < 0 {
 		return e, false
 	}
-	return p.explain(all[i]), true
+	return p.explain(p.all[i]), true
 }
 
 func (m *actions) explain(s *service) Explanation {
@@ -74,7 +74,7 @@ func (m *actions) explain(s *service) Explanation {
 	}
 	u := s.unit
 	if u == nil && len(s.addrs)+len(s.dhcpFamilies) > 0 {
-		u = unitOfOne(m.reporter, s) // without endpoints it is in none
+		u = m.unitOfOne(s) // without endpoints it is in none
 	}
 	if u == nil {
 		if need := m.requirementsOf(s); need != nil {
@@ -116,7 +116,7 @@ func (all *nodes) suitability(need *requirements, owner string) []NodeSuitabilit
 		case !n.Alive:
 			x.Why = n.WhyNotAlive()
 		case x.Why == "":
-			x.Able, x.Why = true, n.rankFor(need).describe(n)
+			x.Able, x.Why = true, n.whyAfterOthers(need)
 		}
 		found = append(found, x)
 	}
@@ -124,24 +124,29 @@ func (all *nodes) suitability(need *requirements, owner string) []NodeSuitabilit
 	return found
 }
 
-// describe returns why n comes after others; "" for rankWell.
-func (r rank) describe(n *member) string {
-	switch r {
+// whyAfterOthers returns why n comes after others as an owner; "" for rankWell.
+func (n *member) whyAfterOthers(need *requirements) string {
+	why := ""
+	switch n.rankFor(need) {
 	case rankNotReady:
-		return "comes after others: Kubernetes does not have it as Ready"
+		why = "Kubernetes does not have it as Ready, or has its network as unavailable"
 	case rankRestarting:
-		return fmt.Sprintf("comes after others: its Herald was killed or crashed %d times in the last minutes",
-			len(n.Info.Restarts))
+		why = fmt.Sprintf("its Herald was killed or crashed %d times in the last minutes", len(n.Info.Restarts))
 	case rankFaulty:
-		return "comes after others: " + cmp.Or(n.Info.DataPlaneFault,
+		why = cmp.Or(n.Info.DataPlaneFault,
 			"its Herald has not seen yet that connections to Services lead anywhere on it")
+	case rankOffLink:
+		why = "its link is in no network of the VIP"
+	case rankNoSession:
+		why = "its BGP sessions are down (herald status says why)"
 	case rankUnheard:
-		return "comes after others: the other nodes get no answer from it on the VIP's link (is the VLAN on all ports " +
-			"of the switch?)"
+		why = "the other nodes get no answer from it on the VIP's link (is the VLAN on all ports of the switch?)"
 	case rankStalled:
-		return "comes after others: it was to claim a VIP and did not"
+		why = "it was to claim a VIP and did not"
+	default:
+		return ""
 	}
-	return ""
+	return "comes after others: " + why
 }
 
 // origins returns the addresses of s with their origins.
@@ -196,7 +201,7 @@ type ServiceSuitability struct {
 
 // ExplainNode explains a node; not ok if no Herald ran there.
 func ExplainNode(r Rules, w vip.World, node string) (e NodeExplanation, ok bool) {
-	p, all := run(&r, &w)
+	p := run(&r, &w)
 	n := p.members[node]
 	if n == nil {
 		return e, false
@@ -205,10 +210,9 @@ func ExplainNode(r Rules, w vip.World, node string) (e NodeExplanation, ok bool)
 	if !n.Alive {
 		e.Why = n.WhyNotAlive()
 	} else if e.Why == "" {
-		need := &requirements{capabilities: &capabilities{nodeExclusion: true}}
-		e.Why = n.rankFor(need).describe(n)
+		e.Why = n.whyAfterOthers(&requirements{capabilities: &capabilities{nodeExclusion: true}})
 	}
-	for _, s := range all {
+	for _, s := range p.all {
 		need := p.requirementsOf(s)
 		if need == nil || !s.LoadBalancer {
 			continue

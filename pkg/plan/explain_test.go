@@ -3,6 +3,7 @@ package plan
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -101,9 +102,9 @@ func TestExplainNode(t *testing.T) {
 		"n1": `n1 true ""
 			default/a owner=n2 able=false others=1 no ready endpoint there (externalTrafficPolicy Local)
 			default/b owner= able=true others=1`,
-		"n2": `n2 true "comes after others: Kubernetes does not have it as Ready"
-			default/a owner=n2 able=true others=0 comes after others: Kubernetes does not have it as Ready
-			default/b owner= able=true others=1 comes after others: Kubernetes does not have it as Ready`,
+		"n2": `n2 true "comes after others: Kubernetes does not have it as Ready, or has its network as unavailable"
+			default/a owner=n2 able=true others=0 comes after others: Kubernetes does not have it as Ready, or has its network as unavailable
+			default/b owner= able=true others=1 comes after others: Kubernetes does not have it as Ready, or has its network as unavailable`,
 		"n3": `n3 true "it is drained (herald undrain n3 ends that)"
 			default/a owner=n2 able=false others=1 it is drained (herald undrain n3 ends that)
 			default/b owner= able=false others=2 it is drained (herald undrain n3 ends that)`,
@@ -168,13 +169,19 @@ func TestMoveCause(t *testing.T) {
 		}
 		check.Equal(t, got, tt.want, "%s", tt.name)
 	}
-	w := held(world(svc("a", "10.77.0.200")), "a", "n1")
+	w := held(world(svc("a", "10.77.0.200", written("n2"))), "a", "n1")
 	c := w.Claims[key("kubevip-a")]
 	c.PreviousHolder, c.Cause, c.AcquiredAt = "n2", "n2: its link eth0 is down", epoch.Add(time.Minute)
 	w.Claims[key("kubevip-a")] = c
 	events := Make(rules(), bind(rules(), w)).Events
-	if len(events) != 1 || !strings.HasPrefix(events[0].Message, "moved from node n2 (n2: its link eth0 is down): node n1 announces") {
+	if len(events) != 1 || events[0].Message != "moved from node n2 (n2: its link eth0 is down) to node n1" {
 		t.Errorf("%+v", events)
+	}
+	// That it has another address since is another Event, and not that move again.
+	w.Services[0].Addresses = []netip.Addr{addr("10.77.0.201")}
+	later := Make(rules(), bind(rules(), w)).Events
+	if len(later) != 2 || later[0] != events[0] || later[1].Reason != vip.VIPAnnounced || !strings.Contains(later[1].Message, "10.77.0.201") {
+		t.Errorf("with another address: %+v", later)
 	}
 }
 

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -18,30 +19,25 @@ const (
 
 // An admission is the first stage: Services that may have an address, and their units.
 type admission struct {
-	*reporter
+	*draft
 	dhcp   *dhcp
 	checks *addressChecks
 
-	all                []*service // every Service of type LoadBalancer, and those whose status Herald wrote
-	accepted           []*service // with an address and an endpoint: oldest first
-	withoutEndpoints   []*service // with an address that a status may name, and no endpoint: oldest first
-	expectingEndpoints []*service // those of them that are new and were never announced: oldest first
-	withdrawn          []*service // no longer Herald's to announce, with a status or a finalizer that it has to clear
-	units              []*unit    // of accepted
-
-	pools       []vip.PoolInput
-	assignments []vip.Assignment
-	owners      []vip.Owner // that of the unit of pools
+	all              []*service // every Service of type LoadBalancer, and those whose status Herald wrote
+	accepted         []*service // with an address and an endpoint: oldest first
+	withoutEndpoints []*service // with an address that a status may name, and no endpoint: oldest first
+	withdrawn        []*service // no longer Herald's to announce, with a status or a finalizer that it has to clear
+	units            []*unit    // of accepted
 }
 
 // admit is the first stage.
 func admit(f *facts) *admission {
-	r := &reporter{facts: f}
-	a := &admission{reporter: r, dhcp: newDHCP(r), checks: newAddressChecks(r)}
+	d := &draft{facts: f, wanted: make(map[netip.Addr]bool, len(f.Bound))}
+	a := &admission{draft: d, dhcp: newDHCP(d), checks: newAddressChecks(d)}
 	a.dropLeftovers()
 	a.findServices()
 	a.planPools()
-	a.units = groupIntoUnits(r, a.accepted)
+	a.units = d.groupIntoUnits(a.accepted)
 	return a
 }
 
@@ -68,8 +64,7 @@ func (f *admission) findServices() {
 		}
 	}
 	slices.SortFunc(f.accepted, byAge)
-	// a lease is asked for where it is announced
-	f.dhcp.assignClients(slices.DeleteFunc(slices.Clone(f.accepted), (*service).lacksEndpoints))
+	f.dhcp.assignClients(f.accepted)
 	f.accepted = slices.DeleteFunc(f.accepted, (*service).hasVerdict)
 	f.dropConflicts()
 	f.accepted = slices.DeleteFunc(f.accepted, (*service).hasVerdict)
@@ -89,16 +84,15 @@ func (s *service) lacksEndpoints() bool {
 // setAsideWithoutEndpoints drops Services without endpoints, and rejects those no status names.
 func (f *admission) setAsideWithoutEndpoints() {
 	f.accepted = slices.DeleteFunc(f.accepted, func(s *service) bool {
-		if !s.lacksEndpoints() {
+		switch {
+		case !s.lacksEndpoints():
 			return false
-		}
-		if len(s.addrs) == 0 || !s.hasStatus {
+		case !s.hasStatus: // nothing else would tell of it
+			f.reject(s, vip.NoEligibleNode, s.noEndpoints)
+		case len(s.addrs) == 0:
 			f.reject(s, vip.NoEndpoints, s.noEndpoints)
-			return true
-		}
-		f.withoutEndpoints = append(f.withoutEndpoints, s)
-		if f.ageWithoutEndpoints(s) < oldServiceAge && len(s.Ingress) == 0 {
-			f.expectingEndpoints = append(f.expectingEndpoints, s)
+		default:
+			f.withoutEndpoints = append(f.withoutEndpoints, s)
 		}
 		return true
 	})
@@ -109,12 +103,8 @@ func byAge(a, b *service) int { return vip.CompareAge(a.Service, b.Service) }
 // admitService sets capabilities, addresses and lease of s, or rejects it.
 func (f *admission) admitService(s *service, controlPlane bool) {
 	if reason, message := f.whyNotOurs(s.Service); reason != "" && !controlPlane {
-		s.notOurs = s.LoadBalancer && !s.statusOurs && len(s.Ingress) > 0
+		s.notOurs = s.LoadBalancer && !s.statusOurs && len(s.Ingress) > 0 && reason != vip.ServiceDeleted
 		f.withdraw(s, reason, message)
-		return
-	}
-	if !s.Deleted.IsZero() && !controlPlane {
-		f.withdraw(s, vip.ServiceDeleted, "the Service is being deleted")
 		return
 	}
 	for _, text := range s.Invalid {
@@ -154,13 +144,12 @@ func (f *admission) admitService(s *service, controlPlane bool) {
 	s.verdict.Lease = s.lease
 	if refused := f.admitAddresses(s); len(s.addrs)+len(s.dhcpFamilies) == 0 {
 		f.reject(s, vip.AddressRefused, strings.Join(refused, "; "))
-		return
 	} else if len(refused) > 0 {
 		f.addEventIfResponsible(s, vip.AddressRefused, strings.Join(refused, "; "))
 	}
 }
 
-// whyNotOurs returns why s is not this Herald's; "" if it is.
+// whyNotOurs returns why s is not this Herald's, or no longer; "" if it is.
 func (p *facts) whyNotOurs(s *vip.Service) (reason vip.Reason, message string) {
 	switch {
 	case !p.Enabled:
@@ -169,8 +158,10 @@ func (p *facts) whyNotOurs(s *vip.Service) (reason vip.Reason, message string) {
 		return vip.NotLoadBalancer, "spec.type is not LoadBalancer"
 	case s.Ignore:
 		return vip.Ignored, `the annotation kube-vip.io/ignore is "true"`
-	case p.self != nil && p.self.exclusion == otherOptionsExclusion:
+	case p.self != nil && p.self.exclusion == otherOptionsExclusion && !p.hasOrGives(s):
 		return vip.OtherClass, "node " + p.Self + " announces nothing: " + otherOptionsExclusion
+	case p.Serve(s) && !s.Deleted.IsZero():
+		return vip.ServiceDeleted, "the Service is being deleted"
 	case p.Serve(s):
 		return "", ""
 	case s.HasClass:
@@ -183,14 +174,24 @@ func (p *facts) whyNotOurs(s *vip.Service) (reason vip.Reason, message string) {
 		"is true)", p.Class)
 }
 
+// hasOrGives reports whether this node owns the lease of s, or hands it over.
+func (p *facts) hasOrGives(s *vip.Service) bool {
+	k := p.capabilitiesOf(s, nil, false).lease
+	_, gives := p.HandingOver[k]
+	return gives || p.Claims[k].Valid && p.Claims[k].Holder == p.Self
+}
+
 // admitAddresses sets addrs, dhcpFamilies and Interface of s, and returns sentences.
 func (f *admission) admitAddresses(s *service) (refused []string) {
+	var unwanted []string
 	s.addrs = make([]address, 0, len(s.Addresses))
 	for _, a := range requestedAddresses(s, f.DHCPMode) {
 		family, why := vip.FamilyOf(a), ""
 		switch {
 		case !a.IsUnspecified():
-			why = f.reserved.whyRefused(s, a)
+			if why = f.whyRefused(s, a); why != "" && s.IsGiven(a) && s.hasFamily(family) {
+				s.lost = append(s.lost, vip.LostAddress{Addr: a, Why: why}) // the pools have another
+			}
 		case s.noDHCP != "":
 			why = fmt.Sprintf("%s asks for an address by DHCP, which %s", a, s.noDHCP)
 		case f.whyMacvlanRefused(s.DHCP.Macvlan) != "":
@@ -202,6 +203,8 @@ func (f *admission) admitAddresses(s *service) (refused []string) {
 			why = f.judgeOffer(s, a)
 		}
 		switch {
+		case why != "" && s.IsGiven(a) && !s.hasFamily(family): // the node that gives addresses takes it off s
+			unwanted = append(unwanted, why)
 		case why != "":
 			refused = append(refused, why)
 		case a.IsUnspecified():
@@ -211,13 +214,16 @@ func (f *admission) admitAddresses(s *service) (refused []string) {
 			s.verdict.Addresses = append(s.verdict.Addresses, a)
 		}
 	}
-	// else the node that gives addresses says why it gives none
-	if lacks := s.Lacks(); len(lacks) > 0 && !f.givesAddresses() {
+	// else the node that gives addresses says why it gives none; beside what only the status names it never does
+	if lacks := s.Lacks(); len(lacks) > 0 && (!f.givesAddresses() || s.Source == vip.SourceStatus) {
 		f.addEventIfResponsible(s, vip.FamilyMissing,
 			fmt.Sprintf("spec.ipFamilyPolicy is RequireDualStack, and the Service has no %s address: name one beside "+
 				"%s, by the annotation kube-vip.io/loadbalancerIPs, or ask the operator for a pool that has some",
 				lacks[0], s.Addresses[0]))
 	}
 	f.setInterface(s)
+	if len(s.addrs)+len(s.dhcpFamilies) == 0 {
+		refused = append(refused, unwanted...)
+	}
 	return refused
 }

@@ -24,17 +24,17 @@ func (p *facts) finalizerOf(s *service, serves bool) vip.FinalizerChange {
 }
 
 // keepStatusWithoutFinalizer takes off the finalizer of s alone, while this node stops.
-func (r *reporter) keepStatusWithoutFinalizer(s *service) {
+func (p *draft) keepStatusWithoutFinalizer(s *service) {
 	// nobody may be there to do it when the Service is deleted
-	if s.Finalizer && r.Stopping && s.statusOurs && r.responsible(s) {
-		r.writeStatus(s, "", s.Ingress, nil)
-		s.status.Finalizer = r.finalizerOf(s, false)
+	if s.Finalizer && p.Stopping && s.statusOurs && p.responsible(s) {
+		p.writeStatus(s, "", s.Ingress, nil)
+		s.status.Finalizer = p.finalizerOf(s, false)
 	}
 }
 
 // clearWithdrawn clears statuses and finalizers of withdrawn Services once nothing is left.
-func (m *actions) clearWithdrawn(withdrawn []*service) {
-	for _, s := range withdrawn {
+func (m *actions) clearWithdrawn() {
+	for _, s := range m.withdrawn {
 		switch {
 		case !m.responsible(s):
 		case s.Finalizer && m.somethingLeft(s):

@@ -102,14 +102,9 @@ func (f *formerOwners) translate(a vip.Address, port uint16, wanted bool) {
 	}
 }
 
-// keeps returns how long connections of a former holder are kept.
+// keeps returns how long connections of a former holder are kept, or longer by a clock that was ahead.
 func (f *formerOwners) keeps(h vip.FormerHolder) time.Duration {
-	left := h.Until.Add(f.KeepConnections).Sub(f.Now)
-	// of another clock, or of a tenant
-	if left > f.KeepConnections+time.Minute {
-		return 0
-	}
-	return max(0, left)
+	return max(0, h.Until.Add(f.KeepConnections).Sub(f.Now))
 }
 
 // nextHop returns the first former holder's address, and how long to ask.
@@ -119,8 +114,8 @@ func (f *formerOwners) nextHop(u *unit, s *service, a vip.Address, former []vip.
 		if left = f.keeps(h); left == 0 {
 			continue
 		}
-		if h.Node == u.claim.Holder { // see after
-			if left = settleTime - f.Now.Sub(u.claim.FormerHolders[0].Until); h.Node == f.Self || left <= 0 {
+		if h.Node == u.claim.Holder { // see holdersToAsk
+			if left = settleTime - f.Now.Sub(u.claim.FormerHolders[0].Until).Abs(); h.Node == f.Self || left <= 0 {
 				continue
 			}
 		}

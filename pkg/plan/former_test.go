@@ -104,8 +104,10 @@ func TestFormerOwners(t *testing.T) {
 			}},
 		{name: "every node advertises it", holder: "n1", former: former("n2"),
 			change: func(r *Rules, _ *vip.World) { r.ARP, r.Election, r.BGP = false, false, &BGP{} }},
-		{name: "a time to come, which no Herald wrote", holder: "n1",
+		{name: "by a clock that is ahead", holder: "n1", want: "10.77.0.50 eth0 10.77.0.12, fd77::50 eth0 fd77::200",
 			former: []vip.FormerHolder{{Node: "n2", Until: epoch.Add(1000 * time.Hour)}}},
+		{name: "by a clock that is ahead it is back at n2: no ring until then", holder: "n2",
+			former: []vip.FormerHolder{{Node: "n1", Until: epoch.Add(2 * time.Hour)}, {Node: "n2", Until: epoch.Add(time.Minute)}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -8,12 +8,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A grouping makes units of the Services that go together.
-type grouping struct{ *reporter }
-
 // groupIntoUnits returns units of services, oldest first, by shared address, lease or client.
-func groupIntoUnits(r *reporter, services []*service) []*unit {
-	g := grouping{r}
+func (p *draft) groupIntoUnits(services []*service) []*unit {
 	byClient := make(map[*dhcpClient]*unit)
 	byAddr := make(map[netip.Addr]*unit, len(services))
 	units := make([]*unit, 0, len(services))
@@ -32,27 +28,29 @@ func groupIntoUnits(r *reporter, services []*service) []*unit {
 			u = join(byClient, s.client, u)
 		}
 		for _, a := range s.addrs {
-			s.hasAny = s.hasAny || g.has(s, a.Addr)
-			u = join(byAddr, a.Addr, u)
+			s.hasAny = s.hasAny || p.has(s, a.Addr)
+			if !s.apart {
+				u = join(byAddr, a.Addr, u)
+			}
 		}
 	}
-	g.joinByLease(owned)
+	p.joinByLease(owned)
 	units = slices.DeleteFunc(units, func(u *unit) bool { return u.mergedInto != nil })
 	for _, u := range units {
-		g.completeUnit(u)
+		p.completeUnit(u)
 	}
 	return units
 }
 
 // unitOfOne returns a unit of s, not s.unit; nil without owner.
-func unitOfOne(r *reporter, s *service) *unit {
-	units := groupIntoUnits(r, []*service{s})
+func (p *draft) unitOfOne(s *service) *unit {
+	units := p.groupIntoUnits([]*service{s})
 	s.unit = nil
 	return append(units, nil)[0]
 }
 
 // joinByLease sets claims, and merges units of one lease within one namespace.
-func (g *grouping) joinByLease(services []*service) {
+func (p *draft) joinByLease(services []*service) {
 	units := make(map[vip.Key]*unit, len(services))
 	several := make(map[*unit]bool) // those of several namespaces
 	for _, s := range services {
@@ -70,13 +68,13 @@ func (g *grouping) joinByLease(services []*service) {
 			if several[units[s.lease].current()] {
 				s.lease = vip.OwnLeaseKey(s.Key)
 				s.verdict.Lease = s.lease
-				g.addEventIfResponsible(s, vip.InvalidField,
+				p.addEventIfResponsible(s, vip.InvalidField,
 					"kube-vip.io/leaseName has no effect: the Service whose lease it names shares an address with a "+
 						"Service of another namespace")
 			}
 			join(units, s.lease, u)
 		}
-		s.claim = g.Claims[s.lease]
+		s.claim = p.Claims[s.lease]
 	}
 }
 
@@ -106,7 +104,7 @@ func join[K comparable](units map[K]*unit, k K, u *unit) *unit {
 }
 
 // completeUnit derives u from its Services; decisive are those with addresses.
-func (g *grouping) completeUnit(u *unit) {
+func (p *draft) completeUnit(u *unit) {
 	slices.SortFunc(u.services, func(a, b *service) int { return cmp.Or(cmp.Compare(a.rank(), b.rank()), byAge(a, b)) })
 	u.lease = u.services[0].lease
 	u.hash = hashKey(u.lease)
@@ -115,28 +113,16 @@ func (g *grouping) completeUnit(u *unit) {
 		u.claim.Holder = ""
 	}
 	nobodyHas := !slices.ContainsFunc(u.services, func(s *service) bool { return s.hasAny })
+	seen := make(map[vip.Key]bool)
 	for _, s := range u.services {
 		// who joins changes neither its lease nor where it may be
 		s.unit, s.decisive = u, s.hasAny || nobodyHas
-	}
-	u.records = recordsOf(u)
-	u.requirements = g.ownerRequirements(u)
-	g.completeAddresses(u)
-}
-
-// recordsOf returns the other leases of u, by Services.
-func recordsOf(u *unit) (records []vip.Key) {
-	if len(u.services) == 1 {
-		return nil
-	}
-	seen := map[vip.Key]bool{u.lease: true}
-	for _, s := range u.services {
 		if !seen[s.lease] {
-			seen[s.lease] = true
-			records = append(records, s.lease)
+			seen[s.lease], u.leases = true, append(u.leases, s.lease)
 		}
 	}
-	return records
+	u.requirements = p.ownerRequirements(u)
+	p.completeAddresses(u)
 }
 
 // rank returns the place of s in its unit: by lease held, then address.
@@ -153,11 +139,11 @@ func (s *service) rank() int {
 }
 
 // completeAddresses sets the links, and completes the addresses, of u.
-func (g *grouping) completeAddresses(u *unit) {
+func (p *draft) completeAddresses(u *unit) {
 	alone := len(u.services) == 1 // as most are: nothing is shared
 	var first map[netip.Addr]*service
 	if !alone {
-		first = g.namesLink(u)
+		first = p.namesLink(u)
 	}
 	done := make(map[netip.Addr]vip.Address, len(first))
 	for _, s := range u.services {
@@ -170,11 +156,11 @@ func (g *grouping) completeAddresses(u *unit) {
 			if !alone && first[a.Addr] != s {
 				continue
 			}
-			g.completeAddress(u, s, a)
+			p.completeAddress(u, s, a)
 			if !alone {
 				done[a.Addr] = a.Address
 			}
-			if need && a.client == nil && (alone || !s.hasAny || g.has(s, a.Addr)) {
+			if need && a.client == nil && (alone || !s.hasAny || p.has(s, a.Addr)) {
 				u.requirements.links = append(u.requirements.links, linkOf{s.Interface, a.Addr})
 			}
 		}
@@ -190,12 +176,12 @@ func (g *grouping) completeAddresses(u *unit) {
 }
 
 // namesLink returns by address the first Service that names an up link.
-func (g *grouping) namesLink(u *unit) map[netip.Addr]*service {
+func (p *draft) namesLink(u *unit) map[netip.Addr]*service {
 	first := make(map[netip.Addr]*service)
 	for _, s := range u.services {
 		for _, a := range s.addrs {
-			if o := first[a.Addr]; o == nil || g.has(s, a.Addr) && (!g.has(o, a.Addr) || s.Interface != o.Interface &&
-				!g.anyLinkUp(o.Interface) && g.anyLinkUp(s.Interface)) {
+			if o := first[a.Addr]; o == nil || p.has(s, a.Addr) && (!p.has(o, a.Addr) || s.Interface != o.Interface &&
+				!p.anyLinkUp(o.Interface) && p.anyLinkUp(s.Interface)) {
 				first[a.Addr] = s
 			}
 		}
@@ -204,51 +190,55 @@ func (g *grouping) namesLink(u *unit) map[netip.Addr]*service {
 }
 
 // anyLinkUp reports whether an alive node has the link up, or "auto".
-func (g *grouping) anyLinkUp(requested string) bool {
-	return requested == "" || requested == "auto" || requested == vip.DefaultLink || slices.ContainsFunc(g.alive,
+func (p *draft) anyLinkUp(requested string) bool {
+	return requested == "" || requested == "auto" || requested == vip.DefaultLink || slices.ContainsFunc(p.alive,
 		func(n *member) bool { return linkFault(&n.Info, requested) == "" })
 }
 
 // completeAddress derives a as this node would bind it.
-func (g *grouping) completeAddress(u *unit, s *service, a *address) {
+func (p *draft) completeAddress(u *unit, s *service, a *address) {
 	a.Lease, a.LocalDelivery = u.lease, s.localDelivery
-	a.ResetTranslated = s.localDelivery && g.self != nil && !g.self.Info.APIServerReady
-	a.New = a.client == nil && g.isNew(u, s, a.Addr) // the DHCP client has asked whether it is free
-	if g.self == nil {
+	a.ResetTranslated = s.localDelivery && p.self != nil && !p.self.Info.APIServerReady
+	a.New = a.client == nil && p.isNew(u, s, a.Addr) // the DHCP client has asked whether it is free
+	if p.self == nil {
 		return
 	}
-	named := a.Addr
+	link, subnet := linkFor(&p.self.Info, s.Interface, a.Addr)
+	a.Link, a.offLink = link, subnet == 0
 	if a.client != nil {
-		named = netip.Addr{} // which subnet has it says nothing about links
+		// not that of its subnet, which says nothing about links, nor the mask of the lease: anybody may have sent that
+		a.Link, a.offLink = p.self.Info.LinkFor(s.Interface), false
+		_, subnet = linkFor(&p.self.Info, a.Link, a.Addr)
+		if u.claim.Holder == p.Self || p.HandingOver[u.lease].InDoubt {
+			a.Link = a.client.link
+		}
 	}
-	var subnet int
-	a.Link, subnet = linkFor(&g.self.Info, s.Interface, named)
-	if a.client != nil {
-		// not by the mask of the lease: anybody on the link may have sent that
-		_, subnet = linkFor(&g.self.Info, a.Link, a.Addr)
-	}
-	if a.client != nil && u.claim.Holder == g.Self {
-		a.Link = a.client.link
-	}
-	a.offLink = subnet == 0 && a.client == nil
-	bits := g.Bits4 // 0 leaves it to the subnet
+	bits := p.Bits4 // 0 leaves it to the subnet
 	if a.Addr.Is6() {
-		bits = g.Bits6
+		bits = p.Bits6
 	}
 	a.Bits = cmp.Or(bits, subnet, a.Addr.BitLen())
 }
 
 // isNew reports whether a was never announced for u, so others may have it.
-func (g *grouping) isNew(u *unit, s *service, a netip.Addr) bool {
+func (p *draft) isNew(u *unit, s *service, a netip.Addr) bool {
 	// a claim proves nothing: the address may never have been bound
 	if !s.statusTellsUse {
 		return u.claim.Transitions == 0 || !s.ownLease
 	}
-	return !slices.ContainsFunc(u.services, func(o *service) bool { return o.statusHas(a) })
+	if u.named == nil {
+		u.named = make(map[netip.Addr]bool, len(u.services))
+		for _, o := range u.services {
+			for _, i := range o.Ingress {
+				u.named[i.Addr] = u.named[i.Addr] || o.statusHas(i.Addr)
+			}
+		}
+	}
+	return !u.named[a]
 }
 
 // ownerRequirements returns what u requires of its owner, but no links.
-func (g *grouping) ownerRequirements(u *unit) requirements {
+func (p *draft) ownerRequirements(u *unit) requirements {
 	need := requirements{capabilities: &u.services[0].capabilities}
 	if need.sharesOwner {
 		need.linkOfVIPs = true
@@ -257,7 +247,7 @@ func (g *grouping) ownerRequirements(u *unit) requirements {
 	var first []string
 	for _, s := range u.services {
 		if s.decisive {
-			g.addPoolsOf(&need, s)
+			p.addPoolsOf(&need, s)
 		}
 		switch local := s.Endpoints.Local(); {
 		case !s.ownerNeedsEndpoint, !s.decisive:

@@ -87,10 +87,7 @@ func (m *mappings) mappingOf(s *service, a vip.Address, port vip.Port) vip.Mappi
 // closePorts has gateways close ports, and reports whether to wait.
 func (m *mappings) closePorts(s *service) (left bool) {
 	asked := m.Forwarding == nil || s.Forward == nil
-	for _, x := range m.MappingStates {
-		if x.Service != s.Key {
-			continue
-		}
+	for _, x := range m.states[s.Key] {
 		asked = asked || x.Gone
 		switch {
 		case x.Gateway == "":
@@ -212,16 +209,25 @@ func (m *mappings) whyForbidden(s *service) (reasons []string) {
 	}
 }
 
-// externalIngress returns public addresses where gateways confirmed ports of s.
+// externalIngress returns public addresses where gateways confirmed ports of s. What the status has of them stays until
+// they have answered: a new owner asks again.
 func (m *mappings) externalIngress(s *service) (list []vip.Ingress) {
 	// If only the status names addresses, these would be announced.
 	if m.Forwarding == nil || !m.Forwarding.Status || s.Forward == nil || s.Source == vip.SourceStatus {
 		return nil
 	}
+	usable := func(a netip.Addr) bool { return isPublic(a) && m.whatIs(s, a) == "" }
 	ports := make(map[netip.Addr][]vip.Port)
+	if m.unanswered(s) && s.statusOurs {
+		for _, i := range s.Ingress {
+			if i.IPMode == vip.ModeProxy && usable(i.Addr) && !s.Record.Has(i.Addr) && !s.hasAddress(i.Addr) {
+				ports[i.Addr] = slices.Clone(i.Ports)
+			}
+		}
+	}
 	for _, x := range m.states[s.Key] {
 		a := x.External.Addr()
-		if !x.Confirmed || !x.RemovalSince.IsZero() || !x.Addr.Is4() || !isPublic(a) || m.reserved.whatIs(s, a) != "" {
+		if !x.Confirmed || !x.RemovalSince.IsZero() || !x.Addr.Is4() || !usable(a) {
 			continue
 		}
 		ports[a] = append(ports[a], vip.Port{Protocol: x.Protocol, Port: x.External.Port()})
@@ -234,6 +240,24 @@ func (m *mappings) externalIngress(s *service) (list []vip.Ingress) {
 		list = append(list, vip.Ingress{Addr: a, IPMode: vip.ModeProxy, Ports: slices.Compact(ports[a])})
 	}
 	return list
+}
+
+// unanswered reports whether some gateway, or the search for one, has yet to answer about a port of s, planned last.
+func (m *mappings) unanswered(s *service) bool {
+	answered := make(map[vip.Mapping]bool)
+	for _, x := range m.states[s.Key] {
+		before, known := answered[x.Mapping]
+		answered[x.Mapping] = (x.Confirmed || x.Problem != "") && (before || !known)
+	}
+	for _, x := range slices.Backward(m.out.Mappings) {
+		if x.Service != s.Key {
+			break
+		}
+		if x.Here && x.Addr.Is4() && !answered[x] {
+			return true
+		}
+	}
+	return false
 }
 
 // sharedRange is between providers and their customers (RFC 6598).

@@ -88,9 +88,6 @@ func TestMappings(t *testing.T) {
 			w.Claims[key("kubevip-a")] = vip.Claim{Holder: "kube-vip", Valid: true, Foreign: true}
 		}), a + "elsewhere"},
 		{"without tenure", upnpRules(), with(held(web(), "a", "n1"), func(w *vip.World) { w.Tenure.Until = w.Now.Add(-time.Second) }), a + "elsewhere"},
-		{"being handed over", upnpRules(), with(held(web(), "a", "n1"), func(w *vip.World) {
-			w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
-		}), a + "elsewhere"},
 		{"stopping, with a successor", upnpRules(), with(held(web(), "a", "n1"), func(w *vip.World) { w.Stopping = true }), a + "here"}, // until it is given
 		{"the last one stops", upnpRules(), with(held(web(), "a", "n1"), func(w *vip.World) { w.Stopping, w.Members = true, w.Members[:1] }), ""},
 		{"both protocols, both families, another port", upnpRules(),
@@ -158,7 +155,7 @@ func TestKeepUntilClosed(t *testing.T) {
 		{"was asked for, and is not answered yet", unanswered, "bind 10.77.0.50/32 dev eth0 with a deadline", 2 * time.Second},
 		{"another node has the address by now", other, "b: VIPElsewhere", 0},
 		{"without tenure", late, "", 0},
-		{"not asked for any more", un, "kubevip-a -> n1\nbind 10.77.0.50/32 dev eth0\nstatus a 10.77.0.50(VIP)\na: VIPAnnounced\nevent a VIPAnnounced", 0},
+		{"not asked for any more", un, "kubevip-a -> n1\nbind 10.77.0.50/32 dev eth0\nstatus a 10.77.0.50(VIP)\na: VIPAnnounced\nevent a VIPAnnounced", lookAtTables},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -220,6 +217,59 @@ func TestExternalAddress(t *testing.T) {
 	}
 }
 
+// The external address stays in the status while gateways have not answered a new owner, or a new process, yet.
+func TestExternalAddressStays(t *testing.T) {
+	r := upnpRules()
+	s := svc("a", "10.77.0.50", forwarded(), written("n2"))
+	recorded(&s, vip.Record{Named: []netip.Addr{addr("10.77.0.50"), addr("11.22.33.9")}})
+	http := []vip.Port{{Protocol: "TCP", Port: 80}}
+	s.Ingress = append(s.Ingress, vip.Ingress{Addr: addr("11.22.33.1"), IPMode: vip.ModeProxy, Ports: http},
+		vip.Ingress{Addr: addr("11.22.33.9"), IPMode: vip.ModeProxy, Ports: http}) // it was a VIP until now
+	w := bind(r, held(world(s), "a", "n1"))
+	wanted := Make(r, w).Mappings[0]
+	state := func(change func(*vip.MappingState)) vip.World {
+		w := w
+		x := vip.MappingState{Mapping: wanted}
+		change(&x)
+		w.MappingStates = []vip.MappingState{x}
+		return w
+	}
+	both := state(func(x *vip.MappingState) {
+		x.Gateway, x.Confirmed, x.External = "10.77.0.1", true, netip.MustParseAddrPort("11.22.3.1:80")
+	})
+	both.MappingStates = append(both.MappingStates, vip.MappingState{Mapping: wanted, Gateway: "10.77.0.2"})
+	for _, x := range []struct {
+		name, want string
+		w          vip.World
+	}{
+		{"nobody was asked yet", " 11.22.33.1(Proxy)", w},
+		{"a gateway is looked for", " 11.22.33.1(Proxy)", state(func(*vip.MappingState) {})},
+		{"it was asked", " 11.22.33.1(Proxy)", state(func(x *vip.MappingState) { x.Gateway, x.Requested = "10.77.0.1", true })},
+		{"there is none", "", state(func(x *vip.MappingState) { x.Problem = "no gateway" })},
+		{"it refuses", "", state(func(x *vip.MappingState) { x.Gateway, x.Problem = "10.77.0.1", "it refuses" })},
+		{"it has another address now", " 11.22.3.1(Proxy)", state(func(x *vip.MappingState) {
+			x.Confirmed, x.External = true, netip.MustParseAddrPort("11.22.3.1:80")
+		})},
+		{"one of two has answered", " 11.22.3.1(Proxy) 11.22.33.1(Proxy)", both},
+		{"not ours", "", func() vip.World {
+			w := w
+			w.Services = slices.Clone(w.Services)
+			w.Services[0].VIPHost = ""
+			w.Services[0].SetConditions(nil)
+			return w
+		}()},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			p := Make(r, x.w)
+			p.Events, p.Owners, p.Addresses = nil, nil, nil
+			diff(t, summary(p), "status a 10.77.0.50(VIP)"+x.want+"\na: VIPAnnounced")
+			for _, i := range p.Statuses[0].Ingress[1:] {
+				check.Same(t, i.Ports, http, "ports")
+			}
+		})
+	}
+}
+
 func TestMappingEvents(t *testing.T) {
 	tests := []struct {
 		name        string
@@ -270,7 +320,7 @@ func TestGatewayLink(t *testing.T) {
 	w.Members[0].Info.Links = append(w.Members[0].Info.Links, vip.Link{Name: "hm-1", Up: true},
 		vip.Link{Name: "lo", Up: true, Prefixes: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8"), netip.MustParsePrefix("::1/128")}})
 	r := upnpRules()
-	m := newMappings(&draft{reporter: &reporter{facts: newFacts(&r, &w)}})
+	m := newMappings(&draft{facts: newFacts(&r, &w)})
 	for _, tt := range []struct{ addr, link, want string }{
 		{"10.77.0.50", "eth0", "eth0"},
 		{"10.99.0.50", "eth0", "eth0"},    // where it is bound

@@ -35,6 +35,11 @@ func heldBy(w vip.World, namespace, name, node string) vip.World {
 	return w
 }
 
+// anothers says that another announcer, or a user, renews the Lease of that Service of the tenant.
+func anothers(w *vip.World, name string) {
+	w.Claims[vip.Key{Namespace: "tenant", Name: "kubevip-" + name}] = vip.Claim{Holder: "somebody", Foreign: true, Valid: true}
+}
+
 // twoIncumbents has Service a on n1 and b on n2, announced both, and the others given.
 func twoIncumbents(others ...vip.Service) vip.World {
 	a, b := svc("a", "10.77.0.50", written("n1")), svc("b", "10.77.0.51", written("n2"))
@@ -99,6 +104,11 @@ func TestNewcomerOfOtherNamespace(t *testing.T) {
 				proxied("10.77.0.50")(&w.Services[0])
 			}), unchanged + "x: VIPElsewhere\nevent a PortNotMapped"},
 		{"nobody has it yet: the older", world(svc("x", "10.77.0.50", tenant, younger), svc("a", "10.77.0.50", younger)), "kubevip-x -> n1; a: AddressConflict; x: VIPClaiming"},
+		{"nobody has it yet, and another announcer renews the Lease of the younger: the older",
+			with(world(svc("a", "10.77.0.50"), svc("x", "10.77.0.50", tenant, younger)), func(w *vip.World) { anothers(w, "x") }), "kubevip-a -> n2; a: VIPClaiming; x: AddressConflict"},
+		{"consent, and another announcer renews its Lease: it waits alone",
+			with(world(svc("a", "10.77.0.50", sharing("k")), svc("x", "10.77.0.50", tenant, sharing("k"))), func(w *vip.World) { anothers(w, "x") }),
+			"kubevip-a -> n2; a: VIPClaiming; x: HeldByOtherAnnouncer"},
 		{"another announcer's Service has it", world(svc("a", "10.77.0.50", func(s *vip.Service) {
 			s.HasClass, s.Class, s.Ingress = true, "other", []vip.Ingress{{Addr: addr("10.77.0.50"), IPMode: vip.ModeVIP}}
 		}), svc("x", "10.77.0.50", tenant)), "a: OtherClass; x: AddressConflict"},

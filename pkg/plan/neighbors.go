@@ -73,17 +73,12 @@ func (all *nodes) setUnheard() {
 					}
 				}
 				if by >= min(neededWitnesses, others) {
-					if n.unheard == nil {
-						n.unheard = map[string]bool{}
-					}
 					n.unheard[l.Name] = true
 				}
 			}
 		}
 	}
 }
-
-func (n *member) isUnheard(need *requirements) bool { return n.unheardLink(need) != "" }
 
 // unheardLink returns the first link that need names on which n is unheard, or "".
 func (n *member) unheardLink(need *requirements) string {

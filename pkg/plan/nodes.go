@@ -25,18 +25,20 @@ type member struct {
 	vip.Member
 	refusal   string // why its Herald takes no VIP at all, or ""
 	exclusion string // why it has no VIP of a Service, by svc_enable or by what Kubernetes says of it, or ""
-	// caresForServices: it announces Services by the commonOptions, or nobody does, and it clears what is left.
+	labelled  bool   // exclusion is an ExclusionLabel
+	// caresForServices: it announces Services by the commonOptions, also of the dead, or nobody does, and it clears what
+	// is left.
 	caresForServices bool
 	labels           map[string]string
 	// labelsKnown: Nodes can be read, and so their labels.
 	labelsKnown bool
-	notReady    bool            // its condition Ready is not True
+	notReady    bool            // as Node.NotReady
 	unheard     map[string]bool // the links on which the other nodes get no answer from it
 	hash        uint64
 	units       int // how many it holds, or is about to
 }
 
-const isolatedRefusal = "it reaches too few other nodes on the VIPs' link"
+const isolatedRefusal, stoppingRefusal = "it reaches too few other nodes on the VIPs' link", "its Herald is stopping"
 
 const noServicesExclusion = "its Herald announces no Services (svc_enable is false there)"
 
@@ -44,17 +46,17 @@ const noServicesExclusion = "its Herald announces no Services (svc_enable is fal
 const otherOptionsExclusion = "lb_class_name, lb_class_only, lb_class_legacy_handling, svc_election or svc_leasename " +
 	"is another there than on most nodes: they must be the same on all"
 
-// commonOptions returns what most members have; of several the first by name.
-func commonOptions(members []vip.Member) (most vip.CommonOptions) {
-	counts := make(map[vip.CommonOptions]int)
+// commonOptions returns what most members have, of what one that counts has; of several the first by name.
+func commonOptions(members []vip.Member, counts func(*vip.Member) bool) (most vip.CommonOptions) {
+	have := make(map[vip.CommonOptions]int)
 	for i := range members { // sorted by name
 		if o := members[i].Info.Options; o != nil && o.Services {
-			counts[o.CommonOptions]++
+			have[o.CommonOptions]++
 		}
 	}
 	for i := range members {
-		if o := members[i].Info.Options; o != nil && o.Services && (counts[most] == 0 ||
-			counts[o.CommonOptions] > counts[most]) {
+		if o := members[i].Info.Options; o != nil && o.Services && counts(&members[i]) && (have[most] == 0 ||
+			have[o.CommonOptions] > have[most]) {
 			most = o.CommonOptions
 		}
 	}
@@ -79,38 +81,42 @@ func newNodes(w *vip.World) *nodes {
 	hasNode := func(x vip.Member) bool { _, ok := objects[x.Name]; return ok }
 	// If no member has a Node, Nodes can't be read, or there are none yet: that says nothing.
 	nodesKnown := slices.ContainsFunc(w.Members, hasNode)
-	labelCounts := exclusionLabelCounts(w.Members, objects)
+	// docs/why.md, "The exclusion label"
+	labelCounts := slices.ContainsFunc(w.Members, func(x vip.Member) bool {
+		return hasNode(x) && x.Info.AnnouncesServices() && objects[x.Name].ExclusionLabel == ""
+	})
 	othersStay := slices.ContainsFunc(w.Members, func(x vip.Member) bool {
 		return x.Alive && !objects[x.Name].ShuttingDown
 	})
-	common, nobodyCares := commonOptions(w.Members), !slices.ContainsFunc(w.Members,
-		func(x vip.Member) bool { return x.Info.AnnouncesServices() })
+	common := commonOptions(w.Members, func(x *vip.Member) bool { return x.Alive || x.Name == w.Self })
+	ofAll := commonOptions(w.Members, func(*vip.Member) bool { return true })
+	nobodyCares := !slices.ContainsFunc(w.Members, func(x vip.Member) bool { return x.Info.AnnouncesServices() })
 	all := &nodes{members: make(map[string]*member, len(w.Members)), addresses: objects[w.Self].Addresses}
 	for _, x := range w.Members {
 		o := objects[x.Name]
-		options := x.Info.Options
-		other := options != nil && options.Services && options.CommonOptions != common
+		own := x.Info.Options
+		differs := func(from vip.CommonOptions) bool { return own != nil && own.Services && own.CommonOptions != from }
 		n := &member{Member: x, hash: hash(x.Name), exclusion: o.Excluded, notReady: o.NotReady, labels: o.Labels,
-			labelsKnown:      nodesKnown,
-			caresForServices: nobodyCares || x.Info.AnnouncesServices() && !other}
+			labelsKnown: nodesKnown, unheard: make(map[string]bool),
+			caresForServices: nobodyCares || x.Info.AnnouncesServices() && !differs(ofAll)}
 		switch {
 		case nodesKnown && !hasNode(x):
 			n.exclusion = "Kubernetes has no Node of that name: set vip_nodename to that of its Node"
 		case !x.Info.AnnouncesServices():
 			n.exclusion = noServicesExclusion
-		case other:
+		case differs(common):
 			n.exclusion = otherOptionsExclusion
 		case n.exclusion == "" && labelCounts && o.ExclusionLabel != "":
-			n.exclusion = "it has the label " + o.ExclusionLabel
+			n.exclusion, n.labelled = "it has the label "+o.ExclusionLabel, true
 		}
 		switch {
-		case x.Name == w.Self && w.Stopping: // the others know from its node lease, before it acts on it
-			n.refusal = "its Herald is stopping"
 		case o.Drained:
 			n.refusal = "it is drained (herald undrain " + x.Name + " ends that)"
 		// VIPs go before their Pods do; while no other node is alive they stay
 		case o.ShuttingDown && othersStay:
 			n.refusal = "it is being shut down"
+		case x.Name == w.Self && w.Stopping: // it drains its routes; the others know from its node lease, before it does
+			n.refusal = stoppingRefusal
 		case x.Info.Isolated:
 			n.refusal = isolatedRefusal
 		case x.Name != w.Self:
@@ -136,15 +142,21 @@ func nodeObjects(w *vip.World) map[string]vip.Node {
 	return objects
 }
 
-// ExclusionLabelCounts reports whether an ExclusionLabel in w keeps VIPs off.
-func ExclusionLabelCounts(w *vip.World) bool { return exclusionLabelCounts(w.Members, nodeObjects(w)) }
+// An Exclusion is why a node that announces Services takes no VIP of them.
+type Exclusion struct {
+	Why      string
+	Labelled bool // an operator wants it so, by an ExclusionLabel
+}
 
-// exclusionLabelCounts reports whether an unlabelled member announces Services (docs/why.md, "The exclusion label").
-func exclusionLabelCounts(members []vip.Member, objects map[string]vip.Node) bool {
-	return slices.ContainsFunc(members, func(x vip.Member) bool {
-		o, hasNode := objects[x.Name]
-		return hasNode && x.Info.AnnouncesServices() && o.ExclusionLabel == ""
-	})
+// Exclusions returns those in w, by member.
+func Exclusions(w *vip.World) map[string]Exclusion {
+	all := make(map[string]Exclusion)
+	for name, n := range newNodes(w).members {
+		if n.exclusion != "" && n.exclusion != noServicesExclusion {
+			all[name] = Exclusion{n.exclusion, n.labelled}
+		}
+	}
+	return all
 }
 
 // A rank says how well a node would serve a unit; the lowest gets it.
@@ -158,6 +170,10 @@ const (
 	rankRestarting
 	// its data plane does not forward to VIPs, or was not seen to (docs/why.md, "Failing data plane")
 	rankFaulty
+	// its link is in no network of an address that is announced by ARP or NDP: hosts of that network hear nothing of it
+	rankOffLink
+	// its BGP sessions are down, so no router hears of what it advertises (docs/why.md, "Lost BGP sessions")
+	rankNoSession
 	rankUnheard // the other nodes get no answer from it on a link that is needed (docs/why.md, "Verification")
 	rankStalled // its agent does not follow the table
 )
@@ -170,8 +186,12 @@ func (n *member) rankFor(need *requirements) rank {
 	switch {
 	case n.Stalled:
 		return rankStalled
-	case n.isUnheard(need):
+	case n.unheardLink(need) != "":
 		return rankUnheard
+	case need.ownerAdvertises && n.lostSessions():
+		return rankNoSession
+	case n.isOffLink(need):
+		return rankOffLink
 	case need.nodeExclusion && !n.Info.ForwardsToServices():
 		return rankFaulty
 	case len(n.Info.Restarts) > restartsTolerated:
@@ -182,10 +202,32 @@ func (n *member) rankFor(need *requirements) rank {
 	return rankWell
 }
 
+// isOffLink reports whether n would bind an address, announced by ARP or NDP alone, to a link without its network.
+func (n *member) isOffLink(need *requirements) bool {
+	return !need.ownerAdvertises && !need.everyNodeAdvertises && slices.ContainsFunc(need.links, func(l linkOf) bool {
+		_, subnet := linkFor(&n.Info, l.requested, l.addr)
+		return l.addr.IsValid() && subnet == 0
+	})
+}
+
+// lostSessions reports whether all BGP sessions of n have been down for a while, and no other daemon may have one.
+func (n *member) lostSessions() bool {
+	o, all := n.Info.Options, n.Info.BGPSessions
+	return len(all) > 0 && (o == nil || o.RoutingTable == 0) &&
+		!slices.ContainsFunc(all, func(x vip.BGPSession) bool { return x.Up() || !x.Lasting })
+}
+
+// lastingSession reports whether a BGP session of n has been up for a while.
+func (n *member) lastingSession() bool {
+	return slices.ContainsFunc(n.Info.BGPSessions, func(x vip.BGPSession) bool { return x.Up() && x.Lasting })
+}
+
 // requirements are what a node must have to announce Services.
 type requirements struct {
 	*capabilities          // of the first of them: with nodeExclusion the node must have no exclusion
 	linkOfVIPs    bool     // its link of VIPs is up
+	routes        bool     // every node advertises it: routers decide, so an isolated node does, too
+	drains        bool     // a Herald that stops goes on for a while
 	endpoint      bool     // it is one of endpoints
 	endpoints     []string // names of nodes, sorted; there may be any number, where users may write EndpointSlices
 	links         []linkOf // to which addresses are to be bound, or macvlans made, are up
@@ -218,10 +260,14 @@ func (need *requirements) linksOn(n *member) iter.Seq2[string, netip.Addr] {
 // whyIneligible returns why alive n may not announce it, or ""; nothing else decides.
 func whyIneligible(need *requirements, n *member) string {
 	switch {
-	case n.refusal != "":
+	case n.refusal != "" && !(need.routes && n.refusal == isolatedRefusal || need.drains && n.refusal == stoppingRefusal):
 		return n.refusal
 	case need.nodeExclusion && n.exclusion != "":
 		return n.exclusion
+	case need.bindsAddresses && !need.routes && !n.announcesBy(vip.ByARP):
+		return "vip_arp is false there"
+	case (need.routes || need.ownerAdvertises && !need.bindsAddresses) && !n.announcesBy(vip.ByBGP):
+		return "neither bgp_enable nor vip_routingtable is true there"
 	}
 	if need.linkOfVIPs {
 		if fault := linkFault(&n.Info, n.Info.LinkFor("")); fault != "" {
@@ -245,6 +291,12 @@ func whyIneligible(need *requirements, n *member) string {
 		return need.noEndpointThere
 	}
 	return ""
+}
+
+// announcesBy reports whether the options of n have a way to announce; those of an unknown node have all.
+func (n *member) announcesBy(m vip.Method) bool {
+	o := n.Info.Options
+	return o == nil || m == vip.ByARP && o.ARP || m == vip.ByBGP && (o.BGP || o.RoutingTable != 0)
 }
 
 // eligible returns the alive nodes that may announce it.
@@ -289,7 +341,7 @@ func (all *nodes) whyNoNode(need *requirements) string {
 		}
 	}
 	if len(found) == 0 {
-		return "no node runs Herald at present"
+		return "no Herald is known to be alive"
 	}
 	for i := range found {
 		x := &found[i]

@@ -3,6 +3,7 @@ package plan
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -151,8 +152,8 @@ func TestWayInNetworkOfTentativeAddress(t *testing.T) {
 	w := worldOfTwoLinks()
 	n := newNodes(&w)
 	r := rules()
-	d := &draft{reporter: &reporter{facts: &facts{Rules: &r, World: &w, nodes: n}}}
-	if via, link := (&egress{draft: d}).wayTo(n.self, n.members["n2"], addr("fd99::50")); via != addr("fd99::12") || link != "eth1" {
+	d := &draft{facts: &facts{Rules: &r, World: &w, nodes: n}}
+	if via, link := new(egress).wayTo(n.self, n.members["n2"], addr("fd99::50")); via != addr("fd99::12") || link != "eth1" {
 		t.Errorf("by way of %s on %s", via, link)
 	}
 	s := &service{}
@@ -160,4 +161,29 @@ func TestWayInNetworkOfTentativeAddress(t *testing.T) {
 	f := newFormerOwners(d)
 	check.Equal(t, f.addressOn(s, vip.Address{Addr: addr("fd99::50"), Link: "eth1"}, "n2"), addr("fd99::12"), "the way to the former owner")
 	check.Equal(t, arrivalLink(&n.self.Info, s, addr("fd99::50")), "eth1", "packets arrive on")
+}
+
+// A node whose options announce no Service as this one asks for is given it by nobody.
+func TestWayOfANode(t *testing.T) {
+	for _, tt := range []struct {
+		rules Rules
+		way   vip.Method
+		want  string
+	}{
+		{rules(), vip.ByARP, "kubevip-a -> n1"},
+		{bgpRules(withElection), vip.ByBGP, "kubevip-a -> n1"},
+	} {
+		w := world(svc("a", "10.77.0.50", func(s *vip.Service) { s.Announce = []vip.Method{tt.way} }))
+		for i := range w.Members {
+			first := w.Members[i].Name == "n1"
+			w.Members[i].Info.Options = &vip.NodeOptions{Services: true, ARP: first == (tt.way == vip.ByARP), BGP: first == (tt.way == vip.ByBGP),
+				CommonOptions: tt.rules.CommonOptions}
+		}
+		for _, self := range []string{"n1", "n2"} {
+			w.Self = self
+			if got := summary(Make(tt.rules, w)); !strings.Contains(got, tt.want) {
+				t.Errorf("%s, seen from %s: %s", tt.way, self, got)
+			}
+		}
+	}
 }

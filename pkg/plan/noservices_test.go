@@ -14,7 +14,7 @@ import (
 func withoutServices(w vip.World, names ...string) vip.World {
 	w.Members = slices.Clone(w.Members)
 	for i := range w.Members {
-		w.Members[i].Info.Options = &vip.NodeOptions{Services: !slices.Contains(names, w.Members[i].Name), ARP: true}
+		w.Members[i].Info.Options = &vip.NodeOptions{Services: !slices.Contains(names, w.Members[i].Name), ARP: true, BGP: true}
 	}
 	return w
 }

@@ -49,6 +49,11 @@ func (o *offers) whyNot(namespace string, a netip.Addr) string {
 	return ""
 }
 
+// mayHave reports whether a is of a pool that is offered to s, or may be.
+func (o *offers) mayHave(s *vip.Service, a netip.Addr) bool {
+	return o.policy.InPool(s.Key.Namespace, o.labels[s.Key.Namespace], a, s.Allocated)
+}
+
 // ofPools returns the addresses of s for which pools count; 0.0.0.0 and :: stand for DHCP.
 func (s *service) ofPools() []netip.Addr {
 	out := make([]netip.Addr, 0, len(s.addrs)+len(s.dhcpFamilies))
@@ -65,10 +70,13 @@ func (s *service) ofPools() []netip.Addr {
 
 // setInterface gives s without a link that of its first pool.
 func (f *admission) setInterface(s *service) {
-	if f.offers == nil || s.reserved {
+	named := s.Interface
+	if s.ownLink = named != ""; f.offers == nil || s.reserved {
 		return
 	}
-	named := s.Interface
+	s.ownLink = s.ownLink && slices.ContainsFunc(s.ofPools(), func(a netip.Addr) bool {
+		return f.offers.policy.Interface(s.Key.Namespace, a) != named
+	})
 	// its user could run the server on that link
 	if f.offers.limited && len(s.dhcpFamilies) > 0 {
 		s.Interface = ""
@@ -149,7 +157,7 @@ func (p *facts) unofferedOf(s *vip.Service) (out []netip.Addr) {
 func (p *facts) released(s *vip.Service) []netip.Addr {
 	all := p.unofferedOf(s)
 	// no pool has the zero Addr, but an unreadable one may
-	if s.Allocated == "" || p.offers == nil || p.offers.policy.InPool(netip.Addr{}, s.Allocated) {
+	if s.Allocated == "" || p.offers == nil || p.offers.mayHave(s, netip.Addr{}) {
 		return nil
 	}
 	if slices.ContainsFunc(all, func(a netip.Addr) bool { return !slices.Contains(s.Record.Given, a) }) {
@@ -158,5 +166,5 @@ func (p *facts) released(s *vip.Service) []netip.Addr {
 	return all
 }
 
-// keepsStatus reports whether only its status keeps the address (docs/why.md, "Who has an address").
-func (s *service) keepsStatus() bool { return s.contended || s.unoffered }
+// keepsStatus reports whether only its status keeps the address (docs/why.md, "Who has an address"), or routers do.
+func (s *service) keepsStatus() bool { return s.contended || s.unoffered || s.routeKept }

@@ -85,7 +85,7 @@ func TestOffered(t *testing.T) {
 			case tt.want != "" && (s.verdict.Reason != vip.AddressRefused || !strings.HasPrefix(got, tt.want)):
 				t.Errorf("%s %q, want %q", s.verdict.Reason, got, tt.want)
 			}
-			for _, q := range f.pools[0].Requests {
+			for _, q := range f.out.Pools[0].Requests {
 				if want := tt.want != "" && !addr(tt.addrs).IsUnspecified(); q.Refused != want || want && !q.Foreign {
 					t.Errorf("refused %v, foreign %v, want %v", q.Refused, q.Foreign, want)
 				}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
@@ -70,11 +71,29 @@ func TestOtherClassNode(t *testing.T) {
 	}
 }
 
+// What the owner has when its options become another than on most nodes it hands over; it keeps addresses until the
+// successor is heard, and plans no other Service.
+func TestOtherClassOwner(t *testing.T) {
+	r := rules()
+	r.Class = "b"
+	w := seenFrom(withClasses(held(held(world(svc("a", "10.77.0.60", written("n3")), svc("b", "10.77.0.61"), svc("c", "10.77.0.62")), "a", "n3"), "b", "n1")), "n3")
+	p := Make(r, w)
+	if len(p.Owners) != 1 || p.Owners[0].Node == "n3" || !strings.Contains(p.Owners[0].Cause, otherOptionsExclusion) || len(p.Addresses) != 1 {
+		t.Errorf("owners %+v, addresses %v", p.Owners, p.Addresses)
+	}
+	w = held(w, "a", "n1")
+	w.Bound = p.Addresses
+	w.HandingOver[key("kubevip-a")] = vip.HandingOver{Since: w.Now, Until: w.Now.Add(time.Second), Successor: "n1"}
+	if p := Make(r, w); len(p.Owners) != 1 || p.Owners[0].Node != "n1" || len(p.Addresses) != 1 {
+		t.Errorf("handed over: owners %+v, addresses %v", p.Owners, p.Addresses)
+	}
+}
+
 // withClasses gives n1 and n2 class a, and n3 class b.
 func withClasses(w vip.World) vip.World {
 	w.Members = slices.Clone(w.Members)
 	for i, class := range []string{"a", "a", "b"} {
-		w.Members[i].Info.Options = &vip.NodeOptions{Services: true, ARP: true, CommonOptions: vip.CommonOptions{Election: true, Class: class}}
+		w.Members[i].Info.Options = &vip.NodeOptions{Services: true, ARP: true, BGP: true, CommonOptions: vip.CommonOptions{Election: true, Class: class}}
 	}
 	return w
 }
@@ -89,6 +108,17 @@ func plansOf(r Rules, w vip.World) map[string]vip.Plan {
 		}
 	}
 	return all
+}
+
+// TestOptionsOfDeadNodes: what dead nodes alone have bars no live one; while one of them lives, all count.
+func TestOptionsOfDeadNodes(t *testing.T) {
+	for dead, want := range map[string]vip.Reason{"": vip.OtherClass, "n1": vip.OtherClass, "n1 n2": vip.VIPClaiming} {
+		w := withClasses(world(svc("a", "10.77.0.60", func(s *vip.Service) { s.HasClass, s.Class = true, "b" })))
+		for i := range w.Members {
+			w.Members[i].Alive = !strings.Contains(dead, w.Members[i].Name)
+		}
+		check.Equal(t, plansOf(rules(), w)["n3"].Verdicts[0].Reason, want, "n3, with these dead: %q", dead)
+	}
 }
 
 // TestStatusOfNodesThatAreGone: a node of another class, or with svc_enable=false, clears no status, and says nothing,

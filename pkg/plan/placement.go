@@ -4,25 +4,14 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"time"
 )
 
 // A placement is the second stage: which nodes units go to.
-type placement struct {
-	*facts
-	units []*unit
-	again time.Duration // after which time it may come to something else; 0: never by itself
-}
+type placement struct{ *admission }
 
-// place sets targets of units, and returns when to do it again.
-func place(f *facts, units []*unit) (again time.Duration) {
-	p := &placement{facts: f, units: units}
-	p.setTargets()
-	return p.again
-}
-
-// setTargets sets the targets of units that are free or leave (docs/why.md, "Placement").
-func (p *placement) setTargets() {
+// place sets the targets of units that are free or leave (docs/why.md, "Placement").
+func place(a *admission) {
+	p := &placement{a}
 	for _, u := range p.units {
 		if n := p.members[u.claim.Holder]; n != nil {
 			n.units++
@@ -39,7 +28,7 @@ func (p *placement) setTargets() {
 		case p.self.Rejoining && p.self.isolatedOnly(&u.requirements):
 			// All may have been isolated: then nothing moves to the first that is not.
 		case whyIneligible(&u.requirements, p.self) != "":
-			u.target, u.cause = p.bestSuccessor(u), p.Self+": "+whyIneligible(&u.requirements, p.self)
+			u.target, u.cause = p.bestSuccessor(u, false), p.Self+": "+whyIneligible(&u.requirements, p.self)
 		default:
 			u.target, u.cause = p.betterNode(u)
 		}
@@ -77,7 +66,9 @@ func (p *placement) betterNode(u *unit) (to *member, cause string) {
 	if fault == "" || !p.Tenure.Holds(p.Now) || !p.Tenure.RenewalLateSince.IsZero() {
 		return nil, ""
 	}
-	if n := p.bestSuccessor(u); n != nil && n != p.self && n.rankFor(&u.requirements) < rankFaulty {
+	// after a restart of all routers this node may be the next to have a session
+	lasting := p.self.rankFor(&u.requirements) == rankNoSession
+	if n := p.bestSuccessor(u, lasting); n != nil && n != p.self && n.rankFor(&u.requirements) < rankFaulty {
 		return n, p.Self + ": " + fault
 	}
 	return nil, ""
@@ -87,8 +78,12 @@ func (p *placement) faultHere(u *unit) string {
 	switch {
 	case p.DataPlaneFault != "" && u.requirements.nodeExclusion:
 		return p.DataPlaneFault
-	case p.self.isUnheard(&u.requirements):
+	case p.self.unheardLink(&u.requirements) != "":
 		return "the other nodes get no answer from it on the VIP's link"
+	case p.self.isOffLink(&u.requirements):
+		return "its link is in no network of the VIP"
+	case u.requirements.ownerAdvertises && p.self.lostSessions():
+		return "its BGP sessions are down"
 	}
 	return ""
 }
@@ -115,10 +110,11 @@ func (p *placement) formerHolder(u *unit) *member {
 	return nil
 }
 
-// bestSuccessor returns the best node seen alive, or nil.
-func (p *placement) bestSuccessor(u *unit) *member {
-	// one that was dead before looks alive for a lease duration
-	return p.bestOf(u, slices.DeleteFunc(slices.Clone(p.alive), func(n *member) bool { return n.Unproven }))
+// bestSuccessor returns the best node seen alive, or nil; with lasting, of those that have a lasting BGP session.
+func (p *placement) bestSuccessor(u *unit, lasting bool) *member {
+	return p.bestOf(u, slices.DeleteFunc(slices.Clone(p.alive), func(n *member) bool {
+		return n.Unproven || lasting && !n.lastingSession() // one that was dead before looks alive for a lease duration
+	}))
 }
 
 // bestOf returns which of nodes is to have u, or nil (docs/why.md, "Placement").
@@ -146,9 +142,7 @@ func (p *placement) returnUnits() {
 	for _, o := range p.Nodes {
 		if n := p.members[o.Name]; n != nil && n != p.self && n.Alive && p.Now.Before(o.ReturnUntil) {
 			undrained[o.Name] = n
-			if left := o.ReturnUntil.Sub(p.Now); p.again == 0 || left < p.again {
-				p.again = left
-			}
+			p.replanAfter(o.ReturnUntil.Sub(p.Now))
 		}
 	}
 	for _, u := range p.units {
@@ -194,6 +188,6 @@ func (p *placement) whyBalanced(n *member, weighsMore bool) string {
 
 // mayMove reports whether u, held here, may move although it could stay.
 func (p *placement) mayMove(u *unit) bool {
-	return u.claim.Holder == p.Self && u.target == nil && u.services[0].movable && !p.handingOver(u) &&
-		p.Tenure.Holds(p.Now) && p.Tenure.RenewalLateSince.IsZero()
+	return u.claim.Holder == p.Self && u.target == nil && u.services[0].movable && p.Tenure.Holds(p.Now) &&
+		p.Tenure.RenewalLateSince.IsZero()
 }

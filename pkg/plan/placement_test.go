@@ -347,6 +347,81 @@ func TestDataPlaneFault(t *testing.T) {
 	}
 }
 
+// What n1 holds and advertises leaves it when its BGP sessions have been down for a while, for a node that has had one for as long. What is free goes to a node that may have one.
+func TestLostSessions(t *testing.T) {
+	up, down := vip.BGPSession{State: vip.Established, Lasting: true}, vip.BGPSession{State: "down", Lasting: true}
+	sessions := map[string][]vip.BGPSession{
+		"up": {down, up}, "back": {down, {State: vip.Established}}, "ended": {{State: "down"}, down}, "lost": {down, down}, "none": nil,
+	}
+	bgp, both := bgpRules(withElection), bgpRules(withElection, withARP)
+	table := bgpRules(withElection, func(r *Rules) { r.RoutingTable = 198 })
+	for _, tt := range []struct {
+		name  string
+		rules Rules
+		nodes string // the sessions of n1, n2 and n3
+		want  string // who is to have what n1 holds, and what is free
+	}{
+		{"all have one", bgp, "up up up", "n1 n3"},
+		{"lost", bgp, "lost up up", "n2 n3"},
+		{"both ways", both, "lost up up", "n2 n3"},
+		{"by ARP alone", rules(), "lost up up", "n1 n3"},
+		{"ended a moment ago", bgp, "ended up up", "n1 n3"},
+		{"another node has lost its own", bgp, "up up lost", "n1 n2"},
+		{"all others have", bgp, "up lost lost", "n1 n1"},
+		{"all have", bgp, "lost lost lost", "n1 n3"},
+		{"all have, and one has one again", bgp, "lost back lost", "n1 n2"},
+		{"... for a while", bgp, "lost up lost", "n2 n2"},
+		{"... and so has this one", bgp, "back up lost", "n1 n2"},
+		{"the others are not known to have one", bgp, "lost none none", "n1 n3"},
+		{"one node has had one for longer than another", bgp, "lost back up", "n3 n2"},
+		{"a routing table, too", table, "lost up up", "n1 n3"},
+	} {
+		w := held(world(svc("a", "10.77.0.50", written("n1")), svc("free", "10.77.0.51", younger)), "a", "n1")
+		for i, s := range strings.Fields(tt.nodes) {
+			w.Members[i].Info.BGPSessions = sessions[s]
+			w.Members[i].Info.Options = &vip.NodeOptions{Services: true, ARP: tt.rules.ARP, BGP: true, RoutingTable: tt.rules.RoutingTable, CommonOptions: tt.rules.CommonOptions}
+		}
+		w.BGPSessions = w.Members[0].Info.BGPSessions
+		owners := make(map[string]string)
+		for _, o := range Make(tt.rules, w).Owners {
+			owners[o.Unit.Name] = o.Node
+		}
+		check.Equal(t, owners["kubevip-a"]+" "+owners["kubevip-free"], tt.want, "%s", tt.name)
+	}
+}
+
+// What a node announces by ARP is of use only in its network: a node whose link is in it has it, as long as there is one.
+func TestNodeOffLink(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		rules Rules
+		off   string // nodes without an address on eth1
+		link  string // of VIPs
+		want  string // who is to have what n1 holds, and what is free
+	}{
+		{"all are in the network", rules(), "", "eth1", "n1 n3"},
+		{"the owner has lost its address", rules(), "n1", "eth1", "n2 n3"},
+		{"... with the link by address", rules(), "n1", "auto", "n2 n3"},
+		{"another node has", rules(), "n3", "auto", "n1 n2"},
+		{"all have", rules(), "n1 n2 n3", "auto", "n1 n3"},
+		{"the others have", rules(), "n2 n3", "eth1", "n1 n1"},
+		{"routers send by address", bgpRules(withElection, withARP), "n1", "eth1", "n1 n3"},
+	} {
+		on := func(s *vip.Service) { s.Interface = tt.link }
+		w := held(world(svc("a", "10.99.0.50", written("n1"), on), svc("free", "10.99.0.51", younger, on)), "a", "n1")
+		for i := range w.Members {
+			if strings.Contains(tt.off, w.Members[i].Name) {
+				w.Members[i].Info.Links[1].Prefixes = nil
+			}
+		}
+		owners := make(map[string]string)
+		for _, o := range Make(tt.rules, w).Owners {
+			owners[o.Unit.Name] = o.Node
+		}
+		check.Equal(t, owners["kubevip-a"]+" "+owners["kubevip-free"], tt.want, "%s", tt.name)
+	}
+}
+
 // heldByN1 is n Services, all held by n1, and the other nodes stable.
 func heldByN1(n int) vip.World {
 	var all []vip.Service

@@ -15,14 +15,16 @@
 //	held by this node, which is not eligible     handed to the best other node; without one, released
 //	held by this node, whose data plane fails    handed to the best other node, if that is better
 //	held by this node, unheard on its link       handed to the best other node, if that is heard
+//	held by this node, off the VIP's network     handed to the best other node, if that is in it
+//	held by this node, its BGP sessions down     handed to the best other node that has had one for a while
 //	held by another node                         nothing here (but see vip.HandingOver)
 //	free, this node is the best                  the lease is claimed; addresses follow once it is held
 //	free, another node is the best               that node is given time to claim it
 //	no node is eligible                          Event with the reason of every node
 //
-// The best node is an eligible one of the lowest rank (well, not ready, restarting, with a faulty data plane, unheard,
-// stalled); of these one that the pools of its addresses prefer most; of these one that holds the fewest units; of
-// these the one with the highest rendezvous hash.
+// The best node is an eligible one of the lowest rank (well, not ready, restarting, with a faulty data plane, off the
+// VIP's network, without BGP sessions, unheard, stalled); of these one that the pools of its addresses prefer most; of
+// these one that holds the fewest units; of these the one with the highest rendezvous hash.
 //
 // Services that share an address or a lease are one unit: they are announced by one node, owned by the lease of the
 // oldest of those that have their address (docs/why.md, "Who has an address").
@@ -72,20 +74,18 @@ func Make(r Rules, w vip.World) vip.Plan {
 	if !w.Synced {
 		return vip.Plan{}
 	}
-	p, all := run(&r, &w)
-	return p.finish(all)
+	return run(&r, &w).finish()
 }
 
 // run makes the stages of a pass over w; only finish is left to do.
-func run(r *Rules, w *vip.World) (*actions, []*service) {
+func run(r *Rules, w *vip.World) *actions {
 	if r.ControlPlane != nil {
 		w.Services = append([]vip.Service{r.ControlPlane.service(*w)}, w.Services...)
 	}
 	useNodesByAddress(w)
-	f := newFacts(r, w)
-	a := admit(f)
-	a.replanAfter(place(f, a.units))
-	return act(a), a.all
+	a := admit(newFacts(r, w))
+	place(a)
+	return act(a)
 }
 
 // facts are what all stages read, and none changes.
@@ -119,12 +119,16 @@ type service struct {
 	lost         []vip.LostAddress // of its addresses: those that are others'
 	client       *dhcpClient       // which asks for dhcpFamilies; nil if there are none
 	unit         *unit
-	notOurs      bool      // another announcer's
-	unoffered    bool      // it has an address that no pool offers to its namespace
-	contended    bool      // a Service of another namespace was refused an address that this one has, and asks for
-	hasAny       bool      // it has one of its addresses (see has)
-	claim        vip.Claim // what its lease says; set once it is in a unit
-	decisive     bool      // what it requires of a node counts for its unit
+	notOurs      bool         // another announcer's
+	ownLink      bool         // it names a link that its addresses do not have by their pool
+	apart        bool         // another announcer renews its lease, and a Service of another namespace has its address too
+	unoffered    bool         // it has an address that no pool offers to its namespace
+	inUse        []netip.Addr // given ones that another host has
+	contended    bool         // a Service of another namespace was refused an address that this one has, and asks for
+	hasAny       bool         // it has one of its addresses (see has)
+	routeKept    bool         // routers go on sending to it while this process restarts
+	claim        vip.Claim    // what its lease says; set once it is in a unit
+	decisive     bool         // what it requires of a node counts for its unit
 	verdict      vip.Verdict
 	// addresses, each with its link and who answers for it though it has lost them, that are not bound here
 	heldBack   []string
@@ -140,18 +144,22 @@ type address struct {
 	vip.Address
 	client  *dhcpClient // to which a DHCP server has leased it; nil if it is not leased
 	offLink bool        // it is in no network that this node has on Link
+	from    []*member   // who advertises it, as far as this node is ready
+	sticky  bool        // one node alone does, for session affinity
 }
 
 // A unit is the Services that are announced by one node.
 type unit struct {
 	lease        vip.Key      // that of the first Service; its holder announces the unit
-	records      []vip.Key    // the other leases of its Services: its owner keeps them too, as a record
+	leases       []vip.Key    // lease, and the others of its Services: its owner keeps them too, as a record
 	services     []*service   // see completeUnit for their order
 	requirements requirements // of its owner
 	hash         uint64
 	claim        vip.Claim // what lease says; without a Holder if it may be taken
 	target       *member   // who is to claim it, or to have it next; nil if no node may, or it stays
 	cause        string    // why target is to have it, if another node had it before; else ""
+
+	named map[netip.Addr]bool // the addresses in statuses of its Services; nil: not made yet
 
 	mergedInto *unit // while units are made: the older unit that has its Services now; nil if it is one itself
 }
@@ -160,7 +168,6 @@ type unit struct {
 func newFacts(r *Rules, w *vip.World) *facts {
 	f := &facts{Rules: r, World: w, nodes: newNodes(w), reserved: newReservedAddresses(r, w), offers: newOffers(r, w),
 		bound: make(map[binding]bool, len(w.Bound))}
-	f.reserved.mayIgnoreSlices = f.mayIgnoreSlices
 	for _, b := range w.Bound {
 		f.bound[binding{b.Addr, b.Link}] = true
 	}
@@ -168,9 +175,3 @@ func newFacts(r *Rules, w *vip.World) *facts {
 }
 
 func (p *facts) isBound(a vip.Address) bool { return p.bound[binding{a.Addr, a.Link}] }
-
-// handingOver reports whether u's successor is not yet heard.
-func (p *facts) handingOver(u *unit) bool {
-	_, ok := p.HandingOver[u.lease]
-	return ok
-}

@@ -23,7 +23,7 @@ func TestUnit(t *testing.T) {
 		{"free, this node is the best: a claim, no address yet",
 			with(held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.51", younger)), "a", "n2"), func(w *vip.World) { w.Members = w.Members[:2] }),
 			"kubevip-b -> n1; a: VIPElsewhere; b: VIPClaiming"},
-		{"held and bound, given of a pool when there were pools: announced, status and Event", bind(rules(), held(world(svc("a", "10.77.0.50,fd77::50", func(s *vip.Service) { s.Allocated = "x" })), "a", "n1")),
+		{"held and bound, given of a pool when there were pools: announced, status and Event", bind(rules(), held(world(svc("a", "10.77.0.50,fd77::50", written("n1"), func(s *vip.Service) { s.Allocated = "x" })), "a", "n1")),
 			`kubevip-a -> n1
 			bind 10.77.0.50/32 dev eth0
 			bind fd77::50/128 dev eth0
@@ -37,7 +37,7 @@ func TestUnit(t *testing.T) {
 			bind(rules(), held(world(svc("a", "10.77.0.50", func(s *vip.Service) { s.IPMode = vip.ModeProxy })), "a", "n1")),
 			"kubevip-a -> n1; bind 10.77.0.50/32 dev eth0; status a 10.77.0.50(Proxy); a: VIPAnnounced; event a VIPAnnounced"},
 		{"taken from another node: the Event says so", func() vip.World {
-			w := held(world(svc("a", "10.77.0.50")), "a", "n1")
+			w := held(world(svc("a", "10.77.0.50", written("n2"))), "a", "n1")
 			w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n1", Valid: true, PreviousHolder: "n2", Transitions: 2}
 			return bind(rules(), w)
 		}(), "kubevip-a -> n1; bind 10.77.0.50/32 dev eth0; status a 10.77.0.50(VIP); a: VIPAnnounced; event a VIPMoved"},
@@ -71,12 +71,6 @@ func TestUnit(t *testing.T) {
 		{"no member has a Node: they have other names, or Nodes can't be read",
 			with(held(world(svc("a", "10.77.0.50")), "a", "n1"), func(w *vip.World) { w.Nodes = []vip.Node{{Name: "w1"}} }),
 			"kubevip-a -> n1; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced"},
-		{"being handed over: the status is the successor's to write",
-			with(bind(rules(), held(world(svc("a", "10.77.0.50", written("n2"))), "a", "n1")), func(w *vip.World) {
-				w.Members = w.Members[:2]
-				w.Stopping = true
-				w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
-			}), "kubevip-a -> n2; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced; event a VIPAnnounced"},
 		{"the link is down: hand over, nothing to announce on",
 			with(bind(rules(), held(world(svc("a", "10.77.0.50")), "a", "n1")), func(w *vip.World) {
 				w.Members = w.Members[:2]
@@ -107,10 +101,6 @@ func TestUnit(t *testing.T) {
 			w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
 			w.Tenure.Until = w.Now
 		}), `a: VIPElsewhere`},
-		{"handed over and heard, before the table says so: gone", with(bind(rules(), held(world(svc("a", "10.77.0.50")), "a", "n1")), func(w *vip.World) {
-			w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now.Add(-time.Second), Until: w.Now.Add(time.Second)}
-			w.Heard[addr("10.77.0.50")] = vip.HeardAnnouncement{At: w.Now}
-		}), "kubevip-a -> n1; a: VIPAnnounced"},
 		{"isolated: says nothing, and clears no status", with(world(svc("a", "", func(s *vip.Service) { s.VIPHost = "n1" })), func(w *vip.World) { w.Members[0].Info.Isolated = true }), "a: NoAddress"},
 		{"a renewal is late: clears no status", with(world(svc("a", "", func(s *vip.Service) { s.VIPHost = "n1" })), func(w *vip.World) { w.Tenure.RenewalLateSince = w.Now }), "a: NoAddress"},
 		{"Local: only where an endpoint is", held(world(svc("a", "10.77.0.50", local("n3"))), "a", "n1"),
@@ -172,8 +162,16 @@ func TestUnit(t *testing.T) {
 		{"no address: waits", world(svc("a", "", func(s *vip.Service) { s.VIPHost = "n1" })), "status a; a: NoAddress; event a NoAddress"},
 		{"one of two addresses is refused", held(world(svc("a", "10.77.0.50,127.0.0.1", written("n1"))), "a", "n1"),
 			"kubevip-a -> n1; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced; event a AddressRefused"},
+		{"given an address of a family that it has not any more: it is taken off, no fault",
+			held(world(svc("a", "10.77.0.50,fd77::50", written("n1"), func(s *vip.Service) { s.Families, s.Allocated = []vip.Family{vip.IPv4}, "web" })), "a", "n1"),
+			"kubevip-a -> n1; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced"},
+		{"... and no other", world(svc("a", "fd77::50", written("n1"), func(s *vip.Service) { s.Families, s.Allocated = []vip.Family{vip.IPv4}, "web" })),
+			"status a; a: AddressRefused; event a AddressRefused"},
 		{"a left-over VIP of another program", with(held(world(svc("a", "10.77.0.50")), "a", "n2"), func(w *vip.World) {
 			w.Unmanaged = []vip.Address{{Addr: addr("10.77.0.50"), Bits: 32, Link: "eth0"}, {Addr: addr("10.77.0.99"), Bits: 32, Link: "eth0"}}
+		}), "a: VIPElsewhere; event a UnmanagedAddress"},
+		{"... with the mask of its network", with(held(world(svc("a", "10.77.0.50", written("n2"))), "a", "n2"), func(w *vip.World) {
+			w.Members[0].Info.Links[0].Prefixes = append(w.Members[0].Info.Links[0].Prefixes, netip.MustParsePrefix("10.77.0.50/16"))
 		}), "a: VIPElsewhere; event a UnmanagedAddress"},
 	}
 	for _, tt := range tests {
@@ -195,10 +193,6 @@ func TestUnitWithOptions(t *testing.T) {
 			"bind 10.77.0.51/32 dev eth0; a: VIPAnnounced; b: VIPAnnounced; event b LocalWithoutElection"},
 		{"by BGP, once kube-proxy serves it", func(r *Rules) { r.ARP, r.BGP = false, &BGP{} },
 			held(world(svc("a", "10.77.0.50", local("n1"), func(s *vip.Service) { s.HealthCheckNodePort = 30000 })), "a", "n1"), "kubevip-a -> n1; a: VIPClaiming"},
-		{"by BGP, handed over: the status is the successor's", func(r *Rules) { r.ARP, r.BGP = false, &BGP{} },
-			with(withSessions(held(world(svc("a", "10.77.0.50")), "a", "n1")), func(w *vip.World) {
-				w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
-			}), "kubevip-a -> n1; a: VIPAnnounced"},
 		{"prefix length of the link's subnet", func(r *Rules) { r.Bits4, r.Bits6 = 0, 0 },
 			held(world(svc("a", "10.77.0.50,fd77::50"), svc("b", "192.0.2.1")), "a", "n1"),
 			"kubevip-a -> n1; kubevip-b -> n2; bind 10.77.0.50/24 dev eth0; bind fd77::50/64 dev eth0; a: VIPAnnounced; b: VIPClaiming"},
@@ -212,17 +206,12 @@ func TestUnitWithOptions(t *testing.T) {
 	}
 }
 
-// From the moment that the hand-over is sent on: the successor's watch may show it before this node's does, and
-// clients that hear both would send what belongs to connections with the successor here.
+// From the moment that the hand-over is sent on: clients that hear both would send what belongs to connections with
+// the successor here.
 func TestHandedOverListens(t *testing.T) {
-	for _, holder := range []string{"n1", "n2"} {
-		w := bind(rules(), held(world(svc("a", "10.77.0.50")), "a", "n1"))
-		w.Claims[key("kubevip-a")] = vip.Claim{Holder: holder, Valid: true, PreviousHolder: "n1", Transitions: 2}
-		w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
-		p := Make(rules(), w)
-		if len(p.Addresses) != 1 || len(p.Announcements) != 1 || !p.Announcements[0].ListenOnly {
-			t.Errorf("the lease names %s: %v is bound and %v announced, though it was handed over", holder, p.Addresses, p.Announcements)
-		}
+	w := handedOver(held(bind(rules(), held(world(svc("a", "10.77.0.50")), "a", "n1")), "a", "n2"), "a", time.Second)
+	if p := Make(rules(), w); len(p.Addresses) != 1 || len(p.Announcements) != 1 || !p.Announcements[0].ListenOnly {
+		t.Errorf("%v is bound and %v announced, though it was handed over", p.Addresses, p.Announcements)
 	}
 }
 

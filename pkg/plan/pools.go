@@ -29,7 +29,7 @@ func (f *admission) planPools() {
 		in.InUse = f.addressesInUse()
 		f.reportPools()
 	}
-	f.pools = []vip.PoolInput{in}
+	f.out.Pools = []vip.PoolInput{in}
 }
 
 func (f *admission) addressRequests() []vip.AddressRequest {
@@ -39,7 +39,7 @@ func (f *admission) addressRequests() []vip.AddressRequest {
 			continue
 		}
 		reason, _ := f.whyNotOurs(s.Service)
-		foreign := reason != "" || !s.Deleted.IsZero() || s.Source != "" && len(s.Addresses) == 0 || f.keepsAnother(s.Service)
+		foreign := reason != "" || s.Source != "" && len(s.Addresses) == 0 || f.keepsAnother(s.Service)
 		q := vip.AddressRequest{Service: s.Service, Foreign: foreign, Lost: s.lost}
 		if released := f.released(s.Service); len(released) > 0 && !foreign {
 			for _, a := range released {
@@ -76,7 +76,7 @@ func (f *admission) dropLeftovers() {
 }
 
 func (p *facts) isLeftover(s *vip.Service, a netip.Addr) bool {
-	return p.reserved.whyRefused(&service{Service: s}, a) != ""
+	return p.whyRefused(&service{Service: s}, a) != ""
 }
 
 // keepsAnother reports whether another program's status names an unrequested address.
@@ -95,6 +95,11 @@ func (f *admission) addressesInUse() (inUse []netip.Addr) {
 	for _, s := range f.all {
 		if s.Allocated == "" || !s.bindsAddresses {
 			continue
+		}
+		for _, a := range s.Record.InUse { // its owner may be on a link that this node is not on
+			if s.IsGiven(a) && !s.statusHas(a) {
+				inUse = append(inUse, a)
+			}
 		}
 		for _, a := range s.addrs {
 			link, _ := linkFor(&f.self.Info, s.Interface, a.Addr)
@@ -134,23 +139,28 @@ func (f *admission) intendPoolsLease() bool {
 		return false
 	}
 	owner, holds := vip.Owner{Unit: f.Allocation.Lease, Node: f.Self}, c.Holder == f.Self
-	if !holds || f.self.refusal != "" {
+	if !holds || !f.mayAllocate(f.self) {
 		best := f.bestAllocator()
 		if best == nil {
 			return false
 		}
 		owner.Node = best.Name
 	}
-	f.owners = append(f.owners, owner)
+	f.out.Owners = append(f.out.Owners, owner)
 	return holds && owner.Node == f.Self && f.Tenure.Holds(f.Now) && f.Tenure.RenewalLateSince.IsZero()
 }
 
 // bestAllocator returns who is to give addresses, or nil.
 func (p *facts) bestAllocator() *member {
-	able := func(n *member) bool { return n.refusal == "" && n.Info.AnnouncesServices() }
 	key := hashKey(p.Allocation.Lease)
-	return cmp.Or(chosen(key, p.alive, "", func(n *member) bool { return able(n) && !n.Stalled }), chosen(key,
-		p.alive, "", able))
+	return cmp.Or(chosen(key, p.alive, "", func(n *member) bool { return p.mayAllocate(n) && !n.Stalled }),
+		chosen(key, p.alive, "", p.mayAllocate))
+}
+
+// mayAllocate reports whether n is to give addresses: of the pools that this node reads, to the Services of most.
+func (p *facts) mayAllocate(n *member) bool {
+	mine, its := p.self.Info.Options, n.Info.Options
+	return n.refusal == "" && n.caresForServices && (mine == nil || its == nil || its.Pools == mine.Pools)
 }
 
 // reportPools reports Assignments, waiting Services, and faults of the ConfigMap.
@@ -160,10 +170,8 @@ func (f *admission) reportPools() {
 		if len(a.Addresses) == 0 {
 			waits = a.Reason
 		} else {
-			f.assignments = append(f.assignments, a)
-			if why := f.AssignmentRefusals[a.Service]; why != "" {
-				waits = why + refusalAdvice
-			}
+			f.out.Assignments = append(f.out.Assignments, a)
+			waits = f.AssignmentRefusals[a.Service]
 		}
 		if waits != "" {
 			reason, message = vip.NoPoolAddress, "it waits for an address: "+waits
@@ -173,7 +181,7 @@ func (f *admission) reportPools() {
 	}
 	for i := range f.Services {
 		if s := &f.Services[i]; s.Superseded && s.LoadBalancer {
-			f.assignments = append(f.assignments, vip.Assignment{Service: s.Key, UID: s.UID, Had: s.Addresses,
+			f.out.Assignments = append(f.out.Assignments, vip.Assignment{Service: s.Key, UID: s.UID, Had: s.Addresses,
 				HadPool: s.Allocated, Remove: true})
 		}
 	}
@@ -184,10 +192,9 @@ func (f *admission) reportPools() {
 			}
 		}
 	}
-	source := f.Pools
 	for _, x := range f.PoolProblems {
-		f.events = append(f.events, vip.Event{
-			Service: source.ConfigMap, Kind: "ConfigMap", UID: source.UID, Warning: true,
+		f.out.Events = append(f.out.Events, vip.Event{
+			Service: f.Pools.ConfigMap, Kind: "ConfigMap", UID: f.Pools.UID, Warning: true,
 			Reason: vip.PoolProblemFound, Message: x.String(),
 		})
 	}
@@ -210,10 +217,13 @@ func (f *admission) whyNoAddress(s *service) string {
 	return fmt.Sprintf("%s yet; it is to be given one of %s", text, pools)
 }
 
+// Reserved returns what no Service may have, as far as w shows it.
+func Reserved(r Rules, w *vip.World) []vip.ReservedRange { return newReservedAddresses(&r, w).all() }
+
 // all returns what no Service may have, without what EndpointSlices alone say.
 func (r *reservedAddresses) all() []vip.ReservedRange {
 	out := slices.DeleteFunc(slices.Clone(r.ranges), func(x vip.ReservedRange) bool { return x.FromSlice })
-	for _, m := range []map[netip.Addr]description{r.nodes, r.programs, r.routers, r.subnets} {
+	for _, m := range []map[netip.Addr]description{r.nodes, r.kubelets, r.programs, r.routers, r.subnets} {
 		for a, what := range m {
 			out = append(out, vip.ReservedRange{Prefix: netip.PrefixFrom(a, a.BitLen()), Description: what.String()})
 		}

@@ -54,6 +54,17 @@ func poolSummary(p vip.Plan) string {
 	return b.String() + summary(p)
 }
 
+// withOptions gives all nodes the options of poolRules, and changes those of n3.
+func withOptions(w *vip.World, change func(*vip.NodeOptions)) {
+	for i := range w.Members {
+		o := &vip.NodeOptions{Services: true, ARP: true, CommonOptions: poolRules().CommonOptions, Pools: "kube-system/kubevip"}
+		if w.Members[i].Name == "n3" {
+			change(o)
+		}
+		w.Members[i].Info.Options = o
+	}
+}
+
 func TestWhoGivesAddresses(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -70,6 +81,12 @@ func TestWhoGivesAddresses(t *testing.T) {
 			w.Claims[poolsLease] = vip.Claim{Holder: "n2"}
 			w.Members[1].Alive = false
 		}, "herald-pools -> n3\na: NoAddress"},
+		{"the best node reads no pools", poolWorld(""), func(w *vip.World) { withOptions(w, func(o *vip.NodeOptions) { o.Pools = "" }) }, "herald-pools -> n2\na: NoAddress"},
+		{"it has another class", poolWorld(""), func(w *vip.World) { withOptions(w, func(o *vip.NodeOptions) { o.Class = "other" }) }, "herald-pools -> n2\na: NoAddress"},
+		{"... and the lease", poolWorld("n3"), func(w *vip.World) {
+			w.Self = "n3"
+			withOptions(w, func(o *vip.NodeOptions) { o.Class = "other" })
+		}, "herald-pools -> n2\na: OtherClass"},
 		{"this node stops", poolWorld("n1"), func(w *vip.World) { w.Stopping = true }, "herald-pools -> n3\na: NoAddress"},
 		{"it stops, and there is no other", poolWorld("n1"), func(w *vip.World) { w.Stopping, w.Members = true, w.Members[:1] }, "a: NoAddress"},
 		{"its tenure has ended", poolWorld("n1"), func(w *vip.World) { w.Tenure.Until = w.Now }, "herald-pools -> n1\na: NoAddress"},
@@ -251,10 +268,12 @@ func TestAnotherForOneThatIsAnothers(t *testing.T) {
 	}
 }
 
-// Where an address that was given is in no pool any more, the node that gives addresses says so in an Event.
+// Where no pool offers an address any more that was given, the node that gives addresses says so in an Event.
 func TestEventOfAddressOutsidePools(t *testing.T) {
 	r, w := poolRules(), poolWorld("n1")
-	w.Services = []vip.Service{svc("a", "10.77.0.99", written("n1"), func(s *vip.Service) { s.Allocated = "cidr-global" }), svc("b", "10.77.0.98", written("n1"))}
+	w.Services = []vip.Service{svc("a", "10.77.0.99", written("n1"), func(s *vip.Service) { s.Allocated = "cidr-global" }), svc("b", "10.77.0.98", written("n1")),
+		svc("c", "10.77.0.66", written("n1"), func(s *vip.Service) { s.Allocated = "cidr-default" })}
+	w.Pools.Data["cidr-other"] = "10.77.0.64/28"
 	for _, holder := range []string{"n1", "n2"} {
 		w.Claims[poolsLease] = vip.Claim{Holder: holder, Valid: true}
 		var told []string
@@ -263,6 +282,49 @@ func TestEventOfAddressOutsidePools(t *testing.T) {
 				told = append(told, e.Service.Name)
 			}
 		}
-		check.Equal(t, fmt.Sprint(told), map[string]string{"n1": "[a]", "n2": "[]"}[holder], "told of, the lease held by %s", holder)
+		check.Equal(t, fmt.Sprint(told), map[string]string{"n1": "[a c]", "n2": "[]"}[holder], "told of, the lease held by %s", holder)
 	}
+}
+
+// A given address that becomes somebody's is exchanged for another one, as if another Service had it.
+func TestGivenAddressReserved(t *testing.T) {
+	r := poolRules()
+	r.Reserved = []netip.Prefix{netip.MustParsePrefix("10.77.0.3/32")}
+	for a, want := range map[string]string{
+		"10.77.0.1": "10.77.0.1 is the gateway of node n2", "10.77.0.2": "10.77.0.2 is the address of node n3",
+		"10.77.0.3": "10.77.0.3 is a range that the operator has reserved", "10.77.0.4": "", "fd77::4": "",
+	} {
+		w := poolWorld("n1")
+		w.Services[0].Addresses, w.Services[0].Allocated = []netip.Addr{addr(a)}, "global"
+		w.Services[0].Families = []vip.Family{vip.IPv4}
+		w.Members[1].Info.Gateways = []netip.Addr{addr("10.77.0.1")}
+		w.Nodes = allNodes(vip.Node{Name: "n3", Addresses: []netip.Addr{addr("10.77.0.2")}})
+		got := ""
+		for _, l := range Make(r, w).Pools[0].Requests[0].Lost {
+			got += l.Why
+		}
+		check.Equal(t, got, want, "%s", a)
+	}
+}
+
+// What another host has is exchanged although the node that gives addresses does not hear that host: the owner's record says so.
+func TestGivenAddressInUseElsewhere(t *testing.T) {
+	r := poolRules()
+	r.ProbeNew = true
+	w := worldWithMACs(svc("a", "10.77.0.2"))
+	w.Pools = poolWorld("").Pools
+	w.Claims[poolsLease] = vip.Claim{Holder: "n2", Valid: true}
+	w.Services[0].Allocated, w.Services[0].Source = "global", "kube-vip.io/loadbalancerIPs"
+	w = withResults(heldNew(w, "a"), r, answeredBy("02:00:00:00:00:99"))
+	for _, c := range Make(r, w).Statuses[0].Conditions {
+		if c.Type == vip.Recorded {
+			w.Services[0].SetConditions([]vip.Condition{c})
+		}
+	}
+	w.Self, w.CheckResults = "n2", nil
+	memberNamed(&w, "n2").Info.Links = nil
+	p := Make(r, w)
+	check.Equal(t, fmt.Sprint(p.Pools[0].InUse), "[10.77.0.2]", "in use, as the owner found")
+	w.Services[0].Ingress = []vip.Ingress{{Addr: addr("10.77.0.2")}}
+	check.Equal(t, len(Make(r, w).Pools[0].InUse), 0, "in use, although it has it since")
 }

@@ -13,23 +13,22 @@ import (
 const maxOpenPorts = 8192
 
 // limitPorts adds the open ports of addresses (enable_service_security), none of unwanted ones.
-func (m *actions) limitPorts(services []*service) {
+func (m *actions) limitPorts() {
 	if !m.LimitPorts {
 		return
 	}
 	sharing := make(map[netip.Addr][]*service)
-	for _, s := range services {
+	for _, s := range m.accepted {
 		for _, a := range s.addrs {
 			sharing[a.Addr] = append(sharing[a.Addr], s)
 		}
 	}
 	limited := make(map[netip.Addr]bool)
 	for _, a := range m.out.Addresses {
-		m.replanAfter(lookAtTables)
 		limited[a.Addr] = len(sharing[a.Addr]) == 0 || slices.ContainsFunc(sharing[a.Addr],
 			func(s *service) bool { return !s.AllPorts && !s.localDelivery })
 	}
-	opened := m.openedPorts(services, limited)
+	opened := m.openedPorts(limited)
 	for _, a := range m.out.Addresses {
 		if !limited[a.Addr] {
 			continue
@@ -53,9 +52,9 @@ func (m *actions) limitPorts(services []*service) {
 }
 
 // openedPorts returns how many ports each Service has open on each address.
-func (m *actions) openedPorts(services []*service, limited map[netip.Addr]bool) map[*service]int {
-	opened, left := make(map[*service]int, len(services)), make(map[string]int)
-	for _, s := range services {
+func (m *actions) openedPorts(limited map[netip.Addr]bool) map[*service]int {
+	opened, left := make(map[*service]int, len(m.accepted)), make(map[string]int)
+	for _, s := range m.accepted {
 		addrs := 0
 		for _, a := range s.addrs {
 			if limited[a.Addr] {

@@ -95,8 +95,8 @@ func TestPortsNotLimited(t *testing.T) {
 		}
 		return false
 	}
-	if !said(w) {
-		t.Errorf("no Event: %v", Make(r, w).Events)
+	if p := Make(r, w); !said(w) || p.Verdicts[0].Reason != vip.NoEligibleNode {
+		t.Errorf("verdict %v, events %v", p.Verdicts[0], p.Events)
 	}
 	all := w
 	all.Services = []vip.Service{w.Services[0]}

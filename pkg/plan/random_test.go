@@ -163,7 +163,9 @@ func (r random) world() vip.World {
 		m.Alive, m.Gone, m.Stalled, m.Stable, m.Unproven = !r.rarely(), r.rarely(), r.rarely(), r.yes(), r.rarely()
 		m.Info.Isolated, m.Info.APIServerReady, m.Rejoining = r.rarely(), r.yes(), r.rarely()
 		m.AnswersUntil = pick(r, time.Time{}, time.Time{}, r.time())
-		m.Info.BGPSessions = some(r, 1, func() vip.BGPSession { return vip.BGPSession{Peer: "10.77.0.1", State: vip.Established} })
+		m.Info.BGPSessions = some(r, 1, func() vip.BGPSession {
+			return vip.BGPSession{Peer: "10.77.0.1", State: pick(r, vip.Established, "down"), Lasting: r.yes()}
+		})
 		if r.yes() {
 			m.Info.Links[0].MAC = fmt.Sprintf("02:00:00:00:01:%02d", i)
 		}

@@ -11,17 +11,16 @@ import (
 
 // reservedAddresses are those that no Service may have as a VIP.
 type reservedAddresses struct {
-	nodes    map[netip.Addr]description // those of nodes, which the control plane may not have either
-	programs map[netip.Addr]description // those that other programs have given to nodes
-	routers  map[netip.Addr]description // gateways and BGP peers
-	subnets  map[netip.Addr]description // network and broadcast addresses of links
-	ranges   []vip.ReservedRange        // longest prefix first
+	// those of nodes' links, which the control plane may not have either, and those of Nodes: what only one of the two has
+	// may be a VIP, bound by somebody or taken by kubelet for the node's
+	nodes, kubelets map[netip.Addr]description
+	programs        map[netip.Addr]description // those that other programs have given to nodes
+	routers         map[netip.Addr]description // gateways and BGP peers
+	subnets         map[netip.Addr]description // network and broadcast addresses of links
+	ranges          []vip.ReservedRange        // longest prefix first
 	// inRanges are the ranges of one address: as many as Services ask for.
 	inRanges map[netip.Addr][]vip.ReservedRange
 	wider    []vip.ReservedRange // the others
-
-	// mayIgnoreSlices reports whether s may have an address in an EndpointSlice.
-	mayIgnoreSlices func(s *service, a netip.Addr) bool
 }
 
 // A description says what an address is: "what node" or "what node on link".
@@ -37,15 +36,14 @@ func (d description) String() string {
 // newReservedAddresses returns what no Service may have, by nodes and options.
 func newReservedAddresses(rules *Rules, w *vip.World) *reservedAddresses {
 	r := &reservedAddresses{
-		nodes: make(map[netip.Addr]description), programs: make(map[netip.Addr]description),
-		routers: make(map[netip.Addr]description), subnets: make(map[netip.Addr]description),
-		ranges: slices.Clone(w.Reserved),
+		nodes: make(map[netip.Addr]description), kubelets: make(map[netip.Addr]description),
+		programs: make(map[netip.Addr]description), routers: make(map[netip.Addr]description),
+		subnets: make(map[netip.Addr]description), ranges: slices.Clone(w.Reserved),
 	}
-	var controlPlane []netip.Addr
+	var vips []netip.Addr
 	if rules.ControlPlane != nil {
-		controlPlane = rules.ControlPlane.Addresses
+		vips = slices.Clone(rules.ControlPlane.Addresses)
 	}
-	vips := slices.Clone(controlPlane)
 	for i := range w.Members {
 		if o := w.Members[i].Info.Options; o != nil {
 			vips = append(vips, o.ControlPlane...)
@@ -64,9 +62,7 @@ func newReservedAddresses(rules *Rules, w *vip.World) *reservedAddresses {
 	}
 	for _, n := range w.Nodes {
 		for _, a := range n.Addresses {
-			if !slices.Contains(controlPlane, a) { // which kubelet may have taken for the node's
-				r.nodes[a] = description{what: "the address of node", node: n.Name}
-			}
+			r.kubelets[a] = description{what: "the address of node", node: n.Name}
 		}
 		for _, p := range n.PodCIDRs {
 			r.ranges = append(r.ranges, vip.ReservedRange{Prefix: p, Description: "the pod range of node " + n.Name})
@@ -129,12 +125,17 @@ func (p *facts) mayIgnoreSlices(s *service, a netip.Addr) bool {
 }
 
 // whatIs describes a, which s may not have; "" if it may.
-func (r *reservedAddresses) whatIs(s *service, a netip.Addr) string {
-	if d, ok := r.nodes[a]; ok {
-		return d.String()
-	}
-	if s.reserved {
+func (p *facts) whatIs(s *service, a netip.Addr) string {
+	r, ours := p.reserved, s.statusOurs && s.statusHas(a)
+	onLink, isNodes := r.nodes[a]
+	ofNode, isKubelets := r.kubelets[a]
+	switch {
+	case isNodes && (isKubelets || !ours):
+		return onLink.String()
+	case s.reserved:
 		return ""
+	case isKubelets && !ours:
+		return ofNode.String()
 	}
 	// the program may be an announcer that ran here before Herald
 	if d, ok := r.programs[a]; ok && s.statusTellsUse && !s.statusHas(a) {
@@ -146,7 +147,7 @@ func (r *reservedAddresses) whatIs(s *service, a netip.Addr) string {
 		}
 	}
 	for _, x := range r.inRanges[a] {
-		if !x.FromSlice || !r.mayIgnoreSlices(s, a) {
+		if !x.FromSlice || !p.mayIgnoreSlices(s, a) {
 			return describeTo(s, x)
 		}
 	}
@@ -172,7 +173,7 @@ func describeTo(s *service, x vip.ReservedRange) string {
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
 // whyRefused returns why s may not have a as a VIP, or "".
-func (r *reservedAddresses) whyRefused(s *service, a netip.Addr) string {
+func (p *facts) whyRefused(s *service, a netip.Addr) string {
 	switch {
 	case a.IsLoopback():
 		return fmt.Sprintf("%s is a loopback address", a)
@@ -185,7 +186,7 @@ func (r *reservedAddresses) whyRefused(s *service, a netip.Addr) string {
 	case !s.hasFamily(vip.FamilyOf(a)):
 		return fmt.Sprintf("%s is an %s address, but spec.ipFamilies has no %s", a, vip.FamilyOf(a), vip.FamilyOf(a))
 	}
-	if what := r.whatIs(s, a); what != "" {
+	if what := p.whatIs(s, a); what != "" {
 		return fmt.Sprintf("%s is %s", a, what)
 	}
 	return ""

@@ -69,6 +69,29 @@ func TestLeftByOtherAnnouncer(t *testing.T) {
 	check.Equal(t, reasonOf(Make(r, bind(r, w)), ControlPlaneKey.Name), vip.VIPAnnounced, "the VIP of the control plane")
 }
 
+// A VIP that kubelet, or a cloud provider, takes for its Node's address stays with the Service that has it. Nobody else
+// is given it, or what else Kubernetes has as a Node's, whatever another program has left in a status.
+func TestNodeAddressThatIsAVIP(t *testing.T) {
+	left := func(s *vip.Service) { s.Ingress = []vip.Ingress{{Addr: s.Addresses[0]}} }
+	for _, tt := range []struct {
+		name, addr string
+		change     func(*vip.Service)
+		want       vip.Reason
+	}{
+		{"it has it", "10.77.0.50", written("n1"), vip.VIPAnnounced},
+		{"a newcomer", "10.77.0.50", func(*vip.Service) {}, vip.AddressRefused},
+		{"another program's status has it", "10.77.0.50", left, vip.AddressRefused},
+		{"it is on a link", "10.77.0.11", written("n1"), vip.AddressRefused},
+		{"it has what somebody binds", "10.77.0.60", written("n1"), vip.VIPAnnounced},
+		{"a newcomer asks for what somebody has bound", "10.77.0.60", func(*vip.Service) {}, vip.AddressRefused},
+	} {
+		w := held(world(svc("a", tt.addr, tt.change)), "a", "n1")
+		w.Members[1].Info.Links[0].Prefixes = append(w.Members[1].Info.Links[0].Prefixes, netip.MustParsePrefix("10.77.0.60/16"))
+		w.Nodes = allNodes(vip.Node{Name: "n1", Addresses: []netip.Addr{addr("10.77.0.11"), addr("10.77.0.50")}})
+		check.Equal(t, reasonOf(Make(rules(), bind(rules(), w)), "a"), tt.want, "%s", tt.name)
+	}
+}
+
 // A VIP in no network of its link is announced, with a hint unless routers learn of it.
 func TestOffLink(t *testing.T) {
 	hint := func(addrs string, bgp bool) (text string) {
@@ -158,19 +181,26 @@ func TestLeftInStatus(t *testing.T) {
 	}
 }
 
-// A Service that requires both families and names one is told which lacks, where nobody gives it.
+// A Service that requires both families and names one is told which lacks, where nobody gives it: nor do pools to one that
+// only the status names.
 func TestFamilyMissing(t *testing.T) {
 	for _, tt := range []struct{ addrs, want string }{
 		{"10.77.0.50", "has no IPv6 address: name one beside 10.77.0.50"}, {"fd77::50", "has no IPv4 address"}, {"10.77.0.50,fd77::50", ""}, {"0.0.0.0", ""},
 	} {
-		told := ""
+		told, toldOfStatus := "", ""
 		for _, self := range []string{"n1", "n2", "n3"} {
 			w := world(svc("a", tt.addrs, func(s *vip.Service) { s.DualStack, s.Families = vip.RequireDualStack, []vip.Family{vip.IPv4, vip.IPv6} }))
 			w.Self = self
 			told += strings.Join(messages(Make(rules(), w), vip.FamilyMissing), "")
+			w.Pools = poolWorld("").Pools
+			if n := len(messages(Make(poolRules(), w), vip.FamilyMissing)); n > 0 {
+				t.Errorf("%s: told though pools give the other", tt.addrs)
+			}
+			w.Services[0].Source = vip.SourceStatus
+			toldOfStatus += strings.Join(messages(Make(poolRules(), w), vip.FamilyMissing), "")
 		}
-		if tt.want == "" && told != "" || !strings.Contains(told, tt.want) {
-			t.Errorf("%s: told %q, want %q", tt.addrs, told, tt.want)
+		if tt.want == "" && told != "" || !strings.Contains(told, tt.want) || toldOfStatus != told {
+			t.Errorf("%s: told %q, and by its status %q, want %q", tt.addrs, told, toldOfStatus, tt.want)
 		}
 	}
 }

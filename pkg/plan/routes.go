@@ -3,10 +3,10 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -17,9 +17,6 @@ type BGP struct {
 	Aggregates []netip.Prefix    // advertised as long as a host route in them is
 	Keep       bool              // routes without an owner outlive a restart (herald_bgp_restart_time)
 }
-
-// sessionGrace is how long BGP sessions may take to come up unreported.
-const sessionGrace = 10 * time.Second
 
 // routes plans the routes advertised by BGP, or kept for another daemon.
 type routes struct {
@@ -43,31 +40,30 @@ func (r *routes) addRoute(s *service, a netip.Addr) *vip.Route {
 }
 
 // advertise adds routes to s, bound nowhere, once kube-proxy serves it.
-func (r *routes) advertise(s *service, handingOver bool) {
-	if s.waitsForKubeProxy && !r.askKubeProxy(s) {
+func (r *routes) advertise(s *service) {
+	if s.waitsForKubeProxy && !r.askKubeProxy(s) &&
+		!slices.ContainsFunc(s.addrs, func(a address) bool { return r.isAdvertised(a.Addr) }) {
 		s.setVerdict(vip.VIPClaiming, "kube-proxy on node "+r.Self+" does not serve it yet")
 		return
 	}
-	here := make(map[netip.Addr]bool, len(s.addrs))
-	for _, a := range s.addrs {
-		r.addRoute(s, a.Addr)
-		here[a.Addr] = true
+	for i := range s.addrs {
+		r.addRoute(s, s.addrs[i].Addr)
+		s.addrs[i].from = []*member{r.self}
 	}
-	advertised, ingress, missing := r.knownToRouters(s, here, []*member{r.self})
+	advertised, ingress, missing, none := r.knownToRouters(s)
 	s.verdict.AnnouncedHere = true
 	s.setVerdict(vip.VIPAnnounced, "node "+r.Self+" advertises "+advertised+" by "+r.protocols())
 	if len(ingress) > 0 {
-		if handingOver { // the status is the successor's to write
-			return
-		}
 		r.writeStatus(s, r.Self, ingress, nil)
 		s.report(vip.ConditionTrue, vip.VIPAnnounced, s.verdict.Message)
-		r.addAnnouncedEvent(s)
+		if !none {
+			r.addAnnouncedEvent(s)
+		}
 	}
-	r.reportNoSession(s, missing, len(ingress) == 0)
+	r.reportNoSession(s, missing, none)
 }
 
-// advertiseFromEveryNode adds routes that every node advertises, and sets verdicts.
+// advertiseFromEveryNode adds routes that every node advertises.
 func (r *routes) advertiseFromEveryNode(services []*service) {
 	sharing := make(map[netip.Addr][]*service)
 	for _, s := range services { // oldest first
@@ -77,90 +73,98 @@ func (r *routes) advertiseFromEveryNode(services []*service) {
 			}
 		}
 	}
-	for a, all := range sharing { // who has it comes first, and says how it is advertised
-		if len(all) > 1 {
+	for _, a := range slices.SortedFunc(maps.Keys(sharing), netip.Addr.Compare) {
+		all := sharing[a]
+		if len(all) > 1 { // who has it comes first, and says how it is advertised
 			r.sortFirstCome(a, all)
 		}
-	}
-	here, only := make(map[netip.Addr]bool, len(sharing)), make(map[*service]*member)
-	for _, s := range services {
-		for _, a := range s.addrs {
-			if all := sharing[a.Addr]; len(all) > 0 && all[0] == s { // once for each address
-				var one *member
-				here[a.Addr], one = r.advertiseHere(a.Addr, all)
-				for _, o := range all {
-					only[o] = cmp.Or(only[o], one)
-				}
-			}
-		}
-	}
-	for _, s := range services {
-		if s.everyNodeAdvertises && !s.hasVerdict() {
-			r.reportUnowned(s, here, only[s])
-		}
+		r.advertiseHere(a, all)
 	}
 }
 
 func (p *facts) routeRequirements(s *service) *requirements {
-	need := &requirements{capabilities: &s.capabilities, endpoint: s.Local, endpoints: s.Endpoints.Local()}
+	need := &requirements{capabilities: &s.capabilities, routes: true, endpoint: s.Local, endpoints: s.Endpoints.Local()}
 	p.addPoolsOf(need, s)
 	return need
 }
 
-// advertiseHere adds the route to a if this node can serve it; only is who alone may.
-func (r *routes) advertiseHere(a netip.Addr, services []*service) (added bool, only *member) {
-	canServe := func(s *service, n *member) bool { return whyIneligible(r.routeRequirements(s), n) == "" }
-	canServeAll := func(n *member) bool {
-		return !slices.ContainsFunc(services, func(s *service) bool { return !canServe(s, n) })
-	}
-	if !slices.ContainsFunc(r.alive, canServeAll) {
-		i := slices.IndexFunc(services, func(s *service) bool {
-			return slices.ContainsFunc(r.alive, func(n *member) bool { return canServe(s, n) })
-		})
-		services = services[max(i, 0):][:1]
-	}
-	if r.self == nil {
-		return false, nil
-	}
-	self := *r.self
+// advertiseHere adds the route to a if this node can serve it, and says which nodes advertise it.
+func (r *routes) advertiseHere(a netip.Addr, services []*service) {
+	served, from := r.advertisers(a, services, false)
+	all, here := served, from
 	if r.Stopping {
-		self.refusal = "" // it has routes to drain
+		all, here = r.advertisers(a, services, true)
 	}
-	if slices.ContainsFunc(services, func(s *service) bool { return s.ClientIPAffinity }) {
-		only = r.affinityNode(services[0], func(n *member) bool {
-			return canServeAll(n) || n == r.self && canServeAll(&self)
-		})
+	if slices.Contains(here, r.self) && !r.addRouteIfReady(a, all) {
+		return
 	}
-	if !canServeAll(&self) || only != nil && only != r.self || r.DataPlaneFault != "" && !services[0].localDelivery &&
-		slices.ContainsFunc(r.alive, func(n *member) bool {
-			return n != r.self && n.Info.ForwardsToServices() && r.connected(services[0], n, a) && canServeAll(n)
-		}) {
-		return false, only
+	for _, s := range served {
+		for i := range s.addrs {
+			if x := &s.addrs[i]; x.Addr == a {
+				x.from, x.sticky = from, slices.ContainsFunc(served, isSticky)
+			}
+		}
 	}
+}
+
+// advertisers returns the nodes that advertise a, and for which of services; with drains this one, though it stops.
+func (r *routes) advertisers(a netip.Addr, services []*service, drains bool) (served []*service, from []*member) {
+	able := func(all []*service) []*member {
+		nodes := slices.Clone(r.alive)
+		// no lease decides, unless one node alone is to advertise it
+		if r.self != nil && !r.self.Alive && (len(nodes) == 0 || !slices.ContainsFunc(all, isSticky)) {
+			nodes = append(nodes, r.self)
+		}
+		for _, s := range all {
+			need := r.routeRequirements(s)
+			need.drains = drains
+			nodes = slices.DeleteFunc(nodes, func(n *member) bool { return whyIneligible(need, n) != "" })
+		}
+		return nodes
+	}
+	served, from = services, able(services)
+	for i := 0; len(from) == 0 && i < len(services); i++ { // no node serves all: the first that one does
+		served = services[i:][:1]
+		from = able(served)
+	}
+	first := served[0]
+	well := slices.DeleteFunc(slices.Clone(from), func(n *member) bool {
+		return !n.Info.ForwardsToServices() || !r.connected(first, n, a)
+	})
+	switch {
+	case len(from) > 0 && slices.ContainsFunc(served, isSticky): // docs/why.md, "Session affinity by BGP"
+		from = []*member{cmp.Or(r.statusWriter(first, well), r.statusWriter(first, from))}
+	case len(well) > 0 && !first.localDelivery:
+		from = slices.DeleteFunc(from, func(n *member) bool { return !n.Info.ForwardsToServices() })
+	}
+	return served, from
+}
+
+func isSticky(s *service) bool { return s.ClientIPAffinity }
+
+// isAdvertised reports whether routers have a from this node: when a running Service changes they keep it.
+func (r *routes) isAdvertised(a netip.Addr) bool {
+	return r.Advertised[netip.PrefixFrom(a, a.BitLen())]
+}
+
+// addRouteIfReady adds the route to a, which services have, unless something has to be there before.
+func (r *routes) addRouteIfReady(a netip.Addr, services []*service) bool {
 	ready := true
 	for _, s := range services {
 		if s.Local && s.HealthCheckNodePort != 0 {
 			ready = r.askKubeProxy(s) && ready
 		}
 	}
-	if ready && services[0].localDelivery {
-		ready = r.bindToLoopback(a)
+	if !ready && !r.isAdvertised(a) || services[0].localDelivery && !r.bindToLoopback(a) {
+		return false
 	}
-	if ready {
-		x := r.addRoute(services[0], a)
-		keep := r.BGP != nil && r.BGP.Keep && !services[0].localDelivery // what the process binds goes with it
-		x.Drain, x.Keep = r.Stopping && !keep, r.Stopping && keep
+	x := r.addRoute(services[0], a)
+	keep := r.BGP != nil && r.BGP.Keep && !services[0].localDelivery // what the process binds goes with it
+	x.Drain, x.Keep = r.Stopping && !keep, r.Stopping && keep
+	for _, s := range services {
+		s.routeKept = x.Keep
 	}
-	return ready && !r.Stopping, only
-}
-
-// affinityNode returns the one able node for s, or nil (docs/why.md, "Session affinity by BGP").
-func (r *routes) affinityNode(s *service, canServe func(*member) bool) *member {
-	able := slices.DeleteFunc(slices.Clone(r.alive), func(n *member) bool { return !canServe(n) })
-	well := slices.DeleteFunc(slices.Clone(able), func(n *member) bool {
-		return r.connections(s, n) == 0 || !n.Info.ForwardsToServices()
-	})
-	return cmp.Or(r.statusWriter(s, well), r.statusWriter(s, able))
+	return true
 }
 
 // bindToLoopback wants a on lo, and reports whether the kernel has it.
@@ -206,71 +210,73 @@ func (s *service) toPeer(name string) bool {
 	return s.BGPAttributes.Peers == nil || slices.Contains(s.BGPAttributes.Peers, name)
 }
 
-// reportUnowned sets verdict, and as statusWriter status, of s, which every node advertises.
-func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool, only *member) {
-	need := r.routeRequirements(s)
-	eligible := r.eligible(need)
-	if len(eligible) == 0 {
-		r.reject(s, vip.NoEligibleNode, r.whyNoNode(need))
-		return
+// reportUnowned sets verdict, and as statusWriter status, of s, which every node advertises; false if none may.
+func (r *routes) reportUnowned(s *service) bool {
+	var x address // of those of s the one that the fewest nodes advertise, of which one writes the status
+	for _, a := range s.addrs {
+		if len(a.from) > 0 && (x.from == nil || len(a.from) < len(x.from)) {
+			x = a
+		}
+		s.verdict.AnnouncedHere = s.verdict.AnnouncedHere || slices.Contains(a.from, r.self)
 	}
-	writer, how := r.statusWriter(s, eligible), "every node that can serve it advertises "
-	if only != nil && !slices.Contains(eligible, only) { // this process stops, and only drains its route
-		only = r.affinityNode(s, func(n *member) bool { return slices.Contains(eligible, n) })
+	if x.from == nil { // this node is not ready, or another Service has the address
+		if x.from = r.eligible(r.routeRequirements(s)); len(x.from) == 0 {
+			return false
+		}
 	}
-	if only != nil {
-		writer, how, eligible = only, "because of sessionAffinity node "+only.Name+" alone advertises ", []*member{only}
+	writer, how := r.statusWriter(s, x.from), "every node that can serve it advertises "
+	if x.sticky {
+		how = "because of sessionAffinity node " + writer.Name + " alone advertises "
 	}
 	var names []string
-	for _, n := range eligible {
+	for _, n := range x.from {
 		names = append(names, n.Name)
 	}
 	s.verdict.Owner = writer.Name
-	s.verdict.AnnouncedHere = slices.ContainsFunc(s.addrs, func(a address) bool { return here[a.Addr] })
 	s.setVerdict(vip.VIPAnnounced, "advertised by "+r.protocols()+" from "+strings.Join(names, ", "))
-	if only != nil {
-		here = nil
-	}
-	if writer == r.self || !s.hasStatus {
-		advertised, ingress, missing := r.knownToRouters(s, here, eligible)
+	// the writer of a status that says the same may be alive
+	leftAlone := r.self != nil && (r.self.Info.Isolated || !r.self.Alive) && s.statusBy != r.Self &&
+		!slices.ContainsFunc(s.addrs, func(a address) bool { return !s.statusHas(a.Addr) })
+	if writer == r.self && !leftAlone || !s.hasStatus {
+		advertised, ingress, missing, none := r.knownToRouters(s)
 		if len(ingress) > 0 && s.hasStatus {
 			r.writeStatus(s, r.Self, ingress, nil)
 			// with all nodes' names each change of these would be a write
 			message := how + advertised + " by " + r.protocols()
 			s.report(vip.ConditionTrue, vip.VIPAnnounced, message)
-			r.addEvent(s, vip.VIPAnnounced, message, 0)
-		}
-		if s.verdict.AnnouncedHere {
-			r.reportNoSession(s, missing, len(ingress) == 0)
-		}
-	}
-}
-
-// knownToRouters returns which addresses routers may know, and which not.
-func (r *routes) knownToRouters(s *service, here map[netip.Addr]bool, from []*member) (text string,
-	ingress []vip.Ingress, missing []netip.Addr) {
-	mayTake := slices.ContainsFunc(from, func(n *member) bool { // once a session is established
-		up, down := false, false
-		for _, x := range n.Info.BGPSessions {
-			if s.toPeer(x.Peer) {
-				up, down = up || x.Up(), down || !x.Up()
+			if !none {
+				r.addEvent(s, vip.VIPAnnounced, message, 0)
 			}
 		}
-		return down || !up
-	})
-	var names []string
-	for _, a := range s.addrs {
-		switch {
-		case here != nil && !here[a.Addr]:
-		case slices.ContainsFunc(from, func(n *member) bool { return r.connected(s, n, a.Addr) }),
-			s.statusHas(a.Addr) && mayTake:
-			names = append(names, a.Addr.String())
-			ingress = append(ingress, r.ingress(s, a.Addr))
-		default:
-			missing = append(missing, a.Addr)
+		if s.verdict.AnnouncedHere {
+			r.reportNoSession(s, missing, none)
 		}
 	}
-	return strings.Join(names, ", "), ingress, missing
+	return true
+}
+
+// knownToRouters returns which addresses the status names, and which no session advertises; none: all of them.
+func (r *routes) knownToRouters(s *service) (text string, ingress []vip.Ingress, missing []netip.Addr, none bool) {
+	none = true
+	mayTake := func(n *member) bool { // once a session is established
+		all := slices.DeleteFunc(slices.Clone(n.Info.BGPSessions), func(x vip.BGPSession) bool { return !s.toPeer(x.Peer) })
+		return len(all) == 0 || slices.ContainsFunc(all, func(x vip.BGPSession) bool { return !x.Up() })
+	}
+	var names []string
+	for _, a := range s.addrs {
+		if len(a.from) == 0 {
+			continue
+		}
+		known := slices.ContainsFunc(a.from, func(n *member) bool { return r.connected(s, n, a.Addr) })
+		if none = none && !known; !known {
+			missing = append(missing, a.Addr)
+		}
+		if known || s.statusHas(a.Addr) && slices.ContainsFunc(a.from, mayTake) { // a session may come back
+			names = append(names, a.Addr.String())
+			ingress = append(ingress, r.ingress(s, a.Addr))
+		}
+	}
+	return strings.Join(names, ", "), ingress, missing, none
 }
 
 // reportNoSession adds NoBGPSession about missing addresses; with all, s fails.
@@ -291,8 +297,7 @@ func (r *routes) reportNoSession(s *service, missing []netip.Addr, all bool) {
 		if !s.toPeer(x.Peer) {
 			continue
 		}
-		if wait := sessionGrace - r.Now.Sub(x.Since); wait > 0 {
-			r.replanAfter(wait)
+		if !x.Lasting {
 			return
 		}
 		text := cmp.Or(x.Reason, x.State)

@@ -30,7 +30,7 @@ func withElection(r *Rules) { r.Election = true }
 
 // withSessions says that this node, and all others, have a session.
 func withSessions(w vip.World) vip.World {
-	session := []vip.BGPSession{{Peer: "192.0.2.1", State: vip.Established, Since: w.Now.Add(-time.Hour)}}
+	session := []vip.BGPSession{{Peer: "192.0.2.1", State: vip.Established, Lasting: true}}
 	w.BGPSessions = session
 	for i := range w.Members {
 		w.Members[i].Info.BGPSessions = session
@@ -75,10 +75,12 @@ func routesSummary(p vip.Plan) string {
 }
 
 func TestRoutes(t *testing.T) {
-	taint := func(w vip.World, node, why string) vip.World {
-		w.Nodes = allNodes(vip.Node{Name: node, Excluded: why})
+	restart := bgpRules(func(r *Rules) { r.BGP.Keep = true })
+	as := func(w vip.World, n vip.Node) vip.World {
+		w.Nodes = allNodes(n)
 		return w
 	}
+	taint := func(w vip.World, node, why string) vip.World { return as(w, vip.Node{Name: node, Excluded: why}) }
 	stopping := func(w vip.World, node string) vip.World {
 		if w.Self == node {
 			w.Stopping = true
@@ -88,6 +90,10 @@ func TestRoutes(t *testing.T) {
 				w.Members[i].Info.Excluded = "its Herald is stopping"
 			}
 		}
+		return w
+	}
+	alone := func(w vip.World) vip.World {
+		w.Members = w.Members[:1]
 		return w
 	}
 	fault := func(w vip.World, names ...string) vip.World {
@@ -106,6 +112,7 @@ func TestRoutes(t *testing.T) {
 	}
 	health := func(s *vip.Service) { s.HealthCheckNodePort = 30000 }
 	a := svc("a", "10.77.0.50", written("n1"))
+	moved := svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Addresses = []netip.Addr{addr("10.77.0.51")} })
 	affinity := func(s *vip.Service) { s.ClientIPAffinity = true }
 	elsewhere := func(s *vip.Service) { s.Key.Namespace = "tenant" }
 	peer := func(names ...string) func(*vip.Service) {
@@ -114,14 +121,14 @@ func TestRoutes(t *testing.T) {
 	// from n3, which alone has a session with another peer than all others have
 	otherPeer := func(w vip.World) vip.World {
 		w = seenFrom(withSessions(w), "n3")
-		w.BGPSessions = []vip.BGPSession{{Peer: "192.0.2.9", State: vip.Established, Since: w.Now.Add(-time.Hour)}}
+		w.BGPSessions = []vip.BGPSession{{Peer: "192.0.2.9", State: vip.Established, Lasting: true}}
 		w.Members[2].Info.BGPSessions = w.BGPSessions
 		return w
 	}
 	no6 := func(w vip.World, names ...string) vip.World { // the routers of these nodes take no IPv6
 		for i := range w.Members {
 			if slices.Contains(names, w.Members[i].Name) {
-				w.Members[i].Info.BGPSessions = []vip.BGPSession{{Peer: "192.0.2.1", State: vip.Established, Since: w.Now.Add(-time.Hour), NoIPv6: true}}
+				w.Members[i].Info.BGPSessions = []vip.BGPSession{{Peer: "192.0.2.1", State: vip.Established, Lasting: true, NoIPv6: true}}
 				if w.Members[i].Name == w.Self {
 					w.BGPSessions = w.Members[i].Info.BGPSessions
 				}
@@ -132,7 +139,10 @@ func TestRoutes(t *testing.T) {
 	sticky := svc("a", "10.77.0.50", written("n1"), affinity)
 	six := svc("a", "fd77::50", written("n1"))
 	mine := "10.77.0.50/32\nstatus of a: 1 addresses, host \"n1\"\n"
-	theirs := "10.77.0.50/32\n"
+	theirs, lost := "10.77.0.50/32\n", "a: NoBGPSession\n"
+	isolated := func(w *vip.World) { w.Members[0].Info.Isolated = true }
+	advertised := func(w *vip.World) { w.Advertised = map[netip.Prefix]bool{netip.MustParsePrefix("10.77.0.50/32"): true} }
+	leaseLost := func(w *vip.World) { w.Members[0].Alive = false }
 	tests := []struct {
 		name  string
 		rules Rules
@@ -142,12 +152,28 @@ func TestRoutes(t *testing.T) {
 		{"the node that wrote the status", bgpRules(), withSessions(world(a)), mine},
 		{"another node", bgpRules(), seenFrom(withSessions(world(a)), "n2"), theirs},
 		{"a second family", bgpRules(), withSessions(world(svc("a", "10.77.0.50,fd77::50", written("n1")))), "10.77.0.50/32\nfd77::50/128\nstatus of a: 2 addresses, host \"n1\"\n"},
-		{"no session: the status that is there stays", bgpRules(), world(a), mine},
+		{"no session: the status that is there stays", bgpRules(), world(a), mine + lost},
+		{"no session for a moment", bgpRules(), with(world(a), func(w *vip.World) {
+			w.BGPSessions = []vip.BGPSession{{Peer: "192.0.2.1", State: "active"}}
+		}), mine},
+		{"no session of its owner", bgpRules(withElection), held(world(a), "a", "n1"), mine + lost},
+		{"alone: the others are dead", bgpRules(), with(with(withSessions(world(a)), isolated), func(w *vip.World) { w.Members[1].Alive, w.Members[2].Alive = false, false }), mine},
+		{"alone: the status is another's, which may be alive", bgpRules(), with(with(withSessions(world(svc("a", "10.77.0.50", written("n2")))), isolated), func(w *vip.World) { w.Members[1].Alive, w.Members[2].Alive = false, false }), theirs},
+		{"... and lacks the address", bgpRules(), with(with(withSessions(world(moved)), isolated), func(w *vip.World) { w.Members[1].Alive, w.Members[2].Alive = false, false }), "10.77.0.51/32\nstatus of a: 1 addresses, host \"n1\"\n"},
+		{"none hears the others", bgpRules(), with(with(withSessions(world(a)), isolated), func(w *vip.World) {
+			w.Members[1].Info.Isolated, w.Members[2].Info.Isolated = true, true
+		}), mine},
+		{"its lease is lost", bgpRules(), with(withSessions(world(a)), leaseLost), mine},
+		{"... and the status is another's", bgpRules(), with(withSessions(world(svc("a", "10.77.0.50", written("n2")))), leaseLost), theirs},
+		{"... and others have one, of whom one alone is to advertise it", bgpRules(), with(withSessions(world(sticky)), leaseLost), ""},
+		{"... and those of all others, of whom one alone is to advertise it", bgpRules(), with(with(withSessions(world(sticky)), leaseLost), func(w *vip.World) { w.Members[1].Alive, w.Members[2].Alive = false, false }), mine},
+		{"... and those of all others", bgpRules(), with(with(withSessions(world(a)), leaseLost), func(w *vip.World) { w.Members[1].Alive, w.Members[2].Alive = false, false }), mine},
+		{"its data plane is not proven yet", bgpRules(), with(withSessions(world(a)), func(w *vip.World) { w.Members[0].Info.DataPlaneUnproven = true }), ""},
 		{"no session, and a new Service", bgpRules(), world(svc("a", "10.77.0.50", local("n1"))), "10.77.0.50/32\na: NoBGPSession\n"},
 		{"a session with a peer that it names", bgpRules(), withSessions(world(svc("a", "10.77.0.50", local("n1"), peer("192.0.2.9", "192.0.2.1")))),
 			"10.77.0.50/32\nstatus of a: 1 addresses, host \"n1\"\n"},
 		{"sessions with other peers only than it names", bgpRules(), withSessions(world(svc("a", "10.77.0.50", local("n1"), peer("192.0.2.9")))), "10.77.0.50/32\na: NoBGPSession\n"},
-		{"... and its status is there", bgpRules(), withSessions(world(svc("a", "10.77.0.50", written("n1"), peer("192.0.2.9")))), mine},
+		{"... and its status is there", bgpRules(), withSessions(world(svc("a", "10.77.0.50", written("n1"), peer("192.0.2.9")))), mine + lost},
 		{"... and in a table, too", bgpRules(func(r *Rules) { r.RoutingTable = 198 }), withSessions(world(svc("a", "10.77.0.50", written("n1"), peer("192.0.2.9")))), mine},
 		{"it names no peer that could be read", bgpRules(), withSessions(world(svc("a", "10.77.0.50", local("n1"), peer()))), "10.77.0.50/32\na: NoBGPSession\n"},
 		{"the node that has a session with the peer that it names writes the status", bgpRules(), otherPeer(world(svc("a", "10.77.0.50", peer("192.0.2.9")))),
@@ -171,27 +197,39 @@ func TestRoutes(t *testing.T) {
 		{"its data plane fails, and no other router takes IPv6", bgpRules(), fault(no6(withSessions(world(six)), "n2", "n3"), "n1"), "fd77::50/128\nstatus of a: 1 addresses, host \"n1\"\n"},
 		{"excluded", bgpRules(), taint(withSessions(world(a)), "n1", "it has a taint"), ""},
 		{"its data plane fails", bgpRules(), fault(withSessions(world(a)), "n1"), ""},
+		{"another's data plane fails, which wrote the status: it has the new address", bgpRules(), seenFrom(fault(withSessions(world(moved)), "n1"), "n2"), "10.77.0.51/32\nstatus of a: 1 addresses, host \"n2\"\n"},
 		{"its data plane fails, and those of all others", bgpRules(), fault(withSessions(world(a)), "n1", "n2", "n3"), mine},
-		{"its data plane fails, and no other node has a session", bgpRules(), fault(world(a), "n1"), mine},
+		{"its data plane fails, and no other node has a session", bgpRules(), fault(world(a), "n1"), mine + lost},
 		{"another node's data plane fails", bgpRules(), fault(withSessions(world(a)), "n2"), mine},
 		{"another takes over the status", bgpRules(), seenFrom(taint(withSessions(world(svc("a", "10.77.0.50", written("n1"), local("n1", "n2")))), "n1", "it has a taint"), "n2"),
 			"10.77.0.50/32\nstatus of a: 1 addresses, host \"n2\"\n"},
 		{"stopping", bgpRules(), stopping(withSessions(world(a)), "n1"), "10.77.0.50/32 draining\n"},
-		{"stopping for a restart", bgpRules(func(r *Rules) { r.BGP.Keep = true }), stopping(withSessions(world(a)), "n1"), "10.77.0.50/32 kept\n"},
+		{"stopping for a restart", restart, stopping(withSessions(world(a)), "n1"), "10.77.0.50/32 kept\n"},
 		{"stopping, and excluded before", bgpRules(), stopping(taint(withSessions(world(a)), "n1", "it has a taint"), "n1"), ""},
+		{"stopping, and drained before", bgpRules(), stopping(as(withSessions(world(a)), vip.Node{Name: "n1", Drained: true}), "n1"), ""},
+		{"... for a restart", restart, stopping(as(withSessions(world(a)), vip.Node{Name: "n1", Drained: true}), "n1"), ""},
+		{"... and in a table", tableRules, stopping(as(world(a), vip.Node{Name: "n1", Drained: true}), "n1"), ""},
+		{"stopping, since its node is shut down", bgpRules(), stopping(as(withSessions(world(a)), vip.Node{Name: "n1", ShuttingDown: true}), "n1"), ""},
+		{"... for a restart", restart, stopping(as(withSessions(world(a)), vip.Node{Name: "n1", ShuttingDown: true}), "n1"), ""},
+		{"stopping, and isolated", bgpRules(), stopping(with(withSessions(world(a)), isolated), "n1"), "10.77.0.50/32 draining\n"},
 		{"stopping as the last", bgpRules(), stopping(withSessions(world(svc("a", "10.77.0.50", written("n1"), local("n1")))), "n1"),
-			"10.77.0.50/32 draining\nstatus of a: 0 addresses, host \"\"\na: NoEligibleNode\n"},
+			"10.77.0.50/32 draining\nstatus of a: 1 addresses, host \"\"\na: NoEligibleNode\n"},
+		{"... for a restart", restart, stopping(withSessions(world(svc("a", "10.77.0.50", written("n1"), local("n1")))), "n1"),
+			"10.77.0.50/32 kept\nstatus of a: 1 addresses, host \"\"\na: NoEligibleNode\n"},
+		{"stopping as the only node", bgpRules(), alone(stopping(withSessions(world(a)), "n1")), "10.77.0.50/32 draining\nstatus of a: 0 addresses, host \"\"\na: NoEligibleNode\n"},
+		{"... for a restart", restart, alone(stopping(withSessions(world(a)), "n1")), "10.77.0.50/32 kept\na: NoEligibleNode\n"},
 		{"another stops", bgpRules(), stopping(withSessions(world(a)), "n2"), mine},
 		{"Local, with an endpoint", bgpRules(), withSessions(world(svc("a", "10.77.0.50", written("n1"), local("n1", "n3")))), mine},
 		{"Local, without one", bgpRules(), seenFrom(withSessions(world(svc("a", "10.77.0.50", written("n1"), local("n1", "n3")))), "n2"), ""},
 		{"Local, kube-proxy does not serve it yet", bgpRules(), withSessions(world(svc("a", "10.77.0.50", written("n1"), local("n1"), health))), ""},
+		{"Local, kube-proxy does not serve it yet, as it was not Local before", bgpRules(), with(withSessions(world(svc("a", "10.77.0.50", written("n1"), local("n1"), health))), advertised), mine},
 		{"Local, kube-proxy serves it", bgpRules(), ready(withSessions(world(svc("a", "10.77.0.50", written("n1"), local("n1"), health))), "a"), mine},
 		{"a table", tableRules, world(svc("a", "10.77.0.50")), "10.77.0.50/32\n"},
 		{"a table, the node that wrote the status", tableRules, world(a), mine},
 		{"a table, and stopping", tableRules, stopping(world(a), "n1"), "10.77.0.50/32 draining\n"},
 		{"a table, and the data plane fails", tableRules, fault(world(a), "n1"), ""},
 		{"Local, on nobody's node", bgpRules(), withSessions(world(svc("a", "10.77.0.50", written("n1"), local("w9")))),
-			"status of a: 0 addresses, host \"\"\na: NoEligibleNode\n"},
+			"status of a: 1 addresses, host \"\"\na: NoEligibleNode\n"},
 		{"no endpoint", bgpRules(), withSessions(world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Endpoints = vip.Endpoints{} }))),
 			"status of a: 1 addresses, host \"\"\na: NoEndpoints\n"},
 		{"an address shared: where both are served", bgpRules(), seenFrom(withSessions(world(a, svc("b", "10.77.0.50", port(81), younger, written("n1"), local("n1")))), "n2"), ""},
@@ -209,7 +247,7 @@ func TestRoutes(t *testing.T) {
 		{"session affinity, its sessions are down", bgpRules(), with(withSessions(world(sticky)), func(w *vip.World) { w.BGPSessions, w.Members[0].Info.BGPSessions = nil, nil }), ""},
 		{"session affinity, stopping", bgpRules(), stopping(withSessions(world(sticky)), "n1"), "10.77.0.50/32 draining\n"},
 		{"session affinity, another stops", bgpRules(), stopping(seenFrom(withSessions(world(sticky)), "n2"), "n2"), ""},
-		{"session affinity, no session", bgpRules(), world(sticky), mine},
+		{"session affinity, no session", bgpRules(), world(sticky), mine + lost},
 		{"session affinity, election", bgpRules(withElection), held(withSessions(world(sticky)), "a", "n1"), mine},
 		{"aggregates", bgpRules(func(r *Rules) {
 			r.BGP.Aggregates = []netip.Prefix{netip.MustParsePrefix("10.77.0.0/24"), netip.MustParsePrefix("10.78.0.0/24")}
@@ -225,9 +263,12 @@ func TestRoutes(t *testing.T) {
 		{"... by one of two", bgpRules(withARP), withSessions(world(svc("a", "10.77.0.50", written("n1"), announcedBy()))), "status of a: 0 addresses, host \"\"\na: InvalidField\n"},
 
 		{"election: the owner", bgpRules(withElection), held(withSessions(world(a)), "a", "n1"), mine},
+		{"election: Local, kube-proxy does not serve it yet", bgpRules(withElection), held(withSessions(world(svc("a", "10.77.0.50", written("n1"), local("n1"), health))), "a", "n1"), "a: VIPClaiming\n"},
+		{"election: ... as it was not Local before", bgpRules(withElection), with(held(withSessions(world(svc("a", "10.77.0.50", written("n1"), local("n1"), health))), "a", "n1"), advertised), mine},
 		{"election: another", bgpRules(withElection), seenFrom(held(withSessions(world(a)), "a", "n1"), "n2"), "a: VIPElsewhere\n"},
 		{"election: no link is needed", bgpRules(withElection), held(withSessions(world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Interface = "eth9" }))), "a", "n1"), mine},
 		{"election: handed over", bgpRules(withElection), handedOver(held(withSessions(world(a)), "a", "n2"), "a", time.Second), "10.77.0.50/32 draining\na: VIPElsewhere\n"},
+		{"election: handed over by a write without an answer", bgpRules(withElection), inDoubt(handedOver(held(withSessions(world(a)), "a", "n2"), "a", time.Second)), "10.77.0.50/32\na: VIPElsewhere\n"},
 		{"election: handed over, past the deadline", bgpRules(withElection), handedOver(held(withSessions(world(a)), "a", "n2"), "a", -time.Second), "a: VIPElsewhere\n"},
 		{"election: no lease in time", bgpRules(withElection), with(held(withSessions(world(a)), "a", "n1"), func(w *vip.World) { w.Tenure.Until = w.Now }), "a: NodeLeaseNotHeld\n"},
 		{"election, both ways: not before it is bound", bgpRules(withElection, withARP), held(withSessions(world(a)), "a", "n1"), "bind 10.77.0.50/32\n"},
@@ -250,6 +291,14 @@ func handedOver(w vip.World, name string, left time.Duration) vip.World {
 	return w
 }
 
+func inDoubt(w vip.World) vip.World {
+	for k, h := range w.HandingOver {
+		h.InDoubt = true
+		w.HandingOver[k] = h
+	}
+	return w
+}
+
 // An address that no router takes is an Event: since its family was not negotiated, or the Service names other peers.
 func TestNoBGPSession(t *testing.T) {
 	const no6 = "192.0.2.1: the router takes no IPv6: activate the family there"
@@ -267,17 +316,17 @@ func TestNoBGPSession(t *testing.T) {
 		{"of two", svc("a", "10.77.0.50,fd77::50", local("n1")), nil, "node n1 has no BGP session for fd77::50: " + no6},
 		{"its status is there", svc("a", "fd77::50", local("n1"), written("n1")), nil, "node n1 has no BGP session for fd77::50: " + no6},
 		{"another session is down", svc("a", "fd77::50", local("n1")), func(w *vip.World) {
-			w.BGPSessions = append(w.BGPSessions, vip.BGPSession{Peer: "192.0.2.2", State: "active", Since: w.Now.Add(-time.Minute)})
+			w.BGPSessions = append(w.BGPSessions, vip.BGPSession{Peer: "192.0.2.2", State: "active", Lasting: true})
 		}, "node n1 has no BGP session for fd77::50: " + no6 + "; 192.0.2.2: active"},
 		{"another session has just gone down", svc("a", "fd77::50", local("n1")), func(w *vip.World) {
-			w.BGPSessions = append(w.BGPSessions, vip.BGPSession{Peer: "192.0.2.2", State: "active", Since: w.Now.Add(-time.Second)})
+			w.BGPSessions = append(w.BGPSessions, vip.BGPSession{Peer: "192.0.2.2", State: "active"})
 		}, ""},
 		{"another takes it", svc("a", "fd77::50", local("n1")), func(w *vip.World) {
-			w.BGPSessions = append(w.BGPSessions, vip.BGPSession{Peer: "192.0.2.2", State: vip.Established, Since: w.Now.Add(-time.Minute)})
+			w.BGPSessions = append(w.BGPSessions, vip.BGPSession{Peer: "192.0.2.2", State: vip.Established, Lasting: true})
 		}, ""},
 		{"of the family that is taken", svc("a", "10.77.0.50", local("n1")), nil, ""},
 		{"named peers, of which one is down", svc("a", "10.77.0.50", local("n1"), peers("192.0.2.2")), func(w *vip.World) {
-			w.BGPSessions = append(w.BGPSessions, vip.BGPSession{Peer: "192.0.2.2", State: "active", Since: w.Now.Add(-time.Minute)})
+			w.BGPSessions = append(w.BGPSessions, vip.BGPSession{Peer: "192.0.2.2", State: "active", Lasting: true})
 		}, named + "192.0.2.2: active"},
 		{"... of which there is none", svc("a", "10.77.0.50", local("n1"), peers("192.0.2.99")), nil, named + "no such peer is configured"},
 		{"... which can't be read", svc("a", "10.77.0.50", local("n1"), peers()), nil, named + "no such peer is configured"},
@@ -285,7 +334,7 @@ func TestNoBGPSession(t *testing.T) {
 			"node n1 has no BGP session for 10.77.0.50, fd77::50: 192.0.2.1: the router takes no IPv4 and no IPv6: activate the family there"},
 	} {
 		w := withSessions(world(tt.s))
-		w.BGPSessions = []vip.BGPSession{{Peer: "192.0.2.1", State: vip.Established, Since: w.Now.Add(-time.Hour), NoIPv6: true}}
+		w.BGPSessions = []vip.BGPSession{{Peer: "192.0.2.1", State: vip.Established, Lasting: true, NoIPv6: true}}
 		if tt.change != nil {
 			tt.change(&w)
 		}
@@ -293,30 +342,45 @@ func TestNoBGPSession(t *testing.T) {
 	}
 }
 
-// One node of those that serve it writes the status, and all agree on which.
+// One node of those that advertise it writes the status, and all agree on which.
 func TestOneStatusWriter(t *testing.T) {
-	var services []vip.Service
+	var services, shared []vip.Service
 	for i := range 30 {
-		services = append(services, svc(fmt.Sprint("s", i), fmt.Sprintf("10.77.0.%d", 50+i)))
+		s := svc(fmt.Sprint("s", i), fmt.Sprintf("10.77.0.%d", 50+i))
+		services = append(services, s)
+		shared = append(shared, s, svc(fmt.Sprint("t", i), s.Addresses[0].String(), port(81), younger, local("n1", "n2")))
 	}
-	writers := make(map[string]int)
-	for _, self := range []string{"n1", "n2", "n3"} {
-		w := seenFrom(withSessions(world(services...)), self)
-		w.Members[2].Info.BGPSessions = nil // n3's is down
-		if self == "n3" {
+	noSession := func(w *vip.World, m *vip.Member) {
+		m.Info.BGPSessions = nil
+		if m.Name == w.Self {
 			w.BGPSessions = nil
 		}
-		p := Make(bgpRules(), w)
-		for _, s := range addressStatuses(p) {
-			writers[s.Service.Name]++
-		}
-		if self == "n3" && len(addressStatuses(p)) > 0 {
-			t.Errorf("n3, which no router hears, writes %d statuses", len(p.Statuses))
-		}
-		check.Equal(t, len(p.Routes), len(services), "routes of %s", self)
 	}
-	for _, s := range services {
-		check.Equal(t, writers[s.Key.Name], 1, "how many nodes write the status of %s", s.Key.Name)
+	for _, tt := range []struct {
+		name     string
+		services []vip.Service
+		change   func(*vip.World, *vip.Member) // of each node in turn
+		where    string                        // it may not write then
+	}{
+		{"no router hears it", services, noSession, "n1 n2 n3"},
+		{"its data plane fails", services, faulty, "n1 n2 n3"},
+		{"it does not serve all that share the address", shared, func(*vip.World, *vip.Member) {}, "n3"},
+	} {
+		for i, node := range []string{"n1", "n2", "n3"} {
+			writers := make(map[string]string)
+			for _, self := range []string{"n1", "n2", "n3"} {
+				w := seenFrom(withSessions(world(tt.services...)), self)
+				tt.change(&w, &w.Members[i])
+				for _, s := range addressStatuses(Make(bgpRules(), w)) {
+					writers[s.Service.Name] += self
+				}
+			}
+			for _, s := range tt.services {
+				if by := writers[s.Key.Name]; len(by) != 2 || by == node && strings.Contains(tt.where, node) {
+					t.Errorf("%s, %s: the status of %s is written by %q", tt.name, node, s.Key.Name, by)
+				}
+			}
+		}
 	}
 }
 

@@ -98,6 +98,11 @@ func TestSharedAddressStays(t *testing.T) {
 			x.Lease = "z"
 			w.Claims[vip.Key{Namespace: "tenant", Name: "z"}] = vip.Claim{Holder: "somebody", Foreign: true, Valid: true}
 		}},
+		{"another announcer renews its Lease", func(w *vip.World, _, _ *vip.Service) { anothers(w, "x") }},
+		{"another announcer renews its Lease, and a Service on another node names that", func(w *vip.World, _, y *vip.Service) {
+			anothers(w, "x")
+			y.Lease = "kubevip-x"
+		}},
 		{"a Service on another node names its lease", func(_ *vip.World, _, y *vip.Service) { y.Lease = "kubevip-x" }},
 		{"Local, with a pod where no Herald is", func(_ *vip.World, x, _ *vip.Service) { local("w1")(x); x.HealthCheckNodePort = 30001 }},
 		{"Local, with a pod on another node", func(_ *vip.World, x, _ *vip.Service) { local("n3")(x); x.HealthCheckNodePort = 30001 }},
@@ -125,6 +130,24 @@ func TestSharedAddressStays(t *testing.T) {
 				check.Equal(t, got, want, "a; %s", summary(Make(r, bind(r, after))))
 			})
 		}
+	}
+}
+
+// kube-vip's provider writes the link of a pool onto each Service (interface-global). They share an address, unless one names another link.
+func TestSharedOnTheLinkOfThePool(t *testing.T) {
+	for _, tt := range []struct{ a, x, pool, want string }{
+		{"eth0", "eth0", "eth0", "VIPAnnounced VIPAnnounced"},
+		{"eth0", "", "eth0", "VIPAnnounced VIPAnnounced"},
+		{"eth0", "cni0", "eth0", "VIPAnnounced AddressConflict"},
+		{"cni0", "eth0", "eth0", "AddressConflict VIPAnnounced"},
+		{"", "eth0", "", "VIPAnnounced AddressConflict"},
+	} {
+		w := sharedWorld(func(w *vip.World, x, _ *vip.Service) {
+			w.Pools.Data["interface-global"], x.Interface = tt.pool, tt.x
+		})
+		w.Services[0].Interface = tt.a
+		p := Make(poolRules(), seenFrom(w, "n1"))
+		check.Equal(t, string(reasonOf(p, "a")+" "+reasonOf(p, "x")), tt.want, "links %q and %q, of the pool %q", tt.a, tt.x, tt.pool)
 	}
 }
 
@@ -209,5 +232,28 @@ func TestLocalWithoutCommonNode(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// What another class's Service has by its status is announced by another program: no other Service begins to
+// have the same port of it.
+func TestOtherClassHasIt(t *testing.T) {
+	others := func(s *vip.Service) {
+		s.HasClass, s.Class = true, "other"
+		s.Ingress = []vip.Ingress{{Addr: s.Addresses[0]}}
+	}
+	for _, tt := range []struct {
+		name    string
+		change  func(*vip.Service)
+		refused bool
+	}{
+		{"the same port", younger, true},
+		{"an older Service", func(*vip.Service) {}, true},
+		{"another port", port(81), false},
+		{"it has the address", written("n1"), false},
+	} {
+		r := bgpRules(withElection)
+		w := held(world(svc("a", "10.77.0.50", tt.change), svc("b", "10.77.0.50", others)), "a", "n1")
+		check.Equal(t, reasonOf(Make(r, bind(r, w)), "a") == vip.AddressConflict, tt.refused, "%s: it is refused", tt.name)
 	}
 }

@@ -12,58 +12,52 @@ import (
 
 // An actions is the last stage: what this node does about units with known targets.
 type actions struct {
-	*draft
-	dhcp     *dhcp
-	checks   *addressChecks
+	*admission
 	routes   *routes
 	mappings *mappings
 }
 
-// A draft is the Plan as far as it is made.
-type draft struct {
-	*reporter
-	out    vip.Plan
-	wanted map[netip.Addr]bool // the addresses in out.Addresses
-}
-
 // act plans for all that a has admitted.
 func act(a *admission) *actions {
-	d := &draft{reporter: a.reporter, wanted: make(map[netip.Addr]bool, len(a.Bound))}
-	d.out.Pools, d.out.Assignments, d.out.Owners = a.pools, a.assignments, a.owners
-	m := &actions{draft: d, dhcp: a.dhcp, checks: a.checks, mappings: newMappings(d),
-		routes: &routes{d, make(map[netip.Prefix]bool)}}
-	for _, s := range a.expectingEndpoints {
-		if u := unitOfOne(a.reporter, s); u != nil { // whether it may share is not known yet
-			m.checks.probeEarly(u)
+	m := &actions{a, &routes{a.draft, make(map[netip.Prefix]bool)}, newMappings(a.draft)}
+	for _, s := range m.withoutEndpoints {
+		if m.ageWithoutEndpoints(s) < oldServiceAge && len(s.Ingress) == 0 { // it is new, and was never announced
+			m.checks.probeEarly(m.unitOfOne(s)) // whether it may share is not known yet
 		}
 	}
-	former := newFormerOwners(d)
-	for _, u := range a.units {
+	former := newFormerOwners(m.draft)
+	for _, u := range m.units {
 		m.plan(u)
 		former.plan(u)
 	}
-	m.checks.watchNeighbors(a.units)
-	for _, s := range a.withoutEndpoints {
+	m.checks.watchNeighbors(m.units)
+	for _, s := range m.withoutEndpoints {
 		m.showAllocated(s, vip.NoEndpoints, s.noEndpoints)
 	}
-	m.routes.advertiseFromEveryNode(a.accepted)
+	m.routes.advertiseFromEveryNode(m.accepted)
+	for _, s := range m.accepted {
+		if s.everyNodeAdvertises && !s.hasVerdict() && !m.routes.reportUnowned(s) {
+			m.rejectWithoutNode(m.routeRequirements(s), s)
+		}
+	}
 	m.routes.addAggregates()
-	m.balance(a.units)
-	(&egress{draft: d}).plan(a.accepted)
-	m.reportUnmanaged(a.units)
-	m.mappings.keepUntilClosed(a.units)
-	m.limitPorts(a.accepted)
-	m.dhcp.releaseUnrequested(a.all)
-	m.clearWithdrawn(a.withdrawn)
+	m.balance()
+	(&egress{draft: m.draft}).plan(m.accepted)
+	m.reportUnmanaged()
+	m.mappings.keepUntilClosed(m.units)
+	m.limitPorts()
+	m.dhcp.releaseUnrequested(m.all)
+	m.clearWithdrawn()
 	return m
 }
 
-// wantAddress plans a, with an Announcement, unless it is on any link.
+// wantAddress plans a, with an Announcement, unless it is on any link; its tables are looked at.
 func (p *draft) wantAddress(a vip.Address, listenOnly bool) {
 	if p.wanted[a.Addr] {
 		return
 	}
 	p.wanted[a.Addr] = true
+	p.replanAfter(lookAtTables)
 	p.out.Addresses = append(p.out.Addresses, a)
 	p.out.Announcements = append(p.out.Announcements, vip.Announcement{Addr: a.Addr, Link: a.Link,
 		ListenOnly: listenOnly})
@@ -80,18 +74,16 @@ func (p *draft) askKubeProxy(s *service) bool {
 }
 
 // finish adds what is written about all, and returns the Plan.
-func (m *actions) finish(all []*service) vip.Plan {
+func (m *actions) finish() vip.Plan {
 	m.out.EventsPending = !m.Tenure.RenewalLateSince.IsZero()
-	m.out.Verdicts = make([]vip.Verdict, 0, len(all))
-	for _, s := range all {
+	m.out.Verdicts = make([]vip.Verdict, 0, len(m.all))
+	for _, s := range m.all {
 		m.emit(s)
 		if s.LoadBalancer {
 			m.out.Verdicts = append(m.out.Verdicts, s.verdict)
 		}
 	}
 	slices.SortFunc(m.out.Verdicts, func(a, b vip.Verdict) int { return a.Service.Compare(b.Service) })
-	m.out.Events, m.out.ReplanAfter, m.out.AddressChecks = m.events, m.again, m.checks.list
-	m.out.Macvlans, m.out.DHCPRequests = m.dhcp.macvlans, m.dhcp.requests
 	return m.out
 }
 
@@ -109,7 +101,7 @@ func (m *actions) plan(u *unit) {
 		}
 	case holder == "" && u.target == nil:
 		m.wantOwner(u, "")
-		m.rejectUnit(u)
+		m.rejectWithoutNode(&u.requirements, u.services...)
 	case holder == "":
 		m.planFree(u)
 	case holder != m.Self:
@@ -126,15 +118,15 @@ func (m *actions) plan(u *unit) {
 	}
 }
 
-// rejectUnit rejects u without eligible node; statuses stay if only endpoints are missing.
-func (m *actions) rejectUnit(u *unit) {
-	why := m.whyNoNode(&u.requirements)
-	elsewhere := u.requirements
+// rejectWithoutNode rejects services without eligible node; statuses stay if only endpoints are missing.
+func (m *actions) rejectWithoutNode(need *requirements, services ...*service) {
+	why := m.whyNoNode(need)
+	elsewhere := *need
 	elsewhere.endpoint = false
 	wantsEndpoint := len(m.eligible(&elsewhere)) > 0
-	for _, s := range u.services {
+	for _, s := range services {
 		switch {
-		case s.everyNodeAdvertises:
+		case s.everyNodeAdvertises && !need.routes: // reportUnowned says it
 		case wantsEndpoint && s.hasStatus && len(s.addrs) > 0:
 			m.showAllocated(s, vip.NoEligibleNode, why)
 		default:
@@ -143,7 +135,7 @@ func (m *actions) rejectUnit(u *unit) {
 	}
 }
 
-// wantOwner wants u, with its records, at a node; "": at none.
+// wantOwner wants u, with all its leases, at a node; "": at none.
 func (m *actions) wantOwner(u *unit, node string) {
 	cause := ""
 	if u.target != nil && node == u.target.Name {
@@ -151,7 +143,7 @@ func (m *actions) wantOwner(u *unit, node string) {
 	} else if node == "" && u.claim.Holder == m.Self {
 		cause = m.whyNoNode(&u.requirements)
 	}
-	for _, k := range append([]vip.Key{u.lease}, u.records...) {
+	for _, k := range u.leases {
 		m.out.Owners = append(m.out.Owners, vip.Owner{Unit: k, Node: node, Cause: cause})
 	}
 }
@@ -167,10 +159,10 @@ func (m *actions) planFree(u *unit) {
 	m.keepUntilHeard(u)
 }
 
-// planHeldElsewhere plans for another node's unit; its records follow.
+// planHeldElsewhere plans for another node's unit; its other leases follow.
 func (m *actions) planHeldElsewhere(u *unit) {
 	m.wantOwner(u, u.claim.Holder)
-	m.out.Owners[len(m.out.Owners)-1-len(u.records)].Stays = true // whatever becomes of its owner, this is no choice
+	m.out.Owners[len(m.out.Owners)-len(u.leases)].Stays = true // whatever becomes of its owner, this is no choice
 	m.keepUntilHeard(u)
 	for _, s := range u.services {
 		m.mappings.addMappings(s, false)
@@ -179,7 +171,7 @@ func (m *actions) planHeldElsewhere(u *unit) {
 			continue
 		}
 		s.setVerdict(vip.VIPElsewhere, "node "+u.claim.Holder+" announces it")
-		m.checks.verify(s, m.wanted)
+		m.checks.verify(s)
 	}
 }
 
@@ -188,7 +180,10 @@ func (m *actions) keepUntilHeard(u *unit) {
 	if m.self == nil || !m.Tenure.Holds(m.Now) {
 		return
 	}
-	for _, k := range append([]vip.Key{u.lease}, u.records...) {
+	if m.HandingOver[u.lease].InDoubt { // maybe nobody else has the macvlan
+		m.requestDHCP(u)
+	}
+	for _, k := range u.leases {
 		h := m.HandingOver[k]
 		if !m.Now.Before(h.Until) {
 			continue
@@ -196,11 +191,11 @@ func (m *actions) keepUntilHeard(u *unit) {
 		for _, s := range u.services {
 			for _, a := range s.addrs {
 				if s.ownerAdvertises {
-					m.routes.addRoute(s, a.Addr).Drain = true // nothing says when routers have heard of the successor
+					m.routes.addRoute(s, a.Addr).Drain = !h.InDoubt // nothing says when routers have heard of the successor
 					m.replanAfter(h.Until.Sub(m.Now))
 				}
-				if s.bindsAddresses && !m.successorHeard(a.Address, h) && linkFault(&m.self.Info, a.Link) == "" &&
-					m.isBound(a.Address) {
+				up := a.client != nil || linkFault(&m.self.Info, a.Link) == "" // nobody is told of macvlans
+				if up && s.bindsAddresses && !m.successorHeard(a.Address, h) && m.isBound(a.Address) {
 					a.Until = h.Until
 					m.wantAddress(a.Address, true)
 				}
@@ -215,7 +210,7 @@ func (m *actions) successorHeard(a vip.Address, h vip.HandingOver) bool {
 	return ok && !x.At.Before(h.Since) && (!m.checks.complete || m.checks.nodeByMAC[x.MAC] != "")
 }
 
-// keepOrHandOver announces u here, even while handed over, if possible.
+// keepOrHandOver announces u here, if possible.
 func (m *actions) keepOrHandOver(u *unit) {
 	switch {
 	case u.target != nil:
@@ -225,19 +220,18 @@ func (m *actions) keepOrHandOver(u *unit) {
 		m.wantOwner(u, m.Self)
 	default:
 		m.wantOwner(u, "")
-		m.rejectUnit(u)
+		m.rejectWithoutNode(&u.requirements, u.services...)
 		return
 	}
 	m.requestDHCP(u)
-	// Then statuses are the successor's to write, and ports its to keep open.
-	handingOver := m.handingOver(u)
 	for _, s := range u.services {
 		if why := m.withoutEndpointAtOwner(s); why != "" {
-			m.reportWithoutEndpoint(s, why)
+			m.mappings.addMappings(s, false)
+			m.reportUnserved(s, why)
 			continue
 		}
 		if s.bindsAddresses {
-			m.announce(s, handingOver)
+			m.announce(s)
 			continue
 		}
 		if s.Forward != nil {
@@ -245,7 +239,7 @@ func (m *actions) keepOrHandOver(u *unit) {
 				"the VIP is on no link of this node's, where gateways could be asked: it is announced by "+
 					m.routes.protocols()+" only", 0)
 		}
-		m.routes.advertise(s, handingOver)
+		m.routes.advertise(s)
 	}
 }
 
@@ -261,8 +255,8 @@ func (m *actions) withoutEndpointAtOwner(s *service) string {
 		s.noEndpointThere + ": give it an address and lease of its own, or an endpoint where they have one"
 }
 
-func (m *actions) reportWithoutEndpoint(s *service, why string) {
-	m.mappings.addMappings(s, false)
+// reportUnserved says why the owner does not announce s; its status goes on naming its addresses.
+func (m *actions) reportUnserved(s *service, why string) {
 	m.fail(s, vip.NoEligibleNode, why)
 	if s.statusOurs && s.hasStatus {
 		var ingress []vip.Ingress
@@ -271,7 +265,7 @@ func (m *actions) reportWithoutEndpoint(s *service, why string) {
 				ingress = append(ingress, m.ingress(s, a.Addr))
 			}
 		}
-		m.writeStatus(s, "", ingress, nil)
+		m.writeStatus(s, "", ingress, m.dhcp.leasesToRecord(s, ingress))
 	}
 }
 
@@ -302,11 +296,12 @@ func (m *actions) requestDHCP(u *unit) {
 type progress struct {
 	bound   []string      // addresses, each with its link
 	inUse   []string      // addresses that other hosts have, each with what to do about it
+	faults  []string      // why this node can't bind addresses
 	ingress []vip.Ingress // for the status
 }
 
-// announce binds and announces s; while handingOver the rest is the successor's.
-func (m *actions) announce(s *service, handingOver bool) {
+// announce binds and announces s.
+func (m *actions) announce(s *service) {
 	if s.Local && s.sharesOwner {
 		m.addEvent(s, vip.LocalNoElection,
 			"externalTrafficPolicy is Local, which needs svc_election=true: node "+m.Self+" owns all VIPs, whether it "+
@@ -317,13 +312,20 @@ func (m *actions) announce(s *service, handingOver bool) {
 	for _, a := range s.addrs {
 		m.bindAddress(s, a, ready, &c)
 	}
-	m.mappings.addMappings(s, !handingOver)
-	if len(c.bound) > 0 && !handingOver {
+	m.mappings.addMappings(s, true)
+	if len(c.bound) > 0 {
 		m.mappings.addEvents(s)
 		c.ingress = append(c.ingress, m.mappings.externalIngress(s)...)
 	}
 	s.verdict.AnnouncedHere = len(c.bound) > 0
-	m.setVerdictAndStatus(s, handingOver, &c)
+	switch why := strings.Join(c.faults, "; "); {
+	case why != "" && len(c.bound) == 0:
+		m.reportUnserved(s, why)
+		return
+	case why != "":
+		m.addEvent(s, vip.NoEligibleNode, why, 0)
+	}
+	m.setVerdictAndStatus(s, &c)
 	m.checks.reportUnheard(s)
 	for _, a := range s.addrs {
 		if m.isBound(a.Address) {
@@ -334,17 +336,13 @@ func (m *actions) announce(s *service, handingOver bool) {
 
 // bindAddress wants an address bound and announced, unless something hinders.
 func (m *actions) bindAddress(s *service, a address, ready bool, c *progress) {
-	link := a.Link
-	if a.client != nil {
-		link = m.self.Info.LinkFor(s.Interface)
-	}
-	fault := linkFault(&m.self.Info, link)
-	if a.client == nil { // a macvlan has its own sysctl
-		fault = cmp.Or(fault, m.self.whyNoIPv6(a.Addr, link))
+	fault := cmp.Or(linkFault(&m.self.Info, a.Link), m.self.whyNoIPv6(a.Addr, a.Link))
+	if a.client != nil { // a macvlan has its own sysctl
+		fault = linkFault(&m.self.Info, m.self.Info.LinkFor(s.Interface))
 	}
 	if fault != "" {
 		if s.unit.target == nil { // else the Event about the move is enough
-			m.addEvent(s, vip.NoEligibleNode, fmt.Sprintf("node %s owns %s, but %s", m.Self, a.Addr, fault), 0)
+			c.faults = append(c.faults, fmt.Sprintf("node %s owns %s, but %s", m.Self, a.Addr, fault))
 		}
 		return
 	}
@@ -352,16 +350,10 @@ func (m *actions) bindAddress(s *service, a address, ready bool, c *progress) {
 		return
 	}
 	bound := m.isBound(a.Address)
-	if h, ok := m.HandingOver[s.unit.lease]; ok && m.successorHeard(a.Address, h) {
-		m.out.Announcements = append(m.out.Announcements, vip.Announcement{Addr: a.Addr, Link: a.Link,
-			ListenOnly: true})
-		return // it has no answer, but was carried out
-	}
 	if why := m.PortsNotLimited[vip.FamilyOf(a.Addr)]; m.LimitPorts && why != "" && !bound && !s.AllPorts &&
 		!s.localDelivery {
-		m.addEvent(s, vip.NoEligibleNode,
-			fmt.Sprintf("node %s owns %s, but does not bind it, since nftables does not limit its ports "+
-				"(enable_service_security): %s", m.Self, a.Addr, why), 0)
+		c.faults = append(c.faults, fmt.Sprintf("node %s owns %s, but does not bind it, since nftables does not limit its "+
+			"ports (enable_service_security): %s", m.Self, a.Addr, why))
 	}
 	if !ready && !bound {
 		return // kube-proxy here would drop what the node attracts
@@ -369,7 +361,7 @@ func (m *actions) bindAddress(s *service, a address, ready bool, c *progress) {
 	if !bound && m.waitsForOthers(s, a, c) {
 		return
 	}
-	m.wantAddress(a.Address, m.handingOver(s.unit))
+	m.wantAddress(a.Address, false)
 	if !bound {
 		return
 	}
@@ -400,6 +392,9 @@ func (m *actions) waitsForOthers(s *service, a address, c *progress) bool {
 	}
 	m.checks.addHeldBack(s, a.Address)
 	if len(others) > 0 {
+		if s.IsGiven(a.Addr) {
+			s.inUse = append(s.inUse, a.Addr)
+		}
 		c.inUse = append(c.inUse, fmt.Sprintf("%s is in use by another host on %s (MAC %s), so it is not announced: take "+
 			"it off that host, or give the Service another address; it is asked again at least once a minute, and "+
 			"announced when it is free", a.Addr, a.Link, strings.Join(others, ", ")))
@@ -408,14 +403,14 @@ func (m *actions) waitsForOthers(s *service, a address, c *progress) bool {
 }
 
 // setVerdictAndStatus sets verdict, conditions and status of s, bound here.
-func (m *actions) setVerdictAndStatus(s *service, handingOver bool, c *progress) {
+func (m *actions) setVerdictAndStatus(s *service, c *progress) {
 	missing, problems, undecided := m.dhcp.missingLeases(s)
 	showsWanted := slices.ContainsFunc(s.addrs, func(a address) bool { return s.statusHas(a.Addr) })
 	switch {
 	// it asked for other addresses before
-	case len(c.inUse) > 0 && len(c.ingress) == 0 && s.statusOurs && !handingOver && !showsWanted:
+	case len(c.inUse) > 0 && len(c.ingress) == 0 && s.statusOurs && !showsWanted:
 		m.clearStatus(s)
-	case handingOver || !s.hasStatus || undecided && len(s.Ingress) > 0 && s.statusOurs:
+	case !s.hasStatus || undecided && len(s.Ingress) > 0 && s.statusOurs:
 		// The status stays while the client asks whether a lease is still good.
 	case len(c.ingress) > 0:
 		m.writeStatus(s, m.Self, c.ingress, m.dhcp.leasesToRecord(s, c.ingress))
@@ -444,7 +439,6 @@ func (m *actions) setVerdictAndStatus(s *service, handingOver bool, c *progress)
 		m.addAnnouncedEvent(s)
 	}
 	switch {
-	case handingOver: // the successor's to write
 	case len(c.bound) > 0:
 		s.report(vip.ConditionTrue, s.verdict.Reason, s.verdict.Message)
 	case len(c.inUse) > 0, len(s.heldBack) > 0, missing > 0 && problem != "":
@@ -452,22 +446,23 @@ func (m *actions) setVerdictAndStatus(s *service, handingOver bool, c *progress)
 	}
 }
 
-// addAnnouncedEvent adds VIPMoved if another node had s before, else VIPAnnounced.
-func (r *reporter) addAnnouncedEvent(s *service) {
+// addAnnouncedEvent adds VIPMoved if another node had s before, else, or for an address given since, VIPAnnounced.
+func (p *draft) addAnnouncedEvent(s *service) {
 	claim := s.unit.claim
 	occurrence := int64(claim.Transitions)
 	if !claim.AcquiredAt.IsZero() {
 		occurrence = claim.AcquiredAt.UnixMicro()
 	}
-	if from := claim.PreviousHolder; from != "" && from != r.Self {
-		why := ""
+	if from := claim.PreviousHolder; from != "" && from != p.Self {
 		if claim.Cause != "" {
-			why = " (" + claim.Cause + ")"
+			from += " (" + claim.Cause + ")"
 		}
-		r.addEvent(s, vip.VIPMoved, "moved from node "+from+why+": "+s.verdict.Message, occurrence)
-	} else {
-		r.addEvent(s, vip.VIPAnnounced, s.verdict.Message, occurrence)
+		p.addEvent(s, vip.VIPMoved, "moved from node "+from+" to node "+p.Self, occurrence)
+		if !slices.ContainsFunc(s.addrs, func(a address) bool { return !s.statusHas(a.Addr) }) {
+			return
+		}
 	}
+	p.addEvent(s, vip.VIPAnnounced, s.verdict.Message, occurrence)
 }
 
 // maxStatusPorts is how many port entries a status has: too many the API server refuses.
@@ -483,11 +478,25 @@ func (p *facts) ingress(s *service, a netip.Addr) vip.Ingress {
 }
 
 // reportUnmanaged adds an Event for each VIP bound by others.
-func (m *actions) reportUnmanaged(units []*unit) {
+func (m *actions) reportUnmanaged() {
+	here := make(map[netip.Addr][]vip.Address)
 	for _, x := range m.Unmanaged {
-		for _, u := range units {
-			for _, s := range u.services {
-				if u.claim.Holder != m.Self && s.hasAddress(x.Addr) {
+		here[x.Addr] = append(here[x.Addr], x)
+	}
+	if m.self != nil {
+		for _, l := range m.self.Info.Links { // with the network's mask it counts as the node's own
+			for _, p := range l.Prefixes {
+				here[p.Addr()] = append(here[p.Addr()], vip.Address{Addr: p.Addr(), Bits: p.Bits(), Link: l.Name})
+			}
+		}
+	}
+	for _, u := range m.units {
+		if u.claim.Holder == m.Self {
+			continue
+		}
+		for _, s := range u.services {
+			for _, a := range s.addrs {
+				for _, x := range here[a.Addr] {
 					m.addEvent(s, vip.UnmanagedAddress,
 						fmt.Sprintf("node %s has %s on %s, but Herald did not put it there and node %s does not own it; remove it with: "+
 							"ip addr del %s dev %s", m.Self, x.Addr, x.Link, m.Self, x.Prefix(), x.Link), 0)

@@ -2,23 +2,24 @@ package plan
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A reporter is what stages tell of Services.
-type reporter struct {
+// A draft is the Plan as far as it is made; all stages add to it.
+type draft struct {
 	*facts
-	events []vip.Event
-	again  time.Duration // after which time to plan again though nothing has changed; 0: never
+	out    vip.Plan
+	wanted map[netip.Addr]bool // the addresses in out.Addresses
 }
 
-// replanAfter sets again to d, unless that is shorter.
-func (r *reporter) replanAfter(d time.Duration) {
-	if d != 0 && (r.again == 0 || d < r.again) {
-		r.again = d
+// replanAfter sets ReplanAfter to d, unless that is shorter.
+func (p *draft) replanAfter(d time.Duration) {
+	if d != 0 && (p.out.ReplanAfter == 0 || d < p.out.ReplanAfter) {
+		p.out.ReplanAfter = d
 	}
 }
 
@@ -33,49 +34,49 @@ func (s *service) setVerdict(reason vip.Reason, message string) {
 func (s *service) hasVerdict() bool { return s.verdict.Reason != "" }
 
 // setProblem sets the verdict of s, and adds such an Event.
-func (r *reporter) setProblem(s *service, reason vip.Reason, message string) {
+func (p *draft) setProblem(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
-	r.addEvent(s, reason, message, 0)
+	p.addEvent(s, reason, message, 0)
 }
 
 // fail is setProblem with conditions for this node to write.
-func (r *reporter) fail(s *service, reason vip.Reason, message string) {
-	r.setProblem(s, reason, message)
+func (p *draft) fail(s *service, reason vip.Reason, message string) {
+	p.setProblem(s, reason, message)
 	s.report(vip.ConditionFalse, reason, message)
 }
 
 // clearStatus clears what Herald wrote of status and finalizer.
-func (r *reporter) clearStatus(s *service) {
-	s.status = &vip.Status{Finalizer: r.finalizerOf(s, false)}
+func (p *draft) clearStatus(s *service) {
+	s.status = &vip.Status{Finalizer: p.finalizerOf(s, false)}
 }
 
 // writeStatus has the status of s written; node "" is none.
-func (r *reporter) writeStatus(s *service, node string, ingress []vip.Ingress, leases []vip.DHCPLease) {
-	s.status = &vip.Status{VIPHost: node, Announcer: r.Announcer, Ingress: ingress, DHCPLeases: leases,
-		Finalizer: r.finalizerOf(s, true)}
+func (p *draft) writeStatus(s *service, node string, ingress []vip.Ingress, leases []vip.DHCPLease) {
+	s.status = &vip.Status{VIPHost: node, Announcer: p.Announcer, Ingress: ingress, DHCPLeases: leases,
+		Finalizer: p.finalizerOf(s, true)}
 }
 
 // reject is rejectSilently with an Event, if vip.Reasons has one.
-func (r *reporter) reject(s *service, reason vip.Reason, message string) {
+func (p *draft) reject(s *service, reason vip.Reason, message string) {
 	if reasonInfo(reason).Event {
-		r.addEventIfResponsible(s, reason, message)
+		p.addEventIfResponsible(s, reason, message)
 	}
-	r.rejectSilently(s, reason, message)
+	p.rejectSilently(s, reason, message)
 }
 
 // rejectSilently sets the verdict, and, if responsible, clears what Herald wrote.
-func (r *reporter) rejectSilently(s *service, reason vip.Reason, message string) {
+func (p *draft) rejectSilently(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
-	if !r.responsible(s) {
+	if !p.responsible(s) {
 		return
 	}
-	r.reportRejected(s)
+	p.reportRejected(s)
 	switch {
 	case reason == vip.HeldByOtherAnnouncer, s.keepsStatus() && (reason == vip.NoEndpoints ||
 		reason == vip.NoEligibleNode):
-		r.keepStatusWithoutFinalizer(s)
+		p.keepStatusWithoutFinalizer(s)
 	case s.statusOurs:
-		r.clearStatus(s)
+		p.clearStatus(s)
 	}
 }
 
@@ -94,19 +95,19 @@ func (f *admission) withdraw(s *service, reason vip.Reason, message string) {
 }
 
 // addEvent adds an Event, unless a renewal is late: it may be wrong.
-func (r *reporter) addEvent(s *service, reason vip.Reason, message string, occurrence int64) {
-	if !r.Tenure.RenewalLateSince.IsZero() {
+func (p *draft) addEvent(s *service, reason vip.Reason, message string, occurrence int64) {
+	if !p.Tenure.RenewalLateSince.IsZero() {
 		return
 	}
-	r.events = append(r.events, vip.Event{
+	p.out.Events = append(p.out.Events, vip.Event{
 		Service: s.Key, UID: s.UID, Warning: reasonInfo(reason).Warning,
 		Reason: reason, Message: message, Occurrence: occurrence,
 	})
 }
 
-func (r *reporter) addEventIfResponsible(s *service, reason vip.Reason, message string) {
-	if r.responsible(s) {
-		r.addEvent(s, reason, message, 0)
+func (p *draft) addEventIfResponsible(s *service, reason vip.Reason, message string) {
+	if p.responsible(s) {
+		p.addEvent(s, reason, message, 0)
 	}
 }
 
@@ -123,6 +124,11 @@ func (p *facts) responsible(s *service) bool {
 	if s.unit != nil && p.members[s.unit.claim.Holder] != nil {
 		return s.unit.claim.Holder == p.Self
 	}
-	able := func(n *member) bool { return !n.Info.Isolated && n.caresForServices }
+	able := func(n *member) bool {
+		if o := n.Info.Options; s.reserved { // the control plane's: who has cp_enable
+			return !n.Info.Isolated && o != nil && len(o.ControlPlane) > 0
+		}
+		return !n.Info.Isolated && n.caresForServices
+	}
 	return p.self != nil && chosen(hashKey(s.Key), p.alive, s.statusBy, able) == p.self
 }

@@ -65,7 +65,7 @@ type pass struct {
 
 	assignments []vip.Assignment
 	waits       bool // a Service wants more than there is
-	outside     int  // addresses that Services were given and that no pool has any more
+	outside     int  // addresses that Services were given and that no pool offered to them has any more
 }
 
 // A sharingKey is the key of Services that share addresses.
@@ -77,7 +77,7 @@ type service struct {
 	shown []netip.Addr // in its status: clients may use them
 	own   []netip.Addr // of names: those that a person named, beside which it is given others
 	has   []netip.Addr // of names: without 0.0.0.0 and ::, and without what it has lost
-	lost  string       // why it has lost some of names
+	lost  string       // why it has lost some of names, and a semicolon, for a reason to follow
 	kept  []netip.Addr // of has: what it is to keep
 	found []found      // what it is given besides
 	ports []uint32     // Ports as sortedPorts has them, once they are asked for
@@ -190,7 +190,7 @@ func (p *pass) readServices() (wanting []*service) {
 				s.has = append(s.has, x)
 				p.holders[x] = append(p.holders[x], s)
 			case why != "":
-				s.lost = why
+				s.lost = why + "; "
 				p.takeUp(x)
 			}
 			if p.isOutside(s, x) {
@@ -223,9 +223,11 @@ func (p *pass) whyLost(s *service, x netip.Addr) (why string, lost bool) {
 	return "", false
 }
 
-// isOutside reports whether x was given to s of a pool, and none may have it any more.
+// isOutside reports whether x was given to s of a pool, and none that is offered to it has it any more.
 func (p *pass) isOutside(s *service, x netip.Addr) bool {
-	return s.Allocated != "" && !s.isOwn(x) && !s.Foreign && !s.asksDHCP() && !p.InPool(x, s.Allocated)
+	ns := s.Key.Namespace
+	return s.Allocated != "" && !s.isOwn(x) && !s.Foreign && !s.asksDHCP() &&
+		!p.InPool(ns, p.in.Source.Namespaces[ns], x, s.Allocated)
 }
 
 // wants sets kept, and reports whether s is to have something else than it names.
@@ -294,7 +296,7 @@ func (p *pass) serve(s *service) {
 			for _, f := range s.found[:before] {
 				p.holders[f.addr] = slices.DeleteFunc(p.holders[f.addr], func(o *service) bool { return o == s })
 			}
-			p.wait(s, pools, joinReasons(s.lost, s.whyMissing(missing, pools, problem)))
+			p.wait(s, pools, s.lost+s.whyMissing(missing, pools, problem))
 			return
 		}
 	}
@@ -313,13 +315,6 @@ func (p *pass) wait(s *service, pools []*Pool, reason string) {
 		a.Pool = pools[0].Name
 	}
 	p.assignments = append(p.assignments, a)
-}
-
-func joinReasons(first, second string) string {
-	if first == "" || second == "" {
-		return first + second
-	}
-	return first + "; " + second
 }
 
 func byAge(x, y *service) int { return vip.CompareAge(x.Service, y.Service) }

@@ -335,6 +335,15 @@ func TestAllocation(t *testing.T) {
 			w.set("x/same", other(88, func(*vip.AddressRequest) {}))
 		}, []string{"a: 10.0.0.1 of cidr-global", "web/local: 10.0.0.2 of cidr-global", "web/local2: 10.0.0.3 of cidr-global", "own/local: 10.0.0.4 of cidr-global", "own/link: 10.0.0.4 of cidr-global",
 			"link/b: 10.0.0.5 of cidr-global", "web/bgp: 10.0.0.2 of cidr-global", "web/lease: 10.0.0.2 of cidr-global", "x/same: 10.0.0.1 of cidr-global"}, ""},
+		{"... also if they name the link of the pool", []string{"cidr-global=10.0.0.0/24", "allow-share-global=true", "interface-global=eth1"}, func(w *world) {
+			other := func(port uint16, link string) func(r *vip.AddressRequest) {
+				return func(r *vip.AddressRequest) { key("", port)(r); r.Interface = link }
+			}
+			w.set("a", other(80, "eth1"))
+			w.set("web/b", other(81, "eth1"))
+			w.set("own/c", other(82, ""))
+			w.set("x/d", other(83, "eth2"))
+		}, []string{"a: 10.0.0.1 of cidr-global", "web/b: 10.0.0.1 of cidr-global", "own/c: 10.0.0.1 of cidr-global", "x/d: 10.0.0.2 of cidr-global"}, ""},
 		{"two Local ones by a key only", []string{"cidr-global=10.0.0.0/24", "allow-share-global=true"}, func(w *world) {
 			w.set("a", func(r *vip.AddressRequest) { key("k", 80)(r); r.Local = true })
 			w.set("b", func(r *vip.AddressRequest) { key("k", 81)(r); r.Local = true })

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -17,8 +15,8 @@ import (
 // Every node reads the ConfigMap, so that what was good stays in force wherever addresses are given; whose Plan says
 // Allocate decides.
 type Assigner struct {
-	poke    func()
-	metrics *metrics
+	poke func()
+	*metrics
 
 	source    *vip.PoolSource // that pools were read from
 	pools     *Pools
@@ -44,9 +42,6 @@ func (a *Assigner) Observe(w *vip.World) {
 		w.PoolPolicy = a.pools
 	}
 }
-
-// Collectors returns the metrics of pools; of addresses only where they are given.
-func (a *Assigner) Collectors() []prometheus.Collector { return a.metrics.all() }
 
 // Put takes over want, and decides: 10,000 Services in hundredths of a second.
 func (a *Assigner) Put(want []vip.PoolInput) {
@@ -76,11 +71,7 @@ func (a *Assigner) Put(want []vip.PoolInput) {
 
 // isNews takes over what is reserved, and reports whether to decide anew.
 func (a *Assigner) isNews(in *vip.PoolInput) bool {
-	var reserved []Range
-	for _, r := range in.Reserved {
-		reserved = append(reserved, rangeOf(r.Prefix))
-	}
-	reserved = merge(reserved)
+	reserved := mergeReserved(in.Reserved)
 	at := a.memory.nextFree()
 	same := slices.Equal(reserved, a.reserved) && slices.EqualFunc(in.Requests, a.last.Requests, sameRequest) &&
 		in.DHCPMode == a.last.DHCPMode && a.settled && len(in.InUse) == 0 && (at.IsZero() || in.Now.Before(at))

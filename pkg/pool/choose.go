@@ -120,7 +120,7 @@ func (p *pass) findOne(s *service, x *Pool, family vip.Family) (f found, ok bool
 	}); ok {
 		return found{a, x.Name, fmt.Sprintf("%s is of pool %s", a, x.Name)}, true
 	}
-	if a, ok := p.findResting(space.family(family)); ok {
+	if a, ok := p.findResting(space.families[family]); ok {
 		return found{a, x.Name, fmt.Sprintf("%s is of pool %s, which has none that was not released lately", a, x.Name)}, true
 	}
 	return found{}, false
@@ -183,14 +183,9 @@ func (p *pass) findShared(s *service, x *Pool, f vip.Family) (a netip.Addr, with
 }
 
 func (s *service) holding() []netip.Addr {
-	if len(s.found) == 0 {
-		return s.has
-	}
-	all := slices.Clone(s.has)
+	all := slices.Clip(s.has)
 	for _, f := range s.found {
-		if !f.addr.IsUnspecified() {
-			all = append(all, f.addr)
-		}
+		all = append(all, f.addr)
 	}
 	return all
 }
@@ -207,7 +202,8 @@ func (p *pass) mayJoin(s *service, x netip.Addr) bool {
 		byKey := o.SharingKey != "" && o.SharingKey == s.SharingKey && same
 		// no node may have endpoints of both
 		byPool := p.MayShare(x, s.Key.Namespace, o.Key.Namespace) && !(s.Local && o.Local) &&
-			(same || free && alike(s, o) && p.Interface(s.Key.Namespace, x) == p.Interface(o.Key.Namespace, x))
+			(same || free && alike(s, o) && p.Interface(s.Key.Namespace, x) == p.Interface(o.Key.Namespace, x) &&
+				p.onLinkOfPool(s, x) && p.onLinkOfPool(o, x))
 		if o.Foreign || len(o.Ports) == 0 || !byKey && !byPool || overlap(o.sortedPorts(), s.sortedPorts()) {
 			return false
 		}
@@ -218,6 +214,10 @@ func (p *pass) mayJoin(s *service, x netip.Addr) bool {
 // alike reports whether the plan lets Services of different namespaces share an address.
 func alike(s, o *service) bool {
 	return s.Peculiar() == "" && o.Peculiar() == "" && len(s.Families) <= 1 && len(o.Families) <= 1 && len(o.names) <= 1
+}
+
+func (p *pass) onLinkOfPool(s *service, x netip.Addr) bool {
+	return s.Interface == "" || s.Interface == p.Interface(s.Key.Namespace, x)
 }
 
 // nameFor returns what readers of s are told of other (docs/why.md, "Who has an address").
@@ -283,7 +283,7 @@ func (p *pass) give(s *service) {
 	}
 	p.assignments = append(p.assignments, vip.Assignment{
 		Service: s.Key, UID: s.UID, Addresses: all, Pool: strings.Join(vip.AppendUnique(nil, pools...), ","),
-		Reason: joinReasons(s.lost, reason), Had: s.Addresses, HadPool: s.Allocated, Own: s.own,
+		Reason: s.lost + reason, Had: s.Addresses, HadPool: s.Allocated, Own: s.own, Remove: len(pools) == 0,
 	})
 }
 
@@ -342,15 +342,8 @@ func (p *pass) asksForAnotherPool(s *service, x netip.Addr) bool {
 
 // isOfPools reports whether s has addresses of pools that it names.
 func (s *service) isOfPools() bool {
-	if len(s.Pools) == 0 || s.Allocated == "" {
-		return true
-	}
-	for name := range strings.SplitSeq(s.Allocated, ",") {
-		if slices.Contains(s.Pools, name) {
-			return true
-		}
-	}
-	return false
+	return len(s.Pools) == 0 || s.Allocated == "" || slices.ContainsFunc(strings.Split(s.Allocated, ","),
+		func(name string) bool { return slices.Contains(s.Pools, name) })
 }
 
 // candidates returns the pools for s, best first, or why there are none.

@@ -110,3 +110,18 @@ func TestBesideOwnAddress(t *testing.T) {
 		t.Errorf("outside: %v", out)
 	}
 }
+
+// What was given beside an own address, and goes without another in its place, is taken off as what is superseded is.
+func TestNothingGivenIsLeft(t *testing.T) {
+	w := newWorld(t, 0, "pool-a=2001:db8::/64", "pool-b=10.0.0.0/24")
+	w.set("a", func(r *vip.AddressRequest) {
+		families(vip.PreferDualStack, vip.IPv4, vip.IPv6)(r)
+		r.Addresses, r.Own, r.Allocated = addrs("10.9.0.1", "2001:db8::1"), addrs("10.9.0.1"), "a"
+	})
+	if d := w.pass(); len(d) > 0 {
+		t.Errorf("decided: %+v", d)
+	}
+	w.set("a", asks("b"))
+	d := w.pass()
+	check.Equal(t, fmt.Sprintf("%v %q %v", d[0].Addresses, d[0].Pool, d[0].Remove), `[10.9.0.1] "" true`, "given")
+}

@@ -3,10 +3,12 @@ package pool
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/heraldvip/herald/pkg/metric"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
 type metrics struct {
+	*metric.Set
 	size, used, free *prometheus.GaugeVec // by pool and family
 	waiting          *prometheus.GaugeVec // by pool
 	outside          prometheus.Gauge
@@ -15,27 +17,22 @@ type metrics struct {
 }
 
 func newMetrics() *metrics {
-	gauge := func(name, help string) prometheus.GaugeOpts { return prometheus.GaugeOpts{Name: name, Help: help} }
-	byFamily := []string{"pool", "family"}
+	s := &metric.Set{}
 	return &metrics{
-		size: prometheus.NewGaugeVec(gauge("herald_pool_addresses", "Addresses that a pool gives to Services, by "+
-			"pool and family. Only on the node that allocates."), byFamily),
-		used: prometheus.NewGaugeVec(gauge("herald_pool_addresses_used", "Addresses of a pool that Services have or "+
-			"name, by pool and family. Only on the node that allocates."), byFamily),
-		free: prometheus.NewGaugeVec(gauge("herald_pool_addresses_free", "Addresses of a pool that can be given now: "+
-			"neither reserved nor a Service's, by pool and family. Only on the node that allocates."), byFamily),
-		waiting: prometheus.NewGaugeVec(gauge("herald_pool_services_waiting", "Services for which no pool has an "+
-			"address, by the first pool that they may have one of; with an empty pool if there is none. Only on the node "+
-			"that allocates."), []string{"pool"}),
-		outside: prometheus.NewGauge(gauge("herald_pool_addresses_outside", "Addresses that Services were given and "+
-			"that no pool has any more. 0 on nodes that do not allocate.")),
-		problems: prometheus.NewGauge(gauge("herald_pool_problems", "Keys of the ConfigMap of pools that can't be read, "+
-			"or have an effect that is probably not meant.")),
+		Set: s,
+		size: metric.Gauges(s, "herald_pool_addresses", "Addresses that a pool gives to Services, by pool and family. Only "+
+			"on the node that allocates.", "pool", "family"),
+		used: metric.Gauges(s, "herald_pool_addresses_used", "Addresses of a pool that Services have or name, by pool and "+
+			"family. Only on the node that allocates.", "pool", "family"),
+		free: metric.Gauges(s, "herald_pool_addresses_free", "Addresses of a pool that can be given now: neither reserved "+
+			"nor a Service's, by pool and family. Only on the node that allocates.", "pool", "family"),
+		waiting: metric.Gauges(s, "herald_pool_services_waiting", "Services for which no pool has an address, by the first "+
+			"pool that they may have one of; with an empty pool if there is none. Only on the node that allocates.", "pool"),
+		outside: metric.Gauge(s, "herald_pool_addresses_outside", "Addresses that Services were given and that no pool "+
+			"offers any more. 0 on nodes that do not allocate."),
+		problems: metric.Gauge(s, "herald_pool_problems", "Keys of the ConfigMap of pools that can't be read, or have an "+
+			"effect that is probably not meant."),
 	}
-}
-
-func (m *metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.size, m.used, m.free, m.waiting, m.outside, m.problems}
 }
 
 // A series is one of a vector by pool, or by pool and family.

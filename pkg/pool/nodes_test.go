@@ -138,7 +138,7 @@ func (c *simulatedCluster) arrive(i int) {
 // wantsAnother reports whether the user of s wants another address than x: of another family, of other pools than s was given
 // it of, or, with heraldvip.io/renumber, one that is in a pool.
 func wantsAnother(s *vip.Service, pools *Pools, x netip.Addr) bool {
-	return !slices.Contains(s.Families, vip.FamilyOf(x)) || len(s.Pools) > 0 && !slices.Contains(s.Pools, s.Allocated) || s.Renumber && pools.find(x) == nil
+	return !slices.Contains(s.Families, vip.FamilyOf(x)) || len(s.Pools) > 0 && !slices.Contains(s.Pools, s.Allocated) || s.Renumber && pools.WhyNotOffered(s.Key.Namespace, nil, x, true) != ""
 }
 
 // onlyNames reports whether o names x beside another Service that may not share it, and its status does not show it: then it keeps nobody

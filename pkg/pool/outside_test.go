@@ -90,6 +90,27 @@ func TestRenumber(t *testing.T) {
 	w.expect("a: 10.2.0.1 of x", "b: 10.2.0.2 of x")
 }
 
+// A pool that is offered to other namespaces only is none to a Service: what it was given of one is outside, and replaced
+// with heraldvip.io/renumber. Where the labels of its namespace are not known, it may be offered.
+func TestRangeGoesToAnotherNamespace(t *testing.T) {
+	w := newWorld(t, 0, "cidr-a=10.0.0.0/24", "cidr-b=10.1.0.0/24", "pool-z=10.2.0.0/24", "pool-z.namespaces=team=blue")
+	w.labels = map[string]map[string]string{"a": {}, "z": {"team": "blue"}}
+	for _, name := range []string{"a/stays", "a/moves", "b/b", "z/z"} {
+		w.set(name, func(r *vip.AddressRequest) { r.Renumber = name != "a/stays" })
+	}
+	w.decide()
+	w.expect("a/stays: 10.0.0.1 of cidr-a", "a/moves: 10.0.0.2 of cidr-a", "b/b: 10.1.0.1 of cidr-b", "z/z: 10.2.0.1 of z")
+	w.expectOutside()
+	w.labels = nil // Namespaces can't be read at present
+	w.edit("cidr-a=10.1.0.0/24", "cidr-b=10.0.0.0/24", "cidr-global=10.3.0.0/24", "pool-z=10.2.0.0/24", "pool-z.namespaces=team=blue")
+	w.decide()
+	w.expect("a/stays: 10.0.0.1 of cidr-a", "a/moves: 10.1.0.2 of cidr-a", "b/b: 10.0.0.3 of cidr-b", "z/z: 10.2.0.1 of z")
+	w.expectOutside("stays: 10.0.0.1 of cidr-a")
+	w.labels = map[string]map[string]string{"z": {"team": "red"}}
+	w.decide()
+	w.expect("z/z: 10.3.0.1 of cidr-global")
+}
+
 func TestOutsideIsObserved(t *testing.T) {
 	a := NewAssigner(0, func() {})
 	given := request("a", func(s *vip.Service) { s.Addresses, s.Allocated = addrs("10.0.0.1"), "cidr-global" })
@@ -174,7 +195,7 @@ func TestPoolThatCantBeRead(t *testing.T) {
 	p, _ := Parse(nil, data("pool-web=nonsense", "pool-other=10.1.0.0/24"))
 	x := netip.MustParseAddr("10.0.0.1")
 	for given, want := range map[string]bool{"web": true, "other,web": true, "other": false, "gone": false, "": false} {
-		check.Equal(t, p.InPool(x, given), want, "an address given of pool %q is in a pool", given)
+		check.Equal(t, p.InPool("ns", nil, x, given), want, "an address given of pool %q is in a pool", given)
 	}
 }
 

@@ -30,13 +30,13 @@ func Parse(previous *Pools, data map[string]string) (*Pools, []vip.PoolProblem) 
 	if previous != nil {
 		r.earlier = previous.good
 	}
-	keys := slices.Sorted(maps.Keys(data)) // so a pool comes before its attributes
-	for _, k := range keys {
+	for _, k := range slices.Sorted(maps.Keys(data)) { // so a pool comes before its attributes
 		r.read(k)
 	}
 	r.pools.complete()
 	r.findShadowed()
 	r.findEmpty()
+	r.findOpen()
 	slices.SortStableFunc(r.problems, func(a, b vip.PoolProblem) int { return cmp.Compare(a.Key, b.Key) })
 	return r.pools, r.problems
 }
@@ -64,8 +64,7 @@ func readKey[T any](r *reader, key, consequence string, parse func(text string) 
 		r.pools.good[key] = text
 		return v, true
 	}
-	before, had := r.earlier[key]
-	if had {
+	if before, had := r.earlier[key]; had {
 		if v, again := parse(before); again == "" {
 			r.fail(key, "%s. Until then the value before it stays in force where Herald has not been restarted since: %s",
 				problem, vip.Quote(before))
@@ -86,7 +85,7 @@ func (r *reader) read(key string) {
 	case skipEndsKey:
 		p.skipEnds, _ = readKey(r, key, "Until then it counts as false", parseTrueFalse)
 	case cidrPrefix, rangePrefix:
-		r.readProviderPool(prefix, name)
+		r.readProviderPool(key, name)
 	case interfacePrefix:
 		if link, ok := readKey(r, key, "Until then it counts as absent", parseInterface); ok {
 			p.interfaces[name] = link
@@ -118,32 +117,27 @@ func splitKey(key string) (prefix, name string) {
 }
 
 // readProviderPool reads cidr-<namespace> or range-<namespace>: the text tells which.
-func (r *reader) readProviderPool(prefix, namespace string) {
-	key := prefix + namespace
+func (r *reader) readProviderPool(key, namespace string) {
 	p := &Pool{Name: key, Key: key, Auto: true, provider: true}
 	if namespace != global {
 		p.Namespaces = Namespaces{Names: []string{namespace}}
 	}
 	a, ok := readKey(r, key, "Until then Services that it is for get no address", parseAddresses)
 	p.addresses, p.Broken = a, !ok
-	to := r.pools.ranges
-	if prefix == cidrPrefix {
-		to = r.pools.cidrs
-	}
-	to[namespace] = p
-	r.pools.byName[p.Name] = p
+	r.pools.byName[key] = p
 }
 
-// findShadowed warns of the provider's pools that give nothing, or overlap.
+// findShadowed warns of the provider's pools that give nothing.
 func (r *reader) findShadowed() {
-	p := r.pools
-	for namespace := range p.ranges {
-		key := rangePrefix + namespace
+	byName := r.pools.byName
+	for key := range byName {
+		namespace, isRange := strings.CutPrefix(key, rangePrefix)
 		switch {
-		case p.cidrs[namespace] != nil:
+		case !isRange:
+		case byName[cidrPrefix+namespace] != nil:
 			r.warn(key, "no Service gets an address of it, since %s%s comes before it; put its addresses there", cidrPrefix,
 				namespace)
-		case p.cidrs[global] != nil:
+		case byName[cidrPrefix+global] != nil:
 			r.warn(key, "no Service gets an address of it, since %s%s comes before it; name it %s%s", cidrPrefix, global,
 				cidrPrefix, namespace)
 		}
@@ -160,25 +154,36 @@ func (r *reader) findEmpty() {
 	}
 }
 
-func parseSearchOrder(text string) (descending bool, problem string) {
-	switch strings.TrimSpace(text) {
-	case "desc":
-		return true, ""
-	case "asc", "":
-		return false, ""
+// findOpen warns of pools for some namespaces that share addresses with one for all.
+func (r *reader) findOpen() {
+	for _, p := range r.pools.own {
+		opens := func(x *Pool) bool {
+			return x.Namespaces.All() && !x.Broken && !slices.Equal(subtract(p.Ranges, x.Ranges), p.Ranges)
+		}
+		if p.Namespaces.All() || p.Broken {
+			continue
+		}
+		if i := slices.IndexFunc(r.pools.all, opens); i >= 0 {
+			r.warn(p.Key+".namespaces", "other namespaces may have addresses of the pool all the same, since %s, which is for "+
+				"all, has some of them, too; take them out of it", r.pools.all[i].Key)
+		}
 	}
-	return false, fmt.Sprintf("%s is not an order; write desc for the highest address first, asc for the lowest",
-		vip.Quote(text))
+}
+
+func parseSearchOrder(text string) (descending bool, problem string) {
+	order := strings.TrimSpace(text)
+	if order != "desc" && order != "asc" && order != "" {
+		return false, vip.Quote(text) + " is not an order; write desc for the highest address first, asc for the lowest"
+	}
+	return order == "desc", ""
 }
 
 func parseTrueFalse(text string) (on bool, problem string) {
-	switch strings.TrimSpace(text) {
-	case "true":
-		return true, ""
-	case "false", "":
-		return false, ""
+	word := strings.TrimSpace(text)
+	if word != "true" && word != "false" && word != "" {
+		return false, vip.Quote(text) + " is neither true nor false; write one of them"
 	}
-	return false, fmt.Sprintf("%s is neither true nor false; write one of them", vip.Quote(text))
+	return word == "true", ""
 }
 
 // parseShare reads what the provider does: 1, t, T, TRUE, true, True and their opposites.

@@ -79,14 +79,17 @@ func (p *Pools) WhyNotOn(a netip.Addr, nodeLabels map[string]string) string {
 	return fmt.Sprintf("pool %s, of which %s is, is for nodes with %s", x.Name, a, x.Nodes)
 }
 
-// InPool reports whether any pool has a, given (names with commas) first; unreadable ones may.
-func (p *Pools) InPool(a netip.Addr, given string) bool {
+// InPool reports whether a is of a pool that is offered to a namespace. Unreadable ones of those given (names with
+// commas) may have it, and without labels (nil) every selector may match.
+func (p *Pools) InPool(namespace string, l map[string]string, a netip.Addr, given string) bool {
 	for name := range strings.SplitSeq(given, ",") {
-		if x := p.byName[name]; x != nil && (x.Broken || x.Contains(a)) {
+		if x := p.byName[name]; x != nil && x.Broken {
 			return true
 		}
 	}
-	return firstWith(p.all, a) != nil
+	return slices.ContainsFunc(p.all, func(x *Pool) bool {
+		return x.Contains(a) && (l == nil && x.Namespaces.Selector != nil || x.Namespaces.Contains(namespace, l))
+	})
 }
 
 // Weight returns how much the first pool that has a and prefers nodes prefers these labels.

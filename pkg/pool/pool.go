@@ -64,18 +64,20 @@ func (n Namespaces) String() string {
 	switch {
 	case n.Selector != nil:
 		return "the namespaces with labels " + n.Selector.String()
+	case len(n.Names) == 1:
+		return "the namespace " + n.Names[0]
 	case n.Names != nil:
-		if len(n.Names) == 1 {
-			return "the namespace " + n.Names[0]
-		}
 		return "the namespaces " + strings.Join(n.Names, ", ")
 	}
 	return "all namespaces"
 }
 
 // Size is how many addresses of a family p gives to Services that name none.
-func (p *Pool) Size(f vip.Family) (n float64) {
-	for _, r := range p.search {
+func (p *Pool) Size(f vip.Family) float64 { return p.Free(f, nil) }
+
+// Free is Size without what is taken.
+func (p *Pool) Free(f vip.Family, taken []vip.ReservedRange) (n float64) {
+	for _, r := range subtract(p.search, mergeReserved(taken)) {
 		if vip.FamilyOf(r.From) == f {
 			n += r.size()
 		}
@@ -109,9 +111,7 @@ type Pools struct {
 	limiting   []*Pool           // of these, those that are for some nodes only
 	preferring []*Pool           // those that prefer some nodes
 	announcing []*Pool           // those that say how their VIPs are announced
-	cidrs      map[string]*Pool  // cidr-<namespace>, by namespace
-	ranges     map[string]*Pool  // range-<namespace>
-	interfaces map[string]string // interface-<namespace>
+	interfaces map[string]string // interface-<namespace>, by namespace
 	share      map[string]bool   // allow-share-<namespace>
 	descending bool              // search-order is desc
 	skipEnds   bool              // skip-end-ips-in-cidr
@@ -121,8 +121,8 @@ type Pools struct {
 
 func newPools() *Pools {
 	return &Pools{
-		byName: make(map[string]*Pool), cidrs: make(map[string]*Pool), ranges: make(map[string]*Pool),
-		interfaces: make(map[string]string), share: make(map[string]bool), good: make(map[string]string),
+		byName: make(map[string]*Pool), interfaces: make(map[string]string), share: make(map[string]bool),
+		good: make(map[string]string),
 	}
 }
 
@@ -173,7 +173,8 @@ func (p *Pools) All() []*Pool { return p.all }
 
 // providerPool returns the provider's pool for a namespace: cidr or range, its own or global; or nil.
 func (p *Pools) providerPool(namespace string) *Pool {
-	return cmp.Or(p.cidrs[namespace], p.cidrs[global], p.ranges[namespace], p.ranges[global])
+	return cmp.Or(p.byName[cidrPrefix+namespace], p.byName[cidrPrefix+global], p.byName[rangePrefix+namespace],
+		p.byName[rangePrefix+global])
 }
 
 // offered returns the pools for a namespace that does not ask, best first.

@@ -42,6 +42,14 @@ func merge(ranges []Range) []Range {
 	return slices.Clip(out)
 }
 
+func mergeReserved(reserved []vip.ReservedRange) []Range {
+	ranges := make([]Range, len(reserved))
+	for i, r := range reserved {
+		ranges[i] = rangeOf(r.Prefix)
+	}
+	return merge(ranges)
+}
+
 func subtract(from, what []Range) (out []Range) {
 	for _, r := range from {
 		for len(what) > 0 && what[0].To.Less(r.From) {
@@ -68,23 +76,17 @@ func subtract(from, what []Range) (out []Range) {
 	return out
 }
 
-// indexOf returns the range of merged with a, and true; or the next higher, and false.
-func indexOf(ranges []Range, a netip.Addr) (i int, found bool) {
-	i, found = slices.BinarySearchFunc(ranges, a, func(r Range, a netip.Addr) int {
-		if r.To.Less(a) {
+// contains reports whether a is in one of ranges, which are merged.
+func contains(ranges []Range, a netip.Addr) bool {
+	_, found := slices.BinarySearchFunc(ranges, a, func(r Range, a netip.Addr) int {
+		switch {
+		case r.To.Less(a):
 			return -1
-		}
-		if a.Less(r.From) {
+		case a.Less(r.From):
 			return 1
 		}
 		return 0
 	})
-	return i, found
-}
-
-// contains reports whether a is in one of ranges, which are merged.
-func contains(ranges []Range, a netip.Addr) bool {
-	_, found := indexOf(ranges, a)
 	return found
 }
 

@@ -11,8 +11,8 @@ import (
 type space struct {
 	pool       *Pool
 	descending bool
-	families   [2]familySpace // IPv4, IPv6
-	held       []netip.Addr   // IPv4 addresses of the pool that Services have, as compare orders them; nil until heldIn
+	families   map[vip.Family]*familySpace
+	held       []netip.Addr // IPv4 addresses of the pool that Services have, as compare orders them; nil until heldIn
 }
 
 type familySpace struct {
@@ -25,14 +25,13 @@ func (p *pass) space(x *Pool) *space {
 	if s := p.spaces[x]; s != nil {
 		return s
 	}
-	s := &space{pool: x, descending: p.descending}
+	s := &space{pool: x, descending: p.descending, families: map[vip.Family]*familySpace{vip.IPv4: {}, vip.IPv6: {}}}
 	p.spaces[x] = s
 	for _, r := range subtract(x.search, p.reserved) {
-		of := s.family(vip.FamilyOf(r.From))
+		of := s.families[vip.FamilyOf(r.From)]
 		of.ranges = append(of.ranges, r)
 	}
-	for i := range s.families {
-		of := &s.families[i]
+	for _, of := range s.families {
 		if of.left = slices.Clone(of.ranges); s.descending {
 			slices.Reverse(of.left)
 		}
@@ -40,16 +39,9 @@ func (p *pass) space(x *Pool) *space {
 	return s
 }
 
-func (s *space) family(f vip.Family) *familySpace {
-	if f == vip.IPv4 {
-		return &s.families[0]
-	}
-	return &s.families[1]
-}
-
 // findFree returns the first address of a family that is not taken, and stays so.
 func (s *space) findFree(f vip.Family, taken func(netip.Addr) bool) (a netip.Addr, ok bool) {
-	of := s.family(f)
+	of := s.families[f]
 	for len(of.left) > 0 {
 		r := &of.left[0]
 		if a = r.From; s.descending {
@@ -107,7 +99,7 @@ func (p *pass) usage(x *Pool, f vip.Family) (used int, free float64) {
 			used += len(p.heldBetween(r))
 		}
 	}
-	for _, r := range p.space(x).family(f).ranges {
+	for _, r := range p.space(x).families[f].ranges {
 		free += r.size()
 		for _, a := range p.heldBetween(r) {
 			if !isEnd(a) {

@@ -108,7 +108,7 @@ func (e *evaluation) updatePeers() {
 	e.peers = make(map[string]peer, len(e.Input.Peers))
 	known := make(map[string]memory, len(e.Input.Peers))
 	for node, x := range e.Input.Peers {
-		m := e.s.memory[node]
+		m, before := e.s.memory[node]
 		p := peer{Peer: x, memory: m, name: node, renews: x.active() && e.Now.Sub(x.Changed) < e.Timing.LeaseDuration}
 		p.status = e.Statuses[node]
 		// The rest is for nodes without the API server, which set TenureValid or their hashes once it has any effect.
@@ -120,7 +120,6 @@ func (e *evaluation) updatePeers() {
 		if !m.status.SilentSince.IsZero() && p.status.SilentSince.IsZero() {
 			p.heardAgainAt = e.Now
 		}
-		_, before := e.s.memory[node]
 		p.updateAnswersUntil(before, e.Now)
 		p.updateIsolated(e.Now)
 		p.yieldedSince = since(p.yieldedSince, p.yielded(), e.Now)

@@ -119,6 +119,9 @@ func (e *evaluation) fenceReason(p peer, turn time.Duration) string {
 		deadFor -= StopTime
 	case p.status.ProcessEnded:
 		deadFor = p.endedFor(e.Now) - e.Timing.restartTime()
+		if p.Neglects > 0 { // no kernel answers for what it was given
+			deadFor = max(deadFor, p.Neglects)
+		}
 	}
 	hungFor := min(e.Now.Sub(p.status.SilentSince)-e.Timing.restartTime(),
 		min(silent, e.Now.Sub(e.s.renewalLate))-2*e.Timing.RetryPeriod)

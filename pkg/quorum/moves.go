@@ -84,10 +84,9 @@ func (e *evaluation) commitProposals() {
 	if s.agreedSince.IsZero() {
 		s.agreedSince, s.agreed = e.Now, s.proposals
 	}
-	if e.Now.Sub(s.agreedSince) < agreementTime {
-		return
+	if e.Now.Sub(s.agreedSince) >= agreementTime {
+		e.carryOut(s.proposals)
 	}
-	e.carryOut(s.proposals)
 }
 
 // adoptMoves carries out what all holders had agreed on, once another has: if one dies between, states would never be
@@ -117,16 +116,16 @@ func (e *evaluation) dropMoves() {
 	if e.lateForMoves() {
 		s.lateAt = e.Now
 	}
-	keep := func(k vip.Key, m Move) bool {
+	kept := maps.Clone(s.Moved)
+	maps.DeleteFunc(kept, func(k vip.Key, m Move) bool {
 		limit := e.Timing.LeaseDuration
 		if m.Holder == e.Self.Name {
 			limit = e.Timing.RenewDeadline
 		}
 		overdue := !e.Self.RenewingSince.IsZero() && e.Now.Sub(later(e.Self.RenewingSince, s.lateAt)) > limit
-		return (e.Versions[k] == m.Version || e.peers[m.Holder].actsOnMoves()) && !overdue && !e.Self.EpochOver
-	}
-	kept := maps.Clone(s.Moved)
-	maps.DeleteFunc(kept, func(k vip.Key, m Move) bool { return !keep(k, m) })
+		overtaken := e.Versions[k] != m.Version && !e.peers[m.Holder].actsOnMoves()
+		return overtaken || overdue || e.Self.EpochOver
+	})
 	if len(kept) != len(s.Moved) {
 		s.Moved, e.d.Changed = kept, true
 	}

@@ -1,9 +1,8 @@
-// Package quorum decides what this node may do about VIPs and about other nodes, from
-// node leases, heartbeats and time. It does no I/O and reads no clock: Evaluate is a
-// function of what it is given.
+// Package quorum decides what this node may do about VIPs and about other nodes, from node leases, heartbeats and time.
+// It does no I/O and reads no clock: Evaluate is a function of what it is given.
 //
-// Without the API server nobody can take a claim, so nobody needs to let go of one, as
-// long as it is sure that the others can't take it either:
+// Without the API server nobody can take a claim, so nobody needs to let go of one, as long as it is sure that the
+// others can't take it either:
 //
 //	this node renews its lease                       Renewing
 //	it does not; other nodes do                      Yielding: they fence it and take its VIPs
@@ -12,10 +11,9 @@
 //	the same, with too few of the voters             Expiring: until the renew deadline
 //	most of the voters are dead                      GivingUp
 //
-// The voters are the nodes that were not fenced when this node last renewed in time.
-// Each of two nodes that hold on agrees with more than half of the voters, so one voter
-// agrees with both: they agree with each other. A node found dead is fenced on its node lease
-// like any other, only sooner (docs/why.md, "The lease decides").
+// The voters are the nodes that were not fenced when this node last renewed in time. Each of two nodes that hold on
+// agrees with more than half of the voters, so one voter agrees with both: they agree with each other. A node found
+// dead is fenced on its node lease like any other, only sooner (docs/why.md, "The lease decides").
 package quorum
 
 import (

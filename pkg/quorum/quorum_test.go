@@ -293,6 +293,8 @@ func TestFence(t *testing.T) {
 		}, 3100 * time.Millisecond, ReasonDead},
 		{"its process has ended, for as long as it may be started again", 3, func(v *view) { v.set(ended, 2, 2) }, 3700 * time.Millisecond, ""},
 		{"its process has ended, and its VIPs end soon", 3, func(v *view) { v.set(ended, 2, 2) }, 3800 * time.Millisecond, ReasonDead},
+		{"its process has ended, and had not taken up what it was given", 3, func(v *view) { v.set(ended, 2, 2); v.neglects(time.Millisecond) }, 50 * time.Millisecond, ReasonDead},
+		{"the same, in a minority", 4, func(v *view) { v.set(ended, 2, 2); v.set(dead, 3, 4); v.neglects(time.Millisecond) }, time.Second, ""},
 		{"its process has ended, and another one renews its node lease", 3, func(v *view) {
 			v.set(ended, 2, 2)
 			v.pass(3500*time.Millisecond, true)

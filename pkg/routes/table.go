@@ -1,6 +1,7 @@
 package routes
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -13,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/heraldvip/herald/pkg/mailbox"
+	"github.com/heraldvip/herald/pkg/metric"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -47,9 +49,9 @@ const relistTable = time.Minute
 // "Routing tables"); others are never touched. A killed process's routes stay until the next begins: the kernel gives
 // IPv4 routes no lifetime.
 type Table struct {
-	o       Options
-	kernel  *kernel
-	metrics *metrics
+	o      Options
+	kernel *kernel
+	*metrics
 
 	written  atomic.Pointer[map[netip.Prefix]bool] // what the kernel has, as far as Set knows; never changed, but replaced
 	stale    atomic.Bool                           // the kernel may have something else
@@ -69,8 +71,11 @@ func NewTable(o Options) *Table {
 // String names the task.
 func (t *Table) String() string { return "routing table" }
 
-// Observe sets RoutesDraining, if routes began to drain less than two seconds ago.
+// Observe sets Advertised, without BGP, and RoutesDraining, if routes began to drain less than two seconds ago.
 func (t *Table) Observe(w *vip.World) {
+	if w.Advertised == nil {
+		w.Advertised = *t.written.Load()
+	}
 	for _, since := range t.draining {
 		w.RoutesDraining = w.RoutesDraining || w.Now.Sub(since) < drainTime
 	}
@@ -118,10 +123,7 @@ func (t *Table) wanted(want []vip.Route, now time.Time) map[netip.Prefix]bool {
 			continue
 		}
 		if r.Drain {
-			draining[r.Prefix] = now
-			if since, ok := t.draining[r.Prefix]; ok {
-				draining[r.Prefix] = since
-			}
+			draining[r.Prefix] = cmp.Or(t.draining[r.Prefix], now)
 			if now.Sub(draining[r.Prefix]) >= drainStay {
 				continue
 			}
@@ -193,22 +195,17 @@ func (t *Table) Run(ctx context.Context) error {
 }
 
 type metrics struct {
+	*metric.Set
 	routes prometheus.Gauge
 	errors prometheus.Counter
 }
 
 func newMetrics() *metrics {
+	s := &metric.Set{}
 	return &metrics{
-		routes: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "herald_table_routes", Help: "Routes to VIPs in the routing table of vip_routingtable.",
-		}),
-		errors: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "herald_table_errors_total", Help: "Routes to VIPs that the kernel refused to add or to remove.",
-		}),
+		Set:    s,
+		routes: metric.Gauge(s, "herald_table_routes", "Routes to VIPs in the routing table of vip_routingtable."),
+		errors: metric.Counter(s, "herald_table_errors_total", "Routes to VIPs that the kernel refused to add or to "+
+			"remove."),
 	}
-}
-
-// Collectors returns the metrics of this package.
-func (t *Table) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{t.metrics.routes, t.metrics.errors}
 }

@@ -178,47 +178,33 @@ const pageAge = time.Second
 // they read. Requests over loopback get a new one.
 type renderer struct {
 	page http.Handler
-	last chan rendered // holds the last page, but for while a new one is made
-}
-
-type rendered struct {
-	at     time.Time
-	header http.Header
-	code   int
-	body   []byte
+	last chan *answer // holds the last page, nil before the first, but for while a new one is made
 }
 
 func newRenderer(page http.Handler) *renderer {
-	r := &renderer{page: page, last: make(chan rendered, 1)}
-	r.last <- rendered{}
+	r := &renderer{page: page, last: make(chan *answer, 1)}
+	r.last <- nil
 	return r
 }
 
 func (r *renderer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	select {
-	case p := <-r.last:
-		p = r.recent(p, overLoopback(req))
-		maps.Copy(w.Header(), p.header)
-		w.WriteHeader(p.code)
-		_, _ = w.Write(p.body) // fails only if the client went away
-	case <-req.Context().Done():
-	}
+	p := r.recent(overLoopback(req))
+	maps.Copy(w.Header(), p.header)
+	w.WriteHeader(p.code)
+	_, _ = w.Write(p.body.Bytes()) // fails only if the client went away
 }
 
-// recent returns p, or a new page if that is too old or fresh is true, and leaves it in last, even after a panic.
-func (r *renderer) recent(p rendered, fresh bool) rendered {
-	defer func() { r.last <- p }()
-	if fresh || p.at.IsZero() || time.Since(p.at) > pageAge {
-		p = r.render()
+// recent returns the last page, or, if that is too old or fresh is true, a new one, for requests without headers: one
+// form for all.
+func (r *renderer) recent(fresh bool) *answer {
+	p := <-r.last
+	defer func() { r.last <- p }() // even after a panic
+	if fresh || p == nil || time.Since(p.at) > pageAge {
+		next := &answer{header: http.Header{}, code: http.StatusOK}
+		r.page.ServeHTTP(next, &http.Request{Method: http.MethodGet, Header: http.Header{}})
+		next.at, p = time.Now(), next
 	}
 	return p
-}
-
-// render makes the page for requests without headers: one form for all.
-func (r *renderer) render() rendered {
-	b := answer{header: http.Header{}, code: http.StatusOK}
-	r.page.ServeHTTP(&b, &http.Request{Method: http.MethodGet, Header: http.Header{}})
-	return rendered{at: time.Now(), header: b.header, code: b.code, body: b.body.Bytes()}
 }
 
 // An answer is a http.ResponseWriter that keeps what is written.
@@ -226,6 +212,7 @@ type answer struct {
 	header http.Header
 	code   int
 	body   bytes.Buffer
+	at     time.Time // when it was complete
 }
 
 func (a *answer) Header() http.Header         { return a.header }

@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/huin/goupnp/dcps/internetgateway2"
@@ -60,14 +59,13 @@ func (c controlPoint) dial(ctx context.Context, src netip.Addr, address string) 
 		to = to.WithZone(c.link)
 	}
 	address = net.JoinHostPort(to.String(), port)
-	var control func(string, string, syscall.RawConn) error = bindToLink(c.link)
-	if src.IsValid() {
-		d := net.Dialer{Timeout: vipConnectTimeout, Control: control, LocalAddr: &net.TCPAddr{IP: src.AsSlice()}}
+	if src.IsValid() { // bound to no link: a leased VIP is on a macvlan of c.link, where the answers arrive
+		d := net.Dialer{Timeout: vipConnectTimeout, LocalAddr: &net.TCPAddr{IP: src.AsSlice()}}
 		if conn, err := d.DialContext(ctx, "tcp", address); err == nil || ctx.Err() != nil {
 			return conn, err
 		}
 	}
-	d := net.Dialer{Control: control}
+	d := net.Dialer{Control: bindToLink(c.link)}
 	return d.DialContext(ctx, "tcp", address)
 }
 

@@ -508,29 +508,31 @@ func TestRestartAtAnotherPort(t *testing.T) {
 }
 
 // What bears the name of this Service is another cluster's, unless it bears its UID
-// as well: then it was made when the Service had another VIP.
+// as well: then it was made when the Service had another VIP, or another port.
 func TestMappingsWithTheSameName(t *testing.T) {
 	r := newRouter(t)
 	tests := []struct {
-		description string
-		want        bool
+		description, client, port string
+		want                      bool
 	}{
-		{"herald default/web (ffffffff)", false},
-		{"herald default/web", false},
-		{mappingDescription(want("TCP", 80)), true},
+		{"herald default/web (ffffffff)", "10.0.0.60", "80", false},
+		{"herald default/web", "10.0.0.60", "80", false},
+		{mappingDescription(want("TCP", 80)), "10.0.0.60", "80", true},
+		{"herald default/web (ffffffff)", vip4, "81", false},
+		{mappingDescription(want("TCP", 80)), vip4, "81", true},
 	}
 	for _, tt := range tests {
-		t.Run(tt.description, func(t *testing.T) {
+		t.Run(tt.description+" of "+tt.client, func(t *testing.T) {
 			f := newFake(t, r, routerAddr)
 			f.set(func() {
-				f.mapped["TCP 80"] = "<NewInternalPort>80</NewInternalPort><NewInternalClient>10.0.0.60</NewInternalClient><NewEnabled>1</NewEnabled><NewPortMappingDescription>" + tt.description + "</NewPortMappingDescription><NewLeaseDuration>100</NewLeaseDuration>"
+				f.mapped["TCP 80"] = "<NewInternalPort>" + tt.port + "</NewInternalPort><NewInternalClient>" + tt.client + "</NewInternalClient><NewEnabled>1</NewEnabled><NewPortMappingDescription>" + tt.description + "</NewPortMappingDescription><NewLeaseDuration>100</NewLeaseDuration>"
 			})
 			n := newAsker(t)
 			if tt.want {
 				n.mapped("made", made)
 				return
 			}
-			n.mapped("refused", problem("belongs to 10.0.0.60 port 80"))
+			n.mapped("refused", problem("belongs to "+tt.client+" port "+tt.port))
 			if f.count("AddPortMapping")+f.count("DeletePortMapping") > 0 {
 				t.Error("it was touched")
 			}

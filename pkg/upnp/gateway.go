@@ -28,7 +28,6 @@ type gateway struct {
 	service      service    // the one that opens ports
 	externalAddr netip.Addr // not valid: it has none, or it is not known yet
 	checked      time.Time  // when its external address was asked for
-	permanent    bool       // it accepts mappings without a lease only
 	problem      string     // why nothing can be asked of it, or ""
 	fails        int        // how often in a row it did not answer
 	retryAt      time.Time  // nothing is asked of it before
@@ -297,7 +296,7 @@ func (g *gateway) prepare(ctx context.Context) error {
 		if g.service, err = g.control.chooseService(ctx, d, six); err != nil {
 			return err
 		}
-		g.described, g.checked, g.permanent = true, time.Time{}, false
+		g.described, g.checked = true, time.Time{}
 		g.name = g.control.addr.String()
 		if d.name != "" {
 			g.name += " (" + d.name + ")"

@@ -105,6 +105,30 @@ func TestGatewayKeepsWhatItLikes(t *testing.T) {
 	}
 }
 
+// A refused lease says nothing of the next: another mapping is asked for with one, and the one that was made for ever is, too, after half of what its lease was to be.
+func TestLeaseRefusedOnce(t *testing.T) {
+	for _, code := range []int{codeInvalidArgs, codeActionFailed, codeOnlyPermanentLease} {
+		f := &fake{t: t, mapped: make(map[string]string)}
+		refuseLeases(code)(f)
+		g := localGateway(t, f)
+		first, second := &entry{MappingState: vip.MappingState{Mapping: want("TCP", 80)}}, &entry{MappingState: vip.MappingState{Mapping: want("TCP", 81)}}
+		check.OK(t, g.ensurePortMapping(t.Context(), first))
+		if left := time.Until(first.renewAt); !first.Confirmed || !first.Until.IsZero() || left < first.Lease/2-time.Minute || left > first.Lease/2 {
+			t.Errorf("%d: made: %+v", code, first)
+		}
+		f.set(func() { f.control = nil })
+		for i, e := range []*entry{second, first, first} {
+			if i == 2 {
+				e.renewAt = time.Now()
+			}
+			check.OK(t, g.ensurePortMapping(t.Context(), e))
+			if leased := !e.Until.IsZero(); leased != (i != 1) {
+				t.Errorf("%d: with a lease %v, after %d more looks: %+v", code, leased, i, e)
+			}
+		}
+	}
+}
+
 // UniqueID 0 is one like any other: the pinhole is looked at, renewed and closed by it, and not asked for again each time.
 func TestPinholeZero(t *testing.T) {
 	f := &fake{t: t, mapped: make(map[string]string)}

@@ -26,6 +26,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/heraldvip/herald/pkg/mailbox"
+	"github.com/heraldvip/herald/pkg/metric"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -53,11 +54,11 @@ var defaultTiming = timing{
 
 // A Mapper has gateways make its Mappings.
 type Mapper struct {
-	o       Options
-	timing  timing
-	metrics metrics
-	want    *mailbox.Mailbox[*wanted]
-	found   chan found
+	o      Options
+	timing timing
+	metrics
+	want  *mailbox.Mailbox[*wanted]
+	found chan found
 
 	mu       sync.Mutex // guards the map and each value; only Run's goroutine writes
 	segments map[segment]*searched
@@ -191,6 +192,7 @@ func (m *Mapper) eachGateway(f func(*gateway)) {
 const idle = time.Hour
 
 type metrics struct {
+	*metric.Set
 	gateways prometheus.Gauge
 	mappings prometheus.Gauge
 	renewals prometheus.Counter
@@ -207,28 +209,16 @@ const (
 )
 
 func newMetrics() metrics {
-	m := metrics{
-		gateways: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "herald_upnp_gateways", Help: "UPnP gateways this node has found on the links of its VIPs.",
-		}),
-		mappings: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "herald_upnp_mappings", Help: "Port mappings and pinholes that gateways have confirmed to this node.",
-		}),
-		renewals: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "herald_upnp_renewals_total", Help: "Port mappings and pinholes made or renewed by this node.",
-		}),
-		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "herald_upnp_failures_total", Help: "Failed attempts to have a port mapped, by reason: taken (by another " +
-				"host), refused, unreachable, unreadable, no_gateway (none answers a search; IPv4 only).",
-		}, []string{"reason"}),
+	s := &metric.Set{}
+	return metrics{
+		Set:      s,
+		gateways: metric.Gauge(s, "herald_upnp_gateways", "UPnP gateways this node has found on the links of its VIPs."),
+		mappings: metric.Gauge(s, "herald_upnp_mappings", "Port mappings and pinholes that gateways have confirmed to this "+
+			"node."),
+		renewals: metric.Counter(s, "herald_upnp_renewals_total", "Port mappings and pinholes made or renewed by this "+
+			"node."),
+		failures: metric.CountersOf(s, "herald_upnp_failures_total", "Failed attempts to have a port mapped, by "+
+			"reason: taken (by another host), refused, unreachable, unreadable, no_gateway (none answers a search; IPv4 "+
+			"only).", "reason", failTaken, failRefused, failUnreachable, failUnreadable, failNoGateway),
 	}
-	for _, reason := range []string{failTaken, failRefused, failUnreachable, failUnreadable, failNoGateway} {
-		m.failures.WithLabelValues(reason) // a series that begins with its first failure hides it from rate()
-	}
-	return m
-}
-
-// Collectors are the metrics of this package.
-func (m *Mapper) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.metrics.gateways, m.metrics.mappings, m.metrics.renewals, m.metrics.failures}
 }

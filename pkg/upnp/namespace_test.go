@@ -171,6 +171,23 @@ func TestSecureMode(t *testing.T) {
 	}
 	check.OK(t, netlink.AddrAdd(eth0, addr(t, vip4+"/32")))
 	n.mapped("made", made)
+
+	// One leased by DHCP is on a macvlan, and what the gateway sends arrives there.
+	n.put()
+	check.True(t, 10*time.Second, "the port to be closed", func() bool { return !r.forwards(t) })
+	check.OK(t, netlink.AddrDel(eth0, addr(t, vip4+"/32")))
+	check.OK(t, os.WriteFile("/proc/sys/net/ipv4/conf/eth0/arp_ignore", []byte("1"), 0o644))
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.ParentIndex = "herald-x", eth0.Attrs().Index
+	macvlan := &netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}
+	check.OK(t, netlink.LinkAdd(macvlan))
+	check.OK(t, netlink.LinkSetUp(macvlan))
+	check.OK(t, netlink.AddrAdd(macvlan, addr(t, vip4+"/32")))
+	r.run(t, "ip", "neigh", "flush", "to", vip4)
+	n.put(want("TCP", 80))
+	if x := n.mapped("tried", func(x vip.MappingState) bool { return x.Confirmed || x.Problem != "" }); x.Problem != "" {
+		t.Errorf("from a macvlan: %s", x.Problem)
+	}
 }
 
 // IPv6 has no mappings, but holes in the firewall.

@@ -1,6 +1,7 @@
 package upnp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,13 +84,13 @@ func leadsTo(have *portMapping, w vip.Mapping) bool {
 	return have != nil && have.client == w.Addr && have.port == w.Port
 }
 
-// isStale reports whether a mapping was made for this very Service under another VIP.
+// isStale reports whether a mapping was made for this very Service under another VIP, or to another port.
 func (g *gateway) isStale(w vip.Mapping, have portMapping) bool {
 	if w.UID == "" || have.description != mappingDescription(w) {
 		return false
 	}
 	for _, x := range g.want.mappings { // the other VIP of one that has two
-		if x.Addr == have.client && x.Service == w.Service {
+		if x.Addr != w.Addr && x.Addr == have.client && x.Service == w.Service {
 			return false
 		}
 	}
@@ -108,7 +109,7 @@ func (g *gateway) renewPortMapping(ctx context.Context, e *entry, have portMappi
 	switch {
 	case !e.Confirmed: // another node's so far, or from before a restart
 	case !e.renewAt.IsZero() && !now.Before(e.renewAt):
-	case e.Lease > 0 && have.left == 0 && !g.permanent && before.left != 0: // it was permanent
+	case e.Lease > 0 && have.left == 0 && before.left != 0: // it was permanent
 	case have.description != description && have.description != before.description:
 	default:
 		e.losses = 0
@@ -123,9 +124,6 @@ func (g *gateway) renewPortMapping(ctx context.Context, e *entry, have portMappi
 // addPortMapping asks for e (AddPortMapping), and reads it back.
 func (g *gateway) addPortMapping(ctx context.Context, e *entry) error {
 	w, lease := e.Mapping, e.Lease
-	if g.permanent {
-		lease = 0
-	}
 	if !e.Requested { // the VIP must stay for as long as the gateway may have a mapping, whatever becomes of the answer
 		e.Requested = true
 		g.publish()
@@ -134,9 +132,7 @@ func (g *gateway) addPortMapping(ctx context.Context, e *entry) error {
 	switch code := faultCode(err); {
 	case lease == 0:
 	case code == codeOnlyPermanentLease, code == codeInvalidArgs, code == codeActionFailed: // the last two for the first
-		if err = g.control.addPortMapping(ctx, g.service, w, 0); err == nil {
-			g.permanent, lease = true, 0
-		}
+		err, lease = g.control.addPortMapping(ctx, g.service, w, 0), 0
 	}
 	if err != nil {
 		e.Requested = e.Confirmed || faultCode(err) == 0
@@ -161,13 +157,17 @@ func (g *gateway) addPortMapping(ctx context.Context, e *entry) error {
 	return nil
 }
 
-// confirm records that the gateway has e with a lease; 0: for ever.
+// confirm records that the gateway has e with a lease; 0: for ever. If it was to have one, that is asked for again: why
+// the gateway refused it is not sure.
 func (g *gateway) confirm(e *entry, lease time.Duration) {
 	g.m.metrics.renewals.Inc()
+	now := time.Now()
 	e.Confirmed, e.Until, e.renewAt = true, time.Time{}, time.Time{}
 	if lease > 0 {
-		now := time.Now()
-		e.Until, e.renewAt = now.Add(lease), now.Add(lease/2)
+		e.Until = now.Add(lease)
+	}
+	if lease = cmp.Or(lease, e.Lease); lease > 0 {
+		e.renewAt = now.Add(lease / 2)
 	}
 }
 

@@ -212,6 +212,7 @@ type BGPSession struct {
 	AS       uint32    `json:"as,omitempty"`       // the peer's
 	State    string    `json:"state"`              // of the FSM, in lower case (RFC 4271 section 8.2.2), or "waiting"
 	Since    time.Time `json:"since"`              // when it came up or went down
+	Lasting  bool      `json:"lasting,omitempty"`  // that is ten seconds ago, or a third of the hold time
 	Prefixes int       `json:"prefixes,omitempty"` // how many are advertised on it
 	Reason   string    `json:"reason,omitempty"`   // while it is not established: why, as far as known
 	// while established: the BFD session's state, or why there is none; "" if none is configured

@@ -20,6 +20,7 @@ type DHCPRequest struct {
 	Family Family
 
 	Link      string // the Macvlan to ask on
+	Parent    string // the link it sits on: on another one a server of another network answers
 	MAC       string
 	DUID      string // the client's identifier in DHCPv6 (RFC 8415 section 11), in hexadecimal
 	IAID      uint32 // RFC 8415 section 12

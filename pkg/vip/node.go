@@ -7,20 +7,23 @@ import (
 	"time"
 )
 
+// NodeLeasePrefix begins the name of every node lease, before the node's. No Service may name such a Lease.
+const NodeLeasePrefix = "herald-node-"
+
 // A Node is what Kubernetes says of a node.
 type Node struct {
 	Name           string
 	UID            string
 	Addresses      []netip.Addr   // status.addresses
 	PodCIDRs       []netip.Prefix // spec.podCIDRs
-	Excluded       string         // why it must not carry a VIP (taint, condition), or ""
+	Excluded       string         // why it must not carry a VIP (taint), or ""
 	ExclusionLabel string         // the label that keeps VIPs off it as long as there are nodes without, or ""
 
 	Drained bool // an operator wants it to carry no VIP (herald drain)
 	// until then it gets back what it gave away by herald drain (herald undrain)
 	ReturnUntil  time.Time `json:",omitzero"`
 	ShuttingDown bool      // its kubelet says that it is being shut down
-	NotReady     bool      // its condition Ready is False or Unknown
+	NotReady     bool      // its condition Ready is False or Unknown, or NetworkUnavailable is True
 	// NetworkNotReady: its kubelet says that the network plugin (CNI) does not work.
 	NetworkNotReady bool
 
@@ -77,8 +80,8 @@ type NodeInfo struct {
 
 	Process ProcessInfo `json:"process,omitzero"` // the process that works under the node's name
 
-	// OtherAddresses are other programs', in no network of Links: single (/32, /128), of links without VIPs, tentative, or
-	// another host's by duplicate address detection. Sorted; at most 256.
+	// OtherAddresses are other programs', in no network of Links: single (/32, /128), second in their network, of links
+	// without VIPs, tentative, or another host's by duplicate address detection. Sorted; at most 256.
 	OtherAddresses []netip.Addr `json:"otherAddresses,omitempty"`
 	// next hops of its default routes that are not link-local; sorted
 	Gateways []netip.Addr `json:"gateways,omitempty"`
@@ -113,6 +116,7 @@ type NodeOptions struct {
 	ARP          bool `json:"arp,omitempty"`
 	BGP          bool `json:"bgp,omitempty"`
 	RoutingTable int  `json:"routingTable,omitempty"` // vip_routingtableid, with vip_routingtable
+	NoStatus     bool `json:"noStatus,omitempty"`     // disable_service_updates
 	CommonOptions
 	Pools string `json:"pools,omitempty"` // namespace/name of the ConfigMap of pools, if it gives addresses
 

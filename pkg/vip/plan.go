@@ -71,7 +71,7 @@ func (a Address) Prefix() netip.Prefix { return netip.PrefixFrom(a.Addr, a.Bits)
 type Announcement struct {
 	Addr netip.Addr
 	Link string
-	// ListenOnly: only World.Heard of others, no announcement.
+	// ListenOnly: no announcement, only answers, and World.Heard of others.
 	ListenOnly bool
 }
 
@@ -85,6 +85,7 @@ type HealthCheck struct {
 // A Status is what a Service's status should say; without Ingress it is cleared.
 type Status struct {
 	Service   Key
+	UID       string
 	Ingress   []Ingress
 	VIPHost   string // kube-vip.io/vipHost; "" removes the annotation
 	Announcer string // heraldvip.io/announcer; "" removes the annotation

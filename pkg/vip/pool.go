@@ -29,8 +29,9 @@ type PoolPolicy interface {
 	Interface(namespace string, a netip.Addr) string
 	// WhyNotOn returns why a node with these labels may not carry a, or "".
 	WhyNotOn(a netip.Addr, labels map[string]string) string
-	// InPool reports whether a is of a pool, or maybe of those given (heraldvip.io/allocated).
-	InPool(a netip.Addr, given string) bool
+	// InPool reports whether a is, or may be, of a pool that a namespace with these labels is offered; given is
+	// heraldvip.io/allocated.
+	InPool(namespace string, labels map[string]string, a netip.Addr, given string) bool
 	// Weight returns how much a node with these labels is preferred for a, or 0.
 	Weight(a netip.Addr, labels map[string]string) int
 	// Methods returns the ways to announce a, and the pool that says so, or nil.
@@ -78,7 +79,7 @@ type Assignment struct {
 	HadPool string
 
 	Own    []netip.Addr // those of Addresses that a person named
-	Remove bool         // without Addresses: what it was given is taken off it, since it is Superseded
+	Remove bool         // what it was given is taken off it: it is Superseded, or is to have Own alone
 }
 
 // A PoolProblem is what is wrong with a key of the ConfigMap of pools.

@@ -59,8 +59,7 @@ type ReasonInfo struct {
 // Reasons explains every Reason; the generated reference comes from it.
 var Reasons = []ReasonInfo{
 	{VIPAnnounced, true, false, "A node announces the Service's VIPs; the message says which node, link and addresses."},
-	{VIPMoved, true, false, "The VIPs went from one node to another; the message says which and why, and on which " +
-		"link the addresses are now."},
+	{VIPMoved, true, false, "The VIPs went from one node to another; the message says which and why."},
 	{VIPWithdrawn, true, false, "The Service is no longer announced by anybody; the message says why."},
 	{VIPElsewhere, false, false, "Another node announces the VIPs."},
 	{VIPClaiming, false, false, "No node owns the VIPs yet, and one is about to be given them."},
@@ -112,14 +111,14 @@ var Reasons = []ReasonInfo{
 	{ServiceDeleted, false, false, "The Service is being deleted: its VIPs are withdrawn, and it goes once nobody's " +
 		"finalizer is left on it."},
 	{NodeNameInUse, true, true, "On the Node, not on a Service: two processes of Herald run on one host, or on two " +
-		"hosts with one node name; one works, the other waits until that ends. The message says where they are."},
+		"hosts with one node name; one works, the other waits, or ends and tries again. The message says where both are."},
 	{AddressAllocated, true, false, "The Service is given addresses of a pool; the message says which, and of which " +
 		"pool."},
 	{NoPoolAddress, true, true, "The Service waits for an address of a pool; the message says why there is none, or " +
 		"why the API server does not take it, and what to do."},
-	{StatusRefused, true, true, "The API server does not take the status of the Service: the Service is too large, or " +
-		"an admission webhook or policy denies it. The message has its answer. The VIP is announced all the same. It is " +
-		"tried again, at least each minute."},
+	{StatusRefused, true, true, "The API server does not take the status of the Service: the Service is too large, an " +
+		"admission webhook or policy denies it, or Herald lacks the right. The message has its answer. The VIP is " +
+		"announced all the same. It is tried again, at least each minute."},
 	{FamilyMissing, true, true, "The Service has ipFamilyPolicy RequireDualStack and addresses of one family only; " +
 		"the message says which family lacks, and where to name an address."},
 	{StatusContested, true, true, "Another program changes what Herald writes on the Service (status, annotations, " +
@@ -129,7 +128,7 @@ var Reasons = []ReasonInfo{
 		"fail meanwhile. Herald puts it back at once. The message names the node."},
 	{AddressSet, false, false, "In the condition Allocated: the Service names its addresses, or a DHCP server leases " +
 		"them."},
-	{AddressOutsidePools, true, true, "The Service was given an address of a pool, and no pool has it any more. It " +
+	{AddressOutsidePools, true, true, "The Service was given an address of a pool, and no pool offers it any more. It " +
 		"keeps the address; the message says how to have it given another."},
 	{PoolProblemFound, true, true, "On the ConfigMap of pools: a key can't be read, or has an effect that is probably " +
 		"not meant. What was good stays in force."},

@@ -11,6 +11,7 @@ import (
 type Record struct {
 	Named  []netip.Addr `json:"named,omitempty"`  // by the Service
 	Given  []netip.Addr `json:"given,omitempty"`  // of pools
+	InUse  []netip.Addr `json:"inUse,omitempty"`  // of Given: its owner was answered by another host
 	Leased []netip.Addr `json:"leased,omitempty"` // by a DHCP server, to the client that has
 	MAC    string       `json:"mac,omitempty"`    // this hardware address
 	Link   string       `json:"link,omitempty"`   // on this macvlan

@@ -61,7 +61,6 @@ func TestPeculiar(t *testing.T) {
 		func(s *Service) { s.Local = true },
 		func(s *Service) { s.ClientIPAffinity = true },
 		func(s *Service) { s.Lease = "x" },
-		func(s *Service) { s.Interface = "eth1" },
 		func(s *Service) { s.Announce = []Method{} },
 		func(s *Service) { s.BGPAttributes.Communities = []Community{} },
 		func(s *Service) { s.BGPAttributes.LargeCommunities = []LargeCommunity{} },

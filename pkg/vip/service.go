@@ -65,7 +65,7 @@ type Service struct {
 	Families  []Family     // spec.ipFamilies; a VIP of another family can't reach a backend
 	DualStack DualStack    // spec.ipFamilyPolicy
 	Pools     []string     // the pools it asks for, in order (heraldvip.io/pool)
-	Renumber  bool         // heraldvip.io/renumber: what it was given may be replaced if no pool has it any more
+	Renumber  bool         // heraldvip.io/renumber: what it was given may be replaced if no pool offers it any more
 	// heraldvip.io/allocated as it stands: the pools of Addresses, with commas; "" if a person set them
 	Allocated string
 	Own       []netip.Addr // those of Addresses that a person named, where Herald gave the others
@@ -98,6 +98,7 @@ type Service struct {
 	Ingress    []Ingress   // status.loadBalancer.ingress as it stands
 	Conditions []Condition // status.conditions of Herald's types, as they stand
 	Record     Record      // the one among Conditions
+	Written    time.Time   // when Herald last changed the status, in whole seconds (metadata.managedFields), or zero
 	VIPHost    string      // kube-vip.io/vipHost as it stands: the node that last wrote the status
 	// heraldvip.io/announcer as it stands: which installation; "" for another program
 	Announcer string
@@ -110,7 +111,7 @@ const SourceStatus = "status.loadBalancer.ingress"
 // IsGiven reports whether Herald gave a, one of Addresses, from a pool.
 func (s *Service) IsGiven(a netip.Addr) bool { return s.Allocated != "" && !slices.Contains(s.Own, a) }
 
-// Peculiar returns what s asks for that would decide where, or how, a shared address is announced; or "".
+// Peculiar returns what s asks for that would decide where, or how, a shared address is announced, but for its link.
 func (s *Service) Peculiar() string {
 	switch {
 	case s.Local:
@@ -119,8 +120,6 @@ func (s *Service) Peculiar() string {
 		return "sessionAffinity ClientIP"
 	case s.Lease != "":
 		return "kube-vip.io/leaseName"
-	case s.Interface != "":
-		return "kube-vip.io/serviceInterface"
 	case s.Announce != nil:
 		return "heraldvip.io/announce"
 	case s.BGPAttributes.named():

@@ -18,7 +18,7 @@ type World struct {
 	Reserved []ReservedRange // ranges no VIP may be of
 
 	StatusesPending int            // statuses of Services that are planned and not written yet
-	StatusRefusals  map[Key]string // why the API server does not take the status of a Service, by Service
+	StatusRefusals  map[Key]string // why the API server does not take the status of a Service, and what to do
 	StatusFights    map[Key]string // who changes what this node writes on a Service again and again, by Service
 
 	// From the pools.
@@ -75,6 +75,8 @@ type World struct {
 	BGPSessions []BGPSession // one per peer, in the order of the options
 	// routes are about to be withdrawn (RFC 8326), or just were, and routers may still use them
 	RoutesDraining bool
+	// Advertised are the routes of the last Plan: by BGP, or else those in the routing table
+	Advertised map[netip.Prefix]bool
 }
 
 // A ReservedRange is a range of addresses that no VIP may be of.
@@ -91,6 +93,7 @@ type HandingOver struct {
 	Successor string    // a node's name
 	Since     time.Time `json:",omitzero"` // when the write was sent
 	Until     time.Time `json:",omitzero"`
+	InDoubt   bool      // the write has no answer yet: the successor may not have it
 }
 
 // A HeardAnnouncement is another host's gratuitous ARP or unsolicited neighbor advertisement for a planned address.

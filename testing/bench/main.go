@@ -52,6 +52,7 @@ type setup struct {
 	faultLasts  time.Duration // how long a fault lasts
 	bare        bool          // no kube-proxy on the nodes of Herald: for many nodes
 	steadyOnly  bool          // no faults at all
+	atOnce      int           // faults of a soak that overlap
 	faults      string        // what the names of the faults that are made contain; "" makes all
 	steadyLasts time.Duration // how long requests and CPU are counted while nothing changes
 	log         func(format string, args ...any)
@@ -68,6 +69,7 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&s.herald, "herald", "bin/herald", "the program to measure")
 	flags.StringVar(&s.logs, "logs", "", "keep the logs of the last run in this directory")
 	flags.StringVar(&s.faults, "faults", "", "make only those faults whose names contain this")
+	flags.IntVar(&s.atOnce, "at-once", 1, "how many faults of -soak overlap, on different nodes")
 	flags.IntVar(&s.nodes, "nodes", 3, "how many nodes run Herald")
 	flags.BoolVar(&s.bare, "bare", false, "no kube-proxies, and no connections: for many nodes (-nodes 30)")
 	flags.BoolVar(&s.steadyOnly, "steady-only", false, "make no fault")

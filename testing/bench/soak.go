@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/heraldvip/herald/testing/lab"
@@ -26,11 +27,10 @@ type processUsage struct {
 	goroutines, memory float64   // MiB
 }
 
-// soak makes random faults on a cluster of its own with n Services for a time, one after the other, and waits after
-// each until all is well. Two watchers look on: who answers for each VIP by ARP, and whether a client can connect to
-// one. It returns an error for each round in which a VIP was unanswered, or answered by two, for longer than the
-// fault allows, or in which all is not well again, and for each process that has grown. The same seed makes the same
-// faults.
+// soak makes random faults on a cluster of its own with n Services for a time, and waits after each round until all is
+// well. Two watchers look on: who answers for each VIP by ARP, and whether a client can connect to one. It returns an
+// error for each round in which a VIP was unanswered, or answered by two, for longer than its faults allow, or in
+// which all is not well again, and for each process that has grown. The same seed makes the same faults.
 func (s setup) soak(ctx context.Context, n int, lasts time.Duration, seed uint64) (err error) {
 	fmt.Printf("%s, %s: soak of %v with %d nodes and %d Services, seed %d\n", s.version(ctx), machine(), lasts, s.nodes,
 		n, seed)
@@ -52,17 +52,13 @@ func (s setup) soak(ctx context.Context, n int, lasts time.Duration, seed uint64
 	first := map[string]processUsage{}
 	var errs []error
 	for end, i := time.Now().Add(lasts), 1; time.Now().Before(end) && ctx.Err() == nil; i++ {
-		round := randomFault(r, faults, b.lab.Nodes(), b.busiest())
+		round := s.randomRound(r, faults, b.lab.Nodes(), b.busiest())
 		if err := b.soakRound(ctx, &round); err != nil {
-			errs = append(errs,
-				fmt.Errorf("round %d, %s %s for %v: %w", i, round.node, round.fault.Name, round.lasted.Round(time.Millisecond),
-					err))
+			errs = append(errs, fmt.Errorf("round %d, %v: %w", i, round, err))
 			b.log("%v", errs[len(errs)-1])
 		}
-		b.log("round %d: %s %s for %.1f s: unanswered %.2f s, by two %.2f s, %d of %d connections failed", i, round.node,
-			round.fault.Name,
-			round.lasted.Seconds(), round.silent.Seconds(), round.double.Seconds(), len(round.connect.Failures),
-			round.connect.Attempts)
+		b.log("round %d, %v: unanswered %.2f s, by two %.2f s, %d of %d connections failed", i, round,
+			round.silent.Seconds(), round.double.Seconds(), len(round.connect.Failures), round.connect.Attempts)
 		if _, err := b.compareUsage(ctx, first); err != nil {
 			errs = append(errs, err)
 		}
@@ -77,7 +73,7 @@ func (b *bench) busiest() string {
 	return slices.MaxFunc(b.lab.Nodes(), func(x, y string) int { return b.result.Spread[x] - b.result.Spread[y] })
 }
 
-// soakRound makes the fault of r, waits until all is well again, and records in r what the watchers saw.
+// soakRound makes the faults of r, waits until all is well again, and records in r what the watchers saw.
 func (b *bench) soakRound(ctx context.Context, r *soakRound) error {
 	who, err := b.lab.WhoHas(ctx, probeInterval*2, b.addrs...)
 	if err != nil {
@@ -89,10 +85,14 @@ func (b *bench) soakRound(ctx context.Context, r *soakRound) error {
 		return err
 	}
 	sleep(ctx, time.Second)
-	err = r.fault.Do(ctx, b.lab, r.node)
-	sleep(ctx, r.lasted)
-	if r.fault.Undo != nil {
-		err = errors.Join(err, r.fault.Undo(ctx, b.lab, r.node))
+	for _, f := range r.faults {
+		err = errors.Join(err, f.Do(ctx, b.lab, f.node))
+		sleep(ctx, f.lasts)
+	}
+	for _, f := range slices.Backward(r.faults) {
+		if f.Undo != nil {
+			err = errors.Join(err, f.Undo(ctx, b.lab, f.node))
+		}
 	}
 	err = errors.Join(err, b.awaitWell(ctx))
 	r.report, r.connect = who.Stop(), client.Stop()
@@ -100,10 +100,11 @@ func (b *bench) soakRound(ctx context.Context, r *soakRound) error {
 		r.silent, r.double = max(r.silent, a.LongestSilence), max(r.double, a.LongestDouble)
 	}
 	errs := []error{err, r.report.Err}
+	silent, double := r.allowed()
 	for _, a := range r.report.Addrs {
-		if a.LongestSilence > r.fault.Silent || a.LongestDouble > r.fault.Double {
+		if a.LongestSilence > silent || a.LongestDouble > double {
 			errs = append(errs, fmt.Errorf("%v was unanswered for %v (%v allowed), by two for %v (%v allowed): %v", a.Addr,
-				a.LongestSilence, r.fault.Silent, a.LongestDouble, r.fault.Double, describeTimeline(a)))
+				a.LongestSilence, silent, a.LongestDouble, double, describeTimeline(a)))
 			break // one says enough
 		}
 	}
@@ -118,29 +119,63 @@ func describeTimeline(a lab.AddrReport) (text []string) {
 	return text
 }
 
-// A soakRound is what the watchers saw of one fault.
+// A soakRound is faults that overlap, and what the watchers saw of them.
 type soakRound struct {
-	fault   lab.Fault
-	node    string
-	lasted  time.Duration
+	faults  []nodeFault
 	silent  time.Duration // the longest of any VIP
 	double  time.Duration
 	report  lab.WhoHasReport
 	connect lab.ConnectReport
 }
 
-// randomFault chooses a fault, for how long it lasts (half of them for 3 s or less, and up to 20 s), and a node: of
-// four times three that with the most VIPs (owner).
-func randomFault(r *rand.Rand, faults []lab.Fault, nodes []string, owner string) soakRound {
-	lasts := time.Duration(r.Int64N(int64(3 * time.Second)))
-	if r.IntN(2) == 0 {
-		lasts = time.Duration(r.Int64N(int64(20 * time.Second)))
+// A nodeFault is made on a node, and lasts before the next one is made, or the last one undone.
+type nodeFault struct {
+	lab.Fault
+	node  string
+	lasts time.Duration
+}
+
+// String names the faults, their nodes, and how long each lasted alone.
+func (r soakRound) String() string {
+	var text []string
+	for _, f := range r.faults {
+		text = append(text, fmt.Sprintf("%s %s for %.1f s", f.node, f.Name, f.lasts.Seconds()))
 	}
-	node := nodes[r.IntN(len(nodes))]
-	if r.IntN(4) > 0 {
-		node = owner
+	return strings.Join(text, ", then ")
+}
+
+// allowed is how long a VIP may be unanswered, and answered by two. Of several faults one may keep the others' VIPs
+// from moving for as long as all last; never may two answer for longer.
+func (r soakRound) allowed() (silent, double time.Duration) {
+	for _, f := range r.faults {
+		silent, double = silent+f.Silent, max(double, f.Double)
+		if len(r.faults) > 1 {
+			silent += f.lasts
+		}
 	}
-	return soakRound{fault: faults[r.IntN(len(faults))], node: node, lasted: lasts}
+	return silent, double
+}
+
+// randomRound chooses as many faults as -at-once says, on different nodes: of four times three the first on that with
+// the most VIPs (owner). Each lasts up to 20 s, half of them up to 3 s. Of those that take the API server there is at
+// most one: the last, which is undone first, since the others need it.
+func (s setup) randomRound(r *rand.Rand, faults []lab.Fault, nodes []string, owner string) (round soakRound) {
+	nodes = slices.Clone(nodes)
+	r.Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
+	if i := slices.Index(nodes, owner); r.IntN(4) > 0 {
+		nodes[0], nodes[i] = nodes[i], nodes[0]
+	}
+	for _, node := range nodes[:min(s.atOnce, len(nodes))] {
+		f := nodeFault{faults[r.IntN(len(faults))], node, time.Duration(r.Int64N(int64(3 * time.Second)))}
+		if r.IntN(2) == 0 {
+			f.lasts = time.Duration(r.Int64N(int64(20 * time.Second)))
+		}
+		round.faults = append(round.faults, f)
+		if f.API {
+			break
+		}
+	}
+	return round
 }
 
 // awaitWell waits until each VIP is on one node, all Heralds are ready and would detect each other's death, and 2 s

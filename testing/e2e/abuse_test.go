@@ -59,7 +59,7 @@ func TestAbuse(t *testing.T) {
 
 	r := who.Stop()
 	for _, a := range r.Addrs {
-		if len(a.Owners()) != 1 || a.LongestSilence > 100*time.Millisecond {
+		if !a.Stayed(100 * time.Millisecond) {
 			t.Errorf("%s: unanswered for %v, owners %v", a.Addr, a.LongestSilence, a.Timeline)
 		}
 	}

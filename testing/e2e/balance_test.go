@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -133,6 +134,39 @@ func TestAPIServersBalanced(t *testing.T) {
 	})
 	spread("with "+owner+", which had the VIP, drained", 6, left)
 	askAll(t, "that", living)
+}
+
+// TestOwnAPIServerHangs: the API server of the node that has a VIP hangs (SIGSTOP). The node renews its lease by another
+// one, and keeps the VIP.
+func TestOwnAPIServerHangs(t *testing.T) {
+	servers := map[string]*lab.Process{}
+	for _, n := range cluster.Nodes() {
+		servers[n] = startAPIServer(t, n)
+	}
+	options := env()
+	options["cp_enable"], options["address"], options["cp_namespace"] = "true", "10.77.0.90", "kube-system"
+	f := start(t, options)
+	t.Cleanup(f.stop)
+	s := observe(t, "a", "10.77.0.50")
+	f.awaitLog(s.owner, "this node's own API server is ready", 30*time.Second)
+	renewals := map[string]bool{} // the first may be slow beside three API servers that start: then a node waits for the next for longer, too
+	until(t, 20*time.Second, "it renews its node lease four times more", func(ctx context.Context) error {
+		at, err := cluster.Kubectl(ctx, "-n", "kube-system", "get", "lease", "herald-node-"+s.owner, "-o", "jsonpath={.spec.renewTime}")
+		if renewals[at] = true; len(renewals) < 5 {
+			return errors.Join(err, fmt.Errorf("it was seen to do so %d times", len(renewals)-1))
+		}
+		return nil
+	})
+	check.OK(t, servers[s.owner].Signal(syscall.SIGSTOP))
+	f.awaitLog(s.owner, "this node's own API server is not ready", 20*time.Second)
+	time.Sleep(10 * time.Second) // it would have yielded after 6 s, and be fenced after 15
+	awaitOwnedBy(t, "a", s.owner)
+	s.expectAnswered(400*time.Millisecond, 0)
+	for _, m := range movesOf(t, "a") {
+		if m.From == s.owner {
+			t.Errorf("it has moved: %+v", m)
+		}
+	}
 }
 
 // ownerOfControlPlane returns the owner of the control plane's VIP.

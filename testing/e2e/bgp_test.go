@@ -215,17 +215,25 @@ func TestBGPLocal(t *testing.T) {
 	f := start(t, bgpEnv())
 	p1, p3 := addPod(t, "bgp-1", "n1"), addPod(t, "bgp-3", "n3")
 	s := localService("bgp-local", "10.79.0.51")
+	s.Spec.ExternalTrafficPolicy = "Cluster"
 	createService(t, s)
-	awaitHops(t, frr, "10.79.0.51", 2, 10*time.Second)
-	have, err := frr.Hops(t.Context(), "10.79.0.51")
-	if slices.Sort(have); err != nil || !slices.Equal(have, []string{"10.77.0.11", "10.77.0.13"}) {
-		t.Errorf("next hops %v, %v, want n1 and n3", have, err)
-	}
+	awaitHops(t, frr, "10.79.0.51", 3, 10*time.Second)
 	awaitProxies(t, "10.79.0.51")
 	until(t, 10*time.Second, "the client reaches it", func(ctx context.Context) error {
 		_, err := cluster.Get(ctx, "cl", "http://10.79.0.51/")
 		return err
 	})
+	became := connect(t, "10.79.0.51:80")
+	patchService(t, "bgp-local", `{"spec":{"externalTrafficPolicy":"Local"}}`)
+	awaitHops(t, frr, "10.79.0.51", 2, 10*time.Second)
+	time.Sleep(time.Second)
+	report := became.Stop()
+	t.Logf("Cluster, then Local: %s", report)
+	expectConnectionsSurvive(t, report, 1)
+	have, err := frr.Hops(t.Context(), "10.79.0.51")
+	if slices.Sort(have); err != nil || !slices.Equal(have, []string{"10.77.0.11", "10.77.0.13"}) {
+		t.Errorf("next hops %v, %v, want n1 and n3", have, err)
+	}
 	client, _ := cluster.Addrs("cl")
 
 	// A rolling update: the new pods on other nodes are ready before the old ones go.
@@ -281,7 +289,7 @@ func TestBGPLocal(t *testing.T) {
 	}
 }
 
-// With an election the owner alone is the next hop, and hands over without a gap; the peers are named by annotations. ARP and BGP side by
+// With an election the owner alone is the next hop, and hands over without a gap, or once it has lost its session; the peers are named by annotations. ARP and BGP side by
 // side: annotations of the Services choose.
 func TestBGPElection(t *testing.T) {
 	frr, _ := startRouters(t)
@@ -335,6 +343,24 @@ func TestBGPElection(t *testing.T) {
 		return err
 	})
 	expectHeld(t, "the drain of "+drained, established)
+
+	lost := awaitAnotherOwner(t, "routed", drained, 5*time.Second)
+	annotateNode(t, lost, `{"example.com/bgp-peers-0-peer-port":"1"}`)
+	defer annotateNode(t, lost, `{"example.com/bgp-peers-0-peer-port":null}`)
+	awaitAnotherOwner(t, "routed", lost, 20*time.Second)
+	awaitHops(t, frr, "10.79.0.52", 1, 5*time.Second)
+
+	// Without the Node there are no annotations, but its sessions last until the VIP has been handed over.
+	runHerald(t, "undrain", drained)
+	deleted := awaitOwner(t, "routed")
+	c = connect(t, "10.79.0.52:80")
+	deleteNode(t, deleted)
+	awaitAnotherOwner(t, "routed", deleted, 5*time.Second)
+	time.Sleep(4 * time.Second) // the old one has drained its route
+	r = c.Stop()
+	t.Logf("the Node %s is deleted: %s", deleted, r)
+	neverLogged(t, f, "this session is not configured any more")
+	expectConnectionsSurvive(t, r, 2)
 }
 
 // Without an API server the routes stay, long after the node leases are too old.

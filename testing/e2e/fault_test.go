@@ -84,13 +84,21 @@ func (s *observedVIP) report() (lab.AddrReport, lab.ConnectReport) {
 	return w.Addrs[0], c
 }
 
-// expectConnectionsSurvive fails the test if a connection failed, but for as many that were reset. These are for VIPs by BGP: a
-// router sends the next packet of a connection whose handshake is under way to another node, which has never heard of it. By ARP and
-// NDP that node sends it on to the one that has (docs/connections.md).
-func expectConnectionsSurvive(t *testing.T, c lab.ConnectReport, resets int) {
+// expectConnectionsSurvive fails the test if a connection failed, but for those reset by so many changes of a route. These are for
+// VIPs by BGP: a router sends the next packets of all connections whose handshakes are under way to another node, which has never heard
+// of them. By ARP and NDP that node sends them on to the one that has (docs/connections.md).
+func expectConnectionsSurvive(t *testing.T, c lab.ConnectReport, changes int) {
 	t.Helper()
+	var until time.Time // every connection that this change has reset was under way until here
 	for _, a := range c.Failures {
-		if resets--; resets < 0 || !errors.Is(a.Err, syscall.ECONNRESET) {
+		ended := a.Began.Add(a.Latency)
+		if a.Began.After(until) {
+			changes--
+			until = ended
+		} else if ended.Before(until) {
+			until = ended
+		}
+		if changes < 0 || !errors.Is(a.Err, syscall.ECONNRESET) {
 			t.Errorf("of %d connections %d failed: %v", c.Attempts, len(c.Failures), a.Err)
 			return
 		}
@@ -109,7 +117,7 @@ func (s *observedVIP) expectUnmoved() {
 // expectUnharmed ends the observation, and fails the test if the VIP was unanswered for longer, moved, or a connection failed.
 func (s *observedVIP) expectUnharmed(silence time.Duration) {
 	s.t.Helper()
-	if w, c := s.report(); w.LongestSilence > silence || len(c.Failures) > 0 || len(w.Timeline) != 1 {
+	if w, c := s.report(); !w.Stayed(silence) || len(c.Failures) > 0 {
 		s.t.Errorf("another Service was harmed: unanswered for %v, %d connections failed, %v", w.LongestSilence, len(c.Failures), w.Timeline)
 	}
 }
@@ -208,8 +216,13 @@ func TestKilledAndBack(t *testing.T) {
 	s := observe(t, "a", "10.77.0.50")
 	awaitDetectable(t)
 	f.node[s.owner].Kill()
+	killed := time.Now()
 	time.Sleep(2 * time.Second)
 	f.startAgain(s.owner)
+	f.awaitLog(s.owner, "the node lease is held", 20*time.Second)
+	if took := time.Since(killed); took > 3500*time.Millisecond {
+		t.Skipf("on this machine it was back after %v, and the others wait for 3.75 s", took)
+	}
 	time.Sleep(lab.KernelAnswers)
 	s.expectUnmoved()
 }
@@ -293,6 +306,40 @@ func TestCutOff(t *testing.T) {
 	time.Sleep(2 * time.Second)
 	s.expectAnswered(2*time.Second, time.Second)
 	awaitOwnedBy(t, "a", to)
+}
+
+// The owner's link loses the node's own addresses, and the API server is out of reach: the others take the node for dead, and do not ask
+// whether its kernel answers for the VIP, as it does. So it lets go when they take over. By default the link of VIPs is that of the default route, which goes, too.
+func TestOwnAddressLost(t *testing.T) {
+	start(t, env("vip_interface", "eth0"))
+	s := observe(t, "a", "10.77.0.50")
+	awaitDetectable(t)
+	v4, v6 := cluster.Addrs(s.owner)
+	own := []string{v4.String() + "/24", v6.String() + "/64"}
+	routes := map[string]string{} // they go, too
+	for _, family := range []string{"-4", "-6"} {
+		routes[family] = check.Value(cluster.Run(t.Context(), s.owner, "ip", family, "route"))(t)
+	}
+	t.Cleanup(func() {
+		for _, a := range own {
+			cluster.Run(context.Background(), s.owner, "ip", "addr", "replace", a, "dev", "eth0", "nodad")
+		}
+		for family, all := range routes {
+			for r := range strings.Lines(all) {
+				if strings.Contains(r, " via ") {
+					cluster.Run(context.Background(), s.owner, append([]string{"ip", family, "route", "replace"}, strings.Fields(r)...)...)
+				}
+			}
+		}
+		cluster.ConnectAPI(s.owner)
+	})
+	check.OK(t, cluster.CutAPI(s.owner))
+	for _, a := range own {
+		runOn(t, s.owner, "ip", "addr", "del", a, "dev", "eth0")
+	}
+	s.awaitMove(3 * time.Second)
+	time.Sleep(12 * time.Second) // its renew deadline
+	s.expectAnswered(2*time.Second, 500*time.Millisecond)
 }
 
 // Only the LAN is cut, at the switch, so that the owner's link stays up: the others

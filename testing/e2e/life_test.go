@@ -218,6 +218,12 @@ func TestClasses(t *testing.T) {
 					awaitStatus(t, "s"+vip[len(vip)-2:], "", time.Second)
 				}
 			}
+			if tt.env == nil { // what explain advises
+				seen(t, "explain s52", "OtherClass(?s:.*)make it again .* without one")
+				deleteServices(t, "s52")
+				createService(t, webService("s52", "10.77.0.52"))
+				awaitStatus(t, "s52", "10.77.0.52(VIP)", 2*time.Second)
+			}
 		})
 	}
 }

@@ -58,12 +58,12 @@ func TestForgedFrames(t *testing.T) {
 	check.Value(forged.Stop())(t)
 	r := who.Stop()
 	for _, a := range r.Addrs {
-		if len(a.Timeline) != 1 || a.LongestSilence > 100*time.Millisecond {
+		if !a.Stayed(100 * time.Millisecond) {
 			t.Errorf("%s of %s: unanswered for %v, owners %v", a.Addr, owners[a.Addr.String()], a.LongestSilence, a.Timeline)
 		}
 	}
 	check.OK(t, cluster.StartAPI(withTimeout(t, time.Minute)))
-	if w, _ := s.report(); len(w.Timeline) != 1 {
+	if w, _ := s.report(); !w.Stayed(100 * time.Millisecond) {
 		t.Errorf("it moved: %v", w.Timeline)
 	}
 	awaitEvent(t, "a", "VIPForeignMAC", "10.77.0.50")
@@ -114,7 +114,7 @@ func TestFloods(t *testing.T) {
 		{"DHCP offers to all nodes", same(lab.ForgeUDP(from, lab.Broadcast, netip.AddrPortFrom(rt4, 67), netip.MustParseAddrPort("255.255.255.255:68"), offer))},
 	}
 	const lasts = 4 * time.Second
-	limit := mayUse(0.12, f.cpu(lasts)[node])
+	limit := mayUse(0.2, f.cpu(lasts)[node]) // without a Limit most cost 0.5 to 0.8
 	for _, x := range floods {
 		before, began := usage(t, f), time.Now()
 		flood := check.Value(cluster.Flood(t.Context(), "rt", 0, x.frame))(t)
@@ -131,7 +131,7 @@ func TestFloods(t *testing.T) {
 		}
 	}
 	w, _ := s.report()
-	if len(w.Timeline) != 1 || w.LongestSilence > 500*time.Millisecond {
+	if !w.Stayed(500 * time.Millisecond) {
 		t.Errorf("%s: unanswered for %v, owners %v", vip, w.LongestSilence, w.Timeline)
 	}
 	for n, p := range f.node {

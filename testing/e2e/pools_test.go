@@ -86,8 +86,8 @@ func TestPools(t *testing.T) {
 		awaitStatus(t, name, want, 5*time.Second)
 	}
 
-	// What is in no pool any more stays until its operator has it renumbered.
-	awaitEvent(t, "a", "AddressOutsidePools", "10.77.0.60: given of pool range-global, and in no pool any more")
+	// What no pool offers any more stays until its operator has it renumbered.
+	awaitEvent(t, "a", "AddressOutsidePools", "10.77.0.60: given of pool range-global, and no pool offers it any more")
 	if out := runHerald(t, "pools"); !strings.Contains(out, "Herald, of range-global, which has it no more") {
 		t.Error(out)
 	}

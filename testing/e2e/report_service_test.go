@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ func TestLaterWish(t *testing.T) {
 		{"spec", `{"spec":{"loadBalancerIP":"10.77.0.70"}}`, "10.77.0.70(VIP)"},
 		{"metallb", `{"metadata":{"annotations":{"metallb.io/loadBalancerIPs":"10.77.0.71"}}}`, "10.77.0.71(VIP)"},
 		{"cilium", `{"metadata":{"annotations":{"lbipam.cilium.io/ips":"10.77.0.72"}}}`, "10.77.0.72(VIP)"},
+		{"overwritten", `{"metadata":{"annotations":{"kube-vip.io/loadbalancerIPs":"10.77.0.73"}}}`, "10.77.0.73(VIP)"},
 	} {
 		createService(t, webService(tt.name, ""))
 		awaitStatus(t, tt.name, "10.77.0.60(VIP)", 3*time.Second) // the only one: it is free again
@@ -30,7 +32,8 @@ func TestLaterWish(t *testing.T) {
 		awaitStatus(t, tt.name, tt.want, 3*time.Second)
 		until(t, 3*time.Second, "what was given is taken off", func(ctx) error {
 			a := getService(t, tt.name).Annotations
-			if got := a["kube-vip.io/loadbalancerIPs"] + a["heraldvip.io/allocated"]; got != "" {
+			if got := strings.TrimSuffix(a["kube-vip.io/loadbalancerIPs"], "10.77.0.73") + a["heraldvip.io/allocated"] +
+				a["heraldvip.io/allocated-addresses"]; got != "" {
 				return fmt.Errorf("it has %q", got)
 			}
 			return nil

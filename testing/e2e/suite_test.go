@@ -217,12 +217,13 @@ func (f *heralds) end() {
 	// As long as they run, the Heralds release the VIPs of Services that are deleted.
 	for began := time.Now(); !f.killed && time.Since(began) < 5*time.Second; {
 		l, err := cluster.Client().CoordinationV1().Leases("kube-system").Get(ctx, lease.TableName, metav1.GetOptions{})
-		if err != nil || !strings.Contains(ownedUnits(l), "/kubevip-") {
+		if err != nil || !strings.Contains(ownedUnits(l, time.Now()), "/kubevip-") {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
 	removeFinalizers(ctx, f.t, !f.killed)
+	stopped := time.Now()
 	f.stop()
 	for _, n := range cluster.Nodes() {
 		if left := vips(f.t, n); len(left) > 0 && !f.killed {
@@ -237,7 +238,7 @@ func (f *heralds) end() {
 	for _, l := range leases.Items {
 		n, _ := lease.ParseNodeLease(&l)
 		forTheNext := n.Fenced && n.Info.Isolated // so that the next process of that node knows
-		if owned := ownedUnits(&l); !f.killed && !forTheNext && (l.Name != lease.TableName || owned != "") {
+		if owned := ownedUnits(&l, stopped); !f.killed && !forTheNext && (l.Name != lease.TableName || owned != "") {
 			f.t.Errorf("left: lease %s/%s %s of %s, claim %s", l.Namespace, l.Name, owned, *l.Spec.HolderIdentity, l.Annotations[lease.ClaimAnnotation])
 		}
 		cluster.Client().CoordinationV1().Leases(l.Namespace).Delete(ctx, l.Name, metav1.DeleteOptions{})
@@ -259,15 +260,24 @@ func (f *heralds) stop() {
 	}
 	for n, p := range f.node {
 		if err := p.Wait(ctx); err != nil && !strings.Contains(err.Error(), "signal: killed") {
-			f.t.Errorf("the Herald on %s: %v\n%s", n, err, tail(p.Log(), 20))
+			lines := 20
+			if p.Running() { // where its goroutines are
+				lines = 2000
+				p.Signal(syscall.SIGQUIT)
+				dump, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+				p.Wait(dump)
+				cancel()
+			}
+			f.t.Errorf("the Herald on %s: %v\n%s", n, err, tail(p.Log(), lines))
 		}
 	}
 }
 
-// ownedUnits returns the units that a node has by the table l, with spaces between; "" for another Lease.
-func ownedUnits(l *coordinationv1.Lease) (units string) {
+// ownedUnits returns the units that a node has by the table l since before a time, with spaces between; "" for another
+// Lease. When all stop at once, one may give to another that has ended before it knows: a claim that its release voids.
+func ownedUnits(l *coordinationv1.Lease, before time.Time) (units string) {
 	for unit, c := range lease.Claims([]*coordinationv1.Lease{l}, l.Namespace, time.Now()) {
-		if c.Holder != "" && l.Name == lease.TableName {
+		if c.Holder != "" && c.AcquiredAt.Before(before) && l.Name == lease.TableName {
 			units += unit.String() + " "
 		}
 	}

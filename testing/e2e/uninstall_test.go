@@ -116,7 +116,7 @@ func TestUninstall(t *testing.T) {
 		f.node[n].Wait(withTimeout(t, 10*time.Second))
 	}
 	listed := uninstallOn(t, "cp", "--dry-run")
-	expectWords(t, listed, "Service default/a: the status; the finalizer; annotations heraldvip.io/announcer, kube-vip.io/vipHost, heraldvip.io/allocated, kube-vip.io/loadbalancerIPs",
+	expectWords(t, listed, "Service default/a: the status; the finalizer; annotations heraldvip.io/announcer, kube-vip.io/vipHost, heraldvip.io/allocated, heraldvip.io/allocated-addresses, kube-vip.io/loadbalancerIPs",
 		"Service default/b: the status; the finalizer; annotations heraldvip.io/announcer, kube-vip.io/vipHost; conditions heraldvip.io/Allocated, heraldvip.io/Announced, heraldvip.io/Record\n", "Lease kube-system/herald-table: all",
 		"Lease kube-system/herald-node-"+owner+": all", ": annotations heraldvip.io/drain", "Secret kube-system/herald-peers: all", " to be removed\n")
 	if getService(t, "a").Annotations["heraldvip.io/allocated"] == "" {

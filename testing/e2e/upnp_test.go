@@ -20,6 +20,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/heraldvip/herald/pkg/lease"
+	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 	"github.com/heraldvip/herald/testing/lab"
 )
@@ -310,6 +312,7 @@ func TestUPnPOfAVIPThatGoes(t *testing.T) {
 	if took := time.Since(began); took < time.Second {
 		t.Errorf("the VIP was gone after %v", took)
 	}
+	g.daemon.Signal(syscall.SIGCONT) // else the Service stays for some seconds more
 }
 
 // The mapping outlives its owner: drained, killed, cut off; and ends with the last one.
@@ -347,9 +350,25 @@ func TestUPnPFailover(t *testing.T) {
 	t.Logf("cut off from everything: open again after %v", time.Since(began).Round(time.Millisecond))
 	check.OK(t, errors.Join(cluster.Reconnect(cut), cluster.ConnectAPI(cut)))
 	f.awaitReady(cut)
+	until(t, 10*time.Second, "its node lease says that it reaches the others again", func(ctx ctx) error {
+		l, err := cluster.Client().CoordinationV1().Leases("kube-system").Get(ctx, vip.NodeLeasePrefix+cut, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if n, ok := lease.ParseNodeLease(l); !ok || n.Fenced || n.Info.Isolated {
+			return fmt.Errorf("it says %+v", n)
+		}
+		return nil
+	})
 
-	// Herald is uninstalled: all stop at once.
-	awaitStatus(t, "a", "10.77.0.50(VIP),"+public1+"(Proxy)", 10*time.Second)
+	// Herald is uninstalled: all stop at once. A mapping that its owner has not renewed yet would last as long as the gateway keeps it.
+	until(t, 10*time.Second, "the owner has had the port mapped", func(ctx ctx) error {
+		metrics, err := cluster.Get(ctx, awaitOwner(t, "a"), "http://127.0.0.1:2112/metrics")
+		if !strings.Contains(metrics, "herald_upnp_mappings 1") {
+			return fmt.Errorf("no mapping in its metrics: %v", err)
+		}
+		return nil
+	})
 	for _, p := range f.node {
 		p.Signal(syscall.SIGTERM)
 	}

@@ -22,6 +22,7 @@ const leaseDuration = 17 * time.Second
 type Fault struct {
 	Name   string
 	Moves  bool          // other nodes take the VIPs while it lasts
+	API    bool          // it takes the API server from all, or asks for it
 	Silent time.Duration // how long a VIP may be unanswered
 	Double time.Duration // how long two hosts may answer for a VIP
 	Do     func(ctx context.Context, l *Lab, node string) error
@@ -30,52 +31,52 @@ type Fault struct {
 
 // Faults is all faults, for tests, measurements and the demo.
 var Faults = []Fault{
-	{"Herald stopped by SIGTERM, and started", true, 2 * time.Second, KernelAnswers,
+	{"Herald stopped by SIGTERM, and started", true, false, 2 * time.Second, KernelAnswers,
 		func(ctx context.Context, l *Lab, node string) error {
 			return errors.Join(l.Herald(node).Signal(syscall.SIGTERM), l.Herald(node).Wait(ctx))
 		}, startHeraldAgain},
-	{"Herald killed, and started", true, 2 * time.Second, KernelAnswers, killHerald, startHeraldAgain},
-	{"Herald killed, and started after 2 s", false, 2 * time.Second, KernelAnswers,
+	{"Herald killed, and started", true, false, 2 * time.Second, KernelAnswers, killHerald, startHeraldAgain},
+	{"Herald killed, and started after 2 s", false, false, 2 * time.Second, KernelAnswers,
 		func(ctx context.Context, l *Lab, node string) error {
 			return errors.Join(killHerald(ctx, l, node), pause(ctx, 2*time.Second), startHeraldAgain(ctx, l, node))
 		}, nil},
-	{"Herald suspended by SIGSTOP, and continued", true, leaseDuration, KernelAnswers,
+	{"Herald suspended by SIGSTOP, and continued", true, false, leaseDuration, KernelAnswers,
 		func(_ context.Context, l *Lab, node string) error { return l.Herald(node).Signal(syscall.SIGSTOP) },
 		func(_ context.Context, l *Lab, node string) error { return l.Herald(node).Signal(syscall.SIGCONT) }},
-	{"both networks cut, and repaired", true, 5 * time.Second, KernelAnswers,
+	{"both networks cut, and repaired", true, false, 5 * time.Second, KernelAnswers,
 		func(_ context.Context, l *Lab, node string) error { return errors.Join(l.Cut(node), l.CutAPI(node)) },
 		func(_ context.Context, l *Lab, node string) error {
 			return errors.Join(l.Reconnect(node), l.ConnectAPI(node))
 		}},
-	{"cut from the LAN, and repaired", true, 5 * time.Second, KernelAnswers, plainly((*Lab).Cut),
+	{"cut from the LAN, and repaired", true, false, 5 * time.Second, KernelAnswers, plainly((*Lab).Cut),
 		plainly((*Lab).Reconnect)},
-	{"link down, and up", true, 5 * time.Second, KernelAnswers, plainly((*Lab).Unplug), plainly((*Lab).Reconnect)},
-	{"cut from the API server, and repaired", true, 5 * time.Second, KernelAnswers, plainly((*Lab).CutAPI),
+	{"link down, and up", true, false, 5 * time.Second, KernelAnswers, plainly((*Lab).Unplug), plainly((*Lab).Reconnect)},
+	{"cut from the API server, and repaired", true, false, 5 * time.Second, KernelAnswers, plainly((*Lab).CutAPI),
 		plainly((*Lab).ConnectAPI)},
-	{"receives nothing from the LAN", true, 5 * time.Second, KernelAnswers, losing(100, 0), loseNothing},
-	{"sends nothing on the LAN", true, 5 * time.Second, KernelAnswers, losing(0, 100), loseNothing},
-	{"a fifth of its frames lost", false, 5 * time.Second, KernelAnswers, losing(20, 20), loseNothing},
-	{"heartbeat port blocked, and opened", false, 2 * time.Second, KernelAnswers,
+	{"receives nothing from the LAN", true, false, 5 * time.Second, KernelAnswers, losing(100, 0), loseNothing},
+	{"sends nothing on the LAN", true, false, 5 * time.Second, KernelAnswers, losing(0, 100), loseNothing},
+	{"a fifth of its frames lost", false, false, 5 * time.Second, KernelAnswers, losing(20, 20), loseNothing},
+	{"heartbeat port blocked, and opened", false, false, 2 * time.Second, KernelAnswers,
 		func(ctx context.Context, l *Lab, node string) error { return l.BlockPort(ctx, node, 7947) },
 		func(ctx context.Context, l *Lab, node string) error { return l.OpenPort(ctx, node) }},
-	{"API server killed, and started", false, 2 * time.Second, KernelAnswers,
+	{"API server killed, and started", false, true, 2 * time.Second, KernelAnswers,
 		func(_ context.Context, l *Lab, _ string) error { return l.StopAPI() },
 		func(ctx context.Context, l *Lab, _ string) error { return l.StartAPI(ctx) }},
-	{"API server suspended, and continued", false, 2 * time.Second, KernelAnswers,
+	{"API server suspended, and continued", false, true, 2 * time.Second, KernelAnswers,
 		func(_ context.Context, l *Lab, _ string) error { return l.PauseAPI() },
 		func(_ context.Context, l *Lab, _ string) error { return l.ResumeAPI() }},
-	{"API server away, and Herald killed", true, leaseDuration, KernelAnswers,
+	{"API server away, and Herald killed", true, true, leaseDuration, KernelAnswers,
 		func(ctx context.Context, l *Lab, node string) error {
 			// Longer than a node needs to detect it.
 			return errors.Join(l.StopAPI(), pause(ctx, 10*time.Second), killHerald(ctx, l, node))
 		}, func(ctx context.Context, l *Lab, node string) error {
 			return errors.Join(l.StartAPI(ctx), startHeraldAgain(ctx, l, node))
 		}},
-	{"etcd killed, and started", false, 2 * time.Second, KernelAnswers,
+	{"etcd killed, and started", false, true, 2 * time.Second, KernelAnswers,
 		func(_ context.Context, l *Lab, _ string) error { l.etcd.Kill(); return nil },
 		func(ctx context.Context, l *Lab, _ string) error { return errors.Join(l.spawnEtcd(), l.awaitAPI(ctx)) }},
-	{"the table deleted", false, 100 * time.Millisecond, KernelAnswers, deleteLeases("herald-table"), nil},
-	{"its node lease deleted", false, 100 * time.Millisecond, KernelAnswers,
+	{"the table deleted", false, true, 100 * time.Millisecond, KernelAnswers, deleteLeases("herald-table"), nil},
+	{"its node lease deleted", false, true, 100 * time.Millisecond, KernelAnswers,
 		func(ctx context.Context, l *Lab, node string) error {
 			return deleteLeases("herald-node-"+node)(ctx, l, node)
 		}, nil},

@@ -86,6 +86,9 @@ func (p *Process) Wait(ctx context.Context) error {
 	case <-p.ended:
 		return p.err
 	case <-ctx.Done():
+		if !p.Running() {
+			return p.err
+		}
 		return fmt.Errorf("%s (pid %d) runs on: %w", p.Name, p.Pid, context.Cause(ctx))
 	}
 }
@@ -195,7 +198,7 @@ func (l *Lab) run(ctx context.Context, ns, stdin string, argv ...string) (string
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = l.environment("KUBECONFIG=" + l.kubeconfig("admin"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = 10 * time.Second // a child that another call has forked has the pipe until it execs
 	var out, errout bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &errout
 	err := startChild(ns, cmd.Start)

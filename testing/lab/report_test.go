@@ -30,6 +30,18 @@ func targetOfRounds(s string) *target {
 	return t
 }
 
+func TestStayed(t *testing.T) {
+	for rounds, want := range map[string]bool{
+		"a a a": true, "a - a - a": true, "a a -": true, "- a": true, "aa a": true, // silences of 21 ms at most
+		"a - - a": false, "a b": false, "a - b": false, "a ab a": false, "- -": false,
+	} {
+		target := targetOfRounds(rounds)
+		if got := target.report(epoch, epoch.Add(time.Duration(len(target.requested))*tick), tick).Stayed(21 * time.Millisecond); got != want {
+			t.Errorf("%q: %v, want %v", rounds, got, want)
+		}
+	}
+}
+
 func TestAddrReport(t *testing.T) {
 	const msec = time.Millisecond
 	tests := []struct {
@@ -92,6 +104,13 @@ func TestAddrReportLateAnswer(t *testing.T) {
 	got := target.report(epoch, epoch.Add(3*tick), tick)
 	if got.Unanswered != 1 || got.LongestSilence != tick+time.Microsecond {
 		t.Errorf("got %d unanswered, longest silence %v; want 1, %v", got.Unanswered, got.LongestSilence, tick+time.Microsecond)
+	}
+}
+
+// After the last question nobody was asked, however late the end comes: this process may have got no CPU.
+func TestAddrReportLateEnd(t *testing.T) {
+	if got := targetOfRounds("a a -").report(epoch, epoch.Add(time.Second), tick); got.LongestSilence != tick {
+		t.Errorf("silent for %v, want %v", got.LongestSilence, tick)
 	}
 }
 

@@ -53,6 +53,9 @@ func (t *target) report(began, ended time.Time, every time.Duration) AddrReport 
 		r.TotalSilence = r.LongestSilence
 		return r
 	}
+	if last := t.requested[len(t.requested)-1].Add(every); last.Before(ended) {
+		ended = last // nobody was asked since: this process may have got no CPU
+	}
 	next := 0 // answer
 	for i, sent := range t.requested {
 		until := ended
@@ -89,6 +92,11 @@ func (r AddrReport) Owners() []string {
 		}
 	}
 	return owners
+}
+
+// Stayed reports whether one host answered all the time, but for silences: on a busy machine an answer may come late.
+func (r AddrReport) Stayed(silence time.Duration) bool {
+	return len(r.Owners()) == 1 && r.LongestSilence <= silence
 }
 
 // addRound extends the last span if the same hosts answered, or starts another.

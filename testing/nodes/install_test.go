@@ -126,6 +126,7 @@ spec:
 // client reaches the VIP. It returns how long that took.
 func withWeb(t *testing.T) time.Duration {
 	t.Helper()
+	awaitNodesReady(t) // or all of web may be on one node
 	began := time.Now()
 	check.OK(t, cluster.Apply(t.Context(), webManifest))
 	reachWeb(t)

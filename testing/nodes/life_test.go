@@ -3,6 +3,7 @@ package nodes
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -65,14 +66,21 @@ func watchVIPs(t *testing.T) *vipClients {
 	return p
 }
 
-// end stops the clients and logs what they saw. It fails the test if a VIP was away for longer than
-// maxOutage, or on two nodes for longer than a hand-over. It returns how many attempts failed.
-func (p *vipClients) end(t *testing.T, maxOutage time.Duration) (failed int) {
+// end stops the clients and logs what they saw. It fails the test if a VIP was away for longer than maxOutage, on two
+// nodes for longer than a hand-over, or if more than maxFailed attempts failed. If this process got no CPU for much of
+// the time, nor did API servers and etcd: then they have longer, and attempts are not counted.
+func (p *vipClients) end(t *testing.T, maxOutage time.Duration, maxFailed int) {
 	t.Helper()
 	r, report := p.web.Stop(), p.asking.Stop()
 	outage, bad := p.api.end()
 	t.Logf("%sthe control plane's VIP: %d failed, away for %v; on two nodes for %v and %v",
 		r, bad, outage.Round(time.Millisecond), report.Addrs[0].LongestDouble, report.Addrs[1].LongestDouble)
+	if r.Stalled > r.Ended.Sub(r.Began)/20 {
+		maxOutage, maxFailed = 2*maxOutage, math.MaxInt
+	}
+	if failed := len(r.Failures) + bad; failed > maxFailed {
+		t.Errorf("%d connections failed", failed)
+	}
 	if r.Outage > maxOutage || outage > maxOutage {
 		t.Errorf("web was away for %v, the control plane for %v, want %v at most", r.Outage, outage, maxOutage)
 	}
@@ -81,7 +89,6 @@ func (p *vipClients) end(t *testing.T, maxOutage time.Duration) (failed int) {
 			t.Errorf("two nodes answered for %v, want %v at most:\n%s", a.LongestDouble, handOver, report)
 		}
 	}
-	return len(r.Failures) + bad
 }
 
 // bootNode gives a node its power back, and waits until all nodes and its kube-proxy are ready.
@@ -108,7 +115,7 @@ func expectOwners(t *testing.T, web, cp string) {
 func TestPowerCut(t *testing.T) {
 	withWeb(t)
 	t.Run("etcd's leader is elsewhere", func(t *testing.T) { powerCut(t, otherNode(etcdLeader(t)), takeoverTime) })
-	t.Run("etcd's leader goes with it", func(t *testing.T) { powerCut(t, etcdLeader(t), 3*time.Second) }) // it takes 1 to 2 s to elect another
+	t.Run("etcd's leader goes with it", func(t *testing.T) { powerCut(t, etcdLeader(t), 5*time.Second) }) // it takes 1 to 3 s to elect another
 }
 
 func powerCut(t *testing.T, node string, maxOutage time.Duration) {
@@ -134,8 +141,10 @@ func powerCut(t *testing.T, node string, maxOutage time.Duration) {
 		}
 	}
 	bootNode(t, node)
-	p.end(t, maxOutage)
-	expectOwners(t, web, cp)
+	p.end(t, maxOutage, math.MaxInt)
+	if web, cp := webOwner(t), cpOwner(t); web == node || cp == node {
+		t.Errorf("a VIP went back to %s: web is on %s, the control plane on %s", node, web, cp)
+	}
 }
 
 // etcdLeader is the node whose member of etcd leads.
@@ -169,8 +178,6 @@ func nodeDeleted(t *testing.T, after time.Duration) {
 	runOn(t, node, "pkill", "-TERM", "-x", "kubelet")
 	awaitNodesReady(t)
 	kubectl(t, "label", "node", node, "node-role.kubernetes.io/control-plane=") // that was kubeadm's, not kubelet's
-	if failed := p.end(t, time.Second); failed > 2 {
-		t.Errorf("%d connections failed", failed)
-	}
+	p.end(t, time.Second, 2)
 	expectOwners(t, web, cp)
 }

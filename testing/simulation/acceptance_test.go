@@ -259,6 +259,31 @@ func TestKeeperWithoutWatch(t *testing.T) {
 	})
 }
 
+// TestOptionChanges: an option that must be the same on all changes on one node after the other. When it is another on most, the
+// node that has all VIPs hands them over, as a drained one does.
+func TestOptionChanges(t *testing.T) {
+	for name, options := range map[string]func(*vip.CommonOptions){
+		"lb_class_name": func(o *vip.CommonOptions) { o.Class = "x" },
+		"svc_election":  func(o *vip.CommonOptions) { o.Election = false },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inCluster(t, 1, size{nodes: 3, services: 6}, nil, func(c *cluster) {
+				for _, n := range c.nodes[:2] {
+					n.stop()
+					n.options = options
+					n.start()
+					if o := c.observe(time.Minute, nil); o.worst() > 500*time.Millisecond || o.two > 100*time.Millisecond {
+						t.Errorf("after %s: not answered for %v, by two for %v", n.name, o.worst(), o.two)
+					}
+				}
+				if left := c.bindsOf(c.nodes[2]); left > 0 {
+					t.Errorf("n3 still has %d VIPs", left)
+				}
+			})
+		})
+	}
+}
+
 // TestTableMeddledWith: whatever is made of the table by hand, again and again, no VIP moves, and none is without an answer.
 func TestTableMeddledWith(t *testing.T) {
 	inCluster(t, 1, size{nodes: 3, services: 12}, nil, func(c *cluster) {

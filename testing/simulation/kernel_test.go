@@ -373,7 +373,7 @@ func (n *node) checkFence(statuses map[*node]vip.PeerStatus) {
 			seen++
 			continue
 		}
-		l := n.c.api.Lease(vip.Key{Namespace: "kube-system", Name: lease.NodePrefix + o.name})
+		l := n.c.api.Lease(vip.Key{Namespace: "kube-system", Name: vip.NodeLeasePrefix + o.name})
 		if s.Liveness == vip.Dead && o.renewsReliably() && l != nil && l.Annotations[lease.FencedAnnotation] == "" &&
 			time.Since(l.Spec.AcquireTime.Time) > time.Second && s.Heartbeat.Epoch >= int64(*l.Spec.LeaseTransitions) {
 			gone++

@@ -174,6 +174,9 @@ func (w *processWire) gatewayAnswers() vip.Liveness {
 // Off is "": heartbeats are exchanged.
 func (w *processWire) Off() string { return "" }
 
+// AddressLost is false: nodes keep their addresses.
+func (w *processWire) AddressLost() bool { return false }
+
 // SetHeartbeat delivers a heartbeat that differs from the last one a moment later.
 func (w *processWire) SetHeartbeat(h vip.Heartbeat) {
 	if h == w.last {

@@ -96,6 +96,8 @@ type node struct {
 	noServices bool // its Herald has svc_enable=false; set before it starts
 	otherClass bool // its Herald serves a class alone that no Service has; set before it starts
 
+	options func(*vip.CommonOptions) // changes them; set while it does not run
+
 	// All below is guarded by the cluster's mutex.
 	client      *leasetest.Client // of the process that runs, or ran last
 	proc        *process          // nil if none runs
@@ -187,7 +189,7 @@ func (c *cluster) recordLocked(n *node, a netip.Addr, format string, args ...any
 func (c *cluster) explain(a netip.Addr, nodes []*node) string {
 	names := []string{lease.TableName + " "}
 	for _, n := range nodes {
-		names = append(names, lease.NodePrefix+n.name+" ")
+		names = append(names, vip.NodeLeasePrefix+n.name+" ")
 	}
 	var lines []string
 	often, room := map[string]int{}, map[bool]int{true: 30, false: 50}
@@ -290,7 +292,7 @@ func (n *node) start() {
 		if w.realGateway {
 			w.runGateway(rest)
 		}
-		o.Peers, o.Gateway = w, w
+		o.Peers, o.Gateway = w, w.Liveness
 	}
 	p.leases = lease.New(p.client, o)
 	p.agent = agent.New(agent.Options{
@@ -343,6 +345,9 @@ func (n *node) start() {
 func (n *node) rules() plan.Rules {
 	r := n.c.rules
 	r.Enabled = !n.noServices
+	if n.options != nil {
+		n.options(&r.CommonOptions)
+	}
 	if n.otherClass {
 		r.Class, r.ClassOnly = "other", true
 	}
@@ -424,10 +429,7 @@ func (p *process) write(want []vip.Status) (have []vip.Status) {
 func (n *node) info() vip.NodeInfo {
 	n.c.mu.Lock()
 	defer n.c.mu.Unlock()
-	info := vip.NodeInfo{Interface: "eth0", DefaultInterface: "eth0", Links: []vip.Link{{Name: "eth0", Up: n.cable, MAC: n.name, Prefixes: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(n.id + 1)}), 24)}}}, Options: &vip.NodeOptions{Services: !n.noServices, CommonOptions: vip.CommonOptions{Election: true, ClassOnly: n.otherClass}}}
-	if n.otherClass {
-		info.Options.Class = "other"
-	}
+	info := vip.NodeInfo{Interface: "eth0", DefaultInterface: "eth0", Links: []vip.Link{{Name: "eth0", Up: n.cable, MAC: n.name, Prefixes: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(n.id + 1)}), 24)}}}, Options: &vip.NodeOptions{Services: !n.noServices, ARP: true, CommonOptions: n.rules().CommonOptions}}
 	if n.has(excluded) {
 		info.Excluded = "it is excluded"
 	}

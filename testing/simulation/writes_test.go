@@ -74,7 +74,7 @@ func TestSpread(t *testing.T) {
 func (c *cluster) countWrites() *atomic.Int64 {
 	writes := new(atomic.Int64)
 	c.api.Refuse = func(l *coordinationv1.Lease) error {
-		node, isNode := strings.CutPrefix(l.Name, lease.NodePrefix)
+		node, isNode := strings.CutPrefix(l.Name, vip.NodeLeasePrefix)
 		before := c.api.LeaseLocked(vip.Key{Namespace: l.Namespace, Name: l.Name})
 		if !isNode || l.Annotations[lease.FencedAnnotation] != "" || before == nil || *l.Spec.HolderIdentity != node {
 			writes.Add(1)

@@ -18,6 +18,7 @@ type Faults struct {
 	Delay       time.Duration // of a request
 	AnswerDelay time.Duration // of the answer to a write, which has taken effect by then
 	Cut         bool          // nothing goes through
+	Broken      bool          // requests fail, and do not arrive
 	WatchCut    bool          // only the watch is cut
 	WatchStuck  bool          // the watch shows nothing until it begins again (WatchAgain)
 	// after a restore of etcd the watch goes on from its last version, so it shows nothing before a later one
@@ -167,9 +168,14 @@ func (c *Client) delay(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-arrived:
+		if c.Faults().Broken {
+			return errBroken
+		}
 		return nil
 	}
 }
+
+var errBroken = errors.New("the connection broke")
 
 // Get reads past the cache.
 func (c *Client) Get(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error) {
@@ -182,13 +188,8 @@ func (c *Client) Get(ctx context.Context, namespace, name string) (*coordination
 	return nil, apierrors.NewNotFound(leases, name)
 }
 
-// Create writes a Lease that must not exist.
-func (c *Client) Create(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
-	return c.Update(ctx, l)
-}
-
-// Update writes a Lease over the version it names.
-func (c *Client) Update(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+// Write writes a Lease over the version it names, or creates it.
+func (c *Client) Write(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	if err := c.delay(ctx); err != nil {
 		return nil, err
 	}
@@ -197,21 +198,19 @@ func (c *Client) Update(ctx context.Context, l *coordinationv1.Lease) (*coordina
 		return nil, ctx.Err()
 	}
 	if d := c.Faults().CommitDelay; d > 0 {
-		type result struct {
-			got *coordinationv1.Lease
-			err error
-		}
-		done := make(chan result, 1)
+		var got *coordinationv1.Lease
+		done := make(chan error, 1)
 		go func() {
 			time.Sleep(d)
-			got, err := c.Put(l)
-			done <- result{got, err}
+			var err error
+			got, err = c.Put(l)
+			done <- err
 		}()
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case r := <-done:
-			return r.got, r.err
+		case err := <-done:
+			return got, err
 		}
 	}
 	got, err := c.Put(l)
@@ -221,7 +220,7 @@ func (c *Client) Update(ctx context.Context, l *coordinationv1.Lease) (*coordina
 		return nil, ctx.Err()
 	}
 	if c.Faults().LoseAnswers {
-		return nil, errors.New("the connection broke")
+		return nil, errBroken
 	}
 	return got, err
 }

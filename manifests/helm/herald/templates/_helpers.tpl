@@ -96,6 +96,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- fail (printf "options.%s: must be a port from 1 to 65535, or 0 for none" $name) }}
 {{- end }}
 {{- end }}
+{{- $port := include "herald.healthPort" . }}
+{{- if hasSuffix (printf ":%s" $port) (toString (index $o "prometheus_server")) }}
+{{- fail (printf "options.prometheus_server: kubelet's probes have its port, %s: name another here, or for them by health_check_port" $port) }}
+{{- end }}
 {{- range $name := list "app.kubernetes.io/name" "app.kubernetes.io/instance" }}
 {{- if hasKey ($.Values.podLabels | default dict) $name }}
 {{- fail (printf "podLabels: %s is one of the two labels by which the DaemonSet finds its Pods; remove it" $name) }}
