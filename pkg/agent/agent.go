@@ -79,6 +79,7 @@ const (
 	retryAfter   = time.Second            // after a pass in which an Applier failed, at the latest
 	stopTick     = 100 * time.Millisecond // between passes while stopping
 	stopNotice   = 150 * time.Millisecond // between telling other nodes that this one stops and handing over
+	tellTime     = time.Second            // for telling them
 	stopDeadline = 20 * time.Second       // for handing everything over; the Pod's grace period is 30 s
 	hangAfter    = 30 * time.Second       // a pass that takes longer counts as hanging
 )
@@ -177,14 +178,18 @@ func (a *Agent) stop(ctx context.Context) {
 	a.stopping.Store(true)
 	a.o.Log.Info("asked to stop: the VIPs of this node are handed over")
 	// nodes that stop at once must not choose each other
-	for noticed := time.After(stopNotice); !a.handingOver; {
+	handOverAt := time.Now().Add(tellTime + stopNotice)
+	for told := false; time.Now().Before(handOverAt); {
 		a.pass(ctx)
+		if w := a.observe(); !told && (w.StopTold || !w.Tenure.Holds(w.Now)) {
+			told, handOverAt = true, time.Now().Add(stopNotice)
+		}
 		select {
 		case <-a.poke:
-		case <-noticed:
-			a.handingOver = true
+		case <-time.After(time.Until(handOverAt)):
 		}
 	}
+	a.handingOver = true
 	deadline := time.NewTimer(stopDeadline)
 	defer deadline.Stop()
 	for ticker := time.NewTicker(stopTick); ; {

@@ -161,7 +161,7 @@ func wanted(addrs ...string) vip.Plan {
 
 // known is a World in which the agent may act.
 func known() vip.World {
-	return vip.World{Synced: true, Tenure: vip.Tenure{Epoch: 1, Until: time.Now().Add(time.Hour), Confirmed: true}}
+	return vip.World{Synced: true, StopTold: true, Tenure: vip.Tenure{Epoch: 1, Until: time.Now().Add(time.Hour), Confirmed: true}}
 }
 
 func same0(t *testing.T, got string, want ...string) {
@@ -510,6 +510,54 @@ func TestStop(t *testing.T) {
 			}
 			if !a.Stopping() {
 				t.Error("nobody was told that it stops")
+			}
+		})
+	}
+}
+
+// It hands over once its node lease has told the others that it stops, or can't.
+func TestStopTold(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		told time.Duration // after it was asked to stop
+		lost bool
+		want time.Duration // when it hands over
+	}{
+		{"at once", 20 * time.Millisecond, false, 20*time.Millisecond + stopNotice},
+		{"the API server is slow", 700 * time.Millisecond, false, 700*time.Millisecond + stopNotice},
+		{"not at all", time.Hour, false, tellTime + stopNotice},
+		{"its node lease is lost", time.Hour, true, stopNotice},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			m := &machine{world: known(), told: true}
+			m.world.StopTold = false
+			if tt.lost {
+				m.world.Tenure.Until = time.Time{}
+			}
+			var began time.Time
+			handsOver := time.Duration(-1)
+			a := newAgent(m, func(w vip.World) vip.Plan {
+				if w.Stopping && handsOver < 0 {
+					handsOver = time.Since(began)
+				}
+				return vip.Plan{}
+			})
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error)
+			go func() { done <- a.Run(ctx) }()
+			synctest.Wait()
+			began = time.Now()
+			cancel()
+			told := time.AfterFunc(tt.told, func() {
+				m.mu.Lock()
+				m.world.StopTold = true
+				m.mu.Unlock()
+				a.Poke()
+			})
+			<-done
+			told.Stop()
+			if handsOver != tt.want {
+				t.Errorf("%s: it hands over after %v, want %v", tt.name, handsOver, tt.want)
 			}
 		})
 	}

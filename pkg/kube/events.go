@@ -224,17 +224,18 @@ func (e *Events) look(ctx context.Context, limit *rate.Limiter, w vip.Event) tim
 	return time.Nanosecond
 }
 
-// refuse pauses a namespace that refuses Events, twice as long each time.
+// refuse pauses a namespace that refuses Events, twice as long each time. An API server that starts does not know of
+// rights yet.
 func (e *Events) refuse(namespace string, err error) time.Duration {
-	now, x := time.Now(), refusedEvents{}
-	if x.pause = max(unavailableMin, min(2*e.refused[namespace].pause, unavailableMax)); apierrors.IsForbidden(err) {
-		x.pause = refusedMax
-		if now.Sub(e.warned) > warnEvery {
-			e.warned = now
-			e.log.Warn("can't create Events in a namespace: admission there refuses them, or a right is missing (herald "+
-				"manifest rbac prints what is needed)",
-				"namespace", namespace, "err", err)
-		}
+	now, x, longest := time.Now(), refusedEvents{}, unavailableMax
+	if apierrors.IsForbidden(err) {
+		longest = refusedMax
+	}
+	x.pause = max(unavailableMin, min(2*e.refused[namespace].pause, longest))
+	if x.pause > unavailableMax && now.Sub(e.warned) > warnEvery {
+		e.warned = now
+		e.log.Warn("can't create Events in a namespace: admission there refuses them, or a right is missing (herald "+
+			"manifest rbac prints what is needed)", "namespace", namespace, "err", err)
 	}
 	x.until = now.Add(x.pause)
 	e.refused[namespace] = x

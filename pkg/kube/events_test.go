@@ -261,7 +261,7 @@ func TestEventsOfAServerThatFails(t *testing.T) {
 	}{
 		{"unreachable", errors.New("connection refused"), [2]int{10, 30}, []string{"a"}, 0},
 		{"overloaded", apierrors.NewTooManyRequests("slow down", 1), [2]int{10, 30}, []string{"a"}, 0},
-		{"forbidden", apierrors.NewForbidden(events, "x", errors.New("no")), [2]int{2, 3}, []string{"a"}, 1},
+		{"forbidden", apierrors.NewForbidden(events, "x", errors.New("no")), [2]int{8, 9}, []string{"a"}, 1},
 		{"namespace deleted", apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "default"), [2]int{1, 1}, nil, 0},
 		{"namespace terminating", terminating, [2]int{1, 1}, nil, 0},
 		{"invalid", apierrors.NewInvalid(schema.GroupKind{Kind: "Event"}, "x", nil), [2]int{1, 1}, nil, 1},
@@ -291,6 +291,21 @@ func TestEventsOfAServerThatFails(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestEventsOfAServerThatStarts: it knows of no rights yet.
+func TestEventsOfAServerThatStarts(t *testing.T) {
+	eventBubble(t, func(t *testing.T, b *fakeEvents, n *Events, log *logBuffer) {
+		b.set(refusedIn("default"))
+		n.Put([]vip.Event{eventOf(1, "a")})
+		advance(time.Second)
+		b.set(nil)
+		advance(time.Second)
+		same(t, "", []string{"a"}, b.takeCreated())
+		if got := log.count("level=WARN"); got != 0 {
+			t.Errorf("%d warnings:\n%s", got, log)
+		}
+	})
 }
 
 // TestEventNames: names are valid, and different for what is different.

@@ -175,11 +175,13 @@ func (l *Leases) updateBehind(now time.Time) {
 		time.AfterFunc(behindTime, l.Wake)
 	}
 	for node, p := range l.peers {
-		carried := p.info.Table
-		s := statuses[node]
-		if (s.Liveness == vip.Alive || s.ProcessEnded) && s.Heartbeat.Epoch == p.Epoch {
+		carried, s := p.info.Table, statuses[node]
+		told := (s.Liveness == vip.Alive || s.ProcessEnded) && s.Heartbeat.Epoch == p.Epoch
+		if told {
 			carried = s.Heartbeat.Carried
-		} else if statuses != nil && s.Liveness != vip.Unknown {
+		}
+		p.served = max(p.served, carried)
+		if !told && statuses != nil && s.Liveness != vip.Unknown {
 			carried = t.known.Number // nothing is known of its agent
 		}
 		if carried != p.carried || carried >= t.known.Number || t.carried < t.known.Number {
@@ -226,10 +228,15 @@ func (l *Leases) updateActs(now time.Time) {
 	}
 }
 
-// neglects returns how long overdue a node's unit is, or 0.
+// neglects returns how long overdue a node's unit is, or 0. What an earlier process has carried out its kernel answers
+// for, and the next one may begin slowly.
 func (l *Leases) neglects(node string, p *peer, now time.Time) time.Duration {
-	if !p.stalled || l.table.known.newest[quorum.ClaimText(node, p.Epoch)] <= p.carried {
+	given := l.table.known.newest[quorum.ClaimText(node, p.Epoch)]
+	if !p.stalled || given <= p.carried {
 		return 0
+	}
+	if given <= p.served {
+		return max(0, now.Sub(p.behindSince)-l.o.RestartTime())
 	}
 	return now.Sub(p.followBy)
 }

@@ -76,6 +76,35 @@ func TestStoppingPlacesNothing(t *testing.T) {
 	})
 }
 
+// TestStopIsToldAtOnce: after many news, too.
+func TestStopIsToldAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		var pokes atomic.Int64
+		n1, run := newNode(t, s, "n1", func(o *Options) { o.Poke = func() { pokes.Add(1) } })
+		run(func(error) {})
+		time.Sleep(5 * time.Second)
+		for i := range 3 * infoBurst {
+			n1.info.Store(&vip.NodeInfo{Interface: fmt.Sprint("eth", i)})
+			n1.Wake()
+			time.Sleep(20 * time.Millisecond)
+		}
+		n1.info.Store(&vip.NodeInfo{Interface: "eth0", Excluded: "its Herald is stopping"})
+		if n1.world().StopTold {
+			t.Fatal("it counts as told before it was written")
+		}
+		pokes.Store(0)
+		n1.Wake()
+		time.Sleep(20 * time.Millisecond)
+		if pokes.Load() == 0 {
+			t.Error("the agent is not told that it was told")
+		}
+		if !n1.world().StopTold || infoOf(s.Lease(nodeKey("n1"))).Excluded == "" {
+			t.Error("the others are not told that it stops")
+		}
+	})
+}
+
 // TestManyAtOnce: units that come one after the other are placed in few writes; what one node gives away is one.
 func TestManyAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -460,6 +489,32 @@ func TestFollowFromTheBeginning(t *testing.T) {
 			t.Errorf("serves %v, fenced %v\n%s", n3.serves("a"), n3.Tenure().Epoch != epoch, s.Trace(8))
 		}
 	})
+}
+
+// TestRestartIsSlow: a process that begins again, and lists Services for seconds, keeps what its kernel answers for; one that
+// hangs does not.
+func TestRestartIsSlow(t *testing.T) {
+	for lists, keeps := range map[time.Duration]bool{2 * followTime: true, time.Hour: false} {
+		synctest.Test(t, func(t *testing.T) {
+			a, s := newNetwork(), leasetest.NewServer()
+			n1, _ := two(t, a, s)
+			n3 := a.join(t, s, "n3")
+			time.Sleep(10 * time.Second)
+			n1.give("n3", "a")
+			waitServes(t, n3, "a", time.Second)
+			time.Sleep(time.Second)
+			epoch := n3.Tenure().Epoch
+			n3.kill()
+			n3 = a.join(t, s, "n3")
+			n3.setHangs(true)
+			time.Sleep(lists)
+			n3.setHangs(false)
+			time.Sleep(5 * time.Second)
+			if kept := n3.Tenure().Epoch == epoch && n3.serves("a"); kept != keeps {
+				t.Errorf("lists for %v: serves %v, fenced %v\n%s", lists, n3.serves("a"), n3.Tenure().Epoch != epoch, s.Trace(8))
+			}
+		})
+	}
 }
 
 // TestSpoilt: whatever becomes of the table, it is soon as it was, and nobody loses anything. A process that has never seen

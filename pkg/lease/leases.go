@@ -115,6 +115,7 @@ func (l *Leases) Observe(w *vip.World) {
 	defer l.mu.Unlock()
 	info.Isolated, info.Restarts = l.isolated(), l.own.recentRestarts(w.Now)
 	w.Members, w.Claims, w.Tenure = l.members(w.Now, info), l.claims(w.Now), l.tenure(time.Now())
+	w.StopTold = info.Excluded != "" && l.own.lease != nil && infoOf(l.own.lease).Excluded != ""
 	w.HandingOver = make(map[vip.Key]vip.HandingOver, len(l.table.handingOver))
 	for k, h := range l.table.handingOver {
 		if w.Claims[k].Holder != l.o.Node { // else it came back

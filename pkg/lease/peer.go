@@ -36,6 +36,7 @@ type peer struct {
 	behindSince time.Time    // since when that has not changed, while it is behind
 	followBy    time.Time    // until when it may be
 	stalled     bool         // for longer
+	served      int64        // the last number that it has carried out, or an earlier process of it
 }
 
 // void reports whether claims of epoch are released, fenced, or outdated.

@@ -83,7 +83,7 @@ func (l *Leases) endEpoch(why string) {
 		l.own.Epoch)
 }
 
-// renew starts a renewal that is due, or, within infoBurst, for news.
+// renew starts a renewal that is due, or for news: within infoBurst, unless it is that this process stops.
 func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	o := &l.own
 	if o.releasing {
@@ -101,7 +101,7 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	}
 	early := now.Before(o.next)
 	if o.pending || early && (string(info) == o.info || o.RenewingSince.IsZero() ||
-		o.infoSpent.Sub(now) >= infoBurst*infoPeriod) {
+		o.infoSpent.Sub(now) >= infoBurst*infoPeriod && about.Excluded == "") {
 		return
 	}
 	if early {
@@ -317,6 +317,7 @@ func (l *Leases) applyRenewal(got *coordinationv1.Lease, sent time.Time, err err
 			l.o.Log.Info("the node lease is renewed again")
 		}
 		o.lease, o.Renewed, o.failing = got, sent, false
+		l.changed = l.changed || l.about.Excluded != "" // for StopTold
 		l.watch.renewals = addRenewal(l.watch.renewals, got, now)
 		o.shortTries, o.firstTry = 0, 0
 		switch took := now.Sub(sent); {

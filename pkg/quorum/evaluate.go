@@ -39,9 +39,9 @@ func (p peer) cutOff() bool {
 	return p.Neighbor && p.status.Liveness == vip.Dead && !p.status.ProcessEnded
 }
 
-// lost reports whether a dead node's claims may be taken: at once if its kernel is silent, else after restartTime.
+// lost reports whether a dead node's claims may be taken: at once if its kernel is silent, else after RestartTime.
 func (p peer) lost(t Timing, now time.Time) bool {
-	return p.dead() && (!p.status.ProcessEnded || p.endedFor(now) >= t.restartTime())
+	return p.dead() && (!p.status.ProcessEnded || p.endedFor(now) >= t.RestartTime())
 }
 
 // endedFor returns how long ago an ended process was noticed; a later renewal is another process's.
@@ -53,7 +53,7 @@ func (p peer) endedFor(now time.Time) time.Duration {
 func (p peer) hangs(t Timing, now time.Time) bool {
 	s := p.status
 	return (s.Liveness == vip.Alive || s.Liveness == vip.Suspect) && p.Epoch != 0 && s.Heartbeat.Epoch >= p.Epoch &&
-		!s.SilentSince.IsZero() && now.Sub(s.SilentSince) >= t.restartTime() && now.Sub(p.Changed) >= 2*t.RetryPeriod
+		!s.SilentSince.IsZero() && now.Sub(s.SilentSince) >= t.RestartTime() && now.Sub(p.Changed) >= 2*t.RetryPeriod
 }
 
 // mayHoldUnheard reports whether the node may act on claims unknown to the leases, by moves agreed with others.

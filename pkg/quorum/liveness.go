@@ -118,12 +118,12 @@ func (e *evaluation) fenceReason(p peer, turn time.Duration) string {
 	case p.status.Stopping:
 		deadFor -= StopTime
 	case p.status.ProcessEnded:
-		deadFor = p.endedFor(e.Now) - e.Timing.restartTime()
+		deadFor = p.endedFor(e.Now) - e.Timing.RestartTime()
 		if p.Neglects > 0 { // no kernel answers for what it was given
 			deadFor = max(deadFor, p.Neglects)
 		}
 	}
-	hungFor := min(e.Now.Sub(p.status.SilentSince)-e.Timing.restartTime(),
+	hungFor := min(e.Now.Sub(p.status.SilentSince)-e.Timing.RestartTime(),
 		min(silent, e.Now.Sub(e.s.renewalLate))-2*e.Timing.RetryPeriod)
 	// A node that rejoins meets others one by one: those not met look dead. So it is after a stop.
 	settled := e.Now.Sub(e.s.minorityAt) > RejoinTime && e.Now.Sub(e.Self.ConfirmAfter) > tolerance

@@ -65,8 +65,8 @@ func (t Timing) knowsTime() time.Duration {
 	return max(t.RenewDeadline, min(t.yield()+time.Second, t.LeaseDuration-time.Second))
 }
 
-// restartTime returns how long after its last sign an ended process's epoch lasts: one restarted by then has its VIPs.
-func (t Timing) restartTime() time.Duration {
+// RestartTime returns how long after its last sign an ended process's epoch lasts: one restarted by then has its VIPs.
+func (t Timing) RestartTime() time.Duration {
 	lifetime := min(vip.AddressLifetime, (t.RenewDeadline - t.late()).Truncate(time.Second))
 	return max(lifetime-vip.AddressRenewal-restartMargin, minRestartTime)
 }

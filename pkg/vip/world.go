@@ -37,6 +37,7 @@ type World struct {
 	Members     []Member      // sorted by name; this node is one of them once it has a node lease
 	Claims      map[Key]Claim // by unit: what the table says of it; absent if it says nothing
 	Tenure      Tenure
+	StopTold    bool                // this node's lease says that it stops
 	HandingOver map[Key]HandingOver // by unit: given to a successor, while this node still answers
 
 	// From the gateways of this node's links (UPnP).
