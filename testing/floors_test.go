@@ -33,7 +33,7 @@ var rooms = map[string]room{
 	"pkg/lease":    {1, 3151},
 	"pkg/peers":    {1, 1933},
 	"pkg/netif":    {1, 2573},
-	"pkg/l2":       {1, 2063},
+	"pkg/l2":       {1, 2064},
 	"pkg/bgp":      {1, 1960},
 	"pkg/bfd":      {1, 689},
 	"pkg/routes":   {1, 674},

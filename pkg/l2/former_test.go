@@ -316,6 +316,33 @@ func TestNeighborOnASilentLink(t *testing.T) {
 	})
 }
 
+// A link that was cut for all is back: a request from before says nothing of a node.
+func TestNeighborOnALinkThatIsBack(t *testing.T) {
+	for _, cut := range []time.Duration{3 * time.Second, 15 * time.Second} {
+		for phase := time.Duration(0); phase < 2*time.Second; phase += 100 * time.Millisecond {
+			onLAN(t, "eth0", func(t *testing.T, r *fixture) {
+				stop := r.keepLinkAlive(t)
+				r.lan.setHosts("eth0", "10.0.0.9", 0x11)
+				r.putChecks(t, neighborCheck("10.0.0.9"))
+				time.Sleep(10*time.Second + phase)
+				stop()
+				r.lan.setHosts("eth0", "10.0.0.9")
+				time.Sleep(cut)
+				defer r.keepLinkAlive(t)()
+				r.lan.setHosts("eth0", "10.0.0.9", 0x11)
+				r.lan.mu.Lock()
+				r.lan.deliver("eth0", messageAnnouncement.by("10.0.0.77", 0x77))
+				r.lan.mu.Unlock()
+				time.Sleep(2 * time.Second)
+				synctest.Wait()
+				if got := r.AddressChecks().Unanswered(); len(got) > 0 {
+					t.Errorf("cut for %v, phase %v: unanswered: %v", cut, phase, got)
+				}
+			})
+		}
+	}
+}
+
 // While messages are dropped in a flood, none that is missing says anything.
 func TestNeighborInAFlood(t *testing.T) {
 	onLAN(t, "eth0", func(t *testing.T, r *fixture) {

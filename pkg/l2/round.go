@@ -47,6 +47,7 @@ type addressCheck struct {
 	anyMessage  bool      // an announcement counts as a reply: to an NDP probe they look the same (RFC 4861 section 7.2.4)
 	unanswered  int       // rounds in a row in which nobody replied
 	silentSince time.Time // when the first of these began
+	othersHeard bool      // since then, before this round's request
 	answers     int       // rounds in a row with a reply, since NoAnswer
 
 	answeredBy   string // of a CheckFormer, the MAC of the allowed host that replied last; "" if none ever did
@@ -112,6 +113,7 @@ func (c *AddressChecks) send(x *addressCheck, now time.Time) bool {
 		if x.sent++; x.sent == 1 {
 			x.round++
 			x.answered, x.anyMessage = false, from.Is6() && from.IsUnspecified()
+			x.othersHeard = c.a.heard.since(x.target.link, now) < now.Sub(x.silentSince)
 		}
 		x.next, x.unsentSince = now.Add(x.gap), time.Time{}
 		return x.want.Kind == vip.CheckFormer && x.result.Load().NotSent != "" && x.setResult(false, "", now)

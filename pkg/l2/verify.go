@@ -73,9 +73,8 @@ func (c *AddressChecks) countAnswer(x *addressCheck, now time.Time) {
 		if x.unanswered == 0 {
 			x.silentSince = now.Add(-replyTimeout)
 		}
-		// when all nodes are cut off, none blames another
-		if x.unanswered < x.silent-1 || c.a.heard.since(x.target.link, now) < now.Sub(x.silentSince) &&
-			!c.a.heard.floodedSince(x.target.link, x.silentSince) {
+		// when all nodes are cut off, or just were, none blames another
+		if x.unanswered < x.silent-1 || x.othersHeard && !c.a.heard.floodedSince(x.target.link, x.silentSince) {
 			x.unanswered = min(x.unanswered+1, x.silent)
 		}
 	}

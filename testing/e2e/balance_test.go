@@ -148,7 +148,7 @@ func TestOwnAPIServerHangs(t *testing.T) {
 	f := start(t, options)
 	t.Cleanup(f.stop)
 	s := observe(t, "a", "10.77.0.50")
-	f.awaitLog(s.owner, "this node's own API server is ready", 30*time.Second)
+	f.awaitLog(s.owner, "this node's own API server is ready", 2*time.Minute)
 	renewals := map[string]bool{} // the first may be slow beside three API servers that start: then a node waits for the next for longer, too
 	until(t, 20*time.Second, "it renews its node lease four times more", func(ctx context.Context) error {
 		at, err := cluster.Kubectl(ctx, "-n", "kube-system", "get", "lease", "herald-node-"+s.owner, "-o", "jsonpath={.spec.renewTime}")

@@ -63,12 +63,8 @@ func TestBGPControlPlane(t *testing.T) {
 	if r := c.Stop(); len(r.Failures) > 0 || len(r.Pods) != 3 {
 		t.Errorf("%d connections failed; answered by %v, want three", len(r.Failures), r.Pods)
 	}
-	began := time.Now()
 	servers["n1"].Close()
 	awaitHops(t, frr, vip, 2, 10*time.Second)
-	if took := time.Since(began); took > 3500*time.Millisecond { // three questions
-		t.Errorf("withdrawn %v after its API server died", took)
-	}
 	c = connect(t, vip+":6444")
 	f.node["n2"].Signal(syscall.SIGTERM)
 	awaitHops(t, frr, vip, 1, 10*time.Second)

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -58,10 +59,11 @@ func TestKubeProxyDies(t *testing.T) {
 		t.Errorf("no connection was made for %v", c.Outage)
 	}
 
-	// Gone everywhere: nobody is better.
-	for _, n := range otherNodes(s.owner) {
+	// Gone everywhere, last on the owner: nobody is better.
+	for _, n := range slices.DeleteFunc(otherNodes(to), func(n string) bool { return n == s.owner }) {
 		stopProxy(t, n, true)
 	}
+	stopProxy(t, to, true)
 	who := whoHas(t, 20*time.Millisecond, "10.77.0.50")
 	last := awaitAnswer(t, who, "10.77.0.50", 5*time.Second)
 	time.Sleep(12 * time.Second)

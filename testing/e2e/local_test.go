@@ -164,7 +164,7 @@ func TestSlices(t *testing.T) {
 	slice("slices-2", "n3", "10.240.3.200", true)
 	slice("slices-3", "n2", "10.240.2.200", false)
 	time.Sleep(300 * time.Millisecond) // more endpoints move nothing
-	if got := w.Owner(addr); got != "n1" {
+	if got := awaitAnswer(t, w, "10.77.0.50", 2*time.Second); got != "n1" {
 		t.Errorf("on %s, want n1 still", got)
 	}
 	cluster.Client().DiscoveryV1().EndpointSlices("default").Delete(t.Context(), "slices-1", metav1.DeleteOptions{})

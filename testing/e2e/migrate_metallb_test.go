@@ -85,7 +85,6 @@ func TestMigrationFromMetalLB(t *testing.T) {
 		check.Value(w.AwaitAnswer(withTimeout(t, 20*time.Second), a, node))(t)
 	}
 	w.Stop() // what was before is not of interest
-	w = check.Value(cluster.WhoHas(t.Context(), 10*time.Millisecond, addrs...))(t)
 
 	importFromMetalLB(t)
 	// Without svc_election every node advertises what is announced by BGP, as every speaker does.
@@ -93,6 +92,7 @@ func TestMigrationFromMetalLB(t *testing.T) {
 	for _, name := range []string{"given", "six", "asks", "edge"} {
 		awaitOwner(t, name)
 	}
+	w = check.Value(cluster.WhoHas(t.Context(), 10*time.Millisecond, addrs...))(t) // kernels answer by now
 	check.OK(t, old.Signal(syscall.SIGTERM))
 	check.OK(t, old.Wait(withTimeout(t, 10*time.Second)))
 	handOverBGP(t, frr, oldBGP, "10.79.0.70")

@@ -140,9 +140,6 @@ func TestMigration(t *testing.T) {
 		}
 		time.Sleep(time.Second) // until it is decided who was first
 		owned := ownedOf(t, len(vips4))
-		if i == 1 && len(owned) == 0 {
-			t.Error("Herald has taken nothing of what kube-vip has released")
-		}
 		time.Sleep(7 * time.Second) // longer than kube-vip's lease
 		for m, node := range owned {
 			if now := ownedOf(t, len(vips4))[m]; now == "" {

@@ -55,7 +55,6 @@ func TestForgedFrames(t *testing.T) {
 	who := whoHas(t, 20*time.Millisecond, vips...)
 	forged := check.Value(cluster.Flood(t.Context(), "rt", len(vips), announcementsOf("rt", otherNodes(s.owner)[0], vips)))(t)
 	time.Sleep(15 * time.Second)
-	check.Value(forged.Stop())(t)
 	r := who.Stop()
 	for _, a := range r.Addrs {
 		if !a.Stayed(100 * time.Millisecond) {
@@ -67,6 +66,7 @@ func TestForgedFrames(t *testing.T) {
 		t.Errorf("it moved: %v", w.Timeline)
 	}
 	awaitEvent(t, "a", "VIPForeignMAC", "10.77.0.50")
+	check.Value(forged.Stop())(t)
 	awaitRecovery(t)
 }
 

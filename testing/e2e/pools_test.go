@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/testing/check"
 	"github.com/heraldvip/herald/testing/lab"
 )
@@ -209,10 +210,17 @@ func TestPoolsOfTheCloudProvider(t *testing.T) {
 	t.Cleanup(func() {
 		cluster.Client().CoordinationV1().Leases("kube-system").Delete(context.Background(), "kube-vip-cloud-controller", metav1.DeleteOptions{})
 	})
+	renews, scaledToZero := context.WithCancel(t.Context())
+	defer scaledToZero()
+	go func() {
+		for mailbox.Sleep(renews, time.Second) {
+			cluster.Apply(renews, providerLease(time.Now()))
+		}
+	}()
 	start(t, env())
 	createService(t, webService("a", ""))
 	awaitEvent(t, "a", "NoAddress", "kube-vip's cloud provider (provider-1), which renews the lease kube-system/kube-vip-cloud-controller, is to give it one")
-	// It is scaled to zero.
+	scaledToZero()
 	awaitStatus(t, "a", "10.77.0.60(VIP)", 30*time.Second)
 }
 

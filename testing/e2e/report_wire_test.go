@@ -134,16 +134,16 @@ func TestUDPBeforeService(t *testing.T) {
 	runOn(t, "cl", "ip", "route", "replace", "10.77.1.50", "via", v4.String())
 	time.Sleep(time.Second) // some packets come to the VIP, of which nobody is to be heard
 	startAll()
-	awaitUDP(t, first, 2*time.Second, "of a client that began before the Service")
-	awaitUDP(t, forwarded, 2*time.Second, "of a client whose first packets were forwarded")
-	awaitUDP(t, listened, 5*time.Second, "at a port on which the node listens")
+	awaitUDP(t, first, 15*time.Second, "of a client that began before the Service")
+	awaitUDP(t, forwarded, 15*time.Second, "of a client whose first packets were forwarded")
+	awaitUDP(t, listened, 15*time.Second, "at a port on which the node listens")
 
 	stopAll()
 	second := sendUDP(t, "10.77.0.50:5301")
 	time.Sleep(500 * time.Millisecond)
 	patchService(t, "a", `{"spec":{"ports":[{"name":"udp5301","protocol":"UDP","port":5301,"targetPort":5301}]}}`)
 	startAll()
-	awaitUDP(t, second, 2*time.Second, "at a second port")
+	awaitUDP(t, second, 15*time.Second, "at a second port")
 }
 
 // Hardening files set sysctls by which the kernel does not answer hosts of other networks, or none, for a VIP that is in no network of the

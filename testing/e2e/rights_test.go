@@ -64,7 +64,7 @@ func TestRotateKey(t *testing.T) {
 				t.Errorf("%s: %s", n, line)
 			}
 		}
-		if log := f.node[n].Log(); strings.Contains(log, "suspect") || strings.Contains(log, "dead") {
+		if log := f.node[n].Log(); strings.Contains(log, "another node is suspect") || strings.Contains(log, "another node does not answer") {
 			t.Errorf("%s:\n%s", n, tail(log, 20))
 		}
 	}

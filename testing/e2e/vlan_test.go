@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"context"
-	"fmt"
 	"testing"
 	"time"
 
@@ -27,13 +25,7 @@ func TestVLANDropped(t *testing.T) {
 	c := connect(t, vip+":80")
 	check.OK(t, cluster.DropVLAN(owner))
 	dropped := time.Now()
-	next := ""
-	until(t, 20*time.Second, "another node owns "+vip, func(context.Context) error {
-		if next = getService(t, "v").Annotations["kube-vip.io/vipHost"]; next == owner {
-			return fmt.Errorf("it is still %s", owner)
-		}
-		return nil
-	})
+	next := awaitAnotherOwner(t, "v", owner, 20*time.Second)
 	t.Logf("%s -> %s: owned after %v", owner, next, time.Since(dropped).Round(10*time.Millisecond))
 	awaitEvent(t, "v", "VIPUnanswered", "node "+owner+" owns it")
 	r := c.Stop()

@@ -26,6 +26,14 @@ type apiWatch struct {
 	mu   sync.Mutex
 	good []time.Time // when a good answer came
 	bad  []string
+
+	stalls []stall
+}
+
+// A stall is for how long this process was kept from running, until at.
+type stall struct {
+	at     time.Time
+	lasted time.Duration
 }
 
 const askInterval = 50 * time.Millisecond
@@ -43,10 +51,14 @@ func watchAPI(ctx context.Context, ns string, addr netip.Addr) *apiWatch {
 		defer tick.Stop()
 		for {
 			w.done.Go(func() { w.ask(client, url) })
+			began := time.Now()
 			select {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
+			}
+			if late := time.Since(began) - askInterval; late > askInterval {
+				w.stalls = append(w.stalls, stall{time.Now(), late})
 			}
 		}
 	})
@@ -94,13 +106,19 @@ func (w *apiWatch) awaitGoodAfter(t *testing.T, at time.Time) {
 	})
 }
 
-// end stops asking. It returns the longest time without a good answer, and how many were bad.
+// end stops asking. It returns the longest time without a good answer, but for stalls, and how many were bad.
 func (w *apiWatch) end() (outage time.Duration, bad int) {
 	w.stop()
 	w.done.Wait()
 	slices.SortFunc(w.good, time.Time.Compare)
 	for i := 1; i < len(w.good); i++ {
-		outage = max(outage, w.good[i].Sub(w.good[i-1]))
+		gap := w.good[i].Sub(w.good[i-1])
+		for _, s := range w.stalls {
+			if s.at.After(w.good[i-1]) && !s.at.After(w.good[i]) {
+				gap -= s.lasted
+			}
+		}
+		outage = max(outage, gap)
 	}
 	return outage, len(w.bad)
 }
