@@ -38,6 +38,8 @@ type table struct {
 
 	actsIn int64 // the epoch in which this node may act: it has read the table, and in its first one heard the others
 
+	first int64 // the number that it had when this process first saw it
+
 	sure int64 // the number that it had when this node last knew of all moves
 
 	wanted   map[vip.Key]vip.Owner
@@ -113,6 +115,9 @@ func (l *Leases) takeTable(got *Table, now time.Time) {
 	if got.Number <= t.known.Number && t.known.Number != 0 {
 		return
 	}
+	if t.known.Number == 0 {
+		t.first = got.Number
+	}
 	t.known, l.changed = got, true
 	if d := t.doubt; d != nil && got.Number > d.base {
 		t.doubt = nil
@@ -175,25 +180,31 @@ func (l *Leases) updateBehind(now time.Time) {
 		time.AfterFunc(behindTime, l.Wake)
 	}
 	for node, p := range l.peers {
-		carried, s := p.info.Table, statuses[node]
-		told := (s.Liveness == vip.Alive || s.ProcessEnded) && s.Heartbeat.Epoch == p.Epoch
+		carried, at, s := p.info.Table, p.Changed, statuses[node]
+		told := s.Liveness == vip.Alive || s.ProcessEnded
 		if told {
-			carried = s.Heartbeat.Carried
+			carried, at = s.Heartbeat.Carried, s.HeardAt
 		}
-		p.served = max(p.served, carried)
-		if !told && statuses != nil && s.Liveness != vip.Unknown {
+		if p.servedAt.IsZero() { // it may have carried out what was there before this process
+			p.served, p.servedAt = t.first, now
+		}
+		if carried >= p.served {
+			p.served, p.servedAt = carried, slices.MaxFunc([]time.Time{p.servedAt, at}, time.Time.Compare)
+		}
+		if !told && s.Liveness != vip.Unknown {
 			carried = t.known.Number // nothing is known of its agent
 		}
-		if carried != p.carried || carried >= t.known.Number || t.carried < t.known.Number {
+		if carried != p.carried || carried >= t.known.Number || t.carried < t.known.Number && !now.After(p.followBy) {
 			p.carried, p.behindSince = carried, now
 		}
 		p.followBy = p.behindSince.Add(followTime)
-		if statuses == nil {
+		if !told {
 			p.followBy = p.followBy.Add(2 * l.o.RetryPeriod) // it says so with its renewals
 		} else if s.ProcessEnded {
 			p.followBy = p.behindSince // it never will
 		}
-		stalled := now.After(p.followBy)
+		// one that has carried out nothing yet may begin slowly
+		stalled := now.After(p.followBy) || told && carried == 0 && t.known.Number > 0
 		if stalled != p.stalled {
 			p.stalled, l.changed = stalled, true
 		}
@@ -235,10 +246,11 @@ func (l *Leases) neglects(node string, p *peer, now time.Time) time.Duration {
 	if !p.stalled || given <= p.carried {
 		return 0
 	}
+	overdue := now.Sub(p.followBy)
 	if given <= p.served {
-		return max(0, now.Sub(p.behindSince)-l.o.RestartTime())
+		overdue = min(overdue, now.Sub(p.servedAt)-l.o.RestartTime())
 	}
-	return now.Sub(p.followBy)
+	return max(0, overdue)
 }
 
 // mayWriteTable reports whether this node has read the table in its epoch, acts on claims, and knows of no newer one.
@@ -315,9 +327,9 @@ func (l *Leases) plannedChanges(d *dues, place bool) (all []change) {
 		if mine && e.Number > l.table.carried && !l.own.releasing { // the plan does not know that it is
 			continue
 		}
-		_, moved := l.quorum.Moved[k]
+		m, moved := l.quorum.Moved[k]
 		switch p := l.peers[w.Node]; {
-		case w.Stays, moved:
+		case w.Stays, moved && (l.moveHolds(m) || l.valid(e)): // else neither acts on it
 		case f != nil && f.valid(d.now):
 			if mine {
 				all = append(all, change{unit: k, cause: "another program renews its Lease"})

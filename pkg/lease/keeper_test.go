@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -418,6 +419,7 @@ func TestFollow(t *testing.T) {
 				}
 				began := time.Now()
 				var stalled time.Duration
+				forgotten := false
 				for time.Since(began) < 20*time.Second {
 					time.Sleep(50 * time.Millisecond)
 					if time.Since(began) >= tt.hangs {
@@ -426,6 +428,10 @@ func TestFollow(t *testing.T) {
 					if m := n1.member("n2"); stalled == 0 && (m.Stalled || m.Epoch > epoch) {
 						stalled = time.Since(began)
 					}
+					forgotten = forgotten || stalled != 0 && tt.heartbeats && !n1.member("n2").Stalled
+				}
+				if forgotten {
+					t.Error("once fenced it may be given all that again")
 				}
 				if stalled < tt.stalled || stalled > tt.stalled+period/2+300*time.Millisecond {
 					t.Errorf("stalled after %v, want %v", stalled, tt.stalled)
@@ -481,6 +487,10 @@ func TestFollowFromTheBeginning(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		epoch := n3.Tenure().Epoch
+		time.Sleep(50 * time.Millisecond)
+		if !n1.member("n3").Stalled {
+			t.Error("one that has carried out nothing yet comes before others")
+		}
 		n1.give("n3", "a")
 		time.Sleep(followTime - 100*time.Millisecond)
 		n3.setHangs(false)
@@ -491,27 +501,64 @@ func TestFollowFromTheBeginning(t *testing.T) {
 	})
 }
 
+// TestFollowsUnheard: a node whose heartbeats nobody has ever received says what it has carried out with its renewals.
+func TestFollowsUnheard(t *testing.T) {
+	for phase := time.Duration(0); phase < period; phase += period / 8 {
+		withThree(t, func(t *testing.T, a *network, n1, n2, n3 *node) {
+			for _, pair := range [][2]string{{"n1", "n3"}, {"n2", "n3"}, {"n3", "n1"}, {"n3", "n2"}} {
+				a.setLiveness(pair[0], pair[1], vip.Unknown)
+			}
+			time.Sleep(2*period + phase)
+			epoch := n3.Tenure().Epoch
+			n1.give("n3", "a")
+			time.Sleep(3 * period)
+			if n3.Tenure().Epoch != epoch || !n3.serves("a") {
+				t.Errorf("phase %v: serves %v, fenced %v\n%s", phase, n3.serves("a"), n3.Tenure().Epoch != epoch, a.api.Trace(8))
+			}
+		})
+	}
+}
+
 // TestRestartIsSlow: a process that begins again, and lists Services for seconds, keeps what its kernel answers for; one that
 // hangs does not.
 func TestRestartIsSlow(t *testing.T) {
-	for lists, keeps := range map[time.Duration]bool{2 * followTime: true, time.Hour: false} {
+	for _, tt := range []struct {
+		away, lists time.Duration
+		all, keeps  bool // all begin again
+	}{{300 * time.Millisecond, 3 * time.Second, false, true}, {0, 3 * time.Second, true, true}, {2 * time.Second, 2 * time.Second, false, false}} {
 		synctest.Test(t, func(t *testing.T) {
 			a, s := newNetwork(), leasetest.NewServer()
-			n1, _ := two(t, a, s)
+			n1, n2 := two(t, a, s)
 			n3 := a.join(t, s, "n3")
 			time.Sleep(10 * time.Second)
 			n1.give("n3", "a")
 			waitServes(t, n3, "a", time.Second)
 			time.Sleep(time.Second)
 			epoch := n3.Tenure().Epoch
-			n3.kill()
+			var killed sync.WaitGroup // which takes seconds here
+			killed.Go(n3.kill)
+			if tt.all {
+				killed.Go(n1.kill)
+				killed.Go(n2.kill)
+			}
+			killed.Wait()
+			for _, from := range []string{"n1", "n2"} {
+				a.change(from, "n3", func(s *vip.PeerStatus) { s.HeardAt = time.Now() })
+			}
+			time.Sleep(tt.away)
 			n3 = a.join(t, s, "n3")
 			n3.setHangs(true)
-			time.Sleep(lists)
+			n3.want("a")
+			if tt.all {
+				time.Sleep(time.Second) // they see this process's node lease first
+				a.join(t, s, "n1")
+				a.join(t, s, "n2")
+			}
+			time.Sleep(tt.lists)
 			n3.setHangs(false)
 			time.Sleep(5 * time.Second)
-			if kept := n3.Tenure().Epoch == epoch && n3.serves("a"); kept != keeps {
-				t.Errorf("lists for %v: serves %v, fenced %v\n%s", lists, n3.serves("a"), n3.Tenure().Epoch != epoch, s.Trace(8))
+			if kept := n3.Tenure().Epoch == epoch && n3.serves("a"); kept != tt.keeps {
+				t.Errorf("%+v: serves %v, fenced %v\n%s", tt, n3.serves("a"), n3.Tenure().Epoch != epoch, s.Trace(8))
 			}
 		})
 	}

@@ -24,7 +24,10 @@
 //	who is not shown to be heard places nothing               TestUnheardTakesNothingBack
 //	who gave a unit away answers, and may be in doubt         TestHandOver, TestDoubt, TestGivenToOneThatDoesNotKnow
 //	who knows of a higher number reads, and writes nothing    TestBehind, TestSpoiltAndUnknown
-//	who does not take up what it was given is fenced          TestFollow, TestEndsBeforeItFollows
+//	who does not take up what it was given is fenced          TestFollow, TestFollowsUnheard, TestEndsBeforeItFollows
+//	what an earlier process carried out its kernel answers    TestRestartIsSlow
+//	who stops hands over once that is known                   TestStopIsToldAtOnce, agent.TestStopTold
+//	an agreed move whose heir is dead binds nobody            TestHeirDiesUnwritten
 //	a process that begins hears the others first              TestStartAwaitsHeartbeats
 //	a table that was deleted or spoilt is written again       TestSpoilt
 //	a claim of which no node lease shows the epoch is fenced  TestUnprovenClaim

@@ -115,7 +115,7 @@ func (l *Leases) Observe(w *vip.World) {
 	defer l.mu.Unlock()
 	info.Isolated, info.Restarts = l.isolated(), l.own.recentRestarts(w.Now)
 	w.Members, w.Claims, w.Tenure = l.members(w.Now, info), l.claims(w.Now), l.tenure(time.Now())
-	w.StopTold = info.Excluded != "" && l.own.lease != nil && infoOf(l.own.lease).Excluded != ""
+	w.StopTold = info.Excluded != "" && l.own.stopTold()
 	w.HandingOver = make(map[vip.Key]vip.HandingOver, len(l.table.handingOver))
 	for k, h := range l.table.handingOver {
 		if w.Claims[k].Holder != l.o.Node { // else it came back
@@ -287,6 +287,7 @@ func (l *Leases) step(ctx context.Context) {
 	l.report(now)
 	heartbeat := l.decision.Heartbeat
 	heartbeat.Table, heartbeat.TableDigest, heartbeat.Carried = l.table.known.Number, l.table.known.digest, l.table.carried
+	heartbeat.APIServerReady = info.APIServerReady
 	// the agent has ended: others may move what is left, though it can't be given back
 	if l.own.releasing {
 		heartbeat.TenureValid = false

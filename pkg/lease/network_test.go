@@ -88,6 +88,10 @@ func (a *network) statuses(of string) map[string]vip.PeerStatus {
 	all := map[string]vip.PeerStatus{}
 	for pair, s := range a.seen {
 		if pair[0] == of {
+			if n := a.nodes[pair[1]]; s.Liveness == vip.Alive && n != nil && !n.ended.Load() {
+				s.HeardAt = time.Now()
+				a.seen[pair] = s
+			}
 			all[pair[1]] = s
 		}
 	}

@@ -219,6 +219,50 @@ func TestMovedIsHandedOver(t *testing.T) {
 	})
 }
 
+// Whose API server is ready is known in an outage, too: else nodes don't agree on who has the control plane's VIP, and so on nothing.
+func TestAPIServerReadyInAnOutage(t *testing.T) {
+	withThree(t, func(t *testing.T, a *network, n1, n2, n3 *node) {
+		n2.info.Store(&vip.NodeInfo{Interface: "eth0", APIServerReady: true})
+		time.Sleep(5 * time.Second)
+		cutFromAPI(n1, n2, n3)
+		for _, ready := range []bool{true, false, true} {
+			n2.info.Store(&vip.NodeInfo{Interface: "eth0", APIServerReady: ready})
+			time.Sleep(10 * time.Second)
+			if n1.member("n2").Info.APIServerReady != ready || n2.member("n2").Info.APIServerReady != ready {
+				t.Errorf("n2's is ready: %v; n1 knows that it is: %v", ready, !ready)
+			}
+		}
+	})
+}
+
+// The API server is back for some nodes, and the heir dies before it has written what it was given: that is free, as all else that it had.
+func TestHeirDiesUnwritten(t *testing.T) {
+	withThree(t, func(t *testing.T, a *network, n1, n2, n3 *node) {
+		n4, n5 := a.join(t, a.api, "n4"), a.join(t, a.api, "n5")
+		n4.planFor("n2", "a")
+		n5.planFor("n2", "a")
+		time.Sleep(5 * time.Second)
+		cutFromAPI(n1, n2, n3, n4, n5)
+		time.Sleep(time.Minute)
+		n1.kill()
+		a.setBetween(vip.Dead, "n1")
+		time.Sleep(time.Second)
+		if !n2.serves("a") {
+			t.Fatal("n2 does not serve")
+		}
+		reconnectAPI(n3, n4)
+		time.Sleep(time.Second)
+		a.setBetween(vip.Dead, "n2")
+		go n2.kill() // which waits for its requests
+		n3.want("a")
+		n4.planFor("n3", "a")
+		n5.planFor("n3", "a")
+		if took := waitServes(t, n3, "a", 20*time.Second); took > 6*time.Second {
+			t.Errorf("n3 serves after %v\n%s", took, a.api.Trace(12))
+		}
+	})
+}
+
 // A VIP that was moved without the API server is moved on when its new owner dies, too; that gives it up when it is heard again.
 func TestMovedTwice(t *testing.T) {
 	for _, comesBack := range []bool{false, true} {

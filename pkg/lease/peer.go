@@ -36,7 +36,9 @@ type peer struct {
 	behindSince time.Time    // since when that has not changed, while it is behind
 	followBy    time.Time    // until when it may be
 	stalled     bool         // for longer
-	served      int64        // the last number that it has carried out, or an earlier process of it
+	// the last number that it is known to have carried out, or an earlier process of it, and until when that was so
+	served   int64
+	servedAt time.Time
 }
 
 // void reports whether claims of epoch are released, fenced, or outdated.

@@ -36,6 +36,9 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo
 		p.gone, p.heardAt = statuses[node].Gone, statuses[node].HeardAt
 		p.met = p.met || statuses[node].Liveness != vip.Unknown
 		p.noAPI = statuses[node].Liveness == vip.Alive && !statuses[node].Heartbeat.APIReachable
+		if s := statuses[node]; s.Liveness == vip.Alive && s.Heartbeat.APIServerReady != p.info.APIServerReady {
+			p.info.APIServerReady, l.changed = s.Heartbeat.APIServerReady, true
+		}
 		if statuses[node].ProcessEnded {
 			p.heardAt = now // its kernel answers
 		}

@@ -101,7 +101,7 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	}
 	early := now.Before(o.next)
 	if o.pending || early && (string(info) == o.info || o.RenewingSince.IsZero() ||
-		o.infoSpent.Sub(now) >= infoBurst*infoPeriod && about.Excluded == "") {
+		o.infoSpent.Sub(now) >= infoBurst*infoPeriod && (about.Excluded == "" || o.stopTold())) {
 		return
 	}
 	if early {
@@ -139,6 +139,9 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 		}
 	})
 }
+
+// stopTold reports whether the node lease says that this process stops.
+func (o *ownLease) stopTold() bool { return o.lease != nil && infoOf(o.lease).Excluded != "" }
 
 // isolated reports whether this node is isolated, or its last process was, and this one undecided. mu is held.
 func (l *Leases) isolated() bool { return l.decision.Isolated || l.own.WasIsolated }

@@ -45,8 +45,9 @@ func idOf(node string) (id nodeID) {
 
 const (
 	// Flags of a message, and of an echo.
-	flagStopping, flagAPIReachable, flagTenureValid, flagMovesUnwritten, flagIsolated = 1, 2, 4, 8, 16
-	flagHears                                                                         = 1
+	flagStopping, flagAPIReachable, flagTenureValid      = 1, 2, 4
+	flagMovesUnwritten, flagIsolated, flagAPIServerReady = 8, 16, 32
+	flagHears                                            = 1
 
 	maxEchoes = 1000 // more would not fit a UDP packet
 	echoLen   = 11
@@ -60,7 +61,8 @@ func (m *message) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint16(b, uint16(m.interval.Milliseconds()))
 	h := m.heartbeat
 	b = append(b, flag(m.stopping, flagStopping)|flag(h.APIReachable, flagAPIReachable)|
-		flag(h.TenureValid, flagTenureValid)|flag(h.MovesUnwritten, flagMovesUnwritten)|flag(h.Isolated, flagIsolated))
+		flag(h.TenureValid, flagTenureValid)|flag(h.MovesUnwritten, flagMovesUnwritten)|flag(h.Isolated, flagIsolated)|
+		flag(h.APIServerReady, flagAPIServerReady))
 	for _, n := range []uint64{uint64(h.Epoch), h.StateHash, h.ProposalHash, uint64(h.Table), h.TableDigest,
 		uint64(h.Carried)} {
 		b = binary.BigEndian.AppendUint64(b, n)
@@ -96,6 +98,7 @@ func parseMessage(b []byte) (*message, error) {
 	m.heartbeat = vip.Heartbeat{
 		APIReachable: flags&flagAPIReachable != 0, TenureValid: flags&flagTenureValid != 0,
 		MovesUnwritten: flags&flagMovesUnwritten != 0, Isolated: flags&flagIsolated != 0,
+		APIServerReady: flags&flagAPIServerReady != 0,
 	}
 	m.heartbeat.Epoch, m.heartbeat.StateHash, m.heartbeat.ProposalHash = int64(r.uint64()), r.uint64(), r.uint64()
 	m.heartbeat.Table, m.heartbeat.TableDigest, m.heartbeat.Carried = int64(r.uint64()), r.uint64(), int64(r.uint64())

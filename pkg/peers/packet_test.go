@@ -16,7 +16,7 @@ import (
 func full() *message {
 	return &message{
 		from: "n1", nonce: 1 << 31, interval: 250 * time.Millisecond, stopping: true,
-		heartbeat: vip.Heartbeat{Epoch: 1 << 40, APIReachable: true, TenureValid: true, StateHash: 1<<64 - 1, ProposalHash: 7, MovesUnwritten: true},
+		heartbeat: vip.Heartbeat{Epoch: 1 << 40, APIReachable: true, TenureValid: true, StateHash: 1<<64 - 1, ProposalHash: 7, MovesUnwritten: true, Isolated: true, APIServerReady: true},
 		echoes:    []echo{{node: idOf("n2"), hears: true, nonce: 9}, {node: idOf("n3"), hears: true}, {node: idOf("n4")}},
 	}
 }

@@ -29,7 +29,9 @@ type ProcessInfo struct {
 type Heartbeat struct {
 	Epoch        int64 // of its node lease; 0 until it has one
 	APIReachable bool  // its node lease is renewed in time
-	TenureValid  bool  // its Tenure allows it to act on its claims
+	// APIServerReady is NodeInfo.APIServerReady, which its node lease can't say in an outage.
+	APIServerReady bool
+	TenureValid    bool // its Tenure allows it to act on its claims
 	// StateHash is a digest of the valid tenures it sees, and of claims moved without the API server. Nodes with the same
 	// agree on who owns what.
 	StateHash uint64

@@ -114,6 +114,19 @@ func TestAddrReportLateEnd(t *testing.T) {
 	}
 }
 
+// This process got no CPU after an unanswered question: nobody knows what was meanwhile.
+func TestAddrReportStalled(t *testing.T) {
+	target := targetOfRounds("a - a")
+	for i := range target.requested[2:] {
+		target.requested[2+i] = target.requested[2+i].Add(10 * tick)
+	}
+	target.answers[len(target.answers)-1].at = target.requested[2].Add(time.Microsecond)
+	got := target.report(epoch, epoch.Add(13*tick), tick)
+	if want := 3*tick/2 + time.Microsecond; got.LongestSilence != want || got.TotalSilence != want {
+		t.Errorf("silent for %v, %v in all, want %v", got.LongestSilence, got.TotalSilence, want)
+	}
+}
+
 func TestWhoHasReportString(t *testing.T) {
 	r := WhoHasReport{Every: tick, Began: epoch, Ended: epoch.Add(4 * tick), Err: errors.New("no link")}
 	r.Addrs = []AddrReport{targetOfRounds("a - ab b").report(r.Began, r.Ended, tick)}

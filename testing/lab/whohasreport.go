@@ -24,7 +24,8 @@ type AddrReport struct {
 	Unanswered int       // those without an answer before the next request
 	First      time.Time // the first answer; zero if there was none
 
-	// A silence is unanswered requests in a row: from the first one until an answer, or the end.
+	// A silence is unanswered requests in a row: from the first one until an answer, or the end, less the time in which
+	// this process should have asked and did not.
 	LongestSilence, TotalSilence time.Duration
 	// A double is a row of rounds that two or more hosts answered.
 	LongestDouble, TotalDouble time.Duration
@@ -56,7 +57,8 @@ func (t *target) report(began, ended time.Time, every time.Duration) AddrReport 
 	if last := t.requested[len(t.requested)-1].Add(every); last.Before(ended) {
 		ended = last // nobody was asked since: this process may have got no CPU
 	}
-	next := 0 // answer
+	next := 0                   // answer
+	silence := time.Duration(0) // the present one
 	for i, sent := range t.requested {
 		until := ended
 		if i+1 < len(t.requested) {
@@ -71,8 +73,19 @@ func (t *target) report(began, ended time.Time, every time.Duration) AddrReport 
 		}
 		slices.Sort(hosts)
 		hosts = slices.Compact(hosts)
+		waited := until.Sub(sent)
 		if len(hosts) == 0 {
 			r.Unanswered++
+			waited = min(waited, 3*every/2)
+		} else if silence > 0 {
+			waited = from.Sub(sent)
+		}
+		if len(hosts) == 0 || silence > 0 {
+			silence, r.TotalSilence = silence+waited, r.TotalSilence+waited
+			r.LongestSilence = max(r.LongestSilence, silence)
+		}
+		if len(hosts) > 0 {
+			silence = 0
 		}
 		r.addRound(from, hosts)
 	}
@@ -113,11 +126,7 @@ func (r *AddrReport) addRound(from time.Time, hosts []string) {
 
 func (r *AddrReport) sumUp(every time.Duration) {
 	for _, s := range r.Timeline {
-		switch {
-		case len(s.Hosts) == 0:
-			r.LongestSilence = max(r.LongestSilence, s.length())
-			r.TotalSilence += s.length()
-		case len(s.Hosts) > 1:
+		if len(s.Hosts) > 1 {
 			d := max(s.length(), every) // the last round may be cut short by the end
 			r.LongestDouble = max(r.LongestDouble, d)
 			r.TotalDouble += d
