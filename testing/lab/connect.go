@@ -197,6 +197,21 @@ func (r *ConnectReport) summarize(attempts []Attempt, stalls []stall) {
 	}
 }
 
+// Instants is at how many instants, at least, something happened, if that failed connections which were under way.
+func (r *ConnectReport) Instants() (n int) {
+	var until time.Time // all that failed at this one were under way until here
+	for _, a := range r.Failures {
+		ended := a.Began.Add(a.Latency)
+		if a.Began.After(until) {
+			n++
+			until = ended
+		} else if ended.Before(until) {
+			until = ended
+		}
+	}
+	return n
+}
+
 // overlap is how much of a time was stalled.
 func overlap(stalls []stall, from, to time.Time) time.Duration {
 	var sum time.Duration

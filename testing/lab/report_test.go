@@ -197,6 +197,22 @@ func TestSummarize(t *testing.T) {
 	}
 }
 
+func TestInstants(t *testing.T) {
+	at := func(ms, lasted int) Attempt {
+		return Attempt{Began: epoch.Add(time.Duration(ms) * time.Millisecond), Latency: time.Duration(lasted) * time.Millisecond}
+	}
+	for want, failures := range [][]Attempt{
+		{},
+		{at(0, 2000), at(20, 1000), at(400, 50)}, // all were under way at 400 ms
+		{at(0, 2000), at(20, 30), at(400, 50)},
+		{at(0, 10), at(20, 10), at(40, 10)},
+	} {
+		if got := (&ConnectReport{Failures: failures}).Instants(); got != want {
+			t.Errorf("%v: %d instants, want %d", failures, got, want)
+		}
+	}
+}
+
 func TestAddrReportOwners(t *testing.T) {
 	for rounds, want := range map[string]string{
 		"a - a":     "a", // a silence is no change of owner
