@@ -30,7 +30,7 @@ var rooms = map[string]room{
 	"pkg/pool":     {1, 2010},
 	"pkg/migrate":  {1, 908},
 	"pkg/kube":     {1, 5322},
-	"pkg/lease":    {1, 3174},
+	"pkg/lease":    {1, 3181},
 	"pkg/peers":    {1, 1936},
 	"pkg/netif":    {1, 2573},
 	"pkg/l2":       {1, 2064},

@@ -180,34 +180,41 @@ func (l *Leases) updateBehind(now time.Time) {
 		time.AfterFunc(behindTime, l.Wake)
 	}
 	for node, p := range l.peers {
-		carried, at, s := p.info.Table, p.Changed, statuses[node]
-		told := s.Liveness == vip.Alive || s.ProcessEnded
-		if told {
-			carried, at = s.Heartbeat.Carried, s.HeardAt
-		}
-		if p.servedAt.IsZero() { // it may have carried out what was there before this process
-			p.served, p.servedAt = t.first, now
-		}
-		if carried >= p.served {
-			p.served, p.servedAt = carried, slices.MaxFunc([]time.Time{p.servedAt, at}, time.Time.Compare)
-		}
-		if !told && s.Liveness != vip.Unknown {
-			carried = t.known.Number // nothing is known of its agent
-		}
-		if carried != p.carried || carried >= t.known.Number || t.carried < t.known.Number && !now.After(p.followBy) {
-			p.carried, p.behindSince = carried, now
-		}
-		p.followBy = p.behindSince.Add(followTime)
-		if !told {
-			p.followBy = p.followBy.Add(2 * l.o.RetryPeriod) // it says so with its renewals
-		} else if s.ProcessEnded {
-			p.followBy = p.behindSince // it never will
-		}
-		// one that has carried out nothing yet may begin slowly
-		stalled := now.After(p.followBy) || told && carried == 0 && t.known.Number > 0
-		if stalled != p.stalled {
-			p.stalled, l.changed = stalled, true
-		}
+		l.updateFollows(node, p, now)
+	}
+}
+
+// updateFollows finds what the agent of another node has carried out, and since when it has been behind.
+func (l *Leases) updateFollows(node string, p *peer, now time.Time) {
+	t := &l.table
+	carried, at, s := p.info.Table, p.Changed, l.statuses[node]
+	told := s.Liveness == vip.Alive || s.ProcessEnded
+	if told {
+		carried, at = s.Heartbeat.Carried, s.HeardAt
+	}
+	if p.servedAt.IsZero() { // it may have carried out what was there before this process
+		p.served, p.servedAt = t.first, now
+	}
+	if carried >= p.served {
+		p.served, p.servedAt = carried, slices.MaxFunc([]time.Time{p.servedAt, at}, time.Time.Compare)
+	}
+	if !told && s.Liveness != vip.Unknown {
+		carried = t.known.Number // nothing is known of its agent
+	}
+	if carried != p.carried || carried >= t.known.Number || t.carried < t.known.Number && !now.After(p.followBy) {
+		p.carried, p.behindSince = carried, now
+	}
+	p.followBy = p.behindSince.Add(followTime)
+	if !told {
+		p.followBy = p.followBy.Add(2 * l.o.RetryPeriod) // it says so with its renewals
+	} else if s.ProcessEnded {
+		p.followBy = p.behindSince // it never will
+	}
+	// one that has carried out nothing yet may begin slowly; where all begin, each gets its part
+	begins := told && carried == 0 && t.known.Number > 0 && now.Sub(l.own.epochAt) > followTime
+	stalled := now.After(p.followBy) || begins
+	if stalled != p.stalled {
+		p.stalled, l.changed = stalled, true
 	}
 }
 

@@ -501,6 +501,23 @@ func TestFollowFromTheBeginning(t *testing.T) {
 	})
 }
 
+// TestAllBegin: where all nodes begin again, none comes before another that has not carried out anything yet.
+func TestAllBegin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newNetwork(), leasetest.NewServer()
+		n1, n2 := two(t, a, s)
+		time.Sleep(10 * time.Second)
+		n1.kill()
+		n2.kill()
+		n1, n2 = a.join(t, s, "n1"), a.join(t, s, "n2")
+		n2.setHangs(true)
+		time.Sleep(beginTime + 2*keeperDelay)
+		if m := n1.member("n2"); m.Stalled || !m.Alive {
+			t.Errorf("%+v", m)
+		}
+	})
+}
+
 // TestFollowsUnheard: a node whose heartbeats nobody has ever received says what it has carried out with its renewals.
 func TestFollowsUnheard(t *testing.T) {
 	for phase := time.Duration(0); phase < period; phase += period / 8 {
