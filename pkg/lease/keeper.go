@@ -196,7 +196,10 @@ func (l *Leases) updateFollows(node string, p *peer, now time.Time) {
 		p.served, p.servedAt = t.first, now
 	}
 	if carried >= p.served {
-		p.served, p.servedAt = carried, slices.MaxFunc([]time.Time{p.servedAt, at}, time.Time.Compare)
+		p.served = carried
+		if at.After(p.servedAt) {
+			p.servedAt = at
+		}
 	}
 	if !told && s.Liveness != vip.Unknown {
 		carried = t.known.Number // nothing is known of its agent
@@ -204,14 +207,21 @@ func (l *Leases) updateFollows(node string, p *peer, now time.Time) {
 	if carried != p.carried || carried >= t.known.Number || t.carried < t.known.Number && !now.After(p.followBy) {
 		p.carried, p.behindSince = carried, now
 	}
-	p.followBy = p.behindSince.Add(followTime)
+	within := followTime
 	if !told {
-		p.followBy = p.followBy.Add(2 * l.o.RetryPeriod) // it says so with its renewals
+		within += 2 * l.o.RetryPeriod // it says so with its renewals
 	} else if s.ProcessEnded {
-		p.followBy = p.behindSince // it never will
+		within = 0 // it never will
+	}
+	p.followBy = p.behindSince.Add(within)
+	if p.overdueAt = p.followBy; t.known.newest[quorum.ClaimText(node, p.Epoch)] <= carried {
+		p.owesSince = now
+	}
+	if by := p.owesSince.Add(within); by.After(p.overdueAt) { // it was stalled before it was given something
+		p.overdueAt = by
 	}
 	// one that has carried out nothing yet may begin slowly; where all begin, each gets its part
-	begins := told && carried == 0 && t.known.Number > 0 && now.Sub(l.own.epochAt) > followTime
+	begins := told && carried == 0 && t.known.Number > 1 && now.Sub(l.own.epochAt) > followTime
 	stalled := now.After(p.followBy) || begins
 	if stalled != p.stalled {
 		p.stalled, l.changed = stalled, true
@@ -253,7 +263,7 @@ func (l *Leases) neglects(node string, p *peer, now time.Time) time.Duration {
 	if !p.stalled || given <= p.carried {
 		return 0
 	}
-	overdue := now.Sub(p.followBy)
+	overdue := now.Sub(p.overdueAt)
 	if given <= p.served {
 		overdue = min(overdue, now.Sub(p.servedAt)-l.o.RestartTime())
 	}

@@ -475,11 +475,18 @@ func TestEndsBeforeItFollows(t *testing.T) {
 	}
 }
 
-// TestFollowFromTheBeginning: the agent of a node that has just begun has as long for its first table as any other.
+// TestFollowFromTheBeginning: the agent of a node that has just begun, or lists Services for long, has as long for what it is given as any other.
 func TestFollowFromTheBeginning(t *testing.T) {
+	for _, lists := range []time.Duration{50 * time.Millisecond, 3 * time.Second} {
+		followFromTheBeginning(t, lists)
+	}
+}
+
+func followFromTheBeginning(t *testing.T, lists time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newNetwork(), leasetest.NewServer()
 		n1, _ := two(t, a, s)
+		n1.want("a", "b")
 		time.Sleep(10 * time.Second)
 		n3 := a.join(t, s, "n3")
 		n3.setHangs(true)
@@ -487,7 +494,7 @@ func TestFollowFromTheBeginning(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		epoch := n3.Tenure().Epoch
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(lists)
 		if !n1.member("n3").Stalled {
 			t.Error("one that has carried out nothing yet comes before others")
 		}
@@ -496,7 +503,7 @@ func TestFollowFromTheBeginning(t *testing.T) {
 		n3.setHangs(false)
 		time.Sleep(2 * time.Second)
 		if n3.Tenure().Epoch != epoch || !n3.serves("a") {
-			t.Errorf("serves %v, fenced %v\n%s", n3.serves("a"), n3.Tenure().Epoch != epoch, s.Trace(8))
+			t.Errorf("lists for %v: serves %v, fenced %v\n%s", lists, n3.serves("a"), n3.Tenure().Epoch != epoch, s.Trace(8))
 		}
 	})
 }
@@ -506,6 +513,7 @@ func TestAllBegin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newNetwork(), leasetest.NewServer()
 		n1, n2 := two(t, a, s)
+		n1.want("a", "b")
 		time.Sleep(10 * time.Second)
 		n1.kill()
 		n2.kill()
@@ -536,8 +544,8 @@ func TestFollowsUnheard(t *testing.T) {
 	}
 }
 
-// TestRestartIsSlow: a process that begins again, and lists Services for seconds, keeps what its kernel answers for; one that
-// hangs does not.
+// TestRestartIsSlow: a process that begins again, and lists Services for seconds, keeps what its kernel answers for, and
+// no longer.
 func TestRestartIsSlow(t *testing.T) {
 	for _, tt := range []struct {
 		away, lists time.Duration

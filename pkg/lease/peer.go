@@ -35,6 +35,8 @@ type peer struct {
 	carried     int64        // the number of the table that its agent has carried out, when that was last behind
 	behindSince time.Time    // since when that has not changed, while it is behind
 	followBy    time.Time    // until when it may be
+	owesSince   time.Time    // since when it has had something that it has not carried out
+	overdueAt   time.Time    // until when it may
 	stalled     bool         // for longer
 	// the last number that it is known to have carried out, or an earlier process of it, and until when that was so
 	served   int64

@@ -142,7 +142,7 @@ func (n *member) whyAfterOthers(need *requirements) string {
 	case rankUnheard:
 		why = "the other nodes get no answer from it on the VIP's link (is the VLAN on all ports of the switch?)"
 	case rankStalled:
-		why = "it was to claim a VIP and did not"
+		why = "its Herald does not follow the table yet"
 	default:
 		return ""
 	}

@@ -204,7 +204,7 @@ type Member struct {
 	// AnswersUntil: until then its kernel may answer for others' VIPs: it lost its claims, and has ended, hangs, or does
 	// not know it; or it may hold on unheard without the API server; or zero.
 	AnswersUntil time.Time `json:",omitzero"`
-	// Stalled: its agent carries out no new table. Others go first.
+	// Stalled: its agent carries out no new table, or none yet. Others go first.
 	Stalled bool
 	Stable  bool // it has been alive for so long that others may move VIPs to it
 	// Unproven: this process saw no sign of life of it, only a node lease, maybe old. Never this node.

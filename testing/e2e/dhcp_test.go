@@ -343,7 +343,7 @@ func TestDHCPMoves(t *testing.T) {
 		undo(from)
 	}
 	again := func(n string) { f.startOn(n); f.awaitReady(n) }
-	move("stopped", 10*time.Second, 2*time.Second, func(n string) {
+	move("stopped", 10*time.Second, time.Second, func(n string) {
 		f.node[n].Signal(os.Interrupt)
 		if err := f.node[n].Wait(withTimeout(t, 10*time.Second)); err != nil {
 			t.Errorf("exit: %v", err)

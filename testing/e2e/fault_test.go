@@ -622,9 +622,20 @@ func deleteNode(t *testing.T, name string) {
 	})
 }
 
+// expectVoided fails the test if no other node has voided the claims of one, by which its VIPs have moved.
+func (f *heralds) expectVoided(node string) {
+	f.t.Helper()
+	for _, n := range otherNodes(node) {
+		if strings.Contains(f.node[n].Log(), `msg="the claims of a node are voided" node=`+node) {
+			return
+		}
+	}
+	f.t.Errorf("nobody has voided the claims of %s", node)
+}
+
 // TestReceivesNothing: a node that hears nobody, and is heard by all, says so, and is replaced as one that is silent.
 func TestReceivesNothing(t *testing.T) {
-	start(t, env())
+	f := start(t, env())
 	s := observe(t, "a", "10.77.0.50")
 	awaitDetectable(t)
 	began := time.Now()
@@ -632,6 +643,7 @@ func TestReceivesNothing(t *testing.T) {
 	t.Cleanup(func() { cluster.LoseNothing(context.Background(), s.owner) })
 	s.awaitMove(10 * time.Second) // 0.8 s on a machine with nothing else to do
 	t.Logf("another answers %v after the fault began", time.Since(began).Round(time.Millisecond))
+	f.expectVoided(s.owner)
 	check.OK(t, cluster.LoseNothing(t.Context(), s.owner))
 	awaitDetectable(t)
 }
@@ -639,7 +651,7 @@ func TestReceivesNothing(t *testing.T) {
 // TestTransmitsNothing: a node that hears all others, and is heard by none, is replaced, and gets no VIP as long as others can have it, though it
 // renews its node lease.
 func TestTransmitsNothing(t *testing.T) {
-	start(t, env())
+	f := start(t, env())
 	s := observe(t, "a", "10.77.0.50")
 	awaitDetectable(t)
 	began := time.Now()
@@ -647,6 +659,7 @@ func TestTransmitsNothing(t *testing.T) {
 	t.Cleanup(func() { cluster.LoseNothing(context.Background(), s.owner) })
 	s.awaitMove(10 * time.Second)
 	t.Logf("another answers %v after the fault began", time.Since(began).Round(time.Millisecond))
+	f.expectVoided(s.owner)
 	until(t, 10*time.Second, "Herald on "+s.owner+" begins another epoch", func(ctx context.Context) error {
 		_, err := cluster.Get(ctx, s.owner, "http://127.0.0.1:2112/readyz")
 		return err

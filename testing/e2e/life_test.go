@@ -16,7 +16,7 @@ import (
 // soon is far more than what is waited for takes, a quarter to half of a second: a busy machine may stand still for that long, and more.
 const soon = 3 * time.Second
 
-// A Service gets its VIP within a second, and loses it within a second by whatever takes it out of Herald's hands.
+// A Service gets its VIP soon, and loses it soon by whatever takes it out of Herald's hands.
 func TestCreatedAndTakenAway(t *testing.T) {
 	start(t, env())
 	w := whoHas(t, 20*time.Millisecond, "10.77.0.50")

@@ -117,7 +117,7 @@ func TestMigration(t *testing.T) {
 	}
 	w.Stop() // what was before they came up is not of interest
 	w = check.Value(cluster.WhoHas(t.Context(), 20*time.Millisecond, vips4...))(t)
-	nodes := slices.Clone(cluster.Nodes())
+	nodes, taken := slices.Clone(cluster.Nodes()), 0
 	for i := range nodes {
 		sig := syscall.SIGTERM
 		if i == 1 && kubeVIPOf(t, "m0") == nodes[2] { // one that has something goes next
@@ -140,12 +140,16 @@ func TestMigration(t *testing.T) {
 		}
 		time.Sleep(time.Second) // until it is decided who was first
 		owned := ownedOf(t, len(vips4))
+		taken += len(owned)
 		time.Sleep(7 * time.Second) // longer than kube-vip's lease
 		for m, node := range owned {
 			if now := ownedOf(t, len(vips4))[m]; now == "" {
 				t.Errorf("kube-vip has taken m%d back from the Herald on %s", m, node)
 			}
 		}
+	}
+	if taken == 0 {
+		t.Error("Herald has taken nothing of what kube-vip has released")
 	}
 	for _, a := range vips4 {
 		if _, err := w.AwaitAnswer(withTimeout(t, 20*time.Second), a, ""); err != nil {

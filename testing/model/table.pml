@@ -231,7 +231,7 @@ static void giveAgain(int a) {
 	else put(a, now.owner[now.number], now.epoch[now.number]);
 }
 static int mustPlace(int a) {
-	return mayWrite(a) && !unknown(a) && !N[a].moved && !N[a].doubt && !N[a].cut && reachesMost(a) &&
+	return mayWrite(a) && !unknown(a) && (!N[a].moved || isVoid(a, now.owner[N[a].seen], now.epoch[N[a].seen])) && !N[a].doubt && !N[a].cut && reachesMost(a) &&
 		(isVoid(a, ownerOf(a), epochOf(a)) || mistake == staleClaim && ownerOf(a) != a);
 }
 static int mayPlace(int a, int b) { return mustPlace(a) && alive(a, b) && !N[b].cut; }

@@ -62,7 +62,7 @@ patches:
 	from := webOwner(t)
 	clients := connectToWeb(t)
 	moveVIPsTo(t, otherNode(from))
-	if r := clients.Stop(); r.Instants() > 1 || r.Outage > time.Second {
+	if r := clients.Stop(); r.Instants() > 1 || r.Outage > 500*time.Millisecond {
 		t.Errorf("handed over from %s to %s: %s", from, webOwner(t), r)
 	}
 }

@@ -30,11 +30,8 @@ type apiWatch struct {
 	stalls []stall
 }
 
-// A stall is for how long this process was kept from running, until at.
-type stall struct {
-	at     time.Time
-	lasted time.Duration
-}
+// A stall is a time in which this process was kept from running.
+type stall struct{ from, to time.Time }
 
 const askInterval = 50 * time.Millisecond
 
@@ -57,8 +54,8 @@ func watchAPI(ctx context.Context, ns string, addr netip.Addr) *apiWatch {
 				return
 			case <-tick.C:
 			}
-			if late := time.Since(began) - askInterval; late > askInterval {
-				w.stalls = append(w.stalls, stall{time.Now(), late})
+			if time.Since(began) > 2*askInterval {
+				w.stalls = append(w.stalls, stall{began.Add(askInterval), time.Now()})
 			}
 		}
 	})
@@ -114,9 +111,14 @@ func (w *apiWatch) end() (outage time.Duration, bad int) {
 	for i := 1; i < len(w.good); i++ {
 		gap := w.good[i].Sub(w.good[i-1])
 		for _, s := range w.stalls {
-			if s.at.After(w.good[i-1]) && !s.at.After(w.good[i]) {
-				gap -= s.lasted
+			from, to := s.from, s.to
+			if from.Before(w.good[i-1]) {
+				from = w.good[i-1]
 			}
+			if to.After(w.good[i]) {
+				to = w.good[i]
+			}
+			gap -= max(0, to.Sub(from))
 		}
 		outage = max(outage, gap)
 	}
