@@ -196,10 +196,7 @@ func (l *Leases) updateFollows(node string, p *peer, now time.Time) {
 		p.served, p.servedAt = t.first, now
 	}
 	if carried >= p.served {
-		p.served = carried
-		if at.After(p.servedAt) {
-			p.servedAt = at
-		}
+		p.served, p.servedAt = carried, quorum.Later(p.servedAt, at)
 	}
 	if !told && s.Liveness != vip.Unknown {
 		carried = t.known.Number // nothing is known of its agent
@@ -214,11 +211,14 @@ func (l *Leases) updateFollows(node string, p *peer, now time.Time) {
 		within = 0 // it never will
 	}
 	p.followBy = p.behindSince.Add(within)
-	if p.overdueAt = p.followBy; t.known.newest[quorum.ClaimText(node, p.Epoch)] <= carried {
+	given := t.known.newest[quorum.ClaimText(node, p.Epoch)]
+	if given <= carried {
 		p.owesSince = now
 	}
-	if by := p.owesSince.Add(within); by.After(p.overdueAt) { // it was stalled before it was given something
-		p.overdueAt = by
+	// it may have been stalled before it was given something
+	p.overdueAt = quorum.Later(p.followBy, p.owesSince.Add(within))
+	if given <= p.served { // its kernel answers, and the next process may begin slowly
+		p.overdueAt = quorum.Later(p.overdueAt, p.servedAt.Add(l.o.RestartTime()))
 	}
 	// one that has carried out nothing yet may begin slowly; where all begin, each gets its part
 	begins := told && carried == 0 && t.known.Number > 1 && now.Sub(l.own.epochAt) > followTime
@@ -256,18 +256,12 @@ func (l *Leases) updateActs(now time.Time) {
 	}
 }
 
-// neglects returns how long overdue a node's unit is, or 0. What an earlier process has carried out its kernel answers
-// for, and the next one may begin slowly.
+// neglects returns how long overdue a node's unit is, or 0.
 func (l *Leases) neglects(node string, p *peer, now time.Time) time.Duration {
-	given := l.table.known.newest[quorum.ClaimText(node, p.Epoch)]
-	if !p.stalled || given <= p.carried {
+	if !p.stalled || l.table.known.newest[quorum.ClaimText(node, p.Epoch)] <= p.carried {
 		return 0
 	}
-	overdue := now.Sub(p.overdueAt)
-	if given <= p.served {
-		overdue = min(overdue, now.Sub(p.servedAt)-l.o.RestartTime())
-	}
-	return max(0, overdue)
+	return max(0, now.Sub(p.overdueAt))
 }
 
 // mayWriteTable reports whether this node has read the table in its epoch, acts on claims, and knows of no newer one.

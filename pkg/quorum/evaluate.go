@@ -46,7 +46,7 @@ func (p peer) lost(t Timing, now time.Time) bool {
 
 // endedFor returns how long ago an ended process was noticed; a later renewal is another process's.
 func (p peer) endedFor(now time.Time) time.Duration {
-	return now.Sub(later(p.status.HeardAt, p.Changed))
+	return now.Sub(Later(p.status.HeardAt, p.Changed))
 }
 
 // hangs reports whether a node heard in its epoch is silent and has not renewed, though its kernel answers.
@@ -100,7 +100,7 @@ func (e *evaluation) endEpoch(why string) {
 
 // tenure returns this node's right to act (Self.Tenure) by what is decided so far.
 func (e *evaluation) tenure() vip.Tenure {
-	return e.Self.Tenure(e.Timing, later(e.s.heldUntil, e.s.keptUntil), e.Now)
+	return e.Self.Tenure(e.Timing, Later(e.s.heldUntil, e.s.keptUntil), e.Now)
 }
 
 // updatePeers fills e.peers with what is known of each peer, and remembers that.
@@ -195,7 +195,7 @@ func (e *evaluation) decideTenure() {
 		s.quorumAt, s.heldUntil = now, now.Add(holdTime)
 	case watches && holds && enough && s.heldUntil.IsZero():
 		s.quorumAt, s.keptUntil = now, e.Self.Renewed.Add(e.Timing.knowsTime())
-	case now.Sub(later(s.quorumAt, e.Self.ConfirmAfter)) > tolerance:
+	case now.Sub(Later(s.quorumAt, e.Self.ConfirmAfter)) > tolerance:
 		// others need a moment to hear a process again that was stopped
 		s.heldUntil, s.keptUntil = time.Time{}, time.Time{}
 	}
@@ -208,7 +208,7 @@ func (e *evaluation) decideTenure() {
 		s.moving, s.proposals = moving, nil
 		e.d.Changed = true
 	}
-	e.d.HoldUntil, e.d.Holders = later(s.heldUntil, s.keptUntil), len(s.holders)
+	e.d.HoldUntil, e.d.Holders = Later(s.heldUntil, s.keptUntil), len(s.holders)
 }
 
 // updateVoters stores the voters while this node renews, and when it last did not.
@@ -330,7 +330,7 @@ func (e *evaluation) listPeers() {
 		case p.mayHoldUnheard(e.Timing, e.Now):
 			p.answersUntil = e.Now.Add(vip.KernelAnswers)
 		case p.status.ProcessEnded && e.Now.Sub(p.Changed) > e.Timing.late(): // fenced, maybe: the table may show it first
-			p.answersUntil = later(p.answersUntil, later(p.status.HeardAt, p.Changed).Add(vip.KernelAnswers))
+			p.answersUntil = Later(p.answersUntil, Later(p.status.HeardAt, p.Changed).Add(vip.KernelAnswers))
 		}
 		e.s.memory[node] = p.memory
 		if e.Now.Before(p.answersUntil) && !p.status.Gone {

@@ -21,9 +21,9 @@ func (e *evaluation) countReachable() {
 	var lastDeath time.Time
 	for _, p := range e.peers {
 		if p.dead() && !p.Over {
-			lastDeath = later(lastDeath, p.status.Since)
+			lastDeath = Later(lastDeath, p.status.Since)
 		}
-		lastDeath = later(lastDeath, p.isolatedAt)
+		lastDeath = Later(lastDeath, p.isolatedAt)
 	}
 	for _, p := range e.peers {
 		switch {
@@ -112,7 +112,7 @@ func (e *evaluation) listFences() {
 func (e *evaluation) fenceReason(p peer, turn time.Duration) string {
 	// A node gets the whole lease duration once its renewals can be seen. A renewal here without an answer has not failed,
 	// and shows that others can't renew either.
-	silent := e.Now.Sub(later(later(p.Changed, e.Self.RenewingSince), e.s.ranOutAt))
+	silent := e.Now.Sub(Later(Later(p.Changed, e.Self.RenewingSince), e.s.ranOutAt))
 	deadFor := e.Now.Sub(p.status.Since)
 	switch {
 	case p.status.Stopping:

@@ -122,7 +122,7 @@ func (e *evaluation) dropMoves() {
 		if m.Holder == e.Self.Name {
 			limit = e.Timing.RenewDeadline
 		}
-		overdue := !e.Self.RenewingSince.IsZero() && e.Now.Sub(later(e.Self.RenewingSince, s.lateAt)) > limit
+		overdue := !e.Self.RenewingSince.IsZero() && e.Now.Sub(Later(e.Self.RenewingSince, s.lateAt)) > limit
 		overtaken := e.Versions[k] != m.Version && !e.peers[m.Holder].actsOnMoves()
 		return overtaken || overdue || e.Self.EpochOver
 	})
@@ -139,7 +139,7 @@ func (e *evaluation) mayWriteMoves() bool {
 	if e.late || e.Self.RenewingSince.IsZero() {
 		return false
 	}
-	if e.Now.Sub(later(e.Self.RenewingSince, e.s.lateAt)) > e.apiTolerance(true) {
+	if e.Now.Sub(Later(e.Self.RenewingSince, e.s.lateAt)) > e.apiTolerance(true) {
 		return true
 	}
 	for _, p := range e.peers {

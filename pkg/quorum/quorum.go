@@ -95,7 +95,7 @@ func (s Self) late(t Timing, now time.Time) bool {
 func (s Self) Tenure(t Timing, heldUntil, now time.Time) vip.Tenure {
 	x := vip.Tenure{Epoch: s.Epoch, Confirmed: !s.Renewed.Before(s.ConfirmAfter)}
 	if s.Epoch != 0 && !s.EpochOver && !s.Renewed.IsZero() {
-		x.Until = later(s.Renewed.Add(t.RenewDeadline), heldUntil)
+		x.Until = Later(s.Renewed.Add(t.RenewDeadline), heldUntil)
 	}
 	if s.late(t, now) {
 		x.RenewalLateSince = s.Renewed.Add(t.late())
@@ -240,7 +240,8 @@ func since(at time.Time, is bool, now time.Time) time.Time {
 	return at
 }
 
-func later(a, b time.Time) time.Time {
+// Later returns the later of two times.
+func Later(a, b time.Time) time.Time {
 	if b.After(a) {
 		return b
 	}

@@ -30,7 +30,7 @@ type Connect struct {
 	stop   context.CancelFunc
 	done   sync.WaitGroup
 	ended  time.Time
-	stalls []stall
+	stalls []Stall
 
 	mu       sync.Mutex // guards attempts
 	attempts []Attempt
@@ -70,8 +70,8 @@ func (l *Lab) Connect(ctx context.Context, every time.Duration, to string) (*Con
 	return c, nil
 }
 
-// A stall is a time in which this process should have run and did not: an outage then may be its own.
-type stall struct{ from, to time.Time }
+// A Stall is a time in which this process should have run and did not: an outage then may be its own.
+type Stall struct{ From, To time.Time }
 
 func (c *Connect) run(ctx context.Context) {
 	next := c.began
@@ -92,7 +92,7 @@ func (c *Connect) run(ctx context.Context) {
 		}
 		next = next.Add(c.every)
 		if now := time.Now(); now.Sub(next) > 5*time.Millisecond {
-			c.stalls = append(c.stalls, stall{next, now})
+			c.stalls = append(c.stalls, Stall{next, now})
 			next = now
 		}
 	}
@@ -170,7 +170,7 @@ type ConnectReport struct {
 	Clients map[netip.Addr]int // source addresses seen by the pods
 }
 
-func (r *ConnectReport) summarize(attempts []Attempt, stalls []stall) {
+func (r *ConnectReport) summarize(attempts []Attempt, stalls []Stall) {
 	r.Attempts, r.Pods, r.Clients = len(attempts), map[string]int{}, map[netip.Addr]int{}
 	var latencies []time.Duration
 	var successes []time.Time
@@ -187,10 +187,10 @@ func (r *ConnectReport) summarize(attempts []Attempt, stalls []stall) {
 	slices.SortFunc(successes, time.Time.Compare)
 	last := r.Began
 	for _, s := range append(successes, r.Ended) {
-		r.Outage = max(r.Outage, s.Sub(last)-overlap(stalls, last, s))
+		r.Outage = max(r.Outage, s.Sub(last)-Overlap(stalls, last, s))
 		last = s
 	}
-	r.Stalled = overlap(stalls, r.Began, r.Ended)
+	r.Stalled = Overlap(stalls, r.Began, r.Ended)
 	slices.Sort(latencies)
 	if n := len(latencies); n > 0 {
 		r.P50, r.P99, r.Max = latencies[n/2], latencies[n*99/100], latencies[n-1]
@@ -212,17 +212,17 @@ func (r *ConnectReport) Instants() (n int) {
 	return n
 }
 
-// overlap is how much of a time was stalled.
-func overlap(stalls []stall, from, to time.Time) time.Duration {
+// Overlap is how much of a time was stalled.
+func Overlap(stalls []Stall, from, to time.Time) time.Duration {
 	var sum time.Duration
 	for _, s := range stalls {
-		if s.from.Before(from) {
-			s.from = from
+		if s.From.Before(from) {
+			s.From = from
 		}
-		if s.to.After(to) {
-			s.to = to
+		if s.To.After(to) {
+			s.To = to
 		}
-		sum += max(0, s.to.Sub(s.from))
+		sum += max(0, s.To.Sub(s.From))
 	}
 	return sum
 }

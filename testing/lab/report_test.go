@@ -191,7 +191,7 @@ func TestSummarize(t *testing.T) {
 	}
 	// Of the outage this process slept through 30 ms (20 ms of the second stall, and the third).
 	at := func(ms int) time.Time { return epoch.Add(time.Duration(ms) * time.Millisecond) }
-	stalled.summarize(attempts, []stall{{at(100), at(110)}, {at(420), at(450)}, {at(651), at(661)}})
+	stalled.summarize(attempts, []Stall{{at(100), at(110)}, {at(420), at(450)}, {at(651), at(661)}})
 	if stalled.Outage != 201*time.Millisecond || stalled.Stalled != 50*time.Millisecond {
 		t.Errorf("outage %v, stalled %v; want 201ms, 50ms", stalled.Outage, stalled.Stalled)
 	}

@@ -73,12 +73,10 @@ func (t *target) report(began, ended time.Time, every time.Duration) AddrReport 
 		}
 		slices.Sort(hosts)
 		hosts = slices.Compact(hosts)
-		waited := until.Sub(sent)
+		waited := from.Sub(sent)
 		if len(hosts) == 0 {
 			r.Unanswered++
-			waited = min(waited, 3*every/2)
-		} else if silence > 0 {
-			waited = from.Sub(sent)
+			waited = min(until.Sub(sent), 3*every/2)
 		}
 		if len(hosts) == 0 || silence > 0 {
 			silence, r.TotalSilence = silence+waited, r.TotalSilence+waited

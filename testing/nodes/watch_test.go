@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heraldvip/herald/testing/check"
+	"github.com/heraldvip/herald/testing/lab"
 )
 
 // An apiWatch asks an API server at an address again and again, each time on a new
@@ -27,11 +28,8 @@ type apiWatch struct {
 	good []time.Time // when a good answer came
 	bad  []string
 
-	stalls []stall
+	stalls []lab.Stall
 }
-
-// A stall is a time in which this process was kept from running.
-type stall struct{ from, to time.Time }
 
 const askInterval = 50 * time.Millisecond
 
@@ -55,7 +53,7 @@ func watchAPI(ctx context.Context, ns string, addr netip.Addr) *apiWatch {
 			case <-tick.C:
 			}
 			if time.Since(began) > 2*askInterval {
-				w.stalls = append(w.stalls, stall{began.Add(askInterval), time.Now()})
+				w.stalls = append(w.stalls, lab.Stall{From: began.Add(askInterval), To: time.Now()})
 			}
 		}
 	})
@@ -109,18 +107,8 @@ func (w *apiWatch) end() (outage time.Duration, bad int) {
 	w.done.Wait()
 	slices.SortFunc(w.good, time.Time.Compare)
 	for i := 1; i < len(w.good); i++ {
-		gap := w.good[i].Sub(w.good[i-1])
-		for _, s := range w.stalls {
-			from, to := s.from, s.to
-			if from.Before(w.good[i-1]) {
-				from = w.good[i-1]
-			}
-			if to.After(w.good[i]) {
-				to = w.good[i]
-			}
-			gap -= max(0, to.Sub(from))
-		}
-		outage = max(outage, gap)
+		before, now := w.good[i-1], w.good[i]
+		outage = max(outage, now.Sub(before)-lab.Overlap(w.stalls, before, now))
 	}
 	return outage, len(w.bad)
 }
