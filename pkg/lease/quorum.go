@@ -229,9 +229,7 @@ func (l *Leases) endFence(node string, p *peer, sent *sentFence, err error) {
 	if err == nil {
 		p.failure = fenceFailure{}
 		delete(l.decision.Alive, node)
-		if !p.gone { // a plan may be made before the next evaluation
-			l.decision.AnswersUntil[node] = now.Add(vip.KernelAnswers)
-		}
+		l.decision.AnswersUntil[node] = now.Add(vip.KernelAnswers) // a plan may be made before the next evaluation
 		l.changed = true
 	} else {
 		n := min(p.failure.count+1, 6)

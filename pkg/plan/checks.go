@@ -29,14 +29,17 @@ type addressChecks struct {
 	*draft
 	nodeByMAC map[string]string
 	nodeMACs  string // the MACs of all nodes, as in vip.AddressCheck
-	probeMACs string // those without formerMACs
 	ownMACs   string // those of this node and of its macvlans
-	// MACs of nodes whose kernels may answer for VIPs of others (Member.AnswersUntil)
-	former      []string
-	formerNodes []string            // these nodes
-	until       time.Time           // when the last of these does no longer
-	complete    bool                // every node that is alive publishes its MACs: another MAC is no node's
-	added       map[netip.Addr]bool // the addresses in out.AddressChecks
+	// nodes whose kernels may answer for VIPs of others; without those that are Gone, for the link of heartbeats
+	former, formerHeard formerOnLink
+	complete            bool                // every node that is alive publishes its MACs: another MAC is no node's
+	added               map[netip.Addr]bool // the addresses in out.AddressChecks
+}
+
+type formerOnLink struct {
+	nodes, macs []string
+	until       time.Time // when the last of these does no longer (Member.AnswersUntil)
+	probeMACs   string    // the MACs of all other nodes
 }
 
 // newAddressChecks indexes the MACs of all nodes and own macvlans.
@@ -48,9 +51,9 @@ func newAddressChecks(p *draft) *addressChecks {
 		if x.Name == p.Self {
 			own = slices.Clone(macs)
 		} else if p.Now.Before(x.AnswersUntil) && len(macs) > 0 {
-			c.former, c.formerNodes = append(c.former, macs...), append(c.formerNodes, x.Name)
-			if x.AnswersUntil.After(c.until) {
-				c.until = x.AnswersUntil
+			c.former.add(&x, macs)
+			if !x.Gone {
+				c.formerHeard.add(&x, macs)
 			}
 		}
 		for _, mac := range macs {
@@ -65,12 +68,28 @@ func newAddressChecks(p *draft) *addressChecks {
 		c.nodeByMAC[x.MAC] = p.Self
 		all, own = append(all, x.MAC), append(own, x.MAC)
 	}
-	slices.Sort(c.former)
 	c.nodeMACs, c.ownMACs = strings.Join(all, " "), strings.Join(own, " ")
-	c.probeMACs = strings.Join(slices.DeleteFunc(all, func(mac string) bool {
-		return slices.Contains(c.former, mac)
-	}), " ")
+	for _, f := range []*formerOnLink{&c.former, &c.formerHeard} {
+		slices.Sort(f.macs)
+		f.probeMACs = strings.Join(slices.DeleteFunc(slices.Clone(all), f.has), " ")
+	}
 	return c
+}
+
+func (f *formerOnLink) add(x *vip.Member, macs []string) {
+	f.nodes, f.macs = append(f.nodes, x.Name), append(f.macs, macs...)
+	if x.AnswersUntil.After(f.until) {
+		f.until = x.AnswersUntil
+	}
+}
+
+func (f *formerOnLink) has(mac string) bool { return slices.Contains(f.macs, mac) }
+
+func (c *addressChecks) formerOn(link string) *formerOnLink {
+	if link == c.self.Info.HeartbeatLink() {
+		return &c.formerHeard
+	}
+	return &c.former
 }
 
 func macsOf(info *vip.NodeInfo) []string {
@@ -102,15 +121,15 @@ func (c *addressChecks) result(x vip.AddressCheck) (result vip.CheckResult, know
 
 // probe asks whether new a is free (RFC 5227 section 2.1.1); others are foreign MACs.
 func (c *addressChecks) probe(a vip.Address) (free bool, others []string) {
-	r, known := c.addCheck(vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckProbe, AllowedMACs: c.probeMACs})
-	link := linkNamed(&c.self.Info, a.Link)
-	asked := r.NotSent == "" || len(c.former) == 0 || link == nil || link.MAC == ""
-	if known && r.OK() && asked && !slices.ContainsFunc(c.former,
+	f, link := c.formerOn(a.Link), linkNamed(&c.self.Info, a.Link)
+	r, known := c.addCheck(vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckProbe, AllowedMACs: f.probeMACs})
+	asked := r.NotSent == "" || len(f.macs) == 0 || link == nil || link.MAC == ""
+	if known && r.OK() && asked && !slices.ContainsFunc(f.macs,
 		func(mac string) bool { return strings.Contains(r.AllowedMACs, mac) }) {
 		return true, nil
 	}
-	if len(c.former) > 0 {
-		c.replanAfter(c.until.Sub(c.Now))
+	if len(f.macs) > 0 {
+		c.replanAfter(f.until.Sub(c.Now))
 	}
 	return false, slices.DeleteFunc(slices.Clone(r.UnexpectedMACs),
 		func(mac string) bool { return c.nodeByMAC[mac] != "" })
@@ -118,38 +137,34 @@ func (c *addressChecks) probe(a vip.Address) (free bool, others []string) {
 
 // askFormerOwners asks former owners, or mac, for a, and reports whether to wait (docs/why.md, "A killed process").
 func (c *addressChecks) askFormerOwners(a vip.Address, mac string) bool {
-	if len(c.former) == 0 {
+	f := c.formerOn(a.Link)
+	if len(f.macs) == 0 {
 		return false
 	}
-	macs := slices.Clone(c.former)
-	if mac != "" {
-		macs = append(macs, mac)
-		slices.Sort(macs)
-	}
+	macs := append(slices.Clone(f.macs), mac)
+	slices.Sort(macs)
 	r, known := c.addCheck(vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckFormer,
-		AllowedMACs: strings.Join(macs, " ")})
+		AllowedMACs: strings.TrimSpace(strings.Join(macs, " "))})
 	if known && r.NoAnswer {
 		return false
 	}
-	c.replanAfter(c.until.Sub(c.Now))
+	c.replanAfter(f.until.Sub(c.Now))
 	return true
 }
 
 // addHeldBack adds a to s.heldBack, if s has waited long.
 func (c *addressChecks) addHeldBack(s *service, a vip.Address) {
-	r := c.CheckResults[a.Addr]
+	r, f := c.CheckResults[a.Addr], c.formerOn(a.Link)
 	mac := r.StillAnsweredBy
 	if r.Kind == vip.CheckProbe {
 		if c.Now.Sub(s.unit.claim.AcquiredAt) < heldBackAfter {
 			return
 		}
-		if i := slices.IndexFunc(r.UnexpectedMACs, func(mac string) bool {
-			return slices.Contains(c.former, mac)
-		}); i >= 0 {
+		if i := slices.IndexFunc(r.UnexpectedMACs, f.has); i >= 0 {
 			mac = r.UnexpectedMACs[i]
 		}
 	}
-	nodes := c.formerNodes
+	nodes := f.nodes
 	if node := c.nodeByMAC[mac]; node != "" {
 		nodes = []string{node}
 	}

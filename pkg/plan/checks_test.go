@@ -437,6 +437,11 @@ func TestFormerOwnersAnswer(t *testing.T) {
 	}
 	noMAC := lost(time.Second)
 	noMAC.Members[1].Info.Links[0].MAC = ""
+	gone, cut := lost(time.Second), lost(time.Second)
+	gone.Members[1].Gone, cut.Members[1].Gone = true, true
+	for i := range cut.Members { // heartbeats by a link of their own: that does not answer there tells nothing of the VIPs' link
+		cut.Members[i].Info.HeartbeatInterface = "eth9"
+	}
 	tests := []struct {
 		name  string
 		w     vip.World
@@ -450,6 +455,8 @@ func TestFormerOwnersAnswer(t *testing.T) {
 		{"it does not answer", answered(true), true, true, 0},
 		{"its addresses have ended", lost(-time.Millisecond), true, false, 0},
 		{"it publishes no MAC", noMAC, true, false, 0},
+		{"it does not answer on the link of heartbeats, which is the VIP's", gone, true, false, 0},
+		{"it does not answer on the link of heartbeats, which is another", cut, false, true, time.Second},
 		{"the VIP is bound here", bind(r, held(worldWithMACs(svc("a", "10.77.0.50")), "a", "n1")), true, false, 0},
 	}
 	tests[len(tests)-1].w.Members[1].AnswersUntil = tests[len(tests)-1].w.Now.Add(time.Second)

@@ -39,7 +39,7 @@ type addressOf struct {
 func (f *admission) dropConflicts() {
 	refused := make(map[addressOf]string)
 	waiting := f.waitingHolders()
-	j := judging{admission: f, refused: refused}
+	j := judging{f, refused, make(portOwners), make(portOwners)}
 	for a, services := range f.askedByMany(waiting) {
 		j.judge(a, services, waiting[a])
 		for _, s := range services {

@@ -8,8 +8,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// lookAtTables is how often nftables and policy routes are renewed: others remove them, the kernel forgets
-// (nft.Timeout).
+// lookAtTables is how often nftables and policy routes are renewed: others remove them (nft.Timeout).
 const lookAtTables = 5 * time.Second
 
 // settleTime is how long packets may still come to a former owner.

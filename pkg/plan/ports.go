@@ -8,8 +8,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// maxOpenPorts is how many ports, per address, a namespace has open on a node: each change writes all, at some 5 µs
-// each.
+// maxOpenPorts is how many ports, per address, a namespace has open on a node: a change writes all, at 5 µs each.
 const maxOpenPorts = 8192
 
 // limitPorts adds the open ports of addresses (enable_service_security), none of unwanted ones.

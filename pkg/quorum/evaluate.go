@@ -139,16 +139,13 @@ func (p *peer) updateIsolated(now time.Time) {
 	}
 }
 
-// updateAnswersUntil notes since when p's claims are void: its kernel may answer while an address lives, unless gone.
+// updateAnswersUntil notes since when p's claims are void: its kernel may answer while an address lives.
 func (p *peer) updateAnswersUntil(known bool, now time.Time) {
 	if p.activeEpoch != 0 && (p.Over || p.Epoch > p.activeEpoch) || !known && p.Over {
 		p.loseClaims(cmp.Or(p.activeEpoch, p.Epoch), now)
 	}
 	if p.activeEpoch = 0; p.active() {
 		p.activeEpoch = p.Epoch
-	}
-	if p.status.Gone {
-		p.answersUntil = time.Time{}
 	}
 }
 
@@ -333,7 +330,7 @@ func (e *evaluation) listPeers() {
 			p.answersUntil = Later(p.answersUntil, Later(p.status.HeardAt, p.Changed).Add(vip.KernelAnswers))
 		}
 		e.s.memory[node] = p.memory
-		if e.Now.Before(p.answersUntil) && !p.status.Gone {
+		if e.Now.Before(p.answersUntil) {
 			e.d.AnswersUntil[node] = p.answersUntil
 		}
 		if p.status.Liveness == vip.Suspect && e.Now.Sub(p.status.Since) > RejoinTime && p.renews {

@@ -198,7 +198,7 @@ type Member struct {
 	Name  string
 	Epoch int64 // which life of the announcer this is
 	Alive bool  // its node lease is renewed, not fenced, and it is not dead by heartbeats
-	Gone  bool  // it is dead by heartbeats, and so is its kernel
+	Gone  bool  // it is dead by heartbeats, and its kernel is silent on their link
 	// APIUnreached: its heartbeats say that it does not reach the API server.
 	APIUnreached bool `json:",omitempty"`
 	// AnswersUntil: until then its kernel may answer for others' VIPs: it lost its claims, and has ended, hangs, or does
