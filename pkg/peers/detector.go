@@ -104,11 +104,11 @@ type probeState struct {
 	answered bool // its address was answered for while it was alive, so no answer means something
 	open     bool // and its port took a TCP connection
 
-	unanswered int       // how many probes in a row had no answer of any kind since it is Suspect
+	unanswered int       // how many probes in a row had no answer of any kind; maxUnanswered by a heartbeat
 	answeredAt time.Time // when the last one began, if it had an answer of any kind; zero: it had none
 }
 
-// maxUnanswered is how many probes in a row of a Suspect have no answer by chance.
+// maxUnanswered probes in a row have no answer by chance; silence after a heartbeat counts as one.
 const maxUnanswered = 1
 
 // isUnanswered reports whether p is Suspect, and answers no more probes: what this node sends does not arrive.
@@ -230,6 +230,9 @@ func (d *detector) receive(m *message, id packetID, addr netip.AddrPort, now tim
 	}
 	if rx.verified = rx.verified || fresh; rx.verified {
 		p.probe.at, p.probe.refusals, p.announced = time.Time{}, 0, false
+		if p.state == vip.Alive {
+			p.probe.unanswered = maxUnanswered
+		}
 	}
 	rx.interval = min(max(m.interval, minInterval/2), 2*maxInterval)
 	rx.echoes, rx.stopping = m.echoes, rx.verified && m.stopping

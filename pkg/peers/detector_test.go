@@ -419,6 +419,8 @@ func TestKernelOutlivesProcess(t *testing.T) {
 	r.runProbe(probeResult{refused: true}, 150*time.Millisecond) // ARP may be lost
 	expect("its port still does", true, false, true)
 	r.runProbe(nobody, 150*time.Millisecond)
+	expect("one answer is lost", true, false, true)
+	r.runProbe(nobody, 150*time.Millisecond)
 	if changes := r.takeChanges(); len(changes) != 1 {
 		t.Errorf("%d changes when its kernel is gone, want one", len(changes))
 	}
@@ -516,5 +518,41 @@ func TestSuspectsAreProbedAgainWhenOneDiesMeanwhile(t *testing.T) {
 	}
 	if probed() {
 		t.Error("it is probed a third time at once")
+	}
+}
+
+// TestOneLostAnswer: of a kernel that has answered since its node is silent (its port is blocked, or its process has ended) one lost answer says nothing, two in a row
+// do. A node that has not answered since then is dead by the first.
+func TestOneLostAnswer(t *testing.T) {
+	const took = 150 * time.Millisecond
+	answers, nobody := probeResult{answers: true}, probeResult{}
+	refused := probeResult{answers: true, refused: true}
+	tests := []struct {
+		name   string
+		before []probeResult // since it is silent
+		lost   int           // the first so many lost answers in a row say nothing
+	}{
+		{"it has died", nil, 0},
+		{"its port is blocked", []probeResult{answers}, 1},
+		{"its port is blocked, and one answer was lost before", []probeResult{answers, nobody, answers}, 1},
+		{"its process has ended", []probeResult{refused, refused, refused, refused}, 1},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newFixture(t)
+			r.receiveHeartbeat(vip.ProcessID{1})
+			r.advance(detectionTime(minInterval)+checkInterval, nil)
+			for _, x := range tt.before {
+				r.runProbe(x, took)
+			}
+			for range tt.lost {
+				if r.runProbe(nobody, took); r.peers["n1"].gone {
+					t.Fatal("one lost answer, and it is gone")
+				}
+			}
+			if r.runProbe(nobody, took); !r.peers["n1"].gone || r.state() != vip.Dead {
+				t.Errorf("it is %v, gone %v, want dead and gone", r.state(), r.peers["n1"].gone)
+			}
+		})
 	}
 }

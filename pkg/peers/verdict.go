@@ -114,14 +114,10 @@ func (d *detector) probeEnded(p *peer, result probeResult, startedAt, now time.T
 	missed := d.listeningSince.After(startedAt) || d.delayedAt.After(startedAt) ||
 		d.checkLateBy(now) > probeMaxDelay || result == (probeResult{}) && !p.rx.arriving(now) && d.unheard(now)
 	if result != (probeResult{}) {
-		p.probe.answeredAt = startedAt
+		p.probe.answeredAt, p.probe.unanswered = startedAt, 0
 	} else if !missed {
 		p.probe.answeredAt = time.Time{}
-	}
-	if !missed && p.state == vip.Suspect {
-		if p.probe.unanswered++; result != (probeResult{}) {
-			p.probe.unanswered = 0
-		}
+		p.probe.unanswered++
 	}
 	switch {
 	case p.rx.arriving(now) && p.since.After(startedAt): // it became Alive or Suspect meanwhile, and is probed since then
@@ -202,7 +198,7 @@ func (d *detector) evaluate(p *peer, now time.Time) {
 // evaluateEnded finds p, Dead since its process ended, gone if its kernel is silent, too.
 func (d *detector) evaluateEnded(p *peer, now time.Time) {
 	probe := &p.probe
-	if probe.at.IsZero() || now.Sub(probe.at) >= probeMaxAge || !probe.answered || probe.result != (probeResult{}) ||
+	if probe.at.IsZero() || now.Sub(probe.at) >= probeMaxAge || !probe.answered || probe.unanswered <= maxUnanswered ||
 		d.heardByOthers(p, now) {
 		return
 	}
@@ -232,8 +228,8 @@ func (d *detector) evaluateSilent(p *peer, now time.Time) {
 	case p.wasAlive && probe.refusals >= minRefusals && silent >= refusedTime && !d.heardByOthers(p, now):
 		d.setState(p, vip.Dead, "its node refuses connections: nothing listens on its port", now)
 	case p.wasAlive && probe.answered && result == (probeResult{}) && !d.heardByOthers(p, now):
-		if p.state == vip.Suspect && !p.isUnanswered() {
-			return // one answer may be lost
+		if probe.unanswered <= maxUnanswered {
+			return
 		}
 		d.setState(p, vip.Dead, "nobody answers for its address", now)
 		p.gone = true
