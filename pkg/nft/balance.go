@@ -2,6 +2,7 @@ package nft
 
 import (
 	"cmp"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 
@@ -75,8 +76,9 @@ func balancedElements(_ family, entries []vip.BalancedServer) [][]nftables.SetEl
 	for _, x := range entries {
 		all[3] = append(all[3], nftables.SetElement{Key: slices.Concat(x.To.Addr().AsSlice(), portPart(x.To.Port()))})
 	}
+	first := rand.IntN(len(entries)) // counting begins anew with each write: often at most one connection comes between
 	for i := range slots {
-		to := entries[i%len(entries)].To
+		to := entries[(first+i)%len(entries)].To
 		all[1] = append(all[1], nftables.SetElement{
 			Key: binaryutil.NativeEndian.PutUint32(uint32(i)), Val: slices.Concat(to.Addr().AsSlice(), portPart(to.Port())),
 		})

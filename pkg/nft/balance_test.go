@@ -101,6 +101,15 @@ func TestBalance(t *testing.T) {
 	for i := range own("n1") {
 		check.Value(r.dialPort("client", own("n1")[i], port))(t).wants(t, "n1") // another address
 	}
+	first := make(map[string]bool)
+	for range 30 { // the table is written again between two connections, as it is each 10 s
+		r.balance(tables, port)
+		r.balance(tables, port, "n2", "n3")
+		for node := range r.spread("client", vip4, port, 1) {
+			first[node] = true
+		}
+	}
+	check.Equal(t, len(first), 2, "how many API servers have the connections of a client that makes one now and then")
 	r.balance(tables, port)
 	hold(t, "n1", tables.Translations, nil)
 	check.Value(r.dialPort("client", vip4, port))(t).wants(t, "n1")
