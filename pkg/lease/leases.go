@@ -70,10 +70,11 @@ type Leases struct {
 	quorum   quorum.State
 	decision quorum.Decision // the last one
 
-	about    vip.NodeInfo              // what Info returned for the last step
-	statuses map[string]vip.PeerStatus // of the last evaluation
-	lastStep time.Time
-	changed  bool // the World differs from what was last reported, beyond summary
+	about      vip.NodeInfo              // what Info returned for the last step
+	statuses   map[string]vip.PeerStatus // of the last evaluation
+	hearsSince time.Time                 // since when there is a socket for heartbeats; zero: there is none
+	lastStep   time.Time
+	changed    bool // the World differs from what was last reported, beyond summary
 
 	addressLost bool // as Peers said in the last step
 	reported    summary

@@ -23,14 +23,16 @@ type network struct {
 	lost       map[string]bool         // nodes that have lost the address of heartbeats
 
 	gatewayAsked int
-	log          *slog.Logger // of nodes that join; nil: none
-	livenessOff  bool         // nodes that join say on their node leases that they exchange no heartbeats
+	log          *slog.Logger         // of nodes that join; nil: none
+	offUntil     map[string]time.Time // by node: it has no socket before
+	livenessOff  bool                 // nodes that join say on their node leases that they exchange no heartbeats
 }
 
 func newNetwork() *network {
 	return &network{
 		nodes: map[string]*node{}, heartbeats: map[string]vip.Heartbeat{},
 		seen: map[[2]string]vip.PeerStatus{}, gateway: map[string]vip.Liveness{}, lost: map[string]bool{},
+		offUntil: map[string]time.Time{},
 	}
 }
 
@@ -65,7 +67,14 @@ type view struct {
 
 func (v view) Statuses() map[string]vip.PeerStatus { return v.statuses(v.of) }
 
-func (v view) Off() string { return "" }
+func (v view) Off() string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if time.Now().Before(v.offUntil[v.of]) {
+		return "there is no key yet"
+	}
+	return ""
+}
 
 func (v view) AddressLost() bool {
 	v.mu.Lock()

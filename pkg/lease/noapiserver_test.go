@@ -144,13 +144,18 @@ func TestMoveIsWrittenLate(t *testing.T) {
 func TestStartAwaitsHeartbeats(t *testing.T) {
 	tests := []struct {
 		name     string
-		liveness vip.Liveness // of n2 for the new n1
-		off      bool         // n2 exchanges no heartbeats
+		liveness vip.Liveness  // of n2 for the new n1
+		off      bool          // n2 exchanges no heartbeats
+		socket   time.Duration // so long the new n1 has no socket
 		from, to time.Duration
 	}{
-		{"all are heard", vip.Alive, false, 0, 300 * time.Millisecond},
-		{"one is not", vip.Unknown, false, 900 * time.Millisecond, 1400 * time.Millisecond},
-		{"one sends none", vip.Unknown, true, 0, 300 * time.Millisecond},
+		{"all are heard", vip.Alive, false, 0, 0, 300 * time.Millisecond},
+		{"one is not", vip.Unknown, false, 0, 900 * time.Millisecond, 1400 * time.Millisecond},
+		{"one sends none", vip.Unknown, true, 0, 0, 300 * time.Millisecond},
+		{"all are heard, once it has the key", vip.Alive, false, 2 * time.Second, 2 * time.Second, 2300 * time.Millisecond},
+		{"one is not, once it has the key", vip.Unknown, false, 2 * time.Second, 2900 * time.Millisecond, 3400 * time.Millisecond},
+		{"it has no key, and gets none", vip.Alive, false, time.Hour, 5 * time.Second, 5500 * time.Millisecond},
+		{"nobody has a key", vip.Alive, true, time.Hour, 0, 300 * time.Millisecond},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -159,10 +164,13 @@ func TestStartAwaitsHeartbeats(t *testing.T) {
 				a.livenessOff = tt.off
 				n1, _, _ := three(t, a, s)
 				n1.kill()
+				a.mu.Lock()
+				a.offUntil["n1"] = time.Now().Add(tt.socket)
+				a.mu.Unlock()
 				again := a.join(t, s, "n1")
 				a.setLiveness("n1", "n2", tt.liveness)
 				again.want("a")
-				if took := waitServes(t, again, "a", 5*time.Second); took < tt.from || took > tt.to {
+				if took := waitServes(t, again, "a", 10*time.Second); took < tt.from || took > tt.to {
 					t.Errorf("serves after %v, want %v to %v", took, tt.from, tt.to)
 				}
 			})

@@ -54,7 +54,11 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo
 	for k := range l.quorum.Moved {
 		in.Versions[k] = uint64(l.table.known.Units[k].Number)
 	}
-	l.statuses = statuses
+	if l.statuses = statuses; statuses == nil {
+		l.hearsSince = time.Time{}
+	} else if l.hearsSince.IsZero() {
+		l.hearsSince = now
+	}
 	state, d := quorum.Evaluate(l.quorum, in)
 	if d.NeedsGateway && l.o.Gateway != nil {
 		in.Gateway = l.o.Gateway(d.GatewaySince) // which has it asked: so not without need
@@ -106,7 +110,7 @@ func hasNetworkOf(info *vip.NodeInfo, a netip.Addr) bool {
 	})
 }
 
-// meetTime is how long a new process waits at most to hear each other node, and meetPerNode more for each.
+// meetTime is how long a new process with a socket waits at most to hear each other node, and meetPerNode more for each.
 const (
 	meetTime    = time.Second
 	meetPerNode = 5 * time.Millisecond // two intervals of pkg/peers, which sends fewer heartbeats to more nodes
@@ -117,7 +121,8 @@ func (l *Leases) mayNotKnow(now time.Time) bool {
 	if l.decision.UnknownMoves || l.decision.PossibleMoves {
 		return true
 	}
-	if l.o.Peers == nil || now.Sub(l.own.began) >= meetTime+time.Duration(len(l.peers))*meetPerNode {
+	if l.o.Peers == nil || !l.hearsSince.IsZero() && now.Sub(quorum.Later(l.own.began, l.hearsSince)) >=
+		meetTime+time.Duration(len(l.peers))*meetPerNode || now.Sub(l.own.began) >= l.o.RenewDeadline/2 {
 		return false
 	}
 	for _, p := range l.peers {

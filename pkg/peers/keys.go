@@ -60,11 +60,11 @@ type Keys struct {
 	keys   *mailbox.Mailbox[[][]byte]
 }
 
-// Keys are read each reloadKeys; several, being replaced, each reloadSeveral; none after retryKeys, then ever later.
+// Keys are read each reloadKeys; several, being replaced, each reloadSeveral; none each retryKeys.
 const (
 	reloadKeys    = 30 * time.Second
 	reloadSeveral = 5 * time.Second
-	retryKeys     = time.Second
+	retryKeys     = 2 * time.Second
 )
 
 // NewKeys makes Keys for Run. read returns text for ParseKeys; source names its origin.
@@ -91,7 +91,7 @@ func (k *Keys) logFailure(err error) {
 
 // Run reads the keys until ctx ends. After a failure Get returns the last ones.
 func (k *Keys) Run(ctx context.Context) error {
-	logged, retry := "", retryKeys
+	logged := ""
 	for {
 		text, err := k.read(ctx)
 		var keys [][]byte
@@ -117,7 +117,7 @@ func (k *Keys) Run(ctx context.Context) error {
 				k.logFailure(err)
 			}
 			if k.Get() == nil {
-				pause, retry = retry, min(2*retry, reloadKeys)
+				pause = retryKeys
 			}
 		}
 		if !mailbox.Sleep(ctx, pause) {

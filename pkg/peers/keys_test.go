@@ -77,7 +77,7 @@ func TestKeysAreReloaded(t *testing.T) {
 		if k.Get() != nil || strings.Count(log.String(), "not allowed") != 1 {
 			t.Errorf("got %v; log:\n%s", k.Get(), &log)
 		}
-		if reads < 20 || reads > 30 {
+		if reads < 290 || reads > 310 {
 			t.Errorf("%d reads in ten minutes", reads)
 		}
 		key := NewKey()

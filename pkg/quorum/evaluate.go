@@ -72,8 +72,9 @@ func (p peer) yielded() bool {
 // several times a second, and when Input has changed.
 func Evaluate(before State, in Input) (State, Decision) {
 	e := &evaluation{Input: in, s: before, late: in.Self.late(in.Timing, in.Now)}
-	for _, status := range in.Statuses { // also of nodes that do not hear this one, or no longer: void is for good
-		if status.Heartbeat.VoidedClaim == ClaimText(in.Self.Name, in.Self.Epoch) {
+	for node, status := range in.Statuses { // also of nodes that do not hear this one, or no longer: void is for good
+		h, p := status.Heartbeat, in.Peers[node]
+		if h.VoidedClaim == ClaimText(in.Self.Name, in.Self.Epoch) && !(p.Over && h.Epoch <= p.Epoch) {
 			e.endEpoch("another node has voided it")
 		}
 	}
@@ -116,7 +117,7 @@ func (e *evaluation) updatePeers() {
 			p.status.Heartbeat.TenureValid != m.status.Heartbeat.TenureValid {
 			e.d.Changed = true
 		}
-		p.lostAPI = e.late && (m.lostAPI || p.status.Liveness == vip.Alive && !p.status.Heartbeat.APIReachable)
+		p.keptAPI = (!e.late || m.keptAPI) && p.status.Liveness == vip.Alive && p.status.Heartbeat.APIReachable
 		if !m.status.SilentSince.IsZero() && p.status.SilentSince.IsZero() {
 			p.heardAgainAt = e.Now
 		}
@@ -276,7 +277,7 @@ func (e *evaluation) findHolders(acts bool) (api, returned bool, dead, unheard i
 		switch {
 		case p.status.Liveness == vip.Alive:
 			api = api || h.APIReachable
-			returned = returned && (p.lostAPI || !h.APIReachable)
+			returned = returned && !p.keptAPI
 			if voter && h.TenureValid && h.Epoch == epoch {
 				holders = append(holders, node)
 			}

@@ -161,7 +161,7 @@ type memory struct {
 	alive        bool      // Decision.Alive, when this node last renewed in time
 	isolatedIn   int64     // the epoch in which it began to say that it is isolated, as it still does; 0: it does not
 	isolatedAt   time.Time // when it began to
-	lostAPI      bool      // it was seen not to reach the API server since this node's renewal is late
+	keptAPI      bool      // it has reached the API server since before this node's renewal was late
 }
 
 // A Move is a claim that changes hands without a write.

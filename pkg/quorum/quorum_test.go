@@ -213,6 +213,13 @@ func TestWithoutAPIServer(t *testing.T) {
 			v.pass(time.Minute, false)
 			v.set(well, 2, 3)
 		}, 66800 * time.Millisecond, Holding},
+		{"the API server is back for others, and another begins just then", 4, func(v *view) {
+			v.set(well.is(vip.Unknown), 4, 4)
+			v.pass(time.Second, true)
+			v.set(cut, 2, 3)
+			v.pass(time.Minute, false)
+			v.set(well, 2, 4)
+		}, 66800 * time.Millisecond, Holding},
 		{"the API server is back for others for 7 s", 3, func(v *view) {
 			v.set(cut, 2, 3)
 			v.pass(time.Minute, false)
@@ -676,6 +683,16 @@ func TestVoidedClaim(t *testing.T) {
 		if v.d.EndEpoch == "" || v.d.Heartbeat.TenureValid {
 			t.Errorf("goes on although a node that is %s has voided its claim", liveness)
 		}
+	}
+	// After a split with the API server on this side each says so of the other: who was fenced is wrong, else nobody has a VIP.
+	v = newView(3)
+	v.set(well.with(func(n *node) { n.voids, n.fenced = "n1@1", true }), 2, 2)
+	if v.pass(50*time.Millisecond, true); v.d.EndEpoch != "" {
+		t.Error("ends its epoch because a node says so that was itself fenced")
+	}
+	v.set(well.with(func(n *node) { n.voids, n.fenced, n.epoch = "n1@1", true, 2 }), 2, 2)
+	if v.pass(50*time.Millisecond, true); v.d.EndEpoch == "" {
+		t.Error("goes on although a node has voided its claim that was fenced in an earlier epoch")
 	}
 }
 
