@@ -73,6 +73,18 @@ func (n *member) isolatedOnly(need *requirements) bool {
 	return whyIneligible(need, &other) == ""
 }
 
+// cutOffOnly reports whether n would be eligible if its links were up, and others in reach.
+func (n *member) cutOffOnly(need *requirements) bool {
+	other := *n
+	if other.Info.Links = slices.Clone(n.Info.Links); n.refusal == isolatedRefusal {
+		other.refusal = ""
+	}
+	for i := range other.Info.Links {
+		other.Info.Links[i].Up = true
+	}
+	return whyIneligible(need, &other) == ""
+}
+
 func (n *member) whyExcluded() string { return cmp.Or(n.refusal, n.exclusion) }
 
 // newNodes returns the members, with why they take no VIP.

@@ -76,12 +76,12 @@ func TestUnit(t *testing.T) {
 				w.Members = w.Members[:2]
 				w.Members[0].Info = info(false)
 			}), "kubevip-a -> n2; a: VIPAnnounced"},
-		{"no node is eligible: the status is cleared, the user told",
+		{"no node's link is up: its owner keeps it for when it is, the user is told",
 			with(held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1"), func(w *vip.World) {
 				for i := range w.Members {
 					w.Members[i].Info = info(false)
 				}
-			}), "status a; a: NoEligibleNode; event a NoEligibleNode"},
+			}), "kubevip-a -> n1; status a 10.77.0.50(VIP); a: NoEligibleNode; event a NoEligibleNode"},
 		{"handed over and not heard: still bound, with an end",
 			with(bind(rules(), held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1")), func(w *vip.World) {
 				w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2", Valid: true, PreviousHolder: "n1", Transitions: 2}

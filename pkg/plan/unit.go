@@ -215,7 +215,7 @@ func (m *actions) keepOrHandOver(u *unit) {
 	switch {
 	case u.target != nil:
 		m.wantOwner(u, u.target.Name)
-	case whyIneligible(&u.requirements, m.self) == "", m.self.isolatedOnly(&u.requirements),
+	case m.self.cutOffOnly(&u.requirements),
 		u.services[0].keptWithoutEligible && (m.self.refusal == "" || m.self.refusal == isolatedRefusal):
 		m.wantOwner(u, m.Self)
 	default:

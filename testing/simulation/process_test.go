@@ -136,6 +136,17 @@ func TestProcessesThatEnd(t *testing.T) {
 			}
 			time.Sleep(long)
 		}},
+		{"all cables are out, as when a switch restarts", 11 * time.Second, 5, func(c *cluster) {
+			for _, n := range c.nodes {
+				n.toggle(unplug)
+			}
+			time.Sleep(10 * time.Second)
+			for _, n := range c.nodes {
+				n.toggle(unplug)
+				time.Sleep(20 * time.Millisecond)
+			}
+			time.Sleep(long)
+		}},
 		{"crash while the API server is away", 100 * time.Millisecond, 1, func(c *cluster) {
 			c.toggleForAll(nil, apiAway)
 			time.Sleep(20 * time.Second)
