@@ -145,8 +145,15 @@ func (n *node) wireOwnership(cfg config.Config, wake mailbox.Signal, poke func()
 	})
 }
 
-func (n *node) info() vip.NodeInfo {
+// linksInfo is what links say, the addresses in the network of all nodes first: heartbeats and API servers have those.
+func (n *node) linksInfo() vip.NodeInfo {
 	info := n.links.Info()
+	info.PutFirst(n.cluster.Node(n.cfg.Node.Name).Addresses)
+	return info
+}
+
+func (n *node) info() vip.NodeInfo {
+	info := n.linksInfo()
 	info.ServiceAddresses = n.cfg.Services.Addresses
 	info.APIServerReady = n.apiServer != nil && n.apiServer.Ready()
 	info.BGPSessions = n.speaker.Summary()
@@ -215,7 +222,7 @@ func (n *node) awaitName(ctx context.Context) error {
 
 // heartbeatAddress is the source of heartbeats, link-local with its zone; or zero.
 func (n *node) heartbeatAddress() netip.Addr {
-	info := n.links.Info()
+	info := n.linksInfo()
 	a := info.HeartbeatAddress()
 	if a.Is6() && a.IsLinkLocalUnicast() {
 		a = a.WithZone(info.HeartbeatLink())

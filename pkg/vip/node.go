@@ -183,14 +183,24 @@ func (i *NodeInfo) OwnAddresses(links ...string) []netip.Addr {
 // HeartbeatLink is HeartbeatInterface, else the link of VIPs.
 func (i *NodeInfo) HeartbeatLink() string { return cmp.Or(i.HeartbeatInterface, i.LinkFor("")) }
 
-// HeartbeatAddress is the first address of HeartbeatLink, IPv4 first, or zero.
+// HeartbeatAddress is the first address of HeartbeatLink, or zero.
 func (i *NodeInfo) HeartbeatAddress() (found netip.Addr) {
-	for _, a := range i.OwnAddresses(i.HeartbeatLink()) {
-		if !found.IsValid() || a.Is4() && !found.Is4() {
-			found = a
-		}
+	if own := i.OwnAddresses(i.HeartbeatLink()); len(own) > 0 {
+		return own[0]
 	}
 	return found
+}
+
+// PutFirst puts addresses that Kubernetes has for the node before others of their links, which may be in networks of this
+// node alone.
+func (i *NodeInfo) PutFirst(named []netip.Addr) {
+	i.Links = slices.Clone(i.Links)
+	for k := range i.Links {
+		own := slices.Clone(i.Links[k].Prefixes)
+		first := slices.DeleteFunc(slices.Clone(own), func(p netip.Prefix) bool { return !slices.Contains(named, p.Addr()) })
+		rest := slices.DeleteFunc(own, func(p netip.Prefix) bool { return slices.Contains(named, p.Addr()) })
+		i.Links[k].Prefixes = append(first, rest...)
+	}
 }
 
 // A Member is a node on which an announcer runs, or ran.

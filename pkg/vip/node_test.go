@@ -12,8 +12,8 @@ func TestHeartbeatAddress(t *testing.T) {
 		}
 		return all
 	}
-	links := []Link{
-		{Name: "eth0", Prefixes: prefixes("fd00::1/64", "10.0.0.1/24", "10.0.0.2/24")},
+	links := []Link{ // IPv4 first, as pkg/netif has them
+		{Name: "eth0", Prefixes: prefixes("10.0.0.1/24", "10.0.0.2/24", "fd00::1/64")},
 		{Name: "eth1", Prefixes: prefixes("fe80::1/64", "fd00::2/64")},
 		{Name: "lo"},
 	}
@@ -32,6 +32,13 @@ func TestHeartbeatAddress(t *testing.T) {
 		info := NodeInfo{Interface: tt.link, DefaultInterface: tt.fallback, HeartbeatInterface: tt.heartbeats, Links: links}
 		if got := info.HeartbeatAddress(); got != tt.want {
 			t.Errorf("link %s: got %v, want %v", tt.link, got, tt.want)
+		}
+	}
+	for named, want := range map[string]string{"10.0.0.2": "10.0.0.2", "fd00::1": "fd00::1", "192.0.2.1": "10.0.0.1"} {
+		info := NodeInfo{Interface: "eth0", Links: links}
+		info.PutFirst([]netip.Addr{netip.MustParseAddr(named)})
+		if got := info.HeartbeatAddress(); got.String() != want || len(info.Links[0].Prefixes) != 3 || links[0].Prefixes[0].Addr().String() != "10.0.0.1" {
+			t.Errorf("of a Node with the address %s: got %v, want %s, of %v", named, got, want, info.Links)
 		}
 	}
 }
