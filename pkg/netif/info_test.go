@@ -127,7 +127,7 @@ func TestInfo(t *testing.T) {
 			name:   "the same, and the default route is by a port of a bridge",
 			kernel: "link 1 lo loopback\n link 2 a up master=4\n link 4 br0 up bridge\n a 10.1.0.5/24\n default 4 a",
 			vip:    "lo",
-			want:   "interface lo default lo\n heartbeats a\n a up [10.1.0.5/24]\n lo up []",
+			want:   "interface lo default lo\n heartbeats a\n a up [10.1.0.5/24]\n br0 up []\n lo up []",
 		},
 		{
 			name:   "the same for Services alone",
@@ -166,9 +166,9 @@ func TestInfo(t *testing.T) {
 			want: "interface bond0 default bond0\n bond0 up [10.0.0.5/24]\n eth1 up [10.1.0.5/24]",
 		},
 		{
-			name:   "hardware without an address only while it is up",
-			kernel: "link 2 eth0 up\n link 3 eth1 down\n link 4 eth2 up\n link 5 eth2.7 up vlan\n link 6 tun0 up tun\n default 4 eth0",
-			want:   "interface eth0 default eth0\n eth0 up []\n eth2 up []\n eth2.7 up []",
+			name:   "hardware, a VLAN or a bridge without an address only while it is up",
+			kernel: "link 2 eth0 up\n link 3 eth1 down\n link 4 eth2 up\n link 5 eth2.7 up vlan\n link 6 tun0 up tun\n link 7 br0 up bridge\n link 8 br1 down bridge\n default 4 eth0",
+			want:   "interface eth0 default eth0\n br0 up []\n eth0 up []\n eth2 up []\n eth2.7 up []",
 		},
 		{
 			name: "an address that is tentative, or that another host has, is not used, and no VIP may be it",

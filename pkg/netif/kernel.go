@@ -239,7 +239,7 @@ func (s *snapshot) mayCarryVIPs(l link, addressed bool) bool {
 		return false
 	}
 	switch l.kind {
-	case "", "vlan", "bond", "team", "macvlan":
+	case "", "vlan", "bond", "team", "bridge", "macvlan":
 		return addressed || l.up
 	}
 	return addressed
