@@ -379,6 +379,28 @@ func TestPortBlocked(t *testing.T) {
 	s.expectUnmoved()
 }
 
+// The owner joins a network of its own on the VIPs' link, of lower addresses: heartbeats go on as before.
+func TestAnotherNetwork(t *testing.T) {
+	f := start(t, env())
+	s := observe(t, "a", "10.77.0.50")
+	awaitDetectable(t)
+	ip := func(what string) {
+		check.Value(cluster.Run(context.Background(), s.owner, "ip", "address", what, "10.9.0.5/24", "dev", "eth0"))(t)
+	}
+	ip("add")
+	t.Cleanup(func() { ip("delete") })
+	until(t, 10*time.Second, "its node lease has the address", func(ctx context.Context) error {
+		out, err := cluster.Kubectl(ctx, "-n", "kube-system", "get", "lease", "herald-node-"+s.owner, "-o", "yaml")
+		if err == nil && !strings.Contains(out, "10.9.0.5") {
+			err = errors.New(out)
+		}
+		return err
+	})
+	time.Sleep(5 * time.Second) // a node that is not heard is suspect after 3 s
+	neverLogged(t, f, "another node is suspect")
+	s.expectUnmoved()
+}
+
 // The API server is away for longer than any lease lasts: all VIPs stay, and none moves when it comes back.
 func TestAPIServerAway(t *testing.T) {
 	f := start(t, env("vip_leaseduration", "6", "vip_renewdeadline", "4", "vip_retryperiod", "1"))
