@@ -56,7 +56,8 @@ type peer struct {
 	at         endpoints // of the session that is tried for or stands; zero if there is none
 	as         uint32    // the peer's AS number, as configured, or as it said in the last session; 0: not known
 	advertised map[netip.Prefix]advert
-	failures   string // what can't be advertised, as logged last
+	failures   string   // what gobgp refuses, as logged last
+	heard      progress // the last of events
 	discovery  *routerDiscovery
 	path       pathMonitor
 }
@@ -210,18 +211,14 @@ func (p *peer) neighbor() *api.Peer {
 }
 
 // advertise brings gobgp's table to what is wanted: first new and changed prefixes, then withdrawals; others cost no
-// message. One without a next hop is withdrawn. Failures are logged once, and tried again by the next call.
+// message. One without a next hop is withdrawn. Errors are logged once, and tried again by the next call.
 func (p *peer) advertise(at endpoints) {
 	ctx := context.Background()
 	var failed []string
 	want := make(map[netip.Prefix]bool)
 	for _, r := range p.wanted.Get().routes {
-		if names := r.Attributes.Peers; names != nil && !slices.Contains(names, p.config.Name()) {
-			continue
-		}
-		a := p.advertOf(r, at)
-		if !a.nextHop.IsValid() {
-			failed = append(failed, r.Prefix.String())
+		a, names := p.advertOf(r, at), r.Attributes.Peers
+		if names != nil && !slices.Contains(names, p.config.Name()) || !a.nextHop.IsValid() {
 			continue
 		}
 		want[r.Prefix] = true
@@ -244,28 +241,29 @@ func (p *peer) advertise(at endpoints) {
 		}
 		delete(p.advertised, prefix)
 	}
-	if s := *p.status.Load(); s.Prefixes != p.taken(s) {
-		s.Prefixes = p.taken(s)
+	if s := p.carrying(*p.status.Load(), at); s != *p.status.Load() {
 		p.status.Store(&s)
 		p.o.Poke() // it is part of the World
 	}
 	if text := strings.Join(failed, ", "); text != p.failures {
 		p.failures = text
 		if text != "" {
-			p.log.Warn("not advertised: this node has no address that could be the next hop (mpbgp_nexthop, bgp_sourceif)",
-				"prefixes", text)
+			p.log.Warn("not all that is wanted is advertised", "errors", text)
 		}
 	}
 }
 
-// taken counts the table's prefixes that gobgp advertises: none of a family not negotiated.
-func (p *peer) taken(on vip.BGPSession) (n int) {
+// carrying is s with the families that the router takes and that have a next hop, and the count of their prefixes.
+func (p *peer) carrying(s vip.BGPSession, at endpoints) vip.BGPSession {
+	s.NoIPv4 = p.heard.noIPv4 || !at.nextHop4.IsValid()
+	s.NoIPv6 = p.heard.noIPv6 || !at.nextHop6.IsValid()
+	s.Prefixes = 0
 	for prefix := range p.advertised {
-		if on.Takes(prefix.Addr()) {
-			n++
+		if s.Takes(prefix.Addr()) {
+			s.Prefixes++
 		}
 	}
-	return n
+	return s
 }
 
 // deliver hands a change from the guard's goroutine to run, and blocks until that takes it or ends.
@@ -280,7 +278,7 @@ func (p *peer) deliver(x progress) {
 func (p *peer) changeState(x progress, ending bool) {
 	s := *p.status.Load()
 	before := s
-	s.State, s.NoIPv4, s.NoIPv6 = x.state, x.noIPv4, x.noIPv6
+	s.State, p.heard = x.state, x
 	if s.Reason = cmp.Or(x.reason, s.Reason); s.Up() {
 		s.Reason = ""
 	}
@@ -288,7 +286,7 @@ func (p *peer) changeState(x progress, ending bool) {
 		s.Since, s.Lasting = time.Now(), false
 	}
 	p.as = cmp.Or(x.router.as, p.as)
-	s.Prefixes = p.taken(s)
+	s = p.carrying(s, p.at)
 	switch {
 	case s.Up() && !before.Up():
 		p.log.Info("BGP session up", "as", x.router.as, "router", netip.AddrFrom4(x.router.id), "prefixes", s.Prefixes)

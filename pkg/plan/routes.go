@@ -288,11 +288,10 @@ func (r *routes) reportNoSession(s *service, missing []netip.Addr, all bool) {
 	if s.BGPAttributes.Peers != nil {
 		what, none = "no BGP session with a peer that heraldvip.io/bgp-peers names", "no such peer is configured"
 	}
-	var families []string
+	families, why, up := []string{}, []string{}, false
 	for _, a := range missing {
 		families = vip.AppendUnique(families, vip.FamilyOf(a).String())
 	}
-	why, up := []string{}, false
 	for _, x := range r.BGPSessions {
 		if !s.toPeer(x.Peer) {
 			continue
@@ -302,7 +301,8 @@ func (r *routes) reportNoSession(s *service, missing []netip.Addr, all bool) {
 		}
 		text := cmp.Or(x.Reason, x.State)
 		if x.Up() {
-			up, text = true, "the router takes no "+strings.Join(families, " and no ")+": activate the family there"
+			up, text = true, "it carries no "+strings.Join(families, " and no ")+
+				": activate the family on the router, and give this node an address for the next hop"
 		}
 		why = append(why, x.Peer+": "+text)
 	}

@@ -299,9 +299,9 @@ func inDoubt(w vip.World) vip.World {
 	return w
 }
 
-// An address that no router takes is an Event: since its family was not negotiated, or the Service names other peers.
+// An address that no session carries is an Event: since its family was not negotiated or has no next hop, or the Service names other peers.
 func TestNoBGPSession(t *testing.T) {
-	const no6 = "192.0.2.1: the router takes no IPv6: activate the family there"
+	const no6 = "192.0.2.1: it carries no IPv6: activate the family on the router, and give this node an address for the next hop"
 	const named = "node n1 has no BGP session with a peer that heraldvip.io/bgp-peers names: "
 	peers := func(names ...string) func(*vip.Service) {
 		return func(s *vip.Service) { s.BGPAttributes.Peers = append([]string{}, names...) }
@@ -331,7 +331,7 @@ func TestNoBGPSession(t *testing.T) {
 		{"... of which there is none", svc("a", "10.77.0.50", local("n1"), peers("192.0.2.99")), nil, named + "no such peer is configured"},
 		{"... which can't be read", svc("a", "10.77.0.50", local("n1"), peers()), nil, named + "no such peer is configured"},
 		{"neither family", svc("a", "10.77.0.50,fd77::50", local("n1")), func(w *vip.World) { w.BGPSessions[0].NoIPv4 = true },
-			"node n1 has no BGP session for 10.77.0.50, fd77::50: 192.0.2.1: the router takes no IPv4 and no IPv6: activate the family there"},
+			"node n1 has no BGP session for 10.77.0.50, fd77::50: 192.0.2.1: it carries no IPv4 and no IPv6: activate the family on the router, and give this node an address for the next hop"},
 	} {
 		w := withSessions(world(tt.s))
 		w.BGPSessions = []vip.BGPSession{{Peer: "192.0.2.1", State: vip.Established, Lasting: true, NoIPv6: true}}

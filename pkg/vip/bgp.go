@@ -217,7 +217,7 @@ type BGPSession struct {
 	Reason   string    `json:"reason,omitempty"`   // while it is not established: why, as far as known
 	// while established: the BFD session's state, or why there is none; "" if none is configured
 	BFD string `json:"bfd,omitempty"`
-	// While established: the family was not negotiated (RFC 4760 section 8). Older Heralds say neither.
+	// While established: the router takes no such prefix (RFC 4760 section 8), or this node has no next hop for one.
 	NoIPv4 bool `json:"noIPv4,omitempty"`
 	NoIPv6 bool `json:"noIPv6,omitempty"`
 }
