@@ -134,7 +134,7 @@ func (a *Sessions) do(f func(now time.Time)) {
 	}
 }
 
-// Run keeps the sessions until ctx ends, and then ends them like Stop.
+// Run keeps the sessions until ctx ends, of which neighbors are not told.
 func (a *Sessions) Run(ctx context.Context) error {
 	defer close(a.ended)
 	timer := time.NewTimer(0)
@@ -142,11 +142,6 @@ func (a *Sessions) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			for _, s := range a.byNeighbor {
-				a.end(s, time.Now())
-			}
-			a.listen(false)
-			a.listen(true) // which closes both, since there are no neighbors
 			return nil
 		case f := <-a.commands:
 			f(time.Now())

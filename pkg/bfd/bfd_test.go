@@ -115,7 +115,7 @@ func TestSessions(t *testing.T) {
 		expect(320*time.Millisecond, Status{State: Down, Failures: 1, Failure: "nothing was heard of the neighbor for 900ms"})
 		l.set(func() { l.cut = false })
 		expect(3*time.Second, Status{State: Up, Failures: 1})
-		stopB()
+		b.Stop(sb)
 		synctest.Wait()
 		if x := sa.Status(); x.State != Down || x.Failures != 1 {
 			t.Errorf("after the neighbor was stopped: %+v, want down without a failure", x)
@@ -124,6 +124,7 @@ func TestSessions(t *testing.T) {
 		if x := sa.Status(); x.State != AdminDown {
 			t.Errorf("%+v", x)
 		}
+		stopB()
 		stopA()
 		a.Start(to(addressB), func() {}) // does not block
 	})

@@ -143,11 +143,8 @@ func (s *Speaker) LinksChanged() {
 // Run has sessions from the first Put, so with all routes (RFC 4724 section 4.1), until ctx ends. Then it withdraws
 // them and ends sessions with a shutdown communication (RFC 9003), unless a route has Keep: then the process' end does.
 func (s *Speaker) Run(ctx context.Context) error {
-	var running, monitoring sync.WaitGroup
-	bfdContext, stopBFD := context.WithCancel(context.WithoutCancel(ctx)) // it ends after the peers
-	defer monitoring.Wait()
-	defer stopBFD()
-	monitoring.Go(func() { _ = s.bfd.Run(bfdContext) })
+	var running sync.WaitGroup
+	go func() { _ = s.bfd.Run(context.WithoutCancel(ctx)) }() // until the process ends: peers end their BFD sessions
 	ticker := time.NewTicker(passwordPeriod)
 	defer ticker.Stop()
 	for {

@@ -311,14 +311,15 @@ func TestPeersChange(t *testing.T) {
 	}
 }
 
-// With graceful restart a process that is replaced leaves its routes with the router, and the next one takes them over without a gap.
+// With graceful restart a process that is replaced leaves its routes with BIRD and FRR, and the next one takes them over without a gap. That
+// nothing is heard by BFD meanwhile is no failure to them. It is not parallel, since one process has the port of BFD.
 func TestGracefulRestart(t *testing.T) {
-	t.Parallel()
-	r := newRouter(t, 30)
-	r.bird(fmt.Sprintf(birdHead, r.v4(), r.here4(), "graceful restart on;", "none"))
+	r, frr := newRouter(t, 30), newRouter(t, 56)
+	r.bird(fmt.Sprintf(birdHead, r.v4(), r.here4(), "graceful restart on;\nbfd graceful;", "none") + "protocol bfd { interface \"*\" { interval 300 ms; multiplier 3; }; }\n")
+	frr.frr(fmt.Sprintf(frrHead, frr.here4(), "65000", " neighbor "+frr.here4()+" bfd\n"))
 	run := func(prefixes string) *exec.Cmd {
 		cmd := exec.Command("/proc/self/exe")
-		cmd.Env = append(os.Environ(), speakerProcessEnv+"="+r.v4().String()+" "+prefixes)
+		cmd.Env = append(os.Environ(), speakerProcessEnv+"="+r.v4().String()+","+frr.v4().String()+" "+prefixes)
 		cmd.Stderr = t.Output()
 		check.OK(t, cmd.Start())
 		t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
@@ -326,8 +327,24 @@ func TestGracefulRestart(t *testing.T) {
 	}
 	first := run("198.51.100.7/32 198.51.100.8/32")
 	r.knows("198.51.100.7/32", "198.51.100.8/32")
+	frr.has("ipv4", map[string]string{"198.51.100.7/32": frr.here4(), "198.51.100.8/32": frr.here4()})
+	check.Until(t, 20*time.Second, "BFD", func() error {
+		ofBIRD, err := r.birdc("show bfd sessions")
+		ofFRR, err2 := frr.vtysh("show bfd peers")
+		if err = errors.Join(err, err2); err == nil && !(strings.Contains(ofBIRD, " Up ") && strings.Contains(ofFRR, "Status: up")) {
+			err = errors.New(ofBIRD + ofFRR)
+		}
+		return err
+	})
 	check.OK(t, first.Process.Signal(syscall.SIGTERM))
 	check.OK(t, first.Wait())
+	time.Sleep(3 * time.Second) // BFD would have failed by then
+	if have := r.routes(); len(have) != 2 {
+		t.Errorf("BIRD has %v", have)
+	}
+	if stale := frr.path("ipv4", "198.51.100.7/32")["stale"]; stale != true {
+		t.Errorf("FRR's path is stale: %v", stale)
+	}
 	run("198.51.100.7/32")
 	began := time.Now()
 	for len(r.routes()) == 2 {
@@ -340,6 +357,7 @@ func TestGracefulRestart(t *testing.T) {
 		t.Errorf("withdrawn after %v, before the new process can have spoken", took)
 	}
 	r.knows("198.51.100.7/32")
+	frr.has("ipv4", map[string]string{"198.51.100.7/32": frr.here4()})
 }
 
 // A router that knows no graceful restart is told without delay.
@@ -358,14 +376,17 @@ func TestNoGracefulRestart(t *testing.T) {
 	})
 }
 
-// speakEnv makes the test binary a process that speaks to one peer: "address prefix...".
+// speakerProcessEnv makes the test binary a process that speaks to peers: "address,... prefix...".
 const speakerProcessEnv = "HERALD_TEST_SPEAK"
 
 func runSpeakerProcess(words []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	peer := vip.BGPPeer{Address: netip.MustParseAddr(words[0]), AS: 65001, LocalAS: 65000, Port: 179}
-	s := New(Options{Node: "n1", Peers: func() []vip.BGPPeer { return []vip.BGPPeer{peer} }, HoldTime: 30 * time.Second, KeepaliveTime: 10 * time.Second,
+	var peers []vip.BGPPeer
+	for a := range strings.SplitSeq(words[0], ",") {
+		peers = append(peers, vip.BGPPeer{Address: netip.MustParseAddr(a), AS: 65001, LocalAS: 65000, Port: 179, BFD: fastBFD})
+	}
+	s := New(Options{Node: "n1", Peers: func() []vip.BGPPeer { return peers }, HoldTime: 30 * time.Second, KeepaliveTime: 10 * time.Second,
 		RestartTime: 30 * time.Second, Links: kernelLinks, Poke: func() {}, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	s.Put(routes(words[1:]...))
 	done := make(chan error, 1)

@@ -99,7 +99,6 @@ func (p *peer) run(ctx context.Context) {
 	defer close(p.ended)
 	defer p.metrics.remove(p.config)
 	defer p.discovery.close()
-	defer p.stopBFD() // after the BGP session
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
@@ -110,7 +109,7 @@ func (p *peer) run(ctx context.Context) {
 		case <-ctx.Done():
 			if !slices.ContainsFunc(p.wanted.Get().routes, func(r vip.Route) bool { return r.Keep }) {
 				p.shutDown("Herald on node " + p.o.Node + " stops")
-			}
+			} // else BFD goes on, too: FRR takes its end for a failure
 			return
 		case why := <-p.stop:
 			p.shutDown(why)
@@ -311,8 +310,9 @@ func (p *peer) setLasting() {
 	}
 }
 
-// shutDown withdraws all routes, ends the session, and gives the server back, within shutdownWait.
+// shutDown withdraws all routes, ends the session and then BFD, and gives the server back, within shutdownWait.
 func (p *peer) shutDown(why string) {
+	defer p.stopBFD()
 	if p.server == nil {
 		return
 	}
