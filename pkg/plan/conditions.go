@@ -104,7 +104,7 @@ func (p *facts) allocated(s *service) (r vip.Record, reason vip.Reason, message 
 	for _, a := range s.addrs {
 		switch {
 		case a.client != nil:
-			r.Leased, r.MAC, r.Link = append(r.Leased, a.Addr), a.client.mac, a.client.link
+			r.Leased, r.MAC, r.Link, r.Hostname = append(r.Leased, a.Addr), a.client.mac, a.client.link, a.client.hostname
 		case !s.IsGiven(a.Addr):
 			r.Named = append(r.Named, a.Addr)
 		case p.isOutsidePools(s.Service, a.Addr):

@@ -71,7 +71,6 @@ func (d *dhcp) assignClients(services []*service) {
 			continue
 		}
 		for _, f := range s.dhcpFamilies {
-			s.client.families = vip.AppendUnique(s.client.families, f)
 			d.assignLeased(s, f)
 		}
 	}
@@ -181,7 +180,7 @@ func (d *dhcp) requestClient(c *dhcpClient) {
 	}
 	for _, f := range c.families {
 		r := vip.DHCPRequest{
-			ID: c.id, Family: f, Link: c.link, Parent: parent, MAC: c.mac, DUID: c.duid(), Hostname: s.DHCP.Hostname,
+			ID: c.id, Family: f, Link: c.link, Parent: parent, MAC: c.mac, DUID: c.duid(), Hostname: c.hostname,
 			IAID: binary.BigEndian.Uint32(c.sum[10:]), Broadcast: s.DHCP.Broadcast, LastLease: d.recordedLease(s, f),
 		}
 		for _, a := range s.DHCP.Requested {

@@ -60,7 +60,7 @@ func leased(a string) func(*vip.Service) {
 	return func(s *vip.Service) {
 		c := newDHCPClient(clientID(s), &service{Service: s})
 		s.Ingress = []vip.Ingress{{Addr: addr(a)}}
-		recorded(s, vip.Record{Leased: []netip.Addr{addr(a)}, MAC: c.mac, Link: c.link})
+		recorded(s, vip.Record{Leased: []netip.Addr{addr(a)}, MAC: c.mac, Link: c.link, Hostname: c.hostname})
 	}
 }
 
@@ -108,7 +108,7 @@ func dhcpSummary(p vip.Plan) string {
 
 // One Service from its creation to its end.
 func TestDHCP(t *testing.T) {
-	s := svc("a", "0.0.0.0")
+	s := svc("a", "0.0.0.0", func(s *vip.Service) { s.DHCP.Hostname = "web" })
 	r := rules()
 	w := world(s)
 	w.Members = w.Members[:1]
@@ -404,6 +404,7 @@ func TestDHCPTakesNothing(t *testing.T) {
 	ofUID := newDHCPClient("uid-a", &service{Service: new(svc("a", "0.0.0.0"))})
 	ofName := newDHCPClient("macvlan tenant/"+link, &service{Service: new(svc("x", "0.0.0.0"))}) // a MAC that a tenant can have by trying names
 	const interfaceTaken = "the interface herald-web (kube-vip.io/macvlanName) is that of a Service of another namespace, which comes first; write another"
+	const hostnameTaken = "the host name web (kube-vip.io/loadbalancerHostname) is that of a Service of another namespace, which comes first; write another"
 	macTaken := func(mac string) string {
 		return "the hardware address " + mac + " (kube-vip.io/hwaddr) is that of a Service of another namespace, which comes first; write another"
 	}
@@ -421,12 +422,17 @@ func TestDHCPTakesNothing(t *testing.T) {
 		{vip.DHCP{MAC: mac1}, named("10.77.0.50"), vip.DHCP{MAC: mac1}, macTaken(mac1)},
 		{vip.DHCP{MAC: mac1}, had(leased("10.77.0.50"), vip.DHCP{}), vip.DHCP{MAC: mac1}, macTaken(mac1)},
 		{vip.DHCP{MAC: mac1}, had(leased("10.77.0.50"), vip.DHCP{MAC: mac2}), vip.DHCP{MAC: mac1}, macTaken(mac1)},
-		{vip.DHCP{Macvlan: link}, nil, vip.DHCP{MAC: ofName.mac}, strings.Replace(macTaken(ofName.mac), "hwaddr", "macvlanName", 1)},
+		{vip.DHCP{Macvlan: link}, nil, vip.DHCP{MAC: ofName.mac}, macTaken(ofName.mac)},
 		{vip.DHCP{Macvlan: link}, nil, vip.DHCP{Macvlan: link}, interfaceTaken},
 		{vip.DHCP{Macvlan: link}, nil, vip.DHCP{Macvlan: link, MAC: mac1}, interfaceTaken},
 		{vip.DHCP{Macvlan: link}, named("10.77.0.50"), vip.DHCP{Macvlan: link}, interfaceTaken},
 		{vip.DHCP{Macvlan: link}, had(leased("10.77.0.50"), vip.DHCP{}), vip.DHCP{Macvlan: link}, interfaceTaken},
 		{vip.DHCP{Macvlan: link, MAC: mac2}, had(leased("10.77.0.50"), vip.DHCP{Macvlan: "herald-x", MAC: mac2}), vip.DHCP{Macvlan: link}, interfaceTaken},
+		{vip.DHCP{Hostname: "web"}, nil, vip.DHCP{Hostname: "web"}, hostnameTaken},
+		{vip.DHCP{Hostname: "web"}, named("10.77.0.50"), vip.DHCP{Hostname: "web"}, hostnameTaken},
+		{vip.DHCP{Hostname: "web"}, had(leased("10.77.0.50"), vip.DHCP{Hostname: "old"}), vip.DHCP{Hostname: "web"}, hostnameTaken},
+		{vip.DHCP{Hostname: link}, nil, vip.DHCP{Macvlan: link}, ""},
+		{vip.DHCP{Hostname: "web"}, nil, vip.DHCP{Hostname: "web.example"}, ""},
 		{vip.DHCP{MAC: mac2, Macvlan: link}, nil, vip.DHCP{}, ""},
 		{vip.DHCP{MAC: mac2, Macvlan: link}, named("10.77.0.50"), vip.DHCP{MAC: mac1}, ""},
 	} {
@@ -447,6 +453,27 @@ func TestDHCPTakesNothing(t *testing.T) {
 		if refused := v.Reason == vip.DHCPFailed || v.Reason == vip.AddressRefused; refused != (tt.want != "") || refused && v.Message != tt.want {
 			t.Errorf("%+v: %s %q, want %q", tt.x, v.Reason, v.Message, tt.want)
 		}
+	}
+}
+
+// TestDHCPHostname: a host name is the client identifier of DHCPv4: servers would lease one address to two Services, each of
+// which declines what the other has. Servers of DHCPv6 know them by their DUIDs. What is refused takes no hardware address.
+func TestDHCPHostname(t *testing.T) {
+	web := func(s *vip.Service) { s.DHCP.Hostname = "web" }
+	mac := func(s *vip.Service) { s.DHCP.MAC = "02:00:5e:00:00:01" }
+	const taken = "a: VIPClaiming\nb: DHCPFailed the host name web (kube-vip.io/loadbalancerHostname) is that of Service default/a, which comes first; write another\nc: VIPClaiming\n"
+	const taken6 = "a: VIPClaiming\nb: VIPClaiming\nc: DHCPFailed the hardware address 02:00:5e:00:00:01 (kube-vip.io/hwaddr) is that of Service default/b, which comes first; write another\n"
+	for addrs, want := range map[string]string{"0.0.0.0": taken, "0.0.0.0,::": taken, "::": taken6} {
+		got := ""
+		w := world(svc("a", addrs, web), svc("b", addrs, web, mac, younger), svc("c", addrs, mac, younger, younger))
+		for _, v := range Make(rules(), w).Verdicts {
+			got += v.Service.Name + ": " + string(v.Reason)
+			if v.Reason == vip.DHCPFailed {
+				got += " " + v.Message
+			}
+			got += "\n"
+		}
+		check.Equal(t, got, want, "%s", addrs)
 	}
 }
 

@@ -14,13 +14,13 @@ import (
 // A dhcpClient is one of a Service, or of all of a namespace that name one macvlan. Servers know it by a function of
 // the Service, so any owner goes on with its leases (docs/why.md, "DHCP identity").
 type dhcpClient struct {
-	id       string
-	sum      [sha256.Size]byte // of id
-	oldest   *service          // whose annotations count
-	link     string            // the macvlan
-	mac      string
-	families []vip.Family
-	declined map[vip.Family]string // why what is leased can't be used
+	id            string
+	sum           [sha256.Size]byte // of id
+	oldest        *service          // whose annotations count
+	link          string            // the macvlan
+	mac, hostname string
+	families      []vip.Family
+	declined      map[vip.Family]string // why what is leased can't be used
 
 	hasAddress bool   // one of its Services has an address that is leased to it (hasLeased)
 	refused    string // why it can't be had
@@ -46,7 +46,7 @@ func clientLink(s *vip.Service) string {
 func newDHCPClient(id string, s *service) *dhcpClient {
 	sum := sha256.Sum256([]byte(id))
 	c := &dhcpClient{id: id, sum: sum, oldest: s, link: clientLink(s.Service), mac: s.DHCP.MAC,
-		declined: make(map[vip.Family]string)}
+		hostname: s.DHCP.Hostname, declined: make(map[vip.Family]string)}
 	if c.mac == "" {
 		mac := slices.Clone(sum[4:10])
 		mac[0] = mac[0]&0xfc | 2 // unicast, locally administered
@@ -81,6 +81,7 @@ func (d *dhcp) newClients(services []*service) (clients []*dhcpClient) {
 			byID[id], clients = c, append(clients, c)
 		}
 		s.client = c
+		c.families = vip.AppendUnique(c.families, s.dhcpFamilies...)
 		c.hasAddress = c.hasAddress || !s.statusTellsUse && d.leaseHeld(s) ||
 			slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool { return c.hasLeased(s, i.Addr) })
 	}
@@ -91,7 +92,8 @@ func (d *dhcp) newClients(services []*service) (clients []*dhcpClient) {
 const leasedText = "leased by a DHCP server"
 
 func (c *dhcpClient) hasLeased(s *service, a netip.Addr) bool {
-	return slices.Contains(s.Record.Leased, a) && s.Record.MAC == c.mac && s.Record.Link == c.link
+	return slices.Contains(s.Record.Leased, a) && s.Record.MAC == c.mac && s.Record.Link == c.link &&
+		s.Record.Hostname == c.hostname
 }
 
 // maxClients is how many DHCP clients a namespace may have: each costs a macvlan, and the switch a MAC.
@@ -109,34 +111,29 @@ func refuseTooMany(clients []*dhcpClient) {
 	}
 }
 
-// refuseClients refuses MACs and macvlans of nodes or earlier clients (docs/why.md, "What tenants can write").
+// refuseClients refuses what is a node's or an earlier client's (docs/why.md, "What tenants can write").
 func (d *dhcp) refuseClients(clients []*dhcpClient) {
-	nodes := make(map[string]string)
+	const ofMAC = "the hardware address %s (kube-vip.io/hwaddr)"
+	whose := make(map[string]func(*service) string) // how a Service is told
 	for i := range d.Members {
 		for _, mac := range macsOf(&d.Members[i].Info) {
-			nodes[mac] = d.Members[i].Name
+			whose[fmt.Sprintf(ofMAC, mac)] = func(*service) string { return "node " + d.Members[i].Name }
 		}
 	}
-	first := make(map[string]*dhcpClient)
 	for _, c := range clients {
-		option := "hwaddr"
-		if c.oldest.DHCP.MAC == "" {
-			option = "macvlanName"
+		identities := []string{fmt.Sprintf(ofMAC, c.mac), "the interface " + c.link + " (kube-vip.io/macvlanName)"}
+		if c.hostname != "" && slices.Contains(c.families, vip.IPv4) { // servers of IPv6 go by the DUID
+			identities = append(identities, "the host name "+c.hostname+" (kube-vip.io/loadbalancerHostname)")
 		}
-		mac, link := first[c.mac], first[c.link]
-		switch {
-		case c.refused != "":
-		case nodes[c.mac] != "":
-			c.refused = fmt.Sprintf("the hardware address %s (kube-vip.io/%s) is that of node %s; write another",
-				c.mac, option, nodes[c.mac])
-		case mac != nil:
-			c.refused = fmt.Sprintf("the hardware address %s (kube-vip.io/%s) is that of %s, which comes first; write another",
-				c.mac, option, mac.oldest.nameFor(c.oldest))
-		case link != nil:
-			c.refused = fmt.Sprintf("the interface %s (kube-vip.io/macvlanName) is that of %s, which comes first; write another",
-				c.link, link.oldest.nameFor(c.oldest))
-		default:
-			first[c.mac], first[c.link] = c, c
+		for _, x := range identities {
+			if owner := whose[x]; owner != nil {
+				c.refused = fmt.Sprintf("%s is that of %s; write another", x, owner(c.oldest))
+			}
+		}
+		for _, x := range identities {
+			if c.refused == "" {
+				whose[x] = func(s *service) string { return c.oldest.nameFor(s) + ", which comes first" }
+			}
 		}
 	}
 }

@@ -26,7 +26,7 @@ type Condition struct {
 	Type    ConditionType
 	Status  ConditionStatus
 	Reason  Reason
-	Message string // at most 1024 bytes
+	Message string // at most 1024 bytes, of Recorded 1280
 }
 
 // In reports whether a Service has c; none of its type, if c is ConditionAbsent.

@@ -2,19 +2,19 @@ package vip
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/netip"
 	"slices"
 )
 
 // A Record is where a Service's addresses are from: the condition Recorded, as tenants can't write a status.
 type Record struct {
-	Named  []netip.Addr `json:"named,omitempty"`  // by the Service
-	Given  []netip.Addr `json:"given,omitempty"`  // of pools
-	InUse  []netip.Addr `json:"inUse,omitempty"`  // of Given: its owner was answered by another host
-	Leased []netip.Addr `json:"leased,omitempty"` // by a DHCP server, to the client that has
-	MAC    string       `json:"mac,omitempty"`    // this hardware address
-	Link   string       `json:"link,omitempty"`   // on this macvlan
+	Named    []netip.Addr `json:"named,omitempty"`    // by the Service
+	Given    []netip.Addr `json:"given,omitempty"`    // of pools
+	InUse    []netip.Addr `json:"inUse,omitempty"`    // of Given: its owner was answered by another host
+	Leased   []netip.Addr `json:"leased,omitempty"`   // by a DHCP server, to the client that has
+	MAC      string       `json:"mac,omitempty"`      // this hardware address
+	Link     string       `json:"link,omitempty"`     // on this macvlan
+	Hostname string       `json:"hostname,omitempty"` // by this name
 }
 
 // Has reports whether the Service has a, wherever that is from.
@@ -31,14 +31,6 @@ func (r *Record) String() string {
 	return string(text)
 }
 
-// ParseRecord reads what String returns.
-func ParseRecord(text string) (r Record, err error) {
-	if err := json.Unmarshal([]byte(text), &r); err != nil {
-		return Record{}, fmt.Errorf("the record of a Service's addresses: %w", err)
-	}
-	return r, nil
-}
-
 // Condition returns the condition Recorded with r; ConditionAbsent if r has no address.
 func (r *Record) Condition() Condition {
 	if len(r.Named)+len(r.Given)+len(r.Leased) == 0 {
@@ -51,8 +43,9 @@ func (r *Record) Condition() Condition {
 func (s *Service) SetConditions(all []Condition) {
 	s.Conditions, s.Record = all, Record{}
 	for _, c := range all {
-		if c.Type == Recorded && c.Status == ConditionTrue {
-			s.Record, _ = ParseRecord(c.Message)
+		var r Record
+		if c.Type == Recorded && c.Status == ConditionTrue && json.Unmarshal([]byte(c.Message), &r) == nil {
+			s.Record = r
 		}
 	}
 }
