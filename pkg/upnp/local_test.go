@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -152,6 +153,39 @@ func TestPinholeZero(t *testing.T) {
 	check.OK(t, g.deletePinhole(t.Context(), e))
 	if got, want := strings.Join(f.asked, " "), "AddPinhole GetPinholePackets UpdatePinhole DeletePinhole"; got != want {
 		t.Errorf("asked %s, want %s", got, want)
+	}
+}
+
+// TestPinholesAfterRestart: a restarted gateway counts UniqueIDs from 1 again, so one that an entry has may be another's.
+func TestPinholesAfterRestart(t *testing.T) {
+	var open []string // ports of pinholes; the first has UniqueID 1
+	f := &fake{t: t, mapped: make(map[string]string)}
+	number := regexp.MustCompile(`<(?:InternalPort|UniqueID)>(\d+)<`)
+	f.control = func(action, body string) (int, string) {
+		n := number.FindStringSubmatch(body)[1]
+		if action == "AddPinhole" {
+			open = append(open, n)
+			return 200, envelope(fmt.Sprintf(`<u:AddPinholeResponse xmlns:u="x"><UniqueID>%d</UniqueID></u:AddPinholeResponse>`, len(open)))
+		}
+		if check.Value(strconv.Atoi(n))(t) > len(open) {
+			return 500, fault(codeNoPinhole)
+		}
+		return 200, envelope(`<u:` + action + `Response xmlns:u="x"></u:` + action + `Response>`)
+	}
+	g := localGateway(t, f)
+	g.service.urn = urnFirewall
+	for _, ports := range [][]uint16{{80, 81}, {81, 80}, {82, 81, 80}} { // 82 is new
+		open = nil
+		for _, port := range append(ports, ports...) {
+			w := want("TCP", port)
+			w.Addr = netip.MustParseAddr(vip6)
+			k := keyOf(w)
+			if g.entries[k] == nil {
+				g.entries[k] = &entry{MappingState: vip.MappingState{Mapping: w}}
+			}
+			check.OK(t, g.ensurePinhole(t.Context(), g.entries[k]))
+		}
+		check.Equal(t, strings.Join(open, " "), strings.Trim(fmt.Sprint(ports), "[]"), "open")
 	}
 }
 

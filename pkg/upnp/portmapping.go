@@ -214,10 +214,7 @@ func (g *gateway) ensurePinhole(ctx context.Context, e *entry) error {
 	if err != nil {
 		return err
 	}
-	lease := w.Lease
-	if lease == 0 || lease > maxPinholeLease {
-		lease = maxPinholeLease
-	}
+	lease := min(cmp.Or(w.Lease, maxPinholeLease), maxPinholeLease)
 	call := func(action string, args ...string) (document, error) {
 		return g.control.invoke(ctx, g.service, w.Addr, action, args...)
 	}
@@ -248,6 +245,9 @@ func (g *gateway) ensurePinhole(ctx context.Context, e *entry) error {
 	if err != nil {
 		e.Requested, e.Confirmed, e.pinholeKnown = false, false, false // without its UniqueID it can't be removed
 		return err
+	}
+	for _, x := range g.entries { // after its restart a gateway gives UniqueIDs again
+		x.pinholeKnown = x.pinholeKnown && x.pinhole != uint16(id)
 	}
 	e.pinhole, e.pinholeKnown = uint16(id), true
 	g.confirm(e, lease)
