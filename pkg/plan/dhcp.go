@@ -102,7 +102,7 @@ func (d *dhcp) assignLeased(s *service, f vip.Family) {
 		return
 	}
 	if !s.hasAddress(l.Addr) { // one that s may have by name as well is not bound to the macvlan
-		s.addrs = append(s.addrs, address{Address: vip.Address{Addr: l.Addr}, client: s.client})
+		s.addrs = append(s.addrs, address{Address: vip.Address{Addr: l.Addr}, client: s.client, expired: !valid})
 	}
 }
 
@@ -150,9 +150,8 @@ func (d *dhcp) leaseOf(s *service, f vip.Family) (l vip.DHCPLease, valid bool) {
 	return l, l.Valid(d.Now)
 }
 
-func (d *dhcp) mayBind(s *service, a netip.Addr) bool {
-	_, valid := d.leaseOf(s, vip.FamilyOf(a))
-	return valid && slices.ContainsFunc(d.Macvlans, func(x vip.Macvlan) bool {
+func (d *dhcp) hasMacvlan(s *service) bool {
+	return slices.ContainsFunc(d.Macvlans, func(x vip.Macvlan) bool {
 		return x.Name == s.client.link && x.MAC == s.client.mac
 	})
 }

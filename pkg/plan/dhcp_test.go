@@ -258,6 +258,10 @@ func TestDHCPDual(t *testing.T) {
 	w = withDHCPStates(w, leasedState("10.77.0.155", w), leasedState("fd77::5", w))
 	w = bind(r, w)
 	diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4\nrequest IPv6\nkubevip-a -> n1\nbind 10.77.0.155/32 dev macvlan\nbind fd77::5/128 dev macvlan\nstatus a 10.77.0.155(VIP) fd77::5(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
+	written("n1")(&w.Services[0])
+	w.Services[0].Ingress = Make(r, w).Statuses[0].Ingress
+	w.DHCPStates[1].Lease.Expires = w.Now // an address of an ended lease goes from the status
+	diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4\nrequest IPv6\nkubevip-a -> n1\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: DHCPPending")
 	if !Make(r, w).Macvlans[0].IPv6 {
 		t.Error("the link has no IPv6")
 	}

@@ -143,6 +143,7 @@ type service struct {
 type address struct {
 	vip.Address
 	client  *dhcpClient // to which a DHCP server has leased it; nil if it is not leased
+	expired bool        // its lease has
 	offLink bool        // it is in no network that this node has on Link
 	from    []*member   // who advertises it, as far as this node is ready
 	sticky  bool        // one node alone does, for session affinity

@@ -297,7 +297,7 @@ type progress struct {
 	bound   []string      // addresses, each with its link
 	inUse   []string      // addresses that other hosts have, each with what to do about it
 	faults  []string      // why this node can't bind addresses
-	ingress []vip.Ingress // for the status
+	ingress []vip.Ingress // for the status, once one is bound: also what it names already
 }
 
 // announce binds and announces s.
@@ -310,7 +310,11 @@ func (m *actions) announce(s *service) {
 	var c progress
 	ready := !s.waitsForKubeProxy || m.askKubeProxy(s)
 	for _, a := range s.addrs {
+		bound, faults := len(c.bound), len(c.faults)
 		m.bindAddress(s, a, ready, &c)
+		if len(c.bound) > bound || len(c.faults) == faults && s.statusHas(a.Addr) && !a.expired {
+			c.ingress = append(c.ingress, m.ingress(s, a.Addr))
+		}
 	}
 	m.mappings.addMappings(s, true)
 	if len(c.bound) > 0 {
@@ -346,7 +350,7 @@ func (m *actions) bindAddress(s *service, a address, ready bool, c *progress) {
 		}
 		return
 	}
-	if a.client != nil && !m.dhcp.mayBind(s, a.Addr) {
+	if a.client != nil && (a.expired || !m.dhcp.hasMacvlan(s)) {
 		return
 	}
 	bound := m.isBound(a.Address)
@@ -355,10 +359,7 @@ func (m *actions) bindAddress(s *service, a address, ready bool, c *progress) {
 		c.faults = append(c.faults, fmt.Sprintf("node %s owns %s, but does not bind it, since nftables does not limit its "+
 			"ports (enable_service_security): %s", m.Self, a.Addr, why))
 	}
-	if !ready && !bound {
-		return // kube-proxy here would drop what the node attracts
-	}
-	if !bound && m.waitsForOthers(s, a, c) {
+	if !bound && (!ready || m.waitsForOthers(s, a, c)) { // not ready: kube-proxy would drop what the node attracts
 		return
 	}
 	m.wantAddress(a.Address, false)
@@ -374,7 +375,6 @@ func (m *actions) bindAddress(s *service, a address, ready bool, c *progress) {
 				"only if they have a route to it over that link", a.Addr, m.Self, a.Link), 0)
 	}
 	c.bound = append(c.bound, a.Addr.String()+" on "+a.Link)
-	c.ingress = append(c.ingress, m.ingress(s, a.Addr))
 }
 
 // waitsForOthers reports whether another host has a, or a former owner may.
@@ -412,7 +412,7 @@ func (m *actions) setVerdictAndStatus(s *service, c *progress) {
 		m.clearStatus(s)
 	case !s.hasStatus || undecided && len(s.Ingress) > 0 && s.statusOurs:
 		// The status stays while the client asks whether a lease is still good.
-	case len(c.ingress) > 0:
+	case len(c.bound) > 0:
 		m.writeStatus(s, m.Self, c.ingress, m.dhcp.leasesToRecord(s, c.ingress))
 	case missing > 0 && missing == len(s.dhcpFamilies) && len(s.addrs) == 0 && s.statusOurs:
 		m.clearStatus(s)
