@@ -24,6 +24,8 @@ func TestCleanService(t *testing.T) {
 		}
 		return s
 	}
+	shown := service(nil, true)
+	shown.Status.Conditions = []metav1.Condition{{Type: string(vip.Announced), Status: "True"}}
 	const own = "a user may have set it"
 	for _, tt := range []struct {
 		name       string
@@ -56,6 +58,7 @@ func TestCleanService(t *testing.T) {
 		{"announced by kube-vip", service(map[string]string{addressesKey: "10.77.0.60", vipHostKey: "n1"}, true), false, "", ""},
 		{"leased", service(map[string]string{requestedKey: "10.77.0.9", dhcpLeaseKey: "[]", announcerKey: "kube-system"}, false), false,
 			"the status; annotations heraldvip.io/announcer, heraldvip.io/dhcp-lease, kube-vip.io/requestedIP", ""},
+		{"given an address, and its annotations are gone", shown, false, "the finalizer; conditions heraldvip.io/Announced", ""},
 		{"leased before", service(map[string]string{requestedKey: "10.77.0.9"}, false), false, "",
 			"annotation kube-vip.io/requestedIP: " + own},
 	} {

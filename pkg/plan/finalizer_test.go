@@ -79,6 +79,11 @@ func TestFinalizer(t *testing.T) {
 	}
 	strict := r
 	strict.PoolsOnly = true
+	disabled := r
+	disabled.Enabled = false
+	unannotated := func(s *vip.Service) {
+		s.Finalizer, s.Conditions = true, []vip.Condition{{Type: vip.Announced, Status: vip.ConditionTrue}}
+	}
 	without := func(s *vip.Service) { s.Endpoints = vip.Endpoints{} }
 	for _, tt := range []struct {
 		name  string
@@ -109,6 +114,10 @@ func TestFinalizer(t *testing.T) {
 		{"a ClusterIP now, and still bound", r, pools(bound(world(svc("a", "10.77.0.50", ours, clusterIP)))), ""},
 		{"a ClusterIP now, and gone", r, pools(world(svc("a", "10.77.0.50", ours, clusterIP))), "n1: a: 0 addresses, remove"},
 		{"a ClusterIP of others", r, pools(world(svc("a", "10.77.0.50", clusterIP, func(s *vip.Service) { s.Finalizer = true }))), ""},
+		{"a ClusterIP now, whose annotations are gone", r, pools(world(svc("a", "10.77.0.50", unannotated, clusterIP))), "n2: a: 0 addresses, remove"},
+		{"ignored now, and its annotations are gone", r, pools(world(svc("a", "10.77.0.50", unannotated, func(s *vip.Service) { s.Ignore = true }))), "n2: a: 0 addresses, remove"},
+		{"without annotations, of another class", r, pools(world(svc("a", "10.77.0.50", unannotated, func(s *vip.Service) { s.HasClass, s.Class = true, "other" }))), ""},
+		{"without annotations, svc_enable is false", disabled, pools(world(svc("a", "10.77.0.50", unannotated))), ""},
 		{"the last Herald stops", r, stopping(pools(world(svc("a", "10.77.0.50", ours)))), "n1: a: 0 addresses, remove"},
 		{"the last Herald stops, the status stays", strict, stopping(pools(world(svc("a", "10.77.0.99", notOffered)))), "n1: a: 1 addresses, remove"},
 		{"the last Herald stops, the status stays, no endpoints", strict, stopping(pools(world(svc("a", "10.77.0.99", notOffered, without)))), "n1: a: 1 addresses, remove"},

@@ -84,7 +84,8 @@ func (p *draft) rejectSilently(s *service, reason vip.Reason, message string) {
 func (f *admission) withdraw(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
 	switch {
-	case s.statusOurs || s.Finalizer && reason == vip.ServiceDeleted && s.Announcer == "":
+	case s.statusOurs || s.Finalizer && s.Announcer == "" && (reason == vip.ServiceDeleted ||
+		len(s.Conditions) > 0 && f.Enabled && reason != vip.OtherClass): // else another Herald's
 		f.withdrawn = append(f.withdrawn, s)
 	case f.responsible(s):
 		f.reportRejected(s)
