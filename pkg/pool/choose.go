@@ -128,11 +128,7 @@ func (p *pass) findOne(s *service, x *Pool, family vip.Family) (f found, ok bool
 
 func (p *pass) findResting(of *familySpace) (a netip.Addr, ok bool) {
 	if p.rests == nil {
-		p.rests = make([]netip.Addr, 0, len(p.resting))
-		for x := range p.resting {
-			p.rests = append(p.rests, x)
-		}
-		slices.SortFunc(p.rests,
+		p.rests = slices.SortedFunc(maps.Keys(p.resting),
 			func(x, y netip.Addr) int { return cmp.Or(p.resting[x].Compare(p.resting[y]), x.Compare(y)) })
 	}
 	for ; of.rested < len(p.rests); of.rested++ { // no address before it comes free in this pass
@@ -348,13 +344,16 @@ func (s *service) isOfPools() bool {
 
 // candidates returns the pools for s, best first, or why there are none.
 func (p *pass) candidates(s *service) (pools []*Pool, problem string) {
-	ns := s.Key.Namespace
-	if len(s.Pools) > 0 {
+	ns, namespaces := s.Key.Namespace, p.in.Source.Namespaces
+	switch bySelector := func(x *Pool) bool { return x.Namespaces.Selector != nil }; {
+	case len(s.Pools) > 0:
 		return p.requested(s)
+	case len(namespaces) > 0 && namespaces[ns] == nil && slices.ContainsFunc(p.own, bySelector):
+		return nil, "the labels of namespace " + ns + " are not known yet"
 	}
 	offered, known := p.offers[ns]
 	if !known {
-		offered = p.offered(ns, p.in.Source.Namespaces[ns])
+		offered = p.offered(ns, namespaces[ns])
 		p.offers[ns] = offered
 	}
 	for _, x := range offered {

@@ -94,7 +94,7 @@ func TestRenumber(t *testing.T) {
 // with heraldvip.io/renumber. Where the labels of its namespace are not known, it may be offered.
 func TestRangeGoesToAnotherNamespace(t *testing.T) {
 	w := newWorld(t, 0, "cidr-a=10.0.0.0/24", "cidr-b=10.1.0.0/24", "pool-z=10.2.0.0/24", "pool-z.namespaces=team=blue")
-	w.labels = map[string]map[string]string{"a": {}, "z": {"team": "blue"}}
+	w.labels = map[string]map[string]string{"a": {}, "b": {}, "z": {"team": "blue"}}
 	for _, name := range []string{"a/stays", "a/moves", "b/b", "z/z"} {
 		w.set(name, func(r *vip.AddressRequest) { r.Renumber = name != "a/stays" })
 	}

@@ -80,6 +80,15 @@ func TestNamespaceNotKnown(t *testing.T) {
 	w.labels = map[string]map[string]string{"web": {}}
 	w.decide()
 	w.expect("web/a: 10.8.0.1 of b")
+
+	// Where others are known its own will come, and may have it belong to a better pool.
+	w = newWorld(t, 0, "pool-blue=10.0.0.0/24", "pool-blue.namespaces=team=blue", "range-global=10.1.0.0-10.1.0.9")
+	w.labels = map[string]map[string]string{"other": {}}
+	w.set("web/a", nil)
+	check.Equal(t, w.decide()["a"], "the labels of namespace web are not known yet", "waits")
+	w.labels["web"] = map[string]string{"team": "blue"}
+	w.decide()
+	w.expect("web/a: 10.0.0.1 of blue")
 }
 
 func TestNodesOfPools(t *testing.T) {
