@@ -150,6 +150,20 @@ func TestUnit(t *testing.T) {
 		{"a lease in common: one unit",
 			with(world(svc("a", "10.77.0.50", func(s *vip.Service) { s.Lease = "both" }), svc("b", "10.77.0.51", func(s *vip.Service) { s.Lease = "both" })), func(w *vip.World) { w.Claims[key("both")] = vip.Claim{Holder: "n1", Valid: true} }),
 			"both -> n1; bind 10.77.0.50/32 dev eth0; bind 10.77.0.51/32 dev eth0; a: VIPAnnounced; b: VIPAnnounced"},
+		{"... that has moved before one of them was created: that one was not moved", func() vip.World {
+			both := func(s *vip.Service) { s.Lease = "both" }
+			w := world(svc("a", "10.77.0.50", both, written("n2")), svc("b", "10.77.0.51", both, younger, written("n1")))
+			w.Claims[key("both")] = vip.Claim{Holder: "n1", Valid: true, PreviousHolder: "n2", Transitions: 2, AcquiredAt: epoch.Add(time.Minute)}
+			return bind(rules(), w)
+		}(), `both -> n1
+			bind 10.77.0.50/32 dev eth0
+			bind 10.77.0.51/32 dev eth0
+			status a 10.77.0.50(VIP)
+			status b 10.77.0.51(VIP)
+			a: VIPAnnounced
+			b: VIPAnnounced
+			event a VIPMoved
+			event b VIPAnnounced`},
 		{"auto: the link whose subnet has the VIP, else the default", func() vip.World {
 			auto := func(s *vip.Service) { s.Interface = "auto" }
 			w := world(svc("a", "10.99.3.4", auto), svc("b", "192.0.2.1", auto, younger))

@@ -446,14 +446,14 @@ func (m *actions) setVerdictAndStatus(s *service, c *progress) {
 	}
 }
 
-// addAnnouncedEvent adds VIPMoved if another node had s before, else, or for an address given since, VIPAnnounced.
+// addAnnouncedEvent adds VIPMoved if s moved here from another node, else, or for an address given since, VIPAnnounced.
 func (p *draft) addAnnouncedEvent(s *service) {
-	claim := s.unit.claim
+	claim, since := s.unit.claim, s.unit.claim.AcquiredAt
 	occurrence := int64(claim.Transitions)
-	if !claim.AcquiredAt.IsZero() {
-		occurrence = claim.AcquiredAt.UnixMicro()
+	if !since.IsZero() {
+		occurrence = since.UnixMicro()
 	}
-	if from := claim.PreviousHolder; from != "" && from != p.Self {
+	if from := claim.PreviousHolder; from != "" && from != p.Self && (since.IsZero() || !s.Created.After(since)) {
 		if claim.Cause != "" {
 			from += " (" + claim.Cause + ")"
 		}
