@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -197,7 +196,7 @@ func TestReadAnnotations(t *testing.T) {
 			got := vip.Service{Key: key}
 			readAnnotations(&got, map[string]string{tt.key: tt.value}, nil, "")
 			tt.want.Key = key
-			same(t, "", tt.want, got)
+			check.Same(t, tt.want, got, "")
 		})
 	}
 }
@@ -206,7 +205,7 @@ func TestReadAnnotations(t *testing.T) {
 func TestServiceVLAN(t *testing.T) {
 	var s vip.Service
 	readAnnotations(&s, map[string]string{interfaceKey: "eth1", serviceVLANKey: "eth0.200"}, nil, "")
-	same(t, "", vip.Service{Interface: "eth0.200"}, s)
+	check.Same(t, vip.Service{Interface: "eth0.200"}, s, "")
 }
 
 // TestManyUnknownAnnotations: of thousands of annotations that nobody knows three are named, and reading them takes little time.
@@ -226,7 +225,7 @@ func TestManyUnknownAnnotations(t *testing.T) {
 		"heraldvip.io/0001 is not known on a Service. It has no effect.",
 		"heraldvip.io/0002 is not known on a Service. It has no effect.",
 	}
-	same(t, "what is said of them", want, s.Invalid)
+	check.Same(t, want, s.Invalid, "what is said of them")
 }
 
 // TestAnnotationsTable: every key is in the table once, explained, and what this version reads is not marked as unsupported.
@@ -264,16 +263,11 @@ func TestPoolsAreBounded(t *testing.T) {
 	for i := range 40000 {
 		fmt.Fprintf(&text, "%x,", i)
 	}
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	names, problem := parsePools(text.String())
-	runtime.ReadMemStats(&after)
-	if len(names) != 16 || names[15] != "f" || problem == "" {
-		t.Errorf("%d names, %q", len(names), problem)
-	}
-	if n := after.TotalAlloc - before.TotalAlloc; n > 16<<10 {
-		t.Errorf("it takes %d KiB", n>>10)
-	}
+	check.Allocates(t, 16<<10, func() {
+		if names, problem := parsePools(text.String()); len(names) != 16 || names[15] != "f" || problem == "" {
+			t.Errorf("%d names, %q", len(names), problem)
+		}
+	})
 	if names, problem := parsePools("a, b,a,,b"); !slices.Equal(names, []string{"a", "b"}) || problem != "" {
 		t.Errorf("got %q, %q", names, problem)
 	}
@@ -401,7 +395,7 @@ func TestStatusWithDHCPLease(t *testing.T) {
 			}
 			check.Equal(t, d.at(serviceKey(0)).Annotations[requestedKey], requested, "requestedIP")
 		}
-		same(t, "", want.DHCPLeases, readService(d.at(serviceKey(0))).DHCP.Leases)
+		check.Same(t, want.DHCPLeases, readService(d.at(serviceKey(0))).DHCP.Leases, "")
 		want.DHCPLeases[0].Expires = want.DHCPLeases[0].Expires.Add(time.Hour)
 		d.plan(want)
 		advance(time.Minute)
@@ -410,7 +404,7 @@ func TestStatusWithDHCPLease(t *testing.T) {
 		}
 		d.edit(serviceKey(0), func(s *corev1.Service) { s.Annotations[dhcpLeaseKey] = "spoilt" })
 		advance(time.Minute)
-		same(t, "", want.DHCPLeases, readService(d.at(serviceKey(0))).DHCP.Leases)
+		check.Same(t, want.DHCPLeases, readService(d.at(serviceKey(0))).DHCP.Leases, "")
 		d.plan(vip.Status{Service: serviceKey(0), UID: "uid"})
 		advance(time.Minute)
 		got := d.at(serviceKey(0))
@@ -459,7 +453,7 @@ func TestEgressAnnotations(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var s vip.Service
 			readAnnotations(&s, tt.annotations, map[string]string{"app": "web"}, "")
-			same(t, "", tt.want, s.Egress)
+			check.Same(t, tt.want, s.Egress, "")
 			if got := strings.Join(s.Invalid, "\n"); tt.invalid == "" && got != "" || !strings.Contains(got, tt.invalid) {
 				t.Errorf("invalid: %q, want %q", got, tt.invalid)
 			}
@@ -571,7 +565,7 @@ func TestForwardAnnotations(t *testing.T) {
 		t.Run(tt.on+" "+tt.lease+" "+tt.external, func(t *testing.T) {
 			s := vip.Service{Ports: tt.ports}
 			readAnnotations(&s, map[string]string{upnpKey: tt.on, upnpLeaseKey: tt.lease, externalPortKey: tt.external}, nil, "")
-			same(t, "", tt.want, s.Forward)
+			check.Same(t, tt.want, s.Forward, "")
 			got := strings.Join(s.Invalid, " ")
 			if tt.wrong == "" && got != "" || !strings.Contains(got, tt.wrong) {
 				t.Errorf("got %q, want %q", got, tt.wrong)
@@ -589,7 +583,7 @@ func TestGatewayAddressIsNoVIP(t *testing.T) {
 		r := &cachedService{}
 		r.Ingress = ingress
 		annotationReader{&r.Service, nil}.readAddresses("")
-		same(t, fmt.Sprint(ingress), addrs("10.0.0.50"), r.Addresses)
+		check.Same(t, addrs("10.0.0.50"), r.Addresses, "%v", ingress)
 	}
 }
 
@@ -611,8 +605,6 @@ func TestStatusWithoutModes(t *testing.T) {
 		s.dropsIPMode.Store(tt.dropsIPMode)
 		want := []vip.Status{{Service: key, VIPHost: "n1", Ingress: tt.want}}
 		s.Put(want)
-		if d := cmp.Diff(tt.pending, s.states[key].errands[ofStatus].want.status.Ingress, compareNets); d != "" {
-			t.Errorf("%v of %v: -want +got:\n%s", tt.dropsIPMode, tt.want, d)
-		}
+		check.Same(t, tt.pending, s.states[key].errands[ofStatus].want.status.Ingress, "%v of %v", tt.dropsIPMode, tt.want)
 	}
 }

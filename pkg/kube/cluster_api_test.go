@@ -189,24 +189,41 @@ func (s *apiServer) as(user string) *rest.Config {
 	}
 }
 
-// do sends a request as the administrator.
-func (s *apiServer) do(method, path, body string) (code int, answer string, err error) {
+// send sends a request as a user; a ServiceAccount's groups are those that its token has.
+func (s *apiServer) send(user, method, path, body string) (resp *http.Response, answer string, err error) {
 	r, err := http.NewRequest(method, fmt.Sprintf("https://127.0.0.1:%d%s", s.port, path), strings.NewReader(body))
 	if err != nil {
-		return 0, "", err
+		return nil, "", err
 	}
 	r.Header.Set("Authorization", "Bearer admin")
+	if user != "admin" {
+		r.Header.Set("Impersonate-User", user)
+		r.Header.Add("Impersonate-Group", "system:authenticated")
+	}
+	if rest, ok := strings.CutPrefix(user, "system:serviceaccount:"); ok {
+		namespace, _, _ := strings.Cut(rest, ":")
+		r.Header.Add("Impersonate-Group", "system:serviceaccounts")
+		r.Header.Add("Impersonate-Group", "system:serviceaccounts:"+namespace)
+	}
 	r.Header.Set("Content-Type", "application/json")
 	if method == "PATCH" {
 		r.Header.Set("Content-Type", "application/merge-patch+json")
 	}
-	resp, err := s.admin.Do(r)
-	if err != nil {
-		return 0, "", err
+	if resp, err = s.admin.Do(r); err != nil {
+		return nil, "", err
 	}
 	defer resp.Body.Close()
 	data, err := io.ReadAll(resp.Body)
-	return resp.StatusCode, string(data), err
+	return resp, string(data), err
+}
+
+// do sends a request as the administrator.
+func (s *apiServer) do(method, path, body string) (code int, answer string, err error) {
+	resp, answer, err := s.send("admin", method, path, body)
+	if err != nil {
+		return 0, "", err
+	}
+	return resp.StatusCode, answer, nil
 }
 
 // must sends a request as the administrator that has to succeed.
@@ -503,16 +520,16 @@ func TestExactPermissions(t *testing.T) {
 
 	var w vip.World
 	r.Observe(&w)
-	if diff := cmp.Diff([]vip.Node{{Name: "n1", Addresses: []netip.Addr{netip.MustParseAddr("192.168.7.1")},
+	if diff := cmp.Diff([]vip.Node{{Name: "n1", Addresses: addrs("192.168.7.1"),
 		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.200.1.0/24")}}},
-		w.Nodes, compareNets, cmpopts.IgnoreFields(vip.Node{}, "UID")); diff != "" {
+		w.Nodes, check.Addresses, cmpopts.IgnoreFields(vip.Node{}, "UID")); diff != "" {
 		t.Errorf("nodes (-want +got):\n%s", diff)
 	}
 	wantReserved := []vip.ReservedRange{
 		{Prefix: netip.MustParsePrefix("10.112.0.0/16"), Description: "the cluster's Service range"},
 		{Prefix: netip.MustParsePrefix("127.0.0.1/32"), Description: "the address of the API server"},
 	}
-	same(t, "reserved", wantReserved, w.Reserved)
+	check.Same(t, wantReserved, w.Reserved, "reserved")
 
 	r.haveStatus(t, vip.Status{Service: key, VIPHost: "n1",
 		Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.100"), IPMode: vip.ModeVIP,
@@ -710,7 +727,7 @@ func TestServerGoesAndComesBack(t *testing.T) {
 	api.must(t, "PATCH", "/api/v1/namespaces/"+ns+"/services/web",
 		`{"metadata":{"annotations":{"kube-vip.io/loadbalancerIPs":"192.168.7.105"}}}`)
 	r.poked.until(t, "the change", func() bool {
-		return cmp.Equal(r.service(key).Addresses, []netip.Addr{netip.MustParseAddr("192.168.7.105")}, compareNets)
+		return slices.Equal(r.service(key).Addresses, addrs("192.168.7.105"))
 	})
 	t.Logf("server ready after %v, change seen after another %v", ready.Sub(began), time.Since(ready))
 	r.poked.until(t, "the status wanted while it could not be reached", func() bool { return r.service(key).VIPHost == "n1" })
@@ -735,7 +752,7 @@ func TestRunEnds(t *testing.T) {
 		if unreachable {
 			api.kill()
 			check.True(t, time.Minute, "the back-off has grown", func() bool {
-				return sum(t, r.Collectors(), "herald_api_requests_total", "error") >= 15
+				return check.Metric(t, "herald_api_requests_total error", r.Collectors()...) >= 15
 			})
 		} else {
 			r.poked.until(t, "Synced", r.Synced)

@@ -28,19 +28,24 @@ import (
 )
 
 // newTestCluster is a Cluster that is connected to nothing; pokes counts its Pokes. The test calls the stores in place of the Reflector.
-func newTestCluster(t testing.TB, host string) (c *Cluster, pokes func() int) {
+func newTestCluster(t testing.TB, host string, change ...func(*Options)) (c *Cluster, pokes func() int) {
 	t.Helper()
 	n := 0
-	c, err := New(&rest.Config{Host: host}, Options{
+	o := Options{
 		NodeLeaseNamespace: "kube-system", Node: "n1", Log: slog.New(slog.DiscardHandler),
 		Poke: func() { n++ }, PokeLeases: func() {},
-	})
-	check.OK(t, err)
-	return c, func() int {
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	return check.Value(New(&rest.Config{Host: host}, o))(t), func() int {
 		defer func() { n = 0 }()
 		return n
 	}
 }
+
+// withPools has a Cluster read the ConfigMap of pools.
+func withPools(o *Options) { o.Pools = vip.Key{Namespace: "kube-system", Name: "kubevip"} }
 
 func observe(c *Cluster) vip.World {
 	var w vip.World
@@ -209,9 +214,7 @@ func TestReserved(t *testing.T) {
 	host := vip.ReservedRange{Prefix: prefix("fd00::99/128"), Description: "the address of the API server"}
 	check := func(when string, want ...vip.ReservedRange) {
 		t.Helper()
-		if diff := cmp.Diff(append(want, host), reserved(), compareNets); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", when, diff)
-		}
+		check.Same(t, append(want, host), reserved(), "%s", when)
 	}
 	c.cidrs.Add(&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"},
 		Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16"}}})
@@ -272,7 +275,7 @@ func TestEndpointsOfAllSlices(t *testing.T) {
 		{func() error { return c.slices.Replace(nil, "9") }, vip.Endpoints{}},
 	} {
 		check.OK(t, s.do())
-		same(t, "", s.want, endpoints())
+		check.Same(t, s.want, endpoints(), "")
 	}
 }
 
@@ -287,7 +290,7 @@ func TestWorldIsNotChanged(t *testing.T) {
 	c.services.Add(loadBalancer("0", "192.168.0.3"))
 	c.slices.Add(endpointSlice("a-1", "a", "10.0.0.1", "n1"))
 	observe(c)
-	same(t, "", want, before)
+	check.Same(t, want, before, "")
 }
 
 // TestRandomChanges: whatever order objects come, change and go in, what is observed is what a Cluster observes that is shown only the end.
@@ -333,13 +336,9 @@ func TestRandomChanges(t *testing.T) {
 		for _, o := range services {
 			fresh.services.Add(o)
 		}
-		if diff := cmp.Diff(observe(fresh), observe(walked), compareNets); diff != "" {
-			t.Fatalf("seed %d (-want +got):\n%s", seed, diff)
-		}
-		if diff := cmp.Diff(fresh.requested, walked.requested, compareNets); diff != "" {
-			t.Fatalf("seed %d: requested (-want +got):\n%s", seed, diff)
-		}
-		if diff := cmp.Diff(fresh.slicesOf, walked.slicesOf, compareNets, cmp.AllowUnexported(cachedSlice{})); diff != "" {
+		check.Same(t, observe(fresh), observe(walked), "seed %d", seed)
+		check.Same(t, fresh.requested, walked.requested, "seed %d: requested", seed)
+		if diff := cmp.Diff(fresh.slicesOf, walked.slicesOf, check.Addresses, cmp.AllowUnexported(cachedSlice{})); diff != "" {
 			t.Fatalf("seed %d: slicesOf (-want +got):\n%s", seed, diff)
 		}
 	}
@@ -377,11 +376,7 @@ func TestAPIService(t *testing.T) {
 // TestManyLabels: Node Feature Discovery gives a Node a hundred labels and more, which come before those of topology and of the operator by
 // name. Selectors of pools see all of a Node and a Namespace, which tenants can't write, and the first 64 of a Service.
 func TestManyLabels(t *testing.T) {
-	c, err := New(&rest.Config{Host: "https://192.0.2.1:6443"}, Options{
-		Node: "n1", Log: slog.New(slog.DiscardHandler), Poke: func() {}, PokeLeases: func() {},
-		Pools: vip.Key{Namespace: "kube-system", Name: "kubevip"},
-	})
-	check.OK(t, err)
+	c, _ := newTestCluster(t, "https://192.0.2.1:6443", withPools)
 	labels := map[string]string{"topology.kubernetes.io/zone": "a"}
 	for i := range 150 {
 		labels[fmt.Sprint("feature.node.kubernetes.io/cpu-cpuid.", i)] = "true"
@@ -500,11 +495,9 @@ func TestSyncedSoon(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began, poked := time.Now(), time.Duration(0)
-				c, err := New(&rest.Config{Host: "https://192.0.2.1:6443"}, Options{
-					NodeLeaseNamespace: "kube-system", Node: "n1", NoServices: tt.noServices, Log: slog.New(slog.DiscardHandler),
-					Poke: func() { poked = max(1, time.Since(began)) }, PokeLeases: func() {},
+				c, _ := newTestCluster(t, "https://192.0.2.1:6443", func(o *Options) {
+					o.NoServices, o.Poke = tt.noServices, func() { poked = max(1, time.Since(began)) }
 				})
-				check.OK(t, err)
 				if tt.listed {
 					check.OK(t, c.services.Replace(nil, "1"))
 					check.OK(t, c.slices.Replace(nil, "1"))
@@ -546,11 +539,7 @@ func TestNoServicesInWorld(t *testing.T) {
 // have now, until there is another; the log says so once. That it may not be read is known, too.
 func TestPoolsGone(t *testing.T) {
 	var log bytes.Buffer
-	c, err := New(&rest.Config{Host: "https://192.0.2.1:6443"}, Options{
-		Pools: vip.Key{Namespace: "kube-system", Name: "kubevip"}, Log: slog.New(slog.NewTextHandler(&log, nil)),
-		Poke: func() {}, PokeLeases: func() {},
-	})
-	check.OK(t, err)
+	c, _ := newTestCluster(t, "https://192.0.2.1:6443", withPools, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 	pools := func(cidr string) *corev1.ConfigMap {
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "kubevip"},
 			Data: map[string]string{"cidr-global": cidr}}

@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -416,26 +415,18 @@ func TestLogLibrary(t *testing.T) {
 	}
 }
 
-// A fakeTransport answers every request with what it holds.
-type fakeTransport struct {
-	resp *http.Response
-	err  error
-}
-
-func (f *fakeTransport) RoundTrip(*http.Request) (*http.Response, error) { return f.resp, f.err }
-
 func TestCountingTransport(t *testing.T) {
-	j, m, next := &logBuffer{}, newMetrics(), &fakeTransport{}
-	l := &countingTransport{next: next, metrics: m, log: j.logger()}
+	j, m := &logBuffer{}, newMetrics()
+	l := &countingTransport{metrics: m, log: j.logger()}
 	ask := func(ctx context.Context, resp *http.Response, err error) {
-		next.resp, next.err = resp, err
+		l.next = roundTripper(func(*http.Request) (*http.Response, error) { return resp, err })
 		r, _ := http.NewRequestWithContext(ctx, "GET", "https://192.0.2.1:6443/api/v1/services", nil)
 		got, gotErr := l.RoundTrip(r)
 		if got != resp || gotErr != err {
 			t.Fatalf("%v, %v were changed to %v, %v", resp, err, got, gotErr)
 		}
 	}
-	check := func(when string, warns, infos int) {
+	logged := func(when string, warns, infos int) {
 		t.Helper()
 		if j.count("level=WARN", "can't be reached") != warns || j.count("level=INFO", "answers again") != infos {
 			t.Errorf("%s, want %d warnings and %d infos:\n%s", when, warns, infos, j)
@@ -444,20 +435,20 @@ func TestCountingTransport(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	ask(ctx, nil, context.Canceled)
-	check("a request was called off", 0, 0)
+	logged("a request was called off", 0, 0)
 	ask(t.Context(), &http.Response{StatusCode: 200}, nil)
-	check("all is well", 0, 0)
+	logged("all is well", 0, 0)
 	ask(t.Context(), nil, errors.New("connection refused"))
 	ask(t.Context(), nil, errors.New("connection refused"))
 	ask(ctx, nil, context.Canceled)
-	check("unreachable", 1, 0)
+	logged("unreachable", 1, 0)
 	ask(t.Context(), &http.Response{StatusCode: 503}, nil)
 	ask(t.Context(), &http.Response{StatusCode: 200}, nil)
-	check("back", 1, 1)
+	logged("back", 1, 1)
 	ask(t.Context(), nil, errors.New("connection refused"))
-	check("unreachable again", 2, 1)
+	logged("unreachable again", 2, 1)
 	for code, want := range map[string]float64{"200": 2, "503": 1, "error": 5} {
-		if got := sum(t, (&Cluster{metrics: m}).Collectors(), "herald_api_requests_total", code); got != want {
+		if got := check.Metric(t, "herald_api_requests_total "+code, m.requests); got != want {
 			t.Errorf("herald_api_requests_total{code=%q} is %v, want %v", code, got, want)
 		}
 	}
@@ -519,22 +510,18 @@ func TestPatchBody(t *testing.T) {
 	}
 }
 
-// A hangingTransport answers at once, or not before the request is cancelled.
-type hangingTransport struct{ hangs bool }
-
-func (h *hangingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if !h.hangs {
-		return &http.Response{StatusCode: 200}, nil
-	}
-	<-r.Context().Done()
-	return nil, r.Context().Err()
-}
-
 // TestHungAPIServer: herald_api_reachable is 0 some seconds after the last answer of a server that accepts requests
 // and answers none, and not for one slow answer.
 func TestHungAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, next := newMetrics(), &hangingTransport{}
+		m, hangs := newMetrics(), false
+		next := roundTripper(func(r *http.Request) (*http.Response, error) {
+			if !hangs {
+				return &http.Response{StatusCode: 200}, nil
+			}
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		})
 		l := &countingTransport{next: next, metrics: m, log: slog.New(slog.DiscardHandler)}
 		ask := func() {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
@@ -545,23 +532,17 @@ func TestHungAPIServer(t *testing.T) {
 		}
 		want := func(when string, value float64) {
 			t.Helper()
-			r := prometheus.NewRegistry()
-			r.MustRegister(m.reachable)
-			families, err := r.Gather()
-			check.OK(t, err)
-			if got := families[0].Metric[0].GetGauge().GetValue(); got != value {
-				t.Errorf("%s: herald_api_reachable is %v, want %v", when, got, value)
-			}
+			check.Equal(t, check.Metric(t, "", m.reachable), value, "%s: herald_api_reachable", when)
 		}
 		ask()
 		want("answered", 1)
-		next.hangs = true
+		hangs = true
 		ask()
 		want("one request was slow", 1)
 		ask()
 		ask()
 		want("no answer for 6 s", 0)
-		next.hangs = false
+		hangs = false
 		ask()
 		want("answered again", 1)
 	})

@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -127,15 +126,15 @@ func TestEventsAreWrittenOnce(t *testing.T) {
 		putEvents(n, a, c)
 		putEvents(n, c, a)
 		have := putWritten(n, c, a)
-		same(t, "written", []vip.Event{c, a}, have)
-		same(t, "Events", []string{"a", "c"}, b.takeCreated())
+		check.Same(t, []vip.Event{c, a}, have, "written")
+		check.Same(t, []string{"a", "c"}, b.takeCreated(), "Events")
 		if got := b.takeRequests(); got != 2 {
 			t.Errorf("%d requests, want 2", got)
 		}
 		other := a
 		other.Occurrence = 7
 		putEvents(n, c, a, other)
-		same(t, "another occurrence", []string{"a"}, b.takeCreated())
+		check.Same(t, []string{"a"}, b.takeCreated(), "another occurrence")
 	})
 }
 
@@ -153,8 +152,8 @@ func TestEventsOfTheControlPlane(t *testing.T) {
 		for range 10 {
 			putEvents(n, normal, of)
 		}
-		same(t, "Events", []string{"control-plane: m"}, b.takeCreated())
-		same(t, "objects", []corev1.ObjectReference{{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "n1"}}, on)
+		check.Same(t, []string{"control-plane: m"}, b.takeCreated(), "Events")
+		check.Same(t, []corev1.ObjectReference{{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "n1"}}, on, "objects")
 	})
 }
 
@@ -211,13 +210,13 @@ func TestEventsThatLast(t *testing.T) {
 		for _, want := range [][]string{{"a warning", "off the link", "once"}, {"a warning", "off the link"}, {"a warning", "off the link"}} {
 			got := b.takeCreated()
 			slices.Sort(got)
-			same(t, "within an hour", want, got)
+			check.Same(t, want, got, "within an hour")
 			advance(rememberFor - 5*time.Minute)
 		}
 		b.takeCreated()
 		putEvents(n, once)
 		advance(3 * time.Hour)
-		same(t, "once they are over", []string(nil), b.takeCreated())
+		check.Same(t, []string(nil), b.takeCreated(), "once they are over")
 	})
 }
 
@@ -234,7 +233,7 @@ func TestEventsAfterARestart(t *testing.T) {
 			}
 			stop()
 		}
-		same(t, "Events", []string{"a"}, b.takeCreated())
+		check.Same(t, []string{"a"}, b.takeCreated(), "Events")
 	})
 }
 
@@ -244,7 +243,7 @@ func TestEventsThatHeldBriefly(t *testing.T) {
 		n.Put([]vip.Event{eventOf(1, "held briefly")})
 		n.Put(nil)
 		advance(time.Second)
-		same(t, "", []string{"held briefly"}, b.takeCreated())
+		check.Same(t, []string{"held briefly"}, b.takeCreated(), "")
 	})
 }
 
@@ -285,9 +284,9 @@ func TestEventsOfAServerThatFails(t *testing.T) {
 				}
 				b.set(nil)
 				advance(2 * refusedMax)
-				same(t, "when the server works again", tt.after, b.takeCreated())
+				check.Same(t, tt.after, b.takeCreated(), "when the server works again")
 				putEvents(n, eventOf(2, "b"))
-				same(t, "the next", []string{"b"}, b.takeCreated())
+				check.Same(t, []string{"b"}, b.takeCreated(), "the next")
 			})
 		})
 	}
@@ -301,7 +300,7 @@ func TestEventsOfAServerThatStarts(t *testing.T) {
 		advance(time.Second)
 		b.set(nil)
 		advance(time.Second)
-		same(t, "", []string{"a"}, b.takeCreated())
+		check.Same(t, []string{"a"}, b.takeCreated(), "")
 		if got := log.count("level=WARN"); got != 0 {
 			t.Errorf("%d warnings:\n%s", got, log)
 		}
@@ -429,7 +428,7 @@ func TestEventsBeyondTheBudget(t *testing.T) {
 		}
 		advance(3 * time.Minute)
 		got := b.takeCreated()
-		dropped := sum(t, []prometheus.Collector{n.metrics.events}, "herald_events_total", "given_up")
+		dropped := check.Metric(t, "herald_events_total given_up", n.metrics.events)
 		if want := 3*maxRemembered + 1; len(got)+int(dropped) != want {
 			t.Errorf("%d Events were written and %v dropped, want %d in all", len(got), dropped, want)
 		}

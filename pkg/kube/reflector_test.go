@@ -173,16 +173,9 @@ func TestWatchAgain(t *testing.T) {
 // newLeasesTest is a Cluster that is connected to nothing; pokes counts its PokeLeases.
 func newLeasesTest(t testing.TB) (c *Cluster, pokes func() int) {
 	t.Helper()
-	n := 0
-	c, err := New(&rest.Config{Host: "https://192.0.2.1:6443"}, Options{
-		NodeLeaseNamespace: "kube-system", Leases: []vip.Key{{Namespace: "kube-system", Name: "plndr-cp-lock"}},
-		Node: "n1", Log: slog.New(slog.DiscardHandler), Poke: func() {}, PokeLeases: func() { n++ },
+	return newTestCluster(t, "https://192.0.2.1:6443", func(o *Options) {
+		o.Leases, o.Poke, o.PokeLeases = []vip.Key{{Namespace: "kube-system", Name: "plndr-cp-lock"}}, o.PokeLeases, o.Poke
 	})
-	check.OK(t, err)
-	return c, func() int {
-		defer func() { n = 0 }()
-		return n
-	}
 }
 
 // renewed is a version of a Lease.

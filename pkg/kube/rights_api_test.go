@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"slices"
@@ -64,29 +63,12 @@ func (s *apiServer) apply(t *testing.T, file string) {
 	}
 }
 
-// doAs sends a request as a user; a ServiceAccount's groups are those that its token has, the administrator's is system:masters.
+// doAs is send, which has to be answered.
 func (s *apiServer) doAs(t *testing.T, user, method, path, body string) (*http.Response, string) {
 	t.Helper()
-	r := check.Value(http.NewRequestWithContext(t.Context(), method, fmt.Sprintf("https://127.0.0.1:%d%s", s.port, path),
-		strings.NewReader(body)))(t)
-	r.Header.Set("Authorization", "Bearer admin")
-	r.Header.Set("Impersonate-User", user)
-	r.Header.Add("Impersonate-Group", "system:authenticated")
-	if user == "admin" {
-		r.Header.Add("Impersonate-Group", "system:masters")
-	}
-	if rest, ok := strings.CutPrefix(user, "system:serviceaccount:"); ok {
-		namespace, _, _ := strings.Cut(rest, ":")
-		r.Header.Add("Impersonate-Group", "system:serviceaccounts")
-		r.Header.Add("Impersonate-Group", "system:serviceaccounts:"+namespace)
-	}
-	r.Header.Set("Content-Type", "application/json")
-	if method == "PATCH" {
-		r.Header.Set("Content-Type", "application/merge-patch+json")
-	}
-	resp := check.Value(s.admin.Do(r))(t)
-	defer resp.Body.Close()
-	return resp, string(check.Value(io.ReadAll(resp.Body))(t))
+	resp, answer, err := s.send(user, method, path, body)
+	check.OK(t, err)
+	return resp, answer
 }
 
 // rightsOf is all that RBAC lets a user do in a namespace, one rule per line, sorted, as the API server's own review says.

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 func TestReadService(t *testing.T) {
@@ -54,8 +55,10 @@ func TestReadService(t *testing.T) {
 		version: "17", hasHostAnnotation: true, clusterIPs: addrs("10.96.0.7", "fd01::7"),
 	}
 	got := readService(o)
-	same(t, "", want, got, cmp.AllowUnexported(cachedService{}))
-	same(t, "the status written back", o.Status.LoadBalancer.Ingress, writeIngress(got.Ingress))
+	if diff := cmp.Diff(want, got, check.Addresses, cmp.AllowUnexported(cachedService{})); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	check.Same(t, o.Status.LoadBalancer.Ingress, writeIngress(got.Ingress), "the status written back")
 }
 
 func TestAddressSource(t *testing.T) {
@@ -110,10 +113,9 @@ func TestAddressSource(t *testing.T) {
 				o.Status.Conditions = []metav1.Condition{{Type: string(vip.Recorded), Status: metav1.ConditionTrue, Message: tt.record}}
 			}
 			got := readService(o)
-			if diff := cmp.Diff(tt.want, got.Addresses, compareNets); diff != "" || got.Source != tt.source ||
-				len(got.Invalid) != tt.invalid {
-				t.Errorf("source %q want %q, invalid %q want %d, addresses (-want +got):\n%s", got.Source, tt.source, got.Invalid,
-					tt.invalid, diff)
+			check.Same(t, tt.want, got.Addresses, "addresses")
+			if got.Source != tt.source || len(got.Invalid) != tt.invalid {
+				t.Errorf("source %q want %q, invalid %q want %d", got.Source, tt.source, got.Invalid, tt.invalid)
 			}
 		})
 	}
@@ -123,7 +125,7 @@ func TestAddressSource(t *testing.T) {
 // objects) must not look like an empty status.
 func TestReadIngressKeepsInvalidAddresses(t *testing.T) {
 	got := readIngress([]corev1.LoadBalancerIngress{{IP: "010.0.0.1"}})
-	same(t, "", []vip.Ingress{{Hostname: "010.0.0.1"}}, got)
+	check.Same(t, []vip.Ingress{{Hostname: "010.0.0.1"}}, got, "")
 }
 
 // TestInvalidOnlyForLoadBalancers: annotations of others are none of our business.
@@ -170,7 +172,7 @@ func TestReadSliceConditions(t *testing.T) {
 				AddressType: discoveryv1.AddressTypeIPv4,
 				Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}, NodeName: tt.node, Conditions: tt.c}},
 			})
-			same(t, "", tt.want, got.Endpoints)
+			check.Same(t, tt.want, got.Endpoints, "")
 		})
 	}
 }
@@ -214,7 +216,7 @@ func TestReadSlicePodAddresses(t *testing.T) {
 				AddressType: discoveryv1.AddressTypeIPv4,
 				Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1", "10.0.0.9"}, TargetRef: tt.ref}},
 			})
-			same(t, "", tt.want, got.addrs)
+			check.Same(t, tt.want, got.addrs, "")
 		})
 	}
 }
@@ -236,8 +238,8 @@ func TestReadNode(t *testing.T) {
 
 		Annotations: map[string]vip.Secret{"bgp-peers-0-peer-ip": "192.0.2.1"},
 	}
-	same(t, "a cordoned node", want, got)
-	same(t, "nothing", &vip.Node{}, readNode(&corev1.Node{}, ""))
+	check.Same(t, want, got, "a cordoned node")
+	check.Same(t, &vip.Node{}, readNode(&corev1.Node{}, ""), "nothing")
 }
 
 func TestExclusionReason(t *testing.T) {

@@ -53,7 +53,7 @@ func TestStatusNoUpdates(t *testing.T) {
 	if s := r.service(key); s.VIPHost != "" || len(s.Ingress) != 0 {
 		t.Errorf("host %q, ingress %v were written", s.VIPHost, s.Ingress)
 	}
-	if got := sum(t, r.Collectors(), "herald_api_requests_total", "services/status"); got != 0 {
+	if got := check.Metric(t, "herald_api_requests_total services/status", r.Collectors()...); got > 0 {
 		t.Errorf("%v requests were sent", got)
 	}
 
@@ -132,9 +132,9 @@ func TestConditionsAreWritten(t *testing.T) {
 		t.Errorf("Announced since %s; %+v", since(vip.Announced), s)
 	}
 	check.True(t, 5*time.Second, "all writes have ended", func() bool {
-		return sum(t, r.Collectors(), "herald_status_writes_total", "written") >= 2
+		return check.Metric(t, "herald_status_writes_total written", r.Collectors()...) >= 2
 	})
-	if got := sum(t, r.Collectors(), "herald_api_requests_total", "services/status"); got != 2 {
+	if got := check.Metric(t, "herald_api_requests_total services/status", r.Collectors()...); got != 2 {
 		t.Errorf("%v requests for 2 changes", got)
 	}
 	r.haveStatus(t, vip.Status{Service: key, Conditions: []vip.Condition{{Type: vip.Announced}, {Type: vip.Allocated}}})
@@ -216,8 +216,10 @@ func TestAssignmentsAreWritten(t *testing.T) {
 		t.Errorf("another Service got its address: %+v", s)
 	}
 	check.True(t, 5*time.Second, "all requests have ended",
-		func() bool { return sum(t, r.Collectors(), "herald_api_requests_total", "services/status") >= n-1 })
-	if got := sum(t, r.Collectors(), "herald_api_requests_total", "services/status"); got != n-1 {
+		func() bool {
+			return check.Metric(t, "herald_api_requests_total services/status", r.Collectors()...) >= n-1
+		})
+	if got := check.Metric(t, "herald_api_requests_total services/status", r.Collectors()...); got != n-1 {
 		t.Errorf("%v requests for %d addresses", got, n-1)
 	}
 	api.must(t, "PATCH", "/api/v1/namespaces/"+ns+"/services/web-3",
@@ -253,7 +255,7 @@ func TestEvents(t *testing.T) {
 	second := newClusterTest(t, "admin", Options{Node: "n2"})
 	check.Run(t, second.Events)
 	second.putEvents(t, announced)
-	if got := sum(t, second.Collectors(), "herald_events_total", "already_exists"); got != 1 {
+	if got := check.Metric(t, "herald_events_total already_exists", second.Collectors()...); got != 1 {
 		t.Errorf("herald_events_total{already_exists} is %v, want 1", got)
 	}
 

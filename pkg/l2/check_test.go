@@ -81,7 +81,7 @@ func (r *fixture) problems(t *testing.T) string {
 	t.Helper()
 	var out []string
 	for _, what := range problems {
-		if n := gauge(t, r.metrics.problems.WithLabelValues(what)); n > 0 {
+		if n := check.Metric(t, "", r.metrics.problems.WithLabelValues(what)); n > 0 {
 			out = append(out, fmt.Sprintf("%s %v", what, n))
 		}
 	}
@@ -296,12 +296,12 @@ func TestDefend(t *testing.T) {
 		check.Equal(t, r.problems(t), "conflict 1", "herald_vip_problems")
 		// The other host shouts. The usual repetition is each 3 s; on top of it not more than one frame in 10 s.
 		r.lan.takeFrames()
-		before := value(t, r.metrics.sent.WithLabelValues("ipv4"))
+		before := check.Metric(t, "", r.metrics.sent.WithLabelValues("ipv4"))
 		for range 600 {
 			time.Sleep(100 * time.Millisecond)
 			r.lan.announce("eth0", "10.0.0.9", 0xff)
 		}
-		if got := value(t, r.metrics.sent.WithLabelValues("ipv4")) - before; got < 20 || got > 26 {
+		if got := check.Metric(t, "", r.metrics.sent.WithLabelValues("ipv4")) - before; got < 20 || got > 26 {
 			t.Errorf("%v announcements in a minute of conflict, want 20 and 6 at most", got)
 		}
 		if got := r.poked(); got > 8 {
@@ -552,7 +552,7 @@ func TestManyProbesInParallel(t *testing.T) {
 		var w vip.World
 		r.Observe(&w)
 		check.Equal(t, len(w.CheckResults), 1000, "checks with a result")
-		check.Equal(t, value(t, r.metrics.requests.WithLabelValues("ipv4")), 3000, "requests")
+		check.Equal(t, check.Metric(t, "", r.metrics.requests.WithLabelValues("ipv4")), 3000, "requests")
 		if got := r.poked(); got > 5 {
 			t.Errorf("poked %d times", got)
 		}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 	"golang.org/x/sys/unix"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -364,7 +363,7 @@ func TestHeardAnnouncements(t *testing.T) {
 		if got := strings.Contains(r.lan.takeFrames(), "10.0.0.9"); got {
 			t.Error("announced what was only to be listened for")
 		}
-		check.Equal(t, value(t, r.metrics.heard), 5, "herald_announcements_heard_total")
+		check.Equal(t, check.Metric(t, "", r.metrics.heard), 5, "herald_announcements_heard_total")
 	})
 }
 
@@ -515,7 +514,7 @@ func TestMetrics(t *testing.T) {
 		_, _ = r.Set(t.Context(), []vip.Announcement{announce("eth0", "10.0.0.9"), announce("eth0", "2001:db8::9"), announce("eth0", "2001:db8::8"), announce("eth7", "10.0.0.8")})
 		for _, c := range []struct {
 			name string
-			m    prometheus.Metric
+			m    prometheus.Collector
 			want float64
 		}{
 			{"sent ipv4", r.metrics.sent.WithLabelValues("ipv4"), 2},
@@ -523,7 +522,7 @@ func TestMetrics(t *testing.T) {
 			{"errors ipv4", r.metrics.errors.WithLabelValues("ipv4"), 1},
 			{"errors ipv6", r.metrics.errors.WithLabelValues("ipv6"), 0},
 		} {
-			check.Equal(t, value(t, c.m), c.want, "%s", c.name)
+			check.Equal(t, check.Metric(t, "", c.m), c.want, "%s", c.name)
 		}
 		reg := prometheus.NewPedanticRegistry()
 		for _, c := range r.Collectors() {
@@ -536,22 +535,6 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("gathered %d metrics, error %v", len(families), err)
 		}
 	})
-}
-
-// value is what a counter stands at.
-func value(t *testing.T, m prometheus.Metric) float64 {
-	t.Helper()
-	var d dto.Metric
-	check.OK(t, m.Write(&d))
-	return d.GetCounter().GetValue()
-}
-
-// gauge is what a gauge stands at.
-func gauge(t *testing.T, m prometheus.Metric) float64 {
-	t.Helper()
-	var d dto.Metric
-	check.OK(t, m.Write(&d))
-	return d.GetGauge().GetValue()
 }
 
 // Where sysctls keep the kernel from answering, this node answers for what it announces, and only while it may hold it.

@@ -280,7 +280,7 @@ func TestKernelHeardAnnouncements(t *testing.T) {
 		// What follows is heard in order: of all that comes before the last, nothing counts.
 		say(c.link, c.addr, net.HardwareAddr{2, 0, 0, 0, 0, 0xf1}, asIs)
 		check.True(t, 10*time.Second, "the first mark", func() bool { return heard(c.addr) == c.link+" 02:00:00:00:00:f1" })
-		before := value(t, a.metrics.heard)
+		before := check.Metric(t, "", a.metrics.heard)
 		say(c.link, c.addr, mac, asIs)                                                         // ourselves
 		say(c.link, "10.0.0.77", otherMAC, asIs)                                               // nobody asked
 		say(map[string]string{"eth0": "eth1", "eth1": "eth0"}[c.link], c.addr, otherMAC, asIs) // on another link
@@ -289,7 +289,7 @@ func TestKernelHeardAnnouncements(t *testing.T) {
 		}
 		say(c.link, c.addr, net.HardwareAddr{2, 0, 0, 0, 0, 0xf2}, asIs)
 		check.True(t, 10*time.Second, "the second mark", func() bool { return heard(c.addr) == c.link+" 02:00:00:00:00:f2" })
-		check.Equal(t, value(t, a.metrics.heard)-before, 1, "%s on %s: messages heard", c.addr, c.link)
+		check.Equal(t, check.Metric(t, "", a.metrics.heard)-before, 1, "%s on %s: messages heard", c.addr, c.link)
 	}
 }
 

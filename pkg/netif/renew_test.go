@@ -11,8 +11,6 @@ import (
 
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
-	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 	"golang.org/x/sys/unix"
 )
 
@@ -51,11 +49,11 @@ func TestRenewalIsSilent(t *testing.T) {
 		want := many(20, "eth0")
 		check.Value(r.Set(t.Context(), want))(t)
 		r.log.reset()
-		before := value(t, r.metrics.renewals)
+		before := check.Metric(t, "", r.metrics.renewals)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		each := float64(10 * time.Second / period)
-		if got := value(t, r.metrics.renewals) - before; got < 20*(each-1) || got > 20*(each+1) {
+		if got := check.Metric(t, "", r.metrics.renewals) - before; got < 20*(each-1) || got > 20*(each+1) {
 			t.Errorf("20 addresses were renewed %v times in 10 s, want %v", got, 20*each)
 		}
 		check.Equal(t, r.log.String(), "", "log of renewals")
@@ -416,12 +414,4 @@ func TestChangesReceivedLate(t *testing.T) {
 			check.Equal(t, len(check.Value(r.Set(t.Context(), tt.want))(t)), len(tt.want), "what Set has")
 		})
 	}
-}
-
-// value is what a counter or gauge stands at.
-func value(t *testing.T, m prometheus.Metric) float64 {
-	t.Helper()
-	var d dto.Metric
-	check.OK(t, m.Write(&d))
-	return d.GetCounter().GetValue() + d.GetGauge().GetValue()
 }

@@ -2,7 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -30,12 +29,7 @@ func TestManyPortsOnSharedAddresses(t *testing.T) {
 		w.Services = append(w.Services, s)
 	}
 	w = held(w, "s00", "n1")
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	p := Make(rules(), w)
-	runtime.ReadMemStats(&after)
-	check.Equal(t, len(p.Addresses), 16, "how many addresses are bound")
-	if n := after.TotalAlloc - before.TotalAlloc; n > 16<<20 {
-		t.Errorf("a pass takes %d MiB", n>>20)
-	}
+	check.Allocates(t, 16<<20, func() {
+		check.Equal(t, len(Make(rules(), w).Addresses), 16, "how many addresses are bound")
+	})
 }

@@ -3,7 +3,6 @@ package pool
 import (
 	"fmt"
 	"net/netip"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -606,18 +605,14 @@ func TestManyPortsOfASharingKey(t *testing.T) {
 	for i := range 100 {
 		w.set(fmt.Sprint("s", i), func(r *vip.AddressRequest) { r.SharingKey, r.Ports = "k", ports(i) })
 	}
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	w.decide()
-	for i := range 10 {
-		w.set(fmt.Sprint("t", i), func(r *vip.AddressRequest) { r.SharingKey, r.Ports = "k", ports(99) })
+	check.Allocates(t, 32<<20, func() {
 		w.decide()
-	}
-	runtime.ReadMemStats(&after)
+		for i := range 10 {
+			w.set(fmt.Sprint("t", i), func(r *vip.AddressRequest) { r.SharingKey, r.Ports = "k", ports(99) })
+			w.decide()
+		}
+	})
 	check.Equal(t, w.has("s57"), "10.0.0.1 of cidr-ns", "s57 has")
-	if n := after.TotalAlloc - before.TotalAlloc; n > 32<<20 {
-		t.Errorf("it takes %d MiB", n>>20)
-	}
 }
 
 // TestEveryOrderComesToTheSame: Services told in any order to a new Allocator keep what they have, those without addresses get the same.

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
@@ -39,22 +37,6 @@ func given(w vip.World) string {
 		out = append(out, fmt.Sprint(a.Service.Name, a.Addresses))
 	}
 	return strings.Join(out, " ")
-}
-
-// gauge is the sum of a metric over all its labels.
-func gauge(t *testing.T, a *Assigner, name string) (sum float64) {
-	t.Helper()
-	r := prometheus.NewRegistry()
-	r.MustRegister(a.Collectors()...)
-	families := check.Value(r.Gather())(t)
-	for _, f := range families {
-		for _, m := range f.Metric {
-			if f.GetName() == name {
-				sum += m.GetGauge().GetValue()
-			}
-		}
-	}
-	return sum
 }
 
 func TestAssigner(t *testing.T) {
@@ -99,7 +81,7 @@ func TestAssigner(t *testing.T) {
 	if got := given(assign(t, a, in)); got != "b[10.0.0.3]" { // c is gone; what b was to be given stays
 		t.Error(got)
 	}
-	check.Equal(t, gauge(t, a, "herald_pool_addresses_used"), 2, "how many are used")
+	check.Equal(t, check.Metric(t, "herald_pool_addresses_used", a.Collectors()...), 2, "how many are used")
 
 	// b goes before its address was written, a is deleted: its address rests.
 	in.Requests = []vip.AddressRequest{request("d", nil)}
@@ -121,7 +103,7 @@ func TestAssignerFollowsLabels(t *testing.T) {
 	d := data("pool-blue=10.0.0.0/24", "pool-blue.namespaces=team=blue")
 	in := vip.PoolInput{Now: start, Source: &vip.PoolSource{Data: d}, Allocate: true, Requests: []vip.AddressRequest{request("a", nil)}}
 	w := assign(t, a, in)
-	if len(w.Assignments) != 1 || !strings.Contains(w.Assignments[0].Reason, "no pool is offered to namespace ns") || gauge(t, a, "herald_pool_services_waiting") != 1 {
+	if len(w.Assignments) != 1 || !strings.Contains(w.Assignments[0].Reason, "no pool is offered to namespace ns") || check.Metric(t, "herald_pool_services_waiting", a.Collectors()...) != 1 {
 		t.Fatal(w.Assignments)
 	}
 	in.Source = &vip.PoolSource{Data: d, Namespaces: map[string]map[string]string{"ns": {"team": "blue"}}}
@@ -139,7 +121,7 @@ func TestLeasedAddressIsInUse(t *testing.T) {
 	})
 	in := vip.PoolInput{Now: start, Source: source("cidr-global=10.0.0.0/24", "pool-dhcp=0.0.0.0/32"), Allocate: true, Requests: []vip.AddressRequest{leased, request("b", nil)}}
 	w := assign(t, a, in)
-	if n := gauge(t, a, "herald_pool_addresses_outside"); given(w) != "b[10.0.0.2]" || n > 0 {
+	if n := check.Metric(t, "herald_pool_addresses_outside", a.Collectors()...); given(w) != "b[10.0.0.2]" || n > 0 {
 		t.Errorf("%s, outside %v", given(w), n)
 	}
 }
@@ -164,13 +146,13 @@ func TestAllocatesAgain(t *testing.T) {
 		t.Fatal(given(w))
 	}
 	in.Allocate = false
-	if w := assign(t, a, in); len(w.Assignments) > 0 || gauge(t, a, "herald_pool_addresses") > 0 {
+	if w := assign(t, a, in); len(w.Assignments) > 0 || check.Metric(t, "herald_pool_addresses", a.Collectors()...) > 0 {
 		t.Errorf("it goes on: %v", w.Assignments)
 	}
 	in.Allocate = true
 	in.Source = source("cidr-global=10.0.0.0/24", "pool-x=10.1.0.0/24", "pool-x.auto=false")
 	in.Requests = []vip.AddressRequest{in.Requests[0], has("c", "10.0.0.3"), in.Requests[1], request("e", func(s *vip.Service) { s.Pools = []string{"x"} })}
-	if w := assign(t, a, in); given(w) != "d[10.0.0.4] e[10.1.0.1]" || gauge(t, a, "herald_pool_addresses") != 2*254 {
+	if w := assign(t, a, in); given(w) != "d[10.0.0.4] e[10.1.0.1]" || check.Metric(t, "herald_pool_addresses", a.Collectors()...) != 2*254 {
 		t.Errorf("gives %s", given(w))
 	}
 }

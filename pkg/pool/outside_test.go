@@ -4,10 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
@@ -118,7 +115,7 @@ func TestOutsideIsObserved(t *testing.T) {
 	for i, gives := range []bool{true, false, true} { // also once it gives addresses again, and nothing else has changed
 		in.Allocate = gives
 		assign(t, a, in)
-		if n := gauge(t, a, "herald_pool_addresses_outside"); n > 0 != gives || n > 1 {
+		if n := check.Metric(t, "herald_pool_addresses_outside", a.Collectors()...); n > 0 != gives || n > 1 {
 			t.Errorf("time %d, on a node that gives addresses: %v: metric %v", i+1, gives, n)
 		}
 	}
@@ -143,7 +140,7 @@ func TestMetricsOfPools(t *testing.T) {
 		"herald_pool_addresses_free x":             0,
 		"herald_pool_services_waiting x":           2,
 	} {
-		check.Equal(t, gaugeOf(t, a, name), want, "%s", name)
+		check.Equal(t, check.Metric(t, name, a.Collectors()...), want, "%s", name)
 	}
 	// What is scraped meanwhile is the same: an alert that waits begins again where a scrape has no series, or 0.
 	stop, stopped := make(chan bool), make(chan bool)
@@ -159,7 +156,7 @@ func TestMetricsOfPools(t *testing.T) {
 		}
 	}()
 	for range 300 {
-		if got := gaugeOf(t, a, "herald_pool_services_waiting x"); got != 2 {
+		if got := check.Metric(t, "herald_pool_services_waiting x", a.Collectors()...); got != 2 {
 			t.Errorf("it is %v, want 2", got)
 			break
 		}
@@ -168,26 +165,9 @@ func TestMetricsOfPools(t *testing.T) {
 	<-stopped
 	in.Source = source("cidr-global=10.0.0.0/29")
 	assign(t, a, in)
-	if n := gauge(t, a, "herald_pool_addresses_free"); n != 1 { // of the pool that is left
+	if n := check.Metric(t, "herald_pool_addresses_free", a.Collectors()...); n != 1 { // of the pool that is left
 		t.Errorf("%v addresses are free", n)
 	}
-}
-
-// gaugeOf is the value of a metric of a pool: "name pool".
-func gaugeOf(t *testing.T, a *Assigner, name string) float64 {
-	t.Helper()
-	name, pool, _ := strings.Cut(name, " ")
-	r := prometheus.NewRegistry()
-	r.MustRegister(a.Collectors()...)
-	for _, f := range check.Value(r.Gather())(t) {
-		for _, m := range f.Metric {
-			if f.GetName() == name && m.Label[len(m.Label)-1].GetValue() == pool {
-				return m.GetGauge().GetValue()
-			}
-		}
-	}
-	t.Errorf("there is no %s of %s", name, pool)
-	return -1
 }
 
 // The condition Allocated says the same of an address of a pool that can't be read as the Event: it may be in that pool.

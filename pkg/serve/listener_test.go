@@ -15,8 +15,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/heraldvip/herald/testing/check"
 )
 
@@ -31,22 +29,6 @@ func servePipe(t *testing.T, o Options) (*Server, *pipeListener) {
 
 // quiet is the options of a node with the metrics endpoint, whose log nobody reads.
 func quiet() Options { return options(":2112", 0, slog.New(slog.DiscardHandler)) }
-
-// closedFor is how many connections s has closed for a reason.
-func closedFor(t *testing.T, s *Server, reason string) (n float64) {
-	r := prometheus.NewRegistry()
-	r.MustRegister(s.Collectors()...)
-	for _, f := range check.Value(r.Gather())(t) {
-		for _, m := range f.Metric {
-			for _, l := range m.Label {
-				if l.GetValue() == reason {
-					n += m.GetCounter().GetValue()
-				}
-			}
-		}
-	}
-	return n
-}
 
 // TestConnectionsHeldOpen: whoever holds connections open, as many as he can and from as many hosts as he
 // likes, keeps neither the node itself nor another host from being answered, and costs a bounded number of them.
@@ -80,7 +62,7 @@ func TestConnectionsHeldOpen(t *testing.T) {
 						}()
 						synctest.Wait()
 					}
-					if want := float64(300 - tt.open); closedFor(t, s, "limit") != want || kind != "an answer not read" && closed.Load() != int32(want) {
+					if want := float64(300 - tt.open); check.Metric(t, " limit", s.Collectors()...) != want || kind != "an answer not read" && closed.Load() != int32(want) {
 						t.Errorf("%v connections were closed, want %v", closed.Load(), want)
 					}
 					for _, asked := range []struct{ from, to, path string }{
@@ -182,7 +164,7 @@ func TestRefusedConnections(t *testing.T) {
 				if (err == nil) != (tt.reason == "") || err == nil && got != "200 ok\n" {
 					t.Errorf("got %q, %v", got, err)
 				}
-				if tt.reason != "" && closedFor(t, s, tt.reason) != 1 {
+				if tt.reason != "" && check.Metric(t, " "+tt.reason, s.Collectors()...) != 1 {
 					t.Errorf("not counted as %s", tt.reason)
 				}
 			})

@@ -6,14 +6,20 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/netip"
 	"os"
 	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"golang.org/x/sys/unix"
 )
 
@@ -59,12 +65,37 @@ func Equal[T comparable](t testing.TB, got, want T, what string, args ...any) {
 	}
 }
 
+// Addresses has go-cmp compare addresses by value.
+var Addresses = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})
+
 // Same fails the test if got is not want, and says what differs; addresses are compared by value.
 func Same(t testing.TB, want, got any, what string, args ...any) {
 	t.Helper()
-	if d := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); d != "" {
+	if d := cmp.Diff(want, got, Addresses); d != "" {
 		t.Errorf("%s (-want +got):\n%s", fmt.Sprintf(what, args...), d)
 	}
+}
+
+// Metric is the sum of the counters and gauges that from has, or NaN if there are none: of those named as the first
+// word of which, or of all if it is empty, that have its second word, if any, as the value of a label.
+func Metric(t testing.TB, which string, from ...prometheus.Collector) float64 {
+	t.Helper()
+	name, value, labeled := strings.Cut(which, " ")
+	r := prometheus.NewRegistry()
+	r.MustRegister(from...)
+	sum, n := 0.0, 0
+	for _, f := range Value(r.Gather())(t) {
+		for _, m := range f.Metric {
+			has := func(l *dto.LabelPair) bool { return l.GetValue() == value }
+			if (name == "" || f.GetName() == name) && (!labeled || slices.ContainsFunc(m.Label, has)) {
+				sum, n = sum+m.GetCounter().GetValue()+m.GetGauge().GetValue(), n+1
+			}
+		}
+	}
+	if n == 0 {
+		return math.NaN()
+	}
+	return sum
 }
 
 // Until calls look every 5 ms until it returns nil, and returns how long that took. If that
@@ -120,6 +151,18 @@ func Run(t testing.TB, task Task) (stop func()) {
 	}
 	t.Cleanup(stop)
 	return stop
+}
+
+// Allocates fails the test if do allocates more than limit bytes.
+func Allocates(t testing.TB, limit uint64, do func()) {
+	t.Helper()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	do()
+	runtime.ReadMemStats(&after)
+	if n := after.TotalAlloc - before.TotalAlloc; n > limit {
+		t.Errorf("%d KiB are allocated, more than %d", n>>10, limit>>10)
+	}
 }
 
 // CPU returns how much CPU time this process uses while do runs.
