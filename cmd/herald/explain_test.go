@@ -131,23 +131,6 @@ default/web  10.0.0.1  n1     no      its link eth0 is down
 	}
 }
 
-// The control plane's VIP is among what a node carries, and may not be carried by another: by ARP, and by routes alone.
-func TestExplainNodeOfTheControlPlane(t *testing.T) {
-	cp := owns("kube-system/cp-lock", "n1", "", "")
-	for method, owner := range map[string]string{"arp": "n1", "bgp": "- "} {
-		options := `,"defaultInterface":"eth0","options":{"` + method + `":true,"controlPlane":["10.0.0.100"],"controlPlaneLease":"kube-system/cp-lock"}}`
-		x := observe(kube.Snapshot{Leases: []*coordinationv1.Lease{cp,
-			nodeLease("n1", time.Second, strings.TrimSuffix(linkUp, "}")+`,"apiServerReady":true`+options), nodeLease("n2", time.Second, strings.TrimSuffix(linkUp, "}")+options)}}, nil, noon)
-		var b strings.Builder
-		check.OK(t, x.writeNode(&b, "n1", ""))
-		for _, want := range []string{"it carries 1, and could carry 0 more", "(control plane)  10.0.0.100  " + owner + "     carries it  NO OTHER NODE MAY CARRY IT"} {
-			if !strings.Contains(b.String(), want) {
-				t.Errorf("%s: no %q in\n%s", method, want, b.String())
-			}
-		}
-	}
-}
-
 // TestExplainRoutingTable: with routes in a routing table alone a Service that asks for routes is well.
 func TestExplainRoutingTable(t *testing.T) {
 	web := serviceWith("web", "10.0.0.1", "10.0.0.1")

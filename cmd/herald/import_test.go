@@ -76,23 +76,6 @@ func TestImportOfRestrictedPools(t *testing.T) {
 	}
 }
 
-// What can't be imported is an error that says why.
-func TestImportErrors(t *testing.T) {
-	for _, tt := range []struct{ source, text, want string }{
-		{"metallb", "kind: Service\n", "there is no IPAddressPool; there is Service"},
-		{"cilium", "", "there is no CiliumLoadBalancerIPPool; nothing is there"},
-		{"kube-vip", "", "there is no ConfigMap with pools; nothing is there"},
-		{"metallb", "a: [", "-: not YAML"},
-		{"metallb", "- a\n", "-: not an object"},
-		{"metallb", "kind: IPAddressPool\nmetadata: {name: x}\nspec: {addresses: 7}\n", "IPAddressPool x can't be read"},
-		{"metallb", "kind: []\n", "an object can't be read"},
-	} {
-		if _, err := imported(t, tt.source, tt.text); err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s %q: %v, want %s", tt.source, tt.text, err, tt.want)
-		}
-	}
-}
-
 // Of several ConfigMaps in files, kubectl get configmaps -A for one, only that of kube-vip's provider has pools.
 func TestImportOneConfigMap(t *testing.T) {
 	const others = `
@@ -166,13 +149,19 @@ func TestImportOfKeyWithAnotherValue(t *testing.T) {
 	}
 }
 
-// Where there are no pools, what is there instead is named, and the source that has it.
+// What can't be imported is an error that says why: where there are no pools, what is there instead is named, and the
+// source that has it.
 func TestImportNamesWhatIsThere(t *testing.T) {
 	const cilium = "kind: CiliumLoadBalancerIPPool\nmetadata: {name: blue}\nspec: {blocks: [{cidr: 10.0.0.0/28}]}\n"
 	for _, tt := range []struct{ source, text, want string }{
 		{"metallb", cilium, "there is no IPAddressPool; there is CiliumLoadBalancerIPPool blue"},
 		{"metallb", "kind: Eip\nmetadata: {name: lan}\n---\nkind: Service\nmetadata: {name: web, namespace: shop}\n", "there is Eip lan; Service shop/web"},
 		{"cilium", "controller: {}\nspeaker: {}\n", "there is a document without a kind"},
+		{"cilium", "", "there is no CiliumLoadBalancerIPPool; nothing is there"},
+		{"metallb", "a: [", "-: not YAML"},
+		{"metallb", "- a\n", "-: not an object"},
+		{"metallb", "kind: IPAddressPool\nmetadata: {name: x}\nspec: {addresses: 7}\n", "IPAddressPool x can't be read"},
+		{"metallb", "kind: []\n", "an object can't be read"},
 		{"kube-vip", "kind: ConfigMap\nmetadata: {name: kubevip}\ndata: {a: b}\n", "no ConfigMap with pools; there is ConfigMap kubevip"},
 		{"metallb", "", "nothing is there at all"},
 		{"metallb", "kind: ConfigMap\nmetadata: {name: config, namespace: metallb-system}\ndata: {config: 'address-pools: []'}\n", "there is ConfigMap metallb-system/config, of MetalLB before 0.13. MetalLB's own converter"},
