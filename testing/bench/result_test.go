@@ -1,9 +1,7 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
-	"math"
 	"net/netip"
 	"strings"
 	"testing"
@@ -11,7 +9,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/heraldvip/herald/testing/check"
 	"github.com/heraldvip/herald/testing/lab"
 )
 
@@ -49,46 +46,6 @@ func TestQuantiles(t *testing.T) {
 		if d := cmp.Diff(before, c.in); d != "" {
 			t.Errorf("%s: the argument was changed: %s", c.name, d)
 		}
-	}
-}
-
-func TestRates(t *testing.T) {
-	got := rates(map[string]float64{"PUT leases": 45, "GET x": 3}, 30*time.Second)
-	if d := cmp.Diff(map[string]float64{"PUT leases": 1.5, "GET x": 0.1}, got); d != "" {
-		t.Error(d)
-	}
-	if sum := total(got); math.Abs(sum-1.6) > 1e-9 {
-		t.Errorf("total is %v, want 1.6", sum)
-	}
-}
-
-func TestByName(t *testing.T) {
-	if got, want := byName(map[string]float64{"n2": 2, "n1": 0.5}), "n1 0.50, n2 2.00"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
-func TestParseSizes(t *testing.T) {
-	got, err := parseSizes("10, 100,1000")
-	if d := cmp.Diff([]int{10, 100, 1000}, got); err != nil || d != "" {
-		t.Error(err, d)
-	}
-	for _, bad := range []string{"", "10,", "ten", "-5", "2", "5000"} {
-		if got, err := parseSizes(bad); err == nil || !strings.Contains(err.Error(), "--services") {
-			t.Errorf("parseSizes(%q) = %v, %v; want an error that names the flag", bad, got, err)
-		}
-	}
-}
-
-func TestMetric(t *testing.T) {
-	text := "# HELP a_sum x\na_sum 1.5\na_sum_of_all 9\na_count 3\nb{x=\"a_sum \"} 7\n"
-	for name, want := range map[string]float64{"a_sum": 1.5, "a_count": 3} {
-		if got, err := metric(text, name); err != nil || got != want {
-			t.Errorf("%s: got %v, %v, want %v", name, got, err, want)
-		}
-	}
-	if _, err := metric(text, "missing"); err == nil || !strings.Contains(err.Error(), "missing") {
-		t.Errorf("got %v, want an error that names the metric", err)
 	}
 }
 
@@ -148,24 +105,5 @@ func TestTable(t *testing.T) {
 		if got, ok := lines[label]; !ok || got != want {
 			t.Errorf("%q: got %q, want %q\n%s", label, got, want, r.Table())
 		}
-	}
-}
-
-// Everything in the report can be read back from what is written.
-func TestJSON(t *testing.T) {
-	want := Report{Began: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Version: "v", Machine: "m", Results: []Result{result(10, 5)}}
-	text, err := json.Marshal(want)
-	check.OK(t, err)
-	var got Report
-	check.OK(t, json.Unmarshal(text, &got))
-	if d := cmp.Diff(want, got); d != "" {
-		t.Error(d)
-	}
-}
-
-// Flags that can't be defined, or a wrong one, are found before anything is built or brought up.
-func TestFlags(t *testing.T) {
-	if err := run(t.Context(), []string{"-no-such-flag"}); err == nil || !strings.Contains(err.Error(), "no-such-flag") {
-		t.Errorf("got %v", err)
 	}
 }

@@ -49,7 +49,7 @@ func TestWrites(t *testing.T) {
 func TestSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, size{nodes: 3, services: 60})
-		c.broken = true // TestRandomFaults has what is checked in between
+		c.broken = true // TestFaults has what is checked in between
 		c.wire = newWire(c, rand.New(rand.NewPCG(1, 116)))
 		c.create()
 		for _, n := range c.nodes {
