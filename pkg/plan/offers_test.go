@@ -270,6 +270,10 @@ func TestNodesOfPools(t *testing.T) {
 		{"held by a node that is not", "n1", false, only("x"), "kubevip-a -> n2"},
 		{"held by one that is", "n1", false, only("b"), "kubevip-a -> n1"},
 		{"no node is", "", false, only("c"), "a: NoEligibleNode"},
+		{"the same for DHCP", "n1", false, func(w *vip.World) {
+			w.Services[0].Addresses = []netip.Addr{addr("0.0.0.0")}
+			w.Pools.Data = map[string]string{"pool-x": "0.0.0.0/32", "pool-x.nodes": "zone=x"}
+		}, "kubevip-a -> n2"},
 		{"whom it selects can't be read", "n1", false, func(w *vip.World) { only("c")(w); w.Nodes = nil }, "kubevip-a -> n1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -339,22 +343,6 @@ func TestMethodsOfPools(t *testing.T) {
 				t.Errorf("%s, want %s", text, tt.want)
 			}
 		})
-	}
-}
-
-// TestDHCPPool: what a pool says of nodes and links holds for the VIPs that are leased for it by DHCP.
-func TestDHCPPool(t *testing.T) {
-	w := poolWorld("n2")
-	w.Services = []vip.Service{svc("a", "0.0.0.0")}
-	w.Nodes = allNodes(vip.Node{Name: "n1", Labels: map[string]string{"zone": "a"}})
-	w.Pools.Data = map[string]string{"pool-x": "0.0.0.0/32", "pool-x.interface": "eth1", "pool-x.nodes": "zone=a"}
-	p := Make(poolRules(), held(w, "a", "n1"))
-	if len(p.DHCPRequests) != 1 || len(p.Macvlans) != 1 || p.Macvlans[0].Parent != "eth1" {
-		t.Errorf("%+v, links %+v", p.DHCPRequests, p.Macvlans)
-	}
-	w.Nodes = allNodes(vip.Node{Name: "n2", Labels: map[string]string{"zone": "a"}})
-	if got := summary(Make(poolRules(), held(w, "a", "n1"))); !strings.HasPrefix(got, "kubevip-a -> n2") {
-		t.Error(got)
 	}
 }
 
