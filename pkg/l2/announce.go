@@ -3,7 +3,6 @@ package l2
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -115,13 +114,8 @@ func (a *Announcer) outcome() ([]vip.Announcement, error) {
 				t.addr, t.link))
 		}
 	}
-	if len(errs) > maxErrors {
-		errs = append(errs[:maxErrors:maxErrors], fmt.Errorf("and %d more", len(errs)-maxErrors))
-	}
-	return have, errors.Join(errs...)
+	return have, vip.JoinErrors(errs)
 }
-
-const maxErrors = 10
 
 // sendDue sends due announcements, and returns when to call it again.
 func (a *Announcer) sendDue(now time.Time) time.Duration {

@@ -46,10 +46,7 @@ func (n *Interfaces) Set(ctx context.Context, want []vip.Address) ([]vip.Address
 		n.unpublished = false
 		n.opts.Poke()
 	}
-	if len(errs) > maxErrors {
-		errs = append(errs[:maxErrors:maxErrors], fmt.Errorf("and %d more", len(errs)-maxErrors))
-	}
-	return slices.Clone(n.view.Load().bound), errors.Join(errs...)
+	return slices.Clone(n.view.Load().bound), vip.JoinErrors(errs)
 }
 
 const portion = 2 * time.Millisecond
@@ -67,8 +64,6 @@ func (n *Interfaces) release(began time.Time) time.Time {
 	n.mu.Lock()
 	return time.Now()
 }
-
-const maxErrors = 10
 
 // wantedKeys returns where each address is to be bound, and these keys in order.
 func (n *Interfaces) wantedKeys(want []vip.Address) (wanted map[addressKey]vip.Address, order []addressKey,

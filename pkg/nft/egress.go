@@ -59,8 +59,11 @@ var egress = purpose[vip.Egress]{
 	table: "herald_egress", what: "egress of pods with VIPs as their source",
 	consequence: "what the pods of Services with kube-vip.io/egress send has the source that the network plugin gives it",
 	addr:        func(x vip.Egress) netip.Addr { return x.VIP },
-	compare:     vip.Egress.Compare,
-	maps:        egressSets, build: buildEgress, elements: egressElements,
+	compare: func(a, b vip.Egress) int { // no pod is in two
+		return cmp.Or(a.VIP.Compare(b.VIP), a.Via.Compare(b.Via), cmp.Compare(a.Link, b.Link),
+			slices.CompareFunc(a.Pods, b.Pods, netip.Addr.Compare))
+	},
+	equal: vip.Egress.Equal, maps: egressSets, build: buildEgress, elements: egressElements,
 }
 
 // fixedEgressSets is how many sets the table always has: internal, own, elsewhere and routed.
@@ -81,20 +84,11 @@ func egressSets(f family, entries []vip.Egress) []*nftables.Set {
 	}
 	routed := &nftables.Set{Name: "routed", KeyType: f.addr, HasTimeout: true, Timeout: vip.EgressTimeout}
 	all := []*nftables.Set{interval("internal"), pods("own"), pods("elsewhere"), routed}
-	for i := range f.entries(entries) {
+	for i := range entries {
 		n := fmt.Sprint("_", i)
 		all = append(all, interval("denied"+n), interval("allowed"+n), ports("to"+n), ports("from"+n))
 	}
 	return all
-}
-
-func (f family) entries(all []vip.Egress) (found []vip.Egress) {
-	for _, x := range all {
-		if x.VIP.Is4() == f.is4 {
-			found = append(found, x)
-		}
-	}
-	return found
 }
 
 // egressElements returns their elements; a pod of two entries counts for the first.
@@ -164,7 +158,7 @@ func (f family) intervals(networks []netip.Prefix) (all []nftables.SetElement) {
 
 func buildEgress(c *nftables.Conn, f family, table *nftables.Table, sets []*nftables.Set, entries []vip.Egress) {
 	source, accept := f.loadSource(), &expr.Verdict{Kind: expr.VerdictAccept}
-	for i, x := range f.entries(entries) {
+	for i, x := range entries {
 		f.addEgressRules(addChain(c, nftables.Chain{Table: table, Name: egressChain(i)}), sets[fixedEgressSets+4*i:], x)
 	}
 	add := addChain(c, nftables.Chain{Table: table, Name: "prerouting", Type: nftables.ChainTypeFilter,

@@ -104,6 +104,7 @@ func (p purpose[E]) check(entries ...E) error {
 		if err != nil {
 			return err
 		}
+		entries := p.of(f, entries)
 		table, maps := c.AddTable(f.table(checkTable)), p.maps(f, entries)
 		for _, m := range maps {
 			m.Table = table
@@ -125,6 +126,7 @@ type purpose[E any] struct {
 	consequence string             // what happens without it, for messages
 	addr        func(E) netip.Addr // the VIP, whose family decides in which table the entry is
 	compare     func(a, b E) int   // orders entries
+	equal       func(a, b E) bool  // nil: where compare returns 0
 	link        func(E) string     // the link whose index the entry has; nil: none
 	maps        func(f family, entries []E) []*nftables.Set
 	build       func(c *nftables.Conn, f family, table *nftables.Table, maps []*nftables.Set, entries []E)
@@ -172,7 +174,11 @@ func (t *Table[E]) setFamily(s *state[E], f family, want []E, now time.Time) []E
 	}
 	renew := len(want) > 0 &&
 		(now.Sub(s.at) >= renewAfter || s.linksChanged.Swap(false) && !maps.Equal(t.linksOf(s.written), s.links))
-	if s.known && !renew && slices.EqualFunc(want, s.written, func(a, b E) bool { return t.compare(a, b) == 0 }) {
+	equal := t.equal
+	if equal == nil {
+		equal = func(a, b E) bool { return t.compare(a, b) == 0 }
+	}
+	if s.known && !renew && slices.EqualFunc(want, s.written, equal) {
 		return s.written
 	}
 	links := t.linksOf(want) // before they are written: what changes later is told by LinksChanged
@@ -288,9 +294,9 @@ func makeRoom(sets []*nftables.Set, elements [][]nftables.SetElement) func(*netl
 	}
 }
 
-func (t *Table[E]) of(f family, all []E) (found []E) {
+func (p purpose[E]) of(f family, all []E) (found []E) {
 	for _, x := range all {
-		if t.addr(x).Is4() == f.is4 {
+		if p.addr(x).Is4() == f.is4 {
 			found = append(found, x)
 		}
 	}

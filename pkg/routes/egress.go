@@ -59,7 +59,7 @@ func (o owner) compare(p owner) int { return cmp.Or(o.via.Compare(p.via), cmp.Co
 type wanted map[netip.Addr]owner
 
 // Set makes Herald's rules and routes those of want; entries without Via need none. It reads the kernel's once in 5 s,
-// and when want has changed, and returns what it could make; the error joins, in a stable order, maxErrors of each
+// and when want has changed, and returns what it could make; the error joins, in a stable order, ten of each
 // family.
 func (r *Egress) Set(_ context.Context, want []vip.Egress) ([]vip.Egress, error) {
 	now, all := time.Now(), make(wanted)
@@ -139,7 +139,7 @@ func (r *Egress) writeFamily(family int, all wanted) error {
 			errs = append(errs, removeRoute(route))
 		}
 	}
-	return join(errs)
+	return vip.JoinErrors(errs)
 }
 
 // assignTables returns each owner's table: the one with its route, or else the lowest free. If none is left, late

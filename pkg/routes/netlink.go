@@ -4,7 +4,6 @@ package routes
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 
@@ -13,8 +12,6 @@ import (
 )
 
 var ruleList = netlink.RuleList
-
-const maxErrors = 10
 
 // complete reads a list of the kernel again, up to ten times, if it changes meanwhile and some may be missing.
 func complete[T any](read func() ([]T, error)) (all []T, err error) {
@@ -53,23 +50,4 @@ func addressOf(n *net.IPNet) netip.Addr {
 	}
 	a, _ := netip.AddrFromSlice(n.IP)
 	return a.Unmap()
-}
-
-// join joins up to maxErrors errors, without nil ones.
-func join(errs []error) error {
-	var some []error
-	more := 0
-	for _, err := range errs {
-		switch {
-		case err == nil:
-		case len(some) < maxErrors:
-			some = append(some, err)
-		default:
-			more++
-		}
-	}
-	if more > 0 {
-		some = append(some, fmt.Errorf("and %d more", more))
-	}
-	return errors.Join(some...)
 }

@@ -171,7 +171,7 @@ func (t *Table) write(wanted map[netip.Prefix]bool) (map[netip.Prefix]bool, erro
 		have[p] = true
 	}
 	t.metrics.errors.Add(float64(len(errs)))
-	return have, join(errs)
+	return have, vip.JoinErrors(errs)
 }
 
 // Run pokes when routes that Set wrote have gone from the table, until ctx ends.

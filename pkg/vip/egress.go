@@ -1,10 +1,8 @@
 package vip
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -56,35 +54,10 @@ type Egress struct {
 	EgressLimits
 }
 
-// Compare orders Egresses; equal ones are 0.
-func (e Egress) Compare(o Egress) int {
-	return cmp.Or(
-		e.VIP.Compare(o.VIP), e.Via.Compare(o.Via), strings.Compare(e.Link, o.Link), compareBools(e.Former, o.Former),
-		slices.CompareFunc(e.Pods, o.Pods, netip.Addr.Compare),
-		comparePrefixes(e.AllowedNetworks, o.AllowedNetworks), comparePrefixes(e.DeniedNetworks, o.DeniedNetworks),
-		slices.CompareFunc(e.DestinationPorts, o.DestinationPorts, comparePorts),
-		slices.CompareFunc(e.SourcePorts, o.SourcePorts, comparePorts),
-		comparePrefixes(e.Internal, o.Internal),
-	)
-}
-
-func compareBools(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
-}
-
-func comparePrefixes(a, b []netip.Prefix) int {
-	if len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) {
-		return 0
-	}
-	return slices.CompareFunc(a, b, netip.Prefix.Compare)
-}
-
-func comparePorts(a, b Port) int {
-	return cmp.Or(strings.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
+// Equal reports whether e is o.
+func (e Egress) Equal(o Egress) bool {
+	return e.VIP == o.VIP && e.Via == o.Via && e.Link == o.Link && e.Former == o.Former && slices.Equal(e.Pods, o.Pods) &&
+		slices.Equal(e.AllowedNetworks, o.AllowedNetworks) && slices.Equal(e.DeniedNetworks, o.DeniedNetworks) &&
+		slices.Equal(e.DestinationPorts, o.DestinationPorts) && slices.Equal(e.SourcePorts, o.SourcePorts) &&
+		slices.Equal(e.Internal, o.Internal)
 }

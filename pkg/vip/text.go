@@ -2,6 +2,7 @@ package vip
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/netip"
 	"slices"
@@ -75,6 +76,17 @@ func RawHint(err error) string {
 		return " (the process needs the capability NET_RAW)"
 	}
 	return ""
+}
+
+const maxErrors = 10
+
+// JoinErrors joins up to ten errors, without nil ones, and says how many more there are.
+func JoinErrors(errs []error) error {
+	errs = slices.DeleteFunc(slices.Clone(errs), func(err error) bool { return err == nil })
+	if more := len(errs) - maxErrors; more > 0 {
+		errs = append(errs[:maxErrors], fmt.Errorf("and %d more", more))
+	}
+	return errors.Join(errs...)
 }
 
 // Truncate returns up to limit bytes, cut between characters; if longer, a copy.
