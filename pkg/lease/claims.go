@@ -46,7 +46,8 @@ func (l *Leases) claims(now time.Time) map[vip.Key]vip.Claim {
 // table gives this node while another acts on moves unknown here may be one of them: it stays where it was.
 func (l *Leases) claim(k vip.Key, e Entry) vip.Claim {
 	if m, ok := l.quorum.Moved[k]; ok {
-		return vip.Claim{Holder: m.Holder, PreviousHolder: e.Owner, Transitions: e.Transitions + 1, Valid: l.moveHolds(m)}
+		return vip.Claim{Holder: m.Holder, PreviousHolder: e.Owner, Transitions: e.Transitions + 1,
+			Valid: l.holds(m.Holder, m.Epoch)}
 	}
 	if next, ok := l.table.doubted(k, e); ok {
 		c := next.claim()
@@ -60,18 +61,29 @@ func (l *Leases) claim(k vip.Key, e Entry) vip.Claim {
 	return c
 }
 
+// void reports whether the claims of a node's epoch are void: by its node lease or, of this node, since it has no such
+// epoch.
+func (l *Leases) void(node string, epoch int64) bool {
+	if node == l.o.Node {
+		return epoch != l.own.Epoch || l.own.EpochOver
+	}
+	p := l.peers[node]
+	return p == nil || p.void(epoch)
+}
+
+// holds reports whether a node still has what it got in an epoch that its node lease shows.
+func (l *Leases) holds(node string, epoch int64) bool {
+	return !l.void(node, epoch) && !l.decision.Released[node]
+}
+
 // valid reports whether the epoch of e is not over; the node lease may show it later than the table.
 func (l *Leases) valid(e Entry) bool {
-	switch p := l.peers[e.Owner]; {
-	case e.Owner == "":
-		return false
-	case e.Owner == l.o.Node:
-		return e.Epoch == l.own.Epoch && !l.own.EpochOver
-	case p == nil || p.lease == nil || !p.Exists && !p.void(e.Epoch) || e.Epoch > p.Epoch:
+	p := l.peers[e.Owner]
+	if e.Owner != "" && e.Owner != l.o.Node &&
+		(p == nil || p.lease == nil || !p.Exists && !p.void(e.Epoch) || e.Epoch > p.Epoch) {
 		return true // until it is fenced (fenceUnproven)
-	default:
-		return !p.void(e.Epoch) && !l.decision.Released[e.Owner]
 	}
+	return l.holds(e.Owner, e.Epoch)
 }
 
 // updateUnproven stores since when no node lease has shown a claim's epoch.
@@ -90,15 +102,6 @@ func (l *Leases) updateUnproven(now time.Time) {
 		}
 		l.table.unproven[claim] = since
 	}
-}
-
-// moveHolds reports whether who got a VIP by m still has it.
-func (l *Leases) moveHolds(m quorum.Move) bool {
-	if m.Holder == l.o.Node {
-		return m.Epoch == l.own.Epoch && !l.own.EpochOver
-	}
-	p := l.peers[m.Holder]
-	return p != nil && !p.void(m.Epoch) && !l.decision.Released[m.Holder]
 }
 
 // proposedMoves returns the plan's moves of units that nobody has; State.Propose sets Move.Epoch.

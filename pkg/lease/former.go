@@ -43,11 +43,3 @@ func formerHoldersText(all []vip.FormerHolder) string {
 
 // maxCause is how many bytes of a cause are written, or read.
 const maxCause = 256
-
-// truncateCause returns at most maxCause bytes, whole characters of UTF-8.
-func truncateCause(text string) string {
-	if len(text) <= maxCause {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxCause], "")
-}

@@ -340,7 +340,7 @@ func (l *Leases) plannedChanges(d *dues, place bool) (all []change) {
 		}
 		m, moved := l.quorum.Moved[k]
 		switch p := l.peers[w.Node]; {
-		case w.Stays, moved && (l.moveHolds(m) || l.valid(e)): // else neither acts on it
+		case w.Stays, moved && (l.holds(m.Holder, m.Epoch) || l.valid(e)): // else neither acts on it
 		case f != nil && f.valid(d.now):
 			if mine {
 				all = append(all, change{unit: k, cause: "another program renews its Lease"})
@@ -368,7 +368,7 @@ func (l *Leases) otherChanges(d *dues, place bool) (all []change) {
 		m, moved := l.quorum.Moved[k]
 		_, wanted := l.table.wanted[k]
 		switch {
-		case moved && l.moveHolds(m) && l.isVoid(e) && l.decision.WriteMoves:
+		case moved && l.holds(m.Holder, m.Epoch) && l.void(e.Owner, e.Epoch) && l.decision.WriteMoves:
 			if d.due(k, d.turn) {
 				all = append(all, change{unit: k, owner: m.Holder, epoch: m.Epoch, cause: "the nodes agreed on it without the " +
 					"API server"})
@@ -389,15 +389,6 @@ func (l *Leases) otherChanges(d *dues, place bool) (all []change) {
 
 // unneeded is why a unit leaves the table.
 const unneeded = "no Service needs it any more: it was deleted or changed, or has no endpoints"
-
-// isVoid reports whether an owner's node lease voids its claim.
-func (l *Leases) isVoid(e Entry) bool {
-	if e.Owner == l.o.Node {
-		return e.Epoch != l.own.Epoch || l.own.EpochOver
-	}
-	p := l.peers[e.Owner]
-	return e.Owner == "" || p == nil || p.void(e.Epoch)
-}
 
 // writeTable starts a due write: at once for what this node gives away, else gatherTime apart.
 func (l *Leases) writeTable(ctx context.Context, now time.Time) {
@@ -451,39 +442,29 @@ func (l *Leases) writeTable(ctx context.Context, now time.Time) {
 // fit returns the next table, and which changes it has: what is there matters more than what is new.
 func (l *Leases) fit(base *Table, all []change, now time.Time) ([]change, *Table) {
 	next := base.with(all, now)
-	for !next.fits() {
-		rest := dropHalf(base, all)
-		if len(rest) == len(all) {
-			break
+	if next.fits() {
+		return all, next
+	}
+	var there, fresh []change
+	for _, c := range all {
+		if _, ok := base.Units[c.unit]; ok {
+			there = append(there, c)
+		} else {
+			fresh = append(fresh, c)
 		}
+	}
+	for !next.fits() && len(fresh) > 0 {
 		if t := &l.table; t.fullWith != len(base.Units) {
 			t.fullWith = len(base.Units)
 			l.o.Log.Warn("the table of who owns what is full; Services that are new get no VIP: delete some, or have a "+
 				"second installation announce some (docs/operations.md, Two installations)", "lease", l.tableKey(), "units",
 				t.fullWith)
 		}
-		all, next = rest, base.with(rest, now)
+		fresh = fresh[:len(fresh)/2]
+		all = slices.Concat(there, fresh)
+		next = base.with(all, now)
 	}
 	return all, next
-}
-
-// dropHalf returns changes without the last half of those of units that base does not have.
-func dropHalf(base *Table, all []change) []change {
-	isNew := func(c change) bool { _, ok := base.Units[c.unit]; return !ok }
-	n := 0
-	for _, c := range all {
-		if isNew(c) {
-			n++
-		}
-	}
-	keep := n / 2
-	return slices.DeleteFunc(slices.Clone(all), func(c change) bool {
-		if !isNew(c) {
-			return false
-		}
-		keep--
-		return keep < 0
-	})
 }
 
 // again returns what was given away by an unanswered write that may yet be carried out, while the next owner lives.

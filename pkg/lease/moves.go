@@ -90,7 +90,7 @@ func parseMoves(text string) (moves []vip.Move) {
 
 func parseMove(line string) (m vip.Move, ok bool) {
 	line, m.Cause, _ = strings.Cut(line, " cause=")
-	m.Cause = truncateCause(m.Cause)
+	m.Cause = vip.Truncate(m.Cause, maxCause)
 	at, line, _ := strings.Cut(line, " ")
 	var err error
 	m.At, err = time.Parse(time.RFC3339, at)

@@ -87,7 +87,7 @@ func (t *Table) with(changes []change, now time.Time) *Table {
 	var moves []vip.Move
 	for _, c := range changes {
 		before := units[c.unit]
-		c.cause = truncateCause(strings.Join(strings.Fields(c.cause), " "))
+		c.cause = vip.Truncate(strings.Join(strings.Fields(c.cause), " "), maxCause)
 		if before.Owner != c.owner {
 			m := vip.Move{At: now, Service: c.unit, From: before.Owner, To: c.owner, Cause: c.cause}
 			if !c.heard.IsZero() {
@@ -226,7 +226,7 @@ func parseTable(l *coordinationv1.Lease) (*Table, error) {
 
 func parseEntry(line string) (e Entry, ok bool) {
 	line, e.Cause, _ = strings.Cut(line, " cause=")
-	e.Cause = truncateCause(strings.Join(strings.Fields(e.Cause), " "))
+	e.Cause = vip.Truncate(strings.Join(strings.Fields(e.Cause), " "), maxCause)
 	fields := strings.Fields(line)
 	if len(fields) == 0 {
 		return e, false
