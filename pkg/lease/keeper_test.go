@@ -309,7 +309,7 @@ func TestDoubt(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			withThree(t, func(t *testing.T, a *network, n1, n2, n3 *node) {
-				neverTwo(t, t.Context(), "a", newGroup(n1, n2, n3))
+				neverTwo(t, "a", n1, n2, n3)
 				before := tableOf(t, a.api).Number
 				n1.fault(tt.fault)
 				n1.give("n2", "a")
@@ -692,7 +692,7 @@ func TestSpoiltAndUnknown(t *testing.T) {
 				spoil(t, s)
 				n0 := start(t, s, "n0")
 				n0.want("a")
-				neverTwo(t, t.Context(), "a", newGroup(n0, n1, n2))
+				neverTwo(t, "a", n0, n1, n2)
 				if took := waitServes(t, n0, "a", time.Minute); took < leaseDuration-period {
 					t.Errorf("replaced after %v: nodes that have seen it may act", took)
 				}

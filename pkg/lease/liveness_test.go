@@ -147,7 +147,7 @@ func TestDeadWithEtcdLeader(t *testing.T) {
 func TestSuspect(t *testing.T) {
 	withThree(t, func(t *testing.T, a *network, n1, n2, n3 *node) {
 		a.setBetween(vip.Suspect, "n1")
-		neverTwo(t, t.Context(), "a", newGroup(n1, n2, n3))
+		neverTwo(t, "a", n1, n2, n3)
 		time.Sleep(time.Minute)
 		if !n1.serves("a") {
 			t.Errorf("a node whose port is blocked lost its VIP\n%s", a.api)
@@ -161,7 +161,7 @@ func TestSuspect(t *testing.T) {
 // A node that can't renew while others do yields: they take over, and never do two serve.
 func TestYields(t *testing.T) {
 	withThree(t, func(t *testing.T, a *network, n1, n2, n3 *node) {
-		neverTwo(t, t.Context(), "a", newGroup(n1, n2, n3))
+		neverTwo(t, "a", n1, n2, n3)
 		n1.fault(func(f *leasetest.Faults) { f.Cut = true })
 		if took := waitServes(t, n2, "a", time.Minute); took > deadline-time.Second {
 			t.Errorf("taken over after %v, want less than the renew deadline", took)

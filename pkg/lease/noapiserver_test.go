@@ -55,8 +55,7 @@ func TestMinority(t *testing.T) {
 		a.setBetween(vip.Alive, "n1")
 		a.setBetween(vip.Alive, "n2")
 		a.setBetween(vip.Alive, "n3")
-		group := newGroup(n1, n2, n3)
-		neverTwo(t, t.Context(), "a", group)
+		neverTwo(t, "a", n1, n2, n3)
 		time.Sleep(time.Minute)
 		if !n1.serves("a") && !n2.serves("a") {
 			t.Errorf("nobody serves when all is well again\n%s", a.api)
@@ -102,7 +101,7 @@ func TestAPIServerBackForSome(t *testing.T) {
 				}
 			}
 			if stays {
-				neverTwo(t, t.Context(), "a", newGroup(n1, n2, n3))
+				neverTwo(t, "a", n1, n2, n3)
 				waitServes(t, n2, "a", 15*time.Second)
 				return
 			}
@@ -125,7 +124,7 @@ func TestMoveIsWrittenLate(t *testing.T) {
 		reconnectAPI(n3)
 		time.Sleep(time.Second) // n3 fences n1
 		again := a.join(t, s, "n1")
-		neverTwo(t, t.Context(), "a", newGroup(again, n2, n3))
+		neverTwo(t, "a", again, n2, n3)
 		n2.fault(func(f *leasetest.Faults) { f.Cut = false })
 		again.want("a")
 		time.Sleep(3 * time.Second)
@@ -215,7 +214,7 @@ func TestMovedIsHandedOver(t *testing.T) {
 		a, s := newNetwork(), leasetest.NewServer()
 		n2, n3 := moves(t, a, s)
 		n2.give("n3", "a")
-		neverTwo(t, t.Context(), "a", newGroup(n2, n3))
+		neverTwo(t, "a", n2, n3)
 		reconnectAPI(n2, n3)
 		waitServes(t, n3, "a", 8*time.Second)
 		if h := n2.world().HandingOver[lk("a")]; !n3.serves("a") || h.Successor != "n3" {
@@ -335,7 +334,7 @@ func TestGivenAwayBesideAMove(t *testing.T) {
 				n1.give("n3", "a")
 				time.Sleep(10 * time.Millisecond)
 				a.setBetween(vip.Dead, "n1")
-				neverTwo(t, t.Context(), "a", newGroup(n2, n3, n4))
+				neverTwo(t, "a", n2, n3, n4)
 				check.True(t, 5*time.Second, "they propose", func() bool {
 					n3.mu.Lock()
 					defer n3.mu.Unlock()

@@ -1,10 +1,8 @@
 package lease
 
 import (
-	"context"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,7 +38,7 @@ func cut(n *node, d time.Duration) (served time.Duration) {
 // TestCutFromAPIServer: a node that can't renew acts until its renew deadline; another takes over after it.
 func TestCutFromAPIServer(t *testing.T) {
 	withPair(t, func(t *testing.T, s *leasetest.Server, a, b *node) {
-		neverTwo(t, t.Context(), "a", newGroup(a, b))
+		neverTwo(t, "a", a, b)
 		time.Sleep(4 * time.Second)
 		if served := cut(a, 40*time.Second); served > deadline || served < deadline-period-100*time.Millisecond {
 			t.Errorf("served for %v after the cut, want until the renew deadline (%v)", served, deadline)
@@ -115,7 +113,7 @@ func TestEditedByHand(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			withPair(t, func(t *testing.T, s *leasetest.Server, a, b *node) {
-				neverTwo(t, t.Context(), "a", newGroup(a, b))
+				neverTwo(t, "a", a, b)
 				time.Sleep(2 * leaseDuration) // whoever has renewed for so long may fence at once
 				for _, n := range []*node{a, b} {
 					n.fault(func(f *leasetest.Faults) { f.Delay = 200 * time.Millisecond }) // of each request
@@ -155,72 +153,6 @@ func TestPaused(t *testing.T) {
 			t.Errorf("tenure %+v, want it confirmed again", tenure)
 		}
 	})
-}
-
-// TestRandomFaults: random faults on three nodes that all want the same unit, each for itself: never two at once, and in
-// the end exactly one.
-func TestRandomFaults(t *testing.T) {
-	for seed := range uint64(3) {
-		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { randomFaults(t, rand.New(rand.NewPCG(seed, 3))) })
-		})
-	}
-}
-
-func randomFaults(t *testing.T, r *rand.Rand) {
-	s := leasetest.NewServer()
-	nodes := make([]*node, 3)
-	for i := range nodes {
-		nodes[i] = start(t, s, fmt.Sprintf("n%d", i+1))
-		nodes[i].want("a")
-	}
-	all := newGroup(nodes...)
-	nodes = all.all() // this goroutine's own
-	ctx, cancel := context.WithCancel(t.Context())
-	neverTwo(t, ctx, "a", all)
-	for range 30 {
-		n, fault := nodes[r.IntN(3)], r.IntN(8)
-		t.Log(time.Now().Format("04:05.000"), n.name, "fault", fault)
-		switch fault {
-		case 0, 1:
-			n.fault(func(c *leasetest.Faults) { c.Cut = !c.Cut })
-		case 2:
-			n.fault(func(c *leasetest.Faults) { c.WatchCut = !c.WatchCut })
-		case 3:
-			n.fault(func(c *leasetest.Faults) { c.LoseAnswers = !c.LoseAnswers })
-		case 4:
-			n.fault(func(c *leasetest.Faults) { c.Delay = time.Duration(r.IntN(4000)) * time.Millisecond })
-		case 5:
-			n.fault(func(c *leasetest.Faults) { c.Lag = time.Duration(1+r.IntN(3000)) * time.Millisecond })
-		case 6:
-			i := r.IntN(3)
-			nodes[i].kill()
-			time.Sleep(time.Duration(r.IntN(20)) * time.Second)
-			nodes[i] = all.replace(i, start(t, s, nodes[i].name))
-			nodes[i].want("a")
-		case 7:
-			for _, o := range nodes {
-				o.want("a") // and does not give it back
-			}
-			n.give(nodes[r.IntN(3)].name, "a")
-		}
-		time.Sleep(time.Duration(r.IntN(12000)) * time.Millisecond)
-	}
-	for _, n := range nodes { // all well again
-		n.mend()
-	}
-	time.Sleep(time.Minute)
-	served := 0
-	for _, n := range nodes {
-		if n.serves("a") {
-			served++
-		}
-	}
-	if served != 1 {
-		t.Errorf("%d nodes serve in the end, want 1\n%s", served, s)
-	}
-	cancel()
 }
 
 // In a namespace that does not exist writes are tried again with pauses.
@@ -451,7 +383,7 @@ func TestFencedAndForgotten(t *testing.T) {
 					n1.want("a")
 					time.Sleep(time.Second)
 					n2.want("a")
-					neverTwo(t, t.Context(), "a", newGroup(n1, n2))
+					neverTwo(t, "a", n1, n2)
 					time.Sleep(10 * time.Second)
 					n1.fault(func(f *leasetest.Faults) { f.Cut = true })
 					if heartbeats {

@@ -191,7 +191,7 @@ func TestNameTaken(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		a.fault(func(f *leasetest.Faults) { f.Cut = true })
 		b := startProcess(t, s, "bbbbbbbbbb", "b")
-		neverTwo(t, t.Context(), "x", newGroup(a.node, b.node))
+		neverTwo(t, "x", a.node, b.node)
 		b.begins(t, time.Minute)
 		b.want("x")
 		time.Sleep(time.Second)

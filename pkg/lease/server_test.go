@@ -291,44 +291,23 @@ func pair(t *testing.T, s *leasetest.Server) (n1, n2 *node) {
 	return n1, n2
 }
 
-// A group is the nodes of a test, some of which are replaced while they are watched.
-type group struct {
-	mu    sync.Mutex
-	nodes []*node
-}
-
-func newGroup(nodes ...*node) *group { return &group{nodes: nodes} }
-
-func (c *group) all() []*node {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Clone(c.nodes)
-}
-
-func (c *group) replace(i int, n *node) *node {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.nodes[i] = n
-	return n
-}
-
-// neverTwo fails the test if two of the group may announce the unit at once, at any time while it runs, for longer than
+// neverTwo fails the test if two of the nodes may announce the unit at once, at any time while it runs, for longer than
 // a watch takes to show a table.
-func neverTwo(t *testing.T, ctx context.Context, unit string, c *group) {
+func neverTwo(t *testing.T, unit string, nodes ...*node) {
 	done := make(chan struct{})
 	t.Cleanup(func() { <-done })
 	go func() {
 		defer close(done)
-		for ctx.Err() == nil {
+		for t.Context().Err() == nil {
 			var who []string
-			for _, n := range c.all() {
+			for _, n := range nodes {
 				if n.serves(unit) {
 					who = append(who, n.name)
 				}
 			}
 			if len(who) > 1 {
 				t.Errorf("%s may be announced by %v at once at %s\n%s", unit, who, time.Now().Format("04:05.000"),
-					c.all()[0].way.Trace(12))
+					nodes[0].way.Trace(12))
 				return
 			}
 			time.Sleep(25 * time.Millisecond)
