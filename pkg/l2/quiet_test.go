@@ -231,19 +231,3 @@ func manyAnnouncements(n int, link string) []vip.Announcement {
 	}
 	return list
 }
-
-// BenchmarkSecond is the processor time that announcing 333 VIPs costs in a second, once they are known, on a real link.
-func BenchmarkSecond(b *testing.B) {
-	connectNeighbour(b)
-	a, _, _ := newKernelAnnouncer(b)
-	if _, err := a.Set(b.Context(), manyAnnouncements(333, "eth0")); err != nil {
-		b.Fatal(err)
-	}
-	time.Sleep(4 * time.Second)
-	used := check.CPU(b, func() {
-		for b.Loop() {
-			time.Sleep(time.Second)
-		}
-	})
-	b.ReportMetric(used.Seconds()*1e3/float64(b.N), "cpu-ms/s")
-}
