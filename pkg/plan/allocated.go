@@ -13,6 +13,14 @@ import (
 func (m *actions) showAllocated(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
 	s.unit = nil // nobody announces it: who is responsible does not follow from its lease
+	able := m.completeAlone(s)
+	if !s.shares && m.leaseHeld(s) && s.lacksEndpoints() { // connections go on once it has some
+		o := vip.Owner{Unit: s.lease, Node: m.Claims[s.lease].Holder}
+		if o.Stays = slices.Contains(able, m.members[o.Node]); !o.Stays {
+			o.Node = ""
+		}
+		m.out.Owners = append(m.out.Owners, o)
+	}
 	if !m.responsible(s) {
 		return
 	}
@@ -24,7 +32,6 @@ func (m *actions) showAllocated(s *service, reason vip.Reason, message string) {
 		m.replanAfter(newServiceAge - age)
 		return
 	}
-	able := m.completeAlone(s)
 	var ingress []vip.Ingress
 	var inUse []string
 	for _, a := range s.addrs {

@@ -43,6 +43,7 @@ func (f *admission) dropConflicts() {
 	for a, services := range f.askedByMany(waiting) {
 		j.judge(a, services, waiting[a])
 		for _, s := range services {
+			s.shares = s.shares || len(services) > 1
 			j.ports.set(s.Ports, nil)
 		}
 	}

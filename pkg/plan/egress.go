@@ -32,12 +32,7 @@ type egress struct {
 
 // plan adds the egress of services; pods count for the oldest.
 func (p *egress) plan(services []*service) {
-	var all []*service
-	for _, s := range services {
-		if s.Service.Egress != nil {
-			all = append(all, s)
-		}
-	}
+	all := slices.DeleteFunc(slices.Clone(services), func(s *service) bool { return s.Service.Egress == nil })
 	if len(all) == 0 {
 		return
 	}
@@ -243,17 +238,15 @@ func (p *egress) internal() []netip.Prefix {
 			all = append(all, r.Prefix)
 		}
 	}
-	single := func(a netip.Addr) { all = append(all, netip.PrefixFrom(a, a.BitLen())) }
+	var single []netip.Addr
 	for _, n := range p.Nodes {
-		all = append(all, n.PodCIDRs...)
-		for _, a := range n.Addresses {
-			single(a)
-		}
+		all, single = append(all, n.PodCIDRs...), append(single, n.Addresses...)
 	}
 	for _, m := range p.Members {
-		for _, a := range m.Info.OwnAddresses() {
-			single(a)
-		}
+		single = append(single, m.Info.OwnAddresses()...)
+	}
+	for _, a := range single {
+		all = append(all, netip.PrefixFrom(a, a.BitLen()))
 	}
 	slices.SortFunc(all, netip.Prefix.Compare)
 	return slices.Compact(all)

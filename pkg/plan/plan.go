@@ -123,6 +123,7 @@ type service struct {
 	ownLink      bool         // it names a link that its addresses do not have by their pool
 	apart        bool         // another announcer renews its lease, and a Service of another namespace has its address too
 	unoffered    bool         // it has an address that no pool offers to its namespace
+	shares       bool         // others ask for an address of it, too
 	inUse        []netip.Addr // given ones that another host has
 	contended    bool         // a Service of another namespace was refused an address that this one has, and asks for
 	hasAny       bool         // it has one of its addresses (see has)

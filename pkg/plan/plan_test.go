@@ -324,6 +324,45 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
+// TestOwnerWithoutEndpoints: whose endpoints are away keeps its node, which knows its connections, while that may have
+// it; not who shares an address, whose lease follows another's.
+func TestOwnerWithoutEndpoints(t *testing.T) {
+	empty := func(s *vip.Service) { written("n1")(s); s.Endpoints = vip.Endpoints{} }
+	a := svc("a", "10.77.0.50", empty)
+	one := held(held(world(a, svc("b", "10.77.0.51")), "a", "n1"), "b", "n1")
+	for _, tt := range []struct {
+		name string
+		w    vip.World
+		want string
+	}{
+		{"its node lives", one, "n1 stays"},
+		{"of policy Local", held(world(svc("a", "10.77.0.50", local(), written("n1"))), "a", "n1"), "n1 stays"},
+		{"its node stops", with(held(world(a), "a", "n1"), func(w *vip.World) { w.Stopping, w.Members[0].Info.Excluded = true, "its Herald is stopping" }), ""},
+		{"its node is drained", with(held(world(a), "a", "n1"), func(w *vip.World) { w.Nodes = allNodes(vip.Node{Name: "n1", Drained: true}) }), ""},
+		{"nobody has it", world(a), "none"},
+		{"another program has it", with(world(a), func(w *vip.World) { w.Claims[key("kubevip-a")] = vip.Claim{Holder: "x", Foreign: true, Valid: true} }), "none"},
+		{"deleted", held(world(svc("a", "10.77.0.50", empty, func(s *vip.Service) { s.Deleted = epoch })), "a", "n1"), "none"},
+		{"another has the address", held(held(world(a, svc("b", "10.77.0.50", younger, port(9))), "a", "n1"), "b", "n2"), "none"},
+		{"another names the lease", held(world(a, svc("b", "10.77.0.51", func(s *vip.Service) { s.Lease = "kubevip-a" })), "a", "n2"), "n2 stays"},
+	} {
+		for _, m := range tt.w.Members {
+			tt.w.Self = m.Name
+			got := "none"
+			for _, o := range Make(rules(), tt.w).Owners {
+				if o.Unit != key("kubevip-a") {
+					continue
+				}
+				if got = o.Node; o.Stays || o.Node == m.Name { // who has it keeps it
+					got += " stays"
+				}
+			}
+			check.Equal(t, got, tt.want, "%s, as %s has it", tt.name, m.Name)
+		}
+	}
+	one.Services = []vip.Service{svc("a", "10.77.0.50"), one.Services[1]} // the endpoints are back; n2 has fewer VIPs
+	diff(t, summary(Make(rules(), one)), "kubevip-a -> n1; kubevip-b -> n1; bind 10.77.0.50/32 dev eth0; bind 10.77.0.51/32 dev eth0; a: VIPAnnounced; b: VIPAnnounced")
+}
+
 // TestOwners: where the plan has a unit and its records, why, and of which it does not decide.
 func TestOwners(t *testing.T) {
 	both := []vip.Service{svc("a", "10.77.0.50"), svc("b", "10.77.0.50", younger, port(9))}
@@ -347,6 +386,7 @@ func TestOwners(t *testing.T) {
 		{"another has it, and this one its record", held(held(world(both...), "a", "n2"), "b", "n1"), "a: n2 stays; b: n2; "},
 		{"another program has it", foreign, "a: ; "},
 		{"no node may have it", alone(held(world(svc("a", "10.77.0.50")), "a", "n1")), "a: , n1: its Herald is stopping; "},
+		{"its endpoint is where no node may have it", held(world(svc("a", "10.77.0.50", local("w1"), written("n1"))), "a", "n1"), "a: , n1, n2, n3: no ready endpoint there; "},
 		{"nobody has it, and none may", alone(world(svc("a", "10.77.0.50"))), "a: ; "},
 		{"this node's renewals have failed for too long", late, "a: n1; "},
 		{"not a Service of ours", world(svc("a", "10.77.0.50", func(s *vip.Service) { s.Ignore = true })), ""},

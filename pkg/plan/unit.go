@@ -24,6 +24,7 @@ func act(a *admission) *actions {
 		if m.ageWithoutEndpoints(s) < oldServiceAge && len(s.Ingress) == 0 { // it is new, and was never announced
 			m.checks.probeEarly(m.unitOfOne(s)) // whether it may share is not known yet
 		}
+		m.showAllocated(s, vip.NoEndpoints, s.noEndpoints)
 	}
 	former := newFormerOwners(m.draft)
 	for _, u := range m.units {
@@ -31,9 +32,6 @@ func act(a *admission) *actions {
 		former.plan(u)
 	}
 	m.checks.watchNeighbors(m.units)
-	for _, s := range m.withoutEndpoints {
-		m.showAllocated(s, vip.NoEndpoints, s.noEndpoints)
-	}
 	m.routes.advertiseFromEveryNode(m.accepted)
 	for _, s := range m.accepted {
 		if s.everyNodeAdvertises && !s.hasVerdict() && !m.routes.reportUnowned(s) {
@@ -405,10 +403,9 @@ func (m *actions) waitsForOthers(s *service, a address, c *progress) bool {
 // setVerdictAndStatus sets verdict, conditions and status of s, bound here.
 func (m *actions) setVerdictAndStatus(s *service, c *progress) {
 	missing, problems, undecided := m.dhcp.missingLeases(s)
-	showsWanted := slices.ContainsFunc(s.addrs, func(a address) bool { return s.statusHas(a.Addr) })
 	switch {
 	// it asked for other addresses before
-	case len(c.inUse) > 0 && len(c.ingress) == 0 && s.statusOurs && !showsWanted:
+	case len(c.inUse) > 0 && len(c.ingress) == 0 && s.statusOurs:
 		m.clearStatus(s)
 	case !s.hasStatus || undecided && len(s.Ingress) > 0 && s.statusOurs:
 		// The status stays while the client asks whether a lease is still good.

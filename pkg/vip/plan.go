@@ -41,7 +41,7 @@ type Owner struct {
 	Unit  Key
 	Node  string // the node that is to have it, or has it; "": no node may
 	Cause string // why it goes to Node, or ""
-	// Stays: another node has it; or no Service, and an address could not be removed yet.
+	// Stays: another node has it; or no Service, and an address could not be removed yet; or one without endpoints.
 	Stays bool
 }
 
