@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -206,6 +207,8 @@ var differences = map[string]string{
 	"lb_fwdmethod":                       "`masquerade` and `local`; with all others, `lb_enable` and `cp_enable` Herald does not start.",
 	"lb_port":                            "With `lb_fwdmethod=local` the VIP answers at `port`: a warning if they differ.",
 	"vip_routingtable":                   "Beside BGP or ARP, too. For the control plane's VIP on every node whose API server is ready; without `svc_election` for those of Services on every node that can serve them, also with `vip_leaderelection`, by which kube-vip elects one node for all. Other routes are kept by their protocol number.",
+	"vip_routingtableid":                 "With `vip_routingtable` neither 253 to 255, the kernel's own, nor 19800 to 20055, egress's.",
+	"vip_routingprotocol":                "With `vip_routingtable` 5 to 255.",
 	"vip_loglevel":                       "Versions of kube-vip with logrus counted otherwise, 4 being info and 5 debug: 1 to 7 are a warning.",
 	"health_check_port":                  "Connections from other hosts are closed: kubelet on the node can ask, a load balancer outside can't.",
 	"egress_podcidr":                     "Known from Nodes without it; several ranges of both families.",
@@ -229,6 +232,7 @@ var differences = map[string]string{
 // variableAnswers returns the answers to variables.
 func variableAnswers(t *testing.T, names []string) (all []answer) {
 	t.Helper()
+	first := map[string]string{} // by reason: what it is said of
 	for _, name := range names {
 		o, ok := optionOf(name)
 		if !ok {
@@ -245,6 +249,10 @@ func variableAnswers(t *testing.T, names []string) (all []answer) {
 			if o.Effect == config.Refused {
 				a.Does = "refuses it"
 			}
+			if of := first[o.Reason]; of != "" {
+				a.Why = "As `" + of + "`."
+			}
+			first[o.Reason] = cmp.Or(first[o.Reason], name)
 		case o.Env != name:
 			a.Why = "An old spelling of `" + o.Env + "`."
 		}

@@ -13,11 +13,8 @@ func AddFlags(fs *pflag.FlagSet) {
 	for _, o := range Options {
 		for i, name := range flagNames(o) {
 			f := &pflag.Flag{
-				Name:     name,
-				Usage:    usage(o),
-				Value:    &flagValue{text: o.Default, kind: o.Type},
-				DefValue: o.Default,
-				Hidden:   i > 0 || !o.Supported(),
+				Name: name, Usage: usage(o), Hidden: i > 0 || !o.Supported(),
+				Value: &flagValue{text: o.Default, kind: o.Type}, DefValue: o.Default,
 			}
 			if i == 0 {
 				f.Shorthand = o.Short

@@ -24,17 +24,20 @@ var routingOptions = inSection(groupRouting, []Option{
 			"each node that can serve the VIP, or with `svc_election` on its owner; for the control plane's VIP on each " +
 			"node whose API server is ready. See bgp.md.",
 		set: store(parseBool, func(c *Config) *bool { return &c.RoutingTable.Enable })},
-	{Env: "vip_routingtableid", Flag: "tableID", Type: Int, Default: "198", Meaning: "The number of that table.",
-		set: store(parseTable, func(c *Config) *int { return &c.RoutingTable.ID })},
+	{Env: "vip_routingtableid", Flag: "tableID", Type: Int, Default: "198",
+		Meaning: "The number of that table. None of the kernel's own (253 to 255), or of egress (19800 to 20055).",
+		set:     where(withTable, store(parseTable, func(c *Config) *int { return &c.RoutingTable.ID }))},
 	{Env: "vip_routingtabletype", Flag: "tableType", Type: Int, Default: "1",
 		Meaning: "The type of the routes, by the kernel's numbers. 1 unicast, 2 local, 6 blackhole, 7 unreachable, 8 " +
 			"prohibit. Unicast and local routes have the link of VIPs.",
-		set: store(parseRouteType, func(c *Config) *int { return &c.RoutingTable.Type })},
+		set: where(withTable, store(parseRouteType, func(c *Config) *int { return &c.RoutingTable.Type }))},
 	{Env: "vip_routingprotocol", Flag: "routingProtocol", Type: Int, Default: "248",
-		Meaning: "The protocol number of the routes. All routes of the table with this number are Herald's: those to " +
-			"nothing that is a VIP are removed.",
-		set: store(number(5, math.MaxUint8), func(c *Config) *int { return &c.RoutingTable.Protocol })},
+		Meaning: "The protocol number of the routes, from 5. All routes of the table with this number are Herald's: those " +
+			"to nothing that is a VIP are removed.",
+		set: where(withTable, store(number(5, math.MaxUint8), func(c *Config) *int { return &c.RoutingTable.Protocol }))},
 })
+
+func withTable(c *Config) bool { return c.RoutingTable.Enable }
 
 func parseTable(v string) (int, error) {
 	n, err := strconv.Atoi(v)
