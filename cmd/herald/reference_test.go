@@ -200,33 +200,39 @@ func optionOf(name string) (found config.Option, ok bool) {
 	return found, ok
 }
 
-// differences says what Herald does otherwise with options that it has. The reference of options has all that is the same.
+// differences says what Herald does otherwise with options and annotations that it has. The reference of options has all that is the same.
 var differences = map[string]string{
-	"enable_service_security":            "By nftables instead of iptables; reconciled; a VIP that can't be limited is not bound.",
-	"lb_enable":                          "By nftables instead of ip_vs. With `lb_fwdmethod=local` a warning: connections are not balanced then, by kube-vip neither. Without `cp_enable`, or without `vip_arp`, a warning: there is nothing to balance.",
-	"lb_fwdmethod":                       "`masquerade` and `local`; with all others, `lb_enable` and `cp_enable` Herald does not start.",
-	"lb_port":                            "With `lb_fwdmethod=local` the VIP answers at `port`: a warning if they differ.",
-	"vip_routingtable":                   "Beside BGP or ARP, too. For the control plane's VIP on every node whose API server is ready; without `svc_election` for those of Services on every node that can serve them, also with `vip_leaderelection`, by which kube-vip elects one node for all. Other routes are kept by their protocol number.",
-	"vip_routingtableid":                 "With `vip_routingtable` neither 253 to 255, the kernel's own, nor 19800 to 20055, egress's.",
-	"vip_routingprotocol":                "With `vip_routingtable` 5 to 255.",
-	"vip_loglevel":                       "Versions of kube-vip with logrus counted otherwise, 4 being info and 5 debug: 1 to 7 are a warning.",
-	"health_check_port":                  "Connections from other hosts are closed: kubelet on the node can ask, a load balancer outside can't.",
-	"egress_podcidr":                     "Known from Nodes without it; several ranges of both families.",
-	"egress_servicecidr":                 "Known from ServiceCIDRs without it; several ranges of both families.",
-	"bgp_enable":                         "For the control plane's VIP from every node whose API server is ready, if `vip_arp` is off.",
-	"bgp_peers":                          "BFD with the defaults 300, 300 and 3. With multihop BFD options are read, and warned of.",
-	"control_plane_health_check_address": "By ARP, too. Without it `/readyz` of the node's own API server is asked.",
+	"enable_service_security":                    "By nftables instead of iptables; reconciled; a VIP that can't be limited is not bound.",
+	"lb_enable":                                  "By nftables instead of ip_vs. With `lb_fwdmethod=local` a warning: connections are not balanced then, by kube-vip neither. Without `cp_enable`, or without `vip_arp`, a warning: there is nothing to balance.",
+	"lb_fwdmethod":                               "`masquerade` and `local`; with all others, `lb_enable` and `cp_enable` Herald does not start.",
+	"lb_port":                                    "With `lb_fwdmethod=local` the VIP answers at `port`: a warning if they differ.",
+	"vip_routingtable":                           "Beside BGP or ARP, too. For the control plane's VIP on every node whose API server is ready; without `svc_election` for those of Services on every node that can serve them, also with `vip_leaderelection`, by which kube-vip elects one node for all. Other routes are kept by their protocol number.",
+	"vip_routingtableid":                         "With `vip_routingtable` neither 253 to 255, the kernel's own, nor 19800 to 20055, egress's.",
+	"vip_routingprotocol":                        "With `vip_routingtable` 5 to 255.",
+	"kube-vip.io/serviceVLAN":                    "kube-vip makes the VLAN's link, Herald does not.",
+	"kube-vip.io/macvlanName":                    "Must begin with `herald-`, or as `dhcp_macvlan_prefixes` says.",
+	"kube-vip.io/loadbalancerIPs":                "IP addresses only, no names.",
+	"kube-vip.io/leaseName":                      "In the Service's own namespace only, and not the control plane's.",
+	"kube-vip.io/rp_filter":                      "2 if not set, with kube-vip 0.",
+	"kube-vip.io/hwaddr":                         "Locally administered, or 00:00:6c, only.",
+	"vip_loglevel":                               "Versions of kube-vip with logrus counted otherwise, 4 being info and 5 debug: 1 to 7 are a warning.",
+	"health_check_port":                          "Connections from other hosts are closed: kubelet on the node can ask, a load balancer outside can't.",
+	"egress_podcidr":                             "Known from Nodes without it; several ranges of both families.",
+	"egress_servicecidr":                         "Known from ServiceCIDRs without it; several ranges of both families.",
+	"bgp_enable":                                 "For the control plane's VIP from every node whose API server is ready, if `vip_arp` is off.",
+	"bgp_peers":                                  "BFD with the defaults 300, 300 and 3. With multihop BFD options are read, and warned of.",
+	"control_plane_health_check_address":         "By ARP, too. Without it `/readyz` of the node's own API server is asked.",
 	"control_plane_health_check_period_seconds":  "1 if not set, with kube-vip 5.",
 	"control_plane_health_check_timeout_seconds": "2 if not set, with kube-vip 3.",
-	"address":                "IP addresses only. With a name and `cp_enable` Herald does not start: write what it resolves to.",
-	"cp_namespace":           "In a Pod with a ServiceAccount only kube-vip's leases are looked for there, with `cp_enable`.",
-	"vip_arpRate":            "For 30 s after a change; then no more than 10 frames a second on a node with up to 1200 VIPs. Less than 500 is 3000, with a warning.",
-	"vip_skipdad":            "Also for IPv4 (RFC 5227).",
-	"vip_leaseduration":      "15 if not set, with kube-vip 5. Dead nodes are replaced much earlier, by heartbeats.",
-	"vip_renewdeadline":      "10 if not set, with kube-vip 3; less with a short `vip_leaseduration`.",
-	"vip_retryperiod":        "2 if not set, with kube-vip 1; 1 where `vip_renewdeadline` is less than 10.",
-	"svc_leasename":          "`name`, or `namespace/name`.",
-	"bgp_keepalive_interval": "An error if it is not less than `bgp_hold_time`.",
+	"address":                                    "IP addresses only. With a name and `cp_enable` Herald does not start: write what it resolves to.",
+	"cp_namespace":                               "In a Pod with a ServiceAccount only kube-vip's leases are looked for there, with `cp_enable`.",
+	"vip_arpRate":                                "For 30 s after a change; then no more than 10 frames a second on a node with up to 1200 VIPs. Less than 500 is 3000, with a warning.",
+	"vip_skipdad":                                "Also for IPv4 (RFC 5227).",
+	"vip_leaseduration":                          "15 if not set, with kube-vip 5. Dead nodes are replaced much earlier, by heartbeats.",
+	"vip_renewdeadline":                          "10 if not set, with kube-vip 3; less with a short `vip_leaseduration`.",
+	"vip_retryperiod":                            "2 if not set, with kube-vip 1; 1 where `vip_renewdeadline` is less than 10.",
+	"svc_leasename":                              "`name`, or `namespace/name`.",
+	"bgp_keepalive_interval":                     "An error if it is not less than `bgp_hold_time`.",
 }
 
 // variableAnswers returns the answers to variables.
@@ -275,7 +281,7 @@ func annotationAnswers(t *testing.T, names []string) (all []answer) {
 			continue
 		}
 		x := kube.Annotations[i]
-		a := answer{Name: name, Does: "has it"}
+		a := answer{Name: name, Does: "has it", Why: differences[name]}
 		switch {
 		case x.Unsupported:
 			a.Does, a.Why = "no effect", strings.ToUpper(x.Instead[:1])+x.Instead[1:]+"."
@@ -304,9 +310,12 @@ func TestNamesOfKubeVIP(t *testing.T) {
 			t.Errorf("%s is not on the page", name)
 		}
 	}
-	for name := range differences {
-		if !slices.Contains(variables, name) {
+	for name, why := range differences {
+		if !slices.Contains(variables, name) && !slices.Contains(annotations, name) {
 			t.Errorf("kube-vip has no %s", name)
+		}
+		if !strings.Contains(page, why+" |\n") {
+			t.Errorf("the page does not say how %s differs", name)
 		}
 	}
 	for _, a := range variableAnswers(t, variables) {
