@@ -49,6 +49,9 @@ func (v statusView) controlPlane() (s serviceStatus, ok bool) {
 	case !c.Foreign && (owned || ready == 0 && len(s.VIPs) > 0):
 		s.Reason, s.Problem = vip.NoEligibleNode, "no node carries it; "+s.Note
 		s.Advice = plan.Advice(vip.Key{}, s.Reason)
+	case ready == 0 && len(s.VIPs) > 0:
+		s.Problem = "no Herald could take it: no node's own API server is ready at its port (port, " +
+			"control_plane_health_check_address)"
 	}
 	return s, ready > 0 || len(s.VIPs) > 0
 }

@@ -341,6 +341,11 @@ func TestStatusOfControlPlane(t *testing.T) {
 	}
 	s.Leases = append(s.Leases, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: defaultControlPlaneLease},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: new("n9"), LeaseDurationSeconds: new(int32(15)), RenewTime: new(metav1.NewMicroTime(noon))}})
+	b = statusText(t, s, "")
+	if want := regexp.MustCompile(`\(control plane\) +10\.0\.0\.40 +- +- +- +no Herald could take it: no node's own API server is ready at its port \(port, control_plane_health_check_address\)\n`); !want.MatchString(b) {
+		t.Errorf("kube-vip has it, but nobody could take it: no %v in\n%s", want, b)
+	}
+	s.Leases[0] = nodeLease("n1", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"apiServerReady":true,"options":{"arp":true,"controlPlane":["10.0.0.40"]}}`)
 	if r := newStatusReport(s, vip.Key{}, noon); r.wrong() {
 		t.Errorf("kube-vip has it, and that is wrong: %+v", r.Services)
 	}
