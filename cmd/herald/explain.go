@@ -22,8 +22,7 @@ import (
 
 func explainCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "explain [NAMESPACE/]SERVICE",
-		Short: "Explain where a Service's VIP is, and why, or why it has none",
+		Use: "explain [NAMESPACE/]SERVICE", Short: "Explain where a Service's VIP is, and why, or why it has none",
 		Long: "Show where the addresses of a Service come from, which nodes may carry them and why others may not, which\n" +
 			"node does, since when and why, its endpoints, Events, and what to do. With --node: the same for a node.",
 		Args: cobra.MaximumNArgs(1),

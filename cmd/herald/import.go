@@ -24,8 +24,7 @@ import (
 
 func importCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "import",
-		Short: "Turn the pools of another load balancer into Herald's",
+		Use: "import", Short: "Turn the pools of another load balancer into Herald's",
 		Long: "Read the pools of MetalLB, of Cilium's LB IPAM or of kube-vip's cloud provider, and the Services, from\n" +
 			"the cluster or files. Print the ConfigMap of pools that makes Herald give the same addresses, and the\n" +
 			"annotations by which Services keep those that they have; --apply writes them. What can't be carried over is\n" +

@@ -42,8 +42,7 @@ func main() {
 
 func root() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "herald",
-		Short: "Virtual IPs for Services of type LoadBalancer on bare metal",
+		Use: "herald", Short: "Virtual IPs for Services of type LoadBalancer on bare metal",
 		Long: "Herald runs on every node and gives Services of type LoadBalancer, and the API servers, their\n" +
 			"virtual IPs (VIPs). The nodes agree on the one that carries a VIP, which announces it by ARP and\n" +
 			"NDP; VIPs are announced to routers by BGP, or put into a routing table that another daemon exports.\n" +
@@ -162,9 +161,7 @@ func buildInfo() prometheus.Collector {
 
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  cobra.NoArgs,
+		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			info, _ := debug.ReadBuildInfo() // nil if the binary has none
 			_, err := fmt.Fprintln(c.OutOrStdout(), describe(currentVersion(), info))

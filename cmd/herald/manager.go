@@ -38,10 +38,8 @@ import (
 
 func managerCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:     "manager",
-		Aliases: []string{"run", "service"},
-		Short:   "Carry VIPs on this node until stopped",
-		Args:    cobra.NoArgs,
+		Use: "manager", Aliases: []string{"run", "service"}, Args: cobra.NoArgs,
+		Short: "Carry VIPs on this node until stopped",
 	}
 	config.AddFlags(c.Flags())
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -173,12 +171,10 @@ func (n *node) clusterOptions(servers *kube.Servers, poke, pokeLeases func()) ku
 		pools = cfg.Pools
 	}
 	return kube.Options{
-		Pools:     pools,
-		Namespace: cfg.Services.Namespace, NodeLeaseNamespace: cfg.Node.Namespace,
-		Leases: leases, Node: cfg.Node.Name, NoUpdates: cfg.Services.ReadOnly,
-		NoServices: !cfg.Services.Enable,
-		Egress:     cfg.Egress.Enable, Annotations: cfg.BGP.AnnotationPrefix, Servers: servers, Log: n.log, Poke: poke,
-		PokeLeases: pokeLeases,
+		Pools: pools, Namespace: cfg.Services.Namespace, NodeLeaseNamespace: cfg.Node.Namespace,
+		Leases: leases, Node: cfg.Node.Name, NoUpdates: cfg.Services.ReadOnly, NoServices: !cfg.Services.Enable,
+		Egress: cfg.Egress.Enable, Annotations: cfg.BGP.AnnotationPrefix, Servers: servers, Log: n.log,
+		Poke: poke, PokeLeases: pokeLeases,
 	}
 }
 
@@ -281,9 +277,7 @@ func (n *node) pages(metrics prometheus.Gatherer) serve.Pages {
 			}
 			return nil
 		},
-		Plan:     n.lastPass,
-		Explain:  n.explain,
-		Overview: serve.NewHandler(n.overview, n.log),
+		Plan: n.lastPass, Explain: n.explain, Overview: serve.NewHandler(n.overview, n.log),
 	}
 }
 
@@ -320,16 +314,13 @@ func commonOptions(cfg config.Config) vip.CommonOptions {
 // planRules returns what the plan depends on beside the World.
 func planRules(cfg config.Config) plan.Rules {
 	r := plan.Rules{
-		Enabled: cfg.Services.Enable, ARP: cfg.ARP.Enable,
 		CommonOptions: commonOptions(cfg),
-		Bits4:         cfg.Link.Bits4, Bits6: cfg.Link.Bits6,
+		Enabled:       cfg.Services.Enable, ARP: cfg.ARP.Enable, Bits4: cfg.Link.Bits4, Bits6: cfg.Link.Bits6,
 		IPMode: vip.IPMode(cfg.Services.IPMode), Announcer: cfg.Node.Namespace,
 		Rebalance: cfg.Services.Rebalance, KeepConnections: cfg.Services.KeepConnections,
-		NoStatus:   cfg.Services.ReadOnly,
-		LimitPorts: cfg.Services.LimitPorts,
-		Reserved:   cfg.Services.Reserved,
-		ProbeNew:   !cfg.ARP.SkipDAD,
-		DHCPMode:   cfg.DHCP.Mode, MacvlanPrefixes: cfg.DHCP.MacvlanPrefixes,
+		NoStatus: cfg.Services.ReadOnly, LimitPorts: cfg.Services.LimitPorts, Reserved: cfg.Services.Reserved,
+		ProbeNew: !cfg.ARP.SkipDAD,
+		DHCPMode: cfg.DHCP.Mode, MacvlanPrefixes: cfg.DHCP.MacvlanPrefixes,
 		RoutingTable: cfg.RoutingTable.ID,
 	}
 	if b := cfg.BGP; b.Enable {

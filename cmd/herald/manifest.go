@@ -13,11 +13,9 @@ import (
 
 func manifestCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "manifest",
-		Short: "Print the YAML that installs Herald",
+		Use: "manifest", Short: "Print the YAML that installs Herald", Args: cobra.NoArgs,
 		Long: "Print the YAML that installs Herald. The options are Herald's own (herald manager --help), by\n" +
 			"flag, file or environment; what differs from the default goes into the environment of the container.",
-		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { // its output goes to kubectl: no help there
 			return config.NewError(errors.New(`name what to print: "herald manifest daemonset", "pod", "rbac" or "admission"`))
 		},

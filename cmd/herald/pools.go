@@ -23,11 +23,9 @@ import (
 
 func poolsCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "pools",
-		Short: "Show the address pools, what is free, who has what, and who waits",
+		Use: "pools", Short: "Show the address pools, what is free, who has what, and who waits", Args: cobra.NoArgs,
 		Long: "Show each pool with the addresses that it has, how many are used and free, the Services that have\n" +
 			"one or wait for one, and what is wrong with the ConfigMap.",
-		Args: cobra.NoArgs,
 	}
 	flags := addConnectFlags(c)
 	named := vip.Key{}
@@ -68,8 +66,7 @@ func poolsCommand() *cobra.Command {
 
 func poolsCheckCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "check FILE",
-		Short: "Check a ConfigMap of pools before it is applied",
+		Use: "check FILE", Short: "Check a ConfigMap of pools before it is applied",
 		Long: "Read a ConfigMap from a file (YAML or JSON; - is standard input) as Herald would, and show its pools and\n" +
 			"what is wrong. It ends with status 1 if a key can't be read.",
 		Args: oneArgument("FILE, a ConfigMap in YAML or - for standard input"),

@@ -25,6 +25,7 @@ import (
 	"github.com/heraldvip/herald/pkg/manifest"
 	"github.com/heraldvip/herald/pkg/netif"
 	"github.com/heraldvip/herald/pkg/nft"
+	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // errUnfit makes herald preflight end with status 1.
@@ -33,12 +34,10 @@ var errUnfit = errors.New("this node is not fit for Herald with these options; t
 
 func preflightCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "preflight",
-		Short: "Check what is missing on this node",
+		Use: "preflight", Short: "Check what is missing on this node", Args: cobra.NoArgs,
 		Long: "Check whether Herald can work on this node with the given options (herald manager --help): the\n" +
 			"rights of the process, the link of VIPs, settings of the kernel, ports, the other nodes' ports, the\n" +
 			"API server and what it permits. It changes nothing. The exit status is 1 if something is missing.",
-		Args: cobra.NoArgs,
 	}
 	config.AddFlags(c.Flags())
 	wait := c.Flags().Duration("wait", 0, "Check again until nothing is missing, for so long; for an init container")
@@ -89,21 +88,21 @@ func checkNode(ctx context.Context, cfg config.Config) []checkResult {
 	defer cancel()
 	files := os.DirFS("/")
 	all := []checkResult{checkCapabilities(files)}
-	link, result := checkLink(cfg)
+	info, result := checkLink(cfg)
 	all = append(all, result)
 	if result.Severity == fine {
-		all = append(all, checkLinkSettings(cfg, files, link)...)
+		all = append(all, checkLinkSettings(cfg, files, info.DefaultInterface)...)
 	}
 	all = append(all, checkPorts(cfg)...)
 	all = append(all, checkNftables(cfg, nft.Check())...)
 	if found, err := nft.HostPorts(); err == nil && found != "" { // an error is what the check before says
 		all = append(all, checkResult{Subject: "hostPorts", Severity: doubtful, Message: found})
 	}
-	return append(all, checkAPIServer(ctx, cfg)...)
+	return append(all, checkAPIServer(ctx, cfg, info)...)
 }
 
-// checkLink looks for the link of VIPs like the manager, and returns it.
-func checkLink(cfg config.Config) (link string, r checkResult) {
+// checkLink looks for the link of VIPs like the manager, and returns what that knows of links.
+func checkLink(cfg config.Config) (info vip.NodeInfo, r checkResult) {
 	r.Subject = "link of VIPs"
 	n, err := netif.New(netif.Options{
 		Log: slog.New(slog.DiscardHandler), Interface: cfg.Link.Interface, ServicesInterface: cfg.Link.Services,
@@ -111,11 +110,11 @@ func checkLink(cfg config.Config) (link string, r checkResult) {
 	})
 	if err != nil {
 		r.Severity, r.Message = unfit, err.Error()
-		return "", r
+		return info, r
 	}
-	info := n.Info()
+	info = n.Info()
 	r.Severity, r.Message = fine, info.Interface+" (vip_interface, vip_servicesinterface)"
-	return info.DefaultInterface, r
+	return info, r
 }
 
 // checkLinkSettings checks the kernel's settings of the link; files is the root. Only ARP needs strict ARP.
@@ -167,13 +166,13 @@ func checkPorts(cfg config.Config) (all []checkResult) {
 }
 
 // checkAPIServer checks whether the API server and the nodes it knows can be reached, and its version and permissions.
-func checkAPIServer(ctx context.Context, cfg config.Config) []checkResult {
+func checkAPIServer(ctx context.Context, cfg config.Config, info vip.NodeInfo) []checkResult {
 	failed := func(err error) []checkResult {
 		return []checkResult{{Subject: "API server", Severity: unfit, Message: err.Error()}}
 	}
 	a := kube.Access{File: cfg.Kube.ConfigFile, Server: cfg.Kube.Server, Version: currentVersion()}
 	if cfg.ControlPlane.Enable {
-		a.Servers = kube.NewServers(cfg.ControlPlane.Port, func() []netip.Addr { return nil })
+		a.Servers = kube.NewServers(cfg.ControlPlane.Port, func() []netip.Addr { return info.OwnAddresses() })
 	}
 	access, where, err := kube.Connect(a)
 	if err != nil {
@@ -190,6 +189,9 @@ func checkAPIServer(ctx context.Context, cfg config.Config) []checkResult {
 	}
 	all := []checkResult{{Subject: "API server", Severity: fine, Message: i.Version + ", by " + where.Text},
 		checkIPMode(i)}
+	if a.Servers != nil {
+		all = append(all, checkOwnAPIServer(ctx, cfg.ControlPlane, a.Servers))
+	}
 	r := checkPermissions(cfg, len(needed)+len(useful), i.Missing, without.Missing)
 	if all = append(all, r); r.Severity == unfit || cfg.Peers.Port == 0 {
 		return all
@@ -200,6 +202,21 @@ func checkAPIServer(ctx context.Context, cfg config.Config) []checkResult {
 		return append(all, checkResult{Subject: otherNodes, Severity: doubtful, Message: "can't be checked: " + err.Error()})
 	}
 	return append(all, checkPeers(ctx, cfg, s)) // an error about anything but leases does not matter here
+}
+
+// checkOwnAPIServer asks once whether the node's own API server is ready.
+func checkOwnAPIServer(ctx context.Context, c config.ControlPlane, servers *kube.Servers) checkResult {
+	ctx, cancel := context.WithTimeout(ctx, c.CheckTimeout)
+	defer cancel()
+	ask, err := servers.ReadinessCheck(c.CheckURL, c.CheckCA, slog.New(slog.DiscardHandler))
+	if err == nil {
+		err = ask(ctx)
+	}
+	if err != nil {
+		return checkResult{"own API server", doubtful, fmt.Sprintf("%v: without one that is ready at port (%d), or at "+
+			"control_plane_health_check_address, this node takes no VIP of the control plane", err, c.Port)}
+	}
+	return checkResult{"own API server", fine, "ready"}
 }
 
 // checkPermissions says what follows from n rights: missing, and dispensable ones.

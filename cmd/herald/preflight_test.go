@@ -2,12 +2,18 @@ package main
 
 import (
 	"errors"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/heraldvip/herald/pkg/config"
+	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/testing/check"
 )
 
@@ -66,6 +72,25 @@ func TestPreflightPermissions(t *testing.T) {
 	} {
 		if r := checkPermissions(tt.cfg, 9, tt.missing, tt.without); r.Severity != tt.want || !strings.Contains(r.Message, tt.message) {
 			t.Errorf("%s: %s: %s", tt.name, r.Severity, r.Message)
+		}
+	}
+}
+
+// TestPreflightOwnAPIServer: a node whose API server is not ready where Herald asks gets no VIP of the control plane, and is told where that is.
+func TestPreflightOwnAPIServer(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	check.OK(t, os.WriteFile(file, []byte(nowhere), 0o600))
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	ready := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer ready.Close()
+	for url, want := range map[string]string{ready.URL: "ok ready", server.URL: "warning GET " + server.URL + ": 404 Not Found"} {
+		servers := kube.NewServers(9, func() []netip.Addr { return nil })
+		_, _, err := kube.Connect(kube.Access{File: file, Servers: servers})
+		check.OK(t, err)
+		r := checkOwnAPIServer(t.Context(), config.ControlPlane{Port: 9, CheckURL: url, CheckTimeout: time.Second}, servers)
+		if got := string(r.Severity) + " " + r.Message; !strings.HasPrefix(got, want) || r.Severity != fine && !strings.Contains(got, "port (9)") {
+			t.Errorf("%s, want %s", got, want)
 		}
 	}
 }

@@ -97,10 +97,12 @@ func TestMetricNames(t *testing.T) {
 	}
 }
 
+// nowhere is a kubeconfig of an API server that does not exist.
+const nowhere = `{apiVersion: v1, kind: Config, current-context: x, contexts: [{name: x, context: {cluster: x}}], clusters: [{name: x, cluster: {server: "http://127.0.0.1:9"}}]}`
+
 // idleNode wires a node whose API server does not exist.
 func idleNode(t *testing.T) *node {
 	t.Helper()
-	const nowhere = `{apiVersion: v1, kind: Config, current-context: x, contexts: [{name: x, context: {cluster: x}}], clusters: [{name: x, cluster: {server: "http://127.0.0.1:9"}}]}`
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	check.OK(t, os.WriteFile(file, []byte(nowhere), 0o600))
 	cfg, _, err := config.Parse(config.Sources{Hostname: "docs", Env: []string{"k8s_config_file=" + file, "vip_allow_interface_not_up=true"}})
@@ -224,15 +226,16 @@ var differences = map[string]string{
 	"control_plane_health_check_address":         "By ARP, too. Without it `/readyz` of the node's own API server is asked.",
 	"control_plane_health_check_period_seconds":  "1 if not set, with kube-vip 5.",
 	"control_plane_health_check_timeout_seconds": "2 if not set, with kube-vip 3.",
-	"address":                                    "IP addresses only. With a name and `cp_enable` Herald does not start: write what it resolves to.",
-	"cp_namespace":                               "In a Pod with a ServiceAccount only kube-vip's leases are looked for there, with `cp_enable`.",
-	"vip_arpRate":                                "For 30 s after a change; then no more than 10 frames a second on a node with up to 1200 VIPs. Less than 500 is 3000, with a warning.",
-	"vip_skipdad":                                "Also for IPv4 (RFC 5227).",
-	"vip_leaseduration":                          "15 if not set, with kube-vip 5. Dead nodes are replaced much earlier, by heartbeats.",
-	"vip_renewdeadline":                          "10 if not set, with kube-vip 3; less with a short `vip_leaseduration`.",
-	"vip_retryperiod":                            "2 if not set, with kube-vip 1; 1 where `vip_renewdeadline` is less than 10.",
-	"svc_leasename":                              "`name`, or `namespace/name`.",
-	"bgp_keepalive_interval":                     "An error if it is not less than `bgp_hold_time`.",
+	"port":                   "Used with a ServiceAccount, too: it must be the port of the API servers, such as 16443 (MicroK8s).",
+	"address":                "IP addresses only. With a name and `cp_enable` Herald does not start: write what it resolves to.",
+	"cp_namespace":           "In a Pod with a ServiceAccount only kube-vip's leases are looked for there, with `cp_enable`.",
+	"vip_arpRate":            "For 30 s after a change; then no more than 10 frames a second on a node with up to 1200 VIPs. Less than 500 is 3000, with a warning.",
+	"vip_skipdad":            "Also for IPv4 (RFC 5227).",
+	"vip_leaseduration":      "15 if not set, with kube-vip 5. Dead nodes are replaced much earlier, by heartbeats.",
+	"vip_renewdeadline":      "10 if not set, with kube-vip 3; less with a short `vip_leaseduration`.",
+	"vip_retryperiod":        "2 if not set, with kube-vip 1; 1 where `vip_renewdeadline` is less than 10.",
+	"svc_leasename":          "`name`, or `namespace/name`.",
+	"bgp_keepalive_interval": "An error if it is not less than `bgp_hold_time`.",
 }
 
 // variableAnswers returns the answers to variables.

@@ -338,8 +338,7 @@ var errSomethingWrong = errors.New("something is wrong, see above")
 
 func statusCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "status [SERVICE]",
-		Short: "Show which node announces which VIP, and what is wrong",
+		Use: "status [SERVICE]", Short: "Show which node announces which VIP, and what is wrong",
 		Long: "Show every Service of type LoadBalancer with its VIPs, the node that owns them, since when, the\n" +
 			"ipMode in its status (MODE), and what is wrong; or one, named as [NAMESPACE/]NAME. It reads Services,\n" +
 			"Leases, Events and Nodes, and works from any machine with a kubeconfig. What the user may not read is\n" +

@@ -26,8 +26,7 @@ func uninstallCommand() *cobra.Command {
 	var namespace string
 	var dryRun, keep bool
 	c := &cobra.Command{
-		Use:   "uninstall",
-		Short: "Remove all that Herald has written to the cluster, once it runs no more",
+		Use: "uninstall", Short: "Remove all that Herald has written to the cluster, once it runs no more",
 		Long: "Remove what Herald has written to the API server: of Services the status, the finalizer and Herald's\n" +
 			"annotations, the table of who owns what, node leases, annotations of Nodes, and the Secret of the heartbeats.\n" +
 			"It does nothing while a Herald runs: end that first, as it was installed. What came with the manifests\n" +
@@ -175,14 +174,12 @@ func (u *uninstall) nodeLeases(ctx context.Context) (versions map[string]string,
 func uninstallNodeCommand() *cobra.Command {
 	table := routes.Options{Log: slog.New(slog.DiscardHandler), Link: func() string { return "" }}
 	c := &cobra.Command{
-		Use:   "node",
-		Short: "Remove what Herald has left on this node, once it runs there no more",
+		Use: "node", Short: "Remove what Herald has left on this node, once it runs there no more", Args: cobra.NoArgs,
 		Long: "Remove from the node's network namespace what a Herald that was killed, or ended before others, has left: " +
 			"VIPs,\n" +
 			"nftables tables, links for VIPs leased by DHCP, and rules and routes of routing tables. It runs on the node " +
 			"itself, with\n" +
 			"CAP_NET_ADMIN, and does nothing while a Herald runs there.",
-		Args: cobra.NoArgs,
 	}
 	c.Flags().IntVar(&table.ID, "routing-table", 198, "The table of Herald's routes (vip_routingtableid)")
 	c.Flags().IntVar(&table.Protocol, "routing-protocol", 248, "Protocol number of Herald's routes (vip_routingprotocol)")
