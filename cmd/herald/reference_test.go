@@ -221,7 +221,7 @@ var differences = map[string]string{
 	"health_check_port":                          "Connections from other hosts are closed: kubelet on the node can ask, a load balancer outside can't.",
 	"egress_podcidr":                             "Known from Nodes without it; several ranges of both families.",
 	"egress_servicecidr":                         "Known from ServiceCIDRs without it; several ranges of both families.",
-	"bgp_enable":                                 "For the control plane's VIP from every node whose API server is ready, if `vip_arp` is off.",
+	"bgp_enable":                                 "Beside ARP, too; kube-vip does one of them, old versions BGP, new ones ARP: turn the other off. For the control plane's VIP from every node whose API server is ready, if `vip_arp` is off; else from its owner.",
 	"bgp_peers":                                  "BFD with the defaults 300, 300 and 3. With multihop BFD options are read, and warned of.",
 	"control_plane_health_check_address":         "By ARP, too. Without it `/readyz` of the node's own API server is asked.",
 	"control_plane_health_check_period_seconds":  "1 if not set, with kube-vip 5.",
