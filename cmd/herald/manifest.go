@@ -24,10 +24,12 @@ func manifestCommand() *cobra.Command {
 	daemonSet.Flags().Bool("taint", false, "Run on control-plane nodes only")
 	daemonSet.Flags().Bool("workers", false, "Run on nodes that are no control planes, beside static Pods on these")
 	daemonSet.MarkFlagsMutuallyExclusive("taint", "workers")
-	c.AddCommand(
-		daemonSet,
-		manifestOf("pod", "Print a static Pod: Herald on one node", manifest.Pod),
-		manifestOf("rbac", "Print the ServiceAccount and the least it must be allowed", manifest.RBAC),
+	rbac := manifestOf("rbac", "Print the ServiceAccount and the least it must be allowed", manifest.RBAC)
+	for _, name := range []string{"role", "rolebinding"} { // kube-vip's; svc_namespace says it
+		rbac.Flags().Bool(name, false, "")
+		_ = rbac.Flags().MarkHidden(name) // it is there
+	}
+	c.AddCommand(daemonSet, rbac, manifestOf("pod", "Print a static Pod: Herald on one node", manifest.Pod),
 		manifestOf("admission", "Print policies that limit what Services and Leases of tenants may ask for",
 			manifest.Admission),
 	)

@@ -71,6 +71,7 @@ func TestManifest(t *testing.T) {
 		{args: "daemonset", stdout: []string{"kind: DaemonSet\n"},
 			stderr: "warning: svc_enable=\"false\" (default): no VIP is announced; set svc_enable=true for those of Services, cp_enable=true for the control plane's\n"},
 		{args: "rbac --serviceNamespace web --namespace lb", stdout: []string{"kind: Role\n", "  namespace: web\n", "  namespace: lb\n"}},
+		{args: "rbac --serviceNamespace web --namespace lb --role --rolebinding", stdout: []string{"kind: Role\n"}},
 		{args: "pod --inCluster --arp --services", stdout: []string{"serviceAccountName: herald\n"}},
 		{args: "daemonset --arp --services --nodeName n1", err: `can't make the manifest: vip_nodename="n1" (flag --nodeName): a DaemonSet has many nodes and names each by itself; remove it`},
 		{args: "daemonset --arp --services --prometheusHTTPServer :2113", err: `can't make the manifest: prometheus_server=":2113" (flag --prometheusHTTPServer): kubelet's probes have that port in a manifest; name another here, or for them by health_check_port`},
