@@ -195,8 +195,7 @@ func (e *serviceExplanation) write(w io.Writer, format string, now time.Time) er
 		writeTable(w, "\nADDRESS\tFROM\tIN ITS STATUS", e.addressRows()),
 		writeTable(w, "\nNODE\tMAY CARRY IT\tWHY", e.nodeRows()),
 		writeTable(w, "\nAGE\tBY\tTYPE\tREASON\tMESSAGE", events),
-		writeTable(w, "\nMAY NOT BE READ", e.Missing),
-	)
+		writeTable(w, "\nMAY NOT BE READ", e.Missing))
 }
 
 func (e *serviceExplanation) lines(now time.Time) []string {

@@ -119,8 +119,7 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 		}
 	}
 	// The agent and the leases exist before anything calls these.
-	poke := func() { n.agent.Poke() }
-	pokeBoth := func() { n.agent.Poke(); wake.Send() }
+	poke, pokeBoth := func() { n.agent.Poke() }, func() { n.agent.Poke(); wake.Send() }
 	tenure := func() vip.Tenure { return n.leases.Tenure() }
 	n.credentials = kube.NewCredentialsWatch(access, where,
 		vip.Key{Namespace: cfg.Node.Namespace, Name: vip.NodeLeasePrefix + cfg.Node.Name}, tenure, log)
@@ -205,18 +204,16 @@ func namedLeases(cfg config.Config) (leases []vip.Key) {
 
 // agentOptions hands rooms only if enabled, but egress always: an earlier process may have left some.
 func (n *node) agentOptions() agent.Options {
-	r := planRules(n.cfg)
 	o := agent.Options{
-		Self: n.cfg.Node.Name, Log: n.log, Passed: n.history.Record,
-		Plan: func(w vip.World) vip.Plan { return plan.Make(r, w) },
+		Self: n.cfg.Node.Name, Log: n.log, Passed: n.history.Record, Plan: planner(n.cfg),
 		Observers: []agent.Observer{n.cluster, n.cluster.Statuses, n.leases, n.links, n.announcer, n.checker, n.dataPlane,
 			n.dhcp, n.nft},
 		FormerOwners: n.nft.FormerOwners, Translations: n.nft.Translations, OpenPorts: n.nft.OpenPorts,
 		Invalid: n.nft.Invalid, Balanced: n.nft.Balanced, Egress: n.nft.Egress,
 		EgressRoutes: routes.NewEgress(nft.EgressMark), Addresses: n.links,
 		Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: n.announcer.AddressChecks(),
-		Macvlans: n.links.Macvlans(), DHCP: n.dhcp,
-		Statuses: n.cluster.Statuses, Events: n.cluster.Events, Leases: n.leases,
+		Macvlans: n.links.Macvlans(), DHCP: n.dhcp, Leases: n.leases,
+		Statuses: n.cluster.Statuses, Events: n.cluster.Events,
 	}
 	if n.cfg.GivesAddresses() {
 		o.Observers, o.Pools, o.Assignments = append(o.Observers, n.pools), n.pools, n.cluster.Assignments
@@ -307,8 +304,22 @@ func commonOptions(cfg config.Config) vip.CommonOptions {
 		ClassStrict: !cfg.Class.Legacy}
 	if !o.Election {
 		o.SharedLease = cfg.Services.Lease
+		if cfg.ControlPlane.Enable && o.SharedLease == cfg.ControlPlane.Lease { // the VIP needs a ready API server
+			o.SharedLease.Name = "services-" + o.SharedLease.Name
+		}
 	}
 	return o
+}
+
+// planner returns what makes plans. A kube-vip that has svc_leasename has Services, also where SharedLease is another.
+func planner(cfg config.Config) func(vip.World) vip.Plan {
+	r := planRules(cfg)
+	return func(w vip.World) vip.Plan {
+		if c := w.Claims[cfg.Services.Lease]; c.Foreign && !r.Election {
+			w.Claims[r.SharedLease] = c
+		}
+		return plan.Make(r, w)
+	}
 }
 
 // planRules returns what the plan depends on beside the World.
@@ -319,9 +330,8 @@ func planRules(cfg config.Config) plan.Rules {
 		IPMode: vip.IPMode(cfg.Services.IPMode), Announcer: cfg.Node.Namespace,
 		Rebalance: cfg.Services.Rebalance, KeepConnections: cfg.Services.KeepConnections,
 		NoStatus: cfg.Services.ReadOnly, LimitPorts: cfg.Services.LimitPorts, Reserved: cfg.Services.Reserved,
-		ProbeNew: !cfg.ARP.SkipDAD,
+		ProbeNew: !cfg.ARP.SkipDAD, RoutingTable: cfg.RoutingTable.ID,
 		DHCPMode: cfg.DHCP.Mode, MacvlanPrefixes: cfg.DHCP.MacvlanPrefixes,
-		RoutingTable: cfg.RoutingTable.ID,
 	}
 	if b := cfg.BGP; b.Enable {
 		r.BGP = &plan.BGP{Attributes: b.Attributes, Aggregates: b.Aggregates, Keep: b.RestartTime > 0}

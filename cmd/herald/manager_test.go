@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -183,6 +184,33 @@ func TestControlPlaneLink(t *testing.T) {
 		var cfg config.Config
 		cfg.Link.Interface = named
 		check.Equal(t, controlPlaneRules(cfg).Interface, want, "with vip_interface %q", named)
+	}
+}
+
+// TestCommonLease: kube-vip may have Services on the control plane's Lease. Herald leaves both to it, and has them apart.
+func TestCommonLease(t *testing.T) {
+	env := strings.Fields("svc_enable=true vip_arp=true cp_enable=true address=192.0.2.50 vip_leasename=both svc_leasename=both")
+	cfg, _, err := config.Parse(config.Sources{Env: env, Hostname: "n1"})
+	check.OK(t, err)
+	both := vip.Key{Namespace: "kube-system", Name: "both"}
+	for _, theirs := range []bool{true, false} {
+		info := vip.NodeInfo{Interface: "eth0", DefaultInterface: "eth0", APIServerReady: true, Options: publishedOptions(cfg),
+			Links: []vip.Link{{Name: "eth0", Up: true, Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}}}}
+		w := vip.World{Synced: true, Now: noon, Self: "n1", Tenure: vip.Tenure{Epoch: 1, Until: noon.Add(time.Minute), Confirmed: true}, Services: []vip.Service{serviceWith("web", "192.0.2.60", "")},
+			Members: []vip.Member{{Name: "n1", Epoch: 1, Alive: true, Info: info}}, Claims: map[vip.Key]vip.Claim{}}
+		w.Services[0].AllowWithoutEndpoints = true
+		want := map[string]vip.Reason{"control-plane": vip.VIPClaiming, "default/web": vip.VIPClaiming}
+		if theirs {
+			w.Claims[both] = vip.Claim{Holder: "n2", Foreign: true, Valid: true}
+			want = map[string]vip.Reason{"control-plane": vip.HeldByOtherAnnouncer, "default/web": vip.HeldByOtherAnnouncer}
+		}
+		got, units := map[string]vip.Reason{}, map[vip.Key]bool{}
+		for _, v := range planner(cfg)(w).Verdicts {
+			got[v.Service.String()], units[v.Lease] = v.Reason, true
+		}
+		if !maps.Equal(got, want) || !units[both] || len(units) != 2 {
+			t.Errorf("while a kube-vip has the Lease (%t): %v of %v, want %v of two units", theirs, got, units, want)
+		}
 	}
 }
 

@@ -31,8 +31,7 @@ func manifestCommand() *cobra.Command {
 	}
 	c.AddCommand(daemonSet, rbac, manifestOf("pod", "Print a static Pod: Herald on one node", manifest.Pod),
 		manifestOf("admission", "Print policies that limit what Services and Leases of tenants may ask for",
-			manifest.Admission),
-	)
+			manifest.Admission))
 	return c
 }
 

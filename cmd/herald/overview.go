@@ -98,8 +98,7 @@ func namespaceOf(subject string) string {
 }
 
 // overviewService makes a Service's row; s is nil for the control plane.
-func overviewService(v *vip.Verdict, s *vip.Service, claim vip.Claim,
-	ways map[netip.Addr][]string) serve.ServiceRow {
+func overviewService(v *vip.Verdict, s *vip.Service, claim vip.Claim, ways map[netip.Addr][]string) serve.ServiceRow {
 	a := answerAbout(s, v)
 	x := serve.ServiceRow{Service: v.Service.String(), VIPs: joinAddresses(v.Addresses), Owner: dash(v.Owner),
 		Reason: string(a.Reason), Message: a.Message, Class: string(a.Level)}

@@ -27,8 +27,7 @@ func poolsCommand() *cobra.Command {
 		Long: "Show each pool with the addresses that it has, how many are used and free, the Services that have\n" +
 			"one or wait for one, and what is wrong with the ConfigMap.",
 	}
-	flags := addConnectFlags(c)
-	named := vip.Key{}
+	flags, named := addConnectFlags(c), vip.Key{}
 	c.Flags().StringVar(&named.Name, "pools", "", "The ConfigMap of pools (svc_pools); without it that of the nodes, "+
 		"or kubevip")
 	c.Flags().StringVar(&named.Namespace, "pools-namespace", "", "Its namespace (svc_pools_namespace); without it "+

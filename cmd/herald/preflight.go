@@ -104,10 +104,8 @@ func checkNode(ctx context.Context, cfg config.Config) []checkResult {
 // checkLink looks for the link of VIPs like the manager, and returns what that knows of links.
 func checkLink(cfg config.Config) (info vip.NodeInfo, r checkResult) {
 	r.Subject = "link of VIPs"
-	n, err := netif.New(netif.Options{
-		Log: slog.New(slog.DiscardHandler), Interface: cfg.Link.Interface, ServicesInterface: cfg.Link.Services,
-		AllowNotUp: cfg.Link.AllowDown,
-	})
+	n, err := netif.New(netif.Options{Log: slog.New(slog.DiscardHandler), Interface: cfg.Link.Interface,
+		ServicesInterface: cfg.Link.Services, AllowNotUp: cfg.Link.AllowDown})
 	if err != nil {
 		r.Severity, r.Message = unfit, err.Error()
 		return info, r

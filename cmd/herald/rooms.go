@@ -139,8 +139,7 @@ func (n *node) wireOwnership(cfg config.Config, wake mailbox.Signal, poke func()
 		Timing: quorum.Timing{LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline,
 			RetryPeriod: cfg.Lease.RetryPeriod},
 		Process: vip.ProcessInfo{ID: id.String(), Host: hostID(), Name: processName(cfg)},
-		Units:   leasesElsewhere(cfg),
-		Info:    n.info, Peers: n.peers, Gateway: n.gateway.Liveness,
+		Units:   leasesElsewhere(cfg), Info: n.info, Peers: n.peers, Gateway: n.gateway.Liveness,
 		Log: n.log, Wake: wake, Poke: poke,
 	})
 }

@@ -154,8 +154,7 @@ func (r statusReport) writeTables(w io.Writer, wide bool) error {
 		writeTable(w, "\nDHCP LEASE\tADDRESS\tMAC\tSERVER\tEXPIRES IN", dhcp),
 		writeTable(w, "\nNODE\tVIPS\tRENEWED\tSTATE", nodes),
 		writeTable(w, "\nNODE\tPEER\tAS\tSTATE\tSINCE\tPREFIXES\tWHY", sessions),
-		writeTable(w, "\nMAY NOT BE READ", missing),
-	)
+		writeTable(w, "\nMAY NOT BE READ", missing))
 }
 
 func (r statusReport) serviceRows(wide bool) (rows []string) {

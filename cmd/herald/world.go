@@ -51,8 +51,7 @@ func observe(s kube.Snapshot, pools *vip.PoolSource, now time.Time) *clusterView
 		cp = rulesOf(controlPlane, v.announcers)
 		cp.Enabled = false
 		cp.ControlPlane = &plan.ControlPlane{
-			Addresses: controlPlane.ControlPlane, Interface: config.Auto,
-			Lease: v.controlPlaneLease(),
+			Addresses: controlPlane.ControlPlane, Interface: config.Auto, Lease: v.controlPlaneLease(),
 		}
 		r.ControlPlane = cp.ControlPlane
 	}

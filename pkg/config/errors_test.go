@@ -99,7 +99,6 @@ var errorTests = []struct {
 	{"address= cp_enable=true", `address="" (default): must name the VIP of the control plane, since cp_enable is true`},
 	{"port=0", `port="0" (environment): must be a port from 1 to 65535`},
 	{"vip_leasename=a/b/c", `vip_leasename="a/b/c" (environment): must be the name of a Lease, or namespace/name`},
-	{"vip_leasename=plndr-svcs-lock cp_enable=true address=192.0.2.1", `vip_leasename="plndr-svcs-lock" (environment): must be another lease than svc_leasename="plndr-svcs-lock" (default)`},
 	{"lb_enable=x", `lb_enable="x" (environment): must be true or false`},
 	{"lb_port=0", `lb_port="0" (environment): must be a port from 1 to 65535`},
 	{"lb_fwdmethod=masq lb_enable=true cp_enable=true address=192.0.2.1", `lb_fwdmethod="masq" (environment): must be local, masquerade, tunnel, directroute or bypass`},
@@ -258,6 +257,10 @@ func TestWarnings(t *testing.T) {
 		}},
 		{"svc_namespace=web bgp_enable=true annotation=example.com", []string{
 			`annotation="example.com" (environment) has no effect with svc_namespace="web" (environment): Herald then sees no Nodes`}},
+		{"vip_leasename=plndr-svcs-lock cp_enable=true address=192.0.2.1", []string{
+			`vip_leasename="plndr-svcs-lock" (environment) is that of Services, too: each has its own owner all the same, and no Service may have the control plane's VIP`}},
+		{"vip_leasename=a svc_leasename=kube-system/a cp_enable=true address=192.0.2.1 svc_election=true", nil},
+		{"vip_leasename=a svc_leasename=a", nil},
 		{"vip_something_else_altogether=1", []string{`vip_something_else_altogether (environment) is not known`}},
 		{"VIP_ARP=true", []string{`VIP_ARP (environment) is not known: vip_arp is written in lower case`}},
 		{"VIP_ARPRATE=1 PORT=80 ADDRESS=x HOME=/root vip=1 LB_PORT=tcp://10.96.0.1:80", nil},

@@ -281,8 +281,7 @@ func (p *parser) announces() bool {
 
 // checkControlPlane checks the options of the control plane's VIP together, and with others.
 func (p *parser) checkControlPlane() {
-	c := &p.config
-	address := p.setting("address")
+	c, address := &p.config, p.setting("address")
 	p.checkBalancing()
 	if !c.ControlPlane.Enable {
 		if address.From != FromDefault && p.valid("cp_enable") {
@@ -297,8 +296,9 @@ func (p *parser) checkControlPlane() {
 		p.fail(p.setting("vip_arp"), errors.New("must be true with cp_enable, or bgp_enable or vip_routingtable must: "+
 			"nothing else announces its VIP"))
 	}
-	if c.ControlPlane.Lease == c.Services.Lease && p.valid("vip_leasename") {
-		p.fail(p.setting("vip_leasename"), fmt.Errorf("must be another lease than %v", p.setting("svc_leasename")))
+	if s := c.Services; c.ControlPlane.Lease == s.Lease && s.Enable && !s.Election && c.ARP.Enable {
+		p.warn("%v is that of Services, too: each has its own owner all the same, and no Service may have the control "+
+			"plane's VIP", p.setting("vip_leasename"))
 	}
 }
 

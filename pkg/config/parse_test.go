@@ -330,3 +330,13 @@ func TestGiven(t *testing.T) {
 	want := []string{"svc_enable=true", "lb_class_name=", "vip_arp=true", "vip_arpRate=5000"}
 	same(t, "", want, got)
 }
+
+// TestCommonLease: one name for the control plane's VIP and for Services is no fault, and nothing where one of them has no owner.
+func TestCommonLease(t *testing.T) {
+	for _, env := range []string{"vip_arp=true", "vip_routingtable=true svc_enable=true"} {
+		all := strings.Fields("vip_leasename=a svc_leasename=a cp_enable=true address=192.0.2.1 " + env)
+		if _, warnings, err := Parse(Sources{Env: all, Hostname: "n1"}); err != nil || len(warnings) > 0 {
+			t.Errorf("%s: %v, warnings %q", env, err, warnings)
+		}
+	}
+}
