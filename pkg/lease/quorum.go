@@ -110,7 +110,7 @@ func hasNetworkOf(info *vip.NodeInfo, a netip.Addr) bool {
 	})
 }
 
-// meetTime is how long a new process with a socket waits at most to hear the other nodes, and meetPerNode more for each.
+// meetTime is how long a new process with a socket waits at most to hear the others, and meetPerNode more for each.
 const (
 	meetTime    = time.Second
 	meetPerNode = 5 * time.Millisecond // two intervals of pkg/peers, which sends fewer heartbeats to more nodes

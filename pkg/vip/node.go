@@ -197,9 +197,9 @@ func (i *NodeInfo) PutFirst(named []netip.Addr) {
 	i.Links = slices.Clone(i.Links)
 	for k := range i.Links {
 		own := slices.Clone(i.Links[k].Prefixes)
-		first := slices.DeleteFunc(slices.Clone(own), func(p netip.Prefix) bool { return !slices.Contains(named, p.Addr()) })
-		rest := slices.DeleteFunc(own, func(p netip.Prefix) bool { return slices.Contains(named, p.Addr()) })
-		i.Links[k].Prefixes = append(first, rest...)
+		isNamed := func(p netip.Prefix) bool { return slices.Contains(named, p.Addr()) }
+		rest := slices.DeleteFunc(slices.Clone(own), isNamed)
+		i.Links[k].Prefixes = append(slices.DeleteFunc(own, func(p netip.Prefix) bool { return !isNamed(p) }), rest...)
 	}
 }
 
