@@ -226,13 +226,7 @@ func (e *serviceExplanation) lines(now time.Time) []string {
 		}
 		lines = append(lines, "Shares its address or lease with: "+abbreviate(names))
 	}
-	lines = append(lines, e.endpointsLine(), "ipMode: "+e.ipMode())
-	for _, a := range e.service.StatusVIPs() {
-		if a.Is4() {
-			return append(lines, fmt.Sprintf("Who answers: arping -c 3 -I LINK %s, on a host of the VIP's network", a))
-		}
-	}
-	return lines
+	return append(lines, e.endpointsLine(), "ipMode: "+e.ipMode())
 }
 
 // headline says in one sentence how things are.

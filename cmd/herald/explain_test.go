@@ -58,7 +58,6 @@ It moved since n2: its link eth0 is down
 In the table herald-table: default/kubevip-web
 Endpoints: ready on w1
 ipMode: VIP (kube-proxy serves the address on every node: what Pods and nodes send to it leaves no node)
-Who answers: arping -c 3 -I LINK 10.0.0.1, on a host of the VIP's network
 
 ADDRESS   FROM                         IN ITS STATUS
 10.0.0.1  kube-vip.io/loadbalancerIPs  yes

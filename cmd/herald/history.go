@@ -76,12 +76,13 @@ func newHistoryReport(s kube.Snapshot) (r historyReport, err error) {
 		return r, errors.New("the Lease " + lease.TableName + ", which has the moves, is not there or can't be read" +
 			strings.Join(append([]string{""}, s.Missing...), "; missing: "))
 	}
-	r.Moves = serviceMoves(units, s.Services, v.options().CommonOptions)
+	r.Moves = serviceMoves(units, s.Services, v.options().CommonOptions, v.controlPlaneLease())
 	return r, nil
 }
 
-// serviceMoves returns moves of units as of their Services; a removed Service's unit keeps its name.
-func serviceMoves(units []vip.Move, services []vip.Service, o vip.CommonOptions) []vip.Move {
+// serviceMoves returns moves of units as of their Services, and the control plane's; a removed Service's unit keeps its
+// name.
+func serviceMoves(units []vip.Move, services []vip.Service, o vip.CommonOptions, controlPlane vip.Key) []vip.Move {
 	byUnit := make(map[vip.Key][]*vip.Service)
 	for i := range services {
 		s := &services[i]
@@ -95,7 +96,11 @@ func serviceMoves(units []vip.Move, services []vip.Service, o vip.CommonOptions)
 	all := make([]vip.Move, 0, len(units))
 	for _, m := range units {
 		of := byUnit[m.Service]
-		if len(of) == 0 {
+		switch {
+		case m.Service == controlPlane:
+			m.Service = vip.Key{Name: controlPlaneName}
+			all = append(all, m)
+		case len(of) == 0 && m.Service.Name != poolsLeaseName:
 			m.Service.Name = strings.TrimPrefix(m.Service.Name, "kubevip-")
 			all = append(all, m)
 		}

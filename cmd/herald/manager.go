@@ -181,7 +181,7 @@ func (n *node) clusterOptions(servers *kube.Servers, poke, pokeLeases func()) ku
 func leasesElsewhere(cfg config.Config) map[vip.Key]vip.Key {
 	units := make(map[vip.Key]vip.Key)
 	if ns := cfg.Node.KubeVIP; ns != "" && cfg.ControlPlane.Enable {
-		units[vip.Key{Namespace: ns, Name: cfg.ControlPlane.Lease.Name}] = cfg.ControlPlane.Lease
+		units[vip.Key{Namespace: ns, Name: cfg.ControlPlane.Lease.Name}] = controlPlaneUnit(cfg)
 		if !cfg.Services.Election {
 			units[vip.Key{Namespace: ns, Name: cfg.Services.Lease.Name}] = cfg.Services.Lease
 		}
@@ -304,19 +304,25 @@ func commonOptions(cfg config.Config) vip.CommonOptions {
 		ClassStrict: !cfg.Class.Legacy}
 	if !o.Election {
 		o.SharedLease = cfg.Services.Lease
-		if cfg.ControlPlane.Enable && o.SharedLease == cfg.ControlPlane.Lease { // the VIP needs a ready API server
-			o.SharedLease.Name = "services-" + o.SharedLease.Name
-		}
 	}
 	return o
 }
 
-// planner returns what makes plans. A kube-vip that has svc_leasename has Services, also where SharedLease is another.
+// controlPlaneUnit returns the unit of the control plane's VIP, not Services' also where one Lease is for both.
+func controlPlaneUnit(cfg config.Config) vip.Key {
+	k := cfg.ControlPlane.Lease
+	if k == cfg.Services.Lease {
+		k.Name = "control-plane-" + k.Name
+	}
+	return k
+}
+
+// planner returns what makes plans. A kube-vip that has vip_leasename has the VIP, also where the unit is another.
 func planner(cfg config.Config) func(vip.World) vip.Plan {
 	r := planRules(cfg)
 	return func(w vip.World) vip.Plan {
-		if c := w.Claims[cfg.Services.Lease]; c.Foreign && !r.Election {
-			w.Claims[r.SharedLease] = c
+		if c := w.Claims[cfg.ControlPlane.Lease]; c.Foreign {
+			w.Claims[controlPlaneUnit(cfg)] = c
 		}
 		return plan.Make(r, w)
 	}

@@ -193,6 +193,9 @@ func TestCommonLease(t *testing.T) {
 	cfg, _, err := config.Parse(config.Sources{Env: env, Hostname: "n1"})
 	check.OK(t, err)
 	both := vip.Key{Namespace: "kube-system", Name: "both"}
+	if o := publishedOptions(cfg); o.SharedLease != both || o.ControlPlaneLease == both.String() {
+		t.Errorf("Services are %v, as on nodes without cp_enable they must be; the control plane is %s", o.SharedLease, o.ControlPlaneLease)
+	}
 	for _, theirs := range []bool{true, false} {
 		info := vip.NodeInfo{Interface: "eth0", DefaultInterface: "eth0", APIServerReady: true, Options: publishedOptions(cfg),
 			Links: []vip.Link{{Name: "eth0", Up: true, Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}}}}

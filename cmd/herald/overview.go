@@ -30,7 +30,8 @@ func (n *node) overview() serve.View {
 			"server are not filled, or the node lease is not held"}}
 		return v
 	}
-	fillOverview(&v, pass, serviceMoves(n.leases.Moves(), pass.World.Services, commonOptions(n.cfg)))
+	fillOverview(&v, pass, serviceMoves(n.leases.Moves(), pass.World.Services, commonOptions(n.cfg),
+		controlPlaneUnit(n.cfg)))
 	return v
 }
 

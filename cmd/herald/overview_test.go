@@ -178,11 +178,15 @@ func TestHistory(t *testing.T) {
   default/both
 2026-01-01T11:00:01.000000Z from=n1 cause=no Service needs it any more
   default/kubevip-gone
+2026-01-01T11:00:00.000000Z from=n1 to=n2
+  kube-system/herald-pools
+  kube-system/plndr-cp-lock
 `, serviceWith("web", "10.0.0.1", "10.0.0.1"), shared)
 	r := check.Value(newHistoryReport(s))(t)
 	var out strings.Builder
 	check.OK(t, r.write(&out, ""))
 	const want = `WHEN (UTC)               SERVICE       VIP       FROM  TO      OUTAGE               WHY
+2026-01-01 11:00:00.000  (control plane)  -    n1    n2      -                    -
 2026-01-01 11:00:01.000  default/gone  -         n1    nobody  -                    no Service needs it any more
 2026-01-01 11:00:02.500  default/dns   10.0.0.2  n2    n1      unanswered for 2.31s  n2: it is dead on the VIPs' link
 2026-01-01 11:00:02.500  default/web   10.0.0.1  n2    n1      unanswered for 2.31s  n2: it is dead on the VIPs' link

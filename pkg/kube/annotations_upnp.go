@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -35,7 +36,7 @@ func (r annotationReader) forward() *vip.Forward {
 	if value := r.value(externalPortKey); value != "" {
 		if f.External = r.externalPorts(value); f.External == nil {
 			r.invalid(externalPortKey, "write the external port if the Service has one port, or pairs such as "+
-				"80=8080,443=8443 if it has several. No gateway is asked for anything")
+				"80=8080,443=8443 if it has several, each external port once. No gateway is asked for anything")
 			return nil
 		}
 	}
@@ -73,6 +74,13 @@ func (r annotationReader) externalPorts(value string) map[uint16]uint16 {
 			return nil
 		}
 		external[uint16(port)] = uint16(target)
+	}
+	taken := make(map[vip.Port]bool)
+	for _, p := range r.service.Ports {
+		if p.Port = cmp.Or(external[p.Port], p.Port); taken[p] {
+			return nil
+		}
+		taken[p] = true
 	}
 	return external
 }

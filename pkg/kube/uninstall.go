@@ -130,7 +130,7 @@ func (u *uninstaller) cleanService(o *corev1.Service) (patch map[string]any, wha
 			keys = append(keys, present(o.Annotations, addressesKey)...)
 		}
 	}
-	if (announcer != "" || allocated || len(s.Conditions) > 0) && slices.Contains(o.Finalizers, cleanupFinalizer) {
+	if (announcer != "" || allocated || s.Record.Covers(s.Ingress)) && slices.Contains(o.Finalizers, cleanupFinalizer) {
 		meta["$deleteFromPrimitiveList/finalizers"] = []string{cleanupFinalizer}
 		parts = append(parts, "the finalizer")
 	}

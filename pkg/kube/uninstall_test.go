@@ -2,6 +2,7 @@ package kube
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -25,7 +26,10 @@ func TestCleanService(t *testing.T) {
 		return s
 	}
 	shown := service(nil, true)
-	shown.Status.Conditions = []metav1.Condition{{Type: string(vip.Announced), Status: "True"}}
+	had := vip.Record{Named: []netip.Addr{netip.MustParseAddr("10.77.0.60")}}
+	shown.Status.Conditions = []metav1.Condition{{Type: string(vip.Recorded), Status: "True", Message: had.String()}}
+	rejected := service(nil, true)
+	rejected.Status.Conditions = []metav1.Condition{{Type: string(vip.Announced), Status: "False"}}
 	const own = "a user may have set it"
 	for _, tt := range []struct {
 		name       string
@@ -58,7 +62,8 @@ func TestCleanService(t *testing.T) {
 		{"announced by kube-vip", service(map[string]string{addressesKey: "10.77.0.60", vipHostKey: "n1"}, true), false, "", ""},
 		{"leased", service(map[string]string{requestedKey: "10.77.0.9", dhcpLeaseKey: "[]", announcerKey: "kube-system"}, false), false,
 			"the status; annotations heraldvip.io/announcer, heraldvip.io/dhcp-lease, kube-vip.io/requestedIP", ""},
-		{"given an address, and its annotations are gone", shown, false, "the finalizer; conditions heraldvip.io/Announced", ""},
+		{"given an address, and its annotations are gone", shown, false, "the finalizer; conditions heraldvip.io/Record", ""},
+		{"rejected", rejected, false, "conditions heraldvip.io/Announced", ""},
 		{"leased before", service(map[string]string{requestedKey: "10.77.0.9"}, false), false, "",
 			"annotation kube-vip.io/requestedIP: " + own},
 	} {
@@ -205,8 +210,9 @@ func TestAddPools(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), `has the key pool-a with another value: "10.0.0.0/28" instead of "10.0.9.0/28"`) {
 		t.Errorf("overwritten: %v", err)
 	}
-	if got := check.Value(TakePools(t.Context(), admin, k))(t).Data; fmt.Sprint(got) != "map[pool-a:10.0.0.0/28 pool-b:10.0.1.0/28]" {
-		t.Errorf("%v", got)
+	got := check.Value(TakePools(t.Context(), admin, k))(t)
+	if fmt.Sprint(got.Data) != "map[pool-a:10.0.0.0/28 pool-b:10.0.1.0/28]" || got.Namespaces[ns]["kubernetes.io/metadata.name"] != ns {
+		t.Errorf("%v, labels %v", got.Data, got.Namespaces)
 	}
 	api.must(t, "POST", "/api/v1/namespaces/"+ns+"/services",
 		`{"metadata":{"name":"web","annotations":{"example.com/x":"y"}},"spec":{"type":"LoadBalancer","ports":[{"port":80}]}}`)

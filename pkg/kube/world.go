@@ -268,7 +268,7 @@ func (c *Cluster) observePools() *vip.PoolSource {
 	return &p
 }
 
-// TakePools reads the ConfigMap of pools, or nil, as without a name, without labels of namespaces.
+// TakePools reads the ConfigMap of pools, or nil, as without a name, and the labels of namespaces, if that is allowed.
 func TakePools(ctx context.Context, cfg *rest.Config, k vip.Key) (*vip.PoolSource, error) {
 	c, err := newClients(cfg, newMetrics(), nil)
 	if err != nil || k.IsZero() {
@@ -282,5 +282,12 @@ func TakePools(ctx context.Context, cfg *rest.Config, k vip.Key) (*vip.PoolSourc
 	case err != nil:
 		return nil, fmt.Errorf("can't read the ConfigMap of pools: %w", err)
 	}
-	return readConfigMap(&o), nil
+	p, namespaces := readConfigMap(&o), corev1.NamespaceList{}
+	if c.core.Get().Resource("namespaces").Do(ctx).Into(&namespaces) == nil {
+		p.Namespaces = make(map[string]map[string]string, len(namespaces.Items))
+		for i := range namespaces.Items {
+			p.Namespaces[namespaces.Items[i].Name] = namespaces.Items[i].Labels
+		}
+	}
+	return p, nil
 }

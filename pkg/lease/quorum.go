@@ -122,7 +122,7 @@ func (l *Leases) mayNotKnow(now time.Time) bool {
 		return true
 	}
 	if l.o.Peers == nil || !l.hearsSince.IsZero() && now.Sub(quorum.Later(l.own.began, l.hearsSince)) >=
-		meetTime+time.Duration(len(l.peers))*meetPerNode || now.Sub(l.own.began) >= l.o.RenewDeadline/2 {
+		meetTime+time.Duration(len(l.peers))*meetPerNode || now.Sub(l.own.began) >= 3*meetTime {
 		return false
 	}
 	for _, p := range l.peers {

@@ -24,9 +24,9 @@ import (
 //	   silent for that long, and a probe was answered or proves nothing: its address never
 //	   answered, or a node that is heard hears it. (From Dead only the former.)
 //	d  Its last heartbeat said that it stops. Or it was Alive once, is silent, no node that is heard
-//	   hears it, and either a probe found that an address which used to answer does not, or it is
-//	   silent for refusedTime and its port has refused the last minRefusals connections. To end
-//	   the state Alive the last probe must be younger than probeMaxAge.
+//	   hears it, and either a probe found that an address which used to answer does not (two in a
+//	   row, if it has answered since), or it is silent for refusedTime and its port has refused the
+//	   last minRefusals connections. To end the state Alive the last probe must be younger than probeMaxAge.
 //
 // Without a socket on this node all are Unknown. A silent node stays what it is while this process may have missed its
 // heartbeats (canJudgeSilence). A probe without an answer proves nothing while nobody that is heard hears this node.

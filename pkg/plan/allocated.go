@@ -9,18 +9,23 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
+// keepOwner has the node of s keep it, without an endpoint, if it could: connections go on once it has some.
+func (m *actions) keepOwner(s *service) {
+	if s.shares || !m.leaseHeld(s) || !s.lacksEndpoints() {
+		return
+	}
+	o, need := vip.Owner{Unit: s.lease, Node: m.Claims[s.lease].Holder}, m.completeAlone(s)
+	n := m.members[o.Node]
+	if o.Stays = n != nil && n.Alive && whyIneligible(&need, n) == ""; !o.Stays {
+		o.Node = ""
+	}
+	m.out.Owners = append(m.out.Owners, o)
+}
+
 // showAllocated reports s, without an endpoint, and its possible addresses (docs/why.md, "Endpoints").
 func (m *actions) showAllocated(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
 	s.unit = nil // nobody announces it: who is responsible does not follow from its lease
-	able := m.completeAlone(s)
-	if !s.shares && m.leaseHeld(s) && s.lacksEndpoints() { // connections go on once it has some
-		o := vip.Owner{Unit: s.lease, Node: m.Claims[s.lease].Holder}
-		if o.Stays = slices.Contains(able, m.members[o.Node]); !o.Stays {
-			o.Node = ""
-		}
-		m.out.Owners = append(m.out.Owners, o)
-	}
 	if !m.responsible(s) {
 		return
 	}
@@ -32,6 +37,8 @@ func (m *actions) showAllocated(s *service, reason vip.Reason, message string) {
 		m.replanAfter(newServiceAge - age)
 		return
 	}
+	need := m.completeAlone(s)
+	able := m.eligible(&need)
 	var ingress []vip.Ingress
 	var inUse []string
 	for _, a := range s.addrs {
@@ -74,14 +81,14 @@ func (m *actions) couldAnnounce(s *service, a address, able []*member) (ok bool,
 	return m.checks.probe(a.Address)
 }
 
-// completeAlone completes s.addrs, and returns who could announce them with an endpoint.
-func (m *actions) completeAlone(s *service) []*member {
+// completeAlone completes s.addrs, and returns what nodes need that could announce them with an endpoint.
+func (m *actions) completeAlone(s *service) requirements {
 	need := *m.routeRequirements(s)
 	if u := m.unitOfOne(s); u != nil {
 		need = u.requirements
 	}
 	need.endpoint = false
-	return m.eligible(&need)
+	return need
 }
 
 // ageWithoutEndpoints returns the age of s; once announced, or future, it is old.

@@ -113,6 +113,9 @@ func refuseTooMany(clients []*dhcpClient) {
 
 // refuseClients refuses what is a node's or an earlier client's (docs/why.md, "What tenants can write").
 func (d *dhcp) refuseClients(clients []*dhcpClient) {
+	if len(clients) == 0 {
+		return
+	}
 	const ofMAC = "the hardware address %s (kube-vip.io/hwaddr)"
 	whose := make(map[string]func(*service) string) // how a Service is told
 	for i := range d.Members {

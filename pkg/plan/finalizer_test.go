@@ -20,6 +20,9 @@ func finalizers(r Rules, w vip.World) string {
 			w.Bound = nil
 		}
 		for _, s := range Make(r, w).Statuses {
+			if s.ConditionsOnly {
+				continue
+			}
 			out = append(out, fmt.Sprintf("%s: %s: %d addresses, %s", m.Name, s.Service.Name, len(s.Ingress), s.Finalizer))
 		}
 	}
@@ -82,8 +85,16 @@ func TestFinalizer(t *testing.T) {
 	disabled := r
 	disabled.Enabled = false
 	unannotated := func(s *vip.Service) {
-		s.Finalizer, s.Conditions = true, []vip.Condition{{Type: vip.Announced, Status: vip.ConditionTrue}}
+		s.Finalizer = true
+		had := vip.Record{Named: []netip.Addr{addr("10.77.0.50")}}
+		s.SetConditions([]vip.Condition{{Type: vip.Announced, Status: vip.ConditionTrue}, had.Condition()})
 	}
+	ignored := func(s *vip.Service) { s.Ignore = true }
+	rejected := func(s *vip.Service) { // another controller's, on which Herald has written why it does nothing
+		s.Finalizer, s.Ingress = true, []vip.Ingress{{Addr: addr("198.51.100.7")}}
+		s.SetConditions([]vip.Condition{{Type: vip.Announced, Status: vip.ConditionFalse, Reason: vip.NoAddress}})
+	}
+	taken := func(s *vip.Service) { s.Ingress = []vip.Ingress{{Addr: addr("198.51.100.7")}} }
 	without := func(s *vip.Service) { s.Endpoints = vip.Endpoints{} }
 	for _, tt := range []struct {
 		name  string
@@ -115,7 +126,9 @@ func TestFinalizer(t *testing.T) {
 		{"a ClusterIP now, and gone", r, pools(world(svc("a", "10.77.0.50", ours, clusterIP))), "n1: a: 0 addresses, remove"},
 		{"a ClusterIP of others", r, pools(world(svc("a", "10.77.0.50", clusterIP, func(s *vip.Service) { s.Finalizer = true }))), ""},
 		{"a ClusterIP now, whose annotations are gone", r, pools(world(svc("a", "10.77.0.50", unannotated, clusterIP))), "n2: a: 0 addresses, remove"},
-		{"ignored now, and its annotations are gone", r, pools(world(svc("a", "10.77.0.50", unannotated, func(s *vip.Service) { s.Ignore = true }))), "n2: a: 0 addresses, remove"},
+		{"ignored now, and its annotations are gone", r, pools(world(svc("a", "10.77.0.50", unannotated, ignored))), "n2: a: 0 addresses, remove"},
+		{"ignored now, and another controller has it by now", r, pools(world(svc("a", "10.77.0.50", unannotated, taken, ignored))), ""},
+		{"ignored now, and it never was Herald's", r, pools(world(svc("a", "", rejected, ignored))), ""},
 		{"without annotations, of another class", r, pools(world(svc("a", "10.77.0.50", unannotated, func(s *vip.Service) { s.HasClass, s.Class = true, "other" }))), ""},
 		{"without annotations, svc_enable is false", disabled, pools(world(svc("a", "10.77.0.50", unannotated))), ""},
 		{"the last Herald stops", r, stopping(pools(world(svc("a", "10.77.0.50", ours)))), "n1: a: 0 addresses, remove"},

@@ -24,7 +24,7 @@ func act(a *admission) *actions {
 		if m.ageWithoutEndpoints(s) < oldServiceAge && len(s.Ingress) == 0 { // it is new, and was never announced
 			m.checks.probeEarly(m.unitOfOne(s)) // whether it may share is not known yet
 		}
-		m.showAllocated(s, vip.NoEndpoints, s.noEndpoints)
+		m.keepOwner(s)
 	}
 	former := newFormerOwners(m.draft)
 	for _, u := range m.units {
@@ -32,6 +32,9 @@ func act(a *admission) *actions {
 		former.plan(u)
 	}
 	m.checks.watchNeighbors(m.units)
+	for _, s := range m.withoutEndpoints {
+		m.showAllocated(s, vip.NoEndpoints, s.noEndpoints)
+	}
 	m.routes.advertiseFromEveryNode(m.accepted)
 	for _, s := range m.accepted {
 		if s.everyNodeAdvertises && !s.hasVerdict() && !m.routes.reportUnowned(s) {
@@ -126,6 +129,7 @@ func (m *actions) rejectWithoutNode(need *requirements, services ...*service) {
 		switch {
 		case s.everyNodeAdvertises && !need.routes: // reportUnowned says it
 		case wantsEndpoint && s.hasStatus && len(s.addrs) > 0:
+			m.keepOwner(s)
 			m.showAllocated(s, vip.NoEligibleNode, why)
 		default:
 			m.reject(s, vip.NoEligibleNode, why)

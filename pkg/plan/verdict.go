@@ -85,7 +85,7 @@ func (f *admission) withdraw(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
 	switch {
 	case s.statusOurs || s.Finalizer && s.Announcer == "" && (reason == vip.ServiceDeleted ||
-		len(s.Conditions) > 0 && f.Enabled && reason != vip.OtherClass): // else another Herald's
+		s.Record.Covers(s.Ingress) && f.Enabled && reason != vip.OtherClass): // else another Herald's
 		f.withdrawn = append(f.withdrawn, s)
 	case f.responsible(s):
 		f.reportRejected(s)

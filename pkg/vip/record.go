@@ -22,6 +22,12 @@ func (r *Record) Has(a netip.Addr) bool {
 	return slices.Contains(r.Named, a) || slices.Contains(r.Given, a) || slices.Contains(r.Leased, a)
 }
 
+// Covers reports whether the Service had addresses by Herald, and a status names no other.
+func (r *Record) Covers(status []Ingress) bool {
+	return len(r.Named)+len(r.Given)+len(r.Leased) > 0 &&
+		!slices.ContainsFunc(status, func(i Ingress) bool { return !r.Has(i.Addr) })
+}
+
 // String returns JSON, shorter than a condition's message may be.
 func (r *Record) String() string {
 	text, err := json.Marshal(r)
@@ -33,7 +39,7 @@ func (r *Record) String() string {
 
 // Condition returns the condition Recorded with r; ConditionAbsent if r has no address.
 func (r *Record) Condition() Condition {
-	if len(r.Named)+len(r.Given)+len(r.Leased) == 0 {
+	if !r.Covers(nil) {
 		return Condition{Type: Recorded}
 	}
 	return Condition{Type: Recorded, Status: ConditionTrue, Reason: AddressSet, Message: r.String()}
