@@ -118,21 +118,23 @@ func TestDrainOfPoolsNode(t *testing.T) {
 }
 
 func TestUndrain(t *testing.T) {
-	for failing := range 4 { // one API server of several restarts
-		d, ctx := newTestDrain(t, snapshotOf("n2", "n1"), snapshotOf("n2", "n1"), snapshotOf("n2", "n1"), snapshotOf("n1", "n2"))
-		read, reads := d.read, 0
-		d.read = func(ctx context.Context) (kube.Snapshot, error) {
-			if reads++; failing > 0 && reads == failing+1 {
-				return kube.Snapshot{}, errors.New("EOF")
+	synctest.Test(t, func(t *testing.T) {
+		for failing := range 4 { // one API server of several restarts
+			d, ctx := newTestDrain(t, snapshotOf("n2", "n1"), snapshotOf("n2", "n1"), snapshotOf("n2", "n1"), snapshotOf("n1", "n2"))
+			read, reads := d.read, 0
+			d.read = func(ctx context.Context) (kube.Snapshot, error) {
+				if reads++; failing > 0 && reads == failing+1 {
+					return kube.Snapshot{}, errors.New("EOF")
+				}
+				return read(ctx)
 			}
-			return read(ctx)
+			var printed strings.Builder
+			d.printf = func(format string, args ...any) { fmt.Fprintf(&printed, format+"\n", args...) }
+			if err := d.undrain(ctx); err != nil || !strings.Contains(printed.String(), "n1 carries VIPs again") {
+				t.Errorf("read %d fails: %v\n%s", failing+1, err, &printed)
+			}
 		}
-		var printed strings.Builder
-		d.printf = func(format string, args ...any) { fmt.Fprintf(&printed, format+"\n", args...) }
-		if err := d.undrain(ctx); err != nil || !strings.Contains(printed.String(), "n1 carries VIPs again") {
-			t.Errorf("read %d fails: %v\n%s", failing+1, err, &printed)
-		}
-	}
+	})
 	synctest.Test(t, func(t *testing.T) {
 		d, ctx := newTestDrain(t, snapshotOf("n2", "n1"))
 		read, reads := d.read, 0
