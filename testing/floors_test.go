@@ -23,10 +23,10 @@ const module, root = "github.com/heraldvip/herald/", ".."
 type room struct{ floor, ceiling int }
 
 var rooms = map[string]room{
-	"cmd/herald":   {3, 4283},
+	"cmd/herald":   {3, 4287},
 	"pkg/agent":    {2, 844},
 	"pkg/manifest": {2, 924},
-	"pkg/plan":     {1, 5991},
+	"pkg/plan":     {1, 5990},
 	"pkg/pool":     {1, 2009},
 	"pkg/migrate":  {1, 908},
 	"pkg/kube":     {1, 5337},
@@ -43,7 +43,7 @@ var rooms = map[string]room{
 	"pkg/health":   {1, 582},
 	"pkg/quorum":   {1, 998},
 	"pkg/serve":    {1, 674},
-	"pkg/vip":      {0, 1904},
+	"pkg/vip":      {0, 1905},
 	"pkg/config":   {0, 2419},
 	"pkg/mailbox":  {0, 85},
 	"pkg/metric":   {0, 46},

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -181,7 +182,7 @@ func (n *node) clusterOptions(servers *kube.Servers, poke, pokeLeases func()) ku
 func leasesElsewhere(cfg config.Config) map[vip.Key]vip.Key {
 	units := make(map[vip.Key]vip.Key)
 	if ns := cfg.Node.KubeVIP; ns != "" && cfg.ControlPlane.Enable {
-		units[vip.Key{Namespace: ns, Name: cfg.ControlPlane.Lease.Name}] = controlPlaneUnit(cfg)
+		units[vip.Key{Namespace: ns, Name: cfg.ControlPlane.Lease.Name}] = cfg.ControlPlane.Lease
 		if !cfg.Services.Election {
 			units[vip.Key{Namespace: ns, Name: cfg.Services.Lease.Name}] = cfg.Services.Lease
 		}
@@ -303,27 +304,29 @@ func commonOptions(cfg config.Config) vip.CommonOptions {
 	o := vip.CommonOptions{Election: cfg.Services.Election, Class: cfg.Class.Name, ClassOnly: cfg.Class.Only,
 		ClassStrict: !cfg.Class.Legacy}
 	if !o.Election {
-		o.SharedLease = cfg.Services.Lease
+		if o.SharedLease = cfg.Services.Lease; o.SharedLease == cfg.ControlPlane.Lease { // the VIP needs a ready API server
+			o.SharedLease.Name = commonLeasePrefix + o.SharedLease.Name
+		}
 	}
 	return o
 }
 
-// controlPlaneUnit returns the unit of the control plane's VIP, not Services' also where one Lease is for both.
-func controlPlaneUnit(cfg config.Config) vip.Key {
-	k := cfg.ControlPlane.Lease
-	if k == cfg.Services.Lease {
-		k.Name = "control-plane-" + k.Name
+// commonLeasePrefix begins the name of Services' unit where one Lease is for the control plane's VIP, too.
+const commonLeasePrefix = "services-"
+
+// shareForeign has a kube-vip that has such a Lease have Services, too.
+func shareForeign(claims map[vip.Key]vip.Claim, services vip.Key) {
+	name, common := strings.CutPrefix(services.Name, commonLeasePrefix)
+	if c := claims[vip.Key{Namespace: services.Namespace, Name: name}]; common && c.Foreign {
+		claims[services] = c
 	}
-	return k
 }
 
-// planner returns what makes plans. A kube-vip that has vip_leasename has the VIP, also where the unit is another.
+// planner returns what makes plans.
 func planner(cfg config.Config) func(vip.World) vip.Plan {
 	r := planRules(cfg)
 	return func(w vip.World) vip.Plan {
-		if c := w.Claims[cfg.ControlPlane.Lease]; c.Foreign {
-			w.Claims[controlPlaneUnit(cfg)] = c
-		}
+		shareForeign(w.Claims, r.SharedLease)
 		return plan.Make(r, w)
 	}
 }

@@ -193,8 +193,10 @@ func TestCommonLease(t *testing.T) {
 	cfg, _, err := config.Parse(config.Sources{Env: env, Hostname: "n1"})
 	check.OK(t, err)
 	both := vip.Key{Namespace: "kube-system", Name: "both"}
-	if o := publishedOptions(cfg); o.SharedLease != both || o.ControlPlaneLease == both.String() {
-		t.Errorf("Services are %v, as on nodes without cp_enable they must be; the control plane is %s", o.SharedLease, o.ControlPlaneLease)
+	worker := cfg
+	worker.ControlPlane.Enable = false
+	if o := publishedOptions(cfg); o.SharedLease == both || o.SharedLease != commonOptions(worker).SharedLease || o.ControlPlaneLease != both.String() {
+		t.Errorf("Services are %v, without cp_enable %v; the control plane is %s", o.SharedLease, commonOptions(worker).SharedLease, o.ControlPlaneLease)
 	}
 	for _, theirs := range []bool{true, false} {
 		info := vip.NodeInfo{Interface: "eth0", DefaultInterface: "eth0", APIServerReady: true, Options: publishedOptions(cfg),

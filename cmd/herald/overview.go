@@ -31,7 +31,7 @@ func (n *node) overview() serve.View {
 		return v
 	}
 	fillOverview(&v, pass, serviceMoves(n.leases.Moves(), pass.World.Services, commonOptions(n.cfg),
-		controlPlaneUnit(n.cfg)))
+		n.cfg.ControlPlane.Lease))
 	return v
 }
 

@@ -94,7 +94,7 @@ func controlPlaneRules(cfg config.Config) *plan.ControlPlane {
 	}
 	return &plan.ControlPlane{
 		Addresses: cfg.ControlPlane.Addresses, Port: cfg.ControlPlane.Port, BalancedPort: cfg.ControlPlane.BalancedPort,
-		Lease: controlPlaneUnit(cfg), Interface: link,
+		Lease: cfg.ControlPlane.Lease, Interface: link,
 	}
 }
 
@@ -176,7 +176,7 @@ func publishedOptions(cfg config.Config) *vip.NodeOptions {
 		o.Pools = cfg.Pools.String()
 	}
 	if cfg.ControlPlane.Enable {
-		o.ControlPlane, o.ControlPlaneLease = cfg.ControlPlane.Addresses, controlPlaneUnit(cfg).String()
+		o.ControlPlane, o.ControlPlaneLease = cfg.ControlPlane.Addresses, cfg.ControlPlane.Lease.String()
 	}
 	return o
 }

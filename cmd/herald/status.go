@@ -104,6 +104,7 @@ func newStatusView(s kube.Snapshot, now time.Time) statusView {
 		v.nodes[i].exclusion = exclusions[v.nodes[i].Name]
 	}
 	slices.SortFunc(v.nodes, func(a, b nodeStatus) int { return strings.Compare(a.Name, b.Name) })
+	shareForeign(v.claims, v.options().SharedLease)
 	for i := range s.Services {
 		x := &s.Services[i]
 		if owner, _ := v.owner(x); owner != "" {

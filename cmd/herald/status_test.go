@@ -349,6 +349,10 @@ func TestStatusOfControlPlane(t *testing.T) {
 	if r := newStatusReport(s, vip.Key{}, noon); r.wrong() {
 		t.Errorf("kube-vip has it, and that is wrong: %+v", r.Services)
 	}
+	s.Leases[0] = nodeLease("n1", time.Second, `{"options":{"services":true,"arp":true,"lease":"kube-system/services-plndr-cp-lock"}}`)
+	if v := newStatusView(s, noon); !v.claims[v.options().SharedLease].Foreign {
+		t.Errorf("kube-vip has one Lease for both, and Services are free: %v", v.claims)
+	}
 	s.Leases = nil
 	b = statusText(t, s, "")
 	if strings.Contains(b, "control plane") {

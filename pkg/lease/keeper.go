@@ -388,7 +388,7 @@ func (l *Leases) otherChanges(d *dues, place bool) (all []change) {
 }
 
 // unneeded is why a unit leaves the table.
-const unneeded = "no Service needs it any more: it was deleted or changed"
+const unneeded = "no Service needs it any more: it was deleted or changed, or has no endpoints"
 
 // writeTable starts a due write: at once for what this node gives away, else gatherTime apart.
 func (l *Leases) writeTable(ctx context.Context, now time.Time) {

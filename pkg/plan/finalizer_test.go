@@ -94,6 +94,9 @@ func TestFinalizer(t *testing.T) {
 		s.Finalizer, s.Ingress = true, []vip.Ingress{{Addr: addr("198.51.100.7")}}
 		s.SetConditions([]vip.Condition{{Type: vip.Announced, Status: vip.ConditionFalse, Reason: vip.NoAddress}})
 	}
+	opened := func(s *vip.Service) {
+		s.Ingress = []vip.Ingress{{Addr: addr("10.77.0.50"), IPMode: vip.ModeVIP}, {Addr: addr("198.51.100.7"), IPMode: vip.ModeProxy}}
+	}
 	taken := func(s *vip.Service) { s.Ingress = []vip.Ingress{{Addr: addr("198.51.100.7")}} }
 	without := func(s *vip.Service) { s.Endpoints = vip.Endpoints{} }
 	for _, tt := range []struct {
@@ -127,6 +130,7 @@ func TestFinalizer(t *testing.T) {
 		{"a ClusterIP of others", r, pools(world(svc("a", "10.77.0.50", clusterIP, func(s *vip.Service) { s.Finalizer = true }))), ""},
 		{"a ClusterIP now, whose annotations are gone", r, pools(world(svc("a", "10.77.0.50", unannotated, clusterIP))), "n2: a: 0 addresses, remove"},
 		{"ignored now, and its annotations are gone", r, pools(world(svc("a", "10.77.0.50", unannotated, ignored))), "n2: a: 0 addresses, remove"},
+		{"ignored now, with a gateway's address in the status", r, pools(world(svc("a", "10.77.0.50", unannotated, opened, ignored))), "n2: a: 0 addresses, remove"},
 		{"ignored now, and another controller has it by now", r, pools(world(svc("a", "10.77.0.50", unannotated, taken, ignored))), ""},
 		{"ignored now, and it never was Herald's", r, pools(world(svc("a", "", rejected, ignored))), ""},
 		{"without annotations, of another class", r, pools(world(svc("a", "10.77.0.50", unannotated, func(s *vip.Service) { s.HasClass, s.Class = true, "other" }))), ""},

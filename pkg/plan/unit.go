@@ -129,7 +129,6 @@ func (m *actions) rejectWithoutNode(need *requirements, services ...*service) {
 		switch {
 		case s.everyNodeAdvertises && !need.routes: // reportUnowned says it
 		case wantsEndpoint && s.hasStatus && len(s.addrs) > 0:
-			m.keepOwner(s)
 			m.showAllocated(s, vip.NoEligibleNode, why)
 		default:
 			m.reject(s, vip.NoEligibleNode, why)

@@ -121,7 +121,7 @@ type NodeOptions struct {
 	Pools string `json:"pools,omitempty"` // namespace/name of the ConfigMap of pools, if it gives addresses
 
 	ControlPlane      []netip.Addr `json:"controlPlane,omitempty"`      // address, with cp_enable
-	ControlPlaneLease string       `json:"controlPlaneLease,omitempty"` // namespace/name of its unit, with cp_enable
+	ControlPlaneLease string       `json:"controlPlaneLease,omitempty"` // namespace/name of vip_leasename, with cp_enable
 }
 
 // CommonOptions say which Services a Herald announces, and as which units. Nodes whose differ from most announce none.

@@ -22,10 +22,11 @@ func (r *Record) Has(a netip.Addr) bool {
 	return slices.Contains(r.Named, a) || slices.Contains(r.Given, a) || slices.Contains(r.Leased, a)
 }
 
-// Covers reports whether the Service had addresses by Herald, and a status names no other.
+// Covers reports whether the Service had addresses by Herald, and a status names no other, but a gateway's (Proxy).
 func (r *Record) Covers(status []Ingress) bool {
-	return len(r.Named)+len(r.Given)+len(r.Leased) > 0 &&
-		!slices.ContainsFunc(status, func(i Ingress) bool { return !r.Has(i.Addr) })
+	has := func(i Ingress) bool { return r.Has(i.Addr) }
+	return len(r.Named)+len(r.Given)+len(r.Leased) > 0 && (len(status) == 0 || slices.ContainsFunc(status, has)) &&
+		!slices.ContainsFunc(status, func(i Ingress) bool { return !has(i) && i.IPMode != ModeProxy })
 }
 
 // String returns JSON, shorter than a condition's message may be.
