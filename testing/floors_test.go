@@ -27,7 +27,7 @@ var rooms = map[string]room{
 	"pkg/agent":    {2, 844},
 	"pkg/manifest": {2, 924},
 	"pkg/plan":     {1, 5990},
-	"pkg/pool":     {1, 2009},
+	"pkg/pool":     {1, 2010},
 	"pkg/migrate":  {1, 908},
 	"pkg/kube":     {1, 5337},
 	"pkg/lease":    {1, 3167},

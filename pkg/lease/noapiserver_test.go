@@ -153,6 +153,7 @@ func TestStartAwaitsHeartbeats(t *testing.T) {
 		{"one sends none", vip.Unknown, true, 0, 0, 300 * time.Millisecond},
 		{"all are heard, once it has the key", vip.Alive, false, 2 * time.Second, 2 * time.Second, 2300 * time.Millisecond},
 		{"one is not, once it has the key", vip.Unknown, false, 2 * time.Second, 2900 * time.Millisecond, 3400 * time.Millisecond},
+		{"one is not, and it has the key late", vip.Unknown, false, 2500 * time.Millisecond, 3 * time.Second, 3400 * time.Millisecond},
 		{"it has no key, and gets none", vip.Alive, false, time.Hour, 3 * time.Second, 3500 * time.Millisecond},
 		{"nobody has a key", vip.Alive, true, time.Hour, 0, 300 * time.Millisecond},
 	}

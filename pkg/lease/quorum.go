@@ -54,11 +54,7 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo
 	for k := range l.quorum.Moved {
 		in.Versions[k] = uint64(l.table.known.Units[k].Number)
 	}
-	if l.statuses = statuses; statuses == nil {
-		l.hearsSince = time.Time{}
-	} else if l.hearsSince.IsZero() {
-		l.hearsSince = now
-	}
+	l.statuses, l.hearsSince = statuses, quorum.Since(l.hearsSince, statuses != nil, now)
 	state, d := quorum.Evaluate(l.quorum, in)
 	if d.NeedsGateway && l.o.Gateway != nil {
 		in.Gateway = l.o.Gateway(d.GatewaySince) // which has it asked: so not without need
@@ -121,8 +117,12 @@ func (l *Leases) mayNotKnow(now time.Time) bool {
 	if l.decision.UnknownMoves || l.decision.PossibleMoves {
 		return true
 	}
-	if l.o.Peers == nil || !l.hearsSince.IsZero() && now.Sub(quorum.Later(l.own.began, l.hearsSince)) >=
-		meetTime+time.Duration(len(l.peers))*meetPerNode || now.Sub(l.own.began) >= 3*meetTime {
+	meet := meetTime + time.Duration(len(l.peers))*meetPerNode
+	hears := l.own.began.Add(2 * meetTime) // at the latest: by then it has the key, or gets none
+	if at := l.hearsSince; !at.IsZero() && at.Before(hears) {
+		hears = quorum.Later(l.own.began, at)
+	}
+	if l.o.Peers == nil || now.Sub(hears) >= meet {
 		return false
 	}
 	for _, p := range l.peers {

@@ -345,10 +345,11 @@ func (s *service) isOfPools() bool {
 // candidates returns the pools for s, best first, or why there are none.
 func (p *pass) candidates(s *service) (pools []*Pool, problem string) {
 	ns, namespaces := s.Key.Namespace, p.in.Source.Namespaces
-	switch bySelector := func(x *Pool) bool { return x.Namespaces.Selector != nil }; {
-	case len(s.Pools) > 0:
+	if len(s.Pools) > 0 {
 		return p.requested(s)
-	case len(namespaces) > 0 && namespaces[ns] == nil && slices.ContainsFunc(p.own, bySelector):
+	}
+	bySelector := func(x *Pool) bool { return x.Namespaces.Selector != nil }
+	if len(namespaces) > 0 && namespaces[ns] == nil && slices.ContainsFunc(p.own, bySelector) {
 		return nil, "the labels of namespace " + ns + " are not known yet"
 	}
 	offered, known := p.offers[ns]

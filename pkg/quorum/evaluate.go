@@ -123,7 +123,7 @@ func (e *evaluation) updatePeers() {
 		}
 		p.updateAnswersUntil(before, e.Now)
 		p.updateIsolated(e.Now)
-		p.yieldedSince = since(p.yieldedSince, p.yielded(), e.Now)
+		p.yieldedSince = Since(p.yieldedSince, p.yielded(), e.Now)
 		e.peers[node], known[node] = p, p.memory
 	}
 	e.s.memory = known
@@ -164,16 +164,16 @@ func (e *evaluation) decideTenure() {
 	e.updateVoters()
 	t := e.tenure()
 	holds := t.Holds(now)
-	s.unconfirmedSince = since(s.unconfirmedSince, !t.Confirmed, now)
+	s.unconfirmedSince = Since(s.unconfirmedSince, !t.Confirmed, now)
 	api, returned, dead, unheard := e.findHolders(e.acts())
-	s.apiSince = since(s.apiSince, api, now)
+	s.apiSince = Since(s.apiSince, api, now)
 	mayFollow := api && now.Sub(s.apiSince) <= e.apiTolerance(returned)
 	agree, watches := e.countAgreeing(), e.Statuses != nil
 	majority := 2*agree > len(s.Voters)
 	half := e.late && 2*agree == len(s.Voters)
 	e.d.NeedsGateway = e.d.NeedsGateway || half
 	enough := majority || half && e.Gateway == vip.Alive && unheard == 0
-	s.cutOffSince = since(s.cutOffSince, e.late && !api && watches && 2*dead > len(s.Voters), now)
+	s.cutOffSince = Since(s.cutOffSince, e.late && !api && watches && 2*dead > len(s.Voters), now)
 	e.d.Verdict = Expiring
 	switch {
 	case !e.late || e.Self.EpochOver || e.Self.Epoch == 0:

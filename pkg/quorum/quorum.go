@@ -229,8 +229,8 @@ func ClaimText(node string, epoch int64) string {
 	return node + "@" + strconv.FormatInt(epoch, 10)
 }
 
-// since returns at, since when something is so; now if that has just begun; zero if it is not so.
-func since(at time.Time, is bool, now time.Time) time.Time {
+// Since returns at, since when something is so; now if that has just begun; zero if it is not so.
+func Since(at time.Time, is bool, now time.Time) time.Time {
 	switch {
 	case !is:
 		return time.Time{}

@@ -122,31 +122,8 @@ func TestProcessesThatEnd(t *testing.T) {
 			c.nodes[0].toggle(unreached)
 			time.Sleep(long)
 		}},
-		{"the LAN is away for all, though their links are up", 15 * time.Second, 0, func(c *cluster) {
-			for _, what := range []faultKind{unheard, unreached} {
-				for _, n := range c.nodes {
-					n.toggle(what)
-				}
-			}
-			time.Sleep(10 * time.Second)
-			for _, n := range c.nodes {
-				n.toggle(unheard)
-				time.Sleep(20 * time.Millisecond)
-				n.toggle(unreached)
-			}
-			time.Sleep(long)
-		}},
-		{"all cables are out, as when a switch restarts", 11 * time.Second, 5, func(c *cluster) {
-			for _, n := range c.nodes {
-				n.toggle(unplug)
-			}
-			time.Sleep(10 * time.Second)
-			for _, n := range c.nodes {
-				n.toggle(unplug)
-				time.Sleep(20 * time.Millisecond)
-			}
-			time.Sleep(long)
-		}},
+		{"the LAN is away for all, though their links are up", 15 * time.Second, 0, allAtOnce(unheard, unreached)},
+		{"all cables are out, as when a switch restarts", 11 * time.Second, 5, allAtOnce(unplug)},
 		{"crash while the API server is away", 100 * time.Millisecond, 1, func(c *cluster) {
 			c.toggleForAll(nil, apiAway)
 			time.Sleep(20 * time.Second)
@@ -198,6 +175,25 @@ func TestProcessesThatEnd(t *testing.T) {
 				})
 			})
 		})
+	}
+}
+
+// allAtOnce does to all nodes what a switch does that restarts: all lose their links at once, and have them back one by one.
+func allAtOnce(faults ...faultKind) func(c *cluster) {
+	return func(c *cluster) {
+		for _, n := range c.nodes {
+			for _, what := range faults {
+				n.toggle(what)
+			}
+		}
+		time.Sleep(10 * time.Second)
+		for _, n := range c.nodes {
+			for _, what := range faults {
+				n.toggle(what)
+				time.Sleep(20 * time.Millisecond)
+			}
+		}
+		time.Sleep(15 * time.Second)
 	}
 }
 
