@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -439,32 +440,42 @@ func (l *Leases) writeTable(ctx context.Context, now time.Time) {
 	l.sendTable(ctx, next, given)
 }
 
-// fit returns the next table, and which changes it has: what is there matters more than what is new.
+// fit returns the next table, and which changes it has: of new units those of namespaces that have least, and of none so
+// many that half of the room is its own.
 func (l *Leases) fit(base *Table, all []change, now time.Time) ([]change, *Table) {
 	next := base.with(all, now)
-	if next.fits() {
+	if len(next.text()) <= maxNew/2 {
 		return all, next
 	}
+	room := make(map[string]int)
+	for k := range base.Units {
+		room[k.Namespace] += len(k.String())
+	}
 	var there, fresh []change
+	place := make(map[vip.Key]int)
 	for _, c := range all {
 		if _, ok := base.Units[c.unit]; ok {
 			there = append(there, c)
-		} else {
+		} else if r := room[c.unit.Namespace] + len(c.unit.String()); r <= maxNew/2 {
 			fresh = append(fresh, c)
+			place[c.unit], room[c.unit.Namespace] = r, r
 		}
 	}
-	for !next.fits() && len(fresh) > 0 {
-		if t := &l.table; t.fullWith != len(base.Units) {
-			t.fullWith = len(base.Units)
-			l.o.Log.Warn("the table of who owns what is full; Services that are new get no VIP: delete some, or have a "+
-				"second installation announce some (docs/operations.md, Two installations)", "lease", l.tableKey(), "units",
-				t.fullWith)
+	slices.SortStableFunc(fresh, func(a, b change) int { return cmp.Compare(place[a.unit], place[b.unit]) })
+	for len(fresh) > 0 {
+		if len(base.with(slices.Concat(there, fresh), now).text()) <= maxNew {
+			break
 		}
 		fresh = fresh[:len(fresh)/2]
-		all = slices.Concat(there, fresh)
-		next = base.with(all, now)
 	}
-	return all, next
+	kept := slices.Concat(there, fresh)
+	if t := &l.table; len(kept) < len(all) && t.fullWith != len(base.Units) {
+		t.fullWith = len(base.Units)
+		l.o.Log.Warn("the table of who owns what is full, or half of it is one namespace's; Services that are new get no "+
+			"VIP: delete some, or have a second installation announce some (docs/operations.md, Two installations)",
+			"lease", l.tableKey(), "units", t.fullWith)
+	}
+	return kept, base.with(kept, now)
 }
 
 // again returns what was given away by an unanswered write that may yet be carried out, while the next owner lives.

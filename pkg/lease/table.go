@@ -119,33 +119,38 @@ func (t *Table) with(changes []change, now time.Time) *Table {
 }
 
 const (
-	// of the table's text: an object's annotations may have 256 KiB
-	maxTable   = 200 << 10
-	oldNumbers = 1024              // in a larger one, what was not changed in so many tables is told in few words
+	maxTable   = 200 << 10         // of the table's text; longer, it is told in few words
+	maxNew     = 240 << 10         // with new units; the rest is for what moves
+	oldNumbers = 1024              // what was not changed in so many tables is told in fewest
 	lastNumber = math.MaxInt32 / 2 // nobody counts so far, so something else than Herald wrote it
 )
 
 // text is the table as written, for people too: for each owner since when, why, and from whom, then its units.
 func (t *Table) text() string {
 	text := textOf(t.Units)
-	if len(text) <= maxTable {
-		return text
+	if len(text) > maxTable {
+		text = t.briefText(t.Number-1, t.Number-oldNumbers)
 	}
+	if len(text) > maxNew {
+		text = t.briefText(t.Number, t.Number-1)
+	}
+	return text
+}
+
+// briefText tells in few words what has at most the first number, and in fewest what has the second.
+func (t *Table) briefText(few, fewest int64) string {
 	units := make(map[vip.Key]Entry, len(t.Units))
 	for k, e := range t.Units {
-		if e.Number < t.Number {
+		if e.Number <= few {
 			e.At, e.Cause, e.Former, e.Transitions = time.Time{}, "", e.Former[:min(1, len(e.Former))], min(e.Transitions, 1)
 		}
-		if e.Number <= t.Number-oldNumbers {
+		if e.Number <= fewest {
 			e.Number, e.Former = 1, nil
 		}
 		units[k] = e
 	}
 	return textOf(units)
 }
-
-// fits reports whether an object has room for t.
-func (t *Table) fits() bool { return len(t.Units) < 1000 || len(t.text()) <= maxAnnotations }
 
 func textOf(units map[vip.Key]Entry) string {
 	byHead := make(map[string][]string)

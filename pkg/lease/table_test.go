@@ -2,6 +2,8 @@ package lease
 
 import (
 	"fmt"
+	"log/slog"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -314,6 +316,53 @@ func TestMovesText(t *testing.T) {
 		if got := parseMoves(text); len(got) > 0 {
 			t.Errorf("%q is read as %v", text, got)
 		}
+	}
+}
+
+// TestTableIsBounded: whatever Services are called, the API server takes the table; one namespace leaves half of it to
+// others, of which none waits for another; and what is there moves as ever.
+func TestTableIsBounded(t *testing.T) {
+	l := &Leases{o: Options{Log: slog.New(slog.DiscardHandler)}}
+	base := newTable(0, nil)
+	place := func(all []change) {
+		t.Helper()
+		_, base = l.fit(base, all, began)
+		size := 0
+		for key, value := range base.lease(nil, "kube-system", "n1", began).Annotations {
+			size += len(key) + len(value)
+		}
+		if size > 256<<10 {
+			t.Fatalf("%d bytes of annotations for %d units", size, len(base.Units))
+		}
+	}
+	units := func(namespace string, number, length int) (all []change) {
+		for i := range number {
+			name := fmt.Sprintf("%04d%s", i, strings.Repeat("x", length-4))
+			all = append(all, change{unit: vip.Key{Namespace: namespace, Name: name}, owner: "n1", epoch: 7, cause: "it is new"})
+		}
+		return all
+	}
+	for _, c := range units("hog", 600, 253) { // one by one: each has a number of its own
+		place([]change{c})
+	}
+	hogs := len(base.Units)
+	for range 5 {
+		place(slices.Concat(units("also", 400, 253), units("shop", 100, 20), units("zoo", 100, 20)))
+	}
+	have := make(map[string]int)
+	for k := range base.Units {
+		have[k.Namespace]++
+	}
+	if have["hog"] != hogs || hogs < 300 || have["shop"] != 100 || have["zoo"] != 100 || have["also"] < 250 {
+		t.Errorf("units: %v, of the first %d before", have, hogs)
+	}
+	var all []change
+	for i, k := range slices.SortedFunc(maps.Keys(base.Units), vip.Key.Compare) {
+		all = append(all, change{unit: k, owner: fmt.Sprintf("node-%d.example.com", i%100), epoch: 1795857165, cause: strings.Repeat("silent ", 30)})
+	}
+	place(all)
+	if base.Units[all[0].unit].Owner != all[0].owner {
+		t.Error("what is there does not move")
 	}
 }
 

@@ -84,6 +84,13 @@ func (s *Server) Put(l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 		s.conflicts++
 		return nil, apierrors.NewConflict(leases, l.Name, errChanged)
 	}
+	size := 0
+	for key, value := range l.Annotations {
+		size += len(key) + len(value)
+	}
+	if size > 256<<10 { // ValidateAnnotationsSize of k8s.io/apimachinery
+		return nil, apierrors.NewInvalid(coordinationv1.SchemeGroupVersion.WithKind("Lease").GroupKind(), l.Name, nil)
+	}
 	l = l.DeepCopy()
 	l.ResourceVersion = strconv.FormatUint(s.version+1, 10)
 	if l.UID = types.UID("uid-" + l.ResourceVersion); old != nil {
