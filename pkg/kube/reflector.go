@@ -137,7 +137,9 @@ func (r *watchedResource) send(ctx context.Context, lists bool, request func() e
 	if err == nil {
 		r.relisted = wanted
 	}
-	r.ended(ctx, err)
+	if err != nil || !lists { // only a watch shows that all is well
+		r.ended(ctx, err)
+	}
 	return err
 }
 

@@ -11,7 +11,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -78,6 +80,24 @@ func TestRetryDelay(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestWatchRefused: a role lets us list and not watch. That is told, and the list is not repeated without a pause.
+func TestWatchRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := &logBuffer{}
+		s := &watchedResource{resource: "services", log: j.logger(), poke: func() {}, relists: new(atomic.Int64)}
+		began := time.Now()
+		for range failuresBeforeReport {
+			check.OK(t, s.send(t.Context(), true, func() error { return nil }))
+			if err := s.send(t.Context(), false, func() error { return apierrors.NewForbidden(schema.GroupResource{}, "", nil) }); err == nil {
+				t.Fatal("no error")
+			}
+		}
+		if d := time.Since(began); !s.refused.Load() || j.count("level=WARN") != 1 || d < refusedMin<<(failuresBeforeReport-1) {
+			t.Errorf("refused: %v, after %v; the log:\n%s", s.refused.Load(), d, j)
+		}
+	})
 }
 
 // A blindServer is an API server that lists Leases and Services, and whose watches show nothing.

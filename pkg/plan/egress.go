@@ -52,6 +52,8 @@ func (p *egress) plan(services []*service) {
 		if problem := p.whyNoEgress(s); problem != "" {
 			p.addEventIfResponsible(s, vip.EgressUnavailable, problem)
 			continue
+		} else if s.unit == nil { // no node may have it
+			continue
 		}
 		p.reportPodsElsewhere(s)
 		done, someInUse := make(map[vip.Family]bool), slices.ContainsFunc(s.Conditions, isInUse)
@@ -145,7 +147,7 @@ func isInUse(c vip.Condition) bool { return c.Type == vip.Announced && c.Reason 
 // whyNoEgress returns why pods of s keep their source, or "".
 func (p *egress) whyNoEgress(s *service) string {
 	switch {
-	case s.everyNodeAdvertises || s.unit == nil || s.unit.lease.IsZero():
+	case s.everyNodeAdvertises || s.unit != nil && s.unit.lease.IsZero():
 		return keepsSource + "no single node has its VIP, to which answers would come; set svc_election=true, or " +
 			"vip_arp=true"
 	case s.PodsUnknown == vip.PodsBeingListed:

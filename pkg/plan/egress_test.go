@@ -141,6 +141,10 @@ func TestEgress(t *testing.T) {
 		{"every node has the VIP", everywhere, w("n1", svc("a", "10.77.0.60", withEgress, written("n1"))), keepsSource + "no single node has its VIP, to which answers would come; set svc_election=true, or vip_arp=true\n"},
 		{"... and its pods are being listed", everywhere, w("n1", svc("a", "10.77.0.60", withEgress, written("n1"), func(s *vip.Service) { s.Pods, s.PodsUnknown = nil, vip.PodsBeingListed })),
 			keepsSource + "no single node has its VIP, to which answers would come; set svc_election=true, or vip_arp=true\n"},
+		{"no node may have it", on, w("n1", svc("a", "10.77.0.60", withEgress, local("w1"), written("n1"), func(s *vip.Service) {
+			s.Conditions = []vip.Condition{{Type: vip.Announced, Status: vip.ConditionFalse, Reason: vip.NoEligibleNode, Message: "n1: it is drained"}}
+		})), keepsSource + "no node has bound its VIP: n1: it is drained\n"},
+		{"... and that is not said yet", on, w("n1", svc("a", "10.77.0.60", withEgress, local("w1"), written("n1"))), ""},
 		{"its pods are being listed", on, w("n1", svc("a", "10.77.0.60", withEgress, func(s *vip.Service) { s.Pods, s.PodsUnknown = nil, vip.PodsBeingListed })), ""},
 	}
 	for _, tt := range tests {

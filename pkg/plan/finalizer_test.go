@@ -90,6 +90,10 @@ func TestFinalizer(t *testing.T) {
 		s.SetConditions([]vip.Condition{{Type: vip.Announced, Status: vip.ConditionTrue}, had.Condition()})
 	}
 	ignored := func(s *vip.Service) { s.Ignore = true }
+	replaced := func(s *vip.Service) { // kubectl replace: metadata is the manifest's, the status stays
+		unannotated(s)
+		s.Finalizer, s.Ingress = false, []vip.Ingress{{Addr: addr("10.77.0.50"), IPMode: vip.ModeVIP}}
+	}
 	rejected := func(s *vip.Service) { // another controller's, on which Herald has written why it does nothing
 		s.Finalizer, s.Ingress = true, []vip.Ingress{{Addr: addr("198.51.100.7")}}
 		s.SetConditions([]vip.Condition{{Type: vip.Announced, Status: vip.ConditionFalse, Reason: vip.NoAddress}})
@@ -132,6 +136,8 @@ func TestFinalizer(t *testing.T) {
 		{"ignored now, and its annotations are gone", r, pools(world(svc("a", "10.77.0.50", unannotated, ignored))), "n2: a: 0 addresses, remove"},
 		{"ignored now, with a gateway's address in the status", r, pools(world(svc("a", "10.77.0.50", unannotated, opened, ignored))), "n2: a: 0 addresses, remove"},
 		{"ignored now, and another controller has it by now", r, pools(world(svc("a", "10.77.0.50", unannotated, taken, ignored))), ""},
+		{"replaced, and ignored now", r, world(svc("a", "10.77.0.50", replaced, ignored)), "n2: a: 0 addresses, remove"},
+		{"replaced, and refused now", r, world(svc("a", "10.77.0.255", replaced)), "n2: a: 0 addresses, remove"},
 		{"ignored now, and it never was Herald's", r, pools(world(svc("a", "", rejected, ignored))), ""},
 		{"without annotations, of another class", r, pools(world(svc("a", "10.77.0.50", unannotated, func(s *vip.Service) { s.HasClass, s.Class = true, "other" }))), ""},
 		{"without annotations, svc_enable is false", disabled, pools(world(svc("a", "10.77.0.50", unannotated))), ""},

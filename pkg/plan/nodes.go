@@ -93,10 +93,6 @@ func newNodes(w *vip.World) *nodes {
 	hasNode := func(x vip.Member) bool { _, ok := objects[x.Name]; return ok }
 	// If no member has a Node, Nodes can't be read, or there are none yet: that says nothing.
 	nodesKnown := slices.ContainsFunc(w.Members, hasNode)
-	// docs/why.md, "The exclusion label"
-	labelCounts := slices.ContainsFunc(w.Members, func(x vip.Member) bool {
-		return hasNode(x) && x.Info.AnnouncesServices() && objects[x.Name].ExclusionLabel == ""
-	})
 	othersStay := slices.ContainsFunc(w.Members, func(x vip.Member) bool {
 		return x.Alive && !objects[x.Name].ShuttingDown
 	})
@@ -118,8 +114,6 @@ func newNodes(w *vip.World) *nodes {
 			n.exclusion = noServicesExclusion
 		case differs(common):
 			n.exclusion = otherOptionsExclusion
-		case n.exclusion == "" && labelCounts && o.ExclusionLabel != "":
-			n.exclusion, n.labelled = "it has the label "+o.ExclusionLabel, true
 		}
 		switch {
 		case o.Drained:
@@ -139,11 +133,33 @@ func newNodes(w *vip.World) *nodes {
 			all.alive = append(all.alive, n)
 		}
 	}
+	all.excludeLabelled(objects)
 	if all.self = all.members[w.Self]; all.self != nil {
 		all.self.Info.BGPSessions = w.BGPSessions // newer than in its node lease
 	}
 	all.setUnheard()
 	return all
+}
+
+// excludeLabelled takes Services from nodes with the label, if any other may have them (docs/why.md, "The exclusion
+// label").
+func (all *nodes) excludeLabelled(objects map[string]vip.Node) {
+	var labelled []*member
+	counts := false
+	for name, n := range all.members {
+		switch o := objects[name]; {
+		case n.exclusion != "":
+		case o.ExclusionLabel != "":
+			labelled = append(labelled, n)
+		case o.Name != "":
+			counts = counts || n.Info.Excluded == "" && n.refusal != stoppingRefusal
+		}
+	}
+	for _, n := range labelled {
+		if counts {
+			n.exclusion, n.labelled = "it has the label "+objects[n.Name].ExclusionLabel, true
+		}
+	}
 }
 
 func nodeObjects(w *vip.World) map[string]vip.Node {

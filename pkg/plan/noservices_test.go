@@ -108,13 +108,27 @@ func TestNoServicesControlPlane(t *testing.T) {
 	}
 }
 
-// TestNoServicesExclusionLabel: that a node with svc_enable=false lacks the label that keeps VIPs off nodes has all
+// TestNoServicesExclusionLabel: that a node which may have no Services lacks the label that keeps VIPs off nodes has all
 // others keep theirs no less.
 func TestNoServicesExclusionLabel(t *testing.T) {
-	w := withoutServices(world(svc("a", "10.77.0.60")), "n3")
-	w.Nodes = allNodes(vip.Node{Name: "n1", ExclusionLabel: "x"}, vip.Node{Name: "n2", ExclusionLabel: "x"})
-	if v := Make(rules(), w).Verdicts[0]; v.Reason != vip.VIPClaiming {
-		t.Errorf("%+v", v)
+	for name, change := range map[string]func(*vip.World){
+		"svc_enable=false":       func(w *vip.World) { *w = withoutServices(*w, "n3") },
+		"its taint":              func(w *vip.World) { w.Nodes[2].Excluded = "it has a taint" },
+		"it stops":               func(w *vip.World) { memberNamed(w, "n3").Info.Excluded = "its Herald is stopping" },
+		"this node, which stops": func(w *vip.World) { w.Self, w.Stopping = "n3", true },
+		"other options": func(w *vip.World) {
+			for i := range w.Members {
+				w.Members[i].Info.Options = &vip.NodeOptions{Services: true, ARP: true}
+			}
+			memberNamed(w, "n3").Info.Options = &vip.NodeOptions{Services: true, ARP: true, CommonOptions: vip.CommonOptions{ClassOnly: true}}
+		},
+	} {
+		w := held(world(svc("a", "10.77.0.60")), "a", "n3")
+		w.Nodes = allNodes(vip.Node{Name: "n1", ExclusionLabel: "x"}, vip.Node{Name: "n2", ExclusionLabel: "x"})
+		change(&w)
+		if !slices.ContainsFunc(newNodes(&w).alive, func(n *member) bool { return n.Name != "n3" && n.whyExcluded() == "" }) {
+			t.Errorf("%s: nobody may have Services", name)
+		}
 	}
 }
 

@@ -75,7 +75,7 @@ func (p *draft) rejectSilently(s *service, reason vip.Reason, message string) {
 	case reason == vip.HeldByOtherAnnouncer, s.keepsStatus() && (reason == vip.NoEndpoints ||
 		reason == vip.NoEligibleNode):
 		p.keepStatusWithoutFinalizer(s)
-	case s.statusOurs:
+	case s.statusOurs || s.Announcer == "" && s.Record.Covers(s.Ingress): // somebody may have replaced the Service
 		p.clearStatus(s)
 	}
 }
@@ -84,7 +84,7 @@ func (p *draft) rejectSilently(s *service, reason vip.Reason, message string) {
 func (f *admission) withdraw(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
 	switch {
-	case s.statusOurs || s.Finalizer && s.Announcer == "" && (reason == vip.ServiceDeleted ||
+	case s.statusOurs || s.Announcer == "" && (s.Finalizer && reason == vip.ServiceDeleted ||
 		s.Record.Covers(s.Ingress) && f.Enabled && reason != vip.OtherClass): // else another Herald's
 		f.withdrawn = append(f.withdrawn, s)
 	case f.responsible(s):
