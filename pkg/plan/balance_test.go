@@ -2,6 +2,7 @@ package plan
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,34 +17,26 @@ func TestBalance(t *testing.T) {
 	r := controlPlaneRules()
 	r.ControlPlane.BalancedPort = 8443
 	off := controlPlaneRules()
-	drained := func(w vip.World, names ...string) vip.World {
-		w.Nodes = allNodes()
-		for i := range w.Nodes {
-			w.Nodes[i].Drained = strings.Contains(strings.Join(names, " "), w.Nodes[i].Name)
+	drained := func(names ...string) func(*vip.World) {
+		return func(w *vip.World) {
+			w.Nodes = allNodes()
+			for i := range w.Nodes {
+				w.Nodes[i].Drained = slices.Contains(names, w.Nodes[i].Name)
+			}
 		}
-		return w
 	}
-	dead := func(w vip.World, name string) vip.World {
-		memberNamed(&w, name).Alive = false
-		return w
-	}
-	unproven := func(w vip.World, name string) vip.World {
-		memberNamed(&w, name).Unproven = true
-		return w
-	}
-	down := func(w vip.World, name string) vip.World {
-		memberNamed(&w, name).Info.Links[0].Up = false
-		return w
-	}
-	unheard := func(w vip.World, a string) vip.World {
-		for i := range w.Members {
-			w.Members[i].Info.Unanswered = []netip.Addr{addr(a)}
+	dead := func(w *vip.World) { memberNamed(w, "n3").Alive = false }
+	unproven := func(w *vip.World) { memberNamed(w, "n3").Unproven = true }
+	down := func(w *vip.World) { memberNamed(w, "n3").Info.Links[0].Up = false }
+	unheard := func(a string) func(*vip.World) {
+		return func(w *vip.World) {
+			for i := range w.Members {
+				w.Members[i].Info.Unanswered = []netip.Addr{addr(a)}
+			}
 		}
-		return w
 	}
-	handedOver := func(w vip.World, to string) vip.World {
-		w.HandingOver = map[vip.Key]vip.HandingOver{cpLease: {Successor: to, Since: w.Now, Until: w.Now.Add(time.Second)}}
-		return w
+	handedOver := func(w *vip.World) {
+		w.HandingOver = map[vip.Key]vip.HandingOver{cpLease: {Successor: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}}
 	}
 	tests := []struct {
 		name  string
@@ -56,14 +49,14 @@ func TestBalance(t *testing.T) {
 		{"off", off, controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n1"), ""},
 		{"one is not ready", r, controlPlaneHeld(controlPlaneWorld("n1 n3"), "n1"), "10.77.0.11 10.77.0.13"},
 		{"the owner's is not ready", r, controlPlaneHeld(controlPlaneWorld("n2 n3"), "n1"), "10.77.0.12 10.77.0.13"},
-		{"one is dead", r, dead(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n1"), "n3"), "10.77.0.11 10.77.0.12"},
-		{"one is drained", r, drained(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n1"), "n2"), "10.77.0.11 10.77.0.13"},
-		{"all are drained", r, drained(controlPlaneHeld(controlPlaneWorld("n1 n2"), "n1"), "n1", "n2"), "10.77.0.11 10.77.0.12"},
-		{"of one no sign of life was seen, only its node lease", r, unproven(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n1"), "n3"), "10.77.0.11 10.77.0.12"},
-		{"its link is down", r, down(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n1"), "n3"), "10.77.0.11 10.77.0.12"},
-		{"the others get no answer from one", r, unheard(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n1"), "10.77.0.13"), "10.77.0.11 10.77.0.12"},
-		{"the others get no answer from the owner, which reaches its own", r, unheard(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n1"), "10.77.0.11"), "10.77.0.11 10.77.0.12 10.77.0.13"},
-		{"it is handed over, and still answered for", r, handedOver(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n2"), "n2"), "10.77.0.11 10.77.0.12 10.77.0.13"},
+		{"one is dead", r, with(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n1"), dead), "10.77.0.11 10.77.0.12"},
+		{"one is drained", r, with(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n1"), drained("n2")), "10.77.0.11 10.77.0.13"},
+		{"all are drained", r, with(controlPlaneHeld(controlPlaneWorld("n1 n2"), "n1"), drained("n1", "n2")), "10.77.0.11 10.77.0.12"},
+		{"of one no sign of life was seen, only its node lease", r, with(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n1"), unproven), "10.77.0.11 10.77.0.12"},
+		{"its link is down", r, with(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n1"), down), "10.77.0.11 10.77.0.12"},
+		{"the others get no answer from one", r, with(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n1"), unheard("10.77.0.13")), "10.77.0.11 10.77.0.12"},
+		{"the others get no answer from the owner, which reaches its own", r, with(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n1"), unheard("10.77.0.11")), "10.77.0.11 10.77.0.12 10.77.0.13"},
+		{"it is handed over, and still answered for", r, with(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n2"), handedOver), "10.77.0.11 10.77.0.12 10.77.0.13"},
 		{"none is ready", r, controlPlaneHeld(controlPlaneWorld(""), "n1"), ""},
 	}
 	for _, tt := range tests {

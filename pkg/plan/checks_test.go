@@ -231,11 +231,9 @@ func withHeard(w vip.World, mac string, ago time.Duration) vip.World {
 
 // afterStop has the foreign MAC heard just after this node has acquired the VIP, which a node had before.
 func afterStop(w vip.World, before string) vip.World {
-	w = withHeard(w, foreignMAC, time.Second)
-	c := w.Claims[key("kubevip-a")]
-	c.AcquiredAt, c.FormerHolders = w.Now.Add(-2*time.Second), []vip.FormerHolder{{Node: before}}
-	w.Claims[key("kubevip-a")] = c
-	return w
+	return with(withHeard(w, foreignMAC, time.Second), claimOfA(func(c *vip.Claim) {
+		c.AcquiredAt, c.FormerHolders = w.Now.Add(-2*time.Second), []vip.FormerHolder{{Node: before}}
+	}))
 }
 
 func TestDefend(t *testing.T) {
@@ -282,11 +280,8 @@ func TestDefend(t *testing.T) {
 		{"long ago, and just gone",
 			with(withResults(withHeard(mine(), foreignMAC, time.Second), rules(), func(f *vip.CheckResult) { f.ClearedAt = f.At }), func(w *vip.World) { w.Heard = nil }),
 			over},
-		{"the node that had it a moment ago", with(withHeard(mine(), "02:00:00:00:00:02", time.Second), func(w *vip.World) {
-			c := w.Claims[key("kubevip-a")]
-			c.AcquiredAt = w.Now.Add(-5 * time.Second)
-			w.Claims[key("kubevip-a")] = c
-		}), well},
+		{"the node that had it a moment ago", with(withHeard(mine(), "02:00:00:00:00:02", time.Second),
+			claimOfA(func(c *vip.Claim) { c.AcquiredAt = mine().Now.Add(-5 * time.Second) })), well},
 		{"the node that had it a moment ago, and has stopped", afterStop(mine(), "n9"), well},
 		{"... but the one that had it is known by its MAC", afterStop(mine(), "n2"), fmt.Sprintf(ill, foreignMAC)},
 		{"a node with an older Herald may be anybody",
@@ -367,7 +362,7 @@ func verifiers(w vip.World) []string {
 	var who []string
 	for _, x := range w.Members {
 		w.Self = x.Name
-		if len(Make(rules(), w).AddressChecks) > 0 {
+		if slices.ContainsFunc(Make(rules(), w).AddressChecks, func(c vip.AddressCheck) bool { return c.Kind == vip.CheckVerify }) {
 			who = append(who, x.Name)
 		}
 	}
@@ -530,18 +525,9 @@ func TestFormerOwnerAnswersForLong(t *testing.T) {
 	r.Announcer, probing.Announcer = "herald", "herald"
 	given := func() vip.World {
 		w := held(worldWithMACs(svc("a", "10.77.0.50,fd77::50")), "a", "n1")
-		c := w.Claims[key("kubevip-a")]
-		c.AcquiredAt = w.Now
-		w.Claims[key("kubevip-a")] = c
-		return w
+		return with(w, claimOfA(func(c *vip.Claim) { c.AcquiredAt = w.Now }))
 	}
-	isNew := func() vip.World {
-		w := given()
-		c := w.Claims[key("kubevip-a")]
-		c.Transitions = 0
-		w.Claims[key("kubevip-a")] = c
-		return w
-	}
+	isNew := func() vip.World { return with(given(), claimOfA(func(c *vip.Claim) { c.Transitions = 0 })) }
 	tests := []struct {
 		name string
 		r    Rules
@@ -570,11 +556,7 @@ func TestFormerOwnerAnswersForLong(t *testing.T) {
 			if (message != "") != (tt.want != nil) || (p.Verdicts[0].Reason == vip.FormerOwnerAnswers) != (tt.want != nil) || len(message) > 1024 {
 				t.Fatalf("Event %q, verdict %s: %s", message, p.Verdicts[0].Reason, p.Verdicts[0].Message)
 			}
-			for _, want := range tt.want {
-				if !strings.Contains(message, want) {
-					t.Errorf("%q is not in %q", want, message)
-				}
-			}
+			check.Contains(t, message, tt.want...)
 			announced := conditionOf(p, "a", vip.Announced)
 			check.Equal(t, announced.Status == vip.ConditionFalse && announced.Reason == vip.FormerOwnerAnswers, tt.want != nil, "it says so: condition %+v", announced)
 		})

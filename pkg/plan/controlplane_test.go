@@ -2,6 +2,7 @@ package plan
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,12 +43,7 @@ func controlPlaneHeld(w vip.World, node string) vip.World {
 }
 
 func memberNamed(w *vip.World, name string) *vip.Member {
-	for i := range w.Members {
-		if w.Members[i].Name == name {
-			return &w.Members[i]
-		}
-	}
-	return nil
+	return &w.Members[slices.IndexFunc(w.Members, func(m vip.Member) bool { return m.Name == name })]
 }
 
 // That nobody carries it is told by one of the nodes with cp_enable, whichever nodes announce Services.
@@ -172,18 +168,9 @@ func TestControlPlaneByRoutes(t *testing.T) {
 	bgp, table := controlPlaneRules(), controlPlaneRules()
 	bgp.ARP, bgp.BGP = false, &BGP{}
 	table.ARP, table.RoutingTable = false, 198
-	stopping := func(w vip.World) vip.World {
-		w.Stopping = true
-		return w
-	}
-	faulty := func(w vip.World) vip.World {
-		w.DataPlaneFault = "kube-proxy is stuck"
-		return w
-	}
-	drained := func(w vip.World) vip.World {
-		w.Nodes = []vip.Node{{Name: "n1", Drained: true}, {Name: "n2"}, {Name: "n3"}}
-		return w
-	}
+	stopping := func(w *vip.World) { w.Stopping = true }
+	faulty := func(w *vip.World) { w.DataPlaneFault = "kube-proxy is stuck" }
+	drained := func(w *vip.World) { w.Nodes = allNodes(vip.Node{Name: "n1", Drained: true}) }
 	restart := bgp
 	restart.BGP = &BGP{Keep: true}
 	const bound, routes = "bind 10.77.0.50/32\nbind fd77::50/128\n", "10.77.0.50/32\nfd77::50/128\n"
@@ -202,10 +189,10 @@ func TestControlPlaneByRoutes(t *testing.T) {
 		{"ready nowhere", bgp, withSessions(controlPlaneWorld("")), false, "control-plane: NoEligibleNode\n"},
 		{"ready here alone", bgp, withSessions(controlPlaneWorld("n1")), false, routes + bound},
 		{"a lease of an earlier release", bgp, controlPlaneHeld(withSessions(controlPlaneWorld("n1 n2")), "n2"), false, routes + bound},
-		{"the data plane of Services", bgp, faulty(withSessions(controlPlaneWorld("n1 n2"))), false, routes + bound},
-		{"stopping", bgp, stopping(withSessions(controlPlaneWorld("n1 n2"))), false, drain + bound},
-		{"stopping for a restart", restart, stopping(withSessions(controlPlaneWorld("n1 n2"))), false, drain + bound},
-		{"stopping, and drained before", bgp, stopping(drained(withSessions(controlPlaneWorld("n1 n2")))), false, ""},
+		{"the data plane of Services", bgp, with(withSessions(controlPlaneWorld("n1 n2")), faulty), false, routes + bound},
+		{"stopping", bgp, with(withSessions(controlPlaneWorld("n1 n2")), stopping), false, drain + bound},
+		{"stopping for a restart", restart, with(withSessions(controlPlaneWorld("n1 n2")), stopping), false, drain + bound},
+		{"stopping, and drained before", bgp, with(withSessions(controlPlaneWorld("n1 n2")), drained, stopping), false, ""},
 		{"a table", table, controlPlaneWorld("n1 n2"), false, routes + bound},
 		{"a table, not ready here", table, seenFrom(controlPlaneWorld("n1 n2"), "n3"), false, ""},
 	}

@@ -172,9 +172,7 @@ func TestDHCP(t *testing.T) {
 		}
 		long := Make(r, withResults(w, r, func(x *vip.CheckResult) { x.StillAnsweredBy = mac }))
 		diff(t, dhcpSummary(long), "kubevip-a -> n1\na: FormerOwnerAnswers\nevent a FormerOwnerAnswers")
-		if got := long.Verdicts[0].Message; !strings.Contains(got, "10.77.0.155 on eth0 (MAC "+mac+" of node n2)") {
-			t.Errorf("it answers for long: %s", got)
-		}
+		check.Contains(t, long.Verdicts[0].Message, "10.77.0.155 on eth0 (MAC "+mac+" of node n2)")
 		w = withResults(w, r, func(x *vip.CheckResult) { x.NoAnswer = true })
 		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nkubevip-a -> n1\na: VIPAnnounced")
 		w = withMacvlans(w)
@@ -488,14 +486,6 @@ func TestDHCPConflicts(t *testing.T) {
 		w := world(append(more, svc("z", "0.0.0.0", younger))...)
 		return withMacvlans(held(w, "z", "n1"))
 	}
-	reason := func(w vip.World, name string) vip.Reason {
-		for _, v := range Make(r, w).Verdicts {
-			if v.Service == key(name) {
-				return v.Reason
-			}
-		}
-		return ""
-	}
 	for _, a := range []string{"10.77.0.12", "10.96.0.1"} {
 		w := base()
 		w.Reserved = []vip.ReservedRange{{Prefix: netip.MustParsePrefix("10.96.0.0/16"), Description: "the cluster's Service range"}}
@@ -545,7 +535,7 @@ func TestDHCPConflicts(t *testing.T) {
 	w.Claims[vip.Key{Namespace: x.Key.Namespace, Name: "kubevip-x"}] = vip.Claim{Holder: "somebody", Valid: true, Foreign: true}
 	w = withMacvlans(w)
 	w = withDHCPStates(w, leasedState("10.77.0.50", w))
-	if p := Make(r, w); len(p.DHCPRequests) != 1 || p.DHCPRequests[0].Declined.IsValid() || len(p.Addresses) != 1 || reason(w, "y") != vip.AddressConflict {
+	if p := Make(r, w); len(p.DHCPRequests) != 1 || p.DHCPRequests[0].Declined.IsValid() || len(p.Addresses) != 1 || reasonOf(Make(r, w), "y") != vip.AddressConflict {
 		t.Errorf("one client for two:\n%s", dhcpSummary(p))
 	}
 	// One that comes later does not get what is leased, be its port another.
@@ -556,15 +546,15 @@ func TestDHCPConflicts(t *testing.T) {
 	w.Services[0].VIPHost, w.Services[0].Ingress, w.Services[0].DHCP.Leases = "n1", p.Statuses[0].Ingress, p.Statuses[0].DHCPLeases
 	w.Services[0].SetConditions(p.Statuses[0].Conditions)
 	w.Services = append(w.Services, svc("a", "10.77.0.50", port(443)))
-	check.Equal(t, reason(w, "a"), vip.AddressConflict, "a static one")
-	check.Equal(t, reason(w, "z"), vip.VIPAnnounced, "the leased one")
+	check.Equal(t, reasonOf(Make(r, w), "a"), vip.AddressConflict, "a static one")
+	check.Equal(t, reasonOf(Make(r, w), "z"), vip.VIPAnnounced, "the leased one")
 	// Others know it by the status.
 	w.Self, w.DHCPStates, w.Macvlans, w.Bound = "n2", nil, nil, nil
-	check.Equal(t, reason(w, "a"), vip.AddressConflict, "a static one, seen from another node")
+	check.Equal(t, reasonOf(Make(r, w), "a"), vip.AddressConflict, "a static one, seen from another node")
 	// One hardware address for two.
 	mac := func(s *vip.Service) { s.DHCP.MAC = "02:00:5e:00:00:01" }
 	w = held(held(world(svc("a", "0.0.0.0", mac), svc("b", "0.0.0.0", mac, younger)), "a", "n1"), "b", "n1")
-	if p := Make(r, w); reason(w, "b") != vip.DHCPFailed || len(p.Macvlans) != 1 {
+	if p := Make(r, w); reasonOf(Make(r, w), "b") != vip.DHCPFailed || len(p.Macvlans) != 1 {
 		t.Errorf("%s", dhcpSummary(p))
 	}
 	// One interface for two, which have no address yet: that of the older, whatever MAC address it chose.
@@ -654,9 +644,7 @@ func TestForgedMask(t *testing.T) {
 	for leased, want := range map[string]string{"10.77.0.154": "10.77.0.154/24", "192.0.2.2": "192.0.2.2/32"} {
 		k := leasedState(leased, w)
 		k.Lease.Bits = 30
-		if got := dhcpSummary(Make(r, withDHCPStates(w, k))); !strings.Contains(got, "bind "+want+" dev macvlan") {
-			t.Errorf("%s is leased:\n%s", leased, got)
-		}
+		check.Contains(t, dhcpSummary(Make(r, withDHCPStates(w, k))), "bind "+want+" dev macvlan")
 	}
 }
 

@@ -64,10 +64,6 @@ func TestEgress(t *testing.T) {
 		}
 		return w
 	}
-	change := func(w vip.World, f func(*vip.World)) vip.World {
-		f(&w)
-		return w
-	}
 	noEgress := func(s *vip.Service) {}
 	elsewhere := func(s *vip.Service) { // as of Calico, which gives addresses of its own pools
 		s.Pods[1].Addresses[0] = addr("192.168.7.2")
@@ -85,15 +81,10 @@ func TestEgress(t *testing.T) {
 	stillBound := func(w *vip.World) { w.Bound = here }
 	pools := rules()
 	pools.Egress = &Egress{Internal: []netip.Prefix{netip.MustParsePrefix("192.168.1.2/16")}}
-	tests := []struct {
-		name  string
-		rules Rules
-		w     vip.World
-		want  string
-	}{
+	runPlans(t, planned(egressOf), []planTest{
 		{"its owner has all pods", on, w("n1", svc("a", "10.77.0.60,fd77::60", withEgress)), "10.77.0.60 [10.240.1.2 10.240.2.2]\nfd77::60 [fd77:240:1::2 fd77:240:2::2]\n"},
 		{"another node routes its own", on, w("n2", svc("a", "10.77.0.60", withEgress)), "10.77.0.60 via 10.77.0.12 on eth0 [10.240.1.2]\n"},
-		{"... by the link that is up", on, change(w("n2", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) {
+		{"... by the link that is up", on, with(w("n2", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) {
 			w.Members[0].Info.Links[0].Up, w.Members[1].Info.Links[1].Prefixes = false, []netip.Prefix{netip.MustParsePrefix("10.99.0.12/16")}
 		}), "10.77.0.60 via 10.99.0.12 on eth1 [10.240.1.2]\n"},
 		{"no egress", on, w("n1", svc("a", "10.77.0.60", noEgress)), ""},
@@ -101,42 +92,42 @@ func TestEgress(t *testing.T) {
 		{"... as another node sees it", on, w("n2", svc("a", "10.77.0.60", withEgress, inUse)), ""},
 		{"another host has two of its addresses", on, w("n1", svc("a", "10.77.0.59,10.77.0.60,fd77::60", withEgress, inUse, others)), "10.77.0.60 [10.240.1.2 10.240.2.2]\n"},
 		{"nobody owns it", on, w("", svc("a", "10.77.0.60", withEgress)), ""},
-		{"the dead owner's stays until another has the lease", on, change(w("n2", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) {
+		{"the dead owner's stays until another has the lease", on, with(w("n2", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) {
 			w.Members[1].Alive, w.Members[1].Gone = false, true
 			w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2"}
 		}), "10.77.0.60 via 10.77.0.12 on eth0 [10.240.1.2]\n"},
-		{"it may have given it away", on, change(change(w("n2", svc("a", "10.77.0.60", withEgress)), inDoubt), stillBound), "10.77.0.60 [10.240.1.2 10.240.2.2]\n"},
-		{"... and its successor is heard", on, change(w("n2", svc("a", "10.77.0.60", withEgress)), inDoubt), "10.77.0.60 via 10.77.0.12 on eth0 [10.240.1.2]\n"},
-		{"it has just become the owner", keeping, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) {
+		{"it may have given it away", on, with(w("n2", svc("a", "10.77.0.60", withEgress)), inDoubt, stillBound), "10.77.0.60 [10.240.1.2 10.240.2.2]\n"},
+		{"... and its successor is heard", on, with(w("n2", svc("a", "10.77.0.60", withEgress)), inDoubt), "10.77.0.60 via 10.77.0.12 on eth0 [10.240.1.2]\n"},
+		{"it has just become the owner", keeping, with(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) {
 			w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n1", Valid: true, FormerHolders: []vip.FormerHolder{{Node: "n2", Until: w.Now.Add(-time.Minute)}}}
 		}), "10.77.0.60 [10.240.1.2 10.240.2.2]\n10.77.0.60 via 10.77.0.12 on eth0 as before [10.240.1.2]\n"},
-		{"it has just become the owner, and has no pod", keeping, change(w("n1", svc("a", "10.77.0.60", withEgress, func(s *vip.Service) { s.Pods = s.Pods[1:] })), func(w *vip.World) {
+		{"it has just become the owner, and has no pod", keeping, with(w("n1", svc("a", "10.77.0.60", withEgress, func(s *vip.Service) { s.Pods = s.Pods[1:] })), func(w *vip.World) {
 			w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n1", Valid: true, FormerHolders: []vip.FormerHolder{{Node: "n2", Until: w.Now.Add(-time.Minute)}}}
 		}), "10.77.0.60 [10.240.2.2]\n"},
-		{"its own claim is void", on, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) { w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n1"} }), ""},
-		{"its tenure has ended", on, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) { w.Tenure.Until = w.Now }), ""},
+		{"its own claim is void", on, with(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) { w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n1"} }), ""},
+		{"its tenure has ended", on, with(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) { w.Tenure.Until = w.Now }), ""},
 		{"two Services have a pod", on, w("n1", svc("b", "10.77.0.61", withEgress, younger), svc("a", "10.77.0.60", withEgress)), "10.77.0.60 [10.240.1.2 10.240.2.2]\n"},
 		{"two addresses of a family", on, w("n1", svc("a", "10.77.0.60,10.77.0.61", withEgress)), "10.77.0.60 [10.240.1.2 10.240.2.2]\n"},
 		{"off", off, w("n1", svc("a", "10.77.0.60", withEgress)), keepsSource + "egress_enable is false, by the operator\n"},
 		{"its pods are not known", on, w("n1", svc("a", "10.77.0.60", withEgress, func(s *vip.Service) { s.Pods, s.PodsUnknown = nil, "its pods are not known" })), keepsSource + "its pods are not known\n"},
-		{"no range of pods is known", on, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) { w.Nodes = allNodes() }),
+		{"no range of pods is known", on, with(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) { w.Nodes = allNodes() }),
 			keepsSource + "no IPv4 range of pods is known from Nodes (spec.podCIDRs), so that what stays in the cluster can't be told from what leaves it; set egress_podcidr\n"},
-		{"an operator names the range", given, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) { w.Nodes = allNodes() }), "10.77.0.60 [10.240.1.2 10.240.2.2]\n"},
+		{"an operator names the range", given, with(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) { w.Nodes = allNodes() }), "10.77.0.60 [10.240.1.2 10.240.2.2]\n"},
 		{"a pod has an address that is in no range of its Node", on, w("n1", svc("a", "10.77.0.60", withEgress, elsewhere)),
 			keepsSource + "pod web-2 has the address 192.168.7.2, which is neither in spec.podCIDRs of its Node nor in egress_podcidr, so that what stays in the cluster can't be told from what leaves it; set egress_podcidr to the ranges of the network plugin\n"},
 		{"... and an operator names the range", pools, w("n1", svc("a", "10.77.0.60", withEgress, elsewhere)), "10.77.0.60 [10.240.1.2 192.168.7.2]\n"},
 		{"... but in one of another Node", on, w("n1", svc("a", "10.77.0.60", withEgress, func(s *vip.Service) { s.Pods[1].Addresses[0] = addr("10.240.1.3") })),
 			keepsSource + "pod web-2 has the address 10.240.1.3, which is neither in spec.podCIDRs of its Node nor in egress_podcidr, so that what stays in the cluster can't be told from what leaves it; set egress_podcidr to the ranges of the network plugin\n"},
-		{"... and its Node was deleted", on, change(w("n1", svc("a", "10.77.0.60", withEgress, elsewhere)), func(w *vip.World) { w.Nodes = w.Nodes[:1] }), "10.77.0.60 [10.240.1.2 192.168.7.2]\n"},
+		{"... and its Node was deleted", on, with(w("n1", svc("a", "10.77.0.60", withEgress, elsewhere)), func(w *vip.World) { w.Nodes = w.Nodes[:1] }), "10.77.0.60 [10.240.1.2 192.168.7.2]\n"},
 		{"... and its VIP is of the other family", on, w("n1", svc("a", "fd77::60", withEgress, elsewhere)), "fd77::60 [fd77:240:1::2 fd77:240:2::2]\n"},
 		{"a pod where no Herald is", on, w("n1", svc("a", "10.77.0.60", withEgress, func(s *vip.Service) { s.Pods[1].Node = "w1" })),
 			"10.77.0.60 [10.240.1.2 10.240.2.2]\nkube-vip.io/egress: what its pods send keeps its source on w1 (no Herald runs there)\n"},
-		{"a pod on a node of another network", on, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) {
+		{"a pod on a node of another network", on, with(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) {
 			w.Members[1].Info.Links = []vip.Link{{Name: "eth0", Up: true, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.66.0.12/24")}}}
 		}), "10.77.0.60 [10.240.1.2 10.240.2.2]\nkube-vip.io/egress: what its pods send keeps its source on n2 (no link that is up has an IPv4 network in common with n1)\n"},
-		{"nftables refuses it", on, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) { w.EgressRefused = map[vip.Family]string{vip.IPv4: "operation not supported"} }),
+		{"nftables refuses it", on, with(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) { w.EgressRefused = map[vip.Family]string{vip.IPv4: "operation not supported"} }),
 			"10.77.0.60 [10.240.1.2 10.240.2.2]\n" + keepsSource + "nftables on node n1, which owns its VIP, refuses it: operation not supported\n"},
-		{"nftables refuses that of the other family", on, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) { w.EgressRefused = map[vip.Family]string{vip.IPv6: "operation not supported"} }),
+		{"nftables refuses that of the other family", on, with(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) { w.EgressRefused = map[vip.Family]string{vip.IPv6: "operation not supported"} }),
 			"10.77.0.60 [10.240.1.2 10.240.2.2]\n"},
 		{"every node has the VIP", everywhere, w("n1", svc("a", "10.77.0.60", withEgress, written("n1"))), keepsSource + "no single node has its VIP, to which answers would come; set svc_election=true, or vip_arp=true\n"},
 		{"... and its pods are being listed", everywhere, w("n1", svc("a", "10.77.0.60", withEgress, written("n1"), func(s *vip.Service) { s.Pods, s.PodsUnknown = nil, vip.PodsBeingListed })),
@@ -146,12 +137,7 @@ func TestEgress(t *testing.T) {
 		})), keepsSource + "no node has bound its VIP: n1: it is drained\n"},
 		{"... and that is not said yet", on, w("n1", svc("a", "10.77.0.60", withEgress, local("w1"), written("n1"))), ""},
 		{"its pods are being listed", on, w("n1", svc("a", "10.77.0.60", withEgress, func(s *vip.Service) { s.Pods, s.PodsUnknown = nil, vip.PodsBeingListed })), ""},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			check.Equal(t, egressOf(Make(tt.rules, tt.w)), tt.want, "egress")
-		})
-	}
+	})
 }
 
 // Until pods are listed for the first time nothing is to be changed, whatever is known already; later a list of one Service holds up none.

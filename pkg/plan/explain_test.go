@@ -34,11 +34,9 @@ func TestExplain(t *testing.T) {
 		world vip.World
 		want  string
 	}{
-		{"owned, and moved", with(held(world(svc("a", "10.77.0.200", source, written("n2"))), "a", "n2"), func(w *vip.World) {
-			c := w.Claims[key("kubevip-a")]
+		{"owned, and moved", with(held(world(svc("a", "10.77.0.200", source, written("n2"))), "a", "n2"), claimOfA(func(c *vip.Claim) {
 			c.PreviousHolder, c.Cause = "n1", "n1: it is drained"
-			w.Claims[key("kubevip-a")] = c
-		}), `a VIPElsewhere owner=n2 from=n1 cause=n1: it is drained
+		})), `a VIPElsewhere owner=n2 from=n1 cause=n1: it is drained
 			10.77.0.200 kube-vip.io/loadbalancerIPs status=true refused=false
 			n1 true
 			n2 true
@@ -169,10 +167,9 @@ func TestMoveCause(t *testing.T) {
 		}
 		check.Equal(t, got, tt.want, "%s", tt.name)
 	}
-	w := held(world(svc("a", "10.77.0.200", written("n2"))), "a", "n1")
-	c := w.Claims[key("kubevip-a")]
-	c.PreviousHolder, c.Cause, c.AcquiredAt = "n2", "n2: its link eth0 is down", epoch.Add(time.Minute)
-	w.Claims[key("kubevip-a")] = c
+	w := with(held(world(svc("a", "10.77.0.200", written("n2"))), "a", "n1"), claimOfA(func(c *vip.Claim) {
+		c.PreviousHolder, c.Cause, c.AcquiredAt = "n2", "n2: its link eth0 is down", epoch.Add(time.Minute)
+	}))
 	events := Make(rules(), bind(rules(), w)).Events
 	if len(events) != 1 || events[0].Message != "moved from node n2 (n2: its link eth0 is down) to node n1" {
 		t.Errorf("%+v", events)

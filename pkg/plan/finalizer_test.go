@@ -19,10 +19,7 @@ func finalizers(r Rules, w vip.World) string {
 		if m.Name != "n1" {
 			w.Bound = nil
 		}
-		for _, s := range Make(r, w).Statuses {
-			if s.ConditionsOnly {
-				continue
-			}
+		for _, s := range addressStatuses(Make(r, w)) {
 			out = append(out, fmt.Sprintf("%s: %s: %d addresses, %s", m.Name, s.Service.Name, len(s.Ingress), s.Finalizer))
 		}
 	}
@@ -41,40 +38,28 @@ func TestFinalizer(t *testing.T) {
 	}
 	deleted := func(s *vip.Service) { s.Deleted = epoch.Add(time.Hour - time.Second) }
 	clusterIP := func(s *vip.Service) { s.LoadBalancer = false }
-	pools := func(w vip.World) vip.World {
+	pools := func(w *vip.World) {
 		w.Pools = &vip.PoolSource{Data: map[string]string{"range-global": "10.77.0.50-10.77.0.60"}}
-		return w
 	}
-	bound := func(w vip.World) vip.World {
-		w.Bound = []vip.Address{{Addr: addr("10.77.0.50"), Bits: 32, Link: "eth0"}}
-		return w
-	}
-	provider := func(w vip.World) vip.World {
+	bound := func(w *vip.World) { w.Bound = []vip.Address{{Addr: addr("10.77.0.50"), Bits: 32, Link: "eth0"}} }
+	provider := func(w *vip.World) {
 		w.Claims[r.Allocation.Provider] = vip.Claim{Holder: "provider-1", Foreign: true, Valid: true}
-		return w
 	}
-	leased := func(w vip.World) vip.World {
+	leased := func(w *vip.World) {
 		w.DHCPStates = []vip.DHCPState{{Request: vip.DHCPRequest{ID: "uid-a"}, Lease: vip.DHCPLease{Addr: addr("10.77.0.50")}}}
-		return w
 	}
 	forwards, opens := forwarded(), r
 	opens.Forwarding = &Forwarding{}
-	goneState := func(x vip.MappingState) func(vip.World) vip.World {
-		return func(w vip.World) vip.World {
-			x.Mapping = vip.Mapping{Service: key("a"), Addr: addr("10.77.0.50"), Gone: true}
-			w.MappingStates = []vip.MappingState{x}
-			return w
-		}
+	goneState := func(x vip.MappingState) func(*vip.World) {
+		x.Mapping = vip.Mapping{Service: key("a"), Addr: addr("10.77.0.50"), Gone: true}
+		return func(w *vip.World) { w.MappingStates = []vip.MappingState{x} }
 	}
-	mapped := func(w vip.World) vip.World {
+	mapped := func(w *vip.World) {
 		w.MappingStates = []vip.MappingState{{Mapping: vip.Mapping{Service: key("a"), Addr: addr("10.77.0.50")}, Requested: true, Confirmed: true}}
-		return w
 	}
-	stopping := func(w vip.World) vip.World {
-		w.Stopping = true
-		w.Members = slices.Clone(w.Members[:1])
+	stopping := func(w *vip.World) {
+		w.Stopping, w.Members = true, slices.Clone(w.Members[:1])
 		w.Members[0].Info.Excluded = "its Herald is stopping"
-		return w
 	}
 	notOffered := func(s *vip.Service) { // one that keeps its status
 		ours(s)
@@ -103,51 +88,44 @@ func TestFinalizer(t *testing.T) {
 	}
 	taken := func(s *vip.Service) { s.Ingress = []vip.Ingress{{Addr: addr("198.51.100.7")}} }
 	without := func(s *vip.Service) { s.Endpoints = vip.Endpoints{} }
-	for _, tt := range []struct {
-		name  string
-		rules Rules
-		world vip.World
-		want  string
-	}{
-		{"announced", r, pools(bound(held(world(svc("a", "10.77.0.50")), "a", "n1"))), "n1: a: 1 addresses, add"},
-		{"announced, without pools", r, bound(held(world(svc("a", "10.77.0.50")), "a", "n1")), "n1: a: 1 addresses, "},
-		{"announced, while the provider runs", r, provider(pools(bound(held(world(svc("a", "10.77.0.50")), "a", "n1")))), "n1: a: 1 addresses, "},
-		{"no endpoints", r, pools(world(svc("a", "10.77.0.50", ours, without))), "n1: a: 1 addresses, add"},
-		{"deleted, and still bound", r, pools(bound(held(world(svc("a", "10.77.0.50", ours, deleted)), "a", "n1"))), ""},
-		{"deleted, bound for another Service", r, pools(bound(held(world(svc("a", "10.77.0.50", ours, deleted), svc("b", "10.77.0.50", port(81))), "b", "n1"))), "n1: a: 0 addresses, remove\nn1: b: 1 addresses, add"},
-		{"deleted, and gone", r, pools(held(world(svc("a", "10.77.0.50", ours, deleted)), "a", "n1")), "n1: a: 0 addresses, remove"},
-		{"deleted, never served, from the provider", r, pools(world(svc("a", "10.77.0.50", deleted, func(s *vip.Service) { s.Finalizer = true }))), "n2: a: 0 addresses, remove"},
-		{"deleted, its status is another installation's", r, pools(world(svc("a", "10.77.0.50", ours, deleted, func(s *vip.Service) { s.Announcer = "other" }))), ""},
-		{"deleted, of another class", r, pools(world(svc("a", "10.77.0.50", deleted, func(s *vip.Service) { s.Finalizer, s.HasClass, s.Class = true, true, "other" }))), ""},
-		{"deleted, while the provider runs", r, provider(pools(world(svc("a", "10.77.0.50", ours, deleted)))), "n1: a: 0 addresses, "},
+	runPlans(t, finalizers, []planTest{
+		{"announced", r, with(held(world(svc("a", "10.77.0.50")), "a", "n1"), bound, pools), "n1: a: 1 addresses, add"},
+		{"announced, without pools", r, with(held(world(svc("a", "10.77.0.50")), "a", "n1"), bound), "n1: a: 1 addresses, "},
+		{"announced, while the provider runs", r, with(held(world(svc("a", "10.77.0.50")), "a", "n1"), bound, pools, provider), "n1: a: 1 addresses, "},
+		{"no endpoints", r, with(world(svc("a", "10.77.0.50", ours, without)), pools), "n1: a: 1 addresses, add"},
+		{"deleted, and still bound", r, with(held(world(svc("a", "10.77.0.50", ours, deleted)), "a", "n1"), bound, pools), ""},
+		{"deleted, bound for another Service", r, with(held(world(svc("a", "10.77.0.50", ours, deleted), svc("b", "10.77.0.50", port(81))), "b", "n1"), bound, pools), "n1: a: 0 addresses, remove\nn1: b: 1 addresses, add"},
+		{"deleted, and gone", r, with(held(world(svc("a", "10.77.0.50", ours, deleted)), "a", "n1"), pools), "n1: a: 0 addresses, remove"},
+		{"deleted, never served, from the provider", r, with(world(svc("a", "10.77.0.50", deleted, func(s *vip.Service) { s.Finalizer = true })), pools), "n2: a: 0 addresses, remove"},
+		{"deleted, its status is another installation's", r, with(world(svc("a", "10.77.0.50", ours, deleted, func(s *vip.Service) { s.Announcer = "other" })), pools), ""},
+		{"deleted, of another class", r, with(world(svc("a", "10.77.0.50", deleted, func(s *vip.Service) { s.Finalizer, s.HasClass, s.Class = true, true, "other" })), pools), ""},
+		{"deleted, while the provider runs", r, with(world(svc("a", "10.77.0.50", ours, deleted)), pools, provider), "n1: a: 0 addresses, "},
 		{"deleted, pools are gone", r, world(svc("a", "10.77.0.50", ours, deleted)), "n1: a: 0 addresses, remove"},
-		{"deleted, leased by DHCP", r, leased(pools(world(svc("a", "10.77.0.50", ours, deleted)))), ""},
-		{"deleted, a gateway has its port", r, mapped(pools(world(svc("a", "10.77.0.50", ours, deleted)))), ""},
-		{"deleted for long, a gateway has its port", opens, goneState(vip.MappingState{Gateway: "10.77.0.1", Requested: true, RemovalSince: epoch.Add(time.Minute)})(world(svc("a", "10.77.0.50", ours, deleted, forwards))), "n1: a: 0 addresses, remove"},
-		{"announced, without pools, asks for ports", opens, bound(held(world(svc("a", "10.77.0.50", forwards)), "a", "n1")), "n1: a: 1 addresses, add"},
+		{"deleted, leased by DHCP", r, with(world(svc("a", "10.77.0.50", ours, deleted)), pools, leased), ""},
+		{"deleted, a gateway has its port", r, with(world(svc("a", "10.77.0.50", ours, deleted)), pools, mapped), ""},
+		{"deleted for long, a gateway has its port", opens, with(world(svc("a", "10.77.0.50", ours, deleted, forwards)), goneState(vip.MappingState{Gateway: "10.77.0.1", Requested: true, RemovalSince: epoch.Add(time.Minute)})), "n1: a: 0 addresses, remove"},
+		{"announced, without pools, asks for ports", opens, with(held(world(svc("a", "10.77.0.50", forwards)), "a", "n1"), bound), "n1: a: 1 addresses, add"},
 		{"deleted, gateways were not asked yet", opens, world(svc("a", "10.77.0.50", ours, deleted, forwards)), ""},
-		{"deleted, no gateway was found yet", opens, goneState(vip.MappingState{})(world(svc("a", "10.77.0.50", ours, deleted, forwards))), ""},
-		{"deleted, there is no gateway", opens, goneState(vip.MappingState{Problem: "no gateway"})(world(svc("a", "10.77.0.50", ours, deleted, forwards))), "n1: a: 0 addresses, remove"},
-		{"deleted, a gateway has closed its port", opens, goneState(vip.MappingState{Gateway: "10.77.0.1"})(world(svc("a", "10.77.0.50", ours, deleted, forwards))), "n1: a: 0 addresses, remove"},
-		{"a ClusterIP now, and still bound", r, pools(bound(world(svc("a", "10.77.0.50", ours, clusterIP)))), ""},
-		{"a ClusterIP now, and gone", r, pools(world(svc("a", "10.77.0.50", ours, clusterIP))), "n1: a: 0 addresses, remove"},
-		{"a ClusterIP of others", r, pools(world(svc("a", "10.77.0.50", clusterIP, func(s *vip.Service) { s.Finalizer = true }))), ""},
-		{"a ClusterIP now, whose annotations are gone", r, pools(world(svc("a", "10.77.0.50", unannotated, clusterIP))), "n2: a: 0 addresses, remove"},
-		{"ignored now, and its annotations are gone", r, pools(world(svc("a", "10.77.0.50", unannotated, ignored))), "n2: a: 0 addresses, remove"},
-		{"ignored now, with a gateway's address in the status", r, pools(world(svc("a", "10.77.0.50", unannotated, opened, ignored))), "n2: a: 0 addresses, remove"},
-		{"ignored now, and another controller has it by now", r, pools(world(svc("a", "10.77.0.50", unannotated, taken, ignored))), ""},
+		{"deleted, no gateway was found yet", opens, with(world(svc("a", "10.77.0.50", ours, deleted, forwards)), goneState(vip.MappingState{})), ""},
+		{"deleted, there is no gateway", opens, with(world(svc("a", "10.77.0.50", ours, deleted, forwards)), goneState(vip.MappingState{Problem: "no gateway"})), "n1: a: 0 addresses, remove"},
+		{"deleted, a gateway has closed its port", opens, with(world(svc("a", "10.77.0.50", ours, deleted, forwards)), goneState(vip.MappingState{Gateway: "10.77.0.1"})), "n1: a: 0 addresses, remove"},
+		{"a ClusterIP now, and still bound", r, with(world(svc("a", "10.77.0.50", ours, clusterIP)), bound, pools), ""},
+		{"a ClusterIP now, and gone", r, with(world(svc("a", "10.77.0.50", ours, clusterIP)), pools), "n1: a: 0 addresses, remove"},
+		{"a ClusterIP of others", r, with(world(svc("a", "10.77.0.50", clusterIP, func(s *vip.Service) { s.Finalizer = true })), pools), ""},
+		{"a ClusterIP now, whose annotations are gone", r, with(world(svc("a", "10.77.0.50", unannotated, clusterIP)), pools), "n2: a: 0 addresses, remove"},
+		{"ignored now, and its annotations are gone", r, with(world(svc("a", "10.77.0.50", unannotated, ignored)), pools), "n2: a: 0 addresses, remove"},
+		{"ignored now, with a gateway's address in the status", r, with(world(svc("a", "10.77.0.50", unannotated, opened, ignored)), pools), "n2: a: 0 addresses, remove"},
+		{"ignored now, and another controller has it by now", r, with(world(svc("a", "10.77.0.50", unannotated, taken, ignored)), pools), ""},
 		{"replaced, and ignored now", r, world(svc("a", "10.77.0.50", replaced, ignored)), "n2: a: 0 addresses, remove"},
 		{"replaced, and refused now", r, world(svc("a", "10.77.0.255", replaced)), "n2: a: 0 addresses, remove"},
-		{"ignored now, and it never was Herald's", r, pools(world(svc("a", "", rejected, ignored))), ""},
-		{"without annotations, of another class", r, pools(world(svc("a", "10.77.0.50", unannotated, func(s *vip.Service) { s.HasClass, s.Class = true, "other" }))), ""},
-		{"without annotations, svc_enable is false", disabled, pools(world(svc("a", "10.77.0.50", unannotated))), ""},
-		{"the last Herald stops", r, stopping(pools(world(svc("a", "10.77.0.50", ours)))), "n1: a: 0 addresses, remove"},
-		{"the last Herald stops, the status stays", strict, stopping(pools(world(svc("a", "10.77.0.99", notOffered)))), "n1: a: 1 addresses, remove"},
-		{"the last Herald stops, the status stays, no endpoints", strict, stopping(pools(world(svc("a", "10.77.0.99", notOffered, without)))), "n1: a: 1 addresses, remove"},
-		{"the address is refused", r, pools(world(svc("a", "10.77.0.255", ours))), "n1: a: 0 addresses, remove"},
-	} {
-		t.Run(tt.name, func(t *testing.T) { diff(t, finalizers(tt.rules, tt.world), tt.want) })
-	}
+		{"ignored now, and it never was Herald's", r, with(world(svc("a", "", rejected, ignored)), pools), ""},
+		{"without annotations, of another class", r, with(world(svc("a", "10.77.0.50", unannotated, func(s *vip.Service) { s.HasClass, s.Class = true, "other" })), pools), ""},
+		{"without annotations, svc_enable is false", disabled, with(world(svc("a", "10.77.0.50", unannotated)), pools), ""},
+		{"the last Herald stops", r, with(world(svc("a", "10.77.0.50", ours)), pools, stopping), "n1: a: 0 addresses, remove"},
+		{"the last Herald stops, the status stays", strict, with(world(svc("a", "10.77.0.99", notOffered)), pools, stopping), "n1: a: 1 addresses, remove"},
+		{"the last Herald stops, the status stays, no endpoints", strict, with(world(svc("a", "10.77.0.99", notOffered, without)), pools, stopping), "n1: a: 1 addresses, remove"},
+		{"the address is refused", r, with(world(svc("a", "10.77.0.255", ours)), pools), "n1: a: 0 addresses, remove"},
+	})
 }
 
 // A deleted Service has its finalizer taken off by one node that is not isolated, also where an isolated one wrote

@@ -113,9 +113,7 @@ func TestFormerOwners(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			r, w := rules(), held(world(svc("a", "10.77.0.50,fd77::50")), "a", tt.holder)
 			r.KeepConnections = keep
-			c := w.Claims[key("kubevip-a")]
-			c.FormerHolders, c.Valid = tt.former, tt.holder != ""
-			w.Claims[key("kubevip-a")] = c
+			w = with(w, claimOfA(func(c *vip.Claim) { c.FormerHolders, c.Valid = tt.former, tt.holder != "" }))
 			if tt.change != nil {
 				tt.change(&r, &w)
 			}

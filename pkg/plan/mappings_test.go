@@ -71,12 +71,7 @@ func TestMappings(t *testing.T) {
 	web := func(change ...func(*vip.Service)) vip.World {
 		return world(svc("a", "10.77.0.50", append([]func(*vip.Service){forwarded()}, change...)...))
 	}
-	tests := []struct {
-		name string
-		r    Rules
-		w    vip.World
-		want string
-	}{
+	runPlans(t, func(r Rules, w vip.World) string { return mappingsSummary(Make(r, bind(r, w))) }, []planTest{
 		{"bound here", upnpRules(), held(web(), "a", "n1"), a + "here"},
 		{"another node's", upnpRules(), held(web(), "a", "n2"), a + "elsewhere"},
 		{"free", upnpRules(), web(), a + "elsewhere"},
@@ -101,10 +96,7 @@ func TestMappings(t *testing.T) {
 		{"of another namespace", upnpRules(func(f *Forwarding) { f.Namespaces = []string{"web"} }), held(web(), "a", "n1"), ""},
 		{"an allowed port", upnpRules(func(f *Forwarding) { f.Ports = [][2]uint16{{443, 443}, {80, 90}} }), held(web(), "a", "n1"), a + "here"},
 		{"another port", upnpRules(func(f *Forwarding) { f.Ports = [][2]uint16{{81, 65535}} }), held(web(), "a", "n1"), ""},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) { diff(t, mappingsSummary(Make(tt.r, bind(tt.r, tt.w))), tt.want) })
-	}
+	})
 }
 
 // What is not bound yet is nobody's to open, and not to be closed either.
@@ -202,10 +194,7 @@ func TestExternalAddress(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w := bind(tt.r, held(world(tt.s), "a", "n1"))
 			w = withMappings(w, Make(tt.r, w), tt.public)
-			if tt.change != nil {
-				tt.change(&w)
-			}
-			p := Make(tt.r, w)
+			p := Make(tt.r, with(w, tt.change))
 			p.Events, p.Owners, p.Addresses = nil, nil, nil
 			diff(t, summary(p), "status a 10.77.0.50(VIP)"+tt.want+"\na: VIPAnnounced")
 			for _, i := range p.Statuses[0].Ingress[1:] {
@@ -301,10 +290,7 @@ func TestMappingEvents(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w := bind(tt.r, held(world(svc("a", "10.77.0.50", forwarded())), "a", "n1"))
 			w = withMappings(w, Make(upnpRules(), w), "11.22.33.1")
-			if tt.change != nil {
-				tt.change(&w)
-			}
-			p := Make(tt.r, w)
+			p := Make(tt.r, with(w, tt.change))
 			if !tt.r.ARP && len(p.Mappings) > 0 {
 				t.Errorf("asked for: %+v", p.Mappings)
 			}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // tenant makes s one of another namespace that is older than all others, has another port and can be served without endpoints.
@@ -234,9 +235,7 @@ func TestStatusThatNobodyClears(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w := world(tt.x, svc("v", a), svc("z", "10.77.0.99"))
 			w.Claims[vip.Key{Namespace: "tenant", Name: "foreign"}] = vip.Claim{Holder: "somebody", Valid: true, Foreign: true}
-			if got := summary(Make(rules(), w)); !strings.Contains(got, tt.want) {
-				t.Errorf("no %s in\n%s", tt.want, got)
-			}
+			check.Contains(t, summary(Make(rules(), w)), tt.want)
 		})
 	}
 }

@@ -58,10 +58,7 @@ func TestUnheardNodeHandsOver(t *testing.T) {
 		{"a renewal is late", []func(*vip.World){gets(2, 1), gets(3, 1), func(w *vip.World) { w.Tenure.RenewalLateSince = w.Now.Add(-time.Second) }}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := bind(rules(), vlanWorld())
-			for _, f := range tt.change {
-				f(&w)
-			}
+			w := with(bind(rules(), vlanWorld()), tt.change...)
 			p := Make(rules(), w)
 			if tt.moves && len(messages(p, vip.VIPUnanswered)) == 0 {
 				t.Error("the Service is not told")
@@ -81,14 +78,10 @@ func TestUnheardNodeHandsOver(t *testing.T) {
 
 // A free VIP, and one of a node that stops, goes to a node that is heard.
 func TestUnheardNodeGetsNothing(t *testing.T) {
-	w := vlanWorld()
+	w := with(vlanWorld(), gets(2, 1), gets(3, 1))
 	delete(w.Claims, key("kubevip-a"))
-	gets(2, 1)(&w)
-	gets(3, 1)(&w)
-	for _, o := range Make(rules(), w).Owners {
-		if o.Unit == key("kubevip-a") && o.Node == w.Self {
-			t.Errorf("it goes to %s", o.Node)
-		}
+	if ownerOf(Make(rules(), w), "a") == w.Self {
+		t.Errorf("it goes to %s", w.Self)
 	}
 }
 

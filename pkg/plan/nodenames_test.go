@@ -2,7 +2,6 @@ package plan
 
 import (
 	"net/netip"
-	"strings"
 	"testing"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -35,9 +34,7 @@ func TestNodesByAddress(t *testing.T) {
 			before := w.Nodes[0].Name
 			r := rules()
 			e, _ := ExplainNode(r, bind(r, w), "n1")
-			if got := e.Why + " " + "a: " + string(reasonOf(Make(r, bind(r, w)), "a")); !strings.Contains(got, tt.want) {
-				t.Errorf("got %q, want %q", got, tt.want)
-			}
+			check.Contains(t, e.Why+" a: "+string(reasonOf(Make(r, bind(r, w)), "a")), tt.want)
 			check.Equal(t, w.Nodes[0].Name, before, "the name of the Node in the World")
 		})
 	}

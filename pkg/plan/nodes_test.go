@@ -3,7 +3,6 @@ package plan
 import (
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -55,9 +54,7 @@ func TestIPv6Disabled(t *testing.T) {
 			if tt.holder != "" {
 				w = held(w, "a", tt.holder)
 			}
-			for _, f := range tt.change {
-				f(&w)
-			}
+			w = with(w, tt.change...)
 			w = bind(rules(), w) // the kernel has what it takes
 			diff(t, summary(Make(rules(), w)), tt.want)
 		})
@@ -126,15 +123,6 @@ func TestNetworkOfTentativeAddress(t *testing.T) {
 
 // A link whose addresses are tentative is verified, and verifies others'.
 func TestVerifierWithTentativeAddress(t *testing.T) {
-	verifiers := func(w vip.World) (who []string) {
-		for _, x := range w.Members {
-			w.Self = x.Name
-			if slices.ContainsFunc(Make(rules(), w).AddressChecks, func(c vip.AddressCheck) bool { return c.Kind == vip.CheckVerify }) {
-				who = append(who, x.Name)
-			}
-		}
-		return who
-	}
 	w := worldOfTwoLinks()
 	if who := verifiers(w); len(who) != 1 || who[0] == "n1" {
 		t.Errorf("%v ask", who)
@@ -181,9 +169,7 @@ func TestWayOfANode(t *testing.T) {
 		}
 		for _, self := range []string{"n1", "n2"} {
 			w.Self = self
-			if got := summary(Make(tt.rules, w)); !strings.Contains(got, tt.want) {
-				t.Errorf("%s, seen from %s: %s", tt.way, self, got)
-			}
+			check.Contains(t, summary(Make(tt.rules, w)), tt.want)
 		}
 	}
 }

@@ -157,7 +157,6 @@ func TestNoServicesEgress(t *testing.T) {
 // TestNoServicesWitnesses: only nodes that know of VIPs of Services ask on their links for the nodes that have them,
 // and whether their owners answer.
 func TestNoServicesWitnesses(t *testing.T) {
-	verified := false
 	for _, name := range manyNames {
 		w := withoutServices(held(worldWithMACs(svc(name, "10.77.0.60", written("n1"))), name, "n1"), "n3")
 		verifies := 0
@@ -166,10 +165,7 @@ func TestNoServicesWitnesses(t *testing.T) {
 				verifies++
 			}
 		}
-		verified = verifies == 1
-		if !verified {
-			t.Errorf("n2 has %d checks whether %s answers", verifies, name)
-		}
+		check.Equal(t, verifies, 1, "how often n2 checks whether %s answers", name)
 	}
 	w := withoutServices(world(svc("a", "10.99.0.60", func(s *vip.Service) { s.Interface = "eth1" })), "n3")
 	for i := range w.Members {

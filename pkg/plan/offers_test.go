@@ -198,11 +198,8 @@ func TestConfigMapGone(t *testing.T) {
 			w := poolWorld("n1")
 			w.Services = []vip.Service{svc("a", "10.77.0.80"), svc("waits", "")}
 			w.Pools.Data = map[string]string{"pool-kept": "10.77.0.80/28", "pool-kept.namespaces": "blue"}
-			if tt.change != nil {
-				tt.change(&w)
-			}
-			r := poolRules()
-			p := Make(r, w)
+			w = with(w, tt.change)
+			p := Make(poolRules(), w)
 			if got := fmt.Sprint(p.Verdicts[0].Reason, " ", p.Verdicts[0].Message); !strings.HasPrefix(got, tt.want) {
 				t.Errorf("%s, want %s", got, tt.want)
 			}
@@ -287,12 +284,9 @@ func TestNodesOfPools(t *testing.T) {
 			if tt.holder != "" {
 				w = held(w, "a", tt.holder)
 			}
-			if tt.change != nil {
-				tt.change(&w)
-			}
 			r := poolRules()
 			r.Rebalance = tt.rebalance
-			if got := summary(Make(r, w)); !strings.HasPrefix(got, tt.want) {
+			if got := summary(Make(r, with(w, tt.change))); !strings.HasPrefix(got, tt.want) {
 				t.Errorf("got %s\nwant %s", got, tt.want)
 			}
 		})

@@ -202,8 +202,7 @@ func TestIsolated(t *testing.T) {
 		if got := len(p.Addresses) == 1 && p.Addresses[0].Addr == addr("10.77.0.50"); got != tt.keeps || !tt.keeps && len(p.Addresses) > 0 {
 			t.Errorf("%s: keeps a %v, want %v\n%s", tt.name, got, tt.keeps, summary(p))
 		}
-		handsOver := slices.ContainsFunc(p.Owners, func(o vip.Owner) bool { return o.Unit == key("kubevip-a") && o.Node == "n2" })
-		check.Equal(t, handsOver, tt.name == "another is alive", "%s: hands over", tt.name)
+		check.Equal(t, ownerOf(p, "a") == "n2", tt.name == "another is alive", "%s: hands over", tt.name)
 	}
 }
 
@@ -237,13 +236,7 @@ func TestRankBeforeCount(t *testing.T) {
 			}
 			for _, self := range []string{"n1", "n2"} { // both come to the same
 				w.Self = self
-				got := ""
-				for _, o := range Make(rules(), w).Owners {
-					if o.Unit == key("kubevip-new") {
-						got = o.Node
-					}
-				}
-				check.Equal(t, got, tt.want, "%s expects it on", self)
+				check.Equal(t, ownerOf(Make(rules(), w), "new"), tt.want, "%s expects it on", self)
 			}
 		})
 	}
@@ -278,16 +271,10 @@ func TestDataPlaneFault(t *testing.T) {
 		gives  = "kubevip-a -> "
 	)
 	n := func(name string, f func(*vip.World, *vip.Member)) func(*vip.World) {
-		return func(w *vip.World) {
-			f(w, &w.Members[slices.IndexFunc(w.Members, func(m vip.Member) bool { return m.Name == name })])
-		}
+		return func(w *vip.World) { f(w, memberNamed(w, name)) }
 	}
 	both := func(fs ...func(*vip.World)) func(*vip.World) {
-		return func(w *vip.World) {
-			for _, f := range fs {
-				f(w)
-			}
-		}
+		return func(w *vip.World) { *w = with(*w, fs...) }
 	}
 	tests := []struct {
 		name   string
@@ -355,11 +342,8 @@ func TestLostSessions(t *testing.T) {
 			w.Members[i].Info.Options = &vip.NodeOptions{Services: true, ARP: tt.rules.ARP, BGP: true, RoutingTable: tt.rules.RoutingTable, CommonOptions: tt.rules.CommonOptions}
 		}
 		w.BGPSessions = w.Members[0].Info.BGPSessions
-		owners := make(map[string]string)
-		for _, o := range Make(tt.rules, w).Owners {
-			owners[o.Unit.Name] = o.Node
-		}
-		check.Equal(t, owners["kubevip-a"]+" "+owners["kubevip-free"], tt.want, "%s", tt.name)
+		p := Make(tt.rules, w)
+		check.Equal(t, ownerOf(p, "a")+" "+ownerOf(p, "free"), tt.want, "%s", tt.name)
 	}
 }
 
@@ -382,17 +366,22 @@ func TestNodeOffLink(t *testing.T) {
 	} {
 		on := func(s *vip.Service) { s.Interface = tt.link }
 		w := held(world(svc("a", "10.99.0.50", written("n1"), on), svc("free", "10.99.0.51", younger, on)), "a", "n1")
-		for i := range w.Members {
-			if strings.Contains(tt.off, w.Members[i].Name) {
-				w.Members[i].Info.Links[1].Prefixes = nil
-			}
+		for name := range strings.FieldsSeq(tt.off) {
+			memberNamed(&w, name).Info.Links[1].Prefixes = nil
 		}
-		owners := make(map[string]string)
-		for _, o := range Make(tt.rules, w).Owners {
-			owners[o.Unit.Name] = o.Node
-		}
-		check.Equal(t, owners["kubevip-a"]+" "+owners["kubevip-free"], tt.want, "%s", tt.name)
+		p := Make(tt.rules, w)
+		check.Equal(t, ownerOf(p, "a")+" "+ownerOf(p, "free"), tt.want, "%s", tt.name)
 	}
+}
+
+// ownerOf is the node that is to have a Service; "" if the plan has none.
+func ownerOf(p vip.Plan, name string) string {
+	for _, o := range p.Owners {
+		if o.Unit == key("kubevip-"+name) {
+			return o.Node
+		}
+	}
+	return ""
 }
 
 // heldByN1 is n Services, all held by n1, and the other nodes stable.

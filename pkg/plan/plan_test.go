@@ -270,60 +270,6 @@ func TestClass(t *testing.T) {
 	}
 }
 
-func TestRefuse(t *testing.T) {
-	tests := []struct{ addr, want string }{
-		{"127.0.0.1", "loopback"}, {"::1", "loopback"},
-		{"224.0.0.1", "multicast"}, {"ff02::1", "multicast"}, {"255.255.255.255", "broadcast"},
-		{"169.254.1.1", "link-local"}, {"fe80::1", "link-local"},
-		{"10.77.0.12", "the address of node n2 on eth0"},
-		{"10.77.0.31", "the address of node w1"},
-		{"10.240.1.9", "the pod range of node w1"},
-		{"10.112.3.4", "the cluster's Service range"},
-		{"10.78.0.2", "the API server's address"},
-		{"fd77::50", "ipFamilies"},
-		{"10.77.0.155", "the cluster IP of Service default/db"},
-		{"10.77.0.156", "the address of a pod of a Service of another namespace"},
-		{"10.77.0.50", ""},
-	}
-	for _, tt := range tests {
-		s := svc("a", tt.addr)
-		if !strings.Contains(tt.want, "ipFamilies") {
-			s.Families = nil
-		} else {
-			s.Families = []vip.Family{vip.IPv4}
-		}
-		w := world(s, svc("b", "10.77.0.51"))
-		w.Self = "n2"
-		w.Members = w.Members[1:2] // one node is responsible for all
-		w.Nodes = []vip.Node{{Name: "w1", Addresses: []netip.Addr{addr("10.77.0.31")},
-			PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.240.1.0/24")}}}
-		w.Reserved = []vip.ReservedRange{
-			{Prefix: netip.MustParsePrefix("10.112.0.0/16"), Description: "the cluster's Service range"},
-			{Prefix: netip.MustParsePrefix("10.78.0.2/32"), Description: "the API server's address"},
-			{Prefix: netip.MustParsePrefix("10.77.0.155/32"), Description: "the cluster IP", Service: key("db")},
-			{Prefix: netip.MustParsePrefix("10.77.0.156/32"), Description: "the address of a pod", Service: vip.Key{Namespace: "payroll", Name: "db"}},
-		}
-		w = held(w, "b", "n2")
-		p := Make(rules(), w)
-		v := p.Verdicts[0]
-		if tt.want == "" {
-			if v.Reason == vip.AddressRefused {
-				t.Errorf("%s: refused: %s", tt.addr, v.Message)
-			}
-			continue
-		}
-		if v.Reason != vip.AddressRefused || !strings.Contains(v.Message, tt.want) || !strings.Contains(v.Message, tt.addr) || strings.Contains(v.Message, "payroll") {
-			t.Errorf("%s: %s %q, want AddressRefused naming it and %q", tt.addr, v.Reason, v.Message, tt.want)
-		}
-		if len(p.Events) != 1 || p.Events[0].Reason != vip.AddressRefused || !p.Events[0].Warning || p.Events[0].Message != v.Message {
-			t.Errorf("%s: Events %v, want one warning", tt.addr, p.Events)
-		}
-		if len(p.Addresses) != 1 || p.Addresses[0].Addr != addr("10.77.0.51") {
-			t.Errorf("%s: the other Service's VIP was harmed: %v", tt.addr, p.Addresses)
-		}
-	}
-}
-
 // TestOwnerWithoutEndpoints: whose endpoints are away keeps its node, which knows its connections, while that may have
 // it; not who shares an address, whose lease follows another's.
 func TestOwnerWithoutEndpoints(t *testing.T) {

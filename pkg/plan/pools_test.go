@@ -118,10 +118,7 @@ func TestWhoGivesAddresses(t *testing.T) {
 		}, "allocate for a\nwrite a [] of \nherald-pools -> n1\nkubevip-a -> n2\na: VIPClaiming"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := tt.world
-			if tt.change != nil {
-				tt.change(&w)
-			}
+			w := with(tt.world, tt.change)
 			got := poolSummary(Make(poolRules(), w))
 			if w.Self == "n3" || !strings.Contains(tt.want, "event a NoAddress") {
 				diff(t, got, tt.want)

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,12 +47,7 @@ func TestOpenPorts(t *testing.T) {
 	}
 	cp := controlPlaneRules()
 	cp.LimitPorts, cp.Enabled, cp.Election = true, true, true
-	tests := []struct {
-		name  string
-		rules Rules
-		w     vip.World
-		want  string
-	}{
+	runPlans(t, planned(openPorts), []planTest{
 		{"all ports of both families", limited, mine(svc("a", "10.77.0.60,fd77::60", ports)), "10.77.0.60 TCP 80\n10.77.0.60 UDP 53\nfd77::60 TCP 80\nfd77::60 UDP 53\n"},
 		{"without the option", unlimited, mine(svc("a", "10.77.0.60", ports)), ""},
 		{"another node's", limited, held(world(svc("a", "10.77.0.60")), "a", "n2"), ""},
@@ -68,12 +64,7 @@ func TestOpenPorts(t *testing.T) {
 		{"being removed, without the option", unlimited, lost(mine(svc("a", "10.77.0.60", forwarded))), ""},
 		{"the control plane's", cp, controlPlaneHeld(controlPlaneWorld("n1"), "n1"), ""},
 		{"the control plane's, being removed", cp, controlPlaneHeld(bind(cp, controlPlaneHeld(controlPlaneWorld("n1"), "n1")), "n2"), ""},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			check.Equal(t, openPorts(Make(tt.rules, tt.w)), tt.want, "open ports")
-		})
-	}
+	})
 }
 
 // Where nftables does not limit ports the user hears of it, as long as the VIP is not bound for that reason.
@@ -88,12 +79,7 @@ func TestPortsNotLimited(t *testing.T) {
 	w.PortsNotLimited[vip.IPv4] = "operation not permitted"
 	const want = "node n1 owns 10.77.0.60, but does not bind it, since nftables does not limit its ports (enable_service_security): operation not permitted"
 	said := func(w vip.World) bool {
-		for _, e := range Make(r, w).Events {
-			if e.Message == want && e.Warning {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(Make(r, w).Events, func(e vip.Event) bool { return e.Message == want && e.Warning })
 	}
 	if p := Make(r, w); !said(w) || p.Verdicts[0].Reason != vip.NoEligibleNode {
 		t.Errorf("verdict %v, events %v", p.Verdicts[0], p.Events)

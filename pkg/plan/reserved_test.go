@@ -21,9 +21,22 @@ func worldOfRouters(services ...vip.Service) vip.World {
 	return w
 }
 
-// TestRefuseRouters: what belongs to nodes, routers and links is refused by the node that is responsible.
-func TestRefuseRouters(t *testing.T) {
+// TestRefuse: what belongs to nodes, routers, links and the cluster is refused, and told by the node that is responsible;
+// whose pod it is, no user of another namespace is told. Other Services have theirs.
+func TestRefuse(t *testing.T) {
+	const anyHost = "a multicast or broadcast address"
 	for _, tt := range []struct{ addr, want string }{
+		{"127.0.0.1", "a loopback address"}, {"::1", "a loopback address"},
+		{"224.0.0.1", anyHost}, {"ff02::1", anyHost}, {"255.255.255.255", anyHost},
+		{"169.254.1.1", "a link-local address"}, {"fe80::1", "a link-local address"},
+		{"10.77.0.12", "the address of node n2 on eth0"},
+		{"10.77.0.31", "the address of node w1"},
+		{"10.240.1.9", "in the pod range of node w1 (10.240.1.0/24)"},
+		{"10.112.3.4", "in the cluster's Service range (10.112.0.0/16)"},
+		{"10.78.0.2", "the API server's address"},
+		{"fd77::50", "an IPv6 address, but spec.ipFamilies has no IPv6"},
+		{"10.77.0.155", "the cluster IP of Service default/db"},
+		{"10.77.0.156", "the address of a pod of a Service of another namespace"},
 		{"10.77.0.80", "an address that another program has given to node n2"},
 		{"172.17.0.1", "an address that another program has given to node n2"},
 		{"10.77.0.1", "the gateway of node n2"},
@@ -36,23 +49,36 @@ func TestRefuseRouters(t *testing.T) {
 		{"fd99::", "the Subnet-Router anycast address of node n1 on eth1"},
 		{"0.1.2.3", "in 0.0.0.0/8"},
 		{"10.60.1.2", "in a range that the operator has reserved (10.60.0.0/16)"},
-		{"10.77.0.254", ""}, {"10.99.0.255", ""}, {"10.99.1.0", ""}, {"fd77::ffff:ffff:ffff:ffff", ""},
+		{"10.77.0.50", ""}, {"10.77.0.254", ""}, {"10.99.0.255", ""}, {"10.99.1.0", ""}, {"fd77::ffff:ffff:ffff:ffff", ""},
 	} {
 		r := rules()
-		r.Reserved = []netip.Prefix{netip.MustParsePrefix("10.60.0.0/16")}
-		told := 0
+		r.Reserved = prefixes("10.60.0.0/16")
+		var told []vip.Event
 		for _, self := range []string{"n1", "n2", "n3"} {
-			w := worldOfRouters(svc("a", tt.addr))
+			w := held(worldOfRouters(svc("a", tt.addr), svc("b", "10.77.0.51")), "b", self)
+			if strings.Contains(tt.want, "ipFamilies") {
+				w.Services[0].Families = []vip.Family{vip.IPv4}
+			}
 			w.Self = self
+			w.Nodes = []vip.Node{{Name: "w1", Addresses: []netip.Addr{addr("10.77.0.31")}, PodCIDRs: prefixes("10.240.1.0/24")}}
+			w.Reserved = []vip.ReservedRange{
+				{Prefix: netip.MustParsePrefix("10.112.0.0/16"), Description: "the cluster's Service range"},
+				{Prefix: netip.MustParsePrefix("10.78.0.2/32"), Description: "the API server's address"},
+				{Prefix: netip.MustParsePrefix("10.77.0.155/32"), Description: "the cluster IP", Service: key("db")},
+				{Prefix: netip.MustParsePrefix("10.77.0.156/32"), Description: "the address of a pod", Service: vip.Key{Namespace: "payroll", Name: "db"}},
+			}
 			p := Make(r, w)
 			v := p.Verdicts[0]
-			if refused := v.Reason == vip.AddressRefused; refused != (tt.want != "") || refused && v.Message != tt.addr+" is "+tt.want && !strings.HasPrefix(v.Message, tt.addr+" is "+tt.want+",") {
+			if refused := v.Reason == vip.AddressRefused; refused != (tt.want != "") || refused && !strings.HasPrefix(v.Message+",", tt.addr+" is "+tt.want+",") {
 				t.Errorf("%s on %s: %s %q, want %q", tt.addr, self, v.Reason, v.Message, tt.want)
 			}
-			told += len(messages(p, vip.AddressRefused))
+			if len(p.Addresses) != 1 || p.Addresses[0].Addr != addr("10.77.0.51") {
+				t.Errorf("%s on %s: the other Service's VIP was harmed: %v", tt.addr, self, p.Addresses)
+			}
+			told = append(told, p.Events...)
 		}
-		if tt.want != "" && told != 1 {
-			t.Errorf("%s: %d nodes tell of it", tt.addr, told)
+		if tt.want != "" && (len(told) != 1 || told[0].Reason != vip.AddressRefused || !told[0].Warning || !strings.HasPrefix(told[0].Message+",", tt.addr+" is "+tt.want+",")) {
+			t.Errorf("%s: Events %v, want one warning", tt.addr, told)
 		}
 	}
 }

@@ -47,6 +47,14 @@ func announcedBy(m ...vip.Method) func(*vip.Service) {
 	return func(s *vip.Service) { s.Announce = append([]vip.Method{}, m...) }
 }
 
+// toPeers says to which peers the Service is advertised.
+func toPeers(names ...string) func(*vip.Service) {
+	return func(s *vip.Service) { s.BGPAttributes.Peers = append([]string{}, names...) }
+}
+
+// affinity says that the Service has session affinity.
+func affinity(s *vip.Service) { s.ClientIPAffinity = true }
+
 // routesSummary is what a plan advertises, and its statuses, in few words.
 func routesSummary(p vip.Plan) string {
 	var b strings.Builder
@@ -85,22 +93,12 @@ func TestRoutes(t *testing.T) {
 		if w.Self == node {
 			w.Stopping = true
 		}
-		for i := range w.Members {
-			if w.Members[i].Name == node {
-				w.Members[i].Info.Excluded = "its Herald is stopping"
-			}
-		}
-		return w
-	}
-	alone := func(w vip.World) vip.World {
-		w.Members = w.Members[:1]
+		memberNamed(&w, node).Info.Excluded = "its Herald is stopping"
 		return w
 	}
 	fault := func(w vip.World, names ...string) vip.World {
-		for i := range w.Members {
-			if m := &w.Members[i]; slices.Contains(names, m.Name) {
-				faulty(&w, m)
-			}
+		for _, n := range names {
+			faulty(&w, memberNamed(&w, n))
 		}
 		return w
 	}
@@ -113,11 +111,7 @@ func TestRoutes(t *testing.T) {
 	health := func(s *vip.Service) { s.HealthCheckNodePort = 30000 }
 	a := svc("a", "10.77.0.50", written("n1"))
 	moved := svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Addresses = []netip.Addr{addr("10.77.0.51")} })
-	affinity := func(s *vip.Service) { s.ClientIPAffinity = true }
 	elsewhere := func(s *vip.Service) { s.Key.Namespace = "tenant" }
-	peer := func(names ...string) func(*vip.Service) {
-		return func(s *vip.Service) { s.BGPAttributes.Peers = append([]string{}, names...) }
-	}
 	// from n3, which alone has a session with another peer than all others have
 	otherPeer := func(w vip.World) vip.World {
 		w = seenFrom(withSessions(w), "n3")
@@ -126,29 +120,22 @@ func TestRoutes(t *testing.T) {
 		return w
 	}
 	no6 := func(w vip.World, names ...string) vip.World { // the routers of these nodes take no IPv6
-		for i := range w.Members {
-			if slices.Contains(names, w.Members[i].Name) {
-				w.Members[i].Info.BGPSessions = []vip.BGPSession{{Peer: "192.0.2.1", State: vip.Established, Lasting: true, NoIPv6: true}}
-				if w.Members[i].Name == w.Self {
-					w.BGPSessions = w.Members[i].Info.BGPSessions
-				}
-			}
+		for _, n := range names {
+			memberNamed(&w, n).Info.BGPSessions = []vip.BGPSession{{Peer: "192.0.2.1", State: vip.Established, Lasting: true, NoIPv6: true}}
 		}
+		w.BGPSessions = memberNamed(&w, w.Self).Info.BGPSessions
 		return w
 	}
 	sticky := svc("a", "10.77.0.50", written("n1"), affinity)
 	six := svc("a", "fd77::50", written("n1"))
 	mine := "10.77.0.50/32\nstatus of a: 1 addresses, host \"n1\"\n"
 	theirs, lost := "10.77.0.50/32\n", "a: NoBGPSession\n"
+	alone := func(w *vip.World) { w.Members = w.Members[:1] }
 	isolated := func(w *vip.World) { w.Members[0].Info.Isolated = true }
 	advertised := func(w *vip.World) { w.Advertised = map[netip.Prefix]bool{netip.MustParsePrefix("10.77.0.50/32"): true} }
+	othersDead := func(w *vip.World) { w.Members[1].Alive, w.Members[2].Alive = false, false }
 	leaseLost := func(w *vip.World) { w.Members[0].Alive = false }
-	tests := []struct {
-		name  string
-		rules Rules
-		world vip.World
-		want  string
-	}{
+	runPlans(t, planned(routesSummary), []planTest{
 		{"the node that wrote the status", bgpRules(), withSessions(world(a)), mine},
 		{"another node", bgpRules(), seenFrom(withSessions(world(a)), "n2"), theirs},
 		{"a second family", bgpRules(), withSessions(world(svc("a", "10.77.0.50,fd77::50", written("n1")))), "10.77.0.50/32\nfd77::50/128\nstatus of a: 2 addresses, host \"n1\"\n"},
@@ -157,28 +144,28 @@ func TestRoutes(t *testing.T) {
 			w.BGPSessions = []vip.BGPSession{{Peer: "192.0.2.1", State: "active"}}
 		}), mine},
 		{"no session of its owner", bgpRules(withElection), held(world(a), "a", "n1"), mine + lost},
-		{"alone: the others are dead", bgpRules(), with(with(withSessions(world(a)), isolated), func(w *vip.World) { w.Members[1].Alive, w.Members[2].Alive = false, false }), mine},
-		{"alone: the status is another's, which may be alive", bgpRules(), with(with(withSessions(world(svc("a", "10.77.0.50", written("n2")))), isolated), func(w *vip.World) { w.Members[1].Alive, w.Members[2].Alive = false, false }), theirs},
-		{"... and lacks the address", bgpRules(), with(with(withSessions(world(moved)), isolated), func(w *vip.World) { w.Members[1].Alive, w.Members[2].Alive = false, false }), "10.77.0.51/32\nstatus of a: 1 addresses, host \"n1\"\n"},
-		{"none hears the others", bgpRules(), with(with(withSessions(world(a)), isolated), func(w *vip.World) {
+		{"alone: the others are dead", bgpRules(), with(withSessions(world(a)), isolated, othersDead), mine},
+		{"alone: the status is another's, which may be alive", bgpRules(), with(with(withSessions(world(svc("a", "10.77.0.50", written("n2")))), isolated), othersDead), theirs},
+		{"... and lacks the address", bgpRules(), with(with(withSessions(world(moved)), isolated), othersDead), "10.77.0.51/32\nstatus of a: 1 addresses, host \"n1\"\n"},
+		{"none hears the others", bgpRules(), with(withSessions(world(a)), isolated, func(w *vip.World) {
 			w.Members[1].Info.Isolated, w.Members[2].Info.Isolated = true, true
 		}), mine},
 		{"its lease is lost", bgpRules(), with(withSessions(world(a)), leaseLost), mine},
 		{"... and the status is another's", bgpRules(), with(withSessions(world(svc("a", "10.77.0.50", written("n2")))), leaseLost), theirs},
 		{"... and others have one, of whom one alone is to advertise it", bgpRules(), with(withSessions(world(sticky)), leaseLost), ""},
-		{"... and those of all others, of whom one alone is to advertise it", bgpRules(), with(with(withSessions(world(sticky)), leaseLost), func(w *vip.World) { w.Members[1].Alive, w.Members[2].Alive = false, false }), mine},
-		{"... and those of all others", bgpRules(), with(with(withSessions(world(a)), leaseLost), func(w *vip.World) { w.Members[1].Alive, w.Members[2].Alive = false, false }), mine},
+		{"... and those of all others, of whom one alone is to advertise it", bgpRules(), with(withSessions(world(sticky)), leaseLost, othersDead), mine},
+		{"... and those of all others", bgpRules(), with(withSessions(world(a)), leaseLost, othersDead), mine},
 		{"its data plane is not proven yet", bgpRules(), with(withSessions(world(a)), func(w *vip.World) { w.Members[0].Info.DataPlaneUnproven = true }), ""},
 		{"no session, and a new Service", bgpRules(), world(svc("a", "10.77.0.50", local("n1"))), "10.77.0.50/32\na: NoBGPSession\n"},
-		{"a session with a peer that it names", bgpRules(), withSessions(world(svc("a", "10.77.0.50", local("n1"), peer("192.0.2.9", "192.0.2.1")))),
+		{"a session with a peer that it names", bgpRules(), withSessions(world(svc("a", "10.77.0.50", local("n1"), toPeers("192.0.2.9", "192.0.2.1")))),
 			"10.77.0.50/32\nstatus of a: 1 addresses, host \"n1\"\n"},
-		{"sessions with other peers only than it names", bgpRules(), withSessions(world(svc("a", "10.77.0.50", local("n1"), peer("192.0.2.9")))), "10.77.0.50/32\na: NoBGPSession\n"},
-		{"... and its status is there", bgpRules(), withSessions(world(svc("a", "10.77.0.50", written("n1"), peer("192.0.2.9")))), mine + lost},
-		{"... and in a table, too", bgpRules(func(r *Rules) { r.RoutingTable = 198 }), withSessions(world(svc("a", "10.77.0.50", written("n1"), peer("192.0.2.9")))), mine},
-		{"it names no peer that could be read", bgpRules(), withSessions(world(svc("a", "10.77.0.50", local("n1"), peer()))), "10.77.0.50/32\na: NoBGPSession\n"},
-		{"the node that has a session with the peer that it names writes the status", bgpRules(), otherPeer(world(svc("a", "10.77.0.50", peer("192.0.2.9")))),
+		{"sessions with other peers only than it names", bgpRules(), withSessions(world(svc("a", "10.77.0.50", local("n1"), toPeers("192.0.2.9")))), "10.77.0.50/32\na: NoBGPSession\n"},
+		{"... and its status is there", bgpRules(), withSessions(world(svc("a", "10.77.0.50", written("n1"), toPeers("192.0.2.9")))), mine + lost},
+		{"... and in a table, too", bgpRules(func(r *Rules) { r.RoutingTable = 198 }), withSessions(world(svc("a", "10.77.0.50", written("n1"), toPeers("192.0.2.9")))), mine},
+		{"it names no peer that could be read", bgpRules(), withSessions(world(svc("a", "10.77.0.50", local("n1"), toPeers()))), "10.77.0.50/32\na: NoBGPSession\n"},
+		{"the node that has a session with the peer that it names writes the status", bgpRules(), otherPeer(world(svc("a", "10.77.0.50", toPeers("192.0.2.9")))),
 			"10.77.0.50/32\nstatus of a: 1 addresses, host \"n3\"\n"},
-		{"session affinity: the node that has a session with the peer that it names", bgpRules(), otherPeer(world(svc("a", "10.77.0.50", peer("192.0.2.9"), affinity))),
+		{"session affinity: the node that has a session with the peer that it names", bgpRules(), otherPeer(world(svc("a", "10.77.0.50", toPeers("192.0.2.9"), affinity))),
 			"10.77.0.50/32\nstatus of a: 1 addresses, host \"n3\"\n"},
 		{"its router takes no IPv6, and a new Service", bgpRules(), no6(withSessions(world(svc("a", "fd77::50", local("n1")))), "n1"), "fd77::50/128\na: NoBGPSession\n"},
 		{"... of both families", bgpRules(), no6(withSessions(world(svc("a", "10.77.0.50,fd77::50", local("n1")))), "n1"),
@@ -216,8 +203,8 @@ func TestRoutes(t *testing.T) {
 			"10.77.0.50/32 draining\nstatus of a: 1 addresses, host \"\"\na: NoEligibleNode\n"},
 		{"... for a restart", restart, stopping(withSessions(world(svc("a", "10.77.0.50", written("n1"), local("n1")))), "n1"),
 			"10.77.0.50/32 kept\nstatus of a: 1 addresses, host \"\"\na: NoEligibleNode\n"},
-		{"stopping as the only node", bgpRules(), alone(stopping(withSessions(world(a)), "n1")), "10.77.0.50/32 draining\nstatus of a: 0 addresses, host \"\"\na: NoEligibleNode\n"},
-		{"... for a restart", restart, alone(stopping(withSessions(world(a)), "n1")), "10.77.0.50/32 kept\na: NoEligibleNode\n"},
+		{"stopping as the only node", bgpRules(), with(stopping(withSessions(world(a)), "n1"), alone), "10.77.0.50/32 draining\nstatus of a: 0 addresses, host \"\"\na: NoEligibleNode\n"},
+		{"... for a restart", restart, with(stopping(withSessions(world(a)), "n1"), alone), "10.77.0.50/32 kept\na: NoEligibleNode\n"},
 		{"another stops", bgpRules(), stopping(withSessions(world(a)), "n2"), mine},
 		{"Local, with an endpoint", bgpRules(), withSessions(world(svc("a", "10.77.0.50", written("n1"), local("n1", "n3")))), mine},
 		{"Local, without one", bgpRules(), seenFrom(withSessions(world(svc("a", "10.77.0.50", written("n1"), local("n1", "n3")))), "n2"), ""},
@@ -273,12 +260,7 @@ func TestRoutes(t *testing.T) {
 		{"election: no lease in time", bgpRules(withElection), with(held(withSessions(world(a)), "a", "n1"), func(w *vip.World) { w.Tenure.Until = w.Now }), "a: NodeLeaseNotHeld\n"},
 		{"election, both ways: not before it is bound", bgpRules(withElection, withARP), held(withSessions(world(a)), "a", "n1"), "bind 10.77.0.50/32\n"},
 		{"election, both ways", bgpRules(withElection, withARP), bind(bgpRules(withElection, withARP), held(withSessions(world(a)), "a", "n1")), mine + "bind 10.77.0.50/32\n"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			check.Equal(t, routesSummary(Make(tt.rules, tt.world)), tt.want, "routes")
-		})
-	}
+	})
 }
 
 func heldForAll(w vip.World, node string) vip.World {
@@ -303,9 +285,6 @@ func inDoubt(w vip.World) vip.World {
 func TestNoBGPSession(t *testing.T) {
 	const no6 = "192.0.2.1: it carries no IPv6: activate the family on the router, and give this node an address for the next hop"
 	const named = "node n1 has no BGP session with a peer that heraldvip.io/bgp-peers names: "
-	peers := func(names ...string) func(*vip.Service) {
-		return func(s *vip.Service) { s.BGPAttributes.Peers = append([]string{}, names...) }
-	}
 	for _, tt := range []struct {
 		name   string
 		s      vip.Service
@@ -325,19 +304,17 @@ func TestNoBGPSession(t *testing.T) {
 			w.BGPSessions = append(w.BGPSessions, vip.BGPSession{Peer: "192.0.2.2", State: vip.Established, Lasting: true})
 		}, ""},
 		{"of the family that is taken", svc("a", "10.77.0.50", local("n1")), nil, ""},
-		{"named peers, of which one is down", svc("a", "10.77.0.50", local("n1"), peers("192.0.2.2")), func(w *vip.World) {
+		{"named peers, of which one is down", svc("a", "10.77.0.50", local("n1"), toPeers("192.0.2.2")), func(w *vip.World) {
 			w.BGPSessions = append(w.BGPSessions, vip.BGPSession{Peer: "192.0.2.2", State: "active", Lasting: true})
 		}, named + "192.0.2.2: active"},
-		{"... of which there is none", svc("a", "10.77.0.50", local("n1"), peers("192.0.2.99")), nil, named + "no such peer is configured"},
-		{"... which can't be read", svc("a", "10.77.0.50", local("n1"), peers()), nil, named + "no such peer is configured"},
+		{"... of which there is none", svc("a", "10.77.0.50", local("n1"), toPeers("192.0.2.99")), nil, named + "no such peer is configured"},
+		{"... which can't be read", svc("a", "10.77.0.50", local("n1"), toPeers()), nil, named + "no such peer is configured"},
 		{"neither family", svc("a", "10.77.0.50,fd77::50", local("n1")), func(w *vip.World) { w.BGPSessions[0].NoIPv4 = true },
 			"node n1 has no BGP session for 10.77.0.50, fd77::50: 192.0.2.1: it carries no IPv4 and no IPv6: activate the family on the router, and give this node an address for the next hop"},
 	} {
 		w := withSessions(world(tt.s))
 		w.BGPSessions = []vip.BGPSession{{Peer: "192.0.2.1", State: vip.Established, Lasting: true, NoIPv6: true}}
-		if tt.change != nil {
-			tt.change(&w)
-		}
+		w = with(w, tt.change)
 		check.Equal(t, strings.Join(messages(Make(bgpRules(), w), vip.NoBGPSession), ""), tt.want, "%s: the Event", tt.name)
 	}
 }
@@ -387,7 +364,6 @@ func TestOneStatusWriter(t *testing.T) {
 // A Service with session affinity is advertised from one node, which also writes its status; if that can't, from
 // another one. All agree on which.
 func TestOneNodeForSessionAffinity(t *testing.T) {
-	affinity := func(s *vip.Service) { s.ClientIPAffinity = true }
 	services := []vip.Service{svc("shared", "10.77.0.50,fd77::50"), svc("sharing", "10.77.0.50", port(81), younger, affinity)}
 	for i := range 30 {
 		services = append(services, svc(fmt.Sprint("s", i), fmt.Sprintf("10.77.0.%d,fd77::%d", 60+i, 60+i), affinity))
@@ -396,14 +372,10 @@ func TestOneNodeForSessionAffinity(t *testing.T) {
 		routes, writers := make(map[netip.Prefix]string), make(map[string]string)
 		for _, self := range []string{"n1", "n2", "n3"} {
 			w := seenFrom(withSessions(world(services...)), self)
-			for i := range w.Members {
-				if w.Members[i].Name == down {
-					w.Members[i].Info.BGPSessions = nil
-				}
+			if down != "" {
+				memberNamed(&w, down).Info.BGPSessions = nil
 			}
-			if self == down {
-				w.BGPSessions = nil
-			}
+			w.BGPSessions = memberNamed(&w, self).Info.BGPSessions
 			p := Make(bgpRules(), w)
 			for _, r := range p.Routes {
 				if r.Prefix != netip.MustParsePrefix("fd77::50/128") { // of shared alone

@@ -32,9 +32,7 @@ func TestHeraldOfAnEndpointsNode(t *testing.T) {
 	} {
 		w := world(svc("a", "10.77.0.200", local("n3")))
 		change(&w)
-		if got := Make(rules(), w).Verdicts[0].Message; !strings.Contains(got, "(there is one on n3, "+want+")") {
-			t.Errorf("want %q, got %s", want, got)
-		}
+		check.Contains(t, Make(rules(), w).Verdicts[0].Message, "(there is one on n3, "+want+")")
 	}
 }
 

@@ -88,10 +88,35 @@ func world(services ...vip.Service) vip.World {
 	return w
 }
 
-// with is w after a change.
-func with(w vip.World, change func(w *vip.World)) vip.World {
-	change(&w)
+// with is w after changes, any of which may be nil.
+func with(w vip.World, changes ...func(w *vip.World)) vip.World {
+	for _, change := range changes {
+		if change != nil {
+			change(&w)
+		}
+	}
 	return w
+}
+
+// A planTest is what the rules make of a World, in few words.
+type planTest struct {
+	name  string
+	rules Rules
+	w     vip.World
+	want  string
+}
+
+// runPlans compares what got says of each with what is wanted.
+func runPlans(t *testing.T, got func(Rules, vip.World) string, tests []planTest) {
+	t.Helper()
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { diff(t, got(tt.rules, tt.w), tt.want) })
+	}
+}
+
+// planned returns the summary of a Plan.
+func planned(summary func(vip.Plan) string) func(Rules, vip.World) string {
+	return func(r Rules, w vip.World) string { return summary(Make(r, w)) }
 }
 
 // allNodes returns the Nodes n1, n2 and n3, with those given in place of the ones of the same name.
@@ -107,6 +132,15 @@ func allNodes(given ...vip.Node) []vip.Node {
 func held(w vip.World, name, node string) vip.World {
 	w.Claims[key("kubevip-"+name)] = vip.Claim{Holder: node, Valid: true, Transitions: 1}
 	return w
+}
+
+// claimOfA changes the claim on the lease of the Service a.
+func claimOfA(change func(*vip.Claim)) func(*vip.World) {
+	return func(w *vip.World) {
+		c := w.Claims[key("kubevip-a")]
+		change(&c)
+		w.Claims[key("kubevip-a")] = c
+	}
 }
 
 // bind says that the kernel has everything that the plan wants.

@@ -65,6 +65,16 @@ func Equal[T comparable](t testing.TB, got, want T, what string, args ...any) {
 	}
 }
 
+// Contains fails the test unless text has each of the parts.
+func Contains(t testing.TB, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("no %q in\n%s", part, text)
+		}
+	}
+}
+
 // Addresses has go-cmp compare addresses by value.
 var Addresses = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})
 
