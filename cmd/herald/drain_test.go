@@ -45,21 +45,6 @@ func snapshotOf(node, from string) kube.Snapshot {
 	return kube.Snapshot{Leases: []*coordinationv1.Lease{nodeLease("n1", 0, "{}"), l}, Services: []vip.Service{serviceWith("web", "", "")}}
 }
 
-// TestDrainOfForgedLeases: Leases that a tenant has made keep no node from being drained.
-func TestDrainOfForgedLeases(t *testing.T) {
-	forge := func(s kube.Snapshot) kube.Snapshot {
-		held, node := tableOf("nothing", "n1"), nodeLease("n1", 0, "{}")
-		for _, l := range []*coordinationv1.Lease{held, node} {
-			l.Namespace = "tenant"
-			s.Leases = append(s.Leases, l)
-		}
-		s.Leases = append(s.Leases[2:], s.Leases[:2]...) // they come first
-		return s
-	}
-	d, ctx := newTestDrain(t, forge(snapshotOf("n1", "")), forge(snapshotOf("n2", "n1")), forge(snapshotOf("n2", "n1")))
-	check.OK(t, d.drain(ctx))
-}
-
 func TestDrain(t *testing.T) {
 	none := kube.Snapshot{Leases: []*coordinationv1.Lease{nodeLease("n1", 0, "{}")}}
 	advertises := func(prefixes int) kube.Snapshot { // without an election nobody owns what it advertises
@@ -68,12 +53,19 @@ func TestDrain(t *testing.T) {
 	}
 	dead := advertises(2)
 	dead.At = noon.Add(time.Hour)
+	forged := func(s kube.Snapshot) kube.Snapshot { // a tenant has made a table and a node lease, which come first
+		table, node := tableOf("nothing", "n1"), nodeLease("n1", 0, "{}")
+		table.Namespace, node.Namespace = "tenant", "tenant"
+		s.Leases = append([]*coordinationv1.Lease{table, node}, s.Leases...)
+		return s
+	}
 	tests := []struct {
 		name      string
 		snapshots []kube.Snapshot
 		want      string // of drain's error
 	}{
 		{"the others take the VIP", []kube.Snapshot{snapshotOf("n1", ""), snapshotOf("n1", ""), snapshotOf("n2", "n1")}, ""},
+		{"beside Leases that a tenant has made", []kube.Snapshot{forged(snapshotOf("n1", "")), forged(snapshotOf("n2", "n1")), forged(snapshotOf("n2", "n1"))}, ""},
 		{"nobody takes it", []kube.Snapshot{snapshotOf("n1", ""), snapshotOf("n1", "")}, `after 1s the node n1 still has default/kubevip-web; "herald status" shows what keeps the other nodes from them. The node stays marked; herald undrain n1 ends that`},
 		{"it goes on advertising", []kube.Snapshot{advertises(2), advertises(2)}, `after 1s the node n1 still has 2 prefixes advertised to 192.0.2.1; "herald status" shows what keeps the other nodes from them. The node stays marked; herald undrain n1 ends that`},
 		{"it advertises no more", []kube.Snapshot{advertises(2), advertises(2), advertises(0)}, ""},
@@ -83,9 +75,7 @@ func TestDrain(t *testing.T) {
 	}
 	for _, tt := range tests {
 		d, ctx := newTestDrain(t, tt.snapshots...)
-		if err := d.drain(ctx); text(err) != tt.want {
-			t.Errorf("%s: got  %v\nwant %s", tt.name, err, tt.want)
-		}
+		check.Equal(t, text(d.drain(ctx)), tt.want, "%s", tt.name)
 	}
 }
 
@@ -111,9 +101,7 @@ func TestDrainOfPoolsNode(t *testing.T) {
 		d, ctx := newTestDrain(t, s)
 		d.readMore = func(context.Context, *kube.Snapshot) (*vip.PoolSource, error) { return tt.pools, tt.err }
 		d.mark = func(context.Context, string) error { return errors.New("it is marked") }
-		if err := d.drain(ctx); text(err) != tt.want {
-			t.Errorf("got  %v\nwant %s", err, tt.want)
-		}
+		check.Equal(t, text(d.drain(ctx)), tt.want, "the error")
 	}
 }
 
@@ -130,9 +118,8 @@ func TestUndrain(t *testing.T) {
 			}
 			var printed strings.Builder
 			d.printf = func(format string, args ...any) { fmt.Fprintf(&printed, format+"\n", args...) }
-			if err := d.undrain(ctx); err != nil || !strings.Contains(printed.String(), "n1 carries VIPs again") {
-				t.Errorf("read %d fails: %v\n%s", failing+1, err, &printed)
-			}
+			check.OK(t, d.undrain(ctx))
+			check.Contains(t, printed.String(), "n1 carries VIPs again")
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
@@ -187,9 +174,7 @@ func TestUndrainOfWhatStays(t *testing.T) {
 	var printed strings.Builder
 	d.printf = func(format string, args ...any) { fmt.Fprintf(&printed, format+"\n", args...) }
 	check.OK(t, d.undrain(ctx))
-	if got := printed.String(); !strings.Contains(got, "n1 carries VIPs again") || !strings.Contains(got, ": kube-system/plndr-cp-lock, kube-system/plndr-svcs-lock\n") {
-		t.Errorf("printed:\n%s", got)
-	}
+	check.Contains(t, printed.String(), "n1 carries VIPs again", ": kube-system/plndr-cp-lock, kube-system/plndr-svcs-lock\n")
 }
 
 // A node that was never drained is given nothing: VIPs that others have had from it for other reasons stay.
@@ -312,10 +297,7 @@ func TestDrainOfRoutes(t *testing.T) {
 			web.Local, web.Endpoints.Ready = true, []string{"n1"}
 			s.Services = []vip.Service{web}
 			d, ctx := newTestDrain(t, s)
-			err := d.drain(ctx)
-			if want := "no other node may carry default/web (n2: no ready endpoint there (externalTrafficPolicy Local))"; !strings.Contains(text(err), want) {
-				t.Errorf("%s%s: got %v, want %s", method, election, err, want)
-			}
+			check.Contains(t, text(d.drain(ctx)), "no other node may carry default/web (n2: no ready endpoint there (externalTrafficPolicy Local))")
 		}
 	}
 }

@@ -84,9 +84,7 @@ func TestJSONLog(t *testing.T) {
 	}
 	out.Reset()
 	newLog(&out, config.Log{Format: config.Text}).Info("x", "outage", time.Second)
-	if !strings.Contains(out.String(), "level=INFO msg=x outage=1s") {
-		t.Errorf("as text: %s", &out)
-	}
+	check.Contains(t, out.String(), "level=INFO msg=x outage=1s")
 }
 
 func TestDescribe(t *testing.T) {

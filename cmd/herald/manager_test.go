@@ -228,20 +228,16 @@ const aService = `{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceV
 func partlyForbidden(t *testing.T, services bool) *httptest.Server {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		code, reason := http.StatusForbidden, "Forbidden"
-		if services && strings.HasSuffix(r.URL.Path, "/services") {
-			switch {
-			case r.URL.Query().Has("watch"):
-				w.(http.Flusher).Flush()
-				<-r.Context().Done()
-				return
-			default:
-				fmt.Fprint(w, aService)
-				return
-			}
+		switch {
+		case !services || !strings.HasSuffix(r.URL.Path, "/services"):
+			w.WriteHeader(http.StatusForbidden)
+			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}`)
+		case r.URL.Query().Has("watch"):
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		default:
+			fmt.Fprint(w, aService)
 		}
-		w.WriteHeader(code)
-		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d}`, reason, code)
 	}))
 	t.Cleanup(s.Close)
 	return s

@@ -40,15 +40,14 @@ func TestManifestFiles(t *testing.T) {
 	}
 	for _, f := range files {
 		t.Run(filepath.Base(f), func(t *testing.T) {
-			want, err := os.ReadFile(f)
-			check.OK(t, err)
-			_, rest, _ := strings.Cut(string(want), "# Made by: herald manifest ")
+			want := string(check.Value(os.ReadFile(f))(t))
+			_, rest, _ := strings.Cut(want, "# Made by: herald manifest ")
 			line, _, _ := strings.Cut(rest, "\n")
 			got, stderr, err := runManifest(t, append(strings.Fields(line), "--image="+manifest.Image(""))...)
 			if err != nil || stderr != "" {
 				t.Fatalf("%v, stderr %q", err, stderr)
 			}
-			check.Same(t, string(want), got, "the file")
+			check.Same(t, want, got, "the file")
 		})
 	}
 }
@@ -92,11 +91,7 @@ func TestManifest(t *testing.T) {
 				t.Errorf("output %q and status %d beside an error", stdout, status(err))
 			}
 			check.Equal(t, stderr, tt.stderr, "stderr")
-			for _, part := range tt.stdout {
-				if !strings.Contains(stdout, part) {
-					t.Errorf("no %q in\n%s", part, stdout)
-				}
-			}
+			check.Contains(t, stdout, tt.stdout...)
 		})
 	}
 }
@@ -118,11 +113,7 @@ func TestManifestOfEnvironment(t *testing.T) {
 	if err != nil || stderr != "" {
 		t.Fatalf("%v, stderr %q", err, stderr)
 	}
-	for _, want := range []string{"# Made by: herald manifest daemonset --interface=eth7 --services --arp\n", "value: eth7\n", "- name: svc_enable\n"} {
-		if !strings.Contains(stdout, want) {
-			t.Errorf("no %q in\n%s", want, stdout)
-		}
-	}
+	check.Contains(t, stdout, "# Made by: herald manifest daemonset --interface=eth7 --services --arp\n", "value: eth7\n", "- name: svc_enable\n")
 	if strings.Contains(stdout, "herald_config") {
 		t.Errorf("a file of this machine in\n%s", stdout)
 	}
@@ -162,9 +153,7 @@ func TestDocumentedManifests(t *testing.T) {
 	t.Chdir(t.TempDir())
 	check.OK(t, os.WriteFile("options.yaml", []byte("vip_arp: true\nsvc_enable: true\n"), 0o644)) // which a page has the reader make
 	for _, file := range append(check.Value(filepath.Glob(root+"/docs/*.md"))(t), root+"/README.md") {
-		text, err := os.ReadFile(file)
-		check.OK(t, err)
-		for _, m := range command.FindAllStringSubmatch(string(text), -1) {
+		for _, m := range command.FindAllStringSubmatch(string(check.Value(os.ReadFile(file))(t)), -1) {
 			seen++
 			args := strings.Fields(strings.ReplaceAll(m[1], "\\\n", " "))
 			if stdout, stderr, err := runManifest(t, args...); err != nil || stderr != "" || stdout == "" {

@@ -225,12 +225,9 @@ func TestHistoryOfNobody(t *testing.T) {
 	r := check.Value(newHistoryReport(withMoves("")))(t)
 	var out strings.Builder
 	check.OK(t, r.write(&out, ""))
-	if !strings.Contains(out.String(), "nothing has moved") {
-		t.Errorf("of no move it says %s", &out)
-	}
+	check.Contains(t, out.String(), "nothing has moved")
 	s := withMoves("")
 	s.Leases, s.Missing = s.Leases[:1], []string{"Leases"}
-	if _, err := newHistoryReport(s); err == nil || !strings.Contains(err.Error(), "herald-table") || !strings.Contains(err.Error(), "missing: Leases") {
-		t.Errorf("without a table: %v", err)
-	}
+	_, err := newHistoryReport(s)
+	check.Contains(t, text(err), "herald-table", "missing: Leases")
 }

@@ -36,9 +36,7 @@ func TestPreflightOfLink(t *testing.T) {
 func TestPreflightNftables(t *testing.T) {
 	var plain, limits config.Config
 	plain.Services.Enable, limits.Services.Enable, limits.Services.LimitPorts = true, true, true
-	if got := checkNftables(config.Config{}, errors.New("unused")); len(got) != 0 {
-		t.Errorf("without an option that needs it: %v", got)
-	}
+	check.Equal(t, len(checkNftables(config.Config{}, errors.New("unused"))), 0, "results without an option that needs it")
 	refused := errors.New("operation not supported")
 	for _, tt := range []struct {
 		cfg  config.Config

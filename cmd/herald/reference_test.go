@@ -42,8 +42,7 @@ func TestReference(t *testing.T) {
 		known = append(known, file)
 		check.Golden(t, filepath.Join(reference, file), page)
 	}
-	entries := check.Value(os.ReadDir(reference))(t)
-	for _, e := range entries {
+	for _, e := range check.Value(os.ReadDir(reference))(t) {
 		if !slices.Contains(known, e.Name()) {
 			t.Errorf("%s/%s is written by nothing", reference, e.Name())
 		}
@@ -72,8 +71,7 @@ func metricsPage(t *testing.T) string {
 	t.Helper()
 	var metrics []metric
 	for _, c := range idleNode(t).collectors() {
-		described := check.Value(describeMetrics(c))(t)
-		metrics = append(metrics, described...)
+		metrics = append(metrics, check.Value(describeMetrics(c))(t)...)
 	}
 	slices.SortFunc(metrics, func(a, b metric) int { return strings.Compare(a.Name, b.Name) })
 	return writePage(t, "metrics", metrics)
@@ -82,11 +80,7 @@ func metricsPage(t *testing.T) string {
 // TestMetricNames: names are of one kind, and each metric explains itself.
 func TestMetricNames(t *testing.T) {
 	for _, c := range idleNode(t).collectors() {
-		all, err := describeMetrics(c)
-		if err != nil {
-			t.Error(err)
-		}
-		for _, m := range all {
+		for _, m := range check.Value(describeMetrics(c))(t) {
 			if !strings.HasPrefix(m.Name, "herald_") || (m.Kind == "counter") != strings.HasSuffix(m.Name, "_total") {
 				t.Errorf("%s is no name for a %s", m.Name, m.Kind)
 			}

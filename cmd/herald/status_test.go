@@ -81,6 +81,16 @@ func withAnswer(s vip.Service, reason vip.Reason, message string) vip.Service {
 	return s
 }
 
+// matches fails the test unless a text has each of the patterns.
+func matches(t *testing.T, text string, patterns ...string) {
+	t.Helper()
+	for _, p := range patterns {
+		if !regexp.MustCompile(p).MatchString(text) {
+			t.Errorf("no %s in\n%.3000s", p, text)
+		}
+	}
+}
+
 func storedEvent(service string, reason vip.Reason, warning bool, message string) kube.StoredEvent {
 	return kube.StoredEvent{Event: vip.Event{UID: service, Reason: reason, Warning: warning, Message: message}}
 }
@@ -115,8 +125,7 @@ func TestStatusTable(t *testing.T) {
 			storedEvent("good", vip.VIPAnnounced, false, "n1 announces it"), storedEvent("good", vip.AddressOffLink, false, "it is off the link"),
 		},
 	}
-	b := statusText(t, s, "")
-	for _, want := range []string{
+	matches(t, statusText(t, s, ""),
 		`default/good +10\.0\.0\.1 +n1 +60s +VIP *\n`,
 		`default/half .*not announced: fd00::2 \(no IPv6\)`,
 		`default/none +\(10\.0\.0\.3\) +- .*NoEndpoints: not ready`,
@@ -136,15 +145,10 @@ func TestStatusTable(t *testing.T) {
 		`n6 .*only if no other node can: kube-proxy is gone`,
 		`n7 .*only if no other node can: .*Ready`,
 		`n8 .*Kubernetes has no Node of that name`,
-	} {
-		if !regexp.MustCompile(want).MatchString(b) {
-			t.Errorf("no %s in\n%s", want, b)
-		}
-	}
-	b = statusText(t, kube.Snapshot{}, "")
-	if !strings.Contains(b, "no Herald runs") || !strings.Contains(b, "no Service of type LoadBalancer") {
-		t.Errorf("\n%s", b)
-	}
+	)
+	matches(t, statusText(t, kube.Snapshot{}, ""), "no Herald runs", "no Service of type LoadBalancer")
+	without := kube.Snapshot{Services: []vip.Service{serviceWith("web", "10.0.0.1", "")}}
+	matches(t, statusText(t, without, ""), `(?m)^REASON +SERVICES +WHAT TO DO\n- +default/web +look at its Pods`)
 }
 
 // exclusionLabel is the label that kubeadm puts on control-plane nodes.
@@ -228,38 +232,28 @@ func TestStatusOfWhatIsWell(t *testing.T) {
 }
 
 // TestStatusOfOldEvents: what was said before the owner's claim is of another owner. The API server keeps the times of Events in whole
-// seconds, those of claims in microseconds: an Event of the second of the claim counts.
+// seconds, those of claims in microseconds: an Event of the second of the claim counts. That a status was refused is over
+// once Herald has written it, which its managedFields say.
 func TestStatusOfOldEvents(t *testing.T) {
 	claimed := noon.Add(-time.Minute).Add(300 * time.Millisecond)
-	for _, row := range []struct {
-		at    time.Time
-		shown bool
-	}{{claimed.Add(5 * time.Second), true}, {claimed.Truncate(time.Second), true}, {claimed.Truncate(time.Second).Add(-time.Second), false}} {
-		e, l := storedEvent("web", vip.VIPForeignMAC, true, "another host claims it"), tableOf("web", "n1")
-		e.At, l.Spec.AcquireTime = row.at, new(metav1.NewMicroTime(claimed))
+	for _, tt := range []struct {
+		reason      vip.Reason
+		at, written time.Time
+		shown       bool
+	}{
+		{vip.VIPForeignMAC, claimed.Add(5 * time.Second), time.Time{}, true},
+		{vip.VIPForeignMAC, claimed.Truncate(time.Second), time.Time{}, true},
+		{vip.VIPForeignMAC, claimed.Truncate(time.Second).Add(-time.Second), time.Time{}, false},
+		{vip.StatusRefused, claimed, noon.Add(-2 * time.Minute), true},
+		{vip.StatusRefused, claimed, noon.Add(-30 * time.Second), false},
+	} {
+		e, l, web := storedEvent("web", tt.reason, true, "what is wrong"), tableOf("web", "n1"), serviceWith("web", "10.0.0.1", "10.0.0.1")
+		e.At, l.Spec.AcquireTime, web.Written = tt.at, new(metav1.NewMicroTime(claimed)), tt.written
 		s := kube.Snapshot{
-			Services: []vip.Service{serviceWith("web", "10.0.0.1", "10.0.0.1")},
-			Leases:   []*coordinationv1.Lease{nodeLease("n1", time.Second, up), l},
-			Events:   []kube.StoredEvent{e},
+			Services: []vip.Service{web}, Leases: []*coordinationv1.Lease{nodeLease("n1", time.Second, up), l}, Events: []kube.StoredEvent{e},
 		}
 		b := statusText(t, s, "")
-		check.Equal(t, strings.Contains(b, "another host claims it"), row.shown, "an Event of %v is shown, the claim is of %v:\n%s", row.at, claimed, b)
-	}
-}
-
-// TestStatusOfRefusedStatus: that a status was refused is over once Herald has written it, which its managedFields say.
-func TestStatusOfRefusedStatus(t *testing.T) {
-	for written, shown := range map[time.Duration]bool{-2 * time.Minute: true, -30 * time.Second: false} {
-		e := storedEvent("web", vip.StatusRefused, true, "a webhook denied the request")
-		e.At = noon.Add(-time.Minute)
-		s := kube.Snapshot{
-			Services: []vip.Service{serviceWith("web", "10.0.0.1", "10.0.0.1")},
-			Leases:   []*coordinationv1.Lease{nodeLease("n1", time.Second, up), tableOf("web", "n1")},
-			Events:   []kube.StoredEvent{e},
-		}
-		s.Services[0].Written = noon.Add(written)
-		b := statusText(t, s, "")
-		check.Equal(t, strings.Contains(b, "denied the request"), shown, "written %v ago:\n%s", -written, b)
+		check.Equal(t, strings.Contains(b, "what is wrong"), tt.shown, "%s of %v is shown, the claim is of %v, the status of %v:\n%s", tt.reason, tt.at, claimed, tt.written, b)
 	}
 }
 
@@ -315,36 +309,25 @@ func TestStatusOfControlPlane(t *testing.T) {
 	t.Run("vip_leasename", func(t *testing.T) {
 		cp := owns("kube-system/my-lock", "n1", "", "")
 		up := nodeLease("n1", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"apiServerReady":true,"options":{"controlPlaneLease":"kube-system/my-lock"}}`)
-		b := statusText(t, kube.Snapshot{Leases: []*coordinationv1.Lease{up, cp}}, "")
-		if want := regexp.MustCompile(`\(control plane\) +- +n1 +60s +- +API servers ready: 1\n`); !want.MatchString(b) {
-			t.Errorf("no %v in\n%s", want, b)
-		}
+		matches(t, statusText(t, kube.Snapshot{Leases: []*coordinationv1.Lease{up, cp}}, ""), `\(control plane\) +- +n1 +60s +- +API servers ready: 1\n`)
 	})
 	cp := owns("kube-system/"+defaultControlPlaneLease, "n2", "", "")
 	s := kube.Snapshot{Leases: []*coordinationv1.Lease{
 		nodeLease("n1", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"apiServerReady":true}`),
 		nodeLease("n2", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"apiServerReady":true}`), cp,
 	}}
-	b := statusText(t, s, "")
-	if want := regexp.MustCompile(`\(control plane\) +- +n2 +60s +- +API servers ready: 2\n`); !want.MatchString(b) {
-		t.Errorf("no %v in\n%s", want, b)
-	}
+	matches(t, statusText(t, s, ""), `\(control plane\) +- +n2 +60s +- +API servers ready: 2\n`)
 	for _, way := range []string{"bgp", "arp"} {
 		s.Leases = []*coordinationv1.Lease{nodeLease("n1", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"options":{"`+way+`":true,"controlPlane":["10.0.0.40"]}}`)}
-		b = statusText(t, s, "")
-		if want := regexp.MustCompile(`\(control plane\) +10\.0\.0\.40 +- +- +- +no node carries it; API servers ready: 0\n`); !want.MatchString(b) {
-			t.Errorf("by %s: no %v in\n%s", way, want, b)
-		}
+		matches(t, statusText(t, s, ""), `\(control plane\) +10\.0\.0\.40 +- +- +- +no node carries it; API servers ready: 0\n`)
 	}
 	if r := newStatusReport(s, vip.Key{}, noon); !r.wrong() {
 		t.Error("nothing is wrong")
 	}
 	s.Leases = append(s.Leases, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: defaultControlPlaneLease},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: new("n9"), LeaseDurationSeconds: new(int32(15)), RenewTime: new(metav1.NewMicroTime(noon))}})
-	b = statusText(t, s, "")
-	if want := regexp.MustCompile(`\(control plane\) +10\.0\.0\.40 +- +- +- +no Herald could take it: no node's own API server is ready at its port \(port, control_plane_health_check_address\)\n`); !want.MatchString(b) {
-		t.Errorf("kube-vip has it, but nobody could take it: no %v in\n%s", want, b)
-	}
+	// kube-vip has it, but nobody could take it.
+	matches(t, statusText(t, s, ""), `\(control plane\) +10\.0\.0\.40 +- +- +- +no Herald could take it: no node's own API server is ready at its port \(port, control_plane_health_check_address\)\n`)
 	s.Leases[0] = nodeLease("n1", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"apiServerReady":true,"options":{"arp":true,"controlPlane":["10.0.0.40"]}}`)
 	if r := newStatusReport(s, vip.Key{}, noon); r.wrong() {
 		t.Errorf("kube-vip has it, and that is wrong: %+v", r.Services)
@@ -354,8 +337,7 @@ func TestStatusOfControlPlane(t *testing.T) {
 		t.Errorf("kube-vip has one Lease for both, and Services are free: %v", v.claims)
 	}
 	s.Leases = nil
-	b = statusText(t, s, "")
-	if strings.Contains(b, "control plane") {
+	if b := statusText(t, s, ""); strings.Contains(b, "control plane") {
 		t.Errorf("\n%s", b)
 	}
 }
@@ -392,11 +374,7 @@ func TestStatusOfForgedObjects(t *testing.T) {
 	if strings.ContainsAny(b, "\x1b\t\u202e") || strings.Count(b, "\n") != 10 || len(b) > 5000 {
 		t.Errorf("%d bytes, %d lines, or characters that are not printable:\n%.2000q", len(b), strings.Count(b, "\n"), b)
 	}
-	for _, want := range []string{`default/good +10\.0\.0\.1 +n1 +60s +VIP *\n`, `\(control plane\) +- +- .*API servers ready: 1\n`, `n1 +1 +1s +ok\n`} {
-		if !regexp.MustCompile(want).MatchString(b) {
-			t.Errorf("no %s in\n%.3000s", want, b)
-		}
-	}
+	matches(t, b, `default/good +10\.0\.0\.1 +n1 +60s +VIP *\n`, `\(control plane\) +- +- .*API servers ready: 1\n`, `n1 +1 +1s +ok\n`)
 }
 
 // TestStatusOfManyForgedLeases: a thousand Leases of a tenant, renewed or not, add few rows, and nothing is wrong for them; what to do about problems is
@@ -418,10 +396,7 @@ func TestStatusOfManyForgedLeases(t *testing.T) {
 	for i := range 300 {
 		s.Services = append(s.Services, withAnswer(serviceWith(fmt.Sprintf("x%03d", i), "10.0.0.1", ""), vip.AddressConflict, "10.0.0.1: in use"))
 	}
-	b = statusText(t, s, "")
-	if !regexp.MustCompile(`\nREASON +SERVICES +WHAT TO DO\nAddressConflict +default/x000, .*default/x004 and 295 more +ask for another address.*\n\nNODE`).MatchString(b) {
-		t.Errorf("what to do about 300 Services is\n%s", b)
-	}
+	matches(t, statusText(t, s, ""), `\nREASON +SERVICES +WHAT TO DO\nAddressConflict +default/x000, .*default/x004 and 295 more +ask for another address.*\n\nNODE`)
 }
 
 // TestForgedNodeLeases: what a Lease of another namespace publishes as a node's says nothing to any command of pools, of options.
@@ -430,12 +405,8 @@ func TestForgedNodeLeases(t *testing.T) {
 	forged := nodeLease("n1", time.Second, `{"serviceAddresses":"any","options":{"pools":"evil/pools"},`+fmt.Sprintf(links, 9)+`}`)
 	forged.Namespace = "evil"
 	s := kube.Snapshot{Leases: []*coordinationv1.Lease{forged, nodeLease("n1", time.Second, `{"serviceAddresses":"pools","options":{"services":true,"pools":"kube-system/kubevip"},`+fmt.Sprintf(links, 1)+`}`)}}
-	if got := publishedPools(s); got.Namespace != "kube-system" {
-		t.Errorf("the ConfigMap of pools is %s", got)
-	}
-	if got := whatMayBeAskedFor(s); !strings.Contains(got, "svc_addresses=pools") {
-		t.Error(got)
-	}
+	check.Equal(t, publishedPools(s).Namespace, "kube-system", "the namespace of the ConfigMap of pools")
+	check.Contains(t, whatMayBeAskedFor(s), "svc_addresses=pools")
 }
 
 // fakeAPI is an API server whose clock shows what clock returns, with these Leases and nothing else.

@@ -30,6 +30,12 @@ func TestUninstall(t *testing.T) {
 		l.ResourceVersion = strconv.Itoa(int(time.Since(began)/(2*time.Second)) + 1)
 		return l
 	}
+	these := func(all ...*coordinationv1.Lease) func() []*coordinationv1.Lease {
+		return func() []*coordinationv1.Lease { return all }
+	}
+	running := func() []*coordinationv1.Lease {
+		return []*coordinationv1.Lease{renewed("n2"), nodeLease("n1", 0, "{}")}
+	}
 	service := kube.Trace{Kind: "Service", Object: vip.Key{Namespace: "default", Name: "web"}, What: "the status"}
 	left := kube.Trace{Kind: "Service", Object: vip.Key{Namespace: "default", Name: "x"}, Left: "annotation y"}
 	const removed = "Service default/web: the status\nleft as it is: Service default/x: annotation y\n1 removed. On nodes whose Herald was killed: herald uninstall node\n"
@@ -44,19 +50,15 @@ func TestUninstall(t *testing.T) {
 		out    string
 		err    string
 	}{
-		{"no node leases", func() []*coordinationv1.Lease { return nil }, false, 0, removed, ""},
-		{"fenced, or of another installation", func() []*coordinationv1.Lease { return []*coordinationv1.Lease{fenced, elsewhere} }, false, 0, removed, ""},
-		{"only of another installation", func() []*coordinationv1.Lease { return []*coordinationv1.Lease{elsewhere} }, false, 0, "", fmt.Sprintf(otherNamespace, "edge")},
-		{"of another installation, and one that a tenant wrote", func() []*coordinationv1.Lease { return []*coordinationv1.Lease{tenants, elsewhere} }, false, 0, "", fmt.Sprintf(otherNamespace, "edge, tenant")},
-		{"only of another installation, and named", func() []*coordinationv1.Lease { return []*coordinationv1.Lease{elsewhere} }, false, 0, removed, ""},
-		{"only of another installation, dry", func() []*coordinationv1.Lease { return []*coordinationv1.Lease{elsewhere} }, true, 0, "", fmt.Sprintf(otherNamespace, "edge")},
-		{"killed", func() []*coordinationv1.Lease { return []*coordinationv1.Lease{nodeLease("n1", 0, "{}")} }, false, 15 * time.Second, looking + "n1\n" + removed, ""},
-		{"running", func() []*coordinationv1.Lease {
-			return []*coordinationv1.Lease{renewed("n2"), nodeLease("n1", 0, "{}")}
-		}, false, 2 * time.Second, looking + "n1, n2\n", still},
-		{"running, dry", func() []*coordinationv1.Lease {
-			return []*coordinationv1.Lease{renewed("n2"), nodeLease("n1", 0, "{}")}
-		}, true, 2 * time.Second,
+		{"no node leases", these(), false, 0, removed, ""},
+		{"fenced, or of another installation", these(fenced, elsewhere), false, 0, removed, ""},
+		{"only of another installation", these(elsewhere), false, 0, "", fmt.Sprintf(otherNamespace, "edge")},
+		{"of another installation, and one that a tenant wrote", these(tenants, elsewhere), false, 0, "", fmt.Sprintf(otherNamespace, "edge, tenant")},
+		{"only of another installation, and named", these(elsewhere), false, 0, removed, ""},
+		{"only of another installation, dry", these(elsewhere), true, 0, "", fmt.Sprintf(otherNamespace, "edge")},
+		{"killed", these(nodeLease("n1", 0, "{}")), false, 15 * time.Second, looking + "n1\n" + removed, ""},
+		{"running", running, false, 2 * time.Second, looking + "n1, n2\n", still},
+		{"running, dry", running, true, 2 * time.Second,
 			looking + "n1, n2\nService default/web: the status\nleft as it is: Service default/x: annotation y\n1 to be removed; but " + still + "\n", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

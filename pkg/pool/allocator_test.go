@@ -171,14 +171,11 @@ func (w *world) show() {
 // has is what a Service has, with the pools it is of.
 func (w *world) has(name string) string {
 	r := w.services[keyOf(name)]
-	var out []string
-	for _, a := range r.Addresses {
-		out = append(out, a.String())
+	addresses := vip.JoinAddrs(r.Addresses, " ")
+	if r.Allocated == "" {
+		return addresses
 	}
-	if r.Allocated != "" {
-		out = append(out, "of "+r.Allocated)
-	}
-	return strings.Join(out, " ")
+	return addresses + " of " + r.Allocated
 }
 
 // expect compares what Services have: "a: 10.0.0.1 of web".
@@ -186,9 +183,7 @@ func (w *world) expect(lines ...string) {
 	w.t.Helper()
 	for _, l := range lines {
 		name, want, _ := strings.Cut(l, ": ")
-		if got := w.has(name); got != want {
-			w.t.Errorf("%s has %q, want %q", name, got, want)
-		}
+		check.Equal(w.t, w.has(name), want, "%s has", name)
 	}
 }
 

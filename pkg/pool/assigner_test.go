@@ -44,9 +44,7 @@ func TestAssigner(t *testing.T) {
 	a := NewAssigner(time.Minute, func() { pokes++ })
 	poked := func(want bool) {
 		t.Helper()
-		if pokes > 0 != want {
-			t.Errorf("poked: %v, want %v", pokes > 0, want)
-		}
+		check.Equal(t, pokes > 0, want, "poked")
 		pokes = 0
 	}
 	in := vip.PoolInput{Now: start, Source: source("cidr-global=10.0.0.0/24", "cidr-web=nonsense"), Allocate: true, Requests: []vip.AddressRequest{request("a", nil)}}
@@ -65,9 +63,7 @@ func TestAssigner(t *testing.T) {
 		request("b", nil), request("c", func(s *vip.Service) { s.Ingress = []vip.Ingress{{Addr: addrs("10.0.0.2")[0]}} }),
 	}
 	in.Requests[2].Foreign = true
-	if got := given(assign(t, a, in)); got != "b[10.0.0.3]" {
-		t.Error(got)
-	}
+	check.Equal(t, given(assign(t, a, in)), "b[10.0.0.3]", "given beside others")
 	poked(true)
 
 	// A mistake in the ConfigMap: what was good stays in force, also after another node had its turn.
@@ -78,17 +74,13 @@ func TestAssigner(t *testing.T) {
 	}
 	in.Allocate = true
 	in.Requests = in.Requests[:2]
-	if got := given(assign(t, a, in)); got != "b[10.0.0.3]" { // c is gone; what b was to be given stays
-		t.Error(got)
-	}
+	check.Equal(t, given(assign(t, a, in)), "b[10.0.0.3]", "given, though c is gone: what b was to be given")
 	check.Equal(t, check.Metric(t, "herald_pool_addresses_used", a.Collectors()...), 2, "how many are used")
 
 	// b goes before its address was written, a is deleted: its address rests.
 	in.Requests = []vip.AddressRequest{request("d", nil)}
 	in.Now = in.Now.Add(time.Second)
-	if got := given(assign(t, a, in)); got != "d[10.0.0.4]" { // .3 rests, too, as if it had been written
-		t.Error(got)
-	}
+	check.Equal(t, given(assign(t, a, in)), "d[10.0.0.4]", "given: .3 rests, too, as if it had been written")
 
 	// Nothing is planned any more: the process stops.
 	a.Put(nil)
@@ -107,9 +99,7 @@ func TestAssignerFollowsLabels(t *testing.T) {
 		t.Fatal(w.Assignments)
 	}
 	in.Source = &vip.PoolSource{Data: d, Namespaces: map[string]map[string]string{"ns": {"team": "blue"}}}
-	if got := given(assign(t, a, in)); got != "a[10.0.0.1]" {
-		t.Error(got)
-	}
+	check.Equal(t, given(assign(t, a, in)), "a[10.0.0.1]", "given")
 }
 
 // An address that a DHCP server has leased for a Service is in use.

@@ -95,9 +95,7 @@ func TestBesideOwnAddress(t *testing.T) {
 	}
 	w := newWorld(t, 0, "cidr-global=10.0.0.0/24")
 	w.set("a", own)
-	if waits := fmt.Sprint(w.pass()[0].Reason); !strings.Contains(waits, "no free IPv6 address") {
-		t.Errorf("it waits: %s", waits)
-	}
+	check.Contains(t, w.pass()[0].Reason, "no free IPv6 address")
 	w.edit("cidr-ns=10.0.0.0/24,2001:db8::/64")
 	d := w.pass()
 	check.Equal(t, fmt.Sprint(d[0].Addresses, d[0].Own, d[0].Pool), "[10.9.0.1 2001:db8::1] [10.9.0.1]cidr-ns", "given")
@@ -106,9 +104,7 @@ func TestBesideOwnAddress(t *testing.T) {
 	if d := w.pass(); len(d) > 0 {
 		t.Errorf("decided again: %v", d)
 	}
-	if out := w.outside(); fmt.Sprint(out) != "[a: 2001:db8::1 of cidr-ns]" {
-		t.Errorf("outside: %v", out)
-	}
+	w.expectOutside("a: 2001:db8::1 of cidr-ns")
 }
 
 // What was given beside an own address, and goes without another in its place, is taken off as what is superseded is.

@@ -12,18 +12,10 @@ import (
 )
 
 // inUse says that other hosts have addresses, and returns what Service a has after that and why it waits.
-func (w *world) inUse(addrs ...string) (has, waits string) {
-	var list []netip.Addr
-	for _, a := range addrs {
-		list = append(list, netip.MustParseAddr(a))
-	}
-	w.others = list
-	waiting := w.decide()
-	var text []string
-	for _, a := range w.services[vip.Key{Namespace: "ns", Name: "a"}].Addresses {
-		text = append(text, a.String())
-	}
-	return strings.Join(text, " "), waiting["a"]
+func (w *world) inUse(others ...string) (has, waits string) {
+	w.others = addrs(others...)
+	waits = w.decide()["a"]
+	return vip.JoinAddrs(w.services[keyOf("a")].Addresses, " "), waits
 }
 
 func TestWhatStaysThoughInUse(t *testing.T) {
@@ -36,9 +28,8 @@ func TestWhatStaysThoughInUse(t *testing.T) {
 		w.set("a", nil)
 		w.decide()
 		w.set("a", change)
-		if has, _ := w.inUse("10.0.0.1"); has != "10.0.0.1" {
-			t.Errorf("%s: it has %s", name, has)
-		}
+		has, _ := w.inUse("10.0.0.1")
+		check.Equal(t, has, "10.0.0.1", "%s: it has", name)
 	}
 }
 

@@ -187,9 +187,7 @@ func TestKeys(t *testing.T) {
 				t.Fatalf("%d problems: %v", len(problems), problems)
 			}
 			for i, want := range tt.problems {
-				if !strings.Contains(problems[i].String(), want) {
-					t.Errorf("got  %s\nwant %s", problems[i], want)
-				}
+				check.Contains(t, problems[i].String(), want)
 			}
 		})
 	}
@@ -202,13 +200,9 @@ func TestAnnouncedWithoutWhatCanNotBeRead(t *testing.T) {
 		t.Error("it counts")
 	}
 	for _, x := range problems {
-		if !strings.Contains(x.Message, "its VIPs are announced as if the key were absent") {
-			t.Error(x)
-		}
+		check.Contains(t, x.Message, "its VIPs are announced as if the key were absent")
 	}
-	if len(problems) != 4 {
-		t.Error(problems)
-	}
+	check.Equal(t, len(problems), 4, "problems")
 }
 
 // What was good stays in force, key by key.
@@ -222,9 +216,7 @@ func TestMistakeLeavesWhatWasGood(t *testing.T) {
 	if got := edited.text(); got != want || !edited.descending || len(problems) != 3 {
 		t.Errorf("got\n%s\nwant\n%s\nproblems %v", got, want, problems)
 	}
-	if !strings.Contains(problems[0].Message, `Until then the value before it stays in force where Herald has not been restarted since: "10.0.0.4/31"`) {
-		t.Error(problems[0])
-	}
+	check.Contains(t, problems[0].Message, `Until then the value before it stays in force where Herald has not been restarted since: "10.0.0.4/31"`)
 	again, _ := Parse(edited, data("cidr-web=still wrong", "cidr-db=10.0.1.8/31"))
 	check.Equal(t, again.text(), "cidr-db: 10.0.1.8-10.0.1.9\ncidr-web: 10.0.0.4-10.0.0.5", "a second mistake")
 }

@@ -43,9 +43,8 @@ func TestWhoMayAskForWhat(t *testing.T) {
 			if want != "" {
 				want = tt.addr + " " + want + tt.namespace
 			}
-			if got := p.WhyNotOffered(tt.namespace, tt.labels, netip.MustParseAddr(tt.addr), poolsOnly); got != want {
-				t.Errorf("%s of %s %v, pools only %v: %q, want %q", tt.addr, tt.namespace, tt.labels, poolsOnly, got, want)
-			}
+			got := p.WhyNotOffered(tt.namespace, tt.labels, netip.MustParseAddr(tt.addr), poolsOnly)
+			check.Equal(t, got, want, "%s of %s %v, pools only %v", tt.addr, tt.namespace, tt.labels, poolsOnly)
 		}
 	}
 }
