@@ -268,9 +268,6 @@ func TestPoolsAreBounded(t *testing.T) {
 			t.Errorf("%d names, %q", len(names), problem)
 		}
 	})
-	if names, problem := parsePools("a, b,a,,b"); !slices.Equal(names, []string{"a", "b"}) || problem != "" {
-		t.Errorf("got %q, %q", names, problem)
-	}
 }
 
 // What a person asks for wins over what Herald gave, in whichever field; of several fields the first counts, and
@@ -326,9 +323,8 @@ func TestPrecedence(t *testing.T) {
 			o := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, LoadBalancerIP: tt.spec}}
 			o.Annotations = tt.annotations
 			s := readService(o)
-			if d := cmp.Diff(tt.want, vip.JoinAddrs(s.Addresses, ",")+" "+s.Source+" "+s.Allocated); d != "" || s.Superseded != tt.superseded {
-				t.Errorf("superseded %v, -want +got:\n%s", s.Superseded, d)
-			}
+			check.Equal(t, vip.JoinAddrs(s.Addresses, ",")+" "+s.Source+" "+s.Allocated, tt.want, "addresses, source and pools")
+			check.Equal(t, s.Superseded, tt.superseded, "superseded")
 			told := strings.Join(s.Invalid, " ")
 			if tt.invalid == "" && told != "" || !strings.Contains(told, tt.invalid) {
 				t.Errorf("told %q, want %q", told, tt.invalid)
@@ -399,9 +395,7 @@ func TestStatusWithDHCPLease(t *testing.T) {
 		want.DHCPLeases[0].Expires = want.DHCPLeases[0].Expires.Add(time.Hour)
 		d.plan(want)
 		advance(time.Minute)
-		if d.writes(serviceKey(0)) != 3 {
-			t.Errorf("%d writes after a renewal", d.writes(serviceKey(0)))
-		}
+		check.Equal(t, d.writes(serviceKey(0)), 3, "writes after a renewal")
 		d.edit(serviceKey(0), func(s *corev1.Service) { s.Annotations[dhcpLeaseKey] = "spoilt" })
 		advance(time.Minute)
 		check.Same(t, want.DHCPLeases, readService(d.at(serviceKey(0))).DHCP.Leases, "")
@@ -480,9 +474,7 @@ func TestWritten(t *testing.T) {
 	s := readService(&corev1.Service{ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{
 		{Manager: "herald", Subresource: "status", Time: at(100)}, {Manager: "herald", Time: at(200)},
 		{Manager: "kubectl", Subresource: "status", Time: at(300)}}}})
-	if s.Written.Unix() != 100 {
-		t.Errorf("written at %v", s.Written)
-	}
+	check.Equal(t, s.Written.Unix(), 100, "written at")
 }
 
 // FuzzEgress: whatever the annotations and the selector say, what is kept is bounded, and sound: nftables takes it as it is.

@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -24,7 +23,7 @@ func newAssignmentTest(t *testing.T, services ...vip.Key) *statusTest {
 	d, stop := newStatusTest(t)
 	t.Cleanup(stop)
 	for _, k := range services {
-		d.edit(k, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer })
+		d.edit(k, ofLoadBalancer)
 	}
 	advance(time.Second)
 	return d
@@ -38,8 +37,7 @@ func given(k vip.Key, addr string) vip.Assignment {
 // TestAssignmentByDHCP: that a DHCP server is asked for an address is no address that was allocated.
 func TestAssignmentByDHCP(t *testing.T) {
 	for addr, want := range map[string]bool{"10.0.0.1": true, "0.0.0.0": false, "::": false} {
-		body, err := addressPatch(&cachedService{version: "1"}, &vip.Assignment{Addresses: addrs(addr), Pool: "web"})
-		check.OK(t, err)
+		body := check.Value(addressPatch(&cachedService{version: "1"}, &vip.Assignment{Addresses: addrs(addr), Pool: "web"}))(t)
 		if got := strings.Contains(string(body), string(vip.Allocated)); got != want ||
 			!strings.Contains(string(body), `"kube-vip.io/loadbalancerIPs":"`+addr+`"`) {
 			t.Errorf("%s: %s; want a condition: %v", addr, body, want)
@@ -81,9 +79,7 @@ func TestAssignmentAnnotations(t *testing.T) {
 				tt.w.Service, tt.w.UID, tt.w.Had, tt.w.HadPool = k, "uid", o.Addresses, o.Allocated
 				d.assign(tt.w)
 				advance(time.Second)
-				if diff := cmp.Diff(tt.want, d.at(k).Annotations); diff != "" {
-					t.Errorf("-want +got:\n%s", diff)
-				}
+				check.Same(t, tt.want, d.at(k).Annotations, "annotations")
 				if o := d.fakeAPI.cached(k); o.lacks(&tt.w) || o.Superseded {
 					t.Errorf("it is still to be written on %+v", o.Service)
 				}
@@ -104,9 +100,7 @@ func TestAssignmentRefusals(t *testing.T) {
 		d.poke = func() { pokes.Add(1) }
 		refusals := func() map[vip.Key]string {
 			advance(100 * time.Millisecond)
-			var w vip.World
-			d.Observe(&w)
-			return w.AssignmentRefusals
+			return d.observed().AssignmentRefusals
 		}
 		d.assign(given(first, "10.0.0.1"), given(second, "10.0.0.2"), given(other, "10.0.0.3"))
 		if all := refusals(); len(all) != 2 || !strings.Contains(all[first], "denied the request: no") || pokes.Load() != 2 {
@@ -117,14 +111,10 @@ func TestAssignmentRefusals(t *testing.T) {
 			t.Errorf("%d writes and %d pokes in ten minutes; log: %s", n, pokes.Load(), d.log)
 		}
 		d.assign(given(first, "10.0.0.1"))
-		if got := refusals(); len(got) != 1 {
-			t.Errorf("refused: %q, though one Service is left", got)
-		}
+		check.Equal(t, len(refusals()), 1, "how many are refused, though one Service is left")
 		d.set(func() { d.refuse = nil })
 		advance(rejectedMax)
-		if got := refusals(); len(got) != 0 {
-			t.Errorf("refused: %q, though it is written", got)
-		}
+		check.Equal(t, len(refusals()), 0, "how many are refused, though it is written")
 	})
 }
 
@@ -174,9 +164,7 @@ func TestAssignmentOfWhatWasThere(t *testing.T) {
 				d.edit(k, tt.now) // which the cache does not show yet
 				d.assign(w)
 				advance(time.Second)
-				if d.requests() != tt.want {
-					t.Errorf("%d writes, want %d", d.requests(), tt.want)
-				}
+				check.Equal(t, d.requests(), tt.want, "writes")
 			})
 		})
 	}
@@ -211,8 +199,7 @@ func TestServiceMadeAgain(t *testing.T) {
 					delete(d.cache, k)
 				})
 			}
-			var w vip.World
-			if d.Observe(&w); d.writes(k) != promptRewrites+1 || len(w.StatusFights) > 0 || d.log.count("level=WARN") > 0 {
+			if w := d.observed(); d.writes(k) != promptRewrites+1 || len(w.StatusFights) > 0 || d.log.count("level=WARN") > 0 {
 				t.Errorf("%s: %d writes, contested by %q", what, d.writes(k), w.StatusFights)
 			}
 		})
@@ -237,9 +224,7 @@ func TestRefusalInOtherWords(t *testing.T) {
 			}
 		})
 		told := func() {
-			var w vip.World
-			d.Observe(&w)
-			if why := w.AssignmentRefusals[k]; why != "" {
+			if why := d.observed().AssignmentRefusals[k]; why != "" {
 				d.plan(vip.Status{Service: k, UID: "uid", ConditionsOnly: true, Conditions: []vip.Condition{{Type: vip.Announced,
 					Status: vip.ConditionFalse, Reason: vip.NoPoolAddress, Message: why}}})
 			}

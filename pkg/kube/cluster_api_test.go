@@ -441,8 +441,7 @@ func newClusterTest(t testing.TB, user string, o Options) *clusterTest {
 	if o.NodeLeaseNamespace == "" {
 		o.NodeLeaseNamespace = "kube-system"
 	}
-	c, err := New(r.api.as(user), o)
-	check.OK(t, err)
+	c := check.Value(New(r.api.as(user), o))(t)
 	r.Cluster = c
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -540,9 +539,7 @@ func TestExactPermissions(t *testing.T) {
 	}
 
 	r.useLeases(t, ns, "kubevip-web")
-	if n := r.log.count("level=WARN"); n != 0 {
-		t.Errorf("%d warnings:\n%s", n, r.log)
-	}
+	check.Equal(t, r.log.count("level=WARN"), 0, "warnings:\n%s", r.log)
 }
 
 // useLeases does with Leases what package lease does.
@@ -576,8 +573,7 @@ func (r *clusterTest) useLeases(t testing.TB, ns, name string) {
 	change := created.DeepCopy()
 	other := "n2"
 	change.Spec.HolderIdentity = &other
-	updated, err := l.Write(ctx, change)
-	check.OK(t, err)
+	updated := check.Value(l.Write(ctx, change))(t)
 	if _, err := l.Write(ctx, change); !apierrors.IsConflict(err) {
 		t.Errorf("a Write of an old version: %v, want Conflict", err)
 	}
@@ -646,10 +642,9 @@ func TestNamespacedPermissions(t *testing.T) {
 	check.Run(t, r)
 	check.Run(t, r.Statuses)
 	check.Run(t, r.Events)
-	r.create(t, ns, "web", "192.168.7.101")
 	r.create(t, foreign, "web", "192.168.7.102")
-	key := vip.Key{Namespace: ns, Name: "web"}
-	r.poked.until(t, "the Service", func() bool { return r.Synced() && r.service(key) != nil })
+	key := r.web(t, ns, "192.168.7.101")
+	r.poked.until(t, "Synced", r.Synced)
 	if r.service(vip.Key{Namespace: foreign, Name: "web"}) != nil {
 		t.Error("it sees a Service of another namespace")
 	}
@@ -660,9 +655,7 @@ func TestNamespacedPermissions(t *testing.T) {
 	r.useLeases(t, locks, "kubevip-web")
 	event := vip.Event{Service: key, UID: r.service(key).UID, Reason: vip.VIPAnnounced, Message: "node n1 announces 192.168.7.101 on eth0"}
 	r.putEvents(t, event)
-	if n := r.log.count("level=WARN"); n != 0 {
-		t.Errorf("%d warnings:\n%s", n, r.log)
-	}
+	check.Equal(t, r.log.count("level=WARN"), 0, "warnings:\n%s", r.log)
 }
 
 // TestWithoutPermissions: what is missing is named once each, and what can be done without is done without.
@@ -679,9 +672,7 @@ func TestWithoutPermissions(t *testing.T) {
 	key := vip.Key{Namespace: ns, Name: "web"}
 	r.poked.until(t, "Synced without Nodes and ServiceCIDRs", func() bool { return r.Synced() && r.service(key) != nil })
 	for _, resource := range []string{"nodes", "servicecidrs"} {
-		if n := r.log.count("level=WARN", "not allowed to watch "+resource, "herald manifest rbac"); n != 1 {
-			t.Errorf("%s: logged %d times, want once", resource, n)
-		}
+		check.Equal(t, r.log.count("level=WARN", "not allowed to watch "+resource, "herald manifest rbac"), 1, "how often %s is logged", resource)
 	}
 	status := vip.Status{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.103")}}}
 	event := vip.Event{Service: key, Reason: vip.VIPAnnounced, Message: "hello"}
@@ -718,9 +709,7 @@ func TestServerGoesAndComesBack(t *testing.T) {
 	}
 	status := vip.Status{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.104"),
 		IPMode: vip.ModeVIP}}}
-	if n := r.pending(status); n != 1 {
-		t.Errorf("with no server: %d pending", n)
-	}
+	check.Equal(t, r.pending(status), 1, "pending with no server")
 	began := time.Now()
 	check.OK(t, api.start())
 	ready := time.Now()
@@ -731,9 +720,8 @@ func TestServerGoesAndComesBack(t *testing.T) {
 	})
 	t.Logf("server ready after %v, change seen after another %v", ready.Sub(began), time.Since(ready))
 	r.poked.until(t, "the status wanted while it could not be reached", func() bool { return r.service(key).VIPHost == "n1" })
-	if n, m := r.log.count("can't be reached"), r.log.count("answers again"); n != 1 || m != 1 {
-		t.Errorf("logged %d times that the server can't be reached, and %d times that it answers, want once each", n, m)
-	}
+	check.Equal(t, r.log.count("can't be reached"), 1, "how often it is logged that the server can't be reached")
+	check.Equal(t, r.log.count("answers again"), 1, "that it answers")
 	late.poked.until(t, "Synced", late.Synced)
 	late.leasesPoked.until(t, "the leases", late.Leases.Synced)
 }

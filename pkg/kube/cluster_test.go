@@ -96,9 +96,7 @@ func TestNamesOfNothing(t *testing.T) {
 		check.OK(t, errors.Join(c.services.Replace(services, "1"), c.slices.Replace(nil, "1"), c.nodes.Replace(nodes, "1")))
 		observe(c)
 		observe(c)
-		if got := strings.Count(log.String(), "level=WARN"); got != tt.want {
-			t.Errorf("%+v: %d warnings\n%s", tt, got, log.String())
-		}
+		check.Equal(t, strings.Count(log.String(), "level=WARN"), tt.want, "warnings with %+v:\n%s", tt, log.String())
 	}
 }
 
@@ -115,17 +113,13 @@ func TestSynced(t *testing.T) {
 			t.Fatalf("synced with %d of %d caches", i, len(fill))
 		}
 		check.OK(t, f())
-		if pokes() != 1 {
-			t.Errorf("cache %d was filled without a poke", i)
-		}
+		check.Equal(t, pokes(), 1, "pokes when cache %d is filled", i)
 	}
 	if !observe(c).Synced {
 		t.Error("not synced with all caches")
 	}
 	c.services.Replace(nil, "2")
-	if pokes() != 0 {
-		t.Error("a list that changes nothing pokes")
-	}
+	check.Equal(t, pokes(), 0, "pokes of a list that changes nothing")
 }
 
 // TestPokes: what changes the World pokes, once; what does not, does not.
@@ -201,9 +195,7 @@ func TestPokes(t *testing.T) {
 		if err := s.do(); err != nil {
 			t.Fatalf("%s: %v", s.name, err)
 		}
-		if got := pokes(); got != s.want {
-			t.Errorf("%s: %d pokes, want %d", s.name, got, s.want)
-		}
+		check.Equal(t, pokes(), s.want, "pokes of %s", s.name)
 	}
 }
 
@@ -389,15 +381,9 @@ func TestManyLabels(t *testing.T) {
 	check.OK(t, c.configMaps.Add(&corev1.ConfigMap{ObjectMeta: loadBalancer("kubevip", "").ObjectMeta}))
 	c.o.Pools.Namespace = "default"
 	w := observe(c)
-	if got := w.Nodes[0].Labels["topology.kubernetes.io/zone"]; got != "a" {
-		t.Errorf("the zone of the Node is %q", got)
-	}
-	if got := w.Pools.Namespaces["blue"]["topology.kubernetes.io/zone"]; got != "a" {
-		t.Errorf("the zone of the Namespace is %q", got)
-	}
-	if n := len(w.Services[0].Labels); n != 64 {
-		t.Errorf("%d labels of the Service", n)
-	}
+	check.Equal(t, w.Nodes[0].Labels["topology.kubernetes.io/zone"], "a", "the zone of the Node")
+	check.Equal(t, w.Pools.Namespaces["blue"]["topology.kubernetes.io/zone"], "a", "the zone of the Namespace")
+	check.Equal(t, len(w.Services[0].Labels), 64, "labels of the Service")
 }
 
 // TestNoServices: with svc_enable=false a node reads the addresses of the API servers, and no Service but theirs. If
@@ -433,9 +419,7 @@ func TestNoServices(t *testing.T) {
 			if w := observe(r.Cluster); len(w.Services) > 0 || len(r.services.values) > 1 {
 				t.Errorf("Services: %v", r.services.values)
 			}
-			if n := r.log.count("level=WARN"); n != 0 {
-				t.Errorf("%d warnings:\n%s", n, r.log)
-			}
+			check.Equal(t, r.log.count("level=WARN"), 0, "warnings:\n%s", r.log)
 		})
 	}
 }
@@ -508,9 +492,7 @@ func TestSyncedSoon(t *testing.T) {
 				for range tt.cidrsAsked {
 					c.cidrs.ended(t.Context(), tt.cidrs)
 				}
-				if got := c.Synced(); got != tt.want {
-					t.Errorf("synced: %v, want %v", got, tt.want)
-				}
+				check.Equal(t, c.Synced(), tt.want, "synced")
 				if tt.want && (poked == 0 || tt.noServices && poked > time.Second) {
 					t.Errorf("a pass is made after %v", poked)
 				}
@@ -549,8 +531,7 @@ func TestPoolsGone(t *testing.T) {
 	}
 	expect := func(cidr, label string, gone bool) {
 		t.Helper()
-		var w vip.World
-		c.Observe(&w)
+		w := observe(c)
 		if w.Pools == nil || w.Pools.Data["cidr-global"] != cidr || w.Pools.Namespaces["web"]["team"] != label ||
 			w.Pools.Gone != gone || w.PoolsRefused {
 			t.Errorf("got %+v, want %s, %s, gone %v", w.Pools, cidr, label, gone)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -86,11 +87,7 @@ func TestFindConfig(t *testing.T) {
 			if (err != nil) != (tt.errors != nil) {
 				t.Fatalf("error %v", err)
 			}
-			for _, want := range tt.errors {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("error %q does not name %q", err, want)
-				}
-			}
+			check.Contains(t, fmt.Sprint(err), tt.errors...)
 			if err == nil && (cfg.Host != tt.host || where.Text != tt.where) {
 				t.Errorf("%s from %v, want %s from %s", cfg.Host, where, tt.host, tt.where)
 			}
@@ -127,9 +124,7 @@ func TestConnectUserMergesFiles(t *testing.T) {
 		t.Setenv("KUBECONFIG", tt.kubeconfig)
 		cfg, err := ConnectUser("", tt.context, "test")
 		if tt.want == "" {
-			if err == nil || !strings.Contains(err.Error(), a) || !strings.Contains(err.Error(), b) {
-				t.Errorf("%+v: %v", tt, err)
-			}
+			check.Contains(t, fmt.Sprint(err), a, b)
 			continue
 		}
 		if err != nil || cfg.Host != tt.want {
@@ -172,10 +167,9 @@ func TestConnectUserNoFile(t *testing.T) {
 	}
 	t.Setenv("HOME", t.TempDir())
 	t.Setenv("KUBECONFIG", "")
-	if _, err := ConnectUser("typo", "", "test"); err == nil || !strings.Contains(err.Error(), "typo: no such file") {
-		t.Errorf("with a file that is not there: %v", err)
-	}
-	_, err := ConnectUser("", "", "test")
+	_, err := ConnectUser("typo", "", "test")
+	check.Contains(t, fmt.Sprint(err), "typo: no such file")
+	_, err = ConnectUser("", "", "test")
 	if err == nil || !strings.HasPrefix(err.Error(),
 		"no way to the API server found; name a kubeconfig by --kubeconfig or KUBECONFIG. Tried:\n") ||
 		strings.Contains(err.Error(), "k8s_config_file") {
@@ -219,23 +213,18 @@ func TestAwaitConfig(t *testing.T) {
 				time.AfterFunc(5*time.Second-time.Millisecond, func() { write(tt.then) })
 				var lines strings.Builder
 				cfg, where, err := AwaitConfig(t.Context(), Access{File: file}, slog.New(slog.NewTextHandler(&lines, nil)))
-				if took := time.Since(began); took != tt.after {
-					t.Errorf("it took %v, want %v", took, tt.after)
-				}
+				check.Equal(t, time.Since(began), tt.after, "it took")
 				if got := strings.Count(lines.String(), "\n"); got != tt.logged || tt.logged > 0 &&
 					!strings.Contains(lines.String(), file) {
 					t.Errorf("logged, want %d lines that name the file:\n%s", tt.logged, &lines)
 				}
 				if tt.err != "" {
-					if err == nil || !strings.Contains(err.Error(), tt.err) {
-						t.Errorf("error %v, want %q", err, tt.err)
-					}
+					check.Contains(t, fmt.Sprint(err), tt.err)
 					return
 				}
 				check.OK(t, err)
-				if cfg.Host != "https://192.0.2.7:6443" || where.Text != "file "+file {
-					t.Errorf("%s from %s", cfg.Host, where)
-				}
+				check.Equal(t, cfg.Host, "https://192.0.2.7:6443", "the host")
+				check.Equal(t, where.Text, "file "+file, "where from")
 			})
 		})
 	}
@@ -263,18 +252,11 @@ func TestConnect(t *testing.T) {
 		cfg.BearerToken != "t" || cfg.Dial == nil {
 		t.Errorf("%+v", cfg)
 	}
-	if want := "file " + file + ", but at https://192.0.2.9:6443"; where.Text != want {
-		t.Errorf("from %q, want %q", where, want)
-	}
-	if got := os.Getenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS"); got != pingAfter {
-		t.Errorf("HTTP2_READ_IDLE_TIMEOUT_SECONDS is %q, want %q", got, pingAfter)
-	}
-	if got := os.Getenv("HTTP2_PING_TIMEOUT_SECONDS"); got != "" {
-		t.Errorf("HTTP2_PING_TIMEOUT_SECONDS was overridden with %q", got)
-	}
-	if _, _, err := Connect(Access{File: file, Server: "https://bad host"}); err == nil || !strings.Contains(err.Error(), "bad host") {
-		t.Errorf("error %v, want one that names the address", err)
-	}
+	check.Equal(t, where.Text, "file "+file+", but at https://192.0.2.9:6443", "where from")
+	check.Equal(t, os.Getenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS"), pingAfter, "HTTP2_READ_IDLE_TIMEOUT_SECONDS")
+	check.Equal(t, os.Getenv("HTTP2_PING_TIMEOUT_SECONDS"), "", "HTTP2_PING_TIMEOUT_SECONDS, which was set")
+	_, _, err = Connect(Access{File: file, Server: "https://bad host"})
+	check.Contains(t, fmt.Sprint(err), "bad host")
 }
 
 // countingServer starts a server with TLS and HTTP/2, which counts the connections that were opened to it.
@@ -297,28 +279,22 @@ func TestClientsShareNoConnection(t *testing.T) {
 	s, open := countingServer(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("{}")) }))
 	cfg := &rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1}
 	for i, c := range []*rest.Config{cfg, cfg} {
-		a, err := newClients(c, newMetrics(), nil)
-		check.OK(t, err)
+		a := check.Value(newClients(c, newMetrics(), nil))(t)
 		for range 5 {
 			for _, client := range []rest.Interface{a.core, a.coordination} {
 				check.OK(t, client.Get().AbsPath("/version").Do(t.Context()).Error())
 			}
 		}
-		if got := open.Load(); got != int32(i+1) {
-			t.Errorf("%d connections after api %d", got, i+1)
-		}
+		check.Equal(t, open.Load(), int32(i+1), "connections after api %d", i+1)
 	}
 }
 
 func TestDialOptions(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	check.OK(t, err)
+	l := check.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
-	c, err := dial(t.Context(), "tcp", l.Addr().String())
-	check.OK(t, err)
+	c := check.Value(dial(t.Context(), "tcp", l.Addr().String()))(t)
 	defer c.Close()
-	raw, err := c.(*net.TCPConn).SyscallConn()
-	check.OK(t, err)
+	raw := check.Value(c.(*net.TCPConn).SyscallConn())(t)
 	for name, o := range map[string]struct{ level, option, want int }{
 		"TCP_USER_TIMEOUT": {unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 4000},
 		"SO_KEEPALIVE":     {unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
@@ -366,10 +342,8 @@ func TestDeadConnection(t *testing.T) {
 	s.StartTLS()
 	enableHTTP2Pings()
 	cfg := &rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1, Dial: dial}
-	a, err := newClients(cfg, newMetrics(), nil)
-	check.OK(t, err)
-	w, err := a.core.Get().Resource("services").Watch(t.Context())
-	check.OK(t, err)
+	a := check.Value(newClients(cfg, newMetrics(), nil))(t)
+	w := check.Value(a.core.Get().Resource("services").Watch(t.Context()))(t)
 	defer w.Stop()
 	began := time.Now()
 	setLoopback(t, false)
@@ -384,11 +358,9 @@ func TestDeadConnection(t *testing.T) {
 // setLoopback takes the loopback device of the namespace up or down.
 func setLoopback(t *testing.T, up bool) {
 	t.Helper()
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
-	check.OK(t, err)
+	fd := check.Value(unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0))(t)
 	defer unix.Close(fd)
-	r, err := unix.NewIfreq("lo")
-	check.OK(t, err)
+	r := check.Value(unix.NewIfreq("lo"))(t)
 	if up {
 		r.SetUint16(unix.IFF_UP)
 	}
@@ -410,9 +382,7 @@ func TestLogLibrary(t *testing.T) {
 	quiet := debugOnly{slog.NewTextHandler(j, nil).WithGroup("g")} // for an operator who sees Info and up
 	slog.New(quiet).Error("oops")
 	logr.FromSlogHandler(quiet).Error(errors.New("oops"), "bad")
-	if j.count() != 0 {
-		t.Errorf("log:\n%s", j)
-	}
+	check.Equal(t, j.count(), 0, "what is logged")
 }
 
 func TestCountingTransport(t *testing.T) {
@@ -428,9 +398,8 @@ func TestCountingTransport(t *testing.T) {
 	}
 	logged := func(when string, warns, infos int) {
 		t.Helper()
-		if j.count("level=WARN", "can't be reached") != warns || j.count("level=INFO", "answers again") != infos {
-			t.Errorf("%s, want %d warnings and %d infos:\n%s", when, warns, infos, j)
-		}
+		check.Equal(t, j.count("level=WARN", "can't be reached"), warns, "%s: warnings", when)
+		check.Equal(t, j.count("level=INFO", "answers again"), infos, "%s: infos", when)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -448,9 +417,7 @@ func TestCountingTransport(t *testing.T) {
 	ask(t.Context(), nil, errors.New("connection refused"))
 	logged("unreachable again", 2, 1)
 	for code, want := range map[string]float64{"200": 2, "503": 1, "error": 5} {
-		if got := check.Metric(t, "herald_api_requests_total "+code, m.requests); got != want {
-			t.Errorf("herald_api_requests_total{code=%q} is %v, want %v", code, got, want)
-		}
+		check.Equal(t, check.Metric(t, "herald_api_requests_total "+code, m.requests), want, "herald_api_requests_total of %s", code)
 	}
 }
 
@@ -496,17 +463,10 @@ func TestPatchBody(t *testing.T) {
 		if tt.host != "" {
 			w.Announcer = "kube-system"
 		}
-		got, err := patchBody(r, w)
-		check.OK(t, err)
-		var a, b any
-		if json.Unmarshal(got, &a) != nil || json.Unmarshal([]byte(tt.want), &b) != nil {
-			t.Fatal("no JSON")
-		}
-		x, _ := json.Marshal(a)
-		y, _ := json.Marshal(b)
-		if string(x) != string(y) {
-			t.Errorf("got  %s\nwant %s", x, y)
-		}
+		var got, want any
+		check.OK(t, json.Unmarshal(check.Value(patchBody(r, w))(t), &got))
+		check.OK(t, json.Unmarshal([]byte(tt.want), &want))
+		check.Same(t, want, got, "the patch")
 	}
 }
 

@@ -195,8 +195,7 @@ func TestCredentialsWatchWhileTheRenewalIsLate(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newCredentialsWatch(t)
 			if tt.replaced {
-				f, err := os.Open(w.file)
-				check.OK(t, err)
+				f := check.Value(os.Open(w.file))(t)
 				defer f.Close()
 				check.OK(t, os.Remove(w.file))
 				w.file = fmt.Sprintf("/proc/self/fd/%d", f.Fd())
@@ -261,9 +260,7 @@ func TestCredentialsAreAnswered(t *testing.T) {
 				if r.Header.Get("Authorization") != "Bearer renewed" {
 					status = http.StatusUnauthorized
 				}
-				if r.URL.Path != "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/herald-node-n1" {
-					t.Errorf("it asks for %s", r.URL)
-				}
+				check.Equal(t, r.URL.Path, "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/herald-node-n1", "it asks for")
 				w.Header().Set("Content-Type", "application/json")
 				w.WriteHeader(status)
 				if status == http.StatusOK {
@@ -289,7 +286,5 @@ func TestCredentialsAreAnswered(t *testing.T) {
 func TestTokenFileIsReadAgain(t *testing.T) {
 	before, after := rest.Config{BearerToken: "a", BearerTokenFile: "/token"},
 		rest.Config{BearerToken: "b", BearerTokenFile: "/token"}
-	if credentialsOf(&before) != credentialsOf(&after) {
-		t.Error("another token in the file counts as other credentials")
-	}
+	check.Equal(t, credentialsOf(&before), credentialsOf(&after), "credentials with another token in the file")
 }

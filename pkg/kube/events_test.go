@@ -117,9 +117,7 @@ func putWritten(n *Events, want ...vip.Event) []vip.Event {
 func TestEventsAreWrittenOnce(t *testing.T) {
 	eventBubble(t, func(t *testing.T, b *fakeEvents, n *Events, _ *logBuffer) {
 		a, c := eventOf(1, "a"), eventOf(2, "c")
-		if have := putWritten(n, a); len(have) != 0 {
-			t.Errorf("written before Run wrote it: %v", have)
-		}
+		check.Equal(t, len(putWritten(n, a)), 0, "written before Run wrote it")
 		for range 100 {
 			putEvents(n, a)
 		}
@@ -128,9 +126,7 @@ func TestEventsAreWrittenOnce(t *testing.T) {
 		have := putWritten(n, c, a)
 		check.Same(t, []vip.Event{c, a}, have, "written")
 		check.Same(t, []string{"a", "c"}, b.takeCreated(), "Events")
-		if got := b.takeRequests(); got != 2 {
-			t.Errorf("%d requests, want 2", got)
-		}
+		check.Equal(t, b.takeRequests(), 2, "requests")
 		other := a
 		other.Occurrence = 7
 		putEvents(n, c, a, other)
@@ -163,22 +159,16 @@ func TestEventsThatRepeat(t *testing.T) {
 		a := eventOf(1, "a")
 		for i := range 3 {
 			putEvents(n, a)
-			if got := len(b.takeCreated()); got != 1 {
-				t.Errorf("time %d: %d Events, want 1", i+1, got)
-			}
+			check.Equal(t, len(b.takeCreated()), 1, "Events, time %d", i+1)
 			putEvents(n)
 		}
 		for range 1000 {
 			putEvents(n, a)
 			putEvents(n)
 		}
-		if got := len(b.takeCreated()) + 3; got != maxRepeats {
-			t.Errorf("%d Events in an hour for one that flaps, want %d", got, maxRepeats)
-		}
+		check.Equal(t, len(b.takeCreated())+3, maxRepeats, "Events in an hour for one that flaps")
 		putEvents(n, a)
-		if have := putWritten(n, a); len(have) != 1 {
-			t.Error("one that was written often enough does not count as written")
-		}
+		check.Equal(t, len(putWritten(n, a)), 1, "one that was written often enough counts as written")
 		for range 5 * 360 { // five hours, a second in each ten
 			putEvents(n, a)
 			putEvents(n)
@@ -194,9 +184,7 @@ func TestEventsThatRepeat(t *testing.T) {
 		}
 		b.takeCreated()
 		putEvents(n, a)
-		if got := len(b.takeCreated()); got != 1 {
-			t.Errorf("hours later: %d Events, want 1", got)
-		}
+		check.Equal(t, len(b.takeCreated()), 1, "Events hours later")
 	})
 }
 
@@ -228,9 +216,7 @@ func TestEventsAfterARestart(t *testing.T) {
 		for i := range 3 {
 			n, _, stop := b.run(t, fmt.Sprint("n", i))
 			putEvents(n, a)
-			if have := putWritten(n, a); len(have) != 1 {
-				t.Error("does not count as written")
-			}
+			check.Equal(t, len(putWritten(n, a)), 1, "counts as written")
 			stop()
 		}
 		check.Same(t, []string{"a"}, b.takeCreated(), "Events")
@@ -279,9 +265,7 @@ func TestEventsOfAServerThatFails(t *testing.T) {
 				if got := b.takeRequests(); got < tt.tries[0] || got > tt.tries[1] {
 					t.Errorf("%d requests in a minute, want %v", got, tt.tries)
 				}
-				if got := log.count("level=WARN"); got != tt.warns {
-					t.Errorf("%d warnings, want %d:\n%s", got, tt.warns, log)
-				}
+				check.Equal(t, log.count("level=WARN"), tt.warns, "warnings:\n%s", log)
 				b.set(nil)
 				advance(2 * refusedMax)
 				check.Same(t, tt.after, b.takeCreated(), "when the server works again")
@@ -301,9 +285,7 @@ func TestEventsOfAServerThatStarts(t *testing.T) {
 		b.set(nil)
 		advance(time.Second)
 		check.Same(t, []string{"a"}, b.takeCreated(), "")
-		if got := log.count("level=WARN"); got != 0 {
-			t.Errorf("%d warnings:\n%s", got, log)
-		}
+		check.Equal(t, log.count("level=WARN"), 0, "warnings:\n%s", log)
 	})
 }
 
@@ -332,9 +314,7 @@ func TestEventNames(t *testing.T) {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	if got := len(slices.Compact(names)); got != len(variants) {
-		t.Errorf("%d names for %d Events", got, len(variants))
-	}
+	check.Equal(t, len(slices.Compact(names)), len(variants), "names")
 }
 
 // eventsIn are n Events about different Services of a namespace.
@@ -382,9 +362,7 @@ func TestEventsRefusedInOneNamespace(t *testing.T) {
 		advance(2 * refusedMax)
 		putEvents(n, slices.Concat(refused, web)...)
 		advance(time.Minute)
-		if got := len(b.takeCreated()); got != 301 {
-			t.Errorf("%d Events when they are not refused any more, want 301", got)
-		}
+		check.Equal(t, len(b.takeCreated()), 301, "Events when they are not refused any more")
 	})
 }
 
@@ -406,9 +384,7 @@ func TestEventsOfManyServices(t *testing.T) {
 			t.Errorf("the Events of another namespace are not written within a second, but %q", got)
 		}
 		advance(5 * time.Minute)
-		if have := putWritten(n, many...); len(have) != len(many) {
-			t.Errorf("%d of %d written", len(have), len(many))
-		}
+		check.Equal(t, len(putWritten(n, many...)), len(many), "written")
 	})
 }
 
@@ -429,9 +405,7 @@ func TestEventsBeyondTheBudget(t *testing.T) {
 		advance(3 * time.Minute)
 		got := b.takeCreated()
 		dropped := check.Metric(t, "herald_events_total given_up", n.metrics.events)
-		if want := 3*maxRemembered + 1; len(got)+int(dropped) != want {
-			t.Errorf("%d Events were written and %v dropped, want %d in all", len(got), dropped, want)
-		}
+		check.Equal(t, len(got)+int(dropped), 3*maxRemembered+1, "Events that were written or dropped")
 		if len(got) < serviceBurst || len(got) > serviceBurst+30 {
 			t.Errorf("%d Events were written for %d about one Service", len(got), 3*maxRemembered)
 		}
@@ -450,13 +424,9 @@ func TestEventsWhileUnavailable(t *testing.T) {
 		putEvents(n, all...)
 		b.set(nil)
 		advance(unavailableMax + 15*time.Second)
-		if got := slices.DeleteFunc(b.takeCreated(), func(m string) bool { return !strings.HasPrefix(m, "web") }); len(got) != 100 {
-			t.Errorf("%d Events of the other namespace are written, want 100", len(got))
-		}
+		check.Equal(t, len(slices.DeleteFunc(b.takeCreated(), func(m string) bool { return !strings.HasPrefix(m, "web") })), 100, "Events of the other namespace")
 		advance(20 * time.Minute)
-		if have := putWritten(n, all...); len(have) != len(all) {
-			t.Errorf("%d of %d written", len(have), len(all))
-		}
+		check.Equal(t, len(putWritten(n, all...)), len(all), "written")
 	})
 }
 

@@ -40,22 +40,17 @@ func TestPodsOfEgress(t *testing.T) {
 		t.Error("the watches are not told of Services with egress")
 	}
 	for _, s := range observe(c).Services {
-		if s.PodsUnknown != vip.PodsBeingListed {
-			t.Errorf("before they are watched the pods of %s are not known: %q", s.Key, s.PodsUnknown)
-		}
+		check.Equal(t, s.PodsUnknown, vip.PodsBeingListed, "before they are watched the pods of %s are not known", s.Key)
 	}
 	fresh := c.pods.begin(t.Context())
-	if len(fresh) != maxEgressServices {
-		t.Errorf("%d watches, want %d", len(fresh), maxEgressServices)
-	}
+	check.Equal(t, len(fresh), maxEgressServices, "watches")
 	last := vip.Key{Namespace: "default", Name: fmt.Sprint("s", maxEgressServices)}
 	if c.pods.watches[last] != nil {
 		t.Error("the youngest is watched")
 	}
 	first := c.pods.watches[vip.Key{Namespace: "default", Name: "s0"}]
-	if first.labels != "app=s0" || first.namespace != "default" {
-		t.Errorf("the pods %s in %s are watched", first.labels, first.namespace)
-	}
+	check.Equal(t, first.labels, "app=s0", "labels of the pods that are watched")
+	check.Equal(t, first.namespace, "default", "their namespace")
 	pods := func(name string) (vip.Service, bool) {
 		for _, s := range observe(c).Services {
 			if s.Key.Name == name {
@@ -109,10 +104,8 @@ func TestPodsOfEgress(t *testing.T) {
 	changed := egressService("s1", time.Unix(1, 0))
 	changed.Spec.Selector["tier"] = "web"
 	check.OK(t, c.services.Update(changed))
-	if fresh := c.pods.begin(t.Context()); len(fresh) != 1 ||
-		c.pods.watches[vip.Key{Namespace: "default", Name: "s1"}].labels != "app=s1,tier=web" {
-		t.Errorf("after a change of the selector %d new watches", len(fresh))
-	}
+	check.Equal(t, len(c.pods.begin(t.Context())), 1, "new watches after a change of the selector")
+	check.Equal(t, c.pods.watches[vip.Key{Namespace: "default", Name: "s1"}].labels, "app=s1,tier=web", "the selector")
 }
 
 // A Service whose selector changes all the time has its pods listed once a second.
@@ -154,9 +147,7 @@ func TestPlacesAreShared(t *testing.T) {
 		add("greedy", fmt.Sprintf("s%02d", i), int64(i))
 	}
 	c.pods.begin(t.Context())
-	if len(c.pods.watches) != maxEgressServices {
-		t.Errorf("alone, a namespace has %d places", len(c.pods.watches))
-	}
+	check.Equal(t, len(c.pods.watches), maxEgressServices, "places of a namespace, alone")
 	add("late", "a", 1000)
 	add("late", "b", 1001)
 	c.pods.begin(t.Context())
@@ -168,9 +159,7 @@ func TestPlacesAreShared(t *testing.T) {
 			}
 		}
 	}
-	if len(c.pods.watches) != maxEgressServices {
-		t.Errorf("%d Services have places", len(c.pods.watches))
-	}
+	check.Equal(t, len(c.pods.watches), maxEgressServices, "Services with places")
 }
 
 // What an earlier process left in the kernel counts until the pods of all Services with egress have been listed once,

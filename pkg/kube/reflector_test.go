@@ -63,20 +63,14 @@ func TestRetryDelay(t *testing.T) {
 						t.Errorf("round %d: reported after %d", round, i+1)
 					}
 				}
-				if s.refused.Load() != tt.refused {
-					t.Errorf("refused is %v, want %v", s.refused.Load(), tt.refused)
-				}
-				if got := j.count("level=WARN", "services in namespace default"); got != round*tt.warns {
-					t.Errorf("round %d: %d warnings in all, want %d:\n%s", round, got, round*tt.warns, j)
-				}
+				check.Equal(t, s.refused.Load(), tt.refused, "refused")
+				check.Equal(t, j.count("level=WARN", "services in namespace default"), round*tt.warns, "round %d: warnings in all:\n%s", round, j)
 				s.succeeded()
 				s.succeeded()
 				if s.refused.Load() {
 					t.Error("refused after it worked")
 				}
-				if got := j.count("level=INFO", "works now"); got != round*tt.warns {
-					t.Errorf("round %d: logged %d times that it works, want %d", round, got, round*tt.warns)
-				}
+				check.Equal(t, j.count("level=INFO", "works now"), round*tt.warns, "round %d: how often it is logged that it works", round)
 			}
 		})
 	}
@@ -260,9 +254,8 @@ func TestLeasesThatNothingNames(t *testing.T) {
 	expect("nothing names it any more", 0)
 	check.OK(t, s.Delete(renewed("default", "shared", 406)))
 	expect("the Service is deleted, then its lease", 1, "-default/shared")
-	if len(c.Leases.told) != 2 || len(c.Leases.named) != 1 {
-		t.Errorf("remembered: told %v, named %v", c.Leases.told, c.Leases.named)
-	}
+	check.Equal(t, len(c.Leases.told), 2, "remembered as told")
+	check.Equal(t, len(c.Leases.named), 1, "remembered as named")
 }
 
 // TestLargeLeases: of a Lease that a tenant has made large little is kept, however that is done, and all that decides; a node lease is kept as it is.

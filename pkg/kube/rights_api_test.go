@@ -166,9 +166,7 @@ func TestFlowSchema(t *testing.T) {
 	}
 	renewal := "/apis/coordination.k8s.io/v1/namespaces/%s/leases/herald-node-n1"
 	own := "system:serviceaccount:herald:herald"
-	if got := level(own, "PUT", fmt.Sprintf(renewal, "herald")); got != "workload-low" {
-		t.Errorf("without the manifests a renewal is served at %s", got)
-	}
+	check.Equal(t, level(own, "PUT", fmt.Sprintf(renewal, "herald")), "workload-low", "without the manifests a renewal is served at")
 	api.apply(t, "rbac-own-namespace.yaml")
 	check.Until(t, 20*time.Second, "the API server sorts by the new FlowSchemas", func() error {
 		if got := level(own, "PUT", fmt.Sprintf(renewal, "herald")); got != "leader-election" {
@@ -184,9 +182,7 @@ func TestFlowSchema(t *testing.T) {
 		{serviceAccount, "PUT", fmt.Sprintf(renewal, "kube-system"), "leader-election"},
 		{serviceAccount, "GET", "/api/v1/services", "workload-high"},
 	} {
-		if got := level(tt.user, tt.method, tt.path); got != tt.want {
-			t.Errorf("%s: %s %s is served at %s, want %s", tt.user, tt.method, tt.path, got, tt.want)
-		}
+		check.Equal(t, level(tt.user, tt.method, tt.path), tt.want, "%s: %s %s is served at", tt.user, tt.method, tt.path)
 	}
 }
 

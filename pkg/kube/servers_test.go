@@ -46,15 +46,13 @@ type fakeServer struct {
 // identity is a certificate for the name kubernetes only, and itself as its CA.
 func identity(t *testing.T) (tls.Certificate, []byte) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	check.OK(t, err)
+	key := check.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	c := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, DNSNames: []string{serverName},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 	}
-	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
-	check.OK(t, err)
+	der := check.Value(x509.CreateCertificate(rand.Reader, c, c, key.Public(), key))(t)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key},
 		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
@@ -62,8 +60,7 @@ func identity(t *testing.T) (tls.Certificate, []byte) {
 // listen starts a fakeServer at host:port.
 func listen(t *testing.T, name, at string, id tls.Certificate) *fakeServer {
 	t.Helper()
-	l, err := net.Listen("tcp", at)
-	check.OK(t, err)
+	l := check.Value(net.Listen("tcp", at))(t)
 	f := &fakeServer{name: name}
 	f.status.Store(http.StatusOK)
 	f.auth.Store("")
@@ -92,8 +89,7 @@ func listen(t *testing.T, name, at string, id tls.Certificate) *fakeServer {
 // freePort is a port that nobody listens on, on any of the loopback's addresses.
 func freePort(t *testing.T) uint16 {
 	t.Helper()
-	l, err := net.Listen("tcp", "0.0.0.0:0")
-	check.OK(t, err)
+	l := check.Value(net.Listen("tcp", "0.0.0.0:0"))(t)
 	defer l.Close()
 	return uint16(l.Addr().(*net.TCPAddr).Port)
 }
@@ -117,12 +113,9 @@ func connectTo(t *testing.T, ca []byte, s *Servers) *rest.Config {
 // asks fails the test unless a request by way of cfg is answered by want, over new connections and those of the clients.
 func asks(t *testing.T, cfg *rest.Config, want string, clients ...*http.Client) {
 	t.Helper()
-	client, err := rest.HTTPClientFor(cfg)
-	check.OK(t, err)
+	client := check.Value(rest.HTTPClientFor(cfg))(t)
 	for i, client := range append(clients, client) {
-		if got := answerer(t, client, cfg.Host); got != want {
-			t.Errorf("client %d of %d, the last one new: asked %s, want %s", i+1, len(clients)+1, got, want)
-		}
+		check.Equal(t, answerer(t, client, cfg.Host), want, "client %d of %d, the last one new: asked", i+1, len(clients)+1)
 	}
 }
 
@@ -146,21 +139,18 @@ func TestServers(t *testing.T) {
 	port := freePort(t)
 	s := NewServers(port, func() []netip.Addr { return nil })
 	cfg := connectTo(t, ca, s)
-	client, err := rest.HTTPClientFor(cfg)
-	check.OK(t, err)
+	client := check.Value(rest.HTTPClientFor(cfg))(t)
 
 	// Nobody is there. As soon as somebody is, the request goes through.
 	came := time.AfterFunc(300*time.Millisecond, func() { listen(t, "own", at("127.0.0.1", port), id) })
 	defer came.Stop()
 	began := time.Now()
-	if got := answerer(t, client, cfg.Host); got != "own" {
-		t.Errorf("asked %s, want own", got)
-	}
+	check.Equal(t, answerer(t, client, cfg.Host), "own", "asked")
 	if took := time.Since(began); took > 2*time.Second {
 		t.Errorf("it took %v", took)
 	}
 	listen(t, "other", at("127.0.0.2", port), id)
-	s.setOthers([]netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")})
+	s.setOthers(addrs("127.0.0.1", "127.0.0.2"))
 
 	// Ready: this node's own. Not ready: the other, on the old client too, whose connection would otherwise live on.
 	s.SetOwnReady(true)
@@ -180,12 +170,11 @@ func TestServers(t *testing.T) {
 func TestServersOfADeadNode(t *testing.T) {
 	id, ca := identity(t)
 	port := freePort(t)
-	full, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 3), Port: int(port)})
-	check.OK(t, err)
+	full := check.Value(net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 3), Port: int(port)}))(t)
 	defer full.Close()
 	fillBacklog(t, full)
 	s := NewServers(port, func() []netip.Addr { return nil })
-	s.setOthers([]netip.Addr{netip.MustParseAddr("127.0.0.3"), netip.MustParseAddr("127.0.0.4")})
+	s.setOthers(addrs("127.0.0.3", "127.0.0.4"))
 	listen(t, "other", at("127.0.0.4", port), id)
 	began := time.Now()
 	asks(t, connectTo(t, ca, s), "other")
@@ -213,15 +202,14 @@ func TestServersWithKubernetesAddr(t *testing.T) {
 func TestReadinessCheck(t *testing.T) {
 	id, ca := identity(t)
 	port := freePort(t)
-	s := NewServers(port, func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("127.0.0.6")} })
+	s := NewServers(port, func() []netip.Addr { return addrs("127.0.0.6") })
 	connectTo(t, ca, s)
 	cas := "" // control_plane_health_check_ca_path
 	var logged bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&logged, nil))
 	question := func(address string) error {
 		t.Helper()
-		ask, err := s.ReadinessCheck(address, cas, log)
-		check.OK(t, err)
+		ask := check.Value(s.ReadinessCheck(address, cas, log))(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		return ask(ctx)
@@ -230,42 +218,29 @@ func TestReadinessCheck(t *testing.T) {
 		t.Error("yes, and nobody is there")
 	}
 	own := listen(t, "own", at("127.0.0.6", port), id) // it does not listen on 127.0.0.1
-	if err := question(""); err != nil {
-		t.Error(err)
-	}
-	if got := own.auth.Load(); got != "Bearer secret" {
-		t.Errorf("Authorization %q", got)
-	}
+	check.OK(t, question(""))
+	check.Equal(t, own.auth.Load(), "Bearer secret", "Authorization")
 	// What listens on loopback alone may be a proxy to the API servers of other nodes.
-	elsewhere := NewServers(port, func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("127.0.0.8")} })
+	elsewhere := NewServers(port, func() []netip.Addr { return addrs("127.0.0.8") })
 	connectTo(t, ca, elsewhere)
-	ask, err := elsewhere.ReadinessCheck("", "", log)
-	check.OK(t, err)
+	ask := check.Value(elsewhere.ReadinessCheck("", "", log))(t)
 	proxy := listen(t, "proxy", at("127.0.0.1", port), id)
 	if err := ask(t.Context()); err == nil {
 		t.Error("yes, of a proxy that listens on loopback alone")
 	}
 	check.OK(t, proxy.server.Close())
 	own.status.Store(http.StatusInternalServerError)
-	if err := question(""); err == nil || !strings.Contains(err.Error(), "500") {
-		t.Errorf("%v, want the answer of the API server", err)
-	}
+	check.Contains(t, fmt.Sprint(question("")), "500") // the answer of the API server
 	own.status.Store(http.StatusOK)
 	// An address that was set, on this host: the certificate is that of an API server, and the credentials stay here.
 	local := listen(t, "local", at("127.0.0.1", port), id)
-	if err := question("https://" + at("127.0.0.1", port) + "/livez"); err != nil {
-		t.Error(err)
-	}
-	if got := local.auth.Load(); got != "" {
-		t.Errorf("Authorization %q, want none", got)
-	}
+	check.OK(t, question("https://"+at("127.0.0.1", port)+"/livez"))
+	check.Equal(t, local.auth.Load(), "", "Authorization")
 	// Where anonymous requests are refused it is alive, which is told once; with credentials it has to be ready.
 	for _, status := range []int32{http.StatusUnauthorized, http.StatusForbidden, http.StatusUnauthorized} {
 		local.status.Store(status)
 		own.status.Store(status)
-		if err := question("https://" + at("127.0.0.1", port) + "/livez"); err != nil {
-			t.Error(err)
-		}
+		check.OK(t, question("https://"+at("127.0.0.1", port)+"/livez"))
 		if err := question(""); err == nil {
 			t.Errorf("%d to the node's credentials counts as ready", status)
 		}
@@ -286,20 +261,15 @@ func TestReadinessCheck(t *testing.T) {
 	// A file of CAs that was set is that of the other.
 	cas = filepath.Join(t.TempDir(), "ca.crt")
 	check.OK(t, os.WriteFile(cas, otherCA, 0o600))
-	if err := question("https://" + at("127.0.0.7", port) + "/livez"); err != nil {
-		t.Error(err)
-	}
+	check.OK(t, question("https://"+at("127.0.0.7", port)+"/livez"))
 	if err := question("https://" + at("127.0.0.1", port) + "/livez"); err == nil {
 		t.Error("with another CA set the cluster's was accepted")
 	}
-	if err := question(""); err != nil { // of this node's own API server, whose CA the credentials have
-		t.Error(err)
-	}
+	check.OK(t, question("")) // of this node's own API server, whose CA the credentials have
 	check.OK(t, os.WriteFile(cas, []byte("none"), 0o600))
 	for _, file := range []string{cas, cas + ".none"} {
-		if _, err := s.ReadinessCheck("https://localhost/livez", file, log); err == nil || !strings.Contains(err.Error(), file) {
-			t.Errorf("%v, want an error that names %s", err, file)
-		}
+		_, err := s.ReadinessCheck("https://localhost/livez", file, log)
+		check.Contains(t, fmt.Sprint(err), file)
 	}
 }
 
@@ -307,8 +277,7 @@ func TestReadinessCheck(t *testing.T) {
 // by a node that has died.
 func fillBacklog(t *testing.T, l *net.TCPListener) {
 	t.Helper()
-	raw, err := l.SyscallConn()
-	check.OK(t, err)
+	raw := check.Value(l.SyscallConn())(t)
 	raw.Control(func(fd uintptr) { unix.Listen(int(fd), 0) })
 	for range 3 {
 		d := net.Dialer{Timeout: 100 * time.Millisecond}
@@ -327,8 +296,7 @@ func at(host string, port uint16) string { return net.JoinHostPort(host, fmt.Spr
 func leasesOf(t *testing.T, cfg *rest.Config, s *Servers) *Leases {
 	t.Helper()
 	poke := func() {}
-	c, err := New(cfg, Options{Log: slog.New(slog.DiscardHandler), Servers: s, Poke: poke, PokeLeases: poke})
-	check.OK(t, err)
+	c := check.Value(New(cfg, Options{Log: slog.New(slog.DiscardHandler), Servers: s, Poke: poke, PokeLeases: poke}))(t)
 	return c.Leases
 }
 
@@ -352,8 +320,8 @@ func TestSilentServer(t *testing.T) {
 	id, ca := identity(t)
 	port := freePort(t)
 	own, other := listen(t, "own", at("127.0.0.1", port), id), listen(t, "other", at("127.0.0.2", port), id)
-	s := NewServers(port, func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("127.0.0.9")} })
-	s.setOthers([]netip.Addr{netip.MustParseAddr("127.0.0.2")})
+	s := NewServers(port, func() []netip.Addr { return addrs("127.0.0.9") })
+	s.setOthers(addrs("127.0.0.2"))
 	s.SetOwnReady(true)
 	proxy(t, at("127.0.0.9", port), at("127.0.0.1", port)) // it has two addresses
 	l := leasesOf(t, connectTo(t, ca, s), s)
@@ -377,8 +345,7 @@ func TestSilentServer(t *testing.T) {
 // proxy hands the connections to an address to others in turn, as kube-proxy does.
 func proxy(t *testing.T, from string, to ...string) {
 	t.Helper()
-	l, err := net.Listen("tcp", from)
-	check.OK(t, err)
+	l := check.Value(net.Listen("tcp", from))(t)
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for i := 0; ; i++ {

@@ -114,9 +114,8 @@ func TestAddressSource(t *testing.T) {
 			}
 			got := readService(o)
 			check.Same(t, tt.want, got.Addresses, "addresses")
-			if got.Source != tt.source || len(got.Invalid) != tt.invalid {
-				t.Errorf("source %q want %q, invalid %q want %d", got.Source, tt.source, got.Invalid, tt.invalid)
-			}
+			check.Equal(t, got.Source, tt.source, "source")
+			check.Equal(t, len(got.Invalid), tt.invalid, "how many are told of %q", got.Invalid)
 		})
 	}
 }
@@ -258,9 +257,7 @@ func TestExclusionReason(t *testing.T) {
 		{taint("node.kubernetes.io/unschedulable"), ""},
 	}
 	for _, tt := range tests {
-		if got := exclusionReason(&tt.node); got != tt.want {
-			t.Errorf("%+v: %q, want %q", tt.node, got, tt.want)
-		}
+		check.Equal(t, exclusionReason(&tt.node), tt.want, "%+v", tt.node)
 	}
 }
 
@@ -302,12 +299,8 @@ func TestShuttingDown(t *testing.T) {
 			corev1.ConditionUnknown: false} {
 			n := readNode(&corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady,
 				Status: status, Message: message}}}}, "")
-			if n.ShuttingDown != (want && counts) {
-				t.Errorf("Ready is %s, %q: %v", status, message, n.ShuttingDown)
-			}
-			if n.NetworkNotReady != (strings.Contains(message, "network") && counts) {
-				t.Errorf("Ready is %s, %q: its network is not ready: %v", status, message, n.NetworkNotReady)
-			}
+			check.Equal(t, n.ShuttingDown, (want && counts), "Ready is %s, %q: it is shut down", status, message)
+			check.Equal(t, n.NetworkNotReady, (strings.Contains(message, "network") && counts), "Ready is %s, %q: its network is not ready", status, message)
 		}
 	}
 }
@@ -323,9 +316,7 @@ func TestServiceThatKubeProxyLeavesAlone(t *testing.T) {
 			o.Labels[fmt.Sprint("a", i)] = "" // more than are kept
 		}
 		o.Spec.HealthCheckNodePort = 31234
-		if got := readService(o).HealthCheckNodePort; got != want {
-			t.Errorf("with the label %s: %d, want %d", label, got, want)
-		}
+		check.Equal(t, readService(o).HealthCheckNodePort, want, "with the label %s", label)
 	}
 }
 

@@ -44,15 +44,12 @@ func TestStatusNoUpdates(t *testing.T) {
 	key := r.web(t, ns, "192.168.7.107")
 	want := []vip.Status{{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.107"),
 		IPMode: vip.ModeVIP}}}}
-	if n := r.pending(want...); n != 0 {
-		t.Errorf("%d pending; nobody should wait for what is not to be done", n)
-	}
+	check.Equal(t, r.pending(want...), 0, "pending, for which nobody should wait")
 	// What comes later in the same cache shows that nothing came before it.
 	api.must(t, "PATCH", "/api/v1/namespaces/"+ns+"/services/web", `{"metadata":{"annotations":{"heraldvip.io/ip-mode":"Proxy"}}}`)
 	r.poked.until(t, "the change", func() bool { return r.service(key).IPMode == vip.ModeProxy })
-	if s := r.service(key); s.VIPHost != "" || len(s.Ingress) != 0 {
-		t.Errorf("host %q, ingress %v were written", s.VIPHost, s.Ingress)
-	}
+	check.Equal(t, r.service(key).VIPHost, "", "the host")
+	check.Equal(t, len(r.service(key).Ingress), 0, "addresses")
 	if got := check.Metric(t, "herald_api_requests_total services/status", r.Collectors()...); got > 0 {
 		t.Errorf("%v requests were sent", got)
 	}
@@ -61,9 +58,7 @@ func TestStatusNoUpdates(t *testing.T) {
 	api.must(t, "PATCH", path, `{"metadata":{"finalizers":["service.kubernetes.io/load-balancer-cleanup"]}}`)
 	clear := vip.Status{Service: key, Finalizer: vip.RemoveFinalizer}
 	r.poked.until(t, "the finalizer", func() bool { return r.service(key).Finalizer })
-	if n := r.pending(clear); n != 0 {
-		t.Errorf("%d pending for a Service that stays", n)
-	}
+	check.Equal(t, r.pending(clear), 0, "pending for a Service that stays")
 	api.must(t, "DELETE", path, "")
 	r.poked.until(t, "the end of the Service", func() bool { r.pending(clear); return r.service(key) == nil })
 }
@@ -134,9 +129,7 @@ func TestConditionsAreWritten(t *testing.T) {
 	check.True(t, 5*time.Second, "all writes have ended", func() bool {
 		return check.Metric(t, "herald_status_writes_total written", r.Collectors()...) >= 2
 	})
-	if got := check.Metric(t, "herald_api_requests_total services/status", r.Collectors()...); got != 2 {
-		t.Errorf("%v requests for 2 changes", got)
-	}
+	check.Equal(t, check.Metric(t, "herald_api_requests_total services/status", r.Collectors()...), 2, "requests for 2 changes")
 	r.haveStatus(t, vip.Status{Service: key, Conditions: []vip.Condition{{Type: vip.Announced}, {Type: vip.Allocated}}})
 	if s := r.Cluster.service(key); len(s.Conditions) > 0 || s.VIPHost != "" || len(s.Ingress) > 0 {
 		t.Errorf("%+v", s)
@@ -163,9 +156,7 @@ func TestPoolsAreObserved(t *testing.T) {
 	if p.Data["cidr-global"] != "10.0.0.0/24" || p.UID == "" || p.ConfigMap != (vip.Key{Namespace: ns, Name: "kubevip"}) {
 		t.Errorf("%+v", p)
 	}
-	if again := pools(); again != p {
-		t.Error("an unchanged ConfigMap is read again")
-	}
+	check.Equal(t, pools(), p, "the ConfigMap, which has not changed")
 	api.must(t, "PATCH", "/api/v1/namespaces/"+ns, `{"metadata":{"labels":{"team":"blue"}}}`)
 	r.poked.until(t, "the label", func() bool { return pools().Namespaces[ns]["team"] == "blue" })
 	api.must(t, "POST", "/api/v1/nodes", `{"metadata":{"name":"`+ns+`","labels":{"zone":"a"}}}`)
@@ -219,9 +210,7 @@ func TestAssignmentsAreWritten(t *testing.T) {
 		func() bool {
 			return check.Metric(t, "herald_api_requests_total services/status", r.Collectors()...) >= n-1
 		})
-	if got := check.Metric(t, "herald_api_requests_total services/status", r.Collectors()...); got != n-1 {
-		t.Errorf("%v requests for %d addresses", got, n-1)
-	}
+	check.Equal(t, check.Metric(t, "herald_api_requests_total services/status", r.Collectors()...), n-1, "requests")
 	api.must(t, "PATCH", "/api/v1/namespaces/"+ns+"/services/web-3",
 		`{"metadata":{"annotations":{"kube-vip.io/loadbalancerIPs":null,"heraldvip.io/allocated":null}}}`)
 	r.poked.until(t, "the address is gone", func() bool { return r.Cluster.service(want[3].Service).lacks(&want[3]) })
@@ -241,9 +230,7 @@ func TestEvents(t *testing.T) {
 	first := newClusterTest(t, "admin", Options{})
 	check.Run(t, first)
 	check.Run(t, first.Events)
-	first.create(t, ns, "web", "192.168.7.108")
-	key := vip.Key{Namespace: ns, Name: "web"}
-	first.poked.until(t, "the Service", func() bool { return first.service(key) != nil })
+	key := first.web(t, ns, "192.168.7.108")
 	id := first.service(key).UID
 	announced := vip.Event{Service: key, UID: id, Reason: vip.VIPAnnounced,
 		Message: "node n1 announces 192.168.7.108 on eth0", Occurrence: 1}
@@ -255,9 +242,7 @@ func TestEvents(t *testing.T) {
 	second := newClusterTest(t, "admin", Options{Node: "n2"})
 	check.Run(t, second.Events)
 	second.putEvents(t, announced)
-	if got := check.Metric(t, "herald_events_total already_exists", second.Collectors()...); got != 1 {
-		t.Errorf("herald_events_total{already_exists} is %v, want 1", got)
-	}
+	check.Equal(t, check.Metric(t, "herald_events_total already_exists", second.Collectors()...), 1, "herald_events_total{already_exists}")
 
 	var list corev1.EventList
 	check.OK(t, json.Unmarshal([]byte(api.must(t, "GET", "/api/v1/namespaces/"+ns+"/events", "")), &list))
@@ -268,8 +253,7 @@ func TestEvents(t *testing.T) {
 	// It ceases to hold, and holds again.
 	first.putEvents(t)
 	first.putEvents(t, announced)
-	s, err := TakeSnapshot(t.Context(), api.as("admin"), ns)
-	check.OK(t, err)
+	s := check.Value(TakeSnapshot(t.Context(), api.as("admin"), ns))(t)
 	var got []vip.Event
 	for _, e := range s.Events {
 		if e.Node != "n1" || time.Since(e.At) > time.Minute {
@@ -298,11 +282,7 @@ func describeByKubectl(t testing.TB, api *apiServer, ns string) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	for _, want := range []string{"VIPAnnounced", "AddressRefused", "herald", "node n1 announces 192.168.7.108 on eth0"} {
-		if !strings.Contains(string(out), want) {
-			t.Errorf("kubectl describe does not show %q:\n%s", want, out)
-		}
-	}
+	check.Contains(t, string(out), "VIPAnnounced", "AddressRefused", "herald", "node n1 announces 192.168.7.108 on eth0")
 }
 
 func TestSnapshotOfWhatMayBeRead(t *testing.T) {
@@ -318,12 +298,9 @@ func TestSnapshotOfWhatMayBeRead(t *testing.T) {
 		t.Errorf("%v, missing %q, want Leases of other namespaces, Nodes and Events", err, s.Missing)
 	}
 	// Without Leases nothing can be said about owners.
-	if _, err := TakeSnapshot(t.Context(), api.as("nobody"), "default"); err == nil || !strings.Contains(err.Error(), "leases") {
-		t.Errorf("error %v, want one that names leases", err)
-	}
-	if len(s.Services) != 1 {
-		t.Errorf("%d Services, want 1", len(s.Services))
-	}
+	_, err = TakeSnapshot(t.Context(), api.as("nobody"), "default")
+	check.Contains(t, fmt.Sprint(err), "leases")
+	check.Equal(t, len(s.Services), 1, "Services")
 }
 
 // TestSnapshotOfOneNamespace: who may read all namespaces gets the Services and leases of all, others those of the one that they may read.
@@ -358,22 +335,18 @@ func TestSnapshotOfForgedEvent(t *testing.T) {
 	ns, evil := api.namespace(t), api.namespace(t)
 	r := newClusterTest(t, "admin", Options{})
 	r.create(t, ns, "web", "192.168.7.112")
-	s, err := TakeSnapshot(t.Context(), api.as("admin"), ns)
-	check.OK(t, err)
+	s := check.Value(TakeSnapshot(t.Context(), api.as("admin"), ns))(t)
 	uid := s.Services[0].UID
 	for _, in := range []string{ns, evil} {
 		api.must(t, "POST", "/api/v1/namespaces/"+in+"/events", `{"metadata":{"name":"e"},"type":"Warning","reason":"VIPForeignMAC","message":"written in `+in+`","source":{"component":"herald"},
 			"involvedObject":{"kind":"Service","namespace":"`+in+`","name":"web","uid":"`+uid+`"}}`)
 	}
-	s, err = TakeSnapshot(t.Context(), api.as("admin"), "")
-	check.OK(t, err)
+	s = check.Value(TakeSnapshot(t.Context(), api.as("admin"), ""))(t)
 	var got []string
 	for _, e := range s.Events {
 		if e.UID == uid {
 			got = append(got, e.Message)
 		}
 	}
-	if len(got) != 1 || got[0] != "written in "+ns {
-		t.Errorf("the Events of the Service are %q", got)
-	}
+	check.Same(t, []string{"written in " + ns}, got, "the Events of the Service")
 }

@@ -81,10 +81,15 @@ func (d *statusTest) assign(give ...vip.Assignment) {
 	d.pass()
 }
 
+// observed is what the Statuses say in the World.
+func (d *statusTest) observed() (w vip.World) {
+	d.Observe(&w)
+	return w
+}
+
 // written is how many Statuses of the Plan the cache showed in the last pass.
 func (d *statusTest) written() int {
-	var w vip.World
-	d.Observe(&w)
+	w := d.observed()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.want) - w.StatusesPending
@@ -98,6 +103,8 @@ func statusOf(i int) vip.Status {
 		Ports: []vip.Port{{Protocol: "TCP", Port: 80}}}}}
 }
 
+func ofLoadBalancer(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer }
+
 // fill makes n Services and wants for them.
 func (d *statusTest) fill(n int) []vip.Status { return d.fillNamespace("default", n) }
 
@@ -106,7 +113,7 @@ func (d *statusTest) fillNamespace(namespace string, n int) (want []vip.Status) 
 	for i := range n {
 		w := statusOf(i)
 		w.Service.Namespace = namespace
-		d.edit(w.Service, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer })
+		d.edit(w.Service, ofLoadBalancer)
 		want = append(want, w)
 	}
 	advance(time.Second)
@@ -126,20 +133,14 @@ func TestStatusesAreWrittenOnce(t *testing.T) {
 			t.Errorf("took %v, want at most %v", took, most)
 		}
 		advance(time.Hour)
-		if d.requests() != n {
-			t.Errorf("%d requests for %d statuses", d.requests(), n)
-		}
-		if d.maxBusy != writesAtATime {
-			t.Errorf("%d requests at a time, want %d", d.maxBusy, writesAtATime)
-		}
+		check.Equal(t, d.requests(), n, "requests")
+		check.Equal(t, d.maxBusy, writesAtATime, "requests at a time")
 		d.plan(vip.Status{Service: serviceKey(0), UID: "uid"})
 		advance(time.Second)
 		if s := d.at(serviceKey(0)); len(s.Status.LoadBalancer.Ingress) != 0 || len(s.Annotations) != 0 || d.written() != 1 {
 			t.Errorf("after clearing: %+v, %d written", s, d.written())
 		}
-		if s := d.at(serviceKey(1)); len(s.Status.LoadBalancer.Ingress) != 1 {
-			t.Error("a status that is wanted no longer was touched")
-		}
+		check.Equal(t, len(d.at(serviceKey(1)).Status.LoadBalancer.Ingress), 1, "addresses in a status that is wanted no longer")
 	})
 }
 
@@ -151,16 +152,12 @@ func TestStatusConflict(t *testing.T) {
 		d.edit(serviceKey(0), func(s *corev1.Service) { s.Labels = map[string]string{"a": "b"} })
 		d.plan(want...)
 		advance(2900 * time.Millisecond)
-		if d.requests() != 1 || d.writes(serviceKey(0)) != 0 {
-			t.Errorf("%d requests and %d writes while the cache is behind, want one that is refused", d.requests(), d.writes(serviceKey(0)))
-		}
+		check.Equal(t, d.requests(), 1, "requests while the cache is behind")
+		check.Equal(t, d.writes(serviceKey(0)), 0, "writes meanwhile, since it is refused")
 		advance(10 * time.Second)
-		if d.requests() != 2 || d.written() != 1 {
-			t.Errorf("%d requests, %d written; want 2 and 1", d.requests(), d.written())
-		}
-		if n := d.log.count("level=WARN"); n != 0 {
-			t.Errorf("%d warnings", n)
-		}
+		check.Equal(t, d.requests(), 2, "requests")
+		check.Equal(t, d.written(), 1, "written")
+		check.Equal(t, d.log.count("level=WARN"), 0, "warnings")
 	})
 }
 
@@ -171,9 +168,8 @@ func TestStatusCacheIsLate(t *testing.T) {
 		d.set(func() { d.lag = 25 * time.Second })
 		d.plan(want...)
 		advance(24 * time.Second)
-		if d.requests() != 3 || d.writes(serviceKey(0)) != 1 {
-			t.Errorf("%d requests, %d writes; want 3 and 1", d.requests(), d.writes(serviceKey(0)))
-		}
+		check.Equal(t, d.requests(), 3, "requests")
+		check.Equal(t, d.writes(serviceKey(0)), 1, "writes")
 	})
 }
 
@@ -187,11 +183,7 @@ func TestStatusRewrittenByOthers(t *testing.T) {
 			s.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl", Time: &early}, {Manager: "other-lb", Time: &late},
 				{Manager: "herald", Time: &late}}
 		}
-		fight := func() string {
-			var w vip.World
-			d.Observe(&w)
-			return fmt.Sprint(w.StatusFights)
-		}
+		fight := func() string { return fmt.Sprint(d.observed().StatusFights) }
 		d.set(func() {
 			d.afterPatch = func(k vip.Key) {
 				if k == serviceKey(0) {
@@ -201,40 +193,23 @@ func TestStatusRewrittenByOthers(t *testing.T) {
 		})
 		d.plan(want...)
 		advance(time.Second)
-		if got := d.writes(serviceKey(0)); got != promptRewrites+1 {
-			t.Errorf("%d writes in the first second, want %d", got, promptRewrites+1)
-		}
-		if got, want := fight(), fmt.Sprintf("map[%s:%q]", serviceKey(0), "other-lb"); got != want {
-			t.Errorf("who fights: %s, want %s", got, want)
-		}
+		check.Equal(t, d.writes(serviceKey(0)), promptRewrites+1, "writes in the first second")
+		check.Equal(t, fight(), fmt.Sprintf("map[%s:%q]", serviceKey(0), "other-lb"), "who fights")
 		advance(50 * time.Second)
-		if got := d.writes(serviceKey(0)); got != promptRewrites+1+10 {
-			t.Errorf("%d writes in 51 s, want %d", got, promptRewrites+1+10)
-		}
-		if n := d.log.count("level=WARN", "somebody else changed"); n != 1 {
-			t.Errorf("logged %d times, want once", n)
-		}
-		if got := d.writes(serviceKey(1)); got != 1 {
-			t.Errorf("the other Service was written %d times, want once", got)
-		}
+		check.Equal(t, d.writes(serviceKey(0)), promptRewrites+1+10, "writes in 51 s")
+		check.Equal(t, d.log.count("level=WARN", "somebody else changed"), 1, "how often it is logged")
+		check.Equal(t, d.writes(serviceKey(1)), 1, "writes of the other Service")
 		d.set(func() { d.afterPatch = nil })
 		advance(2 * time.Minute)
-		if d.written() != 2 {
-			t.Error("nobody changes it any more, and the status is not what is wanted")
-		}
-		if got := fight(); got != "map[]" {
-			t.Errorf("who fights: %s, though nobody changes it any more", got)
-		}
+		check.Equal(t, d.written(), 2, "written, once nobody changes it any more")
+		check.Equal(t, fight(), "map[]", "who fights, once nobody changes it any more")
 		advance(time.Hour)
 		before := d.writes(serviceKey(0))
 		d.edit(serviceKey(0), foreign)
 		advance(200 * time.Millisecond)
-		if got := d.writes(serviceKey(0)) - before; got != 1 || d.written() != 2 {
-			t.Errorf("a later change: %d writes, %d written, want 1 and 2", got, d.written())
-		}
-		if n := d.log.count("level=WARN", "somebody else changed"); n != 2 {
-			t.Errorf("logged %d times in all, want once for each dispute", n)
-		}
+		check.Equal(t, d.writes(serviceKey(0))-before, 1, "writes after a later change")
+		check.Equal(t, d.written(), 2, "written after it")
+		check.Equal(t, d.log.count("level=WARN", "somebody else changed"), 2, "how often it is logged in all, once for each dispute")
 	})
 }
 
@@ -262,16 +237,10 @@ func TestConditionsRewrittenByOthers(t *testing.T) {
 		})
 		pass()
 		advance(2 * time.Second)
-		if got := d.writes(k); got != promptRewrites+1 {
-			t.Errorf("%d writes in the first 2 s, want %d", got, promptRewrites+1)
-		}
+		check.Equal(t, d.writes(k), promptRewrites+1, "writes in the first 2 s")
 		advance(50 * time.Second)
-		if got := d.writes(k); got != promptRewrites+1+10 {
-			t.Errorf("%d writes in 52 s, want %d", got, promptRewrites+1+10)
-		}
-		if n := d.log.count("level=WARN", "somebody else changed"); n != 1 {
-			t.Errorf("logged %d times, want once", n)
-		}
+		check.Equal(t, d.writes(k), promptRewrites+1+10, "writes in 52 s")
+		check.Equal(t, d.log.count("level=WARN", "somebody else changed"), 1, "how often it is logged")
 		d.set(func() { d.afterPatch = nil })
 		advance(10 * time.Minute)
 		before := d.writes(k)
@@ -294,12 +263,8 @@ func TestStatusMovedIsNotRewritten(t *testing.T) {
 			d.edit(serviceKey(0), func(s *corev1.Service) { s.Annotations[vipHostKey] = "n2" })
 			advance(time.Second)
 		}
-		if got := d.writes(serviceKey(0)); got != 10 {
-			t.Errorf("%d writes, want 10", got)
-		}
-		if n := d.log.count("level=WARN"); n != 0 {
-			t.Errorf("%d warnings, want none", n)
-		}
+		check.Equal(t, d.writes(serviceKey(0)), 10, "writes")
+		check.Equal(t, d.log.count("level=WARN"), 0, "warnings")
 	})
 }
 
@@ -324,9 +289,7 @@ func TestStatusServerUnavailable(t *testing.T) {
 		if got := d.written(); got != n || time.Since(back) > unavailableMax+3*time.Second {
 			t.Errorf("%d of %d statuses are written %v after the server came back", got, n, time.Since(back))
 		}
-		if got := d.requests() - before; got != n {
-			t.Errorf("%d requests for %d statuses", got, n)
-		}
+		check.Equal(t, d.requests()-before, n, "requests")
 	})
 }
 
@@ -339,9 +302,7 @@ func TestStatusManyFailuresAreOne(t *testing.T) {
 		advance(2 * d.latency)
 		d.set(func() { d.refuse = nil })
 		advance(unavailableMin + time.Second)
-		if d.written() != 100 {
-			t.Errorf("%d of 100 statuses a second after a short failure", d.written())
-		}
+		check.Equal(t, d.written(), 100, "written a second after a short failure")
 	})
 }
 
@@ -349,28 +310,20 @@ func TestStatusForbidden(t *testing.T) {
 	statusBubble(t, func(t *testing.T, d *statusTest) {
 		want := d.fill(20)
 		for times := 1; times <= 2; times++ {
-			d.set(func() {
-				d.refuse = func(k vip.Key) error {
-					return apierrors.NewForbidden(schema.GroupResource{Resource: "services/status"}, k.Name, errors.New("no"))
-				}
-			})
+			d.refusing(apierrors.NewForbidden(schema.GroupResource{Resource: "services/status"}, "x", errors.New("no")), func(vip.Key) bool { return true })
 			for i := range want {
 				want[i].VIPHost = fmt.Sprint("n", times)
 			}
 			d.plan(want...)
 			advance(time.Minute)
-			if n := d.log.count("level=WARN", "herald manifest rbac"); n != times {
-				t.Errorf("logged %d times, want %d", n, times)
-			}
-			var w vip.World
-			if d.Observe(&w); len(w.StatusRefusals) != 20 || w.StatusRefusals[serviceKey(7)] != notAllowed {
-				t.Errorf("refusals: %q, want all", w.StatusRefusals)
-			}
+			check.Equal(t, d.log.count("level=WARN", "herald manifest rbac"), times, "how often it is logged")
+			refusals := d.observed().StatusRefusals
+			check.Equal(t, len(refusals), 20, "refusals")
+			check.Equal(t, refusals[serviceKey(7)], notAllowed, "why one is refused")
 			d.set(func() { d.refuse = nil })
 			advance(time.Minute)
-			if d.Observe(&w); d.written() != 20 || len(w.StatusRefusals) > 0 {
-				t.Errorf("%d written, want 20; refusals: %q", d.written(), w.StatusRefusals)
-			}
+			check.Equal(t, d.written(), 20, "written")
+			check.Equal(t, len(d.observed().StatusRefusals), 0, "refusals once it is allowed")
 		}
 	})
 }
@@ -383,12 +336,9 @@ func TestStatusWithoutIPMode(t *testing.T) {
 		want := d.fill(20)
 		d.plan(want...)
 		advance(time.Hour)
-		if d.requests() != 20 || d.written() != 20 {
-			t.Errorf("%d requests, %d written; want 20 and 20", d.requests(), d.written())
-		}
-		if n := d.log.count("level=INFO", "ipMode"); n != 1 {
-			t.Errorf("logged %d times, want once", n)
-		}
+		check.Equal(t, d.requests(), 20, "requests")
+		check.Equal(t, d.written(), 20, "written")
+		check.Equal(t, d.log.count("level=INFO", "ipMode"), 1, "how often it is logged")
 		d.set(func() { d.dropsMode = false })
 		d.plan(append(want[1:], vip.Status{Service: serviceKey(0), UID: "uid", VIPHost: "n2", Ingress: want[0].Ingress})...)
 		advance(time.Minute)
@@ -397,9 +347,8 @@ func TestStatusWithoutIPMode(t *testing.T) {
 				t.Errorf("%s has no ipMode", serviceKey(i))
 			}
 		}
-		if d.written() != 20 || d.requests() != 40 {
-			t.Errorf("%d requests, %d written; want 40 and 20", d.requests(), d.written())
-		}
+		check.Equal(t, d.written(), 20, "written")
+		check.Equal(t, d.requests(), 40, "requests")
 	})
 }
 
@@ -410,29 +359,21 @@ func TestStatusRejected(t *testing.T) {
 		d.refusing(apierrors.NewInvalid(schema.GroupKind{Kind: "Service"}, "x", nil), func(k vip.Key) bool { return k == serviceKey(3) })
 		d.plan(want...)
 		advance(time.Second)
-		if d.written() != 19 {
-			t.Errorf("%d written after a second, want 19", d.written())
-		}
+		check.Equal(t, d.written(), 19, "written after a second")
 		advance(10 * time.Minute)
 		if got := d.requests() - 19; got < 10 || got > 20 {
 			t.Errorf("%d attempts in ten minutes, want about one a minute", got)
 		}
-		if n := d.log.count("level=WARN", "default/web-3"); n != 1 {
-			t.Errorf("logged %d times, want once", n)
-		}
+		check.Equal(t, d.log.count("level=WARN", "default/web-3"), 1, "how often it is logged")
 		before := d.requests()
 		d.edit(serviceKey(3), func(s *corev1.Service) { s.Labels = map[string]string{"smaller": "now"} })
 		advance(100 * time.Millisecond)
-		if d.requests() != before+1 {
-			t.Errorf("%d writes once it has changed", d.requests()-before)
-		}
+		check.Equal(t, d.requests(), before+1, "writes once it has changed")
 		d.set(func() { d.refuse = nil })
 		want[3].VIPHost = "n2" // another want is tried at once
 		d.plan(want...)
 		advance(time.Second)
-		if d.written() != 20 {
-			t.Error("another want waits for the one that was rejected")
-		}
+		check.Equal(t, d.written(), 20, "written, with another want than the one that was rejected")
 	})
 }
 
@@ -452,9 +393,7 @@ func TestStatusChangedByAWebhook(t *testing.T) {
 			if d.requests() < 5 || d.requests() > 60 {
 				t.Errorf("changed %v: %d attempts in ten minutes", stay, d.requests())
 			}
-			if n := d.log.count("level=WARN", "webhook"); n != 1 {
-				t.Errorf("changed %v: logged %d times, want once", stay, n)
-			}
+			check.Equal(t, d.log.count("level=WARN", "webhook"), 1, "changed %v: how often it is logged", stay)
 		})
 	}
 }
@@ -463,14 +402,11 @@ func TestStatusChangedByAWebhook(t *testing.T) {
 func TestStatusOfNoService(t *testing.T) {
 	statusBubble(t, func(t *testing.T, d *statusTest) {
 		want := d.fill(1)
-		d.fakeAPI.mu.Lock()
-		delete(d.services, serviceKey(0)) // and the cache keeps it
-		d.fakeAPI.mu.Unlock()
+		d.set(func() { delete(d.services, serviceKey(0)) }) // and the cache keeps it
 		d.plan(append(want, statusOf(1))...)
 		advance(9 * time.Second)
-		if d.requests() != 1 || d.written() != 0 {
-			t.Errorf("%d requests, %d written; want 1 and 0", d.requests(), d.written())
-		}
+		check.Equal(t, d.requests(), 1, "requests")
+		check.Equal(t, d.written(), 0, "written")
 	})
 }
 
@@ -485,12 +421,8 @@ func TestStatusLastPutCounts(t *testing.T) {
 		other.VIPHost = "n9"
 		d.plan(other)
 		advance(time.Minute)
-		if d.requests() != writesAtATime+1 {
-			t.Errorf("%d requests, want the %d under way and one more", d.requests(), writesAtATime)
-		}
-		if got := d.at(serviceKey(0)).Annotations[vipHostKey]; got != "n9" {
-			t.Errorf("host %q, want that of the last want", got)
-		}
+		check.Equal(t, d.requests(), writesAtATime+1, "requests: those under way and one more")
+		check.Equal(t, d.at(serviceKey(0)).Annotations[vipHostKey], "n9", "the host, that of the last want")
 	})
 }
 
@@ -514,9 +446,8 @@ func TestStatusOfAServiceMadeAgain(t *testing.T) {
 		d.edit(serviceKey(0), func(s *corev1.Service) { s.UID = "of the next" }) // which the cache does not show yet
 		d.plan(want...)
 		advance(time.Minute)
-		if d.requests() != 1 || d.writes(serviceKey(0)) != 0 {
-			t.Errorf("%d requests, %d writes; want 1 and 0", d.requests(), d.writes(serviceKey(0)))
-		}
+		check.Equal(t, d.requests(), 1, "requests")
+		check.Equal(t, d.writes(serviceKey(0)), 0, "writes")
 		want[0].UID = "of the next"
 		d.plan(want...)
 		advance(time.Second)
@@ -562,9 +493,7 @@ func TestStatusMatches(t *testing.T) {
 	}
 	s := &Statuses{}
 	for _, tt := range tests {
-		if got := s.matches(tt.have, tt.want); got != tt.is {
-			t.Errorf("%s: %v, want %v", tt.name, got, tt.is)
-		}
+		check.Equal(t, s.matches(tt.have, tt.want), tt.is, "%s", tt.name)
 	}
 }
 
@@ -577,12 +506,8 @@ func TestStatusRunEnds(t *testing.T) {
 		advance(time.Second)
 		began := time.Now()
 		stop()
-		if took := time.Since(began); took != 0 {
-			t.Errorf("Run ended after %v", took)
-		}
-		if d.busy != 0 {
-			t.Errorf("%d requests are left", d.busy)
-		}
+		check.Equal(t, time.Since(began), 0, "Run ended after")
+		check.Equal(t, d.busy, 0, "requests that are left")
 	})
 }
 
@@ -669,7 +594,6 @@ func TestFinalizerWithStatus(t *testing.T) {
 // TestStatusRefusedForOneService: what the API server says of one Service, that it is too large or that an admission
 // webhook denies it, does not make the statuses of others wait; and is told to the plan.
 func TestStatusRefusedForOneService(t *testing.T) {
-	services := schema.GroupResource{Resource: "services"}
 	for name, err := range map[string]error{
 		"etcd":    apierrors.NewInternalError(errors.New("etcdserver: request is too large")),
 		"webhook": apierrors.NewForbidden(services, "x", errors.New(`admission webhook "x.example.com" denied the request: no`)),
@@ -690,20 +614,16 @@ func TestStatusRefusedForOneService(t *testing.T) {
 				d.refusing(err, bad)
 				d.plan(want...)
 				advance(time.Second)
-				if got := d.written(); got != 60-n {
-					t.Errorf("%d written after a second, want %d", got, 60-n)
-				}
-				var w vip.World
-				d.Observe(&w)
+				check.Equal(t, d.written(), 60-n, "written after a second")
+				w := d.observed()
 				if why := w.StatusRefusals[serviceKey(1)]; len(w.StatusRefusals) != n ||
 					!strings.Contains(why, strings.TrimPrefix(err.Error(), "Internal error occurred: ")) || pokes == 0 {
 					t.Errorf("%d pokes, refusals: %q", pokes, w.StatusRefusals)
 				}
 				d.set(func() { d.refuse = nil })
 				advance(2 * time.Minute)
-				if d.Observe(&w); len(w.StatusRefusals) > 0 || d.written() != 60 {
-					t.Errorf("%d written, refusals: %q", d.written(), w.StatusRefusals)
-				}
+				check.Equal(t, d.written(), 60, "written, once they are taken")
+				check.Equal(t, len(d.observed().StatusRefusals), 0, "refusals then")
 			})
 		})
 	}
@@ -777,14 +697,10 @@ func TestStatusesOneAtATimeInOneNamespace(t *testing.T) {
 			all = append(all, s)
 			d.plan(all...)
 			advance(2 * time.Second)
-			if d.writes(s.Service) != 1 {
-				t.Errorf("the status of Service %d of the other namespace is not written after two seconds", i)
-			}
+			check.Equal(t, d.writes(s.Service), 1, "writes within two seconds of Service %d of the other namespace", i)
 			advance(5 * time.Second)
 		}
-		if n := d.written(); n != 140 {
-			t.Errorf("%d of 140 statuses are written after 300 s", n)
-		}
+		check.Equal(t, d.written(), 140, "written after 300 s")
 	})
 }
 
@@ -793,8 +709,7 @@ func TestStatusesOneAtATimeInOneNamespace(t *testing.T) {
 func TestStatusesOfNamespacesTakeTurns(t *testing.T) {
 	statusBubble(t, func(t *testing.T, d *statusTest) {
 		want := func(k vip.Key, node string) vip.Status {
-			return vip.Status{Service: k, UID: "uid", VIPHost: node, Ingress: []vip.Ingress{{Addr: addrs("10.0.0.1")[0], IPMode: vip.ModeVIP,
-				Ports: []vip.Port{{Protocol: "TCP", Port: 80}}}}}
+			return vip.Status{Service: k, UID: "uid", VIPHost: node, Ingress: statusOf(1).Ingress}
 		}
 		var tenant []vip.Key
 		for i := range 300 {
@@ -802,7 +717,7 @@ func TestStatusesOfNamespacesTakeTurns(t *testing.T) {
 		}
 		other := vip.Key{Namespace: "other", Name: "web"}
 		for _, k := range append(tenant, other) {
-			d.edit(k, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer })
+			d.edit(k, ofLoadBalancer)
 		}
 		advance(time.Second)
 		for i := range 40 { // a pass each 50 ms
@@ -854,9 +769,7 @@ func TestWriteLimitIsForgotten(t *testing.T) {
 			time.Sleep(time.Minute)
 			write("a", answered)
 			write("b", answered)
-			if got := q.all["a"].limit; got != 1 {
-				t.Errorf("limit %d, want 1", got)
-			}
+			check.Equal(t, q.all["a"].limit, 1, "the limit")
 		}
 		time.Sleep(2 * time.Minute)
 		write("b", answered)

@@ -135,9 +135,7 @@ func TestTraces(t *testing.T) {
 Lease kubevip-web: all
 Node %s: annotations heraldvip.io/drain
 Secret herald-peers: all`
-	if got := strings.Join(list(), "\n"); got != fmt.Sprintf(want, ns) {
-		t.Errorf("listed\n%s", got)
-	}
+	check.Equal(t, strings.Join(list(), "\n"), fmt.Sprintf(want, ns), "what is listed")
 	all := traces()
 	api.must(t, "PATCH", services+"/web", `{"metadata":{"labels":{"a":"b"}}}`) // somebody writes it meanwhile
 	for _, x := range all {
@@ -150,12 +148,8 @@ Secret herald-peers: all`
 		t.Errorf("left: %v", left)
 	}
 	web := api.must(t, "GET", services+"/web", "")
-	for _, part := range []string{`"finalizers":["example.com/other"]`, `"annotations":{"example.com/x":"y"}`,
-		`"type":"example.com/Other"`, `"loadBalancer":{}`} {
-		if !strings.Contains(web, part) {
-			t.Errorf("%s is not in %s", part, web)
-		}
-	}
+	check.Contains(t, web, `"finalizers":["example.com/other"]`, `"annotations":{"example.com/x":"y"}`,
+		`"type":"example.com/Other"`, `"loadBalancer":{}`)
 	for _, path := range []string{leases + "/mine", "/api/v1/nodes/" + ns} {
 		api.must(t, "GET", path, "")
 	}
@@ -186,10 +180,8 @@ func TestReadObjects(t *testing.T) {
 			t.Errorf("%s: %d objects, want %d: %.300s", tt.path, len(all), tt.want, all)
 		}
 	}
-	if _, err := ReadObjects(t.Context(), api.as("nobody"), "Service", "/api/v1/services"); err == nil ||
-		!strings.Contains(err.Error(), "can't read /api/v1/services") {
-		t.Errorf("without permission: %v", err)
-	}
+	_, err := ReadObjects(t.Context(), api.as("nobody"), "Service", "/api/v1/services")
+	check.Contains(t, fmt.Sprint(err), "can't read /api/v1/services")
 }
 
 // The ConfigMap of pools is added to, and never overwritten; a Service keeps its other annotations.
@@ -207,9 +199,7 @@ func TestAddPools(t *testing.T) {
 	check.OK(t, apply(map[string]string{"pool-a": "10.0.0.0/28"}))
 	check.OK(t, apply(map[string]string{"pool-a": "10.0.0.0/28", "pool-b": "10.0.1.0/28"}))
 	err := apply(map[string]string{"pool-a": "10.0.9.0/28", "pool-c": "10.0.2.0/28"})
-	if err == nil || !strings.Contains(err.Error(), `has the key pool-a with another value: "10.0.0.0/28" instead of "10.0.9.0/28"`) {
-		t.Errorf("overwritten: %v", err)
-	}
+	check.Contains(t, fmt.Sprint(err), `has the key pool-a with another value: "10.0.0.0/28" instead of "10.0.9.0/28"`)
 	got := check.Value(TakePools(t.Context(), admin, k))(t)
 	if fmt.Sprint(got.Data) != "map[pool-a:10.0.0.0/28 pool-b:10.0.1.0/28]" || got.Namespaces[ns]["kubernetes.io/metadata.name"] != ns {
 		t.Errorf("%v, labels %v", got.Data, got.Namespaces)
@@ -217,10 +207,8 @@ func TestAddPools(t *testing.T) {
 	api.must(t, "POST", "/api/v1/namespaces/"+ns+"/services",
 		`{"metadata":{"name":"web","annotations":{"example.com/x":"y"}},"spec":{"type":"LoadBalancer","ports":[{"port":80}]}}`)
 	check.OK(t, AnnotateService(t.Context(), admin, vip.Key{Namespace: ns, Name: "web"}, map[string]string{addressesKey: "10.0.0.1"}))
-	if web := api.must(t, "GET", "/api/v1/namespaces/"+ns+"/services/web", ""); !strings.Contains(web,
-		`"annotations":{"example.com/x":"y","kube-vip.io/loadbalancerIPs":"10.0.0.1"}`) {
-		t.Error(web)
-	}
+	check.Contains(t, api.must(t, "GET", "/api/v1/namespaces/"+ns+"/services/web", ""),
+		`"annotations":{"example.com/x":"y","kube-vip.io/loadbalancerIPs":"10.0.0.1"}`)
 	if err := AnnotateService(t.Context(), admin, vip.Key{Namespace: ns, Name: "none"},
 		map[string]string{addressesKey: "10.0.0.1"}); err == nil {
 		t.Error("a Service that is not there is no error")
@@ -270,9 +258,7 @@ func TestPeersKeys(t *testing.T) {
 	r := newClusterTest(t, "narrow", Options{NodeLeaseNamespace: home})
 
 	_, err := r.PeersKeys(t.Context(), func() []byte { return []byte("none") })
-	if err == nil || !strings.Contains(err.Error(), "herald manifest rbac") || !strings.Contains(err.Error(), home) {
-		t.Fatalf("without permission: got %v", err)
-	}
+	check.Contains(t, fmt.Sprint(err), "herald manifest rbac", home)
 	api.allow(t, "narrow", home, secretPermissions)
 	check.Until(t, 10*time.Second, "without a Secret it says so", func() error {
 		_, err := r.PeersKeys(t.Context(), func() []byte { return []byte("none") })
@@ -285,21 +271,16 @@ func TestPeersKeys(t *testing.T) {
 
 	api.must(t, "POST", secrets, `{"metadata":{"name":"herald-peers","labels":{"a":"b"}},"type":"Opaque"}`)
 	key := sameKeys(t, r)
-	if again := permittedKeys(t, r, "another"); again != key {
-		t.Errorf("the key was %q, and is %q", key, again)
-	}
-	if text := api.must(t, "GET", secrets+"/herald-peers", ""); !strings.Contains(text, `"a":"b"`) {
-		t.Errorf("labels are lost: %s", text)
-	}
+	check.Equal(t, permittedKeys(t, r, "another"), key, "the key, again")
+	check.Contains(t, api.must(t, "GET", secrets+"/herald-peers", ""), `"a":"b"`) // its labels
 	// Somebody rotates it.
 	api.must(t, "PATCH", secrets+"/herald-peers", `{"stringData":{"keys":"new"}}`)
 	if keys, err := r.PeersKeys(t.Context(), nil); err != nil || string(keys) != "new" {
 		t.Errorf("after a rotation: got %q, %v", keys, err)
 	}
 	api.must(t, "PATCH", secrets+"/herald-peers", `{"data":{"keys":null,"key":"eHg="}}`)
-	if _, err := r.PeersKeys(t.Context(), nil); err == nil || !strings.Contains(err.Error(), `no entry "keys"`) {
-		t.Errorf("without the entry: got %v", err)
-	}
+	_, err = r.PeersKeys(t.Context(), nil)
+	check.Contains(t, fmt.Sprint(err), `no entry "keys"`)
 
 	// A static Pod may have the kubeconfig of an administrator, and no manifest of permissions.
 	api.must(t, "DELETE", secrets+"/herald-peers", "")
