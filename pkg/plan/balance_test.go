@@ -68,9 +68,8 @@ func TestBalance(t *testing.T) {
 				} else if b.Addr != addr("fd77::50") || !b.To.Addr().Is6() {
 					t.Errorf("%+v", b)
 				}
-				if b.Port != 8443 || b.To.Port() != 6443 {
-					t.Errorf("ports of %+v", b)
-				}
+				check.Equal(t, b.Port, 8443, "the port of %+v", b)
+				check.Equal(t, b.To.Port(), 6443, "the API server's port of %+v", b)
 			}
 			check.Equal(t, strings.Join(got, " "), tt.want, "the API servers")
 		})

@@ -53,9 +53,8 @@ func TestManyLeasesOfAUnit(t *testing.T) {
 	w = held(w, "s00000", "n1")
 	var p vip.Plan
 	within(t, 3*time.Second, func() { p = Make(rules(), w) })
-	if len(p.Owners) != 20000 || len(p.Addresses) != 1 {
-		t.Errorf("%d owners, %d addresses", len(p.Owners), len(p.Addresses))
-	}
+	check.Equal(t, len(p.Owners), 20000, "owners")
+	check.Equal(t, len(p.Addresses), 1, "addresses")
 }
 
 // TestManyReservedAddresses: all addresses that a namespace asks for are those of pods by its EndpointSlices.

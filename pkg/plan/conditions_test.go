@@ -115,19 +115,12 @@ func TestConditions(t *testing.T) {
 			}
 			// What is written is written once.
 			w := tt.world
-			w.Services = slices.Clone(w.Services)
 			for _, m := range w.Members {
 				w.Self = m.Name
-				for _, s := range Make(tt.rules, bind(tt.rules, w)).Statuses {
-					if i := slices.IndexFunc(w.Services, func(o vip.Service) bool { return o.Key == s.Service }); len(s.Conditions) > 0 {
-						w.Services[i].SetConditions(slices.DeleteFunc(slices.Clone(s.Conditions), func(c vip.Condition) bool { return c.Status == vip.ConditionAbsent }))
-					}
-				}
+				w.Services = withStatuses(w.Services, Make(tt.rules, bind(tt.rules, w)))
 			}
 			for line := range strings.Lines(conditionsWritten(tt.rules, w)) {
-				if strings.Contains(line, " alone: ") {
-					t.Errorf("written again: %s", line)
-				}
+				check.Equal(t, strings.Contains(line, " alone: "), false, "written again by %s", line)
 			}
 		})
 	}
@@ -157,9 +150,7 @@ func TestConditionMessage(t *testing.T) {
 			}
 		}
 	}
-	if !found {
-		t.Error("no conditions")
-	}
+	check.Equal(t, found, true, "some conditions are found")
 }
 
 // The entries for ports in a status are all or, where they would be too many, none.

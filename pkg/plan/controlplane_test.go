@@ -204,9 +204,7 @@ func TestControlPlaneByRoutes(t *testing.T) {
 			}
 			p := Make(tt.rules, w)
 			check.Equal(t, routesSummary(p), tt.want, "the routes")
-			if len(p.Announcements)+len(p.Owners) > 0 {
-				t.Errorf("announcements %v, owners %v; want none", p.Announcements, p.Owners)
-			}
+			check.Equal(t, len(p.Announcements)+len(p.Owners), 0, "announcements and owners")
 			for _, a := range p.Addresses {
 				if a.Link != "lo" || !a.LocalDelivery {
 					t.Errorf("bound: %+v", a)

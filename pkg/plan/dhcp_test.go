@@ -139,9 +139,7 @@ func TestDHCP(t *testing.T) {
 	w.DHCPStates[0].Lease.Expires = w.DHCPStates[0].Lease.Expires.Add(30 * time.Second)
 	check.Same(t, written, Make(r, w).Statuses[0], "after a short renewal")
 	w.DHCPStates[0].Lease.Expires = w.DHCPStates[0].Lease.Expires.Add(time.Hour)
-	if Make(r, w).Statuses[0].DHCPLeases[0].Expires.Equal(written.DHCPLeases[0].Expires) {
-		t.Error("a long one is not")
-	}
+	check.Equal(t, Make(r, w).Statuses[0].DHCPLeases[0].Expires.Equal(written.DHCPLeases[0].Expires), false, "a long one is the one before")
 	for requested, want := range map[string]int{"10.77.0.155": 0, "10.77.0.99": 1, "fd77::9": 0} {
 		w.Services[0].DHCP.Requested = []netip.Addr{addr(requested)}
 		events := slices.DeleteFunc(Make(r, w).Events, func(e vip.Event) bool { return e.Reason != vip.InvalidField })
@@ -179,11 +177,6 @@ func TestDHCP(t *testing.T) {
 		w.CheckResults = nil
 		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nkubevip-a -> n1\nbind 10.77.0.155/32 dev macvlan\na: VIPAnnounced")
 	})
-	t.Run("expired", func(t *testing.T) {
-		w := w
-		w.DHCPStates = []vip.DHCPState{{Request: w.DHCPStates[0].Request, State: "selecting", Lost: true, Problem: "it has expired"}}
-		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nkubevip-a -> n1\nstatus a\na: DHCPFailed\nevent a DHCPFailed")
-	})
 	t.Run("another address", func(t *testing.T) {
 		w := w
 		w.DHCPStates = slices.Clone(w.DHCPStates)
@@ -191,20 +184,6 @@ func TestDHCP(t *testing.T) {
 		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nkubevip-a -> n1\nbind 10.77.0.156/32 dev macvlan\na: VIPAnnounced")
 		w = bind(r, w)
 		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nkubevip-a -> n1\nbind 10.77.0.156/32 dev macvlan\nstatus a 10.77.0.156(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
-	})
-	t.Run("handed over", func(t *testing.T) { // at once: two nodes can't have one hardware address
-		w := w
-		w.Claims = map[vip.Key]vip.Claim{key("kubevip-a"): {Holder: "n2", Valid: true, PreviousHolder: "n1", Transitions: 2}}
-		w.Members = world().Members
-		w.HandingOver = map[vip.Key]vip.HandingOver{key("kubevip-a"): {Successor: "n2", Since: w.Now, Until: w.Now.Add(3 * time.Second)}}
-		diff(t, dhcpSummary(Make(r, w)), "a: VIPElsewhere")
-	})
-	t.Run("handed over by a write without an answer", func(t *testing.T) { // the other may never have it
-		w := w
-		w.Claims = map[vip.Key]vip.Claim{key("kubevip-a"): {Holder: "n2", Valid: true, PreviousHolder: "n1", Transitions: 2}}
-		w.Members = world().Members
-		w.HandingOver = map[vip.Key]vip.HandingOver{key("kubevip-a"): {Successor: "n2", Since: w.Now, Until: w.Now.Add(3 * time.Second), InDoubt: true}}
-		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nbind 10.77.0.155/32 dev macvlan with a deadline\na: VIPElsewhere")
 	})
 	t.Run("no endpoints", func(t *testing.T) { // the lease is kept in case they come back
 		w := w
@@ -220,27 +199,35 @@ func TestDHCP(t *testing.T) {
 		later.Tenure.Until, later.Services[0].Created = later.Now.Add(time.Minute), w.Now
 		diff(t, dhcpSummary(Make(r, later)), "status a\na: NoEndpoints\nevent a NoEndpoints") // nobody has renewed it
 	})
-	t.Run("deleted", func(t *testing.T) {
-		w := w
-		w.Services = nil
-		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 release")
-	})
-	t.Run("deleted before it has a lease", func(t *testing.T) { // a server may have granted one by now
-		w := w
-		w.Services, w.Bound, w.DHCPStates = nil, nil, []vip.DHCPState{{Request: w.DHCPStates[0].Request, State: "checking"}}
-		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 release")
-	})
-	t.Run("ignored", func(t *testing.T) {
-		w := w
-		w.Services = slices.Clone(w.Services)
-		w.Services[0].Ignore = true
-		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 release\nstatus a\na: Ignored\nevent a VIPWithdrawn")
-	})
-	t.Run("only the status names it", func(t *testing.T) { // the lease goes on
-		w := w
-		w.Services = slices.Clone(w.Services)
-		w.Services[0].Addresses, w.Services[0].Source = []netip.Addr{addr("10.77.0.155")}, vip.SourceStatus
-		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nkubevip-a -> n1\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
+	handedOver := func(inDoubt bool) func(*vip.World) {
+		return func(w *vip.World) {
+			w.Claims = map[vip.Key]vip.Claim{key("kubevip-a"): {Holder: "n2", Valid: true, PreviousHolder: "n1", Transitions: 2}}
+			w.Members = world().Members
+			w.HandingOver = map[vip.Key]vip.HandingOver{key("kubevip-a"): {Successor: "n2", Since: w.Now, Until: w.Now.Add(3 * time.Second), InDoubt: inDoubt}}
+		}
+	}
+	serviceIs := func(change func(*vip.Service)) func(*vip.World) {
+		return func(w *vip.World) {
+			w.Services = slices.Clone(w.Services)
+			change(&w.Services[0])
+		}
+	}
+	const asksAgain = "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\n"
+	runPlans(t, planned(dhcpSummary), []planTest{
+		{"expired", r, with(w, func(w *vip.World) {
+			w.DHCPStates = []vip.DHCPState{{Request: w.DHCPStates[0].Request, State: "selecting", Lost: true, Problem: "it has expired"}}
+		}), asksAgain + "kubevip-a -> n1\nstatus a\na: DHCPFailed\nevent a DHCPFailed"},
+		{"handed over, at once: two nodes can't have one hardware address", r, with(w, handedOver(false)), "a: VIPElsewhere"},
+		{"handed over by a write without an answer: the other may never have it", r, with(w, handedOver(true)),
+			asksAgain + "bind 10.77.0.155/32 dev macvlan with a deadline\na: VIPElsewhere"},
+		{"deleted", r, with(w, func(w *vip.World) { w.Services = nil }), "link on eth0\nrequest IPv4 release"},
+		{"deleted before it has a lease: a server may have granted one by now", r, with(w, func(w *vip.World) {
+			w.Services, w.Bound, w.DHCPStates = nil, nil, []vip.DHCPState{{Request: w.DHCPStates[0].Request, State: "checking"}}
+		}), "link on eth0\nrequest IPv4 release"},
+		{"ignored", r, with(w, serviceIs(func(s *vip.Service) { s.Ignore = true })), "link on eth0\nrequest IPv4 release\nstatus a\na: Ignored\nevent a VIPWithdrawn"},
+		{"only the status names it: the lease goes on", r, with(w, serviceIs(func(s *vip.Service) {
+			s.Addresses, s.Source = []netip.Addr{addr("10.77.0.155")}, vip.SourceStatus
+		})), asksAgain + "kubevip-a -> n1\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: VIPAnnounced\nevent a VIPAnnounced"},
 	})
 }
 
@@ -260,9 +247,7 @@ func TestDHCPDual(t *testing.T) {
 	w.Services[0].Ingress = Make(r, w).Statuses[0].Ingress
 	w.DHCPStates[1].Lease.Expires = w.Now // an address of an ended lease goes from the status
 	diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4\nrequest IPv6\nkubevip-a -> n1\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: DHCPPending")
-	if !Make(r, w).Macvlans[0].IPv6 {
-		t.Error("the link has no IPv6")
-	}
+	check.Equal(t, Make(r, w).Macvlans[0].IPv6, true, "the link has IPv6")
 	for _, x := range []struct {
 		mode, addrs, want string
 		families          []vip.Family
@@ -301,9 +286,7 @@ func TestDHCPOneFamilyLess(t *testing.T) {
 		p := Make(r, w)
 		got, _, _ := strings.Cut(dhcpSummary(p), "\nkubevip-a")
 		diff(t, got, "link on eth0\n"+x.want)
-		if len(p.Macvlans) != 1 {
-			t.Errorf("macvlans: %+v", p.Macvlans)
-		}
+		check.Equal(t, len(p.Macvlans), 1, "macvlans")
 	}
 }
 
@@ -554,9 +537,8 @@ func TestDHCPConflicts(t *testing.T) {
 	// One hardware address for two.
 	mac := func(s *vip.Service) { s.DHCP.MAC = "02:00:5e:00:00:01" }
 	w = held(held(world(svc("a", "0.0.0.0", mac), svc("b", "0.0.0.0", mac, younger)), "a", "n1"), "b", "n1")
-	if p := Make(r, w); reasonOf(Make(r, w), "b") != vip.DHCPFailed || len(p.Macvlans) != 1 {
-		t.Errorf("%s", dhcpSummary(p))
-	}
+	check.Equal(t, reasonOf(Make(r, w), "b"), vip.DHCPFailed, "the verdict on the younger")
+	check.Equal(t, len(Make(r, w).Macvlans), 1, "macvlans")
 	// One interface for two, which have no address yet: that of the older, whatever MAC address it chose.
 	w = held(world(svc("a", "0.0.0.0", mac, func(s *vip.Service) { s.DHCP.Macvlan = "herald-web" }), svc("b", "0.0.0.0", tenant, younger, func(s *vip.Service) { s.DHCP.Macvlan = "herald-web" })), "a", "n1")
 	if p := Make(r, w); len(p.Macvlans) != 1 || p.Macvlans[0].MAC != "02:00:5e:00:00:01" {
@@ -580,9 +562,7 @@ func TestDHCPForgedAnnotation(t *testing.T) {
 		p := Make(r, w)
 		return len(p.Addresses) > 0 || p.DHCPRequests[0].LastLease.Addr.IsValid()
 	}
-	if !try(func(*vip.Service) {}) {
-		t.Error("what was written is not used")
-	}
+	check.Equal(t, try(func(*vip.Service) {}), true, "what was written is used")
 	for what, change := range map[string]func(*vip.Service){
 		"without a status":     func(s *vip.Service) { s.Ingress = nil },
 		"with another address": func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.98") },
@@ -598,9 +578,7 @@ func TestDHCPForgedAnnotation(t *testing.T) {
 			recorded(s, vip.Record{Leased: []netip.Addr{k.Addr}, MAC: mac, Link: "herald-x"})
 		},
 	} {
-		if try(change) {
-			t.Errorf("a record %s is believed", what)
-		}
+		check.Equal(t, try(change), false, "a record %s is believed", what)
 	}
 	// An address that only the status names, and that was named before, is not asked of a DHCP server.
 	w.Services[0].Addresses, w.Services[0].Source, w.Services[0].DHCP.Leases = []netip.Addr{k.Addr}, vip.SourceStatus, []vip.DHCPLease{k}
@@ -626,9 +604,8 @@ func TestDHCPMacvlans(t *testing.T) {
 		t.Errorf("with its parent down: %s", dhcpSummary(p))
 	}
 	w = held(world(svc("a", "0.0.0.0", func(s *vip.Service) { s.Interface = "eth9" })), "a", "n1")
-	if p := Make(r, w); len(p.DHCPRequests) > 0 || p.Verdicts[0].Reason != vip.NoEligibleNode {
-		t.Errorf("on a link that is not there: %s", dhcpSummary(p))
-	}
+	check.Equal(t, len(Make(r, w).DHCPRequests), 0, "DHCP requests on a link that is not there")
+	check.Equal(t, Make(r, w).Verdicts[0].Reason, vip.NoEligibleNode, "the verdict")
 	w = held(world(svc("a", "0.0.0.0", func(s *vip.Service) { s.Interface = "auto" })), "a", "n1")
 	if p := Make(r, w); len(p.Macvlans) != 1 || p.Macvlans[0].Parent != "eth0" || p.DHCPRequests[0].Parent != "eth0" {
 		t.Errorf("auto: %s", dhcpSummary(p))
@@ -720,7 +697,5 @@ func TestDHCPClientsOfANamespace(t *testing.T) {
 	const why = "the Services of the namespace default have 128 DHCP clients, and may have no more: delete one, let Services share one (kube-vip.io/macvlanName), or ask for a fixed address"
 	// The one that has a lease and the two that share a client are counted first, being older or in use.
 	want := []string{"s126: " + why, "s127: " + why, "x-split: " + why, "x-static: " + why, "x-young: " + why}
-	if !slices.Equal(got, want) {
-		t.Errorf("got  %q\nwant %q", got, want)
-	}
+	check.Same(t, want, got, "who is refused")
 }

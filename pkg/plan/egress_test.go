@@ -122,6 +122,8 @@ func TestEgress(t *testing.T) {
 		{"... and its VIP is of the other family", on, w("n1", svc("a", "fd77::60", withEgress, elsewhere)), "fd77::60 [fd77:240:1::2 fd77:240:2::2]\n"},
 		{"a pod where no Herald is", on, w("n1", svc("a", "10.77.0.60", withEgress, func(s *vip.Service) { s.Pods[1].Node = "w1" })),
 			"10.77.0.60 [10.240.1.2 10.240.2.2]\nkube-vip.io/egress: what its pods send keeps its source on w1 (no Herald runs there)\n"},
+		{"a pod where no Services are announced", on, withoutServices(w("n1", svc("a", "10.77.0.60", withEgress)), "n2"),
+			"10.77.0.60 [10.240.1.2 10.240.2.2]\nkube-vip.io/egress: what its pods send keeps its source on n2 (svc_enable is false there)\n"},
 		{"a pod on a node of another network", on, with(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) {
 			w.Members[1].Info.Links = []vip.Link{{Name: "eth0", Up: true, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.66.0.12/24")}}}
 		}), "10.77.0.60 [10.240.1.2 10.240.2.2]\nkube-vip.io/egress: what its pods send keeps its source on n2 (no link that is up has an IPv4 network in common with n1)\n"},
@@ -146,13 +148,9 @@ func TestEgressPending(t *testing.T) {
 	r.Egress = &Egress{}
 	w := held(world(svc("a", "10.77.0.60", withEgress)), "a", "n1")
 	w.EgressPodsPending = true
-	if !Make(r, w).EgressPending {
-		t.Error("what the kernel has is to be replaced")
-	}
+	check.Equal(t, Make(r, w).EgressPending, true, "what the kernel has is to stay")
 	w.EgressPodsPending = false
-	if Make(r, w).EgressPending {
-		t.Error("what the kernel has is to stay")
-	}
+	check.Equal(t, Make(r, w).EgressPending, false, "what the kernel has is to stay")
 }
 
 // What is in the cluster is left alone; what only an EndpointSlice says does not count, since a tenant may have written it.

@@ -183,9 +183,7 @@ func TestFormerOwnersOfControlPlane(t *testing.T) {
 			if slices.ContainsFunc(p.Addresses, func(a vip.Address) bool { return a.ResetTranslated }) {
 				got = append(got, "reset")
 			}
-			if !slices.Equal(got, tt.want) {
-				t.Errorf("%q\nwant %q", got, tt.want)
-			}
+			check.Same(t, tt.want, got, "what is sent on, translated and reset")
 			if len(got) > 0 && (p.ReplanAfter == 0 || p.ReplanAfter > 5*time.Second) {
 				t.Errorf("planned again after %v: what another program removes would stay away", p.ReplanAfter)
 			}

@@ -170,9 +170,7 @@ func TestNewcomerIsTold(t *testing.T) {
 		}
 	}
 	const want = "10.77.0.50, 10.77.0.51: in use by a Service of another namespace; ask for another address, or agree with its user on a value of the annotation heraldvip.io/sharing-key for both"
-	if !slices.Equal(told, []string{want}) {
-		t.Errorf("the newcomer is told %q", told)
-	}
+	check.Same(t, []string{want}, told, "what the newcomer is told")
 }
 
 // The VIP of the API servers depends on no Service: neither on one whose status names it, nor on one that names its lease.

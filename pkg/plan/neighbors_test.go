@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // vlanWorld has n1 to n3 alive, with an address each on eth1, where the VIP of the Service a is, held by n1; and b on eth0, held by n1 too.
@@ -108,9 +109,7 @@ func TestNeighborsAreWatched(t *testing.T) {
 			}
 		}
 		for i := range w.Members {
-			if a := vlanAddress(i + 1).Addr(); by[a] != min(nodes-1, neighborWitnesses) {
-				t.Errorf("with %d nodes %d ask for %s", nodes, by[a], a)
-			}
+			check.Equal(t, by[vlanAddress(i+1).Addr()], min(nodes-1, neighborWitnesses), "how many of %d nodes ask for %s", nodes, vlanAddress(i+1).Addr())
 		}
 	}
 	w := vlanWorld()

@@ -103,9 +103,7 @@ func TestNoServicesControlPlane(t *testing.T) {
 		p := Make(r, w)
 		check.Equal(t, p.Owners[0].Node, "n3", "the owner, seen from %s", self)
 	}
-	if p := Make(bgp, bind(bgp, withSessions(seenFrom(w, "n1")))); len(p.Routes) > 0 {
-		t.Errorf("n1 advertises %v", p.Routes)
-	}
+	check.Equal(t, len(Make(bgp, bind(bgp, withSessions(seenFrom(w, "n1")))).Routes), 0, "routes of n1")
 }
 
 // TestNoServicesExclusionLabel: that a node which may have no Services lacks the label that keeps VIPs off nodes has all
@@ -140,20 +138,6 @@ func TestNoServicesPools(t *testing.T) {
 	}
 }
 
-// TestNoServicesEgress: pods on a node with svc_enable=false keep their source, and the user hears of it.
-func TestNoServicesEgress(t *testing.T) {
-	r := rules()
-	r.Egress = &Egress{Internal: []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")}}
-	w := withoutServices(world(svc("a", "10.77.0.60", written("n1"), func(s *vip.Service) {
-		s.Egress = &vip.EgressRule{Selector: "app=web"}
-		s.Pods = []vip.Pod{{Node: "n3", Addresses: []netip.Addr{addr("10.200.3.1")}}, {Node: "n2", Addresses: []netip.Addr{addr("10.200.2.1")}}}
-	})), "n3")
-	w = held(w, "a", "n1")
-	if got := egressOf(Make(r, bind(r, w))); !strings.Contains(got, "keeps its source on n3 (svc_enable is false there)") || strings.Contains(got, "n2") {
-		t.Errorf("got %s", got)
-	}
-}
-
 // TestNoServicesWitnesses: only nodes that know of VIPs of Services ask on their links for the nodes that have them,
 // and whether their owners answer.
 func TestNoServicesWitnesses(t *testing.T) {
@@ -184,19 +168,14 @@ func TestControlPlaneOfOtherNodes(t *testing.T) {
 	w.Members[2].Info.Options.ControlPlane = []netip.Addr{addr("10.77.0.60")}
 	w.Members[2].Alive = false
 	p := Make(poolRules(), w)
-	if v := p.Verdicts[0]; v.Reason != vip.AddressRefused || v.Message != "10.77.0.60 is the VIP of the control plane" {
-		t.Errorf("%+v", v)
-	}
-	if v := p.Verdicts[1]; v.Reason != vip.VIPClaiming {
-		t.Errorf("%+v", v)
-	}
+	check.Equal(t, p.Verdicts[0].Reason, vip.AddressRefused, "the verdict")
+	check.Equal(t, p.Verdicts[0].Message, "10.77.0.60 is the VIP of the control plane", "what it says")
+	check.Equal(t, p.Verdicts[1].Reason, vip.VIPClaiming, "the verdict on the other")
 	if !slices.ContainsFunc(p.Pools[0].Reserved, func(r vip.ReservedRange) bool { return r.Prefix.String() == "10.77.0.60/32" }) {
 		t.Errorf("it is not in %v", p.Pools[0].Reserved)
 	}
 	r := controlPlaneRules() // on a node with cp_enable it is as the options have it
 	cp := withoutServices(controlPlaneHeld(controlPlaneWorld("n1"), "n1"), "n1", "n3")
 	cp.Members[0].Info.Options.ControlPlane, cp.Members[2].Info.Options.ControlPlane = r.ControlPlane.Addresses, r.ControlPlane.Addresses
-	if p := Make(r, bind(r, cp)); len(p.Addresses) != 2 {
-		t.Errorf("bound: %v", p.Addresses)
-	}
+	check.Equal(t, len(Make(r, bind(r, cp)).Addresses), 2, "addresses that are bound")
 }

@@ -174,9 +174,7 @@ func TestPolicyInForce(t *testing.T) {
 	w.Services = []vip.Service{svc("a", "10.77.0.80")}
 	before, _ := pool.Parse(nil, map[string]string{"pool-kept": "10.77.0.80/28", "pool-kept.namespaces": "blue"})
 	w.PoolPolicy, _ = pool.Parse(before, map[string]string{"pool-kept": "10.77.0.80/28", "pool-kept.namespaces": "=="})
-	if v := Make(poolRules(), w).Verdicts[0]; v.Reason != vip.AddressRefused {
-		t.Errorf("%v", v)
-	}
+	check.Equal(t, Make(poolRules(), w).Verdicts[0].Reason, vip.AddressRefused, "the verdict")
 }
 
 // TestConfigMapGone: a ConfigMap of pools that is gone, while it is made again, say, gives nothing, and limits who may have what as before.

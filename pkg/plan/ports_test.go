@@ -73,9 +73,7 @@ func TestPortsNotLimited(t *testing.T) {
 	r.LimitPorts = true
 	w := held(world(svc("a", "10.77.0.60")), "a", "n1")
 	w.PortsNotLimited = map[vip.Family]string{vip.IPv6: "no such family"}
-	if events := Make(r, w).Events; len(events) > 0 {
-		t.Errorf("of the other family: %v", events)
-	}
+	check.Equal(t, len(Make(r, w).Events), 0, "Events of the other family")
 	w.PortsNotLimited[vip.IPv4] = "operation not permitted"
 	const want = "node n1 owns 10.77.0.60, but does not bind it, since nftables does not limit its ports (enable_service_security): operation not permitted"
 	said := func(w vip.World) bool {

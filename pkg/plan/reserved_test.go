@@ -168,14 +168,10 @@ func TestForgedEndpointSlice(t *testing.T) {
 	}
 	r := rules()
 	r.NoStatus = true
-	if refused(r, held(world(svc("a", "10.77.0.155")), "a", "n1")) {
-		t.Error("it has the address by its lease: refused")
-	}
+	check.Equal(t, refused(r, held(world(svc("a", "10.77.0.155")), "a", "n1")), false, "refused, where it has the address by its lease")
 	w := poolWorld("n1")
 	w.Reserved = []vip.ReservedRange{forged}
-	if all := Make(poolRules(), w).Pools[0].Reserved; slices.Contains(all, forged) {
-		t.Error("pools keep what is forged from Services")
-	}
+	check.Equal(t, slices.Contains(Make(poolRules(), w).Pools[0].Reserved, forged), false, "pools keep what is forged from Services")
 }
 
 // What another load balancer has left in a status, and no Service can have, is no wish: with pools the Service is
@@ -219,9 +215,7 @@ func TestFamilyMissing(t *testing.T) {
 			w.Self = self
 			told += strings.Join(messages(Make(rules(), w), vip.FamilyMissing), "")
 			w.Pools = poolWorld("").Pools
-			if n := len(messages(Make(poolRules(), w), vip.FamilyMissing)); n > 0 {
-				t.Errorf("%s: told though pools give the other", tt.addrs)
-			}
+			check.Equal(t, len(messages(Make(poolRules(), w), vip.FamilyMissing)), 0, "how many are told of %s though pools give the other", tt.addrs)
 			w.Services[0].Source = vip.SourceStatus
 			toldOfStatus += strings.Join(messages(Make(poolRules(), w), vip.FamilyMissing), "")
 		}

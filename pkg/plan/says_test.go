@@ -52,13 +52,11 @@ func TestEveryMoveIsAnEvent(t *testing.T) {
 // TestEventsWhileARenewalIsLate: none is known, which is not that none holds, or all would be written again when the API server is back.
 func TestEventsWhileARenewalIsLate(t *testing.T) {
 	w := bind(rules(), held(world(svc("a", "10.77.0.200")), "a", "n1"))
-	if p := Make(rules(), w); len(p.Events) != 1 || p.EventsPending {
-		t.Errorf("%d Events, pending: %v", len(p.Events), p.EventsPending)
-	}
+	check.Equal(t, len(Make(rules(), w).Events), 1, "Events")
+	check.Equal(t, Make(rules(), w).EventsPending, false, "Events are pending")
 	w.Tenure.RenewalLateSince = w.Now.Add(-time.Second)
-	if p := Make(rules(), w); len(p.Events) != 0 || !p.EventsPending {
-		t.Errorf("while a renewal is late: %d Events, pending: %v", len(p.Events), p.EventsPending)
-	}
+	check.Equal(t, len(Make(rules(), w).Events), 0, "Events while a renewal is late")
+	check.Equal(t, Make(rules(), w).EventsPending, true, "Events are pending then")
 }
 
 // TestHandOverToNodesSeenAlive: a node that stops soon after it has begun hands nothing to one of which it knows a

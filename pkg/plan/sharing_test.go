@@ -162,9 +162,8 @@ func TestOwnAddressBesideAShared(t *testing.T) {
 	for _, a := range p.Addresses {
 		got = append(got, a.Addr.String()+" "+a.Lease.String())
 	}
-	if slices.Sort(got); !slices.Equal(got, []string{"10.77.0.50 default/kubevip-a", "10.77.0.65 tenant/kubevip-x"}) {
-		t.Errorf("%q\n%s", got, summary(p))
-	}
+	slices.Sort(got)
+	check.Same(t, []string{"10.77.0.50 default/kubevip-a", "10.77.0.65 tenant/kubevip-x"}, got, "%s", summary(p))
 }
 
 // A Service that asks for what keeps it from sharing an address with one of another namespace is told, whether it
