@@ -193,9 +193,7 @@ func TestUndrainOfANodeThatIsNotDrained(t *testing.T) {
 		check.OK(t, d.undrain(ctx))
 		return called
 	}
-	if unmarked(vip.Node{Name: "n1"}) {
-		t.Error("VIPs are moved to a node that was not drained")
-	}
+	check.Equal(t, unmarked(vip.Node{Name: "n1"}), false, "a node that was not drained gets VIPs")
 	if !unmarked(vip.Node{Name: "n1", Drained: true}) || !unmarked(vip.Node{Name: "n1", ReturnUntil: noon.Add(time.Minute)}) || !unmarked() {
 		t.Error("a node that is drained, gets VIPs back, or can't be read is not undrained")
 	}
@@ -224,9 +222,8 @@ func TestDrainNamesWhatNobodyElseCanTake(t *testing.T) {
 	}
 	marked, err := drain(false, "n1")
 	want := "nothing was done: no other node may carry default/web (n2, n3: no ready endpoint there (externalTrafficPolicy Local)). --force drains the node all the same, and takes these VIPs down"
-	if marked || text(err) != want {
-		t.Errorf("marked: %t; %v", marked, err)
-	}
+	check.Equal(t, marked, false, "marked")
+	check.Equal(t, text(err), want, "the error")
 	if marked, _ := drain(true, "n1"); !marked {
 		t.Error("--force drains nothing")
 	}
@@ -275,9 +272,8 @@ func TestDrainOfTheControlPlane(t *testing.T) {
 		if tt.want == "" {
 			want = ""
 		}
-		if text(err) != want || marked != (want == "") {
-			t.Errorf("%s: marked: %t; got  %v\nwant %s", tt.name, marked, err, want)
-		}
+		check.Equal(t, text(err), want, "%s: the error", tt.name)
+		check.Equal(t, marked, (want == ""), "%s: marked", tt.name)
 	}
 }
 

@@ -159,9 +159,8 @@ func TestStatusSaysWhatHolds(t *testing.T) {
 	const otherOptions = "carries no VIP of a Service: lb_class_name, lb_class_only, lb_class_legacy_handling, svc_election or svc_leasename " +
 		"is another there than on most nodes: they must be the same on all"
 	for i, want := range []serviceStatus{{Owner: "n1", Problem: "its owner n1: " + otherOptions}, {Owner: "n2"}, {Problem: "its status names a VIP, but no node owns it"}} {
-		if got := r.Services[i]; got.Owner != want.Owner || got.Problem != want.Problem {
-			t.Errorf("%s: %+v", got.Service, got)
-		}
+		check.Equal(t, r.Services[i].Owner, want.Owner, "the owner of %s", r.Services[i].Service)
+		check.Equal(t, r.Services[i].Problem, want.Problem, "what is wrong with %s", r.Services[i].Service)
 	}
 	for i, want := range []string{otherOptions, "ok", "carries no VIP: its link eth0 is down", "no Herald runs there"} {
 		check.Equal(t, r.Nodes[i].State, want, "%s", r.Nodes[i].Node)

@@ -302,9 +302,7 @@ func TestServicesRefused(t *testing.T) {
 				return x != nil && strings.Contains(x.Annotations[lease.OwnersAnnotation], "n1@2") && addresses.most.Load() == 1
 			})
 			t.Logf("after %v", time.Since(began).Round(time.Millisecond))
-			if n := statuses.most.Load(); n > 0 {
-				t.Errorf("%d statuses are written", n)
-			}
+			check.Equal(t, statuses.most.Load(), 0, "statuses that are written")
 		})
 	}
 }

@@ -114,9 +114,7 @@ func TestManifestOfEnvironment(t *testing.T) {
 		t.Fatalf("%v, stderr %q", err, stderr)
 	}
 	check.Contains(t, stdout, "# Made by: herald manifest daemonset --interface=eth7 --services --arp\n", "value: eth7\n", "- name: svc_enable\n")
-	if strings.Contains(stdout, "herald_config") {
-		t.Errorf("a file of this machine in\n%s", stdout)
-	}
+	check.Equal(t, strings.Contains(stdout, "herald_config"), false, "a file of this machine is in\n%s", stdout)
 }
 
 // A password in a file is on the nodes, not where the manifest is made: it is mounted, once.

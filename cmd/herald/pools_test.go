@@ -82,9 +82,7 @@ func TestPoolsFree(t *testing.T) {
 	var b strings.Builder
 	check.OK(t, writePools(&b, source, s))
 	matches(t, b.String(), `range-global +IPv4 +4 +1 +1 `, `cidr-web +IPv4 +254 +1 +251 `)
-	if strings.Contains(b.String(), theirs.Key.Name) {
-		t.Errorf("a Service of another class waits in\n%s", b.String())
-	}
+	check.Equal(t, strings.Contains(b.String(), theirs.Key.Name), false, "a Service of another class waits in\n%s", b.String())
 }
 
 func TestPoolsCheck(t *testing.T) {

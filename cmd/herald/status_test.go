@@ -270,10 +270,7 @@ func TestStatusOfOneNamespace(t *testing.T) {
 	if !strings.Contains(b, "default/web has 10.0.0.1") || strings.Contains(b, "\ndefault/web") || !regexp.MustCompile(`n1 +1 +1s +ok`).MatchString(b) {
 		t.Errorf("the status of one namespace is\n%s", b)
 	}
-	b = statusText(t, kube.Snapshot{Services: []vip.Service{other}}, "team")
-	if !strings.Contains(b, "team/other") || !strings.Contains(b, "may not be read") {
-		t.Errorf("the status, for a user of one namespace, is\n%s", b)
-	}
+	check.Contains(t, statusText(t, kube.Snapshot{Services: []vip.Service{other}}, "team"), "team/other", "may not be read") // for a user of one namespace
 }
 
 // TestStatusWithoutTheAnnouncersLeases: for who may not read these, a Service's status and conditions count, in herald status and explain.
@@ -321,25 +318,17 @@ func TestStatusOfControlPlane(t *testing.T) {
 		s.Leases = []*coordinationv1.Lease{nodeLease("n1", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"options":{"`+way+`":true,"controlPlane":["10.0.0.40"]}}`)}
 		matches(t, statusText(t, s, ""), `\(control plane\) +10\.0\.0\.40 +- +- +- +no node carries it; API servers ready: 0\n`)
 	}
-	if r := newStatusReport(s, vip.Key{}, noon); !r.wrong() {
-		t.Error("nothing is wrong")
-	}
+	check.Equal(t, newStatusReport(s, vip.Key{}, noon).wrong(), true, "something is wrong")
 	s.Leases = append(s.Leases, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: defaultControlPlaneLease},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: new("n9"), LeaseDurationSeconds: new(int32(15)), RenewTime: new(metav1.NewMicroTime(noon))}})
 	// kube-vip has it, but nobody could take it.
 	matches(t, statusText(t, s, ""), `\(control plane\) +10\.0\.0\.40 +- +- +- +no Herald could take it: no node's own API server is ready at its port \(port, control_plane_health_check_address\)\n`)
 	s.Leases[0] = nodeLease("n1", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"apiServerReady":true,"options":{"arp":true,"controlPlane":["10.0.0.40"]}}`)
-	if r := newStatusReport(s, vip.Key{}, noon); r.wrong() {
-		t.Errorf("kube-vip has it, and that is wrong: %+v", r.Services)
-	}
+	check.Equal(t, newStatusReport(s, vip.Key{}, noon).wrong(), false, "something is wrong, though kube-vip has it")
 	s.Leases[0] = nodeLease("n1", time.Second, `{"options":{"services":true,"arp":true,"lease":"kube-system/services-plndr-cp-lock"}}`)
-	if v := newStatusView(s, noon); !v.claims[v.options().SharedLease].Foreign {
-		t.Errorf("kube-vip has one Lease for both, and Services are free: %v", v.claims)
-	}
+	check.Equal(t, newStatusView(s, noon).claims[newStatusView(s, noon).options().SharedLease].Foreign, true, "the Lease is another's, where kube-vip has one for both")
 	s.Leases = nil
-	if b := statusText(t, s, ""); strings.Contains(b, "control plane") {
-		t.Errorf("\n%s", b)
-	}
+	check.Equal(t, strings.Contains(statusText(t, s, ""), "control plane"), false, "the control plane is named")
 }
 
 // The BGP sessions of all nodes are a table of their own.
@@ -354,9 +343,7 @@ func TestStatusBGPSessions(t *testing.T) {
 	if _, got, _ := strings.Cut(b, "ok\n"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	if b := statusText(t, kube.Snapshot{Leases: []*coordinationv1.Lease{nodeLease("n1", time.Hour, info)}}, ""); strings.Contains(b, "192.0.2.1") {
-		t.Errorf("a node that does not run has sessions:\n%s", b)
-	}
+	check.Equal(t, strings.Contains(statusText(t, kube.Snapshot{Leases: []*coordinationv1.Lease{nodeLease("n1", time.Hour, info)}}, ""), "192.0.2.1"), false, "a node that does not run has sessions")
 }
 
 // What a tenant can write adds no rows and columns, controls no terminal, and says nothing about the nodes and the control plane.
@@ -386,9 +373,7 @@ func TestStatusOfManyForgedLeases(t *testing.T) {
 		forged.Namespace = "tenant"
 		s.Leases = append(s.Leases, forged)
 	}
-	if newStatusReport(s, vip.Key{}, noon).wrong() {
-		t.Error("forged Leases make herald status --exit-status fail")
-	}
+	check.Equal(t, newStatusReport(s, vip.Key{}, noon).wrong(), false, "something is wrong for forged Leases")
 	b := statusText(t, s, "")
 	if n := strings.Count(b, "\ntenant/"); n != maxOtherNodes || strings.Count(b, "ghost") != n {
 		t.Errorf("%d rows of forged nodes in\n%s", n, b)

@@ -72,9 +72,8 @@ func TestUninstall(t *testing.T) {
 					traces: func(context.Context) ([]kube.Trace, error) { return []kube.Trace{service, left}, nil },
 				}
 				err := u.run(t.Context())
-				if out.String() != tt.out || text(err) != tt.err {
-					t.Errorf("got  %s%v\nwant %s%v", out.String(), err, tt.out, tt.err)
-				}
+				check.Equal(t, out.String(), tt.out, "what is printed")
+				check.Equal(t, text(err), tt.err, "the error")
 				check.Equal(t, time.Since(began), tt.took, "it took")
 			})
 		})
@@ -85,8 +84,7 @@ func TestUninstall(t *testing.T) {
 func TestUninstallNodeOfOthersRoutes(t *testing.T) {
 	for _, protocol := range []string{"0", "2", "4", "256", "-1"} {
 		_, _, err := run(t, root(), "uninstall", "node", "--routing-protocol="+protocol)
-		if want := "--routing-protocol=" + protocol + " must be a whole number from 5 to 255, as vip_routingprotocol"; text(err) != want || status(err) != 2 {
-			t.Errorf("%v, status %d; want %s", err, status(err), want)
-		}
+		check.Equal(t, text(err), "--routing-protocol="+protocol+" must be a whole number from 5 to 255, as vip_routingprotocol", "the error")
+		check.Equal(t, status(err), 2, "the status")
 	}
 }

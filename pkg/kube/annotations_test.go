@@ -239,9 +239,7 @@ func TestAnnotationsTable(t *testing.T) {
 		if a.Value == "" || !strings.HasSuffix(a.Meaning, ".") {
 			t.Errorf("%s is not explained: value %q, meaning %q", a.Key, a.Value, a.Meaning)
 		}
-		if (a.Instead != "") != a.Unsupported {
-			t.Errorf("%s: Instead is %q, want some text for an unsupported annotation only", a.Key, a.Instead)
-		}
+		check.Equal(t, (a.Instead != ""), a.Unsupported, "%s is unsupported, and there is some text instead: %q", a.Key, a.Instead)
 		if prefix, _, _ := strings.Cut(a.Key, "/"); prefix != "kube-vip.io" && prefix != "heraldvip.io" {
 			t.Errorf("%s has a prefix that is not ours", a.Key)
 		}
@@ -251,9 +249,7 @@ func TestAnnotationsTable(t *testing.T) {
 			t.Errorf("%s is read, but the table says %+v", key, a)
 		}
 	}
-	if !rows[vipHostKey].Written {
-		t.Errorf("%s is not marked as written", vipHostKey)
-	}
+	check.Equal(t, rows[vipHostKey].Written, true, "%s is marked as written", vipHostKey)
 }
 
 // TestPoolsAreBounded: of thousands of names of pools the first 16 are read, and the others cost nothing: while a

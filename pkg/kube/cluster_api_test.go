@@ -9,7 +9,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -59,7 +58,6 @@ narrow,narrow,narrow
 var shared struct {
 	once   sync.Once
 	server *apiServer
-	err    error
 }
 
 // libraryLog is what the Kubernetes libraries log.
@@ -74,74 +72,44 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// errNoParts: the binaries have not been built.
-var errNoParts = errors.New("bin/parts/etcd or bin/parts/kube-apiserver is missing; testing/lab/parts/build.sh " + "builds them")
-
 // startAPI is the API server, running. It skips the test if the server's binaries are missing, unless HERALD_LAB is "require".
 func startAPI(t testing.TB) *apiServer {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("needs an API server; left out by -short")
 	}
-	shared.once.Do(func() { shared.server, shared.err = newAPIServer() })
-	switch {
-	case errors.Is(shared.err, errNoParts) && os.Getenv("HERALD_LAB") != "require":
-		t.Skip(shared.err)
-	case shared.err != nil:
-		t.Fatal(shared.err)
+	bin := check.Value(filepath.Abs("../../bin/parts"))(t)
+	for _, name := range []string{"etcd", "kube-apiserver"} {
+		if _, err := os.Stat(filepath.Join(bin, name)); err != nil && os.Getenv("HERALD_LAB") != "require" {
+			t.Skipf("%v; testing/lab/parts/build.sh builds it", err)
+		}
+	}
+	shared.once.Do(func() { shared.server = newAPIServer(t, bin) })
+	if shared.server == nil {
+		t.Fatal("the API server has not started, as an earlier test says")
 	}
 	return shared.server
 }
 
-func newAPIServer() (*apiServer, error) {
-	wd, err := os.Getwd()
-	if err != nil {
-		return nil, err
-	}
-	s := &apiServer{bin: filepath.Join(wd, "..", "..", "bin", "parts")}
-	for _, name := range []string{"etcd", "kube-apiserver"} {
-		if _, err := os.Stat(filepath.Join(s.bin, name)); err != nil {
-			return nil, errNoParts
-		}
-	}
-	if s.dir, err = os.MkdirTemp("", "herald-kube-"); err != nil {
-		return nil, err
-	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, err
-	}
-	der, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		return nil, err
-	}
-	for name, data := range map[string][]byte{
-		"tokens.csv": []byte(tokens),
-		"sa.key":     pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}),
-	} {
-		if err := os.WriteFile(filepath.Join(s.dir, name), data, 0o600); err != nil {
-			return nil, err
-		}
-	}
-	ports, err := freePorts(3)
-	if err != nil {
-		return nil, err
-	}
+func newAPIServer(t testing.TB, bin string) *apiServer {
+	s := &apiServer{bin: bin, dir: check.Value(os.MkdirTemp("", "herald-kube-"))(t)}
+	key := check.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
+	der := check.Value(x509.MarshalECPrivateKey(key))(t)
+	check.OK(t, os.WriteFile(filepath.Join(s.dir, "tokens.csv"), []byte(tokens), 0o600))
+	check.OK(t, os.WriteFile(filepath.Join(s.dir, "sa.key"), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), 0o600))
+	ports := freePorts(t, 3)
 	s.etcd, s.port = ports[0], ports[2]
 	s.admin = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
 	at := fmt.Sprintf("http://127.0.0.1:%d", s.etcd)
 	peer := fmt.Sprintf("http://127.0.0.1:%d", ports[1])
-	s.etcdRuns, err = start(s.dir, "etcd", filepath.Join(s.bin, "etcd"), "--data-dir", filepath.Join(s.dir, "etcd"), "--unsafe-no-fsync",
+	s.etcdRuns = check.Value(start(s.dir, "etcd", filepath.Join(s.bin, "etcd"), "--data-dir", filepath.Join(s.dir, "etcd"), "--unsafe-no-fsync",
 		"--listen-client-urls", at, "--advertise-client-urls", at,
-		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer)
-	if err == nil {
-		err = s.start()
-	}
-	if err != nil {
+		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer))(t)
+	if err := s.start(); err != nil {
 		s.close()
-		return nil, err
+		t.Fatal(err)
 	}
-	return s, nil
+	return s
 }
 
 // start starts kube-apiserver and waits until it is ready.
@@ -326,20 +294,18 @@ func (p *process) tail() string {
 
 // freePorts finds ports below those that the kernel gives to clients (32768 and up), or one could be taken while the
 // server that has it is being restarted.
-func freePorts(n int) (ports []int, err error) {
+func freePorts(t testing.TB, n int) (ports []int) {
 	for try := 0; len(ports) < n; try++ {
 		port := 20000 + mathrand.IntN(10000)
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err != nil {
-			if try > 100 {
-				return nil, err
-			}
-			continue
+		if err == nil {
+			defer l.Close()
+			ports = append(ports, port)
+		} else if try > 100 {
+			t.Fatal(err)
 		}
-		defer l.Close()
-		ports = append(ports, port)
 	}
-	return ports, nil
+	return ports
 }
 
 // A pokeSignal is a Poke that a test can wait for.

@@ -115,9 +115,7 @@ func TestSynced(t *testing.T) {
 		check.OK(t, f())
 		check.Equal(t, pokes(), 1, "pokes when cache %d is filled", i)
 	}
-	if !observe(c).Synced {
-		t.Error("not synced with all caches")
-	}
+	check.Equal(t, observe(c).Synced, true, "synced with all caches")
 	c.services.Replace(nil, "2")
 	check.Equal(t, pokes(), 0, "pokes of a list that changes nothing")
 }
@@ -450,9 +448,7 @@ func TestRefusedThenAnotherError(t *testing.T) {
 		for _, r := range all {
 			then(r)
 		}
-		if !c.Synced() {
-			t.Error("not synced")
-		}
+		check.Equal(t, c.Synced(), true, "synced")
 	}
 }
 
@@ -505,16 +501,13 @@ func TestSyncedSoon(t *testing.T) {
 func TestNoServicesInWorld(t *testing.T) {
 	c, _ := newTestCluster(t, "https://192.0.2.1:6443")
 	c.o.NoServices = true
-	if c.Synced() {
-		t.Error("synced without Nodes")
-	}
+	check.Equal(t, c.Synced(), false, "synced without Nodes")
 	check.OK(t, c.nodes.Replace(nil, "1"))
 	kubernetes := clusterIPService("kubernetes", "10.112.0.1")
 	check.OK(t, c.services.Replace([]any{kubernetes, loadBalancer("web", "192.0.2.7")}, "1"))
 	check.OK(t, c.slices.Replace(nil, "1"))
-	if w := observe(c); !w.Synced || len(w.Services) > 0 {
-		t.Errorf("synced %v, %v", w.Synced, w.Services)
-	}
+	check.Equal(t, observe(c).Synced, true, "synced")
+	check.Equal(t, len(observe(c).Services), 0, "Services")
 }
 
 // TestPoolsGone: what a ConfigMap of pools that is gone has said is in the World, with the labels that namespaces

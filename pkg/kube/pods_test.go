@@ -3,12 +3,12 @@ package kube
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -51,27 +51,17 @@ func TestPodsOfEgress(t *testing.T) {
 	first := c.pods.watches[vip.Key{Namespace: "default", Name: "s0"}]
 	check.Equal(t, first.labels, "app=s0", "labels of the pods that are watched")
 	check.Equal(t, first.namespace, "default", "their namespace")
-	pods := func(name string) (vip.Service, bool) {
-		for _, s := range observe(c).Services {
-			if s.Key.Name == name {
-				return s, true
-			}
-		}
-		return vip.Service{}, false
+	of := func(name string) vip.Service {
+		all := observe(c).Services
+		return all[slices.IndexFunc(all, func(s vip.Service) bool { return s.Key.Name == name })]
 	}
-	if s, _ := pods("s0"); s.PodsUnknown != vip.PodsBeingListed {
-		t.Errorf("before the first list: %q", s.PodsUnknown)
-	}
-	if s, _ := pods(last.Name); s.PodsUnknown != tooManyWithEgress {
-		t.Errorf("of the youngest: %q", s.PodsUnknown)
-	}
+	check.Equal(t, of("s0").PodsUnknown, vip.PodsBeingListed, "before the first list")
+	check.Equal(t, of(last.Name).PodsUnknown, tooManyWithEgress, "of the youngest")
 	for range failuresBeforeReport {
 		first.retryDelay(apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", nil))
 	}
 	first.poke()
-	if s, _ := pods("s0"); s.PodsUnknown != podsRefused {
-		t.Errorf("refused: %q", s.PodsUnknown)
-	}
+	check.Equal(t, of("s0").PodsUnknown, podsRefused, "refused")
 	first.succeeded()
 	pod := func(name, node string, change func(*corev1.Pod), addresses ...string) *corev1.Pod {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: corev1.PodSpec{NodeName: node}}
@@ -89,14 +79,10 @@ func TestPodsOfEgress(t *testing.T) {
 	}, ""))
 	want := []vip.Pod{{Name: "a", Node: "n1", Addresses: addrs("10.1.0.1")},
 		{Name: "b", Node: "n2", Addresses: addrs("10.1.0.2", "fd01::2")}}
-	if s, _ := pods("s0"); s.PodsUnknown != "" || !cmp.Equal(s.Pods, want,
-		cmp.Comparer(func(a, b vip.Pod) bool { return fmt.Sprint(a) == fmt.Sprint(b) })) {
-		t.Errorf("pods %v (%s), want %v", s.Pods, s.PodsUnknown, want)
-	}
+	check.Equal(t, of("s0").PodsUnknown, "", "once they are listed")
+	check.Equal(t, fmt.Sprint(of("s0").Pods), fmt.Sprint(want), "the pods")
 	check.OK(t, first.Delete(pod("a", "n1", as, "10.1.0.1")))
-	if s, _ := pods("s0"); len(s.Pods) != 1 {
-		t.Errorf("after one has gone: %v", s.Pods)
-	}
+	check.Equal(t, len(of("s0").Pods), 1, "pods after one has gone")
 	check.OK(t, c.services.Update(loadBalancer("s0", "10.0.0.50")))
 	if fresh := c.pods.begin(t.Context()); len(fresh) != 1 || c.pods.watches[last] == nil {
 		t.Errorf("%d new watches, want one, of the next", len(fresh))
@@ -182,21 +168,13 @@ func TestPodsPending(t *testing.T) {
 					defer c.mu.Unlock()
 					return c.pods.pending()
 				}
-				if !pending() {
-					t.Error("nothing is listed yet, and nothing is pending")
-				}
+				check.Equal(t, pending(), true, "pending while nothing is listed")
 				c.pods.begin(t.Context())
-				if !pending() {
-					t.Error("the list is not complete, and nothing is pending")
-				}
+				check.Equal(t, pending(), true, "pending while the list is not complete")
 				end(c, c.pods.watches[vip.Key{Namespace: "default", Name: "s0"}])
-				if pending() {
-					t.Error("it is still pending")
-				}
+				check.Equal(t, pending(), false, "pending, then")
 				check.OK(t, c.services.Add(egressService("s1", time.Unix(1, 0))))
-				if pending() {
-					t.Error("it is pending again for a Service that is new")
-				}
+				check.Equal(t, pending(), false, "pending again for a Service that is new")
 			})
 		})
 	}

@@ -19,7 +19,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -28,7 +27,6 @@ import (
 
 // TestRetryDelay: what is logged, and how long the API server is not asked, for each error that a reflector may see, again and again.
 func TestRetryDelay(t *testing.T) {
-	services := schema.GroupResource{Resource: "services"}
 	wrap := func(err error) error { return fmt.Errorf("failed to list: %w", err) }
 	tests := []struct {
 		name    string
@@ -67,9 +65,7 @@ func TestRetryDelay(t *testing.T) {
 				check.Equal(t, j.count("level=WARN", "services in namespace default"), round*tt.warns, "round %d: warnings in all:\n%s", round, j)
 				s.succeeded()
 				s.succeeded()
-				if s.refused.Load() {
-					t.Error("refused after it worked")
-				}
+				check.Equal(t, s.refused.Load(), false, "refused after it worked")
 				check.Equal(t, j.count("level=INFO", "works now"), round*tt.warns, "round %d: how often it is logged that it works", round)
 			}
 		})
@@ -168,9 +164,7 @@ func TestWatchAgain(t *testing.T) {
 	}
 	var got []string
 	check.True(t, 10*time.Second, "Leases that have changed", func() bool { got = append(got, taken(c.Leases)...); return len(got) > 1 })
-	if !slices.Equal(got, []string{"-default/kubevip-web", "kube-system/herald-node-n1"}) {
-		t.Errorf("the second list: %v", got)
-	}
+	check.Same(t, []string{"-default/kubevip-web", "kube-system/herald-node-n1"}, got, "the second list")
 	check.True(t, 10*time.Second, "watches", b.watches)
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -131,13 +131,10 @@ func TestReadIngressKeepsInvalidAddresses(t *testing.T) {
 func TestInvalidOnlyForLoadBalancers(t *testing.T) {
 	o := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{addressesKey: "x"}},
 		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP}}
-	if got := readService(o); len(got.Invalid) != 0 || got.inWorld() {
-		t.Errorf("invalid %q, listed %v", got.Invalid, got.inWorld())
-	}
+	check.Equal(t, len(readService(o).Invalid), 0, "what is told")
+	check.Equal(t, readService(o).inWorld(), false, "listed")
 	o.Annotations[vipHostKey] = "n1" // it was one
-	if got := readService(o); !got.inWorld() {
-		t.Error("a Service that still has the annotation vipHost is not in the World")
-	}
+	check.Equal(t, readService(o).inWorld(), true, "a Service that still has the annotation vipHost is in the World")
 }
 
 func TestReadSliceConditions(t *testing.T) {
@@ -281,9 +278,8 @@ func TestNotReady(t *testing.T) {
 			for _, kind := range []corev1.NodeConditionType{first, ready, unavailable} {
 				o.Status.Conditions = append(o.Status.Conditions, corev1.NodeCondition{Type: kind, Status: tt.conditions[kind], Reason: "X"})
 			}
-			if n := readNode(&o, ""); n.NotReady != tt.want || n.Excluded != "" {
-				t.Errorf("%v: not ready %v, excluded %q; want %v", tt.conditions, n.NotReady, n.Excluded, tt.want)
-			}
+			check.Equal(t, readNode(&o, "").NotReady, tt.want, "%v: not ready", tt.conditions)
+			check.Equal(t, readNode(&o, "").Excluded, "", "%v: why it is excluded", tt.conditions)
 		}
 	}
 }

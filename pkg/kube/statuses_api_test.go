@@ -50,9 +50,7 @@ func TestStatusNoUpdates(t *testing.T) {
 	r.poked.until(t, "the change", func() bool { return r.service(key).IPMode == vip.ModeProxy })
 	check.Equal(t, r.service(key).VIPHost, "", "the host")
 	check.Equal(t, len(r.service(key).Ingress), 0, "addresses")
-	if got := check.Metric(t, "herald_api_requests_total services/status", r.Collectors()...); got > 0 {
-		t.Errorf("%v requests were sent", got)
-	}
+	check.Equal(t, check.Metric(t, "herald_api_requests_total services/status", r.Collectors()...), 0, "requests")
 
 	path := "/api/v1/namespaces/" + ns + "/services/web"
 	api.must(t, "PATCH", path, `{"metadata":{"finalizers":["service.kubernetes.io/load-balancer-cleanup"]}}`)
@@ -166,9 +164,8 @@ func TestPoolsAreObserved(t *testing.T) {
 	})
 	api.must(t, "DELETE", "/api/v1/namespaces/"+ns+"/configmaps/kubevip", "")
 	r.poked.until(t, "its end", func() bool { return pools().Gone })
-	if p := pools(); p.Data["cidr-global"] != "10.0.0.0/24" || p.Namespaces[ns]["team"] != "blue" {
-		t.Errorf("what it was last: %+v", p)
-	}
+	check.Equal(t, pools().Data["cidr-global"], "10.0.0.0/24", "what the ConfigMap was last")
+	check.Equal(t, pools().Namespaces[ns]["team"], "blue", "the labels then")
 	api.must(t, "POST", "/api/v1/namespaces/"+ns+"/configmaps", `{"metadata":{"name":"kubevip"},"data":{"cidr-global":"10.1.0.0/24"}}`)
 	r.poked.until(t, "another one", func() bool { p := pools(); return !p.Gone && p.Data["cidr-global"] == "10.1.0.0/24" })
 }
@@ -203,9 +200,8 @@ func TestAssignmentsAreWritten(t *testing.T) {
 			t.Errorf("conditions %+v", c)
 		}
 	}
-	if s := r.service(want[7].Service); s.Allocated != "" || len(s.Addresses) > 0 {
-		t.Errorf("another Service got its address: %+v", s)
-	}
+	check.Equal(t, r.service(want[7].Service).Allocated, "", "the pool of another Service")
+	check.Equal(t, len(r.service(want[7].Service).Addresses), 0, "its addresses")
 	check.True(t, 5*time.Second, "all requests have ended",
 		func() bool {
 			return check.Metric(t, "herald_api_requests_total services/status", r.Collectors()...) >= n-1

@@ -543,9 +543,7 @@ func TestWritesAfterAnIrrelevantChange(t *testing.T) {
 			check.OK(t, c.services.Update(o))
 			time.Sleep(100 * time.Millisecond)
 			synctest.Wait()
-			if pokes() > 0 {
-				t.Error("the agent was poked, though the World is the same")
-			}
+			check.Equal(t, pokes(), 0, "pokes of the agent, though the World is the same")
 			if before == 0 || writes != before+1 {
 				t.Errorf("within 0.1 s: %d writes of the %s, want one; %d before", writes-before, what, before)
 			}
@@ -640,14 +638,10 @@ func TestStatusOfAServiceOfAnotherType(t *testing.T) {
 			s.Spec.Type, s.Status.LoadBalancer = corev1.ServiceTypeClusterIP, corev1.LoadBalancerStatus{}
 		})
 		advance(100 * time.Millisecond)
-		if n := d.requests() - before; n > 0 {
-			t.Errorf("%d writes of addresses to a Service of type ClusterIP", n)
-		}
+		check.Equal(t, d.requests()-before, 0, "writes of addresses to a Service of type ClusterIP")
 		d.plan(vip.Status{Service: serviceKey(0), UID: "uid"})
 		advance(time.Second)
-		if s := d.at(serviceKey(0)); len(s.Annotations) > 0 {
-			t.Errorf("left of it: %v", s.Annotations)
-		}
+		check.Equal(t, len(d.at(serviceKey(0)).Annotations), 0, "annotations that are left")
 	})
 }
 
@@ -773,8 +767,6 @@ func TestWriteLimitIsForgotten(t *testing.T) {
 		}
 		time.Sleep(2 * time.Minute)
 		write("b", answered)
-		if len(q.all) > 0 {
-			t.Errorf("%d namespaces are known minutes after the last failure, want none", len(q.all))
-		}
+		check.Equal(t, len(q.all), 0, "namespaces that are known minutes after the last failure")
 	})
 }

@@ -144,9 +144,7 @@ Secret herald-peers: all`
 			check.OK(t, x.Remove(t.Context())) // gone by now
 		}
 	}
-	if left := list(); len(left) > 0 {
-		t.Errorf("left: %v", left)
-	}
+	check.Equal(t, len(list()), 0, "how many are left")
 	web := api.must(t, "GET", services+"/web", "")
 	check.Contains(t, web, `"finalizers":["example.com/other"]`, `"annotations":{"example.com/x":"y"}`,
 		`"type":"example.com/Other"`, `"loadBalancer":{}`)

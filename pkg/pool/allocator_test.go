@@ -491,9 +491,7 @@ func TestAllocation(t *testing.T) {
 				t.Errorf("x waits: %q, want %q", why, tt.waits)
 			}
 			w.restart() // changes nothing
-			if again := w.decide()["x"]; (again == "") != (tt.waits == "") {
-				t.Errorf("x waits after a restart: %q", again)
-			}
+			check.Equal(t, (w.decide()["x"] == ""), (tt.waits == ""), "x waits for none after a restart")
 			w.expect(tt.want...)
 		})
 	}
@@ -514,9 +512,7 @@ func TestReasons(t *testing.T) {
 		"ns/c: 10.0.0.9 belongs to Service ns/b; 10.0.0.2 is of pool cidr-global",
 		"other/c: 10.0.0.9 belongs to a Service of another namespace; 10.0.0.3 is of pool cidr-global",
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
+	check.Same(t, want, got, "reasons")
 }
 
 // What a status shows is given to nobody else, also once its Service names another address and after the rest, be the pool full or not. As

@@ -42,9 +42,8 @@ func TestHostThatHasEveryAddress(t *testing.T) {
 	for range 20 {
 		has, _ = w.inUse("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6")
 	}
-	if has != "10.0.0.4" || len(w.m.occupied) != mostMoves {
-		t.Errorf("it has %s, %d addresses are kept back", has, len(w.m.occupied))
-	}
+	check.Equal(t, has, "10.0.0.4", "it has")
+	check.Equal(t, len(w.m.occupied), mostMoves, "addresses that are kept back")
 	w.set("a", func(r *vip.AddressRequest) { shows(r, r.Addresses...) })
 	w.pass()
 	w.set("a", func(r *vip.AddressRequest) { shows(r) })

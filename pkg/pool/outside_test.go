@@ -28,9 +28,7 @@ func (w *world) outside() (out []string) {
 
 func (w *world) expectOutside(want ...string) {
 	w.t.Helper()
-	if got := w.outside(); !slices.Equal(got, want) {
-		w.t.Errorf("outside: %q, want %q", got, want)
-	}
+	check.Same(w.t, want, w.outside(), "outside")
 }
 
 // An address that no pool has any more is reported, and stays; not one that a person set, one of another implementation, or

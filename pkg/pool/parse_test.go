@@ -134,9 +134,8 @@ func TestPrecedenceOfTheProvidersKeys(t *testing.T) {
 			}
 			return strings.Join(out, " ")
 		}
-		if ns, other := names("ns"), names("other"); ns != tt.ns || other != tt.other {
-			t.Errorf("without %q: ns gets of %q, others of %q; want %q and %q", tt.without, ns, other, tt.ns, tt.other)
-		}
+		check.Equal(t, names("ns"), tt.ns, "without %q ns gets of", tt.without)
+		check.Equal(t, names("other"), tt.other, "without %q others get of", tt.without)
 	}
 }
 

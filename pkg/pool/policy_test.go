@@ -11,9 +11,7 @@ func TestWhoMayAskForWhat(t *testing.T) {
 	p, _ := Parse(nil, data("cidr-web=10.0.1.0/24", "pool-blue=10.0.2.0/24", "pool-blue.namespaces=team=blue",
 		"pool-kept=10.0.3.0/24", "pool-kept.namespaces=shop", "pool-all=10.0.4.0/24,0.0.0.0/32", "pool-all.auto=false",
 		"pool-both=10.0.3.64/26", "pool-both.namespaces=team=blue", "pool-bad=10.0.6.0/24", "pool-bad.namespaces=-"))
-	if !p.KeepsOut() {
-		t.Error("they keep nobody out")
-	}
+	check.Equal(t, p.KeepsOut(), true, "they keep others out")
 	if open, _ := Parse(nil, data("cidr-web=10.0.1.0/24", "range-global=10.0.2.1-10.0.2.9", "pool-all=10.0.4.0/24")); open.KeepsOut() {
 		t.Error("pools that name no namespaces keep others out")
 	}
