@@ -50,7 +50,9 @@ func TestStatusNoUpdates(t *testing.T) {
 	r.poked.until(t, "the change", func() bool { return r.service(key).IPMode == vip.ModeProxy })
 	check.Equal(t, r.service(key).VIPHost, "", "the host")
 	check.Equal(t, len(r.service(key).Ingress), 0, "addresses")
-	check.Equal(t, check.Metric(t, "herald_api_requests_total services/status", r.Collectors()...), 0, "requests")
+	if got := check.Metric(t, "herald_api_requests_total services/status", r.Collectors()...); got > 0 {
+		t.Errorf("%v requests were sent", got)
+	}
 
 	path := "/api/v1/namespaces/" + ns + "/services/web"
 	api.must(t, "PATCH", path, `{"metadata":{"finalizers":["service.kubernetes.io/load-balancer-cleanup"]}}`)
