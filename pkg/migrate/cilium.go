@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
+
+	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // ciliumLabels begins labels of Services in Cilium's selectors only: namespace and name.
@@ -170,8 +172,8 @@ func (m *migration) fromKubeVIP() error {
 				continue
 			}
 			for item := range strings.SplitSeq(v, ",") {
-				if s, err := parseSpan(item); err == nil {
-					m.ranges[k] = append(m.ranges[k], s)
+				if r, _, ok := vip.ParseRange(item); ok && r.IsValid() {
+					m.ranges[k] = append(m.ranges[k], r)
 				}
 			}
 		}

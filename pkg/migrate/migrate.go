@@ -62,7 +62,7 @@ type Result struct {
 // From reads a source's objects, as JSON, and ignores other kinds; unreadable ones, or none with pools, are an error.
 func From(source string, objects []json.RawMessage) (Result, error) {
 	m := &migration{source: source, read: map[string]bool{"Service": true, "ConfigMap": true, "": true},
-		ranges: make(map[string][]span), names: make(map[string]string), hand: make(map[string][]string),
+		ranges: make(map[string][]vip.Range), names: make(map[string]string), hand: make(map[string][]string),
 		Result: Result{Data: make(map[string]string), Pins: make(map[vip.Key]map[string]string)}}
 	for _, text := range objects {
 		var o object
@@ -113,12 +113,12 @@ func From(source string, objects []json.RawMessage) (Result, error) {
 
 type migration struct {
 	source  string
-	objects []object            // sorted
-	names   map[string]string   // of pools here, by their name there
-	ranges  map[string][]span   // addresses of pools, by their name here
-	about   int                 // how many notes are about single Services
-	read    map[string]bool     // kinds that need no note
-	hand    map[string][]string // what has to be written by hand, by the object
+	objects []object               // sorted
+	names   map[string]string      // of pools here, by their name there
+	ranges  map[string][]vip.Range // addresses of pools, by their name here
+	about   int                    // how many notes are about single Services
+	read    map[string]bool        // kinds that need no note
+	hand    map[string][]string    // what has to be written by hand, by the object
 	Result
 }
 
@@ -275,56 +275,27 @@ func (m *migration) set(pool, attribute, value string) {
 func (m *migration) setAddresses(o object, pool string, given []string, edges bool) {
 	var texts []string
 	for _, text := range given {
-		s, err := parseSpan(text)
-		if err != nil || s.first.IsUnspecified() {
+		r, _, ok := vip.ParseRange(text)
+		if !ok || !r.IsValid() || r.From.IsUnspecified() {
 			m.byHand(o, "the addresses %q, which can't be read", text)
 			continue
 		}
-		m.ranges[pool] = append(m.ranges[pool], s) // what Services have may be at the ends
+		m.ranges[pool] = append(m.ranges[pool], r) // what Services have may be at the ends
 		if p, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil && p.Addr().BitLen()-p.Bits() > 1 && !edges {
-			s = span{s.first.Next(), s.last.Prev()}
+			r = vip.Range{From: r.From.Next(), To: r.To.Prev()}
 		} else if err == nil {
 			texts = append(texts, p.Masked().String())
 			continue
 		}
-		texts = append(texts, s.String())
+		texts = append(texts, r.String())
 	}
 	m.Data["pool-"+pool] = strings.Join(texts, ",")
 }
 
-// A span is the addresses from the first to the last.
-type span struct{ first, last netip.Addr }
-
-func (s span) String() string {
-	if s.first == s.last {
-		return s.first.String()
-	}
-	return s.first.String() + "-" + s.last.String()
-}
-
-// parseSpan reads a CIDR, two addresses with a hyphen between, or one address.
-func parseSpan(text string) (s span, err error) {
-	if p, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil {
-		return span{p.Masked().Addr(), vip.LastAddr(p)}, nil
-	}
-	from, to, isRange := strings.Cut(text, "-")
-	if !isRange {
-		to = from
-	}
-	first, err := netip.ParseAddr(strings.TrimSpace(from))
-	last, err2 := netip.ParseAddr(strings.TrimSpace(to))
-	if err = cmp.Or(err, err2); err == nil && (first.Is4() != last.Is4() || last.Less(first)) {
-		err = fmt.Errorf("%q is no range of addresses", text)
-	}
-	return span{first, last}, err
-}
-
 func (m *migration) poolOf(a netip.Addr) string {
 	for _, name := range slices.Sorted(maps.Keys(m.ranges)) {
-		for _, s := range m.ranges[name] {
-			if s.first.Compare(a) <= 0 && a.Compare(s.last) <= 0 {
-				return name
-			}
+		if slices.ContainsFunc(m.ranges[name], func(r vip.Range) bool { return r.Contains(a) }) {
+			return name
 		}
 	}
 	return ""

@@ -128,30 +128,17 @@ func portElements(ports []vip.Port) (all []nftables.SetElement) {
 
 // intervals returns the networks of the family as intervals that do not touch.
 func (f family) intervals(networks []netip.Prefix) (all []nftables.SetElement) {
-	var own []netip.Prefix
+	var own []vip.Range
 	for _, n := range networks {
 		if n.Addr().Is4() == f.is4 {
-			own = append(own, n.Masked())
+			own = append(own, vip.RangeOf(n))
 		}
 	}
-	slices.SortFunc(own, func(a, b netip.Prefix) int {
-		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
-	})
-	var end netip.Addr // the first after what is in all; zero: there is none
-	for i, n := range own {
-		next := vip.LastAddr(n).Next() // zero after the last of all
-		switch {
-		case i == 0 || end.IsValid() && end.Less(n.Addr()):
-			if i > 0 {
-				all = append(all, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
-			}
-			all, end = append(all, nftables.SetElement{Key: n.Addr().AsSlice()}), next
-		case end.IsValid() && (!next.IsValid() || end.Less(next)):
-			end = next
+	for _, r := range vip.MergeRanges(own) {
+		all = append(all, nftables.SetElement{Key: r.From.AsSlice()})
+		if end := r.To.Next(); end.IsValid() { // it is not after the last of all
+			all = append(all, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
 		}
-	}
-	if end.IsValid() {
-		all = append(all, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
 	}
 	return all
 }

@@ -2,7 +2,6 @@ package pool
 
 import (
 	"fmt"
-	"net/netip"
 	"strings"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -10,10 +9,10 @@ import (
 
 // addresses is the value of a key that lists addresses.
 type addresses struct {
-	Ranges []Range      // all of them, merged
+	Ranges []vip.Range  // all of them, merged
 	DHCP   []vip.Family // of 0.0.0.0/32 and ::/128: the address is asked of a DHCP server
 
-	inner []Range // Ranges without the first and last address of each IPv4 CIDR shorter than /31
+	inner []vip.Range // Ranges without the first and last address of each IPv4 CIDR shorter than /31
 }
 
 // parseAddresses reads CIDRs, ranges and addresses, with commas or line breaks between.
@@ -36,7 +35,7 @@ func parseAddresses(text string) (out addresses, problem string) {
 		}
 		out.Ranges = append(out.Ranges, r)
 		if isCIDR && r.From.Is4() && r.From != r.To && r.From.Next() != r.To {
-			r = Range{r.From.Next(), r.To.Prev()}
+			r = vip.Range{From: r.From.Next(), To: r.To.Prev()}
 		}
 		out.inner = append(out.inner, r)
 	}
@@ -44,33 +43,12 @@ func parseAddresses(text string) (out addresses, problem string) {
 		return addresses{}, "it has no addresses; write CIDRs and ranges separated by commas, such as " +
 			"192.168.0.200/29,192.168.1.10-192.168.1.20,2001:db8::/112"
 	}
-	out.Ranges, out.inner = merge(out.Ranges), merge(out.inner)
+	out.Ranges, out.inner = vip.MergeRanges(out.Ranges), vip.MergeRanges(out.inner)
 	return out, ""
 }
 
-// readItem reads a CIDR, or a range, whose ends may be of two families, or in the wrong order.
-func readItem(item string) (r Range, isCIDR, ok bool) {
-	if strings.Contains(item, "/") {
-		p, err := netip.ParsePrefix(item)
-		if a := p.Addr(); err == nil && a.Is4In6() {
-			p = netip.PrefixFrom(a.Unmap(), p.Bits()-96)
-		}
-		if !p.IsValid() {
-			return Range{}, true, false
-		}
-		return rangeOf(p), true, true
-	}
-	first, second, isRange := strings.Cut(item, "-")
-	if !isRange {
-		second = first
-	}
-	from, err := netip.ParseAddr(strings.TrimSpace(first))
-	to, err2 := netip.ParseAddr(strings.TrimSpace(second))
-	return Range{from.Unmap(), to.Unmap()}, false, err == nil && err2 == nil && from.Zone() == "" && to.Zone() == ""
-}
-
-func parseItem(item string) (r Range, isCIDR bool, problem string) {
-	r, isCIDR, ok := readItem(item)
+func parseItem(item string) (r vip.Range, isCIDR bool, problem string) {
+	r, isCIDR, ok := vip.ParseRange(item)
 	switch {
 	case !ok && isCIDR:
 		return r, true, vip.Quote(item) + " is no CIDR; " + didYouMean(item)

@@ -55,7 +55,7 @@ type pass struct {
 	*Pools
 	*memory
 	in       *vip.PoolInput
-	reserved []Range // merged
+	reserved []vip.Range // merged
 
 	holders map[netip.Addr][]*service // who has an address; none: it is only written on a Service or in its status
 	keyed   map[sharingKey][]*service
@@ -91,7 +91,7 @@ type found struct {
 }
 
 // decide decides for all Services, oldest first; assignments also name who waits.
-func decide(pools *Pools, in *vip.PoolInput, reserved []Range, m *memory) *pass {
+func decide(pools *Pools, in *vip.PoolInput, reserved []vip.Range, m *memory) *pass {
 	p := &pass{
 		Pools: pools, memory: m, in: in, reserved: reserved,
 		holders: make(map[netip.Addr][]*service, len(in.Requests)), keyed: make(map[sharingKey][]*service),

@@ -23,7 +23,7 @@ type world struct {
 	last     *pass
 	services map[vip.Key]*vip.AddressRequest
 	number   int // of Services ever
-	reserved []Range
+	reserved []vip.Range
 	labels   map[string]map[string]string
 	others   []netip.Addr // by other hosts, for one pass
 }
@@ -41,7 +41,7 @@ func (w *world) edit(lines ...string) { w.pools, _ = Parse(w.pools, data(lines..
 func (w *world) reserve(prefixes ...string) {
 	w.reserved = nil
 	for _, p := range prefixes {
-		w.reserved = append(w.reserved, rangeOf(netip.MustParsePrefix(p)))
+		w.reserved = append(w.reserved, vip.RangeOf(netip.MustParsePrefix(p)))
 	}
 }
 
@@ -93,7 +93,7 @@ func (w *world) pass() []vip.Assignment {
 		in.Requests = append(in.Requests, *r)
 	}
 	judge(w.pools, in.Requests)
-	w.last, w.others = decide(w.pools, &in, merge(w.reserved), w.m), nil
+	w.last, w.others = decide(w.pools, &in, vip.MergeRanges(w.reserved), w.m), nil
 	return w.last.assignments
 }
 

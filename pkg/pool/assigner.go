@@ -24,7 +24,7 @@ type Assigner struct {
 	memory    *memory
 	allocates bool          // it does so now
 	last      vip.PoolInput // that was decided upon
-	reserved  []Range       // those of last, merged
+	reserved  []vip.Range   // those of last, merged
 	settled   bool          // to decide upon the same again changes nothing
 	decided   *pass         // the last one; without Services if it does not allocate
 	timer     *time.Timer   // pokes when an address may be given again for which a Service waits; nil until one is to

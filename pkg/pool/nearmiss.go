@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // usualForms turns what people write for hyphens and separators into what is read.
@@ -36,8 +38,8 @@ func nearMiss(item string) string {
 func readable(text string) bool {
 	items := strings.Split(text, ",")
 	return len(items) <= 8 && !slices.ContainsFunc(items, func(item string) bool {
-		r, _, ok := readItem(strings.TrimSpace(item))
-		return !ok || r.From.BitLen() != r.To.BitLen() || r.To.Less(r.From)
+		r, _, ok := vip.ParseRange(item)
+		return !ok || !r.IsValid()
 	})
 }
 

@@ -28,8 +28,8 @@ type Pool struct {
 	Announce   []vip.Method    // of its VIPs; nil if it says nothing
 	Broken     bool            // a part of it could never be read, so it gives nothing
 
-	provider bool    // it comes from a key of kube-vip's provider
-	search   []Range // what is given to Services that ask for none in particular, isEnd included
+	provider bool        // it comes from a key of kube-vip's provider
+	search   []vip.Range // what is given to Services that ask for none in particular, isEnd included
 }
 
 // A Preference is nodes that should rather carry the VIPs of a pool.
@@ -79,7 +79,7 @@ func (p *Pool) Size(f vip.Family) float64 { return p.Free(f, nil) }
 func (p *Pool) Free(f vip.Family, taken []vip.ReservedRange) (n float64) {
 	for _, r := range subtract(p.search, mergeReserved(taken)) {
 		if vip.FamilyOf(r.From) == f {
-			n += r.size()
+			n += size(r)
 		}
 	}
 	return n
@@ -92,15 +92,15 @@ func (p *Pool) Contains(a netip.Addr) bool {
 
 // Ranges that no Service can have, merged: "this network" (RFC 1122), loopback, link-local, multicast and reserved ones
 // (RFC 1112, RFC 4291).
-var notForServices = merge([]Range{
-	rangeOf(netip.MustParsePrefix("0.0.0.0/8")),
-	rangeOf(netip.MustParsePrefix("127.0.0.0/8")),
-	rangeOf(netip.MustParsePrefix("169.254.0.0/16")),
-	rangeOf(netip.MustParsePrefix("224.0.0.0/3")),
-	rangeOf(netip.MustParsePrefix("::/127")),
-	rangeOf(netip.MustParsePrefix("::ffff:0:0/96")),
-	rangeOf(netip.MustParsePrefix("fe80::/10")),
-	rangeOf(netip.MustParsePrefix("ff00::/8")),
+var notForServices = vip.MergeRanges([]vip.Range{
+	vip.RangeOf(netip.MustParsePrefix("0.0.0.0/8")),
+	vip.RangeOf(netip.MustParsePrefix("127.0.0.0/8")),
+	vip.RangeOf(netip.MustParsePrefix("169.254.0.0/16")),
+	vip.RangeOf(netip.MustParsePrefix("224.0.0.0/3")),
+	vip.RangeOf(netip.MustParsePrefix("::/127")),
+	vip.RangeOf(netip.MustParsePrefix("::ffff:0:0/96")),
+	vip.RangeOf(netip.MustParsePrefix("fe80::/10")),
+	vip.RangeOf(netip.MustParsePrefix("ff00::/8")),
 })
 
 // Pools is what a ConfigMap says, never modified.

@@ -16,9 +16,9 @@ type space struct {
 }
 
 type familySpace struct {
-	ranges []Range // what may be given, isEnd included
-	left   []Range // of these, in the order of search, those in which one may be free
-	rested int     // so many of those that rest can't be given
+	ranges []vip.Range // what may be given, isEnd included
+	left   []vip.Range // of these, in the order of search, those in which one may be free
+	rested int         // so many of those that rest can't be given
 }
 
 func (p *pass) space(x *Pool) *space {
@@ -100,7 +100,7 @@ func (p *pass) usage(x *Pool, f vip.Family) (used int, free float64) {
 		}
 	}
 	for _, r := range p.space(x).families[f].ranges {
-		free += r.size()
+		free += size(r)
 		for _, a := range p.heldBetween(r) {
 			if !isEnd(a) {
 				free--
@@ -110,7 +110,7 @@ func (p *pass) usage(x *Pool, f vip.Family) (used int, free float64) {
 	return used, free
 }
 
-func (p *pass) heldBetween(r Range) []netip.Addr {
+func (p *pass) heldBetween(r vip.Range) []netip.Addr {
 	from, _ := slices.BinarySearchFunc(p.held, r.From, netip.Addr.Compare)
 	to, found := slices.BinarySearchFunc(p.held, r.To, netip.Addr.Compare)
 	if found {
