@@ -30,7 +30,7 @@ var rooms = map[string]room{
 	"pkg/pool":     {1, 1948},
 	"pkg/migrate":  {1, 881},
 	"pkg/kube":     {1, 5337},
-	"pkg/lease":    {1, 3167},
+	"pkg/lease":    {1, 3146},
 	"pkg/peers":    {1, 1935},
 	"pkg/netif":    {1, 2568},
 	"pkg/l2":       {1, 2058},

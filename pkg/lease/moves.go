@@ -47,19 +47,11 @@ func movesText(moves []vip.Move) string {
 	var b strings.Builder
 	last := ""
 	for _, m := range moves {
-		head := m.At.UTC().Format(tableTime)
-		if m.From != "" {
-			head += " from=" + m.From
-		}
-		if m.To != "" {
-			head += " to=" + m.To
-		}
+		outage := ""
 		if m.Outage != nil {
-			head += " outage=" + m.Outage.String()
+			outage = m.Outage.String()
 		}
-		if m.Cause != "" {
-			head += " cause=" + m.Cause
-		}
+		head := headText(m.At.UTC().Format(tableTime), "from", m.From, "to", m.To, "outage", outage, "cause", m.Cause)
 		if head != last {
 			b.WriteString(head + "\n")
 		}
@@ -71,41 +63,22 @@ func movesText(moves []vip.Move) string {
 
 // parseMoves parses movesText, and leaves out what that does not write.
 func parseMoves(text string) (moves []vip.Move) {
-	var m vip.Move
-	known := false
-	for line := range strings.Lines(text) {
-		line = strings.TrimRight(line, "\n")
-		if unit, isUnit := strings.CutPrefix(line, "  "); isUnit {
-			namespace, name, ok := strings.Cut(unit, "/")
-			if known && ok {
-				m.Service = vip.Key{Namespace: namespace, Name: name}
-				moves = append(moves, m)
-			}
-			continue
-		}
-		m, known = parseMove(line)
-	}
+	parseUnits(text, parseMove, func(m vip.Move, unit vip.Key) {
+		m.Service = unit
+		moves = append(moves, m)
+	})
 	return moves
 }
 
 func parseMove(line string) (m vip.Move, ok bool) {
-	line, m.Cause, _ = strings.Cut(line, " cause=")
-	m.Cause = vip.Truncate(m.Cause, maxCause)
-	at, line, _ := strings.Cut(line, " ")
+	values := make(map[string]string)
+	at := cutHead(line, values)
+	m.From, m.To, m.Cause = values["from"], values["to"], values["cause"]
+	if d, err := time.ParseDuration(values["outage"]); err == nil {
+		m.Outage = &d
+	}
 	var err error
 	m.At, err = time.Parse(time.RFC3339, at)
-	for f := range strings.FieldsSeq(line) {
-		switch key, value, _ := strings.Cut(f, "="); key {
-		case "from":
-			m.From = value
-		case "to":
-			m.To = value
-		case "outage":
-			if d, err := time.ParseDuration(value); err == nil {
-				m.Outage = &d
-			}
-		}
-	}
 	return m, err == nil
 }
 

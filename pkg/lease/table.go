@@ -3,7 +3,6 @@ package lease
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"hash/fnv"
 	"maps"
 	"math"
@@ -176,25 +175,18 @@ func textOf(units map[vip.Key]Entry) string {
 const nobody = "nobody"
 
 func (e *Entry) text() string {
-	var b strings.Builder
-	if b.WriteString(nobody); e.Owner != "" {
-		b.Reset()
-		b.WriteString(quorum.ClaimText(e.Owner, e.Epoch))
+	owner, since, moves := nobody, "", ""
+	if e.Owner != "" {
+		owner = quorum.ClaimText(e.Owner, e.Epoch)
 	}
-	fmt.Fprintf(&b, " number=%d", e.Number)
 	if !e.At.IsZero() {
-		b.WriteString(" since=" + e.At.UTC().Format(tableTime))
+		since = e.At.UTC().Format(tableTime)
 	}
 	if e.Transitions > 0 {
-		fmt.Fprintf(&b, " moves=%d", e.Transitions)
+		moves = strconv.Itoa(int(e.Transitions))
 	}
-	if len(e.Former) > 0 {
-		b.WriteString(" before=" + formerHoldersText(e.Former))
-	}
-	if e.Cause != "" {
-		b.WriteString(" cause=" + e.Cause)
-	}
-	return b.String()
+	return headText(owner, "number", strconv.FormatInt(e.Number, 10), "since", since, "moves", moves,
+		"before", formerHoldersText(e.Former), "cause", e.Cause)
 }
 
 var errTable = errors.New("the annotation " + OwnersAnnotation + " can't be read")
@@ -207,22 +199,11 @@ func parseTable(l *coordinationv1.Lease) (*Table, error) {
 		return nil, errTable
 	}
 	units := make(map[vip.Key]Entry)
-	var e Entry
-	known := false
-	for line := range strings.Lines(text) {
-		line = strings.TrimRight(line, "\n")
-		if unit, isUnit := strings.CutPrefix(line, "  "); isUnit {
-			namespace, name, ok := strings.Cut(unit, "/")
-			if !ok || !known || namespace == "" || name == "" {
-				return nil, errTable
-			}
-			units[vip.Key{Namespace: namespace, Name: name}] = e
-			continue
-		}
-		if e, known = parseEntry(line); !known {
-			return nil, errTable
-		}
+	if !parseUnits(text, parseEntry, func(e Entry, unit vip.Key) {
 		e.Number = min(max(0, e.Number), number)
+		units[unit] = e
+	}) {
+		return nil, errTable
 	}
 	t := newTable(number, units)
 	t.moves = l.Annotations[MovesAnnotation]
@@ -230,37 +211,62 @@ func parseTable(l *coordinationv1.Lease) (*Table, error) {
 }
 
 func parseEntry(line string) (e Entry, ok bool) {
-	line, e.Cause, _ = strings.Cut(line, " cause=")
-	e.Cause = vip.Truncate(strings.Join(strings.Fields(e.Cause), " "), maxCause)
-	fields := strings.Fields(line)
-	if len(fields) == 0 {
-		return e, false
-	}
-	if fields[0] != nobody {
-		if e.Owner, e.Epoch, ok = parseClaimText(fields[0]); !ok || e.Owner == "" {
+	values := map[string]string{"number": "0", "moves": "0", "since": "0001-01-01T00:00:00Z"}
+	owner := cutHead(line, values)
+	if owner != nobody {
+		if e.Owner, e.Epoch, ok = parseClaimText(owner); !ok || e.Owner == "" {
 			return e, false
 		}
 	}
-	for _, f := range fields[1:] {
+	moves, err := strconv.ParseInt(values["moves"], 10, 32)
+	var err2, err3 error
+	e.Number, err2 = strconv.ParseInt(values["number"], 10, 64)
+	e.At, err3 = time.Parse(time.RFC3339, values["since"])
+	e.Transitions, e.Former, e.Cause = int32(moves), parseFormerHolders(values["before"]), values["cause"]
+	return e, cmp.Or(err, err2, err3) == nil
+}
+
+// headText returns a line above units: a word, then keys and values in turn, without empty values.
+func headText(word string, pairs ...string) string {
+	for i := 0; i < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			word += " " + pairs[i] + "=" + pairs[i+1]
+		}
+	}
+	return word
+}
+
+// cutHead reads headText, whose last key is cause: it puts the keys of line into values, and returns the word.
+func cutHead(line string, values map[string]string) string {
+	line, cause, _ := strings.Cut(line, " cause=")
+	word, line, _ := strings.Cut(line, " ")
+	for f := range strings.FieldsSeq(line) {
 		key, value, _ := strings.Cut(f, "=")
-		var err error
-		switch key {
-		case "number":
-			e.Number, err = strconv.ParseInt(value, 10, 64)
-		case "since":
-			e.At, err = time.Parse(time.RFC3339, value)
-		case "moves":
-			var n int64
-			n, err = strconv.ParseInt(value, 10, 32)
-			e.Transitions = int32(n)
-		case "before":
-			e.Former = parseFormerHolders(value)
-		}
-		if err != nil {
-			return e, false
+		values[key] = value
+	}
+	values["cause"] = vip.Truncate(strings.Join(strings.Fields(cause), " "), maxCause)
+	return word
+}
+
+// parseUnits calls add with what parse makes of a head, for each unit below it. It leaves out what can't be read, and
+// reports whether all could be.
+func parseUnits[H any](text string, parse func(line string) (H, bool), add func(head H, unit vip.Key)) (all bool) {
+	var head H
+	known, all := false, true
+	for line := range strings.Lines(text) {
+		unit, isUnit := strings.CutPrefix(strings.TrimRight(line, "\n"), "  ")
+		namespace, name, _ := strings.Cut(unit, "/")
+		switch {
+		case !isUnit:
+			head, known = parse(unit)
+			all = all && known
+		case known && namespace != "" && name != "":
+			add(head, vip.Key{Namespace: namespace, Name: name})
+		default:
+			all = false
 		}
 	}
-	return e, true
+	return all
 }
 
 // lease returns the Lease of t over a copy of known (nil: none).
